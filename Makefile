@@ -1,0 +1,95 @@
+# make            builds ./train
+# make test       builds and runs the test suite        make test DEBUG=1   under ASan and UBSan
+# make demo       a small GPT on English text           make bench          speed beside the ceilings
+# make docs       rewrites configs/OPTIONS.md           make size           lines per file
+#
+# Each directory compiles with its own -I list: an upward include does not compile.
+
+CC      ?= gcc
+DEBUG   ?= 0
+PYTHON  ?= python3
+ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+
+ifeq ($(DEBUG),1)
+BUILD   := build/debug
+OPT     := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+else
+BUILD   := build/cpu
+OPT     := -O3
+endif
+
+CFLAGS  += -std=gnu11 $(OPT) -g -MMD -MP -pthread -Wall -Wextra -Werror -Wno-missing-field-initializers \
+           -fno-math-errno -fno-trapping-math -Wvla -fstack-protector-strong
+LDLIBS  += -lyaml -ljansson -lxxhash -lm
+
+INC_kernels  := -Ikernels -Ikernels/cpu
+INC_parallel := -Iparallel -Ikernels
+INC_src      := -Isrc $(INC_parallel)
+INC_tests    := -Itests $(INC_src) -Ikernels/cpu
+
+# Vector code: one source, an object for each instruction set and each real type.
+ISA_generic := -DVBYTES=16
+ifeq ($(ARCH),x86_64)
+ISAS        := generic avx2 avx512
+ISA_avx2    := -DVBYTES=32 -mavx2 -mfma -mf16c
+ISA_avx512  := -DVBYTES=64 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
+else
+ISAS        := generic
+endif
+ISA_SRC  := $(wildcard kernels/cpu/isa/*.c)
+ISA_OBJ  := $(foreach i,$(ISAS),$(foreach r,f32 f64,$(ISA_SRC:%.c=$(BUILD)/%.$(i).$(r).o)))
+
+# Files that use instructions beyond their directory's set, behind run-time detection.
+ifeq ($(ARCH),x86_64)
+EXTRA_kernels/cpu/amx     := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16 -mamx-tile -mamx-bf16
+EXTRA_kernels/cpu/bf16dot := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16
+endif
+
+LIB_SRC  := $(wildcard kernels/*.c kernels/cpu/*.c parallel/*.c src/*.c)
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(ISA_OBJ)
+TEST_SRC := $(wildcard tests/test_*.c)
+TEST_BIN := $(TEST_SRC:tests/%.c=$(BUILD)/%)
+
+all: train
+
+train: $(BUILD)/train
+	@cp -f $< $@
+
+$(BUILD)/train: $(BUILD)/train.o $(LIB_OBJ)
+	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+
+$(BUILD)/test_%: $(BUILD)/tests/test_%.o $(LIB_OBJ)
+	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+
+$(BUILD)/train.o: train.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(INC_src) -c $< -o $@
+
+define LAYER_RULE
+$(BUILD)/$(1)/%.o: $(1)/%.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CFLAGS) $$(INC_$(1)) $$(EXTRA_$(1)/$$*) -c $$< -o $$@
+endef
+$(foreach l,kernels parallel src tests,$(eval $(call LAYER_RULE,$(l))))
+
+define ISA_RULE
+$(BUILD)/kernels/cpu/isa/%.$(1).$(2).o: kernels/cpu/isa/%.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CFLAGS) $$(INC_kernels) -Ikernels/cpu/isa -DISA=$(1) -DISA_$(1) -DREAL_$(2) $$(ISA_$(1)) -c $$< -o $$@
+endef
+$(foreach i,$(ISAS),$(foreach r,f32 f64,$(eval $(call ISA_RULE,$(i),$(r)))))
+
+tests: $(TEST_BIN) $(BUILD)/train
+
+test: tests train
+	BUILD=$(BUILD) tests/run
+
+size:
+	@wc -l train.c $$(git ls-files kernels parallel src) | sort -n
+
+clean:
+	rm -rf build train
+
+-include $(LIB_OBJ:.o=.d) $(BUILD)/train.d $(TEST_SRC:%.c=$(BUILD)/%.d)
+.PHONY: all tests test size clean
+.SECONDARY:

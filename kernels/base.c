@@ -1,0 +1,180 @@
+#define _GNU_SOURCE
+#include "base.h"
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *(*who)(void);
+static void (*stop_all)(int code);
+
+void die_hooks(const char *(*where)(void), void (*stop)(int code))
+{
+    who = where;
+    stop_all = stop;
+}
+
+static _Noreturn void leave(int code)
+{
+    fflush(stdout);
+    if (stop_all)
+        stop_all(code);
+    _exit(code);
+}
+
+_Noreturn void die_at(const char *file, int line, int code, const char *id, const char *fmt, ...)
+{
+    char text[4096], *rank = "";
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (who && who())
+        rank = xasprintf("[%s] ", who());
+    fflush(stdout);
+    /* one write: lines of several threads must not mix */
+    fprintf(stderr, "error[%s] %s%s:%d: %s\n", id, rank, file, line, text);
+    leave(code);
+}
+
+_Noreturn void bug_at(const char *file, int line, const char *cond)
+{
+    const char *w = who ? who() : NULL;
+    fflush(stdout);
+    fprintf(stderr, "error[bug] %s%s%s:%d: BUG_ON(%s); change: please report this line with your config\n", w ? w : "",
+            w ? " " : "", file, line, cond);
+    leave(EXIT_BUG);
+}
+
+void warn(const char *fmt, ...)
+{
+    char text[2048];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "warning: %s\n", text);
+}
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+void arena_open(Arena *a, const char *name, size_t size)
+{
+    *a = (Arena){.name = name, .size = size};
+    if (!size)
+        size = 1;
+    size = (size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    /* over-map to align at 2 MiB: fresh 4 KiB pages cost three times as much to touch as huge ones */
+    char *p = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        die(EXIT_RESOURCE, "memory", "cannot map %zu bytes for %s; change: lower micro_batch_size or the model, or "
+            "free memory on this machine", size, name);
+    char *q = (char *)(((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
+    if (q > p)
+        munmap(p, (size_t)(q - p));
+    munmap(q + size, (size_t)(p + HUGE_PAGE - q));
+    madvise(q, size, MADV_HUGEPAGE);
+    a->base = q;
+}
+
+void arena_close(Arena *a)
+{
+    if (a->base)
+        munmap(a->base, ((a->size ? a->size : 1) + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+    *a = (Arena){0};
+}
+
+void *arena_take(Arena *a, size_t bytes)
+{
+    size_t at = a->used;
+    a->used += (bytes + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1);
+    if (a->used > a->peak) {
+        BUG_ON(a->sealed);
+        a->peak = a->used;
+    }
+    if (!a->base)
+        return NULL;
+    BUG_ON(a->used > ((a->size + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1)));
+    return a->base + at;
+}
+
+void arena_reset(Arena *a, size_t mark)
+{
+    BUG_ON(mark > a->used);
+    a->used = mark;
+}
+
+static void *heap_checked(void *p, size_t bytes)
+{
+    if (!p)
+        die(EXIT_RESOURCE, "memory", "cannot allocate %zu bytes; change: free memory on this machine", bytes);
+    return p;
+}
+
+void *xcalloc(size_t n, size_t size) { return heap_checked(calloc(n ? n : 1, size ? size : 1), n * size); }
+void *xrealloc(void *p, size_t bytes) { return heap_checked(realloc(p, bytes ? bytes : 1), bytes); }
+char *xstrdup(const char *s) { return heap_checked(strdup(s), strlen(s) + 1); }
+
+char *xasprintf(const char *fmt, ...)
+{
+    char *s = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    if (vasprintf(&s, fmt, ap) < 0)
+        s = NULL;
+    va_end(ap);
+    return heap_checked(s, strlen(fmt));
+}
+
+Philox philox(uint64_t key, uint64_t lo, uint64_t hi)
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    Philox c = {{(uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32)}};
+    for (int i = 0; i < 10; i++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c.v[0], p1 = (uint64_t)0xCD9E8D57u * c.v[2];
+        c = (Philox){{(uint32_t)(p1 >> 32) ^ c.v[1] ^ k0, (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c.v[3] ^ k1, (uint32_t)p0}};
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return c;
+}
+
+uint64_t rng_key(uint64_t seed, const char *stream)
+{
+    uint64_t h = hash64(&seed, sizeof seed, HASH_SEED);
+    return hash64(stream, strlen(stream), h);
+}
+
+double rng_uniform(uint64_t key, uint64_t sub, uint64_t index)
+{
+    Philox r = philox(key, index, sub);
+    return (double)(((uint64_t)r.v[0] << 32 | r.v[1]) >> 11) * 0x1p-53;
+}
+
+double rng_normal(uint64_t key, uint64_t sub, uint64_t index)
+{
+    /* one counter gives the pair (2i, 2i+1) */
+    Philox r = philox(key, index / 2, sub);
+    double u = ((double)(((uint64_t)r.v[0] << 32 | r.v[1]) >> 11) + 1) * 0x1p-53;
+    double a = (double)(((uint64_t)r.v[2] << 32 | r.v[3]) >> 11) * 0x1p-53 * 6.283185307179586476925;
+    return sqrt(-2 * log(u)) * (index & 1 ? sin(a) : cos(a));
+}
+
+uint64_t hash64(const void *p, size_t n, uint64_t h)
+{
+    const uint8_t *b = p;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ b[i]) * 1099511628211ull;
+    return h;
+}
+
+double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}

@@ -1,0 +1,162 @@
+/* isa -- what a file in this directory is written in. Each file compiles once for every instruction set
+ * (ISA = generic, avx2, avx512) and real type (REAL = float, double); FN(name) gives each its own symbol.
+ * Vec is a vector of VN reals in the compiler's own vector type, so plain operators work on it and the
+ * generic build is plain C on any CPU.
+ *
+ * Ops read and write storage through row_in / row_out: when the storage type is REAL these are
+ * the row itself, without a copy; else a converted copy in the thread's buffer. */
+#ifndef ISA_H
+#define ISA_H
+#include <math.h>
+#include <string.h>
+#include "device.h"
+#if defined(ISA_avx2) || defined(ISA_avx512)
+#include <immintrin.h>
+#endif
+
+#define CAT3_(a, b, c, d) a##_##b##_##c
+#define CAT3(a, b, c) CAT3_(a, b, c, )
+#ifdef REAL_f64
+#define REAL double
+#define REAL_TYPE F64
+#define FN(name) CAT3(name, ISA, f64)
+typedef int64_t IntLane;
+#else
+#define REAL float
+#define REAL_TYPE F32
+#define FN(name) CAT3(name, ISA, f32)
+typedef int32_t IntLane;
+#endif
+
+#define VN ((int)(VBYTES / sizeof(REAL)))
+typedef REAL Vec __attribute__((vector_size(VBYTES)));
+typedef IntLane IVec __attribute__((vector_size(VBYTES)));
+
+static inline Vec vload(const REAL *p) { Vec v; memcpy(&v, p, sizeof v); return v; }
+static inline void vstore(REAL *p, Vec v) { memcpy(p, &v, sizeof v); }
+static inline Vec vset(REAL x) { return (Vec){0} + x; }
+static inline Vec vselect(IVec m, Vec a, Vec b) { return (Vec)((m & (IVec)a) | (~m & (IVec)b)); }
+static inline Vec vmax(Vec a, Vec b) { return vselect(a > b, a, b); }
+static inline Vec vmin(Vec a, Vec b) { return vselect(a < b, a, b); }
+/* First n (< VN) lanes from memory, the rest `fill`; and back. */
+static inline Vec vload_part(const REAL *p, int64_t n, REAL fill)
+{
+    Vec v = vset(fill);
+    memcpy(&v, p, (size_t)n * sizeof(REAL));
+    return v;
+}
+static inline void vstore_part(REAL *p, Vec v, int64_t n) { memcpy(p, &v, (size_t)n * sizeof(REAL)); }
+/* Sum and maximum of the lanes, always in the same order. */
+static inline REAL vsum(Vec v)
+{
+    REAL a[VN];
+    memcpy(a, &v, sizeof v);
+    for (int n = VN / 2; n; n /= 2)
+        for (int i = 0; i < n; i++)
+            a[i] += a[i + n];
+    return a[0];
+}
+static inline REAL vmaximum(Vec v)
+{
+    REAL a[VN];
+    memcpy(a, &v, sizeof v);
+    for (int n = VN / 2; n; n /= 2)
+        for (int i = 0; i < n; i++)
+            a[i] = a[i] > a[i + n] ? a[i] : a[i + n];
+    return a[0];
+}
+
+/* exp and tanh: F32 by polynomial, 2 ulp; F64 through libm lane by lane (the oracle is not in a hurry). */
+static inline Vec vexp(Vec x)
+{
+#ifdef REAL_f64
+    for (int i = 0; i < VN; i++)
+        x[i] = exp(x[i]);
+    return x;
+#else
+    /* x = n ln2 + r, |r| <= ln2/2; the polynomial is Cephes' expf (Moshier 1984) */
+    Vec hi = vset(88.3762626647949f), lo = vset(-87.33654f);
+    IVec under = x < lo, over = x > hi, nan = x != x;
+    Vec c = vmin(vmax(x, lo), hi);
+    Vec t = c * 1.44269504088896341f + 12582912.0f;        /* round to nearest by the 1.5 * 2^23 trick */
+    IVec n = (IVec)t - (IVec)vset(12582912.0f);
+    Vec nf = t - 12582912.0f;
+    Vec r = c - nf * 0.693359375f;
+    r = r + nf * 2.12194440e-4f;
+    Vec p = vset(1.9875691500E-4f);
+    p = p * r + 1.3981999507E-3f;
+    p = p * r + 8.3334519073E-3f;
+    p = p * r + 4.1665795894E-2f;
+    p = p * r + 1.6666665459E-1f;
+    p = p * r + 5.0000001201E-1f;
+    p = p * r * r + r + 1.0f;
+    Vec s = (Vec)((n + 127) << 23);
+    Vec y = p * s;
+    y = vselect(under, vset(0), y);
+    y = vselect(over, vset(INFINITY), y);
+    return vselect(nan, x, y);
+#endif
+}
+static inline Vec vtanh(Vec x)
+{
+#ifdef REAL_f64
+    for (int i = 0; i < VN; i++)
+        x[i] = tanh(x[i]);
+    return x;
+#else
+    /* small |x|: odd polynomial; else 1 - 2/(exp(2|x|) + 1) */
+    Vec a = vmax(x, -x), z = x * x;
+    Vec p = vset(-5.70498872745E-3f);
+    p = p * z + 2.06390887954E-2f;
+    p = p * z - 5.37397155531E-2f;
+    p = p * z + 1.33314422036E-1f;
+    p = p * z - 3.33332819422E-1f;
+    Vec small = p * z * x + x;
+    Vec big = 1.0f - 2.0f / (vexp(a + a) + 1.0f);
+    big = vselect(x < 0, -big, big);
+    return vselect(a < 0.625f, small, big);
+#endif
+}
+
+/* BF16 and F16: one element, rounding to nearest even (NaN stays NaN). */
+static inline float bf16_to_f32(uint16_t h) { uint32_t u = (uint32_t)h << 16; float f; memcpy(&f, &u, 4); return f; }
+static inline uint16_t f32_to_bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+static inline float f16_to_f32(uint16_t h) { _Float16 x; memcpy(&x, &h, 2); return (float)x; }
+static inline uint16_t f32_to_f16(float f) { _Float16 x = (_Float16)f; uint16_t h; memcpy(&h, &x, 2); return h; }
+
+/* n elements of storage to reals and back, vectorised (convert.c). */
+void FN(load_reals)(REAL *dst, const void *src, int64_t n, Dtype type);
+void FN(store_reals)(void *dst, const REAL *src, int64_t n, Dtype type);
+
+/* Row r of m as reals: the row itself when its type is REAL, else converted into buf (m.cols long). */
+static inline const REAL *row_in(Mat m, int64_t r, REAL *buf)
+{
+    if (m.type == REAL_TYPE)
+        return (const REAL *)m.p + r * m.ld;
+    FN(load_reals)(buf, mat_at(m, r, 0), m.cols, m.type);
+    return buf;
+}
+/* Where to write row r as reals; then row_done stores it. */
+static inline REAL *row_out(Mat m, int64_t r, REAL *buf) { return m.type == REAL_TYPE ? (REAL *)m.p + r * m.ld : buf; }
+static inline void row_done(Mat m, int64_t r, const REAL *buf)
+{
+    if (m.type != REAL_TYPE)
+        FN(store_reals)(mat_at(m, r, 0), buf, m.cols, m.type);
+}
+
+/* The thread's own buffer, `slot` 0..3 of ROW_MAX reals each: rows up to ROW_MAX columns. Wider rows are worked
+ * on in pieces by the ops that can meet them (xent). */
+#define ROW_MAX 65536
+REAL *FN(row_buf)(Device *d, int thread, int slot);
+
+#define X(name, args) void FN(cpu_##name) args;
+OPS(X)
+#undef X
+#endif

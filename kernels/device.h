@@ -1,0 +1,171 @@
+/* device -- one device's arithmetic: a matrix view, and the op table.
+ *
+ * Letters used in every comment (shapes are local to the rank): B samples of the microbatch, S sequence
+ * length, T = B*S tokens (row b*S+s), H width, A query heads, K key/value heads, D head size, F feed-
+ * forward width, V vocabulary, L layers.
+ *
+ * OPS(X) is the table: X(name, (arguments)). Every device fills every row; the CPU's code is the
+ * definition. "real" is F64 on a device opened for F64, else F32: all sums, statistics, gradients and
+ * optimizer state are real; "storage" is the type of activations and weights (F64 | F32, BF16, F16).
+ * An op's bits do not depend on the number of threads. Ops own nothing and allocate nothing; shapes that
+ * disagree are a BUG. `acc` != 0 adds to the output instead of overwriting it. A Mat whose p is NULL is
+ * absent where the comment says so. Outputs may alias inputs only where the comment says so. */
+#ifndef DEVICE_H
+#define DEVICE_H
+#include "base.h"
+#include "pool.h"
+
+typedef enum { F64, F32, BF16, F16, I32, I64, DTYPES } Dtype;
+static inline size_t dtype_size(Dtype t) { static const uint8_t n[] = {8, 4, 2, 2, 4, 8}; return n[t]; }
+const char *dtype_name(Dtype t);             /* "F64", "F32", "BF16", ... as in safetensors */
+
+/* A matrix; a view, never an owner. (B, S, C) is rows = B*S, cols = C; element (r, c) at r*ld + c. */
+typedef struct { void *p; int64_t rows, cols, ld; Dtype type; } Mat;
+
+static inline Mat mat(void *p, int64_t rows, int64_t cols, Dtype type)
+{
+    return (Mat){p, rows, cols, cols, type};
+}
+static inline void *mat_at(Mat m, int64_t r, int64_t c)
+{
+    return m.p ? (char *)m.p + (size_t)(r * m.ld + c) * dtype_size(m.type) : NULL;
+}
+static inline Mat mat_rows(Mat m, int64_t r, int64_t n) { return (Mat){mat_at(m, r, 0), n, m.cols, m.ld, m.type}; }
+static inline Mat mat_cols(Mat m, int64_t c, int64_t n) { return (Mat){mat_at(m, 0, c), m.rows, n, m.ld, m.type}; }
+static inline size_t mat_bytes(Mat m) { return (size_t)m.rows * (size_t)m.cols * dtype_size(m.type); }
+/* Takes a dense rows x cols matrix from an arena. */
+static inline Mat mat_take(Arena *a, int64_t rows, int64_t cols, Dtype type)
+{
+    return mat(arena_take(a, (size_t)rows * (size_t)cols * dtype_size(type)), rows, cols, type);
+}
+
+typedef enum { NORM_LAYER, NORM_RMS } NormKind;   /* same order as the option `normalization` */
+typedef enum { ACT_GELU, ACT_GELU_TANH, ACT_SWIGLU, ACT_GEGLU, ACT_RELU, ACT_SQUARED_RELU } ActKind;
+static inline int act_gated(ActKind k) { return k == ACT_SWIGLU || k == ACT_GEGLU; }
+
+/* Which dropout mask: element (row, col) of a matrix whose row b*S + s is position pos0 + s of global
+ * sample sample[b] is kept or dropped by Philox(key; col0 + col, position, sample): the same in every layout.
+ * p = 0 keeps everything and draws nothing. Kept values are scaled by 1/(1-p). */
+typedef struct {
+    double p;
+    uint64_t key;              /* rng_key(seed, site) mixed with the layer */
+    const int64_t *sample;     /* [B] global sample number */
+    int64_t seq, pos0, col0;   /* S of this rank; its first position; its first column of the whole row */
+} Dropout;
+
+/* One attention call. Row b*seq_q + i of q is position pos0 + i; row b*seq_k + j of k and v is position
+ * j. Key j is seen by query i if start <= j <= pos0 + i, where start is doc_start[b*seq_q + i] (or 0 if
+ * doc_start is NULL), and raised to pos0 + i - window + 1 when window > 0. Heads lie side by side in a
+ * row: head h is columns h*dim .. (h+1)*dim. Query head h reads key/value head h / (heads / kv_heads).
+ * Attention dropout keeps or drops (head0 + h, query position, key position) of sample[b]. */
+typedef struct {
+    int64_t batch, seq_q, seq_k, pos0;
+    int heads, kv_heads, dim, head0;
+    int64_t window;            /* 0: none */
+    double scale;              /* of q k^T, usually 1/sqrt(dim) */
+    const int32_t *doc_start;  /* [batch*seq_q] or NULL */
+    double dropout;
+    uint64_t key;
+    const int64_t *sample;     /* [batch] */
+} Attention;
+
+/* One optimizer update over n consecutive elements of one group. All arrays real, length n. */
+typedef struct {
+    int64_t n;
+    void *w;                   /* master weights, updated */
+    const void *g;             /* gradient, multiplied by gscale before use (1/loss scale, clip, tokens) */
+    void *m, *v;               /* first and second moments, updated; NULL where the optimizer has none */
+    void *out;                 /* storage copy of w, written; NULL when w itself is what the model reads */
+    Dtype out_type;
+    double gscale, lr, beta1, beta2, eps, wd;
+    double bias1, bias2;       /* 1 - beta^t */
+    double momentum;
+    double trust;              /* LAMB, LARS: the ratio that multiplies lr, from the norms */
+    int nesterov;
+} Update;
+
+#define OPS(X) \
+/* dst = src, converting the type. Same shape. */ \
+X(copy, (Device *d, Mat dst, Mat src)) \
+/* p[0..bytes) = 0 */ \
+X(zero, (Device *d, void *p, size_t bytes)) \
+/* y = a + b, storage types; y may be a or b */ \
+X(add, (Device *d, Mat y, Mat a, Mat b)) \
+/* c (+)= op(a) op(b); op transposes when its flag is set. c [m,n], op(a) [m,k], op(b) [k,n]. a and b are of one \
+ * storage type; c is that type or real. Sums in real; K is never split between threads. c aliases nothing */ \
+X(matmul, (Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)) \
+/* y = x w^T + bias: x [T,in], w [out,in], bias [1,out] storage or absent, y [T,out] storage or real */ \
+X(linear, (Device *d, Mat y, Mat x, Mat w, Mat bias)) \
+/* db [1,out] real += column sums of dy [T,out]; rows in order */ \
+X(bias_bwd, (Device *d, Mat db, Mat dy)) \
+/* y = norm(x) * gain (+ bias), each of the `groups` groups of cols/groups columns of a row on its own \
+ * (groups = 1: the whole row; heads: QK norm, where gain is [1,D]). stats [T, 2*groups] real out: mean, rstd \
+ * of each group (RMSNorm: mean is 0). bias absent for RMSNorm. y may be x. Ba et al. 2016; Zhang, Sennrich 2019 */ \
+X(norm_fwd, (Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups)) \
+/* dx = dres + gradient of the norm's input; dres [T,H] absent: 0; dx may be dres or dy. x is the norm's input */ \
+X(norm_bwd_x, (Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups)) \
+/* dgain, dbias [1, cols/groups] real += ; dbias absent for RMSNorm. Rows (and groups) in order */ \
+X(norm_bwd_w, (Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups)) \
+/* a [T,F] = act(h); h is [T,F], or [T,2F] = (gate | up) for gated kinds: a = act(gate) * up */ \
+X(act_fwd, (Device *d, Mat a, Mat h, ActKind kind)) \
+/* dh = da * act'(h); shapes as act_fwd; dh may be h */ \
+X(act_bwd, (Device *d, Mat dh, Mat da, Mat h, ActKind kind)) \
+/* Rotary position, in place, on each of cols/dim heads of x: pairs (i, i + rot/2) of the first rot columns of a \
+ * head turn by angle[position[row]]; table [P, rot] real = (cos | sin), each rot/2 wide. inverse: the gradient. \
+ * Su et al. 2021, arXiv:2104.09864; halves, as in GPT-NeoX and Llama */ \
+X(rope, (Device *d, Mat x, int dim, Mat table, const int32_t *position, int inverse)) \
+/* o [B*seq_q, A*D], lse [B*seq_q, A] real = log-sum-exp of each row of scores. Never holds a T x T matrix. \
+ * Dao 2023, arXiv:2307.08691 */ \
+X(attention_fwd, (Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)) \
+/* dq, dk, dv from do; delta [B*seq_q, A] real is scratch. seq_q = seq_k, pos0 = 0 */ \
+X(attention_bwd, (Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v, \
+                  const Attention *s)) \
+/* y [T,H] = wte[token - v0] (0 where the token is outside [v0, v0 + wte.rows)) + wpe[position]; wpe absent: none */ \
+X(embed_fwd, (Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0, Mat wpe)) \
+/* dwte, dwpe real += rows of dy, tokens in order; either may be absent */ \
+X(embed_bwd, (Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token, const int32_t *position)) \
+/* y = res + dropout(x); res absent: 0. y may be x or res */ \
+X(dropout_fwd, (Device *d, Mat y, Mat x, Mat res, const Dropout *s)) \
+/* dx = dropout mask * dy / (1-p); dx may be dy */ \
+X(dropout_bwd, (Device *d, Mat dx, Mat dy, const Dropout *s)) \
+/* Cross-entropy over a slice of rows, in two steps so that ranks which hold parts of the vocabulary can add in \
+ * between. stats [rows,3] real out: largest logit, sum of exp(logit - largest), logit of the label (-inf when the \
+ * label is not in [v0, v0+cols)). logits [rows, cols] real; only the first `valid` columns take part */ \
+X(xent_stats, (Device *d, Mat stats, Mat logits, const int32_t *label, int64_t v0, int64_t valid)) \
+/* loss[r] = log(sum) + largest - label logit, real [rows,1], times mask[r]; dlogits (storage; absent: loss only) = \
+ * (softmax - onehot) * mask[r] * scale, 0 beyond `valid`. mask NULL: ones. dlogits may start at the memory of \
+ * logits when its rows lie at the same addresses (ld in bytes equal) */ \
+X(xent_grad, (Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask, \
+              int64_t v0, int64_t valid, double scale)) \
+/* out[i] = sum of squares of block i of x, in F64; blocks of SUMSQ_BLOCK elements, the last one short. x: n elements */ \
+X(sumsq, (Device *d, double *out, const void *x, int64_t n, Dtype type)) \
+/* AdamW: m, v updated; w -= lr (mhat / (sqrt(vhat) + eps) + wd w). Loshchilov, Hutter 2019, arXiv:1711.05101 */ \
+X(adam, (Device *d, const Update *u)) \
+/* SGD with momentum: m = momentum m + g + wd w; w -= lr m (nesterov: lr (g + wd w + momentum m)) */ \
+X(sgd, (Device *d, const Update *u)) \
+/* LAMB, first step: m, v updated; dir[i] = mhat/(sqrt(vhat)+eps) + wd w. dir real. You et al. 2020, arXiv:1904.00962 */ \
+X(lamb_direction, (Device *d, const Update *u, void *dir)) \
+/* LAMB, second step: w -= lr trust dir */ \
+X(lamb_apply, (Device *d, const Update *u, const void *dir)) \
+/* LARS: m = momentum m + lr trust (g + wd w); w -= m. You, Gitman, Ginsburg 2017, arXiv:1708.03888 */ \
+X(lars, (Device *d, const Update *u))
+
+#define SUMSQ_BLOCK 16384      /* elements; shards are cut at multiples of it, so that norms keep their bits */
+
+typedef struct Device Device;
+struct Device {
+    const char *name;          /* "cpu" */
+    const char *isa;           /* "amx", "avx512", "avx2", "generic" */
+    Dtype real;                /* F64 or F32 */
+    Pool *pool;
+    void *impl;                /* the device's own: packing buffers, queues */
+#define X(name, args) void (*name) args;
+    OPS(X)
+#undef X
+};
+
+/* Opens the CPU. real: F64 or F32. isa: "auto" or one of amx, avx512, avx2, generic; one that this CPU lacks dies
+ * with EXIT_CONFIG and names those that it has. threads: 0 = the cores this process may run on. */
+void cpu_open(Device *d, Dtype real, const char *isa, int threads);
+void cpu_close(Device *d);
+#endif

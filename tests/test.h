@@ -1,0 +1,30 @@
+/* test -- checks for test programs. A failed CHECK prints both sides and the program ends with 1; main ends
+ * with `return test_end();`. Each program runs as a process of its own under tests/run, with a timeout. */
+#ifndef TEST_H
+#define TEST_H
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int test_failures, test_checks;
+
+#define CHECK(cond, ...)                                                                                     \
+    do {                                                                                                     \
+        test_checks++;                                                                                       \
+        if (!(cond)) {                                                                                       \
+            test_failures++;                                                                                 \
+            printf("# %s:%d: CHECK(%s) ", __FILE__, __LINE__, #cond);                                        \
+            printf(__VA_ARGS__);                                                                             \
+            printf("\n");                                                                                    \
+        }                                                                                                    \
+    } while (0)
+
+static inline int test_end(void)
+{
+    printf("# %d checks, %d failed\n", test_checks, test_failures);
+    if (!test_checks)
+        printf("# a test without checks is a failure\n");
+    return test_failures || !test_checks;
+}
+#endif
