@@ -1,0 +1,110 @@
+/* config -- the resolved configuration. config.def is the option table; from it come the fields below, the
+ * parsing of YAML and key=value, help, configs/OPTIONS.md and config.yaml. Rules between options are in
+ * config_rules.c.
+ *
+ * A Config that config_load returned is resolved: derived defaults are filled in and every rule holds. It
+ * lives as long as the process and never changes. Field types: INT int64_t, FLOAT double, BOOL int, STR
+ * const char *, ENUM int (constants KEY_CHOICE), LIST List. Absent: CFG_ABSENT, NAN, NULL, an empty list; an
+ * ENUM is never absent once resolved. */
+#ifndef CONFIG_H
+#define CONFIG_H
+#include <stdint.h>
+#include <stdio.h>
+
+#define CFG_ABSENT INT64_MIN
+
+typedef struct { int n; const char **v; } List;
+
+/* One segment of the batch-size schedule: from `samples` consumed samples on, a step has `batch` samples. */
+typedef struct { int64_t samples, batch; } BatchStep;
+
+/* Enumerators of the ENUM rows, KEY_CHOICE in table order. NORMALIZATION_, ACTIVATION_ and PARAMS_DTYPE_ have
+ * the values of NormKind, ActKind and Dtype (kernels/device.h). */
+#define SECTION(name, help)
+#define OPTION(section, key, type, def, legal, change, help)
+#define CHOICE(constant, text) constant,
+#define ENUM(section, key, def, change, help, choices) enum { choices };
+#include "config.def"
+#undef OPTION
+#undef ENUM
+#undef CHOICE
+
+/* OPT_key: the row's index. */
+enum {
+#define OPTION(section, key, type, def, legal, change, help) OPT_##key,
+#define ENUM(section, key, def, change, help, choices) OPT_##key,
+#include "config.def"
+#undef OPTION
+#undef ENUM
+    OPTIONS
+};
+
+#define FIELD_INT   int64_t
+#define FIELD_FLOAT double
+#define FIELD_BOOL  int
+#define FIELD_STR   const char *
+#define FIELD_LIST  List
+
+typedef struct {
+#define OPTION(section, key, type, def, legal, change, help) FIELD_##type key;
+#define ENUM(section, key, def, change, help, choices) int key;
+#include "config.def"
+#undef OPTION
+#undef ENUM
+#undef SECTION
+    const char *path;                /* the file it came from */
+    int world;                       /* ranks */
+    int64_t data_parallel_size;      /* world / (tensor * pipeline * context) */
+    int64_t padded_vocab_size;       /* vocab_size, up to make_vocab_size_divisible_by * tensor size */
+    int batch_steps;                 /* >= 1, the first from sample 0; 1 when the batch size is constant */
+    const BatchStep *batch_step;
+    uint8_t given[OPTIONS];          /* set by the file or the command line, not by default */
+} Config;
+
+/* What a command needs beside the model and micro_batch_size. */
+typedef enum {
+    USE_MODEL = 0,
+    USE_DATA = 1,                    /* data_path */
+    USE_STEPS = 2,                   /* train_iters or train_samples, and lr */
+    USE_LOAD = 4,                    /* load */
+    USE_TRAIN = USE_DATA | USE_STEPS
+} ConfigUse;
+
+/* Reads the file, then args ("key=value", the value a YAML flow value), resolves for `world` ranks, checks. All
+ * violations go to standard error, sorted by position; then it dies with EXIT_CONFIG and one line. */
+Config *config_load(const char *path, int nargs, char **args, int world, ConfigUse use);
+
+/* The resolved configuration as YAML, every key, absent ones as null: config_load gives the same Config. */
+void config_write(FILE *f, const Config *cfg);
+
+/* Reads what config_write wrote beside a checkpoint: no rules, no requirements. Keys that this build does not
+ * know, and values that it does not take, are skipped and named in *skipped ("" when none). NULL: no YAML. */
+Config *config_read_saved(const char *text, size_t size, const char **skipped);
+
+/* Compares a resuming run with the saved one, key by key. *text gets a line for each key that differs and is
+ * not free: `key: saved -> now (refuse|warn)`. Returns the worst class. */
+typedef enum { CHANGE_FREE, CHANGE_WARN, CHANGE_REFUSE } Change;
+Change config_compare_resume(const Config *now, const Config *saved, const char **text);
+
+/* Hash of every key that is not free on resume: equal hashes, same run. */
+uint64_t config_fingerprint(const Config *cfg);
+
+/* Batch size of the step that starts after `samples` consumed samples. */
+int64_t config_batch_at(const Config *cfg, int64_t samples);
+/* Samples consumed by the first `iterations` steps. */
+int64_t config_samples_after(const Config *cfg, int64_t iterations);
+/* Steps of the whole run: train_iters, or the whole steps that fit into train_samples. */
+int64_t config_iterations(const Config *cfg);
+
+/* A key's value as YAML text, as in config.yaml. On the heap. */
+char *config_text(const Config *cfg, int option);
+
+/* `train help [TOPIC]`: NULL (commands and sections), a command, a section or a key. 0: no such topic. */
+int config_help(FILE *f, const char *topic);
+
+/* configs/OPTIONS.md: the whole table in Markdown. */
+void config_docs(FILE *f);
+
+/* What was built: "gridiron" and git's description of the commit. */
+const char *config_build_id(void);
+#endif
