@@ -34,10 +34,28 @@ typedef IntLane IVec __attribute__((vector_size(VBYTES)));
 
 static inline Vec vload(const REAL *p) { Vec v; memcpy(&v, p, sizeof v); return v; }
 static inline void vstore(REAL *p, Vec v) { memcpy(p, &v, sizeof v); }
-static inline Vec vset(REAL x) { return (Vec){0} + x; }
+static inline Vec vset(REAL x) { return x - (Vec){0}; }   /* folds to a broadcast; 0 + x would not (x = -0) */
 static inline Vec vselect(IVec m, Vec a, Vec b) { return (Vec)((m & (IVec)a) | (~m & (IVec)b)); }
+/* a > b ? a : b and a < b ? a : b, lane by lane: b where either is NaN. */
+#if defined(ISA_avx512) || defined(ISA_avx2)
+#define VCAT_(a, b) a##b
+#define VCAT(a, b) VCAT_(a, b)
+#ifdef ISA_avx512
+#define VOP(op) VCAT(_mm512_##op, VSUFFIX)
+#else
+#define VOP(op) VCAT(_mm256_##op, VSUFFIX)
+#endif
+#ifdef REAL_f64
+#define VSUFFIX pd
+#else
+#define VSUFFIX ps
+#endif
+static inline Vec vmax(Vec a, Vec b) { return VOP(max_)(a, b); }
+static inline Vec vmin(Vec a, Vec b) { return VOP(min_)(a, b); }
+#else
 static inline Vec vmax(Vec a, Vec b) { return vselect(a > b, a, b); }
 static inline Vec vmin(Vec a, Vec b) { return vselect(a < b, a, b); }
+#endif
 /* First n (< VN) lanes from memory, the rest `fill`; and back. */
 static inline Vec vload_part(const REAL *p, int64_t n, REAL fill)
 {
@@ -116,6 +134,35 @@ static inline Vec vtanh(Vec x)
     big = vselect(x < 0, -big, big);
     return vselect(a < 0.625f, small, big);
 #endif
+}
+
+/* Philox4x32-10 of a vector of counters (base.h: philox). Each 64-bit lane carries one 32-bit word in its low half;
+ * the high halves are noise on the way in and zero on the way out. c[0], c[1] are counter_lo, c[2], c[3] counter_hi. */
+typedef uint64_t WVec __attribute__((vector_size(VBYTES)));
+static inline WVec wmul(WVec a, uint32_t b)
+{
+#if defined(ISA_avx512)
+    return (WVec)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(b));
+#elif defined(ISA_avx2)
+    return (WVec)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(b));
+#else
+    return (a & 0xffffffffu) * b;
+#endif
+}
+static inline void vphilox(WVec c[4], uint64_t key)
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int i = 0; i < 10; i++) {
+        WVec p0 = wmul(c[0], 0xD2511F53u), p1 = wmul(c[2], 0xCD9E8D57u);
+        c[0] = p1 >> 32 ^ c[1] ^ k0;
+        c[1] = p1;
+        c[2] = p0 >> 32 ^ c[3] ^ k1;
+        c[3] = p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    for (int i = 0; i < 4; i++)
+        c[i] &= 0xffffffffu;
 }
 
 /* BF16 and F16: one element, rounding to nearest even (NaN stays NaN). */
