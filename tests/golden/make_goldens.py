@@ -1,0 +1,359 @@
+#!/usr/bin/env python3
+"""Makes the golden values in this folder with PyTorch and transformers: `make_goldens.py [FAMILY ...]`.
+
+    corpus.bin, corpus.idx     a Megatron corpus of seven documents, 61 token ids (all families)
+    FAMILY/                    a Hugging Face directory: a tiny model of odd sizes, F32 weights of order one
+    FAMILY.safetensors         what the trainer must compute from the two, F64:
+        tokens, labels         [4, 17] I64, the first global batch in the order Megatron's rules give
+        loss, logits, grad.*   of that batch, in Hugging Face's names and shapes
+        after.*                weights after ten AdamW steps with clip, decay groups and warm-up + cosine
+        step.loss, step.grad_norm, step.lr    [10], what metrics.jsonl says of those steps
+
+tests/goldens runs the trainer on FAMILY.yaml and compares. scripts/torch_setup makes the environment for
+this script; continuous integration needs only the files.
+
+Three things are worked out twice, so that a mistake in one place shows here and not as a wrong golden:
+transformers keeps norms, softmax and rotary tables in fp32 even in an fp64 model, so its code runs here with
+every mention of float32 meaning float64, and a second implementation of the five models, written below from
+the papers' formulas, must agree to 1e-13; the learning rates are checked against values computed by
+Megatron's own scheduler class; the sample order comes from numpy's RandomState, the generator Megatron uses.
+
+With --own-error it also prints how far PyTorch in fp32 and bf16 is from PyTorch in fp64: the room that the
+tolerances of tests/goldens leave."""
+
+import contextlib, json, math, os, struct, sys
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import transformers
+from safetensors.torch import load_file, save_file
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SEQ, BATCH, STEPS, VOCAB = 17, 4, 10, 61
+LR = dict(lr=0.01, min_lr=0.001, warmup=2, decay=10)
+ADAM = dict(betas=(0.9, 0.95), eps=1e-5, weight_decay=0.1)
+
+# Odd on purpose: sizes no vector width divides, query groups (one group, several, as many as heads), a head
+# size that is not hidden / heads, a rotary base that is nobody's default. Then: seed, clip (both stand in
+# FAMILY.yaml too), transformers' config.
+FAMILIES = {
+    "gpt2": (101, 4.0, transformers.GPT2Config(
+        vocab_size=VOCAB, n_positions=23, n_embd=30, n_layer=2, n_head=6, n_inner=52,
+        bos_token_id=None, eos_token_id=None, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)),
+    "llama": (102, 1.0, transformers.LlamaConfig(
+        vocab_size=VOCAB, hidden_size=24, intermediate_size=38, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=19, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 5003.0})),
+    "mistral": (103, 1.0, transformers.MistralConfig(
+        vocab_size=VOCAB, hidden_size=20, intermediate_size=34, num_hidden_layers=3, num_attention_heads=3,
+        num_key_value_heads=1, head_dim=8, max_position_embeddings=32, rms_norm_eps=1e-6, sliding_window=None,
+        tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 977.0})),
+    "qwen2": (104, 4.0, transformers.Qwen2Config(
+        vocab_size=VOCAB, hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=32, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10007.0})),
+    "qwen3": (105, 0.9, transformers.Qwen3Config(
+        vocab_size=VOCAB, hidden_size=20, intermediate_size=34, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=10, max_position_embeddings=32, rms_norm_eps=1e-6,
+        tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 1000003.0})),
+}
+
+
+@contextlib.contextmanager
+def everything_f64():
+    """Inside, torch.float32 is torch.float64 and .float() is .double(), for transformers' code too."""
+    saved = torch.float32, torch.float, torch.Tensor.float, torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32, torch.float, torch.Tensor.float = saved[:3]
+        torch.set_default_dtype(saved[3])
+
+
+def build(config, weights, dtype):
+    """A model with these weights (name -> F32 tensor) in dtype."""
+    with everything_f64() if dtype == torch.float64 else contextlib.nullcontext():
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        model = model.to(dtype)
+        params = dict(model.named_parameters())
+        assert set(params) == set(weights), set(params) ^ set(weights)
+        with torch.no_grad():
+            for name, p in params.items():
+                p.copy_(weights[name].to(dtype))
+    return model.train()
+
+
+def initial_weights(config, seed):
+    """Weights large enough that gradients are healthy everywhere; gains off one, biases off zero."""
+    rng = np.random.RandomState(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    weights = {}
+    for name, p in model.named_parameters():
+        x = rng.standard_normal(tuple(p.shape))
+        if "norm" in name or ".ln_" in name:
+            x = 0.2 * x + (0.0 if name.endswith("bias") else 1.0)
+        elif p.dim() == 1:
+            x = 0.3 * x
+        elif "embed" in name or "wte" in name or "wpe" in name:
+            x = x * (0.6 if config.tie_word_embeddings else 1.0)
+        else:
+            fan_in = p.shape[0] if "c_attn" in name or "c_proj" in name or "c_fc" in name else p.shape[1]
+            x = x * 0.8 / math.sqrt(fan_in)
+        weights[name] = torch.tensor(x, dtype=torch.float32)
+    return weights
+
+
+# ------------------------------------------------------------------ the corpus and Megatron's sample order
+
+def make_documents():
+    rng = np.random.RandomState(7)
+    return [rng.randint(0, VOCAB, n).astype(np.uint16) for n in (41, 3, 77, 18, 1, 96, 29)]
+
+
+def write_corpus(path, documents):
+    """Megatron's .bin and .idx, one sequence a document, u16."""
+    lengths = np.array([len(d) for d in documents], np.int32)
+    offsets = (np.concatenate([[0], np.cumsum(lengths)[:-1]]) * 2).astype(np.int64)
+    with open(path + ".bin", "wb") as f:
+        f.write(np.concatenate(documents).tobytes())
+    with open(path + ".idx", "wb") as f:
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(documents), len(documents) + 1))
+        f.write(lengths.tobytes() + offsets.tobytes() + np.arange(len(documents) + 1, dtype=np.int64).tobytes())
+
+
+def megatron_samples(documents, samples, seed):
+    """GPTDataset's first `samples` samples: [samples, SEQ + 1] token ids."""
+    per_epoch = sum(len(d) for d in documents)
+    epochs = -(-(samples * SEQ + 1) // per_epoch)
+    total = (epochs * per_epoch - 1) // SEQ
+    without_last = ((epochs - 1) * per_epoch - 1) // SEQ
+    separate = epochs > 1 and samples - without_last < int(0.80 * ((per_epoch - 1) // SEQ))
+    rng = np.random.RandomState(seed)
+    order = []
+    for n in [epochs - 1, 1] if separate else [epochs]:
+        part = np.tile(np.arange(len(documents), dtype=np.int32), n)
+        rng.shuffle(part)
+        order.append(part)
+    stream = np.concatenate([documents[d] for d in np.concatenate(order)]).astype(np.int64)
+    index = np.arange(total, dtype=np.uint32)
+    for part in [index[:without_last], index[without_last:]] if separate else [index]:
+        rng.shuffle(part)
+    assert separate and epochs > 2, "the corpus should exercise the separate last epoch"
+    return np.stack([stream[k * SEQ:k * SEQ + SEQ + 1] for k in index[:samples]])
+
+
+def learning_rates():
+    """The rate that each update uses: Megatron's scheduler stands at the samples consumed before it."""
+    rates = []
+    for done in range(STEPS):
+        if done <= LR["warmup"]:
+            rates.append(LR["lr"] * done / LR["warmup"])
+        else:
+            x = (done - LR["warmup"]) / (LR["decay"] - LR["warmup"])
+            rates.append(LR["min_lr"] + (LR["lr"] - LR["min_lr"]) * 0.5 * (1 + math.cos(math.pi * x)))
+    megatron = [0, .005, .01, .009657, .008682, .007222, .0055, .003778, .002318, .001343]
+    assert np.allclose(rates, megatron, atol=5e-7)
+    return rates
+
+
+# ------------------------------------------------------------------ the second implementation
+
+def second_logits(config, w, tokens):
+    """Logits from the formulas of the papers alone; w: name -> tensor, tokens [B, S]."""
+    return (second_gpt2 if config.model_type == "gpt2" else second_llama)(config, w, tokens)
+
+
+def causal_attention(q, k, v):
+    """q [B,A,S,D], k and v [B,K,S,D]; query head h reads key head h // (A/K)."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(q.shape[-1])
+    future = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+    return torch.einsum("bhij,bhjd->bhid", scores.masked_fill(future, -math.inf).softmax(-1), v)
+
+
+def heads(x, dim):
+    return x.unflatten(-1, (-1, dim)).transpose(1, 2)
+
+
+def second_gpt2(c, w, tokens):
+    w = {k.removeprefix("transformer."): v for k, v in w.items()}
+
+    def norm(x, name):
+        mean = x.mean(-1, keepdim=True)
+        var = ((x - mean) ** 2).mean(-1, keepdim=True)
+        return (x - mean) / torch.sqrt(var + c.layer_norm_epsilon) * w[name + ".weight"] + w[name + ".bias"]
+
+    x = w["wte.weight"][tokens] + w["wpe.weight"][:tokens.shape[1]]
+    for i in range(c.n_layer):
+        p = f"h.{i}."
+        qkv = norm(x, p + "ln_1") @ w[p + "attn.c_attn.weight"] + w[p + "attn.c_attn.bias"]
+        y = causal_attention(*(heads(t, c.n_embd // c.n_head) for t in qkv.split(c.n_embd, -1)))
+        x = x + y.transpose(1, 2).flatten(2) @ w[p + "attn.c_proj.weight"] + w[p + "attn.c_proj.bias"]
+        h = norm(x, p + "ln_2") @ w[p + "mlp.c_fc.weight"] + w[p + "mlp.c_fc.bias"]
+        a = 0.5 * h * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h ** 3)))
+        x = x + a @ w[p + "mlp.c_proj.weight"] + w[p + "mlp.c_proj.bias"]
+    return norm(x, "ln_f") @ w["wte.weight"].T
+
+
+def second_llama(c, w, tokens):
+    dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+
+    def norm(x, name):
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + c.rms_norm_eps) * w[name + ".weight"]
+
+    def linear(x, name):
+        y = x @ w[name + ".weight"].T
+        return y + w[name + ".bias"] if name + ".bias" in w else y
+
+    def rotate(x):
+        """Feature i of the first half and of the second are a pair, turned by position / theta^(2i/dim)."""
+        half = dim // 2
+        rate = c.rope_parameters["rope_theta"] ** (-2 * torch.arange(half, dtype=x.dtype) / dim)
+        angle = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * rate
+        a, b = x[..., :half], x[..., half:]
+        return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+
+    x = w["model.embed_tokens.weight"][tokens]
+    for i in range(c.num_hidden_layers):
+        p = f"model.layers.{i}."
+        h = norm(x, p + "input_layernorm")
+        q, k, v = (heads(linear(h, p + f"self_attn.{n}_proj"), dim) for n in "qkv")
+        if p + "self_attn.q_norm.weight" in w:
+            q, k = norm(q, p + "self_attn.q_norm"), norm(k, p + "self_attn.k_norm")
+        y = causal_attention(rotate(q), rotate(k), v)
+        x = x + linear(y.transpose(1, 2).flatten(2), p + "self_attn.o_proj")
+        h = norm(x, p + "post_attention_layernorm")
+        x = x + linear(F.silu(linear(h, p + "mlp.gate_proj")) * linear(h, p + "mlp.up_proj"), p + "mlp.down_proj")
+    head = "lm_head.weight" if "lm_head.weight" in w else "model.embed_tokens.weight"
+    return norm(x, "model.norm") @ w[head].T
+
+
+# ------------------------------------------------------------------ goldens
+
+def loss_and_grads(model, x, autocast=False):
+    """Mean cross-entropy over the tokens of x [B, SEQ + 1], logits, and name -> gradient."""
+    dtype = next(model.parameters()).dtype
+    model.zero_grad(set_to_none=True)
+    with everything_f64() if dtype == torch.float64 else contextlib.nullcontext():
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            logits = model(input_ids=x[:, :-1], use_cache=False).logits
+        loss = F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1),
+                               x[:, 1:].flatten())
+        loss.backward()
+    return loss.detach(), logits.detach(), {n: p.grad for n, p in model.named_parameters()}
+
+
+def relative(a, b, largest):
+    """The measure of tests/goldens: max abs difference over the larger of b's max abs and 1e-6 of `largest`."""
+    return ((a.double() - b.double()).abs().max() / max(b.double().abs().max().item(), 1e-6 * largest)).item()
+
+
+def worst(a, b):
+    largest = max(t.double().abs().max().item() for t in b.values())
+    return max((relative(a[n], b[n], largest), n) for n in b)
+
+
+def train(config, weights, samples, clip, dtype):
+    """Ten AdamW steps: (weights after, losses, gradient norms before the clip)."""
+    model = build(config, weights, dtype)
+    params = dict(model.named_parameters())
+    decay = [p for p in params.values() if p.dim() == 2]
+    rest = [p for p in params.values() if p.dim() == 1]
+    opt = torch.optim.AdamW([{"params": decay}, {"params": rest, "weight_decay": 0.0}], lr=0.0, **ADAM)
+    losses, norms = [], []
+    for step, rate in enumerate(learning_rates()):
+        loss, _, grads = loss_and_grads(model, samples[step * BATCH:(step + 1) * BATCH])
+        norm = math.sqrt(sum((g.double() ** 2).sum().item() for g in grads.values()))
+        for g in grads.values():
+            g.mul_(min(1.0, clip / (norm + 1e-6)))
+        for group in opt.param_groups:
+            group["lr"] = rate
+        opt.step()
+        losses.append(loss.item())
+        norms.append(norm)
+    return {n: p.detach() for n, p in params.items()}, losses, norms
+
+
+def check_second(config, weights, x, loss, logits, grads):
+    w = {n: t.double().requires_grad_() for n, t in weights.items()}
+    logits2 = second_logits(config, w, x[:, :-1])
+    loss2 = F.cross_entropy(logits2.flatten(0, 1), x[:, 1:].flatten())
+    loss2.backward()
+    error = max(relative(logits2, logits, 0), abs(loss2.item() / loss.item() - 1),
+                worst({n: t.grad for n, t in w.items()}, grads)[0])
+    assert error < 1e-13, f"transformers and the second implementation differ by {error:.1e}"
+    return error
+
+
+def write_model(directory, family, config, weights):
+    """The directory as the world writes it: each family another variant of what importers must read."""
+    model = build(config, weights, torch.float32)
+    limit = {"mistral": "20KB"}.get(family, "1GB")              # mistral: many files and an index
+    model.save_pretrained(directory, max_shard_size=limit)
+    generation = os.path.join(directory, "generation_config.json")
+    if os.path.exists(generation):
+        os.remove(generation)
+    path = os.path.join(directory, "config.json")
+    with open(path) as f:
+        c = json.load(f)
+    if family == "llama":                                       # as transformers 4 wrote it
+        c["rope_theta"] = c.pop("rope_parameters")["rope_theta"]
+        c["rope_scaling"] = None
+        c["torch_dtype"] = c.pop("dtype")
+        del c["head_dim"]
+    if family == "gpt2":                                        # as on the Hub: no prefix, masks stored
+        w = load_file(os.path.join(directory, "model.safetensors"))
+        w = {n.removeprefix("transformer."): t for n, t in w.items()}
+        for i in range(config.n_layer):
+            w[f"h.{i}.attn.bias"] = torch.ones(config.n_positions, config.n_positions).tril()[None, None]
+        save_file(w, os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
+    with open(path, "w") as f:
+        json.dump(c, f, indent=2, sort_keys=True)
+        f.write("\n")
+
+
+def own_error(config, weights, x, golden, after, samples, clip):
+    _, logits64, grads64 = golden
+    for label, dtype, autocast in (("fp32", torch.float32, 0), ("bf16 autocast", torch.float32, 1),
+                                   ("bf16", torch.bfloat16, 0)):
+        _, logits, grads = loss_and_grads(build(config, weights, dtype), x, bool(autocast))
+        print(f"  {label}: logits {relative(logits, logits64, 0):.1e}, gradients %.1e (%s)" % worst(grads, grads64))
+    got, _, _ = train(config, weights, samples, clip, torch.float32)
+    print("  fp32: weights after ten steps %.1e (%s)" % worst(got, after))
+
+
+def make(family, show_error):
+    seed, clip, config = FAMILIES[family]
+    documents = make_documents()
+    write_corpus(os.path.join(HERE, "corpus"), documents)
+    samples = torch.tensor(megatron_samples(documents, STEPS * BATCH, seed))
+    weights = initial_weights(config, seed)
+    write_model(os.path.join(HERE, family), family, config, weights)
+    x = samples[:BATCH]
+    loss, logits, grads = loss_and_grads(build(config, weights, torch.float64), x)
+    error = check_second(config, weights, x, loss, logits, grads)
+    after, losses, norms = train(config, weights, samples, clip, torch.float64)
+    assert min(norms) < clip < max(norms), f"some steps should clip and some not: {norms}"
+    out = {"tokens": x[:, :-1].contiguous(), "labels": x[:, 1:].contiguous(), "loss": loss, "logits": logits,
+           "step.loss": torch.tensor(losses, dtype=torch.float64),
+           "step.grad_norm": torch.tensor(norms, dtype=torch.float64),
+           "step.lr": torch.tensor(learning_rates(), dtype=torch.float64)}
+    out |= {"grad." + n: g for n, g in grads.items()} | {"after." + n: t for n, t in after.items()}
+    path = os.path.join(HERE, family + ".safetensors")
+    save_file(out, path, metadata={"format": "pt"})
+    print(f"{family}: loss {loss:.6f}, second implementation {error:.1e}, norms {min(norms):.2f} to "
+          f"{max(norms):.2f}, losses {losses[0]:.3f} to {losses[-1]:.3f}, {os.path.getsize(path)} bytes")
+    if show_error:
+        own_error(config, weights, x, (loss, logits, grads), after, samples, clip)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    names = [a for a in sys.argv[1:] if not a.startswith("-")] or list(FAMILIES)
+    for name in names:
+        make(name, "--own-error" in sys.argv)
