@@ -1,0 +1,227 @@
+#define _GNU_SOURCE
+#include "file.h"
+#include "base.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Repeats a call that a signal, or a file system short of buffers for a moment, has interrupted. */
+#define AGAIN(result, call)                                                                                  \
+    for (int tries_ = 0; ((result) = (call)) < 0 && (errno == EINTR || errno == EAGAIN) && tries_ < 1000;)   \
+        if (tries_++, errno == EAGAIN)                                                                       \
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL)
+
+int file_why(char why[WHY], const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(why, WHY, fmt, ap);
+    va_end(ap);
+    return 0;
+}
+
+int file_errno(char why[WHY], const char *fmt, ...)
+{
+    int e = errno;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(why, WHY, fmt, ap);
+    va_end(ap);
+    if (n >= 0 && n < WHY)
+        snprintf(why + n, (size_t)(WHY - n), ": %s", strerror(e));
+    return 0;
+}
+
+int file_open(int dir, const char *name, int nofollow, int64_t *size, char why[WHY])
+{
+    int fd;
+    struct stat st;
+    AGAIN(fd, openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | (nofollow ? O_NOFOLLOW : 0)));
+    if (fd < 0) {
+        if (errno == ELOOP && nofollow)
+            return file_why(why, "%s is a symbolic link", name) - 1;
+        return file_errno(why, "cannot open %s", name) - 1;
+    }
+    if (fstat(fd, &st) < 0)
+        file_errno(why, "cannot read the size of %s", name);
+    else if (!S_ISREG(st.st_mode))
+        file_why(why, "%s is not a regular file", name);
+    else {
+        *size = st.st_size;
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+int file_create(int dir, const char *name, int exclusive, char why[WHY])
+{
+    int fd;
+    AGAIN(fd, openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | (exclusive ? O_EXCL | O_NOFOLLOW : O_TRUNC), 0640));
+    if (fd < 0)
+        file_errno(why, "cannot create %s", name);
+    return fd;
+}
+
+int file_open_dir(int dir, const char *name, int nofollow, char why[WHY])
+{
+    int fd;
+    AGAIN(fd, openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (nofollow ? O_NOFOLLOW : 0)));
+    if (fd < 0)
+        file_errno(why, "cannot open the folder %s", name);
+    return fd;
+}
+
+int file_read_at(int fd, const char *name, void *p, int64_t n, int64_t at, char why[WHY])
+{
+    for (int64_t done = 0; done < n;) {
+        ssize_t r;
+        AGAIN(r, pread(fd, (char *)p + done, (size_t)(n - done), at + done));
+        if (r < 0)
+            return file_errno(why, "cannot read %s at byte %lld", name, (long long)(at + done));
+        if (r == 0)
+            return file_why(why, "%s ends at byte %lld, %lld more are needed", name, (long long)(at + done),
+                            (long long)(n - done));
+        done += r;
+    }
+    return 1;
+}
+
+int file_write_at(int fd, const char *name, const void *p, int64_t n, int64_t at, char why[WHY])
+{
+    for (int64_t done = 0; done < n;) {
+        ssize_t r;
+        AGAIN(r, pwrite(fd, (const char *)p + done, (size_t)(n - done), at + done));
+        if (r <= 0) {
+            errno = r == 0 ? ENOSPC : errno;
+            return file_errno(why, "cannot write %lld bytes to %s at byte %lld", (long long)(n - done), name,
+                              (long long)(at + done));
+        }
+        done += r;
+    }
+    return 1;
+}
+
+int file_sync_close(int fd, const char *name, char why[WHY])
+{
+    int r;
+    AGAIN(r, fsync(fd));
+    if (r < 0) {
+        file_errno(why, "cannot flush %s", name);
+        close(fd);
+        return 0;
+    }
+    /* after a successful fsync nothing is left that close could lose; EINTR here means closed */
+    if (close(fd) < 0 && errno != EINTR)
+        return file_errno(why, "cannot close %s", name);
+    return 1;
+}
+
+int file_sync_dir(int dir, const char *name, char why[WHY])
+{
+    int r;
+    AGAIN(r, fsync(dir));
+    return r < 0 ? file_errno(why, "cannot flush the folder %s", name) : 1;
+}
+
+int file_make_dirs(const char *path, char why[WHY])
+{
+    char *p = xstrdup(path);
+    int r = 0;
+    for (char *s = p + 1; r == 0; s++) {
+        if (*s && *s != '/')
+            continue;
+        char c = *s;
+        *s = 0;
+        AGAIN(r, mkdir(p, 0750));
+        if (r < 0 && errno == EEXIST)
+            r = 0;
+        if (r < 0)
+            file_errno(why, "cannot make the folder %s", p);
+        *s = c;
+        if (!c)
+            break;
+    }
+    free(p);
+    return r == 0;
+}
+
+char *file_read_text(int dir, const char *name, int nofollow, int64_t limit, int64_t *size, char why[WHY])
+{
+    int64_t n;
+    int fd = file_open(dir, name, nofollow, &n, why);
+    if (fd < 0)
+        return NULL;
+    char *p = NULL;
+    if (n > limit)
+        file_why(why, "%s has %lld bytes, more than the %lld that such a file may have", name, (long long)n,
+                 (long long)limit);
+    else if (p = xcalloc(1, (size_t)n + 1), !file_read_at(fd, name, p, n, 0, why)) {
+        free(p);
+        p = NULL;
+    }
+    close(fd);
+    *size = n;
+    return p;
+}
+
+int file_replace(int dir, const char *name, const void *p, int64_t n, char why[WHY])
+{
+    char *tmp = xasprintf("%s.tmp", name);
+    int r, fd = file_create(dir, tmp, 0, why), ok = fd >= 0;
+    if (ok && !file_write_at(fd, tmp, p, n, 0, why)) {
+        close(fd);
+        ok = 0;
+    } else if (ok) {
+        ok = file_sync_close(fd, tmp, why);
+    }
+    if (ok) {
+        AGAIN(r, renameat(dir, tmp, dir, name));
+        ok = r == 0 ? file_sync_dir(dir, name, why) : file_errno(why, "cannot rename %s to %s", tmp, name);
+    }
+    if (!ok && fd >= 0)
+        unlinkat(dir, tmp, 0);
+    free(tmp);
+    return ok;
+}
+
+int file_remove_dir(int parent, const char *name, char why[WHY])
+{
+    int r, ok = 1, fd;
+    AGAIN(fd, openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (fd < 0)
+        return errno == ENOENT ? 1 : file_errno(why, "cannot open %s to remove it", name);
+    DIR *d = fdopendir(fd);
+    if (!d) {
+        file_errno(why, "cannot list %s to remove it", name);
+        close(fd);
+        return 0;
+    }
+    for (struct dirent *e; ok && (errno = 0, e = readdir(d));) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+            continue;
+        AGAIN(r, unlinkat(fd, e->d_name, 0));
+        if (r < 0 && errno != ENOENT)
+            ok = file_errno(why, "cannot remove %s/%s", name, e->d_name);
+    }
+    closedir(d);
+    if (ok) {
+        AGAIN(r, unlinkat(parent, name, AT_REMOVEDIR));
+        if (r < 0 && errno != ENOENT)
+            ok = file_errno(why, "cannot remove %s", name);
+    }
+    return ok;
+}
+
+int file_name_ok(const char *name)
+{
+    static const char legal[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+    size_t n = strlen(name);
+    return n && n <= 200 && name[0] != '.' && strspn(name, legal) == n;
+}
