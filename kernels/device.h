@@ -139,6 +139,8 @@ X(xent_grad, (Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int
               int64_t v0, int64_t valid, double scale)) \
 /* out[i] = sum of squares of block i of x, in F64; blocks of SUMSQ_BLOCK elements, the last one short. x: n elements */ \
 X(sumsq, (Device *d, double *out, const void *x, int64_t n, Dtype type)) \
+/* out[0] += the sum of all elements of x, in F64, rows in order */ \
+X(sum, (Device *d, double *out, Mat x)) \
 /* AdamW: m, v updated; w -= lr (mhat / (sqrt(vhat) + eps) + wd w). Loshchilov, Hutter 2019, arXiv:1711.05101 */ \
 X(adam, (Device *d, const Update *u)) \
 /* SGD with momentum: m = momentum m + g + wd w; w -= lr m (nesterov: lr (g + wd w + momentum m)) */ \
@@ -168,4 +170,7 @@ struct Device {
  * with EXIT_CONFIG and names those that it has. threads: 0 = the cores this process may run on. */
 void cpu_open(Device *d, Dtype real, const char *isa, int threads);
 void cpu_close(Device *d);
+
+/* A device whose ops do nothing, for counting runs. */
+void null_open(Device *d, Dtype real);
 #endif
