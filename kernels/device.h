@@ -158,6 +158,7 @@ typedef struct Device Device;
 struct Device {
     const char *name;          /* "cpu" */
     const char *isa;           /* "amx", "avx512", "avx2", "generic" */
+    const char *bf16;          /* what multiplies BF16: "amx", "avx512_bf16", or "f32" after conversion */
     Dtype real;                /* F64 or F32 */
     Pool *pool;
     void *impl;                /* the device's own: packing buffers, queues */

@@ -9,7 +9,7 @@
 #define ISA_H
 #include <math.h>
 #include <string.h>
-#include "device.h"
+#include "cpu.h"
 #if defined(ISA_avx2) || defined(ISA_avx512)
 #include <immintrin.h>
 #endif
@@ -198,9 +198,8 @@ static inline void row_done(Mat m, int64_t r, const REAL *buf)
         FN(store_reals)(mat_at(m, r, 0), buf, m.cols, m.type);
 }
 
-/* The thread's own buffer, `slot` 0..3 of ROW_MAX reals each: rows up to ROW_MAX columns. Wider rows are worked
+/* The thread's own buffer, `slot` 0..ROW_SLOTS-1 of ROW_MAX reals each: rows up to ROW_MAX columns. Wider rows are worked
  * on in pieces by the ops that can meet them (xent). */
-#define ROW_MAX 65536
 REAL *FN(row_buf)(Device *d, int thread, int slot);
 
 #define X(name, args) void FN(cpu_##name) args;

@@ -1,0 +1,122 @@
+#define _GNU_SOURCE
+#include "cpu.h"
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
+/* The instruction sets, best first; `auto` takes the first that this CPU has. amx runs the avx512 ops and
+ * multiplies BF16 in tiles. */
+enum { ISA_AMX, ISA_AVX512, ISA_AVX2, ISA_GENERIC, ISA_COUNT };
+static const char *const isa_names[ISA_COUNT] = {"amx", "avx512", "avx2", "generic"};
+
+typedef struct { void (*fill)(Device *d); const GemmKernel *gemm; } IsaTable;
+
+#define DECLARE(isa)                                                                                         \
+    void cpu_fill_##isa##_f32(Device *d);                                                                   \
+    void cpu_fill_##isa##_f64(Device *d);                                                                   \
+    extern const GemmKernel gemm_kernel_##isa##_f32, gemm_kernel_##isa##_f64;
+#define PAIR(isa, real) {cpu_fill_##isa##_##real, &gemm_kernel_##isa##_##real}
+#define ROW(isa) {PAIR(isa, f64), PAIR(isa, f32)}
+DECLARE(generic)
+#ifdef __x86_64__
+DECLARE(avx2)
+DECLARE(avx512)
+#endif
+static const IsaTable tables[ISA_COUNT][2] = {      /* [isa][real], F64 first as in Dtype */
+#ifdef __x86_64__
+    [ISA_AMX] = ROW(avx512), [ISA_AVX512] = ROW(avx512), [ISA_AVX2] = ROW(avx2),
+#endif
+    [ISA_GENERIC] = ROW(generic),
+};
+
+#ifdef __x86_64__
+static int bit(uint32_t word, int n) { return word >> n & 1; }
+
+/* What the CPU says, and what the system saves at a task switch (XCR0), without which the instructions trap.
+ * */
+static void detect(int has[ISA_COUNT], int *bf16dot)
+{
+    uint32_t a, b, c, d, xcr0 = 0, eax7 = 0, ebx7 = 0, edx7 = 0, c1 = 0, top;
+    has[ISA_GENERIC] = 1;
+    if (__get_cpuid(1, &a, &b, &c, &d)) {
+        c1 = c;
+        if (bit(c, 27))
+            __asm__("xgetbv" : "=a"(xcr0), "=d"(d) : "c"(0));
+    }
+    if (__get_cpuid_count(7, 0, &top, &ebx7, &c, &edx7) && top >= 1)
+        __get_cpuid_count(7, 1, &eax7, &b, &c, &d);
+    int avx = (xcr0 & 0x6) == 0x6, avx512 = (xcr0 & 0xe6) == 0xe6, tiles = (xcr0 & 0x60000) == 0x60000;
+    has[ISA_AVX2] = avx && bit(c1, 12) && bit(c1, 29) && bit(ebx7, 5);        /* FMA, F16C, AVX2 */
+    has[ISA_AVX512] = has[ISA_AVX2] && avx512 && bit(ebx7, 16) && bit(ebx7, 17) && bit(ebx7, 30)
+                      && bit(ebx7, 31);                                                  /* F, DQ, BW, VL */
+    int bf16 = has[ISA_AVX512] && bit(eax7, 5);
+    has[ISA_AMX] = bf16 && tiles && bit(edx7, 22) && bit(edx7, 24) && 0;
+    /* vdpbf16ps does twice the work of an F32 FMA on AMD's cores and half of it on Intel's (measured on Zen 5
+     * and on Granite Rapids): on Intel F32 panels win. */
+    *bf16dot = 0;
+    if (bf16 && __get_cpuid(0, &a, &b, &c, &d))
+        *bf16dot = b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
+}
+#else
+static void detect(int has[ISA_COUNT], int *bf16dot)
+{
+    has[ISA_GENERIC] = 1;
+    *bf16dot = 0;
+}
+#endif
+
+static int choose(const char *isa, const int has[ISA_COUNT])
+{
+    char list[64] = "auto";
+    for (int i = 0; i < ISA_COUNT; i++)
+        if (has[i] && (!strcmp(isa, isa_names[i]) || !strcmp(isa, "auto")))
+            return i;
+    for (int i = 0; i < ISA_COUNT; i++)
+        if (has[i])
+            snprintf(list + strlen(list), sizeof list - strlen(list), ", %s", isa_names[i]);
+    die(EXIT_CONFIG, "isa", "this CPU cannot run cpu_isa %s; change: use one of %s", isa, list);
+}
+
+static int cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+static void lay_out(Cpu *c, Dtype real, int threads)
+{
+    gemm_buffers(&c->buffers, &c->arena, real, c->gemm, c->gemm_bf16, threads);
+    c->rows = arena_take(&c->arena, (size_t)threads * ROW_SLOTS * ROW_MAX * dtype_size(real));
+}
+
+void cpu_open(Device *d, Dtype real, const char *isa, int threads)
+{
+    BUG_ON((real != F64 && real != F32) || threads < 0);
+    int has[ISA_COUNT] = {0}, bf16dot;
+    detect(has, &bf16dot);
+    int i = choose(isa, has);
+    if (!threads)
+        threads = cores();
+    Cpu *c = xcalloc(1, sizeof *c);
+    *d = (Device){.name = "cpu", .isa = isa_names[i], .bf16 = "f32", .impl = c};
+    c->gemm = c->gemm_bf16 = tables[i][real].gemm;
+    tables[i][real].fill(d);
+    lay_out(c, real, threads);
+    arena_open(&c->arena, "cpu", c->arena.peak);
+    lay_out(c, real, threads);
+    c->arena.sealed = 1;
+    d->pool = pool_open(threads);
+}
+
+void cpu_close(Device *d)
+{
+    Cpu *c = d->impl;
+    pool_close(d->pool);
+    arena_close(&c->arena);
+    free(c);
+    *d = (Device){0};
+}

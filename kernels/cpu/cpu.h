@@ -1,0 +1,23 @@
+/* cpu -- what the CPU device keeps, behind Device.impl. */
+#ifndef CPU_H
+#define CPU_H
+#include "device.h"
+#include "gemm.h"
+
+typedef struct {
+    Arena arena;               /* all of the below */
+    void *rows;                /* [threads][ROW_SLOTS][ROW_MAX] real: the ops' row buffers, see isa.h */
+    const GemmKernel *gemm;    /* products in reals; BF16 and F16 are converted as they are packed */
+    const GemmKernel *gemm_bf16;   /* products of BF16 by the CPU's own instructions, or the same as gemm */
+    GemmBuffers buffers;
+} Cpu;
+
+#define ROW_SLOTS 4
+#define ROW_MAX 65536          /* reals */
+
+static inline Cpu *cpu_of(const Device *d) { return d->impl; }
+
+/* Kernels that are there when this build and this CPU have the instructions. */
+extern const GemmKernel amx_kernel, bf16dot_kernel;
+int amx_works(void);           /* asks permission and tries one tile product, which may trap */
+#endif

@@ -1,0 +1,160 @@
+#include "gemm.h"
+#include "cpu.h"
+
+/* Fixed sizes, in elements. The packed block of op(a) is to stay in L3 (4 MiB in F32), and K_BLOCK lets a
+ * strip of op(b) stay in L2. K_BLOCK is part of the definition of the sum: see gemm.h. */
+#define K_BLOCK 1024
+#define A_ELEMENTS (1088 * (int64_t)K_BLOCK)
+#define PART_ROWS (A_ELEMENTS / K_BLOCK)
+#define PART_COLS 1024
+#define ITEMS_PER_THREAD 4     /* enough for the threads to end together */
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+/* One block of c, [m, n], over one block of k. */
+typedef struct {
+    const GemmKernel *g;
+    Factor a, b;
+    int64_t m, n, k, k_padded;
+    Finish finish;             /* at the block's first element */
+    char *packed;              /* op(a): panels of mr x k_padded */
+    char *own;
+    size_t own_bytes, real_size;
+    int64_t band, bands, strip, strips;    /* rows and columns of a work item, and how many of each */
+} Job;
+
+static void pack_a_item(void *ctx, int64_t panel, int thread)
+{
+    (void)thread;
+    const Job *j = ctx;
+    int64_t i = panel * j->g->mr;
+    int lanes = (int)min64(j->g->mr, j->m - i);
+    j->g->pack_a(j->packed + i * j->k_padded * j->g->size, factor_at(j->a, i, 0), lanes, j->k);
+}
+
+static void finish_tile(const Job *j, void *tile, int64_t row, int64_t col, int rows, int cols)
+{
+    Finish f = j->finish;
+    f.out.p = mat_at(f.out, row, col);
+    f.part.p = mat_at(f.part, row, col);
+    f.bias.p = mat_at(f.bias, 0, col);
+    j->g->finish(&f, tile, j->g->nr, rows, cols);
+}
+
+/* One work item: a band of rows by a strip of columns. A panel of op(b) is packed just before its first use,
+ * which then finds it in L1. */
+static void multiply_item(void *ctx, int64_t item, int thread)
+{
+    const Job *j = ctx;
+    const GemmKernel *g = j->g;
+    int64_t row0 = item % j->bands * j->band, row1 = min64(row0 + j->band, j->m);
+    int64_t col0 = item / j->bands * j->strip, cols = min64(j->strip, j->n - col0);
+    char *panels = j->own + (size_t)thread * j->own_bytes, *tiles = panels + K_BLOCK * g->nc * g->size;
+    size_t tile_bytes = (size_t)(g->mr * g->nr) * j->real_size;
+    if (g->begin)
+        g->begin();
+    for (int64_t i0 = row0; i0 < row1; i0 += g->mc)
+        for (int64_t k0 = 0; k0 == 0 || k0 < j->k_padded; k0 += g->kc) {
+            int64_t kn = min64(g->kc, j->k_padded - k0), i1 = min64(i0 + g->mc, row1);
+            char *tile = tiles;
+            for (int64_t jr = 0; jr < cols; jr += g->nr) {
+                char *b = panels + (jr * j->k_padded + k0 * g->nr) * g->size;
+                int tile_cols = (int)min64(g->nr, cols - jr);
+                if (i0 == row0)
+                    g->pack_b(b, factor_at(j->b, col0 + jr, k0), tile_cols, min64(kn, j->k - k0));
+                for (int64_t i = i0; i < i1; i += g->mr, tile += tile_bytes) {
+                    int tile_rows = (int)min64(g->mr, i1 - i);
+                    const char *a = j->packed + (i * j->k_padded + k0 * g->mr) * g->size;
+                    g->tile(kn, a, b, tile, tile_rows, k0 > 0);
+                    if (k0 + kn >= j->k_padded)
+                        finish_tile(j, tile, i, col0 + jr, tile_rows, tile_cols);
+                }
+            }
+        }
+    if (g->end)
+        g->end();
+}
+
+/* How c is shared out. Strips as wide as the kernel likes, narrower if there are too few for the threads,
+ * then also bands of rows, each of which packs its strip again. */
+static void share_out(Job *j, int threads)
+{
+    const GemmKernel *g = j->g;
+    int64_t want = threads > 1 ? (int64_t)threads * ITEMS_PER_THREAD : 1;
+    int64_t panels = ceil_div(j->n, g->nr), wide = max64(1, min64(g->nc / g->nr, panels / want));
+    j->strip = wide * g->nr;
+    j->strips = ceil_div(j->n, j->strip);
+    int64_t rows = ceil_div(j->m, g->mr);
+    j->band = ceil_div(rows, min64(rows, ceil_div(want, j->strips))) * g->mr;
+    j->bands = ceil_div(j->m, j->band);
+}
+
+static void run_block(Device *d, Job *j)
+{
+    share_out(j, pool_threads(d->pool));
+    pool_run(d->pool, pack_a_item, j, ceil_div(j->m, j->g->mr));
+    pool_run(d->pool, multiply_item, j, j->bands * j->strips);
+}
+
+static Mat mat_part(Mat m, int64_t r, int64_t c, int64_t rows, int64_t cols)
+{
+    return (Mat){mat_at(m, r, c), rows, cols, m.ld, m.type};
+}
+
+void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias)
+{
+    Cpu *cpu = cpu_of(d);
+    int64_t m = c.rows, n = c.cols, k = ta ? a.rows : a.cols;
+    BUG_ON((ta ? a.cols : a.rows) != m || (tb ? b.rows : b.cols) != n || (tb ? b.cols : b.rows) != k);
+    BUG_ON(a.type != b.type || a.type > F16 || (c.type != a.type && c.type != d->real));
+    BUG_ON(bias.p && (bias.cols != n || bias.type > F16));
+    const GemmKernel *g = a.type == BF16 ? cpu->gemm_bf16 : cpu->gemm;
+    Job j = {.g = g, .packed = cpu->buffers.a, .own = cpu->buffers.own, .own_bytes = cpu->buffers.own_bytes,
+             .real_size = dtype_size(d->real)};
+    Factor fa = {a.p, ta ? 1 : a.ld, ta ? a.ld : 1, a.type}, fb = {b.p, tb ? b.ld : 1, tb ? 1 : b.ld, b.type};
+
+    int64_t block_k = round_up(min64(max64(k, 1), K_BLOCK), g->group);
+    int64_t block_m = A_ELEMENTS / (block_k * g->mr) * g->mr;
+    block_m = round_up(ceil_div(m, max64(1, ceil_div(m, block_m))), g->mr);      /* blocks of equal size */
+    int parts = k > K_BLOCK && c.type != d->real;      /* sums of earlier blocks of k wait outside of c */
+    int64_t block_n = parts ? PART_COLS : n;
+    for (int64_t i = 0; i < m; i += block_m)
+        for (int64_t l = 0; l < n; l += block_n)
+            for (int64_t k0 = 0; k0 == 0 || k0 < k; k0 += K_BLOCK) {
+                int last = k0 + K_BLOCK >= k;
+                j.m = min64(block_m, m - i);
+                j.n = min64(block_n, n - l);
+                j.k = min64(K_BLOCK, k - k0);
+                j.k_padded = round_up(j.k, g->group);
+                j.a = factor_at(fa, i, k0);
+                j.b = factor_at(fb, l, k0);
+                Mat out = mat_part(c, i, l, j.m, j.n), part = mat(cpu->buffers.part, j.m, j.n, d->real);
+                j.finish = (Finish){.out = out, .acc = last ? acc : k0 > 0};
+                if (parts && last)
+                    j.finish.part = part;
+                else if (parts)
+                    j.finish.out = part;
+                else
+                    j.finish.acc = acc || k0 > 0;
+                if (last && bias.p)
+                    j.finish.bias = mat_part(bias, 0, l, 1, j.n);
+                run_block(d, &j);
+            }
+}
+
+static size_t own_bytes(const GemmKernel *g, size_t real_size)
+{
+    return (size_t)(K_BLOCK * g->nc * g->size) + (size_t)(g->mc * g->nc) * real_size;
+}
+
+void gemm_buffers(GemmBuffers *b, Arena *a, Dtype real, const GemmKernel *g, const GemmKernel *h, int threads)
+{
+    size_t real_size = dtype_size(real), x = own_bytes(g, real_size), y = own_bytes(h, real_size);
+    b->own_bytes = (size_t)round_up((int64_t)(x > y ? x : y), 4096);
+    b->own = arena_take(a, b->own_bytes * (size_t)threads);
+    b->a = arena_take(a, A_ELEMENTS * (size_t)max64(g->size, h->size));
+    b->part = arena_take(a, PART_ROWS * PART_COLS * real_size);
+}

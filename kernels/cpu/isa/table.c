@@ -1,0 +1,15 @@
+/* table -- fills a Device with the ops of this instruction set and real type. */
+#include "isa.h"
+
+void FN(cpu_fill)(Device *d)
+{
+    d->real = REAL_TYPE;
+#define X(op, args) d->op = FN(cpu_##op);
+    OPS(X)
+#undef X
+}
+
+REAL *FN(row_buf)(Device *d, int thread, int slot)
+{
+    return (REAL *)cpu_of(d)->rows + (int64_t)(thread * ROW_SLOTS + slot) * ROW_MAX;
+}

@@ -1,0 +1,169 @@
+#define _GNU_SOURCE
+#include "pool.h"
+#include "base.h"
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Ops follow each other within microseconds, a sleeping thread takes longer than that to wake: so a thread
+ * looks for the next job this long before it sleeps. Short, because another rank may need the core; and
+ * nothing at all when there are more threads than cores. */
+#define SPIN_SECONDS 20e-6
+
+/* A job is open between `open = 1` and `open = 0`. A worker says `inside++` before it looks at `open`, the
+ * caller says `open = 0` before it looks at `inside`: in the one order of all these accesses either the
+ * caller sees the worker and waits for it, or the worker sees a closed job and touches nothing. So a job
+ * never waits for a worker that has not woken up, and a process that has lost its workers (a forked child)
+ * still does all items itself. */
+struct Pool {
+    void (*fn)(void *ctx, int64_t item, int thread);
+    void *ctx;
+    int64_t items;
+    int threads, spin;
+    pid_t owner;
+    pthread_t *workers;
+    _Alignas(64) _Atomic int64_t next;
+    _Alignas(64) _Atomic uint32_t job;         /* counts jobs; what idle workers wait on */
+    _Atomic uint32_t open, sleepers, stop;
+    _Alignas(64) _Atomic uint32_t inside;      /* workers at the current job; what the caller waits on */
+    _Atomic uint32_t caller_sleeps;
+};
+
+typedef struct { Pool *p; int thread; } Worker;
+
+static void futex_wait(_Atomic uint32_t *at, uint32_t seen)
+{
+    syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+static void futex_wake(_Atomic uint32_t *at, int n)
+{
+    syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+static inline void relax(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Waits until *at differs from `seen`, at most SPIN_SECONDS; the clock is read once in a few looks. */
+static int spin_until_changed(const Pool *p, _Atomic uint32_t *at, uint32_t seen)
+{
+    if (!p->spin)
+        return atomic_load(at) != seen;
+    for (double end = now() + SPIN_SECONDS;;) {
+        for (int i = 0; i < 16; i++) {
+            if (atomic_load_explicit(at, memory_order_acquire) != seen)
+                return 1;
+            relax();
+        }
+        if (now() > end)
+            return 0;
+    }
+}
+
+static void take_items(Pool *p, int thread)
+{
+    int64_t i;
+    while ((i = atomic_fetch_add(&p->next, 1)) < p->items)
+        p->fn(p->ctx, i, thread);
+}
+
+static void *worker_main(void *arg)
+{
+    Worker w = *(Worker *)arg;
+    Pool *p = w.p;
+    free(arg);
+    uint32_t seen = 0;
+    while (!atomic_load(&p->stop)) {
+        if (!spin_until_changed(p, &p->job, seen)) {
+            atomic_fetch_add(&p->sleepers, 1);
+            futex_wait(&p->job, seen);
+            atomic_fetch_sub(&p->sleepers, 1);
+            continue;
+        }
+        seen = atomic_load(&p->job);
+        atomic_fetch_add(&p->inside, 1);
+        if (atomic_load(&p->open))
+            take_items(p, w.thread);
+        if (atomic_fetch_sub(&p->inside, 1) == 1 && atomic_load(&p->caller_sleeps))
+            futex_wake(&p->inside, 1);
+    }
+    return NULL;
+}
+
+static void wake_workers(Pool *p, int n)
+{
+    atomic_fetch_add(&p->job, 1);
+    if (atomic_load(&p->sleepers))
+        futex_wake(&p->job, n);
+}
+
+void pool_run(Pool *p, void (*fn)(void *ctx, int64_t item, int thread), void *ctx, int64_t items)
+{
+    if (p->threads == 1 || items <= 1) {
+        for (int64_t i = 0; i < items; i++)
+            fn(ctx, i, 0);
+        return;
+    }
+    p->fn = fn;
+    p->ctx = ctx;
+    p->items = items;
+    atomic_store(&p->next, 0);
+    atomic_store(&p->open, 1);
+    wake_workers(p, items - 1 < p->threads - 1 ? (int)items - 1 : p->threads - 1);
+    take_items(p, 0);
+    atomic_store(&p->open, 0);
+    for (uint32_t n; (n = atomic_load(&p->inside));) {
+        if (spin_until_changed(p, &p->inside, n))
+            continue;
+        atomic_store(&p->caller_sleeps, 1);
+        futex_wait(&p->inside, n);
+        atomic_store(&p->caller_sleeps, 0);
+    }
+}
+
+static int cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+Pool *pool_open(int threads)
+{
+    BUG_ON(threads < 1);
+    Pool *p = NULL;
+    if (posix_memalign((void **)&p, 64, sizeof *p))
+        die(EXIT_RESOURCE, "memory", "cannot allocate a thread pool; change: free memory on this machine");
+    *p = (Pool){.threads = threads, .spin = threads <= cores(), .owner = getpid()};
+    p->workers = xcalloc((size_t)threads, sizeof *p->workers);
+    for (int i = 1; i < threads; i++) {
+        Worker *w = xcalloc(1, sizeof *w);
+        *w = (Worker){p, i};
+        if (pthread_create(&p->workers[i], NULL, worker_main, w))
+            die(EXIT_RESOURCE, "threads", "cannot start thread %d of %d; change: use fewer threads, or raise "
+                "the limit on processes (ulimit -u)", i, threads);
+    }
+    return p;
+}
+
+void pool_close(Pool *p)
+{
+    if (!p)
+        return;
+    if (p->owner == getpid()) {        /* in a forked child there is nobody to wait for */
+        atomic_store(&p->stop, 1);
+        wake_workers(p, p->threads);
+        for (int i = 1; i < p->threads; i++)
+            pthread_join(p->workers[i], NULL);
+    }
+    free(p->workers);
+    free(p);
+}
+
+int pool_threads(const Pool *p) { return p->threads; }
