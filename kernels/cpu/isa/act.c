@@ -3,7 +3,7 @@
  * GELU: Hendrycks, Gimpel 2016, arXiv:1606.08415 (exact by erf; its tanh form is x sigmoid(2u), u = sqrt(2/pi)
  * (x + 0.044715 x^3), which needs one exponential). SwiGLU, GEGLU: Shazeer 2020, arXiv:2002.05202. Squared ReLU:
  * So et al. 2021, arXiv:2109.08668. */
-#include "isa.h"
+#include "work.h"
 
 #define GELU_A ((REAL)1.5957691216057307117597842397375)     /* 2 sqrt(2/pi) */
 #define GELU_B ((REAL)0.044715)
@@ -78,7 +78,7 @@ static void fwd_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
     int64_t f = j->a.cols;
-    Tile t = tile_at(j->a.rows, f, item);
+    Work t = work_at(j->a, item);
     Mat am = mat_cols(j->a, t.c0, t.cols), hm = mat_cols(j->h, t.c0, t.cols);
     Mat um = act_gated(j->kind) ? mat_cols(j->h, f + t.c0, t.cols) : hm;
     REAL *hbuf = FN(row_buf)(j->d, thread, 0), *ubuf = FN(row_buf)(j->d, thread, 1);
@@ -98,7 +98,7 @@ void FN(cpu_act_fwd)(Device *d, Mat a, Mat h, ActKind kind)
 {
     BUG_ON(a.rows != h.rows || h.cols != a.cols * (1 + act_gated(kind)));
     Job j = {.d = d, .a = a, .h = h, .kind = kind};
-    pool_run(d->pool, fwd_item, &j, tile_count(a.rows, a.cols));
+    pool_run(d->pool, fwd_item, &j, work_items(a));
 }
 
 static void bwd_item(void *ctx, int64_t item, int thread)
@@ -106,7 +106,7 @@ static void bwd_item(void *ctx, int64_t item, int thread)
     const Job *j = ctx;
     int gated = act_gated(j->kind);
     int64_t f = j->da.cols;
-    Tile t = tile_at(j->da.rows, f, item);
+    Work t = work_at(j->da, item);
     Mat dam = mat_cols(j->da, t.c0, t.cols), hm = mat_cols(j->h, t.c0, t.cols), dhm = mat_cols(j->dh, t.c0, t.cols);
     Mat um = gated ? mat_cols(j->h, f + t.c0, t.cols) : hm, dum = gated ? mat_cols(j->dh, f + t.c0, t.cols) : dhm;
     REAL *hbuf = FN(row_buf)(j->d, thread, 0), *ubuf = FN(row_buf)(j->d, thread, 1);
@@ -130,5 +130,5 @@ void FN(cpu_act_bwd)(Device *d, Mat dh, Mat da, Mat h, ActKind kind)
     BUG_ON(da.rows != h.rows || h.cols != da.cols * (1 + act_gated(kind)));
     BUG_ON(dh.rows != h.rows || dh.cols != h.cols);
     Job j = {.d = d, .da = da, .h = h, .dh = dh, .kind = kind};
-    pool_run(d->pool, bwd_item, &j, tile_count(da.rows, da.cols));
+    pool_run(d->pool, bwd_item, &j, work_items(da));
 }

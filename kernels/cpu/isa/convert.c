@@ -1,7 +1,7 @@
 /* convert -- storage to reals and back; copy, zero, add.
  *
  * BF16 and F16 are reached through F32, so an F64 is rounded twice on its way to them. */
-#include "isa.h"
+#include "work.h"
 
 /* Plain loops: the compiler vectorises all of them; F16 has instructions where the ISA has F16C. */
 void FN(load_reals)(REAL *restrict dst, const void *restrict src, int64_t n, Dtype type)
@@ -48,7 +48,7 @@ typedef struct { Device *d; Mat y, a, b; } Job;
 static void copy_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
-    Tile t = tile_at(j->y.rows, j->y.cols, item);
+    Work t = work_at(j->y, item);
     REAL *buf = FN(row_buf)(j->d, thread, 0);
     for (int64_t r = t.r0; r < t.r1; r++) {
         Mat y = mat_cols(j->y, t.c0, t.cols), a = mat_cols(j->a, t.c0, t.cols);
@@ -65,7 +65,7 @@ void FN(cpu_copy)(Device *d, Mat dst, Mat src)
 {
     BUG_ON(dst.rows != src.rows || dst.cols != src.cols);
     Job j = {d, dst, src, {0}};
-    pool_run(d->pool, copy_item, &j, tile_count(dst.rows, dst.cols));
+    pool_run(d->pool, copy_item, &j, work_items(dst));
 }
 
 #define ZERO_BLOCK ((int64_t)1 << 20)
@@ -88,7 +88,7 @@ void FN(cpu_zero)(Device *d, void *p, size_t bytes)
 static void add_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
-    Tile t = tile_at(j->y.rows, j->y.cols, item);
+    Work t = work_at(j->y, item);
     Mat ym = mat_cols(j->y, t.c0, t.cols), am = mat_cols(j->a, t.c0, t.cols), bm = mat_cols(j->b, t.c0, t.cols);
     REAL *buf0 = FN(row_buf)(j->d, thread, 0), *buf1 = FN(row_buf)(j->d, thread, 1);
     for (int64_t r = t.r0; r < t.r1; r++) {
@@ -104,5 +104,5 @@ void FN(cpu_add)(Device *d, Mat y, Mat a, Mat b)
 {
     BUG_ON(y.rows != a.rows || y.cols != a.cols || y.rows != b.rows || y.cols != b.cols);
     Job j = {d, y, a, b};
-    pool_run(d->pool, add_item, &j, tile_count(y.rows, y.cols));
+    pool_run(d->pool, add_item, &j, work_items(y));
 }

@@ -1,5 +1,5 @@
 /* dropout -- masks from Philox4x32-10 (isa.h), a vector of counters at a time. */
-#include "isa.h"
+#include "work.h"
 
 #define WN ((int)(VBYTES / 8))     /* counters at a time */
 
@@ -31,7 +31,7 @@ static void item_fn(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
     const Dropout *s = j->s;
-    Tile t = tile_at(j->y.rows, j->y.cols, item);
+    Work t = work_at(j->y, item);
     Mat ym = mat_cols(j->y, t.c0, t.cols), xm = mat_cols(j->x, t.c0, t.cols), rm = mat_cols(j->res, t.c0, t.cols);
     REAL *xbuf = FN(row_buf)(j->d, thread, 0), *rbuf = FN(row_buf)(j->d, thread, 1);
     REAL *f = FN(row_buf)(j->d, thread, 2);
@@ -55,7 +55,7 @@ void FN(cpu_dropout_fwd)(Device *d, Mat y, Mat x, Mat res, const Dropout *s)
     BUG_ON(!(s->p >= 0 && s->p < 1));
     BUG_ON(y.rows != x.rows || y.cols != x.cols || (res.p && (res.rows != x.rows || res.cols != x.cols)));
     Job j = {d, y, x, res, s};
-    pool_run(d->pool, item_fn, &j, tile_count(y.rows, y.cols));
+    pool_run(d->pool, item_fn, &j, work_items(y));
 }
 
 /* The mask is symmetric: backward is forward without the residual. */

@@ -1,12 +1,12 @@
 /* embed -- rows of the token and position tables, and the sums of their gradients. */
-#include "isa.h"
+#include "work.h"
 
 typedef struct { Device *d; Mat y, wte, wpe; const int32_t *token, *position; int64_t v0; } Job;
 
 static void fwd_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
-    Tile t = tile_at(j->y.rows, j->y.cols, item);
+    Work t = work_at(j->y, item);
     Mat ym = mat_cols(j->y, t.c0, t.cols), wte = mat_cols(j->wte, t.c0, t.cols), wpe = mat_cols(j->wpe, t.c0, t.cols);
     REAL *tbuf = FN(row_buf)(j->d, thread, 0), *pbuf = FN(row_buf)(j->d, thread, 1);
     for (int64_t r = t.r0; r < t.r1; r++) {
@@ -29,7 +29,7 @@ void FN(cpu_embed_fwd)(Device *d, Mat y, const int32_t *token, const int32_t *po
 {
     BUG_ON(wte.cols != y.cols || (wpe.p && wpe.cols != y.cols));
     Job j = {d, y, wte, wpe, token, position, v0};
-    pool_run(d->pool, fwd_item, &j, tile_count(y.rows, y.cols));
+    pool_run(d->pool, fwd_item, &j, work_items(y));
 }
 
 static void add_row(Mat w, int64_t row, const REAL *e)

@@ -267,27 +267,6 @@ static inline void row_done(Mat m, int64_t r, const REAL *buf)
  * are worked on in pieces by the ops that can meet them. */
 REAL *FN(row_buf)(Device *d, int thread, int slot);
 
-/* Elementwise work is cut into tiles of whole rows, or pieces of TILE_COLS columns where rows are wider, of about
- * TILE elements: the cut depends on the shape alone. */
-#define TILE 16384
-#define TILE_COLS 4096
-typedef struct { int64_t r0, r1, c0, cols; } Tile;
-static inline int64_t tile_rows(int64_t cols) { return cols >= TILE ? 1 : TILE / (cols > 0 ? cols : 1); }
-static inline int64_t tile_count(int64_t rows, int64_t cols)
-{
-    int64_t across = (cols + TILE_COLS - 1) / TILE_COLS, step = tile_rows(cols < TILE_COLS ? cols : TILE_COLS);
-    return (rows + step - 1) / step * across;
-}
-static inline Tile tile_at(int64_t rows, int64_t cols, int64_t item)
-{
-    int64_t across = (cols + TILE_COLS - 1) / TILE_COLS, step = tile_rows(cols < TILE_COLS ? cols : TILE_COLS);
-    int64_t r = item / across * step, c = item % across * TILE_COLS;
-    return (Tile){r, r + step < rows ? r + step : rows, c, cols - c < TILE_COLS ? cols - c : TILE_COLS};
-}
-
-/* Sums over rows are cut into blocks of at most COL_BLOCK columns; each block takes all rows, in order. */
-#define COL_BLOCK 128
-
 /* Dropout masks. Four consecutive elements share one Philox counter (vphilox): element i is kept iff word i % 4 of
  *   activations   philox(key, column / 4 | position << 32, sample)              i = column of the whole row
  *   attention     philox(key, key position / 4 | query position << 32, sample << 16 | head)  i = key position

@@ -1,7 +1,7 @@
 /* norm -- LayerNorm and RMSNorm of groups of columns, forward and both halves of the backward pass.
  *
  * A group is read three times (mean, spread, result) but is in L1 after the first: memory sees one pass. */
-#include "isa.h"
+#include "work.h"
 
 typedef struct {
     Device *d;
@@ -49,7 +49,7 @@ static REAL spread_row(const REAL *x, int64_t n, REAL mean)
 static void fwd_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
-    int64_t step = tile_rows(j->x.cols), r0 = item * step, n = j->x.cols / j->groups;
+    int64_t step = work_rows(j->x.cols), r0 = item * step, n = j->x.cols / j->groups;
     REAL *buf = FN(row_buf)(j->d, thread, 0);
     const REAL *gain = row_in(j->gain, 0, FN(row_buf)(j->d, thread, 1));
     const REAL *bias = j->bias.p ? row_in(j->bias, 0, FN(row_buf)(j->d, thread, 2)) : NULL;
@@ -80,8 +80,6 @@ static void check(const Job *j)
     BUG_ON(j->bias.p && j->bias.cols != n);
 }
 
-static int64_t row_items(Mat x) { return (x.rows + tile_rows(x.cols) - 1) / tile_rows(x.cols); }
-
 void FN(cpu_norm_fwd)(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups)
 {
     Job j = {.d = d, .y = y, .stats = stats, .x = x, .gain = gain, .bias = bias, .eps = eps, .kind = kind,
@@ -95,7 +93,7 @@ void FN(cpu_norm_fwd)(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, do
 static void bwd_x_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
-    int64_t step = tile_rows(j->x.cols), r0 = item * step, n = j->x.cols / j->groups;
+    int64_t step = work_rows(j->x.cols), r0 = item * step, n = j->x.cols / j->groups;
     REAL *xbuf = FN(row_buf)(j->d, thread, 0), *dybuf = FN(row_buf)(j->d, thread, 1);
     REAL *resbuf = FN(row_buf)(j->d, thread, 2);
     const REAL *gain = row_in(j->gain, 0, FN(row_buf)(j->d, thread, 3));

@@ -1,12 +1,12 @@
 /* rope -- rotary positions, in place. */
-#include "isa.h"
+#include "work.h"
 
 typedef struct { Device *d; Mat x, table; const int32_t *position; int dim, inverse; } Job;
 
 static void rope_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
-    int64_t step = tile_rows(j->x.cols), r0 = item * step, half = j->table.cols / 2;
+    int64_t step = work_rows(j->x.cols), r0 = item * step, half = j->table.cols / 2;
     REAL *buf = FN(row_buf)(j->d, thread, 0);
     for (int64_t r = r0; r < r0 + step && r < j->x.rows; r++) {
         int64_t p = j->position[r];
@@ -31,5 +31,5 @@ void FN(cpu_rope)(Device *d, Mat x, int dim, Mat table, const int32_t *position,
     BUG_ON(dim < 1 || x.cols % dim || x.cols > ROW_MAX);
     BUG_ON(table.type != REAL_TYPE || table.cols % 2 || table.cols > dim);
     Job j = {d, x, table, position, dim, inverse};
-    pool_run(d->pool, rope_item, &j, (x.rows + tile_rows(x.cols) - 1) / tile_rows(x.cols));
+    pool_run(d->pool, rope_item, &j, row_items(x));
 }
