@@ -1,0 +1,480 @@
+#define _GNU_SOURCE
+#include "corpus.h"
+#include "base.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BLOCK ((int64_t)1 << 20)          /* bytes of one sequential read */
+#define PIECE ((int64_t)1 << 30)          /* tokens of a stream's longest sequence: offsets stay below 2^31 */
+#define IDX_HEAD 34
+#define SHARD_HEAD 1024
+
+/* Sets *why once; always 0, so that `return fail(...)` reads as what it is. */
+static int fail(char **why, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static int fail(char **why, const char *fmt, ...)
+{
+    char text[2048];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    *why = xstrdup(text);
+    return 0;
+}
+
+static int type_bytes(TokenType t) { return t == TOKEN_U8 ? 1 : t == TOKEN_U16 ? 2 : 4; }
+
+const char *token_type_name(TokenType t)
+{
+    return t == TOKEN_U8 ? "u8" : t == TOKEN_U16 ? "u16" : t == TOKEN_I32 ? "i32" : "u32";
+}
+
+/* ---- one file ---- */
+
+static int64_t stamp(const struct stat *s) { return (int64_t)s->st_mtim.tv_sec * 1000000000 + s->st_mtim.tv_nsec; }
+
+/* O_NONBLOCK: opening a FIFO must not wait for its writer. */
+static int file_open(TokenFile *f, const char *path, char **why)
+{
+    struct stat s;
+    *f = (TokenFile){.fd = -1};
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return fail(why, "%s: cannot open: %s; change: correct data_path or the file's permissions", path,
+                    strerror(errno));
+    if (fstat(fd, &s) || !S_ISREG(s.st_mode)) {
+        close(fd);
+        return fail(why, "%s: is %s, not a regular file; change: name a token file", path,
+                    S_ISDIR(s.st_mode) ? "a directory" : S_ISFIFO(s.st_mode) ? "a FIFO" : "a device or socket");
+    }
+    *f = (TokenFile){.path = xstrdup(path), .fd = fd, .size = s.st_size, .changed = stamp(&s)};
+    return 1;
+}
+
+static void file_close(TokenFile *f)
+{
+    if (f->fd >= 0)
+        close(f->fd);
+    free(f->path);
+    *f = (TokenFile){.fd = -1};
+}
+
+static int file_unchanged(const TokenFile *f, char **why)
+{
+    struct stat s;
+    const char *what = NULL;
+    if (f->fd < 0)
+        return 1;
+    if (fstat(f->fd, &s))
+        what = strerror(errno);
+    else if (!s.st_nlink)
+        what = "was deleted or replaced";
+    else if (s.st_size != f->size)
+        what = s.st_size < f->size ? "was truncated" : "has grown";
+    else if (stamp(&s) != f->changed)
+        what = "was written to";
+    return !what || fail(why, "%s: %s since this run opened it; change: restore the file and resume from the last "
+                         "checkpoint", f->path, what);
+}
+
+static int file_read(const TokenFile *f, void *to, int64_t at, int64_t bytes, char **why)
+{
+    for (char *p = to; bytes > 0;) {
+        ssize_t n = pread(f->fd, p, (size_t)bytes, at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return fail(why, "%s: cannot read %" PRId64 " bytes at byte %" PRId64 ": %s; change: check the disk or "
+                        "the network mount", f->path, bytes, at, strerror(errno));
+        if (n == 0)
+            return fail(why, "%s: ends at byte %" PRId64 ", %" PRId64 " bytes early: it was truncated; change: restore "
+                        "the file", f->path, at, bytes);
+        p += n, at += n, bytes -= n;
+    }
+    return 1;
+}
+
+/* ---- opening ---- */
+
+static uint64_t u64_at(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+static uint32_t u32_at(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+
+/* What a file seems to be, from its first bytes, for the message. */
+static const char *looks_like(const unsigned char *h, int64_t n)
+{
+    if (n >= 9 && !memcmp(h, "MMIDIDX\0\0", 9))
+        return "a Megatron .idx file";
+    if (n >= 6 && !memcmp(h, "TNTIDX", 6))
+        return "a fairseq index (TNTIDX), a dead format: tokenize the text again with `train tokenize`";
+    if (n >= 4 && (u32_at(h) == 20240520 || u32_at(h) == 20240801))
+        return "an llm.c token shard";
+    if (n >= 4 && u32_at(h) == 20240522)
+        return "an llm.c evaluation file, not tokens";
+    if (n >= 4 && (u32_at(h) == 20240326 || u32_at(h) == 20240327))
+        return "an llm.c model file, not tokens";
+    if (n >= 2 && h[0] == 0x1f && h[1] == 0x8b)
+        return "a gzip file: unpack it first";
+    if (n >= 4 && !memcmp(h, "\x28\xb5\x2f\xfd", 4))
+        return "a zstd file: unpack it first";
+    if (n >= 6 && !memcmp(h, "\x93NUMPY", 6))
+        return "a NumPy array";
+    int64_t text = 0;
+    for (int64_t i = 0; i < n; i++)
+        text += h[i] >= 32 || h[i] == '\n' || h[i] == '\t' || h[i] == '\r';
+    return n && text == n ? "text: tokenize it first with `train tokenize`" : "raw tokens, such as a .bin";
+}
+
+static int64_t peek(const TokenFile *f, unsigned char h[64])
+{
+    int64_t n = f->size < 64 ? f->size : 64;
+    char *why = NULL;
+    if (!file_read(f, h, 0, n, &why)) {
+        free(why);
+        return 0;
+    }
+    return n;
+}
+
+/* Sizes and counts of the .idx, before anything in it is believed. */
+static int idx_header(Corpus *c, char **why)
+{
+    TokenFile *x = &c->index, *bin = &c->file[0];
+    unsigned char h[64];
+    int64_t n = peek(x, h), s, d, need;
+    if (n < 9 && x->size < 9)
+        return fail(why, "%s: needs at least %d bytes, has %" PRId64 "; change: make the pair again", x->path, IDX_HEAD,
+                    x->size);
+    if (memcmp(h, "MMIDIDX\0\0", 9))
+        return fail(why, "%s: is not a Megatron index (no MMIDIDX at its start); it looks like %s; change: correct "
+                    "data_path", x->path, looks_like(h, n));
+    if (n < IDX_HEAD)
+        return fail(why, "%s: needs at least %d bytes, has %" PRId64 "; change: make the pair again", x->path, IDX_HEAD,
+                    x->size);
+    if (u64_at(h + 9) != 1)
+        return fail(why, "%s: index version %" PRIu64 ", only 1 is known; change: make the pair again", x->path,
+                    u64_at(h + 9));
+    static const char *const other[] = {"none", "u8", "i8", "i16", "i32", "i64", "f64", "f32", "u16"};
+    if (h[17] != TOKEN_U8 && h[17] != TOKEN_U16 && h[17] != TOKEN_I32)
+        return fail(why, "%s: dtype code %d (%s) is not one of token ids: 1 u8, 8 u16, 4 i32; change: tokenize again "
+                    "into one of these", x->path, h[17], h[17] < 9 ? other[h[17]] : "unknown");
+    bin->type = h[17];
+    if (u64_at(h + 18) > INT64_MAX || u64_at(h + 26) > INT64_MAX ||
+        __builtin_mul_overflow(s = (int64_t)u64_at(h + 18), 12, &need) ||
+        __builtin_mul_overflow(d = (int64_t)u64_at(h + 26), 8, &n) ||
+        __builtin_add_overflow(need, n, &need) || __builtin_add_overflow(need, IDX_HEAD + s, &n))
+        return fail(why, "%s: its header names %" PRIu64 " sequences and %" PRIu64 " documents, which no file can hold; "
+                    "change: make the pair again", x->path, u64_at(h + 18), u64_at(h + 26));
+    need += IDX_HEAD;
+    if (x->size != need && x->size != need + s)   /* + s: one mode byte a sequence, in multimodal files */
+        return fail(why, "%s: needs %" PRId64 " bytes for %" PRId64 " sequences, has %" PRId64 "; change: make the pair "
+                    "again", x->path, need, s, x->size);
+    if (s > INT32_MAX || d < 1)
+        return fail(why, "%s: %" PRId64 " sequences and %" PRId64 " document entries; at most 2^31-1 and at least 1; "
+                    "change: make the pair again", x->path, s, d);
+    c->sequences = s;
+    c->documents = d - 1;
+    return 1;
+}
+
+/* Every length and pointer. The writer lays sequences end to end, so anything else is a damaged file or a
+ * .bin and an .idx that do not belong together. */
+static int idx_sequences(Corpus *c, char **why)
+{
+    TokenFile *x = &c->index, *bin = &c->file[0];
+    int64_t rows = BLOCK / 12, end = 0, width = type_bytes(bin->type);
+    int32_t *length = xcalloc((size_t)rows, 4);
+    int64_t *at = xcalloc((size_t)rows, 8);
+    int ok = 1;
+    for (int64_t i = 0; ok && i < c->sequences; i += rows) {
+        int64_t n = c->sequences - i < rows ? c->sequences - i : rows;
+        ok = file_read(x, length, IDX_HEAD + 4 * i, 4 * n, why) &&
+             file_read(x, at, IDX_HEAD + 4 * c->sequences + 8 * i, 8 * n, why);
+        for (int64_t k = 0; ok && k < n; k++) {
+            if (length[k] < 0)
+                ok = fail(why, "%s: sequence %" PRId64 " has length %d; change: make the pair again", x->path, i + k,
+                          length[k]);
+            else if (at[k] != end)
+                ok = fail(why, "%s: sequence %" PRId64 " starts at byte %" PRId64 " of the .bin, but the one before it "
+                          "ends at %" PRId64 "; change: make the pair again", x->path, i + k, at[k], end);
+            else if (length[k] > (bin->size - end) / width)
+                ok = fail(why, "%s: needs %" PRId64 " bytes for sequence %" PRId64 " of its index, has %" PRId64
+                          ": it was truncated; change: make the pair again", bin->path,
+                          end + (int64_t)length[k] * width, i + k, bin->size);
+            else
+                end += (int64_t)length[k] * width;
+            c->longest = ok && length[k] > c->longest ? length[k] : c->longest;
+        }
+    }
+    if (ok && end != bin->size)
+        ok = fail(why, "%s: has %" PRId64 " bytes, its index names %" PRId64 ": the two files do not belong together; "
+                  "change: make the pair again", bin->path, bin->size, end);
+    bin->tokens = c->tokens = end / width;
+    free(length);
+    free(at);
+    return ok;
+}
+
+/* document_indices: 0, ..., sequences; nondecreasing. */
+static int idx_documents(Corpus *c, char **why)
+{
+    int64_t rows = BLOCK / 8, before = 0, d = c->documents + 1, from = IDX_HEAD + 12 * c->sequences;
+    int64_t *doc = xcalloc((size_t)rows, 8);
+    int ok = 1;
+    for (int64_t i = 0; ok && i < d; i += rows) {
+        int64_t n = d - i < rows ? d - i : rows;
+        ok = file_read(&c->index, doc, from + 8 * i, 8 * n, why);
+        for (int64_t k = 0; ok && k < n; before = doc[k++])
+            if (doc[k] < before || doc[k] > c->sequences || (i + k == 0 && doc[k]) ||
+                (i + k == d - 1 && doc[k] != c->sequences))
+                ok = fail(why, "%s: document entry %" PRId64 " is %" PRId64 " after %" PRId64 "; entries go from 0 to "
+                          "%" PRId64 "; change: make the pair again", c->index.path, i + k, doc[k], before, c->sequences);
+    }
+    free(doc);
+    return ok;
+}
+
+static int open_megatron(Corpus *c, const char *prefix, char **why)
+{
+    char *idx = xasprintf("%s.idx", prefix), *bin = xasprintf("%s.bin", prefix);
+    c->kind = "megatron";
+    c->files = 1;
+    int ok = file_open(&c->index, idx, why) && file_open(&c->file[0], bin, why) && idx_header(c, why) &&
+             idx_sequences(c, why) && idx_documents(c, why);
+    free(idx);
+    free(bin);
+    return ok;
+}
+
+/* One file of a stream. */
+static int open_stream(Corpus *c, const char *path, int raw, char **why)
+{
+    c->file = xrealloc(c->file, sizeof *c->file * (size_t)(c->files + 1));
+    TokenFile *f = &c->file[c->files];
+    unsigned char h[64] = {0};
+    if (!file_open(f, path, why))
+        return 0;
+    c->files++;
+    int64_t n = peek(f, h), count;
+    if (raw) {
+        f->type = TOKEN_U16;
+        count = f->size / 2;
+        if (n >= 9 && (!memcmp(h, "MMIDIDX\0\0", 9) || u32_at(h) == 20240520 || u32_at(h) == 20240801))
+            return fail(why, "%s: looks like %s, not like bare tokens; change: drop `raw:`", path, looks_like(h, n));
+        if (f->size % 2)
+            return fail(why, "%s: has %" PRId64 " bytes, an odd number, so not u16 tokens; change: correct data_path",
+                        path, f->size);
+    } else {
+        uint32_t magic = n >= 12 ? u32_at(h) : 0, version = u32_at(h + 4);
+        f->start = SHARD_HEAD;
+        count = (int32_t)u32_at(h + 8);
+        if (magic != 20240520 && magic != 20240801)
+            return fail(why, "%s: has no .idx beside it and no llm.c header; it looks like %s; change: name a corpus, or "
+                        "write raw:%s if these are bare u16 tokens (nanoGPT)", path, looks_like(h, n), path);
+        if (version != (magic == 20240520 ? 1 : 7))
+            return fail(why, "%s: llm.c shard %u of version %u; known are 20240520 version 1 and 20240801 version 7; "
+                        "change: make the shard again", path, magic, version);
+        f->type = magic == 20240520 ? TOKEN_U16 : TOKEN_U32;
+        int64_t need = SHARD_HEAD + count * type_bytes(f->type);
+        if (count < 0 || f->size != need)
+            return fail(why, "%s: needs %" PRId64 " bytes for %" PRId64 " tokens, has %" PRId64 "; change: make the shard "
+                        "again", path, need, count, f->size);
+    }
+    f->tokens = count;
+    c->tokens += count;
+    c->documents++;
+    c->longest = count > c->longest ? count : c->longest;
+    return 1;
+}
+
+static int exists(const char *prefix, const char *tail)
+{
+    struct stat s;
+    char *path = xasprintf("%s%s", prefix, tail);
+    int yes = !stat(path, &s);
+    free(path);
+    return yes;
+}
+
+/* The prefix of the megatron pair a spec names, on the heap, or NULL. */
+static char *pair_prefix(const char *spec)
+{
+    size_t n = strlen(spec);
+    char *prefix = xstrdup(spec);
+    if (exists(spec, ".idx") || exists(spec, ".bin"))
+        return prefix;
+    if (n > 4 && (!strcmp(spec + n - 4, ".idx") || !strcmp(spec + n - 4, ".bin"))) {
+        prefix[n - 4] = 0;
+        if (exists(prefix, ".idx") && exists(prefix, ".bin"))
+            return prefix;
+    }
+    free(prefix);
+    return NULL;
+}
+
+int corpus_is_stream(const char *spec)
+{
+    char *prefix = pair_prefix(spec);
+    int stream = !prefix && (!strncmp(spec, "raw:", 4) || strpbrk(spec, "*?[") || exists(spec, ""));
+    free(prefix);
+    return stream;
+}
+
+static int open_streams(Corpus *c, const char *spec, char **why)
+{
+    int raw = !strncmp(spec, "raw:", 4), ok = 1;
+    const char *pattern = spec + (raw ? 4 : 0);
+    const char *kind = raw ? "raw" : "llm.c";
+    if (c->kind && strcmp(c->kind, kind))
+        return fail(why, "%s: %s and %s files cannot form one stream; change: give them weights", spec, c->kind, kind);
+    c->kind = kind;
+    if (exists(pattern, "") || !strpbrk(pattern, "*?["))
+        return open_stream(c, pattern, raw, why);
+    glob_t g;
+    int rc = glob(pattern, GLOB_ERR, NULL, &g);
+    if (rc == GLOB_NOMATCH)
+        return fail(why, "%s: the pattern matches no file; change: correct data_path", spec);
+    if (rc)
+        return fail(why, "%s: cannot expand the pattern: %s; change: correct data_path or permissions", spec,
+                    rc == GLOB_ABORTED ? strerror(errno) : "out of memory");
+    for (size_t i = 0; ok && i < g.gl_pathc; i++)
+        ok = open_stream(c, g.gl_pathv[i], raw, why);
+    globfree(&g);
+    return ok;
+}
+
+Corpus *corpus_open(int specs, const char *const *spec, char **why)
+{
+    Corpus *c = xcalloc(1, sizeof *c);
+    *why = NULL;
+    c->name = xstrdup(spec[0]);
+    c->file = xcalloc(1, sizeof *c->file);
+    c->file[0].fd = c->index.fd = -1;
+    int ok = 1;
+    for (int i = 0; ok && i < specs; i++) {
+        char *prefix = pair_prefix(spec[i]);
+        if (prefix && specs > 1)
+            ok = fail(why, "%s: a Megatron pair cannot be part of a stream of files; change: give each its weight", spec[i]);
+        else
+            ok = prefix ? open_megatron(c, prefix, why) : open_streams(c, spec[i], why);
+        free(prefix);
+    }
+    if (ok && !c->tokens)
+        ok = fail(why, "%s: holds no tokens; change: name a corpus with text in it", c->name);
+    if (!ok) {
+        corpus_close(c);
+        return NULL;
+    }
+    return c;
+}
+
+void corpus_close(Corpus *c)
+{
+    for (int i = 0; i < c->files; i++)
+        file_close(&c->file[i]);
+    file_close(&c->index);
+    free(c->file);
+    free(c->name);
+    free(c);
+}
+
+int corpus_unchanged(const Corpus *c, char **why)
+{
+    for (int i = 0; i < c->files; i++)
+        if (!file_unchanged(&c->file[i], why))
+            return 0;
+    return file_unchanged(&c->index, why);
+}
+
+/* ---- windows ---- */
+
+static void stream_pieces(Window *w, int64_t from, int64_t to)
+{
+    const Corpus *c = w->corpus;
+    int64_t base = 0, room = 0;
+    for (int f = 0; f < c->files; base += c->file[f++].tokens)
+        for (int64_t t = 0; t < c->file[f].tokens; t += PIECE) {
+            int64_t left = c->file[f].tokens - t, a = base + t, b = a + (left < PIECE ? left : PIECE);
+            a = a > from ? a : from;
+            b = b < to ? b : to;
+            if (b <= a)
+                continue;
+            if (w->count == room) {
+                room = 2 * room + 8;
+                w->piece = xrealloc(w->piece, sizeof *w->piece * (size_t)room);
+                w->length = xrealloc(w->length, 4 * (size_t)room);
+            }
+            w->piece[w->count] = (struct Piece){f, a - base};
+            w->length[w->count++] = (int32_t)(b - a);
+        }
+}
+
+int window_open(Window *w, const Corpus *c, double from, double to, char **why)
+{
+    double n = (double)(c->sequences ? c->sequences : c->tokens);
+    int64_t beg = (int64_t)__builtin_rint(from * n), end = (int64_t)__builtin_rint(to * n);
+    *w = (Window){.corpus = c};
+    if (!c->sequences) {
+        stream_pieces(w, beg, end);
+    } else {
+        w->first = beg;
+        w->count = end - beg;
+        w->length = xcalloc((size_t)w->count, 4);
+        if (!file_read(&c->index, w->length, IDX_HEAD + 4 * beg, 4 * w->count, why))
+            return 0;
+    }
+    for (int64_t i = 0; i < w->count; i++)
+        w->tokens += w->length[i];
+    return 1;
+}
+
+void window_close(Window *w)
+{
+    free(w->length);
+    free(w->piece);
+    *w = (Window){0};
+}
+
+static void widen(int32_t *out, const void *raw, int64_t n, TokenType type)
+{
+    if (type == TOKEN_U8)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = ((const uint8_t *)raw)[i];
+    else if (type == TOKEN_U16)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = ((const uint16_t *)raw)[i];
+    else   /* a u32 above 2^31 comes out negative, which is no token id either */
+        memcpy(out, raw, 4 * (size_t)n);
+}
+
+int corpus_read(const Corpus *c, int file, int64_t token, int64_t n, int32_t *out, char **why)
+{
+    const TokenFile *f = &c->file[file];
+    int64_t width = type_bytes(f->type), room;
+    char raw[16384];
+    for (room = (int64_t)sizeof raw / width; n > 0; n -= room, token += room, out += room) {
+        room = n < room ? n : room;
+        if (!file_read(f, raw, f->start + width * token, width * room, why))
+            return 0;
+        widen(out, raw, room, f->type);
+    }
+    return 1;
+}
+
+int window_read(const Window *w, int64_t i, int64_t offset, int64_t n, int32_t *out, char **why)
+{
+    const Corpus *c = w->corpus;
+    BUG_ON(i < 0 || i >= w->count || offset < 0 || n < 0 || offset + n > w->length[i]);
+    if (w->piece)
+        return corpus_read(c, w->piece[i].file, w->piece[i].token + offset, n, out, why);
+    int64_t at;
+    if (!file_read(&c->index, &at, IDX_HEAD + 4 * c->sequences + 8 * (w->first + i), 8, why))
+        return 0;
+    return corpus_read(c, 0, at / type_bytes(c->file[0].type) + offset, n, out, why);
+}

@@ -1,0 +1,138 @@
+/* Reading every token of a corpus: the range of its ids, its fingerprint, and `train inspect`. */
+#define _GNU_SOURCE
+#include "corpus.h"
+#include "base.h"
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define CHUNK 32768   /* tokens a read: 128 KiB, stays in the second-level cache */
+
+/* The sequence that token `token` of a megatron corpus is in, and how far into it. */
+static int locate(const Corpus *c, int64_t token, int64_t *sequence, int64_t *offset, char **why)
+{
+    Window w;
+    if (!window_open(&w, c, 0, 1, why))
+        return 0;
+    int64_t i = 0;
+    for (; i < w.count && token >= w.length[i]; i++)
+        token -= w.length[i];
+    *sequence = i;
+    *offset = token;
+    window_close(&w);
+    return 1;
+}
+
+static int bad_token(const Corpus *c, int file, int64_t token, int32_t id, int64_t vocab, char **why)
+{
+    int64_t sequence = 0, offset = token;
+    if (c->sequences && !locate(c, token, &sequence, &offset, why))
+        return 0;
+    char *where = c->sequences ? xasprintf("document %" PRId64 ", token %" PRId64, sequence, offset)
+                               : xasprintf("token %" PRId64, token);
+    *why = xasprintf("%s: %s is id %" PRId64 ", the vocabulary has %" PRId64 "; change: vocab_size or the tokenizer that made "
+                     "the corpus", c->file[file].path, where,
+                     c->file[file].type == TOKEN_U32 ? (int64_t)(uint32_t)id : (int64_t)id, vocab);
+    free(where);
+    return 0;
+}
+
+int corpus_scan(const Corpus *c, int64_t vocab, TokenRange *range, char **why)
+{
+    int32_t *x = xcalloc(CHUNK, 4);
+    int32_t least = INT32_MAX, most = INT32_MIN;
+    int ok = 1;
+    for (int f = 0; ok && f < c->files; f++)
+        for (int64_t t = 0, n; ok && t < c->file[f].tokens; t += n) {
+            n = c->file[f].tokens - t < CHUNK ? c->file[f].tokens - t : CHUNK;
+            if (!(ok = corpus_read(c, f, t, n, x, why)))
+                break;
+            for (int64_t i = 0; i < n; i++) {
+                least = x[i] < least ? x[i] : least;
+                most = x[i] > most ? x[i] : most;
+            }
+            if (vocab > 0 && (least < 0 || most >= vocab)) {
+                int64_t i = 0;
+                while (x[i] >= 0 && x[i] < vocab)
+                    i++;
+                ok = bad_token(c, f, t + i, x[i], vocab, why);
+            }
+        }
+    *range = (TokenRange){least, most};
+    free(x);
+    return ok;
+}
+
+int corpus_fingerprint(const Corpus *c, uint64_t *print, char **why)
+{
+    int64_t edge = (int64_t)1 << 18;
+    int32_t *x = xcalloc((size_t)edge, 4);
+    int64_t counts[] = {c->sequences, c->documents, c->tokens, c->files};
+    *print = XXH3_64bits(counts, sizeof counts);
+    int ok = 1;
+    for (int f = 0; ok && f < c->files; f++) {
+        int64_t n = c->file[f].tokens < edge ? c->file[f].tokens : edge;
+        for (int end = 0; ok && end < 2; end++) {
+            ok = corpus_read(c, f, end ? c->file[f].tokens - n : 0, n, x, why);
+            *print = XXH3_64bits_withSeed(x, 4 * (size_t)n, *print + (uint64_t)c->file[f].size);
+        }
+    }
+    free(x);
+    return ok;
+}
+
+static json_t *describe(const char *spec, const Corpus *c, const TokenRange *range, const char *why)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "kind", json_string("corpus"));
+    json_object_set_new(o, "path", json_string(spec));
+    if (c) {
+        json_object_set_new(o, "format", json_string(c->kind));
+        json_object_set_new(o, "files", json_integer(c->files));
+        json_object_set_new(o, "dtype", json_string(token_type_name(c->file[0].type)));
+        json_object_set_new(o, "documents", json_integer(c->documents));
+        json_object_set_new(o, "sequences", json_integer(c->sequences));
+        json_object_set_new(o, "tokens", json_integer(c->tokens));
+        json_object_set_new(o, "longest", json_integer(c->longest));
+        if (!why) {
+            json_object_set_new(o, "least_token", json_integer(range->least));
+            json_object_set_new(o, "greatest_token", json_integer(range->most));
+        }
+    }
+    json_object_set_new(o, "whole", json_boolean(!why));
+    json_object_set_new(o, "why", why ? json_string(why) : json_null());
+    return o;
+}
+
+int corpus_inspect(const char *spec, FILE *out, int json)
+{
+    char *why = NULL;
+    TokenRange range = {0};
+    Corpus *c = corpus_open(1, &spec, &why);
+    /* ids are at most 2^31 - 1 in every trainer's tables: a larger one is damage */
+    int whole = c && corpus_scan(c, INT32_MAX, &range, &why);
+    if (json) {
+        json_t *o = describe(spec, c, &range, whole ? NULL : why);
+        json_dumpf(o, out, JSON_INDENT(2));
+        fputc('\n', out);
+        json_decref(o);
+    } else {
+        fprintf(out, "%s\n  kind        corpus%s%s\n", spec, c ? ", " : "", c ? c->kind : "");
+        if (c) {
+            fprintf(out, "  documents   %" PRId64 "%s\n  tokens      %" PRId64 " of %s in %d file%s\n", c->documents,
+                    c->sequences ? "" : " (one a file)", c->tokens, token_type_name(c->file[0].type), c->files,
+                    c->files > 1 ? "s" : "");
+            fprintf(out, "  longest     %" PRId64 " tokens\n", c->longest);
+        }
+        if (whole)
+            fprintf(out, "  token ids   %" PRId64 " to %" PRId64 "\n  whole       yes\n", range.least, range.most);
+        else
+            fprintf(out, "  whole       no: %s\n", why);
+    }
+    if (c)
+        corpus_close(c);
+    free(why);
+    return !whole;
+}

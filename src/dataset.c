@@ -1,0 +1,379 @@
+#define _GNU_SOURCE
+#include "dataset.h"
+#include "base.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- MT19937 (Matsumoto and Nishimura 1998), as numpy.random.RandomState seeds and uses it ---- */
+
+void random_seed(RandomState *r, uint32_t seed)
+{
+    for (int i = 0; i < 624; i++) {
+        r->mt[i] = seed;
+        seed = 1812433253u * (seed ^ seed >> 30) + (uint32_t)i + 1;
+    }
+    r->at = 624;
+}
+
+uint32_t random_u32(RandomState *r)
+{
+    if (r->at == 624) {
+        for (int i = 0; i < 624; i++) {
+            uint32_t y = (r->mt[i] & 0x80000000u) | (r->mt[(i + 1) % 624] & 0x7fffffffu);
+            r->mt[i] = r->mt[(i + 397) % 624] ^ y >> 1 ^ (y & 1 ? 0x9908b0dfu : 0);
+        }
+        r->at = 0;
+    }
+    uint32_t y = r->mt[r->at++];
+    y ^= y >> 11;
+    y ^= y << 7 & 0x9d2c5680u;
+    y ^= y << 15 & 0xefc60000u;
+    return y ^ y >> 18;
+}
+
+void random_shuffle(RandomState *r, uint32_t *a, int64_t n)
+{
+    BUG_ON(n > (int64_t)UINT32_MAX);   /* above 2^32 numpy draws two words */
+    for (int64_t i = n - 1; i > 0; i--) {
+        uint32_t mask = UINT32_MAX >> __builtin_clz((uint32_t)i), j;
+        while ((j = random_u32(r) & mask) > i)
+            ;
+        uint32_t t = a[i];
+        a[i] = a[j];
+        a[j] = t;
+    }
+}
+
+/* ---- one corpus ---- */
+
+static void count_up(uint32_t *a, int64_t n, int64_t from)
+{
+    for (int64_t i = 0; i < n; i++)
+        a[i] = (uint32_t)(from + i);
+}
+
+static void document_index(Dataset *d, RandomState *r)
+{
+    int64_t n = d->window.count, apart = d->separate ? n : 0;
+    d->document = xcalloc((size_t)d->documents, 4);
+    for (int64_t e = 0; e < d->epochs; e++)
+        count_up(d->document + e * n, n, d->window.first);
+    random_shuffle(r, d->document, d->documents - apart);
+    random_shuffle(r, d->document + d->documents - apart, apart);
+}
+
+/* Walks the text once, seq tokens at a time. */
+static void sample_index(Dataset *d)
+{
+    int64_t at = 0, doc = 0, off = 0;
+    d->sample = xcalloc((size_t)d->samples + 1, 8);
+    const int32_t *length = d->window.length;
+    uint32_t first = (uint32_t)d->window.first;
+    for (int64_t s = 1; s <= d->samples; s++) {
+        /* seq tokens past (doc, off) there is one more: the shared one, where sample s starts */
+        for (at = off + d->seq; at >= length[d->document[doc] - first];)
+            at -= length[d->document[doc++] - first];
+        off = at;
+        d->sample[2 * s] = (int32_t)doc;
+        d->sample[2 * s + 1] = (int32_t)off;
+    }
+}
+
+int dataset_open(Dataset *d, const Corpus *c, double from, double to, int64_t wanted, int64_t seq, uint32_t seed,
+                 char **why)
+{
+    *d = (Dataset){.corpus = c, .seq = seq, .wanted = wanted, .epochs = 1};
+    if (!window_open(&d->window, c, from, to, why))
+        return 0;
+    int64_t per_epoch = d->window.tokens, total = 0, need = 0;
+    if (per_epoch < seq + 1) {
+        *why = xasprintf("%s: the share %.6g to %.6g of its %" PRId64 " %s holds %" PRId64 " tokens, fewer than the %"
+                         PRId64 " of one sample; change: split, a larger corpus, or a smaller seq_length", c->name, from, to,
+                         c->sequences ? c->sequences : c->tokens, c->sequences ? "sequences" : "tokens", per_epoch, seq + 1);
+        return 0;
+    }
+    int large = wanted > 0 && __builtin_mul_overflow(wanted, seq, &need);
+    d->epochs = need / per_epoch + 1;   /* the least n with n * per_epoch >= need + 1 */
+    if (large || __builtin_mul_overflow(d->window.count, d->epochs, &d->documents) || d->documents > INT32_MAX ||
+        __builtin_mul_overflow(per_epoch, d->epochs, &total) || (total - 1) / seq >= (int64_t)UINT32_MAX - 1) {
+        *why = xasprintf("%s: %" PRId64 " epochs of %" PRId64 " sequences are more than the index can number (2^31-1 "
+                         "sequences, 2^32-2 samples); change: fewer train_iters or a larger seq_length", c->name,
+                         d->epochs, d->window.count);
+        return 0;
+    }
+    d->samples = (total - 1) / seq;
+    int64_t before_last = ((d->epochs - 1) * per_epoch - 1) / seq;
+    d->separate = d->epochs > 1 && wanted - before_last < (int64_t)(0.80 * (double)((per_epoch - 1) / seq));
+    RandomState r;
+    random_seed(&r, seed);
+    document_index(d, &r);
+    sample_index(d);
+    int64_t apart = d->separate ? d->samples - before_last : 0;
+    d->shuffle = xcalloc((size_t)d->samples, 4);
+    count_up(d->shuffle, d->samples, 0);
+    random_shuffle(&r, d->shuffle, d->samples - apart);
+    random_shuffle(&r, d->shuffle + d->samples - apart, apart);
+    return 1;
+}
+
+void dataset_close(Dataset *d)
+{
+    window_close(&d->window);
+    free(d->document);
+    free(d->sample);
+    free(d->shuffle);
+    *d = (Dataset){0};
+}
+
+int dataset_read(const Dataset *d, int64_t k, int32_t *out, char **why)
+{
+    BUG_ON(k < 0 || k >= d->samples);
+    int64_t doc = d->sample[2 * d->shuffle[k]], off = d->sample[2 * d->shuffle[k] + 1];
+    for (int64_t left = d->seq + 1; left > 0; doc++, off = 0) {
+        int64_t i = d->document[doc] - d->window.first, n = d->window.length[i] - off;
+        n = n < left ? n : left;
+        if (n > 0 && !window_read(&d->window, i, off, n, out, why))
+            return 0;
+        out += n;
+        left -= n;
+    }
+    return 1;
+}
+
+void dataset_where(const Dataset *d, int64_t k, int64_t t, int64_t *sequence, int64_t *offset)
+{
+    int64_t doc = d->sample[2 * d->shuffle[k]];
+    t += d->sample[2 * d->shuffle[k] + 1];
+    for (uint32_t first = (uint32_t)d->window.first; t >= d->window.length[d->document[doc] - first]; doc++)
+        t -= d->window.length[d->document[doc] - first];
+    *sequence = d->document[doc];
+    *offset = t;
+}
+
+/* ---- several ---- */
+
+int split_parse(const char *text, double edges[4], char **why)
+{
+    double share[3] = {0}, sum = 0;
+    const char *p = text;
+    int n = 0;
+    for (; n < 3; n++) {
+        char *end;
+        share[n] = strtod(p, &end);
+        if (end == p || !isfinite(share[n]) || share[n] < 0) {
+            n = 3;
+            break;
+        }
+        sum += share[n];
+        p = end + strspn(end, " ");
+        if (*p != ',')
+            break;
+        p++;
+    }
+    if (*p || n == 3 || !(sum > 0) || !isfinite(sum)) {
+        *why = xasprintf("split '%s' is not one to three numbers >= 0 with commas and a sum above 0; change: for "
+                         "example 969, 30, 1", text);
+        return 0;
+    }
+    edges[0] = 0;
+    for (int i = 0; i < 3; i++)
+        edges[i + 1] = edges[i] + share[i] / sum;
+    return 1;
+}
+
+/* The order in which numpy.sum adds, so that normalised weights have the same bits. */
+static double numpy_sum(const double *a, int n)
+{
+    double sum = 0, r[8];
+    if (n > 128) {
+        int half = n / 2 - n / 2 % 8;
+        return numpy_sum(a, half) + numpy_sum(a + half, n - half);
+    }
+    int i = n < 8 ? 0 : n - n % 8;
+    if (i) {
+        memcpy(r, a, sizeof r);
+        for (int k = 8; k < i; k++)
+            r[k % 8] += a[k];
+        sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
+    }
+    for (; i < n; i++)
+        sum += a[i];
+    return sum;
+}
+
+static void normalize(double *w, int n)
+{
+    double sum = numpy_sum(w, n);
+    for (int i = 0; i < n; i++)
+        w[i] /= sum;
+}
+
+void blend_order(int sets, const double *weights, const int64_t *limit, int64_t n, int16_t *which, uint32_t *nth)
+{
+    int64_t *used = xcalloc((size_t)sets, 8);
+    for (int64_t k = 0; k < n; k++) {
+        int best = -1;
+        double lag, most = 0;
+        for (int i = 0; i < sets; i++) {
+            lag = weights[i] * (double)(k ? k : 1) - (double)used[i];
+            if ((!limit || used[i] < limit[i]) && (best < 0 || lag > most)) {
+                best = i;
+                most = lag;
+            }
+        }
+        BUG_ON(best < 0);
+        which[k] = (int16_t)best;
+        nth[k] = (uint32_t)used[best]++;
+    }
+    free(used);
+}
+
+static int number(const char *s, double *x)
+{
+    char *end;
+    *x = strtod(s, &end);
+    return end != s && !*end;
+}
+
+/* data_path -> specs, and weights[] or NULL. */
+static int parse_path(int n, const char *const *path, int *sets, const char **spec, double **weights, char **why)
+{
+    double x;
+    int weighted = n > 1 && number(path[0], &x);
+    *weights = NULL;
+    *sets = weighted ? n / 2 : n;
+    if (!weighted) {
+        memcpy(spec, path, sizeof *spec * (size_t)n);
+        return 1;
+    }
+    if (n % 2) {
+        *why = xasprintf("data_path starts with a weight but has %d entries; change: weights and prefixes in turn, "
+                         "[0.3, a, 0.7, b]", n);
+        return 0;
+    }
+    *weights = xcalloc((size_t)*sets, 8);
+    for (int i = 0; i < *sets; i++) {
+        if (!number(path[2 * i], &x) || !isfinite(x) || x <= 0) {
+            *why = xasprintf("data_path: '%s' before '%s' is not a weight above 0; change: weights and prefixes in turn, "
+                             "[0.3, a, 0.7, b]", path[2 * i], path[2 * i + 1]);
+            return 0;
+        }
+        (*weights)[i] = x;
+        spec[i] = path[2 * i + 1];
+    }
+    normalize(*weights, *sets);
+    return 1;
+}
+
+static int open_corpora(Blend *b, int n, const char **spec, int joined, char **why)
+{
+    b->corpus = xcalloc((size_t)n, sizeof *b->corpus);
+    b->set = xcalloc((size_t)n, sizeof *b->set);
+    for (int i = 0; i < (joined ? 1 : n); i++) {
+        if (!(b->corpus[i] = corpus_open(joined ? n : 1, spec + i, why)))
+            return 0;
+        b->corpora++;
+    }
+    return 1;
+}
+
+/* Who gives sample k. Weighted sets were built 0.5% larger than their share, which covers what greedy rounding
+ * adds; without weights every set gives at most what it has. */
+static int mix(Blend *b, double *weights, int64_t wanted, char **why)
+{
+    int n = b->corpora;
+    int64_t sum = 0, *limit = xcalloc((size_t)n, 8);
+    double *w = xcalloc((size_t)n, 8);
+    for (int i = 0; i < n; i++) {
+        limit[i] = b->set[i].samples;
+        w[i] = weights ? weights[i] : (double)limit[i];
+        sum += weights ? (int64_t)ceil((double)wanted * weights[i]) : limit[i];
+    }
+    normalize(w, n);
+    b->samples = weights || wanted < 0 || wanted > sum ? sum : wanted;
+    int ok = weights || wanted <= sum;
+    if (!ok)
+        *why = xasprintf("without weights each corpus of data_path is used once, %" PRId64 " samples in all, but the run "
+                         "needs %" PRId64 "; change: give weights ([1, a, 1, b]), or fewer steps", sum, wanted);
+    if (ok) {
+        b->which = xcalloc((size_t)b->samples, sizeof *b->which);
+        b->nth = xcalloc((size_t)b->samples, sizeof *b->nth);
+        blend_order(n, w, limit, b->samples, b->which, b->nth);
+    }
+    free(w);
+    free(limit);
+    return ok;
+}
+
+int blend_open(Blend *b, int n, const char *const *path, const char *split, int which, int64_t wanted, int64_t seq,
+               uint32_t seed, char **why)
+{
+    static const char *const name[] = {"training", "validation", "testing"};
+    double edges[4], *weights = NULL;
+    const char **spec = xcalloc((size_t)n + 1, sizeof *spec);
+    int sets = 0, streams = 0, ok;
+    *b = (Blend){0};
+    *why = NULL;
+    ok = split_parse(split, edges, why);
+    if (ok && edges[which] == edges[which + 1]) {
+        *why = xasprintf("split '%s' leaves nothing for %s; change: split", split, name[which]);
+        ok = 0;
+    }
+    if (ok && (n < 1 || n > 2 * INT16_MAX)) {
+        *why = xasprintf("data_path has %d entries; change: name 1 to %d corpora", n, INT16_MAX);
+        ok = 0;
+    }
+    ok = ok && parse_path(n, path, &sets, spec, &weights, why);
+    for (int i = 0; ok && i < sets; i++)
+        streams += corpus_is_stream(spec[i]);
+    ok = ok && open_corpora(b, sets, spec, !weights && sets > 1 && streams == sets, why);
+    for (int i = 0; ok && i < b->corpora; i++) {
+        int64_t want = wanted;
+        if (weights)
+            want = (int64_t)ceil(ceil((double)wanted * weights[i]) * (1 + 0.005));
+        else if (b->corpora > 1)
+            want = -1;
+        ok = dataset_open(&b->set[i], b->corpus[i], edges[which], edges[which + 1], want, seq, seed, why);
+    }
+    if (ok && !weights && b->corpora == 1)
+        b->samples = b->set[0].samples;
+    else
+        ok = ok && mix(b, weights, wanted, why);
+    if (!ok)
+        blend_close(b);
+    free(weights);
+    free(spec);
+    return ok;
+}
+
+void blend_close(Blend *b)
+{
+    for (int i = 0; i < b->corpora; i++) {
+        dataset_close(&b->set[i]);
+        corpus_close(b->corpus[i]);
+    }
+    free(b->corpus);
+    free(b->set);
+    free(b->which);
+    free(b->nth);
+    *b = (Blend){0};
+}
+
+int blend_read(const Blend *b, int64_t k, int32_t *out, int *set, char **why)
+{
+    BUG_ON(k < 0 || k >= b->samples);
+    int i = b->which ? b->which[k] : 0;
+    if (set)
+        *set = i;
+    return dataset_read(&b->set[i], b->which ? b->nth[k] : k, out, why);
+}
+
+int64_t blend_epochs(const Blend *b)
+{
+    int64_t most = 0;
+    for (int i = 0; i < b->corpora; i++)
+        most = b->set[i].epochs > most ? b->set[i].epochs : most;
+    return most;
+}

@@ -1,0 +1,247 @@
+#define _GNU_SOURCE
+#include "loader.h"
+#include "base.h"
+#include "dataset.h"
+#include "tokenizer.h"
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLOTS 4                            /* one held by the caller, three read ahead */
+#define SCAN_BYTES ((int64_t)1 << 30)      /* corpora up to this are scanned whole at open */
+
+typedef struct {
+    Batch b;
+    int64_t room;       /* samples the arrays have room for */
+    char *why;          /* reading failed: what the caller dies of */
+} Slot;
+
+struct Loader {
+    Blend blend;
+    int64_t seq, vocab;
+    int32_t eod;
+    int reset_mask, reset_position, mask_eod, dp_rank, dp_size;
+    int32_t *text;                 /* [seq + 1] the thread's */
+    uint64_t fingerprint;
+    double waited;
+
+    /* Batch number q of the present run of calls lives in slot q % SLOTS. The caller holds q = taken - 1; the
+     * thread writes q = made while made - taken < SLOTS - 1. A jump starts a new run of calls: `turn` changes, and
+     * what the thread was reading for the old one is not counted. All under the lock. */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    Slot slot[SLOTS];
+    int64_t made, taken, turn;
+    int64_t next, n;               /* first sample of batch `made`; samples of a batch, all ranks; 0: none wanted */
+    int ending;
+};
+
+/* ---- the thread's side ---- */
+
+static void slot_resize(Slot *s, const Loader *l, int64_t batch)
+{
+    Batch *b = &s->b;
+    b->batch = batch;
+    b->seq = l->seq;
+    if (batch <= s->room)
+        return;
+    size_t tokens = (size_t)(batch * l->seq);
+    s->room = batch;
+    b->tokens = xrealloc(b->tokens, 4 * tokens);
+    b->labels = xrealloc(b->labels, 4 * tokens);
+    b->position = xrealloc(b->position, 4 * tokens);
+    b->loss_mask = xrealloc(b->loss_mask, 4 * tokens);
+    b->sample = xrealloc(b->sample, 8 * (size_t)batch);
+    if (l->reset_mask)
+        b->doc_start = xrealloc(b->doc_start, 4 * tokens);
+}
+
+static void slot_free(Slot *s)
+{
+    free(s->b.tokens);
+    free(s->b.labels);
+    free(s->b.position);
+    free(s->b.doc_start);
+    free(s->b.loss_mask);
+    free(s->b.sample);
+    free(s->why);
+}
+
+/* NULL, or why a token of sample k is no token. */
+static char *check_ids(const Loader *l, int64_t k, int set)
+{
+    uint32_t most = 0;   /* negative ids become large */
+    for (int64_t i = 0; i <= l->seq; i++)
+        most = (uint32_t)l->text[i] > most ? (uint32_t)l->text[i] : most;
+    if (most < l->vocab)
+        return NULL;
+    int64_t i = 0, sequence, offset;
+    while ((uint32_t)l->text[i] < l->vocab)
+        i++;
+    const Dataset *d = &l->blend.set[set];
+    dataset_where(d, l->blend.nth ? l->blend.nth[k] : k, i, &sequence, &offset);
+    return xasprintf("%s: document %" PRId64 ", token %" PRId64 " (sample %" PRId64 " of the run) is id %d, the vocabulary "
+                     "has %" PRId64 "; change: vocab_size or the tokenizer that made the corpus", d->corpus->name,
+                     sequence, offset, k, l->text[i], l->vocab);
+}
+
+/* Row i of the batch from l->text. */
+static void fill_row(const Loader *l, Batch *b, int64_t i)
+{
+    int64_t at = i * l->seq;
+    int32_t start = 0;
+    memcpy(b->tokens + at, l->text, 4 * (size_t)l->seq);
+    memcpy(b->labels + at, l->text + 1, 4 * (size_t)l->seq);
+    for (int32_t t = 0; t < l->seq; t++) {
+        int eod = l->text[t] == l->eod;
+        b->position[at + t] = t - (l->reset_position ? start : 0);
+        b->loss_mask[at + t] = !(eod && l->mask_eod);
+        if (b->doc_start)
+            b->doc_start[at + t] = start;
+        start = eod ? t + 1 : start;
+    }
+}
+
+static void slot_fill(Loader *l, Slot *s, int64_t first, int64_t n)
+{
+    int64_t batch = n / l->dp_size;
+    int set;
+    slot_resize(s, l, batch);
+    for (int64_t i = 0; i < batch && !s->why; i++) {
+        int64_t k = s->b.sample[i] = first + l->dp_rank * batch + i;
+        if (blend_read(&l->blend, k, l->text, &set, &s->why) && !(s->why = check_ids(l, k, set)))
+            fill_row(l, &s->b, i);
+    }
+    for (int c = 0; c < l->blend.corpora && !s->why; c++)
+        corpus_unchanged(l->blend.corpus[c], &s->why);
+}
+
+static void *read_ahead(void *arg)
+{
+    Loader *l = arg;
+    pthread_mutex_lock(&l->lock);
+    while (!l->ending) {
+        if (!l->n || l->made - l->taken >= SLOTS - 1 || l->next + l->n > l->blend.samples) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        int64_t turn = l->turn, first = l->next, n = l->n;
+        Slot *s = &l->slot[l->made % SLOTS];
+        free(s->why);
+        s->why = NULL;
+        pthread_mutex_unlock(&l->lock);
+        slot_fill(l, s, first, n);
+        pthread_mutex_lock(&l->lock);
+        if (turn != l->turn)
+            continue;
+        l->made++;
+        l->next += n;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* ---- the caller's side ---- */
+
+const Batch *loader_get(Loader *l, int64_t first, int64_t n)
+{
+    BUG_ON(n < 1 || n % l->dp_size || first < 0 || first + n > l->blend.samples);
+    pthread_mutex_lock(&l->lock);
+    if (n != l->n || first != l->next - (l->made - l->taken) * n) {
+        l->turn++;
+        l->made = l->taken;
+        l->next = first;
+        l->n = n;
+    }
+    l->taken++;
+    pthread_cond_broadcast(&l->changed);
+    double start = now();
+    while (l->made < l->taken)
+        pthread_cond_wait(&l->changed, &l->lock);
+    l->waited += now() - start;
+    Slot *s = &l->slot[(l->taken - 1) % SLOTS];
+    pthread_mutex_unlock(&l->lock);
+    if (s->why)
+        die(EXIT_DATA, "data", "%s", s->why);
+    return &s->b;
+}
+
+static void check_corpus(Loader *l, const Corpus *c)
+{
+    char *why = NULL;
+    TokenRange range;
+    uint64_t print;
+    int64_t bytes = 0;
+    for (int f = 0; f < c->files; f++) {
+        bytes += c->file[f].size;
+        if (c->file[f].type == TOKEN_U16 && l->vocab > 65536)
+            die(EXIT_DATA, "data", "%s: holds u16 tokens, which cannot name %" PRId64 " ids; change: vocab_size, or "
+                "tokenize again", c->file[f].path, l->vocab);
+    }
+    if ((bytes < SCAN_BYTES && !corpus_scan(c, l->vocab, &range, &why)) || !corpus_fingerprint(c, &print, &why))
+        die(EXIT_DATA, "data", "%s", why);
+    l->fingerprint = hash64(&print, sizeof print, l->fingerprint);
+}
+
+Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank, int dp_size)
+{
+    const Tokenizer *t = tokenizer_open(cfg);
+    Loader *l = xcalloc(1, sizeof *l);
+    char *why = NULL;
+    *l = (Loader){.seq = cfg->seq_length, .vocab = cfg->vocab_size, .eod = t->eod, .dp_rank = dp_rank,
+                  .dp_size = dp_size, .reset_mask = cfg->reset_attention_mask, .fingerprint = HASH_SEED,
+                  .reset_position = cfg->reset_position_ids, .mask_eod = cfg->eod_mask_loss};
+    if (!cfg->data_path.n)
+        die(EXIT_DATA, "data", "data_path is empty; change: name a corpus (`train tokenize` makes one)");
+    if (!blend_open(&l->blend, cfg->data_path.n, cfg->data_path.v, cfg->split, split, samples, cfg->seq_length,
+                    (uint32_t)cfg->seed, &why))
+        die(EXIT_DATA, "data", "%s", why);
+    if (split == SPLIT_TRAIN && cfg->max_epochs != CFG_ABSENT && loader_epochs(l) > cfg->max_epochs)
+        die(EXIT_DATA, "data", "the run needs %" PRId64 " epochs of its corpus, max_epochs is %" PRId64 "; change: "
+            "max_epochs, fewer steps, or a larger corpus", loader_epochs(l), cfg->max_epochs);
+    for (int i = 0; i < l->blend.corpora; i++)
+        check_corpus(l, l->blend.corpus[i]);
+    l->text = xcalloc((size_t)l->seq + 1, 4);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    sigset_t all, old;   /* signals are the main thread's */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    if (pthread_create(&l->thread, NULL, read_ahead, l))
+        die(EXIT_RESOURCE, "thread", "cannot start the loader's thread; change: raise the limit on processes");
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return l;
+}
+
+void loader_close(Loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    l->ending = 1;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+    pthread_mutex_destroy(&l->lock);
+    pthread_cond_destroy(&l->changed);
+    for (int i = 0; i < SLOTS; i++)
+        slot_free(&l->slot[i]);
+    blend_close(&l->blend);
+    free(l->text);
+    free(l);
+}
+
+double loader_wait_seconds(const Loader *l) { return l->waited; }
+int64_t loader_samples(const Loader *l) { return l->blend.samples; }
+int64_t loader_epochs(const Loader *l) { return blend_epochs(&l->blend); }
+uint64_t loader_fingerprint(const Loader *l) { return l->fingerprint; }
+
+int64_t loader_tokens(const Loader *l)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < l->blend.corpora; i++)
+        sum += l->blend.set[i].window.tokens;
+    return sum;
+}

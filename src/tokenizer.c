@@ -1,0 +1,42 @@
+#include "tokenizer.h"
+#include "base.h"
+#include <inttypes.h>
+#include <string.h>
+
+static int64_t byte_encode(const Tokenizer *t, const char *text, int64_t bytes, int32_t *out)
+{
+    (void)t;
+    for (int64_t i = 0; i < bytes; i++)
+        out[i] = (unsigned char)text[i];
+    return bytes;
+}
+
+#define EOD_TEXT "<|endoftext|>"
+
+static int64_t byte_decode(const Tokenizer *t, int32_t token, char *text)
+{
+    BUG_ON(token < 0 || token >= t->vocab);
+    if (token != t->eod) {
+        text[0] = (char)token;
+        return 1;
+    }
+    memcpy(text, EOD_TEXT, sizeof EOD_TEXT - 1);
+    return sizeof EOD_TEXT - 1;
+}
+
+static const Tokenizer byte = {"byte", 257, 256, sizeof EOD_TEXT - 1, byte_encode, byte_decode};
+
+const Tokenizer *tokenizer_named(const char *name) { return strcmp(name, byte.name) ? NULL : &byte; }
+
+const Tokenizer *tokenizer_open(const Config *cfg)
+{
+    if (cfg->tokenizer_type == TOKENIZER_TYPE_NONE) {
+        Tokenizer *t = xcalloc(1, sizeof *t);
+        *t = (Tokenizer){.name = "none", .vocab = (int32_t)cfg->vocab_size, .eod = (int32_t)cfg->vocab_size - 1};
+        return t;
+    }
+    if (cfg->vocab_size != byte.vocab)
+        die(EXIT_DATA, "tokenizer", "the byte tokenizer has %d ids, vocab_size is %" PRId64 "; change: leave vocab_size "
+            "out, or tokenizer_type: none for a corpus of other ids", byte.vocab, cfg->vocab_size);
+    return &byte;
+}
