@@ -20,6 +20,13 @@ static int test_failures, test_checks;
         }                                                                                                    \
     } while (0)
 
+/* What `cpu_isa` every device of a test is opened with: ISA of tests/run, "auto" without it. */
+static inline const char *test_isa(void)
+{
+    const char *isa = getenv("ISA");
+    return isa && *isa ? isa : "auto";
+}
+
 static inline int test_end(void)
 {
     printf("# %d checks, %d failed\n", test_checks, test_failures);

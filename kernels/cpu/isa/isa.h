@@ -31,6 +31,11 @@ typedef int32_t IntLane;
 #define VN ((int)(VBYTES / sizeof(REAL)))
 typedef REAL Vec __attribute__((vector_size(VBYTES)));
 typedef IntLane IVec __attribute__((vector_size(VBYTES)));
+#ifdef REAL_f64
+typedef uint64_t UVec __attribute__((vector_size(VBYTES)));
+#else
+typedef uint32_t UVec __attribute__((vector_size(VBYTES)));
+#endif
 
 static inline Vec vload(const REAL *p) { Vec v; memcpy(&v, p, sizeof v); return v; }
 static inline void vstore(REAL *p, Vec v) { memcpy(p, &v, sizeof v); }
@@ -56,14 +61,40 @@ static inline Vec vmin(Vec a, Vec b) { return VOP(min_)(a, b); }
 static inline Vec vmax(Vec a, Vec b) { return vselect(a > b, a, b); }
 static inline Vec vmin(Vec a, Vec b) { return vselect(a < b, a, b); }
 #endif
+static inline Vec vsqrt(Vec x)
+{
+    for (int i = 0; i < VN; i++)
+        x[i] = sizeof(REAL) == 8 ? (REAL)sqrt(x[i]) : (REAL)sqrtf((float)x[i]);
+    return x;
+}
 /* First n (< VN) lanes from memory, the rest `fill`; and back. */
 static inline Vec vload_part(const REAL *p, int64_t n, REAL fill)
 {
+#ifdef ISA_avx512
+    return VOP(mask_loadu_)(vset(fill), (1u << n) - 1, p);
+#else
     Vec v = vset(fill);
     memcpy(&v, p, (size_t)n * sizeof(REAL));
     return v;
+#endif
 }
-static inline void vstore_part(REAL *p, Vec v, int64_t n) { memcpy(p, &v, (size_t)n * sizeof(REAL)); }
+static inline void vstore_part(REAL *p, Vec v, int64_t n)
+{
+#ifdef ISA_avx512
+    VOP(mask_storeu_)(p, (1u << n) - 1, v);
+#else
+    memcpy(p, &v, (size_t)n * sizeof(REAL));
+#endif
+}
+/* The same where n may be VN or more: `for (i = 0; i < n; i += VN) vput(y + i, f(vget(x + i, n - i)), n - i)`. */
+static inline Vec vget(const REAL *p, int64_t n) { return n >= VN ? vload(p) : vload_part(p, n, 0); }
+static inline void vput(REAL *p, Vec v, int64_t n)
+{
+    if (n >= VN)
+        vstore(p, v);
+    else
+        vstore_part(p, v, n);
+}
 /* Sum and maximum of the lanes, always in the same order. */
 static inline REAL vsum(Vec v)
 {
@@ -84,7 +115,8 @@ static inline REAL vmaximum(Vec v)
     return a[0];
 }
 
-/* exp and tanh: F32 by polynomial, 2 ulp; F64 through libm lane by lane (the oracle is not in a hurry). */
+/* exp and erf: F32 by polynomial, within 2 ulp; F64 through libm lane by lane (the oracle is not in a hurry).
+ * In F32 exp(x) is 0 below x = -87.33654, where it leaves the normal range; NaN stays NaN. */
 static inline Vec vexp(Vec x)
 {
 #ifdef REAL_f64
@@ -93,11 +125,10 @@ static inline Vec vexp(Vec x)
     return x;
 #else
     /* x = n ln2 + r, |r| <= ln2/2; the polynomial is Cephes' expf (Moshier 1984) */
-    Vec hi = vset(88.3762626647949f), lo = vset(-87.33654f);
+    Vec hi = vset(88.72283f), lo = vset(-87.33654f);
     IVec under = x < lo, over = x > hi, nan = x != x;
     Vec c = vmin(vmax(x, lo), hi);
     Vec t = c * 1.44269504088896341f + 12582912.0f;        /* round to nearest by the 1.5 * 2^23 trick */
-    IVec n = (IVec)t - (IVec)vset(12582912.0f);
     Vec nf = t - 12582912.0f;
     Vec r = c - nf * 0.693359375f;
     r = r + nf * 2.12194440e-4f;
@@ -108,31 +139,40 @@ static inline Vec vexp(Vec x)
     p = p * r + 1.6666665459E-1f;
     p = p * r + 5.0000001201E-1f;
     p = p * r * r + r + 1.0f;
-    Vec s = (Vec)((n + 127) << 23);
-    Vec y = p * s;
+    /* times 2^n in the exponent bits: n = 128 comes only with p < 1, so nothing spills into the sign; the low
+     * bits of t hold n, and the shift drops the rest */
+    Vec y = (Vec)((UVec)p + ((UVec)t << 23));
     y = vselect(under, vset(0), y);
     y = vselect(over, vset(INFINITY), y);
     return vselect(nan, x, y);
 #endif
 }
-static inline Vec vtanh(Vec x)
+static inline Vec verf(Vec x)
 {
 #ifdef REAL_f64
     for (int i = 0; i < VN; i++)
-        x[i] = tanh(x[i]);
+        x[i] = erf(x[i]);
     return x;
 #else
-    /* small |x|: odd polynomial; else 1 - 2/(exp(2|x|) + 1) */
-    Vec a = vmax(x, -x), z = x * x;
-    Vec p = vset(-5.70498872745E-3f);
-    p = p * z + 2.06390887954E-2f;
-    p = p * z - 5.37397155531E-2f;
-    p = p * z + 1.33314422036E-1f;
-    p = p * z - 3.33332819422E-1f;
-    Vec small = p * z * x + x;
-    Vec big = 1.0f - 2.0f / (vexp(a + a) + 1.0f);
+    /* |x| < 0.9375: x + x P(x^2); else 1 - exp(-Q(|x|)), which is 1 from |x| = 4 on. P and Q are minimax fits of
+     * erf(x)/x - 1 (relative error 2e-8) and of -log erfc (error in erf 2e-9) */
+    Vec a = vmax(x, -x), z = x * x, b = vmin(a, vset(4.0f));
+    Vec p = vset(-0.00059431343f);
+    p = p * z + 0.004984377f;
+    p = p * z - 0.026761105f;
+    p = p * z + 0.11281682f;
+    p = p * z - 0.37612483f;
+    p = p * z + 0.12837915f;
+    Vec q = vset(-0.00019295399f);
+    q = q * b + 0.0030139794f;
+    q = q * b - 0.022110492f;
+    q = q * b + 0.10369034f;
+    q = q * b + 0.6374568f;
+    q = q * b + 1.1275128f;
+    q = q * b + 0.000235039f;
+    Vec big = 1.0f - vexp(-q);
     big = vselect(x < 0, -big, big);
-    return vselect(a < 0.625f, small, big);
+    return vselect(a >= 0.9375f, big, p * x + x);      /* NaN takes the polynomial and stays NaN */
 #endif
 }
 
@@ -175,8 +215,33 @@ static inline uint16_t f32_to_bf16(float f)
         return (uint16_t)(u >> 16 | 0x40);
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
-static inline float f16_to_f32(uint16_t h) { _Float16 x; memcpy(&x, &h, 2); return (float)x; }
-static inline uint16_t f32_to_f16(float f) { _Float16 x = (_Float16)f; uint16_t h; memcpy(&h, &x, 2); return h; }
+/* F16 by its bits: with some compilers _Float16 is a library call per element, and not on every CPU a type */
+static inline float f16_to_f32(uint16_t h)
+{
+    uint32_t u = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16, small;
+    float f;
+    memcpy(&f, &(uint32_t){u + (113u << 23)}, 4);          /* subnormal: 2^-14 (1 + m) - 2^-14 */
+    f -= 0x1p-14f;
+    memcpy(&small, &f, 4);
+    u = u >= 0x0f800000 ? u + (224u << 23) : u >= 0x00800000 ? u + (112u << 23) : small;
+    u |= sign;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static inline uint16_t f32_to_f16(float f)
+{
+    uint32_t u, sign, small, h;
+    memcpy(&u, &f, 4);
+    sign = u >> 16 & 0x8000;
+    u &= 0x7fffffff;
+    memcpy(&f, &u, 4);
+    f += 0.5f;                                             /* a unit of 0.5 is a unit of the subnormals: rounds there */
+    memcpy(&small, &f, 4);
+    h = (u - (112u << 23) + 0xfff + (u >> 13 & 1)) >> 13;
+    h = u < 0x38800000 ? small - 0x3f000000 : u >= 0x47800000 ? 0x7c00 : h;
+    h = u > 0x7f800000 ? 0x7e00 | (u >> 13 & 0x3ff) : h;
+    return (uint16_t)(h | sign);
+}
 
 /* n elements of storage to reals and back, vectorised (convert.c). */
 void FN(load_reals)(REAL *dst, const void *src, int64_t n, Dtype type);
@@ -198,9 +263,15 @@ static inline void row_done(Mat m, int64_t r, const REAL *buf)
         FN(store_reals)(mat_at(m, r, 0), buf, m.cols, m.type);
 }
 
-/* The thread's own buffer, `slot` 0..ROW_SLOTS-1 of ROW_MAX reals each: rows up to ROW_MAX columns. Wider rows are worked
- * on in pieces by the ops that can meet them (xent). */
+/* The thread's own buffer, `slot` 0..ROW_SLOTS-1 of ROW_MAX reals each: rows up to ROW_MAX columns. Wider rows
+ * are worked on in pieces by the ops that can meet them. */
 REAL *FN(row_buf)(Device *d, int thread, int slot);
+
+/* Dropout masks. Four consecutive elements share one Philox counter (vphilox): element i is kept iff word i % 4 of
+ *   activations   philox(key, column / 4 | position << 32, sample)              i = column of the whole row
+ *   attention     philox(key, key position / 4 | query position << 32, sample << 16 | head)  i = key position
+ * is at least p * 2^32. */
+static inline uint32_t dropout_limit(double p) { return (uint32_t)ceil(p * 0x1p32); }
 
 #define X(name, args) void FN(cpu_##name) args;
 OPS(X)

@@ -1,0 +1,170 @@
+/* optim -- one update of each optimizer, and sums of squares.
+ *
+ * Every element goes through the same vector code wherever it lies (a tail is padded to a vector), so an update
+ * has the same bits however the weights are cut into shards. */
+#include "isa.h"
+
+#define BLOCK 16384            /* elements of a work item */
+#define PIECE 1024             /* elements between two conversions to storage: still in L1 */
+
+/* The arrays of an update; NULL where the optimizer has none. */
+enum { W, M, V, DIR, G, ARRAYS };
+
+/* Updates n elements, n a multiple of VN. */
+typedef void Rule(const Update *u, REAL *const a[ARRAYS], int64_t n);
+typedef struct { const Update *u; Rule *rule; REAL *dir; void *out; } Job;
+
+static void update_piece(const Job *j, REAL *const p[ARRAYS], int64_t n)
+{
+    int64_t whole = n - n % VN, left = n - whole;
+    REAL tail[ARRAYS][VN], *q[ARRAYS];
+    if (whole)
+        j->rule(j->u, p, whole);
+    if (!left)
+        return;
+    for (int k = 0; k < ARRAYS; k++) {
+        q[k] = p[k] ? tail[k] : NULL;
+        if (p[k])
+            vstore(tail[k], vload_part(p[k] + whole, left, 0));
+    }
+    j->rule(j->u, q, VN);
+    for (int k = 0; k < G; k++)
+        if (p[k])
+            vstore_part(p[k] + whole, vload(tail[k]), left);
+}
+
+static void update_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const Job *j = ctx;
+    const Update *u = j->u;
+    REAL *const base[ARRAYS] = {u->w, u->m, u->v, j->dir, (REAL *)u->g};
+    int64_t end = (item + 1) * BLOCK < u->n ? (item + 1) * BLOCK : u->n;
+    for (int64_t i = item * BLOCK, n; i < end; i += n) {
+        REAL *p[ARRAYS];
+        n = end - i < PIECE ? end - i : PIECE;
+        for (int k = 0; k < ARRAYS; k++)
+            p[k] = base[k] ? base[k] + i : NULL;
+        update_piece(j, p, n);
+        if (j->out)
+            FN(store_reals)((char *)j->out + (size_t)i * dtype_size(u->out_type), p[W], n, u->out_type);
+    }
+}
+
+static void update(Device *d, const Update *u, Rule *rule, const void *dir, void *out)
+{
+    Job j = {u, rule, (REAL *)dir, out};
+    pool_run(d->pool, update_item, &j, (u->n + BLOCK - 1) / BLOCK);
+}
+
+/* The moments of Adam; returns mhat / (sqrt(vhat) + eps). */
+static inline Vec adam_direction(const Update *u, REAL *const a[ARRAYS], int64_t i)
+{
+    Vec g = vload(a[G] + i) * (REAL)u->gscale;
+    Vec m = vload(a[M] + i) * (REAL)u->beta1 + g * (REAL)(1 - u->beta1);
+    Vec v = vload(a[V] + i) * (REAL)u->beta2 + g * g * (REAL)(1 - u->beta2);
+    vstore(a[M] + i, m);
+    vstore(a[V] + i, v);
+    return m * (REAL)(1 / u->bias1) / (vsqrt(v * (REAL)(1 / u->bias2)) + (REAL)u->eps);
+}
+
+static void adam_rule(const Update *u, REAL *const a[ARRAYS], int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VN) {
+        Vec w = vload(a[W] + i), dir = adam_direction(u, a, i);
+        vstore(a[W] + i, w - (REAL)u->lr * (dir + (REAL)u->wd * w));
+    }
+}
+
+static void lamb_rule(const Update *u, REAL *const a[ARRAYS], int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VN)
+        vstore(a[DIR] + i, adam_direction(u, a, i) + (REAL)u->wd * vload(a[W] + i));
+}
+
+static void lamb_step(const Update *u, REAL *const a[ARRAYS], int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VN)
+        vstore(a[W] + i, vload(a[W] + i) - (REAL)(u->lr * u->trust) * vload(a[DIR] + i));
+}
+
+static void sgd_rule(const Update *u, REAL *const a[ARRAYS], int64_t n)
+{
+    REAL momentum = (REAL)u->momentum;
+    for (int64_t i = 0; i < n; i += VN) {
+        Vec w = vload(a[W] + i), g = vload(a[G] + i) * (REAL)u->gscale + (REAL)u->wd * w, step = g;
+        if (a[M]) {
+            Vec m = momentum * vload(a[M] + i) + g;
+            vstore(a[M] + i, m);
+            step = u->nesterov ? g + momentum * m : m;
+        }
+        vstore(a[W] + i, w - (REAL)u->lr * step);
+    }
+}
+
+static void lars_rule(const Update *u, REAL *const a[ARRAYS], int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VN) {
+        Vec w = vload(a[W] + i), g = vload(a[G] + i) * (REAL)u->gscale + (REAL)u->wd * w;
+        Vec m = (REAL)u->momentum * vload(a[M] + i) + (REAL)(u->lr * u->trust) * g;
+        vstore(a[M] + i, m);
+        vstore(a[W] + i, w - m);
+    }
+}
+
+void FN(cpu_adam)(Device *d, const Update *u) { update(d, u, adam_rule, NULL, u->out); }
+void FN(cpu_lamb_direction)(Device *d, const Update *u, void *dir) { update(d, u, lamb_rule, dir, NULL); }
+void FN(cpu_lamb_apply)(Device *d, const Update *u, const void *dir) { update(d, u, lamb_step, dir, u->out); }
+void FN(cpu_lars)(Device *d, const Update *u) { update(d, u, lars_rule, NULL, u->out); }
+
+void FN(cpu_sgd)(Device *d, const Update *u)
+{
+    BUG_ON(!u->m && u->momentum != 0);
+    update(d, u, sgd_rule, NULL, u->out);
+}
+
+/* Sixteen F64 accumulators whatever the vector length: all instruction sets add in the same order. */
+#define SUMS 16
+typedef struct { const void *x; int64_t n; Dtype type; double *out; } SumJob;
+typedef double DVec __attribute__((vector_size(VBYTES)));
+
+static void sumsq_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const SumJob *j = ctx;
+    int64_t end = (item + 1) * SUMSQ_BLOCK < j->n ? (item + 1) * SUMSQ_BLOCK : j->n, n;
+    double piece[PIECE], sum[SUMS] = {0};
+    for (int64_t i = item * SUMSQ_BLOCK; i < end; i += n) {
+        const char *x = (const char *)j->x + (size_t)i * dtype_size(j->type);
+        REAL buf[PIECE];
+        n = end - i < PIECE ? end - i : PIECE;
+        if (j->type == F64) {
+            memcpy(piece, x, (size_t)n * sizeof(double));
+        } else {
+            FN(load_reals)(buf, x, n, j->type);
+            for (int64_t k = 0; k < n; k++)
+                piece[k] = buf[k];
+        }
+        int64_t padded = (n + SUMS - 1) / SUMS * SUMS;
+        for (int64_t k = n; k < padded; k++)
+            piece[k] = 0;
+        for (int64_t k = 0; k < padded; k += SUMS)
+            for (int s = 0; s < SUMS; s += VBYTES / 8) {
+                DVec a, v;
+                memcpy(&a, sum + s, sizeof a);
+                memcpy(&v, piece + k + s, sizeof v);
+                a += v * v;
+                memcpy(sum + s, &a, sizeof a);
+            }
+    }
+    for (int k = SUMS / 2; k; k /= 2)
+        for (int s = 0; s < k; s++)
+            sum[s] += sum[s + k];
+    j->out[item] = sum[0];
+}
+
+void FN(cpu_sumsq)(Device *d, double *out, const void *x, int64_t n, Dtype type)
+{
+    SumJob j = {x, n, type, out};
+    pool_run(d->pool, sumsq_item, &j, (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK);
+}

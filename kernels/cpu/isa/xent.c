@@ -1,0 +1,117 @@
+/* xent -- cross-entropy of rows of logits, one pass over memory for each of its two steps: a piece that fits L1 is
+ * read for its maximum and again for its sum (Milakov, Gimelshein 2018, arXiv:1805.02867). */
+#include "isa.h"
+
+#define PIECE 2048             /* a multiple of every VN */
+
+typedef struct {
+    Device *d;
+    Mat stats, logits, loss, dlogits;
+    const int32_t *label;
+    const float *mask;
+    int64_t v0, valid;
+    double scale;
+} Job;
+
+static REAL largest_of(const REAL *x, int64_t n)
+{
+    Vec m[4] = {vset(-INFINITY), vset(-INFINITY), vset(-INFINITY), vset(-INFINITY)};
+    int64_t i = 0;
+    for (; i + 4 * VN <= n; i += 4 * VN)
+        for (int k = 0; k < 4; k++)
+            m[k] = vmax(vload(x + i + k * VN), m[k]);
+    for (; i + VN <= n; i += VN)
+        m[0] = vmax(vload(x + i), m[0]);
+    if (i < n)
+        m[1] = vmax(vload_part(x + i, n - i, -INFINITY), m[1]);
+    return vmaximum(vmax(vmax(m[0], m[1]), vmax(m[2], m[3])));
+}
+
+static REAL sum_exp(const REAL *x, int64_t n, REAL largest)
+{
+    Vec s[2] = {{0}};
+    int64_t i = 0;
+    for (; i + 2 * VN <= n; i += 2 * VN)
+        for (int k = 0; k < 2; k++)
+            s[k] += vexp(vload(x + i + k * VN) - largest);
+    for (; i + VN <= n; i += VN)
+        s[0] += vexp(vload(x + i) - largest);
+    if (i < n)
+        s[1] += vexp(vload_part(x + i, n - i, -INFINITY) - largest);
+    return vsum(s[0] + s[1]);
+}
+
+static void stats_item(void *ctx, int64_t r, int thread)
+{
+    (void)thread;
+    const Job *j = ctx;
+    const REAL *x = mat_at(j->logits, r, 0);
+    REAL *stats = mat_at(j->stats, r, 0), largest = -INFINITY, sum = 0;
+    for (int64_t c = 0; c < j->valid; c += PIECE) {
+        int64_t n = j->valid - c < PIECE ? j->valid - c : PIECE;
+        REAL m = largest_of(x + c, n);
+        if (m > largest) {
+            sum *= (REAL)exp((double)(largest - m));
+            largest = m;
+        }
+        /* while all are -inf the sum is 0: subtracting 0 then avoids -inf + inf. A NaN stays in the sum */
+        sum += sum_exp(x + c, n, largest == -INFINITY ? 0 : largest);
+    }
+    int64_t v = j->label[r] - j->v0;
+    stats[0] = largest;
+    stats[1] = sum;
+    stats[2] = v >= 0 && v < j->valid ? x[v] : -INFINITY;
+}
+
+static void check(const Job *j)
+{
+    BUG_ON(j->logits.type != REAL_TYPE || j->stats.type != REAL_TYPE || j->stats.cols != 3);
+    BUG_ON(j->stats.rows != j->logits.rows || j->valid < 0 || j->valid > j->logits.cols);
+}
+
+void FN(cpu_xent_stats)(Device *d, Mat stats, Mat logits, const int32_t *label, int64_t v0, int64_t valid)
+{
+    Job j = {.d = d, .stats = stats, .logits = logits, .label = label, .v0 = v0, .valid = valid};
+    check(&j);
+    pool_run(d->pool, stats_item, &j, logits.rows);
+}
+
+/* dlogits may start at the logits: pieces go left to right and an element is never wider than a real, so what is
+ * written lies behind what is still to be read. */
+static void grad_item(void *ctx, int64_t r, int thread)
+{
+    const Job *j = ctx;
+    const REAL *x = mat_at(j->logits, r, 0), *stats = mat_at(j->stats, r, 0);
+    double mask = j->mask ? j->mask[r] : 1;
+    int64_t v = j->label[r] - j->v0;
+    /* a masked row gives zeros whatever its label and its logits are */
+    *(REAL *)mat_at(j->loss, r, 0) =
+        mask == 0 ? 0 : (REAL)(mask * (log((double)stats[1]) + ((double)stats[0] - (double)stats[2])));
+    if (!j->dlogits.p)
+        return;
+    REAL k = (REAL)(mask * j->scale), norm = k / stats[1], *buf = FN(row_buf)(j->d, thread, 0);
+    for (int64_t c = 0; c < j->dlogits.cols; c += PIECE) {
+        int64_t n = j->dlogits.cols - c < PIECE ? j->dlogits.cols - c : PIECE;
+        int64_t in = mask == 0 || c >= j->valid ? 0 : j->valid - c < n ? j->valid - c : n;
+        Mat dm = mat_cols(j->dlogits, c, n);
+        REAL *dx = row_out(dm, r, buf);
+        for (int64_t i = 0; i < in; i += VN)
+            vput(dx + i, vexp(vget(x + c + i, in - i) - stats[0]) * norm, in - i);
+        for (int64_t i = in; i < n; i++)
+            dx[i] = 0;
+        if (v >= c && v < c + in)
+            dx[v - c] -= k;
+        row_done(dm, r, dx);
+    }
+}
+
+void FN(cpu_xent_grad)(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,
+                       const float *mask, int64_t v0, int64_t valid, double scale)
+{
+    Job j = {.d = d, .stats = stats, .logits = logits, .loss = loss, .dlogits = dlogits, .label = label,
+             .mask = mask, .v0 = v0, .valid = valid, .scale = scale};
+    check(&j);
+    BUG_ON(loss.type != REAL_TYPE || loss.rows != logits.rows);
+    BUG_ON(dlogits.p && (dlogits.rows != logits.rows || dlogits.cols != logits.cols));
+    pool_run(d->pool, grad_item, &j, logits.rows);
+}
