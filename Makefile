@@ -47,6 +47,7 @@ endif
 
 LIB_SRC  := $(wildcard kernels/*.c kernels/cpu/*.c parallel/*.c src/*.c)
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(ISA_OBJ)
+LIB      := $(BUILD)/gridiron.a
 TEST_SRC := $(wildcard tests/test_*.c)
 TEST_BIN := $(TEST_SRC:tests/%.c=$(BUILD)/%)
 
@@ -55,10 +56,15 @@ all: train
 train: $(BUILD)/train
 	@cp -f $< $@
 
-$(BUILD)/train: $(BUILD)/train.o $(LIB_OBJ)
+# an archive, so that a test links the rooms that it enters and no others
+$(LIB): $(LIB_OBJ)
+	@rm -f $@
+	@ar rcs $@ $^
+
+$(BUILD)/train: $(BUILD)/train.o $(LIB)
 	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
-$(BUILD)/test_%: $(BUILD)/tests/test_%.o $(LIB_OBJ)
+$(BUILD)/test_%: $(BUILD)/tests/test_%.o $(LIB)
 	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 $(BUILD)/train.o: train.c

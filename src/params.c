@@ -108,12 +108,15 @@ void params_close(Params *p)
     *p = (Params){0};
 }
 
-void params_layout(Params *p, Arena *run, int moments)
+void params_layout(Params *p, Arena *run, int gradients, int moments)
 {
     size_t real = (size_t)p->elems * dtype_size(p->real);
-    p->weight = arena_take(run, (size_t)p->elems * dtype_size(p->type));
+    p->weight = p->master = arena_take(run, (size_t)p->elems * dtype_size(p->type));
+    if (!gradients)
+        return;
     p->grad = arena_take(run, real);
-    p->master = p->type == p->real ? p->weight : arena_take(run, real);
+    if (p->type != p->real)
+        p->master = arena_take(run, real);
     for (int i = 0; i < moments; i++)
         p->moment[i] = arena_take(run, real);
 }

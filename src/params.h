@@ -127,10 +127,11 @@ typedef struct {
 void params_open(Params *p, const Config *cfg, const Grid *grid);
 void params_close(Params *p);
 
-/* Lays the flat arrays out in `run` (which may be counting). moments: 0, 1 or 2. */
-void params_layout(Params *p, Arena *run, int moments);
+/* Lays the flat arrays out in `run` (which may be counting). Without gradients there are weights alone. moments: 0 to 2. */
+void params_layout(Params *p, Arena *run, int gradients, int moments);
 
-/* Initial values, the same bits in every layout: a function of (seed, name, index in the global tensor). */
+/* Initial values, the same bits in every layout: a function of (seed, name, index in the global tensor). Needs a layout
+ * with gradients. */
 void params_init(Params *p, Device *d);
 
 /* weight <- master (bf16, fp16); nothing when they are one. */

@@ -1,0 +1,148 @@
+/* train generate -- a sample of text: the prompt goes through the model once, then one token at a time over the cache of
+ * keys and values. */
+#define _GNU_SOURCE
+#include "args.h"
+#include "commands.h"
+#include "run.h"
+#include "sample.h"
+#include "tokenizer.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int falling(const void *a, const void *b, void *logits)
+{
+    int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
+    const double *x = logits;
+    return x[i] != x[j] ? (x[i] < x[j] ? 1 : -1) : i - j;
+}
+
+int32_t sample_token(const Sampling *s, const double *logits, int64_t n, int64_t position, int32_t *order)
+{
+    for (int32_t i = 0; i < n; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)n, sizeof *order, falling, (void *)logits);
+    if (s->temperature == 0)
+        return order[0];
+    int64_t keep = s->top_k && s->top_k < n ? s->top_k : n;
+    double total = 0, cut = 0;
+    for (int64_t i = 0; i < keep; i++)
+        total += exp((logits[order[i]] - logits[order[0]]) / s->temperature);
+    for (int64_t i = 0; i < keep; i++) {      /* the fewest tokens whose share reaches top_p */
+        cut += exp((logits[order[i]] - logits[order[0]]) / s->temperature);
+        if (cut >= s->top_p * total)
+            keep = i + 1;
+    }
+    double u = rng_uniform(rng_key(s->seed, "sample"), 0, (uint64_t)position) * cut, sum = 0;
+    for (int64_t i = 0; i < keep; i++) {
+        sum += exp((logits[order[i]] - logits[order[0]]) / s->temperature);
+        if (u < sum)
+            return order[i];
+    }
+    return order[keep - 1];
+}
+
+int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t n, int64_t count, int32_t end, int32_t *out)
+{
+    int64_t V = r->cfg->vocab_size, made = 0;
+    double *logits = xcalloc((size_t)V, sizeof *logits);
+    float *narrow = xcalloc((size_t)V, sizeof *narrow);
+    int32_t *order = xcalloc((size_t)V, sizeof *order);
+    Mat row = r->params.real == F64 ? mat(logits, 1, V, F64) : mat(narrow, 1, V, F32);
+    r->cache.length = 0;
+    while (made < count) {
+        model_extend(&r->model, &r->cache, made ? &out[made - 1] : prompt, made ? 1 : n, row);
+        for (int64_t i = 0; row.type == F32 && i < V; i++)
+            logits[i] = narrow[i];
+        out[made] = sample_token(s, logits, V, r->cache.length, order);
+        if (out[made++] == end)
+            break;
+    }
+    free(logits);
+    free(narrow);
+    free(order);
+    return made;
+}
+
+/* Bytes that are no UTF-8 become U+FFFD: a byte-level model may stop within a character. */
+static char *valid_utf8(const char *text, size_t n)
+{
+    char *out = xcalloc(3 * n + 1, 1), *to = out;
+    while (n) {
+        size_t k = 4 < n ? 4 : n;
+        json_t *ok = NULL;
+        while (k && !(ok = json_stringn(text, k)))
+            k--;
+        memcpy(to, ok ? text : "\xEF\xBF\xBD", ok ? k : 3);
+        to += ok ? k : 3;
+        text += ok ? k : 1;
+        n -= ok ? k : 1;
+        json_decref(ok);
+    }
+    return out;
+}
+
+static void print_sample(const Tokenizer *tok, const char *prompt, const int32_t *token, int64_t n, int json)
+{
+    char *text = xcalloc((size_t)(n * tok->longest) + 1, 1);
+    int64_t bytes = 0;
+    json_t *tokens = json_array();
+    for (int64_t i = 0; i < n; i++) {
+        if (token[i] != tok->eod)
+            bytes += tok->decode(tok, token[i], text + bytes);
+        json_array_append_new(tokens, json_integer(token[i]));
+    }
+    if (json) {
+        char *clean = valid_utf8(text, (size_t)bytes), *asked = valid_utf8(prompt, strlen(prompt));
+        json_t *j = json_pack("{s:s s:o s:s}", "prompt", asked, "tokens", tokens, "text", clean);
+        json_dumpf(j, stdout, JSON_COMPACT);
+        json_decref(j);
+        free(clean);
+        free(asked);
+    } else {
+        fputs(prompt, stdout);
+        fwrite(text, 1, (size_t)bytes, stdout);
+        json_decref(tokens);
+    }
+    putchar('\n');
+    free(text);
+}
+
+int command_generate(int argc, char **argv)
+{
+    Args a = args_open("generate", argc, argv);
+    const char *text = args_value(&a, "--prompt");
+    int64_t count = (int64_t)args_number(&a, "--tokens", 256, 1, 1e9);
+    Sampling s = {.temperature = args_number(&a, "--temperature", 0.8, 0, 100),
+                  .top_k = (int64_t)args_number(&a, "--top-k", 0, 0, 1e9), .top_p = args_number(&a, "--top-p", 1, 1e-9, 1)};
+    double seed = args_number(&a, "--seed", -1, 0, 9e15);
+    int json = args_flag(&a, "--json");
+    const char *path = args_next(&a, "CONFIG");
+    args_end(&a, 1);
+    const Config *cfg = config_load(path, a.n, a.v, 1, USE_LOAD);
+    s.seed = seed < 0 ? (uint64_t)cfg->seed : (uint64_t)seed;
+    const Tokenizer *tok = tokenizer_open(cfg);
+    if (!tok->encode)
+        die(EXIT_DATA, "tokenizer", "tokenizer_type %s cannot turn text into tokens; change: set the tokenizer that the corpus "
+            "was made with", tok->name);
+    if (!text)
+        text = "";
+    int32_t *prompt = xcalloc(strlen(text) + 1, sizeof *prompt);
+    int64_t n = tok->encode(tok, text, (int64_t)strlen(text), prompt);
+    if (!n)                                    /* nothing said: start as a document starts */
+        prompt[n++] = tok->eod;
+    if (n + count > cfg->max_position_embeddings)
+        die(EXIT_CONFIG, "generate-length", "a prompt of %lld tokens and --tokens %lld make more than the %lld positions of "
+            "the model; change: --tokens %lld or a shorter prompt", (long long)n, (long long)count,
+            (long long)cfg->max_position_embeddings, (long long)(cfg->max_position_embeddings - n));
+    Run r;
+    run_open(&r, cfg, RUN_FORWARD, n + count, NULL);
+    free(run_load(&r, cfg->load));
+    int32_t *out = xcalloc((size_t)count, sizeof *out);
+    int64_t made = generate_text(&r, &s, prompt, n, count, tok->eod, out);
+    print_sample(tok, text, out, made, json);
+    free(out);
+    free(prompt);
+    run_close(&r);
+    return EXIT_DONE;
+}
