@@ -1,11 +1,11 @@
 #define _GNU_SOURCE
 #include "corpus.h"
 #include "base.h"
+#include "file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -40,25 +40,20 @@ const char *token_type_name(TokenType t)
 
 static int64_t stamp(const struct stat *s) { return (int64_t)s->st_mtim.tv_sec * 1000000000 + s->st_mtim.tv_nsec; }
 
-/* O_NONBLOCK: opening a FIFO must not wait for its writer. */
-static int file_open(TokenFile *f, const char *path, char **why)
+static int token_open(TokenFile *f, const char *path, char **why)
 {
     struct stat s;
-    *f = (TokenFile){.fd = -1};
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    char text[WHY];
+    int64_t size;
+    int fd = file_open(AT_FDCWD, path, 0, &size, text);
+    *f = (TokenFile){.fd = fd};
     if (fd < 0)
-        return fail(why, "%s: cannot open: %s; change: correct data_path or the file's permissions", path,
-                    strerror(errno));
-    if (fstat(fd, &s) || !S_ISREG(s.st_mode)) {
-        close(fd);
-        return fail(why, "%s: is %s, not a regular file; change: name a token file", path,
-                    S_ISDIR(s.st_mode) ? "a directory" : S_ISFIFO(s.st_mode) ? "a FIFO" : "a device or socket");
-    }
-    *f = (TokenFile){.path = xstrdup(path), .fd = fd, .size = s.st_size, .changed = stamp(&s)};
+        return fail(why, "%s; change: correct data_path or the file's permissions", text);
+    *f = (TokenFile){.path = xstrdup(path), .fd = fd, .size = size, .changed = fstat(fd, &s) ? 0 : stamp(&s)};
     return 1;
 }
 
-static void file_close(TokenFile *f)
+static void token_close(TokenFile *f)
 {
     if (f->fd >= 0)
         close(f->fd);
@@ -66,7 +61,7 @@ static void file_close(TokenFile *f)
     *f = (TokenFile){.fd = -1};
 }
 
-static int file_unchanged(const TokenFile *f, char **why)
+static int token_unchanged(const TokenFile *f, char **why)
 {
     struct stat s;
     const char *what = NULL;
@@ -84,21 +79,11 @@ static int file_unchanged(const TokenFile *f, char **why)
                          "checkpoint", f->path, what);
 }
 
-static int file_read(const TokenFile *f, void *to, int64_t at, int64_t bytes, char **why)
+static int token_bytes(const TokenFile *f, void *to, int64_t at, int64_t bytes, char **why)
 {
-    for (char *p = to; bytes > 0;) {
-        ssize_t n = pread(f->fd, p, (size_t)bytes, at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return fail(why, "%s: cannot read %" PRId64 " bytes at byte %" PRId64 ": %s; change: check the disk or "
-                        "the network mount", f->path, bytes, at, strerror(errno));
-        if (n == 0)
-            return fail(why, "%s: ends at byte %" PRId64 ", %" PRId64 " bytes early: it was truncated; change: restore "
-                        "the file", f->path, at, bytes);
-        p += n, at += n, bytes -= n;
-    }
-    return 1;
+    char text[WHY];
+    return file_read_at(f->fd, f->path, to, bytes, at, text) ||
+           fail(why, "%s; change: restore the file, or check the disk or the network mount", text);
 }
 
 /* ---- opening ---- */
@@ -135,7 +120,7 @@ static int64_t peek(const TokenFile *f, unsigned char h[64])
 {
     int64_t n = f->size < 64 ? f->size : 64;
     char *why = NULL;
-    if (!file_read(f, h, 0, n, &why)) {
+    if (!token_bytes(f, h, 0, n, &why)) {
         free(why);
         return 0;
     }
@@ -194,8 +179,8 @@ static int idx_sequences(Corpus *c, char **why)
     int ok = 1;
     for (int64_t i = 0; ok && i < c->sequences; i += rows) {
         int64_t n = c->sequences - i < rows ? c->sequences - i : rows;
-        ok = file_read(x, length, IDX_HEAD + 4 * i, 4 * n, why) &&
-             file_read(x, at, IDX_HEAD + 4 * c->sequences + 8 * i, 8 * n, why);
+        ok = token_bytes(x, length, IDX_HEAD + 4 * i, 4 * n, why) &&
+             token_bytes(x, at, IDX_HEAD + 4 * c->sequences + 8 * i, 8 * n, why);
         for (int64_t k = 0; ok && k < n; k++) {
             if (length[k] < 0)
                 ok = fail(why, "%s: sequence %" PRId64 " has length %d; change: make the pair again", x->path, i + k,
@@ -229,7 +214,7 @@ static int idx_documents(Corpus *c, char **why)
     int ok = 1;
     for (int64_t i = 0; ok && i < d; i += rows) {
         int64_t n = d - i < rows ? d - i : rows;
-        ok = file_read(&c->index, doc, from + 8 * i, 8 * n, why);
+        ok = token_bytes(&c->index, doc, from + 8 * i, 8 * n, why);
         for (int64_t k = 0; ok && k < n; before = doc[k++])
             if (doc[k] < before || doc[k] > c->sequences || (i + k == 0 && doc[k]) ||
                 (i + k == d - 1 && doc[k] != c->sequences))
@@ -245,7 +230,7 @@ static int open_megatron(Corpus *c, const char *prefix, char **why)
     char *idx = xasprintf("%s.idx", prefix), *bin = xasprintf("%s.bin", prefix);
     c->kind = "megatron";
     c->files = 1;
-    int ok = file_open(&c->index, idx, why) && file_open(&c->file[0], bin, why) && idx_header(c, why) &&
+    int ok = token_open(&c->index, idx, why) && token_open(&c->file[0], bin, why) && idx_header(c, why) &&
              idx_sequences(c, why) && idx_documents(c, why);
     free(idx);
     free(bin);
@@ -258,7 +243,7 @@ static int open_stream(Corpus *c, const char *path, int raw, char **why)
     c->file = xrealloc(c->file, sizeof *c->file * (size_t)(c->files + 1));
     TokenFile *f = &c->file[c->files];
     unsigned char h[64] = {0};
-    if (!file_open(f, path, why))
+    if (!token_open(f, path, why))
         return 0;
     c->files++;
     int64_t n = peek(f, h), count;
@@ -377,8 +362,8 @@ Corpus *corpus_open(int specs, const char *const *spec, char **why)
 void corpus_close(Corpus *c)
 {
     for (int i = 0; i < c->files; i++)
-        file_close(&c->file[i]);
-    file_close(&c->index);
+        token_close(&c->file[i]);
+    token_close(&c->index);
     free(c->file);
     free(c->name);
     free(c);
@@ -387,9 +372,9 @@ void corpus_close(Corpus *c)
 int corpus_unchanged(const Corpus *c, char **why)
 {
     for (int i = 0; i < c->files; i++)
-        if (!file_unchanged(&c->file[i], why))
+        if (!token_unchanged(&c->file[i], why))
             return 0;
-    return file_unchanged(&c->index, why);
+    return token_unchanged(&c->index, why);
 }
 
 /* ---- windows ---- */
@@ -426,7 +411,7 @@ int window_open(Window *w, const Corpus *c, double from, double to, char **why)
         w->first = beg;
         w->count = end - beg;
         w->length = xcalloc((size_t)w->count, 4);
-        if (!file_read(&c->index, w->length, IDX_HEAD + 4 * beg, 4 * w->count, why))
+        if (!token_bytes(&c->index, w->length, IDX_HEAD + 4 * beg, 4 * w->count, why))
             return 0;
     }
     for (int64_t i = 0; i < w->count; i++)
@@ -460,7 +445,7 @@ int corpus_read(const Corpus *c, int file, int64_t token, int64_t n, int32_t *ou
     char raw[16384];
     for (room = (int64_t)sizeof raw / width; n > 0; n -= room, token += room, out += room) {
         room = n < room ? n : room;
-        if (!file_read(f, raw, f->start + width * token, width * room, why))
+        if (!token_bytes(f, raw, f->start + width * token, width * room, why))
             return 0;
         widen(out, raw, room, f->type);
     }
@@ -474,7 +459,7 @@ int window_read(const Window *w, int64_t i, int64_t offset, int64_t n, int32_t *
     if (w->piece)
         return corpus_read(c, w->piece[i].file, w->piece[i].token + offset, n, out, why);
     int64_t at;
-    if (!file_read(&c->index, &at, IDX_HEAD + 4 * c->sequences + 8 * (w->first + i), 8, why))
+    if (!token_bytes(&c->index, &at, IDX_HEAD + 4 * c->sequences + 8 * (w->first + i), 8, why))
         return 0;
     return corpus_read(c, 0, at / type_bytes(c->file[0].type) + offset, n, out, why);
 }

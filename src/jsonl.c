@@ -1,0 +1,296 @@
+#include "jsonl.h"
+#include <string.h>
+
+#define DEPTH 256   /* of nested values: a line may be hostile, the stack is finite */
+
+typedef struct {
+    const unsigned char *p, *end;
+    const char *what;   /* the first error, NULL so far */
+} Scan;
+
+static int bad(Scan *s, const char *what)
+{
+    if (!s->what)
+        s->what = what;
+    return 0;
+}
+
+static void space(Scan *s)
+{
+    while (s->p < s->end && (*s->p == ' ' || *s->p == '\t' || *s->p == '\r' || *s->p == '\n'))
+        s->p++;
+}
+
+static int expect(Scan *s, char c, const char *what)
+{
+    if (s->p >= s->end || *s->p != c)
+        return bad(s, what);
+    s->p++;
+    return 1;
+}
+
+/* Bytes from p on that stand for themselves: ASCII but quote, backslash and control. Eight at a time: a byte's top
+ * bit comes up in `stop` where it is one of those (a borrow can only mark bytes after a true one). */
+static int64_t plain_run(const unsigned char *p, const unsigned char *end)
+{
+    const uint64_t ones = 0x0101010101010101ull, high = ones << 7;
+    const unsigned char *q = p;
+    for (; end - q >= 8; q += 8) {
+        uint64_t w, quote, slash;
+        memcpy(&w, q, 8);
+        quote = w ^ ones * '"';
+        slash = w ^ ones * '\\';
+        uint64_t stop = (w | (w - ones * 32) | (quote - ones) | (slash - ones)) & high;
+        if (stop)
+            break;
+    }
+    while (q < end && *q >= 32 && *q < 128 && *q != '"' && *q != '\\')
+        q++;
+    return q - p;
+}
+
+/* Length of the UTF-8 sequence at p, 0 when it is none (Unicode 15, table 3-7). */
+static int utf8_length(const unsigned char *p, const unsigned char *end)
+{
+    int n = *p >= 0xc2 && *p <= 0xdf ? 2 : *p >= 0xe0 && *p <= 0xef ? 3 : *p >= 0xf0 && *p <= 0xf4 ? 4 : 0;
+    if (!n || end - p < n)
+        return 0;
+    unsigned char low = *p == 0xe0 ? 0xa0 : *p == 0xf0 ? 0x90 : 0x80;
+    unsigned char top = *p == 0xed ? 0x9f : *p == 0xf4 ? 0x8f : 0xbf;
+    if (p[1] < low || p[1] > top)
+        return 0;
+    for (int i = 2; i < n; i++)
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+    return n;
+}
+
+static int utf8_put(char *out, uint32_t c)
+{
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    int n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (int i = n - 1; i > 0; i--, c >>= 6)
+        out[i] = (char)(0x80 | (c & 0x3f));
+    out[0] = (char)((0xf00 >> n & 0xff) | c);
+    return n;
+}
+
+/* Four hexadecimal digits, -1 when they are not. */
+static int32_t hex4(Scan *s)
+{
+    int32_t v = 0;
+    if (s->end - s->p < 4)
+        return -1;
+    for (int i = 0; i < 4; i++) {
+        unsigned char c = *s->p++, l = c | 32;
+        if (!(c >= '0' && c <= '9') && !(l >= 'a' && l <= 'f'))
+            return -1;
+        v = v * 16 + (c <= '9' ? c - '0' : l - 'a' + 10);
+    }
+    return v;
+}
+
+/* After a backslash: the character meant, -1 on an error. */
+static int64_t escape(Scan *s)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    if (s->p >= s->end)
+        return bad(s, "a string without its closing quote") - 1;
+    char c = (char)*s->p++;
+    const char *at = c ? strchr(from, c) : NULL;
+    if (at)
+        return to[at - from];
+    if (c != 'u')
+        return bad(s, "an unknown escape in a string") - 1;
+    int32_t v = hex4(s), low;
+    if (v < 0)
+        return bad(s, "\\u without four hexadecimal digits") - 1;
+    if (v < 0xd800 || v > 0xdfff)
+        return v;
+    if (v > 0xdbff || s->end - s->p < 6 || s->p[0] != '\\' || s->p[1] != 'u')
+        return bad(s, "half a surrogate pair") - 1;
+    s->p += 2;
+    low = hex4(s);
+    if (low < 0xdc00 || low > 0xdfff)
+        return bad(s, "half a surrogate pair") - 1;
+    return 0x10000 + ((v - 0xd800) << 10) + (low - 0xdc00);
+}
+
+/* A string, its opening quote read. out: where its text goes, NULL: nowhere. Length, or -1. */
+static int64_t string(Scan *s, char *out)
+{
+    int64_t n = 0;
+    for (;;) {
+        int64_t run = plain_run(s->p, s->end);
+        if (out)
+            memcpy(out + n, s->p, (size_t)run);
+        n += run;
+        s->p += run;
+        if (s->p >= s->end)
+            return bad(s, "a string without its closing quote") - 1;
+        unsigned char c = *s->p;
+        if (c == '"') {
+            s->p++;
+            return n;
+        }
+        if (c == '\\') {
+            char four[4];
+            s->p++;
+            int64_t v = escape(s);
+            if (v < 0)
+                return -1;
+            n += utf8_put(out ? out + n : four, (uint32_t)v);
+        } else {
+            int len = c < 0x80 ? 0 : utf8_length(s->p, s->end);
+            if (!len)
+                return bad(s, c < 32 ? "a control character in a string" : "a string that is not UTF-8") - 1;
+            if (out)
+                memcpy(out + n, s->p, (size_t)len);
+            n += len;
+            s->p += len;
+        }
+    }
+}
+
+static int digits(Scan *s)
+{
+    const unsigned char *from = s->p;
+    while (s->p < s->end && *s->p >= '0' && *s->p <= '9')
+        s->p++;
+    return s->p > from;
+}
+
+static int number(Scan *s)
+{
+    if (*s->p == '-')
+        s->p++;
+    if (s->p < s->end && *s->p == '0')
+        s->p++;
+    else if (!digits(s))
+        return bad(s, "a value that is none of JSON's");
+    if (s->p < s->end && *s->p == '.') {
+        s->p++;
+        if (!digits(s))
+            return bad(s, "a number without digits after its point");
+    }
+    if (s->p < s->end && (*s->p | 32) == 'e') {
+        s->p++;
+        if (s->p < s->end && (*s->p == '+' || *s->p == '-'))
+            s->p++;
+        if (!digits(s))
+            return bad(s, "a number without digits in its exponent");
+    }
+    return 1;
+}
+
+static int word(Scan *s, const char *text)
+{
+    size_t n = strlen(text);
+    if ((size_t)(s->end - s->p) < n || memcmp(s->p, text, n))
+        return bad(s, "a value that is none of JSON's");
+    s->p += n;
+    return 1;
+}
+
+static int value(Scan *s, int depth);
+
+/* What stands between brackets: items with commas. */
+static int items(Scan *s, char close, int depth)
+{
+    space(s);
+    if (s->p < s->end && *s->p == close) {
+        s->p++;
+        return 1;
+    }
+    for (;;) {
+        space(s);
+        if (close == '}') {
+            if (!expect(s, '"', "a field without a name in quotes") || string(s, NULL) < 0)
+                return 0;
+            space(s);
+            if (!expect(s, ':', "a field without ':'"))
+                return 0;
+        }
+        if (!value(s, depth))
+            return 0;
+        space(s);
+        if (s->p < s->end && *s->p == ',') {
+            s->p++;
+            continue;
+        }
+        return expect(s, close, close == '}' ? "an object without ',' or '}'" : "an array without ',' or ']'");
+    }
+}
+
+static int value(Scan *s, int depth)
+{
+    space(s);
+    if (s->p >= s->end)
+        return bad(s, "an end where a value should be");
+    switch (*s->p) {
+    case '"': s->p++; return string(s, NULL) >= 0;
+    case '{': s->p++; return depth < DEPTH ? items(s, '}', depth + 1) : bad(s, "more than 256 levels of nesting");
+    case '[': s->p++; return depth < DEPTH ? items(s, ']', depth + 1) : bad(s, "more than 256 levels of nesting");
+    case 't': return word(s, "true");
+    case 'f': return word(s, "false");
+    case 'n': return word(s, "null");
+    default: return number(s);
+    }
+}
+
+/* One field of the outermost object. */
+static int field(Scan *s, const char *key, char *out, int64_t *length)
+{
+    char *name = *length < 0 ? out : NULL;   /* names are short-lived guests of `out` until the text is there */
+    space(s);
+    if (!expect(s, '"', "a field without a name in quotes"))
+        return 0;
+    const unsigned char *from = s->p;
+    int64_t n = string(s, name), k = (int64_t)strlen(key);
+    if (n < 0)
+        return 0;
+    /* once the text is in `out`, a name counts as the key when it is spelled without escapes */
+    int wanted = n == k && !memcmp(name ? name : (const char *)from, key, (size_t)k);
+    space(s);
+    if (!expect(s, ':', "a field without ':'"))
+        return 0;
+    if (!wanted)
+        return value(s, 1);
+    if (*length >= 0)
+        return bad(s, "the text field twice");
+    space(s);
+    if (!expect(s, '"', "a text field that is not a string"))
+        return 0;
+    return (*length = string(s, out)) >= 0;
+}
+
+int64_t jsonl_text(const char *line, int64_t bytes, const char *key, char *out, const char **what)
+{
+    Scan s = {(const unsigned char *)line, (const unsigned char *)line + bytes, NULL};
+    int64_t length = -1;
+    space(&s);
+    int ok = expect(&s, '{', "something other than a JSON object"), more = ok;
+    space(&s);
+    if (ok && s.p < s.end && *s.p == '}') {
+        s.p++;
+        more = 0;
+    }
+    while (more && (ok = field(&s, key, out, &length))) {
+        space(&s);
+        more = s.p < s.end && *s.p == ',';
+        if (more)
+            s.p++;
+        else
+            ok = expect(&s, '}', "an object without ',' or '}'");
+    }
+    space(&s);
+    if (ok && s.p < s.end)
+        ok = bad(&s, "something after the object");
+    if (ok && length < 0)
+        ok = bad(&s, "no text field");
+    *what = s.what;
+    return ok ? length : -1;
+}

@@ -1,0 +1,452 @@
+#define _GNU_SOURCE
+#include "tokenize.h"
+#include "base.h"
+#include "file.h"
+#include "jsonl.h"
+#include "pool.h"
+#include "progress.h"
+#include "tokenizer.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ITEM ((int64_t)1 << 20)     /* bytes of JSON lines that one thread takes at a time */
+#define BATCH (32 * ITEM)           /* bytes read before the threads start; a longer line or file makes it longer */
+
+typedef struct { char *path; int64_t size; int json; } Input;
+
+/* A run of whole documents: lines of one JSON file, or one text file. */
+typedef struct {
+    const Input *in;
+    const char *text;
+    int64_t bytes;
+    char *out;                      /* tokens as they go to the .bin; room for bytes + 1 */
+    int64_t tokens, lines, empty;   /* written; lines seen; documents without a token */
+    int64_t at;                     /* first token's place in the .bin */
+    int32_t *length;                /* [documents] tokens of each */
+    int64_t documents, room;
+    char *why;
+} Item;
+
+typedef struct {
+    const Tokenizer *tokenizer;
+    const char *prefix, *key;
+    int append, width, threads;     /* width: bytes of a token in the .bin */
+    Input *input;
+    int64_t inputs, bytes, done;
+    char *bin, *bin_tmp, *idx, *idx_tmp;
+    int fd;
+    Item *item;                     /* the batch */
+    int64_t items, item_room;
+    char *text, *out;               /* of all items, end to end */
+    int64_t text_room, out_room;
+    struct Scratch { char *text; int32_t *ids; int64_t room; } *scratch;   /* one a thread */
+    int32_t *length;                /* [documents] of the whole corpus */
+    int64_t documents, length_room, tokens, empty;
+} Job;
+
+/* Dies, after taking away what was written. */
+static _Noreturn void give_up(Job *j, int code, const char *id, char *why)
+{
+    if (j->bin_tmp) {
+        unlink(j->bin_tmp);
+        unlink(j->idx_tmp);
+    }
+    die(code, id, "%s", why);
+}
+
+/* room for `need` of size `one` behind *p, at least doubled when it grows */
+static void *grow(void *p, int64_t *room, int64_t need, size_t one)
+{
+    if (need <= *room)
+        return p;
+    *room = need > 2 * *room ? need : 2 * *room;
+    return xrealloc(p, (size_t)*room * one);
+}
+
+/* ---- what to read ---- */
+
+static void add_input(Job *j, const char *path)
+{
+    char why[WHY];
+    int64_t size;
+    int fd = file_open(AT_FDCWD, path, 0, &size, why);
+    if (fd < 0)
+        give_up(j, EXIT_DATA, "text", xasprintf("%s; change: name files of text, or folders of them", why));
+    unsigned char h[4] = {0};
+    int packed = size >= 4 && file_read_at(fd, path, h, 4, 0, why) &&
+                 ((h[0] == 0x1f && h[1] == 0x8b) || !memcmp(h, "\x28\xb5\x2f\xfd", 4) || !memcmp(h, "BZh", 3) ||
+                  !memcmp(h, "\xfd" "7zX", 4) || !memcmp(h, "PK\3\4", 4));
+    close(fd);
+    if (packed)
+        give_up(j, EXIT_DATA, "text", xasprintf("%s: is a compressed file; change: unpack it first", path));
+    size_t n = strlen(path);
+    int json = (n > 6 && !strcmp(path + n - 6, ".jsonl")) || (n > 5 && !strcmp(path + n - 5, ".json"));
+    j->input = xrealloc(j->input, sizeof *j->input * (size_t)(j->inputs + 1));
+    j->input[j->inputs++] = (Input){xstrdup(path), size, json};
+    j->bytes += size;
+}
+
+static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts_name, (*b)->fts_name); }
+
+static void add_folder(Job *j, const char *path)
+{
+    char *const roots[] = {(char *)(uintptr_t)path, NULL};
+    FTS *fts = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name);
+    for (FTSENT *e; fts && (e = fts_read(fts));) {
+        if (e->fts_level > 0 && e->fts_name[0] == '.')
+            fts_set(fts, e, FTS_SKIP);
+        else if (e->fts_info == FTS_F)
+            add_input(j, e->fts_path);
+        else if (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR || e->fts_info == FTS_NS)
+            give_up(j, EXIT_DATA, "text", xasprintf("%s: cannot read: %s; change: its permissions", e->fts_path,
+                                                    strerror(e->fts_errno)));
+    }
+    if (fts)
+        fts_close(fts);
+}
+
+/* ---- one item, in a thread ---- */
+
+static void put_ids(const Job *j, Item *it, const int32_t *ids, int64_t n)
+{
+    if (j->width == 2) {
+        uint16_t *out = (uint16_t *)it->out + it->tokens;
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (uint16_t)ids[i];
+    } else {
+        memcpy((int32_t *)it->out + it->tokens, ids, 4 * (size_t)n);
+    }
+    it->tokens += n;
+}
+
+static int add_document(const Job *j, Item *it, struct Scratch *s, const char *text, int64_t bytes)
+{
+    int64_t n = j->tokenizer->encode(j->tokenizer, text, bytes, s->ids);
+    if (!n) {
+        it->empty++;
+        return 1;
+    }
+    if (j->append)
+        s->ids[n++] = j->tokenizer->eod;
+    if (n > INT32_MAX) {
+        it->why = xasprintf("a document of %" PRId64 " tokens, at most 2^31-1 fit; change: cut it", n);
+        return 0;
+    }
+    put_ids(j, it, s->ids, n);
+    it->length = grow(it->length, &it->room, it->documents + 1, 4);
+    it->length[it->documents++] = (int32_t)n;
+    return 1;
+}
+
+static int blank(const char *p, int64_t n)
+{
+    while (n > 0 && (*p == ' ' || *p == '\t' || *p == '\r'))
+        p++, n--;
+    return !n;
+}
+
+static void encode_lines(const Job *j, Item *it, struct Scratch *s)
+{
+    const char *what;
+    for (const char *p = it->text, *end = p + it->bytes, *eol; p < end; p = eol + 1) {
+        eol = memchr(p, '\n', (size_t)(end - p));
+        eol = eol ? eol : end;
+        it->lines++;
+        if (blank(p, eol - p))
+            continue;
+        int64_t n = jsonl_text(p, eol - p, j->key, s->text, &what);
+        if (n < 0)
+            it->why = xasprintf("%s; change: one JSON object a line with its text in \"%s\" (--json-key)", what, j->key);
+        if (n < 0 || !add_document(j, it, s, s->text, n))
+            return;
+    }
+}
+
+static void encode_item(void *ctx, int64_t i, int thread)
+{
+    Job *j = ctx;
+    Item *it = &j->item[i];
+    struct Scratch *s = &j->scratch[thread];
+    if (it->bytes + 1 > s->room) {
+        s->room = it->bytes + 1;
+        s->text = xrealloc(s->text, (size_t)s->room);
+        s->ids = xrealloc(s->ids, 4 * (size_t)s->room);
+    }
+    if (it->in->json)
+        encode_lines(j, it, s);
+    else
+        add_document(j, it, s, it->text, it->bytes);
+}
+
+static void write_item(void *ctx, int64_t i, int thread)
+{
+    Job *j = ctx;
+    Item *it = &j->item[i];
+    char why[WHY];
+    (void)thread;
+    if (!file_write_at(j->fd, j->bin_tmp, it->out, it->tokens * j->width, it->at * j->width, why))
+        it->why = xstrdup(why);
+}
+
+/* ---- batches ---- */
+
+/* Room for a new item of `bytes` at the end of the batch; its text goes to j->text + at. */
+static void add_item(Job *j, const Input *in, int64_t at, int64_t bytes)
+{
+    j->item = grow(j->item, &j->item_room, j->items + 1, sizeof *j->item);
+    j->item[j->items++] = (Item){.in = in, .at = at, .bytes = bytes};
+}
+
+/* Encodes and writes the items. `lines` were before them in a JSON file; returns how many are up to their end. */
+static int64_t run_batch(Job *j, Pool *pool, int64_t lines)
+{
+    char *out;
+    int64_t total = 0;
+    for (int64_t i = 0; i < j->items; i++)
+        total += j->item[i].bytes + 1;
+    j->out = out = grow(j->out, &j->out_room, total * j->width, 1);
+    for (int64_t i = 0; i < j->items; i++) {
+        j->item[i].text = j->text + j->item[i].at;
+        j->item[i].out = out;
+        out += (j->item[i].bytes + 1) * j->width;
+    }
+    pool_run(pool, encode_item, j, j->items);
+    for (int64_t i = 0; i < j->items; lines += j->item[i++].lines) {
+        Item *it = &j->item[i];
+        if (it->why && it->in->json)
+            give_up(j, EXIT_DATA, "text", xasprintf("%s:%" PRId64 ": %s", it->in->path, lines + it->lines, it->why));
+        if (it->why)
+            give_up(j, EXIT_DATA, "text", xasprintf("%s: %s", it->in->path, it->why));
+        it->at = j->tokens;
+        j->tokens += it->tokens;
+        j->empty += it->empty;
+        j->done += it->bytes;
+        j->length = grow(j->length, &j->length_room, j->documents + it->documents, 4);
+        if (it->documents)
+            memcpy(j->length + j->documents, it->length, 4 * (size_t)it->documents);
+        j->documents += it->documents;
+        free(it->length);
+    }
+    pool_run(pool, write_item, j, j->items);
+    for (int64_t i = 0; i < j->items; i++)
+        if (j->item[i].why)
+            give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: free space where PREFIX is", j->item[i].why));
+    j->items = 0;
+    if (j->bytes)
+        progress_bar("tokenize", j->done, j->bytes, "B");
+    return lines;
+}
+
+static void read_into(Job *j, const Input *in, int fd, int64_t at, int64_t bytes, int64_t from)
+{
+    char why[WHY];
+    j->text = grow(j->text, &j->text_room, at + bytes, 1);
+    if (!file_read_at(fd, in->path, j->text + at, bytes, from, why))
+        give_up(j, EXIT_DATA, "text", xasprintf("%s; change: check the file", why));
+}
+
+static int open_input(Job *j, const Input *in)
+{
+    char why[WHY];
+    int64_t size;
+    int fd = file_open(AT_FDCWD, in->path, 0, &size, why);
+    if (fd < 0 || size != in->size)
+        give_up(j, EXIT_DATA, "text", fd < 0 ? xasprintf("%s; change: check the file", why)
+                                             : xasprintf("%s: its size changed meanwhile; change: run again", in->path));
+    return fd;
+}
+
+/* Batches of whole lines; a batch without a line's end grows until it has one. */
+static void run_json(Job *j, Pool *pool, const Input *in)
+{
+    int fd = open_input(j, in);
+    int64_t lines = 0, kept = 0, from = 0, want = BATCH;
+    while (from < in->size || kept > 0) {
+        int64_t more = in->size - from < want - kept ? in->size - from : want - kept, end = kept + more;
+        read_into(j, in, fd, kept, more, from);
+        from += more;
+        const char *last = memrchr(j->text, '\n', (size_t)end);
+        int64_t whole = from == in->size ? end : last ? last + 1 - j->text : 0;
+        for (int64_t at = 0, cut; at < whole; at = cut) {
+            const char *nl = whole - at > ITEM ? memchr(j->text + at + ITEM, '\n', (size_t)(whole - at - ITEM)) : NULL;
+            cut = nl ? nl + 1 - j->text : whole;
+            add_item(j, in, at, cut - at);
+        }
+        kept = end - whole;
+        want = whole ? BATCH : 2 * want;
+        if (!whole)
+            continue;
+        lines = run_batch(j, pool, lines);
+        memmove(j->text, j->text + whole, (size_t)kept);
+    }
+    close(fd);
+}
+
+/* Text files, as many as fit into a batch. */
+static void run_text(Job *j, Pool *pool, int64_t from, int64_t to)
+{
+    int64_t at = 0;
+    for (int64_t i = from; i < to; i++) {
+        const Input *in = &j->input[i];
+        int fd = open_input(j, in);
+        read_into(j, in, fd, at, in->size, 0);
+        close(fd);
+        add_item(j, in, at, in->size);
+        at += in->size;
+        if (at >= BATCH || i + 1 == to) {
+            run_batch(j, pool, 0);
+            at = 0;
+        }
+    }
+}
+
+/* ---- the pair ---- */
+
+static void put(FILE *f, const void *p, size_t bytes) { fwrite(p, 1, bytes, f); }
+
+static int write_index(Job *j, FILE *f)
+{
+    static const char magic[9] = "MMIDIDX";
+    int64_t version = 1, n = j->documents, entries = n + 1, end = 0;
+    put(f, magic, 9);
+    put(f, &version, 8);
+    fputc(j->width == 2 ? 8 : 4, f);
+    put(f, &n, 8);
+    put(f, &entries, 8);
+    put(f, j->length, 4 * (size_t)n);
+    for (int64_t i = 0; i < n; end += (int64_t)j->width * j->length[i++])
+        put(f, &end, 8);
+    for (int64_t i = 0; i <= n; i++)
+        put(f, &i, 8);
+    return !fflush(f) && !ferror(f) && !fsync(fileno(f));
+}
+
+/* The .idx makes the pair: an old one goes first and the new one comes last, so that no moment has a pair of
+ * files that do not belong together. */
+static void commit(Job *j)
+{
+    char why[WHY];
+    if (!file_sync_close(j->fd, j->bin_tmp, why))
+        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: free space where PREFIX is", why));
+    FILE *f = fopen(j->idx_tmp, "wb");
+    int ok = f && write_index(j, f);
+    if ((f && fclose(f)) || !ok)
+        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s: cannot write: %s; change: free space where PREFIX is",
+                                                    j->idx_tmp, strerror(errno)));
+    unlink(j->idx);
+    if (rename(j->bin_tmp, j->bin) || rename(j->idx_tmp, j->idx))
+        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s: cannot rename: %s; change: PREFIX", j->idx_tmp, strerror(errno)));
+    char *dir = xstrdup(j->prefix), *slash = strrchr(dir, '/');
+    if (slash)
+        slash[slash == dir] = 0;
+    int fd = file_open_dir(AT_FDCWD, slash ? dir : ".", 0, why);
+    if (fd < 0 || !file_sync_dir(fd, dir, why))
+        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: PREFIX", why));
+    close(fd);
+    free(dir);
+}
+
+static void open_output(Job *j)
+{
+    char why[WHY];
+    int pid = (int)getpid();
+    char *bin_tmp = xasprintf("%s.bin.%d.tmp", j->prefix, pid);
+    j->bin = xasprintf("%s.bin", j->prefix);
+    j->idx = xasprintf("%s.idx", j->prefix);
+    j->idx_tmp = xasprintf("%s.idx.%d.tmp", j->prefix, pid);
+    j->fd = file_create(AT_FDCWD, bin_tmp, 0, why);
+    if (j->fd < 0)
+        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: -o PREFIX", why));
+    j->bin_tmp = bin_tmp;
+}
+
+static int cpus(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+static void parse(Job *j, int argc, char **argv)
+{
+    const char *name = "byte";
+    char **in = xcalloc((size_t)argc, sizeof *in);
+    int n = 0;
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i], *v = i + 1 < argc ? argv[i + 1] : NULL;
+        int takes = !strcmp(a, "-o") || !strcmp(a, "--tokenizer") || !strcmp(a, "--json-key") || !strcmp(a, "--threads");
+        if (takes && !v)
+            die(EXIT_CONFIG, "usage", "%s needs a value; change: train tokenize IN... -o PREFIX", a);
+        if (!strcmp(a, "-o"))
+            j->prefix = v;
+        else if (!strcmp(a, "--tokenizer"))
+            name = v;
+        else if (!strcmp(a, "--json-key"))
+            j->key = v;
+        else if (!strcmp(a, "--threads")) {
+            char *end;
+            long t = strtol(v, &end, 10);
+            if (*end || end == v || t < 1 || t > 1024)
+                die(EXIT_CONFIG, "usage", "--threads %s is not in 1 .. 1024; change: a number of threads", v);
+            j->threads = (int)t;
+        } else if (!strcmp(a, "--no-append-eod"))
+            j->append = 0;
+        else if (a[0] == '-')
+            die(EXIT_CONFIG, "usage", "%s is not an option of tokenize; change: -o, --tokenizer, --json-key, --threads or "
+                "--no-append-eod", a);
+        else
+            in[n++] = argv[i];
+        i += takes;
+    }
+    if (!j->prefix || !n)
+        die(EXIT_CONFIG, "usage", "%s; change: train tokenize IN... -o PREFIX", n ? "no -o PREFIX" : "nothing to read");
+    if (!(j->tokenizer = tokenizer_named(name)))
+        die(EXIT_CONFIG, "usage", "no tokenizer is named %s; change: --tokenizer byte", name);
+    for (int i = 0; i < n; i++) {
+        struct stat s;
+        if (!stat(in[i], &s) && S_ISDIR(s.st_mode))
+            add_folder(j, in[i]);
+        else
+            add_input(j, in[i]);
+    }
+    free(in);
+}
+
+int tokenize_main(int argc, char **argv)
+{
+    Job *j = xcalloc(1, sizeof *j);
+    double start = now();
+    *j = (Job){.key = "text", .append = 1, .threads = cpus()};
+    parse(j, argc, argv);
+    j->width = j->tokenizer->vocab < 65500 ? 2 : 4;
+    j->scratch = xcalloc((size_t)j->threads, sizeof *j->scratch);
+    open_output(j);
+    Pool *pool = pool_open(j->threads);
+    for (int64_t i = 0, next; i < j->inputs; i = next) {
+        next = i + 1;
+        if (j->input[i].json) {
+            run_json(j, pool, &j->input[i]);
+            continue;
+        }
+        while (next < j->inputs && !j->input[next].json)
+            next++;
+        run_text(j, pool, i, next);
+    }
+    pool_close(pool);
+    if (!j->documents)
+        give_up(j, EXIT_DATA, "text", xasprintf("%" PRId64 " files hold no text; change: the input", j->inputs));
+    commit(j);
+    double seconds = now() - start;
+    printf("%s.bin, %s.idx: %" PRId64 " documents, %" PRId64 " tokens (%s, %s) from %" PRId64 " files, %.1f MB in %.1f s, "
+           "%.0f MB/s", j->prefix, j->prefix, j->documents, j->tokens, j->tokenizer->name, j->width == 2 ? "u16" : "i32",
+           j->inputs, 1e-6 * (double)j->bytes, seconds, 1e-6 * (double)j->bytes / seconds);
+    printf(j->empty ? "; %" PRId64 " empty documents left out\n" : "\n", j->empty);
+    return EXIT_DONE;
+}
