@@ -67,6 +67,9 @@ $(BUILD)/train: $(BUILD)/train.o $(LIB)
 $(BUILD)/test_%: $(BUILD)/tests/test_%.o $(LIB)
 	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
+$(BUILD)/bench_%: $(BUILD)/tests/bench_%.o $(LIB_OBJ)
+	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+
 $(BUILD)/train.o: train.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(INC_src) -c $< -o $@

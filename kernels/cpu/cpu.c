@@ -54,7 +54,7 @@ static void detect(int has[ISA_COUNT], int *bf16dot)
     has[ISA_AVX512] = has[ISA_AVX2] && avx512 && bit(ebx7, 16) && bit(ebx7, 17) && bit(ebx7, 30)
                       && bit(ebx7, 31);                                                  /* F, DQ, BW, VL */
     int bf16 = has[ISA_AVX512] && bit(eax7, 5);
-    has[ISA_AMX] = bf16 && tiles && bit(edx7, 22) && bit(edx7, 24) && 0;
+    has[ISA_AMX] = bf16 && tiles && bit(edx7, 22) && bit(edx7, 24) && amx_works();
     /* vdpbf16ps does twice the work of an F32 FMA on AMD's cores and half of it on Intel's (measured on Zen 5
      * and on Granite Rapids): on Intel F32 panels win. */
     *bf16dot = 0;
@@ -104,6 +104,14 @@ void cpu_open(Device *d, Dtype real, const char *isa, int threads)
     Cpu *c = xcalloc(1, sizeof *c);
     *d = (Device){.name = "cpu", .isa = isa_names[i], .bf16 = "f32", .impl = c};
     c->gemm = c->gemm_bf16 = tables[i][real].gemm;
+#ifdef __x86_64__
+    if (real == F32 && i == ISA_AMX)
+        c->gemm_bf16 = &amx_kernel;
+    else if (real == F32 && i == ISA_AVX512 && bf16dot)
+        c->gemm_bf16 = &bf16dot_kernel;
+    if (c->gemm_bf16 != c->gemm)
+        d->bf16 = c->gemm_bf16->name;
+#endif
     tables[i][real].fill(d);
     lay_out(c, real, threads);
     arena_open(&c->arena, "cpu", c->arena.peak);

@@ -19,5 +19,6 @@ static inline Cpu *cpu_of(const Device *d) { return d->impl; }
 
 /* Kernels that are there when this build and this CPU have the instructions. */
 extern const GemmKernel amx_kernel, bf16dot_kernel;
+void gemm_finish_avx512_f32(const Finish *f, void *tile, int width, int rows, int cols);
 int amx_works(void);           /* asks permission and tries one tile product, which may trap */
 #endif

@@ -11,6 +11,11 @@
 #endif
 #define NR (NV * VN)
 #define KC 256
+#ifdef REAL_f64
+#define VLANES (VBYTES / 8)    /* VN for the preprocessor */
+#else
+#define VLANES (VBYTES / 4)
+#endif
 #define CHUNK 64               /* of k converted at a time */
 
 #define INLINE static inline __attribute__((always_inline))
@@ -57,24 +62,81 @@ static void tile(int64_t kn, const void *a, const void *b, void *c, int rows, in
     }
 }
 
+/* Lane numbers 0 .. VN-1. */
+static const IVec lane_numbers = {
+    0, 1,
+#if VLANES >= 4
+    2, 3,
+#endif
+#if VLANES >= 8
+    4, 5, 6, 7,
+#endif
+#if VLANES >= 16
+    8, 9, 10, 11, 12, 13, 14, 15,
+#endif
+};
+
+/* v[i][j] <-> v[j][i], by exchanging halves, quarters, ... of pairs of vectors. */
+INLINE void transpose(Vec v[VN])
+{
+#pragma GCC unroll 4
+    for (int h = VN / 2; h; h /= 2) {
+        IVec upper = (lane_numbers & h) != 0;
+        IVec low = lane_numbers + (upper & (VN - h)), high = lane_numbers + (~upper & h) + (upper & VN);
+#pragma GCC unroll 16
+        for (int i = 0; i < VN; i++)
+            if (!(i & h)) {
+                Vec a = v[i], b = v[i + h];
+                v[i] = __builtin_shuffle(a, b, low);
+                v[i + h] = __builtin_shuffle(a, b, high);
+            }
+    }
+}
+
+/* A block of VN of k, of `width` lanes that each lie along k, `bytes` apart. */
+INLINE void transpose_block(REAL *to, const char *from, int64_t bytes, const int width)
+{
+#pragma GCC unroll 4
+    for (int l = 0; l < width; l += VN) {
+        const int n = width - l < VN ? width - l : VN;
+        Vec v[VN];
+#pragma GCC unroll 16
+        for (int i = 0; i < VN; i++)
+            v[i] = i < n ? vload((const REAL *)(from + (l + i) * bytes)) : vset(0);
+        transpose(v);
+#pragma GCC unroll 16
+        for (int i = 0; i < VN; i++)
+            memcpy(to + i * width + l, &v[i], (size_t)n * sizeof(REAL));
+    }
+}
+
 /* Panel layout: [kn][width]. */
 INLINE void pack(REAL *to, Factor f, int lanes, int64_t kn, const int width)
 {
+    REAL rows[NR][CHUNK];
     if (lanes < width)
         memset(to, 0, (size_t)kn * (size_t)width * sizeof *to);
     if (f.lane_step == 1) {
-        for (int64_t k = 0; k < kn; k++)
-            FN(load_reals)(to + k * width, factor_at(f, 0, k).p, lanes, f.type);
+        for (int64_t k = 0; k < kn; k++, to += width, f = factor_at(f, 0, 1))
+            if (f.type == REAL_TYPE && lanes == width)
+                memcpy(to, f.p, (size_t)width * sizeof(REAL));
+            else
+                FN(load_reals)(to, f.p, lanes, f.type);
         return;
     }
-    REAL row[CHUNK];
-    for (int64_t k0 = 0; k0 < kn; k0 += CHUNK) {
-        int64_t n = kn - k0 < CHUNK ? kn - k0 : CHUNK;
-        for (int l = 0; l < lanes; l++) {
-            FN(load_reals)(row, factor_at(f, l, k0).p, n, f.type);
-            for (int64_t k = 0; k < n; k++)
-                to[(k0 + k) * width + l] = row[k];
+    for (int64_t k0 = 0; k0 < kn; k0 += CHUNK, to += CHUNK * width, f = factor_at(f, 0, CHUNK)) {
+        int64_t n = kn - k0 < CHUNK ? kn - k0 : CHUNK, k = 0, bytes = f.lane_step * (int64_t)sizeof(REAL);
+        const char *from = f.p;
+        if (f.type != REAL_TYPE) {
+            for (int l = 0; l < lanes; l++)
+                FN(load_reals)(rows[l], factor_at(f, l, 0).p, n, f.type);
+            from = (const char *)rows, bytes = sizeof rows[0];
         }
+        for (; lanes == width && k + VN <= n; k += VN)
+            transpose_block(to + k * width, from + k * (int64_t)sizeof(REAL), bytes, width);
+        for (int l = 0; l < lanes; l++)
+            for (int64_t i = k; i < n; i++)
+                to[i * width + l] = ((const REAL *)(from + l * bytes))[i];
     }
 }
 static void pack_a(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f, lanes, kn, MR); }

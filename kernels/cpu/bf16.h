@@ -1,0 +1,77 @@
+/* bf16 -- packing of BF16 panels for instructions that multiply pairs: AMX tiles and vdpbf16ps. AVX-512.
+ *
+ * Pairs of neighbours in k stay together as 32-bit words: a panel of pairs is [kn/2][width] words, with zeros
+ * for missing lanes and for an odd last k. */
+#ifndef BF16_H
+#define BF16_H
+#include "gemm.h"
+#include <immintrin.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* v[i][j] <-> v[j][i] of 16 x 16 words, by exchanging halves, quarters, ... of pairs of vectors. */
+INLINE void transpose_words(__m512i v[16])
+{
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+#pragma GCC unroll 4
+    for (int h = 8; h; h /= 2) {
+        __mmask16 upper = _mm512_test_epi32_mask(lane, _mm512_set1_epi32(h));
+        __m512i low = _mm512_mask_add_epi32(lane, upper, lane, _mm512_set1_epi32(16 - h));
+        __m512i high = _mm512_mask_add_epi32(_mm512_add_epi32(lane, _mm512_set1_epi32(h)), upper, lane,
+                                             _mm512_set1_epi32(16));
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++)
+            if (!(i & h)) {
+                __m512i a = v[i], b = v[i + h];
+                v[i] = _mm512_permutex2var_epi32(a, low, b);
+                v[i + h] = _mm512_permutex2var_epi32(a, high, b);
+            }
+    }
+}
+
+static inline uint32_t first_bits(int64_t n) { return n >= 32 ? ~0u : n <= 0 ? 0 : (1u << n) - 1; }
+
+/* Sixteen lanes by up to 32 of k of a factor that lies along k: v[lane] = its 16 words. */
+INLINE void load_along_k(__m512i v[16], Factor f, int64_t lanes, int64_t kn)
+{
+    __mmask32 some = first_bits(kn);
+#pragma GCC unroll 16
+    for (int l = 0; l < 16; l++)
+        v[l] = l < lanes ? _mm512_maskz_loadu_epi16(some, f.p + 2 * l * f.lane_step) : _mm512_setzero_si512();
+}
+/* Sixteen words of one pair of k (the second may be missing) of a factor that lies along its lanes. */
+INLINE __m512i load_pair(Factor f, int64_t lanes, int64_t kn)
+{
+    __mmask16 some = (__mmask16)first_bits(lanes < 16 ? lanes : 16);
+    __m256i a = _mm256_maskz_loadu_epi16(some, f.p);
+    __m256i b = kn > 1 ? _mm256_maskz_loadu_epi16(some, f.p + 2 * f.k_step) : _mm256_setzero_si256();
+    return _mm512_or_si512(_mm512_cvtepu16_epi32(a), _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
+}
+
+/* to [pairs][width] words, pairs = half of kn rounded up to `group`; width a constant. */
+INLINE void pack_pairs(uint32_t *to, Factor f, int lanes, int64_t kn, int64_t group, const int width)
+{
+    int64_t pairs = (kn + group - 1) / group * group / 2;
+#pragma GCC unroll 4
+    for (int l = 0; l < width; l += 16) {
+        __mmask16 keep = (__mmask16)first_bits(width - l < 16 ? width - l : 16);
+        Factor g = factor_at(f, l, 0);
+        if (f.lane_step == 1 && f.k_step != 1)
+            for (int64_t p = 0; p < pairs; p++, g = factor_at(g, 0, 2)) {
+                __m512i v = 2 * p < kn ? load_pair(g, lanes - l, kn - 2 * p) : _mm512_setzero_si512();
+                _mm512_mask_storeu_epi32(to + p * width + l, keep, v);
+            }
+        else
+            for (int64_t p = 0; p < pairs; p += 16, g = factor_at(g, 0, 32)) {
+                __m512i v[16];
+                load_along_k(v, g, lanes - l, kn - 2 * p);
+                transpose_words(v);
+#pragma GCC unroll 16
+                for (int i = 0; i < 16; i++)
+                    if (p + i < pairs)
+                        _mm512_mask_storeu_epi32(to + (p + i) * width + l, keep, v[i]);
+            }
+    }
+}
+#endif

@@ -1,0 +1,51 @@
+/* bf16dot -- products of BF16 by AVX512-BF16: vdpbf16ps adds the products of a pair of neighbours in k to an
+ * F32. It rounds to nearest even after each of the two products and takes denormals for zero. */
+#include "bf16.h"
+#include "cpu.h"
+
+#define MR 14
+#define NR 32
+#define KC 512
+
+/* c is [MR][NR] floats; a is [kn/2][MR] pairs, b is [kn/2][NR] pairs. */
+INLINE void tile_rows(const int rows, int64_t kn, const uint32_t *restrict a, const uint32_t *restrict b,
+                      float *restrict c, int add)
+{
+    __m512 acc[MR][2];
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+        acc[r][0] = acc[r][1] = _mm512_setzero_ps();
+    for (int64_t k = 0; k < kn; k += 2, a += MR, b += NR) {
+        __m512bh b0 = (__m512bh)_mm512_loadu_si512(b), b1 = (__m512bh)_mm512_loadu_si512(b + 16);
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) {
+            __m512bh x = (__m512bh)_mm512_set1_epi32((int)a[r]);
+            acc[r][0] = _mm512_dpbf16_ps(acc[r][0], x, b0);
+            acc[r][1] = _mm512_dpbf16_ps(acc[r][1], x, b1);
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++, c += NR)
+        for (int v = 0; v < 2; v++) {
+            __m512 old = add ? _mm512_loadu_ps(c + 16 * v) : _mm512_setzero_ps();
+            _mm512_storeu_ps(c + 16 * v, old + acc[r][v]);
+        }
+}
+
+static void tile(int64_t kn, const void *a, const void *b, void *c, int rows, int add)
+{
+    switch (rows) {
+#define ROWS(n) case n: tile_rows(n, kn, a, b, c, add); break;
+    ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7)
+    ROWS(8) ROWS(9) ROWS(10) ROWS(11) ROWS(12) ROWS(13) ROWS(14)
+    }
+}
+
+static void pack_a(void *panel, Factor f, int lanes, int64_t kn) { pack_pairs(panel, f, lanes, kn, 2, MR); }
+static void pack_b(void *panel, Factor f, int lanes, int64_t kn) { pack_pairs(panel, f, lanes, kn, 2, NR); }
+
+const GemmKernel bf16dot_kernel = {
+    .name = "avx512_bf16", .size = sizeof(uint16_t),
+    .mr = MR, .nr = NR, .group = 2, .kc = KC, .mc = MR * 16, .nc = NR * 4,
+    .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .finish = gemm_finish_avx512_f32,
+};

@@ -1,0 +1,143 @@
+/* bench_gemm [rounds] [isa] [threads] [type] -- speed of matrix products beside the peak of the units that
+ * they use. Every round measures the peak and every shape once: the machine's clock drifts, so only numbers
+ * of one round compare. Prints medians over the rounds: GFLOP/s, and the part of the peak. */
+#include "cpu.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROUNDS_MAX 101
+#define PEAK_STEPS 4000000
+
+typedef struct { const char *name; int64_t m, n, k; int ta, tb, acc, wide; } Shape;   /* wide: c is real */
+static const Shape shapes[] = {
+    {"qkv fwd",      1024, 2304,  768, 0, 1, 0, 0}, {"proj fwd",   1024,  768,  768, 0, 1, 0, 0},
+    {"fc fwd",       1024, 3072,  768, 0, 1, 0, 0}, {"fcproj fwd", 1024,  768, 3072, 0, 1, 0, 0},
+    {"qkv dgrad",    1024,  768, 2304, 0, 0, 0, 0}, {"proj dgrad", 1024,  768,  768, 0, 0, 0, 0},
+    {"fc dgrad",     1024,  768, 3072, 0, 0, 0, 0}, {"fcproj dgrad", 1024, 3072, 768, 0, 0, 0, 0},
+    {"qkv wgrad",    2304,  768, 1024, 1, 0, 1, 1}, {"proj wgrad",  768,  768, 1024, 1, 0, 1, 1},
+    {"fc wgrad",     3072,  768, 1024, 1, 0, 1, 1}, {"fcproj wgrad", 768, 3072, 1024, 1, 0, 1, 1},
+    {"vocab slice",  1024, 1024,  768, 0, 1, 0, 1}, {"vocab dgrad", 1024,  768, 1024, 0, 0, 1, 1},
+    {"vocab wgrad",  1024,  768, 1024, 1, 0, 1, 1}, {"vocab 256 rows", 256, 8192, 768, 0, 1, 0, 1},
+    {"small fwd",    2048,  256,  256, 0, 1, 0, 0}, {"small fc",   2048, 1024,  256, 0, 1, 0, 0},
+    {"small fcproj", 2048,  256, 1024, 0, 1, 0, 0}, {"small wgrad", 256, 1024, 2048, 1, 0, 1, 1},
+    {"h384 qkv",     1024, 1152,  384, 0, 1, 0, 0}, {"h384 proj",  1024,  384,  384, 0, 1, 0, 0},
+    {"generate 1",      1, 3072,  768, 0, 1, 0, 0}, {"generate 8",    8, 3072,  768, 0, 1, 0, 0},
+    {"generate head",   1, 50304, 768, 0, 1, 0, 1}, {"square 2048", 2048, 2048, 2048, 0, 0, 0, 0},
+};
+#define SHAPES ((int)(sizeof shapes / sizeof *shapes))
+
+/* Peak: twelve independent chains of multiply-adds in registers; returns operations done. In assembly, so
+ * that the compiler can neither spill nor drop them. */
+#ifdef __x86_64__
+#define CHAINS 12
+#define ONE(op, r, n) op " %%" r "12, %%" r "13, %%" r #n "\n"
+#define SIX(op, r, a, b, c, d, e, f)                                                                         \
+    ONE(op, r, a) ONE(op, r, b) ONE(op, r, c) ONE(op, r, d) ONE(op, r, e) ONE(op, r, f)
+#define PEAK(name, op, r, per_step)                                                                          \
+    static double name(int steps)                                                                            \
+    {                                                                                                        \
+        __asm__ volatile("vpxor %%xmm12, %%xmm12, %%xmm12\nvpxor %%xmm13, %%xmm13, %%xmm13\n" ::            \
+                         : "xmm12", "xmm13");                                                                \
+        for (int s = 0; s < steps; s += CHAINS)                                                              \
+            __asm__ volatile(SIX(op, r, 0, 1, 2, 3, 4, 5) SIX(op, r, 6, 7, 8, 9, 10, 11)::                   \
+                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",       \
+                               "xmm9", "xmm10", "xmm11");                                                    \
+        return (per_step) * (double)((steps + CHAINS - 1) / CHAINS * CHAINS);                                \
+    }
+PEAK(peak_avx512, "vfmadd231ps", "zmm", 32)
+PEAK(peak_avx512_bf16, "vdpbf16ps", "zmm", 64)
+PEAK(peak_avx2, "vfmadd231ps", "ymm", 16)
+#endif
+
+typedef struct { double (*fn)(int); double ops; } Peak;
+static void peak_item(void *ctx, int64_t item, int thread)
+{
+    (void)item, (void)thread;
+    Peak *p = ctx;
+    p->ops = p->fn(PEAK_STEPS);
+}
+
+/* GFLOP/s of all threads together; NAN where we have no loop for this device. */
+static double peak(Device *d, Dtype type)
+{
+    Peak p = {0};
+#ifdef __x86_64__
+    if (!strcmp(d->isa, "avx2"))
+        p.fn = peak_avx2;
+    else if (!strcmp(d->isa, "avx512") || !strcmp(d->isa, "amx"))
+        p.fn = type == BF16 && !strcmp(d->bf16, "avx512_bf16") ? peak_avx512_bf16 : peak_avx512;
+#else
+    (void)type;
+#endif
+    if (!p.fn)
+        return NAN;
+    int n = pool_threads(d->pool);
+    double t = now();
+    pool_run(d->pool, peak_item, &p, n);
+    t = now() - t;
+    return p.ops * n / t / 1e9;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+static double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return v[n / 2];
+}
+
+static double measure(Device *d, const Shape *s, Mat a, Mat b, Mat c)
+{
+    a.rows = s->ta ? s->k : s->m, a.cols = a.ld = s->ta ? s->m : s->k;
+    b.rows = s->tb ? s->n : s->k, b.cols = b.ld = s->tb ? s->k : s->n;
+    c.rows = s->m, c.cols = c.ld = s->n, c.type = s->wide ? d->real : a.type;
+    double ops = 2.0 * (double)s->m * (double)s->n * (double)s->k, start = now(), t = 0;
+    int done = 0;
+    for (; done < 1 || t < 0.02; done++, t = now() - start)
+        d->matmul(d, c, a, s->ta, b, s->tb, s->acc);
+    return ops * done / t / 1e9;
+}
+
+int main(int argc, char **argv)
+{
+    int rounds = argc > 1 ? atoi(argv[1]) : 11, threads = argc > 3 ? atoi(argv[3]) : 0;
+    Dtype type = argc > 4 && !strcmp(argv[4], "bf16") ? BF16 : F32;
+    Device d;
+    cpu_open(&d, F32, argc > 2 ? argv[2] : "auto", threads);
+    int64_t most = 50304 * 1024;
+    Arena arena;
+    arena_open(&arena, "bench", (size_t)most * 12 + 4096);
+    Mat a = mat_take(&arena, 1, most, type), b = mat_take(&arena, 1, most, type);
+    Mat c = mat_take(&arena, 1, most, F32);
+    for (int64_t i = 0; i < most; i++) {
+        float v = (float)(rng_uniform(1, 0, (uint64_t)i) - 0.5);
+        for (int x = 0; x < 2; x++)
+            if (type == F32)
+                ((float *)(x ? a : b).p)[i] = v;
+            else
+                memcpy((uint16_t *)(x ? a : b).p + i, (char *)&v + 2, 2);
+    }
+    static double top[ROUNDS_MAX], speed[SHAPES][ROUNDS_MAX], part[SHAPES][ROUNDS_MAX];
+    rounds = rounds < 1 ? 1 : rounds > ROUNDS_MAX ? ROUNDS_MAX : rounds;
+    for (int r = 0; r < rounds; r++)
+        for (int s = 0; s < SHAPES; s++) {
+            top[r] = peak(&d, type);
+            speed[s][r] = measure(&d, &shapes[s], a, b, c);
+            part[s][r] = speed[s][r] / top[r];
+        }
+    printf("isa %s, bf16 by %s, %d threads, %s: peak %.0f GFLOP/s\n", d.isa, d.bf16, pool_threads(d.pool),
+           dtype_name(type), median(top, rounds));
+    for (int s = 0; s < SHAPES; s++) {
+        const Shape *h = &shapes[s];
+        printf("%-16s m %5ld n %5ld k %5ld", h->name, (long)h->m, (long)h->n, (long)h->k);
+        printf("  %7.0f GFLOP/s  %3.0f %%\n", median(speed[s], rounds), 100 * median(part[s], rounds));
+    }
+    arena_close(&arena);
+    cpu_close(&d);
+    return 0;
+}
