@@ -43,9 +43,11 @@ ISA_OBJ  := $(foreach i,$(ISAS),$(foreach r,f32 f64,$(ISA_SRC:%.c=$(BUILD)/%.$(i
 ifeq ($(ARCH),x86_64)
 EXTRA_kernels/cpu/amx     := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16 -mamx-tile -mamx-bf16
 EXTRA_kernels/cpu/bf16dot := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16
+else
+X86_ONLY := kernels/cpu/amx.c kernels/cpu/bf16dot.c
 endif
 
-LIB_SRC  := $(wildcard kernels/*.c kernels/cpu/*.c parallel/*.c src/*.c)
+LIB_SRC  := $(filter-out $(X86_ONLY),$(wildcard kernels/*.c kernels/cpu/*.c parallel/*.c src/*.c))
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(ISA_OBJ)
 LIB      := $(BUILD)/gridiron.a
 TEST_SRC := $(wildcard tests/test_*.c)
