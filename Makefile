@@ -1,6 +1,7 @@
 # make            builds ./train
 # make test       builds and runs the test suite        make test DEBUG=1   under ASan and UBSan
-# make demo       a small GPT on English text           make bench          speed beside the ceilings
+# make demo       a small GPT on English text           make bench          speed beside PyTorch's
+# make test-portable, test-valgrind                     the suite without AMX, AVX-512, AVX2; under valgrind
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #
 # Each directory compiles with its own -I list: an upward include does not compile.
@@ -95,12 +96,18 @@ tests: $(TEST_BIN) $(BUILD)/train
 test: tests train
 	BUILD=$(BUILD) tests/run
 
+demo bench:
+	scripts/$@
+
+test-portable test-valgrind:
+	scripts/$(subst -,_,$@)
+
 size:
 	@wc -l train.c $$(git ls-files kernels parallel src) | sort -n
 
 clean:
-	rm -rf build train
+	rm -rf build/cpu build/debug build/valgrind build/bench train
 
 -include $(LIB_OBJ:.o=.d) $(BUILD)/train.d $(TEST_SRC:%.c=$(BUILD)/%.d)
-.PHONY: all tests test size clean
+.PHONY: all tests test demo bench test-portable test-valgrind size clean
 .SECONDARY:
