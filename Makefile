@@ -65,29 +65,29 @@ $(LIB): $(LIB_OBJ)
 	@ar rcs $@ $^
 
 $(BUILD)/train: $(BUILD)/train.o $(LIB)
-	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 $(BUILD)/test_%: $(BUILD)/tests/test_%.o $(LIB)
-	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 $(BUILD)/bench_%: $(BUILD)/tests/bench_%.o $(LIB_OBJ)
-	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 $(BUILD)/train.o: train.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(INC_src) -c $< -o $@
+	@echo "  cc $@"; $(CC) $(CFLAGS) $(INC_src) -c $< -o $@
 
 define LAYER_RULE
 $(BUILD)/$(1)/%.o: $(1)/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS) $$(INC_$(1)) $$(EXTRA_$(1)/$$*) -c $$< -o $$@
+	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_$(1)) $$(EXTRA_$(1)/$$*) -c $$< -o $$@
 endef
 $(foreach l,kernels parallel src tests,$(eval $(call LAYER_RULE,$(l))))
 
 define ISA_RULE
 $(BUILD)/kernels/cpu/isa/%.$(1).$(2).o: kernels/cpu/isa/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS) $$(INC_kernels) -Ikernels/cpu/isa -DISA=$(1) -DISA_$(1) -DREAL_$(2) $$(ISA_$(1)) -c $$< -o $$@
+	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_kernels) -Ikernels/cpu/isa -DISA=$(1) -DISA_$(1) -DREAL_$(2) $$(ISA_$(1)) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(foreach r,f32 f64,$(eval $(call ISA_RULE,$(i),$(r)))))
 

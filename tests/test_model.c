@@ -1,0 +1,225 @@
+/* The whole model: gradients against central finite differences in F64; recompute, schedule and threads bitwise; splits of
+ * the batch, vocabulary padding and the key/value cache to rounding; arenas exactly as planned. */
+#include "run.h"
+#include "test.h"
+#include <unistd.h>
+
+#define BASE                                                                                                           \
+    "model: {num_layers: 2, hidden_size: 12, num_attention_heads: 4, kv_channels: 6, ffn_hidden_size: 20, seq_length: 7, "\
+    "vocab_size: 19, init_method_std: 0.4, hidden_dropout: 0, attention_dropout: 0}\n"                                 \
+    "train: {micro_batch_size: 2, global_batch_size: 4, train_iters: 2}\n"                                             \
+    "optimizer: {lr: 0.01}\n"                                                                                          \
+    "data: {tokenizer_type: none}\n"                                                                                   \
+    "precision: {params_dtype: fp64}\n"
+
+static const char *const families[][10] = {
+    {"activation=gelu_tanh", NULL},
+    {"activation=gelu", "hidden_dropout=0.2", "attention_dropout=0.1", NULL},
+    {"position_embedding_type=rope", "normalization=RMSNorm", "activation=swiglu", "add_bias_linear=false",
+     "untie_embeddings_and_output_weights=true", "num_query_groups=2", NULL},
+    {"position_embedding_type=rope", "rotary_percent=0.7", "qk_layernorm=true", "activation=geglu",
+     "num_query_groups=1", "window_size=3", NULL},
+    {"position_embedding_type=none", "normalization=RMSNorm", "qk_layernorm=true", "add_bias_linear=false",
+     "add_qkv_bias=true", "activation=squared_relu", "num_query_groups=2", "reset_attention_mask=true", NULL},
+};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+static char file[512];
+
+/* BASE with the options of a, then those of b, which replace a's of the same key. */
+static const Config *config(const char *const *a, const char *const *b)
+{
+    char **args = xcalloc(32, sizeof *args);
+    int n = 0;
+    for (; *a; a++) {
+        size_t key = strcspn(*a, "=") + 1;
+        int replaced = 0;
+        for (const char *const *other = b; other && *other; other++)
+            replaced |= !strncmp(*a, *other, key);
+        if (!replaced)
+            args[n++] = (char *)*a;
+    }
+    for (; b && *b; b++)
+        args[n++] = (char *)*b;
+    return config_load(file, n, args, 1, USE_MODEL);
+}
+
+/* Four samples of random tokens, whatever the microbatch size; every third token does not count. */
+static const Batch *random_batch(void *run, int mb)
+{
+    static int32_t tokens[64], labels[64], position[64], doc_start[64];
+    static float mask[64];
+    static int64_t sample[8];
+    const Config *c = ((Run *)run)->cfg;
+    int64_t B = c->micro_batch_size, S = c->seq_length;
+    for (int64_t b = 0; b < B; b++) {
+        sample[b] = mb * B + b;
+        for (int64_t s = 0; s < S; s++) {
+            uint64_t at = (uint64_t)(sample[b] * S + s);
+            tokens[b * S + s] = (int32_t)(rng_uniform(1, 0, at) * (double)c->vocab_size);
+            labels[b * S + s] = (int32_t)(rng_uniform(2, 0, at) * (double)c->vocab_size);
+            position[b * S + s] = (int32_t)s;
+            doc_start[b * S + s] = s < 3 ? 0 : 3;
+            mask[b * S + s] = at % 3 ? 1 : 0;
+        }
+    }
+    static Batch batch;
+    batch = (Batch){B, S, tokens, labels, position, c->reset_attention_mask ? doc_start : NULL, mask, sample};
+    return &batch;
+}
+
+static void open_run(Run *r, const Config *c)
+{
+    run_open(r, c, RUN_GRADIENT, 7, NULL);
+    r->model.next_batch = random_batch;
+    /* biases and gains away from 0 and 1, so that each of them matters */
+    for (int i = 0; i < r->params.nparam; i++) {
+        const Param *t = &r->params.param[i];
+        for (int64_t k = 0; t->ndim == 1 && k < t->n; k++) {
+            double noise = 0.3 * rng_normal(3, (uint64_t)i, (uint64_t)k);
+            if (r->params.real == F64)
+                ((double *)r->params.master)[t->offset + k] += noise;
+            else
+                ((float *)r->params.master)[t->offset + k] += (float)noise;
+        }
+    }
+    params_refresh(&r->params, &r->dev);
+}
+
+static double largest(const double *g, int64_t n)
+{
+    double most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = fmax(most, fabs(g[i]));
+    return most;
+}
+
+static void finite_differences(int family)
+{
+    Run r;
+    open_run(&r, config(families[family], NULL));
+    run_gradients(&r);
+    int64_t n = r.params.elems;
+    double *g = xcalloc((size_t)n, sizeof *g), *w = r.params.weight, most;
+    for (int64_t i = 0; i < n; i++)
+        g[i] = ((double *)r.params.grad)[i] * r.gscale;
+    most = largest(g, n);
+    CHECK(isfinite(r.loss) && most > 0, "family %d loss %g", family, r.loss);
+    for (int i = 0; i < r.params.nparam; i++) {
+        const Param *t = &r.params.param[i];
+        double scale = fmax(largest(g + t->offset, t->n), 1e-3 * most);
+        for (int k = 0; k < 6; k++) {
+            int64_t at = t->offset + (int64_t)(rng_uniform(4, (uint64_t)i, (uint64_t)k) * (double)(t->rows * t->cols));
+            double keep = w[at], eps = 1e-5, up, down;
+            w[at] = keep + eps;
+            run_gradients(&r);
+            up = r.loss;
+            w[at] = keep - eps;
+            run_gradients(&r);
+            down = r.loss;
+            w[at] = keep;
+            double numeric = (up - down) / (2 * eps);
+            CHECK(fabs(numeric - g[at]) <= 1e-6 * scale, "family %d %s[%lld] numeric %.12g computed %.12g", family, t->name,
+                  (long long)(at - t->offset), numeric, g[at]);
+        }
+    }
+    free(g);
+    run_close(&r);
+}
+
+/* Gradients, loss and a hash of them under some more options. */
+typedef struct { uint64_t bits; double loss, *grad; int64_t n; } Result;
+
+static Result result_of(int family, const char *const *more)
+{
+    Run r;
+    open_run(&r, config(families[family], more));
+    run_gradients(&r);
+    Result x = {.loss = r.loss, .n = r.params.elems};
+    size_t bytes = (size_t)r.params.elems * dtype_size(r.params.real);
+    x.bits = hash64(r.params.grad, bytes, hash64(&r.loss, 8, HASH_SEED));
+    x.grad = xcalloc((size_t)x.n, sizeof *x.grad);
+    for (int64_t i = 0; i < x.n; i++)
+        x.grad[i] = r.gscale * (r.params.real == F64 ? ((double *)r.params.grad)[i] : ((float *)r.params.grad)[i]);
+    CHECK(r.model.scratch.peak == r.model.scratch.size, "scratch %zu planned %zu", r.model.scratch.peak, r.model.scratch.size);
+    CHECK(r.arena.used == (size_t)r.memory.total, "arena %zu planned %lld", r.arena.used, (long long)r.memory.total);
+    run_close(&r);
+    return x;
+}
+
+static void same_bits(int family, const char *const *one, const char *const *other)
+{
+    Result a = result_of(family, one), b = result_of(family, other);
+    CHECK(a.bits == b.bits && a.n == b.n, "family %d %s: loss %.17g and %.17g", family, other[0], a.loss, b.loss);
+    free(a.grad);
+    free(b.grad);
+}
+
+#define WITH(...) (const char *const[]){__VA_ARGS__, NULL}
+
+static void bitwise(int family, const char *dtype)
+{
+    const char *const *plain = WITH(dtype);
+    same_bits(family, plain, WITH("recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1", dtype));
+    same_bits(family, plain, WITH("recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=2", dtype));
+    same_bits(family, plain, WITH("recompute_granularity=full", "recompute_method=block", "recompute_num_layers=1", dtype));
+    same_bits(family, plain, WITH("recompute_granularity=selective", dtype));
+    same_bits(family, plain, WITH("recompute_granularity=selective", "recompute_modules=[layernorm, mlp, core_attn]", dtype));
+    same_bits(family, plain, WITH("pipeline_schedule=gpipe", dtype));
+    same_bits(family, plain, WITH("threads=1", dtype));
+}
+
+static void close_to(int family, const char *const *one, const char *const *other)
+{
+    Result a = result_of(family, one), b = result_of(family, other);
+    double most = largest(a.grad, a.n), worst = 0;
+    int same_layout = !strstr(other[0], "vocab");     /* padding moves the tensors */
+    CHECK(fabs(a.loss - b.loss) <= 1e-13 * fabs(a.loss), "family %d %s: loss %.17g and %.17g", family, other[0], a.loss, b.loss);
+    for (int64_t i = 0; same_layout && i < a.n; i++)
+        worst = fmax(worst, fabs(a.grad[i] - b.grad[i]));
+    CHECK(worst <= 1e-12 * most, "family %d %s: gradients differ by %g of %g", family, other[0], worst, most);
+    free(a.grad);
+    free(b.grad);
+}
+
+/* Token by token over the cache gives the logits of the whole sequence at once. */
+static void cache_agrees(int family)
+{
+    Run r;
+    open_run(&r, config(families[family], WITH("micro_batch_size=1", "reset_attention_mask=false")));
+    const Batch *b = random_batch(&r, 0);
+    int64_t S = b->seq, V = r.cfg->vocab_size;
+    double *whole = xcalloc((size_t)(S * V), sizeof *whole), *one = xcalloc((size_t)V, sizeof *one);
+    model_evaluate(&r.model, b, mat(whole, S, V, F64));
+    int32_t tokens[8];
+    memcpy(tokens, b->tokens, (size_t)S * 4);
+    for (int64_t s = 0, n; s < S; s += n) {
+        n = s == 0 ? 3 : 1;                /* a prompt, then one at a time */
+        model_extend(&r.model, &r.cache, tokens + s, n, mat(one, 1, V, F64));
+        for (int64_t v = 0; v < V; v++)
+            CHECK(fabs(one[v] - whole[(s + n - 1) * V + v]) < 1e-12, "family %d position %lld: %.15g and %.15g", family,
+                  (long long)s, one[v], whole[(s + n - 1) * V + v]);
+    }
+    free(whole);
+    free(one);
+    run_close(&r);
+}
+
+int main(void)
+{
+    snprintf(file, sizeof file, "%s/model.yaml", getenv("WORK") ? getenv("WORK") : "/tmp");
+    FILE *f = fopen(file, "w");
+    fputs(BASE, f);
+    fclose(f);
+    for (int i = 0; i < FAMILIES; i++) {
+        finite_differences(i);
+        bitwise(i, "params_dtype=fp64");
+        close_to(i, WITH("micro_batch_size=2"), WITH("micro_batch_size=1"));
+        cache_agrees(i);
+    }
+    bitwise(1, "params_dtype=bf16");
+    bitwise(3, "params_dtype=fp16");
+    bitwise(2, "params_dtype=fp32");
+    close_to(0, WITH("make_vocab_size_divisible_by=1"), WITH("make_vocab_size_divisible_by=64"));
+    return test_end();
+}

@@ -1,0 +1,187 @@
+/* Learning rates, loss scale and update rules against the formulas written out anew. */
+#include "lr.h"
+#include "run.h"
+#include "test.h"
+
+static char file[512];
+
+static const Config *config(const char *const *a)
+{
+    char **args = xcalloc(32, sizeof *args);
+    int n = 0;
+    for (; *a; a++)
+        args[n++] = (char *)*a;
+    return config_load(file, n, args, 1, USE_MODEL | USE_STEPS);
+}
+#define WITH(...) config((const char *const[]){__VA_ARGS__, NULL})
+
+static void same(const char *what, double got, double want, double tolerance)
+{
+    CHECK(fabs(got - want) <= tolerance * fmax(1e-300, fabs(want)), "%s: %.17g, not %.17g", what, got, want);
+}
+
+/* Rates of Megatron-LM's own scheduler class for lr 0.01, min_lr 0.001, warm-up 2, decay 10, as it prints them. */
+static void published_rates(void)
+{
+    static const double want[] = {0, .005, .01, .009657, .008682, .007222, .0055, .003778, .002318, .001343};
+    const Config *c = WITH("min_lr=0.001", "lr_decay_style=cosine", "lr_warmup_iters=2", "lr_decay_iters=10");
+    for (int i = 0; i < 10; i++)
+        CHECK(fabs(lr_at(c, i * 4) - want[i]) < 5e-7, "update %d: %.9f, not %.9f", i, lr_at(c, i * 4), want[i]);
+}
+
+static void every_style(void)
+{
+    same("constant", lr_at(WITH("lr_decay_style=constant"), 400), 0.01, 0);
+    same("linear", lr_at(WITH("min_lr=0.002", "lr_decay_iters=8"), 4 * 6), 0.002 + 0.25 * 0.008, 1e-15);
+    same("past the decay", lr_at(WITH("min_lr=0.002", "lr_decay_iters=8"), 4 * 9), 0.002, 0);
+    same("root", lr_at(WITH("lr_decay_style=inverse-square-root", "lr_warmup_iters=2"), 4 * 8), 0.01 * 0.5, 1e-15);
+    same("warm-up from", lr_at(WITH("lr_warmup_iters=4", "lr_warmup_init=0.002"), 4), 0.002 + 0.25 * 0.008, 1e-15);
+    same("share", lr_at(WITH("lr_warmup_fraction=0.25"), 4), 0.01 / 2.5, 1e-15);
+    same("samples", lr_at(WITH("train_iters=null", "train_samples=40", "lr_warmup_samples=10"), 5), 0.005, 1e-15);
+#define WSD(tail) WITH("lr_decay_style=WSD", "lr_wsd_decay_iters=4", "lr_wsd_decay_style=" tail, "min_lr=0.001")
+    same("wsd before", lr_at(WSD("linear"), 4 * 6), 0.01, 1e-15);
+    same("wsd linear", lr_at(WSD("linear"), 4 * 7), 0.001 + 0.75 * 0.009, 1e-15);
+    same("wsd cosine", lr_at(WSD("cosine"), 4 * 7), 0.001 + 0.5 * (cos(M_PI / 4) + 1) * 0.009, 1e-15);
+    same("wsd exponential", lr_at(WSD("exponential"), 4 * 7), 0.001 + (2 * pow(0.5, 0.25) - 1) * 0.009, 1e-15);
+    same("wsd root", lr_at(WSD("minus_sqrt"), 4 * 7), 0.001 + 0.5 * 0.009, 1e-15);
+    same("scaled", lr_at(WITH("lr_decay_style=constant", "lr_scaling=linear", "lr_base_batch_size=16"), 0), 0.0025, 1e-15);
+    same("root scaled", lr_at(WITH("lr_decay_style=constant", "lr_scaling=sqrt", "lr_base_batch_size=16"), 0), 0.005, 1e-15);
+}
+
+/* 5 samples of 8 tokens a step up to 80 tokens, then 10: the rate follows the samples. */
+static void batch_schedule(void)
+{
+    const Config *c = WITH("global_batch_size=null", "step_batch_size_schedule='0:2 64:4'", "micro_batch_size=2",
+                           "lr_warmup_iters=6");
+    CHECK(config_batch_at(c, 0) == 2 && config_batch_at(c, 8) == 4, "batches %lld %lld", (long long)config_batch_at(c, 0),
+          (long long)config_batch_at(c, 8));
+    same("samples after 6 steps", (double)config_samples_after(c, 6), 4 * 2 + 2 * 4, 0);
+    same("half of them", lr_at(c, 8), 0.005, 1e-15);
+}
+
+static void scale_of_fp16(void)
+{
+    const Config *c = WITH("params_dtype=fp16", "initial_loss_scale=16", "loss_scale_window=3", "hysteresis=2",
+                           "min_loss_scale=4");
+    /* overflow, good or bad, and the scale after it */
+    static const struct { int overflow; double scale; } step[] = {
+        {0, 16}, {1, 16}, {1, 8}, {1, 4}, {0, 4}, {0, 4}, {0, 8}, {1, 8}, {1, 4}, {0, 4}, {0, 4}, {0, 8}};
+    LossScale s;
+    loss_scale_open(&s, c);
+    for (size_t i = 0; i < sizeof step / sizeof *step; i++) {
+        CHECK(loss_scale_update(&s, c, step[i].overflow), "step %zu", i);
+        CHECK(s.scale == step[i].scale, "step %zu: scale %g, not %g", i, s.scale, step[i].scale);
+    }
+    loss_scale_update(&s, c, 1);
+    loss_scale_update(&s, c, 1);
+    CHECK(s.scale == 4 && !loss_scale_update(&s, c, 1), "no stop at the smallest scale");
+}
+
+/* One tensor of the rule in plain C. */
+typedef struct { double *w, *m, *v; } Plain;
+
+static double norm_of(const double *x, int64_t n)
+{
+    double s = 0;
+    for (int64_t i = 0; i < n; i++)
+        s += x[i] * x[i];
+    return sqrt(s);
+}
+
+static void plain_step(const Config *c, int decays, int t, Plain p, const double *g, double gscale, double lr, int64_t n)
+{
+    double wd = decays ? c->weight_decay : 0, *dir = xcalloc((size_t)n, sizeof *dir), *gs = xcalloc((size_t)n, sizeof *gs);
+    double b1 = c->adam_beta1, b2 = c->adam_beta2, ratio = 1;
+    for (int64_t i = 0; i < n; i++)
+        gs[i] = g[i] * gscale;
+    double wn = norm_of(p.w, n), gn = norm_of(gs, n);
+    for (int64_t i = 0; i < n; i++) {
+        if (c->optimizer == OPTIMIZER_ADAM || c->optimizer == OPTIMIZER_LAMB) {
+            p.m[i] = b1 * p.m[i] + (1 - b1) * gs[i];
+            p.v[i] = b2 * p.v[i] + (1 - b2) * gs[i] * gs[i];
+            dir[i] = p.m[i] / (1 - pow(b1, t)) / (sqrt(p.v[i] / (1 - pow(b2, t))) + c->adam_eps) + wd * p.w[i];
+        } else {
+            dir[i] = gs[i] + wd * p.w[i];
+        }
+    }
+    if (c->optimizer == OPTIMIZER_LAMB && decays)
+        ratio = wn / norm_of(dir, n);
+    if (c->optimizer == OPTIMIZER_LARS && decays)
+        ratio = c->lars_trust_coefficient * wn / (gn + wd * wn);
+    for (int64_t i = 0; i < n; i++) {
+        double step = lr * ratio * dir[i];
+        if (c->optimizer == OPTIMIZER_SGD) {
+            p.m[i] = c->sgd_momentum * p.m[i] + dir[i];
+            step = lr * (c->sgd_nesterov ? dir[i] + c->sgd_momentum * p.m[i] : p.m[i]);
+        } else if (c->optimizer == OPTIMIZER_LARS) {
+            step = p.m[i] = c->sgd_momentum * p.m[i] + step;
+        }
+        p.w[i] -= step;
+    }
+    free(dir);
+    free(gs);
+}
+
+static void rule(const Config *c)
+{
+    Run r;
+    run_open(&r, c, RUN_TRAIN, 0, NULL);
+    Params *p = &r.params;
+    int64_t n = p->elems;
+    double *g = p->grad, *w = p->master;
+    Plain x = {xcalloc((size_t)n, 8), xcalloc((size_t)n, 8), xcalloc((size_t)n, 8)};
+    memcpy(x.w, w, (size_t)n * 8);
+    for (int t = 1; t <= 3; t++) {
+        double gscale = 0.25, square = 0;
+        const char *bad;
+        for (int i = 0; i < p->nparam; i++)
+            for (int64_t k = 0; k < p->param[i].n; k++)
+                g[p->param[i].offset + k] = k < p->param[i].rows * p->param[i].cols ? rng_normal(7, (uint64_t)t * 100 + (uint64_t)i, (uint64_t)k) : 0;
+        for (int64_t i = 0; i < n; i++)
+            square += g[i] * gscale * g[i] * gscale;
+        same("norm", optimizer_norm(&r.opt, gscale, &bad), sqrt(square), 1e-13);
+        CHECK(!bad, "%s", bad);
+        for (int i = 0; i < p->nparam; i++) {
+            int64_t at = p->param[i].offset;
+            plain_step(c, p->param[i].ndim == 2, t, (Plain){x.w + at, x.m + at, x.v + at}, g + at, gscale, 0.01, p->param[i].n);
+        }
+        optimizer_step(&r.opt, 0.01, gscale);
+    }
+    for (int i = 0; i < p->nparam; i++)
+        for (int64_t k = 0; k < p->param[i].n; k++) {
+            int64_t at = p->param[i].offset + k;
+            CHECK(fabs(w[at] - x.w[at]) <= 1e-13 * (fabs(x.w[at]) + 1), "%s[%lld]: %.17g, not %.17g", p->param[i].name,
+                  (long long)k, w[at], x.w[at]);
+        }
+    g[p->param[2].offset] = NAN;
+    const char *bad;
+    optimizer_norm(&r.opt, 1, &bad);
+    CHECK(bad && !strcmp(bad, p->param[2].name), "blamed %s", bad ? bad : "nothing");
+    free(x.w);
+    free(x.m);
+    free(x.v);
+    run_close(&r);
+}
+
+int main(void)
+{
+    snprintf(file, sizeof file, "%s/optimizer.yaml", getenv("WORK") ? getenv("WORK") : "/tmp");
+    FILE *f = fopen(file, "w");
+    fputs("model: {num_layers: 1, hidden_size: 8, num_attention_heads: 2, seq_length: 8, vocab_size: 300}\n"
+          "train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 10}\n"
+          "optimizer: {lr: 0.01, weight_decay: 0.1}\ndata: {tokenizer_type: none}\nprecision: {params_dtype: fp64}\n", f);
+    fclose(f);
+    published_rates();
+    every_style();
+    batch_schedule();
+    scale_of_fp16();
+    rule(WITH("optimizer=adam"));
+    rule(WITH("optimizer=sgd"));
+    rule(WITH("optimizer=sgd", "sgd_nesterov=true"));
+    rule(WITH("optimizer=lamb"));
+    rule(WITH("optimizer=lars"));
+    same("no clip", optimizer_clip(WITH("clip_grad=2"), 1.5), 1, 0);
+    same("clip", optimizer_clip(WITH("clip_grad=2"), 8), 2 / (8 + 1e-6), 1e-15);
+    same("clip off", optimizer_clip(WITH("clip_grad=0"), 8), 1, 0);
+    return test_end();
+}

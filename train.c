@@ -1,0 +1,240 @@
+/* train -- the executable: which command, and the training loop, readable from top to bottom. */
+#define _GNU_SOURCE
+#include "args.h"
+#include "commands.h"
+#include "run.h"
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- signals: asked for by a handler, answered between steps ---- */
+
+static volatile sig_atomic_t save_asked, stop_asked;
+
+static void on_signal(int sig)
+{
+    if (save_asked || stop_asked)      /* the second one does not wait for the step to end */
+        _exit(sig == SIGUSR1 ? EXIT_REQUEUE : 128 + sig);
+    if (sig == SIGUSR1)
+        save_asked = 1;
+    else
+        stop_asked = sig;
+}
+
+static void listen_to_signals(void)
+{
+    struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &act, NULL);
+    sigaction(SIGTERM, &act, NULL);
+    sigaction(SIGINT, &act, NULL);
+    signal(SIGPIPE, SIG_IGN);          /* a closed pipe must not end a training run */
+}
+
+/* ---- the run directory ---- */
+
+static void make_directory(char *path)
+{
+    for (char *p = path + 1; *p; p++)
+        if (*p == '/') {
+            *p = 0;
+            mkdir(path, 0777);
+            *p = '/';
+        }
+    if (mkdir(path, 0777) && errno != EEXIST)
+        die(EXIT_RESOURCE, "run-directory", "cannot make %s: %s; change: set save to a folder that you may write to", path,
+            strerror(errno));
+}
+
+static void write_config(const Config *cfg, const char *dir)
+{
+    char *path = xasprintf("%s/config.yaml", dir), *part = xasprintf("%s.tmp", path);
+    FILE *f = fopen(part, "w");
+    if (f)
+        config_write(f, cfg);
+    if (!f || fclose(f) || rename(part, path))
+        die(EXIT_RESOURCE, "run-directory", "cannot write %s: %s; change: free space, or set save to another folder", path,
+            strerror(errno));
+    free(path);
+    free(part);
+}
+
+/* ---- the training loop ---- */
+
+typedef struct {
+    const Config *cfg;
+    Run run;
+    Log *log;
+    Loader *valid;
+    int64_t total;                     /* iterations of the whole run */
+    double started;
+    const char *why;                   /* how it ended */
+} Training;
+
+/* Where the weights come from: `load`, else the initial values. */
+static void start_from(Training *t, const char *dir)
+{
+    const char *load = t->cfg->load;
+    if (load && !strcmp(load, "latest"))
+        load = checkpoint_exists(dir) ? dir : NULL;
+    if (!load)
+        return;
+    char *found = run_load(&t->run, load);
+    printf("loaded %s: %s iteration %lld\n", found, t->run.iteration ? "resuming after" : "weights only, starting at",
+           (long long)t->run.iteration);
+    free(found);
+}
+
+static void open_corpora(Training *t)
+{
+    const Config *c = t->cfg;
+    Run *r = &t->run;
+    int rank = r->grid.index[AXIS_DP], size = r->grid.size[AXIS_DP];
+    r->loader = loader_open(c, SPLIT_TRAIN, config_samples_after(c, t->total), rank, size);
+    if (c->eval_interval != CFG_ABSENT)
+        t->valid = loader_open(c, SPLIT_VALID, c->eval_iters * config_batch_at(c, 0), rank, size);
+}
+
+static void print_start(const Training *t)
+{
+    const Run *r = &t->run;
+    const Memory *m = &r->memory;
+    printf("%s: %.2f M parameters, %lld layers, %s on %s (%s, %d threads)\n", config_build_id(),
+           (double)params_count(t->cfg) / 1e6, (long long)t->cfg->num_layers, dtype_name(r->params.type), r->dev.name,
+           r->dev.isa, pool_threads(r->dev.pool));
+    printf("memory: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers %.1f: %.1f MB in all\n",
+           (double)m->parameters / 1e6, (double)m->gradients / 1e6, (double)m->optimizer / 1e6, (double)m->activations / 1e6,
+           (double)m->buffers / 1e6, (double)m->total / 1e6);
+    printf("corpus: %lld tokens, %lld epoch%s for %lld iterations\n", (long long)loader_tokens(r->loader),
+           (long long)loader_epochs(r->loader), loader_epochs(r->loader) == 1 ? "" : "s", (long long)t->total);
+    fflush(stdout);
+}
+
+static void tick(void *log, int64_t done) { log_status(log, "evaluating, batch %lld", (long long)done); }
+
+/* Evaluation at the end of an iteration; returns its time in ms. */
+static double evaluate(Training *t)
+{
+    double start = now();
+    double loss = run_evaluate(&t->run, t->valid, t->cfg->eval_iters, tick, t->log);
+    log_status(t->log, NULL);
+    log_eval(t->log, t->run.iteration, loss);
+    return (now() - start) * 1e3;
+}
+
+static double save(Training *t)
+{
+    double start = now();
+    json_t *state = run_state(&t->run);
+    saver_save(t->run.saver, t->run.iteration, state);
+    json_decref(state);
+    return (now() - start) * 1e3;
+}
+
+/* A stop that cannot wait saves only when that takes no longer than a second: launchers kill two seconds after they ask. */
+static int quick_to_save(const Run *r)
+{
+    return r->memory.parameters + r->memory.optimizer < (int64_t)200 << 20;
+}
+
+/* What ends the run after this iteration: the exit code, or -1 to go on. Sets *wants_save. */
+static int ending(Training *t, int *wants_save)
+{
+    const Config *c = t->cfg;
+    int64_t i = t->run.iteration;
+    *wants_save = 1;
+    if (i >= t->total)
+        return t->why = "finished", EXIT_DONE;
+    if (save_asked)
+        return t->why = "stopped by SIGUSR1 with a checkpoint", EXIT_REQUEUE;
+    if (c->exit_interval != CFG_ABSENT && i % c->exit_interval == 0)
+        return t->why = "stopped at exit_interval with a checkpoint", EXIT_REQUEUE;
+    if (!isnan(c->exit_duration_in_mins) && now() - t->started > c->exit_duration_in_mins * 60)
+        return t->why = "stopped at exit_duration_in_mins with a checkpoint", EXIT_REQUEUE;
+    if (stop_asked) {
+        *wants_save = quick_to_save(&t->run);
+        t->why = *wants_save ? "stopped by a signal with a checkpoint" : "stopped by a signal; the last checkpoint stands";
+        return *wants_save ? EXIT_REQUEUE : 128 + stop_asked;
+    }
+    *wants_save = c->save_interval != CFG_ABSENT && i % c->save_interval == 0;
+    return -1;
+}
+
+static int train_loop(Training *t)
+{
+    const Config *c = t->cfg;
+    int code = t->run.iteration >= t->total ? EXIT_DONE : -1, wants_save;
+    if (code == EXIT_DONE)
+        t->why = "finished before: nothing left to do";
+    while (code < 0) {
+        Metrics m = {0};
+        run_step(&t->run, &m);
+        saver_poll(t->run.saver);
+        if (t->valid && t->run.iteration % c->eval_interval == 0)
+            m.eval_ms = evaluate(t);
+        code = ending(t, &wants_save);
+        if (wants_save)
+            m.checkpoint_ms = save(t);
+        log_step(t->log, &m);
+    }
+    saver_wait(t->run.saver);
+    return code;
+}
+
+static int command_run(int argc, char **argv)
+{
+    Training t = {.started = now()};
+    Args a = args_open("run", argc, argv);
+    const char *path = args_next(&a, "CONFIG");
+    args_end(&a, 1);
+    t.cfg = config_load(path, a.n, a.v, 1, USE_TRAIN);
+    t.total = config_iterations(t.cfg);
+    char *dir = run_directory(t.cfg);
+    listen_to_signals();
+    make_directory(dir);
+    run_open(&t.run, t.cfg, RUN_TRAIN, 0, dir);
+    start_from(&t, dir);
+    open_corpora(&t);
+    write_config(t.cfg, dir);
+    print_start(&t);
+    t.log = log_open(t.cfg, &(LogStart){.run_dir = dir, .resume_iteration = t.run.iteration, .total_iterations = t.total,
+                                        .devices = 1, .flops_per_token = run_flops_per_token(t.cfg),
+                                        .parameters = params_count(t.cfg), .build = config_build_id()});
+    int code = train_loop(&t);
+    if (t.valid)
+        loader_close(t.valid);
+    loader_close(t.run.loader);
+    log_close(t.log, t.why);
+    run_close(&t.run);
+    free(dir);
+    return code;
+}
+
+/* ---- which command ---- */
+
+static int command_help(int argc, char **argv)
+{
+    if (config_help(stdout, argc ? argv[0] : NULL))
+        return EXIT_DONE;
+    die(EXIT_CONFIG, "usage", "there is no help on `%s`; change: give a command, a section or a key", argv[0]);
+}
+
+static const struct { const char *name; int (*run)(int argc, char **argv); } commands[] = {
+    {"run", command_run},           {"plan", command_plan},     {"tokenize", command_tokenize},
+    {"generate", command_generate}, {"eval", command_eval},     {"import", command_import},
+    {"export", command_export},     {"dump", command_dump},     {"inspect", command_inspect},
+    {"help", command_help},
+};
+
+int main(int argc, char **argv)
+{
+    if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
+        return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (!strcmp(argv[1], commands[i].name))
+            return commands[i].run(argc - 2, argv + 2);
+    return command_run(argc - 1, argv + 1);
+}
