@@ -48,6 +48,10 @@ else
 X86_ONLY := kernels/cpu/amx.c kernels/cpu/bf16dot.c
 endif
 
+# What was built: git's description of the commit, in a header that changes only when it does.
+BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+EXTRA_src/config_help := -include $(BUILD)/build_id.h
+
 LIB_SRC  := $(filter-out $(X86_ONLY),$(wildcard kernels/*.c kernels/cpu/*.c parallel/*.c src/*.c))
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(ISA_OBJ)
 LIB      := $(BUILD)/gridiron.a
@@ -91,6 +95,14 @@ $(BUILD)/kernels/cpu/isa/%.$(1).$(2).o: kernels/cpu/isa/%.c
 endef
 $(foreach i,$(ISAS),$(foreach r,f32 f64,$(eval $(call ISA_RULE,$(i),$(r)))))
 
+$(BUILD)/src/config_help.o: $(BUILD)/build_id.h
+$(BUILD)/build_id.h: FORCE
+	@mkdir -p $(@D)
+	@echo '#define BUILD_ID "$(BUILD_ID)"' | cmp -s - $@ || echo '#define BUILD_ID "$(BUILD_ID)"' > $@
+
+docs: $(BUILD)/test_config
+	$< --docs > configs/OPTIONS.md
+
 tests: $(TEST_BIN) $(BUILD)/train
 
 test: tests train
@@ -109,5 +121,5 @@ clean:
 	rm -rf build/cpu build/debug build/valgrind build/bench train
 
 -include $(LIB_OBJ:.o=.d) $(BUILD)/train.d $(TEST_SRC:%.c=$(BUILD)/%.d)
-.PHONY: all tests test demo bench test-portable test-valgrind size clean
+.PHONY: all tests test docs demo bench test-portable test-valgrind size clean FORCE
 .SECONDARY:

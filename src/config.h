@@ -70,8 +70,8 @@ typedef enum {
     USE_TRAIN = USE_DATA | USE_STEPS
 } ConfigUse;
 
-/* Reads the file, then args ("key=value", the value a YAML flow value), resolves for `world` ranks, checks. All
- * violations go to standard error, sorted by position; then it dies with EXIT_CONFIG and one line. */
+/* Reads the file, then args ("key=value", the value a YAML flow value), resolves for `world` ranks, checks.
+ * All violations go to standard error, sorted by position; then it dies with EXIT_CONFIG and one line. */
 Config *config_load(const char *path, int nargs, char **args, int world, ConfigUse use);
 
 /* The resolved configuration as YAML, every key, absent ones as null: config_load gives the same Config. */

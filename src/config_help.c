@@ -1,0 +1,142 @@
+/* `train help` and configs/OPTIONS.md: the tables as text. */
+#define _GNU_SOURCE
+#include "config_table.h"
+
+static const struct { const char *name, *usage, *help; } commands[] = {
+#define COMMAND(name, usage, help) {#name, usage, help},
+#include "commands.def"
+#undef COMMAND
+};
+
+static const char *const type_names[] = {"integer", "number", "true or false", "string", "list", "choice"};
+static const char *const change_names[] = {"free", "warn", "refuse"};
+
+const char *config_build_id(void)
+{
+    return "gridiron " BUILD_ID;
+}
+
+/* Prints text in lines of at most 100 columns, each after `indent` blanks. */
+static void wrap(FILE *f, int indent, const char *text)
+{
+    int width = 100 - indent;
+    while (*text) {
+        int n = (int)strlen(text), cut = n;
+        if (n > width) {
+            for (cut = width; cut > 0 && text[cut] != ' '; cut--)
+                ;
+            cut = cut ? cut : (int)strcspn(text, " ");
+        }
+        fprintf(f, "%*s%.*s\n", indent, "", cut, text);
+        text += cut;
+        text += strspn(text, " ");
+    }
+}
+
+static void help_commands(FILE *f)
+{
+    fprintf(f, "usage: train CONFIG.yaml [key=value ...]\n       train COMMAND ...\n\ncommands\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        fprintf(f, "  train %s %s\n", commands[i].name, commands[i].usage);
+        wrap(f, 6, commands[i].help);
+    }
+    fprintf(f, "\nsections of the configuration (`train help SECTION` lists its keys)\n");
+    for (int i = 0; i < section_count; i++) {
+        fprintf(f, "  %s\n", sections[i].name);
+        wrap(f, 6, sections[i].help);
+    }
+}
+
+static void help_section(FILE *f, const Section *s)
+{
+    fprintf(f, "%s\n", s->name);
+    wrap(f, 2, s->help);
+    for (int i = 0; i < OPTIONS; i++)
+        if (!strcmp(options[i].section, s->name)) {
+            fprintf(f, "\n  %s: %s\n", options[i].key, options[i].def);
+            wrap(f, 6, options[i].help);
+        }
+}
+
+static void help_option(FILE *f, const Option *o)
+{
+    static const char *const changes[] = {"free", "allowed with a warning: it becomes another run",
+                                          "refused: start anew, or load weights with finetune"};
+    char *legal = legal_text(o);
+    fprintf(f, "%s (section %s)\n", o->key, o->section);
+    wrap(f, 2, o->help);
+    fprintf(f, "\n  takes      %s%s\n  default    %s\n  on resume  %s\n", legal,
+            option_optional(o) ? ", or null" : "", o->def, changes[o->change]);
+    free(legal);
+}
+
+int config_help(FILE *f, const char *topic)
+{
+    if (!topic) {
+        help_commands(f);
+        return 1;
+    }
+    int known = 0; /* `optimizer` is a section and a key: both are shown */
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (!strcmp(commands[i].name, topic)) {
+            fprintf(f, "train %s %s\n", topic, commands[i].usage);
+            wrap(f, 2, commands[i].help);
+            known = 1;
+        }
+    int s = section_find(topic), o = option_find(topic);
+    if (o >= 0)
+        help_option(f, &options[o]);
+    if (o >= 0 && s >= 0)
+        fprintf(f, "\n");
+    if (s >= 0)
+        help_section(f, &sections[s]);
+    return known || o >= 0 || s >= 0;
+}
+
+/* Text in a cell of a Markdown table. */
+static void cell(FILE *f, const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '|' || *text == '*')
+            fputc('\\', f);
+        fputc(*text, f);
+    }
+}
+
+static const char *legal_cell(const Option *o)
+{
+    if (o->type == TYPE_ENUM)
+        return legal_text(o) + strlen("one of ");
+    return !*o->legal ? "" : !strcmp(o->legal, "mixed") ? "strings and numbers" : o->legal;
+}
+
+void config_docs(FILE *f)
+{
+    fprintf(
+        f,
+        "# Options\n\n"
+        "Made from src/config.def by `make docs`; the test suite fails when it is stale.\n\n"
+        "A configuration is YAML of two levels, section and key. `key=value` on the command line overrides\n"
+        "a key; the value is a YAML flow value. `null` as a default means absent: derived as the last "
+        "column\n"
+        "says, or really absent. In intervals `[` and `]` include the bound, `(` and `)` do not. Integers "
+        "may\n"
+        "have underscores (1_000). `${NAME}` in a value that is not in single quotes is replaced by the\n"
+        "environment variable.\n\n"
+        "On resume: *free* keys may change, the numbers stay as they are up to rounding; a change of a\n"
+        "*warn* key is reported and allowed; a change of a *refuse* key is an error.\n");
+    for (int s = 0; s < section_count; s++) {
+        fprintf(f, "\n## %s\n\n%s\n\n", sections[s].name, sections[s].help);
+        fprintf(f, "| key | type | default | legal | on resume | meaning |\n|---|---|---|---|---|---|\n");
+        for (int i = 0; i < OPTIONS; i++) {
+            const Option *o = &options[i];
+            if (strcmp(o->section, sections[s].name))
+                continue;
+            fprintf(f, "| `%s` | %s | `%s` | ", o->key, type_names[o->type], o->def);
+            cell(f, legal_cell(o));
+            fprintf(f, " | %s | ", change_names[o->change]);
+            cell(f, o->help);
+            fprintf(f, " |\n");
+        }
+    }
+}

@@ -1,0 +1,639 @@
+/* What follows from several options together: derived defaults, then the rules, one RULE each.
+ *
+ * RULE(ON2(a, b), broken, "text", ...) reads: unless a or b is unusable for a reason already listed, if
+ * `broken` holds, report it under a, at the place where the first of them was set. The text has the numbers
+ * and the nearest legal values. On an axis of size 1 its options are legal and change nothing: rules about
+ * them ask for more than one rank. A rule that says "this build" is about something that is not there yet. */
+#define _GNU_SOURCE
+#include "config_table.h"
+#include <ctype.h>
+#include <stdarg.h>
+
+#define ON1(a)          (const int[]){OPT_##a, -1}
+#define ON2(a, b)       (const int[]){OPT_##a, OPT_##b, -1}
+#define ON3(a, b, c)    (const int[]){OPT_##a, OPT_##b, OPT_##c, -1}
+#define ON4(a, b, c, d) (const int[]){OPT_##a, OPT_##b, OPT_##c, OPT_##d, -1}
+
+#define RULE(on, broken, ...) do { if (usable(k, on) && (broken)) complain(k, on, __VA_ARGS__); } while (0)
+
+/* Fills an absent key from the keys `on`; unusable ones make it unusable. */
+#define DERIVE(key, on, value) \
+    do { \
+        if (!k->bad[OPT_##key] && option_absent(&options[OPT_##key], c)) { \
+            if (usable(k, on)) \
+                c->key = (value); \
+            else \
+                k->bad[OPT_##key] = 1; \
+        } \
+    } while (0)
+
+#define ABSENT(key) option_absent(&options[OPT_##key], c)
+#define LL(x)       ((long long)(x))
+
+static int usable(const Check *k, const int *on)
+{
+    for (; *on >= 0; on++)
+        if (k->bad[*on])
+            return 0;
+    return 1;
+}
+
+/* Where the first of the keys was set; if none was, where its section stands, or the top of the file. */
+static Place blame(const Check *k, const int *on)
+{
+    for (const int *o = on; *o >= 0; o++)
+        if (k->seen[*o])
+            return k->set[*o];
+    Place p = k->section[section_find(options[*on].section)];
+    return p.line ? p : (Place){1, 1, -1};
+}
+
+static void complain(Check *k, const int *on, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void complain(Check *k, const int *on, const char *fmt, ...)
+{
+    char *text = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    if (vasprintf(&text, fmt, ap) < 0)
+        die(EXIT_RESOURCE, "memory", "no memory for a message; change: free memory on this machine");
+    va_end(ap);
+    check_add(k, blame(k, on), "%s: %s", options[*on].key, text);
+    free(text);
+}
+
+/* "4 or 6": the multiples of m (>= m), or divisors of n, that enclose x. */
+static const char *either(int64_t below, int64_t above)
+{
+    return below && above && below != above ? xasprintf("%lld or %lld", LL(below), LL(above))
+                                            : xasprintf("%lld", LL(below ? below : above));
+}
+
+static const char *multiples(int64_t m, int64_t x)
+{
+    return either(x / m * m, (x / m + 1) * m);
+}
+
+static const char *divisors(int64_t n, int64_t x)
+{
+    int64_t below = 0, above = 0;
+    for (int64_t d = 1; d * d <= n; d++)
+        for (int side = 0; side < 2 && n % d == 0; side++) {
+            int64_t e = side ? n / d : d;
+            if (e <= x && e > below)
+                below = e;
+            if (e >= x && (!above || e < above))
+                above = e;
+        }
+    return either(below, above);
+}
+
+/* As text: the sizes (tp, pp, cp) whose product divides `world` that are nearest to what was asked. */
+static const char *splits(int world, const int64_t want[3])
+{
+    char *text = xstrdup("");
+    double done = -1;
+    for (int shown = 0; shown < 3; shown++) {          /* each round: the nearest not yet shown */
+        double best = INFINITY;
+        int64_t pick[3] = {1, 1, 1};
+        for (int64_t t = 1; t <= world; t++)
+            for (int64_t p = 1; world % t == 0 && p <= world / t; p++)
+                for (int64_t c = 1; world / t % p == 0 && c <= world / t / p; c++) {
+                    if (world / t / p % c)
+                        continue;
+                    double far = fabs(log((double)t / (double)want[0])) +
+                                 fabs(log((double)p / (double)want[1])) +
+                                 fabs(log((double)c / (double)want[2])) + 1e-9 * (double)(t * 65536 + p);
+                    if (far > done && far < best) {
+                        best = far;
+                        pick[0] = t, pick[1] = p, pick[2] = c;
+                    }
+                }
+        if (best == INFINITY)
+            break;
+        text = xasprintf("%s%s%lldx%lldx%lld", text, shown ? ", " : "", LL(pick[0]), LL(pick[1]),
+                         LL(pick[2]));
+        done = best;
+    }
+    return text;
+}
+
+static int v_schedule(int s)
+{
+    return s == PIPELINE_SCHEDULE_ZB_V || s == PIPELINE_SCHEDULE_V_HALF || s == PIPELINE_SCHEDULE_V_MIN ||
+           s == PIPELINE_SCHEDULE_DUALPIPEV;
+}
+
+static int gated(const Config *c)
+{
+    return c->activation == ACTIVATION_SWIGLU || c->activation == ACTIVATION_GEGLU;
+}
+
+static const char *run_directory(const char *path)
+{
+    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *dot = strrchr(name, '.');
+    return xasprintf("runs/%.*s", (int)(dot && dot != name ? dot - name : (long)strlen(name)), name);
+}
+
+/* A number of the batch-size schedule: digits, a point, K, M, B or T. -1: not a whole number. */
+static int64_t schedule_number(const char **s)
+{
+    static const char suffixes[] = "KMBT";
+    __int128 x = 0, scale = 1;
+    int digits = 0, point = 0;
+    for (; isdigit((unsigned char)**s) || (**s == '.' && !point); (*s)++) {
+        if (**s == '.') {
+            point = 1;
+            continue;
+        }
+        x = 10 * x + (**s - '0');
+        scale *= point ? 10 : 1;
+        if (++digits > 18)
+            return -1;
+    }
+    const char *suffix = **s ? strchr(suffixes, toupper((unsigned char)**s)) : NULL;
+    if (suffix) {
+        for (int i = 0; i <= suffix - suffixes; i++)
+            x *= 1000;
+        (*s)++;
+    }
+    return !digits || x % scale || x / scale > 1000000000000000000 ? -1 : (int64_t)(x / scale);
+}
+
+/* step_batch_size_schedule into c->batch_step. Returns NULL or what is wrong. */
+static char *schedule_parse(Config *c, int64_t unit)
+{
+    const char *s = c->step_batch_size_schedule;
+    BatchStep *step = NULL;
+    int n = 0;
+    for (s += strspn(s, " ,"); *s; s += strspn(s, " ,")) {
+        int length = (int)strcspn(s, " ,");
+        const char *entry = s;
+        int64_t tokens = schedule_number(&s), batch = -1;
+        if (*s == ':')
+            s++, batch = schedule_number(&s);
+        if (tokens < 0 || batch < 0 || s != entry + length)
+            return xasprintf("'%.*s' is not THRESHOLD:BATCH, whole numbers with K, M, B or T if need be",
+                             length > 60 ? 60 : length, entry);
+        int64_t samples = tokens / c->seq_length;
+        if (!n && tokens)
+            return xasprintf("the first threshold is %lld tokens; it must be 0", LL(tokens));
+        if (n && samples <= step[n - 1].samples)
+            return xasprintf("threshold '%.*s' (%lld samples) is not above the one before (%lld samples)",
+                             length, entry, LL(samples), LL(step[n - 1].samples));
+        if (batch < 1 || batch > 1 << 30 || batch % unit)
+            return xasprintf("batch size %lld of '%.*s' is not a multiple of micro_batch_size %lld x "
+                             "data-parallel size %lld; nearest: %s", LL(batch), length, entry,
+                             LL(c->micro_batch_size), LL(c->data_parallel_size), multiples(unit, batch));
+        if (batch / unit > 65535)
+            return xasprintf("batch size %lld is %lld microbatches; at most 65535; raise micro_batch_size",
+                             LL(batch), LL(batch / unit));
+        step = xrealloc(step, sizeof *step * (size_t)(n + 1));
+        step[n++] = (BatchStep){samples, batch};
+    }
+    if (!n)
+        return xstrdup("is empty; expected THRESHOLD:BATCH ...");
+    c->batch_step = step;
+    c->batch_steps = n;
+    return NULL;
+}
+
+/* `split` into three shares. 0 if it is not one to three non-negative numbers with a first above 0. */
+static int split_parse(const char *s, double share[3])
+{
+    int n = 0;
+    share[0] = share[1] = share[2] = 0;
+    for (char *end; n < 3; s = end + 1) {
+        s += strspn(s, " ");
+        share[n++] = strtod(s, &end);
+        if (end == s || !isdigit((unsigned char)(*s == '.' ? s[1] : *s)) || !isfinite(share[n - 1]))
+            return 0;
+        end += strspn(end, " ");
+        if (!*end)
+            return share[0] > 0 && isfinite(share[0] + share[1] + share[2]);
+        if (*end != ',')
+            return 0;
+    }
+    return 0;
+}
+
+static int64_t unit_of(const Config *c) { return c->micro_batch_size * c->data_parallel_size; }
+
+static void rules_required(Check *k, ConfigUse use)
+{
+    Config *c = k->cfg;
+    for (int i = 0; i < OPTIONS; i++) {
+        int absent = option_absent(&options[i], c);
+        int needed = option_required(&options[i]) || ((use & USE_DATA) && i == OPT_data_path) ||
+                     ((use & USE_STEPS) && i == OPT_lr) || ((use & USE_LOAD) && i == OPT_load);
+        if (needed && absent && !k->bad[i]) {
+            if (!k->guessed[i])
+                complain(k, (const int[]){i, -1}, "missing; expected %s", legal_text(&options[i]));
+            k->bad[i] = 1;
+        }
+        if (absent && k->guessed[i])
+            k->bad[i] = 1;
+    }
+    RULE(ON2(train_iters, train_samples), (use & USE_STEPS) && ABSENT(train_iters) && ABSENT(train_samples),
+         "missing; training needs train_iters or train_samples");
+}
+
+static void rules_world(Check *k, int world)
+{
+    Config *c = k->cfg;
+    int64_t size[3] = {c->tensor_model_parallel_size, c->pipeline_model_parallel_size,
+                       c->context_parallel_size};
+    int64_t product = size[0] * size[1] * size[2];
+    const int *on = ON3(tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size);
+    RULE(on, world % product,
+         "tensor %lld x pipeline %lld x context %lld = %lld does not divide the world of %d ranks; nearest "
+         "(tensor x pipeline x context): %s",
+         LL(size[0]), LL(size[1]), LL(size[2]), LL(product), world, splits(world, size));
+    c->data_parallel_size = usable(k, on) && world % product == 0 ? world / product : 0;
+    RULE(ON1(tensor_model_parallel_size), world > 1,
+         "this build trains on one rank, the world has %d; start it without mpirun", world);
+    RULE(ON1(context_parallel_size), c->context_parallel_size > 1,
+         "this build has no context parallelism; use 1");
+    RULE(ON2(expert_model_parallel_size, num_moe_experts),
+         c->expert_model_parallel_size > 1 && ABSENT(num_moe_experts),
+         "%lld ranks share experts, but num_moe_experts is absent; use 1", LL(c->expert_model_parallel_size));
+    RULE(ON1(num_moe_experts), !ABSENT(num_moe_experts),
+         "this build has no mixture of experts; leave it out");
+    RULE(ON1(device), c->device != DEVICE_CPU, "this build has no device '%s'; use cpu",
+         options[OPT_device].choices[c->device]);
+    RULE(ON1(distributed_backend), c->distributed_backend != DISTRIBUTED_BACKEND_MPI,
+         "this build has no backend '%s'; use mpi",
+         options[OPT_distributed_backend].choices[c->distributed_backend]);
+    RULE(ON2(num_distributed_optimizer_instances, context_parallel_size),
+         c->data_parallel_size * c->context_parallel_size > 1 &&
+             c->data_parallel_size * c->context_parallel_size % c->num_distributed_optimizer_instances,
+         "%lld copies do not divide data parallel %lld x context %lld; nearest: %s",
+         LL(c->num_distributed_optimizer_instances), LL(c->data_parallel_size), LL(c->context_parallel_size),
+         divisors(c->data_parallel_size * c->context_parallel_size, c->num_distributed_optimizer_instances));
+    RULE(ON3(overlap_param_gather, data_parallel_sharding_strategy, overlap_grad_reduce),
+         c->data_parallel_size > 1 && c->overlap_param_gather &&
+             (c->data_parallel_sharding_strategy == DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD ||
+              !c->overlap_grad_reduce),
+         "needs a data_parallel_sharding_strategy other than no_shard, and overlap_grad_reduce");
+}
+
+static int rank_order_ok(const char *s)
+{
+    static const char *const axes[] = {"tp", "cp", "ep", "dp", "pp"};
+    int seen = 0;
+    for (int i = 0; i < 5; i++, s += 3) {
+        int axis = -1;
+        for (int a = 0; a < 5; a++)
+            if (!strncmp(s, axes[a], 2))
+                axis = a;
+        if (axis < 0 || seen >> axis & 1 || s[2] != (i < 4 ? '-' : 0))
+            return 0;
+        seen |= 1 << axis;
+    }
+    return 1;
+}
+
+static void rules_pipeline(Check *k)
+{
+    Config *c = k->cfg;
+    DERIVE(num_virtual_stages_per_pipeline_rank, ON1(pipeline_schedule),
+           v_schedule(c->pipeline_schedule) ? 2 : 1);
+    DERIVE(pipeline_schedule, ON1(num_virtual_stages_per_pipeline_rank),
+           c->num_virtual_stages_per_pipeline_rank > 1 ? PIPELINE_SCHEDULE_INTERLEAVED
+                                                       : PIPELINE_SCHEDULE_1F1B);
+    DERIVE(microbatch_group_size_per_vp_stage, ON1(pipeline_model_parallel_size),
+           c->pipeline_model_parallel_size);
+    DERIVE(expert_tensor_parallel_size, ON1(tensor_model_parallel_size), c->tensor_model_parallel_size);
+    RULE(ON1(rank_order), !rank_order_ok(c->rank_order),
+         "'%.60s' is not an order of tp, cp, ep, dp, pp joined by '-'; usual: tp-cp-ep-dp-pp", c->rank_order);
+    RULE(ON1(pipeline_model_parallel_layout), !ABSENT(pipeline_model_parallel_layout),
+         "this build shares layers out by number; leave it out");
+    RULE(ON1(pipeline_balance), c->pipeline_balance != PIPELINE_BALANCE_COUNT,
+         "this build shares layers out by number; use count");
+    for (int i = 0; i < c->cp_comm_type.n; i++) {
+        const char *t = c->cp_comm_type.v[i];
+        RULE(ON1(cp_comm_type),
+             strcmp(t, "p2p") && strcmp(t, "a2a") && strcmp(t, "allgather") && strcmp(t, "a2a+p2p"),
+             "'%.60s' is none of p2p, a2a, allgather, a2a+p2p", t);
+    }
+    if (c->pipeline_model_parallel_size == 1 ||
+        !usable(k,
+                ON3(pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank, pipeline_schedule)))
+        return;
+    int64_t p = c->pipeline_model_parallel_size, v = c->num_virtual_stages_per_pipeline_rank;
+    int schedule = c->pipeline_schedule, fixed = v_schedule(schedule);
+    const char *name = options[OPT_pipeline_schedule].choices[schedule];
+    RULE(ON3(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank),
+         c->num_layers % (p * v),
+         "%lld layers do not divide into pipeline %lld x %lld virtual stages; nearest number of layers: %s",
+         LL(c->num_layers), LL(p), LL(v), multiples(p * v, c->num_layers));
+    RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule), fixed && v != 2,
+         "%lld, but schedule %s has 2 chunks a rank", LL(v), name);
+    RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule),
+         schedule == PIPELINE_SCHEDULE_INTERLEAVED && v < 2, "schedule interleaved needs 2 or more");
+    RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule),
+         !fixed && schedule != PIPELINE_SCHEDULE_INTERLEAVED && schedule != PIPELINE_SCHEDULE_CUSTOM && v > 1,
+         "%lld, but schedule %s has one chunk a rank; use 1, or pipeline_schedule interleaved", LL(v), name);
+    RULE(ON2(pipeline_schedule_file, pipeline_schedule),
+         (schedule == PIPELINE_SCHEDULE_CUSTOM) == ABSENT(pipeline_schedule_file),
+         "goes with pipeline_schedule custom, and only with it; the schedule is %s", name);
+    RULE(ON2(pipeline_max_activations, pipeline_schedule),
+         schedule != PIPELINE_SCHEDULE_ZB_AUTO && !ABSENT(pipeline_max_activations),
+         "goes with pipeline_schedule zb-auto only; the schedule is %s", name);
+    if (schedule != PIPELINE_SCHEDULE_INTERLEAVED)
+        return;
+    int64_t group = c->microbatch_group_size_per_vp_stage;
+    for (int i = 0; i < c->batch_steps; i++) {
+        int64_t m = c->batch_step[i].batch / unit_of(c);
+        RULE(ON2(microbatch_group_size_per_vp_stage, global_batch_size), group < p || group > m,
+             "%lld microbatches in a row, but interleaved needs from %lld (pipeline ranks) to %lld "
+             "(microbatches)",
+             LL(group), LL(p), LL(m));
+        RULE(ON2(microbatch_group_size_per_vp_stage, global_batch_size),
+             group >= p && group <= m && m % group && m % group < p,
+             "%lld microbatches in groups of %lld leave %lld, fewer than the %lld pipeline ranks; nearest "
+             "groups: %s",
+             LL(m), LL(group), LL(m % group), LL(p), divisors(m, group));
+    }
+}
+
+static void rules_model(Check *k)
+{
+    Config *c = k->cfg;
+    RULE(ON3(hidden_size, num_attention_heads, kv_channels),
+         ABSENT(kv_channels) && c->hidden_size % c->num_attention_heads,
+         "%lld is not a multiple of num_attention_heads %lld; nearest: %s; or set kv_channels",
+         LL(c->hidden_size), LL(c->num_attention_heads), multiples(c->num_attention_heads, c->hidden_size));
+    DERIVE(kv_channels, ON2(hidden_size, num_attention_heads), c->hidden_size / c->num_attention_heads);
+    DERIVE(num_query_groups, ON1(num_attention_heads), c->num_attention_heads);
+    DERIVE(max_position_embeddings, ON1(seq_length), c->seq_length);
+    RULE(ON3(ffn_hidden_size, hidden_size, activation),
+         ABSENT(ffn_hidden_size) && gated(c) && c->hidden_size < 24,
+         "missing; hidden_size %lld is too small to derive it (8/3 of it is less than 64)",
+         LL(c->hidden_size));
+    DERIVE(ffn_hidden_size, ON2(hidden_size, activation),
+           gated(c) ? c->hidden_size / 24 * 64 : 4 * c->hidden_size);
+    DERIVE(moe_ffn_hidden_size, ON1(ffn_hidden_size), c->ffn_hidden_size);
+
+    DERIVE(tokenizer_type, ON1(vocab_size),
+           ABSENT(vocab_size) || c->vocab_size == 257 ? TOKENIZER_TYPE_BYTE : TOKENIZER_TYPE_NONE);
+    RULE(ON2(vocab_size, tokenizer_type), ABSENT(vocab_size) && c->tokenizer_type == TOKENIZER_TYPE_NONE,
+         "missing; tokenizer_type none does not say how many token ids there are");
+    if (usable(k, ON2(vocab_size, tokenizer_type)) && ABSENT(vocab_size) &&
+        c->tokenizer_type == TOKENIZER_TYPE_NONE)
+        k->bad[OPT_vocab_size] = 1;
+    DERIVE(vocab_size, ON1(tokenizer_type), 257);
+    RULE(ON2(vocab_size, tokenizer_type), c->tokenizer_type == TOKENIZER_TYPE_BYTE && c->vocab_size != 257,
+         "%lld, but tokenizer_type byte has 257 token ids; use 257 or tokenizer_type none",
+         LL(c->vocab_size));
+    RULE(ON1(tokenizer_model), !ABSENT(tokenizer_model),
+         "no tokenizer of this build reads a file; leave it out");
+    if (usable(k, ON3(vocab_size, make_vocab_size_divisible_by, tensor_model_parallel_size))) {
+        int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
+        c->padded_vocab_size = (c->vocab_size + unit - 1) / unit * unit;
+    }
+
+    RULE(ON2(num_query_groups, num_attention_heads), c->num_attention_heads % c->num_query_groups,
+         "%lld does not divide num_attention_heads %lld; nearest: %s", LL(c->num_query_groups),
+         LL(c->num_attention_heads), divisors(c->num_attention_heads, c->num_query_groups));
+    RULE(ON2(max_position_embeddings, seq_length), c->max_position_embeddings < c->seq_length,
+         "%lld is below seq_length %lld; use %lld or more", LL(c->max_position_embeddings), LL(c->seq_length),
+         LL(c->seq_length));
+    int64_t turned = (int64_t)((double)c->kv_channels * c->rotary_percent);
+    RULE(ON3(rotary_percent, kv_channels, position_embedding_type),
+         c->position_embedding_type == POSITION_EMBEDDING_TYPE_ROPE && (turned < 2 || turned % 2),
+         "rope turns int(%lld kv_channels x %g) = %lld columns of a head, which must be even and at least 2",
+         LL(c->kv_channels), c->rotary_percent, LL(turned));
+
+    int64_t tp = c->tensor_model_parallel_size;
+    RULE(ON2(num_attention_heads, tensor_model_parallel_size), c->num_attention_heads % tp,
+         "%lld is not a multiple of tensor_model_parallel_size %lld; tensor sizes that fit: %s",
+         LL(c->num_attention_heads), LL(tp), divisors(c->num_attention_heads, tp));
+    RULE(ON2(num_query_groups, tensor_model_parallel_size),
+         c->num_query_groups % tp && tp % c->num_query_groups,
+         "%lld is neither a multiple nor a divisor of tensor_model_parallel_size %lld; tensor sizes that "
+         "fit: %s",
+         LL(c->num_query_groups), LL(tp), divisors(c->num_query_groups, tp));
+    RULE(ON2(ffn_hidden_size, tensor_model_parallel_size), c->ffn_hidden_size % tp,
+         "%lld is not a multiple of tensor_model_parallel_size %lld; nearest: %s", LL(c->ffn_hidden_size),
+         LL(tp), multiples(tp, c->ffn_hidden_size));
+    RULE(ON3(seq_length, sequence_parallel, tensor_model_parallel_size),
+         c->sequence_parallel && c->seq_length % tp,
+         "%lld is not a multiple of tensor_model_parallel_size %lld, as sequence_parallel asks; nearest: %s",
+         LL(c->seq_length), LL(tp), multiples(tp, c->seq_length));
+    RULE(ON2(seq_length, context_parallel_size),
+         c->context_parallel_size > 1 && c->seq_length % (2 * c->context_parallel_size),
+         "%lld is not a multiple of 2 x context_parallel_size %lld; nearest: %s", LL(c->seq_length),
+         LL(c->context_parallel_size), multiples(2 * c->context_parallel_size, c->seq_length));
+}
+
+/* Sizes beyond which 64-bit byte counts, or 32-bit token positions of a microbatch, would overflow. */
+static void rules_size(Check *k)
+{
+    Config *c = k->cfg;
+    if (!usable(k, ON4(num_layers, hidden_size, ffn_hidden_size, vocab_size)) ||
+        !usable(k, ON4(num_attention_heads, num_query_groups, kv_channels, max_position_embeddings)) ||
+        !usable(k, ON3(activation, make_vocab_size_divisible_by, tensor_model_parallel_size)))
+        return;
+    double h = (double)c->hidden_size, f = (double)c->ffn_hidden_size * (gated(c) ? 2 : 1);
+    double qkv = (double)(c->num_attention_heads + 2 * c->num_query_groups) * (double)c->kv_channels;
+    double layer = h * (2 * qkv + 2 * f + 8),
+           ends = h * (2 * (double)c->padded_vocab_size + (double)c->max_position_embeddings);
+    RULE(ON2(hidden_size, num_layers), (double)c->num_layers * layer + ends > 1e15,
+         "the model has about %.2g parameters; at most 1e15", (double)c->num_layers * layer + ends);
+    double tokens = (double)c->micro_batch_size * (double)c->seq_length;
+    RULE(ON2(micro_batch_size, seq_length), tokens > INT32_MAX,
+         "%lld samples of %lld tokens are more than 2^31 - 1 in a microbatch", LL(c->micro_batch_size),
+         LL(c->seq_length));
+    double wide = fmax(fmax(h, f), fmax(qkv, (double)c->padded_vocab_size));
+    RULE(ON2(micro_batch_size, seq_length), tokens <= INT32_MAX && tokens * wide > 1e15,
+         "the widest activation of a microbatch has %.2g elements; at most 1e15", tokens * wide);
+}
+
+static void rules_batch(Check *k)
+{
+    Config *c = k->cfg;
+    RULE(ON2(step_batch_size_schedule, global_batch_size),
+         !ABSENT(step_batch_size_schedule) && !ABSENT(global_batch_size),
+         "stands beside global_batch_size %lld; leave one of them out", LL(c->global_batch_size));
+    int scheduled = !ABSENT(step_batch_size_schedule);
+    if (!c->data_parallel_size ||
+        !usable(k, ON4(micro_batch_size, step_batch_size_schedule, global_batch_size, seq_length)) ||
+        (scheduled && !ABSENT(global_batch_size))) {
+        k->bad[OPT_global_batch_size] = k->bad[OPT_step_batch_size_schedule] = 1;
+        return;
+    }
+    int64_t unit = unit_of(c);
+    if (scheduled) {
+        char *error = schedule_parse(c, unit);
+        if (error)
+            complain(k, ON1(step_batch_size_schedule), "%s", error);
+        k->bad[OPT_step_batch_size_schedule] |= error != NULL;
+        return;
+    }
+    DERIVE(global_batch_size, ON1(micro_batch_size), unit);
+    RULE(ON2(global_batch_size, micro_batch_size), c->global_batch_size % unit,
+         "%lld is not a multiple of micro_batch_size %lld x data-parallel size %lld; nearest: %s",
+         LL(c->global_batch_size), LL(c->micro_batch_size), LL(c->data_parallel_size),
+         multiples(unit, c->global_batch_size));
+    RULE(ON2(global_batch_size, micro_batch_size), c->global_batch_size / unit > 65535,
+         "%lld is %lld microbatches of %lld; at most 65535; raise micro_batch_size", LL(c->global_batch_size),
+         LL(c->global_batch_size / unit), LL(unit));
+    k->bad[OPT_global_batch_size] |= c->global_batch_size % unit || c->global_batch_size / unit > 65535;
+    BatchStep *step = xcalloc(1, sizeof *step);
+    *step = (BatchStep){0, c->global_batch_size};
+    c->batch_step = step;
+    c->batch_steps = 1;
+}
+
+static void rules_steps(Check *k)
+{
+    Config *c = k->cfg;
+    RULE(ON2(train_samples, train_iters), !ABSENT(train_samples) && !ABSENT(train_iters),
+         "stands beside train_iters %lld; leave one of them out", LL(c->train_iters));
+    if (!usable(k, ON3(train_samples, train_iters, global_batch_size)) ||
+        k->bad[OPT_step_batch_size_schedule] || (ABSENT(train_samples) == ABSENT(train_iters)))
+        return;
+    RULE(ON1(train_samples), !ABSENT(train_samples) && c->train_samples < c->batch_step[0].batch,
+         "%lld are less than one step of %lld", LL(c->train_samples), LL(c->batch_step[0].batch));
+    double steps = (double)config_iterations(c);
+    double samples = (double)config_samples_after(c, (int64_t)steps);
+    RULE(ON2(seq_length, train_iters), samples * (double)c->seq_length > 9e18,
+         "the run has %.2g tokens; at most 9e18", samples * (double)c->seq_length);
+    double largest = 0;
+    for (int i = 0; i < c->batch_steps; i++)
+        largest = fmax(largest, (double)c->batch_step[i].batch);
+    RULE(ON3(eval_iters, eval_interval, train_iters),
+         !ABSENT(eval_interval) && (steps / (double)c->eval_interval + 1) * (double)c->eval_iters * largest *
+                                           (double)c->seq_length >
+                                       9e18,
+         "the evaluations of the run have more than 9e18 tokens; lower eval_iters or raise eval_interval");
+    double share[3];
+    RULE(ON2(split, eval_interval), !ABSENT(eval_interval) && split_parse(c->split, share) && share[1] == 0,
+         "'%.60s' leaves nothing to validate on, but eval_interval is %lld; for example '969, 30, 1'",
+         c->split, LL(c->eval_interval));
+}
+
+static void rules_rate(Check *k)
+{
+    Config *c = k->cfg;
+    int by_samples = !ABSENT(train_samples), wsd = c->lr_decay_style == LR_DECAY_STYLE_WSD;
+    RULE(ON2(min_lr, lr), c->min_lr > c->lr, "%g is above lr %g", c->min_lr, c->lr);
+    RULE(ON2(lr_warmup_init, lr), c->lr_warmup_init > c->lr, "%g is above lr %g", c->lr_warmup_init, c->lr);
+    RULE(ON3(lr_decay_samples, train_iters, train_samples), !ABSENT(lr_decay_samples) && !by_samples,
+         "counts samples, but train_samples is absent; use lr_decay_iters");
+    RULE(ON3(lr_wsd_decay_samples, train_iters, train_samples), !ABSENT(lr_wsd_decay_samples) && !by_samples,
+         "counts samples, but train_samples is absent; use lr_wsd_decay_iters");
+    RULE(ON3(lr_warmup_samples, train_iters, train_samples), c->lr_warmup_samples && !by_samples,
+         "counts samples, but train_samples is absent; use lr_warmup_iters");
+    RULE(ON2(lr_decay_iters, train_samples), !ABSENT(lr_decay_iters) && by_samples,
+         "counts iterations, but the run is given by train_samples; use lr_decay_samples");
+    RULE(ON2(lr_wsd_decay_iters, train_samples), !ABSENT(lr_wsd_decay_iters) && by_samples,
+         "counts iterations, but the run is given by train_samples; use lr_wsd_decay_samples");
+    RULE(ON2(lr_warmup_iters, train_samples), c->lr_warmup_iters && by_samples,
+         "counts iterations, but the run is given by train_samples; use lr_warmup_samples");
+    RULE(ON3(lr_warmup_fraction, lr_warmup_iters, lr_warmup_samples),
+         !ABSENT(lr_warmup_fraction) && (c->lr_warmup_iters || c->lr_warmup_samples),
+         "stands beside lr_warmup_%s; leave one of them out", c->lr_warmup_iters ? "iters" : "samples");
+    RULE(ON2(lr_base_batch_size, lr_scaling),
+         (c->lr_scaling == LR_SCALING_NONE) != ABSENT(lr_base_batch_size),
+         "goes with lr_scaling linear or sqrt, and only with it; lr_scaling is %s",
+         options[OPT_lr_scaling].choices[c->lr_scaling]);
+
+    if (by_samples)
+        DERIVE(lr_decay_samples, ON1(train_samples), c->train_samples);
+    else
+        DERIVE(lr_decay_iters, ON1(train_iters), c->train_iters);
+    int64_t decay = by_samples ? c->lr_decay_samples : c->lr_decay_iters;
+    int64_t warmup = by_samples ? c->lr_warmup_samples : c->lr_warmup_iters;
+    int64_t tail = by_samples ? c->lr_wsd_decay_samples : c->lr_wsd_decay_iters;
+    const int *on = by_samples ? ON3(lr_warmup_samples, lr_decay_samples, train_samples)
+                               : ON3(lr_warmup_iters, lr_decay_iters, train_iters);
+    const int *on_tail = by_samples
+                             ? ON4(lr_wsd_decay_samples, lr_decay_style, lr_decay_samples, lr_warmup_samples)
+                             : ON4(lr_wsd_decay_iters, lr_decay_style, lr_decay_iters, lr_warmup_iters);
+    RULE(on, decay != CFG_ABSENT && warmup >= decay,
+         "warm-up of %lld is not shorter than the decay of %lld, which includes it", LL(warmup), LL(decay));
+    RULE(on_tail, decay != CFG_ABSENT && wsd == (tail == CFG_ABSENT),
+         "goes with lr_decay_style WSD, and only with it; the style is %s",
+         options[OPT_lr_decay_style].choices[c->lr_decay_style]);
+    double before = ABSENT(lr_warmup_fraction) ? (double)warmup : c->lr_warmup_fraction * (double)decay;
+    RULE(on_tail, decay != CFG_ABSENT && wsd && tail != CFG_ABSENT && (double)tail + before > (double)decay,
+         "closing decay of %lld after a warm-up of %.17g does not fit into %lld", LL(tail), before,
+         LL(decay));
+}
+
+static int recompute_module(const char *s)
+{
+    return !strcmp(s, "core_attn") || !strcmp(s, "layernorm") || !strcmp(s, "mlp");
+}
+
+static void rules_recompute(Check *k)
+{
+    Config *c = k->cfg;
+    static const char *core_attn[] = {"core_attn"};
+    int full = c->recompute_granularity == RECOMPUTE_GRANULARITY_FULL;
+    int selective = c->recompute_granularity == RECOMPUTE_GRANULARITY_SELECTIVE;
+    const char *name = options[OPT_recompute_granularity]
+                           .choices[k->bad[OPT_recompute_granularity] ? 0 : c->recompute_granularity];
+    RULE(ON2(recompute_method, recompute_granularity), full != (c->recompute_method != RECOMPUTE_METHOD_NONE),
+         full ? "recompute_granularity full needs uniform or block"
+              : "is for recompute_granularity full, which is %s",
+         name);
+    RULE(ON2(recompute_num_layers, recompute_granularity), full == ABSENT(recompute_num_layers),
+         full ? "missing; recompute_granularity full needs it"
+              : "is for recompute_granularity full, which is %s",
+         name);
+    RULE(ON2(recompute_modules, recompute_granularity), !selective && c->recompute_modules.n,
+         "is for recompute_granularity selective, which is %s", name);
+    for (int i = 0; i < c->recompute_modules.n; i++)
+        RULE(ON1(recompute_modules), !recompute_module(c->recompute_modules.v[i]),
+             "'%.60s' is none of core_attn, layernorm, mlp", c->recompute_modules.v[i]);
+    int64_t layers = c->num_layers / c->pipeline_model_parallel_size;
+    RULE(ON4(recompute_num_layers, num_layers, pipeline_model_parallel_size, recompute_granularity),
+         full && !ABSENT(recompute_num_layers) && c->recompute_num_layers > layers,
+         "%lld is more than the %lld layers of a pipeline rank", LL(c->recompute_num_layers), LL(layers));
+    if (selective && !c->recompute_modules.n && !k->bad[OPT_recompute_modules])
+        c->recompute_modules = (List){1, core_attn};
+}
+
+static void rules_rest(Check *k)
+{
+    Config *c = k->cfg;
+    double share[3];
+    RULE(ON1(split), !split_parse(c->split, share),
+         "'%.60s' is not one to three shares with the first above 0; for example '969, 30, 1'", c->split);
+    RULE(ON2(loss_scale, params_dtype), !ABSENT(loss_scale) && c->params_dtype != PARAMS_DTYPE_FP16,
+         "is for params_dtype fp16, which is %s", options[OPT_params_dtype].choices[c->params_dtype]);
+    RULE(ON2(initial_loss_scale, min_loss_scale), c->initial_loss_scale < c->min_loss_scale,
+         "%g is below min_loss_scale %g", c->initial_loss_scale, c->min_loss_scale);
+    RULE(ON3(sgd_nesterov, optimizer, sgd_momentum),
+         c->sgd_nesterov && (c->optimizer != OPTIMIZER_SGD || c->sgd_momentum == 0),
+         "needs optimizer sgd and sgd_momentum above 0");
+    RULE(ON2(finetune, load), c->finetune && ABSENT(load),
+         "needs load: the checkpoint to take the weights from");
+    RULE(ON2(save_retain_interval, save_interval),
+         !ABSENT(save_retain_interval) &&
+             (ABSENT(save_interval) || c->save_retain_interval % c->save_interval),
+         "%lld is not a multiple of save_interval%s%s", LL(c->save_retain_interval),
+         ABSENT(save_interval) ? ", which is absent" : "; nearest: ",
+         ABSENT(save_interval) ? "" : multiples(c->save_interval, c->save_retain_interval));
+    for (int i = OPT_clock_forward_ms; i < OPTIONS; i++)
+        RULE(((const int[]){i, -1}), !option_absent(&options[i], c),
+             "this build has no clock device; leave it out");
+    DERIVE(save, ON1(save), run_directory(c->path));
+}
+
+void config_resolve(Check *k, int world, ConfigUse use)
+{
+    k->cfg->world = world;
+    rules_required(k, use);
+    rules_world(k, world);
+    rules_model(k);
+    rules_batch(k);
+    rules_size(k);
+    rules_pipeline(k);
+    rules_steps(k);
+    rules_rate(k);
+    rules_recompute(k);
+    rules_rest(k);
+}

@@ -1,0 +1,276 @@
+/* The option table as data, and finding names in it. */
+#define _GNU_SOURCE
+#include "config_table.h"
+#include <ctype.h>
+#include <stdarg.h>
+
+#define CHOICE(constant, text) text,
+#define SECTION(name, help)
+#define OPTION(section, key, type, def, legal, change, help) \
+    {#section, #key, TYPE_##type, def, legal, CHANGE_##change, help, NULL, offsetof(Config, key)},
+#define ENUM(section, key, def, change, help, choices)                                                       \
+    {#section,                                                                                               \
+     #key,                                                                                                   \
+     TYPE_ENUM,                                                                                              \
+     def,                                                                                                    \
+     "",                                                                                                     \
+     CHANGE_##change,                                                                                        \
+     help,                                                                                                   \
+     (const char *const[]){choices NULL},                                                                    \
+     offsetof(Config, key)},
+const Option options[OPTIONS] = {
+#include "config.def"
+};
+#undef SECTION
+#undef OPTION
+#undef ENUM
+
+#define OPTION(section, key, type, def, legal, change, help)
+#define ENUM(section, key, def, change, help, choices)
+#define SECTION(name, help) {#name, help},
+const Section sections[] = {
+#include "config.def"
+};
+const int section_count = sizeof sections / sizeof *sections;
+
+/* What others call it: Megatron's other names, Hugging Face, nanoGPT, llm.c, DeepSpeed. */
+static const struct { const char *name, *key; } aliases[] = {
+    {"attention_bias", "add_qkv_bias"}, {"batch_size", "micro_batch_size"}, {"beta1", "adam_beta1"},
+    {"beta2", "adam_beta2"}, {"bf16", "params_dtype"}, {"block_size", "seq_length"},
+    {"context_length", "seq_length"}, {"cp", "context_parallel_size"}, {"d_model", "hidden_size"},
+    {"decay_lr", "lr_decay_style"}, {"dropout", "hidden_dropout"}, {"dtype", "params_dtype"},
+    {"embd_pdrop", "hidden_dropout"}, {"ep", "expert_model_parallel_size"}, {"eps", "adam_eps"},
+    {"eval_steps", "eval_interval"}, {"fp16", "params_dtype"}, {"fp32", "params_dtype"},
+    {"gated_linear_unit", "activation"}, {"global_train_batch_size", "global_batch_size"},
+    {"grad_clip", "clip_grad"}, {"gradient_accumulation_steps", "global_batch_size"},
+    {"gradient_clipping", "clip_grad"}, {"group_query_attention", "num_query_groups"},
+    {"head_dim", "kv_channels"}, {"hidden_act", "activation"}, {"initializer_range", "init_method_std"},
+    {"intermediate_size", "ffn_hidden_size"}, {"layer_norm_eps", "norm_epsilon"},
+    {"layer_norm_epsilon", "norm_epsilon"}, {"layernorm_epsilon", "norm_epsilon"}, {"learning_rate", "lr"},
+    {"logging_steps", "log_interval"}, {"lr_scheduler_type", "lr_decay_style"},
+    {"max_grad_norm", "clip_grad"}, {"max_iters", "train_iters"}, {"max_lr", "lr"},
+    {"max_position_embedding", "max_position_embeddings"}, {"max_seq_len", "seq_length"},
+    {"max_seq_length", "seq_length"}, {"max_sequence_length", "seq_length"}, {"max_steps", "train_iters"},
+    {"model_max_length", "seq_length"}, {"n_ctx", "seq_length"}, {"n_embd", "hidden_size"},
+    {"n_head", "num_attention_heads"}, {"n_heads", "num_attention_heads"}, {"n_inner", "ffn_hidden_size"},
+    {"n_kv_heads", "num_query_groups"}, {"n_layer", "num_layers"}, {"n_layers", "num_layers"},
+    {"n_positions", "max_position_embeddings"}, {"num_experts", "num_moe_experts"},
+    {"num_experts_per_tok", "moe_router_topk"}, {"num_hidden_layers", "num_layers"},
+    {"num_key_value_heads", "num_query_groups"}, {"num_kv_heads", "num_query_groups"},
+    {"num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"},
+    {"num_train_steps", "train_iters"}, {"output_dir", "save"}, {"partial_rotary_factor", "rotary_percent"},
+    {"pp", "pipeline_model_parallel_size"}, {"rampup_batch_size", "step_batch_size_schedule"},
+    {"recompute_activations", "recompute_granularity"}, {"resid_pdrop", "hidden_dropout"},
+    {"attn_pdrop", "attention_dropout"}, {"rms_norm_eps", "norm_epsilon"}, {"rope_theta", "rotary_base"},
+    {"save_dir", "save"}, {"save_steps", "save_interval"}, {"save_total_limit", "save_keep_last"},
+    {"sliding_window", "window_size"}, {"squared_relu", "activation"}, {"swiglu", "activation"},
+    {"tie_word_embeddings", "untie_embeddings_and_output_weights"}, {"torch_dtype", "params_dtype"},
+    {"tp", "tensor_model_parallel_size"}, {"train_micro_batch_size_per_gpu", "micro_batch_size"},
+    {"use_distributed_optimizer", "data_parallel_sharding_strategy"}, {"use_tp_pp_dp_mapping", "rank_order"},
+    {"virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"},
+    {"warmup_iters", "lr_warmup_iters"}, {"warmup_ratio", "lr_warmup_fraction"},
+    {"warmup_steps", "lr_warmup_iters"}, {"zero_stage", "data_parallel_sharding_strategy"},
+};
+
+#define NAME_MAX_LEN 64        /* longer names are nobody's typing error */
+
+int option_find(const char *key)
+{
+    for (int i = 0; i < OPTIONS; i++)
+        if (!strcmp(options[i].key, key))
+            return i;
+    return -1;
+}
+
+int section_find(const char *name)
+{
+    for (int i = 0; i < section_count; i++)
+        if (!strcmp(sections[i].name, name))
+            return i;
+    return -1;
+}
+
+int option_absent(const Option *o, const Config *cfg)
+{
+    const void *p = option_field(o, cfg);
+    switch (o->type) {
+    case TYPE_INT:   return *(const int64_t *)p == CFG_ABSENT;
+    case TYPE_FLOAT: return isnan(*(const double *)p);
+    case TYPE_STR:   return !*(const char *const *)p;
+    case TYPE_LIST:  return !((const List *)p)->n;
+    case TYPE_ENUM:  return *(const int *)p < 0;
+    case TYPE_BOOL:  return 0;
+    }
+    return 0;
+}
+
+void option_clear(const Option *o, Config *cfg)
+{
+    void *p = option_field(o, cfg);
+    switch (o->type) {
+    case TYPE_INT:   *(int64_t *)p = CFG_ABSENT; break;
+    case TYPE_FLOAT: *(double *)p = NAN; break;
+    case TYPE_STR:   *(const char **)p = NULL; break;
+    case TYPE_LIST:  *(List *)p = (List){0}; break;
+    case TYPE_ENUM:  *(int *)p = -1; break;
+    case TYPE_BOOL:  *(int *)p = 0; break;
+    }
+}
+
+/* Damerau-Levenshtein distance (restricted: a pair of letters swaps once), capitals folded, - read as _. */
+static int edit_distance(const char *a, const char *b)
+{
+    int n = (int)strlen(a), m = (int)strlen(b), row[3][NAME_MAX_LEN + 1];
+    if (n > NAME_MAX_LEN || m > NAME_MAX_LEN)
+        return NAME_MAX_LEN;
+#define FOLD(c) ((c) == '-' ? '_' : tolower((unsigned char)(c)))
+    for (int j = 0; j <= m; j++)
+        row[0][j] = j;
+    for (int i = 1; i <= n; i++) {
+        int *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
+        now[0] = i;
+        for (int j = 1; j <= m; j++) {
+            int same = FOLD(a[i - 1]) == FOLD(b[j - 1]), d = last[j - 1] + !same;
+            d = d < last[j] + 1 ? d : last[j] + 1;
+            d = d < now[j - 1] + 1 ? d : now[j - 1] + 1;
+            if (i > 1 && j > 1 && FOLD(a[i - 1]) == FOLD(b[j - 2]) && FOLD(a[i - 2]) == FOLD(b[j - 1]))
+                d = d < before[j - 2] + 1 ? d : before[j - 2] + 1;
+            now[j] = d;
+        }
+    }
+#undef FOLD
+    return row[n % 3][m];
+}
+
+/* How many edits are still a slip: one in short names, a third of the letters in long ones. */
+static int edits_allowed(const char *name)
+{
+    int n = (int)strlen(name);
+    return n < 4 ? 1 : n < 9 ? 2 : n / 3;
+}
+
+/* Words of `name` (between _ and -) that are, up to one slip, words of `key`, over all different words. */
+static double words_shared(const char *name, const char *key)
+{
+    char a[NAME_MAX_LEN + 1], *rest = a, *word;
+    int words = 0, shared = 0, in_key = 1;
+    snprintf(a, sizeof a, "%s", name);
+    for (const char *c = key; *c; c++)
+        in_key += *c == '_';
+    while ((word = strsep(&rest, "_-. "))) {
+        char b[NAME_MAX_LEN + 1], *left = b, *other;
+        snprintf(b, sizeof b, "%s", key);
+        words++;
+        while ((other = strsep(&left, "_")))
+            if (edit_distance(word, other) <= (strlen(word) > 4)) {
+                shared++;
+                break;
+            }
+    }
+    return (double)shared / (words + in_key - shared);
+}
+
+int option_suggest(const char *name, const char *section)
+{
+    int best = -1, distance = NAME_MAX_LEN;
+    if (strlen(name) > NAME_MAX_LEN)
+        return -1;
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (!edit_distance(name, aliases[i].name))
+            return option_find(aliases[i].key);
+    for (int i = 0; i < OPTIONS; i++) {
+        int d = 2 * edit_distance(name, options[i].key) + (section && strcmp(section, options[i].section));
+        if (d < distance)
+            distance = d, best = i;
+    }
+    if (best >= 0 && distance / 2 <= edits_allowed(name))
+        return best;
+    double most = 0.49;
+    best = -1;
+    for (int i = 0; i < OPTIONS; i++) {
+        double s = words_shared(name, options[i].key);
+        if (s > most)
+            most = s, best = i;
+    }
+    for (size_t i = 0; best < 0 && i < sizeof aliases / sizeof *aliases; i++)
+        if (edit_distance(name, aliases[i].name) == 1 && strlen(name) > 4)
+            return option_find(aliases[i].key);
+    return best;
+}
+
+int section_suggest(const char *name)
+{
+    int best = -1, distance = NAME_MAX_LEN;
+    for (int i = 0; i < section_count; i++) {
+        int d = edit_distance(name, sections[i].name);
+        if (d < distance)
+            distance = d, best = i;
+    }
+    return best >= 0 && distance <= edits_allowed(name) ? best : -1;
+}
+
+int choice_suggest(const char *name, const char *const *choices)
+{
+    int best = -1, distance = NAME_MAX_LEN;
+    for (int i = 0; choices[i]; i++) {
+        int d = edit_distance(name, choices[i]);
+        if (d < distance)
+            distance = d, best = i;
+    }
+    return best >= 0 && distance <= edits_allowed(name) ? best : -1;
+}
+
+void check_add(Check *k, Place place, const char *fmt, ...)
+{
+    if (k->n == VIOLATIONS_MAX) {
+        k->dropped++;
+        return;
+    }
+    char *text = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    if (vasprintf(&text, fmt, ap) < 0)
+        die(EXIT_RESOURCE, "memory", "no memory for a message; change: free memory on this machine");
+    va_end(ap);
+    k->list = xrealloc(k->list, sizeof *k->list * (size_t)(k->n + 1));
+    k->list[k->n] = (Violation){place, k->n, text};
+    k->n++;
+}
+
+/* The file from top to bottom, then the command line from left to right, then what stands nowhere. */
+static int violation_order(const void *a, const void *b)
+{
+    const Violation *x = a, *y = b;
+    int gx = x->place.line > 0   ? 0
+             : x->place.arg >= 0 ? 1
+                                 : 2,
+        gy = y->place.line > 0   ? 0
+             : y->place.arg >= 0 ? 1
+                                 : 2;
+    if (gx != gy)
+        return gx - gy;
+    if (x->place.line != y->place.line)
+        return x->place.line - y->place.line;
+    if (x->place.col != y->place.col)
+        return x->place.col - y->place.col;
+    if (x->place.arg != y->place.arg)
+        return x->place.arg - y->place.arg;
+    return x->order - y->order;
+}
+
+void check_print(Check *k, FILE *f)
+{
+    if (k->n)
+        qsort(k->list, (size_t)k->n, sizeof *k->list, violation_order);
+    for (int i = 0; i < k->n; i++) {
+        Place p = k->list[i].place;
+        if (p.line > 0)
+            fprintf(f, "%s:%d:%d: %s\n", k->path, p.line, p.col, k->list[i].text);
+        else if (p.arg >= 0)
+            fprintf(f, "command line: %s\n", k->list[i].text);
+        else
+            fprintf(f, "%s: %s\n", k->path, k->list[i].text);
+    }
+    if (k->dropped)
+        fprintf(f, "%s: and %d more\n", k->path, k->dropped);
+}

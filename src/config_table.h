@@ -1,0 +1,109 @@
+/* config_table -- inside the configuration: the option table as data, values, and the list of violations.
+ * Only config*.c and its test include this. */
+#ifndef CONFIG_TABLE_H
+#define CONFIG_TABLE_H
+#include "base.h"
+#include "config.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum { TYPE_INT, TYPE_FLOAT, TYPE_BOOL, TYPE_STR, TYPE_LIST, TYPE_ENUM } OptionType;
+
+typedef struct {
+    const char *section, *key;
+    OptionType type;
+    const char *def, *legal;         /* as in config.def */
+    Change change;
+    const char *help;
+    const char *const *choices;      /* ENUM: NULL-terminated, index = value */
+    size_t offset;                   /* of the field in Config */
+} Option;
+
+typedef struct { const char *name, *help; } Section;
+
+extern const Option options[OPTIONS];
+extern const Section sections[];
+extern const int section_count;
+
+static inline void *option_field(const Option *o, const Config *cfg) { return (char *)cfg + o->offset; }
+static inline int option_optional(const Option *o) { return !strcmp(o->def, "null"); }
+static inline int option_required(const Option *o) { return !strcmp(o->def, "required"); }
+int option_absent(const Option *o, const Config *cfg);
+void option_clear(const Option *o, Config *cfg);
+
+/* Index of a key, of a section; -1. */
+int option_find(const char *key);
+int section_find(const char *name);
+
+/* The best guess at what an unknown name means, -1 if nothing comes near: Damerau-Levenshtein distance over
+ * the keys, the names of other programs for the same thing, then shared words. `section` breaks ties. */
+int option_suggest(const char *name, const char *section);
+int section_suggest(const char *name);
+int choice_suggest(const char *name, const char *const *choices);
+
+/* An interval as in Option.legal; for INT the bounds are exact integers. */
+typedef struct { double lo, hi; int64_t ilo, ihi; int lo_open, hi_open; } Interval;
+Interval interval_parse(const char *text);
+int interval_has(const Interval *i, double x);
+
+/* YAML 1.2 core scalars. A quoted scalar is a string whatever it says. */
+typedef enum { SCALAR_NULL, SCALAR_BOOL, SCALAR_INT, SCALAR_FLOAT, SCALAR_STRING } ScalarKind;
+typedef enum { VALUE_SCALAR, VALUE_LIST, VALUE_MAP } ValueKind;
+
+/* One value as it stands in the file. Lists hold scalars; a deeper node is marked VALUE_LIST or VALUE_MAP. */
+typedef struct Value {
+    ValueKind kind;
+    int quoted, n;
+    const char *text;                /* scalar: NUL-terminated */
+    size_t len;                      /* of text, which may hold a NUL of its own */
+    struct Value *item;
+} Value;
+
+ScalarKind scalar_kind(const Value *v);
+
+/* Converts v to the option's type and stores it. Returns NULL, or what is wrong, on the heap. */
+char *value_store(const Option *o, const Value *v, Config *cfg);
+/* The field as YAML flow text, on the heap; value_store of it gives the field back. */
+char *value_text(const Option *o, const Config *cfg);
+/* A string made fit for a message: quoted, cut short, control characters as \xNN. On the heap. */
+char *quoted(const char *text, size_t len);
+/* What an option takes: "an integer in [1, 10]", "one of a, b". On the heap. */
+char *legal_text(const Option *o);
+
+/* Where a key was set: a line of the file (line > 0), an argument (arg >= 0), or nowhere. */
+typedef struct { int line, col, arg; } Place;
+
+typedef struct { Place place; int order; char *text; } Violation;
+
+typedef struct {
+    const char *path;
+    Config *cfg;
+    Place set[OPTIONS];              /* where each key was set */
+    uint8_t seen[OPTIONS];           /* it was set */
+    uint8_t bad[OPTIONS];            /* its value is unusable or missing: rules that read it are skipped */
+    uint8_t guessed[OPTIONS];        /* an unknown key was taken for it: it does not count as missing */
+    Place section[16];               /* where each section stands; line 0: it is not there */
+    int unread;                      /* the file could not be read to its end */
+    int n, dropped;                  /* violations listed, violations beyond VIOLATIONS_MAX */
+    Violation *list;
+} Check;
+
+#define VIOLATIONS_MAX 1000
+void check_add(Check *k, Place place, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Prints the list, sorted by position, as `FILE:LINE:COL: text` or `command line: text`. */
+void check_print(Check *k, FILE *f);
+
+/* config_yaml.c: read values into k->cfg and note where they stood. */
+void config_parse_file(Check *k, const char *path);
+void config_parse_text(Check *k, const char *text, size_t size);
+void config_parse_args(Check *k, int nargs, char **args);
+/* One value, as on the right of key=value; violations name argument `arg`. 0: it is unusable. */
+int config_parse_value(Check *k, int arg, const char *key, const char *text, Value *v);
+
+/* config_rules.c: fill in derived defaults and check every rule. */
+void config_resolve(Check *k, int world, ConfigUse use);
+
+/* All of config_load but printing and dying: for it, and for tests. */
+void config_check(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use);
+#endif
