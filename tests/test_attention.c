@@ -1,0 +1,448 @@
+/* test_attention [ISA]: attention_fwd and _bwd of one instruction set against a plain O(T^2) implementation in F64,
+ * finite differences, and what must hold to the bit: threads, causality, generation with a cache.
+ * test_attention bench [ISA]: GFLOP/s of the products that a causal mask leaves (4 and 10 D per visible pair). */
+#include <sys/wait.h>
+#include <unistd.h>
+#include "test.h"
+#include "device.h"
+
+typedef struct {
+    int64_t batch, seq_q, seq_k, pos0;
+    int heads, kv, dim, docs;
+    int64_t window;
+    double dropout;
+} Case;
+
+/* A case laid out: q, k, v side by side in one matrix when they have equally many rows; then the gradients. */
+typedef struct {
+    Attention s;
+    Mat q, k, v, o, lse, dout, dq, dk, dv, delta;
+    void *qkv, *dqkv, *kvs;
+    int32_t *doc;
+    int64_t sample[8];
+} Call;
+
+static uint64_t rng_state;
+static double uniform(void) { return rng_uniform(77, 0, rng_state++); }
+static int64_t pick(int64_t n) { return (int64_t)(uniform() * (double)n); }
+
+static double get(Mat m, int64_t r, int64_t c)
+{
+    const void *p = mat_at(m, r, c);
+    uint32_t u;
+    float f;
+    _Float16 h;
+    switch (m.type) {
+    case F64: return *(const double *)p;
+    case F32: return *(const float *)p;
+    case F16: memcpy(&h, p, 2); return (double)h;
+    default: u = (uint32_t)*(const uint16_t *)p << 16; memcpy(&f, &u, 4); return f;
+    }
+}
+static void put(Mat m, int64_t r, int64_t c, double x)
+{
+    void *p = mat_at(m, r, c);
+    float f = (float)x;
+    uint32_t u;
+    _Float16 h = (_Float16)x;
+    switch (m.type) {
+    case F64: *(double *)p = x; break;
+    case F32: *(float *)p = f; break;
+    case F16: memcpy(p, &h, 2); break;
+    default: memcpy(&u, &f, 4); *(uint16_t *)p = (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+    }
+}
+static void fill(Mat m, double size)
+{
+    for (int64_t r = 0; r < m.rows; r++)
+        for (int64_t c = 0; c < m.cols; c++)
+            put(m, r, c, (uniform() * 2 - 1) * size);
+}
+
+/* rows x ld of memory, every byte 0xff: a NaN in each type. The matrix is columns [gap, gap + cols). */
+static void *poisoned(int64_t rows, int64_t ld, Dtype t)
+{
+    size_t n = (size_t)(rows * ld) * dtype_size(t);
+    return memset(xcalloc(n ? n : 1, 1), 0xff, n);
+}
+static Mat poisoned_mat(int64_t rows, int64_t cols, Dtype t)
+{
+    int64_t ld = cols + 3;
+    Mat m = {poisoned(rows, ld, t), rows, cols, ld, t};
+    return m;
+}
+
+static Call call_open(const Case *c, Dtype type, Dtype real)
+{
+    Call x = {.s = {.batch = c->batch, .seq_q = c->seq_q, .seq_k = c->seq_k, .pos0 = c->pos0, .heads = c->heads,
+                    .kv_heads = c->kv, .dim = c->dim, .head0 = 3, .window = c->window, .scale = 1 / sqrt(c->dim),
+                    .dropout = c->dropout, .key = 0x123456789abcdef0}};
+    int64_t a = (int64_t)c->heads * c->dim, k = (int64_t)c->kv * c->dim, ld = a + 2 * k + 5;
+    int64_t rq = c->batch * c->seq_q, rk = c->batch * c->seq_k;
+    for (int64_t b = 0; b < c->batch; b++)
+        x.sample[b] = 1000 + 7 * b;
+    x.qkv = poisoned(rq, ld, type);
+    x.dqkv = poisoned(rq, ld, type);
+    x.kvs = poisoned(rk, ld, type);
+    Mat kvs = {rq == rk ? x.qkv : x.kvs, rk, ld, ld, type}, all = {x.qkv, rq, ld, ld, type}, d = {x.dqkv, rq, ld, ld, type};
+    x.q = mat_cols(all, 0, a), x.k = mat_cols(kvs, a, k), x.v = mat_cols(kvs, a + k, k);
+    x.dq = mat_cols(d, 0, a), x.dk = mat_cols(d, a, k), x.dv = mat_cols(d, a + k, k);
+    x.o = poisoned_mat(rq, a, type);
+    x.dout = poisoned_mat(rq, a, type);
+    x.lse = poisoned_mat(rq, c->heads, real);
+    x.delta = poisoned_mat(rq, c->heads, real);
+    fill(x.q, 2), fill(x.k, 2), fill(x.v, 1), fill(x.dout, 1);
+    if (c->docs) {      /* documents of random length; queries of a later pass belong to the last ones */
+        x.doc = xcalloc((size_t)rq, sizeof *x.doc);
+        for (int64_t b = 0; b < c->batch; b++)
+            for (int64_t i = 0, start = 0; i < c->seq_q; i++) {
+                if (pick(20) == 0)
+                    start = c->pos0 + i;
+                x.doc[b * c->seq_q + i] = (int32_t)start;
+            }
+    }
+    return x;
+}
+static void call_close(Call *x)
+{
+    void *all[] = {x->qkv, x->dqkv, x->kvs, x->doc, x->o.p, x->dout.p, x->lse.p, x->delta.p};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+static void call_run(Device *d, Call *x, int bwd)
+{
+    x->s.doc_start = x->doc;
+    x->s.sample = x->sample;
+    d->attention_fwd(d, x->o, x->lse, x->q, x->k, x->v, &x->s);
+    if (bwd)
+        d->attention_bwd(d, x->dq, x->dk, x->dv, x->dout, x->o, x->lse, x->delta, x->q, x->k, x->v, &x->s);
+}
+
+/* The definition: every score of a row, written out. Matrices are dense F64. */
+static int sees(const Attention *s, int64_t b, int64_t i, int64_t j)
+{
+    int64_t p = s->pos0 + i, start = s->doc_start ? s->doc_start[b * s->seq_q + i] : 0;
+    return j >= start && j <= p && (s->window <= 0 || j > p - s->window);
+}
+static double kept(const Attention *s, int64_t b, int h, int64_t i, int64_t j)
+{
+    if (s->dropout <= 0)
+        return 1;
+    Philox r = philox(s->key, (uint64_t)j / 4 | (uint64_t)(s->pos0 + i) << 32,
+                      (uint64_t)s->sample[b] << 16 | (uint64_t)(s->head0 + h));
+    return r.v[j % 4] >= s->dropout * 0x1p32 ? 1 / (1 - s->dropout) : 0;
+}
+static void plain(const Call *x, Mat o, Mat lse, Mat dq, Mat dk, Mat dv)
+{
+    const Attention *s = &x->s;
+    int64_t dim = s->dim;
+    double *p = xcalloc((size_t)s->seq_k + 1, sizeof *p), *m = xcalloc((size_t)s->seq_k + 1, sizeof *m);
+    for (int64_t row = 0; row < s->batch * s->seq_q * s->heads; row++) {
+        int64_t h = row % s->heads, r = row / s->heads, b = r / s->seq_q, i = r % s->seq_q;
+        int64_t kv = h / (s->heads / s->kv_heads), r0 = b * s->seq_k;
+        double top = -INFINITY, sum = 0, delta = 0;
+        for (int64_t j = 0; j < s->seq_k; j++) {
+            p[j] = -INFINITY;
+            if (sees(s, b, i, j)) {
+                p[j] = 0;
+                for (int64_t c = 0; c < dim; c++)
+                    p[j] += get(x->q, r, h * dim + c) * get(x->k, r0 + j, kv * dim + c) * s->scale;
+            }
+            top = p[j] > top ? p[j] : top;
+        }
+        for (int64_t j = 0; j < s->seq_k; j++)
+            sum += p[j] = top == -INFINITY ? 0 : exp(p[j] - top);
+        put(lse, r, h, top + log(sum));
+        for (int64_t j = 0; j < s->seq_k; j++) {
+            p[j] /= sum ? sum : 1;
+            m[j] = p[j] > 0 ? kept(s, b, (int)h, i, j) : 0;
+            for (int64_t c = 0; p[j] > 0 && c < dim; c++)
+                put(o, r, h * dim + c, get(o, r, h * dim + c) + p[j] * m[j] * get(x->v, r0 + j, kv * dim + c));
+        }
+        for (int64_t c = 0; c < dim; c++)
+            delta += get(x->o, r, h * dim + c) * get(x->dout, r, h * dim + c);   /* o as stored, like the op */
+        for (int64_t j = 0; dq.p && j < s->seq_k; j++) {
+            double dp = 0;
+            if (p[j] == 0)
+                continue;
+            for (int64_t c = 0; c < dim; c++) {
+                double g = get(x->dout, r, h * dim + c);
+                dp += g * m[j] * get(x->v, r0 + j, kv * dim + c);
+                put(dv, r0 + j, kv * dim + c, get(dv, r0 + j, kv * dim + c) + g * p[j] * m[j]);
+            }
+            double ds = p[j] * (dp - delta) * s->scale;
+            for (int64_t c = 0; c < dim; c++) {
+                put(dq, r, h * dim + c, get(dq, r, h * dim + c) + ds * get(x->k, r0 + j, kv * dim + c));
+                put(dk, r0 + j, kv * dim + c, get(dk, r0 + j, kv * dim + c) + ds * get(x->q, r, h * dim + c));
+            }
+        }
+    }
+    free(p);
+    free(m);
+}
+
+/* Largest difference over the largest value, or over 0.3, the size of the terms of these sums, where they cancel
+ * (one visible key: dq = 0). Not finite anywhere is infinite, unless both are the same infinity. */
+static double differ(Mat a, Mat b)
+{
+    double worst = 0, size = 0.3;
+    for (int64_t r = 0; r < a.rows; r++)
+        for (int64_t c = 0; c < a.cols; c++) {
+            double x = get(a, r, c), y = get(b, r, c);
+            if (x == y)
+                continue;
+            if (!isfinite(x) || !isfinite(y))
+                return INFINITY;
+            worst = fmax(worst, fabs(x - y));
+            size = fmax(size, fabs(y));
+        }
+    return worst / size;
+}
+
+static double tolerance(Dtype t) { return t == F64 ? 2e-13 : t == F32 ? 1e-5 : t == BF16 ? 4e-3 : 5e-4; }
+
+/* Columns between and after the matrices keep their poison. */
+static int untouched(Mat m)
+{
+    size_t e = dtype_size(m.type), width = (size_t)(m.ld - m.cols) * e;
+    for (int64_t r = 0; r < m.rows; r++)
+        for (size_t i = 0; i < width; i++)
+            if (((uint8_t *)mat_at(m, r, m.cols))[i] != 0xff)
+                return 0;
+    return 1;
+}
+
+static Mat zeros(Mat like) { return mat(xcalloc((size_t)(like.rows * like.cols) + 1, 8), like.rows, like.cols, F64); }
+
+static void check_case(Device *d, const Case *c, Dtype type)
+{
+    int bwd = c->seq_q == c->seq_k && c->pos0 == 0;
+    Call x = call_open(c, type, d->real);
+    call_run(d, &x, bwd);
+    Mat want[5] = {zeros(x.o), zeros(x.lse), zeros(x.q), zeros(x.k), zeros(x.v)};
+    Mat got[5] = {x.o, x.lse, x.dq, x.dk, x.dv};
+    static const char *const names[5] = {"o", "lse", "dq", "dk", "dv"};
+    plain(&x, want[0], want[1], bwd ? want[2] : (Mat){0}, want[3], want[4]);
+    for (int i = 0; i < (bwd ? 5 : 2); i++) {
+        double e = differ(got[i], want[i]), limit = tolerance(i == 1 ? d->real : type);
+        CHECK(e <= limit, "%s %s %s: %g; B %ld S %ld of %ld pos0 %ld A %d K %d D %d window %ld docs %d dropout %g", d->isa,
+              dtype_name(type), names[i], e, (long)c->batch, (long)c->seq_q, (long)c->seq_k, (long)c->pos0, c->heads,
+              c->kv, c->dim, (long)c->window, c->docs, c->dropout);
+    }
+    CHECK(untouched(x.o) && untouched(x.lse), "wrote past the columns");
+    Mat all = {x.dqkv, x.q.rows, (int64_t)(c->heads + 2 * c->kv) * c->dim, x.q.ld, type};
+    CHECK(!bwd || untouched(all), "gradients wrote past the columns");
+    for (int i = 0; i < 5; i++)
+        free(want[i].p);
+    call_close(&x);
+}
+
+static void check_cases(Device *d, int count)
+{
+    static const int dims[] = {64, 80, 96, 128, 256, 1, 3, 16, 33, 72, 130}, groups[][2] = {{4, 4}, {4, 2}, {3, 1}, {1, 1}};
+    static const int64_t seqs[] = {1, 2, 17, 31, 32, 33, 64, 97, 128, 129, 150}, windows[] = {0, 1, 5, 40};
+    static const Dtype narrow[] = {F32, BF16, F16};
+    rng_state = 0;
+    for (int i = 0; i < count; i++) {
+        int g = (int)pick(4);
+        Case c = {.batch = 1 + pick(2), .heads = groups[g][0], .kv = groups[g][1], .dim = dims[i % 11],
+                  .docs = (int)pick(2), .window = windows[pick(4)], .dropout = pick(2) ? 0.3 : 0};
+        c.seq_k = c.seq_q = seqs[pick(11)];
+        if (pick(3) == 0) {      /* generation: new tokens behind a cache, which may have room to spare */
+            c.pos0 = pick(140);
+            c.seq_q = 1 + pick(3) * pick(20);
+            c.seq_k = c.pos0 + c.seq_q + pick(3);
+        }
+        check_case(d, &c, d->real == F64 ? F64 : narrow[i % 3]);
+    }
+    check_case(d, &(Case){1, 40, 40, 0, 2, 1, 512, 0, 0, 0}, d->real);      /* the widest head */
+    check_case(d, &(Case){1, 600, 600, 0, 1, 1, 16, 1, 0, 0.1}, d->real);   /* many blocks */
+    check_case(d, &(Case){1, 20, 10, 0, 1, 1, 8, 0, 4, 0}, d->real);        /* the last rows see nothing */
+}
+
+/* The largest loss of accuracy of gradients by central differences, over some elements of q, k and v. */
+static void check_differences(Device *d)
+{
+    Case c = {2, 37, 37, 0, 4, 2, 20, 1, 25, 0.2};
+    Call x = call_open(&c, F64, F64);
+    call_run(d, &x, 1);
+    Mat in[] = {x.q, x.k, x.v}, grad[] = {x.dq, x.dk, x.dv};
+    for (int t = 0; t < 60; t++) {
+        Mat m = in[t % 3];
+        int64_t r = pick(m.rows), col = pick(m.cols);
+        double was = get(m, r, col), h = 1e-5, loss[2] = {0, 0}, want = get(grad[t % 3], r, col);
+        for (int side = 0; side < 2; side++) {
+            put(m, r, col, was + (side ? h : -h));
+            call_run(d, &x, 0);
+            for (int64_t i = 0; i < x.o.rows; i++)
+                for (int64_t j = 0; j < x.o.cols; j++)
+                    loss[side] += get(x.o, i, j) * get(x.dout, i, j);
+        }
+        put(m, r, col, was);
+        double slope = (loss[1] - loss[0]) / (2 * h);
+        CHECK(fabs(slope - want) <= 1e-6 * fmax(fabs(want), 0.1), "element %d: slope %.9g gradient %.9g", t, slope, want);
+    }
+    call_close(&x);
+}
+
+static int same(Mat a, Mat b, int64_t r0, int64_t r1)
+{
+    for (int64_t r = r0; r < r1; r++)
+        if (memcmp(mat_at(a, r, 0), mat_at(b, r, 0), (size_t)a.cols * dtype_size(a.type)))
+            return 0;
+    return 1;
+}
+
+/* One thread takes whole heads, five of them blocks of keys and of queries: the bits are the same. */
+static void check_threads(Device *one, const char *isa, Dtype type)
+{
+    static const int counts[] = {2, 5};
+    Case c = {1, 200, 200, 0, 4, 2, 40, 1, 90, 0.1};
+    for (int i = 0; i < 2; i++) {
+        Device many;
+        cpu_open(&many, one->real, isa, counts[i]);
+        rng_state = 5;
+        Call x = call_open(&c, type, one->real);
+        rng_state = 5;
+        Call y = call_open(&c, type, one->real);
+        call_run(one, &x, 1);
+        call_run(&many, &y, 1);
+        CHECK(same(x.o, y.o, 0, 200) && same(x.lse, y.lse, 0, 200), "forward, %d threads", counts[i]);
+        CHECK(same(x.dq, y.dq, 0, 200) && same(x.dk, y.dk, 0, 200) && same(x.dv, y.dv, 0, 200), "backward, %d threads",
+              counts[i]);
+        call_close(&x);
+        call_close(&y);
+        cpu_close(&many);
+    }
+}
+
+/* Later keys and values change nothing; one key gives its value; a cache gives the bits of the whole pass. */
+static void check_exact(Device *d, Dtype type)
+{
+    Case c = {1, 150, 150, 0, 2, 1, 24, 0, 0, 0.1};
+    Call x = call_open(&c, type, d->real), y;
+    call_run(d, &x, 0);
+    Mat o = poisoned_mat(150, 48, type), lse = poisoned_mat(150, 2, d->real);
+    memcpy(o.p, x.o.p, (size_t)(150 * o.ld) * dtype_size(type));
+    memcpy(lse.p, x.lse.p, (size_t)(150 * lse.ld) * dtype_size(d->real));
+    for (int64_t pos = 0; pos < 150; pos += 1 + pos / 3) {
+        int64_t n = 150 - pos < 3 ? 150 - pos : 3;
+        Attention s = x.s;
+        s.pos0 = pos, s.seq_q = n;
+        d->attention_fwd(d, mat_rows(x.o, pos, n), mat_rows(x.lse, pos, n), mat_rows(x.q, pos, n), x.k, x.v, &s);
+        CHECK(same(x.o, o, pos, pos + n) && same(x.lse, lse, pos, pos + n), "cache at position %ld", (long)pos);
+    }
+    fill(mat_rows(x.k, 71, 79), 3), fill(mat_rows(x.v, 71, 79), 3);
+    call_run(d, &x, 0);
+    CHECK(same(x.o, o, 0, 71) && same(x.lse, lse, 0, 71), "later keys show");
+    CHECK(!same(x.o, o, 71, 72), "a key that is seen does not show");
+    call_close(&x);
+    free(o.p);
+    free(lse.p);
+
+    c.window = 1, c.dropout = 0, c.kv = 2;
+    y = call_open(&c, type, d->real);
+    call_run(d, &y, 1);
+    CHECK(same(y.o, y.v, 0, 150), "one key: not its value");
+    CHECK(differ(y.dv, y.dout) <= tolerance(type), "one key: gradient of its value");
+    call_close(&y);
+}
+
+/* Scores in the thousands neither overflow nor vanish; what is not a number stays visible. */
+static void check_extremes(Device *d, Dtype type)
+{
+    Case c = {1, 64, 64, 0, 1, 1, 32, 0, 0, 0};
+    Call x = call_open(&c, type, d->real);
+    fill(x.q, 100), fill(x.k, 100);
+    call_run(d, &x, 1);
+    for (int64_t r = 0; r < 64; r++)
+        for (int64_t i = 0; i < 32; i++)
+            CHECK(isfinite(get(x.o, r, i)) && isfinite(get(x.dq, r, i)) && isfinite(get(x.dk, r, i)), "row %ld", (long)r);
+    memset(mat_at(x.q, 7, 5), 0xff, dtype_size(type));
+    call_run(d, &x, 1);
+    CHECK(isnan(get(x.o, 7, 0)) && isnan(get(x.lse, 7, 0)) && isnan(get(x.dq, 7, 0)), "NaN query: %g", get(x.o, 7, 0));
+    CHECK(isfinite(get(x.o, 6, 0)) && isfinite(get(x.o, 8, 0)), "NaN query spreads");
+    call_close(&x);
+}
+
+static void bench(const char *isa)
+{
+    static const Case cases[] = {{4, 256, 256, 0, 12, 12, 64, 0, 0, 0}, {1, 1024, 1024, 0, 12, 12, 64, 0, 0, 0},
+                                 {1, 4096, 4096, 0, 8, 2, 128, 0, 0, 0}, {4, 256, 256, 0, 12, 12, 64, 0, 0, 0.1},
+                                 {8, 1, 1000, 999, 12, 12, 64, 0, 0, 0}};
+    static const Dtype types[] = {F32, BF16};
+    for (int threads = 1; threads <= 2; threads++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            for (int t = 0; t < 2; t++) {
+                const Case *c = &cases[i];
+                int bwd = c->seq_q == c->seq_k;
+                Device d;
+                cpu_open(&d, F32, isa, threads);
+                Call x = call_open(c, types[t], F32);
+                double best[2] = {1e9, 1e9}, pairs = 0;
+                for (int64_t j = 0; j < c->seq_q; j++)
+                    pairs += (double)(c->batch * c->heads * (c->pos0 + j + 1));
+                for (int run = 0; run < 15; run++) {
+                    double t0 = now();
+                    call_run(&d, &x, 0);
+                    double t1 = now();
+                    if (bwd)
+                        d.attention_bwd(&d, x.dq, x.dk, x.dv, x.dout, x.o, x.lse, x.delta, x.q, x.k, x.v, &x.s);
+                    double t2 = now();
+                    best[0] = fmin(best[0], t1 - t0), best[1] = fmin(best[1], t2 - t1);
+                }
+                printf("%s %d threads %s B%ld S%ld A%d K%d D%d dropout %g: fwd %.3f ms %.1f GFLOP/s", d.isa, threads,
+                       dtype_name(types[t]), (long)c->batch, (long)c->seq_k, c->heads, c->kv, c->dim, c->dropout,
+                       best[0] * 1e3, 4 * c->dim * pairs / best[0] * 1e-9);
+                if (bwd)
+                    printf(", bwd %.3f ms %.1f GFLOP/s", best[1] * 1e3, 10 * c->dim * pairs / best[1] * 1e-9);
+                printf("\n");
+                call_close(&x);
+                cpu_close(&d);
+            }
+}
+
+/* Whether cpu_open takes this instruction set, tried in a child because it dies where it does not. */
+static int runs(const char *isa)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (!child) {
+        Device d;
+        if (!freopen("/dev/null", "w", stderr))
+            _exit(EXIT_RESOURCE);
+        cpu_open(&d, F32, isa, 1);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status), "the child was lost");
+    CHECK(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EXIT_CONFIG, "cpu_open ended with %d", WEXITSTATUS(status));
+    return WEXITSTATUS(status) == 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *isa = argc > 1 ? argv[1] : test_isa();
+    if (!strcmp(isa, "bench")) {
+        bench(argc > 2 ? argv[2] : test_isa());
+        return 0;
+    }
+    if (!runs(isa)) {
+        printf("# this CPU has no %s: nothing to test\n", isa);
+        return 0;
+    }
+    static const Dtype reals[] = {F64, F32};
+    for (int i = 0; i < 2; i++) {
+        Device d;
+        cpu_open(&d, reals[i], isa, 1);
+        check_cases(&d, 110);
+        if (reals[i] == F64)
+            check_differences(&d);
+        check_threads(&d, isa, reals[i]);
+        check_exact(&d, reals[i]);
+        check_extremes(&d, reals[i]);
+        if (reals[i] == F32)
+            check_threads(&d, isa, BF16);
+        cpu_close(&d);
+    }
+    return test_end();
+}
