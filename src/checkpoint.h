@@ -32,7 +32,8 @@ typedef struct {
 } Piece;
 
 /* The pieces of all parameters that this rank holds: weights, masters where they are not the weights themselves, and
- * moments. On the heap; the Params must outlive them. */
+ * moments; what Params has memory for, or, while it is only counted, all that a training run has. On the heap; the Params
+ * must outlive them. */
 Piece *pieces_open(const Params *p, int *n);
 void pieces_close(Piece *p, int n);
 

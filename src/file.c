@@ -130,26 +130,40 @@ int file_sync_dir(int dir, const char *name, char why[WHY])
     return r < 0 ? file_errno(why, "cannot flush the folder %s", name) : 1;
 }
 
+/* The name of a new folder is durable once the folder above it is flushed. */
+static int sync_parent(const char *path, char why[WHY])
+{
+    char *up = xstrdup(path), *slash = strrchr(up, '/');
+    if (slash)
+        slash[slash == up] = 0;
+    const char *name = slash ? up : ".";
+    int fd = file_open_dir(AT_FDCWD, name, 0, why), ok = fd >= 0 && file_sync_dir(fd, name, why);
+    if (fd >= 0)
+        close(fd);
+    free(up);
+    return ok;
+}
+
 int file_make_dirs(const char *path, char why[WHY])
 {
     char *p = xstrdup(path);
-    int r = 0;
-    for (char *s = p + 1; r == 0; s++) {
+    int ok = 1, r;
+    for (char *s = p + 1; ok; s++) {
         if (*s && *s != '/')
             continue;
         char c = *s;
         *s = 0;
         AGAIN(r, mkdir(p, 0750));
-        if (r < 0 && errno == EEXIST)
-            r = 0;
-        if (r < 0)
-            file_errno(why, "cannot make the folder %s", p);
+        if (r == 0)
+            ok = sync_parent(p, why);
+        else if (errno != EEXIST)
+            ok = file_errno(why, "cannot make the folder %s", p);
         *s = c;
         if (!c)
             break;
     }
     free(p);
-    return r == 0;
+    return ok;
 }
 
 char *file_read_text(int dir, const char *name, int nofollow, int64_t limit, int64_t *size, char why[WHY])
@@ -195,6 +209,8 @@ int file_remove_dir(int parent, const char *name, char why[WHY])
 {
     int r, ok = 1, fd;
     AGAIN(fd, openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))     /* a file or a link under the name */
+        return unlinkat(parent, name, 0) == 0 ? 1 : file_errno(why, "cannot remove %s", name);
     if (fd < 0)
         return errno == ENOENT ? 1 : file_errno(why, "cannot open %s to remove it", name);
     DIR *d = fdopendir(fd);

@@ -1,0 +1,250 @@
+/* Pieces of the parameter table, and loading: which checkpoint, whether it is this model's, and the boxes. */
+#include "checkpoint.h"
+#include "optimizer.h"
+#include "source.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MASTER ".master"
+
+/* ---- pieces */
+
+static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix, char *flat, Dtype type, int optim)
+{
+    for (int i = 0; i < p->nparam; i++) {
+        Box box[MAX_SEGMENTS];
+        const Param *t = &p->param[i];
+        int boxes = param_boxes(p, t, box);
+        *list = xrealloc(*list, (size_t)(*n + boxes) * sizeof **list);
+        for (int b = 0; b < boxes; b++)
+            (*list)[(*n)++] = (Piece){
+                .name = xasprintf("%s%s", t->name, suffix), .type = type, .ndim = t->ndim, .shape = {t->rows, t->cols},
+                .row0 = box[b].row0, .col0 = box[b].col0, .rows = box[b].rows, .cols = box[b].cols, .ld = box[b].ld,
+                .data = flat ? flat + (size_t)box[b].at * dtype_size(type) : NULL, .optim = optim};
+    }
+}
+
+Piece *pieces_open(const Params *p, int *n)
+{
+    static const char *const moment[2] = {".exp_avg", ".exp_avg_sq"};
+    Piece *list = NULL;
+    int counting = !p->weight;
+    *n = 0;
+    add_pieces(&list, n, p, "", p->weight, p->type, 0);
+    if (counting ? p->type != p->real : p->master != p->weight)
+        add_pieces(&list, n, p, MASTER, p->master, p->real, 1);
+    for (int i = 0; i < 2; i++)
+        if (counting ? i < optimizer_moments(p->cfg) : p->moment[i] != NULL)
+            add_pieces(&list, n, p, moment[i], p->moment[i], p->real, 1);
+    return list;
+}
+
+void pieces_close(Piece *p, int n)
+{
+    for (int i = 0; i < n; i++)
+        free((char *)p[i].name);
+    free(p);
+}
+
+/* ---- is it this model's? */
+
+/* Where the stored model and this one differ, "; " between entries, cut at a length that a message can have. */
+typedef struct { char text[1400]; int entries, left_out; } Diff;
+
+__attribute__((format(printf, 2, 3))) static void differs(Diff *d, const char *fmt, ...)
+{
+    char entry[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(entry, sizeof entry, fmt, ap);
+    va_end(ap);
+    size_t used = strlen(d->text);
+    if (used + strlen(entry) + 3 > sizeof d->text)
+        d->left_out++;
+    else
+        snprintf(d->text + used, sizeof d->text - used, "%s%s", d->entries ? "; " : "", entry);
+    d->entries++;
+}
+
+/* The keys that decide which tensors a model has and what their rows mean. */
+#define KEY(name) {OPT_##name, #name}
+static const struct { int option; const char *name; } shape_keys[] = {
+    KEY(num_layers), KEY(hidden_size), KEY(ffn_hidden_size), KEY(num_attention_heads), KEY(num_query_groups),
+    KEY(kv_channels), KEY(vocab_size), KEY(position_embedding_type), KEY(normalization), KEY(activation),
+    KEY(add_bias_linear), KEY(add_qkv_bias), KEY(qk_layernorm), KEY(untie_embeddings_and_output_weights),
+    KEY(max_position_embeddings),       /* last: only where positions are learned */
+};
+
+static void compare_keys(Diff *d, const Config *cfg, const json_t *state)
+{
+    const char *text = json_string_value(json_object_get(state, "config")), *skipped;
+    const Config *saved = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+    int learned = cfg->position_embedding_type == POSITION_EMBEDDING_TYPE_LEARNED_ABSOLUTE;
+    if (!saved)
+        return;
+    for (size_t i = 0; i < sizeof shape_keys / sizeof *shape_keys - (size_t)!learned; i++) {
+        char *then = config_text(saved, shape_keys[i].option), *now = config_text(cfg, shape_keys[i].option);
+        if (strcmp(then, now))
+            differs(d, "%s is %s there, %s here", shape_keys[i].name, then, now);
+        free(then);
+        free(now);
+    }
+}
+
+static int is_master(const char *name)
+{
+    size_t n = strlen(name), m = strlen(MASTER);
+    return n > m && !strcmp(name + n - m, MASTER);
+}
+
+/* The stored tensor that a piece is read from; NULL when the checkpoint has none. */
+static const StoredTensor *stored(const Manifest *m, const Piece *p)
+{
+    const StoredTensor *t = manifest_find(m, p->name), *master = NULL;
+    char *name;
+    if (!t && is_master(p->name)) {
+        name = xstrdup(p->name);
+        name[strlen(name) - strlen(MASTER)] = 0;
+        t = manifest_find(m, name);
+        free(name);
+    } else if (t && !p->optim && t->type != p->type) {
+        name = xasprintf("%s" MASTER, p->name);
+        master = manifest_find(m, name);
+        free(name);
+    }
+    return master ? master : t;
+}
+
+static int skipped(const Piece *p, int weights_only) { return weights_only && p->optim && !is_master(p->name); }
+
+static void compare_tensors(Diff *d, const Manifest *m, const Piece *p, int n, int weights_only)
+{
+    for (int i = 0; i < n; i++) {
+        const StoredTensor *t = stored(m, &p[i]);
+        int64_t cols = p[i].ndim == 2 ? p[i].shape[1] : 1;
+        if (skipped(&p[i], weights_only) || (i && !strcmp(p[i].name, p[i - 1].name)))
+            continue;
+        if (!t)
+            differs(d, "%s is not there", p[i].name);
+        else if (t->ndim != p[i].ndim || t->shape[0] != p[i].shape[0] || t->shape[1] != cols)
+            differs(d, "%s is [%" PRId64 ", %" PRId64 "] there, [%" PRId64 ", %" PRId64 "] here", p[i].name, t->shape[0],
+                    t->shape[1], p[i].shape[0], cols);
+        else if ((t->type > F16) != (p[i].type > F16))
+            differs(d, "%s is %s there, %s here", p[i].name, dtype_name(t->type), dtype_name(p[i].type));
+    }
+}
+
+/* ---- loading */
+
+int checkpoint_exists(const char *path)
+{
+    int n;
+    char **list = source_list(path, &n);
+    for (int i = 0; i < n; i++)
+        free(list[i]);
+    free(list);
+    return n > 0;
+}
+
+/* What rank 0 sees, on every rank: the candidates, newest first. */
+static char **agree_on_list(Comm *c, const char *path, int *n)
+{
+    char **list = NULL, *all = NULL;
+    int64_t size[2] = {0, 0};       /* names, 4-byte words of them */
+    if (c->rank == 0) {
+        size_t bytes = 0;
+        list = source_list(path, n);
+        for (int i = 0; i < *n; i++) {
+            size_t add = strlen(list[i]) + 1;
+            all = xrealloc(all, bytes + add + 4);
+            memcpy(all + bytes, list[i], add);
+            bytes += add;
+            free(list[i]);
+        }
+        free(list);
+        size[0] = *n, size[1] = (int64_t)(bytes + 3) / 4;
+    }
+    c->wait(c, c->broadcast(c, size, 2, I64, 0));
+    all = c->rank == 0 ? all : xcalloc((size_t)size[1], 4);
+    c->wait(c, c->broadcast(c, all, size[1], I32, 0));
+    list = xcalloc((size_t)size[0], sizeof *list);
+    *n = (int)size[0];
+    char *at = all;
+    for (int i = 0; i < *n; at += strlen(at) + 1)
+        list[i++] = xstrdup(at);
+    free(all);
+    return list;
+}
+
+static int64_t reduce(Comm *c, int64_t v, ReduceOp op)
+{
+    c->wait(c, c->all_reduce(c, &v, 1, I64, op));
+    return v;
+}
+
+/* Opens one candidate; 0 when this rank finds it damaged. */
+static int open_candidate(Source *s, const char *dir, Comm *c, char why[WHY])
+{
+    int ok = source_open(s, dir, why) && (c->rank != 0 || source_check_files(s, why));
+    /* every rank must have read the same manifest: folders local to a host may differ */
+    int64_t mine = ok ? (int64_t)(s->m.hash >> 1) : 0;
+    int64_t low = reduce(c, ok ? mine : INT64_MAX, OP_MIN), high = reduce(c, mine, OP_MAX);
+    if (ok && low != high)
+        ok = file_why(why, "its manifest is not the same on every rank");
+    return ok;
+}
+
+static int read_pieces(Source *s, const Piece *p, int n, int weights_only, char why[WHY])
+{
+    for (int i = 0; i < n; i++)
+        if (!skipped(&p[i], weights_only) && p[i].rows && p[i].cols &&
+            !source_read(s, stored(&s->m, &p[i]), p[i].row0, p[i].col0, p[i].rows, p[i].cols, p[i].data, p[i].ld, p[i].type,
+                         why))
+            return 0;
+    return 1;
+}
+
+json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Piece *p, int n, int weights_only,
+                        char **found_dir)
+{
+    int count;
+    char **list = agree_on_list(all, path, &count), why[WHY] = "";
+    json_t *state = NULL;
+    if (!count)
+        all_ok(all, 0, EXIT_CHECKPOINT, "checkpoint-missing", "%s holds no checkpoint: neither a manifest.json nor "
+               "checkpoints/iter_N with one; change: load=DIR, a checkpoint or a run directory", path);
+    for (int i = 0; i < count && !state; i++) {
+        Source s;
+        Diff diff = {0};
+        int ok = open_candidate(&s, list[i], all, why);
+        if (reduce(all, ok, OP_MIN)) {
+            weights_only = weights_only || json_is_true(json_object_get(s.m.state, "weights_only"));
+            compare_keys(&diff, cfg, s.m.state);
+            compare_tensors(&diff, &s.m, p, n, weights_only);
+            all_ok(all, !diff.entries, EXIT_CHECKPOINT, "checkpoint-model", "%s holds another model: %s%s; change: set these "
+                   "keys as they were, or load another checkpoint", list[i], diff.text, diff.left_out ? "; and more" : "");
+            ok = read_pieces(&s, p, n, weights_only, why);
+        }
+        if (reduce(all, ok, OP_MIN)) {
+            state = json_incref(s.m.state);
+            if (found_dir)
+                *found_dir = xstrdup(list[i]);
+        } else {
+            int64_t speaker = reduce(all, ok ? INT64_MAX : all->rank, OP_MIN);
+            int last = cfg->on_corrupt != ON_CORRUPT_PREVIOUS || i == count - 1;
+            all_ok(all, ok || !last, EXIT_CHECKPOINT, "checkpoint-damaged", "%s: %s; change: %s", list[i], why, count > 1 ?
+                   "on_corrupt=previous to take the one before it, or load=DIR, another checkpoint" :
+                   "load=DIR, another checkpoint");
+            if (all->rank == speaker)
+                warn("%s: %s; taking the checkpoint before it", list[i], why);
+        }
+        source_close(&s);
+    }
+    for (int i = 0; i < count; i++)
+        free(list[i]);
+    free(list);
+    return state;
+}

@@ -1,0 +1,246 @@
+#define _GNU_SOURCE
+#include "source.h"
+#include "convert.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+int source_iteration(const char *name, int64_t *iteration)
+{
+    const char *digits = name + 5;
+    size_t n;
+    if (strncmp(name, "iter_", 5))
+        return 0;
+    n = strlen(digits);
+    if (n < 7 || n > 18 || strspn(digits, "0123456789") != n)
+        return 0;
+    *iteration = strtoll(digits, NULL, 10);
+    return 1;
+}
+
+static int has_manifest(const char *dir)
+{
+    char *p = xasprintf("%s/" MANIFEST, dir);
+    int ok = access(p, F_OK) == 0;
+    free(p);
+    return ok;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    int64_t s = 0, t = 0;
+    source_iteration(strrchr(*(char *const *)a, '/') + 1, &s);
+    source_iteration(strrchr(*(char *const *)b, '/') + 1, &t);
+    return s < t ? 1 : s > t ? -1 : 0;
+}
+
+char **source_list(const char *path, int *n)
+{
+    char **list = xcalloc(1, sizeof *list), *top = xasprintf("%s/checkpoints", path);
+    *n = 0;
+    DIR *d = has_manifest(path) ? NULL : opendir(top);
+    if (has_manifest(path))
+        list[(*n)++] = xstrdup(path);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        int64_t iteration;
+        if (!source_iteration(e->d_name, &iteration))
+            continue;
+        char *dir = xasprintf("%s/%s", top, e->d_name);
+        if (!has_manifest(dir)) {
+            free(dir);
+            continue;
+        }
+        list = xrealloc(list, (size_t)(*n + 1) * sizeof *list);
+        list[(*n)++] = dir;
+    }
+    if (d) {
+        closedir(d);
+        qsort(list, (size_t)*n, sizeof *list, newest_first);
+    }
+    free(top);
+    return list;
+}
+
+int source_open(Source *s, const char *dir, char why[WHY])
+{
+    *s = (Source){.fd = file_open_dir(AT_FDCWD, dir, 0, why)};
+    if (s->fd < 0)
+        return 0;
+    s->dir = xstrdup(dir);
+    if (!manifest_open(&s->m, s->fd, why)) {
+        source_close(s);
+        return 0;
+    }
+    s->buffer = xcalloc(1, (size_t)HASH_BLOCK);
+    s->shard = xcalloc((size_t)s->m.nshard, sizeof *s->shard);
+    for (int i = 0; i < s->m.nshard; i++)
+        s->shard[i].fd = -1;
+    return 1;
+}
+
+void source_close(Source *s)
+{
+    for (int i = 0; s->shard && i < s->m.nshard; i++)
+        st_close(&s->shard[i]);
+    free(s->shard);
+    free(s->buffer);
+    free(s->dir);
+    manifest_close(&s->m);
+    if (s->fd >= 0)
+        close(s->fd);
+    *s = (Source){.fd = -1};
+}
+
+int source_check_files(const Source *s, char why[WHY])
+{
+    struct stat st;
+    for (int i = 0; i < s->m.nshard; i++) {
+        const Shard *f = &s->m.shard[i];
+        if (fstatat(s->fd, f->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+            return file_errno(why, "%.100s is missing", f->name);
+        if (!S_ISREG(st.st_mode))
+            return file_why(why, "%.100s is not a regular file", f->name);
+        if (st.st_size != f->bytes)
+            return file_why(why, "%.100s has %" PRId64 " bytes, the manifest says %" PRId64 ": it is cut short or from "
+                            "another checkpoint", f->name, (int64_t)st.st_size, f->bytes);
+    }
+    DIR *d = opendir(s->dir);
+    if (!d)
+        return file_errno(why, "cannot list the folder");
+    int ok = 1;
+    for (struct dirent *e; ok && (e = readdir(d));) {
+        const char *dot = strrchr(e->d_name, '.');
+        int known = !dot || strcmp(dot, ".safetensors");
+        for (int i = 0; !known && i < s->m.nshard; i++)
+            known = !strcmp(e->d_name, s->m.shard[i].name);
+        if (!known)
+            ok = file_why(why, "%.200s does not belong to this checkpoint: the manifest does not name it", e->d_name);
+    }
+    closedir(d);
+    return ok;
+}
+
+/* Opens a shard at first use: its size, its header's hash, and the step that it says it belongs to. */
+static int open_shard(Source *s, int i, char why[WHY])
+{
+    const Shard *want = &s->m.shard[i];
+    StFile *f = &s->shard[i];
+    char reason[WHY];
+    if (f->fd >= 0)
+        return 1;
+    if (!st_open(f, s->fd, want->name, 1, reason))
+        return file_why(why, "%.100s is missing or damaged: %.300s", want->name, reason);
+    const char *step = st_meta(f, "iteration");
+    int ok = 1;
+    if (f->size != want->bytes)
+        ok = file_why(why, "%.100s has %" PRId64 " bytes, the manifest says %" PRId64, want->name, f->size, want->bytes);
+    else if (step && strtoll(step, NULL, 10) != s->m.iteration)
+        ok = file_why(why, "%.100s is from iteration %.20s, this checkpoint is of iteration %" PRId64, want->name, step,
+                      s->m.iteration);
+    if (ok) {
+        char *head = xcalloc(1, (size_t)f->data);
+        ok = file_read_at(f->fd, want->name, head, f->data, 0, why);
+        if (ok && XXH3_64bits(head, (size_t)f->data) != want->header)
+            ok = file_why(why, "the header of %.100s is damaged: its hash is not the manifest's", want->name);
+        free(head);
+    }
+    if (!ok)
+        st_close(f);
+    return ok;
+}
+
+/* The part of box b that rows [row0, row0+rows) x cols [col0, col0+cols) need, relative to b; 0 when they do not meet. */
+typedef struct { int64_t row0, row1, col0, col1; } Cross;
+
+static int cross(Cross *x, const StoredBox *b, int64_t row0, int64_t col0, int64_t rows, int64_t cols)
+{
+    int64_t row1 = row0 + rows, col1 = col0 + cols;
+    x->row0 = (row0 > b->row0 ? row0 : b->row0) - b->row0;
+    x->col0 = (col0 > b->col0 ? col0 : b->col0) - b->col0;
+    x->row1 = (row1 < b->row0 + b->rows ? row1 : b->row0 + b->rows) - b->row0;
+    x->col1 = (col1 < b->col0 + b->cols ? col1 : b->col0 + b->cols) - b->col0;
+    return x->row0 < x->row1 && x->col0 < x->col1;
+}
+
+/* The reader's memory: the first element of the region that it asked for is data[0]. */
+typedef struct { char *data; int64_t row0, col0, ld; Dtype to; } Sink;
+
+/* Elements [begin, end) of the box, dense in `block`, into the sink, as far as x needs them. */
+static void scatter(const Sink *k, const StoredBox *b, const Cross *x, const char *block, int64_t begin, int64_t end,
+                    Dtype from)
+{
+    int64_t first = begin / b->cols, last = (end - 1) / b->cols;
+    for (int64_t r = first > x->row0 ? first : x->row0; r <= last && r < x->row1; r++) {
+        int64_t c0 = x->col0, c1 = x->col1, row = r * b->cols;
+        c0 = row + c0 < begin ? begin - row : c0;
+        c1 = row + c1 > end ? end - row : c1;
+        if (c0 < c1)
+            convert(k->data + ((b->row0 + r - k->row0) * k->ld + b->col0 + c0 - k->col0) * (int64_t)dtype_size(k->to), k->to,
+                    block + (row + c0 - begin) * (int64_t)dtype_size(from), from, c1 - c0);
+    }
+}
+
+/* Reads and verifies the blocks of box b that hold a part of x. k NULL: only verifies. */
+static int read_box(Source *s, const StoredTensor *t, const StoredBox *b, const Cross *x, const Sink *k, char why[WHY])
+{
+    const int64_t size = (int64_t)dtype_size(t->type), bytes = box_bytes(b, t->type);
+    const char *file = s->m.shard[b->shard].name;
+    char name[BOX_NAME];
+    box_name(name, t->name, b->row0, b->col0, b->rows == t->shape[0] && b->cols == t->shape[1]);
+    if (!open_shard(s, b->shard, why))
+        return 0;
+    const StTensor *st = st_find(&s->shard[b->shard], name);
+    if (!st || st->type != (int)t->type || st->bytes != bytes)
+        return file_why(why, "%.100s does not hold %.100s as the manifest says", file, name);
+    int64_t first = (x->row0 * b->cols + x->col0) * size, end = ((x->row1 - 1) * b->cols + x->col1) * size;
+    for (int64_t i = first / HASH_BLOCK; i * HASH_BLOCK < end; i++) {
+        int64_t at = i * HASH_BLOCK, n = bytes - at < HASH_BLOCK ? bytes - at : HASH_BLOCK;
+        if (!st_read(&s->shard[b->shard], st, at, s->buffer, n, why))
+            return 0;
+        if (XXH3_64bits(s->buffer, (size_t)n) != b->hash[i])
+            return file_why(why, "%.100s is damaged: tensor %.100s, bytes %" PRId64 " to %" PRId64 " of the file", file,
+                            t->name, st->at + at, st->at + at + n);
+        if (k)
+            scatter(k, b, x, s->buffer, at / size, (at + n) / size, t->type);
+    }
+    return 1;
+}
+
+int source_read(Source *s, const StoredTensor *t, int64_t row0, int64_t col0, int64_t rows, int64_t cols, void *data,
+                int64_t ld, Dtype to, char why[WHY])
+{
+    Sink k = {data, row0, col0, ld, to};
+    Cross x;
+    BUG_ON(row0 < 0 || col0 < 0 || row0 + rows > t->shape[0] || col0 + cols > t->shape[1]);
+    for (int i = 0; i < t->nbox; i++)
+        if (cross(&x, &t->box[i], row0, col0, rows, cols) && !read_box(s, t, &t->box[i], &x, &k, why))
+            return 0;
+    return 1;
+}
+
+int source_verify(Source *s, int64_t *bytes, char why[WHY])
+{
+    if (!source_check_files(s, why))
+        return 0;
+    for (int i = 0; i < s->m.nshard; i++)
+        if (!open_shard(s, i, why))
+            return 0;
+    for (int i = 0; i < s->m.ntensor; i++)
+        for (int k = 0; k < s->m.tensor[i].nbox; k++) {
+            const StoredBox *b = &s->m.tensor[i].box[k];
+            Cross whole = {0, b->rows, 0, b->cols};
+            if (!read_box(s, &s->m.tensor[i], b, &whole, NULL, why))
+                return 0;
+            if (bytes)
+                *bytes += box_bytes(b, s->m.tensor[i].type);
+        }
+    return 1;
+}

@@ -1,0 +1,35 @@
+/* source -- one checkpoint folder, open for reading: finds it, checks its files, reads boxes of its tensors block by block,
+ * each block against its hash. Nothing here dies; reasons name the file and the tensor. */
+#ifndef SOURCE_H
+#define SOURCE_H
+#include "manifest.h"
+
+typedef struct {
+    char *dir;                      /* for messages */
+    int fd;
+    Manifest m;
+    StFile *shard;                  /* [m.nshard], opened at first use; fd -1 until then */
+    char *buffer;                   /* HASH_BLOCK bytes */
+} Source;
+
+/* Checkpoint folders that `path` stands for, newest first, from malloc (free each and the list): path itself when it has a
+ * manifest, else those iter_N of path/checkpoints that have one. */
+char **source_list(const char *path, int *n);
+
+/* 1 if name is iter_ and at least seven digits. */
+int source_iteration(const char *name, int64_t *iteration);
+
+/* Opens the folder and verifies its manifest. */
+int source_open(Source *s, const char *dir, char why[WHY]);
+void source_close(Source *s);
+
+/* Every file of the manifest is there in its size, and no safetensors file beside them. */
+int source_check_files(const Source *s, char why[WHY]);
+
+/* Elements [row0, row0+rows) x [col0, col0+cols) of t into data, as type `to`, element (r, c) at r*ld + c. */
+int source_read(Source *s, const StoredTensor *t, int64_t row0, int64_t col0, int64_t rows, int64_t cols, void *data,
+                int64_t ld, Dtype to, char why[WHY]);
+
+/* Reads everything and compares every hash; *bytes, when not NULL, counts along for a progress display. */
+int source_verify(Source *s, int64_t *bytes, char why[WHY]);
+#endif
