@@ -103,6 +103,8 @@ $(BUILD)/build_id.h: FORCE
 docs: $(BUILD)/test_config
 	$< --docs > configs/OPTIONS.md
 
+$(BUILD)/src/report_page.o: src/report.css src/report.js
+
 tests: $(TEST_BIN) $(BUILD)/train
 
 test: tests train

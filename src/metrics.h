@@ -19,6 +19,7 @@
 #define METRICS_H
 #include "comm.h"
 #include "config.h"
+#include "file.h"
 
 /* elapsed_ms is a whole step without saving and evaluating, which have times of their own; what data, forward,
  * backward and optimizer leave of it is the report's "other". */
@@ -86,7 +87,6 @@ typedef struct {
     int64_t total_iterations;
     int devices;                   /* ranks that compute; 0 counts as 1 */
     double flops_per_token;        /* forward and backward of the whole model, 0 = not known */
-    double peak_flops;             /* of one device, 0 = not known: mfu is then NAN */
     int64_t parameters;            /* of the whole model, for the report; 0 = not known */
     const char *command, *build;   /* for the report; NULL = left out */
 } LogStart;
@@ -124,6 +124,6 @@ void log_sample(Log *l, const char *text);
 void log_close(Log *l, const char *why);
 
 /* Makes run_dir/report.html anew from metrics.jsonl, run.json, config.yaml and trace.json, of which any may be
- * missing. Returns 0, or -1 with errno set when the page cannot be written. */
-int report_write(const char *run_dir);
+ * missing. Returns 1, or 0 with a reason in why when the page cannot be written. */
+int report_write(const char *run_dir, char why[WHY]);
 #endif

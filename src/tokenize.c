@@ -336,7 +336,8 @@ static void commit(Job *j)
     char why[WHY];
     if (!file_sync_close(j->fd, j->bin_tmp, why))
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: free space where PREFIX is", why));
-    FILE *f = fopen(j->idx_tmp, "wb");
+    int fd = file_create(AT_FDCWD, j->idx_tmp, 0, why);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
     int ok = f && write_index(j, f);
     if ((f && fclose(f)) || !ok)
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s: cannot write: %s; change: free space where PREFIX is",
@@ -347,7 +348,7 @@ static void commit(Job *j)
     char *dir = xstrdup(j->prefix), *slash = strrchr(dir, '/');
     if (slash)
         slash[slash == dir] = 0;
-    int fd = file_open_dir(AT_FDCWD, slash ? dir : ".", 0, why);
+    fd = file_open_dir(AT_FDCWD, slash ? dir : ".", 0, why);
     if (fd < 0 || !file_sync_dir(fd, dir, why))
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: PREFIX", why));
     close(fd);
@@ -429,6 +430,8 @@ int tokenize_main(int argc, char **argv)
     j->scratch = xcalloc((size_t)j->threads, sizeof *j->scratch);
     open_output(j);
     Pool *pool = pool_open(j->threads);
+    if (j->bytes)
+        progress_bar("tokenize", 0, j->bytes, "B");
     for (int64_t i = 0, next; i < j->inputs; i = next) {
         next = i + 1;
         if (j->input[i].json) {

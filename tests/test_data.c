@@ -8,7 +8,6 @@
 #include "tokenizer.h"
 #include <fcntl.h>
 #include <inttypes.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,12 +15,34 @@
 static char *work;
 static char *in_work(const char *name) { return xasprintf("%s/%s", work, name); }
 
+static void put_file(const char *path, const void *p, size_t n)
+{
+    unlink(path);   /* to rewrite a file in place may wait for the disk */
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(p, 1, n, f) != n || fclose(f)) {
+        perror(path);
+        exit(1);
+    }
+}
+
+static char *get_file(const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    char *p = xcalloc(1, 1 << 20);
+    *n = f ? fread(p, 1, 1 << 20, f) : 0;
+    if (f)
+        fclose(f);
+    return p;
+}
+
 /* A pair with the given lengths, one document a sequence. fill: token of (sequence, at), or NULL for a hole of
  * zeros, which takes no time. */
 static void put_pair(const char *prefix, int64_t n, const int32_t *length, int type, int64_t (*fill)(int64_t, int64_t))
 {
     char *idx = xasprintf("%s.idx", prefix), *bin = xasprintf("%s.bin", prefix);
     int64_t width = type == 1 ? 1 : type == 4 ? 4 : 2, end = 0, version = 1, docs = n + 1;
+    unlink(idx);
+    unlink(bin);
     FILE *x = fopen(idx, "wb"), *b = fopen(bin, "wb");
     fwrite("MMIDIDX\0\0", 1, 9, x);
     fwrite(&version, 8, 1, x);
@@ -162,9 +183,557 @@ static void test_goldens(void)
         fclose(f);
 }
 
+/* ---- ends in die() ---- */
+
+static char said[8192];   /* what the child wrote to standard error */
+
+/* Runs fn(arg) in a child; 1 when it ended with `code` and, unless that is 0, said one error line with `part` in it
+ * and something to change. */
+static int child(void (*fn)(void *), void *arg, int code, const char *part)
+{
+    char *path = in_work("stderr");
+    fflush(stdout);
+    pid_t pid = fork();
+    if (!pid) {
+        int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+        dup2(fd, 2);
+        dup2(open("/dev/null", O_WRONLY), 1);
+        alarm(10);
+        fn(arg);
+        _exit(0);
+    }
+    int status;
+    waitpid(pid, &status, 0);
+    size_t n;
+    char *text = get_file(path, &n);
+    snprintf(said, sizeof said, "%s", text);
+    free(text);
+    free(path);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != code)
+        return 0;
+    char *error = strstr(said, "error[");
+    return code == 0 || (error && !strstr(error + 1, "error[") && strstr(error, "; change: ") && strstr(error, part));
+}
+
+/* 1 when corpus_open refuses, with `part` in its reason. */
+static int refused(const char *spec, const char *part)
+{
+    char *why = NULL;
+    Corpus *c = corpus_open(1, &spec, &why);
+    snprintf(said, sizeof said, "%s", why ? why : "(opened)");
+    int ok = !c && why && strstr(why, part) && strstr(why, "; change: ");
+    if (c)
+        corpus_close(c);
+    free(why);
+    return ok;
+}
+
+/* ---- files ---- */
+
+static int64_t small_token(int64_t row, int64_t at) { return row * 10 + at; }
+
+/* Documents [0 1 2] [10 11] [20], the .idx of 102 bytes written out by hand. */
+static void test_format(void)
+{
+    const unsigned char head[34] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 8, 3, 0, 0, 0, 0, 0,
+                                    0, 0, 4, 0, 0, 0, 0, 0, 0, 0};
+    const int32_t length[] = {3, 2, 1};
+    const int64_t rest[] = {0, 6, 10, 0, 1, 2, 3};
+    char *prefix = in_work("hand"), *idx = in_work("hand.idx");
+    put_pair(prefix, 3, length, TOKEN_U16, small_token);
+    size_t n;
+    char *p = get_file(idx, &n);
+    CHECK(n == 102 && !memcmp(p, head, 34) && !memcmp(p + 34, length, 12) && !memcmp(p + 46, rest, 56), "%zu bytes", n);
+    char *why = NULL;
+    Corpus *c = corpus_open(1, (const char *const *)&prefix, &why);
+    CHECK(c, "%s", why);
+    CHECK(c->documents == 3 && c->sequences == 3 && c->tokens == 6 && c->longest == 3, "counts");
+    Window w;
+    int32_t out[4] = {-1, -1, -1, -1};
+    CHECK(window_open(&w, c, 0, 1, &why) && window_read(&w, 1, 0, 2, out, &why) && out[0] == 10 && out[1] == 11, "read");
+    CHECK(window_read(&w, 0, 1, 2, out, &why) && out[0] == 1 && out[1] == 2 && out[2] == -1, "read within");
+    window_close(&w);
+    corpus_close(c);
+    /* either file's name is as good as the prefix */
+    c = corpus_open(1, (const char *const *)&idx, &why);
+    CHECK(c && c->tokens == 6, "%s", why);
+    corpus_close(c);
+    free(p);
+    free(idx);
+    free(prefix);
+}
+
+/* Every length that either file can be cut to, and one byte too many. */
+static void test_truncation(void)
+{
+    enum { N = 90 };
+    int32_t length[N];
+    for (int i = 0; i < N; i++)
+        length[i] = i % 7;
+    char *prefix = in_work("cut"), *file[2] = {in_work("cut.idx"), in_work("cut.bin")};
+    put_pair(prefix, N, length, TOKEN_U16, small_token);
+    for (int f = 0; f < 2; f++) {
+        size_t n;
+        char *p = get_file(file[f], &n);
+        int bad = 0;
+        for (size_t cut = 0; cut <= n + 1; cut++) {
+            p[n] = 0;
+            put_file(file[f], p, cut);
+            if (cut != n && !refused(prefix, "bytes"))
+                bad++;
+        }
+        CHECK(!bad, "%d of %zu lengths of %s were accepted or badly explained", bad, n, file[f]);
+        put_file(file[f], p, n);
+        free(p);
+    }
+    char *why = NULL;
+    Corpus *c = corpus_open(1, (const char *const *)&prefix, &why);
+    CHECK(c, "the whole pair: %s", why);
+    corpus_close(c);
+    free(prefix);
+    free(file[0]);
+    free(file[1]);
+}
+
+/* The .idx with bytes [at, at + n) replaced must be refused with `part`. */
+static int damaged(const char *prefix, const char *idx, int64_t at, const void *bytes, size_t n, const char *part)
+{
+    size_t size;
+    char *p = get_file(idx, &size), *copy = xcalloc(1, size);
+    memcpy(copy, p, size);
+    memcpy(copy + at, bytes, n);
+    put_file(idx, copy, size);
+    int ok = refused(prefix, part);
+    put_file(idx, p, size);
+    free(p);
+    free(copy);
+    return ok;
+}
+
+static void test_damage(void)
+{
+    int32_t length[10] = {4, 0, 3, 9, 1, 1, 1, 5, 2, 8};
+    char *prefix = in_work("bad"), *idx = in_work("bad.idx");
+    put_pair(prefix, 10, length, TOKEN_U16, small_token);
+    size_t n;
+    char *p = get_file(idx, &n);
+    int bad = 0;
+    for (int bit = 0; bit < 34 * 8; bit++) {
+        char c = (char)(p[bit / 8] ^ 1 << bit % 8);
+        bad += !damaged(prefix, idx, bit / 8, &c, 1, "; change: ");
+    }
+    CHECK(!bad, "%d of 272 flipped bits of the header were accepted", bad);
+    bad = 0;
+    for (int code = 0; code < 256; code++)
+        if (code != 8) {
+            char c = (char)code;   /* u8 and i32 do not fit this .bin; all others have no name among token ids */
+            bad += !damaged(prefix, idx, 17, &c, 1, code == 1 || code == 4 ? "sequence 1 starts" : "dtype");
+        }
+    CHECK(!bad, "%d dtype codes were accepted", bad);
+    for (int shift = 20; shift < 64; shift++)
+        for (int field = 18; field <= 26; field += 8) {
+            uint64_t huge = 1ull << shift, full = ~0ull >> (63 - shift);
+            CHECK(damaged(prefix, idx, field, &huge, 8, "; change: "), "count 2^%d: %s", shift, said);
+            CHECK(damaged(prefix, idx, field, &full, 8, "; change: "), "count of ones to bit %d: %s", shift, said);
+        }
+    int32_t negative = -1, longer = 5, longest = INT32_MAX;
+    int64_t zero = 0, far = 1ll << 40, below = -2, eleven = 11;
+    CHECK(damaged(prefix, idx, 34 + 4 * 3, &negative, 4, "sequence 3 has length -1"), "%s", said);
+    CHECK(damaged(prefix, idx, 34 + 4 * 4, &longer, 4, "sequence 5 starts"), "%s", said);
+    CHECK(damaged(prefix, idx, 34 + 4 * 9, &longest, 4, "sequence 9"), "%s", said);
+    CHECK(damaged(prefix, idx, 34 + 40 + 8 * 5, &zero, 8, "sequence 5 starts"), "overlap: %s", said);
+    CHECK(damaged(prefix, idx, 34 + 40 + 8 * 6, &far, 8, "sequence 6 starts"), "%s", said);
+    CHECK(damaged(prefix, idx, 34 + 40 + 8 * 2, &below, 8, "sequence 2 starts"), "%s", said);
+    CHECK(damaged(prefix, idx, 34 + 120 + 8 * 4, &eleven, 8, "document entry 4 is 11"), "%s", said);
+    CHECK(damaged(prefix, idx, 34 + 120 + 8 * 7, &zero, 8, "document entry 7 is 0"), "%s", said);
+    CHECK(damaged(prefix, idx, 34 + 120, &(int64_t){1}, 8, "document entry 0 is 1"), "%s", said);
+    CHECK(damaged(prefix, idx, 34 + 120 + 80, &(int64_t){9}, 8, "document entry 10 is 9"), "%s", said);
+    CHECK(damaged(prefix, idx, 0, "TNTIDX\0\0", 9, "fairseq"), "%s", said);
+    CHECK(damaged(prefix, idx, 0, &(int32_t){20240520}, 4, "llm.c token shard"), "%s", said);
+    size_t bytes;
+    char *bin = in_work("bad.bin"), *tokens = get_file(bin, &bytes);
+    put_file(idx, tokens, bytes);
+    CHECK(refused(prefix, "such as a .bin"), "%s", said);
+    unlink(idx);
+    CHECK(refused(prefix, "bad.idx: No such file"), "%s", said);
+    put_file(idx, p, n);
+    unlink(bin);
+    CHECK(refused(prefix, "bad.bin: No such file"), "%s", said);
+    free(tokens);
+    free(bin);
+    free(p);
+    free(idx);
+    free(prefix);
+}
+
+static void test_not_files(void)
+{
+    char *fifo = in_work("fifo"), *loop = in_work("loop"), *idx = in_work("pipe.idx"), *pipe = in_work("pipe");
+    CHECK(!mkfifo(fifo, 0600) && !mkfifo(idx, 0600) && !symlink(loop, loop), "set up");
+    alarm(20);   /* a hang is a failure */
+    CHECK(refused(fifo, "not a regular file"), "%s", said);
+    CHECK(refused(pipe, "not a regular file"), "%s", said);
+    CHECK(refused(loop, "loop"), "%s", said);
+    CHECK(refused(work, "not a regular file"), "%s", said);
+    CHECK(refused("/dev/zero", "not a regular file"), "%s", said);
+    CHECK(refused("/no/such/corpus", "No such file"), "%s", said);
+    CHECK(refused("", "; change: "), "%s", said);
+    char *pattern = in_work("none*.bin"), *secret = in_work("secret");
+    CHECK(refused(pattern, "matches no file"), "%s", said);
+    put_file(secret, "x", 1);
+    chmod(secret, 0);
+    if (geteuid())
+        CHECK(refused(secret, "Permission denied"), "%s", said);
+    alarm(0);
+    unlink(secret);
+    free(secret);
+    free(pattern);
+    free(fifo);
+    free(loop);
+    free(idx);
+    free(pipe);
+}
+
+/* An llm.c shard of n tokens counted up from `from`. */
+static void put_shard(const char *path, int version, int count, int n, int from)
+{
+    int width = version == 1 ? 2 : 4;
+    char *p = xcalloc(1, (size_t)(1024 + width * n));
+    int32_t head[3] = {version == 1 ? 20240520 : 20240801, version, count};
+    memcpy(p, head, 12);
+    for (int i = 0; i < n; i++, from++)
+        memcpy(p + 1024 + width * i, &from, (size_t)width);
+    put_file(path, p, (size_t)(1024 + width * n));
+    free(p);
+}
+
+static void test_streams(void)
+{
+    char *a = in_work("s_000.bin"), *b = in_work("s_001.bin"), *glob = in_work("s_*.bin"), *why = NULL;
+    put_shard(a, 1, 60, 60, 0);
+    put_shard(b, 7, 40, 40, 60);
+    for (int list = 0; list < 2; list++) {
+        const char *path[] = {list ? a : glob, b};
+        Blend d;
+        CHECK(blend_open(&d, 1 + list, path, "90,10", 0, 11, 8, 1, &why), "%s", why);
+        CHECK(d.corpora == 1 && d.set[0].window.tokens == 90 && d.set[0].window.count == 2 && d.samples == 11,
+              "90%% of 100 tokens in two files");
+        int32_t text[9];
+        for (int k = 0; k < 11; k++) {   /* every sample is consecutive but where one file meets the next */
+            CHECK(blend_read(&d, k, text, NULL, &why), "%s", why);
+            int jumps = 0;
+            for (int i = 1; i < 9; i++)
+                jumps += text[i] != text[i - 1] + 1;
+            CHECK(jumps <= 1, "sample %d", k);
+        }
+        blend_close(&d);
+    }
+    CHECK(!blend_open(&(Blend){0}, 1, (const char *[]){a}, "90,10", 2, 1, 8, 1, &why) && strstr(why, "testing"), "%s", why);
+    free(why);
+    put_shard(a, 1, 61, 60, 0);
+    CHECK(refused(a, "needs 1146 bytes for 61 tokens, has 1144"), "%s", said);
+    put_shard(a, 1, -1, 60, 0);
+    CHECK(refused(a, "; change: "), "%s", said);
+    put_shard(a, 2, 60, 60, 0);
+    CHECK(refused(a, "version 2"), "%s", said);
+    put_file(a, "In the beginning", 16);
+    CHECK(refused(a, "text: tokenize it first"), "%s", said);
+    char *raw = xasprintf("raw:%s", a);
+    const char *path = raw;
+    Blend d;
+    CHECK(blend_open(&d, 1, &path, "1", 0, 1, 7, 1, &why) && d.set[0].window.tokens == 8, "%s", why);
+    int32_t text[8];
+    CHECK(blend_read(&d, 0, text, NULL, &why) && text[0] == 'I' + 256 * 'n', "%s", why);
+    blend_close(&d);
+    put_file(a, "odd", 3);
+    CHECK(refused(raw, "odd number"), "%s", said);
+    put_shard(a, 1, 60, 60, 0);
+    CHECK(refused(raw, "drop `raw:`"), "%s", said);
+    free(raw);
+    free(a);
+    free(b);
+    free(glob);
+}
+
+/* What data_path and split may not be. */
+static void test_paths(void)
+{
+    char *a = in_work("hand"), *why = NULL;
+    const char *const bad[][5] = {
+        {"-0.5", a, "0.5", a, "not a weight above 0"}, {"0.5", a, "0", a, "not a weight above 0"},
+        {"1", a, "nan", a, "not a weight above 0"},    {"1", a, "inf", a, "not a weight above 0"},
+        {"1", a, "x", a, "not a weight above 0"},      {"1", a, "2", NULL, "weights and prefixes in turn"},
+        {a, a, "/no/such", NULL, "No such file"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int n = bad[i][3] ? 4 : 3;
+        Blend b;
+        why = NULL;
+        CHECK(!blend_open(&b, n, bad[i], "1", 0, 1, 2, 1, &why) && strstr(why, bad[i][4]), "case %zu: %s", i, why);
+        free(why);
+    }
+    const char *const split[] = {"", "-1,2", "a", "1,2,3,4", "0,0", "nan", "1,,2", "1 2", "inf", "1,2,"};
+    double edges[4];
+    for (size_t i = 0; i < sizeof split / sizeof *split; i++) {
+        why = NULL;
+        CHECK(!split_parse(split[i], edges, &why) && strstr(why, "; change: "), "split '%s'", split[i]);
+        free(why);
+    }
+    CHECK(split_parse("969, 30, 1", edges, &why) && edges[1] == 0.969 && edges[3] >= 0.999999, "%g", edges[1]);
+    CHECK(split_parse("1", edges, &why) && edges[1] == 1 && edges[2] == 1, "%g", edges[1]);
+    free(a);
+}
+
+/* Empty documents, documents shorter than a sample, one document, nothing at all, too little. */
+static void test_packing(void)
+{
+    char *prefix = in_work("pack"), *why = NULL;
+    const char *path = prefix;
+    int32_t text[9], lengths[4][6] = {{0, 3, 0, 0, 20, 0}, {2, 2, 2, 2, 2, 2}, {33}, {0, 0}};
+    int count[4] = {6, 6, 1, 2};
+    for (int c = 0; c < 4; c++) {
+        Blend b;
+        put_pair(prefix, count[c], lengths[c], TOKEN_U8, small_token);
+        int ok = blend_open(&b, 1, &path, "1", 0, 9, 8, 3, &why);
+        CHECK(ok == (c < 3), "case %d: %s", c, why);
+        if (!ok) {
+            CHECK(strstr(why, "no tokens"), "%s", why);
+            free(why);
+            continue;
+        }
+        const Dataset *d = &b.set[0];
+        int64_t texts = 0;   /* the samples, end to end and the shared tokens once, are the documents in order */
+        for (int64_t s = 0; s < d->samples; s++)
+            for (int64_t k = 0; k < d->samples; k++)
+                if (d->shuffle[k] == s) {
+                    CHECK(blend_read(&b, k, text, NULL, &why), "%s", why);
+                    for (int i = 0; i < 8; i++, texts++) {
+                        int64_t at = texts, doc = 0;
+                        while (at >= lengths[c][d->document[doc]])
+                            at -= lengths[c][d->document[doc++]];
+                        CHECK(text[i] == small_token(d->document[doc], at), "case %d, token %ld", c, texts);
+                    }
+                }
+        blend_close(&b);
+    }
+    put_pair(prefix, 1, &(int32_t){8}, TOKEN_I32, small_token);
+    Blend b;
+    CHECK(!blend_open(&b, 1, &path, "1", 0, 1, 8, 3, &why) && strstr(why, "holds 8 tokens, fewer than the 9"), "%s", why);
+    free(why);
+    CHECK(blend_open(&b, 1, &path, "1", 0, 1, 7, 3, &why) && b.samples == 1, "%s", why);
+    blend_close(&b);
+    free(prefix);
+}
+
+/* ---- the loader ---- */
+
+static int64_t text_token(int64_t row, int64_t at) { return at % 37 == 36 ? 256 : (row * 31 + at * 7) % 256; }
+
+static Config config(const char **path, int n)
+{
+    Config c;
+    memset(&c, 0, sizeof c);
+    c.data_path = (List){n, path};
+    c.split = "1";
+    c.tokenizer_type = TOKENIZER_TYPE_BYTE;
+    c.vocab_size = 257;
+    c.seq_length = 16;
+    c.micro_batch_size = 2;
+    c.seed = 1234;
+    c.max_epochs = CFG_ABSENT;
+    return c;
+}
+
+static void check_masks(const Config *cfg, const Batch *b)
+{
+    for (int64_t i = 0; i < b->batch; i++)
+        for (int64_t t = 0, start = 0; t < b->seq; t++) {
+            int64_t at = i * b->seq + t;
+            int eod = b->tokens[at] == 256;
+            int ok = b->position[at] == t - (cfg->reset_position_ids ? start : 0) &&
+                     b->loss_mask[at] == (eod && cfg->eod_mask_loss ? 0.0f : 1.0f) &&
+                     (cfg->reset_attention_mask ? b->doc_start[at] == start : !b->doc_start);
+            CHECK(ok, "sample %ld, token %ld", b->sample[i], t);
+            start = eod ? t + 1 : start;
+        }
+}
+
+static void test_loader(void)
+{
+    int32_t length[50], text[17];
+    for (int i = 0; i < 50; i++)
+        length[i] = 5 + i * 13 % 90;
+    char *prefix = in_work("load"), *why = NULL;
+    const char *path = prefix;
+    put_pair(prefix, 50, length, TOKEN_U16, text_token);
+    Blend whole;
+    CHECK(blend_open(&whole, 1, &path, "1", 0, 500, 16, 1234, &why), "%s", why);
+    for (int flags = 0; flags < 8; flags++)
+        for (int dp = 1; dp <= 4; dp++)
+            for (int r = 0; r < dp; r++) {
+                Config cfg = config(&path, 1);
+                cfg.reset_attention_mask = flags & 1;
+                cfg.reset_position_ids = flags >> 1 & 1;
+                cfg.eod_mask_loss = flags >> 2;
+                Loader *l = loader_open(&cfg, SPLIT_TRAIN, 500, r, dp);
+                int64_t n = 2 * dp, first = 0;
+                for (int step = 0; step < 12; step++, first += n) {
+                    if (step == 7)
+                        first = 300;   /* a jump, and back: resume, evaluation */
+                    if (step == 10)
+                        first = 3;
+                    const Batch *b = loader_get(l, first, n);
+                    CHECK(b->batch == 2 && b->seq == 16, "shape");
+                    for (int i = 0; i < 2; i++) {
+                        int64_t k = first + r * 2 + i;
+                        blend_read(&whole, k, text, NULL, &why);
+                        CHECK(b->sample[i] == k && !memcmp(b->tokens + 16 * i, text, 64) &&
+                                  !memcmp(b->labels + 16 * i, text + 1, 64), "dp %d rank %d sample %ld", dp, r, k);
+                    }
+                    check_masks(&cfg, b);
+                }
+                if (r == 0) {
+                    int64_t last = loader_samples(l) / n * n - n;   /* another size of batch, up to the end */
+                    CHECK(loader_get(l, last, n)->sample[0] == last && loader_get(l, 0, dp)->batch == 1, "the end");
+                }
+                CHECK(loader_wait_seconds(l) >= 0 && loader_epochs(l) == whole.set[0].epochs, "accessors");
+                loader_close(l);
+            }
+    blend_close(&whole);
+    free(prefix);
+}
+
+typedef struct { Config cfg; char *bin; int harm; } Harm;
+
+static void open_only(void *arg)
+{
+    Harm *h = arg;
+    loader_close(loader_open(&h->cfg, SPLIT_TRAIN, 100, 0, 1));
+}
+
+/* Reads a while, harms the file, reads on. */
+static void harm_and_read(void *arg)
+{
+    Harm *h = arg;
+    Loader *l = loader_open(&h->cfg, SPLIT_TRAIN, 5000, 0, 1);
+    size_t n;
+    char *p = get_file(h->bin, &n), *other = xasprintf("%s.other", h->bin);
+    for (int64_t i = 0; i < 4000; i += 2) {
+        loader_get(l, i, 2);
+        if (i != 100)
+            continue;
+        if (h->harm == 0 && truncate(h->bin, 100))
+            perror("truncate");
+        if (h->harm == 1)
+            unlink(h->bin);
+        put_file(other, p, n);
+        if (h->harm == 2)
+            rename(other, h->bin);
+        if (h->harm == 3) {
+            int fd = open(h->bin, O_WRONLY);
+            usleep(20000);   /* file times may be as coarse as a clock tick */
+            if (pwrite(fd, "xx", 2, 0) != 2)
+                perror("pwrite");
+            close(fd);
+        }
+    }
+}
+
+static void test_loader_faults(void)
+{
+    int32_t length[40];
+    for (int i = 0; i < 40; i++)
+        length[i] = 50;
+    char *prefix = in_work("fault"), *bin = in_work("fault.bin");
+    const char *path = prefix;
+    Harm h = {.cfg = config(&path, 1), .bin = bin};
+    static const char *const what[] = {"truncated", "deleted or replaced", "deleted or replaced", "written to"};
+    for (h.harm = 0; h.harm < 4; h.harm++) {
+        put_pair(prefix, 40, length, TOKEN_U16, text_token);
+        CHECK(child(harm_and_read, &h, EXIT_DATA, "fault.bin"), "harm %d: %s", h.harm, said);
+        CHECK(strstr(said, what[h.harm]) || (h.harm == 0 && strstr(said, "ends at byte")), "harm %d: %s", h.harm, said);
+    }
+    put_pair(prefix, 40, length, TOKEN_U16, text_token);
+    CHECK(child(open_only, &h, 0, ""), "sound: %s", said);
+    h.cfg.max_epochs = 1;   /* 2000 tokens, 1601 wanted */
+    CHECK(child(open_only, &h, 0, ""), "one epoch is enough: %s", said);
+    h.cfg.seq_length = 20;
+    CHECK(child(open_only, &h, EXIT_DATA, "needs 2 epochs"), "%s", said);
+    h = (Harm){.cfg = config(&path, 1)};
+    h.cfg.vocab_size = 300;
+    CHECK(child(open_only, &h, EXIT_DATA, "257 ids, vocab_size is 300"), "%s", said);
+    h.cfg.tokenizer_type = TOKENIZER_TYPE_NONE;
+    CHECK(child(open_only, &h, 0, ""), "%s", said);
+    h.cfg.vocab_size = 65537;
+    CHECK(child(open_only, &h, EXIT_DATA, "u16 tokens"), "%s", said);
+    h.cfg.vocab_size = 256;   /* end-of-document, 256, is first met at token 36 of document 0 */
+    CHECK(child(open_only, &h, EXIT_DATA, "document 0, token 36 is id 256"), "%s", said);
+    h.cfg.vocab_size = 257;
+    size_t n;
+    char *p = get_file(bin, &n);
+    uint16_t bad = 257;
+    memcpy(p + n - 2, &bad, 2);
+    put_file(bin, p, n);
+    CHECK(child(open_only, &h, EXIT_DATA, "document 39, token 49 is id 257, the vocabulary has 257"), "%s", said);
+    h.cfg.data_path.n = 0;
+    CHECK(child(open_only, &h, EXIT_DATA, "data_path is empty"), "%s", said);
+    free(p);
+    free(bin);
+    free(prefix);
+}
+
+/* Corpora too large to be scanned at open: the bad id is met in its batch. */
+static void read_one(void *arg)
+{
+    Harm *h = arg;
+    Loader *l = loader_open(&h->cfg, SPLIT_TRAIN, -1, 0, 1);
+    loader_get(l, h->harm, 1);
+}
+
+static void test_large(void)
+{
+    int32_t length[3] = {300 << 20, 300 << 20, 7};
+    char *prefix = in_work("large"), *bin = in_work("large.bin");
+    const char *path = prefix;
+    Harm h = {.cfg = config(&path, 1)};
+    h.cfg.seq_length = 1 << 20;
+    put_pair(prefix, 3, length, TOKEN_U16, NULL);   /* 1.2 GB of zeros that take no room */
+    int fd = open(bin, O_WRONLY);
+    uint16_t bad = 40000;
+    CHECK(pwrite(fd, &bad, 2, 2 * (300 << 20)) == 2, "set up");   /* first token of document 1 */
+    close(fd);
+    Blend b;
+    char *why = NULL;
+    int64_t row, at, end_row, end_at;
+    CHECK(blend_open(&b, 1, &path, "1", 0, -1, 1 << 20, 1234, &why), "%s", why);
+    for (h.harm = 0;; h.harm++) {   /* the sample that the token is in */
+        dataset_where(&b.set[0], h.harm, 0, &row, &at);
+        dataset_where(&b.set[0], h.harm, (1 << 20) - 1, &end_row, &end_at);
+        if ((row != 1 && end_row == 1) || (row == 1 && at == 0))
+            break;
+    }
+    blend_close(&b);
+    CHECK(child(read_one, &h, EXIT_DATA, "document 1, token 0 (sample "), "%s", said);
+    h.harm = !h.harm;
+    CHECK(child(read_one, &h, 0, ""), "%s", said);
+    unlink(bin);
+    free(bin);
+    free(prefix);
+}
+
 int main(void)
 {
     work = getenv("WORK") ? getenv("WORK") : "/tmp";
     test_goldens();
+    test_format();
+    test_truncation();
+    test_damage();
+    test_not_files();
+    test_streams();
+    test_paths();
+    test_packing();
+    test_loader();
+    test_loader_faults();
+    test_large();
     return test_end();
 }

@@ -1,0 +1,60 @@
+/* chart -- drawings for the report: HTML with inline SVG, no library, readable without scripts.
+ *
+ * The SVG holds only geometry, in a 1000 x 1000 box that is stretched to whatever size the page gives it (strokes keep
+ * their width); all text is HTML placed by percentages. So one drawing serves a phone and a wide screen, and letters
+ * never shrink. Colours are CSS classes of the page: a b for lines, the phases' and instructions' names for areas. */
+#ifndef CHART_H
+#define CHART_H
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct { double lo, hi; int log; } Scale;
+
+/* Where v lies, 0 at lo, 1 at hi. */
+double scale_at(Scale s, double v);
+/* Round values within the scale, at least 1 and at most 12, about `want` of them; step is their distance. */
+int scale_ticks(Scale s, int want, double tick[12], double *step);
+/* "0.25", "3e-4", "12,000", "1.5M": a tick's label, with as many digits as ticks `step` apart need. */
+const char *tick_text(char text[32], double v, double step);
+
+typedef enum { DRAW_LINE, DRAW_FAINT, DRAW_DOTS } Draw;   /* DOTS: a line with a dot at each point */
+
+typedef struct {
+    const char *name, *css;
+    Draw draw;
+    int64_t n;
+    const double *x, *y;           /* x does not fall; a y that is not finite is a gap */
+} Series;
+
+typedef struct {
+    const char *title, *unit, *x_name;
+    int height;                    /* px */
+    int log_x, log_y, zero;        /* zero: the y axis starts at 0 */
+    double x_from;                 /* leaves out what lies left of it; NAN = nothing */
+    int n;
+    const Series *series;
+    int nmark;                     /* vertical marks, e.g. where a run was resumed */
+    const double *mark;
+} Chart;
+
+/* A plot without its title; series of more than ~1000 points are thinned, keeping every extreme. Prints a line of text
+ * instead when there is nothing to draw. */
+void chart_lines(FILE *f, const Chart *c);
+
+/* Areas on top of each other; all series have the same x, and no gaps: what is not finite counts as 0. More than ~250
+ * columns are averaged. */
+void chart_stack(FILE *f, const Chart *c);
+
+/* Legend entries: a swatch and the name, and of lines the last value. */
+void chart_legend(FILE *f, const Chart *c, int areas);
+
+/* One bar of a timeline: [start, end) in any unit on row `row`. */
+typedef struct { double start, end; int row; const char *css, *label, *title; } Bar;
+void chart_timeline(FILE *f, const Bar *bar, int64_t n, const char *const *row_name, int rows, const char *unit);
+
+/* Which of n points a plot of ~1000 points needs; keep has room for n. Returns how many. */
+int64_t chart_thin(Scale x, const double *xs, const double *ys, int64_t n, int64_t *keep);
+
+/* Text with &, <, >, " and ' escaped; control characters but newline and tab become spaces. */
+void html_text(FILE *f, const char *s);
+#endif

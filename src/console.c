@@ -1,0 +1,258 @@
+#define _GNU_SOURCE
+#include "console.h"
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define REDRAW_S 0.1
+
+static void emit(Console *c, const char *text, size_t n)
+{
+    fflush(stdout);                                /* what printf holds comes first */
+    while (n) {
+        ssize_t w = write(c->fd, text, n);
+        if (w < 0 && errno == EINTR)
+            continue;
+        if (w <= 0) {
+            c->lost++;
+            return;
+        }
+        text += w;
+        n -= (size_t)w;
+    }
+}
+
+void console_open(Console *c, int fd, int style, int64_t total_iterations)
+{
+    const char *term = getenv("TERM"), *no = getenv("NO_COLOR"), *lang = getenv("LC_ALL");
+    if (!lang || !*lang)
+        lang = getenv("LC_CTYPE");
+    if (!lang || !*lang)
+        lang = getenv("LANG");
+    int dumb = !term || !*term || !strcmp(term, "dumb");
+    *c = (Console){.fd = fd, .total = total_iterations, .first_iteration = -1};
+    c->live = style == LOG_STYLE_LIVE || (style == LOG_STYLE_AUTO && isatty(fd) && !dumb);
+    c->colour = c->live && !dumb && !(no && *no);
+    c->utf8 = lang && (strcasestr(lang, "utf-8") || strcasestr(lang, "utf8"));
+}
+
+void console_clear(Console *c)
+{
+    if (c->shown)
+        emit(c, "\r\033[K", 4);
+    c->shown = 0;
+}
+
+double console_time_left(const Console *c)
+{
+    if (c->first_iteration < 0)
+        return -1;
+    int64_t left = c->total - c->m.iteration, done = c->m.iteration - c->first_iteration;
+    /* the first step is slower (memory is touched for the first time), so it only counts while it is alone */
+    double pace = done > 0 ? (c->last_end - c->first_end) / (double)done : c->m.elapsed_ms * 1e-3;
+    return left > 0 ? pace * (double)left : 0;
+}
+
+const char *duration_text(char text[32], double seconds)
+{
+    if (!(seconds >= 0 && seconds < 1e9))
+        return strcpy(text, "n/a");
+    int64_t s = (int64_t)(seconds + 0.5), d = s / 86400, h = s / 3600 % 24, m = s / 60 % 60;
+    int n = d ? snprintf(text, 32, "%lldd ", (long long)d) : 0;
+    if (s >= 3600)
+        n += snprintf(text + n, 32 - (size_t)n, d ? "%02d:%02d" : "%d:%02d", (int)h, (int)m);
+    else
+        n += snprintf(text + n, 32 - (size_t)n, "%d", (int)m);
+    snprintf(text + n, 32 - (size_t)n, ":%02d", (int)(s % 60));
+    return text;
+}
+
+/* ---- The live line ---- */
+
+/* Text being built, with the columns it takes on the screen (escapes and UTF-8 make bytes and columns differ). */
+typedef struct { char text[2048]; int n, cols; } Line;
+
+__attribute__((format(printf, 2, 3))) static void add(Line *l, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int room = (int)sizeof l->text - l->n, n = vsnprintf(l->text + l->n, (size_t)room, fmt, ap);
+    va_end(ap);
+    n = n < room ? n : room - 1;
+    for (int i = l->n; i < l->n + n; i++)
+        l->cols += (l->text[i] & 0xc0) != 0x80;
+    l->n += n;
+}
+
+static void add_style(Line *l, const Console *c, const char *code)
+{
+    if (c->colour)
+        l->n += snprintf(l->text + l->n, sizeof l->text - (size_t)l->n, "\033[%sm", code);
+}
+
+static void add_bar(Line *l, const Console *c, int width, double share)
+{
+    int half = (int)(share * 2 * width + 0.5);     /* drawn in half columns */
+    half = half < 0 ? 0 : half > 2 * width ? 2 * width : half;
+    add_style(l, c, "36");
+    for (int i = 0; i < half / 2; i++)
+        add(l, "%s", c->utf8 ? "━" : "=");
+    if (half & 1)
+        add(l, "%s", c->utf8 ? "╸" : "-");
+    add_style(l, c, "0;2");
+    for (int i = (half + 1) / 2; i < width; i++)
+        add(l, "%s", c->utf8 ? "─" : ".");
+    add_style(l, c, "0");
+}
+
+static int screen_width(const Console *c)
+{
+    struct winsize w;
+    return !ioctl(c->fd, TIOCGWINSZ, &w) && w.ws_col ? w.ws_col : 80;
+}
+
+/* 950, 12.4k, 1.31M: three digits are what an eye can follow */
+static const char *short_count(char text[16], double v)
+{
+    static const char unit[] = " kMGT";
+    int u = 0;
+    while (v >= 999.5 && u < 4)
+        v /= 1000, u++;
+    snprintf(text, 16, u && v < 99.95 ? "%.1f%.1s" : "%.0f%.1s", v, u ? unit + u : "");
+    return text;
+}
+
+static void draw(Console *c)
+{
+    const Metrics *m = &c->m;
+    Line l = {.n = 0}, tail[5] = {{.n = 0}};
+    char t[32];
+    int width = screen_width(c) - 1, used;         /* the last column wraps on some terminals */
+    double share = c->total > 0 ? (double)m->iteration / (double)c->total : 0;
+
+    /* in the order in which they are dropped from a narrow screen's right end: the last goes first */
+    add(&tail[0], " %3.0f%%", floor(share * 100));
+    add(&tail[1], "  loss %.4f", m->lm_loss);
+    add(&tail[2], "  %s left", duration_text(t, console_time_left(c)));
+    if (c->speed > 0)
+        add(&tail[3], "  %s tok/s", short_count(t, c->speed));
+    if (*c->status)
+        add(&tail[4], "  %s", c->status);
+    char count[64];
+    int digits = snprintf(count, sizeof count, "%lld", (long long)c->total);
+    snprintf(count, sizeof count, " %*lld/%lld ", digits, (long long)m->iteration, (long long)c->total);
+    used = (int)strlen(count);
+    int show[5] = {0}, order[] = {1, 2, 4, 3, 0};
+    for (int i = 0; i < 5; i++)
+        if (used + tail[order[i]].cols <= width)
+            show[order[i]] = 1, used += tail[order[i]].cols;
+    int bar = width - used;
+    if (used > width)
+        return;
+    add_style(&l, c, "1");
+    add(&l, "%s", count);
+    add_style(&l, c, "0");
+    if (bar >= 6)
+        add_bar(&l, c, bar > 40 ? 40 : bar, share);
+    for (int i = 0; i < 5; i++)
+        if (show[i])
+            add(&l, "%s", tail[i].text);
+    Line out = {.n = 0};
+    add(&out, "\r%s\033[K", l.text);
+    emit(c, out.text, (size_t)out.n);
+    c->shown = 1;
+    c->drawn = now();
+}
+
+void console_step(Console *c, const Metrics *m)
+{
+    c->m = *m;
+    c->last_end = now();
+    if (m->tokens_per_second > 0)                  /* smoothed over about ten steps: a flickering number is unreadable */
+        c->speed += (m->tokens_per_second - c->speed) * (c->speed > 0 ? 0.1 : 1);
+    if (c->first_iteration < 0) {
+        c->first_iteration = m->iteration;
+        c->first_end = c->last_end;
+    }
+    if (c->live && (c->last_end - c->drawn >= REDRAW_S || m->iteration >= c->total))
+        draw(c);
+}
+
+void console_status(Console *c, const char *text)
+{
+    int was = *c->status;
+    snprintf(c->status, sizeof c->status, "%s", text);
+    if (c->live && c->first_iteration >= 0 && (now() - c->drawn >= REDRAW_S || !was != !*c->status))
+        draw(c);
+}
+
+/* ---- Lines that stay ---- */
+
+void console_note(Console *c, const char *text)
+{
+    console_clear(c);
+    char line[8192];
+    int n = snprintf(line, sizeof line - 1, "%s", text);
+    n = n < (int)sizeof line - 1 ? n : (int)sizeof line - 2;
+    line[n++] = '\n';
+    emit(c, line, (size_t)n);
+    if (c->live && c->first_iteration >= 0)
+        draw(c);
+}
+
+int progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left, struct timespec at)
+{
+    struct tm tm;
+    char when[32], left[32], speed[32] = "n/a", mfu[32] = "n/a";
+    localtime_r(&at.tv_sec, &tm);
+    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
+    if (isfinite(m->tokens_per_second))
+        snprintf(speed, sizeof speed, "%.1f", m->tokens_per_second);
+    if (isfinite(m->mfu))
+        snprintf(mfu, sizeof mfu, "%.1f%%", 100 * m->mfu);
+    return snprintf(text, size,
+        " [%s.%06ld] iteration %8lld/%8lld | consumed samples: %12lld | elapsed time per iteration (ms): %.1f |"
+        " throughput per GPU (TFLOP/s/GPU): %.1f | learning rate: %.6E | global batch size: %5lld | lm loss: %.6E |"
+        " loss scale: %.1f | grad norm: %.3f | number of skipped iterations: %3lld | number of nan iterations: %3lld |"
+        " tokens/s: %s | MFU: %s | memory (GiB): %.3f | time left: %s |",
+        when, at.tv_nsec / 1000, (long long)m->iteration, (long long)total, (long long)m->consumed_samples,
+        m->elapsed_ms, m->tflops_per_device, m->learning_rate, (long long)m->global_batch_size, m->lm_loss,
+        m->loss_scale, m->grad_norm, (long long)m->skipped_iterations, (long long)m->nan_iterations, speed, mfu,
+        (double)m->memory_bytes / (1 << 30), duration_text(left, time_left));
+}
+
+void console_line(Console *c, const Metrics *m)
+{
+    char text[1024];
+    struct timespec at;
+    if (c->live)
+        return;
+    clock_gettime(CLOCK_REALTIME, &at);
+    progress_line(text, sizeof text, m, c->total, console_time_left(c), at);
+    console_note(c, text);
+}
+
+void console_eval(Console *c, int64_t iteration, double loss)
+{
+    char text[256];
+    snprintf(text, sizeof text,
+             c->live ? " iteration %lld   validation loss %.4f   perplexity %.4g"
+                     : " validation loss at iteration %lld | lm loss value: %.6E | lm loss PPL: %.6E |",
+             (long long)iteration, loss, exp(loss));
+    console_note(c, text);
+}
+
+void console_close(Console *c)
+{
+    c->status[0] = 0;
+    if (c->shown) {
+        draw(c);
+        emit(c, "\n", 1);
+    }
+    c->shown = 0;
+}

@@ -1,0 +1,66 @@
+// The report is whole without this script. It adds a cross hair over all plots and a box with the values under it.
+'use strict';
+const plots = [...document.querySelectorAll('.plot[data-x]')].map(box => {
+    const [lo, hi, log] = box.dataset.x.split(' ').map(Number);
+    const hair = document.createElement('div');
+    hair.className = 'hair';
+    hair.hidden = true;
+    box.append(hair);
+    return {
+        box, hair,
+        series: JSON.parse(box.querySelector('script').textContent).filter(s => s.x.length),
+        at: x => log ? Math.log(x / lo) / Math.log(hi / lo) : (x - lo) / (hi - lo),
+        value: u => log ? lo * Math.pow(hi / lo, u) : lo + u * (hi - lo),
+    };
+});
+const tip = document.createElement('div');
+tip.className = 'tip';
+
+function nearest(xs, x) {
+    let a = 0, b = xs.length - 1;
+    while (b - a > 1) {
+        const mid = a + b >> 1;
+        if (xs[mid] < x) a = mid; else b = mid;
+    }
+    return Math.abs(xs[a] - x) < Math.abs(xs[b] - x) ? a : b;
+}
+
+function text(v) {
+    if (v === null) return 'n/a';
+    return Math.abs(v) >= 1e4 ? Math.round(v).toLocaleString('en') : String(Number(v.toPrecision(5)));
+}
+
+function leave() {
+    tip.remove();
+    for (const p of plots) p.hair.hidden = true;
+}
+
+function hover(plot, event) {
+    const r = plot.box.getBoundingClientRect(), u = (event.clientX - r.left) / r.width;
+    if (u < -.02 || u > 1.02 || !plot.series.length) return leave();
+    const main = plot.series[0].x;
+    const x = main[nearest(main, plot.value(Math.min(1, Math.max(0, u))))];
+    for (const p of plots) {
+        const at = p.at(x);
+        p.hair.hidden = !(at >= 0 && at <= 1);
+        p.hair.style.left = 100 * at + '%';
+    }
+    tip.replaceChildren('iteration ' + text(x));
+    for (const s of plot.series) {
+        const row = document.createElement('div'), name = document.createElement('span');
+        const value = document.createElement('b'), i = nearest(s.x, x);
+        name.className = s.c;
+        name.textContent = s.n + (Math.abs(s.x[i] - x) > .5 ? ' at ' + text(s.x[i]) : '');
+        value.textContent = text(s.y[i]);
+        row.append(value, name);
+        tip.append(row);
+    }
+    plot.box.append(tip);
+    const left = plot.at(x) * r.width, width = tip.offsetWidth;
+    tip.style.left = (left + width + 20 > r.width ? Math.max(-40, left - width - 12) : left + 12) + 'px';
+}
+
+for (const plot of plots) {
+    plot.box.addEventListener('pointermove', event => hover(plot, event));
+    plot.box.addEventListener('pointerleave', leave);
+}

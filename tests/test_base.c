@@ -1,0 +1,147 @@
+/* base: arenas, Philox against the published known answers, moments of the normal numbers, hashes. */
+#include "base.h"
+#include "test.h"
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void arenas(void)
+{
+    Arena a = {.name = "count"}, b;
+    CHECK(!arena_take(&a, 1) && a.used == ARENA_ALIGN, "used %zu", a.used);
+    CHECK(!arena_take(&a, ARENA_ALIGN) && a.used == 2 * ARENA_ALIGN, "used %zu", a.used);
+    size_t mark = a.used;
+    arena_take(&a, 1000);
+    arena_reset(&a, mark);
+    CHECK(a.used == mark && a.peak == mark + 1024, "used %zu peak %zu", a.used, a.peak);
+
+    arena_open(&b, "real", a.peak);
+    char *p = arena_take(&b, 1), *q = arena_take(&b, ARENA_ALIGN), *r = arena_take(&b, 1000);
+    CHECK((uintptr_t)p % ARENA_ALIGN == 0 && q == p + ARENA_ALIGN && r == q + ARENA_ALIGN, "%p %p %p", (void *)p,
+          (void *)q, (void *)r);
+    int zero = 1;
+    for (size_t i = 0; i < a.peak; i++)
+        zero &= p[i] == 0;
+    CHECK(zero, "a fresh arena is not zero");
+    memset(p, 1, a.peak);
+    b.sealed = 1;
+    arena_reset(&b, 0);
+    CHECK(arena_take(&b, a.peak) == p, "a sealed arena gives what it has");
+    arena_close(&b);
+    CHECK(!b.base, "closed");
+}
+
+static void sealed_take(void)
+{
+    Arena a = {.name = "sealed"};
+    a.sealed = 1;
+    arena_take(&a, 1);
+}
+static void full_take(void)
+{
+    Arena a;
+    arena_open(&a, "full", 64);
+    arena_take(&a, 65);
+}
+static void die_here(void) { die(EXIT_DATA, "test", "x = %d; change: nothing", 7); }
+
+/* The exit code and the text of a call that ends the process. */
+static int ends_with(void (*fn)(void), char *text, size_t size)
+{
+    int fd[2], status;
+    if (pipe(fd))
+        exit(1);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (!pid) {
+        dup2(fd[1], 2);
+        fn();
+        _exit(0);
+    }
+    close(fd[1]);
+    ssize_t n = read(fd[0], text, size - 1);
+    text[n > 0 ? n : 0] = 0;
+    close(fd[0]);
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void endings(void)
+{
+    char text[512];
+    int rc = ends_with(sealed_take, text, sizeof text);
+    CHECK(rc == EXIT_BUG && strstr(text, "a->sealed"), "%d %s", rc, text);
+    rc = ends_with(full_take, text, sizeof text);
+    CHECK(rc == EXIT_BUG, "%d %s", rc, text);
+    rc = ends_with(die_here, text, sizeof text);
+    CHECK(rc == EXIT_DATA && !strncmp(text, "error[test] ", 12) && strstr(text, "x = 7; change: nothing\n"), "%d %s",
+          rc, text);
+}
+
+/* The known answers that come with Random123 (kat_vectors: philox4x32 10). */
+static void random123(void)
+{
+    static const struct { uint32_t counter[4], key[2], result[4]; } kat[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (size_t i = 0; i < sizeof kat / sizeof *kat; i++) {
+        const uint32_t *c = kat[i].counter, *k = kat[i].key;
+        Philox r = philox(k[0] | (uint64_t)k[1] << 32, c[0] | (uint64_t)c[1] << 32, c[2] | (uint64_t)c[3] << 32);
+        CHECK(!memcmp(r.v, kat[i].result, sizeof r.v), "vector %zu: %08x %08x %08x %08x", i, r.v[0], r.v[1], r.v[2],
+              r.v[3]);
+    }
+}
+
+static void moments(void)
+{
+    enum { N = 400000 };
+    uint64_t key = rng_key(1, "a"), other = rng_key(1, "b"), seed = rng_key(2, "a");
+    double m[5] = {0}, u[3] = {0}, cross = 0, lag = 0;
+    int wild = 0;
+    for (int i = 0; i < N; i++) {
+        double x = rng_normal(key, 3, (uint64_t)i), y = rng_uniform(key, 3, (uint64_t)i);
+        double p = x;
+        for (int k = 1; k < 5; k++, p *= x)
+            m[k] += p / N;
+        u[1] += y / N;
+        u[2] += y * y / N;
+        cross += x * rng_normal(other, 3, (uint64_t)i) / N;
+        lag += x * rng_normal(key, 3, (uint64_t)i + 1) / N;
+        wild += !(y >= 0 && y < 1 && isfinite(x));
+    }
+    CHECK(!wild, "%d numbers out of range", wild);
+    /* five standard errors */
+    double e = 5 / sqrt(N);
+    CHECK(fabs(m[1]) < e && fabs(m[2] - 1) < e * sqrt(2), "mean %g variance %g", m[1], m[2]);
+    CHECK(fabs(m[3]) < e * sqrt(15) && fabs(m[4] - 3) < e * sqrt(96), "third %g fourth %g", m[3], m[4]);
+    CHECK(fabs(u[1] - 0.5) < e * 0.29 && fabs(u[2] - 1. / 3) < e * 0.3, "uniform %g %g", u[1], u[2]);
+    CHECK(fabs(cross) < e && fabs(lag) < e, "streams %g, neighbours %g", cross, lag);
+    CHECK(key != other && key != seed, "keys");
+    CHECK(rng_normal(key, 3, 5) == rng_normal(key, 3, 5) && rng_normal(key, 3, 5) != rng_normal(key, 4, 5),
+          "a number is a function of key, sub and index");
+}
+
+/* Published FNV-1a values: the empty string, "a", "foobar". */
+static void hashes(void)
+{
+    const uint64_t basis = 14695981039346656037ull;
+    CHECK(hash64("", 0, basis) == basis, "empty");
+    CHECK(hash64("a", 1, basis) == 0xaf63dc4c8601ec8cull, "a");
+    CHECK(hash64("foobar", 6, basis) == 0x85944171f73967e8ull, "foobar");
+    CHECK(hash64("bar", 3, hash64("foo", 3, HASH_SEED)) == hash64("foobar", 6, HASH_SEED), "in two pieces");
+}
+
+int main(void)
+{
+    arenas();
+    endings();
+    random123();
+    moments();
+    hashes();
+    double t = now();
+    CHECK(now() >= t && t > 0, "clock");
+    return test_end();
+}

@@ -1,0 +1,711 @@
+/* ops: every row of the op table that is not a matrix product or attention, against plain scalar code in F64
+ * written from the header's formulas. A case is a row of `cases`; each runs on every instruction set, real and
+ * storage type, with 1 and 2 threads (bitwise equal), with rows wider apart than they are long, outputs poisoned
+ * with NaN, and once more for each aliasing that device.h allows (bitwise equal).
+ *
+ *   test_ops [ISA]      only this instruction set */
+#include "ops.h"
+
+enum { MATS = 8 };
+
+/* What the cases' fixed arrays hold: at most this many rows. */
+enum { ROWS = 512, VOCAB = 50 };
+static int32_t token[ROWS], position[ROWS];
+static float mask[ROWS];
+static int64_t sample[] = {12345678901, 7, 8, 9, 10, 11, 12, 13};
+
+typedef struct {
+    int kind, groups, dim, inverse;
+    double p, lr, wd, momentum;
+    int nesterov, nomask;
+    int64_t v0, valid, seq, col0;
+} Arg;
+
+/* role: i, I input; o, O output; x, X both; A real, added to; - absent. Small letters: storage; capitals: real.
+ * spread: standard deviation of the input. */
+typedef struct { char role; int64_t rows, cols; double spread; } Spec;
+
+typedef struct {
+    const char *name;
+    Spec spec[MATS];
+    void (*run)(Device *d, Mat *m, const Arg *a);
+    /* m: dense F64; outputs and sums in place. NULL: the F64 device is the reference (finite differences: test_grad) */
+    void (*naive)(Mat *m, const Arg *a);
+    int alias[4][2];           /* pairs (output, input) + 1 that may be one memory */
+    Arg a;
+    double loose;              /* factor on the tolerance; 0 is 1 */
+} Case;
+
+#define AT(k, r, c) (((double *)m[k].p)[(r) * m[k].cols + (c)])
+
+/* ---- the ops in plain code ---- */
+
+static void copy_run(Device *d, Mat *m, const Arg *a) { (void)a; d->copy(d, m[0], m[1]); }
+static void copy_naive(Mat *m, const Arg *a) { (void)a; memcpy(m[0].p, m[1].p, mat_bytes(m[1])); }
+
+static void add_run(Device *d, Mat *m, const Arg *a) { (void)a; d->add(d, m[0], m[1], m[2]); }
+static void add_naive(Mat *m, const Arg *a)
+{
+    (void)a;
+    for (int64_t i = 0; i < m[0].rows * m[0].cols; i++)
+        AT(0, 0, i) = AT(1, 0, i) + AT(2, 0, i);
+}
+
+static void bias_run(Device *d, Mat *m, const Arg *a) { (void)a; d->bias_bwd(d, m[0], m[1]); }
+static void bias_naive(Mat *m, const Arg *a)
+{
+    (void)a;
+    for (int64_t r = 0; r < m[1].rows; r++)
+        for (int64_t c = 0; c < m[1].cols; c++)
+            AT(0, 0, c) += AT(1, r, c);
+}
+
+#define EPS 1e-3
+static void norm_run(Device *d, Mat *m, const Arg *a)
+{
+    d->norm_fwd(d, m[0], m[1], m[2], m[3], m[4], EPS, (NormKind)a->kind, a->groups);
+}
+static void norm_naive(Mat *m, const Arg *a)
+{
+    int64_t n = m[2].cols / a->groups;
+    for (int64_t r = 0; r < m[2].rows; r++)
+        for (int g = 0; g < a->groups; g++) {
+            double mean = 0, var = 0;
+            for (int64_t c = g * n; c < (g + 1) * n && a->kind == NORM_LAYER; c++)
+                mean += AT(2, r, c) / (double)n;
+            for (int64_t c = g * n; c < (g + 1) * n; c++)
+                var += (AT(2, r, c) - mean) * (AT(2, r, c) - mean) / (double)n;
+            AT(1, r, 2 * g) = mean;
+            AT(1, r, 2 * g + 1) = 1 / sqrt(var + EPS);
+            for (int64_t c = 0; c < n; c++)
+                AT(0, r, g * n + c) = (AT(2, r, g * n + c) - mean) / sqrt(var + EPS) * AT(3, 0, c)
+                                      + (m[4].p ? AT(4, 0, c) : 0);
+        }
+}
+
+/* 0 dx, 1 dres, 2 dy, 3 x, 4 gain, 5 stats (made here), 6 dgain, 7 dbias */
+static void norm_bwd_run(Device *d, Mat *m, const Arg *a)
+{
+    double *stats = xcalloc((size_t)(m[3].rows * 2 * a->groups), sizeof(double));
+    void *y = xcalloc((size_t)(m[3].rows * m[3].cols), sizeof(double));
+    Mat s = mat(stats, m[3].rows, 2 * a->groups, d->real);
+    d->norm_fwd(d, mat(y, m[3].rows, m[3].cols, m[3].type), s, m[3], m[4], (Mat){0}, EPS, (NormKind)a->kind,
+                a->groups);
+    d->norm_bwd_w(d, m[6], m[7], m[2], m[3], s, (NormKind)a->kind, a->groups);
+    d->norm_bwd_x(d, m[0], m[1], m[2], m[3], s, m[4], (NormKind)a->kind, a->groups);
+    free(stats);
+    free(y);
+}
+
+static double value_of(int kind, double x)
+{
+    switch (kind) {
+    case ACT_GELU:
+    case ACT_GEGLU: return x * 0.5 * erfc(-x / sqrt(2));
+    case ACT_GELU_TANH: return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case ACT_SWIGLU: return x / (1 + exp(-x));
+    case ACT_RELU: return x > 0 ? x : 0;
+    default: return x > 0 ? x * x : 0;
+    }
+}
+static void act_run(Device *d, Mat *m, const Arg *a) { d->act_fwd(d, m[0], m[1], (ActKind)a->kind); }
+static void act_naive(Mat *m, const Arg *a)
+{
+    int64_t f = m[0].cols;
+    for (int64_t r = 0; r < m[0].rows; r++)
+        for (int64_t c = 0; c < f; c++)
+            AT(0, r, c) = value_of(a->kind, AT(1, r, c)) * (act_gated((ActKind)a->kind) ? AT(1, r, f + c) : 1);
+}
+static void act_bwd_run(Device *d, Mat *m, const Arg *a) { d->act_bwd(d, m[0], m[1], m[2], (ActKind)a->kind); }
+
+static void rope_run(Device *d, Mat *m, const Arg *a) { d->rope(d, m[0], a->dim, m[1], position, a->inverse); }
+static void rope_naive(Mat *m, const Arg *a)
+{
+    int64_t half = m[1].cols / 2;
+    for (int64_t r = 0; r < m[0].rows; r++)
+        for (int64_t h = 0; h < m[0].cols; h += a->dim)
+            for (int64_t i = 0; i < half; i++) {
+                double c = AT(1, position[r], i), s = AT(1, position[r], half + i) * (a->inverse ? -1 : 1);
+                double u = AT(0, r, h + i), v = AT(0, r, h + half + i);
+                AT(0, r, h + i) = u * c - v * s;
+                AT(0, r, h + half + i) = v * c + u * s;
+            }
+}
+
+static void embed_run(Device *d, Mat *m, const Arg *a) { d->embed_fwd(d, m[0], token, position, m[1], a->v0, m[2]); }
+static void embed_naive(Mat *m, const Arg *a)
+{
+    for (int64_t r = 0; r < m[0].rows; r++)
+        for (int64_t c = 0; c < m[0].cols; c++) {
+            int64_t v = token[r] - a->v0;
+            AT(0, r, c) = (v >= 0 && v < m[1].rows ? AT(1, v, c) : 0) + (m[2].p ? AT(2, position[r], c) : 0);
+        }
+}
+static void embed_bwd_run(Device *d, Mat *m, const Arg *a)
+{
+    d->embed_bwd(d, m[0], a->v0, m[1], m[2], token, position);
+}
+static void embed_bwd_naive(Mat *m, const Arg *a)
+{
+    for (int64_t r = 0; r < m[2].rows; r++)
+        for (int64_t c = 0; c < m[2].cols; c++) {
+            int64_t v = token[r] - a->v0;
+            if (m[0].p && v >= 0 && v < m[0].rows)
+                AT(0, v, c) += AT(2, r, c);
+            if (m[1].p)
+                AT(1, position[r], c) += AT(2, r, c);
+        }
+}
+
+#define KEY 0x123456789abcdef1ull
+static Dropout dropout_of(const Arg *a)
+{
+    return (Dropout){.p = a->p, .key = KEY, .sample = sample, .seq = a->seq, .pos0 = 5, .col0 = a->col0};
+}
+static double dropout_naive_factor(const Arg *a, int64_t r, int64_t c)
+{
+    uint64_t col = (uint64_t)(a->col0 + c), pos = (uint64_t)(5 + r % a->seq), s = (uint64_t)sample[r / a->seq];
+    return philox(KEY, col / 4 | pos << 32, s).v[col % 4] >= a->p * 0x1p32 ? 1 / (1 - a->p) : 0;
+}
+static void dropout_run(Device *d, Mat *m, const Arg *a)
+{
+    Dropout s = dropout_of(a);
+    d->dropout_fwd(d, m[0], m[1], m[2], &s);
+}
+static void dropout_naive(Mat *m, const Arg *a)
+{
+    for (int64_t r = 0; r < m[0].rows; r++)
+        for (int64_t c = 0; c < m[0].cols; c++)
+            AT(0, r, c) = AT(1, r, c) * dropout_naive_factor(a, r, c) + (m[2].p ? AT(2, r, c) : 0);
+}
+static void dropout_bwd_run(Device *d, Mat *m, const Arg *a)
+{
+    Dropout s = dropout_of(a);
+    d->dropout_bwd(d, m[0], m[1], &s);
+}
+
+/* 0 loss, 1 dlogits, 2 logits, 3 stats */
+static void xent_run(Device *d, Mat *m, const Arg *a)
+{
+    d->xent_stats(d, m[3], m[2], token, a->v0, a->valid);
+    d->xent_grad(d, m[0], m[1], m[2], m[3], token, a->nomask ? NULL : mask, a->v0, a->valid, 0.25);
+}
+static void xent_naive(Mat *m, const Arg *a)
+{
+    for (int64_t r = 0; r < m[2].rows; r++) {
+        double max = -INFINITY, sum = 0, k = a->nomask ? 1 : mask[r];
+        int64_t v = token[r] - a->v0;
+        for (int64_t c = 0; c < a->valid; c++)
+            max = fmax(max, AT(2, r, c));
+        for (int64_t c = 0; c < a->valid; c++)
+            sum += exp(AT(2, r, c) - max);
+        AT(3, r, 0) = max;
+        AT(3, r, 1) = sum;
+        AT(3, r, 2) = v >= 0 && v < a->valid ? AT(2, r, v) : -INFINITY;
+        AT(0, r, 0) = k == 0 ? 0 : k * (log(sum) + max - AT(3, r, 2));
+        for (int64_t c = 0; c < m[2].cols && m[1].p; c++)
+            AT(1, r, c) = c < a->valid ? (exp(AT(2, r, c) - max) / sum - (c == v)) * k * 0.25 : 0;
+    }
+}
+
+/* 0 w, 1 g, 2 m, 3 v, 4 out, 5 direction */
+static Update update_of(const Mat *m, const Arg *a)
+{
+    return (Update){.n = m[0].cols, .w = m[0].p, .g = m[1].p, .m = m[2].p, .v = m[3].p, .out = m[4].p,
+                    .out_type = m[4].type, .gscale = 0.7, .lr = a->lr, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5,
+                    .wd = a->wd, .bias1 = 1 - pow(0.9, 3), .bias2 = 1 - pow(0.95, 3), .momentum = a->momentum,
+                    .trust = 1.7, .nesterov = a->nesterov};
+}
+static void adam_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, a); d->adam(d, &u); }
+static void sgd_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, a); d->sgd(d, &u); }
+static void lars_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, a); d->lars(d, &u); }
+static void lamb_run(Device *d, Mat *m, const Arg *a)
+{
+    Update u = update_of(m, a);
+    d->lamb_direction(d, &u, m[5].p);
+    d->lamb_apply(d, &u, m[5].p);
+}
+static double adam_direction(Mat *m, const Update *u, int64_t i)
+{
+    double g = AT(1, 0, i) * u->gscale;
+    AT(2, 0, i) = u->beta1 * AT(2, 0, i) + (1 - u->beta1) * g;
+    AT(3, 0, i) = u->beta2 * AT(3, 0, i) + (1 - u->beta2) * g * g;
+    return AT(2, 0, i) / u->bias1 / (sqrt(AT(3, 0, i) / u->bias2) + u->eps);
+}
+static void adam_naive(Mat *m, const Arg *a)
+{
+    Update u = update_of(m, a);
+    for (int64_t i = 0; i < u.n; i++) {
+        double dir = adam_direction(m, &u, i) + u.wd * AT(0, 0, i);
+        AT(0, 0, i) -= u.lr * dir;
+        if (m[4].p)
+            AT(4, 0, i) = AT(0, 0, i);
+    }
+}
+static void lamb_naive(Mat *m, const Arg *a)
+{
+    Update u = update_of(m, a);
+    for (int64_t i = 0; i < u.n; i++) {
+        AT(5, 0, i) = adam_direction(m, &u, i) + u.wd * AT(0, 0, i);
+        AT(0, 0, i) -= u.lr * u.trust * AT(5, 0, i);
+        AT(4, 0, i) = AT(0, 0, i);
+    }
+}
+static void sgd_naive(Mat *m, const Arg *a)
+{
+    Update u = update_of(m, a);
+    for (int64_t i = 0; i < u.n; i++) {
+        double g = u.gscale * AT(1, 0, i) + u.wd * AT(0, 0, i), step = g;
+        if (m[2].p) {
+            AT(2, 0, i) = u.momentum * AT(2, 0, i) + g;
+            step = u.nesterov ? g + u.momentum * AT(2, 0, i) : AT(2, 0, i);
+        }
+        AT(0, 0, i) -= u.lr * step;
+        if (m[4].p)
+            AT(4, 0, i) = AT(0, 0, i);
+    }
+}
+static void lars_naive(Mat *m, const Arg *a)
+{
+    Update u = update_of(m, a);
+    for (int64_t i = 0; i < u.n; i++) {
+        double g = u.gscale * AT(1, 0, i) + u.wd * AT(0, 0, i);
+        AT(2, 0, i) = u.momentum * AT(2, 0, i) + u.lr * u.trust * g;
+        AT(0, 0, i) -= AT(2, 0, i);
+        AT(4, 0, i) = AT(0, 0, i);
+    }
+}
+
+/* ---- the table ---- */
+
+#define LAYER(kind_, rows, cols, groups_, bias)                                                              \
+    {"norm_fwd", {{'o', rows, cols, 0}, {'O', rows, 2 * groups_, 0}, {'i', rows, cols, 2},                   \
+                  {'i', 1, cols / groups_, 1}, {bias, 1, cols / groups_, 1}},                                \
+     norm_run, norm_naive, {{1, 3}}, {.kind = kind_, .groups = groups_}, 1}
+#define LAYER_BWD(kind_, rows, cols, groups_, res, bias)                                                     \
+    {"norm_bwd", {{'o', rows, cols, 0}, {res, rows, cols, 1}, {'i', rows, cols, 1}, {'i', rows, cols, 2},    \
+                  {'i', 1, cols / groups_, 1}, {'-', 0, 0, 0}, {'A', 1, cols / groups_, 1},                  \
+                  {bias, 1, cols / groups_, 1}},                                                             \
+     norm_bwd_run, NULL, {{1, 2}, {1, 3}}, {.kind = kind_, .groups = groups_}, 4}
+#define ACT(kind_, rows, cols, wide)                                                                         \
+    {"act_fwd", {{'o', rows, cols, 0}, {'i', rows, wide * cols, 2}}, act_run, act_naive, {{0}},              \
+     {.kind = kind_}, 1},                                                                                    \
+    {"act_bwd", {{'o', rows, wide * cols, 0}, {'i', rows, cols, 1}, {'i', rows, wide * cols, 2}},            \
+     act_bwd_run, NULL, {{1, 3}}, {.kind = kind_}, 1}
+#define MASTER(n) {'X', 1, n, 1}, {'I', 1, n, 1}
+
+static const Case cases[] = {
+    {"copy", {{'o', 150, 257, 0}, {'I', 150, 257, 1}}, copy_run, copy_naive, {{0}}, {0}, 1},
+    {"copy", {{'O', 3, 9001, 0}, {'i', 3, 9001, 1}}, copy_run, copy_naive, {{0}}, {0}, 1},
+    {"copy", {{'o', 5, 33, 0}, {'i', 5, 33, 1}}, copy_run, copy_naive, {{0}}, {0}, 1},
+    {"add", {{'o', 150, 257, 0}, {'i', 150, 257, 1}, {'i', 150, 257, 1}}, add_run, add_naive, {{1, 2}, {1, 3}}, {0}, 1},
+    {"add", {{'o', 3, 9001, 0}, {'i', 3, 9001, 1}, {'I', 3, 9001, 1}}, add_run, add_naive, {{1, 2}}, {0}, 1},
+    {"bias_bwd", {{'A', 1, 777, 1}, {'i', 200, 777, 1}}, bias_run, bias_naive, {{0}}, {0}, 1},
+    {"bias_bwd", {{'A', 1, 37, 1}, {'i', 130, 37, 1}}, bias_run, bias_naive, {{0}}, {0}, 1},
+    LAYER(NORM_LAYER, 150, 257, 1, 'i'), LAYER(NORM_RMS, 150, 257, 1, '-'), LAYER(NORM_LAYER, 9, 93, 3, 'i'),
+    LAYER(NORM_RMS, 9, 128, 4, '-'), LAYER(NORM_LAYER, 3, 20000, 1, '-'), LAYER(NORM_RMS, 9, 5, 1, 'i'),
+    LAYER_BWD(NORM_LAYER, 150, 257, 1, 'i', 'A'), LAYER_BWD(NORM_RMS, 150, 257, 1, '-', '-'),
+    LAYER_BWD(NORM_LAYER, 70, 93, 3, '-', 'A'), LAYER_BWD(NORM_RMS, 9, 128, 4, 'i', '-'),
+    LAYER_BWD(NORM_LAYER, 70, 777, 1, 'i', '-'), LAYER_BWD(NORM_LAYER, 1, 5, 1, 'i', 'A'),
+    ACT(ACT_GELU, 150, 257, 1), ACT(ACT_GELU_TANH, 150, 257, 1), ACT(ACT_SWIGLU, 150, 257, 2),
+    ACT(ACT_GEGLU, 7, 37, 2), ACT(ACT_RELU, 7, 37, 1), ACT(ACT_SQUARED_RELU, 7, 37, 1),
+    ACT(ACT_SWIGLU, 3, 9001, 2), ACT(ACT_GELU, 3, 9001, 1),
+    {"rope", {{'x', 150, 3 * 46, 1}, {'I', 64, 46, 1}}, rope_run, rope_naive, {{0}}, {.dim = 46}, 1},
+    {"rope", {{'x', 7, 5 * 48, 1}, {'I', 64, 10, 1}}, rope_run, rope_naive, {{0}}, {.dim = 48, .inverse = 1}, 1},
+    {"embed_fwd", {{'o', 150, 257, 0}, {'i', VOCAB, 257, 1}, {'i', 64, 257, 1}}, embed_run, embed_naive, {{0}}, {0}, 1},
+    {"embed_fwd", {{'o', 9, 5001, 0}, {'i', 20, 5001, 1}, {'-', 0, 0, 0}}, embed_run, embed_naive, {{0}}, {.v0 = 11}, 1},
+    {"embed_bwd", {{'A', VOCAB, 257, 1}, {'A', 64, 257, 1}, {'i', 150, 257, 1}}, embed_bwd_run, embed_bwd_naive,
+     {{0}}, {0}, 1},
+    {"embed_bwd", {{'A', 20, 37, 1}, {'-', 0, 0, 0}, {'i', 150, 37, 1}}, embed_bwd_run, embed_bwd_naive, {{0}},
+     {.v0 = 11}, 1},
+    {"embed_bwd", {{'-', 0, 0, 0}, {'A', 64, 37, 1}, {'i', 150, 37, 1}}, embed_bwd_run, embed_bwd_naive, {{0}}, {0}, 1},
+    {"dropout_fwd", {{'o', 150, 257, 0}, {'i', 150, 257, 1}, {'i', 150, 257, 1}}, dropout_run, dropout_naive,
+     {{1, 2}, {1, 3}}, {.p = 0.3, .seq = 50, .col0 = 3}, 1},
+    {"dropout_fwd", {{'o', 6, 9001, 0}, {'i', 6, 9001, 1}, {'-', 0, 0, 0}}, dropout_run, dropout_naive, {{1, 2}},
+     {.p = 0.9, .seq = 2, .col0 = 4096}, 1},
+    {"dropout_fwd", {{'o', 6, 33, 0}, {'i', 6, 33, 1}, {'i', 6, 33, 1}}, dropout_run, dropout_naive, {{1, 3}},
+     {.p = 0, .seq = 6}, 1},
+    {"dropout_bwd", {{'o', 6, 33, 0}, {'i', 6, 33, 1}, {'-', 0, 0, 0}}, dropout_bwd_run, dropout_naive, {{1, 2}},
+     {.p = 0.5, .seq = 2, .col0 = 1}, 1},
+    {"xent", {{'O', 40, 1, 0}, {'o', 40, VOCAB + 7, 0}, {'I', 40, VOCAB + 7, 3}, {'O', 40, 3, 0}}, xent_run,
+     xent_naive, {{2, 3}}, {.valid = VOCAB}, 2},
+    {"xent", {{'O', 40, 1, 0}, {'o', 40, 5003, 0}, {'I', 40, 5003, 3}, {'O', 40, 3, 0}}, xent_run, xent_naive,
+     {{2, 3}}, {.valid = 4990, .nomask = 1}, 4},
+    {"xent", {{'O', 9, 1, 0}, {'-', 0, 0, 0}, {'I', 9, 4096, 3}, {'O', 9, 3, 0}}, xent_run, xent_naive, {{0}},
+     {.valid = 4096}, 4},
+    {"adam", {MASTER(40001), {'X', 1, 40001, 1}, {'Y', 1, 40001, 1}, {'o', 1, 40001, 0}}, adam_run, adam_naive, {{0}},
+     {.lr = 0.1, .wd = 0.2}, 2},
+    {"adam", {MASTER(7), {'X', 1, 7, 1}, {'Y', 1, 7, 1}, {'-', 0, 0, 0}}, adam_run, adam_naive, {{0}}, {.lr = 0.1}, 2},
+    {"lamb", {MASTER(40001), {'X', 1, 40001, 1}, {'Y', 1, 40001, 1}, {'o', 1, 40001, 0}, {'O', 1, 40001, 0}},
+     lamb_run, lamb_naive, {{6, 2}}, {.lr = 0.1, .wd = 0.2}, 2},
+    {"sgd", {MASTER(40001), {'X', 1, 40001, 1}, {'-', 0, 0, 0}, {'o', 1, 40001, 0}}, sgd_run, sgd_naive, {{0}},
+     {.lr = 0.1, .wd = 0.2, .momentum = 0.9}, 1},
+    {"sgd", {MASTER(33), {'X', 1, 33, 1}, {'-', 0, 0, 0}, {'o', 1, 33, 0}}, sgd_run, sgd_naive, {{0}},
+     {.lr = 0.1, .wd = 0.2, .momentum = 0.9, .nesterov = 1}, 1},
+    {"sgd", {MASTER(33), {'-', 0, 0, 0}, {'-', 0, 0, 0}, {'-', 0, 0, 0}}, sgd_run, sgd_naive, {{0}}, {.lr = 0.1}, 1},
+    {"lars", {MASTER(40001), {'X', 1, 40001, 1}, {'-', 0, 0, 0}, {'o', 1, 40001, 0}}, lars_run, lars_naive, {{0}},
+     {.lr = 0.1, .wd = 0.2, .momentum = 0.9}, 1},
+};
+
+/* ---- running a case ---- */
+
+/* Tensors of one run: `gap` columns lie between rows and must stay untouched. */
+typedef struct { Mat m[MATS]; size_t bytes[MATS]; } Set;
+
+static int is_input(char role) { return strchr("iIxXYA", role) != NULL; }
+static int is_output(char role) { return strchr("oOxXYA", role) != NULL; }
+
+static double start(const Case *c, int k, int64_t i, Dtype t)
+{
+    double x = normal((uint64_t)(k + 1), i) * c->spec[k].spread;
+    return rounded(c->spec[k].role == 'Y' ? fabs(x) : x, t);
+}
+
+static void set_open(Set *s, const Case *c, Dtype real, Dtype storage, int64_t gap)
+{
+    *s = (Set){0};
+    for (int k = 0; k < MATS; k++) {
+        const Spec *p = &c->spec[k];
+        if (!p->role || p->role == '-')
+            continue;
+        Dtype t = p->role >= 'a' ? storage : real;
+        s->bytes[k] = (size_t)(p->rows * (p->cols + gap)) * dtype_size(t);
+        s->m[k] = (Mat){xcalloc(1, s->bytes[k]), p->rows, p->cols, p->cols + gap, t};
+        memset(s->m[k].p, 0xff, s->bytes[k]);                    /* NaN in every type */
+        for (int64_t r = 0; r < p->rows && is_input(p->role); r++)
+            for (int64_t i = 0; i < p->cols; i++)
+                put(s->m[k].p, r * s->m[k].ld + i, t, start(c, k, r * p->cols + i, t));
+    }
+}
+
+static void set_close(Set *s)
+{
+    for (int k = 0; k < MATS; k++)
+        free(s->m[k].p);
+}
+
+/* What an element may differ by: what its arithmetic loses, in terms of the tensor's largest element, and half a
+ * unit of the last place of the type that it is rounded to. */
+static double tolerance(Dtype t, Dtype real, double x, double largest)
+{
+    double half = t == BF16 ? 0x1p-8 * fabs(x) : t == F16 ? fmax(0x1p-11 * fabs(x), 0x1p-25) : 0;
+    return half + (real == F64 ? 1e-13 : 2e-6) * largest;
+}
+
+static void compare(const Case *c, const Set *s, const Set *ref, Dtype real, const char *what)
+{
+    for (int k = 0; k < MATS; k++) {
+        const Mat m = s->m[k];
+        if (!m.p || !is_output(c->spec[k].role))
+            continue;
+        double worst = 0, largest = 0;
+        int wild = 0, stray = 0;
+        for (int64_t i = 0; i < m.rows * m.cols; i++) {
+            double z = get(ref->m[k].p, i, F64);
+            largest = isfinite(z) ? fmax(largest, fabs(z)) : largest;
+        }
+        for (int64_t r = 0; r < m.rows; r++) {
+            for (int64_t i = 0; i < m.cols; i++) {
+                double y = get(m.p, r * m.ld + i, m.type), z = get(ref->m[k].p, r * m.cols + i, F64);
+                wild += isfinite(z) ? !isfinite(y) : y != z;
+                if (isfinite(y) && isfinite(z) && y != z)
+                    worst = fmax(worst, fabs(y - z) / tolerance(m.type, real, z, largest * c->loose));
+            }
+            for (int64_t i = m.cols; i < m.ld; i++)
+                stray += !isnan(get(m.p, r * m.ld + i, m.type));
+        }
+        CHECK(worst <= 1 && !wild && !stray, "%s case %d %s tensor %d %s: %.3g times the tolerance (largest %g), %d not "
+              "finite, %d written beyond the row", c->name, (int)(c - cases), what, k, dtype_name(m.type), worst, largest,
+              wild, stray);
+    }
+}
+
+static void same(const Case *c, const Set *a, const Set *b, int skip, const char *what)
+{
+    for (int k = 0; k < MATS; k++)
+        if (a->m[k].p && is_output(c->spec[k].role) && k != skip)
+            CHECK(!memcmp(a->m[k].p, b->m[k].p, a->bytes[k]), "%s case %d tensor %d: %s changes bits", c->name,
+                  (int)(c - cases), k, what);
+}
+
+/* The output takes the input's memory; of one type, or starting where wider rows start (xent). */
+static void aliased(const Case *c, Device *d, const Set *plain, Dtype real, Dtype storage, int64_t gap)
+{
+    for (int i = 0; i < 4 && c->alias[i][0]; i++) {
+        int o = c->alias[i][0] - 1, in = c->alias[i][1] - 1;
+        Set s;
+        set_open(&s, c, real, storage, gap);
+        Mat own = s.m[o], input = s.m[in];
+        size_t so = dtype_size(own.type), si = dtype_size(input.type);
+        if (input.p && (own.type == input.type || !strcmp(c->name, "xent"))) {
+            s.m[o].p = input.p;
+            s.m[o].ld = input.ld * (int64_t)(si / so);
+            c->run(d, s.m, &c->a);
+            int differ = 0;
+            for (int64_t r = 0; r < own.rows; r++)
+                differ += memcmp(mat_at(s.m[o], r, 0), mat_at(plain->m[o], r, 0), (size_t)own.cols * so) != 0;
+            CHECK(!differ, "%s case %d: %d rows differ when tensor %d lies on %d", c->name, (int)(c - cases), differ, o,
+                  in);
+            s.m[o] = own;
+            same(c, &s, plain, o, "aliasing");
+        }
+        set_close(&s);
+    }
+}
+
+static void run_case(const Case *c, Device *one, Device *two, const Device *oracle, Dtype storage)
+{
+    Set ref, a, b;
+    Dtype real = one->real;
+    char what[64];
+    snprintf(what, sizeof what, "%s %s", one->isa, dtype_name(storage));
+    /* the reference starts from the rounded inputs */
+    set_open(&ref, c, F64, F64, 0);
+    set_open(&a, c, real, storage, 5);
+    set_open(&b, c, real, storage, 5);
+    for (int k = 0; k < MATS; k++)
+        for (int64_t i = 0; ref.m[k].p && is_input(c->spec[k].role) && i < ref.m[k].rows * ref.m[k].cols; i++)
+            put(ref.m[k].p, i, F64, start(c, k, i, a.m[k].type));
+    if (c->naive)
+        c->naive(ref.m, &c->a);
+    else
+        c->run((Device *)oracle, ref.m, &c->a);
+    c->run(one, a.m, &c->a);
+    c->run(two, b.m, &c->a);
+    compare(c, &a, &ref, real, what);
+    same(c, &a, &b, -1, "a second thread");
+    aliased(c, two, &a, real, storage, 5);
+    set_close(&ref);
+    set_close(&a);
+    set_close(&b);
+}
+
+/* ---- what does not fit the table ---- */
+
+/* Every F16 and BF16 to F32 and back; F32 near every rounding boundary, at the ends of the range, and NaN. */
+static void conversions(Device *d)
+{
+    static const Dtype half[] = {BF16, F16};
+    enum { N = 65536 };
+    uint16_t *h = xcalloc(N, 2), *back = xcalloc(N, 2);
+    float *f = xcalloc(5 * N, 4);
+    uint16_t *g = xcalloc(5 * N, 2);
+    for (int t = 0; t < 2; t++) {
+        for (int i = 0; i < N; i++)
+            h[i] = (uint16_t)i;
+        d->copy(d, mat(f, 1, N, F32), mat(h, 1, N, half[t]));
+        d->copy(d, mat(back, 1, N, half[t]), mat(f, 1, N, F32));
+        int wrong = 0, lost = 0;
+        for (int i = 0; i < N; i++) {
+            double x = get(h, i, half[t]);
+            wrong += isnan(x) ? !isnan(f[i]) : (double)f[i] != x || !signbit(f[i]) != !signbit(x);
+            lost += isnan(x) ? !isnan(get(back, i, half[t])) : back[i] != h[i];
+        }
+        CHECK(!wrong && !lost, "%s %s: %d wrong, %d lost on the way back", d->isa, dtype_name(half[t]), wrong, lost);
+        /* each value, a hair less, a hair more, the middle to its neighbour, and a random one */
+        for (int i = 0; i < N; i++) {
+            float x = (float)get(h, i, half[t]), next = (float)get(h, (i + 1) % N, half[t]);
+            f[5 * i] = x;
+            f[5 * i + 1] = nextafterf((x + next) / 2, -INFINITY);
+            f[5 * i + 2] = (x + next) / 2;
+            f[5 * i + 3] = nextafterf((x + next) / 2, INFINITY);
+            f[5 * i + 4] = (float)ldexp(normal(1, i), i % 300 - 150);
+        }
+        f[1] = 65519.996f;
+        f[3] = 65520.0f;
+        d->copy(d, mat(g, 1, 5 * N, half[t]), mat(f, 1, 5 * N, F32));
+        wrong = 0;
+        for (int i = 0; i < 5 * N; i++) {
+            double want = rounded(f[i], half[t]), got = get(g, i, half[t]);
+            wrong += isnan(want) ? !isnan(got) : got != want || !signbit(got) != !signbit(want);
+        }
+        CHECK(!wrong, "%s %s: %d of %d roundings wrong", d->isa, dtype_name(half[t]), wrong, 5 * N);
+    }
+    free(h);
+    free(back);
+    free(f);
+    free(g);
+}
+
+/* F32 exp through xent_grad with stats of our own: dlogits = exp(x); erf through gelu: (gelu(x) / x - 1/2) * 2. */
+static void functions(Device *d)
+{
+    enum { N = 1 << 18 };
+    float *x = xcalloc(N, 4), *y = xcalloc(N, 4), loss, stats[3] = {0, 1, 0};
+    int32_t label = -1;
+    for (int i = 0; i < N; i++)
+        x[i] = -87.3f + 176.0f * (float)i / N;
+    x[0] = -INFINITY, x[1] = NAN, x[2] = INFINITY, x[3] = 89, x[4] = -88, x[5] = 88.7228f;
+    Mat xm = mat(x, 1, N, F32), ym = mat(y, 1, N, F32);
+    d->xent_grad(d, mat(&loss, 1, 1, F32), ym, xm, mat(stats, 1, 3, F32), &label, NULL, 0, N, 1);
+    double worst = 0;
+    for (int i = 5; i < N; i++) {
+        double want = exp((double)x[i]);
+        worst = fmax(worst, fabs(y[i] - want) / ldexp(1, ilogb(want) - 23));
+    }
+    CHECK(worst < 2, "%s exp: %.2f units of the last place", d->isa, worst);
+    CHECK(y[0] == 0 && isnan(y[1]) && y[2] == INFINITY && y[3] == INFINITY && y[4] == 0, "%s exp: ends %g %g %g %g %g",
+          d->isa, y[0], y[1], y[2], y[3], y[4]);
+
+    for (int i = 0; i < N; i++)
+        x[i] = -8 + 16 * ((float)i + 0.5f) / N;
+    d->act_fwd(d, ym, xm, ACT_GELU);
+    worst = 0;
+    for (int i = 0; i < N; i++)
+        worst = fmax(worst, fabs(y[i] / x[i] - 0.5 * erfc(-x[i] / sqrt(2))));
+    CHECK(worst < 1.5e-7, "%s gelu: %g", d->isa, worst);
+    free(x);
+    free(y);
+}
+
+static void sums(Device *one, Device *two, Dtype type)
+{
+    enum { N = 2 * SUMSQ_BLOCK + 777 };
+    void *x = xcalloc(N, 8);
+    double a[3] = {NAN, NAN, NAN}, b[3] = {NAN, NAN, NAN}, want[3] = {0}, total = 5;
+    for (int64_t i = 0; i < N; i++) {
+        put(x, i, type, normal(9, i));
+        want[i / SUMSQ_BLOCK] += get(x, i, type) * get(x, i, type);
+        total += i < 9 * 8 && i % 8 < 7 ? get(x, i, type) : 0;
+    }
+    one->sumsq(one, a, x, N, type);
+    two->sumsq(two, b, x, N, type);
+    for (int k = 0; k < 3; k++)
+        CHECK(fabs(a[k] - want[k]) < 1e-13 * want[k] && a[k] == b[k], "%s sumsq %s block %d: %g %g, want %g", one->isa,
+              dtype_name(type), k, a[k], b[k], want[k]);
+    /* bits are the same wherever a shard is cut */
+    one->sumsq(one, b + 1, (char *)x + SUMSQ_BLOCK * dtype_size(type), N - SUMSQ_BLOCK, type);
+    CHECK(b[1] == a[1] && b[2] == a[2], "sumsq of a shard");
+    double s = 5;
+    one->sum(one, &s, (Mat){x, 9, 7, 8, type});
+    CHECK(fabs(s - total) < (one->real == F32 && type == F64 ? 1e-6 : 1e-12) * fabs(total), "%s sum %s: %g, want %g", one->isa, dtype_name(type), s, total);
+    free(x);
+}
+
+static void zeros(Device *d)
+{
+    size_t n = ((size_t)3 << 20) + 5;
+    char *p = xcalloc(1, n + 2);
+    memset(p, 1, n + 2);
+    d->zero(d, p + 1, n);
+    int left = 0;
+    for (size_t i = 1; i <= n; i++)
+        left += p[i] != 0;
+    CHECK(!left && p[0] == 1 && p[n + 1] == 1, "%s zero: %d left", d->isa, left);
+    d->zero(d, p, 0);
+    CHECK(p[0] == 1, "zero of nothing");
+    free(p);
+}
+
+/* An update has the same bits wherever an element lies in the shard, in F32 with every remainder. */
+static void shards(Device *d)
+{
+    enum { N = 67 };
+    float w[2][N], m[2][N], v[2][N], g[N];
+    for (int cut = 1; cut < 40; cut++) {
+        for (int i = 0; i < N; i++) {
+            w[0][i] = w[1][i] = (float)normal(1, i);
+            m[0][i] = m[1][i] = (float)normal(2, i);
+            v[0][i] = v[1][i] = (float)fabs(normal(3, i));
+            g[i] = (float)normal(4, i);
+        }
+        Update u = {.n = N, .w = w[0], .g = g, .m = m[0], .v = v[0], .gscale = 0.3, .lr = 0.01, .beta1 = 0.9,
+                    .beta2 = 0.999, .eps = 1e-8, .wd = 0.1, .bias1 = 0.1, .bias2 = 0.001}, p = u, q = u;
+        p.n = cut, p.w = w[1], p.m = m[1], p.v = v[1];
+        q.n = N - cut, q.w = w[1] + cut, q.m = m[1] + cut, q.v = v[1] + cut, q.g = g + cut;
+        d->adam(d, &u);
+        d->adam(d, &p);
+        d->adam(d, &q);
+        CHECK(!memcmp(w[0], w[1], sizeof w[0]) && !memcmp(m[0], m[1], sizeof m[0]) && !memcmp(v[0], v[1], sizeof v[0]),
+              "%s adam: a cut at %d changes bits", d->isa, cut);
+    }
+}
+
+/* A share p of the elements is dropped, and neighbouring rows, columns and samples have masks of their own. */
+static void masks(Device *d)
+{
+    enum { R = 64, C = 1000 };
+    int64_t two[] = {1, 2};
+    Dropout s = {.p = 0.25, .key = 1, .sample = two, .seq = R / 2};
+    float *x = xcalloc(R * C, 4), *y = xcalloc(R * C, 4);
+    for (int i = 0; i < R * C; i++)
+        x[i] = 1;
+    d->dropout_fwd(d, mat(y, R, C, F32), mat(x, R, C, F32), (Mat){0}, &s);
+    double dropped = 0, rows = 0, columns = 0, samples = 0;
+    int wrong = 0;
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) {
+            int a = y[r * C + c] == 0;
+            wrong += !a && y[r * C + c] != (float)(1 / 0.75);
+            dropped += a;
+            rows += a == (y[(r + 1) % R * C + c] == 0);
+            columns += a == (y[r * C + (c + 1) % C] == 0);
+            samples += a == (y[(r + R / 2) % R * C + c] == 0);
+        }
+    double n = R * C, e = 5 / sqrt(n) / 2, agree = 0.25 * 0.25 + 0.75 * 0.75;
+    CHECK(!wrong, "%d values neither 0 nor 1 / (1 - p)", wrong);
+    CHECK(fabs(dropped / n - 0.25) < e, "dropped %g", dropped / n);
+    CHECK(fabs(rows / n - agree) < 2 * e && fabs(columns / n - agree) < 2 * e && fabs(samples / n - agree) < 2 * e,
+          "agreement %g %g %g, want %g", rows / n, columns / n, samples / n, agree);
+    free(x);
+    free(y);
+}
+
+/* A logit that is not a number must reach the loss; logits of any size must not overflow. */
+static void odd_logits(Device *d)
+{
+    float x[3][40], stats[9], loss[3];
+    int32_t label[] = {3, 3, 3};
+    for (int i = 0; i < 40; i++) {
+        x[0][i] = i == 37 ? NAN : 1;
+        x[1][i] = i == 3 ? 1e30f : -1e30f;
+        x[2][i] = i == 3 ? 0 : -INFINITY;
+    }
+    Mat xm = mat(x, 3, 40, F32), sm = mat(stats, 3, 3, F32);
+    d->xent_stats(d, sm, xm, label, 0, 40);
+    d->xent_grad(d, mat(loss, 3, 1, F32), xm, xm, sm, label, NULL, 0, 40, 1);
+    CHECK(isnan(loss[0]) && loss[1] == 0 && loss[2] == 0, "%s: losses %g %g %g", d->isa, loss[0], loss[1], loss[2]);
+    CHECK(x[1][3] == 0 && x[1][4] == 0 && x[2][4] == 0, "%s: gradients %g %g %g", d->isa, x[1][3], x[1][4], x[2][4]);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const isas[] = {"generic", "avx2", "avx512"};
+    Device oracle;
+    cpu_open(&oracle, F64, "generic", 1);
+    for (int i = 0; i < ROWS; i++) {
+        token[i] = (int32_t)(philox(1, (uint64_t)i, 0).v[0] % VOCAB);
+        position[i] = (int32_t)(philox(2, (uint64_t)i, 0).v[0] % 64);
+        mask[i] = i % 5 == 2 ? 0 : i % 5 == 3 ? 0.5f : 1;
+    }
+    int ran = 0;
+    for (int i = 0; i < 3; i++) {
+        if (!isa_here(isas[i]) || (argc > 1 && strcmp(argv[1], isas[i])))
+            continue;
+        ran = 1;
+        for (Dtype real = F64; real <= F32; real++) {
+            Device one, two;
+            cpu_open(&one, real, isas[i], 1);
+            cpu_open(&two, real, isas[i], 2);
+            for (Dtype storage = real; storage <= (real == F64 ? F64 : F16); storage++)
+                for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+                    run_case(&cases[c], &one, &two, &oracle, storage);
+            for (Dtype t = F64; t <= F16; t++)
+                sums(&one, &two, t);
+            conversions(&one);
+            zeros(&two);
+            if (real == F32) {
+                functions(&one);
+                shards(&one);
+                masks(&two);
+                odd_logits(&one);
+            }
+            cpu_close(&one);
+            cpu_close(&two);
+        }
+    }
+    cpu_close(&oracle);
+    if (!ran)
+        printf("# this CPU has no %s\n", argc > 1 ? argv[1] : "instruction set");
+    return argc > 1 && !ran && isa_here("generic") ? 0 : test_end();
+}
