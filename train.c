@@ -3,6 +3,7 @@
 #include "args.h"
 #include "commands.h"
 #include "run.h"
+#include "tokenize.h"
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -222,11 +223,12 @@ static int command_help(int argc, char **argv)
     die(EXIT_CONFIG, "usage", "there is no help on `%s`; change: give a command, a section or a key", argv[0]);
 }
 
+static int command_tokenize(int argc, char **argv) { return tokenize_main(argc + 1, argv - 1); }
+
 static const struct { const char *name; int (*run)(int argc, char **argv); } commands[] = {
-    {"run", command_run},           {"plan", command_plan},     {"tokenize", command_tokenize},
-    {"generate", command_generate}, {"eval", command_eval},     {"import", command_import},
-    {"export", command_export},     {"dump", command_dump},     {"inspect", command_inspect},
-    {"help", command_help},
+#define COMMAND(name, usage, help) {#name, command_##name},
+#include "commands.def"
+#undef COMMAND
 };
 
 int main(int argc, char **argv)

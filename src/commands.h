@@ -4,7 +4,6 @@
 #define COMMANDS_H
 
 int command_plan(int argc, char **argv);
-int command_tokenize(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_import(int argc, char **argv);
