@@ -18,6 +18,22 @@ void die_hooks(const char *(*where)(void), void (*stop)(int code))
     stop_all = stop;
 }
 
+static void (*before_message)(void *ctx);
+static void *message_ctx;
+
+void message_hook(void (*before)(void *ctx), void *ctx)
+{
+    before_message = before;
+    message_ctx = ctx;
+}
+
+static void make_room(void)
+{
+    if (before_message)
+        before_message(message_ctx);
+    fflush(stdout);
+}
+
 static _Noreturn void leave(int code)
 {
     fflush(stdout);
@@ -35,7 +51,7 @@ _Noreturn void die_at(const char *file, int line, int code, const char *id, cons
     va_end(ap);
     if (who && who())
         rank = xasprintf("[%s] ", who());
-    fflush(stdout);
+    make_room();
     /* one write: lines of several threads must not mix */
     fprintf(stderr, "error[%s] %s%s:%d: %s\n", id, rank, file, line, text);
     leave(code);
@@ -44,7 +60,7 @@ _Noreturn void die_at(const char *file, int line, int code, const char *id, cons
 _Noreturn void bug_at(const char *file, int line, const char *cond)
 {
     const char *w = who ? who() : NULL;
-    fflush(stdout);
+    make_room();
     fprintf(stderr, "error[bug] %s%s%s:%d: BUG_ON(%s); change: please report this line with your config\n", w ? w : "",
             w ? " " : "", file, line, cond);
     leave(EXIT_BUG);
@@ -57,6 +73,7 @@ void warn(const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    make_room();
     fprintf(stderr, "warning: %s\n", text);
 }
 

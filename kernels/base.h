@@ -42,6 +42,9 @@ _Noreturn void bug_at(const char *file, int line, const char *cond);
 /* where: says which rank speaks ("rank 3 tp 1 pp 1 dp 0"), NULL with one rank. stop: ends all ranks. */
 void die_hooks(const char *(*where)(void), void (*stop)(int code));
 
+/* before(ctx) runs before anything is written to standard error: a live line on the terminal gives way. NULL: none. */
+void message_hook(void (*before)(void *ctx), void *ctx);
+
 /* A non-fatal notice on standard error, `warning: ...`. */
 void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

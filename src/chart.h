@@ -8,15 +8,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-typedef struct { double lo, hi; int log; } Scale;
-
-/* Where v lies, 0 at lo, 1 at hi. */
-double scale_at(Scale s, double v);
-/* Round values within the scale, at least 1 and at most 12, about `want` of them; step is their distance. */
-int scale_ticks(Scale s, int want, double tick[12], double *step);
-/* "0.25", "3e-4", "12,000", "1.5M": a tick's label, with as many digits as ticks `step` apart need. */
-const char *tick_text(char text[32], double v, double step);
-
 typedef enum { DRAW_LINE, DRAW_FAINT, DRAW_DOTS } Draw;   /* DOTS: a line with a dot at each point */
 
 typedef struct {
@@ -51,9 +42,6 @@ void chart_legend(FILE *f, const Chart *c, int areas);
 /* One bar of a timeline: [start, end) in any unit on row `row`. */
 typedef struct { double start, end; int row; const char *css, *label, *title; } Bar;
 void chart_timeline(FILE *f, const Bar *bar, int64_t n, const char *const *row_name, int rows, const char *unit);
-
-/* Which of n points a plot of ~1000 points needs; keep has room for n. Returns how many. */
-int64_t chart_thin(Scale x, const double *xs, const double *ys, int64_t n, int64_t *keep);
 
 /* Text with &, <, >, " and ' escaped; control characters but newline and tab become spaces. */
 void html_text(FILE *f, const char *s);

@@ -27,6 +27,8 @@ static void emit(Console *c, const char *text, size_t n)
     }
 }
 
+static void clear(void *c) { console_clear(c); }
+
 void console_open(Console *c, int fd, int style, int64_t total_iterations)
 {
     const char *term = getenv("TERM"), *no = getenv("NO_COLOR"), *lang = getenv("LC_ALL");
@@ -39,6 +41,8 @@ void console_open(Console *c, int fd, int style, int64_t total_iterations)
     c->live = style == LOG_STYLE_LIVE || (style == LOG_STYLE_AUTO && isatty(fd) && !dumb);
     c->colour = c->live && !dumb && !(no && *no);
     c->utf8 = lang && (strcasestr(lang, "utf-8") || strcasestr(lang, "utf8"));
+    if (c->live)
+        message_hook(clear, c);
 }
 
 void console_clear(Console *c)
@@ -255,4 +259,6 @@ void console_close(Console *c)
         emit(c, "\n", 1);
     }
     c->shown = 0;
+    if (c->live)
+        message_hook(NULL, NULL);
 }

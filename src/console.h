@@ -20,7 +20,8 @@ typedef struct {
     char status[96];               /* what else the run is doing; "" = training */
 } Console;
 
-/* style: LOG_STYLE_*. Colour is off when NO_COLOR is set or TERM is dumb. */
+/* style: LOG_STYLE_*. Colour is off when NO_COLOR is set or TERM is dumb. c stays where it is until console_close:
+ * a live console gives way to messages on standard error. */
 void console_open(Console *c, int fd, int style, int64_t total_iterations);
 /* Wipes the live line and gives the terminal back. */
 void console_close(Console *c);

@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
+#include "about.h"
 #include "console.h"
-#include "metrics.h"
 #include "tensorboard.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -11,9 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/sysinfo.h>
-#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,6 +19,7 @@ struct Log {
     int devices;
     double flops_per_token, peak_flops;
     char *run_dir;                 /* NULL: no files */
+    int dir;                       /* its descriptor, -1 = none */
     Console console;
     int fd;                        /* metrics.jsonl, -1 = none */
     int64_t size, lost;            /* whole bytes in it; lines that could not be written */
@@ -30,8 +28,7 @@ struct Log {
     Metrics sum;                   /* TIME rows, over the steps since the last line */
     Metrics counted;               /* COUNT rows, totals at the last line */
     int64_t steps, tokens;         /* since the last line */
-    json_t *run;                   /* run.json */
-    int run_dirty;
+    About about;
 };
 
 static double wall(void)
@@ -84,154 +81,33 @@ static void put_metrics(Log *l, const Metrics *m)
     put_line(l, text + 1, n - 1);
 }
 
-/* Reads the lines up to `last` into a new file and puts it in the old one's place, when there is anything to drop.
- * Learns how many steps were counted so far. */
-static void continue_lines(Log *l, const char *path, int64_t last)
+/* Drops the lines after iteration `last`, torn and foreign ones too, and counts what the others counted. */
+static void continue_lines(Log *l, int64_t last)
 {
-    size_t room = 0;
-    ssize_t n;
-    int dropped = 0;
-    char *line = NULL, *beside = xasprintf("%s.tmp", path);
-    FILE *in = fopen(path, "re"), *out = in ? fopen(beside, "we") : NULL;
-    if (in && !out)
-        die(EXIT_RESOURCE, "log", "cannot write %s: %s; change: free space, or make the run directory writable",
-            beside, strerror(errno));
-    while (in && (n = getline(&line, &room, in)) > 0) {
-        json_t *o = json_loads(line, 0, NULL);
+    char why[WHY];
+    int64_t size, kept = 0;
+    if (faccessat(l->dir, "metrics.jsonl", F_OK, 0))
+        return;
+    char *text = file_read_text(l->dir, "metrics.jsonl", 0, (int64_t)1 << 40, &size, why);
+    for (char *p = text, *end; p && p < text + size; p = end) {
+        char *newline = memchr(p, '\n', (size_t)(text + size - p));
+        end = newline ? newline + 1 : text + size;
+        json_t *o = newline ? json_loadb(p, (size_t)(end - p), 0, NULL) : NULL;
         json_t *iteration = json_object_get(o, "iteration");
-        int keep = line[n - 1] == '\n' && json_is_integer(iteration) && json_integer_value(iteration) <= last;
-        dropped += !keep;
-        for (int i = 0; keep && i < METRIC_COUNT; i++)
-            if (metric_defs[i].steps == STEPS_COUNT)
-                metric_set(&l->counted, i, metric_get(&l->counted, i) +
-                           json_number_value(json_object_get(o, metric_defs[i].name)));
-        if (keep)
-            fwrite(line, 1, (size_t)n, out);
+        if (json_is_integer(iteration) && json_integer_value(iteration) <= last) {
+            for (int i = 0; i < METRIC_COUNT; i++)
+                if (metric_defs[i].steps == STEPS_COUNT)
+                    metric_set(&l->counted, i, metric_get(&l->counted, i) +
+                               json_number_value(json_object_get(o, metric_defs[i].name)));
+            memmove(text + kept, p, (size_t)(end - p));
+            kept += end - p;
+        }
         json_decref(o);
     }
-    if (out) {
-        int bad = ferror(in) | ferror(out) | fflush(out) | (dropped && fsync(fileno(out)));
-        if (fclose(out) || bad || (dropped && rename(beside, path)))
-            die(EXIT_RESOURCE, "log", "cannot rewrite %s: %s; change: free space, or make the run directory "
-                "writable", path, strerror(errno));
-        if (!dropped)
-            unlink(beside);
-        fclose(in);
-    }
-    free(line);
-    free(beside);
-}
-
-/* ---- run.json: what the report says beside the numbers ---- */
-
-static json_t *child(json_t *parent, const char *name, json_t *fresh)
-{
-    json_t *o = json_object_get(parent, name);
-    if (o) {
-        json_decref(fresh);
-        return o;
-    }
-    json_object_set_new(parent, name, fresh);
-    return fresh;
-}
-
-/* UTF-8 or not, the text becomes JSON: bytes that are not UTF-8 (a file name, a cut sample) turn into '?'. */
-static json_t *json_text(const char *s)
-{
-    json_t *t = json_string(s);
-    if (t)
-        return t;
-    char *copy = xstrdup(s);
-    for (char *c = copy; *c; c++)
-        if (*c & 0x80)
-            *c = '?';
-    t = json_string(copy);
-    free(copy);
-    return t;
-}
-
-static void save_run(Log *l)
-{
-    if (!l->run_dir || !l->run_dirty)
-        return;
-    char *path = xasprintf("%s/run.json", l->run_dir), *beside = xasprintf("%s.tmp", path);
-    if (!json_dump_file(l->run, beside, JSON_INDENT(2)) && !rename(beside, path))
-        l->run_dirty = 0;
-    else
-        unlink(beside);
-    free(path);
-    free(beside);
-}
-
-static json_t *machine_facts(void)
-{
-    char line[512], cpu[256] = "", host[65] = "";
-    struct sysinfo info = {0};
-    struct utsname u = {0};
-    FILE *f = fopen("/proc/cpuinfo", "re");
-    while (f && !*cpu && fgets(line, sizeof line, f))
-        sscanf(line, "model name%*[ \t]: %255[^\n]", cpu);
-    if (f)
-        fclose(f);
-    gethostname(host, sizeof host - 1);
-    sysinfo(&info);
-    uname(&u);
-    json_t *o = json_object();
-    json_object_set_new(o, "host", json_text(host));
-    json_object_set_new(o, "cpu", json_text(*cpu ? cpu : u.machine));
-    json_object_set_new(o, "cores", json_integer(sysconf(_SC_NPROCESSORS_ONLN)));
-    json_object_set_new(o, "memory_bytes", json_integer((json_int_t)info.totalram * info.mem_unit));
-    json_object_set_new(o, "system", json_text(u.release));
-    return o;
-}
-
-static void open_run(Log *l, const LogStart *s)
-{
-    char *path = l->run_dir ? xasprintf("%s/run.json", l->run_dir) : NULL;
-    json_t *session = json_object();
-    l->run = path && s->resume_iteration > 0 ? json_load_file(path, 0, NULL) : NULL;
-    if (!json_is_object(l->run)) {
-        json_decref(l->run);
-        l->run = json_object();
-    }
-    json_object_set_new(l->run, "total_iterations", json_integer(s->total_iterations));
-    json_object_set_new(l->run, "parameters", json_integer(s->parameters));
-    json_object_set_new(l->run, "devices", json_integer(l->devices));
-    json_object_set_new(l->run, "flops_per_token", json_real(l->flops_per_token));
-    json_object_set_new(l->run, "machine", machine_facts());
-    json_object_set_new(session, "started", json_real(wall()));
-    json_object_set_new(session, "from", json_integer(s->resume_iteration));
-    json_object_set_new(session, "command", json_text(s->command ? s->command : ""));
-    json_object_set_new(session, "build", json_text(s->build ? s->build : ""));
-    json_array_append_new(child(l->run, "sessions", json_array()), session);
-    l->run_dirty = 1;
-    free(path);
-}
-
-void log_fact(Log *l, const char *name, const char *fmt, ...)
-{
-    char text[4096];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    json_object_set_new(child(l->run, "facts", json_object()), name, json_text(text));
-    l->run_dirty = 1;
-}
-
-void log_memory(Log *l, const char *category, int64_t planned, int64_t used)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "planned", planned < 0 ? json_null() : json_integer(planned));
-    json_object_set_new(o, "used", used < 0 ? json_null() : json_integer(used));
-    json_object_set_new(child(l->run, "memory", json_object()), category, o);
-    l->run_dirty = 1;
-}
-
-void log_sample(Log *l, const char *text)
-{
-    json_object_set_new(l->run, "sample", json_text(text));
-    l->run_dirty = 1;
+    if (!text || (kept < size && !file_replace(l->dir, "metrics.jsonl", text, kept, why)))
+        die(EXIT_RESOURCE, "log", "cannot continue %s/metrics.jsonl: %s; change: free space, or make the run directory "
+            "writable", l->run_dir, why);
+    free(text);
 }
 
 /* ---- The log ---- */
@@ -249,8 +125,33 @@ static void config_summary(Log *l, const Config *cfg)
     free(text);
 }
 
+static void open_files(Log *l, const Config *cfg, const LogStart *s)
+{
+    char why[WHY];
+    int resumed = s->resume_iteration > 0;
+    const char *events = cfg->tensorboard_dir ? cfg->tensorboard_dir : l->run_dir;
+    if ((l->dir = file_open_dir(AT_FDCWD, l->run_dir, 0, why)) < 0)
+        die(EXIT_RESOURCE, "log", "%s; change: make the run directory, or choose another with save", why);
+    if (resumed)
+        continue_lines(l, s->resume_iteration);
+    else
+        unlinkat(l->dir, "trace.json", 0);         /* another run's timeline does not belong into this one's report */
+    l->fd = openat(l->dir, "metrics.jsonl", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0640);
+    if (l->fd < 0)
+        die(EXIT_RESOURCE, "log", "cannot open %s/metrics.jsonl: %s; change: make the run directory writable, or choose "
+            "another with save", l->run_dir, strerror(errno));
+    l->size = lseek(l->fd, 0, SEEK_END);
+    if (!file_make_dirs(events, why))
+        die(EXIT_RESOURCE, "log", "%s; change: choose another tensorboard_dir", why);
+    if (event_open(&l->events, events, wall(), resumed ? s->resume_iteration + 1 : 0))
+        die(EXIT_RESOURCE, "log", "cannot write an event file in %s: %s; change: make it writable, or choose another "
+            "with tensorboard_dir", events, strerror(errno));
+    config_summary(l, cfg);
+}
+
 Log *log_open(const Config *cfg, const LogStart *s)
 {
+    char why[WHY];
     Log *l = xcalloc(1, sizeof *l);
     l->interval = cfg->log_interval;
     l->seq_length = cfg->seq_length;
@@ -258,32 +159,32 @@ Log *log_open(const Config *cfg, const LogStart *s)
     l->flops_per_token = s->flops_per_token;
     l->peak_flops = isfinite(cfg->device_peak_tflops) ? cfg->device_peak_tflops * 1e12 : 0;
     l->run_dir = s->run_dir ? xstrdup(s->run_dir) : NULL;
-    l->fd = l->events.fd = -1;
+    l->dir = l->fd = l->events.fd = -1;
     signal(SIGPIPE, SIG_IGN);
     console_open(&l->console, STDOUT_FILENO, cfg->log_style, s->total_iterations);
-    open_run(l, s);
-    if (!l->run_dir)
-        return l;
-
-    char *path = xasprintf("%s/metrics.jsonl", l->run_dir);
-    const char *dir = cfg->tensorboard_dir ? cfg->tensorboard_dir : l->run_dir;
-    if (s->resume_iteration > 0)
-        continue_lines(l, path, s->resume_iteration);
-    l->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (s->resume_iteration > 0 ? 0 : O_TRUNC), 0666);
-    if (l->fd < 0)
-        die(EXIT_RESOURCE, "log", "cannot open %s: %s; change: make the run directory writable, or choose another "
-            "with save", path, strerror(errno));
-    l->size = lseek(l->fd, 0, SEEK_END);
-    if (mkdir(dir, 0777) && errno != EEXIST)
-        die(EXIT_RESOURCE, "log", "cannot make %s: %s; change: tensorboard_dir", dir, strerror(errno));
-    if (event_open(&l->events, dir, wall(), s->resume_iteration > 0 ? s->resume_iteration + 1 : 0))
-        die(EXIT_RESOURCE, "log", "cannot write an event file in %s: %s; change: make it writable, or choose another "
-            "with tensorboard_dir", dir, strerror(errno));
-    config_summary(l, cfg);
-    save_run(l);
-    free(path);
+    if (l->run_dir)
+        open_files(l, cfg, s);
+    about_open(&l->about, cfg, s, l->dir);
+    about_save(&l->about, l->dir, why);
     return l;
 }
+
+void log_fact(Log *l, const char *name, const char *fmt, ...)
+{
+    char text[4096];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    about_fact(&l->about, name, text);
+}
+
+void log_memory(Log *l, const char *category, int64_t planned, int64_t used)
+{
+    about_memory(&l->about, category, planned, used);
+}
+
+void log_sample(Log *l, const char *text) { about_sample(&l->about, text); }
 
 /* RATE rows, from `tokens` trained in `ms`. */
 static void fill_rates(const Log *l, Metrics *m, int64_t tokens, double ms)
@@ -309,6 +210,7 @@ static void log_scalars(Log *l, const Metrics *m)
 
 void log_step(Log *l, const Metrics *step)
 {
+    char why[WHY];
     Metrics m = *step;
     int64_t tokens = m.global_batch_size * l->seq_length;
     l->steps++;
@@ -335,7 +237,7 @@ void log_step(Log *l, const Metrics *step)
     put_metrics(l, &m);
     log_scalars(l, &m);
     console_line(&l->console, &m);
-    save_run(l);
+    about_save(&l->about, l->dir, why);
 }
 
 void log_eval(Log *l, int64_t iteration, double loss)
@@ -374,27 +276,25 @@ void log_status(Log *l, const char *fmt, ...)
 
 void log_close(Log *l, const char *why)
 {
-    char why_not[WHY];
-    json_t *sessions = json_object_get(l->run, "sessions");
-    json_t *session = json_array_get(sessions, json_array_size(sessions) - 1);
-    json_object_set_new(session, "ended", json_real(wall()));
-    json_object_set_new(session, "to", json_integer(l->console.m.iteration));
-    json_object_set_new(session, "why", json_text(why));
-    l->run_dirty = 1;
+    char reason[WHY];
     console_close(&l->console);
-    if (l->fd >= 0)
-        close(l->fd);
+    about_end(&l->about, why);
+    if (!about_save(&l->about, l->dir, reason))
+        warn("%s", reason);
     event_close(&l->events);
-    save_run(l);
     if (l->lost)
-        warn("metrics.jsonl lacks %lld lines (%s); its report has a gap there", (long long)l->lost, strerror(l->error));
+        warn("metrics.jsonl lacks %lld lines (%s); the report has a gap there", (long long)l->lost, strerror(l->error));
     if (l->events.lost)
         warn("%s lacks %lld records", l->events.path, (long long)l->events.lost);
     if (l->console.lost)
         warn("standard output lost %lld lines", (long long)l->console.lost);
-    if (l->run_dir && !report_write(l->run_dir, why_not))
-        warn("there is no new report: %s", why_not);
-    json_decref(l->run);
+    if (l->run_dir && !report_write(l->run_dir, reason))
+        warn("there is no new report: %s", reason);
+    about_close(&l->about);
+    if (l->fd >= 0)
+        close(l->fd);
+    if (l->dir >= 0)
+        close(l->dir);
     free(l->run_dir);
     free(l);
 }

@@ -1,197 +1,21 @@
 #define _GNU_SOURCE
-#include "base.h"
 #include "chart.h"
 #include "console.h"
-#include "file.h"
-#include "metrics.h"
+#include "report_data.h"
 #include <fcntl.h>
-#include <jansson.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-extern const char report_css[], report_js[];
+extern const char report_css[], report_js[];       /* report_page.c */
 
-/* All that the page is made of. Columns of the logged steps as doubles: what the charts take. */
-typedef struct {
-    int64_t n, evals, room, eval_room;
-    double *col[METRIC_COUNT];     /* [n] each, in table order */
-    double *eval_at, *eval_loss;   /* [evals] */
-    json_t *run, *trace;           /* NULL = none */
-    char *config;
-    char name[256];
-    double mark[64];               /* iterations after which the run was resumed */
-    int marks;
-} Report;
-
-/* Row numbers of the table, so that a column is r->col[C_lm_loss]. */
-enum {
-#define X(field, ...) C_##field,
-    METRICS(X)
-#undef X
-};
-
-/* ---- Reading ---- */
-
-static void grow(double **v, int64_t room) { *v = xrealloc(*v, (size_t)room * sizeof **v); }
-
-static void add_line(Report *r, const json_t *o)
+void card_open(FILE *f, const char *kind, const char *title, const char *unit)
 {
-    json_t *loss = json_object_get(o, "valid_loss");
-    if (loss) {
-        if (r->evals == r->eval_room) {
-            r->eval_room = r->eval_room ? 2 * r->eval_room : 64;
-            grow(&r->eval_at, r->eval_room);
-            grow(&r->eval_loss, r->eval_room);
-        }
-        r->eval_at[r->evals] = json_number_value(json_object_get(o, "iteration"));
-        r->eval_loss[r->evals++] = json_is_number(loss) ? json_number_value(loss) : NAN;
-        return;
-    }
-    if (r->n == r->room) {
-        r->room = r->room ? 2 * r->room : 256;
-        for (int i = 0; i < METRIC_COUNT; i++)
-            grow(&r->col[i], r->room);
-    }
-    for (int i = 0; i < METRIC_COUNT; i++) {
-        json_t *v = json_object_get(o, metric_defs[i].name);
-        r->col[i][r->n] = json_is_number(v) ? json_number_value(v) : NAN;
-    }
-    r->n++;
-}
-
-static void read_run(Report *r, const char *dir)
-{
-    char *path = xasprintf("%s/metrics.jsonl", dir), *line = NULL, why[WHY];
-    size_t room = 0;
-    FILE *f = fopen(path, "re");
-    while (f && getline(&line, &room, f) > 0) {
-        json_t *o = json_loads(line, 0, NULL);
-        if (json_is_integer(json_object_get(o, "iteration")))
-            add_line(r, o);
-        json_decref(o);
-    }
-    if (f)
-        fclose(f);
-    free(line);
-    free(path);
-    path = xasprintf("%s/run.json", dir);
-    r->run = json_load_file(path, 0, NULL);
-    free(path);
-    path = xasprintf("%s/trace.json", dir);
-    r->trace = json_load_file(path, 0, NULL);
-    free(path);
-    int fd = file_open_dir(AT_FDCWD, dir, 0, why);
-    int64_t size;
-    r->config = fd < 0 ? NULL : file_read_text(fd, "config.yaml", 0, 1 << 20, &size, why);
-    if (fd >= 0)
-        close(fd);
-
-    char *real = realpath(dir, NULL), *slash = real ? strrchr(real, '/') : NULL;
-    snprintf(r->name, sizeof r->name, "%s", slash && slash[1] ? slash + 1 : dir);
-    free(real);
-    size_t i;
-    json_t *s;
-    json_array_foreach(json_object_get(r->run, "sessions"), i, s) {
-        double from = json_number_value(json_object_get(s, "from"));
-        if (i > 0 && r->marks < 64)
-            r->mark[r->marks++] = from;
-    }
-}
-
-/* ---- Numbers as a reader wants them ---- */
-
-static double last_of(const Report *r, int c) { return r->n ? r->col[c][r->n - 1] : NAN; }
-
-static double largest(const double *v, int64_t n)
-{
-    double m = NAN;
-    for (int64_t i = 0; i < n; i++)
-        m = fmax(m, v[i]);
-    return m;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *v, int64_t n)
-{
-    double *s = xcalloc((size_t)n, sizeof *s), m = NAN;
-    int64_t k = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (isfinite(v[i]))
-            s[k++] = v[i];
-    qsort(s, (size_t)k, sizeof *s, by_value);
-    if (k)
-        m = k & 1 ? s[k / 2] : (s[k / 2 - 1] + s[k / 2]) / 2;
-    free(s);
-    return m;
-}
-
-/* 1234567 -> "1.23 M" */
-static const char *count_text(char t[32], double v)
-{
-    static const char *const unit[] = {"", " k", " M", " G", " T", " P"};
-    int u = 0;
-    if (!isfinite(v))
-        return strcpy(t, "n/a");
-    for (; v >= 999.5 && u < 5; u++)
-        v /= 1000;
-    snprintf(t, 32, u && v < 9.995 ? "%.2f%s" : u && v < 99.95 ? "%.1f%s" : "%.0f%s", v, unit[u]);
-    return t;
-}
-
-static const char *bytes_text(char t[32], double v)
-{
-    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    int u = 0;
-    if (!isfinite(v))
-        return strcpy(t, "n/a");
-    for (; v >= 1000 && u < 4; u++)
-        v /= 1024;
-    snprintf(t, 32, u && v < 100 ? "%.1f %s" : "%.0f %s", v, unit[u]);
-    return t;
-}
-
-static const char *grouped(char t[32], double v)
-{
-    char digits[32];
-    int n = snprintf(digits, sizeof digits, "%.0f", v), out = 0;
-    for (int i = 0; i < n; i++) {
-        if (i && (n - i) % 3 == 0 && digits[i - 1] != '-')
-            t[out++] = ',';
-        t[out++] = digits[i];
-    }
-    t[out] = 0;
-    return t;
-}
-
-static const char *ms_text(char t[32], double ms)
-{
-    if (!isfinite(ms))
-        return strcpy(t, "n/a");
-    if (ms >= 1e4)
-        snprintf(t, 32, "%.1f s", ms * 1e-3);
-    else
-        snprintf(t, 32, ms < 10 ? "%.2f ms" : ms < 100 ? "%.1f ms" : "%.0f ms", ms);
-    return t;
-}
-
-static const char *text_of(const json_t *o, const char *name)
-{
-    const char *s = json_string_value(json_object_get(o, name));
-    return s ? s : "";
-}
-
-static double number_of(const json_t *o, const char *name)
-{
-    const json_t *v = json_object_get(o, name);
-    return json_is_number(v) ? json_number_value(v) : NAN;
+    fprintf(f, "<section class=\"card%s\"><div class=\"head\"><h2>%s</h2><span class=\"unit\">%s</span>", kind, title,
+            unit);
 }
 
 /* ---- Head and key numbers ---- */
@@ -322,286 +146,6 @@ static void put_tiles(FILE *f, const Report *r)
     fprintf(f, "</dl>\n");
 }
 
-/* ---- Curves ---- */
-
-static void card_open(FILE *f, const char *kind, const char *title, const char *unit)
-{
-    fprintf(f, "<section class=\"card%s\"><div class=\"head\"><h2>%s</h2><span class=\"unit\">%s</span>", kind, title,
-            unit);
-}
-
-/* Mean over a window that is centred where it can be; steps whose value is not finite are left out. */
-static double *smooth(const double *y, int64_t n, int64_t half)
-{
-    double *s = xcalloc((size_t)n, sizeof *s), sum = 0;
-    int64_t lo = 0, hi = 0, k = 0;                 /* the window [lo, hi), k finite values in it */
-    for (int64_t i = 0; i < n; i++) {
-        int64_t h = i < half ? i : half;
-        h = n - 1 - i < h ? n - 1 - i : h;
-        for (; hi <= i + h; hi++)
-            if (isfinite(y[hi]))
-                sum += y[hi], k++;
-        for (; lo < i - h; lo++)
-            if (isfinite(y[lo]))
-                sum -= y[lo], k--;
-        s[i] = k ? sum / (double)k : NAN;
-    }
-    return s;
-}
-
-/* A column of the table as one curve, or, when there are many steps, as a faint one and its mean over about 2 % of
- * them. Returns how many series; *mean is the caller's to free. */
-enum { SMOOTH_FROM = 100 };
-static int curve(const Report *r, int column, const char *name, Series s[2], double **mean)
-{
-    const double *x = r->col[C_iteration], *y = r->col[column];
-    *mean = NULL;
-    if (r->n < SMOOTH_FROM) {
-        s[0] = (Series){name, "a", r->n < 30 ? DRAW_DOTS : DRAW_LINE, r->n, x, y};
-        return r->n > 0;
-    }
-    *mean = smooth(y, r->n, r->n / SMOOTH_FROM);
-    s[0] = (Series){"each recorded step", "a", DRAW_FAINT, r->n, x, y};
-    s[1] = (Series){name, "a", DRAW_LINE, r->n, x, *mean};
-    return 2;
-}
-
-static void put_loss(FILE *f, const Report *r)
-{
-    const double *x = r->col[C_iteration];
-    double *mean;
-    Series s[3];
-    int k = curve(r, C_lm_loss, "training", s, &mean);
-    if (r->evals)
-        s[k++] = (Series){"validation", "b", DRAW_DOTS, r->evals, r->eval_at, r->eval_loss};
-    Chart c = {.title = "Loss", .unit = "nats a token", .x_name = "iteration", .height = 340, .n = k, .series = s,
-               .x_from = NAN, .nmark = r->marks, .mark = r->mark};
-    card_open(f, " wide", c.title, c.unit);
-    chart_legend(f, &c, 0);
-    fprintf(f, "</div>\n<div class=\"views\">");
-    double last = r->n ? x[r->n - 1] : NAN, first = r->n ? x[0] : NAN;
-    int views = r->n >= 20 && last > 2 * first;
-    if (views)
-        fprintf(f, "<input type=\"radio\" name=\"view\" id=\"v1\" checked><label for=\"v1\">all</label>"
-                "<input type=\"radio\" name=\"view\" id=\"v2\"><label for=\"v2\">log iterations</label>"
-                "<input type=\"radio\" name=\"view\" id=\"v3\"><label for=\"v3\">last three quarters</label>\n");
-    fprintf(f, views ? "<div class=\"view v1\">" : "<div>");
-    chart_lines(f, &c);
-    if (views) {
-        fprintf(f, "</div><div class=\"view v2\">");
-        c.log_x = 1;
-        chart_lines(f, &c);
-        fprintf(f, "</div><div class=\"view v3\">");
-        c.log_x = 0;
-        c.x_from = last / 4;
-        chart_lines(f, &c);
-    }
-    fprintf(f, "</div></div>\n");
-    if (mean)
-        fprintf(f, "<p class=\"note\">Strong lines are means of %lld recorded steps.</p>\n",
-                (long long)(2 * (r->n / SMOOTH_FROM) + 1));
-    fprintf(f, "</section>\n");
-    free(mean);
-}
-
-static int varies(const double *v, int64_t n)
-{
-    for (int64_t i = 1; i < n; i++)
-        if (isfinite(v[i]) && v[i] != v[0])
-            return 1;
-    return 0;
-}
-
-/* A card with one column of the table, as it stands or with its mean; the axis from 0 or, LOG, logarithmic where the
- * values ask for it. */
-typedef enum { PLAIN, PLAIN_LOG, MEAN, MEAN_LOG } How;
-static void put_curve(FILE *f, const Report *r, int column, const char *title, How how)
-{
-    const double *y = r->col[column];
-    double low = INFINITY, high = 0, *mean = NULL;
-    for (int64_t i = 0; i < r->n; i++)
-        if (isfinite(y[i]) && y[i] > 0) {
-            low = fmin(low, y[i]);
-            high = fmax(high, y[i]);
-        }
-    Series s[2] = {{title, "a", r->n < 30 ? DRAW_DOTS : DRAW_LINE, r->n, r->col[C_iteration], y}};
-    int k = how < MEAN ? 1 : curve(r, column, title, s, &mean);
-    Chart c = {.title = title, .unit = metric_defs[column].unit, .x_name = "iteration", .height = 190, .n = k,
-               .series = s, .x_from = NAN, .zero = how == PLAIN || how == MEAN,
-               .log_y = (how == PLAIN_LOG || how == MEAN_LOG) && high > 30 * low, .nmark = r->marks, .mark = r->mark};
-    card_open(f, "", title, c.log_y ? "logarithmic" : c.unit);
-    fprintf(f, "</div>\n");
-    chart_lines(f, &c);
-    fprintf(f, "</section>\n");
-    free(mean);
-}
-
-enum { PHASES = 7 };
-static const struct { int column; const char *css; } phase[PHASES] = {
-    {C_data_ms, "data"}, {C_forward_ms, "forward"}, {C_backward_ms, "backward"}, {C_optimizer_ms, "optimizer"},
-    {-1, "other"}, {C_checkpoint_ms, "checkpoint"}, {C_eval_ms, "evaluation"}};
-enum { STEP_PHASES = 5 };          /* the first ones are parts of elapsed_ms */
-
-static void put_phases(FILE *f, const Report *r)
-{
-    double *other = xcalloc((size_t)r->n, sizeof *other), total = 0, share[PHASES] = {0};
-    Series s[PHASES];
-    char t[32];
-    for (int64_t i = 0; i < r->n; i++) {
-        other[i] = r->col[C_elapsed_ms][i];
-        for (int k = 0; k < STEP_PHASES; k++)
-            if (phase[k].column >= 0 && isfinite(r->col[phase[k].column][i]))
-                other[i] -= r->col[phase[k].column][i];
-        other[i] = fmax(0, other[i]);
-    }
-    for (int k = 0; k < PHASES; k++) {
-        const double *y = phase[k].column < 0 ? other : r->col[phase[k].column];
-        s[k] = (Series){phase[k].css, phase[k].css, DRAW_LINE, r->n, r->col[C_iteration], y};
-        for (int64_t i = 0; i < r->n; i++)
-            share[k] += isfinite(y[i]) ? y[i] : 0;
-        total += share[k];
-    }
-    Chart c = {.title = "Step time", .unit = "ms", .x_name = "iteration", .height = 190, .n = STEP_PHASES,
-               .series = s, .x_from = NAN, .nmark = r->marks, .mark = r->mark};
-    card_open(f, "", c.title, c.unit);
-    chart_legend(f, &c, 1);
-    fprintf(f, "</div>\n");
-    chart_stack(f, &c);
-    fprintf(f, "</section>\n");
-    if (total > 0) {
-        card_open(f, "", "Where the time went", "all recorded steps");
-        fprintf(f, "</div>\n<div class=\"share\" aria-hidden=\"true\">");
-        for (int k = 0; k < PHASES; k++)
-            if (share[k] > 0)
-                fprintf(f, "<span class=\"%s\" style=\"flex:%.4f 1 0\"></span>", phase[k].css, share[k] / total);
-        fprintf(f, "</div>\n<table>");
-        for (int k = 0; k < PHASES; k++)
-            if (share[k] > 0)
-                fprintf(f, "<tr><td><span class=\"dot %s\"></span>%s</td><td class=\"n\">%s a step</td>"
-                        "<td class=\"n\">%.1f %%</td></tr>\n", phase[k].css, phase[k].css,
-                        ms_text(t, share[k] / (double)r->n), 100 * share[k] / total);
-        fprintf(f, "</table></section>\n");
-    }
-    free(other);
-}
-
-/* ---- Memory ---- */
-
-static void memory_row(FILE *f, const char *name, double planned, double used, double most, int total)
-{
-    char t[32];
-    fprintf(f, "<tr%s><td>", total ? " class=\"total\"" : "");
-    html_text(f, name);
-    fprintf(f, "</td><td class=\"mem\"><div>");
-    if (planned > 0)
-        fprintf(f, "<span class=\"p\" style=\"width:%.2f%%\"></span>", 100 * planned / most);
-    if (used > 0)
-        fprintf(f, "<span class=\"u\" style=\"width:%.2f%%\"></span>", 100 * used / most);
-    fprintf(f, "</div></td><td class=\"n\">%s</td>", bytes_text(t, planned));
-    fprintf(f, "<td class=\"n\">%s</td></tr>\n", bytes_text(t, used));
-}
-
-static void put_memory(FILE *f, const Report *r)
-{
-    json_t *memory = json_object_get(r->run, "memory"), *o;
-    const char *name;
-    double plan = 0, most = 0, resident = r->n ? largest(r->col[C_memory_bytes], r->n) : NAN;
-    if (!json_object_size(memory))
-        return;
-    json_object_foreach(memory, name, o) {
-        plan += fmax(0, number_of(o, "planned"));
-        most = fmax(most, fmax(number_of(o, "planned"), number_of(o, "used")));
-    }
-    most = fmax(most, fmax(plan, resident));
-    card_open(f, "", "Memory", "of one process, beside its plan");
-    fprintf(f, "</div>\n<table><thead><tr><th></th><th></th><th class=\"n\">plan</th><th class=\"n\">used</th></tr>"
-            "</thead><tbody>\n");
-    json_object_foreach(memory, name, o)
-        memory_row(f, name, number_of(o, "planned"), number_of(o, "used"), most, 0);
-    memory_row(f, "total, resident", plan, resident, most, 1);
-    fprintf(f, "</tbody></table></section>\n");
-}
-
-/* ---- Timeline ---- */
-
-/* Compute of one step: the bubble as the contract defines it, from what each rank did between its first and its last
- * piece of compute. */
-typedef struct { double first, last, busy; } Lane;
-
-static void put_bubble(FILE *f, const Lane *lane, int ranks, int64_t step)
-{
-    double busy = 0, cost = 0, first = INFINITY, last = -INFINITY;
-    for (int k = 0; k < ranks; k++) {
-        busy = fmax(busy, lane[k].busy);
-        cost = fmax(cost, lane[k].last - lane[k].first);
-        first = fmin(first, lane[k].first);
-        last = fmax(last, lane[k].last);
-    }
-    fprintf(f, "<p class=\"note\">Iteration %lld.", (long long)step);
-    if (cost > 0)
-        fprintf(f, " Bubble: %.1f %% of the longest rank's span, %.1f %% of the whole step's compute span.",
-                100 * (cost - busy) / cost, 100 * (last - first - busy) / (last - first));
-    fprintf(f, " F forward, B backward (D and W its halves), R reduce, S optimizer step; numbers are microbatches.</p>\n");
-}
-
-static int is_compute(const char *cat) { return strlen(cat) == 1 && strchr("FBDW", *cat); }
-
-static void put_timeline(FILE *f, const Report *r)
-{
-    json_t *events = json_object_get(r->trace, "traceEvents"), *e;
-    int64_t step = -1, n = 0, count = (int64_t)json_array_size(events);
-    int ranks = 0;
-    size_t i;
-    /* the last step that was traced */
-    json_array_foreach(events, i, e)
-        if (!strcmp(text_of(e, "ph"), "X") && !strcmp(text_of(e, "cat"), "S"))
-            step = (int64_t)fmax((double)step, number_of(json_object_get(e, "args"), "step"));
-    if (step < 0)
-        return;
-    Bar *bar = xcalloc((size_t)count, sizeof *bar);
-    const char **rank_name = xcalloc((size_t)count, sizeof *rank_name);
-    Lane *lane = xcalloc((size_t)count, sizeof *lane);
-    char (*label)[48] = xcalloc((size_t)count, sizeof *label), (*title)[96] = xcalloc((size_t)count, sizeof *title);
-    json_array_foreach(events, i, e) {
-        json_t *args = json_object_get(e, "args");
-        double pid = number_of(e, "pid"), start = number_of(e, "ts") * 1e-3, end = start + number_of(e, "dur") * 1e-3;
-        const char *cat = text_of(e, "cat"), *name = text_of(e, "name");
-        if (!(pid >= 0 && pid < (double)count))
-            continue;
-        int k = (int)pid;
-        if (!strcmp(text_of(e, "ph"), "M") && !strcmp(name, "process_name"))
-            rank_name[k] = text_of(args, "name");
-        if (strcmp(text_of(e, "ph"), "X") || number_of(args, "step") != (double)step || number_of(e, "tid") != 0 ||
-            !isfinite(start) || !isfinite(end))
-            continue;
-        ranks = k >= ranks ? k + 1 : ranks;
-        if (is_compute(cat)) {
-            lane[k].first = lane[k].busy > 0 ? fmin(lane[k].first, start) : start;
-            lane[k].last = fmax(lane[k].last, end);
-            lane[k].busy += end - start;
-            snprintf(label[n], sizeof *label, "%.0f", number_of(args, "microbatch"));
-        } else if (strlen(cat) == 1) {
-            snprintf(label[n], sizeof *label, "%s", cat);
-        }
-        snprintf(title[n], sizeof *title, "%s: %.3g ms from %.3f ms", name, end - start, start);
-        bar[n] = (Bar){start, end, k, cat, label[n], title[n]};
-        n++;
-    }
-    for (int k = 0; k < ranks; k++)
-        if (!rank_name[k])
-            rank_name[k] = "rank";
-    card_open(f, " wide", "Timeline", "ms, one row a rank");
-    fprintf(f, "</div>\n");
-    chart_timeline(f, bar, n, rank_name, ranks, "ms");
-    put_bubble(f, lane, ranks, step);
-    fprintf(f, "</section>\n");
-    free(bar);
-    free(rank_name);
-    free(lane);
-    free(label);
-    free(title);
-}
-
 /* ---- Words: sample, facts, evaluations, configuration ---- */
 
 static void put_sample(FILE *f, const Report *r)
@@ -684,17 +228,7 @@ static void put_page(FILE *f, const Report *r)
     put_head(f, r);
     put_tiles(f, r);
     fprintf(f, "<div class=\"grid\">\n");
-    put_loss(f, r);
-    if (r->n) {
-        put_curve(f, r, C_learning_rate, "Learning rate", PLAIN);
-        put_curve(f, r, C_grad_norm, "Gradient norm", MEAN_LOG);
-        put_curve(f, r, C_tokens_per_second, "Throughput", MEAN);
-        if (varies(r->col[C_global_batch_size], r->n))
-            put_curve(f, r, C_global_batch_size, "Global batch", PLAIN);
-        if (varies(r->col[C_loss_scale], r->n))
-            put_curve(f, r, C_loss_scale, "Loss scale", PLAIN_LOG);
-        put_phases(f, r);
-    }
+    put_curves(f, r);
     put_memory(f, r);
     put_timeline(f, r);
     put_sample(f, r);
@@ -711,10 +245,10 @@ static void put_page(FILE *f, const Report *r)
 
 int report_write(const char *run_dir, char why[WHY])
 {
-    Report r = {0};
+    Report r;
     char *page = NULL;
     size_t size = 0;
-    read_run(&r, run_dir);
+    report_read(&r, run_dir);
     FILE *f = open_memstream(&page, &size);
     put_page(f, &r);
     fclose(f);
@@ -723,13 +257,7 @@ int report_write(const char *run_dir, char why[WHY])
         ok = file_replace(dir, "report.html", page, (int64_t)size, why);
         close(dir);
     }
-    for (int i = 0; i < METRIC_COUNT; i++)
-        free(r.col[i]);
-    free(r.eval_at);
-    free(r.eval_loss);
-    free(r.config);
-    json_decref(r.run);
-    json_decref(r.trace);
+    report_free(&r);
     free(page);
     return ok;
 }

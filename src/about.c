@@ -1,0 +1,159 @@
+#define _GNU_SOURCE
+#include "about.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sysinfo.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+static double wall(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static json_t *child(json_t *parent, const char *name, json_t *fresh)
+{
+    json_t *o = json_object_get(parent, name);
+    if (o) {
+        json_decref(fresh);
+        return o;
+    }
+    json_object_set_new(parent, name, fresh);
+    return fresh;
+}
+
+/* UTF-8 or not, the text becomes JSON: bytes that are not UTF-8 (a file name, a cut sample) turn into '?'. */
+static json_t *json_text(const char *s)
+{
+    json_t *t = json_string(s);
+    if (t)
+        return t;
+    char *copy = xstrdup(s);
+    for (char *c = copy; *c; c++)
+        if (*c & 0x80)
+            *c = '?';
+    t = json_string(copy);
+    free(copy);
+    return t;
+}
+
+static json_t *machine_facts(void)
+{
+    char line[512], cpu[256] = "", host[65] = "";
+    struct sysinfo info = {0};
+    struct utsname u = {0};
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f && !*cpu && fgets(line, sizeof line, f))
+        sscanf(line, "model name%*[ \t]: %255[^\n]", cpu);
+    if (f)
+        fclose(f);
+    gethostname(host, sizeof host - 1);
+    sysinfo(&info);
+    uname(&u);
+    json_t *o = json_object();
+    json_object_set_new(o, "host", json_text(host));
+    json_object_set_new(o, "cpu", json_text(*cpu ? cpu : u.machine));
+    json_object_set_new(o, "cores", json_integer(sysconf(_SC_NPROCESSORS_ONLN)));
+    json_object_set_new(o, "memory_bytes", json_integer((json_int_t)info.totalram * info.mem_unit));
+    json_object_set_new(o, "system", json_text(u.release));
+    return o;
+}
+
+/* "6 layers, 256 wide, ..." and "tensor 2, pipeline 2, data 1, 1f1b": the configuration in two lines. */
+static void describe(About *a, const Config *c)
+{
+    char *activation = config_text(c, OPT_activation), *norm = config_text(c, OPT_normalization);
+    char *position = config_text(c, OPT_position_embedding_type), *dtype = config_text(c, OPT_params_dtype);
+    char *optimizer = config_text(c, OPT_optimizer), *schedule = config_text(c, OPT_pipeline_schedule);
+    char *model = xasprintf("%lld layers, %lld wide, %lld heads of %lld (%lld for keys and values), feed-forward %s %lld, "
+                            "%s, positions %s; sequence %lld, vocabulary %lld; %s; %s", (long long)c->num_layers,
+                            (long long)c->hidden_size, (long long)c->num_attention_heads, (long long)c->kv_channels,
+                            (long long)c->num_query_groups, activation, (long long)c->ffn_hidden_size, norm, position,
+                            (long long)c->seq_length, (long long)c->vocab_size, dtype, optimizer);
+    char *layout = xasprintf("tensor %lld, context %lld, expert %lld, pipeline %lld, data %lld; %s; micro batch %lld",
+                             (long long)c->tensor_model_parallel_size, (long long)c->context_parallel_size,
+                             (long long)c->expert_model_parallel_size, (long long)c->pipeline_model_parallel_size,
+                             (long long)c->data_parallel_size, schedule, (long long)c->micro_batch_size);
+    about_fact(a, "model", model);
+    about_fact(a, "layout", layout);
+    char *all[] = {activation, norm, position, dtype, optimizer, schedule, model, layout};
+    for (int i = 0; i < 8; i++)
+        free(all[i]);
+}
+
+void about_open(About *a, const Config *cfg, const LogStart *s, int dir)
+{
+    char why[WHY];
+    int64_t size;
+    char *old = dir >= 0 && s->resume_iteration > 0 ? file_read_text(dir, "run.json", 0, 1 << 26, &size, why) : NULL;
+    json_t *session = json_object();
+    *a = (About){.json = old ? json_loadb(old, (size_t)size, 0, NULL) : NULL, .dirty = 1};
+    if (!json_is_object(a->json)) {
+        json_decref(a->json);
+        a->json = json_object();
+    }
+    json_object_set_new(a->json, "total_iterations", json_integer(s->total_iterations));
+    json_object_set_new(a->json, "parameters", json_integer(s->parameters));
+    json_object_set_new(a->json, "devices", json_integer(s->devices ? s->devices : 1));
+    json_object_set_new(a->json, "flops_per_token", json_real(s->flops_per_token));
+    json_object_set_new(a->json, "machine", machine_facts());
+    json_object_set_new(session, "started", json_real(wall()));
+    json_object_set_new(session, "from", json_integer(s->resume_iteration));
+    json_object_set_new(session, "command", json_text(s->command ? s->command : ""));
+    json_object_set_new(session, "build", json_text(s->build ? s->build : ""));
+    json_array_append_new(child(a->json, "sessions", json_array()), session);
+    describe(a, cfg);
+    free(old);
+}
+
+void about_close(About *a)
+{
+    json_decref(a->json);
+    *a = (About){0};
+}
+
+void about_fact(About *a, const char *name, const char *text)
+{
+    json_object_set_new(child(a->json, "facts", json_object()), name, json_text(text));
+    a->dirty = 1;
+}
+
+void about_memory(About *a, const char *category, int64_t planned, int64_t used)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "planned", planned < 0 ? json_null() : json_integer(planned));
+    json_object_set_new(o, "used", used < 0 ? json_null() : json_integer(used));
+    json_object_set_new(child(a->json, "memory", json_object()), category, o);
+    a->dirty = 1;
+}
+
+void about_sample(About *a, const char *text)
+{
+    json_object_set_new(a->json, "sample", json_text(text));
+    a->dirty = 1;
+}
+
+void about_end(About *a, const char *why)
+{
+    json_t *sessions = json_object_get(a->json, "sessions");
+    json_t *session = json_array_get(sessions, json_array_size(sessions) - 1);
+    json_object_set_new(session, "ended", json_real(wall()));
+    json_object_set_new(session, "why", json_text(why));
+    a->dirty = 1;
+}
+
+int about_save(About *a, int dir, char why[WHY])
+{
+    if (!a->dirty || dir < 0)
+        return 1;
+    char *text = json_dumps(a->json, JSON_INDENT(2));
+    int ok = file_replace(dir, "run.json", text, (int64_t)strlen(text), why);
+    a->dirty = !ok;
+    free(text);
+    return ok;
+}

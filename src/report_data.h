@@ -1,0 +1,52 @@
+/* report_data -- what the report is made of, and numbers as a reader wants them. Inside the report only. */
+#ifndef REPORT_DATA_H
+#define REPORT_DATA_H
+#include "metrics.h"
+#include <jansson.h>
+#include <stdio.h>
+
+/* Row numbers of the metrics table, so that a column is r->col[C_lm_loss]. */
+enum {
+#define X(field, ...) C_##field,
+    METRICS(X)
+#undef X
+};
+
+/* A run directory's files. Columns of the logged steps as doubles: what the charts take. */
+typedef struct {
+    int64_t n, evals, room, eval_room;
+    double *col[METRIC_COUNT];     /* [n] each, in table order; NAN where the line has no number */
+    double *eval_at, *eval_loss;   /* [evals] */
+    json_t *run, *trace;           /* NULL = none */
+    char *config;
+    char name[256];                /* the directory's */
+    double mark[64];               /* iterations after which the run was resumed */
+    int marks;
+} Report;
+
+/* Files that are missing or no JSON are left out. */
+void report_read(Report *r, const char *run_dir);
+void report_free(Report *r);
+
+/* The last logged step's; NAN when there is none. */
+double last_of(const Report *r, int column);
+/* Of the finite values; NAN when there are none. */
+double largest(const double *v, int64_t n);
+double median(const double *v, int64_t n);
+
+/* Text into t: 1234567 -> "1.23 M"; 1048576 -> "1.0 MiB"; 1234567 -> "1,234,567"; 12.3 -> "12.3 ms". */
+const char *count_text(char t[32], double v);
+const char *bytes_text(char t[32], double v);
+const char *grouped(char t[32], double v);
+const char *ms_text(char t[32], double ms);
+
+/* A member of an object, "" or NAN when it is not there. */
+const char *text_of(const json_t *o, const char *name);
+double number_of(const json_t *o, const char *name);
+
+/* Cards of the page. kind: "" half as wide as the page, " wide" as wide. The caller closes the head and the section. */
+void card_open(FILE *f, const char *kind, const char *title, const char *unit);
+void put_curves(FILE *f, const Report *r);
+void put_memory(FILE *f, const Report *r);
+void put_timeline(FILE *f, const Report *r);
+#endif
