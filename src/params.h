@@ -61,7 +61,7 @@ X(LNF, "decoder.final_layernorm.weight", PART_HEAD, 1, SEG(H), 0, CUT_NONE, INIT
 X(LNFB, "decoder.final_layernorm.bias", PART_HEAD, LAYERNORM, SEG(H), 0, CUT_NONE, INIT_ZERO, 0,                       \
   "transformer.ln_f.bias", "")                                                                                        \
 X(HEAD, "output_layer.weight", PART_HEAD, c->untie_embeddings_and_output_weights, SEG(V), H, CUT_ROWS, INIT_NORMAL, 1, \
-  "", "lm_head.weight")
+  "lm_head.weight", "lm_head.weight")
 
 typedef enum {
 #define X(id, ...) P_##id,

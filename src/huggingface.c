@@ -1,0 +1,393 @@
+/* Families, names, and config.json both ways. */
+#define _GNU_SOURCE
+#include "huggingface.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Defaults of the configuration classes of transformers 4 and 5. */
+const HfFamily hf_families[] = {
+    {"gpt2", "GPT2LMHeadModel", .gpt2 = 1},
+    {"llama", "LlamaForCausalLM"},
+    {"mistral", "MistralForCausalLM", .groups = 8, .window = 4096},
+    {"qwen2", "Qwen2ForCausalLM", .add_qkv_bias = 1, .groups = 32, .window_switch = 1},
+    {"qwen3", "Qwen3ForCausalLM", .qk_layernorm = 1, .groups = 32, .head_dim = 128, .window_switch = 1},
+    {0},
+};
+
+/* Names of the same function; the first one is what we write. */
+static const struct { int activation; const char *name; int gated; } activations[] = {
+    {ACTIVATION_GELU_TANH, "gelu_new", 0}, {ACTIVATION_GELU_TANH, "gelu_pytorch_tanh", 0},
+    {ACTIVATION_GELU_TANH, "gelu_python_tanh", 0}, {ACTIVATION_GELU, "gelu", 0}, {ACTIVATION_GELU, "gelu_python", 0},
+    {ACTIVATION_RELU, "relu", 0}, {ACTIVATION_SQUARED_RELU, "relu2", 0},
+    {ACTIVATION_SWIGLU, "silu", 1}, {ACTIVATION_SWIGLU, "swish", 1}, {ACTIVATION_GEGLU, "gelu", 1},
+    {ACTIVATION_GEGLU, "gelu_python", 1},
+};
+#define ACTIVATIONS (sizeof activations / sizeof *activations)
+
+/* ---- lists of reasons, "; " between them */
+
+__attribute__((format(printf, 2, 3))) static void because(char why[WHY], const char *fmt, ...)
+{
+    size_t used = strlen(why);
+    va_list ap;
+    va_start(ap, fmt);
+    if (used && used + 2 < WHY) {
+        memcpy(why + used, "; ", 3);
+        used += 2;
+    }
+    vsnprintf(why + used, WHY - used, fmt, ap);
+    va_end(ap);
+}
+
+/* ---- which family */
+
+static int fits(const HfFamily *f, const Config *c, char why[WHY])
+{
+    const int64_t width = c->num_attention_heads * c->kv_channels;
+    size_t a = 0;
+    why[0] = 0;
+    if (c->position_embedding_type !=
+        (f->gpt2 ? POSITION_EMBEDDING_TYPE_LEARNED_ABSOLUTE : POSITION_EMBEDDING_TYPE_ROPE))
+        because(why, "position_embedding_type");
+    if (c->normalization != (f->gpt2 ? NORMALIZATION_LAYERNORM : NORMALIZATION_RMSNORM))
+        because(why, "normalization");
+    if (c->add_bias_linear != f->gpt2)
+        because(why, "add_bias_linear");
+    if (!f->gpt2 && c->add_qkv_bias != f->add_qkv_bias)
+        because(why, "add_qkv_bias");
+    if (c->qk_layernorm != f->qk_layernorm)
+        because(why, "qk_layernorm");
+    while (a < ACTIVATIONS && (activations[a].activation != c->activation || activations[a].gated == f->gpt2))
+        a++;
+    if (a == ACTIVATIONS)
+        because(why, "activation");
+    if (f->gpt2 && (width != c->hidden_size || c->num_query_groups != c->num_attention_heads))
+        because(why, "kv_channels or num_query_groups");
+    if (!f->gpt2 && c->rotary_percent != 1)
+        because(why, "rotary_percent");
+    if (c->window_size && !f->window && !f->window_switch)
+        because(why, "window_size");
+    /* transformers' own check: a Llama's width is a multiple of its heads; Mistral is the same function without it */
+    if (!strcmp(f->type, "llama") && c->hidden_size % c->num_attention_heads)
+        because(why, "hidden_size");
+    return !why[0];
+}
+
+const HfFamily *hf_family(const Config *cfg, const char *hint, char why[WHY])
+{
+    char reason[WHY], best[WHY] = "", name[16] = "";
+    for (const HfFamily *f = hf_families; hint && f->type; f++)
+        if (!strcmp(f->type, hint) && fits(f, cfg, reason))
+            return f;
+    for (const HfFamily *f = hf_families; f->type; f++) {
+        if (fits(f, cfg, reason))
+            return f;
+        if (!name[0] || strlen(reason) < strlen(best)) {
+            memcpy(best, reason, WHY);
+            snprintf(name, sizeof name, "%s", f->type);
+        }
+    }
+    file_why(why, "no Hugging Face family has this model's settings; the nearest, %s, differs in %.300s", name, best);
+    return NULL;
+}
+
+/* ---- names */
+
+int hf_names(const HfFamily *family, const Param *t, HfTensor out[MAX_SEGMENTS])
+{
+    const char *name = family->gpt2 ? t->def->gpt2 : t->def->llama;
+    char prefix[40] = "";
+    int n = 0, segment = 0;
+    int64_t row = 0;
+    if (t->layer >= 0 && *name != '/')
+        snprintf(prefix, sizeof prefix, "%s.%d.", family->gpt2 ? "transformer.h" : "model.layers", t->layer);
+    name += *name == '/';
+    BUG_ON(!*name);
+    int single = !strchr(name, ',');
+    while (*name) {
+        size_t len = strcspn(name, ",");
+        int transposed = name[len - 1] == '^';
+        int64_t rows = single ? t->rows : t->segment[segment++];
+        BUG_ON(n == MAX_SEGMENTS || !rows);
+        out[n] = (HfTensor){.row0 = row, .rows = rows, .transposed = transposed};
+        snprintf(out[n].name, sizeof out[n].name, "%s%.*s", prefix, (int)len - transposed, name);
+        row += rows;
+        n++;
+        name += len + (name[len] == ',');
+    }
+    BUG_ON(row != t->rows);
+    return n;
+}
+
+void hf_params(Params *p, Grid *grid, const Config *cfg)
+{
+    int size[AXES];
+    Axis order[AXES];
+    for (int i = 0; i < AXES; i++)
+        size[i] = 1;
+    BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", order));
+    grid_open(grid, size, order, 1, 0);
+    params_open(p, cfg, grid);
+}
+
+void hf_transpose(void *dst, const void *src, int64_t rows, int64_t cols, size_t size)
+{
+    enum { TILE = 32 };     /* both sides of a tile stay in the first cache */
+    const char *s = src;
+    char *d = dst;
+    for (int64_t r0 = 0; r0 < rows; r0 += TILE)
+        for (int64_t c0 = 0; c0 < cols; c0 += TILE)
+            for (int64_t r = r0; r < rows && r < r0 + TILE; r++)
+                for (int64_t c = c0; c < cols && c < c0 + TILE; c++)
+                    memcpy(d + (size_t)(c * rows + r) * size, s + (size_t)(r * cols + c) * size, size);
+}
+
+/* ---- config.json, reading */
+
+typedef struct { const json_t *j; char *why; } In;
+
+static const json_t *get(const In *in, const char *key)
+{
+    const json_t *v = json_object_get(in->j, key);
+    return json_is_null(v) ? NULL : v;
+}
+
+/* A whole number of at least `low`. absent < 0: the key must be there. */
+static int64_t whole(const In *in, const char *key, int64_t absent, int64_t low)
+{
+    const json_t *v = get(in, key);
+    if (!v && absent < 0)
+        because(in->why, "%s is missing", key);
+    else if (v && (!json_is_integer(v) || json_integer_value(v) < low || json_integer_value(v) > INT32_MAX))
+        because(in->why, "%s is not a whole number of at least %" PRId64, key, low);
+    else
+        return v ? json_integer_value(v) : absent;
+    return 1;
+}
+
+static double real(const In *in, const char *key, double absent)
+{
+    const json_t *v = get(in, key);
+    if (v && (!json_is_number(v) || !(json_number_value(v) >= 0)))
+        because(in->why, "%s is not a number >= 0", key);
+    return v ? json_number_value(v) : absent;
+}
+
+static int flag(const In *in, const char *key, int absent)
+{
+    const json_t *v = get(in, key);
+    if (v && !json_is_boolean(v))
+        because(in->why, "%s is not true or false", key);
+    return v ? json_is_true(v) : absent;
+}
+
+static const char *text(const In *in, const char *key, const char *absent)
+{
+    const json_t *v = get(in, key);
+    if (v && !json_is_string(v))
+        because(in->why, "%s is not a text", key);
+    return json_is_string(v) ? json_string_value(v) : absent;
+}
+
+/* Settings that would change the function and that the model does not have: only these values will do. */
+static void refuse(const In *in, const HfFamily *f)
+{
+    static const struct { const char *key; int value; } flags[] = {
+        {"scale_attn_by_inverse_layer_idx", 0}, {"reorder_and_upcast_attn", 0}, {"scale_attn_weights", 1},
+        {"add_cross_attention", 0}, {"attention_bias", 0}, {"mlp_bias", 0}, {"is_encoder_decoder", 0},
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (flag(in, flags[i].key, flags[i].value) != flags[i].value)
+            because(in->why, "%s: %s", flags[i].key, flags[i].value ? "false" : "true");
+    if (get(in, "quantization_config"))
+        because(in->why, "quantization_config");
+    if (!f->gpt2 && real(in, "partial_rotary_factor", 1) != 1)
+        because(in->why, "partial_rotary_factor %g", real(in, "partial_rotary_factor", 1));
+}
+
+/* The base of the angles, from rope_parameters, rope_scaling or rope_theta; every kind but the plain one is refused. */
+static double rotary_base(const In *in)
+{
+    double base = real(in, "rope_theta", 10000);
+    for (int old = 0; old < 2; old++) {
+        const char *key = old ? "rope_scaling" : "rope_parameters";
+        In rope = {get(in, key), in->why};
+        if (!rope.j)
+            continue;
+        const char *type = text(&rope, "rope_type", text(&rope, "type", "default"));
+        if (!json_is_object(rope.j))
+            because(in->why, "%s is not an object", key);
+        if (strcmp(type, "default"))
+            because(in->why, "%s of type %.40s", key, type);
+        if (real(&rope, "partial_rotary_factor", 1) != 1)
+            because(in->why, "partial_rotary_factor %g", real(&rope, "partial_rotary_factor", 1));
+        base = real(&rope, "rope_theta", base);
+    }
+    return base;
+}
+
+/* The window of every layer: 0 for none. A model in which layers differ is refused. */
+static int64_t window(const In *in, const HfFamily *f, int64_t layers)
+{
+    const json_t *types = get(in, "layer_types"), *v;
+    /* an absent key means the class's default, null means none */
+    int64_t size = json_object_get(in->j, "sliding_window") ? whole(in, "sliding_window", 0, 1) : f->window;
+    int64_t slide = layers, full = 0;
+    size_t i;
+    if (f->window_switch) {
+        size = !flag(in, "use_sliding_window", 0) ? 0
+             : json_object_get(in->j, "sliding_window") ? whole(in, "sliding_window", 0, 1) : 4096;
+        full = whole(in, "max_window_layers", 28, 0);
+        full = full < layers ? full : layers;
+        slide = layers - full;
+    }
+    if (types) {
+        slide = full = 0;
+        json_array_foreach(types, i, v) {
+            const char *type = json_string_value(v);
+            if (type && !strcmp(type, "sliding_attention"))
+                slide++;
+            else if (type && !strcmp(type, "full_attention"))
+                full++;
+            else
+                because(in->why, "layer_types has %.40s", type ? type : "an entry that is not a text");
+        }
+        if (json_array_size(types) != (size_t)layers)
+            because(in->why, "layer_types has %zu entries for %" PRId64 " layers", json_array_size(types), layers);
+    }
+    if (size && slide && full)
+        because(in->why, "sliding_window in %" PRId64 " of %" PRId64 " layers (layer_types, max_window_layers)", slide, layers);
+    return slide ? size : 0;
+}
+
+static const char *params_dtype(const In *in)
+{
+    static const char *const names[][2] = {{"float64", "fp64"}, {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};
+    const char *type = text(in, "dtype", text(in, "torch_dtype", "float32"));
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(type + 6 * !strncmp(type, "torch.", 6), names[i][0]))
+            return names[i][1];
+    because(in->why, "dtype %.40s", type);
+    return "fp32";
+}
+
+static const char *activation(const In *in, const HfFamily *f)
+{
+    static const char *const ours[] = {[ACTIVATION_GELU] = "gelu", [ACTIVATION_GELU_TANH] = "gelu_tanh",
+        [ACTIVATION_SWIGLU] = "swiglu", [ACTIVATION_GEGLU] = "geglu", [ACTIVATION_RELU] = "relu",
+        [ACTIVATION_SQUARED_RELU] = "squared_relu"};
+    const char *key = f->gpt2 ? "activation_function" : "hidden_act", *name = text(in, key, f->gpt2 ? "gelu_new" : "silu");
+    for (size_t i = 0; i < ACTIVATIONS; i++)
+        if (activations[i].gated != f->gpt2 && !strcmp(activations[i].name, name))
+            return ours[activations[i].activation];
+    because(in->why, "%s %.40s", key, name);
+    return "gelu";
+}
+
+const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[WHY])
+{
+    const In in = {j, why};
+    const char *type = text(&in, "model_type", NULL), *skipped = "";
+    const HfFamily *f = hf_families;
+    why[0] = 0;
+    while (f->type && (!type || strcmp(f->type, type)))
+        f++;
+    if (!f->type) {
+        file_why(why, "model_type %.60s (this build knows gpt2, llama, mistral, qwen2 and qwen3)", type ? type : "is missing");
+        return NULL;
+    }
+    *family = f;
+    refuse(&in, f);
+    const int g = f->gpt2;
+    int64_t hidden = whole(&in, g ? "n_embd" : "hidden_size", -1, 1);
+    int64_t heads = whole(&in, g ? "n_head" : "num_attention_heads", -1, 1);
+    int64_t layers = whole(&in, g ? "n_layer" : "num_hidden_layers", -1, 1);
+    int64_t positions = whole(&in, g ? "n_positions" : "max_position_embeddings", -1, 1);
+    int64_t groups = heads, dim = hidden / heads;
+    if (!g) {
+        /* an absent key means the class's default, null means one that follows from the others */
+        int64_t absent = json_object_get(j, "num_key_value_heads") || !f->groups ? heads : f->groups;
+        groups = whole(&in, "num_key_value_heads", absent, 1);
+        dim = whole(&in, "head_dim", json_object_get(j, "head_dim") || !f->head_dim ? dim : f->head_dim, 1);
+    }
+    if (heads % groups)
+        because(why, "num_key_value_heads %" PRId64 " does not divide %" PRId64 " heads", groups, heads);
+    if (g && hidden % heads)
+        because(why, "n_embd %" PRId64 " is not a multiple of n_head %" PRId64, hidden, heads);
+    if (!g && dim % 2)
+        because(why, "head_dim %" PRId64 " is odd", dim);
+    char *yaml = xasprintf(
+        "model:\n  num_layers: %" PRId64 "\n  hidden_size: %" PRId64 "\n  ffn_hidden_size: %" PRId64 "\n"
+        "  num_attention_heads: %" PRId64 "\n  num_query_groups: %" PRId64 "\n  kv_channels: %" PRId64 "\n"
+        "  seq_length: %" PRId64 "\n  max_position_embeddings: %" PRId64 "\n  vocab_size: %" PRId64 "\n"
+        "  position_embedding_type: %s\n  rotary_base: %.17g\n  normalization: %s\n  norm_epsilon: %.17g\n"
+        "  activation: %s\n  add_bias_linear: %s\n  add_qkv_bias: %s\n  qk_layernorm: %s\n"
+        "  untie_embeddings_and_output_weights: %s\n  hidden_dropout: %.17g\n  attention_dropout: %.17g\n"
+        "  init_method_std: %.17g\n  window_size: %" PRId64 "\nprecision:\n  params_dtype: %s\n",
+        layers, hidden, whole(&in, g ? "n_inner" : "intermediate_size", g ? 4 * hidden : -1, 1), heads, groups, dim,
+        positions, positions, whole(&in, "vocab_size", -1, 1), g ? "learned_absolute" : "rope", g ? 10000 : rotary_base(&in),
+        g ? "LayerNorm" : "RMSNorm", real(&in, g ? "layer_norm_epsilon" : "rms_norm_eps", g ? 1e-5 : 1e-6),
+        activation(&in, f), g ? "true" : "false", f->add_qkv_bias ? "true" : "false", f->qk_layernorm ? "true" : "false",
+        flag(&in, "tie_word_embeddings", g) ? "false" : "true", g ? real(&in, "resid_pdrop", 0.1) : 0.0,
+        real(&in, g ? "attn_pdrop" : "attention_dropout", g ? 0.1 : 0), real(&in, "initializer_range", 0.02),
+        g ? 0 : window(&in, f, layers), params_dtype(&in));
+    const Config *cfg = config_read_saved(yaml, strlen(yaml), &skipped);
+    free(yaml);
+    BUG_ON(!cfg);
+    if (*skipped)
+        because(why, "%.300s", skipped);
+    return why[0] ? NULL : cfg;
+}
+
+/* ---- config.json, writing */
+
+json_t *hf_write_config(const Config *c, const HfFamily *f, Dtype type, const json_t *tokens)
+{
+    static const char *const dtype[] = {[F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
+    static const char *const ids[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+    json_t *j = json_pack("{s:[s], s:s, s:s, s:s, s:I, s:b, s:f, s:b}", "architectures", f->architecture, "model_type",
+        f->type, "dtype", dtype[type], "torch_dtype", dtype[type], "vocab_size", (json_int_t)c->vocab_size,
+        "tie_word_embeddings", !c->untie_embeddings_and_output_weights, "initializer_range", c->init_method_std,
+        "use_cache", 1), *more;
+    const char *act = NULL;
+    for (size_t i = 0; i < ACTIVATIONS && !act; i++)
+        if (activations[i].activation == c->activation && activations[i].gated != f->gpt2)
+            act = activations[i].name;
+    for (int i = 0; i < 3; i++) {
+        const json_t *id = json_object_get(tokens, ids[i]);
+        json_object_set_new(j, ids[i], id ? json_deep_copy(id) : json_null());
+    }
+    if (f->gpt2) {
+        more = json_pack("{s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:f}", "n_positions",
+            (json_int_t)c->max_position_embeddings, "n_embd", (json_int_t)c->hidden_size, "n_layer", (json_int_t)c->num_layers,
+            "n_head", (json_int_t)c->num_attention_heads, "n_inner", (json_int_t)c->ffn_hidden_size, "activation_function", act,
+            "layer_norm_epsilon", c->norm_epsilon, "resid_pdrop", c->hidden_dropout, "embd_pdrop", c->hidden_dropout,
+            "attn_pdrop", c->attention_dropout);
+    } else {
+        more = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:f, s:f, s:f, s:{s:s, s:f}}", "hidden_size",
+            (json_int_t)c->hidden_size, "intermediate_size", (json_int_t)c->ffn_hidden_size, "num_hidden_layers",
+            (json_int_t)c->num_layers, "num_attention_heads", (json_int_t)c->num_attention_heads, "num_key_value_heads",
+            (json_int_t)c->num_query_groups, "head_dim", (json_int_t)c->kv_channels, "hidden_act", act,
+            "max_position_embeddings", (json_int_t)c->max_position_embeddings, "rms_norm_eps", c->norm_epsilon,
+            "attention_dropout", c->attention_dropout, "rope_theta", c->rotary_base, "rope_parameters", "rope_type", "default",
+            "rope_theta", c->rotary_base);
+        if (f->window || f->window_switch)
+            json_object_set_new(more, "sliding_window", c->window_size ? json_integer(c->window_size) : json_null());
+        if (f->window_switch) {
+            json_object_set_new(more, "use_sliding_window", json_boolean(c->window_size > 0));
+            json_object_set_new(more, "max_window_layers", json_integer(c->window_size ? 0 : c->num_layers));
+        }
+        if (!f->window_switch && !f->window)
+            json_object_set_new(more, "mlp_bias", json_false());
+        if (!f->add_qkv_bias)
+            json_object_set_new(more, "attention_bias", json_false());
+    }
+    BUG_ON(!j || !more);
+    json_object_update(j, more);
+    json_decref(more);
+    return j;
+}
