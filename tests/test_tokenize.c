@@ -1,0 +1,326 @@
+/* The byte tokenizer, the JSON scanner beside jansson on damaged lines, `train tokenize` and `train inspect`. */
+#define _GNU_SOURCE
+#include "base.h"
+#include "corpus.h"
+#include "files.h"
+#include "jsonl.h"
+#include "test.h"
+#include "tokenize.h"
+#include "tokenizer.h"
+#include <inttypes.h>
+#include <jansson.h>
+#include <sys/stat.h>
+
+static uint32_t draws = 1;
+static uint32_t draw(uint32_t n)
+{
+    draws = draws * 1103515245u + 12345;
+    return (draws >> 8) % n;
+}
+
+/* ---- tokenizer ---- */
+
+static void test_byte(void)
+{
+    const Tokenizer *t = tokenizer_named("byte");
+    char all[256], out[16], back[256];
+    int32_t ids[256];
+    for (int i = 0; i < 256; i++)
+        all[i] = (char)i;
+    CHECK(t && t->vocab == 257 && t->eod == 256 && !tokenizer_named("bytes"), "the table");
+    CHECK(t->encode(t, all, 256, ids) == 256, "a token a byte");
+    for (int i = 0; i < 256; i++) {
+        CHECK(ids[i] == i && t->decode(t, i, out) == 1, "byte %d", i);
+        back[i] = out[0];
+    }
+    CHECK(!memcmp(all, back, 256), "round trip");
+    CHECK(t->decode(t, 256, out) == 13 && t->longest == 13 && !memcmp(out, "<|endoftext|>", 13), "end of document");
+}
+
+/* ---- JSON ---- */
+
+static void json_is(const char *line, const char *text, int64_t n)
+{
+    char out[256];
+    const char *what;
+    int64_t got = jsonl_text(line, (int64_t)strlen(line), "text", out, &what);
+    CHECK(got == n && (n < 0 || !memcmp(out, text, (size_t)n)), "%s: %ld, %s", line, got, what);
+}
+
+static void json_bad(const char *line, const char *part)
+{
+    char out[256];
+    const char *what = NULL;
+    int64_t got = jsonl_text(line, (int64_t)strlen(line), "text", out, &what);
+    CHECK(got == -1 && what && strstr(what, part), "%s: %ld, %s", line, got, what);
+}
+
+static void test_json_cases(void)
+{
+    json_is("{\"text\": \"In the beginning\"}", "In the beginning", 16);
+    json_is(" { \"a\" : [1, -2.5e+3, {\"text\": \"no\"}, null] , \"text\" : \"\" } \r", "", 0);
+    json_is("{\"text\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"}", "\"\\/\b\f\n\r\t", 8);
+    json_is("{\"text\":\"\\u0041\\u00e9\\u20AC\\uD83D\\ude00\\u0000\"}", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\0", 11);
+    json_is("{\"t\\u0065xt\":\"h\xc3\xa9\"}", "h\xc3\xa9", 3);
+    json_is("{\"text\":\"a\",\"texts\":0,\"tex\":true,\"b\":false}", "a", 1);
+    json_bad("", "JSON object");
+    json_bad("[\"text\"]", "JSON object");
+    json_bad("{}", "no text field");
+    json_bad("{\"text\":1}", "not a string");
+    json_bad("{\"text\":\"a\",\"text\":\"b\"}", "twice");
+    json_bad("{\"text\":\"a\"} x", "after the object");
+    json_bad("{\"text\":\"a\",}", "name in quotes");
+    json_bad("{\"text\":\"a", "closing quote");
+    json_bad("{\"text\":\"a\\", "closing quote");
+    json_bad("{\"text\":\"\t\"}", "control character");
+    json_bad("{\"text\":\"\\x\"}", "unknown escape");
+    json_bad("{\"text\":\"\\u12g4\"}", "four hexadecimal");
+    json_bad("{\"text\":\"\\ud800\"}", "surrogate");
+    json_bad("{\"text\":\"\\ud800\\u0041\"}", "surrogate");
+    json_bad("{\"text\":\"\\udc00\"}", "surrogate");
+    json_bad("{\"text\":\"\xc0\x80\"}", "UTF-8");
+    json_bad("{\"text\":\"\xed\xa0\x80\"}", "UTF-8");
+    json_bad("{\"text\":\"\xf4\x90\x80\x80\"}", "UTF-8");
+    json_bad("{\"text\":\"\xe2\x82\"}", "UTF-8");
+    json_bad("{\"a\":01,\"text\":\"\"}", "',' or '}'");
+    json_bad("{\"a\":1.,\"text\":\"\"}", "point");
+    json_bad("{\"a\":-,\"text\":\"\"}", "none of JSON's");
+    json_bad("{\"a\":nul,\"text\":\"\"}", "none of JSON's");
+    char deep[700] = "{\"a\":";
+    memset(deep + 5, '[', 600);
+    json_bad(deep, "levels of nesting");
+}
+
+/* A line of JSON, made of all its parts. */
+static int line_of_json(char *p, int depth)
+{
+    static const char *const atoms[] = {"1", "-0.5e-3", "true", "null", "\"\"", "\"a\\n\\u00e9 \xc3\xa9\"", "\"\\ud83d\\ude00\"",
+                                        "\"long enough to be scanned eight at a time\"", "[]", "{}"};
+    static const char *const names[] = {"text", "t", "meta", "te\\u0078t", "longer than eight"};
+    char *q = p;
+    int n = 1 + (int)draw(3), list = depth && draw(2);
+    q += sprintf(q, list ? "[" : "{ ");
+    for (int i = 0; i < n; i++) {
+        if (!list)
+            q += sprintf(q, "\"%s\" :", names[draw(2) ? 0 : draw(5)]);
+        if (depth < 3 && !draw(4))
+            q += line_of_json(q, depth + 1);
+        else
+            q += sprintf(q, " %s", atoms[draw(2) ? 4 + draw(4) : draw(10)]);
+        q += sprintf(q, i + 1 < n ? "," : list ? "]" : "}");
+    }
+    return (int)(q - p);
+}
+
+/* 60000 lines, most with a byte or two changed: we accept what jansson accepts, with the same text, and no more. */
+static void test_json_beside_jansson(void)
+{
+    static const char marks[] = "{}[]\",:\\u0dx-+.eE \t\n\x01\x80\xc3\xed\xf0\xff";
+    char line[8192], out[8192];
+    int accepted = 0, compared = 0, wrong = 0;
+    for (int i = 0; i < 60000; i++) {
+        int n = line_of_json(line, 0);
+        for (int k = (int)draw(3); k > 0; k--)
+            line[draw((uint32_t)n)] = marks[draw(sizeof marks - 1)];
+        json_error_t e;
+        json_t *o = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, &e);
+        json_t *single = json_loadb(line, (size_t)n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL);
+        int skip = (!o && (json_error_code(&e) == json_error_numeric_overflow ||
+                           json_error_code(&e) == json_error_null_byte_in_key)) || (o && !single);
+        json_t *text = json_is_object(o) ? json_object_get(o, "text") : NULL;
+        const char *what;
+        int64_t got = jsonl_text(line, n, "text", out, &what);
+        int64_t want = json_is_string(text) ? (int64_t)json_string_length(text) : -1;
+        if (!skip) {
+            compared++;
+            accepted += got >= 0;
+            if (got != want || (got > 0 && memcmp(out, json_string_value(text), (size_t)got))) {
+                wrong++;
+                printf("# %.*s: %ld, jansson %ld (%s)\n", n, line, got, want, what ? what : "");
+            }
+        }
+        json_decref(o);
+        json_decref(single);
+    }
+    CHECK(!wrong && accepted > 5000 && compared - accepted > 5000, "%d wrong, %d of %d accepted", wrong, accepted, compared);
+}
+
+/* ---- the command ---- */
+
+static char *arguments[16];
+
+static void run_tokenize(void *arg)
+{
+    int n = 0;
+    while (arguments[n])
+        n++;
+    (void)arg;
+    _exit(tokenize_main(n, arguments));
+}
+
+/* `train tokenize` with these words; as child(). */
+#define TOKENIZE(code, part, ...)                                                                            \
+    (memcpy(arguments, ((char *[16]){"tokenize", __VA_ARGS__}), sizeof arguments), child(run_tokenize, NULL, code, part))
+
+/* 1 when the pair holds these documents, each with an end-of-document token when eod. */
+static int holds(const char *prefix, int n, const char *const *document, int eod)
+{
+    char *why = NULL;
+    Window w;
+    int32_t ids[256];
+    Corpus *c = corpus_open(1, &prefix, &why);
+    int ok = c && c->sequences == n && c->documents == n && c->file[0].type == TOKEN_U16 && window_open(&w, c, 0, 1, &why);
+    for (int i = 0; ok && i < n; i++) {
+        int64_t length = (int64_t)strlen(document[i]);
+        ok = w.length[i] == length + eod && window_read(&w, i, 0, w.length[i], ids, &why);
+        for (int64_t k = 0; ok && k < length; k++)
+            ok = ids[k] == (unsigned char)document[i][k];
+        ok = ok && (!eod || ids[length] == 256);
+    }
+    snprintf(said, sizeof said, "%s", why ? why : "");
+    if (c) {
+        window_close(&w);
+        corpus_close(c);
+    }
+    free(why);
+    return ok;
+}
+
+static void put_text(const char *path, const char *text) { put_file(path, text, strlen(text)); }
+
+static void test_command(void)
+{
+    char *a = in_work("a.txt"), *b = in_work("b.jsonl"), *dir = in_work("books"), *to = in_work("corpus");
+    char *sub = in_work("books/x"), *f1 = in_work("books/1.txt"), *f2 = in_work("books/x/2"), *f3 = in_work("books/3.jsonl"),
+         *hidden = in_work("books/.no"), *empty = in_work("books/0");
+    put_text(a, "one\n");
+    put_text(b, "{\"text\":\"two\"}\n\n{\"text\":\"\"}\r\n{\"body\":\"x\",\"text\":\"th\\u0072ee\"}");
+    CHECK(TOKENIZE(0, "", a, b, "-o", to), "%s", said);
+    CHECK(holds(to, 3, (const char *[]){"one\n", "two", "three"}, 1), "%s", said);
+    CHECK(TOKENIZE(0, "", "--no-append-eod", "-o", to, "--threads", "3", b, a), "%s", said);
+    CHECK(holds(to, 3, (const char *[]){"two", "three", "one\n"}, 0), "%s", said);
+    CHECK(!mkdir(dir, 0700) && !mkdir(sub, 0700), "set up");
+    put_text(f1, "first");
+    put_text(f2, "second");
+    put_text(f3, "{\"text\":\"third\"}\n");
+    put_text(hidden, "hidden");
+    put_text(empty, "");
+    CHECK(TOKENIZE(0, "", dir, "-o", to), "%s", said);
+    CHECK(holds(to, 3, (const char *[]){"first", "third", "second"}, 1), "%s", said);
+    put_text(b, "{\"body\":\"key\"}\n");
+    CHECK(TOKENIZE(0, "", b, "-o", to, "--json-key", "body"), "%s", said);
+    CHECK(holds(to, 1, (const char *[]){"key"}, 1), "%s", said);
+
+    put_text(b, "{\"text\":\"fine\"}\n\n{\"text\":\"fine\"}\n{\"text\":\"\\q\"}\n{\n");
+    CHECK(TOKENIZE(EXIT_DATA, "b.jsonl:4: an unknown escape", b, "-o", to), "%s", said);
+    CHECK(holds(to, 1, (const char *[]){"key"}, 1), "a failed run left the old pair alone: %s", said);
+    put_text(b, "{\"text\":\"\"}\n");
+    CHECK(TOKENIZE(EXIT_DATA, "hold no text", b, "-o", to), "%s", said);
+    put_file(b, "\x1f\x8b\x08\x00", 4);
+    CHECK(TOKENIZE(EXIT_DATA, "compressed", b, "-o", to), "%s", said);
+    CHECK(TOKENIZE(EXIT_DATA, "No such file", "/no/such", "-o", to), "%s", said);
+    CHECK(TOKENIZE(EXIT_RESOURCE, "cannot create", a, "-o", "/no/such/place"), "%s", said);
+    CHECK(TOKENIZE(EXIT_CONFIG, "no -o PREFIX", a), "%s", said);
+    CHECK(TOKENIZE(EXIT_CONFIG, "nothing to read", "-o", to), "%s", said);
+    CHECK(TOKENIZE(EXIT_CONFIG, "needs a value", a, "-o"), "%s", said);
+    CHECK(TOKENIZE(EXIT_CONFIG, "--frobnicate", a, "-o", to, "--frobnicate"), "%s", said);
+    CHECK(TOKENIZE(EXIT_CONFIG, "no tokenizer", a, "-o", to, "--tokenizer", "morse"), "%s", said);
+    CHECK(TOKENIZE(EXIT_CONFIG, "--threads", a, "-o", to, "--threads", "0"), "%s", said);
+    char *list = xasprintf("ls %s | grep -c tmp", work);
+    FILE *f = popen(list, "r");
+    int left = -1;
+    CHECK(f && fscanf(f, "%d", &left) == 1 && left == 0, "%d temporary files are left", left);
+    pclose(f);
+    char *all[] = {a, b, dir, to, sub, f1, f2, f3, hidden, empty, list};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+/* A file of many batches and items, lines from one byte to 40 MB, against what went in. */
+static void test_batches(void)
+{
+    char *path = in_work("long.jsonl"), *to = in_work("long"), *why = NULL, *line = xcalloc(1, 42 << 20);
+    FILE *f = fopen(path, "wb");
+    uint64_t wrote = HASH_SEED, read = HASH_SEED;
+    int64_t documents = 0, bytes = 0;
+    memset(line, 'x', 42 << 20);
+    for (int i = 0; bytes < 90 << 20; i++) {
+        int64_t n = i == 700 ? 40 << 20 : 1 + draw(i % 50 ? 3000 : 3 << 20);
+        for (int64_t k = 0; k < n; k += 997)
+            line[k] = (char)('a' + draw(26));
+        fputs("{\"text\":\"", f);
+        fwrite(line, 1, (size_t)n, f);
+        fputs("\"}\n", f);
+        wrote = hash64(&n, 8, wrote);
+        wrote = hash64(line, (size_t)(n < 100 ? n : 100), wrote);
+        wrote = hash64(line + n - 1, 1, wrote);
+        documents++;
+        bytes += n;
+    }
+    fclose(f);
+    CHECK(TOKENIZE(0, "", path, "-o", to), "%s", said);
+    Corpus *c = corpus_open(1, (const char *const *)&to, &why);
+    CHECK(c && c->documents == documents && c->tokens == bytes + documents, "%s", why ? why : "counts differ");
+    Window w;
+    CHECK(c && window_open(&w, c, 0, 1, &why), "%s", why);
+    for (int64_t i = 0; i < w.count; i++) {
+        int64_t n = w.length[i] - 1, m = n < 100 ? n : 100;
+        int32_t ids[100], last[2];
+        CHECK(window_read(&w, i, 0, m, ids, &why) && window_read(&w, i, n - 1, 2, last, &why) && last[1] == 256, "%s", why);
+        for (int64_t k = 0; k < m; k++)
+            line[k] = (char)ids[k];
+        line[m] = (char)last[0];
+        read = hash64(&n, 8, read);
+        read = hash64(line, (size_t)m + 1, read);
+    }
+    CHECK(read == wrote, "the text differs");
+    window_close(&w);
+    corpus_close(c);
+    free(line);
+    free(path);
+    free(to);
+}
+
+static void test_inspect(void)
+{
+    char *a = in_work("i.txt"), *to = in_work("inspected"), *bin = in_work("inspected.bin"), *text = NULL;
+    size_t n;
+    put_text(a, "hello, world");
+    CHECK(TOKENIZE(0, "", a, a, "-o", to), "%s", said);
+    for (int broken = 0; broken < 2; broken++) {
+        if (broken && truncate(bin, 10))
+            perror("truncate");
+        FILE *f = open_memstream(&text, &n);
+        CHECK(corpus_inspect(to, f, 1) == broken, "its result");
+        fclose(f);
+        json_t *o = json_loads(text, 0, NULL);
+        CHECK(o && json_is_true(json_object_get(o, "whole")) == !broken, "%s", text);
+        const char *why = json_string_value(json_object_get(o, "why"));
+        if (broken)
+            CHECK(why && strstr(why, "inspected.bin: needs 26 bytes"), "%s", text);
+        else
+            CHECK(json_integer_value(json_object_get(o, "tokens")) == 26 &&
+                      json_integer_value(json_object_get(o, "documents")) == 2 &&
+                      json_integer_value(json_object_get(o, "greatest_token")) == 256, "%s", text);
+        json_decref(o);
+        free(text);
+        f = open_memstream(&text, &n);
+        CHECK(corpus_inspect(to, f, 0) == broken && !fclose(f) && strstr(text, broken ? "no: " : "yes"), "%s", text);
+        free(text);
+    }
+    free(a);
+    free(to);
+    free(bin);
+}
+
+int main(void)
+{
+    work_open();
+    test_byte();
+    test_json_cases();
+    test_json_beside_jansson();
+    test_command();
+    test_batches();
+    test_inspect();
+    return test_end();
+}
