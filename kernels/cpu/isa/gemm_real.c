@@ -106,7 +106,7 @@ INLINE void transpose_block(REAL *to, const char *from, int64_t bytes, const int
         transpose(v);
 #pragma GCC unroll 16
         for (int i = 0; i < VN; i++)
-            memcpy(to + i * width + l, &v[i], (size_t)n * sizeof(REAL));
+            vput(to + i * width + l, v[i], n);
     }
 }
 
@@ -119,7 +119,9 @@ INLINE void pack(REAL *to, Factor f, int lanes, int64_t kn, const int width)
     if (f.lane_step == 1) {
         for (int64_t k = 0; k < kn; k++, to += width, f = factor_at(f, 0, 1))
             if (f.type == REAL_TYPE && lanes == width)
-                memcpy(to, f.p, (size_t)width * sizeof(REAL));
+#pragma GCC unroll 4
+                for (int l = 0; l < width; l += VN)
+                    vput(to + l, vget((const REAL *)f.p + l, width - l), width - l);
             else
                 FN(load_reals)(to, f.p, lanes, f.type);
         return;
@@ -144,9 +146,15 @@ static void pack_b(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f
 
 #define WIDEST 64
 
+INLINE void add_row(REAL *restrict out, const REAL *restrict t, int cols, int acc)
+{
+    for (int c = 0; c < cols; c += VN)
+        vput(out + c, acc ? vget(out + c, cols - c) + vload(t + c) : vload(t + c), cols - c);
+}
+
 void FN(gemm_finish)(const Finish *f, void *tile, int width, int rows, int cols)
 {
-    REAL old[WIDEST], bias[WIDEST] = {0};
+    REAL old[WIDEST], bias[WIDEST];
     if (f->bias.p)
         FN(load_reals)(bias, f->bias.p, cols, f->bias.type);
     for (int r = 0; r < rows; r++) {
@@ -157,6 +165,10 @@ void FN(gemm_finish)(const Finish *f, void *tile, int width, int rows, int cols)
             t[c] += part[c];
         for (int c = 0; f->bias.p && c < cols; c++)
             t[c] += bias[c];
+        if (f->out.type == REAL_TYPE) {
+            add_row(out, t, cols, f->acc);
+            continue;
+        }
         if (f->acc) {
             FN(load_reals)(old, out, cols, f->out.type);
             for (int c = 0; c < cols; c++)
@@ -168,7 +180,7 @@ void FN(gemm_finish)(const Finish *f, void *tile, int width, int rows, int cols)
 
 const GemmKernel FN(gemm_kernel) = {
     .name = "f32", .size = sizeof(REAL),
-    .mr = MR, .nr = NR, .group = 1, .kc = KC, .mc = MR * 16, .nc = NR * 4,
+    .mr = MR, .nr = NR, .group = 1, .kc = KC, .mc = MR * 16, .nc = NR * 2,
     .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .finish = FN(gemm_finish),
 };
 
