@@ -13,14 +13,20 @@ work=$(mktemp -d) || exit 5
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/text"
 
-# unpack PACKAGE...: each unpacked into $work/root, or 1 when one cannot be had. Needs no root.
+download() { (cd "$work/deb" && apt-get -q download "$@" > /dev/null 2>&1); }
+
+# unpack PACKAGE...: each unpacked into $work/root, or 1 when one cannot be had. Needs no root. What the packages depend on
+# comes too, for their programs to run: LD_LIBRARY_PATH then names its libraries.
 unpack() {
     command -v apt-get > /dev/null && command -v dpkg-deb > /dev/null || return 1
     mkdir -p "$work/deb" "$work/root"
-    (cd "$work/deb" && apt-get -q download "$@" > /dev/null 2>&1) ||
-        { [ "$(id -u)" = 0 ] && apt-get -q update > /dev/null 2>&1 &&
-          (cd "$work/deb" && apt-get -q download "$@" > /dev/null 2>&1); } || return 1
+    download "$@" || { [ "$(id -u)" = 0 ] && apt-get -q update > /dev/null 2>&1 && download "$@"; } || return 1
+    for package in $(apt-cache depends --important "$@" 2> /dev/null | sed -n 's/^ *Depends: \([a-z].*\)/\1/p'); do
+        [ "$package" = libc6 ] || download "$package"
+    done
     for deb in "$work"/deb/*.deb; do dpkg-deb -x "$deb" "$work/root" || return 1; done
+    LD_LIBRARY_PATH=$(find "$work/root" -name '*.so.*' -printf '%h\n' | sort -u | tr '\n' ':')$LD_LIBRARY_PATH
+    export LD_LIBRARY_PATH
 }
 
 # collect: copies the files named on standard input into $work/text, unpacked. Document i gets a name that scatters the
