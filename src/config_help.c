@@ -67,7 +67,6 @@ static void help_option(FILE *f, const Option *o)
     wrap(f, 2, o->help);
     fprintf(f, "\n  takes      %s%s\n  default    %s\n  on resume  %s\n", legal,
             option_optional(o) ? ", or null" : "", o->def, changes[o->change]);
-    free(legal);
 }
 
 int config_help(FILE *f, const char *topic)

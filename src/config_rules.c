@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include "config_table.h"
 #include <ctype.h>
-#include <stdarg.h>
 
 #define ON1(a)          (const int[]){OPT_##a, -1}
 #define ON2(a, b)       (const int[]){OPT_##a, OPT_##b, -1}
@@ -51,24 +50,20 @@ static Place blame(const Check *k, const int *on)
 static void complain(Check *k, const int *on, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void complain(Check *k, const int *on, const char *fmt, ...)
 {
-    char *text = NULL;
     va_list ap;
     va_start(ap, fmt);
-    if (vasprintf(&text, fmt, ap) < 0)
-        die(EXIT_RESOURCE, "memory", "no memory for a message; change: free memory on this machine");
+    check_add(k, blame(k, on), "%s: %s", options[*on].key, textv(fmt, ap));
     va_end(ap);
-    check_add(k, blame(k, on), "%s: %s", options[*on].key, text);
-    free(text);
 }
 
 /* "4 or 6": the multiples of m (>= m), or divisors of n, that enclose x. */
 static const char *either(int64_t below, int64_t above)
 {
-    return below && above && below != above ? xasprintf("%lld or %lld", LL(below), LL(above))
-                                            : xasprintf("%lld", LL(below ? below : above));
+    return below && above && below != above ? textf("%lld or %lld", LL(below), LL(above))
+                                            : textf("%lld", LL(below ? below : above));
 }
 
-static const char *multiples(int64_t m, int64_t x)
+const char *nearest_multiples(int64_t m, int64_t x)
 {
     return either(x / m * m, (x / m + 1) * m);
 }
@@ -90,7 +85,7 @@ static const char *divisors(int64_t n, int64_t x)
 /* As text: the sizes (tp, pp, cp) whose product divides `world` that are nearest to what was asked. */
 static const char *splits(int world, const int64_t want[3])
 {
-    char *text = xstrdup("");
+    char *text = text_copy("");
     double done = -1;
     for (int shown = 0; shown < 3; shown++) {          /* each round: the nearest not yet shown */
         double best = INFINITY;
@@ -110,7 +105,7 @@ static const char *splits(int world, const int64_t want[3])
                 }
         if (best == INFINITY)
             break;
-        text = xasprintf("%s%s%lldx%lldx%lld", text, shown ? ", " : "", LL(pick[0]), LL(pick[1]),
+        text = textf("%s%s%lldx%lldx%lld", text, shown ? ", " : "", LL(pick[0]), LL(pick[1]),
                          LL(pick[2]));
         done = best;
     }
@@ -131,70 +126,7 @@ static int gated(const Config *c)
 static const char *run_directory(const char *path)
 {
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *dot = strrchr(name, '.');
-    return xasprintf("runs/%.*s", (int)(dot && dot != name ? dot - name : (long)strlen(name)), name);
-}
-
-/* A number of the batch-size schedule: digits, a point, K, M, B or T. -1: not a whole number. */
-static int64_t schedule_number(const char **s)
-{
-    static const char suffixes[] = "KMBT";
-    __int128 x = 0, scale = 1;
-    int digits = 0, point = 0;
-    for (; isdigit((unsigned char)**s) || (**s == '.' && !point); (*s)++) {
-        if (**s == '.') {
-            point = 1;
-            continue;
-        }
-        x = 10 * x + (**s - '0');
-        scale *= point ? 10 : 1;
-        if (++digits > 18)
-            return -1;
-    }
-    const char *suffix = **s ? strchr(suffixes, toupper((unsigned char)**s)) : NULL;
-    if (suffix) {
-        for (int i = 0; i <= suffix - suffixes; i++)
-            x *= 1000;
-        (*s)++;
-    }
-    return !digits || x % scale || x / scale > 1000000000000000000 ? -1 : (int64_t)(x / scale);
-}
-
-/* step_batch_size_schedule into c->batch_step. Returns NULL or what is wrong. */
-static char *schedule_parse(Config *c, int64_t unit)
-{
-    const char *s = c->step_batch_size_schedule;
-    BatchStep *step = NULL;
-    int n = 0;
-    for (s += strspn(s, " ,"); *s; s += strspn(s, " ,")) {
-        int length = (int)strcspn(s, " ,");
-        const char *entry = s;
-        int64_t tokens = schedule_number(&s), batch = -1;
-        if (*s == ':')
-            s++, batch = schedule_number(&s);
-        if (tokens < 0 || batch < 0 || s != entry + length)
-            return xasprintf("'%.*s' is not THRESHOLD:BATCH, whole numbers with K, M, B or T if need be",
-                             length > 60 ? 60 : length, entry);
-        int64_t samples = tokens / c->seq_length;
-        if (!n && tokens)
-            return xasprintf("the first threshold is %lld tokens; it must be 0", LL(tokens));
-        if (n && samples <= step[n - 1].samples)
-            return xasprintf("threshold '%.*s' (%lld samples) is not above the one before (%lld samples)",
-                             length, entry, LL(samples), LL(step[n - 1].samples));
-        if (batch < 1 || batch > 1 << 30 || batch % unit)
-            return xasprintf("batch size %lld of '%.*s' is not a multiple of micro_batch_size %lld x "
-                             "data-parallel size %lld; nearest: %s", LL(batch), length, entry,
-                             LL(c->micro_batch_size), LL(c->data_parallel_size), multiples(unit, batch));
-        if (batch / unit > 65535)
-            return xasprintf("batch size %lld is %lld microbatches; at most 65535; raise micro_batch_size",
-                             LL(batch), LL(batch / unit));
-        step = xrealloc(step, sizeof *step * (size_t)(n + 1));
-        step[n++] = (BatchStep){samples, batch};
-    }
-    if (!n)
-        return xstrdup("is empty; expected THRESHOLD:BATCH ...");
-    c->batch_step = step;
-    c->batch_steps = n;
-    return NULL;
+    return textf("runs/%.*s", (int)(dot && dot != name ? dot - name : (long)strlen(name)), name);
 }
 
 /* `split` into three shares. 0 if it is not one to three non-negative numbers with a first above 0. */
@@ -250,7 +182,7 @@ static void rules_world(Check *k, int world)
          LL(size[0]), LL(size[1]), LL(size[2]), LL(product), world, splits(world, size));
     c->data_parallel_size = usable(k, on) && world % product == 0 ? world / product : 0;
     RULE(ON1(tensor_model_parallel_size), world > 1,
-         "this build trains on one rank, the world has %d; start it without mpirun", world);
+         "this build works on one rank, the world has %d; leave out mpirun and --world", world);
     RULE(ON1(context_parallel_size), c->context_parallel_size > 1,
          "this build has no context parallelism; use 1");
     RULE(ON2(expert_model_parallel_size, num_moe_experts),
@@ -325,7 +257,7 @@ static void rules_pipeline(Check *k)
     RULE(ON3(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank),
          c->num_layers % (p * v),
          "%lld layers do not divide into pipeline %lld x %lld virtual stages; nearest number of layers: %s",
-         LL(c->num_layers), LL(p), LL(v), multiples(p * v, c->num_layers));
+         LL(c->num_layers), LL(p), LL(v), nearest_multiples(p * v, c->num_layers));
     RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule), fixed && v != 2,
          "%lld, but schedule %s has 2 chunks a rank", LL(v), name);
     RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule),
@@ -362,7 +294,8 @@ static void rules_model(Check *k)
     RULE(ON3(hidden_size, num_attention_heads, kv_channels),
          ABSENT(kv_channels) && c->hidden_size % c->num_attention_heads,
          "%lld is not a multiple of num_attention_heads %lld; nearest: %s; or set kv_channels",
-         LL(c->hidden_size), LL(c->num_attention_heads), multiples(c->num_attention_heads, c->hidden_size));
+         LL(c->hidden_size), LL(c->num_attention_heads),
+         nearest_multiples(c->num_attention_heads, c->hidden_size));
     DERIVE(kv_channels, ON2(hidden_size, num_attention_heads), c->hidden_size / c->num_attention_heads);
     DERIVE(num_query_groups, ON1(num_attention_heads), c->num_attention_heads);
     DERIVE(max_position_embeddings, ON1(seq_length), c->seq_length);
@@ -415,15 +348,15 @@ static void rules_model(Check *k)
          LL(c->num_query_groups), LL(tp), divisors(c->num_query_groups, tp));
     RULE(ON2(ffn_hidden_size, tensor_model_parallel_size), c->ffn_hidden_size % tp,
          "%lld is not a multiple of tensor_model_parallel_size %lld; nearest: %s", LL(c->ffn_hidden_size),
-         LL(tp), multiples(tp, c->ffn_hidden_size));
+         LL(tp), nearest_multiples(tp, c->ffn_hidden_size));
     RULE(ON3(seq_length, sequence_parallel, tensor_model_parallel_size),
          c->sequence_parallel && c->seq_length % tp,
          "%lld is not a multiple of tensor_model_parallel_size %lld, as sequence_parallel asks; nearest: %s",
-         LL(c->seq_length), LL(tp), multiples(tp, c->seq_length));
+         LL(c->seq_length), LL(tp), nearest_multiples(tp, c->seq_length));
     RULE(ON2(seq_length, context_parallel_size),
          c->context_parallel_size > 1 && c->seq_length % (2 * c->context_parallel_size),
          "%lld is not a multiple of 2 x context_parallel_size %lld; nearest: %s", LL(c->seq_length),
-         LL(c->context_parallel_size), multiples(2 * c->context_parallel_size, c->seq_length));
+         LL(c->context_parallel_size), nearest_multiples(2 * c->context_parallel_size, c->seq_length));
 }
 
 /* Sizes beyond which 64-bit byte counts, or 32-bit token positions of a microbatch, would overflow. */
@@ -464,7 +397,7 @@ static void rules_batch(Check *k)
     }
     int64_t unit = unit_of(c);
     if (scheduled) {
-        char *error = schedule_parse(c, unit);
+        char *error = config_parse_schedule(c, unit);
         if (error)
             complain(k, ON1(step_batch_size_schedule), "%s", error);
         k->bad[OPT_step_batch_size_schedule] |= error != NULL;
@@ -474,12 +407,12 @@ static void rules_batch(Check *k)
     RULE(ON2(global_batch_size, micro_batch_size), c->global_batch_size % unit,
          "%lld is not a multiple of micro_batch_size %lld x data-parallel size %lld; nearest: %s",
          LL(c->global_batch_size), LL(c->micro_batch_size), LL(c->data_parallel_size),
-         multiples(unit, c->global_batch_size));
+         nearest_multiples(unit, c->global_batch_size));
     RULE(ON2(global_batch_size, micro_batch_size), c->global_batch_size / unit > 65535,
          "%lld is %lld microbatches of %lld; at most 65535; raise micro_batch_size", LL(c->global_batch_size),
          LL(c->global_batch_size / unit), LL(unit));
     k->bad[OPT_global_batch_size] |= c->global_batch_size % unit || c->global_batch_size / unit > 65535;
-    BatchStep *step = xcalloc(1, sizeof *step);
+    BatchStep *step = keep_alloc(1, sizeof *step);
     *step = (BatchStep){0, c->global_batch_size};
     c->batch_step = step;
     c->batch_steps = 1;
@@ -616,7 +549,7 @@ static void rules_rest(Check *k)
              (ABSENT(save_interval) || c->save_retain_interval % c->save_interval),
          "%lld is not a multiple of save_interval%s%s", LL(c->save_retain_interval),
          ABSENT(save_interval) ? ", which is absent" : "; nearest: ",
-         ABSENT(save_interval) ? "" : multiples(c->save_interval, c->save_retain_interval));
+         ABSENT(save_interval) ? "" : nearest_multiples(c->save_interval, c->save_retain_interval));
     for (int i = OPT_clock_forward_ms; i < OPTIONS; i++)
         RULE(((const int[]){i, -1}), !option_absent(&options[i], c),
              "this build has no clock device; leave it out");

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "config_table.h"
 #include <ctype.h>
-#include <stdarg.h>
 
 #define CHOICE(constant, text) text,
 #define SECTION(name, help)
@@ -73,6 +72,62 @@ static const struct { const char *name, *key; } aliases[] = {
 };
 
 #define NAME_MAX_LEN 64        /* longer names are nobody's typing error */
+
+typedef struct Block { struct Block *next, *last; } Block;
+static Block kept = {&kept, &kept};        /* a ring: leak checkers see that all of it is still in use */
+
+void *keep_grow(void *p, size_t bytes)
+{
+    Block *b = p ? (Block *)p - 1 : NULL;
+    if (b) {
+        b->last->next = b->next;
+        b->next->last = b->last;
+    }
+    b = xrealloc(b, sizeof *b + bytes);
+    *b = (Block){&kept, kept.last};
+    kept.last->next = b;
+    kept.last = b;
+    return b + 1;
+}
+
+void *keep_alloc(size_t n, size_t size)
+{
+    return memset(keep_grow(NULL, n * size), 0, n * size);
+}
+
+char *textv(const char *fmt, va_list ap)
+{
+    va_list again;
+    va_copy(again, ap);
+    size_t n = (size_t)vsnprintf(NULL, 0, fmt, again) + 1;
+    va_end(again);
+    char *s = keep_alloc(n, 1);
+    vsnprintf(s, n, fmt, ap);
+    return s;
+}
+
+char *textf(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    char *s = textv(fmt, ap);
+    va_end(ap);
+    return s;
+}
+
+char *text_copy(const char *s)
+{
+    return textf("%s", s);
+}
+
+void config_forget(void)
+{
+    for (Block *b = kept.next, *next; b != &kept; b = next) {
+        next = b->next;
+        free(b);
+    }
+    kept = (Block){&kept, &kept};
+}
 
 int option_find(const char *key)
 {
@@ -226,14 +281,11 @@ void check_add(Check *k, Place place, const char *fmt, ...)
         k->dropped++;
         return;
     }
-    char *text = NULL;
     va_list ap;
     va_start(ap, fmt);
-    if (vasprintf(&text, fmt, ap) < 0)
-        die(EXIT_RESOURCE, "memory", "no memory for a message; change: free memory on this machine");
+    k->list = keep_grow(k->list, sizeof *k->list * (size_t)(k->n + 1));
+    k->list[k->n] = (Violation){place, k->n, textv(fmt, ap)};
     va_end(ap);
-    k->list = xrealloc(k->list, sizeof *k->list * (size_t)(k->n + 1));
-    k->list[k->n] = (Violation){place, k->n, text};
     k->n++;
 }
 

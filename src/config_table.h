@@ -5,8 +5,18 @@
 #include "base.h"
 #include "config.h"
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Memory of the configuration, zeroed; it lives as long as the process, or until config_forget (for tests).
+ */
+void *keep_alloc(size_t n, size_t size);
+void *keep_grow(void *p, size_t bytes);
+char *textf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+char *textv(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
+char *text_copy(const char *s);
+void config_forget(void);
 
 typedef enum { TYPE_INT, TYPE_FLOAT, TYPE_BOOL, TYPE_STR, TYPE_LIST, TYPE_ENUM } OptionType;
 
@@ -62,13 +72,13 @@ typedef struct Value {
 
 ScalarKind scalar_kind(const Value *v);
 
-/* Converts v to the option's type and stores it. Returns NULL, or what is wrong, on the heap. */
+/* Converts v to the option's type and stores it. Returns NULL, or what is wrong. */
 char *value_store(const Option *o, const Value *v, Config *cfg);
-/* The field as YAML flow text, on the heap; value_store of it gives the field back. */
-char *value_text(const Option *o, const Config *cfg);
-/* A string made fit for a message: quoted, cut short, control characters as \xNN. On the heap. */
+/* Prints the field as YAML flow text; value_store of it gives the field back. */
+void value_print(FILE *f, const Option *o, const Config *cfg);
+/* A string made fit for a message: quoted, cut short, control characters as \xNN. */
 char *quoted(const char *text, size_t len);
-/* What an option takes: "an integer in [1, 10]", "one of a, b". On the heap. */
+/* What an option takes: "an integer in [1, 10]", "one of a, b". */
 char *legal_text(const Option *o);
 
 /* Where a key was set: a line of the file (line > 0), an argument (arg >= 0), or nowhere. */
@@ -104,6 +114,15 @@ int config_parse_value(Check *k, int arg, const char *key, const char *text, Val
 /* config_rules.c: fill in derived defaults and check every rule. */
 void config_resolve(Check *k, int world, ConfigUse use);
 
+/* config_batch.c: step_batch_size_schedule into c->batch_step; every batch a multiple of `unit`. Returns NULL
+ * or what is wrong. */
+char *config_parse_schedule(Config *c, int64_t unit);
+
+/* "24 or 32": the multiples of m that enclose x. */
+const char *nearest_multiples(int64_t m, int64_t x);
+
+/* A check with the defaults and nothing read yet. */
+void check_open(Check *k, const char *path);
 /* All of config_load but printing and dying: for it, and for tests. */
 void config_check(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use);
 #endif

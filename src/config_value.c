@@ -17,12 +17,14 @@ static int looks_int(const char *s)
     return 1;
 }
 
-/* [-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?, .inf, .nan */
+/* [-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?, .inf, .nan; no leading zeros, as in integers */
 static int looks_float(const char *s)
 {
     s += *s == '-' || *s == '+';
     if (!strcasecmp(s, ".inf") || !strcasecmp(s, ".nan"))
         return 1;
+    if (s[0] == '0' && isdigit((unsigned char)s[1]))
+        return 0;
     int digits = 0;
     for (; isdigit((unsigned char)*s); s++)
         digits++;
@@ -65,7 +67,7 @@ ScalarKind scalar_kind(const Value *v)
 char *quoted(const char *text, size_t len)
 {
     enum { SHOWN = 60 };
-    char *s = xcalloc(4 * SHOWN + 16, 1), *p = s;
+    char *s = keep_alloc(4 * SHOWN + 16, 1), *p = s;
     *p++ = '\'';
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -84,18 +86,17 @@ static char *seen_text(const Value *v)
 {
     static const char *const names[] = {"null", "the boolean", "the integer", "the number", "the string"};
     if (v->kind != VALUE_SCALAR)
-        return xstrdup(v->kind == VALUE_LIST ? "a list" : "a mapping");
+        return text_copy(v->kind == VALUE_LIST ? "a list" : "a mapping");
     ScalarKind kind = scalar_kind(v);
     if (kind == SCALAR_NULL)
-        return xstrdup("null");
+        return text_copy("null");
     char *q = quoted(v->text, v->len), *s;
     if (kind != SCALAR_STRING) {                       /* numbers without quotes */
         q[strlen(q) - 1] = 0;
-        s = xasprintf("%s %s", names[kind], q + 1);
+        s = textf("%s %s", names[kind], q + 1);
     } else {
-        s = xasprintf("%s %s", names[kind], q);
+        s = textf("%s %s", names[kind], q);
     }
-    free(q);
     return s;
 }
 
@@ -123,18 +124,17 @@ int interval_has(const Interval *i, double x)
 char *legal_text(const Option *o)
 {
     switch (o->type) {
-    case TYPE_INT:   return xasprintf("an integer in %s", o->legal);
-    case TYPE_FLOAT: return xasprintf("a number in %s", o->legal);
-    case TYPE_BOOL:  return xstrdup("true or false");
-    case TYPE_STR:   return xstrdup("a string");
+    case TYPE_INT:   return textf("an integer in %s", o->legal);
+    case TYPE_FLOAT: return textf("a number in %s", o->legal);
+    case TYPE_BOOL:  return text_copy("true or false");
+    case TYPE_STR:   return text_copy("a string");
     case TYPE_LIST:
-        return xasprintf("a list of %s", strcmp(o->legal, "mixed") ? o->legal : "strings and numbers");
+        return textf("a list of %s", strcmp(o->legal, "mixed") ? o->legal : "strings and numbers");
     case TYPE_ENUM: break;
     }
-    char *s = xstrdup("one of ");
+    char *s = text_copy("one of ");
     for (int i = 0; o->choices[i]; i++) {
-        char *t = xasprintf("%s%s%s", s, i ? ", " : "", o->choices[i]);
-        free(s);
+        char *t = textf("%s%s%s", s, i ? ", " : "", o->choices[i]);
         s = t;
     }
     return s;
@@ -151,16 +151,14 @@ static char *wrong_type(const Option *o, const Value *v)
         hint = "; without the quotes?";
     else if (o->type == TYPE_INT && v->kind == VALUE_SCALAR && scalar_kind(v) == SCALAR_FLOAT)
         hint = "; written without point and exponent (1_000 is fine)";
-    s = xasprintf("expected %s%s, got %s%s", legal, option_optional(o) ? ", or null" : "", seen, hint);
-    free(legal);
-    free(seen);
+    s = textf("expected %s%s, got %s%s", legal, option_optional(o) ? ", or null" : "", seen, hint);
     return s;
 }
 
 /* Digits without the underscores, on the heap. */
 static char *plain_digits(const char *s)
 {
-    char *t = xstrdup(s), *p = t;
+    char *t = text_copy(s), *p = t;
     for (; *s; s++)
         if (*s != '_')
             *p++ = *s;
@@ -176,12 +174,11 @@ static char *int_parse(const char *text, const char *legal, int64_t *x)
     errno = 0;
     int64_t y = strtoll(digits, NULL, 10);
     int overflow = errno == ERANGE;
-    free(digits);
     if (!overflow && y >= in.ilo + in.lo_open && y <= in.ihi - in.hi_open) {
         *x = y;
         return NULL;
     }
-    return xasprintf("%.60s is not in %s", text, strpbrk(legal, "[("));
+    return textf("%.60s is not in %s", text, strpbrk(legal, "[("));
 }
 
 static char *float_parse(const char *text, const char *legal, double *x)
@@ -195,46 +192,44 @@ static char *float_parse(const char *text, const char *legal, double *x)
                : !strcasecmp(word, ".nan") ? NAN
                                            : strtod(digits, NULL);
     int underflow = errno == ERANGE && fabs(y) < 1; /* too near to 0 for a double to hold what was written */
-    free(digits);
     if (!underflow && isfinite(y) && interval_has(&in, y)) {
         *x = y;
         return NULL;
     }
-    return xasprintf("%.60s is not in %s", text, strpbrk(legal, "[("));
+    return textf("%.60s is not in %s", text, strpbrk(legal, "[("));
 }
 
 static char *string_check(const Value *v)
 {
     if (!v->len)
-        return xstrdup("is an empty string; leave the key out, or set it to null");
+        return text_copy("is an empty string; leave the key out, or set it to null");
     for (size_t i = 0; i < v->len; i++)
         if ((unsigned char)v->text[i] < 32 || v->text[i] == 127)
-            return xasprintf("the string holds the control character \\x%02x", (unsigned char)v->text[i]);
+            return textf("the string holds the control character \\x%02x", (unsigned char)v->text[i]);
     return NULL;
 }
 
-static char *double_text(double x)
+static const char *double_format(char s[32], double x)
 {
-    char s[32];
     for (int digits = 1; digits <= 17; digits++) {     /* the shortest that reads back as x */
-        snprintf(s, sizeof s, "%.*g", digits, x);
+        snprintf(s, 32, "%.*g", digits, x);
         if (strtod(s, NULL) == x)
             break;
     }
     if (strstr(s, "e+") && fabs(x) < 1e15 && x == floor(x))
-        snprintf(s, sizeof s, "%.0f", x);              /* 10000, not 1e+04 */
-    return xstrdup(s);
+        snprintf(s, 32, "%.0f", x);                    /* 10000, not 1e+04 */
+    return s;
 }
 
 /* One element of a list: *out is its text, numbers in a form that strtoll and strtod read. */
 static char *element_store(const Option *o, const Value *v, const char **out)
 {
     ScalarKind kind = v->kind == VALUE_SCALAR ? scalar_kind(v) : SCALAR_NULL;
-    char *error;
+    char *error, number[32];
     int64_t x;
     double y;
     if (kind == SCALAR_STRING && (!strcmp(o->legal, "strings") || !strcmp(o->legal, "mixed"))) {
-        *out = xstrdup(v->text);
+        *out = text_copy(v->text);
         return string_check(v);
     }
     if ((kind == SCALAR_INT || kind == SCALAR_FLOAT) && !strcmp(o->legal, "mixed")) {
@@ -243,12 +238,12 @@ static char *element_store(const Option *o, const Value *v, const char **out)
     }
     if (kind == SCALAR_INT && !strncmp(o->legal, "integers", 8)) {
         if (!(error = int_parse(v->text, o->legal, &x)))
-            *out = xasprintf("%lld", (long long)x);
+            *out = textf("%lld", (long long)x);
         return error;
     }
     if ((kind == SCALAR_INT || kind == SCALAR_FLOAT) && !strncmp(o->legal, "numbers", 7)) {
         if (!(error = float_parse(v->text, o->legal, &y)))
-            *out = double_text(y);
+            *out = text_copy(double_format(number, y));
         return error;
     }
     return wrong_type(o, v);
@@ -261,13 +256,13 @@ static char *list_store(const Option *o, const Value *v, List *list)
     int n = v->kind == VALUE_LIST ? v->n : 1;
     if (v->kind == VALUE_MAP)
         return wrong_type(o, v);
-    const char **text = xcalloc((size_t)n + 1, sizeof *text);
+    const char **text = keep_alloc((size_t)n + 1, sizeof *text);
     for (int i = 0; i < n; i++) {
         char *error = element_store(o, &item[i], &text[i]);
         if (error && v->kind == VALUE_SCALAR)
             return error;
         if (error)
-            return xasprintf("element %d: %s", i + 1, error);
+            return textf("element %d: %s", i + 1, error);
     }
     *list = (List){n, text};
     return NULL;
@@ -282,7 +277,7 @@ static char *enum_store(const Option *o, const Value *v, int *x)
         }
     char *s = wrong_type(o, v);
     int guess = choice_suggest(v->text, o->choices);
-    return guess < 0 ? s : xasprintf("%s; did you mean '%s'?", s, o->choices[guess]);
+    return guess < 0 ? s : textf("%s; did you mean '%s'?", s, o->choices[guess]);
 }
 
 char *value_store(const Option *o, const Value *v, Config *cfg)
@@ -313,7 +308,7 @@ char *value_store(const Option *o, const Value *v, Config *cfg)
         if (kind != SCALAR_STRING)
             return wrong_type(o, v);
         if (!(error = string_check(v)))
-            *(const char **)p = xstrdup(v->text);
+            *(const char **)p = text_copy(v->text);
         return error;
     case TYPE_ENUM:
         return kind == SCALAR_STRING ? enum_store(o, v, p) : wrong_type(o, v);
@@ -324,49 +319,44 @@ char *value_store(const Option *o, const Value *v, Config *cfg)
 
 /* A string as YAML: plain where no reader could take it for anything else, else in single quotes, in which
  * neither escapes nor ${} mean anything. */
-static char *string_text(const char *s, int numbers_plain)
+static void string_print(FILE *f, const char *s, int numbers_plain)
 {
     static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
     Value v = {.kind = VALUE_SCALAR, .text = s, .len = strlen(s)};
     ScalarKind kind = scalar_kind(&v);
     int plain = isalnum((unsigned char)*s) || *s == '/' || *s == '_' || *s == '.';
     plain = plain && strspn(s, safe) == v.len && kind == SCALAR_STRING;
-    if (plain || (numbers_plain && (kind == SCALAR_INT || kind == SCALAR_FLOAT)))
-        return xstrdup(s);
-    char *t = xcalloc(2 * v.len + 3, 1), *p = t;
-    *p++ = '\'';
-    for (; *s; s++) {
-        if (*s == '\'')
-            *p++ = '\'';
-        *p++ = *s;
+    if (plain || (numbers_plain && (kind == SCALAR_INT || kind == SCALAR_FLOAT))) {
+        fputs(s, f);
+        return;
     }
-    *p = '\'';
-    return t;
+    fputc('\'', f);
+    for (; *s; s++)
+        fprintf(f, *s == '\'' ? "''" : "%c", *s);
+    fputc('\'', f);
 }
 
-char *value_text(const Option *o, const Config *cfg)
+void value_print(FILE *f, const Option *o, const Config *cfg)
 {
     const void *p = option_field(o, cfg);
-    if (o->type != TYPE_LIST && option_absent(o, cfg))
-        return xstrdup("null");
-    switch (o->type) {
-    case TYPE_INT:   return xasprintf("%lld", (long long)*(const int64_t *)p);
-    case TYPE_FLOAT: return double_text(*(const double *)p);
-    case TYPE_BOOL:  return xstrdup(*(const int *)p ? "true" : "false");
-    case TYPE_STR:   return string_text(*(const char *const *)p, 0);
-    case TYPE_ENUM:  return xstrdup(o->choices[*(const int *)p]);
-    case TYPE_LIST:  break;
-    }
     const List *list = p;
-    char *s = xstrdup("[");
-    for (int i = 0; i < list->n; i++) {
-        char *item = string_text(list->v[i], strcmp(o->legal, "strings")), *t;
-        t = xasprintf("%s%s%s", s, i ? ", " : "", item);
-        free(s);
-        free(item);
-        s = t;
+    char number[32];
+    if (o->type != TYPE_LIST && option_absent(o, cfg)) {
+        fputs("null", f);
+        return;
     }
-    char *t = xasprintf("%s]", s);
-    free(s);
-    return t;
+    switch (o->type) {
+    case TYPE_INT:   fprintf(f, "%lld", (long long)*(const int64_t *)p); break;
+    case TYPE_FLOAT: fputs(double_format(number, *(const double *)p), f); break;
+    case TYPE_BOOL:  fputs(*(const int *)p ? "true" : "false", f); break;
+    case TYPE_STR:   string_print(f, *(const char *const *)p, 0); break;
+    case TYPE_ENUM:  fputs(o->choices[*(const int *)p], f); break;
+    case TYPE_LIST:
+        for (int i = 0; i < list->n; i++) {
+            fputs(i ? ", " : "[", f);
+            string_print(f, list->v[i], strcmp(o->legal, "strings"));
+        }
+        fputs(list->n ? "]" : "[]", f);
+        break;
+    }
 }

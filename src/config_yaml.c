@@ -119,7 +119,7 @@ static int interpolate(Reader *r, yaml_mark_t mark, char **text, size_t *len)
             COMPLAIN(r, mark, "%s: expected ${NAME}; single quotes keep ${ as it is", quoted(s, strlen(s)));
             return 0;
         }
-        char *name = xcalloc(n + 1, 1);
+        char *name = keep_alloc(n + 1, 1);
         memcpy(name, s + 2, n);
         const char *value = getenv(name);
         if (!value || utf8_end(value, strlen(value)) != strlen(value)) {
@@ -131,12 +131,10 @@ static int interpolate(Reader *r, yaml_mark_t mark, char **text, size_t *len)
             COMPLAIN(r, mark, "longer than %d bytes with environment variable %s", BYTES_MAX, name);
             return 0;
         }
-        char *t = xcalloc(size + 1, 1);
+        char *t = keep_alloc(size + 1, 1);
         memcpy(t, *text, (size_t)(s - *text));
         memcpy(t + (s - *text), value, strlen(value));
         memcpy(t + at, end + 1, *len - (size_t)(end + 1 - *text));
-        free(*text);
-        free(name);
         *text = t;
         *len = size;
         s = strstr(t + at, "${");                      /* what a variable holds is not looked at again */
@@ -152,7 +150,7 @@ static int read_list(Reader *r, Value *v, int *ok)
     while (next(r)) {
         if (r->event.type == YAML_SEQUENCE_END_EVENT)
             return 1;
-        v->item = xrealloc(v->item, sizeof *v->item * (size_t)(v->n + 1));
+        v->item = keep_grow(v->item, sizeof *v->item * (size_t)(v->n + 1));
         if (!read_value(r, &v->item[v->n++], ok))
             return 0;
     }
@@ -196,7 +194,7 @@ static int read_value(Reader *r, Value *v, int *ok)
     *ok &= !e->data.scalar.anchor && !e->data.scalar.tag;
     v->quoted = e->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
     v->len = e->data.scalar.length;
-    char *text = xcalloc(v->len + 1, 1);
+    char *text = keep_alloc(v->len + 1, 1);
     memcpy(text, e->data.scalar.value, v->len);
     if (e->data.scalar.style != YAML_SINGLE_QUOTED_SCALAR_STYLE && strlen(text) == v->len)
         *ok &= interpolate(r, e->start_mark, &text, &v->len);
@@ -220,7 +218,8 @@ static void set(Check *k, int option, const Value *v, int ok, Place key, Place v
 
 static void unknown_key(Check *k, Place at, const char *key, size_t len, const char *section)
 {
-    int guess = strlen(key) == len ? option_suggest(key, section) : -1;
+    int listed = k->n < VIOLATIONS_MAX;                /* beyond, only the number counts */
+    int guess = listed && strlen(key) == len ? option_suggest(key, section) : -1;
     char *q = quoted(key, len);
     if (guess >= 0 && section && !strcmp(section, options[guess].section))
         check_add(k, at, "unknown key %s; did you mean '%s'?", q, options[guess].key);
@@ -232,7 +231,6 @@ static void unknown_key(Check *k, Place at, const char *key, size_t len, const c
                   section ? section : "");
     if (guess >= 0)
         k->guessed[guess] = 1;
-    free(q);
 }
 
 /* One `key: value` of a section (NULL: of a section that nobody knows). The current event is the key. */
@@ -247,7 +245,7 @@ static int read_key(Reader *r, const char *section)
         return read_value(r, &key, &key_ok) && next(r) && read_value(r, &v, &ok);
     }
     key = (Value){.quoted = 1, .len = r->event.data.scalar.length};
-    key.text = xcalloc(key.len + 1, 1);
+    key.text = keep_alloc(key.len + 1, 1);
     memcpy((char *)key.text, r->event.data.scalar.value, key.len);
     if (!next(r))
         return 0;
@@ -300,7 +298,6 @@ static int read_section(Reader *r)
     } else {
         check_add(k, at, "unknown section %s; `train help` lists them", q);
     }
-    free(q);
     if (!next(r))
         return 0;
     if (r->event.type != YAML_MAPPING_START_EVENT) {
@@ -370,7 +367,7 @@ static void close_reader(Reader *r)
     yaml_parser_delete(&r->yaml);
 }
 
-/* What libyaml would accept or report badly: other encodings and tabs. 0: not worth parsing. */
+/* What libyaml accepts or reports badly: encodings, tabs, control characters. 0: not worth parsing. */
 static int check_bytes(Check *k, const char *text, size_t size)
 {
     static const struct { const char *bytes, *name; int n; } marks[] = {
@@ -382,17 +379,20 @@ static int check_bytes(Check *k, const char *text, size_t size)
             return 0;
         }
     size_t good = utf8_end(text, size);
-    int line = 1, col = 1, indent = 1, tabs = 0;
+    int line = 1, col = 1, indent = 1, before = k->n;
     for (size_t i = 0; i < good; i++) {
-        if (text[i] == '\t' && indent)
-            check_add(k, (Place){line, col, -1}, "a tab in the indentation; use spaces"), tabs++, indent = 0;
+        unsigned char c = (unsigned char)text[i];
+        if (c == '\t' && indent)
+            check_add(k, (Place){line, col, -1}, "a tab in the indentation; use spaces");
+        else if ((c < 32 && c != '\t' && c != '\n' && c != '\r') || c == 127)
+            check_add(k, (Place){line, col, -1}, "control character \\x%02x; remove it", c);
         indent = text[i] == '\n' || (indent && text[i] == ' ');
         col = text[i] == '\n' ? 1 : col + ((text[i] & 0xC0) != 0x80);
         line += text[i] == '\n';
     }
     if (good < size)
         check_add(k, (Place){line, col, -1}, "byte 0x%02x is not UTF-8", (unsigned char)text[good]);
-    return good == size && !tabs;
+    return good == size && k->n == before;
 }
 
 void config_parse_text(Check *k, const char *text, size_t size)
@@ -476,7 +476,7 @@ void config_parse_args(Check *k, int nargs, char **args)
         const char *text = strchr(args[i], '=');
         Place at = {0, 0, i};
         size_t n = text ? (size_t)(text - args[i]) : strlen(args[i]);
-        char *key = xcalloc(n + 1, 1), *q = quoted(args[i], strlen(args[i]));
+        char *key = keep_alloc(n + 1, 1), *q = quoted(args[i], strlen(args[i]));
         memcpy(key, args[i], n);
         int option = option_find(key), dashes = !strncmp(key, "--", 2);
         if (!text) {
@@ -494,6 +494,5 @@ void config_parse_args(Check *k, int nargs, char **args)
             int ok = config_parse_value(k, i, key, text + 1, &v);
             set(k, option, &v, ok, at, at);
         }
-        free(q);
     }
 }

@@ -1,0 +1,117 @@
+/* The batch size by progress: step_batch_size_schedule, and what follows from it. */
+#define _GNU_SOURCE
+#include "config_table.h"
+#include <ctype.h>
+
+#define LL(x) ((long long)(x))
+
+/* A number of the batch-size schedule: digits, a point, K, M, B or T. -1: not a whole number. */
+static int64_t schedule_number(const char **s)
+{
+    static const char suffixes[] = "KMBT";
+    __int128 x = 0, scale = 1;
+    int digits = 0, point = 0;
+    for (; isdigit((unsigned char)**s) || (**s == '.' && !point); (*s)++) {
+        if (**s == '.') {
+            point = 1;
+            continue;
+        }
+        x = 10 * x + (**s - '0');
+        scale *= point ? 10 : 1;
+        if (++digits > 18)
+            return -1;
+    }
+    const char *suffix = **s ? strchr(suffixes, toupper((unsigned char)**s)) : NULL;
+    if (suffix) {
+        for (int i = 0; i <= suffix - suffixes; i++)
+            x *= 1000;
+        (*s)++;
+    }
+    return !digits || x % scale || x / scale > 1000000000000000000 ? -1 : (int64_t)(x / scale);
+}
+
+/* step_batch_size_schedule into c->batch_step. Returns NULL or what is wrong. */
+char *config_parse_schedule(Config *c, int64_t unit)
+{
+    const char *s = c->step_batch_size_schedule;
+    BatchStep *step = NULL;
+    int n = 0;
+    for (s += strspn(s, " ,"); *s; s += strspn(s, " ,")) {
+        int length = (int)strcspn(s, " ,");
+        const char *entry = s;
+        int64_t tokens = schedule_number(&s), batch = -1;
+        if (*s == ':')
+            s++, batch = schedule_number(&s);
+        if (tokens < 0 || batch < 0 || s != entry + length)
+            return textf("'%.*s' is not THRESHOLD:BATCH, whole numbers with K, M, B or T if need be",
+                             length > 60 ? 60 : length, entry);
+        int64_t samples = tokens / c->seq_length;
+        if (!n && tokens)
+            return textf("the first threshold is %lld tokens; it must be 0", LL(tokens));
+        if (n && samples <= step[n - 1].samples)
+            return textf("threshold '%.*s' (%lld samples) is not above the one before (%lld samples)",
+                             length, entry, LL(samples), LL(step[n - 1].samples));
+        if (batch < 1 || batch > 1 << 30 || batch % unit)
+            return textf("batch size %lld of '%.*s' is not a multiple of micro_batch_size %lld x "
+                         "data-parallel size %lld; nearest: %s",
+                         LL(batch), length, entry, LL(c->micro_batch_size), LL(c->data_parallel_size),
+                         nearest_multiples(unit, batch));
+        if (batch / unit > 65535)
+            return textf("batch size %lld is %lld microbatches; at most 65535; raise micro_batch_size",
+                             LL(batch), LL(batch / unit));
+        step = keep_grow(step, sizeof *step * (size_t)(n + 1));
+        step[n++] = (BatchStep){samples, batch};
+    }
+    if (!n)
+        return text_copy("is empty; expected THRESHOLD:BATCH ...");
+    c->batch_step = step;
+    c->batch_steps = n;
+    return NULL;
+}
+
+int64_t config_batch_at(const Config *cfg, int64_t samples)
+{
+    int i = cfg->batch_steps - 1;
+    while (i && samples < cfg->batch_step[i].samples)
+        i--;
+    return cfg->batch_step[i].batch;
+}
+
+/* Runs whole steps, segment by segment, until `iterations` steps or the step that would pass `samples`. */
+static void walk(const Config *cfg, int64_t *iterations, int64_t *samples)
+{
+    int64_t steps = 0, consumed = 0;
+    for (int i = 0; i < cfg->batch_steps && steps < *iterations; i++) {
+        int64_t batch = cfg->batch_step[i].batch;
+        int64_t end = i + 1 < cfg->batch_steps ? cfg->batch_step[i + 1].samples : INT64_MAX;
+        if (consumed >= end)
+            continue;                                  /* one step of the last segment jumped over this one */
+        int64_t n = (end - consumed - 1) / batch + 1;
+        int64_t room = (*samples - consumed) / batch, left = *iterations - steps;
+        int64_t run = n < room ? n : room;
+        run = run < left ? run : left;
+        steps += run;
+        consumed += run * batch;
+        if (run < n)
+            break;
+    }
+    *iterations = steps;
+    *samples = consumed;
+}
+
+int64_t config_samples_after(const Config *cfg, int64_t iterations)
+{
+    int64_t samples = INT64_MAX;
+    walk(cfg, &iterations, &samples);
+    return samples;
+}
+
+int64_t config_iterations(const Config *cfg)
+{
+    if (cfg->train_iters != CFG_ABSENT)
+        return cfg->train_iters;
+    int64_t iterations = INT64_MAX, samples = cfg->train_samples;
+    BUG_ON(samples == CFG_ABSENT);
+    walk(cfg, &iterations, &samples);
+    return iterations;
+}
