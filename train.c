@@ -119,19 +119,21 @@ static void tick(void *log, int64_t done) { log_status(log, "evaluating, batch %
 /* Evaluation at the end of an iteration; returns its time in ms. */
 static double evaluate(Training *t)
 {
-    double start = now();
+    double start = now(), traced = trace_begin(&t->run.trace);
     double loss = run_evaluate(&t->run, t->valid, t->cfg->eval_iters, tick, t->log);
     log_status(t->log, NULL);
+    trace_end(&t->run.trace, SPAN_EVAL, traced);
     log_eval(t->log, t->run.iteration, loss);
     return (now() - start) * 1e3;
 }
 
 static double save(Training *t)
 {
-    double start = now();
+    double start = now(), traced = trace_begin(&t->run.trace);
     json_t *state = run_state(&t->run);
     saver_save(t->run.saver, t->run.iteration, state);
     json_decref(state);
+    trace_end(&t->run.trace, SPAN_SAVE, traced);
     return (now() - start) * 1e3;
 }
 
@@ -208,6 +210,8 @@ static int command_run(int argc, char **argv)
     if (t.valid)
         loader_close(t.valid);
     loader_close(t.run.loader);
+    if (trace_write(&t.run.trace, dir, &t.run.grid))
+        warn("cannot write %s/trace.json: %s", dir, strerror(errno));
     log_close(t.log, t.why);
     run_close(&t.run);
     free(dir);

@@ -288,12 +288,15 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     r->model.batch_ctx = r;
     if (use != RUN_FORWARD)
         params_init(&r->params, &r->dev);
+    if (use == RUN_TRAIN)
+        trace_open(&r->trace, cfg, r->schedule[r->schedules - 1].n + 8);
 }
 
 void run_close(Run *r)
 {
     if (r->saver)
         saver_close(r->saver);
+    trace_close(&r->trace);
     unlayout(r);
     for (int i = 0; i < r->schedules; i++)
         schedule_close(&r->schedule[i]);
@@ -379,6 +382,8 @@ static void mark(void *run, const Instr *i, double start, double end)
     Run *r = run;
     double ms = (end - start) * 1e3;
     *(i->op == I_F ? &r->now->forward_ms : i->op == I_S ? &r->now->optimizer_ms : &r->now->backward_ms) += ms;
+    if (r->trace.on)
+        trace_instr(&r->trace, i, start, end);
 }
 
 void run_gradients(Run *r)
@@ -400,6 +405,7 @@ void run_step(Run *r, Metrics *m)
     int64_t batch = config_batch_at(c, r->consumed_samples);
     r->now = m;
     r->stage.mark = mark;
+    trace_step(&r->trace, r->iteration + 1);
     run_gradients(r);
     m->data_ms = (loader_wait_seconds(r->loader) - waited) * 1e3;
     m->forward_ms -= m->data_ms;

@@ -8,6 +8,7 @@
 #include "metrics.h"
 #include "model.h"
 #include "optimizer.h"
+#include "trace.h"
 
 typedef enum {
     RUN_FORWARD,               /* weights only: eval, generate */
@@ -38,6 +39,8 @@ typedef struct {
     int npieces;
     Saver *saver;              /* RUN_TRAIN with a run directory */
     Loader *loader;            /* of training; opened by the caller */
+
+    Trace trace;               /* the timeline of the steps that trace_steps lists */
 
     /* progress: all of it is in a checkpoint */
     int64_t iteration, consumed_samples, skipped, nans;
