@@ -1,0 +1,229 @@
+/* train export -- makes a Hugging Face directory of a checkpoint, one tensor at a time: config.json, generation_config.json,
+ * model.safetensors, or numbered files with an index when there is more than --shard-bytes of weights. The directory is
+ * written beside its place and renamed when it is whole. */
+#define _GNU_SOURCE
+#include "args.h"
+#include "commands.h"
+#include "huggingface.h"
+#include "source.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SHARD_BYTES 5e9         /* transformers' own limit; readers take any */
+
+/* One tensor to write. */
+typedef struct { const Param *param; const StoredTensor *from; HfTensor hf; int64_t bytes; int shard; } Item;
+
+#define REFUSE(...) die(EXIT_CHECKPOINT, "export", __VA_ARGS__)
+#define DISK(why) die(EXIT_RESOURCE, "export", "%s; change: free space, or -o another folder", why)
+
+/* The newest checkpoint that path stands for. */
+static void open_newest(Source *s, const char *path)
+{
+    char why[WHY];
+    int n;
+    char **list = source_list(path, &n);
+    if (!n)
+        REFUSE("%s holds no checkpoint; change: give a checkpoint or a run directory", path);
+    if (!source_open(s, list[0], why) || !source_check_files(s, why))
+        REFUSE("%s: %s; change: give another checkpoint", list[0], why);
+    for (int i = 0; i < n; i++)
+        free(list[i]);
+    free(list);
+}
+
+/* Lists the tensors and shares them out over files of at most `limit` bytes; returns the number of files. */
+static int plan(const Source *s, const Params *p, const HfFamily *family, double limit, Item *item, int *n)
+{
+    int shard = 0;
+    int64_t filled = 0;
+    *n = 0;
+    for (int i = 0; i < p->nparam; i++) {
+        const Param *t = &p->param[i];
+        const StoredTensor *from = manifest_find(&s->m, t->name);
+        HfTensor out[MAX_SEGMENTS];
+        int k = hf_names(family, t, out);
+        if (!from || from->type > F16 || from->ndim != t->ndim || from->shape[0] != t->rows || from->shape[1] != t->cols)
+            REFUSE("%s: tensor %s is not there in the shape that its configuration says; change: give another checkpoint",
+                   s->dir, t->name);
+        for (int j = 0; j < k; j++) {
+            int64_t bytes = out[j].rows * t->cols * (int64_t)dtype_size(from->type);
+            if (filled && (double)(filled + bytes) > limit)
+                shard++, filled = 0;
+            filled += bytes;
+            item[(*n)++] = (Item){t, from, out[j], bytes, shard};
+        }
+    }
+    return shard + 1;
+}
+
+static void shard_name(char out[64], int shard, int shards)
+{
+    if (shards == 1)
+        snprintf(out, 64, "model.safetensors");
+    else
+        snprintf(out, 64, "model-%05d-of-%05d.safetensors", shard + 1, shards);
+}
+
+/* Items [first, end) into one file. */
+static void write_shard(Source *s, int dir, const char *name, const Item *item, int n)
+{
+    static const char *const meta[] = {"format", "pt", NULL};
+    StTensor *t = xcalloc((size_t)n, sizeof *t);
+    StWriter w;
+    char why[WHY];
+    for (int i = 0; i < n; i++) {
+        int turn = item[i].hf.transposed;
+        t[i] = (StTensor){.name = item[i].hf.name, .type = (int)item[i].from->type, .ndim = item[i].param->ndim};
+        t[i].shape[turn] = item[i].hf.rows;
+        t[i].shape[!turn] = item[i].param->cols;
+    }
+    if (!st_create(&w, dir, name, 1, t, n, meta, why))
+        DISK(why);
+    for (int i = 0; i < n; i++) {
+        const Item *m = &item[i];
+        int64_t cols = m->param->cols;
+        char *data = xcalloc(1, (size_t)m->bytes);
+        if (!source_read(s, m->from, m->hf.row0, 0, m->hf.rows, cols, data, cols, m->from->type, why))
+            REFUSE("%s: %s; change: give another checkpoint", s->dir, why);
+        if (m->hf.transposed) {
+            char *turned = xcalloc(1, (size_t)m->bytes);
+            hf_transpose(turned, data, m->hf.rows, cols, dtype_size(m->from->type));
+            free(data);
+            data = turned;
+        }
+        if (!st_put(&w, i, 0, data, m->bytes, why))
+            DISK(why);
+        free(data);
+    }
+    if (!st_finish(&w, why))
+        DISK(why);
+    free(t);
+}
+
+static void write_json(int dir, const char *name, json_t *j)
+{
+    char why[WHY], *dump = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS);
+    BUG_ON(!dump);
+    char *text = xasprintf("%s\n", dump);
+    int64_t n = (int64_t)strlen(text);
+    int fd = file_create(dir, name, 1, why);
+    if (fd < 0 || !file_write_at(fd, name, text, n, 0, why) || !file_sync_close(fd, name, why))
+        DISK(why);
+    free(dump);
+    free(text);
+    json_decref(j);
+}
+
+static void write_index(int dir, const Item *item, int n, int shards)
+{
+    json_t *map = json_object();
+    json_int_t total = 0;
+    char name[64];
+    for (int i = 0; i < n; i++) {
+        shard_name(name, item[i].shard, shards);
+        json_object_set_new(map, item[i].hf.name, json_string(name));
+        total += item[i].bytes;
+    }
+    write_json(dir, "model.safetensors.index.json", json_pack("{s:{s:I}, s:o}", "metadata", "total_size", total, "weight_map",
+                                                              map));
+}
+
+/* Special tokens: those of the directory that the checkpoint came from; else the byte tokenizer's end of document. */
+static json_t *special_tokens(const json_t *state, const Config *cfg)
+{
+    json_t *origin = json_object_get(state, "huggingface");
+    if (origin)
+        return json_incref(origin);
+    if (cfg->tokenizer_type == TOKENIZER_TYPE_BYTE && cfg->vocab_size == 257)
+        return json_pack("{s:i, s:i}", "bos_token_id", 256, "eos_token_id", 256);
+    return json_object();
+}
+
+static void write_configs(int dir, const Config *cfg, const HfFamily *family, Dtype type, const json_t *state)
+{
+    json_t *tokens = special_tokens(state, cfg), *generation = json_pack("{s:b}", "_from_model_config", 1), *v;
+    const char *key;
+    write_json(dir, "config.json", hf_write_config(cfg, family, type, tokens));
+    json_object_foreach(tokens, key, v)
+        if (strstr(key, "_token_id") && !json_is_null(v))
+            json_object_set(generation, key, v);
+    write_json(dir, "generation_config.json", generation);
+    json_decref(tokens);
+}
+
+/* Makes OUT.tmp, empty; OUT itself may not be there, or be an empty folder. */
+static int open_output(const char *out, const char *tmp)
+{
+    char why[WHY];
+    if (rmdir(out) < 0 && errno != ENOENT)
+        die(EXIT_CONFIG, "export", "%s is there already: %s; change: -o another folder, or remove it", out, strerror(errno));
+    if (!file_remove_dir(AT_FDCWD, tmp, why) || !file_make_dirs(tmp, why))
+        DISK(why);
+    int dir = file_open_dir(AT_FDCWD, tmp, 1, why);
+    if (dir < 0)
+        DISK(why);
+    return dir;
+}
+
+int command_export(int argc, char **argv)
+{
+    Args args = args_open("export", argc, argv);
+    const char *out = args_value(&args, "-o"), *skipped = "", *text, *hint;
+    double limit = args_number(&args, "--shard-bytes", SHARD_BYTES, 1, 1e15);
+    const char *path = args_next(&args, "CKPT, a checkpoint or run directory");
+    char why[WHY], name[64];
+    Source s;
+    Params params;
+    Grid grid;
+    int n;
+    args_end(&args, 0);
+    if (!out)
+        die(EXIT_CONFIG, "usage", "train export: -o HF_DIR is missing; change: say where the directory goes");
+    open_newest(&s, path);
+    text = json_string_value(json_object_get(s.m.state, "config"));
+    hint = json_string_value(json_object_get(json_object_get(s.m.state, "huggingface"), "model_type"));
+    const Config *cfg = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+    if (!cfg)
+        REFUSE("%s: its state holds no configuration; change: give another checkpoint", s.dir);
+    const HfFamily *family = hf_family(cfg, hint, why);
+    if (!family)
+        REFUSE("%s: %s; change: train a model of one of the families gpt2, llama, mistral, qwen2, qwen3", s.dir, why);
+
+    hf_params(&params, &grid, cfg);
+    Item *item = xcalloc((size_t)params.nparam * MAX_SEGMENTS, sizeof *item);
+    int shards = plan(&s, &params, family, limit, item, &n), first = 0;
+    char *tmp = xasprintf("%s.tmp", out);
+    int dir = open_output(out, tmp);
+    for (int i = 0; i < shards; i++) {
+        int end = first;
+        while (end < n && item[end].shard == i)
+            end++;
+        shard_name(name, i, shards);
+        write_shard(&s, dir, name, item + first, end - first);
+        first = end;
+    }
+    if (shards > 1)
+        write_index(dir, item, n, shards);
+    write_configs(dir, cfg, family, item[0].from->type, s.m.state);
+    if (!file_sync_dir(dir, tmp, why))
+        DISK(why);
+    if (rename(tmp, out) < 0) {
+        file_errno(why, "cannot rename %s to %s", tmp, out);
+        DISK(why);
+    }
+    printf("%s: %s, %" PRId64 " parameters in %d files, from %s\n", out, family->type, params_count(cfg), shards, s.dir);
+    close(dir);
+    free(tmp);
+    free(item);
+    params_close(&params);
+    grid_close(&grid);
+    source_close(&s);
+    return EXIT_DONE;
+}

@@ -1,0 +1,290 @@
+/* train import -- makes a checkpoint of a Hugging Face directory: iteration 0, weights only, every tensor in its own type.
+ *
+ * The files are mapped and the saver reads from the mapping, so that nothing but GPT-2's transposed matrices takes memory. */
+#define _GNU_SOURCE
+#include "args.h"
+#include "checkpoint.h"
+#include "commands.h"
+#include "huggingface.h"
+#include "safetensors.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define SINGLE "model.safetensors"
+#define INDEX "model.safetensors.index.json"
+#define JSON_MAX ((int64_t)256 << 20)
+
+typedef struct { StFile st; char *map; } HfFile;
+
+/* One tensor of the directory. */
+typedef struct { const char *name; const StTensor *t; const char *data; int used; } Found;
+
+typedef struct {
+    const char *path;
+    int dir, nfile, n;
+    HfFile *file;
+    Found *found;               /* sorted by name */
+} HfDir;
+
+#define REFUSE(...) die(EXIT_CHECKPOINT, "import", __VA_ARGS__)
+
+static json_t *read_json(const HfDir *d, const char *name, char why[WHY])
+{
+    json_error_t error;
+    int64_t n;
+    char *text = file_read_text(d->dir, name, 0, JSON_MAX, &n, why);
+    if (!text)
+        return NULL;
+    json_t *j = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &error);
+    free(text);
+    if (!json_is_object(j)) {
+        file_why(why, "%s is not a JSON object: %.200s at line %d", name, j ? "" : error.text, error.line);
+        json_decref(j);
+        return NULL;
+    }
+    return j;
+}
+
+static void open_file(HfDir *d, const char *name)
+{
+    char why[WHY];
+    d->file = xrealloc(d->file, (size_t)(d->nfile + 1) * sizeof *d->file);
+    HfFile *f = &d->file[d->nfile++];
+    if (!st_open(&f->st, d->dir, name, 0, why))
+        REFUSE("%s: %s; change: fetch the file again", d->path, why);
+    f->map = mmap(NULL, (size_t)f->st.size, PROT_READ, MAP_PRIVATE, f->st.fd, 0);
+    if (f->map == MAP_FAILED)
+        die(EXIT_RESOURCE, "memory", "cannot map %s/%s: %s; change: free memory on this machine", d->path, name,
+            strerror(errno));
+    madvise(f->map, (size_t)f->st.size, MADV_SEQUENTIAL);
+}
+
+static int by_name(const void *a, const void *b) { return strcmp(((const Found *)a)->name, ((const Found *)b)->name); }
+
+static Found *find(const HfDir *d, const char *name)
+{
+    Found key = {.name = name};
+    return d->n ? bsearch(&key, d->found, (size_t)d->n, sizeof key, by_name) : NULL;
+}
+
+/* Opens the files that the index names, or the single one, and lists their tensors. */
+static void open_tensors(HfDir *d)
+{
+    char why[WHY];
+    const char *name;
+    json_t *map = NULL, *index = NULL, *seen = json_object(), *v;
+    if (faccessat(d->dir, INDEX, F_OK, 0) == 0) {
+        index = read_json(d, INDEX, why);
+        map = json_object_get(index, "weight_map");
+        if (!index || !json_is_object(map))
+            REFUSE("%s: %s; change: fetch the file again", d->path, index ? INDEX " has no weight_map" : why);
+        json_object_foreach(map, name, v) {
+            const char *file = json_string_value(v);
+            if (!file || !file_name_ok(file))
+                REFUSE("%s: " INDEX ": the file of %.100s is not a plain name; change: fetch the file again", d->path, name);
+            if (json_object_set_new(seen, file, json_integer(d->nfile)) == 0 && (int)json_object_size(seen) > d->nfile)
+                open_file(d, file);
+        }
+    } else if (faccessat(d->dir, SINGLE, F_OK, 0) == 0) {
+        open_file(d, SINGLE);
+    } else {
+        REFUSE("%s holds neither " SINGLE " nor " INDEX "; change: convert the weights to safetensors (save_pretrained does)",
+               d->path);
+    }
+    for (int i = 0; i < d->nfile; i++) {
+        HfFile *f = &d->file[i];
+        d->found = xrealloc(d->found, (size_t)(d->n + f->st.n) * sizeof *d->found);
+        for (int k = 0; k < f->st.n; k++) {
+            const StTensor *t = &f->st.tensor[k];
+            d->found[d->n++] = (Found){t->name, t, f->map + t->at, 0};
+        }
+    }
+    if (d->n)
+        qsort(d->found, (size_t)d->n, sizeof *d->found, by_name);
+    for (int i = 1; i < d->n; i++)
+        if (!strcmp(d->found[i - 1].name, d->found[i].name))
+            REFUSE("%s: tensor %.100s is in two files; change: remove one of them", d->path, d->found[i].name);
+    json_object_foreach(map, name, v)
+        if (!find(d, name))
+            REFUSE("%s: tensor %.100s is not in %.100s, where " INDEX " says; change: fetch that file again", d->path, name,
+                   json_string_value(v));
+    json_decref(seen);
+    json_decref(index);
+}
+
+/* A tensor by its full name, or without the first word: models saved without their head have no "model." in front. */
+static Found *find_either(const HfDir *d, const char *name)
+{
+    Found *f = find(d, name);
+    return f || !strchr(name, '.') ? f : find(d, strchr(name, '.') + 1);
+}
+
+/* Why one parameter cannot be read as the Hugging Face tensors of `out`; 1 when it can, and found[] is filled. */
+static int match(const HfDir *d, const Param *t, const HfTensor *out, int n, Found *found[], char why[WHY])
+{
+    for (int i = 0; i < n; i++) {
+        int64_t rows = out[i].transposed ? t->cols : out[i].rows, cols = out[i].transposed ? out[i].rows : t->cols;
+        Found *f = found[i] = find_either(d, out[i].name);
+        if (!f)
+            return file_why(why, "tensor %s is missing", out[i].name);
+        if (f->t->type < 0 || f->t->type > F16)
+            return file_why(why, "tensor %s has type %s, not F64, F32, BF16 or F16", out[i].name, f->t->dtype);
+        if (f->t->type != found[0]->t->type)
+            return file_why(why, "tensors %s and %s have different types", out[0].name, out[i].name);
+        if (f->t->ndim != t->ndim || f->t->shape[0] != rows || (t->ndim == 2 && f->t->shape[1] != cols))
+            return file_why(why, "tensor %s is [%lld, %lld], config.json makes it [%lld, %lld]", out[i].name,
+                            (long long)f->t->shape[0], (long long)(f->t->ndim > 1 ? f->t->shape[1] : 1), (long long)rows,
+                            (long long)cols);
+        f->used = 1;
+    }
+    return 1;
+}
+
+/* Buffers of models that are no weights: masks and angles that older versions stored. */
+static int ignored(const char *name)
+{
+    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        size_t n = strlen(name), m = strlen(ends[i]);
+        if (n > m && !strcmp(name + n - m, ends[i]))
+            return 1;
+    }
+    return 0;
+}
+
+/* What no parameter has asked for must be known to mean nothing; a tied lm_head must be the embedding's bytes. */
+static void check_rest(const HfDir *d, const Config *cfg, const Found *embedding)
+{
+    for (int i = 0; i < d->n; i++) {
+        const Found *f = &d->found[i];
+        if (f->used || ignored(f->name))
+            continue;
+        if (!cfg->untie_embeddings_and_output_weights && !strcmp(f->name, "lm_head.weight")) {
+            if (f->t->bytes != embedding->t->bytes || memcmp(f->data, embedding->data, (size_t)f->t->bytes))
+                REFUSE("%s: lm_head.weight is not the embedding's, but tie_word_embeddings is true; change: set "
+                       "tie_word_embeddings to false in its config.json", d->path);
+            continue;
+        }
+        REFUSE("%s: tensor %.120s has no place in this model; change: import another directory, or export this one without it",
+               d->path, f->name);
+    }
+}
+
+/* Turns the directory's tensors into pieces; *kept: the matrices that had to be transposed. */
+static Piece *make_pieces(const HfDir *d, const Params *p, const HfFamily *family, int *n, char ***kept)
+{
+    Piece *list = xcalloc((size_t)p->nparam * MAX_SEGMENTS, sizeof *list);
+    Found *embedding = NULL;
+    char why[WHY];
+    int nkept = 0;
+    *n = 0;
+    *kept = xcalloc((size_t)p->nparam * MAX_SEGMENTS + 1, sizeof **kept);
+    for (int i = 0; i < p->nparam; i++) {
+        const Param *t = &p->param[i];
+        HfTensor out[MAX_SEGMENTS];
+        Found *found[MAX_SEGMENTS];
+        int k = hf_names(family, t, out);
+        if (!match(d, t, out, k, found, why))
+            REFUSE("%s: %s; change: another directory, or its whole and right files", d->path, why);
+        if (t->id == P_WTE)
+            embedding = found[0];
+        for (int s = 0; s < k; s++) {
+            const StTensor *st = found[s]->t;
+            const char *data = found[s]->data;
+            if (out[s].transposed) {
+                char *turned = xcalloc(1, (size_t)st->bytes);
+                hf_transpose(turned, data, st->shape[0], st->shape[1], dtype_size((Dtype)st->type));
+                data = (*kept)[nkept++] = turned;
+            }
+            list[(*n)++] = (Piece){.name = t->name, .type = (Dtype)st->type, .ndim = t->ndim, .shape = {t->rows, t->cols},
+                                   .row0 = out[s].row0, .rows = out[s].rows, .cols = t->cols, .data = (char *)data,
+                                   .ld = t->cols};
+        }
+    }
+    check_rest(d, p->cfg, embedding);
+    return list;
+}
+
+static json_t *make_state(const Config *cfg, const HfFamily *family, const json_t *hf)
+{
+    static const char *const ids[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+    char *text;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        die(EXIT_RESOURCE, "memory", "no memory for a text; change: free memory on this machine");
+    config_write(f, cfg);
+    fclose(f);
+    json_t *origin = json_pack("{s:s}", "model_type", family->type);
+    for (int i = 0; i < 3; i++)
+        if (json_object_get(hf, ids[i]))
+            json_object_set(origin, ids[i], json_object_get(hf, ids[i]));
+    json_t *state = json_pack("{s:i, s:i, s:b, s:o, s:s, s:s}", "iteration", 0, "consumed_samples", 0, "weights_only", 1,
+                              "huggingface", origin, "config", text, "build", config_build_id());
+    BUG_ON(!state);
+    free(text);
+    return state;
+}
+
+int command_import(int argc, char **argv)
+{
+    Args args = args_open("import", argc, argv);
+    const char *out = args_value(&args, "-o");
+    const HfFamily *family;
+    char why[WHY], **kept;
+    HfDir d = {.path = args_next(&args, "HF_DIR, the Hugging Face directory")};
+    Params params;
+    Grid grid;
+    args_end(&args, 0);
+    if (!out)
+        die(EXIT_CONFIG, "usage", "train import: -o CKPT is missing; change: say where the checkpoint goes");
+    if (checkpoint_exists(out))
+        REFUSE("%s holds a checkpoint already; change: -o another folder", out);
+    d.dir = file_open_dir(AT_FDCWD, d.path, 0, why);
+    if (d.dir < 0)
+        REFUSE("%s; change: give a Hugging Face directory", why);
+    json_t *hf = read_json(&d, "config.json", why);
+    if (!hf)
+        REFUSE("%s: %s; change: give a Hugging Face directory with its config.json", d.path, why);
+    const Config *cfg = hf_read_config(hf, &family, why);
+    if (!cfg)
+        REFUSE("%s: config.json: the model cannot express %s; change: another model, or these settings", d.path, why);
+    open_tensors(&d);
+    hf_params(&params, &grid, cfg);
+    int n;
+    Piece *pieces = make_pieces(&d, &params, family, &n, &kept);
+
+    Config save = *cfg;
+    Arena arena;
+    save.async_save = 0;
+    save.max_failed_saves = 1;
+    arena_open(&arena, "import", 0);
+    json_t *state = make_state(cfg, family, hf);
+    Saver *s = saver_open(&save, out, &grid.all, pieces, n, &arena);
+    saver_save(s, 0, state);
+    saver_close(s);
+    arena_close(&arena);
+    printf("%s: %s, %lld parameters in %d tensors, from %s\n", out, family->type, (long long)params_count(cfg), params.nparam,
+           d.path);
+
+    for (char **k = kept; *k; k++)
+        free(*k);
+    free(kept);
+    free(pieces);
+    json_decref(state);
+    json_decref(hf);
+    params_close(&params);
+    grid_close(&grid);
+    for (int i = 0; i < d.nfile; i++) {
+        munmap(d.file[i].map, (size_t)d.file[i].st.size);
+        st_close(&d.file[i].st);
+    }
+    free(d.file);
+    free(d.found);
+    close(d.dir);
+    return EXIT_DONE;
+}

@@ -1,0 +1,293 @@
+/* train inspect -- what a corpus, checkpoint, run directory, safetensors file or Hugging Face directory holds, and whether
+ * it is whole: every byte is read and compared with its hash where there is one. Exit code 0 whole, 1 not. */
+#define _GNU_SOURCE
+#include "args.h"
+#include "commands.h"
+#include "corpus.h"
+#include "huggingface.h"
+#include "source.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static int has(const char *dir, const char *name)
+{
+    char *p = xasprintf("%s/%s", dir, name);
+    int ok = access(p, F_OK) == 0;
+    free(p);
+    return ok;
+}
+
+/* The object that every kind fills: kind and path first, whole and why last. */
+static json_t *report(const char *kind, const char *path)
+{
+    return json_pack("{s:s, s:s}", "kind", kind, "path", path);
+}
+
+static json_t *verdict(json_t *o, int whole, const char *why)
+{
+    json_object_set_new(o, "whole", json_boolean(whole));
+    json_object_set_new(o, "why", whole ? json_null() : json_string(why));
+    return o;
+}
+
+static void count_type(json_t *types, const char *dtype, int64_t elements)
+{
+    json_int_t n = json_integer_value(json_object_get(types, dtype));
+    json_object_set_new(types, dtype, json_integer(n + elements));
+}
+
+/* ---- a checkpoint */
+
+static json_t *checkpoint(const char *path)
+{
+    static const char *const keys[] = {"consumed_samples", "weights_only", "build"};
+    json_t *o = report("checkpoint", path), *files = json_array(), *types = json_object(), *v;
+    json_int_t bytes = 0, weights = 0;
+    char why[WHY];
+    Source s;
+    if (!source_open(&s, path, why)) {
+        json_decref(files);
+        json_decref(types);
+        return verdict(o, 0, why);
+    }
+    json_object_set_new(o, "iteration", json_integer(s.m.iteration));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if ((v = json_object_get(s.m.state, keys[i])))
+            json_object_set(o, keys[i], v);
+    for (int i = 0; i < s.m.ntensor; i++) {
+        const StoredTensor *t = &s.m.tensor[i];
+        const char *end = strrchr(t->name, '.');
+        int64_t n = t->shape[0] * t->shape[1];
+        /* masters and moments end in words of their own */
+        if (strcmp(end ? end : "", ".master") && strncmp(end ? end : "", ".exp_avg", 8))
+            weights += n;
+        count_type(types, dtype_name(t->type), n);
+    }
+    for (int i = 0; i < s.m.nshard; i++) {
+        json_array_append_new(files, json_pack("{s:s, s:I}", "name", s.m.shard[i].name, "bytes",
+                                               (json_int_t)s.m.shard[i].bytes));
+        bytes += s.m.shard[i].bytes;
+    }
+    json_object_set_new(o, "parameters", json_integer(weights));
+    json_object_set_new(o, "tensors", json_integer(s.m.ntensor));
+    json_object_set_new(o, "elements", types);
+    json_object_set_new(o, "bytes", json_integer(bytes));
+    json_object_set_new(o, "files", files);
+    int whole = source_verify(&s, NULL, why);
+    source_close(&s);
+    return verdict(o, whole, why);
+}
+
+/* ---- a run directory: its checkpoints, newest first, and what killed saves have left */
+
+static json_t *run_directory(const char *path)
+{
+    static const char *const parts[] = {"config.yaml", "metrics.jsonl", "trace.json", "report.html"};
+    json_t *o = report("run", path), *list = json_array(), *left = json_array(), *holds = json_array(), *c;
+    char *folder = xasprintf("%s/checkpoints", path), why[WHY] = "";
+    int n, damaged = 0;
+    char **dir = source_list(path, &n);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (has(path, parts[i]))
+            json_array_append_new(holds, json_string(parts[i]));
+    for (int i = 0; i < n; i++) {
+        json_array_append_new(list, c = checkpoint(dir[i]));
+        if (!json_is_true(json_object_get(c, "whole")) && damaged++ == 0)
+            file_why(why, "%.200s: %.200s", dir[i], json_string_value(json_object_get(c, "why")));
+        free(dir[i]);
+    }
+    free(dir);
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        int64_t it;
+        char *sub = xasprintf("%s/%s", folder, e->d_name);
+        if (!strncmp(e->d_name, "iter_", 5) && (!source_iteration(e->d_name, &it) || !has(sub, MANIFEST)))
+            json_array_append_new(left, json_string(e->d_name));
+        free(sub);
+    }
+    if (d)
+        closedir(d);
+    free(folder);
+    json_object_set_new(o, "holds", holds);
+    json_object_set_new(o, "newest", json_incref(json_object_get(json_array_get(list, 0), "iteration")));
+    json_object_set_new(o, "checkpoints", list);
+    json_object_set_new(o, "unfinished", left);
+    return verdict(o, !damaged, why);
+}
+
+/* ---- safetensors files and Hugging Face directories */
+
+/* Adds a file's tensors to `types`; 0 and a reason when it is damaged. */
+static int count_file(int dir, const char *name, json_t *types, json_int_t *tensors, json_int_t *bytes, char why[WHY])
+{
+    StFile f;
+    if (!st_open(&f, dir, name, 0, why))
+        return 0;
+    for (int i = 0; i < f.n; i++)
+        count_type(types, f.tensor[i].dtype, st_elements(&f.tensor[i]));
+    *tensors += f.n;
+    *bytes += f.size;
+    st_close(&f);
+    return 1;
+}
+
+static json_t *safetensors(const char *path)
+{
+    json_t *o = report("safetensors", path), *types = json_object(), *list = json_array();
+    json_int_t tensors = 0, bytes = 0;
+    char why[WHY];
+    StFile f;
+    int whole = count_file(AT_FDCWD, path, types, &tensors, &bytes, why);
+    if (whole && (whole = st_open(&f, AT_FDCWD, path, 0, why))) {
+        json_t *meta = json_object_get(f.header, "__metadata__");
+        for (int i = 0; i < f.n; i++) {
+            json_t *shape = json_array();
+            for (int k = 0; k < f.tensor[i].ndim; k++)
+                json_array_append_new(shape, json_integer(f.tensor[i].shape[k]));
+            json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "name", f.tensor[i].name, "dtype", f.tensor[i].dtype,
+                                                  "shape", shape));
+        }
+        json_object_set_new(o, "metadata", meta ? json_incref(meta) : json_object());
+        st_close(&f);
+    }
+    json_object_set_new(o, "elements", types);
+    json_object_set_new(o, "bytes", json_integer(bytes));
+    json_object_set_new(o, "tensors", list);
+    return verdict(o, whole, why);
+}
+
+static int huggingface_files(const char *path, json_t *types, json_int_t *tensors, json_int_t *bytes, char why[WHY])
+{
+    int dir = file_open_dir(AT_FDCWD, path, 0, why), whole = dir >= 0, files = 0;
+    DIR *d = whole ? opendir(path) : NULL;
+    for (struct dirent *e; whole && d && (e = readdir(d));) {
+        const char *dot = strrchr(e->d_name, '.');
+        if (dot && !strcmp(dot, ".safetensors")) {
+            whole = count_file(dir, e->d_name, types, tensors, bytes, why);
+            files++;
+        }
+    }
+    if (d)
+        closedir(d);
+    if (dir >= 0)
+        close(dir);
+    return whole && !files ? file_why(why, "there is no .safetensors file") : whole;
+}
+
+static json_t *huggingface(const char *path)
+{
+    json_t *o = report("huggingface", path), *types = json_object(), *hf = NULL;
+    json_int_t tensors = 0, bytes = 0;
+    char why[WHY], reason[WHY];
+    const HfFamily *family = NULL;
+    int64_t n;
+    int whole = huggingface_files(path, types, &tensors, &bytes, why);
+    char *file = xasprintf("%s/config.json", path), *text = file_read_text(AT_FDCWD, file, 0, 1 << 26, &n, reason);
+    if (text)
+        hf = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
+    if (whole && !json_is_object(hf))
+        whole = file_why(why, "config.json is not a JSON object");
+    const Config *cfg = json_is_object(hf) ? hf_read_config(hf, &family, reason) : NULL;
+    json_t *type = json_object_get(hf, "model_type");
+    json_object_set_new(o, "model_type", json_is_string(type) ? json_incref(type) : json_null());
+    json_object_set_new(o, "can_import", json_boolean(cfg != NULL));
+    if (!cfg && json_is_object(hf))
+        json_object_set_new(o, "cannot_express", json_string(reason));
+    json_object_set_new(o, "tensors", json_integer(tensors));
+    json_object_set_new(o, "elements", types);
+    json_object_set_new(o, "bytes", json_integer(bytes));
+    json_decref(hf);
+    free(text);
+    free(file);
+    return verdict(o, whole, why);
+}
+
+/* ---- what it is, and how it is shown */
+
+static json_t *inspect(const char *path)
+{
+    size_t n = strlen(path);
+    if (!is_dir(path))
+        return n > 12 && !strcmp(path + n - 12, ".safetensors") ? safetensors(path) : NULL;
+    if (has(path, MANIFEST) || has(path, "model-00000.safetensors"))
+        return checkpoint(path);
+    if (has(path, "config.json"))
+        return huggingface(path);
+    return has(path, "checkpoints") || has(path, "metrics.jsonl") ? run_directory(path) : NULL;
+}
+
+/* One line a key; objects as "F32 1234, BF16 56"; lists of objects one a line. */
+static void show(FILE *f, const json_t *o, int indent)
+{
+    const char *key, *k;
+    json_t *v, *e;
+    size_t i;
+    json_object_foreach((json_t *)o, key, v) {
+        if (!strcmp(key, "path") || !strcmp(key, "why") || json_is_null(v))
+            continue;
+        fprintf(f, "%*s%-18s", indent, "", key);
+        if (json_is_true(v) || json_is_false(v))
+            fprintf(f, "%s%s%s", json_is_true(v) ? "yes" : "no", json_is_true(v) || strcmp(key, "whole") ? "" : ": ",
+                    json_is_true(v) || strcmp(key, "whole") ? "" : json_string_value(json_object_get(o, "why")));
+        else if (json_is_string(v))
+            fputs(json_string_value(v), f);
+        else if (json_is_integer(v))
+            fprintf(f, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+        else if (json_is_object(v)) {
+            i = 0;
+            json_object_foreach(v, k, e)
+                if (json_is_integer(e))
+                    fprintf(f, "%s%s %" JSON_INTEGER_FORMAT, i++ ? ", " : "", k, json_integer_value(e));
+                else if (json_is_string(e))
+                    fprintf(f, "%s%s %s", i++ ? ", " : "", k, json_string_value(e));
+        }
+        json_array_foreach(v, i, e) {
+            const char *name = json_string_value(json_is_string(e) ? e : json_object_get(e, "path"));
+            if (json_object_get(e, "whole")) {
+                fprintf(f, "%s%s\n", i ? "" : "\n", name);
+                show(f, e, indent + 4);
+            } else if (json_is_object(e)) {
+                char *line = json_dumps(e, JSON_COMPACT);
+                fprintf(f, "%s%*s%s", i ? "\n" : "", i ? indent + 18 : 0, "", line);
+                free(line);
+            } else {
+                fprintf(f, "%s%s", i ? ", " : "", name);
+            }
+        }
+        if (!(json_is_array(v) && json_object_get(json_array_get(v, 0), "whole")))
+            fputc('\n', f);
+    }
+}
+
+int command_inspect(int argc, char **argv)
+{
+    Args args = args_open("inspect", argc, argv);
+    int json = args_flag(&args, "--json");
+    const char *path = args_next(&args, "PATH, a corpus, checkpoint, run directory or safetensors file");
+    args_end(&args, 0);
+    json_t *o = inspect(path);
+    if (!o)
+        return corpus_inspect(path, stdout, json);
+    int whole = json_is_true(json_object_get(o, "whole"));
+    if (json) {
+        json_dumpf(o, stdout, JSON_INDENT(2));
+        putchar('\n');
+    } else {
+        printf("%s\n", path);
+        show(stdout, o, 2);
+    }
+    json_decref(o);
+    return whole ? EXIT_DONE : EXIT_COMPARE;
+}
