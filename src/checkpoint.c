@@ -87,7 +87,7 @@ static void compare_keys(Diff *d, const Config *cfg, const json_t *state)
         return;
     for (size_t i = 0; i < sizeof shape_keys / sizeof *shape_keys - (size_t)!learned; i++) {
         char *then = config_text(saved, shape_keys[i].option), *now = config_text(cfg, shape_keys[i].option);
-        if (strcmp(then, now))
+        if (saved->given[shape_keys[i].option] && strcmp(then, now))
             differs(d, "%s is %s there, %s here", shape_keys[i].name, then, now);
         free(then);
         free(now);

@@ -542,9 +542,10 @@ static void load_other(void *arg)
 
 static void other_model(void)
 {
-    static const char saved[] = "model:\n  num_layers: 2\n  hidden_size: 64\n  num_attention_heads: 4\n  vocab_size: 257\n";
+    static const char saved[] = "model:\n  num_layers: 2\n  hidden_size: 64\n  num_attention_heads: 4\n  vocab_size: 257\n"
+                                "  untie_embeddings_and_output_weights: false\n";
     static const char *const words[] = {"num_layers is 2 there, 4 here", "hidden_size is 64 there, 96 here",
-        "num_attention_heads is 4 there, 8 here", "vocab_size is 257 there, 300 here", "untie_embeddings",
+        "num_attention_heads is 4 there, 8 here", "vocab_size is 257 there, 300 here", "untie_embeddings_and_output_weights is false there, true here",
         "layer.weight is [12, 10] there, [2, 2] here", "absent is not there", "change:"};
     static Model m;
     Config cfg = base_config();
