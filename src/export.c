@@ -107,10 +107,23 @@ static void write_shard(Source *s, int dir, const char *name, const Item *item, 
     free(t);
 }
 
+/* Reals with 15 digits where that loses nothing: 1e-06 and not 9.9999999999999995e-07. */
+static char *json_text(const json_t *j)
+{
+    char *text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
+    BUG_ON(!text);
+    json_t *back = json_loads(text, 0, NULL);
+    if (!json_equal(back, j)) {
+        free(text);
+        text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+    }
+    json_decref(back);
+    return text;
+}
+
 static void write_json(int dir, const char *name, json_t *j)
 {
-    char why[WHY], *dump = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS);
-    BUG_ON(!dump);
+    char why[WHY], *dump = json_text(j);
     char *text = xasprintf("%s\n", dump);
     int64_t n = (int64_t)strlen(text);
     int fd = file_create(dir, name, 1, why);
