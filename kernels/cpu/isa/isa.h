@@ -271,7 +271,7 @@ REAL *FN(row_buf)(Device *d, int thread, int slot);
  *   activations   philox(key, column / 4 | position << 32, sample)              i = column of the whole row
  *   attention     philox(key, key position / 4 | query position << 32, sample << 16 | head)  i = key position
  * is at least p * 2^32. */
-static inline uint32_t dropout_limit(double p) { return (uint32_t)ceil(p * 0x1p32); }
+static inline uint32_t dropout_limit(double p) { return (uint32_t)fmin(ceil(p * 0x1p32), 0xffffffffp0); }
 
 #define X(name, args) void FN(cpu_##name) args;
 OPS(X)
