@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +14,7 @@
 #define PIECE ((int64_t)1 << 30)          /* tokens of a stream's longest sequence: offsets stay below 2^31 */
 #define IDX_HEAD 34
 #define SHARD_HEAD 1024
+#define REMAKE "; change: make the pair again"
 
 /* Sets *why once; always 0, so that `return fail(...)` reads as what it is. */
 static int fail(char **why, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -38,7 +38,10 @@ const char *token_type_name(TokenType t)
 
 /* ---- one file ---- */
 
-static int64_t stamp(const struct stat *s) { return (int64_t)s->st_mtim.tv_sec * 1000000000 + s->st_mtim.tv_nsec; }
+static int64_t stamp(const struct stat *s)
+{
+    return (int64_t)s->st_mtim.tv_sec * 1000000000 + s->st_mtim.tv_nsec;
+}
 
 static int token_open(TokenFile *f, const char *path, char **why)
 {
@@ -75,8 +78,7 @@ static int token_unchanged(const TokenFile *f, char **why)
         what = s.st_size < f->size ? "was truncated" : "has grown";
     else if (stamp(&s) != f->changed)
         what = "was written to";
-    return !what || fail(why, "%s: %s since this run opened it; change: restore the file and resume from the last "
-                         "checkpoint", f->path, what);
+    return !what || fail(why, "%s: %s since the run opened it; change: restore it and resume", f->path, what);
 }
 
 static int token_bytes(const TokenFile *f, void *to, int64_t at, int64_t bytes, char **why)
@@ -133,36 +135,32 @@ static int idx_header(Corpus *c, char **why)
     TokenFile *x = &c->index, *bin = &c->file[0];
     unsigned char h[64];
     int64_t n = peek(x, h), s, d, need;
-    if (n < 9 && x->size < 9)
-        return fail(why, "%s: needs at least %d bytes, has %" PRId64 "; change: make the pair again", x->path, IDX_HEAD,
-                    x->size);
+    if (x->size < 9)
+        return fail(why, "%s: needs at least %d bytes, has %ld" REMAKE, x->path, IDX_HEAD, x->size);
     if (memcmp(h, "MMIDIDX\0\0", 9))
-        return fail(why, "%s: is not a Megatron index (no MMIDIDX at its start); it looks like %s; change: correct "
+        return fail(why, "%s: does not start with MMIDIDX as a Megatron index; it looks like %s; change: "
                     "data_path", x->path, looks_like(h, n));
     if (n < IDX_HEAD)
-        return fail(why, "%s: needs at least %d bytes, has %" PRId64 "; change: make the pair again", x->path, IDX_HEAD,
-                    x->size);
+        return fail(why, "%s: needs at least %d bytes, has %ld" REMAKE, x->path, IDX_HEAD, x->size);
     if (u64_at(h + 9) != 1)
-        return fail(why, "%s: index version %" PRIu64 ", only 1 is known; change: make the pair again", x->path,
-                    u64_at(h + 9));
+        return fail(why, "%s: index version %lu, only 1 is known" REMAKE, x->path, u64_at(h + 9));
     static const char *const other[] = {"none", "u8", "i8", "i16", "i32", "i64", "f64", "f32", "u16"};
     if (h[17] != TOKEN_U8 && h[17] != TOKEN_U16 && h[17] != TOKEN_I32)
-        return fail(why, "%s: dtype code %d (%s) is not one of token ids: 1 u8, 8 u16, 4 i32; change: tokenize again "
-                    "into one of these", x->path, h[17], h[17] < 9 ? other[h[17]] : "unknown");
+        return fail(why, "%s: dtype code %d (%s) is not one of token ids: 1 u8, 8 u16, 4 i32; change: "
+                    "tokenize into one of these", x->path, h[17], h[17] < 9 ? other[h[17]] : "unknown");
     bin->type = h[17];
     if (u64_at(h + 18) > INT64_MAX || u64_at(h + 26) > INT64_MAX ||
         __builtin_mul_overflow(s = (int64_t)u64_at(h + 18), 12, &need) ||
         __builtin_mul_overflow(d = (int64_t)u64_at(h + 26), 8, &n) ||
         __builtin_add_overflow(need, n, &need) || __builtin_add_overflow(need, IDX_HEAD + s, &n))
-        return fail(why, "%s: its header names %" PRIu64 " sequences and %" PRIu64 " documents, which no file can hold; "
-                    "change: make the pair again", x->path, u64_at(h + 18), u64_at(h + 26));
+        return fail(why, "%s: its header names %lu sequences and %lu documents, too many for a file" REMAKE,
+                    x->path, u64_at(h + 18), u64_at(h + 26));
     need += IDX_HEAD;
     if (x->size != need && x->size != need + s)   /* + s: one mode byte a sequence, in multimodal files */
-        return fail(why, "%s: needs %" PRId64 " bytes for %" PRId64 " sequences, has %" PRId64 "; change: make the pair "
-                    "again", x->path, need, s, x->size);
+        return fail(why, "%s: needs %ld bytes for %ld sequences, has %ld" REMAKE, x->path, need, s, x->size);
     if (s > INT32_MAX || d < 1)
-        return fail(why, "%s: %" PRId64 " sequences and %" PRId64 " document entries; at most 2^31-1 and at least 1; "
-                    "change: make the pair again", x->path, s, d);
+        return fail(why, "%s: %ld sequences and %ld document entries; at most 2^31-1 and at least 1" REMAKE,
+                    x->path, s, d);
     c->sequences = s;
     c->documents = d - 1;
     return 1;
@@ -183,23 +181,21 @@ static int idx_sequences(Corpus *c, char **why)
              token_bytes(x, at, IDX_HEAD + 4 * c->sequences + 8 * i, 8 * n, why);
         for (int64_t k = 0; ok && k < n; k++) {
             if (length[k] < 0)
-                ok = fail(why, "%s: sequence %" PRId64 " has length %d; change: make the pair again", x->path, i + k,
-                          length[k]);
+                ok = fail(why, "%s: sequence %ld has length %d" REMAKE, x->path, i + k, length[k]);
             else if (at[k] != end)
-                ok = fail(why, "%s: sequence %" PRId64 " starts at byte %" PRId64 " of the .bin, but the one before it "
-                          "ends at %" PRId64 "; change: make the pair again", x->path, i + k, at[k], end);
+                ok = fail(why, "%s: sequence %ld starts at byte %ld of the .bin, but the one before it "
+                          "ends at %ld" REMAKE, x->path, i + k, at[k], end);
             else if (length[k] > (bin->size - end) / width)
-                ok = fail(why, "%s: needs %" PRId64 " bytes for sequence %" PRId64 " of its index, has %" PRId64
-                          ": it was truncated; change: make the pair again", bin->path,
-                          end + (int64_t)length[k] * width, i + k, bin->size);
+                ok = fail(why, "%s: needs %ld bytes for sequence %ld of its index, has %ld: it was truncated"
+                          REMAKE, bin->path, end + (int64_t)length[k] * width, i + k, bin->size);
             else
                 end += (int64_t)length[k] * width;
             c->longest = ok && length[k] > c->longest ? length[k] : c->longest;
         }
     }
     if (ok && end != bin->size)
-        ok = fail(why, "%s: has %" PRId64 " bytes, its index names %" PRId64 ": the two files do not belong together; "
-                  "change: make the pair again", bin->path, bin->size, end);
+        ok = fail(why, "%s: has %ld bytes, its index names %ld: the two files do not belong together" REMAKE,
+                  bin->path, bin->size, end);
     bin->tokens = c->tokens = end / width;
     free(length);
     free(at);
@@ -218,8 +214,8 @@ static int idx_documents(Corpus *c, char **why)
         for (int64_t k = 0; ok && k < n; before = doc[k++])
             if (doc[k] < before || doc[k] > c->sequences || (i + k == 0 && doc[k]) ||
                 (i + k == d - 1 && doc[k] != c->sequences))
-                ok = fail(why, "%s: document entry %" PRId64 " is %" PRId64 " after %" PRId64 "; entries go from 0 to "
-                          "%" PRId64 "; change: make the pair again", c->index.path, i + k, doc[k], before, c->sequences);
+                ok = fail(why, "%s: document entry %ld is %ld after %ld; entries go from 0 to %ld" REMAKE,
+                          c->index.path, i + k, doc[k], before, c->sequences);
     }
     free(doc);
     return ok;
@@ -251,24 +247,25 @@ static int open_stream(Corpus *c, const char *path, int raw, char **why)
         f->type = TOKEN_U16;
         count = f->size / 2;
         if (n >= 9 && (!memcmp(h, "MMIDIDX\0\0", 9) || u32_at(h) == 20240520 || u32_at(h) == 20240801))
-            return fail(why, "%s: looks like %s, not like bare tokens; change: drop `raw:`", path, looks_like(h, n));
+            return fail(why, "%s: looks like %s; change: drop `raw:`", path, looks_like(h, n));
         if (f->size % 2)
-            return fail(why, "%s: has %" PRId64 " bytes, an odd number, so not u16 tokens; change: correct data_path",
+            return fail(why, "%s: has %ld bytes, an odd number, so not u16 tokens; change: correct data_path",
                         path, f->size);
     } else {
         uint32_t magic = n >= 12 ? u32_at(h) : 0, version = u32_at(h + 4);
         f->start = SHARD_HEAD;
         count = (int32_t)u32_at(h + 8);
         if (magic != 20240520 && magic != 20240801)
-            return fail(why, "%s: has no .idx beside it and no llm.c header; it looks like %s; change: name a corpus, or "
-                        "write raw:%s if these are bare u16 tokens (nanoGPT)", path, looks_like(h, n), path);
+            return fail(why, "%s: has no .idx beside it and no llm.c header; it looks like %s; change: name "
+                        "a corpus, or write raw:%s if these are bare u16 tokens", path, looks_like(h, n),
+                        path);
         if (version != (magic == 20240520 ? 1 : 7))
-            return fail(why, "%s: llm.c shard %u of version %u; known are 20240520 version 1 and 20240801 version 7; "
-                        "change: make the shard again", path, magic, version);
+            return fail(why, "%s: llm.c shard %u of version %u; known are 20240520 version 1 and 20240801 "
+                        "version 7; change: make the shard again", path, magic, version);
         f->type = magic == 20240520 ? TOKEN_U16 : TOKEN_U32;
         int64_t need = SHARD_HEAD + count * type_bytes(f->type);
         if (count < 0 || f->size != need)
-            return fail(why, "%s: needs %" PRId64 " bytes for %" PRId64 " tokens, has %" PRId64 "; change: make the shard "
+            return fail(why, "%s: needs %ld bytes for %ld tokens, has %ld; change: make the shard "
                         "again", path, need, count, f->size);
     }
     f->tokens = count;
@@ -317,7 +314,8 @@ static int open_streams(Corpus *c, const char *spec, char **why)
     const char *pattern = spec + (raw ? 4 : 0);
     const char *kind = raw ? "raw" : "llm.c";
     if (c->kind && strcmp(c->kind, kind))
-        return fail(why, "%s: %s and %s files cannot form one stream; change: give them weights", spec, c->kind, kind);
+        return fail(why, "%s: %s and %s files cannot form one stream; change: give them weights", spec,
+                    c->kind, kind);
     c->kind = kind;
     if (exists(pattern, "") || !strpbrk(pattern, "*?["))
         return open_stream(c, pattern, raw, why);
@@ -345,7 +343,7 @@ Corpus *corpus_open(int specs, const char *const *spec, char **why)
     for (int i = 0; ok && i < specs; i++) {
         char *prefix = pair_prefix(spec[i]);
         if (prefix && specs > 1)
-            ok = fail(why, "%s: a Megatron pair cannot be part of a stream of files; change: give each its weight", spec[i]);
+            ok = fail(why, "%s: a Megatron pair cannot be part of a stream; change: give weights", spec[i]);
         else
             ok = prefix ? open_megatron(c, prefix, why) : open_streams(c, spec[i], why);
         free(prefix);

@@ -15,7 +15,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-typedef enum { TOKEN_U8 = 1, TOKEN_I32 = 4, TOKEN_U16 = 8, TOKEN_U32 = 100 } TokenType;   /* .idx codes; U32 llm.c only */
+/* Codes of the .idx; TOKEN_U32 is llm.c's alone. */
+typedef enum { TOKEN_U8 = 1, TOKEN_I32 = 4, TOKEN_U16 = 8, TOKEN_U32 = 100 } TokenType;
 
 typedef struct {
     char *path;
@@ -32,13 +33,14 @@ typedef struct {
     TokenFile *file;            /* megatron: one, the .bin */
     TokenFile index;            /* megatron: the .idx; fd < 0 otherwise */
     int64_t sequences;          /* rows of the .idx; 0 for a stream */
-    int64_t documents, tokens, longest;   /* longest: tokens of the longest sequence, or of the longest file */
+    int64_t documents, tokens;
+    int64_t longest;            /* tokens of the longest sequence, of a stream's longest file */
 } Corpus;
 
 /* Opens and checks everything but the tokens themselves: sizes, magic numbers, every length and pointer.
  * A spec is a prefix (or either file) of a megatron pair, an llm.c shard, a glob pattern of shards, or
- * `raw:` and a file or pattern of bare u16 tokens. Several specs make one stream; a megatron pair stands alone.
- * NULL and *why when something is wrong. */
+ * `raw:` and a file or pattern of bare u16 tokens. Several specs make one stream; a megatron pair stands
+ * alone. NULL and *why when something is wrong. */
 Corpus *corpus_open(int specs, const char *const *spec, char **why);
 void corpus_close(Corpus *c);
 

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "corpus.h"
 #include "base.h"
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,10 +29,10 @@ static int bad_token(const Corpus *c, int file, int64_t token, int32_t id, int64
     int64_t sequence = 0, offset = token;
     if (c->sequences && !locate(c, token, &sequence, &offset, why))
         return 0;
-    char *where = c->sequences ? xasprintf("document %" PRId64 ", token %" PRId64, sequence, offset)
-                               : xasprintf("token %" PRId64, token);
-    *why = xasprintf("%s: %s is id %" PRId64 ", the vocabulary has %" PRId64 "; change: vocab_size or the tokenizer that made "
-                     "the corpus", c->file[file].path, where,
+    char *where = c->sequences ? xasprintf("document %ld, token %ld", sequence, offset)
+                               : xasprintf("token %ld", token);
+    *why = xasprintf("%s: %s is id %ld, the vocabulary has %ld; change: vocab_size, or the tokenizer that "
+                     "made the corpus", c->file[file].path, where,
                      c->file[file].type == TOKEN_U32 ? (int64_t)(uint32_t)id : (int64_t)id, vocab);
     free(where);
     return 0;
@@ -121,13 +120,13 @@ int corpus_inspect(const char *spec, FILE *out, int json)
     } else {
         fprintf(out, "%s\n  kind        corpus%s%s\n", spec, c ? ", " : "", c ? c->kind : "");
         if (c) {
-            fprintf(out, "  documents   %" PRId64 "%s\n  tokens      %" PRId64 " of %s in %d file%s\n", c->documents,
-                    c->sequences ? "" : " (one a file)", c->tokens, token_type_name(c->file[0].type), c->files,
-                    c->files > 1 ? "s" : "");
-            fprintf(out, "  longest     %" PRId64 " tokens\n", c->longest);
+            fprintf(out, "  documents   %ld%s\n  tokens      %ld of %s in %d file%s\n", c->documents,
+                    c->sequences ? "" : " (one a file)", c->tokens, token_type_name(c->file[0].type),
+                    c->files, c->files > 1 ? "s" : "");
+            fprintf(out, "  longest     %ld tokens\n", c->longest);
         }
         if (whole)
-            fprintf(out, "  token ids   %" PRId64 " to %" PRId64 "\n  whole       yes\n", range.least, range.most);
+            fprintf(out, "  token ids   %ld to %ld\n  whole       yes\n", range.least, range.most);
         else
             fprintf(out, "  whole       no: %s\n", why);
     }

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "dataset.h"
 #include "base.h"
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +32,8 @@ uint32_t random_u32(RandomState *r)
     return y ^ y >> 18;
 }
 
-/* What is drawn does not depend on what is swapped: places are drawn AHEAD at a time and fetched, then the swaps find
- * them in the cache. 10 million elements: 165 ns an element without, 12 with. */
+/* What is drawn does not depend on what is swapped: places are drawn AHEAD at a time and fetched, then the
+ * swaps find them in the cache. 10 million elements: 165 ns an element without, 12 with. */
 #define AHEAD 128
 
 void random_shuffle(RandomState *r, uint32_t *a, int64_t n)
@@ -95,25 +94,28 @@ static void sample_index(Dataset *d)
     }
 }
 
-int dataset_open(Dataset *d, const Corpus *c, double from, double to, int64_t wanted, int64_t seq, uint32_t seed,
-                 char **why)
+int dataset_open(Dataset *d, const Corpus *c, double from, double to, int64_t wanted, int64_t seq,
+                 uint32_t seed, char **why)
 {
     *d = (Dataset){.corpus = c, .seq = seq, .wanted = wanted, .epochs = 1};
     if (!window_open(&d->window, c, from, to, why))
         return 0;
     int64_t per_epoch = d->window.tokens, total = 0, need = 0;
     if (per_epoch < seq + 1) {
-        *why = xasprintf("%s: the share %.6g to %.6g of its %" PRId64 " %s holds %" PRId64 " tokens, fewer than the %"
-                         PRId64 " of one sample; change: split, a larger corpus, or a smaller seq_length", c->name, from, to,
-                         c->sequences ? c->sequences : c->tokens, c->sequences ? "sequences" : "tokens", per_epoch, seq + 1);
+        *why = xasprintf("%s: the share %.6g to %.6g of its %ld %s holds %ld tokens, fewer than the %ld of "
+                         "one sample; change: split, a larger corpus, or a smaller seq_length", c->name, from,
+                         to, c->sequences ? c->sequences : c->tokens, c->sequences ? "sequences" : "tokens",
+                         per_epoch, seq + 1);
         return 0;
     }
-    int large = wanted > 0 && __builtin_mul_overflow(wanted, seq, &need);
+    if (wanted > 0 && __builtin_mul_overflow(wanted, seq, &need))
+        need = INT64_MAX;
     d->epochs = need / per_epoch + 1;   /* the least n with n * per_epoch >= need + 1 */
-    if (large || __builtin_mul_overflow(d->window.count, d->epochs, &d->documents) || d->documents > INT32_MAX ||
-        __builtin_mul_overflow(per_epoch, d->epochs, &total) || (total - 1) / seq >= (int64_t)UINT32_MAX - 1) {
-        *why = xasprintf("%s: %" PRId64 " epochs of %" PRId64 " sequences are more than the index can number (2^31-1 "
-                         "sequences, 2^32-2 samples); change: fewer train_iters or a larger seq_length", c->name,
+    if (__builtin_mul_overflow(d->window.count, d->epochs, &d->documents) || d->documents > INT32_MAX ||
+        __builtin_mul_overflow(per_epoch, d->epochs, &total) ||
+        (total - 1) / seq >= (int64_t)UINT32_MAX - 1) {
+        *why = xasprintf("%s: %ld epochs of %ld sequences are more than the index can number (2^31-1 "
+                         "sequences, 2^32-2 samples); change: fewer steps or a larger seq_length", c->name,
                          d->epochs, d->window.count);
         return 0;
     }
@@ -187,8 +189,8 @@ int split_parse(const char *text, double edges[4], char **why)
         p++;
     }
     if (*p || n == 3 || !(sum > 0) || !isfinite(sum)) {
-        *why = xasprintf("split '%s' is not one to three numbers >= 0 with commas and a sum above 0; change: for "
-                         "example 969, 30, 1", text);
+        *why = xasprintf("split '%s' is not one to three numbers >= 0 with commas and a sum above 0; change: "
+                         "split, for example '969, 30, 1'", text);
         return 0;
     }
     edges[0] = 0;
@@ -224,7 +226,8 @@ static void normalize(double *w, int n)
         w[i] /= sum;
 }
 
-void blend_order(int sets, const double *weights, const int64_t *limit, int64_t n, int16_t *which, uint32_t *nth)
+void blend_order(int sets, const double *weights, const int64_t *limit, int64_t n, int16_t *which,
+                 uint32_t *nth)
 {
     int64_t *used = xcalloc((size_t)sets, 8);
     for (int64_t k = 0; k < n; k++) {
@@ -252,7 +255,8 @@ static int number(const char *s, double *x)
 }
 
 /* data_path -> specs, and weights[] or NULL. */
-static int parse_path(int n, const char *const *path, int *sets, const char **spec, double **weights, char **why)
+static int parse_path(int n, const char *const *path, int *sets, const char **spec, double **weights,
+                      char **why)
 {
     double x;
     int weighted = n > 1 && number(path[0], &x);
@@ -263,15 +267,15 @@ static int parse_path(int n, const char *const *path, int *sets, const char **sp
         return 1;
     }
     if (n % 2) {
-        *why = xasprintf("data_path starts with a weight but has %d entries; change: weights and prefixes in turn, "
-                         "[0.3, a, 0.7, b]", n);
+        *why = xasprintf("data_path starts with a weight but has %d entries; change: weights and prefixes in "
+                         "turn, [0.3, a, 0.7, b]", n);
         return 0;
     }
     *weights = xcalloc((size_t)*sets, 8);
     for (int i = 0; i < *sets; i++) {
         if (!number(path[2 * i], &x) || !isfinite(x) || x <= 0) {
-            *why = xasprintf("data_path: '%s' before '%s' is not a weight above 0; change: weights and prefixes in turn, "
-                             "[0.3, a, 0.7, b]", path[2 * i], path[2 * i + 1]);
+            *why = xasprintf("data_path: '%s' before '%s' is not a weight above 0; change: weights and "
+                             "prefixes in turn, [0.3, a, 0.7, b]", path[2 * i], path[2 * i + 1]);
             return 0;
         }
         (*weights)[i] = x;
@@ -293,8 +297,8 @@ static int open_corpora(Blend *b, int n, const char **spec, int joined, char **w
     return 1;
 }
 
-/* Who gives sample k. Weighted sets were built 0.5% larger than their share, which covers what greedy rounding
- * adds; without weights every set gives at most what it has. */
+/* Who gives sample k. Weighted sets were built 0.5% larger than their share, which covers what greedy
+ * rounding adds; without weights every set gives at most what it has. */
 static int mix(Blend *b, double *weights, int64_t wanted, char **why)
 {
     int n = b->corpora;
@@ -309,8 +313,8 @@ static int mix(Blend *b, double *weights, int64_t wanted, char **why)
     b->samples = weights || wanted < 0 || wanted > sum ? sum : wanted;
     int ok = weights || wanted <= sum;
     if (!ok)
-        *why = xasprintf("without weights each corpus of data_path is used once, %" PRId64 " samples in all, but the run "
-                         "needs %" PRId64 "; change: give weights ([1, a, 1, b]), or fewer steps", sum, wanted);
+        *why = xasprintf("without weights each corpus of data_path is used once, %ld samples in all, but the "
+                         "run needs %ld; change: give weights ([1, a, 1, b]), or fewer steps", sum, wanted);
     if (ok) {
         b->which = xcalloc((size_t)b->samples, sizeof *b->which);
         b->nth = xcalloc((size_t)b->samples, sizeof *b->nth);
@@ -321,8 +325,8 @@ static int mix(Blend *b, double *weights, int64_t wanted, char **why)
     return ok;
 }
 
-int blend_open(Blend *b, int n, const char *const *path, const char *split, int which, int64_t wanted, int64_t seq,
-               uint32_t seed, char **why)
+int blend_open(Blend *b, int n, const char *const *path, const char *split, int which, int64_t wanted,
+               int64_t seq, uint32_t seed, char **why)
 {
     static const char *const name[] = {"training", "validation", "testing"};
     double edges[4], *weights = NULL;

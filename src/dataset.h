@@ -39,8 +39,8 @@ typedef struct {
 
 /* The part [from, to) of a corpus as at least `wanted` samples; wanted < 0: as many as one epoch gives. 0 and
  * *why: fewer tokens than one sample needs, an index too large for its integers, a failing read. */
-int dataset_open(Dataset *d, const Corpus *c, double from, double to, int64_t wanted, int64_t seq, uint32_t seed,
-                 char **why);
+int dataset_open(Dataset *d, const Corpus *c, double from, double to, int64_t wanted, int64_t seq,
+                 uint32_t seed, char **why);
 void dataset_close(Dataset *d);
 
 /* Text of the k-th sample, out[seq + 1]. 0 and *why on a failing read. Thread-safe. */
@@ -62,10 +62,10 @@ typedef struct {
 } Blend;
 
 /* data_path as the config has it: one spec; specs (each corpus used once, in proportion to its size, except
- * that streams become one); or weights > 0 and specs in turn. split is 0 train, 1 validation, 2 test; the rest as
- * for dataset_open, for every corpus. */
-int blend_open(Blend *b, int n, const char *const *path, const char *split, int which, int64_t wanted, int64_t seq,
-               uint32_t seed, char **why);
+ * that streams become one); or weights > 0 and specs in turn. split is 0 train, 1 validation, 2 test; the
+ * rest as for dataset_open, for every corpus. */
+int blend_open(Blend *b, int n, const char *const *path, const char *split, int which, int64_t wanted,
+               int64_t seq, uint32_t seed, char **why);
 void blend_close(Blend *b);
 
 /* Text of sample k, out[seq + 1]; *set its corpus's number, may be NULL. As dataset_read. */
@@ -76,5 +76,6 @@ int64_t blend_epochs(const Blend *b);
 
 /* which[n], nth[n] by the greedy rule with normalised weights[sets]; limit[i] >= 0 bounds set i's samples
  * (exhaustive variant), limit NULL: none. */
-void blend_order(int sets, const double *weights, const int64_t *limit, int64_t n, int16_t *which, uint32_t *nth);
+void blend_order(int sets, const double *weights, const int64_t *limit, int64_t n, int16_t *which,
+                 uint32_t *nth);
 #endif

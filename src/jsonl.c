@@ -1,6 +1,7 @@
 #include "jsonl.h"
 #include <string.h>
 
+#define UNCLOSED "an object without ',' or '}'"
 #define DEPTH 256   /* of nested values: a line may be hostile, the stack is finite */
 
 typedef struct {
@@ -29,8 +30,9 @@ static int expect(Scan *s, char c, const char *what)
     return 1;
 }
 
-/* Bytes from p on that stand for themselves: ASCII but quote, backslash and control. Eight at a time: a byte's top
- * bit comes up in `stop` where it is one of those (a borrow can only mark bytes after a true one). */
+/* Bytes from p on that stand for themselves: ASCII but quote, backslash and control. Eight at a time: a
+ * byte's top bit comes up in `stop` where it is one of those (a borrow can only mark bytes after a true
+ * one). */
 static int64_t plain_run(const unsigned char *p, const unsigned char *end)
 {
     const uint64_t ones = 0x0101010101010101ull, high = ones << 7;
@@ -200,6 +202,8 @@ static int value(Scan *s, int depth);
 /* What stands between brackets: items with commas. */
 static int items(Scan *s, char close, int depth)
 {
+    if (depth > DEPTH)
+        return bad(s, "more than 256 levels of nesting");
     space(s);
     if (s->p < s->end && *s->p == close) {
         s->p++;
@@ -221,7 +225,7 @@ static int items(Scan *s, char close, int depth)
             s->p++;
             continue;
         }
-        return expect(s, close, close == '}' ? "an object without ',' or '}'" : "an array without ',' or ']'");
+        return expect(s, close, close == '}' ? UNCLOSED : "an array without ',' or ']'");
     }
 }
 
@@ -232,8 +236,8 @@ static int value(Scan *s, int depth)
         return bad(s, "an end where a value should be");
     switch (*s->p) {
     case '"': s->p++; return string(s, NULL) >= 0;
-    case '{': s->p++; return depth < DEPTH ? items(s, '}', depth + 1) : bad(s, "more than 256 levels of nesting");
-    case '[': s->p++; return depth < DEPTH ? items(s, ']', depth + 1) : bad(s, "more than 256 levels of nesting");
+    case '{': s->p++; return items(s, '}', depth + 1);
+    case '[': s->p++; return items(s, ']', depth + 1);
     case 't': return word(s, "true");
     case 'f': return word(s, "false");
     case 'n': return word(s, "null");
@@ -244,7 +248,7 @@ static int value(Scan *s, int depth)
 /* One field of the outermost object. */
 static int field(Scan *s, const char *key, char *out, int64_t *length)
 {
-    char *name = *length < 0 ? out : NULL;   /* names are short-lived guests of `out` until the text is there */
+    char *name = *length < 0 ? out : NULL;   /* names are guests of `out` until the text is there */
     space(s);
     if (!expect(s, '"', "a field without a name in quotes"))
         return 0;
@@ -284,7 +288,7 @@ int64_t jsonl_text(const char *line, int64_t bytes, const char *key, char *out, 
         if (more)
             s.p++;
         else
-            ok = expect(&s, '}', "an object without ',' or '}'");
+            ok = expect(&s, '}', UNCLOSED);
     }
     space(&s);
     if (ok && s.p < s.end)

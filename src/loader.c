@@ -3,7 +3,6 @@
 #include "base.h"
 #include "dataset.h"
 #include "tokenizer.h"
-#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -28,14 +27,14 @@ struct Loader {
     double waited;
 
     /* Batch number q of the present run of calls lives in slot q % SLOTS. The caller holds q = taken - 1; the
-     * thread writes q = made while made - taken < SLOTS - 1. A jump starts a new run of calls: `turn` changes, and
-     * what the thread was reading for the old one is not counted. All under the lock. */
+     * thread writes q = made while made - taken < SLOTS - 1. A jump starts a new run of calls: `turn`
+     * changes, and what the thread was reading for the old one is not counted. All under the lock. */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     Slot slot[SLOTS];
     int64_t made, taken, turn;
-    int64_t next, n;               /* first sample of batch `made`; samples of a batch, all ranks; 0: none wanted */
+    int64_t next, n;               /* first sample of batch `made`; samples of a batch, all ranks; 0: none */
     int ending;
 };
 
@@ -83,8 +82,8 @@ static char *check_ids(const Loader *l, int64_t k, int set)
         i++;
     const Dataset *d = &l->blend.set[set];
     dataset_where(d, l->blend.nth ? l->blend.nth[k] : k, i, &sequence, &offset);
-    return xasprintf("%s: document %" PRId64 ", token %" PRId64 " (sample %" PRId64 " of the run) is id %d, the vocabulary "
-                     "has %" PRId64 "; change: vocab_size or the tokenizer that made the corpus", d->corpus->name,
+    return xasprintf("%s: document %ld, token %ld (sample %ld of the run) is id %d, the vocabulary "
+                     "has %ld; change: vocab_size or the tokenizer that made the corpus", d->corpus->name,
                      sequence, offset, k, l->text[i], l->vocab);
 }
 
@@ -179,10 +178,11 @@ static void check_corpus(Loader *l, const Corpus *c)
     for (int f = 0; f < c->files; f++) {
         bytes += c->file[f].size;
         if (c->file[f].type == TOKEN_U16 && l->vocab > 65536)
-            die(EXIT_DATA, "data", "%s: holds u16 tokens, which cannot name %" PRId64 " ids; change: vocab_size, or "
+            die(EXIT_DATA, "data", "%s: holds u16 tokens, which cannot name %ld ids; change: vocab_size, or "
                 "tokenize again", c->file[f].path, l->vocab);
     }
-    if ((bytes < SCAN_BYTES && !corpus_scan(c, l->vocab, &range, &why)) || !corpus_fingerprint(c, &print, &why))
+    if ((bytes < SCAN_BYTES && !corpus_scan(c, l->vocab, &range, &why)) ||
+        !corpus_fingerprint(c, &print, &why))
         die(EXIT_DATA, "data", "%s", why);
     l->fingerprint = hash64(&print, sizeof print, l->fingerprint);
 }
@@ -197,11 +197,11 @@ Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank
                   .reset_position = cfg->reset_position_ids, .mask_eod = cfg->eod_mask_loss};
     if (!cfg->data_path.n)
         die(EXIT_DATA, "data", "data_path is empty; change: name a corpus (`train tokenize` makes one)");
-    if (!blend_open(&l->blend, cfg->data_path.n, cfg->data_path.v, cfg->split, split, samples, cfg->seq_length,
-                    (uint32_t)cfg->seed, &why))
+    if (!blend_open(&l->blend, cfg->data_path.n, cfg->data_path.v, cfg->split, split, samples,
+                    cfg->seq_length, (uint32_t)cfg->seed, &why))
         die(EXIT_DATA, "data", "%s", why);
     if (split == SPLIT_TRAIN && cfg->max_epochs != CFG_ABSENT && loader_epochs(l) > cfg->max_epochs)
-        die(EXIT_DATA, "data", "the run needs %" PRId64 " epochs of its corpus, max_epochs is %" PRId64 "; change: "
+        die(EXIT_DATA, "data", "the run needs %ld epochs of its corpus, max_epochs is %ld; change: "
             "max_epochs, fewer steps, or a larger corpus", loader_epochs(l), cfg->max_epochs);
     for (int i = 0; i < l->blend.corpora; i++)
         check_corpus(l, l->blend.corpus[i]);
@@ -212,7 +212,7 @@ Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     if (pthread_create(&l->thread, NULL, read_ahead, l))
-        die(EXIT_RESOURCE, "thread", "cannot start the loader's thread; change: raise the limit on processes");
+        die(EXIT_RESOURCE, "thread", "cannot start the loader's thread; change: the limit on processes");
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return l;
 }

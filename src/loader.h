@@ -1,9 +1,9 @@
 /* loader -- the microbatches of one data-parallel rank, read ahead by a thread of its own.
  *
- * The global order is sequential: sample number s of the run is the s-th sample of the blend (dataset.h), so a
- * run is resumed by the number of samples it has consumed, in any layout. Microbatch m of a step that starts
- * at `consumed` is the samples [consumed + m * n, consumed + (m + 1) * n) with n = micro_batch_size * dp_size,
- * and data rank r has the r-th of dp_size equal parts of them (Megatron's "single" sampler).
+ * The global order is sequential: sample number s of the run is the s-th sample of the blend (dataset.h), so
+ * a run is resumed by the number of samples it has consumed, in any layout. Microbatch m of a step that
+ * starts at `consumed` is the samples [consumed + m * n, consumed + (m + 1) * n) with n = micro_batch_size *
+ * dp_size, and data rank r has the r-th of dp_size equal parts of them (Megatron's "single" sampler).
  *
  * The tokens are checked against the vocabulary: all of them at open in corpora under 1 GiB, those of each
  * microbatch always. The files must stay as they were at open. All failures die with EXIT_DATA, in the thread
@@ -15,9 +15,9 @@
 typedef struct {
     int64_t batch, seq;         /* B samples of S = seq_length tokens */
     int32_t *tokens, *labels;   /* [B * S]; labels[i] follows tokens[i] in the text */
-    int32_t *position;          /* [B * S] 0 .. S-1; with reset_position_ids from 0 after each end-of-document token */
-    int32_t *doc_start;         /* [B * S] position in the sample (0 .. S-1) where the document of this token starts;
-                                   NULL unless reset_attention_mask. An end-of-document token ends its document */
+    int32_t *position;          /* [B * S] 0 .. S-1; with reset_position_ids from 0 again in each document */
+    int32_t *doc_start;         /* [B * S] place in the sample (0 .. S-1) where this token's document starts;
+                                   NULL unless reset_attention_mask. End-of-document ends its document */
     float *loss_mask;           /* [B * S] 1; with eod_mask_loss 0 where the token is end-of-document */
     int64_t *sample;            /* [B] sample number in the run's global order */
 } Batch;
@@ -36,7 +36,7 @@ void loader_close(Loader *l);
 const Batch *loader_get(Loader *l, int64_t first, int64_t n);
 
 double loader_wait_seconds(const Loader *l);   /* time blocked in loader_get so far */
-int64_t loader_samples(const Loader *l);       /* samples in the order: those asked for, and what the last epoch adds */
+int64_t loader_samples(const Loader *l);       /* those asked for, and what the last epoch has beyond them */
 int64_t loader_epochs(const Loader *l);        /* passes over the corpus (the most-used one of a blend) */
 int64_t loader_tokens(const Loader *l);        /* tokens of one pass over this split of all corpora */
 

@@ -39,8 +39,9 @@ void progress_bar(const char *label, int64_t done, int64_t total, const char *un
     amount(have, (double)done, unit);
     amount(all, (double)total, unit);
     amount(speed, rate, unit);
-    fprintf(stderr, "%s%s [%s] %3.0f%%  %s of %s  %s/s  %.0f s left%s", live ? "\r\x1b[K" : "", label, bar, 100 * part,
-            have, all, speed, rate > 0 ? (double)(total - done) / rate : 0.0, live && done < total ? "" : "\n");
+    double left = rate > 0 ? (double)(total - done) / rate : 0;
+    fprintf(stderr, "%s%s [%s] %3.0f%%  %s of %s  %s/s  %.0f s left%s", live ? "\r\x1b[K" : "", label, bar,
+            100 * part, have, all, speed, left, live && done < total ? "" : "\n");
     fflush(stderr);
     if (done == total)
         current[0] = 0;

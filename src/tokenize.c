@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "tokenize.h"
+#include "args.h"
 #include "base.h"
 #include "file.h"
 #include "jsonl.h"
@@ -9,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
-#include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,9 @@
 #include <unistd.h>
 
 #define ITEM ((int64_t)1 << 20)     /* bytes of JSON lines that one thread takes at a time */
-#define BATCH (32 * ITEM)           /* bytes read before the threads start; a longer line or file makes it longer */
+#define BATCH (32 * ITEM)           /* bytes read before the threads start; more for a longer line or file */
+
+#define FREE_SPACE "; change: free space where PREFIX is"
 
 typedef struct { char *path; int64_t size; int json; } Input;
 
@@ -82,7 +84,7 @@ static void add_input(Job *j, const char *path)
         give_up(j, EXIT_DATA, "text", xasprintf("%s; change: name files of text, or folders of them", why));
     unsigned char h[4] = {0};
     int packed = size >= 4 && file_read_at(fd, path, h, 4, 0, why) &&
-                 ((h[0] == 0x1f && h[1] == 0x8b) || !memcmp(h, "\x28\xb5\x2f\xfd", 4) || !memcmp(h, "BZh", 3) ||
+                 (!memcmp(h, "\x1f\x8b", 2) || !memcmp(h, "\x28\xb5\x2f\xfd", 4) || !memcmp(h, "BZh", 3) ||
                   !memcmp(h, "\xfd" "7zX", 4) || !memcmp(h, "PK\3\4", 4));
     close(fd);
     if (packed)
@@ -106,8 +108,8 @@ static void add_folder(Job *j, const char *path)
         else if (e->fts_info == FTS_F)
             add_input(j, e->fts_path);
         else if (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR || e->fts_info == FTS_NS)
-            give_up(j, EXIT_DATA, "text", xasprintf("%s: cannot read: %s; change: its permissions", e->fts_path,
-                                                    strerror(e->fts_errno)));
+            give_up(j, EXIT_DATA, "text", xasprintf("%s: cannot read: %s; change: its permissions",
+                                                    e->fts_path, strerror(e->fts_errno)));
     }
     if (fts)
         fts_close(fts);
@@ -137,7 +139,7 @@ static int add_document(const Job *j, Item *it, struct Scratch *s, const char *t
     if (j->append)
         s->ids[n++] = j->tokenizer->eod;
     if (n > INT32_MAX) {
-        it->why = xasprintf("a document of %" PRId64 " tokens, at most 2^31-1 fit; change: cut it", n);
+        it->why = xasprintf("a document of %ld tokens, at most 2^31-1 fit; change: cut it", n);
         return 0;
     }
     put_ids(j, it, s->ids, n);
@@ -164,7 +166,8 @@ static void encode_lines(const Job *j, Item *it, struct Scratch *s)
             continue;
         int64_t n = jsonl_text(p, eol - p, j->key, s->text, &what);
         if (n < 0)
-            it->why = xasprintf("%s; change: one JSON object a line with its text in \"%s\" (--json-key)", what, j->key);
+            it->why = xasprintf("%s; change: one JSON object a line, its text in \"%s\" (--json-key)", what,
+                                j->key);
         if (n < 0 || !add_document(j, it, s, s->text, n))
             return;
     }
@@ -205,7 +208,8 @@ static void add_item(Job *j, const Input *in, int64_t at, int64_t bytes)
     j->item[j->items++] = (Item){.in = in, .at = at, .bytes = bytes};
 }
 
-/* Encodes and writes the items. `lines` were before them in a JSON file; returns how many are up to their end. */
+/* Encodes and writes the items. `lines` were before them in a JSON file; returns how many are up to their
+ * end. */
 static int64_t run_batch(Job *j, Pool *pool, int64_t lines)
 {
     char *out;
@@ -222,7 +226,7 @@ static int64_t run_batch(Job *j, Pool *pool, int64_t lines)
     for (int64_t i = 0; i < j->items; lines += j->item[i++].lines) {
         Item *it = &j->item[i];
         if (it->why && it->in->json)
-            give_up(j, EXIT_DATA, "text", xasprintf("%s:%" PRId64 ": %s", it->in->path, lines + it->lines, it->why));
+            give_up(j, EXIT_DATA, "text", xasprintf("%s:%ld: %s", it->in->path, lines + it->lines, it->why));
         if (it->why)
             give_up(j, EXIT_DATA, "text", xasprintf("%s: %s", it->in->path, it->why));
         it->at = j->tokens;
@@ -238,7 +242,7 @@ static int64_t run_batch(Job *j, Pool *pool, int64_t lines)
     pool_run(pool, write_item, j, j->items);
     for (int64_t i = 0; i < j->items; i++)
         if (j->item[i].why)
-            give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: free space where PREFIX is", j->item[i].why));
+            give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s" FREE_SPACE, j->item[i].why));
     j->items = 0;
     if (j->bytes)
         progress_bar("tokenize", j->done, j->bytes, "B");
@@ -260,7 +264,7 @@ static int open_input(Job *j, const Input *in)
     int fd = file_open(AT_FDCWD, in->path, 0, &size, why);
     if (fd < 0 || size != in->size)
         give_up(j, EXIT_DATA, "text", fd < 0 ? xasprintf("%s; change: check the file", why)
-                                             : xasprintf("%s: its size changed meanwhile; change: run again", in->path));
+                                             : xasprintf("%s: has changed; change: run again", in->path));
     return fd;
 }
 
@@ -276,7 +280,9 @@ static void run_json(Job *j, Pool *pool, const Input *in)
         const char *last = memrchr(j->text, '\n', (size_t)end);
         int64_t whole = from == in->size ? end : last ? last + 1 - j->text : 0;
         for (int64_t at = 0, cut; at < whole; at = cut) {
-            const char *nl = whole - at > ITEM ? memchr(j->text + at + ITEM, '\n', (size_t)(whole - at - ITEM)) : NULL;
+            const char *nl = NULL;
+            if (whole - at > ITEM)
+                nl = memchr(j->text + at + ITEM, '\n', (size_t)(whole - at - ITEM));
             cut = nl ? nl + 1 - j->text : whole;
             add_item(j, in, at, cut - at);
         }
@@ -335,16 +341,17 @@ static void commit(Job *j)
 {
     char why[WHY];
     if (!file_sync_close(j->fd, j->bin_tmp, why))
-        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: free space where PREFIX is", why));
+        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s" FREE_SPACE, why));
     int fd = file_create(AT_FDCWD, j->idx_tmp, 0, why);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
     int ok = f && write_index(j, f);
     if ((f && fclose(f)) || !ok)
-        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s: cannot write: %s; change: free space where PREFIX is",
-                                                    j->idx_tmp, strerror(errno)));
+        give_up(j, EXIT_RESOURCE, "disk",
+                xasprintf("%s: cannot write: %s" FREE_SPACE, j->idx_tmp, strerror(errno)));
     unlink(j->idx);
     if (rename(j->bin_tmp, j->bin) || rename(j->idx_tmp, j->idx))
-        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s: cannot rename: %s; change: PREFIX", j->idx_tmp, strerror(errno)));
+        give_up(j, EXIT_RESOURCE, "disk",
+                xasprintf("%s: cannot rename: %s; change: PREFIX", j->idx_tmp, strerror(errno)));
     char *dir = xstrdup(j->prefix), *slash = strrchr(dir, '/');
     if (slash)
         slash[slash == dir] = 0;
@@ -377,54 +384,35 @@ static int cpus(void)
 
 static void parse(Job *j, int argc, char **argv)
 {
-    const char *name = "byte";
-    char **in = xcalloc((size_t)argc, sizeof *in);
-    int n = 0;
-    for (int i = 1; i < argc; i++) {
-        const char *a = argv[i], *v = i + 1 < argc ? argv[i + 1] : NULL;
-        int takes = !strcmp(a, "-o") || !strcmp(a, "--tokenizer") || !strcmp(a, "--json-key") || !strcmp(a, "--threads");
-        if (takes && !v)
-            die(EXIT_CONFIG, "usage", "%s needs a value; change: train tokenize IN... -o PREFIX", a);
-        if (!strcmp(a, "-o"))
-            j->prefix = v;
-        else if (!strcmp(a, "--tokenizer"))
-            name = v;
-        else if (!strcmp(a, "--json-key"))
-            j->key = v;
-        else if (!strcmp(a, "--threads")) {
-            char *end;
-            long t = strtol(v, &end, 10);
-            if (*end || end == v || t < 1 || t > 1024)
-                die(EXIT_CONFIG, "usage", "--threads %s is not in 1 .. 1024; change: a number of threads", v);
-            j->threads = (int)t;
-        } else if (!strcmp(a, "--no-append-eod"))
-            j->append = 0;
-        else if (a[0] == '-')
-            die(EXIT_CONFIG, "usage", "%s is not an option of tokenize; change: -o, --tokenizer, --json-key, --threads or "
-                "--no-append-eod", a);
-        else
-            in[n++] = argv[i];
-        i += takes;
-    }
-    if (!j->prefix || !n)
-        die(EXIT_CONFIG, "usage", "%s; change: train tokenize IN... -o PREFIX", n ? "no -o PREFIX" : "nothing to read");
-    if (!(j->tokenizer = tokenizer_named(name)))
-        die(EXIT_CONFIG, "usage", "no tokenizer is named %s; change: --tokenizer byte", name);
-    for (int i = 0; i < n; i++) {
+    Args a = args_open("tokenize", argc - 1, argv + 1);
+    const char *name = args_value(&a, "--tokenizer"), *key = args_value(&a, "--json-key");
+    j->prefix = args_value(&a, "-o");
+    j->key = key ? key : "text";
+    j->threads = (int)args_number(&a, "--threads", cpus(), 1, 1024);
+    j->append = !args_flag(&a, "--no-append-eod");
+    for (int i = 0; i < a.n; i++)
+        if (a.v[i][0] == '-')
+            die(EXIT_CONFIG, "usage", "train tokenize: unexpected argument `%s`; change: see `train help "
+                "tokenize`", a.v[i]);
+    if (!j->prefix || !a.n)
+        die(EXIT_CONFIG, "usage", "train tokenize: %s; change: train tokenize IN... -o PREFIX",
+            a.n ? "no -o PREFIX" : "nothing to read");
+    if (!(j->tokenizer = tokenizer_named(name ? name : "byte")))
+        die(EXIT_CONFIG, "usage", "train tokenize: no tokenizer is named %s; change: --tokenizer byte", name);
+    for (int i = 0; i < a.n; i++) {
         struct stat s;
-        if (!stat(in[i], &s) && S_ISDIR(s.st_mode))
-            add_folder(j, in[i]);
+        if (!stat(a.v[i], &s) && S_ISDIR(s.st_mode))
+            add_folder(j, a.v[i]);
         else
-            add_input(j, in[i]);
+            add_input(j, a.v[i]);
     }
-    free(in);
+    free(a.v);
 }
 
 int tokenize_main(int argc, char **argv)
 {
     Job *j = xcalloc(1, sizeof *j);
     double start = now();
-    *j = (Job){.key = "text", .append = 1, .threads = cpus()};
     parse(j, argc, argv);
     j->width = j->tokenizer->vocab < 65500 ? 2 : 4;
     j->scratch = xcalloc((size_t)j->threads, sizeof *j->scratch);
@@ -444,12 +432,13 @@ int tokenize_main(int argc, char **argv)
     }
     pool_close(pool);
     if (!j->documents)
-        give_up(j, EXIT_DATA, "text", xasprintf("%" PRId64 " files hold no text; change: the input", j->inputs));
+        give_up(j, EXIT_DATA, "text", xasprintf("%ld files hold no text; change: the input", j->inputs));
     commit(j);
     double seconds = now() - start;
-    printf("%s.bin, %s.idx: %" PRId64 " documents, %" PRId64 " tokens (%s, %s) from %" PRId64 " files, %.1f MB in %.1f s, "
-           "%.0f MB/s", j->prefix, j->prefix, j->documents, j->tokens, j->tokenizer->name, j->width == 2 ? "u16" : "i32",
+    printf("%s.bin, %s.idx: %ld documents, %ld tokens (%s, %s) from %ld files, %.1f MB in %.1f s, "
+           "%.0f MB/s", j->prefix, j->prefix, j->documents, j->tokens, j->tokenizer->name,
+           j->width == 2 ? "u16" : "i32",
            j->inputs, 1e-6 * (double)j->bytes, seconds, 1e-6 * (double)j->bytes / seconds);
-    printf(j->empty ? "; %" PRId64 " empty documents left out\n" : "\n", j->empty);
+    printf(j->empty ? "; %ld empty documents left out\n" : "\n", j->empty);
     return EXIT_DONE;
 }

@@ -1,6 +1,5 @@
 #include "tokenizer.h"
 #include "base.h"
-#include <inttypes.h>
 #include <string.h>
 
 static int64_t byte_encode(const Tokenizer *t, const char *text, int64_t bytes, int32_t *out)
@@ -32,11 +31,12 @@ const Tokenizer *tokenizer_open(const Config *cfg)
 {
     if (cfg->tokenizer_type == TOKENIZER_TYPE_NONE) {
         Tokenizer *t = xcalloc(1, sizeof *t);
-        *t = (Tokenizer){.name = "none", .vocab = (int32_t)cfg->vocab_size, .eod = (int32_t)cfg->vocab_size - 1};
+        int32_t vocab = (int32_t)cfg->vocab_size;
+        *t = (Tokenizer){.name = "none", .vocab = vocab, .eod = vocab - 1};
         return t;
     }
     if (cfg->vocab_size != byte.vocab)
-        die(EXIT_DATA, "tokenizer", "the byte tokenizer has %d ids, vocab_size is %" PRId64 "; change: leave vocab_size "
-            "out, or tokenizer_type: none for a corpus of other ids", byte.vocab, cfg->vocab_size);
+        die(EXIT_DATA, "tokenizer", "the byte tokenizer has %d ids, vocab_size is %ld; change: leave "
+            "vocab_size out, or tokenizer_type: none for a corpus of other ids", byte.vocab, cfg->vocab_size);
     return &byte;
 }

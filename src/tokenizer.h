@@ -1,7 +1,8 @@
 /* tokenizer -- text to token ids and back. One object a kind; encode and decode are thread-safe.
  *
- * `byte`: the 256 bytes, and 256 = <|endoftext|>; any bytes are text, round trips are exact. `none`: ids only,
- * for corpora made elsewhere: it encodes and decodes nothing, and end-of-document is the last id, as in GPT-2. */
+ * `byte`: the 256 bytes, and 256 = <|endoftext|>; any bytes are text, round trips are exact. `none`: ids
+ * only, for corpora made elsewhere: it encodes and decodes nothing, and end-of-document is the last id, as
+ * in GPT-2. */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 #include "config.h"

@@ -36,8 +36,8 @@ static char *get_file(const char *path, size_t *n)
 
 static char said[8192];   /* what the child wrote to standard error */
 
-/* Runs fn(arg) in a child; 1 when it ended with `code` and, unless that is 0, said one error line with `part` in it
- * and something to change. */
+/* Runs fn(arg) in a child; 1 when it ended with `code` and, unless that is 0, said one error line with `part`
+ * in it and something to change. */
 static int child(void (*fn)(void *), void *arg, int code, const char *part)
 {
     char *path = in_work("stderr");
@@ -61,6 +61,7 @@ static int child(void (*fn)(void *), void *arg, int code, const char *part)
     if (!WIFEXITED(status) || WEXITSTATUS(status) != code)
         return 0;
     char *error = strstr(said, "error[");
-    return code == 0 || (error && !strstr(error + 1, "error[") && strstr(error, "; change: ") && strstr(error, part));
+    return code == 0 ||
+           (error && !strstr(error + 1, "error[") && strstr(error, "; change: ") && strstr(error, part));
 }
 #endif

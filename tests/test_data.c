@@ -1,5 +1,5 @@
-/* Corpora, the order of samples against goldens, bad files one by one, the loader, the tokenizer. Files are made in
- * the folder $WORK. Cases that end in die() run in a child. */
+/* Corpora, the order of samples against goldens, bad files one by one, the loader, the tokenizer. Files are
+ * made in the folder $WORK. Cases that end in die() run in a child. */
 #define _GNU_SOURCE
 #include "base.h"
 #include "dataset.h"
@@ -8,13 +8,13 @@
 #include "test.h"
 #include "tokenizer.h"
 #include <fcntl.h>
-#include <inttypes.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A pair with the given lengths, one document a sequence. fill: token of (sequence, at), or NULL for a hole of
- * zeros, which takes no time. */
-static void put_pair(const char *prefix, int64_t n, const int32_t *length, int type, int64_t (*fill)(int64_t, int64_t))
+/* A pair with the given lengths, one document a sequence. fill: token of (sequence, at), or NULL for a hole
+ * of zeros, which takes no time. */
+static void put_pair(const char *prefix, int64_t n, const int32_t *length, int type,
+                     int64_t (*fill)(int64_t, int64_t))
 {
     char *idx = xasprintf("%s.idx", prefix), *bin = xasprintf("%s.bin", prefix);
     int64_t width = type == 1 ? 1 : type == 4 ? 4 : 2, end = 0, version = 1, docs = n + 1;
@@ -56,12 +56,11 @@ static void test_order(const char *line)
     uint32_t state, seed;
     int which, separate;
     uint64_t h[4];
-    int got = sscanf(line, "order %63s %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %u %63s %d %" SCNd64 " %" SCNd64
-                     " %u %" SCNd64 " %d %" SCNd64 " %" SCNd64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64
-                     " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64, name,
-                     &n, &low, &high, &empty, &state, split, &which, &wanted, &seq, &seed, &epochs, &separate, &documents,
-                     &samples, &h[0], &h[1], &h[2], &h[3], &first[0], &first[1], &first[2], &first[3], &first[4],
-                     &first[5], &first[6], &first[7]);
+    int got = sscanf(line, "order %63s %ld %ld %ld %ld %u %63s %d %ld %ld %u %ld %d %ld %ld %lx %lx %lx %lx "
+                     "%ld %ld %ld %ld %ld %ld %ld %ld",
+                     name, &n, &low, &high, &empty, &state, split, &which, &wanted, &seq, &seed, &epochs,
+                     &separate, &documents, &samples, &h[0], &h[1], &h[2], &h[3], &first[0], &first[1],
+                     &first[2], &first[3], &first[4], &first[5], &first[6], &first[7]);
     CHECK(got == 27, "golden line has %d fields", got);
     int32_t *length = xcalloc((size_t)n, 4);
     for (int64_t i = 0; i < n; i++) {
@@ -77,8 +76,10 @@ static void test_order(const char *line)
     if (!ok)
         return;
     const Dataset *d = &b.set[0];
-    CHECK(d->epochs == epochs && d->separate == separate && d->documents == documents && d->samples == samples,
-          "%s: %ld epochs, apart %d, %ld documents, %ld samples", name, d->epochs, d->separate, d->documents, d->samples);
+    CHECK(d->epochs == epochs && d->separate == separate && d->documents == documents &&
+              d->samples == samples,
+          "%s: %ld epochs, apart %d, %ld documents, %ld samples", name, d->epochs, d->separate, d->documents,
+          d->samples);
     int64_t last = d->samples - 1;
     int64_t mine[8] = {d->document[0], d->document[d->documents - 1], d->sample[2], d->sample[3],
                        d->sample[2 * last + 2], d->sample[2 * last + 3], d->shuffle[0], d->shuffle[last]};
@@ -106,10 +107,11 @@ static void test_blend_order(char *line)
     int n;
     int64_t wanted, size, built;
     uint64_t h[2];
-    int got = sscanf(line, "blend %63s %15s %d %s %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNx64 " %" SCNx64, name, kind, &n,
+    int got = sscanf(line, "blend %63s %15s %d %s %ld %ld %ld %lx %lx", name, kind, &n,
                      given, &wanted, &size, &built, &h[0], &h[1]);
     CHECK(got == 9, "golden line has %d fields", got);
-    /* Corpora just large enough: one document each, of seq 4. With weights any size will do, epochs repeat. */
+    /* Corpora just large enough: one document each, of seq 4. With weights any size will do, epochs
+     * repeat. */
     int weighted = !strcmp(kind, "weight");
     const char **path = xcalloc((size_t)(2 * n), sizeof *path);
     char *word = strtok(given, ",");
@@ -127,7 +129,8 @@ static void test_blend_order(char *line)
     CHECK(ok, "%s: %s", name, why);
     if (ok) {
         CHECK(b.samples == size, "%s: %ld samples, should be %ld", name, b.samples, size);
-        CHECK(fnv(b.which, 2 * b.samples) == h[0] && fnv(b.nth, 4 * b.samples) == h[1], "%s: order differs", name);
+        CHECK(fnv(b.which, 2 * b.samples) == h[0] && fnv(b.nth, 4 * b.samples) == h[1], "%s: order differs",
+              name);
         int64_t asked = 0;
         for (int i = 0; i < n; i++)
             asked += weighted ? b.set[i].wanted : b.set[i].samples;
@@ -180,22 +183,25 @@ static int64_t small_token(int64_t row, int64_t at) { return row * 10 + at; }
 /* Documents [0 1 2] [10 11] [20], the .idx of 102 bytes written out by hand. */
 static void test_format(void)
 {
-    const unsigned char head[34] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 8, 3, 0, 0, 0, 0, 0,
-                                    0, 0, 4, 0, 0, 0, 0, 0, 0, 0};
+    const unsigned char head[34] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 1, 0, 0, 0, 0, 0, 0, 0,
+                                    8,   3,   0,   0,   0,   0,   0,   0, 0, 4, 0, 0, 0, 0, 0, 0, 0};
     const int32_t length[] = {3, 2, 1};
     const int64_t rest[] = {0, 6, 10, 0, 1, 2, 3};
     char *prefix = in_work("hand"), *idx = in_work("hand.idx");
     put_pair(prefix, 3, length, TOKEN_U16, small_token);
     size_t n;
     char *p = get_file(idx, &n);
-    CHECK(n == 102 && !memcmp(p, head, 34) && !memcmp(p + 34, length, 12) && !memcmp(p + 46, rest, 56), "%zu bytes", n);
+    CHECK(n == 102 && !memcmp(p, head, 34) && !memcmp(p + 34, length, 12) && !memcmp(p + 46, rest, 56),
+          "%zu bytes", n);
     char *why = NULL;
     Corpus *c = corpus_open(1, (const char *const *)&prefix, &why);
     CHECK(c, "%s", why);
     CHECK(c->documents == 3 && c->sequences == 3 && c->tokens == 6 && c->longest == 3, "counts");
     Window w;
     int32_t out[4] = {-1, -1, -1, -1};
-    CHECK(window_open(&w, c, 0, 1, &why) && window_read(&w, 1, 0, 2, out, &why) && out[0] == 10 && out[1] == 11, "read");
+    CHECK(window_open(&w, c, 0, 1, &why) && window_read(&w, 1, 0, 2, out, &why) && out[0] == 10 &&
+              out[1] == 11,
+          "read");
     CHECK(window_read(&w, 0, 1, 2, out, &why) && out[0] == 1 && out[1] == 2 && out[2] == -1, "read within");
     window_close(&w);
     corpus_close(c);
@@ -241,7 +247,8 @@ static void test_truncation(void)
 }
 
 /* The .idx with bytes [at, at + n) replaced must be refused with `part`. */
-static int damaged(const char *prefix, const char *idx, int64_t at, const void *bytes, size_t n, const char *part)
+static int damaged(const char *prefix, const char *idx, int64_t at, const void *bytes, size_t n,
+                   const char *part)
 {
     size_t size;
     char *p = get_file(idx, &size), *copy = xcalloc(1, size);
@@ -271,7 +278,7 @@ static void test_damage(void)
     bad = 0;
     for (int code = 0; code < 256; code++)
         if (code != 8) {
-            char c = (char)code;   /* u8 and i32 do not fit this .bin; all others have no name among token ids */
+            char c = (char)code;   /* u8 and i32 do not fit this .bin, no other holds tokens */
             bad += !damaged(prefix, idx, 17, &c, 1, code == 1 || code == 4 ? "sequence 1 starts" : "dtype");
         }
     CHECK(!bad, "%d dtype codes were accepted", bad);
@@ -279,7 +286,8 @@ static void test_damage(void)
         for (int field = 18; field <= 26; field += 8) {
             uint64_t huge = 1ull << shift, full = ~0ull >> (63 - shift);
             CHECK(damaged(prefix, idx, field, &huge, 8, "; change: "), "count 2^%d: %s", shift, said);
-            CHECK(damaged(prefix, idx, field, &full, 8, "; change: "), "count of ones to bit %d: %s", shift, said);
+            CHECK(damaged(prefix, idx, field, &full, 8, "; change: "), "count of ones to bit %d: %s", shift,
+                  said);
         }
     int32_t negative = -1, longer = 5, longest = INT32_MAX;
     int64_t zero = 0, far = 1ll << 40, below = -2, eleven = 11;
@@ -313,7 +321,8 @@ static void test_damage(void)
 
 static void test_not_files(void)
 {
-    char *fifo = in_work("fifo"), *loop = in_work("loop"), *idx = in_work("pipe.idx"), *pipe = in_work("pipe");
+    char *fifo = in_work("fifo"), *loop = in_work("loop"), *idx = in_work("pipe.idx"),
+         *pipe = in_work("pipe");
     CHECK(!mkfifo(fifo, 0600) && !mkfifo(idx, 0600) && !symlink(loop, loop), "set up");
     alarm(60);   /* a hang is a failure */
     CHECK(refused(fifo, "not a regular file"), "%s", said);
@@ -373,7 +382,9 @@ static void test_streams(void)
         }
         blend_close(&d);
     }
-    CHECK(!blend_open(&(Blend){0}, 1, (const char *[]){a}, "90,10", 2, 1, 8, 1, &why) && strstr(why, "testing"), "%s", why);
+    CHECK(!blend_open(&(Blend){0}, 1, (const char *[]){a}, "90,10", 2, 1, 8, 1, &why) &&
+              strstr(why, "testing"),
+          "%s", why);
     free(why);
     put_shard(a, 1, 61, 60, 0);
     CHECK(refused(a, "needs 1146 bytes for 61 tokens, has 1144"), "%s", said);
@@ -414,7 +425,8 @@ static void test_paths(void)
         int n = bad[i][3] ? 4 : 3;
         Blend b;
         why = NULL;
-        CHECK(!blend_open(&b, n, bad[i], "1", 0, 1, 2, 1, &why) && strstr(why, bad[i][4]), "case %zu: %s", i, why);
+        CHECK(!blend_open(&b, n, bad[i], "1", 0, 1, 2, 1, &why) && strstr(why, bad[i][4]), "case %zu: %s", i,
+              why);
         free(why);
     }
     const char *const split[] = {"", "-1,2", "a", "1,2,3,4", "0,0", "nan", "1,,2", "1 2", "inf", "1,2,"};
@@ -424,7 +436,8 @@ static void test_paths(void)
         CHECK(!split_parse(split[i], edges, &why) && strstr(why, "; change: "), "split '%s'", split[i]);
         free(why);
     }
-    CHECK(split_parse("969, 30, 1", edges, &why) && edges[1] == 0.969 && edges[3] >= 0.999999, "%g", edges[1]);
+    CHECK(split_parse("969, 30, 1", edges, &why) && edges[1] == 0.969 && edges[3] >= 0.999999, "%g",
+          edges[1]);
     CHECK(split_parse("1", edges, &why) && edges[1] == 1 && edges[2] == 1, "%g", edges[1]);
     free(a);
 }
@@ -447,7 +460,7 @@ static void test_packing(void)
             continue;
         }
         const Dataset *d = &b.set[0];
-        int64_t texts = 0;   /* the samples, end to end and the shared tokens once, are the documents in order */
+        int64_t texts = 0;   /* the samples, end to end, are the documents in order */
         for (int64_t s = 0; s < d->samples; s++)
             for (int64_t k = 0; k < d->samples; k++)
                 if (d->shuffle[k] == s) {
@@ -463,7 +476,8 @@ static void test_packing(void)
     }
     put_pair(prefix, 1, &(int32_t){8}, TOKEN_I32, small_token);
     Blend b;
-    CHECK(!blend_open(&b, 1, &path, "1", 0, 1, 8, 3, &why) && strstr(why, "holds 8 tokens, fewer than the 9"), "%s", why);
+    CHECK(!blend_open(&b, 1, &path, "1", 0, 1, 8, 3, &why) && strstr(why, "holds 8 tokens, fewer than the 9"),
+          "%s", why);
     free(why);
     CHECK(blend_open(&b, 1, &path, "1", 0, 1, 7, 3, &why) && b.samples == 1, "%s", why);
     blend_close(&b);
@@ -533,13 +547,15 @@ static void test_loader(void)
                         int64_t k = first + r * 2 + i;
                         blend_read(&whole, k, text, NULL, &why);
                         CHECK(b->sample[i] == k && !memcmp(b->tokens + 16 * i, text, 64) &&
-                                  !memcmp(b->labels + 16 * i, text + 1, 64), "dp %d rank %d sample %ld", dp, r, k);
+                                  !memcmp(b->labels + 16 * i, text + 1, 64),
+                              "dp %d rank %d sample %ld", dp, r, k);
                     }
                     check_masks(&cfg, b);
                 }
                 if (r == 0) {
                     int64_t last = loader_samples(l) / n * n - n;   /* another size of batch, up to the end */
-                    CHECK(loader_get(l, last, n)->sample[0] == last && loader_get(l, 0, dp)->batch == 1, "the end");
+                    CHECK(loader_get(l, last, n)->sample[0] == last && loader_get(l, 0, dp)->batch == 1,
+                          "the end");
                 }
                 CHECK(loader_wait_seconds(l) >= 0 && loader_epochs(l) == whole.set[0].epochs, "accessors");
                 loader_close(l);
@@ -592,11 +608,13 @@ static void test_loader_faults(void)
     char *prefix = in_work("fault"), *bin = in_work("fault.bin");
     const char *path = prefix;
     Harm h = {.cfg = config(&path, 1), .bin = bin};
-    static const char *const what[] = {"truncated", "deleted or replaced", "deleted or replaced", "written to"};
+    static const char *const what[] = {"truncated", "deleted or replaced", "deleted or replaced",
+                                       "written to"};
     for (h.harm = 0; h.harm < 4; h.harm++) {
         put_pair(prefix, 40, length, TOKEN_U16, text_token);
         CHECK(child(harm_and_read, &h, EXIT_DATA, "fault.bin"), "harm %d: %s", h.harm, said);
-        CHECK(strstr(said, what[h.harm]) || (h.harm == 0 && strstr(said, "ends at byte")), "harm %d: %s", h.harm, said);
+        CHECK(strstr(said, what[h.harm]) || (h.harm == 0 && strstr(said, "ends at byte")), "harm %d: %s",
+              h.harm, said);
     }
     put_pair(prefix, 40, length, TOKEN_U16, text_token);
     CHECK(child(open_only, &h, 0, ""), "sound: %s", said);
@@ -619,7 +637,8 @@ static void test_loader_faults(void)
     uint16_t bad = 257;
     memcpy(p + n - 2, &bad, 2);
     put_file(bin, p, n);
-    CHECK(child(open_only, &h, EXIT_DATA, "document 39, token 49 is id 257, the vocabulary has 257"), "%s", said);
+    CHECK(child(open_only, &h, EXIT_DATA, "document 39, token 49 is id 257, the vocabulary has 257"), "%s",
+          said);
     h.cfg.data_path.n = 0;
     CHECK(child(open_only, &h, EXIT_DATA, "data_path is empty"), "%s", said);
     free(p);

@@ -1,4 +1,5 @@
-/* The byte tokenizer, the JSON scanner beside jansson on damaged lines, `train tokenize` and `train inspect`. */
+/* The byte tokenizer, the JSON scanner beside jansson on damaged lines, `train tokenize` and `train
+ * inspect`. */
 #define _GNU_SOURCE
 #include "base.h"
 #include "corpus.h"
@@ -7,7 +8,6 @@
 #include "test.h"
 #include "tokenize.h"
 #include "tokenizer.h"
-#include <inttypes.h>
 #include <jansson.h>
 #include <sys/stat.h>
 
@@ -34,7 +34,8 @@ static void test_byte(void)
         back[i] = out[0];
     }
     CHECK(!memcmp(all, back, 256), "round trip");
-    CHECK(t->decode(t, 256, out) == 13 && t->longest == 13 && !memcmp(out, "<|endoftext|>", 13), "end of document");
+    CHECK(t->decode(t, 256, out) == 13 && t->longest == 13 && !memcmp(out, "<|endoftext|>", 13),
+          "end of document");
 }
 
 /* ---- JSON ---- */
@@ -60,7 +61,8 @@ static void test_json_cases(void)
     json_is("{\"text\": \"In the beginning\"}", "In the beginning", 16);
     json_is(" { \"a\" : [1, -2.5e+3, {\"text\": \"no\"}, null] , \"text\" : \"\" } \r", "", 0);
     json_is("{\"text\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"}", "\"\\/\b\f\n\r\t", 8);
-    json_is("{\"text\":\"\\u0041\\u00e9\\u20AC\\uD83D\\ude00\\u0000\"}", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\0", 11);
+    json_is("{\"text\":\"\\u0041\\u00e9\\u20AC\\uD83D\\ude00\\u0000\"}",
+            "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\0", 11);
     json_is("{\"t\\u0065xt\":\"h\xc3\xa9\"}", "h\xc3\xa9", 3);
     json_is("{\"text\":\"a\",\"texts\":0,\"tex\":true,\"b\":false}", "a", 1);
     json_bad("", "JSON object");
@@ -94,8 +96,10 @@ static void test_json_cases(void)
 /* A line of JSON, made of all its parts. */
 static int line_of_json(char *p, int depth)
 {
-    static const char *const atoms[] = {"1", "-0.5e-3", "true", "null", "\"\"", "\"a\\n\\u00e9 \xc3\xa9\"", "\"\\ud83d\\ude00\"",
-                                        "\"long enough to be scanned eight at a time\"", "[]", "{}"};
+    static const char *const atoms[] = {
+        "1", "-0.5e-3", "true", "null", "\"\"", "\"a\\n\\u00e9 \xc3\xa9\"", "\"\\ud83d\\ude00\"",
+        "\"long enough to be scanned eight at a time\"", "[]", "{}",
+    };
     static const char *const names[] = {"text", "t", "meta", "te\\u0078t", "longer than eight"};
     char *q = p;
     int n = 1 + (int)draw(3), list = depth && draw(2);
@@ -112,7 +116,8 @@ static int line_of_json(char *p, int depth)
     return (int)(q - p);
 }
 
-/* 60000 lines, most with a byte or two changed: we accept what jansson accepts, with the same text, and no more. */
+/* 60000 lines, most with a byte or two changed: we accept what jansson accepts, with the same text, and no
+ * more. */
 static void test_json_beside_jansson(void)
 {
     static const char marks[] = "{}[]\",:\\u0dx-+.eE \t\n\x01\x80\xc3\xed\xf0\xff";
@@ -142,7 +147,8 @@ static void test_json_beside_jansson(void)
         json_decref(o);
         json_decref(single);
     }
-    CHECK(!wrong && accepted > 5000 && compared - accepted > 5000, "%d wrong, %d of %d accepted", wrong, accepted, compared);
+    CHECK(!wrong && accepted > 5000 && compared - accepted > 5000, "%d wrong, %d of %d accepted", wrong,
+          accepted, compared);
 }
 
 /* ---- the command ---- */
@@ -160,7 +166,8 @@ static void run_tokenize(void *arg)
 
 /* `train tokenize` with these words; as child(). */
 #define TOKENIZE(code, part, ...)                                                                            \
-    (memcpy(arguments, ((char *[16]){"tokenize", __VA_ARGS__}), sizeof arguments), child(run_tokenize, NULL, code, part))
+    (memcpy(arguments, ((char *[16]){"tokenize", __VA_ARGS__}), sizeof arguments),                           \
+     child(run_tokenize, NULL, code, part))
 
 /* 1 when the pair holds these documents, each with an end-of-document token when eod. */
 static int holds(const char *prefix, int n, const char *const *document, int eod)
@@ -169,7 +176,8 @@ static int holds(const char *prefix, int n, const char *const *document, int eod
     Window w;
     int32_t ids[256];
     Corpus *c = corpus_open(1, &prefix, &why);
-    int ok = c && c->sequences == n && c->documents == n && c->file[0].type == TOKEN_U16 && window_open(&w, c, 0, 1, &why);
+    int ok = c && c->sequences == n && c->documents == n && c->file[0].type == TOKEN_U16 &&
+             window_open(&w, c, 0, 1, &why);
     for (int i = 0; ok && i < n; i++) {
         int64_t length = (int64_t)strlen(document[i]);
         ok = w.length[i] == length + eod && window_read(&w, i, 0, w.length[i], ids, &why);
@@ -191,8 +199,8 @@ static void put_text(const char *path, const char *text) { put_file(path, text, 
 static void test_command(void)
 {
     char *a = in_work("a.txt"), *b = in_work("b.jsonl"), *dir = in_work("books"), *to = in_work("corpus");
-    char *sub = in_work("books/x"), *f1 = in_work("books/1.txt"), *f2 = in_work("books/x/2"), *f3 = in_work("books/3.jsonl"),
-         *hidden = in_work("books/.no"), *empty = in_work("books/0");
+    char *sub = in_work("books/x"), *f1 = in_work("books/1.txt"), *f2 = in_work("books/x/2"),
+         *f3 = in_work("books/3.jsonl"), *hidden = in_work("books/.no"), *empty = in_work("books/0");
     put_text(a, "one\n");
     put_text(b, "{\"text\":\"two\"}\n\n{\"text\":\"\"}\r\n{\"body\":\"x\",\"text\":\"th\\u0072ee\"}");
     CHECK(TOKENIZE(0, "", a, b, "-o", to), "%s", said);
@@ -260,13 +268,16 @@ static void test_batches(void)
     fclose(f);
     CHECK(TOKENIZE(0, "", path, "-o", to), "%s", said);
     Corpus *c = corpus_open(1, (const char *const *)&to, &why);
-    CHECK(c && c->documents == documents && c->tokens == bytes + documents, "%s", why ? why : "counts differ");
+    CHECK(c && c->documents == documents && c->tokens == bytes + documents, "%s",
+          why ? why : "counts differ");
     Window w;
     CHECK(c && window_open(&w, c, 0, 1, &why), "%s", why);
     for (int64_t i = 0; i < w.count; i++) {
         int64_t n = w.length[i] - 1, m = n < 100 ? n : 100;
         int32_t ids[100], last[2];
-        CHECK(window_read(&w, i, 0, m, ids, &why) && window_read(&w, i, n - 1, 2, last, &why) && last[1] == 256, "%s", why);
+        CHECK(window_read(&w, i, 0, m, ids, &why) && window_read(&w, i, n - 1, 2, last, &why) &&
+                  last[1] == 256,
+              "%s", why);
         for (int64_t k = 0; k < m; k++)
             line[k] = (char)ids[k];
         line[m] = (char)last[0];
@@ -305,7 +316,8 @@ static void test_inspect(void)
         json_decref(o);
         free(text);
         f = open_memstream(&text, &n);
-        CHECK(corpus_inspect(to, f, 0) == broken && !fclose(f) && strstr(text, broken ? "no: " : "yes"), "%s", text);
+        CHECK(corpus_inspect(to, f, 0) == broken && !fclose(f) && strstr(text, broken ? "no: " : "yes"), "%s",
+              text);
         free(text);
     }
     free(a);
