@@ -141,12 +141,15 @@ int command_dump(int argc, char **argv)
     run_open(&r, cfg, RUN_GRADIENT, 0, NULL);
     if (cfg->load)
         free(run_load(&r, cfg->load));
-    r.loader = loader_open(cfg, SPLIT_TRAIN, batch, r.grid.index[AXIS_DP], r.grid.size[AXIS_DP]);
+    /* the order of samples depends on how many the whole run takes */
+    int64_t samples = cfg->train_iters == CFG_ABSENT && cfg->train_samples == CFG_ABSENT
+                          ? batch : config_samples_after(cfg, config_iterations(cfg));
+    r.loader = loader_open(cfg, SPLIT_TRAIN, samples, r.grid.index[AXIS_DP], r.grid.size[AXIS_DP]);
     Dump d = {.run = &r};
     add(&d, "tokens", I64, 2, batch, S, 0);
     add(&d, "labels", I64, 2, batch, S, 0);
     add(&d, "loss_mask", F32, 2, batch, S, 0);
-    add(&d, "loss", r.params.real, 0, 0, 0, 0);
+    add(&d, "loss", F64, 0, 0, 0, 0);
     add(&d, "logits", r.params.real, 3, batch, S, cfg->vocab_size);
     add_gradients(&d, family);
     if (!st_create(&d.w, AT_FDCWD, file, 0, d.tensor, d.n, (const char *const[]){"format", "pt", NULL}, why))
@@ -155,8 +158,7 @@ int command_dump(int argc, char **argv)
     r.model.watch = see_logits;
     gradients_in_range(&d);
     put_batch(&d);
-    float loss = (float)r.loss;
-    put(&d, LOSS, 0, r.params.real == F64 ? (void *)&r.loss : &loss, (int64_t)dtype_size(r.params.real));
+    put(&d, LOSS, 0, &r.loss, sizeof r.loss);
     for (int i = FIRST_GRAD; i < d.n; i++)
         put_gradient(&d, i);
     if (!st_finish(&d.w, why))
