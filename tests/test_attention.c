@@ -1,6 +1,6 @@
-/* test_attention [ISA]: attention_fwd and _bwd of one instruction set against a plain O(T^2) implementation in F64,
- * finite differences, and what must hold to the bit: threads, causality, generation with a cache.
- * test_attention bench [ISA]: GFLOP/s of the products that a causal mask leaves (4 and 10 D per visible pair). */
+/* test_attention [ISA]: attention_fwd and _bwd of one instruction set against a plain O(T^2) implementation
+ * in F64, finite differences, and what must hold to the bit: threads, causality, generation with a cache.
+ * test_attention bench [ISA]: GFLOP/s; forward 4 D and backward 10 D per (query, key) pair that is seen. */
 #include <sys/wait.h>
 #include <unistd.h>
 #include "test.h"
@@ -13,7 +13,7 @@ typedef struct {
     double dropout;
 } Case;
 
-/* A case laid out: q, k, v side by side in one matrix when they have equally many rows; then the gradients. */
+/* A case laid out: q, k, v side by side in one matrix when they have equally many rows; so the gradients. */
 typedef struct {
     Attention s;
     Mat q, k, v, o, lse, dout, dq, dk, dv, delta;
@@ -52,6 +52,7 @@ static void put(Mat m, int64_t r, int64_t c, double x)
     default: memcpy(&u, &f, 4); *(uint16_t *)p = (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
     }
 }
+static void more(Mat m, int64_t r, int64_t c, double x) { put(m, r, c, get(m, r, c) + x); }
 static void fill(Mat m, double size)
 {
     for (int64_t r = 0; r < m.rows; r++)
@@ -74,9 +75,9 @@ static Mat poisoned_mat(int64_t rows, int64_t cols, Dtype t)
 
 static Call call_open(const Case *c, Dtype type, Dtype real)
 {
-    Call x = {.s = {.batch = c->batch, .seq_q = c->seq_q, .seq_k = c->seq_k, .pos0 = c->pos0, .heads = c->heads,
-                    .kv_heads = c->kv, .dim = c->dim, .head0 = 3, .window = c->window, .scale = 1 / sqrt(c->dim),
-                    .dropout = c->dropout, .key = 0x123456789abcdef0}};
+    Call x = {.s = {.batch = c->batch, .seq_q = c->seq_q, .seq_k = c->seq_k, .pos0 = c->pos0,
+                    .heads = c->heads, .kv_heads = c->kv, .dim = c->dim, .head0 = 3, .window = c->window,
+                    .scale = 1 / sqrt(c->dim), .dropout = c->dropout, .key = 0x123456789abcdef0}};
     int64_t a = (int64_t)c->heads * c->dim, k = (int64_t)c->kv * c->dim, ld = a + 2 * k + 5;
     int64_t rq = c->batch * c->seq_q, rk = c->batch * c->seq_k;
     for (int64_t b = 0; b < c->batch; b++)
@@ -84,7 +85,8 @@ static Call call_open(const Case *c, Dtype type, Dtype real)
     x.qkv = poisoned(rq, ld, type);
     x.dqkv = poisoned(rq, ld, type);
     x.kvs = poisoned(rk, ld, type);
-    Mat kvs = {rq == rk ? x.qkv : x.kvs, rk, ld, ld, type}, all = {x.qkv, rq, ld, ld, type}, d = {x.dqkv, rq, ld, ld, type};
+    Mat kvs = {rq == rk ? x.qkv : x.kvs, rk, ld, ld, type};
+    Mat all = {x.qkv, rq, ld, ld, type}, d = {x.dqkv, rq, ld, ld, type};
     x.q = mat_cols(all, 0, a), x.k = mat_cols(kvs, a, k), x.v = mat_cols(kvs, a + k, k);
     x.dq = mat_cols(d, 0, a), x.dk = mat_cols(d, a, k), x.dv = mat_cols(d, a + k, k);
     x.o = poisoned_mat(rq, a, type);
@@ -157,10 +159,10 @@ static void plain(const Call *x, Mat o, Mat lse, Mat dq, Mat dk, Mat dv)
             p[j] /= sum ? sum : 1;
             m[j] = p[j] > 0 ? kept(s, b, (int)h, i, j) : 0;
             for (int64_t c = 0; p[j] > 0 && c < dim; c++)
-                put(o, r, h * dim + c, get(o, r, h * dim + c) + p[j] * m[j] * get(x->v, r0 + j, kv * dim + c));
+                more(o, r, h * dim + c, p[j] * m[j] * get(x->v, r0 + j, kv * dim + c));
         }
-        for (int64_t c = 0; c < dim; c++)
-            delta += get(x->o, r, h * dim + c) * get(x->dout, r, h * dim + c);   /* o as stored, like the op */
+        for (int64_t c = 0; c < dim; c++)       /* o as stored: what the op is given */
+            delta += get(x->o, r, h * dim + c) * get(x->dout, r, h * dim + c);
         for (int64_t j = 0; dq.p && j < s->seq_k; j++) {
             double dp = 0;
             if (p[j] == 0)
@@ -168,12 +170,12 @@ static void plain(const Call *x, Mat o, Mat lse, Mat dq, Mat dk, Mat dv)
             for (int64_t c = 0; c < dim; c++) {
                 double g = get(x->dout, r, h * dim + c);
                 dp += g * m[j] * get(x->v, r0 + j, kv * dim + c);
-                put(dv, r0 + j, kv * dim + c, get(dv, r0 + j, kv * dim + c) + g * p[j] * m[j]);
+                more(dv, r0 + j, kv * dim + c, g * p[j] * m[j]);
             }
             double ds = p[j] * (dp - delta) * s->scale;
             for (int64_t c = 0; c < dim; c++) {
-                put(dq, r, h * dim + c, get(dq, r, h * dim + c) + ds * get(x->k, r0 + j, kv * dim + c));
-                put(dk, r0 + j, kv * dim + c, get(dk, r0 + j, kv * dim + c) + ds * get(x->q, r, h * dim + c));
+                more(dq, r, h * dim + c, ds * get(x->k, r0 + j, kv * dim + c));
+                more(dk, r0 + j, kv * dim + c, ds * get(x->q, r, h * dim + c));
             }
         }
     }
@@ -181,8 +183,8 @@ static void plain(const Call *x, Mat o, Mat lse, Mat dq, Mat dk, Mat dv)
     free(m);
 }
 
-/* Largest difference over the largest value, or over 0.3, the size of the terms of these sums, where they cancel
- * (one visible key: dq = 0). Not finite anywhere is infinite, unless both are the same infinity. */
+/* Largest difference over the largest value, or over 0.3, the size of the terms of these sums, where they
+ * cancel (one visible key: dq = 0). Not finite anywhere is infinite, unless both are the same infinity. */
 static double differ(Mat a, Mat b)
 {
     double worst = 0, size = 0.3;
@@ -212,7 +214,10 @@ static int untouched(Mat m)
     return 1;
 }
 
-static Mat zeros(Mat like) { return mat(xcalloc((size_t)(like.rows * like.cols) + 1, 8), like.rows, like.cols, F64); }
+static Mat zeros(Mat like)
+{
+    return mat(xcalloc((size_t)(like.rows * like.cols) + 1, 8), like.rows, like.cols, F64);
+}
 
 static void check_case(Device *d, const Case *c, Dtype type)
 {
@@ -225,9 +230,9 @@ static void check_case(Device *d, const Case *c, Dtype type)
     plain(&x, want[0], want[1], bwd ? want[2] : (Mat){0}, want[3], want[4]);
     for (int i = 0; i < (bwd ? 5 : 2); i++) {
         double e = differ(got[i], want[i]), limit = tolerance(i == 1 ? d->real : type);
-        CHECK(e <= limit, "%s %s %s: %g; B %ld S %ld of %ld pos0 %ld A %d K %d D %d window %ld docs %d dropout %g", d->isa,
-              dtype_name(type), names[i], e, (long)c->batch, (long)c->seq_q, (long)c->seq_k, (long)c->pos0, c->heads,
-              c->kv, c->dim, (long)c->window, c->docs, c->dropout);
+        CHECK(e <= limit, "%s %s %s: %g; B%ld S%ld of %ld pos0 %ld A%d K%d D%d window %ld docs %d drop %g",
+              d->isa, dtype_name(type), names[i], e, (long)c->batch, (long)c->seq_q, (long)c->seq_k,
+              (long)c->pos0, c->heads, c->kv, c->dim, (long)c->window, c->docs, c->dropout);
     }
     CHECK(untouched(x.o) && untouched(x.lse), "wrote past the columns");
     Mat all = {x.dqkv, x.q.rows, (int64_t)(c->heads + 2 * c->kv) * c->dim, x.q.ld, type};
@@ -239,7 +244,8 @@ static void check_case(Device *d, const Case *c, Dtype type)
 
 static void check_cases(Device *d, int count)
 {
-    static const int dims[] = {64, 80, 96, 128, 256, 1, 3, 16, 33, 72, 130}, groups[][2] = {{4, 4}, {4, 2}, {3, 1}, {1, 1}};
+    static const int dims[] = {64, 80, 96, 128, 256, 1, 3, 16, 33, 72, 130};
+    static const int groups[][2] = {{4, 4}, {4, 2}, {3, 1}, {1, 1}};
     static const int64_t seqs[] = {1, 2, 17, 31, 32, 33, 64, 97, 128, 129, 150}, windows[] = {0, 1, 5, 40};
     static const Dtype narrow[] = {F32, BF16, F16};
     rng_state = 0;
@@ -256,7 +262,7 @@ static void check_cases(Device *d, int count)
         check_case(d, &c, d->real == F64 ? F64 : narrow[i % 3]);
     }
     check_case(d, &(Case){1, 40, 40, 0, 2, 1, 512, 0, 0, 0}, d->real);      /* the widest head */
-    check_case(d, &(Case){1, 600, 600, 0, 1, 1, 16, 1, 0, 0.1}, d->real);   /* many blocks */
+    check_case(d, &(Case){1, 600, 600, 0, 1, 1, 16, 1, 0, 0.1}, d->real);   /* several groups of strips */
     check_case(d, &(Case){1, 20, 10, 0, 1, 1, 8, 0, 4, 0}, d->real);        /* the last rows see nothing */
 }
 
@@ -279,8 +285,8 @@ static void check_differences(Device *d)
                     loss[side] += get(x.o, i, j) * get(x.dout, i, j);
         }
         put(m, r, col, was);
-        double slope = (loss[1] - loss[0]) / (2 * h);
-        CHECK(fabs(slope - want) <= 1e-6 * fmax(fabs(want), 0.1), "element %d: slope %.9g gradient %.9g", t, slope, want);
+        double slope = (loss[1] - loss[0]) / (2 * h), limit = 1e-6 * fmax(fabs(want), 0.1);
+        CHECK(fabs(slope - want) <= limit, "element %d: slope %.9g gradient %.9g", t, slope, want);
     }
     call_close(&x);
 }
@@ -308,8 +314,8 @@ static void check_threads(Device *one, const char *isa, Dtype type)
         call_run(one, &x, 1);
         call_run(&many, &y, 1);
         CHECK(same(x.o, y.o, 0, 200) && same(x.lse, y.lse, 0, 200), "forward, %d threads", counts[i]);
-        CHECK(same(x.dq, y.dq, 0, 200) && same(x.dk, y.dk, 0, 200) && same(x.dv, y.dv, 0, 200), "backward, %d threads",
-              counts[i]);
+        CHECK(same(x.dq, y.dq, 0, 200) && same(x.dk, y.dk, 0, 200) && same(x.dv, y.dv, 0, 200),
+              "backward, %d threads", counts[i]);
         call_close(&x);
         call_close(&y);
         cpu_close(&many);
@@ -329,8 +335,9 @@ static void check_exact(Device *d, Dtype type)
         int64_t n = 150 - pos < 3 ? 150 - pos : 3;
         Attention s = x.s;
         s.pos0 = pos, s.seq_q = n;
-        d->attention_fwd(d, mat_rows(x.o, pos, n), mat_rows(x.lse, pos, n), mat_rows(x.q, pos, n), x.k, x.v, &s);
-        CHECK(same(x.o, o, pos, pos + n) && same(x.lse, lse, pos, pos + n), "cache at position %ld", (long)pos);
+        Mat oi = mat_rows(x.o, pos, n), li = mat_rows(x.lse, pos, n), qi = mat_rows(x.q, pos, n);
+        d->attention_fwd(d, oi, li, qi, x.k, x.v, &s);
+        CHECK(same(x.o, o, pos, pos + n) && same(x.lse, lse, pos, pos + n), "cache at %ld", (long)pos);
     }
     fill(mat_rows(x.k, 71, 79), 3), fill(mat_rows(x.v, 71, 79), 3);
     call_run(d, &x, 0);
@@ -357,19 +364,22 @@ static void check_extremes(Device *d, Dtype type)
     call_run(d, &x, 1);
     for (int64_t r = 0; r < 64; r++)
         for (int64_t i = 0; i < 32; i++)
-            CHECK(isfinite(get(x.o, r, i)) && isfinite(get(x.dq, r, i)) && isfinite(get(x.dk, r, i)), "row %ld", (long)r);
+            CHECK(isfinite(get(x.o, r, i)) && isfinite(get(x.dq, r, i)) && isfinite(get(x.dk, r, i)),
+                  "row %ld", (long)r);
     memset(mat_at(x.q, 7, 5), 0xff, dtype_size(type));
     call_run(d, &x, 1);
-    CHECK(isnan(get(x.o, 7, 0)) && isnan(get(x.lse, 7, 0)) && isnan(get(x.dq, 7, 0)), "NaN query: %g", get(x.o, 7, 0));
+    CHECK(isnan(get(x.o, 7, 0)) && isnan(get(x.lse, 7, 0)) && isnan(get(x.dq, 7, 0)), "a NaN is lost");
     CHECK(isfinite(get(x.o, 6, 0)) && isfinite(get(x.o, 8, 0)), "NaN query spreads");
     call_close(&x);
 }
 
 static void bench(const char *isa)
 {
-    static const Case cases[] = {{4, 256, 256, 0, 12, 12, 64, 0, 0, 0}, {1, 1024, 1024, 0, 12, 12, 64, 0, 0, 0},
-                                 {1, 4096, 4096, 0, 8, 2, 128, 0, 0, 0}, {4, 256, 256, 0, 12, 12, 64, 0, 0, 0.1},
-                                 {8, 1, 1000, 999, 12, 12, 64, 0, 0, 0}};
+    static const Case cases[] = {
+        {4, 256, 256, 0, 12, 12, 64, 0, 0, 0}, {1, 1024, 1024, 0, 12, 12, 64, 0, 0, 0},
+        {1, 4096, 4096, 0, 8, 2, 128, 0, 0, 0}, {4, 256, 256, 0, 12, 12, 64, 0, 0, 0.1},
+        {8, 1, 1000, 999, 12, 12, 64, 0, 0, 0},
+    };
     static const Dtype types[] = {F32, BF16};
     for (int threads = 1; threads <= 2; threads++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -387,13 +397,14 @@ static void bench(const char *isa)
                     call_run(&d, &x, 0);
                     double t1 = now();
                     if (bwd)
-                        d.attention_bwd(&d, x.dq, x.dk, x.dv, x.dout, x.o, x.lse, x.delta, x.q, x.k, x.v, &x.s);
+                        d.attention_bwd(&d, x.dq, x.dk, x.dv, x.dout, x.o, x.lse, x.delta, x.q, x.k, x.v,
+                                        &x.s);
                     double t2 = now();
                     best[0] = fmin(best[0], t1 - t0), best[1] = fmin(best[1], t2 - t1);
                 }
-                printf("%s %d threads %s B%ld S%ld A%d K%d D%d dropout %g: fwd %.3f ms %.1f GFLOP/s", d.isa, threads,
-                       dtype_name(types[t]), (long)c->batch, (long)c->seq_k, c->heads, c->kv, c->dim, c->dropout,
-                       best[0] * 1e3, 4 * c->dim * pairs / best[0] * 1e-9);
+                printf("%s %d threads %s B%ld S%ld A%d K%d D%d dropout %g: fwd %.3f ms %.1f GFLOP/s", d.isa,
+                       threads, dtype_name(types[t]), (long)c->batch, (long)c->seq_k, c->heads, c->kv, c->dim,
+                       c->dropout, best[0] * 1e3, 4 * c->dim * pairs / best[0] * 1e-9);
                 if (bwd)
                     printf(", bwd %.3f ms %.1f GFLOP/s", best[1] * 1e3, 10 * c->dim * pairs / best[1] * 1e-9);
                 printf("\n");
@@ -415,8 +426,9 @@ static int runs(const char *isa)
         _exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status), "the child was lost");
-    CHECK(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EXIT_CONFIG, "cpu_open ended with %d", WEXITSTATUS(status));
-    return WEXITSTATUS(status) == 0;
+    int code = WEXITSTATUS(status);
+    CHECK(code == 0 || code == EXIT_CONFIG, "cpu_open ended with %d", code);
+    return code == 0;
 }
 
 int main(int argc, char **argv)

@@ -17,12 +17,11 @@
 #define NV 2                     /* vectors to a strip and to a tile */
 #define STRIP (NV * VN)
 #ifdef ISA_avx512
-#define MR 8                     /* rows of a register tile: MR * NV sums, NV of b and one of a in 32 registers */
+#define MR 8                     /* rows of a register tile: MR * NV sums, NV of b and one of a, of 32 */
 #else
-#define MR 6                     /* the same in 16 registers */
+#define MR 6                     /* the same of 16 registers */
 #endif
 #define HEAD_MAX 512             /* largest head size: what the four buffers of a thread hold */
-#define PANEL (HEAD_MAX * STRIP) /* the largest panel with one strip's queries, in reals */
 #define KEYS 128                 /* keys to a block, fewer for wide heads */
 #define LOG2E 1.44269504088896340736
 #define LN2 0.693147180559945309417
@@ -37,7 +36,7 @@ INLINE int64_t key_block(int64_t ld)
 
 typedef struct {
     int64_t i0, n;               /* first query of the sample, number of queries */
-    int64_t width;               /* n in whole vectors; the lanes past n repeat query n - 1 and are never stored */
+    int64_t width;               /* n in whole vectors; lanes past n repeat query n - 1, never stored */
     int64_t first, end;          /* keys that some query sees lie in [first, end); empty when end <= first */
     int64_t all_first, all_end;  /* keys in [all_first, all_end) are seen by all */
     IntLane lo[STRIP], hi[STRIP];    /* query of a lane sees keys lo..hi */
@@ -71,7 +70,10 @@ static inline void strip_open(Strip *t, const Attention *s, int64_t b, int64_t i
     }
 }
 /* Does some query of the strip not see some key of [from, to)? */
-INLINE int strip_masked(const Strip *t, int64_t from, int64_t to) { return from < t->all_first || to > t->all_end; }
+INLINE int strip_masked(const Strip *t, int64_t from, int64_t to)
+{
+    return from < t->all_first || to > t->all_end;
+}
 /* Which lanes of vector v see key j. */
 INLINE IVec strip_sees(const Strip *t, int64_t v, int64_t j)
 {
@@ -114,7 +116,7 @@ static inline void drop_masks(IVec keep[4], const Drop *p, int64_t v, int64_t j)
 #endif
 }
 
-/* 2^x for x <= 0 (and a rounding above); 0 below the smallest normal number; NaN stays NaN. */
+/* 2^x for x <= 0 (and a rounding above); 0 from x = -126.5 down in F32; NaN stays NaN. */
 INLINE Vec vexp2(Vec x)
 {
 #ifdef REAL_f64
@@ -122,17 +124,16 @@ INLINE Vec vexp2(Vec x)
         x[i] = exp2(x[i]);
     return x;
 #else
-    /* Adding 1.5 * 2^23 + 127 rounds to an integer and leaves it, with the exponent's bias, in the low bits. The
-     * polynomial is 2^r on |r| <= 1/2, a least-squares fit reweighted until
-     * its relative error was level, 9.2e-8. */
-    Vec c = vmax(vset(-126), x), t = c + 12583039.0f, r = c - (t - 12583039.0f);
+    /* Adding 1.5 * 2^23 + 127 rounds to an integer and leaves it, with the exponent's bias, in the low bits:
+     * the exponent of 2^n, and 0 at n = -127. The polynomial is 2^r on |r| <= 1/2, a least-squares fit
+     * reweighted until its relative error was level, 9.2e-8. */
+    Vec c = vmax(vset(-127), x), t = c + 12583039.0f, r = c - (t - 12583039.0f);
     Vec p = r * 0.001326472731307149f + 0.009671512991189957f;
     p = p * r + 0.05550733581185341f;
     p = p * r + 0.24022242426872253f;
     p = p * r + 0.6931470036506653f;
     p = p * r + 1.0f;
-    p *= (Vec)((IVec)t << 23);
-    return (Vec)((IVec)p & ~(x < -126.0f));
+    return p * (Vec)((IVec)t << 23);
 #endif
 }
 
@@ -140,7 +141,8 @@ typedef enum { SET, ADD, SCALE } Init;   /* c = ab, c = c + ab, c = c * alpha + 
 typedef struct { REAL *c; const REAL *a, *b; int64_t ldc, lda, ldb; } Product;
 
 /* M rows by N vectors. along: a(m, k) is a[m*lda + k], else a[k*lda + m]. */
-INLINE void tile(const int M, const int N, const int along, Product p, int64_t k, Init init, const REAL *alpha)
+INLINE void tile(const int M, const int N, const int along, Product p, int64_t k, Init init,
+                 const REAL *alpha)
 {
     Vec sum[MR][NV], b[NV];
 #pragma GCC unroll 16
@@ -196,9 +198,10 @@ static void product(int along, Product p, int64_t m, int64_t n, int64_t k, Init 
     }
 }
 
-/* dst[c][r] = src[r][c] * factor; rows and cols in whole vectors. VN rows at a time: after log2(VN) rounds in which
- * rows i and i + VN/2 are interleaved, the rows are the columns. */
-static void transpose(REAL *dst, int64_t ldd, const REAL *src, int64_t lds, int64_t rows, int64_t cols, REAL factor)
+/* dst[c][r] = src[r][c] * factor; rows and cols in whole vectors. VN rows at a time: after log2(VN) rounds in
+ * which rows i and i + VN/2 are interleaved, the rows are the columns. */
+static void transpose(REAL *dst, int64_t ldd, const REAL *src, int64_t lds, int64_t rows, int64_t cols,
+                      REAL factor)
 {
     IVec low, high;
     for (int i = 0; i < VN; i++) {
@@ -222,8 +225,8 @@ static void transpose(REAL *dst, int64_t ldd, const REAL *src, int64_t lds, int6
         }
 }
 
-/* Rows r .. r+n of columns c .. c+dim of x as reals, ld to a row and `rows` rows: what is not there is zero. */
-static inline void pack(REAL *dst, int64_t ld, int64_t rows, Mat x, int64_t r, int64_t n, int64_t c, int64_t dim)
+/* Rows r .. r+n of columns c .. c+dim of x as reals, ld to a row, zeros between; unpack is the way back. */
+static inline void pack(REAL *dst, int64_t ld, Mat x, int64_t r, int64_t n, int64_t c, int64_t dim)
 {
     for (int64_t i = 0; i < n; i++) {
         REAL *to = dst + i * ld;
@@ -234,7 +237,6 @@ static inline void pack(REAL *dst, int64_t ld, int64_t rows, Mat x, int64_t r, i
         for (int64_t j = dim; j < ld; j++)
             to[j] = 0;
     }
-    memset(dst + n * ld, 0, (size_t)((rows - n) * ld) * sizeof(REAL));
 }
 static inline void unpack(Mat x, int64_t r, int64_t n, int64_t c, int64_t dim, const REAL *src, int64_t ld)
 {
