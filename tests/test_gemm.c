@@ -148,10 +148,10 @@ static void check_case(Device *d, const char *name, Size s, Case t, int exact)
 
 static const Size sizes[] = {
     {1, 1, 1}, {3, 5, 7}, {14, 32, 256}, {15, 33, 257}, {1, 100, 70}, {100, 1, 65}, {8, 200, 513},
-    {70, 131, 64}, {33, 65, 31}, {5, 40, 0}, {0, 5, 5}, {5, 0, 5}, {137, 129, 66},
+    {70, 131, 64}, {33, 65, 31}, {5, 40, 0}, {0, 5, 5}, {5, 0, 5}, {77, 129, 66},
 };
 #define SIZES ((int)(sizeof sizes / sizeof *sizes))
-static const Size large[] = {{20, 1060, 2070}, {1230, 20, 900}, {1150, 40, 1050}};   /* several blocks */
+static const Size large[] = {{9, 1030, 1100}, {1120, 9, 1000}, {1100, 9, 1050}};   /* several blocks */
 
 static void check_types(Device *d, const char *name, int only_bf16)
 {
@@ -164,9 +164,11 @@ static void check_types(Device *d, const char *name, int only_bf16)
             Case c = {types[t][1], types[t][2], f & 1, f >> 1 & 1, f >> 2, 0, f % 3};
             for (int s = 0; s < SIZES; s++) {
                 check_case(d, name, sizes[s], c, 1);
-                check_case(d, name, sizes[s], c, 0);
+                if (s % 3 == f % 3)
+                    check_case(d, name, sizes[s], c, 0);
             }
-            check_case(d, name, large[f % 3], c, 1);
+            if (f < 3 || f == 7)
+                check_case(d, name, large[f % 3], c, 1);
         }
         for (int s = 0; s < SIZES; s++)
             check_case(d, name, sizes[s], (Case){types[t][1], types[t][2], 0, 1, 0, 1, 1}, s & 1);
