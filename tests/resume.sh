@@ -11,7 +11,7 @@ train: {micro_batch_size: 2, step_batch_size_schedule: '0:2 320:4', train_iters:
 optimizer: {lr: 0.01, lr_decay_style: cosine, lr_warmup_iters: 2}
 log: {log_interval: 1}
 YAML
-run() { "$TRAIN" "$work/tiny.yaml" "$@" > "$work/log" 2>&1; }
+run() { "$TRAIN" "$work/tiny.yaml" cpu_isa="$ISA" "$@" > "$work/log" 2>&1; }
 kept() { # the lines of metrics.jsonl without times and rates
     sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms)": *[^,}]*,? ?//g' "$1/metrics.jsonl"
 }
@@ -37,7 +37,7 @@ for dtype in ${DTYPES:-bf16}; do
     done
 done
 part=$work/signal
-"$TRAIN" "$work/tiny.yaml" "save=$part" "params_dtype=$dtype" > "$work/log" 2>&1 &
+"$TRAIN" "$work/tiny.yaml" cpu_isa="$ISA" "save=$part" "params_dtype=$dtype" > "$work/log" 2>&1 &
 pid=$!
 while ! grep -q 'iteration        1/' "$work/log" && kill -0 $pid 2> /dev/null; do sleep 0.01; done
 kill -USR1 $pid 2> /dev/null || true

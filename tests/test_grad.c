@@ -227,7 +227,7 @@ static void check(Device *d, const Case *c)
 int main(void)
 {
     Device d;
-    cpu_open(&d, F64, "auto", 2);
+    cpu_open(&d, F64, test_isa(), 2);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check(&d, &cases[i]);
     cpu_close(&d);

@@ -41,6 +41,7 @@ static const Config *config(const char *const *a, const char *const *b)
     }
     for (; b && *b; b++)
         args[n++] = (char *)*b;
+    args[n++] = xasprintf("cpu_isa=%s", test_isa());
     return config_load(file, n, args, 1, USE_MODEL);
 }
 
