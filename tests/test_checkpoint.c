@@ -9,6 +9,7 @@
 #include "convert.h"
 #include "source.h"
 #include "test.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -608,7 +609,7 @@ static void locked(void)
 
 /* ---- faults of the system: pwrite and fsync are ours here */
 
-static int short_writes, fail_after = -1, fail_with;
+static int short_writes, slow_writes, fail_after = -1, fail_with;
 
 static int fails(void)
 {
@@ -620,6 +621,8 @@ ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
     static int calls;
     if (fails())
         return -1;
+    if (slow_writes)
+        usleep(10000);
     if (short_writes && ++calls % 3 == 0) {
         errno = EINTR;
         return -1;
@@ -632,22 +635,59 @@ int fsync(int fd)
     return fails() ? -1 : (int)syscall(SYS_fsync, fd);
 }
 
-static void save_two(void *dir)
+/* Two saves of which every write after the third fails. */
+static void save_two(void *dir, int async)
 {
     Config cfg = base_config();
     static Model m;
+    cfg.async_save = async;
     Comm self;
-    Arena arena = no_arena;
+    Arena arena;
     comm_self_open(&self, "all");
+    arena_open(&arena, "run", 1 << 16);
     make(&m, 0, 0, 1);
     fill(&m, 2);
     Saver *s = saver_open(&cfg, dir, &self, m.p, m.n, &arena);
     json_t *state = json_pack("{s:i}", "iteration", 2);
     fail_after = 3, fail_with = ENOSPC;
     saver_save(s, 2, state);
+    saver_wait(s);
     fail_after = 3;
     saver_save(s, 3, state);
+    saver_wait(s);
     _exit(98);                      /* max_failed_saves is 2: not reached */
+}
+
+static void save_two_sync(void *dir) { save_two(dir, 0); }
+static void save_two_async(void *dir) { save_two(dir, 1); }
+
+/* K17: the second save comes while the first is being written. */
+static void save_in_a_hurry(void *dir)
+{
+    Config cfg = base_config();
+    static Model m;
+    Comm self;
+    Arena arena;
+    cfg.async_save = 1;
+    comm_self_open(&self, "all");
+    arena_open(&arena, "run", 1 << 16);
+    make(&m, 0, 0, 1);
+    Saver *s = saver_open(&cfg, dir, &self, m.p, m.n, &arena);
+    slow_writes = 1;
+    for (int64_t it = 5; it <= 7; it++) {
+        json_t *state = json_pack("{s:I}", "iteration", (json_int_t)it);
+        double start = now();
+        fill(&m, it);
+        saver_save(s, it, state);
+        fill(&m, 0);
+        saver_poll(s);
+        json_decref(state);
+        if (it == 5 && now() - start > 0.05)
+            _exit(97);              /* it waited for the disk */
+    }
+    if (saver_wait(s) != 7)
+        _exit(96);
+    saver_close(s);
 }
 
 static void faults(void)
@@ -657,12 +697,20 @@ static void faults(void)
     short_writes = 1;
     CHECK(save(dir, 1, &cfg) == 1 && load(dir, 0, 0, 1, &cfg) == 1, "short and interrupted writes");
     short_writes = 0;
-    int rc = child(save_two, dir);
-    CHECK(rc == EXIT_RESOURCE, "exit %d: %s", rc, said);
-    CHECK(strstr(said, "warning: saving iteration 2 failed") && strstr(said, "No space left") && strstr(said, "writing it again") &&
-          strstr(said, "the run goes on") && strstr(said, "error[save]") && strstr(said, "are free; change:"), "%s", said);
-    CHECK(load(dir, 0, 0, 1, &cfg) == 1, "the old one is whole");
-    shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000001 latest ' ]", dir);
+    for (int async = 0; async < 2; async++) {
+        int rc = child(async ? save_two_async : save_two_sync, dir);
+        CHECK(rc == EXIT_RESOURCE, "exit %d: %s", rc, said);
+        CHECK(strstr(said, "warning: saving iteration 2 failed") && strstr(said, "No space left") &&
+              strstr(said, "writing it again") && strstr(said, "the run goes on") && strstr(said, "error[save]") &&
+              strstr(said, "are free; change:"), "%s", said);
+        CHECK(load(dir, 0, 0, 1, &cfg) == 1, "the old one is whole");
+        shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000001 latest ' ]", dir);
+    }
+    int rc = child(save_in_a_hurry, dir);
+    CHECK(rc == 0 && strstr(said, "iteration 6 waits for the checkpoint of iteration 5") && lines(said) == 2, "exit %d: %s", rc,
+          said);
+    for (int it = 5; it <= 7; it++)
+        CHECK(load(path_of("faults/checkpoints/iter_000000%d", it), 0, 0, 1, &cfg) == it, "iteration %d", it);
 }
 
 /* ---- several ranks: a group whose members are threads */
@@ -789,6 +837,17 @@ static void team(int size, int layout, int async)
     pthread_barrier_destroy(&t.barrier);
 }
 
+static int descriptors(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (d && readdir(d))
+        n++;
+    if (d)
+        closedir(d);
+    return n;
+}
+
 int main(int argc, char **argv)
 {
     Config cfg = base_config();
@@ -805,6 +864,7 @@ int main(int argc, char **argv)
     }
     if (!mkdtemp(folder))
         return 1;
+    int open_before = descriptors();
     conversions();
     round_trip(0);
     round_trip(1);
@@ -820,6 +880,7 @@ int main(int argc, char **argv)
     for (int layout = 2; layout <= 3; layout++)
         for (int async = 0; async < 2; async++)
             team(3, layout, async);
+    CHECK(descriptors() == open_before, "%d descriptors, %d at the start", descriptors(), open_before);
     shell("rm -rf %s", folder);
     return test_end();
 }
