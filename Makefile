@@ -2,6 +2,7 @@
 # make test       builds and runs the test suite        make test DEBUG=1   under ASan and UBSan
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
 # make test-portable, test-valgrind                     the suite without AMX, AVX-512, AVX2; under valgrind
+# make test-kill  saves killed and failing at every system call, every error (3 minutes)
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #
 # Each directory compiles with its own -I list: an upward include does not compile.
@@ -113,6 +114,9 @@ test: tests train
 demo bench:
 	scripts/$@
 
+test-kill: $(BUILD)/test_checkpoint
+	BUILD=$(BUILD) tests/kill_save.sh long
+
 test-portable test-valgrind:
 	scripts/$(subst -,_,$@)
 
@@ -123,5 +127,5 @@ clean:
 	rm -rf build/cpu build/debug build/valgrind build/bench train
 
 -include $(LIB_OBJ:.o=.d) $(BUILD)/train.d $(TEST_SRC:%.c=$(BUILD)/%.d)
-.PHONY: all tests test docs demo bench test-portable test-valgrind size clean FORCE
+.PHONY: all tests test docs demo bench test-kill test-portable test-valgrind size clean FORCE
 .SECONDARY:
