@@ -172,7 +172,7 @@ static void end_labels(FILE *f, const Chart *c, Scale y)
     for (int i = 0; i < n; i++) {
         const Series *s = &c->series[label[i].k];
         fprintf(f, "<i class=\"end %s\" style=\"top:%.2f%%\">%s</i>", s->css, label[i].top,
-                value_text(text, last_finite(s)));
+                number_text(text, last_finite(s)));
     }
 }
 
@@ -222,7 +222,7 @@ void chart_legend(FILE *f, const Chart *c, int areas)
         const Series *s = &c->series[k];
         fprintf(f, "<li class=\"%s%s\">%s", s->css, s->draw == DRAW_FAINT ? " faint" : "", s->name);
         if (s->draw != DRAW_FAINT && !areas)
-            fprintf(f, " <b>%s</b>", value_text(text, last_finite(s)));
+            fprintf(f, " <b>%s</b>", number_text(text, last_finite(s)));
         fprintf(f, "</li>");
     }
     fprintf(f, "</ul>\n");

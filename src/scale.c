@@ -77,7 +77,7 @@ const char *tick_text(char text[32], double v, double step)
 }
 
 /* Four significant digits; 6e-5 rather than 6.000e-5. */
-const char *value_text(char text[32], double v)
+const char *number_text(char text[32], double v)
 {
     double size = fabs(v);
     if (size >= 1e-3 || size == 0 || !isfinite(v))

@@ -16,7 +16,7 @@ int scale_ticks(Scale s, int want, double tick[12], double *step);
 /* "0.25", "3e-4", "12,000", "1.5M": a tick's name, with as many digits as ticks `step` apart need; and any value's,
  * with four significant digits. Not finite: "n/a". */
 const char *tick_text(char text[32], double v, double step);
-const char *value_text(char text[32], double v);
+const char *number_text(char text[32], double v);
 
 /* Which of n points a plot of about 1000 points needs: all extremes, and a gap where a whole column of the picture has
  * no finite value. keep has room for n. Returns how many. */

@@ -1,10 +1,11 @@
 #define _GNU_SOURCE
 #include "trace.h"
-#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const stream_name[STREAMS] = {"compute", "loader", "checkpoint"};
 static const struct { const char *name; TraceStream stream; } span_info[] = {
@@ -77,43 +78,38 @@ static void put_event(FILE *f, const TraceEvent *e, int rank, double origin)
 }
 
 static int put_file(const char *run_dir, const RankHead *head, const TraceEvent *event, int64_t most, int ranks,
-                    double origin)
+                    double origin, char why[WHY])
 {
-    char *path = xasprintf("%s/trace.json", run_dir), *beside = xasprintf("%s.tmp", path);
-    FILE *f = fopen(beside, "we");
-    int bad = !f;
-    if (f) {
-        fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"clock\",\"ph\":\"M\",\"pid\":0,"
-                "\"args\":{\"origin_s\":%.9f}}", origin);
-        for (int r = 0; r < ranks; r++) {
-            fprintf(f, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d (", r, r);
-            for (int a = 0, sep = 0; a < AXES; a++)
-                if (a != AXIS_EP)
-                    fprintf(f, "%s%s%lld", sep++ ? " " : "", axis_name[a], (long long)head[r].axis[a]);
-            fprintf(f, ")\"}}");
-            for (int s = 0; s < STREAMS; s++)
-                fprintf(f, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
-                        "\"args\":{\"name\":\"%s\"}}", r, s, stream_name[s]);
-            for (int64_t i = 0; i < head[r].n; i++)
-                put_event(f, &event[r * most + i], r, origin);
-        }
-        fprintf(f, "\n]}\n");
-        bad = ferror(f);
-        bad |= fclose(f);
-        bad = bad || rename(beside, path);
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"clock\",\"ph\":\"M\",\"pid\":0,"
+            "\"args\":{\"origin_s\":%.9f}}", origin);
+    for (int r = 0; r < ranks; r++) {
+        fprintf(f, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d (", r, r);
+        for (int a = 0, sep = 0; a < AXES; a++)
+            if (a != AXIS_EP)
+                fprintf(f, "%s%s%lld", sep++ ? " " : "", axis_name[a], (long long)head[r].axis[a]);
+        fprintf(f, ")\"}}");
+        for (int s = 0; s < STREAMS; s++)
+            fprintf(f, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
+                    r, s, stream_name[s]);
+        for (int64_t i = 0; i < head[r].n; i++)
+            put_event(f, &event[r * most + i], r, origin);
     }
-    int saved = errno;
-    if (bad)
-        remove(beside);
-    free(path);
-    free(beside);
-    errno = saved;
-    return bad ? -1 : 0;
+    fprintf(f, "\n]}\n");
+    fclose(f);
+    int dir = file_open_dir(AT_FDCWD, run_dir, 0, why);
+    int ok = dir >= 0 && file_replace(dir, "trace.json", text, (int64_t)size, why);
+    if (dir >= 0)
+        close(dir);
+    free(text);
+    return ok;
 }
 
-int trace_write(const Trace *t, const char *run_dir, const Grid *g)
+int trace_write(const Trace *t, const char *run_dir, Grid *g, char why[WHY])
 {
-    Comm *all = (Comm *)&g->all;
+    Comm *all = &g->all;
     RankHead head = {.n = t->n < t->max ? t->n : t->max}, *heads = xcalloc((size_t)all->size, sizeof *heads);
     for (int a = 0; a < AXES; a++)
         head.axis[a] = g->index[a];
@@ -121,7 +117,7 @@ int trace_write(const Trace *t, const char *run_dir, const Grid *g)
     int64_t most = 0;
     for (int r = 0; r < all->size; r++)
         most = heads[r].n > most ? heads[r].n : most;
-    int rc = 0;
+    int ok = 1;
     if (most) {
         /* equal blocks: the ranks' lists differ by a few events, so padding costs little */
         const int64_t words = (int64_t)(sizeof(TraceEvent) / 8);
@@ -135,10 +131,10 @@ int trace_write(const Trace *t, const char *run_dir, const Grid *g)
         all->wait(all, all->all_reduce(all, &origin, 1, F64, OP_MIN));
         all->wait(all, all->all_gather(all, events, mine, most * words, I64));
         if (all->rank == 0)
-            rc = put_file(run_dir, heads, events, most, all->size, origin);
+            ok = put_file(run_dir, heads, events, most, all->size, origin, why);
         free(mine);
         free(events);
     }
     free(heads);
-    return rc;
+    return ok;
 }

@@ -6,6 +6,7 @@
 #define TRACE_H
 #include "base.h"
 #include "config.h"
+#include "file.h"
 #include "grid.h"
 #include "schedule.h"
 
@@ -51,7 +52,7 @@ void trace_end(Trace *t, TraceSpan span, double start);
 /* One instruction that the executor has finished: the body of Stage.mark. */
 void trace_instr(Trace *t, const Instr *i, double start, double end);
 
-/* Gathers every rank's events on rank 0, which writes run_dir/trace.json; nothing was recorded: no file. Returns 0,
- * or -1 with errno when rank 0 could not write. Collective over g->all. */
-int trace_write(const Trace *t, const char *run_dir, const Grid *g);
+/* Gathers every rank's events on rank 0, which writes run_dir/trace.json; nothing was recorded: no file. Returns 1,
+ * or 0 with a reason in why when rank 0 could not write. Collective over g->all. */
+int trace_write(const Trace *t, const char *run_dir, Grid *g, char why[WHY]);
 #endif
