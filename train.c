@@ -190,6 +190,7 @@ static int train_loop(Training *t)
 static int command_run(int argc, char **argv)
 {
     Training t = {.started = now()};
+    char why[WHY];
     Args a = args_open("run", argc, argv);
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
@@ -210,8 +211,8 @@ static int command_run(int argc, char **argv)
     if (t.valid)
         loader_close(t.valid);
     loader_close(t.run.loader);
-    if (trace_write(&t.run.trace, dir, &t.run.grid))
-        warn("cannot write %s/trace.json: %s", dir, strerror(errno));
+    if (!trace_write(&t.run.trace, dir, &t.run.grid, why))
+        warn("no timeline: %s", why);
     log_close(t.log, t.why);
     run_close(&t.run);
     free(dir);

@@ -78,6 +78,13 @@ void run_step(Run *r, Metrics *m);
 /* Mean loss over the first `batches` global batches of a loader, nats a token. Collective. tick may be NULL. */
 double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx);
 
+/* Microbatches of a step of `batch` samples on this rank. */
+int64_t run_microbatches(const Run *r, int64_t batch);
+
+/* Gives the executor this run's functions (step.c), and the model its microbatches. */
+void step_open(Run *r);
+const Batch *step_batch(void *run, int mb);
+
 /* Arithmetic of a token's forward and backward: 6 FLOPs a weight of a matrix product (output layer included) and 12 L A D S of
  * attention without regard to the mask, as Megatron-LM and PaLM count (Chowdhery et al. 2022, arXiv:2204.02311, app. B). */
 double run_flops_per_token(const Config *cfg);
