@@ -663,7 +663,7 @@ static void test_large(void)
     h.cfg.seq_length = 1 << 20;
     put_pair(prefix, 3, length, TOKEN_U16, NULL);   /* 1.2 GB of zeros that take no room */
     int fd = open(bin, O_WRONLY);
-    uint16_t bad = 40000;
+    uint16_t bad = 257;
     CHECK(pwrite(fd, &bad, 2, 2 * (300 << 20)) == 2, "set up");   /* first token of document 1 */
     close(fd);
     Blend b;

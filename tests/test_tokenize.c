@@ -80,7 +80,11 @@ static void test_json_cases(void)
     json_bad("{\"text\":\"\\ud800\"}", "surrogate");
     json_bad("{\"text\":\"\\ud800\\u0041\"}", "surrogate");
     json_bad("{\"text\":\"\\udc00\"}", "surrogate");
+    json_bad("{\"text\":\"\\ud800\\udbff\"}", "surrogate");
+    json_bad("{\"text\":\"long enough \x1f for eight\"}", "control character");
     json_bad("{\"text\":\"\xc0\x80\"}", "UTF-8");
+    json_bad("{\"text\":\"\xe0\x9f\xbf\"}", "UTF-8");
+    json_bad("{\"text\":\"\xf0\x8f\xbf\xbf\"}", "UTF-8");
     json_bad("{\"text\":\"\xed\xa0\x80\"}", "UTF-8");
     json_bad("{\"text\":\"\xf4\x90\x80\x80\"}", "UTF-8");
     json_bad("{\"text\":\"\xe2\x82\"}", "UTF-8");
@@ -287,6 +291,11 @@ static void test_batches(void)
     CHECK(read == wrote, "the text differs");
     window_close(&w);
     corpus_close(c);
+    f = fopen(path, "ab");   /* the last of many batches knows which line it is at */
+    fputs("{\"text\":\"\"}\n{\"text\"}\n{", f);
+    fclose(f);
+    snprintf(line, 100, "long.jsonl:%ld: a field without", documents + 2);
+    CHECK(TOKENIZE(EXIT_DATA, line, path, "-o", to), "%s: %s", line, said);
     free(line);
     free(path);
     free(to);
