@@ -1,0 +1,425 @@
+/* The rules between options: each one broken once and kept once; the ones about numbers against brute force;
+ * the nearest legal values that they name, tried; the batch-size schedule against a loop over single steps.
+ */
+#define _GNU_SOURCE
+#include "config_text.h"
+
+/* Resolves the base configuration with the arguments (separated by |) on `world` ranks. */
+static Check resolve(const char *args, int world, ConfigUse use)
+{
+    static Text base;
+    char *list[16], *copy = text_copy(args);
+    int n = 0;
+    if (!base.text)
+        base = compose(NULL, NULL, NULL);
+    for (char *a; (a = strsep(&copy, "|")); )
+        if (*a)
+            list[n++] = a;
+    return read_text(base.text, base.size, n, list, world, use);
+}
+
+/* The violations but for the one that says that this build works on one rank. */
+static int others(const Check *k) { return k->n - count(k, "works on one rank", NULL, NULL); }
+
+/* ---- each rule once ---- */
+
+static const struct { const char *args; int world; const char *says;
+} cases[] = {
+    {"", 1, NULL},
+    /* world */
+    {"tensor_model_parallel_size=2", 1,
+     "tensor_model_parallel_size: tensor 2 x pipeline 1 x context 1 = 2 does not divide "
+     "the world of 1 ranks; nearest (tensor x pipeline x context): 1x1x1"},
+    {"", 2, "works on one rank, the world has 2"},
+    {"context_parallel_size=2", 2, "context_parallel_size: this build has no context parallelism"},
+    {"expert_model_parallel_size=2", 1,
+     "expert_model_parallel_size: 2 ranks share experts, but num_moe_experts is absent"},
+    {"num_moe_experts=8", 1, "num_moe_experts: this build has no mixture of experts"},
+    {"device=cuda", 1, "device: this build has no device 'cuda'"},
+    {"device=clock", 1, "device: this build has no device 'clock'"},
+    {"distributed_backend=nccl", 1, "distributed_backend: this build has no backend 'nccl'"},
+    {"distributed_backend=staged", 1, "this build has no backend 'staged'"},
+    {"num_distributed_optimizer_instances=3", 4,
+     "3 copies do not divide data parallel 4 x context 1; nearest: 2 or 4"},
+    {"num_distributed_optimizer_instances=3", 1, NULL},
+    {"overlap_param_gather=true", 2, "overlap_param_gather: needs a data_parallel_sharding_strategy"},
+    {"overlap_param_gather=true", 1, NULL},
+    {"overlap_param_gather=true|overlap_grad_reduce=true|data_parallel_sharding_strategy=optim", 2,
+     "one rank"},
+    {"sequence_parallel=true|data_parallel_sharding_strategy=optim_grads_params", 1, NULL},
+    {"rank_order=tp-cp-ep-dp", 1, "rank_order: 'tp-cp-ep-dp' is not an order"},
+    {"rank_order=tp-tp-ep-dp-pp", 1, "is not an order"},
+    {"rank_order=tp-cp-ep-pp-dp", 1, NULL},
+    {"cp_comm_type=[p2p, ring]", 1, "cp_comm_type: 'ring' is none of"},
+    {"cp_comm_type=a2a+p2p", 1, NULL},
+    /* pipeline */
+    {"pipeline_model_parallel_layout=Et*4L", 1, "pipeline_model_parallel_layout: this build"},
+    {"pipeline_balance=cost", 1, "pipeline_balance: this build"},
+    {"pipeline_schedule=zb-v|num_virtual_stages_per_pipeline_rank=3", 1, NULL},
+    {"pipeline_model_parallel_size=2|pipeline_schedule=zb-v|num_virtual_stages_per_pipeline_rank=1", 2,
+     "1, but schedule zb-v has 2 chunks a rank"},
+    {"pipeline_model_parallel_size=2|pipeline_schedule=interleaved|global_batch_size=4", 2,
+     "schedule interleaved needs 2 or more"},
+    {"pipeline_model_parallel_size=2|pipeline_schedule=1f1b|num_virtual_stages_per_pipeline_rank=2", 2,
+     "2, but schedule 1f1b has one chunk a rank"},
+    {"pipeline_model_parallel_size=2|pipeline_schedule=custom", 2, "pipeline_schedule_file: goes with"},
+    {"pipeline_model_parallel_size=2|pipeline_schedule_file=x", 2, "pipeline_schedule_file: goes with"},
+    {"pipeline_model_parallel_size=2|pipeline_max_activations=4", 2, "pipeline_max_activations: goes with"},
+    /* model */
+    {"num_attention_heads=5", 1,
+     "hidden_size: 64 is not a multiple of num_attention_heads 5; nearest: 60 or 65"},
+    {"num_attention_heads=5|kv_channels=16", 1, NULL},
+    {"num_query_groups=3", 1, "num_query_groups: 3 does not divide num_attention_heads 4; nearest: 2 or 4"},
+    {"max_position_embeddings=31", 1, "max_position_embeddings: 31 is below seq_length 32"},
+    {"position_embedding_type=rope|rotary_percent=0.2", 1,
+     "rotary_percent: rope turns int(16 kv_channels x 0.2) = 3"},
+    {"activation=swiglu|hidden_size=20|num_attention_heads=2", 1,
+     "ffn_hidden_size: missing; hidden_size 20 is too small"},
+    {"activation=geglu|hidden_size=20|num_attention_heads=2|ffn_hidden_size=50", 1, NULL},
+    {"tokenizer_type=none", 1, "vocab_size: missing; tokenizer_type none"},
+    {"tokenizer_type=byte|vocab_size=300", 1, "vocab_size: 300, but tokenizer_type byte has 257"},
+    {"vocab_size=300", 1, NULL},
+    {"tokenizer_model=x", 1, "tokenizer_model: no tokenizer of this build"},
+    {"hidden_size=1048576|num_layers=10000|kv_channels=65536|num_attention_heads=65536", 1,
+     "hidden_size: the model has about"},
+    {"seq_length=16777216|micro_batch_size=128", 1, "micro_batch_size: 128 samples of 16777216 tokens"},
+    {"seq_length=16777216|micro_batch_size=127|vocab_size=1000000|hidden_size=4", 1,
+     "micro_batch_size: the widest activation"},
+    /* batch and steps */
+    {"global_batch_size=7", 1,
+     "global_batch_size: 7 is not a multiple of micro_batch_size 2 x data-parallel size 1; nearest: "
+     "6 or 8"},
+    {"global_batch_size=131072", 1, "global_batch_size: 131072 is 65536 microbatches"},
+    {"global_batch_size=131070", 1, NULL},
+    {"global_batch_size=4|step_batch_size_schedule=0:4", 1,
+     "step_batch_size_schedule: stands beside global_batch_size 4"},
+    {"train_samples=100", 1, "train_samples: stands beside train_iters 10"},
+    {"train_iters=null", 1, "train_iters: missing; training needs train_iters or train_samples"},
+    {"train_iters=null|train_samples=100", 1, NULL},
+    {"train_iters=null|train_samples=3|global_batch_size=4", 1,
+     "train_samples: 3 are less than one step of 4"},
+    {"train_iters=1_000_000_000|global_batch_size=65534|seq_length=1_000_000", 1, "seq_length: the run has"},
+    {"eval_interval=1|eval_iters=1_000_000_000|train_iters=1_000_000_000", 1,
+     "eval_iters: the evaluations of the run"},
+    {"eval_interval=10|split='1'", 1, "split: '1' leaves nothing to validate on"},
+    {"split='1'", 1, NULL},
+    {"split='0, 1'", 1, "split: '0, 1' is not one to three shares"},
+    {"split='1, -1'", 1, "is not one to three shares"},
+    {"split='1, nan'", 1, "is not one to three shares"},
+    {"split='1, 2, 3, 4'", 1, "is not one to three shares"},
+    {"split='1;2'", 1, "is not one to three shares"},
+    {"split='.5, .5,0'", 1, NULL},
+    /* learning rate */
+    {"min_lr=0.01", 1, "min_lr: 0.01 is above lr 0.001"},
+    {"min_lr=0.001", 1, NULL},
+    {"lr_warmup_init=0.01", 1, "lr_warmup_init: 0.01 is above lr 0.001"},
+    {"lr_decay_samples=10", 1, "lr_decay_samples: counts samples"},
+    {"lr_wsd_decay_samples=10", 1, "lr_wsd_decay_samples: counts samples"},
+    {"lr_warmup_samples=10", 1, "lr_warmup_samples: counts samples"},
+    {"train_iters=null|train_samples=100|lr_decay_iters=10", 1, "lr_decay_iters: counts iterations"},
+    {"train_iters=null|train_samples=100|lr_wsd_decay_iters=10", 1, "lr_wsd_decay_iters: counts iterations"},
+    {"train_iters=null|train_samples=100|lr_warmup_iters=1", 1, "lr_warmup_iters: counts iterations"},
+    {"train_iters=null|train_samples=100|lr_warmup_samples=99", 1, NULL},
+    {"lr_warmup_fraction=0.1|lr_warmup_iters=1", 1, "lr_warmup_fraction: stands beside lr_warmup_iters"},
+    {"lr_warmup_fraction=0.1", 1, NULL},
+    {"lr_scaling=sqrt", 1, "lr_base_batch_size: goes with lr_scaling"},
+    {"lr_base_batch_size=8", 1, "lr_base_batch_size: goes with lr_scaling"},
+    {"lr_scaling=linear|lr_base_batch_size=8", 1, NULL},
+    {"lr_warmup_iters=10", 1, "lr_warmup_iters: warm-up of 10 is not shorter than the decay of 10"},
+    {"lr_warmup_iters=9", 1, NULL},
+    {"lr_warmup_iters=10|lr_decay_iters=20", 1, NULL},
+    {"lr_decay_style=WSD", 1, "lr_wsd_decay_iters: goes with lr_decay_style WSD"},
+    {"lr_wsd_decay_iters=2", 1, "lr_wsd_decay_iters: goes with lr_decay_style WSD"},
+    {"lr_decay_style=WSD|lr_wsd_decay_iters=10", 1, NULL},
+    {"lr_decay_style=WSD|lr_wsd_decay_iters=11", 1,
+     "closing decay of 11 after a warm-up of 0 does not fit into 10"},
+    {"lr_decay_style=WSD|lr_wsd_decay_iters=6|lr_warmup_iters=5", 1,
+     "closing decay of 6 after a warm-up of 5"},
+    {"lr_decay_style=WSD|lr_wsd_decay_iters=6|lr_warmup_fraction=0.5", 1,
+     "closing decay of 6 after a warm-up of 5"},
+    {"lr_decay_style=WSD|train_iters=null|train_samples=100|lr_wsd_decay_samples=50", 1, NULL},
+    /* recompute */
+    {"recompute_granularity=full|recompute_num_layers=1", 1,
+     "recompute_method: recompute_granularity full needs"},
+    {"recompute_granularity=full|recompute_method=block", 1, "recompute_num_layers: missing"},
+    {"recompute_method=block", 1, "recompute_method: is for recompute_granularity full, which is none"},
+    {"recompute_granularity=selective|recompute_num_layers=1", 1,
+     "recompute_num_layers: is for recompute_granularity full"},
+    {"recompute_modules=[mlp]", 1, "recompute_modules: is for recompute_granularity selective"},
+    {"recompute_granularity=selective|recompute_modules=[mlp, moe]", 1,
+     "recompute_modules: 'moe' is none of"},
+    {"recompute_granularity=selective|recompute_modules=[mlp, layernorm, core_attn]", 1, NULL},
+    {"recompute_granularity=full|recompute_method=uniform|recompute_num_layers=4", 1, NULL},
+    {"recompute_granularity=full|recompute_method=uniform|recompute_num_layers=5", 1,
+     "5 is more than the 4 layers"},
+    /* the rest */
+    {"loss_scale=8", 1, "loss_scale: is for params_dtype fp16, which is fp32"},
+    {"loss_scale=8|params_dtype=fp16", 1, NULL},
+    {"initial_loss_scale=1|min_loss_scale=2", 1, "initial_loss_scale: 1 is below min_loss_scale 2"},
+    {"sgd_nesterov=true", 1, "sgd_nesterov: needs optimizer sgd"},
+    {"sgd_nesterov=true|optimizer=sgd|sgd_momentum=0", 1, "sgd_nesterov: needs"},
+    {"sgd_nesterov=true|optimizer=sgd", 1, NULL},
+    {"finetune=true", 1, "finetune: needs load"},
+    {"finetune=true|load=x", 1, NULL},
+    {"save_retain_interval=10", 1,
+     "save_retain_interval: 10 is not a multiple of save_interval, which is absent"},
+    {"save_retain_interval=10|save_interval=4", 1, "10 is not a multiple of save_interval; nearest: 8 or 12"},
+    {"save_retain_interval=12|save_interval=4", 1, NULL},
+    {"clock_forward_ms=1", 1, "clock_forward_ms: this build has no clock device"},
+    {"clock_backward_input_ms=1", 1, "clock_backward_input_ms: this build"},
+    {"clock_backward_weight_ms=1", 1, "clock_backward_weight_ms: this build"},
+    {"clock_p2p_ms=1", 1, "clock_p2p_ms: this build"},
+    {"clock_weight_share=1", 1, "clock_weight_share: this build"},
+    {"clock_cells=x", 1, "clock_cells: this build"},
+    /* the grammar of the batch-size schedule */
+    {"step_batch_size_schedule='4'", 1, "'4' is not THRESHOLD:BATCH"},
+    {"step_batch_size_schedule='0:4 64:8'", 1, NULL},
+    {"step_batch_size_schedule='0:4, 0.1K:8,1.5M:16'", 1, NULL},
+    {"step_batch_size_schedule='0:0.002K'", 1, NULL},
+    {"step_batch_size_schedule=' '", 1, "step_batch_size_schedule: is empty"},
+    {"step_batch_size_schedule='32:4'", 1, "the first threshold is 32 tokens"},
+    {"step_batch_size_schedule='0:4 31:8'", 1, "threshold '31:8' (0 samples) is not above"},
+    {"step_batch_size_schedule='0:4 64:8 32:2'", 1, "threshold '32:2' (1 samples) is not above"},
+    {"step_batch_size_schedule='0:5'", 1, "batch size 5 of '0:5' is not a multiple of micro_batch_size 2"},
+    {"step_batch_size_schedule='0:0'", 1, "batch size 0"},
+    {"step_batch_size_schedule='0:131072'", 1, "batch size 131072 is 65536 microbatches"},
+    {"step_batch_size_schedule='0:4x'", 1, "'0:4x' is not THRESHOLD:BATCH"},
+    {"step_batch_size_schedule='0:4KK'", 1, "is not THRESHOLD:BATCH"},
+    {"step_batch_size_schedule='0:-4'", 1, "is not THRESHOLD:BATCH"},
+    {"step_batch_size_schedule='0:1e3'", 1, "is not THRESHOLD:BATCH"},
+    {"step_batch_size_schedule='0:4 0.0001K:8'", 1, "is not THRESHOLD:BATCH"},
+    {"step_batch_size_schedule='0:4 9999999999T:8'", 1, "is not THRESHOLD:BATCH"},
+};
+
+static void test_cases(void)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Check k = resolve(cases[i].args, cases[i].world, USE_TRAIN);
+        CHECK(cases[i].says ? count(&k, cases[i].says, NULL, NULL) == 1 && others(&k) <= 1 : !k.n, "%s: %s",
+              cases[i].args, listing(&k));
+    }
+}
+
+/* ---- what is derived ---- */
+
+static void test_derived(void)
+{
+    const struct { const char *args, *key, *value;
+    } derived[] = {{"", "ffn_hidden_size", "256"},
+                   {"activation=swiglu|hidden_size=768", "ffn_hidden_size", "2048"},
+                   {"activation=swiglu|hidden_size=4096", "ffn_hidden_size", "10880"},
+                   {"", "kv_channels", "16"},
+                   {"", "num_query_groups", "4"},
+                   {"", "max_position_embeddings", "32"},
+                   {"", "vocab_size", "257"},
+                   {"", "tokenizer_type", "byte"},
+                   {"vocab_size=50257", "tokenizer_type", "none"},
+                   {"vocab_size=257", "tokenizer_type", "byte"},
+                   {"", "global_batch_size", "2"},
+                   {"", "lr_decay_iters", "10"},
+                   {"lr_decay_iters=7", "lr_decay_iters", "7"},
+                   {"", "pipeline_schedule", "1f1b"},
+                   {"num_virtual_stages_per_pipeline_rank=2", "pipeline_schedule", "interleaved"},
+                   {"pipeline_schedule=v-half", "num_virtual_stages_per_pipeline_rank", "2"},
+                   {"", "save", "runs/test"},
+                   {"train_iters=null|train_samples=100", "lr_decay_samples", "100"},
+                   {"train_iters=null|train_samples=100", "lr_decay_iters", "null"},
+                   {"recompute_granularity=selective", "recompute_modules", "[core_attn]"}};
+    for (size_t i = 0; i < sizeof derived / sizeof *derived; i++) {
+        Check k = resolve(derived[i].args, 1, USE_TRAIN);
+        char *value = config_text(k.cfg, option_find(derived[i].key));
+        CHECK(!k.n && !strcmp(value, derived[i].value), "%s: %s is %s: %s", derived[i].args, derived[i].key,
+              value, listing(&k));
+        free(value);
+    }
+    Check k = resolve("vocab_size=50257|make_vocab_size_divisible_by=64", 1, USE_TRAIN);
+    CHECK(k.cfg->padded_vocab_size == 50304, "%lld", (long long)k.cfg->padded_vocab_size);
+}
+
+/* ---- brute force ---- */
+
+static void test_world(void)
+{
+    for (int world = 1; world <= 16; world++)
+        for (int tp = 1; tp <= 17; tp++)
+            for (int pp = 1; pp <= 17; pp++)
+                for (int cp = 1; cp <= 3; cp++) {
+                    Check k = resolve(textf("tensor_model_parallel_size=%d|pipeline_model_parallel_size=%d|"
+                                            "context_parallel_size=%d", tp, pp, cp), world, USE_MODEL);
+                    int fits = 0, t, p, c, n;
+                    for (int dp = 1; dp <= world; dp++)
+                        fits |= tp * pp * cp * dp == world;
+                    CHECK(count(&k, "does not divide the world", NULL, NULL) == !fits, "%d %d %d of %d", tp,
+                          pp, cp, world);
+                    CHECK(!fits || k.cfg->data_parallel_size == world / (tp * pp * cp), "dp");
+                    for (int i = 0; i < k.n; i++) {
+                        const char *s = strstr(k.list[i].text, "x context): ");
+                        s = s ? s + strlen("x context): ") : NULL;
+                        while (s && sscanf(s, "%dx%dx%d%n", &t, &p, &c, &n) == 3) {
+                            CHECK(world % (t * p * c) == 0, "suggested %dx%dx%d for %d", t, p, c, world);
+                            s = s[n] ? s + n + 2 : NULL;
+                        }
+                    }
+                    config_forget();
+                }
+}
+
+/* Tries the values that a message names as nearest: with each of them the rule must hold. */
+static void try_nearest(const Check *k, const char *rule, const char *args, const char *key, int world)
+{
+    for (int i = 0; i < k->n; i++) {
+        const char *s = strstr(k->list[i].text, rule) ? strstr(k->list[i].text, "nearest: ") : NULL;
+        long long a, b;
+        int n = s ? sscanf(s, "nearest: %lld or %lld", &a, &b) : 0;
+        for (int j = 0; j < n; j++) {
+            Check again = resolve(textf("%s|%s=%lld", args, key, j ? b : a), world, USE_MODEL);
+            CHECK(!count(&again, rule, NULL, NULL), "%s=%lld: %s", key, j ? b : a, listing(&again));
+        }
+        CHECK(!s || n, "%s", k->list[i].text);
+    }
+}
+
+static void test_model(void)
+{
+    for (int heads = 1; heads <= 12; heads++)
+        for (int groups = 1; groups <= 12; groups++)
+            for (int tp = 1; tp <= 6; tp++) {
+                Check k = resolve(
+                    textf("num_attention_heads=%d|num_query_groups=%d|kv_channels=8|ffn_hidden_size=60|"
+                          "tensor_model_parallel_size=%d",
+                          heads, groups, tp),
+                    tp, USE_MODEL);
+                int whole = 0, cut = 0;
+                for (int x = 1; x <= heads; x++)
+                    whole |= groups * x == heads, cut |= tp * x == heads;
+                CHECK(count(&k, "does not divide num_attention_heads", NULL, NULL) == !whole, "%d %d", heads,
+                      groups);
+                CHECK(count(&k, "num_attention_heads: ", "multiple of tensor", NULL) == !cut, "%d %d", heads,
+                      tp);
+                CHECK(count(&k, "num_query_groups: ", "neither", NULL) == (groups % tp && tp % groups),
+                      "%d %d", groups, tp);
+                config_forget();
+            }
+    for (int hidden = 1; hidden <= 40; hidden++)
+        for (int heads = 1; heads <= 8; heads++) {
+            const char *args = textf("num_attention_heads=%d", heads);
+            Check k = resolve(textf("%s|hidden_size=%d", args, hidden), 1, USE_MODEL);
+            CHECK(count(&k, "hidden_size: ", "not a multiple of num_attention_heads", NULL) ==
+                      (hidden % heads != 0),
+                  "%d %d", hidden, heads);
+            try_nearest(&k, "not a multiple of num_attention_heads", args, "hidden_size", 1);
+        }
+    for (int size = 1; size <= 12; size++)
+        for (int percent = 1; percent <= 20; percent++) {
+            Check k = resolve(
+                textf("position_embedding_type=rope|kv_channels=%d|rotary_percent=%g", size, percent / 20.0),
+                1, USE_MODEL);
+            int turned = (int)(size * (percent / 20.0)), fits = turned == 2 || turned == 4 || turned == 6 ||
+                                                                turned == 8 || turned == 10 || turned == 12;
+            CHECK(k.n == !fits, "%d %d: %s", size, percent, listing(&k));
+        }
+    for (int seq = 1; seq <= 24; seq++)
+        for (int n = 1; n <= 4; n++) {
+            Check k = resolve(
+                textf("seq_length=%d|sequence_parallel=true|tensor_model_parallel_size=%d|ffn_hidden_size=12|"
+                      "num_attention_heads=12|kv_channels=4",
+                      seq, n),
+                n, USE_MODEL);
+            CHECK(others(&k) == (seq % n != 0), "%d %d: %s", seq, n, listing(&k));
+            k = resolve(textf("seq_length=%d|context_parallel_size=%d", seq, n), n, USE_MODEL);
+            CHECK(count(&k, "seq_length: ", "multiple of 2 x context", NULL) == (n > 1 && seq % (2 * n)),
+                  "%d %d", seq, n);
+        }
+}
+
+static void test_pipeline(void)
+{
+    for (int layers = 1; layers <= 24; layers++)
+        for (int p = 2; p <= 4; p++)
+            for (int v = 1; v <= 3; v++) {
+                const char *args = textf(
+                    "pipeline_model_parallel_size=%d|num_virtual_stages_per_pipeline_rank=%d|"
+                    "global_batch_size=%d",
+                    p, v, 2 * p);
+                Check k = resolve(textf("%s|num_layers=%d", args, layers), p, USE_MODEL);
+                CHECK(others(&k) == (layers % (p * v) != 0), "%d %d %d: %s", layers, p, v, listing(&k));
+                try_nearest(&k, "layers do not divide", args, "num_layers", p);
+            }
+    for (int p = 2; p <= 4; p++)
+        for (int group = 1; group <= 9; group++)
+            for (int m = 1; m <= 12; m++) {
+                Check k = resolve(textf("pipeline_model_parallel_size=%d|num_virtual_stages_per_pipeline_"
+                                        "rank=2|num_layers=%d|"
+                                        "microbatch_group_size_per_vp_stage=%d|global_batch_size=%d",
+                                        p, 2 * p, group, 2 * m),
+                                  p, USE_MODEL);
+                int fits = group >= p && group <= m && (m % group == 0 || m % group >= p);
+                CHECK(others(&k) == !fits, "p %d group %d m %d: %s", p, group, m, listing(&k));
+                config_forget();
+            }
+}
+
+static void test_batch(void)
+{
+    for (int world = 1; world <= 4; world++)
+        for (int micro = 1; micro <= 5; micro++)
+            for (int batch = 1; batch <= 40; batch++) {
+                const char *args = textf("micro_batch_size=%d", micro);
+                Check k = resolve(textf("%s|global_batch_size=%d", args, batch), world, USE_MODEL);
+                CHECK(others(&k) == (batch % (micro * world) != 0), "%d %d %d: %s", world, micro, batch,
+                      listing(&k));
+                try_nearest(&k, "is not a multiple of micro_batch_size", args, "global_batch_size", world);
+            }
+}
+
+/* ---- the batch-size schedule, step by step ---- */
+
+static void test_schedule(void)
+{
+    for (int round = 0; round < 200; round++) {
+        int n = 1 + (int)draw(5), seq = 1 + (int)draw(50);
+        int64_t at[5] = {0}, batch[5];
+        char *text = text_copy("");
+        for (int i = 0; i < n; i++) {
+            at[i] = i ? at[i - 1] + 1 + (int64_t)draw(60) : 0;
+            batch[i] = 2 * (1 + (int64_t)draw(20));
+            text = textf("%s%s%lld:%lld", text, i ? draw(2) ? " " : ", " : "",
+                         (long long)at[i] * seq + (i ? draw((uint32_t)seq) : 0), (long long)batch[i]);
+        }
+        int limit = 100 + (int)draw(400);
+        Check k = resolve(
+            textf("seq_length=%d|step_batch_size_schedule='%s'|train_iters=null|train_samples=%d", seq, text,
+                  limit),
+            1, USE_TRAIN);
+        CHECK(!k.n, "%s: %s", text, listing(&k));
+        int64_t samples = 0, steps = 0;
+        while (!k.n) {
+            int i = n - 1;
+            while (samples < at[i])
+                i--;
+            CHECK(config_batch_at(k.cfg, samples) == batch[i], "%s at %lld", text, (long long)samples);
+            CHECK(config_samples_after(k.cfg, steps) == samples, "%s after %lld", text, (long long)steps);
+            if (samples + batch[i] > limit)
+                break;
+            samples += batch[i];
+            steps++;
+        }
+        CHECK(config_iterations(k.cfg) == steps, "%s: %lld steps of %lld", text,
+              (long long)config_iterations(k.cfg), (long long)steps);
+        config_forget();
+    }
+    Check k = resolve("train_iters=1_000_000_000|global_batch_size=65534", 1, USE_TRAIN);
+    CHECK(!k.n && config_samples_after(k.cfg, 1000000000) == 65534000000000, "%s", listing(&k));
+}
+
+int main(void)
+{
+    test_cases();
+    test_derived();
+    test_world();
+    test_model();
+    test_pipeline();
+    test_batch();
+    test_schedule();
+    return test_end();
+}
