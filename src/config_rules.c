@@ -154,16 +154,13 @@ static void rules_required(Check *k, ConfigUse use)
 {
     Config *c = k->cfg;
     for (int i = 0; i < OPTIONS; i++) {
-        int absent = option_absent(&options[i], c);
+        k->bad[i] |= k->guessed[i] && !k->seen[i];     /* what was meant for it stands under another name */
         int needed = option_required(&options[i]) || ((use & USE_DATA) && i == OPT_data_path) ||
                      ((use & USE_STEPS) && i == OPT_lr) || ((use & USE_LOAD) && i == OPT_load);
-        if (needed && absent && !k->bad[i]) {
-            if (!k->guessed[i])
-                complain(k, (const int[]){i, -1}, "missing; expected %s", legal_text(&options[i]));
+        if (needed && option_absent(&options[i], c) && !k->bad[i]) {
+            complain(k, (const int[]){i, -1}, "missing; expected %s", legal_text(&options[i]));
             k->bad[i] = 1;
         }
-        if (absent && k->guessed[i])
-            k->bad[i] = 1;
     }
     RULE(ON2(train_iters, train_samples), (use & USE_STEPS) && ABSENT(train_iters) && ABSENT(train_samples),
          "missing; training needs train_iters or train_samples");
@@ -369,10 +366,10 @@ static void rules_size(Check *k)
         return;
     double h = (double)c->hidden_size, f = (double)c->ffn_hidden_size * (gated(c) ? 2 : 1);
     double qkv = (double)(c->num_attention_heads + 2 * c->num_query_groups) * (double)c->kv_channels;
-    double layer = h * (2 * qkv + 2 * f + 8),
-           ends = h * (2 * (double)c->padded_vocab_size + (double)c->max_position_embeddings);
-    RULE(ON2(hidden_size, num_layers), (double)c->num_layers * layer + ends > 1e15,
-         "the model has about %.2g parameters; at most 1e15", (double)c->num_layers * layer + ends);
+    double ends = h * (2 * (double)c->padded_vocab_size + (double)c->max_position_embeddings);
+    double parameters = (double)c->num_layers * h * (2 * qkv + 2 * f + 8) + ends;
+    RULE(ON2(hidden_size, num_layers), parameters > 1e15, "the model has about %.2g parameters; at most 1e15",
+         parameters);
     double tokens = (double)c->micro_batch_size * (double)c->seq_length;
     RULE(ON2(micro_batch_size, seq_length), tokens > INT32_MAX,
          "%lld samples of %lld tokens are more than 2^31 - 1 in a microbatch", LL(c->micro_batch_size),
@@ -423,22 +420,19 @@ static void rules_steps(Check *k)
     Config *c = k->cfg;
     RULE(ON2(train_samples, train_iters), !ABSENT(train_samples) && !ABSENT(train_iters),
          "stands beside train_iters %lld; leave one of them out", LL(c->train_iters));
-    if (!usable(k, ON3(train_samples, train_iters, global_batch_size)) ||
-        k->bad[OPT_step_batch_size_schedule] || (ABSENT(train_samples) == ABSENT(train_iters)))
+    if (!usable(k, ON4(train_samples, train_iters, global_batch_size, step_batch_size_schedule)))
         return;
-    RULE(ON1(train_samples), !ABSENT(train_samples) && c->train_samples < c->batch_step[0].batch,
-         "%lld are less than one step of %lld", LL(c->train_samples), LL(c->batch_step[0].batch));
-    double steps = (double)config_iterations(c);
-    double samples = (double)config_samples_after(c, (int64_t)steps);
-    RULE(ON2(seq_length, train_iters), samples * (double)c->seq_length > 9e18,
-         "the run has %.2g tokens; at most 9e18", samples * (double)c->seq_length);
-    double largest = 0;
+    int steps_known = ABSENT(train_samples) != ABSENT(train_iters);
+    double steps = steps_known ? (double)config_iterations(c) : 0;
+    double samples = (double)config_samples_after(c, (int64_t)steps), seq = (double)c->seq_length;
+    double evaluations = ABSENT(eval_interval) ? 1 : 1 + steps / (double)c->eval_interval, largest = 0;
     for (int i = 0; i < c->batch_steps; i++)
         largest = fmax(largest, (double)c->batch_step[i].batch);
-    RULE(ON3(eval_iters, eval_interval, train_iters),
-         !ABSENT(eval_interval) && (steps / (double)c->eval_interval + 1) * (double)c->eval_iters * largest *
-                                           (double)c->seq_length >
-                                       9e18,
+    RULE(ON1(train_samples), !ABSENT(train_samples) && c->train_samples < c->batch_step[0].batch,
+         "%lld are less than one step of %lld", LL(c->train_samples), LL(c->batch_step[0].batch));
+    RULE(ON2(seq_length, train_iters), samples * seq > 9e18, "the run has %.2g tokens; at most 9e18",
+         samples * seq);
+    RULE(ON2(eval_iters, eval_interval), evaluations * (double)c->eval_iters * largest * seq > 9e18,
          "the evaluations of the run have more than 9e18 tokens; lower eval_iters or raise eval_interval");
     double share[3];
     RULE(ON2(split, eval_interval), !ABSENT(eval_interval) && split_parse(c->split, share) && share[1] == 0,
@@ -481,9 +475,9 @@ static void rules_rate(Check *k)
     int64_t tail = by_samples ? c->lr_wsd_decay_samples : c->lr_wsd_decay_iters;
     const int *on = by_samples ? ON3(lr_warmup_samples, lr_decay_samples, train_samples)
                                : ON3(lr_warmup_iters, lr_decay_iters, train_iters);
-    const int *on_tail = by_samples
-                             ? ON4(lr_wsd_decay_samples, lr_decay_style, lr_decay_samples, lr_warmup_samples)
-                             : ON4(lr_wsd_decay_iters, lr_decay_style, lr_decay_iters, lr_warmup_iters);
+    const int *in_samples = ON4(lr_wsd_decay_samples, lr_decay_style, lr_decay_samples, lr_warmup_samples);
+    const int *in_iters = ON4(lr_wsd_decay_iters, lr_decay_style, lr_decay_iters, lr_warmup_iters);
+    const int *on_tail = by_samples ? in_samples : in_iters;
     RULE(on, decay != CFG_ABSENT && warmup >= decay,
          "warm-up of %lld is not shorter than the decay of %lld, which includes it", LL(warmup), LL(decay));
     RULE(on_tail, decay != CFG_ABSENT && wsd == (tail == CFG_ABSENT),
@@ -506,8 +500,7 @@ static void rules_recompute(Check *k)
     static const char *core_attn[] = {"core_attn"};
     int full = c->recompute_granularity == RECOMPUTE_GRANULARITY_FULL;
     int selective = c->recompute_granularity == RECOMPUTE_GRANULARITY_SELECTIVE;
-    const char *name = options[OPT_recompute_granularity]
-                           .choices[k->bad[OPT_recompute_granularity] ? 0 : c->recompute_granularity];
+    const char *name = options[OPT_recompute_granularity].choices[c->recompute_granularity];
     RULE(ON2(recompute_method, recompute_granularity), full != (c->recompute_method != RECOMPUTE_METHOD_NONE),
          full ? "recompute_granularity full needs uniform or block"
               : "is for recompute_granularity full, which is %s",

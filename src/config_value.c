@@ -81,7 +81,7 @@ char *quoted(const char *text, size_t len)
     return s;
 }
 
-/* What stands there: "the string 'abc'", "a list". On the heap. */
+/* What stands there: "the string 'abc'", "a list". */
 static char *seen_text(const Value *v)
 {
     static const char *const names[] = {"null", "the boolean", "the integer", "the number", "the string"};
@@ -90,14 +90,9 @@ static char *seen_text(const Value *v)
     ScalarKind kind = scalar_kind(v);
     if (kind == SCALAR_NULL)
         return text_copy("null");
-    char *q = quoted(v->text, v->len), *s;
-    if (kind != SCALAR_STRING) {                       /* numbers without quotes */
-        q[strlen(q) - 1] = 0;
-        s = textf("%s %s", names[kind], q + 1);
-    } else {
-        s = textf("%s %s", names[kind], q);
-    }
-    return s;
+    if (kind == SCALAR_STRING)
+        return textf("%s %s", names[kind], quoted(v->text, v->len));
+    return textf("%s %.60s", names[kind], v->text);
 }
 
 Interval interval_parse(const char *text)
@@ -133,16 +128,13 @@ char *legal_text(const Option *o)
     case TYPE_ENUM: break;
     }
     char *s = text_copy("one of ");
-    for (int i = 0; o->choices[i]; i++) {
-        char *t = textf("%s%s%s", s, i ? ", " : "", o->choices[i]);
-        s = t;
-    }
+    for (int i = 0; o->choices[i]; i++)
+        s = textf("%s%s%s", s, i ? ", " : "", o->choices[i]);
     return s;
 }
 
 static char *wrong_type(const Option *o, const Value *v)
 {
-    char *legal = legal_text(o), *seen = seen_text(v), *s;
     const char *hint = "";
     if (v->kind == VALUE_SCALAR && scalar_kind(v) != SCALAR_STRING && scalar_kind(v) != SCALAR_NULL &&
         (o->type == TYPE_STR || o->type == TYPE_LIST))
@@ -151,11 +143,11 @@ static char *wrong_type(const Option *o, const Value *v)
         hint = "; without the quotes?";
     else if (o->type == TYPE_INT && v->kind == VALUE_SCALAR && scalar_kind(v) == SCALAR_FLOAT)
         hint = "; written without point and exponent (1_000 is fine)";
-    s = textf("expected %s%s, got %s%s", legal, option_optional(o) ? ", or null" : "", seen, hint);
-    return s;
+    return textf("expected %s%s, got %s%s", legal_text(o), option_optional(o) ? ", or null" : "",
+                 seen_text(v), hint);
 }
 
-/* Digits without the underscores, on the heap. */
+/* Digits without the underscores. */
 static char *plain_digits(const char *s)
 {
     char *t = text_copy(s), *p = t;

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "config_text.h"
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -572,6 +573,21 @@ static void test_round_trips(void)
     printf("# round trips: %d\n", valid);
 }
 
+/* The files that come with the project are valid, and written back they are the same. */
+static void test_examples(void)
+{
+    glob_t files;
+    CHECK(!glob("configs/*.yaml", 0, NULL, &files) && files.gl_pathc >= 4, "configs/*.yaml");
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        Check k;
+        config_check(&k, files.gl_pathv[i], 0, NULL, 1, USE_TRAIN);
+        CHECK(!k.n, "%s: %s", files.gl_pathv[i], listing(&k));
+        if (!k.n)
+            check_round_trip(k.cfg);
+    }
+    globfree(&files);
+}
+
 /* ---- fuzz: no text does harm, and what passes is whole ---- */
 
 static void test_fuzz(void)
@@ -690,11 +706,20 @@ int main(int argc, char **argv)
     }
     char folder[] = "/tmp/test_config_XXXXXX";
     const char *work = getenv("WORK") ? getenv("WORK") : mkdtemp(folder);
-    static const struct { const char *name; void (*run)(void); } tests[] = {
-        {"typos", test_typos}, {"places", test_places}, {"types", test_types}, {"ranges", test_ranges},
-        {"environment", test_environment}, {"arguments", test_arguments}, {"required", test_required},
-        {"resume", test_resume}, {"docs", test_docs}, {"round trips", test_round_trips}, {"fuzz", test_fuzz},
-        {"hostile", test_hostile}};
+    static const struct { const char *name; void (*run)(void);
+    } tests[] = {{"typos", test_typos},
+                 {"places", test_places},
+                 {"types", test_types},
+                 {"ranges", test_ranges},
+                 {"environment", test_environment},
+                 {"arguments", test_arguments},
+                 {"required", test_required},
+                 {"resume", test_resume},
+                 {"docs", test_docs},
+                 {"round trips", test_round_trips},
+                 {"examples", test_examples},
+                 {"fuzz", test_fuzz},
+                 {"hostile", test_hostile}};
     test_files(work);
     test_message(work);
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
