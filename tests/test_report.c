@@ -1,0 +1,426 @@
+/* What a run leaves for its reader: TensorBoard's event file, the trace and the report. */
+#define _GNU_SOURCE
+#include "run_dir.h"
+#include "scale.h"
+#include "tensorboard.h"
+#include "trace.h"
+#include <math.h>
+
+/* Four steps, the second with a loss that is not finite, the third with a huge one, and an evaluation. */
+static void log_lines(const char *dir)
+{
+    int null = open("/dev/null", O_WRONLY), saved = redirect(null);
+    Log *l = open_log(dir, 0, 9);
+    for (int64_t i = 1; i <= 4; i++) {
+        Metrics m = step_at(i);
+        m.lm_loss = i == 2 ? NAN : i == 3 ? 1e300 : m.lm_loss;
+        m.grad_norm = i == 2 ? INFINITY : m.grad_norm;
+        log_step(l, &m);
+        if (i == 2)
+            log_eval(l, i, 1.25);
+    }
+    log_memory(l, "parameters", 1000, 900);
+    log_close(l, "stopped");
+    put_back(saved);
+    close(null);
+}
+
+/* The same run goes on from its third step. */
+static void log_resumed(const char *dir)
+{
+    int null = open("/dev/null", O_WRONLY), saved = redirect(null);
+    Log *l = open_log(dir, 3, 9);
+    for (int64_t i = 4; i <= 9; i++) {
+        Metrics m = step_at(i);
+        log_step(l, &m);
+    }
+    log_fact(l, "corpus", "%d tokens of <text>", 7);
+    log_sample(l, "In the beginning & so on");
+    log_close(l, "finished");
+    put_back(saved);
+    close(null);
+}
+
+/* Leaves: the name of the one event file there is. */
+static char *event_name(const char *dir)
+{
+    char *pattern = xasprintf("ls -t %s | grep -m1 tfevents", dir), name[512] = "";
+    FILE *p = popen(pattern, "r");
+    CHECK(p && fgets(name, sizeof name, p), "%s", dir);
+    pclose(p);
+    free(pattern);
+    name[strcspn(name, "\n")] = 0;
+    return xstrdup(name);
+}
+
+/* ---- TensorBoard ---- */
+
+static uint32_t slow_crc(const uint8_t *p, uint64_t n)
+{
+    uint32_t c = ~0u;
+    for (uint64_t i = 0; i < 8 * n; i++) {
+        c ^= (uint32_t)(p[i / 8] >> (i % 8) & 1);
+        c = c >> 1 ^ (c & 1 ? 0x82f63b78u : 0);
+    }
+    c = ~c;
+    return (c >> 15 | c << 17) + 0xa282ead8u;
+}
+
+static uint64_t varint(const uint8_t **p)
+{
+    uint64_t v = 0;
+    for (int shift = 0;; shift += 7) {
+        v |= (uint64_t)(**p & 127) << shift;
+        if (!(*(*p)++ & 128))
+            return v;
+    }
+}
+
+/* Field `field` of the message [p, end): its payload, or NULL. *n: bytes of a string, else the value. */
+static const uint8_t *field_of(const uint8_t *p, const uint8_t *end, int field, uint64_t *n)
+{
+    while (p < end) {
+        uint64_t key = varint(&p);
+        const uint8_t *at = p;
+        if ((key & 7) == 0)
+            *n = varint(&p);
+        else if ((key & 7) == 2)
+            *n = varint(&p), at = p, p += *n;
+        else
+            p += (key & 7) == 1 ? 8 : 4;
+        if ((int)(key >> 3) == field)
+            return at;
+    }
+    return NULL;
+}
+
+/* Value of `tag` in the record's summary; NAN when it has none. */
+static double scalar_of(const uint8_t *event, uint64_t len, const char *tag, uint64_t *step)
+{
+    uint64_t n = 0, t;
+    const uint8_t *s = field_of(event, event + len, 5, &n), *end = s + n;
+    if (!field_of(event, event + len, 2, step))
+        *step = 0;
+    while (s && s < end) {
+        float x;
+        varint(&s);
+        uint64_t size = varint(&s);
+        const uint8_t *name = field_of(s, s + size, 1, &t), *value = field_of(s, s + size, 2, &n);
+        if (value && t == strlen(tag) && !memcmp(name, tag, t))
+            return memcpy(&x, value, 4), x;
+        s += size;
+    }
+    return NAN;
+}
+
+static void test_events(void)
+{
+    /* shared golden bytes of the first record at 1.7e9 s */
+    static const uint8_t golden[] = {0x18, 0, 0, 0, 0, 0, 0, 0, 0xa3, 0x7f, 0x4b, 0x22, 0x09, 0, 0, 0, 0x40, 0xfc, 0x54,
+                                     0xd9, 0x41, 0x1a, 0x0d, 'b', 'r', 'a', 'i', 'n', '.', 'E', 'v', 'e', 'n', 't', ':',
+                                     '2', 0xec, 0xed, 0x8f, 0x9d};
+    size_t size;
+    EventFile f;
+    CHECK(crc32c("123456789", 9) == 0xe3069283u && crc32c("", 0) == 0, "%08x", crc32c("123456789", 9));
+    char *dir = new_dir("golden");
+    CHECK(!event_open(&f, dir, 1.7e9, 0), "%s", strerror(errno));
+    event_close(&f);
+    char *name = event_name(dir), *text = slurp(dir, name, &size);
+    CHECK(!strncmp(name, "events.out.tfevents.1700000000.", 31), "%s", name);
+    CHECK(size > sizeof golden && !memcmp(text, golden, sizeof golden), "golden bytes");
+    free(text);
+    free(name);
+    free(dir);
+
+    char *run = new_dir("lines");
+    log_lines(run);
+    name = event_name(run);
+    text = slurp(run, name, &size);
+    const uint8_t *p = (const uint8_t *)text, *end = p + size;
+    int records = 0, steps = 0, configs = 0, evals = 0, by_samples = 0;
+    while (p + 12 <= end) {
+        uint64_t len, step;
+        uint32_t crc;
+        memcpy(&len, p, 8);
+        memcpy(&crc, p + 8, 4);
+        CHECK(crc == slow_crc(p, 8), "length's checksum in record %d", records);
+        memcpy(&crc, p + 12 + len, 4);
+        CHECK(crc == slow_crc(p + 12, len), "checksum of record %d", records);
+        double rate = scalar_of(p + 12, len, "learning-rate", &step);
+        if (!isnan(rate)) {
+            Metrics m = step_at((int64_t)step);
+            CHECK(rate == (float)m.learning_rate, "step %d", (int)step);
+            CHECK(!memmem(p + 12, len, "\007lm loss", 8) == (step == 2), "a loss that is not finite has no point");
+            CHECK(scalar_of(p + 12, len, "batch-size", &step) == 4, "batch");
+            steps++;
+        }
+        by_samples += !isnan(scalar_of(p + 12, len, "lm loss vs samples", &step)) && step % 4 == 0;
+        evals += scalar_of(p + 12, len, "lm loss validation", &step) == 1.25 && step == 2;
+        configs += memmem(p + 12, len, "num_layers", 10) != NULL;
+        records++;
+        p += 16 + len;
+    }
+    CHECK(p == end && steps == 4 && configs == 1 && evals == 1 && by_samples == 3, "%d records, %d %d %d %d", records, steps,
+          configs, evals, by_samples);
+    free(text);
+    free(name);
+    free(run);
+}
+
+/* ---- Trace ---- */
+
+static void test_trace(void)
+{
+    Trace t;
+    Grid g;
+    const int size[AXES] = {1, 1, 1, 1, 1};
+    const Axis order[AXES] = {AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP};
+    const char *listed[] = {"2", "4"};
+    Config c = *cfg;
+    char *dir = new_dir("trace"), *text = path_of(dir, "trace.json"), why[WHY];
+    grid_open(&g, size, order, 1, 0);
+    trace_open(&t, &c, 100);
+    CHECK(!t.ring && !t.max, "nothing is listed, nothing is allocated");
+    trace_step(&t, 1);
+    CHECK(trace_begin(&t) == 0 && trace_write(&t, dir, &g, why) && access(text, F_OK), "off");
+    trace_close(&t);
+    c.trace_steps = (List){2, listed};
+    trace_open(&t, &c, 5);
+    double clock = now();
+    for (int64_t step = 1; step <= 5; step++) {
+        trace_step(&t, step);
+        double t0 = trace_begin(&t);
+        CHECK((t0 > 0) == (step == 2 || step == 4), "step %lld", (long long)step);
+        trace_end(&t, SPAN_DATA, t0);
+        for (uint16_t mb = 0; mb < 3; mb++) {
+            double a = clock += 0.01;
+            trace_instr(&t, &(Instr){.op = I_F, .mb = mb}, a, a + 1e-3);
+            trace_instr(&t, &(Instr){.op = I_B, .mb = mb}, a + 1e-3, a + 3e-3);
+        }
+        double a = clock += 0.01;
+        trace_instr(&t, &(Instr){.op = I_S}, a, a + 1e-3);
+    }
+    CHECK(t.n == 16 && t.max == 10, "%lld events", (long long)t.n);
+    CHECK(trace_write(&t, dir, &g, why), "%s", why);
+    json_t *o = json_load_file(text, 0, NULL), *events = json_object_get(o, "traceEvents"), *e;
+    int found[6] = {0};
+    double last = -1;
+    size_t i;
+    json_array_foreach(events, i, e) {
+        const char *ph = json_string_value(json_object_get(e, "ph")), *name = json_string_value(json_object_get(e, "name"));
+        json_t *args = json_object_get(e, "args");
+        found[0] += !strcmp(name, "process_name") && !strncmp(json_string_value(json_object_get(args, "name")), "rank 0 (", 8);
+        if (strcmp(ph, "X"))
+            continue;
+        found[1]++;
+        CHECK(number(e, "ts") >= 0 && number(e, "dur") >= 0 && number(e, "pid") == 0, "%s", name);
+        CHECK(!strcmp(name, "data") || number(e, "ts") >= last, "%s is out of order", name);
+        last = number(e, "ts");
+        found[2] += number(args, "step") == 4;
+        found[3] += !strcmp(name, "F2.0") && fabs(number(e, "dur") - 1000) < 1;
+        found[4] += !strcmp(name, "S");
+        found[5] += !strcmp(name, "data");
+    }
+    CHECK(found[0] == 1 && found[1] == 10 && found[2] == 8 && found[3] == 1, "kept");
+    CHECK(found[4] == 2 && found[5] == 1, "the newest are kept: %d steps, %d data", found[4], found[5]);
+    json_decref(o);
+    trace_close(&t);
+    grid_close(&g);
+    free(text);
+    free(dir);
+}
+
+/* ---- The report ---- */
+
+static void test_scale(void)
+{
+    double tick[12], step;
+    char t[32];
+    int n = scale_ticks((Scale){0, 1, 0}, 5, tick, &step);
+    CHECK(n == 6 && fabs(step - 0.2) < 1e-12 && !strcmp(tick_text(t, tick[1], step), "0.2"), "%d %g %s", n, step, t);
+    n = scale_ticks((Scale){0, 6.3e-4, 0}, 4, tick, &step);
+    CHECK(n == 4 && !strcmp(tick_text(t, tick[3], step), "6e-4"), "%d %s", n, t);
+    n = scale_ticks((Scale){1, 1e6, 1}, 6, tick, &step);
+    CHECK(n == 7 && fabs(tick[6] - 1e6) < 1 && !strcmp(tick_text(t, tick[6], step), "1M"), "%d %s", n, t);
+    for (double lo = -3; lo < 3; lo += 0.37)
+        for (double width = 1e-7; width < 1e9; width *= 3.1) {
+            n = scale_ticks((Scale){lo, lo + width, 0}, 5, tick, &step);
+            CHECK(n >= 1 && n <= 12, "%d ticks from %g over %g", n, lo, width);
+            for (int i = 0; i < n; i++)
+                CHECK(tick[i] >= lo - 1e-6 * width && tick[i] <= lo + 1.000001 * width, "%g", tick[i]);
+        }
+    CHECK(!strcmp(number_text(t, 1.23456), "1.235") && !strcmp(number_text(t, 6e-5), "6e-5"), "%s", t);
+    CHECK(!strcmp(tick_text(t, 12000, 1000), "12,000") && !strcmp(tick_text(t, 2.5e6, 5e5), "2.5M"), "%s", t);
+    CHECK(!strcmp(number_text(t, NAN), "n/a") && !strcmp(tick_text(t, 0, 1), "0"), "%s", t);
+
+    /* thinning: one spike up, one down, one gap among 100000 points */
+    int64_t many = 100000, *keep = xcalloc((size_t)many, sizeof *keep), kept;
+    double *x = xcalloc((size_t)many, sizeof *x), *y = xcalloc((size_t)many, sizeof *y);
+    for (int64_t i = 0; i < many; i++) {
+        x[i] = (double)i;
+        y[i] = i >= 70000 && i < 71000 ? NAN : sin((double)i);
+    }
+    y[31234] = 50;
+    y[64321] = -50;
+    kept = scale_thin((Scale){0, 99999, 0}, x, y, many, keep);
+    int up = 0, down = 0, gap = 0;
+    for (int64_t k = 0; k < kept; k++) {
+        up += y[keep[k]] == 50;
+        down += y[keep[k]] == -50;
+        gap += isnan(y[keep[k]]);
+        CHECK(!k || keep[k] > keep[k - 1], "in order");
+    }
+    CHECK(up == 1 && down == 1 && gap >= 1 && kept <= 1004 && keep[0] == 0 && keep[kept - 1] == many - 1, "%lld kept",
+          (long long)kept);
+    free(keep);
+    free(x);
+    free(y);
+}
+
+/* Every tag that opens closes, in order; attributes are quoted; text holds no bare < or &. Returns the number of tags,
+ * or a negative number with a message printed. */
+static int check_html(const char *s)
+{
+    static const char *const empty[] = {"meta", "link", "input"};
+    char stack[64][16];
+    int depth = 0, tags = 0;
+    for (const char *p = s; *p; p++) {
+        if (*p == '&') {
+            size_t n = strcspn(p, "; <");
+            CHECK(p[n] == ';' && n < 8, "bare &: %.40s", p);
+            if (p[n] != ';')
+                return -1;
+        }
+        if (*p != '<' || p[1] == '!')
+            continue;
+        int close = p[1] == '/', quote = 0, self;
+        char name[16] = "";
+        sscanf(p + 1 + close, "%15[a-zA-Z0-9]", name);
+        if (!*name)
+            return printf("# bare <: %.40s\n", p), -1;
+        for (p++; *p && (quote || *p != '>'); p++)
+            if (*p == '"')
+                quote = !quote;
+            else if (*p == '<')
+                return printf("# < in a tag: %.40s\n", p), -1;
+        self = p[-1] == '/';
+        for (size_t i = 0; i < sizeof empty / sizeof *empty; i++)
+            self |= !strcmp(name, empty[i]);
+        tags++;
+        if (close) {
+            if (!depth || strcmp(stack[depth - 1], name))
+                return printf("# </%s> closes <%s>\n", name, depth ? stack[depth - 1] : ""), -1;
+            depth--;
+        } else if (!self) {
+            if (depth == 64)
+                return -1;
+            strcpy(stack[depth++], name);
+            if (!strcmp(name, "script") || !strcmp(name, "style")) {
+                const char *end = strstr(p, !strcmp(name, "script") ? "</script>" : "</style>");
+                if (!end)
+                    return -1;
+                p = end - 1;
+            }
+        }
+    }
+    return depth ? -1 : tags;
+}
+
+static char *report_of(const char *dir)
+{
+    char why[WHY];
+    CHECK(report_write(dir, why), "%s", why);
+    char *page = slurp(dir, "report.html", NULL);
+    CHECK(page && check_html(page) > 20, "%s", dir);
+    CHECK(page && !strstr(page, "http:") && !strstr(page, "https:") && !strstr(page, "src=") && !strstr(page, "@import") &&
+          !strstr(page, "url("), "%s asks for the network", dir);
+    return page;
+}
+
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)); p += strlen(what))
+        n++;
+    return n;
+}
+
+static void test_report(void)
+{
+    char *dir = new_dir("empty"), *page = report_of(dir);
+    free(page);
+    free(dir);
+
+    dir = path_of(top, "lines");                   /* huge, infinite and missing values */
+    page = report_of(dir);
+    CHECK(strstr(page, "train x &lt;y&gt; &amp; &#39;z&#39;") && strstr(page, "not finite"), "escaped, and said");
+    free(page);
+    free(dir);
+
+    dir = path_of(top, "lines");                   /* resumed */
+    log_resumed(dir);
+    page = report_of(dir);
+    CHECK(strstr(page, "in 2 starts") && strstr(page, "resumed after iteration 3"), "resumed");
+    CHECK(strstr(page, "7 tokens of &lt;text&gt;") && strstr(page, "In the beginning &amp; so on"), "facts and sample");
+    free(page);
+    free(dir);
+
+    dir = new_dir("one");
+    write_text(dir, "metrics.jsonl", "{\"iteration\": 1, \"lm_loss\": 2}\n");
+    page = report_of(dir);
+    CHECK(strstr(page, "class=\"dots a\""), "one point is a dot");
+    free(page);
+    write_text(dir, "metrics.jsonl", "{\"iteration\": 5, \"valid_loss\": 2}\nrubbish\n{\"iteration\": 9, \"valid_loss\": null}\n"
+               "[1]\n{\"iteration\": 10, \"valid_loss\": 1.5}\n{\"iter");
+    write_text(dir, "run.json", "{\"sample\": \"</script><script>alert(1)</script>\", \"sessions\": 7, \"memory\": {\"<b>\": "
+               "{\"planned\": 10, \"used\": null}}, \"facts\": {\"x\\\"\": 3, \"<\": \"&\"}}");
+    write_text(dir, "trace.json", "{\"traceEvents\": [{\"ph\": \"X\", \"cat\": \"S\", \"pid\": 99, \"args\": {\"step\": 1}}, 4]}");
+    write_text(dir, "config.yaml", "a: '</pre><b>'\n");
+    page = report_of(dir);
+    CHECK(!strstr(page, "<script>alert") && strstr(page, "&lt;/script&gt;") && strstr(page, "a: &#39;&lt;/pre&gt;"), "escaped");
+    CHECK(strstr(page, "perplexity 4.482, its lowest"), "evaluations alone");
+    free(page);
+    free(dir);
+
+    dir = path_of(top, "trace");
+    page = report_of(dir);
+    CHECK(count(page, "<rect") == 8 && strstr(page, "Bubble:"), "%d bars", count(page, "<rect"));
+    free(page);
+    free(dir);
+
+    dir = new_dir("long");                         /* thousands of steps */
+    char *path = path_of(dir, "metrics.jsonl");
+    FILE *f = fopen(path, "we");
+    for (int i = 1; i <= 20000; i++)
+        fprintf(f, "{\"iteration\": %d, \"lm_loss\": %.17g, \"grad_norm\": %g, \"elapsed_ms\": 10, \"forward_ms\": 3, "
+                "\"tokens_per_second\": 1000, \"learning_rate\": 1e-4}\n", i, 2 + sin(i), i % 7 + 0.5);
+    fclose(f);
+    page = report_of(dir);
+    CHECK(strlen(page) < 500000, "%zu bytes", strlen(page));
+    CHECK(strstr(page, "log iterations") && strstr(page, "means of 401 recorded steps"), "views and means");
+    free(page);
+    free(path);
+    free(dir);
+}
+
+/* report DIR...: makes reports anew, for whoever changes their look. */
+static int remake(int n, char **dir)
+{
+    char why[WHY];
+    for (int i = 0; i < n; i++)
+        if (!report_write(dir[i], why))
+            return printf("%s\n", why), EXIT_RESOURCE;
+    return EXIT_DONE;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && !strcmp(argv[1], "report"))
+        return remake(argc - 2, argv + 2);
+    run_dir_open("report");
+    test_events();
+    test_trace();
+    test_scale();
+    test_report();
+    return run_dir_end();
+}
