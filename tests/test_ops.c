@@ -537,8 +537,8 @@ static void functions(Device *d)
     float *x = xcalloc(N, 4), *y = xcalloc(N, 4), loss, stats[3] = {0, 1, 0};
     int32_t label = -1;
     for (int i = 0; i < N; i++)
-        x[i] = -87.3f + 176.0f * (float)i / N;
-    x[0] = -INFINITY, x[1] = NAN, x[2] = INFINITY, x[3] = 89, x[4] = -88, x[5] = 88.7228f;
+        x[i] = -87.3f + 175.6f * (float)i / N;
+    x[0] = -INFINITY, x[1] = NAN, x[2] = INFINITY, x[3] = 89, x[4] = -88, x[5] = 88.37f;
     Mat xm = mat(x, 1, N, F32), ym = mat(y, 1, N, F32);
     d->xent_grad(d, mat(&loss, 1, 1, F32), ym, xm, mat(stats, 1, 3, F32), &label, NULL, 0, N, 1);
     double worst = 0;

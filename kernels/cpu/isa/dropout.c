@@ -3,25 +3,41 @@
 
 #define WN ((int)(VBYTES / 8))     /* counters at a time */
 
-/* f[0..n) = 1/(1-p) or 0 for columns first .. first + n of one row. */
-static void factors(REAL *f, int64_t n, const Dropout *s, int64_t first, int64_t position, int64_t sample)
+/* out = a[0] b[0] a[2] b[2] ... a[1] b[1] a[3] b[3] ... */
+static inline void store_pairs(void *out, WVec a, WVec b)
 {
-    uint32_t words[WN * 4], limit = dropout_limit(s->p);
-    REAL keep = (REAL)(1 / (1 - s->p));
+    WVec even, odd;
+#if defined(ISA_avx512)
+    even = (WVec)_mm512_unpacklo_epi64((__m512i)a, (__m512i)b);
+    odd = (WVec)_mm512_unpackhi_epi64((__m512i)a, (__m512i)b);
+#elif defined(ISA_avx2)
+    even = (WVec)_mm256_unpacklo_epi64((__m256i)a, (__m256i)b);
+    odd = (WVec)_mm256_unpackhi_epi64((__m256i)a, (__m256i)b);
+#else
+    for (int i = 0; i < WN; i += 2) {
+        even[i] = a[i], even[i + 1] = b[i];
+        odd[i] = a[i + 1], odd[i + 1] = b[i + 1];
+    }
+#endif
+    memcpy(out, &even, sizeof even);
+    memcpy((char *)out + sizeof even, &odd, sizeof odd);
+}
+
+/* The words of counters first .. of one row, in order, at least n of them (WN * 4 at a time). */
+static void draw(uint32_t *words, int64_t n, uint64_t key, int64_t first, int64_t position, int64_t sample)
+{
     WVec step, zero = {0};
     for (int i = 0; i < WN; i++)
-        step[i] = (uint64_t)i;
-    /* the first counter may begin before `first` */
-    for (int64_t i = -(first % 4); i < n; i += WN * 4) {
-        WVec c[4] = {(uint64_t)(first + i) / 4 + step, (uint64_t)position - zero, (uint64_t)sample - zero,
+        step[i] = (uint64_t)(i / 2 + i % 2 * WN / 2);      /* the order that store_pairs undoes */
+    for (int64_t i = 0; i < n; i += WN * 4) {
+        WVec c[4] = {(uint64_t)(first + i / 4) + step, (uint64_t)position - zero, (uint64_t)sample - zero,
                      ((uint64_t)sample >> 32) - zero};
-        vphilox(c, s->key);
-        for (int k = 0; k < WN; k++)
-            for (int w = 0; w < 4; w++)
-                words[4 * k + w] = (uint32_t)c[w][k];
-        int64_t from = i < 0 ? 0 : i, to = i + WN * 4 < n ? i + WN * 4 : n;
-        for (int64_t k = from; k < to; k++)
-            f[k] = words[k - i] >= limit ? keep : 0;
+        vphilox(c, key);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        store_pairs(words + i, c[0] | c[1] << 32, c[2] | c[3] << 32);
+#else
+        store_pairs(words + i, c[0] << 32 | c[1], c[2] << 32 | c[3]);
+#endif
     }
 }
 
@@ -34,14 +50,19 @@ static void item_fn(void *ctx, int64_t item, int thread)
     Work t = work_at(j->y, item);
     Mat ym = mat_cols(j->y, t.c0, t.cols), xm = mat_cols(j->x, t.c0, t.cols), rm = mat_cols(j->res, t.c0, t.cols);
     REAL *xbuf = FN(row_buf)(j->d, thread, 0), *rbuf = FN(row_buf)(j->d, thread, 1);
-    REAL *f = FN(row_buf)(j->d, thread, 2);
-    for (int64_t i = 0; i < t.cols && !(s->p > 0); i++)
+    REAL *f = FN(row_buf)(j->d, thread, 2), keep = (REAL)(1 / (1 - s->p));
+    uint32_t *words = (void *)FN(row_buf)(j->d, thread, 3), limit = dropout_limit(s->p);
+    int64_t first = (s->col0 + t.c0) / 4, skip = (s->col0 + t.c0) % 4;     /* the first counter may begin before */
+    for (int64_t i = 0; i < t.cols; i++)
         f[i] = 1;
     for (int64_t r = t.r0; r < t.r1; r++) {
         const REAL *x = row_in(xm, r, xbuf), *res = j->res.p ? row_in(rm, r, rbuf) : NULL;
         REAL *y = row_out(ym, r, xbuf);
-        if (s->p > 0)
-            factors(f, t.cols, s, s->col0 + t.c0, s->pos0 + r % s->seq, s->sample[r / s->seq]);
+        if (s->p > 0) {
+            draw(words, skip + t.cols, s->key, first, s->pos0 + r % s->seq, s->sample[r / s->seq]);
+            for (int64_t i = 0; i < t.cols; i++)
+                f[i] = words[skip + i] >= limit ? keep : 0;
+        }
         for (int64_t i = 0; i < t.cols; i += VN) {
             Vec v = vget(x + i, t.cols - i) * vget(f + i, t.cols - i);
             vput(y + i, res ? v + vget(res + i, t.cols - i) : v, t.cols - i);

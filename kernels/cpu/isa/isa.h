@@ -95,28 +95,32 @@ static inline void vput(REAL *p, Vec v, int64_t n)
     else
         vstore_part(p, v, n);
 }
-/* Sum and maximum of the lanes, always in the same order. */
+/* Sum and maximum of the lanes, always in the same order: halves onto halves. */
 static inline REAL vsum(Vec v)
 {
-    REAL a[VN];
-    memcpy(a, &v, sizeof v);
+#ifdef ISA_avx512
+    return VOP(reduce_add_)(v);
+#else
     for (int n = VN / 2; n; n /= 2)
         for (int i = 0; i < n; i++)
-            a[i] += a[i + n];
-    return a[0];
+            v[i] += v[i + n];
+    return v[0];
+#endif
 }
 static inline REAL vmaximum(Vec v)
 {
-    REAL a[VN];
-    memcpy(a, &v, sizeof v);
+#ifdef ISA_avx512
+    return VOP(reduce_max_)(v);
+#else
     for (int n = VN / 2; n; n /= 2)
         for (int i = 0; i < n; i++)
-            a[i] = a[i] > a[i + n] ? a[i] : a[i + n];
-    return a[0];
+            v[i] = v[i] > v[i + n] ? v[i] : v[i + n];
+    return v[0];
+#endif
 }
 
 /* exp and erf: F32 by polynomial, within 2 ulp; F64 through libm lane by lane (the oracle is not in a hurry).
- * In F32 exp(x) is 0 below x = -87.33654, where it leaves the normal range; NaN stays NaN. */
+ * In F32 exp(x) is infinite from x = 88.38 on and 0 below -87.69; NaN stays NaN. */
 static inline Vec vexp(Vec x)
 {
 #ifdef REAL_f64
@@ -124,27 +128,20 @@ static inline Vec vexp(Vec x)
         x[i] = exp(x[i]);
     return x;
 #else
-    /* x = n ln2 + r, |r| <= ln2/2; the polynomial is Cephes' expf (Moshier 1984) */
-    Vec hi = vset(88.72283f), lo = vset(-87.33654f);
-    IVec under = x < lo, over = x > hi, nan = x != x;
-    Vec c = vmin(vmax(x, lo), hi);
-    Vec t = c * 1.44269504088896341f + 12582912.0f;        /* round to nearest by the 1.5 * 2^23 trick */
-    Vec nf = t - 12582912.0f;
-    Vec r = c - nf * 0.693359375f;
-    r = r + nf * 2.12194440e-4f;
+    /* x = n ln2 + r, |r| <= ln2/2; the polynomial is Cephes' expf (Moshier 1984). Adding 1.5 * 2^23 + 127 rounds
+     * x / ln2 to n and leaves n, with the exponent's bias, in the low bits, which a shift makes 2^n: 0 and infinity
+     * at the two ends that x is clamped to. A NaN passes the clamp, which keeps its second argument, and p. */
+    Vec c = vmin(vset(89), vmax(vset(-88), x));
+    Vec t = c * 1.44269504088896341f + 12583039.0f, n = t - 12583039.0f;
+    Vec r = c - n * 0.693359375f + n * 2.12194440e-4f;
     Vec p = vset(1.9875691500E-4f);
     p = p * r + 1.3981999507E-3f;
     p = p * r + 8.3334519073E-3f;
     p = p * r + 4.1665795894E-2f;
     p = p * r + 1.6666665459E-1f;
     p = p * r + 5.0000001201E-1f;
-    p = p * r * r + r + 1.0f;
-    /* times 2^n in the exponent bits: n = 128 comes only with p < 1, so nothing spills into the sign; the low
-     * bits of t hold n, and the shift drops the rest */
-    Vec y = (Vec)((UVec)p + ((UVec)t << 23));
-    y = vselect(under, vset(0), y);
-    y = vselect(over, vset(INFINITY), y);
-    return vselect(nan, x, y);
+    p = p * (r * r) + r + 1.0f;
+    return p * (Vec)((UVec)t << 23);
 #endif
 }
 static inline Vec verf(Vec x)
