@@ -585,6 +585,26 @@ static void sums(Device *one, Device *two, Dtype type)
     free(x);
 }
 
+/* Long and wide sums over rows, in whole numbers: exact, whatever the order. */
+static void column_sums(Device *d)
+{
+    enum { R = 200, C = 20001 };
+    float *x = xcalloc((size_t)R * C, 4), *sum = xcalloc(C, 4);
+    for (int i = 0; i < R * C; i++)
+        x[i] = (float)(i % 7 + i % 11);
+    d->bias_bwd(d, mat(sum, 1, C, F32), mat(x, R, C, F32));
+    int wrong = 0;
+    for (int c = 0; c < C; c++) {
+        float want = 0;
+        for (int r = 0; r < R; r++)
+            want += x[r * C + c];
+        wrong += sum[c] != want;
+    }
+    CHECK(!wrong, "%s bias_bwd: %d columns wrong", d->isa, wrong);
+    free(x);
+    free(sum);
+}
+
 static void zeros(Device *d)
 {
     size_t n = ((size_t)3 << 20) + 5;
@@ -706,6 +726,7 @@ int main(int argc, char **argv)
                 functions(&one);
                 shards(&one);
                 masks(&two);
+                column_sums(&two);
                 odd_logits(&one);
             }
             cpu_close(&one);

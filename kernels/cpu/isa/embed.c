@@ -1,6 +1,8 @@
 /* embed -- rows of the token and position tables, and the sums of their gradients. */
 #include "work.h"
 
+#define COL_BLOCK 128          /* backward: columns of an item */
+
 typedef struct { Device *d; Mat y, wte, wpe; const int32_t *token, *position; int64_t v0; } Job;
 
 static void fwd_item(void *ctx, int64_t item, int thread)

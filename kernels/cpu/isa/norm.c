@@ -6,7 +6,6 @@
 typedef struct {
     Device *d;
     Mat y, stats, x, gain, bias, dres, dy;
-    Mat dgain, dbias;
     double eps;
     NormKind kind;
     int groups;
@@ -130,81 +129,4 @@ void FN(cpu_norm_bwd_x)(Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, M
     BUG_ON(dx.rows != x.rows || dx.cols != x.cols || dy.rows != x.rows || dy.cols != x.cols);
     BUG_ON(dres.p && (dres.rows != x.rows || dres.cols != x.cols));
     pool_run(d->pool, bwd_x_item, &j, row_items(x));
-}
-
-/* A column block of dgain and dbias: sums of BURST rows in order, then their sum in order, which keeps the error
- * of long F32 sums small. */
-#define BURST 64
-
-static int64_t block_cols(int64_t n) { return n >= 4 * COL_BLOCK ? COL_BLOCK : COL_BLOCK / 4; }
-
-static void bwd_w_item(void *ctx, int64_t item, int thread)
-{
-    const Job *j = ctx;
-    int64_t n = j->x.cols / j->groups, step = block_cols(n), c0 = item * step, w = n - c0 < step ? n - c0 : step;
-    REAL *xbuf = FN(row_buf)(j->d, thread, 0), *dybuf = FN(row_buf)(j->d, thread, 1);
-    REAL total[2][COL_BLOCK] = {{0}}, part[2][COL_BLOCK] = {{0}};
-    int64_t count = 0, last = j->x.rows * j->groups;
-    for (int64_t r = 0; r < j->x.rows; r++)
-        for (int g = 0; g < j->groups; g++) {
-            const REAL *x = row_in(mat_cols(j->x, g * n + c0, w), r, xbuf), *stats = mat_at(j->stats, r, 2 * g);
-            const REAL *dy = row_in(mat_cols(j->dy, g * n + c0, w), r, dybuf);
-            for (int64_t i = 0; i < w; i += VN) {
-                Vec e = vget(dy + i, w - i);
-                vstore(part[0] + i, vload(part[0] + i) + e * ((vget(x + i, w - i) - stats[0]) * stats[1]));
-                vstore(part[1] + i, vload(part[1] + i) + e);
-            }
-            if (++count % BURST == 0 || count == last)
-                for (int k = 0; k < 2; k++)
-                    for (int64_t i = 0; i < step; i++) {
-                        total[k][i] += part[k][i];
-                        part[k][i] = 0;
-                    }
-        }
-    Mat out[2] = {j->dgain, j->dbias};
-    for (int k = 0; k < 2; k++) {
-        REAL *o = mat_at(out[k], 0, c0);
-        for (int64_t i = 0; o && i < w; i++)
-            o[i] += total[k][i];
-    }
-}
-
-void FN(cpu_norm_bwd_w)(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups)
-{
-    (void)kind;                 /* RMSNorm: stats hold a mean of 0 */
-    Job j = {.d = d, .stats = stats, .x = x, .dy = dy, .dgain = dgain, .dbias = dbias, .groups = groups};
-    int64_t n = x.cols / groups, step = block_cols(n);
-    check(&j);
-    BUG_ON(dy.rows != x.rows || dy.cols != x.cols || dgain.cols != n || dgain.type != REAL_TYPE);
-    BUG_ON(dbias.p && (dbias.cols != n || dbias.type != REAL_TYPE));
-    pool_run(d->pool, bwd_w_item, &j, (n + step - 1) / step);
-}
-
-static void bias_item(void *ctx, int64_t item, int thread)
-{
-    const Job *j = ctx;
-    int64_t step = block_cols(j->dy.cols), c0 = item * step;
-    Mat dy = mat_cols(j->dy, c0, j->dy.cols - c0 < step ? j->dy.cols - c0 : step);
-    REAL *buf = FN(row_buf)(j->d, thread, 0), *out = mat_at(j->dbias, 0, c0);
-    REAL total[COL_BLOCK] = {0}, part[COL_BLOCK] = {0};
-    for (int64_t r = 0; r < dy.rows; r++) {
-        const REAL *e = row_in(dy, r, buf);
-        for (int64_t i = 0; i < dy.cols; i += VN)
-            vstore(part + i, vload(part + i) + vget(e + i, dy.cols - i));
-        if ((r + 1) % BURST == 0 || r + 1 == dy.rows)
-            for (int64_t i = 0; i < step; i++) {
-                total[i] += part[i];
-                part[i] = 0;
-            }
-    }
-    for (int64_t i = 0; i < dy.cols; i++)
-        out[i] += total[i];
-}
-
-void FN(cpu_bias_bwd)(Device *d, Mat db, Mat dy)
-{
-    Job j = {.d = d, .dbias = db, .dy = dy};
-    int64_t step = block_cols(dy.cols);
-    BUG_ON(db.cols != dy.cols || db.type != REAL_TYPE);
-    pool_run(d->pool, bias_item, &j, (dy.cols + step - 1) / step);
 }

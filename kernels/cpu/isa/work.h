@@ -6,7 +6,6 @@
 
 #define WORK 16384             /* elements of an item, about: 64 KiB of F32, a few microseconds */
 #define WORK_COLS 4096         /* widest piece of a row in elementwise work: what a thread converts stays in L1 and L2 */
-#define COL_BLOCK 128          /* sums over rows: an item is at most so many columns, and all rows, in order */
 
 /* Whole rows: item i is rows i*work_rows(cols) .. */
 static inline int64_t work_rows(int64_t cols) { return cols >= WORK ? 1 : WORK / (cols > 0 ? cols : 1); }

@@ -1,0 +1,93 @@
+/* colsum -- gradients that are sums over rows: the norms' gain and bias, and the bias of a linear layer.
+ *
+ * Rows are cut into blocks; an item adds up one block, rows in order, reading memory as it lies; then the blocks
+ * are added in order. How many rows make a block follows from the shape, and two levels of sums keep the error of
+ * long F32 sums small. */
+#include "work.h"
+
+#define BLOCK_ROWS 64
+#define PIECE 1024             /* columns of an item */
+
+typedef struct {
+    Device *d;
+    Mat out[2];                /* dgain, dbias; either may be absent */
+    Mat dy, x, stats;          /* x and stats only for dgain */
+    int groups;
+    int64_t n, rows, blocks;   /* columns of out; rows of a block */
+} Job;
+
+static int64_t pieces(const Job *j) { return (j->n + PIECE - 1) / PIECE; }
+static int64_t piece_cols(const Job *j, int64_t c0) { return j->n - c0 < PIECE ? j->n - c0 : PIECE; }
+
+/* The blocks' sums lie in two buffers of the first thread, for all threads. */
+static REAL *partial(const Job *j, int k, int64_t block) { return FN(row_buf)(j->d, 0, 2 + k) + block * j->n; }
+
+static void block_item(void *ctx, int64_t item, int thread)
+{
+    const Job *j = ctx;
+    int64_t block = item / pieces(j), c0 = item % pieces(j) * PIECE, w = piece_cols(j, c0), end = (block + 1) * j->rows;
+    REAL *xbuf = FN(row_buf)(j->d, thread, 0), *dybuf = FN(row_buf)(j->d, thread, 1);
+    REAL *gain = partial(j, 0, block) + c0, *bias = partial(j, 1, block) + c0;
+    memset(gain, 0, (size_t)w * sizeof(REAL));
+    memset(bias, 0, (size_t)w * sizeof(REAL));
+    for (int64_t r = block * j->rows; r < end && r < j->dy.rows; r++)
+        for (int g = 0; g < j->groups; g++) {
+            const REAL *dy = row_in(mat_cols(j->dy, g * j->n + c0, w), r, dybuf), *x = NULL, *stats = NULL;
+            if (j->out[0].p) {
+                x = row_in(mat_cols(j->x, g * j->n + c0, w), r, xbuf);
+                stats = mat_at(j->stats, r, 2 * g);
+            }
+            for (int64_t i = 0; i < w; i += VN) {
+                Vec e = vget(dy + i, w - i);
+                if (x)
+                    vput(gain + i, vget(gain + i, w - i) + e * ((vget(x + i, w - i) - stats[0]) * stats[1]), w - i);
+                vput(bias + i, vget(bias + i, w - i) + e, w - i);
+            }
+        }
+}
+
+static void total_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const Job *j = ctx;
+    int64_t c0 = item * PIECE, w = piece_cols(j, c0);
+    for (int k = 0; k < 2; k++) {
+        REAL *out = mat_at(j->out[k], 0, c0);
+        for (int64_t i = 0; i < w && out; i += VN) {
+            Vec sum = {0};
+            for (int64_t b = 0; b < j->blocks; b++)
+                sum += vget(partial(j, k, b) + c0 + i, w - i);
+            vput(out + i, vget(out + i, w - i) + sum, w - i);
+        }
+    }
+}
+
+static void column_sums(Job *j)
+{
+    j->n = j->dy.cols / j->groups;
+    BUG_ON(j->dy.cols % j->groups || j->n > ROW_MAX);
+    for (int k = 0; k < 2; k++)
+        BUG_ON(j->out[k].p && (j->out[k].cols != j->n || j->out[k].type != REAL_TYPE));
+    if (!j->n)
+        return;
+    int64_t most = ROW_MAX / j->n, blocks = (j->dy.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    j->rows = BLOCK_ROWS * ((blocks + most - 1) / most);
+    j->blocks = j->rows ? (j->dy.rows + j->rows - 1) / j->rows : 0;
+    pool_run(j->d->pool, block_item, j, j->blocks * pieces(j));
+    pool_run(j->d->pool, total_item, j, pieces(j));
+}
+
+void FN(cpu_norm_bwd_w)(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups)
+{
+    (void)kind;                /* RMSNorm: stats hold a mean of 0 */
+    BUG_ON(dy.rows != x.rows || dy.cols != x.cols || stats.type != REAL_TYPE || !dgain.p);
+    BUG_ON(stats.rows != x.rows || stats.cols != 2 * groups);
+    Job j = {.d = d, .out = {dgain, dbias}, .dy = dy, .x = x, .stats = stats, .groups = groups};
+    column_sums(&j);
+}
+
+void FN(cpu_bias_bwd)(Device *d, Mat db, Mat dy)
+{
+    Job j = {.d = d, .out = {{0}, db}, .dy = dy, .groups = 1};
+    column_sums(&j);
+}
