@@ -1,23 +1,29 @@
-/* ops -- what the tests of the op table share: devices of every instruction set that this CPU has, numbers with a
- * seed, and storage types by arithmetic instead of by bits. */
+/* ops -- what the tests of the op table share: devices of every instruction set that this CPU has, numbers
+ * with a seed, and storage types by arithmetic instead of by bits. */
 #ifndef TEST_OPS_H
 #define TEST_OPS_H
 #include "device.h"
 #include "test.h"
 
-static inline int isa_here(const char *isa)
+__attribute__((unused)) static const char *const isa_names[] = {"generic", "avx2", "avx512"};
+enum { ISAS = 3 };
+
+/* Does this CPU have instruction set i, and does the command line (PROGRAM [ISA]) not say another one? */
+__attribute__((unused)) static int isa_wanted(int i, int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], isa_names[i]))
+        return 0;
 #ifdef __x86_64__
-    if (!strcmp(isa, "avx2"))
+    if (i == 1)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (!strcmp(isa, "avx512"))
+    if (i == 2)
         return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")
                && __builtin_cpu_supports("avx512dq");
 #endif
-    return !strcmp(isa, "generic");
+    return i == 0;
 }
 
-/* Standard normal numbers, the same in every run: element i of stream s. From a table, they are drawn so often. */
+/* Standard normal numbers, the same in every run: element i of stream s. */
 static inline double normal(uint64_t s, int64_t i)
 {
     enum { N = 1 << 16 };
@@ -28,7 +34,7 @@ static inline double normal(uint64_t s, int64_t i)
     return table[(s * 10007 + (uint64_t)i) % N];
 }
 
-/* x rounded to nearest even in a format with `bits` bits of significand, exponents from `emin`, largest `top`. */
+/* x rounded to nearest even to `bits` bits of significand, exponents from `emin`, largest number `top`. */
 static inline double rounded_to(double x, int bits, int emin, double top)
 {
     if (!isfinite(x) || x == 0)

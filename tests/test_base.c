@@ -16,8 +16,8 @@ static void arenas(void)
 
     arena_open(&b, "real", a.peak);
     char *p = arena_take(&b, 1), *q = arena_take(&b, ARENA_ALIGN), *r = arena_take(&b, 1000);
-    CHECK((uintptr_t)p % ARENA_ALIGN == 0 && q == p + ARENA_ALIGN && r == q + ARENA_ALIGN, "%p %p %p", (void *)p,
-          (void *)q, (void *)r);
+    CHECK((uintptr_t)p % ARENA_ALIGN == 0 && q == p + ARENA_ALIGN && r == q + ARENA_ALIGN, "%p %p %p",
+          (void *)p, (void *)q, (void *)r);
     int zero = 1;
     for (size_t i = 0; i < a.peak; i++)
         zero &= p[i] == 0;
@@ -73,8 +73,8 @@ static void endings(void)
     rc = ends_with(full_take, text, sizeof text);
     CHECK(rc == EXIT_BUG, "%d %s", rc, text);
     rc = ends_with(die_here, text, sizeof text);
-    CHECK(rc == EXIT_DATA && !strncmp(text, "error[test] ", 12) && strstr(text, "x = 7; change: nothing\n"), "%d %s",
-          rc, text);
+    CHECK(rc == EXIT_DATA && !strncmp(text, "error[test] ", 12) && strstr(text, "x = 7; change: nothing\n"),
+          "%d %s", rc, text);
 }
 
 /* The known answers that come with Random123 (kat_vectors: philox4x32 10). */
@@ -89,9 +89,10 @@ static void random123(void)
     };
     for (size_t i = 0; i < sizeof kat / sizeof *kat; i++) {
         const uint32_t *c = kat[i].counter, *k = kat[i].key;
-        Philox r = philox(k[0] | (uint64_t)k[1] << 32, c[0] | (uint64_t)c[1] << 32, c[2] | (uint64_t)c[3] << 32);
-        CHECK(!memcmp(r.v, kat[i].result, sizeof r.v), "vector %zu: %08x %08x %08x %08x", i, r.v[0], r.v[1], r.v[2],
-              r.v[3]);
+        uint64_t lo = c[0] | (uint64_t)c[1] << 32, hi = c[2] | (uint64_t)c[3] << 32;
+        Philox r = philox(k[0] | (uint64_t)k[1] << 32, lo, hi);
+        CHECK(!memcmp(r.v, kat[i].result, sizeof r.v), "vector %zu: %08x %08x %08x %08x", i, r.v[0], r.v[1],
+              r.v[2], r.v[3]);
     }
 }
 

@@ -1,6 +1,6 @@
-/* grad: backward ops against central finite differences in F64: every input of every case, relative error of each
- * gradient tensor below 1e-6. A case is a loss, the sum of its output times fixed weights, and the gradients
- * that the backward ops make of those weights; gradients that accumulate start from 0.5.
+/* grad: backward ops against central finite differences in F64: every input of every case, relative error of
+ * each gradient tensor below 1e-6. A case is a loss, the sum of its output times fixed weights, and the
+ * gradients that the backward ops make of those weights; gradients that accumulate start from 0.5.
  *
  * Step 1e-5: the truncation error is about 1e-10 and the rounding error 1e-11 of the loss. */
 #include "ops.h"
@@ -109,8 +109,8 @@ static void dropout_bwd(Device *d, const Case *c, Mat *dx, Mat dy, Mat *x)
     d->copy(d, dx[1], mat(dy.p, T, x[0].cols, F64));
 }
 
-/* Two ranks' halves of the vocabulary, their statistics added up as tensor parallelism does; the second half ends
- * in padding. The loss weighs rows by mask * dy[0]. */
+/* Two ranks' halves of the vocabulary, their statistics added up as tensor parallelism does; the second half
+ * ends in padding. The loss weighs rows by mask * dy[0]. */
 static const int64_t halves[2] = {7, 9};
 static void xent_stats(Device *d, Mat *x, Mat all)
 {
@@ -143,8 +143,8 @@ static void xent_bwd(Device *d, const Case *c, Mat *dx, Mat dy, Mat *x)
     (void)c;
     xent_stats(d, x, s);
     for (int h = 0; h < 2; at += halves[h++])
-        d->xent_grad(d, loss, mat_cols(dx[0], at, halves[h]), mat_cols(x[0], at, halves[h]), s, token, mask, at,
-                     h ? halves[1] - 1 : halves[0], *(double *)dy.p);
+        d->xent_grad(d, loss, mat_cols(dx[0], at, halves[h]), mat_cols(x[0], at, halves[h]), s, token, mask,
+                     at, h ? halves[1] - 1 : halves[0], *(double *)dy.p);
 }
 
 static void bias_fwd(Device *d, const Case *c, Mat y, Mat *x)
@@ -219,8 +219,8 @@ static void check(Device *d, const Case *c)
             largest = fmax(largest, fabs(want));
         }
         if (c->in[k].rows)
-            CHECK(worst < 1e-6 * largest, "%s (kind %d) input %d: error %g, largest %g", c->name, c->kind, k, worst,
-                  largest);
+            CHECK(worst < 1e-6 * largest, "%s (kind %d) input %d: error %g, largest %g", c->name, c->kind, k,
+                  worst, largest);
     }
 }
 

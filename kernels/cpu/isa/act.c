@@ -1,8 +1,8 @@
 /* act -- activations of the feed-forward layer, forward and backward.
  *
- * GELU: Hendrycks, Gimpel 2016, arXiv:1606.08415 (exact by erf; its tanh form is x sigmoid(2u), u = sqrt(2/pi)
- * (x + 0.044715 x^3), which needs one exponential). SwiGLU, GEGLU: Shazeer 2020, arXiv:2002.05202. Squared ReLU:
- * So et al. 2021, arXiv:2109.08668. */
+ * GELU: Hendrycks, Gimpel 2016, arXiv:1606.08415 (exact by erf; its tanh form is x sigmoid(2u), u =
+ * sqrt(2/pi) (x + 0.044715 x^3), which needs one exponential). SwiGLU, GEGLU: Shazeer 2020, arXiv:2002.05202.
+ * Squared ReLU: So et al. 2021, arXiv:2109.08668. */
 #include "work.h"
 
 #define GELU_A ((REAL)1.5957691216057307117597842397375)     /* 2 sqrt(2/pi) */
@@ -14,7 +14,7 @@ typedef struct { Device *d; Mat a, da, h, dh; ActKind kind; } Job;
 
 static inline Vec sigmoid(Vec x) { return 1 / (1 + vexp(-x)); }
 
-/* The function and its derivative, in one so that they share their exponentials; d == NULL: only the value. */
+/* The function and its derivative, in one so that they share exponentials; d == NULL: only the value. */
 static inline Vec apply(ActKind kind, Vec x, Vec *d)
 {
     Vec s, zero = {0};
@@ -107,12 +107,17 @@ static void bwd_item(void *ctx, int64_t item, int thread)
     int gated = act_gated(j->kind);
     int64_t f = j->da.cols;
     Work t = work_at(j->da, item);
-    Mat dam = mat_cols(j->da, t.c0, t.cols), hm = mat_cols(j->h, t.c0, t.cols), dhm = mat_cols(j->dh, t.c0, t.cols);
-    Mat um = gated ? mat_cols(j->h, f + t.c0, t.cols) : hm, dum = gated ? mat_cols(j->dh, f + t.c0, t.cols) : dhm;
+    Mat dam = mat_cols(j->da, t.c0, t.cols), hm = mat_cols(j->h, t.c0, t.cols), um = hm;
+    Mat dhm = mat_cols(j->dh, t.c0, t.cols), dum = dhm;
+    if (gated) {
+        um = mat_cols(j->h, f + t.c0, t.cols);
+        dum = mat_cols(j->dh, f + t.c0, t.cols);
+    }
     REAL *hbuf = FN(row_buf)(j->d, thread, 0), *ubuf = FN(row_buf)(j->d, thread, 1);
     REAL *dabuf = FN(row_buf)(j->d, thread, 2);
     for (int64_t r = t.r0; r < t.r1; r++) {
-        const REAL *h = row_in(hm, r, hbuf), *up = gated ? row_in(um, r, ubuf) : NULL, *da = row_in(dam, r, dabuf);
+        const REAL *da = row_in(dam, r, dabuf), *h = row_in(hm, r, hbuf);
+        const REAL *up = gated ? row_in(um, r, ubuf) : NULL;
         REAL *dh = row_out(dhm, r, hbuf), *dup = gated ? row_out(dum, r, ubuf) : NULL;
         switch (j->kind) {
 #define X(k) case k: bwd_piece(k, dh, dup, da, h, up, t.cols); break;

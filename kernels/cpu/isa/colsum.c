@@ -1,8 +1,8 @@
 /* colsum -- gradients that are sums over rows: the norms' gain and bias, and the bias of a linear layer.
  *
- * Rows are cut into blocks; an item adds up one block, rows in order, reading memory as it lies; then the blocks
- * are added in order. How many rows make a block follows from the shape, and two levels of sums keep the error of
- * long F32 sums small. */
+ * Rows are cut into blocks; an item adds up one block, rows in order, reading memory as it lies; then the
+ * blocks are added in order. How many rows make a block follows from the shape, and two levels of sums keep
+ * the error of long F32 sums small. */
 #include "work.h"
 
 #define BLOCK_ROWS 64
@@ -20,12 +20,16 @@ static int64_t pieces(const Job *j) { return (j->n + PIECE - 1) / PIECE; }
 static int64_t piece_cols(const Job *j, int64_t c0) { return j->n - c0 < PIECE ? j->n - c0 : PIECE; }
 
 /* The blocks' sums lie in two buffers of the first thread, for all threads. */
-static REAL *partial(const Job *j, int k, int64_t block) { return FN(row_buf)(j->d, 0, 2 + k) + block * j->n; }
+static REAL *partial(const Job *j, int k, int64_t block)
+{
+    return FN(row_buf)(j->d, 0, 2 + k) + block * j->n;
+}
 
 static void block_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
-    int64_t block = item / pieces(j), c0 = item % pieces(j) * PIECE, w = piece_cols(j, c0), end = (block + 1) * j->rows;
+    int64_t block = item / pieces(j), end = (block + 1) * j->rows;
+    int64_t c0 = item % pieces(j) * PIECE, w = piece_cols(j, c0);
     REAL *xbuf = FN(row_buf)(j->d, thread, 0), *dybuf = FN(row_buf)(j->d, thread, 1);
     REAL *gain = partial(j, 0, block) + c0, *bias = partial(j, 1, block) + c0;
     memset(gain, 0, (size_t)w * sizeof(REAL));
@@ -39,8 +43,10 @@ static void block_item(void *ctx, int64_t item, int thread)
             }
             for (int64_t i = 0; i < w; i += VN) {
                 Vec e = vget(dy + i, w - i);
-                if (x)
-                    vput(gain + i, vget(gain + i, w - i) + e * ((vget(x + i, w - i) - stats[0]) * stats[1]), w - i);
+                if (x) {
+                    Vec xh = (vget(x + i, w - i) - stats[0]) * stats[1];
+                    vput(gain + i, vget(gain + i, w - i) + e * xh, w - i);
+                }
                 vput(bias + i, vget(bias + i, w - i) + e, w - i);
             }
         }

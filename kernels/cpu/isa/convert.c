@@ -13,8 +13,8 @@ void FN(load_reals)(REAL *restrict dst, const void *restrict src, int64_t n, Dty
     case BF16: for (const uint16_t *s = src; i < n; i++) dst[i] = (REAL)bf16_to_f32(s[i]); return;
     case F16:
 #if (defined(ISA_avx2) || defined(ISA_avx512)) && !defined(REAL_f64)
-        for (; i + 8 <= n; i += 8)
-            _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)((const uint16_t *)src + i))));
+        for (const __m128i_u *h = src; i + 8 <= n; i += 8)
+            _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128(h++)));
 #endif
         for (const uint16_t *s = src; i < n; i++)
             dst[i] = (REAL)f16_to_f32(s[i]);
@@ -32,9 +32,8 @@ void FN(store_reals)(void *restrict dst, const REAL *restrict src, int64_t n, Dt
     case BF16: for (uint16_t *d = dst; i < n; i++) d[i] = f32_to_bf16((float)src[i]); return;
     case F16:
 #if (defined(ISA_avx2) || defined(ISA_avx512)) && !defined(REAL_f64)
-        for (; i + 8 <= n; i += 8)
-            _mm_storeu_si128((void *)((uint16_t *)dst + i),
-                             _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+        for (__m128i_u *h = dst; i + 8 <= n; i += 8)
+            _mm_storeu_si128(h++, _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
         for (uint16_t *d = dst; i < n; i++)
             d[i] = f32_to_f16((float)src[i]);
@@ -89,7 +88,8 @@ static void add_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
     Work t = work_at(j->y, item);
-    Mat ym = mat_cols(j->y, t.c0, t.cols), am = mat_cols(j->a, t.c0, t.cols), bm = mat_cols(j->b, t.c0, t.cols);
+    Mat ym = mat_cols(j->y, t.c0, t.cols), am = mat_cols(j->a, t.c0, t.cols);
+    Mat bm = mat_cols(j->b, t.c0, t.cols);
     REAL *buf0 = FN(row_buf)(j->d, thread, 0), *buf1 = FN(row_buf)(j->d, thread, 1);
     for (int64_t r = t.r0; r < t.r1; r++) {
         const REAL *a = row_in(am, r, buf0), *b = row_in(bm, r, buf1);

@@ -48,11 +48,12 @@ static void item_fn(void *ctx, int64_t item, int thread)
     const Job *j = ctx;
     const Dropout *s = j->s;
     Work t = work_at(j->y, item);
-    Mat ym = mat_cols(j->y, t.c0, t.cols), xm = mat_cols(j->x, t.c0, t.cols), rm = mat_cols(j->res, t.c0, t.cols);
+    Mat ym = mat_cols(j->y, t.c0, t.cols), xm = mat_cols(j->x, t.c0, t.cols);
+    Mat rm = mat_cols(j->res, t.c0, t.cols);
     REAL *xbuf = FN(row_buf)(j->d, thread, 0), *rbuf = FN(row_buf)(j->d, thread, 1);
     REAL *f = FN(row_buf)(j->d, thread, 2), keep = (REAL)(1 / (1 - s->p));
     uint32_t *words = (void *)FN(row_buf)(j->d, thread, 3), limit = dropout_limit(s->p);
-    int64_t first = (s->col0 + t.c0) / 4, skip = (s->col0 + t.c0) % 4;     /* the first counter may begin before */
+    int64_t first = (s->col0 + t.c0) / 4, skip = (s->col0 + t.c0) % 4;   /* its first words are not ours */
     for (int64_t i = 0; i < t.cols; i++)
         f[i] = 1;
     for (int64_t r = t.r0; r < t.r1; r++) {

@@ -9,7 +9,8 @@ static void fwd_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
     Work t = work_at(j->y, item);
-    Mat ym = mat_cols(j->y, t.c0, t.cols), wte = mat_cols(j->wte, t.c0, t.cols), wpe = mat_cols(j->wpe, t.c0, t.cols);
+    Mat ym = mat_cols(j->y, t.c0, t.cols), wte = mat_cols(j->wte, t.c0, t.cols);
+    Mat wpe = mat_cols(j->wpe, t.c0, t.cols);
     REAL *tbuf = FN(row_buf)(j->d, thread, 0), *pbuf = FN(row_buf)(j->d, thread, 1);
     for (int64_t r = t.r0; r < t.r1; r++) {
         int64_t v = j->token[r] - j->v0;
@@ -27,7 +28,8 @@ static void fwd_item(void *ctx, int64_t item, int thread)
     }
 }
 
-void FN(cpu_embed_fwd)(Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0, Mat wpe)
+void FN(cpu_embed_fwd)(Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0,
+                       Mat wpe)
 {
     BUG_ON(wte.cols != y.cols || (wpe.p && wpe.cols != y.cols));
     Job j = {d, y, wte, wpe, token, position, v0};

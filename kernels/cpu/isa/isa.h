@@ -86,7 +86,7 @@ static inline void vstore_part(REAL *p, Vec v, int64_t n)
     memcpy(p, &v, (size_t)n * sizeof(REAL));
 #endif
 }
-/* The same where n may be VN or more: `for (i = 0; i < n; i += VN) vput(y + i, f(vget(x + i, n - i)), n - i)`. */
+/* Where n may also be VN or more: for (i = 0; i < n; i += VN) vput(y + i, f(vget(x + i, n - i)), n - i) */
 static inline Vec vget(const REAL *p, int64_t n) { return n >= VN ? vload(p) : vload_part(p, n, 0); }
 static inline void vput(REAL *p, Vec v, int64_t n)
 {
@@ -128,9 +128,10 @@ static inline Vec vexp(Vec x)
         x[i] = exp(x[i]);
     return x;
 #else
-    /* x = n ln2 + r, |r| <= ln2/2; the polynomial is Cephes' expf (Moshier 1984). Adding 1.5 * 2^23 + 127 rounds
-     * x / ln2 to n and leaves n, with the exponent's bias, in the low bits, which a shift makes 2^n: 0 and infinity
-     * at the two ends that x is clamped to. A NaN passes the clamp, which keeps its second argument, and p. */
+    /* x = n ln2 + r, |r| <= ln2/2; the polynomial is Cephes' expf (Moshier 1984). Adding 1.5 * 2^23 + 127
+     * rounds x / ln2 to n and leaves n, with the exponent's bias, in the low bits, which a shift makes 2^n: 0
+     * and infinity at the two ends that x is clamped to. A NaN passes the clamp, which keeps its second
+     * argument, and p. */
     Vec c = vmin(vset(89), vmax(vset(-88), x));
     Vec t = c * 1.44269504088896341f + 12583039.0f, n = t - 12583039.0f;
     Vec r = c - n * 0.693359375f + n * 2.12194440e-4f;
@@ -151,8 +152,8 @@ static inline Vec verf(Vec x)
         x[i] = erf(x[i]);
     return x;
 #else
-    /* |x| < 0.9375: x + x P(x^2); else 1 - exp(-Q(|x|)), which is 1 from |x| = 4 on. P and Q are minimax fits of
-     * erf(x)/x - 1 (relative error 2e-8) and of -log erfc (error in erf 2e-9) */
+    /* |x| < 0.9375: x + x P(x^2); else 1 - exp(-Q(|x|)), which is 1 from |x| = 4 on. P and Q are minimax fits
+     * of erf(x)/x - 1 (relative error 2e-8) and of -log erfc (error in erf 2e-9) */
     Vec a = vmax(x, -x), z = x * x, b = vmin(a, vset(4.0f));
     Vec p = vset(-0.00059431343f);
     p = p * z + 0.004984377f;
@@ -173,8 +174,9 @@ static inline Vec verf(Vec x)
 #endif
 }
 
-/* Philox4x32-10 of a vector of counters (base.h: philox). Each 64-bit lane carries one 32-bit word in its low half;
- * the high halves are noise on the way in and zero on the way out. c[0], c[1] are counter_lo, c[2], c[3] counter_hi. */
+/* Philox4x32-10 of a vector of counters (base.h: philox). Each 64-bit lane carries one 32-bit word in its low
+ * half; the high halves are noise on the way in and zero on the way out. c[0], c[1] are counter_lo, c[2],
+ * c[3] counter_hi. */
 typedef uint64_t WVec __attribute__((vector_size(VBYTES)));
 static inline WVec wmul(WVec a, uint32_t b)
 {
@@ -203,7 +205,13 @@ static inline void vphilox(WVec c[4], uint64_t key)
 }
 
 /* BF16 and F16: one element, rounding to nearest even (NaN stays NaN). */
-static inline float bf16_to_f32(uint16_t h) { uint32_t u = (uint32_t)h << 16; float f; memcpy(&f, &u, 4); return f; }
+static inline float bf16_to_f32(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
 static inline uint16_t f32_to_bf16(float f)
 {
     uint32_t u;
@@ -232,7 +240,7 @@ static inline uint16_t f32_to_f16(float f)
     sign = u >> 16 & 0x8000;
     u &= 0x7fffffff;
     memcpy(&f, &u, 4);
-    f += 0.5f;                                             /* a unit of 0.5 is a unit of the subnormals: rounds there */
+    f += 0.5f;             /* the last place of 0.5 is that of the subnormals, so this rounds there */
     memcpy(&small, &f, 4);
     h = (u - (112u << 23) + 0xfff + (u >> 13 & 1)) >> 13;
     h = u < 0x38800000 ? small - 0x3f000000 : u >= 0x47800000 ? 0x7c00 : h;
@@ -253,18 +261,22 @@ static inline const REAL *row_in(Mat m, int64_t r, REAL *buf)
     return buf;
 }
 /* Where to write row r as reals; then row_done stores it. */
-static inline REAL *row_out(Mat m, int64_t r, REAL *buf) { return m.type == REAL_TYPE ? (REAL *)m.p + r * m.ld : buf; }
+static inline REAL *row_out(Mat m, int64_t r, REAL *buf)
+{
+    return m.type == REAL_TYPE ? (REAL *)m.p + r * m.ld : buf;
+}
 static inline void row_done(Mat m, int64_t r, const REAL *buf)
 {
     if (m.type != REAL_TYPE)
         FN(store_reals)(mat_at(m, r, 0), buf, m.cols, m.type);
 }
 
-/* The thread's own buffer, `slot` 0..ROW_SLOTS-1 of ROW_MAX reals each: rows up to ROW_MAX columns. Wider rows
- * are worked on in pieces by the ops that can meet them. */
+/* The thread's own buffer, `slot` 0..ROW_SLOTS-1 of ROW_MAX reals each: rows up to ROW_MAX columns. Wider
+ * rows are worked on in pieces by the ops that can meet them. */
 REAL *FN(row_buf)(Device *d, int thread, int slot);
 
-/* Dropout masks. Four consecutive elements share one Philox counter (vphilox): element i is kept iff word i % 4 of
+/* Dropout masks. Four consecutive elements share one Philox counter (vphilox): element i is kept iff word
+ * i % 4 of
  *   activations   philox(key, column / 4 | position << 32, sample)              i = column of the whole row
  *   attention     philox(key, key position / 4 | query position << 32, sample << 16 | head)  i = key position
  * is at least p * 2^32. */

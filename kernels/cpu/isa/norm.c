@@ -79,7 +79,8 @@ static void check(const Job *j)
     BUG_ON(j->bias.p && j->bias.cols != n);
 }
 
-void FN(cpu_norm_fwd)(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups)
+void FN(cpu_norm_fwd)(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind,
+                      int groups)
 {
     Job j = {.d = d, .y = y, .stats = stats, .x = x, .gain = gain, .bias = bias, .eps = eps, .kind = kind,
              .groups = groups};
@@ -88,7 +89,7 @@ void FN(cpu_norm_fwd)(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, do
     pool_run(d->pool, fwd_item, &j, row_items(x));
 }
 
-/* With xh = (x - mean) rstd and e = dy gain:  dx = rstd (e - avg(e) - xh avg(e xh)), RMSNorm without avg(e). */
+/* With xh = (x - mean) rstd, e = dy gain: dx = rstd (e - avg(e) - xh avg(e xh)), RMSNorm without avg(e). */
 static void bwd_x_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
@@ -97,8 +98,8 @@ static void bwd_x_item(void *ctx, int64_t item, int thread)
     REAL *resbuf = FN(row_buf)(j->d, thread, 2);
     const REAL *gain = row_in(j->gain, 0, FN(row_buf)(j->d, thread, 3));
     for (int64_t r = r0; r < r0 + step && r < j->x.rows; r++) {
-        const REAL *xr = row_in(j->x, r, xbuf), *dyr = row_in(j->dy, r, dybuf), *stats = mat_at(j->stats, r, 0);
-        const REAL *res = j->dres.p ? row_in(j->dres, r, resbuf) : NULL;
+        const REAL *xr = row_in(j->x, r, xbuf), *dyr = row_in(j->dy, r, dybuf);
+        const REAL *res = j->dres.p ? row_in(j->dres, r, resbuf) : NULL, *stats = mat_at(j->stats, r, 0);
         REAL *dxr = row_out(j->y, r, dybuf);
         for (int g = 0; g < j->groups; g++) {
             const REAL *x = xr + g * n, *dy = dyr + g * n;
@@ -109,7 +110,8 @@ static void bwd_x_item(void *ctx, int64_t item, int thread)
                 s[k] += e;
                 sx[k] += e * ((vget(x + i, n - i) - mean) * rstd);
             }
-            REAL avg = j->kind == NORM_LAYER ? vsum(s[0] + s[1]) / (REAL)n : 0, avgx = vsum(sx[0] + sx[1]) / (REAL)n;
+            REAL avg = j->kind == NORM_LAYER ? vsum(s[0] + s[1]) / (REAL)n : 0;
+            REAL avgx = vsum(sx[0] + sx[1]) / (REAL)n;
             for (int64_t i = 0; i < n; i += VN) {
                 Vec e = vget(dy + i, n - i) * vget(gain + i, n - i);
                 Vec xh = (vget(x + i, n - i) - mean) * rstd;
@@ -121,7 +123,8 @@ static void bwd_x_item(void *ctx, int64_t item, int thread)
     }
 }
 
-void FN(cpu_norm_bwd_x)(Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups)
+void FN(cpu_norm_bwd_x)(Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind,
+                        int groups)
 {
     Job j = {.d = d, .y = dx, .stats = stats, .x = x, .gain = gain, .dres = dres, .dy = dy, .kind = kind,
              .groups = groups};

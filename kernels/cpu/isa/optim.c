@@ -1,7 +1,7 @@
 /* optim -- one update of each optimizer, and sums of squares.
  *
- * Every element goes through the same vector code wherever it lies (a tail is padded to a vector), so an update
- * has the same bits however the weights are cut into shards. */
+ * Every element goes through the same vector code wherever it lies (a tail is padded to a vector), so an
+ * update has the same bits however the weights are cut into shards. */
 #include "isa.h"
 
 #define BLOCK 16384            /* elements of a work item */

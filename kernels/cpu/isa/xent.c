@@ -1,5 +1,5 @@
-/* xent -- cross-entropy of rows of logits, one pass over memory for each of its two steps: a piece that fits L1 is
- * read for its maximum and again for its sum (Milakov, Gimelshein 2018, arXiv:1805.02867). */
+/* xent -- cross-entropy of rows of logits, one pass over memory for each of its two steps: a piece that fits
+ * L1 is read for its maximum and again for its sum (Milakov, Gimelshein 2018, arXiv:1805.02867). */
 #include "isa.h"
 
 #define PIECE 2048             /* a multiple of every VN */
@@ -76,8 +76,8 @@ void FN(cpu_xent_stats)(Device *d, Mat stats, Mat logits, const int32_t *label, 
     pool_run(d->pool, stats_item, &j, logits.rows);
 }
 
-/* dlogits may start at the logits: pieces go left to right and an element is never wider than a real, so what is
- * written lies behind what is still to be read. */
+/* dlogits may start at the logits: pieces go left to right and an element is never wider than a real, so what
+ * is written lies behind what is still to be read. */
 static void grad_item(void *ctx, int64_t r, int thread)
 {
     const Job *j = ctx;

@@ -1,0 +1,246 @@
+/* numbers: what the table of test_ops cannot say about the ops: every rounding of a conversion, the accuracy of
+ * exp and erf, exact sums, bits that do not depend on where a shard is cut, the statistics of dropout, odd
+ * logits.
+ *
+ *   test_numbers [ISA]      only this instruction set */
+#include "ops.h"
+
+/* Every F16 and BF16 to F32 and back; F32 near every rounding boundary, at the ends of the range, and NaN. */
+static void conversions(Device *d)
+{
+    static const Dtype half[] = {BF16, F16};
+    enum { N = 65536 };
+    uint16_t *h = xcalloc(N, 2), *back = xcalloc(N, 2);
+    float *f = xcalloc(5 * N, 4);
+    uint16_t *g = xcalloc(5 * N, 2);
+    for (int t = 0; t < 2; t++) {
+        for (int i = 0; i < N; i++)
+            h[i] = (uint16_t)i;
+        d->copy(d, mat(f, 1, N, F32), mat(h, 1, N, half[t]));
+        d->copy(d, mat(back, 1, N, half[t]), mat(f, 1, N, F32));
+        int wrong = 0, lost = 0;
+        for (int i = 0; i < N; i++) {
+            double x = get(h, i, half[t]);
+            wrong += isnan(x) ? !isnan(f[i]) : (double)f[i] != x || !signbit(f[i]) != !signbit(x);
+            lost += isnan(x) ? !isnan(get(back, i, half[t])) : back[i] != h[i];
+        }
+        CHECK(!wrong && !lost, "%s %s: %d wrong, %d lost on the way back", d->isa, dtype_name(half[t]), wrong,
+              lost);
+        /* each value, a hair less, a hair more, the middle to its neighbour, and a random one */
+        for (int i = 0; i < N; i++) {
+            float x = (float)get(h, i, half[t]), next = (float)get(h, (i + 1) % N, half[t]);
+            f[5 * i] = x;
+            f[5 * i + 1] = nextafterf((x + next) / 2, -INFINITY);
+            f[5 * i + 2] = (x + next) / 2;
+            f[5 * i + 3] = nextafterf((x + next) / 2, INFINITY);
+            f[5 * i + 4] = (float)ldexp(normal(1, i), i % 300 - 150);
+        }
+        f[1] = 65519.996f;
+        f[3] = 65520.0f;
+        d->copy(d, mat(g, 1, 5 * N, half[t]), mat(f, 1, 5 * N, F32));
+        wrong = 0;
+        for (int i = 0; i < 5 * N; i++) {
+            double want = rounded(f[i], half[t]), got = get(g, i, half[t]);
+            wrong += isnan(want) ? !isnan(got) : got != want || !signbit(got) != !signbit(want);
+        }
+        CHECK(!wrong, "%s %s: %d of %d roundings wrong", d->isa, dtype_name(half[t]), wrong, 5 * N);
+    }
+    free(h);
+    free(back);
+    free(f);
+    free(g);
+}
+
+/* F32 exp through xent_grad with stats of our own: dlogits = exp(x); erf through gelu: x/2 (1 + erf(..)). */
+static void functions(Device *d)
+{
+    enum { N = 1 << 18 };
+    float *x = xcalloc(N, 4), *y = xcalloc(N, 4), loss, stats[3] = {0, 1, 0};
+    int32_t label = -1;
+    for (int i = 0; i < N; i++)
+        x[i] = -87.3f + 175.6f * (float)i / N;
+    x[0] = -INFINITY, x[1] = NAN, x[2] = INFINITY, x[3] = 89, x[4] = -88, x[5] = 88.37f;
+    Mat xm = mat(x, 1, N, F32), ym = mat(y, 1, N, F32);
+    d->xent_grad(d, mat(&loss, 1, 1, F32), ym, xm, mat(stats, 1, 3, F32), &label, NULL, 0, N, 1);
+    double worst = 0;
+    for (int i = 5; i < N; i++) {
+        double want = exp((double)x[i]);
+        worst = fmax(worst, fabs(y[i] - want) / ldexp(1, ilogb(want) - 23));
+    }
+    CHECK(worst < 2, "%s exp: %.2f units of the last place", d->isa, worst);
+    CHECK(y[0] == 0 && isnan(y[1]) && y[2] == INFINITY && y[3] == INFINITY && y[4] == 0,
+          "%s exp: ends %g %g %g %g %g", d->isa, y[0], y[1], y[2], y[3], y[4]);
+
+    for (int i = 0; i < N; i++)
+        x[i] = -8 + 16 * ((float)i + 0.5f) / N;
+    d->act_fwd(d, ym, xm, ACT_GELU);
+    worst = 0;
+    for (int i = 0; i < N; i++)
+        worst = fmax(worst, fabs(y[i] / x[i] - 0.5 * erfc(-x[i] / sqrt(2))));
+    CHECK(worst < 1.5e-7, "%s gelu: %g", d->isa, worst);
+    free(x);
+    free(y);
+}
+
+static void sums(Device *one, Device *two, Dtype type)
+{
+    enum { N = 2 * SUMSQ_BLOCK + 777 };
+    void *x = xcalloc(N, 8);
+    double a[3] = {NAN, NAN, NAN}, b[3] = {NAN, NAN, NAN}, want[3] = {0}, total = 5;
+    for (int64_t i = 0; i < N; i++) {
+        put(x, i, type, normal(9, i));
+        want[i / SUMSQ_BLOCK] += get(x, i, type) * get(x, i, type);
+        total += i < 9 * 8 && i % 8 < 7 ? get(x, i, type) : 0;
+    }
+    one->sumsq(one, a, x, N, type);
+    two->sumsq(two, b, x, N, type);
+    for (int k = 0; k < 3; k++)
+        CHECK(fabs(a[k] - want[k]) < 1e-13 * want[k] && a[k] == b[k], "%s sumsq %s block %d: %g %g, want %g",
+              one->isa, dtype_name(type), k, a[k], b[k], want[k]);
+    /* bits are the same wherever a shard is cut */
+    one->sumsq(one, b + 1, (char *)x + SUMSQ_BLOCK * dtype_size(type), N - SUMSQ_BLOCK, type);
+    CHECK(b[1] == a[1] && b[2] == a[2], "sumsq of a shard");
+    double s = 5;
+    one->sum(one, &s, (Mat){x, 9, 7, 8, type});
+    double limit = one->real == F32 && type == F64 ? 1e-6 : 1e-12;
+    CHECK(fabs(s - total) < limit * fabs(total), "%s sum %s: %g, want %g", one->isa, dtype_name(type), s,
+          total);
+    free(x);
+}
+
+/* Long and wide sums over rows, in whole numbers: exact, whatever the order. */
+static void column_sums(Device *d)
+{
+    enum { R = 200, C = 20001 };
+    float *x = xcalloc((size_t)R * C, 4), *sum = xcalloc(C, 4);
+    for (int i = 0; i < R * C; i++)
+        x[i] = (float)(i % 7 + i % 11);
+    d->bias_bwd(d, mat(sum, 1, C, F32), mat(x, R, C, F32));
+    int wrong = 0;
+    for (int c = 0; c < C; c++) {
+        float want = 0;
+        for (int r = 0; r < R; r++)
+            want += x[r * C + c];
+        wrong += sum[c] != want;
+    }
+    CHECK(!wrong, "%s bias_bwd: %d columns wrong", d->isa, wrong);
+    free(x);
+    free(sum);
+}
+
+static void zeros(Device *d)
+{
+    size_t n = ((size_t)3 << 20) + 5;
+    char *p = xcalloc(1, n + 2);
+    memset(p, 1, n + 2);
+    d->zero(d, p + 1, n);
+    int left = 0;
+    for (size_t i = 1; i <= n; i++)
+        left += p[i] != 0;
+    CHECK(!left && p[0] == 1 && p[n + 1] == 1, "%s zero: %d left", d->isa, left);
+    d->zero(d, p, 0);
+    CHECK(p[0] == 1, "zero of nothing");
+    free(p);
+}
+
+/* An update has the same bits wherever an element lies in the shard, in F32 with every remainder. */
+static void shards(Device *d)
+{
+    enum { N = 67 };
+    float w[2][N], m[2][N], v[2][N], g[N];
+    for (int cut = 1; cut < 40; cut++) {
+        for (int i = 0; i < N; i++) {
+            w[0][i] = w[1][i] = (float)normal(1, i);
+            m[0][i] = m[1][i] = (float)normal(2, i);
+            v[0][i] = v[1][i] = (float)fabs(normal(3, i));
+            g[i] = (float)normal(4, i);
+        }
+        Update u = {.n = N, .w = w[0], .g = g, .m = m[0], .v = v[0], .gscale = 0.3, .lr = 0.01, .beta1 = 0.9,
+                    .beta2 = 0.999, .eps = 1e-8, .wd = 0.1, .bias1 = 0.1, .bias2 = 0.001}, p = u, q = u;
+        p.n = cut, p.w = w[1], p.m = m[1], p.v = v[1];
+        q.n = N - cut, q.w = w[1] + cut, q.m = m[1] + cut, q.v = v[1] + cut, q.g = g + cut;
+        d->adam(d, &u);
+        d->adam(d, &p);
+        d->adam(d, &q);
+        CHECK(!memcmp(w[0], w[1], sizeof w[0]) && !memcmp(m[0], m[1], sizeof m[0])
+              && !memcmp(v[0], v[1], sizeof v[0]), "%s adam: a cut at %d changes bits", d->isa, cut);
+    }
+}
+
+/* A share p of the elements is dropped; rows, columns and samples have masks of their own. */
+static void masks(Device *d)
+{
+    enum { R = 64, C = 1000 };
+    int64_t two[] = {1, 2};
+    Dropout s = {.p = 0.25, .key = 1, .sample = two, .seq = R / 2};
+    float *x = xcalloc(R * C, 4), *y = xcalloc(R * C, 4);
+    for (int i = 0; i < R * C; i++)
+        x[i] = 1;
+    d->dropout_fwd(d, mat(y, R, C, F32), mat(x, R, C, F32), (Mat){0}, &s);
+    double dropped = 0, rows = 0, columns = 0, samples = 0;
+    int wrong = 0;
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) {
+            int a = y[r * C + c] == 0;
+            wrong += !a && y[r * C + c] != (float)(1 / 0.75);
+            dropped += a;
+            rows += a == (y[(r + 1) % R * C + c] == 0);
+            columns += a == (y[r * C + (c + 1) % C] == 0);
+            samples += a == (y[(r + R / 2) % R * C + c] == 0);
+        }
+    double n = R * C, e = 5 / sqrt(n) / 2, agree = 0.25 * 0.25 + 0.75 * 0.75;
+    CHECK(!wrong, "%d values neither 0 nor 1 / (1 - p)", wrong);
+    CHECK(fabs(dropped / n - 0.25) < e, "dropped %g", dropped / n);
+    CHECK(fabs(rows / n - agree) < 2 * e && fabs(columns / n - agree) < 2 * e
+          && fabs(samples / n - agree) < 2 * e, "agreement %g %g %g, want %g", rows / n, columns / n,
+          samples / n, agree);
+    free(x);
+    free(y);
+}
+
+/* A logit that is not a number must reach the loss; logits of any size, or impossible ones, must not. */
+static void odd_logits(Device *d)
+{
+    enum { C = 5000 };
+    float *x = xcalloc(3 * C, 4), stats[9], loss[3];
+    int32_t label[] = {3, C - 3, C - 3};
+    for (int i = 0; i < C; i++) {
+        x[i] = i == 37 ? NAN : 1;
+        x[C + i] = i == C - 3 ? 1e30f : -1e30f;
+        x[2 * C + i] = i == C - 3 ? 0 : -INFINITY;
+    }
+    Mat xm = mat(x, 3, C, F32), sm = mat(stats, 3, 3, F32);
+    d->xent_stats(d, sm, xm, label, 0, C);
+    d->xent_grad(d, mat(loss, 3, 1, F32), xm, xm, sm, label, NULL, 0, C, 1);
+    CHECK(isnan(loss[0]) && loss[1] == 0 && loss[2] == 0, "%s: losses %g %g %g", d->isa, loss[0], loss[1],
+          loss[2]);
+    int wrong = 0;
+    for (int i = C; i < 3 * C; i++)
+        wrong += x[i] != 0;
+    CHECK(!wrong, "%s: %d gradients are not 0", d->isa, wrong);
+    free(x);
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 0; i < ISAS; i++)
+        for (Dtype real = F64; real <= F32 && isa_wanted(i, argc, argv); real++) {
+            Device one, two;
+            cpu_open(&one, real, isa_names[i], 1);
+            cpu_open(&two, real, isa_names[i], 2);
+            for (Dtype t = F64; t <= F16; t++)
+                sums(&one, &two, t);
+            conversions(&one);
+            zeros(&two);
+            if (real == F32) {
+                functions(&one);
+                shards(&one);
+                masks(&two);
+                column_sums(&two);
+                odd_logits(&one);
+            }
+            cpu_close(&one);
+            cpu_close(&two);
+        }
+    return test_end();
+}
