@@ -511,27 +511,26 @@ void saver_save(Saver *s, int64_t iteration, const json_t *state)
 
 /* ---- opening */
 
-/* Locks RUN/.lock for this process; the file says whose it is. */
+/* Locks RUN/.lock for this process; the file says whose it is, in a record of fixed size. */
 static int lock_run(Saver *s, char why[WHY])
 {
     char *path = xasprintf("%s/.lock", s->run_dir), who[128] = "", host[64] = "?";
-    s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
+    do
+        s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
+    while (s->lock < 0 && errno == EINTR);
     free(path);
     if (s->lock < 0)
         return file_errno(why, "cannot open .lock in %s", s->run_dir);
     if (flock(s->lock, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK)
             return file_errno(why, "cannot lock %s", s->run_dir);
-        ssize_t n = pread(s->lock, who, sizeof who - 1, 0);
-        who[n > 0 ? n : 0] = 0;
+        int known = file_read_at(s->lock, ".lock", who, sizeof who - 1, 0, why);
         who[strcspn(who, "\n")] = 0;
-        return file_why(why, "another job (%s) is writing in %s", *who ? who : "unknown", s->run_dir);
+        return file_why(why, "another job (%s) is writing in %s", known ? who : "unknown", s->run_dir);
     }
     gethostname(host, sizeof host - 1);
-    int n = snprintf(who, sizeof who, "process %d on %s\n", (int)getpid(), host);
-    if (ftruncate(s->lock, 0) < 0 || pwrite(s->lock, who, (size_t)n, 0) < 0)
-        return file_errno(why, "cannot write .lock in %s", s->run_dir);
-    return 1;
+    memset(who + snprintf(who, sizeof who, "process %d on %s", (int)getpid(), host), '\n', 1);
+    return file_write_at(s->lock, ".lock", who, sizeof who, 0, why);
 }
 
 static void open_thread(Saver *s)

@@ -6,17 +6,13 @@
  */
 #define _GNU_SOURCE
 #include "checkpoint.h"
+#include "child.h"
 #include "convert.h"
+#include "faults.h"
 #include "source.h"
-#include "test.h"
+#include "team.h"
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -156,58 +152,12 @@ static int64_t load(const char *dir, int layout, int rank, int size, const Confi
     return wrong(&m, it) ? -1 : it;
 }
 
-/* ---- things that end the process, in a process of their own */
-
-static char said[4096];
-
-/* Runs fn in a child; returns its exit code, and in `said` what it wrote to standard error. */
-static int child(void (*fn)(void *), void *arg)
-{
-    int pipes[2], status;
-    size_t n = 0;
-    ssize_t r;
-    fflush(stdout);
-    if (pipe(pipes))
-        return -1;
-    pid_t pid = fork();
-    if (pid == 0) {
-        dup2(pipes[1], 2);
-        close(pipes[0]);
-        fn(arg);
-        _exit(0);
-    }
-    close(pipes[1]);
-    while (n < sizeof said - 1 && (r = read(pipes[0], said + n, sizeof said - 1 - n)) > 0)
-        n += (size_t)r;
-    said[n] = 0;
-    close(pipes[0]);
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
 static void load_whole(void *dir)
 {
     Config cfg = base_config();
     if (load(dir, 0, 0, 1, &cfg) < 0)
         _exit(99);
 }
-
-static int lines(const char *text)
-{
-    int n = 0;
-    for (; *text; text++)
-        n += *text == '\n';
-    return n;
-}
-
-#define DIES(dir, code, ...)                                                                                 \
-    do {                                                                                                     \
-        const char *words_[] = {__VA_ARGS__};                                                                \
-        int rc_ = child(load_whole, dir);                                                                    \
-        CHECK(rc_ == (code) && lines(said) == 1, "exit %d: %s", rc_, said);                                  \
-        for (size_t i_ = 0; i_ < sizeof words_ / sizeof *words_; i_++)                                       \
-            CHECK(strstr(said, words_[i_]), "'%s' is not in: %s", words_[i_], said);                         \
-    } while (0)
 
 /* ---- files */
 
@@ -221,23 +171,6 @@ static char *path_of(const char *fmt, ...)
     vsnprintf(end, (size_t)(p + 512 - end), fmt, ap);
     va_end(ap);
     return p;
-}
-
-static void shell(const char *fmt, ...)
-{
-    char line[1024];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
-    pid_t pid = fork();
-    if (pid == 0) {
-        execl("/bin/sh", "sh", "-c", line, NULL);
-        _exit(127);
-    }
-    int status = -1;
-    waitpid(pid, &status, 0);
-    CHECK(status == 0, "%s", line);
 }
 
 static char *slurp(const char *path, int64_t *n)
@@ -431,19 +364,19 @@ static void wrong_files(void)
     shell("cp -r %s/checkpoints %s/good", dir, dir);
 #define AGAIN_WITH(...) shell("rm -rf %s/checkpoints && cp -r %s/good %s/checkpoints", dir, dir, dir); shell(__VA_ARGS__)
     AGAIN_WITH("rm %s/optim-00000.safetensors", it);
-    DIES(dir, 4, "optim-00000.safetensors is missing", "iter_0000002", "change:");
+    DIES(load_whole, dir, 4, "optim-00000.safetensors is missing", "iter_0000002", "change:");
     AGAIN_WITH("cp %s/model-00000.safetensors %s/model-00001.safetensors", it, it);
-    DIES(dir, 4, "model-00001.safetensors does not belong");
+    DIES(load_whole, dir, 4, "model-00001.safetensors does not belong");
     AGAIN_WITH("cp %s/good/iter_0000001/model-00000.safetensors %s/", dir, it);
-    DIES(dir, 4, "model-00000.safetensors is from iteration 1", "iteration 2");
+    DIES(load_whole, dir, 4, "model-00000.safetensors is from iteration 1", "iteration 2");
     AGAIN_WITH("cp %s/optim-00000.safetensors %s/model-00000.safetensors", it, it);
-    DIES(dir, 4, "model-00000.safetensors");
+    DIES(load_whole, dir, 4, "model-00000.safetensors");
     AGAIN_WITH("printf x >> %s/model-00000.safetensors", it);
-    DIES(dir, 4, "model-00000.safetensors has", "the manifest says");
+    DIES(load_whole, dir, 4, "model-00000.safetensors has", "the manifest says");
     AGAIN_WITH("mv %s/model-00000.safetensors %s/m && ln -s m %s/model-00000.safetensors", it, it, it);
-    DIES(dir, 4, "model-00000.safetensors is not a regular file");
+    DIES(load_whole, dir, 4, "model-00000.safetensors is not a regular file");
     AGAIN_WITH("printf '{}' > %s/manifest.json", it);
-    DIES(dir, 4, "manifest.json is damaged", "on_corrupt=previous");
+    DIES(load_whole, dir, 4, "manifest.json is damaged", "on_corrupt=previous");
     cfg.on_corrupt = ON_CORRUPT_PREVIOUS;
     int stderr_copy = dup(2), null = open("/dev/null", O_WRONLY);
     dup2(null, 2);
@@ -459,7 +392,7 @@ static void wrong_files(void)
     AGAIN_WITH("rm %s/checkpoints/latest", dir);
     CHECK(load(dir, 0, 0, 1, &cfg) == 2, "without the hint");
     AGAIN_WITH("rm -r %s/checkpoints/iter_*", dir);
-    DIES(dir, 4, "holds no checkpoint", "change:");
+    DIES(load_whole, dir, 4, "holds no checkpoint", "change:");
 }
 
 /* Rewrites a manifest and gives it the hash that then fits, as an attacker would. */
@@ -519,7 +452,7 @@ static void hostile(void)
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         shell("cp %s/good.json %s/manifest.json", dir, it);
         forge(it, t[i].from, t[i].to);
-        DIES(dir, 4, t[i].reason);
+        DIES(load_whole, dir, 4, t[i].reason);
     }
     shell("cp %s/good.json %s/manifest.json", dir, it);
     forge(it, "\"iteration\":2", "\"iteration\":2");
@@ -607,33 +540,7 @@ static void locked(void)
     CHECK(rc == 0, "exit %d: %s", rc, said);
 }
 
-/* ---- faults of the system: pwrite and fsync are ours here */
-
-static int short_writes, slow_writes, fail_after = -1, fail_with;
-
-static int fails(void)
-{
-    return fail_after >= 0 && fail_after-- == 0 ? (errno = fail_with, fail_after = 0, 1) : 0;
-}
-
-ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
-{
-    static int calls;
-    if (fails())
-        return -1;
-    if (slow_writes)
-        usleep(10000);
-    if (short_writes && ++calls % 3 == 0) {
-        errno = EINTR;
-        return -1;
-    }
-    return syscall(SYS_pwrite64, fd, p, short_writes && n > 7 ? n / 2 : n, at);
-}
-
-int fsync(int fd)
-{
-    return fails() ? -1 : (int)syscall(SYS_fsync, fd);
-}
+/* ---- faults of the system */
 
 /* Two saves of which every write after the third fails. */
 static void save_two(void *dir, int async)
@@ -713,71 +620,7 @@ static void faults(void)
         CHECK(load(path_of("faults/checkpoints/iter_000000%d", it), 0, 0, 1, &cfg) == it, "iteration %d", it);
 }
 
-/* ---- several ranks: a group whose members are threads */
-
-typedef struct { pthread_barrier_t barrier; int size; void *slot[8]; } Team;
-
-static void meet(Comm *c) { pthread_barrier_wait(&((Team *)c->impl)->barrier); }
-
-static Token team_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp op)
-{
-    Team *t = c->impl;
-    int64_t out[8];
-    BUG_ON(type != I64 || n > 8 || op == OP_SUM);
-    t->slot[c->rank] = buf;
-    meet(c);
-    for (int64_t i = 0; i < n; i++)
-        for (int r = 0; r < t->size; r++) {
-            int64_t v = ((int64_t *)t->slot[r])[i];
-            out[i] = r == 0 || (op == OP_MIN ? v < out[i] : v > out[i]) ? v : out[i];
-        }
-    meet(c);
-    memcpy(buf, out, (size_t)n * 8);
-    return 0;
-}
-
-static Token team_broadcast(Comm *c, void *buf, int64_t n, Dtype type, int root)
-{
-    Team *t = c->impl;
-    t->slot[c->rank] = buf;
-    meet(c);
-    if (c->rank != root)
-        memcpy(buf, t->slot[root], (size_t)n * dtype_size(type));
-    meet(c);
-    return 0;
-}
-
-/* Point to point: a mailbox for each sender; the sender waits until it is empty again. */
-static pthread_mutex_t post = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t posted = PTHREAD_COND_INITIALIZER;
-static const void *mail[8];
-
-static Token team_send(Comm *c, const void *buf, int64_t n, Dtype type, int peer)
-{
-    (void)n, (void)type, (void)peer;
-    pthread_mutex_lock(&post);
-    mail[c->rank] = buf;
-    pthread_cond_broadcast(&posted);
-    while (mail[c->rank])
-        pthread_cond_wait(&posted, &post);
-    pthread_mutex_unlock(&post);
-    return 0;
-}
-
-static Token team_recv(Comm *c, void *buf, int64_t n, Dtype type, int peer)
-{
-    (void)c;
-    pthread_mutex_lock(&post);
-    while (!mail[peer])
-        pthread_cond_wait(&posted, &post);
-    memcpy(buf, mail[peer], (size_t)n * dtype_size(type));
-    mail[peer] = NULL;
-    pthread_cond_broadcast(&posted);
-    pthread_mutex_unlock(&post);
-    return 0;
-}
-
-static void team_wait(Comm *c, Token t) { (void)c, (void)t; }
+/* ---- several ranks, as threads */
 
 typedef struct { Comm comm; const char *dir; int layout, async; int64_t committed; } Member;
 
@@ -814,17 +657,14 @@ static void *member(void *arg)
 
 static void team(int size, int layout, int async)
 {
-    Team t = {.size = size};
-    Member me[8];
-    pthread_t thread[8];
+    Team t;
+    Member me[TEAM_MAX];
+    pthread_t thread[TEAM_MAX];
     Config cfg = base_config();
     char *dir = path_of("team%d%d%d", size, layout, async);
-    pthread_barrier_init(&t.barrier, NULL, (unsigned)size);
+    team_open(&t, size);
     for (int r = 0; r < size; r++) {
-        me[r] = (Member){.dir = dir, .layout = layout, .async = async};
-        comm_self_open(&me[r].comm, "all");
-        me[r].comm = (Comm){.name = "all", .rank = r, .size = size, .impl = &t, .all_reduce = team_all_reduce,
-                            .broadcast = team_broadcast, .send = team_send, .recv = team_recv, .barrier = meet, .wait = team_wait};
+        me[r] = (Member){.comm = team_member(&t, r), .dir = dir, .layout = layout, .async = async};
         pthread_create(&thread[r], NULL, member, &me[r]);
     }
     for (int r = 0; r < size; r++) {
@@ -834,7 +674,7 @@ static void team(int size, int layout, int async)
     for (int other = 0; other < 4; other++)
         for (int r = 0; r < 3; r++)
             CHECK(load(dir, other, other < 2 ? 0 : r, other < 2 ? 1 : 3, &cfg) == 3, "layout %d reads %d", other, layout);
-    pthread_barrier_destroy(&t.barrier);
+    team_close(&t);
 }
 
 static int descriptors(void)

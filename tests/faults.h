@@ -1,0 +1,134 @@
+/* faults -- system calls that fail on demand, for tests of saving. The functions below stand in front of the C library's in
+ * the program that includes this header once.
+ *
+ * The environment variable FAULT asks for one fault in strace's words: "fsync:error=EIO:when=3" (the third fsync fails),
+ * "when=3+" (it and all later ones), "pwrite64:signal=KILL:when=2" (the process dies in place of the call). A fault that
+ * happens is noted in the file FAULT_LOG names. Tests in the same process set the variables below instead. */
+#ifndef FAULTS_H
+#define FAULTS_H
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int short_writes;            /* pwrite moves half of what it is given, and every third call is interrupted */
+static int slow_writes;             /* pwrite takes 10 ms */
+static int fail_after = -1;         /* >= 0: that many writes and flushes succeed, then all fail ... */
+static int fail_with;               /* ... with this errno */
+
+static struct { char call[16]; int when, onward, error, ready; atomic_int count; } fault;
+
+static void read_fault(void)
+{
+    static const struct { const char *name; int number; } errors[] = {
+        {"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EINTR", EINTR}, {"EDQUOT", EDQUOT}, {"EROFS", EROFS}, {"EMFILE", EMFILE},
+        {"ENAMETOOLONG", ENAMETOOLONG}, {"EACCES", EACCES},
+    };
+    const char *text = getenv("FAULT"), *when = text ? strstr(text, ":when=") : NULL, *error = text ? strstr(text, "error=") : NULL;
+    fault.ready = 1;
+    if (!when)
+        return;
+    size_t n = strcspn(text, ":");
+    memcpy(fault.call, text, n < sizeof fault.call ? n : sizeof fault.call - 1);
+    fault.when = atoi(when + 6);
+    fault.onward = strchr(when, '+') != NULL;
+    for (size_t i = 0; error && i < sizeof errors / sizeof *errors; i++)
+        if (!strncmp(error + 6, errors[i].name, strlen(errors[i].name)))
+            fault.error = errors[i].number;
+}
+
+/* 1, with errno set, when this call must fail. */
+static int faulty(const char *call)
+{
+    if (!fault.ready)
+        read_fault();
+    if (strcmp(call, fault.call))
+        return 0;
+    int n = atomic_fetch_add(&fault.count, 1) + 1;
+    if (n < fault.when || (n > fault.when && !fault.onward))
+        return 0;
+    const char *log = getenv("FAULT_LOG");
+    int fd = log ? (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND, 0600) : -1;
+    if (fd >= 0) {
+        syscall(SYS_write, fd, "INJECTED\n", 9);
+        syscall(SYS_close, fd);
+    }
+    if (!fault.error)
+        kill(getpid(), SIGKILL);
+    errno = fault.error;
+    return 1;
+}
+
+static int full(void)
+{
+    if (fail_after < 0 || fail_after-- > 0)
+        return 0;
+    fail_after = 0;
+    errno = fail_with;
+    return 1;
+}
+
+ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
+{
+    static atomic_int calls;
+    if (faulty("pwrite64") || full())
+        return -1;
+    if (slow_writes)
+        usleep(10000);
+    if (short_writes && atomic_fetch_add(&calls, 1) % 3 == 0) {
+        errno = EINTR;
+        return -1;
+    }
+    return syscall(SYS_pwrite64, fd, p, short_writes && n > 7 ? n / 2 : n, at);
+}
+
+int fsync(int fd) { return faulty("fsync") || full() ? -1 : (int)syscall(SYS_fsync, fd); }
+int close(int fd) { return faulty("close") ? -1 : (int)syscall(SYS_close, fd); }
+int ftruncate(int fd, off_t n) { return faulty("ftruncate") ? -1 : (int)syscall(SYS_ftruncate, fd, n); }
+int flock(int fd, int op) { return faulty("flock") ? -1 : (int)syscall(SYS_flock, fd, op); }
+int unlinkat(int dir, const char *name, int flags)
+{
+    return faulty("unlinkat") ? -1 : (int)syscall(SYS_unlinkat, dir, name, flags);
+}
+int mkdirat(int dir, const char *name, mode_t mode)
+{
+    return faulty("mkdirat") ? -1 : (int)syscall(SYS_mkdirat, dir, name, mode);
+}
+int renameat2(int from, const char *a, int to, const char *b, unsigned flags)
+{
+    return faulty("renameat2") ? -1 : (int)syscall(SYS_renameat2, from, a, to, b, flags);
+}
+int renameat(int from, const char *a, int to, const char *b)
+{
+    return faulty("renameat") ? -1 : (int)syscall(SYS_renameat2, from, a, to, b, 0);
+}
+
+static int open_with_mode(int dir, const char *name, int flags, va_list ap)
+{
+    mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0;
+    return faulty("openat") ? -1 : (int)syscall(SYS_openat, dir, name, flags, mode);
+}
+
+int openat(int dir, const char *name, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    int fd = open_with_mode(dir, name, flags, ap);
+    va_end(ap);
+    return fd;
+}
+
+int open(const char *name, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    int fd = open_with_mode(AT_FDCWD, name, flags, ap);
+    va_end(ap);
+    return fd;
+}
+#endif
