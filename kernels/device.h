@@ -96,7 +96,7 @@ X(add, (Device *d, Mat y, Mat a, Mat b)) \
 X(matmul, (Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)) \
 /* y = x w^T + bias: x [T,in], w [out,in], bias [1,out] storage or absent, y [T,out] storage or real */ \
 X(linear, (Device *d, Mat y, Mat x, Mat w, Mat bias)) \
-/* db [1,out] real += column sums of dy [T,out]; rows in order */ \
+/* db [1,out] real += column sums of dy [T,out]; rows in an order that follows from the shape */ \
 X(bias_bwd, (Device *d, Mat db, Mat dy)) \
 /* y = norm(x) * gain (+ bias), each of the `groups` groups of cols/groups columns of a row on its own \
  * (groups = 1: the whole row; heads: QK norm, where gain is [1,D]). stats [T, 2*groups] real out: mean, rstd \
@@ -104,7 +104,7 @@ X(bias_bwd, (Device *d, Mat db, Mat dy)) \
 X(norm_fwd, (Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups)) \
 /* dx = dres + gradient of the norm's input; dres [T,H] absent: 0; dx may be dres or dy. x is the norm's input */ \
 X(norm_bwd_x, (Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups)) \
-/* dgain, dbias [1, cols/groups] real += ; dbias absent for RMSNorm. Rows (and groups) in order */ \
+/* dgain, dbias [1, cols/groups] real += ; dbias absent for RMSNorm. Rows as in bias_bwd */ \
 X(norm_bwd_w, (Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups)) \
 /* a [T,F] = act(h); h is [T,F], or [T,2F] = (gate | up) for gated kinds: a = act(gate) * up */ \
 X(act_fwd, (Device *d, Mat a, Mat h, ActKind kind)) \
@@ -145,7 +145,8 @@ X(sum, (Device *d, double *out, Mat x)) \
 X(adam, (Device *d, const Update *u)) \
 /* SGD with momentum: m = momentum m + g + wd w; w -= lr m (nesterov: lr (g + wd w + momentum m)) */ \
 X(sgd, (Device *d, const Update *u)) \
-/* LAMB, first step: m, v updated; dir[i] = mhat/(sqrt(vhat)+eps) + wd w. dir real. You et al. 2020, arXiv:1904.00962 */ \
+/* LAMB, first step: m, v updated; dir[i] = mhat/(sqrt(vhat)+eps) + wd w. dir real, may be g. You et al. \
+ * 2020, arXiv:1904.00962 */ \
 X(lamb_direction, (Device *d, const Update *u, void *dir)) \
 /* LAMB, second step: w -= lr trust dir */ \
 X(lamb_apply, (Device *d, const Update *u, const void *dir)) \
