@@ -91,6 +91,7 @@ static void lay_out(Cpu *c, Dtype real, int threads)
 {
     gemm_buffers(&c->buffers, &c->arena, real, c->gemm, c->gemm_bf16, threads);
     c->rows = arena_take(&c->arena, (size_t)threads * ROW_SLOTS * ROW_MAX * dtype_size(real));
+    c->sums = arena_take(&c->arena, (size_t)threads * 2 * SUM_MAX * dtype_size(real));
 }
 
 void cpu_open(Device *d, Dtype real, const char *isa, int threads)

@@ -7,6 +7,7 @@
 typedef struct {
     Arena arena;               /* all of the below */
     void *rows;                /* [threads][ROW_SLOTS][ROW_MAX] real: the ops' row buffers, see isa.h */
+    void *sums;                /* [threads][2][SUM_MAX] real: gradients of one head's keys and values */
     const GemmKernel *gemm;    /* products in reals; BF16 and F16 are converted as they are packed */
     const GemmKernel *gemm_bf16;   /* products of BF16 by the CPU's own instructions, or the same as gemm */
     GemmBuffers buffers;
@@ -14,6 +15,7 @@ typedef struct {
 
 #define ROW_SLOTS 4
 #define ROW_MAX 65536          /* reals */
+#define SUM_MAX 524288         /* reals: 4096 keys of 128 */
 
 static inline Cpu *cpu_of(const Device *d) { return d->impl; }
 

@@ -274,6 +274,8 @@ static inline void row_done(Mat m, int64_t r, const REAL *buf)
 /* The thread's own buffer, `slot` 0..ROW_SLOTS-1 of ROW_MAX reals each: rows up to ROW_MAX columns. Wider
  * rows are worked on in pieces by the ops that can meet them. */
 REAL *FN(row_buf)(Device *d, int thread, int slot);
+/* Two larger ones (slot 0, 1) of SUM_MAX reals. */
+REAL *FN(sum_buf)(Device *d, int thread, int slot);
 
 /* Dropout masks. Four consecutive elements share one Philox counter (vphilox): element i is kept iff word
  * i % 4 of

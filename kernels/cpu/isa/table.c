@@ -13,3 +13,8 @@ REAL *FN(row_buf)(Device *d, int thread, int slot)
 {
     return (REAL *)cpu_of(d)->rows + (int64_t)(thread * ROW_SLOTS + slot) * ROW_MAX;
 }
+
+REAL *FN(sum_buf)(Device *d, int thread, int slot)
+{
+    return (REAL *)cpu_of(d)->sums + (int64_t)(thread * 2 + slot) * SUM_MAX;
+}
