@@ -70,15 +70,17 @@ static void describe(About *a, const Config *c)
     char *activation = config_text(c, OPT_activation), *norm = config_text(c, OPT_normalization);
     char *position = config_text(c, OPT_position_embedding_type), *dtype = config_text(c, OPT_params_dtype);
     char *optimizer = config_text(c, OPT_optimizer), *schedule = config_text(c, OPT_pipeline_schedule);
-    char *model = xasprintf("%lld layers, %lld wide, %lld heads of %lld (%lld for keys and values), feed-forward %s %lld, "
-                            "%s, positions %s; sequence %lld, vocabulary %lld; %s; %s", (long long)c->num_layers,
-                            (long long)c->hidden_size, (long long)c->num_attention_heads, (long long)c->kv_channels,
-                            (long long)c->num_query_groups, activation, (long long)c->ffn_hidden_size, norm, position,
-                            (long long)c->seq_length, (long long)c->vocab_size, dtype, optimizer);
-    char *layout = xasprintf("tensor %lld, context %lld, expert %lld, pipeline %lld, data %lld; %s; micro batch %lld",
-                             (long long)c->tensor_model_parallel_size, (long long)c->context_parallel_size,
-                             (long long)c->expert_model_parallel_size, (long long)c->pipeline_model_parallel_size,
-                             (long long)c->data_parallel_size, schedule, (long long)c->micro_batch_size);
+    char *model = xasprintf("%lld layers, %lld wide, %lld heads of %lld (%lld for keys and values), "
+                            "feed-forward %s %lld, %s, positions %s; sequence %lld, vocabulary %lld; %s; %s",
+                            (long long)c->num_layers, (long long)c->hidden_size,
+                            (long long)c->num_attention_heads, (long long)c->kv_channels,
+                            (long long)c->num_query_groups, activation, (long long)c->ffn_hidden_size, norm,
+                            position, (long long)c->seq_length, (long long)c->vocab_size, dtype, optimizer);
+    char *layout =
+        xasprintf("tensor %lld, context %lld, expert %lld, pipeline %lld, data %lld; %s; micro batch %lld",
+                  (long long)c->tensor_model_parallel_size, (long long)c->context_parallel_size,
+                  (long long)c->expert_model_parallel_size, (long long)c->pipeline_model_parallel_size,
+                  (long long)c->data_parallel_size, schedule, (long long)c->micro_batch_size);
     about_fact(a, "model", model);
     about_fact(a, "layout", layout);
     char *all[] = {activation, norm, position, dtype, optimizer, schedule, model, layout};
@@ -90,7 +92,8 @@ void about_open(About *a, const Config *cfg, const LogStart *s, int dir)
 {
     char why[WHY];
     int64_t size;
-    char *old = dir >= 0 && s->resume_iteration > 0 ? file_read_text(dir, "run.json", 0, 1 << 26, &size, why) : NULL;
+    int resumed = dir >= 0 && s->resume_iteration > 0;
+    char *old = resumed ? file_read_text(dir, "run.json", 0, 1 << 26, &size, why) : NULL;
     json_t *session = json_object();
     *a = (About){.json = old ? json_loadb(old, (size_t)size, 0, NULL) : NULL, .dirty = 1};
     if (!json_is_object(a->json)) {

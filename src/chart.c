@@ -184,8 +184,8 @@ void chart_lines(FILE *f, const Chart *c)
         return;
     }
     char label[256];
-    snprintf(label, sizeof label, "%s over %s %.6g to %.6g, between %.4g and %.4g %s", c->title, c->x_name, x.lo,
-             x.hi, y.lo, y.hi, c->unit);
+    snprintf(label, sizeof label, "%s over %s %.6g to %.6g, between %.4g and %.4g %s", c->title, c->x_name,
+             x.lo, x.hi, y.lo, y.hi, c->unit);
     frame_open(f, c, x, y, label);
     int64_t *keep[8], n[8], first;
     BUG_ON(c->n > 8);
@@ -234,7 +234,7 @@ void chart_stack(FILE *f, const Chart *c)
 {
     int64_t n = c->n ? c->series[0].n : 0, columns = n < COLUMNS ? n : COLUMNS;
     double *x = xcalloc((size_t)columns + 1, sizeof *x);
-    double *sum = xcalloc((size_t)columns + 1, (size_t)(c->n + 1) * sizeof *sum);   /* [series + 1][columns] */
+    double *sum = xcalloc((size_t)columns + 1, (size_t)(c->n + 1) * sizeof *sum); /* [series + 1][columns] */
     for (int64_t j = 0; j < columns; j++) {
         int64_t from = j * n / columns, to = (j + 1) * n / columns;
         x[j] = c->series[0].x[to - 1];
@@ -273,7 +273,8 @@ void chart_stack(FILE *f, const Chart *c)
         }
         fprintf(f, "</svg>\n<script type=\"application/json\">[");
         for (int k = 0; k < c->n; k++) {
-            fprintf(f, "%s{\"n\":\"%s\",\"c\":\"%s\",\"x\":[", k ? "," : "", c->series[k].name, c->series[k].css);
+            fprintf(f, "%s{\"n\":\"%s\",\"c\":\"%s\",\"x\":[", k ? "," : "", c->series[k].name,
+                    c->series[k].css);
             for (int64_t j = 0; j < columns; j++)
                 fprintf(f, j ? ",%.6g" : "%.6g", x[j]);
             fprintf(f, "],\"y\":[");
@@ -289,7 +290,8 @@ void chart_stack(FILE *f, const Chart *c)
 
 /* ---- Timeline ---- */
 
-void chart_timeline(FILE *f, const Bar *bar, int64_t n, const char *const *row_name, int rows, const char *unit)
+void chart_timeline(FILE *f, const Bar *bar, int64_t n, const char *const *row_name, int rows,
+                    const char *unit)
 {
     Scale x = {INFINITY, -INFINITY, 0};
     for (int64_t i = 0; i < n; i++) {
@@ -313,7 +315,8 @@ void chart_timeline(FILE *f, const Bar *bar, int64_t n, const char *const *row_n
     for (int i = 0; i < ticks; i++)
         fprintf(f, "<i class=\"x\" style=\"left:%.2f%%\">%s</i>", 100 * tick[i] / x.hi,
                 tick_text(text, tick[i], step));
-    fprintf(f, "<i class=\"xname\">%s</i>\n<svg viewBox=\"0 0 1000 1000\" preserveAspectRatio=\"none\">\n", unit);
+    fprintf(f, "<i class=\"xname\">%s</i>\n<svg viewBox=\"0 0 1000 1000\" preserveAspectRatio=\"none\">\n",
+            unit);
     for (int64_t i = 0; i < n; i++) {
         const Bar *b = &bar[i];
         fprintf(f, "<rect class=\"%s\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"><title>", b->css,
@@ -323,10 +326,11 @@ void chart_timeline(FILE *f, const Bar *bar, int64_t n, const char *const *row_n
         fprintf(f, "</title></rect>\n");
     }
     fprintf(f, "</svg>\n");
-    for (int64_t i = 0; i < n && n <= 600; i++)    /* a number fits where the bar is 1.8 % of the width or more */
+    /* a number fits where the bar is 1.8 % of the width or more */
+    for (int64_t i = 0; i < n && n <= 600; i++)
         if (*bar[i].label && bar[i].end - bar[i].start >= 0.018 * x.hi) {
-            fprintf(f, "<i class=\"tag %s\" style=\"left:%.2f%%;top:%.2f%%\">",
-                    bar[i].css, 100 * ((bar[i].start + bar[i].end) / 2 - x.lo) / x.hi, (bar[i].row + 0.5) * 100 / rows);
+            fprintf(f, "<i class=\"tag %s\" style=\"left:%.2f%%;top:%.2f%%\">", bar[i].css,
+                    100 * ((bar[i].start + bar[i].end) / 2 - x.lo) / x.hi, (bar[i].row + 0.5) * 100 / rows);
             html_text(f, bar[i].label);
             fprintf(f, "</i>");
         }

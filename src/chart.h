@@ -1,8 +1,9 @@
 /* chart -- drawings for the report: HTML with inline SVG, no library, readable without scripts.
  *
- * The SVG holds only geometry, in a 1000 x 1000 box that is stretched to whatever size the page gives it (strokes keep
- * their width); all text is HTML placed by percentages. So one drawing serves a phone and a wide screen, and letters
- * never shrink. Colours are CSS classes of the page: a b for lines, the phases' and instructions' names for areas. */
+ * The SVG holds only geometry, in a 1000 x 1000 box that is stretched to whatever size the page gives it
+ * (strokes keep their width); all text is HTML placed by percentages. So one drawing serves a phone and a
+ * wide screen, and letters never shrink. Colours are CSS classes of the page: a b for lines, the phases' and
+ * instructions' names for areas. */
 #ifndef CHART_H
 #define CHART_H
 #include <stdint.h>
@@ -28,12 +29,12 @@ typedef struct {
     const double *mark;
 } Chart;
 
-/* A plot without its title; series of more than ~1000 points are thinned, keeping every extreme. Prints a line of text
- * instead when there is nothing to draw. */
+/* A plot without its title; series of more than ~1000 points are thinned, keeping every extreme. Prints a
+ * line of text instead when there is nothing to draw. */
 void chart_lines(FILE *f, const Chart *c);
 
-/* Areas on top of each other; all series have the same x, and no gaps: what is not finite counts as 0. More than ~250
- * columns are averaged. */
+/* Areas on top of each other; all series have the same x, and no gaps: what is not finite counts as 0. More
+ * than ~250 columns are averaged. */
 void chart_stack(FILE *f, const Chart *c);
 
 /* Legend entries: a swatch and the name, and of lines the last value. */
@@ -41,7 +42,8 @@ void chart_legend(FILE *f, const Chart *c, int areas);
 
 /* One bar of a timeline: [start, end) in any unit on row `row`. */
 typedef struct { double start, end; int row; const char *css, *label, *title; } Bar;
-void chart_timeline(FILE *f, const Bar *bar, int64_t n, const char *const *row_name, int rows, const char *unit);
+void chart_timeline(FILE *f, const Bar *bar, int64_t n, const char *const *row_name, int rows,
+                    const char *unit);
 
 /* Text with &, <, >, " and ' escaped; control characters but newline and tab become spaces. */
 void html_text(FILE *f, const char *s);

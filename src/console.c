@@ -78,7 +78,8 @@ const char *duration_text(char text[32], double seconds)
 
 /* ---- The live line ---- */
 
-/* Text being built, with the columns it takes on the screen (escapes and UTF-8 make bytes and columns differ). */
+/* Text being built, with the columns it takes on the screen (escapes and UTF-8 make bytes and columns
+ * differ). */
 typedef struct { char text[2048]; int n, cols; } Line;
 
 __attribute__((format(printf, 2, 3))) static void add(Line *l, const char *fmt, ...)
@@ -177,7 +178,8 @@ void console_step(Console *c, const Metrics *m)
 {
     c->m = *m;
     c->last_end = now();
-    if (m->tokens_per_second > 0)                  /* smoothed over about ten steps: a flickering number is unreadable */
+    /* smoothed over about ten steps: a flickering number is unreadable */
+    if (m->tokens_per_second > 0)
         c->speed += (m->tokens_per_second - c->speed) * (c->speed > 0 ? 0.1 : 1);
     if (c->first_iteration < 0) {
         c->first_iteration = m->iteration;
@@ -209,7 +211,8 @@ void console_note(Console *c, const char *text)
         draw(c);
 }
 
-int progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left, struct timespec at)
+int progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left,
+                  struct timespec at)
 {
     struct tm tm;
     char when[32], left[32], speed[32] = "n/a", mfu[32] = "n/a";
@@ -220,14 +223,17 @@ int progress_line(char *text, size_t size, const Metrics *m, int64_t total, doub
     if (isfinite(m->mfu))
         snprintf(mfu, sizeof mfu, "%.1f%%", 100 * m->mfu);
     return snprintf(text, size,
-        " [%s.%06ld] iteration %8lld/%8lld | consumed samples: %12lld | elapsed time per iteration (ms): %.1f |"
-        " throughput per GPU (TFLOP/s/GPU): %.1f | learning rate: %.6E | global batch size: %5lld | lm loss: %.6E |"
-        " loss scale: %.1f | grad norm: %.3f | number of skipped iterations: %3lld | number of nan iterations: %3lld |"
-        " tokens/s: %s | MFU: %s | memory (GiB): %.3f | time left: %s |",
-        when, at.tv_nsec / 1000, (long long)m->iteration, (long long)total, (long long)m->consumed_samples,
-        m->elapsed_ms, m->tflops_per_device, m->learning_rate, (long long)m->global_batch_size, m->lm_loss,
-        m->loss_scale, m->grad_norm, (long long)m->skipped_iterations, (long long)m->nan_iterations, speed, mfu,
-        (double)m->memory_bytes / (1 << 30), duration_text(left, time_left));
+                    " [%s.%06ld] iteration %8lld/%8lld | consumed samples: %12lld |"
+                    " elapsed time per iteration (ms): %.1f | throughput per GPU (TFLOP/s/GPU): %.1f |"
+                    " learning rate: %.6E | global batch size: %5lld | lm loss: %.6E | loss scale: %.1f |"
+                    " grad norm: %.3f | number of skipped iterations: %3lld |"
+                    " number of nan iterations: %3lld |"
+                    " tokens/s: %s | MFU: %s | memory (GiB): %.3f | time left: %s |",
+                    when, at.tv_nsec / 1000, (long long)m->iteration, (long long)total,
+                    (long long)m->consumed_samples, m->elapsed_ms, m->tflops_per_device, m->learning_rate,
+                    (long long)m->global_batch_size, m->lm_loss, m->loss_scale, m->grad_norm,
+                    (long long)m->skipped_iterations, (long long)m->nan_iterations, speed, mfu,
+                    (double)m->memory_bytes / (1 << 30), duration_text(left, time_left));
 }
 
 void console_line(Console *c, const Metrics *m)

@@ -1,6 +1,6 @@
-/* console -- rank 0's standard output while training: Megatron-LM's progress line in a file or pipe, one live line on
- * a terminal. Writes go straight to the descriptor; one that fails (the pipe's reader has gone, the disk is full)
- * is counted and never stops anything. */
+/* console -- rank 0's standard output while training: Megatron-LM's progress line in a file or pipe, one
+ * live line on a terminal. Writes go straight to the descriptor; one that fails (the pipe's reader has gone,
+ * the disk is full) is counted and never stops anything. */
 #ifndef CONSOLE_H
 #define CONSOLE_H
 #include "metrics.h"
@@ -20,8 +20,8 @@ typedef struct {
     char status[96];               /* what else the run is doing; "" = training */
 } Console;
 
-/* style: LOG_STYLE_*. Colour is off when NO_COLOR is set or TERM is dumb. c stays where it is until console_close:
- * a live console gives way to messages on standard error. */
+/* style: LOG_STYLE_*. Colour is off when NO_COLOR is set or TERM is dumb. c stays where it is until
+ * console_close: a live console gives way to messages on standard error. */
 void console_open(Console *c, int fd, int style, int64_t total_iterations);
 /* Wipes the live line and gives the terminal back. */
 void console_close(Console *c);
@@ -41,9 +41,10 @@ void console_clear(Console *c);
 /* Seconds until the last iteration at the pace so far, evaluations and saves included; -1 = not known. */
 double console_time_left(const Console *c);
 
-/* The progress line without its newline: Megatron's fields, then tokens a second, model FLOPs utilisation, memory in
- * GiB and time left, "n/a" when not known. Returns its length. */
-int progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left, struct timespec at);
+/* The progress line without its newline: Megatron's fields, then tokens a second, model FLOPs utilisation,
+ * memory in GiB and time left, "n/a" when not known. Returns its length. */
+int progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left,
+                  struct timespec at);
 
 /* "1:02:03", "2:03"; days as "3d 1:02:03"; negative: "n/a". */
 const char *duration_text(char text[32], double seconds);

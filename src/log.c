@@ -105,8 +105,9 @@ static void continue_lines(Log *l, int64_t last)
         json_decref(o);
     }
     if (!text || (kept < size && !file_replace(l->dir, "metrics.jsonl", text, kept, why)))
-        die(EXIT_RESOURCE, "log", "cannot continue %s/metrics.jsonl: %s; change: free space, or make the run directory "
-            "writable", l->run_dir, why);
+        die(EXIT_RESOURCE, "log",
+            "cannot continue %s/metrics.jsonl: %s; change: free space, or make the run directory writable",
+            l->run_dir, why);
     free(text);
 }
 
@@ -135,17 +136,21 @@ static void open_files(Log *l, const Config *cfg, const LogStart *s)
     if (resumed)
         continue_lines(l, s->resume_iteration);
     else
-        unlinkat(l->dir, "trace.json", 0);         /* another run's timeline does not belong into this one's report */
-    l->fd = openat(l->dir, "metrics.jsonl", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0640);
+        /* another run's timeline does not belong into this one's report */
+        unlinkat(l->dir, "trace.json", 0);
+    l->fd = openat(l->dir, "metrics.jsonl",
+                   O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0640);
     if (l->fd < 0)
-        die(EXIT_RESOURCE, "log", "cannot open %s/metrics.jsonl: %s; change: make the run directory writable, or choose "
-            "another with save", l->run_dir, strerror(errno));
+        die(EXIT_RESOURCE, "log",
+            "cannot open %s/metrics.jsonl: %s; change: make the run directory writable, or choose another "
+            "with save", l->run_dir, strerror(errno));
     l->size = lseek(l->fd, 0, SEEK_END);
     if (!file_make_dirs(events, why))
         die(EXIT_RESOURCE, "log", "%s; change: choose another tensorboard_dir", why);
     if (event_open(&l->events, events, wall(), resumed ? s->resume_iteration + 1 : 0))
-        die(EXIT_RESOURCE, "log", "cannot write an event file in %s: %s; change: make it writable, or choose another "
-            "with tensorboard_dir", events, strerror(errno));
+        die(EXIT_RESOURCE, "log",
+            "cannot write an event file in %s: %s; change: make it writable, or choose another with "
+            "tensorboard_dir", events, strerror(errno));
     config_summary(l, cfg);
 }
 
@@ -243,7 +248,8 @@ void log_step(Log *l, const Metrics *step)
 void log_eval(Log *l, int64_t iteration, double loss)
 {
     char text[256];
-    int room = (int)sizeof text, n = snprintf(text, sizeof text, "{\"iteration\": %lld", (long long)iteration);
+    int room = (int)sizeof text;
+    int n = snprintf(text, sizeof text, "{\"iteration\": %lld", (long long)iteration);
     n += put_number(text + n, room - n, "valid_loss", loss);
     n += put_number(text + n, room - n, "valid_ppl", exp(loss));
     n += snprintf(text + n, (size_t)(room - n), "}\n");
@@ -283,7 +289,8 @@ void log_close(Log *l, const char *why)
         warn("%s", reason);
     event_close(&l->events);
     if (l->lost)
-        warn("metrics.jsonl lacks %lld lines (%s); the report has a gap there", (long long)l->lost, strerror(l->error));
+        warn("metrics.jsonl lacks %lld lines (%s); the report has a gap there", (long long)l->lost,
+             strerror(l->error));
     if (l->events.lost)
         warn("%s lacks %lld records", l->events.path, (long long)l->events.lost);
     if (l->console.lost)

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 const MetricDef metric_defs[METRIC_COUNT] = {
-#define X(field, type, unit, ranks, steps, tag, label)                                                         \
+#define X(field, type, unit, ranks, steps, tag, label)                                                       \
     {#field, unit, tag, label, METRIC_##type, RANKS_##ranks, STEPS_##steps, offsetof(Metrics, field)},
     METRICS(X)
 #undef X

@@ -1,8 +1,8 @@
 /* metrics -- the metrics table, and what a run tells about itself.
  *
- * One row of METRICS is one number of a step; it feeds the progress line, metrics.jsonl, TensorBoard and the
- * report. metrics.jsonl is the single source of truth: the report's curves are made from it alone, so a resumed
- * run's report shows the whole history. Only rank 0 opens a Log.
+ * One row of METRICS is one number of a step; it feeds the progress line, metrics.jsonl, TensorBoard and
+ * the report. metrics.jsonl is the single source of truth: the report's curves are made from it alone, so a
+ * resumed run's report shows the whole history. Only rank 0 opens a Log.
  *
  * X(field, type, unit, over ranks, over steps, TensorBoard tag or "", label in the report)
  *   over ranks   SAME: every rank has it already; MAX, MEAN: metrics_reduce makes it
@@ -13,16 +13,16 @@
  *                COUNT the growth of a total that the caller counts from the start of training and keeps in
  *                      its checkpoint: exact when a run stops between two lines
  *                RATE  filled in by log_step from the others, over the same steps; the caller leaves it 0
- * Units: ms wall time; tokens a second of the whole job; TFLOP/s and bytes a rank. A number that is not finite
- * or not known is null in JSON. */
+ * Units: ms wall time; tokens a second of the whole job; TFLOP/s and bytes a rank. A number that is not
+ * finite or not known is null in JSON. */
 #ifndef METRICS_H
 #define METRICS_H
 #include "comm.h"
 #include "config.h"
 #include "file.h"
 
-/* elapsed_ms is a whole step without saving and evaluating, which have times of their own; what data, forward,
- * backward and optimizer leave of it is the report's "other". */
+/* elapsed_ms is a whole step without saving and evaluating, which have times of their own; what data,
+ * forward, backward and optimizer leave of it is the report's "other". */
 #define METRICS(X)                                                                                           \
     X(iteration,          INT, "",         SAME, OWN,   "",                    "iteration")                  \
     X(consumed_samples,   INT, "samples",  SAME, OWN,   "consumed-samples",    "samples")                    \
@@ -94,10 +94,10 @@ typedef struct {
 typedef struct Log Log;
 
 /* Opens the log and, in a run directory, its files. A metrics.jsonl that is there is continued: lines of
- * iterations after resume_iteration are dropped (whole file rewritten beside and renamed), so that a resumed run's
- * file equals an undisturbed run's, times apart; a fresh start empties it. Ignores SIGPIPE: a standard output that
- * has gone away or a full disk never stops training; the gap is counted and reported on standard error by
- * log_close. Files that cannot be opened at the start are EXIT_RESOURCE. */
+ * iterations after resume_iteration are dropped (whole file rewritten beside and renamed), so that a resumed
+ * run's file equals an undisturbed run's, times apart; a fresh start empties it. Ignores SIGPIPE: a standard
+ * output that has gone away or a full disk never stops training; the gap is counted and reported on standard
+ * error by log_close. Files that cannot be opened at the start are EXIT_RESOURCE. */
 Log *log_open(const Config *cfg, const LogStart *start);
 
 /* One finished step. Redraws the live line on a terminal; every cfg->log_interval iterations writes a line
@@ -123,7 +123,7 @@ void log_sample(Log *l, const char *text);
  * ("finished", "stopped by SIGTERM after a checkpoint"). */
 void log_close(Log *l, const char *why);
 
-/* Makes run_dir/report.html anew from metrics.jsonl, run.json, config.yaml and trace.json, of which any may be
- * missing. Returns 1, or 0 with a reason in why when the page cannot be written. */
+/* Makes run_dir/report.html anew from metrics.jsonl, run.json, config.yaml and trace.json, of which any may
+ * be missing. Returns 1, or 0 with a reason in why when the page cannot be written. */
 int report_write(const char *run_dir, char why[WHY]);
 #endif

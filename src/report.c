@@ -14,8 +14,8 @@ extern const char report_css[], report_js[];       /* report_page.c */
 
 void card_open(FILE *f, const char *kind, const char *title, const char *unit)
 {
-    fprintf(f, "<section class=\"card%s\"><div class=\"head\"><h2>%s</h2><span class=\"unit\">%s</span>", kind, title,
-            unit);
+    fprintf(f, "<section class=\"card%s\"><div class=\"head\"><h2>%s</h2><span class=\"unit\">%s</span>",
+            kind, title, unit);
 }
 
 /* ---- Head and key numbers ---- */
@@ -62,8 +62,8 @@ static void put_head(FILE *f, const Report *r)
         lost += !isfinite(r->col[C_lm_loss][i]);
     }
     if (skipped > 0 || nans > 0 || lost > 0)
-        fprintf(f, "<p class=\"notice\">Steps skipped by the loss scaler: %.0f. Steps whose loss or gradient was not "
-                "finite: %.0f. Recorded losses that are not finite: %.0f.</p>\n", skipped, nans, lost);
+        fprintf(f, "<p class=\"notice\">Steps skipped by the loss scaler: %.0f. Steps whose loss or gradient "
+                "was not finite: %.0f. Recorded losses that are not finite: %.0f.</p>\n", skipped, nans, lost);
     fprintf(f, "</header>\n");
 }
 
@@ -77,7 +77,8 @@ static void tile(FILE *f, const char *name, const char *value, const char *fmt, 
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    fprintf(f, "<div><dt>%s</dt><dd class=\"v\">%.*s", name, space ? (int)(space - value) : (int)strlen(value), value);
+    fprintf(f, "<div><dt>%s</dt><dd class=\"v\">%.*s", name,
+            space ? (int)(space - value) : (int)strlen(value), value);
     if (space)
         fprintf(f, "<small>%s</small>", space);
     fprintf(f, "</dd><dd class=\"s\">%s</dd></div>\n", text);
@@ -183,8 +184,9 @@ static void put_facts(FILE *f, const Report *r)
     json_object_foreach(json_object_get(r->run, "facts"), name, o)
         if (strcmp(name, "model"))
             fact(f, name, json_string_value(o) ? json_string_value(o) : "", 0);
-    snprintf(text, sizeof text, "%s: %s, %.0f cores, %s, Linux %s", text_of(machine, "host"), text_of(machine, "cpu"),
-             number_of(machine, "cores"), bytes_text(t, number_of(machine, "memory_bytes")), text_of(machine, "system"));
+    snprintf(text, sizeof text, "%s: %s, %.0f cores, %s, Linux %s", text_of(machine, "host"),
+             text_of(machine, "cpu"), number_of(machine, "cores"),
+             bytes_text(t, number_of(machine, "memory_bytes")), text_of(machine, "system"));
     fact(f, "machine", machine ? text : "", 0);
     json_array_foreach(json_object_get(r->run, "sessions"), i, o) {
         time_t at = (time_t)fmax(0, number_of(o, "started"));
@@ -209,8 +211,9 @@ static void put_evaluations(FILE *f, const Report *r)
     char t[32];
     if (!r->evals)
         return;
-    fprintf(f, "<details class=\"card wide\"><summary>Evaluations</summary><table><thead><tr><th>iteration</th>"
-            "<th class=\"n\">validation loss</th><th class=\"n\">perplexity</th></tr></thead><tbody>\n");
+    fprintf(f, "<details class=\"card wide\"><summary>Evaluations</summary>"
+               "<table><thead><tr><th>iteration</th><th class=\"n\">validation loss</th>"
+               "<th class=\"n\">perplexity</th></tr></thead><tbody>\n");
     for (int64_t i = 0; i < r->evals; i++)
         fprintf(f, "<tr><td>%s</td><td class=\"n\">%.6f</td><td class=\"n\">%.6g</td></tr>\n",
                 grouped(t, r->eval_at[i]), r->eval_loss[i], exp(r->eval_loss[i]));
@@ -220,9 +223,9 @@ static void put_evaluations(FILE *f, const Report *r)
 static void put_page(FILE *f, const Report *r)
 {
     fprintf(f, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-            "script-src 'unsafe-inline'; img-src data:\">\n<link rel=\"icon\" href=\"data:,\">\n<title>");
+               "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+               "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+               "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n<link rel=\"icon\" href=\"data:,\">\n<title>");
     html_text(f, r->name);
     fprintf(f, " \302\267 gridiron</title>\n<style>\n%s</style>\n</head>\n<body>\n<main>\n", report_css);
     put_head(f, r);
@@ -239,8 +242,8 @@ static void put_page(FILE *f, const Report *r)
         html_text(f, r->config);
         fprintf(f, "</pre></details>\n");
     }
-    fprintf(f, "</div>\n<footer>Made from metrics.jsonl, which holds every number with all its digits.</footer>\n"
-            "</main>\n<script>\n%s</script>\n</body>\n</html>\n", report_js);
+    fprintf(f, "</div>\n<footer>Made from metrics.jsonl, which holds every number with all its digits."
+            "</footer>\n</main>\n<script>\n%s</script>\n</body>\n</html>\n", report_js);
 }
 
 int report_write(const char *run_dir, char why[WHY])

@@ -24,8 +24,8 @@ static double *smooth(const double *y, int64_t n, int64_t half)
     return s;
 }
 
-/* A column of the table as one curve, or, when there are many steps, as a faint one and its mean over about 2 % of
- * them. Returns how many series; *mean is the caller's to free. */
+/* A column of the table as one curve, or, when there are many steps, as a faint one and its mean over about
+ * 2 % of them. Returns how many series; *mean is the caller's to free. */
 enum { SMOOTH_FROM = 100 };
 static int curve(const Report *r, int column, const char *name, Series s[2], double **mean)
 {
@@ -49,8 +49,8 @@ static void put_loss(FILE *f, const Report *r)
     int k = curve(r, C_lm_loss, "training", s, &mean);
     if (r->evals)
         s[k++] = (Series){"validation", "b", DRAW_DOTS, r->evals, r->eval_at, r->eval_loss};
-    Chart c = {.title = "Loss", .unit = "nats a token", .x_name = "iteration", .height = 340, .n = k, .series = s,
-               .x_from = NAN, .nmark = r->marks, .mark = r->mark};
+    Chart c = {.title = "Loss", .unit = "nats a token", .x_name = "iteration", .height = 340, .n = k,
+               .series = s, .x_from = NAN, .nmark = r->marks, .mark = r->mark};
     card_open(f, " wide", c.title, c.unit);
     chart_legend(f, &c, 0);
     fprintf(f, "</div>\n<div class=\"views\">");
@@ -58,8 +58,9 @@ static void put_loss(FILE *f, const Report *r)
     int views = r->n >= 20 && last > 2 * first;
     if (views)
         fprintf(f, "<input type=\"radio\" name=\"view\" id=\"v1\" checked><label for=\"v1\">all</label>"
-                "<input type=\"radio\" name=\"view\" id=\"v2\"><label for=\"v2\">log iterations</label>"
-                "<input type=\"radio\" name=\"view\" id=\"v3\"><label for=\"v3\">last three quarters</label>\n");
+                   "<input type=\"radio\" name=\"view\" id=\"v2\"><label for=\"v2\">log iterations</label>"
+                   "<input type=\"radio\" name=\"view\" id=\"v3\">"
+                   "<label for=\"v3\">last three quarters</label>\n");
     fprintf(f, views ? "<div class=\"view v1\">" : "<div>");
     chart_lines(f, &c);
     if (views) {
@@ -87,8 +88,8 @@ static int varies(const double *v, int64_t n)
     return 0;
 }
 
-/* A card with one column of the table, as it stands or with its mean; the axis from 0 or, LOG, logarithmic where the
- * values ask for it. */
+/* A card with one column of the table, as it stands or with its mean; the axis from 0 or, LOG, logarithmic
+ * where the values ask for it. */
 typedef enum { PLAIN, PLAIN_LOG, MEAN, MEAN_LOG } How;
 static void put_curve(FILE *f, const Report *r, int column, const char *title, How how)
 {
@@ -101,9 +102,10 @@ static void put_curve(FILE *f, const Report *r, int column, const char *title, H
         }
     Series s[2] = {{title, "a", r->n < 30 ? DRAW_DOTS : DRAW_LINE, r->n, r->col[C_iteration], y}};
     int k = how < MEAN ? 1 : curve(r, column, title, s, &mean);
-    Chart c = {.title = title, .unit = metric_defs[column].unit, .x_name = "iteration", .height = 190, .n = k,
-               .series = s, .x_from = NAN, .zero = how == PLAIN || how == MEAN,
-               .log_y = (how == PLAIN_LOG || how == MEAN_LOG) && high > 30 * low, .nmark = r->marks, .mark = r->mark};
+    Chart c = {.title = title, .unit = metric_defs[column].unit, .x_name = "iteration", .height = 190,
+               .n = k, .series = s, .x_from = NAN, .zero = how == PLAIN || how == MEAN,
+               .log_y = (how == PLAIN_LOG || how == MEAN_LOG) && high > 30 * low, .nmark = r->marks,
+               .mark = r->mark};
     card_open(f, "", title, c.log_y ? "logarithmic" : c.unit);
     fprintf(f, "</div>\n");
     chart_lines(f, &c);
@@ -113,8 +115,9 @@ static void put_curve(FILE *f, const Report *r, int column, const char *title, H
 
 enum { PHASES = 7 };
 static const struct { int column; const char *css; } phase[PHASES] = {
-    {C_data_ms, "data"}, {C_forward_ms, "forward"}, {C_backward_ms, "backward"}, {C_optimizer_ms, "optimizer"},
-    {-1, "other"}, {C_checkpoint_ms, "checkpoint"}, {C_eval_ms, "evaluation"}};
+    {C_data_ms, "data"},           {C_forward_ms, "forward"}, {C_backward_ms, "backward"},
+    {C_optimizer_ms, "optimizer"}, {-1, "other"},             {C_checkpoint_ms, "checkpoint"},
+    {C_eval_ms, "evaluation"}};
 enum { STEP_PHASES = 5 };          /* the first ones are parts of elapsed_ms */
 
 static void put_phases(FILE *f, const Report *r)
@@ -148,7 +151,8 @@ static void put_phases(FILE *f, const Report *r)
         fprintf(f, "</div>\n<div class=\"share\" aria-hidden=\"true\">");
         for (int k = 0; k < PHASES; k++)
             if (share[k] > 0)
-                fprintf(f, "<span class=\"%s\" style=\"flex:%.4f 1 0\"></span>", phase[k].css, share[k] / total);
+                fprintf(f, "<span class=\"%s\" style=\"flex:%.4f 1 0\"></span>", phase[k].css,
+                        share[k] / total);
         fprintf(f, "</div>\n<table>");
         for (int k = 0; k < PHASES; k++)
             if (share[k] > 0)

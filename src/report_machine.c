@@ -35,8 +35,8 @@ void put_memory(FILE *f, const Report *r)
     }
     most = fmax(most, fmax(plan, resident));
     card_open(f, "", "Memory", "of one process, beside its plan");
-    fprintf(f, "</div>\n<table><thead><tr><th></th><th></th><th class=\"n\">plan</th><th class=\"n\">used</th></tr>"
-            "</thead><tbody>\n");
+    fprintf(f, "</div>\n<table><thead><tr><th></th><th></th><th class=\"n\">plan</th>"
+               "<th class=\"n\">used</th></tr></thead><tbody>\n");
     json_object_foreach(memory, name, o)
         memory_row(f, name, number_of(o, "planned"), number_of(o, "used"), most, 0);
     memory_row(f, "total, resident", plan, resident, most, 1);
@@ -45,8 +45,8 @@ void put_memory(FILE *f, const Report *r)
 
 /* ---- Timeline ---- */
 
-/* Compute of one step: the bubble as the contract defines it, from what each rank did between its first and its last
- * piece of compute. */
+/* Compute of one step: the bubble as the contract defines it, from what each rank did between its first and
+ * its last piece of compute. */
 typedef struct { double first, last, busy; } Lane;
 
 static void put_bubble(FILE *f, const Lane *lane, int ranks, int64_t step)
@@ -62,7 +62,8 @@ static void put_bubble(FILE *f, const Lane *lane, int ranks, int64_t step)
     if (cost > 0)
         fprintf(f, " Bubble: %.1f %% of the longest rank's span, %.1f %% of the whole step's compute span.",
                 100 * (cost - busy) / cost, 100 * (last - first - busy) / (last - first));
-    fprintf(f, " F forward, B backward (D and W its halves), R reduce, S optimizer step; numbers are microbatches.</p>\n");
+    fprintf(f, " F forward, B backward (D and W its halves), R reduce, S optimizer step; numbers are microbatches."
+               "</p>\n");
 }
 
 static int is_compute(const char *cat) { return strlen(cat) == 1 && strchr("FBDW", *cat); }
@@ -82,18 +83,20 @@ void put_timeline(FILE *f, const Report *r)
     Bar *bar = xcalloc((size_t)count, sizeof *bar);
     const char **rank_name = xcalloc((size_t)count, sizeof *rank_name);
     Lane *lane = xcalloc((size_t)count, sizeof *lane);
-    char (*label)[48] = xcalloc((size_t)count, sizeof *label), (*title)[96] = xcalloc((size_t)count, sizeof *title);
+    char (*label)[48] = xcalloc((size_t)count, sizeof *label);
+    char (*title)[96] = xcalloc((size_t)count, sizeof *title);
     json_array_foreach(events, i, e) {
         json_t *args = json_object_get(e, "args");
-        double pid = number_of(e, "pid"), start = number_of(e, "ts") * 1e-3, end = start + number_of(e, "dur") * 1e-3;
+        double pid = number_of(e, "pid"), start = number_of(e, "ts") * 1e-3,
+               end = start + number_of(e, "dur") * 1e-3;
         const char *cat = text_of(e, "cat"), *name = text_of(e, "name");
         if (!(pid >= 0 && pid < (double)count))
             continue;
         int k = (int)pid;
         if (!strcmp(text_of(e, "ph"), "M") && !strcmp(name, "process_name"))
             rank_name[k] = text_of(args, "name");
-        if (strcmp(text_of(e, "ph"), "X") || number_of(args, "step") != (double)step || number_of(e, "tid") != 0 ||
-            !isfinite(start) || !isfinite(end))
+        if (strcmp(text_of(e, "ph"), "X") || number_of(args, "step") != (double)step ||
+            number_of(e, "tid") != 0 || !isfinite(start) || !isfinite(end))
             continue;
         ranks = k >= ranks ? k + 1 : ranks;
         if (is_compute(cat)) {

@@ -51,7 +51,8 @@ int scale_ticks(Scale s, int want, double tick[12], double *step)
 
 const char *tick_text(char text[32], double v, double step)
 {
-    static const struct { double by; const char *unit; } big[] = {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
+    static const struct { double by; const char *unit; } big[] = {
+        {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
     double size = fabs(v), grain = step > 0 ? step : size;
     const char *unit = "";
     if (size == 0 || !isfinite(v))
@@ -87,7 +88,8 @@ const char *number_text(char text[32], double v)
     return text;
 }
 
-/* A column of the picture keeps its first, lowest, highest and last point: the eye cannot see that the rest is gone. */
+/* A column of the picture keeps its first, lowest, highest and last point: the eye cannot see that the rest
+ * is gone. */
 int64_t scale_thin(Scale x, const double *xs, const double *ys, int64_t n, int64_t *keep)
 {
     int64_t kept = 0;

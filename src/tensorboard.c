@@ -159,10 +159,12 @@ void event_scalars(EventFile *f, double wall_time, int64_t step, const Scalar *s
 
 void event_text(EventFile *f, double wall_time, const char *tag, const char *text)
 {
-    static const uint8_t shape[] = {2 << 3 | WIRE_BYTES, 2, 1 << 3 | WIRE_VARINT, 1};   /* {2 dim: {1 size: 1}} */
+    /* TensorShape {2 dim: {1 size: 1}} */
+    static const uint8_t shape[] = {2 << 3 | WIRE_BYTES, 2, 1 << 3 | WIRE_VARINT, 1};
     size_t room = strlen(tag) + strlen(text) + 256;
     uint8_t *heap = xcalloc(3, room), plugin_bytes[32], metadata_bytes[64];
-    Buf plugin = {plugin_bytes, 0, sizeof plugin_bytes}, metadata = {metadata_bytes, 0, sizeof metadata_bytes};
+    Buf plugin = {plugin_bytes, 0, sizeof plugin_bytes},
+        metadata = {metadata_bytes, 0, sizeof metadata_bytes};
     Buf tensor = {heap, 0, room}, value = {heap + room, 0, room}, event = {heap + 2 * room, 16, room};
 
     put_key(&tensor, 1, WIRE_VARINT);
@@ -175,7 +177,7 @@ void event_text(EventFile *f, double wall_time, const char *tag, const char *tex
     put_bytes(&value, 8, tensor.p, tensor.n);
     put_bytes(&value, 9, metadata.p, metadata.n);
     put_head(&event, wall_time, 0);
-    tensor.n = 0;                                                  /* its bytes are in value: now the summary */
+    tensor.n = 0;                              /* its bytes are in value: now the summary */
     put_bytes(&tensor, 1, value.p, value.n);
     put_bytes(&event, 5, tensor.p, tensor.n);
     put_record(f, &event);

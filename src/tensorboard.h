@@ -1,7 +1,8 @@
-/* tensorboard -- an event file that TensorBoard reads: records of u64 length, masked CRC-32C of the length, a
- * protocol buffer `Event`, masked CRC-32C of that; little-endian. Fields used: Event {1 wall_time, 2 step,
- * 3 file_version, 5 summary, 7 session_log}, Summary {1 value}, Value {1 tag, 2 simple_value, 8 tensor, 9 metadata}.
- * Nothing here ends the run: a write that fails is counted, and the file is cut back to its last whole record. */
+/* tensorboard -- an event file that TensorBoard reads: records of u64 length, masked CRC-32C of the length,
+ * a protocol buffer `Event`, masked CRC-32C of that; little-endian. Fields used: Event {1 wall_time, 2 step,
+ * 3 file_version, 5 summary, 7 session_log}, Summary {1 value}, Value {1 tag, 2 simple_value, 8 tensor, 9
+ * metadata}. Nothing here ends the run: a write that fails is counted, and the file is cut back to its last
+ * whole record. */
 #ifndef TENSORBOARD_H
 #define TENSORBOARD_H
 #include <stddef.h>

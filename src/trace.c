@@ -71,14 +71,15 @@ static void put_event(FILE *f, const TraceEvent *e, int rank, double origin)
         snprintf(name, sizeof name, "%s", span_info[e->kind - SPAN_FIRST - 1].name);
         stream = span_info[e->kind - SPAN_FIRST - 1].stream;
     }
-    fprintf(f, ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
-            "\"args\":{\"step\":%lld,\"chunk\":%d,\"microbatch\":%d,\"part\":%d}}", name, category,
-            (e->start - origin) * 1e6, (e->end - e->start) * 1e6, rank, stream, (long long)e->step, e->chunk, e->mb,
-            e->part);
+    fprintf(f,
+            ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
+            "\"args\":{\"step\":%lld,\"chunk\":%d,\"microbatch\":%d,\"part\":%d}}",
+            name, category, (e->start - origin) * 1e6, (e->end - e->start) * 1e6, rank, stream,
+            (long long)e->step, e->chunk, e->mb, e->part);
 }
 
-static int put_file(const char *run_dir, const RankHead *head, const TraceEvent *event, int64_t most, int ranks,
-                    double origin, char why[WHY])
+static int put_file(const char *run_dir, const RankHead *head, const TraceEvent *event, int64_t most,
+                    int ranks, double origin, char why[WHY])
 {
     char *text = NULL;
     size_t size;
@@ -86,13 +87,16 @@ static int put_file(const char *run_dir, const RankHead *head, const TraceEvent 
     fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"clock\",\"ph\":\"M\",\"pid\":0,"
             "\"args\":{\"origin_s\":%.9f}}", origin);
     for (int r = 0; r < ranks; r++) {
-        fprintf(f, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d (", r, r);
+        fprintf(f, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d (", r,
+                r);
         for (int a = 0, sep = 0; a < AXES; a++)
             if (a != AXIS_EP)
                 fprintf(f, "%s%s%lld", sep++ ? " " : "", axis_name[a], (long long)head[r].axis[a]);
         fprintf(f, ")\"}}");
         for (int s = 0; s < STREAMS; s++)
-            fprintf(f, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
+            fprintf(f,
+                    ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
+                    "\"args\":{\"name\":\"%s\"}}",
                     r, s, stream_name[s]);
         for (int64_t i = 0; i < head[r].n; i++)
             put_event(f, &event[r * most + i], r, origin);

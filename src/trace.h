@@ -1,7 +1,7 @@
-/* trace -- what every rank did when, for the steps that trace_steps lists: run_dir/trace.json in Chrome's trace form
- * (Perfetto and chrome://tracing read it), one process a rank, one row a stream. Off, an event costs one test; on,
- * one store into a ring that was allocated at the start, and no lock: any thread may record. All times are now()'s
- * clock, which the ranks of one host share. */
+/* trace -- what every rank did when, for the steps that trace_steps lists: run_dir/trace.json in Chrome's
+ * trace form (Perfetto and chrome://tracing read it), one process a rank, one row a stream. Off, an event
+ * costs one test; on, one store into a ring that was allocated at the start, and no lock: any thread may
+ * record. All times are now()'s clock, which the ranks of one host share. */
 #ifndef TRACE_H
 #define TRACE_H
 #include "base.h"
@@ -28,7 +28,12 @@ typedef enum {
     SPAN_END
 } TraceSpan;
 
-typedef struct { double start, end; int64_t step; uint16_t kind, mb; uint8_t chunk, part, pad[2]; } TraceEvent;
+typedef struct {
+    double start, end;
+    int64_t step;
+    uint16_t kind, mb;                 /* InstrKind or TraceSpan */
+    uint8_t chunk, part, pad[2];
+} TraceEvent;
 
 typedef struct {
     List steps;
@@ -52,7 +57,7 @@ void trace_end(Trace *t, TraceSpan span, double start);
 /* One instruction that the executor has finished: the body of Stage.mark. */
 void trace_instr(Trace *t, const Instr *i, double start, double end);
 
-/* Gathers every rank's events on rank 0, which writes run_dir/trace.json; nothing was recorded: no file. Returns 1,
- * or 0 with a reason in why when rank 0 could not write. Collective over g->all. */
+/* Gathers every rank's events on rank 0, which writes run_dir/trace.json; nothing was recorded: no file.
+ * Returns 1, or 0 with a reason in why when rank 0 could not write. Collective over g->all. */
 int trace_write(const Trace *t, const char *run_dir, Grid *g, char why[WHY]);
 #endif

@@ -1,4 +1,5 @@
-/* run_dir -- for tests: a configuration, steps whose every number is known, and run directories to log them in. */
+/* run_dir -- for tests: a configuration, steps whose every number is known, and run directories to log them
+ * in. */
 #ifndef RUN_DIR_H
 #define RUN_DIR_H
 #include "metrics.h"
@@ -56,9 +57,10 @@ UNUSED static void write_text(const char *dir, const char *name, const char *tex
 /* A step whose every number is a function of its iteration. */
 UNUSED static Metrics step_at(int64_t i)
 {
+    double x = (double)i;
     return (Metrics){.iteration = i, .consumed_samples = 4 * i, .consumed_tokens = 4 * i * cfg->seq_length,
-                     .lm_loss = 6 / (1 + 0.1 * (double)i) + 1e-9 * (double)i, .grad_norm = 1.0 / (double)(i + 2),
-                     .learning_rate = 1e-3 / (double)(i + 1), .loss_scale = 65536 / (double)(1 + i / 4),
+                     .lm_loss = 6 / (1 + 0.1 * x) + 1e-9 * x, .grad_norm = 1 / (x + 2),
+                     .learning_rate = 1e-3 / (x + 1), .loss_scale = 65536 / (double)(1 + i / 4),
                      .global_batch_size = 4, .elapsed_ms = 100 + (double)(i % 3), .memory_bytes = 1 << 20,
                      .skipped_iterations = i / 4, .nan_iterations = i / 7, .data_ms = 1, .forward_ms = 30,
                      .backward_ms = 60, .optimizer_ms = 5};
@@ -67,7 +69,8 @@ UNUSED static Metrics step_at(int64_t i)
 UNUSED static Log *open_log(const char *dir, int64_t resume, int64_t total)
 {
     return log_open(cfg, &(LogStart){.run_dir = dir, .resume_iteration = resume, .total_iterations = total,
-                                     .flops_per_token = 1e6, .parameters = 123456, .command = "train x <y> & 'z'",
+                                     .flops_per_token = 1e6, .parameters = 123456,
+                                     .command = "train x <y> & 'z'",
                                      .build = "test"});
 }
 
@@ -99,8 +102,10 @@ UNUSED static void run_dir_open(const char *name)
     snprintf(top, sizeof top, "%s/%s-XXXXXX", tmp, name);
     CHECK(mkdtemp(top), "%s: %s", top, strerror(errno));
     setenv("TZ", "UTC", 1);
-    write_text(top, "x.yaml", "model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 16, vocab_size: "
-               "64}\ntrain: {micro_batch_size: 4}\nlog: {log_interval: 1, log_style: lines, device_peak_tflops: 2}\n");
+    write_text(top, "x.yaml",
+               "model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 16, vocab_size: "
+               "64}\ntrain: {micro_batch_size: 4}\nlog: {log_interval: 1, log_style: lines, "
+               "device_peak_tflops: 2}\n");
     char *path = path_of(top, "x.yaml");
     cfg = config_load(path, 0, NULL, 1, USE_MODEL);
     free(path);

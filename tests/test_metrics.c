@@ -26,9 +26,9 @@ static void no_wait(Comm *c, Token t) { (void)c, (void)t; }
 static void test_table(void)
 {
     static const char *const contract[] = {
-        "iteration", "consumed_samples", "consumed_tokens", "lm_loss", "grad_norm", "learning_rate", "loss_scale",
-        "global_batch_size", "elapsed_ms", "tokens_per_second", "tflops_per_device", "mfu", "memory_bytes",
-        "skipped_iterations", "nan_iterations"};
+        "iteration", "consumed_samples", "consumed_tokens", "lm_loss", "grad_norm", "learning_rate",
+        "loss_scale", "global_batch_size", "elapsed_ms", "tokens_per_second", "tflops_per_device", "mfu",
+        "memory_bytes", "skipped_iterations", "nan_iterations"};
     for (int i = 0; i < 15; i++)
         CHECK(!strcmp(metric_defs[i].name, contract[i]), "row %d is %s", i, metric_defs[i].name);
     Metrics m = step_at(5), before = m;
@@ -42,7 +42,8 @@ static void test_table(void)
     metrics_reduce(&m, &pair);
     for (int i = 0; i < METRIC_COUNT; i++) {
         double more = metric_defs[i].ranks == RANKS_MAX ? 2 : metric_defs[i].ranks == RANKS_MEAN ? 1 : 0;
-        CHECK(metric_get(&m, i) == metric_get(&before, i) + more, "%s: %g", metric_defs[i].name, metric_get(&m, i));
+        CHECK(metric_get(&m, i) == metric_get(&before, i) + more, "%s: %g", metric_defs[i].name,
+              metric_get(&m, i));
     }
     comm_self_open(&self, "self");
     m = before;
@@ -79,26 +80,29 @@ static void test_memory(void)
 static void test_progress_line(void)
 {
     char text[1024];
-    Metrics m = {.iteration = 1200, .consumed_samples = 19200, .elapsed_ms = 310.25, .tflops_per_device = 0.381,
-                 .learning_rate = 5.9e-4, .global_batch_size = 16, .lm_loss = 1.3806812, .loss_scale = 1,
-                 .grad_norm = 0.41928, .tokens_per_second = 13203.2, .mfu = 0.4321, .memory_bytes = 3 << 29};
+    Metrics m = {.iteration = 1200, .consumed_samples = 19200, .elapsed_ms = 310.25,
+                 .tflops_per_device = 0.381, .learning_rate = 5.9e-4, .global_batch_size = 16,
+                 .lm_loss = 1.3806812, .loss_scale = 1, .grad_norm = 0.41928, .tokens_per_second = 13203.2,
+                 .mfu = 0.4321, .memory_bytes = 3 << 29};
     progress_line(text, sizeof text, &m, 5000, 3725.4, (struct timespec){1700000000, 12345678});
     CHECK(!strcmp(text,
-        " [2023-11-14 22:13:20.012345] iteration     1200/    5000 | consumed samples:        19200 | elapsed time per "
-        "iteration (ms): 310.2 | throughput per GPU (TFLOP/s/GPU): 0.4 | learning rate: 5.900000E-04 | global batch "
-        "size:    16 | lm loss: 1.380681E+00 | loss scale: 1.0 | grad norm: 0.419 | number of skipped iterations:   0 "
-        "| number of nan iterations:   0 | tokens/s: 13203.2 | MFU: 43.2% | memory (GiB): 1.500 | time left: 1:02:05 "
-        "|"), "%s", text);
-    m = (Metrics){.iteration = 123456789, .consumed_samples = 12345678901234, .elapsed_ms = 1e7, .lm_loss = NAN,
-                  .tflops_per_device = NAN, .global_batch_size = 12345, .loss_scale = 65536, .grad_norm = 1e30,
-                  .skipped_iterations = 1234, .nan_iterations = 2, .tokens_per_second = NAN, .mfu = NAN};
+        " [2023-11-14 22:13:20.012345] iteration     1200/    5000 | consumed samples:        19200 |"
+        " elapsed time per iteration (ms): 310.2 | throughput per GPU (TFLOP/s/GPU): 0.4 |"
+        " learning rate: 5.900000E-04 | global batch size:    16 | lm loss: 1.380681E+00 | loss scale: 1.0 |"
+        " grad norm: 0.419 | number of skipped iterations:   0 | number of nan iterations:   0 |"
+        " tokens/s: 13203.2 | MFU: 43.2% | memory (GiB): 1.500 | time left: 1:02:05 |"), "%s", text);
+    m = (Metrics){.iteration = 123456789, .consumed_samples = 12345678901234, .elapsed_ms = 1e7,
+                  .lm_loss = NAN, .tflops_per_device = NAN, .global_batch_size = 12345, .loss_scale = 65536,
+                  .grad_norm = 1e30, .skipped_iterations = 1234, .nan_iterations = 2,
+                  .tokens_per_second = NAN, .mfu = NAN};
     progress_line(text, sizeof text, &m, 123456789, -1, (struct timespec){1700000000, 12345678});
     CHECK(!strcmp(text,
-        " [2023-11-14 22:13:20.012345] iteration 123456789/123456789 | consumed samples: 12345678901234 | elapsed time "
-        "per iteration (ms): 10000000.0 | throughput per GPU (TFLOP/s/GPU): nan | learning rate: 0.000000E+00 | global "
-        "batch size: 12345 | lm loss: NAN | loss scale: 65536.0 | grad norm: 1000000000000000019884624838656.000 | "
-        "number of skipped iterations: 1234 | number of nan iterations:   2 | tokens/s: n/a | MFU: n/a | memory (GiB): "
-        "0.000 | time left: n/a |"), "%s", text);
+        " [2023-11-14 22:13:20.012345] iteration 123456789/123456789 | consumed samples: 12345678901234 |"
+        " elapsed time per iteration (ms): 10000000.0 | throughput per GPU (TFLOP/s/GPU): nan |"
+        " learning rate: 0.000000E+00 | global batch size: 12345 | lm loss: NAN | loss scale: 65536.0 |"
+        " grad norm: 1000000000000000019884624838656.000 | number of skipped iterations: 1234 |"
+        " number of nan iterations:   2 |"
+        " tokens/s: n/a | MFU: n/a | memory (GiB): 0.000 | time left: n/a |"), "%s", text);
     CHECK(!strcmp(duration_text(text, 59.6), "1:00"), "%s", text);
     CHECK(!strcmp(duration_text(text, 3 * 86400 + 3723), "3d 01:02:03"), "%s", text);
 }
@@ -160,12 +164,14 @@ static char *terminal(int width, int64_t steps, const char *style)
 static void test_live_line(void)
 {
     char *text = terminal(80, 5, "utf8");
-    CHECK(strstr(text, "5/1000000") && strstr(text, "loss 4.0000") && strstr(text, "12.3k tok/s"), "%s", text);
+    CHECK(strstr(text, "5/1000000") && strstr(text, "loss 4.0000") && strstr(text, "12.3k tok/s"), "%s",
+          text);
     CHECK(strstr(text, "left") && strstr(text, "━") == NULL && strstr(text, "─"), "%s", text);
     CHECK(strstr(text, "evaluating, batch 3") && strstr(text, "validation loss 1.5000"), "%s", text);
     CHECK(strstr(text, "\r\033[Ka note\r\n"), "a note stands on a line of its own: %s", text);
     CHECK(widest(text) <= 79 && widest(text) > 60, "%d columns", widest(text));
-    CHECK(!strcmp(text + strlen(text) - 2, "\r\n") && !strstr(text, "number of nan"), "ends with a whole line");
+    CHECK(!strcmp(text + strlen(text) - 2, "\r\n") && !strstr(text, "number of nan"),
+          "ends with a whole line");
     free(text);
     text = terminal(30, 3, "utf8");
     *strstr(text, " iteration") = 0;               /* what stays is as long as it is */
@@ -224,19 +230,24 @@ static void test_lines(void)
         json_object_foreach(o, name, v)
             CHECK(k < METRIC_COUNT && !strcmp(name, metric_defs[k++].name), "key %d is %s", k, name);
         CHECK(k == METRIC_COUNT && number(o, "iteration") == (double)i, "%d keys", k);
-        CHECK(number(o, "learning_rate") == m.learning_rate && number(o, "loss_scale") == m.loss_scale, "all digits");
-        CHECK(number(o, "tokens_per_second") == 4.0 * (double)cfg->seq_length / (m.elapsed_ms * 1e-3), "rate");
+        CHECK(number(o, "learning_rate") == m.learning_rate && number(o, "loss_scale") == m.loss_scale,
+              "all digits");
+        CHECK(number(o, "tokens_per_second") == 4.0 * (double)cfg->seq_length / (m.elapsed_ms * 1e-3),
+              "rate");
         CHECK(fabs(number(o, "tflops_per_device") - number(o, "tokens_per_second") * 1e-6) < 1e-12, "flops");
-        CHECK(fabs(number(o, "mfu") * 2 / number(o, "tflops_per_device") - 1) < 1e-15, "mfu with a peak of 2 TFLOP/s");
+        CHECK(fabs(number(o, "mfu") * 2 / number(o, "tflops_per_device") - 1) < 1e-15,
+              "mfu with a peak of 2 TFLOP/s");
         CHECK(number(o, "skipped_iterations") == (i == 4), "counts since the line before");
     }
     json_t *bad = json_array_get(all, 1), *eval = json_array_get(all, 2), *huge = json_array_get(all, 5);
-    CHECK(json_is_null(json_object_get(bad, "lm_loss")) && json_is_null(json_object_get(bad, "grad_norm")), "null");
+    CHECK(json_is_null(json_object_get(bad, "lm_loss")) && json_is_null(json_object_get(bad, "grad_norm")),
+          "null");
     CHECK(number(json_array_get(all, 3), "lm_loss") == 1.7976931348623157e308, "largest double");
     CHECK(number(json_array_get(all, 4), "lm_loss") == 0.1, "0.1");
     CHECK(number(eval, "valid_loss") == 1.25 && number(eval, "valid_ppl") == exp(1.25) &&
           number(eval, "iteration") == 2 && json_object_size(eval) == 3, "evaluation");
-    CHECK(number(huge, "valid_loss") == 1000 && json_is_null(json_object_get(huge, "valid_ppl")), "exp(1000)");
+    CHECK(number(huge, "valid_loss") == 1000 && json_is_null(json_object_get(huge, "valid_ppl")),
+          "exp(1000)");
     json_decref(all);
     free(dir);
 }
@@ -283,7 +294,8 @@ static void test_resume(int64_t interval)
     for (size_t i = 0; i < json_array_size(want); i++)
         skipped += fmax(0, number(json_array_get(want, i), "skipped_iterations"));
     CHECK(skipped == 12 / 4, "the lines' counts add up to the total: %g", skipped);
-    CHECK(number(json_array_get(want, 0), "elapsed_ms") == 101, "the mean of 101, 102 and 100, or the first alone");
+    CHECK(number(json_array_get(want, 0), "elapsed_ms") == 101,
+          "the mean of 101, 102 and 100, or the first alone");
     for (int64_t stop = 1; stop <= 11; stop++) {
         char *part = xasprintf("part%lld.%lld", (long long)interval, (long long)stop), *dir = new_dir(part);
         char *file = path_of(dir, "metrics.jsonl");
@@ -300,8 +312,8 @@ static void test_resume(int64_t interval)
             const char *key;
             json_t *v;
             json_object_foreach(json_array_get(want, i), key, v)
-                CHECK(is_time(key) || json_equal(v, json_object_get(json_array_get(got, i), key)), "stop %lld line %zu %s",
-                      (long long)stop, i, key);
+                CHECK(is_time(key) || json_equal(v, json_object_get(json_array_get(got, i), key)),
+                      "stop %lld line %zu %s", (long long)stop, i, key);
         }
         json_decref(got);
         char *json = path_of(dir, "run.json");
@@ -325,8 +337,8 @@ static void test_resume(int64_t interval)
 
 /* ---- What goes wrong outside ---- */
 
-/* Runs `steps` with standard output `out`; file sizes are limited to `limit` after the first step and free again for
- * the last. Returns what standard error got. */
+/* Runs `steps` with standard output `out`; file sizes are limited to `limit` after the first step and free
+ * again for the last. Returns what standard error got. */
 static char *bad_world(const char *dir, int out, int64_t steps, rlim_t limit)
 {
     int err[2], status;
@@ -380,7 +392,8 @@ static void test_bad_world(void)
     /* room for one line and a half */
     text = bad_world(dir = new_dir("disk"), null, 6, 900);
     all = read_lines(dir);
-    CHECK(json_array_size(all) == 2 && number(json_array_get(all, 1), "iteration") == 6, "%zu", json_array_size(all));
+    CHECK(json_array_size(all) == 2 && number(json_array_get(all, 1), "iteration") == 6, "%zu",
+          json_array_size(all));
     CHECK(strstr(text, "lacks 4 lines (File too large)"), "%s", text);
     json_decref(all);
     free(text);
