@@ -150,7 +150,8 @@ static int read_list(Reader *r, Value *v, int *ok)
     while (next(r)) {
         if (r->event.type == YAML_SEQUENCE_END_EVENT)
             return 1;
-        v->item = keep_grow(v->item, sizeof *v->item * (size_t)(v->n + 1));
+        if (!(v->n & (v->n - 1)))                      /* full at every power of two: doubled */
+            v->item = keep_grow(v->item, sizeof *v->item * (size_t)(v->n ? 2 * v->n : 1));
         if (!read_value(r, &v->item[v->n++], ok))
             return 0;
     }

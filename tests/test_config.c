@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- C01: unknown keys ---- */
@@ -319,12 +320,11 @@ static void hostile(const char *name, const char *head, const char *piece, int n
 {
     size_t size;
     char *s = repeat(head, piece, n, tail, &size);
-    double start = now();
+    clock_t start = clock();                           /* of this process: the machine may be busy */
     Check k = read_text(s, size, 0, NULL, 1, USE_MODEL);
-    double took = now() - start;
+    double took = (double)(clock() - start) / CLOCKS_PER_SEC;
     CHECK(k.n && (!text || count(&k, text, NULL, NULL)), "%s: %s", name, listing(&k));
-    CHECK(took < 5, "%s takes %.1f s", name, took);
-    printf("# %s %.2f\n", name, took);
+    CHECK(took < (SANITIZED ? 20 : 2), "%s takes %.1f s", name, took);
     free(s);
     config_forget();
 }
@@ -340,10 +340,8 @@ static void test_hostile(void)
               (unsigned)status);
         return;
     }
-#ifndef __SANITIZE_ADDRESS__
     struct rlimit limit = {256 << 20, 256 << 20};
-    setrlimit(RLIMIT_AS, &limit);
-#endif
+    CHECK(SANITIZED || !setrlimit(RLIMIT_AS, &limit), "set up"); /* shadow memory is larger than any limit */
     hostile("alias bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b, *b]\nd: [", "*c, ", 10000, "*c]\n",
             "aliases");
     hostile("nested lists", "model:\n  num_layers: ", "[", 1000000, "", "nested deeper than 64");
@@ -554,8 +552,8 @@ static void check_round_trip(const Config *c)
 
 static void test_round_trips(void)
 {
-    int valid = 0;
-    for (int i = 0; i < 4000; i++) {
+    int valid = 0, rounds = SANITIZED ? 500 : 4000;
+    for (int i = 0; i < rounds; i++) {
         int o = (int)draw(OPTIONS);
         char *args[3];
         for (int a = 0; a < 3; a++, o = (int)draw(OPTIONS))
@@ -569,7 +567,7 @@ static void test_round_trips(void)
         free(t.text);
         config_forget();
     }
-    CHECK(valid > 400, "%d of 4000 random configurations are valid", valid);
+    CHECK(valid > rounds / 10, "%d of %d random configurations are valid", valid, rounds);
     printf("# round trips: %d\n", valid);
 }
 
@@ -600,7 +598,7 @@ static void test_fuzz(void)
     Text t = compose(NULL, NULL, NULL);
     Check k = read_text(t.text, t.size, 0, NULL, 1, USE_TRAIN);
     char *whole = written(k.cfg, &size);
-    for (int i = 0; i < 6000; i++) {
+    for (int i = 0; i < (SANITIZED ? 1000 : 6000); i++) {
         const char *from = i % 2 ? whole : t.text;
         size_t n = i % 2 ? size : t.size;
         char *s = malloc(n + 200);
