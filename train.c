@@ -114,6 +114,20 @@ static void print_start(const Training *t)
     fflush(stdout);
 }
 
+/* The same for the report. */
+static void record_start(const Training *t)
+{
+    const Memory *m = &t->run.memory;
+    log_memory(t->log, "parameters", m->parameters, -1);
+    log_memory(t->log, "gradients", m->gradients, -1);
+    log_memory(t->log, "optimizer", m->optimizer, -1);
+    log_memory(t->log, "activations", m->activations, -1);
+    log_memory(t->log, "buffers", m->buffers, -1);
+    log_fact(t->log, "corpus", "%lld tokens, %lld epochs", (long long)loader_tokens(t->run.loader),
+             (long long)loader_epochs(t->run.loader));
+    log_fact(t->log, "arithmetic", "%s, %d threads", t->run.dev.isa, pool_threads(t->run.dev.pool));
+}
+
 static void tick(void *log, int64_t done) { log_status(log, "evaluating, batch %lld", (long long)done); }
 
 /* Evaluation at the end of an iteration; returns its time in ms. */
@@ -207,6 +221,7 @@ static int command_run(int argc, char **argv)
     t.log = log_open(t.cfg, &(LogStart){.run_dir = dir, .resume_iteration = t.run.iteration, .total_iterations = t.total,
                                         .devices = 1, .flops_per_token = run_flops_per_token(t.cfg),
                                         .parameters = params_count(t.cfg), .build = config_build_id()});
+    record_start(&t);
     int code = train_loop(&t);
     if (t.valid)
         loader_close(t.valid);
