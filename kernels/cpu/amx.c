@@ -81,7 +81,7 @@ static void pack_a(void *panel, Factor f, int lanes, int64_t kn)
             Factor g = factor_at(f, l, k);
             __m512i v[16];
             if (f.k_step == 1)
-                load_along_k(v, g, lanes - l, kn - k);
+                load_along_k(v, g, lanes - l, kn - k, MR);
             else {
 #pragma GCC unroll 16
                 for (int p = 0; p < WORDS; p++) {
@@ -103,7 +103,7 @@ static void pack_b(void *panel, Factor f, int lanes, int64_t kn)
 
 const GemmKernel amx_kernel = {
     .name = "amx", .size = sizeof(uint16_t),
-    .mr = MR, .nr = NR, .group = GROUP, .kc = KC, .mc = 256, .nc = 256,
+    .mr = MR, .nr = NR, .group = GROUP, .kc = KC, .mc = 256, .strip = 512 << 10,
     .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .finish = gemm_finish_avx512_f32,
     .begin = begin, .end = end,
 };

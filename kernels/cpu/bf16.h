@@ -32,13 +32,17 @@ INLINE void transpose_words(__m512i v[16])
 
 static inline uint32_t first_bits(int64_t n) { return n >= 32 ? ~0u : n <= 0 ? 0 : (1u << n) - 1; }
 
-/* Sixteen lanes by up to 32 of k of a factor that lies along k: v[lane] = its 16 words. */
-INLINE void load_along_k(__m512i v[16], Factor f, int64_t lanes, int64_t kn)
+/* Sixteen lanes by up to 32 of k of a factor that lies along k: v[lane] = its 16 words. Fetches the lanes
+ * `ahead`, the next panel's: the hardware does not follow that many short streams. */
+INLINE void load_along_k(__m512i v[16], Factor f, int64_t lanes, int64_t kn, int ahead)
 {
     __mmask32 some = first_bits(kn);
 #pragma GCC unroll 16
     for (int l = 0; l < 16; l++)
         v[l] = l < lanes ? _mm512_maskz_loadu_epi16(some, f.p + 2 * l * f.lane_step) : _mm512_setzero_si512();
+#pragma GCC unroll 16
+    for (int l = 0; l < 16; l++)
+        __builtin_prefetch(f.p + 2 * (l + ahead) * f.lane_step);
 }
 /* Sixteen words of one pair of k (the second may be missing) of a factor that lies along its lanes. */
 INLINE __m512i load_pair(Factor f, int64_t lanes, int64_t kn)
@@ -65,7 +69,7 @@ INLINE void pack_pairs(uint32_t *to, Factor f, int lanes, int64_t kn, int64_t gr
         else
             for (int64_t p = 0; p < pairs; p += 16, g = factor_at(g, 0, 32)) {
                 __m512i v[16];
-                load_along_k(v, g, lanes - l, kn - 2 * p);
+                load_along_k(v, g, lanes - l, kn - 2 * p, width);
                 transpose_words(v);
 #pragma GCC unroll 16
                 for (int i = 0; i < 16; i++)

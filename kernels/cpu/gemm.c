@@ -1,12 +1,14 @@
 #include "gemm.h"
 #include "cpu.h"
 
-/* Fixed sizes, in elements. The packed block of op(a) is to stay in L3 (4 MiB in F32), and K_BLOCK lets a
- * strip of op(b) stay in L2. K_BLOCK is part of the definition of the sum: see gemm.h. */
-#define K_BLOCK 1024
-#define A_ELEMENTS (1088 * (int64_t)K_BLOCK)
-#define PART_ROWS (A_ELEMENTS / K_BLOCK)
+/* Sizes in bytes of packed elements: of a panel's row over one block of k, and of the packed block of op(a),
+ * which is to stay in L3. K_BYTES is part of the definition of the sum: see gemm.h. */
+#define K_BYTES 4096
+#define A_BYTES (544 * K_BYTES)
 #define PART_COLS 1024
+#define PART_ROWS (2 * A_BYTES / K_BYTES)      /* equal blocks of k are at least half of K_BYTES */
+#define STRIP_PANELS 8         /* of op(b) in a strip, at most */
+#define PACK_PANELS 4          /* of op(a) in a work item: neighbours in memory */
 #define PREFETCH_LINES 16
 #define ITEMS_PER_THREAD 4     /* enough for the threads to end together */
 
@@ -27,13 +29,15 @@ typedef struct {
     int64_t band, bands, strip, strips;    /* rows and columns of a work item, and how many of each */
 } Job;
 
-static void pack_a_item(void *ctx, int64_t panel, int thread)
+static void pack_a_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const Job *j = ctx;
-    int64_t i = panel * j->g->mr;
-    int lanes = (int)min64(j->g->mr, j->m - i);
-    j->g->pack_a(j->packed + i * j->k_padded * j->g->size, factor_at(j->a, i, 0), lanes, j->k);
+    int64_t step = j->g->mr, i = item * PACK_PANELS * step, end = min64(i + PACK_PANELS * step, j->m);
+    for (; i < end; i += step) {
+        int lanes = (int)min64(step, j->m - i);
+        j->g->pack_a(j->packed + i * j->k_padded * j->g->size, factor_at(j->a, i, 0), lanes, j->k);
+    }
 }
 
 static void finish_tile(const Job *j, void *tile, int64_t row, int64_t col, int rows, int cols)
@@ -45,13 +49,19 @@ static void finish_tile(const Job *j, void *tile, int64_t row, int64_t col, int 
     j->g->finish(&f, tile, j->g->nr, rows, cols);
 }
 
-/* Starts fetching `rows` pieces of `bytes`. The hardware sees a stream only after some misses, which cost a quarter of a
- * tile's time where the panel or the piece of c lies beyond L2. */
+/* Starts fetching `rows` pieces of `bytes`. The hardware sees a stream only after some misses, which cost a
+ * quarter of a tile's time where the panel or the piece of c lies beyond L2. */
 static inline void prefetch(const char *p, int64_t step, int64_t bytes, int rows)
 {
     for (int r = 0; r < rows; r++, p += step)
         for (int64_t i = 0; i < bytes; i += 64)
             __builtin_prefetch(p + i);
+}
+
+/* A strip of op(b) has at least one panel, whatever k. */
+static size_t strip_bytes(const GemmKernel *g)
+{
+    return (size_t)max64(g->strip, (int64_t)g->nr * K_BYTES);
 }
 
 /* One work item: a band of rows by a strip of columns. A panel of op(b) is packed just before its first use,
@@ -62,7 +72,7 @@ static void multiply_item(void *ctx, int64_t item, int thread)
     const GemmKernel *g = j->g;
     int64_t row0 = item % j->bands * j->band, row1 = min64(row0 + j->band, j->m);
     int64_t col0 = item / j->bands * j->strip, cols = min64(j->strip, j->n - col0);
-    char *panels = j->own + (size_t)thread * j->own_bytes, *tiles = panels + K_BLOCK * g->nc * g->size;
+    char *panels = j->own + (size_t)thread * j->own_bytes, *tiles = panels + strip_bytes(g);
     size_t tile_bytes = (size_t)(g->mr * g->nr) * j->real_size;
     int64_t next_panel = g->mr * j->k_padded * g->size, out_size = (int64_t)dtype_size(j->finish.out.type);
     int reads_c = j->finish.acc || j->finish.part.p;
@@ -83,7 +93,8 @@ static void multiply_item(void *ctx, int64_t item, int thread)
                     int tile_rows = (int)min64(g->mr, i1 - i);
                     const char *a = j->packed + (i * j->k_padded + k0 * g->mr) * g->size;
                     if (last && reads_c)
-                        prefetch(mat_at(j->finish.out, i, col0 + jr), out_step, tile_cols * out_size, tile_rows);
+                        prefetch(mat_at(j->finish.out, i, col0 + jr), out_step, tile_cols * out_size,
+                                 tile_rows);
                     prefetch(a + next_panel, 64, 64, PREFETCH_LINES);
                     g->tile(kn, a, b, tile, tile_rows, k0 > 0);
                     if (last)
@@ -95,13 +106,21 @@ static void multiply_item(void *ctx, int64_t item, int thread)
         g->end();
 }
 
+/* The size of the fewest equal blocks of at most `most`, a multiple of `unit`; `most` is one too. */
+static int64_t equal_block(int64_t n, int64_t most, int64_t unit)
+{
+    return max64(unit, round_up(ceil_div(n, max64(1, ceil_div(n, most))), unit));
+}
+
 /* How c is shared out. Strips as wide as the kernel likes, narrower if there are too few for the threads,
  * then also bands of rows, each of which packs its strip again. */
 static void share_out(Job *j, int threads)
 {
     const GemmKernel *g = j->g;
     int64_t want = threads > 1 ? (int64_t)threads * ITEMS_PER_THREAD : 1;
-    int64_t panels = ceil_div(j->n, g->nr), wide = max64(1, min64(g->nc / g->nr, panels / want));
+    int64_t panels = ceil_div(j->n, g->nr);
+    int64_t most = min64(STRIP_PANELS, g->strip / (max64(j->k_padded, 1) * g->nr * g->size));
+    int64_t wide = max64(1, min64(most, panels / want));
     j->strip = wide * g->nr;
     j->strips = ceil_div(j->n, j->strip);
     int64_t rows = ceil_div(j->m, g->mr);
@@ -112,7 +131,7 @@ static void share_out(Job *j, int threads)
 static void run_block(Device *d, Job *j)
 {
     share_out(j, pool_threads(d->pool));
-    pool_run(d->pool, pack_a_item, j, ceil_div(j->m, j->g->mr));
+    pool_run(d->pool, pack_a_item, j, ceil_div(j->m, PACK_PANELS * j->g->mr));
     pool_run(d->pool, multiply_item, j, j->bands * j->strips);
 }
 
@@ -133,18 +152,19 @@ void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias)
              .real_size = dtype_size(d->real)};
     Factor fa = {a.p, ta ? 1 : a.ld, ta ? a.ld : 1, a.type}, fb = {b.p, tb ? b.ld : 1, tb ? 1 : b.ld, b.type};
 
-    int64_t block_k = round_up(min64(max64(k, 1), K_BLOCK), g->group);
-    int64_t block_m = A_ELEMENTS / (block_k * g->mr) * g->mr;
-    block_m = round_up(ceil_div(m, max64(1, ceil_div(m, block_m))), g->mr);      /* blocks of equal size */
-    int parts = k > K_BLOCK && c.type != d->real;      /* sums of earlier blocks of k wait outside of c */
+    /* blocks of equal size; that of k is a function of k alone */
+    int64_t block_k = equal_block(k, K_BYTES / g->size, g->kc);
+    int64_t padded = round_up(min64(block_k, k), g->group);
+    int64_t block_m = equal_block(m, A_BYTES / (max64(padded, 1) * g->size) / g->mr * g->mr, g->mr);
+    int parts = k > block_k && c.type != d->real;      /* sums of earlier blocks of k wait outside of c */
     int64_t block_n = parts ? PART_COLS : n;
     for (int64_t i = 0; i < m; i += block_m)
         for (int64_t l = 0; l < n; l += block_n)
-            for (int64_t k0 = 0; k0 == 0 || k0 < k; k0 += K_BLOCK) {
-                int last = k0 + K_BLOCK >= k;
+            for (int64_t k0 = 0; k0 == 0 || k0 < k; k0 += block_k) {
+                int last = k0 + block_k >= k;
                 j.m = min64(block_m, m - i);
                 j.n = min64(block_n, n - l);
-                j.k = min64(K_BLOCK, k - k0);
+                j.k = min64(block_k, k - k0);
                 j.k_padded = round_up(j.k, g->group);
                 j.a = factor_at(fa, i, k0);
                 j.b = factor_at(fb, l, k0);
@@ -164,7 +184,7 @@ void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias)
 
 static size_t own_bytes(const GemmKernel *g, size_t real_size)
 {
-    return (size_t)(K_BLOCK * g->nc * g->size) + (size_t)(g->mc * g->nc) * real_size;
+    return strip_bytes(g) + (size_t)(g->mc * g->nr * STRIP_PANELS) * real_size;
 }
 
 void gemm_buffers(GemmBuffers *b, Arena *a, Dtype real, const GemmKernel *g, const GemmKernel *h, int threads)
@@ -172,6 +192,6 @@ void gemm_buffers(GemmBuffers *b, Arena *a, Dtype real, const GemmKernel *g, con
     size_t real_size = dtype_size(real), x = own_bytes(g, real_size), y = own_bytes(h, real_size);
     b->own_bytes = (size_t)round_up((int64_t)(x > y ? x : y), 4096);
     b->own = arena_take(a, b->own_bytes * (size_t)threads);
-    b->a = arena_take(a, A_ELEMENTS * (size_t)max64(g->size, h->size));
+    b->a = arena_take(a, A_BYTES);
     b->part = arena_take(a, PART_ROWS * PART_COLS * real_size);
 }

@@ -1,10 +1,9 @@
 /* gemm -- matrix products on the CPU: one blocked driver, and a table of kernels that differ in instructions
  * and in the layout of their packed panels.
  *
- *   for each block of A_ELEMENTS of op(a)                      packed by all threads, read from L2/L3
- *     for each strip of columns of op(b)       <- a work item, B packed by the thread that uses it, in its L2
- *       for each block of rows, of kc of k, of nr columns, of mr rows: the kernel, an mr x nr tile in
- * registers
+ *   for each block of op(a)                 packed by all threads, read from L3
+ *     for each strip of columns of op(b)    a work item: packed by the thread that uses it, in its L2
+ *       for each block of rows, of kc of k, of nr columns, of mr rows: the kernel, a tile in registers
  *
  * An element of c is the sum over blocks of kc, in order, of sums over k in order: its bits depend on its row
  * of op(a), its column of op(b), k and the kernel's constants, and on nothing else: not on threads, tiles, m,
@@ -35,7 +34,7 @@ typedef struct GemmKernel {
     int mr, nr;                /* tile: lanes of a panel of op(a), of op(b) */
     int group;                 /* k is padded with zeros to a multiple of it; divides kc */
     int kc;                    /* k per tile pass: a B panel of kc x nr stays in L1 */
-    int mc, nc;                /* rows of op(a), columns of op(b) worked on together: both stay in L2 */
+    int mc, strip;             /* rows of op(a), bytes of op(b) worked on together: both stay in L2 */
     int size;                  /* bytes of a packed element */
     /* Packs `lanes` <= mr (nr) lanes by kn of f into one panel; missing lanes and the padding of k are zeros.
      * */

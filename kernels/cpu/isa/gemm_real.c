@@ -93,7 +93,8 @@ INLINE void transpose(Vec v[VN])
     }
 }
 
-/* A block of VN of k, of `width` lanes that each lie along k, `bytes` apart. */
+/* A block of VN of k, of `width` lanes that each lie along k, `bytes` apart. Fetches the next panel's lanes:
+ * the hardware does not follow that many short streams. */
 INLINE void transpose_block(REAL *to, const char *from, int64_t bytes, const int width)
 {
 #pragma GCC unroll 4
@@ -103,6 +104,9 @@ INLINE void transpose_block(REAL *to, const char *from, int64_t bytes, const int
 #pragma GCC unroll 16
         for (int i = 0; i < VN; i++)
             v[i] = i < n ? vload((const REAL *)(from + (l + i) * bytes)) : vset(0);
+#pragma GCC unroll 16
+        for (int i = 0; i < n; i++)
+            __builtin_prefetch(from + (width + l + i) * bytes);
         transpose(v);
 #pragma GCC unroll 16
         for (int i = 0; i < VN; i++)
@@ -180,7 +184,7 @@ void FN(gemm_finish)(const Finish *f, void *tile, int width, int rows, int cols)
 
 const GemmKernel FN(gemm_kernel) = {
     .name = "f32", .size = sizeof(REAL),
-    .mr = MR, .nr = NR, .group = 1, .kc = KC, .mc = MR * 16, .nc = NR * 2,
+    .mr = MR, .nr = NR, .group = 1, .kc = KC, .mc = MR * 16, .strip = 256 << 10,
     .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .finish = FN(gemm_finish),
 };
 
