@@ -11,10 +11,11 @@
 /* Defaults of the configuration classes of transformers 4 and 5. */
 const HfFamily hf_families[] = {
     {"gpt2", "GPT2LMHeadModel", .gpt2 = 1},
-    {"llama", "LlamaForCausalLM"},
+    {"llama", "LlamaForCausalLM", .biases = 1},
     {"mistral", "MistralForCausalLM", .groups = 8, .window = 4096},
     {"qwen2", "Qwen2ForCausalLM", .add_qkv_bias = 1, .groups = 32, .window_switch = 1},
-    {"qwen3", "Qwen3ForCausalLM", .qk_layernorm = 1, .groups = 32, .head_dim = 128, .window_switch = 1},
+    {"qwen3", "Qwen3ForCausalLM", .qk_layernorm = 1, .groups = 32, .head_dim = 128, .window_switch = 1,
+     .biases = 1},
     {0},
 };
 
@@ -368,10 +369,10 @@ json_t *hf_write_config(const Config *c, const HfFamily *f, Dtype type, const js
             "layer_norm_epsilon", c->norm_epsilon, "resid_pdrop", c->hidden_dropout, "embd_pdrop", c->hidden_dropout,
             "attn_pdrop", c->attention_dropout);
     } else {
-        more = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:f, s:f, s:f, s:{s:s, s:f}}", "hidden_size",
+        more = json_pack("{s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:f, s:f, s:f, s:{s:s, s:f}}", "hidden_size",
             (json_int_t)c->hidden_size, "intermediate_size", (json_int_t)c->ffn_hidden_size, "num_hidden_layers",
             (json_int_t)c->num_layers, "num_attention_heads", (json_int_t)c->num_attention_heads, "num_key_value_heads",
-            (json_int_t)c->num_query_groups, "head_dim", (json_int_t)c->kv_channels, "hidden_act", act,
+            (json_int_t)c->num_query_groups, "hidden_act", act,
             "max_position_embeddings", (json_int_t)c->max_position_embeddings, "rms_norm_eps", c->norm_epsilon,
             "attention_dropout", c->attention_dropout, "rope_theta", c->rotary_base, "rope_parameters", "rope_type", "default",
             "rope_theta", c->rotary_base);
@@ -381,9 +382,9 @@ json_t *hf_write_config(const Config *c, const HfFamily *f, Dtype type, const js
             json_object_set_new(more, "use_sliding_window", json_boolean(c->window_size > 0));
             json_object_set_new(more, "max_window_layers", json_integer(c->window_size ? 0 : c->num_layers));
         }
-        if (!f->window_switch && !f->window)
-            json_object_set_new(more, "mlp_bias", json_false());
-        if (!f->add_qkv_bias)
+        if (!f->add_qkv_bias || c->kv_channels * c->num_attention_heads != c->hidden_size)     /* Qwen2's class has no such key */
+            json_object_set_new(more, "head_dim", json_integer(c->kv_channels));
+        if (f->biases)
             json_object_set_new(more, "attention_bias", json_false());
     }
     BUG_ON(!j || !more);

@@ -16,6 +16,7 @@ typedef struct {
     int add_qkv_bias, qk_layernorm;
     int64_t groups, head_dim, window;   /* what an absent key means: 0 = num_attention_heads, hidden / heads, none */
     int window_switch;                  /* use_sliding_window, max_window_layers and layer_types exist */
+    int biases;                         /* attention_bias exists */
 } HfFamily;
 
 extern const HfFamily hf_families[];    /* ends with type NULL */
