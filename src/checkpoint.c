@@ -12,7 +12,8 @@
 
 /* ---- pieces */
 
-static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix, char *flat, Dtype type, int optim)
+static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix, char *flat, Dtype type,
+                       int optim)
 {
     for (int i = 0; i < p->nparam; i++) {
         Box box[MAX_SEGMENTS];
@@ -21,9 +22,10 @@ static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix
         *list = xrealloc(*list, (size_t)(*n + boxes) * sizeof **list);
         for (int b = 0; b < boxes; b++)
             (*list)[(*n)++] = (Piece){
-                .name = xasprintf("%s%s", t->name, suffix), .type = type, .ndim = t->ndim, .shape = {t->rows, t->cols},
-                .row0 = box[b].row0, .col0 = box[b].col0, .rows = box[b].rows, .cols = box[b].cols, .ld = box[b].ld,
-                .data = flat ? flat + (size_t)box[b].at * dtype_size(type) : NULL, .optim = optim};
+                .name = xasprintf("%s%s", t->name, suffix), .type = type, .ndim = t->ndim,
+                .shape = {t->rows, t->cols}, .row0 = box[b].row0, .col0 = box[b].col0, .rows = box[b].rows,
+                .cols = box[b].cols, .ld = box[b].ld, .optim = optim,
+                .data = flat ? flat + (size_t)box[b].at * dtype_size(type) : NULL};
     }
 }
 
@@ -51,7 +53,8 @@ void pieces_close(Piece *p, int n)
 
 /* ---- is it this model's? */
 
-/* Where the stored model and this one differ, "; " between entries, cut at a length that a message can have. */
+/* Where the stored model and this one differ, "; " between entries, cut at a length that a message can
+ * have. */
 typedef struct { char text[1400]; int entries, left_out; } Diff;
 
 __attribute__((format(printf, 2, 3))) static void differs(Diff *d, const char *fmt, ...)
@@ -118,7 +121,10 @@ static const StoredTensor *stored(const Manifest *m, const Piece *p)
     return master ? master : t;
 }
 
-static int skipped(const Piece *p, int weights_only) { return weights_only && p->optim && !is_master(p->name); }
+static int skipped(const Piece *p, int weights_only)
+{
+    return weights_only && p->optim && !is_master(p->name);
+}
 
 static void compare_tensors(Diff *d, const Manifest *m, const Piece *p, int n, int weights_only)
 {
@@ -130,8 +136,8 @@ static void compare_tensors(Diff *d, const Manifest *m, const Piece *p, int n, i
         if (!t)
             differs(d, "%s is not there", p[i].name);
         else if (t->ndim != p[i].ndim || t->shape[0] != p[i].shape[0] || t->shape[1] != cols)
-            differs(d, "%s is [%" PRId64 ", %" PRId64 "] there, [%" PRId64 ", %" PRId64 "] here", p[i].name, t->shape[0],
-                    t->shape[1], p[i].shape[0], cols);
+            differs(d, "%s is [%" PRId64 ", %" PRId64 "] there, [%" PRId64 ", %" PRId64 "] here", p[i].name,
+                    t->shape[0], t->shape[1], p[i].shape[0], cols);
         else if ((t->type > F16) != (p[i].type > F16))
             differs(d, "%s is %s there, %s here", p[i].name, dtype_name(t->type), dtype_name(p[i].type));
     }
@@ -201,21 +207,22 @@ static int read_pieces(Source *s, const Piece *p, int n, int weights_only, char 
 {
     for (int i = 0; i < n; i++)
         if (!skipped(&p[i], weights_only) && p[i].rows && p[i].cols &&
-            !source_read(s, stored(&s->m, &p[i]), p[i].row0, p[i].col0, p[i].rows, p[i].cols, p[i].data, p[i].ld, p[i].type,
-                         why))
+            !source_read(s, stored(&s->m, &p[i]), p[i].row0, p[i].col0, p[i].rows, p[i].cols, p[i].data,
+                         p[i].ld, p[i].type, why))
             return 0;
     return 1;
 }
 
-json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Piece *p, int n, int weights_only,
-                        char **found_dir)
+json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Piece *p, int n,
+                        int weights_only, char **found_dir)
 {
     int count;
     char **list = agree_on_list(all, path, &count), why[WHY] = "";
     json_t *state = NULL;
     if (!count)
-        all_ok(all, 0, EXIT_CHECKPOINT, "checkpoint-missing", "%s holds no checkpoint: neither a manifest.json nor "
-               "checkpoints/iter_N with one; change: load=DIR, a checkpoint or a run directory", path);
+        all_ok(all, 0, EXIT_CHECKPOINT, "checkpoint-missing",
+               "%s holds no checkpoint: neither a manifest.json nor checkpoints/iter_N with one; "
+               "change: load=DIR, a checkpoint or a run directory", path);
     for (int i = 0; i < count && !state; i++) {
         Source s;
         Diff diff = {0};
@@ -224,8 +231,9 @@ json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Pi
             weights_only = weights_only || json_is_true(json_object_get(s.m.state, "weights_only"));
             compare_keys(&diff, cfg, s.m.state);
             compare_tensors(&diff, &s.m, p, n, weights_only);
-            all_ok(all, !diff.entries, EXIT_CHECKPOINT, "checkpoint-model", "%s holds another model: %s%s; change: set these "
-                   "keys as they were, or load another checkpoint", list[i], diff.text, diff.left_out ? "; and more" : "");
+            all_ok(all, !diff.entries, EXIT_CHECKPOINT, "checkpoint-model",
+                   "%s holds another model: %s%s; change: set these keys as they were, or load another "
+                   "checkpoint", list[i], diff.text, diff.left_out ? "; and more" : "");
             ok = read_pieces(&s, p, n, weights_only, why);
         }
         if (reduce(all, ok, OP_MIN)) {
@@ -235,9 +243,9 @@ json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Pi
         } else {
             int64_t speaker = reduce(all, ok ? INT64_MAX : all->rank, OP_MIN);
             int last = cfg->on_corrupt != ON_CORRUPT_PREVIOUS || i == count - 1;
-            all_ok(all, ok || !last, EXIT_CHECKPOINT, "checkpoint-damaged", "%s: %s; change: %s", list[i], why, count > 1 ?
-                   "on_corrupt=previous to take the one before it, or load=DIR, another checkpoint" :
-                   "load=DIR, another checkpoint");
+            all_ok(all, ok || !last, EXIT_CHECKPOINT, "checkpoint-damaged",
+                   "%s: %s; change: %sload=DIR, another checkpoint", list[i], why,
+                   count > 1 ? "on_corrupt=previous to take the one before it, or " : "");
             if (all->rank == speaker)
                 warn("%s: %s; taking the checkpoint before it", list[i], why);
         }

@@ -1,17 +1,19 @@
 /* checkpoint -- the whole state of a run on disk, readable by any layout.
  *
- * RUN/checkpoints/iter_0000100/ holds manifest.json and safetensors shards: model-RRRRR.safetensors with the weights in
- * their storage type, optim-RRRRR.safetensors with masters and moments; RRRRR is the rank that wrote. The manifest names
- * every global tensor, the boxes of it that lie in each shard, a hash of every HASH_BLOCK bytes, and the caller's state
- * (step, consumed samples, configuration ...). One manifest commits all: it is written last, ends in its own hash, and
- * only then the folder gets its name. RUN/checkpoints/latest is a hint for people; nothing here reads it.
+ * RUN/checkpoints/iter_0000100/ holds manifest.json and safetensors shards: model-RRRRR.safetensors with the
+ * weights in their storage type, optim-RRRRR.safetensors with masters and moments; RRRRR is the rank that
+ * wrote. The manifest names every global tensor, the boxes of it that lie in each shard, a hash of every
+ * HASH_BLOCK bytes, and the caller's state (step, consumed samples, configuration ...). One manifest commits
+ * all: it is written last, ends in its own hash, and only then the folder gets its name.
+ * RUN/checkpoints/latest is a hint for people; nothing here reads it.
  *
- * A save, on all ranks: iter_X.tmp; each rank writes its shards, flushes; a barrier; rank 0 writes the manifest, flushes
- * it and the folder, renames it to iter_X, flushes the parent. Only then it counts. Deleting renames to iter_X.trash
- * first. What a killed save or deletion leaves behind (*.tmp, *.trash) goes with the next save. A write or flush that
- * fails discards the whole attempt and writes it again to new files, once; a save that fails twice is a warning, and the
- * run goes on until `max_failed_saves` in a row. The same state gives the same bytes: no times, no host names inside.
- * After Pillai et al. 2014, "All File Systems Are Not Created Equal", OSDI. */
+ * A save, on all ranks: iter_X.tmp; each rank writes its shards, flushes; a barrier; rank 0 writes the
+ * manifest, flushes it and the folder, renames it to iter_X, flushes the parent. Only then it counts.
+ * Deleting renames to iter_X.trash first. What a killed save or deletion leaves behind (*.tmp, *.trash) goes
+ * with the next save. A write or flush that fails discards the whole attempt and writes it again to new
+ * files, once; a save that fails twice is a warning, and the run goes on until `max_failed_saves` in a row.
+ * The same state gives the same bytes: no times, no host names inside. After Pillai et al. 2014, "All File
+ * Systems Are Not Created Equal", OSDI. */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 #include "comm.h"
@@ -21,54 +23,57 @@
 
 /* A box of a global tensor in this rank's memory. Names are legal file names (file_name_ok). */
 typedef struct {
-    const char *name;               /* "decoder.layers.0.mlp.linear_fc1.weight", or that + ".master", ".exp_avg", ".exp_avg_sq" */
+    const char *name;               /* a parameter's, or that + ".master", ".exp_avg", ".exp_avg_sq" */
     Dtype type;
     int ndim;                       /* of the global tensor: 1 or 2 */
     int64_t shape[2];               /* global; a vector's shape[1] is not used */
     int64_t row0, col0, rows, cols; /* the box, in global indices; a vector is rows x 1 */
     void *data;                     /* local memory; element (r, c) of the box at r*ld + c */
     int64_t ld;
-    int optim;                      /* goes to the optimizer's shard; a weights-only load leaves it, masters apart */
+    int optim;                      /* in the optimizer's shard; weights_only leaves all but masters */
 } Piece;
 
-/* The pieces of all parameters that this rank holds: weights, masters where they are not the weights themselves, and
- * moments; what Params has memory for, or, while it is only counted, all that a training run has. On the heap; the Params
- * must outlive them. */
+/* The pieces of all parameters that this rank holds: weights, masters where they are not the weights
+ * themselves, and moments; what Params has memory for, or, while it is only counted, all that a training run
+ * has. On the heap; the Params must outlive them. */
 Piece *pieces_open(const Params *p, int *n);
 void pieces_close(Piece *p, int n);
 
 typedef struct Saver Saver;
 
-/* p[0..n): what this rank writes; over all ranks each element of each tensor once. Takes the snapshot's bytes from `run`
- * when cfg->async_save, and returns NULL when `run` is counting. Otherwise collective over `all`: makes the folders,
- * and locks run_dir against a second job (EXIT_CHECKPOINT; the lock goes with the process). */
+/* p[0..n): what this rank writes; over all ranks each element of each tensor once. Takes the snapshot's bytes
+ * from `run` when cfg->async_save, and returns NULL when `run` is counting. Otherwise collective over `all`:
+ * makes the folders, and locks run_dir against a second job (EXIT_CHECKPOINT; the lock goes with the
+ * process). */
 Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece *p, int n, Arena *run);
 
-/* Saves. state is copied and kept whole in the manifest; it must say everything that a resume needs and holds, as "config",
- * the text of config_write. With async_save it returns after copying the pieces to the snapshot; one save can be under
- * way, a second one waits for it with a warning. Collective. */
+/* Saves. state is copied and kept whole in the manifest; it must say everything that a resume needs and
+ * holds, as "config", the text of config_write. With async_save it returns after copying the pieces to the
+ * snapshot; one save can be under way, a second one waits for it with a warning. Collective. */
 void saver_save(Saver *s, int64_t iteration, const json_t *state);
 
 /* Moves a save under way along without waiting, and reports how it ended: call it once a step. Collective. */
 void saver_poll(Saver *s);
 
-/* Waits until nothing is under way. Returns the iteration of the newest checkpoint that this saver has committed, -1 when
- * there is none. Collective. */
+/* Waits until nothing is under way. Returns the iteration of the newest checkpoint that this saver has
+ * committed, -1 when there is none. Collective. */
 int64_t saver_wait(Saver *s);
 void saver_close(Saver *s);         /* waits first */
 
 /* 1 if path, a checkpoint or a run directory, holds a checkpoint with a manifest. Not collective. */
 int checkpoint_exists(const char *path);
 
-/* Fills the pieces by name from a checkpoint directory, or from the newest whole checkpoint of a run directory. Any
- * boxes, whatever layout wrote them; only the blocks that hold them are read, each against its hash. Types are converted,
- * rounding to nearest even. A piece NAME.master that the file lacks is read from NAME; a weight of a wider type than the
- * stored one is read from NAME.master where there is one, so that a change of params_dtype loses nothing. With
- * weights_only, and for a checkpoint that says so itself ("weights_only" in its state), moments are left as they are.
- * Returns the state (json_decref it); *found_dir, when not NULL, the directory (free it). Collective over all.
+/* Fills the pieces by name from a checkpoint directory, or from the newest whole checkpoint of a run
+ * directory. Any boxes, whatever layout wrote them; only the blocks that hold them are read, each against its
+ * hash. Types are converted, rounding to nearest even. A piece NAME.master that the file lacks is read from
+ * NAME; a weight of a wider type than the stored one is read from NAME.master where there is one, so that a
+ * change of params_dtype loses nothing. With weights_only, and for a checkpoint that says so itself
+ * ("weights_only" in its state), moments are left as they are. Returns the state (json_decref it);
+ * *found_dir, when not NULL, the directory (free it). Collective over all.
  *
- * Dies with EXIT_CHECKPOINT: no checkpoint; a file missing, foreign, cut short or damaged (named, with the tensor), unless
- * cfg->on_corrupt is `previous` and an older one loads; a model of another shape, with every key and tensor that differs. */
-json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Piece *p, int n, int weights_only,
-                        char **found_dir);
+ * Dies with EXIT_CHECKPOINT: no checkpoint; a file missing, foreign, cut short or damaged (named, with the
+ * tensor), unless cfg->on_corrupt is `previous` and an older one loads; a model of another shape, with every
+ * key and tensor that differs. */
+json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Piece *p, int n,
+                        int weights_only, char **found_dir);
 #endif

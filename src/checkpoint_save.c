@@ -1,5 +1,6 @@
-/* Saving: the protocol of checkpoint.h as three phases. Messages between ranks are only ever started by the thread that
- * trains, in saver_save, _poll and _wait, so the writer thread needs no communicator of its own. */
+/* Saving: the protocol of checkpoint.h as three phases. Messages between ranks are only ever started by the
+ * thread that trains, in saver_save, _poll and _wait, so the writer thread needs no communicator of its
+ * own. */
 #define _GNU_SOURCE
 #include "checkpoint.h"
 #include "source.h"
@@ -42,7 +43,7 @@ struct Saver {
     int64_t iteration, committed;   /* committed: newest on disk, -1 none */
     int failed;                     /* saves in a row */
     char name[32], tmp[48];
-    json_t *state, **part;          /* part[rank]: on rank 0 everybody's once written, elsewhere only its own */
+    json_t *state, **part;          /* part[rank]: its own; on rank 0, once written, everybody's */
 
     /* the job: run by the thread, or in place without async_save */
     pthread_t thread;
@@ -59,7 +60,8 @@ static void check_piece(const Piece *p)
 {
     int64_t cols = p->ndim == 2 ? p->shape[1] : 1;
     BUG_ON(!file_name_ok(p->name) || strlen(p->name) > BOX_NAME - 44);
-    BUG_ON(p->ndim < 1 || p->ndim > 2 || p->row0 < 0 || p->col0 < 0 || p->rows < 0 || p->cols < 0 || p->ld < p->cols);
+    BUG_ON(p->ndim < 1 || p->ndim > 2 || p->row0 < 0 || p->col0 < 0 || p->rows < 0 || p->cols < 0 ||
+           p->ld < p->cols);
     BUG_ON(p->row0 > p->shape[0] - p->rows || p->col0 > cols - p->cols);
 }
 
@@ -77,8 +79,8 @@ static void find_entries(Saver *s)
             continue;
         if (e)
             f = &s->piece[e->first];
-        if (f && e->first + e->count == i && !strcmp(f->name, p->name) && f->col0 == p->col0 && f->cols == p->cols &&
-            f->row0 + e->rows == p->row0) {
+        if (f && e->first + e->count == i && !strcmp(f->name, p->name) && f->col0 == p->col0 &&
+            f->cols == p->cols && f->row0 + e->rows == p->row0) {
             BUG_ON(f->type != p->type || f->optim != p->optim || f->shape[0] != p->shape[0]);
             e->count++;
             e->rows += p->rows;
@@ -208,7 +210,8 @@ static int job_write(Saver *s, char why[WHY])
     return ok;
 }
 
-/* Renames to iter_N.trash, durably, then removes: a deletion that is cut short leaves no half checkpoint under its name. */
+/* Renames to iter_N.trash, durably, then removes: a deletion that is cut short leaves no half checkpoint
+ * under its name. */
 static int trash(Saver *s, const char *name, char why[WHY])
 {
     char to[64];
@@ -258,22 +261,23 @@ static int retain(Saver *s, char why[WHY])
     return ok;
 }
 
-/* The name of a finished folder. One that is there already (the same step, saved again after a resume) is exchanged for it,
- * so that there is a whole checkpoint under the name at every moment. */
+/* The name of a finished folder. One that is there already (the same step, saved again after a resume) is
+ * exchanged for it, so that there is a whole checkpoint under the name at every moment. */
 static int publish(Saver *s, char why[WHY])
 {
     if (renameat2(s->dir, s->tmp, s->dir, s->name, RENAME_NOREPLACE) == 0)
         return file_sync_dir(s->dir, "checkpoints", why);
-    if (errno == EINVAL && faccessat(s->dir, s->name, F_OK, AT_SYMLINK_NOFOLLOW) < 0)     /* no renameat2 here */
+    if (errno == EINVAL && faccessat(s->dir, s->name, F_OK, AT_SYMLINK_NOFOLLOW) < 0) /* no renameat2 here */
         return renameat(s->dir, s->tmp, s->dir, s->name) < 0
-            ? file_errno(why, "cannot rename %s to %s", s->tmp, s->name) : file_sync_dir(s->dir, "checkpoints", why);
+                   ? file_errno(why, "cannot rename %s to %s", s->tmp, s->name)
+                   : file_sync_dir(s->dir, "checkpoints", why);
     if (errno != EEXIST || renameat2(s->dir, s->tmp, s->dir, s->name, RENAME_EXCHANGE) < 0)
         return file_errno(why, "cannot rename %s to %s", s->tmp, s->name);
     return file_sync_dir(s->dir, "checkpoints", why) && trash(s, s->tmp, why);
 }
 
-/* Rank 0: the manifest, the name, the hint, and the deletions. Failures of the last two are only warnings: the checkpoint
- * is there. */
+/* Rank 0: the manifest, the name, the hint, and the deletions. Failures of the last two are only warnings:
+ * the checkpoint is there. */
 static int job_commit(Saver *s, char why[WHY])
 {
     int64_t bytes;
@@ -396,7 +400,7 @@ static void attempt(Saver *s)
     s->part[s->all->rank] = part_new();
     s->ok = ok;
     s->phase = WRITING;
-    /* the others wait for the folder here; where it could not be made nobody writes, and advance() hears of it */
+    /* the others wait for the folder here; where it could not be made, nobody writes and advance() is told */
     if (reduce_min(s, ok))
         job_start(s, job_write);
 }
@@ -433,7 +437,8 @@ static void end_save(Saver *s)
     s->phase = IDLE;
 }
 
-/* An attempt has failed on rank `speaker`: the first time it is written again from memory, the second time it is given up. */
+/* An attempt has failed on rank `speaker`: the first time it is written again from memory, the second time it
+ * is given up. */
 static void fail(Saver *s, int64_t speaker)
 {
     char why[WHY] = "";
@@ -442,9 +447,10 @@ static void fail(Saver *s, int64_t speaker)
     if (s->all->rank == 0)
         clean(s);
     if (s->all->rank == speaker)
-        warn("saving iteration %" PRId64 " failed: %s; this rank's part needs %" PRId64 " bytes, %lld are free%s",
-             s->iteration, s->why, s->bytes, room, s->attempt ? "; older checkpoints stay, the run goes on"
-                                                              : "; writing it again");
+        warn("saving iteration %" PRId64 " failed: %s; this rank's part needs %" PRId64
+             " bytes, %lld are free%s",
+             s->iteration, s->why, s->bytes, room,
+             s->attempt ? "; older checkpoints stay, the run goes on" : "; writing it again");
     memcpy(why, s->why, WHY);
     if (s->attempt++ == 0) {
         attempt(s);
@@ -452,8 +458,9 @@ static void fail(Saver *s, int64_t speaker)
     }
     s->failed++;
     all_ok(s->all, s->all->rank != speaker || s->failed < s->cfg->max_failed_saves, EXIT_RESOURCE, "save",
-           "%d saves in a row have failed, the last: %s; this rank's part of a checkpoint needs %" PRId64 " bytes, %lld are "
-           "free; change: free space under %s, or save elsewhere", s->failed, why, s->bytes, room, s->run_dir);
+           "%d saves in a row have failed, the last: %s; this rank's part of a checkpoint needs %" PRId64
+           " bytes, %lld are free; change: free space under %s, or save elsewhere",
+           s->failed, why, s->bytes, room, s->run_dir);
     end_save(s);
 }
 
@@ -495,8 +502,9 @@ void saver_save(Saver *s, int64_t iteration, const json_t *state)
 {
     saver_poll(s);
     if (s->phase != IDLE && s->all->rank == 0)
-        warn("iteration %" PRId64 " waits for the checkpoint of iteration %" PRId64 ", which is still being written; a longer "
-             "save_interval or a faster disk would avoid it", iteration, s->iteration);
+        warn("iteration %" PRId64 " waits for the checkpoint of iteration %" PRId64
+             ", which is still being written; a longer save_interval or a faster disk would avoid it",
+             iteration, s->iteration);
     saver_wait(s);
     s->iteration = iteration;
     s->state = json_deep_copy(state);
@@ -542,8 +550,9 @@ static void open_thread(Saver *s)
     int e = pthread_create(&s->thread, NULL, worker, s);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (e)
-        die(EXIT_RESOURCE, "thread", "cannot start the thread that writes checkpoints: %s; change: async_save=false, or a "
-            "higher limit of processes", strerror(e));
+        die(EXIT_RESOURCE, "thread",
+            "cannot start the thread that writes checkpoints: %s; change: async_save=false, or a higher "
+            "limit of processes", strerror(e));
 }
 
 Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece *p, int n, Arena *run)
@@ -556,13 +565,15 @@ Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece
         return NULL;
     Saver *s = xcalloc(1, sizeof *s);
     char why[WHY];
-    *s = (Saver){.cfg = cfg, .all = all, .run_dir = xstrdup(run_dir), .piece = p, .n = n, .snapshot = snapshot, .lock = -1,
-                 .dir = -1, .committed = -1, .mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+    *s = (Saver){.cfg = cfg, .all = all, .run_dir = xstrdup(run_dir), .piece = p, .n = n,
+                 .snapshot = snapshot, .lock = -1, .dir = -1, .committed = -1,
+                 .mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
     char *folder = xasprintf("%s/checkpoints", run_dir);
     int ok = all->rank != 0 || file_make_dirs(folder, why);
     all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: save=DIR, a folder that can be written", why);
     ok = all->rank != 0 || lock_run(s, why);
-    all_ok(all, ok, EXIT_CHECKPOINT, "save", "%s; change: wait for the other job, or save=DIR, another folder", why);
+    all_ok(all, ok, EXIT_CHECKPOINT, "save",
+           "%s; change: wait for the other job, or save=DIR, another folder", why);
     ok = (s->dir = file_open_dir(AT_FDCWD, folder, 0, why)) >= 0;
     all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: save=DIR, a folder that every rank can write", why);
     free(folder);

@@ -25,7 +25,8 @@ static uint16_t narrow(double d, int ebits, int mbits)
     if (e == 0)             /* below every number of the narrow types */
         return (uint16_t)sign;
     e += (top >> 1) - 1023;
-    uint64_t r = e > 0 ? ((uint64_t)e << mbits) + round_shift(m, 52 - mbits)   /* a carry moves the exponent up */
+    /* a carry out of the fraction moves the exponent up */
+    uint64_t r = e > 0 ? ((uint64_t)e << mbits) + round_shift(m, 52 - mbits)
                        : round_shift(m | 1ull << 52, 52 - mbits + 1 - e);
     uint64_t inf = (uint64_t)top << mbits;
     return (uint16_t)(sign | (r < inf ? r : inf));

@@ -1,6 +1,6 @@
-/* train export -- makes a Hugging Face directory of a checkpoint, one tensor at a time: config.json, generation_config.json,
- * model.safetensors, or numbered files with an index when there is more than --shard-bytes of weights. The directory is
- * written beside its place and renamed when it is whole. */
+/* train export -- makes a Hugging Face directory of a checkpoint, one tensor at a time: config.json,
+ * generation_config.json, model.safetensors, or numbered files with an index when there is more than
+ * --shard-bytes of weights. The directory is written beside its place and renamed when it is whole. */
 #define _GNU_SOURCE
 #include "args.h"
 #include "commands.h"
@@ -49,8 +49,10 @@ static int plan(const Source *s, const Params *p, const HfFamily *family, double
         const StoredTensor *from = manifest_find(&s->m, t->name);
         HfTensor out[MAX_SEGMENTS];
         int k = hf_names(family, t, out);
-        if (!from || from->type > F16 || from->ndim != t->ndim || from->shape[0] != t->rows || from->shape[1] != t->cols)
-            REFUSE("%s: tensor %s is not there in the shape that its configuration says; change: give another checkpoint",
+        if (!from || from->type > F16 || from->ndim != t->ndim || from->shape[0] != t->rows ||
+            from->shape[1] != t->cols)
+            REFUSE("%s: tensor %s is not there in the shape that its configuration says; change: give "
+                   "another checkpoint",
                    s->dir, t->name);
         for (int j = 0; j < k; j++) {
             int64_t bytes = out[j].rows * t->cols * (int64_t)dtype_size(from->type);
@@ -80,7 +82,8 @@ static void write_shard(Source *s, int dir, const char *name, const Item *item, 
     char why[WHY];
     for (int i = 0; i < n; i++) {
         int turn = item[i].hf.transposed;
-        t[i] = (StTensor){.name = item[i].hf.name, .type = (int)item[i].from->type, .ndim = item[i].param->ndim};
+        t[i] = (StTensor){.name = item[i].hf.name, .type = (int)item[i].from->type};
+        t[i].ndim = item[i].param->ndim;
         t[i].shape[turn] = item[i].hf.rows;
         t[i].shape[!turn] = item[i].param->cols;
     }
@@ -144,11 +147,12 @@ static void write_index(int dir, const Item *item, int n, int shards)
         json_object_set_new(map, item[i].hf.name, json_string(name));
         total += item[i].bytes;
     }
-    write_json(dir, "model.safetensors.index.json", json_pack("{s:{s:I}, s:o}", "metadata", "total_size", total, "weight_map",
-                                                              map));
+    write_json(dir, "model.safetensors.index.json",
+               json_pack("{s:{s:I}, s:o}", "metadata", "total_size", total, "weight_map", map));
 }
 
-/* Special tokens: those of the directory that the checkpoint came from; else the byte tokenizer's end of document. */
+/* Special tokens: those of the directory that the checkpoint came from; else the byte tokenizer's end of
+ * document. */
 static json_t *special_tokens(const json_t *state, const Config *cfg)
 {
     json_t *origin = json_object_get(state, "huggingface");
@@ -161,7 +165,8 @@ static json_t *special_tokens(const json_t *state, const Config *cfg)
 
 static void write_configs(int dir, const Config *cfg, const HfFamily *family, Dtype type, const json_t *state)
 {
-    json_t *tokens = special_tokens(state, cfg), *generation = json_pack("{s:b}", "_from_model_config", 1), *v;
+    json_t *tokens = special_tokens(state, cfg), *v;
+    json_t *generation = json_pack("{s:b}", "_from_model_config", 1);
     const char *key;
     write_json(dir, "config.json", hf_write_config(cfg, family, type, tokens));
     json_object_foreach(tokens, key, v)
@@ -176,7 +181,8 @@ static int open_output(const char *out, const char *tmp)
 {
     char why[WHY];
     if (rmdir(out) < 0 && errno != ENOENT)
-        die(EXIT_CONFIG, "export", "%s is there already: %s; change: -o another folder, or remove it", out, strerror(errno));
+        die(EXIT_CONFIG, "export", "%s is there already: %s; change: -o another folder, or remove it", out,
+            strerror(errno));
     if (!file_remove_dir(AT_FDCWD, tmp, why) || !file_make_dirs(tmp, why))
         DISK(why);
     int dir = file_open_dir(AT_FDCWD, tmp, 1, why);
@@ -207,7 +213,8 @@ int command_export(int argc, char **argv)
         REFUSE("%s: its state holds no configuration; change: give another checkpoint", s.dir);
     const HfFamily *family = hf_family(cfg, hint, why);
     if (!family)
-        REFUSE("%s: %s; change: train a model of one of the families gpt2, llama, mistral, qwen2, qwen3", s.dir, why);
+        REFUSE("%s: %s; change: train a model of one of the families gpt2, llama, mistral, qwen2, qwen3",
+               s.dir, why);
 
     hf_params(&params, &grid, cfg);
     Item *item = xcalloc((size_t)params.nparam * MAX_SEGMENTS, sizeof *item);
@@ -231,7 +238,8 @@ int command_export(int argc, char **argv)
         file_errno(why, "cannot rename %s to %s", tmp, out);
         DISK(why);
     }
-    printf("%s: %s, %" PRId64 " parameters in %d files, from %s\n", out, family->type, params_count(cfg), shards, s.dir);
+    printf("%s: %s, %" PRId64 " parameters in %d files, from %s\n", out, family->type, params_count(cfg),
+           shards, s.dir);
     close(dir);
     free(tmp);
     free(item);

@@ -63,7 +63,8 @@ int file_open(int dir, const char *name, int nofollow, int64_t *size, char why[W
 int file_create(int dir, const char *name, int exclusive, char why[WHY])
 {
     int fd;
-    AGAIN(fd, openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | (exclusive ? O_EXCL | O_NOFOLLOW : O_TRUNC), 0640));
+    AGAIN(fd, openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | (exclusive ? O_EXCL | O_NOFOLLOW : O_TRUNC),
+                     0640));
     if (fd < 0)
         file_errno(why, "cannot create %s", name);
     return fd;

@@ -21,10 +21,16 @@ const HfFamily hf_families[] = {
 
 /* Names of the same function; the first one is what we write. */
 static const struct { int activation; const char *name; int gated; } activations[] = {
-    {ACTIVATION_GELU_TANH, "gelu_new", 0}, {ACTIVATION_GELU_TANH, "gelu_pytorch_tanh", 0},
-    {ACTIVATION_GELU_TANH, "gelu_python_tanh", 0}, {ACTIVATION_GELU, "gelu", 0}, {ACTIVATION_GELU, "gelu_python", 0},
-    {ACTIVATION_RELU, "relu", 0}, {ACTIVATION_SQUARED_RELU, "relu2", 0},
-    {ACTIVATION_SWIGLU, "silu", 1}, {ACTIVATION_SWIGLU, "swish", 1}, {ACTIVATION_GEGLU, "gelu", 1},
+    {ACTIVATION_GELU_TANH, "gelu_new", 0},
+    {ACTIVATION_GELU_TANH, "gelu_pytorch_tanh", 0},
+    {ACTIVATION_GELU_TANH, "gelu_python_tanh", 0},
+    {ACTIVATION_GELU, "gelu", 0},
+    {ACTIVATION_GELU, "gelu_python", 0},
+    {ACTIVATION_RELU, "relu", 0},
+    {ACTIVATION_SQUARED_RELU, "relu2", 0},
+    {ACTIVATION_SWIGLU, "silu", 1},
+    {ACTIVATION_SWIGLU, "swish", 1},
+    {ACTIVATION_GEGLU, "gelu", 1},
     {ACTIVATION_GEGLU, "gelu_python", 1},
 };
 #define ACTIVATIONS (sizeof activations / sizeof *activations)
@@ -72,7 +78,8 @@ static int fits(const HfFamily *f, const Config *c, char why[WHY])
         because(why, "rotary_percent");
     if (c->window_size && !f->window && !f->window_switch)
         because(why, "window_size");
-    /* transformers' own check: a Llama's width is a multiple of its heads; Mistral is the same function without it */
+    /* transformers' own check: a Llama's width is a multiple of its heads; Mistral is the same function
+     * without it */
     if (!strcmp(f->type, "llama") && c->hidden_size % c->num_attention_heads)
         because(why, "hidden_size");
     return !why[0];
@@ -92,7 +99,8 @@ const HfFamily *hf_family(const Config *cfg, const char *hint, char why[WHY])
             snprintf(name, sizeof name, "%s", f->type);
         }
     }
-    file_why(why, "no Hugging Face family has this model's settings; the nearest, %s, differs in %.300s", name, best);
+    file_why(why, "no Hugging Face family has this model's settings; the nearest, %s, differs in %.300s",
+             name, best);
     return NULL;
 }
 
@@ -210,7 +218,8 @@ static void refuse(const In *in, const HfFamily *f)
         because(in->why, "partial_rotary_factor %g", real(in, "partial_rotary_factor", 1));
 }
 
-/* The base of the angles, from rope_parameters, rope_scaling or rope_theta; every kind but the plain one is refused. */
+/* The base of the angles, from rope_parameters, rope_scaling or rope_theta; every kind but the plain one is
+ * refused. */
 static double rotary_base(const In *in)
 {
     double base = real(in, "rope_theta", 10000);
@@ -258,16 +267,20 @@ static int64_t window(const In *in, const HfFamily *f, int64_t layers)
                 because(in->why, "layer_types has %.40s", type ? type : "an entry that is not a text");
         }
         if (json_array_size(types) != (size_t)layers)
-            because(in->why, "layer_types has %zu entries for %" PRId64 " layers", json_array_size(types), layers);
+            because(in->why, "layer_types has %zu entries for %" PRId64 " layers", json_array_size(types),
+                    layers);
     }
     if (size && slide && full)
-        because(in->why, "sliding_window in %" PRId64 " of %" PRId64 " layers (layer_types, max_window_layers)", slide, layers);
+        because(in->why,
+                "sliding_window in %" PRId64 " of %" PRId64 " layers (layer_types, max_window_layers)", slide,
+                layers);
     return slide ? size : 0;
 }
 
 static const char *params_dtype(const In *in)
 {
-    static const char *const names[][2] = {{"float64", "fp64"}, {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};
+    static const char *const names[][2] = {
+        {"float64", "fp64"}, {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};
     const char *type = text(in, "dtype", text(in, "torch_dtype", "float32"));
     for (int i = 0; i < 4; i++)
         if (!strcmp(type + 6 * !strncmp(type, "torch.", 6), names[i][0]))
@@ -281,7 +294,8 @@ static const char *activation(const In *in, const HfFamily *f)
     static const char *const ours[] = {[ACTIVATION_GELU] = "gelu", [ACTIVATION_GELU_TANH] = "gelu_tanh",
         [ACTIVATION_SWIGLU] = "swiglu", [ACTIVATION_GEGLU] = "geglu", [ACTIVATION_RELU] = "relu",
         [ACTIVATION_SQUARED_RELU] = "squared_relu"};
-    const char *key = f->gpt2 ? "activation_function" : "hidden_act", *name = text(in, key, f->gpt2 ? "gelu_new" : "silu");
+    const char *key = f->gpt2 ? "activation_function" : "hidden_act",
+               *name = text(in, key, f->gpt2 ? "gelu_new" : "silu");
     for (size_t i = 0; i < ACTIVATIONS; i++)
         if (activations[i].gated != f->gpt2 && !strcmp(activations[i].name, name))
             return ours[activations[i].activation];
@@ -298,7 +312,8 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
     while (f->type && (!type || strcmp(f->type, type)))
         f++;
     if (!f->type) {
-        file_why(why, "model_type %.60s (this build knows gpt2, llama, mistral, qwen2 and qwen3)", type ? type : "is missing");
+        file_why(why, "model_type %.60s (this build knows gpt2, llama, mistral, qwen2 and qwen3)",
+                 type ? type : "is missing");
         return NULL;
     }
     *family = f;
@@ -329,10 +344,11 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
         "  activation: %s\n  add_bias_linear: %s\n  add_qkv_bias: %s\n  qk_layernorm: %s\n"
         "  untie_embeddings_and_output_weights: %s\n  hidden_dropout: %.17g\n  attention_dropout: %.17g\n"
         "  init_method_std: %.17g\n  window_size: %" PRId64 "\nprecision:\n  params_dtype: %s\n",
-        layers, hidden, whole(&in, g ? "n_inner" : "intermediate_size", g ? 4 * hidden : -1, 1), heads, groups, dim,
-        positions, positions, whole(&in, "vocab_size", -1, 1), g ? "learned_absolute" : "rope", g ? 10000 : rotary_base(&in),
-        g ? "LayerNorm" : "RMSNorm", real(&in, g ? "layer_norm_epsilon" : "rms_norm_eps", g ? 1e-5 : 1e-6),
-        activation(&in, f), g ? "true" : "false", f->add_qkv_bias ? "true" : "false", f->qk_layernorm ? "true" : "false",
+        layers, hidden, whole(&in, g ? "n_inner" : "intermediate_size", g ? 4 * hidden : -1, 1), heads,
+        groups, dim, positions, positions, whole(&in, "vocab_size", -1, 1), g ? "learned_absolute" : "rope",
+        g ? 10000 : rotary_base(&in), g ? "LayerNorm" : "RMSNorm",
+        real(&in, g ? "layer_norm_epsilon" : "rms_norm_eps", g ? 1e-5 : 1e-6), activation(&in, f),
+        g ? "true" : "false", f->add_qkv_bias ? "true" : "false", f->qk_layernorm ? "true" : "false",
         flag(&in, "tie_word_embeddings", g) ? "false" : "true", g ? real(&in, "resid_pdrop", 0.1) : 0.0,
         real(&in, g ? "attn_pdrop" : "attention_dropout", g ? 0.1 : 0), real(&in, "initializer_range", 0.02),
         g ? 0 : window(&in, f, layers), params_dtype(&in));
@@ -348,12 +364,15 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
 
 json_t *hf_write_config(const Config *c, const HfFamily *f, Dtype type, const json_t *tokens)
 {
-    static const char *const dtype[] = {[F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
+    static const char *const dtype[] = {
+        [F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
     static const char *const ids[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
-    json_t *j = json_pack("{s:[s], s:s, s:s, s:s, s:I, s:b, s:f, s:b}", "architectures", f->architecture, "model_type",
-        f->type, "dtype", dtype[type], "torch_dtype", dtype[type], "vocab_size", (json_int_t)c->vocab_size,
-        "tie_word_embeddings", !c->untie_embeddings_and_output_weights, "initializer_range", c->init_method_std,
-        "use_cache", 1), *more;
+    json_t *j = json_pack("{s:[s], s:s, s:s, s:s, s:I, s:b, s:f, s:b}", "architectures", f->architecture,
+                          "model_type", f->type, "dtype", dtype[type], "torch_dtype", dtype[type],
+                          "vocab_size", (json_int_t)c->vocab_size, "tie_word_embeddings",
+                          !c->untie_embeddings_and_output_weights, "initializer_range", c->init_method_std,
+                          "use_cache", 1);
+    json_t *more;
     const char *act = NULL;
     for (size_t i = 0; i < ACTIVATIONS && !act; i++)
         if (activations[i].activation == c->activation && activations[i].gated != f->gpt2)
@@ -364,25 +383,29 @@ json_t *hf_write_config(const Config *c, const HfFamily *f, Dtype type, const js
     }
     if (f->gpt2) {
         more = json_pack("{s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:f}", "n_positions",
-            (json_int_t)c->max_position_embeddings, "n_embd", (json_int_t)c->hidden_size, "n_layer", (json_int_t)c->num_layers,
-            "n_head", (json_int_t)c->num_attention_heads, "n_inner", (json_int_t)c->ffn_hidden_size, "activation_function", act,
-            "layer_norm_epsilon", c->norm_epsilon, "resid_pdrop", c->hidden_dropout, "embd_pdrop", c->hidden_dropout,
-            "attn_pdrop", c->attention_dropout);
+                         (json_int_t)c->max_position_embeddings, "n_embd", (json_int_t)c->hidden_size,
+                         "n_layer", (json_int_t)c->num_layers, "n_head", (json_int_t)c->num_attention_heads,
+                         "n_inner", (json_int_t)c->ffn_hidden_size, "activation_function", act,
+                         "layer_norm_epsilon", c->norm_epsilon, "resid_pdrop", c->hidden_dropout,
+                         "embd_pdrop", c->hidden_dropout, "attn_pdrop", c->attention_dropout);
     } else {
         more = json_pack("{s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:f, s:f, s:f, s:{s:s, s:f}}", "hidden_size",
-            (json_int_t)c->hidden_size, "intermediate_size", (json_int_t)c->ffn_hidden_size, "num_hidden_layers",
-            (json_int_t)c->num_layers, "num_attention_heads", (json_int_t)c->num_attention_heads, "num_key_value_heads",
-            (json_int_t)c->num_query_groups, "hidden_act", act,
-            "max_position_embeddings", (json_int_t)c->max_position_embeddings, "rms_norm_eps", c->norm_epsilon,
-            "attention_dropout", c->attention_dropout, "rope_theta", c->rotary_base, "rope_parameters", "rope_type", "default",
-            "rope_theta", c->rotary_base);
+                         (json_int_t)c->hidden_size, "intermediate_size", (json_int_t)c->ffn_hidden_size,
+                         "num_hidden_layers", (json_int_t)c->num_layers, "num_attention_heads",
+                         (json_int_t)c->num_attention_heads, "num_key_value_heads",
+                         (json_int_t)c->num_query_groups, "hidden_act", act, "max_position_embeddings",
+                         (json_int_t)c->max_position_embeddings, "rms_norm_eps", c->norm_epsilon,
+                         "attention_dropout", c->attention_dropout, "rope_theta", c->rotary_base,
+                         "rope_parameters", "rope_type", "default", "rope_theta", c->rotary_base);
         if (f->window || f->window_switch)
-            json_object_set_new(more, "sliding_window", c->window_size ? json_integer(c->window_size) : json_null());
+            json_object_set_new(more, "sliding_window",
+                                c->window_size ? json_integer(c->window_size) : json_null());
         if (f->window_switch) {
             json_object_set_new(more, "use_sliding_window", json_boolean(c->window_size > 0));
             json_object_set_new(more, "max_window_layers", json_integer(c->window_size ? 0 : c->num_layers));
         }
-        if (!f->add_qkv_bias || c->kv_channels * c->num_attention_heads != c->hidden_size)     /* Qwen2's class has no such key */
+        /* Qwen2's class has no such key, but its code obeys one that is there */
+        if (!f->add_qkv_bias || c->kv_channels * c->num_attention_heads != c->hidden_size)
             json_object_set_new(more, "head_dim", json_integer(c->kv_channels));
         if (f->biases)
             json_object_set_new(more, "attention_bias", json_false());

@@ -1,6 +1,8 @@
-/* train import -- makes a checkpoint of a Hugging Face directory: iteration 0, weights only, every tensor in its own type.
+/* train import -- makes a checkpoint of a Hugging Face directory: iteration 0, weights only, every tensor in
+ * its own type.
  *
- * The files are mapped and the saver reads from the mapping, so that nothing but GPT-2's transposed matrices takes memory. */
+ * The files are mapped and the saver reads from the mapping, so that nothing but GPT-2's transposed matrices
+ * takes memory. */
 #define _GNU_SOURCE
 #include "args.h"
 #include "checkpoint.h"
@@ -58,12 +60,15 @@ static void open_file(HfDir *d, const char *name)
         REFUSE("%s: %s; change: fetch the file again", d->path, why);
     f->map = mmap(NULL, (size_t)f->st.size, PROT_READ, MAP_PRIVATE, f->st.fd, 0);
     if (f->map == MAP_FAILED)
-        die(EXIT_RESOURCE, "memory", "cannot map %s/%s: %s; change: free memory on this machine", d->path, name,
-            strerror(errno));
+        die(EXIT_RESOURCE, "memory", "cannot map %s/%s: %s; change: free memory on this machine", d->path,
+            name, strerror(errno));
     madvise(f->map, (size_t)f->st.size, MADV_SEQUENTIAL);
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(((const Found *)a)->name, ((const Found *)b)->name); }
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const Found *)a)->name, ((const Found *)b)->name);
+}
 
 static Found *find(const HfDir *d, const char *name)
 {
@@ -85,14 +90,17 @@ static void open_tensors(HfDir *d)
         json_object_foreach(map, name, v) {
             const char *file = json_string_value(v);
             if (!file || !file_name_ok(file))
-                REFUSE("%s: " INDEX ": the file of %.100s is not a plain name; change: fetch the file again", d->path, name);
-            if (json_object_set_new(seen, file, json_integer(d->nfile)) == 0 && (int)json_object_size(seen) > d->nfile)
+                REFUSE("%s: " INDEX ": the file of %.100s is not a plain name; change: fetch the file again",
+                       d->path, name);
+            if (json_object_set_new(seen, file, json_integer(d->nfile)) == 0 &&
+                (int)json_object_size(seen) > d->nfile)
                 open_file(d, file);
         }
     } else if (faccessat(d->dir, SINGLE, F_OK, 0) == 0) {
         open_file(d, SINGLE);
     } else {
-        REFUSE("%s holds neither " SINGLE " nor " INDEX "; change: convert the weights to safetensors (save_pretrained does)",
+        REFUSE("%s holds neither " SINGLE " nor " INDEX
+               "; change: convert the weights to safetensors (save_pretrained does)",
                d->path);
     }
     for (int i = 0; i < d->nfile; i++) {
@@ -107,38 +115,44 @@ static void open_tensors(HfDir *d)
         qsort(d->found, (size_t)d->n, sizeof *d->found, by_name);
     for (int i = 1; i < d->n; i++)
         if (!strcmp(d->found[i - 1].name, d->found[i].name))
-            REFUSE("%s: tensor %.100s is in two files; change: remove one of them", d->path, d->found[i].name);
-    json_object_foreach(map, name, v)
+            REFUSE("%s: tensor %.100s is in two files; change: remove one of them", d->path,
+                   d->found[i].name);
+    json_object_foreach(map, name, v) {
         if (!find(d, name))
-            REFUSE("%s: tensor %.100s is not in %.100s, where " INDEX " says; change: fetch that file again", d->path, name,
-                   json_string_value(v));
+            REFUSE("%s: tensor %.100s is not in %.100s, where " INDEX " says; change: fetch that file again",
+                   d->path, name, json_string_value(v));
+    }
     json_decref(seen);
     json_decref(index);
 }
 
-/* A tensor by its full name, or without the first word: models saved without their head have no "model." in front. */
+/* A tensor by its full name, or without the first word: models saved without their head have no "model." in
+ * front. */
 static Found *find_either(const HfDir *d, const char *name)
 {
     Found *f = find(d, name);
     return f || !strchr(name, '.') ? f : find(d, strchr(name, '.') + 1);
 }
 
-/* Why one parameter cannot be read as the Hugging Face tensors of `out`; 1 when it can, and found[] is filled. */
+/* Why one parameter cannot be read as the Hugging Face tensors of `out`; 1 when it can, and found[] is
+ * filled. */
 static int match(const HfDir *d, const Param *t, const HfTensor *out, int n, Found *found[], char why[WHY])
 {
     for (int i = 0; i < n; i++) {
-        int64_t rows = out[i].transposed ? t->cols : out[i].rows, cols = out[i].transposed ? out[i].rows : t->cols;
+        int64_t rows = out[i].transposed ? t->cols : out[i].rows,
+                cols = out[i].transposed ? out[i].rows : t->cols;
         Found *f = found[i] = find_either(d, out[i].name);
         if (!f)
             return file_why(why, "tensor %s is missing", out[i].name);
         if (f->t->type < 0 || f->t->type > F16)
-            return file_why(why, "tensor %s has type %s, not F64, F32, BF16 or F16", out[i].name, f->t->dtype);
+            return file_why(why, "tensor %s has type %s, not F64, F32, BF16 or F16", out[i].name,
+                            f->t->dtype);
         if (f->t->type != found[0]->t->type)
             return file_why(why, "tensors %s and %s have different types", out[0].name, out[i].name);
         if (f->t->ndim != t->ndim || f->t->shape[0] != rows || (t->ndim == 2 && f->t->shape[1] != cols))
             return file_why(why, "tensor %s is [%lld, %lld], config.json makes it [%lld, %lld]", out[i].name,
-                            (long long)f->t->shape[0], (long long)(f->t->ndim > 1 ? f->t->shape[1] : 1), (long long)rows,
-                            (long long)cols);
+                            (long long)f->t->shape[0], (long long)(f->t->ndim > 1 ? f->t->shape[1] : 1),
+                            (long long)rows, (long long)cols);
         f->used = 1;
     }
     return 1;
@@ -156,7 +170,8 @@ static int ignored(const char *name)
     return 0;
 }
 
-/* What no parameter has asked for must be known to mean nothing; a tied lm_head must be the embedding's bytes. */
+/* What no parameter has asked for must be known to mean nothing; a tied lm_head must be the embedding's
+ * bytes. */
 static void check_rest(const HfDir *d, const Config *cfg, const Found *embedding)
 {
     for (int i = 0; i < d->n; i++) {
@@ -165,11 +180,14 @@ static void check_rest(const HfDir *d, const Config *cfg, const Found *embedding
             continue;
         if (!cfg->untie_embeddings_and_output_weights && !strcmp(f->name, "lm_head.weight")) {
             if (f->t->bytes != embedding->t->bytes || memcmp(f->data, embedding->data, (size_t)f->t->bytes))
-                REFUSE("%s: lm_head.weight is not the embedding's, but tie_word_embeddings is true; change: set "
-                       "tie_word_embeddings to false in its config.json", d->path);
+                REFUSE(
+                    "%s: lm_head.weight is not the embedding's, but tie_word_embeddings is true; change: set "
+                    "tie_word_embeddings to false in its config.json",
+                    d->path);
             continue;
         }
-        REFUSE("%s: tensor %.120s has no place in this model; change: import another directory, or export this one without it",
+        REFUSE("%s: tensor %.120s has no place in this model; change: import another directory, or export "
+               "this one without it",
                d->path, f->name);
     }
 }
@@ -200,9 +218,9 @@ static Piece *make_pieces(const HfDir *d, const Params *p, const HfFamily *famil
                 hf_transpose(turned, data, st->shape[0], st->shape[1], dtype_size((Dtype)st->type));
                 data = (*kept)[nkept++] = turned;
             }
-            list[(*n)++] = (Piece){.name = t->name, .type = (Dtype)st->type, .ndim = t->ndim, .shape = {t->rows, t->cols},
-                                   .row0 = out[s].row0, .rows = out[s].rows, .cols = t->cols, .data = (char *)data,
-                                   .ld = t->cols};
+            list[(*n)++] = (Piece){.name = t->name, .type = (Dtype)st->type, .ndim = t->ndim,
+                                   .shape = {t->rows, t->cols}, .row0 = out[s].row0, .rows = out[s].rows,
+                                   .cols = t->cols, .data = (char *)data, .ld = t->cols};
         }
     }
     check_rest(d, p->cfg, embedding);
@@ -223,8 +241,9 @@ static json_t *make_state(const Config *cfg, const HfFamily *family, const json_
     for (int i = 0; i < 3; i++)
         if (json_object_get(hf, ids[i]))
             json_object_set(origin, ids[i], json_object_get(hf, ids[i]));
-    json_t *state = json_pack("{s:i, s:i, s:b, s:o, s:s, s:s}", "iteration", 0, "consumed_samples", 0, "weights_only", 1,
-                              "huggingface", origin, "config", text, "build", config_build_id());
+    json_t *state =
+        json_pack("{s:i, s:i, s:b, s:o, s:s, s:s}", "iteration", 0, "consumed_samples", 0, "weights_only", 1,
+                  "huggingface", origin, "config", text, "build", config_build_id());
     BUG_ON(!state);
     free(text);
     return state;
@@ -252,7 +271,8 @@ int command_import(int argc, char **argv)
         REFUSE("%s: %s; change: give a Hugging Face directory with its config.json", d.path, why);
     const Config *cfg = hf_read_config(hf, &family, why);
     if (!cfg)
-        REFUSE("%s: config.json: the model cannot express %s; change: another model, or these settings", d.path, why);
+        REFUSE("%s: config.json: the model cannot express %s; change: another model, or these settings",
+               d.path, why);
     open_tensors(&d);
     hf_params(&params, &grid, cfg);
     int n;
@@ -268,8 +288,8 @@ int command_import(int argc, char **argv)
     saver_save(s, 0, state);
     saver_close(s);
     arena_close(&arena);
-    printf("%s: %s, %lld parameters in %d tensors, from %s\n", out, family->type, (long long)params_count(cfg), params.nparam,
-           d.path);
+    printf("%s: %s, %lld parameters in %d tensors, from %s\n", out, family->type,
+           (long long)params_count(cfg), params.nparam, d.path);
 
     for (char **k = kept; *k; k++)
         free(*k);

@@ -1,5 +1,6 @@
-/* train inspect -- what a corpus, checkpoint, run directory, safetensors file or Hugging Face directory holds, and whether
- * it is whole: every byte is read and compared with its hash where there is one. Exit code 0 whole, 1 not. */
+/* train inspect -- what a corpus, checkpoint, run directory, safetensors file or Hugging Face directory
+ * holds, and whether it is whole: every byte is read and compared with its hash where there is one. Exit code
+ * 0 whole, 1 not. */
 #define _GNU_SOURCE
 #include "args.h"
 #include "commands.h"
@@ -130,7 +131,8 @@ static json_t *run_directory(const char *path)
 /* ---- safetensors files and Hugging Face directories */
 
 /* Adds a file's tensors to `types`; 0 and a reason when it is damaged. */
-static int count_file(int dir, const char *name, json_t *types, json_int_t *tensors, json_int_t *bytes, char why[WHY])
+static int count_file(int dir, const char *name, json_t *types, json_int_t *tensors, json_int_t *bytes,
+                      char why[WHY])
 {
     StFile f;
     if (!st_open(&f, dir, name, 0, why))
@@ -156,8 +158,8 @@ static json_t *safetensors(const char *path)
             json_t *shape = json_array();
             for (int k = 0; k < f.tensor[i].ndim; k++)
                 json_array_append_new(shape, json_integer(f.tensor[i].shape[k]));
-            json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "name", f.tensor[i].name, "dtype", f.tensor[i].dtype,
-                                                  "shape", shape));
+            json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "name", f.tensor[i].name, "dtype",
+                                                  f.tensor[i].dtype, "shape", shape));
         }
         json_object_set_new(o, "metadata", meta ? json_incref(meta) : json_object());
         st_close(&f);
@@ -168,7 +170,8 @@ static json_t *safetensors(const char *path)
     return verdict(o, whole, why);
 }
 
-static int huggingface_files(const char *path, json_t *types, json_int_t *tensors, json_int_t *bytes, char why[WHY])
+static int huggingface_files(const char *path, json_t *types, json_int_t *tensors, json_int_t *bytes,
+                             char why[WHY])
 {
     int dir = file_open_dir(AT_FDCWD, path, 0, why), whole = dir >= 0, files = 0;
     DIR *d = whole ? opendir(path) : NULL;
@@ -194,7 +197,8 @@ static json_t *huggingface(const char *path)
     const HfFamily *family = NULL;
     int64_t n;
     int whole = huggingface_files(path, types, &tensors, &bytes, why);
-    char *file = xasprintf("%s/config.json", path), *text = file_read_text(AT_FDCWD, file, 0, 1 << 26, &n, reason);
+    char *file = xasprintf("%s/config.json", path),
+         *text = file_read_text(AT_FDCWD, file, 0, 1 << 26, &n, reason);
     if (text)
         hf = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
     if (whole && !json_is_object(hf))
@@ -228,46 +232,70 @@ static json_t *inspect(const char *path)
     return has(path, "checkpoints") || has(path, "metrics.jsonl") ? run_directory(path) : NULL;
 }
 
-/* One line a key; objects as "F32 1234, BF16 56"; lists of objects one a line. */
+/* A value within a line: lists as [61, 20], the values of an object one after the other. */
+static void put(FILE *f, const json_t *v)
+{
+    const char *key, *gap = "";
+    json_t *e;
+    size_t i;
+    if (json_is_string(v))
+        fputs(json_string_value(v), f);
+    else if (json_is_integer(v))
+        fprintf(f, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    else if (json_is_boolean(v))
+        fputs(json_is_true(v) ? "yes" : "no", f);
+    if (json_is_array(v)) {
+        fputc('[', f);
+        json_array_foreach(v, i, e) {
+            fputs(i ? ", " : "", f);
+            put(f, e);
+        }
+        fputc(']', f);
+    }
+    json_object_foreach((json_t *)v, key, e) {
+        fputs(gap, f);
+        put(f, e);
+        gap = "  ";
+    }
+}
+
+/* A report, one line a key: "elements  F32 1234, BF16 56"; lists one element a line, reports in reports indented. */
 static void show(FILE *f, const json_t *o, int indent)
 {
-    const char *key, *k;
+    const char *key, *k, *gap;
     json_t *v, *e;
     size_t i;
+    fprintf(f, "%*s%s\n", indent, "", json_string_value(json_object_get(o, "path")));
+    indent += 2;
     json_object_foreach((json_t *)o, key, v) {
-        if (!strcmp(key, "path") || !strcmp(key, "why") || json_is_null(v))
+        int empty = json_is_null(v) || (json_is_array(v) && !json_array_size(v));
+        if (empty || !strcmp(key, "path") || !strcmp(key, "why"))
             continue;
+        if (json_object_get(json_array_get(v, 0), "whole")) {
+            json_array_foreach(v, i, e)
+                show(f, e, indent);
+            continue;
+        }
         fprintf(f, "%*s%-18s", indent, "", key);
-        if (json_is_true(v) || json_is_false(v))
-            fprintf(f, "%s%s%s", json_is_true(v) ? "yes" : "no", json_is_true(v) || strcmp(key, "whole") ? "" : ": ",
-                    json_is_true(v) || strcmp(key, "whole") ? "" : json_string_value(json_object_get(o, "why")));
-        else if (json_is_string(v))
-            fputs(json_string_value(v), f);
-        else if (json_is_integer(v))
-            fprintf(f, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
-        else if (json_is_object(v)) {
-            i = 0;
-            json_object_foreach(v, k, e)
-                if (json_is_integer(e))
-                    fprintf(f, "%s%s %" JSON_INTEGER_FORMAT, i++ ? ", " : "", k, json_integer_value(e));
-                else if (json_is_string(e))
-                    fprintf(f, "%s%s %s", i++ ? ", " : "", k, json_string_value(e));
-        }
-        json_array_foreach(v, i, e) {
-            const char *name = json_string_value(json_is_string(e) ? e : json_object_get(e, "path"));
-            if (json_object_get(e, "whole")) {
-                fprintf(f, "%s%s\n", i ? "" : "\n", name);
-                show(f, e, indent + 4);
-            } else if (json_is_object(e)) {
-                char *line = json_dumps(e, JSON_COMPACT);
-                fprintf(f, "%s%*s%s", i ? "\n" : "", i ? indent + 18 : 0, "", line);
-                free(line);
-            } else {
-                fprintf(f, "%s%s", i ? ", " : "", name);
+        gap = "";
+        if (json_is_object(v)) {
+            json_object_foreach(v, k, e) {
+                fprintf(f, "%s%s ", gap, k);
+                put(f, e);
+                gap = ", ";
             }
+        } else if (json_is_array(v)) {
+            json_array_foreach(v, i, e) {
+                fprintf(f, "%s%*s", gap, i ? indent + 18 : 0, "");
+                put(f, e);
+                gap = "\n";
+            }
+        } else {
+            put(f, v);
         }
-        if (!(json_is_array(v) && json_object_get(json_array_get(v, 0), "whole")))
-            fputc('\n', f);
+        if (!strcmp(key, "whole") && json_is_false(v))
+            fprintf(f, ": %s", json_string_value(json_object_get(o, "why")));
+        fputc('\n', f);
     }
 }
 
@@ -285,8 +313,7 @@ int command_inspect(int argc, char **argv)
         json_dumpf(o, stdout, JSON_INDENT(2));
         putchar('\n');
     } else {
-        printf("%s\n", path);
-        show(stdout, o, 2);
+        show(stdout, o, 0);
     }
     json_decref(o);
     return whole ? EXIT_DONE : EXIT_COMPARE;

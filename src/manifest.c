@@ -51,7 +51,8 @@ static int parse_shards(Manifest *m, json_t *index, char why[WHY])
         s->name = json_string_value(json_object_get(j, "name"));
         if (!s->name || !file_name_ok(s->name) || !strcmp(s->name, MANIFEST))
             return file_why(why, "manifest.json: file name %zu is not made of [A-Za-z0-9_.-]", i);
-        if (!natural(j, "bytes", &s->bytes) || !hex_read(json_string_value(json_object_get(j, "header")), &s->header))
+        if (!natural(j, "bytes", &s->bytes) ||
+            !hex_read(json_string_value(json_object_get(j, "header")), &s->header))
             return file_why(why, "manifest.json: %.100s has no valid size and hash", s->name);
         if (json_object_get(index, s->name))
             return file_why(why, "manifest.json names %.100s twice", s->name);
@@ -60,8 +61,8 @@ static int parse_shards(Manifest *m, json_t *index, char why[WHY])
     return 1;
 }
 
-static int parse_box(const Manifest *m, const json_t *index, const StoredTensor *t, StoredBox *b, const json_t *j,
-                     char why[WHY])
+static int parse_box(const Manifest *m, const json_t *index, const StoredTensor *t, StoredBox *b,
+                     const json_t *j, char why[WHY])
 {
     const char *file = json_string_value(json_object_get(j, "file"));
     const json_t *shard = file ? json_object_get(index, file) : NULL;
@@ -72,13 +73,13 @@ static int parse_box(const Manifest *m, const json_t *index, const StoredTensor 
         return file_why(why, "manifest.json: tensor %.100s lies in a file that is not listed", t->name);
     b->shard = (int)json_integer_value(shard);
     if (!natural(j, "row", &b->row0) || !natural(j, "col", &b->col0) || !natural(j, "rows", &b->rows) ||
-        !natural(j, "cols", &b->cols) || !b->rows || !b->cols || b->rows > t->shape[0] || b->cols > t->shape[1] ||
-        b->row0 > t->shape[0] - b->rows || b->col0 > t->shape[1] - b->cols)
+        !natural(j, "cols", &b->cols) || !b->rows || !b->cols || b->rows > t->shape[0] ||
+        b->cols > t->shape[1] || b->row0 > t->shape[0] - b->rows || b->col0 > t->shape[1] - b->cols)
         return file_why(why, "manifest.json: a box of tensor %.100s does not lie in it", t->name);
     bytes = box_bytes(b, t->type);
     if (json_array_size(hash) != (size_t)box_blocks(bytes) || bytes > m->shard[b->shard].bytes)
-        return file_why(why, "manifest.json: a box of tensor %.100s does not have a hash for each block, or does not fit in "
-                        "its file", t->name);
+        return file_why(why, "manifest.json: a box of tensor %.100s does not have a hash for each block, or "
+                        "does not fit in its file", t->name);
     b->hash = xcalloc(json_array_size(hash), sizeof *b->hash);
     json_array_foreach(hash, i, h)
         if (!hex_read(json_string_value(h), &b->hash[i]))
@@ -101,14 +102,16 @@ static int check_tiling(const StoredTensor *t, char why[WHY])
     qsort(t->box, (size_t)t->nbox, sizeof *t->box, by_row);
     for (int i = 0; i < t->nbox; i++) {
         const StoredBox *b = &t->box[i];
-        sum += b->rows * b->cols;           /* disjoint so far: at most the tensor's size, which does not overflow */
+        /* disjoint so far: at most the tensor's size, which does not overflow */
+        sum += b->rows * b->cols;
         for (int k = i + 1; k < t->nbox && t->box[k].row0 < b->row0 + b->rows; k++)
             if (t->box[k].col0 < b->col0 + b->cols && b->col0 < t->box[k].col0 + t->box[k].cols)
                 return file_why(why, "manifest.json: boxes of tensor %.100s overlap", t->name);
     }
     if (sum != t->shape[0] * t->shape[1])
-        return file_why(why, "manifest.json: the boxes of tensor %.100s hold %" PRId64 " of its %" PRId64 " elements",
-                        t->name, sum, t->shape[0] * t->shape[1]);
+        return file_why(
+            why, "manifest.json: the boxes of tensor %.100s hold %" PRId64 " of its %" PRId64 " elements",
+            t->name, sum, t->shape[0] * t->shape[1]);
     return 1;
 }
 
@@ -126,7 +129,8 @@ static int parse_tensor(Manifest *m, const json_t *index, const char *name, cons
     for (t->type = 0; t->type < DTYPES && (!type || strcmp(dtype_name(t->type), type));)
         t->type++;
     if (t->type == DTYPES || t->ndim < 1 || t->ndim > 2)
-        return file_why(why, "manifest.json: tensor %.100s needs a dtype that this build knows and 1 or 2 dimensions", name);
+        return file_why(why, "manifest.json: tensor %.100s needs a dtype that this build knows and 1 or 2 "
+                        "dimensions", name);
     for (int k = 0; k < t->ndim; k++) {
         t->shape[k] = json_integer_value(json_array_get(shape, (size_t)k));
         if (t->shape[k] < 1)
@@ -157,7 +161,8 @@ static int check_self(Manifest *m, const char *text, int64_t n, char why[WHY])
     m->hash = XXH3_64bits(text, (size_t)at);
     hex_write(want, m->hash);
     if (memcmp(text + at, want, HEX))
-        return file_why(why, "manifest.json is damaged: its hash is %.16s, its content gives %s", text + at, want);
+        return file_why(why, "manifest.json is damaged: its hash is %.16s, its content gives %s", text + at,
+                        want);
     return 1;
 }
 
@@ -177,12 +182,12 @@ int manifest_parse(Manifest *m, const char *text, int64_t n, char why[WHY])
     if (!format || strcmp(format, FORMAT))
         return file_why(why, "manifest.json is not a " FORMAT " checkpoint's");
     if (!natural(m->json, "version", &version) || version < 1 || version > MANIFEST_VERSION)
-        return file_why(why, "manifest.json has format version %" PRId64 "; this build reads up to %d", version,
-                        MANIFEST_VERSION);
+        return file_why(why, "manifest.json has format version %" PRId64 "; this build reads up to %d",
+                        version, MANIFEST_VERSION);
     m->state = json_object_get(m->json, "state");
     tensors = json_object_get(m->json, "tensors");
-    if (!natural(m->json, "iteration", &m->iteration) || !json_is_object(m->state) || !json_is_object(tensors) ||
-        !json_is_array(json_object_get(m->json, "files")))
+    if (!natural(m->json, "iteration", &m->iteration) || !json_is_object(m->state) ||
+        !json_is_object(tensors) || !json_is_array(json_object_get(m->json, "files")))
         return file_why(why, "manifest.json lacks iteration, state, files or tensors");
     json_t *index = json_object();
     int ok = parse_shards(m, index, why);
@@ -241,16 +246,18 @@ void part_file(json_t *part, const char *name, int64_t bytes, uint64_t header)
 {
     char hex[HEX + 1];
     hex_write(hex, header);
-    json_array_append_new(json_object_get(part, "files"),
-                          json_pack("{s:s, s:I, s:s}", "name", name, "bytes", (json_int_t)bytes, "header", hex));
+    json_array_append_new(json_object_get(part, "files"), json_pack("{s:s, s:I, s:s}", "name", name, "bytes",
+                                                                    (json_int_t)bytes, "header", hex));
 }
 
-void part_box(json_t *part, const char *file, const char *tensor, Dtype type, int ndim, const int64_t shape[2],
-              const StoredBox *box)
+void part_box(json_t *part, const char *file, const char *tensor, Dtype type, int ndim,
+              const int64_t shape[2], const StoredBox *box)
 {
-    json_t *tensors = json_object_get(part, "tensors"), *t = json_object_get(tensors, tensor), *hash = json_array();
+    json_t *tensors = json_object_get(part, "tensors"), *t = json_object_get(tensors, tensor),
+           *hash = json_array();
     if (!t) {
-        t = json_pack("{s:s, s:[I], s:[]}", "dtype", dtype_name(type), "shape", (json_int_t)shape[0], "boxes");
+        t = json_pack("{s:s, s:[I], s:[]}", "dtype", dtype_name(type), "shape", (json_int_t)shape[0],
+                      "boxes");
         if (ndim == 2)
             json_array_append_new(json_object_get(t, "shape"), json_integer(shape[1]));
         json_object_set_new(tensors, tensor, t);
@@ -260,9 +267,10 @@ void part_box(json_t *part, const char *file, const char *tensor, Dtype type, in
         hex_write(hex, box->hash[i]);
         json_array_append_new(hash, json_string(hex));
     }
-    json_array_append_new(json_object_get(t, "boxes"), json_pack("{s:s, s:I, s:I, s:I, s:I, s:o}", "file", file,
-        "row", (json_int_t)box->row0, "col", (json_int_t)box->col0, "rows", (json_int_t)box->rows,
-        "cols", (json_int_t)box->cols, "hash", hash));
+    json_array_append_new(json_object_get(t, "boxes"),
+                          json_pack("{s:s, s:I, s:I, s:I, s:I, s:o}", "file", file, "row",
+                                    (json_int_t)box->row0, "col", (json_int_t)box->col0, "rows",
+                                    (json_int_t)box->rows, "cols", (json_int_t)box->cols, "hash", hash));
 }
 
 /* All ranks' tensors in one object: boxes of a tensor that several ranks hold stand together. */
@@ -285,8 +293,10 @@ static json_t *merge_tensors(json_t *const *part, int parts)
         int64_t sum = 0, size = 1;
         json_t *v;
         size_t i;
-        json_array_foreach(json_object_get(t, "boxes"), i, v)
-            sum += json_integer_value(json_object_get(v, "rows")) * json_integer_value(json_object_get(v, "cols"));
+        json_array_foreach(json_object_get(t, "boxes"), i, v) {
+            int64_t rows = json_integer_value(json_object_get(v, "rows"));
+            sum += rows * json_integer_value(json_object_get(v, "cols"));
+        }
         json_array_foreach(json_object_get(t, "shape"), i, v)
             size *= json_integer_value(v);
         BUG_ON(sum != size);
@@ -320,11 +330,13 @@ char *manifest_text(json_t *const *part, int parts, int64_t iteration, const jso
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
     if (!f)
-        die(EXIT_RESOURCE, "memory", "no memory for a manifest: %s; change: free memory on this machine", strerror(errno));
+        die(EXIT_RESOURCE, "memory", "no memory for a manifest: %s; change: free memory on this machine",
+            strerror(errno));
     json_t *files = json_array(), *tensors = merge_tensors(part, parts);
     for (int r = 0; r < parts; r++)
         json_array_extend(files, json_object_get(part[r], "files"));
-    fprintf(f, "{\"format\":\"" FORMAT "\",\"version\":%d,\"iteration\":%" PRId64 ",\n\"state\":", MANIFEST_VERSION, iteration);
+    fprintf(f, "{\"format\":\"" FORMAT "\",\"version\":%d,\"iteration\":%" PRId64 ",\n\"state\":",
+            MANIFEST_VERSION, iteration);
     json_dumpf(state, f, JSON_COMPACT);
     fputs(",\n\"files\":", f);
     put_lines(f, files);

@@ -2,11 +2,13 @@
  *
  * {"format": "gridiron", "version": 1, "iteration": N, "state": {..},
  *  "files": [{"name": "model-00000.safetensors", "bytes": .., "header": "<XXH3-64 of its header>"}, ..],
- *  "tensors": {"NAME": {"dtype": "F32", "shape": [..], "boxes": [{"file": "..", "row": .., "col": .., "rows": .., "cols": ..,
- *                       "hash": ["<XXH3-64 of each HASH_BLOCK bytes of the box>", ..]}, ..]}, ..},
+ *  "tensors": {"NAME": {"dtype": "F32", "shape": [..], "boxes": [BOX, ..]}, ..},
  *  "hash": "<XXH3-64 of every byte before this value>"}
+ * with BOX {"file": "..", "row": .., "col": .., "rows": .., "cols": ..,
+ *           "hash": ["<XXH3-64 of each HASH_BLOCK bytes of the box>", ..]}
  *
- * The boxes of a tensor tile it; a box lies dense in its shard under box_name. Times, hosts and paths have no place here. */
+ * The boxes of a tensor tile it; a box lies dense in its shard under box_name. Times, hosts and paths have no
+ * place here. */
 #ifndef MANIFEST_H
 #define MANIFEST_H
 #include "safetensors.h"
@@ -43,7 +45,8 @@ typedef struct {
     StoredTensor *tensor;               /* sorted by name */
 } Manifest;
 
-/* Reads and verifies a manifest text: its hash first, then the version, then every number and name. 0 and a reason. */
+/* Reads and verifies a manifest text: its hash first, then the version, then every number and name. 0 and a
+ * reason. */
 int manifest_parse(Manifest *m, const char *text, int64_t n, char why[WHY]);
 
 /* The same, of the file in the folder `dir`. */
@@ -55,17 +58,20 @@ const StoredTensor *manifest_find(const Manifest *m, const char *name);
 /* What a rank adds: {"files": [..], "tensors": {..}} of the shards that it has written. */
 json_t *part_new(void);
 void part_file(json_t *part, const char *name, int64_t bytes, uint64_t header);
-void part_box(json_t *part, const char *file, const char *tensor, Dtype type, int ndim, const int64_t shape[2],
-              const StoredBox *box);
+void part_box(json_t *part, const char *file, const char *tensor, Dtype type, int ndim,
+              const int64_t shape[2], const StoredBox *box);
 
-/* The text of the manifest of all ranks' parts, in rank order; from malloc. Boxes that do not add up to their tensor are
- * the caller's BUG. */
+/* The text of the manifest of all ranks' parts, in rank order; from malloc. Boxes that do not add up to their
+ * tensor are the caller's BUG. */
 char *manifest_text(json_t *const *part, int parts, int64_t iteration, const json_t *state, int64_t *bytes);
 
 /* The name of a box in its shard: the tensor's when it is all of it, else NAME-row-col. */
 #define BOX_NAME 256
 void box_name(char out[BOX_NAME], const char *tensor, int64_t row0, int64_t col0, int whole);
 
-static inline int64_t box_bytes(const StoredBox *b, Dtype type) { return b->rows * b->cols * (int64_t)dtype_size(type); }
+static inline int64_t box_bytes(const StoredBox *b, Dtype type)
+{
+    return b->rows * b->cols * (int64_t)dtype_size(type);
+}
 static inline int64_t box_blocks(int64_t bytes) { return (bytes + HASH_BLOCK - 1) / HASH_BLOCK; }
 #endif

@@ -7,7 +7,7 @@
 #include <xxhash.h>
 
 #define HEADER_MAX 100000000            /* the format's own limit */
-#define ALIGN 8                         /* the header is padded with spaces so that the data start at a multiple */
+#define ALIGN 8 /* the header is padded with spaces so that the data start at a multiple */
 
 /* Every type of the format with its size in bits; the first six are ours, in Dtype's order. */
 static const struct { const char *name; int bits; } types[] = {
@@ -46,9 +46,11 @@ static int parse_tensor(StTensor *t, const char *name, const json_t *j, char why
     int64_t end, bits;
     *t = (StTensor){.name = name, .dtype = json_string_value(json_object_get(j, "dtype")), .type = -1};
     if (!t->dtype || !json_is_array(shape) || json_array_size(at) != 2 || json_object_size(j) != 3)
-        return file_why(why, "tensor '%.100s' must have dtype, shape and data_offsets, and nothing else", name);
+        return file_why(why, "tensor '%.100s' must have dtype, shape and data_offsets, and nothing else",
+                        name);
     if (json_array_size(shape) > ST_DIMS)
-        return file_why(why, "tensor '%.100s' has %zu dimensions, more than %d", name, json_array_size(shape), ST_DIMS);
+        return file_why(why, "tensor '%.100s' has %zu dimensions, more than %d", name, json_array_size(shape),
+                        ST_DIMS);
     size_t k = 0;
     while (k < TYPES && strcmp(types[k].name, t->dtype))
         k++;
@@ -91,7 +93,8 @@ static int check_ranges(const StFile *f, int64_t size, char why[WHY])
     }
     free(order);
     if (ok && end != size)
-        return file_why(why, "the tensors need %lld bytes of data, the file holds %lld", (long long)end, (long long)size);
+        return file_why(why, "the tensors need %lld bytes of data, the file holds %lld", (long long)end,
+                        (long long)size);
     return ok;
 }
 
@@ -106,7 +109,8 @@ int st_parse(StFile *f, const char *text, int64_t n, int64_t size, char why[WHY]
     f->data = 8 + n;
     f->header = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &error);
     if (!f->header)
-        return file_why(why, "the header is not valid JSON: %.200s at byte %d", error.text, 8 + error.position);
+        return file_why(why, "the header is not valid JSON: %.200s at byte %d", error.text,
+                        8 + error.position);
     f->tensor = xcalloc(json_object_size(f->header), sizeof *f->tensor);
     json_object_foreach(f->header, name, j) {
         if (!strcmp(name, "__metadata__")) {
@@ -147,13 +151,16 @@ int st_open(StFile *f, int dir, const char *name, int nofollow, char why[WHY])
         return 0;
     f->path = xstrdup(name);
     int ok = size >= 8 ? file_read_at(f->fd, name, length, 8, 0, why)
-                       : file_why(why, "%.200s has %lld bytes, fewer than the 8 of a safetensors file", name, (long long)size);
+                       : file_why(why, "%.200s has %lld bytes, fewer than the 8 of a safetensors file", name,
+                                  (long long)size);
     if (ok) {
         for (int i = 7; i >= 0; i--)
             n = n << 8 | length[i];
         if (n > HEADER_MAX || n > (uint64_t)size - 8)
-            ok = file_why(why, "%.200s: a header of %llu bytes does not fit in a file of %lld (limit %d): not a "
-                          "safetensors file, or cut short", name, (unsigned long long)n, (long long)size, HEADER_MAX);
+            ok = file_why(why,
+                          "%.200s: a header of %llu bytes does not fit in a file of %lld (limit %d): not a "
+                          "safetensors file, or cut short",
+                          name, (unsigned long long)n, (long long)size, HEADER_MAX);
     }
     if (ok) {
         char *text = xcalloc(1, n + 1);
@@ -202,7 +209,8 @@ int st_read(const StFile *f, const StTensor *t, int64_t at, void *p, int64_t byt
     return file_read_at(f->fd, f->path, p, bytes, t->at + at, why);
 }
 
-/* Fills at and bytes: falling element size, otherwise the order given, so that every tensor is aligned to its type. */
+/* Fills at and bytes: falling element size, otherwise the order given, so that every tensor is aligned to its
+ * type. */
 static int64_t place(StTensor *t, int n)
 {
     int64_t end = 0;
@@ -228,8 +236,10 @@ static char *header_text(const StTensor *t, int n, const char *const *meta, int6
         for (int k = 0; k < t[i].ndim; k++)
             json_array_append_new(shape, json_integer(t[i].shape[k]));
         BUG_ON(json_object_get(top, t[i].name));
-        json_object_set_new(top, t[i].name, json_pack("{s:s, s:o, s:[I, I]}", "dtype", t[i].dtype, "shape", shape,
-            "data_offsets", (json_int_t)t[i].at, (json_int_t)(t[i].at + t[i].bytes)));
+        json_object_set_new(top, t[i].name,
+                            json_pack("{s:s, s:o, s:[I, I]}", "dtype", t[i].dtype, "shape", shape,
+                                      "data_offsets", (json_int_t)t[i].at,
+                                      (json_int_t)(t[i].at + t[i].bytes)));
     }
     char *text = json_dumps(top, JSON_COMPACT);
     json_decref(top);

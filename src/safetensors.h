@@ -1,12 +1,14 @@
 /* safetensors -- the file format: u64 header length, JSON header, data.
  *
- * {"name": {"dtype": "BF16", "shape": [..], "data_offsets": [begin, end]}, .., "__metadata__": {"key": "text"}}; offsets
- * count from the end of the header; sorted, the ranges follow each other without a hole from 0 to the end of the file.
- * Row-major, little endian. The reader checks all of that before it trusts a number: header at most 100 MB, no duplicate
- * names, products that do not overflow, bytes = elements * size. It allocates nothing that the file's size does not cover.
+ *   {"name": {"dtype": "BF16", "shape": [..], "data_offsets": [begin, end]}, .., "__metadata__": {"k": ".."}}
  *
- * Calls return 1, or 0 with a reason in `why`, because a damaged file can be a finding (inspect) and a full disk must not
- * stop a run. Shapes are of what lies in the file.
+ * Offsets count from the end of the header; sorted, the ranges follow each other without a hole from 0 to the
+ * end of the file. Row-major, little endian. The reader checks all of that before it trusts a number: header
+ * at most 100 MB, no duplicate names, products that do not overflow, bytes = elements * size. It allocates
+ * nothing that the file's size does not cover.
+ *
+ * Calls return 1, or 0 with a reason in `why`, because a damaged file can be a finding (inspect) and a full
+ * disk must not stop a run. Shapes are of what lies in the file.
  * Format: https://github.com/huggingface/safetensors, "Format". */
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
@@ -38,7 +40,8 @@ typedef struct {
 int st_open(StFile *f, int dir, const char *name, int nofollow, char why[WHY]);
 void st_close(StFile *f);
 
-/* The header alone: `text` of n bytes, of a file of `size` bytes. st_open is this after a read; tests feed it anything. */
+/* The header alone: `text` of n bytes, of a file of `size` bytes. st_open is this after a read; tests feed it
+ * anything. */
 int st_parse(StFile *f, const char *text, int64_t n, int64_t size, char why[WHY]);
 
 const StTensor *st_find(const StFile *f, const char *name);     /* NULL: no such tensor */
@@ -56,9 +59,9 @@ typedef struct {
     uint64_t header_hash;           /* XXH3-64 of the first `data` bytes */
 } StWriter;
 
-/* Creates the file and writes its header. The caller fills name, type, ndim and shape. Data are laid out by falling
- * element size, otherwise in the caller's order; the same tensors give the same bytes. meta: key, text, .., NULL.
- * exclusive: an existing file is an error, else it is emptied. */
+/* Creates the file and writes its header. The caller fills name, type, ndim and shape. Data are laid out by
+ * falling element size, otherwise in the caller's order; the same tensors give the same bytes. meta: key,
+ * text, .., NULL. exclusive: an existing file is an error, else it is emptied. */
 int st_create(StWriter *w, int dir, const char *name, int exclusive, const StTensor *t, int n,
               const char *const *meta, char why[WHY]);
 

@@ -109,8 +109,8 @@ int source_check_files(const Source *s, char why[WHY])
         if (!S_ISREG(st.st_mode))
             return file_why(why, "%.100s is not a regular file", f->name);
         if (st.st_size != f->bytes)
-            return file_why(why, "%.100s has %" PRId64 " bytes, the manifest says %" PRId64 ": it is cut short or from "
-                            "another checkpoint", f->name, (int64_t)st.st_size, f->bytes);
+            return file_why(why, "%.100s has %" PRId64 " bytes, the manifest says %" PRId64 ": it is cut "
+                            "short or from another checkpoint", f->name, (int64_t)st.st_size, f->bytes);
     }
     DIR *d = opendir(s->dir);
     if (!d)
@@ -122,7 +122,8 @@ int source_check_files(const Source *s, char why[WHY])
         for (int i = 0; !known && i < s->m.nshard; i++)
             known = !strcmp(e->d_name, s->m.shard[i].name);
         if (!known)
-            ok = file_why(why, "%.200s does not belong to this checkpoint: the manifest does not name it", e->d_name);
+            ok = file_why(why, "%.200s does not belong to this checkpoint: the manifest does not name it",
+                          e->d_name);
     }
     closedir(d);
     return ok;
@@ -141,10 +142,11 @@ static int open_shard(Source *s, int i, char why[WHY])
     const char *step = st_meta(f, "iteration");
     int ok = 1;
     if (f->size != want->bytes)
-        ok = file_why(why, "%.100s has %" PRId64 " bytes, the manifest says %" PRId64, want->name, f->size, want->bytes);
+        ok = file_why(why, "%.100s has %" PRId64 " bytes, the manifest says %" PRId64, want->name, f->size,
+                      want->bytes);
     else if (step && strtoll(step, NULL, 10) != s->m.iteration)
-        ok = file_why(why, "%.100s is from iteration %.20s, this checkpoint is of iteration %" PRId64, want->name, step,
-                      s->m.iteration);
+        ok = file_why(why, "%.100s is from iteration %.20s, this checkpoint is of iteration %" PRId64,
+                      want->name, step, s->m.iteration);
     if (ok) {
         char *head = xcalloc(1, (size_t)f->data);
         ok = file_read_at(f->fd, want->name, head, f->data, 0, why);
@@ -157,7 +159,8 @@ static int open_shard(Source *s, int i, char why[WHY])
     return ok;
 }
 
-/* The part of box b that rows [row0, row0+rows) x cols [col0, col0+cols) need, relative to b; 0 when they do not meet. */
+/* The part of box b that rows [row0, row0+rows) x cols [col0, col0+cols) need, relative to b; 0 when they do
+ * not meet. */
 typedef struct { int64_t row0, row1, col0, col1; } Cross;
 
 static int cross(Cross *x, const StoredBox *b, int64_t row0, int64_t col0, int64_t rows, int64_t cols)
@@ -174,8 +177,8 @@ static int cross(Cross *x, const StoredBox *b, int64_t row0, int64_t col0, int64
 typedef struct { char *data; int64_t row0, col0, ld; Dtype to; } Sink;
 
 /* Elements [begin, end) of the box, dense in `block`, into the sink, as far as x needs them. */
-static void scatter(const Sink *k, const StoredBox *b, const Cross *x, const char *block, int64_t begin, int64_t end,
-                    Dtype from)
+static void scatter(const Sink *k, const StoredBox *b, const Cross *x, const char *block, int64_t begin,
+                    int64_t end, Dtype from)
 {
     int64_t first = begin / b->cols, last = (end - 1) / b->cols;
     for (int64_t r = first > x->row0 ? first : x->row0; r <= last && r < x->row1; r++) {
@@ -183,13 +186,15 @@ static void scatter(const Sink *k, const StoredBox *b, const Cross *x, const cha
         c0 = row + c0 < begin ? begin - row : c0;
         c1 = row + c1 > end ? end - row : c1;
         if (c0 < c1)
-            convert(k->data + ((b->row0 + r - k->row0) * k->ld + b->col0 + c0 - k->col0) * (int64_t)dtype_size(k->to), k->to,
-                    block + (row + c0 - begin) * (int64_t)dtype_size(from), from, c1 - c0);
+            convert(k->data + ((b->row0 + r - k->row0) * k->ld + b->col0 + c0 - k->col0) *
+                                  (int64_t)dtype_size(k->to),
+                    k->to, block + (row + c0 - begin) * (int64_t)dtype_size(from), from, c1 - c0);
     }
 }
 
 /* Reads and verifies the blocks of box b that hold a part of x. k NULL: only verifies. */
-static int read_box(Source *s, const StoredTensor *t, const StoredBox *b, const Cross *x, const Sink *k, char why[WHY])
+static int read_box(Source *s, const StoredTensor *t, const StoredBox *b, const Cross *x, const Sink *k,
+                    char why[WHY])
 {
     const int64_t size = (int64_t)dtype_size(t->type), bytes = box_bytes(b, t->type);
     const char *file = s->m.shard[b->shard].name;
@@ -206,16 +211,17 @@ static int read_box(Source *s, const StoredTensor *t, const StoredBox *b, const 
         if (!st_read(&s->shard[b->shard], st, at, s->buffer, n, why))
             return 0;
         if (XXH3_64bits(s->buffer, (size_t)n) != b->hash[i])
-            return file_why(why, "%.100s is damaged: tensor %.100s, bytes %" PRId64 " to %" PRId64 " of the file", file,
-                            t->name, st->at + at, st->at + at + n);
+            return file_why(why,
+                            "%.100s is damaged: tensor %.100s, bytes %" PRId64 " to %" PRId64 " of the file",
+                            file, t->name, st->at + at, st->at + at + n);
         if (k)
             scatter(k, b, x, s->buffer, at / size, (at + n) / size, t->type);
     }
     return 1;
 }
 
-int source_read(Source *s, const StoredTensor *t, int64_t row0, int64_t col0, int64_t rows, int64_t cols, void *data,
-                int64_t ld, Dtype to, char why[WHY])
+int source_read(Source *s, const StoredTensor *t, int64_t row0, int64_t col0, int64_t rows, int64_t cols,
+                void *data, int64_t ld, Dtype to, char why[WHY])
 {
     Sink k = {data, row0, col0, ld, to};
     Cross x;

@@ -1,5 +1,5 @@
-/* source -- one checkpoint folder, open for reading: finds it, checks its files, reads boxes of its tensors block by block,
- * each block against its hash. Nothing here dies; reasons name the file and the tensor. */
+/* source -- one checkpoint folder, open for reading: finds it, checks its files, reads boxes of its tensors
+ * block by block, each block against its hash. Nothing here dies; reasons name the file and the tensor. */
 #ifndef SOURCE_H
 #define SOURCE_H
 #include "manifest.h"
@@ -12,8 +12,8 @@ typedef struct {
     char *buffer;                   /* HASH_BLOCK bytes */
 } Source;
 
-/* Checkpoint folders that `path` stands for, newest first, from malloc (free each and the list): path itself when it has a
- * manifest, else those iter_N of path/checkpoints that have one. */
+/* Checkpoint folders that `path` stands for, newest first, from malloc (free each and the list): path itself
+ * when it has a manifest, else those iter_N of path/checkpoints that have one. */
 char **source_list(const char *path, int *n);
 
 /* 1 if name is iter_ and at least seven digits. */
@@ -27,8 +27,8 @@ void source_close(Source *s);
 int source_check_files(const Source *s, char why[WHY]);
 
 /* Elements [row0, row0+rows) x [col0, col0+cols) of t into data, as type `to`, element (r, c) at r*ld + c. */
-int source_read(Source *s, const StoredTensor *t, int64_t row0, int64_t col0, int64_t rows, int64_t cols, void *data,
-                int64_t ld, Dtype to, char why[WHY]);
+int source_read(Source *s, const StoredTensor *t, int64_t row0, int64_t col0, int64_t rows, int64_t cols,
+                void *data, int64_t ld, Dtype to, char why[WHY]);
 
 /* Reads everything and compares every hash; *bytes, when not NULL, counts along for a progress display. */
 int source_verify(Source *s, int64_t *bytes, char why[WHY]);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Import and export against transformers itself: for models of each family with unusual settings, the directory that
-transformers wrote is imported, the logits of `train dump` are compared with transformers', and the exported directory is
-loaded by transformers again: every tensor the same bits, the same logits.
+"""Import and export against transformers itself: for models of each family with unusual settings, the
+directory that transformers wrote is imported, the logits of `train dump` are compared with transformers', and
+the exported directory is loaded by transformers again: every tensor the same bits, the same logits.
 
-    PYTHON tests/check_huggingface.py [TRAIN]        needs torch, transformers, safetensors; run in the top folder
+    PYTHON tests/check_huggingface.py [TRAIN]     needs torch and transformers; run in the top folder
 
 The goldens (tests/goldens) check the plain settings without PyTorch; this is `make test-huggingface`.
 """
@@ -18,11 +18,12 @@ import transformers
 from safetensors.torch import load_file
 
 TRAIN = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "train")
-TOLERANCE = 2e-5        # relative to the largest logit: transformers sums norms and softmax in F32 whatever the type
+TOLERANCE = 2e-5        # relative to the largest logit; both sides compute in F32
 
 small = dict(vocab_size=61, hidden_size=32, intermediate_size=44, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=40, bos_token_id=1, eos_token_id=[2, 3])
-gpt2 = dict(vocab_size=61, n_embd=36, n_layer=2, n_head=4, n_positions=40, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+gpt2 = dict(vocab_size=61, n_embd=36, n_layer=2, n_head=4, n_positions=40,
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 CASES = [
     ("gpt2", dict(gpt2)),
     ("gpt2", dict(gpt2, activation_function="relu", n_inner=50, tie_word_embeddings=False)),
@@ -40,7 +41,8 @@ CASES = [
     ("qwen3", dict(small, head_dim=16, tie_word_embeddings=True, use_sliding_window=True, sliding_window=3,
                    max_window_layers=0)),
 ]
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16,
+          "float16": torch.float16}
 
 
 def run(*args):
@@ -76,18 +78,19 @@ def check(family, settings, dtype, work):
     for name in a:
         assert a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]), f"{name} differs"
     ours, theirs = transformers.AutoConfig.from_pretrained(out).to_dict(), model.config.to_dict()
-    ignore = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "rope_theta", "layer_types",
-              "max_window_layers", "sliding_window", "use_sliding_window", "n_inner"}
+    ignore = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "rope_theta",
+              "layer_types", "max_window_layers", "sliding_window", "use_sliding_window", "n_inner"}
     diff = {k: (ours.get(k), theirs.get(k)) for k in ours.keys() | theirs.keys()
             if ours.get(k) != theirs.get(k) and k not in ignore}
     assert not diff, f"config.json differs: {diff}"
 
     manifest = json.load(open(f"{ckpt}/checkpoints/iter_0000000/manifest.json"))
     with open(f"{work}/c.yaml", "w") as f:
-        f.writelines(line + "\n" for line in manifest["state"]["config"].split("\n") if not line.endswith(": null"))
+        lines = manifest["state"]["config"].split("\n")
+        f.writelines(line + "\n" for line in lines if not line.endswith(": null"))
     run("dump", f"{work}/c.yaml", f"load={ckpt}", "params_dtype=fp32", "seq_length=20", "micro_batch_size=2",
-        "global_batch_size=2", "data_path=tests/golden/corpus", "split=1, 0, 0", "hidden_dropout=0", "attention_dropout=0",
-        "train_iters=1", "lr=1e-3", "-o", f"{work}/d.safetensors")
+        "global_batch_size=2", "data_path=tests/golden/corpus", "split=1, 0, 0", "hidden_dropout=0",
+        "attention_dropout=0", "train_iters=1", "lr=1e-3", "-o", f"{work}/d.safetensors")
     dump = load_file(f"{work}/d.safetensors")
     want = logits_of(model, dump["tokens"])
     error = ((dump["logits"].double() - want).abs().max() / want.abs().max()).item()

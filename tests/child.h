@@ -1,4 +1,5 @@
-/* child -- for tests of what ends a process, and of files: runs a function in a process of its own and keeps what it says. */
+/* child -- for tests of what ends a process, and of files: runs a function in a process of its own and keeps
+ * what it says. */
 #ifndef CHILD_H
 #define CHILD_H
 #include "test.h"

@@ -1,9 +1,10 @@
-/* faults -- system calls that fail on demand, for tests of saving. The functions below stand in front of the C library's in
- * the program that includes this header once.
+/* faults -- system calls that fail on demand, for tests of saving. The functions below stand in front of the
+ * C library's in the program that includes this header once.
  *
- * The environment variable FAULT asks for one fault in strace's words: "fsync:error=EIO:when=3" (the third fsync fails),
- * "when=3+" (it and all later ones), "pwrite64:signal=KILL:when=2" (the process dies in place of the call). A fault that
- * happens is noted in the file FAULT_LOG names. Tests in the same process set the variables below instead. */
+ * The environment variable FAULT asks for one fault in strace's words: "fsync:error=EIO:when=3" (the third
+ * fsync fails), "when=3+" (it and all later ones), "pwrite64:signal=KILL:when=2" (the process dies in place
+ * of the call). A fault that happens is noted in the file FAULT_LOG names. Tests in the same process set the
+ * variables below instead. */
 #ifndef FAULTS_H
 #define FAULTS_H
 #include <errno.h>
@@ -16,7 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int short_writes;            /* pwrite moves half of what it is given, and every third call is interrupted */
+static int short_writes; /* pwrite moves half of what it is given, and every third call is interrupted */
 static int slow_writes;             /* pwrite takes 10 ms */
 static int fail_after = -1;         /* >= 0: that many writes and flushes succeed, then all fail ... */
 static int fail_with;               /* ... with this errno */
@@ -25,11 +26,19 @@ static struct { char call[16]; int when, onward, error, ready; atomic_int count;
 
 static void read_fault(void)
 {
-    static const struct { const char *name; int number; } errors[] = {
-        {"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EINTR", EINTR}, {"EDQUOT", EDQUOT}, {"EROFS", EROFS}, {"EMFILE", EMFILE},
-        {"ENAMETOOLONG", ENAMETOOLONG}, {"EACCES", EACCES},
+    static const struct { const char *name; int number;
+    } errors[] = {
+        {"ENOSPC", ENOSPC},
+        {"EIO", EIO},
+        {"EINTR", EINTR},
+        {"EDQUOT", EDQUOT},
+        {"EROFS", EROFS},
+        {"EMFILE", EMFILE},
+        {"ENAMETOOLONG", ENAMETOOLONG},
+        {"EACCES", EACCES},
     };
-    const char *text = getenv("FAULT"), *when = text ? strstr(text, ":when=") : NULL, *error = text ? strstr(text, "error=") : NULL;
+    const char *text = getenv("FAULT"), *when = text ? strstr(text, ":when=") : NULL,
+               *error = text ? strstr(text, "error=") : NULL;
     fault.ready = 1;
     if (!when)
         return;

@@ -1,11 +1,13 @@
 #!/bin/sh
-# tests/kill_save.sh kill|errors|long -- K01, K03 to K06, K14: a save of a tiny checkpoint is killed at every system call
-# that changes or opens a file (kill), or such a call fails, once or from then on (errors: the commonest two; long: all
-# errors, and both with the asynchronous writer). After each: the newest checkpoint loads and holds its own values, what the
-# program said agrees with what is on disk, and the next save works over what was left and cleans it up.
+# tests/kill_save.sh kill|errors|long -- a save of a tiny checkpoint is killed at every system call that
+# changes or opens a file (kill), or such a call fails, once or from then on (errors: the commonest two; long:
+# all errors, and both with the asynchronous writer). After each: the newest checkpoint loads and holds its
+# own values, what the program said agrees with what is on disk, and the next save works over what was left
+# and cleans it up.
 #
-# kill and errors use the program's own faults (tests/faults.h), so that they run everywhere; long uses strace, which needs no
-# help from the program. Calls are counted for each kind on its own (when=N). BUILD as in tests/run.
+# kill and errors use the program's own faults (tests/faults.h), so that they run everywhere; long uses
+# strace, which needs no help from the program. Calls are counted for each kind on its own (when=N). BUILD as
+# in tests/run.
 program=${BUILD:-build/cpu}/test_checkpoint
 if [ "$1" = long ] && ! strace -o /dev/null true 2> /dev/null; then
     echo "strace is missing or may not trace; change: install strace, or allow ptrace"
@@ -24,7 +26,9 @@ mkdir "$work/start"
 
 # save CALL INJECTION MODE -- saves iteration 2 with one fault
 with_own() { FAULT="$1:$2" FAULT_LOG="$work/log" "$program" save "$work/run" 2 $3; }
-with_strace() { strace -f -qq -o "$work/log" -e trace="$1" -e inject="$1:$2" "$program" save "$work/run" 2 $3; }
+with_strace() {
+    strace -f -qq -o "$work/log" -e trace="$1" -e inject="$1:$2" "$program" save "$work/run" 2 $3
+}
 inject=with_own
 
 # once MODE CALL INJECTION -- returns 1 when the injection came too late to happen
@@ -38,7 +42,8 @@ once() {
     *)       grep -qs INJECTED "$work/log" || return 1 ;;
     esac
     points=$((points + 1))
-    newest=$("$program" load "$work/run" 2>> "$work/err") || fail "$1 $2 $3: rc $rc, then the newest checkpoint does not load"
+    newest=$("$program" load "$work/run" 2>> "$work/err") ||
+        fail "$1 $2 $3: rc $rc, then the newest checkpoint does not load"
     case $newest in
     2) ;;
     1) [ $rc = 0 ] && fail "$1 $2 $3: rc 0, but the newest checkpoint is 1" ;;

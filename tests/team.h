@@ -1,5 +1,6 @@
-/* team -- a process group whose members are threads of one process: what a transport does, over shared memory, for tests
- * of code that N ranks run. Has all_reduce of I64 (minimum, maximum), broadcast, send, recv and barrier. */
+/* team -- a process group whose members are threads of one process: what a transport does, over shared
+ * memory, for tests of code that N ranks run. Has all_reduce of I64 (minimum, maximum), broadcast, send, recv
+ * and barrier. */
 #ifndef TEAM_H
 #define TEAM_H
 #include "comm.h"

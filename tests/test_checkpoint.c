@@ -1,9 +1,11 @@
-/* Checkpoints: what is saved comes back, in any layout and type; what is damaged, foreign or hostile is refused by name.
+/* Checkpoints: what is saved comes back, in any layout and type; what is damaged, foreign or hostile is
+ * refused by name.
  *
  *   test_checkpoint                        all of it
- *   test_checkpoint save DIR N [async]     a tiny run that saves iteration N once; 0 if it is on disk. For tests/kill_save.sh
- *   test_checkpoint load DIR               prints the newest whole iteration after comparing every value
- */
+ *   test_checkpoint save DIR N [async]     a tiny run that saves iteration N once; 0 if it is on disk. For
+ * tests/kill_save.sh test_checkpoint load DIR               prints the newest whole iteration after comparing
+ * every value
+ * */
 #define _GNU_SOURCE
 #include "checkpoint.h"
 #include "child.h"
@@ -22,7 +24,13 @@ static char why[WHY];
 /* ---- a model: four tensors, every value a function of name, iteration and place */
 
 #define TENSORS 4
-static const struct { const char *name; Dtype type; int ndim; int64_t rows, cols; int optim; } tensors[TENSORS] = {
+static const struct {
+    const char *name;
+    Dtype type;
+    int ndim;
+    int64_t rows, cols;
+    int optim;
+} tensors[TENSORS] = {
     {"layer.weight", BF16, 2, 12, 10, 0},
     {"layer.bias", BF16, 1, 7, 1, 0},
     {"layer.weight.master", F32, 2, 12, 10, 1},
@@ -31,7 +39,9 @@ static const struct { const char *name; Dtype type; int ndim; int64_t rows, cols
 
 static double value(int tensor, int64_t iteration, int64_t r, int64_t c)
 {
-    double x = rng_uniform((uint64_t)iteration, (uint64_t)(tensor == 2 ? 0 : tensor), (uint64_t)(r * 1000 + c)) - 0.5;
+    double x =
+        rng_uniform((uint64_t)iteration, (uint64_t)(tensor == 2 ? 0 : tensor), (uint64_t)(r * 1000 + c)) -
+        0.5;
     return x;       /* the weight is its master, rounded */
 }
 
@@ -41,14 +51,23 @@ typedef struct { Piece p[64]; int n; char memory[1 << 16]; size_t used; } Model;
 static void add(Model *m, int t, int64_t row0, int64_t col0, int64_t rows, int64_t cols, int64_t ld)
 {
     size_t size = dtype_size(tensors[t].type);
-    m->p[m->n++] = (Piece){.name = tensors[t].name, .type = tensors[t].type, .ndim = tensors[t].ndim,
-                           .shape = {tensors[t].rows, tensors[t].cols}, .row0 = row0, .col0 = col0, .rows = rows, .cols = cols,
-                           .data = m->memory + m->used, .ld = ld, .optim = tensors[t].optim};
+    m->p[m->n++] = (Piece){.name = tensors[t].name,
+                           .type = tensors[t].type,
+                           .ndim = tensors[t].ndim,
+                           .shape = {tensors[t].rows, tensors[t].cols},
+                           .row0 = row0,
+                           .col0 = col0,
+                           .rows = rows,
+                           .cols = cols,
+                           .data = m->memory + m->used,
+                           .ld = ld,
+                           .optim = tensors[t].optim};
     m->used += ((size_t)(rows * ld) * size + 7) / 8 * 8;
     BUG_ON(m->used > sizeof m->memory || m->n > 64);
 }
 
-/* Layouts: 0 whole; 1 the first tensor in three row segments; 2 rank r of n: rows; 3: columns with a stride. */
+/* Layouts: 0 whole; 1 the first tensor in three row segments; 2 rank r of n: rows; 3: columns with a
+ * stride. */
 static void make(Model *m, int layout, int rank, int size)
 {
     memset(m, 0, sizeof *m);
@@ -85,7 +104,8 @@ static void fill(Model *m, int64_t iteration)
         for (int64_t r = 0; r < m->p[i].rows; r++)
             for (int64_t c = 0; c < m->p[i].cols; c++) {
                 double x = value(tensor_of(&m->p[i]), iteration, m->p[i].row0 + r, m->p[i].col0 + c);
-                convert((char *)m->p[i].data + (size_t)(r * m->p[i].ld + c) * dtype_size(m->p[i].type), m->p[i].type, &x, F64, 1);
+                convert((char *)m->p[i].data + (size_t)(r * m->p[i].ld + c) * dtype_size(m->p[i].type),
+                        m->p[i].type, &x, F64, 1);
             }
 }
 
@@ -99,8 +119,8 @@ static int wrong(const Model *m, int64_t iteration)
                 double x = value(tensor_of(&m->p[i]), iteration, m->p[i].row0 + r, m->p[i].col0 + c);
                 char want[8];
                 convert(want, m->p[i].type, &x, F64, 1);
-                bad += memcmp((char *)m->p[i].data + (size_t)(r * m->p[i].ld + c) * dtype_size(m->p[i].type), want,
-                              dtype_size(m->p[i].type)) != 0;
+                bad += memcmp((char *)m->p[i].data + (size_t)(r * m->p[i].ld + c) * dtype_size(m->p[i].type),
+                              want, dtype_size(m->p[i].type)) != 0;
             }
     return bad;
 }
@@ -200,23 +220,37 @@ static void conversions(void)
             convert(&d, F64, &in, (Dtype)t, 1);
             convert(&f, F32, &in, (Dtype)t, 1);
             convert(&out, (Dtype)t, &d, F64, 1);
-            bad += out != in && !(isnan(d) && (out | (t == BF16 ? 0x40 : 0x200)) == (in | (t == BF16 ? 0x40 : 0x200)));
+            bad += out != in &&
+                   !(isnan(d) && (out | (t == BF16 ? 0x40 : 0x200)) == (in | (t == BF16 ? 0x40 : 0x200)));
             bad += !isnan(d) && (double)f != d;
         }
     }
     CHECK(!bad, "%d of the 16-bit numbers do not survive", bad);
-    static const struct { double in; uint16_t bf16, f16; } t[] = {
-        {1.0, 0x3f80, 0x3c00}, {-0.0, 0x8000, 0x8000}, {65504, 0x4780, 0x7bff}, {65519.99, 0x4780, 0x7bff},
-        {65520, 0x4780, 0x7c00}, {INFINITY, 0x7f80, 0x7c00}, {1e300, 0x7f80, 0x7c00}, {0x1p-24, 0x3380, 0x0001},
-        {0x1p-25, 0x3300, 0x0000}, {0x1.8p-25, 0x3340, 0x0001}, {0x1p-140, 0x0000, 0x0000}, {0x1p-133, 0x0001, 0x0000},
+    static const struct { double in; uint16_t bf16, f16;
+    } t[] = {
+        {1.0, 0x3f80, 0x3c00},
+        {-0.0, 0x8000, 0x8000},
+        {65504, 0x4780, 0x7bff},
+        {65519.99, 0x4780, 0x7bff},
+        {65520, 0x4780, 0x7c00},
+        {INFINITY, 0x7f80, 0x7c00},
+        {1e300, 0x7f80, 0x7c00},
+        {0x1p-24, 0x3380, 0x0001},
+        {0x1p-25, 0x3300, 0x0000},
+        {0x1.8p-25, 0x3340, 0x0001},
+        {0x1p-140, 0x0000, 0x0000},
+        {0x1p-133, 0x0001, 0x0000},
         /* halfway in BF16 but for a bit that F32 does not hold: a detour over F32 would round down */
-        {1 + 0x1p-8 + 0x1p-40, 0x3f81, 0x3c04}, {1 + 0x1p-8, 0x3f80, 0x3c04}, {1 + 0x1.8p-7, 0x3f82, 0x3c0c},
+        {1 + 0x1p-8 + 0x1p-40, 0x3f81, 0x3c04},
+        {1 + 0x1p-8, 0x3f80, 0x3c04},
+        {1 + 0x1.8p-7, 0x3f82, 0x3c0c},
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         uint16_t b, h;
         convert(&b, BF16, &t[i].in, F64, 1);
         convert(&h, F16, &t[i].in, F64, 1);
-        CHECK(b == t[i].bf16 && h == t[i].f16, "%a: %04x %04x, not %04x %04x", t[i].in, b, h, t[i].bf16, t[i].f16);
+        CHECK(b == t[i].bf16 && h == t[i].f16, "%a: %04x %04x, not %04x %04x", t[i].in, b, h, t[i].bf16,
+              t[i].f16);
     }
 }
 
@@ -230,19 +264,22 @@ static void round_trip(int async)
     for (int layout = 0; layout < 4; layout++)
         for (int size = 1; size <= (layout >= 2 ? 5 : 1); size++)
             for (int rank = 0; rank < size; rank++)
-                CHECK(load(dir, layout, rank, size, &cfg) == 12345678, "layout %d, rank %d of %d", layout, rank, size);
+                CHECK(load(dir, layout, rank, size, &cfg) == 12345678, "layout %d, rank %d of %d", layout,
+                      rank, size);
     CHECK(load(path_of("trip%d/checkpoints/iter_0000003", async), 0, 0, 1, &cfg) == 3, "by its own folder");
     /* the same step again replaces the folder, and the bytes are the same */
     shell("cp -r %s/checkpoints/iter_12345678 %s/copy", dir, dir);
     CHECK(save(dir, 12345678, &cfg) == 12345678, "saved again");
-    shell("diff -r %s/checkpoints/iter_12345678 %s/copy && [ \"$(ls %s/checkpoints)\" = \"iter_0000003\niter_12345678\nlatest\" ]",
+    shell("diff -r %s/checkpoints/iter_12345678 %s/copy && [ \"$(ls %s/checkpoints)\" = "
+          "\"iter_0000003\niter_12345678\nlatest\" ]",
           dir, dir, dir);
     shell("[ \"$(cat %s/checkpoints/latest)\" = iter_12345678 ]", dir);
     shell("grep -q gridiron %s/copy/manifest.json && [ \"$(ls %s/copy | tr '\\n' ' ')\" = "
           "'manifest.json model-00000.safetensors optim-00000.safetensors ' ]", dir, dir);
 }
 
-/* Types on load: from the master when there is one, to the master when there is none; moments only for a whole resume. */
+/* Types on load: from the master when there is one, to the master when there is none; moments only for a
+ * whole resume. */
 static void other_types(void)
 {
     Config cfg = base_config();
@@ -251,15 +288,37 @@ static void other_types(void)
     comm_self_open(&self, "all");
     double w[120], bad = 0;
     float moment = 9;
-    Piece p[] = {{.name = "layer.weight", .type = F64, .ndim = 2, .shape = {12, 10}, .rows = 12, .cols = 10, .data = w, .ld = 10},
-                 {.name = "layer.bias.exp_avg", .type = F32, .ndim = 1, .shape = {7}, .rows = 1, .cols = 1, .data = &moment,
-                  .ld = 1, .optim = 1}};
+    Piece p[] = {{.name = "layer.weight",
+                  .type = F64,
+                  .ndim = 2,
+                  .shape = {12, 10},
+                  .rows = 12,
+                  .cols = 10,
+                  .data = w,
+                  .ld = 10},
+                 {.name = "layer.bias.exp_avg",
+                  .type = F32,
+                  .ndim = 1,
+                  .shape = {7},
+                  .rows = 1,
+                  .cols = 1,
+                  .data = &moment,
+                  .ld = 1,
+                  .optim = 1}};
     json_decref(checkpoint_load(dir, &cfg, &self, p, 2, 1, NULL));
     for (int i = 0; i < 120; i++)
         bad = fmax(bad, fabs(w[i] - (float)value(0, 12345678, i / 10, i % 10)));
-    CHECK(bad == 0 && moment == 9, "an F64 weight comes from the F32 master; a moment is left alone: %g", bad);
+    CHECK(bad == 0 && moment == 9, "an F64 weight comes from the F32 master; a moment is left alone: %g",
+          bad);
     float b[7];
-    Piece q = {.name = "layer.bias.master", .type = F32, .ndim = 1, .shape = {7}, .rows = 7, .cols = 1, .data = b, .ld = 1,
+    Piece q = {.name = "layer.bias.master",
+               .type = F32,
+               .ndim = 1,
+               .shape = {7},
+               .rows = 7,
+               .cols = 1,
+               .data = b,
+               .ld = 1,
                .optim = 1};
     json_decref(checkpoint_load(dir, &cfg, &self, &q, 1, 1, NULL));
     for (int i = 0; i < 7; i++) {
@@ -283,7 +342,8 @@ static void large(void)
     float *w = xcalloc((size_t)(R * C), 4), *v = xcalloc((size_t)(R * C), 4);
     for (int64_t i = 0; i < R * C; i++)
         w[i] = (float)i;
-    Piece p = {.name = "w", .type = F32, .ndim = 2, .shape = {R, C}, .rows = R, .cols = C, .data = w, .ld = C};
+    Piece p = {
+        .name = "w", .type = F32, .ndim = 2, .shape = {R, C}, .rows = R, .cols = C, .data = w, .ld = C};
     Arena arena = no_arena;
     Saver *s = saver_open(&cfg, dir, &self, &p, 1, &arena);
     json_t *state = json_object();
@@ -292,7 +352,9 @@ static void large(void)
     saver_close(s);
     Piece q = p;
     q.row0 = 1100, q.col0 = 17, q.rows = 1500, q.cols = 31, q.data = v, q.ld = 40;
-    shell("printf x | dd of=%s/checkpoints/iter_0000001/model-00000.safetensors bs=1 seek=1000 conv=notrunc 2>/dev/null", dir);
+    shell("printf x | dd of=%s/checkpoints/iter_0000001/model-00000.safetensors bs=1 seek=1000 conv=notrunc "
+          "2>/dev/null",
+          dir);
     json_decref(checkpoint_load(dir, &cfg, &self, &q, 1, 0, NULL));
     int bad = 0;
     for (int64_t r = 0; r < q.rows; r++)
@@ -301,7 +363,8 @@ static void large(void)
     CHECK(!bad, "%d elements of the box differ", bad);
     Source src;
     CHECK(source_open(&src, path_of("large/checkpoints/iter_0000001"), why), "%s", why);
-    CHECK(!source_verify(&src, NULL, why) && strstr(why, "model-00000") && strstr(why, "tensor w"), "%s", why);
+    CHECK(!source_verify(&src, NULL, why) && strstr(why, "model-00000") && strstr(why, "tensor w"), "%s",
+          why);
     source_close(&src);
     free(w);
     free(v);
@@ -362,7 +425,9 @@ static void wrong_files(void)
     char *dir = path_of("files"), *it = path_of("files/checkpoints/iter_0000002");
     CHECK(save(dir, 1, &cfg) == 1 && save(dir, 2, &cfg) == 2, "saved");
     shell("cp -r %s/checkpoints %s/good", dir, dir);
-#define AGAIN_WITH(...) shell("rm -rf %s/checkpoints && cp -r %s/good %s/checkpoints", dir, dir, dir); shell(__VA_ARGS__)
+#define AGAIN_WITH(...)                                                                                      \
+    shell("rm -rf %s/checkpoints && cp -r %s/good %s/checkpoints", dir, dir, dir);                           \
+    shell(__VA_ARGS__)
     AGAIN_WITH("rm %s/optim-00000.safetensors", it);
     DIES(load_whole, dir, 4, "optim-00000.safetensors is missing", "iter_0000002", "change:");
     AGAIN_WITH("cp %s/model-00000.safetensors %s/model-00001.safetensors", it, it);
@@ -386,8 +451,9 @@ static void wrong_files(void)
     close(null);
     AGAIN_WITH("rm %s/manifest.json", it);
     CHECK(load(dir, 0, 0, 1, &cfg) == 1, "without a manifest it is no checkpoint");
-    AGAIN_WITH("printf 'iter_0009999' > %s/checkpoints/latest; mkdir %s/checkpoints/iter_9 %s/checkpoints/iter_0000003.tmp", dir,
-               dir, dir);
+    AGAIN_WITH("printf 'iter_0009999' > %s/checkpoints/latest; mkdir %s/checkpoints/iter_9 "
+               "%s/checkpoints/iter_0000003.tmp",
+               dir, dir, dir);
     CHECK(load(dir, 0, 0, 1, &cfg) == 2, "latest is only a hint");
     AGAIN_WITH("rm %s/checkpoints/latest", dir);
     CHECK(load(dir, 0, 0, 1, &cfg) == 2, "without the hint");
@@ -418,7 +484,8 @@ static void forge(const char *dir, const char *from, const char *to)
 /* K11 and K19: manifests that verify but must not be followed. */
 static void hostile(void)
 {
-    static const struct { const char *from, *to, *reason; } t[] = {
+    static const struct { const char *from, *to, *reason;
+    } t[] = {
         {"\"version\":1", "\"version\":2", "format version 2"},
         {"\"version\":1", "\"version\":0", "format version 0"},
         {"\"format\":\"gridiron\"", "\"format\":\"other\"", "not a gridiron"},
@@ -442,8 +509,10 @@ static void hostile(void)
         {"\"cols\":10,\"hash\":[\"", "\"cols\":10,\"hash\":[\"x", "malformed hash"},
         {"\"cols\":10,\"hash\":[", "\"cols\":10,\"hash\":[\"0000000000000000\",", "hash for each block"},
         {"\"file\":\"model-00000.safetensors\",\"row\"", "\"file\":\"other\",\"row\"", "not listed"},
-        {"\"boxes\":[{", "\"boxes\":[{\"file\":\"model-00000.safetensors\",\"row\":1,\"col\":0,\"rows\":1,\"cols\":10,"
-         "\"hash\":[\"0000000000000000\"]},{", "overlap"},
+        {"\"boxes\":[{",
+         "\"boxes\":[{\"file\":\"model-00000.safetensors\",\"row\":1,\"col\":0,\"rows\":1,\"cols\":10,"
+         "\"hash\":[\"0000000000000000\"]},{",
+         "overlap"},
     };
     Config cfg = base_config();
     char *dir = path_of("hostile"), *it = path_of("hostile/checkpoints/iter_0000002");
@@ -462,25 +531,40 @@ static void hostile(void)
 /* K10: another model; every key and tensor that differs in one line. */
 static void load_other(void *arg)
 {
-    static const char mine[] = "model:\n  num_layers: 4\n  hidden_size: 96\n  num_attention_heads: 8\n  vocab_size: 300\n"
-                               "  untie_embeddings_and_output_weights: true\n";
+    static const char mine[] =
+        "model:\n  num_layers: 4\n  hidden_size: 96\n  num_attention_heads: 8\n  vocab_size: 300\n"
+        "  untie_embeddings_and_output_weights: true\n";
     const char *skipped;
     Config cfg = *config_read_saved(mine, sizeof mine - 1, &skipped);
     Comm self;
     float w[4];
-    Piece p[] = {{.name = "layer.weight", .type = F32, .ndim = 2, .shape = {2, 2}, .rows = 2, .cols = 2, .data = w, .ld = 2},
-                 {.name = "absent", .type = F32, .ndim = 1, .shape = {4}, .rows = 4, .cols = 1, .data = w, .ld = 1}};
+    Piece p[] = {
+        {.name = "layer.weight",
+         .type = F32,
+         .ndim = 2,
+         .shape = {2, 2},
+         .rows = 2,
+         .cols = 2,
+         .data = w,
+         .ld = 2},
+        {.name = "absent", .type = F32, .ndim = 1, .shape = {4}, .rows = 4, .cols = 1, .data = w, .ld = 1}};
     comm_self_open(&self, "all");
     checkpoint_load(arg, &cfg, &self, p, 2, 0, NULL);
 }
 
 static void other_model(void)
 {
-    static const char saved[] = "model:\n  num_layers: 2\n  hidden_size: 64\n  num_attention_heads: 4\n  vocab_size: 257\n"
-                                "  untie_embeddings_and_output_weights: false\n";
-    static const char *const words[] = {"num_layers is 2 there, 4 here", "hidden_size is 64 there, 96 here",
-        "num_attention_heads is 4 there, 8 here", "vocab_size is 257 there, 300 here", "untie_embeddings_and_output_weights is false there, true here",
-        "layer.weight is [12, 10] there, [2, 2] here", "absent is not there", "change:"};
+    static const char saved[] =
+        "model:\n  num_layers: 2\n  hidden_size: 64\n  num_attention_heads: 4\n  vocab_size: 257\n"
+        "  untie_embeddings_and_output_weights: false\n";
+    static const char *const words[] = {"num_layers is 2 there, 4 here",
+                                        "hidden_size is 64 there, 96 here",
+                                        "num_attention_heads is 4 there, 8 here",
+                                        "vocab_size is 257 there, 300 here",
+                                        "untie_embeddings_and_output_weights is false there, true here",
+                                        "layer.weight is [12, 10] there, [2, 2] here",
+                                        "absent is not there",
+                                        "change:"};
     static Model m;
     Config cfg = base_config();
     char *dir = path_of("other");
@@ -508,11 +592,16 @@ static void retention(void)
     cfg.save_retain_interval = 4;
     for (int64_t it = 1; it <= 10; it++)
         CHECK(save(dir, it, &cfg) == it, "saved");
-    shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000004 iter_0000008 iter_0000009 iter_0000010 latest ' ]", dir);
-    shell("mkdir -p %s/checkpoints/iter_0000003.tmp %s/checkpoints/iter_0000001.trash; touch %s/checkpoints/iter_0000003.tmp/x "
-          "%s/checkpoints/iter_0000011.again.tmp; mkdir %s/checkpoints/iter_other", dir, dir, dir, dir, dir);
+    shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000004 iter_0000008 iter_0000009 iter_0000010 "
+          "latest ' ]",
+          dir);
+    shell("mkdir -p %s/checkpoints/iter_0000003.tmp %s/checkpoints/iter_0000001.trash; touch "
+          "%s/checkpoints/iter_0000003.tmp/x "
+          "%s/checkpoints/iter_0000011.again.tmp; mkdir %s/checkpoints/iter_other",
+          dir, dir, dir, dir, dir);
     CHECK(save(dir, 11, &cfg) == 11, "saved over leftovers");
-    shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000004 iter_0000008 iter_0000010 iter_0000011 iter_other latest ' ]",
+    shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000004 iter_0000008 iter_0000010 iter_0000011 "
+          "iter_other latest ' ]",
           dir);
 }
 
@@ -534,7 +623,8 @@ static void locked(void)
     make(&m, 0, 0, 1);
     Saver *s = saver_open(&cfg, dir, &self, m.p, m.n, &arena);
     int rc = child(second_job, dir);
-    CHECK(rc == EXIT_CHECKPOINT && strstr(said, "another job (process ") && lines(said) == 1, "exit %d: %s", rc, said);
+    CHECK(rc == EXIT_CHECKPOINT && strstr(said, "another job (process ") && lines(said) == 1, "exit %d: %s",
+          rc, said);
     saver_close(s);
     rc = child(second_job, dir);
     CHECK(rc == 0, "exit %d: %s", rc, said);
@@ -608,14 +698,15 @@ static void faults(void)
         int rc = child(async ? save_two_async : save_two_sync, dir);
         CHECK(rc == EXIT_RESOURCE, "exit %d: %s", rc, said);
         CHECK(strstr(said, "warning: saving iteration 2 failed") && strstr(said, "No space left") &&
-              strstr(said, "writing it again") && strstr(said, "the run goes on") && strstr(said, "error[save]") &&
-              strstr(said, "are free; change:"), "%s", said);
+                  strstr(said, "writing it again") && strstr(said, "the run goes on") &&
+                  strstr(said, "error[save]") && strstr(said, "are free; change:"),
+              "%s", said);
         CHECK(load(dir, 0, 0, 1, &cfg) == 1, "the old one is whole");
         shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000001 latest ' ]", dir);
     }
     int rc = child(save_in_a_hurry, dir);
-    CHECK(rc == 0 && strstr(said, "iteration 6 waits for the checkpoint of iteration 5") && lines(said) == 2, "exit %d: %s", rc,
-          said);
+    CHECK(rc == 0 && strstr(said, "iteration 6 waits for the checkpoint of iteration 5") && lines(said) == 2,
+          "exit %d: %s", rc, said);
     for (int it = 5; it <= 7; it++)
         CHECK(load(path_of("faults/checkpoints/iter_000000%d", it), 0, 0, 1, &cfg) == it, "iteration %d", it);
 }
@@ -669,11 +760,13 @@ static void team(int size, int layout, int async)
     }
     for (int r = 0; r < size; r++) {
         pthread_join(thread[r], NULL);
-        CHECK(me[r].committed == 3, "%d ranks, layout %d, rank %d: %lld", size, layout, r, (long long)me[r].committed);
+        CHECK(me[r].committed == 3, "%d ranks, layout %d, rank %d: %lld", size, layout, r,
+              (long long)me[r].committed);
     }
     for (int other = 0; other < 4; other++)
         for (int r = 0; r < 3; r++)
-            CHECK(load(dir, other, other < 2 ? 0 : r, other < 2 ? 1 : 3, &cfg) == 3, "layout %d reads %d", other, layout);
+            CHECK(load(dir, other, other < 2 ? 0 : r, other < 2 ? 1 : 3, &cfg) == 3, "layout %d reads %d",
+                  other, layout);
     team_close(&t);
 }
 

@@ -1,6 +1,6 @@
-/* Import and export of Hugging Face directories: every form of config.json and of the files that means the same gives the
- * same tensors; everything that the model cannot express is refused by name. The families' numbers against transformers
- * are in tests/goldens. */
+/* Import and export of Hugging Face directories: every form of config.json and of the files that means the
+ * same gives the same tensors; everything that the model cannot express is refused by name. The families'
+ * numbers against transformers are in tests/goldens. */
 #define _GNU_SOURCE
 #include "checkpoint.h"
 #include "child.h"
@@ -13,7 +13,8 @@
 static char folder[] = "/tmp/test_huggingface.XXXXXX";
 static char why[WHY];
 
-/* ---- directories: a golden one with some lines of config.json changed and some tensors renamed, added, left out */
+/* ---- directories: a golden one with some lines of config.json changed and some tensors renamed, added, left
+ * out */
 
 static char *path(const char *name) { return xasprintf("%s/%s", folder, name); }
 
@@ -52,8 +53,8 @@ static char *variant(const char *family, const char *edit)
     return dir;
 }
 
-/* Rewrites model.safetensors: `from` becomes `to` in every name that starts with it; type, when >= 0, becomes another; a
- * tensor `drop` is left out, `twice` is written again under the name `again`. */
+/* Rewrites model.safetensors: `from` becomes `to` in every name that starts with it; type, when >= 0, becomes
+ * another; a tensor `drop` is left out, `twice` is written again under the name `again`. */
 typedef struct { const char *from, *to, *drop, *twice, *again; int type, flip; } Edit;
 
 static void rewrite(const char *dir, const Edit *edit)
@@ -120,8 +121,13 @@ static void export(void *arg)
     _exit(command_export(t->shard ? 5 : 3, argv));
 }
 
-#define RUNS(fn, task) do { int rc_ = child(fn, task); CHECK(rc_ == 0 && !*said, "exit %d: %s", rc_, said); } while (0)
-#define REFUSED(dir, ...) DIES(import, (&(Task){dir, path("refused"), NULL}), EXIT_CHECKPOINT, "change:", __VA_ARGS__)
+#define RUNS(fn, task)                                                                                       \
+    do {                                                                                                     \
+        int rc_ = child(fn, task);                                                                           \
+        CHECK(rc_ == 0 && !*said, "exit %d: %s", rc_, said);                                                 \
+    } while (0)
+#define REFUSED(dir, ...)                                                                                    \
+    DIES(import, (&(Task){dir, path("refused"), NULL}), EXIT_CHECKPOINT, "change:", __VA_ARGS__)
 
 /* The tensors of an import equal those of the golden directory's own import, bit for bit. */
 static void same_import(const char *family, const char *dir)
@@ -132,7 +138,9 @@ static void same_import(const char *family, const char *dir)
     if (!checkpoint_exists(a))
         RUNS(import, (&(Task){golden, a, NULL}));
     RUNS(import, (&(Task){dir, b, NULL}));
-    shell("cmp %s/checkpoints/iter_0000000/model-00000.safetensors %s/checkpoints/iter_0000000/model-00000.safetensors", a, b);
+    shell("cmp %s/checkpoints/iter_0000000/model-00000.safetensors "
+          "%s/checkpoints/iter_0000000/model-00000.safetensors",
+          a, b);
     free(a), free(b), free(golden);
 }
 
@@ -140,19 +148,24 @@ static void same_import(const char *family, const char *dir)
 
 static void same_meaning(void)
 {
-    same_import("llama", variant("llama", "{\"rope_theta\": \"ABSENT\", \"rope_scaling\": \"ABSENT\", \"torch_dtype\": \"ABSENT\", "
-                                          "\"dtype\": \"float32\", \"rope_parameters\": {\"rope_type\": \"default\", "
-                                          "\"rope_theta\": 5003.0}, \"head_dim\": 6, \"tie_word_embeddings\": \"ABSENT\"}"));
+    same_import(
+        "llama",
+        variant("llama",
+                "{\"rope_theta\": \"ABSENT\", \"rope_scaling\": \"ABSENT\", \"torch_dtype\": \"ABSENT\", "
+                "\"dtype\": \"float32\", \"rope_parameters\": {\"rope_type\": \"default\", "
+                "\"rope_theta\": 5003.0}, \"head_dim\": 6, \"tie_word_embeddings\": \"ABSENT\"}"));
     same_import("llama", variant("llama", "{\"rope_scaling\": {\"type\": \"default\"}, \"head_dim\": null, "
                                           "\"hidden_act\": \"swish\"}"));
     char *bare = variant("llama", "{}");
     rewrite(bare, &(Edit){.from = "model.", .to = ""});
     same_import("llama", bare);
     char *old = variant("llama", "{}");
-    rewrite(old, &(Edit){.twice = "model.norm.weight", .again = "model.layers.0.self_attn.rotary_emb.inv_freq"});
+    rewrite(old,
+            &(Edit){.twice = "model.norm.weight", .again = "model.layers.0.self_attn.rotary_emb.inv_freq"});
     same_import("llama", old);
 
-    char *hub = variant("gpt2", "{\"tie_word_embeddings\": \"ABSENT\", \"activation_function\": \"gelu_pytorch_tanh\"}");
+    char *hub = variant(
+        "gpt2", "{\"tie_word_embeddings\": \"ABSENT\", \"activation_function\": \"gelu_pytorch_tanh\"}");
     rewrite(hub, &(Edit){.from = "", .to = "transformer.", .drop = "h.0.attn.bias"});
     same_import("gpt2", hub);
     rewrite(hub, &(Edit){.twice = "transformer.wpe.weight", .again = "transformer.h.1.attn.masked_bias"});
@@ -182,23 +195,34 @@ static const Config *imported(const char *dir)
 
 static void windows(void)
 {
-    const struct { const char *family, *edit; int64_t window; } t[] = {
+    const struct { const char *family, *edit; int64_t window;
+    } t[] = {
         {"mistral", "{\"sliding_window\": 8}", 8},
         {"mistral", "{\"sliding_window\": \"ABSENT\"}", 4096},
         {"mistral", "{\"sliding_window\": null}", 0},
         {"qwen2", "{\"sliding_window\": 8}", 0},
-        {"qwen2", "{\"sliding_window\": 8, \"use_sliding_window\": true, \"max_window_layers\": 0, \"layer_types\": \"ABSENT\"}", 8},
-        {"qwen2", "{\"sliding_window\": 8, \"use_sliding_window\": true, \"max_window_layers\": 2, \"layer_types\": \"ABSENT\"}", 0},
-        {"qwen3", "{\"sliding_window\": 8, \"use_sliding_window\": true, \"layer_types\": [\"sliding_attention\", "
-                  "\"sliding_attention\"]}", 8},
+        {"qwen2",
+         "{\"sliding_window\": 8, \"use_sliding_window\": true, \"max_window_layers\": 0, \"layer_types\": "
+         "\"ABSENT\"}",
+         8},
+        {"qwen2",
+         "{\"sliding_window\": 8, \"use_sliding_window\": true, \"max_window_layers\": 2, \"layer_types\": "
+         "\"ABSENT\"}",
+         0},
+        {"qwen3",
+         "{\"sliding_window\": 8, \"use_sliding_window\": true, \"layer_types\": [\"sliding_attention\", "
+         "\"sliding_attention\"]}",
+         8},
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         const Config *c = imported(variant(t[i].family, t[i].edit));
-        CHECK(c && c->window_size == t[i].window, "%s %s: %lld", t[i].family, t[i].edit, c ? (long long)c->window_size : -1);
+        CHECK(c && c->window_size == t[i].window, "%s %s: %lld", t[i].family, t[i].edit,
+              c ? (long long)c->window_size : -1);
     }
     /* out and in again */
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
-        char *dir = variant(t[i].family, t[i].edit), *ckpt = xasprintf("%s-c", dir), *out = xasprintf("%s-o", dir);
+        char *dir = variant(t[i].family, t[i].edit), *ckpt = xasprintf("%s-c", dir),
+             *out = xasprintf("%s-o", dir);
         RUNS(import, (&(Task){dir, ckpt, NULL}));
         RUNS(export, (&(Task){ckpt, out, NULL}));
         const Config *c = imported(out);
@@ -209,11 +233,14 @@ static void windows(void)
 
 static void refusals(void)
 {
-    static const struct { const char *family, *edit, *word; } t[] = {
+    static const struct { const char *family, *edit, *word;
+    } t[] = {
         {"llama", "{\"model_type\": \"mixtral\"}", "model_type mixtral"},
         {"llama", "{\"model_type\": \"ABSENT\"}", "model_type is missing"},
-        {"llama", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}", "rope_scaling of type linear"},
-        {"llama", "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 5e5}}", "rope_parameters of type llama3"},
+        {"llama", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}",
+         "rope_scaling of type linear"},
+        {"llama", "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 5e5}}",
+         "rope_parameters of type llama3"},
         {"mistral", "{\"rope_parameters\": {\"rope_type\": \"yarn\"}}", "rope_parameters of type yarn"},
         {"llama", "{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor 0.5"},
         {"llama", "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}", "partial_rotary_factor 0.25"},
@@ -227,11 +254,16 @@ static void refusals(void)
         {"gpt2", "{\"scale_attn_weights\": false}", "scale_attn_weights"},
         {"gpt2", "{\"add_cross_attention\": true}", "add_cross_attention"},
         {"llama", "{\"quantization_config\": {\"bits\": 4}}", "quantization_config"},
-        {"qwen2", "{\"use_sliding_window\": true, \"sliding_window\": 8, \"max_window_layers\": 1, \"layer_types\": \"ABSENT\"}",
+        {"qwen2",
+         "{\"use_sliding_window\": true, \"sliding_window\": 8, \"max_window_layers\": 1, \"layer_types\": "
+         "\"ABSENT\"}",
          "sliding_window in 1 of 2 layers"},
-        {"qwen3", "{\"use_sliding_window\": true, \"sliding_window\": 8, \"layer_types\": [\"full_attention\", "
-                  "\"sliding_attention\"]}", "sliding_window in 1 of 2 layers"},
-        {"qwen3", "{\"layer_types\": [\"full_attention\", \"chunked_attention\"]}", "layer_types has chunked_attention"},
+        {"qwen3",
+         "{\"use_sliding_window\": true, \"sliding_window\": 8, \"layer_types\": [\"full_attention\", "
+         "\"sliding_attention\"]}",
+         "sliding_window in 1 of 2 layers"},
+        {"qwen3", "{\"layer_types\": [\"full_attention\", \"chunked_attention\"]}",
+         "layer_types has chunked_attention"},
         {"qwen3", "{\"layer_types\": [\"full_attention\"]}", "layer_types has 1 entries"},
         {"llama", "{\"hidden_size\": \"ABSENT\"}", "hidden_size is missing"},
         {"llama", "{\"hidden_size\": 0}", "hidden_size is not a whole number"},
@@ -247,13 +279,16 @@ static void refusals(void)
         {"llama", "{\"torch_dtype\": \"float8_e4m3fn\"}", "dtype float8"},
         {"llama", "{\"num_hidden_layers\": 3}", "tensor model.layers.2.input_layernorm.weight is missing"},
         {"llama", "{\"num_hidden_layers\": 1}", "tensor model.layers.1.input_layernorm.weight has no place"},
-        {"llama", "{\"vocab_size\": 62}", "tensor model.embed_tokens.weight is [61, 24], config.json makes it [62, 24]"},
-        {"llama", "{\"intermediate_size\": 40}", "gate_proj.weight is [38, 24], config.json makes it [40, 24]"},
+        {"llama", "{\"vocab_size\": 62}",
+         "tensor model.embed_tokens.weight is [61, 24], config.json makes it [62, 24]"},
+        {"llama", "{\"intermediate_size\": 40}",
+         "gate_proj.weight is [38, 24], config.json makes it [40, 24]"},
         {"llama", "{\"tie_word_embeddings\": true}", "lm_head.weight is not the embedding's"},
         {"qwen2", "{\"tie_word_embeddings\": false}", "tensor lm_head.weight is missing"},
         {"gpt2", "{\"n_positions\": 24}", "wpe.weight is [23, 30], config.json makes it [24, 30]"},
         {"gpt2", "{\"n_inner\": null}", "mlp.c_fc.weight is [30, 52], config.json makes it [30, 120]"},
-        {"llama", "{\"num_key_value_heads\": null}", "k_proj.weight is [12, 24], config.json makes it [24, 24]"},
+        {"llama", "{\"num_key_value_heads\": null}",
+         "k_proj.weight is [12, 24], config.json makes it [24, 24]"},
         {"qwen3", "{\"head_dim\": \"ABSENT\"}", "config.json makes it [512, 20]"},
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
@@ -294,18 +329,23 @@ static void exporting(void)
 {
     char *ckpt = path("plain-llama"), *out = path("sharded"), *back = path("back"), *one = path("one");
     RUNS(export, (&(Task){ckpt, out, "9000"}));
-    shell("[ $(ls %s | grep -c 'model-000..-of-000...safetensors') -gt 3 ] && [ -s %s/model.safetensors.index.json ]", out, out);
+    shell("[ $(ls %s | grep -c 'model-000..-of-000...safetensors') -gt 3 ] && [ -s "
+          "%s/model.safetensors.index.json ]",
+          out, out);
     shell("for f in %s/model-*; do [ $(stat -c %%s $f) -lt 11000 ] || exit 1; done", out);
     RUNS(import, (&(Task){out, back, NULL}));
-    shell("cmp %s/checkpoints/iter_0000000/model-00000.safetensors %s/checkpoints/iter_0000000/model-00000.safetensors", ckpt,
-          back);
+    shell("cmp %s/checkpoints/iter_0000000/model-00000.safetensors "
+          "%s/checkpoints/iter_0000000/model-00000.safetensors",
+          ckpt, back);
     DIES(export, (&(Task){ckpt, out, NULL}), EXIT_CONFIG, "is there already", "change:");
     shell("mkdir %s", one);
     RUNS(export, (&(Task){xasprintf("%s/checkpoints/iter_0000000", ckpt), one, NULL}));
     shell("[ \"$(ls %s | tr '\\n' ' ')\" = 'config.json generation_config.json model.safetensors ' ]", one);
     DIES(import, (&(Task){one, back, NULL}), EXIT_CHECKPOINT, "holds a checkpoint already");
     DIES(export, (&(Task){folder, path("none"), NULL}), EXIT_CHECKPOINT, "holds no checkpoint");
-    shell("printf x | dd of=%s/checkpoints/iter_0000000/model-00000.safetensors bs=1 seek=4000 conv=notrunc 2>/dev/null", back);
+    shell("printf x | dd of=%s/checkpoints/iter_0000000/model-00000.safetensors bs=1 seek=4000 conv=notrunc "
+          "2>/dev/null",
+          back);
     DIES(export, (&(Task){back, path("none"), NULL}), EXIT_CHECKPOINT, "model-00000.safetensors is damaged");
     shell("[ ! -e %s/none ]", folder);
 }
@@ -313,11 +353,16 @@ static void exporting(void)
 /* Models of no family, and models of several. */
 static void families(void)
 {
-    static const char llama[] = "model:\n  num_layers: 2\n  hidden_size: 24\n  ffn_hidden_size: 32\n  num_attention_heads: 4\n"
-        "  num_query_groups: 2\n  kv_channels: 6\n  seq_length: 8\n  max_position_embeddings: 8\n  vocab_size: 61\n"
-        "  position_embedding_type: rope\n  normalization: RMSNorm\n  activation: swiglu\n  add_bias_linear: false\n";
-    static const char gpt2[] = "model:\n  num_layers: 2\n  hidden_size: 24\n  ffn_hidden_size: 32\n  num_attention_heads: 4\n"
-        "  num_query_groups: 4\n  kv_channels: 6\n  seq_length: 8\n  max_position_embeddings: 8\n  vocab_size: 61\n";
+    static const char llama[] =
+        "model:\n  num_layers: 2\n  hidden_size: 24\n  ffn_hidden_size: 32\n  num_attention_heads: 4\n"
+        "  num_query_groups: 2\n  kv_channels: 6\n  seq_length: 8\n  max_position_embeddings: 8\n  "
+        "vocab_size: 61\n"
+        "  position_embedding_type: rope\n  normalization: RMSNorm\n  activation: swiglu\n  add_bias_linear: "
+        "false\n";
+    static const char gpt2[] =
+        "model:\n  num_layers: 2\n  hidden_size: 24\n  ffn_hidden_size: 32\n  num_attention_heads: 4\n"
+        "  num_query_groups: 4\n  kv_channels: 6\n  seq_length: 8\n  max_position_embeddings: 8\n  "
+        "vocab_size: 61\n";
     static const struct { const char *base, *more, *hint, *family, *word; } t[] = {
         {llama, "", NULL, "llama", NULL},
         {llama, "", "mistral", "mistral", NULL},

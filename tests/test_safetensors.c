@@ -34,12 +34,14 @@ static void round_trip(void)
     CHECK(st_put(&w, 3, 0, &scalar, 8, why), "%s", why);
     CHECK(w.data % 8 == 0, "data at %lld", (long long)w.data);
     CHECK(st_finish(&w, why), "%s", why);
-    CHECK(!st_create(&w, AT_FDCWD, at("a.safetensors"), 1, t, 4, meta, why) && strstr(why, "exists"), "%s", why);
+    CHECK(!st_create(&w, AT_FDCWD, at("a.safetensors"), 1, t, 4, meta, why) && strstr(why, "exists"), "%s",
+          why);
 
     CHECK(st_open(&f, AT_FDCWD, at("a.safetensors"), 1, why), "%s", why);
     const StTensor *ta = st_find(&f, "a"), *tb = st_find(&f, "z.bf16"), *ts = st_find(&f, "scalar");
     CHECK(f.n == 4 && ta && tb && ts && st_find(&f, "none") && !st_find(&f, "b"), "%d tensors", f.n);
-    CHECK(ta->type == F64 && ta->ndim == 2 && ta->shape[0] == 2 && ta->shape[1] == 3 && st_elements(ta) == 6, "a");
+    CHECK(ta->type == F64 && ta->ndim == 2 && ta->shape[0] == 2 && ta->shape[1] == 3 && st_elements(ta) == 6,
+          "a");
     double a2[6];
     uint16_t b2[3];
     int64_t s2;
@@ -60,11 +62,13 @@ static int parses(const char *text, int64_t data)
     return ok;
 }
 
-#define T(name, dtype, shape, at) "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" at "}"
+#define T(name, dtype, shape, at)                                                                            \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" at "}"
 
 static void rules(void)
 {
-    static const struct { const char *text; int64_t data; const char *reason; } bad[] = {
+    static const struct { const char *text; int64_t data; const char *reason;
+    } bad[] = {
         {"[]", 0, "'{'"},
         {" {}", 0, "'{'"},
         {"{", 0, "JSON"},
@@ -74,7 +78,8 @@ static void rules(void)
         {"{" T("a", "F32", "[1]", "[0,4]") "}", 5, "holds 5"},
         {"{" T("a", "F32", "[1]", "[0,4]") "}", 3, "holds 3"},
         {"{" T("a", "F32", "[1]", "[1,5]") "}", 5, "starts at data byte 1"},
-        {"{" T("a", "F32", "[1]", "[0,4]") "," T("b", "F32", "[1]", "[8,12]") "}", 12, "starts at data byte 8"},
+        {"{" T("a", "F32", "[1]", "[0,4]") "," T("b", "F32", "[1]", "[8,12]") "}", 12,
+         "starts at data byte 8"},
         {"{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[4,8]") "}", 8, "starts at data byte 4"},
         {"{" T("a", "F32", "[1]", "[4,0]") "}", 4, "begin <= end"},
         {"{" T("a", "F32", "[1]", "[0,-4]") "}", 4, "begin <= end"},
@@ -116,7 +121,8 @@ static void files(void)
         CHECK(file_write_at(fd, "short", bytes, n, 0, why), "%s", why);
         close(fd);
         int ok = st_open(&f, AT_FDCWD, at("short"), 0, why);
-        CHECK(!ok && (strstr(why, "fewer than") || strstr(why, "does not fit")), "%lld bytes: %s", (long long)n, why);
+        CHECK(!ok && (strstr(why, "fewer than") || strstr(why, "does not fit")), "%lld bytes: %s",
+              (long long)n, why);
     }
     CHECK(!st_open(&f, AT_FDCWD, folder, 0, why) && strstr(why, "regular"), "%s", why);
     CHECK(!st_open(&f, AT_FDCWD, at("absent"), 0, why) && strstr(why, "No such"), "%s", why);
@@ -126,13 +132,32 @@ static void files(void)
     st_close(&f);
 }
 
-/* Random damage to a legal header: nothing may crash, and what is accepted must keep every promise of the reader. */
+/* Random damage to a legal header: nothing may crash, and what is accepted must keep every promise of the
+ * reader. */
 static void fuzz(int runs)
 {
-    static const char seed[] = "{\"__metadata__\":{\"format\":\"pt\"}," T("w.0", "F32", "[3,5]", "[0,60]") ","
-        T("w.1", "BF16", "[7]", "[60,74]") "," T("b", "U8", "[]", "[74,75]") "," T("e", "I64", "[0,4]", "[75,75]") "}  ";
-    static const char *const words[] = {"-1", "0", "9223372036854775807", "18446744073709551616", "[", "]", "{", "}", "\"",
-        "F64", "1e9", "null", "[0,60]", "\\u0000", "4294967296", ",", "\"w.0\":", "[3,5]"};
+    static const char seed[] =
+        "{\"__metadata__\":{\"format\":\"pt\"}," T("w.0", "F32", "[3,5]", "[0,60]") "," T(
+            "w.1", "BF16", "[7]", "[60,74]") "," T("b", "U8", "[]", "[74,75]") "," T("e", "I64", "[0,4]",
+                                                                                     "[75,75]") "}  ";
+    static const char *const words[] = {"-1",
+                                        "0",
+                                        "9223372036854775807",
+                                        "18446744073709551616",
+                                        "[",
+                                        "]",
+                                        "{",
+                                        "}",
+                                        "\"",
+                                        "F64",
+                                        "1e9",
+                                        "null",
+                                        "[0,60]",
+                                        "\\u0000",
+                                        "4294967296",
+                                        ",",
+                                        "\"w.0\":",
+                                        "[3,5]"};
     int accepted = 0;
     for (int run = 0; run < runs; run++) {
         char text[512];
@@ -166,8 +191,9 @@ static void fuzz(int runs)
             for (int i = 0; i < f.n; i++) {
                 sum += f.tensor[i].bytes;
                 CHECK(f.tensor[i].at >= f.data && f.tensor[i].at + f.tensor[i].bytes <= f.size &&
-                      (f.tensor[i].type < 0 ||
-                       st_elements(&f.tensor[i]) * (int64_t)dtype_size((Dtype)f.tensor[i].type) == f.tensor[i].bytes),
+                          (f.tensor[i].type < 0 ||
+                           st_elements(&f.tensor[i]) * (int64_t)dtype_size((Dtype)f.tensor[i].type) ==
+                               f.tensor[i].bytes),
                       "run %d: %.*s", run, (int)n, text);
             }
             CHECK(sum == data, "run %d: %.*s", run, (int)n, text);
