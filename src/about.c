@@ -70,12 +70,15 @@ static void describe(About *a, const Config *c)
     char *activation = config_text(c, OPT_activation), *norm = config_text(c, OPT_normalization);
     char *position = config_text(c, OPT_position_embedding_type), *dtype = config_text(c, OPT_params_dtype);
     char *optimizer = config_text(c, OPT_optimizer), *schedule = config_text(c, OPT_pipeline_schedule);
-    char *model = xasprintf("%lld layers, %lld wide, %lld heads of %lld (%lld for keys and values), "
-                            "feed-forward %s %lld, %s, positions %s; sequence %lld, vocabulary %lld; %s; %s",
+    char *groups = c->num_query_groups == c->num_attention_heads
+                       ? xstrdup("")
+                       : xasprintf(" (%lld for keys and values)", (long long)c->num_query_groups);
+    char *model = xasprintf("%lld layers, %lld wide, %lld heads of %lld%s, feed-forward %s %lld, %s, "
+                            "positions %s; sequence %lld, vocabulary %lld; %s; %s",
                             (long long)c->num_layers, (long long)c->hidden_size,
-                            (long long)c->num_attention_heads, (long long)c->kv_channels,
-                            (long long)c->num_query_groups, activation, (long long)c->ffn_hidden_size, norm,
-                            position, (long long)c->seq_length, (long long)c->vocab_size, dtype, optimizer);
+                            (long long)c->num_attention_heads, (long long)c->kv_channels, groups, activation,
+                            (long long)c->ffn_hidden_size, norm, position, (long long)c->seq_length,
+                            (long long)c->vocab_size, dtype, optimizer);
     char *layout =
         xasprintf("tensor %lld, context %lld, expert %lld, pipeline %lld, data %lld; %s; micro batch %lld",
                   (long long)c->tensor_model_parallel_size, (long long)c->context_parallel_size,
@@ -83,8 +86,8 @@ static void describe(About *a, const Config *c)
                   (long long)c->data_parallel_size, schedule, (long long)c->micro_batch_size);
     about_fact(a, "model", model);
     about_fact(a, "layout", layout);
-    char *all[] = {activation, norm, position, dtype, optimizer, schedule, model, layout};
-    for (int i = 0; i < 8; i++)
+    char *all[] = {activation, norm, position, dtype, optimizer, schedule, groups, model, layout};
+    for (int i = 0; i < 9; i++)
         free(all[i]);
 }
 

@@ -326,9 +326,9 @@ void chart_timeline(FILE *f, const Bar *bar, int64_t n, const char *const *row_n
         fprintf(f, "</title></rect>\n");
     }
     fprintf(f, "</svg>\n");
-    /* a number fits where the bar is 1.8 % of the width or more */
+    /* a label fits where the bar has about 1 % of the width for each letter */
     for (int64_t i = 0; i < n && n <= 600; i++)
-        if (*bar[i].label && bar[i].end - bar[i].start >= 0.018 * x.hi) {
+        if (*bar[i].label && bar[i].end - bar[i].start >= 0.01 * (double)(strlen(bar[i].label) + 1) * x.hi) {
             fprintf(f, "<i class=\"tag %s\" style=\"left:%.2f%%;top:%.2f%%\">", bar[i].css,
                     100 * ((bar[i].start + bar[i].end) / 2 - x.lo) / x.hi, (bar[i].row + 0.5) * 100 / rows);
             html_text(f, bar[i].label);

@@ -115,6 +115,8 @@ static void put_tiles(FILE *f, const Report *r)
     json_t *s;
     json_array_foreach(json_object_get(r->run, "sessions"), i, s)
         took += fmax(0, number_of(s, "ended") - number_of(s, "started"));
+    if (!r->n && !r->evals)
+        return;
     fprintf(f, "<dl class=\"tiles\">\n");
     put_loss_tiles(f, r);
     if (r->n) {

@@ -104,7 +104,7 @@ void put_timeline(FILE *f, const Report *r)
             lane[k].last = fmax(lane[k].last, end);
             lane[k].busy += end - start;
             snprintf(label[n], sizeof *label, "%.0f", number_of(args, "microbatch"));
-        } else if (strlen(cat) == 1) {
+        } else {
             snprintf(label[n], sizeof *label, "%s", cat);
         }
         snprintf(title[n], sizeof *title, "%s: %.3g ms from %.3f ms", name, end - start, start);
