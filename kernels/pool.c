@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 /* Ops follow each other within microseconds, a sleeping thread takes longer than that to wake: so a thread
- * looks for the next job this long before it sleeps. Short, because another rank may need the core; and
- * nothing at all when there are more threads than cores. */
+ * looks for the next job this long before it sleeps, and lets others that wait for its core, such as another
+ * rank's threads, go first. With more threads than cores it does not look at all. */
 #define SPIN_SECONDS 20e-6
 
 /* A job is open between `open = 1` and `open = 0`. A worker says `inside++` before it looks at `open`, the
@@ -64,6 +64,7 @@ static int spin_until_changed(const Pool *p, _Atomic uint32_t *at, uint32_t seen
         }
         if (now() > end)
             return 0;
+        sched_yield();
     }
 }
 

@@ -9,7 +9,6 @@
 #define PART_ROWS (2 * A_BYTES / K_BYTES)      /* equal blocks of k are at least half of K_BYTES */
 #define STRIP_PANELS 8         /* of op(b) in a strip, at most */
 #define PACK_PANELS 4          /* of op(a) in a work item: neighbours in memory */
-#define PREFETCH_LINES 16
 #define ITEMS_PER_THREAD 4     /* enough for the threads to end together */
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -49,13 +48,15 @@ static void finish_tile(const Job *j, void *tile, int64_t row, int64_t col, int 
     j->g->finish(&f, tile, j->g->nr, rows, cols);
 }
 
-/* Starts fetching `rows` pieces of `bytes`. The hardware sees a stream only after some misses, which cost a
- * quarter of a tile's time where the panel or the piece of c lies beyond L2. */
-static inline void prefetch(const char *p, int64_t step, int64_t bytes, int rows)
+/* Starts fetching what a tile will be added to, a whole tile's time before it is needed: c beyond L2 cost a
+ * fifth of the time without. */
+static void prefetch_piece(Mat m, int64_t row, int64_t col, int rows, int64_t cols)
 {
-    for (int r = 0; r < rows; r++, p += step)
-        for (int64_t i = 0; i < bytes; i += 64)
+    for (int r = 0; r < rows; r++) {
+        const char *p = mat_at(m, row + r, col);
+        for (int64_t i = 0; i < cols * (int64_t)dtype_size(m.type); i += 64)
             __builtin_prefetch(p + i);
+    }
 }
 
 /* A strip of op(b) has at least one panel, whatever k. */
@@ -74,9 +75,8 @@ static void multiply_item(void *ctx, int64_t item, int thread)
     int64_t col0 = item / j->bands * j->strip, cols = min64(j->strip, j->n - col0);
     char *panels = j->own + (size_t)thread * j->own_bytes, *tiles = panels + strip_bytes(g);
     size_t tile_bytes = (size_t)(g->mr * g->nr) * j->real_size;
-    int64_t next_panel = g->mr * j->k_padded * g->size, out_size = (int64_t)dtype_size(j->finish.out.type);
-    int reads_c = j->finish.acc || j->finish.part.p;
-    int64_t out_step = j->finish.out.ld * out_size;
+    Mat read = j->finish.part.p ? j->finish.part : j->finish.out;
+    int reads = j->finish.acc || j->finish.part.p;
     if (g->begin)
         g->begin();
     for (int64_t i0 = row0; i0 < row1; i0 += g->mc)
@@ -92,10 +92,8 @@ static void multiply_item(void *ctx, int64_t item, int thread)
                 for (int64_t i = i0; i < i1; i += g->mr, tile += tile_bytes) {
                     int tile_rows = (int)min64(g->mr, i1 - i);
                     const char *a = j->packed + (i * j->k_padded + k0 * g->mr) * g->size;
-                    if (last && reads_c)
-                        prefetch(mat_at(j->finish.out, i, col0 + jr), out_step, tile_cols * out_size,
-                                 tile_rows);
-                    prefetch(a + next_panel, 64, 64, PREFETCH_LINES);
+                    if (last && reads)
+                        prefetch_piece(read, i, col0 + jr, tile_rows, tile_cols);
                     g->tile(kn, a, b, tile, tile_rows, k0 > 0);
                     if (last)
                         finish_tile(j, tile, i, col0 + jr, tile_rows, tile_cols);
