@@ -186,16 +186,15 @@ static int train_loop(Training *t)
     int code = t->run.iteration >= t->total ? EXIT_DONE : -1, wants_save;
     if (code == EXIT_DONE)
         t->why = "finished before: nothing left to do";
+    double eval_ms = 0, checkpoint_ms = 0;     /* of the pause before a step: told with that step */
     while (code < 0) {
-        Metrics m = {0};
+        Metrics m = {.eval_ms = eval_ms, .checkpoint_ms = checkpoint_ms};
         run_step(&t->run, &m);
+        log_step(t->log, &m);                  /* before the save: what a checkpoint knows, the log has said */
         saver_poll(t->run.saver);
-        if (t->valid && t->run.iteration % c->eval_interval == 0)
-            m.eval_ms = evaluate(t);
+        eval_ms = t->valid && t->run.iteration % c->eval_interval == 0 ? evaluate(t) : 0;
         code = ending(t, &wants_save);
-        if (wants_save)
-            m.checkpoint_ms = save(t);
-        log_step(t->log, &m);
+        checkpoint_ms = wants_save ? save(t) : 0;
     }
     saver_wait(t->run.saver);
     return code;
