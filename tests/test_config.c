@@ -550,6 +550,45 @@ static void check_round_trip(const Config *c)
     free(twice);
 }
 
+/* Prints n lines of key=value arguments, each of which makes the base configuration another valid one: for
+ * runs. Keys that name files, devices or how long a run is are left alone. */
+static void print_random(int n)
+{
+    static const char *const kept[] = {"load",
+                                       "finetune",
+                                       "save",
+                                       "data_path",
+                                       "split",
+                                       "tensorboard_dir",
+                                       "max_epochs",
+                                       "cpu_isa",
+                                       "train_iters",
+                                       "train_samples",
+                                       "lr",
+                                       "exit_interval",
+                                       "exit_duration_in_mins",
+                                       "eval_iters",
+                                       "vocab_size",
+                                       "init_method_std"};
+    for (int done = 0; done < n; ) {
+        char *args[5];
+        for (int a = 0; a < 5; ) {
+            const Option *o = &options[draw(OPTIONS)];
+            int free = 1;
+            for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+                free &= strcmp(o->key, kept[i]) != 0;
+            if (free)
+                args[a++] = (char *)textf("%s=%s", o->key, random_value(o));
+        }
+        Text t = compose(NULL, NULL, NULL);
+        Check k = read_text(t.text, t.size, 5, args, 1, USE_TRAIN);
+        for (int a = 0; a < 5 && !k.n; a++)
+            printf("%s%s", args[a], a < 4 ? "|" : "\n");
+        done += !k.n;
+        free(t.text);
+    }
+}
+
 static void test_round_trips(void)
 {
     int valid = 0, rounds = SANITIZED ? 500 : 4000;
@@ -659,7 +698,7 @@ static void test_message(const char *folder)
                             "bad.yaml:2:15: num_layers: 0 is not in [1, 10000]",
                             "bad.yaml:3:3: unknown key 'hiden_size'; did you mean 'hidden_size'?",
                             "bad.yaml:5:9: seed: expected an integer", "command line: lr: expected a number",
-                            "error[config] ", "problems in "}, *at = text;
+                            "error[config] ", "9 problems in "}, *at = text;
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted && at; i++) {
         const char *found = strstr(at, wanted[i]);
         CHECK(found, "'%s' is missing or out of order in\n%s", wanted[i], text);
@@ -700,6 +739,10 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "--docs")) {
         config_docs(stdout);
+        return 0;
+    }
+    if (argc > 2 && !strcmp(argv[1], "--random")) {
+        print_random(atoi(argv[2]));
         return 0;
     }
     char folder[] = "/tmp/test_config_XXXXXX";
