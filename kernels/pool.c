@@ -129,7 +129,7 @@ void pool_run(Pool *p, void (*fn)(void *ctx, int64_t item, int thread), void *ct
     }
 }
 
-static int cores(void)
+int pool_cores(void)
 {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
@@ -141,7 +141,7 @@ Pool *pool_open(int threads)
     Pool *p = NULL;
     if (posix_memalign((void **)&p, 64, sizeof *p))
         die(EXIT_RESOURCE, "memory", "cannot allocate a thread pool; change: free memory on this machine");
-    *p = (Pool){.threads = threads, .spin = threads <= cores(), .owner = getpid()};
+    *p = (Pool){.threads = threads, .spin = threads <= pool_cores(), .owner = getpid()};
     p->workers = xcalloc((size_t)threads, sizeof *p->workers);
     for (int i = 1; i < threads; i++) {
         Worker *w = xcalloc(1, sizeof *w);

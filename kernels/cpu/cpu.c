@@ -1,6 +1,4 @@
-#define _GNU_SOURCE
 #include "cpu.h"
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,12 +79,6 @@ static int choose(const char *isa, const int has[ISA_COUNT])
     die(EXIT_CONFIG, "isa", "this CPU cannot run cpu_isa %s; change: use one of %s", isa, list);
 }
 
-static int cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-}
-
 static void lay_out(Cpu *c, Dtype real, int threads)
 {
     gemm_buffers(&c->buffers, &c->arena, real, c->gemm, c->gemm_bf16, threads);
@@ -101,7 +93,7 @@ void cpu_open(Device *d, Dtype real, const char *isa, int threads)
     detect(has, &bf16dot);
     int i = choose(isa, has);
     if (!threads)
-        threads = cores();
+        threads = pool_cores();
     Cpu *c = xcalloc(1, sizeof *c);
     *d = (Device){.name = "cpu", .isa = isa_names[i], .bf16 = "f32", .impl = c};
     c->gemm = c->gemm_bf16 = tables[i][real].gemm;
