@@ -250,8 +250,22 @@ static const struct { const char *name; int (*run)(int argc, char **argv); } com
 #undef COMMAND
 };
 
+/* Under a launcher all ranks would train the same model into the same folder; one of them says so. */
+static void refuse_launcher(void)
+{
+    int rank, world = grid_launched(&rank);
+    if (world == 1)
+        return;
+    if (rank) {
+        sleep(1);                      /* launchers end a job with its first failure: rank 0 speaks first */
+        exit(EXIT_CONFIG);
+    }
+    die(EXIT_CONFIG, "world", "a launcher started %d ranks, this build works on one; change: run ./train without it", world);
+}
+
 int main(int argc, char **argv)
 {
+    refuse_launcher();
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)

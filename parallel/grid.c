@@ -1,5 +1,6 @@
 #include "grid.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *const axis_name[AXES] = {"tp", "cp", "ep", "dp", "pp"};
@@ -54,6 +55,21 @@ int grid_group(const int size[AXES], const Axis order[AXES], unsigned mask, int 
         out[r] = at;
     }
     return n;
+}
+
+int grid_launched(int *rank)
+{
+    static const char *const names[][2] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                           {"PMI_SIZE", "PMI_RANK"}, {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *size = getenv(names[i][0]), *mine = getenv(names[i][1]);
+        if (size && mine) {
+            *rank = atoi(mine);
+            return atoi(size);
+        }
+    }
+    *rank = 0;
+    return 1;
 }
 
 static char where[96];

@@ -31,6 +31,9 @@ int grid_parse_order(const char *text, Axis order[AXES]);
 void grid_open(Grid *g, const int size[AXES], const Axis order[AXES], int world, int rank);
 void grid_close(Grid *g);
 
+/* The ranks that a launcher (mpirun, srun) started, by its environment, and which of them this process is. */
+int grid_launched(int *rank);
+
 /* "rank 3 tp 1 pp 1 dp 0" for messages; NULL with one rank. */
 const char *grid_where(void);
 #endif

@@ -293,6 +293,11 @@ static void rules_model(Check *k)
          "%lld is not a multiple of num_attention_heads %lld; nearest: %s; or set kv_channels",
          LL(c->hidden_size), LL(c->num_attention_heads),
          nearest_multiples(c->num_attention_heads, c->hidden_size));
+    RULE(ON3(hidden_size, num_attention_heads, kv_channels),
+         ABSENT(kv_channels) && c->hidden_size / c->num_attention_heads > 512,
+         "%lld / num_attention_heads %lld makes heads of %lld, attention takes up to 512; use at least %lld heads",
+         LL(c->hidden_size), LL(c->num_attention_heads), LL(c->hidden_size / c->num_attention_heads),
+         LL((c->hidden_size + 511) / 512));
     DERIVE(kv_channels, ON2(hidden_size, num_attention_heads), c->hidden_size / c->num_attention_heads);
     DERIVE(num_query_groups, ON1(num_attention_heads), c->num_attention_heads);
     DERIVE(max_position_embeddings, ON1(seq_length), c->seq_length);
