@@ -135,15 +135,15 @@ static void sumsq_item(void *ctx, int64_t item, int thread)
     int64_t end = (item + 1) * SUMSQ_BLOCK < j->n ? (item + 1) * SUMSQ_BLOCK : j->n, n;
     double piece[PIECE], sum[SUMS] = {0};
     for (int64_t i = item * SUMSQ_BLOCK; i < end; i += n) {
-        const char *x = (const char *)j->x + (size_t)i * dtype_size(j->type);
+        char *x = (char *)j->x + (size_t)i * dtype_size(j->type);
         REAL buf[PIECE];
         n = end - i < PIECE ? end - i : PIECE;
         if (j->type == F64) {
             memcpy(piece, x, (size_t)n * sizeof(double));
         } else {
-            FN(load_reals)(buf, x, n, j->type);
+            const REAL *real = row_in(mat(x, 1, n, j->type), 0, buf);
             for (int64_t k = 0; k < n; k++)
-                piece[k] = buf[k];
+                piece[k] = real[k];
         }
         int64_t padded = (n + SUMS - 1) / SUMS * SUMS;
         for (int64_t k = n; k < padded; k++)

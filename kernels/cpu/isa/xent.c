@@ -27,13 +27,16 @@ static REAL largest_of(const REAL *x, int64_t n)
     return vmaximum(vmax(vmax(m[0], m[1]), vmax(m[2], m[3])));
 }
 
+/* Fetches the next piece meanwhile: the search for its maximum would only wait for memory. */
 static REAL sum_exp(const REAL *x, int64_t n, REAL largest)
 {
     Vec s[2] = {{0}};
     int64_t i = 0;
     for (; i + 2 * VN <= n; i += 2 * VN)
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < 2; k++) {
+            __builtin_prefetch(x + PIECE + i + k * VN);
             s[k] += vexp(vload(x + i + k * VN) - largest);
+        }
     for (; i + VN <= n; i += VN)
         s[0] += vexp(vload(x + i) - largest);
     if (i < n)
