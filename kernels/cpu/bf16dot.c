@@ -46,6 +46,6 @@ static void pack_b(void *panel, Factor f, int lanes, int64_t kn) { pack_pairs(pa
 
 const GemmKernel bf16dot_kernel = {
     .name = "avx512_bf16", .size = sizeof(uint16_t),
-    .mr = MR, .nr = NR, .group = 2, .kc = KC, .mc = MR * 16, .strip = 256 << 10,
+    .mr = MR, .nr = NR, .group = 2, .kc = KC, .mc = MR * 8, .strip = 256 << 10,
     .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .finish = gemm_finish_avx512_f32,
 };

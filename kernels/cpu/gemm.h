@@ -29,6 +29,9 @@ static inline Factor factor_at(Factor f, int64_t lane, int64_t k)
  * (real) and bias (one row) are absent when their p is NULL. */
 typedef struct { Mat out, part, bias; int acc; } Finish;
 
+#define TILE_ROWS 32           /* the largest mr, nr */
+#define TILE_COLS 32
+
 typedef struct GemmKernel {
     const char *name;
     int mr, nr;                /* tile: lanes of a panel of op(a), of op(b) */

@@ -148,43 +148,46 @@ INLINE void pack(REAL *to, Factor f, int lanes, int64_t kn, const int width)
 static void pack_a(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f, lanes, kn, MR); }
 static void pack_b(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f, lanes, kn, NR); }
 
-#define WIDEST 64
-
 INLINE void add_row(REAL *restrict out, const REAL *restrict t, int cols, int acc)
 {
     for (int c = 0; c < cols; c += VN)
-        vput(out + c, acc ? vget(out + c, cols - c) + vload(t + c) : vload(t + c), cols - c);
+        vput(out + c, acc ? vget(out + c, cols - c) + vget(t + c, cols - c) : vget(t + c, cols - c), cols - c);
 }
 
 void FN(gemm_finish)(const Finish *f, void *tile, int width, int rows, int cols)
 {
-    REAL old[WIDEST], bias[WIDEST];
+    REAL *t = tile, row[TILE_COLS];
+    size_t size = dtype_size(f->out.type);
     if (f->bias.p)
-        FN(load_reals)(bias, f->bias.p, cols, f->bias.type);
+        FN(load_reals)(row, f->bias.p, cols, f->bias.type);
     for (int r = 0; r < rows; r++) {
-        REAL *t = (REAL *)tile + r * width;
-        const REAL *part = mat_at(f->part, r, 0);
-        void *out = mat_at(f->out, r, 0);
-        for (int c = 0; part && c < cols; c++)
-            t[c] += part[c];
-        for (int c = 0; f->bias.p && c < cols; c++)
-            t[c] += bias[c];
-        if (f->out.type == REAL_TYPE) {
-            add_row(out, t, cols, f->acc);
-            continue;
-        }
-        if (f->acc) {
-            FN(load_reals)(old, out, cols, f->out.type);
-            for (int c = 0; c < cols; c++)
-                t[c] += old[c];
-        }
-        FN(store_reals)(out, t, cols, f->out.type);
+        if (f->part.p)
+            add_row(t + r * width, mat_at(f->part, r, 0), cols, 1);
+        if (f->bias.p)
+            add_row(t + r * width, row, cols, 1);
     }
+    if (f->out.type == REAL_TYPE) {
+        for (int r = 0; r < rows; r++)
+            add_row(mat_at(f->out, r, 0), t + r * width, cols, f->acc);
+        return;
+    }
+    for (int r = 0; f->acc && r < rows; r++) {
+        FN(load_reals)(row, mat_at(f->out, r, 0), cols, f->out.type);
+        add_row(t + r * width, row, cols, 1);
+    }
+    /* the whole tile at once: rows are too short to convert one by one */
+    _Alignas(64) char stored[TILE_ROWS * TILE_COLS * sizeof(float)];
+    FN(store_reals)(stored, t, rows * width, f->out.type);
+    for (int r = 0; r < rows; r++)
+        if (cols == width && width * size == 64)
+            memcpy(mat_at(f->out, r, 0), stored + r * 64, 64);
+        else
+            memcpy(mat_at(f->out, r, 0), stored + r * width * (int)size, (size_t)cols * size);
 }
 
 const GemmKernel FN(gemm_kernel) = {
     .name = "f32", .size = sizeof(REAL),
-    .mr = MR, .nr = NR, .group = 1, .kc = KC, .mc = MR * 16, .strip = 256 << 10,
+    .mr = MR, .nr = NR, .group = 1, .kc = KC, .mc = MR * 8, .strip = 256 << 10,
     .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .finish = FN(gemm_finish),
 };
 
