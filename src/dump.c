@@ -107,18 +107,18 @@ static void put_batch(Dump *d)
     free(wide);
 }
 
-/* fp16 may overflow at the first loss scale, as training does: then at a smaller one. */
+/* fp16 may overflow at the first loss scale, as training does: finds one that does not, then writes. */
 static void gradients_in_range(Dump *d)
 {
-    const char *bad;
-    for (;;) {
-        d->rows = 0;
-        run_gradients(d->run);
-        optimizer_norm(&d->run->opt, d->run->gscale, &bad);
-        if (!bad || d->run->cfg->params_dtype != PARAMS_DTYPE_FP16 || d->run->opt.loss_scale.scale < 2)
-            return;
-        d->run->opt.loss_scale.scale /= 2;
+    Run *r = d->run;
+    const char *bad = NULL;
+    for (int tries = r->cfg->params_dtype == PARAMS_DTYPE_FP16 ? 40 : 0; tries; tries = bad ? tries - 1 : 0) {
+        r->opt.loss_scale.scale /= bad ? 2 : 1;
+        run_gradients(r);
+        optimizer_norm(&r->opt, r->gscale, &bad);
     }
+    r->model.watch = see_logits;
+    run_gradients(r);
 }
 
 int command_dump(int argc, char **argv)
@@ -155,7 +155,6 @@ int command_dump(int argc, char **argv)
     if (!st_create(&d.w, AT_FDCWD, file, 0, d.tensor, d.n, (const char *const[]){"format", "pt", NULL}, why))
         die(EXIT_RESOURCE, "dump", "%s; change: give a file that can be written", why);
     watching = &d;
-    r.model.watch = see_logits;
     gradients_in_range(&d);
     put_batch(&d);
     put(&d, LOSS, 0, &r.loss, sizeof r.loss);

@@ -14,7 +14,7 @@
 #include <glob.h>
 
 static const struct { const char *dtype; double values, weights; } tolerances[] = {
-    {"fp64", 1e-11, 1e-9}, {"fp32", 2e-5, 1e-4}, {"bf16", 8e-2, 0},
+    {"fp64", 1e-11, 1e-9}, {"fp32", 2e-5, 1e-4}, {"bf16", 8e-2, 0}, {"fp16", 1e-2, 0},
 };
 #define RATE_TOLERANCE 1e-14       /* learning rates, computed in F64 whatever the type of the model */
 
