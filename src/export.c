@@ -203,6 +203,7 @@ int command_export(int argc, char **argv)
     Grid grid;
     int n;
     args_end(&args, 0);
+    free(args.v);
     if (!out)
         die(EXIT_CONFIG, "usage", "train export: -o HF_DIR is missing; change: say where the directory goes");
     open_newest(&s, path);

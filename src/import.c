@@ -259,6 +259,7 @@ int command_import(int argc, char **argv)
     Params params;
     Grid grid;
     args_end(&args, 0);
+    free(args.v);
     if (!out)
         die(EXIT_CONFIG, "usage", "train import: -o CKPT is missing; change: say where the checkpoint goes");
     if (checkpoint_exists(out))

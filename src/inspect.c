@@ -305,6 +305,7 @@ int command_inspect(int argc, char **argv)
     int json = args_flag(&args, "--json");
     const char *path = args_next(&args, "PATH, a corpus, checkpoint, run directory or safetensors file");
     args_end(&args, 0);
+    free(args.v);
     json_t *o = inspect(path);
     if (!o)
         return corpus_inspect(path, stdout, json);

@@ -16,7 +16,17 @@ static char why[WHY];
 /* ---- directories: a golden one with some lines of config.json changed and some tensors renamed, added, left
  * out */
 
-static char *path(const char *name) { return xasprintf("%s/%s", folder, name); }
+/* Texts that live as long as the test. */
+static char *kept[512];
+static int nkept;
+
+static char *keep(char *text)
+{
+    BUG_ON(nkept == 512);
+    return kept[nkept++] = text;
+}
+
+static char *path(const char *name) { return keep(xasprintf("%s/%s", folder, name)); }
 
 static json_t *config_of(const char *family)
 {
@@ -73,7 +83,7 @@ static void rewrite(const char *dir, const Edit *edit)
         size_t len = edit->from ? strlen(edit->from) : 0;
         t[n] = f.tensor[i];
         if (edit->from && !strncmp(name, edit->from, len))
-            t[n].name = xasprintf("%s%s", edit->to, name + len);
+            t[n].name = keep(xasprintf("%s%s", edit->to, name + len));
         source[n++] = &f.tensor[i];
         if (edit->twice && !strcmp(name, edit->twice)) {
             t[n] = f.tensor[i];
@@ -189,6 +199,7 @@ static const Config *imported(const char *dir)
     j = json_load_file(file, 0, NULL);
     const Config *c = hf_read_config(j, &family, why);
     CHECK(c, "%s", why);
+    json_decref(j);
     free(file);
     return c;
 }
@@ -339,7 +350,7 @@ static void exporting(void)
           ckpt, back);
     DIES(export, (&(Task){ckpt, out, NULL}), EXIT_CONFIG, "is there already", "change:");
     shell("mkdir %s", one);
-    RUNS(export, (&(Task){xasprintf("%s/checkpoints/iter_0000000", ckpt), one, NULL}));
+    RUNS(export, (&(Task){path("plain-llama/checkpoints/iter_0000000"), one, NULL}));
     shell("[ \"$(ls %s | tr '\\n' ' ')\" = 'config.json generation_config.json model.safetensors ' ]", one);
     DIES(import, (&(Task){one, back, NULL}), EXIT_CHECKPOINT, "holds a checkpoint already");
     DIES(export, (&(Task){folder, path("none"), NULL}), EXIT_CHECKPOINT, "holds no checkpoint");
@@ -434,5 +445,7 @@ int main(void)
     refusals();
     exporting();
     shell("rm -rf %s", folder);
+    while (nkept)
+        free(kept[--nkept]);
     return test_end();
 }
