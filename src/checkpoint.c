@@ -81,10 +81,20 @@ static const struct { int option; const char *name; } shape_keys[] = {
     KEY(max_position_embeddings),       /* last: only where positions are learned */
 };
 
-static void compare_keys(Diff *d, const Config *cfg, const json_t *state)
+/* Keys that leave the shapes and change the function: a fine-tuning run may mean it. */
+static const struct { int option; const char *name; } function_keys[] = {
+    KEY(rotary_base), KEY(rotary_percent), KEY(norm_epsilon), KEY(window_size),
+};
+
+static const Config *saved_config(const json_t *state)
 {
     const char *text = json_string_value(json_object_get(state, "config")), *skipped;
-    const Config *saved = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+    return text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+}
+
+static void compare_keys(Diff *d, const Config *cfg, const json_t *state)
+{
+    const Config *saved = saved_config(state);
     int learned = cfg->position_embedding_type == POSITION_EMBEDDING_TYPE_LEARNED_ABSOLUTE;
     if (!saved)
         return;
@@ -92,6 +102,20 @@ static void compare_keys(Diff *d, const Config *cfg, const json_t *state)
         char *then = config_text(saved, shape_keys[i].option), *now = config_text(cfg, shape_keys[i].option);
         if (saved->given[shape_keys[i].option] && strcmp(then, now))
             differs(d, "%s is %s there, %s here", shape_keys[i].name, then, now);
+        free(then);
+        free(now);
+    }
+}
+
+/* A whole resume compares every key elsewhere; weights alone must not become another function in silence. */
+static void warn_of_function(const Config *cfg, const json_t *state, const char *dir)
+{
+    const Config *saved = saved_config(state);
+    for (size_t i = 0; saved && i < sizeof function_keys / sizeof *function_keys; i++) {
+        int key = function_keys[i].option;
+        char *then = config_text(saved, key), *now = config_text(cfg, key);
+        if (saved->given[key] && strcmp(then, now))
+            warn("%s: %s was %s for these weights and is %s here", dir, function_keys[i].name, then, now);
         free(then);
         free(now);
     }
@@ -238,6 +262,8 @@ json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Pi
         }
         if (reduce(all, ok, OP_MIN)) {
             state = json_incref(s.m.state);
+            if (weights_only && all->rank == 0)
+                warn_of_function(cfg, state, list[i]);
             if (found_dir)
                 *found_dir = xstrdup(list[i]);
         } else {

@@ -528,6 +528,36 @@ static void hostile(void)
     CHECK(load(dir, 0, 0, 1, &cfg) == 2, "a forged manifest that changes nothing loads");
 }
 
+/* Random damage that carries the right hash: nothing may crash, whatever it says. */
+static void forged_at_random(int runs)
+{
+    Config cfg = base_config();
+    char *dir = path_of("fuzz");
+    int64_t n;
+    int accepted = 0;
+    CHECK(save(dir, 1, &cfg) == 1, "saved");
+    char *text = slurp(path_of("fuzz/checkpoints/iter_0000001/manifest.json"), &n);
+    char *bad = xcalloc(1, (size_t)n + 64);
+    static const char *const words[] = {"-1", "0", "9223372036854775807", "1e300", "[]", "{}", "null", "\"x\"",
+                                        "true", ""};
+    const size_t body = (size_t)n - 19;         /* up to the hash's 16 digits, quote, brace, newline */
+    for (int run = 0; run < runs; run++) {
+        Philox r = philox(5, (uint64_t)run, 0);
+        const char *word = words[r.v[1] % (sizeof words / sizeof *words)];
+        size_t at = r.v[0] % (body - 3), end = at + r.v[2] % 12;
+        end = end < body ? end : body;
+        int64_t m = sprintf(bad, "%.*s%s%.*s", (int)at, text, word, (int)(body - end), text + end);
+        Manifest got;
+        m += sprintf(bad + m, "%016llx\"}\n", (unsigned long long)XXH3_64bits(bad, (size_t)m));
+        accepted += manifest_parse(&got, bad, m, why);
+        manifest_close(&got);
+    }
+    printf("# forged manifests: %d of %d accepted\n", accepted, runs);
+    CHECK(accepted > 0 && accepted < runs / 2, "%d of %d accepted", accepted, runs);
+    free(text);
+    free(bad);
+}
+
 /* K10: another model; every key and tensor that differs in one line. */
 static void load_other(void *arg)
 {
@@ -806,6 +836,7 @@ int main(int argc, char **argv)
     flipped_bits(argc > 1 ? atoi(argv[1]) : 2000);
     wrong_files();
     hostile();
+    forged_at_random(20000);
     other_model();
     retention();
     locked();

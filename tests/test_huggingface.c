@@ -335,6 +335,33 @@ static void refusals(void)
     shell("[ ! -e %s/refused ]", folder);
 }
 
+/* Every key of every family set to everything it should not be: refused or accepted, never a crash. */
+static void odd_values(void)
+{
+    static const char *const odd[] = {"null", "true", "-1", "0", "7", "1.5", "1e300", "9223372036854775807", "\"x\"",
+                                      "[]", "[1]", "{}", "{\"rope_type\": 3}"};
+    static const char *const names[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+    int refused = 0, accepted = 0;
+    for (size_t f = 0; f < 5; f++) {
+        json_t *good = config_of(names[f]), *v;
+        const char *key;
+        json_object_foreach(good, key, v) {
+            for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+                const HfFamily *family;
+                json_t *bad = json_deep_copy(good);
+                json_object_set_new(bad, key, json_loads(odd[i], JSON_DECODE_ANY, NULL));
+                const Config *c = hf_read_config(bad, &family, why);
+                CHECK(c ? !*why : *why, "%s %s: %s", key, odd[i], why);
+                accepted += c != NULL;
+                refused += !c;
+                json_decref(bad);
+            }
+        }
+        json_decref(good);
+    }
+    printf("# odd values: %d refused, %d accepted\n", refused, accepted);
+}
+
 /* Files of at most N bytes with an index, types kept, and the output folder. */
 static void exporting(void)
 {
@@ -443,6 +470,7 @@ int main(void)
     same_meaning();
     windows();
     refusals();
+    odd_values();
     exporting();
     shell("rm -rf %s", folder);
     while (nkept)
