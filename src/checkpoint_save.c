@@ -42,6 +42,7 @@ struct Saver {
     int attempt;                    /* 0, then 1 */
     int64_t iteration, committed;   /* committed: newest on disk, -1 none */
     int failed;                     /* saves in a row */
+    unsigned waits;                 /* saves that found another one under way */
     char name[32], tmp[48];
     json_t *state, **part;          /* part[rank]: its own; on rank 0, once written, everybody's */
 
@@ -501,7 +502,9 @@ int64_t saver_wait(Saver *s)
 void saver_save(Saver *s, int64_t iteration, const json_t *state)
 {
     saver_poll(s);
-    if (s->phase != IDLE && s->all->rank == 0)
+    /* said at the first, second, fourth, eighth ... wait: a disk that is too slow must not flood the log */
+    s->waits += s->phase != IDLE;
+    if (s->phase != IDLE && !(s->waits & (s->waits - 1)) && s->all->rank == 0)
         warn("iteration %" PRId64 " waits for the checkpoint of iteration %" PRId64
              ", which is still being written; a longer save_interval or a faster disk would avoid it",
              iteration, s->iteration);
