@@ -150,8 +150,10 @@ static void pack_b(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f
 
 INLINE void add_row(REAL *restrict out, const REAL *restrict t, int cols, int acc)
 {
-    for (int c = 0; c < cols; c += VN)
-        vput(out + c, acc ? vget(out + c, cols - c) + vget(t + c, cols - c) : vget(t + c, cols - c), cols - c);
+    for (int c = 0; c < cols; c += VN) {
+        Vec v = vget(t + c, cols - c);
+        vput(out + c, acc ? vget(out + c, cols - c) + v : v, cols - c);
+    }
 }
 
 void FN(gemm_finish)(const Finish *f, void *tile, int width, int rows, int cols)
