@@ -2,13 +2,10 @@
  * thread that trains, in saver_save, _poll and _wait, so the writer thread needs no communicator of its
  * own. */
 #define _GNU_SOURCE
-#include "checkpoint.h"
-#include "source.h"
-#include <dirent.h>
+#include "saver.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,44 +13,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-/* Neighbouring pieces of one tensor that go to the disk as one box. */
-typedef struct { int first, count; int64_t rows; char name[BOX_NAME]; } Entry;
-
-typedef struct { const char *p; int64_t ld; } View;
-
-typedef enum { IDLE, WRITING, COMMITTING } Phase;
-
-struct Saver {
-    const Config *cfg;
-    Comm *all;
-    char *run_dir;
-    int dir, lock;                  /* descriptors: RUN/checkpoints, RUN/.lock */
-    const Piece *piece;
-    View *view;                     /* [n] what is written: the caller's memory, or the snapshot */
-    int n, nentry;
-    Entry *entry;
-    int64_t bytes;                  /* of this rank's tensors */
-    char *snapshot, *buffer;        /* buffer: HASH_BLOCK bytes */
-
-    Phase phase;                    /* of the save under way */
-    int attempt;                    /* 0, then 1 */
-    int64_t iteration, committed;   /* committed: newest on disk, -1 none */
-    int failed;                     /* saves in a row */
-    unsigned waits;                 /* saves that found another one under way */
-    char name[32], tmp[48];
-    json_t *state, **part;          /* part[rank]: its own; on rank 0, once written, everybody's */
-
-    /* the job: run by the thread, or in place without async_save */
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t cond;
-    int (*job)(Saver *s, char why[WHY]);    /* NULL: nothing to do */
-    int quit, ok;
-    char why[WHY];
-};
 
 /* ---- pieces and memory */
 
@@ -65,8 +24,6 @@ static void check_piece(const Piece *p)
            p->ld < p->cols);
     BUG_ON(p->row0 > p->shape[0] - p->rows || p->col0 > cols - p->cols);
 }
-
-static int64_t piece_bytes(const Piece *p) { return p->rows * p->cols * (int64_t)dtype_size(p->type); }
 
 /* Pieces that continue each other row by row become one entry: with one rank, an entry a tensor. */
 static void find_entries(Saver *s)
@@ -118,193 +75,6 @@ static void take_snapshot(Saver *s)
         s->view[i] = (View){to, p->cols};
         to += piece_bytes(p);
     }
-}
-
-/* ---- writing, in the job */
-
-/* Reads an entry's bytes in order, over its pieces. */
-typedef struct { const Saver *s; int piece; int64_t row, col; } Cursor;
-
-static void cursor_read(Cursor *c, char *to, int64_t bytes)
-{
-    while (bytes) {
-        const Piece *p = &c->s->piece[c->piece];
-        const View *v = &c->s->view[c->piece];
-        const int64_t size = (int64_t)dtype_size(p->type);
-        int64_t run = v->ld == p->cols ? (p->rows - c->row) * p->cols - c->col : p->cols - c->col;
-        run = run * size < bytes ? run : bytes / size;
-        memcpy(to, v->p + (c->row * v->ld + c->col) * size, (size_t)(run * size));
-        to += run * size;
-        bytes -= run * size;
-        c->row += (c->col + run) / p->cols;
-        c->col = (c->col + run) % p->cols;
-        if (c->row == p->rows)
-            c->piece++, c->row = 0;
-    }
-}
-
-static int write_entry(Saver *s, StWriter *w, int index, const char *file, const Entry *e, char why[WHY])
-{
-    const Piece *p = &s->piece[e->first];
-    StoredBox box = {.row0 = p->row0, .col0 = p->col0, .rows = e->rows, .cols = p->cols};
-    int64_t bytes = box_bytes(&box, p->type);
-    Cursor c = {s, e->first, 0, 0};
-    int ok = 1;
-    box.hash = xcalloc((size_t)box_blocks(bytes), sizeof *box.hash);
-    for (int64_t at = 0; ok && at < bytes; at += HASH_BLOCK) {
-        int64_t n = bytes - at < HASH_BLOCK ? bytes - at : HASH_BLOCK;
-        cursor_read(&c, s->buffer, n);
-        box.hash[at / HASH_BLOCK] = XXH3_64bits(s->buffer, (size_t)n);
-        ok = st_put(w, index, at, s->buffer, n, why);
-    }
-    if (ok)
-        part_box(s->part[s->all->rank], file, p->name, p->type, p->ndim, p->shape, &box);
-    free(box.hash);
-    return ok;
-}
-
-/* One shard: this rank's entries of one kind. No entries, no file. */
-static int write_shard(Saver *s, int dir, int optim, char why[WHY])
-{
-    StTensor *t = xcalloc((size_t)s->nentry, sizeof *t);
-    int *which = xcalloc((size_t)s->nentry, sizeof *which), n = 0, ok = 1;
-    char file[40], step[24], rank[12];
-    StWriter w;
-    snprintf(file, sizeof file, "%s-%05d.safetensors", optim ? "optim" : "model", s->all->rank);
-    snprintf(step, sizeof step, "%" PRId64, s->iteration);
-    snprintf(rank, sizeof rank, "%d", s->all->rank);
-    for (int i = 0; i < s->nentry; i++) {
-        const Piece *p = &s->piece[s->entry[i].first];
-        if (p->optim == optim) {
-            t[n] = (StTensor){.name = s->entry[i].name, .type = (int)p->type, .ndim = p->ndim,
-                              .shape = {s->entry[i].rows, p->cols}};
-            which[n++] = i;
-        }
-    }
-    if (n) {
-        const char *meta[] = {"format", "pt", "iteration", step, "rank", rank, NULL};
-        ok = st_create(&w, dir, file, 1, t, n, meta, why);
-        if (ok) {
-            int64_t bytes = w.size;
-            uint64_t header = w.header_hash;
-            for (int i = 0; ok && i < n; i++)
-                ok = write_entry(s, &w, i, file, &s->entry[which[i]], why);
-            if (ok)
-                ok = st_finish(&w, why);
-            else
-                st_discard(&w);
-            if (ok)
-                part_file(s->part[s->all->rank], file, bytes, header);
-        }
-    }
-    free(which);
-    free(t);
-    return ok;
-}
-
-static int job_write(Saver *s, char why[WHY])
-{
-    int dir = file_open_dir(s->dir, s->tmp, 1, why), ok = dir >= 0;
-    ok = ok && write_shard(s, dir, 0, why) && write_shard(s, dir, 1, why) && file_sync_dir(dir, s->tmp, why);
-    if (dir >= 0)
-        close(dir);
-    return ok;
-}
-
-/* Renames to iter_N.trash, durably, then removes: a deletion that is cut short leaves no half checkpoint
- * under its name. */
-static int trash(Saver *s, const char *name, char why[WHY])
-{
-    char to[64];
-    snprintf(to, sizeof to, "%s.trash", name);
-    if (renameat(s->dir, name, s->dir, to) < 0)
-        return file_errno(why, "cannot rename %s to %s", name, to);
-    return file_sync_dir(s->dir, "checkpoints", why) && file_remove_dir(s->dir, to, why);
-}
-
-static int largest_first(const void *a, const void *b)
-{
-    int64_t s = *(const int64_t *)a, t = *(const int64_t *)b;
-    return s < t ? 1 : s > t ? -1 : 0;
-}
-
-/* Deletes what save_keep_last and save_retain_interval do not keep. */
-static int retain(Saver *s, char why[WHY])
-{
-    int64_t keep = s->cfg->save_keep_last, every = s->cfg->save_retain_interval, *list = NULL, it;
-    int n = 0, ok = 1;
-    if (keep == CFG_ABSENT && every == CFG_ABSENT)
-        return 1;
-    keep = keep == CFG_ABSENT ? 1 : keep;
-    int fd = openat(s->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    if (!d) {
-        file_errno(why, "cannot list the checkpoints");
-        if (fd >= 0)
-            close(fd);
-        return 0;
-    }
-    for (struct dirent *e; (e = readdir(d));)
-        if (source_iteration(e->d_name, &it)) {
-            list = xrealloc(list, (size_t)(n + 1) * sizeof *list);
-            list[n++] = it;
-        }
-    closedir(d);
-    if (n)
-        qsort(list, (size_t)n, sizeof *list, largest_first);
-    for (int64_t i = keep; ok && i < n; i++) {
-        char name[40];
-        snprintf(name, sizeof name, "iter_%07" PRId64, list[i]);
-        if (list[i] != s->iteration && (every == CFG_ABSENT || list[i] % every))
-            ok = trash(s, name, why);
-    }
-    free(list);
-    return ok;
-}
-
-/* The name of a finished folder. One that is there already (the same step, saved again after a resume) is
- * exchanged for it, so that there is a whole checkpoint under the name at every moment. */
-static int publish(Saver *s, char why[WHY])
-{
-    if (renameat2(s->dir, s->tmp, s->dir, s->name, RENAME_NOREPLACE) == 0)
-        return file_sync_dir(s->dir, "checkpoints", why);
-    if (errno == EINVAL && faccessat(s->dir, s->name, F_OK, AT_SYMLINK_NOFOLLOW) < 0) /* no renameat2 here */
-        return renameat(s->dir, s->tmp, s->dir, s->name) < 0
-                   ? file_errno(why, "cannot rename %s to %s", s->tmp, s->name)
-                   : file_sync_dir(s->dir, "checkpoints", why);
-    if (errno != EEXIST || renameat2(s->dir, s->tmp, s->dir, s->name, RENAME_EXCHANGE) < 0)
-        return file_errno(why, "cannot rename %s to %s", s->tmp, s->name);
-    return file_sync_dir(s->dir, "checkpoints", why) && trash(s, s->tmp, why);
-}
-
-/* Rank 0: the manifest, the name, the hint, and the deletions. Failures of the last two are only warnings:
- * the checkpoint is there. */
-static int job_commit(Saver *s, char why[WHY])
-{
-    int64_t bytes;
-    char *text = manifest_text(s->part, s->all->size, s->iteration, s->state, &bytes);
-    int dir = file_open_dir(s->dir, s->tmp, 1, why), ok = dir >= 0;
-    if (ok) {
-        int fd = file_create(dir, MANIFEST, 1, why);
-        ok = fd >= 0;
-        if (ok && !file_write_at(fd, MANIFEST, text, bytes, 0, why)) {
-            close(fd);
-            ok = 0;
-        } else if (ok) {
-            ok = file_sync_close(fd, MANIFEST, why) && file_sync_dir(dir, s->tmp, why);
-        }
-        close(dir);
-    }
-    free(text);
-    if (!ok || !publish(s, why))
-        return 0;
-    char line[48], soft[WHY];
-    int n = snprintf(line, sizeof line, "%s\n", s->name);
-    if (!file_replace(s->dir, "latest", line, n, soft))
-        warn("%s is saved, but the hint `latest` is not: %s", s->name, soft);
-    if (!retain(s, soft))
-        warn("%s is saved, but an old checkpoint could not be deleted: %s", s->name, soft);
-    return 1;
 }
 
 /* ---- running jobs */
@@ -361,26 +131,6 @@ static int64_t reduce_min(Saver *s, int64_t v)
     return v;
 }
 
-/* Removes what earlier saves and deletions have left; a leftover that stays is no reason not to try. */
-static void clean(Saver *s)
-{
-    char why[WHY];
-    int fd = openat(s->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    if (!d) {
-        if (fd >= 0)
-            close(fd);
-        return;
-    }
-    for (struct dirent *e; (e = readdir(d));) {
-        const char *dot = strrchr(e->d_name, '.');
-        if (dot && !strncmp(e->d_name, "iter_", 5) && (!strcmp(dot, ".tmp") || !strcmp(dot, ".trash")) &&
-            !file_remove_dir(s->dir, e->d_name, why))
-            warn("a leftover in %s/checkpoints stays: %s", s->run_dir, why);
-    }
-    closedir(d);
-}
-
 static void drop_parts(Saver *s)
 {
     for (int r = 0; r < s->all->size; r++) {
@@ -394,7 +144,7 @@ static void attempt(Saver *s)
     int ok = 1;
     snprintf(s->tmp, sizeof s->tmp, "%s%s.tmp", s->name, s->attempt ? ".again" : "");
     if (s->all->rank == 0) {
-        clean(s);
+        saver_clean(s);
         ok = mkdirat(s->dir, s->tmp, 0750) == 0 ? 1 : file_errno(s->why, "cannot make the folder %s", s->tmp);
     }
     drop_parts(s);
@@ -403,7 +153,7 @@ static void attempt(Saver *s)
     s->phase = WRITING;
     /* the others wait for the folder here; where it could not be made, nobody writes and advance() is told */
     if (reduce_min(s, ok))
-        job_start(s, job_write);
+        job_start(s, saver_write);
 }
 
 /* Rank 0 collects what all have written. */
@@ -446,7 +196,7 @@ static void fail(Saver *s, int64_t speaker)
     struct statvfs fs;
     long long room = fstatvfs(s->dir, &fs) == 0 ? (long long)fs.f_bavail * (long long)fs.f_frsize : -1;
     if (s->all->rank == 0)
-        clean(s);
+        saver_clean(s);
     if (s->all->rank == speaker)
         warn("saving iteration %" PRId64 " failed: %s; this rank's part needs %" PRId64
              " bytes, %lld are free%s",
@@ -477,7 +227,7 @@ static int advance(Saver *s, int wait)
         gather_parts(s);
         s->phase = COMMITTING;
         if (s->all->rank == 0)
-            job_start(s, job_commit);
+            job_start(s, saver_commit);
     } else {
         s->committed = s->iteration;
         s->failed = 0;

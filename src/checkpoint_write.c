@@ -1,0 +1,215 @@
+/* What a save does on the disk: shards, the manifest, the name, and the deletion of what is not kept. */
+#define _GNU_SOURCE
+#include "saver.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+/* Reads an entry's bytes in order, over its pieces. */
+typedef struct { const Saver *s; int piece; int64_t row, col; } Cursor;
+
+static void cursor_read(Cursor *c, char *to, int64_t bytes)
+{
+    while (bytes) {
+        const Piece *p = &c->s->piece[c->piece];
+        const View *v = &c->s->view[c->piece];
+        const int64_t size = (int64_t)dtype_size(p->type);
+        int64_t run = v->ld == p->cols ? (p->rows - c->row) * p->cols - c->col : p->cols - c->col;
+        run = run * size < bytes ? run : bytes / size;
+        memcpy(to, v->p + (c->row * v->ld + c->col) * size, (size_t)(run * size));
+        to += run * size;
+        bytes -= run * size;
+        c->row += (c->col + run) / p->cols;
+        c->col = (c->col + run) % p->cols;
+        if (c->row == p->rows)
+            c->piece++, c->row = 0;
+    }
+}
+
+static int write_entry(Saver *s, StWriter *w, int index, const char *file, const Entry *e, char why[WHY])
+{
+    const Piece *p = &s->piece[e->first];
+    StoredBox box = {.row0 = p->row0, .col0 = p->col0, .rows = e->rows, .cols = p->cols};
+    int64_t bytes = box_bytes(&box, p->type);
+    Cursor c = {s, e->first, 0, 0};
+    int ok = 1;
+    box.hash = xcalloc((size_t)box_blocks(bytes), sizeof *box.hash);
+    for (int64_t at = 0; ok && at < bytes; at += HASH_BLOCK) {
+        int64_t n = bytes - at < HASH_BLOCK ? bytes - at : HASH_BLOCK;
+        cursor_read(&c, s->buffer, n);
+        box.hash[at / HASH_BLOCK] = XXH3_64bits(s->buffer, (size_t)n);
+        ok = st_put(w, index, at, s->buffer, n, why);
+    }
+    if (ok)
+        part_box(s->part[s->all->rank], file, p->name, p->type, p->ndim, p->shape, &box);
+    free(box.hash);
+    return ok;
+}
+
+/* One shard: this rank's entries of one kind. No entries, no file. */
+static int write_shard(Saver *s, int dir, int optim, char why[WHY])
+{
+    StTensor *t = xcalloc((size_t)s->nentry, sizeof *t);
+    int *which = xcalloc((size_t)s->nentry, sizeof *which), n = 0, ok = 1;
+    char file[40], step[24], rank[12];
+    StWriter w;
+    snprintf(file, sizeof file, "%s-%05d.safetensors", optim ? "optim" : "model", s->all->rank);
+    snprintf(step, sizeof step, "%" PRId64, s->iteration);
+    snprintf(rank, sizeof rank, "%d", s->all->rank);
+    for (int i = 0; i < s->nentry; i++) {
+        const Piece *p = &s->piece[s->entry[i].first];
+        if (p->optim == optim) {
+            t[n] = (StTensor){.name = s->entry[i].name, .type = (int)p->type, .ndim = p->ndim,
+                              .shape = {s->entry[i].rows, p->cols}};
+            which[n++] = i;
+        }
+    }
+    if (n) {
+        const char *meta[] = {"format", "pt", "iteration", step, "rank", rank, NULL};
+        ok = st_create(&w, dir, file, 1, t, n, meta, why);
+        if (ok) {
+            int64_t bytes = w.size;
+            uint64_t header = w.header_hash;
+            for (int i = 0; ok && i < n; i++)
+                ok = write_entry(s, &w, i, file, &s->entry[which[i]], why);
+            if (ok)
+                ok = st_finish(&w, why);
+            else
+                st_discard(&w);
+            if (ok)
+                part_file(s->part[s->all->rank], file, bytes, header);
+        }
+    }
+    free(which);
+    free(t);
+    return ok;
+}
+
+int saver_write(Saver *s, char why[WHY])
+{
+    int dir = file_open_dir(s->dir, s->tmp, 1, why), ok = dir >= 0;
+    ok = ok && write_shard(s, dir, 0, why) && write_shard(s, dir, 1, why) && file_sync_dir(dir, s->tmp, why);
+    if (dir >= 0)
+        close(dir);
+    return ok;
+}
+
+/* Renames to iter_N.trash, durably, then removes: a deletion that is cut short leaves no half checkpoint
+ * under its name. */
+static int trash(Saver *s, const char *name, char why[WHY])
+{
+    char to[64];
+    snprintf(to, sizeof to, "%s.trash", name);
+    if (renameat(s->dir, name, s->dir, to) < 0)
+        return file_errno(why, "cannot rename %s to %s", name, to);
+    return file_sync_dir(s->dir, "checkpoints", why) && file_remove_dir(s->dir, to, why);
+}
+
+static int largest_first(const void *a, const void *b)
+{
+    int64_t s = *(const int64_t *)a, t = *(const int64_t *)b;
+    return s < t ? 1 : s > t ? -1 : 0;
+}
+
+/* Deletes what save_keep_last and save_retain_interval do not keep. */
+static int retain(Saver *s, char why[WHY])
+{
+    int64_t keep = s->cfg->save_keep_last, every = s->cfg->save_retain_interval, *list = NULL, it;
+    int n = 0, ok = 1;
+    if (keep == CFG_ABSENT && every == CFG_ABSENT)
+        return 1;
+    keep = keep == CFG_ABSENT ? 1 : keep;
+    int fd = openat(s->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d) {
+        file_errno(why, "cannot list the checkpoints");
+        if (fd >= 0)
+            close(fd);
+        return 0;
+    }
+    for (struct dirent *e; (e = readdir(d));)
+        if (source_iteration(e->d_name, &it)) {
+            list = xrealloc(list, (size_t)(n + 1) * sizeof *list);
+            list[n++] = it;
+        }
+    closedir(d);
+    if (n)
+        qsort(list, (size_t)n, sizeof *list, largest_first);
+    for (int64_t i = keep; ok && i < n; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "iter_%07" PRId64, list[i]);
+        if (list[i] != s->iteration && (every == CFG_ABSENT || list[i] % every))
+            ok = trash(s, name, why);
+    }
+    free(list);
+    return ok;
+}
+
+/* The name of a finished folder. One that is there already (the same step, saved again after a resume) is
+ * exchanged for it, so that there is a whole checkpoint under the name at every moment. */
+static int publish(Saver *s, char why[WHY])
+{
+    if (renameat2(s->dir, s->tmp, s->dir, s->name, RENAME_NOREPLACE) == 0)
+        return file_sync_dir(s->dir, "checkpoints", why);
+    if (errno == EINVAL && faccessat(s->dir, s->name, F_OK, AT_SYMLINK_NOFOLLOW) < 0) /* no renameat2 here */
+        return renameat(s->dir, s->tmp, s->dir, s->name) < 0
+                   ? file_errno(why, "cannot rename %s to %s", s->tmp, s->name)
+                   : file_sync_dir(s->dir, "checkpoints", why);
+    if (errno != EEXIST || renameat2(s->dir, s->tmp, s->dir, s->name, RENAME_EXCHANGE) < 0)
+        return file_errno(why, "cannot rename %s to %s", s->tmp, s->name);
+    return file_sync_dir(s->dir, "checkpoints", why) && trash(s, s->tmp, why);
+}
+
+int saver_commit(Saver *s, char why[WHY])
+{
+    int64_t bytes;
+    char *text = manifest_text(s->part, s->all->size, s->iteration, s->state, &bytes);
+    int dir = file_open_dir(s->dir, s->tmp, 1, why), ok = dir >= 0;
+    if (ok) {
+        int fd = file_create(dir, MANIFEST, 1, why);
+        ok = fd >= 0;
+        if (ok && !file_write_at(fd, MANIFEST, text, bytes, 0, why)) {
+            close(fd);
+            ok = 0;
+        } else if (ok) {
+            ok = file_sync_close(fd, MANIFEST, why) && file_sync_dir(dir, s->tmp, why);
+        }
+        close(dir);
+    }
+    free(text);
+    if (!ok || !publish(s, why))
+        return 0;
+    char line[48], soft[WHY];
+    int n = snprintf(line, sizeof line, "%s\n", s->name);
+    if (!file_replace(s->dir, "latest", line, n, soft))
+        warn("%s is saved, but the hint `latest` is not: %s", s->name, soft);
+    if (!retain(s, soft))
+        warn("%s is saved, but an old checkpoint could not be deleted: %s", s->name, soft);
+    return 1;
+}
+
+void saver_clean(Saver *s)
+{
+    char why[WHY];
+    int fd = openat(s->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(d));) {
+        const char *dot = strrchr(e->d_name, '.');
+        if (dot && !strncmp(e->d_name, "iter_", 5) && (!strcmp(dot, ".tmp") || !strcmp(dot, ".trash")) &&
+            !file_remove_dir(s->dir, e->d_name, why))
+            warn("a leftover in %s/checkpoints stays: %s", s->run_dir, why);
+    }
+    closedir(d);
+}
