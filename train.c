@@ -183,7 +183,7 @@ static int ending(Training *t, int *wants_save)
 static int train_loop(Training *t)
 {
     const Config *c = t->cfg;
-    int code = t->run.iteration >= t->total ? EXIT_DONE : -1, wants_save;
+    int code = t->run.iteration >= t->total ? EXIT_DONE : -1, wants_save = 0;
     if (code == EXIT_DONE)
         t->why = "finished before: nothing left to do";
     double eval_ms = 0, checkpoint_ms = 0;     /* of the pause before a step: told with that step */
@@ -196,7 +196,10 @@ static int train_loop(Training *t)
         code = ending(t, &wants_save);
         checkpoint_ms = wants_save ? save(t) : 0;
     }
-    saver_wait(t->run.saver);
+    if (saver_wait(t->run.saver) < t->run.iteration && wants_save)
+        die(EXIT_RESOURCE, "save", "the run ended (%s) at iteration %lld, but its last checkpoint could not be written; change: "
+            "free space where `save` points; load=latest goes on from the checkpoint before", t->why,
+            (long long)t->run.iteration);
     return code;
 }
 

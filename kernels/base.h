@@ -83,6 +83,8 @@ uint64_t rng_key(uint64_t seed, const char *stream);
 /* Uniform in [0, 1) with 53 bits, and standard normal (Box-Muller), for `index` of stream (key, sub). */
 double rng_uniform(uint64_t key, uint64_t sub, uint64_t index);
 double rng_normal(uint64_t key, uint64_t sub, uint64_t index);
+/* out[k] = rng_normal(key, sub, index + k), at half the cost. */
+void rng_normals(uint64_t key, uint64_t sub, uint64_t index, int64_t n, double *out);
 
 /* 64-bit FNV-1a, for names and small records. */
 uint64_t hash64(const void *p, size_t n, uint64_t h);

@@ -299,6 +299,11 @@ static void rules_model(Check *k)
          LL(c->hidden_size), LL(c->num_attention_heads), LL(c->hidden_size / c->num_attention_heads),
          LL((c->hidden_size + 511) / 512));
     DERIVE(kv_channels, ON2(hidden_size, num_attention_heads), c->hidden_size / c->num_attention_heads);
+    RULE(ON2(num_attention_heads, kv_channels),
+         !ABSENT(kv_channels) && c->num_attention_heads * c->kv_channels > 65536,
+         "%lld heads of %lld kv_channels make rows of %lld, more than 65536; use at most %lld heads",
+         LL(c->num_attention_heads), LL(c->kv_channels), LL(c->num_attention_heads * c->kv_channels),
+         LL(65536 / c->kv_channels));
     DERIVE(num_query_groups, ON1(num_attention_heads), c->num_attention_heads);
     DERIVE(max_position_embeddings, ON1(seq_length), c->seq_length);
     RULE(ON3(ffn_hidden_size, hidden_size, activation),

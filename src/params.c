@@ -147,21 +147,27 @@ typedef struct { const Params *p; const Param *t; Box box; uint64_t key; double 
 
 /* Rows of one item: small enough to share a tensor out, the same whatever the number of threads. */
 #define INIT_ROWS 16
+#define INIT_COLS 256
 
 static void init_rows(void *ctx, int64_t item, int thread)
 {
     const InitWork *w = ctx;
+    double x[INIT_COLS];
     (void)thread;
     int64_t end = (item + 1) * INIT_ROWS < w->box.rows ? (item + 1) * INIT_ROWS : w->box.rows;
     for (int64_t r = item * INIT_ROWS; r < end; r++)
-        for (int64_t c = 0; c < w->box.cols; c++) {
+        for (int64_t c = 0; c < w->box.cols; c += INIT_COLS) {
+            int64_t n = w->box.cols - c < INIT_COLS ? w->box.cols - c : INIT_COLS, at = w->box.at + r * w->box.ld + c;
             uint64_t index = (uint64_t)((w->box.row0 + r) * w->t->cols + w->box.col0 + c);
-            int64_t at = w->box.at + r * w->box.ld + c;
-            double x = w->t->def->init == INIT_ONE ? 1 : w->std * rng_normal(w->key, 0, index);
-            if (w->p->real == F64)
-                ((double *)w->p->master)[at] = x;
-            else
-                ((float *)w->p->master)[at] = (float)x;
+            if (w->t->def->init != INIT_ONE)
+                rng_normals(w->key, 0, index, n, x);
+            for (int64_t i = 0; i < n; i++) {
+                double value = w->t->def->init == INIT_ONE ? 1 : w->std * x[i];
+                if (w->p->real == F64)
+                    ((double *)w->p->master)[at + i] = value;
+                else
+                    ((float *)w->p->master)[at + i] = (float)value;
+            }
         }
 }
 

@@ -114,6 +114,10 @@ static void moments(void)
         wild += !(y >= 0 && y < 1 && isfinite(x));
     }
     CHECK(!wild, "%d numbers out of range", wild);
+    double run[7];
+    rng_normals(key, 3, 5, 7, run);            /* from an odd index to an odd one */
+    for (int i = 0; i < 7; i++)
+        CHECK(run[i] == rng_normal(key, 3, 5 + (uint64_t)i), "normal %d of a run", i);
     /* five standard errors */
     double e = 5 / sqrt(N);
     CHECK(fabs(m[1]) < e && fabs(m[2] - 1) < e * sqrt(2), "mean %g variance %g", m[1], m[2]);

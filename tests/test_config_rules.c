@@ -73,6 +73,8 @@ static const struct { const char *args; int world; const char *says;
     {"max_position_embeddings=31", 1, "max_position_embeddings: 31 is below seq_length 32"},
     {"position_embedding_type=rope|rotary_percent=0.2", 1,
      "rotary_percent: rope turns int(16 kv_channels x 0.2) = 3"},
+    {"num_attention_heads=1024|kv_channels=128", 1, "num_attention_heads: 1024 heads of 128 kv_channels make rows of 131072, "
+     "more than 65536; use at most 512 heads"},
     {"hidden_size=2056", 1, "hidden_size: 2056 / num_attention_heads 4 makes heads of 514, attention takes up to 512; "
      "use at least 5 heads"},
     {"activation=swiglu|hidden_size=20|num_attention_heads=2", 1,
@@ -82,7 +84,7 @@ static const struct { const char *args; int world; const char *says;
     {"tokenizer_type=byte|vocab_size=300", 1, "vocab_size: 300, but tokenizer_type byte has 257"},
     {"vocab_size=300", 1, NULL},
     {"tokenizer_model=x", 1, "tokenizer_model: no tokenizer of this build"},
-    {"hidden_size=1048576|num_layers=10000|kv_channels=512|num_attention_heads=65536", 1,
+    {"hidden_size=65536|num_layers=10000|ffn_hidden_size=8388608|num_attention_heads=128|vocab_size=16777216", 1,
      "hidden_size: the model has about"},
     {"seq_length=16777216|micro_batch_size=128", 1, "micro_batch_size: 128 samples of 16777216 tokens"},
     {"seq_length=16777216|micro_batch_size=127|vocab_size=1000000|hidden_size=4", 1,
