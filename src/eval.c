@@ -12,6 +12,7 @@ int command_eval(int argc, char **argv)
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
     const Config *cfg = config_load(path, a.n, a.v, 1, USE_DATA | USE_LOAD);
+    free(a.v);
     Run r;
     run_open(&r, cfg, RUN_FORWARD, 0, NULL);
     char *dir = run_load(&r, cfg->load);

@@ -40,6 +40,7 @@ int command_plan(int argc, char **argv)
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
     const Config *c = config_load(path, a.n, a.v, world, USE_MODEL);
+    free(a.v);
     Memory m = run_plan(c, RUN_TRAIN, 0);
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
     double flops = run_flops_per_token(c) * (double)(last->batch * c->seq_length);

@@ -29,7 +29,7 @@ static char file[512];
 /* BASE with the options of a, then those of b, which replace a's of the same key. */
 static const Config *config(const char *const *a, const char *const *b)
 {
-    char **args = xcalloc(32, sizeof *args);
+    char *args[32];
     int n = 0;
     for (; *a; a++) {
         size_t key = strcspn(*a, "=") + 1;

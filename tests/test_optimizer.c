@@ -7,7 +7,7 @@ static char file[512];
 
 static const Config *config(const char *const *a)
 {
-    char **args = xcalloc(32, sizeof *args);
+    char *args[32];
     int n = 0;
     for (; *a; a++)
         args[n++] = (char *)*a;
