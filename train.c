@@ -205,8 +205,9 @@ static int train_loop(Training *t)
 
 static int command_run(int argc, char **argv)
 {
-    Training t = {.started = now()};
+    static Training t;                 /* as long as the process */
     char why[WHY];
+    t.started = now();
     Args a = args_open("run", argc, argv);
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);

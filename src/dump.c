@@ -76,7 +76,7 @@ static void put_gradient(Dump *d, int i)
     free(out);
 }
 
-static Dump *watching;     /* the callback below carries the model only */
+static Dump dump;          /* the callback below carries the model only */
 
 /* Logits pass by once, a slice of rows at a time, before they turn into their gradient. */
 static void see_logits(Model *m, int part, const char *where, Mat x)
@@ -86,7 +86,7 @@ static void see_logits(Model *m, int part, const char *where, Mat x)
         return;
     int64_t row = x.cols * (int64_t)dtype_size(m->real);
     for (int64_t r = 0; r < x.rows; r++)
-        put(watching, LOGITS, watching->rows++ * row, mat_at(x, r, 0), row);
+        put(&dump, LOGITS, dump.rows++ * row, mat_at(x, r, 0), row);
 }
 
 static void put_batch(Dump *d)
@@ -146,24 +146,23 @@ int command_dump(int argc, char **argv)
     int64_t samples = cfg->train_iters == CFG_ABSENT && cfg->train_samples == CFG_ABSENT
                           ? batch : config_samples_after(cfg, config_iterations(cfg));
     r.loader = loader_open(cfg, SPLIT_TRAIN, samples, r.grid.index[AXIS_DP], r.grid.size[AXIS_DP]);
-    Dump d = {.run = &r};
-    add(&d, "tokens", I64, 2, batch, S, 0);
-    add(&d, "labels", I64, 2, batch, S, 0);
-    add(&d, "loss_mask", F32, 2, batch, S, 0);
-    add(&d, "loss", F64, 0, 0, 0, 0);
-    add(&d, "logits", r.params.real, 3, batch, S, cfg->vocab_size);
-    add_gradients(&d, family);
-    if (!st_create(&d.w, AT_FDCWD, file, 0, d.tensor, d.n, (const char *const[]){"format", "pt", NULL}, why))
+    dump.run = &r;
+    add(&dump, "tokens", I64, 2, batch, S, 0);
+    add(&dump, "labels", I64, 2, batch, S, 0);
+    add(&dump, "loss_mask", F32, 2, batch, S, 0);
+    add(&dump, "loss", F64, 0, 0, 0, 0);
+    add(&dump, "logits", r.params.real, 3, batch, S, cfg->vocab_size);
+    add_gradients(&dump, family);
+    if (!st_create(&dump.w, AT_FDCWD, file, 0, dump.tensor, dump.n, (const char *const[]){"format", "pt", NULL}, why))
         die(EXIT_RESOURCE, "dump", "%s; change: give a file that can be written", why);
-    watching = &d;
-    gradients_in_range(&d);
-    put_batch(&d);
-    put(&d, LOSS, 0, &r.loss, sizeof r.loss);
-    for (int i = FIRST_GRAD; i < d.n; i++)
-        put_gradient(&d, i);
-    if (!st_finish(&d.w, why))
+    gradients_in_range(&dump);
+    put_batch(&dump);
+    put(&dump, LOSS, 0, &r.loss, sizeof r.loss);
+    for (int i = FIRST_GRAD; i < dump.n; i++)
+        put_gradient(&dump, i);
+    if (!st_finish(&dump.w, why))
         die(EXIT_RESOURCE, "dump", "%s; change: free space, or give another file", why);
-    printf("%s: loss %.17g, %d tensors\n", file, r.loss, d.n);
+    printf("%s: loss %.17g, %d tensors\n", file, r.loss, dump.n);
     loader_close(r.loader);
     run_close(&r);
     return EXIT_DONE;

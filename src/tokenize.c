@@ -411,7 +411,8 @@ static void parse(Job *j, int argc, char **argv)
 
 int tokenize_main(int argc, char **argv)
 {
-    Job *j = xcalloc(1, sizeof *j);
+    static Job job;                    /* as long as the process */
+    Job *j = &job;
     double start = now();
     parse(j, argc, argv);
     j->width = j->tokenizer->vocab < 65500 ? 2 : 4;

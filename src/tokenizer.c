@@ -30,10 +30,9 @@ const Tokenizer *tokenizer_named(const char *name) { return strcmp(name, byte.na
 const Tokenizer *tokenizer_open(const Config *cfg)
 {
     if (cfg->tokenizer_type == TOKENIZER_TYPE_NONE) {
-        Tokenizer *t = xcalloc(1, sizeof *t);
-        int32_t vocab = (int32_t)cfg->vocab_size;
-        *t = (Tokenizer){.name = "none", .vocab = vocab, .eod = vocab - 1};
-        return t;
+        static Tokenizer none;             /* a process has one vocabulary */
+        none = (Tokenizer){.name = "none", .vocab = (int32_t)cfg->vocab_size, .eod = (int32_t)cfg->vocab_size - 1};
+        return &none;
     }
     if (cfg->vocab_size != byte.vocab)
         die(EXIT_DATA, "tokenizer", "the byte tokenizer has %d ids, vocab_size is %ld; change: leave "

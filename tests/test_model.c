@@ -41,7 +41,9 @@ static const Config *config(const char *const *a, const char *const *b)
     }
     for (; b && *b; b++)
         args[n++] = (char *)*b;
-    args[n++] = xasprintf("cpu_isa=%s", test_isa());
+    static char isa[32];
+    snprintf(isa, sizeof isa, "cpu_isa=%s", test_isa());
+    args[n++] = isa;
     return config_load(file, n, args, 1, USE_MODEL);
 }
 
