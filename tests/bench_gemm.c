@@ -39,7 +39,8 @@ static const Shape shapes[] = {
 #define LOW_NAMES                                                                                            \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11"
 #define ZERO_FACTORS()                                                                                       \
-    __asm__ volatile("vpxor %%xmm12, %%xmm12, %%xmm12\nvpxor %%xmm13, %%xmm13, %%xmm13\n" ::: "xmm12", "xmm13")
+    __asm__ volatile("vpxor %%xmm12, %%xmm12, %%xmm12\nvpxor %%xmm13, %%xmm13, %%xmm13\n" ::                 \
+                     : "xmm12", "xmm13")
 static double peak_avx2(int steps)
 {
     ZERO_FACTORS();

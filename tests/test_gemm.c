@@ -139,9 +139,9 @@ static void check_case(Device *d, const char *name, Size s, Case t, int exact)
                 wrong += !(fabs(x - y) <= eps_sum * size[i * s.n + j] + eps_out * fabs(y));
             }
         }
-    CHECK(!wrong && !touched, "%s %s: [%ld,%ld,%ld] %s -> %s ta %d tb %d acc %d bias %d shift %d: %ld, %ld", name,
-          exact ? "exact" : "random", (long)s.m, (long)s.n, (long)s.k, dtype_name(t.in), dtype_name(t.out), t.ta,
-          t.tb, t.acc, t.bias, t.shift, (long)wrong, (long)touched);
+    CHECK(!wrong && !touched, "%s %s: [%ld,%ld,%ld] %s -> %s ta %d tb %d acc %d bias %d shift %d: %ld %ld",
+          name, exact ? "exact" : "random", (long)s.m, (long)s.n, (long)s.k, dtype_name(t.in),
+          dtype_name(t.out), t.ta, t.tb, t.acc, t.bias, t.shift, (long)wrong, (long)touched);
     drop(a, t.shift), drop(b, t.shift), drop(c, t.shift), drop(bias, t.shift), drop(w, 0);
     free(want);
 }

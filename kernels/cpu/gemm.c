@@ -25,7 +25,7 @@ typedef struct {
     char *packed;              /* op(a): panels of mr x k_padded */
     char *own;
     size_t own_bytes, real_size;
-    int64_t band, bands, strip, strips;    /* rows and columns of a work item, and how many of each */
+    int64_t bands, strips;     /* of rows and of columns: a work item is one of each */
 } Job;
 
 static void pack_a_item(void *ctx, int64_t item, int thread)
@@ -65,14 +65,22 @@ static size_t strip_bytes(const GemmKernel *g)
     return (size_t)max64(g->strip, (int64_t)g->nr * K_BYTES);
 }
 
+/* Where piece i of `pieces` of [0, n) begins: whole panels, the larger pieces first. */
+static int64_t cut(int64_t n, int64_t panel, int64_t i, int64_t pieces)
+{
+    int64_t panels = ceil_div(n, panel);
+    return min64(n, (panels / pieces * i + min64(i, panels % pieces)) * panel);
+}
+
 /* One work item: a band of rows by a strip of columns. A panel of op(b) is packed just before its first use,
  * which then finds it in L1. */
 static void multiply_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
     const GemmKernel *g = j->g;
-    int64_t row0 = item % j->bands * j->band, row1 = min64(row0 + j->band, j->m);
-    int64_t col0 = item / j->bands * j->strip, cols = min64(j->strip, j->n - col0);
+    int64_t band = item % j->bands, row0 = cut(j->m, g->mr, band, j->bands);
+    int64_t row1 = cut(j->m, g->mr, band + 1, j->bands), strip = item / j->bands;
+    int64_t col0 = cut(j->n, g->nr, strip, j->strips), cols = cut(j->n, g->nr, strip + 1, j->strips) - col0;
     char *panels = j->own + (size_t)thread * j->own_bytes, *tiles = panels + strip_bytes(g);
     size_t tile_bytes = (size_t)(g->mr * g->nr) * j->real_size;
     Mat read = j->finish.part.p ? j->finish.part : j->finish.out;
@@ -110,20 +118,17 @@ static int64_t equal_block(int64_t n, int64_t most, int64_t unit)
     return max64(unit, round_up(ceil_div(n, max64(1, ceil_div(n, most))), unit));
 }
 
-/* How c is shared out. Strips as wide as the kernel likes, narrower if there are too few for the threads,
- * then also bands of rows, each of which packs its strip again. */
-static void share_out(Job *j, int threads)
+/* How c is shared out: strips that fit the kernel's share of L2, a multiple of the threads and enough of them
+ * to end together; where op(b) has too few panels, also bands of rows, each of which packs its strip again.
+ */
+static void share_out(Job *j, int64_t threads)
 {
     const GemmKernel *g = j->g;
-    int64_t want = threads > 1 ? (int64_t)threads * ITEMS_PER_THREAD : 1;
-    int64_t panels = ceil_div(j->n, g->nr);
-    int64_t most = min64(STRIP_PANELS, g->strip / (max64(j->k_padded, 1) * g->nr * g->size));
-    int64_t wide = max64(1, min64(most, panels / want));
-    j->strip = wide * g->nr;
-    j->strips = ceil_div(j->n, j->strip);
-    int64_t rows = ceil_div(j->m, g->mr);
-    j->band = ceil_div(rows, min64(rows, ceil_div(want, j->strips))) * g->mr;
-    j->bands = ceil_div(j->m, j->band);
+    int64_t want = threads > 1 ? threads * ITEMS_PER_THREAD : 1, rows = ceil_div(j->m, g->mr);
+    int64_t panels = ceil_div(j->n, g->nr), panel_bytes = max64(j->k_padded, 1) * g->nr * g->size;
+    int64_t most = max64(1, min64(STRIP_PANELS, g->strip / panel_bytes));
+    j->strips = min64(panels, round_up(max64(want, ceil_div(panels, most)), threads));
+    j->bands = min64(rows, ceil_div(want, j->strips));
 }
 
 static void run_block(Device *d, Job *j)
