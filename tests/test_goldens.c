@@ -19,7 +19,7 @@ static const struct { const char *dtype; double values, weights; } tolerances[] 
 #define RATE_TOLERANCE 1e-14       /* learning rates, computed in F64 whatever the type of the model */
 
 typedef struct {
-    char *name;                    /* plain_name of the file's */
+    char name[128];                /* plain_name of the file's */
     int type, ndim;
     int64_t shape[ST_DIMS], n, bytes;
     void *raw;
@@ -39,10 +39,10 @@ static double value(const Tensor *t, int64_t i)
 }
 
 /* GPT-2's names come with and without "transformer.": without it, and likewise in "grad.transformer.wte". */
-static char *plain_name(const char *s)
+static void plain_name(char *out, size_t size, const char *s)
 {
     const char *p = strstr(s, "transformer.");
-    return p ? xasprintf("%.*s%s", (int)(p - s), s, p + 12) : xstrdup(s);
+    snprintf(out, size, "%.*s%s", p ? (int)(p - s) : 0, s, p ? p + 12 : s);
 }
 
 static void load_file(Tensors *set, const char *path)
@@ -56,12 +56,11 @@ static void load_file(Tensors *set, const char *path)
     set->t = xrealloc(set->t, (size_t)(set->n + f.n) * sizeof *set->t);
     for (int i = 0; i < f.n; i++) {
         const StTensor *s = &f.tensor[i];
-        char *name = plain_name(s->name);
-        size_t len = strlen(name);
-        if (s->ndim == 4 && len > 10 && !strcmp(name + len - 10, ".attn.bias"))
+        if (s->ndim == 4 && strstr(s->name, ".attn.bias"))
             continue;              /* GPT-2's causal mask, not a parameter */
         Tensor *t = &set->t[set->n++];
-        *t = (Tensor){name, s->type, s->ndim, .n = st_elements(s), .bytes = s->bytes};
+        *t = (Tensor){.type = s->type, .ndim = s->ndim, .n = st_elements(s), .bytes = s->bytes};
+        plain_name(t->name, sizeof t->name, s->name);
         memcpy(t->shape, s->shape, sizeof t->shape);
         t->raw = xcalloc(1, (size_t)s->bytes + 1);
         if (!st_read(&f, s, 0, t->raw, s->bytes, why))
@@ -73,6 +72,15 @@ static void load_file(Tensors *set, const char *path)
     st_close(&f);
 }
 
+static void release(Tensors *set)
+{
+    for (int i = 0; i < set->n; i++) {
+        free(set->t[i].raw);
+        free(set->t[i].v);
+    }
+    free(set->t);
+}
+
 static Tensors load_directory(const char *dir)
 {
     Tensors set = {0};
@@ -81,6 +89,8 @@ static Tensors load_directory(const char *dir)
     CHECK(glob(pattern, 0, NULL, &g) == 0, "no safetensors in %s", dir);
     for (size_t i = 0; !test_failures && i < g.gl_pathc; i++)
         load_file(&set, g.gl_pathv[i]);
+    globfree(&g);
+    free(pattern);
     return set;
 }
 
@@ -122,7 +132,7 @@ static double relative(const Tensor *got, const Tensor *golden, double floor)
 static void compare(const Tensors *golden, const Tensors *got, const char *prefix, const char *put, double tolerance)
 {
     double top = 0, worst = 0;
-    const char *where = "";
+    char name[256], where[256] = "";
     int n = 0;
     for (int i = 0; i < golden->n; i++)
         if (!strncmp(golden->t[i].name, "grad.", 5))
@@ -131,7 +141,7 @@ static void compare(const Tensors *golden, const Tensors *got, const char *prefi
         const Tensor *g = &golden->t[i];
         if (strncmp(g->name, prefix, strlen(prefix)))
             continue;
-        char *name = xasprintf("%s%s", put, g->name + strlen(prefix));
+        snprintf(name, sizeof name, "%s%s", put, g->name + strlen(prefix));
         const Tensor *t = find(got, name);
         CHECK(t, "%s is missing", name);
         if (!t)
@@ -142,7 +152,7 @@ static void compare(const Tensors *golden, const Tensors *got, const char *prefi
         double e = relative(t, g, strncmp(prefix, "grad.", 5) ? 0 : 1e-6 * top);
         CHECK(e <= tolerance, "%s: relative error %.2e > %.0e", name, e, tolerance);
         if (e > worst || e != e)
-            worst = e, where = name;
+            worst = e, memcpy(where, name, sizeof where);
         n++;
     }
     printf("# %s %d tensors, worst %.1e %s (tolerance %.0e)\n", prefix, n, worst, where, tolerance);
@@ -165,7 +175,7 @@ static void dump(const char *golden_path, const char *path, const char *dtype, d
     check_exact(&golden, &got, "tokens");
     check_exact(&golden, &got, "labels");
     if (test_failures)
-        return;                    /* of other samples all the rest is different too */
+        goto end;                  /* of other samples all the rest is different too */
     const Tensor *mask = find(&got, "loss_mask"), *tokens = find(&golden, "tokens");
     CHECK(mask && mask->type == F32 && same_shape(mask, tokens), "loss_mask is not F32 of tokens' shape");
     for (int64_t i = 0; mask && i < mask->n; i++)
@@ -184,6 +194,9 @@ static void dump(const char *golden_path, const char *path, const char *dtype, d
     for (int i = 0; i < golden.n; i++)
         grads -= !strncmp(golden.t[i].name, "grad.", 5);
     CHECK(grads == 0, "%d gradients more than parameters", grads);
+end:
+    release(&golden);
+    release(&got);
 }
 
 /* The numbers of metrics.jsonl against those of the golden steps. */
@@ -204,8 +217,10 @@ static void check_metrics(const Tensors *golden, const char *path, double tolera
         if (!o)
             break;
         int64_t step = json_integer_value(json_object_get(o, "iteration"));
-        if (!json_object_get(o, "lm_loss"))
+        if (!json_object_get(o, "lm_loss")) {
+            json_decref(o);        /* an evaluation */
             continue;
+        }
         CHECK(step == steps + 1, "iteration %ld after %d", (long)step, steps);
         for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
             const Tensor *t = find(golden, columns[c].golden);
@@ -232,6 +247,8 @@ static void weights(const char *golden_path, const char *dir, const char *metric
     CHECK(got.n == n, "%d tensors in %s, should be %d", got.n, dir, n);
     compare(&golden, &got, "after.", "", tolerance);
     check_metrics(&golden, metrics, tolerance);
+    release(&golden);
+    release(&got);
 }
 
 static void same(const char *dir_a, const char *dir_b)
@@ -244,6 +261,8 @@ static void same(const char *dir_a, const char *dir_b)
         CHECK(!t || (t->type == s->type && same_shape(s, t) && !memcmp(s->raw, t->raw, (size_t)s->bytes)),
               "%s differs", s->name);
     }
+    release(&a);
+    release(&b);
 }
 
 int main(int argc, char **argv)
