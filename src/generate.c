@@ -142,7 +142,6 @@ int command_generate(int argc, char **argv)
     int32_t *out = xcalloc((size_t)count, sizeof *out);
     int64_t made = generate_text(&r, &s, prompt, n, count, tok->eod, out);
     print_sample(tok, text, out, made, json);
-    tokenizer_close(tok);
     free(out);
     free(prompt);
     run_close(&r);

@@ -195,7 +195,6 @@ Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank
     *l = (Loader){.seq = cfg->seq_length, .vocab = cfg->vocab_size, .eod = t->eod, .dp_rank = dp_rank,
                   .dp_size = dp_size, .reset_mask = cfg->reset_attention_mask, .fingerprint = HASH_SEED,
                   .reset_position = cfg->reset_position_ids, .mask_eod = cfg->eod_mask_loss};
-    tokenizer_close(t);
     if (!cfg->data_path.n)
         die(EXIT_DATA, "data", "data_path is empty; change: name a corpus (`train tokenize` makes one)");
     if (!blend_open(&l->blend, cfg->data_path.n, cfg->data_path.v, cfg->split, split, samples,

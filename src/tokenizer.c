@@ -1,6 +1,5 @@
 #include "tokenizer.h"
 #include "base.h"
-#include <stdlib.h>
 #include <string.h>
 
 static int64_t byte_encode(const Tokenizer *t, const char *text, int64_t bytes, int32_t *out)
@@ -39,10 +38,4 @@ const Tokenizer *tokenizer_open(const Config *cfg)
         die(EXIT_DATA, "tokenizer", "the byte tokenizer has %d ids, vocab_size is %ld; change: leave "
             "vocab_size out, or tokenizer_type: none for a corpus of other ids", byte.vocab, cfg->vocab_size);
     return &byte;
-}
-
-void tokenizer_close(const Tokenizer *t)
-{
-    if (t != &byte)
-        free((void *)t);
 }

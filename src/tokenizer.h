@@ -21,7 +21,6 @@ struct Tokenizer {
 
 /* The config's tokenizer. Dies with EXIT_DATA when its vocabulary is not vocab_size. */
 const Tokenizer *tokenizer_open(const Config *cfg);
-void tokenizer_close(const Tokenizer *t);
 
 /* By name, for `train tokenize`; NULL when there is none of that name. */
 const Tokenizer *tokenizer_named(const char *name);
