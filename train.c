@@ -247,8 +247,6 @@ static int command_help(int argc, char **argv)
     die(EXIT_CONFIG, "usage", "there is no help on `%s`; change: give a command, a section or a key", argv[0]);
 }
 
-static int command_tokenize(int argc, char **argv) { return tokenize_main(argc + 1, argv - 1); }
-
 static const struct { const char *name; int (*run)(int argc, char **argv); } commands[] = {
 #define COMMAND(name, usage, help) {#name, command_##name},
 #include "commands.def"

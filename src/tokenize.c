@@ -384,7 +384,7 @@ static int cpus(void)
 
 static void parse(Job *j, int argc, char **argv)
 {
-    Args a = args_open("tokenize", argc - 1, argv + 1);
+    Args a = args_open("tokenize", argc, argv);
     const char *name = args_value(&a, "--tokenizer"), *key = args_value(&a, "--json-key");
     j->prefix = args_value(&a, "-o");
     j->key = key ? key : "text";
@@ -409,7 +409,7 @@ static void parse(Job *j, int argc, char **argv)
     free(a.v);
 }
 
-int tokenize_main(int argc, char **argv)
+int command_tokenize(int argc, char **argv)
 {
     static Job job;                    /* as long as the process */
     Job *j = &job;

@@ -2,7 +2,7 @@
 #ifndef TOKENIZE_H
 #define TOKENIZE_H
 
-/* argv[0] is the command's name. A file ending in .jsonl or .json holds one JSON object a line and a document
+/* The arguments behind the command's name, as in commands.h. A file ending in .jsonl or .json holds one JSON object a line and a document
  * in its field "text"; any other file is one document; a folder stands for the regular files in it and below,
  * by name, hidden ones left out. The end-of-document token follows each document; empty documents are left
  * out.
@@ -15,5 +15,5 @@
  * Writes u16 ids when the vocabulary is below 65500, else i32. Dies with EXIT_CONFIG on wrong usage,
  * EXIT_DATA with file and line on input that cannot be read, EXIT_RESOURCE when writing fails. Returns
  * EXIT_DONE. */
-int tokenize_main(int argc, char **argv);
+int command_tokenize(int argc, char **argv);
 #endif

@@ -165,7 +165,7 @@ static void run_tokenize(void *arg)
     while (arguments[n])
         n++;
     (void)arg;
-    _exit(tokenize_main(n, arguments));
+    _exit(command_tokenize(n - 1, arguments + 1));
 }
 
 /* `train tokenize` with these words; as child(). */
