@@ -58,6 +58,8 @@ typedef struct {
     int64_t padded_vocab_size;       /* vocab_size, up to make_vocab_size_divisible_by * tensor size */
     int batch_steps;                 /* >= 1, the first from sample 0; 1 when the batch size is constant */
     const BatchStep *batch_step;
+    int stages;                      /* virtual stages; 1 with one pipeline rank; 0: pipeline_balance cost, not yet split */
+    const int *stage_layers;         /* layers of each, in model order */
     uint8_t given[OPTIONS];          /* set by the file or the command line, not by default */
 } Config;
 

@@ -1,35 +1,11 @@
-/* What follows from several options together: derived defaults, then the rules, one RULE each.
- *
- * RULE(ON2(a, b), broken, "text", ...) reads: unless a or b is unusable for a reason already listed, if
- * `broken` holds, report it under a, at the place where the first of them was set. The text has the numbers
- * and the nearest legal values. On an axis of size 1 its options are legal and change nothing: rules about
- * them ask for more than one rank. A rule that says "this build" is about something that is not there yet. */
+/* What follows from several options together: derived defaults, then the rules about the model, batches, steps and the
+ * rest. The grid and the pipeline are in config_parallel.c, settings that exclude each other in config_pairs.c. */
 #define _GNU_SOURCE
-#include "config_table.h"
+#include "config_rules.h"
+#include "placement.h"
 #include <ctype.h>
 
-#define ON1(a)          (const int[]){OPT_##a, -1}
-#define ON2(a, b)       (const int[]){OPT_##a, OPT_##b, -1}
-#define ON3(a, b, c)    (const int[]){OPT_##a, OPT_##b, OPT_##c, -1}
-#define ON4(a, b, c, d) (const int[]){OPT_##a, OPT_##b, OPT_##c, OPT_##d, -1}
-
-#define RULE(on, broken, ...) do { if (usable(k, on) && (broken)) complain(k, on, __VA_ARGS__); } while (0)
-
-/* Fills an absent key from the keys `on`; unusable ones make it unusable. */
-#define DERIVE(key, on, value) \
-    do { \
-        if (!k->bad[OPT_##key] && option_absent(&options[OPT_##key], c)) { \
-            if (usable(k, on)) \
-                c->key = (value); \
-            else \
-                k->bad[OPT_##key] = 1; \
-        } \
-    } while (0)
-
-#define ABSENT(key) option_absent(&options[OPT_##key], c)
-#define LL(x)       ((long long)(x))
-
-static int usable(const Check *k, const int *on)
+int usable(const Check *k, const int *on)
 {
     for (; *on >= 0; on++)
         if (k->bad[*on])
@@ -47,8 +23,7 @@ static Place blame(const Check *k, const int *on)
     return p.line ? p : (Place){1, 1, -1};
 }
 
-static void complain(Check *k, const int *on, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static void complain(Check *k, const int *on, const char *fmt, ...)
+void complain(Check *k, const int *on, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -68,7 +43,7 @@ const char *nearest_multiples(int64_t m, int64_t x)
     return either(x / m * m, (x / m + 1) * m);
 }
 
-static const char *divisors(int64_t n, int64_t x)
+const char *nearest_divisors(int64_t n, int64_t x)
 {
     int64_t below = 0, above = 0;
     for (int64_t d = 1; d * d <= n; d++)
@@ -80,42 +55,6 @@ static const char *divisors(int64_t n, int64_t x)
                 above = e;
         }
     return either(below, above);
-}
-
-/* As text: the sizes (tp, pp, cp) whose product divides `world` that are nearest to what was asked. */
-static const char *splits(int world, const int64_t want[3])
-{
-    char *text = text_copy("");
-    double done = -1;
-    for (int shown = 0; shown < 3; shown++) {          /* each round: the nearest not yet shown */
-        double best = INFINITY;
-        int64_t pick[3] = {1, 1, 1};
-        for (int64_t t = 1; t <= world; t++)
-            for (int64_t p = 1; world % t == 0 && p <= world / t; p++)
-                for (int64_t c = 1; world / t % p == 0 && c <= world / t / p; c++) {
-                    if (world / t / p % c)
-                        continue;
-                    double far = fabs(log((double)t / (double)want[0])) +
-                                 fabs(log((double)p / (double)want[1])) +
-                                 fabs(log((double)c / (double)want[2])) + 1e-9 * (double)(t * 65536 + p);
-                    if (far > done && far < best) {
-                        best = far;
-                        pick[0] = t, pick[1] = p, pick[2] = c;
-                    }
-                }
-        if (best == INFINITY)
-            break;
-        text = textf("%s%s%lldx%lldx%lld", text, shown ? ", " : "", LL(pick[0]), LL(pick[1]),
-                         LL(pick[2]));
-        done = best;
-    }
-    return text;
-}
-
-static int v_schedule(int s)
-{
-    return s == PIPELINE_SCHEDULE_ZB_V || s == PIPELINE_SCHEDULE_V_HALF || s == PIPELINE_SCHEDULE_V_MIN ||
-           s == PIPELINE_SCHEDULE_DUALPIPEV;
 }
 
 static int gated(const Config *c)
@@ -164,125 +103,6 @@ static void rules_required(Check *k, ConfigUse use)
     }
     RULE(ON2(train_iters, train_samples), (use & USE_STEPS) && ABSENT(train_iters) && ABSENT(train_samples),
          "missing; training needs train_iters or train_samples");
-}
-
-static void rules_world(Check *k, int world)
-{
-    Config *c = k->cfg;
-    int64_t size[3] = {c->tensor_model_parallel_size, c->pipeline_model_parallel_size,
-                       c->context_parallel_size};
-    int64_t product = size[0] * size[1] * size[2];
-    const int *on = ON3(tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size);
-    RULE(on, world % product,
-         "tensor %lld x pipeline %lld x context %lld = %lld does not divide the world of %d ranks; nearest "
-         "(tensor x pipeline x context): %s",
-         LL(size[0]), LL(size[1]), LL(size[2]), LL(product), world, splits(world, size));
-    c->data_parallel_size = usable(k, on) && world % product == 0 ? world / product : 0;
-    RULE(ON1(tensor_model_parallel_size), world > 1,
-         "this build works on one rank, the world has %d; leave out mpirun and --world", world);
-    RULE(ON1(context_parallel_size), c->context_parallel_size > 1,
-         "this build has no context parallelism; use 1");
-    RULE(ON2(expert_model_parallel_size, num_moe_experts),
-         c->expert_model_parallel_size > 1 && ABSENT(num_moe_experts),
-         "%lld ranks share experts, but num_moe_experts is absent; use 1", LL(c->expert_model_parallel_size));
-    RULE(ON1(num_moe_experts), !ABSENT(num_moe_experts),
-         "this build has no mixture of experts; leave it out");
-    RULE(ON1(device), c->device != DEVICE_CPU, "this build has no device '%s'; use cpu",
-         options[OPT_device].choices[c->device]);
-    RULE(ON1(distributed_backend), c->distributed_backend != DISTRIBUTED_BACKEND_MPI,
-         "this build has no backend '%s'; use mpi",
-         options[OPT_distributed_backend].choices[c->distributed_backend]);
-    RULE(ON2(num_distributed_optimizer_instances, context_parallel_size),
-         c->data_parallel_size * c->context_parallel_size > 1 &&
-             c->data_parallel_size * c->context_parallel_size % c->num_distributed_optimizer_instances,
-         "%lld copies do not divide data parallel %lld x context %lld; nearest: %s",
-         LL(c->num_distributed_optimizer_instances), LL(c->data_parallel_size), LL(c->context_parallel_size),
-         divisors(c->data_parallel_size * c->context_parallel_size, c->num_distributed_optimizer_instances));
-    RULE(ON3(overlap_param_gather, data_parallel_sharding_strategy, overlap_grad_reduce),
-         c->data_parallel_size > 1 && c->overlap_param_gather &&
-             (c->data_parallel_sharding_strategy == DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD ||
-              !c->overlap_grad_reduce),
-         "needs a data_parallel_sharding_strategy other than no_shard, and overlap_grad_reduce");
-}
-
-static int rank_order_ok(const char *s)
-{
-    static const char *const axes[] = {"tp", "cp", "ep", "dp", "pp"};
-    int seen = 0;
-    for (int i = 0; i < 5; i++, s += 3) {
-        int axis = -1;
-        for (int a = 0; a < 5; a++)
-            if (!strncmp(s, axes[a], 2))
-                axis = a;
-        if (axis < 0 || seen >> axis & 1 || s[2] != (i < 4 ? '-' : 0))
-            return 0;
-        seen |= 1 << axis;
-    }
-    return 1;
-}
-
-static void rules_pipeline(Check *k)
-{
-    Config *c = k->cfg;
-    DERIVE(num_virtual_stages_per_pipeline_rank, ON1(pipeline_schedule),
-           v_schedule(c->pipeline_schedule) ? 2 : 1);
-    DERIVE(pipeline_schedule, ON1(num_virtual_stages_per_pipeline_rank),
-           c->num_virtual_stages_per_pipeline_rank > 1 ? PIPELINE_SCHEDULE_INTERLEAVED
-                                                       : PIPELINE_SCHEDULE_1F1B);
-    DERIVE(microbatch_group_size_per_vp_stage, ON1(pipeline_model_parallel_size),
-           c->pipeline_model_parallel_size);
-    DERIVE(expert_tensor_parallel_size, ON1(tensor_model_parallel_size), c->tensor_model_parallel_size);
-    RULE(ON1(rank_order), !rank_order_ok(c->rank_order),
-         "'%.60s' is not an order of tp, cp, ep, dp, pp joined by '-'; usual: tp-cp-ep-dp-pp", c->rank_order);
-    RULE(ON1(pipeline_model_parallel_layout), !ABSENT(pipeline_model_parallel_layout),
-         "this build shares layers out by number; leave it out");
-    RULE(ON1(pipeline_balance), c->pipeline_balance != PIPELINE_BALANCE_COUNT,
-         "this build shares layers out by number; use count");
-    for (int i = 0; i < c->cp_comm_type.n; i++) {
-        const char *t = c->cp_comm_type.v[i];
-        RULE(ON1(cp_comm_type),
-             strcmp(t, "p2p") && strcmp(t, "a2a") && strcmp(t, "allgather") && strcmp(t, "a2a+p2p"),
-             "'%.60s' is none of p2p, a2a, allgather, a2a+p2p", t);
-    }
-    if (c->pipeline_model_parallel_size == 1 ||
-        !usable(k,
-                ON3(pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank, pipeline_schedule)))
-        return;
-    int64_t p = c->pipeline_model_parallel_size, v = c->num_virtual_stages_per_pipeline_rank;
-    int schedule = c->pipeline_schedule, fixed = v_schedule(schedule);
-    const char *name = options[OPT_pipeline_schedule].choices[schedule];
-    RULE(ON3(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank),
-         c->num_layers % (p * v),
-         "%lld layers do not divide into pipeline %lld x %lld virtual stages; nearest number of layers: %s",
-         LL(c->num_layers), LL(p), LL(v), nearest_multiples(p * v, c->num_layers));
-    RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule), fixed && v != 2,
-         "%lld, but schedule %s has 2 chunks a rank", LL(v), name);
-    RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule),
-         schedule == PIPELINE_SCHEDULE_INTERLEAVED && v < 2, "schedule interleaved needs 2 or more");
-    RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule),
-         !fixed && schedule != PIPELINE_SCHEDULE_INTERLEAVED && schedule != PIPELINE_SCHEDULE_CUSTOM && v > 1,
-         "%lld, but schedule %s has one chunk a rank; use 1, or pipeline_schedule interleaved", LL(v), name);
-    RULE(ON2(pipeline_schedule_file, pipeline_schedule),
-         (schedule == PIPELINE_SCHEDULE_CUSTOM) == ABSENT(pipeline_schedule_file),
-         "goes with pipeline_schedule custom, and only with it; the schedule is %s", name);
-    RULE(ON2(pipeline_max_activations, pipeline_schedule),
-         schedule != PIPELINE_SCHEDULE_ZB_AUTO && !ABSENT(pipeline_max_activations),
-         "goes with pipeline_schedule zb-auto only; the schedule is %s", name);
-    if (schedule != PIPELINE_SCHEDULE_INTERLEAVED)
-        return;
-    int64_t group = c->microbatch_group_size_per_vp_stage;
-    for (int i = 0; i < c->batch_steps; i++) {
-        int64_t m = c->batch_step[i].batch / unit_of(c);
-        RULE(ON2(microbatch_group_size_per_vp_stage, global_batch_size), group < p || group > m,
-             "%lld microbatches in a row, but interleaved needs from %lld (pipeline ranks) to %lld "
-             "(microbatches)",
-             LL(group), LL(p), LL(m));
-        RULE(ON2(microbatch_group_size_per_vp_stage, global_batch_size),
-             group >= p && group <= m && m % group && m % group < p,
-             "%lld microbatches in groups of %lld leave %lld, fewer than the %lld pipeline ranks; nearest "
-             "groups: %s",
-             LL(m), LL(group), LL(m % group), LL(p), divisors(m, group));
-    }
 }
 
 static void rules_model(Check *k)
@@ -334,7 +154,7 @@ static void rules_model(Check *k)
 
     RULE(ON2(num_query_groups, num_attention_heads), c->num_attention_heads % c->num_query_groups,
          "%lld does not divide num_attention_heads %lld; nearest: %s", LL(c->num_query_groups),
-         LL(c->num_attention_heads), divisors(c->num_attention_heads, c->num_query_groups));
+         LL(c->num_attention_heads), nearest_divisors(c->num_attention_heads, c->num_query_groups));
     RULE(ON2(max_position_embeddings, seq_length), c->max_position_embeddings < c->seq_length,
          "%lld is below seq_length %lld; use %lld or more", LL(c->max_position_embeddings), LL(c->seq_length),
          LL(c->seq_length));
@@ -347,12 +167,12 @@ static void rules_model(Check *k)
     int64_t tp = c->tensor_model_parallel_size;
     RULE(ON2(num_attention_heads, tensor_model_parallel_size), c->num_attention_heads % tp,
          "%lld is not a multiple of tensor_model_parallel_size %lld; tensor sizes that fit: %s",
-         LL(c->num_attention_heads), LL(tp), divisors(c->num_attention_heads, tp));
+         LL(c->num_attention_heads), LL(tp), nearest_divisors(c->num_attention_heads, tp));
     RULE(ON2(num_query_groups, tensor_model_parallel_size),
          c->num_query_groups % tp && tp % c->num_query_groups,
          "%lld is neither a multiple nor a divisor of tensor_model_parallel_size %lld; tensor sizes that "
          "fit: %s",
-         LL(c->num_query_groups), LL(tp), divisors(c->num_query_groups, tp));
+         LL(c->num_query_groups), LL(tp), nearest_divisors(c->num_query_groups, tp));
     RULE(ON2(ffn_hidden_size, tensor_model_parallel_size), c->ffn_hidden_size % tp,
          "%lld is not a multiple of tensor_model_parallel_size %lld; nearest: %s", LL(c->ffn_hidden_size),
          LL(tp), nearest_multiples(tp, c->ffn_hidden_size));
@@ -504,6 +324,22 @@ static int recompute_module(const char *s)
     return !strcmp(s, "core_attn") || !strcmp(s, "layernorm") || !strcmp(s, "mlp");
 }
 
+/* Layers of the pipeline rank that has most; 0: the split is not known, because of what is listed already. While
+ * pipeline_balance cost has not split them yet, a rank may get all of them. */
+static int64_t most_layers(const Config *c)
+{
+    int64_t most = 0;
+    if (!c->stages)
+        return c->pipeline_balance == PIPELINE_BALANCE_COST ? c->num_layers : 0;
+    int64_t *of_rank = keep_alloc((size_t)c->pipeline_model_parallel_size, sizeof *of_rank);
+    for (int s = 0; s < c->stages; s++) {
+        int64_t *n = &of_rank[placement_rank(c, (int)c->pipeline_model_parallel_size, s)];
+        *n += c->stage_layers[s];
+        most = *n > most ? *n : most;
+    }
+    return most;
+}
+
 static void rules_recompute(Check *k)
 {
     Config *c = k->cfg;
@@ -524,9 +360,9 @@ static void rules_recompute(Check *k)
     for (int i = 0; i < c->recompute_modules.n; i++)
         RULE(ON1(recompute_modules), !recompute_module(c->recompute_modules.v[i]),
              "'%.60s' is none of core_attn, layernorm, mlp", c->recompute_modules.v[i]);
-    int64_t layers = c->num_layers / c->pipeline_model_parallel_size;
+    int64_t layers = most_layers(c);
     RULE(ON4(recompute_num_layers, num_layers, pipeline_model_parallel_size, recompute_granularity),
-         full && !ABSENT(recompute_num_layers) && c->recompute_num_layers > layers,
+         full && !ABSENT(recompute_num_layers) && layers && c->recompute_num_layers > layers,
          "%lld is more than the %lld layers of a pipeline rank", LL(c->recompute_num_layers), LL(layers));
     if (selective && !c->recompute_modules.n && !k->bad[OPT_recompute_modules])
         c->recompute_modules = (List){1, core_attn};
@@ -564,6 +400,7 @@ void config_resolve(Check *k, int world, ConfigUse use)
     k->cfg->world = world;
     rules_required(k, use);
     rules_world(k, world);
+    rules_pairs(k);
     rules_model(k);
     rules_batch(k);
     rules_size(k);

@@ -94,6 +94,7 @@ typedef struct {
     uint8_t bad[OPTIONS];            /* its value is unusable or missing: rules that read it are skipped */
     uint8_t guessed[OPTIONS];        /* an unknown key was taken for it: it does not count as missing */
     Place section[16];               /* where each section stands; line 0: it is not there */
+    int split_conflict;              /* more than one way to share layers out: none is followed */
     int unread;                      /* the file could not be read to its end */
     int n, dropped;                  /* violations listed, violations beyond VIOLATIONS_MAX */
     Violation *list;
@@ -114,9 +115,26 @@ int config_parse_value(Check *k, int arg, const char *key, const char *text, Val
 /* config_rules.c: fill in derived defaults and check every rule. */
 void config_resolve(Check *k, int world, ConfigUse use);
 
+/* The table of pairs of settings that exclude each other (config_pairs.c). */
+typedef struct { int a, b; int (*broken)(const Config *c); const char *change; } Pair;
+extern const Pair pairs[];
+extern const int pair_count;
+
 /* config_batch.c: step_batch_size_schedule into c->batch_step; every batch a multiple of `unit`. Returns NULL
  * or what is wrong. */
 char *config_parse_schedule(Config *c, int64_t unit);
+
+/* pipeline_model_parallel_layout into the layers of each virtual stage, in model order; embedding first, loss last.
+ * Returns NULL, or what is wrong and at which character. */
+char *config_parse_layout(const char *text, const int **layers, int *stages);
+/* The other way round. On the heap. */
+char *config_print_layout(const int *layers, int n);
+
+/* zb-v, v-half, v-min, dualpipev: two chunks a rank, the second one in reverse order of ranks. */
+int v_schedule(int schedule);
+
+#define STAGES_MAX 65536               /* virtual stages of a pipeline */
+#define RANK_LAYERS_MAX 254            /* of a rank: with embedding and head 256 parts, which an instruction numbers */
 
 /* "24 or 32": the multiples of m that enclose x. */
 const char *nearest_multiples(int64_t m, int64_t x);

@@ -41,6 +41,8 @@ int command_plan(int argc, char **argv)
     args_end(&a, 1);
     const Config *c = config_load(path, a.n, a.v, world, USE_MODEL);
     free(a.v);
+    if (c->world > 1)
+        die(EXIT_CONFIG, "not-built", "train plan: memory of more than one rank is not built; change: leave --world out");
     Memory m = run_plan(c, RUN_TRAIN, 0);
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
     double flops = run_flops_per_token(c) * (double)(last->batch * c->seq_length);

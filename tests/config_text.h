@@ -59,6 +59,23 @@ static inline Check read_text(const char *text, size_t size, int nargs, char **a
     return k;
 }
 
+/* Resolves the base configuration with arguments separated by | on `world` ranks. A / in a layout string stands for its |. */
+static inline Check resolve(const char *args, int world, ConfigUse use)
+{
+    static Text base;
+    char *list[16], *copy = text_copy(args);
+    int n = 0;
+    if (!base.text)
+        base = compose(NULL, NULL, NULL);
+    for (char *a; (a = strsep(&copy, "|")); )
+        if (*a)
+            list[n++] = a;
+    for (int i = 0; i < n; i++)
+        for (char *p = list[i]; !strncmp(list[i], "pipeline_model_parallel_layout=", 31) && *p; p++)
+            *p = *p == '/' ? '|' : *p;
+    return read_text(base.text, base.size, n, list, world, use);
+}
+
 /* The number of violations whose text has all of the (up to three) pieces. */
 static inline int count(const Check *k, const char *a, const char *b, const char *c)
 {

@@ -1,0 +1,163 @@
+/* Layout strings: E (embedding), t (layer), L (loss), | between virtual stages in model order, x*n and (..)*n repeat,
+ * commas are for the eye and removed before anything else. Megatron-LM's grammar
+ * (pipeline_parallel_layer_layout.py), without m (multi-token prediction). */
+#define _GNU_SOURCE
+#include "config_table.h"
+#include <ctype.h>
+
+#define MARKS_MAX (STAGES_MAX + 10000 + 2)
+static const char legal[] = "E (embedding), t (layer), L (loss), | (next stage), x*n, (..)*n";
+
+typedef struct { char c; int at; } Mark;        /* at: position in the string as it was given, from 1 */
+
+typedef struct {
+    const Mark *in;
+    int n, i;
+    Mark *out;
+    int made;
+    char *why;
+} Layout;
+
+static int here(const Layout *l) { return l->i < l->n ? l->in[l->i].at : l->n ? l->in[l->n - 1].at + 1 : 1; }
+static char peek(const Layout *l) { return l->i < l->n ? l->in[l->i].c : 0; }
+
+static int wrong(Layout *l, int at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static int wrong(Layout *l, int at, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    l->why = textf("character %d: %s", at, textv(fmt, ap));
+    va_end(ap);
+    return 0;
+}
+
+/* *n behind a mark or a group into *times; 1 without it, unless it must be there. */
+static int repeat(Layout *l, int must, int *times)
+{
+    *times = 1;
+    if (peek(l) != '*')
+        return !must || wrong(l, here(l), "a group (..) needs *n, how often it stands");
+    l->i++;
+    int at = here(l);
+    int64_t n = 0;
+    for (; isdigit((unsigned char)peek(l)); l->i++)
+        n = n > MARKS_MAX ? n : 10 * n + (peek(l) - '0');
+    if (n < 1 || n > MARKS_MAX)
+        return wrong(l, at, "* needs a number from 1 to %d", MARKS_MAX);
+    if (peek(l) == '*')
+        return wrong(l, here(l), "a repetition of a repetition; write one number");
+    *times = (int)n;
+    return 1;
+}
+
+/* The marks made since `from`, `times` in all instead of once. */
+static int copy(Layout *l, int from, int times, int at)
+{
+    int64_t length = l->made - from;
+    if (from + length * times > MARKS_MAX)
+        return wrong(l, at, "the string stands for more than %d layers and stages", MARKS_MAX);
+    for (int64_t i = length; i < length * times; i++)
+        l->out[l->made++] = l->out[from + i % length];
+    return 1;
+}
+
+static int mark(Layout *l)
+{
+    Mark m = l->in[l->i++];
+    int times, from = l->made;
+    if (m.c == 'm')
+        return wrong(l, m.at, "m (multi-token prediction) is not in this build; legal: %s", legal);
+    if (m.c == '*')
+        return wrong(l, m.at, "* repeats what stands before it, and there is nothing");
+    if (!strchr("EtL|", m.c))
+        return wrong(l, m.at, "%s; legal: %s", m.c == ' ' ? "a blank" : quoted(&m.c, 1), legal);
+    if (l->made == MARKS_MAX)
+        return wrong(l, m.at, "the string stands for more than %d layers and stages", MARKS_MAX);
+    l->out[l->made++] = m;
+    return repeat(l, 0, &times) && copy(l, from, times, m.at);
+}
+
+static int group(Layout *l)
+{
+    int at = here(l), from = l->made, times;
+    for (l->i++; peek(l) != ')'; ) {
+        if (!peek(l))
+            return wrong(l, at, "this ( is not closed");
+        if (peek(l) == '(')
+            return wrong(l, here(l), "a group within a group; legal inside: E, t, L, |, x*n");
+        if (!mark(l))
+            return 0;
+    }
+    if (l->made == from)
+        return wrong(l, at, "an empty group");
+    l->i++;
+    return repeat(l, 1, &times) && copy(l, from, times, at);
+}
+
+/* One E, first; one L, last. */
+static int ends(Layout *l)
+{
+    if (!l->made)
+        return wrong(l, 1, "the string is empty; legal: %s", legal);
+    if (l->out[0].c != 'E')
+        return wrong(l, l->out[0].at, "'%c', but the model begins with E (embedding)", l->out[0].c);
+    for (int i = 1; i < l->made; i++) {
+        if (l->out[i].c == 'E')
+            return wrong(l, l->out[i].at, "E (embedding) a second time; it stands once, first");
+        if (l->out[i - 1].c == 'L')
+            return wrong(l, l->out[i].at, "'%c' behind L (loss), with which the model ends", l->out[i].c);
+    }
+    if (l->out[l->made - 1].c != 'L')
+        return wrong(l, here(l), "the string ends without L (loss)");
+    return 1;
+}
+
+char *config_parse_layout(const char *text, const int **layers, int *stages)
+{
+    size_t length = strlen(text);
+    Mark *in = xcalloc(length + 1, sizeof *in);
+    Layout l = {.in = in, .out = xcalloc(MARKS_MAX, sizeof *l.out)};
+    int ok = 1;
+    for (size_t i = 0; i < length; i++)
+        if (text[i] != ',')
+            in[l.n++] = (Mark){text[i], (int)i + 1};
+    while (ok && l.i < l.n) {
+        if (peek(&l) == ')')
+            ok = wrong(&l, here(&l), "this ) closes nothing");
+        else
+            ok = peek(&l) == '(' ? group(&l) : mark(&l);
+    }
+    ok = ok && ends(&l);
+    if (ok) {
+        int n = 1, *count, s = 0;
+        for (int i = 0; i < l.made; i++)
+            n += l.out[i].c == '|';
+        count = keep_alloc((size_t)n, sizeof *count);
+        for (int i = 0; i < l.made; i++) {
+            s += l.out[i].c == '|';
+            count[s] += l.out[i].c == 't';
+        }
+        *layers = count;
+        *stages = n;
+    }
+    free(in);
+    free(l.out);
+    return l.why;
+}
+
+char *config_print_layout(const int *layers, int n)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        die(EXIT_RESOURCE, "memory", "no memory for a layout string; change: free memory on this machine");
+    for (int s = 0; s < n; s++) {
+        fprintf(f, "%s%s%s", s ? "|" : "", s ? "" : "E", layers[s] ? "t" : "");
+        if (layers[s] > 1)
+            fprintf(f, "*%d", layers[s]);
+    }
+    fprintf(f, "L");
+    fclose(f);
+    return text;
+}

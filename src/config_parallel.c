@@ -1,0 +1,309 @@
+/* The rules about the grid of ranks and the pipeline, and what follows for the placement of the layers. */
+#define _GNU_SOURCE
+#include "config_rules.h"
+#include "placement.h"
+
+/* As text: the sizes (tp, pp, cp) whose product divides `world` that are nearest to what was asked; cp is 1, as this
+ * build has no other. */
+static const char *splits(int world, const int64_t want[3])
+{
+    char *text = text_copy("");
+    double done = -1;
+    for (int shown = 0; shown < 3; shown++) {          /* each round: the nearest not yet shown */
+        double best = INFINITY;
+        int64_t tp = 0, pp = 0;
+        for (int64_t t = 1; t <= world; t++)
+            for (int64_t p = 1; world % t == 0 && p <= world / t; p++) {
+                if (world / t % p)
+                    continue;
+                double far = fabs(log((double)t / (double)want[0])) + fabs(log((double)p / (double)want[1])) +
+                             1e-9 * (double)(t * 65536 + p);
+                if (far > done && far < best)
+                    best = far, tp = t, pp = p;
+            }
+        if (best == INFINITY)
+            break;
+        text = textf("%s%s%lldx%lldx1", text, shown ? ", " : "", LL(tp), LL(pp));
+        done = best;
+    }
+    return text;
+}
+
+int v_schedule(int s)
+{
+    return s == PIPELINE_SCHEDULE_ZB_V || s == PIPELINE_SCHEDULE_V_HALF || s == PIPELINE_SCHEDULE_V_MIN ||
+           s == PIPELINE_SCHEDULE_DUALPIPEV;
+}
+
+void rules_world(Check *k, int world)
+{
+    Config *c = k->cfg;
+    int64_t size[3] = {c->tensor_model_parallel_size, c->pipeline_model_parallel_size,
+                       c->context_parallel_size};
+    int64_t product = size[0] * size[1] * size[2];
+    const int *on = ON3(tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size);
+    RULE(on, world % product,
+         "tensor %lld x pipeline %lld x context %lld = %lld does not divide the world of %d ranks; nearest "
+         "(tensor x pipeline x context): %s",
+         LL(size[0]), LL(size[1]), LL(size[2]), LL(product), world, splits(world, size));
+    c->data_parallel_size = usable(k, on) && world % product == 0 ? world / product : 0;
+    RULE(ON1(context_parallel_size), c->context_parallel_size > 1,
+         "this build has no context parallelism; use 1");
+    RULE(ON2(expert_model_parallel_size, num_moe_experts),
+         c->expert_model_parallel_size > 1 && ABSENT(num_moe_experts),
+         "%lld ranks share experts, but num_moe_experts is absent; use 1", LL(c->expert_model_parallel_size));
+    RULE(ON1(num_moe_experts), !ABSENT(num_moe_experts),
+         "this build has no mixture of experts; leave it out");
+    RULE(ON1(device), c->device != DEVICE_CPU, "this build has no device '%s'; use cpu",
+         options[OPT_device].choices[c->device]);
+    RULE(ON1(distributed_backend), c->distributed_backend != DISTRIBUTED_BACKEND_MPI,
+         "this build has no backend '%s'; use mpi",
+         options[OPT_distributed_backend].choices[c->distributed_backend]);
+    RULE(ON2(num_distributed_optimizer_instances, context_parallel_size),
+         c->data_parallel_size * c->context_parallel_size > 1 &&
+             c->data_parallel_size * c->context_parallel_size % c->num_distributed_optimizer_instances,
+         "%lld copies do not divide data parallel %lld x context %lld; nearest: %s",
+         LL(c->num_distributed_optimizer_instances), LL(c->data_parallel_size), LL(c->context_parallel_size),
+         nearest_divisors(c->data_parallel_size * c->context_parallel_size, c->num_distributed_optimizer_instances));
+}
+
+static int rank_order_ok(const char *s)
+{
+    static const char *const axes[] = {"tp", "cp", "ep", "dp", "pp"};
+    int seen = 0;
+    for (int i = 0; i < 5; i++, s += 3) {
+        int axis = -1;
+        for (int a = 0; a < 5; a++)
+            if (!strncmp(s, axes[a], 2))
+                axis = a;
+        if (axis < 0 || seen >> axis & 1 || s[2] != (i < 4 ? '-' : 0))
+            return 0;
+        seen |= 1 << axis;
+    }
+    return 1;
+}
+
+/* Chunks a rank by the layout string, which the grammar has passed; 1 where it does not come out even. */
+static int64_t chunks_of_layout(const Config *c, int stages)
+{
+    int64_t p = c->pipeline_model_parallel_size;
+    return p > 1 && stages % p == 0 && stages / p <= 255 ? stages / p : 1;
+}
+
+/* What is absent and follows from the others. layout: the stages of the layout string, 0 without one. */
+static void derive_pipeline(Check *k, int layout)
+{
+    Config *c = k->cfg;
+    DERIVE(num_virtual_stages_per_pipeline_rank,
+           ON3(pipeline_schedule, pipeline_model_parallel_layout, pipeline_model_parallel_size),
+           v_schedule(c->pipeline_schedule) ? 2 : layout ? chunks_of_layout(c, layout) : 1);
+    DERIVE(pipeline_schedule, ON1(num_virtual_stages_per_pipeline_rank),
+           c->num_virtual_stages_per_pipeline_rank > 1 ? PIPELINE_SCHEDULE_INTERLEAVED
+                                                       : PIPELINE_SCHEDULE_1F1B);
+    DERIVE(microbatch_group_size_per_vp_stage, ON1(pipeline_model_parallel_size),
+           c->pipeline_model_parallel_size);
+    DERIVE(expert_tensor_parallel_size, ON1(tensor_model_parallel_size), c->tensor_model_parallel_size);
+}
+
+static void rules_lists(Check *k)
+{
+    Config *c = k->cfg;
+    RULE(ON1(rank_order), !rank_order_ok(c->rank_order),
+         "'%.60s' is not an order of tp, cp, ep, dp, pp joined by '-'; usual: tp-cp-ep-dp-pp", c->rank_order);
+    for (int i = 0; i < c->cp_comm_type.n; i++) {
+        const char *t = c->cp_comm_type.v[i];
+        RULE(ON1(cp_comm_type),
+             strcmp(t, "p2p") && strcmp(t, "a2a") && strcmp(t, "allgather") && strcmp(t, "a2a+p2p"),
+             "'%.60s' is none of p2p, a2a, allgather, a2a+p2p", t);
+    }
+}
+
+/* Which schedules there are, and how many chunks they take. */
+static void rules_chunks(Check *k)
+{
+    Config *c = k->cfg;
+    int64_t p = c->pipeline_model_parallel_size, v = c->num_virtual_stages_per_pipeline_rank;
+    int schedule = c->pipeline_schedule, fixed = v_schedule(schedule);
+    const char *name = options[OPT_pipeline_schedule].choices[schedule];
+    const int *on = ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule);
+    RULE(ON1(pipeline_schedule),
+         schedule == PIPELINE_SCHEDULE_DUALPIPEV || schedule == PIPELINE_SCHEDULE_ZB_AUTO ||
+             schedule == PIPELINE_SCHEDULE_CUSTOM,
+         "this build has no schedule '%s'; use %s", name, fixed ? "zb-v" : "zb-h1");
+    RULE(on, fixed && v != 2, "%lld, but schedule %s has 2 chunks a rank", LL(v), name);
+    RULE(on, schedule == PIPELINE_SCHEDULE_INTERLEAVED && v < 2, "schedule interleaved needs 2 or more");
+    RULE(on, !fixed && schedule != PIPELINE_SCHEDULE_INTERLEAVED && schedule != PIPELINE_SCHEDULE_CUSTOM && v > 1,
+         "%lld, but schedule %s has one chunk a rank; use 1, or pipeline_schedule interleaved", LL(v), name);
+    RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_model_parallel_size), p * v > STAGES_MAX,
+         "%lld on each of %lld pipeline ranks are %lld virtual stages; at most %d: use %lld or fewer", LL(v), LL(p),
+         LL(p * v), STAGES_MAX, LL(STAGES_MAX / p));
+}
+
+/* The groups nearest to `group` that leave nothing, or at least p, of m microbatches; p <= m, so m itself fits. */
+static const char *groups_that_fit(int64_t p, int64_t m, int64_t group)
+{
+    int64_t below = group, above = group;
+    while (below >= p && m % below && m % below < p)
+        below--;
+    while (m % above && m % above < p)
+        above++;
+    return below >= p ? textf("%lld or %lld", LL(below), LL(above)) : textf("%lld", LL(above));
+}
+
+/* Microbatch groups of the interleaved schedule, for every batch size of the run. */
+static void rules_groups(Check *k)
+{
+    Config *c = k->cfg;
+    int64_t p = c->pipeline_model_parallel_size, group = c->microbatch_group_size_per_vp_stage;
+    const int *on = ON2(microbatch_group_size_per_vp_stage, global_batch_size);
+    for (int i = 0; c->pipeline_schedule == PIPELINE_SCHEDULE_INTERLEAVED && i < c->batch_steps; i++) {
+        int64_t m = c->batch_step[i].batch / (c->micro_batch_size * c->data_parallel_size);
+        RULE(on, group < p || group > m,
+             "%lld microbatches in a row, but interleaved needs from %lld (pipeline ranks) to %lld "
+             "(microbatches)%s",
+             LL(group), LL(p), LL(m), m < p ? "; raise the batch size or use pipeline_schedule 1f1b" : "");
+        RULE(on, group >= p && group <= m && m % group && m % group < p,
+             "%lld microbatches in groups of %lld leave %lld, fewer than the %lld pipeline ranks; nearest "
+             "groups: %s",
+             LL(m), LL(group), LL(m % group), LL(p), groups_that_fit(p, m, group));
+    }
+}
+
+/* ---- who gets which layers ---- */
+
+/* The layers of first and last rank are given; the ranks between them share the rest. Returns those of one of these. */
+static int64_t rules_ends(Check *k, int64_t p, int64_t v)
+{
+    Config *c = k->cfg;
+    int has_first = !ABSENT(num_layers_in_first_pipeline_stage), has_last = !ABSENT(num_layers_in_last_pipeline_stage);
+    int64_t first = has_first ? c->num_layers_in_first_pipeline_stage : 0;
+    int64_t last = has_last ? c->num_layers_in_last_pipeline_stage : 0;
+    int64_t ranks = p - has_first - has_last, unit = ranks * v, rest = c->num_layers - first - last;
+    const int *on = has_first ? ON2(num_layers_in_first_pipeline_stage, num_layers)
+                              : ON2(num_layers_in_last_pipeline_stage, num_layers);
+    RULE(ON1(num_layers_in_first_pipeline_stage), first % v,
+         "%lld layers do not divide into %lld virtual stages a rank; nearest: %s", LL(first), LL(v),
+         nearest_multiples(v, first));
+    RULE(ON1(num_layers_in_last_pipeline_stage), last % v,
+         "%lld layers do not divide into %lld virtual stages a rank; nearest: %s", LL(last), LL(v),
+         nearest_multiples(v, last));
+    RULE(on, !ranks && rest, "%lld on the first and %lld on the last of 2 pipeline ranks are not the %lld of num_layers",
+         LL(first), LL(last), LL(c->num_layers));
+    RULE(on, ranks && rest < 0, "first and last rank have %lld layers together, num_layers is %lld; use fewer",
+         LL(first + last), LL(c->num_layers));
+    RULE(on, ranks && rest > 0 && rest % unit,
+         "%lld of %lld layers remain for %lld pipeline ranks of %lld virtual stages and do not divide; nearest "
+         "num_layers: %lld or %lld",
+         LL(rest), LL(c->num_layers), LL(ranks), LL(v), LL(first + last + rest / unit * unit),
+         LL(first + last + (rest / unit + 1) * unit));
+    return ranks ? rest / ranks : 0;
+}
+
+/* The same number on every virtual stage, where the embedding and the loss may count as a layer each. */
+static void rules_even(Check *k, int64_t p, int64_t v)
+{
+    Config *c = k->cfg;
+    int ends = c->account_for_embedding_in_pipeline_split + c->account_for_loss_in_pipeline_split;
+    int64_t all = c->num_layers + ends, n = p * v, below = all / n * n - ends;
+    RULE(ON3(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank), all % n,
+         "%lld layers%s do not divide into pipeline %lld x %lld virtual stages; nearest number of layers: %s",
+         LL(c->num_layers), ends == 2 ? ", and embedding and loss counted as one each," : ends ? " and one end counted as one" : "",
+         LL(p), LL(v), below > 0 ? textf("%lld or %lld", LL(below), LL(below + n)) : textf("%lld", LL(below + n)));
+}
+
+static void rules_layout(Check *k, int64_t p, int64_t v, const int *layers, int stages)
+{
+    Config *c = k->cfg;
+    int64_t sum = 0;
+    for (int s = 0; s < stages; s++)
+        sum += layers[s];
+    RULE(ON2(pipeline_model_parallel_layout, num_layers), sum != c->num_layers,
+         "holds %lld layers (t), num_layers is %lld", LL(sum), LL(c->num_layers));
+    RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank),
+         stages != p * v && !k->seen[OPT_num_virtual_stages_per_pipeline_rank] && !v_schedule(c->pipeline_schedule),
+         "has %d stages, which %lld pipeline ranks cannot share evenly, 255 each at most; nearest: %s", stages, LL(p),
+         nearest_multiples(p, stages > 255 * p ? 255 * p - 1 : stages));
+    RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank),
+         stages != p * v && (k->seen[OPT_num_virtual_stages_per_pipeline_rank] || v_schedule(c->pipeline_schedule)),
+         "has %d stages, but pipeline %lld x %lld virtual stages make %lld", stages, LL(p), LL(v), LL(p * v));
+}
+
+/* Fills c->stage_layers, and refuses a rank with more layers than an instruction can number. */
+static void split(Check *k, int64_t p, int64_t v, const int *layout, int64_t middle)
+{
+    Config *c = k->cfg;
+    int n = (int)(p * v), embedding = c->account_for_embedding_in_pipeline_split;
+    int even = (int)((c->num_layers + embedding + c->account_for_loss_in_pipeline_split) / n);
+    int *layers = keep_alloc((size_t)n, sizeof *layers);
+    int64_t *of_rank = keep_alloc((size_t)p, sizeof *of_rank), most = 0;
+    for (int s = 0; s < n; s++) {
+        int r = placement_rank(c, (int)p, s);
+        if (layout)
+            layers[s] = layout[s];
+        else if (middle < 0)
+            layers[s] = even - (s == 0 && embedding) - (s == n - 1 && c->account_for_loss_in_pipeline_split);
+        else if (r == 0 && !ABSENT(num_layers_in_first_pipeline_stage))
+            layers[s] = (int)(c->num_layers_in_first_pipeline_stage / v);
+        else if (r == p - 1 && !ABSENT(num_layers_in_last_pipeline_stage))
+            layers[s] = (int)(c->num_layers_in_last_pipeline_stage / v);
+        else
+            layers[s] = (int)(middle / v);
+        of_rank[r] += layers[s];
+        most = of_rank[r] > most ? of_rank[r] : most;
+    }
+    RULE(ON2(num_layers, pipeline_model_parallel_size), most > RANK_LAYERS_MAX,
+         "%lld layers on one rank; at most %d: use more pipeline ranks or fewer layers", LL(most), RANK_LAYERS_MAX);
+    c->stages = n;
+    c->stage_layers = layers;
+}
+
+static void rules_split(Check *k, const int *layout, int stages)
+{
+    Config *c = k->cfg;
+    int64_t p = c->pipeline_model_parallel_size, v = p > 1 ? c->num_virtual_stages_per_pipeline_rank : 1, middle = -1;
+    int before = k->n + k->dropped, conflict = k->split_conflict, cost = p > 1 && c->pipeline_balance == PIPELINE_BALANCE_COST;
+    int by_ends = !ABSENT(num_layers_in_first_pipeline_stage) || !ABSENT(num_layers_in_last_pipeline_stage);
+    if (!usable(k, ON4(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank,
+                       pipeline_schedule)) ||
+        !usable(k, ON3(pipeline_model_parallel_layout, pipeline_balance, account_for_embedding_in_pipeline_split)) ||
+        !usable(k, ON3(num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage,
+                       account_for_loss_in_pipeline_split)) ||
+        p * v > STAGES_MAX || conflict)
+        return;
+    RULE(ON2(num_layers, pipeline_model_parallel_size), cost && c->num_layers > p * RANK_LAYERS_MAX,
+         "%lld layers on %lld pipeline ranks; at most %d each: use more pipeline ranks or fewer layers", LL(c->num_layers),
+         LL(p), RANK_LAYERS_MAX);
+    if (cost)
+        return;
+    int all[1] = {(int)c->num_layers};
+    if (p == 1)
+        layout = all;
+    else if (layout)
+        rules_layout(k, p, v, layout, stages);
+    else if (by_ends)
+        middle = rules_ends(k, p, v);
+    else
+        rules_even(k, p, v);
+    if (k->n + k->dropped == before)
+        split(k, p, v, layout, middle);
+}
+
+void rules_pipeline(Check *k)
+{
+    Config *c = k->cfg;
+    const int *layout = NULL;
+    int stages = 0, given = usable(k, ON1(pipeline_model_parallel_layout)) && !ABSENT(pipeline_model_parallel_layout);
+    char *error = given ? config_parse_layout(c->pipeline_model_parallel_layout, &layout, &stages) : NULL;
+    if (error) {
+        complain(k, ON1(pipeline_model_parallel_layout), "%s", error);
+        k->bad[OPT_pipeline_model_parallel_layout] = 1;
+    }
+    derive_pipeline(k, stages);
+    rules_lists(k);
+    if (c->pipeline_model_parallel_size > 1 &&
+        usable(k, ON3(pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank, pipeline_schedule))) {
+        rules_chunks(k);
+        rules_groups(k);
+    }
+    rules_split(k, layout, stages);
+}

@@ -1,0 +1,47 @@
+/* config_rules -- inside the rules: how one is written. Only config_rules.c, config_parallel.c and config_pairs.c
+ * include this.
+ *
+ * RULE(ON2(a, b), broken, "text", ...) reads: unless a or b is unusable for a reason already listed, if
+ * `broken` holds, report it under a, at the place where the first of them was set. The text has the numbers
+ * and the nearest legal values. On an axis of size 1 its options are legal and change nothing: rules about
+ * them ask for more than one rank. A rule that says "this build" is about something that is not there yet. */
+#ifndef CONFIG_RULES_H
+#define CONFIG_RULES_H
+#include "config_table.h"
+
+#define ON1(a)          (const int[]){OPT_##a, -1}
+#define ON2(a, b)       (const int[]){OPT_##a, OPT_##b, -1}
+#define ON3(a, b, c)    (const int[]){OPT_##a, OPT_##b, OPT_##c, -1}
+#define ON4(a, b, c, d) (const int[]){OPT_##a, OPT_##b, OPT_##c, OPT_##d, -1}
+
+#define RULE(on, broken, ...) do { if (usable(k, on) && (broken)) complain(k, on, __VA_ARGS__); } while (0)
+
+/* Fills an absent key from the keys `on`; unusable ones make it unusable. */
+#define DERIVE(key, on, value) \
+    do { \
+        if (!k->bad[OPT_##key] && option_absent(&options[OPT_##key], c)) { \
+            if (usable(k, on)) \
+                c->key = (value); \
+            else \
+                k->bad[OPT_##key] = 1; \
+        } \
+    } while (0)
+
+#define ABSENT(key) option_absent(&options[OPT_##key], c)
+#define LL(x)       ((long long)(x))
+
+/* Whether all of these keys (ended by -1) can be read. */
+int usable(const Check *k, const int *on);
+/* Reports under the first of the keys, where the first of them that was set stands. */
+void complain(Check *k, const int *on, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* "24 or 32": the divisors of n that enclose x. */
+const char *nearest_divisors(int64_t n, int64_t x);
+
+/* config_parallel.c: the grid; the pipeline, with the layers of every virtual stage. */
+void rules_world(Check *k, int world);
+void rules_pipeline(Check *k);
+
+/* config_pairs.c: settings that do not go together. */
+void rules_pairs(Check *k);
+#endif

@@ -1,0 +1,117 @@
+#define _GNU_SOURCE
+#include "placement.h"
+#include "base.h"
+#include "config_table.h"
+#include <math.h>
+#include <stdlib.h>
+
+int placement_rank(const Config *c, int p, int s)
+{
+    return v_schedule(c->pipeline_schedule) && s / p ? p - 1 - s % p : s % p;
+}
+
+/* The other way round. */
+static int stage_of(const Config *c, int p, int rank, int chunk)
+{
+    return chunk * p + (v_schedule(c->pipeline_schedule) && chunk ? p - 1 - rank : rank);
+}
+
+void placement_open(Placement *pl, const Config *c)
+{
+    int layer = 0, p = (int)c->pipeline_model_parallel_size;
+    BUG_ON(!c->stages || c->stages % p);
+    *pl = (Placement){.p = p, .v = c->stages / p, .n = c->stages};
+    pl->stage = xcalloc((size_t)pl->n, sizeof *pl->stage);
+    for (int s = 0; s < pl->n; s++) {
+        pl->stage[s] = (StagePlace){.pp_rank = placement_rank(c, p, s), .chunk = s / p, .first_layer = layer,
+                                    .layers = c->stage_layers[s], .embedding = s == 0, .loss = s == pl->n - 1};
+        layer += c->stage_layers[s];
+    }
+    BUG_ON(layer != c->num_layers);
+}
+
+void placement_close(Placement *pl)
+{
+    free(pl->stage);
+    *pl = (Placement){0};
+}
+
+const StagePlace *placement_at(const Placement *pl, int pp_rank, int chunk)
+{
+    BUG_ON(pp_rank < 0 || pp_rank >= pl->p || chunk < 0 || chunk >= pl->v);
+    const StagePlace *there = &pl->stage[chunk * pl->p + pp_rank], *turned = &pl->stage[(chunk + 1) * pl->p - 1 - pp_rank];
+    BUG_ON(there->pp_rank != pp_rank && turned->pp_rank != pp_rank);
+    return there->pp_rank == pp_rank ? there : turned;
+}
+
+void placement_print(FILE *f, const Placement *pl)
+{
+    int layers = 0;
+    fprintf(f, "placement  stage  rank  chunk  holds\n");
+    for (int s = 0; s < pl->n; s++) {
+        const StagePlace *st = &pl->stage[s];
+        char text[64] = "";
+        BUG_ON(st->first_layer != layers);
+        layers += st->layers;
+        if (st->layers == 1)
+            snprintf(text, sizeof text, "layer %d", st->first_layer);
+        else if (st->layers)
+            snprintf(text, sizeof text, "layers %d to %d", st->first_layer, st->first_layer + st->layers - 1);
+        fprintf(f, "           %5d  %4d  %5d  %s%s%s%s%s\n", s, st->pp_rank, st->chunk, st->embedding ? "embedding" : "",
+                st->embedding && (st->layers || st->loss) ? ", " : "", text, st->layers && st->loss ? ", " : "",
+                st->loss ? "loss" : st->layers || st->embedding ? "" : "nothing");
+    }
+    fprintf(f, "           %d layers in %d stage%s\n", layers, pl->n, pl->n == 1 ? "" : "s");
+}
+
+/* ---- balance ---- */
+
+/* Shares n equal layers out over `count` places that already have `fixed` cost each, at most `most` to a place: one by one to
+ * where the cost becomes smallest. As layers cost the same, a split of the model is no more than a number for each place, and
+ * this greedy order minimises the largest cost, then the second largest, and so on: moving a layer anywhere else raises what is
+ * already highest (Federgruen and Groenevelt 1986, resource allocation with convex separable costs). Among equal
+ * costs a place without embedding and loss comes first, then the lower one. */
+static void share(int64_t n, int count, const double *fixed, double layer, int64_t most, int *layers)
+{
+    for (int i = 0; i < count; i++)
+        layers[i] = 0;
+    for (int64_t given = 0; given < n; given++) {
+        int best = -1;
+        for (int i = 0; i < count; i++) {
+            if (layers[i] == most)
+                continue;
+            double cost = fixed[i] + (layers[i] + 1) * layer, least = best < 0 ? 0 : fixed[best] + (layers[best] + 1) * layer;
+            if (best < 0 || cost < least || (cost == least && fixed[i] < fixed[best]))
+                best = i;
+        }
+        BUG_ON(best < 0);
+        layers[best]++;
+    }
+}
+
+char *placement_balance(const Config *c, const double cost[3])
+{
+    int p = (int)c->pipeline_model_parallel_size, v = p > 1 ? (int)c->num_virtual_stages_per_pipeline_rank : 1, n = p * v;
+    for (int i = 0; i < 3; i++)
+        BUG_ON(!isfinite(cost[i]) || cost[i] < 0);
+    BUG_ON(cost[1] <= 0);
+    double *ends = xcalloc((size_t)n, sizeof *ends), *fixed = xcalloc((size_t)(p + v), sizeof *fixed), *chunk = fixed + p;
+    int *of_rank = xcalloc((size_t)(p + v + n), sizeof *of_rank), *of_chunk = of_rank + p, *layers = of_chunk + v;
+    ends[0] += cost[0];
+    ends[n - 1] += cost[2];
+    for (int s = 0; s < n; s++)
+        fixed[placement_rank(c, p, s)] += ends[s];
+    share(c->num_layers, p, fixed, cost[1], RANK_LAYERS_MAX, of_rank);
+    for (int r = 0; r < p; r++) {                  /* a rank's layers over its chunks, by the same rule */
+        for (int k = 0; k < v; k++)
+            chunk[k] = ends[stage_of(c, p, r, k)];
+        share(of_rank[r], v, chunk, cost[1], of_rank[r], of_chunk);
+        for (int k = 0; k < v; k++)
+            layers[stage_of(c, p, r, k)] = of_chunk[k];
+    }
+    char *text = config_print_layout(layers, n);
+    free(ends);
+    free(fixed);
+    free(of_rank);
+    return text;
+}
