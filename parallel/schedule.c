@@ -2,66 +2,85 @@
 #include "base.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
 const struct InstrInfo instr_info[INSTR_KINDS] = {
-#define X(id, letters, message, cost) {letters, message, cost},
+#define X(id, letters, message) {letters, message},
     INSTRS(X)
 #undef X
 };
 
-int schedule_generate(ScheduleKind kind, int p, int rank, int m, Instr *out)
-{
-    int ahead = kind == SCHEDULE_1F1B ? p - rank - 1 : m, n = 0, f = 0;
-    if (ahead > m)
-        ahead = m;
-    while (f < ahead)
-        out[n++] = (Instr){.op = I_F, .mb = (uint16_t)f++};
-    if (kind == SCHEDULE_FORWARD)
-        return n;
-    for (int b = 0; b < m; b++) {
-        if (f < m)
-            out[n++] = (Instr){.op = I_F, .mb = (uint16_t)f++};
-        out[n++] = (Instr){.op = I_B, .mb = (uint16_t)b};
-    }
-    return n;
-}
-
-static int peak_in_flight(const Instr *list, int n)
-{
-    int now_held = 0, peak = 1;
-    for (int i = 0; i < n; i++) {
-        now_held += (list[i].op == I_F) - (list[i].op == I_B || list[i].op == I_W);
-        if (now_held > peak)
-            peak = now_held;
-    }
-    return peak;
-}
-
-void schedule_open(Schedule *s, ScheduleKind kind, int p, int rank, int m, int parts)
-{
-    BUG_ON(m < 1 || m > UINT16_MAX || parts > UINT8_MAX + 1);
-    s->list = xcalloc((size_t)(2 * m + parts + 1), sizeof *s->list);
-    s->n = schedule_generate(kind, p, rank, m, s->list);
-    s->slots = kind == SCHEDULE_FORWARD ? 1 : peak_in_flight(s->list, s->n);
-    if (kind == SCHEDULE_FORWARD)
-        return;
-    for (int part = parts - 1; part >= 0; part--)
-        s->list[s->n++] = (Instr){.op = I_R, .part = (uint8_t)part};
-    s->list[s->n++] = (Instr){.op = I_S};
-}
-
-void schedule_close(Schedule *s)
-{
-    free(s->list);
-    *s = (Schedule){0};
-}
-
 void instr_print(const Instr *i, char *text, int size)
 {
-    if (i->op <= I_RG)
-        snprintf(text, (size_t)size, "%s%d.%d", instr_info[i->op].letters, i->mb, i->chunk);
-    else if (i->op == I_S || i->op == I_T)
-        snprintf(text, (size_t)size, "%s", instr_info[i->op].letters);
+    static const char *const phase[] = {"", "d", "w"};
+    const char *letters = instr_info[i->op].letters;
+    if (i->op == I_S || i->op == I_T)
+        snprintf(text, (size_t)size, "%s", letters);
+    else if (i->op > I_RG)
+        snprintf(text, (size_t)size, "%s/%d%s", letters, i->part, phase[i->phase]);
+    else if (i->part == WHOLE)
+        snprintf(text, (size_t)size, "%s%d.%d", letters, i->mb, i->chunk);
     else
-        snprintf(text, (size_t)size, "%s/%d", instr_info[i->op].letters, i->part);
+        snprintf(text, (size_t)size, "%s%d.%d/%d", letters, i->mb, i->chunk, i->part);
+}
+
+/* ---- placement ---- */
+
+static int is_vee(const PipeShape *s)
+{
+    return s->kind == SCHEDULE_ZB_V || s->kind == SCHEDULE_V_HALF || s->kind == SCHEDULE_V_MIN ||
+           s->kind == SCHEDULE_DUALPIPEV || (s->kind == SCHEDULE_FORWARD && s->vee);
+}
+
+int pipe_stage(const PipeShape *s, int rank, int chunk)
+{
+    return is_vee(s) ? (chunk ? 2 * s->p - 1 - rank : rank) : chunk * s->p + rank;
+}
+
+void pipe_place(const PipeShape *s, int stage, int *rank, int *chunk)
+{
+    *chunk = stage / s->p;
+    *rank = is_vee(s) && *chunk ? 2 * s->p - 1 - stage : stage % s->p;
+}
+
+int pipe_peer(const PipeShape *s, int rank, const Instr *i, int *chunk)
+{
+    int up = i->op == I_SA || i->op == I_RG, peer;
+    pipe_place(s, pipe_stage(s, rank, i->chunk) + (up ? 1 : -1), &peer, chunk);
+    return peer;
+}
+
+/* ---- the set of all ranks' lists ---- */
+
+void schedules_open(ScheduleSet *set, const PipeShape *shape)
+{
+    size_t most = (size_t)shape->v * (size_t)shape->m * (shape->kind == SCHEDULE_FORWARD ? 1 : 3), p = (size_t)shape->p;
+    BUG_ON(shape->p < 1 || shape->p > 4096 || shape->v < 1 || shape->v > 255 || shape->m < 1 || shape->m > UINT16_MAX);
+    InstrList *compute = xcalloc(p, sizeof *compute);
+    Instr *all = xcalloc(p * most, sizeof *all);
+    for (size_t r = 0; r < p; r++) {
+        compute[r].list = all + r * most;
+        compute[r].n = schedule_generate(shape, (int)r, compute[r].list);
+        BUG_ON((size_t)compute[r].n > most);
+    }
+    schedules_lower(set, shape, compute);
+    free(all);
+    free(compute);
+}
+
+void schedules_close(ScheduleSet *set)
+{
+    free(set->rank);
+    free(set->all);
+    *set = (ScheduleSet){0};
+}
+
+uint64_t schedules_hash(const ScheduleSet *set)
+{
+    const PipeShape *s = &set->shape;
+    const int head[] = {(int)s->kind, s->p, s->v, s->m, s->group, s->vee};
+    uint64_t h = XXH3_64bits(head, sizeof head);
+    for (int r = 0; r < s->p; r++)
+        h = XXH3_64bits_withSeed(set->rank[r].list, (size_t)set->rank[r].n * sizeof(Instr), h);
+    return h;
 }

@@ -1,28 +1,39 @@
-/* schedule -- what a rank does in one step, as a list of instructions.
+/* schedule -- what the ranks of a pipeline do in one step, as lists of instructions.
  *
  * A generator writes compute only: F, B (or its halves D and W), by chunk and microbatch, in the order a rank wants.
- * Lowering adds what happens between: a part's REDUCE when its gradients are final, STEP at the end. With one rank there
- * are no messages, so the list is also the plain training loop: F0 B0 F1 B1 ... R S. Forward-only lists serve evaluation.
- * A chunk's microbatches run forward and backward in order, so slot = microbatch mod slots. */
+ * Lowering plays these lists forward in time; when an instruction that feeds another rank finishes, its send is
+ * appended here and its receive there in the same breath. So all messages stand in one total order and every rank's
+ * list is a part of it. Take the earliest message that is not done: all before it is done in both lists, so it is at
+ * the head of both, so it proceeds. No list can deadlock, whatever the generator wrote and whatever the costs were.
+ * Messages of one moment form a group (`join`).
+ *
+ * Expanding makes of a rank's list what its executor runs: chunks cut into units (embedding, a layer, head) where
+ * something happens between them, parameters gathered and released, gradients reduced, the optimizer's step, and a
+ * place in memory for each microbatch. With one rank there are no messages, so the list is the plain training loop:
+ * F0 B0 F1 B1 ... R S.
+ *
+ * Letters: p ranks of the pipeline, v chunks a rank, m microbatches a step; p*v virtual stages in model order. Every
+ * chunk's microbatches run in order, forward, backward and weights. Nothing here is collective: every rank makes all
+ * lists by itself, and they are equal because the shape is (compare schedules_hash). */
 #ifndef SCHEDULE_H
 #define SCHEDULE_H
 #include <stdint.h>
 
-/* X(id, letters, is a message, cost in forwards) */
+/* X(id, letters, is a message) */
 #define INSTRS(X)                                                                                                      \
-    X(F, "F", 0, 1)    /* forward */                                                                                   \
-    X(B, "B", 0, 2)    /* backward, joined */                                                                          \
-    X(D, "D", 0, 1)    /* backward of the input */                                                                     \
-    X(W, "W", 0, 1)    /* backward of the weights */                                                                   \
-    X(SA, "SA", 1, 0)  /* activation sent, received; gradient sent, received */                                        \
-    X(RA, "RA", 1, 0)                                                                                                  \
-    X(SG, "SG", 1, 0)                                                                                                  \
-    X(RG, "RG", 1, 0)                                                                                                  \
-    X(G, "G", 0, 0)    /* gather a part's parameters */                                                                \
-    X(X, "X", 0, 0)    /* release them */                                                                              \
-    X(R, "R", 0, 0)    /* a part's gradients are final: reduce them */                                                 \
-    X(T, "T", 0, 0)    /* add the two gradients of a tied embedding */                                                 \
-    X(S, "S", 0, 0)    /* optimizer step */
+    X(F, "F", 0)    /* forward */                                                                                      \
+    X(B, "B", 0)    /* backward, joined */                                                                             \
+    X(D, "D", 0)    /* backward of the input */                                                                        \
+    X(W, "W", 0)    /* backward of the weights */                                                                      \
+    X(SA, "SA", 1)  /* activation sent, received; gradient sent, received */                                           \
+    X(RA, "RA", 1)                                                                                                     \
+    X(SG, "SG", 1)                                                                                                     \
+    X(RG, "RG", 1)                                                                                                     \
+    X(G, "G", 0)    /* gather a unit's parameters */                                                                   \
+    X(X, "X", 0)    /* release them */                                                                                 \
+    X(R, "R", 0)    /* a unit's gradients are final: reduce them */                                                    \
+    X(T, "T", 0)    /* add the two gradients of a tied embedding */                                                    \
+    X(S, "S", 0)    /* optimizer step */
 
 typedef enum {
 #define X(id, ...) I_##id,
@@ -31,27 +42,130 @@ typedef enum {
     INSTR_KINDS
 } InstrKind;
 
-extern const struct InstrInfo { const char *letters; int message; double cost; } instr_info[INSTR_KINDS];
+extern const struct InstrInfo { const char *letters; int message; } instr_info[INSTR_KINDS];
 
-typedef struct { uint8_t op, chunk, part, join; uint16_t mb; } Instr;
+#define WHOLE 0xffff       /* Instr.part: the whole chunk */
 
-typedef enum { SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_FORWARD } ScheduleKind;
+/* chunk: of this rank, for messages too. join: in one group with the message before. phase, of R: 0 all of the
+ * unit's gradients (after B, or after the last W), 1 those that D finishes (norms, embedding, head), 2 those that W
+ * finishes (linear layers). */
+typedef struct { uint8_t op, chunk, join, phase; uint16_t part, mb; } Instr;
+typedef struct { int n; Instr *list; } InstrList;
+
+/* "F0.0", "F0.0/3", "SA0.0", "R/3", "R/3d", "R/3w", "S": the instruction as text. */
+void instr_print(const Instr *i, char *text, int size);
+
+/* ---- the pipeline and its lists ---- */
+
+/* In the order of the option pipeline_schedule. FORWARD: forward only, for evaluation. */
+typedef enum {
+    SCHEDULE_GPIPE,        /* Huang et al. 2019, arXiv:1811.06965 */
+    SCHEDULE_1F1B,         /* Narayanan et al. 2021, arXiv:2104.04473, sec 2.2.1 */
+    SCHEDULE_INTERLEAVED,  /* the same, sec 2.2.2, in Megatron-LM's order */
+    SCHEDULE_ZB_H1,        /* Qi et al. 2023, arXiv:2401.10241, sec 2.1 */
+    SCHEDULE_ZB_H2,        /* the same, sec 2.2 */
+    SCHEDULE_ZB_V,         /* Qi et al. 2024, arXiv:2405.15362 */
+    SCHEDULE_V_HALF,
+    SCHEDULE_V_MIN,
+    SCHEDULE_DUALPIPEV, SCHEDULE_ZB_AUTO, SCHEDULE_CUSTOM,     /* no generator: a BUG */
+    SCHEDULE_FORWARD
+} ScheduleKind;
+
+typedef struct {
+    ScheduleKind kind;
+    int p, v, m;           /* v is 2 for the V kinds, any for INTERLEAVED and FORWARD, else 1; m <= 65535 */
+    int group;             /* INTERLEAVED, FORWARD: microbatches run in a row for one chunk; 0: p */
+    int vee;               /* FORWARD: the placement is that of the V kinds, which have it without asking */
+    const double *cost[3]; /* time of F, D, W of each virtual stage [p*v], B takes D + W; NULL: 1. The caller's */
+    double hop;            /* time of a message, same unit; does not occupy the device */
+    double weight_share;   /* of a microbatch's activations: what is kept until W; the rest goes with D */
+} PipeShape;
+
+/* Looped placement: stage = chunk * p + rank. V: chunk 0 of a rank is stage `rank`, chunk 1 is stage 2p - 1 - rank. */
+int pipe_stage(const PipeShape *s, int rank, int chunk);
+void pipe_place(const PipeShape *s, int stage, int *rank, int *chunk);
+
+/* The rank at the other end of message i of `rank`'s list; *chunk: the chunk there. */
+int pipe_peer(const PipeShape *s, int rank, const Instr *i, int *chunk);
+
+/* The compute instructions of one rank in order; returns how many. out: room for v * m * 3 (FORWARD: v * m). */
+int schedule_generate(const PipeShape *s, int rank, Instr *out);
+
+typedef struct {
+    PipeShape shape;
+    InstrList *rank;       /* [p] compute and messages */
+    Instr *all;            /* their memory */
+} ScheduleSet;
+
+/* Generates and lowers: O(n log p) for n instructions of all ranks. Costs only order the lists (FORWARD ignores
+ * them, so that a slow rank does not pile up what it receives). */
+void schedules_open(ScheduleSet *set, const PipeShape *shape);
+
+/* Lowers any compute lists [p]. Lists that wait for each other end where they are stuck, which schedules_check
+ * reports. */
+void schedules_lower(ScheduleSet *set, const PipeShape *shape, const InstrList *compute);
+void schedules_close(ScheduleSet *set);
+
+/* Equal on all ranks, or they would not fit together. */
+uint64_t schedules_hash(const ScheduleSet *set);
+
+/* The check at start, on the very lists that will run: every F once and its B, or D and W, once; every chunk's
+ * microbatches in order; nothing before what it needs; every message paired; no deadlock under the weakest promise a
+ * transport makes: each rank does one thing at a time in order, and a send ends when its receive is posted. For
+ * programs without wildcards one such run is a proof (Siegel, Avrunin 2005). 1, or 0 with the reason in why. O(n). */
+int schedules_check(const ScheduleSet *set, char *why, int size);
+
+/* ---- replay with a clock ---- */
+
+typedef struct { double start, end; } Span;
+
+typedef struct {
+    double makespan;       /* last end - first start of all ranks together, in the unit of the costs */
+    double rate;           /* bubble: (cost - m T) / cost, T = the work of a microbatch on the slowest rank, cost = the
+                            * longest of last end - first start over ranks (the Zero Bubble paper's) */
+    double step_rate;      /* the same with cost = makespan */
+    double *peak;          /* [p] activations held, in microbatches of a rank's whole share: F takes 1/v, the end of D
+                            * gives (1 - weight_share)/v back, the end of W the rest */
+    Span **span;           /* [p][n] if asked for: when each runs; a message from the end of what it carries */
+} Simulation;
+
+/* Replays checked lists. spans: fill `span` too. */
+void simulate(const ScheduleSet *set, Simulation *sim, int spans);
+void simulation_close(Simulation *sim);
+
+/* ---- one rank's executable list ---- */
+
+typedef struct {
+    const int *units;      /* of each chunk [v]; numbered through the rank, chunk by chunk. F runs them upward, B, D and W
+                            * downward */
+    int sharded_grads;     /* ZeRO-2, 3: R of every unit after each of its backwards; else once, after its last */
+    int overlap;           /* that R right behind the unit's last backward, else all of them before S */
+    int gather;            /* ZeRO-3: F, B, D by units, G of the next unit one ahead, X behind: at most two are gathered */
+    int tied;              /* this rank has one of the two ends of a tied embedding: T, behind every R and message */
+    int tied_unit;         /* the unit that T names */
+} Expand;
+
+/* What of a microbatch lives in a chunk, and from when to when (both included). A stage whose neighbour is on the
+ * same rank gets no message: the model hands over by itself. FORWARD has F-D only, to the end of its SA (or of the F
+ * on the same rank). */
+enum {
+    SLOT_FD,               /* from RA (F on the first stage, and behind a neighbour on the same rank) to D or B */
+    SLOT_FW,               /* from F to W or B */
+    SLOT_DW,               /* from RG (D, B on the last stage; those of a next stage on the same rank) to W or B */
+    SLOT_KINDS
+};
+#define NO_SLOT 0xffff
 
 typedef struct {
     int n;
     Instr *list;
-    int slots;                 /* microbatches in flight at the peak: F done, B not */
+    int slots[SLOT_KINDS];       /* places needed: the peak over the list, all chunks together */
+    uint16_t *slot[SLOT_KINDS];  /* [chunk*m + mb] the lowest place that was free; NO_SLOT: none */
+    int units;                   /* of the rank */
 } Schedule;
 
-/* The compute instructions of `rank` of `p` for m microbatches, in order; returns how many (at most 2m).
- * gpipe: Huang et al. 2019, arXiv:1811.06965. 1f1b: Narayanan et al. 2021, arXiv:2104.04473, sec 2.2.1. */
-int schedule_generate(ScheduleKind kind, int p, int rank, int m, Instr *out);
-
-/* A whole step of one rank that holds `parts` parts: compute, then R of every part from the last to the first, then S.
- * Forward-only lists have neither. Allocates; not collective. */
-void schedule_open(Schedule *s, ScheduleKind kind, int p, int rank, int m, int parts);
+/* A whole step of one rank: its list expanded, R of every unit from the last to the first where nothing said
+ * earlier, T, S. FORWARD lists have none of these. Allocates. */
+void schedule_open(Schedule *s, const ScheduleSet *set, int rank, const Expand *expand);
 void schedule_close(Schedule *s);
-
-/* "F0.0", "R/3", "S": the instruction as text. */
-void instr_print(const Instr *i, char *text, int size);
 #endif

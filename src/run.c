@@ -20,16 +20,22 @@ static void open_schedules(Run *r)
     ScheduleKind kind = c->pipeline_schedule == PIPELINE_SCHEDULE_GPIPE ? SCHEDULE_GPIPE : SCHEDULE_1F1B;
     r->schedules = c->batch_steps;
     r->schedule = xcalloc((size_t)r->schedules, sizeof *r->schedule);
-    for (int i = 0; i < r->schedules; i++)
-        schedule_open(&r->schedule[i], kind, r->grid.size[AXIS_PP], r->grid.index[AXIS_PP],
-                      (int)run_microbatches(r, c->batch_step[i].batch), r->params.nparts);
+    for (int i = 0; i < r->schedules; i++) {
+        PipeShape shape = {.kind = kind, .p = r->grid.size[AXIS_PP], .v = 1,
+                           .m = (int)run_microbatches(r, c->batch_step[i].batch), .weight_share = 1};
+        const int units[] = {r->params.nparts};
+        ScheduleSet set;
+        schedules_open(&set, &shape);
+        schedule_open(&r->schedule[i], &set, r->grid.index[AXIS_PP], &(Expand){.units = units});
+        schedules_close(&set);
+    }
 }
 
 static int slots_of(const Run *r)
 {
     int slots = 1;
     for (int i = 0; r->use != RUN_FORWARD && i < r->schedules; i++)
-        slots = r->schedule[i].slots > slots ? r->schedule[i].slots : slots;
+        slots = r->schedule[i].slots[SLOT_FD] > slots ? r->schedule[i].slots[SLOT_FD] : slots;
     return slots;
 }
 

@@ -44,14 +44,14 @@ static void record(Trace *t, TraceEvent e)
 void trace_end(Trace *t, TraceSpan span, double start)
 {
     if (t->on && start > 0)
-        record(t, (TraceEvent){.start = start, .end = now(), .kind = (uint16_t)span});
+        record(t, (TraceEvent){.start = start, .end = now(), .kind = (uint16_t)span, .part = WHOLE});
 }
 
 void trace_instr(Trace *t, const Instr *i, double start, double end)
 {
     if (t->on)
         record(t, (TraceEvent){.start = start, .end = end, .kind = i->op, .mb = i->mb, .chunk = i->chunk,
-                               .part = i->part});
+                               .part = i->part, .phase = i->phase});
 }
 
 /* ---- The file ---- */
@@ -64,7 +64,7 @@ static void put_event(FILE *f, const TraceEvent *e, int rank, double origin)
     const char *category = name;
     TraceStream stream = STREAM_COMPUTE;
     if (e->kind < INSTR_KINDS) {
-        Instr i = {.op = (uint8_t)e->kind, .chunk = e->chunk, .part = e->part, .mb = e->mb};
+        Instr i = {.op = (uint8_t)e->kind, .chunk = e->chunk, .phase = e->phase, .part = e->part, .mb = e->mb};
         instr_print(&i, name, sizeof name);
         category = instr_info[e->kind].letters;
     } else {
@@ -75,7 +75,7 @@ static void put_event(FILE *f, const TraceEvent *e, int rank, double origin)
             ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
             "\"args\":{\"step\":%lld,\"chunk\":%d,\"microbatch\":%d,\"part\":%d}}",
             name, category, (e->start - origin) * 1e6, (e->end - e->start) * 1e6, rank, stream,
-            (long long)e->step, e->chunk, e->mb, e->part);
+            (long long)e->step, e->chunk, e->mb, e->part == WHOLE ? -1 : e->part);
 }
 
 static int put_file(const char *run_dir, const RankHead *head, const TraceEvent *event, int64_t most,

@@ -31,8 +31,8 @@ typedef enum {
 typedef struct {
     double start, end;
     int64_t step;
-    uint16_t kind, mb;                 /* InstrKind or TraceSpan */
-    uint8_t chunk, part, pad[2];
+    uint16_t kind, mb, part;           /* InstrKind or TraceSpan; part: as in Instr */
+    uint8_t chunk, phase;
 } TraceEvent;
 
 typedef struct {

@@ -1,6 +1,5 @@
-/* Groups of ranks against Megatron-LM's own numbers and as partitions; the order of 1F1B and GPipe; the group of one. */
+/* Groups of ranks against Megatron-LM's own numbers and as partitions; the group of one. */
 #include "grid.h"
-#include "schedule.h"
 #include "test.h"
 
 static int group(const int size[AXES], const char *order_text, unsigned mask, int rank, int *out)
@@ -73,37 +72,6 @@ static void bad_orders(void)
     CHECK(grid_parse_order("pp-tp", order) && order[0] == AXIS_PP && order[1] == AXIS_TP && order[2] == AXIS_CP, "pp-tp");
 }
 
-static void orders_of_work(void)
-{
-    static const char *const want[] = {"FFFFBFBFBFBFBBBB", "FFFBFBFBFBFBFBBB", "FFBFBFBFBFBFBFBB", "FBFBFBFBFBFBFBFB"};
-    for (int rank = 0; rank < 4; rank++) {
-        Instr list[16];
-        char text[17] = {0};
-        int n = schedule_generate(SCHEDULE_1F1B, 4, rank, 8, list), next[2] = {0};
-        for (int i = 0; i < n; i++) {
-            text[i] = *instr_info[list[i].op].letters;
-            CHECK(list[i].mb == next[list[i].op == I_B]++, "rank %d at %d: microbatch %d", rank, i, list[i].mb);
-        }
-        CHECK(!strcmp(text, want[rank]), "rank %d: %s", rank, text);
-    }
-    Schedule s;
-    schedule_open(&s, SCHEDULE_1F1B, 1, 0, 3, 4);
-    char all[256] = "", one[16];
-    for (int i = 0; i < s.n; i++) {
-        instr_print(&s.list[i], one, sizeof one);
-        strcat(strcat(all, one), " ");
-    }
-    CHECK(!strcmp(all, "F0.0 B0.0 F1.0 B1.0 F2.0 B2.0 R/3 R/2 R/1 R/0 S "), "%s", all);
-    CHECK(s.slots == 1, "slots %d", s.slots);
-    schedule_close(&s);
-    schedule_open(&s, SCHEDULE_GPIPE, 1, 0, 3, 1);
-    CHECK(s.slots == 3 && s.list[2].op == I_F && s.list[3].op == I_B && s.list[3].mb == 0, "slots %d", s.slots);
-    schedule_close(&s);
-    schedule_open(&s, SCHEDULE_FORWARD, 1, 0, 3, 1);
-    CHECK(s.n == 3 && s.slots == 1, "forward: %d instructions, %d slots", s.n, s.slots);
-    schedule_close(&s);
-}
-
 static void group_of_one(void)
 {
     Comm c;
@@ -124,7 +92,6 @@ int main(void)
     published_groups();
     partitions();
     bad_orders();
-    orders_of_work();
     group_of_one();
     return test_end();
 }

@@ -1,0 +1,176 @@
+/* The generators: in which order a rank computes. Each is a page of its paper. */
+#include "base.h"
+#include "schedule.h"
+
+typedef struct { const PipeShape *s; Instr *out; int n; } Writer;
+
+static void put(Writer *w, InstrKind op, int chunk, int mb)
+{
+    w->out[w->n++] = (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .part = WHOLE, .mb = (uint16_t)mb};
+}
+
+/* `ahead` forwards, then F and B in turn, then the backwards that are left. gpipe: ahead = m. */
+static void joined(Writer *w, int ahead)
+{
+    int m = w->s->m, f = 0;
+    while (f < ahead && f < m)
+        put(w, I_F, 0, f++);
+    for (int b = 0; b < m; b++) {
+        if (f < m)
+            put(w, I_F, 0, f++);
+        put(w, I_B, 0, b);
+    }
+}
+
+/* `ahead` forwards, then D, W of the microbatch `late` before it, F in turn; what is left of W fills the end. */
+static void split(Writer *w, int ahead, int late)
+{
+    int m = w->s->m, f = 0, done = 0;
+    while (f < ahead && f < m)
+        put(w, I_F, 0, f++);
+    for (int b = 0; b < m; b++) {
+        put(w, I_D, 0, b);
+        if (b >= late)
+            put(w, I_W, 0, done++);
+        if (f < m)
+            put(w, I_F, 0, f++);
+    }
+    while (done < m)
+        put(w, I_W, 0, done++);
+}
+
+/* Groups of n microbatches, the last one shorter; a group runs all chunks before the next begins. The k-th of this
+ * order. */
+static void in_groups(Writer *w, InstrKind op, int k)
+{
+    int m = w->s->m, v = w->s->v, n = w->s->group ? w->s->group : w->s->p;
+    int first = k / (n * v) * n, size = m - first < n ? m - first : n, in = k - first * v, chunk = in / size;
+    put(w, op, op == I_F ? chunk : v - 1 - chunk, first + in % size);
+}
+
+static void interleaved(Writer *w, int rank)
+{
+    int p = w->s->p, v = w->s->v, n = w->s->group ? w->s->group : p, total = w->s->m * v, f = 0;
+    int ahead = 2 * (p - rank - 1) + (v - 1) * n;
+    while (f < ahead && f < total)
+        in_groups(w, I_F, f++);
+    for (int b = 0; b < total; b++) {
+        if (f < total)
+            in_groups(w, I_F, f++);
+        in_groups(w, I_B, b);
+    }
+}
+
+/* ---- two chunks a rank, placed as a V ---- */
+
+typedef struct { Writer *w; int done[4][2]; } Turns;           /* next microbatch by operation and chunk */
+
+static void turn(Turns *t, InstrKind op, int chunk)
+{
+    int mb = t->done[op][chunk]++;
+    if (mb < t->w->s->m)
+        put(t->w, op, chunk, mb);
+}
+
+/* Phases of a full pipe of at least 2p - 1 microbatches; those beyond m are left out. */
+static void zb_v(Writer *w, int rank)
+{
+    int p = w->s->p, n = w->s->m > 2 * p - 1 ? w->s->m : 2 * p - 1;
+    Turns t = {w};
+    for (int i = 0; i < 2 * (p - rank) - 1; i++)
+        turn(&t, I_F, 0);
+    for (int i = 0; i < rank; i++)
+        turn(&t, I_F, 1), turn(&t, I_F, 0);
+    for (int i = 0; i < p - rank; i++)
+        turn(&t, I_F, 1), turn(&t, I_D, 1), turn(&t, I_W, 1);
+    while (t.done[I_F][1] < t.done[I_F][0] || t.done[I_F][0] < n) {
+        if (t.done[I_F][0] < n)
+            turn(&t, I_F, 0);
+        turn(&t, I_D, 0), turn(&t, I_W, 0);
+        turn(&t, I_F, 1), turn(&t, I_D, 1), turn(&t, I_W, 1);
+    }
+    for (int i = 0; i < rank; i++)
+        turn(&t, I_D, 0), turn(&t, I_D, 1);
+    for (int i = 0; i < p - rank; i++)
+        turn(&t, I_D, 0), turn(&t, I_W, 0);
+    while (t.done[I_W][1] < n)
+        turn(&t, I_W, 1);
+    while (t.done[I_W][0] < n)
+        turn(&t, I_W, 0);
+}
+
+/* A pattern of period 6: F of chunk 0, F of chunk 1, D of chunk 1, D of chunk 0 of microbatch j stand at at[k] + 6
+ * j, and W, oldest first, wherever a place is empty. */
+static void pattern(Writer *w, const int at[4])
+{
+    static const uint8_t op[4] = {I_F, I_F, I_D, I_D}, chunk[4] = {0, 1, 1, 0};
+    int m = w->s->m, end = at[3] + 6 * m, from = 0;
+    for (int t = 0; t < end; t++) {
+        int k = 0;
+        while (k < 4 && (t < at[k] || (t - at[k]) % 6 || (t - at[k]) / 6 >= m))
+            k++;
+        if (k < 4) {
+            put(w, op[k], chunk[k], (t - at[k]) / 6);
+            continue;
+        }
+        while (from < w->n && w->out[from].op != I_D)
+            from++;
+        if (from < w->n)
+            put(w, I_W, w->out[from].chunk, w->out[from].mb), from++;
+    }
+    for (; from < w->n; from++)
+        if (w->out[from].op == I_D)
+            put(w, I_W, w->out[from].chunk, w->out[from].mb);
+}
+
+static void v_half(Writer *w, int i)
+{
+    int p = w->s->p, k = p % 2 ? 0 : 3;
+    pattern(w, (const int[4]){2 * i, 3 * p - i - 2, 3 * p + k + 2 * i - 1, 6 * p + k - i - 2});
+}
+
+static void v_min(Writer *w, int i)
+{
+    int p = w->s->p, k = p % 3 ? 0 : 2;
+    pattern(w, (const int[4]){i, 2 * p - i - 1, 2 * p + k + i, 4 * p + k - i - 1});
+}
+
+/* In a V microbatch j is at stage s at time 2 j + s: a rank's two stages never meet, and nothing waits. */
+static void forward_vee(Writer *w, int rank)
+{
+    int m = w->s->m, ahead = w->s->p - rank;               /* forwards of chunk 0 before chunk 1 has its first */
+    for (int j = 0; j < m + ahead; j++) {
+        if (j >= ahead)
+            put(w, I_F, 1, j - ahead);
+        if (j < m)
+            put(w, I_F, 0, j);
+    }
+}
+
+int schedule_generate(const PipeShape *s, int rank, Instr *out)
+{
+    Writer w = {s, out, 0};
+    int wants = s->kind >= SCHEDULE_ZB_V && s->kind <= SCHEDULE_DUALPIPEV ? 2 : 1;
+    BUG_ON(s->kind != SCHEDULE_INTERLEAVED && s->kind != SCHEDULE_FORWARD && s->v != wants);
+    BUG_ON(s->kind == SCHEDULE_FORWARD && s->vee && s->v != 2);
+    switch (s->kind) {
+    case SCHEDULE_GPIPE:       joined(&w, s->m); break;
+    case SCHEDULE_1F1B:        joined(&w, s->p - rank - 1); break;
+    case SCHEDULE_INTERLEAVED: interleaved(&w, rank); break;
+    case SCHEDULE_ZB_H1:       split(&w, s->p - rank, rank); break;
+    case SCHEDULE_ZB_H2:       split(&w, 2 * (s->p - rank) - 1, 2 * rank); break;
+    case SCHEDULE_ZB_V:        zb_v(&w, rank); break;
+    case SCHEDULE_V_HALF:      v_half(&w, rank); break;
+    case SCHEDULE_V_MIN:       v_min(&w, rank); break;
+    case SCHEDULE_FORWARD:
+        if (s->vee)
+            forward_vee(&w, rank);
+        else
+            for (int k = 0; k < s->m * s->v; k++)
+                in_groups(&w, I_F, k);
+        break;
+    default:
+        BUG_ON("a schedule without a generator");
+    }
+    return w.n;
+}

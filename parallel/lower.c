@@ -1,0 +1,202 @@
+/* Lowering: plays compute lists forward in time and puts the messages between them, each pair at the moment when the
+ * instruction that feeds it ends. Moments are whole ticks, so that equal sums of costs are equal whatever way they
+ * were added. */
+#include "base.h"
+#include "schedule.h"
+#include <math.h>
+#include <stdlib.h>
+
+enum { RANK_BITS = 13, TICKS = 1 << 20 };      /* ticks of the longest cost */
+
+typedef struct {
+    ScheduleSet *set;
+    const InstrList *todo;
+    int p, m, stages;
+    int *stage;                /* [p*v] of rank * v + chunk */
+    int *rank, *chunk;         /* [stages] */
+    int64_t *cost[3], hop;     /* [stages] */
+    int64_t *ready[2];         /* [stages*m] when F's, D's input is there; -1: nobody knows yet */
+    int64_t *message;          /* [p] moment of the message that ends the rank's list; -1: something else does */
+    int *next;                 /* [p] place in todo */
+    uint8_t *waits;            /* [p] for an input that is not there: the rank has no event */
+    uint64_t *heap;            /* the next event of each rank: time, then ends before starts, then rank */
+    int events;
+} Player;
+
+static void push(Player *pl, int64_t time, int starts, int rank)
+{
+    uint64_t key = (uint64_t)time << (RANK_BITS + 1) | (uint64_t)starts << RANK_BITS | (uint64_t)rank;
+    int i = pl->events++;
+    BUG_ON(time >> (62 - RANK_BITS));
+    for (; i && pl->heap[(i - 1) / 2] > key; i = (i - 1) / 2)
+        pl->heap[i] = pl->heap[(i - 1) / 2];
+    pl->heap[i] = key;
+}
+
+static uint64_t pop(Player *pl)
+{
+    uint64_t top = pl->heap[0], key = pl->heap[--pl->events];
+    int i = 0, n = pl->events;
+    for (int c; (c = 2 * i + 1) < n; i = c) {
+        c += c + 1 < n && pl->heap[c + 1] < pl->heap[c];
+        if (pl->heap[c] >= key)
+            break;
+        pl->heap[i] = pl->heap[c];
+    }
+    pl->heap[i] = key;
+    return top;
+}
+
+static void append(Player *pl, int rank, Instr i, int64_t message)
+{
+    InstrList *l = &pl->set->rank[rank];
+    i.join = message >= 0 && pl->message[rank] == message;
+    pl->message[rank] = message;
+    l->list[l->n++] = i;
+}
+
+/* The rank is free at time `at`: its next instruction starts then or when its input comes. */
+static void go_on(Player *pl, int rank, int64_t at)
+{
+    pl->waits[rank] = 0;
+    if (pl->next[rank] == pl->todo[rank].n)
+        return;
+    const Instr *i = &pl->todo[rank].list[pl->next[rank]];
+    int stage = pl->stage[rank * pl->set->shape.v + i->chunk];
+    int64_t ready = i->op == I_W ? 0 : pl->ready[i->op != I_F][(size_t)stage * (size_t)pl->m + i->mb];
+    if (ready < 0)
+        pl->waits[rank] = 1;
+    else
+        push(pl, ready > at ? ready : at, 1, rank);
+}
+
+/* What instruction i of `rank` has made goes to the stage that waits for it. */
+static void deliver(Player *pl, int rank, const Instr *i, int64_t at)
+{
+    int forward = i->op == I_F, stage = pl->stage[rank * pl->set->shape.v + i->chunk], to = stage + (forward ? 1 : -1);
+    if (i->op == I_W || to < 0 || to == pl->stages)
+        return;
+    int peer = pl->rank[to];
+    int64_t *ready = &pl->ready[!forward][(size_t)to * (size_t)pl->m + i->mb];
+    *ready = at;
+    if (peer == rank)
+        return;
+    *ready += pl->hop;
+    Instr send = {.op = forward ? I_SA : I_SG, .chunk = i->chunk, .part = WHOLE, .mb = i->mb}, receive = send;
+    receive.op = forward ? I_RA : I_RG;
+    receive.chunk = (uint8_t)pl->chunk[to];
+    append(pl, rank, send, at);
+    append(pl, peer, receive, at);
+    if (pl->waits[peer])
+        go_on(pl, peer, at);
+}
+
+static void play(Player *pl)
+{
+    int v = pl->set->shape.v;
+    for (int r = 0; r < pl->p; r++)
+        go_on(pl, r, 0);
+    while (pl->events) {
+        uint64_t event = pop(pl);
+        int64_t at = (int64_t)(event >> (RANK_BITS + 1));
+        int rank = event & ((1 << RANK_BITS) - 1);
+        const Instr *i = &pl->todo[rank].list[pl->next[rank]];
+        if (event >> RANK_BITS & 1) {
+            int stage = pl->stage[rank * v + i->chunk];
+            int64_t cost = i->op == I_F ? pl->cost[0][stage] : i->op == I_W ? pl->cost[2][stage] : pl->cost[1][stage];
+            append(pl, rank, *i, -1);
+            push(pl, at + cost + (i->op == I_B ? pl->cost[2][stage] : 0), 0, rank);
+        } else {
+            deliver(pl, rank, i, at);
+            pl->next[rank]++;
+            go_on(pl, rank, at);
+        }
+    }
+}
+
+static void open_costs(Player *pl)
+{
+    const PipeShape *s = &pl->set->shape;
+    int plain = s->kind == SCHEDULE_FORWARD;
+    double longest = plain ? 0 : s->hop;
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < pl->stages; i++)
+            longest = fmax(longest, plain || !s->cost[k] ? 1 : s->cost[k][i]);
+    double scale = longest > 0 ? TICKS / longest : 0;
+    BUG_ON(!isfinite(longest));
+    for (int k = 0; k < 3; k++) {
+        pl->cost[k] = xcalloc((size_t)pl->stages, sizeof *pl->cost[k]);
+        for (int i = 0; i < pl->stages; i++) {
+            double cost = plain || !s->cost[k] ? 1 : s->cost[k][i];
+            BUG_ON(!(cost >= 0));
+            pl->cost[k][i] = llrint(cost * scale);
+        }
+    }
+    pl->hop = plain ? 0 : llrint(s->hop * scale);
+}
+
+/* A rank's list has its compute, and two messages a microbatch for each side of a chunk that faces another rank. */
+static void open_lists(Player *pl, int v)
+{
+    ScheduleSet *set = pl->set;
+    int both = set->shape.kind == SCHEDULE_FORWARD ? 1 : 2;
+    size_t total = 0;
+    int *most = xcalloc((size_t)pl->p, sizeof *most);
+    for (int r = 0; r < pl->p; r++) {
+        most[r] = pl->todo[r].n;
+        for (int c = 0; c < v; c++) {
+            int stage = pl->stage[r * v + c];
+            most[r] += stage && pl->rank[stage - 1] != r ? both * pl->m : 0;
+            most[r] += stage + 1 < pl->stages && pl->rank[stage + 1] != r ? both * pl->m : 0;
+        }
+        total += (size_t)most[r];
+    }
+    set->rank = xcalloc((size_t)pl->p, sizeof *set->rank);
+    set->all = xcalloc(total, sizeof *set->all);
+    for (size_t r = 0, at = 0; r < (size_t)pl->p; at += (size_t)most[r++])
+        set->rank[r].list = set->all + at;
+    free(most);
+}
+
+static void player_open(Player *pl, ScheduleSet *set, const PipeShape *s, const InstrList *compute)
+{
+    size_t p = (size_t)s->p, stages = p * (size_t)s->v, all = stages * (size_t)s->m;
+    *pl = (Player){.set = set, .todo = compute, .p = s->p, .m = s->m, .stages = (int)stages};
+    pl->stage = xcalloc(3 * stages, sizeof *pl->stage);
+    pl->rank = pl->stage + stages;
+    pl->chunk = pl->rank + stages;
+    for (int r = 0; r < s->p; r++)
+        for (int c = 0; c < s->v; c++) {
+            int stage = pl->stage[r * s->v + c] = pipe_stage(s, r, c);
+            pl->rank[stage] = r;
+            pl->chunk[stage] = c;
+        }
+    pl->ready[0] = xcalloc(2 * all, sizeof *pl->ready[0]);
+    pl->ready[1] = pl->ready[0] + all;
+    for (size_t i = 0; i < all - (size_t)s->m; i++)        /* the first F and the last D wait for no other */
+        pl->ready[0][i + (size_t)s->m] = pl->ready[1][i] = -1;
+    pl->message = xcalloc(p, sizeof *pl->message);
+    pl->next = xcalloc(p, sizeof *pl->next);
+    pl->waits = xcalloc(p, 1);
+    pl->heap = xcalloc(p, sizeof *pl->heap);
+    for (size_t r = 0; r < p; r++)
+        pl->message[r] = -1;
+}
+
+void schedules_lower(ScheduleSet *set, const PipeShape *shape, const InstrList *compute)
+{
+    Player pl;
+    *set = (ScheduleSet){.shape = *shape};
+    player_open(&pl, set, shape, compute);
+    open_costs(&pl);
+    open_lists(&pl, shape->v);
+    play(&pl);
+    for (int k = 0; k < 3; k++)
+        free(pl.cost[k]);
+    free(pl.stage);
+    free(pl.ready[0]);
+    free(pl.message);
+    free(pl.next);
+    free(pl.waits);
+    free(pl.heap);
+}
