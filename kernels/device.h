@@ -153,7 +153,7 @@ X(lamb_apply, (Device *d, const Update *u, const void *dir)) \
 /* LARS: m = momentum m + lr trust (g + wd w); w -= m. You, Gitman, Ginsburg 2017, arXiv:1708.03888 */ \
 X(lars, (Device *d, const Update *u))
 
-#define SUMSQ_BLOCK 16384      /* elements; shards are cut at multiples of it, so that norms keep their bits */
+#define SUMSQ_BLOCK 1024       /* elements; shards are cut at multiples of it, so that norms keep their bits */
 
 typedef struct Device Device;
 struct Device {

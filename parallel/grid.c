@@ -92,6 +92,10 @@ void grid_open(Grid *g, const int size[AXES], const Axis order[AXES], int world,
     comm_self_open(&g->all, "world");
     comm_self_open(&g->model, "model");
     comm_self_open(&g->data, "dp-cp");
+    comm_self_open(&g->shard, "shard");
+    comm_self_open(&g->copies, "copies");
+    comm_self_open(&g->kv, "kv");
+    comm_self_open(&g->embedding, "embedding");
     for (int a = 0; a < AXES; a++)
         comm_self_open(&g->axis[a], axis_name[a]);
     if (world > 1)

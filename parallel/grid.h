@@ -18,6 +18,9 @@ typedef struct {
     Comm axis[AXES];                 /* one group an axis of the dense grid */
     Comm model;                      /* tp and pp together: ranks that hold one copy of the model */
     Comm data;                       /* dp and cp together: ranks whose gradients are added */
+    Comm shard, copies;              /* slices of data that share out state, and the ranks of the same place in each */
+    Comm kv;                         /* slices of tp that hold the same key/value head */
+    Comm embedding;                  /* first and last rank of the pipeline */
 } Grid;
 
 /* Lists the ranks of the group that varies over the axes in `mask` (bit 1 << axis) and contains `rank`; ranks in

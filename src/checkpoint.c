@@ -12,20 +12,21 @@
 
 /* ---- pieces */
 
-static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix, char *flat, Dtype type,
-                       int optim)
+static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix, const Flat *flat, int optim)
 {
     for (int i = 0; i < p->nparam; i++) {
-        Box box[MAX_SEGMENTS];
+        Box box[MAX_BOXES];
         const Param *t = &p->param[i];
-        int boxes = param_boxes(p, t, box);
+        int64_t from, to;
+        param_held(p, t, flat, &from, &to);
+        int boxes = param_boxes(p, t, from, to, box);
         *list = xrealloc(*list, (size_t)(*n + boxes) * sizeof **list);
         for (int b = 0; b < boxes; b++)
             (*list)[(*n)++] = (Piece){
-                .name = xasprintf("%s%s", t->name, suffix), .type = type, .ndim = t->ndim,
+                .name = xasprintf("%s%s", t->name, suffix), .type = flat->type, .ndim = t->ndim,
                 .shape = {t->rows, t->cols}, .row0 = box[b].row0, .col0 = box[b].col0, .rows = box[b].rows,
                 .cols = box[b].cols, .ld = box[b].ld, .optim = optim,
-                .data = flat ? flat + (size_t)box[b].at * dtype_size(type) : NULL};
+                .data = param_at(p, t, flat, box[b].at - t->offset)};
     }
 }
 
@@ -33,14 +34,12 @@ Piece *pieces_open(const Params *p, int *n)
 {
     static const char *const moment[2] = {".exp_avg", ".exp_avg_sq"};
     Piece *list = NULL;
-    int counting = !p->weight;
     *n = 0;
-    add_pieces(&list, n, p, "", p->weight, p->type, 0);
-    if (counting ? p->type != p->real : p->master != p->weight)
-        add_pieces(&list, n, p, MASTER, p->master, p->real, 1);
-    for (int i = 0; i < 2; i++)
-        if (counting ? i < optimizer_moments(p->cfg) : p->moment[i] != NULL)
-            add_pieces(&list, n, p, moment[i], p->moment[i], p->real, 1);
+    add_pieces(&list, n, p, "", &p->data.weight, 0);
+    if (p->data.gradients && p->type != p->real)
+        add_pieces(&list, n, p, MASTER, &p->data.master, 1);
+    for (int i = 0; i < p->data.moments; i++)
+        add_pieces(&list, n, p, moment[i], &p->data.moment[i], 1);
     return list;
 }
 

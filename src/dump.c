@@ -63,14 +63,14 @@ static void put_gradient(Dump *d, int i)
     const Params *p = &d->run->params;
     const Param *t = &p->param[d->source[i]];
     int64_t rows = d->tensor[i].shape[0], cols = d->tensor[i].ndim == 2 ? d->tensor[i].shape[1] : 1, n = rows * cols;
-    void *out = xcalloc((size_t)n, dtype_size(p->real));
+    void *out = xcalloc((size_t)n, dtype_size(p->real)), *grad = param_at(p, t, &p->data.grad, 0);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c++) {
-            int64_t from = t->offset + (d->transposed[i] ? c * t->cols + r : (d->row0[i] + r) * t->cols + c);
+            int64_t from = d->transposed[i] ? c * t->cols + r : (d->row0[i] + r) * t->cols + c;
             if (p->real == F64)
-                ((double *)out)[r * cols + c] = ((const double *)p->grad)[from] * d->run->gscale;
+                ((double *)out)[r * cols + c] = ((const double *)grad)[from] * d->run->gscale;
             else
-                ((float *)out)[r * cols + c] = (float)(((const float *)p->grad)[from] * d->run->gscale);
+                ((float *)out)[r * cols + c] = (float)(((const float *)grad)[from] * d->run->gscale);
         }
     put(d, i, 0, out, n * (int64_t)dtype_size(p->real));
     free(out);

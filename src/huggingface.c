@@ -140,7 +140,8 @@ void hf_params(Params *p, Grid *grid, const Config *cfg)
         size[i] = 1;
     BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", order));
     grid_open(grid, size, order, 1, 0);
-    params_open(p, cfg, grid);
+    StagePlace whole = {.layers = (int)cfg->num_layers, .embedding = 1, .loss = 1};
+    params_open(p, cfg, grid, &(Placement){.p = 1, .v = 1, .n = 1, .stage = &whole});
 }
 
 void hf_transpose(void *dst, const void *src, int64_t rows, int64_t cols, size_t size)

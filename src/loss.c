@@ -14,8 +14,9 @@ typedef struct { int part; Mat w, dw; } Head;
 /* The output layer's weight: the head's own, or the embedding's when they are tied. */
 static Head head_of(const Model *m)
 {
-    int part = m->params->nparts - 1, owner = m->cfg->untie_embeddings_and_output_weights ? part : 0;
-    ParamId id = owner == part ? P_HEAD : P_WTE;
+    int part = m->params->nparts - 1, owner;
+    ParamId id;
+    params_head(m->params, &owner, &id);
     return (Head){part, params_weight(m->params, owner, id), params_grad(m->params, owner, id)};
 }
 

@@ -223,7 +223,7 @@ void model_backward(void *model, int chunk, int mb)
 void model_begin(Model *m)
 {
     m->loss_sum = m->mask_sum = 0;
-    m->dev->zero(m->dev, m->params->grad, (size_t)m->params->elems * dtype_size(m->real));
+    data_begin(&m->params->data);
 }
 
 void model_evaluate(Model *m, const Batch *b, Mat logits)

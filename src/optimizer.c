@@ -68,18 +68,13 @@ void optimizer_open(Optimizer *o, const Config *cfg, Params *params, Device *dev
     loss_scale_open(&o->loss_scale, cfg);
 }
 
-static void *at(void *flat, int64_t offset, Dtype type)
-{
-    return flat ? (char *)flat + (size_t)offset * dtype_size(type) : NULL;
-}
-
 double optimizer_norm(Optimizer *o, double gscale, const char **bad)
 {
     Params *p = o->params;
     double total = 0;
     *bad = NULL;
     for (int i = 0; i < p->nparam; i++) {
-        o->square[i] = square_of(o, at(p->grad, p->param[i].offset, p->real), p->param[i].n);
+        o->square[i] = square_of(o, param_at(p, &p->param[i], &p->data.grad, 0), p->param[i].n);
         total += o->square[i];
         if (!*bad && !isfinite(o->square[i]))
             *bad = p->param[i].name;
@@ -96,9 +91,9 @@ void optimizer_step(Optimizer *o, double lr, double gscale)
     double t = (double)++o->updates;
     for (int i = 0; i < p->nparam; i++) {
         const Param *q = &p->param[i];
-        Update u = {.n = q->n, .w = at(p->master, q->offset, p->real), .g = at(p->grad, q->offset, p->real),
-                    .m = at(p->moment[0], q->offset, p->real), .v = at(p->moment[1], q->offset, p->real),
-                    .out = p->master == p->weight ? NULL : at(p->weight, q->offset, p->type), .out_type = p->type,
+        Update u = {.n = q->n, .w = param_at(p, q, &p->data.master, 0), .g = param_at(p, q, &p->data.grad, 0),
+                    .m = param_at(p, q, &p->data.moment[0], 0), .v = param_at(p, q, &p->data.moment[1], 0),
+                    .out = p->type == p->real ? NULL : param_at(p, q, &p->data.weight, 0), .out_type = p->type,
                     .gscale = gscale, .lr = lr, .beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps,
                     .wd = q->def->decay ? c->weight_decay : 0, .bias1 = 1 - pow(c->adam_beta1, t),
                     .bias2 = 1 - pow(c->adam_beta2, t), .momentum = c->sgd_momentum, .trust = 1,

@@ -1,5 +1,5 @@
+/* The table, what a rank holds of it, and where in the flat space. */
 #include "params.h"
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,169 +47,265 @@ const ParamDef param_defs[PARAM_KINDS] = {
 #undef KV
 #undef F
 
-/* Every tensor starts on a cache line, whatever the storage type; the flat arrays are whole rows of FLAT_COLS, so that
- * ops over all of them share out by rows. */
-#define ELEM_ALIGN 64
-#define FLAT_COLS 4096
+/* ---- a rank's slice of a tensor ---- */
 
-static void add_param(Params *p, Part *part, ParamId id)
+static int tp_size(const Params *p) { return p->grid->size[AXIS_TP]; }
+static int tp_rank(const Params *p) { return p->grid->index[AXIS_TP]; }
+
+/* Neighbouring tensor ranks that hold the same key/value head. */
+static int kv_share(const Params *p)
 {
-    const ParamDef *def = &param_defs[id];
-    int tp = p->grid->size[AXIS_TP];
-    Param *t = &p->param[p->nparam];
-    *t = (Param){.def = def, .id = id, .layer = part->kind == PART_LAYER ? part->layer : -1};
-    if (part->kind == PART_LAYER)
-        snprintf(t->name, sizeof t->name, "decoder.layers.%d.%s", part->layer, def->name);
-    else
-        snprintf(t->name, sizeof t->name, "%s", def->name);
-    def->shape(p->cfg, t->segment, &t->cols);
-    t->ndim = t->cols ? 2 : 1;
-    t->cols = t->cols ? t->cols : 1;
-    for (int s = 0; s < MAX_SEGMENTS; s++)
-        t->rows += t->segment[s];
-    int64_t rows = t->rows, multiple = p->cfg->make_vocab_size_divisible_by * tp;
-    if (id == P_WTE || id == P_HEAD)
-        rows = (rows + multiple - 1) / multiple * multiple;
-    t->local_rows = def->cut == CUT_ROWS ? rows / tp : rows;
-    t->local_cols = def->cut == CUT_COLS ? t->cols / tp : t->cols;
-    t->n = t->local_rows * t->local_cols;
-    t->offset = p->elems;
-    p->elems += (t->n + ELEM_ALIGN - 1) / ELEM_ALIGN * ELEM_ALIGN;
-    part->param[id] = p->nparam++;
-    part->count++;
+    int64_t heads = p->cfg->num_query_groups;
+    return tp_size(p) > heads ? tp_size(p) / (int)heads : 1;
 }
 
-void params_open(Params *p, const Config *cfg, const Grid *grid)
-{
-    int layers = (int)cfg->num_layers;
-    *p = (Params){.cfg = cfg, .grid = grid, .type = (Dtype)cfg->params_dtype};
-    p->real = p->type == F64 ? F64 : F32;
-    p->nparts = layers + 2;
-    p->part = xcalloc((size_t)p->nparts, sizeof *p->part);
-    p->param = xcalloc((size_t)(layers + 2) * PARAM_KINDS, sizeof *p->param);
-    for (int i = 0; i < p->nparts; i++) {
-        Part *part = &p->part[i];
-        part->kind = i == 0 ? PART_EMBEDDING : i == p->nparts - 1 ? PART_HEAD : PART_LAYER;
-        part->layer = i - 1;
-        part->first = p->nparam;
-        for (int id = 0; id < PARAM_KINDS; id++) {
-            part->param[id] = -1;
-            if (param_defs[id].part == part->kind && param_defs[id].exists(cfg))
-                add_param(p, part, (ParamId)id);
-        }
-    }
-    p->elems = (p->elems + FLAT_COLS - 1) / FLAT_COLS * FLAT_COLS;
-}
+static int is_kv(const Param *t, int segment) { return (t->id == P_QKV || t->id == P_QKVB) && segment > 0; }
 
-void params_close(Params *p)
+/* Rows of segment s here, counted from the segment's start; with the vocabulary's padding. */
+static void slice(const Params *p, const Param *t, int s, int64_t *first, int64_t *rows)
 {
-    free(p->part);
-    free(p->param);
-    *p = (Params){0};
-}
-
-void params_layout(Params *p, Arena *run, int gradients, int moments)
-{
-    size_t real = (size_t)p->elems * dtype_size(p->real);
-    p->weight = p->master = arena_take(run, (size_t)p->elems * dtype_size(p->type));
-    if (!gradients)
+    int64_t n = t->segment[s];
+    *first = 0;
+    *rows = n;
+    if (t->def->cut != CUT_ROWS)
         return;
-    p->grad = arena_take(run, real);
-    if (p->type != p->real)
-        p->master = arena_take(run, real);
-    for (int i = 0; i < moments; i++)
-        p->moment[i] = arena_take(run, real);
+    if (t->id == P_WTE || t->id == P_HEAD) {
+        int64_t multiple = p->cfg->make_vocab_size_divisible_by * tp_size(p);
+        n = (n + multiple - 1) / multiple * multiple;
+    }
+    int share = is_kv(t, s) ? kv_share(p) : 1;
+    *rows = n * share / tp_size(p);
+    *first = tp_rank(p) / share * *rows;
 }
 
-int param_boxes(const Params *p, const Param *t, Box box[MAX_SEGMENTS])
+static int64_t counted(const Params *p, const Param *t)
 {
-    int tp = p->grid->size[AXIS_TP], r = p->grid->index[AXIS_TP], n = 0;
-    int64_t global = 0, local = 0;
+    int64_t first, rows;
+    if (t->copy || (t->def->cut == CUT_NONE && tp_rank(p)))
+        return 0;
+    if (!is_kv(t, 1) || tp_rank(p) % kv_share(p) == 0)
+        return t->n;
+    slice(p, t, 0, &first, &rows);
+    return rows * t->local_cols;
+}
+
+int param_boxes(const Params *p, const Param *t, int64_t from, int64_t to, Box box[MAX_BOXES])
+{
+    int64_t global = 0, local = 0, C = t->local_cols, col0 = t->def->cut == CUT_COLS ? tp_rank(p) * C : 0;
+    int n = 0;
     for (int s = 0; s < MAX_SEGMENTS && t->segment[s]; s++) {
-        int64_t mine = t->local_rows, first = r * mine;    /* one segment: the padded slice, trimmed below */
-        if (t->segment[s] != t->rows) {
-            mine = t->def->cut == CUT_ROWS ? t->segment[s] / tp : t->segment[s];
-            first = t->def->cut == CUT_ROWS ? r * mine : 0;
-        } else if (t->def->cut != CUT_ROWS) {
-            first = 0;
+        int64_t first, rows;
+        slice(p, t, s, &first, &rows);
+        int64_t valid = first + rows > t->segment[s] ? t->segment[s] - first : rows;
+        int64_t a = from > local * C ? from : local * C, b = to < (local + valid) * C ? to : (local + valid) * C;
+        while (a < b) {       /* the end of a row, whole rows, the start of one */
+            int64_t col = a % C, whole = col ? 0 : (b - a) / C, part = b - a < C - col ? b - a : C - col;
+            box[n++] = (Box){global + first + a / C - local, col0 + col, whole ? whole : 1, whole ? C : part, t->offset + a, C};
+            a += whole ? whole * C : part;
         }
-        int64_t rows = first + mine > t->segment[s] ? t->segment[s] - first : mine;
-        if (rows > 0)
-            box[n++] = (Box){global + first, t->def->cut == CUT_COLS ? r * t->local_cols : 0, rows, t->local_cols,
-                             t->offset + local * t->local_cols, t->local_cols};
         global += t->segment[s];
-        local += mine;
+        local += rows;
     }
     return n;
 }
 
-typedef struct { const Params *p; const Param *t; Box box; uint64_t key; double std; } InitWork;
+/* ---- which tensors ---- */
 
-/* Rows of one item: small enough to share a tensor out, the same whatever the number of threads. */
-#define INIT_ROWS 16
-#define INIT_COLS 256
-
-static void init_rows(void *ctx, int64_t item, int thread)
+static int part_number(const Config *c, PartKind kind, int layer)
 {
-    const InitWork *w = ctx;
-    double x[INIT_COLS];
-    (void)thread;
-    int64_t end = (item + 1) * INIT_ROWS < w->box.rows ? (item + 1) * INIT_ROWS : w->box.rows;
-    for (int64_t r = item * INIT_ROWS; r < end; r++)
-        for (int64_t c = 0; c < w->box.cols; c += INIT_COLS) {
-            int64_t n = w->box.cols - c < INIT_COLS ? w->box.cols - c : INIT_COLS, at = w->box.at + r * w->box.ld + c;
-            uint64_t index = (uint64_t)((w->box.row0 + r) * w->t->cols + w->box.col0 + c);
-            if (w->t->def->init != INIT_ONE)
-                rng_normals(w->key, 0, index, n, x);
-            for (int64_t i = 0; i < n; i++) {
-                double value = w->t->def->init == INIT_ONE ? 1 : w->std * x[i];
-                if (w->p->real == F64)
-                    ((double *)w->p->master)[at + i] = value;
-                else
-                    ((float *)w->p->master)[at + i] = (float)value;
-            }
-        }
+    return kind == PART_EMBEDDING ? 0 : kind == PART_LAYER ? layer + 1 : (int)c->num_layers + 1;
 }
 
-void params_init(Params *p, Device *d)
+void param_name(const Config *cfg, int number, char *name, int size)
 {
-    d->zero(d, p->master, (size_t)p->elems * dtype_size(p->real));
-    for (int i = 0; i < p->nparam; i++) {
-        Param *t = &p->param[i];
-        double std = p->cfg->init_method_std;
-        if (t->def->init == INIT_ZERO)
+    int layer = number / PARAM_KINDS - 1;
+    const ParamDef *def = &param_defs[number % PARAM_KINDS];
+    if (def->part == PART_LAYER)
+        snprintf(name, (size_t)size, "decoder.layers.%d.%s", layer, def->name);
+    else
+        snprintf(name, (size_t)size, "%s", def->name);
+    BUG_ON(layer > (int)cfg->num_layers);
+}
+
+static void add_param(Params *p, Part *part, ParamId id)
+{
+    const ParamDef *def = &param_defs[id];
+    Param *t = &p->param[p->nparam];
+    int layer = part->kind == PART_LAYER ? part->layer : -1;
+    *t = (Param){.def = def, .id = id, .layer = layer, .copy = def->part != part->kind,
+                 .number = part_number(p->cfg, def->part, layer) * PARAM_KINDS + (int)id};
+    param_name(p->cfg, t->number, t->name, sizeof t->name);
+    def->shape(p->cfg, t->segment, &t->cols);
+    t->ndim = t->cols ? 2 : 1;
+    t->cols = t->cols ? t->cols : 1;
+    for (int s = 0; s < MAX_SEGMENTS && t->segment[s]; s++) {
+        int64_t first, rows;
+        slice(p, t, s, &first, &rows);
+        t->rows += t->segment[s];
+        t->local_rows += rows;
+    }
+    t->local_cols = def->cut == CUT_COLS ? t->cols / tp_size(p) : t->cols;
+    t->n = t->local_rows * t->local_cols;
+    t->counted = counted(p, t);
+    part->param[id] = p->nparam++;
+    part->count++;
+}
+
+/* ---- the flat space ---- */
+
+/* Tensors of a part in the order of memory, bucket by bucket. What is a partial sum over the tensor group comes first in
+ * its bucket, so that one message carries it. */
+typedef enum { BUCKET_D, BUCKET_EMBEDDING, BUCKET_W, BUCKET_KINDS } BucketKind;
+static const ParamId flat_order[BUCKET_KINDS][13] = {
+    [BUCKET_D] = {P_QNORM, P_QNORMB, P_KNORM, P_KNORMB, P_LN1, P_LN1B, P_LN2, P_LN2B, P_LNF, P_LNFB, P_WPE, P_HEAD,
+                  PARAM_KINDS},
+    [BUCKET_EMBEDDING] = {P_WTE, PARAM_KINDS},
+    [BUCKET_W] = {P_PROJB, P_FC2B, P_QKV, P_QKVB, P_PROJ, P_FC1, P_FC1B, P_FC2, PARAM_KINDS},
+};
+
+/* Each tensor rank has the gradient of its own heads, and with sequence parallelism of its own positions. */
+static int is_partial(const Params *p, const Param *t)
+{
+    int head_norm = t->id == P_QNORM || t->id == P_QNORMB || t->id == P_KNORM || t->id == P_KNORMB;
+    return head_norm || (p->cfg->sequence_parallel && t->def->cut == CUT_NONE);
+}
+
+static int64_t up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+static void add_bucket(Params *p, Part *part, BucketKind kind, Bucket *b, int index)
+{
+    int64_t at = b->at, partial = b->at;
+    for (const ParamId *id = flat_order[kind]; *id != PARAM_KINDS; id++) {
+        if (part->param[*id] < 0)
             continue;
-        if (t->def->init == INIT_SCALED)
-            std /= sqrt(2.0 * (double)p->cfg->num_layers);
-        Box box[MAX_SEGMENTS];
-        int n = param_boxes(p, t, box);
-        for (int b = 0; b < n; b++) {
-            InitWork w = {p, t, box[b], rng_key((uint64_t)p->cfg->seed, t->name), std};
-            pool_run(d->pool, init_rows, &w, (box[b].rows + INIT_ROWS - 1) / INIT_ROWS);
+        Param *t = &p->param[part->param[*id]];
+        t->offset = at;
+        t->bucket = index;
+        BUG_ON(is_partial(p, t) && partial != at);
+        at += up(t->n, SUMSQ_BLOCK);
+        partial = is_partial(p, t) ? at : partial;
+        if (is_kv(t, 1)) {
+            int64_t first, q;
+            slice(p, t, 0, &first, &q);
+            q *= t->local_cols;
+            b->sum[b->sums++] = (PartialSum){t->offset + q, t->n - q, (Comm *)&p->grid->kv};
         }
     }
-    params_refresh(p, d);
+    if (partial > b->at)
+        b->sum[b->sums++] = (PartialSum){b->at, partial - b->at, (Comm *)&p->grid->axis[AXIS_TP]};
+    b->n = up(at - b->at, SUMSQ_BLOCK * (int64_t)p->grid->shard.size);
+    b->phase = kind == BUCKET_W ? PHASE_W : PHASE_D;
 }
 
-void params_refresh(Params *p, Device *d)
+/* ---- opening ---- */
+
+static void add_part(Params *p, PartKind kind, int layer, int chunk, int copy_wte)
 {
-    if (p->weight != p->master)
-        d->copy(d, mat(p->weight, p->elems / FLAT_COLS, FLAT_COLS, p->type),
-                mat(p->master, p->elems / FLAT_COLS, FLAT_COLS, p->real));
+    Part *part = &p->part[p->nparts++];
+    *part = (Part){.kind = kind, .layer = layer, .chunk = chunk, .first = p->nparam};
+    for (int id = 0; id < PARAM_KINDS; id++) {
+        part->param[id] = -1;
+        if ((param_defs[id].part == kind && param_defs[id].exists(p->cfg)) || (copy_wte && id == P_WTE))
+            add_param(p, part, (ParamId)id);
+    }
 }
 
-static Mat view(const Params *p, const void *flat, Dtype type, int part, ParamId id)
+static Bucket *make_buckets(Params *p, int *n)
 {
-    int i = p->part[part].param[id];
-    if (i < 0)
-        return (Mat){.type = type};
-    const Param *t = &p->param[i];
-    char *at = flat ? (char *)flat + (size_t)t->offset * dtype_size(type) : NULL;
-    return t->ndim == 1 ? mat(at, 1, t->n, type) : mat(at, t->local_rows, t->local_cols, type);
+    Bucket *bucket = xcalloc((size_t)p->nparts * BUCKET_KINDS + 1, sizeof *bucket);
+    *n = 0;
+    for (int i = 0; i < p->nparts; i++) {
+        Part *part = &p->part[i];
+        part->bucket = *n;
+        for (int kind = 0; kind < BUCKET_KINDS; kind++) {
+            Bucket *b = &bucket[*n];
+            *b = (Bucket){.at = *n ? b[-1].at + b[-1].n : 0};
+            add_bucket(p, part, (BucketKind)kind, b, *n);
+            *n += b->n > 0;
+        }
+        part->buckets = *n - part->bucket;
+    }
+    return bucket;
 }
 
-Mat params_weight(const Params *p, int part, ParamId id) { return view(p, p->weight, p->type, part, id); }
-Mat params_grad(const Params *p, int part, ParamId id) { return view(p, p->grad, p->real, part, id); }
+/* The part of this kind, -1: none here. */
+static int find_part(const Params *p, PartKind kind)
+{
+    for (int i = 0; i < p->nparts; i++)
+        if (p->part[i].kind == kind)
+            return i;
+    return -1;
+}
+
+void params_open(Params *p, const Config *cfg, const Grid *grid, const Placement *pl)
+{
+    int pp = grid->index[AXIS_PP], buckets, tied = -1;
+    *p = (Params){.cfg = cfg, .grid = grid, .type = (Dtype)cfg->params_dtype, .nchunks = pl->v};
+    p->real = p->type == F64 ? F64 : F32;
+    size_t most = (size_t)cfg->num_layers + 2;
+    p->part = xcalloc(most, sizeof *p->part);
+    p->param = xcalloc(most * PARAM_KINDS, sizeof *p->param);
+    p->chunk = xcalloc((size_t)pl->v, sizeof *p->chunk);
+    int one_rank = pl->stage[0].pp_rank == pl->stage[pl->n - 1].pp_rank;
+    int other_end = !cfg->untie_embeddings_and_output_weights && !one_rank;
+    for (int c = 0; c < pl->v; c++) {
+        const StagePlace *place = placement_at(pl, pp, c);
+        p->chunk[c].first = p->nparts;
+        if (place->embedding)
+            add_part(p, PART_EMBEDDING, -1, c, 0);
+        for (int i = 0; i < place->layers; i++)
+            add_part(p, PART_LAYER, place->first_layer + i, c, 0);
+        if (place->loss)
+            add_part(p, PART_HEAD, -1, c, other_end);
+        p->chunk[c].count = p->nparts - p->chunk[c].first;
+    }
+    Bucket *bucket = make_buckets(p, &buckets);
+    for (int i = 0; other_end && i < p->nparam; i++)
+        if (p->param[i].id == P_WTE)
+            tied = p->param[i].bucket;
+    data_open(&p->data, (Sharding)cfg->data_parallel_sharding_strategy, grid, p->type, p->real, bucket, buckets, tied);
+    PartRange *unit = xcalloc((size_t)p->nparts + 1, sizeof *unit);
+    for (int i = 0; i < p->nparts; i++)
+        unit[i] = (PartRange){i, 1};
+    params_units(p, unit, p->nparts);
+    free(unit);
+}
+
+void params_close(Params *p)
+{
+    data_close(&p->data);
+    free(p->part);
+    free(p->param);
+    free(p->chunk);
+    *p = (Params){0};
+}
+
+void params_units(Params *p, const PartRange *unit, int n)
+{
+    Unit *made = xcalloc((size_t)n + 1, sizeof *made);
+    int next = 0, head, embedding = find_part(p, PART_EMBEDDING);
+    ParamId id;
+    params_head(p, &head, &id);
+    for (int i = 0; i < n; i++) {
+        const Part *first = &p->part[unit[i].first], *last = first + unit[i].count - 1;
+        BUG_ON(unit[i].first != next || unit[i].count < 1);
+        next += unit[i].count;
+        made[i] = (Unit){first->bucket, last->bucket + last->buckets - first->bucket, -1};
+        /* the head's unit multiplies with the embedding's matrix */
+        if (last->kind == PART_HEAD && head == embedding && unit[i].first > head)
+            made[i].also = p->param[p->part[head].param[P_WTE]].bucket;
+    }
+    BUG_ON(next != p->nparts);
+    data_units(&p->data, made, n);
+}
+
+void params_head(const Params *p, int *part, ParamId *id)
+{
+    *part = find_part(p, PART_HEAD);
+    *id = p->cfg->untie_embeddings_and_output_weights ? P_HEAD : P_WTE;
+    if (*part >= 0 && p->part[*part].param[*id] < 0)
+        *part = find_part(p, PART_EMBEDDING);
+}
 
 int64_t params_count(const Config *cfg)
 {

@@ -54,12 +54,11 @@ static void layout(Run *r, Device *dev, Arena *run, const char *run_dir, size_t 
     Memory *mem = &r->memory;
     size_t before = run->used;
     *mem = (Memory){0};
-    params_layout(&r->params, run, r->use != RUN_FORWARD, r->use == RUN_TRAIN ? optimizer_moments(c) : 0);
-    int64_t weights = r->params.elems * (int64_t)dtype_size(r->params.type);
-    int64_t grads = r->use == RUN_FORWARD ? 0 : r->params.elems * (int64_t)dtype_size(r->params.real);
-    mem->parameters = weights;
-    mem->gradients = grads;
-    mem->optimizer = grown(run, &before) - weights - grads;
+    params_layout(&r->params, dev, run, r->use != RUN_FORWARD, r->use == RUN_TRAIN ? optimizer_moments(c) : 0);
+    mem->parameters = r->params.data.bytes[0];
+    mem->gradients = r->params.data.bytes[1];
+    mem->optimizer = r->params.data.bytes[2];
+    before = run->used;
     if (r->use != RUN_FORWARD)
         optimizer_open(&r->opt, c, &r->params, dev, run);
     mem->optimizer += grown(run, &before);
@@ -99,6 +98,7 @@ static void rehearse(Run *r)
     if (r->use != RUN_FORWARD)
         for (int i = 0; i < r->schedules; i++) {
             r->pipe.schedule = &r->schedule[i];
+            model_begin(&r->model);
             pipeline_run(&r->pipe);
         }
     model_evaluate(&r->model, NULL, none);
@@ -115,7 +115,11 @@ static void count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, size
     *r = (Run){.cfg = cfg, .use = use, .kv_length = kv_length};
     BUG_ON(!grid_parse_order(cfg->rank_order, order));
     grid_open(&r->grid, size, order, 1, 0);
-    params_open(&r->params, cfg, &r->grid);
+    Placement place;
+    placement_open(&place, cfg);
+    params_open(&r->params, cfg, &r->grid, &place);
+    placement_close(&place);
+    r->params.data.stage = SHARD_NONE;     /* with one rank a shard is everything */
     open_schedules(r);
     null_open(&null, r->params.real);
     step_open(r);

@@ -11,13 +11,7 @@ static void stage_backward(void *run, int chunk, int mb) { model_backward(&((Run
 
 static void stage_reduce(void *run, int part)
 {
-    Run *r = run;
-    const Params *p = &r->params;
-    const Param *first = &p->param[p->part[part].first], *last = first + p->part[part].count - 1;
-    int64_t n = last->offset + last->n - first->offset;
-    char *at = p->grad ? (char *)p->grad + (size_t)first->offset * dtype_size(p->real) : NULL;
-    Comm *c = &r->grid.data;
-    c->wait(c, c->all_reduce(c, at, n, p->real, OP_SUM));
+    data_reduce(&((Run *)run)->params.data, part, PHASE_ALL);
 }
 
 const Batch *step_batch(void *run, int mb)
@@ -54,8 +48,8 @@ static _Noreturn void stop_not_finite(Run *r, const char *bad)
     culprit.name[0] = 0;
     for (int i = 0; i < p->nparam && !culprit.name[0]; i++) {
         double sum = 0;
-        r->dev.sum(&r->dev, &sum, mat((char *)p->weight + (size_t)p->param[i].offset * dtype_size(p->type),
-                                      p->param[i].local_rows, p->param[i].local_cols, p->type));
+        r->dev.sum(&r->dev, &sum, mat(param_at(p, &p->param[i], &p->data.weight, 0), p->param[i].local_rows,
+                                      p->param[i].local_cols, p->type));
         if (!isfinite(sum))
             snprintf(culprit.name, sizeof culprit.name, "the weight %s", p->param[i].name);
     }
@@ -90,6 +84,7 @@ static void update(Run *r, Metrics *m)
         r->nans++;
     }
     optimizer_step(&r->opt, m->learning_rate, r->gscale * optimizer_clip(c, m->grad_norm));
+    data_gather_all(&r->params.data, c->overlap_param_gather);
 }
 
 static void stage_step(void *run)
@@ -98,6 +93,8 @@ static void stage_step(void *run)
     Comm *data = &r->grid.data;
     int64_t batch = config_batch_at(r->cfg, r->consumed_samples);
     double nominal = (double)(batch * r->cfg->seq_length), sums[2] = {r->model.loss_sum, r->model.mask_sum};
+    data_wait_grads(&r->params.data);
+    data_tied(&r->params.data);
     data->wait(data, data->all_reduce(data, sums, 2, F64, OP_SUM));
     r->tokens = sums[1];
     r->loss = r->tokens > 0 ? sums[0] / r->tokens : 0;

@@ -81,9 +81,9 @@ static void open_run(Run *r, const Config *c)
         for (int64_t k = 0; t->ndim == 1 && k < t->n; k++) {
             double noise = 0.3 * rng_normal(3, (uint64_t)i, (uint64_t)k);
             if (r->params.real == F64)
-                ((double *)r->params.master)[t->offset + k] += noise;
+                ((double *)r->params.data.master.p)[t->offset + k] += noise;
             else
-                ((float *)r->params.master)[t->offset + k] += (float)noise;
+                ((float *)r->params.data.master.p)[t->offset + k] += (float)noise;
         }
     }
     params_refresh(&r->params, &r->dev);
@@ -102,10 +102,10 @@ static void finite_differences(int family)
     Run r;
     open_run(&r, config(families[family], NULL));
     run_gradients(&r);
-    int64_t n = r.params.elems;
-    double *g = xcalloc((size_t)n, sizeof *g), *w = r.params.weight, most;
+    int64_t n = r.params.data.elems;
+    double *g = xcalloc((size_t)n, sizeof *g), *w = (void *)r.params.data.weight.p, most;
     for (int64_t i = 0; i < n; i++)
-        g[i] = ((double *)r.params.grad)[i] * r.gscale;
+        g[i] = ((double *)r.params.data.grad.p)[i] * r.gscale;
     most = largest(g, n);
     CHECK(isfinite(r.loss) && most > 0, "family %d loss %g", family, r.loss);
     for (int i = 0; i < r.params.nparam; i++) {
@@ -138,12 +138,12 @@ static Result result_of(int family, const char *const *more)
     Run r;
     open_run(&r, config(families[family], more));
     run_gradients(&r);
-    Result x = {.loss = r.loss, .n = r.params.elems};
-    size_t bytes = (size_t)r.params.elems * dtype_size(r.params.real);
-    x.bits = hash64(r.params.grad, bytes, hash64(&r.loss, 8, HASH_SEED));
+    Result x = {.loss = r.loss, .n = r.params.data.elems};
+    size_t bytes = (size_t)r.params.data.elems * dtype_size(r.params.real);
+    x.bits = hash64(r.params.data.grad.p, bytes, hash64(&r.loss, 8, HASH_SEED));
     x.grad = xcalloc((size_t)x.n, sizeof *x.grad);
     for (int64_t i = 0; i < x.n; i++)
-        x.grad[i] = r.gscale * (r.params.real == F64 ? ((double *)r.params.grad)[i] : ((float *)r.params.grad)[i]);
+        x.grad[i] = r.gscale * (r.params.real == F64 ? ((double *)r.params.data.grad.p)[i] : ((float *)r.params.data.grad.p)[i]);
     CHECK(r.model.scratch.peak == r.model.scratch.size, "scratch %zu planned %zu", r.model.scratch.peak, r.model.scratch.size);
     CHECK(r.arena.used == (size_t)r.memory.total, "arena %zu planned %lld", r.arena.used, (long long)r.memory.total);
     run_close(&r);

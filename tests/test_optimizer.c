@@ -127,8 +127,8 @@ static void rule(const Config *c)
     Run r;
     run_open(&r, c, RUN_TRAIN, 0, NULL);
     Params *p = &r.params;
-    int64_t n = p->elems;
-    double *g = p->grad, *w = p->master;
+    int64_t n = p->data.elems;
+    double *g = (void *)p->data.grad.p, *w = (void *)p->data.master.p;
     Plain x = {xcalloc((size_t)n, 8), xcalloc((size_t)n, 8), xcalloc((size_t)n, 8)};
     memcpy(x.w, w, (size_t)n * 8);
     for (int t = 1; t <= 3; t++) {

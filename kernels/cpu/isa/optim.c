@@ -128,43 +128,54 @@ void FN(cpu_sgd)(Device *d, const Update *u)
 typedef struct { const void *x; int64_t n; Dtype type; double *out; } SumJob;
 typedef double DVec __attribute__((vector_size(VBYTES)));
 
+/* x[0..n) as F64, zeros up to a multiple of SUMS; returns that multiple. */
+static int64_t widen(double *piece, const char *x, int64_t n, Dtype type)
+{
+    REAL buf[SUMSQ_BLOCK];
+    int64_t padded = (n + SUMS - 1) / SUMS * SUMS;
+    if (type == F64) {
+        memcpy(piece, x, (size_t)n * sizeof(double));
+    } else {
+        const REAL *real = row_in(mat((void *)x, 1, n, type), 0, buf);
+        for (int64_t k = 0; k < n; k++)
+            piece[k] = real[k];
+    }
+    for (int64_t k = n; k < padded; k++)
+        piece[k] = 0;
+    return padded;
+}
+
+static double sumsq_block(const char *x, int64_t n, Dtype type)
+{
+    double piece[SUMSQ_BLOCK], sum[SUMS] = {0};
+    int64_t padded = widen(piece, x, n, type);
+    for (int64_t k = 0; k < padded; k += SUMS)
+        for (int s = 0; s < SUMS; s += VBYTES / 8) {
+            DVec a, v;
+            memcpy(&a, sum + s, sizeof a);
+            memcpy(&v, piece + k + s, sizeof v);
+            a += v * v;
+            memcpy(sum + s, &a, sizeof a);
+        }
+    for (int k = SUMS / 2; k; k /= 2)
+        for (int s = 0; s < k; s++)
+            sum[s] += sum[s + k];
+    return sum[0];
+}
+
 static void sumsq_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const SumJob *j = ctx;
-    int64_t end = (item + 1) * SUMSQ_BLOCK < j->n ? (item + 1) * SUMSQ_BLOCK : j->n, n;
-    double piece[PIECE], sum[SUMS] = {0};
-    for (int64_t i = item * SUMSQ_BLOCK; i < end; i += n) {
-        char *x = (char *)j->x + (size_t)i * dtype_size(j->type);
-        REAL buf[PIECE];
-        n = end - i < PIECE ? end - i : PIECE;
-        if (j->type == F64) {
-            memcpy(piece, x, (size_t)n * sizeof(double));
-        } else {
-            const REAL *real = row_in(mat(x, 1, n, j->type), 0, buf);
-            for (int64_t k = 0; k < n; k++)
-                piece[k] = real[k];
-        }
-        int64_t padded = (n + SUMS - 1) / SUMS * SUMS;
-        for (int64_t k = n; k < padded; k++)
-            piece[k] = 0;
-        for (int64_t k = 0; k < padded; k += SUMS)
-            for (int s = 0; s < SUMS; s += VBYTES / 8) {
-                DVec a, v;
-                memcpy(&a, sum + s, sizeof a);
-                memcpy(&v, piece + k + s, sizeof v);
-                a += v * v;
-                memcpy(sum + s, &a, sizeof a);
-            }
+    int64_t end = (item + 1) * BLOCK < j->n ? (item + 1) * BLOCK : j->n;
+    for (int64_t i = item * BLOCK; i < end; i += SUMSQ_BLOCK) {
+        int64_t n = end - i < SUMSQ_BLOCK ? end - i : SUMSQ_BLOCK;
+        j->out[i / SUMSQ_BLOCK] = sumsq_block((const char *)j->x + (size_t)i * dtype_size(j->type), n, j->type);
     }
-    for (int k = SUMS / 2; k; k /= 2)
-        for (int s = 0; s < k; s++)
-            sum[s] += sum[s + k];
-    j->out[item] = sum[0];
 }
 
 void FN(cpu_sumsq)(Device *d, double *out, const void *x, int64_t n, Dtype type)
 {
     SumJob j = {x, n, type, out};
-    pool_run(d->pool, sumsq_item, &j, (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK);
+    pool_run(d->pool, sumsq_item, &j, (n + BLOCK - 1) / BLOCK);
 }

@@ -1,0 +1,337 @@
+#include "data.h"
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t shard_length(const Data *d, int bucket) { return d->bucket[bucket].n / d->shard->size; }
+static int grads_sharded(const Data *d) { return d->stage >= SHARD_GRADS; }
+
+void data_own(const Data *d, int bucket, int64_t *from, int64_t *to)
+{
+    *from = d->bucket[bucket].at + d->shard->rank * shard_length(d, bucket);
+    *to = *from + shard_length(d, bucket);
+}
+
+void data_updated(const Data *d, int bucket, int64_t *from, int64_t *to)
+{
+    data_own(d, bucket, from, to);
+    if (d->stage == SHARD_NONE) {
+        *from = d->bucket[bucket].at;
+        *to = *from + d->bucket[bucket].n;
+    }
+}
+
+void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
+{
+    if (!f->p)
+        return NULL;
+    if (f->sharded) {
+        int64_t from, to;
+        data_own(d, bucket, &from, &to);
+        BUG_ON(at < from || at > to);
+        at += d->bucket[bucket].at / d->shard->size - from;
+    }
+    return f->p + (size_t)at * dtype_size(f->type);
+}
+
+/* ---- opening ---- */
+
+void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets, int tied)
+{
+    *d = (Data){.stage = stage, .type = type, .real = real, .data = (Comm *)&grid->data, .shard = (Comm *)&grid->shard,
+                .copies = (Comm *)&grid->copies, .embedding = (Comm *)&grid->embedding, .bucket = bucket,
+                .buckets = buckets, .tied = tied};
+    for (int b = 0; b < buckets; b++) {
+        BUG_ON(bucket[b].at != d->elems || bucket[b].n % ((int64_t)d->shard->size * SUMSQ_BLOCK));
+        d->elems += bucket[b].n;
+    }
+    for (int w = 0; w < 2; w++) {
+        d->in[w].list = xcalloc((size_t)buckets + 1, sizeof *d->in[w].list);
+        d->out[w].list = xcalloc((size_t)buckets + 1, sizeof *d->out[w].list);
+    }
+    d->token = xcalloc((size_t)buckets * BUCKET_SUMS, sizeof *d->token);
+}
+
+static void wait_gather(Data *d, int bucket)
+{
+    Bucket *b = &d->bucket[bucket];
+    if (b->gathering)
+        d->shard->wait(d->shard, b->token);
+    b->gathering = 0;
+}
+
+void data_close(Data *d)
+{
+    for (int b = 0; b < d->buckets; b++)
+        wait_gather(d, b);
+    for (int w = 0; w < 2; w++) {
+        free(d->in[w].list);
+        free(d->out[w].list);
+    }
+    free(d->token);
+    free(d->unit);
+    free(d->bucket);
+    *d = (Data){0};
+}
+
+/* The buckets of a unit that a phase touches, one after the other: b = -1 to start with; -1 at the end. */
+static int next_bucket(const Data *d, int unit, GradPhase phase, int b)
+{
+    const Unit *u = &d->unit[unit];
+    int end = u->first + u->count;
+    if (b == u->also && b >= 0)
+        return -1;
+    for (b = b < 0 ? u->first : b + 1; b < end; b++)
+        if (phase == PHASE_ALL || d->bucket[b].phase == phase)
+            return b;
+    return u->also >= 0 && (phase == PHASE_ALL || d->bucket[u->also].phase == phase) ? u->also : -1;
+}
+
+void data_units(Data *d, Unit *unit, int units)
+{
+    free(d->unit);
+    d->unit = unit;
+    d->units = units;
+    d->window = 0;
+    for (int u = 0; u < units; u++) {
+        int64_t n = 0;
+        for (int b = next_bucket(d, u, PHASE_ALL, -1); b >= 0; b = next_bucket(d, u, PHASE_ALL, b))
+            n += d->bucket[b].n;
+        d->window = n > d->window ? n : d->window;
+    }
+}
+
+static Flat take(const Data *d, Arena *run, Dtype type, int sharded)
+{
+    int64_t n = sharded ? d->elems / d->shard->size : d->elems;
+    return (Flat){arena_take(run, (size_t)n * dtype_size(type)), type, sharded};
+}
+
+static void take_windows(const Data *d, UnitWindow w[2], Arena *run, Dtype type, int wanted)
+{
+    for (int i = 0; i < 2; i++) {
+        w[i].base = wanted ? arena_take(run, (size_t)d->window * dtype_size(type)) : NULL;
+        w[i].unit = -1;
+        w[i].held = w[i].n = 0;
+    }
+}
+
+void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
+{
+    size_t start = run->used;
+    d->dev = dev;
+    d->gradients = gradients;
+    d->moments = moments;
+    d->turn = d->open = 0;
+    d->weight = d->master = take(d, run, d->type, d->stage == SHARD_PARAMS);
+    take_windows(d, d->in, run, d->type, d->stage == SHARD_PARAMS);
+    d->bytes[0] = (int64_t)(run->used - start), start = run->used;
+    d->grad = gradients ? take(d, run, d->real, grads_sharded(d)) : (Flat){.type = d->real};
+    take_windows(d, d->out, run, d->real, gradients && grads_sharded(d));
+    d->bytes[1] = (int64_t)(run->used - start), start = run->used;
+    if (gradients && d->type != d->real)
+        d->master = take(d, run, d->real, d->stage >= SHARD_OPTIM);
+    for (int i = 0; i < 2; i++)
+        d->moment[i] = i < moments ? take(d, run, d->real, d->stage >= SHARD_OPTIM) : (Flat){.type = d->real};
+    d->bytes[2] = (int64_t)(run->used - start);
+    for (int i = 0; i < d->buckets; i++) {
+        Bucket *b = &d->bucket[i];
+        b->gathering = b->reduced = 0;
+        b->weight = d->weight.sharded ? NULL : data_at(d, &d->weight, i, b->at);
+        b->grad = d->grad.sharded ? NULL : data_at(d, &d->grad, i, b->at);
+    }
+}
+
+/* ---- gradients ---- */
+
+void data_begin(Data *d)
+{
+    int64_t n = d->grad.sharded ? d->elems / d->shard->size : d->elems;
+    d->dev->zero(d->dev, d->grad.p, (size_t)n * dtype_size(d->real));
+    for (int b = 0; b < d->buckets; b++)
+        d->bucket[b].reduced = 0;
+    d->open = 1;
+}
+
+/* Waits for the reductions of a window; a microbatch's shards go to the sum over microbatches. */
+static void finish(Data *d, UnitWindow *w)
+{
+    Comm *c = d->stage == SHARD_NONE ? d->data : d->shard;
+    size_t size = dtype_size(d->real);
+    for (int i = 0; i < w->n; i++) {
+        Transfer *t = &w->list[i];
+        int64_t from, to;
+        c->wait(c, t->token);
+        if (!grads_sharded(d))
+            continue;
+        data_own(d, t->bucket, &from, &to);
+        Mat sum = mat(data_at(d, &d->grad, t->bucket, from), (to - from) / SUMSQ_BLOCK, SUMSQ_BLOCK, d->real);
+        size_t mine = (size_t)(from - d->bucket[t->bucket].at) * size;
+        d->dev->add(d->dev, sum, sum, mat(t->at ? t->at + mine : NULL, sum.rows, sum.cols, d->real));
+    }
+    w->n = 0;
+}
+
+void data_enter(Data *d, int unit, GradPhase phase)
+{
+    UnitWindow *w = &d->out[d->turn];
+    size_t used = 0;
+    if (!grads_sharded(d))
+        return;
+    finish(d, w);
+    for (int b = next_bucket(d, unit, phase, -1); b >= 0; b = next_bucket(d, unit, phase, b)) {
+        d->bucket[b].grad = w->base ? w->base + used : NULL;
+        used += (size_t)d->bucket[b].n * dtype_size(d->real);
+    }
+    d->dev->zero(d->dev, w->base, used);
+}
+
+void data_reduce(Data *d, int unit, GradPhase phase)
+{
+    UnitWindow *w = &d->out[d->turn];
+    int sharded = grads_sharded(d);
+    BUG_ON(!d->open /* data_begin starts a step */);
+    for (int b = next_bucket(d, unit, phase, -1); b >= 0; b = next_bucket(d, unit, phase, b)) {
+        Bucket *k = &d->bucket[b];
+        int64_t n = shard_length(d, b);
+        /* whole gradients of a bucket that two units touch are final with the unit that owns it */
+        if (!sharded && b == d->unit[unit].also)
+            continue;
+        BUG_ON(w->n == d->buckets + 1);
+        char *mine = k->grad ? k->grad + (size_t)(d->shard->rank * n) * dtype_size(d->real) : NULL;
+        Token t = d->stage == SHARD_NONE ? d->data->all_reduce(d->data, k->grad, k->n, d->real, OP_SUM)
+                                         : d->shard->reduce_scatter(d->shard, mine, k->grad, n, d->real, OP_SUM);
+        w->list[w->n++] = (Transfer){b, k->grad, t};
+        k->reduced++;
+        if (sharded)
+            k->grad = NULL;
+    }
+    d->turn = sharded ? !d->turn : 0;
+}
+
+/* Where a sum overlaps what this rank holds of the bucket. */
+static Token start_sum(Data *d, int bucket, const PartialSum *s)
+{
+    int64_t from, to;
+    data_updated(d, bucket, &from, &to);
+    from = s->at > from ? s->at : from;
+    to = s->at + s->n < to ? s->at + s->n : to;
+    if (from >= to)
+        return 0;
+    return s->comm->all_reduce(s->comm, data_at(d, &d->grad, bucket, from), to - from, d->real, OP_SUM);
+}
+
+void data_wait_grads(Data *d)
+{
+    if (!d->open)
+        return;
+    d->open = 0;
+    /* the older window first */
+    finish(d, &d->out[d->turn]);
+    finish(d, &d->out[!d->turn]);
+    for (int b = 0; b < d->buckets; b++) {
+        int64_t from, to;
+        BUG_ON(!grads_sharded(d) && d->bucket[b].reduced != 1);
+        data_own(d, b, &from, &to);
+        d->token[b] = 0;
+        if (d->stage != SHARD_NONE)      /* which has added over the copies already */
+            d->token[b] = d->copies->all_reduce(d->copies, data_at(d, &d->grad, b, from), to - from, d->real, OP_SUM);
+    }
+    for (int b = 0; b < d->buckets; b++)
+        d->copies->wait(d->copies, d->token[b]);
+    for (int b = 0; b < d->buckets; b++)
+        for (int s = 0; s < d->bucket[b].sums; s++)
+            d->token[b * BUCKET_SUMS + s] = start_sum(d, b, &d->bucket[b].sum[s]);
+    for (int b = 0; b < d->buckets; b++)
+        for (int s = 0; s < d->bucket[b].sums; s++)
+            d->bucket[b].sum[s].comm->wait(d->bucket[b].sum[s].comm, d->token[b * BUCKET_SUMS + s]);
+}
+
+void data_tied(Data *d)
+{
+    int64_t from, to;
+    if (d->tied < 0)
+        return;
+    data_updated(d, d->tied, &from, &to);
+    void *at = data_at(d, &d->grad, d->tied, from);
+    d->embedding->wait(d->embedding, d->embedding->all_reduce(d->embedding, at, to - from, d->real, OP_SUM));
+}
+
+/* ---- weights ---- */
+
+static UnitWindow *window_of(Data *d, int unit)
+{
+    return d->in[0].unit == unit ? &d->in[0] : d->in[1].unit == unit ? &d->in[1] : NULL;
+}
+
+void data_gather(Data *d, int unit)
+{
+    if (d->stage != SHARD_PARAMS)
+        return;
+    UnitWindow *w = window_of(d, unit);
+    size_t used = 0;
+    if (w) {
+        w->held++;
+        return;
+    }
+    w = window_of(d, -1);
+    BUG_ON(!w /* a third unit at a time */);
+    w->unit = unit;
+    w->held = 1;
+    for (int b = next_bucket(d, unit, PHASE_ALL, -1); b >= 0; b = next_bucket(d, unit, PHASE_ALL, b)) {
+        int64_t from, to;
+        char *at = w->base ? w->base + used : NULL;
+        data_own(d, b, &from, &to);
+        Token t = d->shard->all_gather(d->shard, at, data_at(d, &d->weight, b, from), to - from, d->type);
+        w->list[w->n++] = (Transfer){b, at, t};
+        used += (size_t)d->bucket[b].n * dtype_size(d->type);
+    }
+}
+
+void data_ready(Data *d, int unit)
+{
+    if (d->stage != SHARD_PARAMS) {
+        for (int b = next_bucket(d, unit, PHASE_ALL, -1); b >= 0; b = next_bucket(d, unit, PHASE_ALL, b))
+            wait_gather(d, b);
+        return;
+    }
+    UnitWindow *w = window_of(d, unit);
+    BUG_ON(!w /* not gathered */);
+    for (int i = 0; i < w->n; i++) {
+        d->shard->wait(d->shard, w->list[i].token);
+        w->list[i].token = 0;
+        d->bucket[w->list[i].bucket].weight = w->list[i].at;
+    }
+}
+
+void data_release(Data *d, int unit)
+{
+    if (d->stage != SHARD_PARAMS)
+        return;
+    UnitWindow *w = window_of(d, unit);
+    BUG_ON(!w);
+    if (--w->held)
+        return;
+    for (int i = 0; i < w->n; i++) {
+        d->shard->wait(d->shard, w->list[i].token);
+        if (d->bucket[w->list[i].bucket].weight == w->list[i].at)
+            d->bucket[w->list[i].bucket].weight = NULL;
+    }
+    w->unit = -1;
+    w->n = 0;
+}
+
+void data_gather_all(Data *d, int overlap)
+{
+    if (d->stage != SHARD_OPTIM && d->stage != SHARD_GRADS)
+        return;
+    for (int b = 0; b < d->buckets; b++) {
+        int64_t from, to;
+        data_own(d, b, &from, &to);
+        wait_gather(d, b);
+        d->bucket[b].token = d->shard->all_gather(d->shard, d->bucket[b].weight, data_at(d, &d->weight, b, from), to - from,
+                                                  d->type);
+        d->bucket[b].gathering = 1;
+    }
+    for (int b = 0; !overlap && b < d->buckets; b++)
+        wait_gather(d, b);
+}
