@@ -2,6 +2,7 @@
 #include "lr.h"
 #include "run.h"
 #include "test.h"
+#include <float.h>
 
 static char file[512];
 
@@ -75,6 +76,58 @@ static void scale_of_fp16(void)
     loss_scale_update(&s, c, 1);
     loss_scale_update(&s, c, 1);
     CHECK(s.scale == 4 && !loss_scale_update(&s, c, 1), "no stop at the smallest scale");
+}
+
+/* A nonnegative double of any size, subnormals and zeros among them. */
+static double any_size(uint64_t stream, uint64_t i)
+{
+    double x = rng_uniform(11, stream, i);
+    return i % 17 == 0 ? 0 : ldexp(0.5 + x / 2, (int)(rng_uniform(12, stream, i) * 2090) - 1078);
+}
+
+/* Exact sums: against 113-bit arithmetic where that is exact, and against themselves in other orders and groupings. */
+static void exact_sums(void)
+{
+    enum { N = 1000 };
+    double x[N], most[3] = {DBL_MAX, DBL_MAX, 5};
+    for (uint64_t k = 0; k < 300; k++) {
+        Exact s = {0}, parts[3] = {{{0}}};
+        __float128 want = 0;
+        int span = (int)(k % 25), base = (int)(rng_uniform(13, 0, k) * 2000) - 1060, n = 2 + (int)(k * 37 % (N - 2));
+        for (int i = 0; i < n; i++) {
+            double whole = floor(ldexp(rng_uniform(14, k, (uint64_t)i), 53 - (int)(k % 5) * 10));
+            want += x[i] = ldexp(whole, base - 53 + (int)(rng_uniform(15, k, (uint64_t)i) * span));
+        }
+        exact_add(&s, x, n);
+        CHECK(exact_round(&s) == (double)want, "case %d: %a, not %a", (int)k, exact_round(&s), (double)want);
+        for (int i = 0; i < n; i++)
+            x[i] = any_size(k, (uint64_t)i);
+        s = (Exact){{0}};
+        exact_add(&s, x, n);
+        for (int i = n - 1; i >= 0; i--)
+            exact_add(&parts[i * 7 % 3], &x[i], 1);
+        for (int i = 0; i < EXACT_WORDS; i++)
+            ((int64_t *)&parts[0])[i] += ((int64_t *)&parts[1])[i] + ((int64_t *)&parts[2])[i];
+        exact_carry(&parts[0]);
+        exact_carry(&s);
+        CHECK(!memcmp(&s, &parts[0], sizeof s) && exact_round(&s) == exact_round(&parts[0]), "case %d: order", (int)k);
+    }
+    /* ties go to even unless anything below breaks them; the largest sums overflow */
+    static const struct { double x[4], want; } tie[] = {
+        {{1, 0x1p-53}, 1}, {{1, 0x1p-53, 0x1p-1074}, 1 + 0x1p-52}, {{1 + 0x1p-52, 0x1p-53}, 1 + 0x1p-51},
+        {{0x1p-1074, 0x1p-1074}, 0x1p-1073}, {{0x1p-1022, 0x1p-1074}, 0x1p-1022 + 0x1p-1074}, {{0, 0, 0, 0}, 0},
+        {{DBL_MAX, 0x1p970}, INFINITY}, {{DBL_MAX, 0x1p969}, DBL_MAX}, {{0x1.fffffffffffffp0, 0x1p-53, 0x1p-54}, 2},
+    };
+    for (size_t i = 0; i < sizeof tie / sizeof *tie; i++) {
+        Exact s = {{0}};
+        exact_add(&s, tie[i].x, 4);
+        CHECK(exact_round(&s) == tie[i].want, "tie %zu: %a, not %a", i, exact_round(&s), tie[i].want);
+    }
+    Exact s = {{0}};
+    exact_add(&s, most, 3);
+    CHECK(exact_round(&s) == INFINITY && !s.bad, "overflow");
+    exact_add(&s, (double[]){NAN, INFINITY}, 2);
+    CHECK(isnan(exact_round(&s)) && s.bad == 2, "%d terms are not finite", (int)s.bad);
 }
 
 /* One tensor of the rule in plain C. */
@@ -175,6 +228,7 @@ int main(void)
     every_style();
     batch_schedule();
     scale_of_fp16();
+    exact_sums();
     rule(WITH("optimizer=adam"));
     rule(WITH("optimizer=sgd"));
     rule(WITH("optimizer=sgd", "sgd_nesterov=true"));
