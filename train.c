@@ -211,7 +211,7 @@ static int command_run(int argc, char **argv)
     Args a = args_open("run", argc, argv);
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
-    t.cfg = config_load(path, a.n, a.v, 1, USE_TRAIN);
+    t.cfg = config_load(path, a.n, a.v, 0, USE_TRAIN);
     free(a.v);
     t.total = config_iterations(t.cfg);
     char *dir = run_directory(t.cfg);

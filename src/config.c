@@ -1,6 +1,8 @@
 /* Loading, writing, comparing and asking a configuration. */
 #define _GNU_SOURCE
 #include "config_table.h"
+#include "grid.h"
+#include <unistd.h>
 
 /* The defaults of the table; absent where it says null or required. */
 void check_open(Check *k, const char *path)
@@ -27,16 +29,27 @@ void config_check(Check *k, const char *path, int nargs, char **args, int world,
     memcpy(k->cfg->given, k->seen, sizeof k->seen);
 }
 
+/* Seconds that a rank gives the launcher to end it after rank 0 has ended. */
+#define GRACE 2
+
 Config *config_load(const char *path, int nargs, char **args, int world, ConfigUse use)
 {
     Check k;
-    config_check(&k, path, nargs, args, world, use);
-    check_print(&k, stderr);
+    int rank, launched = grid_launched(&rank);
+    config_check(&k, path, nargs, args, world ? world : launched, use);
     int n = k.n + k.dropped;
-    if (n)
-        die(EXIT_CONFIG, "config", "%d problem%s in %s; change: what the list above names (`train help KEY`)",
-            n, n == 1 ? "" : "s", path);
-    return k.cfg;
+    if (!n)
+        return k.cfg;
+    if (rank) {
+        sleep(GRACE);
+        check_sort(&k);
+        die(EXIT_CONFIG, "config", "rank %d: %d problem%s in %s, and rank 0 has not ended the job; the first: %s; "
+            "change: give every rank the same file, arguments and environment", rank, n, n == 1 ? "" : "s", path,
+            k.list[0].text);
+    }
+    check_print(&k, stderr);
+    die(EXIT_CONFIG, "config", "%d problem%s in %s; change: what the list above names (`train help KEY`)", n,
+        n == 1 ? "" : "s", path);
 }
 
 void config_write(FILE *f, const Config *cfg)

@@ -58,7 +58,7 @@ typedef struct {
     int64_t padded_vocab_size;       /* vocab_size, up to make_vocab_size_divisible_by * tensor size */
     int batch_steps;                 /* >= 1, the first from sample 0; 1 when the batch size is constant */
     const BatchStep *batch_step;
-    int stages;                      /* virtual stages; 1 with one pipeline rank; 0: pipeline_balance cost, not yet split */
+    int stages;                      /* virtual stages; 1 with one pipeline rank; 0: by cost, not yet split */
     const int *stage_layers;         /* layers of each, in model order */
     uint8_t given[OPTIONS];          /* set by the file or the command line, not by default */
 } Config;
@@ -72,9 +72,27 @@ typedef enum {
     USE_TRAIN = USE_DATA | USE_STEPS
 } ConfigUse;
 
-/* Reads the file, then args ("key=value", the value a YAML flow value), resolves for `world` ranks, checks.
- * All violations go to standard error, sorted by position; then it dies with EXIT_CONFIG and one line. */
+/* Reads the file, then args ("key=value", the value a YAML flow value), resolves for `world` ranks (0: those that the
+ * launcher started, 1 without one), checks. All violations go to standard error, sorted by position; then it dies with
+ * EXIT_CONFIG and one line. That is rank 0 of a launched job. The others wait for the launcher to end them; one that
+ * is not ended has violations that rank 0 does not have, and says so. Not collective: needs no MPI. */
 Config *config_load(const char *path, int nargs, char **args, int world, ConfigUse use);
+
+/* A copy that shares layers out by this layout string, which placement_balance made, and in no other way: what
+ * config.yaml then says. */
+Config *config_with_layout(const Config *cfg, const char *layout);
+
+/* A copy for one rank that computes the same step: all sizes 1, 1f1b, nothing sharded, the same global batch in
+ * microbatches of the same size. Dies with EXIT_CONFIG where one rank cannot (65535 microbatches, 254 layers). */
+Config *config_for_one_rank(const Config *cfg);
+
+/* Hash of every key's value. Equal hashes, equal config.yaml. */
+uint64_t config_hash(const Config *cfg);
+
+/* Dies with EXIT_CONFIG when the ranks of `all` do not have the same configuration: names those that differ from the
+ * majority (rank 0, if there is none) and the first key that does, with both values. Collective over all. */
+struct Comm;
+void config_same(const Config *cfg, struct Comm *all);
 
 /* The resolved configuration as YAML, every key, absent ones as null: config_load gives the same Config. */
 void config_write(FILE *f, const Config *cfg);

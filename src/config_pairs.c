@@ -3,57 +3,111 @@
  *
  *   PAIR(a, b, broken, change)     both keys readable and `broken`: reported under a, with both values and `change`
  *
- * On an axis of size 1 its options are legal: rows about data parallelism ask for DP, rows about the pipeline for PP. */
+ * The conditions see what was set, before anything that is absent is derived. On an axis of size 1 its options are
+ * legal: rows about data parallelism ask for DP, rows about the pipeline for PP. */
 #define _GNU_SOURCE
 #include "config_rules.h"
 
-#define DP       (c->data_parallel_size > 1)
-#define PP       (c->pipeline_model_parallel_size > 1)
-#define SET(key) (!ABSENT(key))
-#define NO_SHARD (c->data_parallel_sharding_strategy == DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD)
-#define BY_COST  (c->pipeline_balance == PIPELINE_BALANCE_COST)
-#define ONE_WAY  "layers are shared out in one way: keep one of the two"
+#define DP         (c->data_parallel_size > 1)
+#define PP         (c->pipeline_model_parallel_size > 1)
+#define SET(key)   (!ABSENT(key))
+#define NO_SHARD   (c->data_parallel_sharding_strategy == DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD)
+#define BY_COST    (c->pipeline_balance == PIPELINE_BALANCE_COST)
+#define FULL       (c->recompute_granularity == RECOMPUTE_GRANULARITY_FULL)
+#define WSD        (c->lr_decay_style == LR_DECAY_STYLE_WSD)
+#define BY_SAMPLES SET(train_samples)
+#define ONE_WAY    "layers are shared out in one way: keep one of the two"
+#define KEEP_ONE   "keep one of the two"
 
-#define PAIRS(PAIR)                                                                                                    \
-    PAIR(overlap_param_gather, data_parallel_sharding_strategy, DP && c->overlap_param_gather && NO_SHARD,             \
-         "with copies there is nothing to gather: use optim, optim_grads or optim_grads_params")                       \
-    PAIR(overlap_param_gather, overlap_grad_reduce, DP && c->overlap_param_gather && !c->overlap_grad_reduce,          \
-         "set overlap_grad_reduce too")                                                                                \
-    PAIR(num_distributed_optimizer_instances, data_parallel_sharding_strategy,                                         \
-         DP && c->num_distributed_optimizer_instances > 1 && NO_SHARD,                                                 \
-         "every rank has a copy already: use 1, or optim, optim_grads or optim_grads_params")                          \
-    PAIR(pipeline_schedule_file, pipeline_schedule,                                                                    \
-         PP && (c->pipeline_schedule == PIPELINE_SCHEDULE_CUSTOM) == ABSENT(pipeline_schedule_file),                   \
-         "the file goes with custom, and only with it")                                                                \
-    PAIR(pipeline_max_activations, pipeline_schedule,                                                                  \
-         PP && SET(pipeline_max_activations) && c->pipeline_schedule != PIPELINE_SCHEDULE_ZB_AUTO,                     \
-         "it is a bound for zb-auto only: leave it out")                                                               \
-    PAIR(pipeline_model_parallel_layout, pipeline_balance, PP && SET(pipeline_model_parallel_layout) && BY_COST,       \
-         ONE_WAY)                                                                                                      \
-    PAIR(pipeline_model_parallel_layout, num_layers_in_first_pipeline_stage,                                           \
-         PP && SET(pipeline_model_parallel_layout) && SET(num_layers_in_first_pipeline_stage), ONE_WAY)                \
-    PAIR(pipeline_model_parallel_layout, num_layers_in_last_pipeline_stage,                                            \
-         PP && SET(pipeline_model_parallel_layout) && SET(num_layers_in_last_pipeline_stage), ONE_WAY)                 \
-    PAIR(pipeline_model_parallel_layout, account_for_embedding_in_pipeline_split,                                      \
-         PP && SET(pipeline_model_parallel_layout) && c->account_for_embedding_in_pipeline_split, ONE_WAY)             \
-    PAIR(pipeline_model_parallel_layout, account_for_loss_in_pipeline_split,                                           \
-         PP && SET(pipeline_model_parallel_layout) && c->account_for_loss_in_pipeline_split, ONE_WAY)                  \
-    PAIR(num_layers_in_first_pipeline_stage, account_for_embedding_in_pipeline_split,                                  \
-         PP && SET(num_layers_in_first_pipeline_stage) && c->account_for_embedding_in_pipeline_split, ONE_WAY)         \
-    PAIR(num_layers_in_first_pipeline_stage, account_for_loss_in_pipeline_split,                                       \
-         PP && SET(num_layers_in_first_pipeline_stage) && c->account_for_loss_in_pipeline_split, ONE_WAY)              \
-    PAIR(num_layers_in_last_pipeline_stage, account_for_embedding_in_pipeline_split,                                   \
-         PP && SET(num_layers_in_last_pipeline_stage) && c->account_for_embedding_in_pipeline_split, ONE_WAY)          \
-    PAIR(num_layers_in_last_pipeline_stage, account_for_loss_in_pipeline_split,                                        \
-         PP && SET(num_layers_in_last_pipeline_stage) && c->account_for_loss_in_pipeline_split, ONE_WAY)               \
-    PAIR(num_layers_in_first_pipeline_stage, pipeline_balance,                                                         \
-         PP && SET(num_layers_in_first_pipeline_stage) && BY_COST, ONE_WAY)                                            \
-    PAIR(num_layers_in_last_pipeline_stage, pipeline_balance,                                                          \
-         PP && SET(num_layers_in_last_pipeline_stage) && BY_COST, ONE_WAY)                                             \
-    PAIR(account_for_embedding_in_pipeline_split, pipeline_balance,                                                    \
-         PP && c->account_for_embedding_in_pipeline_split && BY_COST, ONE_WAY)                                         \
-    PAIR(account_for_loss_in_pipeline_split, pipeline_balance,                                                         \
-         PP && c->account_for_loss_in_pipeline_split && BY_COST, ONE_WAY)
+static int nothing_to_validate(const Config *c)
+{
+    double share[3];
+    return shares_parse(c->split, share) && share[1] == 0;
+}
+
+#define PAIRS(PAIR)                                                                                                   \
+    PAIR(overlap_param_gather, data_parallel_sharding_strategy, DP && c->overlap_param_gather && NO_SHARD,            \
+         "with copies there is nothing to gather: use optim, optim_grads or optim_grads_params")                      \
+    PAIR(overlap_param_gather, overlap_grad_reduce, DP && c->overlap_param_gather && !c->overlap_grad_reduce,         \
+         "set overlap_grad_reduce too")                                                                               \
+    PAIR(num_distributed_optimizer_instances, data_parallel_sharding_strategy,                                        \
+         DP && c->num_distributed_optimizer_instances > 1 && NO_SHARD,                                                \
+         "every rank has a copy already: use 1, or optim, optim_grads or optim_grads_params")                         \
+    PAIR(expert_model_parallel_size, num_moe_experts, c->expert_model_parallel_size > 1 && ABSENT(num_moe_experts),   \
+         "there is nothing to share: use 1")                                                                          \
+    PAIR(pipeline_schedule_file, pipeline_schedule,                                                                   \
+         PP && (c->pipeline_schedule == PIPELINE_SCHEDULE_CUSTOM) == ABSENT(pipeline_schedule_file),                  \
+         "the file goes with custom, and only with it")                                                               \
+    PAIR(pipeline_max_activations, pipeline_schedule,                                                                 \
+         PP && SET(pipeline_max_activations) && c->pipeline_schedule != PIPELINE_SCHEDULE_ZB_AUTO,                    \
+         "it is a bound for zb-auto only: leave it out")                                                              \
+    PAIR(pipeline_model_parallel_layout, num_layers_in_first_pipeline_stage,                                          \
+         PP && SET(pipeline_model_parallel_layout) && SET(num_layers_in_first_pipeline_stage), ONE_WAY)               \
+    PAIR(pipeline_model_parallel_layout, num_layers_in_last_pipeline_stage,                                           \
+         PP && SET(pipeline_model_parallel_layout) && SET(num_layers_in_last_pipeline_stage), ONE_WAY)                \
+    PAIR(pipeline_model_parallel_layout, account_for_embedding_in_pipeline_split,                                     \
+         PP && SET(pipeline_model_parallel_layout) && c->account_for_embedding_in_pipeline_split, ONE_WAY)            \
+    PAIR(pipeline_model_parallel_layout, account_for_loss_in_pipeline_split,                                          \
+         PP && SET(pipeline_model_parallel_layout) && c->account_for_loss_in_pipeline_split, ONE_WAY)                 \
+    PAIR(pipeline_model_parallel_layout, pipeline_balance, PP && SET(pipeline_model_parallel_layout) && BY_COST,      \
+         ONE_WAY)                                                                                                     \
+    PAIR(num_layers_in_first_pipeline_stage, account_for_embedding_in_pipeline_split,                                 \
+         PP && SET(num_layers_in_first_pipeline_stage) && c->account_for_embedding_in_pipeline_split, ONE_WAY)        \
+    PAIR(num_layers_in_first_pipeline_stage, account_for_loss_in_pipeline_split,                                      \
+         PP && SET(num_layers_in_first_pipeline_stage) && c->account_for_loss_in_pipeline_split, ONE_WAY)             \
+    PAIR(num_layers_in_first_pipeline_stage, pipeline_balance,                                                        \
+         PP && SET(num_layers_in_first_pipeline_stage) && BY_COST, ONE_WAY)                                           \
+    PAIR(num_layers_in_last_pipeline_stage, account_for_embedding_in_pipeline_split,                                  \
+         PP && SET(num_layers_in_last_pipeline_stage) && c->account_for_embedding_in_pipeline_split, ONE_WAY)         \
+    PAIR(num_layers_in_last_pipeline_stage, account_for_loss_in_pipeline_split,                                       \
+         PP && SET(num_layers_in_last_pipeline_stage) && c->account_for_loss_in_pipeline_split, ONE_WAY)              \
+    PAIR(num_layers_in_last_pipeline_stage, pipeline_balance,                                                         \
+         PP && SET(num_layers_in_last_pipeline_stage) && BY_COST, ONE_WAY)                                            \
+    PAIR(account_for_embedding_in_pipeline_split, pipeline_balance,                                                   \
+         PP && c->account_for_embedding_in_pipeline_split && BY_COST, ONE_WAY)                                        \
+    PAIR(account_for_loss_in_pipeline_split, pipeline_balance,                                                        \
+         PP && c->account_for_loss_in_pipeline_split && BY_COST, ONE_WAY)                                             \
+    PAIR(step_batch_size_schedule, global_batch_size, SET(step_batch_size_schedule) && SET(global_batch_size),        \
+         KEEP_ONE)                                                                                                    \
+    PAIR(train_samples, train_iters, SET(train_samples) && SET(train_iters), KEEP_ONE)                                \
+    PAIR(lr_decay_samples, train_samples, SET(lr_decay_samples) && !BY_SAMPLES,                                       \
+         "the run is given in iterations: use lr_decay_iters")                                                        \
+    PAIR(lr_wsd_decay_samples, train_samples, SET(lr_wsd_decay_samples) && !BY_SAMPLES,                               \
+         "the run is given in iterations: use lr_wsd_decay_iters")                                                    \
+    PAIR(lr_warmup_samples, train_samples, c->lr_warmup_samples && !BY_SAMPLES,                                       \
+         "the run is given in iterations: use lr_warmup_iters")                                                       \
+    PAIR(lr_decay_iters, train_samples, SET(lr_decay_iters) && BY_SAMPLES,                                            \
+         "the run is given in samples: use lr_decay_samples")                                                         \
+    PAIR(lr_wsd_decay_iters, train_samples, SET(lr_wsd_decay_iters) && BY_SAMPLES,                                    \
+         "the run is given in samples: use lr_wsd_decay_samples")                                                     \
+    PAIR(lr_warmup_iters, train_samples, c->lr_warmup_iters && BY_SAMPLES,                                            \
+         "the run is given in samples: use lr_warmup_samples")                                                        \
+    PAIR(lr_wsd_decay_iters, lr_decay_style,                                                                          \
+         !BY_SAMPLES && (SET(train_iters) || SET(lr_decay_iters)) && WSD == ABSENT(lr_wsd_decay_iters),               \
+         "the closing decay goes with WSD, and only with it")                                                         \
+    PAIR(lr_wsd_decay_samples, lr_decay_style, BY_SAMPLES && WSD == ABSENT(lr_wsd_decay_samples),                     \
+         "the closing decay goes with WSD, and only with it")                                                         \
+    PAIR(lr_warmup_fraction, lr_warmup_iters, SET(lr_warmup_fraction) && c->lr_warmup_iters, KEEP_ONE)                \
+    PAIR(lr_warmup_fraction, lr_warmup_samples, SET(lr_warmup_fraction) && c->lr_warmup_samples, KEEP_ONE)            \
+    PAIR(lr_base_batch_size, lr_scaling, (c->lr_scaling == LR_SCALING_NONE) != ABSENT(lr_base_batch_size),            \
+         "it goes with linear or sqrt, and only with these")                                                          \
+    PAIR(sgd_nesterov, optimizer, c->sgd_nesterov && c->optimizer != OPTIMIZER_SGD, "it is for sgd: leave it out")    \
+    PAIR(sgd_nesterov, sgd_momentum, c->sgd_nesterov && c->optimizer == OPTIMIZER_SGD && c->sgd_momentum == 0,        \
+         "use a momentum above 0")                                                                                    \
+    PAIR(eval_interval, split, SET(eval_interval) && nothing_to_validate(c),                                          \
+         "nothing is left to validate on: use for example '969, 30, 1'")                                              \
+    PAIR(recompute_method, recompute_granularity, FULL != (c->recompute_method != RECOMPUTE_METHOD_NONE),             \
+         "uniform or block go with full, and only with it")                                                           \
+    PAIR(recompute_num_layers, recompute_granularity, FULL == ABSENT(recompute_num_layers),                           \
+         "it goes with full, and only with it")                                                                       \
+    PAIR(recompute_modules, recompute_granularity,                                                                    \
+         c->recompute_modules.n && c->recompute_granularity != RECOMPUTE_GRANULARITY_SELECTIVE,                       \
+         "they are for selective: leave them out")                                                                    \
+    PAIR(loss_scale, params_dtype, SET(loss_scale) && c->params_dtype != PARAMS_DTYPE_FP16,                           \
+         "it is for fp16: leave it out")                                                                              \
+    PAIR(finetune, load, c->finetune && ABSENT(load), "set load to the checkpoint to take the weights from")          \
+    PAIR(save_retain_interval, save_interval, SET(save_retain_interval) && ABSENT(save_interval),                     \
+         "set save_interval too")
 
 #define PAIR(a, b, condition, change)                                                                                  \
     static int broken_##a##_##b(const Config *c) { return (condition); }
@@ -73,7 +127,13 @@ void rules_pairs(Check *k)
         if (!usable(k, on) || !p->broken(k->cfg))
             continue;
         char *a = config_text(k->cfg, p->a), *b = config_text(k->cfg, p->b);
-        complain(k, on, "%.60s does not go with %s %.60s; %s", a, options[p->b].key, b, p->change);
+        const char *with = options[p->b].key;
+        if (option_absent(&options[p->a], k->cfg))
+            complain(k, on, "absent beside %s %.60s; %s", with, b, p->change);
+        else if (option_absent(&options[p->b], k->cfg))
+            complain(k, on, "%.60s needs %s, which is absent; %s", a, with, p->change);
+        else
+            complain(k, on, "%.60s does not go with %s %.60s; %s", a, with, b, p->change);
         free(a);
         free(b);
         k->split_conflict |= !strcmp(p->change, ONE_WAY);

@@ -49,9 +49,6 @@ void rules_world(Check *k, int world)
     c->data_parallel_size = usable(k, on) && world % product == 0 ? world / product : 0;
     RULE(ON1(context_parallel_size), c->context_parallel_size > 1,
          "this build has no context parallelism; use 1");
-    RULE(ON2(expert_model_parallel_size, num_moe_experts),
-         c->expert_model_parallel_size > 1 && ABSENT(num_moe_experts),
-         "%lld ranks share experts, but num_moe_experts is absent; use 1", LL(c->expert_model_parallel_size));
     RULE(ON1(num_moe_experts), !ABSENT(num_moe_experts),
          "this build has no mixture of experts; leave it out");
     RULE(ON1(device), c->device != DEVICE_CPU, "this build has no device '%s'; use cpu",
@@ -187,7 +184,8 @@ static int64_t rules_ends(Check *k, int64_t p, int64_t v)
     RULE(ON1(num_layers_in_last_pipeline_stage), last % v,
          "%lld layers do not divide into %lld virtual stages a rank; nearest: %s", LL(last), LL(v),
          nearest_multiples(v, last));
-    RULE(on, !ranks && rest, "%lld on the first and %lld on the last of 2 pipeline ranks are not the %lld of num_layers",
+    RULE(on, !ranks && rest,
+         "%lld on the first and %lld on the last of 2 pipeline ranks are not the %lld of num_layers",
          LL(first), LL(last), LL(c->num_layers));
     RULE(on, ranks && rest < 0, "first and last rank have %lld layers together, num_layers is %lld; use fewer",
          LL(first + last), LL(c->num_layers));
@@ -207,7 +205,8 @@ static void rules_even(Check *k, int64_t p, int64_t v)
     int64_t all = c->num_layers + ends, n = p * v, below = all / n * n - ends;
     RULE(ON3(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank), all % n,
          "%lld layers%s do not divide into pipeline %lld x %lld virtual stages; nearest number of layers: %s",
-         LL(c->num_layers), ends == 2 ? ", and embedding and loss counted as one each," : ends ? " and one end counted as one" : "",
+         LL(c->num_layers),
+         ends == 2 ? " and embedding and loss counted as one each" : ends ? " and one end counted as one" : "",
          LL(p), LL(v), below > 0 ? textf("%lld or %lld", LL(below), LL(below + n)) : textf("%lld", LL(below + n)));
 }
 
@@ -260,19 +259,20 @@ static void split(Check *k, int64_t p, int64_t v, const int *layout, int64_t mid
 static void rules_split(Check *k, const int *layout, int stages)
 {
     Config *c = k->cfg;
-    int64_t p = c->pipeline_model_parallel_size, v = p > 1 ? c->num_virtual_stages_per_pipeline_rank : 1, middle = -1;
-    int before = k->n + k->dropped, conflict = k->split_conflict, cost = p > 1 && c->pipeline_balance == PIPELINE_BALANCE_COST;
+    int64_t p = c->pipeline_model_parallel_size, v = p > 1 ? c->num_virtual_stages_per_pipeline_rank : 1;
+    int64_t middle = -1;
+    int before = k->n + k->dropped, cost = p > 1 && c->pipeline_balance == PIPELINE_BALANCE_COST;
     int by_ends = !ABSENT(num_layers_in_first_pipeline_stage) || !ABSENT(num_layers_in_last_pipeline_stage);
     if (!usable(k, ON4(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank,
                        pipeline_schedule)) ||
         !usable(k, ON3(pipeline_model_parallel_layout, pipeline_balance, account_for_embedding_in_pipeline_split)) ||
         !usable(k, ON3(num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage,
                        account_for_loss_in_pipeline_split)) ||
-        p * v > STAGES_MAX || conflict)
+        p * v > STAGES_MAX || k->split_conflict)
         return;
     RULE(ON2(num_layers, pipeline_model_parallel_size), cost && c->num_layers > p * RANK_LAYERS_MAX,
-         "%lld layers on %lld pipeline ranks; at most %d each: use more pipeline ranks or fewer layers", LL(c->num_layers),
-         LL(p), RANK_LAYERS_MAX);
+         "%lld layers on %lld pipeline ranks; at most %d each: use more pipeline ranks or fewer layers",
+         LL(c->num_layers), LL(p), RANK_LAYERS_MAX);
     if (cost)
         return;
     int all[1] = {(int)c->num_layers};

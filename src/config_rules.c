@@ -68,8 +68,7 @@ static const char *run_directory(const char *path)
     return textf("runs/%.*s", (int)(dot && dot != name ? dot - name : (long)strlen(name)), name);
 }
 
-/* `split` into three shares. 0 if it is not one to three non-negative numbers with a first above 0. */
-static int split_parse(const char *s, double share[3])
+int shares_parse(const char *s, double share[3])
 {
     int n = 0;
     share[0] = share[1] = share[2] = 0;
@@ -103,6 +102,26 @@ static void rules_required(Check *k, ConfigUse use)
     }
     RULE(ON2(train_iters, train_samples), (use & USE_STEPS) && ABSENT(train_iters) && ABSENT(train_samples),
          "missing; training needs train_iters or train_samples");
+}
+
+/* As text: the tensor sizes that the model's sizes and the world allow, as far as these can be read. */
+static const char *tensor_sizes(const Check *k)
+{
+    const Config *c = k->cfg;
+    const int *on = ON2(pipeline_model_parallel_size, context_parallel_size);
+    int64_t rest = usable(k, on) ? c->pipeline_model_parallel_size * c->context_parallel_size : 1;
+    rest = c->world % rest ? 1 : rest;
+    int shown = 0;
+    const char *text = "";
+    for (int64_t t = 1; t <= c->world && shown < 12; t++) {
+        if (c->world % (t * rest) || (usable(k, ON1(num_attention_heads)) && c->num_attention_heads % t) ||
+            (usable(k, ON1(num_query_groups)) && c->num_query_groups % t && t % c->num_query_groups) ||
+            (usable(k, ON1(ffn_hidden_size)) && c->ffn_hidden_size % t) ||
+            (usable(k, ON2(seq_length, sequence_parallel)) && c->sequence_parallel && c->seq_length % t))
+            continue;
+        text = textf("%s%s%lld", text, shown++ ? ", " : "", LL(t));
+    }
+    return text;
 }
 
 static void rules_model(Check *k)
@@ -167,19 +186,20 @@ static void rules_model(Check *k)
     int64_t tp = c->tensor_model_parallel_size;
     RULE(ON2(num_attention_heads, tensor_model_parallel_size), c->num_attention_heads % tp,
          "%lld is not a multiple of tensor_model_parallel_size %lld; tensor sizes that fit: %s",
-         LL(c->num_attention_heads), LL(tp), nearest_divisors(c->num_attention_heads, tp));
+         LL(c->num_attention_heads), LL(tp), tensor_sizes(k));
     RULE(ON2(num_query_groups, tensor_model_parallel_size),
-         c->num_query_groups % tp && tp % c->num_query_groups,
+         k->seen[OPT_num_query_groups] && c->num_query_groups % tp && tp % c->num_query_groups,
          "%lld is neither a multiple nor a divisor of tensor_model_parallel_size %lld; tensor sizes that "
          "fit: %s",
-         LL(c->num_query_groups), LL(tp), nearest_divisors(c->num_query_groups, tp));
+         LL(c->num_query_groups), LL(tp), tensor_sizes(k));
     RULE(ON2(ffn_hidden_size, tensor_model_parallel_size), c->ffn_hidden_size % tp,
-         "%lld is not a multiple of tensor_model_parallel_size %lld; nearest: %s", LL(c->ffn_hidden_size),
-         LL(tp), nearest_multiples(tp, c->ffn_hidden_size));
+         "%lld is not a multiple of tensor_model_parallel_size %lld; nearest: %s; tensor sizes that fit: %s",
+         LL(c->ffn_hidden_size), LL(tp), nearest_multiples(tp, c->ffn_hidden_size), tensor_sizes(k));
     RULE(ON3(seq_length, sequence_parallel, tensor_model_parallel_size),
          c->sequence_parallel && c->seq_length % tp,
-         "%lld is not a multiple of tensor_model_parallel_size %lld, as sequence_parallel asks; nearest: %s",
-         LL(c->seq_length), LL(tp), nearest_multiples(tp, c->seq_length));
+         "%lld is not a multiple of tensor_model_parallel_size %lld, as sequence_parallel asks; nearest: %s; tensor "
+         "sizes that fit: %s",
+         LL(c->seq_length), LL(tp), nearest_multiples(tp, c->seq_length), tensor_sizes(k));
     RULE(ON2(seq_length, context_parallel_size),
          c->context_parallel_size > 1 && c->seq_length % (2 * c->context_parallel_size),
          "%lld is not a multiple of 2 x context_parallel_size %lld; nearest: %s", LL(c->seq_length),
@@ -212,9 +232,6 @@ static void rules_size(Check *k)
 static void rules_batch(Check *k)
 {
     Config *c = k->cfg;
-    RULE(ON2(step_batch_size_schedule, global_batch_size),
-         !ABSENT(step_batch_size_schedule) && !ABSENT(global_batch_size),
-         "stands beside global_batch_size %lld; leave one of them out", LL(c->global_batch_size));
     int scheduled = !ABSENT(step_batch_size_schedule);
     if (!c->data_parallel_size ||
         !usable(k, ON4(micro_batch_size, step_batch_size_schedule, global_batch_size, seq_length)) ||
@@ -248,8 +265,6 @@ static void rules_batch(Check *k)
 static void rules_steps(Check *k)
 {
     Config *c = k->cfg;
-    RULE(ON2(train_samples, train_iters), !ABSENT(train_samples) && !ABSENT(train_iters),
-         "stands beside train_iters %lld; leave one of them out", LL(c->train_iters));
     if (!usable(k, ON4(train_samples, train_iters, global_batch_size, step_batch_size_schedule)))
         return;
     int steps_known = ABSENT(train_samples) != ABSENT(train_iters);
@@ -264,10 +279,6 @@ static void rules_steps(Check *k)
          samples * seq);
     RULE(ON2(eval_iters, eval_interval), evaluations * (double)c->eval_iters * largest * seq > 9e18,
          "the evaluations of the run have more than 9e18 tokens; lower eval_iters or raise eval_interval");
-    double share[3];
-    RULE(ON2(split, eval_interval), !ABSENT(eval_interval) && split_parse(c->split, share) && share[1] == 0,
-         "'%.60s' leaves nothing to validate on, but eval_interval is %lld; for example '969, 30, 1'",
-         c->split, LL(c->eval_interval));
 }
 
 static void rules_rate(Check *k)
@@ -276,26 +287,6 @@ static void rules_rate(Check *k)
     int by_samples = !ABSENT(train_samples), wsd = c->lr_decay_style == LR_DECAY_STYLE_WSD;
     RULE(ON2(min_lr, lr), c->min_lr > c->lr, "%g is above lr %g", c->min_lr, c->lr);
     RULE(ON2(lr_warmup_init, lr), c->lr_warmup_init > c->lr, "%g is above lr %g", c->lr_warmup_init, c->lr);
-    RULE(ON3(lr_decay_samples, train_iters, train_samples), !ABSENT(lr_decay_samples) && !by_samples,
-         "counts samples, but train_samples is absent; use lr_decay_iters");
-    RULE(ON3(lr_wsd_decay_samples, train_iters, train_samples), !ABSENT(lr_wsd_decay_samples) && !by_samples,
-         "counts samples, but train_samples is absent; use lr_wsd_decay_iters");
-    RULE(ON3(lr_warmup_samples, train_iters, train_samples), c->lr_warmup_samples && !by_samples,
-         "counts samples, but train_samples is absent; use lr_warmup_iters");
-    RULE(ON2(lr_decay_iters, train_samples), !ABSENT(lr_decay_iters) && by_samples,
-         "counts iterations, but the run is given by train_samples; use lr_decay_samples");
-    RULE(ON2(lr_wsd_decay_iters, train_samples), !ABSENT(lr_wsd_decay_iters) && by_samples,
-         "counts iterations, but the run is given by train_samples; use lr_wsd_decay_samples");
-    RULE(ON2(lr_warmup_iters, train_samples), c->lr_warmup_iters && by_samples,
-         "counts iterations, but the run is given by train_samples; use lr_warmup_samples");
-    RULE(ON3(lr_warmup_fraction, lr_warmup_iters, lr_warmup_samples),
-         !ABSENT(lr_warmup_fraction) && (c->lr_warmup_iters || c->lr_warmup_samples),
-         "stands beside lr_warmup_%s; leave one of them out", c->lr_warmup_iters ? "iters" : "samples");
-    RULE(ON2(lr_base_batch_size, lr_scaling),
-         (c->lr_scaling == LR_SCALING_NONE) != ABSENT(lr_base_batch_size),
-         "goes with lr_scaling linear or sqrt, and only with it; lr_scaling is %s",
-         options[OPT_lr_scaling].choices[c->lr_scaling]);
-
     if (by_samples)
         DERIVE(lr_decay_samples, ON1(train_samples), c->train_samples);
     else
@@ -310,9 +301,6 @@ static void rules_rate(Check *k)
     const int *on_tail = by_samples ? in_samples : in_iters;
     RULE(on, decay != CFG_ABSENT && warmup >= decay,
          "warm-up of %lld is not shorter than the decay of %lld, which includes it", LL(warmup), LL(decay));
-    RULE(on_tail, decay != CFG_ABSENT && wsd == (tail == CFG_ABSENT),
-         "goes with lr_decay_style WSD, and only with it; the style is %s",
-         options[OPT_lr_decay_style].choices[c->lr_decay_style]);
     double before = ABSENT(lr_warmup_fraction) ? (double)warmup : c->lr_warmup_fraction * (double)decay;
     RULE(on_tail, decay != CFG_ABSENT && wsd && tail != CFG_ABSENT && (double)tail + before > (double)decay,
          "closing decay of %lld after a warm-up of %.17g does not fit into %lld", LL(tail), before,
@@ -346,17 +334,6 @@ static void rules_recompute(Check *k)
     static const char *core_attn[] = {"core_attn"};
     int full = c->recompute_granularity == RECOMPUTE_GRANULARITY_FULL;
     int selective = c->recompute_granularity == RECOMPUTE_GRANULARITY_SELECTIVE;
-    const char *name = options[OPT_recompute_granularity].choices[c->recompute_granularity];
-    RULE(ON2(recompute_method, recompute_granularity), full != (c->recompute_method != RECOMPUTE_METHOD_NONE),
-         full ? "recompute_granularity full needs uniform or block"
-              : "is for recompute_granularity full, which is %s",
-         name);
-    RULE(ON2(recompute_num_layers, recompute_granularity), full == ABSENT(recompute_num_layers),
-         full ? "missing; recompute_granularity full needs it"
-              : "is for recompute_granularity full, which is %s",
-         name);
-    RULE(ON2(recompute_modules, recompute_granularity), !selective && c->recompute_modules.n,
-         "is for recompute_granularity selective, which is %s", name);
     for (int i = 0; i < c->recompute_modules.n; i++)
         RULE(ON1(recompute_modules), !recompute_module(c->recompute_modules.v[i]),
              "'%.60s' is none of core_attn, layernorm, mlp", c->recompute_modules.v[i]);
@@ -372,23 +349,14 @@ static void rules_rest(Check *k)
 {
     Config *c = k->cfg;
     double share[3];
-    RULE(ON1(split), !split_parse(c->split, share),
+    RULE(ON1(split), !shares_parse(c->split, share),
          "'%.60s' is not one to three shares with the first above 0; for example '969, 30, 1'", c->split);
-    RULE(ON2(loss_scale, params_dtype), !ABSENT(loss_scale) && c->params_dtype != PARAMS_DTYPE_FP16,
-         "is for params_dtype fp16, which is %s", options[OPT_params_dtype].choices[c->params_dtype]);
     RULE(ON2(initial_loss_scale, min_loss_scale), c->initial_loss_scale < c->min_loss_scale,
          "%g is below min_loss_scale %g", c->initial_loss_scale, c->min_loss_scale);
-    RULE(ON3(sgd_nesterov, optimizer, sgd_momentum),
-         c->sgd_nesterov && (c->optimizer != OPTIMIZER_SGD || c->sgd_momentum == 0),
-         "needs optimizer sgd and sgd_momentum above 0");
-    RULE(ON2(finetune, load), c->finetune && ABSENT(load),
-         "needs load: the checkpoint to take the weights from");
     RULE(ON2(save_retain_interval, save_interval),
-         !ABSENT(save_retain_interval) &&
-             (ABSENT(save_interval) || c->save_retain_interval % c->save_interval),
-         "%lld is not a multiple of save_interval%s%s", LL(c->save_retain_interval),
-         ABSENT(save_interval) ? ", which is absent" : "; nearest: ",
-         ABSENT(save_interval) ? "" : nearest_multiples(c->save_interval, c->save_retain_interval));
+         !ABSENT(save_retain_interval) && !ABSENT(save_interval) && c->save_retain_interval % c->save_interval,
+         "%lld is not a multiple of save_interval; nearest: %s", LL(c->save_retain_interval),
+         nearest_multiples(c->save_interval, c->save_retain_interval));
     for (int i = OPT_clock_forward_ms; i < OPTIONS; i++)
         RULE(((const int[]){i, -1}), !option_absent(&options[i], c),
              "this build has no clock device; leave it out");

@@ -38,6 +38,9 @@ void complain(Check *k, const int *on, const char *fmt, ...) __attribute__((form
 /* "24 or 32": the divisors of n that enclose x. */
 const char *nearest_divisors(int64_t n, int64_t x);
 
+/* `split` into three shares. 0 if it is not one to three non-negative numbers with a first above 0. */
+int shares_parse(const char *s, double share[3]);
+
 /* config_parallel.c: the grid; the pipeline, with the layers of every virtual stage. */
 void rules_world(Check *k, int world);
 void rules_pipeline(Check *k);

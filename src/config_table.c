@@ -310,10 +310,15 @@ static int violation_order(const void *a, const void *b)
     return x->order - y->order;
 }
 
-void check_print(Check *k, FILE *f)
+void check_sort(Check *k)
 {
     if (k->n)
         qsort(k->list, (size_t)k->n, sizeof *k->list, violation_order);
+}
+
+void check_print(Check *k, FILE *f)
+{
+    check_sort(k);
     for (int i = 0; i < k->n; i++) {
         Place p = k->list[i].place;
         if (p.line > 0)

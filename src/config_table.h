@@ -102,7 +102,9 @@ typedef struct {
 
 #define VIOLATIONS_MAX 1000
 void check_add(Check *k, Place place, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* Prints the list, sorted by position, as `FILE:LINE:COL: text` or `command line: text`. */
+/* Sorts the list by position in the file, then on the command line. */
+void check_sort(Check *k);
+/* Prints the list, sorted, as `FILE:LINE:COL: text` or `command line: text`. */
 void check_print(Check *k, FILE *f);
 
 /* config_yaml.c: read values into k->cfg and note where they stood. */

@@ -131,7 +131,7 @@ int command_dump(int argc, char **argv)
         die(EXIT_CONFIG, "usage", "train dump: -o FILE.safetensors is missing; change: say where to write");
     if (names && strcmp(names, "hf"))
         die(EXIT_CONFIG, "usage", "train dump: --names %s; change: --names hf, or leave it out", names);
-    const Config *cfg = config_load(path, a.n, a.v, 1, USE_DATA);
+    const Config *cfg = config_load(path, a.n, a.v, 0, USE_DATA);
     free(a.v);
     int64_t batch = config_batch_at(cfg, 0), S = cfg->seq_length;
     const HfFamily *family = names ? hf_family(cfg, NULL, why) : NULL;

@@ -11,7 +11,7 @@ int command_eval(int argc, char **argv)
     int json = args_flag(&a, "--json");
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
-    const Config *cfg = config_load(path, a.n, a.v, 1, USE_DATA | USE_LOAD);
+    const Config *cfg = config_load(path, a.n, a.v, 0, USE_DATA | USE_LOAD);
     free(a.v);
     Run r;
     run_open(&r, cfg, RUN_FORWARD, 0, NULL);

@@ -119,7 +119,7 @@ int command_generate(int argc, char **argv)
     int json = args_flag(&a, "--json");
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
-    const Config *cfg = config_load(path, a.n, a.v, 1, USE_LOAD);
+    const Config *cfg = config_load(path, a.n, a.v, 0, USE_LOAD);
     free(a.v);
     s.seed = seed < 0 ? (uint64_t)cfg->seed : (uint64_t)seed;
     const Tokenizer *tok = tokenizer_open(cfg);

@@ -39,7 +39,8 @@ void placement_close(Placement *pl)
 const StagePlace *placement_at(const Placement *pl, int pp_rank, int chunk)
 {
     BUG_ON(pp_rank < 0 || pp_rank >= pl->p || chunk < 0 || chunk >= pl->v);
-    const StagePlace *there = &pl->stage[chunk * pl->p + pp_rank], *turned = &pl->stage[(chunk + 1) * pl->p - 1 - pp_rank];
+    const StagePlace *there = &pl->stage[chunk * pl->p + pp_rank];
+    const StagePlace *turned = &pl->stage[(chunk + 1) * pl->p - 1 - pp_rank];
     BUG_ON(there->pp_rank != pp_rank && turned->pp_rank != pp_rank);
     return there->pp_rank == pp_rank ? there : turned;
 }
@@ -57,7 +58,8 @@ void placement_print(FILE *f, const Placement *pl)
             snprintf(text, sizeof text, "layer %d", st->first_layer);
         else if (st->layers)
             snprintf(text, sizeof text, "layers %d to %d", st->first_layer, st->first_layer + st->layers - 1);
-        fprintf(f, "           %5d  %4d  %5d  %s%s%s%s%s\n", s, st->pp_rank, st->chunk, st->embedding ? "embedding" : "",
+        fprintf(f, "           %5d  %4d  %5d  %s%s%s%s%s\n", s, st->pp_rank, st->chunk,
+                st->embedding ? "embedding" : "",
                 st->embedding && (st->layers || st->loss) ? ", " : "", text, st->layers && st->loss ? ", " : "",
                 st->loss ? "loss" : st->layers || st->embedding ? "" : "nothing");
     }
@@ -66,12 +68,12 @@ void placement_print(FILE *f, const Placement *pl)
 
 /* ---- balance ---- */
 
-/* Shares n equal layers out over `count` places that already have `fixed` cost each, at most `most` to a place: one by one to
- * where the cost becomes smallest. As layers cost the same, a split of the model is no more than a number for each place, and
- * this greedy order minimises the largest cost, then the second largest, and so on: moving a layer anywhere else raises what is
- * already highest (Federgruen and Groenevelt 1986, resource allocation with convex separable costs). Among equal
- * costs a place without embedding and loss comes first, then the lower one. */
-static void share(int64_t n, int count, const double *fixed, double layer, int64_t most, int *layers)
+/* Shares n equal layers out over `count` places that already have `fixed` cost each, at most `most` to a place: one by
+ * one to where the cost becomes smallest. As layers cost the same, a split of the model is no more than a number for
+ * each place, and this greedy order minimises the largest cost, then the second largest, and so on (Federgruen and
+ * Groenevelt 1986, "The greedy procedure for resource allocation problems"). Among equal costs the place that holds
+ * fewer of embedding and loss (`ends`) comes first, then the lower one. */
+static void share(int64_t n, int count, const double *fixed, const int *ends, double layer, int64_t most, int *layers)
 {
     for (int i = 0; i < count; i++)
         layers[i] = 0;
@@ -80,8 +82,9 @@ static void share(int64_t n, int count, const double *fixed, double layer, int64
         for (int i = 0; i < count; i++) {
             if (layers[i] == most)
                 continue;
-            double cost = fixed[i] + (layers[i] + 1) * layer, least = best < 0 ? 0 : fixed[best] + (layers[best] + 1) * layer;
-            if (best < 0 || cost < least || (cost == least && fixed[i] < fixed[best]))
+            double cost = fixed[i] + (layers[i] + 1) * layer;
+            double least = best < 0 ? 0 : fixed[best] + (layers[best] + 1) * layer;
+            if (best < 0 || cost < least || (cost == least && ends[i] < ends[best]))
                 best = i;
         }
         BUG_ON(best < 0);
@@ -91,27 +94,32 @@ static void share(int64_t n, int count, const double *fixed, double layer, int64
 
 char *placement_balance(const Config *c, const double cost[3])
 {
-    int p = (int)c->pipeline_model_parallel_size, v = p > 1 ? (int)c->num_virtual_stages_per_pipeline_rank : 1, n = p * v;
+    int p = (int)c->pipeline_model_parallel_size, v = p > 1 ? (int)c->num_virtual_stages_per_pipeline_rank : 1;
+    int n = p * v;
     for (int i = 0; i < 3; i++)
         BUG_ON(!isfinite(cost[i]) || cost[i] < 0);
     BUG_ON(cost[1] <= 0);
-    double *ends = xcalloc((size_t)n, sizeof *ends), *fixed = xcalloc((size_t)(p + v), sizeof *fixed), *chunk = fixed + p;
-    int *of_rank = xcalloc((size_t)(p + v + n), sizeof *of_rank), *of_chunk = of_rank + p, *layers = of_chunk + v;
-    ends[0] += cost[0];
-    ends[n - 1] += cost[2];
-    for (int s = 0; s < n; s++)
-        fixed[placement_rank(c, p, s)] += ends[s];
-    share(c->num_layers, p, fixed, cost[1], RANK_LAYERS_MAX, of_rank);
+    double *fixed = xcalloc((size_t)(n + p + v), sizeof *fixed), *of_rank = fixed + n, *of_chunk = of_rank + p;
+    int *work = xcalloc((size_t)(2 * (n + p + v)), sizeof *work), *layers = work, *rank_layers = layers + n;
+    int *chunk_layers = rank_layers + p, *ends = chunk_layers + v, *rank_ends = ends + n, *chunk_ends = rank_ends + p;
+    fixed[0] += cost[0], fixed[n - 1] += cost[2];
+    ends[0]++, ends[n - 1]++;
+    for (int s = 0; s < n; s++) {
+        of_rank[placement_rank(c, p, s)] += fixed[s];
+        rank_ends[placement_rank(c, p, s)] += ends[s];
+    }
+    share(c->num_layers, p, of_rank, rank_ends, cost[1], RANK_LAYERS_MAX, rank_layers);
     for (int r = 0; r < p; r++) {                  /* a rank's layers over its chunks, by the same rule */
+        for (int k = 0; k < v; k++) {
+            of_chunk[k] = fixed[stage_of(c, p, r, k)];
+            chunk_ends[k] = ends[stage_of(c, p, r, k)];
+        }
+        share(rank_layers[r], v, of_chunk, chunk_ends, cost[1], rank_layers[r], chunk_layers);
         for (int k = 0; k < v; k++)
-            chunk[k] = ends[stage_of(c, p, r, k)];
-        share(of_rank[r], v, chunk, cost[1], of_rank[r], of_chunk);
-        for (int k = 0; k < v; k++)
-            layers[stage_of(c, p, r, k)] = of_chunk[k];
+            layers[stage_of(c, p, r, k)] = chunk_layers[k];
     }
     char *text = config_print_layout(layers, n);
-    free(ends);
     free(fixed);
-    free(of_rank);
+    free(work);
     return text;
 }

@@ -54,7 +54,7 @@ static int lines(const char *text)
     } while (0)
 
 /* Runs a shell command that must succeed. */
-__attribute__((format(printf, 1, 2))) static void shell(const char *fmt, ...)
+__attribute__((format(printf, 1, 2))) static inline void shell(const char *fmt, ...)
 {
     char line[2048];
     int status = -1;

@@ -59,7 +59,8 @@ static inline Check read_text(const char *text, size_t size, int nargs, char **a
     return k;
 }
 
-/* Resolves the base configuration with arguments separated by | on `world` ranks. A / in a layout string stands for its |. */
+/* Resolves the base configuration with arguments separated by | on `world` ranks. A / in a layout string stands for
+ * its |. */
 static inline Check resolve(const char *args, int world, ConfigUse use)
 {
     static Text base;

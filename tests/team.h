@@ -1,6 +1,6 @@
 /* team -- a process group whose members are threads of one process: what a transport does, over shared
- * memory, for tests of code that N ranks run. Has all_reduce of I64 (minimum, maximum), broadcast, send, recv
- * and barrier. */
+ * memory, for tests of code that N ranks run. Has all_reduce of I64 (minimum, maximum), all_gather, broadcast, send,
+ * recv and barrier. */
 #ifndef TEAM_H
 #define TEAM_H
 #include "comm.h"
@@ -34,6 +34,18 @@ static Token team_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp
         }
     team_barrier(c);
     memcpy(buf, out, (size_t)n * 8);
+    return 0;
+}
+
+static Token team_all_gather(Comm *c, void *out, const void *in, int64_t n, Dtype type)
+{
+    Team *t = c->impl;
+    size_t bytes = (size_t)n * dtype_size(type);
+    t->slot[c->rank] = (void *)in;
+    team_barrier(c);
+    for (int r = 0; r < t->size; r++)
+        memcpy((char *)out + (size_t)r * bytes, t->slot[r], bytes);
+    team_barrier(c);
     return 0;
 }
 
@@ -87,7 +99,7 @@ static inline void team_close(Team *t) { pthread_barrier_destroy(&t->barrier); }
 static inline Comm team_member(Team *t, int rank)
 {
     return (Comm){.name = "team", .rank = rank, .size = t->size, .impl = t, .all_reduce = team_all_reduce,
-                  .broadcast = team_broadcast, .send = team_send, .recv = team_recv, .barrier = team_barrier,
+                  .all_gather = team_all_gather, .broadcast = team_broadcast, .send = team_send, .recv = team_recv, .barrier = team_barrier,
                   .wait = team_wait};
 }
 #endif

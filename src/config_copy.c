@@ -1,0 +1,159 @@
+/* Configurations made of others: a split found by measuring, one rank for comparison; and whether all ranks have the
+ * same. */
+#define _GNU_SOURCE
+#include "comm.h"
+#include "config_table.h"
+#include "placement.h"
+
+static Config *copy_of(const Config *c)
+{
+    return memcpy(keep_alloc(1, sizeof *c), c, sizeof *c);
+}
+
+/* One way to share layers out instead of all others. */
+static void set_layout(Config *c, const char *layout, const int *layers, int stages)
+{
+    c->pipeline_model_parallel_layout = layout;
+    c->pipeline_balance = PIPELINE_BALANCE_COUNT;
+    c->num_layers_in_first_pipeline_stage = c->num_layers_in_last_pipeline_stage = CFG_ABSENT;
+    c->account_for_embedding_in_pipeline_split = c->account_for_loss_in_pipeline_split = 0;
+    c->stage_layers = layers;
+    c->stages = stages;
+}
+
+Config *config_with_layout(const Config *cfg, const char *layout)
+{
+    Config *c = copy_of(cfg);
+    const int *layers = NULL;
+    int stages = 0, p = (int)c->pipeline_model_parallel_size;
+    int64_t sum = 0, v = p > 1 ? c->num_virtual_stages_per_pipeline_rank : 1;
+    BUG_ON(config_parse_layout(layout, &layers, &stages) || stages != p * v);
+    int64_t *of_rank = xcalloc((size_t)p, sizeof *of_rank);
+    for (int s = 0; s < stages; s++) {
+        sum += layers[s];
+        of_rank[placement_rank(c, p, s)] += layers[s];
+    }
+    BUG_ON(sum != c->num_layers);
+    for (int r = 0; r < p; r++)
+        BUG_ON(of_rank[r] > RANK_LAYERS_MAX);
+    free(of_rank);
+    set_layout(c, text_copy(layout), layers, stages);
+    return c;
+}
+
+Config *config_for_one_rank(const Config *cfg)
+{
+    Config *c = copy_of(cfg);
+    int *layers = keep_alloc(1, sizeof *layers);
+    int64_t unit = c->make_vocab_size_divisible_by;
+    for (int i = 0; i < c->batch_steps; i++)
+        if (c->batch_step[i].batch / c->micro_batch_size > UINT16_MAX)
+            die(EXIT_CONFIG, "one-rank", "one rank alone needs %lld microbatches of %lld for a batch of %lld; at most "
+                "65535; change: lower global_batch_size, or raise micro_batch_size",
+                (long long)(c->batch_step[i].batch / c->micro_batch_size), (long long)c->micro_batch_size,
+                (long long)c->batch_step[i].batch);
+    if (c->num_layers > RANK_LAYERS_MAX)
+        die(EXIT_CONFIG, "one-rank", "one rank alone holds at most %d layers, the model has %lld; change: lower "
+            "num_layers", RANK_LAYERS_MAX, (long long)c->num_layers);
+    c->tensor_model_parallel_size = c->pipeline_model_parallel_size = c->context_parallel_size = 1;
+    c->expert_model_parallel_size = c->expert_tensor_parallel_size = 1;
+    c->data_parallel_size = c->world = 1;
+    c->sequence_parallel = c->overlap_grad_reduce = c->overlap_param_gather = 0;
+    c->num_virtual_stages_per_pipeline_rank = c->microbatch_group_size_per_vp_stage = 1;
+    c->pipeline_schedule = PIPELINE_SCHEDULE_1F1B;
+    c->pipeline_max_activations = CFG_ABSENT;
+    c->pipeline_schedule_file = NULL;
+    c->data_parallel_sharding_strategy = DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD;
+    c->num_distributed_optimizer_instances = 1;
+    c->padded_vocab_size = (c->vocab_size + unit - 1) / unit * unit;
+    *layers = (int)c->num_layers;
+    set_layout(c, NULL, layers, 1);
+    return c;
+}
+
+/* ---- the same on every rank ---- */
+
+static uint64_t key_hash(const Config *c, int option, uint64_t h)
+{
+    char *text = config_text(c, option);
+    h = hash64(options[option].key, strlen(options[option].key) + 1, h);
+    h = hash64(text, strlen(text) + 1, h);
+    free(text);
+    return h;
+}
+
+uint64_t config_hash(const Config *c)
+{
+    uint64_t h = HASH_SEED;
+    for (int i = 0; i < OPTIONS; i++)
+        h = key_hash(c, i, h);
+    return h;
+}
+
+/* The hash that more than half of the ranks have, else rank 0's (Boyer and Moore 1991, MJRTY). */
+static uint64_t usual(const uint64_t *hash, int n)
+{
+    uint64_t pick = hash[0];
+    int votes = 0, have = 0;
+    for (int r = 0; r < n; r++) {
+        pick = votes ? pick : hash[r];
+        votes += hash[r] == pick ? 1 : -1;
+    }
+    for (int r = 0; r < n; r++)
+        have += hash[r] == pick;
+    return 2 * have > n ? pick : hash[0];
+}
+
+/* "rank 3", "ranks 1, 3 and 5 more": those whose hash is not `want`. */
+static const char *others(const uint64_t *hash, int n, uint64_t want)
+{
+    int differ = 0, shown = 0;
+    for (int r = 0; r < n; r++)
+        differ += hash[r] != want;
+    char *text = text_copy(differ == 1 ? "rank" : "ranks");
+    for (int r = 0; r < n && shown < 16; r++)
+        if (hash[r] != want)
+            text = textf("%s%s %d", text, shown++ ? "," : "", r);
+    return differ > shown ? textf("%s and %d more", text, differ - shown) : text;
+}
+
+static int lowest(const uint64_t *hash, int n, uint64_t want, int same)
+{
+    int r = 0;
+    while (r < n && (hash[r] == want) != same)
+        r++;
+    return r;
+}
+
+static void broadcast(Comm *all, void *buf, size_t bytes, int root)
+{
+    all->wait(all, all->broadcast(all, buf, (int64_t)(bytes / sizeof(int64_t)), I64, root));
+}
+
+void config_same(const Config *c, Comm *all)
+{
+    uint64_t mine = config_hash(c), *hash = xcalloc((size_t)all->size, sizeof *hash), of_key[OPTIONS];
+    all->wait(all, all->all_gather(all, hash, &mine, 1, I64));
+    uint64_t want = usual(hash, all->size);
+    int odd = lowest(hash, all->size, want, 0), model = lowest(hash, all->size, want, 1);
+    if (odd == all->size) {
+        free(hash);
+        return;
+    }
+    for (int i = 0; i < OPTIONS; i++)
+        of_key[i] = key_hash(c, i, HASH_SEED);
+    broadcast(all, of_key, sizeof of_key, model);
+    int64_t first = 0;
+    while (first < OPTIONS - 1 && of_key[first] == key_hash(c, (int)first, HASH_SEED))
+        first++;
+    broadcast(all, &first, sizeof first, odd);
+    char *text = config_text(c, (int)first), theirs[256] = "";
+    snprintf(theirs, sizeof theirs, "%s", text);
+    broadcast(all, theirs, sizeof theirs, model);
+    all_ok(all, all->rank != odd, EXIT_CONFIG, "config-differs",
+           "the configuration of %s is not that of the others: %s is %.200s on rank %d and %s on rank %d; change: give "
+           "every rank the same file, arguments and environment (is a host's copy of the file old?)",
+           others(hash, all->size, want), options[first].key, text, odd, theirs, model);
+    free(text);
+    free(hash);
+}
