@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "args.h"
 #include "commands.h"
-#include "run.h"
+#include "start.h"
 #include "tokenize.h"
 #include <errno.h>
 #include <math.h>
@@ -72,41 +72,52 @@ typedef struct {
     Loader *valid;
     int64_t total;                     /* iterations of the whole run */
     double started;
+    int save_asked, stop_asked, late;  /* by any rank */
     const char *why;                   /* how it ended */
 } Training;
+
+static int speaks(const Training *t) { return t->run.grid.rank == 0; }
+
+/* The largest of what the ranks say. */
+static int64_t agree(Training *t, int64_t x)
+{
+    Comm *all = &t->run.grid.all;
+    all->wait(all, all->all_reduce(all, &x, 1, I64, OP_MAX));
+    return x;
+}
 
 /* Where the weights come from: `load`, else the initial values. */
 static void start_from(Training *t, const char *dir)
 {
     const char *load = t->cfg->load;
     if (load && !strcmp(load, "latest"))
-        load = checkpoint_exists(dir) ? dir : NULL;
+        load = agree(t, speaks(t) && checkpoint_exists(dir)) ? dir : NULL;
     if (!load)
         return;
     char *found = run_load(&t->run, load);
-    printf("loaded %s: %s iteration %lld\n", found, t->run.iteration ? "resuming after" : "weights only, starting at",
-           (long long)t->run.iteration);
+    if (speaks(t))
+        printf("loaded %s: %s iteration %lld\n", found, t->run.iteration ? "resuming after" : "weights only, starting at",
+               (long long)t->run.iteration);
     free(found);
 }
 
 static void open_corpora(Training *t)
 {
     const Config *c = t->cfg;
-    Run *r = &t->run;
-    int rank = r->grid.index[AXIS_DP], size = r->grid.size[AXIS_DP];
-    r->loader = loader_open(c, SPLIT_TRAIN, config_samples_after(c, t->total), rank, size);
+    t->run.loader = start_loader(c, &t->run, SPLIT_TRAIN, config_samples_after(c, t->total));
     if (c->eval_interval != CFG_ABSENT)
-        t->valid = loader_open(c, SPLIT_VALID, c->eval_iters * config_batch_at(c, 0), rank, size);
+        t->valid = start_loader(c, &t->run, SPLIT_VALID, c->eval_iters * config_batch_at(c, 0));
 }
 
 static void print_start(const Training *t)
 {
     const Run *r = &t->run;
     const Memory *m = &r->memory;
-    printf("%s: %.2f M parameters, %lld layers, %s on %s (%s, %d threads)\n", config_build_id(),
+    printf("%s: %.2f M parameters, %lld layers, %s on %s (%s, %d threads a rank)\n", config_build_id(),
            (double)params_count(t->cfg) / 1e6, (long long)t->cfg->num_layers, dtype_name(r->params.type), r->dev.name,
            r->dev.isa, pool_threads(r->dev.pool));
-    printf("memory: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers %.1f: %.1f MB in all\n",
+    start_print(stdout, r);
+    printf("memory of rank 0: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers %.1f: %.1f MB in all\n",
            (double)m->parameters / 1e6, (double)m->gradients / 1e6, (double)m->optimizer / 1e6, (double)m->activations / 1e6,
            (double)m->buffers / 1e6, (double)m->total / 1e6);
     printf("corpus: %lld tokens, %lld epoch%s for %lld iterations\n", (long long)loader_tokens(r->loader),
@@ -141,6 +152,19 @@ static double evaluate(Training *t)
     return (now() - start) * 1e3;
 }
 
+/* What the signals and clocks of all ranks ask for: a launcher does not reach all of them in the same step. */
+static void agree_on_signals(Training *t)
+{
+    const Config *c = t->cfg;
+    int64_t ask[3] = {save_asked, stop_asked,
+                      !isnan(c->exit_duration_in_mins) && now() - t->started > c->exit_duration_in_mins * 60};
+    Comm *all = &t->run.grid.all;
+    all->wait(all, all->all_reduce(all, ask, 3, I64, OP_MAX));
+    t->save_asked = (int)ask[0];
+    t->stop_asked = (int)ask[1];
+    t->late = (int)ask[2];
+}
+
 static double save(Training *t)
 {
     double start = now(), traced = trace_begin(&t->run.trace);
@@ -154,7 +178,7 @@ static double save(Training *t)
 /* A stop that cannot wait saves only when that takes no longer than a second: launchers kill two seconds after they ask. */
 static int quick_to_save(const Run *r)
 {
-    return r->memory.parameters + r->memory.optimizer < (int64_t)200 << 20;
+    return (r->memory.parameters + r->memory.optimizer) * r->grid.world < (int64_t)200 << 20;
 }
 
 /* What ends the run after this iteration: the exit code, or -1 to go on. Sets *wants_save. */
@@ -163,18 +187,19 @@ static int ending(Training *t, int *wants_save)
     const Config *c = t->cfg;
     int64_t i = t->run.iteration;
     *wants_save = 1;
+    agree_on_signals(t);
     if (i >= t->total)
         return t->why = "finished", EXIT_DONE;
-    if (save_asked)
+    if (t->save_asked)
         return t->why = "stopped by SIGUSR1 with a checkpoint", EXIT_REQUEUE;
     if (c->exit_interval != CFG_ABSENT && i % c->exit_interval == 0)
         return t->why = "stopped at exit_interval with a checkpoint", EXIT_REQUEUE;
-    if (!isnan(c->exit_duration_in_mins) && now() - t->started > c->exit_duration_in_mins * 60)
+    if (t->late)
         return t->why = "stopped at exit_duration_in_mins with a checkpoint", EXIT_REQUEUE;
-    if (stop_asked) {
+    if (t->stop_asked) {
         *wants_save = quick_to_save(&t->run);
         t->why = *wants_save ? "stopped by a signal with a checkpoint" : "stopped by a signal; the last checkpoint stands";
-        return *wants_save ? EXIT_REQUEUE : 128 + stop_asked;
+        return *wants_save ? EXIT_REQUEUE : 128 + t->stop_asked;
     }
     *wants_save = c->save_interval != CFG_ABSENT && i % c->save_interval == 0;
     return -1;
@@ -190,6 +215,7 @@ static int train_loop(Training *t)
     while (code < 0) {
         Metrics m = {.eval_ms = eval_ms, .checkpoint_ms = checkpoint_ms};
         run_step(&t->run, &m);
+        metrics_reduce(&m, &t->run.grid.all);
         log_step(t->log, &m);                  /* before the save: what a checkpoint knows, the log has said */
         saver_poll(t->run.saver);
         eval_ms = t->valid && t->run.iteration % c->eval_interval == 0 ? evaluate(t) : 0;
@@ -211,8 +237,7 @@ static int command_run(int argc, char **argv)
     Args a = args_open("run", argc, argv);
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
-    t.cfg = config_load(path, a.n, a.v, 0, USE_TRAIN);
-    free(a.v);
+    t.cfg = start_config(path, &a, USE_TRAIN);
     t.total = config_iterations(t.cfg);
     char *dir = run_directory(t.cfg);
     listen_to_signals();
@@ -220,12 +245,14 @@ static int command_run(int argc, char **argv)
     run_open(&t.run, t.cfg, RUN_TRAIN, 0, dir);
     start_from(&t, dir);
     open_corpora(&t);
-    write_config(t.cfg, dir);
-    print_start(&t);
-    t.log = log_open(t.cfg, &(LogStart){.run_dir = dir, .resume_iteration = t.run.iteration, .total_iterations = t.total,
-                                        .devices = 1, .flops_per_token = run_flops_per_token(t.cfg),
-                                        .parameters = params_count(t.cfg), .build = config_build_id()});
-    record_start(&t);
+    if (speaks(&t)) {
+        write_config(t.cfg, dir);
+        print_start(&t);
+        t.log = log_open(t.cfg, &(LogStart){.run_dir = dir, .resume_iteration = t.run.iteration, .total_iterations = t.total,
+                                            .devices = t.run.grid.world, .flops_per_token = run_flops_per_token(t.cfg),
+                                            .parameters = params_count(t.cfg), .build = config_build_id()});
+        record_start(&t);
+    }
     int code = train_loop(&t);
     if (t.valid)
         loader_close(t.valid);
@@ -253,22 +280,8 @@ static const struct { const char *name; int (*run)(int argc, char **argv); } com
 #undef COMMAND
 };
 
-/* Under a launcher all ranks would train the same model into the same folder; one of them says so. */
-static void refuse_launcher(void)
-{
-    int rank, world = grid_launched(&rank);
-    if (world == 1)
-        return;
-    if (rank) {
-        sleep(1);                      /* launchers end a job with its first failure: rank 0 speaks first */
-        exit(EXIT_CONFIG);
-    }
-    die(EXIT_CONFIG, "world", "a launcher started %d ranks, this build works on one; change: run ./train without it", world);
-}
-
 int main(int argc, char **argv)
 {
-    refuse_launcher();
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)

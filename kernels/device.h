@@ -43,14 +43,15 @@ typedef enum { NORM_LAYER, NORM_RMS } NormKind;   /* same order as the option `n
 typedef enum { ACT_GELU, ACT_GELU_TANH, ACT_SWIGLU, ACT_GEGLU, ACT_RELU, ACT_SQUARED_RELU } ActKind;
 static inline int act_gated(ActKind k) { return k == ACT_SWIGLU || k == ACT_GEGLU; }
 
-/* Which dropout mask: element (row, col) of a matrix whose row b*S + s is position pos0 + s of global
- * sample sample[b] is kept or dropped by Philox(key; col0 + col, position, sample): the same in every layout.
- * p = 0 keeps everything and draws nothing. Kept values are scaled by 1/(1-p). */
+/* Which dropout mask: element (row, col) of a matrix whose row r is row row0 + r = b*S + s of the microbatch, position
+ * pos0 + s of global sample sample[b], is kept or dropped by Philox(key; col0 + col, position, sample): the same in
+ * every layout. p = 0 keeps everything and draws nothing. Kept values are scaled by 1/(1-p). */
 typedef struct {
     double p;
     uint64_t key;              /* rng_key(seed, site) mixed with the layer */
     const int64_t *sample;     /* [B] global sample number */
-    int64_t seq, pos0, col0;   /* S of this rank; its first position; its first column of the whole row */
+    int64_t seq, pos0, col0;   /* S; the first position; the first column of the whole row */
+    int64_t row0;              /* first row of this rank, where rows are shared out (sequence parallelism) */
 } Dropout;
 
 /* One attention call. Row b*seq_q + i of q is position pos0 + i; row b*seq_k + j of k and v is position
@@ -132,6 +133,9 @@ X(dropout_bwd, (Device *d, Mat dx, Mat dy, const Dropout *s)) \
  * between. stats [rows,3] real out: largest logit, sum of exp(logit - largest), logit of the label (-inf when the \
  * label is not in [v0, v0+cols)). logits [rows, cols] real; only the first `valid` columns take part */ \
 X(xent_stats, (Device *d, Mat stats, Mat logits, const int32_t *label, int64_t v0, int64_t valid)) \
+/* stats [rows,3] = those of the whole vocabulary from `parts` [parts*rows,3], part p's rows from p*rows on, added up in \
+ * order of the parts: the largest logit of all, sums of exp rescaled to it, the label's logit. parts may be 1 */ \
+X(xent_combine, (Device *d, Mat stats, Mat parts)) \
 /* loss[r] = log(sum) + largest - label logit, real [rows,1], times mask[r]; dlogits (storage; absent: loss only) = \
  * (softmax - onehot) * mask[r] * scale, 0 beyond `valid`. mask NULL: ones. dlogits may start at the memory of \
  * logits when its rows lie at the same addresses (ld in bytes equal) */ \

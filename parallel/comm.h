@@ -16,6 +16,7 @@ typedef enum { OP_SUM, OP_MAX, OP_MIN } ReduceOp;
 struct Comm {
     const char *name;              /* "tp", "dp", ... for messages */
     int rank, size;
+    int64_t ops, bytes;
     void *impl;
     /* buf [n] <- reduction over the group, in place */
     Token (*all_reduce)(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp op);

@@ -199,6 +199,7 @@ void schedule_open(Schedule *s, const ScheduleSet *set, int rank, const Expand *
         x.base[c] = s->units;
         s->units += e->units[c];
     }
+    s->m = set->shape.m;
     BUG_ON(s->units >= WHOLE);
     for (int i = 0; i < set->rank[rank].n; i++)
         expand(&x, &set->rank[rank].list[i]);

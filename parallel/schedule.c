@@ -10,6 +10,13 @@ const struct InstrInfo instr_info[INSTR_KINDS] = {
 #undef X
 };
 
+const char *schedule_name(ScheduleKind kind)
+{
+    static const char *const name[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipev",
+                                       "zb-auto", "custom", "forward"};
+    return name[kind];
+}
+
 void instr_print(const Instr *i, char *text, int size)
 {
     static const char *const phase[] = {"", "d", "w"};

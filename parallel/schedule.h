@@ -71,6 +71,9 @@ typedef enum {
     SCHEDULE_FORWARD
 } ScheduleKind;
 
+/* "1f1b": as in the configuration. */
+const char *schedule_name(ScheduleKind kind);
+
 typedef struct {
     ScheduleKind kind;
     int p, v, m;           /* v is 2 for the V kinds, any for INTERLEAVED and FORWARD, else 1; m <= 65535 */
@@ -161,7 +164,7 @@ typedef struct {
     Instr *list;
     int slots[SLOT_KINDS];       /* places needed: the peak over the list, all chunks together */
     uint16_t *slot[SLOT_KINDS];  /* [chunk*m + mb] the lowest place that was free; NO_SLOT: none */
-    int units;                   /* of the rank */
+    int units, m;                /* of the rank; microbatches */
 } Schedule;
 
 /* A whole step of one rank: its list expanded, R of every unit from the last to the first where nothing said

@@ -1,21 +1,44 @@
-/* tensor -- layers split over the tensor group (Shoeybi et al. 2019, arXiv:1909.08053, sec 3).
+/* tensor -- layers split over the tensor group (Shoeybi et al. 2019, arXiv:1909.08053, sec 3), and with sequence parallelism
+ * everything between them split by rows of tokens (Korthikanti et al. 2022, arXiv:2205.05198, sec 4.2.2).
  *
  * Column linear: rank r owns out/tp rows of w [out/tp, in] and makes those columns of y; its input gradient is summed
  * over the group. Row linear: rank r owns in/tp columns of w [out, in/tp]; its output is summed over the group, and the
- * bias is added once, by rank 0 of the group before the sum. Group of one: the sums return at once.
- * All shapes are local; x of a column linear and y of a row linear are whole on every rank. Collective over tp. */
+ * bias is added once, by rank 0 of the group before the sum. The input of a column linear and the output of a row linear
+ * lie in the row region: all T rows on every rank, or, with sequence parallelism, rows [r T/tp, (r+1) T/tp) on rank r; then
+ * an all-gather leads in and a reduce-scatter leads out, where otherwise an all-reduce leads out. The bits are the same.
+ * All shapes are local. Collective over tp, except what says local. */
 #ifndef TENSOR_H
 #define TENSOR_H
 #include "comm.h"
 
-/* y [T, out/tp] = x [T, in] w^T + b */
+typedef struct {
+    Comm *tp;
+    Comm *rows;                /* shares out the rows: tp with sequence parallelism, else a group of one */
+    Comm *sum;                 /* adds up all rows: a group of one with sequence parallelism, else tp */
+} TensorGroup;
+
+/* Rows being gathered, and sums on their way. */
+typedef struct { Mat all; Token token; } TensorRows;
+typedef struct { Token rows, sum; } TensorSum;
+
+/* Starts to gather all T rows of x [T/rows, n]; they lie in scratch, or are x itself where every rank has them. */
+TensorRows tensor_gather(const TensorGroup *g, Arena *scratch, Mat x);
+Mat tensor_gathered(const TensorGroup *g, TensorRows r);
+/* Where a rank writes its share [T, n] of a sum whose result is y [T/rows, n]: scratch, or y itself. Local. */
+Mat tensor_room(const TensorGroup *g, Arena *scratch, Mat y);
+/* Starts y = this rank's rows of the sum over tp of `room`, which stays until tensor_wait. */
+TensorSum tensor_sum(const TensorGroup *g, Mat y, Mat room);
+void tensor_wait(const TensorGroup *g, TensorSum s);
+
+/* y [T, out/tp] = x [T, in] w^T + b. Local */
 void column_linear_fwd(Device *d, Mat y, Mat x, Mat w, Mat b);
-/* dx [T, in] = sum over tp of dy w; returns the token of the sum: run the weight gradient, then wait. */
-Token column_linear_bwd_x(Device *d, Comm *tp, Mat dx, Mat dy, Mat w);
-/* y [T, out] = sum over tp of x [T, in/tp] w^T, plus b */
-void row_linear_fwd(Device *d, Comm *tp, Mat y, Mat x, Mat w, Mat b);
-/* dx [T, in/tp] = dy [T, out] w; no message */
+/* Starts dx [T/rows, in] = sum over tp of dy [T, out/tp] w: run the weight gradient, then wait. */
+TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, Mat dx, Mat dy, Mat w);
+/* y [T/rows, out] = sum over tp of x [T, in/tp] w^T, plus b */
+void row_linear_fwd(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat x, Mat w, Mat b);
+/* dx [T, in/tp] = dy [T, out] w. Local */
 void row_linear_bwd_x(Device *d, Mat dx, Mat dy, Mat w);
-/* dw += dy^T x, db += column sums of dy; db may be absent. Both kinds. Local. */
-void linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x);
+/* dw += dy^T x over all T rows; db += column sums of dyb, which may be absent. Both kinds; a row linear's bias gets the
+ * rows that this rank has, and with sequence parallelism its gradient is summed over tp with those of the norms. Local. */
+void linear_bwd_w(Device *d, Mat dw, Mat dy, Mat x, Mat db, Mat dyb);
 #endif

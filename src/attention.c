@@ -8,50 +8,53 @@ static Mat q_of(const Model *m, Mat qkv) { return mat_cols(qkv, 0, m->A * m->D);
 static Mat k_of(const Model *m, Mat qkv) { return mat_cols(qkv, m->A * m->D, m->K * m->D); }
 static Mat v_of(const Model *m, Mat qkv) { return mat_cols(qkv, (m->A + m->K) * m->D, m->K * m->D); }
 
-static Attention shape_of(const Model *m, const Slot *s, int layer)
+static Attention shape_of(const Model *m, const Pass *p, int layer)
 {
     const Config *c = m->cfg;
-    Dropout drop = model_dropout(m, s, SITE_ATTENTION, layer);
-    int64_t before = s->cache ? s->cache->length : 0;
+    const Batch *b = p->batch;
+    Dropout drop = model_dropout(m, p, SITE_ATTENTION, layer);
+    int64_t before = m->cache ? m->cache->length : 0;
     return (Attention){
-        .batch = s->batch.batch, .seq_q = s->batch.seq, .seq_k = before + s->batch.seq, .pos0 = before,
-        .heads = (int)m->A, .kv_heads = (int)m->K, .dim = (int)m->D, .head0 = m->tp->rank * (int)m->A,
-        .window = c->window_size, .scale = 1 / sqrt((double)m->D),
-        .doc_start = s->batch.doc_start, .dropout = m->evaluating ? 0 : c->attention_dropout, .key = drop.key,
-        .sample = s->batch.sample};
+        .batch = b->batch, .seq_q = b->seq, .seq_k = before + b->seq, .pos0 = before, .heads = (int)m->A,
+        .kv_heads = (int)m->K, .dim = (int)m->D, .head0 = m->tensor.tp->rank * (int)m->A, .window = c->window_size,
+        .scale = 1 / sqrt((double)m->D), .doc_start = b->doc_start,
+        .dropout = m->evaluating ? 0 : c->attention_dropout, .key = drop.key, .sample = b->sample};
 }
 
 /* ln1 -> q, k, v, normalised and rotated. */
-static void project(Model *m, Slot *s, int part, LayerActs *a)
+static void project(Model *m, const Pass *p, int part, LayerActs *a)
 {
     Device *d = m->dev;
-    const Params *p = m->params;
-    column_linear_fwd(d, a->qkv, a->ln1, params_weight(p, part, P_QKV), params_weight(p, part, P_QKVB));
+    const Params *w = m->params;
+    size_t mark = m->scratch.used;
+    Mat x = tensor_gathered(&m->tensor, tensor_gather(&m->tensor, &m->scratch, a->ln1));
+    column_linear_fwd(d, a->qkv, x, params_weight(w, part, P_QKV), params_weight(w, part, P_QKVB));
+    arena_reset(&m->scratch, mark);
     Mat q = q_of(m, a->qkv), k = k_of(m, a->qkv);
     if (m->cfg->qk_layernorm) {
         d->copy(d, a->qk, mat_cols(a->qkv, 0, (m->A + m->K) * m->D));
-        d->norm_fwd(d, q, a->qstat, q, params_weight(p, part, P_QNORM), params_weight(p, part, P_QNORMB),
+        d->norm_fwd(d, q, a->qstat, q, params_weight(w, part, P_QNORM), params_weight(w, part, P_QNORMB),
                     m->cfg->norm_epsilon, model_norm(m), (int)m->A);
-        d->norm_fwd(d, k, a->kstat, k, params_weight(p, part, P_KNORM), params_weight(p, part, P_KNORMB),
+        d->norm_fwd(d, k, a->kstat, k, params_weight(w, part, P_KNORM), params_weight(w, part, P_KNORMB),
                     m->cfg->norm_epsilon, model_norm(m), (int)m->K);
     }
     if (m->rope.rows) {
-        d->rope(d, q, (int)m->D, m->rope, s->batch.position, 0);
-        d->rope(d, k, (int)m->D, m->rope, s->batch.position, 0);
+        d->rope(d, q, (int)m->D, m->rope, p->batch->position, 0);
+        d->rope(d, k, (int)m->D, m->rope, p->batch->position, 0);
     }
 }
 
-static void core(Model *m, Slot *s, int part, LayerActs *a)
+static void core(Model *m, const Pass *p, int part, LayerActs *a)
 {
     Device *d = m->dev;
-    int layer = m->params->part[part].layer, local = part - 1;
-    Attention shape = shape_of(m, s, layer);
+    int layer = m->params->part[part].layer;
+    Attention shape = shape_of(m, p, layer);
     Mat k = k_of(m, a->qkv), v = v_of(m, a->qkv);
-    if (s->cache) {
-        d->copy(d, mat_rows(s->cache->k[local], shape.pos0, k.rows), k);
-        d->copy(d, mat_rows(s->cache->v[local], shape.pos0, v.rows), v);
-        k = mat_rows(s->cache->k[local], 0, shape.seq_k);
-        v = mat_rows(s->cache->v[local], 0, shape.seq_k);
+    if (m->cache) {
+        d->copy(d, mat_rows(m->cache->k[layer], shape.pos0, k.rows), k);
+        d->copy(d, mat_rows(m->cache->v[layer], shape.pos0, v.rows), v);
+        k = mat_rows(m->cache->k[layer], 0, shape.seq_k);
+        v = mat_rows(m->cache->v[layer], 0, shape.seq_k);
     }
     d->attention_fwd(d, a->o, a->lse, q_of(m, a->qkv), k, v, &shape);
 }
@@ -62,107 +65,124 @@ static void norm1(Model *m, int part, LayerActs *a)
                      params_weight(m->params, part, P_LN1B), m->cfg->norm_epsilon, model_norm(m), 1);
 }
 
-static void take_core(Model *m, LayerActs *a, Arena *from, int64_t T)
+static void take_core(Model *m, LayerActs *a, Arena *o, Arena *lse)
 {
-    a->o = mat_take(from, T, m->A * m->D, m->type);
-    a->lse = mat_take(from, T, m->A, m->real);
+    a->o = mat_take(o, m->B * m->S, m->A * m->D, m->type);
+    a->lse = mat_take(lse, m->B * m->S, m->A, m->real);
 }
 
-void attention_fwd(Model *m, Slot *s, int part, LayerActs *a, Arena *keep)
+void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
 {
     Device *d = m->dev;
-    int64_t T = a->x.rows;
-    a->stat1 = mat_take(keep, T, 2, m->real);
-    a->ln1 = mat_take(m->keep_ln ? keep : &m->scratch, T, m->H, m->type);
-    a->qkv = mat_take(keep, T, (m->A + 2 * m->K) * m->D, m->type);
+    int64_t R = a->x.rows, T = m->B * m->S;
+    a->stat1 = mat_take(p->keep_d, R, 2, m->real);
+    a->ln1 = mat_take(m->keep_ln ? p->keep_w : &m->scratch, R, m->H, m->type);
+    a->qkv = mat_take(p->keep_d, T, (m->A + 2 * m->K) * m->D, m->type);
     if (m->cfg->qk_layernorm) {
-        a->qk = mat_take(keep, T, (m->A + m->K) * m->D, m->type);
-        a->qstat = mat_take(keep, T, 2 * m->A, m->real);
-        a->kstat = mat_take(keep, T, 2 * m->K, m->real);
+        a->qk = mat_take(p->keep_d, T, (m->A + m->K) * m->D, m->type);
+        a->qstat = mat_take(p->keep_d, T, 2 * m->A, m->real);
+        a->kstat = mat_take(p->keep_d, T, 2 * m->K, m->real);
     }
-    take_core(m, a, m->keep_attn ? keep : &m->scratch, T);
-    a->x1 = mat_take(keep, T, m->H, m->type);
+    take_core(m, a, m->keep_attn ? p->keep_w : &m->scratch, m->keep_attn ? p->keep_d : &m->scratch);
+    a->x1 = mat_take(p->keep_d, R, m->H, m->type);
     norm1(m, part, a);
     model_watch(m, part, "input_layernorm", a->ln1);
-    project(m, s, part, a);
+    project(m, p, part, a);
     model_watch(m, part, "self_attention.linear_qkv", a->qkv);
-    core(m, s, part, a);
+    core(m, p, part, a);
     model_watch(m, part, "self_attention.core_attention", a->o);
     size_t mark = m->scratch.used;
-    Mat out = mat_take(&m->scratch, T, m->H, m->type);
-    row_linear_fwd(d, m->tp, out, a->o, params_weight(m->params, part, P_PROJ), params_weight(m->params, part, P_PROJB));
-    Dropout drop = model_dropout(m, s, SITE_PROJ, m->params->part[part].layer);
+    Mat out = mat_take(&m->scratch, R, m->H, m->type);
+    row_linear_fwd(d, &m->tensor, &m->scratch, out, a->o, params_weight(m->params, part, P_PROJ),
+                   params_weight(m->params, part, P_PROJB));
+    Dropout drop = model_dropout(m, p, SITE_PROJ, m->params->part[part].layer);
     d->dropout_fwd(d, a->x1, out, a->x, &drop);
     arena_reset(&m->scratch, mark);
     model_watch(m, part, "self_attention.linear_proj", a->x1);
 }
 
-void attention_restore(Model *m, Slot *s, int part, LayerActs *a)
+void attention_restore(Model *m, const Pass *p, int part, LayerActs *a)
 {
     if (!m->keep_ln) {
-        a->ln1 = mat_take(&m->scratch, a->x.rows, m->H, m->type);
+        a->ln1 = mat_take(p->late, a->x.rows, m->H, m->type);
         norm1(m, part, a);
     }
     if (!m->keep_attn) {
-        take_core(m, a, &m->scratch, a->x.rows);
-        core(m, s, part, a);
+        take_core(m, a, p->late, &m->scratch);
+        core(m, p, part, a);
     }
 }
 
 /* Gradient of q and k back through rotation and QK norm, in place in dqkv. */
-static void project_bwd(Model *m, Slot *s, int part, LayerActs *a, Mat dqkv)
+static void project_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dqkv)
 {
     Device *d = m->dev;
-    const Params *p = m->params;
+    const Params *w = m->params;
     Mat dq = q_of(m, dqkv), dk = k_of(m, dqkv), none = {.type = m->type};
     if (m->rope.rows) {
-        d->rope(d, dq, (int)m->D, m->rope, s->batch.position, 1);
-        d->rope(d, dk, (int)m->D, m->rope, s->batch.position, 1);
+        d->rope(d, dq, (int)m->D, m->rope, p->batch->position, 1);
+        d->rope(d, dk, (int)m->D, m->rope, p->batch->position, 1);
     }
     if (m->cfg->qk_layernorm) {
         Mat q = mat_cols(a->qk, 0, m->A * m->D), k = mat_cols(a->qk, m->A * m->D, m->K * m->D);
-        d->norm_bwd_w(d, params_grad(p, part, P_QNORM), params_grad(p, part, P_QNORMB), dq, q, a->qstat, model_norm(m),
+        d->norm_bwd_w(d, params_grad(w, part, P_QNORM), params_grad(w, part, P_QNORMB), dq, q, a->qstat, model_norm(m),
                       (int)m->A);
-        d->norm_bwd_w(d, params_grad(p, part, P_KNORM), params_grad(p, part, P_KNORMB), dk, k, a->kstat, model_norm(m),
+        d->norm_bwd_w(d, params_grad(w, part, P_KNORM), params_grad(w, part, P_KNORMB), dk, k, a->kstat, model_norm(m),
                       (int)m->K);
-        d->norm_bwd_x(d, dq, none, dq, q, a->qstat, params_weight(p, part, P_QNORM), model_norm(m), (int)m->A);
-        d->norm_bwd_x(d, dk, none, dk, k, a->kstat, params_weight(p, part, P_KNORM), model_norm(m), (int)m->K);
+        d->norm_bwd_x(d, dq, none, dq, q, a->qstat, params_weight(w, part, P_QNORM), model_norm(m), (int)m->A);
+        d->norm_bwd_x(d, dk, none, dk, k, a->kstat, params_weight(w, part, P_KNORM), model_norm(m), (int)m->K);
     }
 }
 
-void attention_bwd(Model *m, Slot *s, int part, LayerActs *a, LayerGrads *g, Mat dx, Mat dx1, int weights)
+/* x and dy: all rows of the inputs and of the projection's output gradient. */
+static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy)
+{
+    const Params *w = m->params;
+    linear_bwd_w(m->dev, params_grad(w, part, P_PROJ), dy, a->o, params_grad(w, part, P_PROJB), g->proj);
+    linear_bwd_w(m->dev, params_grad(w, part, P_QKV), g->qkv, x, params_grad(w, part, P_QKVB), g->qkv);
+}
+
+void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx, Mat dx1, int weights)
 {
     Device *d = m->dev;
-    const Params *p = m->params;
-    int64_t T = a->x.rows;
-    int layer = p->part[part].layer;
-    Dropout drop = model_dropout(m, s, SITE_PROJ, layer);
+    const Params *w = m->params;
+    int64_t T = m->B * m->S;
+    int layer = w->part[part].layer;
+    Dropout drop = model_dropout(m, p, SITE_PROJ, layer);
     g->proj = dx1;
     if (drop.p > 0) {
-        g->proj = mat_take(&m->scratch, T, m->H, m->type);
+        g->proj = mat_take(p->late, dx1.rows, m->H, m->type);
         d->dropout_bwd(d, g->proj, dx1, &drop);
     }
-    g->qkv = mat_take(&m->scratch, T, a->qkv.cols, m->type);
+    g->qkv = mat_take(p->late, T, a->qkv.cols, m->type);
+    size_t start = m->scratch.used;
+    Mat dy = tensor_gathered(&m->tensor, tensor_gather(&m->tensor, &m->scratch, g->proj));
     size_t mark = m->scratch.used;
     Mat dout = mat_take(&m->scratch, T, m->A * m->D, m->type), delta = mat_take(&m->scratch, T, m->A, m->real);
-    row_linear_bwd_x(d, dout, g->proj, params_weight(p, part, P_PROJ));
-    Attention shape = shape_of(m, s, layer);
+    row_linear_bwd_x(d, dout, dy, params_weight(w, part, P_PROJ));
+    Attention shape = shape_of(m, p, layer);
     d->attention_bwd(d, q_of(m, g->qkv), k_of(m, g->qkv), v_of(m, g->qkv), dout, a->o, a->lse, delta, q_of(m, a->qkv),
                      k_of(m, a->qkv), v_of(m, a->qkv), &shape);
     arena_reset(&m->scratch, mark);
-    project_bwd(m, s, part, a, g->qkv);
-    Mat dln = mat_take(&m->scratch, T, m->H, m->type);
-    Token sum = column_linear_bwd_x(d, m->tp, dln, g->qkv, params_weight(p, part, P_QKV));
+    project_bwd(m, p, part, a, g->qkv);
+    /* the weights' gradient needs all rows again: gathered while the input's gradient is multiplied */
+    TensorRows x = {0};
     if (weights)
-        attention_bwd_w(m, part, a, g);
-    m->tp->wait(m->tp, sum);
-    d->norm_bwd_w(d, params_grad(p, part, P_LN1), params_grad(p, part, P_LN1B), dln, a->x, a->stat1, model_norm(m), 1);
-    d->norm_bwd_x(d, dx, dx1, dln, a->x, a->stat1, params_weight(p, part, P_LN1), model_norm(m), 1);
+        x = tensor_gather(&m->tensor, &m->scratch, a->ln1);
+    Mat dln = mat_take(&m->scratch, dx.rows, m->H, m->type);
+    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, g->qkv, params_weight(w, part, P_QKV));
+    if (weights)
+        weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), dy);
+    tensor_wait(&m->tensor, sum);
+    d->norm_bwd_w(d, params_grad(w, part, P_LN1), params_grad(w, part, P_LN1B), dln, a->x, a->stat1, model_norm(m), 1);
+    d->norm_bwd_x(d, dx, dx1, dln, a->x, a->stat1, params_weight(w, part, P_LN1), model_norm(m), 1);
+    arena_reset(&m->scratch, start);
 }
 
 void attention_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g)
 {
-    const Params *p = m->params;
-    linear_bwd_w(m->dev, params_grad(p, part, P_PROJ), params_grad(p, part, P_PROJB), g->proj, a->o);
-    linear_bwd_w(m->dev, params_grad(p, part, P_QKV), params_grad(p, part, P_QKVB), g->qkv, a->ln1);
+    size_t mark = m->scratch.used;
+    TensorRows x = tensor_gather(&m->tensor, &m->scratch, a->ln1), dy = tensor_gather(&m->tensor, &m->scratch, g->proj);
+    weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), tensor_gathered(&m->tensor, dy));
+    arena_reset(&m->scratch, mark);
 }

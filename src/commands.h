@@ -9,5 +9,6 @@ int command_eval(int argc, char **argv);
 int command_import(int argc, char **argv);
 int command_export(int argc, char **argv);
 int command_dump(int argc, char **argv);
+int command_verify(int argc, char **argv);
 int command_inspect(int argc, char **argv);
 #endif

@@ -1,10 +1,12 @@
 /* train dump -- loss, logits and gradients of the first global batch as one safetensors file, for checking against another
- * implementation. Tensors are whole and in global shape; padding of the vocabulary is removed. */
+ * implementation. Tensors are whole and in global shape; padding of the vocabulary is removed. Every rank writes what it
+ * has into the one file. */
 #include "args.h"
 #include "commands.h"
 #include "huggingface.h"
-#include "run.h"
 #include "safetensors.h"
+#include "start.h"
+#include "whole.h"
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,15 +14,16 @@
 
 enum { TOKENS, LABELS, MASK, LOSS, LOGITS, FIRST_GRAD };
 
+/* A tensor of the file: rows [row0, row0 + rows) of a parameter's gradient, as they are or transposed. */
+typedef struct { int number, transposed; int64_t row0, rows; } Source;
+
 typedef struct {
     Run *run;
+    const char *file;
     StTensor *tensor;
+    Source *source;
     int n;
-    int *source;               /* index of its Param */
-    int64_t *row0;             /* its first row of that, when Hugging Face keeps segments apart */
-    int *transposed;
     StWriter w;
-    int64_t rows;              /* rows of logits written */
 } Dump;
 
 static void put(Dump *d, int i, int64_t at, const void *p, int64_t bytes)
@@ -30,79 +33,107 @@ static void put(Dump *d, int i, int64_t at, const void *p, int64_t bytes)
         die(EXIT_RESOURCE, "dump", "%s; change: free space, or give another file", why);
 }
 
-static void add(Dump *d, const char *name, Dtype type, int ndim, int64_t a, int64_t b, int64_t c)
+static void add(Dump *d, Source source, const char *name, Dtype type, int ndim, int64_t a, int64_t b, int64_t c)
 {
     d->tensor = xrealloc(d->tensor, (size_t)(d->n + 1) * sizeof *d->tensor);
+    d->source = xrealloc(d->source, (size_t)(d->n + 1) * sizeof *d->source);
+    d->source[d->n] = source;
     d->tensor[d->n++] = (StTensor){.name = name, .type = (int)type, .ndim = ndim, .shape = {a, b, c}};
 }
 
-static void add_gradients(Dump *d, const HfFamily *family)
+/* Of the whole model, whatever this rank holds. */
+static void add_gradients(Dump *d, const Config *cfg, const HfFamily *family)
 {
-    const Params *p = &d->run->params;
-    size_t most = FIRST_GRAD + (size_t)p->nparam * MAX_SEGMENTS;
-    d->source = xcalloc(most, sizeof *d->source);
-    d->row0 = xcalloc(most, sizeof *d->row0);
-    d->transposed = xcalloc(most, sizeof *d->transposed);
-    for (int i = 0; i < p->nparam; i++) {
-        const Param *t = &p->param[i];
+    Params table;
+    Grid grid;
+    hf_params(&table, &grid, config_for_one_rank(cfg));
+    for (int i = 0; i < table.nparam; i++) {
+        const Param *t = &table.param[i];
         HfTensor part[MAX_SEGMENTS] = {{.rows = t->rows}};
         int parts = family ? hf_names(family, t, part) : 1;
         for (int k = 0; k < parts; k++) {
             int64_t rows = part[k].transposed ? t->cols : part[k].rows, cols = part[k].transposed ? part[k].rows : t->cols;
-            d->source[d->n] = i;
-            d->row0[d->n] = part[k].row0;
-            d->transposed[d->n] = part[k].transposed;
-            add(d, xasprintf("grad.%s", family ? part[k].name : t->name), p->real, t->ndim, rows, cols, 0);
+            add(d, (Source){t->number, part[k].transposed, part[k].row0, part[k].rows},
+                xasprintf("grad.%s", family ? part[k].name : t->name), d->run->params.real, t->ndim, rows, cols, 0);
+        }
+    }
+    params_close(&table);
+}
+
+/* Rows [lo, hi) of a box into tensor i, a row of the file at a time. */
+static void put_box(Dump *d, int i, const Param *t, const Box *b, int64_t lo, int64_t hi)
+{
+    const Source *s = &d->source[i];
+    Dtype real = d->run->params.real;
+    int64_t size = (int64_t)dtype_size(real), width = s->transposed ? s->rows : t->cols;
+    int64_t lines = s->transposed ? b->cols : hi - lo, n = s->transposed ? hi - lo : b->cols;
+    double *x = xcalloc((size_t)n, sizeof *x);
+    for (int64_t line = 0; line < lines; line++) {
+        for (int64_t k = 0; k < n; k++) {
+            double g = s->transposed ? whole_element(d->run, t, b, lo - b->row0 + k, line)
+                                     : whole_element(d->run, t, b, lo - b->row0 + line, k);
+            if (real == F64)
+                x[k] = g;
+            else
+                ((float *)x)[k] = (float)g;
+        }
+        int64_t at = s->transposed ? (b->col0 + line) * width + lo - s->row0 : (lo - s->row0 + line) * width + b->col0;
+        put(d, i, at * size, x, n * size);
+    }
+    free(x);
+}
+
+static void put_gradients(Dump *d)
+{
+    const Params *p = &d->run->params;
+    for (int i = FIRST_GRAD; i < d->n; i++) {
+        const Source *s = &d->source[i];
+        for (int k = 0; k < p->nparam; k++) {
+            const Param *t = &p->param[k];
+            Box box[MAX_BOXES];
+            int n = t->number == s->number && !t->copy ? whole_boxes(p, t, box) : 0;
+            for (int b = 0; b < n; b++) {
+                int64_t lo = box[b].row0 > s->row0 ? box[b].row0 : s->row0, end = box[b].row0 + box[b].rows;
+                int64_t hi = end < s->row0 + s->rows ? end : s->row0 + s->rows;
+                if (lo < hi)
+                    put_box(d, i, t, &box[b], lo, hi);
+            }
         }
     }
 }
 
-/* The gradient of one tensor, times gscale, in the file's order. With one rank every box is dense and whole. */
-static void put_gradient(Dump *d, int i)
-{
-    const Params *p = &d->run->params;
-    const Param *t = &p->param[d->source[i]];
-    int64_t rows = d->tensor[i].shape[0], cols = d->tensor[i].ndim == 2 ? d->tensor[i].shape[1] : 1, n = rows * cols;
-    void *out = xcalloc((size_t)n, dtype_size(p->real)), *grad = param_at(p, t, &p->data.grad, 0);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++) {
-            int64_t from = d->transposed[i] ? c * t->cols + r : (d->row0[i] + r) * t->cols + c;
-            if (p->real == F64)
-                ((double *)out)[r * cols + c] = ((const double *)grad)[from] * d->run->gscale;
-            else
-                ((float *)out)[r * cols + c] = (float)(((const float *)grad)[from] * d->run->gscale);
-        }
-    put(d, i, 0, out, n * (int64_t)dtype_size(p->real));
-    free(out);
-}
-
 static Dump dump;          /* the callback below carries the model only */
 
-/* Logits pass by once, a slice of rows at a time, before they turn into their gradient. */
+/* Logits pass by once, a slice of rows at a time, before they turn into their gradient: this rank's part of the vocabulary. */
 static void see_logits(Model *m, int part, const char *where, Mat x)
 {
     (void)part;
     if (strcmp(where, "logits"))
         return;
-    int64_t row = x.cols * (int64_t)dtype_size(m->real);
-    for (int64_t r = 0; r < x.rows; r++)
-        put(&dump, LOGITS, dump.rows++ * row, mat_at(x, r, 0), row);
+    int64_t size = (int64_t)dtype_size(m->real), V = m->cfg->vocab_size;
+    for (int64_t r = 0; r < x.rows; r++) {
+        int64_t row = m->slice_row[r], sample = m->slice_batch->sample[row / m->S];
+        put(&dump, LOGITS, ((sample * m->S + row % m->S) * V + m->vocab0) * size, mat_at(x, r, 0), x.cols * size);
+    }
 }
 
+/* The samples of this data rank, from the ranks of the first stage. */
 static void put_batch(Dump *d)
 {
     Run *r = d->run;
-    int64_t mbs = r->cfg->micro_batch_size, S = r->cfg->seq_length, batch = config_batch_at(r->cfg, 0);
-    int64_t *wide = xcalloc((size_t)(mbs * S), sizeof *wide);
-    for (int64_t first = 0; first < batch; first += mbs) {
-        const Batch *b = loader_get(r->loader, first, mbs);
-        for (int64_t i = 0; i < mbs * S; i++)
-            wide[i] = b->tokens[i];
-        put(d, TOKENS, first * S * 8, wide, mbs * S * 8);
-        for (int64_t i = 0; i < mbs * S; i++)
-            wide[i] = b->labels[i];
-        put(d, LABELS, first * S * 8, wide, mbs * S * 8);
-        put(d, MASK, first * S * 4, b->loss_mask, mbs * S * 4);
+    int64_t S = r->cfg->seq_length, unit = r->cfg->micro_batch_size * r->grid.size[AXIS_DP];
+    int64_t batch = config_batch_at(r->cfg, 0), *wide = xcalloc((size_t)S, sizeof *wide);
+    for (int64_t first = 0; first < batch && r->grid.model.rank == 0; first += unit) {
+        const Batch *b = loader_get(r->loader, first, unit);
+        for (int64_t k = 0; k < b->batch; k++) {
+            for (int64_t i = 0; i < S; i++)
+                wide[i] = b->tokens[k * S + i];
+            put(d, TOKENS, b->sample[k] * S * 8, wide, S * 8);
+            for (int64_t i = 0; i < S; i++)
+                wide[i] = b->labels[k * S + i];
+            put(d, LABELS, b->sample[k] * S * 8, wide, S * 8);
+            put(d, MASK, b->sample[k] * S * 4, b->loss_mask + k * S, S * 4);
+        }
     }
     free(wide);
 }
@@ -121,6 +152,28 @@ static void gradients_in_range(Dump *d)
     run_gradients(r);
 }
 
+/* Rank 0 makes the file, the others open it. */
+static void open_file(Dump *d)
+{
+    static const char *const meta[] = {"format", "pt", NULL};
+    Comm *all = &d->run->grid.all;
+    char why[WHY] = "";
+    int ok = all->rank != 0 || st_create(&d->w, AT_FDCWD, d->file, 0, d->tensor, d->n, meta, why);
+    all_ok(all, ok, EXIT_RESOURCE, "dump", "%s; change: give a file that can be written", why);
+    ok = all->rank == 0 || st_join(&d->w, AT_FDCWD, d->file, d->tensor, d->n, meta, why);
+    all_ok(all, ok, EXIT_RESOURCE, "dump", "%s; change: give a file in a folder that all hosts share", why);
+}
+
+static void close_file(Dump *d)
+{
+    Comm *all = &d->run->grid.all;
+    char why[WHY] = "";
+    int64_t put = d->w.put;
+    all->wait(all, all->all_reduce(all, &put, 1, I64, OP_SUM));
+    d->w.put = put;
+    all_ok(all, st_finish(&d->w, why), EXIT_RESOURCE, "dump", "%s; change: free space, or give another file", why);
+}
+
 int command_dump(int argc, char **argv)
 {
     Args a = args_open("dump", argc, argv);
@@ -131,8 +184,7 @@ int command_dump(int argc, char **argv)
         die(EXIT_CONFIG, "usage", "train dump: -o FILE.safetensors is missing; change: say where to write");
     if (names && strcmp(names, "hf"))
         die(EXIT_CONFIG, "usage", "train dump: --names %s; change: --names hf, or leave it out", names);
-    const Config *cfg = config_load(path, a.n, a.v, 0, USE_DATA);
-    free(a.v);
+    const Config *cfg = start_config(path, &a, USE_DATA);
     int64_t batch = config_batch_at(cfg, 0), S = cfg->seq_length;
     const HfFamily *family = names ? hf_family(cfg, NULL, why) : NULL;
     if (names && !family)
@@ -142,27 +194,23 @@ int command_dump(int argc, char **argv)
     run_open(&r, cfg, RUN_GRADIENT, 0, NULL);
     if (cfg->load)
         free(run_load(&r, cfg->load));
-    /* the order of samples depends on how many the whole run takes */
-    int64_t samples = cfg->train_iters == CFG_ABSENT && cfg->train_samples == CFG_ABSENT
-                          ? batch : config_samples_after(cfg, config_iterations(cfg));
-    r.loader = loader_open(cfg, SPLIT_TRAIN, samples, r.grid.index[AXIS_DP], r.grid.size[AXIS_DP]);
-    dump.run = &r;
-    add(&dump, "tokens", I64, 2, batch, S, 0);
-    add(&dump, "labels", I64, 2, batch, S, 0);
-    add(&dump, "loss_mask", F32, 2, batch, S, 0);
-    add(&dump, "loss", F64, 0, 0, 0, 0);
-    add(&dump, "logits", r.params.real, 3, batch, S, cfg->vocab_size);
-    add_gradients(&dump, family);
-    if (!st_create(&dump.w, AT_FDCWD, file, 0, dump.tensor, dump.n, (const char *const[]){"format", "pt", NULL}, why))
-        die(EXIT_RESOURCE, "dump", "%s; change: give a file that can be written", why);
+    r.loader = start_loader(cfg, &r, SPLIT_TRAIN, start_samples(cfg, batch));
+    dump = (Dump){.run = &r, .file = file};
+    add(&dump, (Source){0}, "tokens", I64, 2, batch, S, 0);
+    add(&dump, (Source){0}, "labels", I64, 2, batch, S, 0);
+    add(&dump, (Source){0}, "loss_mask", F32, 2, batch, S, 0);
+    add(&dump, (Source){0}, "loss", F64, 0, 0, 0, 0);
+    add(&dump, (Source){0}, "logits", r.params.real, 3, batch, S, cfg->vocab_size);
+    add_gradients(&dump, cfg, family);
+    open_file(&dump);
     gradients_in_range(&dump);
     put_batch(&dump);
-    put(&dump, LOSS, 0, &r.loss, sizeof r.loss);
-    for (int i = FIRST_GRAD; i < dump.n; i++)
-        put_gradient(&dump, i);
-    if (!st_finish(&dump.w, why))
-        die(EXIT_RESOURCE, "dump", "%s; change: free space, or give another file", why);
-    printf("%s: loss %.17g, %d tensors\n", file, r.loss, dump.n);
+    if (r.grid.rank == 0)
+        put(&dump, LOSS, 0, &r.loss, sizeof r.loss);
+    put_gradients(&dump);
+    close_file(&dump);
+    if (r.grid.rank == 0)
+        printf("%s: loss %.17g, %d tensors\n", file, r.loss, dump.n);
     loader_close(r.loader);
     run_close(&r);
     return EXIT_DONE;

@@ -1,25 +1,36 @@
+/* Word and position embeddings. The vocabulary is split over the tensor group. */
 #include "model.h"
 
-void embedding_fwd(Model *m, Slot *s, Mat x)
+void embedding_fwd(Model *m, const Pass *p, int part, Mat x)
 {
     Device *d = m->dev;
-    Mat wpe = params_weight(m->params, 0, P_WPE);
-    if (m->tp->rank != 0)      /* positions enter once, like the bias of a row linear */
+    size_t mark = m->scratch.used;
+    Mat wpe = params_weight(m->params, part, P_WPE), room = tensor_room(&m->tensor, &m->scratch, x);
+    if (m->tensor.tp->rank != 0)      /* positions enter once, like the bias of a row linear */
         wpe.p = NULL;
-    d->embed_fwd(d, x, s->batch.tokens, s->batch.position, params_weight(m->params, 0, P_WTE), m->vocab0, wpe);
-    m->tp->wait(m->tp, m->tp->all_reduce(m->tp, x.p, x.rows * x.cols, x.type, OP_SUM));
-    Dropout drop = model_dropout(m, s, SITE_EMBEDDING, 0);
+    d->embed_fwd(d, room, p->batch->tokens, p->batch->position, params_weight(m->params, part, P_WTE), m->vocab0, wpe);
+    tensor_wait(&m->tensor, tensor_sum(&m->tensor, x, room));
+    arena_reset(&m->scratch, mark);
+    Dropout drop = model_dropout(m, p, SITE_EMBEDDING, 0);
     if (drop.p > 0)
         d->dropout_fwd(d, x, x, (Mat){.type = x.type}, &drop);
-    model_watch(m, 0, "embedding", x);
+    model_watch(m, part, "embedding", x);
 }
 
-void embedding_bwd(Model *m, Slot *s, Mat dx)
+/* A word's row gets the gradients of all rows of tokens, a position's those of the rows that this rank has. */
+void embedding_bwd(Model *m, const Pass *p, int part, Mat dx)
 {
     Device *d = m->dev;
-    Dropout drop = model_dropout(m, s, SITE_EMBEDDING, 0);
+    const Batch *b = p->batch;
+    size_t mark = m->scratch.used;
+    int64_t row0 = model_row0(m);
+    Mat none = {.type = m->real};
+    Dropout drop = model_dropout(m, p, SITE_EMBEDDING, 0);
     if (drop.p > 0)
         d->dropout_bwd(d, dx, dx, &drop);
-    d->embed_bwd(d, params_grad(m->params, 0, P_WTE), m->vocab0, params_grad(m->params, 0, P_WPE), dx, s->batch.tokens,
-                 s->batch.position);
+    TensorRows all = tensor_gather(&m->tensor, &m->scratch, dx);
+    d->embed_bwd(d, none, m->vocab0, params_grad(m->params, part, P_WPE), dx, b->tokens + row0, b->position + row0);
+    d->embed_bwd(d, params_grad(m->params, part, P_WTE), m->vocab0, none, tensor_gathered(&m->tensor, all), b->tokens,
+                 b->position);
+    arena_reset(&m->scratch, mark);
 }

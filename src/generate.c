@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "run.h"
 #include "sample.h"
+#include "start.h"
 #include "tokenizer.h"
 #include <math.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t 
     Mat row = r->params.real == F64 ? mat(logits, 1, V, F64) : mat(narrow, 1, V, F32);
     r->cache.length = 0;
     while (made < count) {
-        model_extend(&r->model, &r->cache, made ? &out[made - 1] : prompt, made ? 1 : n, row);
+        run_extend(r, made ? &out[made - 1] : prompt, made ? 1 : n, row);
         for (int64_t i = 0; row.type == F32 && i < V; i++)
             logits[i] = narrow[i];
         out[made] = sample_token(s, logits, V, r->cache.length, order);
@@ -119,8 +120,7 @@ int command_generate(int argc, char **argv)
     int json = args_flag(&a, "--json");
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
-    const Config *cfg = config_load(path, a.n, a.v, 0, USE_LOAD);
-    free(a.v);
+    const Config *cfg = start_config(path, &a, USE_LOAD);
     s.seed = seed < 0 ? (uint64_t)cfg->seed : (uint64_t)seed;
     const Tokenizer *tok = tokenizer_open(cfg);
     if (!tok->encode)
@@ -141,7 +141,8 @@ int command_generate(int argc, char **argv)
     free(run_load(&r, cfg->load));
     int32_t *out = xcalloc((size_t)count, sizeof *out);
     int64_t made = generate_text(&r, &s, prompt, n, count, tok->eod, out);
-    print_sample(tok, text, out, made, json);
+    if (r.grid.rank == 0)              /* every rank has drawn the same tokens */
+        print_sample(tok, text, out, made, json);
     free(out);
     free(prompt);
     run_close(&r);

@@ -176,6 +176,8 @@ Log *log_open(const Config *cfg, const LogStart *s)
 
 void log_fact(Log *l, const char *name, const char *fmt, ...)
 {
+    if (!l)
+        return;
     char text[4096];
     va_list ap;
     va_start(ap, fmt);
@@ -186,10 +188,16 @@ void log_fact(Log *l, const char *name, const char *fmt, ...)
 
 void log_memory(Log *l, const char *category, int64_t planned, int64_t used)
 {
+    if (!l)
+        return;
     about_memory(&l->about, category, planned, used);
 }
 
-void log_sample(Log *l, const char *text) { about_sample(&l->about, text); }
+void log_sample(Log *l, const char *text)
+{
+    if (l)
+        about_sample(&l->about, text);
+}
 
 /* RATE rows, from `tokens` trained in `ms`. */
 static void fill_rates(const Log *l, Metrics *m, int64_t tokens, double ms)
@@ -215,6 +223,8 @@ static void log_scalars(Log *l, const Metrics *m)
 
 void log_step(Log *l, const Metrics *step)
 {
+    if (!l)
+        return;
     char why[WHY];
     Metrics m = *step;
     int64_t tokens = m.global_batch_size * l->seq_length;
@@ -247,6 +257,8 @@ void log_step(Log *l, const Metrics *step)
 
 void log_eval(Log *l, int64_t iteration, double loss)
 {
+    if (!l)
+        return;
     char text[256];
     int room = (int)sizeof text;
     int n = snprintf(text, sizeof text, "{\"iteration\": %lld", (long long)iteration);
@@ -261,6 +273,8 @@ void log_eval(Log *l, int64_t iteration, double loss)
 
 void log_note(Log *l, const char *fmt, ...)
 {
+    if (!l)
+        return;
     char text[8192];
     va_list ap;
     va_start(ap, fmt);
@@ -271,6 +285,8 @@ void log_note(Log *l, const char *fmt, ...)
 
 void log_status(Log *l, const char *fmt, ...)
 {
+    if (!l)
+        return;
     char text[128] = "";
     va_list ap;
     va_start(ap, fmt);
@@ -282,6 +298,8 @@ void log_status(Log *l, const char *fmt, ...)
 
 void log_close(Log *l, const char *why)
 {
+    if (!l)
+        return;
     char reason[WHY];
     console_close(&l->console);
     about_end(&l->about, why);

@@ -1,29 +1,41 @@
-/* The head: final norm, output layer, cross-entropy.
+/* The head: final norm, output layer, cross-entropy. The vocabulary is split over the tensor group, logits are never gathered.
  *
  * A slice of rows at a time, logits are made, turned into their own gradient in place, and used for the input's and the
  * weight's gradient while they are in cache: the [T, V] logits exist neither in F32 nor twice. This couples the two
  * gradients, so the head's bwd_w is part of its bwd_x. (Hsu et al. 2024, arXiv:2410.10989, sec 3.2, fuse likewise.) */
 #include "model.h"
-#include "tensor.h"
+#include <string.h>
 
 /* Bytes of one slice of logits. Larger slices read and write the weight's gradient [V,H] fewer times. */
 #define SLICE_BYTES ((int64_t)128 << 20)
 
 typedef struct { int part; Mat w, dw; } Head;
 
+/* Rows [first, first + n) of those that this rank has, and with sequence parallelism of every other rank: N rows of T. */
+typedef struct {
+    const Batch *batch;
+    int64_t first, n, N;
+    int64_t *row;              /* [N] which row of T each is */
+    int32_t *label;
+    float *mask;
+    Mat x, ln, stat;           /* [n,H], [n,H], real [n,2]: this rank's */
+    Mat all, logits, xent;     /* [N,H], real [N,V], real [N,3] */
+} Slice;
+
 /* The output layer's weight: the head's own, or the embedding's when they are tied. */
-static Head head_of(const Model *m)
+static Head head_of(const Model *m, int part)
 {
-    int part = m->params->nparts - 1, owner;
+    int owner;
     ParamId id;
     params_head(m->params, &owner, &id);
     return (Head){part, params_weight(m->params, owner, id), params_grad(m->params, owner, id)};
 }
 
-static int64_t slice_rows(const Model *m, int64_t T)
+static int64_t slice_rows(const Model *m, int64_t R)
 {
-    int64_t bytes = m->V * (int64_t)dtype_size(m->real), slices = (T * bytes + SLICE_BYTES - 1) / SLICE_BYTES;
-    return (T + slices - 1) / slices;
+    int64_t bytes = m->V * m->tensor.rows->size * (int64_t)dtype_size(m->real);
+    int64_t slices = (R * bytes + SLICE_BYTES - 1) / SLICE_BYTES;
+    return (R + slices - 1) / slices;
 }
 
 static void final_norm(Model *m, int part, Mat y, Mat stats, Mat x)
@@ -39,56 +51,102 @@ static Mat over_logits(const Model *m, Mat logits)
                  logits.ld * (int64_t)(dtype_size(m->real) / dtype_size(m->type)), m->type};
 }
 
-static void slice_bwd(Model *m, const Head *h, Mat dx, Mat x, Mat ln, Mat stat, Mat dlogits)
+/* Which rows, their labels and masks, and memory for the rest. Nothing is filled in while counting. */
+static Slice slice_open(Model *m, const Batch *b, Mat x, int64_t first, int64_t n)
 {
-    Device *d = m->dev;
-    Mat dln = mat_take(&m->scratch, x.rows, m->H, m->type), none = {.type = m->type};
-    Token sum = column_linear_bwd_x(d, m->tp, dln, dlogits, h->w);
-    linear_bwd_w(d, h->dw, none, dlogits, ln);
-    m->tp->wait(m->tp, sum);
-    d->norm_bwd_w(d, params_grad(m->params, h->part, P_LNF), params_grad(m->params, h->part, P_LNFB), dln, x, stat,
-                  model_norm(m), 1);
-    d->norm_bwd_x(d, dx, none, dln, x, stat, params_weight(m->params, h->part, P_LNF), model_norm(m), 1);
+    int64_t ranks = m->tensor.rows->size, N = n * ranks;
+    Slice s = {.batch = b, .first = first, .n = n, .N = N, .x = mat_rows(x, first, n)};
+    s.row = arena_take(&m->scratch, (size_t)N * sizeof *s.row);
+    s.label = arena_take(&m->scratch, (size_t)N * sizeof *s.label);
+    s.mask = arena_take(&m->scratch, (size_t)N * sizeof *s.mask);
+    for (int64_t i = 0; s.row && i < N; i++) {
+        s.row[i] = i / n * x.rows + first + i % n;
+        s.label[i] = b->labels[s.row[i]];
+        s.mask[i] = b->loss_mask[s.row[i]];
+    }
+    s.ln = mat_take(&m->scratch, n, m->H, m->type);
+    s.stat = mat_take(&m->scratch, n, 2, m->real);
+    s.logits = mat_take(&m->scratch, N, m->V, m->real);
+    s.xent = mat_take(&m->scratch, N, 3, m->real);
+    return s;
 }
 
-void head_run(Model *m, Slot *s, Mat x, Mat dx, Mat logits_out)
+/* Logits of this rank's part of the vocabulary, and the statistics of a softmax over all of it. */
+static void slice_fwd(Model *m, const Head *h, Slice *s)
 {
     Device *d = m->dev;
-    Head h = head_of(m);
-    int64_t step = slice_rows(m, x.rows);
-    int backward = dx.rows > 0;
+    Comm *tp = m->tensor.tp;
+    Mat none = {.type = m->type};
+    final_norm(m, h->part, s->ln, s->stat, s->x);
+    s->all = tensor_gathered(&m->tensor, tensor_gather(&m->tensor, &m->scratch, s->ln));
+    column_linear_fwd(d, s->logits, s->all, h->w, none);
+    m->slice_row = s->row;
+    m->slice_batch = s->batch;
+    model_watch(m, h->part, "logits", mat_cols(s->logits, 0, m->Vvalid));
+    d->xent_stats(d, s->xent, s->logits, s->label, m->vocab0, m->Vvalid);
+    size_t mark = m->scratch.used;
+    Mat parts = mat_take(&m->scratch, s->N * tp->size, 3, m->real);
+    tp->wait(tp, tp->all_gather(tp, parts.p, s->xent.p, s->N * 3, m->real));
+    d->xent_combine(d, s->xent, parts);
+    arena_reset(&m->scratch, mark);
+}
+
+static void slice_bwd(Model *m, const Head *h, const Slice *s, Mat dx, Mat dlogits)
+{
+    Device *d = m->dev;
+    Mat dln = mat_take(&m->scratch, s->n, m->H, m->type), none = {.type = m->real};
+    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, dlogits, h->w);
+    linear_bwd_w(d, h->dw, dlogits, s->all, none, none);
+    tensor_wait(&m->tensor, sum);
+    d->norm_bwd_w(d, params_grad(m->params, h->part, P_LNF), params_grad(m->params, h->part, P_LNFB), dln, s->x, s->stat,
+                  model_norm(m), 1);
+    d->norm_bwd_x(d, dx, (Mat){.type = m->type}, dln, s->x, s->stat, params_weight(m->params, h->part, P_LNF),
+                  model_norm(m), 1);
+}
+
+void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)
+{
+    Device *d = m->dev;
+    Head h = head_of(m, part);
+    int64_t step = slice_rows(m, x.rows), size = (int64_t)dtype_size(m->real), T = m->B * m->S;
+    size_t start = m->scratch.used;
+    Mat losses = mat_take(&m->scratch, T, 1, m->real), none = {.type = m->type};
     for (int64_t r = 0; r < x.rows; r += step) {
-        int64_t n = r + step < x.rows ? step : x.rows - r;
         size_t mark = m->scratch.used;
-        Mat ln = mat_take(&m->scratch, n, m->H, m->type), stat = mat_take(&m->scratch, n, 2, m->real);
-        Mat logits = mat_take(&m->scratch, n, m->V, m->real), xent = mat_take(&m->scratch, n, 3, m->real);
-        Mat loss = mat_take(&m->scratch, n, 1, m->real), xs = mat_rows(x, r, n), none = {.type = m->type};
-        const int32_t *label = s->batch.labels ? s->batch.labels + r : NULL;
-        const float *mask = s->batch.loss_mask ? s->batch.loss_mask + r : NULL;
-        final_norm(m, h.part, ln, stat, xs);
-        model_watch(m, h.part, "final_layernorm", ln);
-        column_linear_fwd(d, logits, ln, h.w, none);
-        model_watch(m, h.part, "logits", mat_cols(logits, 0, m->Vvalid));
-        if (logits_out.rows)
-            d->copy(d, mat_rows(logits_out, r, n), mat_cols(logits, 0, logits_out.cols));
-        d->xent_stats(d, xent, logits, label, m->vocab0, m->Vvalid);
-        Mat dlogits = backward ? over_logits(m, logits) : none;
-        d->xent_grad(d, loss, dlogits, logits, xent, label, mask, m->vocab0, m->Vvalid, m->loss_scale);
-        d->sum(d, &m->loss_sum, loss);
-        if (backward)
-            slice_bwd(m, &h, mat_rows(dx, r, n), xs, ln, stat, dlogits);
+        Slice s = slice_open(m, p->batch, x, r, r + step < x.rows ? step : x.rows - r);
+        Mat loss = mat_take(&m->scratch, s.N, 1, m->real);
+        slice_fwd(m, &h, &s);
+        Mat dlogits = dx.rows ? over_logits(m, s.logits) : none;
+        d->xent_grad(d, loss, dlogits, s.logits, s.xent, s.label, s.mask, m->vocab0, m->Vvalid, m->loss_scale);
+        for (int64_t i = 0; losses.p && i < s.N; i++)      /* summed in the order of tokens, however they were sliced */
+            memcpy((char *)losses.p + s.row[i] * size, (char *)loss.p + i * size, (size_t)size);
+        if (dx.rows)
+            slice_bwd(m, &h, &s, mat_rows(dx, s.first, s.n), dlogits);
         arena_reset(&m->scratch, mark);
     }
+    /* every tensor rank knows them; one counts them */
+    double sums[2] = {0};
+    d->sum(d, &sums[0], losses);
+    for (int64_t i = 0; losses.p && i < T; i++)
+        sums[1] += p->batch->loss_mask[i];
+    if (m->tensor.tp->rank == 0) {
+        m->loss_sum += sums[0];
+        m->mask_sum += sums[1];
+    }
+    arena_reset(&m->scratch, start);
 }
 
-void head_logits(Model *m, Mat x, Mat logits)
+void head_logits(Model *m, int part, Mat x, Mat logits)
 {
-    Head h = head_of(m);
+    Head h = head_of(m, part);
+    Comm *tp = m->tensor.tp;
     size_t mark = m->scratch.used;
     Mat ln = mat_take(&m->scratch, x.rows, m->H, m->type), stat = mat_take(&m->scratch, x.rows, 2, m->real);
-    Mat all = mat_take(&m->scratch, x.rows, m->V, m->real), none = {.type = m->type};
+    Mat mine = mat_take(&m->scratch, x.rows, m->V, m->real), none = {.type = m->type};
+    Mat all = mat_take(&m->scratch, 1, m->V * tp->size, m->real);
     final_norm(m, h.part, ln, stat, x);
-    column_linear_fwd(m->dev, all, ln, h.w, none);
+    column_linear_fwd(m->dev, mine, ln, h.w, none);
+    tp->wait(tp, tp->all_gather(tp, all.p, mine.p, m->V, m->real));
     m->dev->copy(m->dev, logits, mat_cols(all, 0, logits.cols));
     arena_reset(&m->scratch, mark);
 }

@@ -91,6 +91,7 @@ typedef struct {
     const char *command, *build;   /* for the report; NULL = left out */
 } LogStart;
 
+/* Only rank 0 has one: the functions below do nothing with NULL. */
 typedef struct Log Log;
 
 /* Opens the log and, in a run directory, its files. A metrics.jsonl that is there is continued: lines of

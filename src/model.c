@@ -1,256 +1,339 @@
+/* A rank's chunks: how a forward and the two halves of a backward go through their units. */
 #include "model.h"
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void make_groups(Model *m)
-{
-    const Config *c = m->cfg;
-    int layers = (int)c->num_layers, full = c->recompute_granularity == RECOMPUTE_GRANULARITY_FULL;
-    int uniform = full && c->recompute_method == RECOMPUTE_METHOD_UNIFORM;
-    int block = full && c->recompute_method == RECOMPUTE_METHOD_BLOCK, n = full ? (int)c->recompute_num_layers : 1;
-    m->group = xcalloc((size_t)layers, sizeof *m->group);
-    for (int first = 0; first < layers; m->ngroups++) {
-        int count = uniform ? n < layers - first ? n : layers - first : 1;
-        m->group[m->ngroups] = (LayerGroup){first, count, uniform || (block && first < n)};
-        first += count;
-    }
-}
-
-static int recomputes(const Config *c, const char *module)
-{
-    if (c->recompute_granularity != RECOMPUTE_GRANULARITY_SELECTIVE)
-        return 0;
-    for (int i = 0; i < c->recompute_modules.n; i++)
-        if (!strcmp(c->recompute_modules.v[i], module))
-            return 1;
-    return 0;
-}
-
-static void make_rope(Model *m, Arena *run)
-{
-    const Config *c = m->cfg;
-    if (c->position_embedding_type != POSITION_EMBEDDING_TYPE_ROPE)
-        return;
-    int64_t rot = (int64_t)((double)m->D * c->rotary_percent), half = rot / 2;
-    m->rope = mat_take(run, c->max_position_embeddings, rot, m->real);
-    if (!m->rope.p)
-        return;
-    for (int64_t p = 0; p < m->rope.rows; p++)
-        for (int64_t i = 0; i < half; i++) {
-            double angle = (double)p * pow(c->rotary_base, -2.0 * (double)i / (double)rot);
-            if (m->real == F64) {
-                double *row = (double *)m->rope.p + p * rot;
-                row[i] = cos(angle), row[half + i] = sin(angle);
-            } else {
-                float *row = (float *)m->rope.p + p * rot;
-                row[i] = (float)cos(angle), row[half + i] = (float)sin(angle);
-            }
-        }
-}
-
-static void batch_layout(Model *m, Slot *s, int64_t B, int64_t S)
-{
-    const Config *c = m->cfg;
-    Batch *b = &s->batch;
-    size_t T = (size_t)(B * S);
-    *b = (Batch){.batch = B, .seq = S};
-    b->tokens = arena_take(&s->mem, T * 4);
-    b->labels = arena_take(&s->mem, T * 4);
-    b->position = arena_take(&s->mem, T * 4);
-    b->doc_start = c->reset_attention_mask ? arena_take(&s->mem, T * 4) : NULL;
-    b->loss_mask = arena_take(&s->mem, T * 4);
-    b->sample = arena_take(&s->mem, (size_t)B * 8);
-}
-
-/* Copies a microbatch into its slot, which outlives the loader's buffer. src NULL: counting. */
-static void batch_keep(Model *m, Slot *s, const Batch *src)
-{
-    int64_t B = src ? src->batch : m->cfg->micro_batch_size, S = src ? src->seq : m->cfg->seq_length;
-    size_t T = (size_t)(B * S);
-    s->mem.used = 0;
-    batch_layout(m, s, B, S);
-    if (!src)
-        return;
-    memcpy(s->batch.tokens, src->tokens, T * 4);
-    memcpy(s->batch.labels, src->labels, T * 4);
-    memcpy(s->batch.position, src->position, T * 4);
-    memcpy(s->batch.loss_mask, src->loss_mask, T * 4);
-    memcpy(s->batch.sample, src->sample, (size_t)B * 8);
-    if (s->batch.doc_start)
-        memcpy(s->batch.doc_start, src->doc_start, T * 4);
-    for (size_t i = 0; i < T; i++)
-        m->mask_sum += src->loss_mask[i];
-}
-
-void model_open(Model *m, const Config *cfg, const Grid *grid, Device *dev, Params *params, int slots, Arena *run,
-                size_t slot_bytes, size_t scratch_bytes)
-{
-    int tp = grid->size[AXIS_TP];
-    *m = (Model){.cfg = cfg, .grid = grid, .dev = dev, .params = params, .tp = (Comm *)&grid->axis[AXIS_TP],
-                 .H = cfg->hidden_size, .A = cfg->num_attention_heads / tp, .K = cfg->num_query_groups / tp,
-                 .D = cfg->kv_channels, .F = cfg->ffn_hidden_size / tp, .V = cfg->padded_vocab_size / tp,
-                 .type = params->type, .real = params->real, .nslots = slots, .loss_scale = 1};
-    m->vocab0 = m->tp->rank * m->V;
-    m->Vvalid = cfg->vocab_size - m->vocab0 < m->V ? cfg->vocab_size - m->vocab0 : m->V;
-    m->keep_ln = !recomputes(cfg, "layernorm");
-    m->keep_attn = !recomputes(cfg, "core_attn");
-    m->keep_mlp = !recomputes(cfg, "mlp");
-    make_groups(m);
-    make_rope(m, run);
-    m->slot = xcalloc((size_t)slots, sizeof *m->slot);
-    m->redo = xcalloc((size_t)cfg->num_layers, sizeof *m->redo);
-    m->scratch = (Arena){.name = "scratch", .size = scratch_bytes, .base = arena_take(run, scratch_bytes)};
-    for (int i = 0; i < slots; i++) {
-        Slot *s = &m->slot[i];
-        s->in = xcalloc((size_t)m->ngroups + 1, sizeof *s->in);
-        s->layer = xcalloc((size_t)cfg->num_layers, sizeof *s->layer);
-        s->mem = (Arena){.name = "activations", .size = slot_bytes, .base = arena_take(run, slot_bytes)};
-    }
-}
-
-void model_close(Model *m)
-{
-    for (int i = 0; i < m->nslots; i++) {
-        free(m->slot[i].in);
-        free(m->slot[i].layer);
-    }
-    free(m->slot);
-    free(m->redo);
-    free(m->group);
-    *m = (Model){0};
-}
-
-Dropout model_dropout(const Model *m, const Slot *s, int site, int layer)
+Dropout model_dropout(const Model *m, const Pass *p, int site, int layer)
 {
     static const char *const name[] = {"embedding", "attention", "proj", "mlp"};
     uint64_t key = rng_key((uint64_t)m->cfg->seed, name[site]);
     return (Dropout){.p = m->evaluating ? 0 : m->cfg->hidden_dropout, .key = hash64(&layer, sizeof layer, key),
-                     .sample = s->batch.sample, .seq = s->batch.seq};
+                     .sample = p->batch->sample, .seq = p->batch->seq, .row0 = model_row0(m)};
 }
 
-static void layer_fwd(Model *m, Slot *s, int layer, LayerActs *a, Arena *keep, Mat x, Mat y)
+int64_t model_rows(const Model *m) { return m->B * m->S / m->tensor.rows->size; }
+int64_t model_row0(const Model *m) { return m->tensor.rows->rank * model_rows(m); }
+
+/* ---- slots ---- */
+
+static Mat boundary(Model *m, Arena *from) { return mat_take(from, model_rows(m), m->H, m->type); }
+
+static SlotFD *fd_of(Model *m, int chunk, int mb)
+{
+    return &m->fd[m->schedule->slot[SLOT_FD][chunk * m->schedule->m + mb]];
+}
+
+static SlotDW *dw_of(Model *m, int chunk, int mb)
+{
+    return &m->dw[m->schedule->slot[SLOT_DW][chunk * m->schedule->m + mb]];
+}
+
+/* A microbatch enters a chunk: the slot is its own from here on, and in[0] is where its input goes. */
+static SlotFD *fd_open(Model *m, int chunk, int mb)
+{
+    SlotFD *s = fd_of(m, chunk, mb);
+    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    pp->wait(pp, s->sent);
+    s->sent = s->arrived = 0;
+    s->mem.used = 0;
+    s->in[0] = boundary(m, &s->mem);
+    return s;
+}
+
+/* A gradient enters a chunk from behind. */
+static SlotDW *dw_open(Model *m, int chunk, int mb)
+{
+    SlotDW *s = dw_of(m, chunk, mb);
+    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    pp->wait(pp, s->sent);
+    s->sent = s->arrived = 0;
+    s->mem.used = 0;
+    s->dy = boundary(m, &s->mem);
+    s->dx = m->split ? (Mat){0} : boundary(m, &s->mem);
+    return s;
+}
+
+static Pass pass_of(Model *m, const Instr *i)
+{
+    const Schedule *s = m->schedule;
+    int at = i->chunk * s->m + i->mb, forward = s->slots[SLOT_FW] == 0;
+    SlotFD *fd = fd_of(m, i->chunk, i->mb);
+    SlotFW *fw = &m->fw[forward ? 0 : s->slot[SLOT_FW][at]];
+    SlotDW *dw = forward ? NULL : dw_of(m, i->chunk, i->mb);
+    return (Pass){.chunk = &m->chunk[i->chunk], .batch = &fd->batch, .fd = fd, .fw = fw, .dw = dw,
+                  .keep_d = forward ? &m->scratch : &fd->mem, .keep_w = forward ? &m->scratch : &fw->mem,
+                  .late = m->split && !forward ? &dw->mem : &m->scratch};
+}
+
+static void batch_layout(const Model *m, Batch *b, Arena *mem)
+{
+    size_t T = (size_t)(m->B * m->S);
+    *b = (Batch){.batch = m->B, .seq = m->S};
+    b->tokens = arena_take(mem, T * 4);
+    b->labels = arena_take(mem, T * 4);
+    b->position = arena_take(mem, T * 4);
+    b->doc_start = m->cfg->reset_attention_mask ? arena_take(mem, T * 4) : NULL;
+    b->loss_mask = arena_take(mem, T * 4);
+    b->sample = arena_take(mem, (size_t)m->B * 8);
+}
+
+/* Copies a microbatch into its slot, which outlives the loader's buffer. src NULL: counting. */
+static void batch_keep(const Model *m, SlotFD *s, const Batch *src)
+{
+    Batch *b = &s->batch;
+    size_t T = (size_t)(m->B * m->S);
+    batch_layout(m, b, &s->mem);
+    if (!src || !src->tokens)
+        return;
+    BUG_ON(src->batch != m->B || src->seq != m->S);
+    memcpy(b->tokens, src->tokens, T * 4);
+    memcpy(b->labels, src->labels, T * 4);
+    memcpy(b->position, src->position, T * 4);
+    memcpy(b->loss_mask, src->loss_mask, T * 4);
+    memcpy(b->sample, src->sample, (size_t)m->B * 8);
+    if (src->doc_start)
+        memcpy(b->doc_start, src->doc_start, T * 4);
+    else
+        b->doc_start = NULL;
+}
+
+/* ---- forward ---- */
+
+static void layer_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat x, Mat y)
 {
     a->x = x;
-    attention_fwd(m, s, layer + 1, a, keep);
-    mlp_fwd(m, s, layer + 1, a, keep, y);
+    attention_fwd(m, p, part, a);
+    mlp_fwd(m, p, part, a, y);
 }
 
-/* Runs all layers; what the backward needs stays in the slot. Returns the output of the last. */
-static Mat layers_fwd(Model *m, Slot *s)
+/* A group that will be recomputed keeps nothing but its input. */
+static void group_fwd(Model *m, const Pass *pass, const ModelUnit *u)
 {
-    int64_t T = s->batch.batch * s->batch.seq;
-    Mat x = s->in[0] = mat_take(&s->mem, T, m->H, m->type);
-    embedding_fwd(m, s, x);
-    for (int g = 0; g < m->ngroups; g++) {
-        const LayerGroup *group = &m->group[g];
-        size_t mark = m->scratch.used;
-        s->in[g + 1] = mat_take(&s->mem, T, m->H, m->type);
-        for (int i = 0; i < group->count; i++) {
-            int last = i == group->count - 1, layer = group->first + i;
-            Mat y = last ? s->in[g + 1] : mat_take(&m->scratch, T, m->H, m->type);
-            size_t temporary = m->scratch.used;
-            layer_fwd(m, s, layer, &s->layer[layer], group->recompute ? &m->scratch : &s->mem, x, y);
-            arena_reset(&m->scratch, temporary);
-            x = y;
-        }
-        arena_reset(&m->scratch, mark);
-    }
-    return x;
-}
-
-void model_forward(void *model, int chunk, int mb)
-{
-    Model *m = model;
-    Slot *s = &m->slot[mb % m->nslots];
-    BUG_ON(chunk != 0);
-    batch_keep(m, s, m->next_batch ? m->next_batch(m->batch_ctx, mb) : NULL);
-    layers_fwd(m, s);
-}
-
-/* dx from dy, and the layer's weight gradients. */
-static void layer_bwd(Model *m, Slot *s, int layer, LayerActs *a, Mat dx, Mat dy)
-{
-    int part = layer + 1;
-    LayerGrads grads;
+    Pass p = *pass;
     size_t mark = m->scratch.used;
-    attention_restore(m, s, part, a);
-    mlp_restore(m, part, a);
-    Mat dx1 = mat_take(&m->scratch, dy.rows, m->H, m->type);
-    mlp_bwd(m, s, part, a, &grads, dx1, dy, 1);
-    attention_bwd(m, s, part, a, &grads, dx, dx1, 1);
+    Mat x = p.fd->in[u->group];
+    p.fd->in[u->group + 1] = boundary(m, &p.fd->mem);
+    if (u->recompute)
+        p.keep_d = p.keep_w = &m->scratch;
+    for (int i = 0; i < u->count; i++) {
+        Mat y = i == u->count - 1 ? p.fd->in[u->group + 1] : boundary(m, &m->scratch);
+        size_t temporary = m->scratch.used;
+        layer_fwd(m, &p, u->part + i, &p.fw->layer[u->layer + i], x, y);
+        arena_reset(&m->scratch, temporary);
+        x = y;
+    }
     arena_reset(&m->scratch, mark);
 }
 
-/* The forward of a group again, keeping in scratch what its backward needs. */
-static void group_redo(Model *m, Slot *s, const LayerGroup *group, Mat x)
+/* The first thing that happens to a microbatch in a chunk: its input, and its own copy of the batch. */
+static void enter(Model *m, const Instr *i, const Pass *p)
 {
-    for (int i = 0; i < group->count; i++) {
-        Mat y = mat_take(&m->scratch, x.rows, m->H, m->type);
-        layer_fwd(m, s, group->first + i, &m->redo[i], &m->scratch, x, y);
+    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    const Chunk *c = p->chunk;
+    if (c->prev < 0 || c->prev_here >= 0)
+        fd_open(m, i->chunk, i->mb);
+    if (c->prev_here >= 0)             /* the stage before keeps its output for as long as we need it */
+        p->fd->in[0] = fd_of(m, c->prev_here, i->mb)->in[m->chunk[c->prev_here].groups];
+    pp->wait(pp, p->fd->arrived);
+    p->fd->arrived = 0;
+    /* in training the chunk before still has the microbatch */
+    int again = i->chunk > 0 && m->schedule->slots[SLOT_FW] > 0;
+    batch_keep(m, p->fd, again ? &fd_of(m, i->chunk - 1, i->mb)->batch
+                               : m->next_batch ? m->next_batch(m->batch_ctx, i->mb) : NULL);
+    p->fw->mem.used = 0;
+}
+
+static void head_fwd(Model *m, const Pass *p, const ModelUnit *u)
+{
+    Mat x = p->fd->in[p->chunk->groups], none = {.type = m->type};
+    if (m->cache)
+        head_logits(m, u->part, mat_rows(x, x.rows - 1, 1), m->logits);
+    else if (m->evaluating)            /* training makes the loss in D, together with its gradient */
+        head_run(m, p, u->part, x, none);
+}
+
+/* First unit of an instruction, and one after its last. */
+static void units_of(const Model *m, const Instr *i, int *first, int *end)
+{
+    const Chunk *c = &m->chunk[i->chunk];
+    *first = i->part == WHOLE ? c->unit0 : i->part;
+    *end = i->part == WHOLE ? c->unit0 + c->units : i->part + 1;
+}
+
+void model_forward(void *model, const Instr *i)
+{
+    Model *m = model;
+    Pass p = pass_of(m, i);
+    int first, end;
+    units_of(m, i, &first, &end);
+    if (first == p.chunk->unit0)
+        enter(m, i, &p);
+    for (int k = first; k < end; k++) {
+        const ModelUnit *u = &m->unit[k];
+        data_ready(m->data, k);
+        if (u->kind == UNIT_EMBEDDING)
+            embedding_fwd(m, &p, u->part, p.fd->in[0]);
+        else if (u->kind == UNIT_LAYERS)
+            group_fwd(m, &p, u);
+        else
+            head_fwd(m, &p, u);
+    }
+}
+
+/* ---- backward ---- */
+
+static void layer_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx, Mat dy)
+{
+    size_t mark = m->scratch.used;
+    attention_restore(m, p, part, a);
+    mlp_restore(m, p, part, a);
+    Mat dx1 = boundary(m, p->late);
+    mlp_bwd(m, p, part, a, g, dx1, dy, !m->split);
+    attention_bwd(m, p, part, a, g, dx, dx1, !m->split);
+    arena_reset(&m->scratch, mark);
+}
+
+/* The forward of a group again, keeping what its backward needs. */
+static void group_redo(Model *m, const Pass *pass, const ModelUnit *u)
+{
+    Pass p = *pass;
+    Mat x = p.fd->in[u->group];
+    p.keep_d = &m->scratch;
+    p.keep_w = p.late;
+    for (int i = 0; i < u->count; i++) {
+        Mat y = boundary(m, &m->scratch);
+        layer_fwd(m, &p, u->part + i, &p.fw->layer[u->layer + i], x, y);
         x = y;
     }
 }
 
-void model_backward(void *model, int chunk, int mb)
+static void group_bwd(Model *m, const Pass *p, const ModelUnit *u)
+{
+    size_t mark = m->scratch.used;
+    if (u->recompute)
+        group_redo(m, p, u);
+    for (int i = u->count - 1; i >= 0; i--) {
+        SlotDW *s = p->dw;
+        Mat dx = m->split ? boundary(m, &s->mem) : s->dx;      /* W reads dy again */
+        layer_bwd(m, p, u->part + i, &p->fw->layer[u->layer + i], &p->fw->grads[u->layer + i], dx, s->dy);
+        s->dx = s->dy;
+        s->dy = dx;
+    }
+    arena_reset(&m->scratch, mark);
+}
+
+/* The gradient of a chunk's input is the next chunk's to send, or this rank's own to go on with. */
+static void leave(Model *m, const Instr *i, const Pass *p)
+{
+    if (p->chunk->prev_here >= 0)
+        m->dev->copy(m->dev, dw_open(m, p->chunk->prev_here, i->mb)->dy, p->dw->dy);
+}
+
+static void backward(Model *m, const Instr *i)
+{
+    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    Pass p = pass_of(m, i);
+    int first, end;
+    units_of(m, i, &first, &end);
+    if (end == p.chunk->unit0 + p.chunk->units || p.chunk->units == 0) {
+        if (p.chunk->next < 0)
+            dw_open(m, i->chunk, i->mb);
+        pp->wait(pp, p.dw->arrived);
+        p.dw->arrived = 0;
+    }
+    for (int k = end - 1; k >= first; k--) {
+        const ModelUnit *u = &m->unit[k];
+        data_ready(m->data, k);
+        data_enter(m->data, k, m->split ? PHASE_D : PHASE_ALL);
+        if (u->kind == UNIT_HEAD)
+            head_run(m, &p, u->part, p.fd->in[p.chunk->groups], p.dw->dy);
+        else if (u->kind == UNIT_LAYERS)
+            group_bwd(m, &p, u);
+        else
+            embedding_bwd(m, &p, u->part, p.dw->dy);
+    }
+    if (first == p.chunk->unit0)
+        leave(m, i, &p);
+}
+
+void model_backward(void *model, const Instr *i) { backward(model, i); }
+void model_backward_x(void *model, const Instr *i) { backward(model, i); }
+
+void model_backward_w(void *model, const Instr *i)
 {
     Model *m = model;
-    Slot *s = &m->slot[mb % m->nslots];
-    BUG_ON(chunk != 0);
-    int64_t T = s->batch.batch * s->batch.seq;
-    size_t start = m->scratch.used;
-    Mat none = {.type = m->real}, dy = mat_take(&m->scratch, T, m->H, m->type);
-    Mat dx = mat_take(&m->scratch, T, m->H, m->type);
-    head_run(m, s, s->in[m->ngroups], dy, none);
-    for (int g = m->ngroups - 1; g >= 0; g--) {
-        const LayerGroup *group = &m->group[g];
-        size_t mark = m->scratch.used;
-        if (group->recompute)
-            group_redo(m, s, group, s->in[g]);
-        for (int i = group->count - 1; i >= 0; i--) {
-            LayerActs *a = group->recompute ? &m->redo[i] : &s->layer[group->first + i];
-            layer_bwd(m, s, group->first + i, a, dx, dy);
-            Mat swap = dx;
-            dx = dy;
-            dy = swap;
+    Pass p = pass_of(m, i);
+    int first, end;
+    units_of(m, i, &first, &end);
+    for (int k = end - 1; k >= first; k--) {
+        const ModelUnit *u = &m->unit[k];
+        data_enter(m->data, k, PHASE_W);
+        for (int l = u->count - 1; u->kind == UNIT_LAYERS && l >= 0; l--) {
+            mlp_bwd_w(m, u->part + l, &p.fw->layer[u->layer + l], &p.fw->grads[u->layer + l]);
+            attention_bwd_w(m, u->part + l, &p.fw->layer[u->layer + l], &p.fw->grads[u->layer + l]);
         }
-        arena_reset(&m->scratch, mark);
     }
-    embedding_bwd(m, s, dy);
-    arena_reset(&m->scratch, start);
 }
 
-void model_begin(Model *m)
+/* ---- messages ---- */
+
+void model_send_activation(void *model, const Instr *i)
 {
-    m->loss_sum = m->mask_sum = 0;
-    data_begin(&m->params->data);
+    Model *m = model;
+    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    SlotFD *s = fd_of(m, i->chunk, i->mb);
+    Mat y = s->in[m->chunk[i->chunk].groups];
+    s->sent = pp->send(pp, y.p, y.rows * y.cols, y.type, m->chunk[i->chunk].next);
 }
 
-void model_evaluate(Model *m, const Batch *b, Mat logits)
+void model_recv_activation(void *model, const Instr *i)
 {
-    Slot *s = &m->slot[0];
-    int before = m->evaluating;
-    m->evaluating = 1;
-    batch_keep(m, s, b);
-    Mat x = layers_fwd(m, s), none = {.type = m->type};
-    head_run(m, s, x, none, logits);
-    m->evaluating = before;
+    Model *m = model;
+    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    SlotFD *s = fd_open(m, i->chunk, i->mb);
+    Mat x = s->in[0];
+    s->arrived = pp->recv(pp, x.p, x.rows * x.cols, x.type, m->chunk[i->chunk].prev);
 }
 
-void model_extend(Model *m, KvCache *cache, const int32_t *tokens, int64_t n, Mat logits)
+void model_send_gradient(void *model, const Instr *i)
 {
-    Slot *s = &m->slot[0];
-    s->mem.used = 0;
-    m->evaluating = 1;
-    batch_layout(m, s, 1, n);
-    s->batch.doc_start = NULL;
-    for (int64_t i = 0; tokens && i < n; i++) {
-        s->batch.tokens[i] = tokens[i];
-        s->batch.position[i] = (int32_t)(cache->length + i);
+    Model *m = model;
+    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    SlotDW *s = dw_of(m, i->chunk, i->mb);
+    s->sent = pp->send(pp, s->dy.p, s->dy.rows * s->dy.cols, s->dy.type, m->chunk[i->chunk].prev);
+}
+
+void model_recv_gradient(void *model, const Instr *i)
+{
+    Model *m = model;
+    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    SlotDW *s = dw_open(m, i->chunk, i->mb);
+    s->arrived = pp->recv(pp, s->dy.p, s->dy.rows * s->dy.cols, s->dy.type, m->chunk[i->chunk].next);
+}
+
+/* ---- a list from its start to its end ---- */
+
+void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int share_rows)
+{
+    Comm *tp = (Comm *)&m->grid->axis[AXIS_TP];
+    int shared = share_rows && m->cfg->sequence_parallel;
+    m->tensor = (TensorGroup){tp, shared ? tp : &m->one, shared ? &m->one : tp};
+    m->schedule = schedule;
+    m->B = B;
+    m->S = S;
+    BUG_ON(B * S % m->tensor.rows->size);
+    BUG_ON(schedule->slots[SLOT_FD] > m->nfd || schedule->slots[SLOT_FW] > m->nfw || schedule->slots[SLOT_DW] > m->ndw);
+}
+
+void model_end(Model *m)
+{
+    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    for (int i = 0; i < m->nfd; i++) {
+        pp->wait(pp, m->fd[i].sent);
+        m->fd[i].sent = 0;
     }
-    s->cache = cache;
-    Mat x = layers_fwd(m, s);
-    cache->length += n;
-    s->cache = NULL;
-    head_logits(m, mat_rows(x, n - 1, 1), logits);
+    for (int i = 0; i < m->ndw; i++) {
+        pp->wait(pp, m->dw[i].sent);
+        m->dw[i].sent = 0;
+    }
 }

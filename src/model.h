@@ -1,115 +1,192 @@
 /* model -- a GPT-style decoder as functions over views of memory: fwd, bwd_x (gradient of the input), bwd_w (gradient of
  * the weights).
  *
- * Letters (all local to the rank): B samples of a microbatch, S positions, T = B*S, H width, A query heads, K key/value
- * heads, D head size, F feed-forward width, V vocabulary. Storage type unless said otherwise.
+ * Letters (all local to the rank): B samples of a microbatch, S positions, T = B*S, R the rows of T that this rank has
+ * between the linear layers (T/tp with sequence parallelism, else T), H width, A query heads, K key/value heads, D head
+ * size, F feed-forward width, V vocabulary. Storage type unless said otherwise.
  *
- * A microbatch lives in a Slot from its forward to its backward. What a layer leaves there is a LayerActs; what recompute
- * leaves out is made again in the scratch arena, by the same code, so the bits are the same. */
+ * A rank holds chunks (virtual stages), a chunk is cut into units: the embedding, each group of layers that is recomputed
+ * together (one layer as a rule), the head. Units are the grain of gradient reduction and parameter gathering.
+ *
+ * A microbatch in a chunk has three lifetimes, and a slot of memory for each: FD, from its input to D (input, attention's
+ * inputs, statistics of norms); FW, from F to W (inputs of the linear layers); DW, from the gradient that comes in to W
+ * (gradients between layers, output gradients of the linear layers). With the joined B the last ends with the others,
+ * and what lives within a layer's backward is scratch. What recompute leaves out is made again in the backward, by the
+ * same code, so the bits are the same. */
 #ifndef MODEL_H
 #define MODEL_H
+#include "data.h"
 #include "loader.h"
 #include "params.h"
-#include "pipeline.h"
+#include "schedule.h"
+#include "tensor.h"
 
 typedef struct {
-    Mat x;                 /* [T,H] the layer's input */
-    Mat ln1, stat1;        /* [T,H], real [T,2] */
-    Mat qk, qstat, kstat;  /* [T,(A+K)D] before QK norm, real [T,2A], [T,2K]; only with qk_layernorm */
-    Mat qkv;               /* [T,(A+2K)D] after QK norm and rotation */
-    Mat o, lse;            /* [T,AD], real [T,A] */
-    Mat x1;                /* [T,H] after attention */
-    Mat ln2, stat2;        /* [T,H], real [T,2] */
-    Mat h, a;              /* [T,F] or [T,2F]; [T,F]. The backward writes the gradient of h over h */
+    Mat x;                 /* [R,H] the layer's input. FD */
+    Mat ln1, stat1;        /* [R,H] FW, real [R,2] FD */
+    Mat qk, qstat, kstat;  /* [T,(A+K)D] before QK norm, real [T,2A], [T,2K]; only with qk_layernorm. FD */
+    Mat qkv;               /* [T,(A+2K)D] after QK norm and rotation. FD */
+    Mat o, lse;            /* [T,AD] FW, real [T,A] FD */
+    Mat x1;                /* [R,H] after attention. FD */
+    Mat ln2, stat2;        /* [R,H] FW, real [R,2] FD */
+    Mat h, a;              /* [T,F] or [T,2F]; [T,F]. FW. The backward writes the gradient of h over h */
 } LayerActs;
 
-/* Output gradients of a layer's linear layers: from its bwd_x to its bwd_w. */
-typedef struct { Mat fc2, proj, qkv; } LayerGrads;   /* [T,H], [T,H], [T,(A+2K)D]; that of fc1 is LayerActs.h */
+/* Output gradients of a layer's linear layers, from its bwd_x to its bwd_w: [R,H], [R,H], [T,(A+2K)D]; that of fc1 is
+ * LayerActs.h. */
+typedef struct { Mat fc2, proj, qkv; } LayerGrads;
 
 /* Keys and values of the positions generated so far, for one sequence. */
-typedef struct { Mat *k, *v; int64_t length; } KvCache;   /* per layer [max, KD] */
+typedef struct { Mat *k, *v; int64_t length; } KvCache;   /* by global layer: [max, KD] */
 
 typedef struct {
     Arena mem;
     Batch batch;           /* this microbatch's own copy */
-    KvCache *cache;        /* generation only */
-    Mat *in;               /* input of each group of layers, then the output of the last: [T,H] */
-    LayerActs *layer;      /* by layer; those of recomputed groups are remade in scratch */
-} Slot;
+    Mat *in;               /* input of each group of layers, then the output of the last: [R,H] */
+    Token arrived, sent;   /* of in[0]; of the last */
+} SlotFD;
 
-typedef struct { int first, count, recompute; } LayerGroup;
+typedef struct {
+    Arena mem;
+    LayerActs *layer;      /* by layer of the chunk */
+    LayerGrads *grads;
+} SlotFW;
+
+typedef struct {
+    Arena mem;
+    Mat dy, dx;            /* [R,H] gradient that came in last, room for the next */
+    Token arrived, sent;
+} SlotDW;
+
+typedef enum { UNIT_EMBEDDING, UNIT_LAYERS, UNIT_HEAD } UnitKind;
+
+typedef struct {
+    UnitKind kind;
+    int chunk, group;      /* group: which of the chunk's groups of layers */
+    int part, count;       /* its parts in Params */
+    int layer;             /* UNIT_LAYERS: the first, counted in its chunk */
+    int recompute;
+} ModelUnit;
+
+typedef struct {
+    int unit0, units;      /* its units in Model.unit */
+    int groups;            /* units of layers among them */
+    int layers;
+    int prev, next;        /* pipeline ranks that hold the stage before and after, -1: none */
+    int prev_here, next_here;  /* the chunk of this rank that is that stage, -1: not here */
+} Chunk;
+
+/* Which microbatch of which chunk an instruction is about, and where what it leaves behind is kept. */
+typedef struct {
+    const Chunk *chunk;
+    const Batch *batch;
+    SlotFD *fd;
+    SlotFW *fw;
+    SlotDW *dw;
+    Arena *keep_d, *keep_w;    /* of a forward: what D needs, what W needs */
+    Arena *late;               /* of a backward: what W needs */
+} Pass;
 
 typedef struct Model {
     const Config *cfg;
     const Grid *grid;
     Device *dev;
-    Comm *tp;
     Params *params;
+    Data *data;                            /* the params' */
+    TensorGroup tensor;                    /* of the pass that runs now */
+    Comm one;                              /* a group of one */
     int64_t H, A, K, D, F, V, Vvalid;      /* local; Vvalid: this rank's columns of the vocabulary that are no padding */
     int64_t vocab0;                        /* first token of this rank's slice */
     Dtype type, real;
-    int ngroups, nslots;
-    LayerGroup *group;
-    Slot *slot;
-    LayerActs *redo;                       /* of the group being recomputed */
+    int nchunks, nunits;
+    Chunk *chunk;
+    ModelUnit *unit;
+    int nfd, nfw, ndw;
+    SlotFD *fd;
+    SlotFW *fw;
+    SlotDW *dw;
+    int split;                             /* the schedule splits the backward */
     Arena scratch;
     Mat rope;                              /* real [P, rot] = (cos | sin); rows 0 when there is none */
     int keep_ln, keep_attn, keep_mlp;      /* what selective recompute does not leave out */
+
+    /* the list that runs now */
+    const Schedule *schedule;
+    int64_t B, S;                          /* samples of a microbatch, positions */
     const Batch *(*next_batch)(void *ctx, int mb);   /* microbatch mb of this step; NULL while only counting */
     void *batch_ctx;
     double loss_scale;                     /* multiplies every gradient: loss scale / tokens of a full global batch */
-    double loss_sum, mask_sum;             /* over the microbatches since model_begin */
-    int evaluating;                        /* no dropout, no gradients */
+    double loss_sum, mask_sum;             /* since model_begin; on tensor rank 0 of the stage with the loss */
+    int evaluating;                        /* no dropout, no gradients: F of the head makes the loss */
+    KvCache *cache;                        /* generation: F of the head makes logits */
+    Mat logits;                            /* real [1, V] those of the last position */
+    int64_t *slice_row;                    /* while a watcher sees "logits": the row of T that each of its rows is, and */
+    const Batch *slice_batch;              /* the microbatch */
     void (*watch)(struct Model *m, int part, const char *where, Mat x);   /* sees a forward's tensors; NULL as a rule */
 } Model;
 
-/* Fills the sizes, groups and tables; slots: microbatches in flight. Memory comes from `run` (which may be counting).
- * slot_bytes, scratch_bytes: from a counting run of the same schedule, 0 to count. */
-void model_open(Model *m, const Config *cfg, const Grid *grid, Device *dev, Params *params, int slots, Arena *run,
-                size_t slot_bytes, size_t scratch_bytes);
+/* The units of this rank: *units of each chunk (per_chunk[nchunks]) in one table, on the heap. */
+ModelUnit *model_units(const Config *cfg, const Params *params, int *n, int *per_chunk);
+
+/* Bytes of a slot of each lifetime, and of the scratch. */
+typedef struct { size_t fd, fw, dw, scratch; } ModelBytes;
+
+/* Fills the sizes, units and tables. slots: how many of each lifetime; split: D and W apart. Memory comes from `run`
+ * (which may be counting). bytes: from a counting run of the same lists, zeros to count. */
+void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev, Params *params,
+                const int slots[SLOT_KINDS], int split, Arena *run, const ModelBytes *bytes);
 void model_close(Model *m);
+ModelBytes model_peaks(const Model *m);
 
-/* The executor's functions: m->next_batch feeds forward. */
-void model_forward(void *model, int chunk, int mb);
-void model_backward(void *model, int chunk, int mb);
+/* Before a list runs: its slot tables, the shape of its microbatches, and whether rows may be shared out (a sequence that
+ * is being generated has too few). */
+void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int share_rows);
 
-/* Clears the gradients and the sums: the start of a step. */
-void model_begin(Model *m);
+/* The instructions F, B, D, W and the four messages, as the executor calls them: ctx is the Model. */
+void model_forward(void *model, const Instr *i);
+void model_backward(void *model, const Instr *i);
+void model_backward_x(void *model, const Instr *i);
+void model_backward_w(void *model, const Instr *i);
+void model_send_activation(void *model, const Instr *i);
+void model_recv_activation(void *model, const Instr *i);
+void model_send_gradient(void *model, const Instr *i);
+void model_recv_gradient(void *model, const Instr *i);
+/* All messages of the list have left. */
+void model_end(Model *m);
 
-/* Loss of one microbatch without gradients: adds to loss_sum and mask_sum. logits (real [T, V], absent: none) takes the
- * whole logits. Uses slot 0. */
-void model_evaluate(Model *m, const Batch *b, Mat logits);
-
-/* Logits (real [1, V]) of the position after `n` more tokens of one sequence, whose earlier ones are in the cache. */
-void model_extend(Model *m, KvCache *cache, const int32_t *tokens, int64_t n, Mat logits);
+/* ---- the layers ---- */
 
 /* Site names of dropout masks: the key is rng_key(seed, site) mixed with the layer's number. */
 enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_PROJ, SITE_MLP };
-Dropout model_dropout(const Model *m, const Slot *s, int site, int layer);
+/* Of rows that this rank has; p is hidden_dropout, 0 while evaluating. */
+Dropout model_dropout(const Model *m, const Pass *p, int site, int layer);
+/* First of the T rows that this rank has, and how many. */
+int64_t model_row0(const Model *m);
+int64_t model_rows(const Model *m);
 
-/* Embedding: x [T,H] from the tokens. */
-void embedding_fwd(Model *m, Slot *s, Mat x);
-void embedding_bwd(Model *m, Slot *s, Mat dx);
+/* Embedding: x [R,H] from the tokens. */
+void embedding_fwd(Model *m, const Pass *p, int part, Mat x);
+void embedding_bwd(Model *m, const Pass *p, int part, Mat dx);
 
-/* First half of a layer: x1 = x + dropout(proj(attention(norm(x)))). `keep` takes what the backward needs. */
-void attention_fwd(Model *m, Slot *s, int part, LayerActs *a, Arena *keep);
+/* First half of a layer: x1 = x + dropout(proj(attention(norm(x)))). */
+void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a);
 /* Makes again what selective recompute left out of a. */
-void attention_restore(Model *m, Slot *s, int part, LayerActs *a);
-/* dx [T,H] from dx1; with `weights`, the weight gradients beside the sum of the input gradient. */
-void attention_bwd(Model *m, Slot *s, int part, LayerActs *a, LayerGrads *g, Mat dx, Mat dx1, int weights);
+void attention_restore(Model *m, const Pass *p, int part, LayerActs *a);
+/* dx [R,H] from dx1; with `weights`, the weight gradients beside the sum of the input gradient. */
+void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx, Mat dx1, int weights);
 void attention_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g);
 
 /* Second half: y = x1 + dropout(fc2(act(fc1(norm(x1))))). */
-void mlp_fwd(Model *m, Slot *s, int part, LayerActs *a, Arena *keep, Mat y);
-void mlp_restore(Model *m, int part, LayerActs *a);
-void mlp_bwd(Model *m, Slot *s, int part, LayerActs *a, LayerGrads *g, Mat dx1, Mat dy, int weights);
+void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y);
+void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a);
+void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx1, Mat dy, int weights);
 void mlp_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g);
 
 /* Final norm, logits and loss, a slice of rows at a time, so that the logits of a slice are made once and never all held.
- * dx [T,H] absent: loss only, else the gradient and those of the head's weights. logits: see model_evaluate. */
-void head_run(Model *m, Slot *s, Mat x, Mat dx, Mat logits);
-/* Logits (real [rows of x, V]) alone: final norm and output layer. */
-void head_logits(Model *m, Mat x, Mat logits);
+ * x [R,H]; dx [R,H] absent: loss only, else the gradient and those of the head's weights. */
+void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx);
+/* Logits (real [1, V]) of the last row of x. */
+void head_logits(Model *m, int part, Mat x, Mat logits);
 
 static inline NormKind model_norm(const Model *m) { return (NormKind)m->cfg->normalization; }
 static inline void model_watch(Model *m, int part, const char *where, Mat x)

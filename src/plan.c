@@ -1,7 +1,6 @@
-/* train plan -- placement, exact memory, arithmetic and messages of a run, without starting it. */
-#include "args.h"
+/* train plan -- placement, exact memory, arithmetic and messages of a run of any size, without starting it. */
 #include "commands.h"
-#include "run.h"
+#include "start.h"
 #include <stdlib.h>
 
 static const struct { const char *name; size_t at; } categories[] = {
@@ -13,20 +12,137 @@ enum { CATEGORIES = sizeof categories / sizeof *categories };
 
 static int64_t bytes_of(const Memory *m, int i) { return *(const int64_t *)((const char *)m + categories[i].at); }
 
-static json_t *as_json(const Config *c, const Memory *m, double flops)
+typedef struct {
+    const Config *cfg;
+    Memory *memory;                /* [world] */
+    Traffic most[AXES];            /* of the rank that sends most on the axis */
+    Placement placement;
+    PipeShape shape;               /* of the last segment's step */
+    Simulation sim;
+    double flops;
+} Plan;
+
+/* Ranks of one pipeline stage hold the same, but for what they would write of a checkpoint: with asynchronous saves that
+ * is memory too, and every rank is asked. */
+static void ask_ranks(Plan *p)
 {
-    json_t *memory = json_pack("{s:i}", "rank", 0), *messages = json_object();
-    for (int i = 0; i < CATEGORIES; i++)
-        json_object_set_new(memory, categories[i].name, json_integer(bytes_of(m, i)));
-    for (int a = 0; a < AXES; a++)
-        json_object_set_new(messages, axis_name[a], json_pack("{s:i s:i}", "count", 0, "bytes", 0));
+    const Config *c = p->cfg;
+    int stages = (int)c->pipeline_model_parallel_size, *known = xcalloc((size_t)stages, sizeof *known);
+    p->memory = xcalloc((size_t)c->world, sizeof *p->memory);
+    for (int rank = 0; rank < c->world; rank++) {
+        int stage = run_stage(c, rank);
+        if (known[stage] && !c->async_save) {
+            p->memory[rank] = p->memory[known[stage] - 1];
+            continue;
+        }
+        Run r;
+        run_plan(&r, c, RUN_TRAIN, 0, rank);
+        p->memory[rank] = r.memory;
+        for (int a = 0; a < AXES; a++)
+            if (r.traffic[a].bytes > p->most[a].bytes)
+                p->most[a] = r.traffic[a];
+        p->shape = r.shape;
+        p->shape.m = r.lists[c->batch_steps - 1].m;
+        known[stage] = rank + 1;
+        run_plan_close(&r);
+    }
+    free(known);
+}
+
+static void plan_open(Plan *p, const Config *c)
+{
+    ScheduleSet set;
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
-    return json_pack("{s:i s:{s:i s:i s:i s:i s:i s:i s:i} s:s s:I s:[{s:i s:i s:i s:I s:b s:b}] s:[o] s:o s:f s:f s:n s:I}",
-                     "world", c->world, "layout", "tp", 1, "cp", 1, "ep", 1, "etp", 1, "dp", 1, "pp", 1, "vpp", 1,
-                     "schedule", c->pipeline_schedule == PIPELINE_SCHEDULE_GPIPE ? "gpipe" : "1f1b", "microbatches",
-                     (json_int_t)(last->batch / c->micro_batch_size), "stages", "pp_rank", 0, "chunk", 0, "first_layer", 0,
-                     "layers", (json_int_t)c->num_layers, "embedding", 1, "loss", 1, "memory", memory, "messages", messages,
-                     "flops_per_step", flops, "bubble", 0.0, "step_ms", "num_parameters", (json_int_t)params_count(c));
+    *p = (Plan){.cfg = c, .flops = run_flops_per_token(c) * (double)(last->batch * c->seq_length)};
+    placement_open(&p->placement, c);
+    ask_ranks(p);
+    schedules_open(&set, &p->shape);
+    simulate(&set, &p->sim, 0);
+    schedules_close(&set);
+}
+
+static void plan_close(Plan *p)
+{
+    simulation_close(&p->sim);
+    placement_close(&p->placement);
+    free(p->memory);
+}
+
+
+
+static json_t *as_json(const Plan *p)
+{
+    const Config *c = p->cfg;
+    json_t *memory = json_array(), *messages = json_object(), *stages = json_array();
+    for (int rank = 0; rank < c->world; rank++) {
+        json_t *m = json_pack("{s:i}", "rank", rank);
+        for (int i = 0; i < CATEGORIES; i++)
+            json_object_set_new(m, categories[i].name, json_integer(bytes_of(&p->memory[rank], i)));
+        json_array_append_new(memory, m);
+    }
+    for (int i = 0; i < p->placement.n; i++) {
+        const StagePlace *s = &p->placement.stage[i];
+        json_array_append_new(stages, json_pack("{s:i s:i s:i s:i s:b s:b}", "pp_rank", s->pp_rank, "chunk", s->chunk,
+                                                "first_layer", s->first_layer, "layers", s->layers, "embedding",
+                                                s->embedding, "loss", s->loss));
+    }
+    for (int a = 0; a < AXES; a++)
+        json_object_set_new(messages, axis_name[a], json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
+                                                              (json_int_t)p->most[a].bytes));
+    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:f s:f s:n s:I}", "world", c->world, "layout", start_layout(c), "schedule",
+                     schedule_name(p->shape.kind), "microbatches", p->shape.m, "stages", stages, "memory", memory, "messages", messages,
+                     "flops_per_step", p->flops, "bubble", p->sim.rate, "step_ms", "num_parameters",
+                     (json_int_t)params_count(c));
+}
+
+static void print_memory(const Plan *p)
+{
+    const Config *c = p->cfg;
+    int64_t most = 0;
+    printf("memory     bytes of a rank of each pipeline stage\n  %-12s", "");
+    for (int s = 0; s < p->placement.p; s++)
+        printf(" %15s%-3d", "stage ", s);
+    printf("\n");
+    for (int i = 0; i < CATEGORIES; i++) {
+        printf("  %-12s", categories[i].name);
+        for (int s = 0; s < p->placement.p; s++) {
+            int rank = 0;
+            while (run_stage(c, rank) != s)
+                rank++;
+            printf(" %18lld", (long long)bytes_of(&p->memory[rank], i));
+            most = p->memory[rank].total > most ? p->memory[rank].total : most;
+        }
+        printf("\n");
+    }
+    printf("  %.1f MB on the fullest rank\n", (double)most / 1e6);
+}
+
+static void print(const Plan *p)
+{
+    const Config *c = p->cfg;
+    const BatchStep *last = &c->batch_step[c->batch_steps - 1];
+    printf("model      %lld parameters: %lld layers, width %lld, %lld heads of %lld (%lld key/value), vocabulary %lld (%lld with "
+           "padding)\n", (long long)params_count(c), (long long)c->num_layers, (long long)c->hidden_size,
+           (long long)c->num_attention_heads, (long long)c->kv_channels, (long long)c->num_query_groups,
+           (long long)c->vocab_size, (long long)c->padded_vocab_size);
+    printf("layout     %d ranks: tensor %lld x pipeline %lld x context %lld x data %lld\n", c->world,
+           (long long)c->tensor_model_parallel_size, (long long)c->pipeline_model_parallel_size,
+           (long long)c->context_parallel_size, (long long)c->data_parallel_size);
+    placement_print(stdout, &p->placement);
+    printf("step       %lld samples of %lld tokens: %d microbatches of %lld on each of %lld model replicas; %.3g TFLOP\n",
+           (long long)last->batch, (long long)c->seq_length, p->shape.m, (long long)c->micro_batch_size,
+           (long long)c->data_parallel_size, p->flops / 1e12);
+    printf("schedule   %s, bubble %.1f %% where forward and both halves of backward take equal times; activations of",
+           schedule_name(p->shape.kind), 100 * p->sim.rate);
+    for (int s = 0; s < p->shape.p; s++)
+        printf(" %.3g", p->sim.peak[s]);
+    printf(" microbatches\n");
+    print_memory(p);
+    printf("messages   of a rank and step, on the rank with most\n");
+    for (int a = 0; a < AXES; a++)
+        if (p->most[a].ops)
+            printf("  %-12s %15lld operations %15.1f MB\n", axis_name[a], (long long)p->most[a].ops,
+                   (double)p->most[a].bytes / 1e6);
 }
 
 int command_plan(int argc, char **argv)
@@ -39,31 +155,17 @@ int command_plan(int argc, char **argv)
             "leave it out; memory, placement and arithmetic are exact without it");
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
-    const Config *c = config_load(path, a.n, a.v, world, USE_MODEL);
-    free(a.v);
-    if (c->world > 1)
-        die(EXIT_CONFIG, "not-built", "train plan: memory of more than one rank is not built; change: leave --world out");
-    Memory m = run_plan(c, RUN_TRAIN, 0);
-    const BatchStep *last = &c->batch_step[c->batch_steps - 1];
-    double flops = run_flops_per_token(c) * (double)(last->batch * c->seq_length);
+    const Config *c = start_plan(path, &a, world);
+    Plan p;
+    plan_open(&p, c);
     if (json) {
-        json_t *j = as_json(c, &m, flops);
+        json_t *j = as_json(&p);
         json_dumpf(j, stdout, JSON_INDENT(2));
         printf("\n");
         json_decref(j);
-        return EXIT_DONE;
+    } else {
+        print(&p);
     }
-    printf("model      %lld parameters: %lld layers, width %lld, %lld heads of %lld (%lld key/value), vocabulary %lld (%lld with "
-           "padding)\n", (long long)params_count(c), (long long)c->num_layers, (long long)c->hidden_size,
-           (long long)c->num_attention_heads, (long long)c->kv_channels, (long long)c->num_query_groups,
-           (long long)c->vocab_size, (long long)c->padded_vocab_size);
-    printf("placement  rank 0: embedding, layers 0 to %lld, loss\n", (long long)c->num_layers - 1);
-    printf("step       %lld samples of %lld tokens in %lld microbatches of %lld; %.3g TFLOP\n", (long long)last->batch,
-           (long long)c->seq_length, (long long)(last->batch / c->micro_batch_size), (long long)c->micro_batch_size,
-           flops / 1e12);
-    printf("memory     bytes of rank 0\n");
-    for (int i = 0; i < CATEGORIES; i++)
-        printf("  %-12s %15lld  %10.1f MB\n", categories[i].name, (long long)bytes_of(&m, i), (double)bytes_of(&m, i) / 1e6);
-    printf("messages   none: one rank\n");
+    plan_close(&p);
     return EXIT_DONE;
 }

@@ -7,36 +7,138 @@
 static const char *const isa_names[] = {"auto", "amx", "avx512", "avx2", "generic"};
 
 
-int64_t run_microbatches(const Run *r, int64_t batch)
+/* SHIM */
+typedef struct { int size[AXES]; Axis order[AXES]; int kv_share, instances; } GridSpec;
+static void grid_open_(Grid *g, const GridSpec *s, int world, int rank) { grid_open(g, s->size, s->order, world, rank); }
+#define grid_open grid_open_
+#define grid_open_counting grid_open_
+static int grid_host_ranks(const Grid *g) { return g->world; }
+static int grid_cores(const Grid *g) { (void)g; return 0; }
+#define pieces_open(p, what, n) pieces_open(p, n)
+/* END SHIM */
+/* ---- grid, lists ---- */
+
+static GridSpec spec_of(const Config *c)
 {
-    return batch / (r->cfg->micro_batch_size * r->grid.size[AXIS_DP]);
+    int tp = (int)c->tensor_model_parallel_size;
+    GridSpec s = {.size = {[AXIS_TP] = tp, [AXIS_CP] = (int)c->context_parallel_size, [AXIS_EP] = 1,
+                           [AXIS_DP] = (int)c->data_parallel_size, [AXIS_PP] = (int)c->pipeline_model_parallel_size},
+                  .kv_share = c->num_query_groups < tp ? tp / (int)c->num_query_groups : 1,
+                  .instances = (int)c->num_distributed_optimizer_instances};
+    BUG_ON(!grid_parse_order(c->rank_order, s.order));
+    return s;
+}
+
+int run_stage(const Config *cfg, int rank)
+{
+    Grid g;
+    GridSpec spec = spec_of(cfg);
+    grid_open_counting(&g, &spec, cfg->world, rank);
+    int stage = g.index[AXIS_PP];
+    grid_close(&g);
+    return stage;
+}
+
+static int turns(int schedule)
+{
+    return schedule == PIPELINE_SCHEDULE_ZB_V || schedule == PIPELINE_SCHEDULE_V_HALF ||
+           schedule == PIPELINE_SCHEDULE_V_MIN || schedule == PIPELINE_SCHEDULE_DUALPIPEV;
+}
+
+static int splits_backward(const PipeShape *s) { return s->kind >= SCHEDULE_ZB_H1 && s->kind != SCHEDULE_FORWARD; }
+
+/* With one pipeline rank every schedule is the plain loop. */
+static PipeShape shape_of(const Config *c, const Placement *pl)
+{
+    PipeShape s = {.kind = SCHEDULE_1F1B, .p = pl->p, .v = pl->v, .group = (int)c->microbatch_group_size_per_vp_stage};
+    if (pl->p > 1)
+        s.kind = (ScheduleKind)c->pipeline_schedule;
+    s.vee = pl->p > 1 && turns(c->pipeline_schedule);
+    return s;
+}
+
+/* What happens between the units of this rank, beside what every pipeline does. */
+static Expand expand_of(const Run *r, const int *units)
+{
+    const Data *d = &r->params.data;
+    Expand e = {.units = units, .sharded_grads = d->stage >= SHARD_GRADS, .overlap = r->cfg->overlap_grad_reduce,
+                .gather = d->stage == SHARD_PARAMS, .tied = d->tied >= 0};
+    for (int u = 0; e.tied && u < d->units; u++)
+        if (d->tied >= d->unit[u].first && d->tied < d->unit[u].first + d->unit[u].count)
+            e.tied_unit = u;
+    return e;
+}
+
+/* All lists of all ranks, checked, and this rank's made ready. */
+static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e)
+{
+    ScheduleSet set;
+    char why[WHY];
+    r->shape.kind = kind;
+    r->shape.m = m;
+    schedules_open(&set, &r->shape);
+    if (r->grid.rank == 0 && !schedules_check(&set, why, sizeof why))
+        die(EXIT_BUG, "schedule", "the schedule does not hold: %s; change: another pipeline_schedule, and report this one", why);
+    uint64_t hash = schedules_hash(&set);
+    r->hash = hash64(&hash, sizeof hash, r->hash);
+    schedule_open(own, &set, r->grid.index[AXIS_PP], e);
+    schedules_close(&set);
+}
+
+static void open_lists(Run *r)
+{
+    const Config *c = r->cfg;
+    int *units = xcalloc((size_t)r->params.nchunks, sizeof *units), n;
+    ModelUnit *unit = model_units(c, &r->params, &n, units);
+    PartRange *range = xcalloc((size_t)n + 1, sizeof *range);
+    for (int i = 0; i < n; i++)
+        range[i] = (PartRange){unit[i].part, unit[i].count};
+    params_units(&r->params, range, n);
+    r->shape = shape_of(c, &r->placement);
+    ScheduleKind kind = r->shape.kind;
+    Expand e = expand_of(r, units);
+    r->hash = HASH_SEED;
+    r->lists = xcalloc((size_t)c->batch_steps, sizeof *r->lists);
+    for (int i = 0; i < c->batch_steps; i++) {
+        Lists *l = &r->lists[i];
+        l->batch = c->batch_step[i].batch;
+        l->m = (int)(l->batch / (c->micro_batch_size * c->data_parallel_size));
+        if (r->use != RUN_FORWARD)
+            open_list(r, &l->train, kind, l->m, &e);
+        open_list(r, &l->forward, SCHEDULE_FORWARD, l->m, &e);
+    }
+    if (r->kv_length)
+        open_list(r, &r->extend, SCHEDULE_FORWARD, 1, &e);
+    r->shape.kind = kind;
+    free(range);
+    free(unit);
+    free(units);
+}
+
+static void close_lists(Run *r)
+{
+    for (int i = 0; i < r->cfg->batch_steps; i++) {
+        schedule_close(&r->lists[i].train);
+        schedule_close(&r->lists[i].forward);
+    }
+    schedule_close(&r->extend);
+    free(r->lists);
+}
+
+const Lists *run_lists(const Run *r, int64_t batch)
+{
+    int i = 0;
+    while (r->lists[i].batch != batch)
+        i++;
+    return &r->lists[i];
 }
 
 /* ---- layout ---- */
 
-static void open_schedules(Run *r)
+static void most(int slots[SLOT_KINDS], const Schedule *s)
 {
-    const Config *c = r->cfg;
-    ScheduleKind kind = c->pipeline_schedule == PIPELINE_SCHEDULE_GPIPE ? SCHEDULE_GPIPE : SCHEDULE_1F1B;
-    r->schedules = c->batch_steps;
-    r->schedule = xcalloc((size_t)r->schedules, sizeof *r->schedule);
-    for (int i = 0; i < r->schedules; i++) {
-        PipeShape shape = {.kind = kind, .p = r->grid.size[AXIS_PP], .v = 1,
-                           .m = (int)run_microbatches(r, c->batch_step[i].batch), .weight_share = 1};
-        const int units[] = {r->params.nparts};
-        ScheduleSet set;
-        schedules_open(&set, &shape);
-        schedule_open(&r->schedule[i], &set, r->grid.index[AXIS_PP], &(Expand){.units = units});
-        schedules_close(&set);
-    }
-}
-
-static int slots_of(const Run *r)
-{
-    int slots = 1;
-    for (int i = 0; r->use != RUN_FORWARD && i < r->schedules; i++)
-        slots = r->schedule[i].slots[SLOT_FD] > slots ? r->schedule[i].slots[SLOT_FD] : slots;
-    return slots;
+    for (int k = 0; k < SLOT_KINDS; k++)
+        slots[k] = s->slots[k] > slots[k] ? s->slots[k] : slots[k];
 }
 
 /* Bytes that `run` has grown by since the last call. */
@@ -47,34 +149,56 @@ static int64_t grown(const Arena *run, size_t *before)
     return n;
 }
 
+/* The sequence that is being generated: its tokens as a microbatch, and the keys and values of its layers here. */
+static void layout_generation(Run *r, Arena *run)
+{
+    const Config *c = r->cfg;
+    size_t n = (size_t)r->kv_length;
+    r->cache = (KvCache){0};
+    if (!n)
+        return;
+    r->cache.k = xcalloc((size_t)c->num_layers * 2, sizeof *r->cache.k);
+    r->cache.v = r->cache.k + c->num_layers;
+    for (int i = 0; i < r->params.nparts; i++)
+        if (r->params.part[i].kind == PART_LAYER) {
+            int layer = r->params.part[i].layer;
+            r->cache.k[layer] = mat_take(run, r->kv_length, r->model.K * r->model.D, r->model.type);
+            r->cache.v[layer] = mat_take(run, r->kv_length, r->model.K * r->model.D, r->model.type);
+        }
+    r->sequence = (Batch){.batch = 1, .tokens = arena_take(run, n * 4), .labels = arena_take(run, n * 4),
+                          .position = arena_take(run, n * 4), .loss_mask = arena_take(run, n * 4),
+                          .sample = arena_take(run, 8)};
+}
+
 /* Takes all memory of the run. Runs over a counting arena first, then over the real one. */
-static void layout(Run *r, Device *dev, Arena *run, const char *run_dir, size_t slot, size_t scratch)
+static void layout(Run *r, Device *dev, Arena *run, const char *run_dir, const ModelBytes *bytes)
 {
     const Config *c = r->cfg;
     Memory *mem = &r->memory;
+    int slots[SLOT_KINDS] = {0};
     size_t before = run->used;
+    for (int i = 0; i < c->batch_steps; i++) {
+        most(slots, &r->lists[i].train);
+        most(slots, &r->lists[i].forward);
+    }
+    most(slots, &r->extend);
     *mem = (Memory){0};
     params_layout(&r->params, dev, run, r->use != RUN_FORWARD, r->use == RUN_TRAIN ? optimizer_moments(c) : 0);
-    mem->parameters = r->params.data.bytes[0];
-    mem->gradients = r->params.data.bytes[1];
-    mem->optimizer = r->params.data.bytes[2];
-    before = run->used;
+    const int64_t *held = r->params.data.bytes;
+    mem->parameters = held[0];
+    mem->gradients = held[1];
+    mem->optimizer = grown(run, &before) - held[0] - held[1];
     if (r->use != RUN_FORWARD)
         optimizer_open(&r->opt, c, &r->params, dev, run);
     mem->optimizer += grown(run, &before);
-    model_open(&r->model, c, &r->grid, dev, &r->params, slots_of(r), run, slot, scratch);
-    mem->activations = (int64_t)slot * slots_of(r);
+    model_open(&r->model, c, &r->grid, &r->shape, dev, &r->params, slots, splits_backward(&r->shape), run, bytes);
+    mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.nfw * (int64_t)bytes->fw +
+                       slots[SLOT_DW] * (int64_t)bytes->dw;
     mem->buffers = grown(run, &before) - mem->activations;
-    r->cache = (KvCache){0};
-    if (r->kv_length) {
-        r->cache.k = xcalloc((size_t)c->num_layers * 2, sizeof *r->cache.k);
-        r->cache.v = r->cache.k + c->num_layers;
-        for (int64_t i = 0; i < 2 * c->num_layers; i++)
-            r->cache.k[i] = mat_take(run, r->kv_length, r->model.K * r->model.D, r->model.type);
-    }
+    layout_generation(r, run);
     mem->activations += grown(run, &before);
     if (r->use == RUN_TRAIN) {
-        r->pieces = pieces_open(&r->params, &r->npieces);
+        r->pieces = pieces_open(&r->params, PIECES_SAVE, &r->npieces);
         if (run_dir || !run->base)
             r->saver = saver_open(c, run_dir, &r->grid.all, r->pieces, r->npieces, run);
     }
@@ -91,61 +215,88 @@ static void unlayout(Run *r)
     r->pieces = NULL;
 }
 
-/* Everything that a command can make the model do, over the device that does nothing. */
-static void rehearse(Run *r)
+/* What the groups of each axis have sent so far, those that share an axis together. */
+static void traffic(const Grid *g, Traffic t[AXES])
 {
-    Mat none = {.type = r->params.real};
-    if (r->use != RUN_FORWARD)
-        for (int i = 0; i < r->schedules; i++) {
-            r->pipe.schedule = &r->schedule[i];
-            model_begin(&r->model);
-            pipeline_run(&r->pipe);
-        }
-    model_evaluate(&r->model, NULL, none);
-    if (r->kv_length)
-        model_extend(&r->model, &r->cache, NULL, r->kv_length, none);
+    const struct { int axis; const Comm *comm; } more[] = {
+        {AXIS_TP, &g->kv}, {AXIS_DP, &g->data}, {AXIS_DP, &g->shard}, {AXIS_DP, &g->copies}, {AXIS_PP, &g->embedding}};
+    for (int a = 0; a < AXES; a++)
+        t[a] = (Traffic){g->axis[a].ops, g->axis[a].bytes};
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        t[more[i].axis].ops += more[i].comm->ops;
+        t[more[i].axis].bytes += more[i].comm->bytes;
+    }
 }
 
-/* Opens grid, table and schedules, and finds every size. */
-static void count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, size_t *slot, size_t *scratch)
+/* Everything that a command can make the model do, over a device and groups that do nothing; counts what a step of the
+ * last segment sends. */
+static void rehearse(Run *r)
+{
+    const Config *c = r->cfg;
+    Mat none = {.type = r->params.real};
+    for (int i = 0; i < c->batch_steps; i++) {
+        Traffic before[AXES];
+        traffic(&r->grid, before);
+        if (r->use != RUN_FORWARD)
+            step_train(r, &r->lists[i]);
+        traffic(&r->grid, r->traffic);
+        for (int a = 0; a < AXES; a++)
+            r->traffic[a] = (Traffic){r->traffic[a].ops - before[a].ops, r->traffic[a].bytes - before[a].bytes};
+        step_forward(r, &r->lists[i].forward, c->micro_batch_size, c->seq_length, 1);
+    }
+    if (r->kv_length)
+        run_extend(r, NULL, r->kv_length, none);
+}
+
+/* The parameter table, with the groups of `r->grid`. */
+static void open_table(Run *r)
+{
+    params_open(&r->params, r->cfg, &r->grid, &r->placement);
+}
+
+/* Opens table and lists over groups that only count, and finds every size. */
+static void count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, ModelBytes *bytes)
 {
     Device null;
-    const int size[AXES] = {[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = 1, [AXIS_PP] = 1};
-    Axis order[AXES];
+    GridSpec spec = spec_of(cfg);
     *r = (Run){.cfg = cfg, .use = use, .kv_length = kv_length};
-    BUG_ON(!grid_parse_order(cfg->rank_order, order));
-    grid_open(&r->grid, size, order, 1, 0);
-    Placement place;
-    placement_open(&place, cfg);
-    params_open(&r->params, cfg, &r->grid, &place);
-    placement_close(&place);
-    r->params.data.stage = SHARD_NONE;     /* with one rank a shard is everything */
-    open_schedules(r);
+    grid_open_counting(&r->grid, &spec, cfg->world, rank);
+    placement_open(&r->placement, cfg);
+    open_table(r);
+    open_lists(r);
     null_open(&null, r->params.real);
     step_open(r);
     Arena counting = {.name = "run"};
-    layout(r, &null, &counting, NULL, 0, 0);
+    *bytes = (ModelBytes){0};
+    layout(r, &null, &counting, NULL, bytes);
     rehearse(r);
-    *slot = *scratch = 0;
-    for (int i = 0; i < r->model.nslots; i++)
-        *slot = r->model.slot[i].mem.peak > *slot ? r->model.slot[i].mem.peak : *slot;
-    *scratch = r->model.scratch.peak;
+    *bytes = model_peaks(&r->model);
     unlayout(r);
     counting = (Arena){.name = "run"};
-    layout(r, &null, &counting, NULL, *slot, *scratch);
+    layout(r, &null, &counting, NULL, bytes);
     unlayout(r);
 }
 
-Memory run_plan(const Config *cfg, RunUse use, int64_t kv_length)
+void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank)
 {
-    Run r;
-    size_t slot, scratch;
-    count(&r, cfg, use, kv_length, &slot, &scratch);
-    for (int i = 0; i < r.schedules; i++)
-        schedule_close(&r.schedule[i]);
-    free(r.schedule);
-    params_close(&r.params);
-    return r.memory;
+    ModelBytes bytes;
+    count(r, cfg, use, kv_length, rank, &bytes);
+}
+
+void run_plan_close(Run *r)
+{
+    close_lists(r);
+    params_close(&r->params);
+    placement_close(&r->placement);
+    grid_close(&r->grid);
+}
+
+static int64_t planned(Config c, const Run *r)
+{
+    Run other;
+    run_plan(&other, &c, r->use, r->kv_length, r->grid.rank);
+    run_plan_close(&other);
+    return other.memory.total;
 }
 
 /* Bytes that the machine has left, INT64_MAX when it does not say. */
@@ -165,39 +316,69 @@ static int64_t memory_left(void)
 
 static double gib(int64_t bytes) { return (double)bytes / (1 << 30); }
 
-static void refuse_what_does_not_fit(const Run *r)
+/* The ranks of a host share its memory. */
+static void refuse_what_does_not_fit(Run *r)
 {
-    int64_t left = memory_left();
-    if (r->memory.total <= left)
-        return;
+    int here = grid_host_ranks(&r->grid);
+    int64_t left = memory_left(), need = r->memory.total * here;
+    int fits = need <= left;
     Config small = *r->cfg, full = *r->cfg, half = *r->cfg;
     small.micro_batch_size = 1;
     full.recompute_granularity = RECOMPUTE_GRANULARITY_FULL;
     full.recompute_method = RECOMPUTE_METHOD_UNIFORM;
     full.recompute_num_layers = 1;
     half.params_dtype = PARAMS_DTYPE_BF16;
-    die(EXIT_RESOURCE, "memory-plan", "this run needs %.2f GiB (parameters %.2f, gradients %.2f, optimizer %.2f, activations "
-        "%.2f, buffers %.2f) and the machine has %.2f left; change: micro_batch_size=1 needs %.2f GiB, full recompute "
-        "(recompute_granularity=full recompute_method=uniform recompute_num_layers=1) %.2f, params_dtype=bf16 %.2f",
-        gib(r->memory.total), gib(r->memory.parameters), gib(r->memory.gradients), gib(r->memory.optimizer),
-        gib(r->memory.activations), gib(r->memory.buffers), gib(left), gib(run_plan(&small, r->use, r->kv_length).total),
-        gib(run_plan(&full, r->use, r->kv_length).total), gib(run_plan(&half, r->use, r->kv_length).total));
+    all_ok(&r->grid.all, fits, EXIT_RESOURCE, "memory-plan", "this rank needs %.2f GiB (parameters %.2f, gradients %.2f, "
+           "optimizer %.2f, activations %.2f, buffers %.2f), the %d ranks of its host have %.2f left; change: micro_batch_size=1 "
+           "needs %.2f GiB, full recompute (recompute_granularity=full recompute_method=uniform recompute_num_layers=1) %.2f, "
+           "params_dtype=bf16 %.2f", gib(r->memory.total), gib(r->memory.parameters), gib(r->memory.gradients),
+           gib(r->memory.optimizer), gib(r->memory.activations), gib(r->memory.buffers), here, gib(left),
+           fits ? 0 : gib(planned(small, r)), fits ? 0 : gib(planned(full, r)), fits ? 0 : gib(planned(half, r)));
+}
+
+/* Every rank must be about to do the same. */
+static void compare_ranks(Run *r)
+{
+    Comm *all = &r->grid.all;
+    config_same(r->cfg, all);
+    int64_t low = (int64_t)(r->hash >> 1), high = low;
+    all->wait(all, all->all_reduce(all, &low, 1, I64, OP_MIN));
+    all->wait(all, all->all_reduce(all, &high, 1, I64, OP_MAX));
+    all_ok(all, low == high, EXIT_BUG, "schedule-hash", "the ranks have made different instruction lists of the same "
+           "configuration; change: run the same build on every host, and report this");
+}
+
+void run_grid(Grid *g, const Config *cfg)
+{
+    int rank = 0;
+    GridSpec spec = spec_of(cfg);
+    if (cfg->world > 1)
+        grid_launched(&rank);
+    grid_open(g, &spec, cfg->world, rank);
 }
 
 void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const char *run_dir)
 {
-    size_t slot, scratch;
-    count(r, cfg, use, kv_length, &slot, &scratch);
+    ModelBytes bytes;
+    int rank = 0;
+    if (cfg->world > 1)
+        grid_launched(&rank);
+    count(r, cfg, use, kv_length, rank, &bytes);
+    params_close(&r->params);
+    grid_close(&r->grid);
+    run_grid(&r->grid, cfg);
+    compare_ranks(r);
     refuse_what_does_not_fit(r);
-    cpu_open(&r->dev, r->params.real, isa_names[cfg->cpu_isa], (int)cfg->threads);
+    open_table(r);
+    close_lists(r);
+    open_lists(r);
+    cpu_open(&r->dev, r->params.real, isa_names[cfg->cpu_isa], cfg->threads ? (int)cfg->threads : grid_cores(&r->grid));
     arena_open(&r->arena, "run", (size_t)r->memory.total);
-    layout(r, &r->dev, &r->arena, run_dir, slot, scratch);
-    r->model.next_batch = step_batch;
-    r->model.batch_ctx = r;
+    layout(r, &r->dev, &r->arena, run_dir, &bytes);
     if (use != RUN_FORWARD)
         params_init(&r->params, &r->dev);
     if (use == RUN_TRAIN)
-        trace_open(&r->trace, cfg, r->schedule[r->schedules - 1].n + 8);
+        trace_open(&r->trace, cfg, r->lists[cfg->batch_steps - 1].train.n + 8);
 }
 
 void run_close(Run *r)
@@ -206,10 +387,9 @@ void run_close(Run *r)
         saver_close(r->saver);
     trace_close(&r->trace);
     unlayout(r);
-    for (int i = 0; i < r->schedules; i++)
-        schedule_close(&r->schedule[i]);
-    free(r->schedule);
+    close_lists(r);
     params_close(&r->params);
+    placement_close(&r->placement);
     arena_close(&r->arena);
     cpu_close(&r->dev);
     grid_close(&r->grid);
@@ -263,8 +443,8 @@ static void compare_config(const Config *cfg, const json_t *state, const char *d
 char *run_load(Run *r, const char *path)
 {
     char *dir = NULL;
-    int weights_only = r->use != RUN_TRAIN || r->cfg->finetune, n = r->npieces;
-    Piece *pieces = r->pieces ? r->pieces : pieces_open(&r->params, &n);
+    int weights_only = r->use != RUN_TRAIN || r->cfg->finetune, n;
+    Piece *pieces = pieces_open(&r->params, PIECES_LOAD, &n);
     json_t *state = checkpoint_load(path, r->cfg, &r->grid.all, pieces, n, weights_only, &dir);
     weights_only = weights_only || json_is_true(json_object_get(state, "weights_only"));
     if (!weights_only) {
@@ -279,8 +459,7 @@ char *run_load(Run *r, const char *path)
                                         state_int(scale, "tolerance", dir)};
     }
     json_decref(state);
-    if (!r->pieces)
-        pieces_close(pieces, n);
+    pieces_close(pieces, n);
     return dir;
 }
 

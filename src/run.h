@@ -8,6 +8,8 @@
 #include "metrics.h"
 #include "model.h"
 #include "optimizer.h"
+#include "pipeline.h"
+#include "placement.h"
 #include "trace.h"
 
 typedef enum {
@@ -19,23 +21,36 @@ typedef enum {
 /* Bytes of this rank, exact. */
 typedef struct { int64_t parameters, gradients, optimizer, activations, buffers, total; } Memory;
 
+/* The lists of a step of one size, and what it sends: operations and bytes of this rank on every axis. */
+typedef struct {
+    int64_t batch;             /* samples of the step, all ranks together */
+    int m;                     /* microbatches of this rank */
+    Schedule train, forward;   /* forward: evaluation of a batch of this size */
+} Lists;
+
+typedef struct { int64_t ops, bytes; } Traffic;
+
 typedef struct {
     const Config *cfg;
     RunUse use;
     Grid grid;
     Device dev;
+    Placement placement;
+    PipeShape shape;
     Params params;
     Model model;
     Optimizer opt;
-    Schedule *schedule;        /* one for each distinct number of microbatches of the batch-size schedule */
-    int schedules;
+    Lists *lists;              /* one for each segment of the batch-size schedule */
+    Schedule extend;           /* one microbatch forward: generation */
+    uint64_t hash;             /* of all lists of all ranks */
     Stage stage;
-    Pipeline pipe;
     Arena arena;
     Memory memory;
+    Traffic traffic[AXES];     /* of the last segment's step */
     KvCache cache;             /* generation: kv_length positions */
     int64_t kv_length;
-    Piece *pieces;             /* what a checkpoint of this rank holds */
+    Batch sequence;            /* and the tokens that come next */
+    Piece *pieces;             /* what this rank writes of a checkpoint */
     int npieces;
     Saver *saver;              /* RUN_TRAIN with a run directory */
     Loader *loader;            /* of training; opened by the caller */
@@ -47,18 +62,28 @@ typedef struct {
 
     /* this step */
     Metrics *now;              /* NULL: STEP leaves the parameters alone */
+    const Batch *(*feed)(void *run, int mb);   /* microbatches of the list that runs now; from `source` as a rule */
+    Loader *source;            /* where the list that runs now has its microbatches from, and the first sample of them */
+    int64_t source_first;
     double loss, tokens;       /* mean over the global batch; tokens that count */
-    double gscale;             /* params.grad times this is the gradient of the mean loss */
+    double gscale;             /* gradients times this are the gradient of the mean loss */
 } Run;
 
-/* Opens the device, the grid of one rank, and all memory, and gives the parameters their initial values. kv_length: positions
- * of the key/value cache, 0 for none. run_dir: where checkpoints go, NULL for none. Dies with EXIT_RESOURCE, and three
- * changes that would help, when the plan is larger than the memory that the machine has left. */
+/* Opens the device, the grid of cfg->world ranks, and all memory, and gives the parameters their initial values. kv_length:
+ * positions of the key/value cache, 0 for none. run_dir: where checkpoints go, NULL for none. Checks that all ranks have the
+ * same configuration and lists, and that the lists can run. Dies with EXIT_RESOURCE, and three changes that would help, when
+ * the plan of this host's ranks is larger than the memory that it has left. Collective. */
 void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const char *run_dir);
 void run_close(Run *r);
 
-/* The memory of rank 0 for this config, without opening anything. */
-Memory run_plan(const Config *cfg, RunUse use, int64_t kv_length);
+/* The groups of all ranks alone. Collective. */
+void run_grid(Grid *g, const Config *cfg);
+
+/* What rank `rank` of cfg->world would hold and send, without opening anything: memory and traffic of *r are filled. */
+void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank);
+void run_plan_close(Run *r);
+/* The pipeline rank of `rank`. */
+int run_stage(const Config *cfg, int rank);
 
 /* Fills the model, and for RUN_TRAIN the whole state unless the checkpoint or `finetune` says weights only. Checks what
  * has changed in the config since. Returns the directory read; free it. */
@@ -75,15 +100,21 @@ void run_gradients(Run *r);
  * EXIT_NUMERIC before the update when the loss or a gradient is not finite. Collective. */
 void run_step(Run *r, Metrics *m);
 
+/* Logits ([V], in the type of run's reals) of the position after n more tokens of one sequence, whose earlier ones are in the
+ * cache, on every rank. tokens NULL: only counts. Collective. */
+void run_extend(Run *r, const int32_t *tokens, int64_t n, Mat logits);
+
 /* Mean loss over the first `batches` global batches of a loader, nats a token. Collective. tick may be NULL. */
 double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx);
 
-/* Microbatches of a step of `batch` samples on this rank. */
-int64_t run_microbatches(const Run *r, int64_t batch);
+/* The lists of a step of `batch` samples. */
+const Lists *run_lists(const Run *r, int64_t batch);
 
 /* Gives the executor this run's functions (step.c), and the model its microbatches. */
 void step_open(Run *r);
-const Batch *step_batch(void *run, int mb);
+/* One step of training of this size, and one of evaluation, as the executor runs them; microbatches come from r->source. */
+void step_train(Run *r, const Lists *l);
+void step_forward(Run *r, const Schedule *s, int64_t B, int64_t S, int share_rows);
 
 /* Arithmetic of a token's forward and backward: 6 FLOPs a weight of a matrix product (output layer included) and 12 L A D S of
  * attention without regard to the mask, as Megatron-LM and PaLM count (Chowdhery et al. 2022, arXiv:2204.02311, app. B). */

@@ -1,5 +1,7 @@
 #define _GNU_SOURCE
 #include "safetensors.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -255,12 +257,10 @@ static char *header_text(const StTensor *t, int n, const char *const *meta, int6
     return p;
 }
 
-int st_create(StWriter *w, int dir, const char *name, int exclusive, const StTensor *t, int n,
-              const char *const *meta, char why[WHY])
+/* The writer's table, and the header's text (free it). */
+static char *layout(StWriter *w, const char *name, const StTensor *t, int n, const char *const *meta)
 {
-    *w = (StWriter){.fd = file_create(dir, name, exclusive, why), .n = n};
-    if (w->fd < 0)
-        return 0;
+    w->n = n;
     w->path = xstrdup(name);
     w->tensor = xcalloc((size_t)n, sizeof *t);
     if (n)
@@ -271,11 +271,32 @@ int st_create(StWriter *w, int dir, const char *name, int exclusive, const StTen
     w->header_hash = XXH3_64bits(head, (size_t)w->data);
     for (int i = 0; i < n; i++)
         w->tensor[i].at += w->data;
+    return head;
+}
+
+int st_create(StWriter *w, int dir, const char *name, int exclusive, const StTensor *t, int n,
+              const char *const *meta, char why[WHY])
+{
+    *w = (StWriter){.fd = file_create(dir, name, exclusive, why)};
+    if (w->fd < 0)
+        return 0;
+    char *head = layout(w, name, t, n, meta);
     int ok = file_write_at(w->fd, name, head, w->data, 0, why);
     free(head);
     if (!ok)
         st_discard(w);
     return ok;
+}
+
+int st_join(StWriter *w, int dir, const char *name, const StTensor *t, int n, const char *const *meta, char why[WHY])
+{
+    do
+        *w = (StWriter){.fd = openat(dir, name, O_WRONLY | O_CLOEXEC)};
+    while (w->fd < 0 && errno == EINTR);
+    if (w->fd < 0)
+        return file_errno(why, "cannot open %s", name);
+    free(layout(w, name, t, n, meta));
+    return 1;
 }
 
 int st_put(StWriter *w, int i, int64_t at, const void *p, int64_t bytes, char why[WHY])

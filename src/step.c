@@ -4,27 +4,46 @@
 #include <math.h>
 #include <string.h>
 
+/* SHIM */
+static void comm_progress(void) {}
+static void comm_note(const char *t) { (void)t; }
+/* END SHIM */
 /* ---- what the executor calls ---- */
 
-static void stage_forward(void *run, int chunk, int mb) { model_forward(&((Run *)run)->model, chunk, mb); }
-static void stage_backward(void *run, int chunk, int mb) { model_backward(&((Run *)run)->model, chunk, mb); }
+#define TO_MODEL(name) static void stage_##name(void *run, const Instr *i) { model_##name(&((Run *)run)->model, i); }
+TO_MODEL(forward)
+TO_MODEL(backward)
+TO_MODEL(backward_x)
+TO_MODEL(backward_w)
+TO_MODEL(send_activation)
+TO_MODEL(recv_activation)
+TO_MODEL(send_gradient)
+TO_MODEL(recv_gradient)
 
-static void stage_reduce(void *run, int part)
+static Data *data_of(void *run) { return &((Run *)run)->params.data; }
+static void stage_gather(void *run, const Instr *i) { data_gather(data_of(run), i->part); }
+static void stage_release(void *run, const Instr *i) { data_release(data_of(run), i->part); }
+static void stage_reduce(void *run, const Instr *i) { data_reduce(data_of(run), i->part, i->phase); }
+
+static void stage_tied(void *run, const Instr *i)
 {
-    data_reduce(&((Run *)run)->params.data, part, PHASE_ALL);
+    (void)i;
+    data_wait_grads(data_of(run));
+    data_tied(data_of(run));
 }
 
-const Batch *step_batch(void *run, int mb)
+/* Microbatch mb of the list that runs now. */
+static const Batch *next_batch(void *run, int mb)
 {
     Run *r = run;
     int64_t n = r->cfg->micro_batch_size * r->grid.size[AXIS_DP];
-    return loader_get(r->loader, r->consumed_samples + mb * n, n);
+    return r->source ? loader_get(r->source, r->source_first + mb * n, n) : NULL;
 }
 
 /* ---- the end of a step ---- */
 
 /* The first tensor of a forward that is not finite, for the message. */
-typedef struct { char name[160]; } Culprit;
+typedef struct { char name[160]; int64_t order; } Culprit;     /* order: in the model, weights first */
 static Culprit culprit;
 
 static void find_culprit(Model *m, int part, const char *where, Mat x)
@@ -33,34 +52,45 @@ static void find_culprit(Model *m, int part, const char *where, Mat x)
     m->dev->sum(m->dev, &sum, x);
     if (isfinite(sum) || culprit.name[0])
         return;
+    culprit.order = m->params->part[part].kind == PART_EMBEDDING ? 0 : m->params->part[part].kind == PART_HEAD
+                        ? INT32_MAX : 1 + m->params->part[part].layer;
     if (m->params->part[part].kind == PART_LAYER)
         snprintf(culprit.name, sizeof culprit.name, "the output of decoder.layers.%d.%s", m->params->part[part].layer, where);
     else
         snprintf(culprit.name, sizeof culprit.name, "the output of %s", where);
 }
 
-/* Runs the step's forward again and watches it. `bad`: the gradient to name when the forward is finite. */
+/* Runs the step's forward again and watches it. `bad`: the gradient to name when the forward is finite. The rank that finds
+ * the earliest tensor speaks. */
 static _Noreturn void stop_not_finite(Run *r, const char *bad)
 {
     Params *p = &r->params;
-    int m = (int)run_microbatches(r, config_batch_at(r->cfg, r->consumed_samples));
-    Mat none = {.type = p->real};
-    culprit.name[0] = 0;
+    Comm *all = &r->grid.all;
+    const Lists *l = run_lists(r, config_batch_at(r->cfg, r->consumed_samples));
+    culprit = (Culprit){.order = INT64_MAX};
     for (int i = 0; i < p->nparam && !culprit.name[0]; i++) {
+        int64_t from, to;
         double sum = 0;
-        r->dev.sum(&r->dev, &sum, mat(param_at(p, &p->param[i], &p->data.weight, 0), p->param[i].local_rows,
-                                      p->param[i].local_cols, p->type));
-        if (!isfinite(sum))
+        param_held(p, &p->param[i], &p->data.weight, &from, &to);
+        if (from < to)
+            r->dev.sum(&r->dev, &sum, mat(param_at(p, &p->param[i], &p->data.weight, from), 1, to - from, p->type));
+        if (!isfinite(sum)) {
             snprintf(culprit.name, sizeof culprit.name, "the weight %s", p->param[i].name);
+            culprit.order = p->param[i].number - INT32_MAX;
+        }
     }
     r->model.watch = find_culprit;
-    for (int mb = 0; mb < m && !culprit.name[0]; mb++)
-        model_evaluate(&r->model, step_batch(r, mb), none);
-    if (!culprit.name[0])
+    r->source = r->loader;
+    r->source_first = r->consumed_samples;
+    step_forward(r, &l->forward, r->cfg->micro_batch_size, r->cfg->seq_length, 1);
+    int64_t first = culprit.order;
+    all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
+    if (first == INT64_MAX)
         snprintf(culprit.name, sizeof culprit.name, "the gradient of %s", bad ? bad : "the loss");
-    die(EXIT_NUMERIC, "not-finite", "iteration %lld: loss %g; the first tensor that is not finite is %s; nothing was "
-        "updated; change: lower lr or raise lr_warmup_iters, lower clip_grad, or resume from an earlier checkpoint",
-        (long long)(r->iteration + 1), r->loss, culprit.name);
+    all_ok(all, culprit.order != first, EXIT_NUMERIC, "not-finite", "iteration %lld: loss %g; the first tensor that is not "
+           "finite is %s; nothing was updated; change: lower lr or raise lr_warmup_iters, lower clip_grad, or resume from an "
+           "earlier checkpoint", (long long)(r->iteration + 1), r->loss, culprit.name);
+    die(EXIT_BUG, "not-finite", "no rank has found what is not finite; change: report this");
 }
 
 static void update(Run *r, Metrics *m)
@@ -84,18 +114,17 @@ static void update(Run *r, Metrics *m)
         r->nans++;
     }
     optimizer_step(&r->opt, m->learning_rate, r->gscale * optimizer_clip(c, m->grad_norm));
-    data_gather_all(&r->params.data, c->overlap_param_gather);
 }
 
-static void stage_step(void *run)
+static void stage_step(void *run, const Instr *i)
 {
     Run *r = run;
-    Comm *data = &r->grid.data;
+    Comm *all = &r->grid.all;
     int64_t batch = config_batch_at(r->cfg, r->consumed_samples);
     double nominal = (double)(batch * r->cfg->seq_length), sums[2] = {r->model.loss_sum, r->model.mask_sum};
+    (void)i;
     data_wait_grads(&r->params.data);
-    data_tied(&r->params.data);
-    data->wait(data, data->all_reduce(data, sums, 2, F64, OP_SUM));
+    all->wait(all, all->all_reduce(all, sums, 2, F64, OP_SUM));
     r->tokens = sums[1];
     r->loss = r->tokens > 0 ? sums[0] / r->tokens : 0;
     /* with every token masked all gradients are zero, whatever they are multiplied by */
@@ -109,27 +138,67 @@ static void mark(void *run, const Instr *i, double start, double end)
 {
     Run *r = run;
     double ms = (end - start) * 1e3;
-    *(i->op == I_F ? &r->now->forward_ms : i->op == I_S ? &r->now->optimizer_ms : &r->now->backward_ms) += ms;
+    if (i->op == I_F)
+        r->now->forward_ms += ms;
+    else if (i->op == I_B || i->op == I_D || i->op == I_W)
+        r->now->backward_ms += ms;
+    else if (i->op == I_S)
+        r->now->optimizer_ms += ms;
     if (r->trace.on)
         trace_instr(&r->trace, i, start, end);
 }
 
+static void note(void *run, const Instr *i)
+{
+    char text[96], what[32];
+    instr_print(i, what, sizeof what);
+    snprintf(text, sizeof text, "%s of iteration %lld", what, (long long)((Run *)run)->iteration + 1);
+    comm_note(text);
+}
+
 void step_open(Run *r)
 {
-    r->stage = (Stage){r, stage_forward, stage_backward, stage_reduce, stage_step, NULL};
-    r->pipe.stage = &r->stage;
+    r->feed = next_batch;
+    r->stage = (Stage){.ctx = r, .progress = comm_progress, .note = note,
+                       .act = {[I_F] = stage_forward, [I_B] = stage_backward, [I_D] = stage_backward_x,
+                               [I_W] = stage_backward_w, [I_SA] = stage_send_activation, [I_RA] = stage_recv_activation,
+                               [I_SG] = stage_send_gradient, [I_RG] = stage_recv_gradient, [I_G] = stage_gather,
+                               [I_X] = stage_release, [I_R] = stage_reduce, [I_T] = stage_tied, [I_S] = stage_step}};
+}
+
+void step_train(Run *r, const Lists *l)
+{
+    Model *m = &r->model;
+    m->next_batch = r->feed;
+    m->batch_ctx = r;
+    m->loss_sum = m->mask_sum = 0;
+    data_begin(&r->params.data);
+    model_begin(m, &l->train, r->cfg->micro_batch_size, r->cfg->seq_length, 1);
+    pipeline_run(&l->train, &r->stage);
+    model_end(m);
+}
+
+void step_forward(Run *r, const Schedule *s, int64_t B, int64_t S, int share_rows)
+{
+    Model *m = &r->model;
+    m->next_batch = r->feed;
+    m->batch_ctx = r;
+    m->evaluating = 1;
+    Stage stage = r->stage;
+    stage.mark = NULL;
+    model_begin(m, s, B, S, share_rows);
+    pipeline_run(s, &stage);
+    model_end(m);
+    m->evaluating = 0;
 }
 
 void run_gradients(Run *r)
 {
     int64_t batch = config_batch_at(r->cfg, r->consumed_samples);
-    int i = 0;
-    while (r->cfg->batch_step[i].batch != batch)
-        i++;
-    model_begin(&r->model);
     r->model.loss_scale = r->opt.loss_scale.scale / (double)(batch * r->cfg->seq_length);
-    r->pipe.schedule = &r->schedule[i];
-    pipeline_run(&r->pipe);
+    r->source = r->loader;
+    r->source_first = r->consumed_samples;
+    step_train(r, run_lists(r, batch));
 }
 
 void run_step(Run *r, Metrics *m)
@@ -160,17 +229,46 @@ void run_step(Run *r, Metrics *m)
 double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx)
 {
     Model *m = &r->model;
-    int64_t batch = config_batch_at(r->cfg, r->consumed_samples), n = r->cfg->micro_batch_size * r->grid.size[AXIS_DP];
-    Mat none = {.type = r->params.real};
+    Comm *all = &r->grid.all;
+    int64_t batch = config_batch_at(r->cfg, r->consumed_samples);
     m->loss_sum = m->mask_sum = 0;
+    r->source = l;
     for (int64_t b = 0; b < batches; b++) {
-        for (int64_t s = 0; s < batch; s += n)
-            model_evaluate(m, loader_get(l, b * batch + s, n), none);
+        r->source_first = b * batch;
+        step_forward(r, &run_lists(r, batch)->forward, r->cfg->micro_batch_size, r->cfg->seq_length, 1);
         if (tick)
             tick(ctx, b + 1);
     }
     double sums[2] = {m->loss_sum, m->mask_sum};
-    Comm *data = &r->grid.data;
-    data->wait(data, data->all_reduce(data, sums, 2, F64, OP_SUM));
+    all->wait(all, all->all_reduce(all, sums, 2, F64, OP_SUM));
     return sums[1] > 0 ? sums[0] / sums[1] : 0;
+}
+
+/* What comes next in the sequence that is being generated. */
+static const Batch *sequence(void *run, int mb)
+{
+    (void)mb;
+    return &((Run *)run)->sequence;
+}
+
+void run_extend(Run *r, const int32_t *tokens, int64_t n, Mat logits)
+{
+    Model *m = &r->model;
+    Comm *pp = &r->grid.axis[AXIS_PP];
+    int last, chunk;
+    const Batch *(*feed)(void *, int) = r->feed;
+    r->feed = sequence;
+    r->sequence.seq = n;
+    for (int64_t i = 0; tokens && i < n; i++) {
+        r->sequence.tokens[i] = tokens[i];
+        r->sequence.position[i] = (int32_t)(r->cache.length + i);
+    }
+    m->cache = &r->cache;
+    m->logits = logits;
+    step_forward(r, &r->extend, 1, n, 0);
+    m->cache = NULL;
+    r->feed = feed;
+    r->cache.length += n;
+    pipe_place(&r->shape, r->shape.p * r->shape.v - 1, &last, &chunk);
+    pp->wait(pp, pp->broadcast(pp, logits.p, logits.rows * logits.cols, logits.type, last));
 }

@@ -74,7 +74,7 @@ static const Batch *random_batch(void *run, int mb)
 static void open_run(Run *r, const Config *c)
 {
     run_open(r, c, RUN_GRADIENT, 7, NULL);
-    r->model.next_batch = random_batch;
+    r->feed = random_batch;
     /* biases and gains away from 0 and 1, so that each of them matters */
     for (int i = 0; i < r->params.nparam; i++) {
         const Param *t = &r->params.param[i];
@@ -138,12 +138,15 @@ static Result result_of(int family, const char *const *more)
     Run r;
     open_run(&r, config(families[family], more));
     run_gradients(&r);
+    static double row[64];
     Result x = {.loss = r.loss, .n = r.params.data.elems};
     size_t bytes = (size_t)r.params.data.elems * dtype_size(r.params.real);
     x.bits = hash64(r.params.data.grad.p, bytes, hash64(&r.loss, 8, HASH_SEED));
     x.grad = xcalloc((size_t)x.n, sizeof *x.grad);
     for (int64_t i = 0; i < x.n; i++)
         x.grad[i] = r.gscale * (r.params.real == F64 ? ((double *)r.params.data.grad.p)[i] : ((float *)r.params.data.grad.p)[i]);
+    step_forward(&r, &r.lists[0].forward, r.cfg->micro_batch_size, r.cfg->seq_length, 1);
+    run_extend(&r, random_batch(&r, 0)->tokens, 7, mat(row, 1, r.cfg->vocab_size, r.params.real));
     CHECK(r.model.scratch.peak == r.model.scratch.size, "scratch %zu planned %zu", r.model.scratch.peak, r.model.scratch.size);
     CHECK(r.arena.used == (size_t)r.memory.total, "arena %zu planned %lld", r.arena.used, (long long)r.memory.total);
     run_close(&r);
@@ -185,6 +188,15 @@ static void close_to(int family, const char *const *one, const char *const *othe
     free(b.grad);
 }
 
+static double *whole;              /* [S, V] logits of sample 0 */
+
+static void see_logits(Model *m, int part, const char *where, Mat x)
+{
+    (void)part;
+    for (int64_t r = 0; !strcmp(where, "logits") && m->slice_batch->sample[0] == 0 && r < x.rows; r++)
+        memcpy(whole + m->slice_row[r] * x.cols, mat_at(x, r, 0), (size_t)x.cols * sizeof *whole);
+}
+
 /* Token by token over the cache gives the logits of the whole sequence at once. */
 static void cache_agrees(int family)
 {
@@ -192,13 +204,16 @@ static void cache_agrees(int family)
     open_run(&r, config(families[family], WITH("micro_batch_size=1", "reset_attention_mask=false")));
     const Batch *b = random_batch(&r, 0);
     int64_t S = b->seq, V = r.cfg->vocab_size;
-    double *whole = xcalloc((size_t)(S * V), sizeof *whole), *one = xcalloc((size_t)V, sizeof *one);
-    model_evaluate(&r.model, b, mat(whole, S, V, F64));
     int32_t tokens[8];
     memcpy(tokens, b->tokens, (size_t)S * 4);
+    whole = xcalloc((size_t)(S * V), sizeof *whole);
+    double *one = xcalloc((size_t)V, sizeof *one);
+    r.model.watch = see_logits;
+    step_forward(&r, &r.lists[0].forward, 1, S, 1);
+    r.model.watch = NULL;
     for (int64_t s = 0, n; s < S; s += n) {
         n = s == 0 ? 3 : 1;                /* a prompt, then one at a time */
-        model_extend(&r.model, &r.cache, tokens + s, n, mat(one, 1, V, F64));
+        run_extend(&r, tokens + s, n, mat(one, 1, V, F64));
         for (int64_t v = 0; v < V; v++)
             CHECK(fabs(one[v] - whole[(s + n - 1) * V + v]) < 1e-12, "family %d position %lld: %.15g and %.15g", family,
                   (long long)s, one[v], whole[(s + n - 1) * V + v]);

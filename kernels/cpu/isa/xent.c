@@ -79,6 +79,33 @@ void FN(cpu_xent_stats)(Device *d, Mat stats, Mat logits, const int32_t *label, 
     pool_run(d->pool, stats_item, &j, logits.rows);
 }
 
+/* One part gives its own bits back: a factor of exp(0), a sum from 0. */
+static void combine_item(void *ctx, int64_t r, int thread)
+{
+    (void)thread;
+    const Job *j = ctx;
+    const int64_t rows = j->stats.rows, parts = j->logits.rows / rows;
+    REAL *out = mat_at(j->stats, r, 0), largest = -INFINITY, label = -INFINITY, sum = 0;
+    for (int64_t p = 0; p < parts; p++) {
+        const REAL *x = mat_at(j->logits, p * rows + r, 0);
+        largest = x[0] > largest ? x[0] : largest;
+        label = x[2] > label || x[2] != x[2] ? x[2] : label;
+    }
+    for (int64_t p = 0; p < parts; p++) {
+        const REAL *x = mat_at(j->logits, p * rows + r, 0);
+        sum += x[0] == largest ? x[1] : x[1] * (REAL)exp((double)(x[0] - largest));
+    }
+    out[0] = largest, out[1] = sum, out[2] = label;
+}
+
+void FN(cpu_xent_combine)(Device *d, Mat stats, Mat parts)
+{
+    Job j = {.d = d, .stats = stats, .logits = parts};
+    BUG_ON(stats.type != REAL_TYPE || parts.type != REAL_TYPE || stats.cols != 3 || parts.cols != 3);
+    BUG_ON(stats.rows == 0 || parts.rows % stats.rows);
+    pool_run(d->pool, combine_item, &j, stats.rows);
+}
+
 /* dlogits may start at the logits: pieces go left to right and an element is never wider than a real, so what
  * is written lies behind what is still to be read. */
 static void grad_item(void *ctx, int64_t r, int thread)

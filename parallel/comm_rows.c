@@ -1,0 +1,15 @@
+/* comm_rows -- rows of a matrix over a group: the one place that knows that a group of one has them all already. */
+#include "tensor.h"
+
+Mat tensor_room(const TensorGroup *g, Arena *scratch, Mat y)
+{
+    return g->rows->size == 1 ? y : mat_take(scratch, y.rows * g->rows->size, y.cols, y.type);
+}
+
+TensorRows tensor_gather(const TensorGroup *g, Arena *scratch, Mat x)
+{
+    TensorRows r = {.all = tensor_room(g, scratch, x)};
+    if (g->rows->size > 1)
+        r.token = g->rows->all_gather(g->rows, r.all.p, x.p, x.rows * x.cols, x.type);
+    return r;
+}

@@ -1,0 +1,181 @@
+/* What a rank holds of the model: units, chunks, tables and memory. */
+#include "model.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Groups of layers that run again together in the backward: each a unit. `block` counts through the whole rank. */
+static int group_size(const Config *c, int left, int before, int *recompute)
+{
+    int n = (int)c->recompute_num_layers;
+    int full = c->recompute_granularity == RECOMPUTE_GRANULARITY_FULL;
+    *recompute = full && (c->recompute_method == RECOMPUTE_METHOD_UNIFORM || before < n);
+    return full && c->recompute_method == RECOMPUTE_METHOD_UNIFORM ? n < left ? n : left : 1;
+}
+
+ModelUnit *model_units(const Config *cfg, const Params *params, int *n, int *per_chunk)
+{
+    ModelUnit *unit = xcalloc((size_t)params->nparts + 1, sizeof *unit);
+    int before = 0;                    /* layers of the rank so far */
+    *n = 0;
+    for (int c = 0; c < params->nchunks; c++) {
+        int first = params->chunk[c].first, end = first + params->chunk[c].count, start = *n, group = 0, layer = 0;
+        for (int part = first; part < end;) {
+            ModelUnit *u = &unit[(*n)++];
+            PartKind kind = params->part[part].kind;
+            *u = (ModelUnit){.kind = (UnitKind)kind, .chunk = c, .part = part, .count = 1};
+            if (kind == PART_LAYER) {
+                int left = end - part - (params->part[end - 1].kind == PART_HEAD);
+                u->count = group_size(cfg, left, before, &u->recompute);
+                u->group = group++;
+                u->layer = layer;
+                layer += u->count;
+                before += u->count;
+            }
+            part += u->count;
+        }
+        per_chunk[c] = *n - start;
+    }
+    return unit;
+}
+
+static void open_chunks(Model *m, const PipeShape *shape)
+{
+    int rank = m->grid->index[AXIS_PP], last = shape->p * m->nchunks - 1, at = 0;
+    int *units = xcalloc((size_t)m->nchunks, sizeof *units);
+    m->unit = model_units(m->cfg, m->params, &m->nunits, units);
+    m->chunk = xcalloc((size_t)m->nchunks, sizeof *m->chunk);
+    for (int c = 0; c < m->nchunks; c++) {
+        Chunk *k = &m->chunk[c];
+        int stage = pipe_stage(shape, rank, c), there;
+        *k = (Chunk){.unit0 = at, .units = units[c], .prev = -1, .next = -1, .prev_here = -1, .next_here = -1};
+        for (int u = at; u < at + units[c]; u++)
+            if (m->unit[u].kind == UNIT_LAYERS) {
+                k->groups++;
+                k->layers += m->unit[u].count;
+            }
+        at += units[c];
+        if (stage > 0) {
+            pipe_place(shape, stage - 1, &k->prev, &there);
+            k->prev_here = k->prev == rank ? there : -1;
+        }
+        if (stage < last) {
+            pipe_place(shape, stage + 1, &k->next, &there);
+            k->next_here = k->next == rank ? there : -1;
+        }
+    }
+    free(units);
+}
+
+static int recomputes(const Config *c, const char *module)
+{
+    if (c->recompute_granularity != RECOMPUTE_GRANULARITY_SELECTIVE)
+        return 0;
+    for (int i = 0; i < c->recompute_modules.n; i++)
+        if (!strcmp(c->recompute_modules.v[i], module))
+            return 1;
+    return 0;
+}
+
+static void make_rope(Model *m, Arena *run)
+{
+    const Config *c = m->cfg;
+    if (c->position_embedding_type != POSITION_EMBEDDING_TYPE_ROPE)
+        return;
+    int64_t rot = (int64_t)((double)m->D * c->rotary_percent), half = rot / 2;
+    m->rope = mat_take(run, c->max_position_embeddings, rot, m->real);
+    if (!m->rope.p)
+        return;
+    for (int64_t p = 0; p < m->rope.rows; p++)
+        for (int64_t i = 0; i < half; i++) {
+            double angle = (double)p * pow(c->rotary_base, -2.0 * (double)i / (double)rot);
+            if (m->real == F64) {
+                double *row = (double *)m->rope.p + p * rot;
+                row[i] = cos(angle), row[half + i] = sin(angle);
+            } else {
+                float *row = (float *)m->rope.p + p * rot;
+                row[i] = (float)cos(angle), row[half + i] = (float)sin(angle);
+            }
+        }
+}
+
+static Arena slot_arena(Arena *run, const char *name, size_t bytes)
+{
+    return (Arena){.name = name, .size = bytes, .base = arena_take(run, bytes)};
+}
+
+static void open_slots(Model *m, const int slots[SLOT_KINDS], Arena *run, const ModelBytes *bytes)
+{
+    int groups = 0, layers = 0;
+    for (int c = 0; c < m->nchunks; c++) {
+        groups = m->chunk[c].groups > groups ? m->chunk[c].groups : groups;
+        layers = m->chunk[c].layers > layers ? m->chunk[c].layers : layers;
+    }
+    m->nfd = slots[SLOT_FD];
+    m->nfw = slots[SLOT_FW] ? slots[SLOT_FW] : 1;      /* forward-only lists need its tables */
+    m->ndw = slots[SLOT_DW];
+    m->fd = xcalloc((size_t)m->nfd, sizeof *m->fd);
+    m->fw = xcalloc((size_t)m->nfw, sizeof *m->fw);
+    m->dw = xcalloc((size_t)m->ndw + 1, sizeof *m->dw);
+    m->scratch = slot_arena(run, "scratch", bytes->scratch);
+    for (int i = 0; i < m->nfd; i++) {
+        m->fd[i].in = xcalloc((size_t)groups + 1, sizeof *m->fd[i].in);
+        m->fd[i].mem = slot_arena(run, "activations until D", bytes->fd);
+    }
+    for (int i = 0; i < m->nfw; i++) {
+        m->fw[i].layer = xcalloc((size_t)layers + 1, sizeof *m->fw[i].layer);
+        m->fw[i].grads = xcalloc((size_t)layers + 1, sizeof *m->fw[i].grads);
+        m->fw[i].mem = slot_arena(run, "activations until W", bytes->fw);
+    }
+    for (int i = 0; i < m->ndw; i++)
+        m->dw[i].mem = slot_arena(run, "gradients until W", bytes->dw);
+}
+
+void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev, Params *params,
+                const int slots[SLOT_KINDS], int split, Arena *run, const ModelBytes *bytes)
+{
+    int tp = grid->size[AXIS_TP];
+    int64_t groups = cfg->num_query_groups;
+    *m = (Model){.cfg = cfg, .grid = grid, .dev = dev, .params = params, .data = &params->data, .H = cfg->hidden_size,
+                 .A = cfg->num_attention_heads / tp, .K = groups < tp ? 1 : groups / tp, .D = cfg->kv_channels,
+                 .F = cfg->ffn_hidden_size / tp, .V = cfg->padded_vocab_size / tp, .type = params->type,
+                 .real = params->real, .nchunks = params->nchunks, .split = split, .loss_scale = 1};
+    comm_self_open(&m->one, "rows");
+    m->vocab0 = grid->index[AXIS_TP] * m->V;
+    m->Vvalid = cfg->vocab_size - m->vocab0;
+    m->Vvalid = m->Vvalid < 0 ? 0 : m->Vvalid < m->V ? m->Vvalid : m->V;
+    m->keep_ln = !recomputes(cfg, "layernorm");
+    m->keep_attn = !recomputes(cfg, "core_attn");
+    m->keep_mlp = !recomputes(cfg, "mlp");
+    open_chunks(m, shape);
+    make_rope(m, run);
+    open_slots(m, slots, run, bytes);
+}
+
+ModelBytes model_peaks(const Model *m)
+{
+    ModelBytes b = {.scratch = m->scratch.peak};
+    for (int i = 0; i < m->nfd; i++)
+        b.fd = m->fd[i].mem.peak > b.fd ? m->fd[i].mem.peak : b.fd;
+    for (int i = 0; i < m->nfw; i++)
+        b.fw = m->fw[i].mem.peak > b.fw ? m->fw[i].mem.peak : b.fw;
+    for (int i = 0; i < m->ndw; i++)
+        b.dw = m->dw[i].mem.peak > b.dw ? m->dw[i].mem.peak : b.dw;
+    return b;
+}
+
+void model_close(Model *m)
+{
+    for (int i = 0; i < m->nfd; i++)
+        free(m->fd[i].in);
+    for (int i = 0; i < m->nfw; i++) {
+        free(m->fw[i].layer);
+        free(m->fw[i].grads);
+    }
+    free(m->fd);
+    free(m->fw);
+    free(m->dw);
+    free(m->chunk);
+    free(m->unit);
+    *m = (Model){0};
+}

@@ -1,0 +1,71 @@
+#include "start.h"
+#include "balance.h"
+#include <stdlib.h>
+
+const Config *start_config(const char *path, Args *a, ConfigUse use)
+{
+    const Config *cfg = config_load(path, a->n, a->v, 0, use);
+    free(a->v);
+    return balance(cfg);
+}
+
+const Config *start_plan(const char *path, Args *a, int world)
+{
+    const Config *cfg = config_load(path, a->n, a->v, world, USE_MODEL);
+    free(a->v);
+    return balance_here(cfg);
+}
+
+int64_t start_samples(const Config *cfg, int64_t batch)
+{
+    return cfg->train_iters == CFG_ABSENT && cfg->train_samples == CFG_ABSENT
+               ? batch : config_samples_after(cfg, config_iterations(cfg));
+}
+
+Loader *start_loader(const Config *cfg, Run *r, Split split, int64_t samples)
+{
+    Comm *all = &r->grid.all;
+    Loader *l = loader_open(cfg, split, samples, r->grid.index[AXIS_DP], r->grid.size[AXIS_DP]);
+    int64_t mine = (int64_t)(loader_fingerprint(l) >> 1), first = mine;
+    all->wait(all, all->broadcast(all, &first, 1, I64, 0));
+    all_ok(all, mine == first, EXIT_DATA, "data-differs", "this rank sees other bytes under data_path than rank 0; change: give "
+           "every host the same corpus");
+    return l;
+}
+
+json_t *start_layout(const Config *c)
+{
+    int64_t pp = c->pipeline_model_parallel_size;
+    return json_pack("{s:I s:I s:I s:I s:I s:I s:I}", "tp", (json_int_t)c->tensor_model_parallel_size, "cp",
+                     (json_int_t)c->context_parallel_size, "ep", (json_int_t)c->expert_model_parallel_size, "etp",
+                     (json_int_t)c->expert_tensor_parallel_size, "dp", (json_int_t)c->data_parallel_size, "pp", (json_int_t)pp,
+                     "vpp", (json_int_t)(c->stages / pp));
+}
+
+void start_print(FILE *f, const Run *r)
+{
+    const Config *c = r->cfg;
+    const Lists *l = &r->lists[c->batch_steps - 1];
+    ScheduleSet set;
+    Simulation sim;
+    if (c->world == 1)
+        return;
+    char *schedule = config_text(c, OPT_pipeline_schedule), *sharding = config_text(c, OPT_data_parallel_sharding_strategy);
+    fprintf(f, "layout: tensor %lld%s x pipeline %lld x data %lld (%s)\n", (long long)c->tensor_model_parallel_size,
+            c->sequence_parallel ? " (sequence parallel)" : "", (long long)c->pipeline_model_parallel_size,
+            (long long)c->data_parallel_size, sharding);
+    placement_print(f, &r->placement);
+    PipeShape shape = r->shape;
+    shape.m = l->m;
+    schedules_open(&set, &shape);
+    simulate(&set, &sim, 0);
+    fprintf(f, "schedule %s: %d microbatches, bubble %.1f %% where forward, and both halves of backward take equal times; "
+            "activations of", shape.p > 1 ? schedule : "1f1b", l->m, 100 * sim.rate);
+    for (int p = 0; p < shape.p; p++)
+        fprintf(f, " %.3g", sim.peak[p]);
+    fprintf(f, " microbatches\n");
+    simulation_close(&sim);
+    schedules_close(&set);
+    free(schedule);
+    free(sharding);
+}

@@ -1,0 +1,149 @@
+/* train verify -- the first step in this layout and on one rank, in the same job: loss, gradient norm, every gradient. */
+#include "args.h"
+#include "commands.h"
+#include "huggingface.h"
+#include "start.h"
+#include "whole.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { double loss, norm; } Sums;
+
+typedef struct {
+    Sums one, layout;
+    int tensors, bitwise;
+    char worst[96];
+    double relative, tolerance;
+} Result;
+
+/* Largest difference a tensor may show, relative as in `compare`. Rounding grows with depth: a factor of 1.03 a layer
+ * (Megatron-LM's bound on the growth of an error through a decoder layer). */
+static double tolerance_of(const Config *c)
+{
+    double depth = pow(1.03, (double)(c->num_layers + 1));
+    switch (c->params_dtype) {
+    case PARAMS_DTYPE_FP64: return 1e-11;
+    case PARAMS_DTYPE_FP32: return 16 * depth * 0x1p-23;
+    case PARAMS_DTYPE_FP16: return 16 * depth * 0x1p-11;
+    default:                return 16 * depth * 0x1p-8;
+    }
+}
+
+/* Loss, norm and gradients of the first global batch; left in the run. */
+static Sums first_step(Run *r, const Config *cfg)
+{
+    const char *bad;
+    int64_t batch = config_batch_at(cfg, 0);
+    run_open(r, cfg, RUN_GRADIENT, 0, NULL);
+    if (cfg->load)
+        free(run_load(r, cfg->load));
+    r->loader = start_loader(cfg, r, SPLIT_TRAIN, start_samples(cfg, batch));
+    run_gradients(r);
+    double norm = optimizer_norm(&r->opt, r->gscale, &bad);
+    return (Sums){r->loss, norm};
+}
+
+static double largest(const double *x, int64_t n)
+{
+    double m = 0;
+    for (int64_t i = 0; i < n; i++)
+        m = !(fabs(x[i]) <= m) ? fabs(x[i]) : m;
+    return m;
+}
+
+/* Every tensor of the layout's run beside the one rank's; only rank 0 has the latter. relative: the largest difference over
+ * the larger of the tensor's largest element and 1e-6 of the largest gradient: some are zero in exact arithmetic. */
+static void compare(Result *res, Run *layout, Run *one, const Params *table)
+{
+    double *diff = xcalloc((size_t)table->nparam, sizeof *diff), *size = xcalloc((size_t)table->nparam, sizeof *size);
+    double most = 0;
+    int here = layout->grid.all.rank == 0;
+    res->bitwise = 1;
+    for (int i = 0; i < table->nparam; i++) {
+        const Param *t = &table->param[i];
+        int64_t n = t->rows * t->cols;
+        double *a = here ? xcalloc((size_t)n, sizeof *a) : NULL, *b = here ? xcalloc((size_t)n, sizeof *b) : NULL;
+        whole_gradient(layout, t->number, t->cols, a);
+        if (here) {
+            whole_gradient(one, t->number, t->cols, b);
+            size[i] = largest(b, n);
+            most = size[i] > most ? size[i] : most;
+            res->bitwise &= !memcmp(a, b, (size_t)n * sizeof *a);
+            for (int64_t k = 0; k < n; k++)
+                a[k] -= b[k];
+            diff[i] = largest(a, n);
+        }
+        free(a);
+        free(b);
+    }
+    for (int i = 0; here && i < table->nparam; i++) {
+        double scale = size[i] > 1e-6 * most ? size[i] : 1e-6 * most, rel = diff[i] > 0 ? diff[i] / scale : diff[i];
+        if (i == 0 || !(rel <= res->relative)) {
+            res->relative = rel;
+            snprintf(res->worst, sizeof res->worst, "%s", table->param[i].name);
+        }
+    }
+    res->tensors = table->nparam;
+    free(diff);
+    free(size);
+}
+
+static double apart(double a, double b) { return a == b ? 0 : fabs(a - b) / fmax(fabs(a), fabs(b)); }
+
+static void print(const Result *r, const Config *c, int ok, int json)
+{
+    char *dtype = config_text(c, OPT_params_dtype);
+    if (json) {
+        json_t *j = json_pack("{s:b s:o s:s s:f s:{s:f s:f} s:{s:f s:f} s:i s:{s:s s:f} s:b}", "ok", ok, "layout",
+                              start_layout(c), "dtype", dtype, "tolerance", r->tolerance, "loss", "one_rank", r->one.loss,
+                              "layout", r->layout.loss, "grad_norm", "one_rank", r->one.norm, "layout", r->layout.norm,
+                              "tensors", r->tensors, "worst", "tensor", r->worst, "relative", r->relative, "bitwise",
+                              r->bitwise);
+        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+        printf("\n");
+        json_decref(j);
+        return;
+    }
+    printf("loss           one rank %.17g   layout %.17g   relative %.2g\n", r->one.loss, r->layout.loss,
+           apart(r->one.loss, r->layout.loss));
+    printf("gradient norm  one rank %.17g   layout %.17g   relative %.2g\n", r->one.norm, r->layout.norm,
+           apart(r->one.norm, r->layout.norm));
+    printf("gradients      %d tensors%s; worst: %s, relative %.2g (tolerance of %s: %.2g)\n", r->tensors,
+           r->bitwise ? ", all bits equal" : "", r->worst, r->relative, dtype, r->tolerance);
+    printf("%s\n", ok ? "the layout computes the same model" : "the layout does NOT compute the same model");
+}
+
+int command_verify(int argc, char **argv)
+{
+    Args a = args_open("verify", argc, argv);
+    int json = args_flag(&a, "--json");
+    const char *path = args_next(&a, "CONFIG");
+    args_end(&a, 1);
+    const Config *cfg = start_config(path, &a, USE_DATA);
+    const Config *single = config_for_one_rank(cfg);
+    static Run layout, one;            /* as long as the process */
+    Result res = {.tolerance = tolerance_of(cfg)};
+    Grid grid;
+    Params table;
+    hf_params(&table, &grid, single);
+    res.layout = first_step(&layout, cfg);
+    int here = layout.grid.all.rank == 0, ok = 1;
+    if (here)
+        res.one = first_step(&one, single);
+    compare(&res, &layout, &one, &table);
+    if (here) {
+        ok = res.relative <= res.tolerance && apart(res.one.loss, res.layout.loss) <= fmax(res.tolerance / 10, 1e-13) &&
+             apart(res.one.norm, res.layout.norm) <= res.tolerance;
+        print(&res, cfg, ok, json);
+        loader_close(one.loader);
+        run_close(&one);
+    }
+    Comm *all = &layout.grid.all;
+    int64_t agreed = ok;
+    all->wait(all, all->broadcast(all, &agreed, 1, I64, 0));
+    params_close(&table);
+    loader_close(layout.loader);
+    run_close(&layout);
+    return agreed ? EXIT_DONE : EXIT_COMPARE;
+}
