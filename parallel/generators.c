@@ -1,12 +1,12 @@
 /* The generators: in which order a rank computes. Each is a page of its paper. */
 #include "base.h"
-#include "schedule.h"
+#include "generators.h"
 
-typedef struct { const PipeShape *s; Instr *out; int n; } Writer;
+typedef struct { const PipeShape *s; InstrList *out; } Writer;
 
 static void put(Writer *w, InstrKind op, int chunk, int mb)
 {
-    w->out[w->n++] = (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .part = WHOLE, .mb = (uint16_t)mb};
+    w->out->list[w->out->n++] = (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .part = WHOLE, .mb = (uint16_t)mb};
 }
 
 /* `ahead` forwards, then F and B in turn, then the backwards that are left. gpipe: ahead = m. */
@@ -99,42 +99,6 @@ static void zb_v(Writer *w, int rank)
         turn(&t, I_W, 0);
 }
 
-/* A pattern of period 6: F of chunk 0, F of chunk 1, D of chunk 1, D of chunk 0 of microbatch j stand at at[k] + 6
- * j, and W, oldest first, wherever a place is empty. */
-static void pattern(Writer *w, const int at[4])
-{
-    static const uint8_t op[4] = {I_F, I_F, I_D, I_D}, chunk[4] = {0, 1, 1, 0};
-    int m = w->s->m, end = at[3] + 6 * m, from = 0;
-    for (int t = 0; t < end; t++) {
-        int k = 0;
-        while (k < 4 && (t < at[k] || (t - at[k]) % 6 || (t - at[k]) / 6 >= m))
-            k++;
-        if (k < 4) {
-            put(w, op[k], chunk[k], (t - at[k]) / 6);
-            continue;
-        }
-        while (from < w->n && w->out[from].op != I_D)
-            from++;
-        if (from < w->n)
-            put(w, I_W, w->out[from].chunk, w->out[from].mb), from++;
-    }
-    for (; from < w->n; from++)
-        if (w->out[from].op == I_D)
-            put(w, I_W, w->out[from].chunk, w->out[from].mb);
-}
-
-static void v_half(Writer *w, int i)
-{
-    int p = w->s->p, k = p % 2 ? 0 : 3;
-    pattern(w, (const int[4]){2 * i, 3 * p - i - 2, 3 * p + k + 2 * i - 1, 6 * p + k - i - 2});
-}
-
-static void v_min(Writer *w, int i)
-{
-    int p = w->s->p, k = p % 3 ? 0 : 2;
-    pattern(w, (const int[4]){i, 2 * p - i - 1, 2 * p + k + i, 4 * p + k - i - 1});
-}
-
 /* In a V microbatch j is at stage s at time 2 j + s: a rank's two stages never meet, and nothing waits. */
 static void forward_vee(Writer *w, int rank)
 {
@@ -147,12 +111,9 @@ static void forward_vee(Writer *w, int rank)
     }
 }
 
-int schedule_generate(const PipeShape *s, int rank, Instr *out)
+static void one_rank(const PipeShape *s, int rank, InstrList *out)
 {
-    Writer w = {s, out, 0};
-    int wants = s->kind >= SCHEDULE_ZB_V && s->kind <= SCHEDULE_DUALPIPEV ? 2 : 1;
-    BUG_ON(s->kind != SCHEDULE_INTERLEAVED && s->kind != SCHEDULE_FORWARD && s->v != wants);
-    BUG_ON(s->kind == SCHEDULE_FORWARD && s->vee && s->v != 2);
+    Writer w = {s, out};
     switch (s->kind) {
     case SCHEDULE_GPIPE:       joined(&w, s->m); break;
     case SCHEDULE_1F1B:        joined(&w, s->p - rank - 1); break;
@@ -160,8 +121,6 @@ int schedule_generate(const PipeShape *s, int rank, Instr *out)
     case SCHEDULE_ZB_H1:       split(&w, s->p - rank, rank); break;
     case SCHEDULE_ZB_H2:       split(&w, 2 * (s->p - rank) - 1, 2 * rank); break;
     case SCHEDULE_ZB_V:        zb_v(&w, rank); break;
-    case SCHEDULE_V_HALF:      v_half(&w, rank); break;
-    case SCHEDULE_V_MIN:       v_min(&w, rank); break;
     case SCHEDULE_FORWARD:
         if (s->vee)
             forward_vee(&w, rank);
@@ -172,5 +131,18 @@ int schedule_generate(const PipeShape *s, int rank, Instr *out)
     default:
         BUG_ON("a schedule without a generator");
     }
-    return w.n;
+}
+
+void schedule_generate(const PipeShape *s, InstrList *out)
+{
+    int wants = s->kind >= SCHEDULE_ZB_V && s->kind <= SCHEDULE_DUALPIPEV ? 2 : 1;
+    BUG_ON(s->kind != SCHEDULE_INTERLEAVED && s->kind != SCHEDULE_FORWARD && s->v != wants);
+    BUG_ON(s->kind == SCHEDULE_FORWARD && s->vee && s->v != 2);
+    if (s->kind == SCHEDULE_V_HALF)
+        generate_v_half(s, out);
+    else if (s->kind == SCHEDULE_V_MIN)
+        generate_v_min(s, out);
+    else
+        for (int r = 0; r < s->p; r++)
+            one_rank(s, r, &out[r]);
 }

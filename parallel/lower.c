@@ -191,6 +191,12 @@ void schedules_lower(ScheduleSet *set, const PipeShape *shape, const InstrList *
     open_costs(&pl);
     open_lists(&pl, shape->v);
     play(&pl);
+    set->stuck = -1;
+    for (int r = shape->p - 1; r >= 0; r--)
+        if (pl.next[r] < compute[r].n) {
+            set->stuck = r;
+            set->stuck_at = compute[r].list[pl.next[r]];
+        }
     for (int k = 0; k < 3; k++)
         free(pl.cost[k]);
     free(pl.stage);

@@ -65,11 +65,11 @@ void schedules_open(ScheduleSet *set, const PipeShape *shape)
     BUG_ON(shape->p < 1 || shape->p > 4096 || shape->v < 1 || shape->v > 255 || shape->m < 1 || shape->m > UINT16_MAX);
     InstrList *compute = xcalloc(p, sizeof *compute);
     Instr *all = xcalloc(p * most, sizeof *all);
-    for (size_t r = 0; r < p; r++) {
+    for (size_t r = 0; r < p; r++)
         compute[r].list = all + r * most;
-        compute[r].n = schedule_generate(shape, (int)r, compute[r].list);
+    schedule_generate(shape, compute);
+    for (size_t r = 0; r < p; r++)
         BUG_ON((size_t)compute[r].n > most);
-    }
     schedules_lower(set, shape, compute);
     free(all);
     free(compute);

@@ -91,13 +91,16 @@ void pipe_place(const PipeShape *s, int stage, int *rank, int *chunk);
 /* The rank at the other end of message i of `rank`'s list; *chunk: the chunk there. */
 int pipe_peer(const PipeShape *s, int rank, const Instr *i, int *chunk);
 
-/* The compute instructions of one rank in order; returns how many. out: room for v * m * 3 (FORWARD: v * m). */
-int schedule_generate(const PipeShape *s, int rank, Instr *out);
+/* The compute instructions of every rank in order. out[p]: lists without instructions, with room for v * m * 3 each
+ * (FORWARD: v * m). */
+void schedule_generate(const PipeShape *s, InstrList *out);
 
 typedef struct {
     PipeShape shape;
     InstrList *rank;       /* [p] compute and messages */
     Instr *all;            /* their memory */
+    int stuck;             /* a rank whose compute list waits for ever, -1: none; and where */
+    Instr stuck_at;
 } ScheduleSet;
 
 /* Generates and lowers: O(n log p) for n instructions of all ranks. Costs only order the lists (FORWARD ignores
@@ -139,11 +142,11 @@ void simulation_close(Simulation *sim);
 /* ---- one rank's executable list ---- */
 
 typedef struct {
-    const int *units;      /* of each chunk [v]; numbered through the rank, chunk by chunk. F runs them upward, B, D and W
+    const int *units;      /* of each chunk [v]; numbered through the rank, chunk by chunk; F runs them upward, B, D, W
                             * downward */
     int sharded_grads;     /* ZeRO-2, 3: R of every unit after each of its backwards; else once, after its last */
     int overlap;           /* that R right behind the unit's last backward, else all of them before S */
-    int gather;            /* ZeRO-3: F, B, D by units, G of the next unit one ahead, X behind: at most two are gathered */
+    int gather;            /* ZeRO-3: F, B, D by units, G of the next one ahead, X behind: at most two are gathered */
     int tied;              /* this rank has one of the two ends of a tied embedding: T, behind every R and message */
     int tied_unit;         /* the unit that T names */
 } Expand;

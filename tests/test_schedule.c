@@ -37,16 +37,18 @@ static void published_orders(void)
         {SCHEDULE_ZB_H1, {"FFFFDWFDWFDWFDWFDWDWDWDW", "FFFDFDWFDWFDWFDWFDWDWDWW",
                           "FFDFDFDWFDWFDWFDWFDWDWWW", "FDFDFDFDWFDWFDWFDWFDWWWW"}},
     };
-    for (size_t k = 0; k < sizeof want / sizeof *want; k++)
+    for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
+        PipeShape s = {.kind = want[k].kind, .p = 4, .v = 1, .m = 8};
+        Instr memory[4][24];
+        InstrList list[4] = {{0, memory[0]}, {0, memory[1]}, {0, memory[2]}, {0, memory[3]}};
+        schedule_generate(&s, list);
         for (int rank = 0; rank < 4; rank++) {
-            PipeShape s = {.kind = want[k].kind, .p = 4, .v = 1, .m = 8};
-            Instr list[24];
             char text[25] = {0};
-            int n = schedule_generate(&s, rank, list);
-            for (int i = 0; i < n; i++)
-                text[i] = *instr_info[list[i].op].letters;
+            for (int i = 0; i < list[rank].n; i++)
+                text[i] = *instr_info[list[rank].list[i].op].letters;
             CHECK(!strcmp(text, want[k].rank[rank]), "%s rank %d: %s", names[s.kind], rank, text);
         }
+    }
 }
 
 /* Of 1F1B, Megatron's fused send_forward_recv_backward and send_backward_recv_forward come out of the clock. */

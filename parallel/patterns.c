@@ -1,0 +1,222 @@
+/* V-half and V-min: schedules that hold about a half and a third of 1F1B's activations (Qi et al. 2024,
+ * arXiv:2405.15362, sec 3).
+ *
+ * Microbatch j of a rank has F of chunk 0, F of chunk 1, D of chunk 1 and D of chunk 0 at four offsets + 6 j, in
+ * cells of one chunk's F; the offsets are such that no two meet, two cells of six stay empty for W, and memory is
+ * what the offsets' distances make it. The ends of the pattern are loose. They are squeezed: whatever stands before
+ * the first D of stage 0, or after its last F begins, moves to the first empty cell where its input is there and
+ * memory stays within the pattern's own peak. Then the ranks run in that order, with W wherever a rank would wait or
+ * has no room. */
+#include "base.h"
+#include "generators.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { F0, F1, D1, D0, W, KINDS, EMPTY = 0xff };
+
+static const uint8_t op_of[] = {I_F, I_F, I_D, I_D}, chunk_of[] = {0, 1, 1, 0};
+
+typedef struct {
+    int p, m, cells, limit;    /* limit: chunks' activations that a rank may hold */
+    int (*at)[4];              /* [p] offsets */
+    uint8_t *cell;             /* [p][cells] what runs when */
+    int *held;                 /* [p][cells] activations held then */
+    int *when;                 /* [p][4][m] */
+    int *backward;             /* [p][2m] times of all D so far, sorted */
+    int (*n)[KINDS];           /* [p] how many so far */
+    int *last;                 /* [p] time of the last W; -1: none */
+} Grid;
+
+static uint8_t *cells_of(Grid *g, int rank) { return g->cell + (size_t)rank * (size_t)g->cells; }
+static int *held_by(Grid *g, int rank) { return g->held + (size_t)rank * (size_t)g->cells; }
+
+static int *when(Grid *g, int rank, int kind, int mb)
+{
+    return &g->when[((size_t)rank * 4 + (size_t)kind) * (size_t)g->m + (size_t)mb];
+}
+
+static void lay(Grid *g, int rank)
+{
+    uint8_t *cell = cells_of(g, rank);
+    int *held = held_by(g, rank), pending = 0, now = 0;
+    memset(cell, EMPTY, (size_t)g->cells);
+    for (int k = 0; k < 4; k++)
+        for (int j = 0; j < g->m; j++) {
+            *when(g, rank, k, j) = g->at[rank][k] + 6 * j;
+            cell[g->at[rank][k] + 6 * j] = (uint8_t)k;
+        }
+    for (int t = 0; t < g->cells; t++) {
+        if (cell[t] == EMPTY && pending)
+            cell[t] = W, pending--, now--;
+        else if (cell[t] != EMPTY)
+            now += cell[t] < D1, pending += cell[t] >= D1;
+        held[t] = now;
+        g->limit = now > g->limit ? now : g->limit;
+    }
+    BUG_ON(pending);
+}
+
+/* The first time at which the input of the next `kind` of a rank, its mb-th, is there. */
+static int earliest(Grid *g, int rank, int kind, int mb)
+{
+    int t = -1, before = kind == F0 || kind == D1 ? rank - 1 : rank + 1;
+    if (kind == W) {
+        int d = g->backward[(size_t)rank * 2 * (size_t)g->m + (size_t)mb];
+        return 1 + (d > g->last[rank] ? d : g->last[rank]);
+    }
+    if (before >= 0 && before < g->p)
+        t = *when(g, before, kind, mb);
+    if (kind != F0 && *when(g, rank, kind - 1, mb) > t)
+        t = *when(g, rank, kind - 1, mb);
+    if (mb && *when(g, rank, kind, mb - 1) > t)
+        t = *when(g, rank, kind, mb - 1);
+    return t + 1;
+}
+
+/* The best cell up to t for the mb-th `kind`. */
+static int better(Grid *g, int rank, int kind, int mb, int t)
+{
+    const uint8_t *cell = cells_of(g, rank);
+    const int *held = held_by(g, rank);
+    int from = earliest(g, rank, kind, mb), x = from;
+    if (kind < D1)
+        for (x = t; x > from && held[x - 1] < g->limit;)
+            x--;
+    while (x < t && cell[x] != EMPTY)
+        x++;
+    return x < t ? x : t;
+}
+
+static void move(Grid *g, int rank, int kind, int mb, int from, int to)
+{
+    uint8_t *cell = cells_of(g, rank);
+    int *held = held_by(g, rank), more = kind < D1 ? 1 : kind == W ? -1 : 0;
+    cell[from] = EMPTY;
+    cell[to] = (uint8_t)kind;
+    for (int x = to; x < from; x++)
+        held[x] += more;
+    if (kind == W)
+        g->last[rank] = to;
+    else
+        *when(g, rank, kind, mb) = to;
+    if (kind != D1 && kind != D0)
+        return;
+    int *sorted = g->backward + (size_t)rank * 2 * (size_t)g->m, i = g->n[rank][D1] + g->n[rank][D0] - 1;
+    for (; i && sorted[i - 1] > to; i--)
+        sorted[i] = sorted[i - 1];
+    sorted[i] = to;
+}
+
+static void squeeze(Grid *g)
+{
+    int loose = 1;
+    for (int t = 0; t < g->cells; t++)
+        for (int rank = 0; rank < g->p; rank++) {
+            int kind = cells_of(g, rank)[t];
+            if (kind == EMPTY)
+                continue;
+            int mb = g->n[rank][kind]++;
+            if (kind == D0 && rank == 0 && mb == 0)
+                loose = 0;
+            move(g, rank, kind, mb, t, loose ? better(g, rank, kind, mb, t) : t);
+            if (kind == F0 && mb == g->m - 1)
+                loose = 1;
+        }
+}
+
+/* ---- the ranks run in that order ---- */
+
+/* next: cell of the next F or D; w: place in the list of the D whose W is next; limit: the squeezed pattern's peak */
+typedef struct { InstrList *out; int rank, held, limit, next, w; } Runner;
+
+/* One cell of time of one rank; 0: it waits. */
+static int run_cell(Grid *g, Runner *r, int t)
+{
+    const uint8_t *cell = cells_of(g, r->rank);
+    InstrList *l = r->out;
+    while (r->next < g->cells && cell[r->next] >= W)
+        r->next++;
+    if (r->next < g->cells) {
+        int kind = cell[r->next], mb = g->n[r->rank][kind];
+        if (earliest(g, r->rank, kind, mb) <= t && (kind >= D1 || r->held < r->limit)) {
+            l->list[l->n++] = (Instr){.op = op_of[kind], .chunk = chunk_of[kind], .part = WHOLE, .mb = (uint16_t)mb};
+            *when(g, r->rank, kind, mb) = t;
+            g->n[r->rank][kind]++;
+            r->held += kind < D1;
+            r->next++;
+            return 1;
+        }
+    }
+    while (r->w < l->n && l->list[r->w].op != I_D)
+        r->w++;
+    if (r->w == l->n)
+        return 0;
+    l->list[l->n] = l->list[r->w++];
+    l->list[l->n++].op = I_W;
+    r->held--;
+    return 1;
+}
+
+static void run(Grid *g, InstrList *out)
+{
+    Runner *r = xcalloc((size_t)g->p, sizeof *r);
+    for (int rank = 0; rank < g->p; rank++) {
+        r[rank] = (Runner){.out = &out[rank], .rank = rank};
+        for (int t = 0; t < g->cells; t++)
+            if (held_by(g, rank)[t] > r[rank].limit)
+                r[rank].limit = held_by(g, rank)[t];
+    }
+    memset(g->n, 0, (size_t)g->p * sizeof *g->n);
+    memset(g->when, 0x7f, (size_t)g->p * 4 * (size_t)g->m * sizeof *g->when);      /* later than any t: has not run */
+    for (int t = 0, left = g->p * g->m * 6, now; left; t++, left -= now) {
+        now = 0;
+        for (int rank = 0; rank < g->p; rank++)
+            now += run_cell(g, &r[rank], t);
+        BUG_ON(!now);
+    }
+    free(r);
+}
+
+static void from_pattern(const PipeShape *s, int (*at)[4], InstrList *out)
+{
+    size_t p = (size_t)s->p, m = (size_t)s->m;
+    Grid g = {.p = s->p, .m = s->m, .at = at};
+    for (int r = 0; r < s->p; r++)
+        g.cells = at[r][D0] > g.cells ? at[r][D0] : g.cells;
+    g.cells += 8 * s->m;                                   /* the last D, and every W behind it */
+    g.cell = xcalloc(p * (size_t)g.cells, sizeof *g.cell);
+    g.held = xcalloc(p * (size_t)g.cells, sizeof *g.held);
+    g.when = xcalloc(p * 4 * m, sizeof *g.when);
+    g.backward = xcalloc(p * 2 * m, sizeof *g.backward);
+    g.n = xcalloc(p, sizeof *g.n);
+    g.last = xcalloc(p, sizeof *g.last);
+    for (int r = 0; r < s->p; r++) {
+        g.last[r] = -1;
+        lay(&g, r);
+    }
+    squeeze(&g);
+    run(&g, out);
+    free(g.cell);
+    free(g.held);
+    free(g.when);
+    free(g.backward);
+    free(g.n);
+    free(g.last);
+    free(at);
+}
+
+void generate_v_half(const PipeShape *s, InstrList *out)
+{
+    int p = s->p, k = p % 2 ? 0 : 3, (*at)[4] = xcalloc((size_t)p, sizeof *at);
+    for (int i = 0; i < p; i++)
+        memcpy(at[i], (const int[4]){2 * i, 3 * p - i - 2, 3 * p + k + 2 * i - 1, 6 * p + k - i - 2}, sizeof at[i]);
+    from_pattern(s, at, out);
+}
+
+void generate_v_min(const PipeShape *s, InstrList *out)
+{
+    int p = s->p, k = p % 3 ? 0 : 2, (*at)[4] = xcalloc((size_t)p, sizeof *at);
+    for (int i = 0; i < p; i++)
+        memcpy(at[i], (const int[4]){i, 2 * p - i - 1, 2 * p + k + i, 4 * p + k - i - 1}, sizeof at[i]);
+    from_pattern(s, at, out);
+}
