@@ -36,11 +36,12 @@ static void expand(Expander *x, const Instr *i)
     int ends = i->op == I_B || i->op == I_W, backward = ends || i->op == I_D;
     int last = ends && i->mb == x->set->shape.m - 1;           /* a chunk's microbatches run in order */
     int reduce = backward && (e->sharded_grads || (e->overlap && last));
-    if (!is_compute(i) || !(reduce || (e->gather && i->op != I_W))) {
+    int phase = !e->sharded_grads || i->op == I_B ? 0 : i->op == I_D ? 1 : 2;
+    int n = is_compute(i) ? e->units[i->chunk] : 0;
+    if (!n || !(reduce || (e->gather && i->op != I_W))) {      /* a chunk that holds nothing passes on what it gets */
         put(x->s, &x->room, *i);
         return;
     }
-    int phase = !e->sharded_grads || i->op == I_B ? 0 : i->op == I_D ? 1 : 2, n = e->units[i->chunk];
     for (int k = 0; k < n; k++) {
         Instr unit = *i;
         unit.part = (uint16_t)(x->base[i->chunk] + (backward ? n - 1 - k : k));
@@ -62,7 +63,8 @@ static void step_end(Expander *x)
 
 /* ---- ZeRO-3 ---- */
 
-static int needs(const Instr *i) { return i->op <= I_D; }      /* F, B, D: W does without the parameters */
+/* F, B, D: W does without the parameters, and so does a chunk that holds nothing. */
+static int needs(const Instr *i) { return i->op <= I_D && i->part != WHOLE; }
 
 static int next_need(const Schedule *s, int i)
 {

@@ -4,6 +4,7 @@
 #define COMMANDS_H
 
 int command_plan(int argc, char **argv);
+int command_schedule(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_import(int argc, char **argv);

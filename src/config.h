@@ -73,9 +73,11 @@ typedef enum {
 } ConfigUse;
 
 /* Reads the file, then args ("key=value", the value a YAML flow value), resolves for `world` ranks (0: those that the
- * launcher started, 1 without one), checks. All violations go to standard error, sorted by position; then it dies with
- * EXIT_CONFIG and one line. That is rank 0 of a launched job. The others wait for the launcher to end them; one that
- * is not ended has violations that rank 0 does not have, and says so. Not collective: needs no MPI. */
+ * launcher started, 1 without one; WORLD_SMALLEST: tensor x pipeline x context), checks. All violations go to standard
+ * error, sorted by position; then it dies with EXIT_CONFIG and one line. That is rank 0 of a launched job. The others
+ * wait for the launcher to end them; one that is not ended has violations that rank 0 does not have, and says so. Not
+ * collective: needs no MPI. */
+#define WORLD_SMALLEST (-1)
 Config *config_load(const char *path, int nargs, char **args, int world, ConfigUse use);
 
 /* A copy that shares layers out by this layout string, which placement_balance made, and in no other way: what

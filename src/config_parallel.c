@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "config_rules.h"
 #include "placement.h"
+#include <limits.h>
 
 /* As text: the sizes (tp, pp, cp) whose product divides `world` that are nearest to what was asked; cp is 1, as this
  * build has no other. */
@@ -33,6 +34,12 @@ int v_schedule(int s)
 {
     return s == PIPELINE_SCHEDULE_ZB_V || s == PIPELINE_SCHEDULE_V_HALF || s == PIPELINE_SCHEDULE_V_MIN ||
            s == PIPELINE_SCHEDULE_DUALPIPEV;
+}
+
+int smallest_world(const Config *c)
+{
+    int64_t n = c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
+    return n <= INT_MAX ? (int)n : 1;                  /* 1: refused with the sizes that it does not divide by */
 }
 
 void rules_world(Check *k, int world)

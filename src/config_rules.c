@@ -365,6 +365,8 @@ static void rules_rest(Check *k)
 
 void config_resolve(Check *k, int world, ConfigUse use)
 {
+    if (world == WORLD_SMALLEST)
+        world = smallest_world(k->cfg);
     k->cfg->world = world;
     rules_required(k, use);
     rules_world(k, world);

@@ -43,6 +43,8 @@ int shares_parse(const char *s, double share[3]);
 
 /* config_parallel.c: the grid; the pipeline, with the layers of every virtual stage. */
 void rules_world(Check *k, int world);
+/* tensor x pipeline x context: the smallest world that a configuration fits. */
+int smallest_world(const Config *c);
 void rules_pipeline(Check *k);
 
 /* config_pairs.c: settings that do not go together. */

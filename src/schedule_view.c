@@ -1,0 +1,218 @@
+/* train schedule -- the instruction lists of a configuration: checked, simulated, printed and drawn, without
+ * starting a run. */
+#include "args.h"
+#include "commands.h"
+#include "config_table.h"
+#include "schedule_svg.h"
+#include "shape.h"
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const Config *cfg;
+    PipeShape shape;
+    ScheduleSet set;
+    Simulation sim;
+    Placement place;
+    Schedule *rank;            /* [p] expanded */
+    int timed;                 /* costs are milliseconds of the config, not units */
+} View;
+
+static void view_open(View *v, const Config *c, int spans)
+{
+    char why[256];
+    if (!c->stages)
+        die(EXIT_CONFIG, "split", "train schedule: pipeline_balance cost splits by measured times, which a run "
+            "makes; change: pipeline_balance=count, or the pipeline_model_parallel_layout of the run's config.yaml");
+    v->cfg = c;
+    v->timed = c->clock_forward_ms.n + c->clock_backward_input_ms.n + c->clock_backward_weight_ms.n > 0;
+    shape_open(&v->shape, c, shape_microbatches(c, c->batch_step[c->batch_steps - 1].batch));
+    schedules_open(&v->set, &v->shape);
+    if (!schedules_check(&v->set, why, sizeof why))
+        die(EXIT_BUG, "schedule", "the lists of this schedule are wrong: %s; change: pipeline_schedule=1f1b, and "
+            "report this", why);
+    simulate(&v->set, &v->sim, spans);
+    placement_open(&v->place, c);
+    v->rank = xcalloc((size_t)v->shape.p, sizeof *v->rank);
+    int *units = xcalloc((size_t)v->place.v, sizeof *units);
+    for (int r = 0; r < v->shape.p; r++) {
+        Expand e = shape_expand(c, &v->place, r, units);
+        schedule_open(&v->rank[r], &v->set, r, &e);
+    }
+    free(units);
+}
+
+static void view_close(View *v)
+{
+    for (int r = 0; r < v->shape.p; r++)
+        schedule_close(&v->rank[r]);
+    free(v->rank);
+    placement_close(&v->place);
+    simulation_close(&v->sim);
+    schedules_close(&v->set);
+    shape_close(&v->shape);
+}
+
+static char *title_of(const View *v)
+{
+    const PipeShape *s = &v->shape;
+    const char *unit = v->timed ? " ms" : "";
+    double least = v->sim.peak[0], most = least;
+    for (int r = 1; r < s->p; r++) {
+        least = v->sim.peak[r] < least ? v->sim.peak[r] : least;
+        most = v->sim.peak[r] > most ? v->sim.peak[r] : most;
+    }
+    char *peak = least < most ? xasprintf("%g to %g", least, most) : xasprintf("%g", most);
+    char *title = xasprintf("%s, %d rank%s x %d chunk%s, %d microbatch%s: time %g%s, bubble %.1f %% (of the step "
+                            "%.1f %%), peak activations %s", options[OPT_pipeline_schedule].choices[s->kind], s->p,
+                            s->p == 1 ? "" : "s", s->v, s->v == 1 ? "" : "s", s->m, s->m == 1 ? "" : "es",
+                            v->sim.makespan, unit, 100 * v->sim.rate, 100 * v->sim.step_rate, peak);
+    free(peak);
+    return title;
+}
+
+/* ---- text ---- */
+
+/* Capital: sent, small: received. */
+static void print_instr(const Instr *i, int v)
+{
+    static const char *const short_name[] = {[I_SA] = "A", [I_RA] = "a", [I_SG] = "G", [I_RG] = "g"};
+    char text[32];
+    if (i->op > I_RG || i->part != WHOLE) {
+        instr_print(i, text, sizeof text);
+        printf("%s", text);
+        return;
+    }
+    printf("%s%d", i->op > I_W ? short_name[i->op] : instr_info[i->op].letters, i->mb);
+    if (v > 1)
+        printf(".%d", i->chunk);
+}
+
+static void print_text(const View *v)
+{
+    int64_t all = 0;
+    char *title = title_of(v);
+    printf("%s\n", title);
+    free(title);
+    for (int r = 0; r < v->shape.p; r++) {
+        const Schedule *s = &v->rank[r];
+        int open = 0;
+        printf("rank %d:", r);
+        for (int i = 0; i < s->n; i++) {
+            int message = instr_info[s->list[i].op].message, more = i + 1 < s->n && s->list[i + 1].join;
+            printf("%s%s", open ? " " : message ? " [" : " ", "");
+            print_instr(&s->list[i], v->shape.v);
+            printf("%s", message && !more ? "]" : "");
+            open = message && more;
+        }
+        printf("\n");
+        all += v->set.rank[r].n;
+    }
+    printf("F forward, B backward (D of the input, W of the weights), microbatch%s; A a activation sent, received, G "
+           "g gradient; [ ] "
+           "one group;\nG/ X/ gather, release a unit's parameters, R/ reduce its gradients, T add a tied embedding's "
+           "two, S step\n", v->shape.v > 1 ? ".chunk" : "");
+    printf("checked: %lld instructions, every message paired, no deadlock; hash %016llx\n", (long long)all,
+           (unsigned long long)schedules_hash(&v->set));
+}
+
+/* ---- JSON ---- */
+
+static json_t *as_json(const View *v)
+{
+    json_t *ranks = json_array(), *peak = json_array();
+    char text[32];
+    for (int r = 0; r < v->shape.p; r++) {
+        json_t *list = json_array();
+        for (int i = 0; i < v->rank[r].n; i++) {
+            instr_print(&v->rank[r].list[i], text, sizeof text);
+            json_array_append_new(list, json_string(text));
+        }
+        json_array_append_new(ranks, list);
+        json_array_append_new(peak, json_real(v->sim.peak[r]));
+    }
+    return json_pack("{s:o s:f s:f s:f s:o}", "ranks", ranks, "makespan", v->sim.makespan, "rate", v->sim.rate,
+                     "step_rate", v->sim.step_rate, "peak_activations", peak);
+}
+
+/* ---- files ---- */
+
+static FILE *open_for_writing(const char *path)
+{
+    FILE *f = fopen(path, "w");
+    if (!f)
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: give a path in a directory that is there", path,
+            strerror(errno));
+    return f;
+}
+
+static void close_written(FILE *f, const char *path)
+{
+    int bad = ferror(f);
+    if (fclose(f) || bad)
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space on its file system", path,
+            strerror(errno));
+}
+
+static void write_svg(const View *v, const char *path)
+{
+    FILE *f = open_for_writing(path);
+    char *title = title_of(v);
+    schedule_svg(f, &v->set, &v->sim, title, v->timed ? "ms" : "time; the forward of a microbatch on one rank takes 1");
+    free(title);
+    close_written(f, path);
+}
+
+/* Chrome's trace form: a process a rank, compute and messages on rows of their own. Without clock times a unit is
+ * shown as 1 ms. */
+static void write_trace(const View *v, const char *path)
+{
+    FILE *f = open_for_writing(path);
+    char text[32];
+    fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+    for (int r = 0; r < v->shape.p; r++) {
+        fprintf(f, "%s\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}",
+                r ? "," : "", r, r);
+        for (int t = 0; t < 2; t++)
+            fprintf(f, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", r,
+                    t, t ? "messages" : "compute");
+        for (int i = 0; i < v->set.rank[r].n; i++) {
+            const Instr *in = &v->set.rank[r].list[i];
+            const Span *at = &v->sim.span[r][i];
+            instr_print(in, text, sizeof text);
+            fprintf(f, ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
+                    "\"args\":{\"chunk\":%d,\"microbatch\":%d}}", text, instr_info[in->op].letters, 1e3 * at->start,
+                    1e3 * (at->end - at->start), r, instr_info[in->op].message, in->chunk, in->mb);
+        }
+    }
+    fprintf(f, "\n]}\n");
+    close_written(f, path);
+}
+
+int command_schedule(int argc, char **argv)
+{
+    Args a = args_open("schedule", argc, argv);
+    int json = args_flag(&a, "--json");
+    const char *svg = args_value(&a, "--svg"), *trace = args_value(&a, "--trace");
+    int world = (int)args_number(&a, "--world", WORLD_SMALLEST, 1, 1e6);
+    const char *path = args_next(&a, "CONFIG");
+    args_end(&a, 1);
+    View v = {0};
+    view_open(&v, config_load(path, a.n, a.v, world, USE_MODEL), svg || trace);
+    free(a.v);
+    if (svg)
+        write_svg(&v, svg);
+    if (trace)
+        write_trace(&v, trace);
+    if (json) {
+        json_t *j = as_json(&v);
+        json_dumpf(j, stdout, JSON_INDENT(2));
+        printf("\n");
+        json_decref(j);
+    } else
+        print_text(&v);
+    view_close(&v);
+    return EXIT_DONE;
+}
