@@ -200,7 +200,16 @@ static void dropout_bwd_run(Device *d, Mat *m, const Arg *a)
 /* 0 loss, 1 dlogits, 2 logits, 3 stats */
 static void xent_run(Device *d, Mat *m, const Arg *a)
 {
-    d->xent_stats(d, m[3], m[2], token, a->v0, a->valid);
+    /* three ranks' parts of the vocabulary, of which the last may hold nothing but padding */
+    static double memory[3 * 3 * 64];
+    const int64_t rows = m[2].rows, cut[] = {0, m[2].cols / 3, m[2].cols - 5, m[2].cols};
+    Mat parts = mat(memory, 3 * rows, 3, m[3].type);
+    for (int i = 0; i < 3; i++) {
+        int64_t n = cut[i + 1] - cut[i], valid = a->valid - cut[i];
+        valid = valid < 0 ? 0 : valid < n ? valid : n;
+        d->xent_stats(d, mat_rows(parts, i * rows, rows), mat_cols(m[2], cut[i], n), token, a->v0 + cut[i], valid);
+    }
+    d->xent_combine(d, m[3], parts);
     d->xent_grad(d, m[0], m[1], m[2], m[3], token, a->nomask ? NULL : mask, a->v0, a->valid, 0.25);
 }
 static void xent_naive(Mat *m, const Arg *a)
