@@ -85,7 +85,7 @@ Config *config_load(const char *path, int nargs, char **args, int world, ConfigU
 Config *config_with_layout(const Config *cfg, const char *layout);
 
 /* A copy for one rank that computes the same step: all sizes 1, 1f1b, nothing sharded, the same global batch in
- * microbatches of the same size. Dies with EXIT_CONFIG where one rank cannot (65535 microbatches, 254 layers). */
+ * microbatches of the same size. Dies with EXIT_CONFIG when that makes more than 65535. */
 Config *config_for_one_rank(const Config *cfg);
 
 /* Hash of every key's value. Equal hashes, equal config.yaml. */

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "comm.h"
 #include "config_table.h"
-#include "placement.h"
 
 static Config *copy_of(const Config *c)
 {
@@ -28,15 +27,9 @@ Config *config_with_layout(const Config *cfg, const char *layout)
     int stages = 0, p = (int)c->pipeline_model_parallel_size;
     int64_t sum = 0, v = p > 1 ? c->num_virtual_stages_per_pipeline_rank : 1;
     BUG_ON(config_parse_layout(layout, &layers, &stages) || stages != p * v);
-    int64_t *of_rank = xcalloc((size_t)p, sizeof *of_rank);
-    for (int s = 0; s < stages; s++) {
+    for (int s = 0; s < stages; s++)
         sum += layers[s];
-        of_rank[placement_rank(c, p, s)] += layers[s];
-    }
     BUG_ON(sum != c->num_layers);
-    for (int r = 0; r < p; r++)
-        BUG_ON(of_rank[r] > RANK_LAYERS_MAX);
-    free(of_rank);
     set_layout(c, text_copy(layout), layers, stages);
     return c;
 }
@@ -52,9 +45,6 @@ Config *config_for_one_rank(const Config *cfg)
                 "65535; change: lower global_batch_size, or raise micro_batch_size",
                 (long long)(c->batch_step[i].batch / c->micro_batch_size), (long long)c->micro_batch_size,
                 (long long)c->batch_step[i].batch);
-    if (c->num_layers > RANK_LAYERS_MAX)
-        die(EXIT_CONFIG, "one-rank", "one rank alone holds at most %d layers, the model has %lld; change: lower "
-            "num_layers", RANK_LAYERS_MAX, (long long)c->num_layers);
     c->tensor_model_parallel_size = c->pipeline_model_parallel_size = c->context_parallel_size = 1;
     c->expert_model_parallel_size = c->expert_tensor_parallel_size = 1;
     c->data_parallel_size = c->world = 1;

@@ -234,14 +234,13 @@ static void rules_layout(Check *k, int64_t p, int64_t v, const int *layers, int 
          "has %d stages, but pipeline %lld x %lld virtual stages make %lld", stages, LL(p), LL(v), LL(p * v));
 }
 
-/* Fills c->stage_layers, and refuses a rank with more layers than an instruction can number. */
+/* Fills c->stage_layers. layout: layers of each stage, or NULL; middle: of a rank between the ends, or < 0. */
 static void split(Check *k, int64_t p, int64_t v, const int *layout, int64_t middle)
 {
     Config *c = k->cfg;
     int n = (int)(p * v), embedding = c->account_for_embedding_in_pipeline_split;
     int even = (int)((c->num_layers + embedding + c->account_for_loss_in_pipeline_split) / n);
     int *layers = keep_alloc((size_t)n, sizeof *layers);
-    int64_t *of_rank = keep_alloc((size_t)p, sizeof *of_rank), most = 0;
     for (int s = 0; s < n; s++) {
         int r = placement_rank(c, (int)p, s);
         if (layout)
@@ -254,11 +253,7 @@ static void split(Check *k, int64_t p, int64_t v, const int *layout, int64_t mid
             layers[s] = (int)(c->num_layers_in_last_pipeline_stage / v);
         else
             layers[s] = (int)(middle / v);
-        of_rank[r] += layers[s];
-        most = of_rank[r] > most ? of_rank[r] : most;
     }
-    RULE(ON2(num_layers, pipeline_model_parallel_size), most > RANK_LAYERS_MAX,
-         "%lld layers on one rank; at most %d: use more pipeline ranks or fewer layers", LL(most), RANK_LAYERS_MAX);
     c->stages = n;
     c->stage_layers = layers;
 }
@@ -268,19 +263,14 @@ static void rules_split(Check *k, const int *layout, int stages)
     Config *c = k->cfg;
     int64_t p = c->pipeline_model_parallel_size, v = p > 1 ? c->num_virtual_stages_per_pipeline_rank : 1;
     int64_t middle = -1;
-    int before = k->n + k->dropped, cost = p > 1 && c->pipeline_balance == PIPELINE_BALANCE_COST;
+    int before = k->n + k->dropped;
     int by_ends = !ABSENT(num_layers_in_first_pipeline_stage) || !ABSENT(num_layers_in_last_pipeline_stage);
     if (!usable(k, ON4(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank,
                        pipeline_schedule)) ||
         !usable(k, ON3(pipeline_model_parallel_layout, pipeline_balance, account_for_embedding_in_pipeline_split)) ||
         !usable(k, ON3(num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage,
                        account_for_loss_in_pipeline_split)) ||
-        p * v > STAGES_MAX || k->split_conflict)
-        return;
-    RULE(ON2(num_layers, pipeline_model_parallel_size), cost && c->num_layers > p * RANK_LAYERS_MAX,
-         "%lld layers on %lld pipeline ranks; at most %d each: use more pipeline ranks or fewer layers",
-         LL(c->num_layers), LL(p), RANK_LAYERS_MAX);
-    if (cost)
+        p * v > STAGES_MAX || k->split_conflict || (p > 1 && c->pipeline_balance == PIPELINE_BALANCE_COST))
         return;
     int all[1] = {(int)c->num_layers};
     if (p == 1)

@@ -136,7 +136,6 @@ char *config_print_layout(const int *layers, int n);
 int v_schedule(int schedule);
 
 #define STAGES_MAX 65536               /* virtual stages of a pipeline */
-#define RANK_LAYERS_MAX 254            /* of a rank: with embedding and head 256 parts, which an instruction numbers */
 
 /* "24 or 32": the multiples of m that enclose x. */
 const char *nearest_multiples(int64_t m, int64_t x);

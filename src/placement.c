@@ -68,26 +68,23 @@ void placement_print(FILE *f, const Placement *pl)
 
 /* ---- balance ---- */
 
-/* Shares n equal layers out over `count` places that already have `fixed` cost each, at most `most` to a place: one by
- * one to where the cost becomes smallest. As layers cost the same, a split of the model is no more than a number for
+/* Shares n equal layers out over `count` places that already have `fixed` cost each: one by one to where the cost
+ * becomes smallest. As layers cost the same, a split of the model is no more than a number for
  * each place, and this greedy order minimises the largest cost, then the second largest, and so on (Federgruen and
  * Groenevelt 1986, "The greedy procedure for resource allocation problems"). Among equal costs the place that holds
  * fewer of embedding and loss (`ends`) comes first, then the lower one. */
-static void share(int64_t n, int count, const double *fixed, const int *ends, double layer, int64_t most, int *layers)
+static void share(int64_t n, int count, const double *fixed, const int *ends, double layer, int *layers)
 {
     for (int i = 0; i < count; i++)
         layers[i] = 0;
     for (int64_t given = 0; given < n; given++) {
-        int best = -1;
-        for (int i = 0; i < count; i++) {
-            if (layers[i] == most)
-                continue;
+        int best = 0;
+        for (int i = 1; i < count; i++) {
             double cost = fixed[i] + (layers[i] + 1) * layer;
-            double least = best < 0 ? 0 : fixed[best] + (layers[best] + 1) * layer;
-            if (best < 0 || cost < least || (cost == least && ends[i] < ends[best]))
+            double least = fixed[best] + (layers[best] + 1) * layer;
+            if (cost < least || (cost == least && ends[i] < ends[best]))
                 best = i;
         }
-        BUG_ON(best < 0);
         layers[best]++;
     }
 }
@@ -108,13 +105,13 @@ char *placement_balance(const Config *c, const double cost[3])
         of_rank[placement_rank(c, p, s)] += fixed[s];
         rank_ends[placement_rank(c, p, s)] += ends[s];
     }
-    share(c->num_layers, p, of_rank, rank_ends, cost[1], RANK_LAYERS_MAX, rank_layers);
+    share(c->num_layers, p, of_rank, rank_ends, cost[1], rank_layers);
     for (int r = 0; r < p; r++) {                  /* a rank's layers over its chunks, by the same rule */
         for (int k = 0; k < v; k++) {
             of_chunk[k] = fixed[stage_of(c, p, r, k)];
             chunk_ends[k] = ends[stage_of(c, p, r, k)];
         }
-        share(rank_layers[r], v, of_chunk, chunk_ends, cost[1], rank_layers[r], chunk_layers);
+        share(rank_layers[r], v, of_chunk, chunk_ends, cost[1], chunk_layers);
         for (int k = 0; k < v; k++)
             layers[stage_of(c, p, r, k)] = chunk_layers[k];
     }

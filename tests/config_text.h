@@ -64,7 +64,7 @@ static inline Check read_text(const char *text, size_t size, int nargs, char **a
 static inline Check resolve(const char *args, int world, ConfigUse use)
 {
     static Text base;
-    char *list[16], *copy = text_copy(args);
+    char *list[32], *copy = text_copy(args);
     int n = 0;
     if (!base.text)
         base = compose(NULL, NULL, NULL);
