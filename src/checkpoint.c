@@ -1,6 +1,5 @@
 /* Pieces of the parameter table, and loading: which checkpoint, whether it is this model's, and the boxes. */
 #include "checkpoint.h"
-#include "optimizer.h"
 #include "source.h"
 #include <inttypes.h>
 #include <stdarg.h>
@@ -12,15 +11,28 @@
 
 /* ---- pieces */
 
-static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix, const Flat *flat, int optim)
+/* Elements of t in this array that belong into a list: to load, all that is held; else this rank's share. */
+static void range_of(const Params *p, const Param *t, const Flat *flat, PieceUse use, int64_t *from, int64_t *to)
+{
+    if (use == PIECES_LOAD) {
+        param_held(p, t, flat, from, to);
+        return;
+    }
+    param_own(p, t, from, to);
+    *to = *to < t->counted ? *to : t->counted;
+    if (p->data.copies->rank)      /* with hybrid sharding the first copy speaks for all */
+        *to = *from;
+}
+
+static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix, const Flat *flat, int optim, PieceUse use)
 {
     for (int i = 0; i < p->nparam; i++) {
         Box box[MAX_BOXES];
         const Param *t = &p->param[i];
         int64_t from, to;
-        param_held(p, t, flat, &from, &to);
+        range_of(p, t, flat, use, &from, &to);
         int boxes = param_boxes(p, t, from, to, box);
-        *list = xrealloc(*list, (size_t)(*n + boxes) * sizeof **list);
+        *list = xrealloc(*list, (size_t)(*n + boxes + 1) * sizeof **list);
         for (int b = 0; b < boxes; b++)
             (*list)[(*n)++] = (Piece){
                 .name = xasprintf("%s%s", t->name, suffix), .type = flat->type, .ndim = t->ndim,
@@ -30,16 +42,21 @@ static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix
     }
 }
 
-Piece *pieces_open(const Params *p, int *n)
+Piece *pieces_open(const Params *p, PieceUse use, int *n)
 {
     static const char *const moment[2] = {".exp_avg", ".exp_avg_sq"};
+    const Data *d = &p->data;
     Piece *list = NULL;
     *n = 0;
-    add_pieces(&list, n, p, "", &p->data.weight, 0);
-    if (p->data.gradients && p->type != p->real)
-        add_pieces(&list, n, p, MASTER, &p->data.master, 1);
-    for (int i = 0; i < p->data.moments; i++)
-        add_pieces(&list, n, p, moment[i], &p->data.moment[i], 1);
+    if (use == PIECES_GRADIENT) {
+        add_pieces(&list, n, p, "", &d->grad, 0, use);
+        return list;
+    }
+    add_pieces(&list, n, p, "", &d->weight, 0, use);
+    if (d->gradients && p->type != p->real)
+        add_pieces(&list, n, p, MASTER, &d->master, 1, use);
+    for (int i = 0; i < d->moments; i++)
+        add_pieces(&list, n, p, moment[i], &d->moment[i], 1, use);
     return list;
 }
 

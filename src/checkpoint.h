@@ -33,10 +33,12 @@ typedef struct {
     int optim;                      /* in the optimizer's shard; weights_only leaves all but masters */
 } Piece;
 
-/* The pieces of all parameters that this rank holds: weights, masters where they are not the weights
- * themselves, and moments; what Params has memory for, or, while it is only counted, all that a training run
- * has. On the heap; the Params must outlive them. */
-Piece *pieces_open(const Params *p, int *n);
+/* Pieces of the parameter table: weights, masters where they are not the weights themselves, and moments; what
+ * params_layout has been asked for. SAVE: over all ranks each element once, spread over the data-parallel
+ * ranks in every layout. LOAD: all that this rank holds. GRADIENT: like SAVE, of the gradients, whose sums must
+ * be done. On the heap; the Params must outlive them. */
+typedef enum { PIECES_SAVE, PIECES_LOAD, PIECES_GRADIENT } PieceUse;
+Piece *pieces_open(const Params *p, PieceUse use, int *n);
 void pieces_close(Piece *p, int n);
 
 typedef struct Saver Saver;

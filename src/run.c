@@ -14,7 +14,6 @@ static void grid_open_(Grid *g, const GridSpec *s, int world, int rank) { grid_o
 #define grid_open_counting grid_open_
 static int grid_host_ranks(const Grid *g) { return g->world; }
 static int grid_cores(const Grid *g) { (void)g; return 0; }
-#define pieces_open(p, what, n) pieces_open(p, n)
 /* END SHIM */
 /* ---- grid, lists ---- */
 
