@@ -1,0 +1,52 @@
+/* ranks -- a grid of ranks inside one test process: every group of every rank, over communicators that a test supplies. */
+#ifndef RANKS_H
+#define RANKS_H
+#include "grid.h"
+#include "params.h"
+#include <stdio.h>
+#include <string.h>
+
+typedef struct { int tp, dp, pp, instances, kv_share; } RankShape;
+
+typedef enum { R_ALL, R_TP, R_DP, R_PP, R_SHARD, R_COPIES, R_KV, R_EMBEDDING, R_KINDS } RankGroup;
+
+/* Makes member `rank` of `size` of the group number `id` of its kind. */
+typedef Comm (*MakeComm)(void *ctx, RankGroup kind, int id, int size, int rank);
+
+static inline int ranks_world(const RankShape *s) { return s->tp * s->dp * s->pp; }
+
+/* The grid of `rank` = tp + TP (dp + DP pp), the default order. */
+static inline void ranks_grid(Grid *g, const RankShape *s, int rank, MakeComm make, void *ctx)
+{
+    int t = rank % s->tp, d = rank / s->tp % s->dp, p = rank / s->tp / s->dp;
+    int each = s->dp / s->instances, end = p == 0 || p == s->pp - 1;
+    *g = (Grid){.world = ranks_world(s), .rank = rank};
+    for (int a = 0; a < AXES; a++) {
+        g->size[a] = a == AXIS_TP ? s->tp : a == AXIS_DP ? s->dp : a == AXIS_PP ? s->pp : 1;
+        g->index[a] = a == AXIS_TP ? t : a == AXIS_DP ? d : a == AXIS_PP ? p : 0;
+        g->order[a] = (Axis)a;
+        comm_self_open(&g->axis[a], axis_name[a]);
+    }
+    g->all = make(ctx, R_ALL, 0, g->world, rank);
+    g->axis[AXIS_TP] = make(ctx, R_TP, d + s->dp * p, s->tp, t);
+    g->axis[AXIS_DP] = g->data = make(ctx, R_DP, t + s->tp * p, s->dp, d);
+    g->axis[AXIS_PP] = make(ctx, R_PP, t + s->tp * d, s->pp, p);
+    g->shard = make(ctx, R_SHARD, t + s->tp * (p * s->instances + d / each), each, d % each);
+    g->copies = make(ctx, R_COPIES, t + s->tp * (p * each + d % each), s->instances, d / each);
+    g->kv = make(ctx, R_KV, rank / s->kv_share, s->kv_share, t % s->kv_share);
+    comm_self_open(&g->embedding, "embedding");
+    if (end && s->pp > 1)
+        g->embedding = make(ctx, R_EMBEDDING, t + s->tp * d, 2, p > 0);
+}
+
+/* key=value arguments from a list between bars, and those of the shape. */
+static inline const Config *ranks_config(const char *file, const RankShape *s, const char *list)
+{
+    char *args[40], *text = xasprintf("%s%stensor_model_parallel_size=%d|pipeline_model_parallel_size=%d|"
+                                      "num_distributed_optimizer_instances=%d", list, *list ? "|" : "", s->tp, s->pp, s->instances);
+    int n = 0;
+    for (char *a = strtok(text, "|"); a; a = strtok(NULL, "|"))
+        args[n++] = a;
+    return config_load(file, n, args, ranks_world(s), USE_MODEL);
+}
+#endif
