@@ -15,7 +15,7 @@
 enum { TOKENS, LABELS, MASK, LOSS, LOGITS, FIRST_GRAD };
 
 /* A tensor of the file: rows [row0, row0 + rows) of a parameter's gradient, as they are or transposed. */
-typedef struct { int number, transposed; int64_t row0, rows; } Source;
+typedef struct { const char *name; int transposed; int64_t row0, rows, cols; } Source;
 
 typedef struct {
     Run *run;
@@ -53,31 +53,30 @@ static void add_gradients(Dump *d, const Config *cfg, const HfFamily *family)
         int parts = family ? hf_names(family, t, part) : 1;
         for (int k = 0; k < parts; k++) {
             int64_t rows = part[k].transposed ? t->cols : part[k].rows, cols = part[k].transposed ? part[k].rows : t->cols;
-            add(d, (Source){t->number, part[k].transposed, part[k].row0, part[k].rows},
+            add(d, (Source){xstrdup(t->name), part[k].transposed, part[k].row0, part[k].rows, t->cols},
                 xasprintf("grad.%s", family ? part[k].name : t->name), d->run->params.real, t->ndim, rows, cols, 0);
         }
     }
     params_close(&table);
 }
 
-/* Rows [lo, hi) of a box into tensor i, a row of the file at a time. */
-static void put_box(Dump *d, int i, const Param *t, const Box *b, int64_t lo, int64_t hi)
+/* Rows [lo, hi) of a piece into tensor i, a row of the file at a time. */
+static void put_piece(Dump *d, int i, const Piece *p, int64_t lo, int64_t hi)
 {
     const Source *s = &d->source[i];
-    Dtype real = d->run->params.real;
-    int64_t size = (int64_t)dtype_size(real), width = s->transposed ? s->rows : t->cols;
-    int64_t lines = s->transposed ? b->cols : hi - lo, n = s->transposed ? hi - lo : b->cols;
+    int64_t size = (int64_t)dtype_size(p->type), width = s->transposed ? s->rows : s->cols;
+    int64_t lines = s->transposed ? p->cols : hi - lo, n = s->transposed ? hi - lo : p->cols;
     double *x = xcalloc((size_t)n, sizeof *x);
     for (int64_t line = 0; line < lines; line++) {
         for (int64_t k = 0; k < n; k++) {
-            double g = s->transposed ? whole_element(d->run, t, b, lo - b->row0 + k, line)
-                                     : whole_element(d->run, t, b, lo - b->row0 + line, k);
-            if (real == F64)
+            double g = s->transposed ? whole_element(d->run, p, lo - p->row0 + k, line)
+                                     : whole_element(d->run, p, lo - p->row0 + line, k);
+            if (p->type == F64)
                 x[k] = g;
             else
                 ((float *)x)[k] = (float)g;
         }
-        int64_t at = s->transposed ? (b->col0 + line) * width + lo - s->row0 : (lo - s->row0 + line) * width + b->col0;
+        int64_t at = s->transposed ? (p->col0 + line) * width + lo - s->row0 : (lo - s->row0 + line) * width + p->col0;
         put(d, i, at * size, x, n * size);
     }
     free(x);
@@ -85,21 +84,18 @@ static void put_box(Dump *d, int i, const Param *t, const Box *b, int64_t lo, in
 
 static void put_gradients(Dump *d)
 {
-    const Params *p = &d->run->params;
+    int n;
+    Piece *p = pieces_open(&d->run->params, PIECES_GRADIENT, &n);
     for (int i = FIRST_GRAD; i < d->n; i++) {
         const Source *s = &d->source[i];
-        for (int k = 0; k < p->nparam; k++) {
-            const Param *t = &p->param[k];
-            Box box[MAX_BOXES];
-            int n = t->number == s->number && !t->copy ? whole_boxes(p, t, box) : 0;
-            for (int b = 0; b < n; b++) {
-                int64_t lo = box[b].row0 > s->row0 ? box[b].row0 : s->row0, end = box[b].row0 + box[b].rows;
-                int64_t hi = end < s->row0 + s->rows ? end : s->row0 + s->rows;
-                if (lo < hi)
-                    put_box(d, i, t, &box[b], lo, hi);
-            }
+        for (int k = 0; k < n; k++) {
+            int64_t lo = p[k].row0 > s->row0 ? p[k].row0 : s->row0, end = p[k].row0 + p[k].rows;
+            int64_t hi = end < s->row0 + s->rows ? end : s->row0 + s->rows;
+            if (lo < hi && !strcmp(p[k].name, s->name))
+                put_piece(d, i, &p[k], lo, hi);
         }
     }
+    pieces_close(p, n);
 }
 
 static Dump dump;          /* the callback below carries the model only */

@@ -58,15 +58,17 @@ static void compare(Result *res, Run *layout, Run *one, const Params *table)
 {
     double *diff = xcalloc((size_t)table->nparam, sizeof *diff), *size = xcalloc((size_t)table->nparam, sizeof *size);
     double most = 0;
-    int here = layout->grid.all.rank == 0;
+    int here = layout->grid.all.rank == 0, n_layout, n_one = 0;
+    Piece *mine = pieces_open(&layout->params, PIECES_GRADIENT, &n_layout);
+    Piece *whole = here ? pieces_open(&one->params, PIECES_GRADIENT, &n_one) : NULL;
     res->bitwise = 1;
     for (int i = 0; i < table->nparam; i++) {
         const Param *t = &table->param[i];
         int64_t n = t->rows * t->cols;
         double *a = here ? xcalloc((size_t)n, sizeof *a) : NULL, *b = here ? xcalloc((size_t)n, sizeof *b) : NULL;
-        whole_gradient(layout, t->number, t->cols, a);
+        whole_gradient(layout, mine, n_layout, t->name, t->cols, a);
         if (here) {
-            whole_gradient(one, t->number, t->cols, b);
+            whole_gradient(one, whole, n_one, t->name, t->cols, b);
             size[i] = largest(b, n);
             most = size[i] > most ? size[i] : most;
             res->bitwise &= !memcmp(a, b, (size_t)n * sizeof *a);
@@ -85,6 +87,9 @@ static void compare(Result *res, Run *layout, Run *one, const Params *table)
         }
     }
     res->tensors = table->nparam;
+    pieces_close(mine, n_layout);
+    if (here)
+        pieces_close(whole, n_one);
     free(diff);
     free(size);
 }
