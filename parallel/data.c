@@ -205,7 +205,8 @@ void data_reduce(Data *d, int unit, GradPhase phase)
         if (sharded)
             k->grad = NULL;
     }
-    d->turn = sharded ? !d->turn : 0;
+    if (sharded && w->n)       /* the halves of some units touch nothing */
+        d->turn = !d->turn;
 }
 
 /* Where a sum overlaps what this rank holds of the bucket. */
@@ -328,9 +329,9 @@ void data_gather_all(Data *d, int overlap)
         int64_t from, to;
         data_own(d, b, &from, &to);
         wait_gather(d, b);
-        d->bucket[b].token = d->shard->all_gather(d->shard, d->bucket[b].weight, data_at(d, &d->weight, b, from), to - from,
-                                                  d->type);
-        d->bucket[b].gathering = 1;
+        Bucket *k = &d->bucket[b];
+        k->token = d->shard->all_gather(d->shard, k->weight, data_at(d, &d->weight, b, from), to - from, d->type);
+        k->gathering = 1;
     }
     for (int b = 0; !overlap && b < d->buckets; b++)
         wait_gather(d, b);

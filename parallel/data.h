@@ -2,8 +2,8 @@
  * those ranks would otherwise hold in full (Rajbhandari et al. 2020, arXiv:1910.02054, sec 5).
  *
  * A rank's parameters lie in one flat space of elements, cut into buckets; a bucket is what one message carries. Its
- * length is a multiple of shards * SUMSQ_BLOCK, and shard r of it is the r-th of `shards` equal parts. An array over the
- * flat space is either whole, or holds only this rank's shard of every bucket, one behind the other.
+ * length is a multiple of shards * SUMSQ_BLOCK, and shard r of it is the r-th of `shards` equal parts. An array over
+ * the flat space is either whole, or holds only this rank's shard of every bucket, one behind the other.
  *
  *   stage           weights            gradients          masters, moments     name in the paper
  *   SHARD_NONE      whole              whole              whole                 -
@@ -90,7 +90,8 @@ typedef struct {
 } Data;
 
 /* The groups are the grid's. bucket and unit become d's, on the heap; a change of units goes through data_units. */
-void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets, int tied);
+void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
+               int tied);
 void data_close(Data *d);
 
 /* Sets the units (heap; d's from now on); before data_layout. */
@@ -114,7 +115,8 @@ void data_begin(Data *d);
 void data_enter(Data *d, int unit, GradPhase phase);
 
 /* The unit's gradients of this phase are final (whole gradients), or those of one microbatch are: starts their
- * reduction. They must not be read or written until data_wait_grads or the next data_enter. Collective over the data group. */
+ * reduction. They must not be read or written until data_wait_grads or the next data_enter. Collective over the data
+ * group. */
 void data_reduce(Data *d, int unit, GradPhase phase);
 
 /* All sums of the step are done, but for the tied one. May be called again. Collective over data and tensor groups. */

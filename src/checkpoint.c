@@ -24,7 +24,8 @@ static void range_of(const Params *p, const Param *t, const Flat *flat, PieceUse
         *to = *from;
 }
 
-static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix, const Flat *flat, int optim, PieceUse use)
+static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix, const Flat *flat, int optim,
+                       PieceUse use)
 {
     for (int i = 0; i < p->nparam; i++) {
         Box box[MAX_BOXES];

@@ -133,8 +133,8 @@ static Update update_of(const Optimizer *o, const Param *t, double lr, double gs
                     .trust = o->trust[t - p->param], .nesterov = c->sgd_nesterov};
 }
 
-/* Norms of every tensor that decays, whole, over its shards and its slices: one message for all of them. Biases and gains
- * take the plain step, as in every published training recipe of LAMB and LARS. */
+/* Norms of every tensor that decays, whole, over its shards and its slices: one message for all of them. Biases and
+ * gains take the plain step, as in every published training recipe of LAMB and LARS. */
 static void find_trust(Optimizer *o, const Rule *rule, double gscale)
 {
     Params *p = o->params;
@@ -195,7 +195,8 @@ double optimizer_clip(const Config *cfg, double norm)
 void loss_scale_open(LossScale *s, const Config *cfg)
 {
     int fp16 = cfg->params_dtype == PARAMS_DTYPE_FP16, fixed = !isnan(cfg->loss_scale);
-    *s = (LossScale){.scale = !fp16 ? 1 : fixed ? cfg->loss_scale : cfg->initial_loss_scale, .tolerance = cfg->hysteresis};
+    *s = (LossScale){.scale = !fp16 ? 1 : fixed ? cfg->loss_scale : cfg->initial_loss_scale,
+                     .tolerance = cfg->hysteresis};
 }
 
 int loss_scale_update(LossScale *s, const Config *cfg, int overflow)

@@ -1,11 +1,11 @@
 /* optimizer -- update rules as rows of a table, the global gradient norm and clip, fp16's loss scale.
  *
- * Gradients arrive as sums over microbatches times a constant; `gscale` takes that constant out (1 / loss scale, tokens of
- * the batch) and is applied inside the norm and the update, never in a pass of its own. Two-dimensional parameters
- * decay. The padded rows of the vocabulary are zero, have zero gradients and so stay zero in every rule.
+ * Gradients arrive as sums over microbatches times a constant; `gscale` takes that constant out (1 / loss scale,
+ * tokens of the batch) and is applied inside the norm and the update, never in a pass of its own. Two-dimensional
+ * parameters decay. The padded rows of the vocabulary are zero, have zero gradients and so stay zero in every rule.
  *
- * Norms go over this rank's shards of what it counts; sums of blocks of SUMSQ_BLOCK elements are added exactly (exact.h),
- * so that a norm has the same bits however the parameters are spread over pipeline and data ranks. */
+ * Norms go over this rank's shards of what it counts; sums of blocks of SUMSQ_BLOCK elements are added exactly
+ * (exact.h), so that a norm has the same bits however the parameters are spread over pipeline and data ranks. */
 #ifndef OPTIMIZER_H
 #define OPTIMIZER_H
 #include "exact.h"
@@ -36,7 +36,8 @@ int optimizer_moments(const Config *cfg);
 void optimizer_open(Optimizer *o, const Config *cfg, Params *params, Device *dev, Arena *run);
 
 /* L2 norm of gscale * gradient over all parameters of the model, each once; after data_wait_grads and data_tied. Not
- * finite: *bad names the first tensor of the model's order that is to blame, else it is NULL. Collective over all ranks. */
+ * finite: *bad names the first tensor of the model's order that is to blame, else it is NULL. Collective over all
+ * ranks. */
 double optimizer_norm(Optimizer *o, double gscale, const char **bad);
 
 /* One update of what this rank updates with the gradient times gscale; writes the storage copies, which data_gather_all

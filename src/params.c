@@ -100,7 +100,8 @@ int param_boxes(const Params *p, const Param *t, int64_t from, int64_t to, Box b
         int64_t a = from > local * C ? from : local * C, b = to < (local + valid) * C ? to : (local + valid) * C;
         while (a < b) {       /* the end of a row, whole rows, the start of one */
             int64_t col = a % C, whole = col ? 0 : (b - a) / C, part = b - a < C - col ? b - a : C - col;
-            box[n++] = (Box){global + first + a / C - local, col0 + col, whole ? whole : 1, whole ? C : part, t->offset + a, C};
+            box[n++] = (Box){global + first + a / C - local, col0 + col, whole ? whole : 1, whole ? C : part,
+                             t->offset + a, C};
             a += whole ? whole * C : part;
         }
         global += t->segment[s];
@@ -153,8 +154,8 @@ static void add_param(Params *p, Part *part, ParamId id)
 
 /* ---- the flat space ---- */
 
-/* Tensors of a part in the order of memory, bucket by bucket. What is a partial sum over the tensor group comes first in
- * its bucket, so that one message carries it. */
+/* Tensors of a part in the order of memory, bucket by bucket. What is a partial sum over the tensor group comes first
+ * in its bucket, so that one message carries it. */
 typedef enum { BUCKET_D, BUCKET_EMBEDDING, BUCKET_W, BUCKET_KINDS } BucketKind;
 static const ParamId flat_order[BUCKET_KINDS][13] = {
     [BUCKET_D] = {P_QNORM, P_QNORMB, P_KNORM, P_KNORMB, P_LN1, P_LN1B, P_LN2, P_LN2B, P_LNF, P_LNFB, P_WPE, P_HEAD,

@@ -6,11 +6,12 @@
  * [out, in]. Rows may come in segments (q | k | v, gate | up), each of which tensor parallelism cuts on its own and
  * which Hugging Face may keep as tensors of their own. Vectors have cols = 0 in the table and one dimension on disk.
  *
- * A rank holds the parts of its virtual stages, chunk by chunk. In memory a part is one to two buckets (data.h): D, whose
- * gradients the input half of a backward completes, and W, completed by the weight half; the token embedding is a bucket
- * of its own. Tied embeddings on two ranks: the last stage has a copy of the token embedding in its head part.
+ * A rank holds the parts of its virtual stages, chunk by chunk. In memory a part is one to two buckets (data.h): D,
+ * whose gradients the input half of a backward completes, and W, completed by the weight half; the token embedding is
+ * a bucket of its own. Tied embeddings on two ranks: the last stage has a copy of the token embedding in its head
+ * part.
  *
- * With more tensor ranks than key/value heads, tp / heads neighbouring ranks (grid.kv) hold the same head of k and v. */
+ * With more tensor ranks than key/value heads, tp / heads neighbouring ranks (grid.kv) hold one head of k and v. */
 #ifndef PARAMS_H
 #define PARAMS_H
 #include "config.h"
@@ -136,8 +137,8 @@ typedef struct {
     Data data;                       /* buckets and arrays */
 } Params;
 
-/* Makes the table for this rank of the grid; allocates no tensor memory. A unit of data is a part until params_units says
- * otherwise. Not collective. */
+/* Makes the table for this rank of the grid; allocates no tensor memory. A unit of data is a part until params_units
+ * says otherwise. Not collective. */
 void params_open(Params *p, const Config *cfg, const Grid *grid, const Placement *pl);
 void params_close(Params *p);
 
@@ -163,15 +164,16 @@ Mat params_grad(const Params *p, int part, ParamId id);
  * is -1 when this rank has no head. */
 void params_head(const Params *p, int *part, ParamId *id);
 
-/* Elements [*from, *to) of tensor t, from its start, that are in this rank's shard; that this rank updates; that it holds
- * of an array. May be empty. */
+/* Elements [*from, *to) of tensor t, from its start, that are in this rank's shard; that this rank updates; that it
+ * holds of an array. May be empty. */
 void param_own(const Params *p, const Param *t, int64_t *from, int64_t *to);
 void param_updated(const Params *p, const Param *t, int64_t *from, int64_t *to);
 void param_held(const Params *p, const Param *t, const Flat *f, int64_t *from, int64_t *to);
 /* Element `from` of tensor t in an array that holds it; NULL while counting. */
 void *param_at(const Params *p, const Param *t, const Flat *f, int64_t from);
 
-/* The boxes of elements [from, to) of one tensor, [0, n) being this rank's whole slice; padding has none. Returns how many. */
+/* The boxes of elements [from, to) of one tensor, [0, n) being this rank's whole slice; padding has none. Returns how
+ * many. */
 int param_boxes(const Params *p, const Param *t, int64_t from, int64_t to, Box box[MAX_BOXES]);
 
 /* The checkpoint's name of the tensor with this number. */

@@ -1,4 +1,5 @@
-/* ranks -- a grid of ranks inside one test process: every group of every rank, over communicators that a test supplies. */
+/* ranks -- a grid of ranks inside one test process: every group of every rank, over communicators that a test
+ * supplies. */
 #ifndef RANKS_H
 #define RANKS_H
 #include "grid.h"
@@ -43,7 +44,8 @@ static inline void ranks_grid(Grid *g, const RankShape *s, int rank, MakeComm ma
 static inline const Config *ranks_config(const char *file, const RankShape *s, const char *list)
 {
     char *args[40], *text = xasprintf("%s%stensor_model_parallel_size=%d|pipeline_model_parallel_size=%d|"
-                                      "num_distributed_optimizer_instances=%d", list, *list ? "|" : "", s->tp, s->pp, s->instances);
+                                      "num_distributed_optimizer_instances=%d",
+                                      list, *list ? "|" : "", s->tp, s->pp, s->instances);
     int n = 0;
     for (char *a = strtok(text, "|"); a; a = strtok(NULL, "|"))
         args[n++] = a;

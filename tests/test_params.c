@@ -1,6 +1,6 @@
 /* The parameter table over every layout: what all ranks save tiles each tensor once, what a rank loads is all that it
- * holds, heads of keys and values go with their queries, buckets hold what data.c relies on, and initial values have the
- * same bits everywhere. Ranks are opened one after the other over groups whose messages do nothing. */
+ * holds, heads of keys and values go with their queries, buckets hold what data.c relies on, and initial values have
+ * the same bits everywhere. Ranks are opened one after the other over groups whose messages do nothing. */
 #include "checkpoint.h"
 #include "ranks.h"
 #include "test.h"
@@ -9,7 +9,10 @@ static char file[512];
 
 /* ---- groups that exist by size and rank alone ---- */
 
-static Token nothing_reduce(Comm *c, void *b, int64_t n, Dtype t, ReduceOp o) { return (void)c, (void)b, (void)n, (void)t, (void)o, 0; }
+static Token nothing_reduce(Comm *c, void *b, int64_t n, Dtype t, ReduceOp o)
+{
+    return (void)c, (void)b, (void)n, (void)t, (void)o, 0;
+}
 static Token nothing_scatter(Comm *c, void *o, const void *i, int64_t n, Dtype t, ReduceOp op)
 {
     return (void)c, (void)o, (void)i, (void)n, (void)t, (void)op, 0;
@@ -132,7 +135,8 @@ static void check_heads(const Params *p, const char *what)
     }
 }
 
-/* Tensors lie apart, on block edges, inside their bucket; each partial sum covers what must be summed and nothing else. */
+/* Tensors lie apart, on block edges, inside their bucket; each partial sum covers what must be summed and nothing
+ * else. */
 static void check_buckets(const Params *p, const char *what)
 {
     const Data *d = &p->data;
@@ -143,12 +147,13 @@ static void check_buckets(const Params *p, const char *what)
         const Bucket *b = &d->bucket[t->bucket];
         int partial = 0, head = t->id >= P_QNORM && t->id <= P_KNORMB, rows = 0;
         int64_t kv = t->n;
-        CHECK(t->offset % SUMSQ_BLOCK == 0 && t->offset >= b->at && t->offset + t->n <= b->at + b->n, "%s: %s", what, t->name);
-        CHECK((b->phase == PHASE_W) == (t->def->part == PART_LAYER && strstr(t->name, "linear") && 1), "%s: half of %s", what,
-              t->name);
+        int64_t end_of_t = t->offset + t->n;
+        CHECK(t->offset % SUMSQ_BLOCK == 0 && t->offset >= b->at && end_of_t <= b->at + b->n, "%s: %s", what, t->name);
+        CHECK((b->phase == PHASE_W) == (t->def->part == PART_LAYER && strstr(t->name, "linear") && 1),
+              "%s: half of %s", what, t->name);
         for (int s = 0; s < b->sums; s++) {
             const PartialSum *x = &b->sum[s];
-            int64_t lo = t->offset > x->at ? t->offset : x->at, hi = t->offset + t->n < x->at + x->n ? t->offset + t->n : x->at + x->n;
+            int64_t lo = t->offset > x->at ? t->offset : x->at, hi = end_of_t < x->at + x->n ? end_of_t : x->at + x->n;
             if (lo >= hi)
                 continue;
             if (x->comm == &p->grid->kv)
@@ -162,9 +167,9 @@ static void check_buckets(const Params *p, const char *what)
               "%s: key rows of %s from %lld", what, t->name, (long long)kv);
     }
     for (int b = 0; b < d->buckets; b++) {
-        CHECK(d->bucket[b].at == end && d->bucket[b].n > 0 && d->bucket[b].n % (d->shard->size * SUMSQ_BLOCK) == 0, "%s: bucket %d",
-              what, b);
-        end += d->bucket[b].n;
+        int64_t n = d->bucket[b].n;
+        CHECK(d->bucket[b].at == end && n > 0 && n % (d->shard->size * SUMSQ_BLOCK) == 0, "%s: bucket %d", what, b);
+        end += n;
     }
     CHECK(end == d->elems, "%s: flat space", what);
 }
@@ -184,7 +189,8 @@ static void check_values(Params *p, const char *what)
         int64_t C = q->ndim == 2 ? q->shape[1] : 1;
         for (int64_t r = 0; r < q->rows && !q->optim; r++)
             for (int64_t c = 0; c < q->cols; c++) {
-                double want = bias ? 0 : gain ? 1 : std * rng_normal(key, 0, (uint64_t)((q->row0 + r) * C + q->col0 + c));
+                uint64_t index = (uint64_t)((q->row0 + r) * C + q->col0 + c);
+                double want = bias ? 0 : gain ? 1 : std * rng_normal(key, 0, index);
                 wrong += ((double *)q->data)[r * q->ld + c] != want;
             }
     }
@@ -244,7 +250,8 @@ static void layout(const RankShape *s, const char *list, Whole *w, int values)
         params_close(&p);
     }
     check_seen(w, what, (int[ARRAYS]){1, bf16, 1, 1});
-    int64_t padding = (c->padded_vocab_size - c->vocab_size) * c->hidden_size * (1 + c->untie_embeddings_and_output_weights);
+    int64_t padding = c->padded_vocab_size - c->vocab_size;
+    padding *= c->hidden_size * (1 + c->untie_embeddings_and_output_weights);
     CHECK(counted == params_count(c) + padding, "%s: %lld of %lld parameters", what, (long long)counted,
           (long long)params_count(c));
     placement_close(&pl);
@@ -267,12 +274,27 @@ enum { PIPES = sizeof pipes / sizeof *pipes };
 
 static const char *const stages[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
 
+static void one_of_all(const Config *c, Whole *w, int family, int tp, int pipe, int dp, int split, int stage)
+{
+    int share = tp > c->num_query_groups ? tp / (int)c->num_query_groups : 1;
+    RankShape s = {tp, dp, pipes[pipe].pp, split, share};
+    if (dp % split || (split > 1 && !stage))
+        return;
+    /* all of them where they differ, a sample of the products */
+    if ((tp > 2 && dp > 2 && stage != family) || (tp == 2 && pipe > 1 && dp == 4))
+        return;
+    char *list = xasprintf("%s%s%s%sdata_parallel_sharding_strategy=%s", families[family], *families[family] ? "|" : "",
+                           pipes[pipe].list, *pipes[pipe].list ? "|" : "", stages[stage]);
+    layout(&s, list, w, (tp + dp + pipe + stage) % 5 == 0 && c->params_dtype == PARAMS_DTYPE_FP64);
+    free(list);
+}
+
 int main(void)
 {
     snprintf(file, sizeof file, "%s/params.yaml", getenv("WORK") ? getenv("WORK") : "/tmp");
     FILE *f = fopen(file, "w");
-    fputs("model: {num_layers: 4, hidden_size: 24, num_attention_heads: 8, kv_channels: 6, ffn_hidden_size: 56, seq_length: 8, "
-          "vocab_size: 131, make_vocab_size_divisible_by: 8}\n"
+    fputs("model: {num_layers: 4, hidden_size: 24, num_attention_heads: 8, kv_channels: 6, ffn_hidden_size: 56, "
+          "seq_length: 8, vocab_size: 131, make_vocab_size_divisible_by: 8}\n"
           "train: {micro_batch_size: 1, global_batch_size: 48}\n"
           "data: {tokenizer_type: none}\nprecision: {params_dtype: fp64}\n", f);
     fclose(f);
@@ -290,16 +312,8 @@ int main(void)
             for (int k = 0; k < PIPES; k++)
                 for (int dp = 1; dp <= 4; dp++)
                     for (int split = 1; split <= dp; split++)
-                        for (int stage = 0; stage < 4; stage++) {
-                            RankShape s = {tp, dp, pipes[k].pp, split, tp > c->num_query_groups ? tp / (int)c->num_query_groups : 1};
-                            /* all of them where they differ, a sample of the products */
-                            if (dp % split || (split > 1 && !stage) || (tp > 2 && dp > 2 && stage != i) || (tp == 2 && k > 1 && dp == 4))
-                                continue;
-                            char *list = xasprintf("%s%s%s%sdata_parallel_sharding_strategy=%s", families[i], *families[i] ? "|" : "",
-                                                   pipes[k].list, *pipes[k].list ? "|" : "", stages[stage]);
-                            layout(&s, list, &w, (tp + dp + k + stage) % 5 == 0 && c->params_dtype == PARAMS_DTYPE_FP64);
-                            free(list);
-                        }
+                        for (int stage = 0; stage < 4; stage++)
+                            one_of_all(c, &w, i, tp, k, dp, split, stage);
         whole_close(&w);
     }
     return test_end();
