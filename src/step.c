@@ -114,6 +114,7 @@ static void update(Run *r, Metrics *m)
         r->nans++;
     }
     optimizer_step(&r->opt, m->learning_rate, r->gscale * optimizer_clip(c, m->grad_norm));
+    data_gather_all(&r->params.data, c->overlap_param_gather);
 }
 
 static void stage_step(void *run, const Instr *i)
