@@ -22,13 +22,15 @@ typedef struct {
     Mat all, logits, xent;     /* [N,H], real [N,V], real [N,3] */
 } Slice;
 
-/* The output layer's weight: the head's own, or the embedding's when they are tied. */
-static Head head_of(const Model *m, int part)
+/* The output layer's weight: the head's own, or the embedding's when they are tied. Its gradient is there in a backward
+ * only. */
+static Head head_of(const Model *m, int part, int backward)
 {
     int owner;
     ParamId id;
     params_head(m->params, &owner, &id);
-    return (Head){part, params_weight(m->params, owner, id), params_grad(m->params, owner, id)};
+    Mat none = {.type = m->real};
+    return (Head){part, params_weight(m->params, owner, id), backward ? params_grad(m->params, owner, id) : none};
 }
 
 static int64_t slice_rows(const Model *m, int64_t R)
@@ -107,7 +109,7 @@ static void slice_bwd(Model *m, const Head *h, const Slice *s, Mat dx, Mat dlogi
 void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)
 {
     Device *d = m->dev;
-    Head h = head_of(m, part);
+    Head h = head_of(m, part, dx.rows > 0);
     int64_t step = slice_rows(m, x.rows), size = (int64_t)dtype_size(m->real), T = m->B * m->S;
     size_t start = m->scratch.used;
     Mat losses = mat_take(&m->scratch, T, 1, m->real), none = {.type = m->type};
@@ -138,7 +140,7 @@ void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)
 
 void head_logits(Model *m, int part, Mat x, Mat logits)
 {
-    Head h = head_of(m, part);
+    Head h = head_of(m, part, 0);
     Comm *tp = m->tensor.tp;
     size_t mark = m->scratch.used;
     Mat ln = mat_take(&m->scratch, x.rows, m->H, m->type), stat = mat_take(&m->scratch, x.rows, 2, m->real);
