@@ -357,10 +357,27 @@ static void rules_rest(Check *k)
          !ABSENT(save_retain_interval) && !ABSENT(save_interval) && c->save_retain_interval % c->save_interval,
          "%lld is not a multiple of save_interval; nearest: %s", LL(c->save_retain_interval),
          nearest_multiples(c->save_interval, c->save_retain_interval));
-    for (int i = OPT_clock_forward_ms; i < OPTIONS; i++)
-        RULE(((const int[]){i, -1}), !option_absent(&options[i], c),
-             "this build has no clock device; leave it out");
     DERIVE(save, ON1(save), run_directory(c->path));
+}
+
+/* Commands that only look at a layout (schedule, plan) take the times of its virtual stages; nothing runs by them
+ * yet. */
+static void rules_clock(Check *k, ConfigUse use)
+{
+    Config *c = k->cfg;
+    const int *on = ON2(pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank);
+    int64_t p = c->pipeline_model_parallel_size, n = p > 1 ? p * c->num_virtual_stages_per_pipeline_rank : 1;
+    for (int i = OPT_clock_forward_ms; i < OPTIONS; i++) {
+        int runs = use != USE_MODEL || i == OPT_clock_cells;
+        const int key[] = {i, -1};
+        RULE(key, runs && !option_absent(&options[i], c), "this build has no clock device; leave it out");
+        if (runs || options[i].type != TYPE_LIST || !usable(k, on))
+            continue;
+        int given = ((const List *)option_field(&options[i], c))->n;
+        RULE(key, i == OPT_clock_p2p_ms && given > 1, "this build knows one time of a message; give one number");
+        RULE(key, i != OPT_clock_p2p_ms && given > 1 && given != n,
+             "%d numbers; give one, of a rank, or %lld, one for each virtual stage", given, LL(n));
+    }
 }
 
 void config_resolve(Check *k, int world, ConfigUse use)
@@ -379,4 +396,5 @@ void config_resolve(Check *k, int world, ConfigUse use)
     rules_rate(k);
     rules_recompute(k);
     rules_rest(k);
+    rules_clock(k, use);
 }

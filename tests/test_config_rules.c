@@ -230,6 +230,27 @@ static const struct { const char *args; int world; const char *says; int n;
     {"step_batch_size_schedule='0:4 9999999999T:8'", 1, "is not THRESHOLD:BATCH"},
 };
 
+/* What commands take that only look at a layout. */
+static const struct { const char *args; int world; const char *says;
+} looked_at[] = {
+    {"clock_forward_ms=1|clock_backward_input_ms=[1.5]|clock_weight_share=0.5|clock_p2p_ms=0.1", 1, NULL},
+    {"pipeline_model_parallel_size=2|pipeline_schedule=zb-v|clock_forward_ms=[1, 2, 3, 4]", 2, NULL},
+    {"pipeline_model_parallel_size=2|pipeline_schedule=zb-v|clock_forward_ms=[1, 2, 3]", 2,
+     "clock_forward_ms: 3 numbers; give one, of a rank, or 4, one for each virtual stage"},
+    {"clock_backward_weight_ms=[1, 2]", 1, "clock_backward_weight_ms: 2 numbers; give one, of a rank, or 1"},
+    {"pipeline_model_parallel_size=2|clock_p2p_ms=[1, 2]", 2, "clock_p2p_ms: this build knows one time"},
+    {"clock_cells=x", 1, "clock_cells: this build"},
+};
+
+static void test_looked_at(void)
+{
+    for (size_t i = 0; i < sizeof looked_at / sizeof *looked_at; i++) {
+        Check k = resolve(looked_at[i].args, looked_at[i].world, USE_MODEL);
+        CHECK(looked_at[i].says ? count(&k, looked_at[i].says, NULL, NULL) == 1 && k.n == 1 : !k.n, "%s: %s",
+              looked_at[i].args, listing(&k));
+    }
+}
+
 static void test_cases(void)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -455,6 +476,7 @@ static void test_schedule(void)
 int main(void)
 {
     test_cases();
+    test_looked_at();
     test_derived();
     test_world();
     test_model();
