@@ -20,10 +20,11 @@ static int grid_cores(const Grid *g) { (void)g; return 0; }
 static GridSpec spec_of(const Config *c)
 {
     int tp = (int)c->tensor_model_parallel_size;
+    int64_t ranks = c->data_parallel_size * c->context_parallel_size, copies = c->num_distributed_optimizer_instances;
     GridSpec s = {.size = {[AXIS_TP] = tp, [AXIS_CP] = (int)c->context_parallel_size, [AXIS_EP] = 1,
                            [AXIS_DP] = (int)c->data_parallel_size, [AXIS_PP] = (int)c->pipeline_model_parallel_size},
                   .kv_share = c->num_query_groups < tp ? tp / (int)c->num_query_groups : 1,
-                  .instances = (int)c->num_distributed_optimizer_instances};
+                  .instances = (int)(copies < ranks ? copies : ranks)};    /* legal with one rank, and changes nothing */
     BUG_ON(!grid_parse_order(c->rank_order, s.order));
     return s;
 }
