@@ -102,7 +102,7 @@ static void gather(Expander *x)
 /* ---- places in memory ---- */
 
 /* first: no word before has a free bit */
-typedef struct { uint64_t *used; int words, first, most; uint16_t *slot; } Places;
+typedef struct { uint64_t *used; int words, first, most; uint16_t *slot; uint8_t *ended; } Places;
 
 static void take(Places *p, int at)
 {
@@ -137,6 +137,15 @@ static int neighbour(const PipeShape *s, int rank, int chunk, int by)
     return r == rank ? c : -1;
 }
 
+/* What is left of a gradient ends with W or B, and where the input's part of it is sent, not before that. */
+static void end_gradient(const PipeShape *s, int rank, const Instr *i, Places *p)
+{
+    int at = i->chunk * s->m + i->mb;
+    int sent = pipe_stage(s, rank, i->chunk) > 0 && neighbour(s, rank, i->chunk, -1) < 0;
+    if (++p->ended[at] == 1 + sent)
+        give(p, at);
+}
+
 static void place_forward(const PipeShape *s, int rank, const Instr *i, Places *p)
 {
     int at = i->chunk * s->m + i->mb, before = neighbour(s, rank, i->chunk, -1);
@@ -165,8 +174,10 @@ static void place_training(const PipeShape *s, int rank, const Instr *i, Places 
         give(&p[SLOT_FD], at);
     if (i->op == I_B || i->op == I_W) {
         give(&p[SLOT_FW], at);
-        give(&p[SLOT_DW], at);
+        end_gradient(s, rank, i, &p[SLOT_DW]);
     }
+    if (i->op == I_SG)
+        end_gradient(s, rank, i, &p[SLOT_DW]);
 }
 
 static void place_all(Schedule *s, const ScheduleSet *set, int rank)
@@ -177,6 +188,7 @@ static void place_all(Schedule *s, const ScheduleSet *set, int rank)
     for (int k = 0; k < SLOT_KINDS; k++) {
         p[k] = (Places){.words = (int)(all / 64 + 1), .slot = xcalloc(all, sizeof *p->slot)};
         p[k].used = xcalloc((size_t)p[k].words, sizeof *p->used);
+        p[k].ended = xcalloc(all, 1);
         memset(p[k].slot, 0xff, all * sizeof *p->slot);
     }
     for (int i = 0; i < set->rank[rank].n; i++)
@@ -188,6 +200,7 @@ static void place_all(Schedule *s, const ScheduleSet *set, int rank)
         s->slot[k] = p[k].slot;
         s->slots[k] = p[k].most;
         free(p[k].used);
+        free(p[k].ended);
     }
 }
 

@@ -157,7 +157,7 @@ typedef struct {
 enum {
     SLOT_FD,               /* from RA (F on the first stage, and behind a neighbour on the same rank) to D or B */
     SLOT_FW,               /* from F to W or B */
-    SLOT_DW,               /* from RG (D, B on the last stage; those of a next stage on the same rank) to W or B */
+    SLOT_DW,               /* from RG (D, B on the last stage; those of a next stage on the same rank) to W or B, and SG */
     SLOT_KINDS
 };
 #define NO_SLOT 0xffff
