@@ -305,7 +305,7 @@ static void lifetimes(const PipeShape *s, int rank, const InstrList *l, int kind
                 for (int c = 0; c < s->v; c++)
                     if (stage_at(s, rank, c) == stage - 1)
                         from[c * s->m + k->mb] = i;
-            to[at] = w ? i : to[at];
+            to[at] = w || k->op == I_SG ? i : to[at];
         }
     }
 }
@@ -486,7 +486,8 @@ static void expansion(void)
             }
 }
 
-/* What a rank must hold at most: whatever the costs, 1f1b keeps p - rank microbatches, and one more that came early.
+/* What a rank must hold at most: whatever the costs, 1f1b keeps p - rank microbatches, and one more that came early;
+ * of gradients one that came early, one in use, one on its way.
  * Evaluation holds two microbatches a rank, or three where a V's two chunks meet, whatever m. */
 static void bounds(void)
 {
@@ -500,7 +501,7 @@ static void bounds(void)
                 Schedule x;
                 schedule_open(&x, &set, r, &(Expand){.units = (const int[]){3}});
                 int held = p - r < m ? p - r : m;
-                CHECK(x.slots[SLOT_FD] <= held + 1 && x.slots[SLOT_FW] == held && x.slots[SLOT_DW] <= 2, "1f1b p %d "
+                CHECK(x.slots[SLOT_FD] <= held + 1 && x.slots[SLOT_FW] == held && x.slots[SLOT_DW] <= 3, "1f1b p %d "
                       "m %d rank %d: "
                       "%d, %d, %d slots", p, m, r, x.slots[0], x.slots[1], x.slots[2]);
                 schedule_close(&x);
