@@ -7,6 +7,7 @@
  * the row itself, without a copy; else a converted copy in the thread's buffer. */
 #ifndef ISA_H
 #define ISA_H
+#include "half.h"
 #include <math.h>
 #include <string.h>
 #include "cpu.h"
@@ -202,50 +203,6 @@ static inline void vphilox(WVec c[4], uint64_t key)
     }
     for (int i = 0; i < 4; i++)
         c[i] &= 0xffffffffu;
-}
-
-/* BF16 and F16: one element, rounding to nearest even (NaN stays NaN). */
-static inline float bf16_to_f32(uint16_t h)
-{
-    uint32_t u = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-static inline uint16_t f32_to_bf16(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    if ((u & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(u >> 16 | 0x40);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-/* F16 by its bits: with some compilers _Float16 is a library call per element, and not on every CPU a type */
-static inline float f16_to_f32(uint16_t h)
-{
-    uint32_t u = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16, small;
-    float f;
-    memcpy(&f, &(uint32_t){u + (113u << 23)}, 4);          /* subnormal: 2^-14 (1 + m) - 2^-14 */
-    f -= 0x1p-14f;
-    memcpy(&small, &f, 4);
-    u = u >= 0x0f800000 ? u + (224u << 23) : u >= 0x00800000 ? u + (112u << 23) : small;
-    u |= sign;
-    memcpy(&f, &u, 4);
-    return f;
-}
-static inline uint16_t f32_to_f16(float f)
-{
-    uint32_t u, sign, small, h;
-    memcpy(&u, &f, 4);
-    sign = u >> 16 & 0x8000;
-    u &= 0x7fffffff;
-    memcpy(&f, &u, 4);
-    f += 0.5f;             /* the last place of 0.5 is that of the subnormals, so this rounds there */
-    memcpy(&small, &f, 4);
-    h = (u - (112u << 23) + 0xfff + (u >> 13 & 1)) >> 13;
-    h = u < 0x38800000 ? small - 0x3f000000 : u >= 0x47800000 ? 0x7c00 : h;
-    h = u > 0x7f800000 ? 0x7e00 | (u >> 13 & 0x3ff) : h;
-    return (uint16_t)(h | sign);
 }
 
 /* n elements of storage to reals and back, vectorised (convert.c). */
