@@ -25,6 +25,19 @@ CFLAGS  += -std=gnu11 $(OPT) -g -MMD -MP -pthread -Wall -Wextra -Werror -Wno-mis
            -fno-math-errno -fno-trapping-math -Wvla -fstack-protector-strong
 LDLIBS  += -lyaml -ljansson -lxxhash -lm
 
+# Open MPI (or another MPI whose compiler wrapper knows --showme): MPICC names the wrapper.
+MPICC   ?= mpicc
+MPI_CFLAGS := $(shell $(MPICC) --showme:compile 2>/dev/null)
+MPI_LIBS   := $(shell $(MPICC) --showme:link 2>/dev/null)
+ifeq ($(strip $(MPI_LIBS)),)
+ifneq ($(filter-out clean size,$(or $(MAKECMDGOALS),all)),)
+$(error no MPI: `$(MPICC) --showme:link` gives nothing; change: install libopenmpi-dev, or make MPICC=PATH_OF_MPICC)
+endif
+endif
+EXTRA_parallel/comm_mpi := $(MPI_CFLAGS)
+# only programs that open groups of several ranks carry MPI
+LDLIBS  += -Wl,--as-needed $(MPI_LIBS)
+
 INC_kernels  := -Ikernels -Ikernels/cpu
 INC_parallel := -Iparallel -Ikernels
 INC_src      := -Isrc $(INC_parallel)

@@ -10,11 +10,13 @@
 #include <unistd.h>
 
 static const char *(*who)(void);
+static int (*speaks)(int code);
 static void (*stop_all)(int code);
 
-void die_hooks(const char *(*where)(void), void (*stop)(int code))
+void die_hooks(const char *(*where)(void), int (*may_speak)(int code), void (*stop)(int code))
 {
     who = where;
+    speaks = may_speak;
     stop_all = stop;
 }
 
@@ -51,6 +53,8 @@ _Noreturn void die_at(const char *file, int line, int code, const char *id, cons
     va_end(ap);
     if (who && who())
         rank = xasprintf("[%s] ", who());
+    if (speaks && !speaks(code))
+        leave(code);
     make_room();
     /* one write: lines of several threads must not mix */
     fprintf(stderr, "error[%s] %s%s:%d: %s\n", id, rank, file, line, text);
@@ -60,6 +64,8 @@ _Noreturn void die_at(const char *file, int line, int code, const char *id, cons
 _Noreturn void bug_at(const char *file, int line, const char *cond)
 {
     const char *w = who ? who() : NULL;
+    if (speaks && !speaks(EXIT_BUG))
+        leave(EXIT_BUG);
     make_room();
     fprintf(stderr, "error[bug] %s%s%s:%d: BUG_ON(%s); change: please report this line with your config\n", w ? w : "",
             w ? " " : "", file, line, cond);

@@ -39,8 +39,9 @@ _Noreturn void die_at(const char *file, int line, int code, const char *id, cons
 #define BUG_ON(cond) do { if (__builtin_expect(!!(cond), 0)) bug_at(__FILE__, __LINE__, #cond); } while (0)
 _Noreturn void bug_at(const char *file, int line, const char *cond);
 
-/* where: says which rank speaks ("rank 3 tp 1 pp 1 dp 0"), NULL with one rank. stop: ends all ranks. */
-void die_hooks(const char *(*where)(void), void (*stop)(int code));
+/* where: says which rank speaks ("rank 3 tp 1 pp 1 dp 0"), NULL with one rank. may_speak: asked before the line is
+ * printed; no: another rank has printed the job's. stop: ends all ranks. Any may be NULL. */
+void die_hooks(const char *(*where)(void), int (*may_speak)(int code), void (*stop)(int code));
 
 /* before(ctx) runs before anything is written to standard error: a live line on the terminal gives way. NULL: none. */
 void message_hook(void (*before)(void *ctx), void *ctx);

@@ -1,4 +1,6 @@
 #include "grid.h"
+#include "comm_mpi.h"
+#include "job.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,36 +74,156 @@ int grid_launched(int *rank)
     return 1;
 }
 
-static char where[96];
+int grid_host_ranks(const Grid *g) { return g->world > 1 ? job_ranks() : 1; }
+int grid_host_rank(const Grid *g) { return g->world > 1 ? job_local() : 0; }
 
-const char *grid_where(void) { return where[0] ? where : NULL; }
-
-void grid_open(Grid *g, const int size[AXES], const Axis order[AXES], int world, int rank)
+int grid_cores(const Grid *g)
 {
-    int product = 1;
-    *g = (Grid){.world = world, .rank = rank};
-    for (int a = 0; a < AXES; a++) {
-        g->size[a] = size[a];
-        g->order[a] = order[a];
-        product *= size[a];
-    }
-    BUG_ON(product != world);
-    coordinates(size, order, rank, g->index);
-    /* the transport that carries larger groups is the caller's to choose; a config with a larger world is refused before */
-    BUG_ON(world != 1);
-    comm_self_open(&g->all, "world");
-    comm_self_open(&g->model, "model");
-    comm_self_open(&g->data, "dp-cp");
-    comm_self_open(&g->shard, "shard");
-    comm_self_open(&g->copies, "copies");
-    comm_self_open(&g->kv, "kv");
-    comm_self_open(&g->embedding, "embedding");
-    for (int a = 0; a < AXES; a++)
-        comm_self_open(&g->axis[a], axis_name[a]);
-    if (world > 1)
-        snprintf(where, sizeof where, "rank %d tp %d cp %d dp %d pp %d", rank, g->index[AXIS_TP], g->index[AXIS_CP],
-                 g->index[AXIS_DP], g->index[AXIS_PP]);
-    die_hooks(grid_where, NULL);
+    int n = job_cores() / (g->world > 1 ? job_sharers() : 1);
+    return n ? n : 1;
 }
 
-void grid_close(Grid *g) { memset(g, 0, sizeof *g); }
+int grid_expert_size(const GridSpec *spec, int world, int size[AXES])
+{
+    int etp = spec->etp ? spec->etp : spec->size[AXIS_TP], ep = spec->ep ? spec->ep : 1, pp = spec->size[AXIS_PP];
+    if (world % (etp * ep * pp))
+        return 0;
+    size[AXIS_TP] = etp;
+    size[AXIS_CP] = 1;
+    size[AXIS_EP] = ep;
+    size[AXIS_PP] = pp;
+    size[AXIS_DP] = world / (etp * ep * pp);
+    return spec->order[AXES - 1] == AXIS_PP || pp == 1 || size[AXIS_DP] == spec->size[AXIS_DP];
+}
+
+int grid_expert_group(const GridSpec *spec, int world, unsigned mask, int rank, int *out)
+{
+    int size[AXES];
+    BUG_ON(!grid_expert_size(spec, world, size));
+    return grid_group(size, spec->order, mask, rank, out);
+}
+
+/* ---- opening ---- */
+
+typedef void (*Opener)(const Grid *g, Comm *c, const char *name, const int *member, int n);
+
+static void open_real(const Grid *g, Comm *c, const char *name, const int *member, int n)
+{
+    if (n > 1) {
+        comm_mpi_open(c, name, member, n);
+        return;
+    }
+    comm_self_open(c, name);
+    if (g->world > 1)
+        comm_mpi_skip();
+}
+
+static void open_counting(const Grid *g, Comm *c, const char *name, const int *member, int n)
+{
+    int place = 0;
+    while (member[place] != g->rank)
+        place++;
+    comm_count_open(c, name, n, place);
+}
+
+/* Members [first, first + n * step) of the list, every step-th. */
+static void open_part(const Grid *g, Opener open, Comm *c, const char *name, const int *list, int first, int step, int n)
+{
+    int *member = xcalloc((size_t)n, sizeof *member);
+    for (int i = 0; i < n; i++)
+        member[i] = list[first + i * step];
+    open(g, c, name, member, n);
+    free(member);
+}
+
+static int place_in(const int *list, int rank)
+{
+    int i = 0;
+    while (list[i] != rank)
+        i++;
+    return i;
+}
+
+#define BIT(axis) (1u << (axis))
+
+static void open_groups(Grid *g, Opener open)
+{
+    int *list = xcalloc((size_t)g->world, sizeof *list), rank = g->rank, n, at;
+    const struct { Comm *c; const char *name; unsigned mask; } whole[] = {
+        {&g->all, "world", BIT(AXES) - 1},
+        {&g->axis[AXIS_TP], "tp", BIT(AXIS_TP)}, {&g->axis[AXIS_CP], "cp", BIT(AXIS_CP)},
+        {&g->axis[AXIS_EP], "ep", BIT(AXIS_EP)}, {&g->axis[AXIS_DP], "dp", BIT(AXIS_DP)},
+        {&g->axis[AXIS_PP], "pp", BIT(AXIS_PP)},
+        {&g->model, "tp-pp", BIT(AXIS_TP) | BIT(AXIS_PP)}, {&g->data, "dp-cp", BIT(AXIS_DP) | BIT(AXIS_CP)},
+    };
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+        n = grid_group(g->size, g->order, whole[i].mask, rank, list);
+        if (i == 0)                    /* world: group ranks are world ranks in every order of the axes */
+            for (int r = 0; r < n; r++)
+                list[r] = r;
+        open(g, whole[i].c, whole[i].name, list, n);
+    }
+    n = grid_group(g->size, g->order, BIT(AXIS_PP), rank, list);
+    at = g->index[AXIS_PP];
+    if (n > 1 && (at == 0 || at == n - 1))
+        open_part(g, open, &g->embedding, "embedding", list, 0, n - 1, 2);
+    else
+        open(g, &g->embedding, "embedding", &rank, 1);
+    n = g->spec.kv_share;
+    grid_group(g->size, g->order, BIT(AXIS_TP), rank, list);
+    open_part(g, open, &g->kv, "kv", list, g->index[AXIS_TP] / n * n, 1, n);
+    n = grid_group(g->size, g->order, BIT(AXIS_DP) | BIT(AXIS_CP), rank, list);
+    at = place_in(list, rank);
+    int instances = g->spec.instances, part = n / instances;
+    open_part(g, open, &g->shard, "shard", list, at / part * part, 1, part);
+    open_part(g, open, &g->copies, "copies", list, at % part, part, instances);
+    free(list);
+}
+
+static void grid_init(Grid *g, const GridSpec *spec, int world, int rank)
+{
+    int product = 1;
+    *g = (Grid){.world = world, .rank = rank, .spec = *spec};
+    for (int a = 0; a < AXES; a++) {
+        g->size[a] = spec->size[a];
+        g->order[a] = spec->order[a];
+        product *= spec->size[a];
+    }
+    if (!spec->kv_share)
+        g->spec.kv_share = 1;
+    if (!spec->instances)
+        g->spec.instances = 1;
+    BUG_ON(product != world || rank < 0 || rank >= world);
+    BUG_ON(g->size[AXIS_TP] % g->spec.kv_share);
+    BUG_ON(g->size[AXIS_DP] * g->size[AXIS_CP] % g->spec.instances);
+    coordinates(g->size, spec->order, rank, g->index);
+}
+
+void grid_open(Grid *g, const GridSpec *spec, int world, int rank)
+{
+    grid_init(g, spec, world, rank);
+    if (world > 1) {
+        comm_mpi_start();
+        char where[96];
+        snprintf(where, sizeof where, "rank %d tp %d cp %d dp %d pp %d", rank, g->index[AXIS_TP], g->index[AXIS_CP],
+                 g->index[AXIS_DP], g->index[AXIS_PP]);
+        job_where(where);
+    }
+    open_groups(g, open_real);
+}
+
+void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank)
+{
+    grid_init(g, spec, world, rank);
+    open_groups(g, open_counting);
+}
+
+void grid_close(Grid *g)
+{
+    for (int a = 0; a < AXES; a++)
+        comm_close(&g->axis[a]);
+    Comm *rest[] = {&g->all, &g->model, &g->data, &g->embedding, &g->kv, &g->shard, &g->copies};
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
+        comm_close(rest[i]);
+    memset(g, 0, sizeof *g);
+}

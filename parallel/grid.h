@@ -10,17 +10,30 @@
 typedef enum { AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP, AXES } Axis;
 extern const char *const axis_name[AXES];
 
+/* How the world is cut. */
+typedef struct {
+    int size[AXES];                  /* dense grid: size[AXIS_EP] = 1; the product is the world */
+    Axis order[AXES];                /* fastest first */
+    int kv_share;                    /* neighbours in tp that hold the same key/value heads: tp / heads when tp exceeds them,
+                                      * else 1 (0 stands for 1) */
+    int instances;                   /* optimizer instances: parts of the data group that each hold the whole optimizer
+                                      * state, num_distributed_optimizer_instances (0 stands for 1) */
+    int etp, ep;                     /* expert grid (0 stands for tp, and for 1) */
+} GridSpec;
+
 typedef struct {
     int world, rank;
+    GridSpec spec;
     Axis order[AXES];                /* fastest first */
     int size[AXES], index[AXES];     /* dense grid: size[AXIS_EP] = 1 */
     Comm all;                        /* every rank */
     Comm axis[AXES];                 /* one group an axis of the dense grid */
     Comm model;                      /* tp and pp together: ranks that hold one copy of the model */
     Comm data;                       /* dp and cp together: ranks whose gradients are added */
-    Comm shard, copies;              /* slices of data that share out state, and the ranks of the same place in each */
-    Comm kv;                         /* slices of tp that hold the same key/value head */
-    Comm embedding;                  /* first and last rank of the pipeline */
+    Comm embedding;                  /* first and last stage of my pipeline, on ranks of these; elsewhere a group of one */
+    Comm kv;                         /* the kv_share neighbours in tp with my key/value heads */
+    Comm shard;                      /* my run of |data| / instances neighbours in data: one optimizer instance */
+    Comm copies;                     /* the ranks with my place in each instance */
 } Grid;
 
 /* Lists the ranks of the group that varies over the axes in `mask` (bit 1 << axis) and contains `rank`; ranks in
@@ -30,13 +43,24 @@ int grid_group(const int size[AXES], const Axis order[AXES], unsigned mask, int 
 /* Parses "tp-cp-ep-dp-pp" or any permutation; absent axes follow at the end. Returns 0 when it is malformed. */
 int grid_parse_order(const char *text, Axis order[AXES]);
 
-/* Opens all groups. size: product over the axes = world. Collective. */
-void grid_open(Grid *g, const int size[AXES], const Axis order[AXES], int world, int rank);
+/* The expert grid of a spec: tp = etp, cp = 1, dp = world / (etp ep pp). Returns 0 when it does not fit the world, or
+ * when its pipelines would not be the dense grid's (pp not last in the order, pp > 1, and another dp). */
+int grid_expert_size(const GridSpec *spec, int world, int size[AXES]);
+/* Like grid_group, in the expert grid. */
+int grid_expert_group(const GridSpec *spec, int world, unsigned mask, int rank, int *out);
+
+/* Opens all groups; those of one are comm_self. With world > 1 a launcher must have started this process. Collective. */
+void grid_open(Grid *g, const GridSpec *spec, int world, int rank);
+/* The same for any rank of any world, with groups that only count (comm_count_open). */
+void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank);
 void grid_close(Grid *g);
 
 /* The ranks that a launcher (mpirun, srun) started, by its environment, and which of them this process is. */
 int grid_launched(int *rank);
 
-/* "rank 3 tp 1 pp 1 dp 0" for messages; NULL with one rank. */
-const char *grid_where(void);
+/* Of an open grid. The cores that this rank should compute on: those it may run on, divided by the ranks of its host that may run on them
+ * as well; at least 1. */
+int grid_cores(const Grid *g);
+int grid_host_ranks(const Grid *g);  /* ranks on this host */
+int grid_host_rank(const Grid *g);   /* which of them this is */
 #endif

@@ -134,12 +134,9 @@ int hf_names(const HfFamily *family, const Param *t, HfTensor out[MAX_SEGMENTS])
 
 void hf_params(Params *p, Grid *grid, const Config *cfg)
 {
-    int size[AXES];
-    Axis order[AXES];
-    for (int i = 0; i < AXES; i++)
-        size[i] = 1;
-    BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", order));
-    grid_open(grid, size, order, 1, 0);
+    GridSpec spec = {.size = {1, 1, 1, 1, 1}};
+    BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
+    grid_open(grid, &spec, 1, 0);
     StagePlace whole = {.layers = (int)cfg->num_layers, .embedding = 1, .loss = 1};
     params_open(p, cfg, grid, &(Placement){.p = 1, .v = 1, .n = 1, .stage = &whole});
 }

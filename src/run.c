@@ -6,15 +6,6 @@
 
 static const char *const isa_names[] = {"auto", "amx", "avx512", "avx2", "generic"};
 
-
-/* SHIM */
-typedef struct { int size[AXES]; Axis order[AXES]; int kv_share, instances; } GridSpec;
-static void grid_open_(Grid *g, const GridSpec *s, int world, int rank) { grid_open(g, s->size, s->order, world, rank); }
-#define grid_open grid_open_
-#define grid_open_counting grid_open_
-static int grid_host_ranks(const Grid *g) { return g->world; }
-static int grid_cores(const Grid *g) { (void)g; return 0; }
-/* END SHIM */
 /* ---- grid, lists ---- */
 
 static GridSpec spec_of(const Config *c)
@@ -373,6 +364,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     close_lists(r);
     open_lists(r);
     cpu_open(&r->dev, r->params.real, isa_names[cfg->cpu_isa], cfg->threads ? (int)cfg->threads : grid_cores(&r->grid));
+    comm_threads(pool_threads(r->dev.pool));
     arena_open(&r->arena, "run", (size_t)r->memory.total);
     layout(r, &r->dev, &r->arena, run_dir, &bytes);
     if (use != RUN_FORWARD)

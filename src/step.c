@@ -4,10 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-/* SHIM */
-static void comm_progress(void) {}
-static void comm_note(const char *t) { (void)t; }
-/* END SHIM */
 /* ---- what the executor calls ---- */
 
 #define TO_MODEL(name) static void stage_##name(void *run, const Instr *i) { model_##name(&((Run *)run)->model, i); }

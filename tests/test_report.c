@@ -174,12 +174,11 @@ static void test_trace(void)
 {
     Trace t;
     Grid g;
-    const int size[AXES] = {1, 1, 1, 1, 1};
-    const Axis order[AXES] = {AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP};
+    const GridSpec spec = {.size = {1, 1, 1, 1, 1}, .order = {AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP}};
     const char *listed[] = {"2", "4"};
     Config c = *cfg;
     char *dir = new_dir("trace"), *text = path_of(dir, "trace.json"), why[WHY];
-    grid_open(&g, size, order, 1, 0);
+    grid_open(&g, &spec, 1, 0);
     trace_open(&t, &c, 100);
     CHECK(!t.ring && !t.max, "nothing is listed, nothing is allocated");
     trace_step(&t, 1);

@@ -1,0 +1,224 @@
+#define _GNU_SOURCE
+#include "comm_mpi.h"
+#include "group.h"
+#include "grid.h"
+#include "job.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static MPI_Comm world = MPI_COMM_NULL;     /* ours alone: no message of anybody else in this process meets ours */
+static int world_rank, world_size;
+static int *host_of;                       /* [world] by world rank: the lowest rank of the same host */
+static int *real_host_of;                  /* the same without GRIDIRON_RANKS_PER_HOST */
+static int *place_of;                      /* [world] place in the job page of the real host */
+static int next_id;
+
+#define BOOT_TAG 0                         /* groups have ids from 1 on, so tags from TAGS on */
+
+/* ---- messages between hosts ---- */
+
+static MPI_Request *wire;
+static int *vacant_wire;
+static int wires, nvacant;
+
+static int new_wire(void)
+{
+    if (!nvacant) {
+        wire = xrealloc(wire, (size_t)(wires + 64) * sizeof *wire);
+        vacant_wire = xrealloc(vacant_wire, (size_t)(wires + 64) * sizeof *vacant_wire);
+        for (int i = 63; i >= 0; i--)
+            vacant_wire[nvacant++] = wires + i;
+        wires += 64;
+    }
+    engine_wires(1);
+    return vacant_wire[--nvacant];
+}
+
+static void check(int rc, const char *what)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n;
+    if (rc == MPI_SUCCESS)
+        return;
+    MPI_Error_string(rc, text, &n);
+    die(EXIT_COMM, "mpi", "%s: %s; change: see whether all hosts of the job are up and reach each other", what, text);
+}
+
+int wire_send(const void *p, size_t bytes, int to, int tag)
+{
+    int id = new_wire();
+    check(MPI_Isend(p, (int)bytes, MPI_BYTE, to, tag, world, &wire[id]), "send");
+    return id;
+}
+
+int wire_recv(void *p, size_t bytes, int from, int tag)
+{
+    int id = new_wire();
+    check(MPI_Irecv(p, (int)bytes, MPI_BYTE, from, tag, world, &wire[id]), "receive");
+    return id;
+}
+
+int wire_done(int *id)
+{
+    int done;
+    if (*id < 0)
+        return 1;
+    check(MPI_Test(&wire[*id], &done, MPI_STATUS_IGNORE), "test");
+    if (!done)
+        return 0;
+    vacant_wire[nvacant++] = *id;
+    *id = -1;
+    engine_wires(-1);
+    return 1;
+}
+
+/* ---- the job ---- */
+
+/* Ends all ranks. Another thread may be inside MPI; when it does not come out the launcher sees this rank end. */
+static void abort_job(int code)
+{
+    if (engine_try_lock(0.2))
+        MPI_Abort(MPI_COMM_WORLD, code);
+    _exit(code);
+}
+
+/* Normal ends of a process: it leaves the job together with the others. A rank that ends alone, with a failure that is
+ * its own, is not waited for. */
+static void leave(int status, void *unused)
+{
+    (void)unused;
+    int over;
+    engine_close();
+    MPI_Finalized(&over);
+    if (over || job_pid() != getpid())     /* a forked child has no part in the job */
+        return;
+    job_leave();
+    if (!status || job_all_left(2))
+        MPI_Finalize();
+}
+
+/* Numbers the hosts by their lowest ranks; `every` > 0: pretends that each so many ranks are a host. */
+static void find_hosts(int every)
+{
+    MPI_Comm host;
+    check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "find hosts");
+    int lowest = world_rank, mine[2];
+    check(MPI_Bcast(&lowest, 1, MPI_INT, 0, host), "find hosts");
+    check(MPI_Comm_rank(host, &mine[1]), "find hosts");
+    mine[0] = lowest;
+    int *all = xcalloc(2 * (size_t)world_size, sizeof *all);
+    check(MPI_Allgather(mine, 2, MPI_INT, all, 2, MPI_INT, world), "find hosts");
+    real_host_of = xcalloc((size_t)world_size, sizeof *real_host_of);
+    host_of = xcalloc((size_t)world_size, sizeof *host_of);
+    place_of = xcalloc((size_t)world_size, sizeof *place_of);
+    for (int r = 0; r < world_size; r++) {
+        real_host_of[r] = all[2 * r];
+        place_of[r] = all[2 * r + 1];
+        host_of[r] = r;
+        for (int q = 0; q < r; q++)
+            if (real_host_of[q] == real_host_of[r] && (!every || q / every == r / every)) {
+                host_of[r] = q;
+                break;
+            }
+    }
+    free(all);
+    check(MPI_Comm_free(&host), "find hosts");
+}
+
+/* One member of a host makes shared memory, the others open it through /proc. to: their world ranks. Returns this process's
+ * descriptor. */
+static int share_descriptor(int fd, const int *member, int n, const char *what)
+{
+    int mine[2] = {(int)getpid(), fd}, ack = 0;
+    if (n > 1 && member[0] != world_rank) {
+        char path[64];
+        check(MPI_Recv(mine, 2, MPI_INT, member[0], BOOT_TAG, world, MPI_STATUS_IGNORE), what);
+        snprintf(path, sizeof path, "/proc/%d/fd/%d", mine[0], mine[1]);
+        if ((fd = open(path, O_RDWR | O_CLOEXEC)) < 0)
+            die(EXIT_RESOURCE, "shared-memory", "cannot open the memory shared by ranks %d and %d of this host: %s: %s; change: "
+                "run both as one user in one container, or set GRIDIRON_RANKS_PER_HOST=1, or raise ulimit -n", member[0],
+                world_rank, path, strerror(errno));
+        check(MPI_Send(&ack, 1, MPI_INT, member[0], BOOT_TAG, world), what);
+        return fd;
+    }
+    for (int i = 1; i < n; i++)
+        check(MPI_Send(mine, 2, MPI_INT, member[i], BOOT_TAG, world), what);
+    for (int i = 1; i < n; i++)            /* the descriptor stays open until all have it */
+        check(MPI_Recv(&ack, 1, MPI_INT, member[i], BOOT_TAG, world, MPI_STATUS_IGNORE), what);
+    return fd;
+}
+
+static void open_page(void)
+{
+    int n = 0, *member = xcalloc((size_t)world_size, sizeof *member);
+    for (int r = 0; r < world_size; r++)
+        if (real_host_of[r] == real_host_of[world_rank])
+            member[n++] = r;
+    int fd = place_of[world_rank] ? -1 : job_page_make(n, world_rank);
+    job_page_open(share_descriptor(fd, member, n, "start"), n, place_of[world_rank], world_rank);
+    free(member);
+    check(MPI_Barrier(world), "start");
+    job_watch(abort_job);
+}
+
+static int ranks_per_host(void)
+{
+    const char *text = getenv("GRIDIRON_RANKS_PER_HOST");
+    if (!text || !*text)
+        return 0;
+    char *end;
+    long k = strtol(text, &end, 10);
+    if (*end || k < 1 || k > 1 << 20)
+        die(EXIT_CONFIG, "environment", "GRIDIRON_RANKS_PER_HOST=%s; change: a number of ranks from 1 on, or leave it out",
+            text);
+    return (int)k;
+}
+
+void comm_mpi_start(void)
+{
+    int level;
+    if (world != MPI_COMM_NULL)
+        return;
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    if (level < MPI_THREAD_SERIALIZED)
+        die(EXIT_COMM, "mpi", "this MPI allows calls from one thread only; change: use one built with threads");
+    MPI_Comm_dup(MPI_COMM_WORLD, &world);
+    MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(world, &world_rank);
+    MPI_Comm_size(world, &world_size);
+    int rank, launched = grid_launched(&rank);
+    if (launched != world_size || rank != world_rank)
+        die(EXIT_COMM, "mpi", "the launcher says rank %d of %d, MPI says %d of %d; change: start with the mpirun of the MPI "
+            "that this was built with (srun: --mpi=pmix)", rank, launched, world_rank, world_size);
+    find_hosts(ranks_per_host());
+    open_page();
+    int threads = job_cores() / job_sharers();
+    comm_threads(threads ? threads : 1);
+    on_exit(leave, NULL);
+}
+
+void comm_mpi_skip(void) { next_id++; }
+
+void comm_mpi_open(Comm *c, const char *name, const int *member, int n)
+{
+    engine_lock();
+    Group *g = group_plan(name, ++next_id, member, n, host_of, world_rank);
+    int *local = xcalloc((size_t)g->m, sizeof *local);
+    for (int i = 0; i < g->m; i++) {
+        local[i] = g->world[g->local[i]];
+        g->bell[i] = place_of[local[i]];
+    }
+    if (g->m > 1) {
+        int fd = share_descriptor(g->me ? -1 : group_segment_make(g), local, g->m, name);
+        group_segment_map(g, fd);
+    } else
+        group_segment_map(g, group_segment_make(g));
+    free(local);
+    group_comm(g, c);
+    engine_unlock();
+}

@@ -1,0 +1,311 @@
+#define _GNU_SOURCE
+#include "job.h"
+#include "comm.h"
+#include "pool.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { ABSENT, RUNNING, LEFT };
+
+/* Texts begin with @ and end in a zero: `tr '\0' '\n' < page | grep ^@` reads them. */
+typedef struct {
+    _Alignas(64) _Atomic uint32_t bell, sleepers;
+    _Alignas(64) _Atomic int state;
+    pid_t pid;
+    int rank;
+    cpu_set_t cores;
+    char status[16], where[112], note[112];
+} Member;
+
+typedef struct {
+    _Atomic uint32_t claimed, spoken;
+    int ranks, code;
+    char status[16];
+    Member member[];
+} Page;
+
+static Page *page;
+static int mine;
+static int wake_fd = -1;
+static pthread_t watcher;
+static void (*abort_hook)(int code);
+
+static size_t page_bytes(int ranks) { return sizeof(Page) + (size_t)ranks * sizeof(Member); }
+
+int job_page_make(int ranks, int host)
+{
+    const char *prefix = getenv("GRIDIRON_PAGE");
+    int fd = -1;
+    if (prefix && *prefix) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s.%d", prefix, host);
+        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    }
+    if (fd < 0)                    /* on another host than the launcher's its folder does not exist */
+        fd = memfd_create("gridiron-page", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)page_bytes(ranks)))
+        die(EXIT_RESOURCE, "shared-memory", "cannot make the page that the ranks of a host share: %s; change: raise the "
+            "limit on open files (ulimit -n), or free memory", strerror(errno));
+    return fd;
+}
+
+void job_page_open(int fd, int ranks, int local, int rank)
+{
+    page = mmap(NULL, page_bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED)
+        die(EXIT_RESOURCE, "shared-memory", "cannot map the page that the ranks of a host share: %s; change: free "
+            "memory, or raise the limit on it (ulimit -v)", strerror(errno));
+    close(fd);
+    mine = local;
+    page->ranks = ranks;
+    Member *m = &page->member[local];
+    m->pid = getpid();
+    m->rank = rank;
+    if (sched_getaffinity(0, sizeof m->cores, &m->cores))
+        CPU_SET(0, &m->cores);
+    char where[32];
+    snprintf(where, sizeof where, "rank %d", rank);
+    job_where(where);
+    job_note("start");
+    strcpy(m->status, "@running");
+    atomic_store(&m->state, RUNNING);
+}
+
+int job_here(void) { return page != NULL; }
+int job_ranks(void) { return page ? page->ranks : 1; }
+int job_local(void) { return mine; }
+int job_pid(void) { return page->member[mine].pid; }
+
+int job_cores(void)
+{
+    return page ? CPU_COUNT(&page->member[mine].cores) : pool_cores();
+}
+
+int job_sharers(void)
+{
+    int n = 0;
+    for (int i = 0; page && i < page->ranks; i++) {
+        cpu_set_t both;
+        CPU_AND(&both, &page->member[i].cores, &page->member[mine].cores);
+        n += CPU_COUNT(&both) > 0;
+    }
+    return n ? n : 1;
+}
+
+/* ---- doorbells ---- */
+
+uint32_t job_bell(void) { return atomic_load(&page->member[mine].bell); }
+void job_sleepy(int change) { atomic_fetch_add(&page->member[mine].sleepers, (uint32_t)change); }
+
+void job_sleep(uint32_t seen, double seconds)
+{
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    syscall(SYS_futex, &page->member[mine].bell, FUTEX_WAIT, seen, &t, NULL, 0);
+}
+
+void job_ring(int local)
+{
+    Member *m = &page->member[local];
+    if (!atomic_load(&m->sleepers))
+        return;
+    atomic_fetch_add(&m->bell, 1);
+    syscall(SYS_futex, &m->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* ---- what a rank is doing ---- */
+
+static void put_text(char *to, size_t size, const char *text)
+{
+    to[0] = '@';
+    strncpy(to + 1, text, size - 2);
+    to[size - 1] = 0;
+}
+
+void job_where(const char *text)
+{
+    if (page)
+        put_text(page->member[mine].where, sizeof page->member[mine].where, text);
+}
+
+void job_note(const char *text)
+{
+    if (page)
+        put_text(page->member[mine].note, sizeof page->member[mine].note, text);
+}
+
+/* ---- the one error line ---- */
+
+/* Whether this rank is the first of its host that wants to end the job. The others give it half a second to say why. */
+static int may_speak(int code)
+{
+    uint32_t nobody = 0, me = (uint32_t)mine + 1;
+    if (atomic_compare_exchange_strong(&page->claimed, &nobody, me)) {
+        page->code = code;
+        snprintf(page->status, sizeof page->status, "@code %d", code);
+        return 1;
+    }
+    for (int i = 0; i < 100 && !atomic_load(&page->spoken); i++)
+        usleep(5000);
+    return 0;
+}
+
+static void stop(int code)
+{
+    if (atomic_load(&page->claimed) == (uint32_t)mine + 1) {
+        atomic_store(&page->spoken, 1);
+        atomic_store(&page->member[mine].state, LEFT);
+        abort_hook(code);
+    }
+    _exit(page->code ? page->code : code);
+}
+
+static const char *place(void) { return page->member[mine].where + 1; }
+
+/* ---- the watch ---- */
+
+/* Ended, or a zombie that its launcher has not yet taken away. */
+static int is_gone(pid_t pid)
+{
+    char path[32], text[256];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0)
+        return n < 0 && errno == ESRCH;
+    text[n] = 0;
+    const char *state = strrchr(text, ')');
+    return state && (state[2] == 'Z' || state[2] == 'X');
+}
+
+static void lost(const Member *m)
+{
+    if (atomic_load(&page->claimed)) {             /* somebody speaks already; this process is silent */
+        may_speak(0);
+        _exit(page->code);
+    }
+    char where[sizeof m->where], note[sizeof m->note];
+    memcpy(where, m->where, sizeof where);
+    memcpy(note, m->note, sizeof note);
+    where[sizeof where - 1] = note[sizeof note - 1] = 0;
+    die(EXIT_COMM, "rank-lost", "%s (process %d) died in %s; change: see what killed it (the system log; memory that ran "
+        "out is the usual cause), then start again with load=latest", where + 1, m->pid, note + 1);
+}
+
+static void look_for_the_lost(void)
+{
+    for (int i = 0; i < page->ranks; i++) {
+        Member *m = &page->member[i];
+        if (i != mine && atomic_load(&m->state) == RUNNING && is_gone(m->pid) && atomic_load(&m->state) == RUNNING)
+            lost(m);
+    }
+}
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+/* Sleeps until a rank of this host ends or a signal asks; where the system has no descriptors for processes (before
+ * Linux 5.3) it looks five times a second. */
+static void *watch(void *arg)
+{
+    int n = page->ranks, blind = 0;
+    struct pollfd *at = arg;
+    for (int i = 0; i < n; i++) {
+        at[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+        if (i != mine && (at[i].fd = (int)syscall(SYS_pidfd_open, page->member[i].pid, 0)) < 0)
+            blind = 1;
+    }
+    at[n] = (struct pollfd){.fd = wake_fd, .events = POLLIN};
+    for (;;) {
+        if (poll(at, (nfds_t)n + 1, blind ? 200 : -1) < 0 && errno != EINTR)
+            blind = 1, usleep(200000);
+        look_for_the_lost();
+        for (int i = 0; i < n; i++)
+            if (at[i].fd >= 0 && at[i].revents) {
+                close(at[i].fd);
+                at[i].fd = -1;
+            }
+        uint64_t signals;
+        if ((at[n].revents & POLLIN) && read(wake_fd, &signals, sizeof signals) == sizeof signals) {
+            if (signals >= 1u << 16)               /* goodbye */
+                break;
+            usleep(100000);                        /* a launcher that ends a job was faster than the news of its cause */
+            look_for_the_lost();
+            signal(SIGTERM, SIG_DFL);
+            kill(getpid(), SIGTERM);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        if (at[i].fd >= 0)
+            close(at[i].fd);
+    free(at);
+    return NULL;
+}
+
+static void on_term(int sig)
+{
+    (void)sig;
+    uint64_t one = 1;
+    ssize_t ignored = write(wake_fd, &one, sizeof one);
+    (void)ignored;
+}
+
+void job_watch(void (*abort_job)(int code))
+{
+    abort_hook = abort_job;
+    die_hooks(place, may_speak, stop);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);              /* no rank outlives its launcher */
+    wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &old);
+    struct pollfd *at = xcalloc((size_t)page->ranks + 1, sizeof *at);
+    if (wake_fd < 0 || pthread_create(&watcher, NULL, watch, at))
+        die(EXIT_RESOURCE, "threads", "cannot start the thread that watches the other ranks: %s; change: raise the limits "
+            "on processes and open files (ulimit -u, -n)", strerror(errno));
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    struct sigaction now_;
+    if (!sigaction(SIGTERM, NULL, &now_) && now_.sa_handler == SIG_DFL)
+        signal(SIGTERM, on_term);
+}
+
+void job_leave(void)
+{
+    strcpy(page->member[mine].status, "@left");
+    atomic_store(&page->member[mine].state, LEFT);
+}
+
+int job_all_left(double seconds)
+{
+    for (double end = now() + seconds;;) {
+        int left = 0;
+        for (int i = 0; i < page->ranks; i++)
+            left += atomic_load(&page->member[i].state) == LEFT;
+        if (left == page->ranks)
+            return 1;
+        if (now() > end)
+            return 0;
+        usleep(1000);
+    }
+}
+
+void comm_note(const char *text) { job_note(text); }
