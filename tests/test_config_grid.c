@@ -4,6 +4,7 @@
 #include "config_text.h"
 #include "grid.h"
 #include "placement.h"
+#include "run.h"
 #include "schedule.h"
 
 /* args and more, where what `more` sets counts: a key may be given once. */
@@ -280,6 +281,13 @@ static void check_usable(const Config *given, const char *args)
     }
     schedules_close(&set);
     placement_close(&pl);
+    for (int i = 0; i < 2; i++) {                      /* the whole rehearsal of a rank, checks of the schedule included */
+        Run r;
+        int rank = i ? (int)draw((uint32_t)c->world) : c->world - 1;
+        run_plan(&r, c, RUN_TRAIN, 0, rank);
+        CHECK(r.memory.total > 0, "%s: rank %d", args, rank);
+        run_plan_close(&r);
+    }
     free(text);
 }
 
