@@ -104,7 +104,7 @@ static Dump dump;          /* the callback below carries the model only */
 static void see_logits(Model *m, int part, const char *where, Mat x)
 {
     (void)part;
-    if (strcmp(where, "logits"))
+    if (strcmp(where, "logits") || !x.cols)      /* a rank may have nothing but padding */
         return;
     int64_t size = (int64_t)dtype_size(m->real), V = m->cfg->vocab_size;
     for (int64_t r = 0; r < x.rows; r++) {
