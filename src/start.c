@@ -2,10 +2,25 @@
 #include "balance.h"
 #include <stdlib.h>
 
+/* Ranks that have read something else would wait for each other in groups that only some of them open: they are compared
+ * in a grid that follows from the world alone, before there is any other. */
+static void compare(const Config *cfg)
+{
+    Grid g;
+    GridSpec spec = {.size = {[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = cfg->world, [AXIS_PP] = 1}};
+    int rank;
+    grid_launched(&rank);
+    BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
+    grid_open(&g, &spec, cfg->world, rank);
+    config_same(cfg, &g.all);
+    grid_close(&g);
+}
+
 const Config *start_config(const char *path, Args *a, ConfigUse use)
 {
     const Config *cfg = config_load(path, a->n, a->v, 0, use);
     free(a->v);
+    compare(cfg);
     return balance(cfg);
 }
 
