@@ -38,10 +38,10 @@ static int turns(int schedule)
 
 static int splits_backward(const PipeShape *s) { return s->kind >= SCHEDULE_ZB_H1 && s->kind != SCHEDULE_FORWARD; }
 
-/* With one pipeline rank every schedule is the plain loop. */
-static PipeShape shape_of(const Config *c, const Placement *pl)
+PipeShape run_shape(const Config *c, const Placement *pl)
 {
-    PipeShape s = {.kind = SCHEDULE_1F1B, .p = pl->p, .v = pl->v, .group = (int)c->microbatch_group_size_per_vp_stage};
+    PipeShape s = {.kind = SCHEDULE_1F1B, .p = pl->p, .v = pl->v, .group = (int)c->microbatch_group_size_per_vp_stage,
+                   .weight_share = 1};
     if (pl->p > 1)
         s.kind = (ScheduleKind)c->pipeline_schedule;
     s.vee = pl->p > 1 && turns(c->pipeline_schedule);
@@ -58,6 +58,20 @@ static Expand expand_of(const Run *r, const int *units)
         if (d->tied >= d->unit[u].first && d->tied < d->unit[u].first + d->unit[u].count)
             e.tied_unit = u;
     return e;
+}
+
+/* The units of every chunk [nchunks] of an open table. */
+static Expand open_units(Run *r, int *units)
+{
+    int n;
+    ModelUnit *unit = model_units(r->cfg, &r->params, &n, units);
+    PartRange *range = xcalloc((size_t)n + 1, sizeof *range);
+    for (int i = 0; i < n; i++)
+        range[i] = (PartRange){unit[i].part, unit[i].count};
+    params_units(&r->params, range, n);
+    free(range);
+    free(unit);
+    return expand_of(r, units);
 }
 
 /* All lists of all ranks, checked, and this rank's made ready. */
@@ -79,15 +93,10 @@ static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Exp
 static void open_lists(Run *r)
 {
     const Config *c = r->cfg;
-    int *units = xcalloc((size_t)r->params.nchunks, sizeof *units), n;
-    ModelUnit *unit = model_units(c, &r->params, &n, units);
-    PartRange *range = xcalloc((size_t)n + 1, sizeof *range);
-    for (int i = 0; i < n; i++)
-        range[i] = (PartRange){unit[i].part, unit[i].count};
-    params_units(&r->params, range, n);
-    r->shape = shape_of(c, &r->placement);
+    int *units = xcalloc((size_t)r->params.nchunks, sizeof *units);
+    r->shape = run_shape(c, &r->placement);
     ScheduleKind kind = r->shape.kind;
-    Expand e = expand_of(r, units);
+    Expand e = open_units(r, units);
     r->hash = HASH_SEED;
     r->lists = xcalloc((size_t)c->batch_steps, sizeof *r->lists);
     for (int i = 0; i < c->batch_steps; i++) {
@@ -101,8 +110,6 @@ static void open_lists(Run *r)
     if (r->kv_length)
         open_list(r, &r->extend, SCHEDULE_FORWARD, 1, &e);
     r->shape.kind = kind;
-    free(range);
-    free(unit);
     free(units);
 }
 
@@ -266,6 +273,20 @@ static void count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
     counting = (Arena){.name = "run"};
     layout(r, &null, &counting, NULL, bytes);
     unlayout(r);
+}
+
+Expand run_expand(const Config *cfg, int rank, int *units)
+{
+    GridSpec spec = spec_of(cfg);
+    Run r = {.cfg = cfg};
+    grid_open_counting(&r.grid, &spec, cfg->world, rank);
+    placement_open(&r.placement, cfg);
+    open_table(&r);
+    Expand e = open_units(&r, units);
+    params_close(&r.params);
+    placement_close(&r.placement);
+    grid_close(&r.grid);
+    return e;
 }
 
 void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank)

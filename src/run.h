@@ -82,6 +82,11 @@ void run_grid(Grid *g, const Config *cfg);
 /* What rank `rank` of cfg->world would hold and send, without opening anything: memory and traffic of *r are filled. */
 void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank);
 void run_plan_close(Run *r);
+/* The pipeline of a training step, but for its number of microbatches. With one pipeline rank every schedule is the plain
+ * loop. */
+PipeShape run_shape(const Config *cfg, const Placement *pl);
+/* How the lists of `rank` are expanded. units: room for one number a chunk, as long as the Expand. */
+Expand run_expand(const Config *cfg, int rank, int *units);
 /* The pipeline rank of `rank`. */
 int run_stage(const Config *cfg, int rank);
 

@@ -3,43 +3,73 @@
 #include "args.h"
 #include "commands.h"
 #include "config_table.h"
+#include "run.h"
 #include "schedule_svg.h"
-#include "shape.h"
 #include <errno.h>
-#include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
     const Config *cfg;
     PipeShape shape;
+    double *cost;              /* [3][p*v] */
+    int timed;                 /* times are the clock's, in ms; else the forward of a microbatch on a rank takes 1 */
     ScheduleSet set;
     Simulation sim;
-    Placement place;
     Schedule *rank;            /* [p] expanded */
-    int timed;                 /* costs are milliseconds of the config, not units */
 } View;
+
+/* Times of every virtual stage: those of a clock_* key, or 1 a rank; one number is a rank's, shared evenly by its
+ * chunks. */
+static void costs_of(double *out, const List *times, int stages, int chunks)
+{
+    for (int s = 0; s < stages; s++)
+        out[s] = times->n > 1 ? strtod(times->v[s], NULL) : (times->n ? strtod(times->v[0], NULL) : 1) / chunks;
+}
+
+static void open_shape(View *v, const Config *c)
+{
+    const List *times[] = {&c->clock_forward_ms, &c->clock_backward_input_ms, &c->clock_backward_weight_ms};
+    Placement place;
+    v->timed = times[0]->n > 0;
+    if (v->timed != (times[1]->n > 0) || v->timed != (times[2]->n > 0))
+        die(EXIT_CONFIG, "clock", "train schedule: clock_forward_ms, clock_backward_input_ms and "
+            "clock_backward_weight_ms go together; change: give all three, or none");
+    placement_open(&place, c);
+    v->shape = run_shape(c, &place);
+    v->shape.m = (int)(c->batch_step[c->batch_steps - 1].batch / (c->micro_batch_size * c->data_parallel_size));
+    v->cost = xcalloc(3 * (size_t)place.n, sizeof *v->cost);
+    for (int k = 0; k < 3; k++) {
+        costs_of(v->cost + k * place.n, times[k], place.n, place.v);
+        v->shape.cost[k] = v->cost + k * place.n;
+    }
+    v->shape.hop = c->clock_p2p_ms.n ? strtod(c->clock_p2p_ms.v[0], NULL) : 0;
+    v->shape.weight_share = isnan(c->clock_weight_share) ? v->shape.weight_share : c->clock_weight_share;
+    placement_close(&place);
+}
 
 static void view_open(View *v, const Config *c, int spans)
 {
     char why[256];
     if (!c->stages)
-        die(EXIT_CONFIG, "split", "train schedule: pipeline_balance cost splits by measured times, which a run "
-            "makes; change: pipeline_balance=count, or the pipeline_model_parallel_layout of the run's config.yaml");
+        die(EXIT_CONFIG, "split", "train schedule: pipeline_balance cost splits by measured times, which a run makes; "
+            "change: pipeline_balance=count, or the pipeline_model_parallel_layout of the run's config.yaml");
     v->cfg = c;
-    v->timed = c->clock_forward_ms.n + c->clock_backward_input_ms.n + c->clock_backward_weight_ms.n > 0;
-    shape_open(&v->shape, c, shape_microbatches(c, c->batch_step[c->batch_steps - 1].batch));
+    open_shape(v, c);
     schedules_open(&v->set, &v->shape);
     if (!schedules_check(&v->set, why, sizeof why))
         die(EXIT_BUG, "schedule", "the lists of this schedule are wrong: %s; change: pipeline_schedule=1f1b, and "
-            "report this", why);
+            "report it", why);
     simulate(&v->set, &v->sim, spans);
-    placement_open(&v->place, c);
     v->rank = xcalloc((size_t)v->shape.p, sizeof *v->rank);
-    int *units = xcalloc((size_t)v->place.v, sizeof *units);
-    for (int r = 0; r < v->shape.p; r++) {
-        Expand e = shape_expand(c, &v->place, r, units);
-        schedule_open(&v->rank[r], &v->set, r, &e);
+    int *units = xcalloc((size_t)v->shape.v, sizeof *units);
+    for (int rank = 0; rank < c->world; rank++) {
+        int stage = run_stage(c, rank);
+        if (v->rank[stage].list)
+            continue;
+        Expand e = run_expand(c, rank, units);
+        schedule_open(&v->rank[stage], &v->set, stage, &e);
     }
     free(units);
 }
@@ -49,16 +79,14 @@ static void view_close(View *v)
     for (int r = 0; r < v->shape.p; r++)
         schedule_close(&v->rank[r]);
     free(v->rank);
-    placement_close(&v->place);
     simulation_close(&v->sim);
     schedules_close(&v->set);
-    shape_close(&v->shape);
+    free(v->cost);
 }
 
 static char *title_of(const View *v)
 {
     const PipeShape *s = &v->shape;
-    const char *unit = v->timed ? " ms" : "";
     double least = v->sim.peak[0], most = least;
     for (int r = 1; r < s->p; r++) {
         least = v->sim.peak[r] < least ? v->sim.peak[r] : least;
@@ -68,7 +96,7 @@ static char *title_of(const View *v)
     char *title = xasprintf("%s, %d rank%s x %d chunk%s, %d microbatch%s: time %g%s, bubble %.1f %% (of the step "
                             "%.1f %%), peak activations %s", options[OPT_pipeline_schedule].choices[s->kind], s->p,
                             s->p == 1 ? "" : "s", s->v, s->v == 1 ? "" : "s", s->m, s->m == 1 ? "" : "es",
-                            v->sim.makespan, unit, 100 * v->sim.rate, 100 * v->sim.step_rate, peak);
+                            v->sim.makespan, v->timed ? " ms" : "", 100 * v->sim.rate, 100 * v->sim.step_rate, peak);
     free(peak);
     return title;
 }
@@ -165,8 +193,8 @@ static void write_svg(const View *v, const char *path)
     close_written(f, path);
 }
 
-/* Chrome's trace form: a process a rank, compute and messages on rows of their own. Without clock times a unit is
- * shown as 1 ms. */
+/* Chrome's trace form: a process a rank, compute and messages on rows of their own. A unit without clock times is 1
+ * ms. */
 static void write_trace(const View *v, const char *path)
 {
     FILE *f = open_for_writing(path);

@@ -1,0 +1,155 @@
+/* train schedule, run as a program: its JSON, drawing and timeline against published times and against each other. */
+#include "schedules.h"
+#include <jansson.h>
+#include <sys/wait.h>
+
+static const char *train, *work;
+
+/* Runs `train schedule`; returns the exit code, its output is in $WORK/out. */
+static int run(const char *options)
+{
+    char line[2048];
+    snprintf(line, sizeof line, "%s schedule configs/demo.yaml tokenizer_type=none vocab_size=64 num_layers=16 %s > "
+             "%s/out 2> %s/err", train, options, work, work);
+    int status = system(line);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static char *contents(const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", work, name);
+    FILE *f = fopen(path, "r");
+    char *text = xcalloc(1, 4 << 20);
+    if (f) {
+        text[fread(text, 1, (4 << 20) - 1, f)] = 0;
+        fclose(f);
+    }
+    return text;
+}
+
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *s = text; (s = strstr(s, what)); s += strlen(what))
+        n++;
+    return n;
+}
+
+/* How often each letter stands in a rank's list; -1: an instruction that is none. */
+static int letters(const json_t *list, int n[INSTR_KINDS])
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *text = json_string_value(json_array_get(list, i));
+        char name[3] = {0};
+        int mb, chunk, k = 0, got = sscanf(text, "%2[A-Z]%d.%d", name, &mb, &chunk);
+        while (k < INSTR_KINDS && strcmp(instr_info[k].letters, name))
+            k++;
+        if (k == INSTR_KINDS || (k <= I_RG && got != 3))
+            return -1;
+        n[k]++;
+    }
+    return 0;
+}
+
+static void json_of(int kind, int p, int m, double overhead, double peak)
+{
+    char options[512];
+    int v = chunks_of((ScheduleKind)kind, 2), split = kind >= SCHEDULE_ZB_H1;
+    snprintf(options, sizeof options, "pipeline_model_parallel_size=%d pipeline_schedule=%s global_batch_size=%d "
+             "num_virtual_stages_per_pipeline_rank=%d --json", p, names[kind], 8 * m, v);
+    CHECK(run(options) == 0, "%s: %s", options, contents("err"));
+    json_t *j = json_loads(contents("out"), JSON_REJECT_DUPLICATES, NULL);
+    json_t *ranks = json_object_get(j, "ranks"), *peaks = json_object_get(j, "peak_activations");
+    CHECK(j && json_object_size(j) == 5 && json_array_size(ranks) == (size_t)p && json_array_size(peaks) == (size_t)p,
+          "%s: shape of the JSON", names[kind]);
+    double makespan = json_number_value(json_object_get(j, "makespan")), most = 0;
+    double step_rate = json_number_value(json_object_get(j, "step_rate"));
+    CHECK(fabs(makespan - 3 * m - overhead) < 1e-9, "%s: makespan %g", names[kind], makespan);
+    CHECK(fabs(step_rate - overhead / makespan) < 1e-12, "%s: step_rate %g", names[kind], step_rate);
+    CHECK(json_number_value(json_object_get(j, "rate")) <= step_rate, "%s: rate", names[kind]);
+    for (int r = 0; r < p; r++) {
+        int n[INSTR_KINDS] = {0}, ok = letters(json_array_get(ranks, (size_t)r), n);
+        most = fmax(most, json_number_value(json_array_get(peaks, (size_t)r)));
+        int whole = split ? 0 : v * m, half = split ? v * m : 0;
+        CHECK(!ok && n[I_F] == v * m && n[I_B] == whole && n[I_D] == half && n[I_W] == half &&
+                  n[I_S] == 1 && n[I_R] > 0 && n[I_SA] == n[I_RG] && n[I_RA] == n[I_SG],
+              "%s rank %d: %d F %d B %d D %d W %d R %d S", names[kind], r, n[I_F], n[I_B], n[I_D], n[I_W], n[I_R],
+              n[I_S]);
+        CHECK(n[I_T] == (!is_v(&(PipeShape){.kind = (ScheduleKind)kind}) && (r == 0 || r == p - 1)), "%s rank %d: %d T",
+              names[kind], r, n[I_T]);
+    }
+    CHECK(fabs(most - peak) < 1e-12, "%s: peak %g", names[kind], most);
+    json_decref(j);
+}
+
+/* Every bar of the drawing is an instruction of the timeline; nothing of a rank overlaps; both end with the step. */
+static void files(int kind, int p, int m)
+{
+    char options[512];
+    int v = chunks_of((ScheduleKind)kind, 2), split = kind >= SCHEDULE_ZB_H1, all = p * v * m;
+    snprintf(options, sizeof options, "pipeline_model_parallel_size=%d pipeline_schedule=%s global_batch_size=%d "
+             "--svg %s/a.svg --trace %s/a.json num_virtual_stages_per_pipeline_rank=%d clock_forward_ms='[2]' "
+             "clock_backward_input_ms='[4]' "
+             "clock_backward_weight_ms='[2]' clock_p2p_ms=0.5", p, names[kind], 8 * m, work, work, v);
+    CHECK(run(options) == 0, "%s: %s", options, contents("err"));
+    char *svg = contents("a.svg"), *text = contents("out"), *time = strstr(text, "time ");
+    double makespan = time ? atof(time + 5) : 0;
+    CHECK(count(svg, "</title></rect>") == all * (2 + split) && strstr(svg, " ms, bubble"), "%s: %d bars", names[kind],
+          count(svg, "</title></rect>"));
+    CHECK(count(svg, "<text") == count(svg, "</text>") && count(svg, "<svg") == 1 && count(svg, "</svg>") == 1, "%s: "
+          "tags", names[kind]);
+    json_t *j = json_loads(contents("a.json"), JSON_REJECT_DUPLICATES, NULL), *events = json_object_get(j,
+                                                                                                        "traceEvents");
+    double end[64] = {0}, last = 0;
+    int computes = 0;
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        json_t *e = json_array_get(events, i);
+        int rank = (int)json_integer_value(json_object_get(e, "pid"));
+        double ts = json_number_value(json_object_get(e, "ts")), dur = json_number_value(json_object_get(e, "dur"));
+        if (strcmp(json_string_value(json_object_get(e, "ph")), "X") || json_integer_value(json_object_get(e, "tid")))
+            continue;
+        CHECK(ts >= end[rank] && dur > 0, "%s rank %d: from %g, before %g", names[kind], rank, ts, end[rank]);
+        end[rank] = ts + dur;
+        last = fmax(last, end[rank]);
+        computes++;
+    }
+    CHECK(computes == all * (2 + split) && fabs(last / 1e3 - makespan) < 1e-6 * makespan, "%s: %d bars, until %g us, "
+          "time %g ms", names[kind], computes, last, makespan);
+    CHECK(count(text, "rank ") == p && strstr(text, "checked: "), "%s: text", names[kind]);
+    json_decref(j);
+}
+
+static void refusals(void)
+{
+    static const struct { const char *options, *says; int code; } want[] = {
+        {"pipeline_model_parallel_size=2 --svg /nowhere/a.svg", "error[write]", EXIT_RESOURCE},
+        {"pipeline_model_parallel_size=2 clock_forward_ms='[1]'", "error[clock]", EXIT_CONFIG},
+        {"pipeline_model_parallel_size=3 --world 4", "does not divide the world", EXIT_CONFIG},
+        {"pipeline_model_parallel_size=2 pipeline_balance=cost", "error[split]", EXIT_CONFIG},
+        {"pipeline_model_parallel_size=2 --sgv x", "unexpected argument", EXIT_CONFIG},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        int code = run(want[i].options);
+        char *err = contents("err");
+        CHECK(code == want[i].code && strstr(err, want[i].says), "%s: exit %d, %s", want[i].options, code, err);
+    }
+}
+
+int main(void)
+{
+    train = getenv("TRAIN") ? getenv("TRAIN") : "./train";
+    work = getenv("WORK") ? getenv("WORK") : "/tmp";
+    json_of(SCHEDULE_GPIPE, 4, 16, 9, 16);
+    json_of(SCHEDULE_1F1B, 4, 16, 9, 4);
+    json_of(SCHEDULE_INTERLEAVED, 4, 16, 4.5, 5.5);
+    json_of(SCHEDULE_ZB_H1, 8, 16, 7, 8);
+    json_of(SCHEDULE_ZB_H2, 4, 16, 3, 7);
+    json_of(SCHEDULE_ZB_V, 8, 16, 3.5, 8);
+    json_of(SCHEDULE_V_HALF, 4, 16, 2.5, 3);
+    json_of(SCHEDULE_V_MIN, 8, 16, 13.5, 4);
+    for (int kind = 0; kind < KINDS; kind++)
+        files(kind, 4, 8);
+    refusals();
+    return test_end();
+}
