@@ -3,6 +3,7 @@
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
 # make test-portable, test-valgrind                     the suite without AMX, AVX-512, AVX2; under valgrind
 # make test-kill  saves killed and failing at every system call, every error (3 minutes)
+# make test-layouts          every layout of up to 8 ranks beside one rank (minutes)
 # make test-huggingface                               import and export against transformers (PYTHON has it)
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #
@@ -131,6 +132,9 @@ demo bench:
 test-kill: $(BUILD)/test_checkpoint
 	BUILD=$(BUILD) tests/kill_save.sh long
 
+test-layouts: train $(BUILD)/test_layouts
+	BUILD=$(BUILD) tests/layouts.sh long
+
 test-huggingface: train
 	$(PYTHON) tests/check_huggingface.py
 
@@ -144,5 +148,5 @@ clean:
 	rm -rf build/cpu build/debug build/valgrind build/bench train
 
 -include $(LIB_OBJ:.o=.d) $(BUILD)/train.d $(TEST_SRC:%.c=$(BUILD)/%.d)
-.PHONY: all tests test docs demo bench test-kill test-huggingface test-portable test-valgrind size clean FORCE
+.PHONY: all tests test docs demo bench test-kill test-layouts test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

@@ -1,0 +1,286 @@
+/* layouts -- which layouts there are: one as a row of choices, all of a world, a covering set of pairs, and each as the
+ * key=value arguments that make it. */
+#ifndef LAYOUTS_H
+#define LAYOUTS_H
+#include "run.h"
+#include <stdio.h>
+#include <string.h>
+
+/* What a layout chooses. TP, PP, DP, INSTANCES and MICRO are the sizes themselves. */
+enum {
+    TP, PP, DP, SP, SCHEDULE, ZERO, INSTANCES, RECOMPUTE, OVERLAP, SPLIT, ORDER, PADDING, MICRO, GROUP, FAMILY, CHOICES
+};
+typedef struct { int is[CHOICES]; } Layout;
+#define VALUES 16                      /* more than any choice has */
+
+static const struct { const char *name; int v; } layout_schedules[] = {
+    {"1f1b", 1}, {"gpipe", 1}, {"zb-h1", 1}, {"zb-h2", 1}, {"zb-v", 2}, {"v-half", 2}, {"v-min", 2}, {"interleaved", 2},
+    {"interleaved", 3}, {"interleaved", 4}};
+enum { SCHEDULES = sizeof layout_schedules / sizeof *layout_schedules };
+static const char *const layout_zero[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
+static const char *const layout_order[] = {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-dp-ep-cp-tp", "dp-tp-cp-ep-pp"};
+static const char *const layout_recompute[][4] = {
+    {NULL},
+    {"recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1", NULL},
+    {"recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=2", NULL},
+    {"recompute_granularity=full", "recompute_method=block", "recompute_num_layers=1", NULL},
+    {"recompute_granularity=selective", NULL},
+    {"recompute_granularity=selective", "recompute_modules=[layernorm, mlp, core_attn]", NULL}};
+enum { RECOMPUTES = sizeof layout_recompute / sizeof *layout_recompute };
+static const int layout_padding[] = {1, 3, 8};
+
+/* Model families. groups: key/value heads as layout_model says, 0: one for each query head. */
+static const struct { int layers, groups; const char *args[14]; } families[] = {
+    {4, 0, {"activation=gelu_tanh"}},
+    {4, 0, {"activation=gelu", "hidden_dropout=0.2", "attention_dropout=0.1", "reset_attention_mask=true"}},
+    {4, 1, {"position_embedding_type=rope", "rotary_base=9973", "normalization=RMSNorm", "activation=swiglu",
+            "add_bias_linear=false", "untie_embeddings_and_output_weights=true"}},
+    {6, 2, {"position_embedding_type=rope", "rotary_base=1009", "rotary_percent=0.7", "qk_layernorm=true",
+            "activation=geglu", "window_size=3"}},
+    {4, 1, {"position_embedding_type=none", "normalization=RMSNorm", "qk_layernorm=true", "add_bias_linear=false",
+            "add_qkv_bias=true", "activation=squared_relu", "reset_attention_mask=true",
+            "untie_embeddings_and_output_weights=true"}},
+    {6, 1, {"position_embedding_type=rope", "rotary_base=9973", "activation=gelu_tanh", "hidden_dropout=0.1",
+            "attention_dropout=0.2", "reset_attention_mask=true", "untie_embeddings_and_output_weights=true"}},
+    {4, 1, {"qk_layernorm=true", "normalization=RMSNorm", "activation=swiglu", "hidden_dropout=0.3"}}};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+/* Heads and batch that every layout of n ranks can share out. */
+static inline int layout_heads(int n) { return n == 3 || n == 6 ? 12 : n == 5 || n == 7 ? n : 8; }
+static inline int layout_batch(int n) { return n == 3 || n == 6 ? 12 : n == 5 || n == 7 ? 2 * n : 8; }
+static inline int layout_world(const Layout *l) { return l->is[TP] * l->is[PP] * l->is[DP]; }
+static inline int layout_v(const Layout *l) { return l->is[PP] > 1 ? layout_schedules[l->is[SCHEDULE]].v : 1; }
+
+static inline int layout_micros(const Layout *l) { return layout_batch(layout_world(l)) / (l->is[DP] * l->is[MICRO]); }
+
+/* The microbatches in a row that interleaved takes: as many as stages, one more, all of the step. 0: not legal. */
+static inline int layout_group(const Layout *l)
+{
+    int p = l->is[PP], m = layout_micros(l), g = l->is[GROUP] == 0 ? p : l->is[GROUP] == 1 ? p + 1 : m;
+    return g >= p && g <= m && (m % g == 0 || m % g >= p) ? g : 0;
+}
+
+/* Takes back the choices that mean nothing in this layout. 0: there is no such layout. */
+static inline int layout_normal(Layout *l)
+{
+    int *is = l->is, interleaved;
+    if (layout_world(l) > 8 || layout_heads(layout_world(l)) % is[TP])
+        return 0;
+    if (is[TP] == 1)
+        is[SP] = 0;
+    if (is[PP] == 1)
+        is[SCHEDULE] = is[SPLIT] = 0;
+    interleaved = !strcmp(layout_schedules[is[SCHEDULE]].name, "interleaved");
+    if (is[DP] == 1)
+        is[ZERO] = is[OVERLAP] = 0;
+    if (is[ZERO] == 0) {
+        is[INSTANCES] = 1;
+        is[OVERLAP] = is[OVERLAP] == 2 ? 1 : is[OVERLAP];
+    }
+    if (is[DP] % is[INSTANCES])
+        is[INSTANCES] = 1;
+    if (layout_batch(layout_world(l)) % (is[DP] * is[MICRO]) || (interleaved && !layout_group(l)))
+        is[MICRO] = 1;
+    if (!interleaved || !layout_group(l))
+        is[GROUP] = 0;
+    return !interleaved || layout_group(l);
+}
+
+/* ---- as arguments ---- */
+
+typedef struct { int n; char text[64][160], *arg[64]; } Words;
+
+static inline void add_arg(Words *a, const char *key, const char *value)
+{
+    BUG_ON(a->n == 64);
+    snprintf(a->text[a->n], sizeof *a->text, "%s%s%s", key, value ? "=" : "", value ? value : "");
+    a->arg[a->n] = a->text[a->n];
+    a->n++;
+}
+
+/* KEY=VALUE, in the place of another value of KEY. */
+static inline void set_arg(Words *a, const char *text)
+{
+    size_t key = strcspn(text, "=") + 1;
+    for (int i = 0; i < a->n; i++)
+        if (!strncmp(a->text[i], text, key)) {
+            snprintf(a->text[i], sizeof *a->text, "%s", text);
+            return;
+        }
+    add_arg(a, text, NULL);
+}
+
+static inline void add_number(Words *a, const char *key, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    add_arg(a, key, text);
+}
+
+/* The model of a family as worlds of n ranks have it. */
+static inline void layout_model(Words *a, int n, int family)
+{
+    int heads = layout_heads(n), odd = n == 5 || n == 7;
+    a->n = 0;
+    for (const char *const *s = families[family].args; *s; s++)
+        add_arg(a, *s, NULL);
+    add_number(a, "num_layers", families[family].layers);
+    add_number(a, "num_attention_heads", heads);
+    add_number(a, "ffn_hidden_size", 3 * heads);
+    add_number(a, "seq_length", heads);
+    add_number(a, "global_batch_size", layout_batch(n));
+    if (families[family].groups)
+        add_number(a, "num_query_groups", odd || families[family].groups == 2 ? 1 : heads == 12 ? 6 : 2);
+    add_arg(a, "cpu_isa", getenv("ISA") && *getenv("ISA") ? getenv("ISA") : "auto");
+}
+
+/* Which pipeline rank has stage s. */
+static inline int stage_rank(const Layout *l, int s)
+{
+    int p = l->is[PP], k = l->is[SCHEDULE];
+    return k >= 4 && k <= 6 && s >= p ? 2 * p - 1 - s : s % p;
+}
+
+/* Layers shared out at random, empty stages included; evenly when that is asked for and possible. Returns the most
+ * layers of one pipeline rank, or fewer. */
+static inline int add_split(Words *a, const Layout *l, uint64_t seed)
+{
+    int layers = families[l->is[FAMILY]].layers, p = l->is[PP], v = layout_v(l), n = p * v;
+    int count[64] = {0}, rank[8] = {0};
+    int split = l->is[SPLIT], most = 0, at = 0;
+    char text[128];
+    if (p == 1)
+        return layers;
+    if (layout_schedules[l->is[SCHEDULE]].v > 1 && !strcmp(layout_schedules[l->is[SCHEDULE]].name, "interleaved"))
+        add_number(a, "num_virtual_stages_per_pipeline_rank", v);
+    if (split == 1 && (layers + 2) % n == 0 && (layers + 2) / n > 0) {
+        add_arg(a, "account_for_embedding_in_pipeline_split", "true");
+        add_arg(a, "account_for_loss_in_pipeline_split", "true");
+        return (layers + 2) / n * v - 2;       /* of the rank with both ends, if one has */
+    }
+    if (split == 2 && p > 2 && v == 1 && (layers - 2) % (p - 2) == 0) {
+        add_number(a, "num_layers_in_first_pipeline_stage", 1);
+        add_number(a, "num_layers_in_last_pipeline_stage", 1);
+        return (layers - 2) / (p - 2);
+    }
+    if (split != 3 && layers % n == 0)
+        return layers / n * v;
+    for (int i = 0; i < layers; i++)
+        count[(int)(rng_uniform(seed, 7, (uint64_t)i) * n)]++;
+    for (int s = 0; s < n; s++) {
+        at += snprintf(text + at, sizeof text - (size_t)at, "%s%.*s", s ? "|" : "E", count[s], "tttttttt");
+        rank[stage_rank(l, s)] += count[s];
+    }
+    snprintf(text + at, sizeof text - (size_t)at, "L");
+    add_arg(a, "pipeline_model_parallel_layout", text);
+    for (int r = 0; r < p; r++)
+        most = rank[r] > most ? rank[r] : most;
+    return most;
+}
+
+/* All arguments of a layout. */
+static inline void layout_args(Words *a, const Layout *l)
+{
+    const int *is = l->is;
+    uint64_t seed = hash64(l, sizeof *l, 1);
+    layout_model(a, layout_world(l), is[FAMILY]);
+    add_number(a, "tensor_model_parallel_size", is[TP]);
+    add_arg(a, "sequence_parallel", is[SP] ? "true" : "false");
+    add_number(a, "pipeline_model_parallel_size", is[PP]);
+    add_arg(a, "pipeline_schedule", is[PP] > 1 ? layout_schedules[is[SCHEDULE]].name : "1f1b");
+    int most = add_split(a, l, seed), recompute = is[RECOMPUTE] == 2 && most < 2 ? 1 : is[RECOMPUTE];
+    if (is[GROUP])
+        add_number(a, "microbatch_group_size_per_vp_stage", layout_group(l));
+    add_arg(a, "data_parallel_sharding_strategy", layout_zero[is[ZERO]]);
+    add_number(a, "num_distributed_optimizer_instances", is[INSTANCES]);
+    add_arg(a, "overlap_grad_reduce", is[OVERLAP] ? "true" : "false");
+    add_arg(a, "overlap_param_gather", is[OVERLAP] == 2 ? "true" : "false");
+    add_arg(a, "rank_order", layout_order[is[ORDER]]);
+    add_number(a, "make_vocab_size_divisible_by", layout_padding[is[PADDING]]);
+    add_number(a, "micro_batch_size", is[MICRO]);
+    for (const char *const *s = layout_recompute[recompute]; *s; s++)
+        add_arg(a, *s, NULL);
+}
+
+/* ---- sets of layouts ---- */
+
+static const int layout_values[CHOICES] = {0, 0, 0, 2, SCHEDULES, 4, 0, RECOMPUTES, 3, 4, 4, 3, 0, 3, FAMILIES};
+
+static inline int pick(uint64_t key, uint64_t at, int n) { return (int)(rng_uniform(key, 11, at) * n); }
+
+/* Draws everything that the sizes leave open. */
+static inline void layout_draw(Layout *l, uint64_t key)
+{
+    for (int c = 0; c < CHOICES; c++)
+        if (layout_values[c])
+            l->is[c] = pick(key, (uint64_t)c, layout_values[c]);
+    l->is[INSTANCES] = 1 << pick(key, INSTANCES, 3);
+    l->is[MICRO] = 1 + pick(key, MICRO, 2);
+}
+
+/* Every tp x sp x pp x v x dp x ZeRO x schedule of n ranks; the other choices are drawn. Returns how many. */
+static inline int layouts_all(int n, Layout *list, int max, uint64_t seed)
+{
+    int found = 0;
+    for (int tp = 1; tp <= n; tp++)
+        for (int pp = 1; pp <= n; pp++)
+            for (int sp = 0; sp < 2; sp++)
+                for (int s = 0; s < SCHEDULES; s++)
+                    for (int z = 0; z < 4; z++) {
+                        Layout l;
+                        if (n % (tp * pp) || (sp && tp == 1) || (s && pp == 1) || (z && n == tp * pp))
+                            continue;
+                        layout_draw(&l, hash64(&(int[]){tp, pp, sp, s, z, n}, 6 * sizeof(int), seed));
+                        l.is[TP] = tp, l.is[PP] = pp, l.is[DP] = n / (tp * pp);
+                        l.is[SP] = sp, l.is[SCHEDULE] = s, l.is[ZERO] = z;
+                        if (layout_normal(&l) && found < max)
+                            list[found++] = l;
+                    }
+    return found;
+}
+
+typedef uint8_t PairsSeen[CHOICES][VALUES][CHOICES][VALUES];
+
+static inline int pairs_new(PairsSeen seen, const Layout *l, int mark)
+{
+    int fresh = 0;
+    for (int a = 0; a < CHOICES; a++)
+        for (int b = a + 1; b < CHOICES; b++) {
+            fresh += !seen[a][l->is[a]][b][l->is[b]];
+            seen[a][l->is[a]][b][l->is[b]] |= (uint8_t)mark;
+        }
+    return fresh;
+}
+
+/* Layouts of n ranks in which every pair of values of two choices that can meet does so, found greedily: the best of
+ * many drawn layouts, until some rounds bring nothing new. Returns how many. */
+static inline int layouts_cover(int n, Layout *list, int max, uint64_t seed)
+{
+    static PairsSeen seen;
+    int found = 0, idle = 0;
+    uint64_t key = seed;
+    memset(seen, 0, sizeof seen);
+    while (found < max && idle < 3) {
+        Layout best = {0};
+        int most = 0;
+        for (int i = 0; i < 300; i++) {
+            Layout l;
+            layout_draw(&l, ++key);
+            l.is[TP] = 1 + pick(key, 100, n);
+            l.is[PP] = 1 + pick(key, 101, n);
+            if (n % (l.is[TP] * l.is[PP]))
+                continue;
+            l.is[DP] = n / (l.is[TP] * l.is[PP]);
+            int fresh = layout_normal(&l) ? pairs_new(seen, &l, 0) : 0;
+            if (fresh > most)
+                most = fresh, best = l;
+        }
+        idle = most ? 0 : idle + 1;
+        if (most) {
+            pairs_new(seen, &best, 1);
+            list[found++] = best;
+        }
+    }
+    return found;
+}
+#endif
