@@ -79,8 +79,15 @@ extern const char *const comm_kind_name[COMM_KINDS];
 /* The bytes by which an operation raises Comm.bytes; n as in its call. */
 int64_t comm_payload(const Comm *c, CommKind kind, int64_t n, Dtype type, int root);
 
-/* One operation from its call to its end. bytes: as they count in Comm. Times as of now(). */
-typedef struct { const char *comm; CommKind kind; int64_t bytes; double start, end; } CommEvent;
+/* One operation from its call to its end. bytes: as they count in Comm; moved, behind: its part of CommStats. peer: of a
+ * message, -1 for a collective. Times as of now(). */
+typedef struct {
+    const char *comm;
+    CommKind kind;
+    int peer;
+    int64_t bytes, moved, behind;
+    double start, end;
+} CommEvent;
 typedef void (*CommListener)(void *ctx, const CommEvent *e);
 /* fn hears of every operation that ends, from whatever thread ended it, one at a time; it must not call into a group.
  * NULL: nobody listens. */

@@ -166,6 +166,8 @@ static void open_page(void)
     job_watch(abort_job);
 }
 
+int comm_mpi_host(void) { return host_of ? host_of[world_rank] : 0; }
+
 static int ranks_per_host(void)
 {
     const char *text = getenv("GRIDIRON_RANKS_PER_HOST");

@@ -9,6 +9,9 @@
  * k ranks, in world order, behave as if they were a host. */
 void comm_mpi_start(void);
 
+/* The lowest world rank of this rank's host; 0 when no job was joined. */
+int comm_mpi_host(void);
+
 /* Opens the group of `n` >= 2 world ranks, given in group order, of which this process is one. All ranks of the world open
  * their groups in the same order, those outside a group call comm_mpi_skip. Collective over the members. */
 void comm_mpi_open(Comm *c, const char *name, const int *member, int n);

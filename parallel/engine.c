@@ -41,6 +41,7 @@ static _Atomic int thread_id;
 static _Atomic uint32_t kick;      /* the progress thread sleeps on it while there is nothing for it to do */
 static _Atomic int thread_stop;
 
+static Request *advancing;         /* whose advance() runs */
 static CommListener listener;
 static void *listener_ctx;
 
@@ -85,7 +86,15 @@ int engine_try_lock(double seconds)
 
 void engine_wires(int change) { wires += change; }
 
-int64_t engine_moved(int64_t bytes) { return !waiting && self() == thread_id ? bytes : 0; }
+int64_t engine_moved(int64_t bytes)
+{
+    int64_t behind = !waiting && self() == thread_id ? bytes : 0;
+    if (advancing) {
+        advancing->touched += bytes;
+        advancing->behind += behind;
+    }
+    return behind;
+}
 
 void comm_listen(CommListener fn, void *ctx)
 {
@@ -119,7 +128,8 @@ static void finish(Request *r)
     if (!q->head)
         q->tail = NULL;
     if (listener)
-        listener(listener_ctx, &(CommEvent){r->name, r->kind, r->payload, r->start, now()});
+        listener(listener_ctx, &(CommEvent){r->name, r->kind, r->kind == COMM_SEND || r->kind == COMM_RECV ? r->root : -1,
+                                            r->payload, r->touched, r->behind, r->start, now()});
     r->token &= 0xffffffff;        /* no token in anybody's hands names it any more */
     r->next = vacant;
     vacant = r;
@@ -135,7 +145,9 @@ static int advance_all(void)
     for (int i = 0; i < nactive;) {
         Queue *q = active[i];
         while (q->head) {
+            advancing = q->head;
             moved |= q->head->advance(q->head);
+            advancing = NULL;
             if (!q->head->done)
                 break;
             finish(q->head);

@@ -22,6 +22,7 @@ struct Request {
     Token token;
     const char *name;              /* of the group */
     int64_t payload;               /* bytes, for listeners */
+    int64_t touched, behind;       /* bytes copied or added so far, of them behind computation; for listeners too */
     double start;
     int done;
     CommKind kind;

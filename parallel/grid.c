@@ -76,6 +76,7 @@ int grid_launched(int *rank)
 
 int grid_host_ranks(const Grid *g) { return g->world > 1 ? job_ranks() : 1; }
 int grid_host_rank(const Grid *g) { return g->world > 1 ? job_local() : 0; }
+int grid_host(const Grid *g) { return g->world > 1 ? comm_mpi_host() : 0; }
 
 int grid_cores(const Grid *g)
 {

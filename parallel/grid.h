@@ -63,4 +63,5 @@ int grid_launched(int *rank);
 int grid_cores(const Grid *g);
 int grid_host_ranks(const Grid *g);  /* ranks on this host */
 int grid_host_rank(const Grid *g);   /* which of them this is */
+int grid_host(const Grid *g);        /* the lowest rank of this host: its name among hosts */
 #endif
