@@ -9,6 +9,9 @@ typedef struct {
     void (*act[INSTR_KINDS])(void *ctx, const Instr *i);
     /* before each instruction, for the message of a rank that is lost; NULL when nobody listens */
     void (*note)(void *ctx, const Instr *i);
+    /* before each instruction: returns when what another rank sends for it is here, so that the time until then is not
+     * the instruction's; NULL where nothing arrives */
+    void (*arrive)(void *ctx, const Instr *i);
     /* after each instruction: start and end on the clock of now(); NULL when nobody listens */
     void (*mark)(void *ctx, const Instr *i, double start, double end);
     /* between instructions: moves messages along */

@@ -128,14 +128,11 @@ static void group_fwd(Model *m, const Pass *pass, const ModelUnit *u)
 /* The first thing that happens to a microbatch in a chunk: its input, and its own copy of the batch. */
 static void enter(Model *m, const Instr *i, const Pass *p)
 {
-    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
     const Chunk *c = p->chunk;
     if (c->prev < 0 || c->prev_here >= 0)
         fd_open(m, i->chunk, i->mb);
     if (c->prev_here >= 0)             /* the stage before keeps its output for as long as we need it */
         p->fd->in[0] = fd_of(m, c->prev_here, i->mb)->in[m->chunk[c->prev_here].groups];
-    pp->wait(pp, p->fd->arrived);
-    p->fd->arrived = 0;
     /* in training the chunk before still has the microbatch */
     int again = i->chunk > 0 && m->schedule->slots[SLOT_FW] > 0;
     batch_keep(m, p->fd, again ? &fd_of(m, i->chunk - 1, i->mb)->batch
@@ -231,16 +228,11 @@ static void leave(Model *m, const Instr *i, const Pass *p)
 
 static void backward(Model *m, const Instr *i)
 {
-    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
     Pass p = pass_of(m, i);
     int first, end;
     units_of(m, i, &first, &end);
-    if (end == p.chunk->unit0 + p.chunk->units || p.chunk->units == 0) {
-        if (p.chunk->next < 0)
-            dw_open(m, i->chunk, i->mb);
-        pp->wait(pp, p.dw->arrived);
-        p.dw->arrived = 0;
-    }
+    if (p.chunk->next < 0 && (end == p.chunk->unit0 + p.chunk->units || p.chunk->units == 0))
+        dw_open(m, i->chunk, i->mb);
     for (int k = end - 1; k >= first; k--) {
         const ModelUnit *u = &m->unit[k];
         data_ready(m->data, k);
@@ -276,6 +268,18 @@ void model_backward_w(void *model, const Instr *i)
 }
 
 /* ---- messages ---- */
+
+void model_arrive(void *model, const Instr *i)
+{
+    Model *m = model;
+    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    Token *t = i->op == I_F ? &fd_of(m, i->chunk, i->mb)->arrived
+               : i->op == I_B || i->op == I_D ? &dw_of(m, i->chunk, i->mb)->arrived : NULL;
+    if (!t)
+        return;
+    pp->wait(pp, *t);
+    *t = 0;
+}
 
 void model_send_activation(void *model, const Instr *i)
 {

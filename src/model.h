@@ -147,6 +147,8 @@ void model_forward(void *model, const Instr *i);
 void model_backward(void *model, const Instr *i);
 void model_backward_x(void *model, const Instr *i);
 void model_backward_w(void *model, const Instr *i);
+/* Waits for the input of an F, the output's gradient of a B or D, where another rank sends it. */
+void model_arrive(void *model, const Instr *i);
 void model_send_activation(void *model, const Instr *i);
 void model_recv_activation(void *model, const Instr *i);
 void model_send_gradient(void *model, const Instr *i);

@@ -7,6 +7,7 @@
 /* ---- what the executor calls ---- */
 
 #define TO_MODEL(name) static void stage_##name(void *run, const Instr *i) { model_##name(&((Run *)run)->model, i); }
+TO_MODEL(arrive)
 TO_MODEL(forward)
 TO_MODEL(backward)
 TO_MODEL(backward_x)
@@ -156,7 +157,7 @@ static void note(void *run, const Instr *i)
 void step_open(Run *r)
 {
     r->feed = next_batch;
-    r->stage = (Stage){.ctx = r, .progress = comm_progress, .note = note,
+    r->stage = (Stage){.ctx = r, .progress = comm_progress, .note = note, .arrive = stage_arrive,
                        .act = {[I_F] = stage_forward, [I_B] = stage_backward, [I_D] = stage_backward_x,
                                [I_W] = stage_backward_w, [I_SA] = stage_send_activation, [I_RA] = stage_recv_activation,
                                [I_SG] = stage_send_gradient, [I_RG] = stage_recv_gradient, [I_G] = stage_gather,
