@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "console.h"
+#include "grid.h"
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -29,6 +30,15 @@ static void emit(Console *c, const char *text, size_t n)
 
 static void clear(void *c) { console_clear(c); }
 
+/* mpirun hands every rank a terminal of its own and passes on what is written to it, so under a launcher isatty says nothing
+ * about where the text ends up: scripts/launch knows, and without it there are plain lines. */
+static int on_terminal(int fd)
+{
+    const char *launcher = getenv("GRIDIRON_TERMINAL");
+    int rank;
+    return launcher ? *launcher == '1' : grid_launched(&rank) == 1 && isatty(fd);
+}
+
 void console_open(Console *c, int fd, int style, int64_t total_iterations)
 {
     const char *term = getenv("TERM"), *no = getenv("NO_COLOR"), *lang = getenv("LC_ALL");
@@ -38,7 +48,7 @@ void console_open(Console *c, int fd, int style, int64_t total_iterations)
         lang = getenv("LANG");
     int dumb = !term || !*term || !strcmp(term, "dumb");
     *c = (Console){.fd = fd, .total = total_iterations, .first_iteration = -1};
-    c->live = style == LOG_STYLE_LIVE || (style == LOG_STYLE_AUTO && isatty(fd) && !dumb);
+    c->live = style == LOG_STYLE_LIVE || (style == LOG_STYLE_AUTO && on_terminal(fd) && !dumb);
     c->colour = c->live && !dumb && !(no && *no);
     c->utf8 = lang && (strcasestr(lang, "utf-8") || strcasestr(lang, "utf8"));
     if (c->live)
