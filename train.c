@@ -232,7 +232,7 @@ static int train_loop(Training *t)
 static int command_run(int argc, char **argv)
 {
     static Training t;                 /* as long as the process */
-    char why[WHY];
+    char why[WHY], said[TRACE_SAID];
     t.started = now();
     Args a = args_open("run", argc, argv);
     const char *path = args_next(&a, "CONFIG");
@@ -257,8 +257,12 @@ static int command_run(int argc, char **argv)
     if (t.valid)
         loader_close(t.valid);
     loader_close(t.run.loader);
-    if (!trace_write(&t.run.trace, dir, &t.run.grid, why))
+    if (!trace_write(&t.run.trace, dir, &t.run.grid, &t.run.shape, said, why))
         warn("no timeline: %s", why);
+    if (*said) {
+        log_note(t.log, "timeline: %s", said);
+        log_fact(t.log, "timeline", "%s", said);
+    }
     log_close(t.log, t.why);
     run_close(&t.run);
     free(dir);

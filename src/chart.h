@@ -40,11 +40,6 @@ void chart_stack(FILE *f, const Chart *c);
 /* Legend entries: a swatch and the name, and of lines the last value. */
 void chart_legend(FILE *f, const Chart *c, int areas);
 
-/* One bar of a timeline: [start, end) in any unit on row `row`. */
-typedef struct { double start, end; int row; const char *css, *label, *title; } Bar;
-void chart_timeline(FILE *f, const Bar *bar, int64_t n, const char *const *row_name, int rows,
-                    const char *unit);
-
 /* Text with &, <, >, " and ' escaped; control characters but newline and tab become spaces. */
 void html_text(FILE *f, const char *s);
 #endif

@@ -168,6 +168,18 @@ static void layout_generation(Run *r, Arena *run)
                           .sample = arena_take(run, 8)};
 }
 
+/* Events of a step on this rank: its instructions, the operations that the rehearsal has counted on every axis, and about as
+ * many of all ranks together as the end of a step has. */
+static int64_t events(const Run *r)
+{
+    int64_t n = 0, ops = 32;
+    for (int i = 0; i < r->cfg->batch_steps; i++)
+        n = r->lists[i].train.n > n ? r->lists[i].train.n : n;
+    for (int a = 0; a < AXES; a++)
+        ops += r->traffic[a].ops;
+    return n + ops;
+}
+
 /* Takes all memory of the run. Runs over a counting arena first, then over the real one. */
 static void layout(Run *r, Device *dev, Arena *run, const char *run_dir, const ModelBytes *bytes)
 {
@@ -197,6 +209,7 @@ static void layout(Run *r, Device *dev, Arena *run, const char *run_dir, const M
     mem->activations += grown(run, &before);
     if (r->use == RUN_TRAIN) {
         r->pieces = pieces_open(&r->params, PIECES_SAVE, &r->npieces);
+        trace_open(&r->trace, c, events(r), run);
         if (run_dir || !run->base)
             r->saver = saver_open(c, run_dir, &r->grid.all, r->pieces, r->npieces, run);
     }
@@ -391,7 +404,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     if (use != RUN_FORWARD)
         params_init(&r->params, &r->dev);
     if (use == RUN_TRAIN)
-        trace_open(&r->trace, cfg, r->lists[cfg->batch_steps - 1].train.n + 8);
+        trace_start(&r->trace, &r->grid);
 }
 
 void run_close(Run *r)

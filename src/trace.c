@@ -1,107 +1,206 @@
 #define _GNU_SOURCE
-#include "trace.h"
+#include "timeline.h"
 #include <fcntl.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static const char *const stream_name[STREAMS] = {"compute", "loader", "checkpoint"};
-static const struct { const char *name; TraceStream stream; } span_info[] = {
-#define X(id, name, stream) {name, STREAM_##stream},
-    SPANS(X)
-#undef X
-};
-
-void trace_open(Trace *t, const Config *cfg, int64_t per_step)
+void trace_open(Trace *t, const Config *cfg, int64_t per_step, Arena *run)
 {
     *t = (Trace){.steps = cfg->trace_steps, .max = cfg->trace_steps.n * per_step};
-    t->ring = t->max ? xcalloc((size_t)t->max, sizeof *t->ring) : NULL;
+    t->ring = t->max ? arena_take(run, (size_t)t->max * sizeof *t->ring) : NULL;
 }
 
 void trace_close(Trace *t)
 {
-    free(t->ring);
+    if (t->max)
+        comm_listen(NULL, NULL);
     *t = (Trace){0};
-}
-
-void trace_step(Trace *t, int64_t step)
-{
-    t->on = 0;
-    t->step = step;
-    for (int i = 0; i < t->steps.n && t->max; i++)
-        t->on |= atoll(t->steps.v[i]) == step;
 }
 
 static void record(Trace *t, TraceEvent e)
 {
     int64_t at = __atomic_fetch_add(&t->n, 1, __ATOMIC_RELAXED);
-    e.step = t->step;
     t->ring[at % t->max] = e;
+}
+
+static uint8_t group_of(const char *name)
+{
+    int g = 0;
+    while (g < GROUPS && strcmp(group_name[g], name))
+        g++;
+    BUG_ON(g == GROUPS);
+    return (uint8_t)g;
+}
+
+/* An operation has ended, on whatever thread. Under the lock that comm_listen takes. */
+static void heard(void *trace, const CommEvent *e)
+{
+    Trace *t = trace;
+    for (int w = 0; w < 2; w++)
+        if (e->start >= t->window[w].from && e->start < t->window[w].to)
+            record(t, (TraceEvent){.start = e->start, .called = e->start, .end = e->end, .bytes = e->bytes, .moved = e->moved,
+                                   .behind = e->behind, .step = t->window[w].step, .peer = e->peer, .part = WHOLE,
+                                   .kind = (uint16_t)(SPAN_END + e->kind), .group = group_of(e->comm)});
+}
+
+/* Changes what `heard` looks at while it cannot be running. */
+static void open_window(Trace *t, int64_t step)
+{
+    comm_listen(NULL, NULL);
+    t->window[1] = t->window[0];
+    t->window[0].step = step;
+    t->window[0].from = now();
+    t->window[0].to = INFINITY;
+    comm_listen(heard, t);
+}
+
+static void close_window(Trace *t, double at)
+{
+    comm_listen(NULL, NULL);
+    t->window[0].to = fmin(t->window[0].to, at);
+    comm_listen(heard, t);
+}
+
+void trace_step(Trace *t, int64_t step)
+{
+    int on = 0, was = t->on;
+    for (int i = 0; i < t->steps.n && t->max; i++)
+        on |= atoll(t->steps.v[i]) == step;
+    if (was)
+        close_window(t, now());
+    if (on)
+        open_window(t, step);
+    else if (t->window[0].from > 0 && !was)        /* what a recorded step left under way has ended a step later */
+        comm_listen(NULL, NULL);
+    t->on = on;
 }
 
 void trace_end(Trace *t, TraceSpan span, double start)
 {
     if (t->on && start > 0)
-        record(t, (TraceEvent){.start = start, .end = now(), .kind = (uint16_t)span, .part = WHOLE});
+        record(t, (TraceEvent){.start = start, .end = now(), .kind = (uint16_t)span, .part = WHOLE, .peer = -1,
+                               .step = t->window[0].step});
 }
 
 void trace_instr(Trace *t, const Instr *i, double start, double end)
 {
-    if (t->on)
-        record(t, (TraceEvent){.start = start, .end = end, .kind = i->op, .mb = i->mb, .chunk = i->chunk,
-                               .part = i->part, .phase = i->phase});
+    if (!t->on)
+        return;
+    record(t, (TraceEvent){.start = start, .end = end, .kind = i->op, .mb = i->mb, .chunk = i->chunk, .part = i->part,
+                           .phase = i->phase, .peer = -1, .step = t->window[0].step});
+    if (i->op == I_S)
+        close_window(t, end);
 }
 
-/* ---- The file ---- */
+/* ---- one clock ---- */
 
-typedef struct { int64_t n, axis[AXES]; } RankHead;
+enum { QUESTIONS = 16 };
 
-static void put_event(FILE *f, const TraceEvent *e, int rank, double origin)
+/* What added to this host's clock gives rank 0's: rank 0 answers `leader` with its time. Called by the two of them. */
+static double compare_clocks(Comm *all, int leader)
 {
-    char name[32];
-    const char *category = name;
-    TraceStream stream = STREAM_COMPUTE;
-    if (e->kind < INSTR_KINDS) {
-        Instr i = {.op = (uint8_t)e->kind, .chunk = e->chunk, .phase = e->phase, .part = e->part, .mb = e->mb};
-        instr_print(&i, name, sizeof name);
-        category = instr_info[e->kind].letters;
-    } else {
-        snprintf(name, sizeof name, "%s", span_info[e->kind - SPAN_FIRST - 1].name);
-        stream = span_info[e->kind - SPAN_FIRST - 1].stream;
+    double best = INFINITY, offset = 0;
+    for (int i = 0; i < QUESTIONS; i++) {
+        double asked = now(), answer = 0;
+        if (all->rank == 0) {
+            all->wait(all, all->recv(all, &answer, 1, F64, leader));
+            answer = now();
+            all->wait(all, all->send(all, &answer, 1, F64, leader));
+            continue;
+        }
+        all->wait(all, all->send(all, &answer, 1, F64, 0));
+        all->wait(all, all->recv(all, &answer, 1, F64, 0));
+        double back = now();
+        if (back - asked < best) {
+            best = back - asked;
+            offset = answer - (asked + back) / 2;
+        }
     }
-    fprintf(f,
-            ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
-            "\"args\":{\"step\":%lld,\"chunk\":%d,\"microbatch\":%d,\"part\":%d}}",
-            name, category, (e->start - origin) * 1e6, (e->end - e->start) * 1e6, rank, stream,
-            (long long)e->step, e->chunk, e->mb, e->part == WHOLE ? -1 : e->part);
+    return offset;
 }
 
-static int put_file(const char *run_dir, const RankHead *head, const TraceEvent *event, int64_t most,
-                    int ranks, double origin, char why[WHY])
+/* This host's offset; the ranks of a host learn it from their lowest. Collective over g->all. */
+static double offset_of(Grid *g)
+{
+    Comm *all = &g->all;
+    int64_t mine = grid_host(g), *host = xcalloc((size_t)all->size, sizeof *host);
+    double *offset = xcalloc((size_t)all->size, sizeof *offset), leader = 0;
+    all->wait(all, all->all_gather(all, host, &mine, 1, I64));
+    for (int r = 1; r < all->size; r++)
+        if (host[r] == r && (all->rank == 0 || all->rank == r))
+            leader = compare_clocks(all, r);
+    all->wait(all, all->all_gather(all, offset, &leader, 1, F64));
+    leader = offset[mine];
+    free(host);
+    free(offset);
+    return mine == 0 ? 0 : leader;
+}
+
+void trace_start(Trace *t, Grid *g)
+{
+    if (!t->max)
+        return;
+    t->offset[0] = offset_of(g);
+    t->at[0] = now();
+}
+
+static double rank0_time(const Trace *t, double x)
+{
+    double between = t->at[1] > t->at[0] ? (x - t->at[0]) / (t->at[1] - t->at[0]) : 1;
+    return x + t->offset[0] + between * (t->offset[1] - t->offset[0]);
+}
+
+/* ---- all ranks together ---- */
+
+typedef struct { int64_t n, lost, index[AXES]; } RankHead;
+enum { WORDS = sizeof(TraceEvent) / 8, HEAD_WORDS = sizeof(RankHead) / 8 };
+
+/* This rank's events, the oldest first, on rank 0's clock. */
+static TraceEvent *own_events(const Trace *t, int64_t n)
+{
+    TraceEvent *e = xcalloc((size_t)n + 1, sizeof *e);
+    for (int64_t i = 0; i < n; i++) {
+        e[i] = t->ring[(t->n - n + i) % t->max];
+        e[i].start = rank0_time(t, e[i].start);
+        e[i].end = rank0_time(t, e[i].end);
+        e[i].called = rank0_time(t, e[i].called);
+    }
+    return e;
+}
+
+static void gather(Timeline *out, const Trace *t, Grid *g, const RankHead *heads)
+{
+    Comm *all = &g->all;
+    TraceEvent *mine = own_events(t, heads[all->rank].n);
+    *out = (Timeline){0};
+    if (all->rank) {
+        if (heads[all->rank].n)
+            all->wait(all, all->send(all, mine, heads[all->rank].n * WORDS, I64, 0));
+        free(mine);
+        return;
+    }
+    out->ranks = all->size;
+    out->rank = xcalloc((size_t)all->size, sizeof *out->rank);
+    for (int r = 0; r < all->size; r++) {
+        TimelineRank *k = &out->rank[r];
+        k->n = heads[r].n;
+        k->lost = heads[r].lost;
+        for (int a = 0; a < AXES; a++)
+            k->index[a] = (int)heads[r].index[a];
+        k->event = r ? xcalloc((size_t)k->n + 1, sizeof *k->event) : mine;
+        if (r && k->n)
+            all->wait(all, all->recv(all, k->event, k->n * WORDS, I64, r));
+    }
+}
+
+static int put_file(const Timeline *t, const char *run_dir, char why[WHY])
 {
     char *text = NULL;
     size_t size;
     FILE *f = open_memstream(&text, &size);
-    fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"clock\",\"ph\":\"M\",\"pid\":0,"
-            "\"args\":{\"origin_s\":%.9f}}", origin);
-    for (int r = 0; r < ranks; r++) {
-        fprintf(f, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d (", r,
-                r);
-        for (int a = 0, sep = 0; a < AXES; a++)
-            if (a != AXIS_EP)
-                fprintf(f, "%s%s%lld", sep++ ? " " : "", axis_name[a], (long long)head[r].axis[a]);
-        fprintf(f, ")\"}}");
-        for (int s = 0; s < STREAMS; s++)
-            fprintf(f,
-                    ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
-                    "\"args\":{\"name\":\"%s\"}}",
-                    r, s, stream_name[s]);
-        for (int64_t i = 0; i < head[r].n; i++)
-            put_event(f, &event[r * most + i], r, origin);
-    }
-    fprintf(f, "\n]}\n");
+    timeline_put(f, t);
     fclose(f);
     int dir = file_open_dir(AT_FDCWD, run_dir, 0, why);
     int ok = dir >= 0 && file_replace(dir, "trace.json", text, (int64_t)size, why);
@@ -111,34 +210,36 @@ static int put_file(const char *run_dir, const RankHead *head, const TraceEvent 
     return ok;
 }
 
-int trace_write(const Trace *t, const char *run_dir, Grid *g, char why[WHY])
+int trace_write(Trace *t, const char *run_dir, Grid *g, const PipeShape *shape, char said[TRACE_SAID], char why[WHY])
 {
     Comm *all = &g->all;
-    RankHead head = {.n = t->n < t->max ? t->n : t->max}, *heads = xcalloc((size_t)all->size, sizeof *heads);
+    *said = 0;
+    if (!t->max)                                   /* the same on every rank */
+        return 1;
+    comm_listen(NULL, NULL);
+    t->on = 0;
+    t->offset[1] = offset_of(g);
+    t->at[1] = now();
+    RankHead head = {.n = t->n < t->max ? t->n : t->max, .lost = t->n < t->max ? 0 : t->n - t->max};
+    RankHead *heads = xcalloc((size_t)all->size, sizeof *heads);
     for (int a = 0; a < AXES; a++)
-        head.axis[a] = g->index[a];
-    all->wait(all, all->all_gather(all, heads, &head, (int64_t)(sizeof head / 8), I64));
-    int64_t most = 0;
+        head.index[a] = g->index[a];
+    all->wait(all, all->all_gather(all, heads, &head, HEAD_WORDS, I64));
+    int64_t events = 0;
     for (int r = 0; r < all->size; r++)
-        most = heads[r].n > most ? heads[r].n : most;
+        events += heads[r].n;
     int ok = 1;
-    if (most) {
-        /* equal blocks: the ranks' lists differ by a few events, so padding costs little */
-        const int64_t words = (int64_t)(sizeof(TraceEvent) / 8);
-        TraceEvent *mine = xcalloc((size_t)most, sizeof *mine);
-        TraceEvent *events = xcalloc((size_t)(most * all->size), sizeof *events);
-        double origin = INFINITY;
-        for (int64_t i = 0; i < head.n; i++) {
-            mine[i] = t->ring[(t->n - head.n + i) % t->max];
-            origin = fmin(origin, mine[i].start);
-        }
-        all->wait(all, all->all_reduce(all, &origin, 1, F64, OP_MIN));
-        all->wait(all, all->all_gather(all, events, mine, most * words, I64));
-        if (all->rank == 0)
-            ok = put_file(run_dir, heads, events, most, all->size, origin, why);
-        free(mine);
-        free(events);
+    Timeline whole = {0};
+    if (events) {
+        gather(&whole, t, g, heads);
+        whole.shape = *shape;
     }
+    if (events && all->rank == 0) {
+        timeline_settle(&whole);
+        timeline_say(&whole, said, TRACE_SAID);
+        ok = put_file(&whole, run_dir, why);
+    }
+    timeline_close(&whole);
     free(heads);
     return ok;
 }

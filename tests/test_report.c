@@ -174,18 +174,24 @@ static void test_trace(void)
 {
     Trace t;
     Grid g;
-    const GridSpec spec = {.size = {1, 1, 1, 1, 1}, .order = {AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP}};
+    Arena ring = {.name = "counting"};
+    GridSpec spec = {.size = {1, 1, 1, 1, 1}, .order = {AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP}};
+    PipeShape shape = {.kind = SCHEDULE_1F1B, .p = 1, .v = 1};
     const char *listed[] = {"2", "4"};
     Config c = *cfg;
-    char *dir = new_dir("trace"), *text = path_of(dir, "trace.json"), why[WHY];
+    char *dir = new_dir("trace"), *text = path_of(dir, "trace.json"), why[WHY], said[TRACE_SAID];
     grid_open(&g, &spec, 1, 0);
-    trace_open(&t, &c, 100);
-    CHECK(!t.ring && !t.max, "nothing is listed, nothing is allocated");
+    trace_open(&t, &c, 100, &ring);
+    CHECK(!t.ring && !t.max && !ring.used, "nothing is listed, nothing is taken");
     trace_step(&t, 1);
-    CHECK(trace_begin(&t) == 0 && trace_write(&t, dir, &g, why) && access(text, F_OK), "off");
+    CHECK(trace_begin(&t) == 0 && trace_write(&t, dir, &g, &shape, said, why) && access(text, F_OK), "off");
     trace_close(&t);
     c.trace_steps = (List){2, listed};
-    trace_open(&t, &c, 5);
+    trace_open(&t, &c, 5, &ring);
+    CHECK(!t.ring && ring.used >= 10 * sizeof(TraceEvent), "%zu bytes planned", ring.used);
+    arena_open(&ring, "ring", ring.used);
+    trace_open(&t, &c, 5, &ring);
+    trace_start(&t, &g);
     double clock = now();
     for (int64_t step = 1; step <= 5; step++) {
         trace_step(&t, step);
@@ -201,7 +207,8 @@ static void test_trace(void)
         trace_instr(&t, &(Instr){.op = I_S}, a, a + 1e-3);
     }
     CHECK(t.n == 16 && t.max == 10, "%lld events", (long long)t.n);
-    CHECK(trace_write(&t, dir, &g, why), "%s", why);
+    CHECK(trace_write(&t, dir, &g, &shape, said, why), "%s", why);
+    CHECK(strstr(said, "oldest 6 events"), "%s", said);
     json_t *o = json_load_file(text, 0, NULL), *events = json_object_get(o, "traceEvents"), *e;
     int found[6] = {0};
     double last = -1;
@@ -215,8 +222,7 @@ static void test_trace(void)
         if (strcmp(ph, "X"))
             continue;
         found[1]++;
-        CHECK(number(e, "ts") >= 0 && number(e, "dur") >= 0 && number(e, "pid") == 0, "%s", name);
-        CHECK(!strcmp(name, "data") || number(e, "ts") >= last, "%s is out of order", name);
+        CHECK(number(e, "ts") >= last && number(e, "dur") >= 0 && number(e, "pid") == 0, "%s is out of order", name);
         last = number(e, "ts");
         found[2] += number(args, "step") == 4;
         found[3] += !strcmp(name, "F2.0") && fabs(number(e, "dur") - 1000) < 1;
@@ -227,6 +233,7 @@ static void test_trace(void)
     CHECK(found[4] == 2 && found[5] == 1, "the newest are kept: %d steps, %d data", found[4], found[5]);
     json_decref(o);
     trace_close(&t);
+    arena_close(&ring);
     grid_close(&g);
     free(text);
     free(dir);
@@ -396,7 +403,10 @@ static void test_report(void)
 
     dir = path_of(top, "trace");
     page = report_of(dir);
-    CHECK(count(page, "<rect") == 8 && strstr(page, "Bubble:"), "%d bars", count(page, "<rect"));
+    /* seven instructions of the last step, and the six of the schedule beneath them */
+    CHECK(count(page, "<rect") == 13 && strstr(page, "F2.0: 1.000 ms from"), "%d bars", count(page, "<rect"));
+    /* F 1 ms and B 2 ms of three microbatches, each 10 ms after the one before: 9 of 23 ms */
+    CHECK(strstr(page, "<td class=\"n\">60.9 %</td><td class=\"n\">0.0 %</td>"), "the bubble");
     free(page);
     free(dir);
 

@@ -1,0 +1,42 @@
+/* The report's memory, beside its plan. */
+#include "base.h"
+#include "chart.h"
+#include "report_data.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void memory_row(FILE *f, const char *name, double planned, double used, double most, int total)
+{
+    char t[32];
+    fprintf(f, "<tr%s><td>", total ? " class=\"total\"" : "");
+    html_text(f, name);
+    fprintf(f, "</td><td class=\"mem\"><div>");
+    if (planned > 0)
+        fprintf(f, "<span class=\"p\" style=\"width:%.2f%%\"></span>", 100 * planned / most);
+    if (used > 0)
+        fprintf(f, "<span class=\"u\" style=\"width:%.2f%%\"></span>", 100 * used / most);
+    fprintf(f, "</div></td><td class=\"n\">%s</td>", bytes_text(t, planned));
+    fprintf(f, "<td class=\"n\">%s</td></tr>\n", bytes_text(t, used));
+}
+
+void put_memory(FILE *f, const Report *r)
+{
+    json_t *memory = json_object_get(r->run, "memory"), *o;
+    const char *name;
+    double plan = 0, most = 0, resident = r->n ? largest(r->col[C_memory_bytes], r->n) : NAN;
+    if (!json_object_size(memory))
+        return;
+    json_object_foreach(memory, name, o) {
+        plan += fmax(0, number_of(o, "planned"));
+        most = fmax(most, fmax(number_of(o, "planned"), number_of(o, "used")));
+    }
+    most = fmax(most, fmax(plan, resident));
+    card_open(f, "", "Memory", "of one process, beside its plan");
+    fprintf(f, "</div>\n<table><thead><tr><th></th><th></th><th class=\"n\">plan</th>"
+               "<th class=\"n\">used</th></tr></thead><tbody>\n");
+    json_object_foreach(memory, name, o)
+        memory_row(f, name, number_of(o, "planned"), number_of(o, "used"), most, 0);
+    memory_row(f, "total, resident", plan, resident, most, 1);
+    fprintf(f, "</tbody></table></section>\n");
+}
