@@ -132,7 +132,7 @@ demo bench:
 test-kill: $(BUILD)/test_checkpoint
 	BUILD=$(BUILD) tests/kill_save.sh long
 
-test-layouts: train $(BUILD)/test_layouts
+test-layouts: tests train
 	BUILD=$(BUILD) tests/layouts.sh long
 
 test-huggingface: train
@@ -148,5 +148,6 @@ clean:
 	rm -rf build/cpu build/debug build/valgrind build/bench train
 
 -include $(LIB_OBJ:.o=.d) $(BUILD)/train.d $(TEST_SRC:%.c=$(BUILD)/%.d)
-.PHONY: all tests test docs demo bench test-kill test-layouts test-huggingface test-portable test-valgrind size clean FORCE
+.PHONY: all tests test docs demo bench test-kill test-layouts test-huggingface test-portable test-valgrind size clean \
+        FORCE
 .SECONDARY:

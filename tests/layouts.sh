@@ -1,10 +1,11 @@
 #!/bin/sh
-# tests/layouts.sh bitwise|long -- layouts that only reorder work have the same bits, whatever the world: pipelines and
-# virtual stages, schedules, recompute, overlap, threads, asynchronous saves; ZeRO 0 and 1; ZeRO 2 and 3. Three steps with
-# clipping each. long: all layouts of up to 8 ranks, and every layout against one rank.
+# tests/layouts.sh bitwise|long -- layouts that only reorder work have the same bits, whatever the world: pipelines,
+# virtual stages, schedules, recompute, overlap, threads, asynchronous saves; ZeRO 0 and 1; ZeRO 2 and 3. Three steps
+# with clipping each. long: all layouts of up to 8 ranks, every layout against one rank, and reshard.sh.
 set -u
 work=${WORK:-$(mktemp -d)}
-export WORK="$work" TRAIN="${BUILD:-build/cpu}/test_layouts"
+export WORK="$work" BUILD="${BUILD:-build/cpu}" ISA="${ISA:-auto}"
+export TRAIN="$BUILD/test_layouts"
 bad=0
 : > "$work/bits"
 
@@ -16,6 +17,8 @@ if [ "$1" = long ]; then
     done
     scripts/launch -n 4 bf16 || bad=1
     scripts/launch -n 8 bf16 || bad=1
+    mkdir "$work/reshard"
+    WORK=$work/reshard TRAIN=$PWD/$BUILD/train tests/reshard.sh long || bad=1
 fi
 for n in 1 2 4 8; do
     # shellcheck disable=SC2046

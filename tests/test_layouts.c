@@ -9,116 +9,7 @@
  *   one KEY=VALUE ..  this layout alone, with the words that a failure prints
  *
  * Rank 0 alone computes the one-rank results, once a family. A layout that fails prints one line with its arguments. */
-#include "layouts.h"
-#include "test.h"
-#include <signal.h>
-#include <unistd.h>
-
-static char file[512];                 /* what all configurations have in common */
-static char current[4096];             /* the layout that runs, for the line that names it */
-static int rank, world, layouts, comparisons;
-
-static const char base[] =
-    "model: {hidden_size: 16, kv_channels: 6, vocab_size: 19, init_method_std: 0.4, hidden_dropout: 0, "
-    "attention_dropout: 0}\n"
-    "train: {train_iters: 100}\n"
-    "optimizer: {lr: 0.01, lr_decay_style: constant, adam_eps: 1e-6, clip_grad: 0.5, weight_decay: 0.1}\n"
-    "data: {tokenizer_type: none}\n"
-    "precision: {params_dtype: fp64, threads: 1}\n"
-    "checkpoint: {save: layouts}\n";
-
-/* ---- which layout, when something ends the process ---- */
-
-static void name_layout(void *ctx)
-{
-    (void)ctx;
-    if (*current)
-        printf("# in layout %s\n", current);
-    fflush(stdout);
-    *current = 0;
-}
-
-static void on_signal(int sig)
-{
-    if (rank == 0 && write(1, "# in layout ", 12) > 0 && write(1, current, strlen(current)) > 0 && write(1, "\n", 1)) {}
-    signal(sig, SIG_DFL);
-    raise(sig);
-}
-
-static const Config *configure(Words *a, int n)
-{
-    int at = 0;
-    for (int i = 0; i < a->n; i++)
-        at += snprintf(current + at, sizeof current - (size_t)at, "%s'%s'", i ? " " : "", a->arg[i]);
-    if (rank == 0 && getenv("VERBOSE"))
-        fprintf(stderr, "%s\n", current);
-    return config_load(file, a->n, a->arg, n, USE_STEPS);
-}
-
-/* ---- data: sample s is a function of s ---- */
-
-enum { ROOM = 64 };                    /* tokens of a microbatch */
-
-/* A text that can be learnt (most tokens follow from the one before), in documents; a quarter of the samples have few
- * tokens that count and some have none, so that no two microbatches or ranks have equally many. */
-static const Batch *microbatch(void *run, int mb)
-{
-    static int32_t tokens[ROOM], labels[ROOM], position[ROOM], doc_start[ROOM];
-    static float mask[ROOM];
-    static int64_t sample[8];
-    Run *r = run;
-    const Config *c = r->cfg;
-    int64_t B = c->micro_batch_size, S = c->seq_length, V = c->vocab_size, dp = r->grid.size[AXIS_DP];
-    int packed = c->reset_attention_mask;
-    BUG_ON(B * S > ROOM);
-    for (int64_t b = 0; b < B; b++) {
-        int64_t s = sample[b] = r->consumed_samples + (mb * dp + r->grid.index[AXIS_DP]) * B + b, start = 0;
-        int32_t next = (int32_t)(rng_uniform(1, (uint64_t)s, 99) * (double)V);
-        for (int64_t i = 0; i < S; i++) {
-            int64_t at = b * S + i;
-            uint64_t draw = (uint64_t)i;
-            double keep = s % 8 == 5 ? 0 : s % 4 == 0 ? 0.2 : 0.8;
-            tokens[at] = next;
-            next = rng_uniform(2, (uint64_t)s, draw) < 0.15 ? (int32_t)(rng_uniform(3, (uint64_t)s, draw) * (double)V)
-                                                            : (int32_t)((5 * next + 3) % V);
-            labels[at] = next;
-            start = packed && i && rng_uniform(4, (uint64_t)s, draw) < 0.25 ? i : start;
-            position[at] = (int32_t)(i - start);
-            doc_start[at] = (int32_t)start;
-            mask[at] = rng_uniform(5, (uint64_t)s, draw) < keep ? 1 : 0;
-        }
-    }
-    static Batch batch;
-    batch = (Batch){B, S, tokens, labels, position, packed ? doc_start : NULL, mask, sample};
-    return &batch;
-}
-
-/* ---- a run and what it computes, put together from all ranks ---- */
-
-static void open_run(Run *r, const Config *c, RunUse use, const char *run_dir)
-{
-    run_open(r, c, use, 0, run_dir);
-    r->feed = microbatch;
-    /* biases and gains away from 0 and 1, so that each of them matters */
-    Params *p = &r->params;
-    for (int i = 0; i < p->nparam; i++) {
-        const Param *t = &p->param[i];
-        int64_t from, to;
-        Box box[MAX_BOXES];
-        param_updated(p, t, &from, &to);
-        int n = t->ndim == 1 && from < to ? param_boxes(p, t, from, to, box) : 0;
-        for (int b = 0; b < n; b++)
-            for (int64_t k = 0; k < box[b].rows; k++) {
-                double noise = 0.3 * rng_normal(3, (uint64_t)t->number, (uint64_t)(box[b].row0 + k));
-                void *x = param_at(p, t, &p->data.master, box[b].at + k * box[b].ld - t->offset);
-                if (p->real == F64)
-                    *(double *)x += noise;
-                else
-                    *(float *)x += (float)noise;
-            }
-    }
-    params_refresh(p, &r->dev);
-}
+#include "layout_run.h"
 
 /* Where each tensor lies when all of them stand one behind the other, whole. */
 typedef struct { int numbers; int64_t *at, *n, elems; } Whole;
@@ -172,23 +63,6 @@ static double *gather(Run *r, const Whole *w, int weights)
     return out;
 }
 
-/* `steps` steps: the loss of each, the last norm. steps 0: only gradients, and their norm. */
-typedef struct { double loss[64], norm; double *x; } Result;
-
-static void train(Run *r, int steps, Result *res)
-{
-    Metrics m = {0};
-    const char *bad;
-    for (int i = 0; i < (steps ? steps : 1); i++) {
-        r->now = steps ? &m : NULL;
-        run_gradients(r);
-        res->loss[i] = r->loss;
-        res->norm = steps ? m.grad_norm : optimizer_norm(&r->opt, r->gscale, &bad);
-        r->iteration++;
-        r->consumed_samples += steps ? config_batch_at(r->cfg, 0) : 0;
-    }
-}
-
 static Result result_of(const Config *c, const Whole *w, int steps)
 {
     static Run r;
@@ -228,8 +102,6 @@ static double furthest(const Whole *w, const double *one, const double *x, int *
     return worst;
 }
 
-static double apart(double a, double b) { return a == b ? 0 : fabs(a - b) / fmax(fabs(a), fabs(b)); }
-
 /* The one-rank result of the same model: computed when it is first asked for, on rank 0. `more` are arguments beside
  * the model's. */
 static const Result *one_rank(int n, int family, const char *const *more, const Whole *w, int steps)
@@ -268,7 +140,6 @@ static void check(const Whole *w, const Config *c, const Result *one, const Resu
               got->loss[0] > 1 && got->norm > 0.1,
           "%s apart by %.2g, loss by %.2g (%.17g), norm by %.2g (%.17g)\n#   %s", name, worst, loss, one->loss[0], norm,
           one->norm, current);
-    comparisons += w->numbers;
 }
 
 /* Runs a layout of `family` with these arguments; rank 0 compares. */
@@ -341,7 +212,7 @@ static void one_bitwise(FILE *out, Layout *l, uint64_t key)
     const Config *c = configure(&a, world);
     Whole w = whole_open(c);
     r = (Run){0};
-    snprintf(name, sizeof name, "%s/saved.%d", getenv("WORK") ? getenv("WORK") : "/tmp", layouts);
+    snprintf(name, sizeof name, "%s/saved.%d", work_folder(), layouts);
     open_run(&r, c, RUN_TRAIN, dir ? name : NULL);
     train(&r, 1, &res);
     if (dir) {
@@ -436,16 +307,9 @@ static void one(int n, char **arg)
 
 int main(int argc, char **argv)
 {
-    const char *mode = argc > 1 ? argv[1] : "cover", *work = getenv("WORK") ? getenv("WORK") : "/tmp";
+    const char *mode = argc > 1 ? argv[1] : "cover";
     double start = now();
-    world = grid_launched(&rank);
-    snprintf(file, sizeof file, "%s/layouts.%d.yaml", work, rank);
-    FILE *f = fopen(file, "w");
-    if (!f || fputs(base, f) < 0 || fclose(f))
-        die(EXIT_RESOURCE, "write", "%s; change: WORK=FOLDER that can be written", file);
-    message_hook(name_layout, NULL);
-    signal(SIGTERM, on_signal);
-    signal(SIGSEGV, on_signal);
+    layouts_open();
     if (!strcmp(mode, "cover"))
         compare_list(list, layouts_cover(world, list, MOST, 1), 0, 1);
     else if (!strcmp(mode, "all"))
@@ -461,10 +325,5 @@ int main(int argc, char **argv)
         one(argc - 2, argv + 2);
     else
         CHECK(0, "no mode %s", mode);
-    *current = 0;
-    remove(file);
-    if (rank)
-        return 0;
-    printf("# %d layouts of %d ranks, %.1f s\n", layouts, world, now() - start);
-    return test_end();
+    return layouts_close(start);
 }

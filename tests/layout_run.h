@@ -1,0 +1,160 @@
+/* layout_run -- layouts that run: the model's configuration and text, a run with nothing at 0 or 1, some steps. For
+ * test programs that open many layouts of one world in one job. */
+#ifndef LAYOUT_RUN_H
+#define LAYOUT_RUN_H
+#include "layouts.h"
+#include "test.h"
+#include <signal.h>
+#include <unistd.h>
+
+static char file[512];                 /* what all configurations have in common */
+static char current[4096];             /* the layout that runs, for the line that names it */
+static int rank, world, layouts;
+
+static const char base[] =
+    "model: {hidden_size: 16, kv_channels: 6, vocab_size: 19, init_method_std: 0.4, hidden_dropout: 0, "
+    "attention_dropout: 0}\n"
+    "train: {train_iters: 100}\n"
+    "optimizer: {lr: 0.01, lr_decay_style: constant, adam_eps: 1e-6, clip_grad: 0.5, weight_decay: 0.1}\n"
+    "data: {tokenizer_type: none}\n"
+    "precision: {params_dtype: fp64, threads: 1}\n"
+    "checkpoint: {save: layouts}\n";
+
+static inline const char *work_folder(void) { return getenv("WORK") ? getenv("WORK") : "/tmp"; }
+
+/* ---- which layout, when something ends the process ---- */
+
+static inline void name_layout(void *ctx)
+{
+    (void)ctx;
+    if (*current)
+        printf("# in layout %s\n", current);
+    fflush(stdout);
+    *current = 0;
+}
+
+static inline void on_signal(int sig)
+{
+    if (rank == 0 && write(1, "# in layout ", 12) > 0 && write(1, current, strlen(current)) > 0 && write(1, "\n", 1)) {}
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+static inline const Config *configure(Words *a, int n)
+{
+    int at = 0;
+    for (int i = 0; i < a->n; i++)
+        at += snprintf(current + at, sizeof current - (size_t)at, "%s'%s'", i ? " " : "", a->arg[i]);
+    if (rank == 0 && getenv("VERBOSE"))
+        fprintf(stderr, "%s\n", current);
+    return config_load(file, a->n, a->arg, n, USE_STEPS);
+}
+
+/* ---- data: sample s is a function of s ---- */
+
+enum { ROOM = 64 };                    /* tokens of a microbatch */
+
+/* A text that can be learnt (most tokens follow from the one before), in documents; a quarter of the samples have few
+ * tokens that count and some have none, so that no two microbatches or ranks have equally many. */
+static inline const Batch *microbatch(void *run, int mb)
+{
+    static int32_t tokens[ROOM], labels[ROOM], position[ROOM], doc_start[ROOM];
+    static float mask[ROOM];
+    static int64_t sample[8];
+    Run *r = run;
+    const Config *c = r->cfg;
+    int64_t B = c->micro_batch_size, S = c->seq_length, V = c->vocab_size, dp = r->grid.size[AXIS_DP];
+    int packed = c->reset_attention_mask;
+    BUG_ON(B * S > ROOM);
+    for (int64_t b = 0; b < B; b++) {
+        int64_t s = sample[b] = r->consumed_samples + (mb * dp + r->grid.index[AXIS_DP]) * B + b, start = 0;
+        int32_t next = (int32_t)(rng_uniform(1, (uint64_t)s, 99) * (double)V);
+        for (int64_t i = 0; i < S; i++) {
+            int64_t at = b * S + i;
+            uint64_t draw = (uint64_t)i;
+            double keep = s % 8 == 5 ? 0 : s % 4 == 0 ? 0.2 : 0.8;
+            tokens[at] = next;
+            next = rng_uniform(2, (uint64_t)s, draw) < 0.15 ? (int32_t)(rng_uniform(3, (uint64_t)s, draw) * (double)V)
+                                                            : (int32_t)((5 * next + 3) % V);
+            labels[at] = next;
+            start = packed && i && rng_uniform(4, (uint64_t)s, draw) < 0.25 ? i : start;
+            position[at] = (int32_t)(i - start);
+            doc_start[at] = (int32_t)start;
+            mask[at] = rng_uniform(5, (uint64_t)s, draw) < keep ? 1 : 0;
+        }
+    }
+    static Batch batch;
+    batch = (Batch){B, S, tokens, labels, position, packed ? doc_start : NULL, mask, sample};
+    return &batch;
+}
+
+/* ---- a run and what it computes, put together from all ranks ---- */
+
+static inline void open_run(Run *r, const Config *c, RunUse use, const char *run_dir)
+{
+    run_open(r, c, use, 0, run_dir);
+    r->feed = microbatch;
+    /* biases and gains away from 0 and 1, so that each of them matters */
+    Params *p = &r->params;
+    for (int i = 0; i < p->nparam; i++) {
+        const Param *t = &p->param[i];
+        int64_t from, to;
+        Box box[MAX_BOXES];
+        param_updated(p, t, &from, &to);
+        int n = t->ndim == 1 && from < to ? param_boxes(p, t, from, to, box) : 0;
+        for (int b = 0; b < n; b++)
+            for (int64_t k = 0; k < box[b].rows; k++) {
+                double noise = 0.3 * rng_normal(3, (uint64_t)t->number, (uint64_t)(box[b].row0 + k));
+                void *x = param_at(p, t, &p->data.master, box[b].at + k * box[b].ld - t->offset);
+                if (p->real == F64)
+                    *(double *)x += noise;
+                else
+                    *(float *)x += (float)noise;
+            }
+    }
+    params_refresh(p, &r->dev);
+}
+
+/* `steps` steps: the loss of each, the last norm. steps 0: only gradients, and their norm. */
+typedef struct { double loss[64], norm; double *x; } Result;
+
+static inline void train(Run *r, int steps, Result *res)
+{
+    Metrics m = {0};
+    const char *bad;
+    for (int i = 0; i < (steps ? steps : 1); i++) {
+        r->now = steps ? &m : NULL;
+        run_gradients(r);
+        res->loss[i] = r->loss;
+        res->norm = steps ? m.grad_norm : optimizer_norm(&r->opt, r->gscale, &bad);
+        r->iteration++;
+        r->consumed_samples += steps ? config_batch_at(r->cfg, 0) : 0;
+    }
+}
+
+static inline double apart(double a, double b) { return a == b ? 0 : fabs(a - b) / fmax(fabs(a), fabs(b)); }
+
+/* Writes the file, and has the layout named when something ends the process. */
+static inline void layouts_open(void)
+{
+    world = grid_launched(&rank);
+    snprintf(file, sizeof file, "%s/layouts.%d.yaml", work_folder(), rank);
+    FILE *f = fopen(file, "w");
+    if (!f || fputs(base, f) < 0 || fclose(f))
+        die(EXIT_RESOURCE, "write", "%s; change: WORK=FOLDER that can be written", file);
+    message_hook(name_layout, NULL);
+    signal(SIGTERM, on_signal);
+    signal(SIGSEGV, on_signal);
+}
+
+/* What main returns. */
+static inline int layouts_close(double start)
+{
+    *current = 0;
+    remove(file);
+    if (rank)
+        return 0;
+    printf("# %d layouts of %d ranks, %.1f s\n", layouts, world, now() - start);
+    return test_end();
+}
+#endif

@@ -1,0 +1,180 @@
+/* Checkpoints move between layouts: what one layout saves after two steps, any other loads, element by element the same
+ * bits of weights, masters and moments, and goes on with the same third step; what that one saves, the first loads.
+ *
+ *   save FOLDER K     K layouts of this world, each into a run directory of its own, with what it held beside it
+ *   load FOLDER TAG   every one of them, whatever world wrote it, in another layout of this world, saved again as TAG
+ *   back FOLDER TAG   those of this world as TAG, in the layout that wrote the first one
+ *
+ * Parts of one model are told from another's by their place in the whole tensor, so a permutation shows. */
+#include "layout_run.h"
+
+/* Of everything that a checkpoint holds: elements, and the sum over them of a hash of tensor, place and bits. */
+typedef struct { uint64_t elements, hash; } State;
+
+static State state_of(Run *r)
+{
+    int n;
+    Piece *p = pieces_open(&r->params, PIECES_SAVE, &n);
+    State s = {0};
+    for (int i = 0; i < n; i++) {
+        uint64_t name = hash64(p[i].name, strlen(p[i].name), 1);
+        size_t size = dtype_size(p[i].type);
+        for (int64_t row = 0; row < p[i].rows; row++)
+            for (int64_t col = 0; col < p[i].cols; col++) {
+                struct { int64_t row, col; uint64_t bits; } e = {p[i].row0 + row, p[i].col0 + col, 0};
+                memcpy(&e.bits, (const char *)p[i].data + (size_t)(row * p[i].ld + col) * size, size);
+                s.hash += hash64(&e, sizeof e, name);
+                s.elements++;
+            }
+    }
+    pieces_close(p, n);
+    /* added modulo 2^64, 32 bits at a time */
+    int64_t sum[3] = {(int64_t)s.elements, (int64_t)(s.hash & 0xffffffff), (int64_t)(s.hash >> 32)};
+    Comm *all = &r->grid.all;
+    all->wait(all, all->all_reduce(all, sum, 3, I64, OP_SUM));
+    return (State){(uint64_t)sum[0], (uint64_t)sum[1] + ((uint64_t)sum[2] << 32)};
+}
+
+static void save(Run *r)
+{
+    json_t *state = run_state(r);
+    saver_save(r->saver, r->iteration, state);
+    json_decref(state);
+    CHECK(saver_wait(r->saver) == r->iteration, "saved at %lld", (long long)r->iteration);
+}
+
+/* ---- the layouts, by world and number ---- */
+
+static const char *const rules[] = {"optimizer=adam", "optimizer=sgd", "optimizer=lamb"};
+
+static void layout_of(Layout *l, int n, uint64_t key)
+{
+    static const int sizes[] = {1, 2, 4, 8};
+    do {
+        layout_draw(l, ++key);
+        l->is[TP] = sizes[pick(key, 100, 4)];
+        l->is[PP] = sizes[pick(key, 101, 4)];
+        l->is[DP] = n / (l->is[TP] * l->is[PP]);
+    } while (layout_world(l) != n || !layout_normal(l));
+}
+
+static const Config *config_of(const Layout *l, int k, int async)
+{
+    Words a;
+    layout_args(&a, l);
+    set_arg(&a, k % 3 == 2 ? "params_dtype=bf16" : "params_dtype=fp64");
+    set_arg(&a, rules[k / 2 % 3]);
+    if (async)
+        set_arg(&a, "async_save=true");
+    return configure(&a, world);
+}
+
+/* What stands beside a saved run: its layout, what it held, the loss of the step after. */
+typedef struct { Layout layout; State state; double loss; } Record;
+
+static int record(const char *path, Record *rec, const char *mode)
+{
+    FILE *f = fopen(path, mode);
+    if (!f)
+        return 0;
+    size_t n = *mode == 'r' ? fread(rec, sizeof *rec, 1, f) : fwrite(rec, sizeof *rec, 1, f);
+    fclose(f);
+    return n == 1;
+}
+
+static void save_all(const char *folder, int count)
+{
+    static Run r;
+    for (int k = 0; k < count; k++) {
+        char dir[600], path[640];
+        Record rec = {0};
+        Result res = {0};
+        layout_of(&rec.layout, world, (uint64_t)(1000 * world + 100 * k));
+        snprintf(dir, sizeof dir, "%s/%d-%d", folder, world, k);
+        snprintf(path, sizeof path, "%s.record", dir);
+        r = (Run){0};
+        open_run(&r, config_of(&rec.layout, k, k % 2), RUN_TRAIN, dir);
+        train(&r, 2, &res);
+        save(&r);
+        rec.state = state_of(&r);
+        train(&r, 1, &res);
+        rec.loss = res.loss[0];
+        if (rank == 0)
+            CHECK(record(path, &rec, "w") && rec.state.elements > 10000, "%s: %llu elements", path,
+                  (unsigned long long)rec.state.elements);
+        run_close(&r);
+        layouts++;
+    }
+}
+
+/* Loads `dir` in the layout and goes on: the record's state, its third step. `to`: where to save again, or NULL. */
+static void load_one(const char *dir, const Layout *l, int k, const Record *rec, const char *to)
+{
+    static Run r;
+    Result res = {0};
+    r = (Run){0};
+    const Config *c = config_of(l, k, k % 2 == 0);
+    open_run(&r, c, RUN_TRAIN, to);
+    free(run_load(&r, dir));
+    State s = state_of(&r);
+    if (rank == 0)
+        CHECK(s.hash == rec->state.hash && s.elements == rec->state.elements && r.iteration == 2,
+              "%s: loaded %llu elements of %llu, other bits; iteration %lld\n#   %s", dir,
+              (unsigned long long)s.elements, (unsigned long long)rec->state.elements, (long long)r.iteration, current);
+    if (to)
+        save(&r);
+    train(&r, 1, &res);
+    if (rank == 0)
+        CHECK(apart(res.loss[0], rec->loss) <= (c->params_dtype == PARAMS_DTYPE_FP64 ? 1e-12 : 1e-2),
+              "%s: third step %.17g, was %.17g\n#   %s", dir, res.loss[0], rec->loss, current);
+    run_close(&r);
+    layouts++;
+}
+
+enum { WORLDS = 4, MOST = 64 };
+static const int worlds[WORLDS] = {1, 2, 4, 8};
+
+static void load_all(const char *folder, const char *tag)
+{
+    for (int w = 0; w < WORLDS; w++)
+        for (int k = 0; k < MOST; k++) {
+            char dir[600], path[640], to[640];
+            Record rec;
+            Layout l;
+            snprintf(dir, sizeof dir, "%s/%d-%d", folder, worlds[w], k);
+            snprintf(path, sizeof path, "%s.record", dir);
+            snprintf(to, sizeof to, "%s-%s", dir, tag);
+            if (!record(path, &rec, "r"))
+                continue;
+            layout_of(&l, world, (uint64_t)(7777 * world + 13 * worlds[w] + k));
+            l.is[FAMILY] = rec.layout.is[FAMILY];
+            load_one(dir, &l, k, &rec, to);
+        }
+}
+
+static void load_back(const char *folder, const char *tag)
+{
+    for (int k = 0; k < MOST; k++) {
+        char dir[600], path[640];
+        Record rec;
+        snprintf(path, sizeof path, "%s/%d-%d.record", folder, world, k);
+        snprintf(dir, sizeof dir, "%s/%d-%d-%s", folder, world, k, tag);
+        if (record(path, &rec, "r"))
+            load_one(dir, &rec.layout, k, &rec, NULL);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    double start = now();
+    layouts_open();
+    CHECK(argc == 4, "usage: save FOLDER K | load FOLDER TAG | back FOLDER TAG");
+    if (argc == 4 && !strcmp(argv[1], "save"))
+        save_all(argv[2], atoi(argv[3]));
+    else if (argc == 4 && !strcmp(argv[1], "load"))
+        load_all(argv[2], argv[3]);
+    else if (argc == 4 && !strcmp(argv[1], "back"))
+        load_back(argv[2], argv[3]);
+    CHECK(layouts > 0, "nothing to do");
+    return layouts_close(start);
+}
