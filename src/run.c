@@ -250,6 +250,8 @@ static void rehearse(Run *r)
         traffic(&r->grid, before);
         if (r->use != RUN_FORWARD)
             step_train(r, &r->lists[i]);
+        if (r->use == RUN_TRAIN)                   /* an update gathers what it has changed */
+            data_gather_all(&r->params.data, 0);
         traffic(&r->grid, r->traffic);
         for (int a = 0; a < AXES; a++)
             r->traffic[a] = (Traffic){r->traffic[a].ops - before[a].ops, r->traffic[a].bytes - before[a].bytes};
