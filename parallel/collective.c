@@ -183,7 +183,9 @@ static char *result_of(const Group *g, const Request *r, int64_t s)
 static int sum(Group *g, Request *r)
 {
     int64_t s = r->summed, gs = r->scatter_base + s, moved = 0, at;
-    if (s == r->steps || s == r->posted || (g->hosts > 1 && s - r->joined >= DEPTH) || !slot_filled(g, SCATTER, gs, -1))
+    if (s == r->steps || s == r->posted || !slot_filled(g, SCATTER, gs, -1))
+        return 0;
+    if (g->hosts > 1 && reduces(r) && s - r->joined >= DEPTH)
         return 0;
     check_all(g, r, s, -1);
     if (r->kind == COMM_ALL_TO_ALL) {
@@ -271,7 +273,10 @@ static int offer(Group *g, Request *r)
     int64_t s = r->offered, gs = r->gather_base + s, at, only = teller(g, r);
     int *block = &g->wire_block[(s % DEPTH) * g->most_duties], *own = &g->wire_own[(s % DEPTH) * g->hosts];
     if (s == r->steps || (only >= 0 && only != g->me) || s >= ready(g, r) || s - r->gathered >= DEPTH ||
-        !slot_free(g, GATHER, gs) || (g->hosts > 1 && !all_through(own, g->hosts)))
+        !slot_free(g, GATHER, gs))
+        return 0;
+    /* between hosts I take other ranks' blocks from my slot too, and the messages of its last use must be through */
+    if (g->hosts > 1 && (s - r->copied >= DEPTH || !all_through(own, g->hosts)))
         return 0;
     char *slot = group_slot(g, GATHER, g->me, gs);
     int64_t moved = 0;
