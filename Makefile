@@ -4,6 +4,7 @@
 # make test-portable, test-valgrind                     the suite without AMX, AVX-512, AVX2; under valgrind
 # make test-kill  saves killed and failing at every system call, every error (3 minutes)
 # make test-layouts          every layout of up to 8 ranks beside one rank (minutes)
+# make test-slurm     scripts/slurm.sbatch on a Slurm of its own (4 minutes; as root, Debian's packages)
 # make test-huggingface                               import and export against transformers (PYTHON has it)
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #
@@ -135,6 +136,9 @@ test-kill: $(BUILD)/test_checkpoint
 test-layouts: tests train
 	BUILD=$(BUILD) tests/layouts.sh long
 
+test-slurm: train
+	tests/slurm.sh
+
 test-huggingface: train
 	$(PYTHON) tests/check_huggingface.py
 
@@ -148,6 +152,6 @@ clean:
 	rm -rf build/cpu build/debug build/valgrind build/bench train
 
 -include $(LIB_OBJ:.o=.d) $(BUILD)/train.d $(TEST_SRC:%.c=$(BUILD)/%.d)
-.PHONY: all tests test docs demo bench test-kill test-layouts test-huggingface test-portable test-valgrind size clean \
-        FORCE
+.PHONY: all tests test docs demo bench test-kill test-layouts test-slurm test-huggingface test-portable test-valgrind \
+        size clean FORCE
 .SECONDARY:
