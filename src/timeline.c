@@ -30,7 +30,10 @@ int timeline_is_compute(const TraceEvent *e)
 }
 
 int timeline_is_comm(const TraceEvent *e) { return e->kind >= SPAN_END; }
-static int is_message(const TraceEvent *e) { return e->kind == SPAN_END + COMM_SEND || e->kind == SPAN_END + COMM_RECV; }
+static int is_message(const TraceEvent *e)
+{
+    return e->kind == SPAN_END + COMM_SEND || e->kind == SPAN_END + COMM_RECV;
+}
 
 TraceStream timeline_stream(const TraceEvent *e)
 {
@@ -106,9 +109,10 @@ static int64_t messages(const TimelineRank *r, int kind, int peer, TraceEvent **
     return n;
 }
 
-/* A receive that waits for its sender has nothing to move yet. Messages between two ranks keep their order; a step of which
- * one of them has lost events is left alone. */
-static void start_with_sender(Timeline *t, int from, int to, int from_pp, int to_pp, TraceEvent **sent, TraceEvent **got)
+/* A receive that waits for its sender has nothing to move yet. Messages between two ranks keep their order; where one
+ * of them has lost events nothing is changed. */
+static void start_with_sender(Timeline *t, int from, int to, int from_pp, int to_pp, TraceEvent **sent,
+                              TraceEvent **got)
 {
     int64_t n = messages(&t->rank[from], COMM_SEND, to_pp, sent), k = messages(&t->rank[to], COMM_RECV, from_pp, got);
     if (n != k)
@@ -180,7 +184,8 @@ static void put_rank(FILE *f, const TimelineRank *r, int rank, double origin)
     for (int a = 0, sep = 0; a < AXES; a++)
         if (a != AXIS_EP)
             fprintf(f, "%s%s%d", sep++ ? " " : "", axis_name[a], r->index[a]);
-    fprintf(f, ")\"}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}", rank, rank);
+    fprintf(f, ")\"}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}", rank,
+            rank);
     fprintf(f, ",\n{\"name\":\"grid\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"lost\":%lld", rank, (long long)r->lost);
     for (int a = 0; a < AXES; a++)
         fprintf(f, ",\"%s\":%d", axis_name[a], r->index[a]);
@@ -192,7 +197,8 @@ static void put_rank(FILE *f, const TimelineRank *r, int rank, double origin)
             fprintf(f, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s", rank,
                     s * ROWS + row, stream_name[s]);
             fprintf(f, row ? " %d\"}}" : "\"}}", row + 1);
-            fprintf(f, ",\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}}",
+            fprintf(f, ",\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
+                    "\"args\":{\"sort_index\":%d}}",
                     rank, s * ROWS + row, s * ROWS + row);
         }
     free(free_at);
@@ -266,7 +272,8 @@ static int read_event(TraceEvent *e, const json_t *o)
             e->kind = (uint16_t)k;
     const char *group = string(args, "group");
     if (*group && space) {
-        int k = find(comm_kind_name, COMM_KINDS, name, (size_t)(space - name)), g = find(group_name, GROUPS, group, strlen(group));
+        int k = find(comm_kind_name, COMM_KINDS, name, (size_t)(space - name)),
+            g = find(group_name, GROUPS, group, strlen(group));
         if (k == COMM_KINDS || g == GROUPS)
             return 0;
         e->kind = (uint16_t)(SPAN_END + k);
@@ -295,7 +302,8 @@ static void read_record(Timeline *t, const json_t *o, int rank)
             k++;
         int v = (int)whole(args, "v", 1, 255, 0), p = (int)whole(args, "p", 1, 65535, 0);
         if (k < SCHEDULE_FORWARD && v)
-            t->shape = (PipeShape){.kind = (ScheduleKind)k, .p = p, .v = v, .group = (int)whole(args, "group", 0, 65535, 0),
+            t->shape = (PipeShape){.kind = (ScheduleKind)k, .p = p, .v = v,
+                                   .group = (int)whole(args, "group", 0, 65535, 0),
                                    .vee = (int)whole(args, "vee", 0, 1, 0)};
     }
 }

@@ -22,8 +22,8 @@ static int is_reduction(const TraceEvent *e)
            (e->kind == SPAN_END + COMM_REDUCE_SCATTER && e->group == GROUP_SHARD);
 }
 
-/* Seconds of [start, end) in which the rank computes. Instructions do not overlap. first: where to begin to look; moves on,
- * for calls whose starts do not fall. */
+/* Seconds of [start, end) in which the rank computes. Instructions do not overlap. first: where to begin to look;
+ * moves on, for calls whose starts do not fall. */
 static double under(const TimelineRank *r, double start, double end, int64_t *first)
 {
     double sum = 0;
@@ -88,8 +88,8 @@ static Bubble measured(const Timeline *t, const int *lane, int p, int64_t step, 
     return cost > 0 ? (Bubble){(cost - busy) / cost, (last - first - busy) / (last - first)} : (Bubble){NAN, NAN};
 }
 
-/* Mean times of every stage; whether every microbatch went forward and backward through every chunk, so that a schedule of
- * this shape is what ran. */
+/* Mean times of every stage; whether every microbatch went forward and backward through every chunk, so that a
+ * schedule of this shape is what ran. */
 static int find_costs(PipelineTimes *x, const PipeShape *s, const Timeline *t, const int *lane, int64_t step)
 {
     size_t stages = (size_t)s->p * (size_t)s->v, cells = stages * (size_t)x->m;
@@ -173,20 +173,24 @@ void timeline_say(const Timeline *t, char *text, int size)
     *text = 0;
     Overlap o = timeline_overlap(t, -1, -1);
     if (o.bytes > 0)
-        n += snprintf(text + n, (size_t)(size - n), "%.0f %% of the reductions' bytes were moved under computation (%.0f %% of their "
+        n += snprintf(text + n, (size_t)(size - n),
+                      "%.0f %% of the reductions' bytes were moved under computation (%.0f %% of their "
                       "time was)", 100 * o.bytes_under / o.bytes, 100 * o.seconds_under / fmax(o.seconds, 1e-12));
     int p = t->ranks && step >= 0 ? timeline_pipeline(t, 0, lane) : 0;
     if (p > 1) {
         PipelineTimes x;
         timeline_times(&x, t, lane, p, step);
         if (isfinite(x.measured.step_rate))
-            n += snprintf(text + n, (size_t)(size - n), "%sbubble of iteration %lld %.1f %%", n ? "; " : "", (long long)step,
+            n += snprintf(text + n, (size_t)(size - n), "%sbubble of iteration %lld %.1f %%", n ? "; " : "",
+                          (long long)step,
                           100 * x.measured.step_rate);
         if (isfinite(x.schedule.step_rate))
-            n += snprintf(text + n, (size_t)(size - n), ", the schedule's with the same times %.1f %%", 100 * x.schedule.step_rate);
+            n += snprintf(text + n, (size_t)(size - n), ", the schedule's with the same times %.1f %%",
+                          100 * x.schedule.step_rate);
         timeline_times_close(&x);
     }
     if (lost(t))
-        snprintf(text + n, (size_t)(size - n), "%sthe oldest %lld events found no room", n ? "; " : "", (long long)lost(t));
+        snprintf(text + n, (size_t)(size - n), "%sthe oldest %lld events found no room", n ? "; " : "",
+                 (long long)lost(t));
     free(lane);
 }

@@ -40,7 +40,8 @@ static void heard(void *trace, const CommEvent *e)
     Trace *t = trace;
     for (int w = 0; w < 2; w++)
         if (e->start >= t->window[w].from && e->start < t->window[w].to)
-            record(t, (TraceEvent){.start = e->start, .called = e->start, .end = e->end, .bytes = e->bytes, .moved = e->moved,
+            record(t, (TraceEvent){.start = e->start, .called = e->start, .end = e->end, .bytes = e->bytes,
+                                   .moved = e->moved,
                                    .behind = e->behind, .step = t->window[w].step, .peer = e->peer, .part = WHOLE,
                                    .kind = (uint16_t)(SPAN_END + e->kind), .group = group_of(e->comm)});
 }

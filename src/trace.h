@@ -59,7 +59,7 @@ typedef enum {
 } TraceGroup;
 
 typedef struct {
-    double start, end;                 /* s. Of an operation: from when those before it in its group had ended, or its call */
+    double start, end;                 /* s. Of an operation: from its turn in its group, or its call, to its end */
     double called;                     /* operations only, like the next three: when it was called */
     int64_t bytes;                     /* as they count in Comm */
     int64_t moved, behind;             /* as in CommEvent: copied or added here; of them by the progress thread alone */

@@ -1,6 +1,6 @@
 /* The timeline of many ranks: its form and back, reductions under computation, bubbles of known schedules. As
- * `test_timeline check RUN_DIR LISTS STEPS MINIMUM`: the trace.json of a run against the lists that `train schedule --json`
- * prints. */
+ * `test_timeline check RUN_DIR LISTS STEPS MINIMUM`: the trace.json of a run against the lists that
+ * `train schedule --json` prints. */
 #include "test.h"
 #include "timeline.h"
 
@@ -27,14 +27,17 @@ static TraceEvent *add(Timeline *t, int rank, TraceEvent e)
 
 static void add_instr(Timeline *t, int rank, InstrKind op, int chunk, int mb, double start, double end)
 {
-    add(t, rank, (TraceEvent){.start = start, .end = end, .kind = (uint16_t)op, .chunk = (uint8_t)chunk, .mb = (uint16_t)mb,
+    add(t, rank, (TraceEvent){.start = start, .end = end, .kind = (uint16_t)op, .chunk = (uint8_t)chunk,
+                              .mb = (uint16_t)mb,
                               .part = WHOLE, .peer = -1});
 }
 
-static void add_comm(Timeline *t, int rank, CommKind kind, TraceGroup group, int peer, double called, double end, int64_t moved,
+static void add_comm(Timeline *t, int rank, CommKind kind, TraceGroup group, int peer, double called, double end,
+                     int64_t moved,
                      int64_t behind)
 {
-    add(t, rank, (TraceEvent){.start = called, .called = called, .end = end, .kind = (uint16_t)(SPAN_END + kind), .group = (uint8_t)group,
+    add(t, rank, (TraceEvent){.start = called, .called = called, .end = end, .kind = (uint16_t)(SPAN_END + kind),
+                              .group = (uint8_t)group,
                               .peer = peer, .bytes = moved, .moved = moved, .behind = behind, .part = WHOLE});
 }
 
@@ -57,30 +60,36 @@ static void test_form(void)
     Timeline t = new_timeline(2, 1), back;
     t.shape = (PipeShape){.kind = SCHEDULE_ZB_V, .p = 2, .v = 2, .vee = 1};
     for (int k = 0; k < INSTR_KINDS; k++)
-        add(&t, 0, (TraceEvent){.start = 100 + k, .end = 100.5 + k, .kind = (uint16_t)k, .chunk = 1, .mb = 7, .phase = k == I_R,
+        add(&t, 0, (TraceEvent){.start = 100 + k, .end = 100.5 + k, .kind = (uint16_t)k, .chunk = 1, .mb = 7,
+                                .phase = k == I_R,
                                 .part = k == I_R ? 3 : WHOLE, .peer = -1});
     for (int s = SPAN_FIRST + 1; s < SPAN_END; s++)
-        add(&t, 1, (TraceEvent){.start = 200 + s, .end = 201 + s, .kind = (uint16_t)s, .part = WHOLE, .peer = -1, .step = 1ll << 40});
+        add(&t, 1, (TraceEvent){.start = 200 + s, .end = 201 + s, .kind = (uint16_t)s, .part = WHOLE, .peer = -1,
+                                .step = 1ll << 40});
     for (int k = 0; k < COMM_KINDS; k++)
         for (int g = 0; g < GROUPS; g++)
-            add_comm(&t, 1, (CommKind)k, (TraceGroup)g, k == COMM_SEND || k == COMM_RECV ? 0 : -1, 300 + 10 * k + g * 0.125,
+            add_comm(&t, 1, (CommKind)k, (TraceGroup)g, k == COMM_SEND || k == COMM_RECV ? 0 : -1,
+                     300 + 10 * k + g * 0.125,
                      301 + 10 * k + g * 0.125, 1ll << 45, 12345);
     t.rank[1].lost = 17;
     timeline_settle(&t);
     json_t *o = as_json(&t);
     timeline_read(&back, o);
     CHECK(back.ranks == 2 && back.rank[1].lost == 17 && back.rank[1].index[AXIS_PP] == 1, "%d ranks", back.ranks);
-    CHECK(back.shape.kind == SCHEDULE_ZB_V && back.shape.p == 2 && back.shape.v == 2 && back.shape.vee == 1, "the pipeline");
+    CHECK(back.shape.kind == SCHEDULE_ZB_V && back.shape.p == 2 && back.shape.v == 2 && back.shape.vee == 1,
+          "the pipeline");
     for (int r = 0; r < 2; r++) {
         CHECK(back.rank[r].n == t.rank[r].n, "%lld events of %lld", (long long)back.rank[r].n, (long long)t.rank[r].n);
         for (int64_t i = 0; i < t.rank[r].n && i < back.rank[r].n; i++) {
             const TraceEvent *a = &t.rank[r].event[i], *b = &back.rank[r].event[i];
             char name[64];
             timeline_name(a, name, sizeof name);
-            CHECK(a->kind == b->kind && a->step == b->step && a->chunk == b->chunk && a->mb == b->mb && a->part == b->part &&
+            CHECK(a->kind == b->kind && a->step == b->step && a->chunk == b->chunk && a->mb == b->mb &&
+                  a->part == b->part &&
                   a->phase == b->phase && a->group == b->group && a->peer == b->peer, "%s", name);
             CHECK(a->bytes == b->bytes && a->moved == b->moved && a->behind == b->behind, "%s", name);
-            CHECK(fabs(a->start - b->start - 100) < 2e-9 && fabs(a->end - b->end - 100) < 2e-9, "%s: %.9f", name, b->start);
+            CHECK(fabs(a->start - b->start - 100) < 2e-9 && fabs(a->end - b->end - 100) < 2e-9, "%s: %.9f", name,
+                  b->start);
             CHECK(!timeline_is_comm(a) || fabs(a->called - b->called - 100) < 4e-9, "%s: %.9f", name, b->called);
         }
     }
@@ -102,7 +111,8 @@ static void test_settle(void)
     }
     timeline_settle(&t);
     const TraceEvent *a = t.rank[0].event, *b = t.rank[1].event;
-    CHECK(a[0].start == 1 && a[1].start == 2.5 && a[2].start == 4 && a[2].called == 2, "%g %g %g", a[0].start, a[1].start, a[2].start);
+    CHECK(a[0].start == 1 && a[1].start == 2.5 && a[2].start == 4 && a[2].called == 2, "%g %g %g", a[0].start,
+          a[1].start, a[2].start);
     CHECK(a[3].start == 7 && a[4].start == 9, "sends to one rank follow each other: %g %g", a[3].start, a[4].start);
     CHECK(b[0].start == 7 && b[1].start == 9.5, "%g %g", b[0].start, b[1].start);
     timeline_close(&t);
@@ -115,9 +125,9 @@ static void test_overlap(void)
     add_instr(&t, 0, I_R, 0, 0, 10, 11);       /* no computation */
     add_instr(&t, 0, I_W, 0, 0, 11, 12);
     add_instr(&t, 0, I_S, 0, 0, 12, 20);
-    add_comm(&t, 0, COMM_REDUCE_SCATTER, GROUP_SHARD, -1, 2, 6, 100, 80);        /* wholly beneath B: what moved behind */
-    add_comm(&t, 0, COMM_REDUCE_SCATTER, GROUP_SHARD, -1, 8, 16, 100, 90);       /* 2 + 1 of 8 s: no more than 3/8 */
-    add_comm(&t, 0, COMM_ALL_REDUCE, GROUP_SHARD, -1, 1, 2, 1000, 1000);         /* norms, others' groups: not counted */
+    add_comm(&t, 0, COMM_REDUCE_SCATTER, GROUP_SHARD, -1, 2, 6, 100, 80);    /* beneath B: what moved behind */
+    add_comm(&t, 0, COMM_REDUCE_SCATTER, GROUP_SHARD, -1, 8, 16, 100, 90);   /* 2 + 1 of 8 s: no more than 3/8 */
+    add_comm(&t, 0, COMM_ALL_REDUCE, GROUP_SHARD, -1, 1, 2, 1000, 1000);  /* none of these counts */
     add_comm(&t, 0, COMM_ALL_REDUCE, GROUP_EMBEDDING, -1, 1, 2, 1000, 1000);
     add_comm(&t, 0, COMM_ALL_GATHER, GROUP_SHARD, -1, 1, 2, 1000, 1000);
     add_comm(&t, 0, COMM_ALL_REDUCE, GROUP_WORLD, -1, 1, 2, 1000, 1000);
@@ -133,7 +143,8 @@ static void test_overlap(void)
 }
 
 /* A run that keeps exactly to its schedule: measured and replayed bubbles are equal, and equal to the closed form. */
-static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, double dx, double dw, double closed, double hold)
+static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, double dx, double dw, double closed,
+                      double hold)
 {
     int n = p * v, lane[64];
     double cost[3][64];
@@ -165,18 +176,22 @@ static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, do
     PipelineTimes x;
     timeline_times(&x, &t, lane, p, 1);
     CHECK(x.m == m && fabs(x.schedule.rate - sim.rate) < 1e-9 && fabs(x.schedule.step_rate - sim.step_rate) < 1e-9,
-          "%s: %g %g, simulated %g %g", schedule_name(kind), x.schedule.rate, x.schedule.step_rate, sim.rate, sim.step_rate);
+          "%s: %g %g, simulated %g %g", schedule_name(kind), x.schedule.rate, x.schedule.step_rate, sim.rate,
+          sim.step_rate);
     double work = m * (forward + dx + dw), cost_step = work / (1 - sim.step_rate) + hold;
     CHECK(fabs(x.measured.step_rate - (cost_step - work) / cost_step) < 1e-9, "%s: %g, wanted %g", schedule_name(kind),
           x.measured.step_rate, (cost_step - work) / cost_step);
-    CHECK(hold > 0 || fabs(x.measured.rate - sim.rate) < 1e-9, "%s: %g, simulated %g", schedule_name(kind), x.measured.rate, sim.rate);
-    CHECK(closed < 0 || hold > 0 || fabs(x.measured.step_rate - closed) < 1e-9, "%s: %g, closed form %g", schedule_name(kind),
+    CHECK(hold > 0 || fabs(x.measured.rate - sim.rate) < 1e-9, "%s: %g, simulated %g", schedule_name(kind),
+          x.measured.rate, sim.rate);
+    CHECK(closed < 0 || hold > 0 || fabs(x.measured.step_rate - closed) < 1e-9, "%s: %g, closed form %g",
+          schedule_name(kind),
           x.measured.step_rate, closed);
     timeline_times_close(&x);
     /* what the generators would not have made is measured alone */
     t.rank[0].event[0].kind = I_G;
     timeline_times(&x, &t, lane, p, 1);
-    CHECK(isfinite(x.measured.rate) && isnan(x.schedule.rate) && !x.set.rank, "%s: an F is missing", schedule_name(kind));
+    CHECK(isfinite(x.measured.rate) && isnan(x.schedule.rate) && !x.set.rank, "%s: an F is missing",
+          schedule_name(kind));
     timeline_times_close(&x);
     timeline_close(&t);
     simulation_close(&sim);
@@ -208,8 +223,10 @@ static int64_t check_rows(json_t *events)
         if (strcmp(json_string_value(json_object_get(e, "ph")), "X"))
             continue;
         char row[64];
-        snprintf(row, sizeof row, "%lld/%lld", json_integer_value(json_object_get(e, "pid")), json_integer_value(json_object_get(e, "tid")));
-        double ts = json_number_value(json_object_get(e, "ts")), end = ts + json_number_value(json_object_get(e, "dur"));
+        snprintf(row, sizeof row, "%lld/%lld", json_integer_value(json_object_get(e, "pid")),
+                 json_integer_value(json_object_get(e, "tid")));
+        double ts = json_number_value(json_object_get(e, "ts")),
+            end = ts + json_number_value(json_object_get(e, "dur"));
         CHECK(ts >= json_number_value(json_object_get(last, row)) - 0.002, "%s overlaps in row %s at %.3f us",
               json_string_value(json_object_get(e, "name")), row, ts);
         json_object_set_new(last, row, json_real(end));
@@ -219,8 +236,21 @@ static int64_t check_rows(json_t *events)
     return n;
 }
 
+/* Reductions that were called within an instruction. */
+static int reductions(const TimelineRank *r, const TraceEvent *within)
+{
+    int n = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        const TraceEvent *e = &r->event[i];
+        n += (e->kind == SPAN_END + COMM_ALL_REDUCE || e->kind == SPAN_END + COMM_REDUCE_SCATTER) &&
+             (e->group == GROUP_DATA || e->group == GROUP_SHARD) && e->called >= within->start - 2e-9 &&
+             e->called <= within->end + 2e-9;
+    }
+    return n;
+}
+
 /* The instructions of one rank in one step, as they ran, against its list; and as many messages as the list has. */
-static void check_list(const Timeline *t, int rank, int64_t step, json_t *list)
+static void check_list(const Timeline *t, int rank, int dp, int64_t step, json_t *list)
 {
     const TimelineRank *r = &t->rank[rank];
     size_t at = 0;
@@ -236,14 +266,19 @@ static void check_list(const Timeline *t, int rank, int64_t step, json_t *list)
         char name[64];
         if (e->step != step)
             continue;
+        if (e->kind == I_R && dp > 1 && e->phase != 2)     /* a W of embedding or head has nothing to finish */
+            CHECK(reductions(r, e) > 0, "rank %d step %lld: nothing is reduced by R/%d", rank, (long long)step,
+                  e->part);
         if (timeline_is_comm(e)) {
             found[0] += e->group == GROUP_PP && e->kind == SPAN_END + COMM_SEND;
             found[1] += e->group == GROUP_PP && e->kind == SPAN_END + COMM_RECV;
-            CHECK(e->end >= e->start && e->start >= e->called && e->behind >= 0 && e->behind <= e->moved, "times, bytes");
+            CHECK(e->end >= e->start && e->start >= e->called && e->behind >= 0 && e->behind <= e->moved,
+                  "times, bytes");
         } else if (e->kind <= SPAN_FIRST) {
             timeline_name(e, name, sizeof name);
             const char *wanted = json_string_value(json_array_get(list, at++));
-            CHECK(wanted && !strcmp(name, wanted), "rank %d step %lld, instruction %zu is %s, not %s", rank, (long long)step, at,
+            CHECK(wanted && !strcmp(name, wanted), "rank %d step %lld, instruction %zu is %s, not %s", rank,
+                  (long long)step, at,
                   name, wanted ? wanted : "nothing");
             CHECK(e->start >= last, "%s begins before the end of the one before", name);
             last = e->end - 2e-9;
@@ -251,12 +286,14 @@ static void check_list(const Timeline *t, int rank, int64_t step, json_t *list)
                 return;
         }
     }
-    CHECK(at == json_array_size(list), "rank %d step %lld: %zu instructions of %zu", rank, (long long)step, at, json_array_size(list));
-    CHECK(found[0] == listed[0] && found[1] == listed[1], "rank %d step %lld: %lld sends of %lld, %lld receives of %lld", rank,
+    CHECK(at == json_array_size(list), "rank %d step %lld: %zu instructions of %zu", rank, (long long)step, at,
+          json_array_size(list));
+    CHECK(found[0] == listed[0] && found[1] == listed[1],
+          "rank %d step %lld: %lld sends of %lld, %lld receives of %lld", rank,
           (long long)step, (long long)found[0], (long long)listed[0], (long long)found[1], (long long)listed[1]);
 }
 
-/* One clock: what needs another rank's work comes after it, to the microsecond on one host and to `slack` between hosts. */
+/* One clock: what is received was sent before, to the nanosecond on one host and to `slack` between hosts. */
 static int64_t check_clock(const Timeline *t, int64_t step, double slack)
 {
     int64_t pairs = 0;
@@ -271,18 +308,21 @@ static int64_t check_clock(const Timeline *t, int64_t step, double slack)
                 continue;
             for (int64_t i = 0; i < r->n; i++) {
                 const TraceEvent *got = &r->event[i];
-                if (got->step != step || got->kind != SPAN_END + COMM_RECV || got->group != GROUP_PP || lane[got->peer] != a)
+                if (got->step != step || got->kind != SPAN_END + COMM_RECV || got->group != GROUP_PP ||
+                    lane[got->peer] != a)
                     continue;
                 for (; from < s->n; from++) {
                     const TraceEvent *sent = &s->event[from];
-                    if (sent->step == step && sent->kind == SPAN_END + COMM_SEND && sent->group == GROUP_PP && lane[sent->peer] == b)
+                    if (sent->step == step && sent->kind == SPAN_END + COMM_SEND && sent->group == GROUP_PP &&
+                        lane[sent->peer] == b)
                         break;
                 }
                 CHECK(from < s->n, "a receive without its send");
                 if (from == s->n)
                     return pairs;
                 const TraceEvent *sent = &s->event[from++];
-                CHECK(sent->bytes == sent->moved && sent->moved == got->moved && got->end >= sent->called - slack, "ranks %d to %d: received %.3f us before it was sent",
+                CHECK(sent->bytes == sent->moved && sent->moved == got->moved && got->end >= sent->called - slack,
+                      "ranks %d to %d: received %.3f us before it was sent",
                       a, b, 1e6 * (sent->called - got->end));
                 pairs++;
             }
@@ -290,7 +330,7 @@ static int64_t check_clock(const Timeline *t, int64_t step, double slack)
     return pairs;
 }
 
-/* A pipeline's dependencies through the clock, without the messages: F of the next stage begins after F of this has. */
+/* The same without messages: the optimizer's step adds over all ranks, so at one moment all of them are inside it. */
 static void check_order(const Timeline *t, int64_t step, double slack)
 {
     double end[64] = {0}, start[64] = {0};
@@ -302,7 +342,7 @@ static void check_order(const Timeline *t, int64_t step, double slack)
                 end[r] = e->end;
             }
         }
-    for (int a = 0; a < t->ranks; a++)         /* S adds over all ranks, so all of them are inside it at one moment */
+    for (int a = 0; a < t->ranks; a++)
         for (int b = 0; b < t->ranks; b++)
             CHECK(start[a] <= end[b] + slack, "rank %d begins its optimizer step after rank %d ended its own", a, b);
 }
@@ -326,24 +366,26 @@ static int check_run(char **arg)
         for (int64_t i = 0; i < t.rank[r].n; i++)
             seen[timeline_stream(&t.rank[r].event[i])]++;
     }
-    CHECK(n == sum && n > 0, "%lld events in the file, %lld read", (long long)n, (long long)sum);
-    for (char *s = strtok(steps, ","); s; s = strtok(NULL, ",")) {
-        int64_t step = atoll(s);
-        for (int r = 0; r < t.ranks; r++)
-            check_list(&t, r, step, json_array_get(ranks, (size_t)t.rank[r].index[AXIS_PP]));
-        pairs += check_clock(&t, step, slack);
-        check_order(&t, step, slack);
-    }
     int tp = 0, dp = 0;
     for (int r = 0; r < t.ranks; r++) {
         tp |= t.rank[r].index[AXIS_TP];
         dp |= t.rank[r].index[AXIS_DP];
     }
-    CHECK(!seen[STREAM_TP] == !tp && !seen[STREAM_DP] == !dp && !seen[STREAM_PP] == (t.shape.p == 1) && seen[STREAM_WORLD],
+    CHECK(n == sum && n > 0, "%lld events in the file, %lld read", (long long)n, (long long)sum);
+    for (char *s = strtok(steps, ","); s; s = strtok(NULL, ",")) {
+        int64_t step = atoll(s);
+        for (int r = 0; r < t.ranks; r++)
+            check_list(&t, r, dp + 1, step, json_array_get(ranks, (size_t)t.rank[r].index[AXIS_PP]));
+        pairs += check_clock(&t, step, slack);
+        check_order(&t, step, slack);
+    }
+    CHECK(!seen[STREAM_TP] == !tp && !seen[STREAM_DP] == !dp && !seen[STREAM_PP] == (t.shape.p == 1) &&
+          seen[STREAM_WORLD],
           "rows: tp %lld, dp %lld, pp %lld, world %lld", (long long)seen[STREAM_TP], (long long)seen[STREAM_DP],
           (long long)seen[STREAM_PP], (long long)seen[STREAM_WORLD]);
     Overlap o = timeline_overlap(&t, -1, -1);
-    CHECK(!dp == !(o.bytes > 0) && o.bytes_under <= o.bytes && o.bytes_under >= minimum * o.bytes, "%.0f of %.0f bytes under computation",
+    CHECK(!dp == !(o.bytes > 0) && o.bytes_under <= o.bytes && o.bytes_under >= minimum * o.bytes,
+          "%.0f of %.0f bytes under computation",
           o.bytes_under, o.bytes);
     char said[TRACE_SAID];
     timeline_say(&t, said, sizeof said);
