@@ -103,6 +103,7 @@ $(BUILD)/$(1)/%.o: $(1)/%.c
 	@mkdir -p $$(@D)
 	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_$(1)) $$(EXTRA_$(1)/$$*) -c $$< -o $$@
 endef
+EXTRA_tests/bench_comm := $(MPI_CFLAGS)
 $(foreach l,kernels parallel src tests,$(eval $(call LAYER_RULE,$(l))))
 
 define ISA_RULE

@@ -66,6 +66,16 @@ CLONES static void narrow(uint16_t *dst, const float *src, int64_t n, Dtype type
             dst[i] = f32_to_f16(src[i]);
 }
 
+/* Sums of two, the most frequent case: one pass. */
+#define PAIR_SUM(name, widen_one, narrow_one)                                                                \
+    CLONES static void name(uint16_t *dst, const uint16_t *a, const uint16_t *b, int64_t n)                  \
+    {                                                                                                        \
+        for (int64_t i = 0; i < n; i++)                                                                      \
+            dst[i] = narrow_one(widen_one(a[i]) + widen_one(b[i]));                                          \
+    }
+PAIR_SUM(pair_sum_bf16, bf16_to_f32, f32_to_bf16)
+PAIR_SUM(pair_sum_f16, f16_to_f32, f32_to_f16)
+
 /* n <= BLOCK elements of `type` in the type of partial results: converted into buf, or where they are. */
 static const void *load(const void *src, Dtype type, int64_t n, float *buf)
 {
@@ -102,6 +112,10 @@ void reduce(void *dst, Dtype dst_type, const void *const *src, Dtype src_type, i
     BUG_ON(m < 1 || reduce_partial(dst_type) != reduce_partial(src_type));
     if (m == 2 && dst_type == src_type && reduce_partial(src_type) == src_type) {
         pair(dst, src[0], src[1], n, src_type, op);
+        return;
+    }
+    if (m == 2 && dst_type == src_type && op == OP_SUM) {
+        (dst_type == BF16 ? pair_sum_bf16 : pair_sum_f16)(dst, src[0], src[1], n);
         return;
     }
     for (int64_t at = 0; at < n; at += BLOCK)

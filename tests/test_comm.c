@@ -377,6 +377,27 @@ static void counters(Comm *c)
     CHECK(comm_stats(c).moved > 0, "moved %lld", (long long)comm_stats(c).moved);
 }
 
+/* With a thread for it, what is under way goes on while nobody waits. */
+static void moves_by_itself(Comm *c)
+{
+    enum { N = 3000000 };
+    if (!getenv("GRIDIRON_PROGRESS") || c->size < 2 || per_host < world)
+        return;
+    float *x = calloc(N, sizeof *x);
+    c->barrier(c);
+    CommStats before = comm_stats(c), after = before;
+    Token t = c->all_reduce(c, x, N, F32, OP_SUM);
+    int64_t all = 2 * (int64_t)N * 4;      /* every element is left for others or added, then offered or taken */
+    for (double end = now() + 20; after.behind - before.behind < all && now() < end; after = comm_stats(c))
+        usleep(2000);
+    c->wait(c, t);
+    after = comm_stats(c);
+    int64_t moved = after.moved - before.moved, behind = after.behind - before.behind;
+    CHECK(moved == all && behind == all, "%lld of %lld bytes moved by themselves", (long long)behind,
+          (long long)moved);
+    free(x);
+}
+
 static void layouts(void)
 {
     for (int tp = 1; tp <= world; tp++)
@@ -400,6 +421,7 @@ static void layouts(void)
                     float_bits(&k[1]);
                     sends_do_not_wait(&g.axis[AXIS_PP]);
                     counters(&g.all);
+                    moves_by_itself(&g.all);
                 }
                 g.all.barrier(&g.all);
                 grid_close(&g);
