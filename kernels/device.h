@@ -176,6 +176,8 @@ struct Device {
  * with EXIT_CONFIG and names those that it has. threads: 0 = the cores this process may run on. */
 void cpu_open(Device *d, Dtype real, const char *isa, int threads);
 void cpu_close(Device *d);
+/* Bytes that cpu_open would take for itself. */
+size_t cpu_workspace(Dtype real, const char *isa, int threads);
 
 /* A device whose ops do nothing, for counting runs. */
 void null_open(Device *d, Dtype real);

@@ -65,6 +65,9 @@ void comm_progress(void);
 void comm_threads(int threads);
 void comm_progress_thread(int on);
 
+/* A rank's part of the memory that a group on one host shares, once large messages have gone through it. */
+size_t comm_workspace(void);
+
 /* Bytes that this rank has copied or added for the group, and how many of them the progress thread moved while nobody
  * waited: their ratio is how much of the communication lay behind computation. */
 typedef struct { int64_t moved, behind; } CommStats;

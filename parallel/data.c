@@ -92,13 +92,15 @@ void data_units(Data *d, Unit *unit, int units)
     free(d->unit);
     d->unit = unit;
     d->units = units;
-    d->window = 0;
+    int64_t most = 0, next = 0;
     for (int u = 0; u < units; u++) {
         int64_t n = 0;
         for (int b = next_bucket(d, u, PHASE_ALL, -1); b >= 0; b = next_bucket(d, u, PHASE_ALL, b))
             n += d->bucket[b].n;
-        d->window = n > d->window ? n : d->window;
+        next = n > most ? most : n > next ? n : next;
+        most = n > most ? n : most;
     }
+    d->window = most + next;
 }
 
 static Flat take(const Data *d, Arena *run, Dtype type, int sharded)
@@ -107,13 +109,30 @@ static Flat take(const Data *d, Arena *run, Dtype type, int sharded)
     return (Flat){arena_take(run, (size_t)n * dtype_size(type)), type, sharded};
 }
 
+/* Two windows in one room: the first grows from its start, the second from its end. */
 static void take_windows(const Data *d, UnitWindow w[2], Arena *run, Dtype type, int wanted)
 {
+    size_t bytes = (size_t)d->window * dtype_size(type);
+    char *room = wanted ? arena_take(run, bytes) : NULL;
     for (int i = 0; i < 2; i++) {
-        w[i].base = wanted ? arena_take(run, (size_t)d->window * dtype_size(type)) : NULL;
+        w[i].base = room && i ? room + bytes : room;
         w[i].unit = -1;
         w[i].held = w[i].n = 0;
     }
+}
+
+/* Where window k begins when it holds `bytes`. */
+static char *window_start(const UnitWindow w[2], int k, size_t bytes)
+{
+    return w[k].base ? w[k].base - (k ? bytes : 0) : NULL;
+}
+
+static size_t unit_bytes(const Data *d, int unit, GradPhase phase, Dtype type)
+{
+    int64_t n = 0;
+    for (int b = next_bucket(d, unit, phase, -1); b >= 0; b = next_bucket(d, unit, phase, b))
+        n += d->bucket[b].n;
+    return (size_t)n * dtype_size(type);
 }
 
 void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
@@ -170,20 +189,25 @@ static void finish(Data *d, UnitWindow *w)
         d->dev->add(d->dev, sum, sum, mat(t->at ? t->at + mine : NULL, sum.rows, sum.cols, d->real));
     }
     w->n = 0;
+    w->unit = -1;
 }
 
 void data_enter(Data *d, int unit, GradPhase phase)
 {
     UnitWindow *w = &d->out[d->turn];
-    size_t used = 0;
     if (!grads_sharded(d))
         return;
     finish(d, w);
+    if (d->out[!d->turn].unit == unit)     /* the windows have room for two different units */
+        finish(d, &d->out[!d->turn]);
+    size_t bytes = unit_bytes(d, unit, phase, d->real);
+    char *start = window_start(d->out, d->turn, bytes), *at = start;
+    w->unit = unit;
     for (int b = next_bucket(d, unit, phase, -1); b >= 0; b = next_bucket(d, unit, phase, b)) {
-        d->bucket[b].grad = w->base ? w->base + used : NULL;
-        used += (size_t)d->bucket[b].n * dtype_size(d->real);
+        d->bucket[b].grad = at;
+        at += at ? (size_t)d->bucket[b].n * dtype_size(d->real) : 0;
     }
-    d->dev->zero(d->dev, w->base, used);
+    d->dev->zero(d->dev, start, bytes);
 }
 
 void data_reduce(Data *d, int unit, GradPhase phase)
@@ -270,7 +294,6 @@ void data_gather(Data *d, int unit)
     if (d->stage != SHARD_PARAMS)
         return;
     UnitWindow *w = window_of(d, unit);
-    size_t used = 0;
     if (w) {
         w->held++;
         return;
@@ -279,13 +302,13 @@ void data_gather(Data *d, int unit)
     BUG_ON(!w /* a third unit at a time */);
     w->unit = unit;
     w->held = 1;
+    char *at = window_start(d->in, (int)(w - d->in), unit_bytes(d, unit, PHASE_ALL, d->type));
     for (int b = next_bucket(d, unit, PHASE_ALL, -1); b >= 0; b = next_bucket(d, unit, PHASE_ALL, b)) {
         int64_t from, to;
-        char *at = w->base ? w->base + used : NULL;
         data_own(d, b, &from, &to);
         Token t = d->shard->all_gather(d->shard, at, data_at(d, &d->weight, b, from), to - from, d->type);
         w->list[w->n++] = (Transfer){b, at, t};
-        used += (size_t)d->bucket[b].n * dtype_size(d->type);
+        at += at ? (size_t)d->bucket[b].n * dtype_size(d->type) : 0;
     }
 }
 

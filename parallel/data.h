@@ -13,7 +13,7 @@
  *
  * Where weights are their own masters (fp32, fp64) the shard of a master is a slice of the whole weights.
  *
- * A unit is what moves at a time: the buckets of some neighbouring parts of the model. A window holds two units whole:
+ * A unit is what moves at a time: the buckets of some neighbouring parts of the model. Two windows hold a unit each, whole:
  * one that is computed with and one that is on its way.
  *
  * Two halves of a backward: D, the input's gradient, completes the gradients of some buckets (norms, embedding, head),
@@ -81,7 +81,7 @@ typedef struct {
 
     Flat weight, grad, master, moment[2];
     int gradients, moments;    /* what there is */
-    int64_t window;            /* elements of one window */
+    int64_t window;            /* elements of two units: the largest and the next */
     UnitWindow in[2], out[2];      /* weights; gradients (whole gradients: out[0] lists their reductions) */
     int turn;                  /* the gradients' next window */
     int open;                  /* between data_begin and data_wait_grads */

@@ -103,6 +103,8 @@ Group *group_plan(const char *name, int id, const int *member, int n, const int 
 
 /* ---- the segment ---- */
 
+size_t comm_workspace(void) { return (size_t)DEPTH * (SCATTER_BYTES + GATHER_BYTES); }
+
 #define PAGE 4096
 static size_t pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 static size_t control_bytes(const Group *g) { return pages((size_t)g->m * (4 * sizeof(Counter) + sizeof(Signature))); }

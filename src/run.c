@@ -239,6 +239,19 @@ static void traffic(const Grid *g, Traffic t[AXES])
     }
 }
 
+/* What device and transport take for themselves. */
+static int64_t workspace(const Run *r)
+{
+    const Config *c = r->cfg;
+    const Grid *g = &r->grid;
+    const Comm *large[] = {&g->axis[AXIS_TP], &g->axis[AXIS_PP], &g->kv, &g->data, &g->shard, &g->copies, &g->embedding};
+    int threads = c->threads ? (int)c->threads : grid_cores(g);
+    size_t n = cpu_workspace(r->params.real, isa_names[c->cpu_isa], threads);
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++)
+        n += large[i]->ops ? comm_workspace() : 0;
+    return (int64_t)n;
+}
+
 /* Everything that a command can make the model do, over a device and groups that do nothing; counts what a step of the
  * last segment sends. */
 static void rehearse(Run *r)
@@ -267,6 +280,12 @@ static void open_table(Run *r)
     params_open(&r->params, r->cfg, &r->grid, &r->placement);
 }
 
+static void add_workspace(Run *r)
+{
+    r->memory.buffers += r->workspace;
+    r->memory.total += r->workspace;
+}
+
 /* Opens table and lists over groups that only count, and finds every size. */
 static void count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, ModelBytes *bytes)
 {
@@ -288,6 +307,8 @@ static void count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
     counting = (Arena){.name = "run"};
     layout(r, &null, &counting, NULL, bytes);
     unlayout(r);
+    r->workspace = workspace(r);
+    add_workspace(r);
 }
 
 Expand run_expand(const Config *cfg, int rank, int *units)
@@ -401,8 +422,9 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     open_lists(r);
     cpu_open(&r->dev, r->params.real, isa_names[cfg->cpu_isa], cfg->threads ? (int)cfg->threads : grid_cores(&r->grid));
     comm_threads(pool_threads(r->dev.pool));
-    arena_open(&r->arena, "run", (size_t)r->memory.total);
+    arena_open(&r->arena, "run", (size_t)(r->memory.total - r->workspace));
     layout(r, &r->dev, &r->arena, run_dir, &bytes);
+    add_workspace(r);
     if (use != RUN_FORWARD)
         params_init(&r->params, &r->dev);
     if (use == RUN_TRAIN)

@@ -45,7 +45,8 @@ typedef struct {
     uint64_t hash;             /* of all lists of all ranks */
     Stage stage;
     Arena arena;
-    Memory memory;
+    Memory memory;             /* what the arena holds, and the workspace of device and transport */
+    int64_t workspace;
     Traffic traffic[AXES];     /* of the last segment's step */
     KvCache cache;             /* generation: kv_length positions */
     int64_t kv_length;

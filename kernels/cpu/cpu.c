@@ -86,25 +86,39 @@ static void lay_out(Cpu *c, Dtype real, int threads)
     c->sums = arena_take(&c->arena, (size_t)threads * 2 * SUM_MAX * dtype_size(real));
 }
 
-void cpu_open(Device *d, Dtype real, const char *isa, int threads)
+/* Which instructions, which kernels; dies when this CPU has them not. */
+static int pick(Cpu *c, Dtype real, const char *isa)
 {
-    BUG_ON((real != F64 && real != F32) || threads < 0);
     int has[ISA_COUNT] = {0}, bf16dot;
     detect(has, &bf16dot);
     int i = choose(isa, has);
-    if (!threads)
-        threads = pool_cores();
-    Cpu *c = xcalloc(1, sizeof *c);
-    *d = (Device){.name = "cpu", .isa = isa_names[i], .bf16 = "f32", .impl = c};
     c->gemm = c->gemm_bf16 = tables[i][real].gemm;
 #ifdef __x86_64__
     if (real == F32 && i == ISA_AMX)
         c->gemm_bf16 = &amx_kernel;
     else if (real == F32 && i == ISA_AVX512 && bf16dot)
         c->gemm_bf16 = &bf16dot_kernel;
-    if (c->gemm_bf16 != c->gemm)
-        d->bf16 = c->gemm_bf16->name;
 #endif
+    return i;
+}
+
+size_t cpu_workspace(Dtype real, const char *isa, int threads)
+{
+    Cpu c = {0};
+    pick(&c, real, isa);
+    lay_out(&c, real, threads ? threads : pool_cores());
+    return c.arena.peak;
+}
+
+void cpu_open(Device *d, Dtype real, const char *isa, int threads)
+{
+    BUG_ON((real != F64 && real != F32) || threads < 0);
+    Cpu *c = xcalloc(1, sizeof *c);
+    int i = pick(c, real, isa);
+    if (!threads)
+        threads = pool_cores();
+    *d = (Device){.name = "cpu", .isa = isa_names[i], .bf16 = c->gemm_bf16 != c->gemm ? c->gemm_bf16->name : "f32",
+                  .impl = c};
     tables[i][real].fill(d);
     lay_out(c, real, threads);
     arena_open(&c->arena, "cpu", c->arena.peak);

@@ -1,0 +1,81 @@
+/* What every rank holds beside what the plan says, at every ZeRO stage: mpirun -n 4 test_memory (pipeline 2 x data 2). */
+#include "run.h"
+#include "test.h"
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BASE                                                                                                           \
+    "model: {num_layers: 8, hidden_size: 256, num_attention_heads: 8, seq_length: 128, vocab_size: 8000, "              \
+    "hidden_dropout: 0, attention_dropout: 0, untie_embeddings_and_output_weights: true}\n"                             \
+    "train: {micro_batch_size: 1, global_batch_size: 8, train_iters: 2}\n"                                             \
+    "optimizer: {lr: 0.01}\n"                                                                                          \
+    "data: {tokenizer_type: none}\n"                                                                                   \
+    "precision: {threads: 1}\n"                                                                                        \
+    "parallel: {pipeline_model_parallel_size: 2}\n"
+
+static const Batch *zeros(void *run, int mb)
+{
+    static int32_t tokens[128], position[128];
+    static float mask[128];
+    static int64_t sample[1];
+    (void)run;
+    sample[0] = mb;
+    for (int i = 0; i < 128; i++) {
+        tokens[i] = (i * 61 + mb) % 8000;
+        position[i] = i;
+        mask[i] = 1;
+    }
+    static Batch batch = {1, 128, tokens, tokens, position, NULL, mask, sample};
+    return &batch;
+}
+
+/* A step; the growth of resident memory, anonymous and shared, over what the process had before. */
+static void stage(const char *file, const char *strategy, const char *dtype, int64_t *held)
+{
+    char sharding[96], type[64];
+    static char isa[32];
+    Run r;
+    snprintf(sharding, sizeof sharding, "data_parallel_sharding_strategy=%s", strategy);
+    snprintf(type, sizeof type, "params_dtype=%s", dtype);
+    snprintf(isa, sizeof isa, "cpu_isa=%s", test_isa());
+    char *args[] = {sharding, type, isa};
+    const Config *c = config_load(file, 3, args, 0, USE_MODEL);
+    Grid g;
+    run_grid(&g, c);                   /* what the launcher's library takes is not the plan's */
+    grid_close(&g);
+    int64_t before = memory_resident();
+    run_open(&r, c, RUN_TRAIN, 0, NULL);
+    r.feed = zeros;
+    Metrics m = {0};
+    r.now = &m;
+    run_gradients(&r);
+    r.now = NULL;
+    int64_t used = memory_resident() - before, plan = r.memory.total;
+    CHECK(fabs((double)(used - plan)) <= 0.05 * (double)plan, "rank %d %s %s: %.2f MB held, %.2f planned", r.grid.rank, strategy,
+          dtype, (double)used / 1e6, (double)plan / 1e6);
+    *held = plan;
+    run_close(&r);
+}
+
+int main(void)
+{
+    static const char *const strategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
+    char file[512];
+    int64_t held[4];
+    int rank;
+    grid_launched(&rank);
+    snprintf(file, sizeof file, "%s/%d", getenv("WORK") ? getenv("WORK") : "/tmp", rank);
+    mkdir(file, 0700);
+    strcat(file, "/memory.yaml");      /* the name is part of the configuration */
+    FILE *f = fopen(file, "w");
+    fputs(BASE, f);
+    fclose(f);
+    for (int s = 0; s < 4; s++) {
+        stage(file, strategies[s], "fp32", &held[s]);
+        CHECK(s == 0 || held[s] < held[s - 1], "%s holds %lld, the stage before %lld", strategies[s], (long long)held[s],
+              (long long)held[s - 1]);
+    }
+    stage(file, strategies[3], "bf16", &held[3]);
+    unlink(file);
+    return test_end();
+}
