@@ -96,8 +96,8 @@ static void sign(Group *g, Request *r)
 static void check(const Group *g, const Request *r, int i)
 {
     if (atomic_load(&g->signature[i].seen[g->calls % 16]) != signature(r))
-        die(EXIT_BUG, "comm-mismatch", "group %s, operation %lld: ranks %d and %d disagree; here it is %s of %lld %s; change: "
-            "please report this line with your config", g->name, (long long)g->calls, g->rank, g->local[i],
+        die(EXIT_BUG, "comm-mismatch", "group %s, operation %lld: ranks %d and %d disagree; here it is %s of %lld %s; "
+            "change: please report this line with your config", g->name, (long long)g->calls, g->rank, g->local[i],
             comm_kind_name[r->kind], (long long)r->n, dtype_name(r->type));
 }
 
@@ -291,7 +291,7 @@ static int offer(Group *g, Request *r)
                 block[k] = wire_recv(to, (size_t)bytes, g->world[b], g->id * TAGS + TAG_BLOCK);
             continue;
         }
-        const char *from = r->kind == COMM_ALL_GATHER ? r->in + (size_t)(s * r->e) * width(r) : r->in + (size_t)at * width(r);
+        const char *from = r->in + (size_t)(r->kind == COMM_ALL_GATHER ? s * r->e : at) * width(r);
         memcpy(to, from, (size_t)bytes);
         moved += bytes;
         for (int h = 0; h < g->hosts && n; h++)
@@ -336,8 +336,8 @@ static int copy(Group *g, Request *r)
         if (b == g->rank || (only >= 0 && b != r->root))
             continue;
         int64_t n = piece(g, r, s, b, &at);
-        const char *slot = group_slot(g, GATHER, g->owner[b], gs);
-        memcpy(r->out + (size_t)at * width(r), slot + (size_t)g->place[b] * (size_t)r->e * width(r), (size_t)n * width(r));
+        const char *from = group_slot(g, GATHER, g->owner[b], gs) + (size_t)g->place[b] * (size_t)r->e * width(r);
+        memcpy(r->out + (size_t)at * width(r), from, (size_t)n * width(r));
         moved += n * (int64_t)width(r);
     }
     if (r->kind == COMM_ALL_GATHER) {

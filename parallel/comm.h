@@ -20,8 +20,8 @@ typedef enum { OP_SUM, OP_MAX, OP_MIN } ReduceOp;
 struct Comm {
     const char *name;              /* "tp", "dp", ... for messages */
     int rank, size;
-    /* operations called, and bytes that this rank brought to them (all of `in` or `buf`; of a broadcast the root's, of a
-     * message the sender's). A group of one, and barriers, count nothing */
+    /* operations called, and bytes that this rank brought to them (all of `in` or `buf`; of a broadcast the root's, of
+     * a message the sender's). A group of one, and barriers, count nothing */
     int64_t ops, bytes;
     void *impl;
     /* buf [n] <- reduction over the group, in place */
@@ -58,10 +58,9 @@ void comm_count_open(Comm *c, const char *name, int size, int rank);
 /* Moves forward what is under way, without waiting; costs nothing when nothing is. */
 void comm_progress(void);
 
-/* Says with how many threads this rank computes; collective only in that all ranks should say it. Where ranks times threads
- * fit the cores, waiting looks for some microseconds before it sleeps; where a core is left over for each rank, a
- * thread moves messages while the main thread computes (comm_progress_thread). GRIDIRON_PROGRESS=0 or 1 in the
- * environment decides about the thread instead. */
+/* Says with how many threads this rank computes. Where ranks times threads fit the cores of the host, who waits looks
+ * for some microseconds before it sleeps; where a core is left over for each rank, a thread moves messages while the
+ * main thread computes (comm_progress_thread). GRIDIRON_PROGRESS=0 or 1 in the environment decides about it instead. */
 void comm_threads(int threads);
 void comm_progress_thread(int on);
 
@@ -82,8 +81,8 @@ extern const char *const comm_kind_name[COMM_KINDS];
 /* The bytes by which an operation raises Comm.bytes; n as in its call. */
 int64_t comm_payload(const Comm *c, CommKind kind, int64_t n, Dtype type, int root);
 
-/* One operation from its call to its end. bytes: as they count in Comm; moved, behind: its part of CommStats. peer: of a
- * message, -1 for a collective. Times as of now(). */
+/* One operation from its call to its end. bytes: as they count in Comm; moved, behind: its part of CommStats. peer: of
+ * a message, -1 for a collective. Times as of now(). */
 typedef struct {
     const char *comm;
     CommKind kind;

@@ -15,7 +15,8 @@
 
 #define BLOCK 256                  /* requests are allocated in blocks, which never move */
 #define SPIN_SECONDS 30e-6         /* how long to look before sleeping, where cores are to spare */
-#define WIRE_SECONDS 100e-6        /* sleep while messages between hosts are under way */
+#define WIRE_SECONDS 100e-6        /* sleep while messages between hosts are under way ... */
+#define WIRE_LOOKS 100             /* ... after having given the core away so often */
 #define INLINE_BYTES 65536         /* up to here a caller moves what it can itself although there is a thread for it */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -129,7 +130,8 @@ static void finish(Request *r)
     if (!q->head)
         q->tail = NULL;
     if (listener)
-        listener(listener_ctx, &(CommEvent){r->name, r->kind, r->kind == COMM_SEND || r->kind == COMM_RECV ? r->root : -1,
+        listener(listener_ctx, &(CommEvent){r->name, r->kind,
+                                            r->kind == COMM_SEND || r->kind == COMM_RECV ? r->root : -1,
                                             r->payload, r->touched, r->behind, r->start, now()});
     r->token &= 0xffffffff;        /* no token in anybody's hands names it any more */
     r->next = vacant;
@@ -249,15 +251,16 @@ void engine_wait(Token t)
     engine_lock();
     const Request *r = find(t);
     double end = 0;
+    int looks = 0;
     waiting++;
     while (r->token == t) {
         if (advance_all()) {
-            end = 0;
+            end = looks = 0;
             continue;
         }
         if (spin && !end)
             end = now() + SPIN_SECONDS;
-        if (spin && now() < end) {
+        if ((spin && now() < end) || (wires && looks++ < WIRE_LOOKS)) {
             give();
             relax();
             engine_lock();
@@ -326,8 +329,8 @@ void comm_progress_thread(int on)
     pthread_sigmask(SIG_BLOCK, &all, &old);
     thread_stop = 0;
     if (pthread_create(&thread, NULL, progress, NULL))
-        die(EXIT_RESOURCE, "threads", "cannot start the thread that moves messages; change: raise the limit on processes "
-            "(ulimit -u), or GRIDIRON_PROGRESS=0");
+        die(EXIT_RESOURCE, "threads", "cannot start the thread that moves messages; change: raise the limit on "
+            "processes (ulimit -u), or GRIDIRON_PROGRESS=0");
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     engine_lock();
     thread_on = 1;
@@ -340,8 +343,8 @@ void comm_threads(int threads)
     spin = threads * sharers <= cores;
     const char *asked = getenv("GRIDIRON_PROGRESS");
     if (asked && *asked && strcmp(asked, "0") && strcmp(asked, "1"))
-        die(EXIT_CONFIG, "environment", "GRIDIRON_PROGRESS=%s; change: 0 (no progress thread), 1 (one), or leave it out",
-            asked);
+        die(EXIT_CONFIG, "environment", "GRIDIRON_PROGRESS=%s; change: 0 (no progress thread), 1 (one), or leave it "
+            "out", asked);
     if (job_here())
         comm_progress_thread(asked && *asked ? *asked == '1' : (threads + 1) * sharers <= cores);
 }

@@ -32,8 +32,8 @@ struct Request {
     char *out;
     int64_t n;                     /* elements, as in the call */
     int root;                      /* of a broadcast; the peer of a send or receive */
-    /* collectives: pieces of e elements, `steps` of them; how far each stage has come; where this operation begins in the
-     * counters of the group's two channels */
+    /* collectives: pieces of e elements, `steps` of them; how far each stage has come; where this operation begins in
+     * the counters of the group's two channels */
     int64_t e, steps, scatter_base, gather_base;
     int64_t posted, summed, awaited, joined, offered, gathered, copied;
     int small, begun;

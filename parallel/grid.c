@@ -128,7 +128,8 @@ static void open_counting(const Grid *g, Comm *c, const char *name, const int *m
 }
 
 /* Members [first, first + n * step) of the list, every step-th. */
-static void open_part(const Grid *g, Opener open, Comm *c, const char *name, const int *list, int first, int step, int n)
+static void open_part(const Grid *g, Opener open, Comm *c, const char *name, const int *list, int first, int step,
+                      int n)
 {
     int *member = xcalloc((size_t)n, sizeof *member);
     for (int i = 0; i < n; i++)

@@ -14,8 +14,8 @@ extern const char *const axis_name[AXES];
 typedef struct {
     int size[AXES];                  /* dense grid: size[AXIS_EP] = 1; the product is the world */
     Axis order[AXES];                /* fastest first */
-    int kv_share;                    /* neighbours in tp that hold the same key/value heads: tp / heads when tp exceeds them,
-                                      * else 1 (0 stands for 1) */
+    int kv_share;                    /* neighbours in tp that hold the same key/value heads: tp / heads when tp exceeds
+                                      * them, else 1 (0 stands for 1) */
     int instances;                   /* optimizer instances: parts of the data group that each hold the whole optimizer
                                       * state, num_distributed_optimizer_instances (0 stands for 1) */
     int etp, ep;                     /* expert grid (0 stands for tp, and for 1) */
@@ -30,7 +30,7 @@ typedef struct {
     Comm axis[AXES];                 /* one group an axis of the dense grid */
     Comm model;                      /* tp and pp together: ranks that hold one copy of the model */
     Comm data;                       /* dp and cp together: ranks whose gradients are added */
-    Comm embedding;                  /* first and last stage of my pipeline, on ranks of these; elsewhere a group of one */
+    Comm embedding;                  /* first and last rank of my pipeline, on these two; elsewhere a group of one */
     Comm kv;                         /* the kv_share neighbours in tp with my key/value heads */
     Comm shard;                      /* my run of |data| / instances neighbours in data: one optimizer instance */
     Comm copies;                     /* the ranks with my place in each instance */
@@ -49,7 +49,8 @@ int grid_expert_size(const GridSpec *spec, int world, int size[AXES]);
 /* Like grid_group, in the expert grid. */
 int grid_expert_group(const GridSpec *spec, int world, unsigned mask, int rank, int *out);
 
-/* Opens all groups; those of one are comm_self. With world > 1 a launcher must have started this process. Collective. */
+/* Opens all groups; those of one are comm_self. With world > 1 a launcher must have started this process, which joins
+ * its job here. Collective. */
 void grid_open(Grid *g, const GridSpec *spec, int world, int rank);
 /* The same for any rank of any world, with groups that only count (comm_count_open). */
 void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank);
@@ -58,8 +59,8 @@ void grid_close(Grid *g);
 /* The ranks that a launcher (mpirun, srun) started, by its environment, and which of them this process is. */
 int grid_launched(int *rank);
 
-/* Of an open grid. The cores that this rank should compute on: those it may run on, divided by the ranks of its host that may run on them
- * as well; at least 1. */
+/* The cores that this rank of an open grid should compute on: those it may run on, divided by the ranks of its host
+ * that may run on them as well; at least 1. */
 int grid_cores(const Grid *g);
 int grid_host_ranks(const Grid *g);  /* ranks on this host */
 int grid_host_rank(const Grid *g);   /* which of them this is */

@@ -117,8 +117,9 @@ static size_t shared_bytes(const Group *g)
 
 static _Noreturn void no_memory(const Group *g, const char *what)
 {
-    die(EXIT_RESOURCE, "shared-memory", "cannot %s the memory that the %d ranks of group %s on this host share: %s; change: "
-        "raise the limits on open files and memory (ulimit -n, -v), or free memory", what, g->m, g->name, strerror(errno));
+    die(EXIT_RESOURCE, "shared-memory", "cannot %s the memory that the %d ranks of group %s on this host share: %s; "
+        "change: raise the limits on open files and memory (ulimit -n, -v), or free memory", what, g->m, g->name,
+        strerror(errno));
 }
 
 int group_segment_make(const Group *g)
@@ -192,7 +193,8 @@ static Token submit(Comm *c, CommKind kind, const void *in, void *out, int64_t n
     Group *g = c->impl;
     BUG_ON(n < 0 || root < 0 || root >= g->size);
     Request r = {.group = g, .kind = kind, .name = g->name, .type = type, .op = op, .in = in, .out = out, .n = n,
-                 .root = root, .payload = comm_payload(c, kind, n, type, root), .wire = -1, .advance = collective_advance};
+                 .root = root, .payload = comm_payload(c, kind, n, type, root), .wire = -1,
+                 .advance = collective_advance};
     Queue *q = &g->queue;
     if (kind == COMM_SEND || kind == COMM_RECV) {
         BUG_ON(root == g->rank /* a message to oneself */);
@@ -262,7 +264,8 @@ static void group_close(Comm *c)
         munmap(g->map, g->map_bytes);
     if (g->fd >= 0)
         close(g->fd);
-    void *heap[] = {g->world, g->host, g->local, g->bell, g->owner, g->place, g->duty, g->proxy, g->source, g->partial, g->sending,
+    void *heap[] = {g->world, g->host, g->local, g->bell, g->owner, g->place, g->duty, g->proxy, g->source,
+                    g->partial, g->sending,
                     g->wire_partial, g->wire_sending, g->wire_block, g->wire_own, g->wire_all};
     for (size_t i = 0; i < sizeof heap / sizeof *heap; i++)
         free(heap[i]);

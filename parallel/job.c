@@ -60,8 +60,8 @@ int job_page_make(int ranks, int host)
     if (fd < 0)                    /* on another host than the launcher's its folder does not exist */
         fd = memfd_create("gridiron-page", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)page_bytes(ranks)))
-        die(EXIT_RESOURCE, "shared-memory", "cannot make the page that the ranks of a host share: %s; change: raise the "
-            "limit on open files (ulimit -n), or free memory", strerror(errno));
+        die(EXIT_RESOURCE, "shared-memory", "cannot make the page that the ranks of a host share: %s; change: raise "
+            "the limit on open files (ulimit -n), or free memory", strerror(errno));
     return fd;
 }
 
@@ -206,8 +206,8 @@ static void lost(const Member *m)
     memcpy(where, m->where, sizeof where);
     memcpy(note, m->note, sizeof note);
     where[sizeof where - 1] = note[sizeof note - 1] = 0;
-    die(EXIT_COMM, "rank-lost", "%s (process %d) died in %s; change: see what killed it (the system log; memory that ran "
-        "out is the usual cause), then start again with load=latest", where + 1, m->pid, note + 1);
+    die(EXIT_COMM, "rank-lost", "%s (process %d) died in %s; change: see what killed it (the system log; memory that "
+        "ran out is the usual cause), then start again with load=latest", where + 1, m->pid, note + 1);
 }
 
 static void look_for_the_lost(void)
@@ -248,7 +248,7 @@ static void *watch(void *arg)
         if ((at[n].revents & POLLIN) && read(wake_fd, &signals, sizeof signals) == sizeof signals) {
             if (signals >= 1u << 16)               /* goodbye */
                 break;
-            usleep(100000);                        /* a launcher that ends a job was faster than the news of its cause */
+            usleep(100000);                        /* a launcher may be faster than the news of why it ends the job */
             look_for_the_lost();
             signal(SIGTERM, SIG_DFL);
             kill(getpid(), SIGTERM);
@@ -280,8 +280,8 @@ void job_watch(void (*abort_job)(int code))
     pthread_sigmask(SIG_BLOCK, &all, &old);
     struct pollfd *at = xcalloc((size_t)page->ranks + 1, sizeof *at);
     if (wake_fd < 0 || pthread_create(&watcher, NULL, watch, at))
-        die(EXIT_RESOURCE, "threads", "cannot start the thread that watches the other ranks: %s; change: raise the limits "
-            "on processes and open files (ulimit -u, -n)", strerror(errno));
+        die(EXIT_RESOURCE, "threads", "cannot start the thread that watches the other ranks: %s; change: raise the "
+            "limits on processes and open files (ulimit -u, -n)", strerror(errno));
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     struct sigaction now_;
     if (!sigaction(SIGTERM, NULL, &now_) && now_.sa_handler == SIG_DFL)

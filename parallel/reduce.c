@@ -2,7 +2,8 @@
 #include "half.h"
 #include <string.h>
 
-/* One source, three instruction sets, chosen when the program starts: additions and conversions give the same bits in all. */
+/* One source, three instruction sets, chosen when the program starts; additions and conversions give the same bits in
+ * all of them. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -86,8 +87,8 @@ static const void *load(const void *src, Dtype type, int64_t n, float *buf)
 }
 
 /* A block of at most BLOCK elements. */
-static void reduce_block(char *dst, Dtype dst_type, const char *const *src, Dtype src_type, int m, int64_t at, int64_t n,
-                         ReduceOp op)
+static void reduce_block(char *dst, Dtype dst_type, const char *const *src, Dtype src_type, int m, int64_t at,
+                         int64_t n, ReduceOp op)
 {
     _Alignas(64) double sum[BLOCK], wide[BLOCK];
     Dtype part = reduce_partial(src_type);

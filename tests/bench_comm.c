@@ -1,5 +1,8 @@
-/* bench_comm -- two (or more) ranks of one host: all-reduce of 64 MB beside MPI_Allreduce in the same run, by turns; then
- * messages between ranks 0 and 1. Under scripts/launch; prints medians. Arguments: megabytes (64), rounds (15). */
+/* bench_comm -- two (or more) ranks of one host: all-reduce of 64 MB beside MPI_Allreduce in the same run, by turns;
+ * then messages between ranks 0 and 1. Prints medians. Arguments: megabytes (64), rounds (15).
+ *     TRAIN=build/cpu/bench_comm scripts/launch -n 2
+ * The launcher forbids MPI the kernel's copying between processes; with OMPI_MCA_btl_vader_single_copy_mechanism=cma in
+ * the environment and plain mpirun MPI has it. */
 #include "grid.h"
 #include <mpi.h>
 #include <stdio.h>
@@ -48,14 +51,16 @@ static void all_reduce(Comm *c, int64_t bytes, int rounds)
     for (int i = 0; i < 3; i++)
         t[i] = calloc((size_t)rounds, sizeof **t);
     for (int i = -2; i < rounds; i++) {
-        double one[3] = {timed(c, ours, buf, bytes / 4), timed(c, theirs, copy, bytes / 4), timed(c, half, buf, bytes / 4)};
+        double one[3] = {timed(c, ours, buf, bytes / 4), timed(c, theirs, copy, bytes / 4),
+                         timed(c, half, buf, bytes / 4)};
         for (int k = 0; k < 3 && i >= 0; k++)
             t[k][i] = one[k];
     }
     double a = median(t[0], rounds), b = median(t[1], rounds), h = median(t[2], rounds);
     if (c->rank == 0)
-        printf("all_reduce %lld bytes, %d ranks: ours %.2f ms (%.2f GB/s), MPI %.2f ms (%.2f GB/s), ratio %.2f; BF16 %.2f ms\n",
-               (long long)bytes, c->size, a * 1e3, (double)bytes / a * 1e-9, b * 1e3, (double)bytes / b * 1e-9, b / a, h * 1e3);
+        printf("all_reduce of %lld bytes, %d ranks: ours %.2f ms (%.2f GB/s), MPI %.2f ms (%.2f GB/s), ratio %.2f; "
+               "BF16 %.2f ms\n", (long long)bytes, c->size, a * 1e3, (double)bytes / a * 1e-9, b * 1e3,
+               (double)bytes / b * 1e-9, b / a, h * 1e3);
 }
 
 static void ping_pong(Comm *c, int64_t bytes, int rounds)
@@ -74,7 +79,8 @@ static void ping_pong(Comm *c, int64_t bytes, int rounds)
     }
     double s = median(t, rounds);
     if (c->rank == 0)
-        printf("message of %8lld bytes: %9.2f us one way, %.2f GB/s\n", (long long)bytes, s * 1e6, (double)bytes / s * 1e-9);
+        printf("message of %8lld bytes: %9.2f us one way, %.2f GB/s\n", (long long)bytes, s * 1e6,
+               (double)bytes / s * 1e-9);
 }
 
 int main(int argc, char **argv)

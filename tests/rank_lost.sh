@@ -9,8 +9,8 @@ check() {       # site, exit code, what the one line says
     rc=$?
     took=$(( ($(date +%s%N) - start) / 1000000 ))
     lines=$(grep -c '^error\[' "$WORK/errors")
-    if [ $rc != "$2" ] || [ "$lines" != "${4:-1}" ] || ! grep -q "$3" "$WORK/out" "$WORK/errors" || [ $took -gt 5000 ] ||
-        [ "$(wc -l < "$WORK/errors")" != "${4:-1}" ]; then
+    if [ $rc != "$2" ] || [ "$lines" != "${4:-1}" ] || ! grep -q "$3" "$WORK/out" "$WORK/errors" ||
+        [ $took -gt 5000 ] || [ "$(wc -l < "$WORK/errors")" != "${4:-1}" ]; then
         echo "# $1: exit $rc, $lines error lines, $took ms"
         cat "$WORK/errors"
         failed=1
@@ -38,11 +38,15 @@ ranks=$(ps -eo pid=,ppid= | awk -v p="$mpirun" '$2 == p {print $1}')
 kill -9 "$mpirun"
 sleep 0.5
 for pid in $ranks; do
-    if [ -d "/proc/$pid" ] && ! grep -q '^State:.[ZX]' "/proc/$pid/status"; then echo "# rank $pid outlives mpirun"; failed=1; fi
+    if [ -d "/proc/$pid" ] && ! grep -q '^State:.[ZX]' "/proc/$pid/status"; then
+        echo "# rank $pid outlives mpirun"
+        failed=1
+    fi
 done
 wait $launch
 rc=$?
-if [ $rc != 7 ] || [ "$(echo "$ranks" | wc -w)" != 4 ] || ! grep -q '^error\[launcher-lost\].*change: ' "$WORK/errors"; then
+if [ $rc != 7 ] || [ "$(echo "$ranks" | wc -w)" != 4 ] ||
+    ! grep -q '^error\[launcher-lost\].*change: ' "$WORK/errors"; then
     echo "# mpirun killed: exit $rc, ranks $ranks"
     cat "$WORK/errors"
     failed=1

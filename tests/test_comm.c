@@ -304,7 +304,7 @@ static void float_bits(const Known *k)
             Token b = k->c->reduce_scatter(k->c, part.p, in, n, t, OP_SUM);
             k->c->wait(k->c, a);
             k->c->wait(k->c, b);
-            CHECK(!memcmp(part.p, whole.p + (size_t)(n * k->c->rank) * w, (size_t)n * w), "rank %d: %s: reduce_scatter differs",
+            CHECK(!memcmp(part.p, whole.p + (size_t)(n * k->c->rank) * w, (size_t)n * w), "rank %d: %s: reduce_scatter",
                   rank, k->c->name);
             char *slice = malloc((size_t)n * w);
             memcpy(slice, want + (size_t)(n * k->c->rank) * w, (size_t)n * w);
@@ -347,7 +347,10 @@ static void large(const Known *k)
 }
 
 static int heard;
-static void hear(void *ctx, const CommEvent *e) { heard += !strcmp(e->comm, ctx) && e->end >= e->start && e->start > 0; }
+static void hear(void *ctx, const CommEvent *e)
+{
+    heard += !strcmp(e->comm, ctx) && e->end >= e->start && e->start > 0;
+}
 
 static void counters(Comm *c)
 {

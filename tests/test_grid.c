@@ -43,8 +43,9 @@ static int got[RANKS], want[RANKS];
 
 static void compare(int n, int m, const char *what, const GridSpec *s, int rank)
 {
-    CHECK(n == m && !memcmp(got, want, (size_t)n * sizeof *got), "%s of rank %d: tp %d cp %d ep %d dp %d pp %d: %d, %d ranks",
-          what, rank, s->size[AXIS_TP], s->size[AXIS_CP], s->ep, s->size[AXIS_DP], s->size[AXIS_PP], n, m);
+    CHECK(n == m && !memcmp(got, want, (size_t)n * sizeof *got),
+          "%s of rank %d: tp %d cp %d ep %d dp %d pp %d: %d, %d ranks", what, rank, s->size[AXIS_TP],
+          s->size[AXIS_CP], s->ep, s->size[AXIS_DP], s->size[AXIS_PP], n, m);
 }
 
 /* ---- Megatron-LM's ranges, default order ---- */
@@ -140,7 +141,8 @@ static void one_grid(const GridSpec *s, const int size[AXES], int world)
             }
         }
         if (bad)
-            CHECK(0, "mask %u of tp %d cp %d ep %d dp %d pp %d: no partition", mask, size[0], size[1], size[2], size[3], size[4]);
+            CHECK(0, "mask %u of tp %d cp %d ep %d dp %d pp %d: no partition", mask, size[0], size[1], size[2], size[3],
+                  size[4]);
         int r = draw(world), n = grid_group(size, s->order, mask, r, list);
         unsigned disjoint = ~mask & (unsigned)draw(32);
         int m = grid_group(size, s->order, disjoint, r, other), meet = 0;
@@ -149,7 +151,8 @@ static void one_grid(const GridSpec *s, const int size[AXES], int world)
                 meet += list[i] == other[k];
         int rest = grid_group(size, s->order, ~mask & 31, r, other);
         if (meet != 1 || n * rest != world)
-            CHECK(0, "mask %u and %u of rank %d meet in %d ranks; %d x %d of %d", mask, disjoint, r, meet, n, rest, world);
+            CHECK(0, "mask %u and %u of rank %d meet in %d ranks; %d x %d of %d", mask, disjoint, r, meet, n, rest,
+                  world);
     }
     test_checks++;
 }
@@ -204,13 +207,15 @@ static void check_comm(const Comm *c, const int *list, int n, int rank)
     int at = 0;
     while (at < n && list[at] != rank)
         at++;
-    CHECK(c->size == n && c->rank == at, "%s of rank %d: %d of %d, not %d of %d", c->name, rank, c->rank, c->size, at, n);
+    CHECK(c->size == n && c->rank == at, "%s of rank %d: %d of %d, not %d of %d", c->name, rank, c->rank, c->size, at,
+          n);
 }
 
 static void derived(const Axis order[AXES])
 {
-    static const int sizes[][7] = {   /* tp cp dp pp, kv_share, instances */
-        {1, 1, 1, 1, 1, 1}, {4, 1, 2, 3, 2, 2}, {2, 2, 3, 2, 1, 3}, {8, 1, 1, 2, 8, 1}, {1, 2, 4, 1, 1, 4}, {6, 2, 2, 5, 3, 2}};
+    static const int sizes[][6] = {   /* tp cp dp pp, kv_share, instances */
+        {1, 1, 1, 1, 1, 1}, {4, 1, 2, 3, 2, 2}, {2, 2, 3, 2, 1, 3},
+        {8, 1, 1, 2, 8, 1}, {1, 2, 4, 1, 1, 4}, {6, 2, 2, 5, 3, 2}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const int *z = sizes[i];
         int world = z[0] * z[1] * z[2] * z[3], part = z[1] * z[2] / z[5];
