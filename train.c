@@ -284,12 +284,23 @@ static const struct { const char *name; int (*run)(int argc, char **argv); } com
 #undef COMMAND
 };
 
+/* Of commands that one process does, rank 0 of a launched job does them, and the others have nothing to do. */
+static int for_another_rank(const char *name)
+{
+    static const char *const alone[] = {"plan", "schedule", "tokenize", "import", "export", "inspect", "help"};
+    int rank;
+    for (size_t i = 0; grid_launched(&rank) > 1 && rank > 0 && i < sizeof alone / sizeof *alone; i++)
+        if (!strcmp(name, alone[i]))
+            return 1;
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (!strcmp(argv[1], commands[i].name))
-            return commands[i].run(argc - 2, argv + 2);
+            return for_another_rank(argv[1]) ? EXIT_DONE : commands[i].run(argc - 2, argv + 2);
     return command_run(argc - 1, argv + 1);
 }
