@@ -5,6 +5,7 @@
 # make test-kill  saves killed and failing at every system call, every error (3 minutes)
 # make test-layouts          every layout of up to 8 ranks beside one rank (minutes)
 # make test-slurm     scripts/slurm.sbatch on a Slurm of its own (4 minutes; as root, Debian's packages)
+# make test-seeds             bugs planted one by one, each caught by the test that tests/seeds names (minutes)
 # make test-huggingface                               import and export against transformers (PYTHON has it)
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #
@@ -140,6 +141,9 @@ test-layouts: tests train
 test-slurm: train
 	tests/slurm.sh
 
+test-seeds:
+	BUILD=$(BUILD) tests/seeds.sh
+
 test-huggingface: train
 	$(PYTHON) tests/check_huggingface.py
 
@@ -153,6 +157,6 @@ clean:
 	rm -rf build/cpu build/debug build/valgrind build/bench train
 
 -include $(LIB_OBJ:.o=.d) $(BUILD)/train.d $(TEST_SRC:%.c=$(BUILD)/%.d)
-.PHONY: all tests test docs demo bench test-kill test-layouts test-slurm test-huggingface test-portable test-valgrind \
-        size clean FORCE
+.PHONY: all tests test docs demo bench test-kill test-layouts test-slurm test-seeds test-huggingface test-portable \
+        test-valgrind size clean FORCE
 .SECONDARY:

@@ -29,20 +29,21 @@ static const char *const layout_recompute[][4] = {
 enum { RECOMPUTES = sizeof layout_recompute / sizeof *layout_recompute };
 static const int layout_padding[] = {1, 3, 8};
 
-/* Model families. groups: key/value heads as layout_model says, 0: one for each query head. */
-static const struct { int layers, groups; const char *args[14]; } families[] = {
-    {4, 0, {"activation=gelu_tanh"}},
-    {4, 0, {"activation=gelu", "hidden_dropout=0.2", "attention_dropout=0.1", "reset_attention_mask=true"}},
-    {4, 1, {"position_embedding_type=rope", "rotary_base=9973", "normalization=RMSNorm", "activation=swiglu",
+/* Model families. groups: key/value heads as layout_model says, 0: one for each query head. width: of the feed-forward
+ * layers, per head; the wide ones have shards that end inside of tensors. */
+static const struct { int layers, groups, width; const char *args[14]; } families[] = {
+    {4, 0, 24, {"activation=gelu_tanh"}},
+    {4, 0, 3, {"activation=gelu", "hidden_dropout=0.2", "attention_dropout=0.1", "reset_attention_mask=true"}},
+    {4, 1, 24, {"position_embedding_type=rope", "rotary_base=9973", "normalization=RMSNorm", "activation=swiglu",
             "add_bias_linear=false", "untie_embeddings_and_output_weights=true"}},
-    {6, 2, {"position_embedding_type=rope", "rotary_base=1009", "rotary_percent=0.7", "qk_layernorm=true",
+    {6, 2, 3, {"position_embedding_type=rope", "rotary_base=1009", "rotary_percent=0.7", "qk_layernorm=true",
             "activation=geglu", "window_size=3"}},
-    {4, 1, {"position_embedding_type=none", "normalization=RMSNorm", "qk_layernorm=true", "add_bias_linear=false",
+    {4, 1, 4, {"position_embedding_type=none", "normalization=RMSNorm", "qk_layernorm=true", "add_bias_linear=false",
             "add_qkv_bias=true", "activation=squared_relu", "reset_attention_mask=true",
             "untie_embeddings_and_output_weights=true"}},
-    {6, 1, {"position_embedding_type=rope", "rotary_base=9973", "activation=gelu_tanh", "hidden_dropout=0.1",
+    {6, 1, 24, {"position_embedding_type=rope", "rotary_base=9973", "activation=gelu_tanh", "hidden_dropout=0.1",
             "attention_dropout=0.2", "reset_attention_mask=true", "untie_embeddings_and_output_weights=true"}},
-    {4, 1, {"qk_layernorm=true", "normalization=RMSNorm", "activation=swiglu", "hidden_dropout=0.3"}}};
+    {4, 1, 3, {"qk_layernorm=true", "normalization=RMSNorm", "activation=swiglu", "hidden_dropout=0.3"}}};
 enum { FAMILIES = sizeof families / sizeof *families };
 
 /* Heads and batch that every layout of n ranks can share out. */
@@ -126,7 +127,7 @@ static inline void layout_model(Words *a, int n, int family)
         add_arg(a, *s, NULL);
     add_number(a, "num_layers", families[family].layers);
     add_number(a, "num_attention_heads", heads);
-    add_number(a, "ffn_hidden_size", 3 * heads);
+    add_number(a, "ffn_hidden_size", families[family].width * heads);
     add_number(a, "seq_length", heads);
     add_number(a, "global_batch_size", layout_batch(n));
     if (families[family].groups)
@@ -241,13 +242,26 @@ static inline int layouts_all(int n, Layout *list, int max, uint64_t seed)
 
 typedef uint8_t PairsSeen[CHOICES][VALUES][CHOICES][VALUES];
 
+/* A choice's value, or that it means nothing here: without sequence parallelism is one thing on one tensor rank and
+ * another on two. */
+static inline int layout_value(const Layout *l, int choice)
+{
+    const int *is = l->is;
+    int nothing = (choice == SP && is[TP] == 1) || ((choice == SCHEDULE || choice == SPLIT) && is[PP] == 1) ||
+                  ((choice == ZERO || choice == OVERLAP) && is[DP] == 1) || (choice == INSTANCES && is[ZERO] == 0) ||
+                  (choice == GROUP && strcmp(layout_schedules[is[SCHEDULE]].name, "interleaved"));
+    return nothing ? VALUES - 1 : is[choice];
+}
+
 static inline int pairs_new(PairsSeen seen, const Layout *l, int mark)
 {
-    int fresh = 0;
+    int fresh = 0, value[CHOICES];
+    for (int a = 0; a < CHOICES; a++)
+        value[a] = layout_value(l, a);
     for (int a = 0; a < CHOICES; a++)
         for (int b = a + 1; b < CHOICES; b++) {
-            fresh += !seen[a][l->is[a]][b][l->is[b]];
-            seen[a][l->is[a]][b][l->is[b]] |= (uint8_t)mark;
+            fresh += !seen[a][value[a]][b][value[b]];
+            seen[a][value[a]][b][value[b]] |= (uint8_t)mark;
         }
     return fresh;
 }

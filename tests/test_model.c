@@ -48,6 +48,8 @@ static const Config *config(const char *const *a, const char *const *b)
 }
 
 /* Four samples of random tokens, whatever the microbatch size; every third token does not count. */
+static int changed;                /* the first document has other tokens */
+
 static const Batch *random_batch(void *run, int mb)
 {
     static int32_t tokens[64], labels[64], position[64], doc_start[64];
@@ -59,7 +61,7 @@ static const Batch *random_batch(void *run, int mb)
         sample[b] = mb * B + b;
         for (int64_t s = 0; s < S; s++) {
             uint64_t at = (uint64_t)(sample[b] * S + s);
-            tokens[b * S + s] = (int32_t)(rng_uniform(1, 0, at) * (double)c->vocab_size);
+            tokens[b * S + s] = (int32_t)(rng_uniform(changed && s < 3 ? 5 : 1, 0, at) * (double)c->vocab_size);
             labels[b * S + s] = (int32_t)(rng_uniform(2, 0, at) * (double)c->vocab_size);
             position[b * S + s] = (int32_t)s;
             doc_start[b * S + s] = s < 3 ? 0 : 3;
@@ -224,6 +226,29 @@ static void cache_agrees(int family)
     run_close(&r);
 }
 
+/* What a document says does not depend on the one before it. */
+static void documents_apart(int family)
+{
+    Run r;
+    open_run(&r, config(families[family], WITH("micro_batch_size=1")));
+    int64_t S = r.cfg->seq_length, V = r.cfg->vocab_size;
+    double *before = xcalloc((size_t)(S * V), sizeof *before);
+    whole = xcalloc((size_t)(S * V), sizeof *whole);
+    r.model.watch = see_logits;
+    for (changed = 0; changed < 2; changed++) {
+        step_forward(&r, &r.lists[0].forward, 1, S, 1);
+        if (!changed)
+            memcpy(before, whole, (size_t)(S * V) * sizeof *whole);
+    }
+    changed = 0;
+    CHECK(memcmp(before, whole, (size_t)(3 * V) * sizeof *whole), "family %d: the first document is another one", family);
+    CHECK(!memcmp(before + 3 * V, whole + 3 * V, (size_t)((S - 3) * V) * sizeof *whole),
+          "family %d: the second document sees the first", family);
+    free(before);
+    free(whole);
+    run_close(&r);
+}
+
 int main(void)
 {
     snprintf(file, sizeof file, "%s/model.yaml", getenv("WORK") ? getenv("WORK") : "/tmp");
@@ -236,6 +261,7 @@ int main(void)
         close_to(i, WITH("micro_batch_size=2"), WITH("micro_batch_size=1"));
         cache_agrees(i);
     }
+    documents_apart(4);
     bitwise(1, "params_dtype=bf16");
     bitwise(3, "params_dtype=fp16");
     bitwise(2, "params_dtype=fp32");

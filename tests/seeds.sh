@@ -1,0 +1,95 @@
+#!/bin/sh
+# tests/seeds.sh [PATTERN] -- plants the bugs of tests/seeds one by one and runs the test that must catch each: it has to
+# pass as the source is, and to fail with the bug. A seed's source is changed in a folder of its own (its text must be
+# there exactly once), compiled as make would, and linked in front of the archive; the tree stays as it is.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+build=${BUILD:-build/cpu} pattern=${1:-.}
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+make -s tests train || exit 2
+
+# Writes the changed copy of a seed's file. Blocks of `-` lines and `+` lines are texts to find and to put in their place.
+plant() { # name, file, output
+    awk -v name="$1" -v file="$2" '
+        function apply(   at) {
+            if (old == "") return
+            at = index(text, old)
+            if (!at || index(substr(text, at + 1), old)) {
+                print "not there exactly once in " file ":\n" old > "/dev/stderr"
+                failed = 1
+            } else
+                text = substr(text, 1, at - 1) new substr(text, at + length(old))
+            old = new = ""
+        }
+        FILENAME == file { text = text $0 "\n"; next }
+        /^[-+] / {
+            if (!mine) next
+            if (/^- / && plus) { apply(); plus = 0 }
+            if (/^- /) old = old (old == "" ? "" : "\n") substr($0, 3)
+            else { new = new (plus ? "\n" : "") substr($0, 3); plus = 1 }
+            next
+        }
+        { mine = $1 == name && $2 == file }
+        END { apply(); if (!failed) printf "%s", text; exit failed }' "$2" tests/seeds > "$3"
+}
+
+# The programs that a row of tests/table runs, and the scripts that it goes through.
+programs() {
+    row=$(awk -v row="$1" '$1 == row' tests/table)
+    script=$(echo "$row" | grep -o 'tests/[a-z_]*\(\.sh\)\?' | head -1)
+    { echo "$row"; [ -f "$script" ] && cat "$script"; } | grep -o 'test_[a-z_]*' | sort -u |
+        while read -r p; do [ -f "tests/$p.c" ] && echo "$p"; done
+    echo train
+}
+
+# Compiles every object of the seed's file, and links the programs of the row with it. make says how.
+compile() { # file, folder, row
+    commands=$work/commands
+    targets=$(programs "$3" | sed "s,^,$build/,")
+    # shellcheck disable=SC2086
+    make -n -W "$1" $targets | sed 's/^echo [^;]*; //; s/ -Werror / /; /-c src\/config_help.c/d' > "$commands"
+    case $1 in *.h) sed -n 's/.* -c \([^ ]*\.c\) -o .*/\1/p' "$commands" | sort -u | while read -r c; do
+                        mkdir -p "$2/$(dirname "$c")"; cp "$c" "$2/$c"; done ;; esac
+    grep -- ' -c [^ ]*\.c -o ' "$commands" | sed "s, -c , -c $2/,; s, -o $build/, -o $2/o/," > "$2/compile"
+    sed -n 's/.* -o \([^ ]*\)$/\1/p' "$2/compile" | while read -r o; do mkdir -p "$(dirname "$o")"; done
+    xargs -P 2 -d '\n' -n 1 sh -c < "$2/compile" || return 1
+    objects=$(sed -n 's/.* -o \([^ ]*\)$/\1/p' "$2/compile" | tr '\n' ' ')
+    [ -n "$objects" ] || return 1
+    grep -- " $build/gridiron.a -o " "$commands" |
+        sed "s, $build/gridiron.a , $objects$build/gridiron.a ,; s, -o $build/, -o $2/," > "$2/link"
+    xargs -P 2 -d '\n' -n 1 sh -c < "$2/link"
+}
+
+caught=0 missed=0
+passes() { # row, without a seed
+    grep -qx "$1" "$work/passed" 2> /dev/null && return 0
+    BUILD=$build tests/run "^$1\$" > "$work/log" 2>&1 && echo "$1" >> "$work/passed"
+}
+grep -v '^[-+#]' tests/seeds | grep . | grep -E "$pattern" > "$work/list"
+while read -r name file row; do
+    seed=$work/$name why=
+    mkdir -p "$seed/$(dirname "$file")"
+    if ! passes "$row"; then
+        why="$row fails without the bug"
+    elif ! plant "$name" "$file" "$seed/$file" 2> "$work/log"; then
+        why="its text is gone"
+    elif ! compile "$file" "$seed" "$row" > "$work/log" 2>&1; then
+        why="it does not compile"
+    elif BUILD=$seed TRAIN=$seed/train tests/run "^$row\$" < /dev/null > "$work/log" 2>&1; then
+        why="$row does not see it"
+    fi
+    if [ -z "$why" ]; then
+        caught=$((caught + 1))
+        saw=$(grep -m 1 -E 'CHECK|error\[|BUG|differ|other bits|rc 124' "$work/log" |
+            sed -E 's/^[# ]*//; s/CHECK\(worst.*0\.1\) //; s/^tests\///' | cut -c 1-110)
+        echo "ok - $name: caught by $row: $saw"
+    else
+        missed=$((missed + 1))
+        echo "not ok - $name: $why"
+        tail -n 15 "$work/log" | cut -c 1-300 | sed 's/^/#   /'
+    fi
+    rm -rf "$seed"
+done < "$work/list"
+echo "$caught caught, $missed not"
+[ $missed = 0 ] && [ $caught -gt 0 ]
