@@ -1,7 +1,7 @@
 #!/bin/sh
-# tests/seeds.sh [PATTERN] -- plants the bugs of tests/seeds one by one and runs the test that must catch each: it has to
-# pass as the source is, and to fail with the bug. A seed's source is changed in a folder of its own (its text must be
-# there exactly once), compiled as make would, and linked in front of the archive; the tree stays as it is.
+# tests/seeds.sh [PATTERN] -- plants the bugs of tests/seeds one by one and runs the test that must catch each: it has
+# to pass as the source is, and to fail with the bug. A seed's source is changed in a folder of its own (its text must
+# be there exactly once), compiled as make would, and linked in front of the archive; the tree stays as it is.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 build=${BUILD:-build/cpu} pattern=${1:-.}
@@ -9,7 +9,7 @@ work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 make -s tests train || exit 2
 
-# Writes the changed copy of a seed's file. Blocks of `-` lines and `+` lines are texts to find and to put in their place.
+# Writes the changed copy of a seed's file. `-` lines are a text to find, the `+` lines after it what takes its place.
 plant() { # name, file, output
     awk -v name="$1" -v file="$2" '
         function apply(   at) {

@@ -241,7 +241,7 @@ static void documents_apart(int family)
             memcpy(before, whole, (size_t)(S * V) * sizeof *whole);
     }
     changed = 0;
-    CHECK(memcmp(before, whole, (size_t)(3 * V) * sizeof *whole), "family %d: the first document is another one", family);
+    CHECK(memcmp(before, whole, (size_t)(3 * V) * sizeof *whole), "family %d: the first document differs", family);
     CHECK(!memcmp(before + 3 * V, whole + 3 * V, (size_t)((S - 3) * V) * sizeof *whole),
           "family %d: the second document sees the first", family);
     free(before);
