@@ -1,351 +1,8 @@
-#include "run.h"
+#include "run_layout.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static const char *const isa_names[] = {"auto", "amx", "avx512", "avx2", "generic"};
-
-/* ---- grid, lists ---- */
-
-static GridSpec spec_of(const Config *c)
-{
-    int tp = (int)c->tensor_model_parallel_size;
-    int64_t ranks = c->data_parallel_size * c->context_parallel_size, copies = c->num_distributed_optimizer_instances;
-    GridSpec s = {.size = {[AXIS_TP] = tp, [AXIS_CP] = (int)c->context_parallel_size, [AXIS_EP] = 1,
-                           [AXIS_DP] = (int)c->data_parallel_size, [AXIS_PP] = (int)c->pipeline_model_parallel_size},
-                  .kv_share = c->num_query_groups < tp ? tp / (int)c->num_query_groups : 1,
-                  .instances = (int)(copies < ranks ? copies : ranks)};    /* legal with one rank, and changes nothing */
-    BUG_ON(!grid_parse_order(c->rank_order, s.order));
-    return s;
-}
-
-int run_stage(const Config *cfg, int rank)
-{
-    Grid g;
-    GridSpec spec = spec_of(cfg);
-    grid_open_counting(&g, &spec, cfg->world, rank);
-    int stage = g.index[AXIS_PP];
-    grid_close(&g);
-    return stage;
-}
-
-static int turns(int schedule)
-{
-    return schedule == PIPELINE_SCHEDULE_ZB_V || schedule == PIPELINE_SCHEDULE_V_HALF ||
-           schedule == PIPELINE_SCHEDULE_V_MIN || schedule == PIPELINE_SCHEDULE_DUALPIPEV;
-}
-
-static int splits_backward(const PipeShape *s) { return s->kind >= SCHEDULE_ZB_H1 && s->kind != SCHEDULE_FORWARD; }
-
-PipeShape run_shape(const Config *c, const Placement *pl)
-{
-    PipeShape s = {.kind = SCHEDULE_1F1B, .p = pl->p, .v = pl->v, .group = (int)c->microbatch_group_size_per_vp_stage,
-                   .weight_share = 1};
-    if (pl->p > 1)
-        s.kind = (ScheduleKind)c->pipeline_schedule;
-    s.vee = pl->p > 1 && turns(c->pipeline_schedule);
-    return s;
-}
-
-/* What happens between the units of this rank, beside what every pipeline does. */
-static Expand expand_of(const Run *r, const int *units)
-{
-    const Data *d = &r->params.data;
-    Expand e = {.units = units, .sharded_grads = d->stage >= SHARD_GRADS, .overlap = r->cfg->overlap_grad_reduce,
-                .gather = d->stage == SHARD_PARAMS, .tied = d->tied >= 0};
-    for (int u = 0; e.tied && u < d->units; u++)
-        if (d->tied >= d->unit[u].first && d->tied < d->unit[u].first + d->unit[u].count)
-            e.tied_unit = u;
-    return e;
-}
-
-/* The units of every chunk [nchunks] of an open table. */
-static Expand open_units(Run *r, int *units)
-{
-    int n;
-    ModelUnit *unit = model_units(r->cfg, &r->params, &n, units);
-    PartRange *range = xcalloc((size_t)n + 1, sizeof *range);
-    for (int i = 0; i < n; i++)
-        range[i] = (PartRange){unit[i].part, unit[i].count};
-    params_units(&r->params, range, n);
-    free(range);
-    free(unit);
-    return expand_of(r, units);
-}
-
-/* All lists of all ranks, checked, and this rank's made ready. */
-static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e)
-{
-    ScheduleSet set;
-    char why[WHY];
-    r->shape.kind = kind;
-    r->shape.m = m;
-    schedules_open(&set, &r->shape);
-    if (r->grid.rank == 0 && !schedules_check(&set, why, sizeof why))
-        die(EXIT_BUG, "schedule", "the schedule does not hold: %s; change: another pipeline_schedule, and report this one", why);
-    uint64_t hash = schedules_hash(&set);
-    r->hash = hash64(&hash, sizeof hash, r->hash);
-    schedule_open(own, &set, r->grid.index[AXIS_PP], e);
-    schedules_close(&set);
-}
-
-static void open_lists(Run *r)
-{
-    const Config *c = r->cfg;
-    int *units = xcalloc((size_t)r->params.nchunks, sizeof *units);
-    r->shape = run_shape(c, &r->placement);
-    ScheduleKind kind = r->shape.kind;
-    Expand e = open_units(r, units);
-    r->hash = HASH_SEED;
-    r->lists = xcalloc((size_t)c->batch_steps, sizeof *r->lists);
-    for (int i = 0; i < c->batch_steps; i++) {
-        Lists *l = &r->lists[i];
-        l->batch = c->batch_step[i].batch;
-        l->m = (int)(l->batch / (c->micro_batch_size * c->data_parallel_size));
-        if (r->use != RUN_FORWARD)
-            open_list(r, &l->train, kind, l->m, &e);
-        open_list(r, &l->forward, SCHEDULE_FORWARD, l->m, &e);
-    }
-    if (r->kv_length)
-        open_list(r, &r->extend, SCHEDULE_FORWARD, 1, &e);
-    r->shape.kind = kind;
-    free(units);
-}
-
-static void close_lists(Run *r)
-{
-    for (int i = 0; i < r->cfg->batch_steps; i++) {
-        schedule_close(&r->lists[i].train);
-        schedule_close(&r->lists[i].forward);
-    }
-    schedule_close(&r->extend);
-    free(r->lists);
-}
-
-const Lists *run_lists(const Run *r, int64_t batch)
-{
-    int i = 0;
-    while (r->lists[i].batch != batch)
-        i++;
-    return &r->lists[i];
-}
-
-/* ---- layout ---- */
-
-static void most(int slots[SLOT_KINDS], const Schedule *s)
-{
-    for (int k = 0; k < SLOT_KINDS; k++)
-        slots[k] = s->slots[k] > slots[k] ? s->slots[k] : slots[k];
-}
-
-/* Bytes that `run` has grown by since the last call. */
-static int64_t grown(const Arena *run, size_t *before)
-{
-    int64_t n = (int64_t)(run->used - *before);
-    *before = run->used;
-    return n;
-}
-
-/* The sequence that is being generated: its tokens as a microbatch, and the keys and values of its layers here. */
-static void layout_generation(Run *r, Arena *run)
-{
-    const Config *c = r->cfg;
-    size_t n = (size_t)r->kv_length;
-    r->cache = (KvCache){0};
-    if (!n)
-        return;
-    r->cache.k = xcalloc((size_t)c->num_layers * 2, sizeof *r->cache.k);
-    r->cache.v = r->cache.k + c->num_layers;
-    for (int i = 0; i < r->params.nparts; i++)
-        if (r->params.part[i].kind == PART_LAYER) {
-            int layer = r->params.part[i].layer;
-            r->cache.k[layer] = mat_take(run, r->kv_length, r->model.K * r->model.D, r->model.type);
-            r->cache.v[layer] = mat_take(run, r->kv_length, r->model.K * r->model.D, r->model.type);
-        }
-    r->sequence = (Batch){.batch = 1, .tokens = arena_take(run, n * 4), .labels = arena_take(run, n * 4),
-                          .position = arena_take(run, n * 4), .loss_mask = arena_take(run, n * 4),
-                          .sample = arena_take(run, 8)};
-}
-
-/* Events of a step on this rank: its instructions, the operations that the rehearsal has counted on every axis, and about as
- * many of all ranks together as the end of a step has. */
-static int64_t events(const Run *r)
-{
-    int64_t n = 0, ops = 32;
-    for (int i = 0; i < r->cfg->batch_steps; i++)
-        n = r->lists[i].train.n > n ? r->lists[i].train.n : n;
-    for (int a = 0; a < AXES; a++)
-        ops += r->traffic[a].ops;
-    return n + ops;
-}
-
-/* Takes all memory of the run. Runs over a counting arena first, then over the real one. */
-static void layout(Run *r, Device *dev, Arena *run, const char *run_dir, const ModelBytes *bytes)
-{
-    const Config *c = r->cfg;
-    Memory *mem = &r->memory;
-    int slots[SLOT_KINDS] = {0};
-    size_t before = run->used;
-    for (int i = 0; i < c->batch_steps; i++) {
-        most(slots, &r->lists[i].train);
-        most(slots, &r->lists[i].forward);
-    }
-    most(slots, &r->extend);
-    *mem = (Memory){0};
-    params_layout(&r->params, dev, run, r->use != RUN_FORWARD, r->use == RUN_TRAIN ? optimizer_moments(c) : 0);
-    const int64_t *held = r->params.data.bytes;
-    mem->parameters = held[0];
-    mem->gradients = held[1];
-    mem->optimizer = grown(run, &before) - held[0] - held[1];
-    if (r->use != RUN_FORWARD)
-        optimizer_open(&r->opt, c, &r->params, dev, run);
-    mem->optimizer += grown(run, &before);
-    model_open(&r->model, c, &r->grid, &r->shape, dev, &r->params, slots, splits_backward(&r->shape), run, bytes);
-    mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.nfw * (int64_t)bytes->fw +
-                       slots[SLOT_DW] * (int64_t)bytes->dw;
-    mem->buffers = grown(run, &before) - mem->activations;
-    layout_generation(r, run);
-    mem->activations += grown(run, &before);
-    if (r->use == RUN_TRAIN) {
-        r->pieces = pieces_open(&r->params, PIECES_SAVE, &r->npieces);
-        trace_open(&r->trace, c, events(r), run);
-        if (run_dir || !run->base)
-            r->saver = saver_open(c, run_dir, &r->grid.all, r->pieces, r->npieces, run);
-    }
-    mem->buffers += grown(run, &before);
-    mem->total = (int64_t)run->used;
-}
-
-static void unlayout(Run *r)
-{
-    model_close(&r->model);
-    free(r->cache.k);
-    if (r->pieces)
-        pieces_close(r->pieces, r->npieces);
-    r->pieces = NULL;
-}
-
-/* What the groups of each axis have sent so far, those that share an axis together. */
-static void traffic(const Grid *g, Traffic t[AXES])
-{
-    const struct { int axis; const Comm *comm; } more[] = {
-        {AXIS_TP, &g->kv}, {AXIS_DP, &g->data}, {AXIS_DP, &g->shard}, {AXIS_DP, &g->copies}, {AXIS_PP, &g->embedding}};
-    for (int a = 0; a < AXES; a++)
-        t[a] = (Traffic){g->axis[a].ops, g->axis[a].bytes};
-    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
-        t[more[i].axis].ops += more[i].comm->ops;
-        t[more[i].axis].bytes += more[i].comm->bytes;
-    }
-}
-
-/* What device and transport take for themselves. */
-static int64_t workspace(const Run *r)
-{
-    const Config *c = r->cfg;
-    const Grid *g = &r->grid;
-    const Comm *large[] = {&g->axis[AXIS_TP], &g->axis[AXIS_PP], &g->kv, &g->data, &g->shard, &g->copies, &g->embedding};
-    int threads = c->threads ? (int)c->threads : grid_cores(g);
-    size_t n = cpu_workspace(r->params.real, isa_names[c->cpu_isa], threads);
-    for (size_t i = 0; i < sizeof large / sizeof *large; i++)
-        n += large[i]->ops ? comm_workspace() : 0;
-    return (int64_t)n;
-}
-
-/* Everything that a command can make the model do, over a device and groups that do nothing; counts what a step of the
- * last segment sends. */
-static void rehearse(Run *r)
-{
-    const Config *c = r->cfg;
-    Mat none = {.type = r->params.real};
-    for (int i = 0; i < c->batch_steps; i++) {
-        Traffic before[AXES];
-        traffic(&r->grid, before);
-        if (r->use != RUN_FORWARD)
-            step_train(r, &r->lists[i]);
-        if (r->use == RUN_TRAIN)                   /* an update gathers what it has changed */
-            data_gather_all(&r->params.data, 0);
-        traffic(&r->grid, r->traffic);
-        for (int a = 0; a < AXES; a++)
-            r->traffic[a] = (Traffic){r->traffic[a].ops - before[a].ops, r->traffic[a].bytes - before[a].bytes};
-        step_forward(r, &r->lists[i].forward, c->micro_batch_size, c->seq_length, 1);
-    }
-    if (r->kv_length)
-        run_extend(r, NULL, r->kv_length, none);
-}
-
-/* The parameter table, with the groups of `r->grid`. */
-static void open_table(Run *r)
-{
-    params_open(&r->params, r->cfg, &r->grid, &r->placement);
-}
-
-static void add_workspace(Run *r)
-{
-    r->memory.buffers += r->workspace;
-    r->memory.total += r->workspace;
-}
-
-/* Opens table and lists over groups that only count, and finds every size. */
-static void count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, ModelBytes *bytes)
-{
-    Device null;
-    GridSpec spec = spec_of(cfg);
-    *r = (Run){.cfg = cfg, .use = use, .kv_length = kv_length};
-    grid_open_counting(&r->grid, &spec, cfg->world, rank);
-    placement_open(&r->placement, cfg);
-    open_table(r);
-    open_lists(r);
-    null_open(&null, r->params.real);
-    step_open(r);
-    Arena counting = {.name = "run"};
-    *bytes = (ModelBytes){0};
-    layout(r, &null, &counting, NULL, bytes);
-    rehearse(r);
-    *bytes = model_peaks(&r->model);
-    unlayout(r);
-    counting = (Arena){.name = "run"};
-    layout(r, &null, &counting, NULL, bytes);
-    unlayout(r);
-    r->workspace = workspace(r);
-    add_workspace(r);
-}
-
-Expand run_expand(const Config *cfg, int rank, int *units)
-{
-    GridSpec spec = spec_of(cfg);
-    Run r = {.cfg = cfg};
-    grid_open_counting(&r.grid, &spec, cfg->world, rank);
-    placement_open(&r.placement, cfg);
-    open_table(&r);
-    Expand e = open_units(&r, units);
-    params_close(&r.params);
-    placement_close(&r.placement);
-    grid_close(&r.grid);
-    return e;
-}
-
-void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank)
-{
-    ModelBytes bytes;
-    count(r, cfg, use, kv_length, rank, &bytes);
-}
-
-void run_plan_close(Run *r)
-{
-    close_lists(r);
-    params_close(&r->params);
-    placement_close(&r->placement);
-    grid_close(&r->grid);
-}
-
-static int64_t planned(Config c, const Run *r)
-{
-    Run other;
-    run_plan(&other, &c, r->use, r->kv_length, r->grid.rank);
-    run_plan_close(&other);
-    return other.memory.total;
-}
 
 /* Bytes that the machine has left, INT64_MAX when it does not say. */
 static int64_t memory_left(void)
@@ -360,6 +17,14 @@ static int64_t memory_left(void)
     if (f)
         fclose(f);
     return left;
+}
+
+static int64_t planned(Config c, const Run *r)
+{
+    Run other;
+    run_plan(&other, &c, r->use, r->kv_length, r->grid.rank);
+    run_plan_close(&other);
+    return other.memory.total;
 }
 
 static double gib(int64_t bytes) { return (double)bytes / (1 << 30); }
@@ -399,7 +64,7 @@ static void compare_ranks(Run *r)
 void run_grid(Grid *g, const Config *cfg)
 {
     int rank = 0;
-    GridSpec spec = spec_of(cfg);
+    GridSpec spec = run_spec(cfg);
     if (cfg->world > 1)
         grid_launched(&rank);
     grid_open(g, &spec, cfg->world, rank);
@@ -411,20 +76,20 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     int rank = 0;
     if (cfg->world > 1)
         grid_launched(&rank);
-    count(r, cfg, use, kv_length, rank, &bytes);
+    layout_count(r, cfg, use, kv_length, rank, &bytes);
     params_close(&r->params);
     grid_close(&r->grid);
     run_grid(&r->grid, cfg);
     compare_ranks(r);
     refuse_what_does_not_fit(r);
-    open_table(r);
-    close_lists(r);
-    open_lists(r);
+    table_open(r);
+    lists_close(r);
+    lists_open(r);
     cpu_open(&r->dev, r->params.real, isa_names[cfg->cpu_isa], cfg->threads ? (int)cfg->threads : grid_cores(&r->grid));
     comm_threads(pool_threads(r->dev.pool));
     arena_open(&r->arena, "run", (size_t)(r->memory.total - r->workspace));
-    layout(r, &r->dev, &r->arena, run_dir, &bytes);
-    add_workspace(r);
+    layout_take(r, &r->dev, &r->arena, run_dir, &bytes);
+    layout_workspace(r);
     if (use != RUN_FORWARD)
         params_init(&r->params, &r->dev);
     if (use == RUN_TRAIN)
@@ -436,8 +101,8 @@ void run_close(Run *r)
     if (r->saver)
         saver_close(r->saver);
     trace_close(&r->trace);
-    unlayout(r);
-    close_lists(r);
+    layout_give(r);
+    lists_close(r);
     params_close(&r->params);
     placement_close(&r->placement);
     arena_close(&r->arena);
