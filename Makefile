@@ -2,7 +2,7 @@
 # make test       builds and runs the test suite        make test DEBUG=1   under ASan and UBSan
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
 # make test-portable, test-valgrind                     the suite without AMX, AVX-512, AVX2; under valgrind
-# make test-kill  saves killed and failing at every system call, every error (3 minutes)
+# make test-kill  saves killed and failing at every system call; four ranks, each killed at every site (7 minutes)
 # make test-layouts          every layout of up to 8 ranks beside one rank (minutes)
 # make test-slurm     scripts/slurm.sbatch on a Slurm of its own (4 minutes; as root, Debian's packages)
 # make test-seeds             bugs planted one by one, each caught by the test that tests/seeds names (minutes)
@@ -92,6 +92,10 @@ $(BUILD)/train: $(BUILD)/train.o $(LIB)
 $(BUILD)/test_%: $(BUILD)/tests/test_%.o $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
+# the executable with a hook where it says what it does
+$(BUILD)/test_faults: $(BUILD)/tests/test_faults.o $(BUILD)/train.o $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=comm_note -o $@ $(LDLIBS)
+
 $(BUILD)/bench_%: $(BUILD)/tests/bench_%.o $(LIB_OBJ)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
@@ -132,8 +136,9 @@ test: tests train
 demo bench:
 	scripts/$@
 
-test-kill: $(BUILD)/test_checkpoint
+test-kill: $(BUILD)/test_checkpoint $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/kill_save.sh long
+	BUILD=$(BUILD) tests/faults.sh long
 
 test-layouts: tests train
 	BUILD=$(BUILD) tests/layouts.sh long

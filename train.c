@@ -18,6 +18,7 @@ static volatile sig_atomic_t save_asked, stop_asked;
 
 static void on_signal(int sig)
 {
+    sig = sig == SIGUSR2 ? SIGTERM : sig;      /* as scripts/launch passes it on: mpirun keeps SIGTERM for itself */
     if (save_asked || stop_asked)      /* the second one does not wait for the step to end */
         _exit(sig == SIGUSR1 ? EXIT_REQUEUE : 128 + sig);
     if (sig == SIGUSR1)
@@ -31,6 +32,7 @@ static void listen_to_signals(void)
     struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigaction(SIGUSR1, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
+    sigaction(SIGUSR2, &act, NULL);
     sigaction(SIGINT, &act, NULL);
     signal(SIGPIPE, SIG_IGN);          /* a closed pipe must not end a training run */
 }
@@ -168,6 +170,9 @@ static void agree_on_signals(Training *t)
 static double save(Training *t)
 {
     double start = now(), traced = trace_begin(&t->run.trace);
+    char text[64];
+    snprintf(text, sizeof text, "save of iteration %lld", (long long)t->run.iteration);
+    comm_note(text);
     json_t *state = run_state(&t->run);
     saver_save(t->run.saver, t->run.iteration, state);
     json_decref(state);
@@ -237,10 +242,10 @@ static int command_run(int argc, char **argv)
     Args a = args_open("run", argc, argv);
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
+    listen_to_signals();
     t.cfg = start_config(path, &a, USE_TRAIN);
     t.total = config_iterations(t.cfg);
     char *dir = run_directory(t.cfg);
-    listen_to_signals();
     make_directory(dir);
     run_open(&t.run, t.cfg, RUN_TRAIN, 0, dir);
     start_from(&t, dir);

@@ -283,9 +283,11 @@ void job_watch(void (*abort_job)(int code))
         die(EXIT_RESOURCE, "threads", "cannot start the thread that watches the other ranks: %s; change: raise the "
             "limits on processes and open files (ulimit -u, -n)", strerror(errno));
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    static const int ends[] = {SIGTERM, SIGUSR2};  /* USR2: scripts/launch asks so, since mpirun passes it on */
     struct sigaction now_;
-    if (!sigaction(SIGTERM, NULL, &now_) && now_.sa_handler == SIG_DFL)
-        signal(SIGTERM, on_term);
+    for (int i = 0; i < 2; i++)
+        if (!sigaction(ends[i], NULL, &now_) && now_.sa_handler == SIG_DFL)
+            signal(ends[i], on_term);
 }
 
 void job_leave(void)

@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.." && top=$PWD || exit 2
 export TRAIN="${TRAIN:-$PWD/train}"
 for tool in slurmctld slurmd munged sbatch; do
     PATH=$PATH:/usr/sbin command -v $tool > /dev/null || {
-        echo "$tool is missing; change: as root, apt-get install slurmctld slurmd slurm-client munge libpmix2 slurm-wlm-basic-plugins"
+        echo "$tool is missing; change: as root, apt-get install slurmctld slurmd slurm-client munge libpmix2" \
+            "slurm-wlm-basic-plugins"
         exit 1
     }
 done
@@ -69,8 +70,8 @@ CONF
     # Open MPI names its shared memory by host, job and local rank: two nodes of one host need two folders
     printf '#!/bin/sh\necho export OMPI_MCA_btl_vader_backing_directory=%s/$SLURMD_NODENAME\n' "$work" > "$work/prolog"
     chmod 755 "$work/prolog"
-    munged --foreground --force --key-file="$work/munge/key" --socket="$work/munge.socket" --pid-file="$work/munge/pid" \
-        --log-file="$work/munge/log" --seed-file="$work/munge/seed" 2> "$work/munge.err" &
+    munged --foreground --force --key-file="$work/munge/key" --socket="$work/munge.socket" \
+        --pid-file="$work/munge/pid" --log-file="$work/munge/log" --seed-file="$work/munge/seed" 2> "$work/munge.err" &
     daemons="$daemons $!"
     for _ in $(seq 50); do [ -S "$work/munge.socket" ] && break; sleep 0.1; done
     slurmctld -D > "$work/out" 2>&1 &
@@ -98,14 +99,14 @@ parallel: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 2}
 log: {log_interval: 1}
 YAML
 cd "$work" || exit 2
-fail() { echo "$*"; tail -n 30 slurm-*.log; exit 1; }
+fail() { echo "$*"; grep -v ' iteration  ' "slurm-$job.log" | tail -n 30; exit 1; }
 state() { squeue -h -j "$1" -o %T 2> /dev/null; }
 until_gone() { while [ -n "$(state "$1")" ]; do sleep 0.5; done; }
 until_says() { # job, text
     for _ in $(seq 300); do grep -qs "$2" "slurm-$1.log" && return; sleep 0.2; done
     fail "job $1 has not said '$2'"
 }
-submit() { sbatch --parsable --nodes 2 --ntasks-per-node 2 --time 1 "$@"; }
+submit() { sbatch --parsable --nodes 2 --ntasks-per-node 2 --time 20 "$@"; }
 
 # An undisturbed run of about 45 seconds, which no time limit of a minute with a signal 20 seconds before leaves alone
 start=$(date +%s%N)
@@ -114,22 +115,23 @@ steps=$((100 * 45000000000 / ($(date +%s%N) - start)))
 rm -rf pace
 "$top/scripts/launch" -n 4 run.yaml train_iters=$steps save=whole > whole.log 2>&1 || { cat whole.log; exit 1; }
 
-job=$(submit --signal=USR1@20 "$top/scripts/slurm.sbatch" run.yaml train_iters=$steps save=turns)
+job=$(submit --time 1 --signal=USR1@20 "$top/scripts/slurm.sbatch" run.yaml train_iters=$steps save=turns)
 start=$(date +%s)
 until_gone "$job"
 log=slurm-$job.log
 grep -q "stopped by SIGUSR1\|ended with 75" "$log" || fail "no turn was stopped by the signal"
 [ "$(tail -n 1 "$log" | sed 's/.*ended with //')" = 0 ] || fail "the job has not finished"
 kept() { # the lines of metrics.jsonl without times and rates
-    sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms)": *[^,}]*,? ?//g' "$1/metrics.jsonl"
+    sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms)": *[^,}]*,? ?//g' \
+        "$1/metrics.jsonl"
 }
 kept whole > a; kept turns > b
 cmp a b || fail "the losses are not those of the undisturbed run"
 for shard in whole/checkpoints/iter_*/*.safetensors; do
     cmp "$shard" "turns${shard#whole}" || fail "the weights are not those of the undisturbed run"
 done
-echo "ok: $steps steps in $(grep -c 'ended with' "$log") turns, $(($(date +%s) - start)) s, waiting in the queue included: losses, gradient \
-norms and checkpoint equal the undisturbed run's to the bit"
+echo "ok: $steps steps in $(grep -c 'ended with' "$log") turns, $(($(date +%s) - start)) s, waiting in the queue" \
+    "included: losses, gradient norms and checkpoint equal the undisturbed run's to the bit"
 grep -E "^loaded|ended with|error|CANCELLED" "$log"
 
 # Saved when asked to, in the queue again, and gone for good when cancelled
@@ -149,7 +151,8 @@ echo "ok: saved at once on scancel --signal=USR1, then cancelled"
 # A configuration that does not fit: its list once, one error line, code 2
 job=$(submit "$top/scripts/slurm.sbatch" run.yaml train_iters=3 num_attention_heads=3 save=wrong)
 until_gone "$job"
-scontrol show job "$job" | grep -q ExitCode=2:0 && [ "$(grep -c '^error\[' "slurm-$job.log")" = 1 ] || fail "a wrong configuration"
+scontrol show job "$job" | grep -q ExitCode=2:0 && [ "$(grep -c '^error\[' "slurm-$job.log")" = 1 ] ||
+    fail "a wrong configuration"
 echo "ok: a wrong configuration ends with 2 and one error line"
 
 # A lost rank: the others say which, and end
@@ -163,5 +166,7 @@ for p in /proc/[0-9]*; do
 done
 start=$(date +%s%N)
 until_gone "$job"
-[ "$(grep -c '^error\[' "slurm-$job.log")" = 1 ] && grep -q '^error\[rank-lost\].*rank 3 ' "slurm-$job.log" || fail "a lost rank"
-echo "ok: a killed rank ends the job in $((($(date +%s%N) - start) / 1000000)) ms: $(grep '^error' "slurm-$job.log" | cut -c 1-110) ..."
+[ "$(grep -c '^error\[' "slurm-$job.log")" = 1 ] && grep -q '^error\[rank-lost\].*rank 3 ' "slurm-$job.log" ||
+    fail "a lost rank"
+echo "ok: a killed rank ends the job in $((($(date +%s%N) - start) / 1000000)) ms:" \
+    "$(grep '^error' "slurm-$job.log" | cut -c 1-110) ..."
