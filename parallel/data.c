@@ -38,7 +38,8 @@ void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
 void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets, int tied)
 {
     /* a strategy over one rank changes nothing: what it holds is its shard, and windows would only cost memory */
-    *d = (Data){.stage = grid->shard.size > 1 ? stage : SHARD_NONE, .type = type, .real = real, .data = (Comm *)&grid->data, .shard = (Comm *)&grid->shard,
+    *d = (Data){.stage = grid->shard.size > 1 ? stage : SHARD_NONE, .type = type, .real = real,
+                .data = (Comm *)&grid->data, .shard = (Comm *)&grid->shard,
                 .copies = (Comm *)&grid->copies, .embedding = (Comm *)&grid->embedding, .bucket = bucket,
                 .buckets = buckets, .tied = tied};
     for (int b = 0; b < buckets; b++) {
