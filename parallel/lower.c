@@ -14,7 +14,7 @@ typedef struct {
     int p, m, stages;
     int *stage;                /* [p*v] of rank * v + chunk */
     int *rank, *chunk;         /* [stages] */
-    int64_t *cost[3], hop;     /* [stages] */
+    int64_t *cost[4];          /* [stages] of F, D, W, and of a message that the stage sends */
     int64_t *ready[2];         /* [stages*m] when F's, D's input is there; -1: nobody knows yet */
     int64_t *message;          /* [p] moment of the message that ends the rank's list; -1: something else does */
     int *next;                 /* [p] place in todo */
@@ -81,7 +81,7 @@ static void deliver(Player *pl, int rank, const Instr *i, int64_t at)
     *ready = at;
     if (peer == rank)
         return;
-    *ready += pl->hop;
+    *ready += pl->cost[3][stage];
     Instr send = {.op = forward ? I_SA : I_SG, .chunk = i->chunk, .part = WHOLE, .mb = i->mb}, receive = send;
     receive.op = forward ? I_RA : I_RG;
     receive.chunk = (uint8_t)pl->chunk[to];
@@ -114,25 +114,32 @@ static void play(Player *pl)
     }
 }
 
+/* k: F, D, W, message. plain: every computation takes 1, messages nothing. */
+static double cost_of(const PipeShape *s, int plain, int k, int stage)
+{
+    if (k == 3)
+        return plain ? 0 : pipe_hop(s, stage);
+    return plain || !s->cost[k] ? 1 : s->cost[k][stage];
+}
+
 static void open_costs(Player *pl)
 {
     const PipeShape *s = &pl->set->shape;
     int plain = s->kind == SCHEDULE_FORWARD;
-    double longest = plain ? 0 : s->hop;
-    for (int k = 0; k < 3; k++)
+    double longest = 0;
+    for (int k = 0; k < 4; k++)
         for (int i = 0; i < pl->stages; i++)
-            longest = fmax(longest, plain || !s->cost[k] ? 1 : s->cost[k][i]);
+            longest = fmax(longest, cost_of(s, plain, k, i));
     double scale = longest > 0 ? TICKS / longest : 0;
     BUG_ON(!isfinite(longest));
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         pl->cost[k] = xcalloc((size_t)pl->stages, sizeof *pl->cost[k]);
         for (int i = 0; i < pl->stages; i++) {
-            double cost = plain || !s->cost[k] ? 1 : s->cost[k][i];
+            double cost = cost_of(s, plain, k, i);
             BUG_ON(!(cost >= 0));
             pl->cost[k][i] = llrint(cost * scale);
         }
     }
-    pl->hop = plain ? 0 : llrint(s->hop * scale);
 }
 
 /* A rank's list has its compute, and two messages a microbatch for each side of a chunk that faces another rank. */
@@ -197,7 +204,7 @@ void schedules_lower(ScheduleSet *set, const PipeShape *shape, const InstrList *
             set->stuck = r;
             set->stuck_at = compute[r].list[pl.next[r]];
         }
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 4; k++)
         free(pl.cost[k]);
     free(pl.stage);
     free(pl.ready[0]);

@@ -81,8 +81,12 @@ typedef struct {
     int vee;               /* FORWARD: the placement is that of the V kinds, which have it without asking */
     const double *cost[3]; /* time of F, D, W of each virtual stage [p*v], B takes D + W; NULL: 1. The caller's */
     double hop;            /* time of a message, same unit; does not occupy the device */
+    const double *hops;    /* the same by the virtual stage that sends it [p*v]; NULL: hop. The caller's */
     double weight_share;   /* of a microbatch's activations: what is kept until W; the rest goes with D */
 } PipeShape;
+
+/* The time of a message that `stage` sends. */
+static inline double pipe_hop(const PipeShape *s, int stage) { return s->hops ? s->hops[stage] : s->hop; }
 
 /* Looped placement: stage = chunk * p + rank. V: chunk 0 of a rank is stage `rank`, chunk 1 is stage 2p - 1 - rank. */
 int pipe_stage(const PipeShape *s, int rank, int chunk);

@@ -44,7 +44,7 @@ static void feed(Replay *p, int rank, const Instr *i, int stage, int by, double 
     if (to < 0 || to == p->stages)
         return;
     pipe_place(s, to, &peer, &chunk);
-    p->ready[by < 0][(size_t)to * (size_t)s->m + i->mb] = end + (peer == rank ? 0 : s->hop);
+    p->ready[by < 0][(size_t)to * (size_t)s->m + i->mb] = end + (peer == rank ? 0 : pipe_hop(s, stage));
     if (peer != rank)
         wake(p, peer);
 }
@@ -74,7 +74,7 @@ static void run_rank(Replay *p, int rank)
     }
 }
 
-/* A message takes `hop` from the end of what it carries. */
+/* A message takes its hop from the end of what it carries. */
 static void time_messages(Replay *p)
 {
     const PipeShape *s = &p->set->shape;
@@ -85,7 +85,7 @@ static void time_messages(Replay *p)
                 continue;
             int stage = pipe_stage(s, r, i->chunk) + (i->op == I_RG) - (i->op == I_RA);
             double start = p->end[i->op >= I_SG][(size_t)stage * (size_t)s->m + i->mb];
-            p->sim->span[r][k] = (Span){start, start + s->hop};
+            p->sim->span[r][k] = (Span){start, start + pipe_hop(s, stage)};
         }
 }
 

@@ -13,7 +13,7 @@
 typedef struct {
     const Config *cfg;
     PipeShape shape;
-    double *cost;              /* [3][p*v] */
+    double *cost;              /* [4][p*v] */
     int timed;                 /* times are the clock's, in ms; else the forward of a microbatch on a rank takes 1 */
     ScheduleSet set;
     Simulation sim;
@@ -39,12 +39,16 @@ static void open_shape(View *v, const Config *c)
     placement_open(&place, c);
     v->shape = run_shape(c, &place);
     v->shape.m = (int)(c->batch_step[c->batch_steps - 1].batch / (c->micro_batch_size * c->data_parallel_size));
-    v->cost = xcalloc(3 * (size_t)place.n, sizeof *v->cost);
+    v->cost = xcalloc(4 * (size_t)place.n, sizeof *v->cost);
     for (int k = 0; k < 3; k++) {
         costs_of(v->cost + k * place.n, times[k], place.n, place.v);
         v->shape.cost[k] = v->cost + k * place.n;
     }
-    v->shape.hop = c->clock_p2p_ms.n ? strtod(c->clock_p2p_ms.v[0], NULL) : 0;
+    if (c->clock_p2p_ms.n > 1)
+        v->shape.hops = v->cost + 3 * place.n;
+    for (int s = 0; s < c->clock_p2p_ms.n && c->clock_p2p_ms.n > 1; s++)
+        v->cost[3 * place.n + s] = strtod(c->clock_p2p_ms.v[s], NULL);
+    v->shape.hop = c->clock_p2p_ms.n == 1 ? strtod(c->clock_p2p_ms.v[0], NULL) : 0;
     v->shape.weight_share = isnan(c->clock_weight_share) ? v->shape.weight_share : c->clock_weight_share;
     placement_close(&place);
 }
