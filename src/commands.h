@@ -5,6 +5,7 @@
 
 int command_plan(int argc, char **argv);
 int command_schedule(int argc, char **argv);
+int command_bubble(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_import(int argc, char **argv);

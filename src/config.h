@@ -69,6 +69,8 @@ typedef enum {
     USE_DATA = 1,                    /* data_path */
     USE_STEPS = 2,                   /* train_iters or train_samples, and lr */
     USE_LOAD = 4,                    /* load */
+    USE_CLOCK = 8,                   /* the times of the clock device (train bubble) */
+    USE_BUBBLE = 16 | USE_CLOCK,     /* these and a pipeline's shape alone: no model, and no rule between keys */
     USE_TRAIN = USE_DATA | USE_STEPS
 } ConfigUse;
 

@@ -360,23 +360,22 @@ static void rules_rest(Check *k)
     DERIVE(save, ON1(save), run_directory(c->path));
 }
 
-/* Commands that only look at a layout (schedule, plan) take the times of its virtual stages; nothing runs by them
- * yet. */
+/* Commands that only look at a layout (schedule, plan) take the times of its virtual stages. */
 static void rules_clock(Check *k, ConfigUse use)
 {
     Config *c = k->cfg;
     const int *on = ON2(pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank);
     int64_t p = c->pipeline_model_parallel_size, n = p > 1 ? p * c->num_virtual_stages_per_pipeline_rank : 1;
     for (int i = OPT_clock_forward_ms; i < OPTIONS; i++) {
-        int runs = use != USE_MODEL || i == OPT_clock_cells;
+        int alien = !(use & USE_CLOCK) && (use != USE_MODEL || i == OPT_clock_cells);
         const int key[] = {i, -1};
-        RULE(key, runs && !option_absent(&options[i], c), "this build has no clock device; leave it out");
-        if (runs || options[i].type != TYPE_LIST || !usable(k, on))
+        RULE(key, alien && !option_absent(&options[i], c), "only `train bubble`%s reads it; leave it out",
+             i == OPT_clock_cells ? "" : ", and what looks at a schedule,");
+        if (alien || options[i].type != TYPE_LIST || !usable(k, on))
             continue;
         int given = ((const List *)option_field(&options[i], c))->n;
-        RULE(key, i == OPT_clock_p2p_ms && given > 1, "this build knows one time of a message; give one number");
-        RULE(key, i != OPT_clock_p2p_ms && given > 1 && given != n,
-             "%d numbers; give one, of a rank, or %lld, one for each virtual stage", given, LL(n));
+        RULE(key, given > 1 && given != n, "%d numbers; give one%s, or %lld, one for each virtual stage", given,
+             i == OPT_clock_p2p_ms ? "" : ", of a rank", LL(n));
     }
 }
 
@@ -385,6 +384,8 @@ void config_resolve(Check *k, int world, ConfigUse use)
     if (world == WORLD_SMALLEST)
         world = smallest_world(k->cfg);
     k->cfg->world = world;
+    if (use == USE_BUBBLE)
+        return;
     rules_required(k, use);
     rules_world(k, world);
     rules_pairs(k);

@@ -1,0 +1,81 @@
+/* bubble -- inside `train bubble`: a table of cells, each a pipeline with the times of its instructions, and what is known of its
+ * bubble: simulated, in closed form, measured on the clock device, published by others. */
+#ifndef BUBBLE_H
+#define BUBBLE_H
+#include "config.h"
+#include "schedule.h"
+#include <stdio.h>
+
+/* Shares of the time; NAN: not known. As in Simulation. */
+typedef struct { double rate, step_rate; } Rates;
+#define NO_RATES ((Rates){NAN, NAN})
+
+/* Times of F, D, W and a message, ms, as they were given: one number (of a rank, shared evenly by its chunks; of any message) or
+ * one a virtual stage. */
+enum { TIME_F, TIME_D, TIME_W, TIME_HOP, TIMES };
+typedef struct { int n; double *ms; } Times;
+extern const char *const time_name[TIMES];       /* "forward_ms", ...: with clock_ before it the configuration's key */
+
+typedef struct {
+    char *label;                   /* of the cells' file; NULL */
+    PipeShape shape;               /* its costs are in `cost` */
+    Times time[TIMES];
+    double *cost;                  /* [TIMES][p*v] ms */
+    double published, published_peak;      /* rate; activations of the fullest rank. NAN: none */
+    Rates simulated, closed_form, measured;
+    double span, *peak;            /* simulated: ms of the step; activations [p] */
+    int steps;                     /* measured: how many steps; ms of the one in the middle, the fastest, the slowest */
+    double measured_span, least, most;
+} Cell;
+
+typedef struct {
+    int n;
+    Cell *cell;
+    int steps;                     /* to measure of every cell; 0: by their length */
+} Table;
+
+/* What the command line says instead of the configuration; NULL: nothing. Lists of names and numbers with commas between. */
+typedef struct { const char *schedules, *p, *m, *v; } Sweep;
+
+/* The cells of cfg->clock_cells that the sweep lets pass, or else every legal combination of the sweep and the configuration,
+ * whose times they take; with the times of 1 for the forward, and both halves of the backward, of a rank where it has none and
+ * `timeless` allows it. Combinations that cannot be are named on standard error when `says`; without any other it dies with
+ * EXIT_CONFIG. */
+void table_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, int says);
+void table_close(Table *t);
+
+/* Adds a cell; time: of each kind, taken over. shape: without costs. NULL, or why it cannot be; on the heap. */
+char *table_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell **cell);
+
+/* Simulated and closed form of every cell. */
+void table_simulate(Table *t);
+
+/* The bubble of a pipeline whose stages are equal and whose messages take no time, with T = F + D + W of a rank:
+ *   gpipe            (p-1) / (m+p-1)             Huang et al. 2019, arXiv:1811.06965, sec 2.2
+ *   1f1b, m >= p     (p-1) / (m+p-1)             Narayanan et al. 2021, arXiv:2104.04473, sec 2.2.1
+ *   interleaved,     (p-1) / (vm+p-1)            the same, sec 2.2.2; groups of p microbatches
+ *     p divides m
+ *   zb-h1, F=D=W     (p-1) / (3m+p-1)            Qi et al. 2023, arXiv:2401.10241, table 2: (p-1)(F+D-W) of waiting;
+ *     m < p          (2p-m-1) / (2(m+p-1)+1)     with few microbatches all that waits is on the way there and back
+ *   zb-v, F=D=W,     none on a rank; of the step (p-1) / (6m+p-1): the last stage begins (p-1)F/2 late
+ *     m >= 2p-1                                  Qi et al. 2024, arXiv:2405.15362, table 1
+ * NAN for everything else. */
+Rates closed_form(const PipeShape *s);
+
+/* Measures the cells whose p is the world of this job on the clock device: some steps, of which the one in the middle counts. A job of
+ * several ranks has no others, or dies with EXIT_CONFIG. Collective over all ranks. */
+void table_measure(Table *t);
+
+/* The cells that are not measured yet, from a process that no launcher started: for one p after the other it starts p ranks of this
+ * program, which measure the cells of that p, and takes over what they write. argv: `bubble` CONFIG and what selects the cells, without
+ * --p and outputs. Returns the exit code of a job that failed, which has said why, else 0. */
+int table_launch(Table *t, int argc, char **argv);
+
+/* What a job wrote with table_csv about measurements, into the cells of t with this p. */
+void table_take(Table *t, int p, const char *path);
+
+void table_print(FILE *f, const Table *t);
+void table_json(FILE *f, const Table *t);
+void table_csv(FILE *f, const Table *t);
+void table_svg(FILE *f, const Table *t);
+#endif

@@ -1,0 +1,442 @@
+/* The cells of a bubble table: from a sweep and the configuration, or from a file. */
+#define _GNU_SOURCE
+#include "bubble.h"
+#include "base.h"
+#include "config_table.h"
+#include "file.h"
+#include <fcntl.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *const time_name[TIMES] = {"forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms"};
+
+#define USAGE_ERROR(...) die(EXIT_CONFIG, "bubble", "train bubble: " __VA_ARGS__)
+
+/* ---- one cell ---- */
+
+/* Chunks that the schedule has whatever is asked for; 0: any from 2 on. */
+static int chunks_of(ScheduleKind k)
+{
+    return k == SCHEDULE_INTERLEAVED ? 0 : k >= SCHEDULE_ZB_V && k <= SCHEDULE_DUALPIPEV ? 2 : 1;
+}
+
+static char *why_not(const PipeShape *s, const Times time[TIMES])
+{
+    int group = s->group ? s->group : s->p, chunks = chunks_of(s->kind);
+    const char *name = schedule_name(s->kind);
+    if (s->kind >= SCHEDULE_DUALPIPEV)
+        return xasprintf("this build has no schedule %s", name);
+    if (s->p < 1 || s->p > 4096 || s->m < 1 || s->m > UINT16_MAX || s->v < 1 || s->v > 255 || s->p * s->v > STAGES_MAX)
+        return xasprintf("%s takes p from 1 to 4096, v to 255, m to 65535, and p v to %d", name, STAGES_MAX);
+    if (chunks ? s->v != chunks : s->v < 2)
+        return chunks ? xasprintf("%s has %d chunk%s a rank", name, chunks, chunks == 1 ? "" : "s")
+                      : xasprintf("%s needs 2 or more chunks a rank", name);
+    if (s->kind == SCHEDULE_INTERLEAVED && s->p > 1 && (group < s->p || group > s->m))
+        return xasprintf("%s runs groups of %d microbatches, which must be from p = %d to m = %d", name, group, s->p, s->m);
+    if (s->kind == SCHEDULE_INTERLEAVED && s->p > 1 && s->m % group && s->m % group < s->p)
+        return xasprintf("%s leaves %d of %d microbatches in groups of %d, fewer than p = %d", name, s->m % group, s->m,
+                         group, s->p);
+    for (int k = 0; k < TIMES; k++)
+        if (time[k].n > 1 && time[k].n != s->p * s->v)
+            return xasprintf("%s has %d numbers for %d virtual stages", time_name[k], time[k].n, s->p * s->v);
+    return NULL;
+}
+
+char *table_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell **cell)
+{
+    char *why = why_not(shape, time);
+    if (why)
+        return why;
+    if ((t->n & (t->n - 1)) == 0)
+        t->cell = xrealloc(t->cell, (t->n ? 2 * (size_t)t->n : 1) * sizeof *t->cell);
+    Cell *c = &t->cell[t->n++];
+    int stages = shape->p * shape->v;
+    *c = (Cell){.shape = *shape, .published = NAN, .published_peak = NAN, .simulated = NO_RATES, .closed_form = NO_RATES,
+                .measured = NO_RATES};
+    c->cost = xcalloc((size_t)(TIMES * stages), sizeof *c->cost);
+    for (int k = 0; k < TIMES; k++) {
+        c->time[k] = (Times){time[k].n, xcalloc((size_t)time[k].n, sizeof(double))};
+        memcpy(c->time[k].ms, time[k].ms, (size_t)time[k].n * sizeof(double));
+        for (int s = 0; s < stages; s++)
+            c->cost[k * stages + s] = time[k].n > 1 ? time[k].ms[s] : time[k].ms[0] / (k == TIME_HOP ? 1 : shape->v);
+        if (k != TIME_HOP)
+            c->shape.cost[k] = c->cost + k * stages;
+    }
+    c->shape.hops = c->cost + TIME_HOP * stages;
+    *cell = c;
+    return NULL;
+}
+
+void table_close(Table *t)
+{
+    for (int i = 0; i < t->n; i++) {
+        for (int k = 0; k < TIMES; k++)
+            free(t->cell[i].time[k].ms);
+        free(t->cell[i].label);
+        free(t->cell[i].cost);
+        free(t->cell[i].peak);
+    }
+    free(t->cell);
+    *t = (Table){0};
+}
+
+/* ---- lists of the command line ---- */
+
+typedef struct { int n, *x; } Numbers;
+
+/* The pieces of a list with commas, one a call; NULL at its end. *rest begins as the whole list; piece is on the heap. */
+static char *next_piece(const char **rest)
+{
+    if (!*rest)
+        return NULL;
+    size_t n = strcspn(*rest, ",");
+    char *piece = xasprintf("%.*s", (int)n, *rest);
+    *rest = (*rest)[n] ? *rest + n + 1 : NULL;
+    return piece;
+}
+
+static ScheduleKind kind_of(const char *name, const char *where)
+{
+    for (int k = 0; k < SCHEDULE_FORWARD; k++)
+        if (!strcmp(schedule_name((ScheduleKind)k), name))
+            return (ScheduleKind)k;
+    USAGE_ERROR("%s: there is no schedule '%s'; change: see `train help pipeline_schedule`", where, name);
+}
+
+static Numbers kinds_of(const char *list)
+{
+    Numbers n = {0};
+    for (char *piece; (piece = next_piece(&list)); free(piece)) {
+        n.x = xrealloc(n.x, (size_t)(n.n + 1) * sizeof *n.x);
+        n.x[n.n++] = (int)kind_of(piece, "--schedules");
+    }
+    return n;
+}
+
+static Numbers numbers_of(const char *list, const char *flag)
+{
+    Numbers n = {0};
+    for (char *piece; (piece = next_piece(&list)); free(piece)) {
+        char *end;
+        long x = strtol(piece, &end, 10);
+        if (end == piece || *end || x < 1 || x > UINT16_MAX)
+            USAGE_ERROR("%s: '%s' is not a whole number in [1, 65535]; change: numbers with commas between", flag, piece);
+        n.x = xrealloc(n.x, (size_t)(n.n + 1) * sizeof *n.x);
+        n.x[n.n++] = (int)x;
+    }
+    return n;
+}
+
+static int holds(const Numbers *n, int x)
+{
+    for (int i = 0; i < n->n; i++)
+        if (n->x[i] == x)
+            return 1;
+    return !n->n;                      /* nothing said: everything */
+}
+
+typedef struct { Numbers kind, p, m, v; } Wanted;
+
+static Wanted wanted_open(const Sweep *s)
+{
+    return (Wanted){kinds_of(s->schedules), numbers_of(s->p, "--p"), numbers_of(s->m, "--m"), numbers_of(s->v, "--v")};
+}
+
+static void wanted_close(Wanted *w)
+{
+    free(w->kind.x);
+    free(w->p.x);
+    free(w->m.x);
+    free(w->v.x);
+}
+
+static void otherwise(Numbers *n, int64_t x)
+{
+    if (n->n)
+        return;
+    n->x = xcalloc(1, sizeof *n->x);
+    n->x[n->n++] = (int)x;
+}
+
+/* ---- times ---- */
+
+static const List *key_of(const Config *c, int k)
+{
+    const List *const key[TIMES] = {&c->clock_forward_ms, &c->clock_backward_input_ms, &c->clock_backward_weight_ms,
+                                    &c->clock_p2p_ms};
+    return key[k];
+}
+
+/* Those of the configuration. A message takes nothing unless it says something; what it says of the others is checked. */
+static void times_of(const Config *cfg, Times time[TIMES])
+{
+    for (int k = 0; k < TIMES; k++) {
+        const List *l = key_of(cfg, k);
+        time[k] = (Times){l->n, xcalloc((size_t)l->n + 1, sizeof(double))};
+        for (int i = 0; i < l->n; i++)
+            time[k].ms[i] = strtod(l->v[i], NULL);
+        if (k == TIME_HOP && !l->n)
+            time[k].n = 1;
+    }
+}
+
+static void times_close(Times time[TIMES])
+{
+    for (int k = 0; k < TIMES; k++)
+        free(time[k].ms);
+}
+
+/* ---- the sweep ---- */
+
+#define SAID 8                         /* lines about what is left out */
+
+static void say(int says, int *said, const PipeShape *s, const char *why)
+{
+    if (says && *said < SAID)
+        fprintf(stderr, "left out: %s, p %d, v %d, m %d: %s\n", schedule_name(s->kind), s->p, s->v, s->m, why);
+    else if (says && *said == SAID)
+        fprintf(stderr, "left out: more of that kind\n");
+    ++*said;
+}
+
+static void fill_wanted(Wanted *w, const Config *c)
+{
+    int64_t batch = c->global_batch_size, micro = c->micro_batch_size == CFG_ABSENT ? 1 : c->micro_batch_size;
+    int64_t v = c->num_virtual_stages_per_pipeline_rank;
+    otherwise(&w->kind, c->pipeline_schedule >= 0 ? c->pipeline_schedule
+                        : v != CFG_ABSENT && v > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B);
+    otherwise(&w->p, c->pipeline_model_parallel_size);
+    otherwise(&w->v, v == CFG_ABSENT ? 1 : v);
+    if (!w->m.n && batch == CFG_ABSENT)
+        USAGE_ERROR("no number of microbatches; change: give --m, or global_batch_size in %s", c->path);
+    if (!w->m.n && (batch % micro || batch / micro > UINT16_MAX))
+        USAGE_ERROR("global_batch_size %lld is no number of microbatches of %lld that can be; change: give --m",
+                    (long long)batch, (long long)micro);
+    otherwise(&w->m, batch / micro);
+}
+
+static void add_sweep(Table *t, const Config *c, Wanted *w, const Times time[TIMES], int says)
+{
+    int said = 0, group = c->microbatch_group_size_per_vp_stage == CFG_ABSENT ? 0 : (int)c->microbatch_group_size_per_vp_stage;
+    char *first = NULL;
+    fill_wanted(w, c);
+    for (int p = 0; p < w->p.n; p++)
+        for (int m = 0; m < w->m.n; m++)
+            for (int k = 0; k < w->kind.n; k++)
+                for (int v = 0; v < w->v.n; v++) {
+                    ScheduleKind kind = (ScheduleKind)w->kind.x[k];
+                    int chunks = chunks_of(kind);
+                    PipeShape s = {.kind = kind, .p = w->p.x[p], .v = chunks ? chunks : w->v.x[v], .m = w->m.x[m],
+                                   .group = group, .weight_share = isnan(c->clock_weight_share) ? 1 : c->clock_weight_share};
+                    Cell *cell;
+                    if (chunks && v)
+                        continue;              /* --v is for schedules that have a choice */
+                    if (!chunks && s.v < 2 && w->v.n > 1)
+                        continue;              /* of a list meant for other schedules too */
+                    char *why = table_add(t, &s, time, &cell);
+                    if (why)
+                        say(says, &said, &s, why);
+                    if (why && !first)
+                        first = why;
+                    else
+                        free(why);
+                }
+    if (!t->n)
+        USAGE_ERROR("no pipeline is left: %s; change: --schedules, --p, --m or --v", first ? first : "interleaved needs --v "
+                    "of 2 or more");
+    free(first);
+}
+
+/* ---- a file of cells ---- */
+
+enum { COLUMN_LABEL = TIMES, COLUMN_SCHEDULE, COLUMN_P, COLUMN_V, COLUMN_M, COLUMN_PUBLISHED, COLUMN_PEAK, COLUMNS };
+static const char *const column_name[COLUMNS] = {"forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms", "label",
+                                                 "schedule", "p", "v", "m", "published", "published_peak"};
+
+typedef struct { const char *path; int line, at[COLUMNS]; } Reader;
+
+/* The path itself, or, where nothing is there and it is relative, from the configuration's folder on. */
+static char *find_cells(const Config *c)
+{
+    const char *slash = strrchr(c->path, '/');
+    char why[WHY];
+    int64_t size;
+    int fd = file_open(AT_FDCWD, c->clock_cells, 0, &size, why);
+    if (fd >= 0)
+        close(fd);
+    if (fd >= 0 || *c->clock_cells == '/' || !slash)
+        return xstrdup(c->clock_cells);
+    return xasprintf("%.*s/%s", (int)(slash - c->path), c->path, c->clock_cells);
+}
+
+static void read_head(Reader *r, const char *line)
+{
+    int n = 0;
+    for (int k = 0; k < COLUMNS; k++)
+        r->at[k] = -1;
+    for (char *name; (name = next_piece(&line)); free(name), n++) {
+        int k = 0;
+        while (k < COLUMNS && strcmp(column_name[k], name))
+            k++;
+        if (k == COLUMNS)
+            USAGE_ERROR("%s:%d: there is no column '%s'; change: label, schedule, p, v, m, forward_ms, backward_input_ms, "
+                        "backward_weight_ms, p2p_ms, published, published_peak", r->path, r->line, name);
+        r->at[k] = n;
+    }
+    for (int k = COLUMN_SCHEDULE; k <= COLUMN_M; k++)
+        if (r->at[k] < 0 && k != COLUMN_V)
+            USAGE_ERROR("%s:%d: the column '%s' is missing; change: name the columns in the first line", r->path, r->line,
+                        column_name[k]);
+}
+
+/* One number, or one a virtual stage with blanks between; empty: the configuration's. */
+static void read_times(const Reader *r, const char *text, int k, Times *time)
+{
+    Times new = {0};
+    for (const char *s = text + strspn(text, " "); *s; s += strspn(s, " ")) {
+        char *end;
+        double x = strtod(s, &end);
+        if (end == s || !(x >= 0) || !isfinite(x))
+            USAGE_ERROR("%s:%d: %s '%s' is no time; change: a number of ms, or one a virtual stage", r->path, r->line,
+                        column_name[k], text);
+        new.ms = xrealloc(new.ms, (size_t)(new.n + 1) * sizeof *new.ms);
+        new.ms[new.n++] = x;
+        s = end;
+    }
+    if (!new.n)
+        return;
+    free(time->ms);
+    *time = new;
+}
+
+static double read_number(const Reader *r, const char *text, int k, int whole)
+{
+    char *end;
+    double x = strtod(text, &end);
+    if (!*text && !whole)
+        return NAN;
+    if (end == text || *end || !isfinite(x) || (whole && (x < 1 || x > UINT16_MAX || x != floor(x))))
+        USAGE_ERROR("%s:%d: %s '%s' is not a%s number; change: give one", r->path, r->line, column_name[k], text,
+                    whole ? " whole" : "");
+    return x;
+}
+
+static void read_cell(Table *t, Reader *r, const Config *c, const Wanted *w, const char *line)
+{
+    char *field[COLUMNS] = {0};
+    Times time[TIMES];
+    int n = 0;
+    for (char *piece; (piece = next_piece(&line)); n++) {
+        int k = 0;
+        while (k < COLUMNS && r->at[k] != n)
+            k++;
+        if (k == COLUMNS)
+            USAGE_ERROR("%s:%d: more fields than columns; change: one field a column", r->path, r->line);
+        field[k] = piece;
+    }
+    for (int k = 0; k < COLUMNS; k++)
+        field[k] = field[k] ? field[k] : xstrdup("");
+    times_of(c, time);
+    for (int k = 0; k < TIMES; k++)
+        read_times(r, field[k], k, &time[k]);
+    ScheduleKind kind = kind_of(field[COLUMN_SCHEDULE], r->path);
+    int chunks = chunks_of(kind);
+    PipeShape s = {.kind = kind, .p = (int)read_number(r, field[COLUMN_P], COLUMN_P, 1),
+                   .v = *field[COLUMN_V] || !chunks ? (int)read_number(r, field[COLUMN_V], COLUMN_V, 1) : chunks,
+                   .m = (int)read_number(r, field[COLUMN_M], COLUMN_M, 1),
+                   .weight_share = isnan(c->clock_weight_share) ? 1 : c->clock_weight_share};
+    for (int k = 0; k < TIME_HOP; k++)
+        if (!time[k].n)
+            USAGE_ERROR("%s:%d: no %s; change: give it there, or clock_%s in %s", r->path, r->line, time_name[k],
+                        time_name[k], c->path);
+    if (holds(&w->kind, (int)kind) && holds(&w->p, s.p) && holds(&w->m, s.m) && holds(&w->v, s.v)) {
+        Cell *cell;
+        char *why = table_add(t, &s, time, &cell);
+        if (why)
+            USAGE_ERROR("%s:%d: %s; change: that cell", r->path, r->line, why);
+        cell->published = read_number(r, field[COLUMN_PUBLISHED], COLUMN_PUBLISHED, 0);
+        cell->published_peak = read_number(r, field[COLUMN_PEAK], COLUMN_PEAK, 0);
+        cell->label = *field[COLUMN_LABEL] ? xstrdup(field[COLUMN_LABEL]) : NULL;
+    }
+    times_close(time);
+    for (int k = 0; k < COLUMNS; k++)
+        free(field[k]);
+}
+
+static void add_file(Table *t, const Config *c, const Wanted *w)
+{
+    char why[WHY], *path = find_cells(c), *rest;
+    int64_t size;
+    char *text = file_read_text(AT_FDCWD, path, 0, 64 << 20, &size, why);
+    Reader r = {.path = path};
+    int headed = 0;
+    if (!text)
+        USAGE_ERROR("clock_cells: %s; change: a path from here, or from the folder of %s", why, c->path);
+    rest = text;
+    for (char *line; (line = strsep(&rest, "\n"));) {
+        r.line++;
+        line[strcspn(line, "\r")] = 0;
+        if (!*line || *line == '#')
+            continue;
+        if (headed)
+            read_cell(t, &r, c, w, line);
+        else
+            read_head(&r, line);
+        headed = 1;
+    }
+    if (!t->n)
+        USAGE_ERROR("%s has no cell that --schedules, --p, --m and --v let pass; change: leave some of them out", path);
+    free(text);
+    free(path);
+}
+
+/* ---- all ---- */
+
+void table_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, int says)
+{
+    Wanted w = wanted_open(sweep);
+    *t = (Table){0};
+    if (cfg->clock_cells) {
+        add_file(t, cfg, &w);
+    } else {
+        Times time[TIMES];
+        times_of(cfg, time);
+        int given = (time[TIME_F].n > 0) + (time[TIME_D].n > 0) + (time[TIME_W].n > 0);
+        if (given && given < 3)
+            USAGE_ERROR("clock_forward_ms, clock_backward_input_ms and clock_backward_weight_ms go together; change: give all "
+                        "three, or none");
+        if (!given && !timeless)
+            USAGE_ERROR("nothing says how long a computation takes; change: give clock_forward_ms, clock_backward_input_ms and "
+                        "clock_backward_weight_ms (20 each, for example), or --simulate");
+        for (int k = 0; k < TIME_HOP && !given; k++)
+            time[k].ms[0] = time[k].n = 1;
+        add_sweep(t, cfg, &w, time, says);
+        times_close(time);
+    }
+    wanted_close(&w);
+}
+
+void table_simulate(Table *t)
+{
+    for (int i = 0; i < t->n; i++) {
+        Cell *c = &t->cell[i];
+        ScheduleSet set;
+        Simulation sim;
+        char why[WHY];
+        schedules_open(&set, &c->shape);
+        if (!schedules_check(&set, why, sizeof why))
+            die(EXIT_BUG, "schedule", "the lists of %s, p %d, v %d, m %d are wrong: %s; change: report this",
+                schedule_name(c->shape.kind), c->shape.p, c->shape.v, c->shape.m, why);
+        simulate(&set, &sim, 0);
+        c->span = sim.makespan;
+        c->simulated = (Rates){sim.rate, sim.step_rate};
+        c->closed_form = closed_form(&c->shape);
+        c->peak = sim.peak;
+        sim.peak = NULL;
+        simulation_close(&sim);
+        schedules_close(&set);
+    }
+}

@@ -1,0 +1,193 @@
+/* Measuring a bubble table: on the ranks of this job, or in jobs that this process starts. */
+#define _GNU_SOURCE
+#include "bubble.h"
+#include "base.h"
+#include "clock.h"
+#include "file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- on the ranks of this job ---- */
+
+#define STEPS_MOST 5
+#define SECONDS_ENOUGH 2.0             /* of a cell, once it was measured at all */
+
+static int by_span(const void *a, const void *b)
+{
+    double x = ((const ClockStep *)a)->span, y = ((const ClockStep *)b)->span;
+    return (x > y) - (x < y);
+}
+
+/* T: what a microbatch costs the slowest rank. */
+static double work_of(const PipeShape *s)
+{
+    double most = 0;
+    for (int r = 0; r < s->p; r++) {
+        double sum = 0;
+        for (int c = 0; c < s->v; c++)
+            for (int k = 0; k < 3; k++)
+                sum += s->cost[k][pipe_stage(s, r, c)];
+        most = fmax(most, sum);
+    }
+    return most;
+}
+
+static void measure(Cell *c, Grid *g, int steps)
+{
+    ScheduleSet set;
+    Clock clock;
+    int fit = (int)ceil(SECONDS_ENOUGH * 1e3 / fmax(c->span, 1e-3));
+    c->steps = steps ? steps : fit < STEPS_MOST ? fit : STEPS_MOST;
+    ClockStep *step = xcalloc((size_t)c->steps, sizeof *step);
+    schedules_open(&set, &c->shape);
+    clock_open(&clock, g, &set);
+    for (int i = 0; i < c->steps; i++)
+        step[i] = clock_step(&clock);
+    clock_close(&clock);
+    schedules_close(&set);
+    qsort(step, (size_t)c->steps, sizeof *step, by_span);
+    ClockStep middle = step[(c->steps - 1) / 2];
+    double work = c->shape.m * work_of(&c->shape);
+    c->measured_span = middle.span;
+    c->least = step[0].span;
+    c->most = step[c->steps - 1].span;
+    c->measured = (Rates){(middle.cost - work) / middle.cost, (middle.span - work) / middle.span};
+    free(step);
+}
+
+void table_measure(Table *t)
+{
+    Grid g;
+    int rank, world = grid_launched(&rank);
+    GridSpec spec = {.size = {[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = 1, [AXIS_PP] = world}};
+    int mine = 0;
+    for (int i = 0; i < t->n; i++) {
+        mine += t->cell[i].shape.p == world;
+        if (t->cell[i].shape.p != world && world > 1)
+            die(EXIT_CONFIG, "bubble", "a pipeline of p = %d in a job of %d ranks; change: --p %d, or start `train bubble` alone: "
+                "it starts its ranks itself", t->cell[i].shape.p, world, world);
+    }
+    if (!mine)
+        return;
+    BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
+    grid_open(&g, &spec, world, rank);
+    for (int i = 0; i < t->n; i++)
+        if (t->cell[i].shape.p == world)
+            measure(&t->cell[i], &g, t->steps);
+    grid_close(&g);
+}
+
+/* ---- in jobs of their own ---- */
+
+/* This program, and scripts/launch of the tree in which it lies; NULL: it lies in none. */
+static void find_launcher(char self[PATH_MAX], char **launcher)
+{
+    static const char *const up[] = {"", "/..", "/../.."};
+    ssize_t n = readlink("/proc/self/exe", self, PATH_MAX - 1);
+    if (n < 0)
+        die(EXIT_RESOURCE, "self", "cannot read /proc/self/exe: %s; change: mount /proc", strerror(errno));
+    self[n] = 0;
+    int folder = (int)(strrchr(self, '/') - self);
+    *launcher = NULL;
+    for (size_t i = 0; i < sizeof up / sizeof *up && !*launcher; i++) {
+        char *path = xasprintf("%.*s%s/scripts/launch", folder, self, up[i]);
+        if (access(path, X_OK))
+            free(path);
+        else
+            *launcher = path;
+    }
+}
+
+static _Noreturn void start_job(char **line, const char *self)
+{
+    int null = open("/dev/null", O_RDWR);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);          /* nothing goes on measuring for nobody */
+    if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || setenv("TRAIN", self, 1))
+        _exit(EXIT_RESOURCE);
+    execvp(line[0], line);
+    fprintf(stderr, "error[launch] cannot start %s: %s; change: run the program from its tree, or put mpirun into the path\n",
+            line[0], strerror(errno));
+    _exit(EXIT_RESOURCE);
+}
+
+/* Runs `bubble ...` on p ranks, for the results' file `out`. Returns its exit code. */
+static int run_job(int p, int argc, char **argv, const char *out)
+{
+    char self[PATH_MAX], number[16], *launcher;
+    const char *const plain[] = {"mpirun", "--oversubscribe", "--bind-to", "none", "-n", number, self};
+    int n = 0, status;
+    find_launcher(self, &launcher);
+    snprintf(number, sizeof number, "%d", p);
+    char **line = xcalloc((size_t)argc + 16, sizeof *line);
+    if (launcher) {
+        line[n++] = launcher;
+        line[n++] = "-n";
+        line[n++] = number;
+    } else {
+        for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+            line[n++] = (char *)plain[i];
+    }
+    memcpy(line + n, argv, (size_t)argc * sizeof *argv);
+    n += argc;
+    line[n++] = "--p";
+    line[n++] = number;
+    line[n++] = "--csv";
+    line[n++] = (char *)out;
+    fflush(NULL);
+    pid_t job = fork();
+    if (job == 0)
+        start_job(line, self);
+    if (job < 0)
+        die(EXIT_RESOURCE, "fork", "cannot start a process: %s; change: raise the limit on processes (ulimit -u)", strerror(errno));
+    while (waitpid(job, &status, 0) < 0 && errno == EINTR)
+        ;
+    free(launcher);
+    free(line);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_COMM;
+}
+
+static void announce(const Table *t, int p)
+{
+    double seconds = 0;
+    int n = 0;
+    for (int i = 0; i < t->n; i++) {
+        const Cell *c = &t->cell[i];
+        int fit = (int)ceil(SECONDS_ENOUGH * 1e3 / fmax(c->span, 1e-3));
+        n += c->shape.p == p;
+        seconds += c->shape.p == p ? c->span / 1e3 * (t->steps ? t->steps : fit < STEPS_MOST ? fit : STEPS_MOST) : 0;
+    }
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "measuring %d pipeline%s of %d ranks, about %.0f s\n", n, n == 1 ? "" : "s", p, seconds);
+}
+
+int table_launch(Table *t, int argc, char **argv)
+{
+    const char *folder = getenv("TMPDIR");
+    char *dir = xasprintf("%s/bubble-XXXXXX", folder && *folder ? folder : "/tmp"), why[WHY];
+    int code = 0;
+    if (!mkdtemp(dir))
+        die(EXIT_RESOURCE, "folder", "cannot make %s: %s; change: set TMPDIR to a folder that you may write to", dir,
+            strerror(errno));
+    char *out = xasprintf("%s/cells.csv", dir);
+    for (int i = 0; i < t->n && !code; i++) {
+        int p = t->cell[i].shape.p;
+        if (t->cell[i].steps)
+            continue;                  /* measured with an earlier one */
+        announce(t, p);
+        code = run_job(p, argc, argv, out);
+        if (!code)
+            table_take(t, p, out);
+    }
+    file_remove_dir(AT_FDCWD, dir, why);
+    free(out);
+    free(dir);
+    return code;
+}

@@ -1,0 +1,248 @@
+/* A bubble table as text, JSON and CSV, and a job's CSV read back. */
+#define _GNU_SOURCE
+#include "bubble.h"
+#include "base.h"
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *name_of(const Cell *c) { return schedule_name(c->shape.kind); }
+
+static double most_of(const Cell *c)
+{
+    double most = 0;
+    for (int r = 0; r < c->shape.p; r++)
+        most = fmax(most, c->peak[r]);
+    return most;
+}
+
+/* ---- text ---- */
+
+/* A share as a percentage, or a dash, in `width` places. */
+static void put_share(FILE *f, double x, int width)
+{
+    if (isfinite(x))
+        fprintf(f, " %*.2f", width, 100 * x);
+    else
+        fprintf(f, " %*s", width, "-");
+}
+
+static char *times_text(const Times *t)
+{
+    double low = t->ms[0], high = low;
+    for (int i = 1; i < t->n; i++) {
+        low = fmin(low, t->ms[i]);
+        high = fmax(high, t->ms[i]);
+    }
+    return low < high ? xasprintf("%.4g-%.4g", low, high) : xasprintf("%.5g", low);
+}
+
+enum { SHOW_MEASURED = 1, SHOW_CLOSED = 2, SHOW_PUBLISHED = 4, SHOW_PEAK = 8, SHOW_LABEL = 16 };
+
+static int columns_of(const Table *t)
+{
+    int show = 0;
+    for (int i = 0; i < t->n; i++) {
+        const Cell *c = &t->cell[i];
+        show |= (c->steps ? SHOW_MEASURED : 0) | (isfinite(c->closed_form.rate) ? SHOW_CLOSED : 0) |
+                (isfinite(c->published) ? SHOW_PUBLISHED : 0) | (isfinite(c->published_peak) ? SHOW_PEAK : 0) |
+                (c->label ? SHOW_LABEL : 0);
+    }
+    return show;
+}
+
+static int label_width(const Table *t)
+{
+    size_t most = 0;
+    for (int i = 0; i < t->n; i++)
+        most = t->cell[i].label && strlen(t->cell[i].label) > most ? strlen(t->cell[i].label) : most;
+    return (int)most;
+}
+
+static void print_head(FILE *f, int show, int width)
+{
+    if (show & SHOW_LABEL)
+        fprintf(f, "%-*s  ", width, "");
+    fprintf(f, "%-11s %3s %2s %4s  %-27s |  step, ms", "", "", "", "", "F, D, W, message, ms");
+    fprintf(f, show & SHOW_MEASURED ? "%29s" : "%5s", "");
+    fprintf(f, "|  rate, %%%*s", 6 * ((show & SHOW_MEASURED) > 0) + 7 * ((show & SHOW_CLOSED) > 0) +
+                                  18 * ((show & SHOW_PUBLISHED) > 0), "");
+    fprintf(f, "|  of the step, %%\n");
+    if (show & SHOW_LABEL)
+        fprintf(f, "%-*s  ", width, "row");
+    fprintf(f, "%-11s %3s %2s %4s  %-27s | %10s", "schedule", "p", "v", "m", "", "simulated");
+    if (show & SHOW_MEASURED)
+        fprintf(f, " %10s %6s %10s", "measured", "%", "spread, %");
+    fprintf(f, "  | %6s", "sim.");
+    fprintf(f, "%s%s%s", show & SHOW_MEASURED ? "  meas." : "", show & SHOW_CLOSED ? " closed" : "",
+            show & SHOW_PUBLISHED ? "  publ. sim-pub" : "");
+    fprintf(f, "  | %6s%s%s  | peak%s\n", "sim.", show & SHOW_MEASURED ? "  meas." : "", show & SHOW_CLOSED ? " closed" : "",
+            show & SHOW_PEAK ? "  publ." : "");
+}
+
+static void print_cell(FILE *f, const Cell *c, int show, int width)
+{
+    char *time[TIMES], *all;
+    for (int k = 0; k < TIMES; k++)
+        time[k] = times_text(&c->time[k]);
+    all = xasprintf("%s %s %s %s", time[0], time[1], time[2], time[3]);
+    if (show & SHOW_LABEL)
+        fprintf(f, "%-*s  ", width, c->label ? c->label : "");
+    fprintf(f, "%-11s %3d %2d %4d  %-27s | %10.2f", name_of(c), c->shape.p, c->shape.v, c->shape.m, all, c->span);
+    if (show & SHOW_MEASURED && c->steps)
+        fprintf(f, " %10.2f %+6.2f %4.2f of %2d", c->measured_span, 100 * (c->measured_span / c->span - 1),
+                100 * (c->most - c->least) / c->measured_span, c->steps);
+    else if (show & SHOW_MEASURED)
+        fprintf(f, " %10s %6s %10s", "-", "-", "-");
+    fprintf(f, "  |");
+    put_share(f, c->simulated.rate, 6);
+    if (show & SHOW_MEASURED)
+        put_share(f, c->measured.rate, 6);
+    if (show & SHOW_CLOSED)
+        put_share(f, c->closed_form.rate, 6);
+    if (show & SHOW_PUBLISHED) {
+        put_share(f, c->published, 6);
+        if (isfinite(c->published))
+            fprintf(f, " %+7.3f", 100 * (c->simulated.rate - c->published));
+        else
+            fprintf(f, " %7s", "-");
+    }
+    fprintf(f, "  |");
+    put_share(f, c->simulated.step_rate, 6);
+    if (show & SHOW_MEASURED)
+        put_share(f, c->measured.step_rate, 6);
+    if (show & SHOW_CLOSED)
+        put_share(f, c->closed_form.step_rate, 6);
+    fprintf(f, "  | %4.3g", most_of(c));
+    if (show & SHOW_PEAK)
+        fprintf(f, isfinite(c->published_peak) ? " %6.3g" : "      -", c->published_peak);
+    fprintf(f, "\n");
+    for (int k = 0; k < TIMES; k++)
+        free(time[k]);
+    free(all);
+}
+
+void table_print(FILE *f, const Table *t)
+{
+    int show = columns_of(t), width = label_width(t);
+    double worst = 0, far = 0;
+    print_head(f, show, width);
+    for (int i = 0; i < t->n; i++) {
+        const Cell *c = &t->cell[i];
+        if (i && (c->shape.p != c[-1].shape.p || c->shape.m != c[-1].shape.m))
+            fprintf(f, "\n");
+        print_cell(f, c, show, width);
+        worst = c->steps ? fmax(worst, fabs(c->measured_span / c->span - 1)) : worst;
+        far = isfinite(c->published) ? fmax(far, fabs(c->simulated.rate - c->published)) : far;
+    }
+    fprintf(f, "\nrate: (cost - m T) / cost, T = F + D + W of a microbatch on the slowest rank, cost = the longest over ranks of last "
+            "end - first start\n(arXiv:2401.10241); of the step: cost = last end - first start of all ranks. peak: activations of the "
+            "fullest rank, in microbatches.\n");
+    if (show & SHOW_MEASURED)
+        fprintf(f, "measured: the step in the middle of some; spread: slowest - fastest. Furthest from the simulated step: %.2f %%\n",
+                100 * worst);
+    if (show & SHOW_PUBLISHED)
+        fprintf(f, "furthest from what was published: %.5f\n", far);
+}
+
+/* ---- JSON ---- */
+
+static json_t *times_json(const Times *t)
+{
+    if (t->n == 1)
+        return json_real(t->ms[0]);
+    json_t *list = json_array();
+    for (int i = 0; i < t->n; i++)
+        json_array_append_new(list, json_real(t->ms[i]));
+    return list;
+}
+
+static json_t *rates_json(const Rates *r)
+{
+    return isfinite(r->rate) ? json_pack("{s:f s:f}", "rate", r->rate, "step_rate", r->step_rate) : json_null();
+}
+
+void table_json(FILE *f, const Table *t)
+{
+    json_t *cells = json_array();
+    for (int i = 0; i < t->n; i++) {
+        const Cell *c = &t->cell[i];
+        json_t *peak = json_array(), *j = json_pack("{s:s s:i s:i s:i}", "schedule", name_of(c), "p", c->shape.p, "v",
+                                                    c->shape.v, "m", c->shape.m);
+        for (int r = 0; r < c->shape.p; r++)
+            json_array_append_new(peak, json_real(c->peak[r]));
+        for (int k = 0; k < TIMES; k++)
+            json_object_set_new(j, time_name[k], times_json(&c->time[k]));
+        json_object_set_new(j, "measured", rates_json(&c->measured));
+        json_object_set_new(j, "simulated", rates_json(&c->simulated));
+        json_object_set_new(j, "closed_form", rates_json(&c->closed_form));
+        json_object_set_new(j, "peak_activations", peak);
+        json_array_append_new(cells, j);
+    }
+    json_t *all = json_pack("{s:o}", "cells", cells);
+    json_dumpf(all, f, JSON_INDENT(2));
+    fprintf(f, "\n");
+    json_decref(all);
+}
+
+/* ---- CSV ---- */
+
+#define MEASURED "steps,measured_ms,measured_least_ms,measured_most_ms,measured_rate,measured_step_rate"
+static const char header[] = MEASURED ",label,schedule,p,v,m,forward_ms,backward_input_ms,backward_weight_ms,p2p_ms,"
+                             "simulated_ms,simulated_rate,simulated_step_rate,closed_form_rate,closed_form_step_rate,published,"
+                             "peak_activations,published_peak";
+
+static void put_number(FILE *f, const char *before, double x)
+{
+    fprintf(f, isfinite(x) ? "%s%.17g" : "%s", before, x);
+}
+
+void table_csv(FILE *f, const Table *t)
+{
+    fprintf(f, "%s\n", header);
+    for (int i = 0; i < t->n; i++) {
+        const Cell *c = &t->cell[i];
+        fprintf(f, "%d", c->steps);
+        put_number(f, ",", c->steps ? c->measured_span : NAN);
+        put_number(f, ",", c->steps ? c->least : NAN);
+        put_number(f, ",", c->steps ? c->most : NAN);
+        put_number(f, ",", c->measured.rate);
+        put_number(f, ",", c->measured.step_rate);
+        fprintf(f, ",%s,%s,%d,%d,%d", c->label ? c->label : "", name_of(c), c->shape.p, c->shape.v, c->shape.m);
+        for (int k = 0; k < TIMES; k++)
+            for (int s = 0; s < c->time[k].n; s++)
+                put_number(f, s ? " " : ",", c->time[k].ms[s]);
+        put_number(f, ",", c->span);
+        put_number(f, ",", c->simulated.rate);
+        put_number(f, ",", c->simulated.step_rate);
+        put_number(f, ",", c->closed_form.rate);
+        put_number(f, ",", c->closed_form.step_rate);
+        put_number(f, ",", c->published);
+        for (int r = 0; r < c->shape.p; r++)
+            put_number(f, r ? " " : ",", c->peak[r]);
+        put_number(f, ",", c->published_peak);
+        fprintf(f, "\n");
+    }
+}
+
+void table_take(Table *t, int p, const char *path)
+{
+    FILE *f = fopen(path, "r");
+    char *line = NULL;
+    size_t room = 0;
+    int bad = !f || getline(&line, &room, f) < 0;
+    for (int i = 0; i < t->n && !bad; i++) {
+        Cell *c = &t->cell[i];
+        if (c->shape.p != p)
+            continue;
+        bad = getline(&line, &room, f) < 0 ||
+              sscanf(line, "%d,%lf,%lf,%lf,%lf,%lf,", &c->steps, &c->measured_span, &c->least, &c->most, &c->measured.rate,
+                     &c->measured.step_rate) != 6;
+    }
+    if (bad || getline(&line, &room, f) >= 0)
+        die(EXIT_BUG, "bubble", "the ranks of p = %d have written other cells than they were asked for; change: report this", p);
+    free(line);
+    fclose(f);
+}

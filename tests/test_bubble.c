@@ -1,0 +1,204 @@
+/* train bubble, run as a program: its simulated cells against published ones and against closed forms written here anew, what it
+ * measures on the clock device against what it simulates, its files, and what it refuses. */
+#include "schedules.h"
+#include <jansson.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *train, *work;
+
+/* Runs `train bubble`; returns the exit code, its output is in $WORK/out. */
+static int run(const char *options)
+{
+    char line[4096];
+    snprintf(line, sizeof line, "%s bubble %s > %s/out 2> %s/err", train, options, work, work);
+    int status = system(line);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static char *contents(const char *name)
+{
+    char path[512];
+    static char text[4 << 20];
+    snprintf(path, sizeof path, "%s/%s", work, name);
+    FILE *f = fopen(path, "r");
+    text[0] = 0;
+    if (f) {
+        text[fread(text, 1, sizeof text - 1, f)] = 0;
+        fclose(f);
+    }
+    return text;
+}
+
+static void write_config(const char *more)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/b.yaml", work);
+    FILE *f = fopen(path, "w");
+    fprintf(f, "%s", more);
+    fclose(f);
+}
+
+static double number(const json_t *o, const char *name) { return json_number_value(json_object_get(o, name)); }
+
+static json_t *cells_of(const char *options)
+{
+    char line[2048];
+    snprintf(line, sizeof line, "%s --json", options);
+    CHECK(run(line) == 0, "%s: %s", line, contents("err"));
+    json_t *j = json_loads(contents("out"), JSON_REJECT_DUPLICATES, NULL), *cells = json_object_get(j, "cells");
+    CHECK(j && json_object_size(j) == 1 && json_array_size(cells) > 0, "%s: shape of the JSON", options);
+    json_incref(cells);
+    json_decref(j);
+    return cells;
+}
+
+/* ---- closed forms ---- */
+
+/* Waiting of a pipeline in units of a third of T, on a rank and of the step; < 0: there is no form. */
+static void waiting(const char *name, int p, int v, int m, double *rank, double *step)
+{
+    *rank = *step = -1;
+    if (!strcmp(name, "gpipe") || (!strcmp(name, "1f1b") && m >= p))
+        *rank = *step = 3 * (p - 1);
+    else if (!strcmp(name, "interleaved") && m % p == 0)
+        *rank = *step = 3.0 * (p - 1) / v;
+    else if (!strcmp(name, "zb-h1"))
+        *rank = *step = m >= p ? p - 1 : 2 * (m + p - 1) + 1 - 3 * m;
+    else if (!strcmp(name, "zb-v") && m >= 2 * p - 1)
+        *rank = 0, *step = (p - 1) / 2.0;
+}
+
+static void closed_forms(void)
+{
+    int known = 0, all = 0;
+    json_t *cells = cells_of("$WORK/b.yaml --simulate --schedules gpipe,1f1b,interleaved,zb-h1,zb-h2,zb-v,v-half,v-min "
+                             "--p 1,2,3,4,5,8,13,16 --m 1,2,4,7,8,15,16,31,32,48,64 --v 2,3,4");
+    for (size_t i = 0; i < json_array_size(cells); i++, all++) {
+        const json_t *c = json_array_get(cells, i), *closed = json_object_get(c, "closed_form"),
+                     *simulated = json_object_get(c, "simulated");
+        const char *name = json_string_value(json_object_get(c, "schedule"));
+        int p = (int)number(c, "p"), v = (int)number(c, "v"), m = (int)number(c, "m");
+        double rank, step;
+        waiting(name, p, v, m, &rank, &step);
+        CHECK((rank >= 0) == json_is_object(closed), "%s p %d v %d m %d: closed form or none", name, p, v, m);
+        CHECK(json_is_null(json_object_get(c, "measured")) && json_array_size(json_object_get(c, "peak_activations")) == (size_t)p &&
+                  json_object_size(c) == 12, "%s p %d v %d m %d: a cell's parts", name, p, v, m);
+        if (rank < 0)
+            continue;
+        known++;
+        const json_t *both[] = {closed, simulated};
+        for (int k = 0; k < 2; k++)
+            CHECK(fabs(number(both[k], "rate") - rank / (rank + 3 * m)) < 1e-12 &&
+                      fabs(number(both[k], "step_rate") - step / (step + 3 * m)) < 1e-12,
+                  "%s p %d v %d m %d: %s %.12g, %.12g", name, p, v, m, k ? "simulated" : "closed form", number(both[k], "rate"),
+                  number(both[k], "step_rate"));
+    }
+    CHECK(all > 500 && known > 300, "%d cells, %d with a closed form", all, known);
+    json_decref(cells);
+}
+
+/* ---- published ---- */
+
+/* Columns of a CSV that the command wrote: the n-th field of a line. */
+static const char *field(const char *line, int n)
+{
+    for (; n && *line; line++)
+        n -= *line == ',';
+    return line;
+}
+
+static void published(void)
+{
+    enum { SCHEDULE = 7, SIMULATED = 16, PUBLISHED = 20 };
+    int exact = 0, all = 0;
+    CHECK(run("configs/bubble/zero_bubble.yaml --simulate --csv $WORK/a.csv") == 0, "%s", contents("err"));
+    for (const char *line = strchr(contents("a.csv"), '\n'); line && line[1]; line = strchr(line + 1, '\n'), all++) {
+        const char *s = line + 1;
+        double far = fabs(atof(field(s, SIMULATED)) - atof(field(s, PUBLISHED)));
+        int loose = !strncmp(field(s, SCHEDULE), "interleaved", 11);        /* the paper counts its messages otherwise */
+        exact += !loose && far < 1e-4;
+        CHECK(far < (loose ? 4e-3 : 1e-4), "%.60s: off by %g", s, far);
+    }
+    CHECK(exact == 36 && all == 48, "%d of %d", exact, all);
+    CHECK(run("configs/bubble/megatron_sc21.yaml --simulate --csv $WORK/a.csv --svg $WORK/a.svg") == 0, "%s", contents("err"));
+    for (const char *line = strchr(contents("a.csv"), '\n'); line && line[1]; line = strchr(line + 1, '\n'))
+        CHECK(fabs(atof(field(line + 1, SIMULATED)) - atof(field(line + 1, PUBLISHED))) < 1e-8, "%.60s", line + 1);
+    const char *svg = contents("a.svg");
+    CHECK(strstr(svg, "figure 6 n=32 b&#39;=128: p = 8, m = 32") && strstr(svg, "</svg>"), "the drawing: %.80s", svg);
+    CHECK(run("configs/bubble/controllable_memory.yaml --simulate --p 8") == 0 && strstr(contents("out"), "v-half"), "%s",
+          contents("err"));
+}
+
+/* ---- measured ---- */
+
+/* No step is faster than its computations can be; a quiet moment of some makes one hardly slower. */
+static void measured(const char *options, double simulated_ms)
+{
+    enum { STEPS, MIDDLE, LEAST };
+    double best = INFINITY;
+    char line[1024];
+    for (int attempt = 0; attempt < 4 && best > 1.05 * simulated_ms; attempt++) {
+        snprintf(line, sizeof line, "$WORK/b.yaml %s --csv $WORK/m.csv", options);
+        CHECK(run(line) == 0, "%s: %s", line, contents("err"));
+        const char *row = strchr(contents("m.csv"), '\n');
+        CHECK(row && atof(field(row + 1, STEPS)) >= 3, "%s: measured: %s", options, row ? row + 1 : "nothing");
+        if (!row)
+            return;
+        best = fmin(best, atof(field(row + 1, LEAST)));
+        CHECK(best > simulated_ms - 1e-6, "%s: %.3f ms measured, simulated %.3f", options, best, simulated_ms);
+        CHECK(fabs(atof(field(row + 1, 15)) - simulated_ms) < 1e-9, "%s: simulated %s", options, field(row + 1, 15));
+    }
+    CHECK(best < 1.05 * simulated_ms, "%s: %.3f ms measured, simulated %.3f", options, best, simulated_ms);
+}
+
+static void measurements(void)
+{
+    /* (m + p - 1) 3 x 8 ms; ZB-H1 with W late; two chunks; every hop of a message on the way there and back */
+    measured("--schedules 1f1b --p 2 --m 8", 9 * 24);
+    measured("--schedules zb-h1 --p 4 --m 8", 27 * 8);
+    measured("--schedules zb-v --p 4 --m 8", 24 * 8 + 12);
+    measured("--schedules gpipe --p 4 --m 4 clock_p2p_ms=10", 7 * 24 + 60);
+    measured("--schedules gpipe --p 2 --m 2 clock_p2p_ms='[30, 5]'", 72 + 35);
+    measured("--schedules interleaved --p 1 --v 2 --m 4", 4 * 24);
+}
+
+static void refusals(void)
+{
+    static const struct { const char *options, *says; } want[] = {
+        {"--p 2 --m 4 --simulate --real", "give one of them"},
+        {"--p 2 --m 4 --schedules 1f2b", "no schedule '1f2b'"},
+        {"--p 2 --m 4,x", "--m: 'x' is not a whole number"},
+        {"--p 2", "no number of microbatches"},
+        {"--schedules interleaved --p 4 --m 2 --v 2", "groups of 4 microbatches"},
+        {"--p 2 --m 4 clock_forward_ms='[1, 2, 3]'", "forward_ms has 3 numbers for 2 virtual stages"},
+        {"--p 2 --m 4 clock_forward_ms='[]'", "go together"},
+        {"--p 2 --m 4 clock_forward_ms='[]' clock_backward_input_ms='[]' clock_backward_weight_ms='[]'", "how long a computation"},
+        {"clock_cells=/nowhere/cells.csv", "/nowhere/cells.csv"},
+        {"--p 2 --m 4 clock_forward_ms=-1", "clock_forward_ms"},
+    };
+    char line[1024];
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        snprintf(line, sizeof line, "$WORK/b.yaml %s", want[i].options);
+        int code = run(line);
+        const char *err = contents("err");
+        CHECK(code == EXIT_CONFIG && strstr(err, want[i].says) && strstr(err, "change: "), "%s: exit %d, %s", want[i].options,
+              code, err);
+    }
+    CHECK(run("$WORK/b.yaml --simulate --schedules 1f1b,interleaved --p 4 --m 2,4 --v 1,2") == 0 &&
+              strstr(contents("err"), "left out: interleaved, p 4, v 2, m 2"), "%s", contents("err"));
+}
+
+int main(void)
+{
+    train = getenv("TRAIN") ? getenv("TRAIN") : "./train";
+    work = getenv("WORK") ? getenv("WORK") : "/tmp";
+    setenv("WORK", work, 1);
+    write_config("precision: {device: clock}\n"
+                 "clock: {clock_forward_ms: 8, clock_backward_input_ms: 8, clock_backward_weight_ms: 8}\n");
+    closed_forms();
+    published();
+    measurements();
+    refusals();
+    return test_end();
+}
