@@ -52,29 +52,29 @@ int command_bubble(int argc, char **argv)
         die(EXIT_CONFIG, "not-built", "train bubble: --real is not built; change: leave it out");
     int rank, world = grid_launched(&rank), code = 0;
     Table t;
-    table_open(&t, config_load(path, a.n, a.v, 0, USE_BUBBLE), &sweep, simulated, rank == 0);
+    bubble_open(&t, config_load(path, a.n, a.v, 0, USE_BUBBLE), &sweep, simulated, rank == 0);
     t.steps = (int)steps;
-    table_simulate(&t);
+    bubble_simulate(&t);
     if (!simulated)
-        table_measure(&t);
+        bubble_measure(&t);
     if (!simulated && world == 1) {
         char **line = xcalloc((size_t)argc + 16, sizeof *line), *text = xasprintf("%d", t.steps);
         int n = job_line(line, path, &sweep, t.steps ? text : NULL, &a);
-        code = table_launch(&t, n, line);
+        code = bubble_launch(&t, n, line);
         free(text);
         free(line);
     }
     if (!code && rank == 0) {
         if (csv)
-            write_to(csv, &t, table_csv);
+            write_to(csv, &t, bubble_csv);
         if (svg)
-            write_to(svg, &t, table_svg);
+            write_to(svg, &t, bubble_svg);
         if (json)
-            table_json(stdout, &t);
+            bubble_json(stdout, &t);
         else
-            table_print(stdout, &t);
+            bubble_print(stdout, &t);
     }
-    table_close(&t);
+    bubble_close(&t);
     free(a.v);
     return code;
 }

@@ -41,14 +41,14 @@ typedef struct { const char *schedules, *p, *m, *v; } Sweep;
  * whose times they take; with the times of 1 for the forward, and both halves of the backward, of a rank where it has none and
  * `timeless` allows it. Combinations that cannot be are named on standard error when `says`; without any other it dies with
  * EXIT_CONFIG. */
-void table_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, int says);
-void table_close(Table *t);
+void bubble_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, int says);
+void bubble_close(Table *t);
 
 /* Adds a cell; time: of each kind, taken over. shape: without costs. NULL, or why it cannot be; on the heap. */
-char *table_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell **cell);
+char *bubble_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell **cell);
 
 /* Simulated and closed form of every cell. */
-void table_simulate(Table *t);
+void bubble_simulate(Table *t);
 
 /* The bubble of a pipeline whose stages are equal and whose messages take no time, with T = F + D + W of a rank:
  *   gpipe            (p-1) / (m+p-1)             Huang et al. 2019, arXiv:1811.06965, sec 2.2
@@ -64,18 +64,18 @@ Rates closed_form(const PipeShape *s);
 
 /* Measures the cells whose p is the world of this job on the clock device: some steps, of which the one in the middle counts. A job of
  * several ranks has no others, or dies with EXIT_CONFIG. Collective over all ranks. */
-void table_measure(Table *t);
+void bubble_measure(Table *t);
 
 /* The cells that are not measured yet, from a process that no launcher started: for one p after the other it starts p ranks of this
  * program, which measure the cells of that p, and takes over what they write. argv: `bubble` CONFIG and what selects the cells, without
  * --p and outputs. Returns the exit code of a job that failed, which has said why, else 0. */
-int table_launch(Table *t, int argc, char **argv);
+int bubble_launch(Table *t, int argc, char **argv);
 
-/* What a job wrote with table_csv about measurements, into the cells of t with this p. */
-void table_take(Table *t, int p, const char *path);
+/* What a job wrote with bubble_csv about measurements, into the cells of t with this p. */
+void bubble_take(Table *t, int p, const char *path);
 
-void table_print(FILE *f, const Table *t);
-void table_json(FILE *f, const Table *t);
-void table_csv(FILE *f, const Table *t);
-void table_svg(FILE *f, const Table *t);
+void bubble_print(FILE *f, const Table *t);
+void bubble_json(FILE *f, const Table *t);
+void bubble_csv(FILE *f, const Table *t);
+void bubble_svg(FILE *f, const Table *t);
 #endif

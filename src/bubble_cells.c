@@ -45,7 +45,7 @@ static char *why_not(const PipeShape *s, const Times time[TIMES])
     return NULL;
 }
 
-char *table_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell **cell)
+char *bubble_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell **cell)
 {
     char *why = why_not(shape, time);
     if (why)
@@ -70,7 +70,7 @@ char *table_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell 
     return NULL;
 }
 
-void table_close(Table *t)
+void bubble_close(Table *t)
 {
     for (int i = 0; i < t->n; i++) {
         for (int k = 0; k < TIMES; k++)
@@ -236,7 +236,7 @@ static void add_sweep(Table *t, const Config *c, Wanted *w, const Times time[TIM
                         continue;              /* --v is for schedules that have a choice */
                     if (!chunks && s.v < 2 && w->v.n > 1)
                         continue;              /* of a list meant for other schedules too */
-                    char *why = table_add(t, &s, time, &cell);
+                    char *why = bubble_add(t, &s, time, &cell);
                     if (why)
                         say(says, &said, &s, why);
                     if (why && !first)
@@ -354,7 +354,7 @@ static void read_cell(Table *t, Reader *r, const Config *c, const Wanted *w, con
                         time_name[k], c->path);
     if (holds(&w->kind, (int)kind) && holds(&w->p, s.p) && holds(&w->m, s.m) && holds(&w->v, s.v)) {
         Cell *cell;
-        char *why = table_add(t, &s, time, &cell);
+        char *why = bubble_add(t, &s, time, &cell);
         if (why)
             USAGE_ERROR("%s:%d: %s; change: that cell", r->path, r->line, why);
         cell->published = read_number(r, field[COLUMN_PUBLISHED], COLUMN_PUBLISHED, 0);
@@ -395,7 +395,7 @@ static void add_file(Table *t, const Config *c, const Wanted *w)
 
 /* ---- all ---- */
 
-void table_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, int says)
+void bubble_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, int says)
 {
     Wanted w = wanted_open(sweep);
     *t = (Table){0};
@@ -419,7 +419,7 @@ void table_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, i
     wanted_close(&w);
 }
 
-void table_simulate(Table *t)
+void bubble_simulate(Table *t)
 {
     for (int i = 0; i < t->n; i++) {
         Cell *c = &t->cell[i];

@@ -63,7 +63,7 @@ static void measure(Cell *c, Grid *g, int steps)
     free(step);
 }
 
-void table_measure(Table *t)
+void bubble_measure(Table *t)
 {
     Grid g;
     int rank, world = grid_launched(&rank);
@@ -168,7 +168,7 @@ static void announce(const Table *t, int p)
         fprintf(stderr, "measuring %d pipeline%s of %d ranks, about %.0f s\n", n, n == 1 ? "" : "s", p, seconds);
 }
 
-int table_launch(Table *t, int argc, char **argv)
+int bubble_launch(Table *t, int argc, char **argv)
 {
     const char *folder = getenv("TMPDIR");
     char *dir = xasprintf("%s/bubble-XXXXXX", folder && *folder ? folder : "/tmp"), why[WHY];
@@ -184,7 +184,7 @@ int table_launch(Table *t, int argc, char **argv)
         announce(t, p);
         code = run_job(p, argc, argv, out);
         if (!code)
-            table_take(t, p, out);
+            bubble_take(t, p, out);
     }
     file_remove_dir(AT_FDCWD, dir, why);
     free(out);

@@ -124,7 +124,7 @@ static void print_cell(FILE *f, const Cell *c, int show, int width)
     free(all);
 }
 
-void table_print(FILE *f, const Table *t)
+void bubble_print(FILE *f, const Table *t)
 {
     int show = columns_of(t), width = label_width(t);
     double worst = 0, far = 0;
@@ -164,7 +164,7 @@ static json_t *rates_json(const Rates *r)
     return isfinite(r->rate) ? json_pack("{s:f s:f}", "rate", r->rate, "step_rate", r->step_rate) : json_null();
 }
 
-void table_json(FILE *f, const Table *t)
+void bubble_json(FILE *f, const Table *t)
 {
     json_t *cells = json_array();
     for (int i = 0; i < t->n; i++) {
@@ -199,7 +199,7 @@ static void put_number(FILE *f, const char *before, double x)
     fprintf(f, isfinite(x) ? "%s%.17g" : "%s", before, x);
 }
 
-void table_csv(FILE *f, const Table *t)
+void bubble_csv(FILE *f, const Table *t)
 {
     fprintf(f, "%s\n", header);
     for (int i = 0; i < t->n; i++) {
@@ -227,7 +227,7 @@ void table_csv(FILE *f, const Table *t)
     }
 }
 
-void table_take(Table *t, int p, const char *path)
+void bubble_take(Table *t, int p, const char *path)
 {
     FILE *f = fopen(path, "r");
     char *line = NULL;

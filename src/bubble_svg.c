@@ -136,7 +136,7 @@ static void put_legend(FILE *f, const Table *t, int rate)
     }
 }
 
-void table_svg(FILE *f, const Table *t)
+void bubble_svg(FILE *f, const Table *t)
 {
     Panel *panel;
     int n = find_panels(t, &panel), rate = by_rate(t), across = n < PER_ROW ? n : PER_ROW, rows = (n + across - 1) / across;
