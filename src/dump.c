@@ -134,20 +134,6 @@ static void put_batch(Dump *d)
     free(wide);
 }
 
-/* fp16 may overflow at the first loss scale, as training does: finds one that does not, then writes. */
-static void gradients_in_range(Dump *d)
-{
-    Run *r = d->run;
-    const char *bad = NULL;
-    for (int tries = r->cfg->params_dtype == PARAMS_DTYPE_FP16 ? 40 : 0; tries; tries = bad ? tries - 1 : 0) {
-        r->opt.loss_scale.scale /= bad ? 2 : 1;
-        run_gradients(r);
-        optimizer_norm(&r->opt, r->gscale, &bad);
-    }
-    r->model.watch = see_logits;
-    run_gradients(r);
-}
-
 /* Rank 0 makes the file, the others open it. */
 static void open_file(Dump *d)
 {
@@ -199,7 +185,9 @@ int command_dump(int argc, char **argv)
     add(&dump, (Source){0}, "logits", r.params.real, 3, batch, S, cfg->vocab_size);
     add_gradients(&dump, cfg, family);
     open_file(&dump);
-    gradients_in_range(&dump);
+    run_find_scale(&r);                /* then the logits pass by once more, and are kept */
+    r.model.watch = see_logits;
+    run_gradients(&r);
     put_batch(&dump);
     if (r.grid.rank == 0)
         put(&dump, LOSS, 0, &r.loss, sizeof r.loss);

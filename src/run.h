@@ -102,6 +102,10 @@ json_t *run_state(const Run *r);
  * updates the parameters only within run_step. Collective. */
 void run_gradients(Run *r);
 
+/* fp16 may overflow at the first loss scale, as training does: halves it until the gradients of the first batch are finite.
+ * Collective. */
+void run_find_scale(Run *r);
+
 /* One step: gradients, checks, clip, update, progress. Fills every metric that is not about time spent elsewhere. Dies with
  * EXIT_NUMERIC before the update when the loss or a gradient is not finite. Collective. */
 void run_step(Run *r, Metrics *m);

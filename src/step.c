@@ -199,6 +199,16 @@ void run_gradients(Run *r)
     step_train(r, run_lists(r, batch));
 }
 
+void run_find_scale(Run *r)
+{
+    const char *bad = NULL;
+    for (int tries = r->cfg->params_dtype == PARAMS_DTYPE_FP16 ? 40 : 0; tries; tries = bad ? tries - 1 : 0) {
+        r->opt.loss_scale.scale /= bad ? 2 : 1;
+        run_gradients(r);
+        optimizer_norm(&r->opt, r->gscale, &bad);
+    }
+}
+
 void run_step(Run *r, Metrics *m)
 {
     const Config *c = r->cfg;

@@ -17,16 +17,17 @@ typedef struct {
     double relative, tolerance;
 } Result;
 
-/* Largest difference a tensor may show, relative as in `compare`. Rounding grows with depth: a factor of 1.03 a layer
- * (Megatron-LM's bound on the growth of an error through a decoder layer). */
+/* Largest difference a tensor may show, relative as in `compare`: some roundings of the storage type, growing with depth by
+ * a factor of 1.03 a layer (Megatron-LM's bound on the growth of an error through a decoder layer). A sum that is missing
+ * or doubled shows up as tens of percent. */
 static double tolerance_of(const Config *c)
 {
     double depth = pow(1.03, (double)(c->num_layers + 1));
     switch (c->params_dtype) {
     case PARAMS_DTYPE_FP64: return 1e-11;
-    case PARAMS_DTYPE_FP32: return 16 * depth * 0x1p-23;
-    case PARAMS_DTYPE_FP16: return 16 * depth * 0x1p-11;
-    default:                return 16 * depth * 0x1p-8;
+    case PARAMS_DTYPE_FP32: return 64 * depth * 0x1p-23;
+    case PARAMS_DTYPE_FP16: return 32 * depth * 0x1p-11;
+    default:                return 32 * depth * 0x1p-8;
     }
 }
 
@@ -39,6 +40,7 @@ static Sums first_step(Run *r, const Config *cfg)
     if (cfg->load)
         free(run_load(r, cfg->load));
     r->loader = start_loader(cfg, r, SPLIT_TRAIN, start_samples(cfg, batch));
+    run_find_scale(r);
     run_gradients(r);
     double norm = optimizer_norm(&r->opt, r->gscale, &bad);
     return (Sums){r->loss, norm};
@@ -138,7 +140,7 @@ int command_verify(int argc, char **argv)
         res.one = first_step(&one, single);
     compare(&res, &layout, &one, &table);
     if (here) {
-        ok = res.relative <= res.tolerance && apart(res.one.loss, res.layout.loss) <= fmax(res.tolerance / 10, 1e-13) &&
+        ok = res.relative <= res.tolerance && apart(res.one.loss, res.layout.loss) <= res.tolerance / 100 &&
              apart(res.one.norm, res.layout.norm) <= res.tolerance;
         print(&res, cfg, ok, json);
         loader_close(one.loader);
