@@ -1,6 +1,7 @@
 /* The generators: in which order a rank computes. Each is a page of its paper. */
 #include "base.h"
 #include "generators.h"
+#include <string.h>
 
 typedef struct { const PipeShape *s; InstrList *out; } Writer;
 
@@ -99,6 +100,58 @@ static void zb_v(Writer *w, int rank)
         turn(&t, I_W, 0);
 }
 
+/* Both halves at once. */
+static void joined_turn(Turns *t, int chunk)
+{
+    t->done[I_W][chunk]++;
+    put(t->w, I_B, chunk, t->done[I_D][chunk]++);
+}
+
+/* W of the first D from *from on in the list whose W is still to come. */
+static void late_turn(Turns *t, int *from)
+{
+    const Instr *list = t->w->out->list;
+    while (list[*from].op != I_D)
+        ++*from;
+    turn(t, I_W, list[(*from)++].chunk);
+}
+
+/* DualPipeV: the half of DualPipe (DeepSeek-AI 2024, arXiv:2412.19437, sec 3.2.1) that a V makes of it; eight phases. The
+ * last half of the backwards that drain the pipe is split, to put off W: from the middle of phase six on, an odd rank
+ * with chunk 1 and an even one with the chunk 0 behind it. */
+static void dualpipev(Writer *w, int rank)
+{
+    int p = w->s->p, m = w->s->m, below = p - 1 - rank, above = rank + 1;
+    Turns t = {w};
+    BUG_ON(m < 2 * p);
+    for (int i = 0; i < 2 * below; i++)
+        turn(&t, I_F, 0);
+    for (int i = 0; i < above; i++)
+        turn(&t, I_F, 0), turn(&t, I_F, 1);
+    for (int i = 0; i < below; i++)
+        turn(&t, I_D, 1), turn(&t, I_W, 1), turn(&t, I_F, 1);
+    for (int i = 0; i < m - 2 * p + above; i++) {
+        turn(&t, I_F, 0), joined_turn(&t, 1);
+        turn(&t, I_F, 1), joined_turn(&t, 0);
+    }
+    for (int i = 0; i < below; i++) {
+        joined_turn(&t, 1);
+        turn(&t, I_F, 1), joined_turn(&t, 0);
+    }
+    int late = w->out->n;
+    for (int i = 0; i < 2 * above; i++) {
+        int chunk = i % 2 == 0;
+        if (i >= above / 2 * 2 + (rank % 2 == 0))
+            turn(&t, I_D, chunk);
+        else
+            joined_turn(&t, chunk);
+    }
+    for (int i = 0; i < below; i++)
+        late_turn(&t, &late), turn(&t, I_D, 0);
+    for (int i = 0; i < above; i++)
+        late_turn(&t, &late);
+}
+
 /* In a V microbatch j is at stage s at time 2 j + s: a rank's two stages never meet, and nothing waits. */
 static void forward_vee(Writer *w, int rank)
 {
@@ -121,6 +174,11 @@ static void one_rank(const PipeShape *s, int rank, InstrList *out)
     case SCHEDULE_ZB_H1:       split(&w, s->p - rank, rank); break;
     case SCHEDULE_ZB_H2:       split(&w, 2 * (s->p - rank) - 1, 2 * rank); break;
     case SCHEDULE_ZB_V:        zb_v(&w, rank); break;
+    case SCHEDULE_DUALPIPEV:   dualpipev(&w, rank); break;
+    case SCHEDULE_CUSTOM:
+        out->n = s->lists[rank].n;
+        memcpy(out->list, s->lists[rank].list, (size_t)out->n * sizeof *out->list);
+        break;
     case SCHEDULE_FORWARD:
         if (s->vee)
             forward_vee(&w, rank);
@@ -136,12 +194,15 @@ static void one_rank(const PipeShape *s, int rank, InstrList *out)
 void schedule_generate(const PipeShape *s, InstrList *out)
 {
     int wants = s->kind >= SCHEDULE_ZB_V && s->kind <= SCHEDULE_DUALPIPEV ? 2 : 1;
-    BUG_ON(s->kind != SCHEDULE_INTERLEAVED && s->kind != SCHEDULE_FORWARD && s->v != wants);
+    int any = s->kind == SCHEDULE_INTERLEAVED || s->kind == SCHEDULE_FORWARD || s->kind == SCHEDULE_CUSTOM;
+    BUG_ON(!any && s->v != wants);
     BUG_ON(s->kind == SCHEDULE_FORWARD && s->vee && s->v != 2);
     if (s->kind == SCHEDULE_V_HALF)
         generate_v_half(s, out);
     else if (s->kind == SCHEDULE_V_MIN)
         generate_v_min(s, out);
+    else if (s->kind == SCHEDULE_ZB_AUTO)
+        generate_zb_auto(s, out);
     else
         for (int r = 0; r < s->p; r++)
             one_rank(s, r, &out[r]);

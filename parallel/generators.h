@@ -5,4 +5,5 @@
 
 void generate_v_half(const PipeShape *s, InstrList *out);
 void generate_v_min(const PipeShape *s, InstrList *out);
+void generate_zb_auto(const PipeShape *s, InstrList *out);
 #endif

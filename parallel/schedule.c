@@ -36,7 +36,7 @@ void instr_print(const Instr *i, char *text, int size)
 static int is_vee(const PipeShape *s)
 {
     return s->kind == SCHEDULE_ZB_V || s->kind == SCHEDULE_V_HALF || s->kind == SCHEDULE_V_MIN ||
-           s->kind == SCHEDULE_DUALPIPEV || (s->kind == SCHEDULE_FORWARD && s->vee);
+           s->kind == SCHEDULE_DUALPIPEV || ((s->kind == SCHEDULE_FORWARD || s->kind == SCHEDULE_CUSTOM) && s->vee);
 }
 
 int pipe_stage(const PipeShape *s, int rank, int chunk)

@@ -67,7 +67,9 @@ typedef enum {
     SCHEDULE_ZB_V,         /* Qi et al. 2024, arXiv:2405.15362 */
     SCHEDULE_V_HALF,
     SCHEDULE_V_MIN,
-    SCHEDULE_DUALPIPEV, SCHEDULE_ZB_AUTO, SCHEDULE_CUSTOM,     /* no generator: a BUG */
+    SCHEDULE_DUALPIPEV,    /* DeepSeek 2025, DualPipe's half in a V, F and B of a pair one after the other; m >= 2p */
+    SCHEDULE_ZB_AUTO,      /* by search from the costs (search.c): Qi et al. 2023, sec 3 */
+    SCHEDULE_CUSTOM,       /* lists from outside (custom.h) */
     SCHEDULE_FORWARD
 } ScheduleKind;
 
@@ -76,13 +78,15 @@ const char *schedule_name(ScheduleKind kind);
 
 typedef struct {
     ScheduleKind kind;
-    int p, v, m;           /* v is 2 for the V kinds, any for INTERLEAVED and FORWARD, else 1; m <= 65535 */
+    int p, v, m;           /* v is 2 for the V kinds, any for INTERLEAVED, CUSTOM and FORWARD, else 1; m <= 65535 */
     int group;             /* INTERLEAVED, FORWARD: microbatches run in a row for one chunk; 0: p */
-    int vee;               /* FORWARD: the placement is that of the V kinds, which have it without asking */
+    int vee;               /* CUSTOM, FORWARD: the placement is that of the V kinds, which have it without asking */
+    const InstrList *lists; /* CUSTOM: compute of every rank [p], for m microbatches. The caller's */
     const double *cost[3]; /* time of F, D, W of each virtual stage [p*v], B takes D + W; NULL: 1. The caller's */
     double hop;            /* time of a message, same unit; does not occupy the device */
     const double *hops;    /* the same by the virtual stage that sends it [p*v]; NULL: hop. The caller's */
     double weight_share;   /* of a microbatch's activations: what is kept until W; the rest goes with D */
+    int limit;             /* ZB_AUTO: microbatches' activations that a rank may hold, >= 1; 0: p */
 } PipeShape;
 
 /* The time of a message that `stage` sends. */
