@@ -226,6 +226,15 @@ static void leave(Model *m, const Instr *i, const Pass *p)
         m->dev->copy(m->dev, dw_open(m, p->chunk->prev_here, i->mb)->dy, p->dw->dy);
 }
 
+static void unit_bwd_w(Model *m, const Pass *p, const ModelUnit *u)
+{
+    for (int l = u->count - 1; u->kind == UNIT_LAYERS && l >= 0; l--) {
+        mlp_bwd_w(m, u->part + l, &p->fw->layer[u->layer + l], &p->fw->grads[u->layer + l]);
+        attention_bwd_w(m, u->part + l, &p->fw->layer[u->layer + l], &p->fw->grads[u->layer + l]);
+    }
+}
+
+/* D, or B: where a list has both, B is D with its W behind it, unit by unit. */
 static void backward(Model *m, const Instr *i)
 {
     Pass p = pass_of(m, i);
@@ -236,13 +245,15 @@ static void backward(Model *m, const Instr *i)
     for (int k = end - 1; k >= first; k--) {
         const ModelUnit *u = &m->unit[k];
         data_ready(m->data, k);
-        data_enter(m->data, k, m->split ? PHASE_D : PHASE_ALL);
+        data_enter(m->data, k, i->op == I_D ? PHASE_D : PHASE_ALL);
         if (u->kind == UNIT_HEAD)
             head_run(m, &p, u->part, p.fd->in[p.chunk->groups], p.dw->dy);
         else if (u->kind == UNIT_LAYERS)
             group_bwd(m, &p, u);
         else
             embedding_bwd(m, &p, u->part, p.dw->dy);
+        if (m->split && i->op == I_B)
+            unit_bwd_w(m, &p, u);
     }
     if (first == p.chunk->unit0)
         leave(m, i, &p);
@@ -260,10 +271,7 @@ void model_backward_w(void *model, const Instr *i)
     for (int k = end - 1; k >= first; k--) {
         const ModelUnit *u = &m->unit[k];
         data_enter(m->data, k, PHASE_W);
-        for (int l = u->count - 1; u->kind == UNIT_LAYERS && l >= 0; l--) {
-            mlp_bwd_w(m, u->part + l, &p.fw->layer[u->layer + l], &p.fw->grads[u->layer + l]);
-            attention_bwd_w(m, u->part + l, &p.fw->layer[u->layer + l], &p.fw->grads[u->layer + l]);
-        }
+        unit_bwd_w(m, &p, u);
     }
 }
 
