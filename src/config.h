@@ -60,6 +60,7 @@ typedef struct {
     const BatchStep *batch_step;
     int stages;                      /* virtual stages; 1 with one pipeline rank; 0: by cost, not yet split */
     const int *stage_layers;         /* layers of each, in model order */
+    const struct CustomLists *custom; /* what pipeline_schedule_file holds; NULL: not used */
     uint8_t given[OPTIONS];          /* set by the file or the command line, not by default */
 } Config;
 

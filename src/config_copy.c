@@ -53,6 +53,7 @@ Config *config_for_one_rank(const Config *cfg)
     c->pipeline_schedule = PIPELINE_SCHEDULE_1F1B;
     c->pipeline_max_activations = CFG_ABSENT;
     c->pipeline_schedule_file = NULL;
+    c->custom = NULL;
     c->data_parallel_sharding_strategy = DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD;
     c->num_distributed_optimizer_instances = 1;
     c->padded_vocab_size = (c->vocab_size + unit - 1) / unit * unit;

@@ -1,7 +1,10 @@
 /* The rules about the grid of ranks and the pipeline, and what follows for the placement of the layers. */
 #define _GNU_SOURCE
 #include "config_rules.h"
+#include "custom.h"
+#include "file.h"
 #include "placement.h"
+#include <fcntl.h>
 #include <limits.h>
 
 /* As text: the sizes (tp, pp, cp) whose product divides `world` that are nearest to what was asked; cp is 1, as this
@@ -94,13 +97,61 @@ static int64_t chunks_of_layout(const Config *c, int stages)
     return p > 1 && stages % p == 0 && stages / p <= 255 ? stages / p : 1;
 }
 
+/* ---- lists from a file ---- */
+
+#define LISTS_MOST (256 << 20)         /* bytes of a schedule file */
+
+static void say_mistake(void *ctx, int line, int col, const char *what)
+{
+    Check *k = ctx;
+    complain(k, ON1(pipeline_schedule_file), "%s:%d:%d: %s", k->cfg->pipeline_schedule_file, line, col, what);
+}
+
+/* A copy that lives as long as the configuration. */
+static const CustomLists *kept_lists(const CustomLists *l)
+{
+    CustomLists *c = keep_alloc(1, sizeof *c);
+    size_t n = 0;
+    for (int r = 0; r < l->p; r++)
+        n += (size_t)l->list[r].n;
+    *c = *l;
+    c->all = memcpy(keep_alloc(n, sizeof *c->all), l->all, n * sizeof *c->all);
+    c->list = keep_alloc((size_t)l->p, sizeof *c->list);
+    for (int r = 0; r < l->p; r++)
+        c->list[r] = (InstrList){l->list[r].n, c->all + (l->list[r].list - l->all)};
+    return c;
+}
+
+static void read_lists(Check *k)
+{
+    Config *c = k->cfg;
+    CustomLists lists;
+    char why[WHY];
+    int64_t size;
+    c->custom = NULL;
+    if (!usable(k, ON3(pipeline_schedule, pipeline_schedule_file, pipeline_model_parallel_size)) ||
+        c->pipeline_schedule != PIPELINE_SCHEDULE_CUSTOM || ABSENT(pipeline_schedule_file) ||
+        c->pipeline_model_parallel_size == 1)
+        return;
+    int p = (int)c->pipeline_model_parallel_size;
+    char *text = file_read_text(AT_FDCWD, c->pipeline_schedule_file, 0, LISTS_MOST, &size, why);
+    if (!text)
+        complain(k, ON1(pipeline_schedule_file), "%s; give a file of lists, a line for each pipeline rank", why);
+    else if (custom_read(&lists, text, (size_t)size, p, say_mistake, k)) {
+        c->custom = kept_lists(&lists);
+        custom_close(&lists);
+    }
+    k->bad[OPT_pipeline_schedule_file] = !c->custom;
+    free(text);
+}
+
 /* What is absent and follows from the others. layout: the stages of the layout string, 0 without one. */
 static void derive_pipeline(Check *k, int layout)
 {
     Config *c = k->cfg;
     DERIVE(num_virtual_stages_per_pipeline_rank,
-           ON3(pipeline_schedule, pipeline_model_parallel_layout, pipeline_model_parallel_size),
-           v_schedule(c->pipeline_schedule) ? 2 : layout ? chunks_of_layout(c, layout) : 1);
+           ON4(pipeline_schedule, pipeline_model_parallel_layout, pipeline_model_parallel_size, pipeline_schedule_file),
+           c->custom ? c->custom->v : v_schedule(c->pipeline_schedule) ? 2 : layout ? chunks_of_layout(c, layout) : 1);
     DERIVE(pipeline_schedule, ON1(num_virtual_stages_per_pipeline_rank),
            c->num_virtual_stages_per_pipeline_rank > 1 ? PIPELINE_SCHEDULE_INTERLEAVED
                                                        : PIPELINE_SCHEDULE_1F1B);
@@ -130,10 +181,8 @@ static void rules_chunks(Check *k)
     int schedule = c->pipeline_schedule, fixed = v_schedule(schedule);
     const char *name = options[OPT_pipeline_schedule].choices[schedule];
     const int *on = ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule);
-    RULE(ON1(pipeline_schedule),
-         schedule == PIPELINE_SCHEDULE_DUALPIPEV || schedule == PIPELINE_SCHEDULE_ZB_AUTO ||
-             schedule == PIPELINE_SCHEDULE_CUSTOM,
-         "this build has no schedule '%s'; use %s", name, fixed ? "zb-v" : "zb-h1");
+    RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule_file), c->custom && v != c->custom->v,
+         "%lld, but %s has %d stages on each rank; leave it out", LL(v), c->pipeline_schedule_file, c->custom->v);
     RULE(on, fixed && v != 2, "%lld, but schedule %s has 2 chunks a rank", LL(v), name);
     RULE(on, schedule == PIPELINE_SCHEDULE_INTERLEAVED && v < 2, "schedule interleaved needs 2 or more");
     RULE(on, !fixed && schedule != PIPELINE_SCHEDULE_INTERLEAVED && schedule != PIPELINE_SCHEDULE_CUSTOM && v > 1,
@@ -170,6 +219,22 @@ static void rules_groups(Check *k)
              "%lld microbatches in groups of %lld leave %lld, fewer than the %lld pipeline ranks; nearest "
              "groups: %s",
              LL(m), LL(group), LL(m % group), LL(p), groups_that_fit(p, m, group));
+    }
+}
+
+/* Microbatches that a schedule asks for, of every batch size of the run. */
+static void rules_microbatches(Check *k)
+{
+    Config *c = k->cfg;
+    int64_t p = c->pipeline_model_parallel_size;
+    for (int i = 0; usable(k, ON2(micro_batch_size, global_batch_size)) && c->data_parallel_size && i < c->batch_steps; i++) {
+        int64_t m = c->batch_step[i].batch / (c->micro_batch_size * c->data_parallel_size);
+        RULE(ON2(pipeline_schedule, global_batch_size), c->pipeline_schedule == PIPELINE_SCHEDULE_DUALPIPEV && m < 2 * p,
+             "dualpipev needs two microbatches for each of %lld pipeline ranks, a step of %lld samples has %lld; raise the batch "
+             "size or use zb-v", LL(p), LL(c->batch_step[i].batch), LL(m));
+        RULE(ON2(pipeline_schedule_file, global_batch_size), c->custom && m != c->custom->m,
+             "%s is for %d microbatches, a step of %lld samples has %lld; use a batch of %lld", c->pipeline_schedule_file,
+             c->custom->m, LL(c->batch_step[i].batch), LL(m), LL(c->custom->m * c->micro_batch_size * c->data_parallel_size));
     }
 }
 
@@ -226,11 +291,13 @@ static void rules_layout(Check *k, int64_t p, int64_t v, const int *layers, int 
     RULE(ON2(pipeline_model_parallel_layout, num_layers), sum != c->num_layers,
          "holds %lld layers (t), num_layers is %lld", LL(sum), LL(c->num_layers));
     RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank),
-         stages != p * v && !k->seen[OPT_num_virtual_stages_per_pipeline_rank] && !v_schedule(c->pipeline_schedule),
+         stages != p * v && !k->seen[OPT_num_virtual_stages_per_pipeline_rank] && !v_schedule(c->pipeline_schedule) &&
+             !c->custom,
          "has %d stages, which %lld pipeline ranks cannot share evenly, 255 each at most; nearest: %s", stages, LL(p),
          nearest_multiples(p, stages > 255 * p ? 255 * p - 1 : stages));
     RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank),
-         stages != p * v && (k->seen[OPT_num_virtual_stages_per_pipeline_rank] || v_schedule(c->pipeline_schedule)),
+         stages != p * v && (k->seen[OPT_num_virtual_stages_per_pipeline_rank] || v_schedule(c->pipeline_schedule) ||
+                             c->custom),
          "has %d stages, but pipeline %lld x %lld virtual stages make %lld", stages, LL(p), LL(v), LL(p * v));
 }
 
@@ -295,12 +362,14 @@ void rules_pipeline(Check *k)
         complain(k, ON1(pipeline_model_parallel_layout), "%s", error);
         k->bad[OPT_pipeline_model_parallel_layout] = 1;
     }
+    read_lists(k);
     derive_pipeline(k, stages);
     rules_lists(k);
     if (c->pipeline_model_parallel_size > 1 &&
         usable(k, ON3(pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank, pipeline_schedule))) {
         rules_chunks(k);
         rules_groups(k);
+        rules_microbatches(k);
     }
     rules_split(k, layout, stages);
 }

@@ -2,18 +2,24 @@
 #include "placement.h"
 #include "base.h"
 #include "config_table.h"
+#include "custom.h"
 #include <math.h>
 #include <stdlib.h>
 
+int placement_turns(const Config *c)
+{
+    return v_schedule(c->pipeline_schedule) || (c->custom && c->custom->vee);
+}
+
 int placement_rank(const Config *c, int p, int s)
 {
-    return v_schedule(c->pipeline_schedule) && s / p ? p - 1 - s % p : s % p;
+    return placement_turns(c) && s / p ? p - 1 - s % p : s % p;
 }
 
 /* The other way round. */
 static int stage_of(const Config *c, int p, int rank, int chunk)
 {
-    return chunk * p + (v_schedule(c->pipeline_schedule) && chunk ? p - 1 - rank : rank);
+    return chunk * p + (placement_turns(c) && chunk ? p - 1 - rank : rank);
 }
 
 void placement_open(Placement *pl, const Config *c)

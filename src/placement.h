@@ -36,6 +36,9 @@ void placement_print(FILE *f, const Placement *pl);
  * fewer layers lie where embedding and loss sit. On the heap. */
 char *placement_balance(const Config *cfg, const double cost[3]);
 
+/* Whether the pipeline turns round at its last rank: V schedules, and lists from a file that say so. */
+int placement_turns(const Config *cfg);
+
 /* The pipeline rank of virtual stage s of p * v. */
 int placement_rank(const Config *cfg, int p, int s);
 #endif

@@ -1,5 +1,6 @@
 /* A run before it has memory: grid, instruction lists, and the rehearsal that finds every size. */
 #include "run_layout.h"
+#include "custom.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,13 +30,10 @@ int run_stage(const Config *cfg, int rank)
     return stage;
 }
 
-static int turns(int schedule)
+static int splits_backward(const Config *c, const PipeShape *s)
 {
-    return schedule == PIPELINE_SCHEDULE_ZB_V || schedule == PIPELINE_SCHEDULE_V_HALF ||
-           schedule == PIPELINE_SCHEDULE_V_MIN || schedule == PIPELINE_SCHEDULE_DUALPIPEV;
+    return s->kind == SCHEDULE_CUSTOM ? c->custom->split : s->kind >= SCHEDULE_ZB_H1 && s->kind != SCHEDULE_FORWARD;
 }
-
-static int splits_backward(const PipeShape *s) { return s->kind >= SCHEDULE_ZB_H1 && s->kind != SCHEDULE_FORWARD; }
 
 PipeShape run_shape(const Config *c, const Placement *pl)
 {
@@ -43,7 +41,9 @@ PipeShape run_shape(const Config *c, const Placement *pl)
                    .weight_share = 1};
     if (pl->p > 1)
         s.kind = (ScheduleKind)c->pipeline_schedule;
-    s.vee = pl->p > 1 && turns(c->pipeline_schedule);
+    s.vee = pl->p > 1 && placement_turns(c);
+    s.limit = c->pipeline_max_activations == CFG_ABSENT ? 0 : (int)c->pipeline_max_activations;
+    s.lists = c->custom ? c->custom->list : NULL;
     return s;
 }
 
@@ -200,7 +200,7 @@ void layout_take(Run *r, Device *dev, Arena *run, const char *run_dir, const Mod
     if (r->use != RUN_FORWARD)
         optimizer_open(&r->opt, c, &r->params, dev, run);
     mem->optimizer += grown(run, &before);
-    model_open(&r->model, c, &r->grid, &r->shape, dev, &r->params, slots, splits_backward(&r->shape), run, bytes);
+    model_open(&r->model, c, &r->grid, &r->shape, dev, &r->params, slots, splits_backward(c, &r->shape), run, bytes);
     mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.nfw * (int64_t)bytes->fw +
                        slots[SLOT_DW] * (int64_t)bytes->dw;
     mem->buffers = grown(run, &before) - mem->activations;

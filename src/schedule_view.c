@@ -3,6 +3,7 @@
 #include "args.h"
 #include "commands.h"
 #include "config_table.h"
+#include "custom.h"
 #include "run.h"
 #include "schedule_svg.h"
 #include <errno.h>
@@ -227,7 +228,7 @@ int command_schedule(int argc, char **argv)
 {
     Args a = args_open("schedule", argc, argv);
     int json = args_flag(&a, "--json");
-    const char *svg = args_value(&a, "--svg"), *trace = args_value(&a, "--trace");
+    const char *svg = args_value(&a, "--svg"), *trace = args_value(&a, "--trace"), *csv = args_value(&a, "--csv");
     int world = (int)args_number(&a, "--world", WORLD_SMALLEST, 1, 1e6);
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
@@ -238,6 +239,11 @@ int command_schedule(int argc, char **argv)
         write_svg(&v, svg);
     if (trace)
         write_trace(&v, trace);
+    if (csv) {
+        FILE *f = open_for_writing(csv);
+        custom_write(f, &v.set);
+        close_written(f, csv);
+    }
     if (json) {
         json_t *j = as_json(&v);
         json_dumpf(j, stdout, JSON_INDENT(2));

@@ -161,8 +161,10 @@ static int chunks_fit(const Layout *l)
 {
     switch (l->schedule) {
     case PIPELINE_SCHEDULE_GPIPE: case PIPELINE_SCHEDULE_1F1B: case PIPELINE_SCHEDULE_ZB_H1: case PIPELINE_SCHEDULE_ZB_H2:
+    case PIPELINE_SCHEDULE_ZB_AUTO:
         return l->v == 1;
     case PIPELINE_SCHEDULE_ZB_V: case PIPELINE_SCHEDULE_V_HALF: case PIPELINE_SCHEDULE_V_MIN:
+    case PIPELINE_SCHEDULE_DUALPIPEV:
         return l->v == 2;
     case PIPELINE_SCHEDULE_INTERLEAVED:
         return l->v >= 2;
@@ -190,6 +192,8 @@ static int legal(const Layout *l)
         return 1;
     if (!chunks_fit(l) || !divides(l->pp * l->v, l->layers))
         return 0;
+    if (l->schedule == PIPELINE_SCHEDULE_DUALPIPEV)
+        return m >= l->pp + l->pp;
     if (l->schedule != PIPELINE_SCHEDULE_INTERLEAVED)
         return 1;
     if (l->group < l->pp || l->group > m)
