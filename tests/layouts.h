@@ -15,7 +15,7 @@ typedef struct { int is[CHOICES]; } Layout;
 
 static const struct { const char *name; int v; } layout_schedules[] = {
     {"1f1b", 1}, {"gpipe", 1}, {"zb-h1", 1}, {"zb-h2", 1}, {"zb-v", 2}, {"v-half", 2}, {"v-min", 2}, {"interleaved", 2},
-    {"interleaved", 3}, {"interleaved", 4}};
+    {"interleaved", 3}, {"interleaved", 4}, {"zb-auto", 1}, {"dualpipev", 2}};
 enum { SCHEDULES = sizeof layout_schedules / sizeof *layout_schedules };
 static const char *const layout_zero[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
 static const char *const layout_order[] = {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-dp-ep-cp-tp", "dp-tp-cp-ep-pp"};
@@ -84,6 +84,11 @@ static inline int layout_normal(Layout *l)
         is[MICRO] = 1;
     if (!interleaved || !layout_group(l))
         is[GROUP] = 0;
+    if (!strcmp(layout_schedules[is[SCHEDULE]].name, "dualpipev")) {       /* two microbatches a rank */
+        is[MICRO] = layout_micros(l) < 2 * is[PP] ? 1 : is[MICRO];
+        if (layout_micros(l) < 2 * is[PP])
+            return 0;
+    }
     return !interleaved || layout_group(l);
 }
 
@@ -139,7 +144,7 @@ static inline void layout_model(Words *a, int n, int family)
 static inline int stage_rank(const Layout *l, int s)
 {
     int p = l->is[PP], k = l->is[SCHEDULE];
-    return k >= 4 && k <= 6 && s >= p ? 2 * p - 1 - s : s % p;
+    return ((k >= 4 && k <= 6) || k == 11) && s >= p ? 2 * p - 1 - s : s % p;
 }
 
 /* Layers shared out at random, empty stages included; evenly when that is asked for and possible. Returns the most

@@ -11,12 +11,13 @@ enum { KINDS = sizeof names / sizeof *names };
 
 static inline int is_v(const PipeShape *s)
 {
-    return (s->kind >= SCHEDULE_ZB_V && s->kind <= SCHEDULE_V_MIN) || (s->kind == SCHEDULE_FORWARD && s->vee);
+    return (s->kind >= SCHEDULE_ZB_V && s->kind <= SCHEDULE_DUALPIPEV) ||
+           ((s->kind == SCHEDULE_FORWARD || s->kind == SCHEDULE_CUSTOM) && s->vee);
 }
 
 static inline int chunks_of(ScheduleKind k, int v)
 {
-    return k >= SCHEDULE_ZB_V && k <= SCHEDULE_V_MIN ? 2 : k == SCHEDULE_INTERLEAVED ? v : 1;
+    return k >= SCHEDULE_ZB_V && k <= SCHEDULE_DUALPIPEV ? 2 : k == SCHEDULE_INTERLEAVED ? v : 1;
 }
 
 /* A schedule that its generator can make; v: chunks of interleaved. */
@@ -129,7 +130,7 @@ static inline int model_send(Model *o, int r, const Instr *a, int beside)
     }
     double t = made > o->sent[r] ? made : o->sent[r];
     t = o->sent[q] > t ? o->sent[q] : t;
-    t += s->hop;
+    t += s->hops ? s->hops[stage_at(s, r, a->chunk)] : s->hop;
     o->have[back][stage * s->m + a->mb] = t;
     if (beside)
         o->sent[r] = o->sent[q] = t, o->message[r]++, o->message[q]++;
