@@ -27,8 +27,8 @@ static char *why_not(const PipeShape *s, const Times time[TIMES])
 {
     int group = s->group ? s->group : s->p, chunks = chunks_of(s->kind);
     const char *name = schedule_name(s->kind);
-    if (s->kind >= SCHEDULE_DUALPIPEV)
-        return xasprintf("this build has no schedule %s", name);
+    if (s->kind == SCHEDULE_CUSTOM)
+        return xasprintf("%s has the p, v and m of its file; `train schedule` simulates it", name);
     if (s->p < 1 || s->p > 4096 || s->m < 1 || s->m > UINT16_MAX || s->v < 1 || s->v > 255 || s->p * s->v > STAGES_MAX)
         return xasprintf("%s takes p from 1 to 4096, v to 255, m to 65535, and p v to %d", name, STAGES_MAX);
     if (chunks ? s->v != chunks : s->v < 2)
@@ -39,6 +39,8 @@ static char *why_not(const PipeShape *s, const Times time[TIMES])
     if (s->kind == SCHEDULE_INTERLEAVED && s->p > 1 && s->m % group && s->m % group < s->p)
         return xasprintf("%s leaves %d of %d microbatches in groups of %d, fewer than p = %d", name, s->m % group, s->m,
                          group, s->p);
+    if (s->kind == SCHEDULE_DUALPIPEV && s->m < 2 * s->p)
+        return xasprintf("%s needs m of 2p = %d or more", name, 2 * s->p);
     for (int k = 0; k < TIMES; k++)
         if (time[k].n > 1 && time[k].n != s->p * s->v)
             return xasprintf("%s has %d numbers for %d virtual stages", time_name[k], time[k].n, s->p * s->v);
@@ -221,6 +223,7 @@ static void fill_wanted(Wanted *w, const Config *c)
 static void add_sweep(Table *t, const Config *c, Wanted *w, const Times time[TIMES], int says)
 {
     int said = 0, group = c->microbatch_group_size_per_vp_stage == CFG_ABSENT ? 0 : (int)c->microbatch_group_size_per_vp_stage;
+    int limit = c->pipeline_max_activations == CFG_ABSENT ? 0 : (int)c->pipeline_max_activations;
     char *first = NULL;
     fill_wanted(w, c);
     for (int p = 0; p < w->p.n; p++)
@@ -230,7 +233,7 @@ static void add_sweep(Table *t, const Config *c, Wanted *w, const Times time[TIM
                     ScheduleKind kind = (ScheduleKind)w->kind.x[k];
                     int chunks = chunks_of(kind);
                     PipeShape s = {.kind = kind, .p = w->p.x[p], .v = chunks ? chunks : w->v.x[v], .m = w->m.x[m],
-                                   .group = group, .weight_share = isnan(c->clock_weight_share) ? 1 : c->clock_weight_share};
+                                   .group = group, .limit = limit, .weight_share = isnan(c->clock_weight_share) ? 1 : c->clock_weight_share};
                     Cell *cell;
                     if (chunks && v)
                         continue;              /* --v is for schedules that have a choice */
