@@ -221,6 +221,61 @@ static void exhaustive(void)
     CHECK(exact >= all * 3 / 4, "%d of %d", exact, all);
 }
 
+/* The compute of a rank, microbatches counted anew: what two neighbours exchanged make of it. */
+static void recount(InstrList *l)
+{
+    int n[4] = {0};
+    for (int i = 0; i < l->n; i++)
+        l->list[i].mb = (uint16_t)n[l->list[i].op]++;
+}
+
+/* No two neighbours of any rank exchanged make the step shorter. */
+static void no_exchange_helps(void)
+{
+    for (int round = 0; round < 30; round++) {
+        int p = 2 + round % 4, m = 4 + round % 7, tried = 0;
+        double cost[4 * 64];
+        PipeShape s = {.kind = SCHEDULE_ZB_AUTO, .p = p, .v = 1, .m = m, .limit = 1 + dice(2 * p), .weight_share = 1};
+        ScheduleSet set, other;
+        Simulation sim, now;
+        InstrList list[8];
+        cost_ways(&s, UNEVEN, cost);
+        schedules_open(&set, &s);
+        simulate(&set, &sim, 0);
+        for (int r = 0; r < p; r++) {
+            list[r] = (InstrList){0, xcalloc(3 * (size_t)m, sizeof(Instr))};
+            for (int i = 0; i < set.rank[r].n; i++)
+                if (set.rank[r].list[i].op <= I_W)
+                    list[r].list[list[r].n++] = set.rank[r].list[i];
+        }
+        for (int r = 0; r < p; r++)
+            for (int i = 0; i + 1 < list[r].n; i++)
+                for (int back = 0; back < 2; back++) {
+                    char why[256];
+                    uint8_t *a = &list[r].list[i].op, *b = &list[r].list[i + 1].op, op = *a;
+                    *a = *b;
+                    *b = op;
+                    recount(&list[r]);
+                    if (back || list[r].list[i].op == list[r].list[i + 1].op)
+                        continue;
+                    schedules_lower(&other, &s, list);
+                    if (schedules_check(&other, why, sizeof why)) {
+                        simulate(&other, &now, 0);
+                        CHECK(now.makespan >= sim.makespan * (1 - 1e-6) || most(&now, p) > s.limit, "p %d m %d limit %d rank %d "
+                              "at %d: %g, exchanged %g", p, m, s.limit, r, i, sim.makespan, now.makespan);
+                        simulation_close(&now);
+                        tried++;
+                    }
+                    schedules_close(&other);
+                }
+        CHECK(tried > p * m / 2, "%d exchanges", tried);
+        for (int r = 0; r < p; r++)
+            free(list[r].list);
+        schedules_close(&set);
+        simulation_close(&sim);
+    }
+}
+
 /* Where memory does not matter the step takes no longer than it must: the last stage begins late, and never waits. */
 static void reaches_bound(void)
 {
@@ -250,6 +305,7 @@ static void dualpipev(void)
             check_set(&set, "dualpipev");
             simulate(&set, &sim, 0);
             CHECK(model_run(&set, 0) > 0, "p %d m %d: stands still", p, m);
+            CHECK(fabs(sim.makespan - (6 * m + p - 1)) < 1e-9, "p %d m %d: time %g", p, m, sim.makespan);
             for (int r = 0; r < p; r++) {
                 int n[4] = {0};
                 for (int i = 0; i < set.rank[r].n; i++)
@@ -426,6 +482,7 @@ int main(void)
     published();
     sweep();
     exhaustive();
+    no_exchange_helps();
     reaches_bound();
     dualpipev();
     dualpipev_by_hand();
