@@ -83,6 +83,8 @@ typedef struct {
     int vee;               /* CUSTOM, FORWARD: the placement is that of the V kinds, which have it without asking */
     const InstrList *lists; /* CUSTOM: compute of every rank [p], for m microbatches. The caller's */
     const double *cost[3]; /* time of F, D, W of each virtual stage [p*v], B takes D + W; NULL: 1. The caller's */
+    const double *each[3]; /* replay only: the times of every F, D, W, [p*v*m] of stage * m + microbatch, whose means are in
+                            * cost; NULL: all of a stage are equal. The caller's */
     double hop;            /* time of a message, same unit; does not occupy the device */
     const double *hops;    /* the same by the virtual stage that sends it [p*v]; NULL: hop. The caller's */
     double weight_share;   /* of a microbatch's activations: what is kept until W; the rest goes with D */

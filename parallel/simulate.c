@@ -18,13 +18,18 @@ typedef struct {
 
 static double cost(const PipeShape *s, int k, int stage) { return s->cost[k] ? s->cost[k][stage] : 1; }
 
+static double part(const PipeShape *s, int k, int stage, int mb)
+{
+    return s->each[k] ? s->each[k][(size_t)stage * (size_t)s->m + (size_t)mb] : cost(s, k, stage);
+}
+
 static double duration(const PipeShape *s, const Instr *i, int stage)
 {
     switch (i->op) {
-    case I_F: return cost(s, 0, stage);
-    case I_B: return cost(s, 1, stage) + cost(s, 2, stage);
-    case I_D: return cost(s, 1, stage);
-    case I_W: return cost(s, 2, stage);
+    case I_F: return part(s, 0, stage, i->mb);
+    case I_B: return part(s, 1, stage, i->mb) + part(s, 2, stage, i->mb);
+    case I_D: return part(s, 1, stage, i->mb);
+    case I_W: return part(s, 2, stage, i->mb);
     default:  return 0;
     }
 }

@@ -23,11 +23,12 @@ static const Batch *some_tokens(void *batch, int mb)
     return batch;
 }
 
-static Batch tokens_open(const Config *c)
+Batch tokens_open(const Config *c)
 {
     size_t n = (size_t)(c->micro_batch_size * c->seq_length);
     Batch b = {.batch = c->micro_batch_size, .seq = c->seq_length, .tokens = xcalloc(n, 4), .labels = xcalloc(n, 4),
                .position = xcalloc(n, 4), .loss_mask = xcalloc(n, 4), .sample = xcalloc((size_t)c->micro_batch_size, 8)};
+    b.doc_start = c->reset_attention_mask ? xcalloc(n, 4) : NULL;
     for (size_t i = 0; i < n; i++) {
         b.tokens[i] = b.labels[i] = (int32_t)((int64_t)(i * 7919) % c->vocab_size);
         b.position[i] = (int32_t)((int64_t)i % c->seq_length);
@@ -36,12 +37,13 @@ static Batch tokens_open(const Config *c)
     return b;
 }
 
-static void tokens_close(Batch *b)
+void tokens_close(Batch *b)
 {
     free(b->tokens);
     free(b->labels);
     free(b->position);
     free(b->loss_mask);
+    free(b->doc_start);
     free(b->sample);
 }
 

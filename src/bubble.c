@@ -4,9 +4,13 @@
 #include "args.h"
 #include "commands.h"
 #include "grid.h"
+#include "balance.h"
+#include "start.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define STEPS_REAL 5                   /* of real computation, recorded */
 
 static void write_to(const char *path, const Table *t, void (*put)(FILE *f, const Table *t))
 {
@@ -22,7 +26,8 @@ static void write_to(const char *path, const Table *t, void (*put)(FILE *f, cons
 /* What the ranks of a job are told: `bubble` CONFIG, what selects the cells, and the overrides. */
 static int job_line(char **line, const char *path, const Sweep *sweep, const char *steps, const Args *a)
 {
-    const char *flag[][2] = {{"--schedules", sweep->schedules}, {"--m", sweep->m}, {"--v", sweep->v}, {"--steps", steps}};
+    const char *flag[][2] = {
+        {"--schedules", sweep->schedules}, {"--m", sweep->m}, {"--v", sweep->v}, {"--steps", steps}};
     int n = 0;
     line[n++] = "bubble";
     line[n++] = (char *)path;
@@ -36,34 +41,96 @@ static int job_line(char **line, const char *path, const Sweep *sweep, const cha
     return n;
 }
 
+/* On the clock device, or simulated alone. Returns the exit code of a job that failed. */
+static int clocked(Table *t, const char *path, const Sweep *sweep, const Args *a, int simulated)
+{
+    int rank, world = grid_launched(&rank), code = 0;
+    bubble_open(t, config_load(path, a->n, a->v, 0, USE_BUBBLE), sweep, simulated, rank == 0);
+    bubble_simulate(t);
+    if (simulated)
+        return EXIT_DONE;
+    bubble_measure(t);
+    if (world == 1) {
+        char **line = xcalloc((size_t)a->n + 16, sizeof *line), *steps = t->steps ? xasprintf("%d", t->steps) : NULL;
+        int n = job_line(line, path, sweep, steps, a);
+        code = bubble_launch(t, n, line);
+        free(steps);
+        free(line);
+    }
+    return code;
+}
+
+/* `bubble` CONFIG --real and what makes this pipeline; the last ones are key=value. Returns their number. */
+static int real_line(char **line, const char *path, const char *steps, const Args *a, const Overrides *o)
+{
+    const char *head[] = {"bubble", path, "--real", "--steps", steps};
+    int n = sizeof head / sizeof *head;
+    memcpy(line, head, sizeof head);
+    memcpy(line + n, a->v, (size_t)a->n * sizeof *line);
+    memcpy(line + n + a->n, o->v, (size_t)o->n * sizeof *line);
+    return n + a->n + o->n;
+}
+
+/* One pipeline after the other, from a process that no launcher started; all are checked before the first one runs. */
+static int compute_alone(Table *t, const char *path, const Args *a, const Overrides *list, int n)
+{
+    const Config **cfg = xcalloc((size_t)n, sizeof *cfg);
+    char **line = xcalloc((size_t)a->n + 16, sizeof *line), *steps = xasprintf("%d", t->steps);
+    int code = 0;
+    for (int i = 0; i < n; i++) {
+        int words = real_line(line, path, steps, a, &list[i]), given = a->n + list[i].n;
+        cfg[i] = config_load(path, given, line + words - given, WORLD_SMALLEST, USE_CLOCK);
+    }
+    for (int i = 0; i < n && !code; i++) {
+        int words = real_line(line, path, steps, a, &list[i]);
+        if (cfg[i]->world > 1)
+            code = bubble_launch_real(t, cfg[i], words, line);
+        else
+            bubble_real(t, balance(cfg[i]), t->steps);
+    }
+    free(steps);
+    free(line);
+    free(cfg);
+    return code;
+}
+
+/* Real computation: in this job, or in one for each pipeline of the sweep. */
+static int computed(Table *t, const char *path, const Sweep *sweep, Args *a)
+{
+    int rank, code = 0;
+    t->steps = t->steps ? t->steps : STEPS_REAL;
+    if (grid_launched(&rank) > 1) {
+        if (sweep->schedules || sweep->p || sweep->m || sweep->v)
+            die(EXIT_CONFIG, "usage", "train bubble: a launched job measures the configuration's own pipeline; change: start it "
+                "alone, or say it with pipeline_schedule=..., pipeline_model_parallel_size=...");
+        bubble_real(t, start_config(path, a, USE_CLOCK), t->steps);
+        *a = (Args){0};
+    } else {
+        Overrides *list;
+        int n = bubble_overrides(config_load(path, a->n, a->v, 0, USE_BUBBLE), sweep, &list);
+        code = compute_alone(t, path, a, list, n);
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < list[i].n; k++)
+                free(list[i].v[k]);
+        free(list);
+    }
+    return code;
+}
+
 int command_bubble(int argc, char **argv)
 {
     Args a = args_open("bubble", argc, argv);
-    int json = args_flag(&a, "--json"), simulated = args_flag(&a, "--simulate"), real = args_flag(&a, "--real");
+    int json = args_flag(&a, "--json"), simulated = args_flag(&a, "--simulate"), real = args_flag(&a, "--real"), rank;
     const char *csv = args_value(&a, "--csv"), *svg = args_value(&a, "--svg");
     Sweep sweep = {.schedules = args_value(&a, "--schedules"), .p = args_value(&a, "--p"), .m = args_value(&a, "--m"),
                    .v = args_value(&a, "--v")};
-    double steps = args_number(&a, "--steps", 0, 1, 1000);
+    Table t = {.steps = (int)args_number(&a, "--steps", 0, 1, 1000)};
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
     if (simulated + real > 1)
         die(EXIT_CONFIG, "usage", "train bubble: --simulate measures nothing, --real measures; change: give one of them");
-    if (real)
-        die(EXIT_CONFIG, "not-built", "train bubble: --real is not built; change: leave it out");
-    int rank, world = grid_launched(&rank), code = 0;
-    Table t;
-    bubble_open(&t, config_load(path, a.n, a.v, 0, USE_BUBBLE), &sweep, simulated, rank == 0);
-    t.steps = (int)steps;
-    bubble_simulate(&t);
-    if (!simulated)
-        bubble_measure(&t);
-    if (!simulated && world == 1) {
-        char **line = xcalloc((size_t)argc + 16, sizeof *line), *text = xasprintf("%d", t.steps);
-        int n = job_line(line, path, &sweep, t.steps ? text : NULL, &a);
-        code = bubble_launch(&t, n, line);
-        free(text);
-        free(line);
-    }
+    int code = real ? computed(&t, path, &sweep, &a) : clocked(&t, path, &sweep, &a, simulated);
+    grid_launched(&rank);
     if (!code && rank == 0) {
         if (csv)
             write_to(csv, &t, bubble_csv);

@@ -47,8 +47,14 @@ void bubble_close(Table *t);
 /* Adds a cell; time: of each kind, taken over. shape: without costs. NULL, or why it cannot be; on the heap. */
 char *bubble_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell **cell);
 
+/* The same sweep as overrides of a configuration, for runs that really compute: one list for each pipeline. raw: the configuration
+ * read with USE_BUBBLE. Returns their number; on the heap. */
+typedef struct { int n; char *v[4]; } Overrides;
+int bubble_overrides(const Config *raw, const Sweep *sweep, Overrides **list);
+
 /* Simulated and closed form of every cell. */
 void bubble_simulate(Table *t);
+void bubble_simulate_cell(Cell *c);
 
 /* The bubble of a pipeline whose stages are equal and whose messages take no time, with T = F + D + W of a rank:
  *   gpipe            (p-1) / (m+p-1)             Huang et al. 2019, arXiv:1811.06965, sec 2.2
@@ -71,8 +77,19 @@ void bubble_measure(Table *t);
  * --p and outputs. Returns the exit code of a job that failed, which has said why, else 0. */
 int bubble_launch(Table *t, int argc, char **argv);
 
-/* What a job wrote with bubble_csv about measurements, into the cells of t with this p. */
-void bubble_take(Table *t, int p, const char *path);
+/* One job that really computes what cfg says, on cfg->world ranks; argv: `bubble` CONFIG --real and what made cfg. Adds its cell.
+ * Returns as bubble_launch does. */
+int bubble_launch_real(Table *t, const Config *cfg, int argc, char **argv);
+
+/* From the times of a step: its bubble, T from the shape's costs. span: of all ranks together, cost: the longest of a rank. */
+Rates bubble_rates(const PipeShape *s, double span, double cost);
+
+/* Adds on rank 0 a cell of what the ranks of this job measure when they really compute: cfg's model and schedule on tokens of no
+ * corpus, one step of warm-up, then `steps` steps without an update; the one in the middle counts. Collective over all ranks. */
+void bubble_real(Table *t, const Config *cfg, int steps);
+
+/* Adds the cells that bubble_csv wrote, with all results. */
+void bubble_read(Table *t, const char *path);
 
 void bubble_print(FILE *f, const Table *t);
 void bubble_json(FILE *f, const Table *t);

@@ -253,27 +253,61 @@ static void add_sweep(Table *t, const Config *c, Wanted *w, const Times time[TIM
     free(first);
 }
 
+/* One pipeline: what the sweep says; 0: nothing. kind -1: nothing. */
+static Overrides overrides_of(const Config *raw, int kind, int p, int m, int v)
+{
+    Overrides o = {0};
+    int64_t micro = raw->micro_batch_size == CFG_ABSENT ? 1 : raw->micro_batch_size;
+    int chunks = kind < 0 ? v : chunks_of((ScheduleKind)kind) ? chunks_of((ScheduleKind)kind) : v;
+    if (kind >= 0)
+        o.v[o.n++] = xasprintf("pipeline_schedule=%s", schedule_name((ScheduleKind)kind));
+    if (p)
+        o.v[o.n++] = xasprintf("pipeline_model_parallel_size=%d", p);
+    if (m)
+        o.v[o.n++] = xasprintf("global_batch_size=%lld", (long long)(m * micro));
+    if (chunks)
+        o.v[o.n++] = xasprintf("num_virtual_stages_per_pipeline_rank=%d", chunks);
+    return o;
+}
+
+int bubble_overrides(const Config *raw, const Sweep *sweep, Overrides **list)
+{
+    Wanted w = wanted_open(sweep);
+    int n = 0;
+    otherwise(&w.kind, -1);
+    otherwise(&w.p, 0);
+    otherwise(&w.m, 0);
+    otherwise(&w.v, 0);
+    *list = xcalloc((size_t)w.kind.n * (size_t)w.p.n * (size_t)w.m.n * (size_t)w.v.n, sizeof **list);
+    for (int p = 0; p < w.p.n; p++)
+        for (int m = 0; m < w.m.n; m++)
+            for (int k = 0; k < w.kind.n; k++)
+                for (int v = 0; v < w.v.n; v++) {
+                    int kind = w.kind.x[k], fixed = kind >= 0 && chunks_of((ScheduleKind)kind);
+                    if (!(fixed && v) && !(kind >= 0 && !fixed && w.v.x[v] == 1 && w.v.n > 1))
+                        (*list)[n++] = overrides_of(raw, kind, w.p.x[p], w.m.x[m], w.v.x[v]);
+                }
+    wanted_close(&w);
+    return n;
+}
+
 /* ---- a file of cells ---- */
 
-enum { COLUMN_LABEL = TIMES, COLUMN_SCHEDULE, COLUMN_P, COLUMN_V, COLUMN_M, COLUMN_PUBLISHED, COLUMN_PEAK, COLUMNS };
-static const char *const column_name[COLUMNS] = {"forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms", "label",
-                                                 "schedule", "p", "v", "m", "published", "published_peak"};
+enum { COLUMN_LABEL = TIMES, COLUMN_SCHEDULE, COLUMN_P, COLUMN_V, COLUMN_M, COLUMN_PUBLISHED, COLUMN_PEAK, COLUMN_STEPS,
+       COLUMN_RESULTS, COLUMNS = COLUMN_RESULTS + 11 };
+static const char *const column_name[COLUMNS] = {
+    "forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms", "label", "schedule", "p", "v", "m", "published",
+    "published_peak", "steps", "measured_ms", "measured_least_ms", "measured_most_ms", "measured_rate",
+    "measured_step_rate", "simulated_ms", "simulated_rate", "simulated_step_rate", "closed_form_rate",
+    "closed_form_step_rate", "peak_activations"};
 
-typedef struct { const char *path; int line, at[COLUMNS]; } Reader;
-
-/* The path itself, or, where nothing is there and it is relative, from the configuration's folder on. */
-static char *find_cells(const Config *c)
-{
-    const char *slash = strrchr(c->path, '/');
-    char why[WHY];
-    int64_t size;
-    int fd = file_open(AT_FDCWD, c->clock_cells, 0, &size, why);
-    if (fd >= 0)
-        close(fd);
-    if (fd >= 0 || *c->clock_cells == '/' || !slash)
-        return xstrdup(c->clock_cells);
-    return xasprintf("%.*s/%s", (int)(slash - c->path), c->path, c->clock_cells);
-}
+/* As bubble_csv writes them. standard: the times that a line does not give, and what of an activation stays until W. */
+typedef struct {
+    const char *path;
+    int line, at[COLUMNS], results;            /* results: measurements are taken over */
+    Times standard[TIMES];
+    double weight_share;
+} Reader;
 
 static void read_head(Reader *r, const char *line)
 {
@@ -285,18 +319,19 @@ static void read_head(Reader *r, const char *line)
         while (k < COLUMNS && strcmp(column_name[k], name))
             k++;
         if (k == COLUMNS)
-            USAGE_ERROR("%s:%d: there is no column '%s'; change: label, schedule, p, v, m, forward_ms, backward_input_ms, "
-                        "backward_weight_ms, p2p_ms, published, published_peak", r->path, r->line, name);
+            USAGE_ERROR("%s:%d: there is no column '%s'; change: label, schedule, p, v, m, forward_ms, "
+                        "backward_input_ms, backward_weight_ms, p2p_ms, published, published_peak", r->path, r->line,
+                        name);
         r->at[k] = n;
     }
     for (int k = COLUMN_SCHEDULE; k <= COLUMN_M; k++)
         if (r->at[k] < 0 && k != COLUMN_V)
-            USAGE_ERROR("%s:%d: the column '%s' is missing; change: name the columns in the first line", r->path, r->line,
-                        column_name[k]);
+            USAGE_ERROR("%s:%d: the column '%s' is missing; change: name the columns in the first line", r->path,
+                        r->line, column_name[k]);
 }
 
-/* One number, or one a virtual stage with blanks between; empty: the configuration's. */
-static void read_times(const Reader *r, const char *text, int k, Times *time)
+/* One number, or one a virtual stage with blanks between; empty: the standard. */
+static Times read_times(const Reader *r, const char *text, int k)
 {
     Times new = {0};
     for (const char *s = text + strspn(text, " "); *s; s += strspn(s, " ")) {
@@ -309,29 +344,33 @@ static void read_times(const Reader *r, const char *text, int k, Times *time)
         new.ms[new.n++] = x;
         s = end;
     }
-    if (!new.n)
-        return;
-    free(time->ms);
-    *time = new;
+    if (new.n)
+        return new;
+    if (!r->standard[k].n)
+        USAGE_ERROR("%s:%d: no %s; change: give it there, or clock_%s in the configuration", r->path, r->line,
+                    time_name[k], time_name[k]);
+    new = (Times){r->standard[k].n, xcalloc((size_t)r->standard[k].n, sizeof(double))};
+    memcpy(new.ms, r->standard[k].ms, (size_t)new.n * sizeof(double));
+    return new;
 }
 
-static double read_number(const Reader *r, const char *text, int k, int whole)
+static double read_number(const Reader *r, char *const field[], int k, int whole)
 {
     char *end;
-    double x = strtod(text, &end);
-    if (!*text && !whole)
+    double x = strtod(field[k], &end);
+    if (!*field[k] && !whole)
         return NAN;
-    if (end == text || *end || !isfinite(x) || (whole && (x < 1 || x > UINT16_MAX || x != floor(x))))
-        USAGE_ERROR("%s:%d: %s '%s' is not a%s number; change: give one", r->path, r->line, column_name[k], text,
+    if (end == field[k] || *end || !isfinite(x) || (whole && (x < 1 || x > UINT16_MAX || x != floor(x))))
+        USAGE_ERROR("%s:%d: %s '%s' is not a%s number; change: give one", r->path, r->line, column_name[k], field[k],
                     whole ? " whole" : "");
     return x;
 }
 
-static void read_cell(Table *t, Reader *r, const Config *c, const Wanted *w, const char *line)
+/* The line's fields by column, "" where there is none; on the heap. */
+static void read_fields(const Reader *r, const char *line, char *field[COLUMNS])
 {
-    char *field[COLUMNS] = {0};
-    Times time[TIMES];
     int n = 0;
+    memset(field, 0, COLUMNS * sizeof *field);
     for (char *piece; (piece = next_piece(&line)); n++) {
         int k = 0;
         while (k < COLUMNS && r->at[k] != n)
@@ -342,58 +381,101 @@ static void read_cell(Table *t, Reader *r, const Config *c, const Wanted *w, con
     }
     for (int k = 0; k < COLUMNS; k++)
         field[k] = field[k] ? field[k] : xstrdup("");
-    times_of(c, time);
+}
+
+static void read_results(const Reader *r, char *const field[], Cell *c)
+{
+    double *to[] = {&c->measured_span, &c->least, &c->most, &c->measured.rate, &c->measured.step_rate, &c->span,
+                    &c->simulated.rate, &c->simulated.step_rate, &c->closed_form.rate, &c->closed_form.step_rate};
+    const char *peak = field[COLUMNS - 1];
+    for (size_t i = 0; i < sizeof to / sizeof *to; i++)
+        *to[i] = read_number(r, field, COLUMN_RESULTS + (int)i, 0);
+    c->steps = atoi(field[COLUMN_STEPS]);
+    c->peak = xcalloc((size_t)c->shape.p, sizeof *c->peak);
+    for (int rank = 0; rank < c->shape.p; rank++) {
+        char *end;
+        c->peak[rank] = strtod(peak, &end);
+        peak = end;
+    }
+}
+
+static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
+{
+    char *field[COLUMNS];
+    Times time[TIMES];
+    read_fields(r, line, field);
     for (int k = 0; k < TIMES; k++)
-        read_times(r, field[k], k, &time[k]);
+        time[k] = read_times(r, field[k], k);
     ScheduleKind kind = kind_of(field[COLUMN_SCHEDULE], r->path);
     int chunks = chunks_of(kind);
-    PipeShape s = {.kind = kind, .p = (int)read_number(r, field[COLUMN_P], COLUMN_P, 1),
-                   .v = *field[COLUMN_V] || !chunks ? (int)read_number(r, field[COLUMN_V], COLUMN_V, 1) : chunks,
-                   .m = (int)read_number(r, field[COLUMN_M], COLUMN_M, 1),
-                   .weight_share = isnan(c->clock_weight_share) ? 1 : c->clock_weight_share};
-    for (int k = 0; k < TIME_HOP; k++)
-        if (!time[k].n)
-            USAGE_ERROR("%s:%d: no %s; change: give it there, or clock_%s in %s", r->path, r->line, time_name[k],
-                        time_name[k], c->path);
+    PipeShape s = {.kind = kind, .p = (int)read_number(r, field, COLUMN_P, 1),
+                   .v = *field[COLUMN_V] || !chunks ? (int)read_number(r, field, COLUMN_V, 1) : chunks,
+                   .m = (int)read_number(r, field, COLUMN_M, 1), .weight_share = r->weight_share};
     if (holds(&w->kind, (int)kind) && holds(&w->p, s.p) && holds(&w->m, s.m) && holds(&w->v, s.v)) {
         Cell *cell;
         char *why = bubble_add(t, &s, time, &cell);
         if (why)
             USAGE_ERROR("%s:%d: %s; change: that cell", r->path, r->line, why);
-        cell->published = read_number(r, field[COLUMN_PUBLISHED], COLUMN_PUBLISHED, 0);
-        cell->published_peak = read_number(r, field[COLUMN_PEAK], COLUMN_PEAK, 0);
+        cell->published = read_number(r, field, COLUMN_PUBLISHED, 0);
+        cell->published_peak = read_number(r, field, COLUMN_PEAK, 0);
         cell->label = *field[COLUMN_LABEL] ? xstrdup(field[COLUMN_LABEL]) : NULL;
+        if (r->results)
+            read_results(r, field, cell);
     }
     times_close(time);
     for (int k = 0; k < COLUMNS; k++)
         free(field[k]);
 }
 
-static void add_file(Table *t, const Config *c, const Wanted *w)
+static void read_file(Table *t, Reader *r, const Wanted *w)
 {
-    char why[WHY], *path = find_cells(c), *rest;
+    char why[WHY], *rest;
     int64_t size;
-    char *text = file_read_text(AT_FDCWD, path, 0, 64 << 20, &size, why);
-    Reader r = {.path = path};
+    char *text = file_read_text(AT_FDCWD, r->path, 0, 64 << 20, &size, why);
     int headed = 0;
     if (!text)
-        USAGE_ERROR("clock_cells: %s; change: a path from here, or from the folder of %s", why, c->path);
+        USAGE_ERROR("%s; change: clock_cells, a path from here or from the folder of the configuration", why);
     rest = text;
     for (char *line; (line = strsep(&rest, "\n"));) {
-        r.line++;
+        r->line++;
         line[strcspn(line, "\r")] = 0;
         if (!*line || *line == '#')
             continue;
         if (headed)
-            read_cell(t, &r, c, w, line);
+            read_cell(t, r, w, line);
         else
-            read_head(&r, line);
+            read_head(r, line);
         headed = 1;
     }
+    free(text);
+}
+
+/* The path itself, or, where nothing is there and it is relative, from the configuration's folder on. */
+static char *find_cells(const Config *c)
+{
+    const char *slash = strrchr(c->path, '/');
+    if (!access(c->clock_cells, F_OK) || *c->clock_cells == '/' || !slash)
+        return xstrdup(c->clock_cells);
+    return xasprintf("%.*s/%s", (int)(slash - c->path), c->path, c->clock_cells);
+}
+
+static void add_file(Table *t, const Config *c, const Wanted *w)
+{
+    char *path = find_cells(c);
+    Reader r = {.path = path, .weight_share = isnan(c->clock_weight_share) ? 1 : c->clock_weight_share};
+    times_of(c, r.standard);
+    read_file(t, &r, w);
     if (!t->n)
         USAGE_ERROR("%s has no cell that --schedules, --p, --m and --v let pass; change: leave some of them out", path);
-    free(text);
+    times_close(r.standard);
     free(path);
+}
+
+void bubble_read(Table *t, const char *path)
+{
+    Reader r = {.path = path, .weight_share = 1, .results = 1};
+    Wanted all = {0};
+    read_file(t, &r, &all);
 }
 
 /* ---- all ---- */
@@ -409,11 +491,11 @@ void bubble_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, 
         times_of(cfg, time);
         int given = (time[TIME_F].n > 0) + (time[TIME_D].n > 0) + (time[TIME_W].n > 0);
         if (given && given < 3)
-            USAGE_ERROR("clock_forward_ms, clock_backward_input_ms and clock_backward_weight_ms go together; change: give all "
-                        "three, or none");
+            USAGE_ERROR("clock_forward_ms, clock_backward_input_ms and clock_backward_weight_ms go together; change: "
+                        "give all three, or none");
         if (!given && !timeless)
-            USAGE_ERROR("nothing says how long a computation takes; change: give clock_forward_ms, clock_backward_input_ms and "
-                        "clock_backward_weight_ms (20 each, for example), or --simulate");
+            USAGE_ERROR("nothing says how long a computation takes; change: give clock_forward_ms, "
+                        "clock_backward_input_ms and clock_backward_weight_ms (20 each, for example), or --simulate");
         for (int k = 0; k < TIME_HOP && !given; k++)
             time[k].ms[0] = time[k].n = 1;
         add_sweep(t, cfg, &w, time, says);
@@ -422,24 +504,27 @@ void bubble_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, 
     wanted_close(&w);
 }
 
+void bubble_simulate_cell(Cell *c)
+{
+    ScheduleSet set;
+    Simulation sim;
+    char why[WHY];
+    schedules_open(&set, &c->shape);
+    if (!schedules_check(&set, why, sizeof why))
+        die(EXIT_BUG, "schedule", "the lists of %s, p %d, v %d, m %d are wrong: %s; change: report this",
+            schedule_name(c->shape.kind), c->shape.p, c->shape.v, c->shape.m, why);
+    simulate(&set, &sim, 0);
+    c->span = sim.makespan;
+    c->simulated = (Rates){sim.rate, sim.step_rate};
+    c->closed_form = closed_form(&c->shape);
+    c->peak = sim.peak;
+    sim.peak = NULL;
+    simulation_close(&sim);
+    schedules_close(&set);
+}
+
 void bubble_simulate(Table *t)
 {
-    for (int i = 0; i < t->n; i++) {
-        Cell *c = &t->cell[i];
-        ScheduleSet set;
-        Simulation sim;
-        char why[WHY];
-        schedules_open(&set, &c->shape);
-        if (!schedules_check(&set, why, sizeof why))
-            die(EXIT_BUG, "schedule", "the lists of %s, p %d, v %d, m %d are wrong: %s; change: report this",
-                schedule_name(c->shape.kind), c->shape.p, c->shape.v, c->shape.m, why);
-        simulate(&set, &sim, 0);
-        c->span = sim.makespan;
-        c->simulated = (Rates){sim.rate, sim.step_rate};
-        c->closed_form = closed_form(&c->shape);
-        c->peak = sim.peak;
-        sim.peak = NULL;
-        simulation_close(&sim);
-        schedules_close(&set);
-    }
+    for (int i = 0; i < t->n; i++)
+        bubble_simulate_cell(&t->cell[i]);
 }

@@ -40,6 +40,12 @@ static double work_of(const PipeShape *s)
     return most;
 }
 
+Rates bubble_rates(const PipeShape *s, double span, double cost)
+{
+    double work = s->m * work_of(s);
+    return (Rates){(cost - work) / cost, (span - work) / span};
+}
+
 static void measure(Cell *c, Grid *g, int steps)
 {
     ScheduleSet set;
@@ -55,11 +61,10 @@ static void measure(Cell *c, Grid *g, int steps)
     schedules_close(&set);
     qsort(step, (size_t)c->steps, sizeof *step, by_span);
     ClockStep middle = step[(c->steps - 1) / 2];
-    double work = c->shape.m * work_of(&c->shape);
     c->measured_span = middle.span;
     c->least = step[0].span;
     c->most = step[c->steps - 1].span;
-    c->measured = (Rates){(middle.cost - work) / middle.cost, (middle.span - work) / middle.span};
+    c->measured = bubble_rates(&c->shape, middle.span, middle.cost);
     free(step);
 }
 
@@ -118,7 +123,7 @@ static _Noreturn void start_job(char **line, const char *self)
     _exit(EXIT_RESOURCE);
 }
 
-/* Runs `bubble ...` on p ranks, for the results' file `out`. Returns its exit code. */
+/* Runs `bubble ...` on p ranks, which write the results' file `out`. Returns its exit code. */
 static int run_job(int p, int argc, char **argv, const char *out)
 {
     char self[PATH_MAX], number[16], *launcher;
@@ -137,8 +142,6 @@ static int run_job(int p, int argc, char **argv, const char *out)
     }
     memcpy(line + n, argv, (size_t)argc * sizeof *argv);
     n += argc;
-    line[n++] = "--p";
-    line[n++] = number;
     line[n++] = "--csv";
     line[n++] = (char *)out;
     fflush(NULL);
@@ -152,6 +155,27 @@ static int run_job(int p, int argc, char **argv, const char *out)
     free(launcher);
     free(line);
     return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_COMM;
+}
+
+/* What the ranks of p have measured, cell by cell in t's order. */
+static void take(Table *t, int p, const char *path)
+{
+    Table got = {0};
+    int n = 0;
+    bubble_read(&got, path);
+    for (int i = 0; i < t->n; i++) {
+        Cell *c = &t->cell[i];
+        if (c->shape.p != p)
+            continue;
+        BUG_ON(n == got.n || got.cell[n].shape.kind != c->shape.kind || got.cell[n].shape.m != c->shape.m);
+        c->steps = got.cell[n].steps;
+        c->measured_span = got.cell[n].measured_span;
+        c->least = got.cell[n].least;
+        c->most = got.cell[n].most;
+        c->measured = got.cell[n++].measured;
+    }
+    BUG_ON(n != got.n);
+    bubble_close(&got);
 }
 
 static void announce(const Table *t, int p)
@@ -168,26 +192,57 @@ static void announce(const Table *t, int p)
         fprintf(stderr, "measuring %d pipeline%s of %d ranks, about %.0f s\n", n, n == 1 ? "" : "s", p, seconds);
 }
 
-int bubble_launch(Table *t, int argc, char **argv)
+/* A folder for results, and a file in it; both on the heap. */
+static char *make_folder(char **out)
 {
     const char *folder = getenv("TMPDIR");
-    char *dir = xasprintf("%s/bubble-XXXXXX", folder && *folder ? folder : "/tmp"), why[WHY];
-    int code = 0;
+    char *dir = xasprintf("%s/bubble-XXXXXX", folder && *folder ? folder : "/tmp");
     if (!mkdtemp(dir))
         die(EXIT_RESOURCE, "folder", "cannot make %s: %s; change: set TMPDIR to a folder that you may write to", dir,
             strerror(errno));
-    char *out = xasprintf("%s/cells.csv", dir);
+    *out = xasprintf("%s/cells.csv", dir);
+    return dir;
+}
+
+static void remove_folder(char *dir, char *out)
+{
+    char why[WHY];
+    file_remove_dir(AT_FDCWD, dir, why);
+    free(out);
+    free(dir);
+}
+
+int bubble_launch(Table *t, int argc, char **argv)
+{
+    char *out, *dir = make_folder(&out), **line = xcalloc((size_t)argc + 2, sizeof *line);
+    int code = 0;
+    memcpy(line, argv, (size_t)argc * sizeof *argv);
+    line[argc] = "--p";
     for (int i = 0; i < t->n && !code; i++) {
         int p = t->cell[i].shape.p;
         if (t->cell[i].steps)
             continue;                  /* measured with an earlier one */
         announce(t, p);
-        code = run_job(p, argc, argv, out);
+        line[argc + 1] = xasprintf("%d", p);
+        code = run_job(p, argc + 2, line, out);
+        free(line[argc + 1]);
         if (!code)
-            bubble_take(t, p, out);
+            take(t, p, out);
     }
-    file_remove_dir(AT_FDCWD, dir, why);
-    free(out);
-    free(dir);
+    free(line);
+    remove_folder(dir, out);
+    return code;
+}
+
+int bubble_launch_real(Table *t, const Config *cfg, int argc, char **argv)
+{
+    char *out, *dir = make_folder(&out);
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "measuring %s on %d rank%s\n", schedule_name((ScheduleKind)cfg->pipeline_schedule), cfg->world,
+                cfg->world == 1 ? "" : "s");
+    int code = run_job(cfg->world, argc, argv, out);
+    if (!code)
+        bubble_read(t, out);
+    remove_folder(dir, out);
     return code;
 }

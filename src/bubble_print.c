@@ -189,60 +189,32 @@ void bubble_json(FILE *f, const Table *t)
 
 /* ---- CSV ---- */
 
-#define MEASURED "steps,measured_ms,measured_least_ms,measured_most_ms,measured_rate,measured_step_rate"
-static const char header[] = MEASURED ",label,schedule,p,v,m,forward_ms,backward_input_ms,backward_weight_ms,p2p_ms,"
-                             "simulated_ms,simulated_rate,simulated_step_rate,closed_form_rate,closed_form_step_rate,published,"
-                             "peak_activations,published_peak";
+static const char header[] = "label,schedule,p,v,m,forward_ms,backward_input_ms,backward_weight_ms,p2p_ms,steps,"
+                             "measured_ms,measured_least_ms,measured_most_ms,measured_rate,measured_step_rate,"
+                             "simulated_ms,simulated_rate,simulated_step_rate,closed_form_rate,closed_form_step_rate,"
+                             "peak_activations,published,published_peak";
 
-static void put_number(FILE *f, const char *before, double x)
-{
-    fprintf(f, isfinite(x) ? "%s%.17g" : "%s", before, x);
-}
+static void put_number(FILE *f, const char *before, double x) { fprintf(f, isfinite(x) ? "%s%.17g" : "%s", before, x); }
 
 void bubble_csv(FILE *f, const Table *t)
 {
     fprintf(f, "%s\n", header);
     for (int i = 0; i < t->n; i++) {
         const Cell *c = &t->cell[i];
-        fprintf(f, "%d", c->steps);
-        put_number(f, ",", c->steps ? c->measured_span : NAN);
-        put_number(f, ",", c->steps ? c->least : NAN);
-        put_number(f, ",", c->steps ? c->most : NAN);
-        put_number(f, ",", c->measured.rate);
-        put_number(f, ",", c->measured.step_rate);
-        fprintf(f, ",%s,%s,%d,%d,%d", c->label ? c->label : "", name_of(c), c->shape.p, c->shape.v, c->shape.m);
+        const double ms[] = {c->steps ? c->measured_span : NAN, c->steps ? c->least : NAN, c->steps ? c->most : NAN,
+                             c->measured.rate, c->measured.step_rate, c->span, c->simulated.rate,
+                             c->simulated.step_rate, c->closed_form.rate, c->closed_form.step_rate};
+        fprintf(f, "%s,%s,%d,%d,%d", c->label ? c->label : "", name_of(c), c->shape.p, c->shape.v, c->shape.m);
         for (int k = 0; k < TIMES; k++)
             for (int s = 0; s < c->time[k].n; s++)
                 put_number(f, s ? " " : ",", c->time[k].ms[s]);
-        put_number(f, ",", c->span);
-        put_number(f, ",", c->simulated.rate);
-        put_number(f, ",", c->simulated.step_rate);
-        put_number(f, ",", c->closed_form.rate);
-        put_number(f, ",", c->closed_form.step_rate);
-        put_number(f, ",", c->published);
+        fprintf(f, ",%d", c->steps);
+        for (size_t k = 0; k < sizeof ms / sizeof *ms; k++)
+            put_number(f, ",", ms[k]);
         for (int r = 0; r < c->shape.p; r++)
             put_number(f, r ? " " : ",", c->peak[r]);
+        put_number(f, ",", c->published);
         put_number(f, ",", c->published_peak);
         fprintf(f, "\n");
     }
-}
-
-void bubble_take(Table *t, int p, const char *path)
-{
-    FILE *f = fopen(path, "r");
-    char *line = NULL;
-    size_t room = 0;
-    int bad = !f || getline(&line, &room, f) < 0;
-    for (int i = 0; i < t->n && !bad; i++) {
-        Cell *c = &t->cell[i];
-        if (c->shape.p != p)
-            continue;
-        bad = getline(&line, &room, f) < 0 ||
-              sscanf(line, "%d,%lf,%lf,%lf,%lf,%lf,", &c->steps, &c->measured_span, &c->least, &c->most, &c->measured.rate,
-                     &c->measured.step_rate) != 6;
-    }
-    if (bad || getline(&line, &room, f) >= 0)
-        die(EXIT_BUG, "bubble", "the ranks of p = %d have written other cells than they were asked for; change: report this", p);
-    free(line);
-    fclose(f);
 }

@@ -20,7 +20,7 @@ static size_t cell(const Clock *c, const Instr *i) { return (size_t)i->chunk * (
 static int stage_of(const Clock *c, const Instr *i) { return pipe_stage(c->shape, c->grid->index[AXIS_PP], i->chunk); }
 static Comm *pipe_of(Clock *c) { return &c->grid->axis[AXIS_PP]; }
 
-/* The device may begin what needs this message: returns when it is here, and its hop has passed. */
+/* Returns when the message that this computation needs is here. */
 static void arrive(void *ctx, const Instr *i)
 {
     Clock *c = ctx;
@@ -28,12 +28,10 @@ static void arrive(void *ctx, const Instr *i)
     size_t at = cell(c, i);
     if (i->op > I_D || !c->due[back][at])
         return;
-    double looked = now();
     pipe_of(c)->wait(pipe_of(c), c->arriving[back][at]);
     c->due[back][at] = 0;
-    double made = c->in[back][at], came = made > looked ? now() : made;
     double hop = c->scale * pipe_hop(c->shape, stage_of(c, i) + (back ? 1 : -1));
-    c->free = fmax(c->free, fmax(made + hop, came));
+    c->free = fmax(c->free, c->in[back][at] + hop);
 }
 
 static void compute(void *ctx, const Instr *i)

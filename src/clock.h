@@ -1,13 +1,14 @@
-/* clock -- a device that computes nothing: what a pipeline does where every computation takes the time that it is said to.
+/* clock -- a device that computes nothing: what a pipeline does where every computation takes the time it is said to.
  *
- * The executor runs a rank's real list; messages are real messages of the grid's pipeline group. F, B, D and W occupy
- * the device for their cost. The device begins one when it is free and the input is there, at the latest of: the end of
- * the one before, the end of what the message carries plus its hop, and, where this rank had to wait, the moment the
- * message came. So a host that wakes late from its sleep delays nobody as long as the next computation is handed to
- * the device before the one after it should have begun, as launches run ahead on a GPU; a message that comes late does.
- * Hops do not occupy the device. Ranks of one host share now(); ranks of several hosts are refused.
+ * The executor runs a rank's real list, messages are real messages of the grid's pipeline group. The device is as
+ * asynchronous as a GPU: it begins F, B, D or W when it is free and the input is there, which is a hop after the device
+ * that made the input was done; then it is busy for the cost. The host follows it: it sleeps until the end, then sends and
+ * asks for the next. What it does late (a sleep that overran, a message that came late, a core that was not free) delays
+ * the device only where a computation would have ended before it was asked for: no later than that a launch must come on a
+ * GPU. So the time of a step is the schedule's on a quiet machine and on a busy one, unless lists or transport hold a rank
+ * up by more than a computation. Hops do not occupy the device. Ranks of one host share now(); several hosts are refused.
  *
- * p ranks need about p processes' memory and hardly any processor: 16 run on two cores. */
+ * Ranks need hardly any processor: 16 run on two cores. */
 #ifndef CLOCK_H
 #define CLOCK_H
 #include "grid.h"

@@ -211,12 +211,12 @@ static int put_file(const Timeline *t, const char *run_dir, char why[WHY])
     return ok;
 }
 
-int trace_write(Trace *t, const char *run_dir, Grid *g, const PipeShape *shape, char said[TRACE_SAID], char why[WHY])
+void timeline_gather(Timeline *out, Trace *t, Grid *g, const PipeShape *shape)
 {
     Comm *all = &g->all;
-    *said = 0;
+    *out = (Timeline){0};
     if (!t->max)                                   /* the same on every rank */
-        return 1;
+        return;
     comm_listen(NULL, NULL);
     t->on = 0;
     t->offset[1] = offset_of(g);
@@ -229,18 +229,25 @@ int trace_write(Trace *t, const char *run_dir, Grid *g, const PipeShape *shape, 
     int64_t events = 0;
     for (int r = 0; r < all->size; r++)
         events += heads[r].n;
+    if (events)
+        gather(out, t, g, heads);
+    free(heads);
+    if (!out->ranks)
+        return;
+    out->shape = *shape;
+    timeline_settle(out);
+}
+
+int trace_write(Trace *t, const char *run_dir, Grid *g, const PipeShape *shape, char said[TRACE_SAID], char why[WHY])
+{
+    Timeline whole;
     int ok = 1;
-    Timeline whole = {0};
-    if (events) {
-        gather(&whole, t, g, heads);
-        whole.shape = *shape;
-    }
-    if (events && all->rank == 0) {
-        timeline_settle(&whole);
+    *said = 0;
+    timeline_gather(&whole, t, g, shape);
+    if (whole.ranks) {
         timeline_say(&whole, said, TRACE_SAID);
         ok = put_file(&whole, run_dir, why);
     }
     timeline_close(&whole);
-    free(heads);
     return ok;
 }
