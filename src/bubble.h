@@ -3,6 +3,7 @@
 #ifndef BUBBLE_H
 #define BUBBLE_H
 #include "config.h"
+#include "custom.h"
 #include "schedule.h"
 #include <stdio.h>
 
@@ -18,7 +19,9 @@ extern const char *const time_name[TIMES];       /* "forward_ms", ...: with cloc
 
 typedef struct {
     char *label;                   /* of the cells' file; NULL */
-    PipeShape shape;               /* its costs are in `cost` */
+    PipeShape shape;               /* its costs are in `cost`, its lists in `custom` */
+    CustomLists *custom;           /* NULL: the schedule is no custom one */
+    ScheduleSet set;               /* simulated: its lists */
     Times time[TIMES];
     double *cost;                  /* [TIMES][p*v] ms */
     double published, published_peak;      /* rate; activations of the fullest rank. NAN: none */
@@ -44,7 +47,7 @@ typedef struct { const char *schedules, *p, *m, *v; } Sweep;
 void bubble_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, int says);
 void bubble_close(Table *t);
 
-/* Adds a cell; time: of each kind, taken over. shape: without costs. NULL, or why it cannot be; on the heap. */
+/* Adds a cell; time: of each kind, copied. shape: without costs. NULL, or why it cannot be; on the heap. */
 char *bubble_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell **cell);
 
 /* The same sweep as overrides of a configuration, for runs that really compute: one list for each pipeline. raw: the configuration
@@ -54,7 +57,11 @@ int bubble_overrides(const Config *raw, const Sweep *sweep, Overrides **list);
 
 /* Simulated and closed form of every cell. */
 void bubble_simulate(Table *t);
-void bubble_simulate_cell(Cell *c);
+/* made: the shape whose lists run, where it has other costs than the cell. */
+void bubble_simulate_cell(Cell *c, const PipeShape *made);
+
+/* "zb-auto 8": the schedule, and its bound where it has one; in a memory of the caller's. */
+const char *bubble_name(const Cell *c, char name[32]);
 
 /* The bubble of a pipeline whose stages are equal and whose messages take no time, with T = F + D + W of a rank:
  *   gpipe            (p-1) / (m+p-1)             Huang et al. 2019, arXiv:1811.06965, sec 2.2

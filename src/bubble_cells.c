@@ -17,21 +17,28 @@ const char *const time_name[TIMES] = {"forward_ms", "backward_input_ms", "backwa
 
 /* ---- one cell ---- */
 
-/* Chunks that the schedule has whatever is asked for; 0: any from 2 on. */
+/* Chunks that the schedule has whatever is asked for; 0: it takes what it is told, or is read. */
 static int chunks_of(ScheduleKind k)
 {
-    return k == SCHEDULE_INTERLEAVED ? 0 : k >= SCHEDULE_ZB_V && k <= SCHEDULE_DUALPIPEV ? 2 : 1;
+    return k == SCHEDULE_INTERLEAVED || k == SCHEDULE_CUSTOM ? 0 : k >= SCHEDULE_ZB_V && k <= SCHEDULE_DUALPIPEV ? 2 : 1;
+}
+
+const char *bubble_name(const Cell *c, char name[32])
+{
+    if (c->shape.kind == SCHEDULE_ZB_AUTO && c->shape.limit)
+        snprintf(name, 32, "zb-auto %d", c->shape.limit);
+    else
+        snprintf(name, 32, "%s", schedule_name(c->shape.kind));
+    return name;
 }
 
 static char *why_not(const PipeShape *s, const Times time[TIMES])
 {
     int group = s->group ? s->group : s->p, chunks = chunks_of(s->kind);
     const char *name = schedule_name(s->kind);
-    if (s->kind == SCHEDULE_CUSTOM)
-        return xasprintf("%s has the p, v and m of its file; `train schedule` simulates it", name);
     if (s->p < 1 || s->p > 4096 || s->m < 1 || s->m > UINT16_MAX || s->v < 1 || s->v > 255 || s->p * s->v > STAGES_MAX)
         return xasprintf("%s takes p from 1 to 4096, v to 255, m to 65535, and p v to %d", name, STAGES_MAX);
-    if (chunks ? s->v != chunks : s->v < 2)
+    if (chunks ? s->v != chunks : s->v < 2 && s->kind == SCHEDULE_INTERLEAVED)
         return chunks ? xasprintf("%s has %d chunk%s a rank", name, chunks, chunks == 1 ? "" : "s")
                       : xasprintf("%s needs 2 or more chunks a rank", name);
     if (s->kind == SCHEDULE_INTERLEAVED && s->p > 1 && (group < s->p || group > s->m))
@@ -40,7 +47,7 @@ static char *why_not(const PipeShape *s, const Times time[TIMES])
         return xasprintf("%s leaves %d of %d microbatches in groups of %d, fewer than p = %d", name, s->m % group, s->m,
                          group, s->p);
     if (s->kind == SCHEDULE_DUALPIPEV && s->m < 2 * s->p)
-        return xasprintf("%s needs m of 2p = %d or more", name, 2 * s->p);
+        return xasprintf("dualpipev needs two microbatches a rank: m from %d on", 2 * s->p);
     for (int k = 0; k < TIMES; k++)
         if (time[k].n > 1 && time[k].n != s->p * s->v)
             return xasprintf("%s has %d numbers for %d virtual stages", time_name[k], time[k].n, s->p * s->v);
@@ -77,6 +84,10 @@ void bubble_close(Table *t)
     for (int i = 0; i < t->n; i++) {
         for (int k = 0; k < TIMES; k++)
             free(t->cell[i].time[k].ms);
+        if (t->cell[i].custom)
+            custom_close(t->cell[i].custom);
+        free(t->cell[i].custom);
+        schedules_close(&t->cell[i].set);
         free(t->cell[i].label);
         free(t->cell[i].cost);
         free(t->cell[i].peak);
@@ -193,6 +204,16 @@ static void times_close(Times time[TIMES])
 
 /* ---- the sweep ---- */
 
+/* The first thing that is wrong with lists. */
+typedef struct { char text[256]; } Mistake;
+
+static void note_mistake(void *ctx, int line, int col, const char *what)
+{
+    Mistake *m = ctx;
+    if (!*m->text)
+        snprintf(m->text, sizeof m->text, "%d:%d: %s", line, col, what);
+}
+
 #define SAID 8                         /* lines about what is left out */
 
 static void say(int says, int *said, const PipeShape *s, const char *why)
@@ -220,6 +241,48 @@ static void fill_wanted(Wanted *w, const Config *c)
     otherwise(&w->m, batch / micro);
 }
 
+/* Lists from the configuration's file for p ranks; p 0 afterwards: they cannot be. */
+static CustomLists *read_custom(const Config *c, PipeShape *s, char **why)
+{
+    CustomLists *lists = xcalloc(1, sizeof *lists);
+    char reason[WHY];
+    int64_t size;
+    char *text = c->pipeline_schedule_file ? file_read_text(AT_FDCWD, c->pipeline_schedule_file, 0, 256 << 20, &size, reason)
+                                           : NULL;
+    Mistake first = {0};
+    if (!text)
+        *why = c->pipeline_schedule_file ? xstrdup(reason) : xstrdup("custom needs pipeline_schedule_file");
+    else if (!custom_read(lists, text, (size_t)size, s->p, note_mistake, &first))
+        *why = xasprintf("%s:%s", c->pipeline_schedule_file, first.text);
+    else if (lists->m != s->m)
+        *why = xasprintf("%s is for %d microbatches", c->pipeline_schedule_file, lists->m);
+    free(text);
+    if (*why) {
+        custom_close(lists);
+        free(lists);
+        return NULL;
+    }
+    s->v = lists->v;
+    s->vee = lists->vee;
+    s->lists = lists->list;
+    return lists;
+}
+
+static char *add_pipeline(Table *t, const Config *c, PipeShape *s, const Times time[TIMES])
+{
+    Cell *cell;
+    char *why = NULL;
+    CustomLists *lists = s->kind == SCHEDULE_CUSTOM ? read_custom(c, s, &why) : NULL;
+    why = why ? why : bubble_add(t, s, time, &cell);
+    if (!why) {
+        cell->custom = lists;
+    } else if (lists) {
+        custom_close(lists);
+        free(lists);
+    }
+    return why;
+}
+
 static void add_sweep(Table *t, const Config *c, Wanted *w, const Times time[TIMES], int says)
 {
     int said = 0, group = c->microbatch_group_size_per_vp_stage == CFG_ABSENT ? 0 : (int)c->microbatch_group_size_per_vp_stage;
@@ -234,12 +297,11 @@ static void add_sweep(Table *t, const Config *c, Wanted *w, const Times time[TIM
                     int chunks = chunks_of(kind);
                     PipeShape s = {.kind = kind, .p = w->p.x[p], .v = chunks ? chunks : w->v.x[v], .m = w->m.x[m],
                                    .group = group, .limit = limit, .weight_share = isnan(c->clock_weight_share) ? 1 : c->clock_weight_share};
-                    Cell *cell;
-                    if (chunks && v)
+                    if ((chunks || kind == SCHEDULE_CUSTOM) && v)
                         continue;              /* --v is for schedules that have a choice */
-                    if (!chunks && s.v < 2 && w->v.n > 1)
+                    if (kind == SCHEDULE_INTERLEAVED && s.v < 2 && w->v.n > 1)
                         continue;              /* of a list meant for other schedules too */
-                    char *why = bubble_add(t, &s, time, &cell);
+                    char *why = add_pipeline(t, c, &s, time);
                     if (why)
                         say(says, &said, &s, why);
                     if (why && !first)
@@ -293,10 +355,11 @@ int bubble_overrides(const Config *raw, const Sweep *sweep, Overrides **list)
 
 /* ---- a file of cells ---- */
 
-enum { COLUMN_LABEL = TIMES, COLUMN_SCHEDULE, COLUMN_P, COLUMN_V, COLUMN_M, COLUMN_PUBLISHED, COLUMN_PEAK, COLUMN_STEPS,
+enum { COLUMN_LABEL = TIMES, COLUMN_SCHEDULE, COLUMN_P, COLUMN_V, COLUMN_M, COLUMN_LIMIT, COLUMN_SHARE, COLUMN_PUBLISHED, COLUMN_PEAK, COLUMN_STEPS,
        COLUMN_RESULTS, COLUMNS = COLUMN_RESULTS + 11 };
 static const char *const column_name[COLUMNS] = {
-    "forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms", "label", "schedule", "p", "v", "m", "published",
+    "forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms", "label", "schedule", "p", "v", "m",
+    "max_activations", "weight_share", "published",
     "published_peak", "steps", "measured_ms", "measured_least_ms", "measured_most_ms", "measured_rate",
     "measured_step_rate", "simulated_ms", "simulated_rate", "simulated_step_rate", "closed_form_rate",
     "closed_form_step_rate", "peak_activations"};
@@ -320,7 +383,8 @@ static void read_head(Reader *r, const char *line)
             k++;
         if (k == COLUMNS)
             USAGE_ERROR("%s:%d: there is no column '%s'; change: label, schedule, p, v, m, forward_ms, "
-                        "backward_input_ms, backward_weight_ms, p2p_ms, published, published_peak", r->path, r->line,
+                        "backward_input_ms, backward_weight_ms, p2p_ms, max_activations, weight_share, published, "
+                        "published_peak", r->path, r->line,
                         name);
         r->at[k] = n;
     }
@@ -410,7 +474,16 @@ static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
     int chunks = chunks_of(kind);
     PipeShape s = {.kind = kind, .p = (int)read_number(r, field, COLUMN_P, 1),
                    .v = *field[COLUMN_V] || !chunks ? (int)read_number(r, field, COLUMN_V, 1) : chunks,
-                   .m = (int)read_number(r, field, COLUMN_M, 1), .weight_share = r->weight_share};
+                   .m = (int)read_number(r, field, COLUMN_M, 1), .weight_share = r->weight_share,
+                   .limit = *field[COLUMN_LIMIT] ? (int)read_number(r, field, COLUMN_LIMIT, 1) : 0};
+    if (*field[COLUMN_SHARE])
+        s.weight_share = read_number(r, field, COLUMN_SHARE, 0);
+    if (!(s.weight_share >= 0 && s.weight_share <= 1))
+        USAGE_ERROR("%s:%d: weight_share %s is not in [0, 1]; change: the part of an activation that stays until W", r->path,
+                    r->line, field[COLUMN_SHARE]);
+    if (kind == SCHEDULE_CUSTOM && !r->results)
+        USAGE_ERROR("%s:%d: lists of a file are no cell; change: pipeline_schedule=custom without clock_cells", r->path,
+                    r->line);
     if (holds(&w->kind, (int)kind) && holds(&w->p, s.p) && holds(&w->m, s.m) && holds(&w->v, s.v)) {
         Cell *cell;
         char *why = bubble_add(t, &s, time, &cell);
@@ -504,27 +577,26 @@ void bubble_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, 
     wanted_close(&w);
 }
 
-void bubble_simulate_cell(Cell *c)
+void bubble_simulate_cell(Cell *c, const PipeShape *made)
 {
-    ScheduleSet set;
     Simulation sim;
     char why[WHY];
-    schedules_open(&set, &c->shape);
-    if (!schedules_check(&set, why, sizeof why))
+    schedules_open(&c->set, made);
+    if (!schedules_check(&c->set, why, sizeof why))
         die(EXIT_BUG, "schedule", "the lists of %s, p %d, v %d, m %d are wrong: %s; change: report this",
             schedule_name(c->shape.kind), c->shape.p, c->shape.v, c->shape.m, why);
-    simulate(&set, &sim, 0);
+    c->set.shape = c->shape;
+    simulate(&c->set, &sim, 0);
     c->span = sim.makespan;
     c->simulated = (Rates){sim.rate, sim.step_rate};
     c->closed_form = closed_form(&c->shape);
     c->peak = sim.peak;
     sim.peak = NULL;
     simulation_close(&sim);
-    schedules_close(&set);
 }
 
 void bubble_simulate(Table *t)
 {
     for (int i = 0; i < t->n; i++)
-        bubble_simulate_cell(&t->cell[i]);
+        bubble_simulate_cell(&t->cell[i], &t->cell[i].shape);
 }

@@ -48,17 +48,14 @@ Rates bubble_rates(const PipeShape *s, double span, double cost)
 
 static void measure(Cell *c, Grid *g, int steps)
 {
-    ScheduleSet set;
     Clock clock;
     int fit = (int)ceil(SECONDS_ENOUGH * 1e3 / fmax(c->span, 1e-3));
     c->steps = steps ? steps : fit < STEPS_MOST ? fit : STEPS_MOST;
     ClockStep *step = xcalloc((size_t)c->steps, sizeof *step);
-    schedules_open(&set, &c->shape);
-    clock_open(&clock, g, &set);
+    clock_open(&clock, g, &c->set);
     for (int i = 0; i < c->steps; i++)
         step[i] = clock_step(&clock);
     clock_close(&clock);
-    schedules_close(&set);
     qsort(step, (size_t)c->steps, sizeof *step, by_span);
     ClockStep middle = step[(c->steps - 1) / 2];
     c->measured_span = middle.span;

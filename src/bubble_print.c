@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *name_of(const Cell *c) { return schedule_name(c->shape.kind); }
-
 static double most_of(const Cell *c)
 {
     double most = 0;
@@ -84,13 +82,13 @@ static void print_head(FILE *f, int show, int width)
 
 static void print_cell(FILE *f, const Cell *c, int show, int width)
 {
-    char *time[TIMES], *all;
+    char *time[TIMES], *all, name[32];
     for (int k = 0; k < TIMES; k++)
         time[k] = times_text(&c->time[k]);
     all = xasprintf("%s %s %s %s", time[0], time[1], time[2], time[3]);
     if (show & SHOW_LABEL)
         fprintf(f, "%-*s  ", width, c->label ? c->label : "");
-    fprintf(f, "%-11s %3d %2d %4d  %-27s | %10.2f", name_of(c), c->shape.p, c->shape.v, c->shape.m, all, c->span);
+    fprintf(f, "%-11s %3d %2d %4d  %-27s | %10.2f", bubble_name(c, name), c->shape.p, c->shape.v, c->shape.m, all, c->span);
     if (show & SHOW_MEASURED && c->steps)
         fprintf(f, " %10.2f %+6.2f %4.2f of %2d", c->measured_span, 100 * (c->measured_span / c->span - 1),
                 100 * (c->most - c->least) / c->measured_span, c->steps);
@@ -169,7 +167,7 @@ void bubble_json(FILE *f, const Table *t)
     json_t *cells = json_array();
     for (int i = 0; i < t->n; i++) {
         const Cell *c = &t->cell[i];
-        json_t *peak = json_array(), *j = json_pack("{s:s s:i s:i s:i}", "schedule", name_of(c), "p", c->shape.p, "v",
+        json_t *peak = json_array(), *j = json_pack("{s:s s:i s:i s:i}", "schedule", schedule_name(c->shape.kind), "p", c->shape.p, "v",
                                                     c->shape.v, "m", c->shape.m);
         for (int r = 0; r < c->shape.p; r++)
             json_array_append_new(peak, json_real(c->peak[r]));
@@ -189,7 +187,7 @@ void bubble_json(FILE *f, const Table *t)
 
 /* ---- CSV ---- */
 
-static const char header[] = "label,schedule,p,v,m,forward_ms,backward_input_ms,backward_weight_ms,p2p_ms,steps,"
+static const char header[] = "label,schedule,p,v,m,max_activations,weight_share,forward_ms,backward_input_ms,backward_weight_ms,p2p_ms,steps,"
                              "measured_ms,measured_least_ms,measured_most_ms,measured_rate,measured_step_rate,"
                              "simulated_ms,simulated_rate,simulated_step_rate,closed_form_rate,closed_form_step_rate,"
                              "peak_activations,published,published_peak";
@@ -204,7 +202,10 @@ void bubble_csv(FILE *f, const Table *t)
         const double ms[] = {c->steps ? c->measured_span : NAN, c->steps ? c->least : NAN, c->steps ? c->most : NAN,
                              c->measured.rate, c->measured.step_rate, c->span, c->simulated.rate,
                              c->simulated.step_rate, c->closed_form.rate, c->closed_form.step_rate};
-        fprintf(f, "%s,%s,%d,%d,%d", c->label ? c->label : "", name_of(c), c->shape.p, c->shape.v, c->shape.m);
+        fprintf(f, "%s,%s,%d,%d,%d", c->label ? c->label : "", schedule_name(c->shape.kind), c->shape.p, c->shape.v,
+                c->shape.m);
+        put_number(f, ",", c->shape.limit ? c->shape.limit : NAN);
+        put_number(f, ",", c->shape.weight_share);
         for (int k = 0; k < TIMES; k++)
             for (int s = 0; s < c->time[k].n; s++)
                 put_number(f, s ? " " : ",", c->time[k].ms[s]);

@@ -170,7 +170,7 @@ static void add_middle(Table *t, Step *step, int n, const PipeShape *shape)
     c->least = 1e3 * (step[0].last - step[0].first);
     c->most = 1e3 * (step[n - 1].last - step[n - 1].first);
     c->measured = bubble_rates(&c->shape, c->measured_span, 1e3 * x->longest);
-    bubble_simulate_cell(c);
+    bubble_simulate_cell(c, shape);                /* the very lists that ran */
     memset(c->shape.each, 0, sizeof c->shape.each);
     c->closed_form = NO_RATES;
     for (int k = 0; k < TIMES; k++)

@@ -87,8 +87,8 @@ static void put_axis(FILE *f, double x0, double y0, double height, double most, 
 
 static void put_row(FILE *f, const Cell *c, int rate, double x0, double y, double scale)
 {
-    char *name = c->shape.kind == SCHEDULE_INTERLEAVED ? xasprintf("interleaved v%d", c->shape.v)
-                                                       : xstrdup(schedule_name(c->shape.kind));
+    char kind[32], *name = c->shape.kind == SCHEDULE_INTERLEAVED ? xasprintf("interleaved v%d", c->shape.v)
+                                                                 : xstrdup(bubble_name(c, kind));
     double simulated = value_of(c, SIMULATED, rate);
     fprintf(f, "<text class=\"r\" x=\"%.1f\" y=\"%.1f\">%s</text>\n<rect class=\"sim\" x=\"%.1f\" y=\"%.1f\" width=\"%.2f\" "
             "height=\"%d\"><title>%s p %d v %d m %d: simulated %.2f %%", x0 - 8, y + 4, name, x0, y - BAR / 2.0,

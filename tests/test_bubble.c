@@ -110,17 +110,21 @@ static const char *field(const char *line, int n)
 
 static void published(void)
 {
-    enum { SCHEDULE = 1, SIMULATED = 16, PUBLISHED = 21 };
+    enum { SCHEDULE = 1, SIMULATED = 18, PUBLISHED = 23 };
     int exact = 0, all = 0;
     CHECK(run("configs/bubble/zero_bubble.yaml --simulate --csv $WORK/a.csv") == 0, "%s", contents("err"));
     for (const char *line = strchr(contents("a.csv"), '\n'); line && line[1]; line = strchr(line + 1, '\n'), all++) {
         const char *s = line + 1;
         double far = fabs(atof(field(s, SIMULATED)) - atof(field(s, PUBLISHED)));
         int loose = !strncmp(field(s, SCHEDULE), "interleaved", 11);        /* the paper counts its messages otherwise */
-        exact += !loose && far < 1e-4;
-        CHECK(far < (loose ? 4e-3 : 1e-4), "%.60s: off by %g", s, far);
+        int searched = !strncmp(field(s, SCHEDULE), "zb-auto", 7);          /* ours may be better */
+        exact += !loose && !searched && far < 1e-4;
+        if (searched)
+            CHECK(atof(field(s, SIMULATED)) < atof(field(s, PUBLISHED)) + 2e-3, "%.60s: off by %g", s, far);
+        else
+            CHECK(far < (loose ? 4e-3 : 1e-4), "%.60s: off by %g", s, far);
     }
-    CHECK(exact == 36 && all == 48, "%d of %d", exact, all);
+    CHECK(exact == 36 && all == 72, "%d of %d", exact, all);
     CHECK(run("configs/bubble/megatron_sc21.yaml --simulate --csv $WORK/a.csv --svg $WORK/a.svg") == 0, "%s", contents("err"));
     for (const char *line = strchr(contents("a.csv"), '\n'); line && line[1]; line = strchr(line + 1, '\n'))
         CHECK(fabs(atof(field(line + 1, SIMULATED)) - atof(field(line + 1, PUBLISHED))) < 1e-8, "%.60s", line + 1);
@@ -135,7 +139,7 @@ static void published(void)
 /* No step is faster than its computations can be; a quiet moment of some makes one hardly slower. */
 static void measured(const char *options, double simulated_ms)
 {
-    enum { STEPS = 9, LEAST = 11, SIMULATED = 15 };
+    enum { STEPS = 11, LEAST = 13, SIMULATED = 17 };
     double best = INFINITY;
     char line[1024];
     for (int attempt = 0; attempt < 4 && best > 1.05 * simulated_ms; attempt++) {
