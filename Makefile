@@ -19,6 +19,7 @@ ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 ifeq ($(DEBUG),1)
 BUILD   := build/debug
 OPT     := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+HOOKS   := $(BUILD)/tests/sanitizer.o
 else
 BUILD   := build/cpu
 OPT     := -O3
@@ -86,17 +87,17 @@ $(LIB): $(LIB_OBJ)
 	@rm -f $@
 	@ar rcs $@ $^
 
-$(BUILD)/train: $(BUILD)/train.o $(LIB)
+$(BUILD)/train: $(BUILD)/train.o $(HOOKS) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
-$(BUILD)/test_%: $(BUILD)/tests/test_%.o $(LIB)
+$(BUILD)/test_%: $(BUILD)/tests/test_%.o $(HOOKS) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 # the executable with a hook where it says what it does
-$(BUILD)/test_faults: $(BUILD)/tests/test_faults.o $(BUILD)/train.o $(LIB)
+$(BUILD)/test_faults: $(BUILD)/tests/test_faults.o $(BUILD)/train.o $(HOOKS) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=comm_note -o $@ $(LDLIBS)
 
-$(BUILD)/bench_%: $(BUILD)/tests/bench_%.o $(LIB_OBJ)
+$(BUILD)/bench_%: $(BUILD)/tests/bench_%.o $(HOOKS) $(LIB_OBJ)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 $(BUILD)/train.o: train.c
