@@ -49,6 +49,8 @@ static inline const Config *ranks_config(const char *file, const RankShape *s, c
     int n = 0;
     for (char *a = strtok(text, "|"); a; a = strtok(NULL, "|"))
         args[n++] = a;
-    return config_load(file, n, args, ranks_world(s), USE_MODEL);
+    const Config *c = config_load(file, n, args, ranks_world(s), USE_MODEL);
+    free(text);
+    return c;
 }
 #endif
