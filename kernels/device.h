@@ -159,6 +159,15 @@ X(lars, (Device *d, const Update *u))
 
 #define SUMSQ_BLOCK 1024       /* elements; shards are cut at multiples of it, so that norms keep their bits */
 
+/* What is kept from a forward to its backward in another way than ours, for the model to make room for: never here, but a
+ * machine that is only planned may be of another kind (Machine.unfused). */
+typedef struct {
+    int mask;                  /* a dropout's mask, one byte an element */
+    int scores;                /* attention's T x T probabilities, before and after dropout, and its mask */
+    int logits;                /* all logits at a time */
+    int sent;                  /* nothing of what a message has taken away */
+} Keeps;
+
 typedef struct Device Device;
 struct Device {
     const char *name;          /* "cpu" */
@@ -166,6 +175,7 @@ struct Device {
     const char *bf16;          /* what multiplies BF16: "amx", "avx512_bf16", or "f32" after conversion */
     Dtype real;                /* F64 or F32 */
     Pool *pool;
+    Keeps keeps;
     void *impl;                /* the device's own: packing buffers, queues */
 #define X(name, args) void (*name) args;
     OPS(X)

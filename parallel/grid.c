@@ -35,6 +35,13 @@ static void coordinates(const int size[AXES], const Axis order[AXES], int rank, 
     }
 }
 
+int grid_index(const GridSpec *spec, int rank, Axis axis)
+{
+    int index[AXES];
+    coordinates(spec->size, spec->order, rank, index);
+    return index[axis];
+}
+
 int grid_group(const int size[AXES], const Axis order[AXES], unsigned mask, int rank, int *out)
 {
     int index[AXES], n = 1;
@@ -106,10 +113,9 @@ int grid_expert_group(const GridSpec *spec, int world, unsigned mask, int rank, 
 
 /* ---- opening ---- */
 
-typedef void (*Opener)(const Grid *g, Comm *c, const char *name, const int *member, int n);
-
-static void open_real(const Grid *g, Comm *c, const char *name, const int *member, int n)
+static void open_real(void *ctx, const Grid *g, Comm *c, const char *name, const int *member, int n)
 {
+    (void)ctx;
     if (n > 1) {
         comm_mpi_open(c, name, member, n);
         return;
@@ -119,22 +125,25 @@ static void open_real(const Grid *g, Comm *c, const char *name, const int *membe
         comm_mpi_skip();
 }
 
-static void open_counting(const Grid *g, Comm *c, const char *name, const int *member, int n)
+static void open_counting(void *ctx, const Grid *g, Comm *c, const char *name, const int *member, int n)
 {
     int place = 0;
+    (void)ctx;
     while (member[place] != g->rank)
         place++;
     comm_count_open(c, name, n, place);
 }
 
+typedef struct { GridOpener open; void *ctx; } Opening;
+
 /* Members [first, first + n * step) of the list, every step-th. */
-static void open_part(const Grid *g, Opener open, Comm *c, const char *name, const int *list, int first, int step,
+static void open_part(const Grid *g, Opening how, Comm *c, const char *name, const int *list, int first, int step,
                       int n)
 {
     int *member = xcalloc((size_t)n, sizeof *member);
     for (int i = 0; i < n; i++)
         member[i] = list[first + i * step];
-    open(g, c, name, member, n);
+    how.open(how.ctx, g, c, name, member, n);
     free(member);
 }
 
@@ -148,7 +157,7 @@ static int place_in(const int *list, int rank)
 
 #define BIT(axis) (1u << (axis))
 
-static void open_groups(Grid *g, Opener open)
+static void open_groups(Grid *g, Opening how)
 {
     int *list = xcalloc((size_t)g->world, sizeof *list), rank = g->rank, n, at;
     const struct { Comm *c; const char *name; unsigned mask; } whole[] = {
@@ -163,22 +172,22 @@ static void open_groups(Grid *g, Opener open)
         if (i == 0)                    /* world: group ranks are world ranks in every order of the axes */
             for (int r = 0; r < n; r++)
                 list[r] = r;
-        open(g, whole[i].c, whole[i].name, list, n);
+        how.open(how.ctx, g, whole[i].c, whole[i].name, list, n);
     }
     n = grid_group(g->size, g->order, BIT(AXIS_PP), rank, list);
     at = g->index[AXIS_PP];
     if (n > 1 && (at == 0 || at == n - 1))
-        open_part(g, open, &g->embedding, "embedding", list, 0, n - 1, 2);
+        open_part(g, how, &g->embedding, "embedding", list, 0, n - 1, 2);
     else
-        open(g, &g->embedding, "embedding", &rank, 1);
+        how.open(how.ctx, g, &g->embedding, "embedding", &rank, 1);
     n = g->spec.kv_share;
     grid_group(g->size, g->order, BIT(AXIS_TP), rank, list);
-    open_part(g, open, &g->kv, "kv", list, g->index[AXIS_TP] / n * n, 1, n);
+    open_part(g, how, &g->kv, "kv", list, g->index[AXIS_TP] / n * n, 1, n);
     n = grid_group(g->size, g->order, BIT(AXIS_DP) | BIT(AXIS_CP), rank, list);
     at = place_in(list, rank);
     int instances = g->spec.instances, part = n / instances;
-    open_part(g, open, &g->shard, "shard", list, at / part * part, 1, part);
-    open_part(g, open, &g->copies, "copies", list, at % part, part, instances);
+    open_part(g, how, &g->shard, "shard", list, at / part * part, 1, part);
+    open_part(g, how, &g->copies, "copies", list, at % part, part, instances);
     free(list);
 }
 
@@ -211,13 +220,18 @@ void grid_open(Grid *g, const GridSpec *spec, int world, int rank)
                  g->index[AXIS_DP], g->index[AXIS_PP]);
         job_where(where);
     }
-    open_groups(g, open_real);
+    open_groups(g, (Opening){open_real, NULL});
+}
+
+void grid_open_by(Grid *g, const GridSpec *spec, int world, int rank, GridOpener open, void *ctx)
+{
+    grid_init(g, spec, world, rank);
+    open_groups(g, (Opening){open, ctx});
 }
 
 void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank)
 {
-    grid_init(g, spec, world, rank);
-    open_groups(g, open_counting);
+    grid_open_by(g, spec, world, rank, open_counting, NULL);
 }
 
 void grid_close(Grid *g)

@@ -40,6 +40,9 @@ typedef struct {
  * the order of the order string. Returns their number. Pure: needs no communicator. */
 int grid_group(const int size[AXES], const Axis order[AXES], unsigned mask, int rank, int *out);
 
+/* The place of world rank `rank` on an axis. Pure. */
+int grid_index(const GridSpec *spec, int rank, Axis axis);
+
 /* Parses "tp-cp-ep-dp-pp" or any permutation; absent axes follow at the end. Returns 0 when it is malformed. */
 int grid_parse_order(const char *text, Axis order[AXES]);
 
@@ -54,6 +57,9 @@ int grid_expert_group(const GridSpec *spec, int world, unsigned mask, int rank, 
 void grid_open(Grid *g, const GridSpec *spec, int world, int rank);
 /* The same for any rank of any world, with groups that only count (comm_count_open). */
 void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank);
+/* The same with groups that `open` makes; member: world ranks of the group, this rank among them. */
+typedef void (*GridOpener)(void *ctx, const Grid *g, Comm *c, const char *name, const int *member, int n);
+void grid_open_by(Grid *g, const GridSpec *spec, int world, int rank, GridOpener open, void *ctx);
 void grid_close(Grid *g);
 
 /* The ranks that a launcher (mpirun, srun) started, by its environment, and which of them this process is. */

@@ -69,6 +69,10 @@ static void take_core(Model *m, LayerActs *a, Arena *o, Arena *lse)
 {
     a->o = mat_take(o, m->B * m->S, m->A * m->D, m->type);
     a->lse = mat_take(lse, m->B * m->S, m->A, m->real);
+    if (m->dev->keeps.scores) {
+        size_t pairs = (size_t)(m->B * m->S * m->A * m->S), size = dtype_size(m->type);
+        arena_take(lse, pairs * (m->cfg->attention_dropout > 0 ? 2 * size + 1 : size));
+    }
 }
 
 void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
@@ -83,8 +87,10 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
         a->qstat = mat_take(p->keep_d, T, 2 * m->A, m->real);
         a->kstat = mat_take(p->keep_d, T, 2 * m->K, m->real);
     }
-    take_core(m, a, m->keep_attn ? p->keep_w : &m->scratch, m->keep_attn ? p->keep_d : &m->scratch);
+    int output = m->keep_attn || m->dev->keeps.scores;     /* which the projection reads: Megatron-LM keeps it */
+    take_core(m, a, output ? p->keep_w : &m->scratch, m->keep_attn ? p->keep_d : &m->scratch);
     a->x1 = mat_take(p->keep_d, R, m->H, m->type);
+    model_keep_mask(m, p);
     norm1(m, part, a);
     model_watch(m, part, "input_layernorm", a->ln1);
     project(m, p, part, a);

@@ -36,7 +36,7 @@ static Head head_of(const Model *m, int part, int backward)
 static int64_t slice_rows(const Model *m, int64_t R)
 {
     int64_t bytes = m->V * m->tensor.rows->size * (int64_t)dtype_size(m->real);
-    int64_t slices = (R * bytes + SLICE_BYTES - 1) / SLICE_BYTES;
+    int64_t slices = m->dev->keeps.logits ? 1 : (R * bytes + SLICE_BYTES - 1) / SLICE_BYTES;
     return (R + slices - 1) / slices;
 }
 

@@ -33,6 +33,7 @@ void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
     a->stat2 = mat_take(p->keep_d, R, 2, m->real);
     a->ln2 = mat_take(m->keep_ln ? p->keep_w : &m->scratch, R, m->H, m->type);
     take_inner(m, a, m->keep_mlp ? p->keep_w : &m->scratch);
+    model_keep_mask(m, p);
     norm2(m, part, a);
     model_watch(m, part, "pre_mlp_layernorm", a->ln2);
     inner(m, part, a);

@@ -11,6 +11,12 @@ Dropout model_dropout(const Model *m, const Pass *p, int site, int layer)
                      .sample = p->batch->sample, .seq = p->batch->seq, .row0 = model_row0(m)};
 }
 
+void model_keep_mask(const Model *m, const Pass *p)
+{
+    if (m->dev->keeps.mask && m->cfg->hidden_dropout > 0)
+        arena_take(p->keep_d, (size_t)(model_rows(m) * m->H));
+}
+
 int64_t model_rows(const Model *m) { return m->B * m->S / m->tensor.rows->size; }
 int64_t model_row0(const Model *m) { return m->tensor.rows->rank * model_rows(m); }
 
@@ -112,7 +118,8 @@ static void group_fwd(Model *m, const Pass *pass, const ModelUnit *u)
     Pass p = *pass;
     size_t mark = m->scratch.used;
     Mat x = p.fd->in[u->group];
-    p.fd->in[u->group + 1] = boundary(m, &p.fd->mem);
+    int leaves = m->dev->keeps.sent && u->group == p.chunk->groups - 1 && p.chunk->next >= 0 && p.chunk->next_here < 0;
+    p.fd->in[u->group + 1] = boundary(m, leaves ? &m->scratch : &p.fd->mem);
     if (u->recompute)
         p.keep_d = p.keep_w = &m->scratch;
     for (int i = 0; i < u->count; i++) {

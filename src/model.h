@@ -162,6 +162,8 @@ void model_end(Model *m);
 enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_PROJ, SITE_MLP };
 /* Of rows that this rank has; p is hidden_dropout, 0 while evaluating. */
 Dropout model_dropout(const Model *m, const Pass *p, int site, int layer);
+/* Room for the mask of a dropout of [R,H], where the device keeps it. */
+void model_keep_mask(const Model *m, const Pass *p);
 /* First of the T rows that this rank has, and how many. */
 int64_t model_row0(const Model *m);
 int64_t model_rows(const Model *m);

@@ -19,7 +19,8 @@ static void add_squares(Optimizer *o, Exact *sum, const Param *t, const Flat *f)
     if (from >= to)
         return;
     o->dev->sumsq(o->dev, o->partial, param_at(o->params, t, f, from), to - from, f->type);
-    exact_add(sum, o->partial, blocks_of(to - from));
+    if (o->partial)                    /* else only counting */
+        exact_add(sum, o->partial, blocks_of(to - from));
 }
 
 /* ---- the rules ---- */
@@ -130,7 +131,21 @@ static Update update_of(const Optimizer *o, const Param *t, double lr, double gs
                     .gscale = gscale, .lr = lr, .beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps,
                     .wd = t->def->decay ? c->weight_decay : 0, .bias1 = 1 - pow(c->adam_beta1, step),
                     .bias2 = 1 - pow(c->adam_beta2, step), .momentum = c->sgd_momentum,
-                    .trust = o->trust[t - p->param], .nesterov = c->sgd_nesterov};
+                    .trust = o->trust ? o->trust[t - p->param] : 1, .nesterov = c->sgd_nesterov};
+}
+
+/* What find_trust computes and sends, into nothing. */
+static void count_trust(Optimizer *o)
+{
+    Params *p = o->params;
+    Exact none = {0};
+    for (int i = 0; i < p->nparam; i++)
+        if (p->param[i].def->decay) {
+            add_squares(o, &none, &p->param[i], &p->data.master);
+            add_squares(o, &none, &p->param[i], &p->data.grad);
+        }
+    add_up(p->data.shard, NULL, o->ratios * 2);
+    add_up((Comm *)&p->grid->axis[AXIS_TP], NULL, o->ratios * 2);
 }
 
 /* Norms of every tensor that decays, whole, over its shards and its slices: one message for all of them. Biases and
@@ -139,6 +154,10 @@ static void find_trust(Optimizer *o, const Rule *rule, double gscale)
 {
     Params *p = o->params;
     Exact *e = o->norms, *tied = NULL;
+    if (!e) {                          /* only counting */
+        count_trust(o);
+        return;
+    }
     memset(e, 0, (size_t)o->ratios * 2 * sizeof *e);
     for (int i = 0; i < p->nparam; i++) {
         const Param *t = &p->param[i];
@@ -172,7 +191,8 @@ void optimizer_step(Optimizer *o, double lr, double gscale)
     Params *p = o->params;
     o->updates++;
     for (int i = 0; i < p->nparam; i++) {
-        o->trust[i] = 1;
+        if (o->trust)
+            o->trust[i] = 1;
         Update u = update_of(o, &p->param[i], lr, gscale);
         if (rule->prepare && u.n)
             rule->prepare(o->dev, &u);

@@ -76,7 +76,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     int rank = 0;
     if (cfg->world > 1)
         grid_launched(&rank);
-    layout_count(r, cfg, use, kv_length, rank, &bytes);
+    layout_count(r, cfg, use, kv_length, rank, &(Rehearsal){0}, &bytes);
     params_close(&r->params);
     grid_close(&r->grid);
     run_grid(&r->grid, cfg);
@@ -84,7 +84,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     refuse_what_does_not_fit(r);
     table_open(r);
     lists_close(r);
-    lists_open(r);
+    lists_open(r, &(Rehearsal){0});
     cpu_open(&r->dev, r->params.real, isa_names[cfg->cpu_isa], cfg->threads ? (int)cfg->threads : grid_cores(&r->grid));
     comm_threads(pool_threads(r->dev.pool));
     arena_open(&r->arena, "run", (size_t)(r->memory.total - r->workspace));

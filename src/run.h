@@ -83,6 +83,20 @@ void run_grid(Grid *g, const Config *cfg);
 /* What rank `rank` of cfg->world would hold and send, without opening anything: memory and traffic of *r are filled. */
 void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank);
 void run_plan_close(Run *r);
+
+/* What a plan runs over in place of a device and groups that only count, and what it does with a training step of the last
+ * segment in place of rehearse_step. */
+typedef struct {
+    Device *dev;
+    GridOpener open;
+    void (*step)(void *ctx, Run *r, const Lists *l);
+    void *ctx;                     /* of open and step */
+    const ScheduleSet *train, *forward;    /* the last segment's lists of all ranks where they are there already, else NULL */
+} Rehearsal;
+void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over);
+/* A step and, for RUN_TRAIN, the update. */
+void rehearse_step(Run *r, const Lists *l);
+
 /* The pipeline of a training step, but for its number of microbatches. With one pipeline rank every schedule is the plain
  * loop. */
 PipeShape run_shape(const Config *cfg, const Placement *pl);

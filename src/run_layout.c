@@ -22,12 +22,8 @@ GridSpec run_spec(const Config *c)
 
 int run_stage(const Config *cfg, int rank)
 {
-    Grid g;
     GridSpec spec = run_spec(cfg);
-    grid_open_counting(&g, &spec, cfg->world, rank);
-    int stage = g.index[AXIS_PP];
-    grid_close(&g);
-    return stage;
+    return grid_index(&spec, rank, AXIS_PP);
 }
 
 static int splits_backward(const Config *c, const PipeShape *s)
@@ -74,10 +70,14 @@ static Expand open_units(Run *r, int *units)
 }
 
 /* All lists of all ranks, checked, and this rank's made ready. */
-static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e)
+static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e, const ScheduleSet *made)
 {
     ScheduleSet set;
     char why[WHY];
+    if (made) {
+        schedule_open(own, made, r->grid.index[AXIS_PP], e);
+        return;
+    }
     r->shape.kind = kind;
     r->shape.m = m;
     schedules_open(&set, &r->shape);
@@ -89,7 +89,7 @@ static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Exp
     schedules_close(&set);
 }
 
-void lists_open(Run *r)
+void lists_open(Run *r, const Rehearsal *over)
 {
     const Config *c = r->cfg;
     int *units = xcalloc((size_t)r->params.nchunks, sizeof *units);
@@ -103,11 +103,11 @@ void lists_open(Run *r)
         l->batch = c->batch_step[i].batch;
         l->m = (int)(l->batch / (c->micro_batch_size * c->data_parallel_size));
         if (r->use != RUN_FORWARD)
-            open_list(r, &l->train, kind, l->m, &e);
-        open_list(r, &l->forward, SCHEDULE_FORWARD, l->m, &e);
+            open_list(r, &l->train, kind, l->m, &e, i == c->batch_steps - 1 ? over->train : NULL);
+        open_list(r, &l->forward, SCHEDULE_FORWARD, l->m, &e, i == c->batch_steps - 1 ? over->forward : NULL);
     }
     if (r->kv_length)
-        open_list(r, &r->extend, SCHEDULE_FORWARD, 1, &e);
+        open_list(r, &r->extend, SCHEDULE_FORWARD, 1, &e, NULL);
     r->shape.kind = kind;
     free(units);
 }
@@ -251,19 +251,30 @@ static int64_t workspace(const Run *r)
     return (int64_t)n;
 }
 
+void rehearse_step(Run *r, const Lists *l)
+{
+    const char *bad;
+    step_train(r, l);
+    if (r->use != RUN_TRAIN)
+        return;
+    optimizer_norm(&r->opt, 1, &bad);
+    optimizer_step(&r->opt, 0, 1);
+    data_gather_all(&r->params.data, r->cfg->overlap_param_gather);
+}
+
 /* Everything that a command can make the model do, over a device and groups that do nothing; counts what a step of the
  * last segment sends. */
-static void rehearse(Run *r)
+static void rehearse(Run *r, const Rehearsal *over)
 {
     const Config *c = r->cfg;
     Mat none = {.type = r->params.real};
     for (int i = 0; i < c->batch_steps; i++) {
         Traffic before[AXES];
         traffic(&r->grid, before);
-        if (r->use != RUN_FORWARD)
-            step_train(r, &r->lists[i]);
-        if (r->use == RUN_TRAIN)                   /* an update gathers what it has changed */
-            data_gather_all(&r->params.data, 0);
+        if (r->use != RUN_FORWARD && over->step && i == c->batch_steps - 1)
+            over->step(over->ctx, r, &r->lists[i]);
+        else if (r->use != RUN_FORWARD)
+            rehearse_step(r, &r->lists[i]);
         traffic(&r->grid, r->traffic);
         for (int a = 0; a < AXES; a++)
             r->traffic[a] = (Traffic){r->traffic[a].ops - before[a].ops, r->traffic[a].bytes - before[a].bytes};
@@ -286,25 +297,29 @@ void layout_workspace(Run *r)
 }
 
 /* Opens table and lists over groups that only count, and finds every size. */
-void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, ModelBytes *bytes)
+void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over,
+                  ModelBytes *bytes)
 {
-    Device null;
+    Device null, *dev = over->dev ? over->dev : &null;
     GridSpec spec = run_spec(cfg);
     *r = (Run){.cfg = cfg, .use = use, .kv_length = kv_length};
-    grid_open_counting(&r->grid, &spec, cfg->world, rank);
+    if (over->open)
+        grid_open_by(&r->grid, &spec, cfg->world, rank, over->open, over->ctx);
+    else
+        grid_open_counting(&r->grid, &spec, cfg->world, rank);
     placement_open(&r->placement, cfg);
     table_open(r);
-    lists_open(r);
+    lists_open(r, over);
     null_open(&null, r->params.real);
     step_open(r);
     Arena counting = {.name = "run"};
     *bytes = (ModelBytes){0};
-    layout_take(r, &null, &counting, NULL, bytes);
-    rehearse(r);
+    layout_take(r, dev, &counting, NULL, bytes);
+    rehearse(r, over);
     *bytes = model_peaks(&r->model);
     layout_give(r);
     counting = (Arena){.name = "run"};
-    layout_take(r, &null, &counting, NULL, bytes);
+    layout_take(r, dev, &counting, NULL, bytes);
     layout_give(r);
     r->workspace = workspace(r);
     layout_workspace(r);
@@ -326,8 +341,13 @@ Expand run_expand(const Config *cfg, int rank, int *units)
 
 void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank)
 {
+    run_plan_over(r, cfg, use, kv_length, rank, &(Rehearsal){0});
+}
+
+void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over)
+{
     ModelBytes bytes;
-    layout_count(r, cfg, use, kv_length, rank, &bytes);
+    layout_count(r, cfg, use, kv_length, rank, over, &bytes);
 }
 
 void run_plan_close(Run *r)

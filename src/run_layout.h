@@ -10,12 +10,13 @@ GridSpec run_spec(const Config *c);
 /* The parameter table, with the groups of r->grid. */
 void table_open(Run *r);
 /* Units and instruction lists of this rank, from the table; all lists of all ranks are checked by rank 0. */
-void lists_open(Run *r);
+void lists_open(Run *r, const Rehearsal *over);
 void lists_close(Run *r);
 
 /* Opens table and lists over groups that only count, rehearses every list, and finds every size: r->memory, and the slots
  * and scratch of the model. */
-void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, ModelBytes *bytes);
+void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over,
+                  ModelBytes *bytes);
 /* Takes all memory of the run from `run`, which may be counting. */
 void layout_take(Run *r, Device *dev, Arena *run, const char *run_dir, const ModelBytes *bytes);
 void layout_give(Run *r);
