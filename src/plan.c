@@ -1,7 +1,9 @@
 /* train plan -- placement, exact memory, arithmetic and messages of a run of any size, without starting it. */
 #include "commands.h"
+#include "plan_times.h"
 #include "start.h"
 #include <stdlib.h>
+#include <string.h>
 
 static const struct { const char *name; size_t at; } categories[] = {
     {"parameters", offsetof(Memory, parameters)}, {"gradients", offsetof(Memory, gradients)},
@@ -20,6 +22,9 @@ typedef struct {
     PipeShape shape;               /* of the last segment's step */
     Simulation sim;
     double flops;
+    int *first;                    /* [p] the first rank of each pipeline rank */
+    const Machine *machine;        /* NULL: no prediction */
+    Prediction will;
 } Plan;
 
 /* Ranks of one pipeline stage hold the same, but for what they would write of a checkpoint: with asynchronous saves that
@@ -29,10 +34,17 @@ static void ask_ranks(Plan *p)
     const Config *c = p->cfg;
     int stages = (int)c->pipeline_model_parallel_size, *known = xcalloc((size_t)stages, sizeof *known);
     p->memory = xcalloc((size_t)c->world, sizeof *p->memory);
+    p->first = xcalloc((size_t)stages, sizeof *p->first);
     for (int rank = 0; rank < c->world; rank++) {
         int stage = run_stage(c, rank);
         if (known[stage] && !c->async_save) {
             p->memory[rank] = p->memory[known[stage] - 1];
+            continue;
+        }
+        p->first[stage] = known[stage] ? p->first[stage] : rank;
+        known[stage] = rank + 1;
+        if (p->machine && !c->async_save) {        /* the walk has asked already */
+            p->memory[rank] = p->will.memory[stage];
             continue;
         }
         Run r;
@@ -41,20 +53,23 @@ static void ask_ranks(Plan *p)
         for (int a = 0; a < AXES; a++)
             if (r.traffic[a].bytes > p->most[a].bytes)
                 p->most[a] = r.traffic[a];
-        p->shape = r.shape;
-        p->shape.m = r.lists[c->batch_steps - 1].m;
-        known[stage] = rank + 1;
         run_plan_close(&r);
     }
     free(known);
 }
 
-static void plan_open(Plan *p, const Config *c)
+static void plan_open(Plan *p, const Config *c, const Machine *machine)
 {
     ScheduleSet set;
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
-    *p = (Plan){.cfg = c, .flops = run_flops_per_token(c) * (double)(last->batch * c->seq_length)};
+    *p = (Plan){.cfg = c, .machine = machine, .flops = run_flops_per_token(c) * (double)(last->batch * c->seq_length)};
     placement_open(&p->placement, c);
+    p->shape = run_shape(c, &p->placement);
+    p->shape.m = (int)(last->batch / (c->micro_batch_size * c->data_parallel_size));
+    if (machine) {
+        predict(&p->will, c, machine);
+        memcpy(p->most, p->will.most, sizeof p->most);
+    }
     ask_ranks(p);
     schedules_open(&set, &p->shape);
     simulate(&set, &p->sim, 0);
@@ -65,10 +80,10 @@ static void plan_close(Plan *p)
 {
     simulation_close(&p->sim);
     placement_close(&p->placement);
+    prediction_close(&p->will);
     free(p->memory);
+    free(p->first);
 }
-
-
 
 static json_t *as_json(const Plan *p)
 {
@@ -89,15 +104,16 @@ static json_t *as_json(const Plan *p)
     for (int a = 0; a < AXES; a++)
         json_object_set_new(messages, axis_name[a], json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
                                                               (json_int_t)p->most[a].bytes));
-    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:f s:f s:n s:I}", "world", c->world, "layout", start_layout(c), "schedule",
+    json_t *step = p->machine ? json_real(1e3 * p->will.step) : json_null();
+    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:f s:f s:o s:I}", "world", c->world, "layout", start_layout(c), "schedule",
                      schedule_name(p->shape.kind), "microbatches", p->shape.m, "stages", stages, "memory", memory, "messages", messages,
-                     "flops_per_step", p->flops, "bubble", p->sim.rate, "step_ms", "num_parameters",
+                     "flops_per_step", p->flops, "bubble", p->machine ? p->will.bubble : p->sim.rate, "step_ms", step,
+                     "num_parameters",
                      (json_int_t)params_count(c));
 }
 
 static void print_memory(const Plan *p)
 {
-    const Config *c = p->cfg;
     int64_t most = 0;
     printf("memory     bytes of a rank of each pipeline stage\n  %-12s", "");
     for (int s = 0; s < p->placement.p; s++)
@@ -106,11 +122,9 @@ static void print_memory(const Plan *p)
     for (int i = 0; i < CATEGORIES; i++) {
         printf("  %-12s", categories[i].name);
         for (int s = 0; s < p->placement.p; s++) {
-            int rank = 0;
-            while (run_stage(c, rank) != s)
-                rank++;
-            printf(" %18lld", (long long)bytes_of(&p->memory[rank], i));
-            most = p->memory[rank].total > most ? p->memory[rank].total : most;
+            const Memory *m = &p->memory[p->first[s]];
+            printf(" %18lld", (long long)bytes_of(m, i));
+            most = m->total > most ? m->total : most;
         }
         printf("\n");
     }
@@ -150,14 +164,12 @@ int command_plan(int argc, char **argv)
     Args a = args_open("plan", argc, argv);
     int json = args_flag(&a, "--json");
     int world = (int)args_number(&a, "--world", 1, 1, 1e6);
-    if (args_value(&a, "--machine") || args_flag(&a, "--explain") || args_flag(&a, "--calibrate"))
-        die(EXIT_CONFIG, "not-built", "train plan: predicting step times (--machine, --explain, --calibrate) is not built; change: "
-            "leave it out; memory, placement and arithmetic are exact without it");
-    const char *path = args_next(&a, "CONFIG");
+    int explain = args_flag(&a, "--explain");
+    const char *machine = args_value(&a, "--machine"), *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
     const Config *c = start_plan(path, &a, world);
     Plan p;
-    plan_open(&p, c);
+    plan_open(&p, c, machine ? machine_load(machine) : NULL);
     if (json) {
         json_t *j = as_json(&p);
         json_dumpf(j, stdout, JSON_INDENT(2));
@@ -165,6 +177,8 @@ int command_plan(int argc, char **argv)
         json_decref(j);
     } else {
         print(&p);
+        if (p.machine)
+            plan_times(stdout, &p.will, c, explain);
     }
     plan_close(&p);
     return EXIT_DONE;

@@ -1,0 +1,36 @@
+/* machine -- what a machine can do, for planning: read from configs/machines/NAME.yaml, never asked of hardware (that is
+ * `train plan --calibrate`). machine.def is the table of keys. */
+#ifndef MACHINE_H
+#define MACHINE_H
+#include "config.h"
+#include "device.h"
+
+/* Share of a peak by size: points in order of size, between them linear in its logarithm, beyond them constant. */
+typedef struct { int n; double *size, *share; } Curve;
+double curve_at(const Curve *c, double size);
+
+typedef enum {
+#define X(name, args) WORK_##name,
+    OPS(X)
+#undef X
+    WORKS
+} Work;
+extern const char *const work_name[WORKS];
+
+typedef struct {
+#define FIELD(section, key, type, def, legal, help) FIELD_##type key;
+#include "machine.def"
+#undef FIELD
+    const char *path;
+    Curve matmul, memory;      /* matmul_efficiency, memory_efficiency */
+    double speed[WORKS];       /* op_speed; 1 */
+    int unfused;               /* op_set */
+} Machine;
+
+/* NAME (of configs/machines beside the executable, or below the current directory) or a path ending in .yaml. Mistakes are
+ * listed with their places, then it dies with EXIT_CONFIG. As long as the process. */
+const Machine *machine_load(const char *name);
+
+/* Writes all keys, as machine_load reads them. */
+void machine_write(FILE *f, const Machine *m);
+#endif

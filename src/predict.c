@@ -1,0 +1,268 @@
+#include "predict.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One pipeline rank's walk through its step. The device's own is the clock, which comes first. */
+typedef struct {
+    Clock clock;
+    Device dev;
+    Prediction *out;
+    int rank;                  /* of the pipeline */
+    void (*act[INSTR_KINDS])(void *run, const Instr *i);   /* the model's */
+    PipeShape shape;
+    Spent spent[4][256];       /* by InstrKind F, B, D, W, of each chunk; all microbatches */
+    int runs[4][256];
+    RankTime t;
+    double base;               /* when the first instruction begins */
+    double grads;              /* when all gradients are there */
+    /* of the second walk: when compute instructions begin */
+    const ScheduleSet *set;
+    const Span *span;
+    int at;                    /* in set's list of this rank; -1 before the first */
+} Walk;
+
+/* Instructions of the list, whatever units they are cut into. */
+static void count_runs(Walk *w, const ScheduleSet *set)
+{
+    const InstrList *l = &set->rank[w->rank];
+    for (int i = 0; i < l->n; i++)
+        if (l->list[i].op <= I_W)
+            w->runs[l->list[i].op][l->list[i].chunk]++;
+}
+
+static int same_work(const Instr *a, const Instr *b) { return a->op == b->op && a->chunk == b->chunk && a->mb == b->mb; }
+
+/* Nothing computes before the simulation says so. */
+static void hold_back(Walk *w, const Instr *i)
+{
+    const InstrList *l = &w->set->rank[w->rank];
+    if (w->at < 0 || !same_work(i, &l->list[w->at]))
+        do
+            w->at++;
+        while (l->list[w->at].op > I_W);
+    BUG_ON(w->at >= l->n || !same_work(i, &l->list[w->at]));
+    double start = w->base + w->span[w->at].start, wait = start - w->clock.now;
+    if (wait > 0) {
+        w->t.bubble += wait;
+        w->clock.now = start;
+    }
+}
+
+static void act(void *run, const Instr *i)
+{
+    Run *r = run;
+    Walk *w = r->model.dev->impl;
+    Clock *k = &w->clock;
+    if (w->base < 0)
+        w->base = k->now;
+    if (w->set && i->op <= I_W)
+        hold_back(w, i);
+    double start = k->now, tp = k->waited[AXIS_TP], dp = k->waited[AXIS_DP];
+    w->act[i->op](run, i);
+    double took = k->now - start;
+    tp = k->waited[AXIS_TP] - tp;
+    dp = k->waited[AXIS_DP] - dp;
+    w->t.dp += dp;
+    if (i->op == I_S)
+        w->grads = k->now;
+    if (i->op > I_W)
+        return;
+    Spent *s = &w->spent[i->op][i->chunk];
+    s->work += took - dp;
+    s->tp += tp;
+    w->t.tp += tp;
+    *(i->op == I_F ? &w->t.forward : &w->t.backward) += took - dp - tp;
+}
+
+static void walk_step(void *walk, Run *r, const Lists *l)
+{
+    Walk *w = walk;
+    Clock *k = &w->clock;
+    if (r->cfg->overlap_param_gather)      /* weights of the step before are still on their way */
+        rehearse_step(r, l);
+    for (int i = 0; i < INSTR_KINDS; i++) {
+        w->act[i] = r->stage.act[i];
+        r->stage.act[i] = r->stage.act[i] ? act : NULL;
+    }
+    memset(k->work, 0, sizeof k->work);
+    memset(k->comm, 0, sizeof k->comm);
+    w->shape = r->shape;
+    w->shape.m = l->m;
+    w->base = -1;
+    w->at = -1;
+    double start = k->now;
+    rehearse_step(r, l);
+    w->t.total = k->now - start;
+    w->grads -= start;
+    memcpy(w->t.work, k->work, sizeof k->work);
+    memcpy(w->t.sent, k->comm, sizeof k->comm);
+    memcpy(r->stage.act, w->act, sizeof w->act);
+}
+
+/* All lists of all pipeline ranks, as a run makes them: it knows no times. */
+typedef struct { ScheduleSet train, forward; } AllLists;
+
+static void lists_open(AllLists *l, const Config *c, const Placement *pl)
+{
+    PipeShape shape = run_shape(c, pl);
+    shape.m = (int)(c->batch_step[c->batch_steps - 1].batch / (c->micro_batch_size * c->data_parallel_size));
+    schedules_open(&l->train, &shape);
+    shape.kind = SCHEDULE_FORWARD;
+    schedules_open(&l->forward, &shape);
+}
+
+/* A world rank of pipeline rank s: the first one. */
+static int world_rank(const Config *c, int s)
+{
+    int rank = 0;
+    while (run_stage(c, rank) != s)
+        rank++;
+    return rank;
+}
+
+static Walk *walk(Prediction *out, const Config *c, const Machine *m, const AllLists *l, int rank, const Span *span)
+{
+    Walk *w = xcalloc(1, sizeof *w);
+    Run r;
+    double here = c->world < m->ranks ? (double)c->world : (double)m->ranks;
+    w->out = out;
+    w->rank = rank;
+    w->set = span ? &l->train : NULL;
+    count_runs(w, &l->train);
+    w->span = span;
+    w->clock = (Clock){.m = m, .share = m->shared ? 1 / here : 1, .scatter = 1};
+    if (m->unfused && !c->sequence_parallel)
+        w->clock.scatter = (double)c->tensor_model_parallel_size;
+    predict_device(&w->dev, &w->clock, c->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32);
+    Rehearsal over = {&w->dev, predict_group, walk_step, w, &l->train, &l->forward};
+    run_plan_over(&r, c, RUN_TRAIN, 0, world_rank(c, rank), &over);
+    if (span) {
+        out->memory[rank] = r.memory;
+        for (int a = 0; a < AXES; a++)
+            if (r.traffic[a].bytes > out->most[a].bytes)
+                out->most[a] = r.traffic[a];
+    }
+    run_plan_close(&r);
+    return w;
+}
+
+/* ---- what instructions take ---- */
+
+static int same_stages(const Placement *pl, int a, int b)
+{
+    for (int c = 0; c < pl->v; c++) {
+        const StagePlace *x = placement_at(pl, a, c), *y = placement_at(pl, b, c);
+        if (x->layers != y->layers || x->embedding != y->embedding || x->loss != y->loss)
+            return 0;
+    }
+    return 1;
+}
+
+static Spent mean(const Walk *w, InstrKind op, int chunk)
+{
+    const Spent *s = &w->spent[op][chunk];
+    int n = w->runs[op][chunk];
+    return n ? (Spent){s->work / n, s->tp / n} : (Spent){0};
+}
+
+static void read_stages(Prediction *out, const Walk *w, int rank)
+{
+    for (int c = 0; c < w->shape.v; c++) {
+        StageTime *t = &out->stage[pipe_stage(&w->shape, rank, c)];
+        t->forward = mean(w, I_F, c);
+        t->backward_x = mean(w, w->runs[I_D][c] ? I_D : I_B, c);
+        t->backward_w = mean(w, I_W, c);
+    }
+}
+
+/* Walks one rank of each kind alone. */
+static void time_stages(Prediction *out, const Config *c, const Machine *m, const AllLists *l, const Placement *pl)
+{
+    for (int r = 0; r < pl->p; r++) {
+        int like = 0;
+        while (like < r && !same_stages(pl, like, r))
+            like++;
+        if (like < r)
+            continue;
+        Walk *w = walk(out, c, m, l, r, NULL);
+        out->hop = fmax(out->hop, w->clock.message);
+        for (int other = r; other < pl->p; other++)
+            if (same_stages(pl, r, other))
+                read_stages(out, w, other);
+        free(w);
+    }
+}
+
+/* The times of the virtual stages for the simulator [3][n]. Where both ends wait for a message, it takes their time. */
+static double *costs_of(const Prediction *p, const Machine *m)
+{
+    double *cost = xcalloc(3 * (size_t)p->n, sizeof *cost), held = m->unfused ? p->hop : 0;
+    for (int s = 0; s < p->n; s++) {
+        cost[s] = p->stage[s].forward.work + held;
+        cost[p->n + s] = p->stage[s].backward_x.work + held;
+        cost[2 * p->n + s] = p->stage[s].backward_w.work;
+    }
+    return cost;
+}
+
+/* ---- the step ---- */
+
+/* All ranks wait for the last gradients before any of them updates. */
+static void finish(Prediction *out, Walk **w)
+{
+    double grads = 0, update = 0;
+    for (int r = 0; r < out->p; r++) {
+        grads = fmax(grads, w[r]->grads);
+        update = fmax(update, w[r]->t.total - w[r]->grads);
+    }
+    out->step = grads + update;
+    for (int r = 0; r < out->p; r++) {
+        RankTime *t = &out->rank[r];
+        *t = w[r]->t;
+        t->bubble += grads - w[r]->grads + update - (t->total - w[r]->grads);
+        t->total = out->step;
+        t->optimizer = t->total - t->forward - t->backward - t->tp - t->bubble - t->dp;
+        free(w[r]);
+    }
+}
+
+void predict(Prediction *out, const Config *cfg, const Machine *m)
+{
+    Placement pl;
+    AllLists l;
+    Simulation sim;
+    placement_open(&pl, cfg);
+    BUG_ON(pl.v > 255);
+    *out = (Prediction){.p = pl.p, .n = pl.n, .stage = xcalloc((size_t)pl.n, sizeof *out->stage),
+                        .rank = xcalloc((size_t)pl.p, sizeof *out->rank), .memory = xcalloc((size_t)pl.p, sizeof *out->memory)};
+    lists_open(&l, cfg, &pl);
+    time_stages(out, cfg, m, &l, &pl);
+    double *cost = costs_of(out, m);
+    for (int k = 0; k < 3; k++)
+        l.train.shape.cost[k] = cost + k * pl.n;
+    l.train.shape.hop = m->unfused ? 0 : out->hop;
+    simulate(&l.train, &sim, 1);
+    out->bubble = sim.rate;
+    out->step_bubble = sim.step_rate;
+    out->m = l.train.shape.m;
+    out->kind = l.train.shape.kind;
+    Walk **w = xcalloc((size_t)pl.p, sizeof(Walk *));
+    for (int r = 0; r < pl.p; r++)
+        w[r] = walk(out, cfg, m, &l, r, sim.span[r]);
+    finish(out, w);
+    free(w);
+    free(cost);
+    simulation_close(&sim);
+    schedules_close(&l.train);
+    schedules_close(&l.forward);
+    placement_close(&pl);
+}
+
+void prediction_close(Prediction *p)
+{
+    free(p->stage);
+    free(p->rank);
+    free(p->memory);
+    *p = (Prediction){0};
+}

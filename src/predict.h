@@ -1,0 +1,69 @@
+/* predict -- how long a step takes on a machine that is not here. The real layers, parameter table and instruction lists are
+ * walked over a device that does no arithmetic and groups that move nothing: each operation adds its time, by its shapes and
+ * the machine description, to a clock of the rank; each message goes on beside it, until something waits for it. What F, B, D
+ * and W of every virtual stage take then goes into the simulator, which finds when each instruction runs; a second walk of
+ * every pipeline rank, held back to these times, finds what reductions and gathers are left over at the end.
+ *
+ * Messages: a ring of n ranks moves 2 (n-1)/n of an all-reduce's bytes past each of them, (n-1)/n of a reduce-scatter's or an
+ * all-gather's; between nodes the k ranks of a group on a node carry it side by side; the hierarchical way (inside each node,
+ * then between nodes, a k-th each) is taken where it is shorter (Thakur et al. 2005, IJHPCA 19(1), sec 3; NCCL's names). */
+#ifndef PREDICT_H
+#define PREDICT_H
+#include "machine.h"
+#include "run.h"
+
+/* Where the time of an instruction goes, seconds. */
+typedef struct { double work, tp; } Spent;     /* all of it; of it, waiting for the tensor group */
+
+typedef struct {
+    Spent forward, backward_x, backward_w;     /* of one microbatch; without halves, backward_x is all of it */
+} StageTime;
+
+/* Seconds of one pipeline rank's step; they add up to total, the step. */
+typedef struct {
+    double forward, backward;  /* computing: instructions F; B, D, W, less what they wait for the tensor group */
+    double tp;                 /* waiting for the tensor group, inside them */
+    double bubble;             /* waiting for other pipeline ranks, and for messages of theirs */
+    double dp;                 /* waiting for the data group: reductions and gathers that computing has not hidden */
+    double optimizer;          /* norm and update, clearing of gradients */
+    double total;
+    double work[WORKS];        /* seconds of each operation in the whole step */
+    double sent[AXES];         /* seconds that messages of each axis were under way */
+} RankTime;
+
+typedef struct {
+    double step;               /* seconds */
+    double bubble;             /* rate and step_rate of the simulation, with these times */
+    double step_bubble;
+    double hop;                /* seconds of a message between pipeline ranks */
+    int p, n;                  /* pipeline ranks; virtual stages */
+    StageTime *stage;          /* [n] */
+    RankTime *rank;            /* [p] */
+    Memory *memory;            /* [p] bytes of a rank of each pipeline rank */
+    Traffic most[AXES];        /* of the rank that sends most on the axis */
+    int m;
+    ScheduleKind kind;
+} Prediction;
+
+/* Predicts the last segment's step. Not collective; allocates. */
+void predict(Prediction *out, const Config *cfg, const Machine *m);
+void prediction_close(Prediction *p);
+
+/* ---- the parts, for predict.c ---- */
+
+typedef struct {
+    const Machine *m;
+    double share;              /* of the device that this rank has */
+    double now;                /* seconds */
+    double work[WORKS];        /* so far */
+    double waited[AXES];       /* for groups of each axis */
+    double comm[AXES];
+    double message;            /* seconds of the last message that was sent */
+    double scatter;            /* messages are cut into this many parts, sent side by side */
+} Clock;
+
+/* A device whose operations add to the clock. */
+void predict_device(Device *d, Clock *k, Dtype real);
+/* A GridOpener of groups that add to the clock. */
+void predict_group(void *clock, const Grid *g, Comm *c, const char *name, const int *member, int n);
+#endif

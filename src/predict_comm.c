@@ -1,0 +1,162 @@
+/* Groups whose operations move nothing and take the time that the machine's links say. */
+#include "predict.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    Clock *k;
+    Axis axis;                 /* in whose account its time goes */
+    int nodes, per;            /* nodes that have members, and members on each */
+    int *member;               /* world ranks */
+    double free;               /* when the last operation that was started will be through */
+} Timed;
+
+/* Where tokens come from: the time of the end, which is never zero. */
+static Token token_of(double end)
+{
+    Token t;
+    memcpy(&t, &end, sizeof t);
+    return t;
+}
+
+/* Seconds of a collective over S bytes in all. passes: 2 for an all-reduce, 1 for its halves. */
+static double collective(const Timed *t, const Comm *c, double S, int passes)
+{
+    const Machine *m = t->k->m;
+    double link = m->link_gbps * 1e9, net = m->network_gbps * 1e9, n = c->size, k = t->per, g = t->nodes;
+    double near = m->link_latency_us * 1e-6, far = m->network_latency_us * 1e-6;
+    if (t->nodes == 1)
+        return passes * ((n - 1) / n * S / link + (n - 1) * near);
+    double ring = passes * ((n - 1) / n * S / fmin(link, k * net) + g * ((k - 1) * near + far));
+    double levels = passes * ((k - 1) / k * S / link + (k - 1) * near + (g - 1) / g * S / k / net + ceil(log2(g)) * far);
+    return fmin(ring, levels);
+}
+
+static Token start(Comm *c, CommKind kind, int64_t n, Dtype type, double seconds)
+{
+    Timed *t = c->impl;
+    Clock *k = t->k;
+    c->ops++;
+    c->bytes += comm_payload(c, kind, n, type, c->rank);
+    if (!n)
+        return 0;
+    k->comm[t->axis] += seconds;
+    double taken = (1 - k->m->overlap) * seconds;
+    k->now += taken;
+    k->waited[t->axis] += taken;
+    t->free = fmax(t->free, k->now) + seconds - taken;
+    return token_of(t->free);
+}
+
+static double bytes_of(int64_t n, Dtype type) { return (double)n * (double)dtype_size(type); }
+
+static Token timed_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp op)
+{
+    (void)buf, (void)op;
+    return start(c, COMM_ALL_REDUCE, n, type, collective(c->impl, c, bytes_of(n, type), 2));
+}
+
+static Token timed_reduce_scatter(Comm *c, void *out, const void *in, int64_t n, Dtype type, ReduceOp op)
+{
+    (void)out, (void)in, (void)op;
+    return start(c, COMM_REDUCE_SCATTER, n, type, collective(c->impl, c, bytes_of(n, type) * c->size, 1));
+}
+
+static Token timed_all_gather(Comm *c, void *out, const void *in, int64_t n, Dtype type)
+{
+    (void)out, (void)in;
+    return start(c, COMM_ALL_GATHER, n, type, collective(c->impl, c, bytes_of(n, type) * c->size, 1));
+}
+
+static Token timed_all_to_all(Comm *c, void *out, const void *in, int64_t n, Dtype type)
+{
+    (void)out, (void)in;
+    return start(c, COMM_ALL_TO_ALL, n, type, collective(c->impl, c, bytes_of(n, type) * c->size, 1));
+}
+
+static Token timed_broadcast(Comm *c, void *buf, int64_t n, Dtype type, int root)
+{
+    (void)buf, (void)root;
+    return start(c, COMM_BROADCAST, n, type, collective(c->impl, c, bytes_of(n, type), 1));
+}
+
+/* Messages between pipeline ranks do not hold the clock: the simulation knows when they are there. */
+static Token timed_send(Comm *c, const void *buf, int64_t n, Dtype type, int peer)
+{
+    Timed *t = c->impl;
+    Clock *k = t->k;
+    const Machine *m = k->m;
+    int here = t->member[c->rank] / (int)m->ranks == t->member[peer] / (int)m->ranks;
+    double link = m->link_gbps * 1e9, S = bytes_of(n, type), part = S / k->scatter;
+    (void)buf;
+    c->ops++;
+    c->bytes += comm_payload(c, COMM_SEND, n, type, peer);
+    k->message = here ? m->link_latency_us * 1e-6 + part / link : m->network_latency_us * 1e-6 + part / (m->network_gbps * 1e9);
+    if (k->scatter > 1)        /* and put together again inside the tensor group */
+        k->message += (S - part) / link + (k->scatter - 1) * m->link_latency_us * 1e-6;
+    k->comm[t->axis] += k->message;
+    return 0;
+}
+
+static Token timed_recv(Comm *c, void *buf, int64_t n, Dtype type, int peer)
+{
+    (void)buf, (void)n, (void)type;
+    BUG_ON(peer == c->rank);
+    c->ops++;
+    return 0;
+}
+
+static void timed_barrier(Comm *c) { (void)c; }
+
+static void timed_wait(Comm *c, Token token)
+{
+    Timed *t = c->impl;
+    double end;
+    memcpy(&end, &token, sizeof end);
+    if (token && end > t->k->now) {
+        t->k->waited[t->axis] += end - t->k->now;
+        t->k->now = end;
+    }
+}
+
+static void timed_close(Comm *c)
+{
+    free(((Timed *)c->impl)->member);
+    free(c->impl);
+}
+
+static Axis account_of(const char *name)
+{
+    static const struct { const char *name; Axis axis; } accounts[] = {
+        {"tp", AXIS_TP}, {"kv", AXIS_TP}, {"cp", AXIS_CP}, {"ep", AXIS_EP}, {"pp", AXIS_PP}, {"embedding", AXIS_PP}};
+    for (size_t i = 0; i < sizeof accounts / sizeof *accounts; i++)
+        if (!strcmp(name, accounts[i].name))
+            return accounts[i].axis;
+    return AXIS_DP;
+}
+
+void predict_group(void *clock, const Grid *g, Comm *c, const char *name, const int *member, int n)
+{
+    Clock *k = clock;
+    int place = 0, per = 0, node = g->rank / (int)k->m->ranks;
+    if (n == 1) {
+        comm_self_open(c, name);
+        return;
+    }
+    Timed *t = xcalloc(1, sizeof *t);
+    t->member = xcalloc((size_t)n, sizeof *t->member);
+    memcpy(t->member, member, (size_t)n * sizeof *member);
+    while (member[place] != g->rank)
+        place++;
+    for (int i = 0; i < n; i++)
+        per += member[i] / (int)k->m->ranks == node;
+    t->k = k;
+    t->axis = account_of(name);
+    t->per = per;
+    t->nodes = (n + per - 1) / per;
+    *c = (Comm){.name = name, .rank = place, .size = n, .impl = t, .all_reduce = timed_all_reduce,
+                .reduce_scatter = timed_reduce_scatter, .all_gather = timed_all_gather, .all_to_all = timed_all_to_all,
+                .broadcast = timed_broadcast, .send = timed_send, .recv = timed_recv, .barrier = timed_barrier,
+                .wait = timed_wait, .close = timed_close};
+}

@@ -1,0 +1,234 @@
+/* What each operation of the table costs by its shapes: FLOPs, bytes read and written. */
+#include "predict.h"
+
+static Clock *clock_of(Device *d) { return d->impl; }
+
+/* An operation is as slow as the slower of its arithmetic (seconds) and its traffic. */
+static void spend(Device *d, Work w, double arithmetic, double bytes)
+{
+    Clock *k = clock_of(d);
+    const Machine *m = k->m;
+    double memory = bytes / (m->memory_gbps * 1e9 * k->share * curve_at(&m->memory, bytes) * m->speed[w]);
+    double t = m->launch_us * 1e-6 + (arithmetic > memory ? arithmetic : memory);
+    k->now += t;
+    k->work[w] += t;
+}
+
+static double peak(const Clock *k, Dtype type)
+{
+    double flops = (type == BF16 || type == F16 ? k->m->matmul_tflops : k->m->matmul_tflops_fp32) * 1e12 * k->share;
+    return type == F64 ? flops / 2 : flops;
+}
+
+static double product(const Clock *k, double flops, Dtype type)
+{
+    return flops / (peak(k, type) * curve_at(&k->m->matmul, flops));
+}
+
+static double bytes_of(Mat m) { return (double)m.rows * (double)m.cols * (double)dtype_size(m.type); }
+static double count(Mat m) { return (double)m.rows * (double)m.cols; }
+
+static void time_copy(Device *d, Mat dst, Mat src) { spend(d, WORK_copy, 0, bytes_of(dst) + bytes_of(src)); }
+
+static void time_zero(Device *d, void *p, size_t bytes)
+{
+    (void)p;
+    spend(d, WORK_zero, 0, (double)bytes);
+}
+
+static void time_add(Device *d, Mat y, Mat a, Mat b) { spend(d, WORK_add, 0, bytes_of(y) + bytes_of(a) + bytes_of(b)); }
+
+static void time_matmul(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)
+{
+    double K = (double)(ta ? a.rows : a.cols), flops = 2 * count(c) * K;
+    (void)tb;
+    spend(d, WORK_matmul, product(clock_of(d), flops, a.type), bytes_of(a) + bytes_of(b) + (acc ? 2 : 1) * bytes_of(c));
+}
+
+static void time_linear(Device *d, Mat y, Mat x, Mat w, Mat bias)
+{
+    double flops = 2 * count(y) * (double)x.cols;
+    (void)bias;
+    spend(d, WORK_linear, product(clock_of(d), flops, x.type), bytes_of(x) + bytes_of(w) + bytes_of(y));
+}
+
+static void time_bias_bwd(Device *d, Mat db, Mat dy) { spend(d, WORK_bias_bwd, 0, bytes_of(db) + bytes_of(dy)); }
+
+static void time_norm_fwd(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups)
+{
+    (void)gain, (void)bias, (void)eps, (void)kind, (void)groups;
+    spend(d, WORK_norm_fwd, 0, bytes_of(y) + bytes_of(x) + bytes_of(stats));
+}
+
+static void time_norm_bwd_x(Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups)
+{
+    (void)gain, (void)kind, (void)groups;
+    spend(d, WORK_norm_bwd_x, 0, bytes_of(dx) + bytes_of(dres) + bytes_of(dy) + bytes_of(x) + bytes_of(stats));
+}
+
+static void time_norm_bwd_w(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups)
+{
+    (void)dbias, (void)kind, (void)groups;
+    spend(d, WORK_norm_bwd_w, 0, bytes_of(dgain) + bytes_of(dy) + bytes_of(x) + bytes_of(stats));
+}
+
+static void time_act_fwd(Device *d, Mat a, Mat h, ActKind kind)
+{
+    (void)kind;
+    spend(d, WORK_act_fwd, 0, bytes_of(a) + bytes_of(h));
+}
+
+static void time_act_bwd(Device *d, Mat dh, Mat da, Mat h, ActKind kind)
+{
+    (void)kind;
+    spend(d, WORK_act_bwd, 0, bytes_of(dh) + bytes_of(da) + bytes_of(h));
+}
+
+static void time_rope(Device *d, Mat x, int dim, Mat table, const int32_t *position, int inverse)
+{
+    (void)dim, (void)table, (void)position, (void)inverse;
+    spend(d, WORK_rope, 0, 2 * bytes_of(x));
+}
+
+/* ---- attention ---- */
+
+/* Query-key pairs of all heads; causal: those that the mask lets through. */
+static double pairs(const Attention *s, int causal)
+{
+    double q = (double)s->seq_q, seen = (double)s->pos0 + (q + 1) / 2;
+    if (s->window && seen > (double)s->window)
+        seen = (double)s->window;
+    return (double)s->batch * s->heads * q * (causal ? seen : (double)s->seq_k);
+}
+
+/* One of the products of attention that stores its scores: over all pairs. A product of all heads is one call. */
+static void score_product(Device *d, Work w, const Attention *s, Dtype type)
+{
+    double n = pairs(s, 0), size = (double)dtype_size(type), rows = (double)s->batch * s->heads * s->dim * size;
+    spend(d, w, product(clock_of(d), 2 * n * s->dim, type), n * size + rows * (double)(s->seq_q + s->seq_k));
+}
+
+static void time_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
+{
+    const Machine *m = clock_of(d)->m;
+    double n = pairs(s, 0), size = (double)dtype_size(q.type);
+    if (!m->unfused) {
+        spend(d, WORK_attention_fwd, 4 * pairs(s, 1) * s->dim / (peak(clock_of(d), q.type) * m->attention_forward),
+              bytes_of(o) + bytes_of(lse) + bytes_of(q) + bytes_of(k) + bytes_of(v));
+        return;
+    }
+    score_product(d, WORK_attention_fwd, s, q.type);               /* scores */
+    spend(d, WORK_attention_fwd, 0, 2 * n * size);                 /* scale, mask and softmax are one kernel */
+    spend(d, WORK_attention_fwd, 0, n * (2 * size + 1));           /* dropout, and its mask */
+    score_product(d, WORK_attention_fwd, s, q.type);               /* times v */
+    spend(d, WORK_attention_fwd, 0, 2 * bytes_of(o));              /* heads back side by side */
+}
+
+static void time_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
+                               const Attention *s)
+{
+    const Machine *m = clock_of(d)->m;
+    double n = pairs(s, 0), size = (double)dtype_size(q.type);
+    (void)delta, (void)lse;
+    if (!m->unfused) {
+        spend(d, WORK_attention_bwd, 10 * pairs(s, 1) * s->dim / (peak(clock_of(d), q.type) * m->attention_backward),
+              bytes_of(dq) + bytes_of(dk) + bytes_of(dv) + bytes_of(dout) + bytes_of(o) + bytes_of(q) + bytes_of(k) + bytes_of(v));
+        return;
+    }
+    for (int i = 0; i < 4; i++)                                    /* of v, of the probabilities, of q, of k */
+        score_product(d, WORK_attention_bwd, s, q.type);
+    spend(d, WORK_attention_bwd, 0, n * (2 * size + 1));           /* dropout */
+    spend(d, WORK_attention_bwd, 0, 3 * n * size);                 /* softmax */
+    spend(d, WORK_attention_bwd, 0, 2 * (bytes_of(dq) + bytes_of(dk) + bytes_of(dv)));
+}
+
+/* ---- the ends of the model ---- */
+
+static void time_embed_fwd(Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0, Mat wpe)
+{
+    (void)token, (void)position, (void)wte, (void)v0, (void)wpe;
+    spend(d, WORK_embed_fwd, 0, 3 * bytes_of(y));
+}
+
+static void time_embed_bwd(Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token, const int32_t *position)
+{
+    (void)dwte, (void)v0, (void)dwpe, (void)token, (void)position;
+    spend(d, WORK_embed_bwd, 0, bytes_of(dy) + 8 * count(dy));
+}
+
+static double mask_bytes(const Device *d, Mat m) { return clock_of((Device *)d)->m->unfused ? count(m) : 0; }
+
+static void time_dropout_fwd(Device *d, Mat y, Mat x, Mat res, const Dropout *s)
+{
+    spend(d, WORK_dropout_fwd, 0, bytes_of(y) + bytes_of(x) + bytes_of(res) + (s->p > 0 ? mask_bytes(d, x) : 0));
+}
+
+static void time_dropout_bwd(Device *d, Mat dx, Mat dy, const Dropout *s)
+{
+    spend(d, WORK_dropout_bwd, 0, bytes_of(dx) + bytes_of(dy) + (s->p > 0 ? mask_bytes(d, dy) : 0));
+}
+
+static void time_xent_stats(Device *d, Mat stats, Mat logits, const int32_t *label, int64_t v0, int64_t valid)
+{
+    (void)label, (void)v0, (void)valid;
+    spend(d, WORK_xent_stats, 0, bytes_of(stats) + bytes_of(logits));
+}
+
+static void time_xent_combine(Device *d, Mat stats, Mat parts)
+{
+    spend(d, WORK_xent_combine, 0, bytes_of(stats) + bytes_of(parts));
+}
+
+static void time_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
+                           int64_t v0, int64_t valid, double scale)
+{
+    (void)label, (void)mask, (void)v0, (void)valid, (void)scale;
+    spend(d, WORK_xent_grad, 0, bytes_of(loss) + bytes_of(dlogits) + bytes_of(logits) + bytes_of(stats));
+}
+
+/* ---- sums and updates ---- */
+
+static void time_sumsq(Device *d, double *out, const void *x, int64_t n, Dtype type)
+{
+    (void)out, (void)x;
+    spend(d, WORK_sumsq, 0, (double)n * (double)dtype_size(type));
+}
+
+static void time_sum(Device *d, double *out, Mat x)
+{
+    (void)out;
+    spend(d, WORK_sum, 0, bytes_of(x));
+}
+
+/* Gradient read; weight and `states` more read and written; the storage copy written. */
+static void update(Device *d, Work w, const Update *u, int states)
+{
+    size_t real = dtype_size(d->real), copy = u->out_type == d->real ? 0 : dtype_size(u->out_type);
+    spend(d, w, 0, (double)u->n * (double)((size_t)(3 + 2 * states) * real + copy));
+}
+
+static void time_adam(Device *d, const Update *u) { update(d, WORK_adam, u, 2); }
+static void time_sgd(Device *d, const Update *u) { update(d, WORK_sgd, u, 1); }
+static void time_lars(Device *d, const Update *u) { update(d, WORK_lars, u, 1); }
+
+static void time_lamb_direction(Device *d, const Update *u, void *dir)
+{
+    (void)dir;
+    update(d, WORK_lamb_direction, u, 2);
+}
+
+static void time_lamb_apply(Device *d, const Update *u, const void *dir)
+{
+    (void)dir;
+    update(d, WORK_lamb_apply, u, 0);
+}
+
+void predict_device(Device *d, Clock *k, Dtype real)
+{
+    *d = (Device){.name = "planned", .isa = "none", .real = real, .impl = k};
+#define X(name, args) d->name = time_##name;
+    OPS(X)
+#undef X
+    if (k->m->unfused)
+        d->keeps = (Keeps){.mask = 1, .scores = 1, .logits = 1, .sent = 1};
+}

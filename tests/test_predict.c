@@ -1,0 +1,255 @@
+/* Predictions beside published step times and memory, and beside arithmetic by hand on machines with round numbers. */
+#include "predict.h"
+#include "test.h"
+#include <stdarg.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/test_predict.XXXXXX";
+
+static const char *file_of(const char *name, const char *fmt, ...)
+{
+    static char path[4][256];
+    static int k;
+    char *p = path[k++ % 4];
+    va_list ap;
+    snprintf(p, 256, "%s/%s.yaml", folder, name);
+    FILE *f = fopen(p, "w");
+    va_start(ap, fmt);
+    vfprintf(f, fmt, ap);
+    va_end(ap);
+    fclose(f);
+    return p;
+}
+
+/* ---- published runs: A100-80GB, sequences of 2048, vocabulary of 51200 ---- */
+
+typedef struct { const char *name; int layers, hidden, heads, tp, pp, world, batch, micro, chunks; } Row;
+
+static const char FULL[] = "recompute: {recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}\n";
+static const char SELECTIVE[] = "recompute: {recompute_granularity: selective}\n";
+
+static const Config *published(const Row *r, int sequence_parallel, const char *recompute)
+{
+    char chunks[64] = "";
+    if (r->chunks > 1)
+        snprintf(chunks, sizeof chunks, ", num_virtual_stages_per_pipeline_rank: %d", r->chunks);
+    return config_load(file_of("published",
+        "model: {num_layers: %d, hidden_size: %d, num_attention_heads: %d, seq_length: 2048, vocab_size: 51200}\n"
+        "train: {micro_batch_size: %d, global_batch_size: %d}\n"
+        "data: {tokenizer_type: none}\n"
+        "precision: {params_dtype: bf16}\n"
+        "parallel: {tensor_model_parallel_size: %d, pipeline_model_parallel_size: %d, sequence_parallel: %s, "
+        "overlap_grad_reduce: false%s}\n%s", r->layers, r->hidden, r->heads, r->micro, r->batch, r->tp, r->pp,
+        sequence_parallel ? "true" : "false", chunks, recompute), 0, NULL, r->world, USE_MODEL);
+}
+
+static double seconds(const Row *r, int sequence_parallel, const char *recompute, const Machine *m)
+{
+    Prediction p;
+    predict(&p, published(r, sequence_parallel, recompute), m);
+    double step = p.step;
+    prediction_close(&p);
+    return step;
+}
+
+/* Korthikanti et al. 2022, arXiv:2205.05198, tables 3 and 5: seconds with full recomputation, and with sequence parallelism
+ * and selective recomputation; figure 1: GiB of parameters with optimizer, and of activations kept without recomputation;
+ * figure 7: % of those with sequence parallelism, selective recomputation, both, and full recomputation. */
+static const struct { Row run; double full, selective, state, kept, share[4]; } models[] = {
+    {{"22B", 48, 6144, 64, 8, 1, 8, 4, 4, 1}, 1.42, 1.10, 45.56, 59.25, {66.84, 49.42, 16.18, 7.64}},
+    {{"175B", 96, 12288, 96, 8, 8, 64, 64, 1, 3}, 18.13, 13.75, 45.56, 66.84, {62.04, 56.53, 18.49, 8.71}},
+    {{"530B", 105, 20480, 128, 8, 35, 280, 280, 1, 3}, 49.05, 37.83, 31.64, 114.02, {58.31, 62.04, 20.27, 9.42}},
+    {{"1T", 128, 25600, 160, 8, 64, 512, 512, 1, 1}, 94.42, 71.49, 32.96, 131.25, {58.31, 62.04, 20.27, 9.42}},
+};
+enum { MODELS = sizeof models / sizeof *models };
+
+static double compare(const char *name, const char *what, double predicted, double measured, double *most)
+{
+    double error = 100 * (predicted / measured - 1);
+    printf("# %-6s %-34s %9.2f predicted %9.2f  %+6.2f %%\n", name, what, measured, predicted, error);
+    *most = fmax(*most, fabs(error));
+    return fabs(error);
+}
+
+static void test_times(const Machine *m)
+{
+    double sum = 0, most = 0;
+    for (int i = 0; i < MODELS; i++) {
+        const Row *r = &models[i].run;
+        sum += compare(r->name, "full recomputation, s", seconds(r, 0, FULL, m), models[i].full, &most);
+        sum += compare(r->name, "sequence parallel, selective, s", seconds(r, 1, SELECTIVE, m), models[i].selective, &most);
+    }
+    CHECK(sum / (2 * MODELS) <= 3.5 && most <= 8, "average %.2f %%, largest %.2f %%", sum / (2 * MODELS), most);
+    printf("# average %.2f %%, largest %.2f %%\n", sum / (2 * MODELS), most);
+}
+
+/* Gradients between layers, which the figures do not count: two [R,H] each. */
+static double in_flight(const Row *r, const Run *first)
+{
+    double rows = (double)r->micro * 2048 / (first->cfg->sequence_parallel ? r->tp : 1);
+    return first->lists[0].train.slots[SLOT_DW] * 2 * rows * r->hidden * 2;
+}
+
+/* A stage in the middle: the figures hold no embedding. With one stage that is in it, and small. Activations: of the first
+ * stage, which holds most. */
+static void test_memory(const Machine *m)
+{
+    static const struct { const char *what; int rows; const char *recompute; } modes[] = {
+        {"activations, GiB", 0, ""},
+        {"sequence parallel, GiB", 1, ""}, {"selective, GiB", 0, SELECTIVE}, {"sequence parallel, selective, GiB", 1, SELECTIVE},
+        {"full recomputation, GiB", 0, FULL}};
+    double state = 0, most = 0, gib = 1 << 30;
+    for (int i = 0; i < MODELS; i++) {
+        const Row *r = &models[i].run;
+        Prediction p;
+        predict(&p, published(r, 0, ""), m);
+        const Memory *middle = &p.memory[p.p / 2];
+        double held = (double)(middle->parameters + middle->gradients + middle->optimizer);
+        compare(r->name, "parameters and optimizer, GiB", held / gib, models[i].state, &state);
+        prediction_close(&p);
+        for (int k = 0; k < 5; k++) {
+            Run first;
+            Device d;
+            Clock clock = {.m = m, .share = 1, .scatter = 1};
+            predict_device(&d, &clock, F32);
+            run_plan_over(&first, published(r, modes[k].rows, modes[k].recompute), RUN_TRAIN, 0, 0, &(Rehearsal){.dev = &d});
+            double held = (double)first.memory.activations - in_flight(r, &first);
+            compare(r->name, modes[k].what, held / gib, models[i].kept * (k ? models[i].share[k - 1] / 100 : 1), &most);
+            run_plan_close(&first);
+        }
+    }
+    CHECK(state <= 5, "parameters and optimizer: %.2f %%", state);
+    CHECK(most <= 5, "activations: %.2f %%", most);
+}
+
+/* Narayanan et al. 2021, arXiv:2104.04473, table 1: full recomputation; seconds follow from its TFLOP/s. Microbatch and chunks
+ * are not given there: these are the fastest of the planner's that fit 80 GiB (micro 1 to 16, any chunks). */
+static const struct { Row run; double step; } clusters[] = {
+    {{"1.7", 24, 2304, 24, 1, 1, 32, 512, 16, 1}, 3.528},    {{"3.6", 30, 3072, 32, 2, 1, 64, 512, 16, 1}, 3.697},
+    {{"7.5", 36, 4096, 32, 4, 1, 128, 512, 16, 1}, 3.696},   {{"18.4", 40, 6144, 48, 8, 1, 256, 1024, 16, 1}, 9.399},
+    {{"39.1", 48, 8192, 64, 8, 2, 512, 1536, 8, 6}, 14.453}, {{"76.1", 60, 10240, 80, 8, 4, 1024, 1792, 2, 5}, 16.058},
+    {{"145.6", 80, 12288, 96, 8, 8, 1536, 2304, 2, 5}, 24.817}, {{"310.1", 96, 16384, 128, 8, 16, 1920, 2160, 1, 3}, 37.614},
+    {{"529.6", 105, 20480, 128, 8, 35, 2520, 2520, 1, 3}, 54.085}, {{"1008", 128, 25600, 160, 8, 64, 3072, 3072, 1, 2}, 102.63},
+};
+enum { CLUSTERS = sizeof clusters / sizeof *clusters };
+
+static void test_clusters(const Machine *m)
+{
+    double sum = 0, most = 0;
+    for (int i = 0; i < CLUSTERS; i++) {
+        const Row *r = &clusters[i].run;
+        char what[64];
+        snprintf(what, sizeof what, "micro %d, chunks %d, s", r->micro, r->chunks);
+        sum += compare(r->name, what, seconds(r, 0, FULL, m), clusters[i].step, &most);
+    }
+    CHECK(sum / CLUSTERS <= 6, "average %.2f %%, largest %.2f %%", sum / CLUSTERS, most);
+    printf("# average %.2f %%, largest %.2f %%\n", sum / CLUSTERS, most);
+}
+
+/* ---- by hand ---- */
+
+/* Nothing costs anything but what the arguments say: TFLOP/s, GB/s inside and between nodes. */
+static const Machine *ideal(double tflops, double link, double network, int ranks, const char *ops)
+{
+    return machine_load(file_of("ideal",
+        "machine: {name: ideal}\n"
+        "device: {matmul_tflops: %g, matmul_tflops_fp32: %g, matmul_efficiency: [1, 1], attention_forward: 1, attention_backward: 1, "
+        "memory_gbps: 1e6, memory_efficiency: [1, 1.9], launch_us: 0, memory_gib: 1}\n"
+        "node: {ranks: %d, link_gbps: %g, link_latency_us: 0}\n"
+        "network: {network_gbps: %g, network_latency_us: 0, overlap: 1}\n"
+        "ops: {op_set: %s}\n", tflops, tflops, ranks, link, network, ops));
+}
+
+static const Config *small(int world, const char *parallel)
+{
+    return config_load(file_of("small",
+        "model: {num_layers: 8, hidden_size: 512, num_attention_heads: 8, seq_length: 256, vocab_size: 1024, hidden_dropout: 0, "
+        "attention_dropout: 0, untie_embeddings_and_output_weights: true}\n"
+        "train: {micro_batch_size: 2, global_batch_size: 32}\n"
+        "data: {tokenizer_type: none}\n"
+        "precision: {params_dtype: bf16}\n"
+        "parallel: {%s}\n", parallel), 0, NULL, world, USE_MODEL);
+}
+
+static void near(const char *what, double got, double want, double tolerance)
+{
+    CHECK(fabs(got - want) <= tolerance * want, "%s: %.6g, by hand %.6g", what, got, want);
+}
+
+static void test_arithmetic(void)
+{
+    /* slow enough that only products count */
+    const Machine *m = ideal(1e-3, 1e6, 1e6, 8, "unfused");
+    const Config *c = small(1, "");
+    Prediction p;
+    predict(&p, c, m);
+    near("FLOPs of a step", p.step, run_flops_per_token(c) * 32 * 256 / 1e9, 1e-3);
+    prediction_close(&p);
+    /* 16 microbatches over 4 ranks, every stage two layers; the last one has the head as well */
+    c = small(4, "pipeline_model_parallel_size: 4");
+    predict(&p, c, m);
+    double layer = 12.0 * 512 * 512 * 6 + 12 * 512 * 256, head = 6.0 * 512 * 1024, token = 1e9 / (2 * 256);
+    near("a pipeline whose last rank sets the pace", p.step, ((2 * layer + head) * 16 + 2 * layer * 3) / token, 2e-3);
+    prediction_close(&p);
+    /* tensor parallelism divides it */
+    predict(&p, small(4, "tensor_model_parallel_size: 4"), m);
+    near("a quarter of the arithmetic", p.step, run_flops_per_token(c) * 32 * 256 / 4e9, 1e-3);
+    prediction_close(&p);
+}
+
+static void test_messages(void)
+{
+    double bytes = 2.0 * 256 * 512 * 2, layers = 8, m = 16, bandwidth = 1e6;
+    Prediction p;
+    /* arithmetic is free; a microbatch has four all-reduces a layer, one behind the embedding, one before the head, and those
+     * of the softmax's statistics, which are small */
+    const char *tensor = "tensor_model_parallel_size: 4";
+    predict(&p, small(4, tensor), ideal(1e6, 1e-3, 1e-3, 4, "fused"));
+    near("all-reduces inside a node", p.rank[0].tp, m * (4 * layers + 2) * 1.5 * bytes / bandwidth, 0.01);
+    prediction_close(&p);
+    predict(&p, small(4, "tensor_model_parallel_size: 4, sequence_parallel: true"), ideal(1e6, 1e-3, 1e-3, 4, "fused"));
+    near("gathers and scatters", p.rank[0].tp, m * (10 * layers + 4) * 0.75 * bytes / bandwidth, 0.03);
+    prediction_close(&p);
+    /* two nodes of two: a ring has 2 x 0.5e-3 GB/s between them, and so have levels with half of the bytes each */
+    predict(&p, small(4, tensor), ideal(1e6, 1e3, 0.5e-3, 2, "fused"));
+    near("all-reduces between nodes", p.rank[0].tp, m * (4 * layers + 2) * bytes / 2 / 0.5e6, 0.01);
+    prediction_close(&p);
+}
+
+/* Reductions: behind everything, or hidden but for those that begin with the last layer's backward, which is the first
+ * layer's, and the embedding's. */
+static void test_data(void)
+{
+    const Machine *m = ideal(0.1, 1e6, 0.4, 1, "fused");
+    const Config *late = small(2, "overlap_grad_reduce: false"), *early = small(2, "overlap_grad_reduce: true");
+    double all = 4.0 * (double)params_count(late) / 0.4e9, last = 4.0 * (12 * 512 + 1024 + 256) * 512 / 0.4e9;
+    Prediction a, b;
+    predict(&a, late, m);
+    predict(&b, early, m);
+    near("reductions that wait", a.rank[0].dp, all, 0.02);
+    near("reductions that overlap", b.rank[0].dp, last, 0.01);
+    near("the step is shorter by what overlaps", a.step - b.step, all - last, 0.01);
+    prediction_close(&a);
+    prediction_close(&b);
+}
+
+int main(void)
+{
+    if (!mkdtemp(folder))
+        return 1;
+    const Machine *m = machine_load("a100-80gb-2022");
+    test_times(m);
+    test_clusters(m);
+    test_memory(m);
+    test_arithmetic();
+    test_messages();
+    test_data();
+    char *rm[] = {"published", "ideal", "small"};
+    for (int i = 0; i < 3; i++) {
+        char path[300];
+        snprintf(path, sizeof path, "%s/%s.yaml", folder, rm[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+    return test_end();
+}
