@@ -194,7 +194,7 @@ static void resolve(Reading *r)
 {
     Machine *m = r->m;
     for (int i = 0; i < FIELDS; i++)
-        if (option_required(&fields[i]) && option_absent(&fields[i], target(m)))
+        if (option_required(&fields[i]) && !r->seen[i] && option_absent(&fields[i], target(m)))
             check_add(&r->list, (Place){1, 1, -1}, "%s: missing in section '%s'; expected %s", fields[i].key, fields[i].section,
                       legal_text(&fields[i]));
     if (r->list.n)
