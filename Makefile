@@ -4,7 +4,7 @@
 # make test-portable, test-valgrind                     the suite without AMX, AVX-512, AVX2; under valgrind
 # make test-kill  saves killed and failing at every system call; four ranks, each killed at every site (7 minutes)
 # make test-layouts          every layout of up to 8 ranks beside one rank (minutes)
-# make test-slurm     scripts/slurm.sbatch on a Slurm of its own (4 minutes; as root, Debian's packages)
+# make test-slurm     scripts/slurm.sbatch on a Slurm of its own (4 to 10 minutes; as root, Debian's packages)
 # make test-seeds             bugs planted one by one, each caught by the test that tests/seeds names (minutes)
 # make test-huggingface                               import and export against transformers (PYTHON has it)
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file

@@ -1,7 +1,7 @@
 #!/bin/bash
-# tests/slurm.sh -- scripts/slurm.sbatch on a real Slurm: a controller, two node daemons and munge of this
-# test's own, all on this machine, with their key, ports and state in a temporary folder. Four minutes, most of them
-# Slurm's: it lets a requeued job rest for two. `make test-slurm` runs it; it is no row of the table.
+# tests/slurm.sh -- scripts/slurm.sbatch on a real Slurm: a controller, two node daemons and munge of this test's own,
+# all on this machine, with their key, ports and state in a temporary folder. Four to ten minutes, most of them Slurm's:
+# it lets a requeued job rest for two. `make test-slurm` runs it; it is no row of the table.
 work=$(mktemp -d /tmp/slurm.XXXXXX) || exit 2
 cd "$(dirname "$0")/.." && top=$PWD || exit 2
 export TRAIN="${TRAIN:-$PWD/train}"
