@@ -19,8 +19,8 @@ static void write_to(const char *path, const Table *t, void (*put)(FILE *f, cons
         put(f, t);
     int bad = !f || ferror(f);
     if ((f && fclose(f)) || bad)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or give a path in a folder that is there", path,
-            strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or give a path in a folder that is there",
+            path, strerror(errno));
 }
 
 /* What the ranks of a job are told: `bubble` CONFIG, what selects the cells, and the overrides. */
@@ -101,7 +101,8 @@ static int computed(Table *t, const char *path, const Sweep *sweep, Args *a)
     t->steps = t->steps ? t->steps : STEPS_REAL;
     if (grid_launched(&rank) > 1) {
         if (sweep->schedules || sweep->p || sweep->m || sweep->v)
-            die(EXIT_CONFIG, "usage", "train bubble: a launched job measures the configuration's own pipeline; change: start it "
+            die(EXIT_CONFIG, "usage",
+                "train bubble: a launched job measures the configuration's own pipeline; change: start it "
                 "alone, or say it with pipeline_schedule=..., pipeline_model_parallel_size=...");
         bubble_real(t, start_config(path, a, USE_CLOCK), t->steps);
         *a = (Args){0};
@@ -128,7 +129,8 @@ int command_bubble(int argc, char **argv)
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
     if (simulated + real > 1)
-        die(EXIT_CONFIG, "usage", "train bubble: --simulate measures nothing, --real measures; change: give one of them");
+        die(EXIT_CONFIG, "usage",
+            "train bubble: --simulate measures nothing, --real measures; change: give one of them");
     int code = real ? computed(&t, path, &sweep, &a) : clocked(&t, path, &sweep, &a, simulated);
     grid_launched(&rank);
     if (!code && rank == 0) {

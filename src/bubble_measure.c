@@ -17,8 +17,9 @@
 
 /* ---- on the ranks of this job ---- */
 
-#define STEPS_MOST 5
-#define SECONDS_ENOUGH 2.0             /* of a cell, once it was measured at all */
+enum { STEPS_LEAST = 2, STEPS_MOST = 5 };
+#define SECONDS_ENOUGH 2.0             /* of a cell */
+#define SPREAD_CALM 0.01               /* steps of a cell that differ by more are not enough */
 
 static int by_span(const void *a, const void *b)
 {
@@ -46,17 +47,26 @@ Rates bubble_rates(const PipeShape *s, double span, double cost)
     return (Rates){(cost - work) / cost, (span - work) / span};
 }
 
-static void measure(Cell *c, Grid *g, int steps)
+/* Steps to measure of a cell, before anything is known of their spread. */
+static int steps_of(const Table *t, const Cell *c)
+{
+    double fit = ceil(SECONDS_ENOUGH * 1e3 / fmax(c->span, 1e-3));
+    return t->steps ? t->steps : fit < STEPS_LEAST ? STEPS_LEAST : fit < STEPS_MOST ? (int)fit : STEPS_MOST;
+}
+
+/* What disturbs the machine for longer than a computation makes a step longer: then more of them are measured. The same
+ * on every rank, because a step's times are. */
+static void measure(const Table *t, Cell *c, Grid *g)
 {
     Clock clock;
-    int fit = (int)ceil(SECONDS_ENOUGH * 1e3 / fmax(c->span, 1e-3));
-    c->steps = steps ? steps : fit < STEPS_MOST ? fit : STEPS_MOST;
-    ClockStep *step = xcalloc((size_t)c->steps, sizeof *step);
+    int planned = steps_of(t, c), most = t->steps || planned > STEPS_MOST ? planned : STEPS_MOST;
+    ClockStep *step = xcalloc((size_t)most, sizeof *step);
     clock_open(&clock, g, &c->set);
-    for (int i = 0; i < c->steps; i++)
-        step[i] = clock_step(&clock);
+    for (int n = 0; n < planned || (n < most && step[n - 1].span > step[0].span * (1 + SPREAD_CALM)); c->steps = n) {
+        step[n++] = clock_step(&clock);
+        qsort(step, (size_t)n, sizeof *step, by_span);
+    }
     clock_close(&clock);
-    qsort(step, (size_t)c->steps, sizeof *step, by_span);
     ClockStep middle = step[(c->steps - 1) / 2];
     c->measured_span = middle.span;
     c->least = step[0].span;
@@ -74,8 +84,10 @@ void bubble_measure(Table *t)
     for (int i = 0; i < t->n; i++) {
         mine += t->cell[i].shape.p == world;
         if (t->cell[i].shape.p != world && world > 1)
-            die(EXIT_CONFIG, "bubble", "a pipeline of p = %d in a job of %d ranks; change: --p %d, or start `train bubble` alone: "
-                "it starts its ranks itself", t->cell[i].shape.p, world, world);
+            die(EXIT_CONFIG, "bubble",
+                "a pipeline of p = %d in a job of %d ranks; change: --p %d, or start `train bubble` alone: "
+                "it starts its ranks itself",
+                t->cell[i].shape.p, world, world);
     }
     if (!mine)
         return;
@@ -83,7 +95,7 @@ void bubble_measure(Table *t)
     grid_open(&g, &spec, world, rank);
     for (int i = 0; i < t->n; i++)
         if (t->cell[i].shape.p == world)
-            measure(&t->cell[i], &g, t->steps);
+            measure(t, &t->cell[i], &g);
     grid_close(&g);
 }
 
@@ -115,7 +127,8 @@ static _Noreturn void start_job(char **line, const char *self)
     if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || setenv("TRAIN", self, 1))
         _exit(EXIT_RESOURCE);
     execvp(line[0], line);
-    fprintf(stderr, "error[launch] cannot start %s: %s; change: run the program from its tree, or put mpirun into the path\n",
+    fprintf(stderr,
+            "error[launch] cannot start %s: %s; change: run the program from its tree, or put mpirun into the path\n",
             line[0], strerror(errno));
     _exit(EXIT_RESOURCE);
 }
@@ -146,7 +159,8 @@ static int run_job(int p, int argc, char **argv, const char *out)
     if (job == 0)
         start_job(line, self);
     if (job < 0)
-        die(EXIT_RESOURCE, "fork", "cannot start a process: %s; change: raise the limit on processes (ulimit -u)", strerror(errno));
+        die(EXIT_RESOURCE, "fork", "cannot start a process: %s; change: raise the limit on processes (ulimit -u)",
+            strerror(errno));
     while (waitpid(job, &status, 0) < 0 && errno == EINTR)
         ;
     free(launcher);
@@ -181,9 +195,8 @@ static void announce(const Table *t, int p)
     int n = 0;
     for (int i = 0; i < t->n; i++) {
         const Cell *c = &t->cell[i];
-        int fit = (int)ceil(SECONDS_ENOUGH * 1e3 / fmax(c->span, 1e-3));
         n += c->shape.p == p;
-        seconds += c->shape.p == p ? c->span / 1e3 * (t->steps ? t->steps : fit < STEPS_MOST ? fit : STEPS_MOST) : 0;
+        seconds += c->shape.p == p ? c->span / 1e3 * steps_of(t, c) : 0;
     }
     if (isatty(STDERR_FILENO))
         fprintf(stderr, "measuring %d pipeline%s of %d ranks, about %.0f s\n", n, n == 1 ? "" : "s", p, seconds);

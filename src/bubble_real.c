@@ -1,9 +1,10 @@
-/* The bubble of real computation: a few steps of the configuration's own model, recorded, and what the simulator makes of their
- * times.
+/* The bubble of real computation: a few steps of the configuration's own model, recorded, and what the simulator makes
+ * of their times.
  *
- * The simulator gets every computation's own time: the same work takes longer while the other ranks of a host compute. What
- * hands a message to the transport occupies the rank and counts to the computation behind which it stands. A message's
- * time is the median of what passed from then until the computation that waited for it began, by the stage that sends. */
+ * Between two computations of a rank passes some time. Where the input of the second was not there yet it is a
+ * message's, else the rank's own: it handed messages over, took them in, woke up; that counts to the second. The
+ * simulator gets every computation's own time, because the same work takes longer while the other ranks of a host
+ * compute, and of messages the one in the middle, by the stage that sends. */
 #include "bubble.h"
 #include "balance.h"
 #include "base.h"
@@ -15,65 +16,95 @@
 
 /* ---- one step, from the timeline ---- */
 
-/* Of F (0) and of B or D (1) of each [stage*m + mb], s: when it began; when its output was handed over; when the rank was free
- * for it. */
-typedef struct { double start, end, free; } Work;
+/* F (0), B or D (1), W (2) of a stage and a microbatch, s. */
+typedef struct { int kind, stage, mb; double start, end; } Op;
 
 typedef struct {
     const PipeShape *shape;
-    Work *work[2];
-    double *each[3];                   /* [p*v*m] of stage * m + mb, s; of B in each[1] */
-    double *hop;                       /* [p*v] s of what the stage sends */
+    Op **op;                           /* [p] in the order of time */
+    int *nop;
+    double *made[2];                   /* [stage*m + mb] end of F, of B or D */
+    double *each[3];                   /* [stage*m + mb] times; of B in each[1] */
+    double *hop;                       /* [p*v] of what the stage sends */
+    double *waits,
+        *slack; /* [p*v][2m] times of messages that a computation waited for; by how much others were early */
+    int *nwaits, *nslack;
     double first, last, longest;       /* of all ranks; the longest of a rank's last end - first start */
 } Step;
 
 static void step_alloc(Step *x, const PipeShape *s)
 {
-    size_t stages = (size_t)s->p * (size_t)s->v, n = stages * (size_t)s->m;
-    *x = (Step){.shape = s, .first = INFINITY, .last = -INFINITY, .hop = xcalloc(stages, sizeof(double))};
-    for (int k = 0; k < 3; k++)
-        x->each[k] = xcalloc(n, sizeof(double));
-    for (int back = 0; back < 2; back++) {
-        x->work[back] = xcalloc(n, sizeof(Work));
-        for (size_t i = 0; i < n; i++)
-            x->work[back][i] = (Work){INFINITY, -INFINITY, -INFINITY};
-    }
+    size_t p = (size_t)s->p, stages = p * (size_t)s->v, n = stages * (size_t)s->m;
+    *x = (Step){.shape = s, .first = INFINITY, .last = -INFINITY, .op = xcalloc(p, sizeof *x->op)};
+    x->nop = xcalloc(p + 2 * stages, sizeof *x->nop);
+    x->nwaits = x->nop + p;
+    x->nslack = x->nwaits + stages;
+    for (size_t r = 0; r < p; r++)
+        x->op[r] = xcalloc(3 * (size_t)s->v * (size_t)s->m, sizeof **x->op);
+    x->made[0] = xcalloc(9 * n + stages, sizeof(double));
+    x->made[1] = x->made[0] + n;
+    for (size_t k = 0; k < 3; k++)
+        x->each[k] = x->made[0] + (2 + k) * n;
+    x->waits = x->made[0] + 5 * n;
+    x->slack = x->waits + 2 * n;
+    x->hop = x->slack + 2 * n;
 }
 
 static void step_free(Step *x)
 {
-    for (int k = 0; k < 3; k++)
-        free(x->each[k]);
-    free(x->work[0]);
-    free(x->work[1]);
-    free(x->hop);
+    for (int r = 0; r < x->shape->p; r++)
+        free(x->op[r]);
+    free(x->op);
+    free(x->nop);
+    free(x->made[0]);
 }
 
-/* What the rank at place k of the pipeline did. */
-static void read_rank(Step *x, const TimelineRank *r, int k, int64_t step)
+/* What the rank at place r of the pipeline did. A chunk may run in parts. */
+static void read_rank(Step *x, const TimelineRank *t, int r, int64_t step)
 {
     const PipeShape *s = x->shape;
-    double first = INFINITY, free_at = -INFINITY;
-    for (int64_t i = 0; i < r->n; i++) {
-        const TraceEvent *e = &r->event[i];
-        int sends = e->kind == I_SA || e->kind == I_SG, back = e->kind == I_SG || (e->kind != I_F && e->kind != I_SA);
-        if (e->step != step || !(timeline_is_compute(e) || sends) || e->chunk >= s->v || e->mb >= s->m)
+    int *n = &x->nop[r], most = 3 * s->v * s->m;
+    for (int64_t i = 0; i < t->n; i++) {
+        const TraceEvent *e = &t->event[i];
+        if (e->step != step || !timeline_is_compute(e))
             continue;
-        int stage = pipe_stage(s, k, e->chunk);
-        size_t at = (size_t)stage * (size_t)s->m + e->mb;
-        Work *w = &x->work[back][at];
-        x->each[e->kind == I_W ? 2 : back][at] += e->end - e->start;
-        if (e->kind != I_W) {
-            if (e->start < w->start)               /* a chunk may run in parts */
-                *w = (Work){e->start, w->end, free_at};
-            w->end = fmax(w->end, e->end);
+        BUG_ON(e->chunk >= s->v || e->mb >= s->m);
+        Op op = {e->kind == I_F ? 0 : e->kind == I_W ? 2 : 1, pipe_stage(s, r, e->chunk), e->mb, e->start, e->end};
+        Op *last = *n ? &x->op[r][*n - 1] : NULL;
+        if (last && last->kind == op.kind && last->stage == op.stage && last->mb == op.mb) {
+            last->end = op.end;
+        } else {
+            BUG_ON(*n == most);
+            x->op[r][(*n)++] = op;
         }
-        first = fmin(first, e->start);
-        free_at = e->end;
+        if (op.kind < 2)
+            x->made[op.kind][(size_t)op.stage * (size_t)s->m + (size_t)op.mb] = op.end;
     }
-    x->longest = fmax(x->longest, free_at - first);
+    BUG_ON(!*n);
+    double first = x->op[r][0].start, end = x->op[r][*n - 1].end;
+    x->longest = fmax(x->longest, end - first);
     x->first = fmin(x->first, first);
-    x->last = fmax(x->last, free_at);
+    x->last = fmax(x->last, end);
+}
+
+/* The times of rank r's computations, and of the messages that it waited for. */
+static void split_times(Step *x, int r)
+{
+    const PipeShape *s = x->shape;
+    for (int i = 0; i < x->nop[r]; i++) {
+        const Op *op = &x->op[r][i];
+        size_t m = (size_t)s->m, mb = (size_t)op->mb;
+        int from = op->kind == 2 ? -1 : op->stage + (op->kind ? 1 : -1), there = from >= 0 && from < s->p * s->v;
+        double ready = there ? x->made[op->kind][(size_t)from * m + mb] : -INFINITY;
+        double before = i ? op[-1].end : -INFINITY, begins = op->start;
+        if (ready > before)                        /* clocks of several hosts differ a little */
+            x->waits[2 * (size_t)from * m + (size_t)x->nwaits[from]++] = fmax(0, op->start - ready);
+        else if (i)
+            begins = before;
+        if (there && ready < before)
+            x->slack[2 * (size_t)from * m + (size_t)x->nslack[from]++] = before - ready;
+        x->each[op->kind][(size_t)op->stage * m + mb] = op->end - begins;
+    }
 }
 
 static int by_value(const void *a, const void *b)
@@ -88,51 +119,41 @@ static double median(double *x, int n)
     return n ? 0.5 * (x[(n - 1) / 2] + x[n / 2]) : NAN;
 }
 
-/* Of what `stage` sends, to both sides; NAN: nobody waited for any of it. A send may still be copying when its
- * receiver begins: then the message took no time of its own. */
-static double message_time(const Step *x, int stage, double *room)
+/* The time in the middle of the stage's messages; NAN: nobody waited for any. One that was early took at most as long
+ * as it was early: without these only the slow ones would count. */
+static double message_time(const Step *x, int stage)
 {
-    const PipeShape *s = x->shape;
-    int n = 0, rank, chunk, peer;
-    pipe_place(s, stage, &rank, &chunk);
-    for (int back = 0; back < 2; back++) {
-        int to = stage + (back ? -1 : 1);
-        if (to < 0 || to == s->p * s->v)
-            continue;
-        pipe_place(s, to, &peer, &chunk);
-        for (int mb = 0; mb < s->m && peer != rank; mb++) {
-            const Work *from = &x->work[back][(size_t)stage * (size_t)s->m + (size_t)mb],
-                       *into = &x->work[back][(size_t)to * (size_t)s->m + (size_t)mb];
-            if (from->end > into->free)
-                room[n++] = fmax(0, into->start - from->end);
-        }
-    }
-    return median(room, n);
+    size_t at = 2 * (size_t)stage * (size_t)x->shape->m;
+    int n = x->nwaits[stage], early = n ? x->nslack[stage] : 0;
+    double usual = median(x->waits + at, n);
+    for (int i = 0; i < early; i++)
+        x->waits[at + (size_t)(n + i)] = fmin(x->slack[at + (size_t)i], usual);
+    return median(x->waits + at, n + early);
 }
 
 /* Stages whose messages nobody waited for have what the others have in the middle: it matters little. */
 static void find_hops(Step *x)
 {
     int stages = x->shape->p * x->shape->v, n = 0;
-    double *room = xcalloc(2 * (size_t)x->shape->m + (size_t)stages, sizeof *room), *known = xcalloc((size_t)stages,
-                                                                                                     sizeof *known);
+    double *known = xcalloc((size_t)stages, sizeof *known);
     for (int i = 0; i < stages; i++) {
-        x->hop[i] = message_time(x, i, room);
+        x->hop[i] = message_time(x, i);
         if (isfinite(x->hop[i]))
             known[n++] = x->hop[i];
     }
     double usual = n ? median(known, n) : 0;
     for (int i = 0; i < stages; i++)
         x->hop[i] = isfinite(x->hop[i]) ? x->hop[i] : usual;
-    free(room);
     free(known);
 }
 
 static void step_read(Step *x, const Timeline *t, const PipeShape *s, const int *lane, int64_t step)
 {
     step_alloc(x, s);
-    for (int k = 0; k < s->p; k++)
-        read_rank(x, &t->rank[lane[k]], k, step);
+    for (int r = 0; r < s->p; r++)
+        read_rank(x, &t->rank[lane[r]], r, step);
+    for (int r = 0; r < s->p; r++)
+        split_times(x, r);
     find_hops(x);
 }
 
@@ -199,7 +220,10 @@ static const Batch *tokens(void *run, int mb)
     return &((Run *)run)->sequence;
 }
 
-static void mark(void *run, const Instr *i, double start, double end) { trace_instr(&((Run *)run)->trace, i, start, end); }
+static void mark(void *run, const Instr *i, double start, double end)
+{
+    trace_instr(&((Run *)run)->trace, i, start, end);
+}
 
 /* The numbers 2 .. steps + 1 as a list of the configuration. */
 static List recorded(int steps)

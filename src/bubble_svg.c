@@ -37,7 +37,8 @@ static double value_of(const Cell *c, int mark, int rate)
 static int together(const Cell *a, const Cell *b)
 {
     if (a->label || b->label)
-        return a->label && b->label && !strcmp(a->label, b->label) && a->shape.p == b->shape.p && a->shape.m == b->shape.m;
+        return a->label && b->label && !strcmp(a->label, b->label) && a->shape.p == b->shape.p &&
+               a->shape.m == b->shape.m;
     return a->shape.p == b->shape.p && a->shape.m == b->shape.m;
 }
 
@@ -90,9 +91,12 @@ static void put_row(FILE *f, const Cell *c, int rate, double x0, double y, doubl
     char kind[32], *name = c->shape.kind == SCHEDULE_INTERLEAVED ? xasprintf("interleaved v%d", c->shape.v)
                                                                  : xstrdup(bubble_name(c, kind));
     double simulated = value_of(c, SIMULATED, rate);
-    fprintf(f, "<text class=\"r\" x=\"%.1f\" y=\"%.1f\">%s</text>\n<rect class=\"sim\" x=\"%.1f\" y=\"%.1f\" width=\"%.2f\" "
-            "height=\"%d\"><title>%s p %d v %d m %d: simulated %.2f %%", x0 - 8, y + 4, name, x0, y - BAR / 2.0,
-            fmax(simulated * scale, 1), BAR, name, c->shape.p, c->shape.v, c->shape.m, 100 * simulated);
+    fprintf(
+        f,
+        "<text class=\"r\" x=\"%.1f\" y=\"%.1f\">%s</text>\n<rect class=\"sim\" x=\"%.1f\" y=\"%.1f\" width=\"%.2f\" "
+        "height=\"%d\"><title>%s p %d v %d m %d: simulated %.2f %%",
+        x0 - 8, y + 4, name, x0, y - BAR / 2.0, fmax(simulated * scale, 1), BAR, name, c->shape.p, c->shape.v,
+        c->shape.m, 100 * simulated);
     for (int k = MEASURED; k < MARKS; k++)
         if (isfinite(value_of(c, k, rate)))
             fprintf(f, ", %s %.2f %%", marks[k].name, 100 * value_of(c, k, rate));
@@ -109,8 +113,8 @@ static void put_panel(FILE *f, const Table *t, const Panel *p, int rate, double 
 {
     const Cell *first = &t->cell[p->first];
     double x0 = x + LEFT, scale = (PANEL - LEFT - 20) / most, height = p->n * ROW;
-    char *title = xasprintf("%s%sp = %d, m = %d", first->label ? first->label : "", first->label ? ": " : "", first->shape.p,
-                            first->shape.m);
+    char *title = xasprintf("%s%sp = %d, m = %d", first->label ? first->label : "", first->label ? ": " : "",
+                            first->shape.p, first->shape.m);
     fprintf(f, "<text class=\"p\" x=\"%.1f\" y=\"%.1f\">", x0, y + 14);
     html_text(f, title);
     fprintf(f, "</text>\n<rect class=\"lane\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", x0, y + TITLE,
@@ -139,7 +143,8 @@ static void put_legend(FILE *f, const Table *t, int rate)
 void bubble_svg(FILE *f, const Table *t)
 {
     Panel *panel;
-    int n = find_panels(t, &panel), rate = by_rate(t), across = n < PER_ROW ? n : PER_ROW, rows = (n + across - 1) / across;
+    int n = find_panels(t, &panel), rate = by_rate(t), across = n < PER_ROW ? n : PER_ROW,
+        rows = (n + across - 1) / across;
     double width = across * (PANEL + GAP) + GAP, height = HEAD, most = longest_of(t, rate) * 1.03;
     double *tall = xcalloc((size_t)rows, sizeof *tall);
     for (int i = 0; i < n; i++)
@@ -147,15 +152,22 @@ void bubble_svg(FILE *f, const Table *t)
     for (int i = 0; i < rows; i++)
         height += tall[i] + 12;
     width = fmax(width, 760);
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\">\n<style>\n"
-            "text{font:12px system-ui,sans-serif;fill:#222}.h{font-size:16px;font-weight:600}.p{font-size:13px;font-weight:600}"
-            ".r{text-anchor:end}.t{text-anchor:middle;fill:#555}.sim{fill:#8fb3dc}.lane{fill:#f2f4f6}"
-            ".meas{fill:#c0392b;stroke:#fff;stroke-width:1}.closed{stroke:#111;stroke-width:2;fill:none}"
-            ".publ{fill:none;stroke:#1e7d45;stroke-width:2}.tick{stroke:#c3c9d1;stroke-width:1}\n</style>\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text class=\"h\" x=\"30\" y=\"28\">Pipeline bubbles</text>\n"
-            "<text class=\"s\" x=\"30\" y=\"47\">%s</text>\n", width, height, width, height,
-            rate ? "share of the time from a rank's first start to its last end in which it waits (rate), of the rank with the longest"
-                 : "share of a step (first start to last end of all ranks) beyond the work of the slowest rank (step_rate)");
+    fprintf(
+        f,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\">\n<style>\n"
+        "text{font:12px "
+        "system-ui,sans-serif;fill:#222}.h{font-size:16px;font-weight:600}.p{font-size:13px;font-weight:600}"
+        ".r{text-anchor:end}.t{text-anchor:middle;fill:#555}.sim{fill:#8fb3dc}.lane{fill:#f2f4f6}"
+        ".meas{fill:#c0392b;stroke:#fff;stroke-width:1}.closed{stroke:#111;stroke-width:2;fill:none}"
+        ".publ{fill:none;stroke:#1e7d45;stroke-width:2}.tick{stroke:#c3c9d1;stroke-width:1}\n</style>\n"
+        "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text class=\"h\" x=\"30\" y=\"28\">Pipeline "
+        "bubbles</text>\n"
+        "<text class=\"s\" x=\"30\" y=\"47\">%s</text>\n",
+        width, height, width, height,
+        rate
+            ? "share of the time from a rank's first start to its last end in which it waits (rate), of the rank with "
+              "the longest"
+            : "share of a step (first start to last end of all ranks) beyond the work of the slowest rank (step_rate)");
     put_legend(f, t, rate);
     double y = HEAD;
     for (int i = 0; i < n; i++) {

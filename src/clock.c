@@ -82,8 +82,8 @@ static void note(void *ctx, const Instr *i)
     comm_note(text);
 }
 
-/* A rank that sleeps most of the time must run at once when its sleep ends or a message comes, whatever else this machine
- * does: real-time priority where it is allowed, else short slices (kernels before 6.12 ignore them). */
+/* A rank that sleeps most of the time must run at once when its sleep ends or a message comes, whatever else this
+ * machine does: real-time priority where it is allowed, else short slices (kernels before 6.12 ignore them). */
 static void ask_for_priority(int on)
 {
     struct {
@@ -92,12 +92,11 @@ static void ask_for_priority(int on)
         int32_t nice;
         uint32_t priority;
         uint64_t runtime, deadline, period;
-    } attr = {.size = 48, .policy = SCHED_RR, .flags = 1, .priority = 1};      /* struct sched_attr of sched_setattr(2); 1: not
-                                                                                * for children */
+    } attr = {.size = 48, .policy = SCHED_RR, .priority = 1};      /* struct sched_attr of sched_setattr(2) */
     if (on && !syscall(SYS_sched_setattr, 0, &attr, 0))
         return;
     attr.policy = SCHED_OTHER;
-    attr.flags = attr.priority = 0;
+    attr.priority = 0;
     attr.runtime = on ? 100000 : 0;                /* ns; 0: the usual */
     syscall(SYS_sched_setattr, 0, &attr, 0);
 }
@@ -107,9 +106,11 @@ void clock_open(Clock *c, Grid *grid, const ScheduleSet *set)
     size_t n = (size_t)set->shape.v * (size_t)set->shape.m;
     int *units = xcalloc((size_t)set->shape.v, sizeof *units);
     *c = (Clock){.grid = grid, .shape = &set->shape};
-    all_ok(&grid->all, grid_host_ranks(grid) == grid->world, EXIT_CONFIG, "clock-hosts", "device clock needs all ranks on one "
-           "host, whose clock they share; this one has %d of %d; change: start them without --hosts", grid_host_ranks(grid),
-           grid->world);
+    all_ok(
+        &grid->all, grid_host_ranks(grid) == grid->world, EXIT_CONFIG, "clock-hosts",
+        "device clock needs all ranks on one host, whose clock they share; this one has %d of %d; change: start them "
+        "without --hosts",
+        grid_host_ranks(grid), grid->world);
     BUG_ON(grid->size[AXIS_PP] != set->shape.p || !set->shape.cost[0] || !set->shape.cost[1] || !set->shape.cost[2]);
     for (int chunk = 0; chunk < set->shape.v; chunk++)
         units[chunk] = 1;
@@ -125,7 +126,7 @@ void clock_open(Clock *c, Grid *grid, const ScheduleSet *set)
     c->stage = (Stage){.ctx = c, .progress = comm_progress, .note = note, .arrive = arrive,
                        .act = {[I_F] = compute, [I_B] = compute, [I_D] = compute, [I_W] = compute, [I_SA] = send,
                                [I_RA] = receive, [I_SG] = send, [I_RG] = receive, [I_R] = nothing, [I_S] = nothing}};
-    prctl(PR_SET_TIMERSLACK, 1000ul);              /* ns by which the kernel may let a sleep end late; 50000 as a rule */
+    prctl(PR_SET_TIMERSLACK, 1000ul); /* ns by which the kernel may let a sleep end late; 50000 as a rule */
     ask_for_priority(1);
     comm_threads(1);
     clock_step(c);
@@ -146,7 +147,7 @@ void clock_close(Clock *c)
     *c = (Clock){0};
 }
 
-#define HEAD_START 2e-3            /* s from the word to begin to the beginning: the word must have reached every rank */
+#define HEAD_START 2e-3 /* s from the word to begin to the beginning: the word must have reached every rank */
 
 ClockStep clock_step(Clock *c)
 {

@@ -2,11 +2,12 @@
  *
  * The executor runs a rank's real list, messages are real messages of the grid's pipeline group. The device is as
  * asynchronous as a GPU: it begins F, B, D or W when it is free and the input is there, which is a hop after the device
- * that made the input was done; then it is busy for the cost. The host follows it: it sleeps until the end, then sends and
- * asks for the next. What it does late (a sleep that overran, a message that came late, a core that was not free) delays
- * the device only where a computation would have ended before it was asked for: no later than that a launch must come on a
- * GPU. So the time of a step is the schedule's on a quiet machine and on a busy one, unless lists or transport hold a rank
- * up by more than a computation. Hops do not occupy the device. Ranks of one host share now(); several hosts are refused.
+ * that made the input was done; then it is busy for the cost. The host follows it: it sleeps until the end, then sends
+ * and asks for the next. What it does late (a sleep that overran, a message that came late, a core that was not free)
+ * delays the device only where a computation would have ended before it was asked for: no later than that a launch must
+ * come on a GPU. So the time of a step is the schedule's on a quiet machine and on a busy one, unless lists or
+ * transport hold a rank up by more than a computation. Hops do not occupy the device. Ranks of one host share now();
+ * several hosts are refused.
  *
  * Ranks need hardly any processor: 16 run on two cores. */
 #ifndef CLOCK_H
@@ -27,12 +28,13 @@ typedef struct {
     uint8_t *due[2];                   /* a message brings it */
 } Clock;
 
-/* One step as it was, in ms. span: from the first start to the last end of all ranks together. cost: the longest of last end -
- * first start over ranks. The same on every rank. */
+/* One step as it was, in ms. span: from the first start to the last end of all ranks together. cost: the longest of
+ * last end - first start over ranks. The same on every rank. */
 typedef struct { double span, cost; } ClockStep;
 
-/* set: the lists of the pipeline that the pp axis of grid is, with costs; both must stay. Runs the list once without costs, so
- * that every connection is there. Dies with EXIT_CONFIG when the ranks are on several hosts. Collective over grid. */
+/* set: the lists of the pipeline that the pp axis of grid is, with costs; both must stay. Runs the list once without
+ * costs, so that every connection is there. Dies with EXIT_CONFIG when the ranks are on several hosts. Collective over
+ * grid. */
 void clock_open(Clock *c, Grid *grid, const ScheduleSet *set);
 void clock_close(Clock *c);
 

@@ -31,8 +31,8 @@ int timeline_is_comm(const TraceEvent *e);
 /* "F0.0", "reduce_scatter shard", "save": the event as text. */
 void timeline_name(const TraceEvent *e, char *text, int size);
 
-/* Ends recording. On rank 0 what all ranks have recorded, settled; elsewhere, and where nothing was, no ranks. shape: of the
- * pipeline. Collective over g->all. Allocates. */
+/* Ends recording. On rank 0 what all ranks have recorded, settled; elsewhere, and where nothing was, no ranks. shape:
+ * of the pipeline. Collective over g->all. Allocates. */
 void timeline_gather(Timeline *t, Trace *trace, Grid *g, const PipeShape *shape);
 
 /* Makes of raw events (start = called) what the form promises: operations of one group follow each other, a receive

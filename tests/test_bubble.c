@@ -1,5 +1,5 @@
-/* train bubble, run as a program: its simulated cells against published ones and against closed forms written here anew, what it
- * measures on the clock device against what it simulates, its files, and what it refuses. */
+/* train bubble, run as a program: its simulated cells against published ones and against closed forms written here
+ * anew, what it measures on the clock device against what it simulates, its files, and what it refuses. */
 #include "schedules.h"
 #include <jansson.h>
 #include <sys/wait.h>
@@ -82,8 +82,9 @@ static void closed_forms(void)
         double rank, step;
         waiting(name, p, v, m, &rank, &step);
         CHECK((rank >= 0) == json_is_object(closed), "%s p %d v %d m %d: closed form or none", name, p, v, m);
-        CHECK(json_is_null(json_object_get(c, "measured")) && json_array_size(json_object_get(c, "peak_activations")) == (size_t)p &&
-                  json_object_size(c) == 12, "%s p %d v %d m %d: a cell's parts", name, p, v, m);
+        CHECK(json_is_null(json_object_get(c, "measured")) &&
+                  json_array_size(json_object_get(c, "peak_activations")) == (size_t)p && json_object_size(c) == 12,
+              "%s p %d v %d m %d: a cell's parts", name, p, v, m);
         if (rank < 0)
             continue;
         known++;
@@ -91,8 +92,8 @@ static void closed_forms(void)
         for (int k = 0; k < 2; k++)
             CHECK(fabs(number(both[k], "rate") - rank / (rank + 3 * m)) < 1e-12 &&
                       fabs(number(both[k], "step_rate") - step / (step + 3 * m)) < 1e-12,
-                  "%s p %d v %d m %d: %s %.12g, %.12g", name, p, v, m, k ? "simulated" : "closed form", number(both[k], "rate"),
-                  number(both[k], "step_rate"));
+                  "%s p %d v %d m %d: %s %.12g, %.12g", name, p, v, m, k ? "simulated" : "closed form",
+                  number(both[k], "rate"), number(both[k], "step_rate"));
     }
     CHECK(all > 500 && known > 300, "%d cells, %d with a closed form", all, known);
     json_decref(cells);
@@ -116,7 +117,7 @@ static void published(void)
     for (const char *line = strchr(contents("a.csv"), '\n'); line && line[1]; line = strchr(line + 1, '\n'), all++) {
         const char *s = line + 1;
         double far = fabs(atof(field(s, SIMULATED)) - atof(field(s, PUBLISHED)));
-        int loose = !strncmp(field(s, SCHEDULE), "interleaved", 11);        /* the paper counts its messages otherwise */
+        int loose = !strncmp(field(s, SCHEDULE), "interleaved", 11); /* the paper counts its messages otherwise */
         int searched = !strncmp(field(s, SCHEDULE), "zb-auto", 7);          /* ours may be better */
         exact += !loose && !searched && far < 1e-4;
         if (searched)
@@ -125,13 +126,14 @@ static void published(void)
             CHECK(far < (loose ? 4e-3 : 1e-4), "%.60s: off by %g", s, far);
     }
     CHECK(exact == 36 && all == 72, "%d of %d", exact, all);
-    CHECK(run("configs/bubble/megatron_sc21.yaml --simulate --csv $WORK/a.csv --svg $WORK/a.svg") == 0, "%s", contents("err"));
+    CHECK(run("configs/bubble/megatron_sc21.yaml --simulate --csv $WORK/a.csv --svg $WORK/a.svg") == 0, "%s",
+          contents("err"));
     for (const char *line = strchr(contents("a.csv"), '\n'); line && line[1]; line = strchr(line + 1, '\n'))
         CHECK(fabs(atof(field(line + 1, SIMULATED)) - atof(field(line + 1, PUBLISHED))) < 1e-8, "%.60s", line + 1);
     const char *svg = contents("a.svg");
     CHECK(strstr(svg, "figure 6 n=32 b&#39;=128: p = 8, m = 32") && strstr(svg, "</svg>"), "the drawing: %.80s", svg);
-    CHECK(run("configs/bubble/controllable_memory.yaml --simulate --p 8") == 0 && strstr(contents("out"), "v-half"), "%s",
-          contents("err"));
+    CHECK(run("configs/bubble/controllable_memory.yaml --simulate --p 8") == 0 && strstr(contents("out"), "v-half"),
+          "%s", contents("err"));
 }
 
 /* ---- measured ---- */
@@ -151,7 +153,8 @@ static void measured(const char *options, double simulated_ms)
             return;
         best = fmin(best, atof(field(row + 1, LEAST)));
         CHECK(best > simulated_ms - 1e-6, "%s: %.3f ms measured, simulated %.3f", options, best, simulated_ms);
-        CHECK(fabs(atof(field(row + 1, SIMULATED)) - simulated_ms) < 1e-9, "%s: simulated %s", options, field(row + 1, SIMULATED));
+        CHECK(fabs(atof(field(row + 1, SIMULATED)) - simulated_ms) < 1e-9, "%s: simulated %s", options,
+              field(row + 1, SIMULATED));
     }
     CHECK(best < 1.05 * simulated_ms, "%s: %.3f ms measured, simulated %.3f", options, best, simulated_ms);
 }
@@ -167,9 +170,58 @@ static void measurements(void)
     measured("--schedules interleaved --p 1 --v 2 --m 4", 4 * 24);
 }
 
+/* ---- real computation ---- */
+
+static double sum_of(const json_t *list)
+{
+    double sum = 0;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        sum += json_number_value(json_array_get(list, i));
+    return sum;
+}
+
+/* Where a step loses time is what the simulator says of the same step's computations. Other programs disturb a step,
+ * and hardly all of some. */
+static void computed(const char *schedule, int chunks, int split)
+{
+    double best = INFINITY;
+    char line[1024];
+    for (int attempt = 0; attempt < 4 && best > 0.05; attempt++) {
+        snprintf(line, sizeof line, "$WORK/real.yaml --real --steps 3 --schedules %s --p 2 --m 6", schedule);
+        json_t *cells = cells_of(line), *c = json_array_get(cells, 0), *measured = json_object_get(c, "measured"),
+               *simulated = json_object_get(c, "simulated"), *times[3];
+        for (int k = 0; k < 3; k++)
+            times[k] = json_object_get(c, (const char *[]){"forward_ms", "backward_input_ms", "backward_weight_ms"}[k]);
+        CHECK(json_array_size(cells) == 1 && number(c, "m") == 6 && number(c, "v") == chunks, "%s: the cell", schedule);
+        for (int k = 0; k < 3; k++)
+            CHECK(json_array_size(times[k]) == 2 * (size_t)chunks && (sum_of(times[k]) > 0) == (k < 2 || split),
+                  "%s: times %d", schedule, k);
+        CHECK(number(measured, "rate") > -0.01 && number(measured, "step_rate") > 0 &&
+                  number(measured, "step_rate") < 0.9,
+              "%s: measured %g, %g", schedule, number(measured, "rate"), number(measured, "step_rate"));
+        best = fmin(best, fabs(number(measured, "step_rate") - number(simulated, "step_rate")));
+        json_decref(cells);
+    }
+    CHECK(best < 0.05, "%s: %.3f of the step between measured and simulated", schedule, best);
+}
+
+static void computations(void)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/real.yaml", work);
+    FILE *f = fopen(path, "w");
+    fprintf(f, "model: {num_layers: 4, hidden_size: 96, num_attention_heads: 4, seq_length: 64, vocab_size: 128}\n"
+               "data: {tokenizer_type: none}\ntrain: {micro_batch_size: 2}\n");
+    fclose(f);
+    computed("1f1b", 1, 0);
+    computed("zb-h1", 1, 1);
+    computed("zb-v", 2, 1);
+}
+
 static void refusals(void)
 {
-    static const struct { const char *options, *says; } want[] = {
+    static const struct { const char *options, *says;
+    } want[] = {
         {"--p 2 --m 4 --simulate --real", "give one of them"},
         {"--p 2 --m 4 --schedules 1f2b", "no schedule '1f2b'"},
         {"--p 2 --m 4,x", "--m: 'x' is not a whole number"},
@@ -177,17 +229,21 @@ static void refusals(void)
         {"--schedules interleaved --p 4 --m 2 --v 2", "groups of 4 microbatches"},
         {"--p 2 --m 4 clock_forward_ms='[1, 2, 3]'", "forward_ms has 3 numbers for 2 virtual stages"},
         {"--p 2 --m 4 clock_forward_ms='[]'", "go together"},
-        {"--p 2 --m 4 clock_forward_ms='[]' clock_backward_input_ms='[]' clock_backward_weight_ms='[]'", "how long a computation"},
+        {"--p 2 --m 4 clock_forward_ms='[]' clock_backward_input_ms='[]' clock_backward_weight_ms='[]'",
+         "how long a computation"},
         {"clock_cells=/nowhere/cells.csv", "/nowhere/cells.csv"},
         {"--p 2 --m 4 clock_forward_ms=-1", "clock_forward_ms"},
+        {"--p 4 --m 4 --schedules dualpipev", "m from 8 on"},
+        {"--p 2 --m 4 --schedules custom", "custom needs pipeline_schedule_file"},
+        {"--p 2 --m 4 --real", "num_layers: missing"},
     };
     char line[1024];
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         snprintf(line, sizeof line, "$WORK/b.yaml %s", want[i].options);
         int code = run(line);
         const char *err = contents("err");
-        CHECK(code == EXIT_CONFIG && strstr(err, want[i].says) && strstr(err, "change: "), "%s: exit %d, %s", want[i].options,
-              code, err);
+        CHECK(code == EXIT_CONFIG && strstr(err, want[i].says) && strstr(err, "change: "), "%s: exit %d, %s",
+              want[i].options, code, err);
     }
     CHECK(run("$WORK/b.yaml --simulate --schedules 1f1b,interleaved --p 4 --m 2,4 --v 1,2") == 0 &&
               strstr(contents("err"), "left out: interleaved, p 4, v 2, m 2"), "%s", contents("err"));
@@ -203,6 +259,7 @@ int main(void)
     closed_forms();
     published();
     measurements();
+    computations();
     refusals();
     return test_end();
 }

@@ -1,0 +1,217 @@
+/* The cells of a file: those of clock_cells, and what bubble_csv wrote. */
+#define _GNU_SOURCE
+#include "bubble_table.h"
+#include "file.h"
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    COLUMN_LABEL = TIMES,
+    COLUMN_SCHEDULE,
+    COLUMN_P,
+    COLUMN_V,
+    COLUMN_M,
+    COLUMN_LIMIT,
+    COLUMN_SHARE,
+    COLUMN_PUBLISHED,
+    COLUMN_PEAK,
+    COLUMN_STEPS,
+    COLUMN_RESULTS,
+    COLUMNS = COLUMN_RESULTS + 11
+};
+static const char *const column_name[COLUMNS] = {
+    "forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms", "label", "schedule", "p", "v", "m",
+    "max_activations", "weight_share", "published",
+    "published_peak", "steps", "measured_ms", "measured_least_ms", "measured_most_ms", "measured_rate",
+    "measured_step_rate", "simulated_ms", "simulated_rate", "simulated_step_rate", "closed_form_rate",
+    "closed_form_step_rate", "peak_activations"};
+
+/* As bubble_csv writes them. standard: the times that a line does not give, and what of an activation stays until W. */
+typedef struct {
+    const char *path;
+    int line, at[COLUMNS], results;            /* results: measurements are taken over */
+    Times standard[TIMES];
+    double weight_share;
+} Reader;
+
+static void read_head(Reader *r, const char *line)
+{
+    int n = 0;
+    for (int k = 0; k < COLUMNS; k++)
+        r->at[k] = -1;
+    for (char *name; (name = next_piece(&line)); free(name), n++) {
+        int k = 0;
+        while (k < COLUMNS && strcmp(column_name[k], name))
+            k++;
+        if (k == COLUMNS)
+            USAGE_ERROR("%s:%d: there is no column '%s'; change: label, schedule, p, v, m, forward_ms, "
+                        "backward_input_ms, backward_weight_ms, p2p_ms, max_activations, weight_share, published, "
+                        "published_peak", r->path, r->line,
+                        name);
+        r->at[k] = n;
+    }
+    for (int k = COLUMN_SCHEDULE; k <= COLUMN_M; k++)
+        if (r->at[k] < 0 && k != COLUMN_V)
+            USAGE_ERROR("%s:%d: the column '%s' is missing; change: name the columns in the first line", r->path,
+                        r->line, column_name[k]);
+}
+
+/* One number, or one a virtual stage with blanks between; empty: the standard. */
+static Times read_times(const Reader *r, const char *text, int k)
+{
+    Times new = {0};
+    for (const char *s = text + strspn(text, " "); *s; s += strspn(s, " ")) {
+        char *end;
+        double x = strtod(s, &end);
+        if (end == s || !(x >= 0) || !isfinite(x))
+            USAGE_ERROR("%s:%d: %s '%s' is no time; change: a number of ms, or one a virtual stage", r->path, r->line,
+                        column_name[k], text);
+        new.ms = xrealloc(new.ms, (size_t)(new.n + 1) * sizeof *new.ms);
+        new.ms[new.n++] = x;
+        s = end;
+    }
+    if (new.n)
+        return new;
+    if (!r->standard[k].n)
+        USAGE_ERROR("%s:%d: no %s; change: give it there, or clock_%s in the configuration", r->path, r->line,
+                    time_name[k], time_name[k]);
+    new = (Times){r->standard[k].n, xcalloc((size_t)r->standard[k].n, sizeof(double))};
+    memcpy(new.ms, r->standard[k].ms, (size_t)new.n * sizeof(double));
+    return new;
+}
+
+static double read_number(const Reader *r, char *const field[], int k, int whole)
+{
+    char *end;
+    double x = strtod(field[k], &end);
+    if (!*field[k] && !whole)
+        return NAN;
+    if (end == field[k] || *end || !isfinite(x) || (whole && (x < 1 || x > UINT16_MAX || x != floor(x))))
+        USAGE_ERROR("%s:%d: %s '%s' is not a%s number; change: give one", r->path, r->line, column_name[k], field[k],
+                    whole ? " whole" : "");
+    return x;
+}
+
+/* The line's fields by column, "" where there is none; on the heap. */
+static void read_fields(const Reader *r, const char *line, char *field[COLUMNS])
+{
+    int n = 0;
+    memset(field, 0, COLUMNS * sizeof *field);
+    for (char *piece; (piece = next_piece(&line)); n++) {
+        int k = 0;
+        while (k < COLUMNS && r->at[k] != n)
+            k++;
+        if (k == COLUMNS)
+            USAGE_ERROR("%s:%d: more fields than columns; change: one field a column", r->path, r->line);
+        field[k] = piece;
+    }
+    for (int k = 0; k < COLUMNS; k++)
+        field[k] = field[k] ? field[k] : xstrdup("");
+}
+
+static void read_results(const Reader *r, char *const field[], Cell *c)
+{
+    double *to[] = {&c->measured_span, &c->least, &c->most, &c->measured.rate, &c->measured.step_rate, &c->span,
+                    &c->simulated.rate, &c->simulated.step_rate, &c->closed_form.rate, &c->closed_form.step_rate};
+    const char *peak = field[COLUMNS - 1];
+    for (size_t i = 0; i < sizeof to / sizeof *to; i++)
+        *to[i] = read_number(r, field, COLUMN_RESULTS + (int)i, 0);
+    c->steps = atoi(field[COLUMN_STEPS]);
+    c->peak = xcalloc((size_t)c->shape.p, sizeof *c->peak);
+    for (int rank = 0; rank < c->shape.p; rank++) {
+        char *end;
+        c->peak[rank] = strtod(peak, &end);
+        peak = end;
+    }
+}
+
+static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
+{
+    char *field[COLUMNS];
+    Times time[TIMES];
+    read_fields(r, line, field);
+    for (int k = 0; k < TIMES; k++)
+        time[k] = read_times(r, field[k], k);
+    ScheduleKind kind = kind_of(field[COLUMN_SCHEDULE], r->path);
+    int chunks = chunks_of(kind);
+    PipeShape s = {.kind = kind, .p = (int)read_number(r, field, COLUMN_P, 1),
+                   .v = *field[COLUMN_V] || !chunks ? (int)read_number(r, field, COLUMN_V, 1) : chunks,
+                   .m = (int)read_number(r, field, COLUMN_M, 1), .weight_share = r->weight_share,
+                   .limit = *field[COLUMN_LIMIT] ? (int)read_number(r, field, COLUMN_LIMIT, 1) : 0};
+    if (*field[COLUMN_SHARE])
+        s.weight_share = read_number(r, field, COLUMN_SHARE, 0);
+    if (!(s.weight_share >= 0 && s.weight_share <= 1))
+        USAGE_ERROR("%s:%d: weight_share %s is not in [0, 1]; change: the part of an activation that stays until W",
+                    r->path, r->line, field[COLUMN_SHARE]);
+    if (kind == SCHEDULE_CUSTOM && !r->results)
+        USAGE_ERROR("%s:%d: lists of a file are no cell; change: pipeline_schedule=custom without clock_cells", r->path,
+                    r->line);
+    if (wanted_holds(w, &s)) {
+        Cell *cell;
+        char *why = bubble_add(t, &s, time, &cell);
+        if (why)
+            USAGE_ERROR("%s:%d: %s; change: that cell", r->path, r->line, why);
+        cell->published = read_number(r, field, COLUMN_PUBLISHED, 0);
+        cell->published_peak = read_number(r, field, COLUMN_PEAK, 0);
+        cell->label = *field[COLUMN_LABEL] ? xstrdup(field[COLUMN_LABEL]) : NULL;
+        if (r->results)
+            read_results(r, field, cell);
+    }
+    times_close(time);
+    for (int k = 0; k < COLUMNS; k++)
+        free(field[k]);
+}
+
+static void read_file(Table *t, Reader *r, const Wanted *w)
+{
+    char why[WHY], *rest;
+    int64_t size;
+    char *text = file_read_text(AT_FDCWD, r->path, 0, 64 << 20, &size, why);
+    int headed = 0;
+    if (!text)
+        USAGE_ERROR("%s; change: clock_cells, a path from here or from the folder of the configuration", why);
+    rest = text;
+    for (char *line; (line = strsep(&rest, "\n"));) {
+        r->line++;
+        line[strcspn(line, "\r")] = 0;
+        if (!*line || *line == '#')
+            continue;
+        if (headed)
+            read_cell(t, r, w, line);
+        else
+            read_head(r, line);
+        headed = 1;
+    }
+    free(text);
+}
+
+/* The path itself, or, where nothing is there and it is relative, from the configuration's folder on. */
+static char *find_cells(const Config *c)
+{
+    const char *slash = strrchr(c->path, '/');
+    if (!access(c->clock_cells, F_OK) || *c->clock_cells == '/' || !slash)
+        return xstrdup(c->clock_cells);
+    return xasprintf("%.*s/%s", (int)(slash - c->path), c->path, c->clock_cells);
+}
+
+void add_file(Table *t, const Config *c, const Wanted *w)
+{
+    char *path = find_cells(c);
+    Reader r = {.path = path, .weight_share = share_of(c)};
+    times_of(c, r.standard);
+    read_file(t, &r, w);
+    if (!t->n)
+        USAGE_ERROR("%s has no cell that --schedules, --p, --m and --v let pass; change: leave some of them out", path);
+    times_close(r.standard);
+    free(path);
+}
+
+void bubble_read(Table *t, const char *path)
+{
+    Reader r = {.path = path, .weight_share = 1, .results = 1};
+    Wanted all = {0};
+    read_file(t, &r, &all);
+}
