@@ -365,7 +365,7 @@ static void rules_clock(Check *k, ConfigUse use)
 {
     Config *c = k->cfg;
     const int *on = ON2(pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank);
-    int64_t p = c->pipeline_model_parallel_size, n = p > 1 ? p * c->num_virtual_stages_per_pipeline_rank : 1;
+    int64_t p = c->pipeline_model_parallel_size;
     for (int i = OPT_clock_forward_ms; i < OPTIONS; i++) {
         int alien = !(use & USE_CLOCK) && (use != USE_MODEL || i == OPT_clock_cells);
         const int key[] = {i, -1};
@@ -374,6 +374,7 @@ static void rules_clock(Check *k, ConfigUse use)
         if (alien || options[i].type != TYPE_LIST || !usable(k, on))
             continue;
         int given = ((const List *)option_field(&options[i], c))->n;
+        int64_t n = p > 1 ? p * c->num_virtual_stages_per_pipeline_rank : 1;
         RULE(key, given > 1 && given != n, "%d numbers; give one%s, or %lld, one for each virtual stage", given,
              i == OPT_clock_p2p_ms ? "" : ", of a rank", LL(n));
     }
