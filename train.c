@@ -290,10 +290,14 @@ static const struct { const char *name; int (*run)(int argc, char **argv); } com
 };
 
 /* Of commands that one process does, rank 0 of a launched job does them, and the others have nothing to do. */
-static int for_another_rank(const char *name)
+static int for_another_rank(int argc, char **argv)
 {
+    const char *name = argv[0];
     static const char *const alone[] = {"plan", "schedule", "tokenize", "import", "export", "inspect", "help"};
     int rank;
+    for (int i = 1; i < argc; i++)     /* measures messages */
+        if (!strcmp(name, "plan") && !strcmp(argv[i], "--calibrate"))
+            return 0;
     for (size_t i = 0; grid_launched(&rank) > 1 && rank > 0 && i < sizeof alone / sizeof *alone; i++)
         if (!strcmp(name, alone[i]))
             return 1;
@@ -306,6 +310,6 @@ int main(int argc, char **argv)
         return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (!strcmp(argv[1], commands[i].name))
-            return for_another_rank(argv[1]) ? EXIT_DONE : commands[i].run(argc - 2, argv + 2);
+            return for_another_rank(argc - 1, argv + 1) ? EXIT_DONE : commands[i].run(argc - 2, argv + 2);
     return command_run(argc - 1, argv + 1);
 }

@@ -202,6 +202,8 @@ static void resolve(Reading *r)
     m->matmul = curve_of(r, "matmul_efficiency", &m->matmul_efficiency);
     m->memory = curve_of(r, "memory_efficiency", &m->memory_efficiency);
     read_speeds(r);
+    if (isnan(m->message_gbps))
+        m->message_gbps = m->link_gbps;
     m->unfused = !strcmp(m->op_set, "unfused");
     if (!m->unfused && strcmp(m->op_set, "fused"))
         check_add(&r->list, r->at[field_find("op_set")], "op_set: '%.40s' is none of fused, unfused", m->op_set);
@@ -230,8 +232,7 @@ static char *path_of(const char *name)
     return path;
 }
 
-/* The defaults of the table. */
-static Machine *blank(void)
+Machine *machine_blank(void)
 {
     Machine *m = keep_alloc(1, sizeof *m);
     Check defaults = {.path = "machine.def"};
@@ -259,7 +260,7 @@ static void load(Machine *m, const char *path, int depth)
     if (m->like && depth > 4)
         check_add(&r.list, r.at[field_find("like")], "like: descriptions refer to each other in a circle");
     if (m->like && !r.list.n) {
-        Machine *base = blank();
+        Machine *base = machine_blank();
         const char *slash = strrchr(path, '/');
         load(base, textf("%.*s%s.yaml", slash ? (int)(slash + 1 - path) : 0, path, m->like), depth + 1);
         for (int i = 0; i < FIELDS; i++)
@@ -279,17 +280,18 @@ static void load(Machine *m, const char *path, int depth)
 
 const Machine *machine_load(const char *name)
 {
-    Machine *m = blank();
+    Machine *m = machine_blank();
     m->path = path_of(name);
     load(m, m->path, 0);
     return m;
 }
 
-void machine_write(FILE *f, const Machine *m)
+void machine_write(FILE *f, const Machine *m, const char *notes)
 {
     const char *section = "";
+    fputs(notes, f);
     for (int i = 0; i < FIELDS; i++) {
-        if (!strcmp(fields[i].key, "like"))
+        if (option_absent(&fields[i], (const Config *)m))
             continue;
         if (strcmp(section, fields[i].section))
             fprintf(f, "%s:\n", section = fields[i].section);

@@ -31,6 +31,8 @@ typedef struct {
  * listed with their places, then it dies with EXIT_CONFIG. As long as the process. */
 const Machine *machine_load(const char *name);
 
-/* Writes all keys, as machine_load reads them. */
-void machine_write(FILE *f, const Machine *m);
+/* One without values, to be filled in and written; absent keys are left out. As long as the process. */
+Machine *machine_blank(void);
+/* Writes what machine_load reads. `notes`: comment lines for its head. */
+void machine_write(FILE *f, const Machine *m, const char *notes);
 #endif

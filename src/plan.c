@@ -1,4 +1,5 @@
 /* train plan -- placement, exact memory, arithmetic and messages of a run of any size, without starting it. */
+#include "calibrate.h"
 #include "commands.h"
 #include "plan_times.h"
 #include "start.h"
@@ -159,15 +160,33 @@ static void print(const Plan *p)
                    (double)p->most[a].bytes / 1e6);
 }
 
+/* argv: behind the command's name. */
+static void command_calibrate(const Config *c, const char *path, int argc, char **argv)
+{
+    size_t n = path ? strlen(path) : 0;
+    if (n < 6 || strcmp(path + n - 5, ".yaml"))
+        die(EXIT_CONFIG, "usage", "train plan --calibrate writes what it measures to --machine FILE.yaml; change: give the file, for "
+            "example --machine configs/machines/local.yaml");
+    char **line = xcalloc((size_t)argc + 1, sizeof *line);
+    line[0] = "plan";
+    memcpy(line + 1, argv, (size_t)argc * sizeof *argv);
+    calibrate(c, path, argc + 1, line);
+    free(line);
+}
+
 int command_plan(int argc, char **argv)
 {
     Args a = args_open("plan", argc, argv);
     int json = args_flag(&a, "--json");
     int world = (int)args_number(&a, "--world", 1, 1, 1e6);
-    int explain = args_flag(&a, "--explain");
+    int explain = args_flag(&a, "--explain"), measure = args_flag(&a, "--calibrate");
     const char *machine = args_value(&a, "--machine"), *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
     const Config *c = start_plan(path, &a, world);
+    if (measure) {
+        command_calibrate(c, machine, argc, argv);
+        return EXIT_DONE;
+    }
     Plan p;
     plan_open(&p, c, machine ? machine_load(machine) : NULL);
     if (json) {

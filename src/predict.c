@@ -5,7 +5,7 @@
 
 /* One pipeline rank's walk through its step. The device's own is the clock, which comes first. */
 typedef struct {
-    Clock clock;
+    Tally tally;
     Device dev;
     Prediction *out;
     int rank;                  /* of the pipeline */
@@ -42,10 +42,10 @@ static void hold_back(Walk *w, const Instr *i)
             w->at++;
         while (l->list[w->at].op > I_W);
     BUG_ON(w->at >= l->n || !same_work(i, &l->list[w->at]));
-    double start = w->base + w->span[w->at].start, wait = start - w->clock.now;
+    double start = w->base + w->span[w->at].start, wait = start - w->tally.now;
     if (wait > 0) {
         w->t.bubble += wait;
-        w->clock.now = start;
+        w->tally.now = start;
     }
 }
 
@@ -53,7 +53,7 @@ static void act(void *run, const Instr *i)
 {
     Run *r = run;
     Walk *w = r->model.dev->impl;
-    Clock *k = &w->clock;
+    Tally *k = &w->tally;
     if (w->base < 0)
         w->base = k->now;
     if (w->set && i->op <= I_W)
@@ -78,7 +78,7 @@ static void act(void *run, const Instr *i)
 static void walk_step(void *walk, Run *r, const Lists *l)
 {
     Walk *w = walk;
-    Clock *k = &w->clock;
+    Tally *k = &w->tally;
     if (r->cfg->overlap_param_gather)      /* weights of the step before are still on their way */
         rehearse_step(r, l);
     for (int i = 0; i < INSTR_KINDS; i++) {
@@ -131,10 +131,10 @@ static Walk *walk(Prediction *out, const Config *c, const Machine *m, const AllL
     w->set = span ? &l->train : NULL;
     count_runs(w, &l->train);
     w->span = span;
-    w->clock = (Clock){.m = m, .share = m->shared ? 1 / here : 1, .scatter = 1};
+    w->tally = (Tally){.m = m, .share = m->shared ? 1 / here : 1, .scatter = 1};
     if (m->unfused && !c->sequence_parallel)
-        w->clock.scatter = (double)c->tensor_model_parallel_size;
-    predict_device(&w->dev, &w->clock, c->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32);
+        w->tally.scatter = (double)c->tensor_model_parallel_size;
+    predict_device(&w->dev, &w->tally, c->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32);
     Rehearsal over = {&w->dev, predict_group, walk_step, w, &l->train, &l->forward};
     run_plan_over(&r, c, RUN_TRAIN, 0, world_rank(c, rank), &over);
     if (span) {
@@ -186,7 +186,7 @@ static void time_stages(Prediction *out, const Config *c, const Machine *m, cons
         if (like < r)
             continue;
         Walk *w = walk(out, c, m, l, r, NULL);
-        out->hop = fmax(out->hop, w->clock.message);
+        out->hop = fmax(out->hop, w->tally.message);
         for (int other = r; other < pl->p; other++)
             if (same_stages(pl, r, other))
                 read_stages(out, w, other);

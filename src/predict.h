@@ -60,10 +60,10 @@ typedef struct {
     double comm[AXES];
     double message;            /* seconds of the last message that was sent */
     double scatter;            /* messages are cut into this many parts, sent side by side */
-} Clock;
+} Tally;
 
 /* A device whose operations add to the clock. */
-void predict_device(Device *d, Clock *k, Dtype real);
+void predict_device(Device *d, Tally *k, Dtype real);
 /* A GridOpener of groups that add to the clock. */
-void predict_group(void *clock, const Grid *g, Comm *c, const char *name, const int *member, int n);
+void predict_group(void *tally, const Grid *g, Comm *c, const char *name, const int *member, int n);
 #endif

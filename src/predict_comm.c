@@ -5,7 +5,7 @@
 #include <string.h>
 
 typedef struct {
-    Clock *k;
+    Tally *k;
     Axis axis;                 /* in whose account its time goes */
     int nodes, per;            /* nodes that have members, and members on each */
     int *member;               /* world ranks */
@@ -36,7 +36,7 @@ static double collective(const Timed *t, const Comm *c, double S, int passes)
 static Token start(Comm *c, CommKind kind, int64_t n, Dtype type, double seconds)
 {
     Timed *t = c->impl;
-    Clock *k = t->k;
+    Tally *k = t->k;
     c->ops++;
     c->bytes += comm_payload(c, kind, n, type, c->rank);
     if (!n)
@@ -85,14 +85,15 @@ static Token timed_broadcast(Comm *c, void *buf, int64_t n, Dtype type, int root
 static Token timed_send(Comm *c, const void *buf, int64_t n, Dtype type, int peer)
 {
     Timed *t = c->impl;
-    Clock *k = t->k;
+    Tally *k = t->k;
     const Machine *m = k->m;
     int here = t->member[c->rank] / (int)m->ranks == t->member[peer] / (int)m->ranks;
     double link = m->link_gbps * 1e9, S = bytes_of(n, type), part = S / k->scatter;
     (void)buf;
     c->ops++;
     c->bytes += comm_payload(c, COMM_SEND, n, type, peer);
-    k->message = here ? m->link_latency_us * 1e-6 + part / link : m->network_latency_us * 1e-6 + part / (m->network_gbps * 1e9);
+    k->message = here ? m->link_latency_us * 1e-6 + part / (m->message_gbps * 1e9)
+                      : m->network_latency_us * 1e-6 + part / (m->network_gbps * 1e9);
     if (k->scatter > 1)        /* and put together again inside the tensor group */
         k->message += (S - part) / link + (k->scatter - 1) * m->link_latency_us * 1e-6;
     k->comm[t->axis] += k->message;
@@ -136,9 +137,9 @@ static Axis account_of(const char *name)
     return AXIS_DP;
 }
 
-void predict_group(void *clock, const Grid *g, Comm *c, const char *name, const int *member, int n)
+void predict_group(void *tally, const Grid *g, Comm *c, const char *name, const int *member, int n)
 {
-    Clock *k = clock;
+    Tally *k = tally;
     int place = 0, per = 0, node = g->rank / (int)k->m->ranks;
     if (n == 1) {
         comm_self_open(c, name);

@@ -1,12 +1,12 @@
 /* What each operation of the table costs by its shapes: FLOPs, bytes read and written. */
 #include "predict.h"
 
-static Clock *clock_of(Device *d) { return d->impl; }
+static Tally *tally_of(Device *d) { return d->impl; }
 
 /* An operation is as slow as the slower of its arithmetic (seconds) and its traffic. */
 static void spend(Device *d, Work w, double arithmetic, double bytes)
 {
-    Clock *k = clock_of(d);
+    Tally *k = tally_of(d);
     const Machine *m = k->m;
     double memory = bytes / (m->memory_gbps * 1e9 * k->share * curve_at(&m->memory, bytes) * m->speed[w]);
     double t = m->launch_us * 1e-6 + (arithmetic > memory ? arithmetic : memory);
@@ -14,13 +14,13 @@ static void spend(Device *d, Work w, double arithmetic, double bytes)
     k->work[w] += t;
 }
 
-static double peak(const Clock *k, Dtype type)
+static double peak(const Tally *k, Dtype type)
 {
     double flops = (type == BF16 || type == F16 ? k->m->matmul_tflops : k->m->matmul_tflops_fp32) * 1e12 * k->share;
     return type == F64 ? flops / 2 : flops;
 }
 
-static double product(const Clock *k, double flops, Dtype type)
+static double product(const Tally *k, double flops, Dtype type)
 {
     return flops / (peak(k, type) * curve_at(&k->m->matmul, flops));
 }
@@ -42,14 +42,14 @@ static void time_matmul(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)
 {
     double K = (double)(ta ? a.rows : a.cols), flops = 2 * count(c) * K;
     (void)tb;
-    spend(d, WORK_matmul, product(clock_of(d), flops, a.type), bytes_of(a) + bytes_of(b) + (acc ? 2 : 1) * bytes_of(c));
+    spend(d, WORK_matmul, product(tally_of(d), flops, a.type), bytes_of(a) + bytes_of(b) + (acc ? 2 : 1) * bytes_of(c));
 }
 
 static void time_linear(Device *d, Mat y, Mat x, Mat w, Mat bias)
 {
     double flops = 2 * count(y) * (double)x.cols;
     (void)bias;
-    spend(d, WORK_linear, product(clock_of(d), flops, x.type), bytes_of(x) + bytes_of(w) + bytes_of(y));
+    spend(d, WORK_linear, product(tally_of(d), flops, x.type), bytes_of(x) + bytes_of(w) + bytes_of(y));
 }
 
 static void time_bias_bwd(Device *d, Mat db, Mat dy) { spend(d, WORK_bias_bwd, 0, bytes_of(db) + bytes_of(dy)); }
@@ -105,15 +105,15 @@ static double pairs(const Attention *s, int causal)
 static void score_product(Device *d, Work w, const Attention *s, Dtype type)
 {
     double n = pairs(s, 0), size = (double)dtype_size(type), rows = (double)s->batch * s->heads * s->dim * size;
-    spend(d, w, product(clock_of(d), 2 * n * s->dim, type), n * size + rows * (double)(s->seq_q + s->seq_k));
+    spend(d, w, product(tally_of(d), 2 * n * s->dim, type), n * size + rows * (double)(s->seq_q + s->seq_k));
 }
 
 static void time_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
 {
-    const Machine *m = clock_of(d)->m;
+    const Machine *m = tally_of(d)->m;
     double n = pairs(s, 0), size = (double)dtype_size(q.type);
     if (!m->unfused) {
-        spend(d, WORK_attention_fwd, 4 * pairs(s, 1) * s->dim / (peak(clock_of(d), q.type) * m->attention_forward),
+        spend(d, WORK_attention_fwd, 4 * pairs(s, 1) * s->dim / (peak(tally_of(d), q.type) * m->attention_forward),
               bytes_of(o) + bytes_of(lse) + bytes_of(q) + bytes_of(k) + bytes_of(v));
         return;
     }
@@ -127,11 +127,11 @@ static void time_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, c
 static void time_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
                                const Attention *s)
 {
-    const Machine *m = clock_of(d)->m;
+    const Machine *m = tally_of(d)->m;
     double n = pairs(s, 0), size = (double)dtype_size(q.type);
     (void)delta, (void)lse;
     if (!m->unfused) {
-        spend(d, WORK_attention_bwd, 10 * pairs(s, 1) * s->dim / (peak(clock_of(d), q.type) * m->attention_backward),
+        spend(d, WORK_attention_bwd, 10 * pairs(s, 1) * s->dim / (peak(tally_of(d), q.type) * m->attention_backward),
               bytes_of(dq) + bytes_of(dk) + bytes_of(dv) + bytes_of(dout) + bytes_of(o) + bytes_of(q) + bytes_of(k) + bytes_of(v));
         return;
     }
@@ -156,7 +156,7 @@ static void time_embed_bwd(Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, co
     spend(d, WORK_embed_bwd, 0, bytes_of(dy) + 8 * count(dy));
 }
 
-static double mask_bytes(const Device *d, Mat m) { return clock_of((Device *)d)->m->unfused ? count(m) : 0; }
+static double mask_bytes(const Device *d, Mat m) { return tally_of((Device *)d)->m->unfused ? count(m) : 0; }
 
 static void time_dropout_fwd(Device *d, Mat y, Mat x, Mat res, const Dropout *s)
 {
@@ -223,7 +223,7 @@ static void time_lamb_apply(Device *d, const Update *u, const void *dir)
     update(d, WORK_lamb_apply, u, 0);
 }
 
-void predict_device(Device *d, Clock *k, Dtype real)
+void predict_device(Device *d, Tally *k, Dtype real)
 {
     *d = (Device){.name = "planned", .isa = "none", .real = real, .impl = k};
 #define X(name, args) d->name = time_##name;

@@ -110,8 +110,8 @@ static void test_memory(const Machine *m)
         for (int k = 0; k < 5; k++) {
             Run first;
             Device d;
-            Clock clock = {.m = m, .share = 1, .scatter = 1};
-            predict_device(&d, &clock, F32);
+            Tally tally = {.m = m, .share = 1, .scatter = 1};
+            predict_device(&d, &tally, F32);
             run_plan_over(&first, published(r, modes[k].rows, modes[k].recompute), RUN_TRAIN, 0, 0, &(Rehearsal){.dev = &d});
             double held = (double)first.memory.activations - in_flight(r, &first);
             compare(r->name, modes[k].what, held / gib, models[i].kept * (k ? models[i].share[k - 1] / 100 : 1), &most);

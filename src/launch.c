@@ -1,0 +1,103 @@
+#define _GNU_SOURCE
+#include "launch.h"
+#include "base.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* This program, and scripts/launch of the tree in which it lies; NULL: it lies in none. */
+static char *find_launcher(char self[PATH_MAX])
+{
+    static const char *const up[] = {"", "/..", "/../.."};
+    ssize_t n = readlink("/proc/self/exe", self, PATH_MAX - 1);
+    if (n < 0)
+        die(EXIT_RESOURCE, "self", "cannot read /proc/self/exe: %s; change: mount /proc", strerror(errno));
+    self[n] = 0;
+    int folder = (int)(strrchr(self, '/') - self);
+    for (size_t i = 0; i < sizeof up / sizeof *up; i++) {
+        char *path = xasprintf("%.*s%s/scripts/launch", folder, self, up[i]);
+        if (!access(path, X_OK))
+            return path;
+        free(path);
+    }
+    return NULL;
+}
+
+static int to_file(const char *path, int fd)
+{
+    int f = open(path ? path : "/dev/null", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    return f >= 0 && dup2(f, fd) >= 0;
+}
+
+static _Noreturn void start(char **line, const char *self, const char *out, const char *errors)
+{
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    setpgid(0, 0);                             /* so that all of it can be ended */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);          /* nothing goes on measuring for nobody */
+    if (null < 0 || dup2(null, 0) < 0 || !to_file(out, 1) || (errors && !to_file(errors, 2)) || setenv("TRAIN", self, 1))
+        _exit(EXIT_RESOURCE);
+    execvp(line[0], line);
+    fprintf(stderr, "error[launch] cannot start %s: %s; change: run the program from its tree, or put mpirun into the path\n",
+            line[0], strerror(errno));
+    _exit(EXIT_RESOURCE);
+}
+
+/* Its exit code, once it is over or has been ended. */
+static int await(pid_t job, double seconds)
+{
+    int status, asked = 0;
+    double limit = seconds > 0 ? now() + seconds : 0;
+    while (1) {
+        pid_t got = waitpid(job, &status, limit ? WNOHANG : 0);
+        if (got == job)
+            break;
+        if (got < 0 && errno != EINTR)
+            return EXIT_COMM;
+        if (limit && now() > limit) {
+            kill(-job, asked ? SIGKILL : SIGTERM);
+            asked++;
+            limit = now() + 5;
+        }
+        if (limit)
+            usleep(20000);
+    }
+    return asked ? LAUNCH_LATE : WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_COMM;
+}
+
+int launch_job(int ranks, int argc, char **argv, const char *out, const char *errors, double seconds)
+{
+    char self[PATH_MAX], number[16], *launcher = find_launcher(self);
+    const char *const plain[] = {"mpirun", "--oversubscribe", "--bind-to", "none", "-n", number, self};
+    char **line = xcalloc((size_t)argc + 16, sizeof *line);
+    int n = 0;
+    snprintf(number, sizeof number, "%d", ranks);
+    if (ranks == 1) {
+        line[n++] = self;
+    } else if (launcher) {
+        line[n++] = launcher;
+        line[n++] = "-n";
+        line[n++] = number;
+    } else {
+        for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+            line[n++] = (char *)plain[i];
+    }
+    memcpy(line + n, argv, (size_t)argc * sizeof *argv);
+    fflush(NULL);
+    pid_t job = fork();
+    if (job == 0)
+        start(line, self, out, errors);
+    if (job < 0)
+        die(EXIT_RESOURCE, "fork", "cannot start a process: %s; change: raise the limit on processes (ulimit -u)", strerror(errno));
+    setpgid(job, job);
+    int code = await(job, seconds);
+    free(launcher);
+    free(line);
+    return code;
+}

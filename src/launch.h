@@ -1,0 +1,10 @@
+/* launch -- jobs of several ranks of this very executable, started from a process that no launcher started. */
+#ifndef LAUNCH_H
+#define LAUNCH_H
+
+/* Runs `train ARGV...` on `ranks` ranks through scripts/launch of the tree in which the executable lies (mpirun, where it lies
+ * in none; one rank needs neither) and returns its exit code; LAUNCH_LATE when it has been ended after `seconds` (0: no limit).
+ * Standard output goes to the file `out`, errors to `errors`; NULL: nowhere, and where ours go. */
+#define LAUNCH_LATE 124
+int launch_job(int ranks, int argc, char **argv, const char *out, const char *errors, double seconds);
+#endif
