@@ -311,5 +311,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (!strcmp(argv[1], commands[i].name))
             return for_another_rank(argc - 1, argv + 1) ? EXIT_DONE : commands[i].run(argc - 2, argv + 2);
+    if (!strpbrk(argv[1], "./") && access(argv[1], F_OK))
+        die(EXIT_CONFIG, "usage", "there is no command and no file `%s`; change: `train help` lists the commands", argv[1]);
     return command_run(argc - 1, argv + 1);
 }
