@@ -110,6 +110,7 @@ static void print(const Result *r, const Config *c, int ok, int json)
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
         printf("\n");
         json_decref(j);
+        free(dtype);
         return;
     }
     printf("loss           one rank %.17g   layout %.17g   relative %.2g\n", r->one.loss, r->layout.loss,
@@ -118,6 +119,7 @@ static void print(const Result *r, const Config *c, int ok, int json)
            apart(r->one.norm, r->layout.norm));
     printf("gradients      %d tensors%s; worst: %s, relative %.2g (tolerance of %s: %.2g)\n", r->tensors,
            r->bitwise ? ", all bits equal" : "", r->worst, r->relative, dtype, r->tolerance);
+    free(dtype);
     printf("%s\n", ok ? "the layout computes the same model" : "the layout does NOT compute the same model");
 }
 

@@ -302,7 +302,10 @@ static void one(int n, char **arg)
     if (rank == 0) {
         Result alone = result_of(config_for_one_rank(c), &w, 0);
         check(&w, c, &alone, &got, 0);
+        free(alone.x);
     }
+    free(got.x);
+    free(w.at);
 }
 
 int main(int argc, char **argv)
