@@ -22,7 +22,7 @@ static double most_of(const Cell *c)
 static void put_share(FILE *f, double x, int width)
 {
     if (isfinite(x))
-        fprintf(f, " %*.2f", width, 100 * x);
+        fprintf(f, " %*.2f", width, fabs(x) < 5e-5 ? 0 : 100 * x);
     else
         fprintf(f, " %*s", width, "-");
 }
