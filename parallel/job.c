@@ -210,13 +210,24 @@ static void lost(const Member *m)
         "ran out is the usual cause), then start again with load=latest", where + 1, m->pid, note + 1);
 }
 
+/* Several gone at once: the launcher is ending the job because one of them was lost, and this process is next. It knows
+ * which one (scripts/launch says so); if it lets us live we say what we see. */
 static void look_for_the_lost(void)
 {
+    const Member *first = NULL;
+    int gone = 0;
     for (int i = 0; i < page->ranks; i++) {
-        Member *m = &page->member[i];
-        if (i != mine && atomic_load(&m->state) == RUNNING && is_gone(m->pid) && atomic_load(&m->state) == RUNNING)
-            lost(m);
+        const Member *m = &page->member[i];
+        if (i != mine && atomic_load(&m->state) == RUNNING && is_gone(m->pid) && atomic_load(&m->state) == RUNNING) {
+            first = first ? first : m;
+            gone++;
+        }
     }
+    if (!first)
+        return;
+    if (gone > 1 && getenv("GRIDIRON_PAGE"))
+        usleep(500000);
+    lost(first);
 }
 
 #ifndef SYS_pidfd_open
