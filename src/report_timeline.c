@@ -44,7 +44,7 @@ static void put_legend(FILE *f, const Picture *d)
 static void percent(FILE *f, double x)
 {
     if (isfinite(x))
-        fprintf(f, "<td class=\"n\">%.1f %%</td>", 100 * x);
+        fprintf(f, "<td class=\"n\">%.1f %%</td>", fabs(x) < 5e-4 ? 0 : 100 * x);
     else
         fprintf(f, "<td class=\"n\">n/a</td>");
 }
