@@ -3,6 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What an instruction on a whole chunk does to the account: the same for every microbatch, so the layers are walked for the
+ * first two of them, and the rest is added up. */
+typedef struct {
+    int walked, repeated;
+    double took, tp, comm[AXES], work[WORKS];
+    Traffic traffic[AXES];
+} Habit;
+#define WALKED 2
+
 /* One pipeline rank's walk through its step. The device's own is the clock, which comes first. */
 typedef struct {
     Tally tally;
@@ -13,6 +22,7 @@ typedef struct {
     PipeShape shape;
     Spent spent[4][256];       /* by InstrKind F, B, D, W, of each chunk; all microbatches */
     int runs[4][256];
+    Habit *habit;              /* [op up to RG][chunk] */
     RankTime t;
     double base;               /* when the first instruction begins */
     double grads;              /* when all gradients are there */
@@ -49,17 +59,72 @@ static void hold_back(Walk *w, const Instr *i)
     }
 }
 
+/* Does it as before, without doing it. */
+static void repeat(Walk *w, Run *r, Habit *h)
+{
+    Tally *k = &w->tally;
+    h->repeated++;
+    k->now += h->took;
+    k->waited[AXIS_TP] += h->tp;
+    for (int a = 0; a < AXES; a++) {
+        r->grid.axis[a].ops += h->traffic[a].ops;
+        r->grid.axis[a].bytes += h->traffic[a].bytes;
+    }
+}
+
+/* Does it, and learns what it does. Waits for the data group are of the first microbatch only. */
+static void perform(Walk *w, Run *r, const Instr *i, Habit *h)
+{
+    Tally before = w->tally, *k = &w->tally;
+    Traffic t[AXES];
+    for (int a = 0; a < AXES; a++)
+        t[a] = (Traffic){r->grid.axis[a].ops, r->grid.axis[a].bytes};
+    w->act[i->op](r, i);
+    if (!h)
+        return;
+    h->walked++;
+    h->took = k->now - before.now - (k->waited[AXIS_DP] - before.waited[AXIS_DP]);
+    h->tp = k->waited[AXIS_TP] - before.waited[AXIS_TP];
+    for (int a = 0; a < AXES; a++) {
+        h->comm[a] = k->comm[a] - before.comm[a];
+        h->traffic[a] = (Traffic){r->grid.axis[a].ops - t[a].ops, r->grid.axis[a].bytes - t[a].bytes};
+    }
+    for (int n = 0; n < WORKS; n++)
+        h->work[n] = k->work[n] - before.work[n];
+}
+
+/* What the repetitions have cost, operation by operation. */
+static void add_habits(Walk *w)
+{
+    for (int i = 0; i < (I_RG + 1) * w->shape.v; i++) {
+        const Habit *h = &w->habit[i];
+        for (int n = 0; n < WORKS; n++)
+            w->tally.work[n] += h->repeated * h->work[n];
+        for (int a = 0; a < AXES; a++)
+            w->tally.comm[a] += h->repeated * h->comm[a];
+    }
+}
+
 static void act(void *run, const Instr *i)
 {
     Run *r = run;
     Walk *w = r->model.dev->impl;
     Tally *k = &w->tally;
+    Habit *h = i->op <= I_RG && i->part == WHOLE ? &w->habit[i->op * w->shape.v + i->chunk] : NULL;
+    if (r->model.evaluating) {
+        if (i->mb < WALKED)
+            w->act[i->op](run, i);
+        return;
+    }
     if (w->base < 0)
         w->base = k->now;
     if (w->set && i->op <= I_W)
         hold_back(w, i);
     double start = k->now, tp = k->waited[AXIS_TP], dp = k->waited[AXIS_DP];
-    w->act[i->op](run, i);
+    if (h && h->walked == WALKED)
+        repeat(w, r, h);
+    else
+        perform(w, r, i, h);
     double took = k->now - start;
     tp = k->waited[AXIS_TP] - tp;
     dp = k->waited[AXIS_DP] - dp;
@@ -79,25 +144,26 @@ static void walk_step(void *walk, Run *r, const Lists *l)
 {
     Walk *w = walk;
     Tally *k = &w->tally;
+    w->shape = r->shape;
+    w->shape.m = l->m;
+    w->habit = xcalloc((size_t)(I_RG + 1) * (size_t)w->shape.v, sizeof *w->habit);
     if (r->cfg->overlap_param_gather)      /* weights of the step before are still on their way */
         rehearse_step(r, l);
+    memset(k->work, 0, sizeof k->work);
+    memset(k->comm, 0, sizeof k->comm);
     for (int i = 0; i < INSTR_KINDS; i++) {
         w->act[i] = r->stage.act[i];
         r->stage.act[i] = r->stage.act[i] ? act : NULL;
     }
-    memset(k->work, 0, sizeof k->work);
-    memset(k->comm, 0, sizeof k->comm);
-    w->shape = r->shape;
-    w->shape.m = l->m;
     w->base = -1;
     w->at = -1;
     double start = k->now;
     rehearse_step(r, l);
     w->t.total = k->now - start;
+    add_habits(w);
     w->grads -= start;
     memcpy(w->t.work, k->work, sizeof k->work);
     memcpy(w->t.sent, k->comm, sizeof k->comm);
-    memcpy(r->stage.act, w->act, sizeof w->act);
 }
 
 /* All lists of all pipeline ranks, as a run makes them: it knows no times. */
@@ -144,6 +210,7 @@ static Walk *walk(Prediction *out, const Config *c, const Machine *m, const AllL
                 out->most[a] = r.traffic[a];
     }
     run_plan_close(&r);
+    free(w->habit);
     return w;
 }
 
