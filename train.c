@@ -293,7 +293,7 @@ static const struct { const char *name; int (*run)(int argc, char **argv); } com
 static int for_another_rank(int argc, char **argv)
 {
     const char *name = argv[0];
-    static const char *const alone[] = {"plan", "schedule", "tokenize", "import", "export", "inspect", "help"};
+    static const char *const alone[] = {"plan", "sweep", "schedule", "tokenize", "import", "export", "inspect", "help"};
     int rank;
     for (int i = 1; i < argc; i++)     /* measures messages */
         if (!strcmp(name, "plan") && !strcmp(argv[i], "--calibrate"))

@@ -3,6 +3,7 @@
 #ifndef COMMANDS_H
 #define COMMANDS_H
 
+int command_sweep(int argc, char **argv);
 int command_plan(int argc, char **argv);
 int command_schedule(int argc, char **argv);
 int command_bubble(int argc, char **argv);

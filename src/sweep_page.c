@@ -1,0 +1,167 @@
+/* A sweep as CSV, as a page with a table that sorts and bars, and its winner as YAML. */
+#include "base.h"
+#include "chart.h"
+#include "sweep.h"
+#include <stdlib.h>
+#include <string.h>
+
+static double tokens_per_second(const Sweep *s, const Layout *l)
+{
+    double ms = l->measured > 0 ? l->measured : l->predicted;
+    return (double)(s->batch * s->seq) / ms * 1e3;
+}
+
+static const char *state_text(const Layout *l)
+{
+    return l->state == LAYOUT_TOO_LARGE ? "does not fit" : l->why[0] ? l->why : l->measured > 0 ? "measured" : "predicted";
+}
+
+void sweep_csv(FILE *f, const Sweep *s)
+{
+    fprintf(f, "tp,sp,pp,v,dp,zero,micro_batch_size,recompute,predicted_ms,measured_ms,bubble,memory_bytes,tokens_per_second,state\n");
+    for (int i = 0; i < s->n; i++) {
+        const Layout *l = &s->layout[i];
+        fprintf(f, "%d,%d,%d,%d,%d,%s,%d,%s,%.6g,", l->tp, l->rows, l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
+                layout_recompute[l->recompute], l->predicted);
+        if (l->measured > 0)
+            fprintf(f, "%.6g", l->measured);
+        fprintf(f, ",%.4f,%lld,%.6g,\"", l->bubble, (long long)l->memory, tokens_per_second(s, l));
+        for (const char *c = state_text(l); *c; c++)
+            fprintf(f, *c == '"' ? "\"\"" : "%c", *c);
+        fprintf(f, "\"\n");
+    }
+}
+
+void sweep_winner(FILE *f, const Sweep *s)
+{
+    const Layout *l = &s->layout[0];
+    char text[LAYOUT_ARGS][160];
+    int n = layout_args(s, l, text);
+    const char *section = "";
+    fprintf(f, "# %d ranks, %s %.1f ms a step, %.0f tokens/s\n", s->world, l->measured > 0 ? "measured" : "predicted",
+            l->measured > 0 ? l->measured : l->predicted, tokens_per_second(s, l));
+    for (int i = 0; i < n; i++) {
+        char *value = strchr(text[i], '=');
+        const char *in = !strncmp(text[i], "micro", 5) ? "train" : !strncmp(text[i], "recompute", 9) ? "recompute" : "parallel";
+        if (strcmp(in, section))
+            fprintf(f, "%s:\n", section = in);
+        fprintf(f, "  %.*s: %s\n", (int)(value - text[i]), text[i], value + 1);
+    }
+}
+
+static const char style[] =
+    ":root{color-scheme:light dark;--bg:#f7f6f3;--card:#fff;--ink:#1d1c1a;--soft:#66635d;--rule:#e6e3dd;--a:#2563c9;--b:#cf4f0b}\n"
+    "@media (prefers-color-scheme:dark){:root{--bg:#131517;--card:#1b1e21;--ink:#e9e7e2;--soft:#a09d96;--rule:#2d3135;--a:#78a9ff;"
+    "--b:#ff9a57}}\n"
+    "body{margin:0 auto;max-width:76rem;padding:1.5rem;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,sans-serif}\n"
+    "h1{font-size:1.4rem;margin:0}h2{font-size:1.05rem}p{color:var(--soft);margin:.3rem 0}\n"
+    ".card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:1rem;margin:1rem 0;overflow-x:auto}\n"
+    "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\n"
+    "th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}\n"
+    "th{cursor:pointer;user-select:none;position:sticky;top:0;background:var(--card)}th:hover{color:var(--a)}\n"
+    "td:last-child,th:last-child{text-align:left;white-space:normal;min-width:8rem}\n"
+    ".bars text{fill:var(--ink);font:13px system-ui,sans-serif}.bars .p{fill:var(--a)}.bars .m{fill:var(--b)}\n"
+    ".key span{display:inline-block;width:.8em;height:.8em;margin:0 .4em 0 1em;border-radius:2px}\n"
+    "pre{margin:0;font-size:.9rem}\n";
+
+static const char script[] =
+    "'use strict';\n"
+    "for (const th of document.querySelectorAll('th')) th.addEventListener('click', () => {\n"
+    "    const body = th.closest('table').tBodies[0], at = th.cellIndex, down = th.dataset.down !== '1';\n"
+    "    for (const other of th.parentNode.cells) delete other.dataset.down;\n"
+    "    th.dataset.down = down ? '1' : '0';\n"
+    "    const key = row => { const t = row.cells[at].textContent, x = parseFloat(t); return isNaN(x) ? t || '\\uffff' : x; };\n"
+    "    [...body.rows].sort((a, b) => { const x = key(a), y = key(b);\n"
+    "        return (typeof x === typeof y ? (x > y) - (x < y) : typeof x === 'number' ? -1 : 1) * (down ? 1 : -1); })\n"
+    "        .forEach(row => body.append(row));\n"
+    "});\n";
+
+#define BARS 24
+#define LINES 2000
+
+static void short_name(const Layout *l, char *text, size_t size)
+{
+    snprintf(text, size, "tp %d%s  pp %d%s%.0d  dp %d  %s  mb %d  %s", l->tp, l->rows ? " sp" : "", l->pp, l->v > 1 ? " v " : "",
+             l->v > 1 ? l->v : 0, l->dp, layout_zero[l->zero], l->micro, layout_recompute[l->recompute]);
+}
+
+/* Predicted above measured, a pair of bars a layout. */
+static void bars(FILE *f, const Sweep *s)
+{
+    int n = s->fit < BARS ? s->fit : BARS, left = 330, width = 1080, high = 30;
+    double most = 0;
+    char name[128];
+    for (int i = 0; i < n; i++) {
+        most = s->layout[i].predicted > most ? s->layout[i].predicted : most;
+        most = s->layout[i].measured > most ? s->layout[i].measured : most;
+    }
+    fprintf(f, "<p class=\"key\">ms a step, shorter is better<span style=\"background:var(--a)\"></span>predicted"
+            "<span style=\"background:var(--b)\"></span>measured</p>\n"
+            "<svg class=\"bars\" viewBox=\"0 0 %d %d\" width=\"100%%\" role=\"img\" aria-label=\"ms a step of the best layouts\">\n", width,
+            n * high + 4);
+    for (int i = 0; i < n; i++) {
+        const Layout *l = &s->layout[i];
+        double scale = (width - left - 90) / most, p = l->predicted * scale, m = l->measured * scale;
+        int y = i * high;
+        short_name(l, name, sizeof name);
+        fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", left - 8, y + 19, name);
+        fprintf(f, "<rect class=\"p\" x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" rx=\"2\"><title>predicted %.1f ms</title></rect>\n", left,
+                y + 4, p, m > 0 ? 11 : 22, l->predicted);
+        if (m > 0)
+            fprintf(f, "<rect class=\"m\" x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"11\" rx=\"2\"><title>measured %.1f ms</title></rect>\n", left,
+                    y + 15, m, l->measured);
+        fprintf(f, "<text x=\"%.1f\" y=\"%d\">%.4g ms</text>\n", left + (p > m ? p : m) + 6, y + 19,
+                m > 0 ? l->measured : l->predicted);
+    }
+    fprintf(f, "</svg>\n");
+}
+
+static void table(FILE *f, const Sweep *s)
+{
+    static const char *const head[] = {"tensor", "seq. par.", "pipeline", "chunks", "data", "sharding", "micro batch", "recompute",
+                                       "predicted ms", "measured ms", "error %", "bubble %", "memory GiB", "tokens/s", "state"};
+    fprintf(f, "<table><thead><tr>");
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++)
+        fprintf(f, "<th>%s</th>", head[i]);
+    fprintf(f, "</tr></thead><tbody>\n");
+    for (int i = 0; i < s->n && i < LINES; i++) {
+        const Layout *l = &s->layout[i];
+        fprintf(f, "<tr><td>%d</td><td>%s</td><td>%d</td><td>%d</td><td>%d</td><td>%s</td><td>%d</td><td>%s</td><td>%.1f</td><td>", l->tp,
+                l->rows ? "yes" : "", l->pp, l->v, l->dp, layout_zero[l->zero], l->micro, layout_recompute[l->recompute],
+                l->predicted);
+        if (l->measured > 0)
+            fprintf(f, "%.1f</td><td>%+.1f", l->measured, 100 * (l->predicted / l->measured - 1));
+        else
+            fprintf(f, "</td><td>");
+        fprintf(f, "</td><td>%.1f</td><td>%.2f</td><td>%.0f</td><td>", 100 * l->bubble, (double)l->memory / (1 << 30),
+                tokens_per_second(s, l));
+        html_text(f, state_text(l));
+        fprintf(f, "</td></tr>\n");
+    }
+    fprintf(f, "</tbody></table>\n");
+}
+
+void sweep_page(FILE *f, const Sweep *s)
+{
+    int measured = 0;
+    for (int i = 0; i < s->n; i++)
+        measured += s->layout[i].measured > 0;
+    fprintf(f, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n"
+            "<title>Layouts of %d ranks</title><style>\n%s</style></head><body>\n<h1>Layouts of %d ranks: ", s->world, style, s->world);
+    html_text(f, s->path);
+    fprintf(f, "</h1>\n<p>%d legal layouts, %d fit the memory, %d measured. Steps of %lld sequences of %lld tokens; machine ", s->n, s->fit,
+            measured, (long long)s->batch, (long long)s->seq);
+    html_text(f, s->machine);
+    fprintf(f, ".</p>\n");
+    if (s->fit) {
+        fprintf(f, "<section class=\"card\"><h2>The best %d</h2>\n", s->fit < BARS ? s->fit : BARS);
+        bars(f, s);
+        fprintf(f, "</section>\n<section class=\"card\"><h2>The fastest, as configuration</h2><pre>");
+        sweep_winner(f, s);
+        fprintf(f, "</pre></section>\n");
+    }
+    fprintf(f, "<section class=\"card\"><h2>%s</h2><p>A click on a column's name sorts by it.</p>\n",
+            s->n > LINES ? "The first 2000; all are in the CSV" : "All");
+    table(f, s);
+    fprintf(f, "</section><script>\n%s</script></body></html>\n", script);
+}
