@@ -23,6 +23,7 @@ typedef struct {
     Spent spent[4][256];       /* by InstrKind F, B, D, W, of each chunk; all microbatches */
     int runs[4][256];
     Habit *habit;              /* [op up to RG][chunk] */
+    uint8_t *cut;              /* [chunk][microbatch] some of its instructions are in parts: all of them are walked */
     RankTime t;
     double base;               /* when the first instruction begins */
     double grads;              /* when all gradients are there */
@@ -121,7 +122,7 @@ static void act(void *run, const Instr *i)
     if (w->set && i->op <= I_W)
         hold_back(w, i);
     double start = k->now, tp = k->waited[AXIS_TP], dp = k->waited[AXIS_DP];
-    if (h && h->walked == WALKED)
+    if (h && h->walked >= WALKED && !w->cut[i->chunk * w->shape.m + i->mb])
         repeat(w, r, h);
     else
         perform(w, r, i, h);
@@ -140,6 +141,14 @@ static void act(void *run, const Instr *i)
     *(i->op == I_F ? &w->t.forward : &w->t.backward) += took - dp - tp;
 }
 
+/* Parts read what the instructions before them left in their slots. */
+static void find_cuts(Walk *w, const Schedule *s)
+{
+    for (int i = 0; i < s->n; i++)
+        if (s->list[i].op <= I_W && s->list[i].part != WHOLE)
+            w->cut[s->list[i].chunk * w->shape.m + s->list[i].mb] = 1;
+}
+
 static void walk_step(void *walk, Run *r, const Lists *l)
 {
     Walk *w = walk;
@@ -147,6 +156,8 @@ static void walk_step(void *walk, Run *r, const Lists *l)
     w->shape = r->shape;
     w->shape.m = l->m;
     w->habit = xcalloc((size_t)(I_RG + 1) * (size_t)w->shape.v, sizeof *w->habit);
+    w->cut = xcalloc((size_t)w->shape.v * (size_t)w->shape.m, 1);
+    find_cuts(w, &l->train);
     if (r->cfg->overlap_param_gather)      /* weights of the step before are still on their way */
         rehearse_step(r, l);
     memset(k->work, 0, sizeof k->work);
@@ -211,6 +222,7 @@ static Walk *walk(Prediction *out, const Config *c, const Machine *m, const AllL
     }
     run_plan_close(&r);
     free(w->habit);
+    free(w->cut);
     return w;
 }
 
