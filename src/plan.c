@@ -2,6 +2,7 @@
 #include "calibrate.h"
 #include "commands.h"
 #include "plan_times.h"
+#include "run_costs.h"
 #include "start.h"
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@ typedef struct {
     Memory *memory;                /* [world] */
     Traffic most[AXES];            /* of the rank that sends most on the axis */
     Placement placement;
+    StepLists lists;
     PipeShape shape;               /* of the last segment's step */
     Simulation sim;
     double flops;
@@ -49,7 +51,7 @@ static void ask_ranks(Plan *p)
             continue;
         }
         Run r;
-        run_plan(&r, c, RUN_TRAIN, 0, rank);
+        run_plan_over(&r, c, RUN_TRAIN, 0, rank, &(Rehearsal){.lists = &p->lists});
         p->memory[rank] = r.memory;
         for (int a = 0; a < AXES; a++)
             if (r.traffic[a].bytes > p->most[a].bytes)
@@ -61,25 +63,23 @@ static void ask_ranks(Plan *p)
 
 static void plan_open(Plan *p, const Config *c, const Machine *machine)
 {
-    ScheduleSet set;
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
     *p = (Plan){.cfg = c, .machine = machine, .flops = run_flops_per_token(c) * (double)(last->batch * c->seq_length)};
     placement_open(&p->placement, c);
-    p->shape = run_shape(c, &p->placement);
-    p->shape.m = (int)(last->batch / (c->micro_batch_size * c->data_parallel_size));
+    step_lists_open(&p->lists, c, &p->placement);
+    p->shape = p->lists.shape;
     if (machine) {
-        predict(&p->will, c, machine);
+        predict_over(&p->will, c, machine, &p->lists);
         memcpy(p->most, p->will.most, sizeof p->most);
     }
     ask_ranks(p);
-    schedules_open(&set, &p->shape);
-    simulate(&set, &p->sim, 0);
-    schedules_close(&set);
+    simulate(&p->lists.train[p->lists.n - 1], &p->sim, 0);
 }
 
 static void plan_close(Plan *p)
 {
     simulation_close(&p->sim);
+    step_lists_close(&p->lists);
     placement_close(&p->placement);
     prediction_close(&p->will);
     free(p->memory);
@@ -106,11 +106,11 @@ static json_t *as_json(const Plan *p)
         json_object_set_new(messages, axis_name[a], json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
                                                               (json_int_t)p->most[a].bytes));
     json_t *step = p->machine ? json_real(1e3 * p->will.step) : json_null();
-    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:f s:f s:o s:I}", "world", c->world, "layout", start_layout(c), "schedule",
+    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:f s:f s:o s:I s:o}", "world", c->world, "layout", start_layout(c), "schedule",
                      schedule_name(p->shape.kind), "microbatches", p->shape.m, "stages", stages, "memory", memory, "messages", messages,
                      "flops_per_step", p->flops, "bubble", p->machine ? p->will.bubble : p->sim.rate, "step_ms", step,
                      "num_parameters",
-                     (json_int_t)params_count(c));
+                     (json_int_t)params_count(c), "schedule_costs", run_costs_json(&p->shape, p->shape.cost[0] ? "flops" : "equal"));
 }
 
 static void print_memory(const Plan *p)
@@ -147,11 +147,16 @@ static void print(const Plan *p)
     printf("step       %lld samples of %lld tokens: %d microbatches of %lld on each of %lld model replicas; %.3g TFLOP\n",
            (long long)last->batch, (long long)c->seq_length, p->shape.m, (long long)c->micro_batch_size,
            (long long)c->data_parallel_size, p->flops / 1e12);
-    printf("schedule   %s, bubble %.1f %% where forward and both halves of backward take equal times; activations of",
-           schedule_name(p->shape.kind), 100 * p->sim.rate);
+    printf("schedule   %s, bubble %.1f %% %s; activations of", schedule_name(p->shape.kind), 100 * p->sim.rate,
+           run_costs_phrase(&p->shape));
     for (int s = 0; s < p->shape.p; s++)
         printf(" %.3g", p->sim.peak[s]);
     printf(" microbatches\n");
+    if (p->shape.cost[0]) {
+        printf("costs      of the search, forward and both halves of backward:");
+        run_costs_print(stdout, &p->shape);
+        printf("\n");
+    }
     print_memory(p);
     printf("messages   of a rank and step, on the rank with most\n");
     for (int a = 0; a < AXES; a++)

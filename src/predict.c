@@ -177,17 +177,8 @@ static void walk_step(void *walk, Run *r, const Lists *l)
     memcpy(w->t.sent, k->comm, sizeof k->comm);
 }
 
-/* All lists of all pipeline ranks, as a run makes them: it knows no times. */
-typedef struct { ScheduleSet train, forward; } AllLists;
-
-static void lists_open(AllLists *l, const Config *c, const Placement *pl)
-{
-    PipeShape shape = run_shape(c, pl);
-    shape.m = (int)(c->batch_step[c->batch_steps - 1].batch / (c->micro_batch_size * c->data_parallel_size));
-    schedules_open(&l->train, &shape);
-    shape.kind = SCHEDULE_FORWARD;
-    schedules_open(&l->forward, &shape);
-}
+/* Of the last segment; as a run makes them: it knows no times. */
+static const ScheduleSet *training(const StepLists *l) { return &l->train[l->n - 1]; }
 
 /* A world rank of pipeline rank s: the first one. */
 static int world_rank(const Config *c, int s)
@@ -198,21 +189,21 @@ static int world_rank(const Config *c, int s)
     return rank;
 }
 
-static Walk *walk(Prediction *out, const Config *c, const Machine *m, const AllLists *l, int rank, const Span *span)
+static Walk *walk(Prediction *out, const Config *c, const Machine *m, const StepLists *l, int rank, const Span *span)
 {
     Walk *w = xcalloc(1, sizeof *w);
     Run r;
     double here = c->world < m->ranks ? (double)c->world : (double)m->ranks;
     w->out = out;
     w->rank = rank;
-    w->set = span ? &l->train : NULL;
-    count_runs(w, &l->train);
+    w->set = span ? training(l) : NULL;
+    count_runs(w, training(l));
     w->span = span;
     w->tally = (Tally){.m = m, .share = m->shared ? 1 / here : 1, .scatter = 1};
     if (m->unfused && !c->sequence_parallel)
         w->tally.scatter = (double)c->tensor_model_parallel_size;
     predict_device(&w->dev, &w->tally, c->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32);
-    Rehearsal over = {&w->dev, predict_group, walk_step, w, &l->train, &l->forward};
+    Rehearsal over = {&w->dev, predict_group, walk_step, w, l};
     run_plan_over(&r, c, RUN_TRAIN, 0, world_rank(c, rank), &over);
     if (span) {
         out->memory[rank] = r.memory;
@@ -256,7 +247,7 @@ static void read_stages(Prediction *out, const Walk *w, int rank)
 }
 
 /* Walks one rank of each kind alone. */
-static void time_stages(Prediction *out, const Config *c, const Machine *m, const AllLists *l, const Placement *pl)
+static void time_stages(Prediction *out, const Config *c, const Machine *m, const StepLists *l, const Placement *pl)
 {
     for (int r = 0; r < pl->p; r++) {
         int like = 0;
@@ -309,32 +300,40 @@ static void finish(Prediction *out, Walk **w)
 void predict(Prediction *out, const Config *cfg, const Machine *m)
 {
     Placement pl;
-    AllLists l;
+    StepLists l;
+    placement_open(&pl, cfg);
+    step_lists_open(&l, cfg, &pl);
+    predict_over(out, cfg, m, &l);
+    step_lists_close(&l);
+    placement_close(&pl);
+}
+
+void predict_over(Prediction *out, const Config *cfg, const Machine *m, const StepLists *l)
+{
+    Placement pl;
+    ScheduleSet set = *training(l);
     Simulation sim;
     placement_open(&pl, cfg);
     BUG_ON(pl.v > 255);
     *out = (Prediction){.p = pl.p, .n = pl.n, .stage = xcalloc((size_t)pl.n, sizeof *out->stage),
                         .rank = xcalloc((size_t)pl.p, sizeof *out->rank), .memory = xcalloc((size_t)pl.p, sizeof *out->memory)};
-    lists_open(&l, cfg, &pl);
-    time_stages(out, cfg, m, &l, &pl);
+    time_stages(out, cfg, m, l, &pl);
     double *cost = costs_of(out, m);
     for (int k = 0; k < 3; k++)
-        l.train.shape.cost[k] = cost + k * pl.n;
-    l.train.shape.hop = m->unfused ? 0 : out->hop;
-    simulate(&l.train, &sim, 1);
+        set.shape.cost[k] = cost + k * pl.n;
+    set.shape.hop = m->unfused ? 0 : out->hop;
+    simulate(&set, &sim, 1);
     out->bubble = sim.rate;
     out->step_bubble = sim.step_rate;
-    out->m = l.train.shape.m;
-    out->kind = l.train.shape.kind;
+    out->m = set.shape.m;
+    out->kind = set.shape.kind;
     Walk **w = xcalloc((size_t)pl.p, sizeof(Walk *));
     for (int r = 0; r < pl.p; r++)
-        w[r] = walk(out, cfg, m, &l, r, sim.span[r]);
+        w[r] = walk(out, cfg, m, l, r, sim.span[r]);
     finish(out, w);
     free(w);
     free(cost);
     simulation_close(&sim);
-    schedules_close(&l.train);
-    schedules_close(&l.forward);
     placement_close(&pl);
 }
 

@@ -47,6 +47,8 @@ typedef struct {
 
 /* Predicts the last segment's step. Not collective; allocates. */
 void predict(Prediction *out, const Config *cfg, const Machine *m);
+/* The same where the lists are there already. */
+void predict_over(Prediction *out, const Config *cfg, const Machine *m, const StepLists *lists);
 void prediction_close(Prediction *p);
 
 /* ---- the parts, for predict.c ---- */

@@ -83,8 +83,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     compare_ranks(r);
     refuse_what_does_not_fit(r);
     table_open(r);
-    lists_close(r);
-    lists_open(r, &(Rehearsal){0});
+    lists_units(r);
     cpu_open(&r->dev, r->params.real, isa_names[cfg->cpu_isa], cfg->threads ? (int)cfg->threads : grid_cores(&r->grid));
     comm_threads(pool_threads(r->dev.pool));
     arena_open(&r->arena, "run", (size_t)(r->memory.total - r->workspace));

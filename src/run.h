@@ -37,6 +37,7 @@ typedef struct {
     Device dev;
     Placement placement;
     PipeShape shape;
+    Simulation sim;            /* rank 0: of the last segment's training step, with the costs that shape has */
     Params params;
     Model model;
     Optimizer opt;
@@ -84,6 +85,16 @@ void run_grid(Grid *g, const Config *cfg);
 void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank);
 void run_plan_close(Run *r);
 
+/* The lists of all ranks of a training step and of its evaluation, by segment of the batch-size schedule, checked: for plans
+ * that ask several ranks. */
+typedef struct {
+    int n;
+    PipeShape shape;               /* of the last segment */
+    ScheduleSet *train, *forward;  /* [n] */
+} StepLists;
+void step_lists_open(StepLists *l, const Config *cfg, const Placement *pl);
+void step_lists_close(StepLists *l);
+
 /* What a plan runs over in place of a device and groups that only count, and what it does with a training step of the last
  * segment in place of rehearse_step. */
 typedef struct {
@@ -91,15 +102,16 @@ typedef struct {
     GridOpener open;
     void (*step)(void *ctx, Run *r, const Lists *l);
     void *ctx;                     /* of open and step */
-    const ScheduleSet *train, *forward;    /* the last segment's lists of all ranks where they are there already, else NULL */
+    const StepLists *lists;        /* of the same configuration, where they are there already, else NULL */
 } Rehearsal;
 void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over);
 /* A step and, for RUN_TRAIN, the update. */
 void rehearse_step(Run *r, const Lists *l);
 
 /* The pipeline of a training step, but for its number of microbatches. With one pipeline rank every schedule is the plain
- * loop. */
+ * loop. A searched schedule has costs (run_costs.h), the others have none; they are on the heap. */
 PipeShape run_shape(const Config *cfg, const Placement *pl);
+void run_shape_close(PipeShape *s);
 /* How the lists of `rank` are expanded. units: room for one number a chunk, as long as the Expand. */
 Expand run_expand(const Config *cfg, int rank, int *units);
 /* The pipeline rank of `rank`. */

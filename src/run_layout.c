@@ -1,6 +1,7 @@
 /* A run before it has memory: grid, instruction lists, and the rehearsal that finds every size. */
 #include "run_layout.h"
 #include "custom.h"
+#include "run_costs.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +41,15 @@ PipeShape run_shape(const Config *c, const Placement *pl)
     s.vee = pl->p > 1 && placement_turns(c);
     s.limit = c->pipeline_max_activations == CFG_ABSENT ? 0 : (int)c->pipeline_max_activations;
     s.lists = c->custom ? c->custom->list : NULL;
+    if (s.kind == SCHEDULE_ZB_AUTO)
+        run_costs(&s, c, pl);
     return s;
+}
+
+void run_shape_close(PipeShape *s)
+{
+    free((void *)s->cost[0]);
+    memset(s->cost, 0, sizeof s->cost);
 }
 
 /* What happens between the units of this rank, beside what every pipeline does. */
@@ -69,8 +78,19 @@ static Expand open_units(Run *r, int *units)
     return expand_of(r, units);
 }
 
-/* All lists of all ranks, checked, and this rank's made ready. */
-static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e, const ScheduleSet *made)
+static _Noreturn void broken(const char *why)
+{
+    die(EXIT_BUG, "schedule", "the schedule does not hold: %s; change: another pipeline_schedule, and report this one", why);
+}
+
+/* Of this rank, in a step of segment i. */
+static int microbatches(const Config *c, int i)
+{
+    return (int)(c->batch_step[i].batch / (c->micro_batch_size * c->data_parallel_size));
+}
+
+/* All lists of all ranks, checked, and this rank's made ready. sim: their replay, on rank 0; NULL: not wanted. */
+static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e, const ScheduleSet *made, Simulation *sim)
 {
     ScheduleSet set;
     char why[WHY];
@@ -82,14 +102,16 @@ static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Exp
     r->shape.m = m;
     schedules_open(&set, &r->shape);
     if (r->grid.rank == 0 && !schedules_check(&set, why, sizeof why))
-        die(EXIT_BUG, "schedule", "the schedule does not hold: %s; change: another pipeline_schedule, and report this one", why);
+        broken(why);
     uint64_t hash = schedules_hash(&set);
     r->hash = hash64(&hash, sizeof hash, r->hash);
+    if (sim && r->grid.rank == 0)
+        simulate(&set, sim, 0);
     schedule_open(own, &set, r->grid.index[AXIS_PP], e);
     schedules_close(&set);
 }
 
-void lists_open(Run *r, const Rehearsal *over)
+void lists_open(Run *r, const StepLists *made)
 {
     const Config *c = r->cfg;
     int *units = xcalloc((size_t)r->params.nchunks, sizeof *units);
@@ -101,14 +123,21 @@ void lists_open(Run *r, const Rehearsal *over)
     for (int i = 0; i < c->batch_steps; i++) {
         Lists *l = &r->lists[i];
         l->batch = c->batch_step[i].batch;
-        l->m = (int)(l->batch / (c->micro_batch_size * c->data_parallel_size));
+        l->m = microbatches(c, i);
         if (r->use != RUN_FORWARD)
-            open_list(r, &l->train, kind, l->m, &e, i == c->batch_steps - 1 ? over->train : NULL);
-        open_list(r, &l->forward, SCHEDULE_FORWARD, l->m, &e, i == c->batch_steps - 1 ? over->forward : NULL);
+            open_list(r, &l->train, kind, l->m, &e, made ? &made->train[i] : NULL, i == c->batch_steps - 1 ? &r->sim : NULL);
+        open_list(r, &l->forward, SCHEDULE_FORWARD, l->m, &e, made ? &made->forward[i] : NULL, NULL);
     }
     if (r->kv_length)
-        open_list(r, &r->extend, SCHEDULE_FORWARD, 1, &e, NULL);
+        open_list(r, &r->extend, SCHEDULE_FORWARD, 1, &e, NULL, NULL);
     r->shape.kind = kind;
+    free(units);
+}
+
+void lists_units(Run *r)
+{
+    int *units = xcalloc((size_t)r->params.nchunks, sizeof *units);
+    open_units(r, units);
     free(units);
 }
 
@@ -120,6 +149,35 @@ void lists_close(Run *r)
     }
     schedule_close(&r->extend);
     free(r->lists);
+    run_shape_close(&r->shape);
+    simulation_close(&r->sim);
+}
+
+void step_lists_open(StepLists *l, const Config *c, const Placement *pl)
+{
+    char why[WHY];
+    *l = (StepLists){.n = c->batch_steps, .shape = run_shape(c, pl)};
+    l->train = xcalloc(2 * (size_t)l->n, sizeof *l->train);
+    l->forward = l->train + l->n;
+    for (int i = 0; i < l->n; i++) {
+        l->shape.m = microbatches(c, i);
+        schedules_open(&l->train[i], &l->shape);
+        if (!schedules_check(&l->train[i], why, sizeof why))
+            broken(why);
+        PipeShape forward = l->shape;
+        forward.kind = SCHEDULE_FORWARD;
+        schedules_open(&l->forward[i], &forward);
+    }
+}
+
+void step_lists_close(StepLists *l)
+{
+    for (int i = 0; i < l->n; i++) {
+        schedules_close(&l->train[i]);
+        schedules_close(&l->forward[i]);
+    }
+    free(l->train);
+    run_shape_close(&l->shape);
 }
 
 const Lists *run_lists(const Run *r, int64_t batch)
@@ -309,7 +367,7 @@ void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
         grid_open_counting(&r->grid, &spec, cfg->world, rank);
     placement_open(&r->placement, cfg);
     table_open(r);
-    lists_open(r, over);
+    lists_open(r, over->lists);
     null_open(&null, r->params.real);
     step_open(r);
     Arena counting = {.name = "run"};

@@ -9,8 +9,11 @@ GridSpec run_spec(const Config *c);
 
 /* The parameter table, with the groups of r->grid. */
 void table_open(Run *r);
-/* Units and instruction lists of this rank, from the table; all lists of all ranks are checked by rank 0. */
-void lists_open(Run *r, const Rehearsal *over);
+/* Units and instruction lists of this rank, from the table; all lists of all ranks are checked by rank 0. made: NULL, or
+ * where they come from. */
+void lists_open(Run *r, const StepLists *made);
+/* The units alone, for a table that was opened again. */
+void lists_units(Run *r);
 void lists_close(Run *r);
 
 /* Opens table and lists over groups that only count, rehearses every list, and finds every size: r->memory, and the slots

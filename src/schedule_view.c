@@ -4,7 +4,7 @@
 #include "commands.h"
 #include "config_table.h"
 #include "custom.h"
-#include "run.h"
+#include "run_costs.h"
 #include "schedule_svg.h"
 #include <errno.h>
 #include <math.h>
@@ -14,8 +14,10 @@
 typedef struct {
     const Config *cfg;
     PipeShape shape;
+    PipeShape own;             /* as a run has it */
     double *cost;              /* [4][p*v] */
-    int timed;                 /* times are the clock's, in ms; else the forward of a microbatch on a rank takes 1 */
+    int timed;                 /* times are the clock's, in ms; else those of `own`, or F, D and W of a microbatch on a rank
+                                * take 1 each */
     ScheduleSet set;
     Simulation sim;
     Schedule *rank;            /* [p] expanded */
@@ -38,12 +40,12 @@ static void open_shape(View *v, const Config *c)
         die(EXIT_CONFIG, "clock", "train schedule: clock_forward_ms, clock_backward_input_ms and "
             "clock_backward_weight_ms go together; change: give all three, or none");
     placement_open(&place, c);
-    v->shape = run_shape(c, &place);
+    v->shape = v->own = run_shape(c, &place);
     v->shape.m = (int)(c->batch_step[c->batch_steps - 1].batch / (c->micro_batch_size * c->data_parallel_size));
     v->cost = xcalloc(4 * (size_t)place.n, sizeof *v->cost);
     for (int k = 0; k < 3; k++) {
         costs_of(v->cost + k * place.n, times[k], place.n, place.v);
-        v->shape.cost[k] = v->cost + k * place.n;
+        v->shape.cost[k] = v->timed || !v->own.cost[k] ? v->cost + k * place.n : v->own.cost[k];
     }
     if (c->clock_p2p_ms.n > 1)
         v->shape.hops = v->cost + 3 * place.n;
@@ -86,8 +88,12 @@ static void view_close(View *v)
     free(v->rank);
     simulation_close(&v->sim);
     schedules_close(&v->set);
+    run_shape_close(&v->own);
     free(v->cost);
 }
+
+/* What the times of the replay, and of a search, are. */
+static const char *source_of(const View *v) { return v->timed ? "clock" : v->own.cost[0] ? "flops" : "equal"; }
 
 static char *title_of(const View *v)
 {
@@ -147,6 +153,11 @@ static void print_text(const View *v)
            "g gradient; [ ] "
            "one group;\nG/ X/ gather, release a unit's parameters, R/ reduce its gradients, T add a tied embedding's "
            "two, S step\n", v->shape.v > 1 ? ".chunk" : "");
+    if (v->own.cost[0]) {
+        printf("searched with the %s:", v->timed ? "times of clock_*, ms" : "FLOPs of the stages, forward and both halves of backward");
+        run_costs_print(stdout, &v->shape);
+        printf("\n");
+    }
     printf("checked: %lld instructions, every message paired, no deadlock; hash %016llx\n", (long long)all,
            (unsigned long long)schedules_hash(&v->set));
 }
@@ -166,8 +177,8 @@ static json_t *as_json(const View *v)
         json_array_append_new(ranks, list);
         json_array_append_new(peak, json_real(v->sim.peak[r]));
     }
-    return json_pack("{s:o s:f s:f s:f s:o}", "ranks", ranks, "makespan", v->sim.makespan, "rate", v->sim.rate,
-                     "step_rate", v->sim.step_rate, "peak_activations", peak);
+    return json_pack("{s:o s:f s:f s:f s:o s:o}", "ranks", ranks, "makespan", v->sim.makespan, "rate", v->sim.rate,
+                     "step_rate", v->sim.step_rate, "peak_activations", peak, "costs", run_costs_json(&v->shape, source_of(v)));
 }
 
 /* ---- files ---- */
@@ -193,7 +204,8 @@ static void write_svg(const View *v, const char *path)
 {
     FILE *f = open_for_writing(path);
     char *title = title_of(v);
-    schedule_svg(f, &v->set, &v->sim, title, v->timed ? "ms" : "time; the forward of a microbatch on one rank takes 1");
+    schedule_svg(f, &v->set, &v->sim, title, v->timed ? "ms" : v->own.cost[0] ? "time by FLOPs; 1 is a third of the mean work of a microbatch on a rank"
+                                                             : "time; the forward of a microbatch on one rank takes 1");
     free(title);
     close_written(f, path);
 }

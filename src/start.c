@@ -1,5 +1,6 @@
 #include "start.h"
 #include "balance.h"
+#include "run_costs.h"
 #include <stdlib.h>
 
 /* Ranks that have read something else would wait for each other in groups that only some of them open: they are compared
@@ -61,8 +62,6 @@ void start_print(FILE *f, const Run *r)
 {
     const Config *c = r->cfg;
     const Lists *l = &r->lists[c->batch_steps - 1];
-    ScheduleSet set;
-    Simulation sim;
     if (c->world == 1)
         return;
     char *schedule = config_text(c, OPT_pipeline_schedule), *sharding = config_text(c, OPT_data_parallel_sharding_strategy);
@@ -70,17 +69,16 @@ void start_print(FILE *f, const Run *r)
             c->sequence_parallel ? " (sequence parallel)" : "", (long long)c->pipeline_model_parallel_size,
             (long long)c->data_parallel_size, sharding);
     placement_print(f, &r->placement);
-    PipeShape shape = r->shape;
-    shape.m = l->m;
-    schedules_open(&set, &shape);
-    simulate(&set, &sim, 0);
-    fprintf(f, "schedule %s: %d microbatches, bubble %.1f %% where forward, and both halves of backward take equal times; "
-            "activations of", shape.p > 1 ? schedule : "1f1b", l->m, 100 * sim.rate);
-    for (int p = 0; p < shape.p; p++)
-        fprintf(f, " %.3g", sim.peak[p]);
+    fprintf(f, "schedule %s: %d microbatches, bubble %.1f %% %s; activations of", r->shape.p > 1 ? schedule : "1f1b", l->m,
+            100 * r->sim.rate, run_costs_phrase(&r->shape));
+    for (int p = 0; p < r->shape.p; p++)
+        fprintf(f, " %.3g", r->sim.peak[p]);
     fprintf(f, " microbatches\n");
-    simulation_close(&sim);
-    schedules_close(&set);
+    if (r->shape.cost[0]) {
+        fprintf(f, "costs of the search, forward and both halves of backward:");
+        run_costs_print(f, &r->shape);
+        fprintf(f, "\n");
+    }
     free(schedule);
     free(sharding);
 }

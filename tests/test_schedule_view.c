@@ -63,8 +63,11 @@ static void json_of(int kind, int p, int m, double overhead, double peak)
     CHECK(run(options) == 0, "%s: %s", options, contents("err"));
     json_t *j = json_loads(contents("out"), JSON_REJECT_DUPLICATES, NULL);
     json_t *ranks = json_object_get(j, "ranks"), *peaks = json_object_get(j, "peak_activations");
-    CHECK(j && json_object_size(j) == 5 && json_array_size(ranks) == (size_t)p && json_array_size(peaks) == (size_t)p,
+    CHECK(j && json_object_size(j) == 6 && json_array_size(ranks) == (size_t)p && json_array_size(peaks) == (size_t)p,
           "%s: shape of the JSON", names[kind]);
+    const json_t *costs = json_object_get(j, "costs");
+    CHECK(!strcmp(json_string_value(json_object_get(costs, "source")), "equal") &&
+          json_array_size(json_object_get(costs, "backward_weight")) == (size_t)(p * v), "%s: costs", names[kind]);
     double makespan = json_number_value(json_object_get(j, "makespan")), most = 0;
     double step_rate = json_number_value(json_object_get(j, "step_rate"));
     CHECK(fabs(makespan - 3 * m - overhead) < 1e-9, "%s: makespan %g", names[kind], makespan);

@@ -1,0 +1,135 @@
+#include "run_costs.h"
+#include "predict.h"
+#include <math.h>
+#include <stdlib.h>
+
+/* One rank's walk. The device's own is the tally, which comes first. */
+typedef struct {
+    Tally tally;                                            /* its time is FLOPs: whole numbers, so sums are exact */
+    Device dev;
+    void (*act[INSTR_KINDS])(void *run, const Instr *i);    /* the model's */
+    double *cost[3];                                        /* [n] F, D, W of the virtual stages */
+    PipeShape shape;
+} Count;
+
+static void act(void *run, const Instr *i)
+{
+    Run *r = run;
+    Count *k = r->model.dev->impl;
+    double before = k->tally.now;
+    k->act[i->op](run, i);
+    if (r->model.evaluating || i->op > I_W)
+        return;
+    BUG_ON(i->op == I_B);
+    int stage = pipe_stage(&k->shape, r->grid.index[AXIS_PP], i->chunk);
+    k->cost[i->op == I_F ? 0 : i->op == I_D ? 1 : 2][stage] += k->tally.now - before;
+}
+
+static void count_step(void *count, Run *r, const Lists *l)
+{
+    Count *k = count;
+    k->shape = r->shape;
+    for (int i = 0; i <= I_W; i++) {
+        k->act[i] = r->stage.act[i];
+        r->stage.act[i] = act;
+    }
+    rehearse_step(r, l);
+}
+
+static int same_stage(const StagePlace *a, const StagePlace *b)
+{
+    return a->layers == b->layers && a->embedding == b->embedding && a->loss == b->loss;
+}
+
+/* One microbatch of the stage at place s, with its backward in halves. */
+static void count_stage(Count *k, const Config *cfg, int s)
+{
+    Config one = *cfg;
+    Run r;
+    int rank = 0;
+    one.pipeline_schedule = PIPELINE_SCHEDULE_ZB_H1;
+    one.data_parallel_sharding_strategy = DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD;
+    one.batch_steps = 1;
+    one.batch_step = &(BatchStep){0, cfg->micro_batch_size * cfg->data_parallel_size};
+    while (run_stage(&one, rank) != s)
+        rank++;
+    run_plan_over(&r, &one, RUN_GRADIENT, 0, rank, &(Rehearsal){.dev = &k->dev, .step = count_step, .ctx = k});
+    run_plan_close(&r);
+}
+
+/* 1 FLOP/s, and all else takes no time. */
+static Machine counting_machine(const Config *cfg)
+{
+    static double from[1] = {1}, all[1] = {1};
+    Machine m = {.matmul_tflops = 1e-12, .matmul_tflops_fp32 = cfg->params_dtype == PARAMS_DTYPE_FP64 ? 2e-12 : 1e-12,
+                 .attention_forward = 1, .attention_backward = 1, .memory_gbps = INFINITY, .ranks = 1,
+                 .matmul = {1, from, all}, .memory = {1, from, all}};
+    for (int w = 0; w < WORKS; w++)
+        m.speed[w] = 1;
+    return m;
+}
+
+void run_costs(PipeShape *shape, const Config *cfg, const Placement *pl)
+{
+    Machine m = counting_machine(cfg);
+    Count k = {.tally = {.m = &m, .share = 1, .scatter = 1}};
+    double sum = 0, *cost = xcalloc(3 * (size_t)pl->n, sizeof *cost);
+    BUG_ON(pl->v != 1);
+    predict_device(&k.dev, &k.tally, cfg->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32);
+    for (int op = 0; op < 3; op++)
+        shape->cost[op] = k.cost[op] = cost + op * pl->n;
+    for (int s = 0; s < pl->n; s++) {
+        int like = 0;
+        while (!same_stage(&pl->stage[like], &pl->stage[s]))
+            like++;
+        if (like == s)
+            count_stage(&k, cfg, s);
+        else
+            for (int op = 0; op < 3; op++)
+                k.cost[op][s] = k.cost[op][like];
+    }
+    for (int i = 0; i < 3 * pl->n; i++)
+        sum += cost[i];
+    for (int i = 0; i < 3 * pl->n; i++)
+        cost[i] *= 3 * pl->n / sum;
+}
+
+/* ---- in words ---- */
+
+static double cost_of(const PipeShape *s, int op, int stage) { return s->cost[op] ? s->cost[op][stage] : 1; }
+
+const char *run_costs_phrase(const PipeShape *s)
+{
+    return s->cost[0] ? "where the stages take what their FLOPs say"
+                      : "where forward and both halves of backward take equal times";
+}
+
+static int same_costs(const PipeShape *s, int a, int b)
+{
+    return cost_of(s, 0, a) == cost_of(s, 0, b) && cost_of(s, 1, a) == cost_of(s, 1, b) && cost_of(s, 2, a) == cost_of(s, 2, b);
+}
+
+void run_costs_print(FILE *f, const PipeShape *s)
+{
+    for (int stage = 0, last; stage < s->p * s->v; stage = last + 1) {
+        for (last = stage; last + 1 < s->p * s->v && same_costs(s, stage, last + 1);)
+            last++;
+        fprintf(f, "%s %d", stage ? "," : " stage", stage);
+        if (last > stage)
+            fprintf(f, " to %d", last);
+        fprintf(f, ": %.3g %.3g %.3g", cost_of(s, 0, stage), cost_of(s, 1, stage), cost_of(s, 2, stage));
+    }
+}
+
+json_t *run_costs_json(const PipeShape *s, const char *source)
+{
+    static const char *const key[] = {"forward", "backward_input", "backward_weight"};
+    json_t *o = json_pack("{s:s}", "source", source);
+    for (int op = 0; op < 3; op++) {
+        json_t *list = json_array();
+        for (int stage = 0; stage < s->p * s->v; stage++)
+            json_array_append_new(list, json_real(cost_of(s, op, stage)));
+        json_object_set_new(o, key[op], list);
+    }
+    return o;
+}

@@ -1,0 +1,127 @@
+/* The costs that a searched schedule has in a run: FLOPs beside arithmetic by hand, and lists that are better for them. */
+#include "predict.h"
+#include "run_costs.h"
+#include "test.h"
+#include <unistd.h>
+
+static char path[] = "/tmp/test_run_costs.XXXXXX";
+
+typedef struct {
+    int64_t layers, hidden, heads, groups, ffn, seq, vocab, padded, micro;
+    int gated, recompute, tp;
+    const char *dtype, *layout;
+    int stage[4];                      /* layers */
+} Case;
+
+static const Config *config_of(const Case *c)
+{
+    FILE *f = fopen(path, "w");
+    fprintf(f, "model: {num_layers: %lld, hidden_size: %lld, num_attention_heads: %lld, num_query_groups: %lld, "
+            "ffn_hidden_size: %lld, seq_length: %lld, vocab_size: %lld, activation: %s, position_embedding_type: rope, "
+            "make_vocab_size_divisible_by: 64}\n", (long long)c->layers, (long long)c->hidden, (long long)c->heads,
+            (long long)c->groups, (long long)c->ffn, (long long)c->seq, (long long)c->vocab, c->gated ? "swiglu" : "gelu");
+    fprintf(f, "data: {tokenizer_type: none}\ntrain: {micro_batch_size: %lld, global_batch_size: %lld}\n"
+            "precision: {params_dtype: %s}\nparallel: {pipeline_model_parallel_size: 4, pipeline_schedule: zb-auto, "
+            "tensor_model_parallel_size: %d, pipeline_model_parallel_layout: '%s', data_parallel_sharding_strategy: "
+            "optim_grads_params}\n", (long long)c->micro, (long long)c->micro * 24, c->dtype, c->tp, c->layout);
+    if (c->recompute)
+        fprintf(f, "recompute: {recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}\n");
+    fclose(f);
+    return config_load(path, 0, NULL, 8 * c->tp, USE_MODEL);
+}
+
+/* Of a rank's share: tensor ranks have equal ones here. */
+static void by_hand(const Case *c, double out[3][4])
+{
+    double T = (double)(c->micro * c->seq), dim = (double)(c->hidden / c->heads), H = (double)c->hidden, pairs = 0;
+    double qkv = dim * (double)(c->heads + 2 * c->groups), weights = H * (qkv + H) + H * (double)c->ffn * (c->gated ? 3 : 2);
+    for (int64_t q = 0; q < c->seq; q++)
+        pairs += (double)(q + 1);
+    pairs *= (double)(c->micro * c->heads);
+    for (int s = 0; s < 4; s++) {
+        double product = c->stage[s] * 2 * T * weights, attention = c->stage[s] * 4 * pairs * dim;
+        out[0][s] = (product + attention) / c->tp;
+        out[1][s] = (product + 2.5 * attention) / c->tp + (c->recompute ? out[0][s] : 0);
+        out[2][s] = product / c->tp;
+    }
+    out[1][3] += 6 * T * H * (double)c->padded / c->tp;     /* the head: logits and both of its products, in D */
+}
+
+/* Lists made with these costs, replayed with those. */
+static double step(PipeShape s, const double *const with[3], const double *const by[3])
+{
+    ScheduleSet set;
+    Simulation sim;
+    memcpy(s.cost, with, sizeof s.cost);
+    schedules_open(&set, &s);
+    memcpy(set.shape.cost, by, sizeof s.cost);
+    simulate(&set, &sim, 0);
+    double makespan = sim.makespan;
+    simulation_close(&sim);
+    schedules_close(&set);
+    return makespan;
+}
+
+static void check(const Case *c, int better)
+{
+    const Config *cfg = config_of(c);
+    static const double *const equal[3];
+    double want[3][4], sum = 0;
+    Run r;
+    by_hand(c, want);
+    for (int i = 0; i < 12; i++)
+        sum += want[i / 4][i % 4];
+    run_plan(&r, cfg, RUN_TRAIN, 0, 0);
+    for (int op = 0; op < 3; op++)
+        for (int s = 0; s < 4; s++)
+            CHECK(fabs(r.shape.cost[op][s] - 12 * want[op][s] / sum) < 1e-12, "%s, stage %d, %c: %.15g, by hand %.15g",
+                  c->layout, s, "FDW"[op], r.shape.cost[op][s], 12 * want[op][s] / sum);
+    PipeShape shape = r.shape;
+    shape.m = r.lists[0].m;
+    double own = r.sim.makespan, uniform = step(shape, equal, r.shape.cost);
+    printf("# %s: step %.6g, %.6g with lists for equal times\n", c->layout, own, uniform);
+    CHECK(shape.m == 12, "%d microbatches", shape.m);
+    CHECK(own <= uniform && (!better || own < 0.999 * uniform), "%s: %.6g, %.6g with lists for equal times", c->layout, own,
+          uniform);
+    run_plan_close(&r);
+}
+
+/* A prediction and plans of several ranks with lists that were made once are those with lists of their own. */
+static void check_lists(const Case *c)
+{
+    const Config *cfg = config_of(c);
+    Placement pl;
+    StepLists lists;
+    placement_open(&pl, cfg);
+    step_lists_open(&lists, cfg, &pl);
+    for (int rank = 0; rank < cfg->world; rank += 3) {
+        Run own, given;
+        run_plan(&own, cfg, RUN_TRAIN, 0, rank);
+        run_plan_over(&given, cfg, RUN_TRAIN, 0, rank, &(Rehearsal){.lists = &lists});
+        const Schedule *a = &own.lists[0].train, *b = &given.lists[0].train;
+        CHECK(a->n == b->n && !memcmp(a->list, b->list, (size_t)a->n * sizeof *a->list), "rank %d has other lists", rank);
+        CHECK(own.memory.total == given.memory.total, "rank %d: %lld and %lld bytes", rank, (long long)own.memory.total,
+              (long long)given.memory.total);
+        run_plan_close(&own);
+        run_plan_close(&given);
+    }
+    step_lists_close(&lists);
+    placement_close(&pl);
+}
+
+int main(void)
+{
+    static const Case cases[] = {
+        {8, 64, 4, 4, 256, 32, 1024, 1024, 2, 0, 0, 1, "fp32", "Ett|tt|tt|ttL", {2, 2, 2, 2}},
+        {8, 64, 4, 2, 192, 16, 1000, 1024, 1, 1, 0, 1, "bf16", "Ettt|tt|ttt|L", {3, 2, 3, 0}},
+        {5, 32, 4, 4, 128, 24, 256, 256, 3, 0, 1, 1, "fp64", "E|tt|t|ttL", {0, 2, 1, 2}},
+        {6, 64, 8, 4, 128, 32, 500, 512, 1, 1, 1, 2, "fp32", "Ett|t|tt|tL", {2, 1, 2, 1}},
+    };
+    int f = mkstemp(path);
+    close(f);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check(&cases[i], i >= 2);
+    check_lists(&cases[0]);
+    unlink(path);
+    return test_end();
+}
