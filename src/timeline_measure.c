@@ -1,5 +1,6 @@
 /* What can be read off a timeline: reductions under computation, the pipeline's bubble. */
 #include "timeline.h"
+#include "base.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,68 +89,113 @@ static Bubble measured(const Timeline *t, const int *lane, int p, int64_t step, 
     return cost > 0 ? (Bubble){(cost - busy) / cost, (last - first - busy) / (last - first)} : (Bubble){NAN, NAN};
 }
 
-/* Mean times of every stage; whether every microbatch went forward and backward through every chunk, so that a
- * schedule of this shape is what ran. */
-static int find_costs(PipelineTimes *x, const PipeShape *s, const Timeline *t, const int *lane, int64_t step)
+/* The work of one kind at a stage. */
+typedef struct { double sum; int n; } Work;
+
+/* What the ranks of a pipeline ran in the step, as compute lists. */
+typedef struct {
+    InstrList *list;                   /* [p] */
+    Work (*work)[I_W + 1];             /* [p*v] */
+    char *seen;                        /* [p*v*m] bits of 1 << I_F .. I_W */
+} Ran;
+
+/* Adds an event to a rank's list; units of a chunk that follow each other are one instruction. 0: it is of no such
+ * pipeline. */
+static int add_event(Ran *x, const PipeShape *s, int rank, const TraceEvent *e)
 {
-    size_t stages = (size_t)s->p * (size_t)s->v, cells = stages * (size_t)x->m;
-    char *seen = xcalloc(cells, 1);
-    int whole = 1;
-    for (int k = 0; k < 3; k++)
-        x->cost[k] = xcalloc(stages, sizeof *x->cost[k]);
-    for (int k = 0; k < s->p; k++) {
-        const TimelineRank *r = &t->rank[lane[k]];
-        for (int64_t i = 0; i < r->n && whole; i++) {
-            const TraceEvent *e = &r->event[i];
-            if (e->step != step || !timeline_is_compute(e))
-                continue;
-            if (e->chunk >= s->v) {
-                whole = 0;
-                break;
-            }
-            int stage = pipe_stage(s, k, e->chunk);
-            x->cost[e->kind == I_F ? 0 : e->kind == I_W ? 2 : 1][stage] += (e->end - e->start) / x->m;
-            seen[(size_t)stage * (size_t)x->m + e->mb] |= e->kind == I_F ? 1 : e->kind == I_W ? 0 : 2;
-        }
-    }
-    for (size_t i = 0; i < cells; i++)
-        whole &= seen[i] == 3;
-    free(seen);
-    return whole;
+    InstrList *l = &x->list[rank];
+    if (e->chunk >= s->v)
+        return 0;
+    Instr i = {.op = (uint8_t)e->kind, .chunk = e->chunk, .part = WHOLE, .mb = e->mb};
+    const Instr *last = l->n ? &l->list[l->n - 1] : &(Instr){.op = INSTR_KINDS};
+    int stage = pipe_stage(s, rank, i.chunk), more = last->op == i.op && last->chunk == i.chunk && last->mb == i.mb;
+    char *seen = &x->seen[(size_t)stage * (size_t)s->m + i.mb];
+    if (!more && *seen & 1 << i.op)
+        return 0;
+    if (!more)
+        l->list[l->n++] = i;
+    *seen |= (char)(1 << i.op);
+    x->work[stage][i.op].sum += e->end - e->start;
+    x->work[stage][i.op].n += !more;
+    return 1;
 }
 
-/* A schedule that the generators make. */
-static int known(const PipeShape *s, int p, int m)
+/* Every microbatch went forward and backward once through every stage, joined or in halves. */
+static int is_whole(const Ran *x, size_t cells)
 {
-    int vee = s->kind == SCHEDULE_ZB_V || s->kind == SCHEDULE_V_HALF || s->kind == SCHEDULE_V_MIN;
-    int chunks = s->kind == SCHEDULE_INTERLEAVED ? s->v >= 1 : s->v == (vee ? 2 : 1);
-    return s->p == p && m > 0 && s->kind <= SCHEDULE_V_MIN && chunks;
+    const char joined = 1 << I_F | 1 << I_B, halves = 1 << I_F | 1 << I_D | 1 << I_W;
+    for (size_t i = 0; i < cells; i++)
+        if (x->seen[i] != joined && x->seen[i] != halves)
+            return 0;
+    return 1;
+}
+
+static double mean(Work w) { return w.n ? w.sum / w.n : 0; }
+
+/* Mean times of every stage; where some of its backwards are joined these take D and W together. 0: no times do that. */
+static int find_costs(PipelineTimes *x, const Ran *ran, int stages)
+{
+    for (int k = 0; k < 3; k++)
+        x->cost[k] = xcalloc((size_t)stages, sizeof *x->cost[k]);
+    for (int s = 0; s < stages; s++) {
+        const Work *w = ran->work[s];
+        x->cost[0][s] = mean(w[I_F]);
+        x->cost[2][s] = mean(w[I_W]);
+        x->cost[1][s] = (w[I_D].sum + w[I_B].sum - w[I_B].n * x->cost[2][s]) / x->m;
+        if (x->cost[1][s] < 0)
+            return 0;
+    }
+    return 1;
+}
+
+/* The lists that ran, from the order of their events, replayed with the mean times. 0: not all of a step is there. */
+static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *lane, int64_t step)
+{
+    int stages = s->p * s->v, ok = 1;
+    size_t cells = (size_t)stages * (size_t)s->m;
+    char why[WHY];
+    Ran ran = {.list = xcalloc((size_t)s->p, sizeof *ran.list), .work = xcalloc((size_t)stages, sizeof *ran.work),
+               .seen = xcalloc(cells, 1)};
+    Instr *all = xcalloc(4 * cells, sizeof *all);
+    for (int k = 0; k < s->p; k++) {
+        const TimelineRank *r = &t->rank[lane[k]];
+        ran.list[k].list = all + 4 * cells / (size_t)s->p * (size_t)k;
+        for (int64_t i = 0; i < r->n && ok; i++)
+            if (r->event[i].step == step && timeline_is_compute(&r->event[i]))
+                ok = add_event(&ran, s, k, &r->event[i]);
+    }
+    ok = ok && is_whole(&ran, cells) && find_costs(x, &ran, stages);
+    for (int k = 0; k < 3; k++)
+        s->cost[k] = x->cost[k];
+    if (ok)
+        schedules_lower(&x->set, s, ran.list);
+    ok = ok && schedules_check(&x->set, why, sizeof why);
+    if (ok)
+        simulate(&x->set, &x->sim, 1);
+    free(all);
+    free(ran.seen);
+    free(ran.work);
+    free(ran.list);
+    return ok;
 }
 
 void timeline_times(PipelineTimes *x, const Timeline *t, const int *lane, int p, int64_t step)
 {
     *x = (PipelineTimes){.schedule = {NAN, NAN}};
     x->measured = measured(t, lane, p, step, &x->m);
-    PipeShape s = t->shape;
-    if (!known(&s, p, x->m) || !find_costs(x, &s, t, lane, step)) {
+    int vee = p > 1 && pipe_stage(&t->shape, 0, 1) == 2 * p - 1;
+    PipeShape s = {.kind = SCHEDULE_CUSTOM, .p = p, .v = t->shape.v, .m = x->m, .vee = vee, .weight_share = 1};
+    int known = t->shape.p == p && s.v >= 1 && (!vee || s.v == 2) && s.m >= 1 && s.m <= UINT16_MAX;
+    if (known && replay(x, &s, t, lane, step))
+        x->schedule = (Bubble){x->sim.rate, x->sim.step_rate};
+    else
         timeline_times_close(x);
-        return;
-    }
-    s.m = x->m;
-    for (int k = 0; k < 3; k++)
-        s.cost[k] = x->cost[k];
-    schedules_open(&x->set, &s);
-    simulate(&x->set, &x->sim, 1);
-    x->schedule = (Bubble){x->sim.rate, x->sim.step_rate};
 }
 
 void timeline_times_close(PipelineTimes *x)
 {
-    if (x->set.rank) {
-        simulation_close(&x->sim);
-        schedules_close(&x->set);
-    }
-    x->set = (ScheduleSet){0};
+    simulation_close(&x->sim);
+    schedules_close(&x->set);
     for (int k = 0; k < 3; k++) {
         free(x->cost[k]);
         x->cost[k] = NULL;

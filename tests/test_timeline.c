@@ -1,6 +1,7 @@
 /* The timeline of many ranks: its form and back, reductions under computation, bubbles of known schedules. As
  * `test_timeline check RUN_DIR LISTS STEPS MINIMUM`: the trace.json of a run against the lists that
  * `train schedule --json` prints. */
+#include "custom.h"
 #include "test.h"
 #include "timeline.h"
 
@@ -144,7 +145,7 @@ static void test_overlap(void)
 
 /* A run that keeps exactly to its schedule: measured and replayed bubbles are equal, and equal to the closed form. */
 static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, double dx, double dw, double closed,
-                      double hold)
+                      double hold, const CustomLists *lists)
 {
     int n = p * v, lane[64];
     double cost[3][64];
@@ -153,21 +154,25 @@ static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, do
         cost[1][s] = dx / v;
         cost[2][s] = dw / v;
     }
-    PipeShape shape = {.kind = kind, .p = p, .v = v, .m = m, .cost = {cost[0], cost[1], cost[2]}};
+    PipeShape shape = {.kind = kind, .p = p, .v = v, .m = m, .cost = {cost[0], cost[1], cost[2]},
+                       .lists = lists ? lists->list : NULL, .vee = lists && lists->vee};
     ScheduleSet set;
     Simulation sim;
     schedules_open(&set, &shape);
     simulate(&set, &sim, 1);
     Timeline t = new_timeline(p, 1);
-    t.shape = (PipeShape){.kind = kind, .p = p, .v = v};
+    t.shape = (PipeShape){.kind = kind, .p = p, .v = v, .vee = shape.vee};
     for (int r = 0; r < p; r++) {
         for (int i = 0; i < set.rank[r].n; i++) {
             const Instr *x = &set.rank[r].list[i];
             Span s = sim.span[r][i];
             /* late from some moment on: the step is longer, the instructions are not */
             double late = s.start >= sim.makespan / 2 ? hold : 0;
-            if (!instr_info[x->op].message)
-                add_instr(&t, r, (InstrKind)x->op, x->chunk, x->mb, 50 + s.start + late, 50 + s.end + late);
+            double half = 50 + late + 0.5 * (s.start + s.end);
+            if (instr_info[x->op].message)
+                continue;
+            add_instr(&t, r, (InstrKind)x->op, x->chunk, x->mb, 50 + s.start + late, half);    /* in two units */
+            add_instr(&t, r, (InstrKind)x->op, x->chunk, x->mb, half, 50 + s.end + late);
         }
         add_instr(&t, r, I_S, 0, 0, 50 + sim.makespan + hold, 51 + sim.makespan + hold);
     }
@@ -187,8 +192,8 @@ static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, do
           schedule_name(kind),
           x.measured.step_rate, closed);
     timeline_times_close(&x);
-    /* what the generators would not have made is measured alone */
-    t.rank[0].event[0].kind = I_G;
+    /* what is no whole step is measured alone */
+    t.rank[0].event[0].kind = t.rank[0].event[1].kind = I_G;
     timeline_times(&x, &t, lane, p, 1);
     CHECK(isfinite(x.measured.rate) && isnan(x.schedule.rate) && !x.set.rank, "%s: an F is missing",
           schedule_name(kind));
@@ -198,16 +203,33 @@ static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, do
     schedules_close(&set);
 }
 
+static void mistake(void *ctx, int line, int col, const char *what)
+{
+    (void)ctx;
+    CHECK(0, "%d:%d: %s", line, col, what);
+}
+
 static void test_bubble(void)
 {
+    /* some backwards joined, some in halves; a V */
+    static const char *const texts[] = {"0F0,0F1,0I0,0F2,0W0,0B1,0B2\n1F0,1I0,1F1,1I1,1F2,1W0,1W1,1B2\n",
+                                        "0F0,0F1,3F0,3B0,3F1,0B0,3I1,0I1,3W1,0W1\n1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\n"};
     for (double hold = 0; hold < 6; hold += 5) {
-        bubble_of(SCHEDULE_1F1B, 4, 1, 8, 1, 1, 1, 3.0 / 11, hold);        /* (p - 1) / (m + p - 1) */
-        bubble_of(SCHEDULE_GPIPE, 3, 1, 6, 2, 3, 1, 2.0 / 8, hold);
-        bubble_of(SCHEDULE_INTERLEAVED, 4, 2, 8, 2, 2, 2, 3.0 / 2 / (8 + 3.0 / 2), hold);
-        bubble_of(SCHEDULE_ZB_H1, 4, 1, 8, 1, 1, 1, -1, hold);
-        bubble_of(SCHEDULE_ZB_V, 4, 2, 12, 2, 2, 2, -1, hold);
-        bubble_of(SCHEDULE_V_MIN, 3, 2, 6, 2, 2, 2, -1, hold);
-        bubble_of(SCHEDULE_1F1B, 1, 1, 4, 1, 1, 1, 0, hold);
+        bubble_of(SCHEDULE_1F1B, 4, 1, 8, 1, 1, 1, 3.0 / 11, hold, NULL);        /* (p - 1) / (m + p - 1) */
+        bubble_of(SCHEDULE_GPIPE, 3, 1, 6, 2, 3, 1, 2.0 / 8, hold, NULL);
+        bubble_of(SCHEDULE_INTERLEAVED, 4, 2, 8, 2, 2, 2, 3.0 / 2 / (8 + 3.0 / 2), hold, NULL);
+        bubble_of(SCHEDULE_ZB_H1, 4, 1, 8, 1, 1, 1, -1, hold, NULL);
+        bubble_of(SCHEDULE_ZB_V, 4, 2, 12, 2, 2, 2, -1, hold, NULL);
+        bubble_of(SCHEDULE_V_MIN, 3, 2, 6, 2, 2, 2, -1, hold, NULL);
+        bubble_of(SCHEDULE_1F1B, 1, 1, 4, 1, 1, 1, 0, hold, NULL);
+        bubble_of(SCHEDULE_DUALPIPEV, 4, 2, 8, 2, 2, 2, -1, hold, NULL);
+        bubble_of(SCHEDULE_ZB_AUTO, 4, 1, 9, 1, 1.5, 0.75, -1, hold, NULL);
+        for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+            CustomLists lists;
+            CHECK(custom_read(&lists, texts[i], strlen(texts[i]), 2, mistake, NULL), "lists %zu", i);
+            bubble_of(SCHEDULE_CUSTOM, 2, lists.v, lists.m, 1, 1.5, 0.75, -1, hold, &lists);
+            custom_close(&lists);
+        }
     }
 }
 

@@ -35,6 +35,7 @@ traced 2 dp2 0 overlap_grad_reduce=true
 unset GRIDIRON_PROGRESS
 traced 2 pp2 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1
 traced 2 zb-auto 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-auto
+echo "$said" | grep -q "the schedule's with the same times" || { echo "zb-auto: nothing is replayed: $said"; exit 1; }
 traced 4 tp2pp2 0 tensor_model_parallel_size=2 sequence_parallel=true pipeline_model_parallel_size=2
 traced 4 zb-v 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-v data_parallel_sharding_strategy=optim_grads_params
 # ranks 2 and 3 on another host, whose clock runs 1000 s ahead where the kernel lets a process have a clock of its own
