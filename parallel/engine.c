@@ -275,26 +275,12 @@ void engine_wait(Token t)
 
 /* ---- the progress thread ---- */
 
-/* A piece is moved in microseconds: with a short slice the scheduler lets the thread in as soon as there is one, also where
- * the main threads keep all cores busy. Kernels before 6.12 ignore it. */
-static void ask_for_short_slices(void)
-{
-    struct {
-        uint32_t size, policy;
-        uint64_t flags;
-        int32_t nice;
-        uint32_t priority;
-        uint64_t runtime, deadline, period;
-    } attr = {.size = 48, .runtime = 100000};      /* struct sched_attr of sched_setattr(2); 0.1 ms */
-    syscall(SYS_sched_setattr, 0, &attr, 0);
-}
-
 static void *progress(void *arg)
 {
     (void)arg;
     thread_id = self();
     prctl(PR_SET_NAME, "messages");
-    ask_for_short_slices();
+    thread_urgency(RUNS_SOON);         /* a piece is moved in microseconds, also where the main threads keep all cores busy */
     while (!thread_stop) {
         while (wanted)
             sched_yield();

@@ -1,13 +1,10 @@
 #define _GNU_SOURCE
 #include "clock.h"
 #include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 static void sleep_until(double at)
 {
@@ -82,25 +79,6 @@ static void note(void *ctx, const Instr *i)
     comm_note(text);
 }
 
-/* A rank that sleeps most of the time must run at once when its sleep ends or a message comes, whatever else this
- * machine does: real-time priority where it is allowed, else short slices (kernels before 6.12 ignore them). */
-static void ask_for_priority(int on)
-{
-    struct {
-        uint32_t size, policy;
-        uint64_t flags;
-        int32_t nice;
-        uint32_t priority;
-        uint64_t runtime, deadline, period;
-    } attr = {.size = 48, .policy = SCHED_RR, .priority = 1};      /* struct sched_attr of sched_setattr(2) */
-    if (on && !syscall(SYS_sched_setattr, 0, &attr, 0))
-        return;
-    attr.policy = SCHED_OTHER;
-    attr.priority = 0;
-    attr.runtime = on ? 100000 : 0;                /* ns; 0: the usual */
-    syscall(SYS_sched_setattr, 0, &attr, 0);
-}
-
 void clock_open(Clock *c, Grid *grid, const ScheduleSet *set)
 {
     size_t n = (size_t)set->shape.v * (size_t)set->shape.m;
@@ -127,7 +105,7 @@ void clock_open(Clock *c, Grid *grid, const ScheduleSet *set)
                        .act = {[I_F] = compute, [I_B] = compute, [I_D] = compute, [I_W] = compute, [I_SA] = send,
                                [I_RA] = receive, [I_SG] = send, [I_RG] = receive, [I_R] = nothing, [I_S] = nothing}};
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns by which the kernel may let a sleep end late; 50000 as a rule */
-    ask_for_priority(1);
+    thread_urgency(RUNS_FIRST); /* it must run at once when its sleep ends or a message comes */
     comm_threads(1);
     clock_step(c);
     c->scale = 1e-3;
@@ -135,7 +113,7 @@ void clock_open(Clock *c, Grid *grid, const ScheduleSet *set)
 
 void clock_close(Clock *c)
 {
-    ask_for_priority(0);
+    thread_urgency(RUNS_USUAL);
     for (int back = 0; back < 2; back++) {
         free(c->in[back]);
         free(c->out[back]);
