@@ -94,9 +94,9 @@ uint64_t hash64(const void *p, size_t n, uint64_t h);
 /* Seconds on the monotonic clock. */
 double now(void);
 
-/* How soon this thread runs once it has something to do, whatever else the cores do. USUAL: in its turn. SOON: short slices,
- * 0.1 ms, let it in early for a moment (Linux before 6.12 ignores them). FIRST: before all others, where this process may
- * ask for real-time priority, else SOON. */
+/* How soon this thread runs once it has something to do, whatever else the cores do. USUAL: in its turn. SOON: short
+ * slices, 0.1 ms, let it in early for a moment (Linux before 6.12 ignores them). FIRST: before all others, where this
+ * process may ask for real-time priority, else SOON. */
 typedef enum { RUNS_USUAL, RUNS_SOON, RUNS_FIRST } Urgency;
 void thread_urgency(Urgency u);
 #endif

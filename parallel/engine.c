@@ -280,7 +280,7 @@ static void *progress(void *arg)
     (void)arg;
     thread_id = self();
     prctl(PR_SET_NAME, "messages");
-    thread_urgency(RUNS_SOON);         /* a piece is moved in microseconds, also where the main threads keep all cores busy */
+    thread_urgency(RUNS_SOON); /* a piece is moved in microseconds, also where the main threads keep all cores busy */
     while (!thread_stop) {
         while (wanted)
             sched_yield();

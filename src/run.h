@@ -85,8 +85,8 @@ void run_grid(Grid *g, const Config *cfg);
 void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank);
 void run_plan_close(Run *r);
 
-/* The lists of all ranks of a training step and of its evaluation, by segment of the batch-size schedule, checked: for plans
- * that ask several ranks. */
+/* The lists of all ranks of a training step and of its evaluation, by segment of the batch-size schedule, checked: for
+ * plans that ask several ranks. */
 typedef struct {
     int n;
     PipeShape shape;               /* of the last segment */

@@ -106,7 +106,10 @@ const char *run_costs_phrase(const PipeShape *s)
 
 static int same_costs(const PipeShape *s, int a, int b)
 {
-    return cost_of(s, 0, a) == cost_of(s, 0, b) && cost_of(s, 1, a) == cost_of(s, 1, b) && cost_of(s, 2, a) == cost_of(s, 2, b);
+    int same = 1;
+    for (int op = 0; op < 3; op++)
+        same &= cost_of(s, op, a) == cost_of(s, op, b);
+    return same;
 }
 
 void run_costs_print(FILE *f, const PipeShape *s)

@@ -80,7 +80,8 @@ static Expand open_units(Run *r, int *units)
 
 static _Noreturn void broken(const char *why)
 {
-    die(EXIT_BUG, "schedule", "the schedule does not hold: %s; change: another pipeline_schedule, and report this one", why);
+    die(EXIT_BUG, "schedule", "the schedule does not hold: %s; change: another pipeline_schedule, and report this one",
+        why);
 }
 
 /* Of this rank, in a step of segment i. */
@@ -90,7 +91,8 @@ static int microbatches(const Config *c, int i)
 }
 
 /* All lists of all ranks, checked, and this rank's made ready. sim: their replay, on rank 0; NULL: not wanted. */
-static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e, const ScheduleSet *made, Simulation *sim)
+static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e, const ScheduleSet *made,
+                      Simulation *sim)
 {
     ScheduleSet set;
     char why[WHY];
@@ -125,7 +127,8 @@ void lists_open(Run *r, const StepLists *made)
         l->batch = c->batch_step[i].batch;
         l->m = microbatches(c, i);
         if (r->use != RUN_FORWARD)
-            open_list(r, &l->train, kind, l->m, &e, made ? &made->train[i] : NULL, i == c->batch_steps - 1 ? &r->sim : NULL);
+            open_list(r, &l->train, kind, l->m, &e, made ? &made->train[i] : NULL,
+                      i == c->batch_steps - 1 ? &r->sim : NULL);
         open_list(r, &l->forward, SCHEDULE_FORWARD, l->m, &e, made ? &made->forward[i] : NULL, NULL);
     }
     if (r->kv_length)

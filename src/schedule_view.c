@@ -16,8 +16,8 @@ typedef struct {
     PipeShape shape;
     PipeShape own;             /* as a run has it */
     double *cost;              /* [4][p*v] */
-    int timed;                 /* times are the clock's, in ms; else those of `own`, or F, D and W of a microbatch on a rank
-                                * take 1 each */
+    int timed;                 /* times are the clock's, in ms; else those of `own`, or F, D and W of a microbatch on
+                                * a rank take 1 each */
     ScheduleSet set;
     Simulation sim;
     Schedule *rank;            /* [p] expanded */
@@ -154,7 +154,8 @@ static void print_text(const View *v)
            "one group;\nG/ X/ gather, release a unit's parameters, R/ reduce its gradients, T add a tied embedding's "
            "two, S step\n", v->shape.v > 1 ? ".chunk" : "");
     if (v->own.cost[0]) {
-        printf("searched with the %s:", v->timed ? "times of clock_*, ms" : "FLOPs of the stages, forward and both halves of backward");
+        printf("searched with the %s, forward and both halves of backward:",
+               v->timed ? "times of clock_*, ms" : "FLOPs of the stages");
         run_costs_print(stdout, &v->shape);
         printf("\n");
     }
@@ -178,7 +179,8 @@ static json_t *as_json(const View *v)
         json_array_append_new(peak, json_real(v->sim.peak[r]));
     }
     return json_pack("{s:o s:f s:f s:f s:o s:o}", "ranks", ranks, "makespan", v->sim.makespan, "rate", v->sim.rate,
-                     "step_rate", v->sim.step_rate, "peak_activations", peak, "costs", run_costs_json(&v->shape, source_of(v)));
+                     "step_rate", v->sim.step_rate, "peak_activations", peak, "costs",
+                     run_costs_json(&v->shape, source_of(v)));
 }
 
 /* ---- files ---- */
@@ -204,8 +206,10 @@ static void write_svg(const View *v, const char *path)
 {
     FILE *f = open_for_writing(path);
     char *title = title_of(v);
-    schedule_svg(f, &v->set, &v->sim, title, v->timed ? "ms" : v->own.cost[0] ? "time by FLOPs; 1 is a third of the mean work of a microbatch on a rank"
-                                                             : "time; the forward of a microbatch on one rank takes 1");
+    const char *unit = v->timed         ? "ms"
+                       : v->own.cost[0] ? "time by FLOPs; 1 is a third of the mean work of a microbatch on a rank"
+                                        : "time; the forward of a microbatch on one rank takes 1";
+    schedule_svg(f, &v->set, &v->sim, title, unit);
     free(title);
     close_written(f, path);
 }

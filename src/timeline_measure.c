@@ -132,7 +132,7 @@ static int is_whole(const Ran *x, size_t cells)
 
 static double mean(Work w) { return w.n ? w.sum / w.n : 0; }
 
-/* Mean times of every stage; where some of its backwards are joined these take D and W together. 0: no times do that. */
+/* Mean times of every stage; where some of its backwards are joined these take D and W together. 0: no times do. */
 static int find_costs(PipelineTimes *x, const Ran *ran, int stages)
 {
     for (int k = 0; k < 3; k++)
