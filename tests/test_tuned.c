@@ -1,0 +1,83 @@
+/* The file of algorithms: what was written is read, several runs add to one file, and what is broken or foreign is
+ * neither used nor touched. */
+#include "files.h"
+#include "test.h"
+#include "tuned.h"
+
+static Algorithm one(const char *key, uint64_t first)
+{
+    Algorithm a = {.us = 1.5};
+    snprintf(a.key, sizeof a.key, "%s", key);
+    for (int i = 0; i < ALGORITHM_WORDS; i++)
+        a.words[i] = first + (uint64_t)i * 0x1234567890abcdefu;
+    return a;
+}
+
+static void test_kept(const char *path)
+{
+    Algorithms a = {0}, b = {0}, all = {0};
+    Algorithm x = one("m 1 \"quoted\"", ~0ull), y = one("m 2", 7), again = one("m 2", 99);
+    tuned_read(&all, path);
+    CHECK(all.n == 0, "no file, %lld algorithms", (long long)all.n);
+    algorithms_add(&a, &x);
+    tuned_write(&a, path);
+    algorithms_add(&b, &y);
+    tuned_write(&b, path);
+    algorithms_close(&b);
+    algorithms_add(&b, &again);
+    tuned_write(&b, path);                         /* the first to find a key stays */
+    tuned_read(&all, path);
+    CHECK(all.n == 2, "two runs have written one each, there are %lld", (long long)all.n);
+    for (int i = 0; i < 2; i++) {
+        const Algorithm *want = i ? &y : &x, *got = algorithms_find(&all, want->key);
+        CHECK(got && !memcmp(got->words, want->words, sizeof got->words) && got->us == want->us, "%s has changed",
+              want->key);
+    }
+    CHECK(!algorithms_find(&all, "m 3"), "an algorithm that nobody wrote");
+    algorithms_close(&a);
+    algorithms_close(&b);
+    algorithms_close(&all);
+}
+
+static void test_refused(const char *path)
+{
+    static const char *const bad[] = {
+        "", "{", "[]", "{\"format\": \"another\", \"algorithms\": {}}", "{\"format\": \"gridiron algorithms 1\"}",
+        "{\"format\": \"gridiron algorithms 1\", \"algorithms\": {\"a\": {\"words\": [\"00\"], \"us\": 1}}}",
+        "{\"format\": \"gridiron algorithms 1\", \"algorithms\": {\"a\": {\"words\": [1,2,3,4,5,6,7,8], \"us\": 1}}}",
+        "{\"format\": \"gridiron algorithms 1\", \"algorithms\": {"
+        "\"good\": {\"words\": [\"0000000000000000\", \"0000000000000000\", \"0000000000000000\", \"0000000000000000\","
+        "\"0000000000000000\", \"0000000000000000\", \"0000000000000000\", \"0000000000000000\"], \"us\": 1},"
+        "\"cut\": {\"words\": [\"0000000000000000\"], \"us\": 1}}}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        Algorithms a = {0};
+        Algorithm x = one("x", 1);
+        put_file(path, bad[i], strlen(bad[i]));
+        tuned_read(&a, path);
+        CHECK(a.n == 0, "%s: %lld algorithms", bad[i], (long long)a.n);
+        algorithms_add(&a, &x);
+        tuned_write(&a, path);
+        size_t n;
+        char *now = get_file(path, &n);
+        CHECK(!strcmp(now, bad[i]), "%s: written over", bad[i]);
+        free(now);
+        algorithms_close(&a);
+    }
+}
+
+static void write_nowhere(void *a) { tuned_write(a, "/nowhere/algorithms.json"); }
+
+int main(void)
+{
+    Algorithms none = {0};
+    work_open();
+    char *path = in_work("algorithms.json");
+    unlink(path);
+    test_kept(path);
+    test_refused(path);
+    CHECK(child(write_nowhere, &none, 0, NULL), "a folder that is not there ends the run: %s", said);
+    CHECK(strstr(said, "warning: ") && strstr(said, "change: "), "said: %s", said);
+    unlink(path);
+    free(path);
+    return test_end();
+}
