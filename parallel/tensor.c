@@ -25,7 +25,7 @@ void row_linear_bwd_x(Device *d, Mat dx, Mat dy, Mat w) { d->matmul(d, dx, dy, 0
 void linear_bwd_w(Device *d, Mat dw, Mat dy, Mat x, Mat db, Mat dyb)
 {
     d->matmul(d, dw, dy, 1, x, 0, 1);
-    if (db.p)
+    if (db.rows)
         d->bias_bwd(d, db, dyb);
 }
 

@@ -166,13 +166,11 @@ static Curve curve_of(Reading *r, const char *key, const List *l)
     return c;
 }
 
-static void read_speeds(Reading *r)
+static void read_speeds(Reading *r, const char *key, const List *l, double speed[WORKS])
 {
-    Machine *m = r->m;
-    Place at = r->at[field_find("op_speed")];
-    const List *l = &m->op_speed;
+    Place at = r->at[field_find(key)];
     for (int w = 0; w < WORKS; w++)
-        m->speed[w] = 1;
+        speed[w] = 1;
     for (int i = 0; i + 1 < l->n; i += 2) {
         char *end;
         double x = strtod(l->v[i + 1], &end);
@@ -180,14 +178,14 @@ static void read_speeds(Reading *r)
         while (w < WORKS && strcmp(work_name[w], l->v[i]))
             w++;
         if (w == WORKS)
-            check_add(&r->list, at, "op_speed: '%.40s' is no operation of kernels/device.h", l->v[i]);
+            check_add(&r->list, at, "%s: '%.40s' is no operation of kernels/device.h", key, l->v[i]);
         else if (*end || !(x > 0))
-            check_add(&r->list, at, "op_speed: %s has the speed '%.40s'; expected a number above 0", l->v[i], l->v[i + 1]);
+            check_add(&r->list, at, "%s: %s has the speed '%.40s'; expected a number above 0", key, l->v[i], l->v[i + 1]);
         else
-            m->speed[w] = x;
+            speed[w] = x;
     }
     if (l->n % 2)
-        check_add(&r->list, at, "op_speed: %d values; expected pairs of a name and a speed", l->n);
+        check_add(&r->list, at, "%s: %d values; expected pairs of a name and a speed", key, l->n);
 }
 
 static void resolve(Reading *r)
@@ -201,7 +199,8 @@ static void resolve(Reading *r)
         return;
     m->matmul = curve_of(r, "matmul_efficiency", &m->matmul_efficiency);
     m->memory = curve_of(r, "memory_efficiency", &m->memory_efficiency);
-    read_speeds(r);
+    read_speeds(r, "op_speed", &m->op_speed, m->speed);
+    read_speeds(r, "op_speed_shared", &m->op_speed_shared, m->together);
     if (isnan(m->message_gbps))
         m->message_gbps = m->link_gbps;
     m->unfused = !strcmp(m->op_set, "unfused");

@@ -24,6 +24,7 @@ typedef struct {
     const char *path;
     Curve matmul, memory;      /* matmul_efficiency, memory_efficiency */
     double speed[WORKS];       /* op_speed; 1 */
+    double together[WORKS];    /* op_speed_shared; 1 */
     int unfused;               /* op_set */
 } Machine;
 

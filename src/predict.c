@@ -25,11 +25,13 @@ typedef struct {
     Habit *habit;              /* [op up to RG][chunk] */
     uint8_t *cut;              /* [chunk][microbatch] some of its instructions are in parts: all of them are walked */
     RankTime t;
+    double alone, crowded;     /* shares of the device: while the pipeline decides who computes, and while all do */
     double base;               /* when the first instruction begins */
     double grads;              /* when all gradients are there */
     /* of the second walk: when compute instructions begin */
     const ScheduleSet *set;
     const Span *span;
+    int turns;                 /* its ranks are more than cores */
     int at;                    /* in set's list of this rank; -1 before the first */
 } Walk;
 
@@ -44,20 +46,42 @@ static void count_runs(Walk *w, const ScheduleSet *set)
 
 static int same_work(const Instr *a, const Instr *b) { return a->op == b->op && a->chunk == b->chunk && a->mb == b->mb; }
 
+/* Where ranks take turns an instruction lasts longer than on a core of its own: to the end that the simulation says. */
+static void last_its_time(Walk *w)
+{
+    if (!w->turns || w->at < 0)
+        return;
+    double wait = w->base + w->span[w->at].end - w->tally.now;
+    if (wait <= 0)
+        return;
+    w->tally.now += wait;
+    *(w->set->rank[w->rank].list[w->at].op == I_F ? &w->t.forward : &w->t.backward) += wait;
+}
+
 /* Nothing computes before the simulation says so. */
 static void hold_back(Walk *w, const Instr *i)
 {
     const InstrList *l = &w->set->rank[w->rank];
-    if (w->at < 0 || !same_work(i, &l->list[w->at]))
+    if (w->at < 0 || !same_work(i, &l->list[w->at])) {
+        last_its_time(w);
         do
             w->at++;
         while (l->list[w->at].op > I_W);
+    }
     BUG_ON(w->at >= l->n || !same_work(i, &l->list[w->at]));
     double start = w->base + w->span[w->at].start, wait = start - w->tally.now;
     if (wait > 0) {
         w->t.bubble += wait;
         w->tally.now = start;
     }
+}
+
+/* What comes behind all computing: the end of the step, and reductions that do not overlap. */
+static int comes_last(const Run *r, const Instr *i)
+{
+    const Config *c = r->cfg;
+    return i->op == I_S || i->op == I_T || (i->op == I_R && !c->overlap_grad_reduce &&
+           c->data_parallel_sharding_strategy < DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS);
 }
 
 /* Does it as before, without doing it. */
@@ -121,6 +145,9 @@ static void act(void *run, const Instr *i)
         w->base = k->now;
     if (w->set && i->op <= I_W)
         hold_back(w, i);
+    else if (comes_last(r, i))
+        last_its_time(w);
+    k->share = i->op <= I_W ? w->alone : w->crowded;
     double start = k->now, tp = k->waited[AXIS_TP], dp = k->waited[AXIS_DP];
     if (h && h->walked >= WALKED && !w->cut[i->chunk * w->shape.m + i->mb])
         repeat(w, r, h);
@@ -189,17 +216,26 @@ static int world_rank(const Config *c, int s)
     return rank;
 }
 
+/* Ranks of a host. */
+static double ranks_here(const Config *c, const Machine *m)
+{
+    return c->world < m->ranks ? (double)c->world : (double)m->ranks;
+}
+
 static Walk *walk(Prediction *out, const Config *c, const Machine *m, const StepLists *l, int rank, const Span *span)
 {
     Walk *w = xcalloc(1, sizeof *w);
     Run r;
-    double here = c->world < m->ranks ? (double)c->world : (double)m->ranks;
+    double here = ranks_here(c, m);
     w->out = out;
     w->rank = rank;
     w->set = span ? training(l) : NULL;
     count_runs(w, training(l));
     w->span = span;
-    w->tally = (Tally){.m = m, .share = m->shared ? 1 / here : 1, .scatter = 1};
+    w->crowded = m->shared ? 1 / here : 1;
+    w->alone = m->shared ? fmax(1 / here, 1 / (double)m->cores) : 1;
+    w->turns = w->alone > w->crowded;
+    w->tally = (Tally){.m = m, .share = w->crowded, .together = m->shared && here > 1, .scatter = 1};
     if (m->unfused && !c->sequence_parallel)
         w->tally.scatter = (double)c->tensor_model_parallel_size;
     predict_device(&w->dev, &w->tally, c->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32);
@@ -323,6 +359,8 @@ void predict_over(Prediction *out, const Config *cfg, const Machine *m, const St
         set.shape.cost[k] = cost + k * pl.n;
     set.shape.hop = m->unfused ? 0 : out->hop;
     simulate(&set, &sim, 1);
+    if (m->shared && ranks_here(cfg, m) > (double)m->cores)
+        take_turns(&set, &sim, ranks_here(cfg, m) / pl.p, (double)m->cores);
     out->bubble = sim.rate;
     out->step_bubble = sim.step_rate;
     out->m = set.shape.m;

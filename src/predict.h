@@ -53,9 +53,16 @@ void prediction_close(Prediction *p);
 
 /* ---- the parts, for predict.c ---- */
 
+/* Ranks of one host that are more than its cores take turns: of `crowd` ranks for each pipeline rank, all that compute at a
+ * time share `cores`. Moves and stretches the spans of a simulation, whose costs are those of a core of one's own; sets its
+ * makespan and rates, where a rank's work is what its spans last. */
+void take_turns(const ScheduleSet *set, Simulation *sim, double crowd, double cores);
+
 typedef struct {
     const Machine *m;
     double share;              /* of the device that this rank has */
+    int together;              /* others have their share as well */
+    double met;                /* when its tensor group last met */
     double now;                /* seconds */
     double work[WORKS];        /* so far */
     double waited[AXES];       /* for groups of each axis */

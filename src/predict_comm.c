@@ -20,12 +20,14 @@ static Token token_of(double end)
     return t;
 }
 
-/* Seconds of a collective over S bytes in all. passes: 2 for an all-reduce, 1 for its halves. */
+/* Seconds of a collective over S bytes in all. passes: 2 for an all-reduce, 1 for its halves. Where ranks take turns on the
+ * cores of their host, those that move bytes do so as well. */
 static double collective(const Timed *t, const Comm *c, double S, int passes)
 {
     const Machine *m = t->k->m;
-    double link = m->link_gbps * 1e9, net = m->network_gbps * 1e9, n = c->size, k = t->per, g = t->nodes;
-    double near = m->link_latency_us * 1e-6, far = m->network_latency_us * 1e-6;
+    double turns = m->shared ? fmin(1, t->k->share * (double)m->cores) : 1;
+    double link = m->link_gbps * 1e9 * turns, net = m->network_gbps * 1e9, n = c->size, k = t->per, g = t->nodes;
+    double near = m->link_latency_us * 1e-6 / turns, far = m->network_latency_us * 1e-6;
     if (t->nodes == 1)
         return passes * ((n - 1) / n * S / link + (n - 1) * near);
     double ring = passes * ((n - 1) / n * S / fmin(link, k * net) + g * ((k - 1) * near + far));
@@ -42,6 +44,12 @@ static Token start(Comm *c, CommKind kind, int64_t n, Dtype type, double seconds
     if (!n)
         return 0;
     k->comm[t->axis] += seconds;
+    if (t->axis == AXIS_TP) {                  /* the last rank is there later than this one */
+        double late = k->m->jitter * (k->now - k->met);
+        k->now += late;
+        k->waited[t->axis] += late;
+        k->met = k->now;
+    }
     double taken = (1 - k->m->overlap) * seconds;
     k->now += taken;
     k->waited[t->axis] += taken;
@@ -119,6 +127,8 @@ static void timed_wait(Comm *c, Token token)
         t->k->waited[t->axis] += end - t->k->now;
         t->k->now = end;
     }
+    if (t->axis == AXIS_TP)
+        t->k->met = t->k->now;
 }
 
 static void timed_close(Comm *c)

@@ -10,6 +10,8 @@ static void spend(Device *d, Work w, double arithmetic, double bytes)
     const Machine *m = k->m;
     double memory = bytes / (m->memory_gbps * 1e9 * k->share * curve_at(&m->memory, bytes) * m->speed[w]);
     double t = m->launch_us * 1e-6 + (arithmetic > memory ? arithmetic : memory);
+    if (k->together)
+        t /= m->together[w];
     k->now += t;
     k->work[w] += t;
 }

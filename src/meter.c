@@ -1,0 +1,264 @@
+#include "meter.h"
+#include "balance.h"
+#include "predict.h"
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The run's device is the CPU, whose functions are replaced by ones that call them and look at the clock. */
+struct Meter {
+    Run run;
+    Config cfg;
+    BatchStep batch;
+    Batch tokens;
+    Comm group;                /* the functions replaced, of the tensor group */
+    Device cpu, ideal;         /* and of the device; what says the sizes, over ... */
+    Machine one;               /* ... a machine that does 1 FLOP and 1 byte a second */
+    Tally tally;
+    int inside;                /* an operation that another one calls is part of it */
+    Metrics metrics;
+    Call *call;                /* of the last step */
+    int n, room;
+    float *took;               /* [step][n] */
+    int steps;
+};
+
+#define LAYERS 2
+
+int meter_is_product(Work w)
+{
+    return w == WORK_matmul || w == WORK_linear || w == WORK_attention_fwd || w == WORK_attention_bwd;
+}
+
+/* ---- the device ---- */
+
+static Meter *meter_of(Device *d) { return (Meter *)((char *)d - offsetof(Meter, run.dev)); }
+
+static void record(Meter *m, Work w, double start, double end)
+{
+    if (m->n == m->room) {
+        m->room = m->room ? 2 * m->room : 256;
+        m->call = xrealloc(m->call, (size_t)m->room * sizeof *m->call);
+    }
+    m->call[m->n++] = (Call){w, m->tally.now, end - start};
+}
+
+/* name, its parameters, its arguments behind the device */
+#define METERED(name, params, ...) \
+    static void metered_##name params \
+    { \
+        Meter *m = meter_of(d); \
+        double start = now(); \
+        m->inside++; \
+        m->cpu.name(d, __VA_ARGS__); \
+        double end = now(); \
+        if (--m->inside) \
+            return; \
+        m->tally.now = 0; \
+        m->ideal.name(&m->ideal, __VA_ARGS__); \
+        record(m, WORK_##name, start, end); \
+    }
+METERED(copy, (Device *d, Mat dst, Mat src), dst, src)
+METERED(zero, (Device *d, void *p, size_t bytes), p, bytes)
+METERED(add, (Device *d, Mat y, Mat a, Mat b), y, a, b)
+METERED(matmul, (Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc), c, a, ta, b, tb, acc)
+METERED(linear, (Device *d, Mat y, Mat x, Mat w, Mat bias), y, x, w, bias)
+METERED(bias_bwd, (Device *d, Mat db, Mat dy), db, dy)
+METERED(norm_fwd, (Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups),
+        y, stats, x, gain, bias, eps, kind, groups)
+METERED(norm_bwd_x, (Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups),
+        dx, dres, dy, x, stats, gain, kind, groups)
+METERED(norm_bwd_w, (Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups),
+        dgain, dbias, dy, x, stats, kind, groups)
+METERED(act_fwd, (Device *d, Mat a, Mat h, ActKind kind), a, h, kind)
+METERED(act_bwd, (Device *d, Mat dh, Mat da, Mat h, ActKind kind), dh, da, h, kind)
+METERED(rope, (Device *d, Mat x, int dim, Mat table, const int32_t *position, int inverse),
+        x, dim, table, position, inverse)
+METERED(attention_fwd, (Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s), o, lse, q, k, v, s)
+METERED(attention_bwd, (Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
+                        const Attention *s), dq, dk, dv, dout, o, lse, delta, q, k, v, s)
+METERED(embed_fwd, (Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0, Mat wpe),
+        y, token, position, wte, v0, wpe)
+METERED(embed_bwd, (Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token, const int32_t *position),
+        dwte, v0, dwpe, dy, token, position)
+METERED(dropout_fwd, (Device *d, Mat y, Mat x, Mat res, const Dropout *s), y, x, res, s)
+METERED(dropout_bwd, (Device *d, Mat dx, Mat dy, const Dropout *s), dx, dy, s)
+METERED(xent_stats, (Device *d, Mat stats, Mat logits, const int32_t *label, int64_t v0, int64_t valid),
+        stats, logits, label, v0, valid)
+METERED(xent_combine, (Device *d, Mat stats, Mat parts), stats, parts)
+METERED(xent_grad, (Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
+                    int64_t v0, int64_t valid, double scale), loss, dlogits, logits, stats, label, mask, v0, valid, scale)
+METERED(sumsq, (Device *d, double *out, const void *x, int64_t n, Dtype type), out, x, n, type)
+METERED(sum, (Device *d, double *out, Mat x), out, x)
+METERED(adam, (Device *d, const Update *u), u)
+METERED(sgd, (Device *d, const Update *u), u)
+METERED(lamb_direction, (Device *d, const Update *u, void *dir), u, dir)
+METERED(lamb_apply, (Device *d, const Update *u, const void *dir), u, dir)
+METERED(lars, (Device *d, const Update *u), u)
+
+/* ---- the tensor group ---- */
+
+static Meter *meter_of_group(Comm *c) { return (Meter *)((char *)c - offsetof(Meter, run.grid.axis[AXIS_TP])); }
+
+static Token metered_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp op)
+{
+    Meter *m = meter_of_group(c);
+    double start = now();
+    Token t = m->group.all_reduce(c, buf, n, type, op);
+    m->tally.now = 0;
+    record(m, METER_MESSAGE, start, now());
+    return t;
+}
+
+static Token metered_all_gather(Comm *c, void *out, const void *in, int64_t n, Dtype type)
+{
+    Meter *m = meter_of_group(c);
+    double start = now();
+    Token t = m->group.all_gather(c, out, in, n, type);
+    m->tally.now = 0;
+    record(m, METER_MESSAGE, start, now());
+    return t;
+}
+
+static void metered_wait(Comm *c, Token t)
+{
+    Meter *m = meter_of_group(c);
+    double start = now();
+    m->group.wait(c, t);
+    m->tally.now = 0;
+    record(m, METER_MESSAGE, start, now());
+}
+
+static void replace_group(Meter *m)
+{
+    Comm *c = &m->run.grid.axis[AXIS_TP];
+    m->group = *c;
+    c->all_reduce = metered_all_reduce;
+    c->all_gather = metered_all_gather;
+    c->wait = metered_wait;
+}
+
+static void replace_device(Meter *m)
+{
+    static double one[] = {1};
+    /* fp64 counts as half of a rate */
+    double flop = m->cfg.params_dtype == PARAMS_DTYPE_FP64 ? 2e-12 : 1e-12;
+    m->one = (Machine){.matmul_tflops = flop, .matmul_tflops_fp32 = flop, .memory_gbps = 1e-9, .attention_forward = 1,
+                       .attention_backward = 1, .matmul = {1, one, one}, .memory = {1, one, one}};
+    for (int w = 0; w < WORKS; w++)
+        m->one.speed[w] = meter_is_product((Work)w) ? 1e30 : 1;
+    m->tally = (Tally){.m = &m->one, .share = 1, .scatter = 1};
+    predict_device(&m->ideal, &m->tally, m->run.dev.real);
+    Device *d = &m->run.dev;
+    m->cpu = *d;
+#define X(name, args) d->name = metered_##name;
+    OPS(X)
+#undef X
+}
+
+/* ---- the model ---- */
+
+static const Batch *tokens(void *run, int mb)
+{
+    (void)mb;
+    return &((Run *)run)->sequence;
+}
+
+static int halves(const Config *c)
+{
+    return c->num_attention_heads % 2 == 0 && c->num_query_groups % 2 == 0 && c->ffn_hidden_size % 2 == 0;
+}
+
+Meter *meter_open(const Config *cfg, int world)
+{
+    static const int layers[] = {LAYERS};
+    Meter *m = xcalloc(1, sizeof *m);
+    Config *c = &m->cfg;
+    *c = *config_for_one_rank(cfg);
+    c->num_layers = LAYERS;
+    c->stages = 1;
+    c->stage_layers = layers;
+    c->recompute_num_layers = 1;
+    c->lr = c->min_lr = 0;
+    c->world = world;
+    *(halves(c) ? &c->tensor_model_parallel_size : &c->data_parallel_size) = world;
+    int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
+    c->padded_vocab_size = (c->vocab_size + unit - 1) / unit * unit;
+    c->threads = world == 1 ? pool_cores() : 0;
+    c->check_for_nan_in_loss_and_grad = 0;
+    m->batch = (BatchStep){0, c->micro_batch_size * c->data_parallel_size};
+    c->batch_steps = 1;
+    c->batch_step = &m->batch;
+    m->tokens = tokens_open(c);
+    run_open(&m->run, c, RUN_TRAIN, 0, NULL);
+    m->run.sequence = m->tokens;
+    m->run.feed = tokens;
+    m->run.now = &m->metrics;
+    replace_device(m);
+    replace_group(m);
+    return m;
+}
+
+Run *meter_run(Meter *m) { return &m->run; }
+
+void meter_close(Meter *m)
+{
+    Comm *c = &m->run.grid.axis[AXIS_TP];
+    c->all_reduce = m->group.all_reduce;
+    c->all_gather = m->group.all_gather;
+    c->wait = m->group.wait;
+    m->run.dev = m->cpu;
+    run_close(&m->run);
+    tokens_close(&m->tokens);
+    free(m->call);
+    free(m->took);
+    free(m);
+}
+
+/* ---- steps ---- */
+
+double meter_step(Meter *m)
+{
+    int before = m->n, first = !m->call;
+    m->n = 0;
+    double start = now();
+    run_gradients(&m->run);
+    double took = now() - start;
+    if (first)
+        return took;
+    if (m->n != before) {                      /* an update was left out, or the first one was: begin again */
+        m->steps = 0;
+        return took;
+    }
+    m->took = xrealloc(m->took, (size_t)(m->steps + 1) * (size_t)m->n * sizeof *m->took);
+    for (int i = 0; i < m->n; i++)
+        m->took[(size_t)m->steps * (size_t)m->n + (size_t)i] = (float)m->call[i].seconds;
+    m->steps++;
+    return took;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double usual(double *x, int n)
+{
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    return x[(n - 1) / 2];
+}
+
+int meter_calls(const Meter *m, Call **call)
+{
+    double *x = xcalloc((size_t)m->steps, sizeof *x);
+    BUG_ON(!m->steps);
+    for (int i = 0; i < m->n; i++) {
+        for (int s = 0; s < m->steps; s++)
+            x[s] = m->took[(size_t)s * (size_t)m->n + (size_t)i];
+        m->call[i].seconds = usual(x, m->steps);
+    }
+    free(x);
+    *call = m->call;
+    return m->n;
+}

@@ -1,0 +1,132 @@
+/* Processor sharing: a replay of the lists in which a core is not a rank's own. */
+#include "predict.h"
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct {
+    const ScheduleSet *set;
+    Simulation *sim;
+    double *ready[2];          /* [stages*m] when F's, D's input is there; INFINITY: not known yet */
+    double *left;              /* [p] of the instruction that runs, on a core of its own */
+    double *last;              /* [p] end of the one before */
+    int *next;                 /* [p] place in the list, of compute */
+    uint8_t *running;          /* [p] */
+} Turns;
+
+/* The rank's next compute instruction, or the end of its list. */
+static int compute_from(const InstrList *l, int i)
+{
+    while (i < l->n && l->list[i].op > I_W)
+        i++;
+    return i;
+}
+
+/* When the rank's next instruction may begin; INFINITY: not yet known, or none is left. */
+static double may_begin(const Turns *t, int r)
+{
+    const PipeShape *s = &t->set->shape;
+    const InstrList *l = &t->set->rank[r];
+    if (t->next[r] == l->n)
+        return INFINITY;
+    const Instr *i = &l->list[t->next[r]];
+    size_t at = (size_t)pipe_stage(s, r, i->chunk) * (size_t)s->m + i->mb;
+    return fmax(t->last[r], i->op == I_W ? 0 : t->ready[i->op != I_F][at]);
+}
+
+static void begin(Turns *t, int r, double now)
+{
+    Span *span = &t->sim->span[r][t->next[r]];
+    t->left[r] = span->end - span->start;
+    span->start = now;
+    t->running[r] = 1;
+}
+
+static void end(Turns *t, int r, double now)
+{
+    const PipeShape *s = &t->set->shape;
+    const InstrList *l = &t->set->rank[r];
+    const Instr *i = &l->list[t->next[r]];
+    int stage = pipe_stage(s, r, i->chunk), to = stage + (i->op == I_F ? 1 : -1), peer, chunk;
+    t->sim->span[r][t->next[r]].end = t->last[r] = now;
+    t->running[r] = 0;
+    t->next[r] = compute_from(l, t->next[r] + 1);
+    if (i->op == I_W || to < 0 || to == s->p * s->v)
+        return;
+    pipe_place(s, to, &peer, &chunk);
+    t->ready[i->op != I_F][(size_t)to * (size_t)s->m + i->mb] = now + (peer == r ? 0 : pipe_hop(s, stage));
+}
+
+/* From one beginning or end to the next one; 0: all is done. */
+static int advance(Turns *t, double *now, double crowd, double cores)
+{
+    int p = t->set->shape.p, active = 0;
+    double next = INFINITY;
+    for (int r = 0; r < p; r++) {
+        if (!t->running[r] && may_begin(t, r) <= *now)
+            begin(t, r, *now);
+        active += t->running[r];
+    }
+    double rate = active ? fmin(1, cores / (crowd * active)) : 1;
+    for (int r = 0; r < p; r++)
+        next = fmin(next, t->running[r] ? *now + t->left[r] / rate : may_begin(t, r));
+    if (next == INFINITY)
+        return 0;
+    double done = (next - *now) * rate;
+    *now = next;
+    for (int r = 0; r < p; r++) {
+        if (!t->running[r])
+            continue;
+        t->left[r] -= done;
+        if (t->left[r] <= 1e-12)
+            end(t, r, *now);
+    }
+    return 1;
+}
+
+static void find_rates(Turns *t)
+{
+    const ScheduleSet *set = t->set;
+    Simulation *sim = t->sim;
+    double longest = 0, work = 0, first = INFINITY, last = 0;
+    for (int r = 0; r < set->shape.p; r++) {
+        const InstrList *l = &set->rank[r];
+        double busy = 0, start = INFINITY;
+        for (int i = 0; i < l->n; i++)
+            if (l->list[i].op <= I_W) {
+                busy += sim->span[r][i].end - sim->span[r][i].start;
+                start = fmin(start, sim->span[r][i].start);
+            }
+        work = fmax(work, busy);
+        longest = fmax(longest, t->last[r] - start);
+        first = fmin(first, start);
+        last = fmax(last, t->last[r]);
+    }
+    sim->makespan = last - first;
+    sim->rate = longest > 0 ? (longest - work) / longest : 0;
+    sim->step_rate = sim->makespan > 0 ? (sim->makespan - work) / sim->makespan : 0;
+}
+
+void take_turns(const ScheduleSet *set, Simulation *sim, double crowd, double cores)
+{
+    const PipeShape *s = &set->shape;
+    size_t p = (size_t)s->p, m = (size_t)s->m, all = p * (size_t)s->v * m;
+    Turns t = {.set = set, .sim = sim, .left = xcalloc(2 * p + 2 * all, sizeof(double))};
+    t.last = t.left + p;
+    t.ready[0] = t.last + p;
+    t.ready[1] = t.ready[0] + all;
+    t.next = xcalloc(p, sizeof *t.next);
+    t.running = xcalloc(p, 1);
+    for (size_t i = 0; i < all - m; i++)
+        t.ready[0][i + m] = t.ready[1][i] = INFINITY;
+    for (int r = 0; r < s->p; r++)
+        t.next[r] = compute_from(&set->rank[r], 0);
+    double now = 0;
+    while (advance(&t, &now, crowd, cores))
+        ;
+    for (int r = 0; r < s->p; r++)
+        BUG_ON(t.next[r] < set->rank[r].n);
+    find_rates(&t);
+    free(t.left);
+    free(t.next);
+    free(t.running);
+}
