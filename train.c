@@ -191,22 +191,25 @@ static int ending(Training *t, int *wants_save)
 {
     const Config *c = t->cfg;
     int64_t i = t->run.iteration;
-    *wants_save = 1;
+    int saves = c->save_at_end, due = c->save_interval != CFG_ABSENT && i % c->save_interval == 0;
     agree_on_signals(t);
+    *wants_save = saves || due || t->save_asked;
     if (i >= t->total)
         return t->why = "finished", EXIT_DONE;
     if (t->save_asked)
         return t->why = "stopped by SIGUSR1 with a checkpoint", EXIT_REQUEUE;
     if (c->exit_interval != CFG_ABSENT && i % c->exit_interval == 0)
-        return t->why = "stopped at exit_interval with a checkpoint", EXIT_REQUEUE;
+        return t->why = *wants_save ? "stopped at exit_interval with a checkpoint" : "stopped at exit_interval",
+               *wants_save ? EXIT_REQUEUE : EXIT_DONE;
     if (t->late)
-        return t->why = "stopped at exit_duration_in_mins with a checkpoint", EXIT_REQUEUE;
+        return t->why = *wants_save ? "stopped at exit_duration_in_mins with a checkpoint" : "stopped at exit_duration_in_mins",
+               *wants_save ? EXIT_REQUEUE : EXIT_DONE;
     if (t->stop_asked) {
-        *wants_save = quick_to_save(&t->run);
+        *wants_save = (saves || due) && quick_to_save(&t->run);
         t->why = *wants_save ? "stopped by a signal with a checkpoint" : "stopped by a signal; the last checkpoint stands";
         return *wants_save ? EXIT_REQUEUE : 128 + t->stop_asked;
     }
-    *wants_save = c->save_interval != CFG_ABSENT && i % c->save_interval == 0;
+    *wants_save = due;
     return -1;
 }
 

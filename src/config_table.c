@@ -124,14 +124,20 @@ char *text_copy(const char *s)
     return textf("%s", s);
 }
 
-void config_forget(void)
+void *keep_mark(void) { return kept.last; }
+
+void keep_release(void *mark)
 {
-    for (Block *b = kept.next, *next; b != &kept; b = next) {
+    Block *end = mark;
+    for (Block *b = end->next, *next; b != &kept; b = next) {
         next = b->next;
         free(b);
     }
-    kept = (Block){&kept, &kept};
+    end->next = &kept;
+    kept.last = end;
 }
+
+void config_forget(void) { keep_release(&kept); }
 
 int option_find(const char *key)
 {

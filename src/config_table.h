@@ -17,6 +17,9 @@ char *textf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 char *textv(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
 char *text_copy(const char *s);
 void config_forget(void);
+/* Gives back what was taken since keep_mark; nothing from before may have grown in between. */
+void *keep_mark(void);
+void keep_release(void *mark);
 
 typedef enum { TYPE_INT, TYPE_FLOAT, TYPE_BOOL, TYPE_STR, TYPE_LIST, TYPE_ENUM } OptionType;
 

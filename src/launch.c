@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,11 +37,13 @@ static int to_file(const char *path, int fd)
     return f >= 0 && dup2(f, fd) >= 0;
 }
 
-static _Noreturn void start(char **line, const char *self, const char *out, const char *errors)
+static _Noreturn void start(char **line, const char *self, const char *out, const char *errors, pid_t parent)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    setpgid(0, 0);                             /* so that all of it can be ended */
+    setpgid(0, 0);                             /* so that all of it can be ended, by us alone */
     prctl(PR_SET_PDEATHSIG, SIGTERM);          /* nothing goes on measuring for nobody */
+    if (getppid() != parent)
+        _exit(EXIT_COMM);
     if (null < 0 || dup2(null, 0) < 0 || !to_file(out, 1) || (errors && !to_file(errors, 2)) || setenv("TRAIN", self, 1))
         _exit(EXIT_RESOURCE);
     execvp(line[0], line);
@@ -49,26 +52,53 @@ static _Noreturn void start(char **line, const char *self, const char *out, cons
     _exit(EXIT_RESOURCE);
 }
 
-/* Its exit code, once it is over or has been ended. */
+/* ---- until it is over ---- */
+
+#define PATIENCE 5.0                           /* s between asking and asking harder */
+
+static volatile sig_atomic_t stopping;         /* the signal that asks this process to end */
+
+static void on_signal(int sig) { stopping = sig; }
+
+static const int asking[] = {SIGINT, SIGTERM, SIGHUP};
+enum { ASKING = sizeof asking / sizeof *asking };
+
+/* Its exit code, once it is over or has been ended: first asked to stop, which ends a job after its step; asked again, which
+ * ends it at once (scripts/launch); then killed. */
 static int await(pid_t job, double seconds)
 {
-    int status, asked = 0;
-    double limit = seconds > 0 ? now() + seconds : 0;
-    while (1) {
-        pid_t got = waitpid(job, &status, limit ? WNOHANG : 0);
-        if (got == job)
-            break;
+    static const int ways[] = {SIGTERM, SIGTERM, SIGKILL};
+    int status, asked = 0, late = 0;
+    double limit = seconds > 0 ? now() + seconds : INFINITY;
+    for (pid_t got; (got = waitpid(job, &status, WNOHANG)) != job; usleep(5000)) {
         if (got < 0 && errno != EINTR)
             return EXIT_COMM;
-        if (limit && now() > limit) {
-            kill(-job, asked ? SIGKILL : SIGTERM);
-            asked++;
-            limit = now() + 5;
+        late |= !asked && now() > limit;
+        if ((stopping && !asked) || now() > limit) {
+            kill(-job, ways[asked]);
+            asked += asked < 2;
+            limit = now() + PATIENCE;
         }
-        if (limit)
-            usleep(20000);
     }
-    return asked ? LAUNCH_LATE : WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_COMM;
+    kill(-job, SIGKILL);                       /* what it left behind */
+    return late ? LAUNCH_LATE : WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_COMM;
+}
+
+/* await, where a signal that ends this process ends the job first. */
+static int await_or_end(pid_t job, double seconds)
+{
+    struct sigaction act = {.sa_handler = on_signal}, before[ASKING];
+    for (int i = 0; i < ASKING; i++) {
+        sigaction(asking[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN)
+            sigaction(asking[i], &act, NULL);
+    }
+    int code = await(job, seconds);
+    for (int i = 0; i < ASKING; i++)
+        sigaction(asking[i], &before[i], NULL);
+    if (stopping)
+        raise(stopping);
+    return code;
 }
 
 int launch_job(int ranks, int argc, char **argv, const char *out, const char *errors, double seconds)
@@ -90,13 +120,13 @@ int launch_job(int ranks, int argc, char **argv, const char *out, const char *er
     }
     memcpy(line + n, argv, (size_t)argc * sizeof *argv);
     fflush(NULL);
-    pid_t job = fork();
+    pid_t parent = getpid(), job = fork();
     if (job == 0)
-        start(line, self, out, errors);
+        start(line, self, out, errors, parent);
     if (job < 0)
         die(EXIT_RESOURCE, "fork", "cannot start a process: %s; change: raise the limit on processes (ulimit -u)", strerror(errno));
     setpgid(job, job);
-    int code = await(job, seconds);
+    int code = await_or_end(job, seconds);
     free(launcher);
     free(line);
     return code;

@@ -183,6 +183,7 @@ static void walk_step(void *walk, Run *r, const Lists *l)
     w->shape = r->shape;
     w->shape.m = l->m;
     w->habit = xcalloc((size_t)(I_RG + 1) * (size_t)w->shape.v, sizeof *w->habit);
+    r->stage.note = NULL;                  /* nobody reads what a walk is at */
     w->cut = xcalloc((size_t)w->shape.v * (size_t)w->shape.m, 1);
     find_cuts(w, &l->train);
     if (r->cfg->overlap_param_gather)      /* weights of the step before are still on their way */

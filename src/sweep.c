@@ -4,21 +4,20 @@
 #include "config_table.h"
 #include "predict.h"
 #include <errno.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 const char *const layout_zero[4] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
 const char *const layout_recompute[RECOMPUTES] = {"none", "selective", "full"};
 
-/* One that says how many chunks it has: 1f1b does not, nor does interleaved. */
-static int fixed(const char *schedule) { return schedule && strcmp(schedule, "interleaved") && strcmp(schedule, "1f1b"); }
-
-int layout_args(const Sweep *s, const Layout *l, char text[LAYOUT_ARGS][160])
+int layout_args(const Sweep *s, const Layout *l, LayoutArg text[LAYOUT_ARGS])
 {
     int n = 0;
-    const char *schedule = l->pp == 1 ? "1f1b" : fixed(s->schedule) ? s->schedule : l->v > 1 ? "interleaved" : "1f1b";
-#define ARG(...) snprintf(text[n++], 160, __VA_ARGS__)
+    const char *schedule = l->pp == 1 ? "1f1b" : s->schedule ? s->schedule : l->v > 1 ? "interleaved" : "1f1b";
+#define ARG(...) snprintf(text[n++], sizeof *text, __VA_ARGS__)
     ARG("tensor_model_parallel_size=%d", l->tp);
     ARG("sequence_parallel=%s", l->rows ? "true" : "false");
     ARG("pipeline_model_parallel_size=%d", l->pp);
@@ -33,44 +32,51 @@ int layout_args(const Sweep *s, const Layout *l, char text[LAYOUT_ARGS][160])
     return n;
 }
 
-/* The configuration of a layout; NULL when a rule is broken. */
-static const Config *config_of(const Sweep *s, const Layout *l)
+double layout_tokens_per_second(const Sweep *s, const Layout *l)
 {
-    char text[LAYOUT_ARGS][160], **line = keep_alloc((size_t)s->nargs + LAYOUT_ARGS, sizeof *line);
+    double ms = l->measured > 0 ? l->measured : l->predicted;
+    return ms > 0 ? (double)(s->batch * s->seq) / ms * 1e3 : 0;
+}
+
+const char *layout_state(const Layout *l)
+{
+    return l->state != LAYOUT_FITS ? "does not fit" : layout_failed(l) ? l->why : l->measured > 0 ? "measured" : "predicted";
+}
+
+/* ---- one layout ---- */
+
+/* The configuration of a layout, until its keep_mark is released; NULL when a rule is broken. */
+static const Config *config_of(const Sweep *s, Layout *l)
+{
+    LayoutArg text[LAYOUT_ARGS];
+    char **line = keep_alloc((size_t)s->nargs + LAYOUT_ARGS, sizeof *line);
     int n = layout_args(s, l, text);
     Check k;
     memcpy(line, s->args, (size_t)s->nargs * sizeof *line);
-    for (int i = 0; i < n; i++)
+    l->id = HASH_SEED;
+    for (int i = 0; i < n; i++) {
         line[s->nargs + i] = text[i];
+        l->id = hash64(text[i], strlen(text[i]) + 1, l->id);
+    }
     config_check(&k, s->path, s->nargs + n, line, s->world, USE_MODEL);
     return k.n + k.dropped ? NULL : k.cfg;
 }
 
-/* ---- one cut of the model: its variants ---- */
-
-/* Bytes that a rank may have. The ranks of a host share what it has. */
-static double memory_of(const Sweep *s, const Machine *m)
-{
-    double here = s->world < m->ranks ? (double)s->world : (double)m->ranks;
-    return m->memory_gib * (1 << 30) / (m->shared ? here : 1);
-}
-
-static void plan(const Sweep *s, const Machine *m, Layout *l)
+static void plan(const Sweep *s, const Machine *m, const Config *c, Layout *l)
 {
     Prediction p;
-    const Config *c = config_of(s, l);
-    if (!c)
-        return;
     predict(&p, c, m);
     l->predicted = p.step * 1e3;
     l->bubble = p.bubble;
     for (int r = 0; r < p.p; r++)
         l->memory = p.memory[r].total > l->memory ? p.memory[r].total : l->memory;
-    l->state = (double)l->memory > memory_of(s, m) ? LAYOUT_TOO_LARGE : LAYOUT_PLANNED;
+    l->state = (double)l->memory > s->room ? LAYOUT_TOO_LARGE : LAYOUT_FITS;
     prediction_close(&p);
 }
 
-/* The next microbatch that divides a replica's share of the batch; 0: there is none. */
+/* ---- one cut of the model: its variants ---- */
+
+/* The next micro batch that divides a replica's share of the batch; 0: there is none. */
 static int next_micro(const Sweep *s, int dp, int micro)
 {
     int64_t share = s->batch / dp;
@@ -80,51 +86,75 @@ static int next_micro(const Sweep *s, int dp, int micro)
     return 0;
 }
 
-/* Fills out[]; returns how many. */
-static int plan_cut(const Sweep *s, const Layout *cut, Layout *out)
+static int wanted(const Sweep *s, const Layout *l)
 {
-    int n = 0;
-    Layout first = *cut;
-    first.micro = 1;
-    if (s->batch % cut->dp || !config_of(s, &first))
-        return 0;
-    for (int micro = 1; micro; micro = next_micro(s, cut->dp, micro))
-        for (int zero = 0; zero < (cut->dp > 1 ? 4 : 1); zero++)
-            for (int r = 0; r < RECOMPUTES; r++) {
-                Layout l = *cut;
-                l.micro = micro;
-                l.zero = zero;
-                l.recompute = r;
-                plan(s, machine_load(s->machine), &l);
-                if (l.state != LAYOUT_NONE)
-                    out[n++] = l;
-                config_forget();               /* thousands of configurations would pile up */
-            }
+    const Layout *o = &s->only;
+    return !((s->fixed & FIXED_TP && l->tp != o->tp) || (s->fixed & FIXED_PP && l->pp != o->pp) ||
+             (s->fixed & FIXED_ROWS && l->rows != (o->rows && l->tp > 1)) ||
+             (s->fixed & FIXED_V && l->v != (l->pp > 1 ? o->v : 1)) ||
+             (s->fixed & FIXED_ZERO && l->zero != (l->dp > 1 ? o->zero : 0)) ||
+             (s->fixed & FIXED_MICRO && l->micro != o->micro) || (s->fixed & FIXED_RECOMPUTE && l->recompute != o->recompute));
+}
+
+/* A larger micro batch keeps as much or more in every part of the memory: once one is too large, all that follow are. */
+static int plan_micros(const Sweep *s, const Machine *m, Layout l, Layout *out)
+{
+    int n = 0, too_large = 0;
+    for (l.micro = 1; l.micro; l.micro = next_micro(s, l.dp, l.micro)) {
+        Layout *o = &out[n];
+        void *mark = keep_mark();
+        *o = l;
+        const Config *c = wanted(s, o) ? config_of(s, o) : NULL;
+        if (c && too_large)
+            o->state = LAYOUT_LARGER;
+        else if (c)
+            plan(s, m, c, o);
+        too_large |= o->state == LAYOUT_TOO_LARGE;
+        n += o->state != LAYOUT_NONE;
+        keep_release(mark);
+    }
     return n;
 }
 
-/* ---- all cuts, on all cores ---- */
+static int sharding_kinds(const Layout *cut) { return cut->dp > 1 ? 4 : 1; }
+
+/* Fills out[]; returns how many. */
+static int plan_cut(const Sweep *s, const Machine *m, const Layout *cut, Layout *out)
+{
+    int n = 0;
+    for (int zero = 0; zero < sharding_kinds(cut); zero++)
+        for (int r = 0; r < RECOMPUTES; r++) {
+            Layout l = *cut;
+            l.zero = zero;
+            l.recompute = r;
+            n += plan_micros(s, m, l, out + n);
+        }
+    return n;
+}
 
 static int variants(const Sweep *s, const Layout *cut)
 {
     int micros = 0;
-    for (int b = 1; b && s->batch % cut->dp == 0; b = next_micro(s, cut->dp, b))
+    for (int b = 1; b; b = next_micro(s, cut->dp, b))
         micros++;
-    return micros * (cut->dp > 1 ? 4 : 1) * RECOMPUTES;
+    return micros * sharding_kinds(cut) * RECOMPUTES;
 }
 
-/* tp x rows x pp x v whose product with dp is the world; rules decide later which of them are legal. */
+/* ---- all cuts, on all cores ---- */
+
+/* tp x rows x pp x v whose product with dp is the world; rules decide later which of them are legal. With one pipeline rank
+ * there is one chunk; a chunk has a layer at least, but for the ends, which may stand alone. */
 static Layout *cuts_of(const Sweep *s, int layers, int *n)
 {
     Layout *cut = NULL;
-    int chunks = fixed(s->schedule) ? 2 : layers;
+    int world = s->world / s->context;
     *n = 0;
-    for (int tp = 1; tp <= s->world; tp++)
-        for (int pp = 1; s->world % tp == 0 && pp <= s->world / tp && pp <= layers + 2; pp++)
-            for (int v = 1; s->world / tp % pp == 0 && v <= (pp == 1 ? 1 : chunks) && (v - 1) * pp < layers + 2; v++)
+    for (int tp = 1; tp <= world; tp++)
+        for (int pp = 1; world % tp == 0 && pp <= world / tp && pp <= layers + 2; pp++)
+            for (int v = 1; world / tp % pp == 0 && s->batch % (world / tp / pp) == 0 && v * pp <= (pp == 1 ? 1 : layers + 2); v++)
                 for (int rows = 0; rows <= (tp > 1); rows++) {
                     cut = xrealloc(cut, ((size_t)*n + 1) * sizeof *cut);
-                    cut[(*n)++] = (Layout){.tp = tp, .rows = rows, .pp = pp, .v = v, .dp = s->world / tp / pp};
+                    cut[(*n)++] = (Layout){.tp = tp, .rows = rows, .pp = pp, .v = v, .dp = world / tp / pp};
                 }
     return cut;
 }
@@ -132,72 +162,135 @@ static Layout *cuts_of(const Sweep *s, int layers, int *n)
 /* Cuts are taken in turn by as many processes as there are cores: a sweep of a large world is minutes of planning. */
 typedef struct { int next; Layout layout[]; } Shared;
 
-static void work(const Sweep *s, const Layout *cut, const int *at, int n, Shared *shared)
+typedef struct {
+    const Sweep *s;
+    const Machine *m;
+    const Layout *cut;
+    const int *at;             /* where the variants of each cut begin in shared->layout */
+    int n;
+    Shared *shared;
+} Plan;
+
+static _Noreturn void work(const Plan *p, pid_t parent)
 {
-    for (int i; (i = __atomic_fetch_add(&shared->next, 1, __ATOMIC_RELAXED)) < n;)
-        plan_cut(s, &cut[i], shared->layout + at[i]);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);          /* nobody plans for nobody */
+    for (int i; getppid() == parent && (i = __atomic_fetch_add(&p->shared->next, 1, __ATOMIC_RELAXED)) < p->n;)
+        plan_cut(p->s, p->m, &p->cut[i], p->shared->layout + p->at[i]);
+    _exit(EXIT_DONE);
 }
 
-static void run_workers(const Sweep *s, const Layout *cut, const int *at, int n, Shared *shared)
+/* Waits for one of them; says now and then how far they are. */
+static int await_worker(const Plan *p, double *spoken)
 {
-    int workers = pool_cores(), status, bad = 0;
-    fflush(NULL);
-    for (int w = 0; w < workers; w++) {
-        pid_t pid = fork();
-        if (pid < 0)
-            die(EXIT_RESOURCE, "fork", "cannot start a process: %s; change: raise the limit on processes (ulimit -u)",
-                strerror(errno));
-        if (pid == 0) {
-            work(s, cut, at, n, shared);
-            _exit(0);
+    int status = 0;
+    pid_t got;
+    while ((got = waitpid(-1, &status, WNOHANG)) == 0 || (got < 0 && errno == EINTR)) {
+        if (now() - *spoken > 10) {
+            int done = __atomic_load_n(&p->shared->next, __ATOMIC_RELAXED);
+            fprintf(stderr, "planning: %d of %d cuts of the model\n", done < p->n ? done : p->n, p->n);
+            *spoken = now();
         }
+        usleep(2000);
     }
-    for (int w = 0; w < workers; w++)
-        if (wait(&status) > 0 && status)
-            bad = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_BUG;
-    if (bad)
-        die(bad, "sweep", "a process that planned layouts ended with %d; change: what it says above", bad);
+    return status;
 }
 
-static int by_prediction(const void *a, const void *b)
+static void run_workers(const Plan *p)
 {
-    const Layout *x = a, *y = b;
+    int workers = pool_cores(), started = 0;
+    pid_t pid = 1, parent = getpid();
+    double spoken = now();
+    fflush(NULL);
+    for (; started < workers && (pid = fork()) > 0; started++)
+        ;
+    if (pid == 0)
+        work(p, parent);
+    if (!started)
+        die(EXIT_RESOURCE, "fork", "cannot start a process: %s; change: raise the limit on processes (ulimit -u)", strerror(errno));
+    for (int w = 0; w < started; w++) {
+        int status = await_worker(p, &spoken);
+        if (WIFEXITED(status) && WEXITSTATUS(status))
+            exit(WEXITSTATUS(status));         /* it has said why */
+        if (!WIFEXITED(status))
+            die(EXIT_BUG, "sweep", "a process that planned layouts was ended by signal %d; change: see whether memory ran out (the "
+                "system log), and report it otherwise", WTERMSIG(status));
+    }
+}
+
+/* ---- order ---- */
+
+/* Equal predictions keep one order, so that a sweep that goes on asks for the same layouts. */
+static int by_prediction(const Layout *x, const Layout *y)
+{
     if (x->state != y->state)
         return (int)x->state - (int)y->state;
-    return (x->predicted > y->predicted) - (x->predicted < y->predicted);
+    if (layout_failed(x) != layout_failed(y))
+        return layout_failed(x) - layout_failed(y);
+    if (x->state == LAYOUT_FITS && x->predicted != y->predicted)
+        return x->predicted > y->predicted ? 1 : -1;
+    if (x->memory != y->memory)
+        return x->memory > y->memory ? 1 : -1;
+    const int a[] = {x->tp, x->pp, x->v, x->zero, x->micro, x->recompute, x->rows};
+    const int b[] = {y->tp, y->pp, y->v, y->zero, y->micro, y->recompute, y->rows};
+    for (size_t i = 0; i < sizeof a / sizeof *a; i++)
+        if (a[i] != b[i])
+            return a[i] - b[i];
+    return 0;
 }
 
-static int by_measure(const void *a, const void *b)
+static int in_order(const void *a, const void *b)
 {
     const Layout *x = a, *y = b;
     if ((x->measured > 0) != (y->measured > 0))
         return x->measured > 0 ? -1 : 1;
-    return x->measured > 0 ? (x->measured > y->measured) - (x->measured < y->measured) : by_prediction(a, b);
+    if (x->measured > 0 && x->measured != y->measured)
+        return x->measured > y->measured ? 1 : -1;
+    return by_prediction(x, y);
 }
 
-void sweep_sort(Sweep *s) { qsort(s->layout, (size_t)s->n, sizeof *s->layout, by_measure); }
+void sweep_sort(Sweep *s) { qsort(s->layout, (size_t)s->n, sizeof *s->layout, in_order); }
+
+const Layout *sweep_best(const Sweep *s)
+{
+    const Layout *l = &s->layout[0];
+    return s->n && l->state == LAYOUT_FITS && !layout_failed(l) ? l : NULL;
+}
+
+/* ---- the plan ---- */
+
+static void take_layouts(Sweep *s, const Layout *all, int n)
+{
+    s->layout = xcalloc((size_t)n + 1, sizeof *s->layout);
+    for (int i = 0; i < n; i++)
+        if (all[i].state != LAYOUT_NONE) {
+            s->fit += all[i].state == LAYOUT_FITS;
+            s->layout[s->n++] = all[i];
+        }
+    if (!s->n)
+        die(EXIT_CONFIG, "sweep", "no layout of %d ranks is legal for %s with a batch of %lld%s; change: --world or the batch size; "
+            "`train plan` with one layout says which rule it breaks", s->world, s->path, (long long)s->batch,
+            s->fixed ? " and the sizes given" : "");
+    sweep_sort(s);
+}
 
 void sweep_plan(Sweep *s)
 {
     const Config *c = config_load(s->path, s->nargs, s->args, WORLD_SMALLEST, USE_MODEL);
+    const Machine *m = machine_load(s->machine);
     int n;
+    double here = s->world < m->ranks ? (double)s->world : (double)m->ranks;
+    s->room = m->memory_gib * (1 << 30) / (m->shared ? here : 1);
     Layout *cut = cuts_of(s, (int)c->num_layers, &n);
     int *at = xcalloc((size_t)n + 1, sizeof *at);
     for (int i = 0; i < n; i++)
         at[i + 1] = at[i] + variants(s, &cut[i]);
-    size_t bytes = sizeof(Shared) + (size_t)at[n] * sizeof(Layout);
+    size_t bytes = sizeof(Shared) + (size_t)(at[n] + 1) * sizeof(Layout);
     Shared *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (shared == MAP_FAILED)
         die(EXIT_RESOURCE, "memory", "no memory for %d layouts: %s; change: free memory on this machine", at[n], strerror(errno));
-    run_workers(s, cut, at, n, shared);
-    s->layout = xcalloc((size_t)at[n] + 1, sizeof *s->layout);
-    for (int i = 0; i < at[n]; i++)
-        if (shared->layout[i].state != LAYOUT_NONE) {
-            s->fit += shared->layout[i].state == LAYOUT_PLANNED;
-            s->layout[s->n++] = shared->layout[i];
-        }
+    run_workers(&(Plan){s, m, cut, at, n, shared});
+    take_layouts(s, shared->layout, at[n]);
     munmap(shared, bytes);
-    qsort(s->layout, (size_t)s->n, sizeof *s->layout, by_prediction);
     free(at);
     free(cut);
 }

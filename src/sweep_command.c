@@ -5,63 +5,108 @@
 #include "commands.h"
 #include "config_table.h"
 #include "file.h"
+#include "run.h"
 #include "sweep.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <unistd.h>
 
-/* Keys that a sweep chooses itself. */
-static void refuse_chosen(const Sweep *s)
+/* ---- what is asked ---- */
+
+/* Keys that layouts differ in, and what the command line may fix. */
+static const struct { int option; unsigned fixed; } swept[] = {
+    {OPT_tensor_model_parallel_size, FIXED_TP}, {OPT_sequence_parallel, FIXED_ROWS}, {OPT_pipeline_model_parallel_size, FIXED_PP},
+    {OPT_num_virtual_stages_per_pipeline_rank, FIXED_V}, {OPT_data_parallel_sharding_strategy, FIXED_ZERO},
+    {OPT_micro_batch_size, FIXED_MICRO}, {OPT_recompute_granularity, FIXED_RECOMPUTE}, {OPT_pipeline_schedule, 0},
+    {OPT_recompute_method, 0}, {OPT_recompute_num_layers, 0}};
+enum { SWEPT = sizeof swept / sizeof *swept };
+
+static int swept_at(int option)
 {
-    char text[LAYOUT_ARGS][160];
-    Layout any = {.tp = 1, .pp = 1, .v = 1};
-    int n = layout_args(s, &any, text);
-    for (int i = 0; i < s->nargs; i++)
-        for (int k = 0; k < n; k++) {
-            size_t key = strcspn(text[k], "=") + 1;
-            if (!strncmp(s->args[i], text[k], key) && strncmp(text[k], "pipeline_schedule", 17))
-                die(EXIT_CONFIG, "sweep", "train sweep chooses %.*s itself; change: leave it out, or use `train plan`", (int)key - 1,
-                    text[k]);
-        }
+    for (int i = 0; i < SWEPT; i++)
+        if (swept[i].option == option)
+            return i;
+    return -1;
 }
 
-/* The file's text and the arguments decide what a measured row belongs to. */
-static uint64_t identity_of(const Sweep *s)
+/* key=value that name what is swept go from the arguments into s->fixed: a job gets them from its layout. */
+static void take_fixed(Sweep *s, const Config *c)
 {
-    char why[WHY], *text;
-    int64_t size;
-    uint64_t h = hash64(&s->world, sizeof s->world, HASH_SEED);
-    text = file_read_text(AT_FDCWD, s->path, 0, 1 << 20, &size, why);
-    if (!text)
-        die(EXIT_CONFIG, "config", "%s; change: give the path of a configuration", why);
-    h = hash64(text, (size_t)size, h);
-    for (int i = 0; i < s->nargs; i++)
-        h = hash64(s->args[i], strlen(s->args[i]) + 1, h);
-    free(text);
+    int kept = 0;
+    s->only = (Layout){.tp = (int)c->tensor_model_parallel_size, .rows = c->sequence_parallel,
+                       .pp = (int)c->pipeline_model_parallel_size, .v = (int)c->num_virtual_stages_per_pipeline_rank,
+                       .zero = c->data_parallel_sharding_strategy, .micro = (int)c->micro_batch_size,
+                       .recompute = c->recompute_granularity};
+    if (c->given[OPT_pipeline_schedule])
+        s->schedule = options[OPT_pipeline_schedule].choices[c->pipeline_schedule];
+    for (int i = 0; i < s->nargs; i++) {
+        char *key = text_copy(s->args[i]);
+        key[strcspn(key, "=")] = 0;
+        int option = option_find(key), at = swept_at(option);
+        if (option == OPT_recompute_method || option == OPT_recompute_num_layers)
+            die(EXIT_CONFIG, "sweep", "train sweep recomputes whole layers one by one and has no use for %s; change: leave it out",
+                key);
+        if (at >= 0)
+            s->fixed |= swept[at].fixed;
+        else
+            s->args[kept++] = s->args[i];
+    }
+    s->nargs = kept;
+}
+
+/* Measured rows belong to what the file and the command line say, but for what a sweep tries, on this world, by this build. */
+static uint64_t identity_of(const Sweep *s, const Config *c)
+{
+    const char *build = config_build_id();
+    uint64_t h = hash64(build, strlen(build) + 1, hash64(&s->world, sizeof s->world, HASH_SEED));
+    for (int i = 0; i < OPTIONS; i++) {
+        if (!c->given[i] || (swept_at(i) >= 0 && i != OPT_pipeline_schedule))
+            continue;
+        char *text = config_text(c, i);
+        h = hash64(options[i].key, strlen(options[i].key) + 1, h);
+        h = hash64(text, strlen(text) + 1, h);
+        free(text);
+    }
     return h;
 }
 
-/* pipeline_schedule is the sweep's to combine with chunks: out of the arguments, into s->schedule. */
-static void take_schedule(Sweep *s, const Config *c)
+static void check_config(const Config *c)
 {
-    if (c->given[OPT_pipeline_schedule])
-        s->schedule = xstrdup(options[OPT_pipeline_schedule].choices[c->pipeline_schedule]);
-    for (int i = 0; i < s->nargs; i++)
-        if (!strncmp(s->args[i], "pipeline_schedule=", 18)) {
-            memmove(s->args + i, s->args + i + 1, (size_t)(s->nargs - i - 1) * sizeof *s->args);
-            s->nargs--;
-        }
+    if (c->pipeline_balance == PIPELINE_BALANCE_COST)
+        die(EXIT_CONFIG, "sweep", "train sweep shares layers out by their number; change: pipeline_balance=count");
+    if (!c->given[OPT_global_batch_size] && !c->given[OPT_step_batch_size_schedule])
+        die(EXIT_CONFIG, "sweep", "%s says no batch size: each layout would have another one, and steps that do not compare; change: "
+            "global_batch_size=N", c->path);
 }
 
-/* Without --machine: this host, measured once and kept in the sweep's folder. */
+/* --world, else the tasks of a Slurm allocation, else 1. */
+static int world_of(Args *a)
+{
+    const char *tasks = getenv("SLURM_NTASKS");
+    int found = tasks ? atoi(tasks) : 1;
+    return (int)args_number(a, "--world", found > 0 ? found : 1, 1, 65536);
+}
+
+/* --measure K, or all. */
+static int measure_of(Args *a)
+{
+    enum { MOST = 1000000 };
+    for (int i = 0; i + 1 < a->n; i++)
+        if (!strcmp(a->v[i], "--measure") && !strcmp(a->v[i + 1], "all"))
+            return args_value(a, "--measure"), MOST;
+    return (int)args_number(a, "--measure", 0, 0, MOST);
+}
+
+/* Without --machine: this host, measured once for this model and kept in the sweep's folder. */
 static void find_machine(Sweep *s, const Config *c)
 {
     if (s->machine)
         return;
-    s->machine = xasprintf("%s/machine.yaml", s->dir);
+    s->machine = xasprintf("%s/machine-%08x.yaml", s->dir, (unsigned)(s->identity ^ s->identity >> 32));
     if (!access(s->machine, R_OK))
         return;
+    char *part = xasprintf("%s/machine-part.yaml", s->dir);
     char **line = xcalloc((size_t)s->nargs + 5, sizeof *line);
     int n = 0;
     line[n++] = "plan";
@@ -70,26 +115,53 @@ static void find_machine(Sweep *s, const Config *c)
         line[n++] = s->args[i];
     line[n++] = "--calibrate";
     line[n++] = "--machine";
-    line[n++] = (char *)s->machine;
-    calibrate(c, s->machine, n, line);
+    line[n++] = part;
+    fprintf(stderr, "measuring this machine\n");
+    calibrate(c, part, n, line);
+    if (rename(part, s->machine))
+        die(EXIT_RESOURCE, "write", "cannot rename %s: %s; change: -o with another folder", part, strerror(errno));
+    free(part);
     free(line);
+}
+
+/* ---- what is said ---- */
+
+static json_t *number(double x) { return x > 0 ? json_real(x) : json_null(); }
+
+static json_t *row_of(const Sweep *s, const Layout *l)
+{
+    int known = l->state != LAYOUT_LARGER;
+    json_t *row = json_pack("{s:i s:b s:i s:i s:i s:s s:i s:s}", "tp", l->tp, "sp", l->rows, "pp", l->pp, "v", l->v, "dp", l->dp, "zero",
+                            layout_zero[l->zero], "micro_batch_size", l->micro, "recompute", layout_recompute[l->recompute]);
+    json_object_set_new(row, "predicted_ms", number(l->predicted));
+    json_object_set_new(row, "measured_ms", number(l->measured));
+    json_object_set_new(row, "tokens_per_second", number(layout_tokens_per_second(s, l)));
+    json_object_set_new(row, "bubble", known ? json_real(l->bubble) : json_null());
+    json_object_set_new(row, "memory", known ? json_integer((json_int_t)l->memory) : json_null());
+    json_object_set_new(row, "fits", json_boolean(l->state == LAYOUT_FITS));
+    json_object_set_new(row, "state", json_string(layout_state(l)));
+    return row;
+}
+
+/* The winner's settings, as `train` takes them. */
+static json_t *winner_of(const Sweep *s)
+{
+    const Layout *l = sweep_best(s);
+    LayoutArg text[LAYOUT_ARGS];
+    json_t *args = json_array();
+    for (int i = 0, n = l ? layout_args(s, l, text) : 0; i < n; i++)
+        json_array_append_new(args, json_string(text[i]));
+    return args;
 }
 
 static json_t *as_json(const Sweep *s)
 {
     json_t *rows = json_array();
-    for (int i = 0; i < s->n; i++) {
-        const Layout *l = &s->layout[i];
-        json_t *row = json_pack("{s:i s:b s:i s:i s:i s:s s:i s:s s:f s:o s:f s:I s:b}", "tp", l->tp, "sp", l->rows, "pp", l->pp, "v",
-                                l->v, "dp", l->dp, "zero", layout_zero[l->zero], "micro_batch_size", l->micro, "recompute",
-                                layout_recompute[l->recompute], "predicted_ms", l->predicted, "measured_ms",
-                                l->measured > 0 ? json_real(l->measured) : json_null(), "bubble", l->bubble, "memory",
-                                (json_int_t)l->memory, "fits", l->state == LAYOUT_PLANNED);
-        if (l->why[0])
-            json_object_set_new(row, "reason", json_string(l->why));
-        json_array_append_new(rows, row);
-    }
-    return json_pack("{s:i s:s s:i s:i s:o}", "world", s->world, "machine", s->machine, "legal", s->n, "fit", s->fit, "layouts", rows);
+    for (int i = 0; i < s->n; i++)
+        json_array_append_new(rows, row_of(s, &s->layout[i]));
+    return json_pack("{s:i s:s s:I s:I s:I s:i s:i s:o s:o}", "world", s->world, "machine", s->machine, "global_batch_size",
+                     (json_int_t)s->batch, "seq_length", (json_int_t)s->seq, "memory_of_a_rank", (json_int_t)s->room, "legal", s->n, "fit",
+                     s->fit, "winner", winner_of(s), "layouts", rows);
 }
 
 /* Average error of the prediction, and how far its best is from the best. */
@@ -112,24 +184,35 @@ static void print_errors(const Sweep *s)
                n, 100 * sum / n, 100 * (chosen / best - 1));
 }
 
+static void print_row(const Layout *l)
+{
+    char measured[32] = "", predicted[32] = "";
+    if (l->measured > 0)
+        snprintf(measured, sizeof measured, "%.1f", l->measured);
+    if (l->predicted > 0)
+        snprintf(predicted, sizeof predicted, "%.1f", l->predicted);
+    printf("  %4d %3s %4d %3d %4d  %-18s %5d  %-9s %12s %12s %8.1f %9.2f  %s\n", l->tp, l->rows ? "yes" : "", l->pp, l->v, l->dp,
+           layout_zero[l->zero], l->micro, layout_recompute[l->recompute], predicted, measured, 100 * l->bubble,
+           (double)l->memory / (1 << 30), layout_failed(l) || l->state != LAYOUT_FITS ? layout_state(l) : "");
+}
+
+/* The best, and all that was measured. */
 static void print(const Sweep *s)
 {
     enum { SHOWN = 20 };
-    printf("%d legal layouts of %d ranks, %d fit the memory\n", s->n, s->world, s->fit);
+    printf("%d legal layouts of %d ranks; %d fit %.1f GiB a rank, predicted for %s\n", s->n, s->world, s->fit,
+           s->room / (1 << 30), s->machine);
+    if (!s->fit)
+        printf("none fits; this one needs least:\n");
     printf("  %4s %3s %4s %3s %4s  %-18s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp", "pp", "v", "dp", "sharding", "micro", "recompute",
-           "predicted ms", "measured ms", "bubble", "GiB");
-    for (int i = 0, shown = 0; i < s->n; i++) {
+           "predicted ms", "measured ms", "bubble %", "GiB");
+    for (int i = 0, shown = 0; i < s->n && (i < s->fit || !i); i++) {
         const Layout *l = &s->layout[i];
-        if (shown >= SHOWN && !(l->measured > 0) && !l->why[0])
-            continue;
-        char measured[32] = "";
-        if (l->measured > 0)
-            snprintf(measured, sizeof measured, "%.1f", l->measured);
-        printf("  %4d %3s %4d %3d %4d  %-18s %5d  %-9s %12.1f %12s %6.1f %% %9.2f  %s\n", l->tp, l->rows ? "yes" : "", l->pp, l->v, l->dp,
-               layout_zero[l->zero], l->micro, layout_recompute[l->recompute], l->predicted, measured, 100 * l->bubble,
-               (double)l->memory / (1 << 30), l->why[0] ? l->why : l->state == LAYOUT_TOO_LARGE ? "does not fit" : "");
-        shown++;
+        if (shown++ < SHOWN || l->measured > 0 || layout_failed(l))
+            print_row(l);
     }
+    if (s->fit > SHOWN)
+        printf("  best %d of %d, and all that were tried; the files below have every layout\n", SHOWN, s->n);
     print_errors(s);
 }
 
@@ -156,9 +239,8 @@ static void answer(const Sweep *s, int json, const char *csv)
         printf("\n");
     } else {
         print(s);
-        printf("%s, %s, %s\n", page, table, data);
-        if (s->fit)
-            sweep_winner(stdout, s);
+        printf("written: %s, %s, %s\n", page, table, data);
+        sweep_winner(stdout, s);
     }
     json_decref(j);
     free(page);
@@ -170,27 +252,29 @@ int command_sweep(int argc, char **argv)
 {
     Args a = args_open("sweep", argc, argv);
     char why[WHY];
-    int json = args_flag(&a, "--json");
+    int json = args_flag(&a, "--json"), rank;
     const char *csv = args_value(&a, "--csv"), *dir = args_value(&a, "-o");
-    Sweep s = {.dir = dir ? dir : "sweep", .machine = args_value(&a, "--machine"), .world = (int)args_number(&a, "--world", 1, 1, 65536),
-               .measure = (int)args_number(&a, "--measure", 0, 0, 1e6), .steps = (int)args_number(&a, "--steps", 5, 2, 1000),
-               .timeout = args_number(&a, "--timeout", 120, 1, 1e5)};
+    Sweep s = {.machine = args_value(&a, "--machine"), .world = world_of(&a), .measure = measure_of(&a),
+               .steps = (int)args_number(&a, "--steps", 5, 2, 1000), .timeout = args_number(&a, "--timeout", 120, 0.1, 1e5)};
     s.path = args_next(&a, "CONFIG");
     args_end(&a, 1);
     s.nargs = a.n;
     s.args = a.v;
-    refuse_chosen(&s);
+    if (grid_launched(&rank) > 1)
+        die(EXIT_CONFIG, "usage", "train sweep starts its ranks itself; change: start it alone, with --world N");
     const Config *c = config_load(s.path, s.nargs, s.args, WORLD_SMALLEST, s.measure ? USE_TRAIN : USE_MODEL);
-    if (c->pipeline_balance == PIPELINE_BALANCE_COST)
-        die(EXIT_CONFIG, "sweep", "train sweep shares layers out by their number; change: pipeline_balance=count");
-    s.identity = identity_of(&s);
+    check_config(c);
     s.batch = c->batch_step[c->batch_steps - 1].batch;
     s.seq = c->seq_length;
-    take_schedule(&s, c);
+    s.context = (int)c->context_parallel_size;
+    if (s.world % s.context)
+        die(EXIT_CONFIG, "sweep", "%d ranks are no multiple of context_parallel_size %d; change: --world", s.world, s.context);
+    take_fixed(&s, c);
+    s.identity = identity_of(&s, c);
+    s.dir = dir ? dir : xasprintf("%s-sweep", run_directory(c));
     if (!file_make_dirs(s.dir, why))
         die(EXIT_RESOURCE, "write", "%s; change: -o with a folder that you may write to", why);
     find_machine(&s, c);
-    machine_load(s.machine);               /* its mistakes are told once */
     sweep_plan(&s);
     sweep_measure(&s);
     sweep_sort(&s);

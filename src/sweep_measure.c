@@ -1,77 +1,86 @@
 /* Layouts in launches of their own; what was measured stays in dir/sweep.jsonl, a line a layout, whatever happens next. */
 #define _GNU_SOURCE
-#include "config_table.h"
+#include "base.h"
 #include "file.h"
 #include "launch.h"
 #include "sweep.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
-
-/* "tensor_model_parallel_size=2 sequence_parallel=...": a layout's name in the file. */
-static char *name_of(const Sweep *s, const Layout *l)
-{
-    char text[LAYOUT_ARGS][160], *name = xstrdup("");
-    int n = layout_args(s, l, text);
-    for (int i = 0; i < n; i++) {
-        char *more = xasprintf("%s%s%s", name, i ? " " : "", text[i]);
-        free(name);
-        name = more;
-    }
-    return name;
-}
-
-static char *identity_text(const Sweep *s) { return xasprintf("%016llx", (unsigned long long)s->identity); }
 
 /* ---- what is known already ---- */
 
+static char *hex(uint64_t x) { return xasprintf("%016llx", (unsigned long long)x); }
+
+static int same(const json_t *j, const char *key, uint64_t x)
+{
+    const char *text = json_string_value(json_object_get(j, key));
+    return text && strtoull(text, NULL, 16) == x && strlen(text) == 16;
+}
+
+/* One over fewer steps, or that was too late when it had less time, does not count. A later line replaces an earlier one. */
 static void recall_line(Sweep *s, const char *line)
 {
     json_t *j = json_loads(line, 0, NULL);
-    const char *id = json_string_value(json_object_get(j, "sweep")), *name = json_string_value(json_object_get(j, "layout"));
-    const char *why = json_string_value(json_object_get(j, "reason"));
-    char *mine = identity_text(s);
-    for (int i = 0; i < s->n && id && name && !strcmp(id, mine); i++) {
-        char *other = name_of(s, &s->layout[i]);
-        if (!strcmp(other, name)) {
-            s->layout[i].measured = json_number_value(json_object_get(j, "measured_ms"));
+    const char *name = json_string_value(json_object_get(j, "id")), *why = json_string_value(json_object_get(j, "reason"));
+    uint64_t id = name ? strtoull(name, NULL, 16) : 0;
+    double measured = json_number_value(json_object_get(j, "measured_ms")), late = json_number_value(json_object_get(j, "late_s"));
+    int use = name && same(j, "sweep", s->identity) && json_integer_value(json_object_get(j, "steps")) >= s->steps &&
+              (measured > 0 || why) && !(late > 0 && late < s->timeout);
+    for (int i = 0; use && i < s->n; i++)
+        if (s->layout[i].id == id) {
+            s->layout[i].measured = measured;
             snprintf(s->layout[i].why, sizeof s->layout[i].why, "%s", why ? why : "");
         }
-        free(other);
-    }
-    free(mine);
     json_decref(j);
 }
 
-/* A line that was cut off when the machine stopped is not there. */
-static void recall(Sweep *s, const char *path)
+/* A line that was cut off when the machine stopped is no JSON and counts for nothing; the next one begins behind it. */
+static void recall(Sweep *s, int fd, const char *path)
 {
     FILE *f = fopen(path, "re");
     char *line = NULL;
     size_t room = 0;
-    while (f && getline(&line, &room, f) > 0)
+    ssize_t n, last = 0;
+    while (f && (n = getline(&line, &room, f)) > 0) {
+        last = line[n - 1];
         recall_line(s, line);
+    }
     free(line);
-    if (f)
-        fclose(f);
+    if (!f || fclose(f) || (last && last != '\n' && write(fd, "\n", 1) != 1))
+        die(EXIT_RESOURCE, "write", "cannot read and write %s: %s; change: free space, or -o with another folder", path,
+            strerror(errno));
 }
 
-static void keep(const Sweep *s, const Layout *l, const char *path)
+/* One write, so that nothing can come between its halves. */
+static void keep(const Sweep *s, const Layout *l, int fd, const char *path, int late)
 {
-    char *name = name_of(s, l), *id = identity_text(s);
-    json_t *j = json_pack("{s:s s:i s:s s:f}", "sweep", id, "world", s->world, "layout", name, "predicted_ms", l->predicted);
+    LayoutArg text[LAYOUT_ARGS];
+    int n = layout_args(s, l, text);
+    char *sweep = hex(s->identity), *id = hex(l->id);
+    json_t *names = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(names, json_string(text[i]));
+    json_t *j = json_pack("{s:s s:s s:i s:i s:f s:o}", "sweep", sweep, "id", id, "world", s->world, "steps", s->steps, "predicted_ms",
+                          l->predicted, "layout", names);
     if (l->measured > 0)
         json_object_set_new(j, "measured_ms", json_real(l->measured));
     else
         json_object_set_new(j, "reason", json_string(l->why));
-    char *line = json_dumps(j, JSON_COMPACT);
-    FILE *f = fopen(path, "ae");
-    if (!f || fprintf(f, "%s\n", line) < 0 || fclose(f))
+    if (late)
+        json_object_set_new(j, "late_s", json_real(s->timeout));
+    char *line = json_dumps(j, JSON_COMPACT), *whole = xasprintf("%s\n", line);
+    if (write(fd, whole, strlen(whole)) != (ssize_t)strlen(whole) || fsync(fd))
         die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or -o with another folder", path, strerror(errno));
+    free(whole);
     free(line);
     json_decref(j);
-    free(name);
+    free(sweep);
     free(id);
 }
 
@@ -99,74 +108,138 @@ static double fastest(const char *run)
     return best;
 }
 
-/* The line with which a job has ended. */
+/* The line with which a job has ended; text that is no UTF-8 would not get into the table. */
 static void read_reason(const Sweep *s, Layout *l, const char *errors, int code)
 {
     char *line = NULL;
     size_t room = 0;
     FILE *f = fopen(errors, "re");
-    snprintf(l->why, sizeof l->why, "ended with %d", code);
+    snprintf(l->why, sizeof l->why, code ? "ended with %d" : "ended with %d after one step: train_iters is too small", code);
     while (f && getline(&line, &room, f) > 0)
         if (!strncmp(line, "error[", 6)) {
             line[strcspn(line, "\n")] = 0;
-            snprintf(l->why, sizeof l->why, "%.190s", line);
+            snprintf(l->why, sizeof l->why, "%s", line);
         }
     if (code == LAUNCH_LATE)
         snprintf(l->why, sizeof l->why, "not through after %g s", s->timeout);
+    for (char *c = l->why; *c; c++)
+        *c = (unsigned char)*c < 32 || (unsigned char)*c > 126 ? '?' : *c;
     free(line);
     if (f)
         fclose(f);
 }
 
-/* Steps, then an end without evaluation; the folder is gone afterwards. */
-static void measure(const Sweep *s, Layout *l)
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
 {
-    char text[LAYOUT_ARGS][160], steps[64], why[WHY], *run = xasprintf("%s/run", s->dir), *save = xasprintf("save=%s", run);
-    char *errors = xasprintf("%s/errors", s->dir);
-    char *fixed[] = {steps, save, "log_interval=1", "eval_interval=null", "save_interval=null", "load=null", "trace_steps=[]"};
-    char **line = xcalloc((size_t)s->nargs + LAYOUT_ARGS + 12, sizeof *line);
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+/* A job's folder must not be taken for the next one's. */
+static void remove_tree(const char *path)
+{
+    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT)
+        die(EXIT_RESOURCE, "write", "cannot remove %s: %s; change: remove it, or -o with another folder", path, strerror(errno));
+}
+
+/* What a measurement needs of the configuration's run: steps, an end without evaluation and checkpoint. */
+static const char *const still[] = {
+    "log_interval=1", "eval_interval=null", "save_interval=null", "save_retain_interval=null", "save_at_end=false", "load=null",
+    "finetune=false", "trace_steps=[]", "exit_duration_in_mins=null", "exit_interval=", "save="};
+enum { STILL = sizeof still / sizeof *still };
+
+static int is_still(const char *arg)
+{
+    for (int i = 0; i < STILL; i++)
+        if (!strncmp(arg, still[i], strcspn(still[i], "=") + 1))
+            return 1;
+    return 0;
+}
+
+/* train run CONFIG ...; returns the number of arguments. */
+static int job_of(const Sweep *s, const Layout *l, LayoutArg text[LAYOUT_ARGS], char *steps, char *save, char **line)
+{
     int n = 0, layout = layout_args(s, l, text);
-    snprintf(steps, sizeof steps, "exit_interval=%d", s->steps);
     line[n++] = "run";
     line[n++] = (char *)s->path;
     for (int i = 0; i < s->nargs; i++)
-        line[n++] = s->args[i];
+        if (!is_still(s->args[i]))
+            line[n++] = s->args[i];
     for (int i = 0; i < layout; i++)
         line[n++] = text[i];
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        line[n++] = fixed[i];
-    file_remove_dir(AT_FDCWD, run, why);
-    int code = launch_job(s->world, n, line, NULL, errors, s->timeout);
-    l->measured = code == EXIT_DONE || code == EXIT_REQUEUE ? fastest(run) : 0;
+    for (int i = 0; i < STILL - 2; i++)
+        line[n++] = (char *)still[i];
+    line[n++] = steps;
+    line[n++] = save;
+    return n;
+}
+
+/* Returns 1 if it was too late. */
+static int measure(const Sweep *s, Layout *l)
+{
+    LayoutArg text[LAYOUT_ARGS];
+    char *run = xasprintf("%s/run", s->dir), *save = xasprintf("save=%s", run), *errors = xasprintf("%s/errors", s->dir);
+    char *steps = xasprintf("exit_interval=%d", s->steps), **line = xcalloc((size_t)s->nargs + LAYOUT_ARGS + STILL + 2, sizeof *line);
+    remove_tree(run);
+    int code = launch_job(s->world, job_of(s, l, text, steps, save, line), line, NULL, errors, s->timeout);
+    l->measured = code == EXIT_DONE ? fastest(run) : 0;
     l->why[0] = 0;
     if (!(l->measured > 0))
         read_reason(s, l, errors, code);
-    file_remove_dir(AT_FDCWD, run, why);
+    remove_tree(run);
     unlink(errors);
     free(line);
+    free(steps);
     free(errors);
     free(save);
     free(run);
+    return code == LAUNCH_LATE;
+}
+
+/* ---- all of them ---- */
+
+static void speak(const Sweep *s, const Layout *l)
+{
+    LayoutArg text[LAYOUT_ARGS];
+    int n = layout_args(s, l, text);
+    for (int i = 0; i < n; i++)
+        fprintf(stderr, " %s", strchr(text[i], '=') + 1);
+}
+
+/* The file, of which this process is the only writer. */
+static int open_rows(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0)
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: -o with a folder that you may write to", path, strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB))
+        die(EXIT_RESOURCE, "sweep", "another sweep is at work in this folder (%s is locked); change: wait for it, or -o with another "
+            "folder", path);
+    return fd;
 }
 
 void sweep_measure(Sweep *s)
 {
     char *path = xasprintf("%s/sweep.jsonl", s->dir);
-    int most = s->measure < s->fit ? s->measure : s->fit;
-    recall(s, path);
+    int most = s->measure < s->fit ? s->measure : s->fit, known = 0, fd = open_rows(path);
+    recall(s, fd, path);
+    for (int i = 0; i < most; i++)
+        known += s->layout[i].measured > 0 || layout_failed(&s->layout[i]);
+    if (most)
+        fprintf(stderr, "measuring %d layouts, %d of them known already; interrupted, the same command goes on\n", most, known);
     for (int i = 0; i < most; i++) {
         Layout *l = &s->layout[i];
-        if (l->measured > 0 || l->why[0])
+        if (l->measured > 0 || layout_failed(l))
             continue;
-        char *name = name_of(s, l);
-        fprintf(stderr, "%d of %d: %s\n", i + 1, most, name);
-        measure(s, l);
+        fprintf(stderr, "%d of %d:", i + 1, most);
+        speak(s, l);
+        int late = measure(s, l);
+        keep(s, l, fd, path, late);
         if (l->measured > 0)
-            fprintf(stderr, "    %.1f ms a step, predicted %.1f\n", l->measured, l->predicted);
+            fprintf(stderr, ": %.1f ms a step, predicted %.1f\n", l->measured, l->predicted);
         else
-            fprintf(stderr, "    %s\n", l->why);
-        keep(s, l, path);
-        free(name);
+            fprintf(stderr, ": %s\n", l->why);
     }
+    close(fd);
     free(path);
 }

@@ -5,15 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double tokens_per_second(const Sweep *s, const Layout *l)
+static void csv_number(FILE *f, const char *format, double x)
 {
-    double ms = l->measured > 0 ? l->measured : l->predicted;
-    return (double)(s->batch * s->seq) / ms * 1e3;
-}
-
-static const char *state_text(const Layout *l)
-{
-    return l->state == LAYOUT_TOO_LARGE ? "does not fit" : l->why[0] ? l->why : l->measured > 0 ? "measured" : "predicted";
+    if (x > 0)
+        fprintf(f, format, x);
+    fputc(',', f);
 }
 
 void sweep_csv(FILE *f, const Sweep *s)
@@ -21,12 +17,17 @@ void sweep_csv(FILE *f, const Sweep *s)
     fprintf(f, "tp,sp,pp,v,dp,zero,micro_batch_size,recompute,predicted_ms,measured_ms,bubble,memory_bytes,tokens_per_second,state\n");
     for (int i = 0; i < s->n; i++) {
         const Layout *l = &s->layout[i];
-        fprintf(f, "%d,%d,%d,%d,%d,%s,%d,%s,%.6g,", l->tp, l->rows, l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
-                layout_recompute[l->recompute], l->predicted);
-        if (l->measured > 0)
-            fprintf(f, "%.6g", l->measured);
-        fprintf(f, ",%.4f,%lld,%.6g,\"", l->bubble, (long long)l->memory, tokens_per_second(s, l));
-        for (const char *c = state_text(l); *c; c++)
+        fprintf(f, "%d,%d,%d,%d,%d,%s,%d,%s,", l->tp, l->rows, l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
+                layout_recompute[l->recompute]);
+        csv_number(f, "%.6g", l->predicted);
+        csv_number(f, "%.6g", l->measured);
+        if (l->state != LAYOUT_LARGER)
+            fprintf(f, "%.4f,%lld,", l->bubble, (long long)l->memory);
+        else
+            fprintf(f, ",,");
+        csv_number(f, "%.6g", layout_tokens_per_second(s, l));
+        fputc('"', f);
+        for (const char *c = layout_state(l); *c; c++)
             fprintf(f, *c == '"' ? "\"\"" : "%c", *c);
         fprintf(f, "\"\n");
     }
@@ -34,12 +35,13 @@ void sweep_csv(FILE *f, const Sweep *s)
 
 void sweep_winner(FILE *f, const Sweep *s)
 {
-    const Layout *l = &s->layout[0];
-    char text[LAYOUT_ARGS][160];
-    int n = layout_args(s, l, text);
+    const Layout *l = sweep_best(s);
+    LayoutArg text[LAYOUT_ARGS];
+    int n = l ? layout_args(s, l, text) : 0;
     const char *section = "";
-    fprintf(f, "# %d ranks, %s %.1f ms a step, %.0f tokens/s\n", s->world, l->measured > 0 ? "measured" : "predicted",
-            l->measured > 0 ? l->measured : l->predicted, tokens_per_second(s, l));
+    if (l)
+        fprintf(f, "# %d ranks, %s %.1f ms a step, %.0f tokens/s\n", s->world, layout_state(l),
+                l->measured > 0 ? l->measured : l->predicted, layout_tokens_per_second(s, l));
     for (int i = 0; i < n; i++) {
         char *value = strchr(text[i], '=');
         const char *in = !strncmp(text[i], "micro", 5) ? "train" : !strncmp(text[i], "recompute", 9) ? "recompute" : "parallel";
@@ -134,8 +136,8 @@ static void table(FILE *f, const Sweep *s)
         else
             fprintf(f, "</td><td>");
         fprintf(f, "</td><td>%.1f</td><td>%.2f</td><td>%.0f</td><td>", 100 * l->bubble, (double)l->memory / (1 << 30),
-                tokens_per_second(s, l));
-        html_text(f, state_text(l));
+                layout_tokens_per_second(s, l));
+        html_text(f, layout_state(l));
         fprintf(f, "</td></tr>\n");
     }
     fprintf(f, "</tbody></table>\n");
