@@ -14,6 +14,10 @@
 #define BASE_H
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#define _Noreturn [[noreturn]]
+#endif
 
 enum {
     EXIT_DONE = 0,        /* all went well */
@@ -99,4 +103,7 @@ double now(void);
  * process may ask for real-time priority, else SOON. */
 typedef enum { RUNS_USUAL, RUNS_SOON, RUNS_FIRST } Urgency;
 void thread_urgency(Urgency u);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -9,11 +9,19 @@
  * optimizer state are real; "storage" is the type of activations and weights (F64 | F32, BF16, F16).
  * An op's bits do not depend on the number of threads. Ops own nothing and allocate nothing; shapes that
  * disagree are a BUG. `acc` != 0 adds to the output instead of overwriting it. A Mat whose p is NULL is
- * absent where the comment says so. Outputs may alias inputs only where the comment says so. */
+ * absent where the comment says so. Outputs may alias inputs only where the comment says so.
+ *
+ * Every pointer that an op takes is device memory, but for the structs that say how (Dropout, Attention, Update): these
+ * are read during the call, what their pointers point to is device memory again. Ops run one after the other, some
+ * time after the call; the host reads and writes device memory by put, get and tell alone. */
 #ifndef DEVICE_H
 #define DEVICE_H
 #include "base.h"
+#include "exact.h"
 #include "pool.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef enum { F64, F32, BF16, F16, I32, I64, DTYPES } Dtype;
 static inline size_t dtype_size(Dtype t) { static const uint8_t n[] = {8, 4, 2, 2, 4, 8}; return n[t]; }
@@ -24,14 +32,23 @@ typedef struct { void *p; int64_t rows, cols, ld; Dtype type; } Mat;
 
 static inline Mat mat(void *p, int64_t rows, int64_t cols, Dtype type)
 {
-    return (Mat){p, rows, cols, cols, type};
+    Mat m = {p, rows, cols, cols, type};
+    return m;
 }
 static inline void *mat_at(Mat m, int64_t r, int64_t c)
 {
     return m.p ? (char *)m.p + (size_t)(r * m.ld + c) * dtype_size(m.type) : NULL;
 }
-static inline Mat mat_rows(Mat m, int64_t r, int64_t n) { return (Mat){mat_at(m, r, 0), n, m.cols, m.ld, m.type}; }
-static inline Mat mat_cols(Mat m, int64_t c, int64_t n) { return (Mat){mat_at(m, 0, c), m.rows, n, m.ld, m.type}; }
+static inline Mat mat_rows(Mat m, int64_t r, int64_t n)
+{
+    Mat part = {mat_at(m, r, 0), n, m.cols, m.ld, m.type};
+    return part;
+}
+static inline Mat mat_cols(Mat m, int64_t c, int64_t n)
+{
+    Mat part = {mat_at(m, 0, c), m.rows, n, m.ld, m.type};
+    return part;
+}
 static inline size_t mat_bytes(Mat m) { return (size_t)m.rows * (size_t)m.cols * dtype_size(m.type); }
 /* Takes a dense rows x cols matrix from an arena. */
 static inline Mat mat_take(Arena *a, int64_t rows, int64_t cols, Dtype type)
@@ -70,18 +87,33 @@ typedef struct {
     const int64_t *sample;     /* [batch] */
 } Attention;
 
+/* Which row of a whole array row i of a part of it is: parts of n rows, `stride` apart, each from `first` on. */
+typedef struct { int64_t n, first, stride; } RowMap;
+static inline int64_t mapped_row(RowMap m, int64_t i) { return i / m.n * m.stride + m.first + i % m.n; }
+
+/* What the end of a step finds, on the device. */
+typedef struct {
+    double loss, tokens;       /* mean loss; tokens that count, all ranks */
+    double gscale;             /* gradients times this are those of the mean loss */
+    double norm;               /* of the gradient of the mean loss; NAN when `bad`, infinite when the sum overflows */
+    double multiplier;         /* gscale x clip coefficient: what the update multiplies gradients by */
+    int64_t bad;               /* terms of the norm that were not finite */
+    int64_t go;                /* the update may happen */
+} Verdict;
+
 /* One optimizer update over n consecutive elements of one group. All arrays real, length n. */
 typedef struct {
     int64_t n;
     void *w;                   /* master weights, updated */
-    const void *g;             /* gradient, multiplied by gscale before use (1/loss scale, clip, tokens) */
+    const void *g;             /* gradient, times verdict->multiplier before use (1/loss scale, clip, tokens) */
     void *m, *v;               /* first and second moments, updated; NULL where the optimizer has none */
     void *out;                 /* storage copy of w, written; NULL when w itself is what the model reads */
     Dtype out_type;
-    double gscale, lr, beta1, beta2, eps, wd;
+    const Verdict *verdict;    /* device memory; where it says not to go, the op writes nothing */
+    const double *trust;       /* device memory: LAMB's, LARS's ratio that multiplies lr; NULL: 1 */
+    double lr, beta1, beta2, eps, wd;
     double bias1, bias2;       /* 1 - beta^t */
     double momentum;
-    double trust;              /* LAMB, LARS: the ratio that multiplies lr, from the norms */
     int nesterov;
 } Update;
 
@@ -103,6 +135,10 @@ X(bias_bwd, (Device *d, Mat db, Mat dy)) \
  * (groups = 1: the whole row; heads: QK norm, where gain is [1,D]). stats [T, 2*groups] real out: mean, rstd \
  * of each group (RMSNorm: mean is 0). bias absent for RMSNorm. y may be x. Ba et al. 2016; Zhang, Sennrich 2019 */ \
 X(norm_fwd, (Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups)) \
+/* y = res + dropout(x), ln = norm(y) * gain (+ bias), stats [T,2] of it: dropout_fwd, and norm_fwd (groups = 1) of y \
+ * as it is stored, in one pass. y may be x or res */ \
+X(add_norm_fwd, (Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain, Mat bias, \
+                 double eps, NormKind kind)) \
 /* dx = dres + gradient of the norm's input; dres [T,H] absent: 0; dx may be dres or dy. x is the norm's input */ \
 X(norm_bwd_x, (Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups)) \
 /* dgain, dbias [1, cols/groups] real += ; dbias absent for RMSNorm. Rows as in bias_bwd */ \
@@ -131,20 +167,35 @@ X(dropout_fwd, (Device *d, Mat y, Mat x, Mat res, const Dropout *s)) \
 X(dropout_bwd, (Device *d, Mat dx, Mat dy, const Dropout *s)) \
 /* Cross-entropy over a slice of rows, in two steps so that ranks which hold parts of the vocabulary can add in \
  * between. stats [rows,3] real out: largest logit, sum of exp(logit - largest), logit of the label (-inf when the \
- * label is not in [v0, v0+cols)). logits [rows, cols] real; only the first `valid` columns take part */ \
-X(xent_stats, (Device *d, Mat stats, Mat logits, const int32_t *label, int64_t v0, int64_t valid)) \
+ * label is not in [v0, v0+cols)). logits [rows, cols] real; only the first `valid` columns take part. label: of the \
+ * whole microbatch, row i's is label[mapped_row(rows, i)] */ \
+X(xent_stats, (Device *d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0, int64_t valid)) \
 /* stats [rows,3] = those of the whole vocabulary from `parts` [parts*rows,3], part p's rows from p*rows on, added up in \
  * order of the parts: the largest logit of all, sums of exp rescaled to it, the label's logit. parts may be 1 */ \
 X(xent_combine, (Device *d, Mat stats, Mat parts)) \
-/* loss[r] = log(sum) + largest - label logit, real [rows,1], times mask[r]; dlogits (storage; absent: loss only) = \
- * (softmax - onehot) * mask[r] * scale, 0 beyond `valid`. mask NULL: ones. dlogits may start at the memory of \
- * logits when its rows lie at the same addresses (ld in bytes equal) */ \
+/* With R = mapped_row(rows, r): loss[R] = log(sum) + largest - label logit, real [T,1], times mask[R]; dlogits (storage; \
+ * absent: loss only) row r = (softmax - onehot) * mask[R] * scale, 0 beyond `valid`. mask NULL: ones. dlogits may \
+ * start at the memory of logits when its rows lie at the same addresses (ld in bytes equal). loss, label and mask \
+ * are of the whole microbatch */ \
 X(xent_grad, (Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask, \
-              int64_t v0, int64_t valid, double scale)) \
-/* out[i] = sum of squares of block i of x, in F64; blocks of SUMSQ_BLOCK elements, the last one short. x: n elements */ \
-X(sumsq, (Device *d, double *out, const void *x, int64_t n, Dtype type)) \
-/* out[0] += the sum of all elements of x, in F64, rows in order */ \
+              RowMap rows, int64_t v0, int64_t valid, double scale)) \
+/* out[0] += the sum of all elements of x (any real type), added up in F64 from 0 on; on the CPU rows in order */ \
 X(sum, (Device *d, double *out, Mat x)) \
+/* *sum += the squares of n elements of x: each block of SUMSQ_BLOCK elements, the last one short, is summed in F64, \
+ * and these sums are added exactly. Any number of calls between two `carry` */ \
+X(squares, (Device *d, Exact *sum, const void *x, int64_t n, Dtype type)) \
+/* exact_carry of each of n sums: before the words of several ranks are added, and after */ \
+X(carry, (Device *d, Exact *s, int64_t n)) \
+/* Fills *v from sums = {sum of losses, tokens that count} and the squares of the whole gradient. loss = sums[0] / \
+ * sums[1], 0 without tokens; gscale = (nominal / tokens, or 1 without tokens) / loss_scale; norm = sqrt(squares) gscale; \
+ * multiplier = gscale min(1, clip_grad / (norm + 1e-6)) as Megatron-LM's clip_grads, clip_grad 0: gscale. go: without \
+ * `stop` 1; with it 1 if it was 1 before and loss and norm are finite, so that nothing is updated after a bad step */ \
+X(verdict, (Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal, double loss_scale, \
+            double clip_grad, int stop)) \
+/* trust[i], i < n, from the squared norms 2i of a weight and 2i + 1 of its step (LAMB) or gradient (LARS): weight / \
+ * step, or coefficient weight / (g + wd weight), g = v->multiplier gradient; 1 where one of the two is not above 0 */ \
+X(trust, (Device *d, double *trust, const Exact *norms, int64_t n, int lars, double coefficient, double wd, \
+          const Verdict *v)) \
 /* AdamW: m, v updated; w -= lr (mhat / (sqrt(vhat) + eps) + wd w). Loshchilov, Hutter 2019, arXiv:1711.05101 */ \
 X(adam, (Device *d, const Update *u)) \
 /* SGD with momentum: m = momentum m + g + wd w; w -= lr m (nesterov: lr (g + wd w + momentum m)) */ \
@@ -177,6 +228,22 @@ struct Device {
     Pool *pool;
     Keeps keeps;
     void *impl;                /* the device's own: packing buffers, queues */
+    int late;                  /* ops run behind the host: what it is told of a step comes while it launches the next */
+
+    /* Memory of this device, zeroed; dies with EXIT_RESOURCE */
+    void *(*take)(Device *d, size_t bytes);
+    void (*give)(Device *d, void *p, size_t bytes);
+    /* Copies in the order of the ops. put: host to device; src may be written on return. get: device to host, waits for
+     * every op before it. tell: as get, without waiting; dst is host memory from host_take, and the copy is there when
+     * told(ticket) returns */
+    void (*put)(Device *d, void *dst, const void *src, size_t bytes);
+    void (*get)(Device *d, void *dst, const void *src, size_t bytes);
+    int64_t (*tell)(Device *d, void *dst, const void *src, size_t bytes);
+    void (*told)(Device *d, int64_t ticket);
+    /* Host memory, zeroed, that copies run to and from at full speed */
+    void *(*host_take)(Device *d, size_t bytes);
+    void (*host_give)(Device *d, void *p, size_t bytes);
+    void (*sync)(Device *d);   /* returns when every op and copy has run */
 #define X(name, args) void (*name) args;
     OPS(X)
 #undef X
@@ -191,4 +258,7 @@ size_t cpu_workspace(Dtype real, const char *isa, int threads);
 
 /* A device whose ops do nothing, for counting runs. */
 void null_open(Device *d, Dtype real);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -8,6 +8,9 @@
 #ifndef EXACT_H
 #define EXACT_H
 #include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define EXACT_DIGITS 68
 typedef struct {
@@ -25,4 +28,7 @@ void exact_carry(Exact *s);
 
 /* The sum, rounded once to nearest even; infinite above the largest double; NAN when a term was not finite. */
 double exact_round(const Exact *s);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -3,6 +3,9 @@
 #ifndef POOL_H
 #define POOL_H
 #include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef struct Pool Pool;
 
@@ -17,4 +20,7 @@ int pool_cores(void);
 /* Calls fn(ctx, item, thread) once for each item in [0, items), spread over the threads; returns when
  * all are done. thread in [0, threads). Not reentrant: an fn must not call pool_run. */
 void pool_run(Pool *p, void (*fn)(void *ctx, int64_t item, int thread), void *ctx, int64_t items);
+#ifdef __cplusplus
+}
+#endif
 #endif

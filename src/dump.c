@@ -108,7 +108,7 @@ static void see_logits(Model *m, int part, const char *where, Mat x)
         return;
     int64_t size = (int64_t)dtype_size(m->real), V = m->cfg->vocab_size;
     for (int64_t r = 0; r < x.rows; r++) {
-        int64_t row = m->slice_row[r], sample = m->slice_batch->sample[row / m->S];
+        int64_t row = mapped_row(m->slice_rows, r), sample = m->slice_batch->sample[row / m->S];
         put(&dump, LOGITS, ((sample * m->S + row % m->S) * V + m->vocab0) * size, mat_at(x, r, 0), x.cols * size);
     }
 }
@@ -190,11 +190,11 @@ int command_dump(int argc, char **argv)
     run_gradients(&r);
     put_batch(&dump);
     if (r.grid.rank == 0)
-        put(&dump, LOSS, 0, &r.loss, sizeof r.loss);
+        put(&dump, LOSS, 0, &r.verdict.loss, sizeof r.verdict.loss);
     put_gradients(&dump);
     close_file(&dump);
     if (r.grid.rank == 0)
-        printf("%s: loss %.17g, %d tensors\n", file, r.loss, dump.n);
+        printf("%s: loss %.17g, %d tensors\n", file, r.verdict.loss, dump.n);
     loader_close(r.loader);
     run_close(&r);
     return EXIT_DONE;

@@ -4,7 +4,6 @@
  * weight's gradient while they are in cache: the [T, V] logits exist neither in F32 nor twice. This couples the two
  * gradients, so the head's bwd_w is part of its bwd_x. (Hsu et al. 2024, arXiv:2410.10989, sec 3.2, fuse likewise.) */
 #include "model.h"
-#include <string.h>
 
 /* Bytes of one slice of logits. Larger slices read and write the weight's gradient [V,H] fewer times. */
 #define SLICE_BYTES ((int64_t)128 << 20)
@@ -15,9 +14,7 @@ typedef struct { int part; Mat w, dw; } Head;
 typedef struct {
     const Batch *batch;
     int64_t first, n, N;
-    int64_t *row;              /* [N] which row of T each is */
-    int32_t *label;
-    float *mask;
+    RowMap rows;               /* which row of T each is */
     Mat x, ln, stat;           /* [n,H], [n,H], real [n,2]: this rank's */
     Mat all, logits, xent;     /* [N,H], real [N,V], real [N,3] */
 } Slice;
@@ -53,19 +50,11 @@ static Mat over_logits(const Model *m, Mat logits)
                  logits.ld * (int64_t)(dtype_size(m->real) / dtype_size(m->type)), m->type};
 }
 
-/* Which rows, their labels and masks, and memory for the rest. Nothing is filled in while counting. */
+/* Which rows, and memory for what is made of them. */
 static Slice slice_open(Model *m, const Batch *b, Mat x, int64_t first, int64_t n)
 {
     int64_t ranks = m->tensor.rows->size, N = n * ranks;
-    Slice s = {.batch = b, .first = first, .n = n, .N = N, .x = mat_rows(x, first, n)};
-    s.row = arena_take(&m->scratch, (size_t)N * sizeof *s.row);
-    s.label = arena_take(&m->scratch, (size_t)N * sizeof *s.label);
-    s.mask = arena_take(&m->scratch, (size_t)N * sizeof *s.mask);
-    for (int64_t i = 0; s.row && i < N; i++) {
-        s.row[i] = i / n * x.rows + first + i % n;
-        s.label[i] = b->labels[s.row[i]];
-        s.mask[i] = b->loss_mask[s.row[i]];
-    }
+    Slice s = {.batch = b, .first = first, .n = n, .N = N, .rows = {n, first, x.rows}, .x = mat_rows(x, first, n)};
     s.ln = mat_take(&m->scratch, n, m->H, m->type);
     s.stat = mat_take(&m->scratch, n, 2, m->real);
     s.logits = mat_take(&m->scratch, N, m->V, m->real);
@@ -82,10 +71,10 @@ static void slice_fwd(Model *m, const Head *h, Slice *s)
     final_norm(m, h->part, s->ln, s->stat, s->x);
     s->all = tensor_gathered(&m->tensor, tensor_gather(&m->tensor, &m->scratch, s->ln));
     column_linear_fwd(d, s->logits, s->all, h->w, none);
-    m->slice_row = s->row;
+    m->slice_rows = s->rows;
     m->slice_batch = s->batch;
     model_watch(m, h->part, "logits", mat_cols(s->logits, 0, m->Vvalid));
-    d->xent_stats(d, s->xent, s->logits, s->label, m->vocab0, m->Vvalid);
+    d->xent_stats(d, s->xent, s->logits, s->batch->labels, s->rows, m->vocab0, m->Vvalid);
     size_t mark = m->scratch.used;
     Mat parts = mat_take(&m->scratch, s->N * tp->size, 3, m->real);
     tp->wait(tp, tp->all_gather(tp, parts.p, s->xent.p, s->N * 3, m->real));
@@ -110,30 +99,25 @@ void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)
 {
     Device *d = m->dev;
     Head h = head_of(m, part, dx.rows > 0);
-    int64_t step = slice_rows(m, x.rows), size = (int64_t)dtype_size(m->real), T = m->B * m->S;
+    int64_t step = slice_rows(m, x.rows), T = m->B * m->S;
     size_t start = m->scratch.used;
-    Mat losses = mat_take(&m->scratch, T, 1, m->real), none = {.type = m->type};
+    /* summed in the order of tokens, however they were sliced */
+    Mat loss = mat_take(&m->scratch, T, 1, m->real), none = {.type = m->type};
     for (int64_t r = 0; r < x.rows; r += step) {
         size_t mark = m->scratch.used;
         Slice s = slice_open(m, p->batch, x, r, r + step < x.rows ? step : x.rows - r);
-        Mat loss = mat_take(&m->scratch, s.N, 1, m->real);
         slice_fwd(m, &h, &s);
         Mat dlogits = dx.rows ? over_logits(m, s.logits) : none;
-        d->xent_grad(d, loss, dlogits, s.logits, s.xent, s.label, s.mask, m->vocab0, m->Vvalid, m->loss_scale);
-        for (int64_t i = 0; losses.p && i < s.N; i++)      /* summed in the order of tokens, however they were sliced */
-            memcpy((char *)losses.p + s.row[i] * size, (char *)loss.p + i * size, (size_t)size);
+        d->xent_grad(d, loss, dlogits, s.logits, s.xent, p->batch->labels, p->batch->loss_mask, s.rows, m->vocab0,
+                     m->Vvalid, m->loss_scale);
         if (dx.rows)
             slice_bwd(m, &h, &s, mat_rows(dx, s.first, s.n), dlogits);
         arena_reset(&m->scratch, mark);
     }
     /* every tensor rank knows them; one counts them */
-    double sums[2] = {0};
-    d->sum(d, &sums[0], losses);
-    for (int64_t i = 0; losses.p && i < T; i++)
-        sums[1] += p->batch->loss_mask[i];
     if (m->tensor.tp->rank == 0) {
-        m->loss_sum += sums[0];
-        m->mask_sum += sums[1];
+        d->sum(d, m->sums, loss);
+        d->sum(d, m->sums ? m->sums + 1 : NULL, mat(p->batch->loss_mask, T, 1, F32));
     }
     arena_reset(&m->scratch, start);
 }

@@ -66,6 +66,8 @@ METERED(linear, (Device *d, Mat y, Mat x, Mat w, Mat bias), y, x, w, bias)
 METERED(bias_bwd, (Device *d, Mat db, Mat dy), db, dy)
 METERED(norm_fwd, (Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups),
         y, stats, x, gain, bias, eps, kind, groups)
+METERED(add_norm_fwd, (Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain, Mat bias,
+                       double eps, NormKind kind), y, ln, stats, x, res, s, gain, bias, eps, kind)
 METERED(norm_bwd_x, (Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups),
         dx, dres, dy, x, stats, gain, kind, groups)
 METERED(norm_bwd_w, (Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups),
@@ -83,13 +85,19 @@ METERED(embed_bwd, (Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int
         dwte, v0, dwpe, dy, token, position)
 METERED(dropout_fwd, (Device *d, Mat y, Mat x, Mat res, const Dropout *s), y, x, res, s)
 METERED(dropout_bwd, (Device *d, Mat dx, Mat dy, const Dropout *s), dx, dy, s)
-METERED(xent_stats, (Device *d, Mat stats, Mat logits, const int32_t *label, int64_t v0, int64_t valid),
-        stats, logits, label, v0, valid)
+METERED(xent_stats, (Device *d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0,
+                     int64_t valid), stats, logits, label, rows, v0, valid)
 METERED(xent_combine, (Device *d, Mat stats, Mat parts), stats, parts)
 METERED(xent_grad, (Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
-                    int64_t v0, int64_t valid, double scale), loss, dlogits, logits, stats, label, mask, v0, valid, scale)
-METERED(sumsq, (Device *d, double *out, const void *x, int64_t n, Dtype type), out, x, n, type)
+                    RowMap rows, int64_t v0, int64_t valid, double scale),
+        loss, dlogits, logits, stats, label, mask, rows, v0, valid, scale)
 METERED(sum, (Device *d, double *out, Mat x), out, x)
+METERED(squares, (Device *d, Exact *sum, const void *x, int64_t n, Dtype type), sum, x, n, type)
+METERED(carry, (Device *d, Exact *s, int64_t n), s, n)
+METERED(verdict, (Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal, double loss_scale,
+                  double clip_grad, int stop), v, sums, squares, nominal, loss_scale, clip_grad, stop)
+METERED(trust, (Device *d, double *trust, const Exact *norms, int64_t n, int lars, double coefficient, double wd,
+                const Verdict *v), trust, norms, n, lars, coefficient, wd, v)
 METERED(adam, (Device *d, const Update *u), u)
 METERED(sgd, (Device *d, const Update *u), u)
 METERED(lamb_direction, (Device *d, const Update *u, void *dir), u, dir)

@@ -332,6 +332,8 @@ void model_recv_gradient(void *model, const Instr *i)
 
 /* ---- a list from its start to its end ---- */
 
+void model_clear(Model *m) { m->dev->zero(m->dev, m->sums, MODEL_SUMS * sizeof *m->sums); }
+
 void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int share_rows)
 {
     Comm *tp = (Comm *)&m->grid->axis[AXIS_TP];

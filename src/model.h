@@ -116,11 +116,12 @@ typedef struct Model {
     const Batch *(*next_batch)(void *ctx, int mb);   /* microbatch mb of this step; NULL while only counting */
     void *batch_ctx;
     double loss_scale;                     /* multiplies every gradient: loss scale / tokens of a full global batch */
-    double loss_sum, mask_sum;             /* since model_begin; on tensor rank 0 of the stage with the loss */
+    double *sums;                          /* [MODEL_SUMS] on the device: of losses and of their masks since model_clear, on
+                                              tensor rank 0 of the stage with the loss; room for a watcher's */
     int evaluating;                        /* no dropout, no gradients: F of the head makes the loss */
     KvCache *cache;                        /* generation: F of the head makes logits */
     Mat logits;                            /* real [1, V] those of the last position */
-    int64_t *slice_row;                    /* while a watcher sees "logits": the row of T that each of its rows is, and */
+    RowMap slice_rows;                     /* while a watcher sees "logits": the row of T that each of its rows is, and */
     const Batch *slice_batch;              /* the microbatch */
     void (*watch)(struct Model *m, int part, const char *where, Mat x);   /* sees a forward's tensors; NULL as a rule */
 } Model;
@@ -137,6 +138,10 @@ void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *
                 const int slots[SLOT_KINDS], int split, Arena *run, const ModelBytes *bytes);
 void model_close(Model *m);
 ModelBytes model_peaks(const Model *m);
+
+/* Sums from 0 on. */
+enum { SUM_LOSS, SUM_MASK, SUM_WATCH, MODEL_SUMS };
+void model_clear(Model *m);
 
 /* Before a list runs: its slot tables, the shape of its microbatches, and whether rows may be shared out (a sequence that
  * is being generated has too few). */

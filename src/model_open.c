@@ -149,6 +149,7 @@ void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *
     m->keep_mlp = !recomputes(cfg, "mlp");
     open_chunks(m, shape);
     make_rope(m, run);
+    m->sums = arena_take(run, MODEL_SUMS * sizeof *m->sums);
     open_slots(m, slots, run, bytes);
 }
 

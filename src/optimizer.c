@@ -1,8 +1,6 @@
 #include "optimizer.h"
 #include <math.h>
-#include <string.h>
 
-static int64_t blocks_of(int64_t n) { return (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* What this rank squares of t for everybody: its shard of what is counted here. */
@@ -12,15 +10,13 @@ static void squared(const Optimizer *o, const Param *t, int64_t *from, int64_t *
     *to = least(*to, t->counted);
 }
 
+/* sum (device) += squares of this rank's part of t */
 static void add_squares(Optimizer *o, Exact *sum, const Param *t, const Flat *f)
 {
     int64_t from, to;
     squared(o, t, &from, &to);
-    if (from >= to)
-        return;
-    o->dev->sumsq(o->dev, o->partial, param_at(o->params, t, f, from), to - from, f->type);
-    if (o->partial)                    /* else only counting */
-        exact_add(sum, o->partial, blocks_of(to - from));
+    if (from < to)
+        o->dev->squares(o->dev, sum, param_at(o->params, t, f, from), to - from, f->type);
 }
 
 /* ---- the rules ---- */
@@ -29,8 +25,7 @@ typedef struct {
     int moments;
     /* before the norms of a trust ratio: what they need. NULL: nothing */
     void (*prepare)(Device *d, const Update *u);
-    /* the ratio from the norms of a weight and of its step or gradient; NULL: the rule has none */
-    double (*trust)(const Optimizer *o, double gscale, double weight, double step);
+    enum { NO_TRUST, LAMB_TRUST, LARS_TRUST } trust;
     void (*apply)(Device *d, const Update *u);
 } Rule;
 
@@ -42,80 +37,79 @@ static void lars(Device *d, const Update *u) { d->lars(d, u); }
 static void lamb_direction(Device *d, const Update *u) { d->lamb_direction(d, u, (void *)u->g); }
 static void lamb(Device *d, const Update *u) { d->lamb_apply(d, u, u->g); }
 
-/* A zero norm on either side means a ratio of 1. */
-static double lamb_trust(const Optimizer *o, double gscale, double weight, double step)
-{
-    (void)o, (void)gscale;
-    return weight > 0 && step > 0 ? weight / step : 1;
-}
-
-static double lars_trust(const Optimizer *o, double gscale, double weight, double gradient)
-{
-    const Config *c = o->cfg;
-    double g = gscale * gradient;
-    return weight > 0 && g > 0 ? c->lars_trust_coefficient * weight / (g + c->weight_decay * weight) : 1;
-}
-
 static const Rule rules[] = {
-    [OPTIMIZER_ADAM] = {2, NULL, NULL, adam},
-    [OPTIMIZER_SGD] = {1, NULL, NULL, sgd},
-    [OPTIMIZER_LAMB] = {2, lamb_direction, lamb_trust, lamb},
-    [OPTIMIZER_LARS] = {1, NULL, lars_trust, lars},
+    [OPTIMIZER_ADAM] = {2, NULL, NO_TRUST, adam},
+    [OPTIMIZER_SGD] = {1, NULL, NO_TRUST, sgd},
+    [OPTIMIZER_LAMB] = {2, lamb_direction, LAMB_TRUST, lamb},
+    [OPTIMIZER_LARS] = {1, NULL, LARS_TRUST, lars},
 };
 
 int optimizer_moments(const Config *cfg) { return rules[cfg->optimizer].moments; }
 
 void optimizer_open(Optimizer *o, const Config *cfg, Params *params, Device *dev, Arena *run)
 {
-    int64_t most = 0;
     *o = (Optimizer){.cfg = cfg, .params = params, .dev = dev};
-    for (int i = 0; i < params->nparam; i++) {
-        int64_t from, to;
-        squared(o, &params->param[i], &from, &to);
-        most = to - from > most ? to - from : most;
+    for (int i = 0; i < params->nparam && rules[cfg->optimizer].trust; i++)
         o->ratios += params->param[i].def->decay;
-    }
-    o->partial = arena_take(run, (size_t)blocks_of(most) * sizeof *o->partial);
-    o->trust = arena_take(run, (size_t)params->nparam * sizeof *o->trust);
-    o->norms = rules[cfg->optimizer].trust ? arena_take(run, (size_t)o->ratios * 2 * sizeof *o->norms) : NULL;
+    o->verdict = arena_take(run, sizeof *o->verdict);
+    o->squares = arena_take(run, sizeof *o->squares);
+    o->trust = arena_take(run, (size_t)o->ratios * sizeof *o->trust);
+    o->norms = arena_take(run, (size_t)o->ratios * 2 * sizeof *o->norms);
+    dev->put(dev, o->verdict, &(Verdict){.go = 1}, sizeof *o->verdict);
     loss_scale_open(&o->loss_scale, cfg);
 }
 
+/* Sums of this rank, carried, to those of a group. */
 static void add_up(Comm *c, Exact *sums, int64_t n)
 {
     c->wait(c, c->all_reduce(c, sums, n * EXACT_WORDS, I64, OP_SUM));
 }
 
-double optimizer_norm(Optimizer *o, double gscale, const char **bad)
+void optimizer_judge(Optimizer *o, const double *sums, double nominal, int stop)
 {
     Params *p = o->params;
-    Comm *all = (Comm *)&p->grid->all;
-    Exact sum = {0};
-    int64_t first = INT64_MAX;
-    *bad = NULL;
+    Device *d = o->dev;
+    d->zero(d, o->squares, sizeof *o->squares);
     /* with hybrid sharding every copy has the same shards: the first one speaks */
+    for (int i = 0; i < p->nparam && p->data.copies->rank == 0; i++)
+        add_squares(o, o->squares, &p->param[i], &p->data.grad);
+    d->carry(d, o->squares, 1);
+    add_up((Comm *)&p->grid->all, o->squares, 1);
+    d->verdict(d, o->verdict, sums, o->squares, nominal, o->loss_scale.scale, o->cfg->clip_grad, stop);
+}
+
+Verdict optimizer_verdict(Optimizer *o)
+{
+    Verdict v = {0};
+    o->dev->get(o->dev, &v, o->verdict, sizeof v);
+    return v;
+}
+
+const char *optimizer_blame(Optimizer *o, const Verdict *v)
+{
+    Params *p = o->params;
+    Device *d = o->dev;
+    Comm *all = (Comm *)&p->grid->all;
+    int64_t first = INT64_MAX;
+    if (!v->bad)
+        return isfinite(v->norm) ? NULL : "the sum over all tensors";
     for (int i = 0; i < p->nparam && p->data.copies->rank == 0; i++) {
-        int64_t before = sum.bad;
-        add_squares(o, &sum, &p->param[i], &p->data.grad);
-        if (sum.bad > before)
+        Exact sum = {0};
+        d->zero(d, o->squares, sizeof *o->squares);
+        add_squares(o, o->squares, &p->param[i], &p->data.grad);
+        d->get(d, &sum, o->squares, sizeof sum);
+        if (sum.bad)
             first = least(first, p->param[i].number);
     }
-    exact_carry(&sum);
-    add_up(all, &sum, 1);
-    double total = exact_round(&sum);
-    if (sum.bad) {
-        all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
-        param_name(p->cfg, (int)first, o->bad, sizeof o->bad);
-        *bad = o->bad;
-    } else if (!isfinite(total)) {
-        *bad = "the sum over all tensors";
-    }
-    return sqrt(total) * gscale;
+    all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
+    param_name(p->cfg, (int)first, o->bad, sizeof o->bad);
+    return o->bad;
 }
 
 /* ---- the update ---- */
 
-static Update update_of(const Optimizer *o, const Param *t, double lr, double gscale)
+/* trust: the ratio of t on the device, NULL where it has none. */
+static Update update_of(const Optimizer *o, const Param *t, double lr, const double *trust)
 {
     const Config *c = o->cfg;
     const Params *p = o->params;
@@ -128,88 +122,66 @@ static Update update_of(const Optimizer *o, const Param *t, double lr, double gs
     return (Update){.n = to - from, .w = param_at(p, t, &x->master, from), .g = param_at(p, t, &x->grad, from),
                     .m = param_at(p, t, &x->moment[0], from), .v = param_at(p, t, &x->moment[1], from),
                     .out = p->type == p->real ? NULL : param_at(p, t, &x->weight, from), .out_type = p->type,
-                    .gscale = gscale, .lr = lr, .beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps,
+                    .verdict = o->verdict, .trust = trust, .lr = lr, .beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps,
                     .wd = t->def->decay ? c->weight_decay : 0, .bias1 = 1 - pow(c->adam_beta1, step),
                     .bias2 = 1 - pow(c->adam_beta2, step), .momentum = c->sgd_momentum,
-                    .trust = o->trust ? o->trust[t - p->param] : 1, .nesterov = c->sgd_nesterov};
+                    .nesterov = c->sgd_nesterov};
 }
 
-/* What find_trust computes and sends, into nothing. */
-static void count_trust(Optimizer *o)
-{
-    Params *p = o->params;
-    Exact none = {0};
-    for (int i = 0; i < p->nparam; i++)
-        if (p->param[i].def->decay) {
-            add_squares(o, &none, &p->param[i], &p->data.master);
-            add_squares(o, &none, &p->param[i], &p->data.grad);
-        }
-    add_up(p->data.shard, NULL, o->ratios * 2);
-    add_up((Comm *)&p->grid->axis[AXIS_TP], NULL, o->ratios * 2);
-}
+/* The k-th pair of sums; NULL while counting. */
+static Exact *pair_of(const Optimizer *o, int k, int which) { return o->norms ? o->norms + 2 * k + which : NULL; }
 
 /* Norms of every tensor that decays, whole, over its shards and its slices: one message for all of them. Biases and
  * gains take the plain step, as in every published training recipe of LAMB and LARS. */
-static void find_trust(Optimizer *o, const Rule *rule, double gscale)
+static void find_trust(Optimizer *o, const Rule *rule)
 {
+    const Config *c = o->cfg;
     Params *p = o->params;
-    Exact *e = o->norms, *tied = NULL;
-    if (!e) {                          /* only counting */
-        count_trust(o);
-        return;
-    }
-    memset(e, 0, (size_t)o->ratios * 2 * sizeof *e);
+    Device *d = o->dev;
+    int n = 2 * o->ratios, tied = -1, k = 0;
+    d->zero(d, o->norms, (size_t)n * sizeof *o->norms);
     for (int i = 0; i < p->nparam; i++) {
         const Param *t = &p->param[i];
         if (!t->def->decay)
             continue;
-        add_squares(o, &e[0], t, &p->data.master);
-        add_squares(o, &e[1], t, &p->data.grad);
-        exact_carry(&e[0]);
-        exact_carry(&e[1]);
+        add_squares(o, pair_of(o, k, 0), t, &p->data.master);
+        add_squares(o, pair_of(o, k, 1), t, &p->data.grad);
         if (t->bucket == p->data.tied)
-            tied = e;
-        e += 2;
+            tied = k;
+        k++;
     }
-    add_up(p->data.shard, o->norms, o->ratios * 2);
-    for (int i = 0; i < o->ratios * 2; i++)
-        exact_carry(&o->norms[i]);
-    add_up((Comm *)&p->grid->axis[AXIS_TP], o->norms, o->ratios * 2);
-    if (tied)      /* the copy has counted nothing */
-        add_up(p->data.embedding, tied, 2);
-    e = o->norms;
-    for (int i = 0; i < p->nparam; i++)
-        if (p->param[i].def->decay) {
-            o->trust[i] = rule->trust(o, gscale, sqrt(exact_round(&e[0])), sqrt(exact_round(&e[1])));
-            e += 2;
-        }
+    d->carry(d, o->norms, n);
+    add_up(p->data.shard, o->norms, n);
+    d->carry(d, o->norms, n);
+    add_up((Comm *)&p->grid->axis[AXIS_TP], o->norms, n);
+    if (tied >= 0) {   /* the copy has counted nothing */
+        d->carry(d, pair_of(o, tied, 0), 2);
+        add_up(p->data.embedding, pair_of(o, tied, 0), 2);
+    }
+    d->trust(d, o->trust, o->norms, o->ratios, rule->trust == LARS_TRUST, c->lars_trust_coefficient, c->weight_decay,
+             o->verdict);
 }
 
-void optimizer_step(Optimizer *o, double lr, double gscale)
+void optimizer_step(Optimizer *o, double lr)
 {
     const Rule *rule = &rules[o->cfg->optimizer];
     Params *p = o->params;
     o->updates++;
-    for (int i = 0; i < p->nparam; i++) {
-        if (o->trust)
-            o->trust[i] = 1;
-        Update u = update_of(o, &p->param[i], lr, gscale);
-        if (rule->prepare && u.n)
+    for (int i = 0; i < p->nparam && rule->prepare; i++) {
+        Update u = update_of(o, &p->param[i], lr, NULL);
+        if (u.n)
             rule->prepare(o->dev, &u);
     }
     if (rule->trust)
-        find_trust(o, rule, gscale);
-    for (int i = 0; i < p->nparam; i++) {
-        Update u = update_of(o, &p->param[i], lr, gscale);
+        find_trust(o, rule);
+    for (int i = 0, k = 0; i < p->nparam; i++) {
+        const double *trust = NULL;
+        if (rule->trust && p->param[i].def->decay && o->trust)
+            trust = &o->trust[k++];
+        Update u = update_of(o, &p->param[i], lr, trust);
         if (u.n)
             rule->apply(o->dev, &u);
     }
-}
-
-double optimizer_clip(const Config *cfg, double norm)
-{
-    double coefficient = cfg->clip_grad / (norm + 1e-6);
-    return cfg->clip_grad > 0 && coefficient < 1 ? coefficient : 1;
 }
 
 void loss_scale_open(LossScale *s, const Config *cfg)

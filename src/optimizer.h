@@ -1,7 +1,8 @@
 /* optimizer -- update rules as rows of a table, the global gradient norm and clip, fp16's loss scale.
  *
- * Gradients arrive as sums over microbatches times a constant; `gscale` takes that constant out (1 / loss scale,
- * tokens of the batch) and is applied inside the norm and the update, never in a pass of its own. Two-dimensional
+ * Gradients arrive as sums over microbatches times a constant; the verdict on the step takes that constant out (1 / loss
+ * scale, tokens of the batch) and clips; it is applied inside the update, never in a pass of its own. The verdict is made
+ * and used on the device: between the last gradient and the next forward the host waits for nothing. Two-dimensional
  * parameters decay. The padded rows of the vocabulary are zero, have zero gradients and so stay zero in every rule.
  *
  * Norms go over this rank's shards of what it counts; sums of blocks of SUMSQ_BLOCK elements are added exactly
@@ -22,10 +23,12 @@ typedef struct {
     Device *dev;
     int64_t updates;           /* done so far: Adam's t */
     LossScale loss_scale;
-    double *partial;           /* [most blocks of a tensor's shard] */
-    double *trust;             /* [nparam] LAMB's and LARS's ratio of this step, 1 elsewhere */
-    int ratios;                /* tensors that can have one */
+    /* on the device */
+    Verdict *verdict;          /* on this step */
+    Exact *squares;            /* of the gradient */
+    double *trust;             /* [ratios] LAMB's and LARS's ratio of this step */
     Exact *norms;              /* [ratios, 2] squares of the weight, and of its step or gradient */
+    int ratios;                /* tensors that can have one: those that decay; 0 with other rules */
     char bad[96];              /* the tensor to blame */
 } Optimizer;
 
@@ -35,17 +38,20 @@ int optimizer_moments(const Config *cfg);
 /* Takes its work memory from `run` (which may be counting). */
 void optimizer_open(Optimizer *o, const Config *cfg, Params *params, Device *dev, Arena *run);
 
-/* L2 norm of gscale * gradient over all parameters of the model, each once; after data_wait_grads and data_tied. Not
- * finite: *bad names the first tensor of the model's order that is to blame, else it is NULL. Collective over all
- * ranks. */
-double optimizer_norm(Optimizer *o, double gscale, const char **bad);
+/* The verdict on this step: sums [2] (device) are those of the losses and of their masks, all ranks together, nominal the
+ * tokens that the gradients were divided by; the norm counts every parameter of the model once. stop: nothing is updated
+ * when loss or norm are not finite. After data_wait_grads and data_tied. Waits for nothing; collective over all ranks. */
+void optimizer_judge(Optimizer *o, const double *sums, double nominal, int stop);
+/* Waits for it and returns it. */
+Verdict optimizer_verdict(Optimizer *o);
 
-/* One update of what this rank updates with the gradient times gscale; writes the storage copies, which data_gather_all
- * then brings to the others. The gradients are spent. Collective over the shard, tensor and embedding groups. */
-void optimizer_step(Optimizer *o, double lr, double gscale);
+/* Which tensor's gradient is not finite, the first in the model's order; "the sum over all tensors" when each is; NULL when
+ * v has found nothing. Waits; collective over all ranks. */
+const char *optimizer_blame(Optimizer *o, const Verdict *v);
 
-/* Clip coefficient: clip_grad / (norm + 1e-6) where that is below 1 (Megatron-LM's clip_grads). */
-double optimizer_clip(const Config *cfg, double norm);
+/* One update of what this rank updates, as the verdict says; writes the storage copies, which data_gather_all then brings to
+ * the others. The gradients are spent. Waits for nothing; collective over the shard, tensor and embedding groups. */
+void optimizer_step(Optimizer *o, double lr);
 
 void loss_scale_open(LossScale *s, const Config *cfg);
 /* After a step. Returns 0 when an overflow comes although the scale is at its minimum. */

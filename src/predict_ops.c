@@ -62,6 +62,25 @@ static void time_norm_fwd(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias
     spend(d, WORK_norm_fwd, 0, bytes_of(y) + bytes_of(x) + bytes_of(stats));
 }
 
+static double mask_bytes(const Device *d, Mat m) { return tally_of((Device *)d)->m->unfused ? count(m) : 0; }
+
+static void time_dropout_fwd(Device *d, Mat y, Mat x, Mat res, const Dropout *s)
+{
+    spend(d, WORK_dropout_fwd, 0, bytes_of(y) + bytes_of(x) + bytes_of(res) + (s->p > 0 ? mask_bytes(d, x) : 0));
+}
+
+/* One pass over memory, where it is fused. */
+static void time_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain, Mat bias,
+                              double eps, NormKind kind)
+{
+    if (!tally_of(d)->m->unfused) {
+        spend(d, WORK_add_norm_fwd, 0, bytes_of(y) + bytes_of(ln) + bytes_of(stats) + bytes_of(x) + bytes_of(res));
+        return;
+    }
+    time_dropout_fwd(d, y, x, res, s);
+    time_norm_fwd(d, ln, stats, y, gain, bias, eps, kind, 1);
+}
+
 static void time_norm_bwd_x(Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups)
 {
     (void)gain, (void)kind, (void)groups;
@@ -158,21 +177,15 @@ static void time_embed_bwd(Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, co
     spend(d, WORK_embed_bwd, 0, bytes_of(dy) + 8 * count(dy));
 }
 
-static double mask_bytes(const Device *d, Mat m) { return tally_of((Device *)d)->m->unfused ? count(m) : 0; }
-
-static void time_dropout_fwd(Device *d, Mat y, Mat x, Mat res, const Dropout *s)
-{
-    spend(d, WORK_dropout_fwd, 0, bytes_of(y) + bytes_of(x) + bytes_of(res) + (s->p > 0 ? mask_bytes(d, x) : 0));
-}
-
 static void time_dropout_bwd(Device *d, Mat dx, Mat dy, const Dropout *s)
 {
     spend(d, WORK_dropout_bwd, 0, bytes_of(dx) + bytes_of(dy) + (s->p > 0 ? mask_bytes(d, dy) : 0));
 }
 
-static void time_xent_stats(Device *d, Mat stats, Mat logits, const int32_t *label, int64_t v0, int64_t valid)
+static void time_xent_stats(Device *d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0,
+                            int64_t valid)
 {
-    (void)label, (void)v0, (void)valid;
+    (void)label, (void)rows, (void)v0, (void)valid;
     spend(d, WORK_xent_stats, 0, bytes_of(stats) + bytes_of(logits));
 }
 
@@ -182,18 +195,38 @@ static void time_xent_combine(Device *d, Mat stats, Mat parts)
 }
 
 static void time_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
-                           int64_t v0, int64_t valid, double scale)
+                           RowMap rows, int64_t v0, int64_t valid, double scale)
 {
-    (void)label, (void)mask, (void)v0, (void)valid, (void)scale;
-    spend(d, WORK_xent_grad, 0, bytes_of(loss) + bytes_of(dlogits) + bytes_of(logits) + bytes_of(stats));
+    (void)label, (void)mask, (void)rows, (void)v0, (void)valid, (void)scale;
+    spend(d, WORK_xent_grad, 0, bytes_of(dlogits) + bytes_of(logits) + bytes_of(stats) + (double)logits.rows * (double)dtype_size(loss.type));
 }
 
 /* ---- sums and updates ---- */
 
-static void time_sumsq(Device *d, double *out, const void *x, int64_t n, Dtype type)
+static void time_squares(Device *d, Exact *sum, const void *x, int64_t n, Dtype type)
 {
-    (void)out, (void)x;
-    spend(d, WORK_sumsq, 0, (double)n * (double)dtype_size(type));
+    (void)sum, (void)x;
+    spend(d, WORK_squares, 0, (double)n * (double)dtype_size(type));
+}
+
+static void time_carry(Device *d, Exact *s, int64_t n)
+{
+    (void)s;
+    spend(d, WORK_carry, 0, 2.0 * (double)n * sizeof *s);
+}
+
+static void time_verdict(Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal, double loss_scale,
+                         double clip_grad, int stop)
+{
+    (void)sums, (void)nominal, (void)loss_scale, (void)clip_grad, (void)stop;
+    spend(d, WORK_verdict, 0, sizeof *v + sizeof *squares);
+}
+
+static void time_trust(Device *d, double *trust, const Exact *norms, int64_t n, int lars, double coefficient, double wd,
+                       const Verdict *v)
+{
+    (void)trust, (void)lars, (void)coefficient, (void)wd, (void)v;
+    spend(d, WORK_trust, 0, 2.0 * (double)n * sizeof *norms);
 }
 
 static void time_sum(Device *d, double *out, Mat x)
@@ -227,7 +260,9 @@ static void time_lamb_apply(Device *d, const Update *u, const void *dir)
 
 void predict_device(Device *d, Tally *k, Dtype real)
 {
-    *d = (Device){.name = "planned", .isa = "none", .real = real, .impl = k};
+    null_open(d, real);
+    d->name = "planned";
+    d->impl = k;
 #define X(name, args) d->name = time_##name;
     OPS(X)
 #undef X

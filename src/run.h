@@ -67,8 +67,7 @@ typedef struct {
     const Batch *(*feed)(void *run, int mb);   /* microbatches of the list that runs now; from `source` as a rule */
     Loader *source;            /* where the list that runs now has its microbatches from, and the first sample of them */
     int64_t source_first;
-    double loss, tokens;       /* mean over the global batch; tokens that count */
-    double gscale;             /* gradients times this are the gradient of the mean loss */
+    Verdict verdict;           /* what it has found; gradients times verdict.gscale are that of the mean loss */
 } Run;
 
 /* Opens the device, the grid of cfg->world ranks, and all memory, and gives the parameters their initial values. kv_length:
@@ -124,7 +123,7 @@ char *run_load(Run *r, const char *path);
 /* The state that a checkpoint keeps beside the tensors; the caller owns it. */
 json_t *run_state(const Run *r);
 
-/* Runs the instruction list over the global batch that starts at consumed_samples. Sets loss, tokens and gscale; STEP
+/* Runs the instruction list over the global batch that starts at consumed_samples. Sets the verdict; STEP
  * updates the parameters only within run_step. Collective. */
 void run_gradients(Run *r);
 

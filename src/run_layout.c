@@ -314,12 +314,10 @@ static int64_t workspace(const Run *r)
 
 void rehearse_step(Run *r, const Lists *l)
 {
-    const char *bad;
     step_train(r, l);
     if (r->use != RUN_TRAIN)
         return;
-    optimizer_norm(&r->opt, 1, &bad);
-    optimizer_step(&r->opt, 0, 1);
+    optimizer_step(&r->opt, 0);
     data_gather_all(&r->params.data, r->cfg->overlap_param_gather);
 }
 

@@ -43,11 +43,18 @@ static const Batch *next_batch(void *run, int mb)
 typedef struct { char name[160]; int64_t order; } Culprit;     /* order: in the model, weights first */
 static Culprit culprit;
 
+static double sum_of(Model *m, Mat x)
+{
+    double sum = 0, *at = m->sums + SUM_WATCH;
+    m->dev->zero(m->dev, at, sizeof *at);
+    m->dev->sum(m->dev, at, x);
+    m->dev->get(m->dev, &sum, at, sizeof sum);
+    return sum;
+}
+
 static void find_culprit(Model *m, int part, const char *where, Mat x)
 {
-    double sum = 0;
-    m->dev->sum(m->dev, &sum, x);
-    if (isfinite(sum) || culprit.name[0])
+    if (culprit.name[0] || isfinite(sum_of(m, x)))
         return;
     culprit.order = m->params->part[part].kind == PART_EMBEDDING ? 0 : m->params->part[part].kind == PART_HEAD
                         ? INT32_MAX : 1 + m->params->part[part].layer;
@@ -67,11 +74,9 @@ static _Noreturn void stop_not_finite(Run *r, const char *bad)
     culprit = (Culprit){.order = INT64_MAX};
     for (int i = 0; i < p->nparam && !culprit.name[0]; i++) {
         int64_t from, to;
-        double sum = 0;
         param_held(p, &p->param[i], &p->data.weight, &from, &to);
-        if (from < to)
-            r->dev.sum(&r->dev, &sum, mat(param_at(p, &p->param[i], &p->data.weight, from), 1, to - from, p->type));
-        if (!isfinite(sum)) {
+        if (from < to &&
+            !isfinite(sum_of(&r->model, mat(param_at(p, &p->param[i], &p->data.weight, from), 1, to - from, p->type)))) {
             snprintf(culprit.name, sizeof culprit.name, "the weight %s", p->param[i].name);
             culprit.order = p->param[i].number - INT32_MAX;
         }
@@ -86,18 +91,20 @@ static _Noreturn void stop_not_finite(Run *r, const char *bad)
         snprintf(culprit.name, sizeof culprit.name, "the gradient of %s", bad ? bad : "the loss");
     all_ok(all, culprit.order != first, EXIT_NUMERIC, "not-finite", "iteration %lld: loss %g; the first tensor that is not "
            "finite is %s; nothing was updated; change: lower lr or raise lr_warmup_iters, lower clip_grad, or resume from an "
-           "earlier checkpoint", (long long)(r->iteration + 1), r->loss, culprit.name);
+           "earlier checkpoint", (long long)(r->iteration + 1), r->verdict.loss, culprit.name);
     die(EXIT_BUG, "not-finite", "no rank has found what is not finite; change: report this");
 }
 
 static void update(Run *r, Metrics *m)
 {
     const Config *c = r->cfg;
-    const char *bad;
-    m->grad_norm = optimizer_norm(&r->opt, r->gscale, &bad);
+    const Verdict *v = &r->verdict;
+    int finite = isfinite(v->loss);
+    const char *bad = optimizer_blame(&r->opt, v);
+    m->grad_norm = v->norm;
     m->loss_scale = r->opt.loss_scale.scale;
     m->learning_rate = lr_at(c, r->consumed_samples);
-    int overflow = bad && c->params_dtype == PARAMS_DTYPE_FP16 && isfinite(r->loss);
+    int overflow = bad && c->params_dtype == PARAMS_DTYPE_FP16 && finite;
     if (!loss_scale_update(&r->opt.loss_scale, c, overflow))
         die(EXIT_NUMERIC, "loss-scale", "iteration %lld: the gradient of %s overflows at the smallest loss scale, %g; change: "
             "train in bf16, lower lr, or lower min_loss_scale", (long long)(r->iteration + 1), bad, c->min_loss_scale);
@@ -105,12 +112,12 @@ static void update(Run *r, Metrics *m)
         r->skipped++;
         return;
     }
-    if (bad || !isfinite(r->loss)) {
+    if (bad || !finite) {
         if (c->check_for_nan_in_loss_and_grad)
             stop_not_finite(r, bad);
         r->nans++;
     }
-    optimizer_step(&r->opt, m->learning_rate, r->gscale * optimizer_clip(c, m->grad_norm));
+    optimizer_step(&r->opt, m->learning_rate);
     data_gather_all(&r->params.data, c->overlap_param_gather);
 }
 
@@ -119,14 +126,11 @@ static void stage_step(void *run, const Instr *i)
     Run *r = run;
     Comm *all = &r->grid.all;
     int64_t batch = config_batch_at(r->cfg, r->consumed_samples);
-    double nominal = (double)(batch * r->cfg->seq_length), sums[2] = {r->model.loss_sum, r->model.mask_sum};
     (void)i;
     data_wait_grads(&r->params.data);
-    all->wait(all, all->all_reduce(all, sums, 2, F64, OP_SUM));
-    r->tokens = sums[1];
-    r->loss = r->tokens > 0 ? sums[0] / r->tokens : 0;
-    /* with every token masked all gradients are zero, whatever they are multiplied by */
-    r->gscale = (r->tokens > 0 ? nominal / r->tokens : 1) / r->opt.loss_scale.scale;
+    all->wait(all, all->all_reduce(all, r->model.sums, 2, F64, OP_SUM));
+    optimizer_judge(&r->opt, r->model.sums, (double)(batch * r->cfg->seq_length), 0);
+    r->verdict = optimizer_verdict(&r->opt);
     if (r->now)
         update(r, r->now);
 }
@@ -169,7 +173,7 @@ void step_train(Run *r, const Lists *l)
     Model *m = &r->model;
     m->next_batch = r->feed;
     m->batch_ctx = r;
-    m->loss_sum = m->mask_sum = 0;
+    model_clear(m);
     data_begin(&r->params.data);
     model_begin(m, &l->train, r->cfg->micro_batch_size, r->cfg->seq_length, 1);
     pipeline_run(&l->train, &r->stage);
@@ -201,11 +205,11 @@ void run_gradients(Run *r)
 
 void run_find_scale(Run *r)
 {
-    const char *bad = NULL;
+    int bad = 0;
     for (int tries = r->cfg->params_dtype == PARAMS_DTYPE_FP16 ? 40 : 0; tries; tries = bad ? tries - 1 : 0) {
         r->opt.loss_scale.scale /= bad ? 2 : 1;
         run_gradients(r);
-        optimizer_norm(&r->opt, r->gscale, &bad);
+        bad = !isfinite(r->verdict.norm);
     }
 }
 
@@ -225,7 +229,7 @@ void run_step(Run *r, Metrics *m)
     m->iteration = r->iteration;
     m->consumed_samples = r->consumed_samples;
     m->consumed_tokens = r->consumed_samples * c->seq_length;
-    m->lm_loss = r->loss;
+    m->lm_loss = r->verdict.loss;
     m->global_batch_size = batch;
     m->skipped_iterations = r->skipped;
     m->nan_iterations = r->nans;
@@ -239,7 +243,7 @@ double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, 
     Model *m = &r->model;
     Comm *all = &r->grid.all;
     int64_t batch = config_batch_at(r->cfg, r->consumed_samples);
-    m->loss_sum = m->mask_sum = 0;
+    model_clear(m);
     r->source = l;
     for (int64_t b = 0; b < batches; b++) {
         r->source_first = b * batch;
@@ -247,8 +251,9 @@ double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, 
         if (tick)
             tick(ctx, b + 1);
     }
-    double sums[2] = {m->loss_sum, m->mask_sum};
-    all->wait(all, all->all_reduce(all, sums, 2, F64, OP_SUM));
+    double sums[2] = {0};
+    all->wait(all, all->all_reduce(all, m->sums, 2, F64, OP_SUM));
+    m->dev->get(m->dev, sums, m->sums, sizeof sums);
     return sums[1] > 0 ? sums[0] / sums[1] : 0;
 }
 

@@ -34,7 +34,6 @@ static double tolerance_of(const Config *c)
 /* Loss, norm and gradients of the first global batch; left in the run. */
 static Sums first_step(Run *r, const Config *cfg)
 {
-    const char *bad;
     int64_t batch = config_batch_at(cfg, 0);
     run_open(r, cfg, RUN_GRADIENT, 0, NULL);
     if (cfg->load)
@@ -42,8 +41,7 @@ static Sums first_step(Run *r, const Config *cfg)
     r->loader = start_loader(cfg, r, SPLIT_TRAIN, start_samples(cfg, batch));
     run_find_scale(r);
     run_gradients(r);
-    double norm = optimizer_norm(&r->opt, r->gscale, &bad);
-    return (Sums){r->loss, norm};
+    return (Sums){r->verdict.loss, r->verdict.norm};
 }
 
 static double largest(const double *x, int64_t n)

@@ -5,7 +5,7 @@
 double whole_element(const Run *r, const Piece *p, int64_t row, int64_t col)
 {
     int64_t at = row * p->ld + col;
-    return (p->type == F64 ? ((const double *)p->data)[at] : (double)((const float *)p->data)[at]) * r->gscale;
+    return (p->type == F64 ? ((const double *)p->data)[at] : (double)((const float *)p->data)[at]) * r->verdict.gscale;
 }
 
 /* One box, from the rank that has it (p) to rank 0 (out). */

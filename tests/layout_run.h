@@ -121,12 +121,11 @@ typedef struct { double loss[64], norm; double *x; } Result;
 static inline void train(Run *r, int steps, Result *res)
 {
     Metrics m = {0};
-    const char *bad;
     for (int i = 0; i < (steps ? steps : 1); i++) {
         r->now = steps ? &m : NULL;
         run_gradients(r);
-        res->loss[i] = r->loss;
-        res->norm = steps ? m.grad_norm : optimizer_norm(&r->opt, r->gscale, &bad);
+        res->loss[i] = r->verdict.loss;
+        res->norm = r->verdict.norm;
         r->iteration++;
         r->consumed_samples += steps ? config_batch_at(r->cfg, 0) : 0;
     }

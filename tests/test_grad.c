@@ -112,12 +112,13 @@ static void dropout_bwd(Device *d, const Case *c, Mat *dx, Mat dy, Mat *x)
 /* Two ranks' halves of the vocabulary, their statistics added up as tensor parallelism does; the second half
  * ends in padding. The loss weighs rows by mask * dy[0]. */
 static const int64_t halves[2] = {7, 9};
+static const RowMap all_rows = {T, 0, 0};
 static void xent_stats(Device *d, Mat *x, Mat all)
 {
     Mat s[2] = {mat(scratch[1], T, 3, F64), mat(scratch[2], T, 3, F64)};
     int64_t at = 0;
     for (int h = 0; h < 2; at += halves[h++])
-        d->xent_stats(d, s[h], mat_cols(x[0], at, halves[h]), token, at, h ? halves[1] - 1 : halves[0]);
+        d->xent_stats(d, s[h], mat_cols(x[0], at, halves[h]), token, all_rows, at, h ? halves[1] - 1 : halves[0]);
     for (int64_t r = 0; r < T; r++) {
         const double *a = mat_at(s[0], r, 0), *b = mat_at(s[1], r, 0);
         double *o = mat_at(all, r, 0);
@@ -131,7 +132,7 @@ static void xent_fwd(Device *d, const Case *c, Mat y, Mat *x)
     Mat s = mat(scratch[3], T, 3, F64), loss = mat(scratch[4], T, 1, F64);
     (void)c;
     xent_stats(d, x, s);
-    d->xent_grad(d, loss, (Mat){0}, mat_cols(x[0], 0, halves[0]), s, token, mask, 0, halves[0], 1);
+    d->xent_grad(d, loss, (Mat){0}, mat_cols(x[0], 0, halves[0]), s, token, mask, all_rows, 0, halves[0], 1);
     *(double *)y.p = 0;
     for (int r = 0; r < T; r++)
         *(double *)y.p += scratch[4][r];
@@ -144,7 +145,7 @@ static void xent_bwd(Device *d, const Case *c, Mat *dx, Mat dy, Mat *x)
     xent_stats(d, x, s);
     for (int h = 0; h < 2; at += halves[h++])
         d->xent_grad(d, loss, mat_cols(dx[0], at, halves[h]), mat_cols(x[0], at, halves[h]), s, token, mask,
-                     at, h ? halves[1] - 1 : halves[0], *(double *)dy.p);
+                     all_rows, at, h ? halves[1] - 1 : halves[0], *(double *)dy.p);
 }
 
 static void bias_fwd(Device *d, const Case *c, Mat y, Mat *x)

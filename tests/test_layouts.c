@@ -56,7 +56,7 @@ static double *gather(Run *r, const Whole *w, int weights)
                     const void *x = param_at(p, t, f, box[b].at + row * box[b].ld + col - t->offset);
                     double value = p->real == F64 ? *(const double *)x : (double)*(const float *)x;
                     out[w->at[t->number] + (box[b].row0 + row) * t->cols + box[b].col0 + col] +=
-                        weights ? value : value * r->gscale;
+                        weights ? value : value * r->verdict.gscale;
                 }
     }
     all->wait(all, all->all_reduce(all, out, w->elems, F64, OP_SUM));

@@ -107,9 +107,9 @@ static void finite_differences(int family)
     int64_t n = r.params.data.elems;
     double *g = xcalloc((size_t)n, sizeof *g), *w = (void *)r.params.data.weight.p, most;
     for (int64_t i = 0; i < n; i++)
-        g[i] = ((double *)r.params.data.grad.p)[i] * r.gscale;
+        g[i] = ((double *)r.params.data.grad.p)[i] * r.verdict.gscale;
     most = largest(g, n);
-    CHECK(isfinite(r.loss) && most > 0, "family %d loss %g", family, r.loss);
+    CHECK(isfinite(r.verdict.loss) && most > 0, "family %d loss %g", family, r.verdict.loss);
     for (int i = 0; i < r.params.nparam; i++) {
         const Param *t = &r.params.param[i];
         double scale = fmax(largest(g + t->offset, t->n), 1e-3 * most);
@@ -118,10 +118,10 @@ static void finite_differences(int family)
             double keep = w[at], eps = 1e-5, up, down;
             w[at] = keep + eps;
             run_gradients(&r);
-            up = r.loss;
+            up = r.verdict.loss;
             w[at] = keep - eps;
             run_gradients(&r);
-            down = r.loss;
+            down = r.verdict.loss;
             w[at] = keep;
             double numeric = (up - down) / (2 * eps);
             CHECK(fabs(numeric - g[at]) <= 1e-6 * scale, "family %d %s[%lld] numeric %.12g computed %.12g", family, t->name,
@@ -141,12 +141,12 @@ static Result result_of(int family, const char *const *more)
     open_run(&r, config(families[family], more));
     run_gradients(&r);
     static double row[64];
-    Result x = {.loss = r.loss, .n = r.params.data.elems};
+    Result x = {.loss = r.verdict.loss, .n = r.params.data.elems};
     size_t bytes = (size_t)r.params.data.elems * dtype_size(r.params.real);
-    x.bits = hash64(r.params.data.grad.p, bytes, hash64(&r.loss, 8, HASH_SEED));
+    x.bits = hash64(r.params.data.grad.p, bytes, hash64(&r.verdict.loss, 8, HASH_SEED));
     x.grad = xcalloc((size_t)x.n, sizeof *x.grad);
     for (int64_t i = 0; i < x.n; i++)
-        x.grad[i] = r.gscale * (r.params.real == F64 ? ((double *)r.params.data.grad.p)[i] : ((float *)r.params.data.grad.p)[i]);
+        x.grad[i] = r.verdict.gscale * (r.params.real == F64 ? ((double *)r.params.data.grad.p)[i] : ((float *)r.params.data.grad.p)[i]);
     step_forward(&r, &r.lists[0].forward, r.cfg->micro_batch_size, r.cfg->seq_length, 1);
     run_extend(&r, random_batch(&r, 0)->tokens, 7, mat(row, 1, r.cfg->vocab_size, r.params.real));
     CHECK(r.model.scratch.peak == r.model.scratch.size, "scratch %zu planned %zu", r.model.scratch.peak, r.model.scratch.size);
@@ -197,7 +197,7 @@ static void see_logits(Model *m, int part, const char *where, Mat x)
 {
     (void)part;
     for (int64_t r = 0; !strcmp(where, "logits") && m->slice_batch->sample[0] == 0 && r < x.rows; r++)
-        memcpy(whole + m->slice_row[r] * x.cols, mat_at(x, r, 0), (size_t)x.cols * sizeof *whole);
+        memcpy(whole + mapped_row(m->slice_rows, r) * x.cols, mat_at(x, r, 0), (size_t)x.cols * sizeof *whole);
 }
 
 /* Token by token over the cache gives the logits of the whole sequence at once. */

@@ -61,7 +61,7 @@ static void functions(Device *d)
         x[i] = -87.3f + 175.6f * (float)i / N;
     x[0] = -INFINITY, x[1] = NAN, x[2] = INFINITY, x[3] = 89, x[4] = -88, x[5] = 88.37f;
     Mat xm = mat(x, 1, N, F32), ym = mat(y, 1, N, F32);
-    d->xent_grad(d, mat(&loss, 1, 1, F32), ym, xm, mat(stats, 1, 3, F32), &label, NULL, 0, N, 1);
+    d->xent_grad(d, mat(&loss, 1, 1, F32), ym, xm, mat(stats, 1, 3, F32), &label, NULL, (RowMap){1, 0, 0}, 0, N, 1);
     double worst = 0;
     for (int i = 5; i < N; i++) {
         double want = exp((double)x[i]);
@@ -86,20 +86,28 @@ static void sums(Device *one, Device *two, Dtype type)
 {
     enum { N = 2 * SUMSQ_BLOCK + 777 };
     void *x = xcalloc(N, 8);
-    double a[3] = {NAN, NAN, NAN}, b[3] = {NAN, NAN, NAN}, want[3] = {0}, total = 5;
+    double want[3] = {0}, total = 5;
     for (int64_t i = 0; i < N; i++) {
         put(x, i, type, normal(9, i));
         want[i / SUMSQ_BLOCK] += get(x, i, type) * get(x, i, type);
         total += i < 9 * 8 && i % 8 < 7 ? get(x, i, type) : 0;
     }
-    one->sumsq(one, a, x, N, type);
-    two->sumsq(two, b, x, N, type);
-    for (int k = 0; k < 3; k++)
-        CHECK(fabs(a[k] - want[k]) < 1e-13 * want[k] && a[k] == b[k], "%s sumsq %s block %d: %g %g, want %g",
-              one->isa, dtype_name(type), k, a[k], b[k], want[k]);
-    /* bits are the same wherever a shard is cut */
-    one->sumsq(one, b + 1, (char *)x + SUMSQ_BLOCK * dtype_size(type), N - SUMSQ_BLOCK, type);
-    CHECK(b[1] == a[1] && b[2] == a[2], "sumsq of a shard");
+    /* a sum of one block is that block's; shards of one device together have the bits of the other's whole */
+    Exact whole = {0}, parts = {0};
+    for (int k = 0; k < 3; k++) {
+        int64_t at = k * SUMSQ_BLOCK, n = N - at < SUMSQ_BLOCK ? N - at : SUMSQ_BLOCK;
+        Exact one_block = {0};
+        one->squares(one, &one_block, (char *)x + (size_t)at * dtype_size(type), n, type);
+        double got = exact_round(&one_block);
+        CHECK(fabs(got - want[k]) < 1e-13 * want[k], "%s squares %s block %d: %g, want %g", one->isa, dtype_name(type), k, got,
+              want[k]);
+    }
+    two->squares(two, &whole, x, N, type);
+    one->squares(one, &parts, (char *)x + SUMSQ_BLOCK * dtype_size(type), N - SUMSQ_BLOCK, type);
+    one->squares(one, &parts, x, SUMSQ_BLOCK, type);
+    one->carry(one, &parts, 1);
+    two->carry(two, &whole, 1);
+    CHECK(!memcmp(&whole, &parts, sizeof whole), "%s squares %s of shards", one->isa, dtype_name(type));
     double s = 5;
     one->sum(one, &s, (Mat){x, 9, 7, 8, type});
     double limit = one->real == F32 && type == F64 ? 1e-6 : 1e-12;
@@ -155,7 +163,7 @@ static void shards(Device *d)
             v[0][i] = v[1][i] = (float)fabs(normal(3, i));
             g[i] = (float)normal(4, i);
         }
-        Update u = {.n = N, .w = w[0], .g = g, .m = m[0], .v = v[0], .gscale = 0.3, .lr = 0.01, .beta1 = 0.9,
+        Update u = {.n = N, .w = w[0], .g = g, .m = m[0], .v = v[0], .verdict = &(Verdict){.multiplier = 0.3, .go = 1}, .lr = 0.01, .beta1 = 0.9,
                     .beta2 = 0.999, .eps = 1e-8, .wd = 0.1, .bias1 = 0.1, .bias2 = 0.001}, p = u, q = u;
         p.n = cut, p.w = w[1], p.m = m[1], p.v = v[1];
         q.n = N - cut, q.w = w[1] + cut, q.m = m[1] + cut, q.v = v[1] + cut, q.g = g + cut;
@@ -217,8 +225,8 @@ static void odd_logits(Device *d)
         x[2 * C + i] = i == C - 3 ? 0 : -INFINITY;
     }
     Mat xm = mat(x, 3, C, F32), sm = mat(stats, 3, 3, F32);
-    d->xent_stats(d, sm, xm, label, 0, C);
-    d->xent_grad(d, mat(loss, 3, 1, F32), xm, xm, sm, label, NULL, 0, C, 1);
+    d->xent_stats(d, sm, xm, label, (RowMap){3, 0, 0}, 0, C);
+    d->xent_grad(d, mat(loss, 3, 1, F32), xm, xm, sm, label, NULL, (RowMap){3, 0, 0}, 0, C, 1);
     CHECK(isnan(loss[0]) && loss[1] == 0 && loss[2] == 0, "%s: losses %g %g %g", d->isa, loss[0], loss[1],
           loss[2]);
     int wrong = 0;

@@ -197,6 +197,9 @@ static void dropout_bwd_run(Device *d, Mat *m, const Arg *a)
     d->dropout_bwd(d, m[0], m[1], &s);
 }
 
+/* Rows in the order of the microbatch. */
+#define ALL ((RowMap){ROWS, 0, 0})
+
 /* 0 loss, 1 dlogits, 2 logits, 3 stats */
 static void xent_run(Device *d, Mat *m, const Arg *a)
 {
@@ -207,10 +210,10 @@ static void xent_run(Device *d, Mat *m, const Arg *a)
     for (int i = 0; i < 3; i++) {
         int64_t n = cut[i + 1] - cut[i], valid = a->valid - cut[i];
         valid = valid < 0 ? 0 : valid < n ? valid : n;
-        d->xent_stats(d, mat_rows(parts, i * rows, rows), mat_cols(m[2], cut[i], n), token, a->v0 + cut[i], valid);
+        d->xent_stats(d, mat_rows(parts, i * rows, rows), mat_cols(m[2], cut[i], n), token, ALL, a->v0 + cut[i], valid);
     }
     d->xent_combine(d, m[3], parts);
-    d->xent_grad(d, m[0], m[1], m[2], m[3], token, a->nomask ? NULL : mask, a->v0, a->valid, 0.25);
+    d->xent_grad(d, m[0], m[1], m[2], m[3], token, a->nomask ? NULL : mask, ALL, a->v0, a->valid, 0.25);
 }
 static void xent_naive(Mat *m, const Arg *a)
 {
@@ -230,13 +233,16 @@ static void xent_naive(Mat *m, const Arg *a)
     }
 }
 
+static const Verdict verdict = {.multiplier = 0.7, .go = 1};
+static const double trust = 1.7;
+
 /* 0 w, 1 g, 2 m, 3 v, 4 out, 5 direction */
 static Update update_of(const Mat *m, const Arg *a)
 {
     return (Update){.n = m[0].cols, .w = m[0].p, .g = m[1].p, .m = m[2].p, .v = m[3].p, .out = m[4].p,
-                    .out_type = m[4].type, .gscale = 0.7, .lr = a->lr, .beta1 = 0.9, .beta2 = 0.95,
+                    .out_type = m[4].type, .verdict = &verdict, .lr = a->lr, .beta1 = 0.9, .beta2 = 0.95,
                     .eps = 1e-5, .wd = a->wd, .bias1 = 1 - pow(0.9, 3), .bias2 = 1 - pow(0.95, 3),
-                    .momentum = a->momentum, .trust = 1.7, .nesterov = a->nesterov};
+                    .momentum = a->momentum, .trust = &trust, .nesterov = a->nesterov};
 }
 static void adam_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, a); d->adam(d, &u); }
 static void sgd_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, a); d->sgd(d, &u); }
@@ -249,7 +255,7 @@ static void lamb_run(Device *d, Mat *m, const Arg *a)
 }
 static double adam_direction(Mat *m, const Update *u, int64_t i)
 {
-    double g = AT(1, 0, i) * u->gscale;
+    double g = AT(1, 0, i) * u->verdict->multiplier;
     AT(2, 0, i) = u->beta1 * AT(2, 0, i) + (1 - u->beta1) * g;
     AT(3, 0, i) = u->beta2 * AT(3, 0, i) + (1 - u->beta2) * g * g;
     return AT(2, 0, i) / u->bias1 / (sqrt(AT(3, 0, i) / u->bias2) + u->eps);
@@ -269,7 +275,7 @@ static void lamb_naive(Mat *m, const Arg *a)
     Update u = update_of(m, a);
     for (int64_t i = 0; i < u.n; i++) {
         AT(5, 0, i) = adam_direction(m, &u, i) + u.wd * AT(0, 0, i);
-        AT(0, 0, i) -= u.lr * u.trust * AT(5, 0, i);
+        AT(0, 0, i) -= u.lr * *u.trust * AT(5, 0, i);
         AT(4, 0, i) = AT(0, 0, i);
     }
 }
@@ -277,7 +283,7 @@ static void sgd_naive(Mat *m, const Arg *a)
 {
     Update u = update_of(m, a);
     for (int64_t i = 0; i < u.n; i++) {
-        double g = u.gscale * AT(1, 0, i) + u.wd * AT(0, 0, i), step = g;
+        double g = u.verdict->multiplier * AT(1, 0, i) + u.wd * AT(0, 0, i), step = g;
         if (m[2].p) {
             AT(2, 0, i) = u.momentum * AT(2, 0, i) + g;
             step = u.nesterov ? g + u.momentum * AT(2, 0, i) : AT(2, 0, i);
@@ -291,8 +297,8 @@ static void lars_naive(Mat *m, const Arg *a)
 {
     Update u = update_of(m, a);
     for (int64_t i = 0; i < u.n; i++) {
-        double g = u.gscale * AT(1, 0, i) + u.wd * AT(0, 0, i);
-        AT(2, 0, i) = u.momentum * AT(2, 0, i) + u.lr * u.trust * g;
+        double g = u.verdict->multiplier * AT(1, 0, i) + u.wd * AT(0, 0, i);
+        AT(2, 0, i) = u.momentum * AT(2, 0, i) + u.lr * *u.trust * g;
         AT(0, 0, i) -= AT(2, 0, i);
         AT(4, 0, i) = AT(0, 0, i);
     }

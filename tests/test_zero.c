@@ -257,8 +257,7 @@ static void step(Member *me, Params *p, Optimizer *o, const PartRange *unit, int
 {
     const Job *j = me->job;
     int dp = j->shape.dp, mine = MICROBATCHES / dp, first = p->grid->index[AXIS_DP] * mine;
-    const char *bad;
-    double gscale = 1.0 / 64, seen, right;
+    double sums[2] = {0, 1}, gscale = 1.0 / 64, seen, right;
     o->updates = number;
     seen = forward(p, unit, units);
     right = owned(p);
@@ -275,11 +274,12 @@ static void step(Member *me, Params *p, Optimizer *o, const PartRange *unit, int
     data_wait_grads(&p->data);
     data_tied(&p->data);
     keep(me, p, PIECES_GRADIENT, number == 0 ? ".grad" : number == 1 ? ".grad1" : ".grad2");
-    me->out->norm[number] = optimizer_norm(o, gscale, &bad);
-    CHECK(!bad, "%s is not finite", bad);
-    CHECK(!isnan(me->out->norm[number]), "norm");
+    optimizer_judge(o, sums, gscale, 0);
+    Verdict v = optimizer_verdict(o);
+    me->out->norm[number] = v.norm;
+    CHECK(!v.bad && isfinite(v.norm), "norm");
     p->grid->all.barrier((Comm *)&p->grid->all);
-    optimizer_step(o, 0.01, gscale * optimizer_clip(j->cfg, me->out->norm[number]));
+    optimizer_step(o, 0.01);
     data_gather_all(&p->data, j->seed & 1);
 }
 

@@ -110,6 +110,44 @@ size_t cpu_workspace(Dtype real, const char *isa, int threads)
     return c.arena.peak;
 }
 
+/* ---- memory: the host's own, so that every copy is one at once ---- */
+
+static void *take(Device *d, size_t bytes)
+{
+    Arena a;
+    (void)d;
+    arena_open(&a, "the run", bytes);
+    return a.base;
+}
+
+static void give(Device *d, void *p, size_t bytes)
+{
+    Arena a = {.base = p, .size = bytes};
+    (void)d;
+    arena_close(&a);
+}
+
+static void put(Device *d, void *dst, const void *src, size_t bytes)
+{
+    (void)d;
+    if (bytes && dst != src)
+        memcpy(dst, src, bytes);
+}
+
+static void *host_take(Device *d, size_t bytes) { return (void)d, xcalloc(1, bytes); }
+static void host_give(Device *d, void *p, size_t bytes) { (void)d, (void)bytes, free(p); }
+
+static int64_t tell(Device *d, void *dst, const void *src, size_t bytes)
+{
+    put(d, dst, src, bytes);
+    return 0;
+}
+
+static void told(Device *d, int64_t ticket) { (void)d, (void)ticket; }
+static void in_step(Device *d) { (void)d; }
+
+/* ---- opening ---- */
+
 void cpu_open(Device *d, Dtype real, const char *isa, int threads)
 {
     BUG_ON((real != F64 && real != F32) || threads < 0);
@@ -118,7 +156,8 @@ void cpu_open(Device *d, Dtype real, const char *isa, int threads)
     if (!threads)
         threads = pool_cores();
     *d = (Device){.name = "cpu", .isa = isa_names[i], .bf16 = c->gemm_bf16 != c->gemm ? c->gemm_bf16->name : "f32",
-                  .impl = c};
+                  .impl = c, .take = take, .give = give, .put = put, .get = put, .tell = tell, .told = told,
+                  .host_take = host_take, .host_give = host_give, .sync = in_step};
     tables[i][real].fill(d);
     lay_out(c, real, threads);
     arena_open(&c->arena, "cpu", c->arena.peak);

@@ -19,6 +19,11 @@ typedef struct {
 
 static inline Cpu *cpu_of(const Device *d) { return d->impl; }
 
+/* The ops `verdict` and `trust`, the latter for one ratio (verdict.c). */
+void verdict_of(Verdict *v, const double *sums, const Exact *squares, double nominal, double loss_scale,
+                double clip_grad, int stop);
+double trust_of(const Exact norms[2], int lars, double coefficient, double wd, double multiplier);
+
 /* Kernels that are there when this build and this CPU have the instructions. */
 extern const GemmKernel amx_kernel, bf16dot_kernel;
 void gemm_finish_avx512_f32(const Finish *f, void *tile, int width, int rows, int cols);

@@ -10,16 +10,18 @@
 /* The arrays of an update; NULL where the optimizer has none. */
 enum { W, M, V, DIR, G, ARRAYS };
 
+/* What an update reads of the device's memory: the gradients' multiplier, the learning rate times the trust ratio. */
+typedef struct { const Update *u; REAL scale, rate; } Rates;
 /* Updates n elements, n a multiple of VN. */
-typedef void Rule(const Update *u, REAL *const a[ARRAYS], int64_t n);
-typedef struct { const Update *u; Rule *rule; REAL *dir; void *out; } Job;
+typedef void Rule(const Rates *k, REAL *const a[ARRAYS], int64_t n);
+typedef struct { const Update *u; Rates rates; Rule *rule; REAL *dir; void *out; } Job;
 
 static void update_piece(const Job *j, REAL *const p[ARRAYS], int64_t n)
 {
     int64_t whole = n - n % VN, left = n - whole;
     REAL tail[ARRAYS][VN], *q[ARRAYS];
     if (whole)
-        j->rule(j->u, p, whole);
+        j->rule(&j->rates, p, whole);
     if (!left)
         return;
     for (int k = 0; k < ARRAYS; k++) {
@@ -27,7 +29,7 @@ static void update_piece(const Job *j, REAL *const p[ARRAYS], int64_t n)
         if (p[k])
             vstore(tail[k], vload_part(p[k] + whole, left, 0));
     }
-    j->rule(j->u, q, VN);
+    j->rule(&j->rates, q, VN);
     for (int k = 0; k < G; k++)
         if (p[k])
             vstore_part(p[k] + whole, vload(tail[k]), left);
@@ -53,14 +55,18 @@ static void update_item(void *ctx, int64_t item, int thread)
 
 static void update(Device *d, const Update *u, Rule *rule, const void *dir, void *out)
 {
-    Job j = {u, rule, (REAL *)dir, out};
+    const Verdict *v = u->verdict;
+    if (!v->go)
+        return;
+    Job j = {u, {u, (REAL)v->multiplier, (REAL)(u->lr * (u->trust ? *u->trust : 1))}, rule, (REAL *)dir, out};
     pool_run(d->pool, update_item, &j, (u->n + BLOCK - 1) / BLOCK);
 }
 
 /* The moments of Adam; returns mhat / (sqrt(vhat) + eps). */
-static inline Vec adam_direction(const Update *u, REAL *const a[ARRAYS], int64_t i)
+static inline Vec adam_direction(const Rates *k, REAL *const a[ARRAYS], int64_t i)
 {
-    Vec g = vload(a[G] + i) * (REAL)u->gscale;
+    const Update *u = k->u;
+    Vec g = vload(a[G] + i) * k->scale;
     Vec m = vload(a[M] + i) * (REAL)u->beta1 + g * (REAL)(1 - u->beta1);
     Vec v = vload(a[V] + i) * (REAL)u->beta2 + g * g * (REAL)(1 - u->beta2);
     vstore(a[M] + i, m);
@@ -68,31 +74,32 @@ static inline Vec adam_direction(const Update *u, REAL *const a[ARRAYS], int64_t
     return m * (REAL)(1 / u->bias1) / (vsqrt(v * (REAL)(1 / u->bias2)) + (REAL)u->eps);
 }
 
-static void adam_rule(const Update *u, REAL *const a[ARRAYS], int64_t n)
+static void adam_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
 {
     for (int64_t i = 0; i < n; i += VN) {
-        Vec w = vload(a[W] + i), dir = adam_direction(u, a, i);
-        vstore(a[W] + i, w - (REAL)u->lr * (dir + (REAL)u->wd * w));
+        Vec w = vload(a[W] + i), dir = adam_direction(k, a, i);
+        vstore(a[W] + i, w - (REAL)k->u->lr * (dir + (REAL)k->u->wd * w));
     }
 }
 
-static void lamb_rule(const Update *u, REAL *const a[ARRAYS], int64_t n)
+static void lamb_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
 {
     for (int64_t i = 0; i < n; i += VN)
-        vstore(a[DIR] + i, adam_direction(u, a, i) + (REAL)u->wd * vload(a[W] + i));
+        vstore(a[DIR] + i, adam_direction(k, a, i) + (REAL)k->u->wd * vload(a[W] + i));
 }
 
-static void lamb_step(const Update *u, REAL *const a[ARRAYS], int64_t n)
+static void lamb_step(const Rates *k, REAL *const a[ARRAYS], int64_t n)
 {
     for (int64_t i = 0; i < n; i += VN)
-        vstore(a[W] + i, vload(a[W] + i) - (REAL)(u->lr * u->trust) * vload(a[DIR] + i));
+        vstore(a[W] + i, vload(a[W] + i) - k->rate * vload(a[DIR] + i));
 }
 
-static void sgd_rule(const Update *u, REAL *const a[ARRAYS], int64_t n)
+static void sgd_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
 {
+    const Update *u = k->u;
     REAL momentum = (REAL)u->momentum;
     for (int64_t i = 0; i < n; i += VN) {
-        Vec w = vload(a[W] + i), g = vload(a[G] + i) * (REAL)u->gscale + (REAL)u->wd * w, step = g;
+        Vec w = vload(a[W] + i), g = vload(a[G] + i) * k->scale + (REAL)u->wd * w, step = g;
         if (a[M]) {
             Vec m = momentum * vload(a[M] + i) + g;
             vstore(a[M] + i, m);
@@ -102,11 +109,11 @@ static void sgd_rule(const Update *u, REAL *const a[ARRAYS], int64_t n)
     }
 }
 
-static void lars_rule(const Update *u, REAL *const a[ARRAYS], int64_t n)
+static void lars_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
 {
     for (int64_t i = 0; i < n; i += VN) {
-        Vec w = vload(a[W] + i), g = vload(a[G] + i) * (REAL)u->gscale + (REAL)u->wd * w;
-        Vec m = (REAL)u->momentum * vload(a[M] + i) + (REAL)(u->lr * u->trust) * g;
+        Vec w = vload(a[W] + i), g = vload(a[G] + i) * k->scale + (REAL)k->u->wd * w;
+        Vec m = (REAL)k->u->momentum * vload(a[M] + i) + k->rate * g;
         vstore(a[M] + i, m);
         vstore(a[W] + i, w - m);
     }
@@ -145,7 +152,7 @@ static int64_t widen(double *piece, const char *x, int64_t n, Dtype type)
     return padded;
 }
 
-static double sumsq_block(const char *x, int64_t n, Dtype type)
+static double squares_of_block(const char *x, int64_t n, Dtype type)
 {
     double piece[SUMSQ_BLOCK], sum[SUMS] = {0};
     int64_t padded = widen(piece, x, n, type);
@@ -163,19 +170,27 @@ static double sumsq_block(const char *x, int64_t n, Dtype type)
     return sum[0];
 }
 
-static void sumsq_item(void *ctx, int64_t item, int thread)
+static void squares_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const SumJob *j = ctx;
     int64_t end = (item + 1) * BLOCK < j->n ? (item + 1) * BLOCK : j->n;
     for (int64_t i = item * BLOCK; i < end; i += SUMSQ_BLOCK) {
         int64_t n = end - i < SUMSQ_BLOCK ? end - i : SUMSQ_BLOCK;
-        j->out[i / SUMSQ_BLOCK] = sumsq_block((const char *)j->x + (size_t)i * dtype_size(j->type), n, j->type);
+        j->out[i / SUMSQ_BLOCK] = squares_of_block((const char *)j->x + (size_t)i * dtype_size(j->type), n, j->type);
     }
 }
 
-void FN(cpu_sumsq)(Device *d, double *out, const void *x, int64_t n, Dtype type)
+/* A thread's room for sums takes the blocks' as they come, so many at a time. */
+#define ROOM ((int64_t)(2 * SUM_MAX * sizeof(REAL) / sizeof(double)))
+
+void FN(cpu_squares)(Device *d, Exact *sum, const void *x, int64_t n, Dtype type)
 {
-    SumJob j = {x, n, type, out};
-    pool_run(d->pool, sumsq_item, &j, (n + BLOCK - 1) / BLOCK);
+    double *room = (double *)FN(sum_buf)(d, 0, 0);
+    for (int64_t at = 0, part; at < n; at += part) {
+        part = n - at < ROOM * SUMSQ_BLOCK ? n - at : ROOM * SUMSQ_BLOCK;
+        SumJob j = {(const char *)x + (size_t)at * dtype_size(type), part, type, room};
+        pool_run(d->pool, squares_item, &j, (part + BLOCK - 1) / BLOCK);
+        exact_add(sum, room, (part + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK);
+    }
 }

@@ -9,6 +9,7 @@ typedef struct {
     Mat stats, logits, loss, dlogits;
     const int32_t *label;
     const float *mask;
+    RowMap rows;
     int64_t v0, valid;
     double scale;
 } Job;
@@ -60,7 +61,7 @@ static void stats_item(void *ctx, int64_t r, int thread)
         /* while all are -inf the sum is 0: subtracting 0 then avoids -inf + inf. A NaN stays in the sum */
         sum += sum_exp(x + c, n, largest == -INFINITY ? 0 : largest);
     }
-    int64_t v = j->label[r] - j->v0;
+    int64_t v = j->label[mapped_row(j->rows, r)] - j->v0;
     stats[0] = largest;
     stats[1] = sum;
     stats[2] = v >= 0 && v < j->valid ? x[v] : -INFINITY;
@@ -72,9 +73,9 @@ static void check(const Job *j)
     BUG_ON(j->stats.rows != j->logits.rows || j->valid < 0 || j->valid > j->logits.cols);
 }
 
-void FN(cpu_xent_stats)(Device *d, Mat stats, Mat logits, const int32_t *label, int64_t v0, int64_t valid)
+void FN(cpu_xent_stats)(Device *d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0, int64_t valid)
 {
-    Job j = {.d = d, .stats = stats, .logits = logits, .label = label, .v0 = v0, .valid = valid};
+    Job j = {.d = d, .stats = stats, .logits = logits, .label = label, .rows = rows, .v0 = v0, .valid = valid};
     check(&j);
     pool_run(d->pool, stats_item, &j, logits.rows);
 }
@@ -112,10 +113,10 @@ static void grad_item(void *ctx, int64_t r, int thread)
 {
     const Job *j = ctx;
     const REAL *x = mat_at(j->logits, r, 0), *stats = mat_at(j->stats, r, 0);
-    double mask = j->mask ? j->mask[r] : 1;
-    int64_t v = j->label[r] - j->v0;
+    int64_t row = mapped_row(j->rows, r), v = j->label[row] - j->v0;
+    double mask = j->mask ? j->mask[row] : 1;
     /* a masked row gives zeros whatever its label and its logits are */
-    *(REAL *)mat_at(j->loss, r, 0) =
+    *(REAL *)mat_at(j->loss, row, 0) =
         mask == 0 ? 0 : (REAL)(mask * (log((double)stats[1]) + ((double)stats[0] - (double)stats[2])));
     if (!j->dlogits.p)
         return;
@@ -136,12 +137,12 @@ static void grad_item(void *ctx, int64_t r, int thread)
 }
 
 void FN(cpu_xent_grad)(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,
-                       const float *mask, int64_t v0, int64_t valid, double scale)
+                       const float *mask, RowMap rows, int64_t v0, int64_t valid, double scale)
 {
     Job j = {.d = d, .stats = stats, .logits = logits, .loss = loss, .dlogits = dlogits, .label = label,
-             .mask = mask, .v0 = v0, .valid = valid, .scale = scale};
+             .mask = mask, .rows = rows, .v0 = v0, .valid = valid, .scale = scale};
     check(&j);
-    BUG_ON(loss.type != REAL_TYPE || loss.rows != logits.rows);
+    BUG_ON(loss.type != REAL_TYPE || loss.rows < logits.rows);
     BUG_ON(dlogits.p && (dlogits.rows != logits.rows || dlogits.cols != logits.cols));
     pool_run(d->pool, grad_item, &j, logits.rows);
 }
