@@ -1,0 +1,199 @@
+/* act -- activations of the feed-forward layer, forward and backward: one pass, two 16-byte pieces a thread.
+ *
+ * Formulas and their sources: kernels/cpu/isa/act.c. With two bytes an element there is time for about 20 instructions
+ * on each before arithmetic, not memory, sets the pace; that is why the normal distribution is one polynomial and one
+ * exponential here. */
+#include "common.cuh"
+
+#define GELU_A 1.5957691216057308f     /* 2 sqrt(2/pi) */
+#define GELU_B 0.044715f
+#define INV_SQRT_2PI 0.39894228040143268f
+#define LOG2_E 1.4426950408889634f
+
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1 + exp2f(-LOG2_E * x)); }
+
+/* Phi(x) = (1 + erf(x / sqrt 2)) / 2. */
+__device__ __forceinline__ float normal_cdf(float x, float) { return 0.5f + 0.5f * erff(x * 0.70710678118654752f); }
+/* For 16-bit storage 2^-Q(|x|) below 0 and 1 - 2^-Q above: Q is a minimax fit of -log2 Phi(-a) on 0 <= a <= 7,
+ * which puts Phi within 7e-7, and grows on beyond. */
+template <class T> __device__ __forceinline__ float normal_cdf(float x, T)
+{
+    float a = fabsf(x), q = 1.5479626e-06f;
+    q = q * a - 5.57053245e-05f;
+    q = q * a + 8.84585374e-04f;
+    q = q * a - 8.33884347e-03f;
+    q = q * a + 5.36612757e-02f;
+    q = q * a + 4.58699048e-01f;
+    q = q * a + 1.15118575f;
+    q = q * a + 0.999998033f;
+    float tail = exp2f(-q);
+    return x < 0 ? tail : 1 - tail;
+}
+
+/* The function and its derivative, which share exponentials; what is not used is not computed. */
+template <int KIND, class T> __device__ __forceinline__ float apply(float x, float *d)
+{
+    float s;
+    switch (KIND) {
+    case ACT_GELU:
+    case ACT_GEGLU:
+        s = normal_cdf(x, T());
+        *d = s + x * INV_SQRT_2PI * exp2f(-0.5f * LOG2_E * x * x);
+        return x * s;
+    case ACT_GELU_TANH:
+        s = sigmoid(GELU_A * x * (1 + GELU_B * x * x));
+        *d = s + x * s * (1 - s) * GELU_A * (1 + 3 * GELU_B * x * x);
+        return x * s;
+    case ACT_SWIGLU:
+        s = sigmoid(x);
+        *d = s * (1 + x * (1 - s));
+        return x * s;
+    case ACT_RELU:
+        *d = x > 0 ? 1 : 0;
+        return x > 0 ? x : 0;
+    default:                   /* ACT_SQUARED_RELU */
+        s = x > 0 ? x : 0;
+        *d = 2 * s;
+        return s * s;
+    }
+}
+
+struct Act {
+    void *out;                 /* a, or dh */
+    const void *h, *da;
+    int64_t ldout, ldh, ldda, up;      /* up: columns from the gate to its factor */
+    uint32_t total;            /* pieces of N columns */
+    Divider per_row;           /* pieces of a row */
+};
+
+enum { THREADS = 256, EACH = 2 };  /* pieces of a thread, THREADS apart */
+
+template <class T, int N, int KIND> __global__ void __launch_bounds__(THREADS) k_act_fwd(const Act j)
+{
+    enum { GATED = KIND == ACT_SWIGLU || KIND == ACT_GEGLU };
+    uint32_t first = blockIdx.x * (THREADS * EACH) + threadIdx.x;
+    Chunk<T, N> x[EACH], up[GATED ? EACH : 1];
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+        uint32_t i = first + u * THREADS, r = i / j.per_row;
+        const T *h = (const T *)j.h + (int64_t)r * j.ldh + (int64_t)(i - r * j.per_row.d) * N;
+        if (i < j.total) {
+            x[u].load(h);
+            if (GATED)
+                up[GATED ? u : 0].load(h + j.up);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+        uint32_t i = first + u * THREADS, r = i / j.per_row;
+        float f[N], v[N], unused;
+        if (i >= j.total)
+            continue;
+        x[u].get(f);
+        if (GATED)
+            up[GATED ? u : 0].get(v);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            f[k] = apply<KIND, T>(f[k], &unused) * (GATED ? v[k] : 1);
+        put_floats<N>((T *)j.out + (int64_t)r * j.ldout + (int64_t)(i - r * j.per_row.d) * N, f);
+    }
+}
+
+template <class T, int N, int KIND> __global__ void __launch_bounds__(THREADS) k_act_bwd(const Act j)
+{
+    enum { GATED = KIND == ACT_SWIGLU || KIND == ACT_GEGLU };
+    uint32_t first = blockIdx.x * (THREADS * EACH) + threadIdx.x;
+    Chunk<T, N> x[EACH], g[EACH], up[GATED ? EACH : 1];
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+        uint32_t i = first + u * THREADS, r = i / j.per_row;
+        int64_t c = (int64_t)(i - r * j.per_row.d) * N;
+        const T *h = (const T *)j.h + (int64_t)r * j.ldh + c;
+        if (i < j.total) {
+            x[u].load(h);
+            g[u].load((const T *)j.da + (int64_t)r * j.ldda + c);
+            if (GATED)
+                up[GATED ? u : 0].load(h + j.up);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+        uint32_t i = first + u * THREADS, r = i / j.per_row;
+        float f[N], e[N], v[N], dup[N], d;
+        if (i >= j.total)
+            continue;
+        T *out = (T *)j.out + (int64_t)r * j.ldout + (int64_t)(i - r * j.per_row.d) * N;
+        x[u].get(f);
+        g[u].get(e);
+        if (GATED)
+            up[GATED ? u : 0].get(v);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            float y = apply<KIND, T>(f[k], &d);
+            if (GATED) {
+                dup[k] = e[k] * y;
+                e[k] *= v[k];
+            }
+            f[k] = e[k] * d;
+        }
+        put_floats<N>(out, f);
+        if (GATED)
+            put_floats<N>(out + j.up, dup);
+    }
+}
+
+template <class T, int N, int KIND> static void launch(Cuda *c, const Act &j, int backward)
+{
+    unsigned grid = blocks_of(ceil_div(j.total, THREADS * EACH));
+    if (backward)
+        LAUNCH((k_act_bwd<T, N, KIND>), grid, THREADS, 0, c->compute, j);
+    else
+        LAUNCH((k_act_fwd<T, N, KIND>), grid, THREADS, 0, c->compute, j);
+}
+
+template <class T, int N> static void launch_kind(Cuda *c, const Act &j, int backward, ActKind kind)
+{
+    switch (kind) {
+    case ACT_GELU: launch<T, N, ACT_GELU>(c, j, backward); return;
+    case ACT_GELU_TANH: launch<T, N, ACT_GELU_TANH>(c, j, backward); return;
+    case ACT_SWIGLU: launch<T, N, ACT_SWIGLU>(c, j, backward); return;
+    case ACT_GEGLU: launch<T, N, ACT_GEGLU>(c, j, backward); return;
+    case ACT_RELU: launch<T, N, ACT_RELU>(c, j, backward); return;
+    case ACT_SQUARED_RELU: launch<T, N, ACT_SQUARED_RELU>(c, j, backward); return;
+    }
+    BUG_ON("unknown activation");
+}
+
+/* a: the [T,F] matrix, a or da; h, out: of the width of h when backward. */
+static void run(Device *d, Mat a, Mat h, Mat out, Mat da, ActKind kind)
+{
+    int64_t rows = a.rows, f = a.cols, n = 16 / (int64_t)dtype_size(a.type);
+    BUG_ON(a.rows != h.rows || h.cols != f * (1 + act_gated(kind)) || h.type != a.type || out.type != a.type);
+    if (!rows || !f)
+        return;
+    if (!aligned(a) || !aligned(h) || !aligned(out) || f % n)
+        n = 1;
+    if (!act_gated(kind) && a.ld == f && h.ld == f && out.ld == f)
+        f *= rows, rows = 1;           /* one long row: nothing to divide by */
+    BUG_ON(rows * f / n >= (int64_t)1 << 31);
+    Act j = {out.p, h.p, da.p, out.ld, h.ld, da.ld, f, (uint32_t)(rows * f / n), divider(f / n)};
+    with_type(a.type, [&](auto t) {
+        typedef decltype(t) T;
+        if (n > 1)
+            launch_kind<T, Piece<T>::N>(cuda_of(d), j, da.p != NULL, kind);
+        else
+            launch_kind<T, 1>(cuda_of(d), j, da.p != NULL, kind);
+    });
+}
+
+void cuda_act_fwd(Device *d, Mat a, Mat h, ActKind kind)
+{
+    Mat none = {};
+    run(d, a, h, a, none, kind);
+}
+
+void cuda_act_bwd(Device *d, Mat dh, Mat da, Mat h, ActKind kind)
+{
+    BUG_ON(dh.rows != h.rows || dh.cols != h.cols);
+    run(d, da, h, dh, da, kind);
+}

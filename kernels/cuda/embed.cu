@@ -1,0 +1,307 @@
+/* embed -- rows of the token and position tables, and the sums of their gradients.
+ *
+ * The backward adds the rows of dy that belong to one row of a table, in the order of the tokens, without float
+ * atomics:
+ *   1 count     how many tokens each row has; a token keeps the number that it was
+ *   2 place     each row with tokens takes its range of a list, and of the list of long rows if it has more than a
+ *               segment
+ *   3 scatter   tokens into their row's range, in any order
+ *   4 order     each token's place there is how many before it there are: compared with all others of the range
+ *   5 sum       a block adds a segment of them, into the gradient, or of a long row into a partial sum
+ *   6 total     partial sums of the long rows, in order
+ * Ranges lie in any order, but what is added to what, and when, follows from the tokens alone. */
+#include "common.cuh"
+
+enum { THREADS = 256, EACH = 2, SUM_THREADS = 128, AHEAD = 4 };
+static const int64_t SEGMENT = 128;    /* tokens of a partial sum, at least */
+
+extern __shared__ __align__(16) char shared[];
+
+/* ---- forward ---- */
+
+struct Embed {
+    void *y;
+    const void *wte, *wpe;
+    const int32_t *token, *position;
+    int64_t ldy, ldt, ldp, v0, vocab, positions;
+    uint32_t total;
+    Divider per_row;
+};
+
+template <class T, int N> __global__ void __launch_bounds__(THREADS) k_embed(const Embed j)
+{
+    uint32_t first = blockIdx.x * (THREADS * EACH) + threadIdx.x;
+    Chunk<T, N> a[EACH], b[EACH];
+    int64_t v[EACH], p[EACH];
+    float f[N], e[N];
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+        uint32_t i = first + u * THREADS, r = i / j.per_row;
+        int64_t c = (int64_t)(i - r * j.per_row.d) * N;
+        v[u] = p[u] = -1;
+        if (i >= j.total)
+            continue;
+        v[u] = j.token[r] - j.v0;
+        if (v[u] >= 0 && v[u] < j.vocab)
+            a[u].load((const T *)j.wte + v[u] * j.ldt + c);
+        if (j.wpe) {
+            p[u] = j.position[r];
+            if (p[u] >= 0 && p[u] < j.positions)
+                b[u].load((const T *)j.wpe + p[u] * j.ldp + c);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+        uint32_t i = first + u * THREADS, r = i / j.per_row;
+        if (i >= j.total)
+            continue;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            f[k] = 0;
+        if (v[u] >= 0 && v[u] < j.vocab)
+            a[u].get(f);
+        if (j.wpe) {
+            b[u].get(e);
+#pragma unroll
+            for (int k = 0; k < N; k++)        /* a position that is in no table is a bug of the caller's: loud */
+                f[k] += p[u] >= 0 && p[u] < j.positions ? e[k] : nanf("");
+        }
+        put_floats<N>((T *)j.y + (int64_t)r * j.ldy + (int64_t)(i - r * j.per_row.d) * N, f);
+    }
+}
+
+void cuda_embed_fwd(Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0, Mat wpe)
+{
+    int64_t n = 16 / (int64_t)dtype_size(y.type);
+    BUG_ON(wte.cols != y.cols || wte.type != y.type || (wpe.p && (wpe.cols != y.cols || wpe.type != y.type)));
+    if (!y.rows || !y.cols)
+        return;
+    if (!aligned(y) || !aligned(wte) || !aligned(wpe) || y.cols % n)
+        n = 1;
+    BUG_ON(y.rows * y.cols / n >= (int64_t)1 << 31);
+    Embed j = {y.p, wte.p, wpe.p, token, position, y.ld, wte.ld, wpe.ld, v0, wte.rows, wpe.rows,
+               (uint32_t)(y.rows * y.cols / n), divider(y.cols / n)};
+    with_type(y.type, [&](auto t) {
+        typedef decltype(t) T;
+        unsigned grid = blocks_of(ceil_div(j.total, THREADS * EACH));
+        if (n > 1)
+            LAUNCH((k_embed<T, Piece<T>::N>), grid, THREADS, 0, cuda_of(d)->compute, j);
+        else
+            LAUNCH((k_embed<T, 1>), grid, THREADS, 0, cuda_of(d)->compute, j);
+    });
+}
+
+/* ---- backward ---- */
+
+/* One table's gradient. Arrays of `rows` words and of `tokens` words in the workspace. */
+struct Back {
+    const int32_t *row_of;     /* [tokens] + row0: the row of the table; outside of [0, rows): nobody's */
+    int64_t row0, rows;
+    int tokens, segment;
+    int *count, *start, *base; /* [rows]: tokens; where their range starts; the first partial sum */
+    int *arrival, *list, *sorted, *long_rows;  /* [tokens]; the last [tokens / segment] */
+    int *cursor;               /* [3]: of list, of partial sums, of long_rows */
+    float *dw, *partial;       /* partial: [.., cols] */
+    const void *dy;
+    int64_t lddw, lddy;
+    int cols, tiles;           /* blocks across */
+};
+
+__device__ __forceinline__ int64_t row_of_token(const Back &j, int i)
+{
+    int64_t r = j.row_of[i] - j.row0;
+    return r >= 0 && r < j.rows ? r : -1;
+}
+
+__global__ void __launch_bounds__(THREADS) k_embed_clear(const Back j)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < j.rows)
+        j.count[i] = 0;
+    if (i < 3)
+        j.cursor[i] = 0;
+}
+
+__global__ void __launch_bounds__(THREADS) k_embed_count(const Back j)
+{
+    int i = (int)(blockIdx.x * THREADS + threadIdx.x);
+    if (i >= j.tokens)
+        return;
+    int64_t r = row_of_token(j, i);
+    if (r >= 0)
+        j.arrival[i] = atomicAdd(&j.count[r], 1);
+}
+
+/* This thread's range of a counter that all blocks take from: one atomic a block. memory: WARPS + 1 numbers. */
+__device__ __forceinline__ int take_range(int n, int *counter, int *memory)
+{
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, before = n, base = 0;
+    for (int o = 1; o < WARP; o <<= 1) {
+        int x = __shfl_up_sync(EVERY_LANE, before, o);
+        before += lane >= o ? x : 0;
+    }
+    if (lane == WARP - 1)
+        memory[warp] = before;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int all = 0;
+        for (int w = 0; w < THREADS / WARP; w++)
+            all += memory[w];
+        memory[THREADS / WARP] = all ? atomicAdd(counter, all) : 0;
+    }
+    __syncthreads();
+    for (int w = 0; w < warp; w++)
+        base += memory[w];
+    base += memory[THREADS / WARP];
+    __syncthreads();
+    return base + before - n;
+}
+
+__global__ void __launch_bounds__(THREADS) k_embed_place(const Back j)
+{
+    int64_t r = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    int n = r < j.rows ? j.count[r] : 0, is_long = n > j.segment, *memory = (int *)shared;
+    int start = take_range(n, &j.cursor[0], memory);
+    int base = take_range(is_long ? (n + j.segment - 1) / j.segment : 0, &j.cursor[1], memory);
+    int at = take_range(is_long, &j.cursor[2], memory);
+    if (r < j.rows) {
+        j.start[r] = start;
+        j.base[r] = base;
+    }
+    if (is_long)
+        j.long_rows[at] = (int)r;
+}
+
+__global__ void __launch_bounds__(THREADS) k_embed_scatter(const Back j)
+{
+    int i = (int)(blockIdx.x * THREADS + threadIdx.x);
+    if (i >= j.tokens)
+        return;
+    int64_t r = row_of_token(j, i);
+    if (r >= 0)
+        j.list[j.start[r] + j.arrival[i]] = i;
+}
+
+/* By place in the list, not by token: neighbours then mostly walk the same range. */
+__global__ void __launch_bounds__(THREADS) k_embed_order(const Back j)
+{
+    int at = (int)(blockIdx.x * THREADS + threadIdx.x), before = 0;
+    if (at >= j.cursor[0])
+        return;
+    int token = j.list[at];
+    int64_t r = row_of_token(j, token);
+    const int *range = j.list + j.start[r];
+    int n = j.count[r];
+#pragma unroll 4
+    for (int k = 0; k < n; k++)
+        before += range[k] < token;
+    j.sorted[j.start[r] + before] = token;
+}
+
+/* Place `at` of the sorted list if it is the first of a segment; a tile of columns. */
+template <class T, int N> __global__ void __launch_bounds__(SUM_THREADS) k_embed_sum(const Back j)
+{
+    int at = (int)blockIdx.x / j.tiles, c = ((int)blockIdx.x % j.tiles * SUM_THREADS + (int)threadIdx.x) * N;
+    float sum[N], f[N];
+    Chunk<T, N> v[AHEAD];
+    if (at >= j.cursor[0])
+        return;
+    int64_t r = row_of_token(j, j.sorted[at]);
+    int n = j.count[r], from = at - j.start[r], to = from + j.segment < n ? from + j.segment : n;
+    if (from % j.segment || c >= j.cols)
+        return;
+    const int *token = j.sorted + (at - from);
+    float *out = n > j.segment ? j.partial + (int64_t)(j.base[r] + from / j.segment) * j.cols + c
+                               : j.dw + r * j.lddw + c;
+    if (n > j.segment) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum[i] = 0;
+    } else {
+        get_floats<N>(sum, out);
+    }
+    for (int k = from; k < to; k += AHEAD) {
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++)
+            if (k + u < to)
+                v[u].load((const T *)j.dy + (int64_t)token[k + u] * j.lddy + c);
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            if (k + u >= to)
+                continue;
+            v[u].get(f);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                sum[i] += f[i];
+        }
+    }
+    put_floats<N>(out, sum);
+}
+
+__global__ void __launch_bounds__(SUM_THREADS) k_embed_total(const Back j)
+{
+    int at = (int)blockIdx.x / j.tiles, c = (int)blockIdx.x % j.tiles * SUM_THREADS + (int)threadIdx.x;
+    if (at >= j.cursor[2] || c >= j.cols)
+        return;
+    int r = j.long_rows[at], segments = (j.count[r] + j.segment - 1) / j.segment;
+    const float *part = j.partial + (int64_t)j.base[r] * j.cols + c;
+    float *out = j.dw + r * j.lddw + c, sum = *out;
+#pragma unroll 4
+    for (int k = 0; k < segments; k++)
+        sum += part[(int64_t)k * j.cols];
+    *out = sum;
+}
+
+/* dw [rows, H] real += the rows of dy whose row_of - row0 it is. */
+static void table_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *row_of)
+{
+    Cuda *c = cuda_of(d);
+    int64_t n = 16 / (int64_t)dtype_size(dy.type), tokens = dy.rows, longest = tokens / SEGMENT + 1, segment = SEGMENT;
+    BUG_ON(dw.cols != dy.cols || dw.type != F32 || tokens >= (int64_t)1 << 30 || dw.rows >= (int64_t)1 << 31);
+    if (!tokens || !dy.cols || !dw.rows)
+        return;
+    if (!aligned(dy) || !aligned(dw) || dy.cols % n)
+        n = 1;
+    /* a row of more tokens than a segment has at most two partial sums for each segment of them */
+    int64_t words = 3 * dw.rows + 3 * tokens + longest + 3, most = (int64_t)(CUDA_WORKSPACE / 4) - words;
+    while (2 * (tokens / segment) * dy.cols > most)
+        segment *= 2;
+    int64_t partials = 2 * (tokens / segment);
+    int *memory = (int *)cuda_workspace(c, (size_t)(words + partials * dy.cols) * 4);
+    Back j = {};
+    j.row_of = row_of, j.row0 = row0, j.rows = dw.rows;
+    j.tokens = (int)tokens;
+    j.segment = (int)segment;
+    j.partial = (float *)memory;       /* first: it is read in pieces */
+    j.count = memory + partials * dy.cols, j.start = j.count + dw.rows, j.base = j.start + dw.rows;
+    j.arrival = j.base + dw.rows, j.list = j.arrival + tokens, j.sorted = j.list + tokens;
+    j.long_rows = j.sorted + tokens, j.cursor = j.long_rows + longest;
+    j.dw = (float *)dw.p, j.lddw = dw.ld;
+    j.dy = dy.p, j.lddy = dy.ld;
+    j.cols = (int)dy.cols;
+    unsigned by_token = blocks_of(ceil_div(tokens, THREADS)), by_row = blocks_of(ceil_div(dw.rows, THREADS));
+    LAUNCH(k_embed_clear, by_row, THREADS, 0, c->compute, j);
+    LAUNCH(k_embed_count, by_token, THREADS, 0, c->compute, j);
+    LAUNCH(k_embed_place, by_row, THREADS, sizeof(int) * (THREADS / WARP + 1), c->compute, j);
+    LAUNCH(k_embed_scatter, by_token, THREADS, 0, c->compute, j);
+    LAUNCH(k_embed_order, by_token, THREADS, 0, c->compute, j);
+    j.tiles = (int)ceil_div(dy.cols, SUM_THREADS * n);
+    with_type(dy.type, [&](auto t) {
+        typedef decltype(t) T;
+        unsigned grid = blocks_of(tokens * j.tiles);
+        if (n > 1)
+            LAUNCH((k_embed_sum<T, Piece<T>::N>), grid, SUM_THREADS, 0, c->compute, j);
+        else
+            LAUNCH((k_embed_sum<T, 1>), grid, SUM_THREADS, 0, c->compute, j);
+    });
+    j.tiles = (int)ceil_div(dy.cols, SUM_THREADS);
+    LAUNCH(k_embed_total, blocks_of((tokens / segment + 1) * j.tiles), SUM_THREADS, 0, c->compute, j);
+}
+
+void cuda_embed_bwd(Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token, const int32_t *position)
+{
+    if (dwte.p)
+        table_bwd(d, dwte, v0, dy, token);
+    if (dwpe.p)
+        table_bwd(d, dwpe, 0, dy, position);
+}

@@ -1,0 +1,287 @@
+/* sums -- sums of all elements, exact sums of squares (exact.h), and the few scalars at the end of a step. */
+#include "common.cuh"
+
+extern __shared__ __align__(16) char shared[];
+
+/* ---- sum ---- */
+
+enum { THREADS = 256, WARPS = THREADS / WARP, SUM_PARTS = 256 };
+static const int64_t SUM_EACH = 4096;      /* elements of a block, at least */
+
+/* part[block] = the sum of its elements, `each` of them; element i is at (i / cols, i % cols). */
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+k_sum(double *part, const T *x, int64_t ld, int64_t cols, int64_t n, int64_t each)
+{
+    int64_t first = blockIdx.x * each, end = first + each < n ? first + each : n;
+    double sum = 0;
+    for (int64_t i = first + threadIdx.x; i < end; i += THREADS)
+        sum += (double)to_float(x[i / cols * ld + i % cols]);
+    sum = block_sum(sum, (double *)shared);
+    if (threadIdx.x == 0)
+        part[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(SUM_PARTS) k_sum_total(double *out, const double *part, int parts)
+{
+    double sum = block_sum((int)threadIdx.x < parts ? part[threadIdx.x] : 0.0, (double *)shared);
+    if (threadIdx.x == 0)
+        *out += sum;
+}
+
+void cuda_sum(Device *d, double *out, Mat x)
+{
+    Cuda *c = cuda_of(d);
+    int64_t n = x.rows * x.cols;
+    if (!n)
+        return;
+    int64_t parts = ceil_div(n, SUM_EACH), each = ceil_div(n, parts < SUM_PARTS ? parts : (int64_t)SUM_PARTS);
+    parts = ceil_div(n, each);
+    double *part = (double *)cuda_workspace(c, sizeof(double) * (size_t)parts);
+    with_type(x.type, [&](auto t) {
+        LAUNCH((k_sum<decltype(t)>), blocks_of(parts), THREADS, 32 * sizeof(double), c->compute, part,
+               (const decltype(t) *)x.p, x.ld, x.cols, n, each);
+    });
+    LAUNCH(k_sum_total, 1, SUM_PARTS, 32 * sizeof(double), c->compute, out, part, (int)parts);
+}
+
+/* ---- squares ---- */
+
+/* exact.c's add_one, cut at digits: `at` and what digits at, at + 1, at + 2 grow by; at = -1: nothing. */
+struct Term { int at; uint32_t digit[3]; int bad; };
+__device__ __forceinline__ Term term_of(double x)
+{
+    uint64_t bits = (uint64_t)__double_as_longlong(x), fraction = bits & (((uint64_t)1 << 52) - 1);
+    int exponent = (int)(bits >> 52);          /* the sign is 0, but for some NaN */
+    Term t = {-1, {0, 0, 0}, exponent >= 0x7ff};
+    if (t.bad)
+        return t;
+    if (exponent)
+        fraction |= (uint64_t)1 << 52;
+    int shift = exponent ? exponent - 1 : 0, by = shift % 32;
+    uint64_t low = fraction << by;
+    t.at = shift / 32;
+    t.digit[0] = (uint32_t)low;
+    t.digit[1] = (uint32_t)(low >> 32);
+    t.digit[2] = by ? (uint32_t)(fraction >> (64 - by)) : 0;
+    return t;
+}
+
+enum { QUAD = 4, ACROSS = WARP / QUAD, OWN = (EXACT_WORDS + WARP - 1) / WARP };
+
+/* Four neighbours in one access: 16 or 8 bytes. */
+__device__ __forceinline__ void quad_floats(float (&f)[QUAD], const float *p)
+{
+    Piece<float> v;
+    v.load(p);
+    v.get(f);
+}
+template <class T> __device__ __forceinline__ void quad_floats(float (&f)[QUAD], const T *p)
+{
+    uint2 raw = *reinterpret_cast<const uint2 *>(p);
+    unpack(f, raw.x, T());
+    unpack(f + 2, raw.y, T());
+}
+
+/* Four lanes sum one block of SUMSQ_BLOCK elements, lane q the accumulators 4q .. 4q + 3 of the CPU's sixteen, in
+ * the CPU's order; a square of a float is exact in double, so a fused multiply-add changes no bit. A warp adds up
+ * the digits of its blocks in registers, digit i in lane i % 32, without carries (fewer than 2^31 terms), and a
+ * thread block's sum goes to memory by one atomic a digit: exact, so no order matters. */
+template <class T, int FULL> __device__ __forceinline__ void add_squares(double (&sum)[QUAD], const T *x, int64_t left)
+{
+    enum { AHEAD = 4 };
+    int q = (int)threadIdx.x % QUAD * QUAD;
+    for (int k = 0; k < SUMSQ_BLOCK; k += 16 * AHEAD) {
+        float f[AHEAD][QUAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++)
+#pragma unroll
+            for (int i = 0; i < QUAD; i++) {
+                int c = k + 16 * u + q + i;
+                if (FULL && i == 0)
+                    quad_floats(f[u], x + c);
+                else if (!FULL)
+                    f[u][i] = c < left ? to_float(x[c]) : 0;
+            }
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++)
+#pragma unroll
+            for (int i = 0; i < QUAD; i++)
+                sum[i] += (double)f[u][i] * (double)f[u][i];
+    }
+}
+
+template <class T>
+__global__ void __launch_bounds__(THREADS, 4) k_squares(Exact *out, const T *x, int64_t n, int vector)
+{
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    int64_t blocks = (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK, own[OWN], *digits = (int64_t *)shared;
+    for (int i = 0; i < OWN; i++)
+        own[i] = 0;
+    /* whole warps go on together: they exchange sums */
+    for (int64_t b0 = ((int64_t)blockIdx.x * WARPS + warp) * ACROSS; b0 < blocks;
+         b0 += (int64_t)gridDim.x * WARPS * ACROSS) {
+        int64_t b = b0 + lane / QUAD, left = n - b * SUMSQ_BLOCK;
+        double sum[QUAD] = {0, 0, 0, 0};
+        if (left >= SUMSQ_BLOCK && vector)
+            add_squares<T, 1>(sum, x + b * SUMSQ_BLOCK, left);
+        else if (left > 0)
+            add_squares<T, 0>(sum, x + b * SUMSQ_BLOCK, left);
+        /* the CPU's tree over 16: s += s + 8, s + 4, s + 2, s + 1 */
+#pragma unroll
+        for (int o = 2; o; o >>= 1)
+#pragma unroll
+            for (int i = 0; i < QUAD; i++)
+                sum[i] += __shfl_xor_sync(EVERY_LANE, sum[i], o);
+        double block = (sum[0] + sum[2]) + (sum[1] + sum[3]);
+        for (int k = 0; k < ACROSS; k++) {
+            Term t = term_of(__shfl_sync(EVERY_LANE, block, k * QUAD));
+            if (b0 + k >= blocks)
+                continue;
+#pragma unroll
+            for (int i = 0; i < OWN; i++) {
+                int word = i * WARP + lane, piece = word - t.at;
+                if (t.at >= 0)
+                    own[i] += piece == 0 ? t.digit[0] : piece == 1 ? t.digit[1] : piece == 2 ? t.digit[2] : 0;
+                own[i] += word == EXACT_DIGITS && t.bad;
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+        digits[warp * OWN * WARP + i * WARP + lane] = own[i];
+    __syncthreads();
+    int word = (int)threadIdx.x;
+    if (word >= EXACT_WORDS)
+        return;
+    int64_t all = 0;
+    for (int w = 0; w < WARPS; w++)
+        all += digits[w * OWN * WARP + word];
+    if (all)       /* `bad` follows the digits: exact.h */
+        atomicAdd((unsigned long long *)out + word, (unsigned long long)all);
+}
+
+void cuda_squares(Device *d, Exact *sum, const void *x, int64_t n, Dtype type)
+{
+    Cuda *c = cuda_of(d);
+    static_assert(sizeof(Exact) == EXACT_WORDS * 8 && SUMSQ_BLOCK % (16 * 8) == 0, "words; whole rounds");
+    if (n < 1)
+        return;
+    int64_t blocks = ceil_div(ceil_div(n, SUMSQ_BLOCK), WARPS * ACROSS), most = (int64_t)c->sms * 4;
+    with_type(type, [&](auto t) {
+        LAUNCH((k_squares<decltype(t)>), blocks_of(blocks < most ? blocks : most), THREADS,
+               sizeof(int64_t) * WARPS * OWN * WARP, c->compute, sum, (const decltype(t) *)x, n, aligned(x));
+    });
+}
+
+/* ---- exact sums ---- */
+
+__device__ static void carry(int64_t *digit)
+{
+    int64_t up = 0;
+    for (int i = 0; i + 1 < EXACT_DIGITS; i++) {
+        int64_t x = digit[i] + up;
+        up = x >> 32;
+        digit[i] = x & 0xffffffff;
+    }
+    digit[EXACT_DIGITS - 1] += up;
+}
+
+__global__ void __launch_bounds__(WARP) k_carry(Exact *s, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * WARP + threadIdx.x;
+    if (i < n)
+        carry(s[i].digit);
+}
+
+void cuda_carry(Device *d, Exact *s, int64_t n)
+{
+    if (n > 0)
+        LAUNCH(k_carry, blocks_of(ceil_div(n, WARP)), WARP, 0, cuda_of(d)->compute, s, n);
+}
+
+/* exact.c's exact_round, digits from the lowest up in one walk: what it does to a copy is done on the fly. The
+ * three top digits that are not 0 at the top are kept, and whether any below is not 0. */
+__device__ static double device_round(const Exact *s)
+{
+    int64_t up = 0, digit[3] = {0, 0, 0};      /* of a sum's top: [0] the lowest */
+    int top = -1, lost = 0;
+    if (s->bad)
+        return nan("");
+    int64_t window[3] = {0, 0, 0};
+    int below = 0;                             /* anything under the window */
+    for (int i = 0; i < EXACT_DIGITS; i++) {
+        int64_t x = s->digit[i] + up;
+        if (i + 1 < EXACT_DIGITS) {
+            up = x >> 32;
+            x &= 0xffffffff;
+        }
+        below |= window[0] != 0;
+        window[0] = window[1], window[1] = window[2], window[2] = x;
+        if (x) {
+            top = i;
+            digit[0] = window[0], digit[1] = window[1], digit[2] = window[2];
+            lost = below;
+        }
+    }
+    if (top < 0)
+        return 0;
+    int bits = 32 - __clz((int)(uint32_t)digit[2]);
+    unsigned __int128 wide = ((unsigned __int128)(uint64_t)digit[2] << 64)
+                             | ((unsigned __int128)(uint64_t)digit[1] << 32) | (uint64_t)digit[0];
+    int length = 64 + bits, lowest = 32 * (top - 2) - 1074, spare = length - 53;
+    if (lowest + spare < -1074)                /* a subnormal has fewer */
+        spare = -1074 - lowest;
+    uint64_t kept = (uint64_t)(wide >> spare);
+    unsigned __int128 rest = wide & (((unsigned __int128)1 << spare) - 1), half = (unsigned __int128)1 << (spare - 1);
+    kept += rest > half || (rest == half && (lost || (kept & 1)));
+    return ldexp((double)kept, lowest + spare);
+}
+
+/* ---- the end of a step ---- */
+
+/* kernels/cpu/verdict.c's arithmetic, rounded after every operation as there: no fused multiply-add. */
+__global__ void k_verdict(Verdict *v, const double *sums, const Exact *squares, double nominal, double loss_scale,
+                          double clip_grad, int stop)
+{
+    double tokens = sums[1], loss = tokens > 0 ? sums[0] / tokens : 0;
+    double gscale = (tokens > 0 ? nominal / tokens : 1) / loss_scale;
+    double norm = __dmul_rn(sqrt(device_round(squares)), gscale);
+    double coefficient = clip_grad / __dadd_rn(norm, 1e-6);
+    v->tokens = tokens;
+    v->loss = loss;
+    v->gscale = gscale;
+    v->norm = norm;
+    v->bad = squares->bad;
+    v->multiplier = __dmul_rn(gscale, clip_grad > 0 && coefficient < 1 ? coefficient : 1);
+    v->go = !stop || (v->go && isfinite(loss) && isfinite(norm));
+}
+
+void cuda_verdict(Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal, double loss_scale,
+                  double clip_grad, int stop)
+{
+    LAUNCH(k_verdict, 1, 1, 0, cuda_of(d)->compute, v, sums, squares, nominal, loss_scale, clip_grad, stop);
+}
+
+__global__ void __launch_bounds__(WARP) k_trust(double *trust, const Exact *norms, int64_t n, int lars,
+                                                double coefficient, double wd, const Verdict *v)
+{
+    int64_t i = (int64_t)blockIdx.x * WARP + threadIdx.x;
+    if (i >= n)
+        return;
+    double weight = sqrt(device_round(&norms[2 * i])), step = sqrt(device_round(&norms[2 * i + 1]));
+    if (lars)
+        step = __dmul_rn(step, v->multiplier);
+    if (!(weight > 0 && step > 0))
+        trust[i] = 1;
+    else
+        trust[i] = lars ? __dmul_rn(coefficient, weight) / __dadd_rn(step, __dmul_rn(wd, weight)) : weight / step;
+}
+
+void cuda_trust(Device *d, double *trust, const Exact *norms, int64_t n, int lars, double coefficient, double wd,
+                const Verdict *v)
+{
+    if (n > 0)
+        LAUNCH(k_trust, blocks_of(ceil_div(n, WARP)), WARP, 0, cuda_of(d)->compute, trust, norms, n, lars, coefficient,
+               wd, v);
+}

@@ -1,0 +1,262 @@
+/* xent -- cross-entropy of rows of logits: a block a row, one pass over memory for each of its two steps. Each
+ * thread keeps a running maximum and the sum of exponentials relative to it (Milakov, Gimelshein 2018,
+ * arXiv:1805.02867); threads and warps are merged in a fixed order. */
+#include "common.cuh"
+
+enum { THREADS = 256, WARPS = THREADS / WARP };
+
+extern __shared__ __align__(16) char shared[];
+
+/* base.h's row_of on the device. */
+struct XentRows { int64_t n, first, stride; };
+__device__ __forceinline__ int64_t whole_row(XentRows m, int64_t i) { return i / m.n * m.stride + m.first + i % m.n; }
+static XentRows rows_of(RowMap m)
+{
+    XentRows r = {m.n, m.first, m.stride};
+    BUG_ON(m.n < 1);
+    return r;
+}
+
+struct XentJob {
+    const float *logits;
+    float *stats, *loss;
+    void *dlogits;
+    const int32_t *label;
+    const float *mask;
+    XentRows rows;
+    int64_t ldlogits, ldstats, ldd, ldloss, v0, count;
+    int valid, cols;
+    double scale;
+    int behind;                /* what is written may lie where another thread still has to read */
+};
+
+/* The largest and the sum of exp(x - largest) of what two hold. While all is -inf the sum is 0: subtracting 0 then
+ * avoids -inf + inf. A NaN is in no maximum, but stays in the sum. */
+struct XentPart { float largest, sum; };
+__device__ __forceinline__ XentPart merge(XentPart a, XentPart b)
+{
+    XentPart c = {fmaxf(a.largest, b.largest), 0};
+    float base = c.largest == -INFINITY ? 0 : c.largest;
+    c.sum = a.sum * expf(a.largest - base) + b.sum * expf(b.largest - base);
+    return c;
+}
+__device__ __forceinline__ XentPart merge_warp(XentPart a)
+{
+    for (int o = WARP / 2; o; o >>= 1) {
+        XentPart b = {__shfl_xor_sync(EVERY_LANE, a.largest, o), __shfl_xor_sync(EVERY_LANE, a.sum, o)};
+        a = merge(a, b);
+    }
+    return a;
+}
+
+/* A thread's numbers of a tile: AHEAD chunks of N, THREADS chunks apart; -inf beyond the end. */
+template <int N, int AHEAD>
+__device__ __forceinline__ void load_tile(float (&x)[AHEAD][N], const float *row, int first, int end)
+{
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+        int c = first + k * THREADS * N;
+        if (c + N <= end) {
+            get_floats<N>(x[k], row + c);
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                x[k][i] = c + i < end ? row[c + i] : -INFINITY;
+        }
+    }
+}
+
+template <int N> __global__ void __launch_bounds__(THREADS) k_xent_stats(const XentJob j)
+{
+    enum { AHEAD = 16 / N };
+    const float *row = j.logits + (int64_t)blockIdx.x * j.ldlogits;
+    XentPart all = {-INFINITY, 0}, *slot = (XentPart *)shared;
+    float x[AHEAD][N];
+    for (int first = (int)threadIdx.x * N; first < j.valid; first += AHEAD * THREADS * N) {
+        load_tile<N, AHEAD>(x, row, first, j.valid);
+        float top = all.largest;
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                top = fmaxf(top, x[k][i]);
+        float base = top == -INFINITY ? 0 : top;
+        if (top > all.largest) {
+            all.sum *= expf(all.largest - base);
+            all.largest = top;
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                all.sum += expf(x[k][i] - base);
+    }
+    all = merge_warp(all);
+    if (threadIdx.x % WARP == 0)
+        slot[threadIdx.x / WARP] = all;
+    __syncthreads();
+    if (threadIdx.x)
+        return;
+    for (int w = 1; w < WARPS; w++)
+        all = merge(all, slot[w]);
+    int64_t v = j.label[whole_row(j.rows, blockIdx.x)] - j.v0;
+    float *stats = j.stats + (int64_t)blockIdx.x * j.ldstats;
+    stats[0] = all.largest;
+    stats[1] = all.sum;
+    stats[2] = v >= 0 && v < j.valid ? row[v] : -INFINITY;
+}
+
+/* One part gives its own bits back: a factor of 1, a sum from 0. */
+__global__ void __launch_bounds__(THREADS) k_xent_combine(float *stats, int64_t ldstats, const float *part,
+                                                          int64_t ldpart, int64_t rows, int parts)
+{
+    int64_t r = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    float largest = -INFINITY, label = -INFINITY, sum = 0;
+    if (r >= rows)
+        return;
+    for (int p = 0; p < parts; p++) {
+        const float *x = part + (p * rows + r) * ldpart;
+        largest = x[0] > largest ? x[0] : largest;
+        label = x[2] > label || x[2] != x[2] ? x[2] : label;
+    }
+    for (int p = 0; p < parts; p++) {
+        const float *x = part + (p * rows + r) * ldpart;
+        sum += x[0] == largest ? x[1] : x[1] * expf(x[0] - largest);
+    }
+    stats += r * ldstats;
+    stats[0] = largest, stats[1] = sum, stats[2] = label;
+}
+
+/* A masked row gives zeros whatever its label and its logits are. */
+__device__ __forceinline__ void write_loss(const XentJob &j, int64_t r, int64_t whole)
+{
+    const float *stats = j.stats + r * j.ldstats;
+    double mask = j.mask ? j.mask[whole] : 1;
+    j.loss[whole * j.ldloss] =
+        mask == 0 ? 0.0f : (float)(mask * (log((double)stats[1]) + ((double)stats[0] - (double)stats[2])));
+}
+
+__global__ void __launch_bounds__(THREADS) k_xent_loss(const XentJob j)
+{
+    int64_t r = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (r < j.count)
+        write_loss(j, r, whole_row(j.rows, r));
+}
+
+/* dlogits may start at the logits: tiles go left to right and an element is never wider than a logit, so once every
+ * thread has read its part of a tile, what the tile writes lies behind all that is still to be read. The next tile's
+ * logits are on their way meanwhile. */
+template <class T, int N> __global__ void __launch_bounds__(THREADS) k_xent_grad(const XentJob j)
+{
+    enum { AHEAD = 8 / N, TILE = AHEAD * THREADS * N };
+    int64_t whole = whole_row(j.rows, blockIdx.x), v = j.label[whole] - j.v0;
+    const float *row = j.logits + (int64_t)blockIdx.x * j.ldlogits;
+    const float *stats = j.stats + (int64_t)blockIdx.x * j.ldstats;
+    T *out = (T *)j.dlogits + (int64_t)blockIdx.x * j.ldd;
+    double mask = j.mask ? j.mask[whole] : 1;
+    float k0 = (float)(mask * j.scale), largest = stats[0], norm = k0 / stats[1], x[AHEAD][N], y[AHEAD][N];
+    int in = mask == 0 ? 0 : j.valid, first = (int)threadIdx.x * N;
+    if (threadIdx.x == 0)
+        write_loss(j, blockIdx.x, whole);
+    load_tile<N, AHEAD>(x, row, first, in);
+    for (int tile = 0; tile < j.cols; tile += TILE) {
+        load_tile<N, AHEAD>(y, row, tile + TILE + first, in);
+        if (j.behind)
+            __syncthreads();
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            int c = tile + first + k * THREADS * N;
+            if (c >= j.cols)
+                continue;
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                x[k][i] = c + i < in ? expf(x[k][i] - largest) * norm : 0;
+                if (c + i == v && c + i < in)
+                    x[k][i] -= k0;
+            }
+            if (c + N <= j.cols) {
+                put_floats<N>(out + c, x[k]);
+            } else {
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    if (c + i < j.cols)
+                        from_float(out + c + i, x[k][i]);
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                x[k][i] = y[k][i];
+    }
+}
+
+static XentJob job_of(Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0, int64_t valid)
+{
+    BUG_ON(logits.type != F32 || stats.type != F32 || stats.cols != 3 || stats.rows != logits.rows);
+    BUG_ON(valid < 0 || valid > logits.cols || logits.cols >= (int64_t)1 << 30);
+    XentJob j = {};
+    j.logits = (const float *)logits.p, j.ldlogits = logits.ld;
+    j.stats = (float *)stats.p, j.ldstats = stats.ld;
+    j.label = label;
+    j.rows = rows_of(rows);
+    j.v0 = v0;
+    j.valid = (int)valid;
+    j.cols = (int)logits.cols;
+    j.count = logits.rows;
+    return j;
+}
+
+void cuda_xent_stats(Device *d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0, int64_t valid)
+{
+    Cuda *c = cuda_of(d);
+    if (!logits.rows)
+        return;
+    XentJob j = job_of(stats, logits, label, rows, v0, valid);
+    if (aligned(logits))
+        LAUNCH((k_xent_stats<4>), blocks_of(j.count), THREADS, WARPS * sizeof(XentPart), c->compute, j);
+    else
+        LAUNCH((k_xent_stats<1>), blocks_of(j.count), THREADS, WARPS * sizeof(XentPart), c->compute, j);
+}
+
+void cuda_xent_combine(Device *d, Mat stats, Mat parts)
+{
+    BUG_ON(stats.type != F32 || parts.type != F32 || stats.cols != 3 || parts.cols != 3);
+    BUG_ON(stats.rows == 0 || parts.rows % stats.rows);
+    LAUNCH(k_xent_combine, blocks_of(ceil_div(stats.rows, THREADS)), THREADS, 0, cuda_of(d)->compute, (float *)stats.p,
+           stats.ld, (const float *)parts.p, parts.ld, stats.rows, (int)(parts.rows / stats.rows));
+}
+
+static int overlap(Mat a, Mat b)
+{
+    const char *p = (const char *)a.p, *q = (const char *)b.p;
+    return p < (const char *)mat_at(b, b.rows - 1, b.cols) && q < (const char *)mat_at(a, a.rows - 1, a.cols);
+}
+
+void cuda_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
+                    RowMap rows, int64_t v0, int64_t valid, double scale)
+{
+    Cuda *c = cuda_of(d);
+    BUG_ON(loss.type != F32 || (dlogits.p && (dlogits.rows != logits.rows || dlogits.cols != logits.cols)));
+    if (!logits.rows)
+        return;
+    XentJob j = job_of(stats, logits, label, rows, v0, valid);
+    j.loss = (float *)loss.p, j.ldloss = loss.ld;
+    j.mask = mask;
+    j.scale = scale;
+    if (!dlogits.p) {
+        LAUNCH(k_xent_loss, blocks_of(ceil_div(j.count, THREADS)), THREADS, 0, c->compute, j);
+        return;
+    }
+    j.dlogits = dlogits.p, j.ldd = dlogits.ld;
+    j.behind = overlap(dlogits, logits);
+    size_t wide = (size_t)dlogits.ld * dtype_size(dlogits.type);
+    BUG_ON(j.behind && (dlogits.p != logits.p || wide != (size_t)logits.ld * 4));
+    with_type(dlogits.type, [&](auto t) {
+        typedef decltype(t) T;
+        if (aligned(logits) && aligned(dlogits))
+            LAUNCH((k_xent_grad<T, 8>), blocks_of(j.count), THREADS, 0, c->compute, j);
+        else
+            LAUNCH((k_xent_grad<T, 1>), blocks_of(j.count), THREADS, 0, c->compute, j);
+    });
+}
