@@ -71,13 +71,16 @@ static uint64_t identity_of(const Sweep *s, const Config *c)
     return h;
 }
 
-static void check_config(const Config *c)
+/* A batch size that follows from the world is none. */
+static void check_config(const Sweep *s, const Config *c)
 {
     if (c->pipeline_balance == PIPELINE_BALANCE_COST)
         die(EXIT_CONFIG, "sweep", "train sweep shares layers out by their number; change: pipeline_balance=count");
-    if (!c->given[OPT_global_batch_size] && !c->given[OPT_step_batch_size_schedule])
-        die(EXIT_CONFIG, "sweep", "%s says no batch size: each layout would have another one, and steps that do not compare; change: "
-            "global_batch_size=N", c->path);
+    Check twice;
+    config_check(&twice, s->path, s->nargs, s->args, 2 * c->world, USE_MODEL);
+    if (twice.cfg->batch_steps == 1 && twice.cfg->batch_step[0].batch != c->batch_step[0].batch)
+        die(EXIT_CONFIG, "sweep", "%s says no batch size: each layout would have another one, and steps that do not compare; "
+            "change: global_batch_size=N", c->path);
 }
 
 /* --world, else the tasks of a Slurm allocation, else 1. */
@@ -263,7 +266,7 @@ int command_sweep(int argc, char **argv)
     if (grid_launched(&rank) > 1)
         die(EXIT_CONFIG, "usage", "train sweep starts its ranks itself; change: start it alone, with --world N");
     const Config *c = config_load(s.path, s.nargs, s.args, WORLD_SMALLEST, s.measure ? USE_TRAIN : USE_MODEL);
-    check_config(c);
+    check_config(&s, c);
     s.batch = c->batch_step[c->batch_steps - 1].batch;
     s.seq = c->seq_length;
     s.context = (int)c->context_parallel_size;

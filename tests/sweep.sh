@@ -1,0 +1,122 @@
+#!/bin/sh
+# tests/sweep.sh -- sweeps of 2 ranks: how many layouts are legal (counted by hand), what is measured and what is not, what is
+# left after a stop at any moment, rows of layouts that fail, and that what is written can be read.
+work=${WORK:?}
+fail() { echo "# $1"; [ ! -f "$work/err" ] || sed 's/^/#   /' "$work/err"; exit 1; }
+"$TRAIN" tokenize src/sweep.c -o "$work/corpus" > /dev/null 2>&1 || fail "no corpus"
+cat > "$work/tiny.yaml" <<YAML
+model: {num_layers: 4, hidden_size: 32, num_attention_heads: 2, seq_length: 32}
+data: {data_path: $work/corpus, tokenizer_type: byte, split: '100, 0, 0'}
+train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 100000}
+optimizer: {lr: 0.01}
+YAML
+cat > "$work/machine.yaml" <<YAML
+machine: {name: for a test}
+device: {matmul_tflops: 0.1, matmul_tflops_fp32: 0.1, matmul_efficiency: [1e6, 0.5], attention_forward: 0.5,
+         attention_backward: 0.5, memory_gbps: 10, memory_efficiency: [1e6, 1], launch_us: 5, memory_gib: 4}
+node: {ranks: 8, link_gbps: 5, link_latency_us: 10}
+network: {network_gbps: 5, network_latency_us: 10, overlap: 0}
+YAML
+# sweep FOLDER ARGS...: the command, its answer in out, what it says meanwhile in err
+sweep() {
+    folder=$1
+    shift
+    "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/$folder" "$@" > "$work/out" 2> "$work/err"
+}
+wrote() { folder=$1; shift; "$BUILD/test_sweep" "$work/$folder" "$@" > "$work/log" || { cat "$work/log"; fail "$folder: $*"; }; }
+tried() { grep -c "^[0-9]* of [0-9]*:" "$work/err"; }
+# alive: processes of a measurement
+alive() { ps -eo args | grep -F "save=$work/" | grep -vc grep; }
+
+# tensor 2: 2 (sequence parallel) x 3 (micro batches 1, 2, 4) x 3 (recompute); pipeline 2: 3 x 3, and two chunks with 2 or 4
+# microbatches: 2 x 3; data 2: 4 (sharding) x 2 x 3
+sweep all --json || fail "sweep"
+wrote all 57 57 0
+head -c 1 "$work/out" | grep -q '{' || fail "--json says more than an object"
+cmp -s "$work/out" "$work/all/sweep.json" || "$BUILD/test_sweep" "$work/all" 57 > /dev/null || fail "--json"
+sweep zb-v pipeline_schedule=zb-v || fail "sweep zb-v"
+wrote zb-v 51 51 0                         # two chunks with every micro batch, and never one
+sweep small recompute_granularity=none data_parallel_sharding_strategy=no_shard overlap_grad_reduce=true || fail "sweep small"
+wrote small 13 13 0
+sweep gather overlap_grad_reduce=true overlap_param_gather=true || fail "sweep gather"
+wrote gather 51 51 0                       # no_shard has nothing to gather: 6 fewer
+sed 's/memory_gib: 4/memory_gib: 0.001/' "$work/machine.yaml" > "$work/little.yaml"
+"$TRAIN" sweep "$work/tiny.yaml" --machine "$work/little.yaml" --world 2 -o "$work/little" > "$work/out" 2> "$work/err" ||
+    fail "nothing fits"
+grep -q "none fits" "$work/out" || fail "nothing fits, and nobody says so"
+
+# measured, and only once; a line that was cut off costs that layout alone
+two="tensor_model_parallel_size=2 recompute_granularity=none sequence_parallel=false"
+# shellcheck disable=SC2086
+measured() { sweep m $two --steps 3 "$@" || fail "measuring: $*"; }
+measured --measure 2
+[ "$(tried)" = 2 ] || fail "2 layouts, tried $(tried)"
+wrote m 3 3 2
+sed -n 's/^  \([a-z_]*\): /\1=/p' "$work/out" > "$work/winner"
+[ "$(grep -c . "$work/winner")" = 10 ] || fail "the winner has other keys"
+# shellcheck disable=SC2046
+"$TRAIN" plan "$work/tiny.yaml" --world 2 $(cat "$work/winner") > /dev/null 2> "$work/err" || fail "the winner is refused"
+measured --measure all
+[ "$(tried)" = 1 ] || fail "1 of 3 was missing, tried $(tried)"
+truncate -s -20 "$work/m/sweep.jsonl"
+measured --measure all
+[ "$(tried)" = 1 ] || fail "a cut line: tried $(tried)"
+measured --measure all
+[ "$(tried)" = 0 ] || fail "all were known, tried $(tried)"
+wrote m 3 3 3
+measured --measure 1 seed=7
+[ "$(tried)" = 1 ] || fail "another configuration's row was taken"
+# shellcheck disable=SC2086
+sweep m $two --measure 1 --steps 4 || fail "more steps"
+[ "$(tried)" = 1 ] || fail "a row over fewer steps was taken"
+
+# layouts that fail are rows
+# shellcheck disable=SC2086
+sweep late $two --measure 1 --timeout 0.1 --steps 1000 || fail "a late layout ended the sweep"
+grep -q "not through after 0.1 s" "$work/late/sweep.csv" || fail "no reason for a late one"
+[ "$(alive)" = 0 ] || fail "a late job lives on"
+# shellcheck disable=SC2086
+sweep late $two --measure 1 --timeout 60 --steps 3 || fail "late, again"
+[ "$(tried)" = 1 ] || fail "more time, and not tried again"
+# shellcheck disable=SC2086
+sweep wrong $two --measure 1 data_path="$work/nothing" || fail "a wrong layout ended the sweep"
+grep -q '"error\[' "$work/wrong/sweep.csv" || fail "no reason for a failed one"
+
+# stopped in the middle of the second: the first is kept, no job lives on, the rest is measured
+for signal in TERM KILL; do
+    # shellcheck disable=SC2086
+    "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/$signal" $two --measure all --steps 1000 \
+        > /dev/null 2> "$work/err" &
+    sweep=$!
+    for _ in $(seq 400); do
+        grep -q "^2 of 3:" "$work/err" && [ -s "$work/$signal/run/metrics.jsonl" ] && break
+        sleep 0.05
+    done
+    kill -$signal $sweep
+    wait $sweep
+    [ "$(grep -c measured_ms "$work/$signal/sweep.jsonl")" -le 2 ] || fail "$signal came too late for the test"
+    for _ in $(seq 100); do
+        [ "$(alive)" = 0 ] && break
+        [ $signal = KILL ] || fail "a stopped sweep left a job behind"
+        sleep 0.1
+    done
+    [ "$(alive)" = 0 ] || fail "a killed sweep left a job behind"
+    before=$(grep -c measured_ms "$work/$signal/sweep.jsonl")
+    [ "$before" -ge 1 ] || fail "$signal lost what was measured"
+    # shellcheck disable=SC2086
+    sweep $signal $two --measure all --steps 1000 || fail "going on after $signal"
+    [ "$(tried)" = $((3 - before)) ] || fail "after $signal: $before known, tried $(tried)"
+    wrote $signal 3 3 3
+done
+
+# what is wrong is said in one line
+refused() {
+    sweep refused "$@"
+    rc=$?
+    [ $rc = 2 ] && [ "$(grep -c '^error\[.*; change: ' "$work/err")" = 1 ] || fail "$*: $rc"
+}
+refused --measure x
+refused recompute_num_layers=2
+refused global_batch_size=null
+refused global_batch_size=3 pipeline_model_parallel_size=2 num_virtual_stages_per_pipeline_rank=3
+exit 0
