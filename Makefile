@@ -7,26 +7,31 @@
 # make test-slurm     scripts/slurm.sbatch on a Slurm of its own (4 to 10 minutes; as root, Debian's packages)
 # make test-seeds             bugs planted one by one, each caught by the test that tests/seeds names (minutes)
 # make test-huggingface                               import and export against transformers (PYTHON has it)
+# make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver too, on the CPU)     ARCHS="90a": for one kind
+# make test-emulation         the CUDA code on a device that the host emulates: every seed and planted fault (minutes)
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #
 # Each directory compiles with its own -I list: an upward include does not compile.
 
 CC      ?= gcc
+CXX     := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 DEBUG   ?= 0
+CUDA    ?= 0
 PYTHON  ?= python3
 ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 
 ifeq ($(DEBUG),1)
-BUILD   := build/debug
+CPU     := build/debug
 OPT     := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-HOOKS   := $(BUILD)/tests/sanitizer.o
+HOOKS   := $(CPU)/tests/sanitizer.o
 else
-BUILD   := build/cpu
+CPU     := build/cpu
 OPT     := -O3
 endif
 
-CFLAGS  += -std=gnu11 $(OPT) -g -MMD -MP -pthread -Wall -Wextra -Werror -Wno-missing-field-initializers \
+COMMON  := $(OPT) -g -MMD -MP -pthread -Wall -Wextra -Werror -Wno-missing-field-initializers \
            -fno-math-errno -fno-trapping-math -Wvla -fstack-protector-strong
+CFLAGS  += -std=gnu11 $(COMMON)
 LDLIBS  += -lyaml -ljansson -lxxhash -lm
 
 # Open MPI (or another MPI whose compiler wrapper knows --showme): MPICC names the wrapper.
@@ -47,6 +52,45 @@ INC_parallel := -Iparallel -Ikernels
 INC_src      := -Isrc $(INC_parallel)
 INC_tests    := -Itests $(INC_src) -Ikernels/cpu
 
+# CUDA: 0 without; 1 with nvcc; emulated: the same sources for the host, on tests/emulation. What knows of CUDA lies in
+# kernels/cuda and parallel/comm_{device,nccl,staged}.c, compiled into a folder of its own; all other objects are shared. Files
+# X_none.c say, with CUDA=0, that there is none.
+CUDA_C   := $(wildcard kernels/cuda/*.c $(addprefix parallel/comm_,$(addsuffix .c,device nccl staged)))
+CUDA_CU  := $(wildcard kernels/cuda/*.cu)
+NONE     := $(wildcard kernels/*_none.c parallel/*_none.c)
+CUDA_TESTS := $(wildcard tests/test_cuda_*.c)
+NVCC     ?= nvcc
+ARCHS    ?= 80 90a 100
+ifeq ($(CUDA),0)
+BUILD    := $(CPU)
+CUDA_SRC :=
+CUDA_TESTS :=
+else
+CUDA_SRC := $(CUDA_C) $(CUDA_CU)
+INC_cuda := -Ikernels -Ikernels/cuda
+ifeq ($(CUDA),1)
+BUILD    := $(CPU:build/cpu=build)$(if $(filter build/cpu,$(CPU)),/cuda,-cuda)
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v $(NVCC)))
+ifeq ($(wildcard $(CUDA_HOME)/include/cuda_runtime.h),)
+$(error no nvcc; change: set NVCC=PATH/bin/nvcc or CUDA_HOME=PATH, or CUDA=0)
+endif
+INC_cuda += -Ikernels/cuda/ptx -isystem $(CUDA_HOME)/include
+CUDA_CXX  = $(NVCC) -std=c++17 -O3 -lineinfo -MMD -MP $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+            -Werror all-warnings -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
+LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+else ifeq ($(CUDA),emulated)
+BUILD    := $(CPU:build/cpu=build)$(if $(filter build/cpu,$(CPU)),/emulated,-emulated)
+INC_cuda := -Itests/emulation/include $(INC_cuda)
+CUDA_CXX  = $(CXX) -x c++ -std=gnu++17 $(COMMON) -fno-exceptions -fno-rtti -Wno-unknown-pragmas -Wno-sign-compare
+EMULATION := $(wildcard tests/emulation/*.cpp tests/emulation/*.c)
+CUDA_SRC := $(filter-out kernels/cuda/libraries.c,$(CUDA_SRC)) $(EMULATION)
+LDLIBS   += -lstdc++
+CUDA_TESTS += $(wildcard tests/test_emulation*.cpp)
+else
+$(error CUDA=$(CUDA); change: CUDA=0, 1 or emulated)
+endif
+endif
+
 # Vector code: one source, an object for each instruction set and each real type.
 ISA_generic := -DVBYTES=16
 ifeq ($(ARCH),x86_64)
@@ -57,7 +101,7 @@ else
 ISAS        := generic
 endif
 ISA_SRC  := $(wildcard kernels/cpu/isa/*.c)
-ISA_OBJ  := $(foreach i,$(ISAS),$(foreach r,f32 f64,$(ISA_SRC:%.c=$(BUILD)/%.$(i).$(r).o)))
+ISA_OBJ  := $(foreach i,$(ISAS),$(foreach r,f32 f64,$(ISA_SRC:%.c=$(CPU)/%.$(i).$(r).o)))
 
 # Files that use instructions beyond their directory's set, behind run-time detection.
 ifeq ($(ARCH),x86_64)
@@ -69,67 +113,92 @@ endif
 
 # What was built: git's description of the commit, in a header that changes only when it does.
 BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-EXTRA_src/config_help := -include $(BUILD)/build_id.h
+EXTRA_src/config_help := -include $(CPU)/build_id.h
 
-LIB_SRC  := $(filter-out $(X86_ONLY),$(wildcard kernels/*.c kernels/cpu/*.c parallel/*.c src/*.c))
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(ISA_OBJ)
+LIB_SRC  := $(filter-out $(X86_ONLY) $(CUDA_C) $(if $(CUDA_SRC),$(NONE)),\
+              $(wildcard kernels/*.c kernels/cpu/*.c parallel/*.c src/*.c))
+CUDA_OBJ := $(CUDA_SRC:%=$(BUILD)/%.o)
+LIB_OBJ  := $(LIB_SRC:%.c=$(CPU)/%.o) $(ISA_OBJ)
 LIB      := $(BUILD)/gridiron.a
-TEST_SRC := $(wildcard tests/test_*.c)
-TEST_BIN := $(TEST_SRC:tests/%.c=$(BUILD)/%)
+TEST_SRC := $(filter-out $(wildcard tests/test_cuda_*.c),$(wildcard tests/test_*.c))
+TEST_BIN := $(TEST_SRC:tests/%.c=$(BUILD)/%) $(patsubst tests/%,$(BUILD)/%,$(basename $(CUDA_TESTS)))
 
 all: train
 
 train: $(BUILD)/train
-	@cp -f $< $@
+	$(if $(filter emulated,$(CUDA)),,@cp -f $< $@)
 
 # an archive, so that a test links the rooms that it enters and no others
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
 	@ar rcs $@ $^
 
-$(BUILD)/train: $(BUILD)/train.o $(HOOKS) $(LIB)
+$(BUILD)/train: $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
-$(BUILD)/test_%: $(BUILD)/tests/test_%.o $(HOOKS) $(LIB)
+$(BUILD)/test_cuda_%: $(BUILD)/tests/test_cuda_%.c.o $(HOOKS) $(CUDA_OBJ) $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+
+$(BUILD)/test_emulation: $(BUILD)/tests/test_emulation.cpp.o $(HOOKS) $(CUDA_OBJ) $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+
+$(BUILD)/test_%: $(CPU)/tests/test_%.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 # the executable with a hook where it says what it does
-$(BUILD)/test_faults: $(BUILD)/tests/test_faults.o $(BUILD)/train.o $(HOOKS) $(LIB)
+$(BUILD)/test_faults: $(CPU)/tests/test_faults.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=comm_note -o $@ $(LDLIBS)
 
-$(BUILD)/bench_%: $(BUILD)/tests/bench_%.o $(HOOKS) $(LIB_OBJ)
+$(BUILD)/bench_%: $(CPU)/tests/bench_%.o $(HOOKS) $(CUDA_OBJ) $(LIB_OBJ)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
-$(BUILD)/train.o: train.c
+$(CPU)/train.o: train.c
 	@mkdir -p $(@D)
 	@echo "  cc $@"; $(CC) $(CFLAGS) $(INC_src) -c $< -o $@
 
 define LAYER_RULE
-$(BUILD)/$(1)/%.o: $(1)/%.c
+$(CPU)/$(1)/%.o: $(1)/%.c
 	@mkdir -p $$(@D)
 	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_$(1)) $$(EXTRA_$(1)/$$*) -c $$< -o $$@
 endef
 EXTRA_tests/bench_comm := $(MPI_CFLAGS)
 $(foreach l,kernels parallel src tests,$(eval $(call LAYER_RULE,$(l))))
 
+# CUDA: objects keep the whole name of their source (x.c and x.cu may both be)
+INC_cuda_parallel := $(INC_parallel) $(EXTRA_parallel/comm_mpi)
+INC_cuda_tests    := $(INC_tests)
+INC_cuda_emulation := -Itests/emulation $(MPI_CFLAGS)
+$(BUILD)/%.c.o: %.c
+	@mkdir -p $(@D)
+	@echo "  cc $@"; $(CC) $(CFLAGS) $(INC_cuda) $(INC_cuda_$(firstword $(subst /, ,$<))) -c $< -o $@
+$(BUILD)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	@echo "  nv $@"; $(CUDA_CXX) $(INC_cuda) -c $< -o $@
+$(BUILD)/%.cpp.o: %.cpp
+	@mkdir -p $(@D)
+	@echo "  cc $@"; $(CUDA_CXX) $(INC_cuda) $(INC_cuda_emulation) -Itests -c $< -o $@
+
 define ISA_RULE
-$(BUILD)/kernels/cpu/isa/%.$(1).$(2).o: kernels/cpu/isa/%.c
+$(CPU)/kernels/cpu/isa/%.$(1).$(2).o: kernels/cpu/isa/%.c
 	@mkdir -p $$(@D)
 	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_kernels) -Ikernels/cpu/isa -DISA=$(1) -DISA_$(1) -DREAL_$(2) $$(ISA_$(1)) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(foreach r,f32 f64,$(eval $(call ISA_RULE,$(i),$(r)))))
 
-$(BUILD)/src/config_help.o: $(BUILD)/build_id.h
-$(BUILD)/build_id.h: FORCE
+$(CPU)/src/config_help.o: $(CPU)/build_id.h
+$(CPU)/build_id.h: FORCE
 	@mkdir -p $(@D)
 	@echo '#define BUILD_ID "$(BUILD_ID)"' | cmp -s - $@ || echo '#define BUILD_ID "$(BUILD_ID)"' > $@
 
 docs: $(BUILD)/test_config
 	$< --docs > configs/OPTIONS.md
 
-$(BUILD)/src/report_page.o: src/report.css src/report.js
+$(CPU)/src/report_page.o: src/report.css src/report.js
 
 tests: $(TEST_BIN) $(BUILD)/train
+
+# with CUDA=emulated (or 1: on a GPU): what the CUDA rows of tests/table run
+cuda-tests: $(patsubst tests/%,$(BUILD)/%,$(basename $(CUDA_TESTS))) $(BUILD)/train
 
 test: tests train
 	BUILD=$(BUILD) tests/run
@@ -160,9 +229,10 @@ size:
 	@wc -l train.c $$(git ls-files kernels parallel src) | sort -n
 
 clean:
-	rm -rf build/cpu build/debug build/valgrind build/bench train
+	rm -rf build/cpu build/debug build/valgrind build/bench build/cuda build/emulated build/debug-cuda \
+	       build/debug-emulated train
 
--include $(LIB_OBJ:.o=.d) $(BUILD)/train.d $(TEST_SRC:%.c=$(BUILD)/%.d)
-.PHONY: all tests test docs demo bench test-kill test-layouts test-slurm test-seeds test-huggingface test-portable \
+-include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(TEST_SRC:%.c=$(CPU)/%.d) $(CUDA_TESTS:%=$(BUILD)/%.d)
+.PHONY: all tests cuda-tests test test-emulation docs demo bench test-kill test-layouts test-slurm test-seeds test-huggingface test-portable \
         test-valgrind size clean FORCE
 .SECONDARY:

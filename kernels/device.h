@@ -256,6 +256,13 @@ void cpu_close(Device *d);
 /* Bytes that cpu_open would take for itself. */
 size_t cpu_workspace(Dtype real, const char *isa, int threads);
 
+/* Opens a GPU. real: F32. Dies with EXIT_RESOURCE where there is no driver, no such GPU, or no memory left on it, with
+ * EXIT_CONFIG in a build without CUDA. Every pointer of an op is the GPU's memory. */
+void cuda_open(Device *d, Dtype real, int index);
+void cuda_close(Device *d);
+/* GPUs of this machine, 1 or more; dies as cuda_open does. */
+int cuda_count(void);
+
 /* A device whose ops do nothing, for counting runs. */
 void null_open(Device *d, Dtype real);
 #ifdef __cplusplus

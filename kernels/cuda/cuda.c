@@ -1,0 +1,297 @@
+#include "cuda.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, int line)
+{
+    die_at(file, line, EXIT_RESOURCE, "cuda", "%.80s: %s (%s); change: see what nvidia-smi and dmesg say of the GPU", call,
+           cudaGetErrorString(e), cudaGetErrorName(e));
+}
+
+/* ---- memory ---- */
+
+static void range_add(CudaRanges *r, void *p, size_t bytes)
+{
+    if (r->n == r->room)
+        r->at = xrealloc(r->at, sizeof *r->at * (size_t)(r->room = 2 * r->room + 8));
+    r->at[r->n++] = (CudaRange){p, bytes};
+}
+
+static void range_remove(CudaRanges *r, const void *p, size_t bytes)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->at[i].p == p) {
+            BUG_ON(r->at[i].bytes != bytes);
+            r->at[i] = r->at[--r->n];
+            return;
+        }
+    BUG_ON("given back, never taken");
+}
+
+static int range_has(const CudaRanges *r, const void *p)
+{
+    for (int i = 0; i < r->n; i++)
+        if ((const char *)p >= r->at[i].p && (const char *)p < r->at[i].p + r->at[i].bytes)
+            return 1;
+    return 0;
+}
+
+int cuda_owns(const Device *d, const void *p)
+{
+    return range_has(&cuda_of(d)->taken, p);
+}
+
+static void *device_memory(size_t bytes)
+{
+    void *p;
+    cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
+    if (e == cudaErrorMemoryAllocation) {
+        size_t left = 0, all = 0;
+        cudaGetLastError();
+        CUDA_OK(cudaMemGetInfo(&left, &all));
+        die(EXIT_RESOURCE, "memory", "cannot take %zu bytes of the GPU's memory, of which %zu of %zu are free; change: lower "
+            "micro_batch_size or the model, spread it over more GPUs, or see with nvidia-smi who else uses this one", bytes,
+            left, all);
+    }
+    CUDA_OK(e);
+    return p;
+}
+
+static void *pinned_memory(size_t bytes)
+{
+    void *p;
+    cudaError_t e = cudaMallocHost(&p, bytes ? bytes : 1);
+    if (e == cudaErrorMemoryAllocation)
+        die(EXIT_RESOURCE, "memory", "cannot lock %zu bytes of this machine's memory for copies to the GPU; change: free memory "
+            "on this machine", bytes);
+    CUDA_OK(e);
+    return p;
+}
+
+static void *cuda_take(Device *d, size_t bytes)
+{
+    Cuda *c = cuda_of(d);
+    void *p = device_memory(bytes);
+    CUDA_OK(cudaMemsetAsync(p, 0, bytes ? bytes : 1, c->compute));
+    range_add(&c->taken, p, bytes);
+    return p;
+}
+
+static void cuda_give(Device *d, void *p, size_t bytes)
+{
+    if (!p)
+        return;
+    range_remove(&cuda_of(d)->taken, p, bytes);
+    CUDA_OK(cudaFree(p));
+}
+
+static void *cuda_host_take(Device *d, size_t bytes)
+{
+    void *p = pinned_memory(bytes);
+    memset(p, 0, bytes);
+    range_add(&cuda_of(d)->pinned, p, bytes);
+    return p;
+}
+
+static void cuda_host_give(Device *d, void *p, size_t bytes)
+{
+    if (!p)
+        return;
+    range_remove(&cuda_of(d)->pinned, p, bytes);
+    CUDA_OK(cudaFreeHost(p));
+}
+
+void *cuda_workspace(Cuda *c, size_t bytes)
+{
+    BUG_ON(bytes > CUDA_WORKSPACE);
+    return c->workspace;
+}
+
+/* ---- waits and copies ---- */
+
+void cuda_watch(Device *d, void (*watch)(double waited))
+{
+    cuda_of(d)->watch = watch;
+}
+
+void cuda_await(Device *d, cudaEvent_t e)
+{
+    Cuda *c = cuda_of(d);
+    if (c->watch) {
+        double start = now(), asked = start;
+        while (cudaEventQuery(e) == cudaErrorNotReady)
+            if (now() - asked > 0.05) {
+                asked = now();
+                c->watch(asked - start);
+            }
+    }
+    CUDA_OK(cudaEventSynchronize(e));
+}
+
+/* The piece in turn has room, or the next one is taken as soon as its last copies have run. */
+static char *room_for(Device *d, size_t bytes)
+{
+    Cuda *c = cuda_of(d);
+    if (c->filled + bytes > CUDA_PIECE) {
+        CUDA_OK(cudaEventRecord(c->sent[c->turn], c->compute));
+        c->turn = (c->turn + 1) % CUDA_PIECES;
+        c->filled = 0;
+        cuda_await(d, c->sent[c->turn]);
+    }
+    char *p = c->piece + (size_t)c->turn * CUDA_PIECE + c->filled;
+    c->filled += (bytes + 255) / 256 * 256;
+    return p;
+}
+
+static void cuda_put(Device *d, void *dst, const void *src, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;) {
+        size_t n = bytes - at < CUDA_PIECE ? bytes - at : CUDA_PIECE;
+        char *p = room_for(d, n);
+        memcpy(p, (const char *)src + at, n);
+        CUDA_OK(cudaMemcpyAsync((char *)dst + at, p, n, cudaMemcpyHostToDevice, cuda_stream(d)));
+        at += n;
+    }
+}
+
+/* One piece is copied off the device while the host empties the one before. */
+static void cuda_get(Device *d, void *dst, const void *src, size_t bytes)
+{
+    Cuda *c = cuda_of(d);
+    size_t pieces = (bytes + CUDA_PIECE - 1) / CUDA_PIECE;
+    for (size_t i = 0; i <= pieces; i++) {
+        size_t at = i * CUDA_PIECE, n = bytes - at < CUDA_PIECE ? bytes - at : CUDA_PIECE;
+        if (i < pieces) {
+            CUDA_OK(cudaMemcpyAsync(c->landing + i % 2 * CUDA_PIECE, (const char *)src + at, n, cudaMemcpyDeviceToHost,
+                                    c->compute));
+            CUDA_OK(cudaEventRecord(c->landed[i % 2], c->compute));
+        }
+        if (i > 0) {
+            size_t before = at - CUDA_PIECE, left = bytes - before;
+            cuda_await(d, c->landed[(i - 1) % 2]);
+            memcpy((char *)dst + before, c->landing + (i - 1) % 2 * CUDA_PIECE, left < CUDA_PIECE ? left : CUDA_PIECE);
+        }
+    }
+}
+
+static int64_t cuda_tell(Device *d, void *dst, const void *src, size_t bytes)
+{
+    Cuda *c = cuda_of(d);
+    BUG_ON(!range_has(&c->pinned, dst));
+    int64_t ticket = c->tickets++;
+    CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->compute));
+    CUDA_OK(cudaEventRecord(c->told[ticket % CUDA_TICKETS], c->compute));
+    return ticket;
+}
+
+/* An event that a later ticket has taken over ends no sooner than this one's. */
+static void cuda_told(Device *d, int64_t ticket)
+{
+    BUG_ON(ticket < 0 || ticket >= cuda_of(d)->tickets);
+    cuda_await(d, cuda_of(d)->told[ticket % CUDA_TICKETS]);
+}
+
+static void cuda_sync(Device *d)
+{
+    Cuda *c = cuda_of(d);
+    CUDA_OK(cudaEventRecord(c->landed[0], c->compute));
+    cuda_await(d, c->landed[0]);
+}
+
+/* ---- opening ---- */
+
+int cuda_count(void)
+{
+    int n = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e != cudaSuccess || !n)
+        die(EXIT_RESOURCE, "cuda", "no GPU can be used on this machine: %s (%s); change: device: cpu, or a machine with an "
+            "NVIDIA GPU and a driver that knows CUDA %d", e ? cudaGetErrorString(e) : "there is none",
+            cudaGetErrorName(e ? e : cudaErrorNoDevice), CUDART_VERSION / 1000);
+    return n;
+}
+
+#define X(name, args)                                                                                        \
+    extern __typeof__(cuda_##name) cuda_##name __attribute__((weak));                                        \
+    static void without_##name(void)                                                                         \
+    {                                                                                                        \
+        die(EXIT_CONFIG, "cuda", "no kernel for op " #name "; change: device: cpu");                         \
+    }
+OPS(X)
+#undef X
+
+static void fill(Device *d)
+{
+#define X(name, args) d->name = cuda_##name ? cuda_##name : (__typeof__(&cuda_##name))without_##name;
+    OPS(X)
+#undef X
+    d->take = cuda_take;
+    d->give = cuda_give;
+    d->put = cuda_put;
+    d->get = cuda_get;
+    d->tell = cuda_tell;
+    d->told = cuda_told;
+    d->host_take = cuda_host_take;
+    d->host_give = cuda_host_give;
+    d->sync = cuda_sync;
+}
+
+static void open_events(cudaEvent_t *e, int n)
+{
+    for (int i = 0; i < n; i++)
+        CUDA_OK(cudaEventCreateWithFlags(&e[i], cudaEventDisableTiming));
+}
+
+void cuda_open(Device *d, Dtype real, int index)
+{
+    int count = cuda_count();
+    struct cudaDeviceProp p;
+    BUG_ON(index < 0);
+    if (real != F32)
+        die(EXIT_CONFIG, "cuda", "a GPU computes in F32, not in %s; change: device: cpu, or another type", dtype_name(real));
+    if (index >= count)
+        die(EXIT_RESOURCE, "cuda", "GPU %d is asked for, and there are %d; change: start at most %d ranks on this machine",
+            index, count, count);
+    CUDA_OK(cudaSetDevice(index));
+    CUDA_OK(cudaGetDeviceProperties(&p, index));
+    Cuda *c = xcalloc(1, sizeof *c);
+    c->index = index;
+    memcpy(c->gpu, p.name, sizeof c->gpu);
+    c->sms = p.multiProcessorCount;
+    c->major = p.major;
+    c->minor = p.minor;
+    c->shared = p.sharedMemPerBlockOptin;
+    *d = (Device){.name = "cuda", .isa = c->gpu, .bf16 = "mma", .real = real, .impl = c, .late = 1};
+    CUDA_OK(cudaStreamCreateWithFlags(&c->compute, cudaStreamNonBlocking));
+    open_events(c->sent, CUDA_PIECES);
+    open_events(c->landed, 2);
+    open_events(c->told, CUDA_TICKETS);
+    c->workspace = device_memory(CUDA_WORKSPACE);
+    c->piece = pinned_memory(CUDA_PIECES * CUDA_PIECE);
+    c->landing = pinned_memory(2 * CUDA_PIECE);
+    fill(d);
+}
+
+static void close_events(cudaEvent_t *e, int n)
+{
+    for (int i = 0; i < n; i++)
+        CUDA_OK(cudaEventDestroy(e[i]));
+}
+
+void cuda_close(Device *d)
+{
+    Cuda *c = cuda_of(d);
+    cuda_sync(d);
+    CUDA_OK(cudaStreamDestroy(c->compute));
+    close_events(c->sent, CUDA_PIECES);
+    close_events(c->landed, 2);
+    close_events(c->told, CUDA_TICKETS);
+    CUDA_OK(cudaFree(c->workspace));
+    CUDA_OK(cudaFreeHost(c->piece));
+    CUDA_OK(cudaFreeHost(c->landing));
+    free(c->taken.at);
+    free(c->pinned.at);
+    free(c);
+    *d = (Device){0};
+}

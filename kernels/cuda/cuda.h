@@ -1,0 +1,73 @@
+/* cuda -- what the files of this folder share, and the groups whose buffers lie on a GPU (parallel/comm_*): a GPU's
+ * streams, memory and waits.
+ *
+ * Ops are enqueued on one stream, `compute`, and return at once; the host waits in get, told and sync alone. A call that
+ * fails, and a launch that cannot be, dies with EXIT_RESOURCE. One thread of the host at a time. */
+#ifndef CUDA_H
+#define CUDA_H
+#include "device.h"
+#include <cuda_runtime_api.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CUDA_OK(call)                                                 \
+    do {                                                              \
+        cudaError_t error_ = (call);                                  \
+        if (error_ != cudaSuccess)                                    \
+            cuda_failed(error_, #call, __FILE__, __LINE__);           \
+    } while (0)
+_Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, int line);
+
+#define CUDA_WORKSPACE ((size_t)64 << 20)      /* bytes for one op: partial sums */
+#define CUDA_PIECE ((size_t)1 << 20)           /* bytes of pinned memory that one copy of put or get takes at most */
+enum { CUDA_PIECES = 16, CUDA_TICKETS = 64 };
+
+typedef struct { char *p; size_t bytes; } CudaRange;
+typedef struct { CudaRange *at; int n, room; } CudaRanges;
+
+typedef struct {
+    int index;                         /* which GPU */
+    char gpu[256];                     /* its name */
+    int sms, major, minor;
+    size_t shared;                     /* bytes of shared memory that a block may ask for */
+    cudaStream_t compute;
+    char *workspace;
+    CudaRanges taken, pinned;          /* what take and host_take gave */
+    /* put: pinned pieces, filled in turn; `sent` of a piece is recorded when it is full */
+    char *piece;
+    cudaEvent_t sent[CUDA_PIECES];
+    size_t filled;                     /* bytes of the piece in turn */
+    int turn;
+    /* get: two pinned pieces */
+    char *landing;
+    cudaEvent_t landed[2];
+    cudaEvent_t told[CUDA_TICKETS];    /* of ticket t: [t % CUDA_TICKETS] */
+    int64_t tickets;
+    void (*watch)(double waited);
+    struct Lt *lt;                     /* matmul.c's */
+} Cuda;
+
+static inline Cuda *cuda_of(const Device *d) { return (Cuda *)d->impl; }
+static inline cudaStream_t cuda_stream(const Device *d) { return cuda_of(d)->compute; }
+
+/* Device memory for the op that asks, until it has run: at most CUDA_WORKSPACE bytes, aligned to 256; not cleared. */
+void *cuda_workspace(Cuda *c, size_t bytes);
+
+/* Whether p lies in what d->take gave. */
+int cuda_owns(const Device *d, const void *p);
+
+/* The host waits for what `e` was recorded behind. */
+void cuda_await(Device *d, cudaEvent_t e);
+/* watch(seconds that the host has waited so far) is called now and then while it waits; it may die. NULL: never. */
+void cuda_watch(Device *d, void (*watch)(double waited));
+
+/* Every row of the table: cuda_add, cuda_adam, ... */
+#define X(name, args) void cuda_##name args;
+OPS(X)
+#undef X
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,125 @@
+/* elementwise -- copies, zeroes, sums of two: bound by memory, 16 bytes an access where addresses allow. */
+#include "common.cuh"
+
+enum { THREADS = 256, EACH = 4 };  /* chunks of a thread, THREADS apart, under way together */
+
+/* Rows of `per_row` chunks of N elements each. */
+struct Elements {
+    void *y;
+    const void *a, *b;
+    int64_t ldy, lda, ldb;
+    uint32_t total;
+    Divider per_row;
+};
+
+template <class To, class From, int N> static __global__ void __launch_bounds__(THREADS) k_copy(const Elements e)
+{
+    uint32_t first = blockIdx.x * (THREADS * EACH) + threadIdx.x;
+    float f[EACH][N];
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+        uint32_t i = first + u * THREADS, r = i / e.per_row;
+        if (i < e.total)
+            get_floats<N>(f[u], (const From *)e.a + (int64_t)r * e.lda + (int64_t)(i - r * e.per_row.d) * N);
+    }
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+        uint32_t i = first + u * THREADS, r = i / e.per_row;
+        if (i < e.total)
+            put_floats<N>((To *)e.y + (int64_t)r * e.ldy + (int64_t)(i - r * e.per_row.d) * N, f[u]);
+    }
+}
+
+template <class T, int N> static __global__ void __launch_bounds__(THREADS) k_add(const Elements e)
+{
+    uint32_t first = blockIdx.x * (THREADS * EACH) + threadIdx.x;
+    Chunk<T, N> a[EACH], b[EACH];
+    float f[N], g[N];
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+        uint32_t i = first + u * THREADS, r = i / e.per_row;
+        int64_t c = (int64_t)(i - r * e.per_row.d) * N;
+        if (i < e.total) {
+            a[u].load((const T *)e.a + (int64_t)r * e.lda + c);
+            b[u].load((const T *)e.b + (int64_t)r * e.ldb + c);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+        uint32_t i = first + u * THREADS, r = i / e.per_row;
+        if (i >= e.total)
+            continue;
+        a[u].get(f);
+        b[u].get(g);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            f[k] += g[k];
+        put_floats<N>((T *)e.y + (int64_t)r * e.ldy + (int64_t)(i - r * e.per_row.d) * N, f);
+    }
+}
+
+/* Cuts e's rows into chunks of n elements; rows that follow one another without a gap are one. */
+static void cut(Elements *e, int64_t rows, int64_t cols, int64_t n)
+{
+    if (e->ldy == cols && e->lda == cols && (!e->b || e->ldb == cols))
+        cols *= rows, rows = 1;
+    BUG_ON(rows * cols / n >= (int64_t)1 << 31);
+    e->total = (uint32_t)(rows * cols / n);
+    e->per_row = divider(cols / n);
+}
+
+template <class To, class From> static void copy(Cuda *c, Elements e, Mat dst, Mat src)
+{
+    enum { N = 16 / (sizeof(To) < sizeof(From) ? sizeof(To) : sizeof(From)) };
+    int wide = aligned(dst) && aligned(src) && dst.cols % N == 0;
+    cut(&e, dst.rows, dst.cols, wide ? N : 1);
+    unsigned grid = blocks_of(ceil_div(e.total, THREADS * EACH));
+    if (wide)
+        LAUNCH((k_copy<To, From, N>), grid, THREADS, 0, c->compute, e);
+    else
+        LAUNCH((k_copy<To, From, 1>), grid, THREADS, 0, c->compute, e);
+}
+
+void cuda_copy(Device *d, Mat dst, Mat src)
+{
+    Cuda *c = cuda_of(d);
+    BUG_ON(dst.rows != src.rows || dst.cols != src.cols);
+    if (!dst.rows || !dst.cols)
+        return;
+    if (dst.type == src.type && dst.ld == dst.cols && src.ld == src.cols) {
+        CUDA_OK(cudaMemcpyAsync(dst.p, src.p, mat_bytes(src), cudaMemcpyDeviceToDevice, c->compute));
+        return;
+    }
+    Elements e = {dst.p, src.p, NULL, dst.ld, src.ld, 0, 0, {}};
+    with_type(dst.type, [&](auto to) {
+        with_type(src.type, [&](auto from) { copy<decltype(to), decltype(from)>(c, e, dst, src); });
+    });
+}
+
+void cuda_zero(Device *d, void *p, size_t bytes)
+{
+    if (bytes)
+        CUDA_OK(cudaMemsetAsync(p, 0, bytes, cuda_stream(d)));
+}
+
+void cuda_add(Device *d, Mat y, Mat a, Mat b)
+{
+    Cuda *c = cuda_of(d);
+    int64_t n = 16 / (int64_t)dtype_size(y.type);
+    BUG_ON(y.type != a.type || y.type != b.type || y.rows != a.rows || y.rows != b.rows || y.cols != a.cols
+           || y.cols != b.cols);
+    if (!y.rows || !y.cols)
+        return;
+    Elements e = {y.p, a.p, b.p, y.ld, a.ld, b.ld, 0, {}};
+    if (!aligned(y) || !aligned(a) || !aligned(b) || y.cols % n)
+        n = 1;
+    cut(&e, y.rows, y.cols, n);
+    with_type(y.type, [&](auto t) {
+        typedef decltype(t) T;
+        unsigned grid = blocks_of(ceil_div(e.total, THREADS * EACH));
+        if (n > 1)
+            LAUNCH((k_add<T, Piece<T>::N>), grid, THREADS, 0, c->compute, e);
+        else
+            LAUNCH((k_add<T, 1>), grid, THREADS, 0, c->compute, e);
+    });
+}

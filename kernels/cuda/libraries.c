@@ -1,0 +1,36 @@
+#include "libraries.h"
+#include "base.h"
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <stdio.h>
+
+static void *library(const char *name, const char *package)
+{
+    void *l = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!l)
+        die(EXIT_RESOURCE, "cuda", "cannot open %s: %.200s; change: install %s, or set LD_LIBRARY_PATH to the folder that has it",
+            name, dlerror(), package);
+    return l;
+}
+
+static void *function(void *l, const char *library, const char *name)
+{
+    void *f = dlsym(l, name);
+    if (!f)
+        die(EXIT_RESOURCE, "cuda", "%s has no %s; change: install a newer release of it", library, name);
+    return f;
+}
+
+const LtApi *lt_api(void)
+{
+    static LtApi api;
+    if (!api.cublasLtCreate) {
+        char name[32];
+        snprintf(name, sizeof name, "libcublasLt.so.%d", CUDART_VERSION / 1000);
+        void *l = library(name, "cuBLAS of the CUDA release that this was built with");
+#define X(f) api.f = (__typeof__(api.f))function(l, name, #f);
+        LT_FUNCTIONS(X)
+#undef X
+    }
+    return &api;
+}

@@ -1,0 +1,377 @@
+/* kernels -- a grid's blocks, one after the other, and the threads of a block as fibers: see include/emulation.h.
+ *
+ * A fiber runs threads from their start; it takes up the next one when a thread ends without ever having waited, so that
+ * kernels without barriers switch nothing. */
+#include "runtime.h"
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <vector>
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+enum { THREADS = 1024, WARPS = THREADS / 32, PAGE = 4096, STACK = 256 * 1024, SHARED = 228 * 1024, CANARY = 256 };
+/* What a kernel declares as `extern __shared__ char shared[]`. */
+alignas(PAGE) char shared[SHARED + 2 * PAGE];
+static_assert(SHARED % PAGE == 0, "");
+
+/* ---- switching stacks ---- */
+
+/* Leaves this stack, kept in *from, for that one. */
+#ifdef __x86_64__
+extern "C" void emulation_switch(void **from, void *to);
+__asm__(".text\n.globl emulation_switch\n.type emulation_switch, @function\nemulation_switch:\n"
+        "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+        "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
+        "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n"
+        ".size emulation_switch, . - emulation_switch\n");
+
+static void *stack_start(char *stack, void (*body)(void))
+{
+    void **top = reinterpret_cast<void **>(stack + STACK) - 1;
+    *top = nullptr;                /* body's return address (it never returns), 8 below a multiple of 16 */
+    *--top = reinterpret_cast<void *>(body);
+    top -= 6;
+    memset(static_cast<void *>(top), 0, 6 * sizeof *top);
+    return top;
+}
+#else
+#include <ucontext.h>
+static void emulation_switch(void **from, void *to)
+{
+    ucontext_t here;
+    *from = &here;
+    swapcontext(&here, static_cast<ucontext_t *>(to));
+}
+
+static void *stack_start(char *stack, void (*body)(void))
+{
+    ucontext_t *u = new ucontext_t;
+    getcontext(u);
+    u->uc_stack.ss_sp = stack;
+    u->uc_stack.ss_size = STACK;
+    u->uc_link = nullptr;
+    makecontext(u, body, 0);
+    return u;
+}
+#endif
+
+struct Fiber { void *at; };
+struct Place { const char *what, *file; int line; };
+struct Thread {
+    Fiber *fiber;              /* that it waits on; NULL: not started */
+    uint3 index;
+    Place place;               /* where it waits */
+    int ended;
+};
+/* Lanes that meet: who is there, and what they brought, twice, so that the next meeting may begin before all have read. */
+struct Warp {
+    unsigned alive, ready, met, mask, present[2];
+    int turn;
+    Place place;
+    char lanes[2][32 * EMULATION_LANE_BYTES];
+};
+
+/* The block that runs. */
+static struct Block {
+    std::function<void()> *body;
+    const char *kernel;
+    int threads, warps, alive, at_barrier;
+    unsigned warps_ready;
+    int current, warp;         /* the thread; the warp that goes on while it can */
+    Place barrier;
+    Thread thread[THREADS];
+    Warp warp_of[WARPS];
+    Fiber main;
+    uint64_t serial;
+} b;
+static std::vector<Fiber *> idle;
+static int running;
+
+int emulation_thread(void) { return b.current; }
+uint64_t emulation_block(void) { return b.serial; }
+const char *emulation_kernel(void) { return running ? b.kernel : nullptr; }
+
+[[noreturn]] static void stuck(void)
+{
+    std::map<std::pair<const char *, int>, std::pair<int, const char *>> places;
+    for (int i = 0; i < b.threads; i++)
+        if (!b.thread[i].ended) {
+            const Place &p = b.thread[i].place;
+            auto &n = places[{p.file, p.line}];
+            n.first++;
+            n.second = p.what;
+        }
+    char text[1024] = "";
+    for (auto &p : places)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d threads at %s %s:%d", *text ? ", " : "",
+                 p.second.first, p.second.second, p.first.first, p.first.second);
+    emulation_fail("kernel %s, block (%u, %u, %u): nobody can go on: %s; %d of %d threads have ended", b.kernel,
+                   blockIdx.x, blockIdx.y, blockIdx.z, text, b.threads - b.alive, b.threads);
+}
+
+static int lane_of(unsigned set)
+{
+    unsigned r = (unsigned)emulation_random(32), turned = set >> r | (r ? set << (32 - r) : 0);
+    return (__builtin_ctz(turned) + (int)r) & 31;
+}
+
+/* The thread that goes on next, or -1 when all have ended. Mostly one of the warp that ran last. */
+static int pick(void)
+{
+    if (!b.alive)
+        return -1;
+    if (!b.warps_ready)
+        stuck();
+    if (!(b.warps_ready >> b.warp & 1) || !emulation_random(16))
+        b.warp = lane_of(b.warps_ready);
+    Warp *w = &b.warp_of[b.warp];
+    int lane = lane_of(w->ready);
+    w->ready &= ~(1u << lane);
+    if (!w->ready)
+        b.warps_ready &= ~(1u << b.warp);
+    return b.warp * 32 + lane;
+}
+
+static void make_ready(int warp, unsigned lanes)
+{
+    b.warp_of[warp].ready |= lanes;
+    if (b.warp_of[warp].ready)
+        b.warps_ready |= 1u << warp;
+}
+
+static void start(int thread)
+{
+    b.current = thread;
+    threadIdx = b.thread[thread].index;
+}
+
+static void fiber_body(void);
+static Fiber *fiber_take(void)
+{
+    if (idle.empty()) {
+        char *p = static_cast<char *>(mmap(nullptr, STACK + PAGE, PROT_READ | PROT_WRITE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        if (p == MAP_FAILED || mprotect(p, PAGE, PROT_NONE))
+            emulation_fail("no memory for a thread's stack");
+        idle.push_back(new Fiber{stack_start(p + PAGE, fiber_body)});
+    }
+    Fiber *f = idle.back();
+    idle.pop_back();
+    return f;
+}
+
+/* The current thread waits where b.thread[].place says; the next one goes on. */
+static void wait_here(void)
+{
+    int self = b.current, next = pick();
+    if (next != self) {
+        Fiber here;
+        b.thread[self].fiber = &here;
+        Fiber *to = b.thread[next].fiber ? b.thread[next].fiber : fiber_take();
+        start(next);
+        emulation_switch(&here.at, to->at);
+    }
+    b.thread[self].fiber = nullptr;
+    start(self);
+}
+
+static void meeting_done(int warp)
+{
+    Warp *w = &b.warp_of[warp];
+    w->present[w->turn] = w->met;
+    w->turn ^= 1;
+    make_ready(warp, w->met);
+    w->met = 0;
+}
+
+static void barrier_done(void)
+{
+    for (int i = 0; i < b.warps; i++)
+        make_ready(i, b.warp_of[i].alive);
+    b.at_barrier = 0;
+}
+
+static void thread_ended(void)
+{
+    int warp = b.current / 32;
+    Warp *w = &b.warp_of[warp];
+    b.thread[b.current].ended = 1;
+    w->alive &= ~(1u << (b.current & 31));
+    b.alive--;
+    if (w->met && w->met == (w->mask & w->alive))
+        meeting_done(warp);
+    if (b.at_barrier && b.at_barrier == b.alive)
+        barrier_done();
+}
+
+static void fiber_body(void)
+{
+    Fiber *self = nullptr;
+    for (;;) {
+        (*b.body)();
+        thread_ended();
+        int next = pick();
+        if (next >= 0 && !b.thread[next].fiber) {
+            start(next);
+            continue;
+        }
+        if (!self)
+            self = new Fiber;
+        idle.push_back(self);
+        Fiber *to = &b.main;
+        if (next >= 0) {
+            to = b.thread[next].fiber;
+            start(next);
+        }
+        emulation_switch(&self->at, to->at);
+    }
+}
+
+/* ---- what kernels call ---- */
+
+static void in_kernel(const char *what)
+{
+    if (!running)
+        emulation_fail("%s outside a kernel", what);
+}
+
+void emulation_barrier(const char *file, int line)
+{
+    in_kernel("__syncthreads");
+    Place here = {"__syncthreads", file, line};
+    if (b.at_barrier && (b.barrier.line != line || strcmp(b.barrier.file, file)))
+        emulation_fail("kernel %s: a thread waits at barrier %s:%d while others wait at %s:%d", b.kernel, file, line,
+                       b.barrier.file, b.barrier.line);
+    b.barrier = b.thread[b.current].place = here;
+    if (++b.at_barrier == b.alive)
+        barrier_done();
+    wait_here();
+}
+
+const char *emulation_meet(unsigned mask, const void *mine, size_t bytes, unsigned *present, const char *what,
+                           const char *file, int line)
+{
+    in_kernel(what);
+    int self = b.current, lane = self & 31;
+    Warp *w = &b.warp_of[self / 32];
+    if (!(mask >> lane & 1))
+        emulation_fail("%s:%d: lane %d calls %s with mask %08x", file, line, lane, what, mask);
+    if (w->met && (w->mask != mask || w->place.line != line || strcmp(w->place.what, what) || strcmp(w->place.file, file)))
+        emulation_fail("kernel %s: a warp has diverged: lane %d is at %s %s:%d (mask %08x) while others wait at %s %s:%d "
+                       "(mask %08x)", b.kernel, lane, what, file, line, mask, w->place.what, w->place.file, w->place.line,
+                       w->mask);
+    w->place = b.thread[self].place = {what, file, line};
+    w->mask = mask;
+    int turn = w->turn;
+    if (bytes)
+        memcpy(w->lanes[turn] + (size_t)lane * bytes, mine, bytes);
+    w->met |= 1u << lane;
+    if (w->met == (mask & w->alive))
+        meeting_done(self / 32);
+    wait_here();
+    *present = w->present[turn];
+    return w->lanes[turn];
+}
+
+/* ---- grids ---- */
+
+static void run_block(std::function<void()> *body)
+{
+    b.body = body;
+    b.alive = b.threads;
+    b.at_barrier = b.warp = 0;
+    b.warps_ready = 0;
+    b.serial++;
+    for (int i = 0; i < b.threads; i++) {
+        b.thread[i].fiber = nullptr;
+        b.thread[i].ended = 0;
+    }
+    for (int i = 0; i < b.warps; i++) {
+        int lanes = std::min(32, b.threads - 32 * i);
+        Warp *w = &b.warp_of[i];
+        w->alive = lanes == 32 ? ~0u : (1u << lanes) - 1;
+        w->ready = w->met = 0;
+        make_ready(i, w->alive);
+    }
+    start(pick());
+    Fiber *f = fiber_take();
+    emulation_switch(&b.main.at, f->at);
+}
+
+static std::map<const void *, int> shared_limits;
+cudaError_t emulation_shared_limit(const void *kernel, cudaFuncAttribute which, int value)
+{
+    if (which == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+        if (value < 0 || value > SHARED - 1024)
+            return cudaErrorInvalidValue;
+        shared_limits[kernel] = value;
+    }
+    return cudaSuccess;
+}
+
+/* Memory behind `bytes` of shared memory faults from the next page on; before that stands a pattern. */
+static void shared_ready(size_t bytes)
+{
+    static size_t open = sizeof shared;
+    size_t pages = (bytes + CANARY + PAGE - 1) / PAGE * PAGE;
+    if (pages != open) {
+        mprotect(shared, sizeof shared, PROT_READ | PROT_WRITE);
+        mprotect(shared + pages, sizeof shared - pages, PROT_NONE);
+        open = pages;
+    }
+    memset(shared, 0xff, bytes + CANARY);
+}
+
+static void shared_whole(size_t bytes)
+{
+    for (size_t i = bytes; i < bytes + CANARY; i++)
+        if (shared[i] != (char)0xff)
+            emulation_fail("kernel %s, block (%u, %u, %u) writes %zu bytes behind its %zu bytes of shared memory", b.kernel,
+                           blockIdx.x, blockIdx.y, blockIdx.z, i - bytes, bytes);
+}
+
+static void run_grid(const char *kernel, dim3 grid, dim3 block, size_t bytes, std::function<void()> *body)
+{
+    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+    b.kernel = kernel;
+    b.threads = (int)(block.x * block.y * block.z);
+    b.warps = (b.threads + 31) / 32;
+    for (int i = 0; i < b.threads; i++)
+        b.thread[i].index = {(unsigned)i % block.x, (unsigned)i / block.x % block.y, (unsigned)i / block.x / block.y};
+    gridDim = grid;
+    blockDim = block;
+    std::vector<uint64_t> order(blocks);
+    std::iota(order.begin(), order.end(), 0);
+    for (uint64_t i = blocks; i > 1; i--)
+        std::swap(order[i - 1], order[emulation_random(i)]);
+    running = 1;
+    for (uint64_t i : order) {
+        blockIdx = {(unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y), (unsigned)(i / grid.x / grid.y)};
+        shared_ready(bytes);
+        run_block(body);
+        shared_whole(bytes);
+    }
+    running = 0;
+}
+
+void emulation_launch(const char *kernel, const void *function, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t s,
+                      std::function<void()> thread, const char *file, int line)
+{
+    uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    if (!threads || threads > THREADS || block.z > 64 || !grid.x || !grid.y || !grid.z || grid.x > 0x7fffffff
+        || grid.y > 65535 || grid.z > 65535)
+        emulation_fail("%s:%d: kernel %s launched with grid (%u, %u, %u), block (%u, %u, %u)", file, line, kernel, grid.x,
+                       grid.y, grid.z, block.x, block.y, block.z);
+    auto limit = shared_limits.find(function);
+    size_t most = limit == shared_limits.end() ? 48 * 1024 : (size_t)limit->second;
+    if (shared_bytes > std::max(most, (size_t)48 * 1024))
+        emulation_fail("%s:%d: kernel %s launched with %zu bytes of shared memory, allowed are %zu (cudaFuncSetAttribute)",
+                       file, line, kernel, shared_bytes, most);
+    emulation_enqueue(s, kernel, [=]() mutable { run_grid(kernel, grid, block, shared_bytes, &thread); });
+}
