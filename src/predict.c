@@ -362,8 +362,8 @@ void predict_over(Prediction *out, const Config *cfg, const Machine *m, const St
     simulate(&set, &sim, 1);
     if (m->shared && ranks_here(cfg, m) > (double)m->cores)
         take_turns(&set, &sim, ranks_here(cfg, m) / pl.p, (double)m->cores);
-    out->bubble = sim.rate;
-    out->step_bubble = sim.step_rate;
+    out->bubble = fabs(sim.rate) < 1e-9 ? 0 : sim.rate;            /* sums in another order */
+    out->step_bubble = fabs(sim.step_rate) < 1e-9 ? 0 : sim.step_rate;
     out->m = set.shape.m;
     out->kind = set.shape.kind;
     Walk **w = xcalloc((size_t)pl.p, sizeof(Walk *));

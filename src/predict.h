@@ -62,7 +62,7 @@ typedef struct {
     const Machine *m;
     double share;              /* of the device that this rank has */
     int together;              /* others have their share as well */
-    double met;                /* when its tensor group last met */
+    double met;                /* when its tensor group last met, later by what it has waited since */
     double now;                /* seconds */
     double work[WORKS];        /* so far */
     double waited[AXES];       /* for groups of each axis */

@@ -125,10 +125,9 @@ static void timed_wait(Comm *c, Token token)
     memcpy(&end, &token, sizeof end);
     if (token && end > t->k->now) {
         t->k->waited[t->axis] += end - t->k->now;
+        t->k->met += end - t->k->now;          /* since then it has not computed all the time */
         t->k->now = end;
     }
-    if (t->axis == AXIS_TP)
-        t->k->met = t->k->now;
 }
 
 static void timed_close(Comm *c)

@@ -233,6 +233,48 @@ static void test_data(void)
     prediction_close(&b);
 }
 
+/* A host of two cores, which only counts products. jitter of tensor groups; speed of products where ranks share. */
+static const Machine *host(double jitter, double speed)
+{
+    return machine_load(file_of("host",
+        "machine: {name: host}\n"
+        "device: {matmul_tflops: 1e-3, matmul_tflops_fp32: 1e-3, matmul_efficiency: [1, 1], attention_forward: 1, "
+        "attention_backward: 1, memory_gbps: 1e6, memory_efficiency: [1, 1.9], launch_us: 0, memory_gib: 1, shared: true, cores: 2, "
+        "op_speed_shared: [matmul, %g, linear, %g, attention_fwd, %g, attention_bwd, %g]}\n"
+        "node: {ranks: 64, link_gbps: 1e6, link_latency_us: 0, jitter: %g}\n"
+        "network: {network_gbps: 1e6, network_latency_us: 0, overlap: 0}\n", speed, speed, speed, speed, jitter));
+}
+
+static Prediction on_host(int world, const char *parallel, double jitter, double speed)
+{
+    Prediction p;
+    predict(&p, small(world, parallel), host(jitter, speed));
+    return p;
+}
+
+/* Ranks that are more than the cores of their host take turns: while one waits for its neighbours, others have its core. */
+static void test_host(void)
+{
+    Prediction one = on_host(1, "", 0, 2), two = on_host(2, "pipeline_model_parallel_size: 2", 0, 1);
+    Prediction four = on_host(4, "pipeline_model_parallel_size: 2", 0, 1), deep = on_host(4, "pipeline_model_parallel_size: 4", 0, 1);
+    /* of two ranks on two cores each has its own, and nobody uses it while it waits */
+    CHECK(two.step > 1.05 * one.step && two.bubble > 0.05, "a core for each rank: %g s, alone %g", two.step, one.step);
+    near("two replicas of the pipeline leave no core idle", four.step, one.step, 2e-3);
+    CHECK(four.bubble > 0.02, "a pipeline rank waits although no core does: bubble %g", four.bubble);
+    /* stages of equal cost would keep both cores busy but for the first and the last stage's microbatches alone */
+    CHECK(deep.step > 1.001 * one.step && deep.step < 0.9 * two.step + 0.1 * one.step, "four stages on two cores: %g s, alone %g, two "
+          "stages %g", deep.step, one.step, two.step);
+    Prediction wide = on_host(2, "tensor_model_parallel_size: 2", 0, 1), late = on_host(2, "tensor_model_parallel_size: 2", 0.1, 1);
+    Prediction quick = on_host(2, "tensor_model_parallel_size: 2", 0, 2);
+    near("half of the arithmetic on half of the cores", wide.step, one.step, 2e-3);
+    near("a tensor group waits for the last of its ranks", late.rank[0].tp, 0.1 * wide.step, 0.01);
+    near("and the step is longer by that", late.step - wide.step, 0.1 * wide.step, 0.01);
+    near("faster where ranks share", quick.step, wide.step / 2, 1e-3);
+    Prediction *all[] = {&one, &two, &four, &deep, &wide, &late, &quick};
+    for (int i = 0; i < 7; i++)
+        prediction_close(all[i]);
+}
+
 int main(void)
 {
     if (!mkdtemp(folder))
@@ -244,8 +286,9 @@ int main(void)
     test_arithmetic();
     test_messages();
     test_data();
-    char *rm[] = {"published", "ideal", "small"};
-    for (int i = 0; i < 3; i++) {
+    test_host();
+    char *rm[] = {"published", "ideal", "small", "host"};
+    for (int i = 0; i < 4; i++) {
         char path[300];
         snprintf(path, sizeof path, "%s/%s.yaml", folder, rm[i]);
         unlink(path);
