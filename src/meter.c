@@ -24,6 +24,7 @@ struct Meter {
 };
 
 #define LAYERS 2
+#define TOKENS 2048            /* of a microbatch, at most where sequences are no longer: operations are as fast with more */
 
 int meter_is_product(Work w)
 {
@@ -188,6 +189,8 @@ Meter *meter_open(const Config *cfg, int world)
     c->stage_layers = layers;
     c->recompute_num_layers = 1;
     c->lr = c->min_lr = 0;
+    int64_t most = c->seq_length < TOKENS ? TOKENS / c->seq_length : 1;
+    c->micro_batch_size = c->micro_batch_size < most ? c->micro_batch_size : most;
     c->world = world;
     *(halves(c) ? &c->tensor_model_parallel_size : &c->data_parallel_size) = world;
     int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;

@@ -12,7 +12,7 @@ typedef struct { Work work; double size, seconds; } Call;
 
 typedef struct Meter Meter;
 
-/* Two layers, the embedding, the head and the optimizer, one microbatch. world 1: this process alone, on all cores. world 2: a
+/* Two layers, the embedding, the head and the optimizer, one microbatch, shorter where it is very long. world 1: this process alone, on all cores. world 2: a
  * tensor group where the model's sizes can be halved, else replicas. Collective over `world` ranks. */
 Meter *meter_open(const Config *cfg, int world);
 void meter_close(Meter *m);
