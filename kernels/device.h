@@ -124,6 +124,8 @@ X(copy, (Device *d, Mat dst, Mat src)) \
 X(zero, (Device *d, void *p, size_t bytes)) \
 /* y = a + b, storage types; y may be a or b */ \
 X(add, (Device *d, Mat y, Mat a, Mat b)) \
+/* y [n, cols] = parts[0..n) + parts[n..2n) + ..., in this order, rounded once; parts [k n, cols] of y's type */ \
+X(sum_parts, (Device *d, Mat y, Mat parts)) \
 /* c (+)= op(a) op(b); op transposes when its flag is set. c [m,n], op(a) [m,k], op(b) [k,n]. a and b are of one \
  * storage type; c is that type or real. Sums in real; K is never split between threads. c aliases nothing */ \
 X(matmul, (Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)) \

@@ -35,6 +35,9 @@ struct Comm {
     Token (*broadcast)(Comm *c, void *buf, int64_t n, Dtype type, int root);
     Token (*send)(Comm *c, const void *buf, int64_t n, Dtype type, int peer);
     Token (*recv)(Comm *c, void *buf, int64_t n, Dtype type, int peer);
+    /* NULL, or: sends and receives between begin = 1 and begin = 0 start together, so that a ring of them is no circle of
+     * ranks that wait (comm_together) */
+    void (*together)(Comm *c, int begin);
     void (*barrier)(Comm *c);
     void (*wait)(Comm *c, Token t);
     void (*close)(Comm *c);        /* NULL: nothing to give back */
@@ -46,6 +49,12 @@ static inline void comm_close(Comm *c)
     if (c->close)
         c->close(c);
     *c = (Comm){0};
+}
+
+static inline void comm_together(Comm *c, int begin)
+{
+    if (c->together)
+        c->together(c, begin);
 }
 
 /* The group of one. Copies where in and out differ; send and recv to oneself are a BUG. */

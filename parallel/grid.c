@@ -234,12 +234,23 @@ void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank)
     grid_open_by(g, spec, world, rank, open_counting, NULL);
 }
 
+void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx)
+{
+    Comm *rest[] = {&g->all, &g->model, &g->data, &g->embedding, &g->kv, &g->shard, &g->copies};
+    for (int a = 0; a < AXES; a++)
+        fn(ctx, &g->axis[a]);
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
+        fn(ctx, rest[i]);
+}
+
+static void close_one(void *unused, Comm *c)
+{
+    (void)unused;
+    comm_close(c);
+}
+
 void grid_close(Grid *g)
 {
-    for (int a = 0; a < AXES; a++)
-        comm_close(&g->axis[a]);
-    Comm *rest[] = {&g->all, &g->model, &g->data, &g->embedding, &g->kv, &g->shard, &g->copies};
-    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
-        comm_close(rest[i]);
+    grid_each(g, close_one, NULL);
     memset(g, 0, sizeof *g);
 }

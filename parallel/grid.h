@@ -61,6 +61,8 @@ void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank);
 typedef void (*GridOpener)(void *ctx, const Grid *g, Comm *c, const char *name, const int *member, int n);
 void grid_open_by(Grid *g, const GridSpec *spec, int world, int rank, GridOpener open, void *ctx);
 void grid_close(Grid *g);
+/* Every group, in an order that is the same on all ranks. */
+void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx);
 
 /* The ranks that a launcher (mpirun, srun) started, by its environment, and which of them this process is. */
 int grid_launched(int *rank);

@@ -15,6 +15,8 @@ typedef struct {
     Comm *tp;
     Comm *rows;                /* shares out the rows: tp with sequence parallelism, else a group of one */
     Comm *sum;                 /* adds up all rows: a group of one with sequence parallelism, else tp */
+    int overlap;               /* gathers and scatters go block by block beside the multiplication (tp_comm_overlap) */
+    Token *sent, *come;        /* [rows->size] */
 } TensorGroup;
 
 /* Rows being gathered, and sums on their way. */
@@ -23,21 +25,31 @@ typedef struct { Token rows, sum; } TensorSum;
 
 /* Starts to gather all T rows of x [T/rows, n]; they lie in scratch, or are x itself where every rank has them. */
 TensorRows tensor_gather(const TensorGroup *g, Arena *scratch, Mat x);
+/* The same into `all`, which tensor_room has given. */
+TensorRows tensor_gather_into(const TensorGroup *g, Mat all, Mat x);
 Mat tensor_gathered(const TensorGroup *g, TensorRows r);
+/* Whether there is anything to overlap. Local. */
+int tensor_overlaps(const TensorGroup *g, int wanted);
 /* Where a rank writes its share [T, n] of a sum whose result is y [T/rows, n]: scratch, or y itself. Local. */
 Mat tensor_room(const TensorGroup *g, Arena *scratch, Mat y);
 /* Starts y = this rank's rows of the sum over tp of `room`, which stays until tensor_wait. */
 TensorSum tensor_sum(const TensorGroup *g, Mat y, Mat room);
 void tensor_wait(const TensorGroup *g, TensorSum s);
 
-/* y [T, out/tp] = x [T, in] w^T + b. Local */
-void column_linear_fwd(Device *d, Mat y, Mat x, Mat w, Mat b);
-/* Starts dx [T/rows, in] = sum over tp of dy [T, out/tp] w: run the weight gradient, then wait. */
-TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, Mat dx, Mat dy, Mat w);
-/* y [T/rows, out] = sum over tp of x [T, in/tp] w^T, plus b */
+/* y [T, out] = x w^T + b of the rows of all ranks, x [T/rows, in] being this rank's: a column linear's forward, with
+ * w [out/tp, in]. all: tensor_room of x, where the rows of all ranks lie afterwards.
+ * With overlap a rank multiplies its own rows first, then each other rank's as they come. */
+void tensor_gather_linear(Device *d, const TensorGroup *g, Mat all, Mat y, Mat x, Mat w, Mat b);
+/* The same with w not transposed, y [T, in/tp] = x w: a row linear's input gradient. */
+void tensor_gather_matmul(Device *d, const TensorGroup *g, Mat all, Mat y, Mat x, Mat w);
+
+/* y [T/rows, out] = this rank's rows of the sum over tp of x w^T, plus b: a row linear's forward, x [T, in/tp]. With
+ * overlap a block of rows leaves for its owner while the next is multiplied; the owner adds in rank order, so that the
+ * bits stay. */
 void row_linear_fwd(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat x, Mat w, Mat b);
-/* dx [T, in/tp] = dy [T, out] w. Local */
-void row_linear_bwd_x(Device *d, Mat dx, Mat dy, Mat w);
+/* Starts dx [T/rows, in] = sum over tp of dy [T, out/tp] w: run the weight gradient, then wait (with overlap the sum is
+ * there already). */
+TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, Mat dx, Mat dy, Mat w);
 /* dw += dy^T x over all T rows; db += column sums of dyb, which may be absent. Both kinds; a row linear's bias gets the
  * rows that this rank has, and with sequence parallelism its gradient is summed over tp with those of the norms. Local. */
 void linear_bwd_w(Device *d, Mat dw, Mat dy, Mat x, Mat db, Mat dyb);

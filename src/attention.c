@@ -27,8 +27,8 @@ static void project(Model *m, const Pass *p, int part, LayerActs *a)
     Device *d = m->dev;
     const Params *w = m->params;
     size_t mark = m->scratch.used;
-    Mat x = tensor_gathered(&m->tensor, tensor_gather(&m->tensor, &m->scratch, a->ln1));
-    column_linear_fwd(d, a->qkv, x, params_weight(w, part, P_QKV), params_weight(w, part, P_QKVB));
+    tensor_gather_linear(d, &m->tensor, tensor_room(&m->tensor, &m->scratch, a->ln1), a->qkv, a->ln1,
+                         params_weight(w, part, P_QKV), params_weight(w, part, P_QKVB));
     arena_reset(&m->scratch, mark);
     Mat q = q_of(m, a->qkv), k = k_of(m, a->qkv);
     if (m->cfg->qk_layernorm) {
@@ -162,10 +162,10 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
     }
     g->qkv = mat_take(p->late, T, a->qkv.cols, m->type);
     size_t start = m->scratch.used;
-    Mat dy = tensor_gathered(&m->tensor, tensor_gather(&m->tensor, &m->scratch, g->proj));
+    Mat dy = tensor_room(&m->tensor, &m->scratch, g->proj);
     size_t mark = m->scratch.used;
     Mat dout = mat_take(&m->scratch, T, m->A * m->D, m->type), delta = mat_take(&m->scratch, T, m->A, m->real);
-    row_linear_bwd_x(d, dout, dy, params_weight(w, part, P_PROJ));
+    tensor_gather_matmul(d, &m->tensor, dy, dout, g->proj, params_weight(w, part, P_PROJ));
     Attention shape = shape_of(m, p, layer);
     d->attention_bwd(d, q_of(m, g->qkv), k_of(m, g->qkv), v_of(m, g->qkv), dout, a->o, a->lse, delta, q_of(m, a->qkv),
                      k_of(m, a->qkv), v_of(m, a->qkv), &shape);

@@ -200,6 +200,9 @@ static void rules_model(Check *k)
          "%lld is not a multiple of tensor_model_parallel_size %lld, as sequence_parallel asks; nearest: %s; tensor "
          "sizes that fit: %s",
          LL(c->seq_length), LL(tp), nearest_multiples(tp, c->seq_length), tensor_sizes(k));
+    RULE(ON3(tp_comm_overlap, sequence_parallel, tensor_model_parallel_size),
+         c->tp_comm_overlap && tp > 1 && !c->sequence_parallel,
+         "true needs sequence_parallel: true, whose gathers and scatters it cuts into blocks");
     RULE(ON2(seq_length, context_parallel_size),
          c->context_parallel_size > 1 && c->seq_length % (2 * c->context_parallel_size),
          "%lld is not a multiple of 2 x context_parallel_size %lld; nearest: %s", LL(c->seq_length),

@@ -70,7 +70,7 @@ static void slice_fwd(Model *m, const Head *h, Slice *s)
     Mat none = {.type = m->type};
     final_norm(m, h->part, s->ln, s->stat, s->x);
     s->all = tensor_gathered(&m->tensor, tensor_gather(&m->tensor, &m->scratch, s->ln));
-    column_linear_fwd(d, s->logits, s->all, h->w, none);
+    d->linear(d, s->logits, s->all, h->w, none);
     m->slice_rows = s->rows;
     m->slice_batch = s->batch;
     model_watch(m, h->part, "logits", mat_cols(s->logits, 0, m->Vvalid));
@@ -131,7 +131,7 @@ void head_logits(Model *m, int part, Mat x, Mat logits)
     Mat mine = mat_take(&m->scratch, x.rows, m->V, m->real), none = {.type = m->type};
     Mat all = mat_take(&m->scratch, 1, m->V * tp->size, m->real);
     final_norm(m, h.part, ln, stat, x);
-    column_linear_fwd(m->dev, mine, ln, h.w, none);
+    m->dev->linear(m->dev, mine, ln, h.w, none);
     tp->wait(tp, tp->all_gather(tp, all.p, mine.p, m->V, m->real));
     m->dev->copy(m->dev, logits, mat_cols(all, 0, logits.cols));
     arena_reset(&m->scratch, mark);

@@ -18,8 +18,8 @@ static void inner(Model *m, int part, LayerActs *a)
 {
     Device *d = m->dev;
     size_t mark = m->scratch.used;
-    Mat x = tensor_gathered(&m->tensor, tensor_gather(&m->tensor, &m->scratch, a->ln2));
-    column_linear_fwd(d, a->h, x, params_weight(m->params, part, P_FC1), params_weight(m->params, part, P_FC1B));
+    tensor_gather_linear(d, &m->tensor, tensor_room(&m->tensor, &m->scratch, a->ln2), a->h, a->ln2,
+                         params_weight(m->params, part, P_FC1), params_weight(m->params, part, P_FC1B));
     arena_reset(&m->scratch, mark);
     model_watch(m, part, "mlp.linear_fc1", a->h);
     d->act_fwd(d, a->a, a->h, (ActKind)m->cfg->activation);
@@ -78,10 +78,10 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
         d->dropout_bwd(d, g->fc2, dy, &drop);
     }
     size_t start = m->scratch.used;
-    Mat dout = tensor_gathered(&m->tensor, tensor_gather(&m->tensor, &m->scratch, g->fc2));
+    Mat dout = tensor_room(&m->tensor, &m->scratch, g->fc2);
     size_t mark = m->scratch.used;
     Mat da = mat_take(&m->scratch, a->a.rows, m->F, m->type);
-    row_linear_bwd_x(d, da, dout, params_weight(w, part, P_FC2));
+    tensor_gather_matmul(d, &m->tensor, dout, da, g->fc2, params_weight(w, part, P_FC2));
     d->act_bwd(d, a->h, da, a->h, (ActKind)m->cfg->activation);
     arena_reset(&m->scratch, mark);
     TensorRows x = {0};

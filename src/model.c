@@ -338,7 +338,9 @@ void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int s
 {
     Comm *tp = (Comm *)&m->grid->axis[AXIS_TP];
     int shared = share_rows && m->cfg->sequence_parallel;
-    m->tensor = (TensorGroup){tp, shared ? tp : &m->one, shared ? &m->one : tp};
+    m->tensor = (TensorGroup){.tp = tp, .rows = shared ? tp : &m->one, .sum = shared ? &m->one : tp, .sent = m->tokens,
+                              .come = m->tokens + tp->size};
+    m->tensor.overlap = tensor_overlaps(&m->tensor, m->cfg->tp_comm_overlap);
     m->schedule = schedule;
     m->B = B;
     m->S = S;

@@ -94,6 +94,7 @@ typedef struct Model {
     Params *params;
     Data *data;                            /* the params' */
     TensorGroup tensor;                    /* of the pass that runs now */
+    Token *tokens;                         /* its messages: [2 tp] */
     Comm one;                              /* a group of one */
     int64_t H, A, K, D, F, V, Vvalid;      /* local; Vvalid: this rank's columns of the vocabulary that are no padding */
     int64_t vocab0;                        /* first token of this rank's slice */

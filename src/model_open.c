@@ -141,6 +141,7 @@ void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *
                  .F = cfg->ffn_hidden_size / tp, .V = cfg->padded_vocab_size / tp, .type = params->type,
                  .real = params->real, .nchunks = params->nchunks, .split = split, .loss_scale = 1};
     comm_self_open(&m->one, "rows");
+    m->tokens = xcalloc((size_t)tp * 2, sizeof *m->tokens);
     m->vocab0 = grid->index[AXIS_TP] * m->V;
     m->Vvalid = cfg->vocab_size - m->vocab0;
     m->Vvalid = m->Vvalid < 0 ? 0 : m->Vvalid < m->V ? m->Vvalid : m->V;
@@ -176,6 +177,7 @@ void model_close(Model *m)
     free(m->fd);
     free(m->fw);
     free(m->dw);
+    free(m->tokens);
     free(m->chunk);
     free(m->unit);
     *m = (Model){0};

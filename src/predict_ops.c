@@ -39,6 +39,7 @@ static void time_zero(Device *d, void *p, size_t bytes)
 }
 
 static void time_add(Device *d, Mat y, Mat a, Mat b) { spend(d, WORK_add, 0, bytes_of(y) + bytes_of(a) + bytes_of(b)); }
+static void time_sum_parts(Device *d, Mat y, Mat parts) { spend(d, WORK_sum_parts, 0, bytes_of(y) + bytes_of(parts)); }
 
 static void time_matmul(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)
 {

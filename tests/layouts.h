@@ -192,6 +192,7 @@ static inline void layout_args(Words *a, const Layout *l)
     layout_model(a, layout_world(l), is[FAMILY]);
     add_number(a, "tensor_model_parallel_size", is[TP]);
     add_arg(a, "sequence_parallel", is[SP] ? "true" : "false");
+    add_arg(a, "tp_comm_overlap", is[SP] == 2 ? "true" : "false");
     add_number(a, "pipeline_model_parallel_size", is[PP]);
     add_arg(a, "pipeline_schedule", is[PP] > 1 ? layout_schedules[is[SCHEDULE]].name : "1f1b");
     int most = add_split(a, l, seed), recompute = is[RECOMPUTE] == 2 && most < 2 ? 1 : is[RECOMPUTE];
@@ -210,7 +211,7 @@ static inline void layout_args(Words *a, const Layout *l)
 
 /* ---- sets of layouts ---- */
 
-static const int layout_values[CHOICES] = {0, 0, 0, 2, SCHEDULES, 4, 0, RECOMPUTES, 3, 4, 4, 3, 0, 3, FAMILIES};
+static const int layout_values[CHOICES] = {0, 0, 0, 3, SCHEDULES, 4, 0, RECOMPUTES, 3, 4, 4, 3, 0, 3, FAMILIES};
 
 static inline int pick(uint64_t key, uint64_t at, int n) { return (int)(rng_uniform(key, 11, at) * n); }
 
@@ -230,7 +231,7 @@ static inline int layouts_all(int n, Layout *list, int max, uint64_t seed)
     int found = 0;
     for (int tp = 1; tp <= n; tp++)
         for (int pp = 1; pp <= n; pp++)
-            for (int sp = 0; sp < 2; sp++)
+            for (int sp = 0; sp < 3; sp++)
                 for (int s = 0; s < SCHEDULES; s++)
                     for (int z = 0; z < 4; z++) {
                         Layout l;

@@ -106,3 +106,29 @@ void FN(cpu_add)(Device *d, Mat y, Mat a, Mat b)
     Job j = {d, y, a, b};
     pool_run(d->pool, add_item, &j, work_items(y));
 }
+
+static void sum_parts_item(void *ctx, int64_t item, int thread)
+{
+    const Job *j = ctx;
+    Work t = work_at(j->y, item);
+    REAL *sum = FN(row_buf)(j->d, thread, 0), *buf = FN(row_buf)(j->d, thread, 1);
+    for (int64_t r = t.r0; r < t.r1; r++) {
+        for (int64_t at = r; at < j->a.rows; at += j->y.rows) {
+            const REAL *a = row_in((Mat){mat_at(j->a, at, t.c0), 1, t.cols, t.cols, j->a.type}, 0, buf);
+            for (int64_t i = 0; i < t.cols; i += VN)
+                vput(sum + i, at == r ? vget(a + i, t.cols - i) : vget(sum + i, t.cols - i) + vget(a + i, t.cols - i), t.cols - i);
+        }
+        Mat ym = mat_cols(j->y, t.c0, t.cols);
+        REAL *y = row_out(ym, r, buf);
+        for (int64_t i = 0; i < t.cols; i += VN)
+            vput(y + i, vget(sum + i, t.cols - i), t.cols - i);
+        row_done(ym, r, y);
+    }
+}
+
+void FN(cpu_sum_parts)(Device *d, Mat y, Mat parts)
+{
+    BUG_ON(y.cols != parts.cols || parts.rows % y.rows || y.type != parts.type);
+    Job j = {d, y, parts, {0}};
+    pool_run(d->pool, sum_parts_item, &j, work_items(y));
+}
