@@ -52,6 +52,17 @@ static void add_naive(Mat *m, const Arg *a)
         AT(0, 0, i) = AT(1, 0, i) + AT(2, 0, i);
 }
 
+static void parts_run(Device *d, Mat *m, const Arg *a) { (void)a; d->sum_parts(d, m[0], m[1]); }
+static void parts_naive(Mat *m, const Arg *a)
+{
+    (void)a;
+    for (int64_t i = 0; i < m[0].rows * m[0].cols; i++) {
+        AT(0, 0, i) = 0;
+        for (int64_t p = 0; p < m[1].rows / m[0].rows; p++)
+            AT(0, 0, i) += AT(1, p * m[0].rows, i);
+    }
+}
+
 static void bias_run(Device *d, Mat *m, const Arg *a) { (void)a; d->bias_bwd(d, m[0], m[1]); }
 static void bias_naive(Mat *m, const Arg *a)
 {
@@ -329,6 +340,8 @@ static const Case cases[] = {
     {"add", {{'o', 150, 257, 0}, {'i', 150, 257, 1}, {'i', 150, 257, 1}}, add_run, add_naive,
      {{1, 2}, {1, 3}}, {0}, 1},
     {"add", {{'o', 3, 9001, 0}, {'i', 3, 9001, 1}, {'I', 3, 9001, 1}}, add_run, add_naive, {{1, 2}}, {0}, 1},
+    {"sum_parts", {{'o', 50, 257, 0}, {'i', 150, 257, 1}}, parts_run, parts_naive, {{0}}, {0}, 1},
+    {"sum_parts", {{'o', 3, 9001, 0}, {'i', 3, 9001, 1}}, parts_run, parts_naive, {{0}}, {0}, 1},
     {"bias_bwd", {{'A', 1, 777, 1}, {'i', 200, 777, 1}}, bias_run, bias_naive, {{0}}, {0}, 1},
     {"bias_bwd", {{'A', 1, 37, 1}, {'i', 130, 37, 1}}, bias_run, bias_naive, {{0}}, {0}, 1},
     LAYER(NORM_LAYER, 150, 257, 1, 'i'), LAYER(NORM_RMS, 150, 257, 1, '-'), LAYER(NORM_LAYER, 9, 93, 3, 'i'),

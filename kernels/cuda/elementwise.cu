@@ -58,6 +58,24 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) k_ad
     }
 }
 
+/* y = the `parts` blocks of a, `apart` elements from one to the next, added up in this order. */
+template <class T, int N> static __global__ void __launch_bounds__(THREADS) k_sum_parts(const Elements e, int parts, int64_t apart)
+{
+    uint32_t i = blockIdx.x * THREADS + threadIdx.x, r = i / e.per_row;
+    int64_t c = (int64_t)(i - r * e.per_row.d) * N;
+    float sum[N], f[N];
+    if (i >= e.total)
+        return;
+    get_floats<N>(sum, (const T *)e.a + (int64_t)r * e.lda + c);
+    for (int p = 1; p < parts; p++) {
+        get_floats<N>(f, (const T *)e.a + p * apart + (int64_t)r * e.lda + c);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            sum[k] += f[k];
+    }
+    put_floats<N>((T *)e.y + (int64_t)r * e.ldy + c, sum);
+}
+
 /* Cuts e's rows into chunks of n elements; rows that follow one another without a gap are one. */
 static void cut(Elements *e, int64_t rows, int64_t cols, int64_t n)
 {
@@ -121,5 +139,25 @@ void cuda_add(Device *d, Mat y, Mat a, Mat b)
             LAUNCH((k_add<T, Piece<T>::N>), grid, THREADS, 0, c->compute, e);
         else
             LAUNCH((k_add<T, 1>), grid, THREADS, 0, c->compute, e);
+    });
+}
+
+void cuda_sum_parts(Device *d, Mat y, Mat parts)
+{
+    Cuda *c = cuda_of(d);
+    int64_t n = 16 / (int64_t)dtype_size(y.type), apart = y.rows * parts.ld;
+    BUG_ON(y.cols != parts.cols || parts.rows % y.rows || y.type != parts.type);
+    Elements e = {y.p, parts.p, NULL, y.ld, parts.ld, 0, 0, {}};
+    int count = (int)(parts.rows / y.rows);
+    if (!aligned(y) || !aligned(parts) || y.cols % n)
+        n = 1;
+    cut(&e, y.rows, y.cols, n);
+    with_type(y.type, [&](auto t) {
+        typedef decltype(t) T;
+        unsigned grid = blocks_of(ceil_div(e.total, THREADS));
+        if (n > 1)
+            LAUNCH((k_sum_parts<T, Piece<T>::N>), grid, THREADS, 0, c->compute, e, count, apart);
+        else
+            LAUNCH((k_sum_parts<T, 1>), grid, THREADS, 0, c->compute, e, count, apart);
     });
 }
