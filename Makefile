@@ -81,7 +81,8 @@ LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 else ifeq ($(CUDA),emulated)
 BUILD    := $(CPU:build/cpu=build)$(if $(filter build/cpu,$(CPU)),/emulated,-emulated)
 INC_cuda := -Itests/emulation/include $(INC_cuda)
-CUDA_CXX  = $(CXX) -x c++ -std=gnu++17 $(COMMON) -fno-exceptions -fno-rtti -Wno-unknown-pragmas -Wno-sign-compare
+CUDA_CXX  = $(CXX) -x c++ -std=gnu++17 $(COMMON) -O1 -fno-exceptions -fno-rtti -Wno-unknown-pragmas \
+            -Wno-sign-compare -Wno-uninitialized -Wno-maybe-uninitialized
 EMULATION := $(wildcard tests/emulation/*.cpp tests/emulation/*.c)
 CUDA_SRC := $(filter-out kernels/cuda/libraries.c,$(CUDA_SRC)) $(EMULATION)
 LDLIBS   += -lstdc++
@@ -201,6 +202,7 @@ tests: $(TEST_BIN) $(BUILD)/train
 cuda-tests: $(patsubst tests/%,$(BUILD)/%,$(basename $(CUDA_TESTS))) $(BUILD)/train
 
 test: tests train
+	$(MAKE) CUDA=emulated cuda-tests
 	BUILD=$(BUILD) tests/run
 
 demo bench:
@@ -212,6 +214,10 @@ test-kill: $(BUILD)/test_checkpoint $(BUILD)/test_faults train
 
 test-layouts: tests train
 	BUILD=$(BUILD) tests/layouts.sh long
+
+test-emulation:
+	$(MAKE) CUDA=emulated cuda-tests
+	tests/emulation.sh
 
 test-slurm: train
 	tests/slurm.sh

@@ -104,7 +104,7 @@ void cuda_copy(Device *d, Mat dst, Mat src)
     BUG_ON(dst.rows != src.rows || dst.cols != src.cols);
     if (!dst.rows || !dst.cols)
         return;
-    if (dst.type == src.type && dst.ld == dst.cols && src.ld == src.cols) {
+    if (dst.type == src.type && (dst.rows == 1 || (dst.ld == dst.cols && src.ld == src.cols))) {
         CUDA_OK(cudaMemcpyAsync(dst.p, src.p, mat_bytes(src), cudaMemcpyDeviceToDevice, c->compute));
         return;
     }

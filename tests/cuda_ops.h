@@ -1,0 +1,146 @@
+/* cuda_ops -- comparing an op on a GPU with its CPU twin. A case is a function that draws sizes, makes its tensors and calls the
+ * op once; it is run on the CPU in F64 and on the GPU, with the same draws and the same numbers (rounded to the GPU's
+ * types), and what it gave as output is compared. On the GPU a tensor lies at an odd offset and with gaps between its rows
+ * now and then, outputs and gaps hold NaN before, and gaps have to hold it after; a second run gives the same bits. */
+#ifndef CUDA_OPS_H
+#define CUDA_OPS_H
+#include "exact.h"
+#include "ops.h"
+
+enum { TENSORS = 32 };
+typedef enum { IN, OUT, INOUT, RAW, EXACT } Role;
+typedef struct {
+    Mat m;
+    Role role;
+    char *base;                /* what take gave, and its size */
+    size_t bytes;
+    double loose;              /* factor on the tolerance */
+    double largest;            /* at least this, of what rounding is measured by */
+    Dtype rounded;             /* the type that a number went through: m.type on the GPU */
+    char *host;                /* after the run: all bytes */
+} Tensor;
+
+typedef struct {
+    Device *d;
+    int oracle;                /* this is the CPU in F64 */
+    Dtype storage;             /* of the case, on the GPU */
+    uint64_t seed, draws;
+    int tight;                 /* dense and aligned: the widest accesses */
+    Tensor t[TENSORS];
+    int n;
+} Bench;
+
+/* In [lo, hi]. */
+static inline int64_t draw(Bench *b, int64_t lo, int64_t hi)
+{
+    return lo + (int64_t)(philox(b->seed, b->draws++, 0).v[0] % (uint64_t)(hi - lo + 1));
+}
+/* A size: small ones, round ones, odd ones. */
+static inline int64_t draw_size(Bench *b, int64_t most)
+{
+    static const int64_t some[] = {1, 2, 3, 5, 8, 16, 24, 31, 32, 33, 64, 100, 128, 256, 257, 384, 512, 1000, 1024, 2048, 4096};
+    int64_t n = some[draw(b, 0, sizeof some / sizeof *some - 1)], odd = draw(b, 1, most);
+    n = draw(b, 0, 2) ? n : odd;
+    return n > most ? odd : n;
+}
+/* A number of columns: with `tight` a whole number of 16-byte pieces of every type. */
+static inline int64_t draw_cols(Bench *b, int64_t most)
+{
+    int64_t n = draw_size(b, most);
+    return b->tight && most >= 8 ? (n + 7) / 8 * 8 <= most ? (n + 7) / 8 * 8 : most / 8 * 8 : n;
+}
+
+static inline Tensor *tensor_add(Bench *b, Role role, int64_t rows, int64_t cols, Dtype type)
+{
+    BUG_ON(b->n == TENSORS);
+    Tensor *t = &b->t[b->n++];
+    int64_t gap = draw(b, 0, 1) * draw(b, 1, 9), offset = draw(b, 0, 1) * draw(b, 1, 5);
+    Dtype on = b->oracle && (type == F32 || type == BF16 || type == F16) ? F64 : type;
+    if (b->tight)
+        gap = draw(b, 0, 1) * 16, offset = 0;
+    if (b->oracle || role == RAW || role == EXACT)
+        gap = offset = 0;
+    *t = (Tensor){.role = role, .loose = 1, .rounded = type};
+    size_t size = dtype_size(on);
+    t->bytes = (size_t)(offset + rows * (cols + gap)) * size;
+    t->base = b->d->take(b->d, t->bytes);
+    t->host = xcalloc(1, t->bytes + 1);
+    memset(t->host, 0xff, t->bytes);
+    t->m = (Mat){t->base + (size_t)offset * size, rows, cols, cols + gap, on};
+    return t;
+}
+static inline void tensor_put(Bench *b, Tensor *t)
+{
+    b->d->put(b->d, t->base, t->host, t->bytes);
+}
+static inline char *tensor_host(const Tensor *t) { return t->host + ((char *)t->m.p - t->base); }
+
+static inline Mat numbers(Bench *b, Role role, int64_t rows, int64_t cols, Dtype type, double spread, int positive)
+{
+    Tensor *t = tensor_add(b, role, rows, cols, type);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) {
+            double x = normal((uint64_t)b->n + 31 * b->seed, r * cols + c) * spread;
+            put(tensor_host(t), r * t->m.ld + c, t->m.type, rounded(positive ? fabs(x) : x, type));
+        }
+    tensor_put(b, t);
+    return t->m;
+}
+/* Normal numbers of this standard deviation: read alone; read and written. */
+static inline Mat input(Bench *b, int64_t rows, int64_t cols, Dtype type, double spread)
+{
+    return numbers(b, IN, rows, cols, type, spread, 0);
+}
+static inline Mat changed(Bench *b, int64_t rows, int64_t cols, Dtype type, double spread)
+{
+    return numbers(b, INOUT, rows, cols, type, spread, 0);
+}
+/* Written: NaN before. */
+static inline Mat output(Bench *b, int64_t rows, int64_t cols, Dtype type)
+{
+    Tensor *t = tensor_add(b, OUT, rows, cols, type);
+    tensor_put(b, t);
+    return t->m;
+}
+/* The last tensor may be `loose` times further off. */
+static inline void loosen(Bench *b, double loose) { b->t[b->n - 1].loose = loose; }
+/* x, an input, is written too: it is the output as well. */
+static inline Mat in_place(Bench *b, Mat x)
+{
+    for (int i = 0; i < b->n; i++)
+        if (b->t[i].m.p == x.p)
+            b->t[i].role = INOUT;
+    return x;
+}
+/* The output is one of its own, or lies on x when they are of one type. */
+static inline Mat output_or(Bench *b, Mat x)
+{
+    Dtype type = F32;
+    for (int i = 0; i < b->n; i++)
+        if (b->t[i].m.p == x.p)
+            type = b->t[i].rounded;
+    return draw(b, 0, 1) ? in_place(b, x) : output(b, x.rows, x.cols, type);
+}
+
+/* Bytes that are the same on both sides. */
+static inline void *raw(Bench *b, const void *p, size_t bytes)
+{
+    Tensor *t = tensor_add(b, RAW, 1, (int64_t)(bytes + 3) / 4, I32);
+    memcpy(t->host, p, bytes);
+    tensor_put(b, t);
+    return t->m.p;
+}
+/* n whole numbers in [lo, hi]. */
+static inline int32_t *whole(Bench *b, int64_t n, int64_t lo, int64_t hi)
+{
+    int32_t *v = xcalloc((size_t)n + 1, sizeof *v);
+    for (int64_t i = 0; i < n; i++)
+        v[i] = (int32_t)draw(b, lo, hi);
+    int32_t *p = raw(b, v, (size_t)n * sizeof *v);
+    free(v);
+    return p;
+}
+
+/* Runs fn on CPU (F64) and GPU twice, compares; what: said of a failure. */
+void compare_op(const char *what, void (*fn)(Bench *b), Device *oracle, Device *gpu, Dtype storage, uint64_t seed, int tight);
+#endif

@@ -1,0 +1,396 @@
+/* cuda_ops: every op of a GPU beside its CPU twin in F64, random sizes and types. See cuda_ops.h.
+ *
+ *   test_cuda_ops [NAME [ROUNDS]]      ops whose case's name begins with NAME; ROUNDS draws of each case and type (default 6) */
+#include "cuda_ops.h"
+
+/* ---- comparing ---- */
+
+static void bench_read(Bench *b)
+{
+    for (int i = 0; i < b->n; i++)
+        b->d->get(b->d, b->t[i].host, b->t[i].base, b->t[i].bytes);
+}
+
+static void bench_close(Bench *b)
+{
+    for (int i = 0; i < b->n; i++) {
+        b->d->give(b->d, b->t[i].base, b->t[i].bytes);
+        free(b->t[i].host);
+    }
+}
+
+/* What an element may differ by: what F32 arithmetic loses, in terms of the tensor's largest element, and a half of the last place
+ * of the type that it is rounded to. */
+static double tolerance(const Tensor *t, double x, double largest)
+{
+    double half = t->rounded == BF16 ? 0x1p-8 * fabs(x) : t->rounded == F16 ? fmax(0x1p-11 * fabs(x), 0x1p-25) : 0;
+    return half + 2e-6 * largest * t->loose;
+}
+
+static void compare_numbers(const char *what, int k, const Tensor *t, const Tensor *ref)
+{
+    const Mat m = t->m;
+    const char *p = tensor_host(t), *q = tensor_host(ref);
+    double worst = 0, largest = 0, at[2] = {0, 0};
+    int wild = 0, stray = 0;
+    for (int64_t i = 0; i < m.rows * m.cols; i++) {
+        double z = get(q, i, ref->m.type);
+        largest = isfinite(z) ? fmax(largest, fabs(z)) : largest;
+    }
+    for (int64_t r = 0; r < m.rows; r++) {
+        for (int64_t c = 0; c < m.cols; c++) {
+            double y = get(p, r * m.ld + c, m.type), z = get(q, r * m.cols + c, ref->m.type);
+            int finite = isfinite(rounded(z, t->rounded));
+            wild += finite ? !isfinite(y) : !(y == rounded(z, t->rounded) || (isnan(y) && isnan(z)));
+            double off = isfinite(y) && finite ? fabs(y - z) / fmax(tolerance(t, z, largest), 1e-300) : 0;
+            if (off > worst)
+                worst = off, at[0] = y, at[1] = z;
+        }
+        for (int64_t c = m.cols; c < m.ld; c++)
+            stray += !isnan(get(p, r * m.ld + c, m.type));
+    }
+    CHECK(worst <= 1 && !wild && !stray, "%s: tensor %d [%lld, %lld] ld %lld %s: %.3g times the tolerance (%.9g for %.9g, largest "
+          "%g), %d not finite, %d beyond a row", what, k, (long long)m.rows, (long long)m.cols, (long long)m.ld,
+          dtype_name(m.type), worst, at[0], at[1], largest, wild, stray);
+}
+
+static void compare_tensors(const char *what, const Bench *b, const Bench *ref)
+{
+    for (int i = 0; i < b->n; i++) {
+        const Tensor *t = &b->t[i], *r = &ref->t[i];
+        if (t->role == OUT || t->role == INOUT)
+            compare_numbers(what, i, t, r);
+        else if (t->role == EXACT) {
+            double x = exact_round((const Exact *)t->host), y = exact_round((const Exact *)r->host);
+            CHECK(fabs(x - y) <= 1e-12 * fabs(y) || (isnan(x) && isnan(y)), "%s: sum %d is %.17g for %.17g", what, i, x, y);
+        } else if (t->role == RAW)
+            CHECK(!memcmp(t->host, r->host, t->bytes), "%s: input %d was written to", what, i);
+    }
+}
+
+static Bench bench_run(void (*fn)(Bench *b), Device *d, int oracle, Dtype storage, uint64_t seed, int tight)
+{
+    Bench b = {.d = d, .oracle = oracle, .storage = storage, .seed = seed, .tight = tight};
+    fn(&b);
+    bench_read(&b);
+    return b;
+}
+
+void compare_op(const char *what, void (*fn)(Bench *b), Device *oracle, Device *gpu, Dtype storage, uint64_t seed, int tight)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s %s seed %llu%s", what, dtype_name(storage), (unsigned long long)seed, tight ? " tight" : "");
+    Bench ref = bench_run(fn, oracle, 1, storage, seed, tight), one = bench_run(fn, gpu, 0, storage, seed, tight),
+          two = bench_run(fn, gpu, 0, storage, seed, tight);
+    CHECK(ref.n == one.n && one.n == two.n && ref.draws == one.draws, "%s: a case draws what depends on the device", name);
+    compare_tensors(name, &one, &ref);
+    for (int i = 0; i < one.n; i++)
+        CHECK(!memcmp(one.t[i].host, two.t[i].host, one.t[i].bytes), "%s: tensor %d: another run, other bits", name, i);
+    bench_close(&ref);
+    bench_close(&one);
+    bench_close(&two);
+}
+
+/* ---- cases ---- */
+
+static const Dtype types[] = {F32, BF16, F16};
+
+static void case_copy(Bench *b)
+{
+    int64_t rows = draw_size(b, 70), cols = draw_cols(b, 1100);
+    Dtype to = types[draw(b, 0, 2)];
+    Mat x = input(b, rows, cols, b->storage, 1);
+    b->d->copy(b->d, output(b, rows, cols, to), x);
+}
+
+static void case_zero(Bench *b)
+{
+    int64_t n = draw_size(b, 5000);
+    Mat y = output(b, 1, n, b->storage);
+    b->d->zero(b->d, y.p, (size_t)n * dtype_size(y.type));
+}
+
+static void case_add(Bench *b)
+{
+    int64_t rows = draw_size(b, 70), cols = draw_cols(b, 1100);
+    Mat x = input(b, rows, cols, b->storage, 1), z = input(b, rows, cols, b->storage, 1);
+    Mat y = output_or(b, draw(b, 0, 1) ? x : z);
+    b->d->add(b->d, y, x, z);
+}
+
+static void case_bias_bwd(Bench *b)
+{
+    int64_t rows = draw_size(b, 300), cols = draw_cols(b, 1100);
+    Mat dy = input(b, rows, cols, b->storage, 1), db = changed(b, 1, cols, F32, 1);
+    b->d->bias_bwd(b->d, db, dy);
+}
+
+static Mat storage_input_or_none(Bench *b, int64_t rows, int64_t cols, double spread)
+{
+    return draw(b, 0, 1) ? input(b, rows, cols, b->storage, spread) : (Mat){0};
+}
+
+static void case_norm(Bench *b)
+{
+    int groups = draw(b, 0, 1) ? 1 : (int)draw(b, 2, 6);
+    NormKind kind = draw(b, 0, 1) ? NORM_RMS : NORM_LAYER;
+    int64_t rows = draw_size(b, 70), n = draw_cols(b, groups > 1 ? 128 : 2100);
+    Mat x = input(b, rows, groups * n, b->storage, 2), gain = input(b, 1, n, b->storage, 1), none = {0};
+    Mat bias = kind == NORM_LAYER ? storage_input_or_none(b, 1, n, 1) : none;
+    Mat stats = output(b, rows, 2 * groups, F32), y = output(b, rows, groups * n, b->storage);
+    loosen(b, 2);
+    b->d->norm_fwd(b->d, y, stats, x, gain, bias, 1e-3, kind, groups);
+    Mat dy = input(b, rows, groups * n, b->storage, 1), dres = storage_input_or_none(b, rows, groups * n, 1);
+    Mat dgain = changed(b, 1, n, F32, 1);
+    loosen(b, 4);
+    Mat dbias = none;
+    if (kind == NORM_LAYER && draw(b, 0, 1)) {
+        dbias = changed(b, 1, n, F32, 1);
+        loosen(b, 4);
+    }
+    b->d->norm_bwd_w(b->d, dgain, dbias, dy, x, stats, kind, groups);
+    Mat dx = output(b, rows, groups * n, b->storage);
+    loosen(b, 8);
+    b->d->norm_bwd_x(b->d, dx, dres, dy, x, stats, gain, kind, groups);
+}
+
+static void case_act(Bench *b)
+{
+    ActKind kind = (ActKind)draw(b, 0, 5);
+    int64_t rows = draw_size(b, 70), cols = draw_cols(b, 1100), wide = act_gated(kind) ? 2 * cols : cols;
+    Mat h = input(b, rows, wide, b->storage, 2), da = input(b, rows, cols, b->storage, 1);
+    b->d->act_fwd(b->d, output(b, rows, cols, b->storage), h, kind);
+    b->d->act_bwd(b->d, output_or(b, h), da, h, kind);
+}
+
+static void case_rope(Bench *b)
+{
+    int heads = (int)draw(b, 1, 5), dim = 2 * (int)draw(b, 1, 40), rot = draw(b, 0, 1) ? dim : 2 * (int)draw(b, 1, dim / 2);
+    int64_t rows = draw_size(b, 70);
+    dim = b->tight ? (dim + 15) / 16 * 16 : dim;
+    rot = b->tight ? dim : rot;
+    Mat x = changed(b, rows, heads * dim, b->storage, 1), table = input(b, 64, rot, F32, 1);
+    const int32_t *position = whole(b, rows, 0, 63);
+    b->d->rope(b->d, x, dim, table, position, (int)draw(b, 0, 1));
+}
+
+static void case_embed(Bench *b)
+{
+    int64_t rows = draw_size(b, 150), cols = draw_cols(b, 600), vocab = draw_size(b, 60), v0 = draw(b, 0, 20);
+    const int32_t *token = whole(b, rows, 0, 79), *position = whole(b, rows, 0, 31);
+    int positions = (int)draw(b, 0, 1);
+    Mat none = {0}, wte = input(b, vocab, cols, b->storage, 1);
+    Mat wpe = positions ? input(b, 32, cols, b->storage, 1) : none;
+    b->d->embed_fwd(b->d, output(b, rows, cols, b->storage), token, position, wte, v0, wpe);
+    Mat dy = input(b, rows, cols, b->storage, 1), dwte = changed(b, vocab, cols, F32, 1), dwpe = none;
+    loosen(b, 4);
+    if (positions) {
+        dwpe = changed(b, 32, cols, F32, 1);
+        loosen(b, 4);
+    }
+    b->d->embed_bwd(b->d, dwte, v0, dwpe, dy, token, position);
+}
+
+static Dropout draw_dropout(Bench *b, int64_t rows)
+{
+    int64_t sample[64], seq = draw(b, 1, rows);
+    for (int i = 0; i < 64; i++)
+        sample[i] = (int64_t)draw(b, 0, 1 << 30) << 8;
+    if (rows / seq > 62)
+        seq = rows;
+    double p = draw(b, 0, 3) ? 0.1 * (double)draw(b, 1, 9) : 0;
+    int64_t col0 = draw(b, 0, 40) * (b->tight ? 8 : 1), row0 = draw(b, 0, seq - 1);
+    return (Dropout){.p = p, .key = 0x1234567890abcdefull, .sample = raw(b, sample, sizeof sample), .seq = seq,
+                     .pos0 = draw(b, 0, 99), .col0 = col0, .row0 = row0};
+}
+
+static void case_dropout(Bench *b)
+{
+    int64_t rows = draw_size(b, 70), cols = draw_cols(b, 1100);
+    Dropout s = draw_dropout(b, rows);
+    Mat x = input(b, rows, cols, b->storage, 1), res = storage_input_or_none(b, rows, cols, 1);
+    b->d->dropout_fwd(b->d, output(b, rows, cols, b->storage), x, res, &s);
+    b->d->dropout_bwd(b->d, output_or(b, x), x, &s);
+}
+
+/* ln follows from y as it is stored: compared with that of the rounded y through a looser bound on 16-bit types. */
+static void case_add_norm(Bench *b)
+{
+    int64_t rows = draw_size(b, 70), cols = draw_cols(b, 2100);
+    NormKind kind = draw(b, 0, 1) ? NORM_RMS : NORM_LAYER;
+    Dropout s = draw_dropout(b, rows);
+    double loose = b->storage == F32 ? 4 : b->storage == BF16 ? 40000 : 5000;
+    Mat x = input(b, rows, cols, b->storage, 1), res = input(b, rows, cols, b->storage, 1), none = {0};
+    Mat gain = input(b, 1, cols, b->storage, 1), bias = kind == NORM_LAYER ? input(b, 1, cols, b->storage, 1) : none;
+    Mat y = output(b, rows, cols, b->storage), stats = output(b, rows, 2, F32);
+    loosen(b, loose);
+    Mat ln = output(b, rows, cols, b->storage);
+    loosen(b, loose);
+    b->d->add_norm_fwd(b->d, y, ln, stats, x, res, &s, gain, bias, 1e-1, kind);
+}
+
+static void case_xent(Bench *b)
+{
+    int64_t rows = draw_size(b, 40), cols = draw_cols(b, 5100), valid = draw(b, 1, cols), v0 = draw(b, 0, 9);
+    int64_t total = rows + draw(b, 0, 20), n = draw(b, 0, 1) ? rows : 1;
+    RowMap map = {n, n == rows ? total - rows : 0, 1};
+    Mat none = {0}, logits = input(b, rows, cols, F32, 3), parts = output(b, 2 * rows, 3, F32), stats = output(b, rows, 3, F32);
+    loosen(b, 4);
+    const int32_t *label = whole(b, total, v0, v0 + valid - 1);
+    float mask[64];
+    for (int i = 0; i < 64; i++)
+        mask[i] = (float)draw(b, 0, 2) / 2;
+    int masked = (int)draw(b, 0, 1);
+    const float *m = raw(b, mask, sizeof mask);
+    int64_t cut = draw(b, 0, cols), left = valid < cut ? valid : cut;
+    b->d->xent_stats(b->d, mat_rows(parts, 0, rows), mat_cols(logits, 0, cut), label, map, v0, left);
+    b->d->xent_stats(b->d, mat_rows(parts, rows, rows), mat_cols(logits, cut, cols - cut), label, map, v0 + cut, valid - left);
+    b->d->xent_combine(b->d, stats, parts);
+    Mat loss = changed(b, total, 1, F32, 1);
+    loosen(b, 4);
+    Mat dlogits = draw(b, 0, 3) ? output(b, rows, cols, b->storage) : none;
+    b->d->xent_grad(b->d, loss, dlogits, logits, stats, label, masked ? m : NULL, map, v0, valid, 0.25);
+}
+
+static Exact *exact(Bench *b, int64_t n)
+{
+    Tensor *t = tensor_add(b, EXACT, 1, n * (int64_t)sizeof(Exact) / 8, I64);
+    memset(t->host, 0, t->bytes);
+    tensor_put(b, t);
+    return t->m.p;
+}
+
+static void case_sums(Bench *b)
+{
+    int64_t rows = draw_size(b, 70), cols = draw_cols(b, 1100), n = draw_size(b, 40000);
+    Mat x = input(b, rows, cols, F32, 1), y = input(b, 1, n, b->storage, 1), z = input(b, 1, n, F32, 100);
+    Mat sum = changed(b, 1, 1, F64, 1);
+    loosen(b, 1e-3);
+    b->d->sum(b->d, sum.p, x);
+    Exact *e = exact(b, 1);
+    b->d->squares(b->d, e, y.p, n, y.type);
+    b->d->squares(b->d, e, z.p, n, z.type);
+    b->d->carry(b->d, e, 1);
+}
+
+static void case_verdict(Bench *b)
+{
+    double sums[2] = {(double)draw(b, 1, 900), (double)draw(b, 0, 9) * 10};
+    const double *s = raw(b, sums, sizeof sums);
+    int64_t n = draw_size(b, 5000), bad = draw(b, 0, 4) == 0;
+    double spread = bad && draw(b, 0, 1) ? INFINITY : 1;
+    Mat y = input(b, 1, n, F32, spread);
+    Exact *e = exact(b, 1);
+    b->d->squares(b->d, e, y.p, n, y.type);
+    b->d->carry(b->d, e, 1);
+    Mat v = changed(b, 1, 5, F64, 0);                  /* loss, tokens, gscale, norm, multiplier */
+    loosen(b, 1e-7);
+    Verdict *at = raw(b, &(Verdict){.go = 1}, sizeof(Verdict));
+    b->t[b->n - 1].role = IN;
+    b->d->verdict(b->d, at, s, e, (double)draw(b, 1, 50), (double)draw(b, 1, 3), draw(b, 0, 1) ? 0.5 : 0, (int)draw(b, 0, 1));
+    /* bad and go have to be the same bits */
+    void *whole_numbers = raw(b, &(int64_t[2]){0}, 16);
+    b->d->copy(b->d, v, mat(at, 1, 5, F64));
+    b->d->copy(b->d, mat(whole_numbers, 1, 2, F64), mat(&at->bad, 1, 2, F64));
+}
+
+static Verdict *draw_verdict(Bench *b)
+{
+    Verdict v = {.multiplier = 0.7, .go = draw(b, 0, 4) != 0};
+    return raw(b, &v, sizeof v);
+}
+
+static void case_trust(Bench *b)
+{
+    int64_t n = draw(b, 1, 5), each = draw_size(b, 3000);
+    Exact *e = exact(b, 2 * n);
+    for (int64_t i = 0; i < 2 * n; i++) {
+        Mat x = input(b, 1, each, F32, draw(b, 0, 3) ? 1 : 0);
+        b->d->squares(b->d, e + i, x.p, each, x.type);
+    }
+    b->d->carry(b->d, e, 2 * n);
+    Mat t = output(b, 1, n, F64);
+    loosen(b, 1e-6);
+    b->d->trust(b->d, t.p, e, n, (int)draw(b, 0, 1), 0.001, 0.1, draw_verdict(b));
+}
+
+static void case_update(Bench *b)
+{
+    int64_t n = draw_size(b, 20000);
+    int which = (int)draw(b, 0, 3), momentum = which != 1 || draw(b, 0, 1);
+    Mat w = changed(b, 1, n, F32, 1), g = input(b, 1, n, F32, 1), none = {0};
+    Mat m = momentum ? changed(b, 1, n, F32, 1) : none, v = which == 0 || which == 3 ? numbers(b, INOUT, 1, n, F32, 1, 1) : none;
+    loosen(b, 4);
+    Mat out = draw(b, 0, 1) ? changed(b, 1, n, b->storage, 0) : none, dir = which == 3 ? changed(b, 1, n, F32, 0) : none;
+    loosen(b, 8);
+    double trust = 1.7;
+    Update u = {.n = n, .w = w.p, .g = g.p, .m = m.p, .v = v.p, .out = out.p, .out_type = out.p ? out.type : F32,
+                .verdict = draw_verdict(b), .trust = draw(b, 0, 1) ? raw(b, &trust, sizeof trust) : NULL, .lr = 0.1,
+                .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .wd = draw(b, 0, 1) ? 0.2 : 0, .bias1 = 1 - pow(0.9, 3),
+                .bias2 = 1 - pow(0.95, 3), .momentum = momentum ? 0.9 : 0, .nesterov = which == 1 && momentum && draw(b, 0, 1)};
+    if (which == 0)
+        b->d->adam(b->d, &u);
+    else if (which == 1)
+        b->d->sgd(b->d, &u);
+    else if (which == 2)
+        b->d->lars(b->d, &u);
+    else {
+        b->d->lamb_direction(b->d, &u, dir.p);
+        b->d->lamb_apply(b->d, &u, dir.p);
+    }
+}
+
+static const struct { const char *ops; void (*fn)(Bench *b); } cases[] = {
+    {"copy", case_copy}, {"zero", case_zero}, {"add", case_add}, {"bias_bwd", case_bias_bwd},
+    {"norm_fwd norm_bwd_x norm_bwd_w", case_norm}, {"add_norm_fwd", case_add_norm}, {"act_fwd act_bwd", case_act},
+    {"rope", case_rope}, {"embed_fwd embed_bwd", case_embed}, {"dropout_fwd dropout_bwd", case_dropout},
+    {"xent_stats xent_combine xent_grad", case_xent}, {"sum squares carry", case_sums}, {"verdict", case_verdict},
+    {"trust", case_trust}, {"adam sgd lars lamb_direction lamb_apply", case_update},
+    {"matmul linear (test_cuda_matmul)", NULL}, {"attention_fwd attention_bwd (test_cuda_attention)", NULL},
+};
+
+static int is_word(const char *words, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = words; (p = strstr(p, name)); p += n)
+        if ((p == words || p[-1] == ' ') && (p[n] == 0 || p[n] == ' '))
+            return 1;
+    return 0;
+}
+
+/* Every row of the table has a case. */
+static void check_all(void)
+{
+#define X(op, args)                                                                                          \
+    {                                                                                                        \
+        int has = 0;                                                                                         \
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)                                            \
+            has |= is_word(cases[i].ops, #op);                                                               \
+        CHECK(has, "no case for op %s", #op);                                                                \
+    }
+    OPS(X)
+#undef X
+}
+
+int main(int argc, char **argv)
+{
+    Device oracle, gpu;
+    const char *only = argc > 1 ? argv[1] : "";
+    int rounds = argc > 2 ? atoi(argv[2]) : 6;
+    cpu_open(&oracle, F64, test_isa(), 1);
+    cuda_open(&gpu, F32, 0);
+    check_all();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int before = test_failures;
+        if (strncmp(cases[i].ops, only, strlen(only)) || !cases[i].fn)
+            continue;
+        double start = now();
+        for (int t = 0; t < 3; t++)
+            for (int k = 0; k < rounds; k++)
+                compare_op(cases[i].ops, cases[i].fn, &oracle, &gpu, types[t], (uint64_t)(100 * k + t), k % 2);
+        printf("# %s: %d failed, %.2f s\n", cases[i].ops, test_failures - before, now() - start);
+    }
+    cuda_close(&gpu);
+    cpu_close(&oracle);
+    return test_end();
+}
