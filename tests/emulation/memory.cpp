@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-static const size_t PAGE = 4096, ALIGN = 256, SPACE = (size_t)256 << 30;
+static const size_t PAGE = 4096, ALIGN = 256, HUGE = 2 << 20, SPACE = (size_t)256 << 30;
 struct Piece { size_t bytes; int live; };
 static std::map<char *, Piece> pieces, pinned;
 static char *space, *top;
@@ -128,11 +128,15 @@ extern "C" cudaError_t cudaMalloc(void **p, size_t bytes)
     size_t size = pages((bytes + ALIGN - 1) / ALIGN * ALIGN);
     if (bytes > memory_size() - taken)
         return cudaErrorMemoryAllocation;
-    if (size + PAGE > (size_t)(space + SPACE - top))
+    if (size + PAGE + HUGE > (size_t)(space + SPACE - top))
         emulation_fail("%zu bytes of address space are used up: memory is never used again", SPACE);
+    if (size > HUGE)
+        top += HUGE - (size_t)(top - space) % HUGE;
     char *start = top, *at = start + size - (bytes + ALIGN - 1) / ALIGN * ALIGN;
     if (mprotect(start, size, PROT_READ | PROT_WRITE))
         return cudaErrorMemoryAllocation;
+    if (size > HUGE)
+        madvise(start, size, MADV_HUGEPAGE);           /* cheaper to protect */
     memset(start, 0xff, size);
     top += size + PAGE;
     if (!open_now)
@@ -169,7 +173,6 @@ extern "C" cudaError_t emulation_free(void *p, const char *file, int line)
     mmap(page_of(p), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     i->second.live = 0;
     taken -= i->second.bytes;
-    memory_access(0);
     return cudaSuccess;
 }
 
@@ -324,7 +327,6 @@ extern "C" cudaError_t emulation_memcpy(void *dst, const void *src, size_t bytes
     check_kind(r, kind);
     memory_access(1);
     copy_rows(r);
-    memory_access(0);
     return cudaSuccess;
 }
 
@@ -336,7 +338,6 @@ extern "C" cudaError_t emulation_memset(void *p, int value, size_t bytes, const 
     emulation_check(p, bytes, "cudaMemset");
     memory_access(1);
     memset(p, value, bytes);
-    memory_access(0);
     return cudaSuccess;
 }
 

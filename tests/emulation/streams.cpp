@@ -32,7 +32,7 @@ struct CUevent_st { std::shared_ptr<Record> last; int timed; };
 static std::vector<cudaStream_t> streams;
 static std::map<cudaEvent_t, int> events;
 static pthread_mutex_t lock;
-static int no_device, depth, device, waits_for_others, until_rank, until_haste, haste;
+static int no_device, depth, inside, device, waits_for_others, until_rank, until_haste, haste;
 static uint64_t random_state, calls;
 static thread_local cudaError_t last_error;
 
@@ -131,6 +131,7 @@ Entry::Entry()
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, open_once);
     pthread_mutex_lock(&lock);
+    inside++;
     calls++;
     if (emulation_kernel())
         emulation_fail("kernel %s calls the runtime", emulation_kernel());
@@ -141,6 +142,8 @@ Entry::Entry()
 
 Entry::~Entry()
 {
+    if (!--inside)
+        memory_access(0);
     pthread_mutex_unlock(&lock);
 }
 
@@ -159,11 +162,10 @@ static int run_first(cudaStream_t s)
         i.record->done = 1;
         i.record->when = seconds();
     } else if (i.run) {
-        if (!depth++)
-            memory_access(1);
+        memory_access(1);                  /* till the call that runs this returns to the host */
+        depth++;
         int done = i.run();
-        if (!--depth)
-            memory_access(0);
+        depth--;
         if (!done)
             return 0;
     }
@@ -222,9 +224,12 @@ static void run_until(cudaStream_t s, const std::function<int()> &reached)
         }
         if (!waits_for_others || depth)
             emulation_fail("a wait that nothing will end");
+        int level = inside;
+        inside = 0;
         pthread_mutex_unlock(&lock);
         usleep(idle++ < 100 ? 20 : 500);
         pthread_mutex_lock(&lock);
+        inside = level;
     }
 }
 
@@ -254,6 +259,7 @@ static void *keep_going(void *)
         if (calls == seen && !depth)
             for (int i = 0; i < 64 && run_any(); i++)
                 ;
+        memory_access(0);
         seen = calls;
         pthread_mutex_unlock(&lock);
     }
