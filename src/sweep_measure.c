@@ -186,6 +186,8 @@ static int measure(const Sweep *s, Layout *l)
     l->why[0] = 0;
     if (!(l->measured > 0))
         read_reason(s, l, errors, code);
+    if (code == EXIT_DATA)             /* no layout's fault: every other would end so */
+        die(code, "sweep", "the corpus cannot be read: %s", l->why);
     remove_tree(run);
     unlink(errors);
     free(line);

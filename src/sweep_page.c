@@ -2,6 +2,7 @@
 #include "base.h"
 #include "chart.h"
 #include "sweep.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,12 +56,13 @@ static const char style[] =
     ":root{color-scheme:light dark;--bg:#f7f6f3;--card:#fff;--ink:#1d1c1a;--soft:#66635d;--rule:#e6e3dd;--a:#2563c9;--b:#cf4f0b}\n"
     "@media (prefers-color-scheme:dark){:root{--bg:#131517;--card:#1b1e21;--ink:#e9e7e2;--soft:#a09d96;--rule:#2d3135;--a:#78a9ff;"
     "--b:#ff9a57}}\n"
-    "body{margin:0 auto;max-width:76rem;padding:1.5rem;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,sans-serif}\n"
+    "body{margin:0 auto;max-width:88rem;padding:1.5rem;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,sans-serif}\n"
     "h1{font-size:1.4rem;margin:0}h2{font-size:1.05rem}p{color:var(--soft);margin:.3rem 0}\n"
     ".card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:1rem;margin:1rem 0;overflow-x:auto}\n"
     "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\n"
-    "th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}\n"
-    "th{cursor:pointer;user-select:none;position:sticky;top:0;background:var(--card)}th:hover{color:var(--a)}\n"
+    "th,td{padding:.2rem .4rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap;font-size:.87rem}\n"
+    "th{cursor:pointer;user-select:none;vertical-align:bottom;white-space:normal}th:hover{color:var(--a)}\n"
+    "th[data-down='1']::after{content:' \\25B2'}th[data-down='0']::after{content:' \\25BC'}\n"
     "td:last-child,th:last-child{text-align:left;white-space:normal;min-width:8rem}\n"
     ".bars text{fill:var(--ink);font:13px system-ui,sans-serif}.bars .p{fill:var(--a)}.bars .m{fill:var(--b)}\n"
     ".key span{display:inline-block;width:.8em;height:.8em;margin:0 .4em 0 1em;border-radius:2px}\n"
@@ -83,76 +85,104 @@ static const char script[] =
 
 static void short_name(const Layout *l, char *text, size_t size)
 {
-    snprintf(text, size, "tp %d%s  pp %d%s%.0d  dp %d  %s  mb %d  %s", l->tp, l->rows ? " sp" : "", l->pp, l->v > 1 ? " v " : "",
-             l->v > 1 ? l->v : 0, l->dp, layout_zero[l->zero], l->micro, layout_recompute[l->recompute]);
+    char chunks[24] = "", recompute[24] = "", sharding[24] = "";
+    if (l->v > 1)
+        snprintf(chunks, sizeof chunks, " x %d", l->v);
+    if (l->recompute != RECOMPUTE_NONE)
+        snprintf(recompute, sizeof recompute, ", %s", layout_recompute[l->recompute]);
+    if (l->dp > 1)
+        snprintf(sharding, sizeof sharding, " %s", layout_zero[l->zero]);
+    snprintf(text, size, "tp %d%s, pp %d%s, dp %d%s, micro %d%s", l->tp, l->rows ? " sp" : "", l->pp, chunks, l->dp, sharding,
+             l->micro, recompute);
 }
 
-/* Predicted above measured, a pair of bars a layout. */
+static int any_measured(const Sweep *s)
+{
+    int n = 0;
+    for (int i = 0; i < s->n; i++)
+        n += s->layout[i].measured > 0;
+    return n;
+}
+
+/* One layout: predicted above measured, or predicted alone. */
+static void bar(FILE *f, const Layout *l, int y, int left, double scale)
+{
+    double p = l->predicted * scale, m = l->measured * scale;
+    char name[128];
+    short_name(l, name, sizeof name);
+    fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", left - 8, y + 19, name);
+    fprintf(f, "<rect class=\"p\" x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" rx=\"2\"/>\n", left, y + 4, p,
+            m > 0 ? 11 : 22);
+    if (m > 0)
+        fprintf(f, "<rect class=\"m\" x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"11\" rx=\"2\"/>\n", left, y + 15, m);
+    fprintf(f, "<text x=\"%.1f\" y=\"%d\">%.*f ms%s</text>\n", left + (p > m ? p : m) + 6, y + 19,
+            l->predicted < 10 ? 2 : 1, m > 0 ? l->measured : l->predicted, m > 0 ? " measured" : "");
+}
+
 static void bars(FILE *f, const Sweep *s)
 {
-    int n = s->fit < BARS ? s->fit : BARS, left = 330, width = 1080, high = 30;
+    int n = s->fit < BARS ? s->fit : BARS, left = 400, width = 1080, high = 30;
     double most = 0;
-    char name[128];
     for (int i = 0; i < n; i++) {
         most = s->layout[i].predicted > most ? s->layout[i].predicted : most;
         most = s->layout[i].measured > most ? s->layout[i].measured : most;
     }
-    fprintf(f, "<p class=\"key\">ms a step, shorter is better<span style=\"background:var(--a)\"></span>predicted"
-            "<span style=\"background:var(--b)\"></span>measured</p>\n"
-            "<svg class=\"bars\" viewBox=\"0 0 %d %d\" width=\"100%%\" role=\"img\" aria-label=\"ms a step of the best layouts\">\n", width,
-            n * high + 4);
-    for (int i = 0; i < n; i++) {
-        const Layout *l = &s->layout[i];
-        double scale = (width - left - 90) / most, p = l->predicted * scale, m = l->measured * scale;
-        int y = i * high;
-        short_name(l, name, sizeof name);
-        fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", left - 8, y + 19, name);
-        fprintf(f, "<rect class=\"p\" x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" rx=\"2\"><title>predicted %.1f ms</title></rect>\n", left,
-                y + 4, p, m > 0 ? 11 : 22, l->predicted);
-        if (m > 0)
-            fprintf(f, "<rect class=\"m\" x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"11\" rx=\"2\"><title>measured %.1f ms</title></rect>\n", left,
-                    y + 15, m, l->measured);
-        fprintf(f, "<text x=\"%.1f\" y=\"%d\">%.4g ms</text>\n", left + (p > m ? p : m) + 6, y + 19,
-                m > 0 ? l->measured : l->predicted);
-    }
+    fprintf(f, "<p class=\"key\">time of a step, ms; shorter is better"
+            "<span style=\"background:var(--a)\"></span>predicted");
+    if (any_measured(s))
+        fprintf(f, "<span style=\"background:var(--b)\"></span>measured");
+    fprintf(f, "</p>\n<svg class=\"bars\" viewBox=\"0 0 %d %d\" width=\"100%%\" role=\"img\" "
+            "aria-label=\"ms a step of the best layouts\">\n", width, n * high + 4);
+    for (int i = 0; i < n; i++)
+        bar(f, &s->layout[i], i * high, left, (width - left - 150) / most);
     fprintf(f, "</svg>\n");
+}
+
+static void cell(FILE *f, const char *format, double x, int known)
+{
+    fprintf(f, "<td>");
+    if (known)
+        fprintf(f, format, x);
+    fprintf(f, "</td>");
+}
+
+static void table_row(FILE *f, const Sweep *s, const Layout *l)
+{
+    int planned = l->predicted > 0, measured = l->measured > 0;
+    fprintf(f, "<tr><td>%d</td><td>%s</td><td>%d</td><td>%d</td><td>%d</td><td>%s</td><td>%d</td><td>%s</td>", l->tp,
+            l->rows ? "yes" : "", l->pp, l->v, l->dp, layout_zero[l->zero], l->micro, layout_recompute[l->recompute]);
+    cell(f, l->predicted < 10 ? "%.3f" : "%.1f", l->predicted, planned);
+    cell(f, l->predicted < 10 ? "%.3f" : "%.1f", l->measured, measured);
+    cell(f, "%+.1f", measured ? 100 * (l->predicted / l->measured - 1) : 0, measured);
+    cell(f, "%.1f", fabs(100 * l->bubble), planned);           /* a rounded nothing has no sign */
+    cell(f, "%.2f", (double)l->memory / (1 << 30), planned);
+    cell(f, "%.0f", layout_tokens_per_second(s, l), planned);
+    fprintf(f, "<td>");
+    html_text(f, layout_state(l));
+    fprintf(f, "</td></tr>\n");
 }
 
 static void table(FILE *f, const Sweep *s)
 {
-    static const char *const head[] = {"tensor", "seq. par.", "pipeline", "chunks", "data", "sharding", "micro batch", "recompute",
-                                       "predicted ms", "measured ms", "error %", "bubble %", "memory GiB", "tokens/s", "state"};
+    static const char *const head[] = {
+        "tensor ranks", "sequence parallel", "pipeline ranks", "chunks a rank", "data ranks", "sharding", "micro batch, sequences",
+        "recompute", "predicted ms", "measured ms", "predicted off by %", "bubble %", "memory GiB a rank", "tokens/s", "state"};
     fprintf(f, "<table><thead><tr>");
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         fprintf(f, "<th>%s</th>", head[i]);
     fprintf(f, "</tr></thead><tbody>\n");
-    for (int i = 0; i < s->n && i < LINES; i++) {
-        const Layout *l = &s->layout[i];
-        fprintf(f, "<tr><td>%d</td><td>%s</td><td>%d</td><td>%d</td><td>%d</td><td>%s</td><td>%d</td><td>%s</td><td>%.1f</td><td>", l->tp,
-                l->rows ? "yes" : "", l->pp, l->v, l->dp, layout_zero[l->zero], l->micro, layout_recompute[l->recompute],
-                l->predicted);
-        if (l->measured > 0)
-            fprintf(f, "%.1f</td><td>%+.1f", l->measured, 100 * (l->predicted / l->measured - 1));
-        else
-            fprintf(f, "</td><td>");
-        fprintf(f, "</td><td>%.1f</td><td>%.2f</td><td>%.0f</td><td>", 100 * l->bubble, (double)l->memory / (1 << 30),
-                layout_tokens_per_second(s, l));
-        html_text(f, layout_state(l));
-        fprintf(f, "</td></tr>\n");
-    }
+    for (int i = 0; i < s->n && i < LINES; i++)
+        table_row(f, s, &s->layout[i]);
     fprintf(f, "</tbody></table>\n");
 }
 
 void sweep_page(FILE *f, const Sweep *s)
 {
-    int measured = 0;
-    for (int i = 0; i < s->n; i++)
-        measured += s->layout[i].measured > 0;
     fprintf(f, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n"
             "<title>Layouts of %d ranks</title><style>\n%s</style></head><body>\n<h1>Layouts of %d ranks: ", s->world, style, s->world);
     html_text(f, s->path);
     fprintf(f, "</h1>\n<p>%d legal layouts, %d fit the memory, %d measured. Steps of %lld sequences of %lld tokens; machine ", s->n, s->fit,
-            measured, (long long)s->batch, (long long)s->seq);
+            any_measured(s), (long long)s->batch, (long long)s->seq);
     html_text(f, s->machine);
     fprintf(f, ".</p>\n");
     if (s->fit) {

@@ -79,8 +79,11 @@ grep -q "not through after 0.1 s" "$work/late/sweep.csv" || fail "no reason for 
 sweep late $two --measure 1 --timeout 60 --steps 3 || fail "late, again"
 [ "$(tried)" = 1 ] || fail "more time, and not tried again"
 # shellcheck disable=SC2086
-sweep wrong $two --measure 1 data_path="$work/nothing" || fail "a wrong layout ended the sweep"
+sweep wrong $two --measure 1 --steps 9 lr=1000 min_lr=1000 clip_grad=0 || fail "a wrong layout ended the sweep"
 grep -q '"error\[' "$work/wrong/sweep.csv" || fail "no reason for a failed one"
+# shellcheck disable=SC2086
+sweep nothing $two --measure all data_path="$work/nothing"
+[ $? = 3 ] && [ "$(tried)" = 1 ] && [ ! -s "$work/nothing/sweep.jsonl" ] || fail "without a corpus there is nothing to measure"
 
 # stopped in the middle of the second: the first is kept, no job lives on, the rest is measured
 for signal in TERM KILL; do
