@@ -112,6 +112,24 @@ for signal in TERM KILL; do
     wrote $signal 3 3 3
 done
 
+# a job of minutes does not outlive its sweep
+# shellcheck disable=SC2086
+"$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/slow" $two --measure 1 --steps 1000 \
+    hidden_size=256 seq_length=256 > /dev/null 2> "$work/err" &
+sweep=$!
+for _ in $(seq 400); do
+    [ -s "$work/slow/run/metrics.jsonl" ] && break
+    sleep 0.05
+done
+[ "$(alive)" -gt 0 ] || fail "no job to be killed"
+kill -KILL $sweep
+wait $sweep
+for _ in $(seq 80); do
+    [ "$(alive)" = 0 ] && break
+    sleep 0.1
+done
+[ "$(alive)" = 0 ] || fail "a long job outlives its sweep"
+
 # what is wrong is said in one line
 refused() {
     sweep refused "$@"
