@@ -186,8 +186,9 @@ static int measure(const Sweep *s, Layout *l)
     l->why[0] = 0;
     if (!(l->measured > 0))
         read_reason(s, l, errors, code);
-    if (code == EXIT_DATA)             /* no layout's fault: every other would end so */
-        die(code, "sweep", "the corpus cannot be read: %s", l->why);
+    int started = strncmp(l->why, "error[launch]", 13) != 0;
+    if (code == EXIT_DATA || !started)     /* no layout's fault: every other would end so */
+        die(code, "sweep", "%s: %s", started ? "the corpus cannot be read" : "no job can be started", l->why);
     remove_tree(run);
     unlink(errors);
     free(line);
