@@ -150,6 +150,10 @@ $(BUILD)/test_%: $(CPU)/tests/test_%.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 $(BUILD)/test_faults: $(CPU)/tests/test_faults.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=comm_note -o $@ $(LDLIBS)
 
+# and over a device that passes everything on to the CPU
+$(BUILD)/test_far: $(CPU)/tests/test_far.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=cpu_open -o $@ $(LDLIBS)
+
 $(BUILD)/bench_%: $(CPU)/tests/bench_%.o $(HOOKS) $(CUDA_OBJ) $(LIB_OBJ)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 

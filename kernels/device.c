@@ -1,8 +1,61 @@
 #include "device.h"
+#include <string.h>
 
 const char *dtype_name(Dtype t)
 {
     static const char *const names[] = {"F64", "F32", "BF16", "F16", "I32", "I64"};
     BUG_ON((unsigned)t >= DTYPES);
     return names[t];
+}
+
+void device_arena(Device *d, Arena *a, const char *name, size_t size)
+{
+    *a = (Arena){.name = name, .size = size, .base = d->take(d, size)};
+}
+
+void device_arena_close(Device *d, Arena *a)
+{
+    d->give(d, a->base, a->size);
+    *a = (Arena){0};
+}
+
+void host_arena(Device *d, Arena *a, const char *name, size_t size)
+{
+    *a = (Arena){.name = name, .size = size, .base = d->host_take(d, size)};
+}
+
+void host_arena_close(Device *d, Arena *a)
+{
+    d->host_give(d, a->base, a->size);
+    *a = (Arena){0};
+}
+
+static void host_copy(void *dst, const void *src, size_t bytes)
+{
+    if (bytes)
+        memcpy(dst, src, bytes);
+}
+
+void device_put(Device *d, void *dst, const void *src, size_t bytes)
+{
+    if (d)
+        d->put(d, dst, src, bytes);
+    else
+        host_copy(dst, src, bytes);
+}
+
+void device_get(Device *d, void *dst, const void *src, size_t bytes)
+{
+    if (d)
+        d->get(d, dst, src, bytes);
+    else
+        host_copy(dst, src, bytes);
+}
+
+int64_t device_tell(Device *d, void *dst, const void *src, size_t bytes)
+{
+    if (d)
+        return d->tell(d, dst, src, bytes);
+    host_copy(dst, src, bytes);
+    return 0;
 }

@@ -232,12 +232,14 @@ struct Device {
     void *impl;                /* the device's own: packing buffers, queues */
     int late;                  /* ops run behind the host: what it is told of a step comes while it launches the next */
 
-    /* Memory of this device, zeroed; dies with EXIT_RESOURCE */
+    /* Memory of this device, zeroed; dies with EXIT_RESOURCE. owns: p lies in such memory, and the host must not touch it;
+     * never on the CPU, whose memory is the host's */
     void *(*take)(Device *d, size_t bytes);
     void (*give)(Device *d, void *p, size_t bytes);
+    int (*owns)(Device *d, const void *p);
     /* Copies in the order of the ops. put: host to device; src may be written on return. get: device to host, waits for
-     * every op before it. tell: as get, without waiting; dst is host memory from host_take, and the copy is there when
-     * told(ticket) returns */
+     * every op before it. tell: as get, without waiting; dst is host memory from host_take, and this copy and all told
+     * of before are there when told(ticket), which any thread may call, returns */
     void (*put)(Device *d, void *dst, const void *src, size_t bytes);
     void (*get)(Device *d, void *dst, const void *src, size_t bytes);
     int64_t (*tell)(Device *d, void *dst, const void *src, size_t bytes);
@@ -264,6 +266,17 @@ void cuda_open(Device *d, Dtype real, int index);
 void cuda_close(Device *d);
 /* GPUs of this machine, 1 or more; dies as cuda_open does. */
 int cuda_count(void);
+
+/* An arena of a device's memory, and one of host memory that copies run to and from at full speed. */
+void device_arena(Device *d, Arena *a, const char *name, size_t size);
+void device_arena_close(Device *d, Arena *a);
+void host_arena(Device *d, Arena *a, const char *name, size_t size);
+void host_arena_close(Device *d, Arena *a);
+
+/* put, get and tell where d is NULL: src and dst are the host's. */
+void device_put(Device *d, void *dst, const void *src, size_t bytes);
+void device_get(Device *d, void *dst, const void *src, size_t bytes);
+int64_t device_tell(Device *d, void *dst, const void *src, size_t bytes);
 
 /* A device whose ops do nothing, for counting runs. */
 void null_open(Device *d, Dtype real);

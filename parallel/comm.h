@@ -23,6 +23,7 @@ struct Comm {
     /* operations called, and bytes that this rank brought to them (all of `in` or `buf`; of a broadcast the root's, of
      * a message the sender's). A group of one, and barriers, count nothing */
     int64_t ops, bytes;
+    Device *dev;                   /* whose memory buffers may also be in; NULL: only the host's */
     void *impl;
     /* buf [n] <- reduction over the group, in place */
     Token (*all_reduce)(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp op);
@@ -59,6 +60,9 @@ static inline void comm_together(Comm *c, int begin)
 
 /* The group of one. Copies where in and out differ; send and recv to oneself are a BUG. */
 void comm_self_open(Comm *c, const char *name);
+
+/* A copy within this rank, in the order of the device's ops where it owns the buffers. */
+void comm_copy(Comm *c, void *out, const void *in, int64_t n, Dtype type);
 
 /* A group of any size, of which this is `rank`, that moves nothing and only counts: for plans of worlds that are not
  * there, and for rehearsals. */

@@ -13,23 +13,30 @@ static Token self_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp
     return 0;
 }
 
-static Token self_copy(void *out, const void *in, int64_t n, Dtype type)
+void comm_copy(Comm *c, void *out, const void *in, int64_t n, Dtype type)
+{
+    if (c->dev && c->dev->owns(c->dev, out))
+        c->dev->copy(c->dev, mat(out, 1, n, type), mat((void *)in, 1, n, type));
+    else
+        memcpy(out, in, (size_t)n * dtype_size(type));
+}
+
+static Token self_copy(Comm *c, void *out, const void *in, int64_t n, Dtype type)
 {
     if (out != in)
-        memcpy(out, in, (size_t)n * dtype_size(type));
+        comm_copy(c, out, in, n, type);
     return 0;
 }
 
 static Token self_reduce_scatter(Comm *c, void *out, const void *in, int64_t n, Dtype type, ReduceOp op)
 {
-    (void)c, (void)op;
-    return self_copy(out, in, n, type);
+    (void)op;
+    return self_copy(c, out, in, n, type);
 }
 
 static Token self_gather(Comm *c, void *out, const void *in, int64_t n, Dtype type)
 {
-    (void)c;
-    return self_copy(out, in, n, type);
+    return self_copy(c, out, in, n, type);
 }
 
 static Token self_broadcast(Comm *c, void *buf, int64_t n, Dtype type, int root)

@@ -243,6 +243,9 @@ void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx)
         fn(ctx, rest[i]);
 }
 
+static void set_device(void *device, Comm *c) { c->dev = device; }
+void grid_device(Grid *g, Device *d) { grid_each(g, set_device, d); }
+
 static void close_one(void *unused, Comm *c)
 {
     (void)unused;

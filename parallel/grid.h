@@ -60,6 +60,8 @@ void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank);
 /* The same with groups that `open` makes; member: world ranks of the group, this rank among them. */
 typedef void (*GridOpener)(void *ctx, const Grid *g, Comm *c, const char *name, const int *member, int n);
 void grid_open_by(Grid *g, const GridSpec *spec, int world, int rank, GridOpener open, void *ctx);
+/* From here on buffers of the groups may also be memory of d. Not collective. */
+void grid_device(Grid *g, Device *d);
 void grid_close(Grid *g);
 /* Every group, in an order that is the same on all ranks. */
 void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx);

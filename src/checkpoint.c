@@ -39,7 +39,7 @@ static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix
                 .name = xasprintf("%s%s", t->name, suffix), .type = flat->type, .ndim = t->ndim,
                 .shape = {t->rows, t->cols}, .row0 = box[b].row0, .col0 = box[b].col0, .rows = box[b].rows,
                 .cols = box[b].cols, .ld = box[b].ld, .optim = optim,
-                .data = param_at(p, t, flat, box[b].at - t->offset)};
+                .data = param_at(p, t, flat, box[b].at - t->offset), .dev = p->data.dev};
     }
 }
 
@@ -244,14 +244,38 @@ static int open_candidate(Source *s, const char *dir, Comm *c, char why[WHY])
     return ok;
 }
 
+/* A multiple of a block: what a box is cut into on its way through the host is hardly read twice. */
+#define ROOM (8 * HASH_BLOCK)
+
+/* A piece, as many rows at a time as `room` holds. */
+static int read_piece(Source *s, const Piece *p, void *room, char why[WHY])
+{
+    int64_t size = (int64_t)dtype_size(p->type), line = p->cols * size, most = ROOM / line > 1 ? ROOM / line : 1;
+    for (int64_t r = 0; r < p->rows; r += most) {
+        int64_t rows = p->rows - r < most ? p->rows - r : most;
+        char *to = (char *)p->data + r * p->ld * size;
+        if (!source_read(s, stored(&s->m, p), p->row0 + r, p->col0, rows, p->cols, room, p->cols, p->type, why))
+            return 0;
+        if (p->ld == p->cols)
+            device_put(p->dev, to, room, (size_t)(rows * line));
+        for (int64_t k = 0; k < rows && p->ld != p->cols; k++)
+            device_put(p->dev, to + k * p->ld * size, (char *)room + k * line, (size_t)line);
+    }
+    return 1;
+}
+
 static int read_pieces(Source *s, const Piece *p, int n, int weights_only, char why[WHY])
 {
+    int64_t longest = ROOM;
+    int ok = 1;
     for (int i = 0; i < n; i++)
-        if (!skipped(&p[i], weights_only) && p[i].rows && p[i].cols &&
-            !source_read(s, stored(&s->m, &p[i]), p[i].row0, p[i].col0, p[i].rows, p[i].cols, p[i].data,
-                         p[i].ld, p[i].type, why))
-            return 0;
-    return 1;
+        longest = p[i].cols * 8 > longest ? p[i].cols * 8 : longest;
+    void *room = xcalloc(1, (size_t)longest);
+    for (int i = 0; ok && i < n; i++)
+        if (!skipped(&p[i], weights_only) && p[i].rows && p[i].cols)
+            ok = read_piece(s, &p[i], room, why);
+    free(room);
+    return ok;
 }
 
 json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Piece *p, int n,

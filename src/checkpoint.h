@@ -28,8 +28,9 @@ typedef struct {
     int ndim;                       /* of the global tensor: 1 or 2 */
     int64_t shape[2];               /* global; a vector's shape[1] is not used */
     int64_t row0, col0, rows, cols; /* the box, in global indices; a vector is rows x 1 */
-    void *data;                     /* local memory; element (r, c) of the box at r*ld + c */
+    void *data;                     /* element (r, c) of the box at r*ld + c */
     int64_t ld;
+    Device *dev;                    /* whose memory data is; NULL: the host's */
     int optim;                      /* in the optimizer's shard; weights_only leaves all but masters */
 } Piece;
 
@@ -44,14 +45,14 @@ void pieces_close(Piece *p, int n);
 typedef struct Saver Saver;
 
 /* p[0..n): what this rank writes; over all ranks each element of each tensor once. Takes the snapshot's bytes
- * from `run` when cfg->async_save, and returns NULL when `run` is counting. Otherwise collective over `all`:
+ * from `host` (host_arena) when cfg->async_save, and returns NULL when it is counting. Otherwise collective over `all`:
  * makes the folders, and locks run_dir against a second job (EXIT_CHECKPOINT; the lock goes with the
  * process). */
-Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece *p, int n, Arena *run);
+Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece *p, int n, Arena *host);
 
 /* Saves. state is copied and kept whole in the manifest; it must say everything that a resume needs and
- * holds, as "config", the text of config_write. With async_save it returns after copying the pieces to the
- * snapshot; one save can be under way, a second one waits for it with a warning. Collective. */
+ * holds, as "config", the text of config_write. With async_save it returns once the copy of the
+ * pieces to the snapshot is asked for; one save can be under way, a second one waits for it with a warning. Collective. */
 void saver_save(Saver *s, int64_t iteration, const json_t *state);
 
 /* Moves a save under way along without waiting, and reports how it ended: call it once a step. Collective. */

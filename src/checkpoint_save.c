@@ -54,26 +54,23 @@ static void find_entries(Saver *s)
     }
 }
 
-/* Copies `rows` rows densely. */
-static void gather_rows(char *to, const char *from, int64_t rows, int64_t row_bytes, int64_t ld_bytes)
+/* Asks for a dense copy of a piece. */
+static void snap_piece(Saver *s, const Piece *p, char *to)
 {
-    if (row_bytes == ld_bytes) {
-        memcpy(to, from, (size_t)(rows * row_bytes));
-        return;
-    }
+    const int64_t line = p->cols * (int64_t)dtype_size(p->type), ld = p->ld * (int64_t)dtype_size(p->type);
+    int64_t rows = line == ld ? 1 : p->rows, bytes = line == ld ? p->rows * line : line;
     for (int64_t r = 0; r < rows; r++)
-        memcpy(to + r * row_bytes, from + r * ld_bytes, (size_t)row_bytes);
+        s->ticket = device_tell(p->dev, to + r * line, (const char *)p->data + r * ld, (size_t)bytes);
+    s->teller = p->dev;
 }
 
 static void take_snapshot(Saver *s)
 {
     char *to = s->snapshot;
     for (int i = 0; i < s->n; i++) {
-        const Piece *p = &s->piece[i];
-        const int64_t size = (int64_t)dtype_size(p->type);
-        gather_rows(to, p->data, p->rows, p->cols * size, p->ld * size);
-        s->view[i] = (View){to, p->cols};
-        to += piece_bytes(p);
+        snap_piece(s, &s->piece[i], to);
+        s->view[i] = (View){to, s->piece[i].cols, NULL};
+        to += piece_bytes(&s->piece[i]);
     }
 }
 
@@ -308,13 +305,13 @@ static void open_thread(Saver *s)
             "limit of processes", strerror(e));
 }
 
-Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece *p, int n, Arena *run)
+Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece *p, int n, Arena *host)
 {
     int64_t bytes = 0;
     for (int i = 0; i < n; i++)
         bytes += piece_bytes(&p[i]);
-    void *snapshot = cfg->async_save ? arena_take(run, (size_t)bytes) : NULL;
-    if (!run->base)
+    void *snapshot = cfg->async_save ? arena_take(host, (size_t)bytes) : NULL;
+    if (!host->base)
         return NULL;
     Saver *s = xcalloc(1, sizeof *s);
     char why[WHY];
@@ -335,7 +332,7 @@ Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece
     s->part = xcalloc((size_t)all->size, sizeof *s->part);
     s->view = xcalloc((size_t)n, sizeof *s->view);
     for (int i = 0; i < n; i++)
-        s->view[i] = (View){p[i].data, p[i].ld};
+        s->view[i] = (View){p[i].data, p[i].ld, p[i].dev};
     if (cfg->async_save)
         open_thread(s);
     return s;

@@ -23,7 +23,7 @@ static void cursor_read(Cursor *c, char *to, int64_t bytes)
         const int64_t size = (int64_t)dtype_size(p->type);
         int64_t run = v->ld == p->cols ? (p->rows - c->row) * p->cols - c->col : p->cols - c->col;
         run = run * size < bytes ? run : bytes / size;
-        memcpy(to, v->p + (c->row * v->ld + c->col) * size, (size_t)(run * size));
+        device_get(v->dev, to, v->p + (c->row * v->ld + c->col) * size, (size_t)(run * size));
         to += run * size;
         bytes -= run * size;
         c->row += (c->col + run) / p->cols;
@@ -95,6 +95,8 @@ static int write_shard(Saver *s, int dir, int optim, char why[WHY])
 int saver_write(Saver *s, char why[WHY])
 {
     int dir = file_open_dir(s->dir, s->tmp, 1, why), ok = dir >= 0;
+    if (s->teller)
+        s->teller->told(s->teller, s->ticket);
     ok = ok && write_shard(s, dir, 0, why) && write_shard(s, dir, 1, why) && file_sync_dir(dir, s->tmp, why);
     if (dir >= 0)
         close(dir);

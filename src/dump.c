@@ -60,8 +60,8 @@ static void add_gradients(Dump *d, const Config *cfg, const HfFamily *family)
     params_close(&table);
 }
 
-/* Rows [lo, hi) of a piece into tensor i, a row of the file at a time. */
-static void put_piece(Dump *d, int i, const Piece *p, int64_t lo, int64_t hi)
+/* Rows [lo, hi) of a piece, whose values are g, into tensor i, a row of the file at a time. */
+static void put_piece(Dump *d, int i, const Piece *p, const double *g, int64_t lo, int64_t hi)
 {
     const Source *s = &d->source[i];
     int64_t size = (int64_t)dtype_size(p->type), width = s->transposed ? s->rows : s->cols;
@@ -69,12 +69,11 @@ static void put_piece(Dump *d, int i, const Piece *p, int64_t lo, int64_t hi)
     double *x = xcalloc((size_t)n, sizeof *x);
     for (int64_t line = 0; line < lines; line++) {
         for (int64_t k = 0; k < n; k++) {
-            double g = s->transposed ? whole_element(d->run, p, lo - p->row0 + k, line)
-                                     : whole_element(d->run, p, lo - p->row0 + line, k);
+            double v = s->transposed ? g[(lo - p->row0 + k) * p->cols + line] : g[(lo - p->row0 + line) * p->cols + k];
             if (p->type == F64)
-                x[k] = g;
+                x[k] = v;
             else
-                ((float *)x)[k] = (float)g;
+                ((float *)x)[k] = (float)v;
         }
         int64_t at = s->transposed ? (p->col0 + line) * width + lo - s->row0 : (lo - s->row0 + line) * width + p->col0;
         put(d, i, at * size, x, n * size);
@@ -86,14 +85,16 @@ static void put_gradients(Dump *d)
 {
     int n;
     Piece *p = pieces_open(&d->run->params, PIECES_GRADIENT, &n);
-    for (int i = FIRST_GRAD; i < d->n; i++) {
-        const Source *s = &d->source[i];
-        for (int k = 0; k < n; k++) {
+    for (int k = 0; k < n; k++) {
+        double *g = whole_piece(d->run, &p[k]);
+        for (int i = FIRST_GRAD; i < d->n; i++) {
+            const Source *s = &d->source[i];
             int64_t lo = p[k].row0 > s->row0 ? p[k].row0 : s->row0, end = p[k].row0 + p[k].rows;
             int64_t hi = end < s->row0 + s->rows ? end : s->row0 + s->rows;
             if (lo < hi && !strcmp(p[k].name, s->name))
-                put_piece(d, i, &p[k], lo, hi);
+                put_piece(d, i, &p[k], g, lo, hi);
         }
+        free(g);
     }
     pieces_close(p, n);
 }
@@ -107,10 +108,16 @@ static void see_logits(Model *m, int part, const char *where, Mat x)
     if (strcmp(where, "logits") || !x.cols)      /* a rank may have nothing but padding */
         return;
     int64_t size = (int64_t)dtype_size(m->real), V = m->cfg->vocab_size;
+    int64_t *sample = xcalloc((size_t)m->B, sizeof *sample);
+    char *line = xcalloc((size_t)x.cols, (size_t)size);
+    m->dev->get(m->dev, sample, m->slice_batch->sample, (size_t)m->B * sizeof *sample);
     for (int64_t r = 0; r < x.rows; r++) {
-        int64_t row = mapped_row(m->slice_rows, r), sample = m->slice_batch->sample[row / m->S];
-        put(&dump, LOGITS, ((sample * m->S + row % m->S) * V + m->vocab0) * size, mat_at(x, r, 0), x.cols * size);
+        int64_t row = mapped_row(m->slice_rows, r), at = sample[row / m->S] * m->S + row % m->S;
+        m->dev->get(m->dev, line, mat_at(x, r, 0), (size_t)(x.cols * size));
+        put(&dump, LOGITS, (at * V + m->vocab0) * size, line, x.cols * size);
     }
+    free(sample);
+    free(line);
 }
 
 /* The samples of this data rank, from the ranks of the first stage. */

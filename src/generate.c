@@ -49,11 +49,11 @@ int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t 
     double *logits = xcalloc((size_t)V, sizeof *logits);
     float *narrow = xcalloc((size_t)V, sizeof *narrow);
     int32_t *order = xcalloc((size_t)V, sizeof *order);
-    Mat row = r->params.real == F64 ? mat(logits, 1, V, F64) : mat(narrow, 1, V, F32);
+    int wide = r->params.real == F64;
     r->cache.length = 0;
     while (made < count) {
-        run_extend(r, made ? &out[made - 1] : prompt, made ? 1 : n, row);
-        for (int64_t i = 0; row.type == F32 && i < V; i++)
+        run_extend(r, made ? &out[made - 1] : prompt, made ? 1 : n, wide ? (void *)logits : narrow);
+        for (int64_t i = 0; !wide && i < V; i++)
             logits[i] = narrow[i];
         out[made] = sample_token(s, logits, V, r->cache.length, order);
         if (out[made++] == end)

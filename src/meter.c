@@ -1,5 +1,6 @@
 #include "meter.h"
 #include "balance.h"
+#include "device_calls.h"
 #include "predict.h"
 #include <stddef.h>
 #include <stdlib.h>
@@ -44,67 +45,22 @@ static void record(Meter *m, Work w, double start, double end)
     m->call[m->n++] = (Call){w, m->tally.now, end - start};
 }
 
-/* name, its parameters, its arguments behind the device */
-#define METERED(name, params, ...) \
+#define X(name, params) \
     static void metered_##name params \
     { \
         Meter *m = meter_of(d); \
         double start = now(); \
         m->inside++; \
-        m->cpu.name(d, __VA_ARGS__); \
+        m->cpu.name(d, CALL_##name); \
         double end = now(); \
         if (--m->inside) \
             return; \
         m->tally.now = 0; \
-        m->ideal.name(&m->ideal, __VA_ARGS__); \
+        m->ideal.name(&m->ideal, CALL_##name); \
         record(m, WORK_##name, start, end); \
     }
-METERED(copy, (Device *d, Mat dst, Mat src), dst, src)
-METERED(zero, (Device *d, void *p, size_t bytes), p, bytes)
-METERED(add, (Device *d, Mat y, Mat a, Mat b), y, a, b)
-METERED(sum_parts, (Device *d, Mat y, Mat parts), y, parts)
-METERED(matmul, (Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc), c, a, ta, b, tb, acc)
-METERED(linear, (Device *d, Mat y, Mat x, Mat w, Mat bias), y, x, w, bias)
-METERED(bias_bwd, (Device *d, Mat db, Mat dy), db, dy)
-METERED(norm_fwd, (Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups),
-        y, stats, x, gain, bias, eps, kind, groups)
-METERED(add_norm_fwd, (Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain, Mat bias,
-                       double eps, NormKind kind), y, ln, stats, x, res, s, gain, bias, eps, kind)
-METERED(norm_bwd_x, (Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups),
-        dx, dres, dy, x, stats, gain, kind, groups)
-METERED(norm_bwd_w, (Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups),
-        dgain, dbias, dy, x, stats, kind, groups)
-METERED(act_fwd, (Device *d, Mat a, Mat h, ActKind kind), a, h, kind)
-METERED(act_bwd, (Device *d, Mat dh, Mat da, Mat h, ActKind kind), dh, da, h, kind)
-METERED(rope, (Device *d, Mat x, int dim, Mat table, const int32_t *position, int inverse),
-        x, dim, table, position, inverse)
-METERED(attention_fwd, (Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s), o, lse, q, k, v, s)
-METERED(attention_bwd, (Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
-                        const Attention *s), dq, dk, dv, dout, o, lse, delta, q, k, v, s)
-METERED(embed_fwd, (Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0, Mat wpe),
-        y, token, position, wte, v0, wpe)
-METERED(embed_bwd, (Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token, const int32_t *position),
-        dwte, v0, dwpe, dy, token, position)
-METERED(dropout_fwd, (Device *d, Mat y, Mat x, Mat res, const Dropout *s), y, x, res, s)
-METERED(dropout_bwd, (Device *d, Mat dx, Mat dy, const Dropout *s), dx, dy, s)
-METERED(xent_stats, (Device *d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0,
-                     int64_t valid), stats, logits, label, rows, v0, valid)
-METERED(xent_combine, (Device *d, Mat stats, Mat parts), stats, parts)
-METERED(xent_grad, (Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
-                    RowMap rows, int64_t v0, int64_t valid, double scale),
-        loss, dlogits, logits, stats, label, mask, rows, v0, valid, scale)
-METERED(sum, (Device *d, double *out, Mat x), out, x)
-METERED(squares, (Device *d, Exact *sum, const void *x, int64_t n, Dtype type), sum, x, n, type)
-METERED(carry, (Device *d, Exact *s, int64_t n), s, n)
-METERED(verdict, (Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal, double loss_scale,
-                  double clip_grad, int stop), v, sums, squares, nominal, loss_scale, clip_grad, stop)
-METERED(trust, (Device *d, double *trust, const Exact *norms, int64_t n, int lars, double coefficient, double wd,
-                const Verdict *v), trust, norms, n, lars, coefficient, wd, v)
-METERED(adam, (Device *d, const Update *u), u)
-METERED(sgd, (Device *d, const Update *u), u)
-METERED(lamb_direction, (Device *d, const Update *u, void *dir), u, dir)
-METERED(lamb_apply, (Device *d, const Update *u, const void *dir), u, dir)
-METERED(lars, (Device *d, const Update *u), u)
+OPS(X)
+#undef X
 
 /* ---- the tensor group ---- */
 

@@ -1,7 +1,6 @@
 /* A rank's chunks: how a forward and the two halves of a backward go through their units. */
 #include "model.h"
 #include <stdlib.h>
-#include <string.h>
 
 Dropout model_dropout(const Model *m, const Pass *p, int site, int layer)
 {
@@ -71,6 +70,13 @@ static Pass pass_of(Model *m, const Instr *i)
                   .late = m->split && !forward ? &dw->mem : &m->scratch};
 }
 
+/* Words of 32 bits, whatever they are. */
+static void copy_words(Device *d, void *dst, const void *src, size_t bytes)
+{
+    int64_t n = (int64_t)bytes / 4;
+    d->copy(d, mat(dst, 1, n, F32), mat((void *)src, 1, n, F32));
+}
+
 static void batch_layout(const Model *m, Batch *b, Arena *mem)
 {
     size_t T = (size_t)(m->B * m->S);
@@ -83,22 +89,25 @@ static void batch_layout(const Model *m, Batch *b, Arena *mem)
     b->sample = arena_take(mem, (size_t)m->B * 8);
 }
 
-/* Copies a microbatch into its slot, which outlives the loader's buffer. src NULL: counting. */
-static void batch_keep(const Model *m, SlotFD *s, const Batch *src)
+/* Copies a microbatch into its slot, which outlives the loader's buffer: from the host, or from another slot of this rank.
+ * src NULL: counting. */
+static void batch_keep(const Model *m, SlotFD *s, const Batch *src, int slot)
 {
+    void (*keep)(Device *, void *, const void *, size_t) = slot ? copy_words : m->dev->put;
+    Device *d = m->dev;
     Batch *b = &s->batch;
     size_t T = (size_t)(m->B * m->S);
     batch_layout(m, b, &s->mem);
     if (!src || !src->tokens)
         return;
     BUG_ON(src->batch != m->B || src->seq != m->S);
-    memcpy(b->tokens, src->tokens, T * 4);
-    memcpy(b->labels, src->labels, T * 4);
-    memcpy(b->position, src->position, T * 4);
-    memcpy(b->loss_mask, src->loss_mask, T * 4);
-    memcpy(b->sample, src->sample, (size_t)m->B * 8);
+    keep(d, b->tokens, src->tokens, T * 4);
+    keep(d, b->labels, src->labels, T * 4);
+    keep(d, b->position, src->position, T * 4);
+    keep(d, b->loss_mask, src->loss_mask, T * 4);
+    keep(d, b->sample, src->sample, (size_t)m->B * 8);
     if (src->doc_start)
-        memcpy(b->doc_start, src->doc_start, T * 4);
+        keep(d, b->doc_start, src->doc_start, T * 4);
     else
         b->doc_start = NULL;
 }
@@ -143,7 +152,7 @@ static void enter(Model *m, const Instr *i, const Pass *p)
     /* in training the chunk before still has the microbatch */
     int again = i->chunk > 0 && m->schedule->slots[SLOT_FW] > 0;
     batch_keep(m, p->fd, again ? &fd_of(m, i->chunk - 1, i->mb)->batch
-                               : m->next_batch ? m->next_batch(m->batch_ctx, i->mb) : NULL);
+                               : m->next_batch ? m->next_batch(m->batch_ctx, i->mb) : NULL, again);
     p->fw->mem.used = 0;
 }
 

@@ -86,17 +86,20 @@ static void make_rope(Model *m, Arena *run)
     m->rope = mat_take(run, c->max_position_embeddings, rot, m->real);
     if (!m->rope.p)
         return;
+    void *table = xcalloc(1, mat_bytes(m->rope));
     for (int64_t p = 0; p < m->rope.rows; p++)
         for (int64_t i = 0; i < half; i++) {
             double angle = (double)p * pow(c->rotary_base, -2.0 * (double)i / (double)rot);
             if (m->real == F64) {
-                double *row = (double *)m->rope.p + p * rot;
+                double *row = (double *)table + p * rot;
                 row[i] = cos(angle), row[half + i] = sin(angle);
             } else {
-                float *row = (float *)m->rope.p + p * rot;
+                float *row = (float *)table + p * rot;
                 row[i] = (float)cos(angle), row[half + i] = (float)sin(angle);
             }
         }
+    m->dev->put(m->dev, m->rope.p, table, mat_bytes(m->rope));
+    free(table);
 }
 
 static Arena slot_arena(Arena *run, const char *name, size_t bytes)
@@ -142,6 +145,7 @@ void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *
                  .real = params->real, .nchunks = params->nchunks, .split = split, .loss_scale = 1};
     comm_self_open(&m->one, "rows");
     m->tokens = xcalloc((size_t)tp * 2, sizeof *m->tokens);
+    m->one.dev = dev;
     m->vocab0 = grid->index[AXIS_TP] * m->V;
     m->Vvalid = cfg->vocab_size - m->vocab0;
     m->Vvalid = m->Vvalid < 0 ? 0 : m->Vvalid < m->V ? m->Vvalid : m->V;

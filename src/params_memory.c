@@ -1,6 +1,7 @@
 /* The arrays: views, shards, initial values. */
 #include "params.h"
 #include <math.h>
+#include <stdlib.h>
 
 void params_layout(Params *p, Device *dev, Arena *run, int gradients, int moments)
 {
@@ -67,6 +68,7 @@ typedef struct { const Param *t; Box box; void *at; Dtype type; uint64_t key; do
 /* Rows of one item: small enough to share a tensor out, the same whatever the number of threads. */
 #define INIT_ROWS 16
 #define INIT_COLS 256
+#define INIT_ROOM ((int64_t)1 << 22)   /* elements at a time on their way to the device */
 
 static void init_rows(void *ctx, int64_t item, int thread)
 {
@@ -90,7 +92,23 @@ static void init_rows(void *ctx, int64_t item, int thread)
         }
 }
 
-static void init_param(Params *p, Device *d, const Param *t)
+/* A box, some rows at a time, by way of `room` on the host. */
+static void init_box(Device *d, InitWork w, char *to, char *room)
+{
+    Box box = w.box;
+    int64_t most = INIT_ROOM / box.cols > 1 ? INIT_ROOM / box.cols : 1;
+    size_t size = dtype_size(w.type);
+    BUG_ON(box.rows > 1 && box.ld != box.cols);
+    w.at = room;
+    for (int64_t r = 0; r < box.rows; r += most) {
+        w.box.row0 = box.row0 + r;
+        w.box.rows = box.rows - r < most ? box.rows - r : most;
+        pool_run(d->pool, init_rows, &w, (w.box.rows + INIT_ROWS - 1) / INIT_ROWS);
+        d->put(d, to + (size_t)(r * box.ld) * size, room, (size_t)(w.box.rows * box.cols) * size);
+    }
+}
+
+static void init_param(Params *p, Device *d, const Param *t, char *room)
 {
     double std = p->cfg->init_method_std;
     int64_t from, to;
@@ -102,21 +120,25 @@ static void init_param(Params *p, Device *d, const Param *t)
     param_updated(p, t, &from, &to);
     int n = param_boxes(p, t, from, to, box);
     for (int b = 0; b < n; b++) {
-        InitWork w = {t, box[b], param_at(p, t, &p->data.master, box[b].at - t->offset), p->real,
-                      rng_key((uint64_t)p->cfg->seed, t->name), std};
-        pool_run(d->pool, init_rows, &w, (box[b].rows + INIT_ROWS - 1) / INIT_ROWS);
+        InitWork w = {t, box[b], NULL, p->real, rng_key((uint64_t)p->cfg->seed, t->name), std};
+        init_box(d, w, param_at(p, t, &p->data.master, box[b].at - t->offset), room);
     }
 }
 
 void params_init(Params *p, Device *d)
 {
+    int64_t widest = INIT_ROOM;
     for (int b = 0; b < p->data.buckets; b++) {
         int64_t from, to;
         data_updated(&p->data, b, &from, &to);
         d->zero(d, data_at(&p->data, &p->data.master, b, from), (size_t)(to - from) * dtype_size(p->real));
     }
     for (int i = 0; i < p->nparam; i++)
-        init_param(p, d, &p->param[i]);
+        widest = p->param[i].local_cols > widest ? p->param[i].local_cols : widest;
+    char *room = xcalloc((size_t)widest, dtype_size(p->real));
+    for (int i = 0; i < p->nparam; i++)
+        init_param(p, d, &p->param[i], room);
+    free(room);
     params_refresh(p, d);
 }
 

@@ -86,8 +86,10 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     lists_units(r);
     cpu_open(&r->dev, r->params.real, isa_names[cfg->cpu_isa], cfg->threads ? (int)cfg->threads : grid_cores(&r->grid));
     comm_threads(pool_threads(r->dev.pool));
-    arena_open(&r->arena, "run", (size_t)(r->memory.total - r->workspace));
-    layout_take(r, &r->dev, &r->arena, run_dir, &bytes);
+    grid_device(&r->grid, &r->dev);
+    device_arena(&r->dev, &r->arena, "run", (size_t)(r->memory.total - r->memory.host - r->workspace));
+    host_arena(&r->dev, &r->host, "run, host", (size_t)r->memory.host);
+    layout_take(r, &r->dev, &r->arena, &r->host, run_dir, &bytes);
     layout_workspace(r);
     if (use != RUN_FORWARD)
         params_init(&r->params, &r->dev);
@@ -104,7 +106,8 @@ void run_close(Run *r)
     lists_close(r);
     params_close(&r->params);
     placement_close(&r->placement);
-    arena_close(&r->arena);
+    host_arena_close(&r->dev, &r->host);
+    device_arena_close(&r->dev, &r->arena);
     cpu_close(&r->dev);
     grid_close(&r->grid);
 }

@@ -19,7 +19,7 @@ typedef enum {
 } RunUse;
 
 /* Bytes of this rank, exact. */
-typedef struct { int64_t parameters, gradients, optimizer, activations, buffers, total; } Memory;
+typedef struct { int64_t parameters, gradients, optimizer, activations, buffers, total, host; } Memory;   /* host: of total */
 
 /* The lists of a step of one size, and what it sends: operations and bytes of this rank on every axis. */
 typedef struct {
@@ -45,13 +45,14 @@ typedef struct {
     Schedule extend;           /* one microbatch forward: generation */
     uint64_t hash;             /* of all lists of all ranks */
     Stage stage;
-    Arena arena;
-    Memory memory;             /* what the arena holds, and the workspace of device and transport */
+    Arena arena, host;         /* memory of the device; the host's, for what is copied from it and for the timeline */
+    Memory memory;             /* what the two hold, and the workspace of device and transport */
     int64_t workspace;
     Traffic traffic[AXES];     /* of the last segment's step */
     KvCache cache;             /* generation: kv_length positions */
     int64_t kv_length;
-    Batch sequence;            /* and the tokens that come next */
+    Mat logits;                /* real [1,V], of the position after; */
+    Batch sequence;            /* and, on the host, the tokens that come next */
     Piece *pieces;             /* what this rank writes of a checkpoint */
     int npieces;
     Saver *saver;              /* RUN_TRAIN with a run directory */
@@ -135,9 +136,9 @@ void run_find_scale(Run *r);
  * EXIT_NUMERIC before the update when the loss or a gradient is not finite. Collective. */
 void run_step(Run *r, Metrics *m);
 
-/* Logits ([V], in the type of run's reals) of the position after n more tokens of one sequence, whose earlier ones are in the
- * cache, on every rank. tokens NULL: only counts. Collective. */
-void run_extend(Run *r, const int32_t *tokens, int64_t n, Mat logits);
+/* Logits ([V], in the type of run's reals, on the host) of the position after n more tokens of one sequence, whose earlier
+ * ones are in the cache, on every rank. tokens NULL: only counts. Collective. */
+void run_extend(Run *r, const int32_t *tokens, int64_t n, void *logits);
 
 /* Mean loss over the first `batches` global batches of a loader, nats a token. Collective. tick may be NULL. */
 double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx);

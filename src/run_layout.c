@@ -208,7 +208,7 @@ static int64_t grown(const Arena *run, size_t *before)
 }
 
 /* The sequence that is being generated: its tokens as a microbatch, and the keys and values of its layers here. */
-static void layout_generation(Run *r, Arena *run)
+static void layout_generation(Run *r, Arena *run, Arena *host)
 {
     const Config *c = r->cfg;
     size_t n = (size_t)r->kv_length;
@@ -223,9 +223,10 @@ static void layout_generation(Run *r, Arena *run)
             r->cache.k[layer] = mat_take(run, r->kv_length, r->model.K * r->model.D, r->model.type);
             r->cache.v[layer] = mat_take(run, r->kv_length, r->model.K * r->model.D, r->model.type);
         }
-    r->sequence = (Batch){.batch = 1, .tokens = arena_take(run, n * 4), .labels = arena_take(run, n * 4),
-                          .position = arena_take(run, n * 4), .loss_mask = arena_take(run, n * 4),
-                          .sample = arena_take(run, 8)};
+    r->logits = mat_take(run, 1, c->vocab_size, r->model.real);
+    r->sequence = (Batch){.batch = 1, .tokens = arena_take(host, n * 4), .labels = arena_take(host, n * 4),
+                          .position = arena_take(host, n * 4), .loss_mask = arena_take(host, n * 4),
+                          .sample = arena_take(host, 8)};
 }
 
 /* Events of a step on this rank: its instructions, the operations that the rehearsal has counted on every axis, and about as
@@ -241,7 +242,7 @@ static int64_t events(const Run *r)
 }
 
 /* Takes all memory of the run. Runs over a counting arena first, then over the real one. */
-void layout_take(Run *r, Device *dev, Arena *run, const char *run_dir, const ModelBytes *bytes)
+void layout_take(Run *r, Device *dev, Arena *run, Arena *host, const char *run_dir, const ModelBytes *bytes)
 {
     const Config *c = r->cfg;
     Memory *mem = &r->memory;
@@ -265,16 +266,17 @@ void layout_take(Run *r, Device *dev, Arena *run, const char *run_dir, const Mod
     mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.nfw * (int64_t)bytes->fw +
                        slots[SLOT_DW] * (int64_t)bytes->dw;
     mem->buffers = grown(run, &before) - mem->activations;
-    layout_generation(r, run);
+    layout_generation(r, run, host);
     mem->activations += grown(run, &before);
     if (r->use == RUN_TRAIN) {
         r->pieces = pieces_open(&r->params, PIECES_SAVE, &r->npieces);
-        trace_open(&r->trace, c, events(r), run);
+        trace_open(&r->trace, c, events(r), host);
         if (run_dir || !run->base)
-            r->saver = saver_open(c, run_dir, &r->grid.all, r->pieces, r->npieces, run);
+            r->saver = saver_open(c, run_dir, &r->grid.all, r->pieces, r->npieces, host);
     }
-    mem->buffers += grown(run, &before);
-    mem->total = (int64_t)run->used;
+    mem->host = (int64_t)host->used;
+    mem->buffers += grown(run, &before) + mem->host;
+    mem->total = (int64_t)run->used + mem->host;
 }
 
 void layout_give(Run *r)
@@ -326,7 +328,6 @@ void rehearse_step(Run *r, const Lists *l)
 static void rehearse(Run *r, const Rehearsal *over)
 {
     const Config *c = r->cfg;
-    Mat none = {.type = r->params.real};
     for (int i = 0; i < c->batch_steps; i++) {
         Traffic before[AXES];
         traffic(&r->grid, before);
@@ -340,7 +341,7 @@ static void rehearse(Run *r, const Rehearsal *over)
         step_forward(r, &r->lists[i].forward, c->micro_batch_size, c->seq_length, 1);
     }
     if (r->kv_length)
-        run_extend(r, NULL, r->kv_length, none);
+        run_extend(r, NULL, r->kv_length, NULL);
 }
 
 /* The parameter table, with the groups of `r->grid`. */
@@ -371,14 +372,15 @@ void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
     lists_open(r, over->lists);
     null_open(&null, r->params.real);
     step_open(r);
-    Arena counting = {.name = "run"};
+    Arena counting = {.name = "run"}, host = {.name = "run, host"};
     *bytes = (ModelBytes){0};
-    layout_take(r, dev, &counting, NULL, bytes);
+    layout_take(r, dev, &counting, &host, NULL, bytes);
     rehearse(r, over);
     *bytes = model_peaks(&r->model);
     layout_give(r);
     counting = (Arena){.name = "run"};
-    layout_take(r, dev, &counting, NULL, bytes);
+    host = (Arena){.name = "run, host"};
+    layout_take(r, dev, &counting, &host, NULL, bytes);
     layout_give(r);
     r->workspace = workspace(r);
     layout_workspace(r);

@@ -20,8 +20,8 @@ void lists_close(Run *r);
  * and scratch of the model. */
 void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over,
                   ModelBytes *bytes);
-/* Takes all memory of the run from `run`, which may be counting. */
-void layout_take(Run *r, Device *dev, Arena *run, const char *run_dir, const ModelBytes *bytes);
+/* Takes all memory of the run from `run`, the device's, and `host`; both may be counting. */
+void layout_take(Run *r, Device *dev, Arena *run, Arena *host, const char *run_dir, const ModelBytes *bytes);
 void layout_give(Run *r);
 /* Adds to r->memory what device and transport take for themselves. */
 void layout_workspace(Run *r);

@@ -9,7 +9,7 @@
 /* Neighbouring pieces of one tensor that go to the disk as one box. */
 typedef struct { int first, count; int64_t rows; char name[BOX_NAME]; } Entry;
 
-typedef struct { const char *p; int64_t ld; } View;
+typedef struct { const char *p; int64_t ld; Device *dev; } View;     /* dev as in Piece */
 
 typedef enum { IDLE, WRITING, COMMITTING } Phase;
 
@@ -24,6 +24,8 @@ struct Saver {
     Entry *entry;
     int64_t bytes;                  /* of this rank's tensors */
     char *snapshot, *buffer;        /* buffer: HASH_BLOCK bytes */
+    Device *teller;                 /* of the snapshot: who copies, NULL for nobody, */
+    int64_t ticket;                 /* and when it is whole */
 
     Phase phase;                    /* of the save under way */
     int attempt;                    /* 0, then 1 */

@@ -264,10 +264,11 @@ static const Batch *sequence(void *run, int mb)
     return &((Run *)run)->sequence;
 }
 
-void run_extend(Run *r, const int32_t *tokens, int64_t n, Mat logits)
+void run_extend(Run *r, const int32_t *tokens, int64_t n, void *logits)
 {
     Model *m = &r->model;
     Comm *pp = &r->grid.axis[AXIS_PP];
+    Mat row = r->logits;
     int last, chunk;
     const Batch *(*feed)(void *, int) = r->feed;
     r->feed = sequence;
@@ -277,11 +278,12 @@ void run_extend(Run *r, const int32_t *tokens, int64_t n, Mat logits)
         r->sequence.position[i] = (int32_t)(r->cache.length + i);
     }
     m->cache = &r->cache;
-    m->logits = logits;
+    m->logits = row;
     step_forward(r, &r->extend, 1, n, 0);
     m->cache = NULL;
     r->feed = feed;
     r->cache.length += n;
     pipe_place(&r->shape, r->shape.p * r->shape.v - 1, &last, &chunk);
-    pp->wait(pp, pp->broadcast(pp, logits.p, logits.rows * logits.cols, logits.type, last));
+    pp->wait(pp, pp->broadcast(pp, row.p, row.cols, row.type, last));
+    r->model.dev->get(r->model.dev, logits, row.p, mat_bytes(row));
 }

@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-void trace_open(Trace *t, const Config *cfg, int64_t per_step, Arena *run)
+void trace_open(Trace *t, const Config *cfg, int64_t per_step, Arena *host)
 {
     *t = (Trace){.steps = cfg->trace_steps, .max = cfg->trace_steps.n * per_step};
-    t->ring = t->max ? arena_take(run, (size_t)t->max * sizeof *t->ring) : NULL;
+    t->ring = t->max ? arena_take(host, (size_t)t->max * sizeof *t->ring) : NULL;
 }
 
 void trace_close(Trace *t)

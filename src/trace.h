@@ -78,9 +78,9 @@ typedef struct {
     double at[2], offset[2];           /* when clocks were compared, s; what makes this host's clock rank 0's, s */
 } Trace;
 
-/* per_step: events of a step, about. Takes the ring from `run`; steps that are not listed cost nothing, not even
+/* per_step: events of a step, about. Takes the ring from `host`; steps that are not listed cost nothing, not even
  * memory. */
-void trace_open(Trace *t, const Config *cfg, int64_t per_step, Arena *run);
+void trace_open(Trace *t, const Config *cfg, int64_t per_step, Arena *host);
 void trace_close(Trace *t);
 
 /* The job is there: compares clocks when anything will be recorded. Collective over g->all. */

@@ -2,10 +2,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-double whole_element(const Run *r, const Piece *p, int64_t row, int64_t col)
+double *whole_piece(const Run *r, const Piece *p)
 {
-    int64_t at = row * p->ld + col;
-    return (p->type == F64 ? ((const double *)p->data)[at] : (double)((const float *)p->data)[at]) * r->verdict.gscale;
+    int64_t n = p->rows * p->cols;
+    double *x = xcalloc((size_t)n, sizeof *x);
+    void *raw = xcalloc((size_t)n, dtype_size(p->type));
+    BUG_ON(p->ld != p->cols && p->rows > 1);
+    device_get(p->dev, raw, p->data, (size_t)n * dtype_size(p->type));
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (p->type == F64 ? ((double *)raw)[i] : (double)((float *)raw)[i]) * r->verdict.gscale;
+    free(raw);
+    return x;
 }
 
 /* One box, from the rank that has it (p) to rank 0 (out). */
@@ -16,9 +23,7 @@ static void move(Run *r, int rank, const Piece *p, int64_t cols, double *out)
     if (rank != 0)
         all->wait(all, p ? all->send(all, head, 4, I64, 0) : all->recv(all, head, 4, I64, rank));
     int64_t size = head[2] * head[3];
-    double *x = xcalloc((size_t)size, sizeof *x);
-    for (int64_t i = 0; p && i < size; i++)
-        x[i] = whole_element(r, p, i / head[3], i % head[3]);
+    double *x = p ? whole_piece(r, p) : xcalloc((size_t)size, sizeof *x);
     if (rank != 0)
         all->wait(all, p ? all->send(all, x, size, F64, 0) : all->recv(all, x, size, F64, rank));
     for (int64_t i = 0; out && i < size; i++)

@@ -3,8 +3,8 @@
 #define WHOLE_H
 #include "run.h"
 
-/* Element (r, c) of a piece of a gradient, times the run's verdict.gscale. */
-double whole_element(const Run *r, const Piece *p, int64_t row, int64_t col);
+/* A piece of a gradient on the host, dense, times the run's verdict.gscale. On the heap. */
+double *whole_piece(const Run *r, const Piece *p);
 
 /* The gradient called `name` ([rows, cols], global), on rank 0; others may pass NULL. p[0..n): this rank's
  * PIECES_GRADIENT. Collective. */

@@ -148,9 +148,9 @@ static Result result_of(int family, const char *const *more)
     for (int64_t i = 0; i < x.n; i++)
         x.grad[i] = r.verdict.gscale * (r.params.real == F64 ? ((double *)r.params.data.grad.p)[i] : ((float *)r.params.data.grad.p)[i]);
     step_forward(&r, &r.lists[0].forward, r.cfg->micro_batch_size, r.cfg->seq_length, 1);
-    run_extend(&r, random_batch(&r, 0)->tokens, 7, mat(row, 1, r.cfg->vocab_size, r.params.real));
+    run_extend(&r, random_batch(&r, 0)->tokens, 7, row);
     CHECK(r.model.scratch.peak == r.model.scratch.size, "scratch %zu planned %zu", r.model.scratch.peak, r.model.scratch.size);
-    CHECK(r.arena.used == (size_t)(r.memory.total - r.workspace), "arena %zu planned %lld", r.arena.used,
+    CHECK(r.arena.used + r.host.used == (size_t)(r.memory.total - r.workspace), "arenas %zu planned %lld", r.arena.used + r.host.used,
           (long long)(r.memory.total - r.workspace));
     run_close(&r);
     return x;
@@ -216,7 +216,7 @@ static void cache_agrees(int family)
     r.model.watch = NULL;
     for (int64_t s = 0, n; s < S; s += n) {
         n = s == 0 ? 3 : 1;                /* a prompt, then one at a time */
-        run_extend(&r, tokens + s, n, mat(one, 1, V, F64));
+        run_extend(&r, tokens + s, n, one);
         for (int64_t v = 0; v < V; v++)
             CHECK(fabs(one[v] - whole[(s + n - 1) * V + v]) < 1e-12, "family %d position %lld: %.15g and %.15g", family,
                   (long long)s, one[v], whole[(s + n - 1) * V + v]);

@@ -37,7 +37,7 @@ static int range_has(const CudaRanges *r, const void *p)
     return 0;
 }
 
-int cuda_owns(const Device *d, const void *p)
+int cuda_owns(Device *d, const void *p)
 {
     return range_has(&cuda_of(d)->taken, p);
 }
@@ -228,6 +228,7 @@ static void fill(Device *d)
 #undef X
     d->take = cuda_take;
     d->give = cuda_give;
+    d->owns = cuda_owns;
     d->put = cuda_put;
     d->get = cuda_get;
     d->tell = cuda_tell;

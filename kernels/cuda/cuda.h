@@ -55,7 +55,7 @@ static inline cudaStream_t cuda_stream(const Device *d) { return cuda_of(d)->com
 void *cuda_workspace(Cuda *c, size_t bytes);
 
 /* Whether p lies in what d->take gave. */
-int cuda_owns(const Device *d, const void *p);
+int cuda_owns(Device *d, const void *p);
 
 /* The host waits for what `e` was recorded behind. */
 void cuda_await(Device *d, cudaEvent_t e);
