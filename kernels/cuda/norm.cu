@@ -13,7 +13,7 @@ struct Norm {
     float *stats;
     int64_t ldy, ldln, ldx, ldres, lddy, ldstats;
     uint32_t rows;             /* of the matrix, times groups */
-    int n, lanes, groups;      /* columns of a group; of a team */
+    int n, lanes;              /* columns of a group; lanes of a short team */
     Divider per_row;           /* groups */
     float eps;
     int kind;
@@ -332,7 +332,6 @@ static Norm norm_of(Mat x, Mat gain, Mat bias, Mat stats, NormKind kind, int gro
     a.stats = (float *)stats.p, a.ldstats = stats.ld;
     a.rows = (uint32_t)(x.rows * groups);
     a.n = (int)(x.cols / groups);
-    a.groups = groups;
     a.per_row = divider(groups);
     a.kind = kind;
     return a;
@@ -346,8 +345,9 @@ static int64_t pieces_of(const Norm *a, Dtype t, Mat x, Mat y, Mat z, Mat w)
     return ok && a->n % n == 0 ? a->n / n : 0;
 }
 
-template <class T, int ADD> static void launch_fwd(Cuda *c, const Plan &p, const Norm &a)
+template <class T, int ADD> static void launch_fwd(Cuda *c, const Plan &p, Norm a)
 {
+    a.lanes = p.lanes;
     cudaStream_t s = c->compute;
     unsigned grid = blocks_of(p.blocks), block = (unsigned)p.threads;
     if (p.k == 0)
@@ -362,8 +362,9 @@ template <class T, int ADD> static void launch_fwd(Cuda *c, const Plan &p, const
         LAUNCH((k_norm_fwd<T, 4, 1, ADD>), grid, block, SLOTS, s, a);
 }
 
-template <class T> static void launch_bwd_x(Cuda *c, const Plan &p, const Norm &a)
+template <class T> static void launch_bwd_x(Cuda *c, const Plan &p, Norm a)
 {
+    a.lanes = p.lanes;
     cudaStream_t s = c->compute;
     unsigned grid = blocks_of(p.blocks), block = (unsigned)p.threads;
     if (p.k == 0)

@@ -1,0 +1,489 @@
+/* cuda_rows: the row-wise and elementwise ops of a GPU beside the CPU's, at sizes that take each of the kernels'
+ * plans. Every type, rows 16-byte aligned and not, outputs poisoned with NaN first, twice (bitwise equal), and once
+ * more for each aliasing that device.h allows (bitwise equal). What is exact is compared bit for bit: dropout's masks,
+ * sums of squares, the verdict, trust. A case is a row of `cases`.
+ *
+ *   test_cuda_rows [OP]     only this op; `sums`: the scalars */
+#include "ops.h"
+
+enum { MATS = 8, TOKENS = 700, TABLE = 64, SAMPLES = 16 };
+
+/* What a side's ops read beside matrices; the same numbers on both. */
+typedef struct {
+    int32_t token[TOKENS], position[TOKENS];
+    float mask[TOKENS];
+    int64_t sample[SAMPLES];
+    Verdict go, stop;
+    double trust;
+} Given;
+
+typedef struct {
+    int kind, groups, dim, inverse, nesterov, nomask, stop;
+    double p, wd, momentum;
+    int64_t v0, valid, seq, col0;
+} Arg;
+
+/* role: i, I input; o, O output; x, X both; - absent. Small letters: storage; capitals: real. spread: standard
+ * deviation of the input; 0: ones. */
+typedef struct { char role; int64_t rows, cols; double spread; } Spec;
+
+typedef struct Case Case;
+struct Case {
+    const char *name;
+    void (*run)(Device *d, Mat *m, const Case *c, const Given *g);
+    Spec spec[MATS];
+    Arg a;
+    int alias[4][2];           /* pairs (output, input) + 1 that may be one memory */
+    double loose;              /* factor on the tolerance; 0 is 1 */
+    int exact;                 /* the same bits as the CPU */
+};
+
+/* ---- the ops ---- */
+
+#define EPS 1e-3
+static void norm_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    (void)g;
+    d->norm_fwd(d, m[0], m[1], m[2], m[3], m[4], EPS, (NormKind)c->a.kind, c->a.groups);
+}
+
+static Dropout dropout_of(const Arg *a, const Given *g)
+{
+    return (Dropout){.p = a->p, .key = 0x123456789abcdef1ull, .sample = g->sample, .seq = a->seq, .pos0 = 5,
+                     .col0 = a->col0, .row0 = 2};
+}
+
+/* 0 y, 1 ln, 2 stats, 3 x, 4 res, 5 gain, 6 bias */
+static void add_norm_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    Dropout s = dropout_of(&c->a, g);
+    d->add_norm_fwd(d, m[0], m[1], m[2], m[3], m[4], &s, m[5], m[6], EPS, (NormKind)c->a.kind);
+}
+
+/* 0 dx, 1 dres, 2 dy, 3 x, 4 gain, 5 stats: any numbers do */
+static void norm_bwd_x_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    (void)g;
+    d->norm_bwd_x(d, m[0], m[1], m[2], m[3], m[5], m[4], (NormKind)c->a.kind, c->a.groups);
+}
+
+/* 0 dgain, 1 dbias, 2 dy, 3 x, 4 stats */
+static void norm_bwd_w_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    (void)g;
+    d->norm_bwd_w(d, m[0], m[1], m[2], m[3], m[4], (NormKind)c->a.kind, c->a.groups);
+}
+
+static void bias_run(Device *d, Mat *m, const Case *c, const Given *g) { (void)c, (void)g; d->bias_bwd(d, m[0], m[1]); }
+static void act_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    (void)g;
+    d->act_fwd(d, m[0], m[1], (ActKind)c->a.kind);
+}
+static void act_bwd_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    (void)g;
+    d->act_bwd(d, m[0], m[1], m[2], (ActKind)c->a.kind);
+}
+static void rope_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    d->rope(d, m[0], c->a.dim, m[1], g->position, c->a.inverse);
+}
+static void embed_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    d->embed_fwd(d, m[0], g->token, g->position, m[1], c->a.v0, m[2]);
+}
+static void embed_bwd_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    d->embed_bwd(d, m[0], c->a.v0, m[1], m[2], g->token, g->position);
+}
+static void dropout_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    Dropout s = dropout_of(&c->a, g);
+    d->dropout_fwd(d, m[0], m[1], m[2], &s);
+}
+static void dropout_bwd_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    Dropout s = dropout_of(&c->a, g);
+    d->dropout_bwd(d, m[0], m[1], &s);
+}
+
+/* 0 loss of the whole microbatch, 1 dlogits, 2 logits, 3 stats, 4 stats of three parts of the vocabulary */
+static const RowMap map = {2, 1, 4};
+static void xent_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    const Arg *a = &c->a;
+    const int64_t rows = m[2].rows, cut[] = {0, m[2].cols / 4 * 3, m[2].cols - 8, m[2].cols};
+    for (int i = 0; i < 3; i++) {
+        int64_t n = cut[i + 1] - cut[i], valid = a->valid - cut[i];
+        valid = valid < 0 ? 0 : valid < n ? valid : n;
+        d->xent_stats(d, mat_rows(m[4], i * rows, rows), mat_cols(m[2], cut[i], n), g->token, map, a->v0 + cut[i],
+                      valid);
+    }
+    d->xent_combine(d, m[3], m[4]);
+    d->xent_grad(d, m[0], m[1], m[2], m[3], g->token, a->nomask ? NULL : g->mask, map, a->v0, a->valid, 0.25);
+}
+
+/* 0 w, 1 g, 2 m, 3 v, 4 out, 5 direction; v and the seconds of a row's pair stay positive: |x| */
+static Update update_of(const Mat *m, const Case *c, const Given *g)
+{
+    return (Update){.n = m[0].cols, .w = m[0].p, .g = m[1].p, .m = m[2].p, .v = m[3].p, .out = m[4].p,
+                    .out_type = m[4].type, .verdict = c->a.stop ? &g->stop : &g->go, .trust = &g->trust, .lr = 0.1,
+                    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .wd = c->a.wd, .bias1 = 1 - pow(0.9, 3),
+                    .bias2 = 1 - pow(0.95, 3), .momentum = c->a.momentum, .nesterov = c->a.nesterov};
+}
+static void adam_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    Update u = update_of(m, c, g);
+    u.trust = NULL;
+    d->adam(d, &u);
+}
+static void sgd_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    Update u = update_of(m, c, g);
+    u.trust = NULL;
+    d->sgd(d, &u);
+}
+static void lars_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    Update u = update_of(m, c, g);
+    d->lars(d, &u);
+}
+static void lamb_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    Update u = update_of(m, c, g);
+    d->lamb_direction(d, &u, m[5].p);
+    d->lamb_apply(d, &u, m[5].p);
+}
+
+/* ---- the cases ---- */
+
+/* Rows of one group of n columns go through every plan of norm.cu: part of a warp, a warp, one of four pieces, a block
+ * with two and with four pieces a thread, element by element. */
+#define NORM(n, g, k, b)                                                                                       \
+    {"norm_fwd", norm_run, {{'o', 5, (g) * (n)}, {'O', 5, 2 * (g)}, {'i', 5, (g) * (n), 2}, {'i', 1, n, 1},    \
+                            {b, 1, n, 1}}, {.kind = k, .groups = g}, {{1, 3}}},                                \
+    {"norm_bwd_x", norm_bwd_x_run, {{'o', 5, (g) * (n)}, {b, 5, (g) * (n), 1}, {'i', 5, (g) * (n), 1},         \
+                                    {'i', 5, (g) * (n), 2}, {'i', 1, n, 1}, {'I', 5, 2 * (g), 1}},             \
+     {.kind = k, .groups = g}, {{1, 2}, {1, 3}}}
+#define ADD_NORM(n, k, b, res, drop)                                                                           \
+    {"add_norm_fwd", add_norm_run, {{'o', 6, n}, {'o', 6, n}, {'O', 6, 2}, {'i', 6, n, 1}, {res, 6, n, 1},     \
+                                    {'i', 1, n, 1}, {b, 1, n, 1}}, {.kind = k, .p = drop, .seq = 3},           \
+     {{1, 4}, {1, 5}}}
+#define NORM_W(rows, n, g, b)                                                                                  \
+    {"norm_bwd_w", norm_bwd_w_run, {{'X', 1, n, 1}, {b, 1, n, 1}, {'i', rows, (g) * (n), 1},                   \
+                                    {'i', rows, (g) * (n), 1}, {'I', rows, 2 * (g), 1}}, {.groups = g}, .loose = 4}
+#define ACT(k, wide, n)                                                                                        \
+    {"act_fwd", act_run, {{'o', 7, n}, {'i', 7, (wide) * (n), 2}}, {.kind = k}},                               \
+    {"act_bwd", act_bwd_run, {{'o', 7, (wide) * (n)}, {'i', 7, n, 1}, {'i', 7, (wide) * (n), 2}}, {.kind = k}, \
+     {{1, 3}}}
+#define ACTS(n) ACT(ACT_GELU, 1, n), ACT(ACT_GELU_TANH, 1, n), ACT(ACT_SWIGLU, 2, n), ACT(ACT_GEGLU, 2, n),    \
+                ACT(ACT_RELU, 1, n), ACT(ACT_SQUARED_RELU, 1, n)
+#define XENT(n, in, from, mask, grad)                                                                          \
+    {"xent", xent_run, {{'O', 12, 1}, {grad, 6, n}, {'I', 6, n, 4}, {'O', 6, 3}, {'O', 18, 3}},                \
+     {.v0 = from, .valid = in, .nomask = mask}, {{2, 3}}}
+#define UPDATE(name, run, moment1, moment2, out, dir, ...)                                                     \
+    {name, run, {{'X', 1, 2061, 1}, {'I', 1, 2061, 1}, {moment1, 1, 2061, 1}, {moment2, 1, 2061, -1},          \
+                 {out, 1, 2061}, {dir, 1, 2061}}, {__VA_ARGS__}, {{6, 2}}}
+
+static const Case cases[] = {
+    NORM(64, 3, NORM_RMS, '-'), NORM(128, 2, NORM_LAYER, 'i'), NORM(200, 1, NORM_LAYER, 'i'),
+    NORM(264, 1, NORM_RMS, '-'), NORM(776, 1, NORM_LAYER, 'i'), NORM(1040, 1, NORM_LAYER, 'i'),
+    NORM(2056, 1, NORM_RMS, '-'),
+    NORM(4128, 1, NORM_LAYER, 'i'), NORM(8208, 1, NORM_LAYER, '-'), NORM(37, 3, NORM_LAYER, 'i'),
+    NORM(1, 2, NORM_RMS, '-'),
+    ADD_NORM(264, NORM_LAYER, 'i', 'i', 0.25), ADD_NORM(776, NORM_RMS, '-', 'i', 0),
+    ADD_NORM(1040, NORM_LAYER, 'i', '-', 0.5),
+    ADD_NORM(4128, NORM_LAYER, 'i', 'i', 0.1), ADD_NORM(37, NORM_RMS, '-', 'i', 0.25),
+    NORM_W(70, 64, 3, '-'), NORM_W(301, 80, 1, 'X'), NORM_W(33, 2056, 1, 'X'), NORM_W(600, 8, 1, 'X'),
+    NORM_W(5, 37, 2, 'X'),
+    {"bias_bwd", bias_run, {{'X', 1, 264, 1}, {'i', 130, 264, 1}}, .loose = 4},
+    {"bias_bwd", bias_run, {{'X', 1, 1, 1}, {'i', 1, 1, 1}}},
+    ACTS(104), ACTS(37), ACT(ACT_SWIGLU, 2, 1032),
+    {"rope", rope_run, {{'x', 9, 5 * 64, 1}, {'I', TABLE, 64, 1}}, {.dim = 64}},
+    {"rope", rope_run, {{'x', 9, 4 * 128, 1}, {'I', TABLE, 128, 1}}, {.dim = 128, .inverse = 1}},
+    {"rope", rope_run, {{'x', 70, 3 * 80, 1}, {'I', TABLE, 32, 1}}, {.dim = 80}},
+    {"rope", rope_run, {{'x', 9, 2 * 20, 1}, {'I', TABLE, 10, 1}}, {.dim = 20, .inverse = 1}},
+    {"embed_fwd", embed_run, {{'o', 90, 72}, {'i', 50, 72, 1}, {'i', TABLE, 72, 1}}},
+    {"embed_fwd", embed_run, {{'o', 90, 37}, {'i', 20, 37, 1}, {'-'}}, {.v0 = 7}},
+    {"embed_bwd", embed_bwd_run, {{'X', 50, 72, 1}, {'X', TABLE, 72, 1}, {'i', TOKENS, 72, 1}}, .loose = 8},
+    {"embed_bwd", embed_bwd_run, {{'X', 20, 1100, 1}, {'-'}, {'i', 40, 1100, 1}}, {.v0 = 7}},
+    {"embed_bwd", embed_bwd_run, {{'-'}, {'X', TABLE, 37, 1}, {'i', TOKENS, 37, 1}}},
+    {"dropout_fwd", dropout_run, {{'o', 9, 72}, {'i', 9, 72, 0}, {'-'}}, {.p = 0.25, .seq = 4}, {{1, 2}}, .exact = 1},
+    {"dropout_fwd", dropout_run, {{'o', 9, 37}, {'i', 9, 37, 0}, {'-'}}, {.p = 0.9, .seq = 4, .col0 = 6}, {{1, 2}},
+     .exact = 1},
+    {"dropout_fwd", dropout_run, {{'o', 9, 72}, {'i', 9, 72, 1}, {'i', 9, 72, 1}}, {.p = 0.5, .seq = 7},
+     {{1, 2}, {1, 3}}},
+    {"dropout_fwd", dropout_run, {{'o', 9, 520}, {'i', 9, 520, 1}, {'i', 9, 520, 1}}, {.seq = 7}, {{1, 2}, {1, 3}}},
+    {"dropout_bwd", dropout_bwd_run, {{'o', 9, 72}, {'i', 9, 72, 1}}, {.p = 0.1, .seq = 5, .col0 = 36}, {{1, 2}},
+     .exact = 1},
+    XENT(4504, 4491, 0, 0, 'o'), XENT(56, 50, 0, 1, 'o'), XENT(64, 30, 10, 0, 'o'), XENT(64, 64, 0, 0, '-'),
+    UPDATE("adam", adam_run, 'X', 'X', 'o', '-', .wd = 0.1), UPDATE("adam", adam_run, 'X', 'X', '-', '-', .wd = 0),
+    UPDATE("sgd", sgd_run, '-', '-', 'o', '-', .wd = 0.1),
+    UPDATE("sgd", sgd_run, 'X', '-', 'o', '-', .wd = 0.1, .momentum = 0.9, .nesterov = 1),
+    UPDATE("sgd", sgd_run, 'X', '-', '-', '-', .momentum = 0.9),
+    UPDATE("lamb", lamb_run, 'X', 'X', 'o', 'O', .wd = 0.1),
+    UPDATE("lars", lars_run, 'X', '-', 'o', '-', .wd = 0.1, .momentum = 0.9),
+    UPDATE("adam", adam_run, 'X', 'X', 'x', '-', .stop = 1), UPDATE("lamb", lamb_run, 'X', 'X', 'x', 'X', .stop = 1),
+};
+
+/* ---- two sides ---- */
+
+static int is_input(char role) { return role == 'i' || role == 'I' || role == 'x' || role == 'X'; }
+static int is_output(char role) { return role == 'o' || role == 'O' || role == 'x' || role == 'X'; }
+
+/* The matrices of a case on one side. offset: elements from a 16-byte boundary to the first. */
+typedef struct { Mat m[MATS]; char *memory[MATS]; size_t bytes[MATS]; } Set;
+
+static void fill(const Case *c, int k, Dtype t, char *p, size_t bytes, int64_t offset, int64_t ld)
+{
+    const Spec *s = &c->spec[k];
+    memset(p, 0xff, bytes);                            /* NaN in every type */
+    for (int64_t r = 0; r < s->rows && is_input(s->role); r++)
+        for (int64_t i = 0; i < s->cols; i++) {
+            double x = normal((uint64_t)(c - cases) * MATS + (uint64_t)k, r * s->cols + i) * fabs(s->spread);
+            put(p, offset + r * ld + i, t, s->spread == 0 ? 1 : s->spread < 0 ? fabs(x) : x);
+        }
+}
+
+static void set_open(Set *s, Device *d, const Case *c, Dtype storage, int64_t gap, int64_t offset)
+{
+    *s = (Set){0};
+    for (int k = 0; k < MATS; k++) {
+        const Spec *p = &c->spec[k];
+        if (!p->role || p->role == '-') {
+            s->m[k].type = storage;
+            continue;
+        }
+        Dtype t = p->role >= 'a' ? storage : F32;
+        int64_t ld = p->rows == 1 ? p->cols : p->cols + gap;
+        size_t bytes = (size_t)(offset + p->rows * ld) * dtype_size(t);
+        char *host = xcalloc(1, bytes);
+        fill(c, k, t, host, bytes, offset, ld);
+        s->bytes[k] = bytes;
+        s->memory[k] = d->take(d, bytes);
+        d->put(d, s->memory[k], host, bytes);
+        s->m[k] = (Mat){s->memory[k] + (size_t)offset * dtype_size(t), p->rows, p->cols, ld, t};
+        free(host);
+    }
+}
+
+static void set_close(Set *s, Device *d)
+{
+    for (int k = 0; k < MATS; k++)
+        if (s->memory[k])
+            d->give(d, s->memory[k], s->bytes[k]);
+}
+
+static char *fetched(Device *d, const void *p, size_t bytes)
+{
+    char *host = xcalloc(1, bytes);
+    d->get(d, host, p, bytes);
+    return host;
+}
+
+static double tolerance(Dtype t, double x, double largest)
+{
+    /* a unit of the last place: the two may round a number that lies between to either side */
+    double unit = t == BF16 ? 0x1p-7 * fabs(x) : t == F16 ? fmax(0x1p-10 * fabs(x), 0x1p-24) : 0;
+    return unit + 3e-6 * largest;
+}
+
+static void compare(const Case *c, const Set *a, int k, const char *cpu, const char *gpu, const char *what)
+{
+    Mat m = a->m[k];
+    int64_t offset = ((char *)m.p - a->memory[k]) / (int64_t)dtype_size(m.type);
+    int64_t n = (int64_t)(a->bytes[k] / dtype_size(m.type));
+    double worst = 0, largest = 0;
+    int wild = 0, stray = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double z = get(cpu, i, m.type);
+        largest = isfinite(z) ? fmax(largest, fabs(z)) : largest;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double y = get(gpu, i, m.type), z = get(cpu, i, m.type);
+        int inside = i >= offset && (i - offset) % m.ld < m.cols;
+        if (!inside)
+            stray += !isnan(y);
+        else if (!isfinite(z) || !isfinite(y))
+            wild += !(isnan(y) && isnan(z)) && y != z;
+        else if (y != z)
+            worst = fmax(worst, fabs(y - z) / tolerance(m.type, z, largest * (c->loose ? c->loose : 1)));
+    }
+    CHECK(worst <= 1 && !wild && !stray, "%s case %d %s tensor %d %s: %.3g times the tolerance (largest %g), %d not "
+          "finite, %d beyond the row", c->name, (int)(c - cases), what, k, dtype_name(m.type), worst, largest, wild,
+          stray);
+    if (c->exact)
+        CHECK(!memcmp(cpu, gpu, a->bytes[k]), "%s case %d %s tensor %d: not the CPU's bits", c->name,
+              (int)(c - cases), what, k);
+}
+
+/* The output takes the input's memory; of one type, or starting where wider rows start (xent). plain: the bytes of the
+ * outputs without that. */
+static void aliased(const Case *c, Device *d, const Given *g, char *const *plain, Dtype storage, int64_t gap,
+                    int64_t offset)
+{
+    for (int i = 0; i < 4 && c->alias[i][0] && !c->a.stop; i++) {
+        int o = c->alias[i][0] - 1, in = c->alias[i][1] - 1, differ = 0;
+        Set s;
+        set_open(&s, d, c, storage, gap, offset);
+        Mat own = s.m[o], input = s.m[in];
+        size_t so = dtype_size(own.type), si = dtype_size(input.type);
+        if (own.p && input.p && (own.type == input.type || !strcmp(c->name, "xent"))) {
+            s.m[o].p = input.p;
+            s.m[o].ld = input.ld * (int64_t)(si / so);
+            c->run(d, s.m, c, g);
+            char *bytes = fetched(d, s.memory[in], s.bytes[in]);
+            for (int64_t r = 0; r < own.rows; r++)
+                differ += memcmp(bytes + (offset * (int64_t)si + r * s.m[o].ld * (int64_t)so),
+                                 plain[o] + (offset + r * own.ld) * (int64_t)so, (size_t)own.cols * so) != 0;
+            CHECK(!differ, "%s case %d %s: %d rows differ when tensor %d lies on %d", c->name, (int)(c - cases),
+                  dtype_name(storage), differ, o, in);
+            free(bytes);
+        }
+        set_close(&s, d);
+    }
+}
+
+static void run_case(const Case *c, Device *gpu, Device *cpu, const Given *on_gpu, const Given *on_cpu, Dtype storage,
+                     int64_t gap, int64_t offset)
+{
+    Set a, b, again;
+    char what[64], *plain[MATS] = {0};
+    snprintf(what, sizeof what, "gap %d offset %d", (int)gap, (int)offset);
+    set_open(&a, cpu, c, storage, gap, offset);
+    set_open(&b, gpu, c, storage, gap, offset);
+    set_open(&again, gpu, c, storage, gap, offset);
+    c->run(cpu, a.m, c, on_cpu);
+    c->run(gpu, b.m, c, on_gpu);
+    c->run(gpu, again.m, c, on_gpu);
+    for (int k = 0; k < MATS; k++) {
+        if (!a.m[k].p || !is_output(c->spec[k].role))
+            continue;
+        char *second = fetched(gpu, again.memory[k], again.bytes[k]);
+        plain[k] = fetched(gpu, b.memory[k], b.bytes[k]);
+        compare(c, &a, k, a.memory[k], plain[k], what);
+        CHECK(!memcmp(plain[k], second, b.bytes[k]), "%s case %d %s tensor %d: other bits the second time", c->name,
+              (int)(c - cases), what, k);
+        free(second);
+    }
+    aliased(c, gpu, on_gpu, plain, storage, gap, offset);
+    for (int k = 0; k < MATS; k++)
+        free(plain[k]);
+    set_close(&a, cpu);
+    set_close(&b, gpu);
+    set_close(&again, gpu);
+}
+
+/* ---- scalars ---- */
+
+enum { SUMS = 6 };
+
+/* n numbers over many powers of two, some not finite, some zero; squares, carry, verdict and trust bit for bit. */
+static void run_sums(Device *d, const float *x, int64_t n, Dtype type, int64_t offset, Exact *exact, Verdict *v,
+                     double *trust, double *sum)
+{
+    size_t size = dtype_size(type), bytes = (size_t)(n + offset) * size;
+    char *host = xcalloc(1, bytes), *memory = d->take(d, bytes);
+    for (int64_t i = 0; i < n; i++)
+        put(host, offset + i, type, x[i]);
+    d->put(d, memory, host, bytes);
+    Exact *e = d->take(d, SUMS * sizeof *e);
+    double *scalars = d->take(d, 8 * sizeof *scalars), start[2] = {0.5, 3};
+    Verdict *w = d->take(d, sizeof *w), before = {.go = 1};
+    void *at = memory + (size_t)offset * size;
+    d->put(d, scalars, start, sizeof start);
+    d->put(d, w, &before, sizeof before);
+    d->squares(d, &e[0], at, n, type);
+    d->squares(d, &e[0], at, n, type);
+    d->squares(d, &e[1], at, n / 2, type);
+    d->squares(d, &e[2], at, n < 3 ? n : 3, type);
+    d->squares(d, &e[3], at, n - 1, type);
+    d->carry(d, e, SUMS - 1);
+    d->sum(d, scalars, mat(at, n / 3, 3, type));
+    d->verdict(d, w, scalars, &e[0], 7, 1.5, 0.25, 1);
+    d->trust(d, scalars + 2, e, 3, 0, 0, 0, w);
+    d->trust(d, scalars + 5, e, 3, 1, 0.001, 0.1, w);
+    d->get(d, exact, e, SUMS * sizeof *e);
+    d->get(d, v, w, sizeof *v);
+    d->get(d, trust, scalars + 2, 6 * sizeof *trust);
+    d->get(d, sum, scalars, sizeof *sum);
+    d->give(d, memory, bytes);
+    d->give(d, e, SUMS * sizeof *e);
+    d->give(d, scalars, 8 * sizeof *scalars);
+    d->give(d, w, sizeof *w);
+    free(host);
+}
+
+static int same_bits(double a, double b) { return !memcmp(&a, &b, sizeof a) || (isnan(a) && isnan(b)); }
+
+static void sums_case(Device *gpu, Device *cpu, int64_t n, int wide, int bad, Dtype type, int64_t offset)
+{
+    float *x = xcalloc((size_t)n, sizeof *x);
+    Exact a[SUMS], b[SUMS];
+    Verdict v, w;
+    double ta[6], tb[6], sa, sb, all = 0;
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = (float)ldexp(normal(77, i), wide ? (int)(philox(3, (uint64_t)i, 0).v[0] % 180) - 120 : 0);
+        all += fabs(x[i]);
+    }
+    for (int i = 0; i < bad; i++)
+        x[n / 2 + i * 2000 % (n / 2)] = i % 2 ? NAN : INFINITY;
+    run_sums(cpu, x, n, type, offset, a, &v, ta, &sa);
+    run_sums(gpu, x, n, type, offset, b, &w, tb, &sb);
+    CHECK(!memcmp(a, b, sizeof a), "squares of %d %s at %d: other digits", (int)n, dtype_name(type), (int)offset);
+    CHECK(same_bits(v.norm, w.norm) && same_bits(v.multiplier, w.multiplier) && v.bad == w.bad && v.go == w.go
+          && same_bits(v.gscale, w.gscale) && same_bits(v.tokens, w.tokens), "verdict of %d: norm %.17g %.17g, "
+          "multiplier %.17g %.17g, bad %d %d, go %d %d", (int)n, v.norm, w.norm, v.multiplier, w.multiplier,
+          (int)v.bad, (int)w.bad, (int)v.go, (int)w.go);
+    for (int i = 0; i < 6; i++)
+        CHECK(same_bits(ta[i], tb[i]), "trust %d of %d: %.17g, %.17g", i, (int)n, ta[i], tb[i]);
+    CHECK(bad || fabs(sa - sb) <= 1e-14 * all, "sum of %d: %.17g, %.17g", (int)n, sa, sb);
+    CHECK(bad || type != F32 || sa != 0.5 || n < 3, "nothing was summed");
+    free(x);
+}
+
+/* ---- all of it ---- */
+
+static void given(Given *g)
+{
+    for (int i = 0; i < TOKENS; i++) {
+        /* a third of all tokens are one: more than a segment of the sum of its rows */
+        g->token[i] = i % 3 == 1 ? 11 : (int32_t)(philox(1, (uint64_t)i, 0).v[0] % 50);
+        g->position[i] = i % 4 == 3 ? 5 : (int32_t)(philox(2, (uint64_t)i, 0).v[0] % TABLE);
+        g->mask[i] = i % 5 == 2 ? 0 : i % 5 == 3 ? 0.5f : 1;
+    }
+    for (int i = 0; i < SAMPLES; i++)
+        g->sample[i] = 12345678901 + i * 7;
+    g->go = (Verdict){.multiplier = 0.7, .go = 1};
+    g->stop = (Verdict){.multiplier = 0.7};
+    g->trust = 1.7;
+}
+
+int main(int argc, char **argv)
+{
+    Device gpu, cpu;
+    const char *only = argc > 1 ? argv[1] : NULL;
+    cuda_open(&gpu, F32, 0);
+    cpu_open(&cpu, F32, test_isa(), 1);
+    Given *on_cpu = xcalloc(1, sizeof *on_cpu), *on_gpu = gpu.take(&gpu, sizeof *on_gpu);
+    given(on_cpu);
+    gpu.put(&gpu, on_gpu, on_cpu, sizeof *on_cpu);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (Dtype t = F32; t <= F16 && (!only || !strcmp(only, cases[c].name)); t++) {
+            run_case(&cases[c], &gpu, &cpu, on_gpu, on_cpu, t, 8, 0);
+            run_case(&cases[c], &gpu, &cpu, on_gpu, on_cpu, t, 5, 1);
+        }
+    for (Dtype t = F32; t <= F16 && (!only || !strcmp(only, "sums")); t++)
+        for (int64_t offset = 0; offset < 2; offset++) {
+            sums_case(&gpu, &cpu, 133197, t != F16, 0, t, offset);
+            sums_case(&gpu, &cpu, 1024, 0, 0, t, offset);
+            sums_case(&gpu, &cpu, 5, 0, 0, t, offset);
+            sums_case(&gpu, &cpu, 9001, t != F16, 3, t, offset);
+        }
+    gpu.give(&gpu, on_gpu, sizeof *on_gpu);
+    free(on_cpu);
+    cpu_close(&cpu);
+    cuda_close(&gpu);
+    return test_end();
+}
