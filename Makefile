@@ -7,7 +7,7 @@
 # make test-slurm     scripts/slurm.sbatch on a Slurm of its own (4 to 10 minutes; as root, Debian's packages)
 # make test-seeds             bugs planted one by one, each caught by the test that tests/seeds names (minutes)
 # make test-huggingface                               import and export against transformers (PYTHON has it)
-# make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver too, on the CPU)     ARCHS="90a": for one kind
+# make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
 # make test-emulation         the CUDA code on a device that the host emulates: every seed and planted fault (minutes)
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #
@@ -53,8 +53,8 @@ INC_src      := -Isrc $(INC_parallel)
 INC_tests    := -Itests $(INC_src) -Ikernels/cpu
 
 # CUDA: 0 without; 1 with nvcc; emulated: the same sources for the host, on tests/emulation. What knows of CUDA lies in
-# kernels/cuda and parallel/comm_{device,nccl,staged}.c, compiled into a folder of its own; all other objects are shared. Files
-# X_none.c say, with CUDA=0, that there is none.
+# kernels/cuda and parallel/comm_{device,nccl,staged}.c, compiled into a folder of its own; other objects are shared.
+# Files X_none.c say, with CUDA=0, that there is none.
 CUDA_C   := $(wildcard kernels/cuda/*.c $(addprefix parallel/comm_,$(addsuffix .c,device nccl staged)))
 CUDA_CU  := $(wildcard kernels/cuda/*.cu)
 NONE     := $(wildcard kernels/*_none.c parallel/*_none.c)
@@ -243,6 +243,6 @@ clean:
 	       build/debug-emulated train
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(TEST_SRC:%.c=$(CPU)/%.d) $(CUDA_TESTS:%=$(BUILD)/%.d)
-.PHONY: all tests cuda-tests test test-emulation docs demo bench test-kill test-layouts test-slurm test-seeds test-huggingface test-portable \
-        test-valgrind size clean FORCE
+.PHONY: all tests cuda-tests test test-emulation docs demo bench test-kill test-layouts test-slurm test-seeds \
+        test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

@@ -1,7 +1,7 @@
 #!/bin/sh
-# tests/emulation.sh [PATTERN] -- the op tests on the emulated device under SEEDS seeds (default 20), then with each place that
-# waits (event waits, synchronisations, barriers; those whose FILE:LINE matches PATTERN) left out, one at a time: a
-# test has to fail under one of up to TRIES seeds (default 4). BUILD names the folder (default build/emulated).
+# tests/emulation.sh [PATTERN] -- the op tests on the emulated device under SEEDS seeds (default 20), then with each
+# place that waits (event waits, synchronisations, barriers; those whose FILE:LINE matches PATTERN) left out, one at a
+# time: a test has to fail under one of up to TRIES seeds (default 4). BUILD names the folder (default build/emulated).
 cd "$(dirname "$0")/.." || exit 2
 build=${BUILD:-build/emulated} seeds=${SEEDS:-20} tries=${TRIES:-4} pattern=${1:-.} fail=0
 work=$(mktemp -d) || exit 2

@@ -1,6 +1,7 @@
 /* cuda_ops: every op of a GPU beside its CPU twin in F64, random sizes and types. See cuda_ops.h.
  *
- *   test_cuda_ops [NAME [ROUNDS]]      ops whose case's name begins with NAME; ROUNDS draws of each case and type (default 6) */
+ *   test_cuda_ops [NAME [ROUNDS]]      ops whose case's name begins with NAME; ROUNDS draws of each case and type
+ *                                      (default 6) */
 #include "cuda_ops.h"
 
 /* ---- comparing ---- */
@@ -19,8 +20,8 @@ static void bench_close(Bench *b)
     }
 }
 
-/* What an element may differ by: what F32 arithmetic loses, in terms of the tensor's largest element, and a half of the last place
- * of the type that it is rounded to. */
+/* What an element may differ by: what F32 arithmetic loses, in terms of the tensor's largest element, and a half of the
+ * last place of the type that it is rounded to. */
 static double tolerance(const Tensor *t, double x, double largest)
 {
     double half = t->rounded == BF16 ? 0x1p-8 * fabs(x) : t->rounded == F16 ? fmax(0x1p-11 * fabs(x), 0x1p-25) : 0;
@@ -49,7 +50,8 @@ static void compare_numbers(const char *what, int k, const Tensor *t, const Tens
         for (int64_t c = m.cols; c < m.ld; c++)
             stray += !isnan(get(p, r * m.ld + c, m.type));
     }
-    CHECK(worst <= 1 && !wild && !stray, "%s: tensor %d [%lld, %lld] ld %lld %s: %.3g times the tolerance (%.9g for %.9g, largest "
+    CHECK(worst <= 1 && !wild && !stray,
+          "%s: tensor %d [%lld, %lld] ld %lld %s: %.3g times the tolerance (%.9g for %.9g, largest "
           "%g), %d not finite, %d beyond a row", what, k, (long long)m.rows, (long long)m.cols, (long long)m.ld,
           dtype_name(m.type), worst, at[0], at[1], largest, wild, stray);
 }
@@ -62,7 +64,8 @@ static void compare_tensors(const char *what, const Bench *b, const Bench *ref)
             compare_numbers(what, i, t, r);
         else if (t->role == EXACT) {
             double x = exact_round((const Exact *)t->host), y = exact_round((const Exact *)r->host);
-            CHECK(fabs(x - y) <= 1e-12 * fabs(y) || (isnan(x) && isnan(y)), "%s: sum %d is %.17g for %.17g", what, i, x, y);
+            CHECK(fabs(x - y) <= 1e-12 * fabs(y) || (isnan(x) && isnan(y)), "%s: sum %d is %.17g for %.17g", what, i,
+                  x, y);
         } else if (t->role == RAW)
             CHECK(!memcmp(t->host, r->host, t->bytes), "%s: input %d was written to", what, i);
     }
@@ -76,13 +79,16 @@ static Bench bench_run(void (*fn)(Bench *b), Device *d, int oracle, Dtype storag
     return b;
 }
 
-void compare_op(const char *what, void (*fn)(Bench *b), Device *oracle, Device *gpu, Dtype storage, uint64_t seed, int tight)
+void compare_op(const char *what, void (*fn)(Bench *b), Device *oracle, Device *gpu, Dtype storage, uint64_t seed,
+                int tight)
 {
     char name[128];
-    snprintf(name, sizeof name, "%s %s seed %llu%s", what, dtype_name(storage), (unsigned long long)seed, tight ? " tight" : "");
+    snprintf(name, sizeof name, "%s %s seed %llu%s", what, dtype_name(storage), (unsigned long long)seed,
+             tight ? " tight" : "");
     Bench ref = bench_run(fn, oracle, 1, storage, seed, tight), one = bench_run(fn, gpu, 0, storage, seed, tight),
           two = bench_run(fn, gpu, 0, storage, seed, tight);
-    CHECK(ref.n == one.n && one.n == two.n && ref.draws == one.draws, "%s: a case draws what depends on the device", name);
+    CHECK(ref.n == one.n && one.n == two.n && ref.draws == one.draws, "%s: a case draws what depends on the device",
+          name);
     compare_tensors(name, &one, &ref);
     for (int i = 0; i < one.n; i++)
         CHECK(!memcmp(one.t[i].host, two.t[i].host, one.t[i].bytes), "%s: tensor %d: another run, other bits", name, i);
@@ -116,6 +122,13 @@ static void case_add(Bench *b)
     Mat x = input(b, rows, cols, b->storage, 1), z = input(b, rows, cols, b->storage, 1);
     Mat y = output_or(b, draw(b, 0, 1) ? x : z);
     b->d->add(b->d, y, x, z);
+}
+
+static void case_sum_parts(Bench *b)
+{
+    int64_t rows = draw_size(b, 40), cols = draw_cols(b, 1100), parts = draw(b, 1, 5);
+    Mat x = input(b, parts * rows, cols, b->storage, 1);
+    b->d->sum_parts(b->d, output(b, rows, cols, b->storage), x);
 }
 
 static void case_bias_bwd(Bench *b)
@@ -165,7 +178,8 @@ static void case_act(Bench *b)
 
 static void case_rope(Bench *b)
 {
-    int heads = (int)draw(b, 1, 5), dim = 2 * (int)draw(b, 1, 40), rot = draw(b, 0, 1) ? dim : 2 * (int)draw(b, 1, dim / 2);
+    int heads = (int)draw(b, 1, 5), dim = 2 * (int)draw(b, 1, 40);
+    int rot = draw(b, 0, 1) ? dim : 2 * (int)draw(b, 1, dim / 2);
     int64_t rows = draw_size(b, 70);
     dim = b->tight ? (dim + 15) / 16 * 16 : dim;
     rot = b->tight ? dim : rot;
@@ -234,7 +248,8 @@ static void case_xent(Bench *b)
     int64_t rows = draw_size(b, 40), cols = draw_cols(b, 5100), valid = draw(b, 1, cols), v0 = draw(b, 0, 9);
     int64_t total = rows + draw(b, 0, 20), n = draw(b, 0, 1) ? rows : 1;
     RowMap map = {n, n == rows ? total - rows : 0, 1};
-    Mat none = {0}, logits = input(b, rows, cols, F32, 3), parts = output(b, 2 * rows, 3, F32), stats = output(b, rows, 3, F32);
+    Mat none = {0}, logits = input(b, rows, cols, F32, 3), parts = output(b, 2 * rows, 3, F32);
+    Mat stats = output(b, rows, 3, F32);
     loosen(b, 4);
     const int32_t *label = whole(b, total, v0, v0 + valid - 1);
     float mask[64];
@@ -244,7 +259,8 @@ static void case_xent(Bench *b)
     const float *m = raw(b, mask, sizeof mask);
     int64_t cut = draw(b, 0, cols), left = valid < cut ? valid : cut;
     b->d->xent_stats(b->d, mat_rows(parts, 0, rows), mat_cols(logits, 0, cut), label, map, v0, left);
-    b->d->xent_stats(b->d, mat_rows(parts, rows, rows), mat_cols(logits, cut, cols - cut), label, map, v0 + cut, valid - left);
+    b->d->xent_stats(b->d, mat_rows(parts, rows, rows), mat_cols(logits, cut, cols - cut), label, map, v0 + cut,
+                     valid - left);
     b->d->xent_combine(b->d, stats, parts);
     Mat loss = changed(b, total, 1, F32, 1);
     loosen(b, 4);
@@ -287,7 +303,8 @@ static void case_verdict(Bench *b)
     loosen(b, 1e-7);
     Verdict *at = raw(b, &(Verdict){.go = 1}, sizeof(Verdict));
     b->t[b->n - 1].role = IN;
-    b->d->verdict(b->d, at, s, e, (double)draw(b, 1, 50), (double)draw(b, 1, 3), draw(b, 0, 1) ? 0.5 : 0, (int)draw(b, 0, 1));
+    b->d->verdict(b->d, at, s, e, (double)draw(b, 1, 50), (double)draw(b, 1, 3), draw(b, 0, 1) ? 0.5 : 0,
+                  (int)draw(b, 0, 1));
     /* bad and go have to be the same bits */
     void *whole_numbers = raw(b, &(int64_t[2]){0}, 16);
     b->d->copy(b->d, v, mat(at, 1, 5, F64));
@@ -319,15 +336,18 @@ static void case_update(Bench *b)
     int64_t n = draw_size(b, 20000);
     int which = (int)draw(b, 0, 3), momentum = which != 1 || draw(b, 0, 1);
     Mat w = changed(b, 1, n, F32, 1), g = input(b, 1, n, F32, 1), none = {0};
-    Mat m = momentum ? changed(b, 1, n, F32, 1) : none, v = which == 0 || which == 3 ? numbers(b, INOUT, 1, n, F32, 1, 1) : none;
+    Mat m = momentum ? changed(b, 1, n, F32, 1) : none;
+    Mat v = which == 0 || which == 3 ? numbers(b, INOUT, 1, n, F32, 1, 1) : none;
     loosen(b, 4);
-    Mat out = draw(b, 0, 1) ? changed(b, 1, n, b->storage, 0) : none, dir = which == 3 ? changed(b, 1, n, F32, 0) : none;
+    Mat out = draw(b, 0, 1) ? changed(b, 1, n, b->storage, 0) : none;
+    Mat dir = which == 3 ? changed(b, 1, n, F32, 0) : none;
     loosen(b, 8);
     double trust = 1.7;
     Update u = {.n = n, .w = w.p, .g = g.p, .m = m.p, .v = v.p, .out = out.p, .out_type = out.p ? out.type : F32,
                 .verdict = draw_verdict(b), .trust = draw(b, 0, 1) ? raw(b, &trust, sizeof trust) : NULL, .lr = 0.1,
                 .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .wd = draw(b, 0, 1) ? 0.2 : 0, .bias1 = 1 - pow(0.9, 3),
-                .bias2 = 1 - pow(0.95, 3), .momentum = momentum ? 0.9 : 0, .nesterov = which == 1 && momentum && draw(b, 0, 1)};
+                .bias2 = 1 - pow(0.95, 3), .momentum = momentum ? 0.9 : 0,
+                .nesterov = which == 1 && momentum && draw(b, 0, 1)};
     if (which == 0)
         b->d->adam(b->d, &u);
     else if (which == 1)
@@ -341,7 +361,8 @@ static void case_update(Bench *b)
 }
 
 static const struct { const char *ops; void (*fn)(Bench *b); } cases[] = {
-    {"copy", case_copy}, {"zero", case_zero}, {"add", case_add}, {"bias_bwd", case_bias_bwd},
+    {"copy", case_copy}, {"zero", case_zero}, {"add", case_add}, {"sum_parts", case_sum_parts},
+    {"bias_bwd", case_bias_bwd},
     {"norm_fwd norm_bwd_x norm_bwd_w", case_norm}, {"add_norm_fwd", case_add_norm}, {"act_fwd act_bwd", case_act},
     {"rope", case_rope}, {"embed_fwd embed_bwd", case_embed}, {"dropout_fwd dropout_bwd", case_dropout},
     {"xent_stats xent_combine xent_grad", case_xent}, {"sum squares carry", case_sums}, {"verdict", case_verdict},

@@ -1,6 +1,6 @@
-/* emulation: that the emulated device is one, and that it sees what it is there to see. A case is a function that runs in
- * a process of its own: `right` ones are right under every seed, and wrong under some seed (or reported) as soon as any
- * one place that waits is left out; `told` ones end with a message. */
+/* emulation: that the emulated device is one, and that it sees what it is there to see. A case is a function that runs
+ * in a process of its own: `right` ones are right under every seed, and wrong under some seed (or reported) as soon as
+ * any one place that waits is left out; `told` ones end with a message. */
 #include "test.h"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -432,7 +432,8 @@ static void test_told(void)
         for (int seed = 0; seed < 4; seed++) {
             std::string text;
             int rc = child(run_told, &i, seed, nullptr, nullptr, &text);
-            CHECK(rc == 8 && text.find(told[i].message) != std::string::npos, "%s: %d %s", told[i].message, rc, text.c_str());
+            CHECK(rc == 8 && text.find(told[i].message) != std::string::npos, "%s: %d %s", told[i].message, rc,
+                  text.c_str());
         }
 }
 
@@ -479,12 +480,15 @@ static double random_number(uint64_t *s)
 static void test_numbers(void)
 {
     for (unsigned b = 0; b < 65536; b++) {
-        float h = __half2float(__ushort_as_half((unsigned short)b)), g = __bfloat162float(__ushort_as_bfloat16((unsigned short)b));
+        float h = __half2float(__ushort_as_half((unsigned short)b)),
+            g = __bfloat162float(__ushort_as_bfloat16((unsigned short)b));
         CHECK(h != h || __half_as_ushort(__float2half_rn(h)) == b, "F16 %04x", b);
         CHECK(g != g || __bfloat16_as_ushort(__float2bfloat16_rn(g)) == b, "BF16 %04x", b);
     }
-    CHECK(__half2float(__ushort_as_half(0x3555)) == 0.333251953125f && __half2float(__ushort_as_half(1)) == 0x1p-24f, "F16");
-    CHECK(__half_as_ushort(__float2half_rn(65520)) == 0x7c00 && __half_as_ushort(__float2half_rn(65519)) == 0x7bff, "F16");
+    CHECK(__half2float(__ushort_as_half(0x3555)) == 0.333251953125f && __half2float(__ushort_as_half(1)) == 0x1p-24f,
+          "F16");
+    CHECK(__half_as_ushort(__float2half_rn(65520)) == 0x7c00 && __half_as_ushort(__float2half_rn(65519)) == 0x7bff,
+          "F16");
     CHECK(__bfloat16_as_ushort(__float2bfloat16_rn(1.00390625f)) == 0x3f80
           && __bfloat16_as_ushort(__float2bfloat16_rn(1.01171875f)) == 0x3f82, "BF16");
     uint64_t s = 1;
@@ -503,7 +507,8 @@ static void test_numbers(void)
         }
     }
     CHECK(emulation_fp8_to_float(0x7e, __NV_E4M3) == 448 && emulation_fp8_to_float(0x7b, __NV_E5M2) == 57344
-          && emulation_fp8_to_float(1, __NV_E4M3) == 0x1p-9f && emulation_fp8_to_float(1, __NV_E5M2) == 0x1p-16f, "FP8");
+          && emulation_fp8_to_float(1, __NV_E4M3) == 0x1p-9f && emulation_fp8_to_float(1, __NV_E5M2) == 0x1p-16f,
+              "FP8");
 }
 
 int main(void)

@@ -59,7 +59,8 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) k_ad
 }
 
 /* y = the `parts` blocks of a, `apart` elements from one to the next, added up in this order. */
-template <class T, int N> static __global__ void __launch_bounds__(THREADS) k_sum_parts(const Elements e, int parts, int64_t apart)
+template <class T, int N> static __global__ void __launch_bounds__(THREADS) k_sum_parts(const Elements e, int parts,
+                                                                                        int64_t apart)
 {
     uint32_t i = blockIdx.x * THREADS + threadIdx.x, r = i / e.per_row;
     int64_t c = (int64_t)(i - r * e.per_row.d) * N;
@@ -146,6 +147,8 @@ void cuda_sum_parts(Device *d, Mat y, Mat parts)
 {
     Cuda *c = cuda_of(d);
     int64_t n = 16 / (int64_t)dtype_size(y.type), apart = y.rows * parts.ld;
+    if (!y.rows || !y.cols)
+        return;
     BUG_ON(y.cols != parts.cols || parts.rows % y.rows || y.type != parts.type);
     Elements e = {y.p, parts.p, NULL, y.ld, parts.ld, 0, 0, {}};
     int count = (int)(parts.rows / y.rows);

@@ -8,7 +8,8 @@ static void *library(const char *name, const char *package)
 {
     void *l = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!l)
-        die(EXIT_RESOURCE, "cuda", "cannot open %s: %.200s; change: install %s, or set LD_LIBRARY_PATH to the folder that has it",
+        die(EXIT_RESOURCE, "cuda",
+            "cannot open %s: %.200s; change: install %s, or set LD_LIBRARY_PATH to the folder that has it",
             name, dlerror(), package);
     return l;
 }

@@ -1,5 +1,5 @@
-/* libraries -- what is opened when a GPU is used, not when the program starts: cuBLASLt, NCCL. The functions of each, under
- * their own names, in a table; asked for the first time it is filled, and a library that is not there dies with
+/* libraries -- what is opened when a GPU is used, not when the program starts: cuBLASLt, NCCL. The functions of each,
+ * under their own names, in a table; asked for the first time it is filled, and a library that is not there dies with
  * EXIT_RESOURCE. The runtime itself is linked in. */
 #ifndef LIBRARIES_H
 #define LIBRARIES_H

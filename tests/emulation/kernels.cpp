@@ -1,7 +1,7 @@
 /* kernels -- a grid's blocks, one after the other, and the threads of a block as fibers: see include/emulation.h.
  *
- * A fiber runs threads from their start; it takes up the next one when a thread ends without ever having waited, so that
- * kernels without barriers switch nothing. */
+ * A fiber runs threads from their start; it takes up the next one when a thread ends without ever having waited, so
+ * that kernels without barriers switch nothing. */
 #include "runtime.h"
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -69,7 +69,7 @@ struct Thread {
     Place place;               /* where it waits */
     int ended;
 };
-/* Lanes that meet: who is there, and what they brought, twice, so that the next meeting may begin before all have read. */
+/* Lanes that meet: who is there, and what they brought, twice: the next meeting may begin before all have read. */
 struct Warp {
     unsigned alive, ready, met, mask, present[2];
     int turn;
@@ -262,10 +262,10 @@ const char *emulation_meet(unsigned mask, const void *mine, size_t bytes, unsign
     Warp *w = &b.warp_of[self / 32];
     if (!(mask >> lane & 1))
         emulation_fail("%s:%d: lane %d calls %s with mask %08x", file, line, lane, what, mask);
-    if (w->met && (w->mask != mask || w->place.line != line || strcmp(w->place.what, what) || strcmp(w->place.file, file)))
-        emulation_fail("kernel %s: a warp has diverged: lane %d is at %s %s:%d (mask %08x) while others wait at %s %s:%d "
-                       "(mask %08x)", b.kernel, lane, what, file, line, mask, w->place.what, w->place.file, w->place.line,
-                       w->mask);
+    const Place &p = w->place;
+    if (w->met && (w->mask != mask || p.line != line || strcmp(p.what, what) || strcmp(p.file, file)))
+        emulation_fail("kernel %s: a warp has diverged: lane %d is at %s %s:%d (mask %08x) while others wait at %s "
+                       "%s:%d (mask %08x)", b.kernel, lane, what, file, line, mask, p.what, p.file, p.line, w->mask);
     w->place = b.thread[self].place = {what, file, line};
     w->mask = mask;
     int turn = w->turn;
@@ -332,8 +332,8 @@ static void shared_whole(size_t bytes)
 {
     for (size_t i = bytes; i < bytes + CANARY; i++)
         if (shared[i] != (char)0xff)
-            emulation_fail("kernel %s, block (%u, %u, %u) writes %zu bytes behind its %zu bytes of shared memory", b.kernel,
-                           blockIdx.x, blockIdx.y, blockIdx.z, i - bytes, bytes);
+            emulation_fail("kernel %s, block (%u, %u, %u) writes %zu bytes behind its %zu bytes of shared memory",
+                           b.kernel, blockIdx.x, blockIdx.y, blockIdx.z, i - bytes, bytes);
 }
 
 static void run_grid(const char *kernel, dim3 grid, dim3 block, size_t bytes, std::function<void()> *body)
@@ -360,18 +360,18 @@ static void run_grid(const char *kernel, dim3 grid, dim3 block, size_t bytes, st
     running = 0;
 }
 
-void emulation_launch(const char *kernel, const void *function, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t s,
-                      std::function<void()> thread, const char *file, int line)
+void emulation_launch(const char *kernel, const void *function, dim3 grid, dim3 block, size_t shared_bytes,
+                      cudaStream_t s, std::function<void()> thread, const char *file, int line)
 {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
     if (!threads || threads > THREADS || block.z > 64 || !grid.x || !grid.y || !grid.z || grid.x > 0x7fffffff
         || grid.y > 65535 || grid.z > 65535)
-        emulation_fail("%s:%d: kernel %s launched with grid (%u, %u, %u), block (%u, %u, %u)", file, line, kernel, grid.x,
-                       grid.y, grid.z, block.x, block.y, block.z);
+        emulation_fail("%s:%d: kernel %s launched with grid (%u, %u, %u), block (%u, %u, %u)", file, line, kernel,
+                       grid.x, grid.y, grid.z, block.x, block.y, block.z);
     auto limit = shared_limits.find(function);
     size_t most = limit == shared_limits.end() ? 48 * 1024 : (size_t)limit->second;
     if (shared_bytes > std::max(most, (size_t)48 * 1024))
-        emulation_fail("%s:%d: kernel %s launched with %zu bytes of shared memory, allowed are %zu (cudaFuncSetAttribute)",
-                       file, line, kernel, shared_bytes, most);
+        emulation_fail("%s:%d: kernel %s launched with %zu bytes of shared memory, allowed are %zu "
+                       "(cudaFuncSetAttribute)", file, line, kernel, shared_bytes, most);
     emulation_enqueue(s, kernel, [=]() mutable { run_grid(kernel, grid, block, shared_bytes, &thread); });
 }

@@ -153,8 +153,8 @@ static void check_slack(char *p, size_t bytes)
     char *end = p + (bytes + ALIGN - 1) / ALIGN * ALIGN;
     for (char *c = page_of(p); c < end; c++)
         if ((c < p || c >= p + bytes) && *c != (char)0xff)
-            emulation_fail("something wrote %s a piece of %zu bytes of device memory, at %td", c < p ? "before" : "behind",
-                           bytes, c - p);
+            emulation_fail("something wrote %s a piece of %zu bytes of device memory, at %td",
+                           c < p ? "before" : "behind", bytes, c - p);
 }
 
 extern "C" cudaError_t emulation_free(void *p, const char *file, int line)
@@ -275,7 +275,8 @@ static cudaMemcpyKind check_kind(const Rows &r, cudaMemcpyKind kind)
     cudaMemcpyKind is = to ? (from ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
                         : from ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost;
     if (kind != cudaMemcpyDefault && kind != is)
-        emulation_fail("copy to %p from %p: said to be of kind %d, is of kind %d", (void *)r.dst, (const void *)r.src, kind, is);
+        emulation_fail("copy to %p from %p: said to be of kind %d, is of kind %d", (void *)r.dst, (const void *)r.src,
+                       kind, is);
     if (to)
         emulation_check(r.dst, extent(r.dst_pitch, r), "copy to");
     if (from)
@@ -318,7 +319,8 @@ extern "C" cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void
 }
 
 /* Waits for no stream of ours: they are all made not to wait for the default one. */
-extern "C" cudaError_t emulation_memcpy(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, const char *, int)
+extern "C" cudaError_t emulation_memcpy(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, const char *,
+                                        int)
 {
     Entry e;
     if (e.error || !bytes)

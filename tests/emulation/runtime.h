@@ -15,7 +15,7 @@ int memory_is_pinned(const void *p, size_t bytes);
 /* Streams (streams.cpp). */
 void streams_drain(void);
 void stream_drain(cudaStream_t s);
-/* What every call of the runtime begins with: the lock, kept till the end of the scope, and whether there is a device. */
+/* What every call of the runtime begins with: the lock, kept till the end of the scope; whether there is a device. */
 struct Entry {
     Entry();
     ~Entry();

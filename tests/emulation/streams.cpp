@@ -180,8 +180,8 @@ static int run_first(cudaStream_t s)
     return 1;
 }
 
-/* One item of some stream: of those that can run, the one that the ranks put first. They are drawn anew now and then, so
- * that one stream runs far ahead of another. 0: none could. */
+/* One item of some stream: of those that can run, the one that the ranks put first. They are drawn anew now and then,
+ * so that one stream runs far ahead of another. 0: none could. */
 static int run_any(void)
 {
     if (--until_rank < 0) {
@@ -426,7 +426,8 @@ extern "C" cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
     return cudaSuccess;
 }
 
-extern "C" cudaError_t emulation_stream_wait_event(cudaStream_t s, cudaEvent_t event, unsigned, const char *file, int line)
+extern "C" cudaError_t emulation_stream_wait_event(cudaStream_t s, cudaEvent_t event, unsigned, const char *file,
+                                                   int line)
 {
     Entry e;
     if (e.error)

@@ -39,6 +39,12 @@ static inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short u) { return __nv
 static inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 h) { return h.bits; }
 static inline __nv_bfloat16 __hadd(__nv_bfloat16 a, __nv_bfloat16 b) { return __nv_bfloat16((float)a + (float)b); }
 static inline __nv_bfloat16 __hmul(__nv_bfloat16 a, __nv_bfloat16 b) { return __nv_bfloat16((float)a * (float)b); }
-static inline __nv_bfloat162 __hadd2(__nv_bfloat162 a, __nv_bfloat162 b) { return __nv_bfloat162(__hadd(a.x, b.x), __hadd(a.y, b.y)); }
-static inline __nv_bfloat162 __hmul2(__nv_bfloat162 a, __nv_bfloat162 b) { return __nv_bfloat162(__hmul(a.x, b.x), __hmul(a.y, b.y)); }
+static inline __nv_bfloat162 __hadd2(__nv_bfloat162 a, __nv_bfloat162 b)
+{
+    return __nv_bfloat162(__hadd(a.x, b.x), __hadd(a.y, b.y));
+}
+static inline __nv_bfloat162 __hmul2(__nv_bfloat162 a, __nv_bfloat162 b)
+{
+    return __nv_bfloat162(__hmul(a.x, b.x), __hmul(a.y, b.y));
+}
 #endif

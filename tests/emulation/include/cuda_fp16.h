@@ -39,6 +39,12 @@ static inline __half __ushort_as_half(unsigned short u) { return __half(__half_r
 static inline unsigned short __half_as_ushort(__half h) { return h.bits; }
 static inline __half __hadd(__half a, __half b) { return __half((float)a + (float)b); }
 static inline __half __hmul(__half a, __half b) { return __half((float)a * (float)b); }
-static inline __half2 __hadd2(__half2 a, __half2 b) { return __half2(__hadd(a.x, b.x), __hadd(a.y, b.y)); }
-static inline __half2 __hmul2(__half2 a, __half2 b) { return __half2(__hmul(a.x, b.x), __hmul(a.y, b.y)); }
+static inline __half2 __hadd2(__half2 a, __half2 b)
+{
+    return __half2(__hadd(a.x, b.x), __hadd(a.y, b.y));
+}
+static inline __half2 __hmul2(__half2 a, __half2 b)
+{
+    return __half2(__hmul(a.x, b.x), __hmul(a.y, b.y));
+}
 #endif

@@ -1,5 +1,5 @@
-/* cuda_fp8 -- E4M3 and E5M2 on the host: the part of CUDA's header of this name that kernels use. Micikevicius et al. 2022,
- * "FP8 formats for deep learning", arXiv:2209.05433. */
+/* cuda_fp8 -- E4M3 and E5M2 on the host: the part of CUDA's header of this name that kernels use. Micikevicius et al.
+ * 2022, "FP8 formats for deep learning", arXiv:2209.05433. */
 #ifndef EMULATION_CUDA_FP8_H
 #define EMULATION_CUDA_FP8_H
 #include <cuda_fp16.h>
@@ -11,7 +11,8 @@ typedef enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE } __nv_saturation_t;
 typedef enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 } __nv_fp8_interpretation_t;
 
 /* To nearest even. E4M3 has no infinity: what is too large is NaN, or the largest number with __NV_SATFINITE. */
-static inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float f, __nv_saturation_t saturate, __nv_fp8_interpretation_t kind)
+static inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float f, __nv_saturation_t saturate,
+                                                       __nv_fp8_interpretation_t kind)
 {
     int mantissa = kind == __NV_E4M3 ? 3 : 2, bias = kind == __NV_E4M3 ? 7 : 15, e;
     float largest = kind == __NV_E4M3 ? 448 : 57344, a = fabsf(f);
@@ -37,7 +38,8 @@ static inline float emulation_fp8_to_float(__nv_fp8_storage_t x, __nv_fp8_interp
         return kind == __NV_E5M2 && !m ? sign * INFINITY : NAN;
     return sign * ldexpf((float)(field ? m + (1 << mantissa) : m), (field ? field : 1) - bias - mantissa);
 }
-static inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 f, __nv_saturation_t saturate, __nv_fp8_interpretation_t kind)
+static inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 f, __nv_saturation_t saturate,
+                                                            __nv_fp8_interpretation_t kind)
 {
     return (__nv_fp8x2_storage_t)(__nv_cvt_float_to_fp8(f.x, saturate, kind)
                                   | __nv_cvt_float_to_fp8(f.y, saturate, kind) << 8);

@@ -1,4 +1,5 @@
-/* cuda_runtime -- the part of CUDA's C++ that kernels use, as C++ of the host: see emulation.h. C sees the runtime alone. */
+/* cuda_runtime -- the part of CUDA's C++ that kernels use, as C++ of the host: see emulation.h. C sees the
+ * runtime alone. */
 #ifndef EMULATION_CUDA_RUNTIME_H
 #define EMULATION_CUDA_RUNTIME_H
 #include <cuda_runtime_api.h>
@@ -81,7 +82,8 @@ template <class T> static inline T emulation_shuffle(unsigned mask, const T &v, 
 static inline int emulation_lane(void) { return emulation_thread() & 31; }
 template <class T> static inline T __shfl_sync(unsigned mask, T v, int lane, int width = 32, EMULATION_PLACE)
 {
-    return emulation_shuffle(mask, v, (emulation_lane() & ~(width - 1)) | (lane & (width - 1)), "__shfl_sync", file, line);
+    return emulation_shuffle(mask, v, (emulation_lane() & ~(width - 1)) | (lane & (width - 1)), "__shfl_sync", file,
+                             line);
 }
 template <class T> static inline T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32, EMULATION_PLACE)
 {
@@ -146,7 +148,10 @@ static inline unsigned atomicOr(unsigned *p, unsigned v) { return emulation_atom
 static inline int atomicExch(int *p, int v) { return emulation_atomic(p, v); }
 static inline unsigned atomicExch(unsigned *p, unsigned v) { return emulation_atomic(p, v); }
 static inline int atomicCAS(int *p, int was, int v) { return emulation_atomic(p, *p == was ? v : *p); }
-static inline unsigned atomicCAS(unsigned *p, unsigned was, unsigned v) { return emulation_atomic(p, *p == was ? v : *p); }
+static inline unsigned atomicCAS(unsigned *p, unsigned was, unsigned v)
+{
+    return emulation_atomic(p, *p == was ? v : *p);
+}
 static inline unsigned long long atomicCAS(unsigned long long *p, unsigned long long was, unsigned long long v)
 {
     return emulation_atomic(p, *p == was ? v : *p);
@@ -242,12 +247,14 @@ static inline float __double2float_rn(double x) { return (float)x; }
 
 /* ---- what the C++ interface adds ---- */
 cudaError_t emulation_shared_limit(const void *kernel, cudaFuncAttribute which, int value);
-template <class... P> static inline cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute which, int value)
+template <class... P> static inline cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute which,
+                                                                     int value)
 {
     return emulation_shared_limit(reinterpret_cast<const void *>(kernel), which, value);
 }
 template <class... P>
-static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void (*)(P...), int threads, size_t shared)
+static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void (*)(P...), int threads,
+                                                                        size_t shared)
 {
     int by_threads = 2048 / (threads ? threads : 1), by_shared = shared ? (int)(228 * 1024 / (shared + 1024)) : 32;
     *blocks = min(min(by_threads, by_shared), 32);

@@ -61,7 +61,8 @@ typedef struct cudaPointerAttributes {
 typedef struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
-    int warpSize, maxThreadsPerBlock, multiProcessorCount, major, minor, l2CacheSize, pciBusID, pciDeviceID, pciDomainID;
+    int warpSize, maxThreadsPerBlock, multiProcessorCount, major, minor, l2CacheSize, pciBusID, pciDeviceID,
+        pciDomainID;
 } cudaDeviceProp;
 
 typedef struct CUstream_st *cudaStream_t;
@@ -97,7 +98,8 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void *p);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, cudaStream_t s);
-cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+                              size_t height,
                               cudaMemcpyKind kind, cudaStream_t s);
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s);
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *ctx);

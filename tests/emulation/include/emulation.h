@@ -8,8 +8,8 @@
  * a grid run one after the other, shuffled too. Threads of a warp that meet at different warp operations, threads of a
  * block at different barriers, and blocks in which nobody can go on, are reported.
  *
- * Device memory is 0xff (NaN) when new, ends at a page that faults, and is never reused after cudaFree. Shared memory is
- * 0xff in every new block, and checked behind its end.
+ * Device memory is 0xff (NaN) when new, ends at a page that faults, and is never reused after cudaFree. Shared memory
+ * is 0xff in every new block, and checked behind its end.
  *
  *   EMULATION_SEED=N        the order (default 1)
  *   EMULATION_GUARD=1       the host faults when it touches device memory, or pinned memory that it has freed
@@ -47,8 +47,8 @@ uint64_t emulation_random(uint64_t n);
 
 /* ---- in a kernel ---- */
 
-/* Whether the place waits (EMULATION_DROP has not named it); counts it. kind: "barrier", "event wait", ... `state` is the
- * place's own memory, 0 at first. */
+/* Whether the place waits (EMULATION_DROP has not named it); counts it. kind: "barrier", "event wait", ... `state` is
+ * the place's own memory, 0 at first. */
 int emulation_site(int *state, const char *kind, const char *file, int line);
 
 void emulation_barrier(const char *file, int line);

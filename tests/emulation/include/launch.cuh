@@ -11,8 +11,8 @@ static void emulation_call(const char *name, const char *file, int line, void (*
                            size_t shared, cudaStream_t s, A... a)
 {
     static_assert(sizeof...(P) == sizeof...(A), "arguments of a launch");
-    emulation_launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, s, [kernel, a...] { kernel(a...); },
-                     file, line);
+    emulation_launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, s,
+                     [kernel, a...] { kernel(a...); }, file, line);
 }
 
 #define LAUNCH(kernel, grid, block, shared, stream, ...) \
