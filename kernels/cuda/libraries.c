@@ -8,8 +8,7 @@ static void *library(const char *name, const char *package)
 {
     void *l = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!l)
-        die(EXIT_RESOURCE, "cuda",
-            "cannot open %s: %.200s; change: install %s, or set LD_LIBRARY_PATH to the folder that has it",
+        die(EXIT_RESOURCE, "cuda", "cannot open %s: %.200s; change: install %s, or set LD_LIBRARY_PATH to the folder that has it",
             name, dlerror(), package);
     return l;
 }
@@ -31,6 +30,18 @@ const LtApi *lt_api(void)
         void *l = library(name, "cuBLAS of the CUDA release that this was built with");
 #define X(f) api.f = (__typeof__(api.f))function(l, name, #f);
         LT_FUNCTIONS(X)
+#undef X
+    }
+    return &api;
+}
+
+const NcclApi *nccl_api(void)
+{
+    static NcclApi api;
+    if (!api.ncclGetUniqueId) {
+        void *l = library("libnccl.so.2", "NCCL, or set distributed_backend: staged");
+#define X(f) api.f = (__typeof__(api.f))function(l, "libnccl.so.2", #f);
+        NCCL_FUNCTIONS(X)
 #undef X
     }
     return &api;

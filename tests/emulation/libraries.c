@@ -9,4 +9,11 @@ const LtApi *lt_api(void)
     return &api;
 }
 #endif
+#ifdef NCCL_FUNCTIONS
+const NcclApi *nccl_api(void)
+{
+    static const NcclApi api = {NCCL_FUNCTIONS(X)};
+    return &api;
+}
+#endif
 #undef X

@@ -1,0 +1,270 @@
+/* Device buffers over NCCL. One communicator of the world, from which those of the groups are split; every operation of a
+ * group on the group's own stream, behind an event of the compute stream.
+ *
+ * Communicators do not block: a call that has to wait for other ranks says so, and is asked again until it is through,
+ * so that a rank that is lost ends the job instead of hanging it. Operations of different groups are started in the order
+ * of the instruction list on every rank; NCCL_LAUNCH_ORDER_IMPLICIT makes that the order on the device too, without
+ * which two ranks could each run first what the other runs second. */
+#define _GNU_SOURCE
+#include "device_group.h"
+#include "libraries.h"
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+typedef struct {
+    ncclComm_t comm;
+    cudaStream_t stream;
+    cudaEvent_t before;            /* what the compute stream had been given when the last operation started */
+    cudaEvent_t done[DEVICE_TOKENS];
+    void *registered;
+    int64_t first;                 /* of the operations that start together, 0: none do */
+} Nccl;
+
+static struct {
+    const NcclApi *api;
+    Device *dev;
+    ncclComm_t world;
+    double timeout;                /* s */
+    DeviceGroup *group[16];        /* all that are open, for who waits */
+    int groups;
+} all;
+
+static _Noreturn void abort_all(const char *id, const char *text)
+{
+    for (int i = 0; i < all.groups; i++) {
+        Nccl *n = all.group[i]->impl;
+        all.api->ncclCommAbort(n->comm);
+    }
+    die(EXIT_COMM, id, "%s", text);
+}
+
+static void check(ncclResult_t r, const char *what, const Comm *c)
+{
+    char text[512];
+    if (r == ncclSuccess || r == ncclInProgress)
+        return;
+    snprintf(text, sizeof text, "NCCL: %s of group %s: %s; change: NCCL_DEBUG=WARN says more; see whether all GPUs of the job are well",
+             what, c->name, all.api->ncclGetErrorString(r));
+    abort_all("nccl", text);
+}
+
+/* Until the communicator is through with its last call. */
+static void settle(ncclComm_t comm, ncclResult_t r, const char *what, const Comm *c)
+{
+    double start = now();
+    while (r == ncclInProgress) {
+        if (now() - start > all.timeout) {
+            char text[512];
+            snprintf(text, sizeof text, "NCCL: %s of group %s has waited for %.0f s for the other ranks; change: see which of them hangs, or "
+                     "raise distributed_timeout_minutes", what, c->name, all.timeout);
+            abort_all("nccl-timeout", text);
+        }
+        comm_progress();
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        check(all.api->ncclCommGetAsyncError(comm, &r), what, c);
+    }
+    check(r, what, c);
+}
+
+static ncclDataType_t type_of(Dtype t)
+{
+    static const ncclDataType_t types[DTYPES] = {[F64] = ncclFloat64, [F32] = ncclFloat32, [BF16] = ncclBfloat16,
+                                                 [F16] = ncclFloat16, [I32] = ncclInt32, [I64] = ncclInt64};
+    return types[t];
+}
+
+static ncclRedOp_t op_of(ReduceOp op)
+{
+    static const ncclRedOp_t ops[] = {[OP_SUM] = ncclSum, [OP_MAX] = ncclMax, [OP_MIN] = ncclMin};
+    return ops[op];
+}
+
+static ncclResult_t all_to_all(const DeviceGroup *g, const Operation *o)
+{
+    Nccl *n = g->impl;
+    const NcclApi *api = all.api;
+    size_t block = (size_t)o->n * dtype_size(o->type);
+    ncclResult_t r = api->ncclGroupStart();
+    for (int p = 0; p < g->host.size && r == ncclSuccess; p++) {
+        r = api->ncclSend((const char *)o->in + (size_t)p * block, (size_t)o->n, type_of(o->type), p, n->comm, n->stream);
+        if (r == ncclSuccess)
+            r = api->ncclRecv((char *)o->out + (size_t)p * block, (size_t)o->n, type_of(o->type), p, n->comm, n->stream);
+    }
+    ncclResult_t end = api->ncclGroupEnd();
+    return r == ncclSuccess ? end : r;
+}
+
+static ncclResult_t launch(const DeviceGroup *g, const Operation *o)
+{
+    Nccl *n = g->impl;
+    const NcclApi *api = all.api;
+    ncclDataType_t type = type_of(o->type);
+    size_t count = (size_t)o->n;
+    switch (o->kind) {
+    case COMM_ALL_REDUCE:     return api->ncclAllReduce(o->in, o->out, count, type, op_of(o->op), n->comm, n->stream);
+    case COMM_REDUCE_SCATTER: return api->ncclReduceScatter(o->in, o->out, count, type, op_of(o->op), n->comm, n->stream);
+    case COMM_ALL_GATHER:     return api->ncclAllGather(o->in, o->out, count, type, n->comm, n->stream);
+    case COMM_BROADCAST:      return api->ncclBroadcast(o->in, o->out, count, type, o->root, n->comm, n->stream);
+    case COMM_SEND:           return api->ncclSend(o->in, count, type, o->root, n->comm, n->stream);
+    case COMM_RECV:           return api->ncclRecv(o->out, count, type, o->root, n->comm, n->stream);
+    case COMM_ALL_TO_ALL:     return all_to_all(g, o);
+    default:                  BUG_ON(1);
+    }
+}
+
+static void follow_compute(DeviceGroup *g)
+{
+    Nccl *n = g->impl;
+    CUDA_OK(cudaEventRecord(n->before, cuda_stream(g->dev)));
+    CUDA_OK(cudaStreamWaitEvent(n->stream, n->before, 0));
+}
+
+static void nccl_start(DeviceGroup *g, const Operation *o)
+{
+    Nccl *n = g->impl;
+    if (n->first) {
+        check(launch(g, o), comm_kind_name[o->kind], &g->host);
+        return;
+    }
+    follow_compute(g);
+    settle(n->comm, launch(g, o), comm_kind_name[o->kind], &g->host);
+    CUDA_OK(cudaEventRecord(n->done[g->started % DEVICE_TOKENS], n->stream));
+}
+
+static void nccl_together(DeviceGroup *g, int begin)
+{
+    Nccl *n = g->impl;
+    if (begin) {
+        follow_compute(g);
+        n->first = g->started + 1;
+        check(all.api->ncclGroupStart(), "messages", &g->host);
+        return;
+    }
+    settle(n->comm, all.api->ncclGroupEnd(), "messages", &g->host);
+    for (int64_t k = n->first; k <= g->started; k++)
+        CUDA_OK(cudaEventRecord(n->done[k % DEVICE_TOKENS], n->stream));
+    n->first = 0;
+}
+
+/* An entry that has been used again is about a later operation, which is as good. */
+static void nccl_finish(DeviceGroup *g, int64_t k)
+{
+    Nccl *n = g->impl;
+    CUDA_OK(cudaStreamWaitEvent(cuda_stream(g->dev), n->done[k % DEVICE_TOKENS], 0));
+}
+
+static void nccl_close(DeviceGroup *g)
+{
+    Nccl *n = g->impl;
+    if (n->registered)
+        check(all.api->ncclCommDeregister(n->comm, n->registered), "deregister", &g->host);
+    settle(n->comm, all.api->ncclCommFinalize(n->comm), "finalize", &g->host);
+    check(all.api->ncclCommDestroy(n->comm), "destroy", &g->host);
+    for (int i = 0; i < DEVICE_TOKENS; i++)
+        CUDA_OK(cudaEventDestroy(n->done[i]));
+    CUDA_OK(cudaEventDestroy(n->before));
+    CUDA_OK(cudaStreamDestroy(n->stream));
+    for (int i = 0; i < all.groups; i++)
+        if (all.group[i] == g)
+            all.group[i] = all.group[--all.groups];
+    if (!all.groups) {
+        settle(all.world, all.api->ncclCommFinalize(all.world), "finalize", &g->host);
+        check(all.api->ncclCommDestroy(all.world), "destroy", &g->host);
+        cuda_watch(g->dev, NULL);
+    }
+    free(n);
+}
+
+/* Called while the host waits for the device: says what hangs. */
+static void watch(double waited)
+{
+    for (int i = 0; i < all.groups; i++) {
+        DeviceGroup *g = all.group[i];
+        Nccl *n = g->impl;
+        ncclResult_t r = ncclSuccess;
+        check(all.api->ncclCommGetAsyncError(n->comm, &r), "an operation", &g->host);
+        check(r, "an operation", &g->host);
+    }
+    for (int i = 0; waited > all.timeout && i < all.groups; i++) {
+        DeviceGroup *g = all.group[i];
+        Nccl *n = g->impl;
+        if (!g->started || cudaEventQuery(n->done[g->started % DEVICE_TOKENS]) == cudaSuccess)
+            continue;
+        char text[512];
+        snprintf(text, sizeof text, "no end of %s number %lld of group %s after %.0f s; change: see which rank hangs, or raise "
+                 "distributed_timeout_minutes", comm_kind_name[g->last.kind], (long long)g->started, g->host.name, waited);
+        abort_all("nccl-timeout", text);
+    }
+}
+
+/* ---- opening ---- */
+
+static ncclConfig_t config_of(const char *name)
+{
+    ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
+    c.blocking = 0;
+    c.commName = name;
+    return c;
+}
+
+/* Rank 0's invitation, by the host's group. */
+static void open_world(Comm *c)
+{
+    ncclUniqueId id = {0};
+    ncclConfig_t config = config_of("world");
+    if (c->rank == 0)
+        check(all.api->ncclGetUniqueId(&id), "invitation", c);
+    c->wait(c, c->broadcast(c, &id, sizeof id / 4, I32, 0));
+    ncclResult_t r = all.api->ncclCommInitRankConfig(&all.world, c->size, id, c->rank, &config);
+    settle(all.world, r, "start", c);
+}
+
+/* All ranks of the world come here once for every group; a group is named by its lowest world rank. */
+static void wrap(void *grid, Comm *c)
+{
+    int64_t lowest = ((const Grid *)grid)->rank;
+    ncclComm_t comm = NULL;
+    ncclConfig_t config = config_of(c->name);
+    c->wait(c, c->all_reduce(c, &lowest, 1, I64, OP_MIN));
+    ncclResult_t r = all.api->ncclCommSplit(all.world, c->size > 1 ? (int)lowest : NCCL_SPLIT_NOCOLOR, c->rank, &comm, &config);
+    settle(all.world, r, "split", c);
+    if (c->size == 1)
+        return;
+    settle(comm, r, "split", c);
+    Nccl *n = xcalloc(1, sizeof *n);
+    n->comm = comm;
+    CUDA_OK(cudaStreamCreateWithFlags(&n->stream, cudaStreamNonBlocking));
+    CUDA_OK(cudaEventCreateWithFlags(&n->before, cudaEventDisableTiming));
+    for (int i = 0; i < DEVICE_TOKENS; i++)
+        CUDA_OK(cudaEventCreateWithFlags(&n->done[i], cudaEventDisableTiming));
+    DeviceGroup *g = device_group(c, all.dev);
+    g->impl = n;
+    g->start = nccl_start;
+    g->finish = nccl_finish;
+    g->together = nccl_together;
+    g->close = nccl_close;
+    all.group[all.groups++] = g;
+}
+
+void comm_nccl_grid(Grid *g, Device *d, double timeout)
+{
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    all.api = nccl_api();
+    all.dev = d;
+    all.timeout = timeout;
+    if (g->world == 1)
+        return;
+    open_world(&g->all);
+    grid_each(g, wrap, g);
+    cuda_watch(d, watch);
+}
+
+void comm_nccl_register(void *p, size_t bytes)
+{
+    for (int i = 0; i < all.groups; i++) {
+        Nccl *n = all.group[i]->impl;
+        check(all.api->ncclCommRegister(n->comm, p, bytes, &n->registered), "register", &all.group[i]->host);
+    }
+}

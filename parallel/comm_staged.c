@@ -1,0 +1,104 @@
+/* Device buffers through the host: for several ranks on one GPU, and for machines without NCCL. Starting an operation
+ * waits until the device has computed what is sent; the group underneath moves it; finishing puts the result back. */
+#include "device_group.h"
+#include <stdlib.h>
+
+/* An operation under way, and its part of the host's memory: what is sent, then what comes. */
+typedef struct {
+    int64_t number;                /* 0: free */
+    Token token;
+    void *out;                     /* device */
+    size_t bytes, room;            /* that come; of `memory` */
+    char *memory, *in;             /* in: where they are, within memory */
+} Staging;
+
+typedef struct { Staging at[DEVICE_TOKENS]; } Staged;
+
+static Staging *vacant(DeviceGroup *g, size_t room)
+{
+    Staged *s = g->impl;
+    Staging *best = NULL;
+    for (int i = 0; i < DEVICE_TOKENS; i++) {
+        Staging *p = &s->at[i];
+        if (!p->number && (!best || (p->room >= room && (best->room < room || p->room < best->room))))
+            best = p;
+    }
+    BUG_ON(!best /* more operations under way than anything starts */);
+    if (best->room < room) {       /* grows in the first steps */
+        if (best->memory)
+            g->dev->host_give(g->dev, best->memory, best->room);
+        best->memory = g->dev->host_take(g->dev, room);
+        best->room = room;
+    }
+    return best;
+}
+
+/* Reductions and broadcasts work in place: what is sent lies where the result will. */
+static int in_place(const Operation *o) { return o->out == o->in; }
+
+static Token send_on(Comm *h, const Operation *o, char *send, char *come)
+{
+    switch (o->kind) {
+    case COMM_ALL_REDUCE:     return h->all_reduce(h, come, o->n, o->type, o->op);
+    case COMM_REDUCE_SCATTER: return h->reduce_scatter(h, come, send, o->n, o->type, o->op);
+    case COMM_ALL_GATHER:     return h->all_gather(h, come, send, o->n, o->type);
+    case COMM_ALL_TO_ALL:     return h->all_to_all(h, come, send, o->n, o->type);
+    case COMM_BROADCAST:      return h->broadcast(h, come, o->n, o->type, o->root);
+    case COMM_SEND:           return h->send(h, send, o->n, o->type, o->root);
+    case COMM_RECV:           return h->recv(h, come, o->n, o->type, o->root);
+    default:                  BUG_ON(1);
+    }
+}
+
+static void staged_start(DeviceGroup *g, const Operation *o)
+{
+    size_t size = dtype_size(o->type), reads = (size_t)operation_reads(&g->host, o) * size;
+    size_t writes = (size_t)operation_writes(&g->host, o) * size;
+    int same = in_place(o) && (o->kind == COMM_ALL_REDUCE || o->kind == COMM_BROADCAST);
+    Staging *p = vacant(g, same ? reads > writes ? reads : writes : reads + writes);
+    p->number = g->started;
+    p->out = o->out;
+    p->bytes = writes;
+    p->in = p->memory + (same ? 0 : reads);
+    if (reads)
+        g->dev->get(g->dev, p->memory, o->in, reads);
+    else
+        g->dev->sync(g->dev);      /* whoever still reads the buffer that a message will fill has done so */
+    p->token = send_on(&g->host, o, p->memory, p->in);
+}
+
+static void staged_finish(DeviceGroup *g, int64_t k)
+{
+    Staged *s = g->impl;
+    for (int i = 0; i < DEVICE_TOKENS; i++) {
+        Staging *p = &s->at[i];
+        if (p->number != k)
+            continue;
+        g->host.wait(&g->host, p->token);
+        if (p->bytes)
+            g->dev->put(g->dev, p->out, p->in, p->bytes);
+        p->number = 0;
+    }
+}
+
+static void staged_close(DeviceGroup *g)
+{
+    Staged *s = g->impl;
+    for (int i = 0; i < DEVICE_TOKENS; i++)
+        if (s->at[i].memory)
+            g->dev->host_give(g->dev, s->at[i].memory, s->at[i].room);
+    free(s);
+}
+
+static void wrap(void *dev, Comm *c)
+{
+    if (c->size == 1)
+        return;
+    DeviceGroup *g = device_group(c, dev);
+    g->impl = xcalloc(1, sizeof(Staged));
+    g->start = staged_start;
+    g->finish = staged_finish;
+    g->close = staged_close;
+}
+
+void comm_staged_grid(Grid *g, Device *d) { grid_each(g, wrap, d); }

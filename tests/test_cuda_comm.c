@@ -1,0 +1,164 @@
+/* cuda_comm: every operation of groups over device memory beside the same operation over host memory, which goes another way.
+ *
+ *   test_cuda_comm staged|nccl [ROUNDS]     under a launcher
+ *
+ * What is sent has just been written by an op, what comes is read by one at once, and both buffers are overwritten behind that: an
+ * event that is not waited for, or a call in another order on one rank, is a wrong number or a job that ends. */
+#include "comm_device.h"
+#include "half.h"
+#include "test.h"
+
+enum { MOST = 3000, FLYING = 4 };
+
+static Device dev;
+static Grid grid;
+static uint64_t key, at;
+
+static int64_t draw(int64_t n) { return (int64_t)(philox(key, at++, 0).v[0] % (uint64_t)n); }
+
+typedef struct {
+    Comm *c;
+    int kind, root;
+    int64_t n;
+    Dtype type;
+    ReduceOp op;
+    char *in, *out, *seen, *source;        /* device: what the op takes, gives; a copy of it made at once; what `in` is made of */
+    void *want, *mine;                     /* host */
+    Token token[2];
+} Case;
+
+static size_t bytes_of(const Case *k, int64_t n) { return (size_t)n * dtype_size(k->type); }
+static int64_t ins(const Case *k) { return k->kind == COMM_REDUCE_SCATTER || k->kind == COMM_ALL_TO_ALL ? k->n * k->c->size : k->n; }
+static int64_t outs(const Case *k) { return k->kind == COMM_ALL_GATHER || k->kind == COMM_ALL_TO_ALL ? k->n * k->c->size : k->n; }
+static int in_place(const Case *k) { return k->kind == COMM_ALL_REDUCE || k->kind == COMM_BROADCAST; }
+
+/* Small whole numbers, exact in every type with all their sums. */
+static void fill(Case *k, int who)
+{
+    for (int64_t i = 0; i < ins(k); i++) {
+        int v = (int)(((uint64_t)(who + 1) * 40503u + (uint64_t)i * 2654435761u + (uint64_t)k->n) >> 7 & 15) - 7;
+        switch (k->type) {
+        case F32: ((float *)k->mine)[i] = (float)v; break;
+        case BF16: ((uint16_t *)k->mine)[i] = f32_to_bf16((float)v); break;
+        case F16: ((uint16_t *)k->mine)[i] = f32_to_f16((float)v); break;
+        case F64: ((double *)k->mine)[i] = v; break;
+        case I32: ((int32_t *)k->mine)[i] = v; break;
+        default: ((int64_t *)k->mine)[i] = v;
+        }
+    }
+}
+
+static Token start(Case *k, void *out, void *in)
+{
+    Comm *c = k->c;
+    switch (k->kind) {
+    case COMM_ALL_REDUCE:     return c->all_reduce(c, out, k->n, k->type, k->op);
+    case COMM_REDUCE_SCATTER: return c->reduce_scatter(c, out, in, k->n, k->type, k->op);
+    case COMM_ALL_GATHER:     return c->all_gather(c, out, in, k->n, k->type);
+    case COMM_ALL_TO_ALL:     return c->all_to_all(c, out, in, k->n, k->type);
+    default:                  return c->broadcast(c, out, k->n, k->type, k->root);
+    }
+}
+
+/* A ring: everyone sends to the next and receives from the one before, together. */
+static void start_ring(Case *k, void *out, void *in, Token token[2])
+{
+    Comm *c = k->c;
+    comm_together(c, 1);
+    token[0] = c->send(c, in, k->n, k->type, (c->rank + 1) % c->size);
+    token[1] = c->recv(c, out, k->n, k->type, (c->rank + c->size - 1) % c->size);
+    comm_together(c, 0);
+}
+
+static void wait(Case *k)
+{
+    k->c->wait(k->c, k->token[0]);
+    k->c->wait(k->c, k->token[1]);
+}
+
+static void begin(Case *k)
+{
+    static const Dtype types[] = {F32, BF16, F16, F64, I32, I64};
+    Comm *groups[] = {&grid.all, &grid.axis[AXIS_TP], &grid.axis[AXIS_DP], &grid.data, &grid.model};
+    char *room[4] = {k->in, k->out, k->seen, k->source};
+    void *host[2] = {k->want, k->mine};
+    do
+        *k = (Case){.c = groups[draw(5)]};
+    while (k->c->size == 1);
+    k->in = room[0], k->out = room[1], k->seen = room[2], k->source = room[3];
+    k->want = host[0], k->mine = host[1];
+    k->kind = (int)(int[]){COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_TO_ALL, COMM_BROADCAST, COMM_SEND}[draw(6)];
+    k->type = types[draw(6)];
+    k->n = 1 + draw(draw(2) ? 8 : MOST / 8);
+    k->op = (ReduceOp)draw(3);
+    k->root = (int)draw(k->c->size);
+    fill(k, grid.rank);
+    dev.put(&dev, k->source, k->mine, bytes_of(k, ins(k)));
+    dev.zero(&dev, k->out, bytes_of(k, outs(k)));
+    /* the op that writes what is sent */
+    char *from = in_place(k) ? k->out : k->in;
+    dev.copy(&dev, mat(from, 1, ins(k), k->type), mat(k->source, 1, ins(k), k->type));
+    if (k->kind == COMM_SEND)
+        start_ring(k, k->out, k->in, k->token);
+    else
+        k->token[0] = start(k, k->out, k->in);
+}
+
+static void end(Case *k, int number)
+{
+    Token t[2] = {0};
+    wait(k);
+    dev.copy(&dev, mat(k->seen, 1, outs(k), k->type), mat(k->out, 1, outs(k), k->type));
+    dev.zero(&dev, k->in, bytes_of(k, ins(k)));
+    dev.zero(&dev, k->out, bytes_of(k, outs(k)));
+    if (in_place(k))
+        memcpy(k->want, k->mine, bytes_of(k, ins(k)));
+    if (k->kind == COMM_SEND)
+        start_ring(k, k->want, k->mine, t);
+    else
+        t[0] = start(k, k->want, k->mine);
+    k->c->wait(k->c, t[0]);
+    k->c->wait(k->c, t[1]);
+    char *got = malloc(bytes_of(k, outs(k)));
+    dev.get(&dev, got, k->seen, bytes_of(k, outs(k)));
+    CHECK(!memcmp(got, k->want, bytes_of(k, outs(k))), "rank %d, number %d: %s over %s (%d of %d), %lld %s", grid.rank, number,
+          k->kind == COMM_SEND ? "ring" : comm_kind_name[k->kind], k->c->name, k->c->rank, k->c->size, (long long)k->n,
+          dtype_name(k->type));
+    free(got);
+}
+
+int main(int argc, char **argv)
+{
+    static Case flying[FLYING];
+    int rank, world = grid_launched(&rank), rounds = argc > 2 ? atoi(argv[2]) : 40, tp = world % 2 ? 1 : 2;
+    GridSpec spec = {.size = {[AXIS_TP] = tp, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = world / tp, [AXIS_PP] = 1}};
+    BUG_ON(argc < 2 || world < 2);
+    BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
+    key = rng_key(11, "cuda_comm");
+    grid_open(&grid, &spec, world, rank);
+    cuda_open(&dev, F32, rank % cuda_count());
+    grid_device(&grid, &dev);
+    if (!strcmp(argv[1], "nccl"))
+        comm_nccl_grid(&grid, &dev, 60);
+    else
+        comm_staged_grid(&grid, &dev);
+    for (int i = 0; i < FLYING; i++) {
+        char **room[] = {&flying[i].in, &flying[i].out, &flying[i].seen, &flying[i].source};
+        for (int r = 0; r < 4; r++)
+            *room[r] = dev.take(&dev, MOST * 8);
+        flying[i].want = xcalloc(MOST, 8);
+        flying[i].mine = xcalloc(MOST, 8);
+    }
+    for (int i = 0; i < rounds; i++) {
+        int n = 1 + (int)draw(FLYING);
+        for (int k = 0; k < n; k++)
+            begin(&flying[k]);
+        for (int k = 0; k < n; k++)
+            end(&flying[k], i);
+    }
+    int64_t failed = test_failures;
+    grid.all.wait(&grid.all, grid.all.all_reduce(&grid.all, &failed, 1, I64, OP_SUM));
+    grid_close(&grid);
+    cuda_close(&dev);
+    return rank ? failed > 0 : test_end() || failed > 0;
+}
