@@ -1,5 +1,6 @@
 /* cuda_none -- a build without CUDA: what asks for it is told so. */
 #include "device.h"
+#include "products.h"
 
 int cuda_count(void)
 {
@@ -17,4 +18,10 @@ void cuda_open(Device *d, Dtype real, int index)
 void cuda_close(Device *d)
 {
     BUG_ON(d);
+}
+
+void cuda_tune(Device *d, const Products *p, Algorithms *known, int most, void *memory, size_t bytes)
+{
+    (void)d, (void)p, (void)known, (void)most, (void)memory, (void)bytes;
+    BUG_ON("no GPU was opened");
 }

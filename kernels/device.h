@@ -60,6 +60,19 @@ typedef enum { NORM_LAYER, NORM_RMS } NormKind;   /* same order as the option `n
 typedef enum { ACT_GELU, ACT_GELU_TANH, ACT_SWIGLU, ACT_GEGLU, ACT_RELU, ACT_SQUARED_RELU } ActKind;
 static inline int act_gated(ActKind k) { return k == ACT_SWIGLU || k == ACT_GEGLU; }
 
+/* A matrix of E4M3 or E5M2 numbers times one scale (Micikevicius et al. 2022, arXiv:2209.05433). The scale lies on the
+ * device; memory that is zero has no history. */
+typedef enum { E4M3, E5M2 } Fp8Format;
+enum { FP8_HISTORY = 1024 };
+typedef struct {
+    float scale, inverse;      /* what elements are multiplied by before they are rounded; what undoes it in a product */
+    float largest;             /* number of the format; 0: never used */
+    uint32_t amax, seen;       /* bits of the largest magnitude: of the last matrix; since fp8_next. In order as integers */
+    int32_t next;              /* the entry of the history that is written next */
+    float history[FP8_HISTORY];
+} Fp8Scale;
+typedef struct { void *p; int64_t rows, cols; Fp8Format format; const Fp8Scale *scale; } Mat8;     /* dense */
+
 /* Which dropout mask: element (row, col) of a matrix whose row r is row row0 + r = b*S + s of the microbatch, position
  * pos0 + s of global sample sample[b], is kept or dropped by Philox(key; col0 + col, position, sample): the same in
  * every layout. p = 0 keeps everything and draws nothing. Kept values are scaled by 1/(1-p). */
@@ -133,6 +146,22 @@ X(matmul, (Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)) \
 X(linear, (Device *d, Mat y, Mat x, Mat w, Mat bias)) \
 /* db [1,out] real += column sums of dy [T,out]; rows in an order that follows from the shape */ \
 X(bias_bwd, (Device *d, Mat db, Mat dy)) \
+/* h = x w^T + bias, a = act(h): linear of all of h, and act_fwd. a [T,F], h as in act_fwd, storage */ \
+X(linear_act_fwd, (Device *d, Mat a, Mat h, Mat x, Mat w, Mat bias, ActKind kind)) \
+/* dh = (dy w) * act'(h): matmul into da [T,F], which is scratch, and act_bwd. dh may be h, or da where the kind is not \
+ * gated */ \
+X(linear_act_bwd_x, (Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActKind kind)) \
+/* dw += dy^T x, and db += column sums of dy, real; db absent: dw alone */ \
+X(linear_bwd_w, (Device *d, Mat dw, Mat db, Mat dy, Mat x)) \
+/* y [rows, cols] and yt [cols, rows], either may be NULL, = x times a scale, rounded to nearest even, too large: the \
+ * largest number. The scale is that of x's largest magnitude, or the one that fp8_next has left (delayed). Sizes are \
+ * multiples of 16. FP8 is for GPUs of compute capability 8.9 and up */ \
+X(fp8_cast, (Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed)) \
+/* c [m,n] (+)= a [m,k] b[n,k]^T (+ bias [1,n] of c's type, or absent), with the scales undone; not both E5M2 */ \
+X(fp8_matmul, (Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)) \
+/* The end of a step for n scales: the largest magnitude since the last joins a history of `length` steps, and from its \
+ * largest entry, or the most recent, follows the scale; zeros alone, or what is not finite, leave it */ \
+X(fp8_next, (Device *d, Fp8Scale *s, int64_t n, int64_t length, int most_recent)) \
 /* y = norm(x) * gain (+ bias), each of the `groups` groups of cols/groups columns of a row on its own \
  * (groups = 1: the whole row; heads: QK norm, where gain is [1,D]). stats [T, 2*groups] real out: mean, rstd \
  * of each group (RMSNorm: mean is 0). bias absent for RMSNorm. y may be x. Ba et al. 2016; Zhang, Sennrich 2019 */ \
@@ -147,7 +176,7 @@ X(norm_bwd_x, (Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, 
 X(norm_bwd_w, (Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups)) \
 /* a [T,F] = act(h); h is [T,F], or [T,2F] = (gate | up) for gated kinds: a = act(gate) * up */ \
 X(act_fwd, (Device *d, Mat a, Mat h, ActKind kind)) \
-/* dh = da * act'(h); shapes as act_fwd; dh may be h */ \
+/* dh = da * act'(h); shapes as act_fwd; dh may be h, or da where the kind is not gated */ \
 X(act_bwd, (Device *d, Mat dh, Mat da, Mat h, ActKind kind)) \
 /* Rotary position, in place, on each of cols/dim heads of x: pairs (i, i + rot/2) of the first rot columns of a \
  * head turn by angle[position[row]]; table [P, rot] real = (cos | sin), each rot/2 wide. inverse: the gradient. \

@@ -12,6 +12,12 @@
 #define CALL_matmul c, a, ta, b, tb, acc
 #define CALL_linear y, x, w, bias
 #define CALL_bias_bwd db, dy
+#define CALL_linear_act_fwd a, h, x, w, bias, kind
+#define CALL_linear_act_bwd_x dh, da, dy, w, h, kind
+#define CALL_linear_bwd_w dw, db, dy, x
+#define CALL_fp8_cast y, yt, x, s, format, delayed
+#define CALL_fp8_matmul c, a, b, bias, acc
+#define CALL_fp8_next s, n, length, most_recent
 #define CALL_norm_fwd y, stats, x, gain, bias, eps, kind, groups
 #define CALL_add_norm_fwd y, ln, stats, x, res, s, gain, bias, eps, kind
 #define CALL_norm_bwd_x dx, dres, dy, x, stats, gain, kind, groups

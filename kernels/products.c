@@ -9,8 +9,9 @@ static int same(const Mat *a, const Mat *b)
 
 static int same_product(const Product *a, const Product *b)
 {
-    int is = a->op == b->op && a->ta == b->ta && a->tb == b->tb && a->acc == b->acc;
-    for (size_t i = 0; is && i < sizeof a->mat / sizeof *a->mat; i++)
+    int is = a->op == b->op && a->ta == b->ta && a->tb == b->tb && a->acc == b->acc && a->kind == b->kind;
+    is = is && a->a == b->a && a->b == b->b;
+    for (size_t i = 0; is && i < PRODUCT_MATS; i++)
         is = same(&a->mat[i], &b->mat[i]);
     return is;
 }
@@ -30,12 +31,34 @@ static void note(Device *d, Product one)
 
 static void note_matmul(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)
 {
-    note(d, (Product){PRODUCT_MATMUL, {c, a, b}, !!ta, !!tb, !!acc});
+    note(d, (Product){.op = PRODUCT_MATMUL, .mat = {c, a, b}, .ta = !!ta, .tb = !!tb, .acc = !!acc});
 }
 
 static void note_linear(Device *d, Mat y, Mat x, Mat w, Mat bias)
 {
-    note(d, (Product){PRODUCT_LINEAR, {y, x, w, bias}, 0, 0, 0});
+    note(d, (Product){.op = PRODUCT_LINEAR, .mat = {y, x, w, bias}});
+}
+
+static void note_act_fwd(Device *d, Mat a, Mat h, Mat x, Mat w, Mat bias, ActKind kind)
+{
+    note(d, (Product){.op = PRODUCT_LINEAR_ACT_FWD, .mat = {a, h, x, w, bias}, .kind = kind});
+}
+
+static void note_act_bwd(Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActKind kind)
+{
+    note(d, (Product){.op = PRODUCT_LINEAR_ACT_BWD_X, .mat = {dh, da, dy, w, h}, .kind = kind});
+}
+
+static void note_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x)
+{
+    note(d, (Product){.op = PRODUCT_LINEAR_BWD_W, .mat = {dw, db, dy, x}});
+}
+
+static void note_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
+{
+    Mat ma = {.rows = a.rows, .cols = a.cols, .ld = a.cols, .type = F16}, mb = {.rows = b.rows, .cols = b.cols,
+              .ld = b.cols, .type = F16};
+    note(d, (Product){.op = PRODUCT_FP8, .mat = {c, ma, mb, bias}, .acc = !!acc, .a = a.format, .b = b.format});
 }
 
 void products_watch(Device *d, Products *p)
@@ -44,6 +67,10 @@ void products_watch(Device *d, Products *p)
     d->impl = p;
     d->matmul = note_matmul;
     d->linear = note_linear;
+    d->linear_act_fwd = note_act_fwd;
+    d->linear_act_bwd_x = note_act_bwd;
+    d->linear_bwd_w = note_bwd_w;
+    d->fp8_matmul = note_fp8;
 }
 
 void products_close(Products *p)
@@ -61,20 +88,35 @@ static int place(Mat *m, char *memory, size_t *used, size_t bytes)
     return *used <= bytes;
 }
 
+static void replay_fp8(const Product *q, Device *d, const Fp8Scale *scale)
+{
+    const Mat *m = q->mat;
+    Mat8 a = {m[1].p, m[1].rows, m[1].cols, q->a, scale}, b = {m[2].p, m[2].rows, m[2].cols, q->b, scale};
+    d->fp8_matmul(d, m[0], a, b, m[3], q->acc);
+}
+
 void products_replay(const Products *p, Device *d, void *memory, size_t bytes)
 {
     for (int64_t i = 0; i < p->n; i++) {
         Product q = p->list[i];
         Mat *m = q.mat;
-        size_t used = 0;
+        size_t used = (sizeof(Fp8Scale) + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
         int fits = 1;
-        for (size_t k = 0; k < sizeof q.mat / sizeof *q.mat; k++)
+        for (size_t k = 0; k < PRODUCT_MATS; k++)
             fits = place(&m[k], memory, &used, bytes) && fits;
         if (!fits)
             continue;
         switch (q.op) {
         case PRODUCT_MATMUL: d->matmul(d, m[0], m[1], q.ta, m[2], q.tb, q.acc); break;
         case PRODUCT_LINEAR: d->linear(d, m[0], m[1], m[2], m[3]);              break;
+        case PRODUCT_LINEAR_ACT_FWD:
+            d->linear_act_fwd(d, m[0], m[1], m[2], m[3], m[4], (ActKind)q.kind);
+            break;
+        case PRODUCT_LINEAR_ACT_BWD_X:
+            d->linear_act_bwd_x(d, m[0], m[1], m[2], m[3], m[4], (ActKind)q.kind);
+            break;
+        case PRODUCT_LINEAR_BWD_W: d->linear_bwd_w(d, m[0], m[1], m[2], m[3]);  break;
+        case PRODUCT_FP8:    replay_fp8(&q, d, memory);                         break;
         }
     }
 }

@@ -2,15 +2,20 @@
  * another does each of them once, before the first step, so that it knows them all. */
 #ifndef PRODUCTS_H
 #define PRODUCTS_H
+#include "algorithms.h"
 #include "device.h"
 
-typedef enum { PRODUCT_MATMUL, PRODUCT_LINEAR } ProductOp;
+typedef enum {
+    PRODUCT_MATMUL, PRODUCT_LINEAR, PRODUCT_LINEAR_ACT_FWD, PRODUCT_LINEAR_ACT_BWD_X, PRODUCT_LINEAR_BWD_W, PRODUCT_FP8
+} ProductOp;
+enum { PRODUCT_MATS = 5 };
 
 /* One call: its matrices without their memory, in the order of the op's arguments. rows 0: absent. */
 typedef struct {
     ProductOp op;
-    Mat mat[4];
-    int ta, tb, acc;
+    Mat mat[PRODUCT_MATS];     /* FP8: of a and b rows and cols count */
+    int ta, tb, acc, kind;
+    Fp8Format a, b;
 } Product;
 
 typedef struct { Product *list; int64_t n, room; } Products;
@@ -22,4 +27,9 @@ void products_close(Products *p);
 /* Does each product once, with all operands in `memory` of d, whose numbers are lost. What does not fit into `bytes`
  * is left out: a run has room for the operands of all its products. */
 void products_replay(const Products *p, Device *d, void *memory, size_t bytes);
+
+/* On a GPU: does all products once, so that nothing is chosen within a step. Their algorithms are those of `known`,
+ * which stays as long as the device; with `most` > 1 the others are timed, that many candidates each, and added to it.
+ * `memory` of d is scratch, zeros afterwards. */
+void cuda_tune(Device *d, const Products *p, Algorithms *known, int most, void *memory, size_t bytes);
 #endif

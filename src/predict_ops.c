@@ -106,6 +106,49 @@ static void time_act_bwd(Device *d, Mat dh, Mat da, Mat h, ActKind kind)
     spend(d, WORK_act_bwd, 0, bytes_of(dh) + bytes_of(da) + bytes_of(h));
 }
 
+/* Linear layers with what belongs to them: counted as their parts. */
+static void time_linear_act_fwd(Device *d, Mat a, Mat h, Mat x, Mat w, Mat bias, ActKind kind)
+{
+    time_linear(d, h, x, w, bias);
+    time_act_fwd(d, a, h, kind);
+}
+
+static void time_linear_act_bwd_x(Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActKind kind)
+{
+    time_matmul(d, da, dy, 0, w, 0, 0);
+    time_act_bwd(d, dh, da, h, kind);
+}
+
+static void time_linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x)
+{
+    time_matmul(d, dw, dy, 1, x, 0, 1);
+    if (db.rows)
+        time_bias_bwd(d, db, dy);
+}
+
+static double fp8_bytes(Mat8 m) { return (double)m.rows * (double)m.cols; }
+
+/* Rounded from one reading; where the scale is the matrix's own, that is found in another. */
+static void time_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed)
+{
+    (void)s, (void)format;
+    spend(d, WORK_fp8_cast, 0, (delayed ? 1 : 2) * bytes_of(x) + count(x) * (!!y + !!yt ? !!y + !!yt : 2));
+}
+
+/* Tensor cores multiply FP8 at twice the rate of BF16. */
+static void time_fp8_matmul(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
+{
+    (void)bias;
+    spend(d, WORK_fp8_matmul, product(tally_of(d), 2 * count(c) * (double)a.cols, BF16) / 2,
+          fp8_bytes(a) + fp8_bytes(b) + (acc ? 2 : 1) * bytes_of(c));
+}
+
+static void time_fp8_next(Device *d, Fp8Scale *s, int64_t n, int64_t length, int most_recent)
+{
+    (void)length, (void)most_recent;
+    spend(d, WORK_fp8_next, 0, (double)n * sizeof *s);
+}
+
 static void time_rope(Device *d, Mat x, int dim, Mat table, const int32_t *position, int inverse)
 {
     (void)dim, (void)table, (void)position, (void)inverse;

@@ -1,4 +1,5 @@
 #include "cuda.h"
+#include "lt.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,6 +277,7 @@ void cuda_open(Device *d, Dtype real, int index)
     c->workspace = device_memory(CUDA_WORKSPACE);
     c->piece = pinned_memory(CUDA_PIECES * CUDA_PIECE);
     c->landing = pinned_memory(2 * CUDA_PIECE);
+    c->lt = lt_open(lt_api(), c->gpu, c->compute, c->workspace, CUDA_WORKSPACE);
     fill(d);
 }
 
@@ -289,6 +291,7 @@ void cuda_close(Device *d)
 {
     Cuda *c = cuda_of(d);
     cuda_sync(d);
+    lt_close(c->lt);
     CUDA_OK(cudaStreamDestroy(c->compute));
     close_events(c->sent, CUDA_PIECES);
     close_events(c->landed, 2);

@@ -45,7 +45,7 @@ typedef struct {
     cudaEvent_t told[CUDA_TICKETS];    /* of ticket t: [t % CUDA_TICKETS] */
     int64_t tickets;
     void (*watch)(double waited);
-    struct Lt *lt;                     /* matmul.c's */
+    struct Lt *lt;                     /* matrix products */
 } Cuda;
 
 static inline Cuda *cuda_of(const Device *d) { return (Cuda *)d->impl; }

@@ -2,6 +2,7 @@
  * library has no algorithm with an epilogue (odd sizes), the same is computed in two steps. */
 #include "cuda.h"
 #include "lt.h"
+#include "products.h"
 
 static cudaDataType lt_type(Dtype t)
 {
@@ -61,4 +62,97 @@ void cuda_linear(Device *d, Mat y, Mat x, Mat w, Mat bias)
         return;
     add_bias(d, &q, y, bias);
     lt_multiply(cuda_of(d)->lt, &q);
+}
+
+/* GELU by its tanh form is the one activation that the library has: of its own sums, before they are rounded to h. */
+static int has_gelu(const Device *d, LtProduct *q, Mat h, ActKind kind)
+{
+    q->aux = lt_mat(h);
+    return kind == ACT_GELU_TANH && q->c.rows && q->c.cols && h.ld % 8 == 0 && lt_has(cuda_of(d)->lt, q);
+}
+
+void cuda_linear_act_fwd(Device *d, Mat a, Mat h, Mat x, Mat w, Mat bias, ActKind kind)
+{
+    LtProduct q = product(d, act_gated(kind) ? h : a, x, 0, w, 1, 0);
+    BUG_ON(h.type != x.type || a.type != x.type || (bias.p && bias.type != x.type));
+    q.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
+    if (bias.p) {
+        q.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+        q.vector = bias.p;
+    }
+    if (has_gelu(d, &q, h, kind)) {
+        lt_multiply(cuda_of(d)->lt, &q);
+        return;
+    }
+    cuda_linear(d, h, x, w, bias);
+    d->act_fwd(d, a, h, kind);
+}
+
+void cuda_linear_act_bwd_x(Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActKind kind)
+{
+    LtProduct q = product(d, da, dy, 0, w, 0, 0);
+    q.epilogue = CUBLASLT_EPILOGUE_DGELU;
+    if (!has_gelu(d, &q, h, kind)) {
+        cuda_matmul(d, da, dy, 0, w, 0, 0);
+        d->act_bwd(d, dh, da, h, kind);
+        return;
+    }
+    lt_multiply(cuda_of(d)->lt, &q);
+    if (dh.p != da.p)
+        d->copy(d, dh, da);
+}
+
+/* The library writes a bias gradient over what was there: it goes through a vector, which is then added. */
+void cuda_linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x)
+{
+    Lt *lt = cuda_of(d)->lt;
+    LtProduct q = product(d, dw, dy, 1, x, 0, 1);
+    if (db.p && dy.rows && dw.rows && dw.cols) {
+        BUG_ON(db.cols != dy.cols || db.type != d->real || dw.type != d->real);
+        q.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+        q.vector = lt_vector(lt, (size_t)db.cols * dtype_size(db.type));
+        if (lt_has(lt, &q)) {
+            lt_multiply(lt, &q);
+            d->bias_bwd(d, db, mat(q.vector, 1, db.cols, db.type));
+            return;
+        }
+    }
+    cuda_matmul(d, dw, dy, 1, x, 0, 1);
+    if (db.p)
+        d->bias_bwd(d, db, dy);
+}
+
+/* ---- FP8 ---- */
+
+static LtMat lt_mat8(Mat8 m)
+{
+    return (LtMat){m.p, m.rows, m.cols, m.cols, m.format == E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2};
+}
+
+/* Along rows of both, the only way that the library multiplies FP8 on every GPU that can. A forward's sums may stay in
+ * the tensor cores' own precision, those of gradients are promoted on the way. */
+void cuda_fp8_matmul(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
+{
+    BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || a.rows % 16 || b.rows % 16 || a.cols % 16);
+    BUG_ON(c.type != BF16 && c.type != F16 && c.type != d->real);
+    LtProduct q = {.c = lt_mat(c), .a = lt_mat8(a), .b = lt_mat8(b), .tb = 1, .acc = acc,
+                   .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .scale_a = &a.scale->inverse, .scale_b = &b.scale->inverse,
+                   .fast = a.format == E4M3 && b.format == E4M3};
+    if (!c.rows || !c.cols)
+        return;
+    BUG_ON(!a.cols || (bias.p && bias.type != c.type));
+    add_bias(d, &q, c, bias);
+    lt_multiply(cuda_of(d)->lt, &q);
+}
+
+/* ---- before the first step ---- */
+
+void cuda_tune(Device *d, const Products *p, Algorithms *known, int most, void *memory, size_t bytes)
+{
+    Cuda *c = cuda_of(d);
+    lt_tune(c->lt, known, most);
+    CUDA_OK(cudaMemsetAsync(memory, 0x3c, bytes, c->compute));     /* 0.0115 in BF16 and F32 */
+    products_replay(p, d, memory, bytes);
+    CUDA_OK(cudaMemsetAsync(memory, 0, bytes, c->compute));
+    lt_tune(c->lt, known, 0);
 }

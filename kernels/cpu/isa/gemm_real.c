@@ -198,3 +198,32 @@ void FN(cpu_matmul)(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)
     gemm(d, c, a, ta, b, tb, acc, (Mat){0});
 }
 void FN(cpu_linear)(Device *d, Mat y, Mat x, Mat w, Mat bias) { gemm(d, y, x, 0, w, 1, 0, bias); }
+
+void FN(cpu_linear_act_fwd)(Device *d, Mat a, Mat h, Mat x, Mat w, Mat bias, ActKind kind)
+{
+    d->linear(d, h, x, w, bias);
+    d->act_fwd(d, a, h, kind);
+}
+
+void FN(cpu_linear_act_bwd_x)(Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActKind kind)
+{
+    d->matmul(d, da, dy, 0, w, 0, 0);
+    d->act_bwd(d, dh, da, h, kind);
+}
+
+void FN(cpu_linear_bwd_w)(Device *d, Mat dw, Mat db, Mat dy, Mat x)
+{
+    d->matmul(d, dw, dy, 1, x, 0, 1);
+    if (db.p)
+        d->bias_bwd(d, db, dy);
+}
+
+/* ---- FP8: the configuration refuses it on a CPU ---- */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+void FN(cpu_fp8_cast)(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed)
+{
+    BUG_ON("FP8 on a CPU");
+}
+void FN(cpu_fp8_matmul)(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc) { BUG_ON("FP8 on a CPU"); }
+void FN(cpu_fp8_next)(Device *d, Fp8Scale *s, int64_t n, int64_t length, int most_recent) { BUG_ON("FP8 on a CPU"); }

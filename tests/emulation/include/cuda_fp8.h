@@ -19,6 +19,8 @@ static inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float f, __nv_saturation_
     unsigned sign = signbit(f) ? 0x80u : 0, top = kind == __NV_E4M3 ? 0x7eu : 0x7bu;
     if (f != f)
         return (__nv_fp8_storage_t)0x7f;
+    if (a == 0)
+        return (__nv_fp8_storage_t)sign;
     if (a == INFINITY)
         return (__nv_fp8_storage_t)(sign | (saturate ? top : kind == __NV_E4M3 ? 0x7fu : 0x7cu));
     frexpf(a, &e);
