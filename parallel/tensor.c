@@ -5,18 +5,19 @@
 static Mat block(Mat m, const TensorGroup *g, int r) { return mat_rows(m, r * (m.rows / g->rows->size), m.rows / g->rows->size); }
 static int64_t elements(Mat m) { return m.rows * m.cols; }
 
-typedef void (*Multiply)(Device *d, Mat y, Mat x, Mat w, Mat b);
-static void with_transposed(Device *d, Mat y, Mat x, Mat w, Mat b) { d->linear(d, y, x, w, b); }
-
-static void with_plain(Device *d, Mat y, Mat x, Mat w, Mat b)
+/* What rows are multiplied by: w^T, and b added, or w. */
+typedef struct { Mat w, b; int transposed; Arena *scratch; Precision p; } Factor;
+static void multiply(Device *d, Mat y, Mat x, const Factor *f)
 {
-    (void)b;
-    d->matmul(d, y, x, 0, w, 0, 0);
+    if (f->transposed)
+        linear_fwd(d, f->scratch, y, x, f->w, f->b, f->p);
+    else
+        linear_bwd_x(d, f->scratch, y, x, f->w, f->p);
 }
 
 /* In step s every rank sends to the one s places on, so that all links are in use and the blocks come in the order in which
  * they are multiplied. */
-static void gather_by_blocks(Device *d, const TensorGroup *g, Mat all, Mat y, Mat x, Mat w, Mat b, Multiply multiply)
+static void gather_by_blocks(Device *d, const TensorGroup *g, Mat all, Mat y, Mat x, const Factor *f)
 {
     Comm *c = g->rows;
     int n = c->size, me = c->rank;
@@ -28,31 +29,32 @@ static void gather_by_blocks(Device *d, const TensorGroup *g, Mat all, Mat y, Ma
         comm_together(c, 0);
     }
     d->copy(d, block(all, g, me), x);
-    multiply(d, block(y, g, me), x, w, b);
+    multiply(d, block(y, g, me), x, f);
     for (int s = 1; s < n; s++) {
         int from = (me - s + n) % n;
         c->wait(c, g->come[s]);
-        multiply(d, block(y, g, from), block(all, g, from), w, b);
+        multiply(d, block(y, g, from), block(all, g, from), f);
     }
     for (int s = 1; s < n; s++)
         c->wait(c, g->sent[s]);
 }
 
-static void scatter_by_blocks(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat x, Mat w, Mat b, Multiply multiply)
+static void scatter_by_blocks(Device *d, const TensorGroup *g, Mat y, Mat x, const Factor *f)
 {
     Comm *c = g->rows;
     int n = c->size, me = c->rank;
+    Arena *scratch = f->scratch;
     size_t mark = scratch->used;
     Mat room = mat_take(scratch, y.rows * n, y.cols, y.type), parts = mat_take(scratch, y.rows * n, y.cols, y.type);
     for (int s = 1; s < n; s++) {
         int to = (me + s) % n, from = (me - s + n) % n;
-        multiply(d, block(room, g, to), block(x, g, to), w, b);
+        multiply(d, block(room, g, to), block(x, g, to), f);
         comm_together(c, 1);
         g->sent[s] = c->send(c, block(room, g, to).p, elements(y), y.type, to);
         g->come[s] = c->recv(c, block(parts, g, from).p, elements(y), y.type, from);
         comm_together(c, 0);
     }
-    multiply(d, block(parts, g, me), block(x, g, me), w, b);
+    multiply(d, block(parts, g, me), block(x, g, me), f);
     for (int s = 1; s < n; s++) {
         c->wait(c, g->come[s]);
         c->wait(c, g->sent[s]);
@@ -63,55 +65,79 @@ static void scatter_by_blocks(Device *d, const TensorGroup *g, Arena *scratch, M
 
 /* ---- linear layers ---- */
 
-static void gather_multiply(Device *d, const TensorGroup *g, Mat all, Mat y, Mat x, Mat w, Mat b, Multiply multiply)
+static void gather_multiply(Device *d, const TensorGroup *g, Mat all, Mat y, Mat x, const Factor *f)
 {
     if (g->overlap) {
-        gather_by_blocks(d, g, all, y, x, w, b, multiply);
+        gather_by_blocks(d, g, all, y, x, f);
         return;
     }
-    multiply(d, y, tensor_gathered(g, tensor_gather_into(g, all, x)), w, b);
+    multiply(d, y, tensor_gathered(g, tensor_gather_into(g, all, x)), f);
 }
 
-void tensor_gather_linear(Device *d, const TensorGroup *g, Mat all, Mat y, Mat x, Mat w, Mat b)
+void tensor_gather_linear(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat y, Mat x, Mat w, Mat b,
+                          Precision p)
 {
-    gather_multiply(d, g, all, y, x, w, b, with_transposed);
+    gather_multiply(d, g, all, y, x, &(Factor){w, b, 1, scratch, p});
 }
 
-void tensor_gather_matmul(Device *d, const TensorGroup *g, Mat all, Mat y, Mat x, Mat w)
+void tensor_gather_matmul(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat y, Mat x, Mat w, Precision p)
 {
-    gather_multiply(d, g, all, y, x, w, (Mat){.type = x.type}, with_plain);
+    gather_multiply(d, g, all, y, x, &(Factor){w, {.type = x.type}, 0, scratch, p});
 }
 
-void row_linear_fwd(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat x, Mat w, Mat b)
+void tensor_gather_linear_act(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat a, Mat h, Mat x, Mat w,
+                              Mat b, ActKind kind, Precision p)
 {
-    if (g->tp->rank != 0)
-        b.p = NULL;
     if (g->overlap) {
-        scatter_by_blocks(d, g, scratch, y, x, w, b, with_transposed);
+        gather_by_blocks(d, g, all, h, x, &(Factor){w, b, 1, scratch, p});
+        d->act_fwd(d, a, h, kind);
+        return;
+    }
+    linear_act_fwd(d, scratch, a, h, tensor_gathered(g, tensor_gather_into(g, all, x)), w, b, kind, p);
+}
+
+void tensor_gather_matmul_act(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat dh, Mat da, Mat dy, Mat w,
+                              Mat h, ActKind kind, Precision p)
+{
+    if (g->overlap) {
+        gather_by_blocks(d, g, all, da, dy, &(Factor){w, {.type = dy.type}, 0, scratch, p});
+        d->act_bwd(d, dh, da, h, kind);
+        return;
+    }
+    linear_act_bwd_x(d, scratch, dh, da, tensor_gathered(g, tensor_gather_into(g, all, dy)), w, h, kind, p);
+}
+
+void row_linear_fwd(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat x, Mat w, Mat b, Precision p)
+{
+    Factor f = {w, g->tp->rank == 0 ? b : (Mat){.type = b.type}, 1, scratch, p};
+    if (g->overlap) {
+        scatter_by_blocks(d, g, y, x, &f);
         return;
     }
     size_t mark = scratch->used;
     Mat room = tensor_room(g, scratch, y);
-    d->linear(d, room, x, w, b);
+    multiply(d, room, x, &f);
     tensor_wait(g, tensor_sum(g, y, room));
     arena_reset(scratch, mark);
 }
 
-TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, Mat dx, Mat dy, Mat w)
+TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p)
 {
+    Factor f = {w, {.type = dx.type}, 0, scratch, p};
     if (g->overlap) {
-        scatter_by_blocks(d, g, scratch, dx, dy, w, (Mat){.type = dx.type}, with_plain);
+        scatter_by_blocks(d, g, dx, dy, &f);
         return (TensorSum){0};
     }
     Mat room = tensor_room(g, scratch, dx);
-    d->matmul(d, room, dy, 0, w, 0, 0);
+    multiply(d, room, dy, &f);
     return tensor_sum(g, dx, room);
 }
 
-void linear_bwd_w(Device *d, Mat dw, Mat dy, Mat x, Mat db, Mat dyb)
+void tensor_bwd_w(Device *d, Arena *scratch, Mat dw, Mat dy, Mat x, Mat db, Mat dyb, Precision p)
 {
-    d->matmul(d, dw, dy, 1, x, 0, 1);
-    if (db.rows)
+    int whole = dyb.rows == dy.rows;       /* with sequence parallelism a row linear's bias gets a rank's own rows */
+    linear_bwd_w(d, scratch, dw, whole ? db : (Mat){.type = db.type}, dy, x, p);
+    if (!whole && db.rows)
         d->bias_bwd(d, db, dyb);
 }
 

@@ -10,6 +10,7 @@
 #ifndef TENSOR_H
 #define TENSOR_H
 #include "comm.h"
+#include "linear.h"
 
 typedef struct {
     Comm *tp;
@@ -39,18 +40,25 @@ void tensor_wait(const TensorGroup *g, TensorSum s);
 /* y [T, out] = x w^T + b of the rows of all ranks, x [T/rows, in] being this rank's: a column linear's forward, with
  * w [out/tp, in]. all: tensor_room of x, where the rows of all ranks lie afterwards.
  * With overlap a rank multiplies its own rows first, then each other rank's as they come. */
-void tensor_gather_linear(Device *d, const TensorGroup *g, Mat all, Mat y, Mat x, Mat w, Mat b);
+void tensor_gather_linear(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat y, Mat x, Mat w, Mat b,
+                          Precision p);
 /* The same with w not transposed, y [T, in/tp] = x w: a row linear's input gradient. */
-void tensor_gather_matmul(Device *d, const TensorGroup *g, Mat all, Mat y, Mat x, Mat w);
+void tensor_gather_matmul(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat y, Mat x, Mat w, Precision p);
+/* tensor_gather_linear into h, and a = act(h). */
+void tensor_gather_linear_act(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat a, Mat h, Mat x, Mat w,
+                              Mat b, ActKind kind, Precision p);
+/* dh = tensor_gather_matmul of dy times act'(h); da is scratch, dh may be h, or da where the kind is not gated. */
+void tensor_gather_matmul_act(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat dh, Mat da, Mat dy, Mat w,
+                              Mat h, ActKind kind, Precision p);
 
 /* y [T/rows, out] = this rank's rows of the sum over tp of x w^T, plus b: a row linear's forward, x [T, in/tp]. With
  * overlap a block of rows leaves for its owner while the next is multiplied; the owner adds in rank order, so that the
  * bits stay. */
-void row_linear_fwd(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat x, Mat w, Mat b);
+void row_linear_fwd(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat x, Mat w, Mat b, Precision p);
 /* Starts dx [T/rows, in] = sum over tp of dy [T, out/tp] w: run the weight gradient, then wait (with overlap the sum is
  * there already). */
-TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, Mat dx, Mat dy, Mat w);
+TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p);
 /* dw += dy^T x over all T rows; db += column sums of dyb, which may be absent. Both kinds; a row linear's bias gets the
  * rows that this rank has, and with sequence parallelism its gradient is summed over tp with those of the norms. Local. */
-void linear_bwd_w(Device *d, Mat dw, Mat dy, Mat x, Mat db, Mat dyb);
+void tensor_bwd_w(Device *d, Arena *scratch, Mat dw, Mat dy, Mat x, Mat db, Mat dyb, Precision p);
 #endif

@@ -27,8 +27,9 @@ static void project(Model *m, const Pass *p, int part, LayerActs *a)
     Device *d = m->dev;
     const Params *w = m->params;
     size_t mark = m->scratch.used;
-    tensor_gather_linear(d, &m->tensor, tensor_room(&m->tensor, &m->scratch, a->ln1), a->qkv, a->ln1,
-                         params_weight(w, part, P_QKV), params_weight(w, part, P_QKVB));
+    Mat x = tensor_room(&m->tensor, &m->scratch, a->ln1);
+    tensor_gather_linear(d, &m->tensor, &m->scratch, x, a->qkv, a->ln1, params_weight(w, part, P_QKV),
+                         params_weight(w, part, P_QKVB), model_precision(m, part, LINEAR_QKV));
     arena_reset(&m->scratch, mark);
     Mat q = q_of(m, a->qkv), k = k_of(m, a->qkv);
     if (m->cfg->qk_layernorm) {
@@ -100,7 +101,7 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
     size_t mark = m->scratch.used;
     Mat out = mat_take(&m->scratch, R, m->H, m->type);
     row_linear_fwd(d, &m->tensor, &m->scratch, out, a->o, params_weight(m->params, part, P_PROJ),
-                   params_weight(m->params, part, P_PROJB));
+                   params_weight(m->params, part, P_PROJB), model_precision(m, part, LINEAR_PROJ));
     Dropout drop = model_dropout(m, p, SITE_PROJ, m->params->part[part].layer);
     d->dropout_fwd(d, a->x1, out, a->x, &drop);
     arena_reset(&m->scratch, mark);
@@ -144,8 +145,10 @@ static void project_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dqk
 static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy)
 {
     const Params *w = m->params;
-    linear_bwd_w(m->dev, params_grad(w, part, P_PROJ), dy, a->o, params_grad(w, part, P_PROJB), g->proj);
-    linear_bwd_w(m->dev, params_grad(w, part, P_QKV), g->qkv, x, params_grad(w, part, P_QKVB), g->qkv);
+    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_PROJ), dy, a->o, params_grad(w, part, P_PROJB), g->proj,
+                 model_precision(m, part, LINEAR_PROJ));
+    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_QKV), g->qkv, x, params_grad(w, part, P_QKVB), g->qkv,
+                 model_precision(m, part, LINEAR_QKV));
 }
 
 void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx, Mat dx1, int weights)
@@ -165,7 +168,8 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
     Mat dy = tensor_room(&m->tensor, &m->scratch, g->proj);
     size_t mark = m->scratch.used;
     Mat dout = mat_take(&m->scratch, T, m->A * m->D, m->type), delta = mat_take(&m->scratch, T, m->A, m->real);
-    tensor_gather_matmul(d, &m->tensor, dy, dout, g->proj, params_weight(w, part, P_PROJ));
+    tensor_gather_matmul(d, &m->tensor, &m->scratch, dy, dout, g->proj, params_weight(w, part, P_PROJ),
+                         model_precision(m, part, LINEAR_PROJ));
     Attention shape = shape_of(m, p, layer);
     d->attention_bwd(d, q_of(m, g->qkv), k_of(m, g->qkv), v_of(m, g->qkv), dout, a->o, a->lse, delta, q_of(m, a->qkv),
                      k_of(m, a->qkv), v_of(m, a->qkv), &shape);
@@ -176,7 +180,8 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
     if (weights)
         x = tensor_gather(&m->tensor, &m->scratch, a->ln1);
     Mat dln = mat_take(&m->scratch, dx.rows, m->H, m->type);
-    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, g->qkv, params_weight(w, part, P_QKV));
+    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, g->qkv, params_weight(w, part, P_QKV),
+                                        model_precision(m, part, LINEAR_QKV));
     if (weights)
         weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), dy);
     tensor_wait(&m->tensor, sum);

@@ -209,6 +209,28 @@ static void rules_model(Check *k)
          LL(c->context_parallel_size), nearest_multiples(2 * c->context_parallel_size, c->seq_length));
 }
 
+/* FP8 is multiplied in pieces of 16 numbers. */
+static void rules_fp8(Check *k)
+{
+    Config *c = k->cfg;
+    int on = usable(k, ON1(fp8)) && c->fp8 != FP8_NONE;
+    int64_t tp = c->tensor_model_parallel_size, groups = c->num_query_groups;
+    RULE(ON2(hidden_size, fp8), on && c->hidden_size % 16, "%lld is not a multiple of 16, as fp8 asks; nearest: %s",
+         LL(c->hidden_size), nearest_multiples(16, c->hidden_size));
+    RULE(ON3(ffn_hidden_size, fp8, tensor_model_parallel_size), on && c->ffn_hidden_size % (16 * tp),
+         "%lld is not a multiple of 16 x tensor_model_parallel_size %lld, as fp8 asks; nearest: %s",
+         LL(c->ffn_hidden_size), LL(tp), nearest_multiples(16 * tp, c->ffn_hidden_size));
+    if (on && usable(k, ON4(num_attention_heads, num_query_groups, kv_channels, tensor_model_parallel_size))) {
+        int64_t q = c->num_attention_heads / tp * c->kv_channels;
+        int64_t kv = (groups < tp ? 1 : groups / tp) * c->kv_channels;
+        RULE(ON2(kv_channels, fp8), q % 16 || 2 * kv % 16,
+             "a rank has %lld columns of queries and %lld of keys and values, and fp8 asks for multiples of 16; use a "
+             "multiple of 16", LL(q), LL(2 * kv));
+    }
+    RULE(ON3(micro_batch_size, seq_length, fp8), on && c->micro_batch_size * c->seq_length % 16,
+         "%lld x seq_length %lld is not a multiple of 16, as fp8 asks", LL(c->micro_batch_size), LL(c->seq_length));
+}
+
 /* Sizes beyond which 64-bit byte counts, or 32-bit token positions of a microbatch, would overflow. */
 static void rules_size(Check *k)
 {
@@ -395,6 +417,7 @@ void config_resolve(Check *k, int world, ConfigUse use)
     rules_pairs(k);
     rules_model(k);
     rules_batch(k);
+    rules_fp8(k);
     rules_size(k);
     rules_pipeline(k);
     rules_steps(k);

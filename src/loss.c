@@ -86,8 +86,8 @@ static void slice_bwd(Model *m, const Head *h, const Slice *s, Mat dx, Mat dlogi
 {
     Device *d = m->dev;
     Mat dln = mat_take(&m->scratch, s->n, m->H, m->type), none = {.type = m->real};
-    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, dlogits, h->w);
-    linear_bwd_w(d, h->dw, dlogits, s->all, none, none);
+    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, dlogits, h->w, as_stored);
+    tensor_bwd_w(d, &m->scratch, h->dw, dlogits, s->all, none, none, as_stored);
     tensor_wait(&m->tensor, sum);
     d->norm_bwd_w(d, params_grad(m->params, h->part, P_LNF), params_grad(m->params, h->part, P_LNFB), dln, s->x, s->stat,
                   model_norm(m), 1);

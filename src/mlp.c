@@ -18,11 +18,12 @@ static void inner(Model *m, int part, LayerActs *a)
 {
     Device *d = m->dev;
     size_t mark = m->scratch.used;
-    tensor_gather_linear(d, &m->tensor, tensor_room(&m->tensor, &m->scratch, a->ln2), a->h, a->ln2,
-                         params_weight(m->params, part, P_FC1), params_weight(m->params, part, P_FC1B));
+    Mat x = tensor_room(&m->tensor, &m->scratch, a->ln2);
+    tensor_gather_linear_act(d, &m->tensor, &m->scratch, x, a->a, a->h, a->ln2, params_weight(m->params, part, P_FC1),
+                             params_weight(m->params, part, P_FC1B), (ActKind)m->cfg->activation,
+                             model_precision(m, part, LINEAR_FC1));
     arena_reset(&m->scratch, mark);
     model_watch(m, part, "mlp.linear_fc1", a->h);
-    d->act_fwd(d, a->a, a->h, (ActKind)m->cfg->activation);
     model_watch(m, part, "mlp.activation", a->a);
 }
 
@@ -40,7 +41,7 @@ void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
     size_t mark = m->scratch.used;
     Mat out = mat_take(&m->scratch, R, m->H, m->type);
     row_linear_fwd(d, &m->tensor, &m->scratch, out, a->a, params_weight(m->params, part, P_FC2),
-                   params_weight(m->params, part, P_FC2B));
+                   params_weight(m->params, part, P_FC2B), model_precision(m, part, LINEAR_FC2));
     Dropout drop = model_dropout(m, p, SITE_MLP, m->params->part[part].layer);
     d->dropout_fwd(d, y, out, a->x1, &drop);
     arena_reset(&m->scratch, mark);
@@ -59,12 +60,14 @@ void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a)
     }
 }
 
-/* x and dy: all rows of the input and of the output gradient. */
-static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy)
+/* x, dy and dh: all rows of the input, of the output gradient and of fc1's. */
+static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy, Mat dh)
 {
     const Params *w = m->params;
-    linear_bwd_w(m->dev, params_grad(w, part, P_FC2), dy, a->a, params_grad(w, part, P_FC2B), g->fc2);
-    linear_bwd_w(m->dev, params_grad(w, part, P_FC1), a->h, x, params_grad(w, part, P_FC1B), a->h);
+    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_FC2), dy, a->a, params_grad(w, part, P_FC2B), g->fc2,
+                 model_precision(m, part, LINEAR_FC2));
+    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_FC1), dh, x, params_grad(w, part, P_FC1B), dh,
+                 model_precision(m, part, LINEAR_FC1));
 }
 
 void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx1, Mat dy, int weights)
@@ -80,17 +83,22 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
     size_t start = m->scratch.used;
     Mat dout = tensor_room(&m->tensor, &m->scratch, g->fc2);
     size_t mark = m->scratch.used;
-    Mat da = mat_take(&m->scratch, a->a.rows, m->F, m->type);
-    tensor_gather_matmul(d, &m->tensor, dout, da, g->fc2, params_weight(w, part, P_FC2));
-    d->act_bwd(d, a->h, da, a->h, (ActKind)m->cfg->activation);
-    arena_reset(&m->scratch, mark);
+    /* a kernel that does both cannot write over h: that is asked for where W comes later, and then costs a copy */
+    ActKind act = (ActKind)m->cfg->activation;
+    int apart = weights && !act_gated(act);
+    Mat da = mat_take(&m->scratch, a->a.rows, m->F, m->type), dh = apart ? da : a->h;
+    tensor_gather_matmul_act(d, &m->tensor, &m->scratch, dout, dh, da, g->fc2, params_weight(w, part, P_FC2), a->h, act,
+                             model_precision(m, part, LINEAR_FC2));
+    if (!apart)
+        arena_reset(&m->scratch, mark);
     TensorRows x = {0};
     if (weights)
         x = tensor_gather(&m->tensor, &m->scratch, a->ln2);
     Mat dln = mat_take(&m->scratch, dy.rows, m->H, m->type);
-    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, a->h, params_weight(w, part, P_FC1));
+    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, dh, params_weight(w, part, P_FC1),
+                                        model_precision(m, part, LINEAR_FC1));
     if (weights)
-        weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), dout);
+        weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), dout, dh);
     tensor_wait(&m->tensor, sum);
     d->norm_bwd_w(d, params_grad(w, part, P_LN2), params_grad(w, part, P_LN2B), dln, a->x1, a->stat2, model_norm(m), 1);
     d->norm_bwd_x(d, dx1, dy, dln, a->x1, a->stat2, params_weight(w, part, P_LN2), model_norm(m), 1);
@@ -101,6 +109,6 @@ void mlp_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g)
 {
     size_t mark = m->scratch.used;
     TensorRows x = tensor_gather(&m->tensor, &m->scratch, a->ln2), dy = tensor_gather(&m->tensor, &m->scratch, g->fc2);
-    weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), tensor_gathered(&m->tensor, dy));
+    weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), tensor_gathered(&m->tensor, dy), a->h);
     arena_reset(&m->scratch, mark);
 }

@@ -29,7 +29,7 @@ typedef struct {
     Mat o, lse;            /* [T,AD] FW, real [T,A] FD */
     Mat x1;                /* [R,H] after attention. FD */
     Mat ln2, stat2;        /* [R,H] FW, real [R,2] FD */
-    Mat h, a;              /* [T,F] or [T,2F]; [T,F]. FW. The backward writes the gradient of h over h */
+    Mat h, a;              /* [T,F] or [T,2F]; [T,F]. FW. A backward whose W comes later writes dh over h */
 } LayerActs;
 
 /* Output gradients of a layer's linear layers, from its bwd_x to its bwd_w: [R,H], [R,H], [T,(A+2K)D]; that of fc1 is
@@ -110,6 +110,8 @@ typedef struct Model {
     Arena scratch;
     Mat rope;                              /* real [P, rot] = (cos | sin); rows 0 when there is none */
     int keep_ln, keep_attn, keep_mlp;      /* what selective recompute does not leave out */
+    Fp8Scale *fp8;                         /* on the device: [2: training, evaluation][nparts][LINEARS][3: x, w, dy] */
+    int fp8_delayed;                       /* a step of this run has left scales */
 
     /* the list that runs now */
     const Schedule *schedule;
@@ -197,6 +199,13 @@ void mlp_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g);
 void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx);
 /* Logits (real [1, V]) of the last row of x. */
 void head_logits(Model *m, int part, Mat x, Mat logits);
+
+/* How a linear layer of a part is multiplied; the head's as it is stored. */
+typedef enum { LINEAR_QKV, LINEAR_PROJ, LINEAR_FC1, LINEAR_FC2, LINEARS } LinearId;
+Precision model_precision(const Model *m, int part, LinearId which);
+static const Precision as_stored;
+/* The end of a step's backward: FP8 scales follow from what it has seen. */
+void model_next_scales(Model *m);
 
 static inline NormKind model_norm(const Model *m) { return (NormKind)m->cfg->normalization; }
 static inline void model_watch(Model *m, int part, const char *where, Mat x)

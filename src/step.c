@@ -131,8 +131,10 @@ static void stage_step(void *run, const Instr *i)
     all->wait(all, all->all_reduce(all, r->model.sums, 2, F64, OP_SUM));
     optimizer_judge(&r->opt, r->model.sums, (double)(batch * r->cfg->seq_length), 0);
     r->verdict = optimizer_verdict(&r->opt);
-    if (r->now)
+    if (r->now) {
         update(r, r->now);
+        model_next_scales(&r->model);
+    }
 }
 
 /* Where the time of a step goes, and the timeline when one is asked for. */

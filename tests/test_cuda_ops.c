@@ -367,7 +367,8 @@ static const struct { const char *ops; void (*fn)(Bench *b); } cases[] = {
     {"rope", case_rope}, {"embed_fwd embed_bwd", case_embed}, {"dropout_fwd dropout_bwd", case_dropout},
     {"xent_stats xent_combine xent_grad", case_xent}, {"sum squares carry", case_sums}, {"verdict", case_verdict},
     {"trust", case_trust}, {"adam sgd lars lamb_direction lamb_apply", case_update},
-    {"matmul linear (test_cuda_matmul)", NULL}, {"attention_fwd attention_bwd (test_cuda_attention)", NULL},
+    {"matmul linear linear_act_fwd linear_act_bwd_x linear_bwd_w fp8_cast fp8_matmul fp8_next (test_cuda_matmul)", NULL},
+    {"attention_fwd attention_bwd (test_cuda_attention)", NULL},
 };
 
 static int is_word(const char *words, const char *name)

@@ -1,0 +1,433 @@
+/* Matrix products on the GPU against the CPU's, which test_gemm and test_ops have held against arithmetic of their own:
+ * thin and large, every transpose, odd leading dimensions and starts, added to and overwritten, every epilogue, with
+ * the library's fused kernels and without. What lies beside a matrix must stay. */
+#include "linear.h"
+#include "ops.h"
+
+static Device cpu, gpu;
+static const Mat none;
+static const Dtype storage[] = {F32, BF16, F16};
+
+static uint64_t draw(uint64_t *s, uint64_t n)
+{
+    return philox(0x6d61746d, (*s)++, 0).v[0] % n;
+}
+static int64_t draw_size(uint64_t *s)
+{
+    static const int64_t some[] = {1, 2, 3, 8, 15, 16, 33, 64, 70, 129};
+    return some[draw(s, sizeof some / sizeof *some)];
+}
+
+/* A matrix on both devices, `pad` elements longer in each row than it must be and `skew` elements into its memory;
+ * cells around it hold 7. */
+typedef struct { Mat host, dev; void *base, *dev_base; size_t bytes; } Pair;
+
+static Pair pair_open(int64_t rows, int64_t cols, int64_t pad, int64_t skew, Dtype t, uint64_t stream, double scale)
+{
+    int64_t ld = cols + pad, n = skew + rows * ld + 8;
+    Pair p = {.bytes = (size_t)n * dtype_size(t)};
+    p.base = xcalloc(1, p.bytes);
+    p.dev_base = gpu.take(&gpu, p.bytes);
+    for (int64_t i = 0; i < n; i++)
+        put(p.base, i, t, 7);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            put(p.base, skew + r * ld + c, t, scale * normal(stream, r * cols + c));
+    size_t at = (size_t)skew * dtype_size(t);
+    p.host = (Mat){(char *)p.base + at, rows, cols, ld, t};
+    p.dev = (Mat){(char *)p.dev_base + at, rows, cols, ld, t};
+    gpu.put(&gpu, p.dev_base, p.base, p.bytes);
+    return p;
+}
+static void pair_close(Pair *p)
+{
+    gpu.give(&gpu, p->dev_base, p->bytes);
+    free(p->base);
+}
+
+/* Largest difference of the device's memory from the host's, over 1 + the host's value; infinite where a cell beside
+ * the matrix has changed. */
+static double difference(const Pair *p)
+{
+    void *got = xcalloc(1, p->bytes);
+    Dtype t = p->host.type;
+    int64_t skew = ((char *)p->host.p - (char *)p->base) / (int64_t)dtype_size(t);
+    int64_t n = (int64_t)(p->bytes / dtype_size(t));
+    double worst = 0;
+    gpu.get(&gpu, got, p->dev_base, p->bytes);
+    for (int64_t i = 0; i < n; i++) {
+        double x = get(p->base, i, t), y = get(got, i, t), e = fabs(x - y) / (1 + fabs(x));
+        int64_t at = i - skew, inside = at >= 0 && at < p->host.rows * p->host.ld && at % p->host.ld < p->host.cols;
+        if (!(e <= worst))
+            worst = inside && !isnan(e) ? e : INFINITY;
+        if (!inside && x != y)
+            worst = INFINITY;
+    }
+    free(got);
+    return worst;
+}
+
+/* Sums of k products of numbers around 1 in another order; then what the output type cannot hold. */
+static double tolerance(Dtype out, int64_t k)
+{
+    double round = out == F32 ? 0 : out == BF16 ? 0x1p-7 : 0x1p-10;
+    return round + 1e-6 * sqrt((double)k + 16);
+}
+
+static void test_products(void)
+{
+    uint64_t s = 1;
+    for (int i = 0; i < 240; i++) {
+        Dtype in = storage[i % 3], out = draw(&s, 2) ? F32 : in;
+        int64_t m = draw_size(&s), n = draw_size(&s), k = draw_size(&s);
+        int ta = (int)draw(&s, 2), tb = (int)draw(&s, 2), acc = (int)draw(&s, 2);
+        int64_t pad[3], skew[3];
+        for (int j = 0; j < 3; j++) {
+            pad[j] = draw(&s, 2) ? (int64_t)draw(&s, 9) : 0;
+            skew[j] = draw(&s, 2) ? (int64_t)draw(&s, 9) : 0;
+        }
+        Pair a = pair_open(ta ? k : m, ta ? m : k, pad[0], skew[0], in, 10 * s, 1);
+        Pair b = pair_open(tb ? n : k, tb ? k : n, pad[1], skew[1], in, 10 * s + 1, 1);
+        Pair c = pair_open(m, n, pad[2], skew[2], out, 10 * s + 2, acc ? 1 : NAN);
+        cpu.matmul(&cpu, c.host, a.host, ta, b.host, tb, acc);
+        gpu.matmul(&gpu, c.dev, a.dev, ta, b.dev, tb, acc);
+        double e = difference(&c);
+        CHECK(e <= tolerance(out, k), "%s %lld x %lld x %lld ta %d tb %d acc %d to %s: off by %g", dtype_name(in),
+              (long long)m, (long long)n, (long long)k, ta, tb, acc, dtype_name(out), e);
+        pair_close(&a);
+        pair_close(&b);
+        pair_close(&c);
+    }
+}
+
+static void test_empty(void)
+{
+    Pair a = pair_open(5, 4, 0, 0, BF16, 1, 1), b = pair_open(6, 4, 0, 0, BF16, 2, 1);
+    Pair c = pair_open(5, 6, 3, 0, F32, 3, 1);
+    gpu.matmul(&gpu, mat_rows(c.dev, 0, 0), mat_rows(a.dev, 0, 0), 0, b.dev, 1, 0);
+    gpu.matmul(&gpu, c.dev, mat_cols(a.dev, 0, 0), 0, mat_cols(b.dev, 0, 0), 1, 1);
+    gpu.matmul(&gpu, c.dev, mat_rows(mat(a.dev.p, 4, 5, BF16), 0, 0), 1, mat_rows(mat(b.dev.p, 4, 6, BF16), 0, 0), 0,
+               1);
+    CHECK(difference(&c) == 0, "a product without terms has changed what it is added to");
+    gpu.matmul(&gpu, c.dev, mat_cols(a.dev, 0, 0), 0, mat_cols(b.dev, 0, 0), 1, 0);
+    for (int r = 0; r < 5; r++)
+        memset(mat_at(c.host, r, 0), 0, 6 * 4);
+    CHECK(difference(&c) == 0, "a sum without terms is not 0");
+    pair_close(&a);
+    pair_close(&b);
+    pair_close(&c);
+}
+
+static void test_linear(void)
+{
+    uint64_t s = 1000;
+    for (int i = 0; i < 120; i++) {
+        Dtype in = storage[i % 3], out = draw(&s, 3) ? in : F32;
+        int64_t T = draw_size(&s), K = draw_size(&s), N = draw_size(&s);
+        int with = (int)draw(&s, 4) > 0;
+        int64_t pad_x = (int64_t)draw(&s, 3), pad_y = (int64_t)draw(&s, 3), skew = (int64_t)draw(&s, 2) * 8;
+        Pair x = pair_open(T, K, pad_x, 0, in, 10 * s, 1), w = pair_open(N, K, 0, 0, in, 10 * s + 1, 1);
+        Pair y = pair_open(T, N, pad_y, 0, out, 0, NAN), b = pair_open(1, N, 0, skew, in, 7, 3);
+        cpu.linear(&cpu, y.host, x.host, w.host, with ? b.host : none);
+        gpu.linear(&gpu, y.dev, x.dev, w.dev, with ? b.dev : none);
+        double e = difference(&y);
+        CHECK(e <= tolerance(out, K), "%s T %lld in %lld out %lld bias %d to %s: off by %g", dtype_name(in),
+              (long long)T, (long long)K, (long long)N, with, dtype_name(out), e);
+        pair_close(&x);
+        pair_close(&w);
+        pair_close(&y);
+        pair_close(&b);
+    }
+}
+
+static const ActKind kinds[] = {ACT_GELU_TANH, ACT_GELU, ACT_SWIGLU, ACT_GELU_TANH, ACT_RELU, ACT_GELU_TANH};
+
+/* Feed-forward layers: the linear layer with its activation, then its gradients. Every second time all sizes are such
+ * that the library has the fused kernels. */
+static void test_feed_forward(void)
+{
+    uint64_t s = 2000;
+    for (int i = 0; i < 72; i++) {
+        Dtype t = storage[i % 3];
+        ActKind kind = kinds[draw(&s, sizeof kinds / sizeof *kinds)];
+        int odd = i & 1, with = (int)draw(&s, 3) > 0, in_place = (int)draw(&s, 2) || act_gated(kind);
+        int64_t T = draw_size(&s), K = odd ? draw_size(&s) : 64, F = odd ? draw_size(&s) : 8 + 8 * (int64_t)draw(&s, 9);
+        int64_t H = act_gated(kind) ? 2 * F : F;
+        Pair x = pair_open(T, K, 0, 0, t, 10 * s, 1), w = pair_open(H, K, 0, 0, t, 10 * s + 1, 0.2);
+        Pair b = pair_open(1, H, 0, 0, t, 10 * s + 2, 1), h = pair_open(T, H, 0, 0, t, 0, NAN);
+        Pair a = pair_open(T, F, odd ? 3 : 0, 0, t, 0, NAN);
+        Mat hb = with ? b.host : none, db = with ? b.dev : none;
+        cpu.linear_act_fwd(&cpu, a.host, h.host, x.host, w.host, hb, kind);
+        gpu.linear_act_fwd(&gpu, a.dev, h.dev, x.dev, w.dev, db, kind);
+        double eh = difference(&h), ea = difference(&a);
+        CHECK(eh <= tolerance(t, K), "%s %d: h is off by %g", dtype_name(t), kind, eh);
+        CHECK(ea <= 2 * tolerance(t, K), "%s %d T %lld in %lld F %lld: act(h) is off by %g", dtype_name(t), kind,
+              (long long)T, (long long)K, (long long)F, ea);
+        Pair dy = pair_open(T, K, 0, 0, t, 10 * s + 3, 1), w2 = pair_open(K, F, 0, 0, t, 10 * s + 4, 0.2);
+        Pair da = pair_open(T, F, 0, 0, t, 0, NAN);
+        gpu.put(&gpu, h.dev_base, h.base, h.bytes);
+        cpu.linear_act_bwd_x(&cpu, in_place ? h.host : da.host, da.host, dy.host, w2.host, h.host, kind);
+        gpu.linear_act_bwd_x(&gpu, in_place ? h.dev : da.dev, da.dev, dy.dev, w2.dev, h.dev, kind);
+        double e = difference(in_place ? &h : &da);
+        CHECK(e <= 2 * tolerance(t, K), "%s %d T %lld out %lld F %lld in place %d: dh is off by %g", dtype_name(t),
+              kind, (long long)T, (long long)K, (long long)F, in_place, e);
+        Pair *all[] = {&x, &w, &b, &h, &a, &dy, &w2, &da};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            pair_close(all[k]);
+    }
+}
+
+/* Weight and bias gradients, added to what is there. */
+static void test_weights(void)
+{
+    uint64_t s = 3000;
+    for (int i = 0; i < 60; i++) {
+        Dtype t = storage[i % 3];
+        int64_t T = draw_size(&s), K = draw_size(&s), N = draw_size(&s);
+        int with = (int)draw(&s, 3) > 0;
+        Pair x = pair_open(T, K, 0, 0, t, 10 * s, 1), dy = pair_open(T, N, 0, 0, t, 10 * s + 1, 1);
+        Pair dw = pair_open(N, K, 0, 0, F32, 10 * s + 2, 1), db = pair_open(1, N, 0, 0, F32, 10 * s + 3, 1);
+        cpu.linear_bwd_w(&cpu, dw.host, with ? db.host : none, dy.host, x.host);
+        gpu.linear_bwd_w(&gpu, dw.dev, with ? db.dev : none, dy.dev, x.dev);
+        double ew = difference(&dw), eb = difference(&db);
+        CHECK(ew <= tolerance(F32, T), "%s T %lld in %lld out %lld: dw is off by %g", dtype_name(t), (long long)T,
+              (long long)K, (long long)N, ew);
+        CHECK(eb <= tolerance(F32, T), "%s T %lld out %lld bias %d: db is off by %g", dtype_name(t), (long long)T,
+              (long long)N, with, eb);
+        pair_close(&x);
+        pair_close(&dy);
+        pair_close(&dw);
+        pair_close(&db);
+    }
+}
+
+/* ---- FP8, against rounding and adding up in F64 ---- */
+
+static double fp8(double x, Fp8Format f)
+{
+    double top = f == E4M3 ? 448 : 57344, y = rounded_to(x, f == E4M3 ? 4 : 3, f == E4M3 ? -6 : -14, top);
+    return fabs(y) > top ? copysign(top, x) : y;
+}
+static double fp8_value(uint8_t u, Fp8Format f)
+{
+    int bits = f == E4M3 ? 3 : 2, bias = f == E4M3 ? 7 : 15;
+    int e = u >> bits & (f == E4M3 ? 15 : 31), m = u & ((1 << bits) - 1);
+    return (u >> 7 ? -1 : 1) * ldexp(e ? m + (1 << bits) : m, (e ? e : 1) - bias - bits);
+}
+
+/* A matrix in FP8 on the GPU and what it must be, in F64. */
+typedef struct { Pair x; Mat8 rows, cols; Fp8Scale *scale; double *want, inverse; size_t bytes; } Eight;
+
+static double cell(const Pair *p, int64_t i)
+{
+    return get(p->host.p, i / p->host.cols * p->host.ld + i % p->host.cols, p->host.type);
+}
+static double largest_of(const Pair *p)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < p->host.rows * p->host.cols; i++)
+        largest = fmax(largest, fabs(cell(p, i)));
+    return largest;
+}
+
+/* What all elements must become with this scale, 0: their own. Returns what undoes it. */
+static double round_all(Eight *e, Fp8Format f, double scale)
+{
+    float by = scale > 0 ? (float)scale : (f == E4M3 ? 448.0f : 57344.0f) / (float)largest_of(&e->x);
+    for (int64_t i = 0; i < e->x.host.rows * e->x.host.cols; i++)
+        e->want[i] = fp8((float)cell(&e->x, i) * by, f);
+    return 1 / by;
+}
+
+static Eight eight_open(int64_t rows, int64_t cols, Dtype t, uint64_t stream, double size, Fp8Format f, double scale)
+{
+    Eight e = {.bytes = (size_t)(rows * cols)};
+    e.x = pair_open(rows, cols, 8 * (int64_t)(stream % 3), 0, t, stream, size);
+    e.want = xcalloc((size_t)(rows * cols), sizeof *e.want);
+    e.inverse = round_all(&e, f, scale);
+    e.scale = gpu.take(&gpu, sizeof *e.scale);
+    e.rows = (Mat8){gpu.take(&gpu, e.bytes), rows, cols, f, e.scale};
+    e.cols = (Mat8){gpu.take(&gpu, e.bytes), cols, rows, f, e.scale};
+    return e;
+}
+static void eight_close(Eight *e)
+{
+    gpu.give(&gpu, e->rows.p, e->bytes);
+    gpu.give(&gpu, e->cols.p, e->bytes);
+    gpu.give(&gpu, e->scale, sizeof *e->scale);
+    free(e->want);
+    pair_close(&e->x);
+}
+
+/* Bytes that are not what they must be, in both copies. */
+static int64_t eight_wrong(const Eight *e)
+{
+    int64_t r = e->rows.rows, c = e->rows.cols, wrong = 0;
+    uint8_t *y = xcalloc(2, e->bytes), *yt = y + e->bytes;
+    gpu.get(&gpu, y, e->rows.p, e->bytes);
+    gpu.get(&gpu, yt, e->cols.p, e->bytes);
+    for (int64_t i = 0; i < r * c; i++)
+        wrong += (fp8_value(y[i], e->rows.format) != e->want[i]) + (y[i] != yt[i % c * r + i / c]);
+    free(y);
+    return wrong;
+}
+
+/* sum over j of a[i][j] b[l][j], with the scales undone; ta, tb: along columns. */
+static double eight_product(const Eight *a, int ta, int64_t i, const Eight *b, int tb, int64_t l)
+{
+    int64_t k = ta ? a->rows.rows : a->rows.cols;
+    double sum = 0;
+    for (int64_t j = 0; j < k; j++)
+        sum += a->want[ta ? j * a->rows.cols + i : i * k + j] * b->want[tb ? j * b->rows.cols + l : l * k + j];
+    return sum * a->inverse * b->inverse;
+}
+
+static void test_fp8(void)
+{
+    uint64_t s = 4000;
+    for (int i = 0; i < 24; i++) {
+        Dtype t = i % 2 ? F16 : BF16, out = draw(&s, 2) ? F32 : t;
+        Fp8Format fa = draw(&s, 2) ? E5M2 : E4M3;
+        int64_t m = 16 + 16 * (int64_t)draw(&s, 9), n = 16 + 16 * (int64_t)draw(&s, 6);
+        int64_t k = 16 + 16 * (int64_t)draw(&s, 9);
+        int acc = (int)draw(&s, 2), with = !acc && out == t;
+        Eight a = eight_open(m, k, t, 10 * s, ldexp(1, (int)draw(&s, 9) - 6), fa, 0);
+        Eight b = eight_open(n, k, t, 10 * s + 1, 1, E4M3, 0);
+        Pair c = pair_open(m, n, 0, 0, out, 10 * s + 2, acc ? 1 : NAN);
+        Pair bias = pair_open(1, n, 0, 0, t, 10 * s + 3, 1);
+        gpu.fp8_cast(&gpu, a.rows.p, a.cols.p, a.x.dev, a.scale, fa, 0);
+        gpu.fp8_cast(&gpu, b.rows.p, NULL, b.x.dev, b.scale, E4M3, 0);
+        gpu.fp8_cast(&gpu, NULL, b.cols.p, b.x.dev, b.scale, E4M3, 0);
+        CHECK(!eight_wrong(&a) && !eight_wrong(&b), "%s %lld x %lld: %lld bytes are wrong", dtype_name(t), (long long)m,
+              (long long)k, (long long)(eight_wrong(&a) + eight_wrong(&b)));
+        gpu.fp8_matmul(&gpu, c.dev, a.rows, b.rows, with ? bias.dev : none, acc);
+        for (int64_t r = 0; r < m; r++)
+            for (int64_t l = 0; l < n; l++) {
+                double sum = eight_product(&a, 0, r, &b, 0, l);
+                sum += with ? cell(&bias, l) : acc ? cell(&c, r * n + l) : 0;
+                put(c.host.p, r * n + l, out, sum);
+            }
+        double e = difference(&c);
+        CHECK(e <= tolerance(out, k), "FP8 %lld x %lld x %lld to %s: off by %g", (long long)m, (long long)n,
+              (long long)k, dtype_name(out), e);
+        eight_close(&a);
+        eight_close(&b);
+        pair_close(&c);
+        pair_close(&bias);
+    }
+}
+
+/* A linear layer in FP8, its three products. */
+static void test_layer_fp8(void)
+{
+    enum { T = 48, IN = 80, OUT = 112 };
+    Arena scratch = {.name = "scratch", .size = 1 << 16};
+    scratch.base = gpu.take(&gpu, scratch.size);
+    Eight x = eight_open(T, IN, BF16, 70, 2, E4M3, 0), w = eight_open(OUT, IN, BF16, 71, 0.5, E4M3, 0);
+    Eight dy = eight_open(T, OUT, BF16, 72, 3, E5M2, 0);
+    Pair b = pair_open(1, OUT, 0, 0, BF16, 73, 1), y = pair_open(T, OUT, 0, 0, BF16, 0, NAN);
+    Pair dx = pair_open(T, IN, 0, 0, BF16, 0, NAN), dw = pair_open(OUT, IN, 0, 0, F32, 74, 1);
+    Pair db = pair_open(1, OUT, 0, 0, F32, 75, 1);
+    Precision p = {x.scale, w.scale, dy.scale, .fp8 = 1};
+    linear_fwd(&gpu, &scratch, y.dev, x.x.dev, w.x.dev, b.dev, p);
+    linear_bwd_x(&gpu, &scratch, dx.dev, dy.x.dev, w.x.dev, p);
+    linear_bwd_w(&gpu, &scratch, dw.dev, db.dev, dy.x.dev, x.x.dev, p);
+    CHECK(scratch.used == 0, "scratch was not given back");
+    for (int64_t t = 0; t < T; t++) {
+        for (int64_t o = 0; o < OUT; o++)
+            put(y.host.p, t * OUT + o, BF16, eight_product(&x, 0, t, &w, 0, o) + cell(&b, o));
+        for (int64_t i = 0; i < IN; i++)
+            put(dx.host.p, t * IN + i, BF16, eight_product(&dy, 0, t, &w, 1, i));
+    }
+    for (int64_t o = 0; o < OUT; o++)
+        for (int64_t i = 0; i < IN; i++)
+            put(dw.host.p, o * IN + i, F32, cell(&dw, o * IN + i) + eight_product(&dy, 1, o, &x, 1, i));
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t o = 0; o < OUT; o++)
+            put(db.host.p, o, F32, cell(&db, o) + cell(&dy.x, t * OUT + o));
+    double e[] = {difference(&y), difference(&dx), difference(&dw), difference(&db)};
+    CHECK(e[0] <= tolerance(BF16, IN) && e[1] <= tolerance(BF16, OUT), "y is off by %g, dx by %g", e[0], e[1]);
+    CHECK(e[2] <= tolerance(F32, T) && e[3] <= tolerance(F32, T), "dw is off by %g, db by %g", e[2], e[3]);
+    Pair *pairs[] = {&b, &y, &dx, &dw, &db};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_close(pairs[i]);
+    eight_close(&x);
+    eight_close(&w);
+    eight_close(&dy);
+    gpu.give(&gpu, scratch.base, scratch.size);
+}
+
+/* Delayed scales: casts go by the steps before, the history forgets, zeros and infinities change nothing. */
+static void test_delayed(void)
+{
+    enum { STEPS = 12, LENGTH = 3, N = 32 };
+    for (int recent = 0; recent < 2; recent++) {
+        Fp8Scale *state = gpu.take(&gpu, 2 * sizeof *state), got;
+        double seen[STEPS], scale = 1;
+        Fp8Scale *s = state + 1;
+        for (int step = 0; step < STEPS; step++) {
+            double size = step == 5 ? 0 : step == 7 ? INFINITY : ldexp(1, (step * 5) % 7 - 3), largest = 0, top = 0;
+            seen[step] = 0;
+            for (int mb = 0; mb < 2; mb++) {
+                Eight e = eight_open(N, N, BF16, (uint64_t)(50 + step * 2 + mb), isinf(size) ? 1 : size, E4M3, 1);
+                if (isinf(size))
+                    put(e.x.host.p, 0, BF16, INFINITY);
+                gpu.put(&gpu, e.x.dev_base, e.x.base, e.x.bytes);
+                largest = fmax(largest, largest_of(&e.x));
+                round_all(&e, E4M3, step ? scale : 0);
+                gpu.fp8_cast(&gpu, e.rows.p, e.cols.p, e.x.dev, s, E4M3, step > 0);
+                CHECK(!eight_wrong(&e), "step %d: %lld bytes are wrong", step, (long long)eight_wrong(&e));
+                eight_close(&e);
+            }
+            seen[step] = largest;
+            gpu.fp8_next(&gpu, state, 2, LENGTH, recent);
+            for (int i = recent ? step : step - LENGTH + 1 > 0 ? step - LENGTH + 1 : 0; i <= step; i++)
+                top = fmax(top, seen[i]);
+            if (top > 0 && isfinite(top))
+                scale = 448.0f / (float)top;
+            gpu.get(&gpu, &got, s, sizeof got);
+            CHECK(got.scale == (float)scale && got.seen == 0, "step %d: scale %g, not %g", step, got.scale, scale);
+        }
+        gpu.get(&gpu, &got, state, sizeof got);
+        CHECK(got.scale == 0 && got.next == 0, "a scale that nothing was cast with has changed");
+        gpu.give(&gpu, state, 2 * sizeof *state);
+    }
+}
+
+/* The same product twice, with another one in between that leaves its numbers in the workspace: the same bits. */
+static void test_bits(void)
+{
+    Pair a = pair_open(70, 129, 0, 0, BF16, 1, 1), b = pair_open(64, 129, 0, 0, BF16, 2, 1);
+    Pair c = pair_open(70, 64, 0, 0, F32, 3, 1), e = pair_open(70, 64, 0, 0, F32, 4, 1);
+    float *x = xcalloc(70 * 64, 4), *y = xcalloc(70 * 64, 4);
+    gpu.matmul(&gpu, c.dev, a.dev, 0, b.dev, 1, 0);
+    gpu.matmul(&gpu, e.dev, a.dev, 0, b.dev, 1, 1);
+    gpu.get(&gpu, x, c.dev.p, 70 * 64 * 4);
+    gpu.matmul(&gpu, c.dev, a.dev, 0, b.dev, 1, 0);
+    gpu.get(&gpu, y, c.dev.p, 70 * 64 * 4);
+    CHECK(!memcmp(x, y, 70 * 64 * 4), "the same product has other bits the second time");
+    free(x);
+    free(y);
+    pair_close(&a);
+    pair_close(&b);
+    pair_close(&c);
+    pair_close(&e);
+}
+
+int main(void)
+{
+    cpu_open(&cpu, F32, test_isa(), 2);
+    cuda_open(&gpu, F32, 0);
+    test_products();
+    test_empty();
+    test_linear();
+    test_feed_forward();
+    test_weights();
+    test_fp8();
+    test_layer_fp8();
+    test_delayed();
+    test_bits();
+    cuda_close(&gpu);
+    cpu_close(&cpu);
+    return test_end();
+}
