@@ -213,6 +213,17 @@ static int ending(Training *t, int *wants_save)
     return -1;
 }
 
+/* Says what the steps have found, until at most `open` of them are still on their way. */
+static void settle(Training *t, int open)
+{
+    while (run_open_steps(&t->run) > open) {
+        Metrics m;
+        run_collect(&t->run, &m);
+        metrics_reduce(&m, &t->run.grid.all);
+        log_step(t->log, &m);
+    }
+}
+
 static int train_loop(Training *t)
 {
     const Config *c = t->cfg;
@@ -221,13 +232,14 @@ static int train_loop(Training *t)
         t->why = "finished before: nothing left to do";
     double eval_ms = 0, checkpoint_ms = 0;     /* of the pause before a step: told with that step */
     while (code < 0) {
-        Metrics m = {.eval_ms = eval_ms, .checkpoint_ms = checkpoint_ms};
-        run_step(&t->run, &m);
-        metrics_reduce(&m, &t->run.grid.all);
-        log_step(t->log, &m);                  /* before the save: what a checkpoint knows, the log has said */
+        run_step(&t->run, &(Metrics){.eval_ms = eval_ms, .checkpoint_ms = checkpoint_ms});
+        int evaluates = t->valid && t->run.iteration % c->eval_interval == 0;
+        settle(t, t->run.dev.late && !evaluates);      /* a device that is behind: the step before */
         saver_poll(t->run.saver);
-        eval_ms = t->valid && t->run.iteration % c->eval_interval == 0 ? evaluate(t) : 0;
+        eval_ms = evaluates ? evaluate(t) : 0;
         code = ending(t, &wants_save);
+        if (wants_save || code >= 0)           /* what a checkpoint knows, the log has said */
+            settle(t, 0);
         checkpoint_ms = wants_save ? save(t) : 0;
     }
     if (saver_wait(t->run.saver) < t->run.iteration && wants_save)

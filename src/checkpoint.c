@@ -267,14 +267,15 @@ static int read_piece(Source *s, const Piece *p, void *room, char why[WHY])
 static int read_pieces(Source *s, const Piece *p, int n, int weights_only, char why[WHY])
 {
     int64_t longest = ROOM;
+    Arena room;
     int ok = 1;
     for (int i = 0; i < n; i++)
         longest = p[i].cols * 8 > longest ? p[i].cols * 8 : longest;
-    void *room = xcalloc(1, (size_t)longest);
+    arena_open(&room, "a checkpoint's tensors", (size_t)longest);
     for (int i = 0; ok && i < n; i++)
         if (!skipped(&p[i], weights_only) && p[i].rows && p[i].cols)
-            ok = read_piece(s, &p[i], room, why);
-    free(room);
+            ok = read_piece(s, &p[i], room.base, why);
+    arena_close(&room);
     return ok;
 }
 

@@ -46,6 +46,8 @@ static const Rule rules[] = {
 
 int optimizer_moments(const Config *cfg) { return rules[cfg->optimizer].moments; }
 
+void optimizer_go(Optimizer *o) { o->dev->put(o->dev, o->verdict, &(Verdict){.go = 1}, sizeof *o->verdict); }
+
 void optimizer_open(Optimizer *o, const Config *cfg, Params *params, Device *dev, Arena *run)
 {
     *o = (Optimizer){.cfg = cfg, .params = params, .dev = dev};
@@ -55,7 +57,7 @@ void optimizer_open(Optimizer *o, const Config *cfg, Params *params, Device *dev
     o->squares = arena_take(run, sizeof *o->squares);
     o->trust = arena_take(run, (size_t)o->ratios * sizeof *o->trust);
     o->norms = arena_take(run, (size_t)o->ratios * 2 * sizeof *o->norms);
-    dev->put(dev, o->verdict, &(Verdict){.go = 1}, sizeof *o->verdict);
+    optimizer_go(o);
     loss_scale_open(&o->loss_scale, cfg);
 }
 

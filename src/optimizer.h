@@ -45,6 +45,9 @@ void optimizer_judge(Optimizer *o, const double *sums, double nominal, int stop)
 /* Waits for it and returns it. */
 Verdict optimizer_verdict(Optimizer *o);
 
+/* Updates go on after a step that was left out. */
+void optimizer_go(Optimizer *o);
+
 /* Which tensor's gradient is not finite, the first in the model's order; "the sum over all tensors" when each is; NULL when
  * v has found nothing. Waits; collective over all ranks. */
 const char *optimizer_blame(Optimizer *o, const Verdict *v);

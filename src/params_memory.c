@@ -1,7 +1,6 @@
 /* The arrays: views, shards, initial values. */
 #include "params.h"
 #include <math.h>
-#include <stdlib.h>
 
 void params_layout(Params *p, Device *dev, Arena *run, int gradients, int moments)
 {
@@ -135,10 +134,11 @@ void params_init(Params *p, Device *d)
     }
     for (int i = 0; i < p->nparam; i++)
         widest = p->param[i].local_cols > widest ? p->param[i].local_cols : widest;
-    char *room = xcalloc((size_t)widest, dtype_size(p->real));
+    Arena room;
+    host_arena(d, &room, "initial values", (size_t)widest * dtype_size(p->real));
     for (int i = 0; i < p->nparam; i++)
-        init_param(p, d, &p->param[i], room);
-    free(room);
+        init_param(p, d, &p->param[i], room.base);
+    host_arena_close(d, &room);
     params_refresh(p, d);
 }
 

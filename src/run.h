@@ -30,6 +30,14 @@ typedef struct {
 
 typedef struct { int64_t ops, bytes; } Traffic;
 
+/* A step that has been launched: what the host knows of it, and the ticket of what the device finds. */
+typedef struct {
+    Metrics m;
+    int64_t ticket, consumed_samples;      /* before it */
+    double start;
+} Launched;
+#define STEPS_OPEN 2
+
 typedef struct {
     const Config *cfg;
     RunUse use;
@@ -63,12 +71,19 @@ typedef struct {
     /* progress: all of it is in a checkpoint */
     int64_t iteration, consumed_samples, skipped, nans;
 
+    /* steps whose verdict the host has not seen: at most STEPS_OPEN, numbers collected .. launched - 1 */
+    int64_t launched, collected;
+    Launched step[STEPS_OPEN];
+    Verdict *said;             /* [STEPS_OPEN] where they will be */
+    double seen;               /* when the last one came */
+
     /* this step */
+    int64_t ticket;            /* of its verdict */
     Metrics *now;              /* NULL: STEP leaves the parameters alone */
     const Batch *(*feed)(void *run, int mb);   /* microbatches of the list that runs now; from `source` as a rule */
     Loader *source;            /* where the list that runs now has its microbatches from, and the first sample of them */
     int64_t source_first;
-    Verdict verdict;           /* what it has found; gradients times verdict.gscale are that of the mean loss */
+    Verdict verdict;           /* what the last one seen has found; gradients times verdict.gscale are that of the mean loss */
 } Run;
 
 /* Opens the device, the grid of cfg->world ranks, and all memory, and gives the parameters their initial values. kv_length:
@@ -132,9 +147,18 @@ void run_gradients(Run *r);
  * Collective. */
 void run_find_scale(Run *r);
 
-/* One step: gradients, checks, clip, update, progress. Fills every metric that is not about time spent elsewhere. Dies with
- * EXIT_NUMERIC before the update when the loss or a gradient is not finite. Collective. */
-void run_step(Run *r, Metrics *m);
+/* Launches one step: gradients, checks, clip, update, progress. Nothing waits for the device, but with fp16. so_far: what
+ * is known of its metrics. Collective. */
+void run_step(Run *r, const Metrics *so_far);
+/* How many steps have been launched and not collected; at most STEPS_OPEN. */
+int run_open_steps(const Run *r);
+/* Waits for the oldest of them and fills its metrics. Dies with EXIT_NUMERIC when its loss or a gradient was not finite:
+ * neither it nor those launched since have updated anything. Collective. */
+void run_collect(Run *r, Metrics *m);
+/* The gradients of v overflow in fp16: the update is left out and the scale halved. */
+int run_overflow(const Run *r, const Verdict *v);
+/* Dies, and names the first tensor of step s that is not finite: the rank that finds the earliest one speaks. Collective. */
+_Noreturn void run_not_finite(Run *r, const Launched *s);
 
 /* Logits ([V], in the type of run's reals, on the host) of the position after n more tokens of one sequence, whose earlier
  * ones are in the cache, on every rank. tokens NULL: only counts. Collective. */

@@ -274,6 +274,7 @@ void layout_take(Run *r, Device *dev, Arena *run, Arena *host, const char *run_d
         if (run_dir || !run->base)
             r->saver = saver_open(c, run_dir, &r->grid.all, r->pieces, r->npieces, host);
     }
+    r->said = arena_take(host, STEPS_OPEN * sizeof *r->said);
     mem->host = (int64_t)host->used;
     mem->buffers += grown(run, &before) + mem->host;
     mem->total = (int64_t)run->used + mem->host;

@@ -39,98 +39,49 @@ static const Batch *next_batch(void *run, int mb)
 
 /* ---- the end of a step ---- */
 
-/* The first tensor of a forward that is not finite, for the message. */
-typedef struct { char name[160]; int64_t order; } Culprit;     /* order: in the model, weights first */
-static Culprit culprit;
-
-static double sum_of(Model *m, Mat x)
+/* fp16's dynamic scale of the next step depends on this one's norm, so here alone the host waits for the device within a
+ * step. Returns 0 when the gradients overflow: the update is left out. */
+static int scale_allows(Run *r)
 {
-    double sum = 0, *at = m->sums + SUM_WATCH;
-    m->dev->zero(m->dev, at, sizeof *at);
-    m->dev->sum(m->dev, at, x);
-    m->dev->get(m->dev, &sum, at, sizeof sum);
-    return sum;
-}
-
-static void find_culprit(Model *m, int part, const char *where, Mat x)
-{
-    if (culprit.name[0] || isfinite(sum_of(m, x)))
-        return;
-    culprit.order = m->params->part[part].kind == PART_EMBEDDING ? 0 : m->params->part[part].kind == PART_HEAD
-                        ? INT32_MAX : 1 + m->params->part[part].layer;
-    if (m->params->part[part].kind == PART_LAYER)
-        snprintf(culprit.name, sizeof culprit.name, "the output of decoder.layers.%d.%s", m->params->part[part].layer, where);
-    else
-        snprintf(culprit.name, sizeof culprit.name, "the output of %s", where);
-}
-
-/* Runs the step's forward again and watches it. `bad`: the gradient to name when the forward is finite. The rank that finds
- * the earliest tensor speaks. */
-static _Noreturn void stop_not_finite(Run *r, const char *bad)
-{
-    Params *p = &r->params;
-    Comm *all = &r->grid.all;
-    const Lists *l = run_lists(r, config_batch_at(r->cfg, r->consumed_samples));
-    culprit = (Culprit){.order = INT64_MAX};
-    for (int i = 0; i < p->nparam && !culprit.name[0]; i++) {
-        int64_t from, to;
-        param_held(p, &p->param[i], &p->data.weight, &from, &to);
-        if (from < to &&
-            !isfinite(sum_of(&r->model, mat(param_at(p, &p->param[i], &p->data.weight, from), 1, to - from, p->type)))) {
-            snprintf(culprit.name, sizeof culprit.name, "the weight %s", p->param[i].name);
-            culprit.order = p->param[i].number - INT32_MAX;
-        }
-    }
-    r->model.watch = find_culprit;
-    r->source = r->loader;
-    r->source_first = r->consumed_samples;
-    step_forward(r, &l->forward, r->cfg->micro_batch_size, r->cfg->seq_length, 1);
-    int64_t first = culprit.order;
-    all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
-    if (first == INT64_MAX)
-        snprintf(culprit.name, sizeof culprit.name, "the gradient of %s", bad ? bad : "the loss");
-    all_ok(all, culprit.order != first, EXIT_NUMERIC, "not-finite", "iteration %lld: loss %g; the first tensor that is not "
-           "finite is %s; nothing was updated; change: lower lr or raise lr_warmup_iters, lower clip_grad, or resume from an "
-           "earlier checkpoint", (long long)(r->iteration + 1), r->verdict.loss, culprit.name);
-    die(EXIT_BUG, "not-finite", "no rank has found what is not finite; change: report this");
+    const Config *c = r->cfg;
+    if (c->params_dtype != PARAMS_DTYPE_FP16)
+        return 1;
+    Verdict v = optimizer_verdict(&r->opt);
+    int overflow = run_overflow(r, &v);
+    if (!loss_scale_update(&r->opt.loss_scale, c, overflow))
+        die(EXIT_NUMERIC, "loss-scale", "iteration %lld: the gradient of %s overflows at the smallest loss scale, %g; change: "
+            "train in bf16, lower lr, or lower min_loss_scale", (long long)(r->iteration + 1), optimizer_blame(&r->opt, &v),
+            c->min_loss_scale);
+    if (overflow)
+        optimizer_go(&r->opt);
+    r->skipped += overflow;
+    return !overflow;
 }
 
 static void update(Run *r, Metrics *m)
 {
     const Config *c = r->cfg;
-    const Verdict *v = &r->verdict;
-    int finite = isfinite(v->loss);
-    const char *bad = optimizer_blame(&r->opt, v);
-    m->grad_norm = v->norm;
     m->loss_scale = r->opt.loss_scale.scale;
     m->learning_rate = lr_at(c, r->consumed_samples);
-    int overflow = bad && c->params_dtype == PARAMS_DTYPE_FP16 && finite;
-    if (!loss_scale_update(&r->opt.loss_scale, c, overflow))
-        die(EXIT_NUMERIC, "loss-scale", "iteration %lld: the gradient of %s overflows at the smallest loss scale, %g; change: "
-            "train in bf16, lower lr, or lower min_loss_scale", (long long)(r->iteration + 1), bad, c->min_loss_scale);
-    if (overflow) {
-        r->skipped++;
-        return;
+    if (scale_allows(r)) {
+        optimizer_step(&r->opt, m->learning_rate);
+        data_gather_all(&r->params.data, c->overlap_param_gather);
     }
-    if (bad || !finite) {
-        if (c->check_for_nan_in_loss_and_grad)
-            stop_not_finite(r, bad);
-        r->nans++;
-    }
-    optimizer_step(&r->opt, m->learning_rate);
-    data_gather_all(&r->params.data, c->overlap_param_gather);
+    m->skipped_iterations = r->skipped;
 }
 
 static void stage_step(void *run, const Instr *i)
 {
     Run *r = run;
+    Device *d = r->model.dev;
     Comm *all = &r->grid.all;
     int64_t batch = config_batch_at(r->cfg, r->consumed_samples);
     (void)i;
     data_wait_grads(&r->params.data);
     all->wait(all, all->all_reduce(all, r->model.sums, 2, F64, OP_SUM));
-    optimizer_judge(&r->opt, r->model.sums, (double)(batch * r->cfg->seq_length), 0);
-    r->verdict = optimizer_verdict(&r->opt);
+    optimizer_judge(&r->opt, r->model.sums, (double)(batch * r->cfg->seq_length),
+                    r->now && r->cfg->check_for_nan_in_loss_and_grad);
+    r->ticket = d->tell(d, r->said ? &r->said[r->launched % STEPS_OPEN] : NULL, r->opt.verdict, sizeof *r->said);
     if (r->now) {
         update(r, r->now);
         model_next_scales(&r->model);
@@ -196,13 +147,21 @@ void step_forward(Run *r, const Schedule *s, int64_t B, int64_t S, int share_row
     m->evaluating = 0;
 }
 
-void run_gradients(Run *r)
+/* The list over the batch that comes next; its verdict is on its way. */
+static void launch(Run *r)
 {
     int64_t batch = config_batch_at(r->cfg, r->consumed_samples);
     r->model.loss_scale = r->opt.loss_scale.scale / (double)(batch * r->cfg->seq_length);
     r->source = r->loader;
     r->source_first = r->consumed_samples;
     step_train(r, run_lists(r, batch));
+}
+
+void run_gradients(Run *r)
+{
+    launch(r);
+    r->dev.told(&r->dev, r->ticket);
+    r->verdict = r->said[r->launched % STEPS_OPEN];
 }
 
 void run_find_scale(Run *r)
@@ -215,29 +174,59 @@ void run_find_scale(Run *r)
     }
 }
 
-void run_step(Run *r, Metrics *m)
+void run_step(Run *r, const Metrics *so_far)
 {
     const Config *c = r->cfg;
-    double start = now(), waited = loader_wait_seconds(r->loader);
+    Launched *s = &r->step[r->launched % STEPS_OPEN];
+    Metrics *m = &s->m;
+    double waited = loader_wait_seconds(r->loader);
     int64_t batch = config_batch_at(c, r->consumed_samples);
+    BUG_ON(run_open_steps(r) == STEPS_OPEN);
+    *s = (Launched){.m = *so_far, .consumed_samples = r->consumed_samples, .start = now()};
     r->now = m;
     r->stage.mark = mark;
     trace_step(&r->trace, r->iteration + 1);
-    run_gradients(r);
+    launch(r);
+    s->ticket = r->ticket;
     m->data_ms = (loader_wait_seconds(r->loader) - waited) * 1e3;
     m->forward_ms -= m->data_ms;
+    r->launched++;
     r->iteration++;
     r->consumed_samples += batch;
     m->iteration = r->iteration;
     m->consumed_samples = r->consumed_samples;
     m->consumed_tokens = r->consumed_samples * c->seq_length;
-    m->lm_loss = r->verdict.loss;
     m->global_batch_size = batch;
-    m->skipped_iterations = r->skipped;
+    r->arena.sealed = r->host.sealed = 1;
+}
+
+int run_open_steps(const Run *r) { return (int)(r->launched - r->collected); }
+
+int run_overflow(const Run *r, const Verdict *v)
+{
+    return r->cfg->params_dtype == PARAMS_DTYPE_FP16 && isfinite(v->loss) && !isfinite(v->norm);
+}
+
+void run_collect(Run *r, Metrics *m)
+{
+    int at = (int)(r->collected % STEPS_OPEN);
+    const Launched *s = &r->step[at];
+    BUG_ON(!run_open_steps(r));
+    r->dev.told(&r->dev, s->ticket);
+    Verdict v = r->verdict = r->said[at];
+    if (!run_overflow(r, &v) && !(isfinite(v.loss) && isfinite(v.norm))) {
+        if (r->cfg->check_for_nan_in_loss_and_grad)
+            run_not_finite(r, s);
+        r->nans++;
+    }
+    *m = s->m;
+    m->lm_loss = v.loss;
+    m->grad_norm = v.norm;
     m->nan_iterations = r->nans;
     m->memory_bytes = memory_resident();
-    m->elapsed_ms = (now() - start) * 1e3;
-    r->arena.sealed = 1;
+    m->elapsed_ms = (now() - fmax(s->start, r->seen)) * 1e3;
+    r->seen = now();
+    r->collected++;
 }
 
 double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx)

@@ -40,7 +40,8 @@ for options in params_dtype=bf16 "params_dtype=fp32 qk_layernorm=true" \
         # shellcheck disable=SC2086
         if [ $kind = near ]; then commands "$TRAIN" $options; else commands "$far" $options; fi
         kept "$here/run/metrics.jsonl" > "$here/metrics"
-        grep -Eo 'iteration +[0-9]+/ +[0-9]+|lm loss: [^|]*|validation[^|]*|grad norm: [^|]*' "$here/log" > "$here/said" || true
+        grep -Eo 'iteration +[0-9]+/ +[0-9]+|lm loss: [^|]*|validation[^|]*|grad norm: [^|]*' "$here/log" \
+            > "$here/said" || true
     done
     a=$work/$n-near b=$work/$n-far
     for file in metrics said text first.safetensors run/checkpoints/iter_0000002/model-00000.safetensors \
@@ -48,5 +49,22 @@ for options in params_dtype=bf16 "params_dtype=fp32 qk_layernorm=true" \
         cmp "$a/$file" "$b/$file" || { diff "$a/metrics" "$b/metrics"; echo "$options: $file differs"; exit 1; }
     done
     [ "$(grep -c lm_loss "$b/metrics")" = 6 ] || { echo "$options: not one line a step"; exit 1; }
+done
+# a step that is not finite stops with the same message, and the steps launched after it have changed nothing
+for kind in near far; do
+    here=$work/stop-$kind program=$TRAIN
+    [ $kind = near ] || program=$far
+    mkdir "$here"
+    cd "$here"
+    "$program" ../tiny.yaml save=run cpu_isa="$ISA" optimizer=sgd lr=1000 weight_decay=0.9 clip_grad=0 train_iters=40 \
+        eval_interval=null > log 2>&1 && rc=0 || rc=$?
+    [ $rc = 6 ] || { echo "$kind: ended with $rc, not 6"; tail -n 5 log; exit 1; }
+    sed -n 's/^error.*: iteration/iteration/p' log > said
+    grep 'is the gradient' said > /dev/null || { echo "$kind: updated, or not said"; cat log; exit 1; }
+    kept run/metrics.jsonl > metrics
+    cd - > /dev/null
+done
+for file in said metrics; do
+    cmp "$work/stop-near/$file" "$work/stop-far/$file" || { cat "$work/stop-near/$file" "$work/stop-far/$file"; exit 1; }
 done
 echo "the same far away"

@@ -1,0 +1,73 @@
+/* What is not finite in a step that must stop: the step runs again, watched. */
+#include "run.h"
+#include <math.h>
+#include <stdio.h>
+
+/* The first tensor of a forward that is not finite, for the message. */
+typedef struct { char name[160]; int64_t order; } Culprit;     /* order: in the model, weights first */
+static Culprit culprit;
+
+static double sum_of(Model *m, Mat x)
+{
+    double sum = 0, *at = m->sums + SUM_WATCH;
+    m->dev->zero(m->dev, at, sizeof *at);
+    m->dev->sum(m->dev, at, x);
+    m->dev->get(m->dev, &sum, at, sizeof sum);
+    return sum;
+}
+
+static void find_culprit(Model *m, int part, const char *where, Mat x)
+{
+    if (culprit.name[0] || isfinite(sum_of(m, x)))
+        return;
+    culprit.order = m->params->part[part].kind == PART_EMBEDDING ? 0 : m->params->part[part].kind == PART_HEAD
+                        ? INT32_MAX : 1 + m->params->part[part].layer;
+    if (m->params->part[part].kind == PART_LAYER)
+        snprintf(culprit.name, sizeof culprit.name, "the output of decoder.layers.%d.%s", m->params->part[part].layer, where);
+    else
+        snprintf(culprit.name, sizeof culprit.name, "the output of %s", where);
+}
+
+/* The gradient that is not finite, of the batch that comes next; "the loss" when none is. */
+static const char *bad_gradient(Run *r)
+{
+    run_gradients(r);
+    const char *bad = optimizer_blame(&r->opt, &r->verdict);
+    return bad ? bad : "the loss";
+}
+
+_Noreturn void run_not_finite(Run *r, const Launched *s)
+{
+    Params *p = &r->params;
+    Comm *all = &r->grid.all;
+    double loss = r->verdict.loss;
+    culprit = (Culprit){.order = INT64_MAX};
+    /* back to where the step began: the weights have not changed since, whatever was launched meanwhile */
+    r->now = NULL;
+    r->stage.mark = NULL;
+    r->iteration = s->m.iteration - 1;
+    r->consumed_samples = s->consumed_samples;
+    const Lists *l = run_lists(r, config_batch_at(r->cfg, r->consumed_samples));
+    for (int i = 0; i < p->nparam && !culprit.name[0]; i++) {
+        int64_t from, to;
+        param_held(p, &p->param[i], &p->data.weight, &from, &to);
+        if (from < to &&
+            !isfinite(sum_of(&r->model, mat(param_at(p, &p->param[i], &p->data.weight, from), 1, to - from, p->type)))) {
+            snprintf(culprit.name, sizeof culprit.name, "the weight %s", p->param[i].name);
+            culprit.order = p->param[i].number - INT32_MAX;
+        }
+    }
+    r->model.watch = find_culprit;
+    r->source = r->loader;
+    r->source_first = r->consumed_samples;
+    step_forward(r, &l->forward, r->cfg->micro_batch_size, r->cfg->seq_length, 1);
+    int64_t first = culprit.order;
+    all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
+    r->model.watch = NULL;
+    if (first == INT64_MAX)
+        snprintf(culprit.name, sizeof culprit.name, "the gradient of %s", bad_gradient(r));
+    all_ok(all, culprit.order != first, EXIT_NUMERIC, "not-finite", "iteration %lld: loss %g; the first tensor that is not "
+           "finite is %s; nothing was updated; change: lower lr or raise lr_warmup_iters, lower clip_grad, or resume from an "
+           "earlier checkpoint", (long long)s->m.iteration, loss, culprit.name);
+    die(EXIT_BUG, "not-finite", "no rank has found what is not finite; change: report this");
+}
