@@ -208,6 +208,27 @@ static void dropout_bwd_run(Device *d, Mat *m, const Arg *a)
     d->dropout_bwd(d, m[0], m[1], &s);
 }
 
+/* 0 y, 1 ln, 2 stats, 3 x, 4 res, 5 gain, 6 bias: the bits of its two parts, one after the other */
+static void add_norm_run(Device *d, Mat *m, const Arg *a)
+{
+    Dropout s = dropout_of(a);
+    Mat y = m[0], ln = m[1], stats = m[2];
+    size_t bytes[] = {mat_bytes((Mat){NULL, y.rows, y.ld, y.ld, y.type}), mat_bytes((Mat){NULL, ln.rows, ln.ld, ln.ld, ln.type})};
+    y.p = memcpy(xcalloc(1, bytes[0]), m[0].p, bytes[0]);
+    ln.p = memcpy(xcalloc(1, bytes[1]), m[1].p, bytes[1]);
+    stats.p = xcalloc((size_t)(stats.rows * stats.ld), sizeof(double));
+    d->dropout_fwd(d, y, m[3], m[4], &s);
+    d->norm_fwd(d, ln, stats, y, m[5], m[6], EPS, (NormKind)a->kind, 1);
+    d->add_norm_fwd(d, m[0], m[1], m[2], m[3], m[4], &s, m[5], m[6], EPS, (NormKind)a->kind);
+    CHECK(!memcmp(y.p, m[0].p, bytes[0]) && !memcmp(ln.p, m[1].p, bytes[1]), "%s add_norm_fwd is not its parts", d->isa);
+    free(y.p), free(ln.p), free(stats.p);
+}
+static void add_norm_naive(Mat *m, const Arg *a)
+{
+    dropout_naive((Mat[]){m[0], m[3], m[4]}, a);
+    norm_naive((Mat[]){m[1], m[2], m[0], m[5], m[6]}, &(Arg){.kind = a->kind, .groups = 1});
+}
+
 /* Rows in the order of the microbatch. */
 #define ALL ((RowMap){ROWS, 0, 0})
 
@@ -367,6 +388,12 @@ static const Case cases[] = {
      {{0}}, {0}, 1},
     {"dropout_fwd", {{'o', 150, 257, 0}, {'i', 150, 257, 1}, {'i', 150, 257, 1}}, dropout_run, dropout_naive,
      {{1, 2}, {1, 3}}, {.p = 0.3, .seq = 50, .col0 = 3}, 1},
+    {"add_norm_fwd", {{'o', 60, 257, 0}, {'o', 60, 257, 0}, {'O', 60, 2, 0}, {'i', 60, 257, 1}, {'i', 60, 257, 1},
+                      {'i', 1, 257, 1}, {'i', 1, 257, 1}}, add_norm_run, add_norm_naive, {{0}},
+     {.kind = NORM_LAYER, .p = 0.3, .seq = 20}, 2e4},
+    {"add_norm_fwd", {{'o', 6, 1001, 0}, {'o', 6, 1001, 0}, {'O', 6, 2, 0}, {'i', 6, 1001, 1}, {'i', 6, 1001, 1},
+                      {'i', 1, 1001, 1}, {'-', 0, 0, 0}}, add_norm_run, add_norm_naive, {{0}},
+     {.kind = NORM_RMS, .seq = 3}, 2e4},
     {"dropout_fwd", {{'o', 6, 9001, 0}, {'i', 6, 9001, 1}, {'-', 0, 0, 0}}, dropout_run, dropout_naive,
      {{1, 2}}, {.p = 0.9, .seq = 2, .col0 = 4096}, 1},
     {"dropout_fwd", {{'o', 6, 33, 0}, {'i', 6, 33, 1}, {'i', 6, 33, 1}}, dropout_run, dropout_naive, {{1, 3}},
