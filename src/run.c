@@ -89,6 +89,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     grid_device(&r->grid, &r->dev);
     device_arena(&r->dev, &r->arena, "run", (size_t)(r->memory.total - r->memory.host - r->workspace));
     host_arena(&r->dev, &r->host, "run, host", (size_t)r->memory.host);
+    run_tune(r, run_dir, r->arena.base, r->arena.size);
     layout_take(r, &r->dev, &r->arena, &r->host, run_dir, &bytes);
     layout_workspace(r);
     if (use != RUN_FORWARD)
@@ -109,6 +110,8 @@ void run_close(Run *r)
     host_arena_close(&r->dev, &r->host);
     device_arena_close(&r->dev, &r->arena);
     cpu_close(&r->dev);
+    products_close(&r->products);
+    algorithms_close(&r->algorithms);
     grid_close(&r->grid);
 }
 

@@ -10,6 +10,7 @@
 #include "optimizer.h"
 #include "pipeline.h"
 #include "placement.h"
+#include "products.h"
 #include "trace.h"
 
 typedef enum {
@@ -61,6 +62,8 @@ typedef struct {
     int64_t kv_length;
     Mat logits;                /* real [1,V], of the position after; */
     Batch sequence;            /* and, on the host, the tokens that come next */
+    Products products;         /* matrix products that the rehearsal has met, for a GPU; */
+    Algorithms algorithms;     /* and how it does them */
     Piece *pieces;             /* what this rank writes of a checkpoint */
     int npieces;
     Saver *saver;              /* RUN_TRAIN with a run directory */

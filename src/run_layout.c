@@ -372,6 +372,8 @@ void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
     table_open(r);
     lists_open(r, over->lists);
     null_open(&null, r->params.real);
+    if (cfg->device == DEVICE_CUDA)
+        products_watch(&null, &r->products);
     step_open(r);
     Arena counting = {.name = "run"}, host = {.name = "run, host"};
     *bytes = (ModelBytes){0};
@@ -414,6 +416,7 @@ void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int
 
 void run_plan_close(Run *r)
 {
+    products_close(&r->products);
     lists_close(r);
     params_close(&r->params);
     placement_close(&r->placement);

@@ -23,6 +23,9 @@ void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
 /* Takes all memory of the run from `run`, the device's, and `host`; both may be counting. */
 void layout_take(Run *r, Device *dev, Arena *run, Arena *host, const char *run_dir, const ModelBytes *bytes);
 void layout_give(Run *r);
+/* On a GPU: its matrix products' algorithms, from the file of the run or timed and written there. memory: the arena's,
+ * before anything lies in it. */
+void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes);
 /* Adds to r->memory what device and transport take for themselves. */
 void layout_workspace(Run *r);
 #endif

@@ -2,6 +2,7 @@
  * thin and large, every transpose, odd leading dimensions and starts, added to and overwritten, every epilogue, with
  * the library's fused kernels and without. What lies beside a matrix must stay. */
 #include "linear.h"
+#include "products.h"
 #include "ops.h"
 
 static Device cpu, gpu;
@@ -414,6 +415,50 @@ static void test_bits(void)
     pair_close(&e);
 }
 
+/* What a run does before its first step: products written down by shape, each timed once; the next run takes what was
+ * found, unless the library says no to it. */
+static Algorithms known, broken;
+
+static void test_tune(void)
+{
+    Device counting, next;
+    Products p = {0};
+    size_t bytes = 1 << 20;
+    char *memory = gpu.take(&gpu, bytes), *got = xcalloc(1, bytes);
+    Mat a = mat(NULL, 37, 53, BF16), b = mat(NULL, 41, 53, BF16);
+    Mat c = mat(NULL, 37, 41, F32), bias = mat(NULL, 1, 41, F32);
+    null_open(&counting, F32);
+    products_watch(&counting, &p);
+    for (int i = 0; i < 3; i++) {
+        counting.matmul(&counting, c, a, 0, b, 1, 1);
+        counting.linear(&counting, c, a, b, i == 2 ? none : bias);
+        counting.linear_bwd_w(&counting, mat(NULL, 41, 53, F32), bias, mat(NULL, 37, 41, BF16), a);
+    }
+    CHECK(p.n == 4, "%lld products of 4 shapes", (long long)p.n);
+    cuda_tune(&gpu, &p, &known, 8, memory, bytes);
+    gpu.get(&gpu, got, memory, bytes);
+    size_t dirty = 0;
+    for (size_t i = 0; i < bytes; i++)
+        dirty += got[i] != 0;
+    CHECK(known.n == 4 && !dirty, "%lld algorithms, %zu bytes are not 0", (long long)known.n, dirty);
+    cuda_tune(&gpu, &p, &known, 8, memory, bytes);
+    CHECK(known.n == 4, "what was known was timed again");
+    for (int64_t i = 0; i < known.n; i++) {
+        algorithms_add(&broken, &known.list[i]);
+        broken.list[i].words[1] ^= 1;
+    }
+    cuda_open(&next, F32, 0);
+    void *room = next.take(&next, bytes);
+    cuda_tune(&next, &p, &broken, 1, room, bytes);
+    CHECK(broken.n == 4, "candidates were timed that nobody asked for");
+    next.sync(&next);
+    next.give(&next, room, bytes);
+    cuda_close(&next);
+    gpu.give(&gpu, memory, bytes);
+    products_close(&p);
+    free(got);
+}
+
 int main(void)
 {
     cpu_open(&cpu, F32, test_isa(), 2);
@@ -427,7 +472,10 @@ int main(void)
     test_layer_fp8();
     test_delayed();
     test_bits();
+    test_tune();
     cuda_close(&gpu);
     cpu_close(&cpu);
+    algorithms_close(&known);
+    algorithms_close(&broken);
     return test_end();
 }

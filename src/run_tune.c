@@ -1,0 +1,27 @@
+/* The algorithms of a GPU's matrix products: chosen before the first step, kept beside the run. */
+#include "file.h"
+#include "run_layout.h"
+#include "tuned.h"
+#include <stdlib.h>
+
+void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes)
+{
+    const Config *c = r->cfg;
+    char why[WHY], *path = NULL;
+    if (c->device != DEVICE_CUDA)
+        return;
+    if (c->cublaslt_algorithms)
+        path = xstrdup(c->cublaslt_algorithms);
+    else if (run_dir)
+        path = xasprintf("%s/cublaslt.json", run_dir);
+    if (path)
+        tuned_read(&r->algorithms, path);
+    int64_t known = r->algorithms.n;
+    cuda_tune(&r->dev, &r->products, &r->algorithms, (int)c->cublaslt_tune, memory, bytes);
+    if (path && r->algorithms.n > known) {
+        if (run_dir)
+            file_make_dirs(run_dir, why);          /* a folder that cannot be made is one that cannot be written */
+        tuned_write(&r->algorithms, path);
+    }
+    free(path);
+}
