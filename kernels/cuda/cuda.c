@@ -279,6 +279,7 @@ void cuda_open(Device *d, Dtype real, int index)
     c->landing = pinned_memory(2 * CUDA_PIECE);
     c->lt = lt_open(lt_api(), c->gpu, c->compute, c->workspace, CUDA_WORKSPACE);
     fill(d);
+    cuda_attention_open(c);
 }
 
 static void close_events(cudaEvent_t *e, int n)

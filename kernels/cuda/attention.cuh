@@ -1,0 +1,388 @@
+/* attention -- what the kernels of attention's forward and backward share: who works on what, who sees whom, dropout,
+ * tiles in shared memory.
+ *
+ * A block works on a tile of rows (queries, or keys where dk and dv are made) of one head of one sample; `warps` warps
+ * share its rows, 16 * MT each. Tiles of the other side stream through shared memory. Tiles of which the block sees
+ * nothing are never loaded, a warp computes none of which its rows see nothing, and only those on an edge of what is
+ * seen are masked. */
+#ifndef ATTENTION_CUH
+#define ATTENTION_CUH
+#include "common.cuh"
+#include <ptx.cuh>
+#include <initializer_list>
+
+/* Every block's shared memory; tiles in it start at multiples of 128 bytes. */
+extern __shared__ __align__(128) char shared[];
+
+#define ATTENTION_LOG2E 1.44269504088896340736f
+
+/* An Attention (device.h) as kernels take it. */
+struct Shape {
+    int batch, seq_q, seq_k, pos0, window;     /* window: 0 none */
+    int heads, kv_heads, group, head0, dim;    /* group = heads / kv_heads */
+    int tiles;                                 /* of rows, to a head */
+    int section;                               /* see work_at */
+    float scale, scale2;                       /* of scores; the same in units of log 2 */
+    const int32_t *doc;
+    const int64_t *sample;
+    uint32_t limit;                            /* dropout; 0: none */
+    uint32_t round[10][2];                     /* its key in Philox's rounds: operands from here cost no registers */
+    float keep;                                /* 1 / (1 - p) */
+};
+
+/* A matrix as kernels take it: rows b*seq + i, heads side by side. */
+template <class T> struct View { T *p; int ld; };
+template <class T> static inline View<T> view(Mat m)
+{
+    BUG_ON(m.type != (Dtype)DtypeOf<T>::value || m.ld >= (int64_t)1 << 31);
+    return {static_cast<T *>(m.p), (int)m.ld};
+}
+
+/* ---- who works on what ---- */
+
+/* Heads are taken `section` at a time, as many as leave their keys and values in half of the L2 cache. Within a section
+ * the tiles come in order, which callers make that of falling work: the last blocks to start are short, so that
+ * multiprocessors end together. */
+struct Work { int tile, b, head; };
+__device__ __forceinline__ Work work_at(const Shape &s, int heads, int x)
+{
+    int items = s.batch * heads, first = x / (s.section * s.tiles) * s.section;
+    int rest = x - first * s.tiles, n = min(s.section, items - first), item = first + rest % n;
+    Work w = {rest / n, item / heads, item % heads};
+    return w;
+}
+
+/* ---- who sees whom: key j is seen by query i where first_key <= j <= last_key ---- */
+
+__device__ __forceinline__ int first_key(const Shape &s, int b, int i)
+{
+    int lo = s.doc ? s.doc[(int64_t)b * s.seq_q + i] : 0;
+    return s.window ? max(lo, s.pos0 + i - s.window + 1) : lo;
+}
+__device__ __forceinline__ int last_key(const Shape &s, int i) { return min(s.pos0 + i, s.seq_k - 1); }
+
+/* Keys that some row sees lie in [first, end), keys in [all_first, all_end) are seen by all. */
+struct Span { int first, end, all_first, all_end; };
+__device__ __forceinline__ bool span_none(const Span &s, int j, int n) { return j >= s.end || j + n <= s.first; }
+__device__ __forceinline__ bool span_masked(const Span &s, int j, int n)
+{
+    return j < s.all_first || j + n > s.all_end;
+}
+
+/* Makes *span that of queries i0 .. i0 + N of a warp, N 16 or 32, and lo[r] the first key of query i0 + r. Both lie in
+ * shared memory, for the tiles to read: registers are what there is least of. */
+template <int N> __device__ __forceinline__ void span_make(Span *span, int *lo, const Shape &s, int b, int i0)
+{
+    int r = (int)threadIdx.x % N, n = min(N, s.seq_q - i0), first = 0;
+    Span a = {0x7fffffff, 0, 0, 0};
+    if (n > 0) {
+        first = first_key(s, b, i0 + min(r, n - 1));
+        a.first = a.all_first = first;
+    }
+    lo[r] = first;
+    for (int o = N / 2; o; o >>= 1) {
+        a.first = min(a.first, __shfl_xor_sync(EVERY_LANE, a.first, o));
+        a.all_first = max(a.all_first, __shfl_xor_sync(EVERY_LANE, a.all_first, o));
+    }
+    if (n > 0) {
+        a.end = last_key(s, i0 + n - 1) + 1;
+        a.all_end = last_key(s, i0) + 1;
+    }
+    *span = a;
+}
+/* The union of the warps' spans, after a barrier. */
+__device__ __forceinline__ void span_join(int *first, int *end, const Span *spans, int warps)
+{
+    *first = 0x7fffffff, *end = 0;
+    for (int i = 0; i < warps; i++)
+        *first = min(*first, spans[i].first), *end = max(*end, spans[i].end);
+}
+
+/* ---- dropout: word j % 4 of philox(key, j / 4 | query << 32, sample << 16 | head), j the key seen (isa.h) ---- */
+
+struct HeadDrop { uint32_t hi0, hi1; };
+__device__ __forceinline__ HeadDrop head_drop(const Shape &s, int b, int head)
+{
+    uint64_t hi = (uint64_t)s.sample[b] << 16 | (uint64_t)(s.head0 + head);
+    HeadDrop d = {(uint32_t)hi, (uint32_t)(hi >> 32)};
+    return d;
+}
+/* base.h: philox */
+__device__ __forceinline__ void drop_words(uint32_t w[4], const Shape &s, HeadDrop d, int key, int query)
+{
+    w[0] = (uint32_t)key / 4, w[1] = (uint32_t)query, w[2] = d.hi0, w[3] = d.hi1;
+#pragma unroll
+    for (int i = 0; i < 10; i++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * w[0], p1 = (uint64_t)0xCD9E8D57u * w[2];
+        w[0] = (uint32_t)(p1 >> 32) ^ w[1] ^ s.round[i][0];
+        w[2] = (uint32_t)(p0 >> 32) ^ w[3] ^ s.round[i][1];
+        w[1] = (uint32_t)p1;
+        w[3] = (uint32_t)p0;
+    }
+}
+
+/* keep[e]: is element e of this lane's part of a 16 x 8 fragment kept, whose rows are queries from `query` and columns
+ * keys from `key`, a multiple of 8? Lanes 2m and 2m + 1 hold four keys of two queries: each draws one query's. */
+__device__ __forceinline__ void drop_rows(bool keep[4], const Shape &s, HeadDrop d, int query, int key)
+{
+    int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4, odd = t & 1;
+    uint32_t w[4];
+    drop_words(w, s, d, key + 4 * (t >> 1), query + g + 8 * odd);
+    uint32_t x = __shfl_xor_sync(EVERY_LANE, odd ? w[0] : w[2], 1);
+    uint32_t y = __shfl_xor_sync(EVERY_LANE, odd ? w[1] : w[3], 1);
+    keep[0] = (odd ? x : w[0]) >= s.limit;
+    keep[1] = (odd ? y : w[1]) >= s.limit;
+    keep[2] = (odd ? w[2] : x) >= s.limit;
+    keep[3] = (odd ? w[3] : y) >= s.limit;
+}
+/* The same with rows that are keys and columns that are queries. The four lanes that hold four keys of the same two
+ * queries, and those eight keys on, draw one of their four counters each; then 4 x 4 words change hands. */
+__device__ __forceinline__ void drop_columns(bool keep[4], const Shape &s, HeadDrop d, int key, int query)
+{
+    int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4, c = g & 3;
+    uint32_t w[4];
+    drop_words(w, s, d, key + (g & 4) + 8 * (c >> 1), query + 2 * t + (c & 1));
+    bool odd = c & 1, high = c & 2;
+    uint32_t x = __shfl_xor_sync(EVERY_LANE, odd ? w[0] : w[1], 4);
+    uint32_t y = __shfl_xor_sync(EVERY_LANE, odd ? w[2] : w[3], 4);
+    uint32_t a = odd ? x : w[0], b = odd ? w[1] : x, e = odd ? y : w[2], f = odd ? w[3] : y;
+    x = __shfl_xor_sync(EVERY_LANE, high ? a : e, 8), y = __shfl_xor_sync(EVERY_LANE, high ? b : f, 8);
+    keep[0] = (high ? x : a) >= s.limit;
+    keep[1] = (high ? y : b) >= s.limit;
+    keep[2] = (high ? e : x) >= s.limit;
+    keep[3] = (high ? f : y) >= s.limit;
+}
+
+/* ---- tiles of 2-byte elements in shared memory ----
+ *
+ * Row r is D elements, D / 8 chunks of 16 bytes. Eight rows of one column of chunks, which is what ldmatrix reads
+ * at a time, must lie in eight different places modulo 128 bytes: chunk c of row r lies at c ^ swizzle(r), in
+ * which rows that would meet (all when 8 divides D / 8, every other one when only 4 does, ...) differ. */
+template <int D> struct Chunks {
+    static constexpr int N = D / 8, PERIOD = N % 8 == 0 ? 8 : N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
+};
+template <int D> __device__ __forceinline__ int swizzle(int row)
+{
+    constexpr int P = Chunks<D>::PERIOD;
+    return row / (8 / P) % P;
+}
+template <int D> __device__ __forceinline__ uint32_t chunk_at(int row, int chunk)
+{
+    return (uint32_t)(row * Chunks<D>::N + (chunk ^ swizzle<D>(row))) * 16;
+}
+
+/* Rows r0 .. r0 + ROWS of a head begin to arrive; rows from `end` on are zeros. p: row 0. A thread copies one column of
+ * chunks. */
+template <int D, int ROWS, int THREADS, class T>
+__device__ __forceinline__ void tile_load(SharedAt to, const T *p, int ld, int r0, int end)
+{
+    constexpr int C = Chunks<D>::N, STEP = THREADS / C;
+    int r = (int)threadIdx.x / C, c = (int)threadIdx.x % C;
+#pragma unroll
+    for (int k = 0; k < ROWS; k += STEP)
+        if (THREADS % C == 0 ? ROWS % STEP == 0 || r + k < ROWS : r < STEP && r + k < ROWS)
+            cp_async16(to + chunk_at<D>(r + k, c), p + 8 * c + (int64_t)(r0 + r + k) * ld, r0 + r + k < end);
+}
+
+/* A lane's place in a tile, which starts at a multiple of 128 bytes, for ldmatrix_x4. across: a 16 x 16 piece as
+ * four 8 x 8 matrices in the order (rows, columns) (0, 0) (8, 0) (0, 8) (8, 8): operand A, and B by .trans; else
+ * (0, 0) (0, 8) (8, 0) (8, 8): B. */
+template <int D> struct Lane {
+    SharedAt row;
+
+    __device__ __forceinline__ Lane(SharedAt tile, bool across)
+    {
+        int lane = (int)threadIdx.x % WARP;
+        int r = across ? lane % 16 : lane % 8 + lane / 16 * 8, half = across ? lane / 16 : lane / 8 % 2;
+        row = tile + chunk_at<D>(r, half);
+    }
+    /* The piece whose first row is r0, a multiple of 8, and whose first column is 16 k: chunk 2 k + half, swizzled. The
+     * bits in which the swizzle may differ are flipped, the others added, which the load does by itself. */
+    __device__ __forceinline__ SharedAt at(int r0, int k) const
+    {
+        constexpr int FLIP = Chunks<D>::PERIOD - 1;
+        return (row ^ (uint32_t)(2 * k & FLIP) * 16) + (uint32_t)(r0 * D * 2 + (2 * k & ~FLIP) * 16);
+    }
+};
+
+/* c [16 MT][8 N] = a b^T: rows a0.. of tile a (as Lane across), rows b0 .. of tile b (as Lane along); D columns. */
+template <class T, int D, int MT, int N>
+__device__ __forceinline__ void scores(float (&c)[MT][N][4], const Lane<D> &a, const Lane<D> &b)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t x[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+            ldmatrix_x4(x[m], a.at(16 * m, k));
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            uint32_t y[4];
+            ldmatrix_x4(y, b.at(8 * n, k));
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mma_m16n8k16<T>(c[m][n], x[m], y[0], y[1]);
+                mma_m16n8k16<T>(c[m][n + 1], x[m], y[2], y[3]);
+            }
+        }
+    }
+}
+
+/* Scores of keys from j on become -inf where they are not seen: c [16 MT][8 N]; lo: first keys of the warp's queries,
+ * which start at i0. */
+template <int MT, int N>
+__device__ __forceinline__ void mask_rows(float (&c)[MT][N][4], const Shape &s, const int *lo, int i0, int j)
+{
+    int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int r = 16 * m + 8 * half + g, first = lo[r] - j - 2 * t, last = last_key(s, i0 + r) - j - 2 * t;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (8 * n + e < first || 8 * n + e > last)
+                        c[m][n][2 * half + e] = -INFINITY;
+        }
+}
+
+/* Columns 16 k .. 16 k + 16 of c as operand A: a fragment of C is half of one of A. */
+template <class T, int N> __device__ __forceinline__ void operand(uint32_t (&a)[4], const float (&c)[N][4], int k)
+{
+    a[0] = pack(c[2 * k][0], c[2 * k][1], T());
+    a[1] = pack(c[2 * k][2], c[2 * k][3], T());
+    a[2] = pack(c[2 * k + 1][0], c[2 * k + 1][1], T());
+    a[3] = pack(c[2 * k + 1][2], c[2 * k + 1][3], T());
+}
+
+/* sum [16 MT][D] += p [16 MT][8 N] times rows of tile b (as Lane across). */
+template <class T, int D, int MT, int N>
+__device__ __forceinline__ void weighted(float (&sum)[MT][D / 8][4], const float (&p)[MT][N][4], const Lane<D> &b)
+{
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+        uint32_t x[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+            operand<T>(x[m], p[m], k);
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            uint32_t y[4];
+            ldmatrix_x4_trans(y, b.at(16 * k, n));
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mma_m16n8k16<T>(sum[m][2 * n], x[m], y[0], y[1]);
+                mma_m16n8k16<T>(sum[m][2 * n + 1], x[m], y[2], y[3]);
+            }
+        }
+    }
+}
+
+/* Rows r0 .. of a warp, through its own 16 MT rows of tile `at` that nobody reads any more, to memory: 16 bytes at a
+ * time. p: row 0; rows from `end` on are not written. */
+template <class T, int D, int MT>
+__device__ __forceinline__ void rows_store(char *tile, const float (&sum)[MT][D / 8][4], T *p, int ld, int r0, int end)
+{
+    int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            int r = 16 * m + g;
+            *reinterpret_cast<uint32_t *>(tile + chunk_at<D>(r, n) + 4 * t) = pack(sum[m][n][0], sum[m][n][1], T());
+            *reinterpret_cast<uint32_t *>(tile + chunk_at<D>(r + 8, n) + 4 * t) = pack(sum[m][n][2], sum[m][n][3], T());
+        }
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i < 16 * MT * (D / 8); i += WARP) {
+        int r = i / (D / 8), c = i % (D / 8);
+        if (r0 + r < end)
+            *reinterpret_cast<uint4 *>(p + (int64_t)(r0 + r) * ld + 8 * c)
+                = *reinterpret_cast<const uint4 *>(tile + chunk_at<D>(r, c));
+    }
+}
+
+/* ---- launches ---- */
+
+/* Checks what every attention call must have; tiles of `rows` rows of seq, heads (query or key/value) to a sample. */
+static inline Shape shape_of(const Attention *s, int64_t seq, int heads, int rows, Dtype type)
+{
+    BUG_ON(s->dim < 1 || s->kv_heads < 1 || s->heads % s->kv_heads || !(s->scale > 0));
+    BUG_ON(!(s->dropout >= 0 && s->dropout < 1) || s->seq_q + s->pos0 >= 1 << 30 || s->seq_k >= 1 << 30);
+    int64_t window = s->window > 0 && s->window < s->pos0 + s->seq_q ? s->window : 0;
+    int64_t bytes = 2 * s->seq_k * s->dim * (int64_t)dtype_size(type), l2 = (int64_t)16 << 20;
+    int64_t group = s->heads / s->kv_heads, items = s->batch * heads;
+    int64_t section = !bytes ? items : heads == s->heads ? l2 / bytes * group : l2 / (bytes * group);
+    Shape a = {};
+    a.batch = (int)s->batch, a.seq_q = (int)s->seq_q, a.seq_k = (int)s->seq_k, a.pos0 = (int)s->pos0;
+    a.window = (int)window;
+    a.heads = s->heads, a.kv_heads = s->kv_heads, a.group = s->heads / s->kv_heads, a.head0 = s->head0, a.dim = s->dim;
+    a.tiles = (int)ceil_div(seq, rows);
+    a.section = (int)(section < 1 ? 1 : section < items ? section : items);
+    a.scale = (float)s->scale, a.scale2 = (float)(s->scale * 1.44269504088896340736);
+    a.doc = s->doc_start, a.sample = s->sample;
+    a.limit = (uint32_t)fmin(ceil(s->dropout * 4294967296.0), 4294967295.0);
+    a.keep = (float)(1 / (1 - s->dropout));
+    for (uint32_t i = 0; i < 10; i++) {
+        a.round[i][0] = (uint32_t)s->key + i * 0x9E3779B9u;
+        a.round[i][1] = (uint32_t)(s->key >> 32) + i * 0xBB67AE85u;
+    }
+    return a;
+}
+
+/* run(constant) with the head size as a constant; sizes that there are no kernels for are refused. */
+template <int D> struct Head { enum { value = D }; };
+template <class Run> static inline void with_every_head(Run run)
+{
+    run(Head<64>()), run(Head<80>()), run(Head<96>()), run(Head<128>()), run(Head<256>());
+}
+template <class Run> static inline void with_head(int dim, Run run)
+{
+    int found = 0;
+    with_every_head([&](auto head) {
+        if (decltype(head)::value == dim)
+            found = 1, run(head);
+    });
+    if (!found)
+        die(EXIT_CONFIG, "cuda", "attention in bf16 and fp16 on a GPU has heads of 64, 80, 96, 128 or 256, not %d; "
+            "change: kv_channels (hidden_size / num_attention_heads) to one of these, or the type to fp32", dim);
+}
+
+/* Once, when the device is opened: `kernel` may use `bytes` of shared memory, where the GPU has as much. */
+template <class... P> static inline void attention_shared(const Cuda *c, void (*kernel)(P...), size_t bytes)
+{
+    if (bytes <= c->shared)
+        CUDA_OK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+}
+/* At a launch: refuses what attention_shared could not allow. */
+static inline void attention_fits(const Cuda *c, size_t bytes, int dim)
+{
+    if (bytes > c->shared)
+        die(EXIT_CONFIG, "cuda", "attention with heads of %d takes %zu bytes of shared memory, and a block has %zu on "
+            "%s; change: kv_channels (hidden_size / num_attention_heads) to 128 or less, or the GPU", dim, bytes,
+            c->shared, c->gpu);
+}
+/* The parts of cuda_attention_open. */
+void attention_fwd_open(const Cuda *c);
+void attention_bwd_open(const Cuda *c);
+void attention_plain_open(const Cuda *c);
+
+/* The plain kernels: F32, any head size up to 256; and what has rows that are not at multiples of 16 bytes. */
+static inline int attention_is_plain(Dtype type, std::initializer_list<Mat> all)
+{
+    int plain = type == F32;
+    for (const Mat &m : all)
+        plain |= !aligned(m);
+    return plain;
+}
+void plain_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s);
+void plain_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
+                         const Attention *s);
+#endif

@@ -1,0 +1,397 @@
+/* Attention, backward. With P = exp(score - lse), delta = rowsum(do * o) and M the dropout mask / (1 - p):
+ *
+ *   dv = (P M)^T do      ds = P ((do v^T) M - delta)      dq = ds k scale      dk = ds^T q scale
+ *
+ * (Dao 2023, arXiv:2307.08691, sec 3.1), P made again from q, k and lse. One kernel, in roles:
+ *
+ *   QUERIES    a block holds a tile of queries and makes their dq; keys and values pass by
+ *   KEYS       a block holds a tile of keys and makes their dk and dv; queries and do of all query heads of the
+ *              group pass by. It works on the transposed scores k q^T: here, too, rows are what the block holds
+ *   KEYS_DK, KEYS_DV   for heads of 256, whose two sums do not fit the registers: one of them each
+ *
+ * That is seven matrix products (eight in heads of 256) where one kernel by keys needs five: scores and do v^T are
+ * made twice. What they buy: P and ds go from product to product in registers in both roles, nothing is exchanged
+ * between warps and there is one barrier a tile, where the five need ds in shared memory for dq; and dq is a sum
+ * in registers in a fixed order, where the five add F32 partial sums of every key tile to memory (16 KB for 64
+ * queries of 64, with atomics, so not the same bits twice; in order, by turns, with blocks waiting for each other;
+ * or kept apart, T / 64 times the size of dq), cleared before and converted after. The sums of a row are those of
+ * its tiles in order: the same bits in every run. */
+#include "attention.cuh"
+
+namespace {
+
+enum Role { QUERIES, KEYS, KEYS_DK, KEYS_DV };
+
+/* ROWS rows to a block, MT * 16 to a warp; COLS rows of the other side at a time, in two stages: one is computed with
+ * while the other arrives. */
+template <int D, int ROLE, bool DROP> struct Bwd {
+    static constexpr int WARPS = 4, THREADS = 32 * WARPS;
+    static constexpr int MT = D == 64 || (ROLE == QUERIES && D < 256) ? 2 : 1;
+    static constexpr int COLS = ROLE == QUERIES ? (D == 64 && !DROP ? 64 : 32)
+                                                : D == 80 || D == 96 ? 64 : D == 64 && DROP ? 16 : 32;
+    static constexpr int ROWS = 16 * MT * WARPS, BLOCKS = D == 256 ? 1 : 2;
+    static constexpr int HELD = ROWS * D * 2, TILE = COLS * D * 2;
+    /* of a stage: both tiles; of each column lse, delta, and where its document starts (KEYS) */
+    static constexpr int STAGE = 2 * TILE + (ROLE == QUERIES ? 0 : (3 * COLS * 4 + 127) / 128 * 128);
+    static constexpr int AFTER = (ROLE == KEYS_DV ? 1 : 2) * HELD;     /* where the stages start */
+    /* then of each row its first key, lse and delta (QUERIES), and four numbers a warp */
+    static constexpr size_t BYTES = (size_t)AFTER + 2 * STAGE + ((ROLE == QUERIES ? 3 * ROWS : 0) + 4 * WARPS) * 4;
+    static_assert(STAGE % 128 == 0 && AFTER % 128 == 0 && COLS <= THREADS, "");
+};
+
+/* rows: what a block holds, k and v, or q and do; cols: the other two. */
+template <class T> struct Backward {
+    Shape s;
+    View<T> row1, row2, col1, col2, out1, out2;
+    View<float> lse, delta;
+};
+
+/* Queries of a sample that see some of keys j0 .. j1 lie in [first, end); those before `clear` that are at or behind a
+ * key see it. */
+struct Queries { int first, end, clear; };
+
+/* Where documents start is read, query by query. slot: 2 ints a warp. */
+__device__ __forceinline__ Queries queries_of(const Shape &s, int b, int j0, int j1, int *slot)
+{
+    Queries a = {max(0, j0 - s.pos0), s.seq_q, s.seq_q};
+    if (s.window) {
+        a.end = min(a.end, j1 - 1 + s.window - s.pos0);
+        a.clear = min(a.clear, j0 + s.window - s.pos0);
+    }
+    if (!s.doc)
+        return a;
+    int end = 0, clear = a.clear, warp = (int)threadIdx.x / WARP;
+    for (int i = a.first + (int)threadIdx.x; i < a.end; i += (int)blockDim.x) {
+        int start = s.doc[(int64_t)b * s.seq_q + i];
+        if (start < j1)
+            end = i + 1;
+        if (start > j0)
+            clear = min(clear, i);
+    }
+    for (int o = WARP / 2; o; o >>= 1) {
+        end = max(end, __shfl_xor_sync(EVERY_LANE, end, o));
+        clear = min(clear, __shfl_xor_sync(EVERY_LANE, clear, o));
+    }
+    if (threadIdx.x % WARP == 0)
+        slot[2 * warp] = end, slot[2 * warp + 1] = clear;
+    __syncthreads();
+    a.end = 0;
+    for (int i = 0; i < (int)blockDim.x / WARP; i++)
+        a.end = max(a.end, slot[2 * i]), a.clear = min(a.clear, slot[2 * i + 1]);
+    return a;
+}
+
+/* Transposed scores become -inf where the query does not see the key: rows are keys from j0, columns queries from
+ * i0 on; doc: where their documents start. */
+template <int MT, int N>
+__device__ __forceinline__ void mask_columns(float (&c)[MT][N][4], const Shape &s, const int *doc, int j0, int i0)
+{
+    int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int r = 8 * n + 2 * t + e, i = i0 + r, lo = s.doc ? doc[r] : 0, hi = i < s.seq_q ? s.pos0 + i : -1;
+            if (s.window)
+                lo = max(lo, s.pos0 + i - s.window + 1);
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    int j = j0 + 16 * m + 8 * half + g;
+                    if (j < lo || j > hi)
+                        c[m][n][2 * half + e] = -INFINITY;
+                }
+        }
+}
+
+/* In units of log 2; a row that sees nothing has P = 0 everywhere. */
+__device__ __forceinline__ float lse_log2(float lse) { return lse == -INFINITY ? INFINITY : lse * ATTENTION_LOG2E; }
+
+template <class T, int D, int ROLE, bool DROP>
+__global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP>::BLOCKS)
+    k_attention_bwd(Backward<T> a)
+{
+    using B = Bwd<D, ROLE, DROP>;
+    constexpr int MT = B::MT, COLS = B::COLS, N = COLS / 8;
+    constexpr bool BY_KEYS = ROLE != QUERIES, MAKES1 = ROLE != KEYS_DV, MAKES2 = ROLE == KEYS || ROLE == KEYS_DV;
+    const Shape &s = a.s;
+    const int heads = BY_KEYS ? s.kv_heads : s.heads, rows = BY_KEYS ? s.seq_k : s.seq_q;
+    const int cols = BY_KEYS ? s.seq_q : s.seq_k;
+    Work w = work_at(s, heads, (int)blockIdx.x);
+    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    int block0 = (BY_KEYS ? w.tile : s.tiles - 1 - w.tile) * B::ROWS, mine = warp * 16 * MT, r0 = block0 + mine;
+    SharedAt held = shared_at(shared), stages = held + B::AFTER;
+    int *after = reinterpret_cast<int *>(shared + B::AFTER + 2 * B::STAGE), *lo = after + mine;
+    int *slot = after + (BY_KEYS ? 0 : 3 * B::ROWS);
+    float *row_stat = reinterpret_cast<float *>(lo) + B::ROWS;
+
+    auto hold = [&](SharedAt to, const View<T> &x) {
+        tile_load<D, B::ROWS, B::THREADS>(to, x.p + (int64_t)w.b * rows * x.ld + w.head * D, x.ld, block0, rows);
+    };
+    hold(held, a.row1);
+    if (MAKES1)
+        hold(held + B::HELD, a.row2);
+
+    /* [first, end): what passes by; head .. head_end: the query heads that do */
+    int head = BY_KEYS ? w.head * s.group : w.head, head_end = BY_KEYS ? head + s.group : head + 1;
+    int first, end, clear = 0;
+    Span *spans = reinterpret_cast<Span *>(slot);
+    if (BY_KEYS) {
+        Queries all = queries_of(s, w.b, block0, min(block0 + B::ROWS, s.seq_k), slot);
+        first = all.first, end = all.end, clear = all.clear;
+    } else {
+        span_make<16 * MT>(spans + warp, lo, s, w.b, r0);
+        __syncthreads();
+        span_join(&first, &end, spans, B::WARPS);
+        int i = r0 + lane;
+        int64_t at = (int64_t)w.b * s.seq_q + i;
+        if (lane < 16 * MT) {
+            row_stat[lane] = i < s.seq_q ? lse_log2(a.lse.p[at * a.lse.ld + head]) : INFINITY;
+            row_stat[lane + B::ROWS] = i < s.seq_q ? a.delta.p[at * a.delta.ld + head] : 0;
+        }
+    }
+    first = first / COLS * COLS;
+    if (BY_KEYS && first >= end)
+        head = head_end;
+
+    const T *col1 = a.col1.p + (int64_t)w.b * cols * a.col1.ld, *col2 = a.col2.p + (int64_t)w.b * cols * a.col2.ld;
+    auto load = [&](int stage, int h, int c0) {
+        SharedAt to = stages + stage * B::STAGE;
+        int of = (BY_KEYS ? h : h / s.group) * D;
+        tile_load<D, COLS, B::THREADS>(to, col1 + of, a.col1.ld, c0, cols);
+        tile_load<D, COLS, B::THREADS>(to + B::TILE, col2 + of, a.col2.ld, c0, cols);
+        if (BY_KEYS && (int)threadIdx.x < COLS) {
+            int i = c0 + (int)threadIdx.x;
+            bool there = i < s.seq_q;
+            int64_t at = there ? (int64_t)w.b * s.seq_q + i : 0;
+            SharedAt stat = to + 2 * B::TILE + 4 * threadIdx.x;
+            cp_async4(stat, a.lse.p + at * a.lse.ld + h, there);
+            if (MAKES1)
+                cp_async4(stat + 4 * COLS, a.delta.p + at * a.delta.ld + h, there);
+            if (s.doc)
+                cp_async4(stat + 8 * COLS, s.doc + at, there);
+        }
+    };
+    int c0 = first, stage = 0;
+    auto more = [&](int h, int c) { return BY_KEYS ? h < head_end : c < end; };
+    if (more(head, c0))
+        load(0, head, c0);
+    cp_async_commit();
+
+    float sum1[MAKES1 ? MT : 1][D / 8][4], sum2[MAKES2 ? MT : 1][D / 8][4];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                if (MAKES1)
+                    sum1[m][n][e] = 0;
+                if (MAKES2)
+                    sum2[m][n][e] = 0;
+            }
+    Lane<D> row_lane(held + mine * D * 2, true), along(stages, false), across(stages, true);
+    HeadDrop drop = {};
+    cp_async_wait<0>();
+    __syncthreads();
+
+    while (more(head, c0)) {
+        bool wrap = BY_KEYS && c0 + COLS >= end;
+        int next_head = head + wrap, next = wrap ? first : c0 + COLS;
+        if (more(next_head, next))
+            load(stage ^ 1, next_head, next);
+        cp_async_commit();
+        /* does this warp see something of the tile, and does it see all of it? */
+        bool none, masked;
+        if (BY_KEYS) {
+            none = s.pos0 + c0 + COLS <= r0 || r0 >= s.seq_k
+                   || (s.window && s.pos0 + c0 - s.window >= r0 + 16 * MT - 1);
+            masked = r0 + 16 * MT - 1 > s.pos0 + c0 || c0 + COLS > clear;
+        } else {
+            none = span_none(spans[warp], c0, COLS);
+            masked = span_masked(spans[warp], c0, COLS);
+        }
+        if (!none) {
+            float c[MT][N][4], x[MT][N][4];
+            const char *stats = shared + B::AFTER + stage * B::STAGE + 2 * B::TILE;
+            Lane<D> at = along, row2 = row_lane;
+            at.row += stage * B::STAGE;
+            scores<T, D>(c, row_lane, at);
+            if (masked && BY_KEYS)
+                mask_columns(c, s, reinterpret_cast<const int *>(stats) + 2 * COLS, r0, c0);
+            else if (masked)
+                mask_rows(c, s, lo, r0, c0);
+            if (MAKES1) {
+                at.row += B::TILE;
+                row2.row += B::HELD;
+                scores<T, D>(x, row2, at);
+            }
+            if (DROP)
+                drop = head_drop(s, w.b, head);
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                float col_lse[2] = {}, col_delta[2] = {};
+                if (BY_KEYS) {
+                    const float *stat = reinterpret_cast<const float *>(stats) + 8 * n + 2 * t;
+                    col_lse[0] = lse_log2(stat[0]), col_lse[1] = lse_log2(stat[1]);
+                    if (MAKES1)
+                        col_delta[0] = stat[COLS], col_delta[1] = stat[COLS + 1];
+                }
+#pragma unroll
+                for (int m = 0; m < MT; m++) {
+                    const float *of_row = row_stat + 16 * m + g;
+                    bool keep[4] = {true, true, true, true};
+                    if (DROP && BY_KEYS)
+                        drop_columns(keep, s, drop, r0 + 16 * m, s.pos0 + c0 + 8 * n);
+                    else if (DROP)
+                        drop_rows(keep, s, drop, s.pos0 + r0 + 16 * m, c0 + 8 * n);
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        float lse = BY_KEYS ? col_lse[e & 1] : of_row[e / 2 * 8];
+                        float p = exp2_approx(c[m][n][e] * s.scale2 - lse);
+                        if (MAKES1) {
+                            float y = DROP ? (keep[e] ? x[m][n][e] * s.keep : 0) : x[m][n][e];
+                            x[m][n][e] = p * (y - (BY_KEYS ? col_delta[e & 1] : of_row[e / 2 * 8 + B::ROWS]));
+                        }
+                        c[m][n][e] = keep[e] ? p : 0;
+                    }
+                }
+            }
+            at = across;
+            at.row += stage * B::STAGE;
+            if constexpr (MAKES1)
+                weighted<T, D>(sum1, x, at);
+            at.row += B::TILE;
+            if constexpr (MAKES2)
+                weighted<T, D>(sum2, c, at);
+        }
+        cp_async_wait<0>();
+        __syncthreads();               /* the next tiles are there for all, and nobody reads these any more */
+        head = next_head, c0 = next, stage ^= 1;
+    }
+
+    w = work_at(s, heads, (int)block_again());
+    block0 = (BY_KEYS ? w.tile : s.tiles - 1 - w.tile) * B::ROWS, mine = (int)thread_again() / WARP * 16 * MT;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                if (MAKES1)
+                    sum1[m][n][e] *= s.scale;
+                if (MAKES2)
+                    sum2[m][n][e] *= s.keep;
+            }
+    char *tile = shared + mine * D * 2;
+    auto start = [&](const View<T> &x) { return x.p + (int64_t)w.b * rows * x.ld + w.head * D; };
+    if constexpr (MAKES1)
+        rows_store<T, D, MT>(tile, sum1, start(a.out1), a.out1.ld, block0 + mine, rows);
+    if (MAKES1 && MAKES2)
+        __syncwarp();
+    if constexpr (MAKES2)
+        rows_store<T, D, MT>(tile, sum2, start(a.out2), a.out2.ld, block0 + mine, rows);
+}
+
+/* delta [B*seq_q, A] = rowsum(do * o): eight lanes to a row of a head, 16 bytes at a time. */
+template <class T, int D>
+__global__ void k_attention_delta(View<T> dout, View<T> o, View<float> delta, int heads, int64_t n)
+{
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 8;
+    int64_t row = i / heads, head = i - row * heads;
+    float sum = 0;
+    for (int c = 8 * (int)(threadIdx.x % 8); i < n && c < D; c += 64) {
+        Piece<T> a, b;
+        float x[8], y[8];
+        a.load(dout.p + row * dout.ld + head * D + c);
+        b.load(o.p + row * o.ld + head * D + c);
+        a.get(x), b.get(y);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            sum += x[e] * y[e];
+    }
+    sum = warp_sum(sum, 8);
+    if (i < n && threadIdx.x % 8 == 0)
+        delta.p[row * delta.ld + head] = sum;
+}
+
+template <class T, int D, int ROLE, bool DROP> void launch_role(Cuda *c, Backward<T> a, const Attention *s)
+{
+    using B = Bwd<D, ROLE, DROP>;
+    int heads = ROLE == QUERIES ? s->heads : s->kv_heads;
+    a.s = shape_of(s, s->seq_q, heads, B::ROWS, BF16);
+    attention_fits(c, B::BYTES, D);
+    LAUNCH((k_attention_bwd<T, D, ROLE, DROP>), blocks_of((int64_t)a.s.tiles * s->batch * heads), B::THREADS, B::BYTES,
+           c->compute, a);
+}
+template <class T, int D, int ROLE> void launch(Cuda *c, const Backward<T> &a, const Attention *s)
+{
+    if (s->dropout > 0)
+        launch_role<T, D, ROLE, true>(c, a, s);
+    else
+        launch_role<T, D, ROLE, false>(c, a, s);
+}
+
+template <class T, int D, int ROLE> void open(const Cuda *c)
+{
+    attention_shared(c, k_attention_bwd<T, D, ROLE, true>, Bwd<D, ROLE, true>::BYTES);
+    attention_shared(c, k_attention_bwd<T, D, ROLE, false>, Bwd<D, ROLE, false>::BYTES);
+}
+template <class T, int D> void open_roles(const Cuda *c)
+{
+    open<T, D, QUERIES>(c);
+    if constexpr (D == 256)
+        open<T, D, KEYS_DK>(c), open<T, D, KEYS_DV>(c);
+    else
+        open<T, D, KEYS>(c);
+}
+
+template <class T> void run(Cuda *c, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
+                            const Attention *s)
+{
+    View<T> vq = view<T>(q), vk = view<T>(k), vv = view<T>(v), vdo = view<T>(dout), none = {};
+    View<float> l = view<float>(lse), sums = view<float>(delta);
+    Backward<T> by_queries = {{}, vq, vdo, vk, vv, view<T>(dq), none, l, sums};
+    Backward<T> by_keys = {{}, vk, vv, vq, vdo, view<T>(dk), view<T>(dv), l, sums};
+    int64_t n = s->batch * s->seq_q * s->heads;
+    with_head(s->dim, [&](auto head) {
+        constexpr int D = decltype(head)::value;
+        LAUNCH((k_attention_delta<T, D>), blocks_of(ceil_div(n, 32)), 256, 0, c->compute, vdo, view<T>(o), sums,
+               s->heads, n);
+        if constexpr (D == 256)
+            launch<T, D, KEYS_DK>(c, by_keys, s), launch<T, D, KEYS_DV>(c, by_keys, s);
+        else
+            launch<T, D, KEYS>(c, by_keys, s);
+        launch<T, D, QUERIES>(c, by_queries, s);
+    });
+}
+
+}
+
+void attention_bwd_open(const Cuda *c)
+{
+    with_every_head([&](auto head) {
+        open_roles<Bf16, decltype(head)::value>(c);
+        open_roles<Half, decltype(head)::value>(c);
+    });
+}
+
+void cuda_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
+                        const Attention *s)
+{
+    int64_t n = s->batch * s->seq_q, qcols = (int64_t)s->heads * s->dim, kcols = (int64_t)s->kv_heads * s->dim;
+    BUG_ON(s->seq_q != s->seq_k || s->pos0 || q.rows != n || k.rows != n || v.rows != n || dout.rows != n);
+    BUG_ON(dq.rows != n || dk.rows != n || dv.rows != n || o.rows != n || lse.rows != n || delta.rows != n);
+    BUG_ON(q.cols != qcols || dq.cols != qcols || dout.cols != qcols || o.cols != qcols);
+    BUG_ON(k.cols != kcols || v.cols != kcols || dk.cols != kcols || dv.cols != kcols);
+    BUG_ON(lse.type != F32 || delta.type != F32 || lse.cols != s->heads || delta.cols != s->heads);
+    if (!n)
+        return;
+    if (attention_is_plain(q.type, {dq, dk, dv, dout, o, q, k, v}))
+        plain_attention_bwd(d, dq, dk, dv, dout, o, lse, delta, q, k, v, s);
+    else if (q.type == BF16)
+        run<Bf16>(cuda_of(d), dq, dk, dv, dout, o, lse, delta, q, k, v, s);
+    else
+        run<Half>(cuda_of(d), dq, dk, dv, dout, o, lse, delta, q, k, v, s);
+}

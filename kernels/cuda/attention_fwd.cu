@@ -1,0 +1,232 @@
+/* Attention, forward: FlashAttention-2 (Dao 2023, arXiv:2307.08691, algorithm 1) on mma.sync. A block holds a tile of
+ * queries; keys and values pass by in tiles of KEYS rows through a ring of slots in shared memory: while a tile of keys
+ * is multiplied its values and the next keys are under way. Scores stay in the registers that the matrix product leaves
+ * them in, which are those that the next one wants them in. The sums of a row are those of its tiles in order, whoever
+ * runs: the same bits in every run.
+ *
+ * Four warps of 32 queries: each fragment of keys or values that a warp loads from shared memory serves two products,
+ * 128 bytes a product, which is what keeps the products and not shared memory the limit. Heads of 256 have no
+ * registers for that: eight warps of 16. */
+#include "attention.cuh"
+
+namespace {
+
+template <int D, bool DROP> struct Fwd {
+    static constexpr int MT = D == 256 ? 1 : 2, WARPS = D == 256 ? 8 : 4, THREADS = 32 * WARPS, ROWS = 16 * MT * WARPS;
+    static constexpr int KEYS = DROP || D == 256 ? 32 : D == 128 ? 48 : 64, SLOTS = 3, BLOCKS = D == 256 ? 1 : 2;
+    static constexpr int TILE = KEYS * D * 2;
+    static constexpr size_t BYTES = (size_t)ROWS * D * 2 + (size_t)SLOTS * TILE + (size_t)(ROWS + 4 * WARPS) * 4;
+};
+
+template <class T> struct Forward {
+    Shape s;
+    View<T> q, k, v, o;
+    View<float> lse;
+};
+
+/* Softmax of a tile's scores against the rows' largest so far (in units of scores, finite from the start, so that
+ * exp2(-inf - largest) is 0): c becomes exp2(scale2 (c - largest)), sum and out shrink by as much as largest grew.
+ * sum is this lane's part. */
+template <int D, int MT, int N>
+__device__ __forceinline__ void softmax(float (&c)[MT][N][4], float (&largest)[MT][2], float (&sum)[MT][2],
+                                        float (&out)[MT][D / 8][4], float scale2)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float old = largest[m][half], top = old;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                top = fmaxf(top, fmaxf(c[m][n][2 * half], c[m][n][2 * half + 1]));
+            top = fmaxf(top, __shfl_xor_sync(EVERY_LANE, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(EVERY_LANE, top, 2));
+            float base = top * scale2, shrink = exp2_approx(old * scale2 - base), part = 0;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float &x = c[m][n][2 * half + e];
+                    x = exp2_approx(x * scale2 - base);
+                    part += x;
+                }
+            largest[m][half] = top;
+            sum[m][half] = sum[m][half] * shrink + part;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                out[m][n][2 * half] *= shrink;
+                out[m][n][2 * half + 1] *= shrink;
+            }
+        }
+}
+
+template <class T, int D, bool DROP>
+__global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k_attention_fwd(Forward<T> a)
+{
+    using F = Fwd<D, DROP>;
+    constexpr int MT = F::MT, N = F::KEYS / 8, KEYS = F::KEYS;
+    const Shape &s = a.s;
+    Work w = work_at(s, s.heads, (int)blockIdx.x);
+    int warp = (int)threadIdx.x / WARP;
+    int block0 = (s.tiles - 1 - w.tile) * F::ROWS, mine = warp * 16 * MT, i0 = block0 + mine;
+    int64_t row = (int64_t)w.b * s.seq_q;
+    const T *k = a.k.p + (int64_t)w.b * s.seq_k * a.k.ld + w.head / s.group * D;
+    const T *v = a.v.p + (int64_t)w.b * s.seq_k * a.v.ld + w.head / s.group * D;
+    SharedAt q_at = shared_at(shared), ring = q_at + F::ROWS * D * 2;
+    int *lo = reinterpret_cast<int *>(shared + F::ROWS * D * 2 + F::SLOTS * F::TILE) + mine;
+    Span *spans = reinterpret_cast<Span *>(lo - mine + F::ROWS);
+
+    tile_load<D, F::ROWS, F::THREADS>(q_at, a.q.p + row * a.q.ld + w.head * D, a.q.ld, block0, s.seq_q);
+    span_make<16 * MT>(spans + warp, lo, s, w.b, i0);
+    __syncthreads();
+    int first, end;
+    span_join(&first, &end, spans, F::WARPS);
+    first = first / KEYS * KEYS;
+
+    /* keys and values in turn, each into the slot after the last one's, a group of copies each */
+    auto load = [&](int slot, const T *p, int ld, int j) {
+        if (j < end)
+            tile_load<D, KEYS, F::THREADS>(ring + slot * F::TILE, p, ld, j, s.seq_k);
+        cp_async_commit();
+    };
+    load(0, k, a.k.ld, first);
+    load(1, v, a.v.ld, first);
+
+    float out[MT][D / 8][4], largest[MT][2], sum[MT][2], c[MT][N][4];
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        largest[m][0] = largest[m][1] = -1e30f;
+        sum[m][0] = sum[m][1] = 0;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            out[m][n][0] = out[m][n][1] = out[m][n][2] = out[m][n][3] = 0;
+    }
+    Lane<D> q_lane(q_at + mine * D * 2, true), k_lane(ring, false), v_lane(ring, true);
+    HeadDrop drop = {};
+    if (DROP)
+        drop = head_drop(s, w.b, w.head);
+
+    int slot = 0;
+    for (int j = first; j < end; j += KEYS) {
+        bool none = span_none(spans[warp], j, KEYS);
+        cp_async_wait<1>();
+        __syncthreads();               /* the keys are there for all, and nobody reads the slot before them any more */
+        load(slot == 0 ? F::SLOTS - 1 : slot - 1, k, a.k.ld, j + KEYS);
+        if (!none) {
+            Lane<D> at = k_lane;
+            at.row += slot * F::TILE;
+            scores<T, D>(c, q_lane, at);
+            if (span_masked(spans[warp], j, KEYS))
+                mask_rows(c, s, lo, i0, j);
+            softmax<D>(c, largest, sum, out, s.scale2);
+            if (DROP) {
+#pragma unroll
+                for (int n = 0; n < N; n++)
+#pragma unroll
+                    for (int m = 0; m < MT; m++) {
+                        bool keep[4];
+                        drop_rows(keep, s, drop, s.pos0 + i0 + 16 * m, j + 8 * n);
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            c[m][n][e] = keep[e] ? c[m][n][e] : 0;
+                    }
+            }
+        }
+        slot = slot == F::SLOTS - 1 ? 0 : slot + 1;
+        cp_async_wait<1>();
+        __syncthreads();
+        load(slot == 0 ? F::SLOTS - 1 : slot - 1, v, a.v.ld, j + KEYS);
+        if (!none) {
+            Lane<D> at = v_lane;
+            at.row += slot * F::TILE;
+            weighted<T, D>(out, c, at);
+        }
+        slot = slot == F::SLOTS - 1 ? 0 : slot + 1;
+    }
+
+    cp_async_wait<0>();
+    __syncthreads();                   /* no copy of q may still arrive where the output now goes */
+    w = work_at(s, s.heads, (int)block_again());
+    row = (int64_t)w.b * s.seq_q;
+    i0 = (s.tiles - 1 - w.tile) * F::ROWS + (int)thread_again() / WARP * 16 * MT;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float total = sum[m][half];
+            total += __shfl_xor_sync(EVERY_LANE, total, 1);
+            total += __shfl_xor_sync(EVERY_LANE, total, 2);
+            float factor = total == 0 ? 0 : s.keep / total;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                out[m][n][2 * half] *= factor;
+                out[m][n][2 * half + 1] *= factor;
+            }
+            int i = i0 + 16 * m + 8 * half + (int)threadIdx.x % WARP / 4;
+            if (threadIdx.x % 4 == 0 && i < s.seq_q)
+                a.lse.p[(row + i) * a.lse.ld + w.head]
+                    = total == 0 ? -INFINITY : largest[m][half] * s.scale + logf(total);
+        }
+    rows_store<T, D, MT>(shared + (int)threadIdx.x / WARP * 16 * MT * D * 2, out, a.o.p + row * a.o.ld + w.head * D,
+                         a.o.ld, i0, s.seq_q);
+}
+
+template <class T, int D, bool DROP> void launch(Cuda *c, Forward<T> a, const Attention *s)
+{
+    using F = Fwd<D, DROP>;
+    a.s = shape_of(s, s->seq_q, s->heads, F::ROWS, BF16);
+    attention_fits(c, F::BYTES, D);
+    unsigned grid = blocks_of((int64_t)a.s.tiles * a.s.batch * a.s.heads);
+    LAUNCH((k_attention_fwd<T, D, DROP>), grid, F::THREADS, F::BYTES, c->compute, a);
+}
+
+template <class T, int D> void open(const Cuda *c)
+{
+    attention_shared(c, k_attention_fwd<T, D, true>, Fwd<D, true>::BYTES);
+    attention_shared(c, k_attention_fwd<T, D, false>, Fwd<D, false>::BYTES);
+}
+
+template <class T> void run(Cuda *c, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
+{
+    Forward<T> a = {{}, view<T>(q), view<T>(k), view<T>(v), view<T>(o), view<float>(lse)};
+    with_head(s->dim, [&](auto head) {
+        constexpr int D = decltype(head)::value;
+        if (s->dropout > 0)
+            launch<T, D, true>(c, a, s);
+        else
+            launch<T, D, false>(c, a, s);
+    });
+}
+
+}
+
+void attention_fwd_open(const Cuda *c)
+{
+    with_every_head([&](auto head) {
+        open<Bf16, decltype(head)::value>(c);
+        open<Half, decltype(head)::value>(c);
+    });
+}
+
+void cuda_attention_open(const Cuda *c)
+{
+    attention_fwd_open(c);
+    attention_bwd_open(c);
+    attention_plain_open(c);
+}
+
+void cuda_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
+{
+    int64_t queries = s->batch * s->seq_q, keys = s->batch * s->seq_k, dim = s->dim;
+    BUG_ON(q.rows != queries || o.rows != queries || lse.rows != queries || k.rows != keys || v.rows != keys);
+    BUG_ON(q.cols != s->heads * dim || o.cols != q.cols || lse.cols != s->heads || lse.type != F32);
+    BUG_ON(k.cols != s->kv_heads * dim || v.cols != k.cols || q.type != k.type || q.type != v.type || o.type != q.type);
+    if (!queries)
+        return;
+    if (attention_is_plain(q.type, {q, k, v, o}))
+        plain_attention_fwd(d, o, lse, q, k, v, s);
+    else if (q.type == BF16)
+        run<Bf16>(cuda_of(d), o, lse, q, k, v, s);
+    else
+        run<Half>(cuda_of(d), o, lse, q, k, v, s);
+}

@@ -1,0 +1,238 @@
+/* test_cuda_attention: attention on a GPU, or on its emulation, against the CPU's in F32 from the same numbers,
+ * rounded to the storage type. Outputs are poisoned first, columns beside them must keep the poison, and a second
+ * run must give the same bits. Shapes are small, because an emulated warp is slow; each reaches another corner of
+ * the tiles. */
+#include "ops.h"
+
+typedef struct {
+    Dtype type;
+    int heads, kv, dim;
+    int64_t batch, seq_q, seq_k, pos0;
+    int64_t window;
+    int docs;                  /* 0 none, 1 in order, 2 starts also behind their query: it sees nothing */
+    double dropout;
+    int odd;                   /* rows that do not lie at multiples of 16 bytes */
+} Case;
+
+enum { Q, K, V, DOUT, O, LSE, DELTA, DQ, DK, DV, MATS };
+static const char *const names[MATS] = {"q", "k", "v", "dout", "o", "lse", "delta", "dq", "dk", "dv"};
+
+/* A matrix on the host as F32 and as stored, with `gap` columns of poison behind its own. */
+typedef struct { Mat real, stored; } Pair;
+typedef struct { Attention s; Pair m[MATS]; int32_t *doc; int64_t *sample; } Call;
+
+static uint64_t stream;
+
+static Mat matrix(int64_t rows, int64_t cols, int64_t ld, Dtype t)
+{
+    size_t bytes = (size_t)(rows * ld) * dtype_size(t);
+    Mat m = {memset(xcalloc(bytes + 1, 1), 0xff, bytes), rows, cols, ld, t};
+    return m;
+}
+
+static Call call_open(const Case *c)
+{
+    int64_t n = c->batch * c->seq_q, m = c->batch * c->seq_k;
+    int64_t a = (int64_t)c->heads * c->dim, k = (int64_t)c->kv * c->dim;
+    Call x = {.s = {.batch = c->batch, .seq_q = c->seq_q, .seq_k = c->seq_k, .pos0 = c->pos0, .heads = c->heads,
+                    .kv_heads = c->kv, .dim = c->dim, .head0 = 3, .window = c->window, .scale = 1 / sqrt(c->dim),
+                    .dropout = c->dropout, .key = 0x123456789abcdef0}};
+    int64_t rows[MATS] = {n, m, m, n, n, n, n, n, m, m};
+    int64_t cols[MATS] = {a, k, k, a, a, c->heads, c->heads, a, k, k};
+    for (int i = 0; i < MATS; i++) {
+        Dtype t = i == LSE || i == DELTA ? F32 : c->type;
+        x.m[i].real = matrix(rows[i], cols[i], cols[i], F32);
+        x.m[i].stored = matrix(rows[i], cols[i], cols[i] + (c->odd || t != c->type ? 3 : 8), t);
+        stream++;
+        for (int64_t r = 0; i <= DOUT && r < rows[i]; r++)
+            for (int64_t j = 0; j < cols[i]; j++) {
+                double v = rounded(normal(stream, r * cols[i] + j) * (i < V ? 1.5 : 1), t);
+                put(x.m[i].real.p, r * cols[i] + j, F32, v);
+                put(x.m[i].stored.p, r * x.m[i].stored.ld + j, t, v);
+            }
+    }
+    x.sample = xcalloc((size_t)c->batch, sizeof *x.sample);
+    x.doc = xcalloc((size_t)n + 1, sizeof *x.doc);
+    for (int64_t b = 0; b < c->batch; b++) {
+        x.sample[b] = 100000 + 7 * b;
+        for (int64_t i = 0, start = 0; i < c->seq_q; i++) {
+            if (fabs(normal(99, b * 1000 + i)) > 2)
+                start = c->pos0 + i;
+            x.doc[b * c->seq_q + i] = (int32_t)(c->docs == 2 && i % 5 == 0 ? c->pos0 + i + 1 : start);
+        }
+    }
+    return x;
+}
+
+static void call_close(Call *x)
+{
+    for (int i = 0; i < MATS; i++)
+        free(x->m[i].real.p), free(x->m[i].stored.p);
+    free(x->sample);
+    free(x->doc);
+}
+
+static void *to_device(Device *d, const void *p, size_t bytes)
+{
+    void *to = d->take(d, bytes);
+    d->put(d, to, p, bytes);
+    return to;
+}
+
+static void fwd(Device *d, const Mat m[MATS], const Attention *s)
+{
+    d->attention_fwd(d, m[O], m[LSE], m[Q], m[K], m[V], s);
+}
+static void bwd(Device *d, const Mat m[MATS], const Attention *s)
+{
+    d->attention_bwd(d, m[DQ], m[DK], m[DV], m[DOUT], m[O], m[LSE], m[DELTA], m[Q], m[K], m[V], s);
+}
+
+/* One run on the device: every matrix as `x` has it goes there, and what is there afterwards comes to out[i]. */
+static void run_device(Device *d, const Case *c, const Call *x, int back, void *out[MATS])
+{
+    Mat m[MATS];
+    Attention s = x->s;
+    size_t docs = (size_t)(c->batch * c->seq_q) * sizeof *x->doc, samples = (size_t)c->batch * sizeof *x->sample;
+    int32_t *doc = to_device(d, x->doc, docs);
+    int64_t *sample = to_device(d, x->sample, samples);
+    s.doc_start = c->docs ? doc : NULL;
+    s.sample = sample;
+    for (int i = 0; i < MATS; i++) {
+        m[i] = x->m[i].stored;
+        m[i].p = to_device(d, m[i].p, (size_t)(m[i].rows * m[i].ld) * dtype_size(m[i].type));
+    }
+    fwd(d, m, &s);
+    if (back)
+        bwd(d, m, &s);
+    for (int i = 0; i < MATS; i++) {
+        size_t bytes = (size_t)(m[i].rows * m[i].ld) * dtype_size(m[i].type);
+        out[i] = xcalloc(bytes + 1, 1);
+        d->get(d, out[i], m[i].p, bytes);
+        d->give(d, m[i].p, bytes);
+    }
+    d->give(d, doc, docs);
+    d->give(d, sample, samples);
+}
+
+/* Rows are compared one by one, so that a short row's mistake is not measured by a long one: largest difference over
+ * the row's largest value, or a tenth of the matrix's, or of the size of the terms of these sums, where they cancel. */
+static double differ(const void *got, Mat as, Mat want)
+{
+    double worst = 0, top = 0.3;
+    for (int64_t i = 0; i < want.rows * want.cols; i++)
+        if (isfinite(get(want.p, i, F32)))
+            top = fmax(top, fabs(get(want.p, i, F32)));
+    for (int64_t r = 0; r < want.rows; r++) {
+        double size = top / 10, most = 0;
+        for (int64_t c = 0; c < want.cols; c++) {
+            double x = get(got, r * as.ld + c, as.type), y = get(want.p, r * want.ld + c, F32);
+            if (x == y)
+                continue;
+            if (!isfinite(x) || !isfinite(y))
+                return INFINITY;
+            most = fmax(most, fabs(x - y));
+            size = fmax(size, fabs(y));
+        }
+        worst = fmax(worst, most / size);
+    }
+    return worst;
+}
+
+static int untouched(const void *p, Mat m)
+{
+    size_t e = dtype_size(m.type), width = (size_t)(m.ld - m.cols) * e;
+    for (int64_t r = 0; r < m.rows; r++)
+        for (size_t i = 0; i < width; i++)
+            if (((const uint8_t *)p)[(size_t)(r * m.ld + m.cols) * e + i] != 0xff)
+                return 0;
+    return 1;
+}
+
+/* Sums are in F32 everywhere; P, ds and the results round to the type once each. lse is F32 from exact products. */
+static double tolerance(Dtype t) { return t == F32 ? 1e-5 : t == BF16 ? 1e-2 : 1.2e-3; }
+
+static void check_case(Device *gpu, Device *cpu, const Case *c)
+{
+    int back = c->seq_q == c->seq_k && c->pos0 == 0;
+    Call x = call_open(c);
+    Mat want[MATS];
+    void *got[MATS], *again[MATS];
+    char text[200];
+    for (int i = 0; i < MATS; i++)
+        want[i] = x.m[i].real;
+    x.s.doc_start = c->docs ? x.doc : NULL;
+    x.s.sample = x.sample;
+    run_device(gpu, c, &x, back, got);
+    run_device(gpu, c, &x, back, again);
+    fwd(cpu, want, &x.s);
+    snprintf(text, sizeof text, "%s A%d K%d D%d B%ld S%ld of %ld pos0 %ld window %ld docs %d drop %g%s",
+             dtype_name(c->type), c->heads, c->kv, c->dim, (long)c->batch, (long)c->seq_q, (long)c->seq_k,
+             (long)c->pos0, (long)c->window, c->docs, c->dropout, c->odd ? " odd" : "");
+    if (getenv("VERBOSE"))
+        printf("# %s:", text);
+    for (int i = O; i < (back ? MATS : DELTA); i++) {
+        Mat as = x.m[i].stored;
+        if (i == DQ) {         /* o is an input of the backward, as the forward has stored it */
+            Mat o = x.m[O].stored;
+            for (int64_t j = 0; j < o.rows * o.cols; j++)
+                put(want[O].p, j, F32, get(got[O], j / o.cols * o.ld + j % o.cols, o.type));
+            bwd(cpu, want, &x.s);
+        }
+        double limit = i == LSE ? 1e-5 : tolerance(c->type), e = i == DELTA ? 0 : differ(got[i], as, want[i]);
+        if (getenv("VERBOSE"))
+            printf(" %s %.1e", names[i], e);
+        CHECK(e <= limit, "%s of %s: %g, at most %g", names[i], text, e, limit);
+        CHECK(untouched(got[i], as), "%s of %s: wrote past the columns", names[i], text);
+        CHECK(!memcmp(got[i], again[i], (size_t)(as.rows * as.ld) * dtype_size(as.type)),
+              "%s of %s: not twice the same bits", names[i], text);
+    }
+    if (getenv("VERBOSE"))
+        printf("\n");
+    for (int i = 0; i < MATS; i++)
+        free(got[i]), free(again[i]);
+    call_close(&x);
+}
+
+static const Case cases[] = {
+    /* type, heads, kv, dim, batch, seq_q, seq_k, pos0, window, docs, dropout, odd */
+    {BF16, 2, 1, 64, 1, 150, 150, 0, 0, 0, 0, 0},
+    {F16, 1, 1, 80, 2, 97, 97, 0, 0, 1, 0, 0},
+    {BF16, 4, 1, 96, 1, 70, 70, 0, 20, 0, 0, 0},
+    {F16, 2, 1, 128, 1, 140, 140, 0, 0, 0, 0, 0},
+    {BF16, 1, 1, 256, 1, 131, 131, 0, 0, 0, 0, 0},
+    {F16, 1, 1, 256, 1, 70, 70, 0, 33, 2, 0.25, 0},
+    {F16, 2, 2, 64, 1, 130, 130, 0, 0, 0, 0.2, 0},
+    {BF16, 2, 1, 128, 1, 100, 100, 0, 33, 1, 0.2, 0},
+    {F16, 1, 1, 80, 1, 65, 65, 0, 0, 2, 0.2, 0},
+    {F16, 1, 1, 96, 1, 129, 129, 0, 1, 0, 0.5, 0},
+    {F16, 1, 1, 64, 3, 1, 1, 0, 0, 0, 0, 0},
+    {BF16, 1, 1, 64, 1, 128, 128, 0, 0, 2, 0, 0},
+    {F16, 4, 2, 64, 2, 1, 101, 99, 0, 0, 0, 0},              /* a token behind a cache with room to spare */
+    {F16, 2, 1, 128, 1, 5, 80, 60, 40, 1, 0.1, 0},
+    {BF16, 1, 1, 80, 1, 20, 10, 0, 4, 0, 0, 0},              /* the last rows see nothing */
+    {F16, 1, 1, 64, 11, 130, 8192, 0, 8, 0, 0, 0},           /* more heads than fit the cache at a time */
+    {BF16, 2, 1, 64, 1, 40, 40, 0, 0, 0, 0.1, 1},            /* plain kernels from here on */
+    {F16, 1, 1, 80, 1, 37, 37, 0, 9, 0, 0, 1},
+    {F32, 2, 2, 64, 1, 70, 70, 0, 0, 0, 0, 0},
+    {F32, 4, 1, 8, 2, 50, 50, 0, 0, 1, 0.2, 0},
+    {F32, 2, 1, 20, 1, 45, 45, 0, 7, 0, 0, 1},
+    {F32, 1, 1, 128, 1, 35, 35, 0, 0, 2, 0.5, 0},
+    {F32, 2, 1, 16, 2, 1, 41, 40, 0, 0, 0, 0},
+    {F32, 1, 1, 16, 1, 7, 60, 50, 20, 1, 0.1, 0},
+};
+
+int main(int argc, char **argv)
+{
+    Device gpu, cpu;
+    cuda_open(&gpu, F32, 0);
+    cpu_open(&cpu, F32, test_isa(), 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        stream = 10 * i;
+        if (argc < 2 || (size_t)atoi(argv[1]) == i)
+            check_case(&gpu, &cpu, &cases[i]);
+    }
+    cpu_close(&cpu);
+    cuda_close(&gpu);
+    return test_end();
+}
