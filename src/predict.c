@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What an instruction on a whole chunk does to the account: the same for every microbatch, so the layers are walked for the
- * first two of them, and the rest is added up. */
+/* What an instruction on a whole chunk does to the account: the same for every microbatch, so the layers are walked for
+ * the first two of them, and the rest is added up. */
 typedef struct {
     int walked, repeated;
     double took, tp, comm[AXES], work[WORKS];
@@ -15,6 +15,7 @@ typedef struct {
 /* One pipeline rank's walk through its step. The device's own is the clock, which comes first. */
 typedef struct {
     Tally tally;
+    Lookup matmul[LOOKUPS], memory[LOOKUPS];
     Device dev;
     Prediction *out;
     int rank;                  /* of the pipeline */
@@ -24,6 +25,7 @@ typedef struct {
     int runs[4][256];
     Habit *habit;              /* [op up to RG][chunk] */
     uint8_t *cut;              /* [chunk][microbatch] some of its instructions are in parts: all of them are walked */
+    int before;                /* this is the step before the one that counts */
     RankTime t;
     double alone, crowded;     /* shares of the device: while the pipeline decides who computes, and while all do */
     double base;               /* when the first instruction begins */
@@ -44,7 +46,10 @@ static void count_runs(Walk *w, const ScheduleSet *set)
             w->runs[l->list[i].op][l->list[i].chunk]++;
 }
 
-static int same_work(const Instr *a, const Instr *b) { return a->op == b->op && a->chunk == b->chunk && a->mb == b->mb; }
+static int same_work(const Instr *a, const Instr *b)
+{
+    return a->op == b->op && a->chunk == b->chunk && a->mb == b->mb;
+}
 
 /* Where ranks take turns an instruction lasts longer than on a core of its own: to the end that the simulation says. */
 static void last_its_time(Walk *w)
@@ -130,14 +135,20 @@ static void add_habits(Walk *w)
     }
 }
 
+/* In a list whose time is not asked for: microbatches that are like the first. */
+static int says_nothing_new(const Walk *w, const Run *r, const Instr *i, const Habit *h)
+{
+    return i->mb >= WALKED && (r->model.evaluating || (h && !w->cut[i->chunk * w->shape.m + i->mb]));
+}
+
 static void act(void *run, const Instr *i)
 {
     Run *r = run;
     Walk *w = r->model.dev->impl;
     Tally *k = &w->tally;
     Habit *h = i->op <= I_RG && i->part == WHOLE ? &w->habit[i->op * w->shape.v + i->chunk] : NULL;
-    if (r->model.evaluating) {
-        if (i->mb < WALKED)
+    if (r->model.evaluating || w->before) {
+        if (!says_nothing_new(w, r, i, h))
             w->act[i->op](run, i);
         return;
     }
@@ -186,14 +197,16 @@ static void walk_step(void *walk, Run *r, const Lists *l)
     r->stage.note = NULL;                  /* nobody reads what a walk is at */
     w->cut = xcalloc((size_t)w->shape.v * (size_t)w->shape.m, 1);
     find_cuts(w, &l->train);
-    if (r->cfg->overlap_param_gather)      /* weights of the step before are still on their way */
-        rehearse_step(r, l);
-    memset(k->work, 0, sizeof k->work);
-    memset(k->comm, 0, sizeof k->comm);
     for (int i = 0; i < INSTR_KINDS; i++) {
         w->act[i] = r->stage.act[i];
         r->stage.act[i] = r->stage.act[i] ? act : NULL;
     }
+    w->before = r->cfg->overlap_param_gather;
+    if (w->before)                         /* its weights are still on their way */
+        rehearse_step(r, l);
+    w->before = 0;
+    memset(k->work, 0, sizeof k->work);
+    memset(k->comm, 0, sizeof k->comm);
     w->base = -1;
     w->at = -1;
     double start = k->now;
@@ -236,7 +249,8 @@ static Walk *walk(Prediction *out, const Config *c, const Machine *m, const Step
     w->crowded = m->shared ? 1 / here : 1;
     w->alone = m->shared ? fmax(1 / here, 1 / (double)m->cores) : 1;
     w->turns = w->alone > w->crowded;
-    w->tally = (Tally){.m = m, .share = w->crowded, .together = m->shared && here > 1, .scatter = 1};
+    w->tally = (Tally){.m = m, .matmul = w->matmul, .memory = w->memory, .share = w->crowded,
+                       .together = m->shared && here > 1, .scatter = 1};
     if (m->unfused && !c->sequence_parallel)
         w->tally.scatter = (double)c->tensor_model_parallel_size;
     predict_device(&w->dev, &w->tally, c->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32);
@@ -353,7 +367,8 @@ void predict_over(Prediction *out, const Config *cfg, const Machine *m, const St
     placement_open(&pl, cfg);
     BUG_ON(pl.v > 255);
     *out = (Prediction){.p = pl.p, .n = pl.n, .stage = xcalloc((size_t)pl.n, sizeof *out->stage),
-                        .rank = xcalloc((size_t)pl.p, sizeof *out->rank), .memory = xcalloc((size_t)pl.p, sizeof *out->memory)};
+                        .rank = xcalloc((size_t)pl.p, sizeof *out->rank),
+                        .memory = xcalloc((size_t)pl.p, sizeof *out->memory)};
     time_stages(out, cfg, m, l, &pl);
     double *cost = costs_of(out, m);
     for (int k = 0; k < 3; k++)

@@ -1,12 +1,14 @@
-/* predict -- how long a step takes on a machine that is not here. The real layers, parameter table and instruction lists are
- * walked over a device that does no arithmetic and groups that move nothing: each operation adds its time, by its shapes and
- * the machine description, to a clock of the rank; each message goes on beside it, until something waits for it. What F, B, D
- * and W of every virtual stage take then goes into the simulator, which finds when each instruction runs; a second walk of
- * every pipeline rank, held back to these times, finds what reductions and gathers are left over at the end.
+/* predict -- how long a step takes on a machine that is not here. The real layers, parameter table and instruction
+ * lists are walked over a device that does no arithmetic and groups that move nothing: each operation adds its time, by
+ * its shapes and the machine description, to a clock of the rank; each message goes on beside it, until something waits
+ * for it. What F, B, D and W of every virtual stage take then goes into the simulator, which finds when each
+ * instruction runs; a second walk of every pipeline rank, held back to these times, finds what reductions and gathers
+ * are left over at the end.
  *
- * Messages: a ring of n ranks moves 2 (n-1)/n of an all-reduce's bytes past each of them, (n-1)/n of a reduce-scatter's or an
- * all-gather's; between nodes the k ranks of a group on a node carry it side by side; the hierarchical way (inside each node,
- * then between nodes, a k-th each) is taken where it is shorter (Thakur et al. 2005, IJHPCA 19(1), sec 3; NCCL's names). */
+ * Messages: a ring of n ranks moves 2 (n-1)/n of an all-reduce's bytes past each of them, (n-1)/n of a reduce-scatter's
+ * or an all-gather's; between nodes the k ranks of a group on a node carry it side by side; the hierarchical way
+ * (inside each node, then between nodes, a k-th each) is taken where it is shorter (Thakur et al. 2005, IJHPCA 19(1),
+ * sec 3; NCCL's names). */
 #ifndef PREDICT_H
 #define PREDICT_H
 #include "machine.h"
@@ -53,13 +55,18 @@ void prediction_close(Prediction *p);
 
 /* ---- the parts, for predict.c ---- */
 
-/* Ranks of one host that are more than its cores take turns: of `crowd` ranks for each pipeline rank, all that compute at a
- * time share `cores`. Moves and stretches the spans of a simulation, whose costs are those of a core of one's own; sets its
- * makespan and rates, where a rank's work is what its spans last. */
+/* Ranks of one host that are more than its cores take turns: of `crowd` ranks for each pipeline rank, all that compute
+ * at a time share `cores`. Moves and stretches the spans of a simulation, whose costs are those of a core of one's own;
+ * sets its makespan and rates, where a rank's work is what its spans last. */
 void take_turns(const ScheduleSet *set, Simulation *sim, double crowd, double cores);
+
+/* The last look-ups of curve_at, by size: a walk asks for the same few hundred sizes a hundred thousand times. */
+enum { LOOKUPS = 256 };
+typedef struct { double size, share; } Lookup;
 
 typedef struct {
     const Machine *m;
+    Lookup *matmul, *memory;   /* [LOOKUPS] of m's curves, zeros at first; NULL: every look-up is made */
     double share;              /* of the device that this rank has */
     int together;              /* others have their share as well */
     double met;                /* when its tensor group last met, later by what it has waited since */

@@ -20,8 +20,8 @@ static Token token_of(double end)
     return t;
 }
 
-/* Seconds of a collective over S bytes in all. passes: 2 for an all-reduce, 1 for its halves. Where ranks take turns on the
- * cores of their host, those that move bytes do so as well. */
+/* Seconds of a collective over S bytes in all. passes: 2 for an all-reduce, 1 for its halves. Where ranks take turns on
+ * the cores of their host, those that move bytes do so as well. */
 static double collective(const Timed *t, const Comm *c, double S, int passes)
 {
     const Machine *m = t->k->m;
@@ -31,7 +31,8 @@ static double collective(const Timed *t, const Comm *c, double S, int passes)
     if (t->nodes == 1)
         return passes * ((n - 1) / n * S / link + (n - 1) * near);
     double ring = passes * ((n - 1) / n * S / fmin(link, k * net) + g * ((k - 1) * near + far));
-    double levels = passes * ((k - 1) / k * S / link + (k - 1) * near + (g - 1) / g * S / k / net + ceil(log2(g)) * far);
+    double inside = (k - 1) / k * S / link + (k - 1) * near, between = (g - 1) / g * S / k / net + ceil(log2(g)) * far;
+    double levels = passes * (inside + between);
     return fmin(ring, levels);
 }
 

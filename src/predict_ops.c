@@ -1,14 +1,28 @@
 /* What each operation of the table costs by its shapes: FLOPs, bytes read and written. */
 #include "predict.h"
+#include <string.h>
 
 static Tally *tally_of(Device *d) { return d->impl; }
+
+/* curve_at, whose logarithms would be a third of a walk. */
+static double share_at(const Curve *c, Lookup *known, double size)
+{
+    uint64_t bits;
+    if (!known)
+        return curve_at(c, size);
+    memcpy(&bits, &size, sizeof bits);
+    Lookup *l = &known[(bits * 0x9e3779b97f4a7c15ull) >> 56];
+    if (l->size != size || l->share <= 0)
+        *l = (Lookup){size, curve_at(c, size)};
+    return l->share;
+}
 
 /* An operation is as slow as the slower of its arithmetic (seconds) and its traffic. */
 static void spend(Device *d, Work w, double arithmetic, double bytes)
 {
     Tally *k = tally_of(d);
     const Machine *m = k->m;
-    double memory = bytes / (m->memory_gbps * 1e9 * k->share * curve_at(&m->memory, bytes) * m->speed[w]);
+    double memory = bytes / (m->memory_gbps * 1e9 * k->share * share_at(&m->memory, k->memory, bytes) * m->speed[w]);
     double t = m->launch_us * 1e-6 + (arithmetic > memory ? arithmetic : memory);
     if (k->together)
         t /= m->together[w];
@@ -24,7 +38,7 @@ static double peak(const Tally *k, Dtype type)
 
 static double product(const Tally *k, double flops, Dtype type)
 {
-    return flops / (peak(k, type) * curve_at(&k->m->matmul, flops));
+    return flops / (peak(k, type) * share_at(&k->m->matmul, k->matmul, flops));
 }
 
 static double bytes_of(Mat m) { return (double)m.rows * (double)m.cols * (double)dtype_size(m.type); }
@@ -189,15 +203,16 @@ static void time_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, c
     spend(d, WORK_attention_fwd, 0, 2 * bytes_of(o));              /* heads back side by side */
 }
 
-static void time_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
-                               const Attention *s)
+static void time_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k,
+                               Mat v, const Attention *s)
 {
     const Machine *m = tally_of(d)->m;
     double n = pairs(s, 0), size = (double)dtype_size(q.type);
     (void)delta, (void)lse;
     if (!m->unfused) {
         spend(d, WORK_attention_bwd, 10 * pairs(s, 1) * s->dim / (peak(tally_of(d), q.type) * m->attention_backward),
-              bytes_of(dq) + bytes_of(dk) + bytes_of(dv) + bytes_of(dout) + bytes_of(o) + bytes_of(q) + bytes_of(k) + bytes_of(v));
+              bytes_of(dq) + bytes_of(dk) + bytes_of(dv) + bytes_of(dout) + bytes_of(o) + bytes_of(q) +
+              bytes_of(k) + bytes_of(v));
         return;
     }
     for (int i = 0; i < 4; i++)                                    /* of v, of the probabilities, of q, of k */
@@ -209,13 +224,15 @@ static void time_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat 
 
 /* ---- the ends of the model ---- */
 
-static void time_embed_fwd(Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0, Mat wpe)
+static void time_embed_fwd(Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0,
+                           Mat wpe)
 {
     (void)token, (void)position, (void)wte, (void)v0, (void)wpe;
     spend(d, WORK_embed_fwd, 0, 3 * bytes_of(y));
 }
 
-static void time_embed_bwd(Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token, const int32_t *position)
+static void time_embed_bwd(Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token,
+                           const int32_t *position)
 {
     (void)dwte, (void)v0, (void)dwpe, (void)token, (void)position;
     spend(d, WORK_embed_bwd, 0, bytes_of(dy) + 8 * count(dy));
@@ -238,11 +255,12 @@ static void time_xent_combine(Device *d, Mat stats, Mat parts)
     spend(d, WORK_xent_combine, 0, bytes_of(stats) + bytes_of(parts));
 }
 
-static void time_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
-                           RowMap rows, int64_t v0, int64_t valid, double scale)
+static void time_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,
+                           const float *mask, RowMap rows, int64_t v0, int64_t valid, double scale)
 {
     (void)label, (void)mask, (void)rows, (void)v0, (void)valid, (void)scale;
-    spend(d, WORK_xent_grad, 0, bytes_of(dlogits) + bytes_of(logits) + bytes_of(stats) + (double)logits.rows * (double)dtype_size(loss.type));
+    spend(d, WORK_xent_grad, 0,
+          bytes_of(dlogits) + bytes_of(logits) + bytes_of(stats) + (double)logits.rows * (double)dtype_size(loss.type));
 }
 
 /* ---- sums and updates ---- */
@@ -259,8 +277,8 @@ static void time_carry(Device *d, Exact *s, int64_t n)
     spend(d, WORK_carry, 0, 2.0 * (double)n * sizeof *s);
 }
 
-static void time_verdict(Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal, double loss_scale,
-                         double clip_grad, int stop)
+static void time_verdict(Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal,
+                         double loss_scale, double clip_grad, int stop)
 {
     (void)sums, (void)nominal, (void)loss_scale, (void)clip_grad, (void)stop;
     spend(d, WORK_verdict, 0, sizeof *v + sizeof *squares);

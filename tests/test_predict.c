@@ -2,6 +2,7 @@
 #include "predict.h"
 #include "test.h"
 #include <stdarg.h>
+#include <time.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/test_predict.XXXXXX";
@@ -25,7 +26,8 @@ static const char *file_of(const char *name, const char *fmt, ...)
 
 typedef struct { const char *name; int layers, hidden, heads, tp, pp, world, batch, micro, chunks; } Row;
 
-static const char FULL[] = "recompute: {recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}\n";
+static const char FULL[] = "recompute: {recompute_granularity: full, recompute_method: uniform, "
+                           "recompute_num_layers: 1}\n";
 static const char SELECTIVE[] = "recompute: {recompute_granularity: selective}\n";
 
 static const Config *published(const Row *r, int sequence_parallel, const char *recompute)
@@ -52,9 +54,10 @@ static double seconds(const Row *r, int sequence_parallel, const char *recompute
     return step;
 }
 
-/* Korthikanti et al. 2022, arXiv:2205.05198, tables 3 and 5: seconds with full recomputation, and with sequence parallelism
- * and selective recomputation; figure 1: GiB of parameters with optimizer, and of activations kept without recomputation;
- * figure 7: % of those with sequence parallelism, selective recomputation, both, and full recomputation. */
+/* Korthikanti et al. 2022, arXiv:2205.05198, tables 3 and 5: seconds with full recomputation, and with sequence
+ * parallelism and selective recomputation; figure 1: GiB of parameters with optimizer, and of activations kept
+ * without recomputation; figure 7: % of those with sequence parallelism, selective recomputation, both, and full
+ * recomputation. */
 static const struct { Row run; double full, selective, state, kept, share[4]; } models[] = {
     {{"22B", 48, 6144, 64, 8, 1, 8, 4, 4, 1}, 1.42, 1.10, 45.56, 59.25, {66.84, 49.42, 16.18, 7.64}},
     {{"175B", 96, 12288, 96, 8, 8, 64, 64, 1, 3}, 18.13, 13.75, 45.56, 66.84, {62.04, 56.53, 18.49, 8.71}},
@@ -77,7 +80,8 @@ static void test_times(const Machine *m)
     for (int i = 0; i < MODELS; i++) {
         const Row *r = &models[i].run;
         sum += compare(r->name, "full recomputation, s", seconds(r, 0, FULL, m), models[i].full, &most);
-        sum += compare(r->name, "sequence parallel, selective, s", seconds(r, 1, SELECTIVE, m), models[i].selective, &most);
+        sum += compare(r->name, "sequence parallel, selective, s", seconds(r, 1, SELECTIVE, m), models[i].selective,
+                       &most);
     }
     CHECK(sum / (2 * MODELS) <= 3.5 && most <= 8, "average %.2f %%, largest %.2f %%", sum / (2 * MODELS), most);
     printf("# average %.2f %%, largest %.2f %%\n", sum / (2 * MODELS), most);
@@ -90,13 +94,14 @@ static double in_flight(const Row *r, const Run *first)
     return first->lists[0].train.slots[SLOT_DW] * 2 * rows * r->hidden * 2;
 }
 
-/* A stage in the middle: the figures hold no embedding. With one stage that is in it, and small. Activations: of the first
- * stage, which holds most. */
+/* A stage in the middle: the figures hold no embedding. With one stage that is in it, and small. Activations: of the
+ * first stage, which holds most. */
 static void test_memory(const Machine *m)
 {
     static const struct { const char *what; int rows; const char *recompute; } modes[] = {
         {"activations, GiB", 0, ""},
-        {"sequence parallel, GiB", 1, ""}, {"selective, GiB", 0, SELECTIVE}, {"sequence parallel, selective, GiB", 1, SELECTIVE},
+        {"sequence parallel, GiB", 1, ""}, {"selective, GiB", 0, SELECTIVE},
+            {"sequence parallel, selective, GiB", 1, SELECTIVE},
         {"full recomputation, GiB", 0, FULL}};
     double state = 0, most = 0, gib = 1 << 30;
     for (int i = 0; i < MODELS; i++) {
@@ -112,7 +117,8 @@ static void test_memory(const Machine *m)
             Device d;
             Tally tally = {.m = m, .share = 1, .scatter = 1};
             predict_device(&d, &tally, F32);
-            run_plan_over(&first, published(r, modes[k].rows, modes[k].recompute), RUN_TRAIN, 0, 0, &(Rehearsal){.dev = &d});
+            run_plan_over(&first, published(r, modes[k].rows, modes[k].recompute), RUN_TRAIN, 0, 0,
+                          &(Rehearsal){.dev = &d});
             double held = (double)first.memory.activations - in_flight(r, &first);
             compare(r->name, modes[k].what, held / gib, models[i].kept * (k ? models[i].share[k - 1] / 100 : 1), &most);
             run_plan_close(&first);
@@ -122,14 +128,16 @@ static void test_memory(const Machine *m)
     CHECK(most <= 5, "activations: %.2f %%", most);
 }
 
-/* Narayanan et al. 2021, arXiv:2104.04473, table 1: full recomputation; seconds follow from its TFLOP/s. Microbatch and chunks
- * are not given there: these are the fastest of the planner's that fit 80 GiB (micro 1 to 16, any chunks). */
+/* Narayanan et al. 2021, arXiv:2104.04473, table 1: full recomputation; seconds follow from its TFLOP/s. Microbatch and
+ * chunks are not given there: these are the fastest of the planner's that fit 80 GiB (micro 1 to 16, any chunks). */
 static const struct { Row run; double step; } clusters[] = {
     {{"1.7", 24, 2304, 24, 1, 1, 32, 512, 16, 1}, 3.528},    {{"3.6", 30, 3072, 32, 2, 1, 64, 512, 16, 1}, 3.697},
     {{"7.5", 36, 4096, 32, 4, 1, 128, 512, 16, 1}, 3.696},   {{"18.4", 40, 6144, 48, 8, 1, 256, 1024, 16, 1}, 9.399},
     {{"39.1", 48, 8192, 64, 8, 2, 512, 1536, 8, 6}, 14.453}, {{"76.1", 60, 10240, 80, 8, 4, 1024, 1792, 2, 5}, 16.058},
-    {{"145.6", 80, 12288, 96, 8, 8, 1536, 2304, 2, 5}, 24.817}, {{"310.1", 96, 16384, 128, 8, 16, 1920, 2160, 1, 3}, 37.614},
-    {{"529.6", 105, 20480, 128, 8, 35, 2520, 2520, 1, 3}, 54.085}, {{"1008", 128, 25600, 160, 8, 64, 3072, 3072, 1, 2}, 102.63},
+    {{"145.6", 80, 12288, 96, 8, 8, 1536, 2304, 2, 5}, 24.817}, {{"310.1", 96, 16384, 128, 8, 16, 1920, 2160, 1, 3},
+                                                                 37.614},
+    {{"529.6", 105, 20480, 128, 8, 35, 2520, 2520, 1, 3}, 54.085}, {{"1008", 128, 25600, 160, 8, 64, 3072, 3072, 1, 2},
+                                                                    102.63},
 };
 enum { CLUSTERS = sizeof clusters / sizeof *clusters };
 
@@ -153,7 +161,8 @@ static const Machine *ideal(double tflops, double link, double network, int rank
 {
     return machine_load(file_of("ideal",
         "machine: {name: ideal}\n"
-        "device: {matmul_tflops: %g, matmul_tflops_fp32: %g, matmul_efficiency: [1, 1], attention_forward: 1, attention_backward: 1, "
+        "device: {matmul_tflops: %g, matmul_tflops_fp32: %g, matmul_efficiency: [1, 1], attention_forward: 1, "
+        "attention_backward: 1, "
         "memory_gbps: 1e6, memory_efficiency: [1, 1.9], launch_us: 0, memory_gib: 1}\n"
         "node: {ranks: %d, link_gbps: %g, link_latency_us: 0}\n"
         "network: {network_gbps: %g, network_latency_us: 0, overlap: 1}\n"
@@ -163,7 +172,8 @@ static const Machine *ideal(double tflops, double link, double network, int rank
 static const Config *small(int world, const char *parallel)
 {
     return config_load(file_of("small",
-        "model: {num_layers: 8, hidden_size: 512, num_attention_heads: 8, seq_length: 256, vocab_size: 1024, hidden_dropout: 0, "
+        "model: {num_layers: 8, hidden_size: 512, num_attention_heads: 8, seq_length: 256, vocab_size: 1024, "
+        "hidden_dropout: 0, "
         "attention_dropout: 0, untie_embeddings_and_output_weights: true}\n"
         "train: {micro_batch_size: 2, global_batch_size: 32}\n"
         "data: {tokenizer_type: none}\n"
@@ -201,8 +211,8 @@ static void test_messages(void)
 {
     double bytes = 2.0 * 256 * 512 * 2, layers = 8, m = 16, bandwidth = 1e6;
     Prediction p;
-    /* arithmetic is free; a microbatch has four all-reduces a layer, one behind the embedding, one before the head, and those
-     * of the softmax's statistics, which are small */
+    /* arithmetic is free; a microbatch has four all-reduces a layer, one behind the embedding, one before the head, and
+     * those of the softmax's statistics, which are small */
     const char *tensor = "tensor_model_parallel_size: 4";
     predict(&p, small(4, tensor), ideal(1e6, 1e-3, 1e-3, 4, "fused"));
     near("all-reduces inside a node", p.rank[0].tp, m * (4 * layers + 2) * 1.5 * bytes / bandwidth, 0.01);
@@ -239,7 +249,8 @@ static const Machine *host(double jitter, double speed)
     return machine_load(file_of("host",
         "machine: {name: host}\n"
         "device: {matmul_tflops: 1e-3, matmul_tflops_fp32: 1e-3, matmul_efficiency: [1, 1], attention_forward: 1, "
-        "attention_backward: 1, memory_gbps: 1e6, memory_efficiency: [1, 1.9], launch_us: 0, memory_gib: 1, shared: true, cores: 2, "
+        "attention_backward: 1, memory_gbps: 1e6, memory_efficiency: [1, 1.9], launch_us: 0, memory_gib: 1, shared: "
+        "true, cores: 2, "
         "op_speed_shared: [matmul, %g, linear, %g, attention_fwd, %g, attention_bwd, %g]}\n"
         "node: {ranks: 64, link_gbps: 1e6, link_latency_us: 0, jitter: %g}\n"
         "network: {network_gbps: 1e6, network_latency_us: 0, overlap: 0}\n", speed, speed, speed, speed, jitter));
@@ -252,19 +263,23 @@ static Prediction on_host(int world, const char *parallel, double jitter, double
     return p;
 }
 
-/* Ranks that are more than the cores of their host take turns: while one waits for its neighbours, others have its core. */
+/* Ranks that are more than the cores of their host take turns: while one waits for its neighbours, others have its
+ * core. */
 static void test_host(void)
 {
     Prediction one = on_host(1, "", 0, 2), two = on_host(2, "pipeline_model_parallel_size: 2", 0, 1);
-    Prediction four = on_host(4, "pipeline_model_parallel_size: 2", 0, 1), deep = on_host(4, "pipeline_model_parallel_size: 4", 0, 1);
+    Prediction four = on_host(4, "pipeline_model_parallel_size: 2", 0, 1), deep =
+        on_host(4, "pipeline_model_parallel_size: 4", 0, 1);
     /* of two ranks on two cores each has its own, and nobody uses it while it waits */
     CHECK(two.step > 1.05 * one.step && two.bubble > 0.05, "a core for each rank: %g s, alone %g", two.step, one.step);
     near("two replicas of the pipeline leave no core idle", four.step, one.step, 2e-3);
     CHECK(four.bubble > 0.02, "a pipeline rank waits although no core does: bubble %g", four.bubble);
     /* stages of equal cost would keep both cores busy but for the first and the last stage's microbatches alone */
-    CHECK(deep.step > 1.001 * one.step && deep.step < 0.9 * two.step + 0.1 * one.step, "four stages on two cores: %g s, alone %g, two "
+    CHECK(deep.step > 1.001 * one.step && deep.step < 0.9 * two.step + 0.1 * one.step, "four stages on two cores: %g "
+                                                                                       "s, alone %g, two "
           "stages %g", deep.step, one.step, two.step);
-    Prediction wide = on_host(2, "tensor_model_parallel_size: 2", 0, 1), late = on_host(2, "tensor_model_parallel_size: 2", 0.1, 1);
+    Prediction wide = on_host(2, "tensor_model_parallel_size: 2", 0, 1), late =
+        on_host(2, "tensor_model_parallel_size: 2", 0.1, 1);
     Prediction quick = on_host(2, "tensor_model_parallel_size: 2", 0, 2);
     near("half of the arithmetic on half of the cores", wide.step, one.step, 2e-3);
     near("a tensor group waits for the last of its ranks", late.rank[0].tp, 0.1 * wide.step, 0.01);
@@ -273,6 +288,20 @@ static void test_host(void)
     Prediction *all[] = {&one, &two, &four, &deep, &wide, &late, &quick};
     for (int i = 0; i < 7; i++)
         prediction_close(all[i]);
+}
+
+/* 96 pipeline ranks with 3,072 microbatches; what is measured is CPU time, of a build that is not for debugging. */
+static void test_size(const Machine *m)
+{
+#ifdef __OPTIMIZE__
+    static const Row row = {"size", 96, 12288, 96, 8, 96, 3072, 12288, 1, 1};
+    clock_t start = clock();
+    seconds(&row, 0, SELECTIVE, m);
+    double took = (double)(clock() - start) / CLOCKS_PER_SEC;
+    CHECK(took < 1, "predicting 3,072 ranks takes %.2f s", took);
+#else
+    (void)m;
+#endif
 }
 
 int main(void)
@@ -287,6 +316,7 @@ int main(void)
     test_messages();
     test_data();
     test_host();
+    test_size(m);
     char *rm[] = {"published", "ideal", "small", "host"};
     for (int i = 0; i < 4; i++) {
         char path[300];
