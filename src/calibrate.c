@@ -10,7 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A machine's speed wanders for seconds at a time: one rank with the host for itself, and two that share it, take turns. */
+/* A machine's speed wanders for seconds at a time: one rank with the host for itself, and two that share it, take
+ * turns. */
 #define SECONDS 12.0               /* in all, for models whose steps are short */
 #define TURN 0.8
 
@@ -139,7 +140,8 @@ static void describe_sharing(Machine *m, const Call *call, int n, int fp64)
     }
 }
 
-/* Waiting of a tensor group that messages do not explain, as a share of its computing. sent: operations and bytes of a step. */
+/* Waiting of a tensor group that messages do not explain, as a share of its computing. sent: operations and bytes of a
+ * step. */
 static void describe_jitter(Machine *m, const Call *call, int n, const int64_t sent[2])
 {
     double computed = 0, waited = total(call, n, METER_MESSAGE).seconds;
@@ -200,10 +202,11 @@ static void write_down(const Machine *m, const char *path)
     strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&t, &tm));
     FILE *f = fopen(path, "w");
     if (f)
-        machine_write(f, m, textf("# Measured by train plan --calibrate, %s, %s. The figures are the host's, which its ranks "
-                                  "share.\n", day, config_build_id()));
+        machine_write(f, m, textf("# Measured by train plan --calibrate, %s, %s. The figures are the host's, which its "
+                                  "ranks share.\n", day, config_build_id()));
     if (!f || fclose(f))
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: --machine with a file that you may write", path, strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: --machine with a file that you may write", path,
+            strerror(errno));
 }
 
 static double memory_gib(void)
@@ -296,7 +299,7 @@ void calibrate(const Config *cfg, const char *path, int argc, char **argv)
         return;
     }
     if (world != 2)
-        die(EXIT_CONFIG, "usage", "train plan --calibrate measures with 2 ranks, not %d; change: scripts/launch -n 2, or start it alone",
-            world);
+        die(EXIT_CONFIG, "usage", "train plan --calibrate measures with 2 ranks, not %d; change: scripts/launch -n 2, "
+            "or start it alone", world);
     measure(cfg, path, rank);
 }

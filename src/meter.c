@@ -25,7 +25,7 @@ struct Meter {
 };
 
 #define LAYERS 2
-#define TOKENS 2048            /* of a microbatch, at most where sequences are no longer: operations are as fast with more */
+#define TOKENS 2048            /* of a microbatch, where sequences are no longer: operations are as fast with more */
 
 int meter_is_product(Work w)
 {

@@ -30,8 +30,8 @@ typedef struct {
     Prediction will;
 } Plan;
 
-/* Ranks of one pipeline stage hold the same, but for what they would write of a checkpoint: with asynchronous saves that
- * is memory too, and every rank is asked. */
+/* Ranks of one pipeline stage hold the same, but for what they would write of a checkpoint: with asynchronous saves
+ * that is memory too, and every rank is asked. */
 static void ask_ranks(Plan *p)
 {
     const Config *c = p->cfg;
@@ -106,11 +106,12 @@ static json_t *as_json(const Plan *p)
         json_object_set_new(messages, axis_name[a], json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
                                                               (json_int_t)p->most[a].bytes));
     json_t *step = p->machine ? json_real(1e3 * p->will.step) : json_null();
-    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:f s:f s:o s:I s:o}", "world", c->world, "layout", start_layout(c), "schedule",
-                     schedule_name(p->shape.kind), "microbatches", p->shape.m, "stages", stages, "memory", memory, "messages", messages,
-                     "flops_per_step", p->flops, "bubble", p->machine ? p->will.bubble : p->sim.rate, "step_ms", step,
-                     "num_parameters",
-                     (json_int_t)params_count(c), "schedule_costs", run_costs_json(&p->shape, p->shape.cost[0] ? "flops" : "equal"));
+    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:f s:f s:o s:I s:o}", "world", c->world, "layout", start_layout(c),
+                     "schedule", schedule_name(p->shape.kind), "microbatches", p->shape.m, "stages", stages, "memory",
+                     memory, "messages", messages, "flops_per_step", p->flops, "bubble",
+                     p->machine ? p->will.bubble : p->sim.rate, "step_ms", step, "num_parameters",
+                     (json_int_t)params_count(c), "schedule_costs",
+                     run_costs_json(&p->shape, p->shape.cost[0] ? "flops" : "equal"));
 }
 
 static void print_memory(const Plan *p)
@@ -136,16 +137,16 @@ static void print(const Plan *p)
 {
     const Config *c = p->cfg;
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
-    printf("model      %lld parameters: %lld layers, width %lld, %lld heads of %lld (%lld key/value), vocabulary %lld (%lld with "
-           "padding)\n", (long long)params_count(c), (long long)c->num_layers, (long long)c->hidden_size,
+    printf("model      %lld parameters: %lld layers, width %lld, %lld heads of %lld (%lld key/value), vocabulary %lld "
+           "(%lld with padding)\n", (long long)params_count(c), (long long)c->num_layers, (long long)c->hidden_size,
            (long long)c->num_attention_heads, (long long)c->kv_channels, (long long)c->num_query_groups,
            (long long)c->vocab_size, (long long)c->padded_vocab_size);
     printf("layout     %d ranks: tensor %lld x pipeline %lld x context %lld x data %lld\n", c->world,
            (long long)c->tensor_model_parallel_size, (long long)c->pipeline_model_parallel_size,
            (long long)c->context_parallel_size, (long long)c->data_parallel_size);
     placement_print(stdout, &p->placement);
-    printf("step       %lld samples of %lld tokens: %d microbatches of %lld on each of %lld model replicas; %.3g TFLOP\n",
-           (long long)last->batch, (long long)c->seq_length, p->shape.m, (long long)c->micro_batch_size,
+    printf("step       %lld samples of %lld tokens: %d microbatches of %lld on each of %lld model replicas; %.3g "
+           "TFLOP\n", (long long)last->batch, (long long)c->seq_length, p->shape.m, (long long)c->micro_batch_size,
            (long long)c->data_parallel_size, p->flops / 1e12);
     printf("schedule   %s, bubble %.1f %% %s; activations of", schedule_name(p->shape.kind), 100 * p->sim.rate,
            run_costs_phrase(&p->shape));
@@ -170,8 +171,8 @@ static void command_calibrate(const Config *c, const char *path, int argc, char 
 {
     size_t n = path ? strlen(path) : 0;
     if (n < 6 || strcmp(path + n - 5, ".yaml"))
-        die(EXIT_CONFIG, "usage", "train plan --calibrate writes what it measures to --machine FILE.yaml; change: give the file, for "
-            "example --machine configs/machines/local.yaml");
+        die(EXIT_CONFIG, "usage", "train plan --calibrate writes what it measures to --machine FILE.yaml; change: give "
+            "the file, for example --machine configs/machines/local.yaml");
     char **line = xcalloc((size_t)argc + 1, sizeof *line);
     line[0] = "plan";
     memcpy(line + 1, argv, (size_t)argc * sizeof *argv);

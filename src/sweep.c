@@ -40,7 +40,9 @@ double layout_tokens_per_second(const Sweep *s, const Layout *l)
 
 const char *layout_state(const Layout *l)
 {
-    return l->state != LAYOUT_FITS ? "does not fit" : layout_failed(l) ? l->why : l->measured > 0 ? "measured" : "predicted";
+    if (l->state != LAYOUT_FITS)
+        return "does not fit";
+    return layout_failed(l) ? l->why : l->measured > 0 ? "measured" : "predicted";
 }
 
 /* ---- one layout ---- */
@@ -93,10 +95,12 @@ static int wanted(const Sweep *s, const Layout *l)
              (s->fixed & FIXED_ROWS && l->rows != (o->rows && l->tp > 1)) ||
              (s->fixed & FIXED_V && l->v != (l->pp > 1 ? o->v : 1)) ||
              (s->fixed & FIXED_ZERO && l->zero != (l->dp > 1 ? o->zero : 0)) ||
-             (s->fixed & FIXED_MICRO && l->micro != o->micro) || (s->fixed & FIXED_RECOMPUTE && l->recompute != o->recompute));
+             (s->fixed & FIXED_MICRO && l->micro != o->micro) ||
+             (s->fixed & FIXED_RECOMPUTE && l->recompute != o->recompute));
 }
 
-/* A larger micro batch keeps as much or more in every part of the memory: once one is too large, all that follow are. */
+/* A larger micro batch keeps as much or more in every part of the memory: once one is too large, so are
+ * all that follow. */
 static int plan_micros(const Sweep *s, const Machine *m, Layout l, Layout *out)
 {
     int n = 0, too_large = 0;
@@ -142,8 +146,8 @@ static int variants(const Sweep *s, const Layout *cut)
 
 /* ---- all cuts, on all cores ---- */
 
-/* tp x rows x pp x v whose product with dp is the world; rules decide later which of them are legal. With one pipeline rank
- * there is one chunk; a chunk has a layer at least, but for the ends, which may stand alone. */
+/* tp x rows x pp x v whose product with dp is the world; rules decide later which of them are legal. With one pipeline
+ * rank there is one chunk; a chunk has a layer at least, but for the ends, which may stand alone. */
 static Layout *cuts_of(const Sweep *s, int layers, int *n)
 {
     Layout *cut = NULL;
@@ -151,7 +155,8 @@ static Layout *cuts_of(const Sweep *s, int layers, int *n)
     *n = 0;
     for (int tp = 1; tp <= world; tp++)
         for (int pp = 1; world % tp == 0 && pp <= world / tp && pp <= layers + 2; pp++)
-            for (int v = 1; world / tp % pp == 0 && s->batch % (world / tp / pp) == 0 && v * pp <= (pp == 1 ? 1 : layers + 2); v++)
+            for (int v = 1; world / tp % pp == 0 && s->batch % (world / tp / pp) == 0 &&
+                            v * pp <= (pp == 1 ? 1 : layers + 2); v++)
                 for (int rows = 0; rows <= (tp > 1); rows++) {
                     cut = xrealloc(cut, ((size_t)*n + 1) * sizeof *cut);
                     cut[(*n)++] = (Layout){.tp = tp, .rows = rows, .pp = pp, .v = v, .dp = world / tp / pp};
@@ -206,14 +211,15 @@ static void run_workers(const Plan *p)
     if (pid == 0)
         work(p, parent);
     if (!started)
-        die(EXIT_RESOURCE, "fork", "cannot start a process: %s; change: raise the limit on processes (ulimit -u)", strerror(errno));
+        die(EXIT_RESOURCE, "fork", "cannot start a process: %s; change: raise the limit on processes (ulimit -u)",
+            strerror(errno));
     for (int w = 0; w < started; w++) {
         int status = await_worker(p, &spoken);
         if (WIFEXITED(status) && WEXITSTATUS(status))
             exit(WEXITSTATUS(status));         /* it has said why */
         if (!WIFEXITED(status))
-            die(EXIT_BUG, "sweep", "a process that planned layouts was ended by signal %d; change: see whether memory ran out (the "
-                "system log), and report it otherwise", WTERMSIG(status));
+            die(EXIT_BUG, "sweep", "a process that planned layouts was ended by signal %d; change: see whether memory "
+                "ran out (the system log), and report it otherwise", WTERMSIG(status));
     }
 }
 
@@ -267,9 +273,9 @@ static void take_layouts(Sweep *s, const Layout *all, int n)
             s->layout[s->n++] = all[i];
         }
     if (!s->n)
-        die(EXIT_CONFIG, "sweep", "no layout of %d ranks is legal for %s with a batch of %lld%s; change: --world or the batch size; "
-            "`train plan` with one layout says which rule it breaks", s->world, s->path, (long long)s->batch,
-            s->fixed ? " and the sizes given" : "");
+        die(EXIT_CONFIG, "sweep", "no layout of %d ranks is legal for %s with a batch of %lld%s; change: --world or "
+            "the batch size; `train plan` with one layout says which rule it breaks", s->world, s->path,
+            (long long)s->batch, s->fixed ? " and the sizes given" : "");
     sweep_sort(s);
 }
 
@@ -287,7 +293,8 @@ void sweep_plan(Sweep *s)
     size_t bytes = sizeof(Shared) + (size_t)(at[n] + 1) * sizeof(Layout);
     Shared *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (shared == MAP_FAILED)
-        die(EXIT_RESOURCE, "memory", "no memory for %d layouts: %s; change: free memory on this machine", at[n], strerror(errno));
+        die(EXIT_RESOURCE, "memory", "no memory for %d layouts: %s; change: free memory on this machine", at[n],
+            strerror(errno));
     run_workers(&(Plan){s, m, cut, at, n, shared});
     take_layouts(s, shared->layout, at[n]);
     munmap(shared, bytes);

@@ -1,7 +1,7 @@
 /* sweep -- every legal layout of a world, ranked by what the planner predicts; the best of them measured.
  *
- * A layout is tensor x sequence parallel x pipeline x chunks x data x sharding x micro batch x recomputation; all else is the
- * configuration's. What the rules of the configuration allow is legal, nothing is decided here. */
+ * A layout is tensor x sequence parallel x pipeline x chunks x data x sharding x micro batch x recomputation; all else
+ * is the configuration's. What the rules of the configuration allow is legal, nothing is decided here. */
 #ifndef SWEEP_H
 #define SWEEP_H
 #include <stdint.h>
@@ -45,7 +45,8 @@ typedef struct {
     int n, fit;                    /* all; those that fit */
 } Sweep;
 
-enum { FIXED_TP = 1, FIXED_ROWS = 2, FIXED_PP = 4, FIXED_V = 8, FIXED_ZERO = 16, FIXED_MICRO = 32, FIXED_RECOMPUTE = 64 };
+enum { FIXED_TP = 1, FIXED_ROWS = 2, FIXED_PP = 4, FIXED_V = 8, FIXED_ZERO = 16, FIXED_MICRO = 32,
+      FIXED_RECOMPUTE = 64 };
 
 /* A layout's settings as arguments of `train`; returns how many. */
 #define LAYOUT_ARGS 10
@@ -59,9 +60,9 @@ static inline int layout_failed(const Layout *l) { return l->why[0] != 0; }
 
 /* Finds and predicts all of them, on all cores. Dies with EXIT_CONFIG when none is legal. */
 void sweep_plan(Sweep *s);
-/* Measures the first `measure` that fit, each in a launch of its own. Every result is in dir/sweep.jsonl before the next
- * begins; what is known there for the same identity is not measured again, unless over fewer steps, or too late within a
- * shorter timeout. */
+/* Measures the first `measure` that fit, each in a launch of its own. Every result is in dir/sweep.jsonl before the
+ * next begins; what is known there for the same identity is not measured again, unless over fewer steps, or too late
+ * within a shorter timeout. */
 void sweep_measure(Sweep *s);
 /* The measured first, in order; then those that fit by prediction, those that failed, those that do not fit. */
 void sweep_sort(Sweep *s);

@@ -16,7 +16,8 @@
 
 /* Keys that layouts differ in, and what the command line may fix. */
 static const struct { int option; unsigned fixed; } swept[] = {
-    {OPT_tensor_model_parallel_size, FIXED_TP}, {OPT_sequence_parallel, FIXED_ROWS}, {OPT_pipeline_model_parallel_size, FIXED_PP},
+    {OPT_tensor_model_parallel_size, FIXED_TP}, {OPT_sequence_parallel, FIXED_ROWS},
+    {OPT_pipeline_model_parallel_size, FIXED_PP},
     {OPT_num_virtual_stages_per_pipeline_rank, FIXED_V}, {OPT_data_parallel_sharding_strategy, FIXED_ZERO},
     {OPT_micro_batch_size, FIXED_MICRO}, {OPT_recompute_granularity, FIXED_RECOMPUTE}, {OPT_pipeline_schedule, 0},
     {OPT_recompute_method, 0}, {OPT_recompute_num_layers, 0}};
@@ -45,8 +46,8 @@ static void take_fixed(Sweep *s, const Config *c)
         key[strcspn(key, "=")] = 0;
         int option = option_find(key), at = swept_at(option);
         if (option == OPT_recompute_method || option == OPT_recompute_num_layers)
-            die(EXIT_CONFIG, "sweep", "train sweep recomputes whole layers one by one and has no use for %s; change: leave it out",
-                key);
+            die(EXIT_CONFIG, "sweep", "train sweep recomputes whole layers one by one and has no use for %s; change: "
+                "leave it out", key);
         if (at >= 0)
             s->fixed |= swept[at].fixed;
         else
@@ -55,7 +56,8 @@ static void take_fixed(Sweep *s, const Config *c)
     s->nargs = kept;
 }
 
-/* Measured rows belong to what the file and the command line say, but for what a sweep tries, on this world, by this build. */
+/* Measured rows belong to what the file and the command line say, but for what a sweep tries, on this world, by this
+ * build. */
 static uint64_t identity_of(const Sweep *s, const Config *c)
 {
     const char *build = config_build_id();
@@ -79,8 +81,8 @@ static void check_config(const Sweep *s, const Config *c)
     Check twice;
     config_check(&twice, s->path, s->nargs, s->args, 2 * c->world, USE_MODEL);
     if (twice.cfg->batch_steps == 1 && twice.cfg->batch_step[0].batch != c->batch_step[0].batch)
-        die(EXIT_CONFIG, "sweep", "%s says no batch size: each layout would have another one, and steps that do not compare; "
-            "change: global_batch_size=N", c->path);
+        die(EXIT_CONFIG, "sweep", "%s says no batch size: each layout would have another one, and steps that do not "
+            "compare; change: global_batch_size=N", c->path);
 }
 
 /* --world, else the tasks of a Slurm allocation, else 1. */
@@ -134,8 +136,9 @@ static json_t *number(double x) { return x > 0 ? json_real(x) : json_null(); }
 static json_t *row_of(const Sweep *s, const Layout *l)
 {
     int known = l->state != LAYOUT_LARGER;
-    json_t *row = json_pack("{s:i s:b s:i s:i s:i s:s s:i s:s}", "tp", l->tp, "sp", l->rows, "pp", l->pp, "v", l->v, "dp", l->dp, "zero",
-                            layout_zero[l->zero], "micro_batch_size", l->micro, "recompute", layout_recompute[l->recompute]);
+    json_t *row = json_pack("{s:i s:b s:i s:i s:i s:s s:i s:s}", "tp", l->tp, "sp", l->rows, "pp", l->pp, "v", l->v,
+                            "dp", l->dp, "zero", layout_zero[l->zero], "micro_batch_size", l->micro, "recompute",
+                            layout_recompute[l->recompute]);
     json_object_set_new(row, "predicted_ms", number(l->predicted));
     json_object_set_new(row, "measured_ms", number(l->measured));
     json_object_set_new(row, "tokens_per_second", number(layout_tokens_per_second(s, l)));
@@ -162,9 +165,9 @@ static json_t *as_json(const Sweep *s)
     json_t *rows = json_array();
     for (int i = 0; i < s->n; i++)
         json_array_append_new(rows, row_of(s, &s->layout[i]));
-    return json_pack("{s:i s:s s:I s:I s:I s:i s:i s:o s:o}", "world", s->world, "machine", s->machine, "global_batch_size",
-                     (json_int_t)s->batch, "seq_length", (json_int_t)s->seq, "memory_of_a_rank", (json_int_t)s->room, "legal", s->n, "fit",
-                     s->fit, "winner", winner_of(s), "layouts", rows);
+    return json_pack("{s:i s:s s:I s:I s:I s:i s:i s:o s:o}", "world", s->world, "machine", s->machine,
+                     "global_batch_size", (json_int_t)s->batch, "seq_length", (json_int_t)s->seq, "memory_of_a_rank",
+                     (json_int_t)s->room, "legal", s->n, "fit", s->fit, "winner", winner_of(s), "layouts", rows);
 }
 
 /* Average error of the prediction, and how far its best is from the best. */
@@ -183,8 +186,8 @@ static void print_errors(const Sweep *s)
         n++;
     }
     if (n)
-        printf("%d measured: predictions are off by %.1f %% on average; the layout predicted to be best takes %.1f %% more than the best\n",
-               n, 100 * sum / n, 100 * (chosen / best - 1));
+        printf("%d measured: predictions are off by %.1f %% on average; the layout predicted to be best takes %.1f %% "
+               "more than the best\n", n, 100 * sum / n, 100 * (chosen / best - 1));
 }
 
 static void print_row(const Layout *l)
@@ -194,9 +197,10 @@ static void print_row(const Layout *l)
         snprintf(measured, sizeof measured, "%.1f", l->measured);
     if (l->predicted > 0)
         snprintf(predicted, sizeof predicted, "%.1f", l->predicted);
-    printf("  %4d %3s %4d %3d %4d  %-18s %5d  %-9s %12s %12s %8.1f %9.2f  %s\n", l->tp, l->rows ? "yes" : "", l->pp, l->v, l->dp,
-           layout_zero[l->zero], l->micro, layout_recompute[l->recompute], predicted, measured, 100 * l->bubble,
-           (double)l->memory / (1 << 30), layout_failed(l) || l->state != LAYOUT_FITS ? layout_state(l) : "");
+    printf("  %4d %3s %4d %3d %4d  %-18s %5d  %-9s %12s %12s %8.1f %9.2f  %s\n", l->tp, l->rows ? "yes" : "", l->pp,
+           l->v, l->dp, layout_zero[l->zero], l->micro, layout_recompute[l->recompute], predicted, measured,
+           100 * l->bubble, (double)l->memory / (1 << 30),
+           layout_failed(l) || l->state != LAYOUT_FITS ? layout_state(l) : "");
 }
 
 /* The best, and all that was measured. */
@@ -207,8 +211,8 @@ static void print(const Sweep *s)
            s->room / (1 << 30), s->machine);
     if (!s->fit)
         printf("none fits; this one needs least:\n");
-    printf("  %4s %3s %4s %3s %4s  %-18s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp", "pp", "v", "dp", "sharding", "micro", "recompute",
-           "predicted ms", "measured ms", "bubble %", "GiB");
+    printf("  %4s %3s %4s %3s %4s  %-18s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp", "pp", "v", "dp", "sharding",
+           "micro", "recompute", "predicted ms", "measured ms", "bubble %", "GiB");
     for (int i = 0, shown = 0; i < s->n && (i < s->fit || !i); i++) {
         const Layout *l = &s->layout[i];
         if (shown++ < SHOWN || l->measured > 0 || layout_failed(l))
@@ -258,7 +262,8 @@ int command_sweep(int argc, char **argv)
     int json = args_flag(&a, "--json"), rank;
     const char *csv = args_value(&a, "--csv"), *dir = args_value(&a, "-o");
     Sweep s = {.machine = args_value(&a, "--machine"), .world = world_of(&a), .measure = measure_of(&a),
-               .steps = (int)args_number(&a, "--steps", 5, 2, 1000), .timeout = args_number(&a, "--timeout", 120, 0.1, 1e5)};
+               .steps = (int)args_number(&a, "--steps", 5, 2, 1000),
+               .timeout = args_number(&a, "--timeout", 120, 0.1, 1e5)};
     s.path = args_next(&a, "CONFIG");
     args_end(&a, 1);
     s.nargs = a.n;
@@ -271,7 +276,8 @@ int command_sweep(int argc, char **argv)
     s.seq = c->seq_length;
     s.context = (int)c->context_parallel_size;
     if (s.world % s.context)
-        die(EXIT_CONFIG, "sweep", "%d ranks are no multiple of context_parallel_size %d; change: --world", s.world, s.context);
+        die(EXIT_CONFIG, "sweep", "%d ranks are no multiple of context_parallel_size %d; change: --world", s.world,
+            s.context);
     take_fixed(&s, c);
     s.identity = identity_of(&s, c);
     s.dir = dir ? dir : xasprintf("%s-sweep", run_directory(c));

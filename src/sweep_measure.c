@@ -1,4 +1,4 @@
-/* Layouts in launches of their own; what was measured stays in dir/sweep.jsonl, a line a layout, whatever happens next. */
+/* Layouts in launches of their own; what was measured stays in dir/sweep.jsonl, whatever happens next. */
 #define _GNU_SOURCE
 #include "base.h"
 #include "file.h"
@@ -23,13 +23,16 @@ static int same(const json_t *j, const char *key, uint64_t x)
     return text && strtoull(text, NULL, 16) == x && strlen(text) == 16;
 }
 
-/* One over fewer steps, or that was too late when it had less time, does not count. A later line replaces an earlier one. */
+/* One over fewer steps, or that was too late when it had less time, does not count. A later line replaces an earlier
+ * one. */
 static void recall_line(Sweep *s, const char *line)
 {
     json_t *j = json_loads(line, 0, NULL);
-    const char *name = json_string_value(json_object_get(j, "id")), *why = json_string_value(json_object_get(j, "reason"));
+    const char *name = json_string_value(json_object_get(j, "id"));
+    const char *why = json_string_value(json_object_get(j, "reason"));
     uint64_t id = name ? strtoull(name, NULL, 16) : 0;
-    double measured = json_number_value(json_object_get(j, "measured_ms")), late = json_number_value(json_object_get(j, "late_s"));
+    double measured = json_number_value(json_object_get(j, "measured_ms"));
+    double late = json_number_value(json_object_get(j, "late_s"));
     int use = name && same(j, "sweep", s->identity) && json_integer_value(json_object_get(j, "steps")) >= s->steps &&
               (measured > 0 || why) && !(late > 0 && late < s->timeout);
     for (int i = 0; use && i < s->n; i++)
@@ -66,8 +69,8 @@ static void keep(const Sweep *s, const Layout *l, int fd, const char *path, int 
     json_t *names = json_array();
     for (int i = 0; i < n; i++)
         json_array_append_new(names, json_string(text[i]));
-    json_t *j = json_pack("{s:s s:s s:i s:i s:f s:o}", "sweep", sweep, "id", id, "world", s->world, "steps", s->steps, "predicted_ms",
-                          l->predicted, "layout", names);
+    json_t *j = json_pack("{s:s s:s s:i s:i s:f s:o}", "sweep", sweep, "id", id, "world", s->world, "steps", s->steps,
+                          "predicted_ms", l->predicted, "layout", names);
     if (l->measured > 0)
         json_object_set_new(j, "measured_ms", json_real(l->measured));
     else
@@ -76,7 +79,8 @@ static void keep(const Sweep *s, const Layout *l, int fd, const char *path, int 
         json_object_set_new(j, "late_s", json_real(s->timeout));
     char *line = json_dumps(j, JSON_COMPACT), *whole = xasprintf("%s\n", line);
     if (write(fd, whole, strlen(whole)) != (ssize_t)strlen(whole) || fsync(fd))
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or -o with another folder", path, strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or -o with another folder", path,
+            strerror(errno));
     free(whole);
     free(line);
     json_decref(j);
@@ -114,7 +118,8 @@ static void read_reason(const Sweep *s, Layout *l, const char *errors, int code)
     char *line = NULL;
     size_t room = 0;
     FILE *f = fopen(errors, "re");
-    snprintf(l->why, sizeof l->why, code ? "ended with %d" : "ended with %d after one step: train_iters is too small", code);
+    snprintf(l->why, sizeof l->why, code ? "ended with %d" : "ended with %d after one step: train_iters is too small",
+             code);
     while (f && getline(&line, &room, f) > 0)
         if (!strncmp(line, "error[", 6)) {
             line[strcspn(line, "\n")] = 0;
@@ -139,12 +144,14 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
 static void remove_tree(const char *path)
 {
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT)
-        die(EXIT_RESOURCE, "write", "cannot remove %s: %s; change: remove it, or -o with another folder", path, strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot remove %s: %s; change: remove it, or -o with another folder", path,
+            strerror(errno));
 }
 
 /* What a measurement needs of the configuration's run: steps, an end without evaluation and checkpoint. */
 static const char *const still[] = {
-    "log_interval=1", "eval_interval=null", "save_interval=null", "save_retain_interval=null", "save_at_end=false", "load=null",
+    "log_interval=1", "eval_interval=null", "save_interval=null", "save_retain_interval=null", "save_at_end=false",
+    "load=null",
     "finetune=false", "trace_steps=[]", "exit_duration_in_mins=null", "exit_interval=", "save="};
 enum { STILL = sizeof still / sizeof *still };
 
@@ -178,8 +185,9 @@ static int job_of(const Sweep *s, const Layout *l, LayoutArg text[LAYOUT_ARGS], 
 static int measure(const Sweep *s, Layout *l)
 {
     LayoutArg text[LAYOUT_ARGS];
-    char *run = xasprintf("%s/run", s->dir), *save = xasprintf("save=%s", run), *errors = xasprintf("%s/errors", s->dir);
-    char *steps = xasprintf("exit_interval=%d", s->steps), **line = xcalloc((size_t)s->nargs + LAYOUT_ARGS + STILL + 2, sizeof *line);
+    char *run = xasprintf("%s/run", s->dir), *save = xasprintf("save=%s", run), **line;
+    char *steps = xasprintf("exit_interval=%d", s->steps), *errors = xasprintf("%s/errors", s->dir);
+    line = xcalloc((size_t)s->nargs + LAYOUT_ARGS + STILL + 2, sizeof *line);
     remove_tree(run);
     int code = launch_job(s->world, job_of(s, l, text, steps, save, line), line, NULL, errors, s->timeout);
     l->measured = code == EXIT_DONE ? fastest(run) : 0;
@@ -214,10 +222,11 @@ static int open_rows(const char *path)
 {
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: -o with a folder that you may write to", path, strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: -o with a folder that you may write to", path,
+            strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB))
-        die(EXIT_RESOURCE, "sweep", "another sweep is at work in this folder (%s is locked); change: wait for it, or -o with another "
-            "folder", path);
+        die(EXIT_RESOURCE, "sweep", "another sweep is at work in this folder (%s is locked); change: wait for it, or "
+            "-o with another folder", path);
     return fd;
 }
 
@@ -229,7 +238,8 @@ void sweep_measure(Sweep *s)
     for (int i = 0; i < most; i++)
         known += s->layout[i].measured > 0 || layout_failed(&s->layout[i]);
     if (most)
-        fprintf(stderr, "measuring %d layouts, %d of them known already; interrupted, the same command goes on\n", most, known);
+        fprintf(stderr, "measuring %d layouts, %d of them known already; interrupted, the same command goes on\n",
+                most, known);
     for (int i = 0; i < most; i++) {
         Layout *l = &s->layout[i];
         if (l->measured > 0 || layout_failed(l))

@@ -15,7 +15,8 @@ static void csv_number(FILE *f, const char *format, double x)
 
 void sweep_csv(FILE *f, const Sweep *s)
 {
-    fprintf(f, "tp,sp,pp,v,dp,zero,micro_batch_size,recompute,predicted_ms,measured_ms,bubble,memory_bytes,tokens_per_second,state\n");
+    fprintf(f, "tp,sp,pp,v,dp,zero,micro_batch_size,recompute,predicted_ms,measured_ms,bubble,memory_bytes,"
+            "tokens_per_second,state\n");
     for (int i = 0; i < s->n; i++) {
         const Layout *l = &s->layout[i];
         fprintf(f, "%d,%d,%d,%d,%d,%s,%d,%s,", l->tp, l->rows, l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
@@ -45,7 +46,8 @@ void sweep_winner(FILE *f, const Sweep *s)
                 l->measured > 0 ? l->measured : l->predicted, layout_tokens_per_second(s, l));
     for (int i = 0; i < n; i++) {
         char *value = strchr(text[i], '=');
-        const char *in = !strncmp(text[i], "micro", 5) ? "train" : !strncmp(text[i], "recompute", 9) ? "recompute" : "parallel";
+        int train = !strncmp(text[i], "micro", 5), again = !strncmp(text[i], "recompute", 9);
+        const char *in = train ? "train" : again ? "recompute" : "parallel";
         if (strcmp(in, section))
             fprintf(f, "%s:\n", section = in);
         fprintf(f, "  %.*s: %s\n", (int)(value - text[i]), text[i], value + 1);
@@ -53,14 +55,19 @@ void sweep_winner(FILE *f, const Sweep *s)
 }
 
 static const char style[] =
-    ":root{color-scheme:light dark;--bg:#f7f6f3;--card:#fff;--ink:#1d1c1a;--soft:#66635d;--rule:#e6e3dd;--a:#2563c9;--b:#cf4f0b}\n"
-    "@media (prefers-color-scheme:dark){:root{--bg:#131517;--card:#1b1e21;--ink:#e9e7e2;--soft:#a09d96;--rule:#2d3135;--a:#78a9ff;"
+    ":root{color-scheme:light dark;"
+    "--bg:#f7f6f3;--card:#fff;--ink:#1d1c1a;--soft:#66635d;--rule:#e6e3dd;--a:#2563c9;--b:#cf4f0b}\n"
+    "@media (prefers-color-scheme:dark){:root{"
+    "--bg:#131517;--card:#1b1e21;--ink:#e9e7e2;--soft:#a09d96;--rule:#2d3135;--a:#78a9ff;"
     "--b:#ff9a57}}\n"
-    "body{margin:0 auto;max-width:88rem;padding:1.5rem;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,sans-serif}\n"
+    "body{margin:0 auto;max-width:88rem;padding:1.5rem;background:var(--bg);color:var(--ink);"
+    "font:15px/1.5 system-ui,sans-serif}\n"
     "h1{font-size:1.4rem;margin:0}h2{font-size:1.05rem}p{color:var(--soft);margin:.3rem 0}\n"
-    ".card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:1rem;margin:1rem 0;overflow-x:auto}\n"
+    ".card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:1rem;"
+    "margin:1rem 0;overflow-x:auto}\n"
     "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\n"
-    "th,td{padding:.2rem .4rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap;font-size:.87rem}\n"
+    "th,td{padding:.2rem .4rem;text-align:right;border-bottom:1px solid var(--rule);"
+    "white-space:nowrap;font-size:.87rem}\n"
     "th{cursor:pointer;user-select:none;vertical-align:bottom;white-space:normal}th:hover{color:var(--a)}\n"
     "th[data-down='1']::after{content:' \\25B2'}th[data-down='0']::after{content:' \\25BC'}\n"
     "td:last-child,th:last-child{text-align:left;white-space:normal;min-width:8rem}\n"
@@ -74,9 +81,11 @@ static const char script[] =
     "    const body = th.closest('table').tBodies[0], at = th.cellIndex, down = th.dataset.down !== '1';\n"
     "    for (const other of th.parentNode.cells) delete other.dataset.down;\n"
     "    th.dataset.down = down ? '1' : '0';\n"
-    "    const key = row => { const t = row.cells[at].textContent, x = parseFloat(t); return isNaN(x) ? t || '\\uffff' : x; };\n"
+    "    const key = row => { const t = row.cells[at].textContent, x = parseFloat(t); "
+    "return isNaN(x) ? t || '\\uffff' : x; };\n"
     "    [...body.rows].sort((a, b) => { const x = key(a), y = key(b);\n"
-    "        return (typeof x === typeof y ? (x > y) - (x < y) : typeof x === 'number' ? -1 : 1) * (down ? 1 : -1); })\n"
+    "        return (typeof x === typeof y ? (x > y) - (x < y) : typeof x === 'number' ? -1 : 1) "
+    "* (down ? 1 : -1); })\n"
     "        .forEach(row => body.append(row));\n"
     "});\n";
 
@@ -92,8 +101,8 @@ static void short_name(const Layout *l, char *text, size_t size)
         snprintf(recompute, sizeof recompute, ", %s", layout_recompute[l->recompute]);
     if (l->dp > 1)
         snprintf(sharding, sizeof sharding, " %s", layout_zero[l->zero]);
-    snprintf(text, size, "tp %d%s, pp %d%s, dp %d%s, micro %d%s", l->tp, l->rows ? " sp" : "", l->pp, chunks, l->dp, sharding,
-             l->micro, recompute);
+    snprintf(text, size, "tp %d%s, pp %d%s, dp %d%s, micro %d%s", l->tp, l->rows ? " sp" : "", l->pp, chunks, l->dp,
+             sharding, l->micro, recompute);
 }
 
 static int any_measured(const Sweep *s)
@@ -165,8 +174,10 @@ static void table_row(FILE *f, const Sweep *s, const Layout *l)
 static void table(FILE *f, const Sweep *s)
 {
     static const char *const head[] = {
-        "tensor ranks", "sequence parallel", "pipeline ranks", "chunks a rank", "data ranks", "sharding", "micro batch, sequences",
-        "recompute", "predicted ms", "measured ms", "predicted off by %", "bubble %", "memory GiB a rank", "tokens/s", "state"};
+        "tensor ranks", "sequence parallel", "pipeline ranks", "chunks a rank", "data ranks", "sharding",
+        "micro batch, sequences",
+        "recompute", "predicted ms", "measured ms", "predicted off by %", "bubble %", "memory GiB a rank", "tokens/s",
+        "state"};
     fprintf(f, "<table><thead><tr>");
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         fprintf(f, "<th>%s</th>", head[i]);
@@ -178,11 +189,12 @@ static void table(FILE *f, const Sweep *s)
 
 void sweep_page(FILE *f, const Sweep *s)
 {
-    fprintf(f, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n"
-            "<title>Layouts of %d ranks</title><style>\n%s</style></head><body>\n<h1>Layouts of %d ranks: ", s->world, style, s->world);
+    fprintf(f, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+            "<meta name=\"viewport\" content=\"width=device-width\">\n<title>Layouts of %d ranks</title><style>\n%s"
+            "</style></head><body>\n<h1>Layouts of %d ranks: ", s->world, style, s->world);
     html_text(f, s->path);
-    fprintf(f, "</h1>\n<p>%d legal layouts, %d fit the memory, %d measured. Steps of %lld sequences of %lld tokens; machine ", s->n, s->fit,
-            any_measured(s), (long long)s->batch, (long long)s->seq);
+    fprintf(f, "</h1>\n<p>%d legal layouts, %d fit the memory, %d measured. Steps of %lld sequences of %lld tokens; "
+            "machine ", s->n, s->fit, any_measured(s), (long long)s->batch, (long long)s->seq);
     html_text(f, s->machine);
     fprintf(f, ".</p>\n");
     if (s->fit) {

@@ -1,5 +1,6 @@
-/* What a sweep has written, read by someone else: sweep.json, sweep.csv and sweep.html of the folder argv[1] beside each other,
- * and the numbers of layouts that argv[2..4] expect: legal, fitting, measured; - : any. tests/sweep.sh runs sweeps. */
+/* What a sweep has written, read by someone else: sweep.json, sweep.csv and sweep.html of the folder argv[1] beside
+ * each other, and the numbers of layouts that argv[2..4] expect: legal, fitting, measured; - : any. tests/sweep.sh runs
+ * sweeps. */
 #include "test.h"
 #include <jansson.h>
 
@@ -43,10 +44,13 @@ static void check_csv(const json_t *rows, char *text)
         CHECK(n == 14, "%d fields in row %zu", n, at);
         if (n != 14)
             return;
-        CHECK(atoi(field[0]) == value(row, "tp") && atoi(field[4]) == value(row, "dp") && atoi(field[6]) == value(row, "micro_batch_size"),
+        CHECK(atoi(field[0]) == value(row, "tp") && atoi(field[4]) == value(row, "dp") &&
+              atoi(field[6]) == value(row, "micro_batch_size"),
               "row %zu is another layout than in the JSON", at);
-        CHECK(fabs(atof(field[8]) - value(row, "predicted_ms")) <= 1e-5 * value(row, "predicted_ms"), "row %zu: %s", at, field[8]);
-        CHECK(fabs(atof(field[9]) - value(row, "measured_ms")) <= 1e-5 * value(row, "measured_ms"), "row %zu: %s", at, field[9]);
+        CHECK(fabs(atof(field[8]) - value(row, "predicted_ms")) <= 1e-5 * value(row, "predicted_ms"), "row %zu: %s",
+              at, field[8]);
+        CHECK(fabs(atof(field[9]) - value(row, "measured_ms")) <= 1e-5 * value(row, "measured_ms"), "row %zu: %s", at,
+              field[9]);
     }
     CHECK(at == json_array_size(rows), "%zu rows, %zu in the JSON", at, json_array_size(rows));
 }
@@ -54,7 +58,8 @@ static void check_csv(const json_t *rows, char *text)
 /* Each layout once, its sizes a factorisation of the world, the measured first. */
 static void check_rows(const json_t *j, const json_t *rows, int expected[3])
 {
-    double world = value(j, "world"), batch = value(j, "global_batch_size"), room = value(j, "memory_of_a_rank"), before = 0;
+    double world = value(j, "world"), batch = value(j, "global_batch_size"), room = value(j, "memory_of_a_rank"),
+        before = 0;
     int count[3] = {(int)json_array_size(rows), 0, 0};
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *r = json_array_get(rows, i);
@@ -62,8 +67,10 @@ static void check_rows(const json_t *j, const json_t *rows, int expected[3])
         int fits = json_is_true(json_object_get(r, "fits"));
         CHECK(value(r, "tp") * value(r, "pp") * value(r, "dp") == world, "row %zu", i);
         CHECK(fmod(batch, micro * value(r, "dp")) == 0, "row %zu: micro batch %g", i, micro);
-        CHECK(!fits || (value(r, "predicted_ms") > 0 && memory > 0 && memory <= room), "row %zu fits %g of %g", i, memory, room);
-        CHECK(fits || memory > room || json_is_null(json_object_get(r, "memory")), "row %zu does not fit, %g of %g", i, memory, room);
+        CHECK(!fits || (value(r, "predicted_ms") > 0 && memory > 0 && memory <= room), "row %zu fits %g of %g", i,
+              memory, room);
+        CHECK(fits || memory > room || json_is_null(json_object_get(r, "memory")), "row %zu does not fit, %g of %g", i,
+              memory, room);
         CHECK(!(measured > 0) || count[2] == (int)i, "row %zu is measured, one before it is not", i);
         CHECK(!(measured > 0) || measured >= before, "row %zu is faster than the one before", i);
         CHECK(json_string_length(json_object_get(r, "state")) > 0, "row %zu has no state", i);
@@ -81,7 +88,8 @@ static void check_rows(const json_t *j, const json_t *rows, int expected[3])
     }
     CHECK(count[0] == value(j, "legal") && count[1] == value(j, "fit"), "legal %d, fit %d", count[0], count[1]);
     for (int i = 0; i < 3; i++)
-        CHECK(expected[i] < 0 || count[i] == expected[i], "%d instead of %d legal, fitting, measured [%d]", count[i], expected[i], i);
+        CHECK(expected[i] < 0 || count[i] == expected[i], "%d instead of %d legal, fitting, measured [%d]", count[i],
+              expected[i], i);
 }
 
 static void check_page(const char *page)
@@ -89,7 +97,8 @@ static void check_page(const char *page)
     static const char *const never[] = {"http:", "https:", "src=", "<link", "@import", "url("};
     for (size_t i = 0; i < sizeof never / sizeof *never; i++)
         CHECK(!strstr(page, never[i]), "the page refers to something outside: %s", never[i]);
-    CHECK(strstr(page, "</html>") && strstr(page, "<svg") && strstr(page, "predicted ms") && strstr(page, "GiB"), "not the whole page");
+    CHECK(strstr(page, "</html>") && strstr(page, "<svg") && strstr(page, "predicted ms") && strstr(page, "GiB"),
+          "not the whole page");
 }
 
 int main(int argc, char **argv)
