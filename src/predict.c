@@ -105,13 +105,15 @@ static void repeat(Walk *w, Run *r, Habit *h)
 /* Does it, and learns what it does. Waits for the data group are of the first microbatch only. */
 static void perform(Walk *w, Run *r, const Instr *i, Habit *h)
 {
+    if (!h) {
+        w->act[i->op](r, i);
+        return;
+    }
     Tally before = w->tally, *k = &w->tally;
     Traffic t[AXES];
     for (int a = 0; a < AXES; a++)
         t[a] = (Traffic){r->grid.axis[a].ops, r->grid.axis[a].bytes};
     w->act[i->op](r, i);
-    if (!h)
-        return;
     h->walked++;
     h->took = k->now - before.now - (k->waited[AXIS_DP] - before.waited[AXIS_DP]);
     h->tp = k->waited[AXIS_TP] - before.waited[AXIS_TP];
