@@ -293,6 +293,8 @@ size_t cpu_workspace(Dtype real, const char *isa, int threads);
  * EXIT_CONFIG in a build without CUDA. Every pointer of an op is the GPU's memory. */
 void cuda_open(Device *d, Dtype real, int index);
 void cuda_close(Device *d);
+/* Bytes of its memory that cuda_open takes for itself. */
+size_t cuda_bytes(void);
 /* GPUs of this machine, 1 or more; dies as cuda_open does. */
 int cuda_count(void);
 

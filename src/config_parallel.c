@@ -62,10 +62,15 @@ void rules_world(Check *k, int world)
     RULE(ON1(num_moe_experts), !ABSENT(num_moe_experts),
          "this build has no mixture of experts; leave it out");
     RULE(ON1(device), c->device == DEVICE_CLOCK, "device clock computes nothing: `train bubble` runs it; use cpu");
-    RULE(ON1(device), c->device == DEVICE_CUDA, "this build has no device 'cuda'; use cpu");
-    RULE(ON1(distributed_backend), c->distributed_backend != DISTRIBUTED_BACKEND_MPI,
-         "this build has no backend '%s'; use mpi",
+    if (c->device == DEVICE_CUDA && !k->seen[OPT_distributed_backend])
+        c->distributed_backend = DISTRIBUTED_BACKEND_NCCL;
+    RULE(ON2(distributed_backend, device), c->device == DEVICE_CUDA && c->distributed_backend == DISTRIBUTED_BACKEND_MPI,
+         "mpi carries what lies in the host's memory; with device cuda use nccl, or staged");
+    RULE(ON2(distributed_backend, device), c->device != DEVICE_CUDA && c->distributed_backend != DISTRIBUTED_BACKEND_MPI,
+         "%s carries what lies in a GPU's memory; use mpi, or device: cuda",
          options[OPT_distributed_backend].choices[c->distributed_backend]);
+    RULE(ON2(params_dtype, device), c->device == DEVICE_CUDA && c->params_dtype == PARAMS_DTYPE_FP64,
+         "device cuda computes in fp32, bf16 and fp16; use one of them, or device: cpu");
     RULE(ON2(num_distributed_optimizer_instances, context_parallel_size),
          c->data_parallel_size * c->context_parallel_size > 1 &&
              c->data_parallel_size * c->context_parallel_size % c->num_distributed_optimizer_instances,

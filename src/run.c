@@ -84,11 +84,10 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     refuse_what_does_not_fit(r);
     table_open(r);
     lists_units(r);
-    cpu_open(&r->dev, r->params.real, isa_names[cfg->cpu_isa], cfg->threads ? (int)cfg->threads : grid_cores(&r->grid));
-    comm_threads(pool_threads(r->dev.pool));
-    grid_device(&r->grid, &r->dev);
+    run_device_open(r);
     device_arena(&r->dev, &r->arena, "run", (size_t)(r->memory.total - r->memory.host - r->workspace));
     host_arena(&r->dev, &r->host, "run, host", (size_t)r->memory.host);
+    run_device_memory(r);
     run_tune(r, run_dir, r->arena.base, r->arena.size);
     layout_take(r, &r->dev, &r->arena, &r->host, run_dir, &bytes);
     layout_workspace(r);
@@ -107,12 +106,12 @@ void run_close(Run *r)
     lists_close(r);
     params_close(&r->params);
     placement_close(&r->placement);
+    grid_close(&r->grid);              /* groups wait for the device, and know its memory */
     host_arena_close(&r->dev, &r->host);
     device_arena_close(&r->dev, &r->arena);
-    cpu_close(&r->dev);
+    run_device_close(r);
     products_close(&r->products);
     algorithms_close(&r->algorithms);
-    grid_close(&r->grid);
 }
 
 /* ---- state ---- */

@@ -305,11 +305,9 @@ static void traffic(const Grid *g, Traffic t[AXES])
 /* What device and transport take for themselves. */
 static int64_t workspace(const Run *r)
 {
-    const Config *c = r->cfg;
     const Grid *g = &r->grid;
     const Comm *large[] = {&g->axis[AXIS_TP], &g->axis[AXIS_PP], &g->kv, &g->data, &g->shard, &g->copies, &g->embedding};
-    int threads = c->threads ? (int)c->threads : grid_cores(g);
-    size_t n = cpu_workspace(r->params.real, isa_names[c->cpu_isa], threads);
+    size_t n = run_device_workspace(r);
     for (size_t i = 0; i < sizeof large / sizeof *large; i++)
         n += large[i]->ops ? comm_workspace() : 0;
     return (int64_t)n;

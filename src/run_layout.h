@@ -26,6 +26,13 @@ void layout_give(Run *r);
 /* On a GPU: its matrix products' algorithms, from the file of the run or timed and written there. memory: the arena's,
  * before anything lies in it. */
 void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes);
+/* The device of this rank, and the groups of r->grid over its memory. Collective. Dies as cuda_open and the groups do. */
+void run_device_open(Run *r);
+/* Tells the groups of r->arena. */
+void run_device_memory(Run *r);
+void run_device_close(Run *r);
+/* What the device would take for itself. */
+size_t run_device_workspace(const Run *r);
 /* Adds to r->memory what device and transport take for themselves. */
 void layout_workspace(Run *r);
 #endif

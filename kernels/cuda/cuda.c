@@ -248,6 +248,8 @@ static void open_events(cudaEvent_t *e, int n)
         CUDA_OK(cudaEventCreateWithFlags(&e[i], cudaEventDisableTiming));
 }
 
+size_t cuda_bytes(void) { return CUDA_WORKSPACE; }
+
 void cuda_open(Device *d, Dtype real, int index)
 {
     int count = cuda_count();
