@@ -211,6 +211,7 @@ static const Case cases[] = {
     {F16, 4, 2, 64, 2, 1, 101, 99, 0, 0, 0, 0},              /* a token behind a cache with room to spare */
     {F16, 2, 1, 128, 1, 5, 80, 60, 40, 1, 0.1, 0},
     {BF16, 1, 1, 80, 1, 20, 10, 0, 4, 0, 0, 0},              /* the last rows see nothing */
+    {F16, 1, 1, 64, 30, 150, 10, 0, 4, 0, 0, 0},             /* nor does a whole tile */
     {F16, 1, 1, 64, 11, 130, 8192, 0, 8, 0, 0, 0},           /* more heads than fit the cache at a time */
     {BF16, 2, 1, 64, 1, 40, 40, 0, 0, 0, 0.1, 1},            /* plain kernels from here on */
     {F16, 1, 1, 80, 1, 37, 37, 0, 9, 0, 0, 1},

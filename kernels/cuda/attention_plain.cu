@@ -107,16 +107,16 @@ template <class T, int M> __global__ void __launch_bounds__(THREADS, 4) k_plain_
         for (int o = LANES / 2; o; o >>= 1)
             top = fmaxf(top, __shfl_xor_sync(EVERY_LANE, top, o));
         float shrink = expf(largest - top);
-        __syncwarp();                  /* all lanes of a row have used its last weights */
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            part += x[e] = expf(x[e] - top);
+        largest = top;
+        sum = sum * shrink + warp_sum(part, LANES);
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             int n = lane + LANES * e;
-            x[e] = expf(x[e] - top);
-            part += x[e];
             p[n] = kept(s, drop, j + n, s.pos0 + i) ? x[e] : 0;
         }
-        largest = top;
-        sum = sum * shrink + warp_sum(part, LANES);
 #pragma unroll
         for (int c = 0; c < M; c++)
             out[c] *= shrink;
