@@ -158,6 +158,8 @@ static void nccl_finish(DeviceGroup *g, int64_t k)
 static void nccl_close(DeviceGroup *g)
 {
     Nccl *n = g->impl;
+    if (g->started)                    /* gathers of the last update, say, for which nobody has waited */
+        cuda_await(g->dev, n->done[g->started % DEVICE_TOKENS]);
     if (n->registered)
         check(all.api->ncclCommDeregister(n->comm, n->registered), "deregister", &g->host);
     settle(n->comm, all.api->ncclCommFinalize(n->comm), "finalize", &g->host);

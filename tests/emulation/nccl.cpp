@@ -398,6 +398,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    for (const Launch *l : launched)
+        if (l->calls[0].comm == comm)
+            broken(l->calls[0], "the communicator is destroyed before it has run");
     engine_lock();
     MPI_Comm_free(&comm->mpi);
     engine_unlock();
