@@ -119,9 +119,9 @@ static void print_start(const Training *t)
            (double)params_count(t->cfg) / 1e6, (long long)t->cfg->num_layers, dtype_name(r->params.type), r->dev.name,
            r->dev.isa, pool_threads(r->dev.pool));
     start_print(stdout, r);
-    printf("memory of rank 0: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers %.1f: %.1f MB in all\n",
+    printf("memory of rank 0: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers %.1f: %.1f MB in all, %.1f of the host\n",
            (double)m->parameters / 1e6, (double)m->gradients / 1e6, (double)m->optimizer / 1e6, (double)m->activations / 1e6,
-           (double)m->buffers / 1e6, (double)m->total / 1e6);
+           (double)m->buffers / 1e6, (double)m->total / 1e6, (double)m->host / 1e6);
     printf("corpus: %lld tokens, %lld epoch%s for %lld iterations\n", (long long)loader_tokens(r->loader),
            (long long)loader_epochs(r->loader), loader_epochs(r->loader) == 1 ? "" : "s", (long long)t->total);
     fflush(stdout);
@@ -136,6 +136,7 @@ static void record_start(const Training *t)
     log_memory(t->log, "optimizer", m->optimizer, -1);
     log_memory(t->log, "activations", m->activations, -1);
     log_memory(t->log, "buffers", m->buffers, -1);
+    log_memory(t->log, "host", m->host, -1);
     log_fact(t->log, "corpus", "%lld tokens, %lld epochs", (long long)loader_tokens(t->run.loader),
              (long long)loader_epochs(t->run.loader));
     log_fact(t->log, "arithmetic", "%s, %d threads", t->run.dev.isa, pool_threads(t->run.dev.pool));
@@ -183,7 +184,7 @@ static double save(Training *t)
 /* A stop that cannot wait saves only when that takes no longer than a second: launchers kill two seconds after they ask. */
 static int quick_to_save(const Run *r)
 {
-    return (r->memory.parameters + r->memory.optimizer) * r->grid.world < (int64_t)200 << 20;
+    return (r->memory.parameters + r->memory.optimizer + r->memory.outer) * r->grid.world < (int64_t)200 << 20;
 }
 
 /* What ends the run after this iteration: the exit code, or -1 to go on. Sets *wants_save. */

@@ -19,6 +19,17 @@ void device_arena_close(Device *d, Arena *a)
     *a = (Arena){0};
 }
 
+void outer_arena(Device *d, Arena *a, const char *name, size_t size)
+{
+    *a = (Arena){.name = name, .size = size, .base = d->outer_take(d, size)};
+}
+
+void outer_arena_close(Device *d, Arena *a)
+{
+    d->outer_give(d, a->base, a->size);
+    *a = (Arena){0};
+}
+
 void host_arena(Device *d, Arena *a, const char *name, size_t size)
 {
     *a = (Arena){.name = name, .size = size, .base = d->host_take(d, size)};

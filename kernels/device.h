@@ -266,6 +266,10 @@ struct Device {
     void *(*take)(Device *d, size_t bytes);
     void (*give)(Device *d, void *p, size_t bytes);
     int (*owns)(Device *d, const void *p);
+    /* Memory of the host that ops and copies of this device use as they use its own, over the bus: for what is seldom used.
+     * Else as take, give and owns. On the CPU there is one memory, and this is take */
+    void *(*outer_take)(Device *d, size_t bytes);
+    void (*outer_give)(Device *d, void *p, size_t bytes);
     /* Copies in the order of the ops. put: host to device; src may be written on return. get: device to host, waits for
      * every op before it. tell: as get, without waiting; dst is host memory from host_take, and this copy and all told
      * of before are there when told(ticket), which any thread may call, returns */
@@ -298,9 +302,12 @@ size_t cuda_bytes(void);
 /* GPUs of this machine, 1 or more; dies as cuda_open does. */
 int cuda_count(void);
 
-/* An arena of a device's memory, and one of host memory that copies run to and from at full speed. */
+/* An arena of a device's memory; one of the host's memory that its ops use; one of host memory that copies run to and from
+ * at full speed. */
 void device_arena(Device *d, Arena *a, const char *name, size_t size);
 void device_arena_close(Device *d, Arena *a);
+void outer_arena(Device *d, Arena *a, const char *name, size_t size);
+void outer_arena_close(Device *d, Arena *a);
 void host_arena(Device *d, Arena *a, const char *name, size_t size);
 void host_arena_close(Device *d, Arena *a);
 

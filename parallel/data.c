@@ -22,6 +22,8 @@ void data_updated(const Data *d, int bucket, int64_t *from, int64_t *to)
 
 void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
 {
+    int away = d->bucket[bucket].at >= f->near;
+    int64_t start = away ? f->near : 0;
     if (!f->p)
         return NULL;
     if (f->sharded) {
@@ -29,8 +31,9 @@ void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
         data_own(d, bucket, &from, &to);
         BUG_ON(at < from || at > to);
         at += d->bucket[bucket].at / d->shard->size - from;
+        start /= d->shard->size;
     }
-    return f->p + (size_t)at * dtype_size(f->type);
+    return (away ? f->away : f->p) + (size_t)(at - start) * dtype_size(f->type);
 }
 
 /* ---- opening ---- */
@@ -46,6 +49,7 @@ void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real
         BUG_ON(bucket[b].at != d->elems || bucket[b].n % ((int64_t)d->shard->size * SUMSQ_BLOCK));
         d->elems += bucket[b].n;
     }
+    d->near = d->elems;
     for (int w = 0; w < 2; w++) {
         d->in[w].list = xcalloc((size_t)buckets + 1, sizeof *d->in[w].list);
         d->out[w].list = xcalloc((size_t)buckets + 1, sizeof *d->out[w].list);
@@ -104,10 +108,35 @@ void data_units(Data *d, Unit *unit, int units)
     d->window = most + next;
 }
 
+void data_offload(Data *d, double share, Arena *outer)
+{
+    int b = d->buckets;
+    d->near = d->elems;
+    d->outer = outer;
+    while (b && (double)(d->elems - d->near) < share * (double)d->elems)
+        d->near = d->bucket[--b].at;
+}
+
+/* The first `near` elements from `run`, the others from d->outer. */
+static Flat take_parts(const Data *d, Arena *run, Dtype type, int sharded, int64_t near)
+{
+    int64_t cut = sharded ? d->shard->size : 1;
+    Flat f = {.near = near, .type = type, .sharded = sharded};
+    f.p = arena_take(run, (size_t)(near / cut) * dtype_size(type));
+    if (near < d->elems)
+        f.away = arena_take(d->outer, (size_t)((d->elems - near) / cut) * dtype_size(type));
+    return f;
+}
+
 static Flat take(const Data *d, Arena *run, Dtype type, int sharded)
 {
-    int64_t n = sharded ? d->elems / d->shard->size : d->elems;
-    return (Flat){arena_take(run, (size_t)n * dtype_size(type)), type, sharded};
+    return take_parts(d, run, type, sharded, d->elems);
+}
+
+/* Of masters and moments. */
+static Flat take_state(const Data *d, Arena *run)
+{
+    return take_parts(d, run, d->real, d->stage >= SHARD_OPTIM, d->near);
 }
 
 /* Two windows in one room: the first grows from its start, the second from its end. */
@@ -150,9 +179,9 @@ void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
     take_windows(d, d->out, run, d->real, gradients && grads_sharded(d));
     d->bytes[1] = (int64_t)(run->used - start), start = run->used;
     if (gradients && d->type != d->real)
-        d->master = take(d, run, d->real, d->stage >= SHARD_OPTIM);
+        d->master = take_state(d, run);
     for (int i = 0; i < 2; i++)
-        d->moment[i] = i < moments ? take(d, run, d->real, d->stage >= SHARD_OPTIM) : (Flat){.type = d->real};
+        d->moment[i] = i < moments ? take_state(d, run) : (Flat){.type = d->real};
     d->bytes[2] = (int64_t)(run->used - start);
     for (int i = 0; i < d->buckets; i++) {
         Bucket *b = &d->bucket[i];

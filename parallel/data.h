@@ -56,8 +56,9 @@ typedef struct {
 /* Buckets [first, first + count), and one more that lies elsewhere, -1: none. */
 typedef struct { int first, count, also; } Unit;
 
-/* An array over the flat space, or over this rank's shards of it. p NULL: only counted, or absent. */
-typedef struct { char *p; Dtype type; int sharded; } Flat;
+/* An array over the flat space, or over this rank's shards of it: elements from `near` on, where a bucket starts, lie at
+ * `away`, the others at p. p NULL: only counted, or absent. */
+typedef struct { char *p, *away; int64_t near; Dtype type; int sharded; } Flat;
 
 /* A message of a window, or of whole gradients. */
 typedef struct { int bucket; char *at; Token token; } Transfer;
@@ -78,6 +79,8 @@ typedef struct {
     Bucket *bucket;            /* in the order of the forward */
     Unit *unit;
     int tied;                  /* the bucket that another stage has too, -1: none */
+    int64_t near;              /* elements whose masters and moments lie on the device; those of the others */
+    Arena *outer;              /* are in here */
 
     Flat weight, grad, master, moment[2];
     int gradients, moments;    /* what there is */
@@ -86,7 +89,7 @@ typedef struct {
     int turn;                  /* the gradients' next window */
     int open;                  /* between data_begin and data_wait_grads */
     Token *token;
-    int64_t bytes[3];          /* of parameters, gradients, masters and moments, windows included */
+    int64_t bytes[3];          /* of parameters, gradients, masters and moments, windows included, `outer` not */
 } Data;
 
 /* The groups are the grid's. bucket and unit become d's, on the heap; a change of units goes through data_units. */
@@ -96,6 +99,10 @@ void data_close(Data *d);
 
 /* Sets the units (heap; d's from now on); before data_layout. */
 void data_units(Data *d, Unit *unit, int units);
+
+/* Masters and moments of the last buckets, as few as hold at least `share` of the elements, shall lie in `outer`, which may
+ * be counting: memory that ops can use. Where weights are their own masters these stay. Before data_layout. */
+void data_offload(Data *d, double share, Arena *outer);
 
 /* Takes the arrays from `run`, which may be counting. Without gradients there are weights alone. moments: 0 to 2. */
 void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments);

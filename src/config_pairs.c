@@ -99,6 +99,8 @@ static int nothing_to_validate(const Config *c)
     PAIR(sgd_nesterov, optimizer, c->sgd_nesterov && c->optimizer != OPTIMIZER_SGD, "it is for sgd: leave it out")    \
     PAIR(sgd_nesterov, sgd_momentum, c->sgd_nesterov && c->optimizer == OPTIMIZER_SGD && c->sgd_momentum == 0,        \
          "use a momentum above 0")                                                                                    \
+    PAIR(optimizer_offload_fraction, optimizer_cpu_offload,                                                           \
+         c->optimizer_offload_fraction != 1 && !c->optimizer_cpu_offload, "set optimizer_cpu_offload too")            \
     PAIR(eval_interval, split, SET(eval_interval) && nothing_to_validate(c),                                          \
          "nothing is left to validate on: use for example '969, 30, 1'")                                              \
     PAIR(recompute_method, recompute_granularity, FULL != (c->recompute_method != RECOMPUTE_METHOD_NONE),             \

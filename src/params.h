@@ -145,6 +145,9 @@ void params_close(Params *p);
 /* Sets the units that weights and gradients move in; together they are all parts, in order. Before params_layout. */
 void params_units(Params *p, const PartRange *unit, int n);
 
+/* data_offload, before params_layout. */
+void params_offload(Params *p, double share, Arena *outer);
+
 /* Lays the arrays out in `run` (which may be counting). Without gradients there are weights alone. moments: 0 to 2. */
 void params_layout(Params *p, Device *dev, Arena *run, int gradients, int moments);
 

@@ -2,6 +2,11 @@
 #include "params.h"
 #include <math.h>
 
+void params_offload(Params *p, double share, Arena *outer)
+{
+    data_offload(&p->data, share, outer);
+}
+
 void params_layout(Params *p, Device *dev, Arena *run, int gradients, int moments)
 {
     data_layout(&p->data, dev, run, gradients, moments);

@@ -11,6 +11,7 @@ static const struct { const char *name; size_t at; } categories[] = {
     {"parameters", offsetof(Memory, parameters)}, {"gradients", offsetof(Memory, gradients)},
     {"optimizer", offsetof(Memory, optimizer)},   {"activations", offsetof(Memory, activations)},
     {"buffers", offsetof(Memory, buffers)},       {"total", offsetof(Memory, total)},
+    {"host", offsetof(Memory, host)},
 };
 enum { CATEGORIES = sizeof categories / sizeof *categories };
 

@@ -256,7 +256,7 @@ static Walk *walk(Prediction *out, const Config *c, const Machine *m, const Step
     if (m->unfused && !c->sequence_parallel)
         w->tally.scatter = (double)c->tensor_model_parallel_size;
     predict_device(&w->dev, &w->tally, c->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32);
-    Rehearsal over = {&w->dev, predict_group, walk_step, w, l};
+    Rehearsal over = {&w->dev, predict_group, walk_step, w, l, !m->shared};
     run_plan_over(&r, c, RUN_TRAIN, 0, world_rank(c, rank), &over);
     if (span) {
         out->memory[rank] = r.memory;

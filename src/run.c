@@ -85,11 +85,12 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     table_open(r);
     lists_units(r);
     run_device_open(r);
-    device_arena(&r->dev, &r->arena, "run", (size_t)(r->memory.total - r->memory.host - r->workspace));
-    host_arena(&r->dev, &r->host, "run, host", (size_t)r->memory.host);
+    device_arena(&r->dev, &r->arena, "run", (size_t)r->memory.arena);
+    outer_arena(&r->dev, &r->outer, "run, offloaded", (size_t)r->memory.outer);
+    host_arena(&r->dev, &r->host, "run, host", (size_t)r->memory.staging);
     run_device_memory(r);
     run_tune(r, run_dir, r->arena.base, r->arena.size);
-    layout_take(r, &r->dev, &r->arena, &r->host, run_dir, &bytes);
+    layout_take(r, &r->dev, (Arenas){&r->arena, &r->outer, &r->host}, run_dir, &bytes);
     layout_workspace(r);
     if (use != RUN_FORWARD)
         params_init(&r->params, &r->dev);
@@ -108,6 +109,7 @@ void run_close(Run *r)
     placement_close(&r->placement);
     grid_close(&r->grid);              /* groups wait for the device, and know its memory */
     host_arena_close(&r->dev, &r->host);
+    outer_arena_close(&r->dev, &r->outer);
     device_arena_close(&r->dev, &r->arena);
     run_device_close(r);
     products_close(&r->products);

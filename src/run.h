@@ -19,8 +19,12 @@ typedef enum {
     RUN_TRAIN                  /* and masters, moments, the snapshot of asynchronous saves */
 } RunUse;
 
-/* Bytes of this rank, exact. */
-typedef struct { int64_t parameters, gradients, optimizer, activations, buffers, total, host; } Memory;   /* host: of total */
+/* Bytes of this rank, exact. total: of the device; without one of its own, of the process, host included. */
+typedef struct {
+    int64_t parameters, gradients, optimizer, activations, buffers, total;
+    int64_t host;              /* the host's: what is offloaded and, beside a device of its own, what copies run through; */
+    int64_t arena, outer, staging;     /* sizes of Run's three arenas: run, what is offloaded, what copies run through */
+} Memory;
 
 /* The lists of a step of one size, and what it sends: operations and bytes of this rank on every axis. */
 typedef struct {
@@ -54,8 +58,10 @@ typedef struct {
     Schedule extend;           /* one microbatch forward: generation */
     uint64_t hash;             /* of all lists of all ranks */
     Stage stage;
-    Arena arena, host;         /* memory of the device; the host's, for what is copied from it and for the timeline */
-    Memory memory;             /* what the two hold, and the workspace of device and transport */
+    Arena arena, outer, host;  /* memory of the device; the host's that the device uses; the host's, for what is copied from
+                                  the device and for the timeline */
+    int apart;                 /* device and host have a memory each */
+    Memory memory;             /* what the three hold, and the workspace of device and transport */
     int64_t workspace;
     Traffic traffic[AXES];     /* of the last segment's step */
     KvCache cache;             /* generation: kv_length positions */
@@ -121,6 +127,7 @@ typedef struct {
     void (*step)(void *ctx, Run *r, const Lists *l);
     void *ctx;                     /* of open and step */
     const StepLists *lists;        /* of the same configuration, where they are there already, else NULL */
+    int apart;                     /* the plan is of a device with a memory of its own, whatever `device` says */
 } Rehearsal;
 void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over);
 /* A step and, for RUN_TRAIN, the update. */

@@ -241,10 +241,11 @@ static int64_t events(const Run *r)
     return n + ops;
 }
 
-/* Takes all memory of the run. Runs over a counting arena first, then over the real one. */
-void layout_take(Run *r, Device *dev, Arena *run, Arena *host, const char *run_dir, const ModelBytes *bytes)
+/* Takes all memory of the run. Runs over counting arenas first, then over the real ones. */
+void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const ModelBytes *bytes)
 {
     const Config *c = r->cfg;
+    Arena *run = from.run, *host = from.host;
     Memory *mem = &r->memory;
     int slots[SLOT_KINDS] = {0};
     size_t before = run->used;
@@ -254,6 +255,7 @@ void layout_take(Run *r, Device *dev, Arena *run, Arena *host, const char *run_d
     }
     most(slots, &r->extend);
     *mem = (Memory){0};
+    params_offload(&r->params, c->optimizer_cpu_offload ? c->optimizer_offload_fraction : 0, from.outer);
     params_layout(&r->params, dev, run, r->use != RUN_FORWARD, r->use == RUN_TRAIN ? optimizer_moments(c) : 0);
     const int64_t *held = r->params.data.bytes;
     mem->parameters = held[0];
@@ -275,9 +277,13 @@ void layout_take(Run *r, Device *dev, Arena *run, Arena *host, const char *run_d
             r->saver = saver_open(c, run_dir, &r->grid.all, r->pieces, r->npieces, host);
     }
     r->said = arena_take(host, STEPS_OPEN * sizeof *r->said);
-    mem->host = (int64_t)host->used;
-    mem->buffers += grown(run, &before) + mem->host;
-    mem->total = (int64_t)run->used + mem->host;
+    mem->buffers += grown(run, &before);
+    mem->arena = (int64_t)run->used;
+    mem->outer = (int64_t)from.outer->used;
+    mem->staging = (int64_t)host->used;
+    mem->host = mem->outer + (r->apart ? mem->staging : 0);
+    mem->buffers += r->apart ? 0 : mem->staging;
+    mem->total = mem->arena + (r->apart ? 0 : mem->outer + mem->staging);
 }
 
 void layout_give(Run *r)
@@ -361,7 +367,7 @@ void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
 {
     Device null, *dev = over->dev ? over->dev : &null;
     GridSpec spec = run_spec(cfg);
-    *r = (Run){.cfg = cfg, .use = use, .kv_length = kv_length};
+    *r = (Run){.cfg = cfg, .use = use, .kv_length = kv_length, .apart = over->apart || cfg->device == DEVICE_CUDA};
     if (over->open)
         grid_open_by(&r->grid, &spec, cfg->world, rank, over->open, over->ctx);
     else
@@ -373,15 +379,15 @@ void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
     if (cfg->device == DEVICE_CUDA)
         products_watch(&null, &r->products);
     step_open(r);
-    Arena counting = {.name = "run"}, host = {.name = "run, host"};
+    Arena run = {.name = "run"}, outer = {.name = "run, offloaded"}, host = {.name = "run, host"};
+    const Arenas all = {&run, &outer, &host};
     *bytes = (ModelBytes){0};
-    layout_take(r, dev, &counting, &host, NULL, bytes);
+    layout_take(r, dev, all, NULL, bytes);
     rehearse(r, over);
     *bytes = model_peaks(&r->model);
     layout_give(r);
-    counting = (Arena){.name = "run"};
-    host = (Arena){.name = "run, host"};
-    layout_take(r, dev, &counting, &host, NULL, bytes);
+    run.used = run.peak = outer.used = outer.peak = host.used = host.peak = 0;
+    layout_take(r, dev, all, NULL, bytes);
     layout_give(r);
     r->workspace = workspace(r);
     layout_workspace(r);

@@ -20,8 +20,10 @@ void lists_close(Run *r);
  * and scratch of the model. */
 void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over,
                   ModelBytes *bytes);
-/* Takes all memory of the run from `run`, the device's, and `host`; both may be counting. */
-void layout_take(Run *r, Device *dev, Arena *run, Arena *host, const char *run_dir, const ModelBytes *bytes);
+/* The three arenas of a run, in place or counting. */
+typedef struct { Arena *run, *outer, *host; } Arenas;
+/* Takes all memory of the run; the arenas may be counting. */
+void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const ModelBytes *bytes);
 void layout_give(Run *r);
 /* On a GPU: its matrix products' algorithms, from the file of the run or timed and written there. memory: the arena's,
  * before anything lies in it. */

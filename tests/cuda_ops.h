@@ -1,8 +1,8 @@
 /* cuda_ops -- comparing an op on a GPU with its CPU twin. A case is a function that draws sizes, makes its tensors and
  * calls the op once; it is run on the CPU in F64 and on the GPU, with the same draws and the same numbers (rounded to
  * the GPU's types), and what it gave as output is compared. On the GPU a tensor lies at an odd offset and with gaps
- * between its rows now and then, outputs and gaps hold NaN before, and gaps have to hold it after; a second run gives
- * the same bits. */
+ * between its rows now and then, or in the host's memory; outputs and gaps hold NaN before, and gaps have to hold it
+ * after; a second run gives the same bits. */
 #ifndef CUDA_OPS_H
 #define CUDA_OPS_H
 #include "exact.h"
@@ -13,7 +13,8 @@ typedef enum { IN, OUT, INOUT, RAW, EXACT } Role;
 typedef struct {
     Mat m;
     Role role;
-    char *base;                /* what take gave, and its size */
+    int outer;                 /* lies in the host's memory */
+    char *base;                /* what take or outer_take gave, and its size */
     size_t bytes;
     double loose;              /* factor on the tolerance */
     double largest;            /* at least this, of what rounding is measured by */
@@ -62,10 +63,10 @@ static inline Tensor *tensor_add(Bench *b, Role role, int64_t rows, int64_t cols
         gap = draw(b, 0, 1) * 16, offset = 0;
     if (b->oracle || role == RAW || role == EXACT)
         gap = offset = 0;
-    *t = (Tensor){.role = role, .loose = 1, .rounded = type};
+    *t = (Tensor){.role = role, .loose = 1, .rounded = type, .outer = draw(b, 0, 5) == 0};
     size_t size = dtype_size(on);
     t->bytes = (size_t)(offset + rows * (cols + gap)) * size;
-    t->base = b->d->take(b->d, t->bytes);
+    t->base = t->outer ? b->d->outer_take(b->d, t->bytes) : b->d->take(b->d, t->bytes);
     t->host = xcalloc(1, t->bytes + 1);
     memset(t->host, 0xff, t->bytes);
     t->m = (Mat){t->base + (size_t)offset * size, rows, cols, cols + gap, on};

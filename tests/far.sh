@@ -1,7 +1,7 @@
 #!/bin/sh
 # tests/far.sh -- every command that opens a model over a device whose memory the host cannot touch and that is behind
 # (test_far) writes what it writes over the CPU: training with evaluation and saves of both kinds, resuming, dump, eval,
-# generate. A host access to device memory faults.
+# generate; with the optimizer's state offloaded, first half of it, then all. A host access to device memory faults.
 set -e
 work=${WORK:?} far=$(cd "$BUILD" && pwd)/test_far
 "$TRAIN" tokenize src -o "$work/corpus" > /dev/null 2>&1
@@ -22,8 +22,10 @@ commands() { # PROGRAM key=value ...
     run() { "$program" "$@" < /dev/null >> "$here/log" 2>&1 || { echo "$program $*: $?"; tail -n 5 "$here/log"; exit 1; }; }
     until_75() { "$program" "$@" >> "$here/log" 2>&1 && rc=0 || rc=$?; [ $rc = 75 ] || { tail -n 5 "$here/log"; exit 1; }; }
     cd "$here"
-    until_75 ../tiny.yaml save=run cpu_isa="$ISA" exit_interval=2 async_save=true "$@"
-    run ../tiny.yaml save=run cpu_isa="$ISA" async_save=false load=latest save_interval=3 "$@"
+    # shellcheck disable=SC2086
+    until_75 ../tiny.yaml save=run cpu_isa="$ISA" exit_interval=2 async_save=true ${half:-} "$@"
+    # shellcheck disable=SC2086
+    run ../tiny.yaml save=run cpu_isa="$ISA" async_save=false load=latest save_interval=3 ${all:-} "$@"
     run dump ../tiny.yaml -o first.safetensors load=run cpu_isa="$ISA" "$@"
     run eval ../tiny.yaml load=run cpu_isa="$ISA" --json "$@"
     "$program" generate ../tiny.yaml load=run cpu_isa="$ISA" --prompt "int " --tokens 20 "$@" > text
@@ -38,7 +40,14 @@ for options in params_dtype=bf16 "params_dtype=fp32 qk_layernorm=true" \
         here=$work/$n-$kind
         mkdir "$here"
         # shellcheck disable=SC2086
-        if [ $kind = near ]; then commands "$TRAIN" $options; else commands "$far" $options; fi
+        if [ $kind = near ]; then
+            commands "$TRAIN" $options
+        else
+            all=optimizer_cpu_offload=true
+            half="$all optimizer_offload_fraction=0.5"
+            commands "$far" $options
+            all='' half=''
+        fi
         kept "$here/run/metrics.jsonl" > "$here/metrics"
         grep -Eo 'iteration +[0-9]+/ +[0-9]+|lm loss: [^|]*|validation[^|]*|grad norm: [^|]*' "$here/log" \
             > "$here/said" || true

@@ -62,6 +62,8 @@ static const struct { const char *a, *b, *args, *mend; int world, others; } refu
     {"lr_base_batch_size", "lr_scaling", "lr_scaling=linear", "lr_base_batch_size=8", 1, 0},
     {"sgd_nesterov", "optimizer", "sgd_nesterov=true", "optimizer=sgd", 1, 0},
     {"sgd_nesterov", "sgd_momentum", "sgd_nesterov=true|optimizer=sgd|sgd_momentum=0", "sgd_momentum=0.5", 1, 0},
+    {"optimizer_offload_fraction", "optimizer_cpu_offload", "optimizer_offload_fraction=0.5", "optimizer_cpu_offload=true",
+     1, 0},
     {"eval_interval", "split", "eval_interval=5|split='1'", "split='8,2'", 1, 0},
     {"recompute_method", "recompute_granularity", "recompute_method=block", "recompute_method=none", 1, 0},
     {"recompute_method", "recompute_granularity", "recompute_granularity=full|recompute_num_layers=1",

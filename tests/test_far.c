@@ -135,6 +135,8 @@ void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads)
     d->take = far_take;
     d->give = far_give;
     d->owns = far_owns;
+    d->outer_take = far_take;
+    d->outer_give = far_give;
     d->put = far_put;
     d->get = far_get;
     d->tell = far_tell;

@@ -30,16 +30,17 @@ static const Batch *zeros(void *run, int mb)
 }
 
 /* A step; the growth of resident memory, anonymous and shared, over what the process had before. */
-static void stage(const char *file, const char *strategy, const char *dtype, int64_t *held)
+static void stage(const char *file, const char *strategy, const char *dtype, const char *offload, Memory *held)
 {
-    char sharding[96], type[64];
+    char sharding[96], type[64], elsewhere[64];
     static char isa[32];
     Run r;
     snprintf(sharding, sizeof sharding, "data_parallel_sharding_strategy=%s", strategy);
     snprintf(type, sizeof type, "params_dtype=%s", dtype);
     snprintf(isa, sizeof isa, "cpu_isa=%s", test_isa());
-    char *args[] = {sharding, type, isa};
-    const Config *c = config_load(file, 3, args, 0, USE_MODEL);
+    snprintf(elsewhere, sizeof elsewhere, "optimizer_cpu_offload=%s", offload);
+    char *args[] = {sharding, type, isa, elsewhere};
+    const Config *c = config_load(file, 4, args, 0, USE_MODEL);
     Grid g;
     run_grid(&g, c);                   /* what the launcher's library takes is not the plan's */
     grid_close(&g);
@@ -53,7 +54,7 @@ static void stage(const char *file, const char *strategy, const char *dtype, int
     int64_t used = memory_resident() - before, plan = r.memory.total;
     CHECK(fabs((double)(used - plan)) <= 0.05 * (double)plan, "rank %d %s %s: %.2f MB held, %.2f planned", r.grid.rank, strategy,
           dtype, (double)used / 1e6, (double)plan / 1e6);
-    *held = plan;
+    *held = r.memory;
     run_close(&r);
 }
 
@@ -61,7 +62,7 @@ int main(void)
 {
     static const char *const strategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
     char file[512];
-    int64_t held[4];
+    Memory held[4], away;
     int rank;
     grid_launched(&rank);
     snprintf(file, sizeof file, "%s/%d", getenv("WORK") ? getenv("WORK") : "/tmp", rank);
@@ -71,10 +72,14 @@ int main(void)
     fputs(BASE, f);
     fclose(f);
     for (int s = 0; s < 4; s++) {
-        stage(file, strategies[s], "fp32", &held[s]);
-        CHECK(s == 0 || held[s] < held[s - 1], "%s holds %lld, the stage before %lld", strategies[s], (long long)held[s],
-              (long long)held[s - 1]);
+        stage(file, strategies[s], "fp32", "false", &held[s]);
+        CHECK(s == 0 || held[s].total < held[s - 1].total, "%s holds %lld, the stage before %lld", strategies[s],
+              (long long)held[s].total, (long long)held[s - 1].total);
     }
+    stage(file, strategies[1], "fp32", "true", &away);     /* the same bytes, on another account */
+    CHECK(labs(away.total - held[1].total) < 4096 && away.optimizer + away.host == held[1].optimizer && away.optimizer < 4096,
+          "offloaded: %lld in all, %lld of the optimizer, %lld of the host; before %lld and %lld", (long long)away.total,
+          (long long)away.optimizer, (long long)away.host, (long long)held[1].total, (long long)held[1].optimizer);
     unlink(file);
     return test_end();
 }

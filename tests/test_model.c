@@ -150,7 +150,7 @@ static Result result_of(int family, const char *const *more)
     step_forward(&r, &r.lists[0].forward, r.cfg->micro_batch_size, r.cfg->seq_length, 1);
     run_extend(&r, random_batch(&r, 0)->tokens, 7, row);
     CHECK(r.model.scratch.peak == r.model.scratch.size, "scratch %zu planned %zu", r.model.scratch.peak, r.model.scratch.size);
-    CHECK(r.arena.used + r.host.used == (size_t)(r.memory.total - r.workspace), "arenas %zu planned %lld", r.arena.used + r.host.used,
+    CHECK(r.arena.used + r.outer.used + r.host.used == (size_t)(r.memory.total - r.workspace), "arenas %zu planned %lld", r.arena.used + r.host.used,
           (long long)(r.memory.total - r.workspace));
     run_close(&r);
     return x;

@@ -6,6 +6,8 @@
  * Integers make sums exact: every layout must then match one rank bit for bit, whatever its order. With other numbers
  * the pairs of stages that promise equal bits must keep it, and all must agree with one rank to rounding.
  *
+ * Masters and moments of some, all or none of the buckets lie in a memory of their own, which changes nothing.
+ *
  * The same ranks save and load: what one layout has written, any other reads to the bit, and goes on from. */
 #include "checkpoint.h"
 #include "optimizer.h"
@@ -22,6 +24,7 @@ typedef struct {
     const Config *cfg;
     Placement place;
     int integers, split_backward, unit;    /* unit: layers of one */
+    double offload;                        /* share of the state that lies in the other memory */
     uint64_t seed;                         /* of the team: what is put off */
     const char *load, *save;               /* run directories; load: steps start at `first` */
     int first;
@@ -312,6 +315,19 @@ static void save_state(const Job *j, Params *p)
     pieces_close(list, n);
 }
 
+/* What lies elsewhere is the share that was asked for, and not a bucket more; in bytes, all arrays of the optimizer's. */
+static void check_offload(const Job *j, const Data *d, int64_t bytes)
+{
+    int64_t away = d->elems - d->near, cut = d->stage >= SHARD_OPTIM ? d->shard->size : 1, first = away;
+    int arrays = d->moments + (d->type != d->real);
+    for (int b = 0; b < d->buckets; b++)
+        first = d->bucket[b].at == d->near ? d->bucket[b].n : first;
+    CHECK((double)away >= j->offload * (double)d->elems && (!away || (double)(away - first) < j->offload * (double)d->elems),
+          "%lld of %lld elements are offloaded, asked for %g of them", (long long)away, (long long)d->elems, j->offload);
+    CHECK(bytes == away / cut * arrays * (int64_t)dtype_size(d->real), "%lld bytes for %lld elements", (long long)bytes,
+          (long long)away);
+}
+
 static void *run_rank(void *arg)
 {
     Member *me = arg;
@@ -320,30 +336,39 @@ static void *run_rank(void *arg)
     Params p;
     Optimizer o;
     Device dev;
-    Arena count = {.name = "run"}, run;
+    Arena count = {.name = "run"}, run, outer_count = {.name = "outer"}, outer;
     int units;
     ranks_grid(&g, &j->shape, me->rank, member_comm, j);
     params_open(&p, j->cfg, &g, &j->place);
     PartRange *unit = make_units(&p, j->unit, &units);
     params_units(&p, unit, units);
     null_open(&dev, p.real);
+    params_offload(&p, j->offload, &outer_count);
     params_layout(&p, &dev, &count, 1, optimizer_moments(j->cfg));
     optimizer_open(&o, j->cfg, &p, &dev, &count);
     arena_open(&run, "run", count.used);
+    arena_open(&outer, "outer", outer_count.used);
     memset(run.base, 0xff, count.used);           /* what nobody has written is not a number */
+    memset(outer.base, 0xff, outer_count.used);
     cpu_open(&dev, p.real, test_isa(), 1);
+    params_offload(&p, j->offload, &outer);
     params_layout(&p, &dev, &run, 1, optimizer_moments(j->cfg));
     optimizer_open(&o, j->cfg, &p, &dev, &run);
-    CHECK(run.used == count.used, "memory");
-    if (me->rank == 0)
+    CHECK(run.used == count.used && outer.used == outer_count.used, "memory");
+    check_offload(j, &p.data, (int64_t)outer.used);
+    if (me->rank == 0) {
         memcpy(me->out->bytes, p.data.bytes, sizeof p.data.bytes);
+        me->out->bytes[2] += (int64_t)outer.used;
+    }
     if (j->load)
         load_state(j, &p);
     else
         params_init(&p, &dev);
     for (int m = 0; m < p.data.moments && !j->load; m++) {
-        int64_t n = p.data.moment[m].sharded ? p.data.elems / p.data.shard->size : p.data.elems;
-        dev.zero(&dev, p.data.moment[m].p, (size_t)n * dtype_size(p.real));
+        const Flat *f = &p.data.moment[m];
+        int64_t cut = f->sharded ? p.data.shard->size : 1;
+        dev.zero(&dev, f->p, (size_t)(f->near / cut) * dtype_size(p.real));
+        dev.zero(&dev, f->away, (size_t)((p.data.elems - f->near) / cut) * dtype_size(p.real));
     }
     for (int s = j->first; s < STEPS; s++)
         step(me, &p, &o, unit, units, s);
@@ -361,6 +386,7 @@ static void *run_rank(void *arg)
     free(unit);
     cpu_close(&dev);
     arena_close(&run);
+    arena_close(&outer);
     return NULL;
 }
 
@@ -463,6 +489,7 @@ static Result with_files(RankShape s, const char *model, const char *optimizer, 
     char *list = xasprintf("%s|optimizer=%s|data_parallel_sharding_strategy=%s", model, optimizer, stages[stage]);
     int k = cases++;
     Result r = run_job((Job){.shape = s, .integers = integers, .split_backward = k % 3 == 1, .unit = 1 + k % 3,
+                             .offload = k % 5 == 4 ? 1 : 0.3 * (k % 5),
                              .seed = k % 4 ? hash64(&k, sizeof k, HASH_SEED) : 0, .load = load, .save = save,
                              .first = first},
                        list);

@@ -33,7 +33,7 @@ typedef struct {
     size_t shared;                     /* bytes of shared memory that a block may ask for */
     cudaStream_t compute;
     char *workspace;
-    CudaRanges taken, pinned;          /* what take and host_take gave */
+    CudaRanges taken, outer, pinned;   /* what take, outer_take and host_take gave */
     /* put: pinned pieces, filled in turn; `sent` of a piece is recorded when it is full */
     char *piece;
     cudaEvent_t sent[CUDA_PIECES];
@@ -54,8 +54,9 @@ static inline cudaStream_t cuda_stream(const Device *d) { return cuda_of(d)->com
 /* Device memory for the op that asks, until it has run: at most CUDA_WORKSPACE bytes, aligned to 256; not cleared. */
 void *cuda_workspace(Cuda *c, size_t bytes);
 
-/* Whether p lies in what d->take gave. */
+/* Whether p lies in what d->take or outer_take gave; in what outer_take gave. */
 int cuda_owns(Device *d, const void *p);
+int cuda_owns_outer(Device *d, const void *p);
 
 /* The host waits for what `e` was recorded behind. */
 void cuda_await(Device *d, cudaEvent_t e);

@@ -105,9 +105,15 @@ void cuda_copy(Device *d, Mat dst, Mat src)
     BUG_ON(dst.rows != src.rows || dst.cols != src.cols);
     if (!dst.rows || !dst.cols)
         return;
-    if (dst.type == src.type && (dst.rows == 1 || (dst.ld == dst.cols && src.ld == src.cols))) {
+    int here = !cuda_owns_outer(d, src.p) && !cuda_owns_outer(d, dst.p);
+    if (here && dst.type == src.type && (dst.rows == 1 || (dst.ld == dst.cols && src.ld == src.cols))) {
         CUDA_OK(cudaMemcpyAsync(dst.p, src.p, mat_bytes(src), cudaMemcpyDeviceToDevice, c->compute));
         return;
+    }
+    if (dst.type == src.type && dtype_size(dst.type) % 4 == 0) {   /* words, whatever they are */
+        int64_t words = (int64_t)dtype_size(dst.type) / 4;
+        dst = (Mat){dst.p, dst.rows, dst.cols * words, dst.ld * words, F32};
+        src = (Mat){src.p, src.rows, src.cols * words, src.ld * words, F32};
     }
     Elements e = {dst.p, src.p, NULL, dst.ld, src.ld, 0, 0, {}};
     with_type(dst.type, [&](auto to) {

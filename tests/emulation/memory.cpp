@@ -348,7 +348,8 @@ extern "C" cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStr
     Entry e;
     if (e.error || !bytes)
         return e.error;
-    emulation_check(p, bytes, "cudaMemsetAsync");
+    if (!memory_is_pinned(p, bytes))
+        emulation_check(p, bytes, "cudaMemsetAsync");
     emulation_enqueue(s, "memset", [=] { memset(p, value, bytes); });
     return cudaSuccess;
 }
