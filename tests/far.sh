@@ -69,7 +69,7 @@ for kind in near far; do
         eval_interval=null > log 2>&1 && rc=0 || rc=$?
     [ $rc = 6 ] || { echo "$kind: ended with $rc, not 6"; tail -n 5 log; exit 1; }
     sed -n 's/^error.*: iteration/iteration/p' log > said
-    grep 'is the gradient' said > /dev/null || { echo "$kind: updated, or not said"; cat log; exit 1; }
+    grep 'not finite is the' said > /dev/null || { echo "$kind: updated, or not said"; cat log; exit 1; }
     kept run/metrics.jsonl > metrics
     cd - > /dev/null
 done
