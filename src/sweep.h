@@ -21,7 +21,8 @@ typedef struct {
     double predicted, bubble;      /* ms of a step; rate */
     int64_t memory;                /* bytes of the fullest rank */
     uint64_t id;                   /* of its settings: how measured rows are found again */
-    double measured;               /* ms of a step; 0: not measured, or see why */
+    double measured;               /* ms of the fastest step; 0: not measured, or see why */
+    int rounds;                    /* launches behind `measured` */
     char why[200];                 /* it could not be measured */
 } Layout;
 
@@ -36,7 +37,7 @@ typedef struct {
     uint64_t identity;             /* of model, batch, world and build: what measured rows are kept for */
     int64_t batch, seq;            /* samples of the last segment's step; tokens of a sample */
     int context;                   /* ranks of the context group */
-    int measure, steps;            /* layouts to measure; steps of each */
+    int measure, rounds, steps;    /* layouts to measure; launches of each, and their steps */
     double timeout;                /* s of a layout */
     double room;                   /* bytes that a rank has */
     Layout only;                   /* sizes that the command line has fixed */
@@ -60,9 +61,11 @@ static inline int layout_failed(const Layout *l) { return l->why[0] != 0; }
 
 /* Finds and predicts all of them, on all cores. Dies with EXIT_CONFIG when none is legal. */
 void sweep_plan(Sweep *s);
-/* Measures the first `measure` that fit, each in a launch of its own. Every result is in dir/sweep.jsonl before the
- * next begins; what is known there for the same identity is not measured again, unless over fewer steps, or too late
- * within a shorter timeout. */
+/* Measures the first `measure` that fit, each in launches of its own: all of them once, then all of them again,
+ * `rounds` times, so that what disturbs the machine for a while does not meet the same layouts in all of them; the
+ * fastest step counts. One that fails before it has been measured is not tried again. Every result is in
+ * dir/sweep.jsonl before the next launch begins; what is known there for the same identity is not measured again,
+ * unless over fewer steps, or too late within a shorter timeout. */
 void sweep_measure(Sweep *s);
 /* The measured first, in order; then those that fit by prediction, those that failed, those that do not fit. */
 void sweep_sort(Sweep *s);

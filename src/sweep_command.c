@@ -141,6 +141,7 @@ static json_t *row_of(const Sweep *s, const Layout *l)
                             layout_recompute[l->recompute]);
     json_object_set_new(row, "predicted_ms", number(l->predicted));
     json_object_set_new(row, "measured_ms", number(l->measured));
+    json_object_set_new(row, "rounds", json_integer(l->rounds));
     json_object_set_new(row, "tokens_per_second", number(layout_tokens_per_second(s, l)));
     json_object_set_new(row, "bubble", known ? json_real(l->bubble) : json_null());
     json_object_set_new(row, "memory", known ? json_integer((json_int_t)l->memory) : json_null());
@@ -263,6 +264,7 @@ int command_sweep(int argc, char **argv)
     const char *csv = args_value(&a, "--csv"), *dir = args_value(&a, "-o");
     Sweep s = {.machine = args_value(&a, "--machine"), .world = world_of(&a), .measure = measure_of(&a),
                .steps = (int)args_number(&a, "--steps", 5, 2, 1000),
+               .rounds = (int)args_number(&a, "--rounds", 2, 1, 100),
                .timeout = args_number(&a, "--timeout", 120, 0.1, 1e5)};
     s.path = args_next(&a, "CONFIG");
     args_end(&a, 1);

@@ -13,6 +13,9 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+/* Of a layout. measured: ms of its fastest step; 0: see why. */
+typedef struct { double measured; int late; char why[sizeof ((Layout *)0)->why]; } Launch;
+
 /* ---- what is known already ---- */
 
 static char *hex(uint64_t x) { return xasprintf("%016llx", (unsigned long long)x); }
@@ -23,8 +26,16 @@ static int same(const json_t *j, const char *key, uint64_t x)
     return text && strtoull(text, NULL, 16) == x && strlen(text) == 16;
 }
 
-/* One over fewer steps, or that was too late when it had less time, does not count. A later line replaces an earlier
- * one. */
+/* A launch more: its steps are as good as those before. It has failed when none of its launches was measured. */
+static void take(Layout *l, double measured, const char *why)
+{
+    if (measured > 0 && (l->measured <= 0 || measured < l->measured))
+        l->measured = measured;
+    snprintf(l->why, sizeof l->why, "%s", l->measured > 0 ? "" : why);
+    l->rounds++;
+}
+
+/* One over fewer steps, or that was too late when it had less time, does not count. */
 static void recall_line(Sweep *s, const char *line)
 {
     json_t *j = json_loads(line, 0, NULL);
@@ -36,10 +47,8 @@ static void recall_line(Sweep *s, const char *line)
     int use = name && same(j, "sweep", s->identity) && json_integer_value(json_object_get(j, "steps")) >= s->steps &&
               (measured > 0 || why) && !(late > 0 && late < s->timeout);
     for (int i = 0; use && i < s->n; i++)
-        if (s->layout[i].id == id) {
-            s->layout[i].measured = measured;
-            snprintf(s->layout[i].why, sizeof s->layout[i].why, "%s", why ? why : "");
-        }
+        if (s->layout[i].id == id)
+            take(&s->layout[i], measured, why ? why : "");
     json_decref(j);
 }
 
@@ -60,8 +69,8 @@ static void recall(Sweep *s, int fd, const char *path)
             strerror(errno));
 }
 
-/* One write, so that nothing can come between its halves. */
-static void keep(const Sweep *s, const Layout *l, int fd, const char *path, int late)
+/* The last launch of a layout. One write, so that nothing can come between its halves. */
+static void keep(const Sweep *s, const Layout *l, const Launch *last, int fd, const char *path)
 {
     LayoutArg text[LAYOUT_ARGS];
     int n = layout_args(s, l, text);
@@ -71,11 +80,11 @@ static void keep(const Sweep *s, const Layout *l, int fd, const char *path, int 
         json_array_append_new(names, json_string(text[i]));
     json_t *j = json_pack("{s:s s:s s:i s:i s:f s:o}", "sweep", sweep, "id", id, "world", s->world, "steps", s->steps,
                           "predicted_ms", l->predicted, "layout", names);
-    if (l->measured > 0)
-        json_object_set_new(j, "measured_ms", json_real(l->measured));
+    if (last->measured > 0)
+        json_object_set_new(j, "measured_ms", json_real(last->measured));
     else
-        json_object_set_new(j, "reason", json_string(l->why));
-    if (late)
+        json_object_set_new(j, "reason", json_string(last->why));
+    if (last->late)
         json_object_set_new(j, "late_s", json_real(s->timeout));
     char *line = json_dumps(j, JSON_COMPACT), *whole = xasprintf("%s\n", line);
     if (write(fd, whole, strlen(whole)) != (ssize_t)strlen(whole) || fsync(fd))
@@ -113,7 +122,7 @@ static double fastest(const char *run)
 }
 
 /* The line with which a job has ended; text that is no UTF-8 would not get into the table. */
-static void read_reason(const Sweep *s, Layout *l, const char *errors, int code)
+static void read_reason(const Sweep *s, Launch *l, const char *errors, int code)
 {
     char *line = NULL;
     size_t room = 0;
@@ -181,22 +190,22 @@ static int job_of(const Sweep *s, const Layout *l, LayoutArg text[LAYOUT_ARGS], 
     return n;
 }
 
-/* Returns 1 if it was too late. */
-static int measure(const Sweep *s, Layout *l)
+static Launch measure(const Sweep *s, const Layout *layout)
 {
+    Launch l = {0};
     LayoutArg text[LAYOUT_ARGS];
     char *run = xasprintf("%s/run", s->dir), *save = xasprintf("save=%s", run), **line;
     char *steps = xasprintf("exit_interval=%d", s->steps), *errors = xasprintf("%s/errors", s->dir);
     line = xcalloc((size_t)s->nargs + LAYOUT_ARGS + STILL + 2, sizeof *line);
     remove_tree(run);
-    int code = launch_job(s->world, job_of(s, l, text, steps, save, line), line, NULL, errors, s->timeout);
-    l->measured = code == EXIT_DONE ? fastest(run) : 0;
-    l->why[0] = 0;
-    if (!(l->measured > 0))
-        read_reason(s, l, errors, code);
-    int started = strncmp(l->why, "error[launch]", 13) != 0;
+    int code = launch_job(s->world, job_of(s, layout, text, steps, save, line), line, NULL, errors, s->timeout);
+    l.measured = code == EXIT_DONE ? fastest(run) : 0;
+    if (!(l.measured > 0))
+        read_reason(s, &l, errors, code);
+    l.late = code == LAUNCH_LATE;
+    int started = strncmp(l.why, "error[launch]", 13) != 0;
     if (code == EXIT_DATA || !started)     /* no layout's fault: every other would end so */
-        die(code, "sweep", "%s: %s", started ? "the corpus cannot be read" : "no job can be started", l->why);
+        die(code, "sweep", "%s: %s", started ? "the corpus cannot be read" : "no job can be started", l.why);
     remove_tree(run);
     unlink(errors);
     free(line);
@@ -204,7 +213,7 @@ static int measure(const Sweep *s, Layout *l)
     free(errors);
     free(save);
     free(run);
-    return code == LAUNCH_LATE;
+    return l;
 }
 
 /* ---- all of them ---- */
@@ -230,29 +239,37 @@ static int open_rows(const char *path)
     return fd;
 }
 
+/* One launch more of this layout. */
+static void visit(const Sweep *s, Layout *l, int fd, const char *path)
+{
+    speak(s, l);
+    Launch last = measure(s, l);
+    keep(s, l, &last, fd, path);
+    take(l, last.measured, last.why);
+    if (last.measured > 0)
+        fprintf(stderr, ": %.1f ms a step, predicted %.1f\n", last.measured, l->predicted);
+    else
+        fprintf(stderr, ": %s\n", last.why);
+}
+
 void sweep_measure(Sweep *s)
 {
     char *path = xasprintf("%s/sweep.jsonl", s->dir);
     int most = s->measure < s->fit ? s->measure : s->fit, known = 0, fd = open_rows(path);
     recall(s, fd, path);
     for (int i = 0; i < most; i++)
-        known += s->layout[i].measured > 0 || layout_failed(&s->layout[i]);
+        known += s->layout[i].rounds >= s->rounds || layout_failed(&s->layout[i]);
     if (most)
-        fprintf(stderr, "measuring %d layouts, %d of them known already; interrupted, the same command goes on\n",
-                most, known);
-    for (int i = 0; i < most; i++) {
-        Layout *l = &s->layout[i];
-        if (l->measured > 0 || layout_failed(l))
-            continue;
-        fprintf(stderr, "%d of %d:", i + 1, most);
-        speak(s, l);
-        int late = measure(s, l);
-        keep(s, l, fd, path, late);
-        if (l->measured > 0)
-            fprintf(stderr, ": %.1f ms a step, predicted %.1f\n", l->measured, l->predicted);
-        else
-            fprintf(stderr, ": %s\n", l->why);
-    }
+        fprintf(stderr, "measuring %d layouts in %d rounds, %d of them known already; interrupted, the same command "
+                "goes on\n", most, s->rounds, known);
+    for (int round = 1; round <= s->rounds; round++)
+        for (int i = 0; i < most; i++) {
+            Layout *l = &s->layout[i];
+            if (l->rounds >= round || layout_failed(l))
+                continue;
+            fprintf(stderr, "%d of %d, round %d:", i + 1, most, round);
+            visit(s, l, fd, path);
+        }
     close(fd);
     free(path);
 }

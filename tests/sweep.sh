@@ -24,7 +24,7 @@ sweep() {
     "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/$folder" "$@" > "$work/out" 2> "$work/err"
 }
 wrote() { folder=$1; shift; "$BUILD/test_sweep" "$work/$folder" "$@" > "$work/log" || { cat "$work/log"; fail "$folder: $*"; }; }
-tried() { grep -c "^[0-9]* of [0-9]*:" "$work/err"; }
+tried() { grep -c "^[0-9]* of [0-9]*, round [0-9]*:" "$work/err"; }
 # alive: processes of a measurement
 alive() { ps -eo args | grep -F "save=$work/" | grep -vc grep; }
 
@@ -48,7 +48,8 @@ grep -q "none fits" "$work/out" || fail "nothing fits, and nobody says so"
 # measured, and only once; a line that was cut off costs that layout alone
 two="tensor_model_parallel_size=2 recompute_granularity=none sequence_parallel=false"
 # shellcheck disable=SC2086
-measured() { sweep m $two --steps 3 "$@" || fail "measuring: $*"; }
+rounds=1
+measured() { sweep m $two --steps 3 --rounds $rounds "$@" || fail "measuring: $*"; }
 measured --measure 2
 [ "$(tried)" = 2 ] || fail "2 layouts, tried $(tried)"
 wrote m 3 3 2
@@ -67,20 +68,37 @@ wrote m 3 3 3
 measured --measure 1 seed=7
 [ "$(tried)" = 1 ] || fail "another configuration's row was taken"
 # shellcheck disable=SC2086
-sweep m $two --measure 1 --steps 4 || fail "more steps"
+sweep m $two --measure 1 --rounds 1 --steps 4 || fail "more steps"
 [ "$(tried)" = 1 ] || fail "a row over fewer steps was taken"
+
+# rounds: each layout once in a round, none twice (the visit of more steps is the first one's second); the fastest counts
+rounds=3
+measured --measure 2
+sed -n 's/^\([0-9]* of 2, round [0-9]*\):.*/\1/p' "$work/err" | tr '\n' ';' > "$work/log"
+[ "$(cat "$work/log")" = "2 of 2, round 2;1 of 2, round 3;2 of 2, round 3;" ] || fail "rounds: $(cat "$work/log")"
+truncate -s -20 "$work/m/sweep.jsonl"
+measured --measure 2
+[ "$(tried)" = 1 ] || fail "a cut line of the last round: tried $(tried)"
+for ms in 0.25 1e6; do
+    sed -n '1s/"measured_ms":[^,}]*/"measured_ms":'$ms'/p' "$work/m/sweep.jsonl" >> "$work/m/sweep.jsonl"
+done
+rounds=1
+measured --measure all
+grep -q ',0.25,' "$work/m/sweep.csv" || fail "the fastest of five visits does not count"
+[ "$(tried)" = 0 ] && ! grep -q ',1e+06,\|,1000000,' "$work/m/sweep.csv" || fail "a slower visit counts"
 
 # layouts that fail are rows
 # shellcheck disable=SC2086
-sweep late $two --measure 1 --timeout 0.1 --steps 1000 || fail "a late layout ended the sweep"
+sweep late $two --measure 1 --rounds 1 --timeout 0.1 --steps 1000 || fail "a late layout ended the sweep"
 grep -q "not through after 0.1 s" "$work/late/sweep.csv" || fail "no reason for a late one"
 [ "$(alive)" = 0 ] || fail "a late job lives on"
 # shellcheck disable=SC2086
-sweep late $two --measure 1 --timeout 60 --steps 3 || fail "late, again"
+sweep late $two --measure 1 --rounds 1 --timeout 60 --steps 3 || fail "late, again"
 [ "$(tried)" = 1 ] || fail "more time, and not tried again"
 # shellcheck disable=SC2086
 sweep wrong $two --measure 1 --steps 9 lr=1000 min_lr=1000 clip_grad=0 || fail "a wrong layout ended the sweep"
 grep -q '"error\[' "$work/wrong/sweep.csv" || fail "no reason for a failed one"
+[ "$(tried)" = 1 ] || fail "what failed was tried again in the second round"
 # shellcheck disable=SC2086
 sweep nothing $two --measure all data_path="$work/nothing"
 [ $? = 3 ] && [ "$(tried)" = 1 ] && [ ! -s "$work/nothing/sweep.jsonl" ] || fail "without a corpus there is nothing to measure"
@@ -88,11 +106,11 @@ sweep nothing $two --measure all data_path="$work/nothing"
 # stopped in the middle of the second: the first is kept, no job lives on, the rest is measured
 for signal in TERM KILL; do
     # shellcheck disable=SC2086
-    "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/$signal" $two --measure all --steps 1000 \
+    "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/$signal" $two --measure all --rounds 1 --steps 1000 \
         > /dev/null 2> "$work/err" &
     sweep=$!
     for _ in $(seq 400); do
-        grep -q "^2 of 3:" "$work/err" && [ -s "$work/$signal/run/metrics.jsonl" ] && break
+        grep -q "^2 of 3, round 1:" "$work/err" && [ -s "$work/$signal/run/metrics.jsonl" ] && break
         sleep 0.05
     done
     kill -$signal $sweep
@@ -107,7 +125,7 @@ for signal in TERM KILL; do
     before=$(grep -c measured_ms "$work/$signal/sweep.jsonl")
     [ "$before" -ge 1 ] || fail "$signal lost what was measured"
     # shellcheck disable=SC2086
-    sweep $signal $two --measure all --steps 1000 || fail "going on after $signal"
+    sweep $signal $two --measure all --rounds 1 --steps 1000 || fail "going on after $signal"
     [ "$(tried)" = $((3 - before)) ] || fail "after $signal: $before known, tried $(tried)"
     wrote $signal 3 3 3
 done
