@@ -87,6 +87,23 @@ measured --measure all
 grep -q ',0.25,' "$work/m/sweep.csv" || fail "the fastest of five visits does not count"
 [ "$(tried)" = 0 ] && ! grep -q ',1e+06,\|,1000000,' "$work/m/sweep.csv" || fail "a slower visit counts"
 
+# layouts that do not fit are rows, and are not tried: room for the second largest micro batch of three
+room=$(awk -F, 'NR > 1 {print $12}' "$work/m/sweep.csv" | sort -n | sed -n 2p)
+sed "s/memory_gib: 4/memory_gib: $(awk "BEGIN {printf \"%.12f\", ($room + 1) / 2^30}")/" "$work/machine.yaml" > "$work/part.yaml"
+# shellcheck disable=SC2086
+"$TRAIN" sweep "$work/tiny.yaml" --machine "$work/part.yaml" --world 2 -o "$work/part" $two --measure all --rounds 1 \
+    --steps 2 > "$work/out" 2> "$work/err" || fail "one does not fit"
+wrote part 3 2 2
+grep -q '^2,.*,4,none,.*,"does not fit"' "$work/part/sweep.csv" || fail "no row for what does not fit"
+[ "$(tried)" = 2 ] || fail "2 of 3 fit, tried $(tried)"
+
+# nor is memory that is less than planned the sweep's end (a sanitizer needs terabytes of addresses)
+if (ulimit -v 500000 && "$TRAIN" help) > /dev/null 2>&1; then
+    # shellcheck disable=SC2086
+    (ulimit -v 500000; sweep limit $two hidden_size=1024 --measure 2) || fail "a layout without memory ended the sweep"
+    [ "$(grep -c '"error\[memory\]' "$work/limit/sweep.csv")" = 2 ] && [ "$(tried)" = 2 ] || fail "no reason: memory"
+fi
+
 # layouts that fail are rows
 # shellcheck disable=SC2086
 sweep late $two --measure 1 --rounds 1 --timeout 0.1 --steps 1000 || fail "a late layout ended the sweep"
