@@ -6,6 +6,7 @@
 
 static Mat q_of(const Model *m, Mat qkv) { return mat_cols(qkv, 0, m->A * m->D); }
 static Mat k_of(const Model *m, Mat qkv) { return mat_cols(qkv, m->A * m->D, m->K * m->D); }
+static Mat qk_of(const Model *m, Mat qkv) { return mat_cols(qkv, 0, (m->A + m->K) * m->D); }
 static Mat v_of(const Model *m, Mat qkv) { return mat_cols(qkv, (m->A + m->K) * m->D, m->K * m->D); }
 
 static Attention shape_of(const Model *m, const Pass *p, int layer)
@@ -21,6 +22,13 @@ static Attention shape_of(const Model *m, const Pass *p, int layer)
         .dropout = m->evaluating ? 0 : c->attention_dropout, .key = drop.key, .sample = b->sample};
 }
 
+/* q and k lie side by side, so that their heads are turned in one call. */
+static void rotate(Model *m, const Pass *p, Mat qkv, int back)
+{
+    if (m->rope.rows)
+        m->dev->rope(m->dev, qk_of(m, qkv), (int)m->D, m->rope, p->batch->position, back);
+}
+
 /* ln1 -> q, k, v, normalised and rotated. */
 static void project(Model *m, const Pass *p, int part, LayerActs *a)
 {
@@ -31,18 +39,15 @@ static void project(Model *m, const Pass *p, int part, LayerActs *a)
     tensor_gather_linear(d, &m->tensor, &m->scratch, x, a->qkv, a->ln1, params_weight(w, part, P_QKV),
                          params_weight(w, part, P_QKVB), model_precision(m, part, LINEAR_QKV));
     arena_reset(&m->scratch, mark);
-    Mat q = q_of(m, a->qkv), k = k_of(m, a->qkv);
     if (m->cfg->qk_layernorm) {
-        d->copy(d, a->qk, mat_cols(a->qkv, 0, (m->A + m->K) * m->D));
+        Mat q = q_of(m, a->qkv), k = k_of(m, a->qkv);
+        d->copy(d, a->qk, qk_of(m, a->qkv));
         d->norm_fwd(d, q, a->qstat, q, params_weight(w, part, P_QNORM), params_weight(w, part, P_QNORMB),
                     m->cfg->norm_epsilon, model_norm(m), (int)m->A);
         d->norm_fwd(d, k, a->kstat, k, params_weight(w, part, P_KNORM), params_weight(w, part, P_KNORMB),
                     m->cfg->norm_epsilon, model_norm(m), (int)m->K);
     }
-    if (m->rope.rows) {
-        d->rope(d, q, (int)m->D, m->rope, p->batch->position, 0);
-        d->rope(d, k, (int)m->D, m->rope, p->batch->position, 0);
-    }
+    rotate(m, p, a->qkv, 0);
 }
 
 static void core(Model *m, const Pass *p, int part, LayerActs *a)
@@ -79,6 +84,7 @@ static void take_core(Model *m, LayerActs *a, Arena *o, Arena *lse)
 void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
 {
     Device *d = m->dev;
+    const Params *w = m->params;
     int64_t R = a->x.rows, T = m->B * m->S;
     a->stat1 = mat_take(p->keep_d, R, 2, m->real);
     a->ln1 = mat_take(m->keep_ln ? p->keep_w : &m->scratch, R, m->H, m->type);
@@ -91,6 +97,8 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
     int output = m->keep_attn || m->dev->keeps.scores;     /* which the projection reads: Megatron-LM keeps it */
     take_core(m, a, output ? p->keep_w : &m->scratch, m->keep_attn ? p->keep_d : &m->scratch);
     a->x1 = mat_take(p->keep_d, R, m->H, m->type);
+    a->stat2 = mat_take(p->keep_d, R, 2, m->real);
+    a->ln2 = mat_take(m->keep_ln ? p->keep_w : &m->scratch, R, m->H, m->type);
     model_keep_mask(m, p);
     norm1(m, part, a);
     model_watch(m, part, "input_layernorm", a->ln1);
@@ -100,12 +108,14 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
     model_watch(m, part, "self_attention.core_attention", a->o);
     size_t mark = m->scratch.used;
     Mat out = mat_take(&m->scratch, R, m->H, m->type);
-    row_linear_fwd(d, &m->tensor, &m->scratch, out, a->o, params_weight(m->params, part, P_PROJ),
-                   params_weight(m->params, part, P_PROJB), model_precision(m, part, LINEAR_PROJ));
+    row_linear_fwd(d, &m->tensor, &m->scratch, out, a->o, params_weight(w, part, P_PROJ),
+                   params_weight(w, part, P_PROJB), model_precision(m, part, LINEAR_PROJ));
     Dropout drop = model_dropout(m, p, SITE_PROJ, m->params->part[part].layer);
-    d->dropout_fwd(d, a->x1, out, a->x, &drop);
+    d->add_norm_fwd(d, a->x1, a->ln2, a->stat2, out, a->x, &drop, params_weight(w, part, P_LN2),
+                    params_weight(w, part, P_LN2B), m->cfg->norm_epsilon, model_norm(m));
     arena_reset(&m->scratch, mark);
     model_watch(m, part, "self_attention.linear_proj", a->x1);
+    model_watch(m, part, "pre_mlp_layernorm", a->ln2);
 }
 
 void attention_restore(Model *m, const Pass *p, int part, LayerActs *a)
@@ -126,10 +136,7 @@ static void project_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dqk
     Device *d = m->dev;
     const Params *w = m->params;
     Mat dq = q_of(m, dqkv), dk = k_of(m, dqkv), none = {.type = m->type};
-    if (m->rope.rows) {
-        d->rope(d, dq, (int)m->D, m->rope, p->batch->position, 1);
-        d->rope(d, dk, (int)m->D, m->rope, p->batch->position, 1);
-    }
+    rotate(m, p, dqkv, 1);
     if (m->cfg->qk_layernorm) {
         Mat q = mat_cols(a->qk, 0, m->A * m->D), k = mat_cols(a->qk, m->A * m->D, m->K * m->D);
         d->norm_bwd_w(d, params_grad(w, part, P_QNORM), params_grad(w, part, P_QNORMB), dq, q, a->qstat, model_norm(m),

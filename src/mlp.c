@@ -1,12 +1,6 @@
 /* The feed-forward half of a decoder layer; its width is split over the tensor group. */
 #include "model.h"
 
-static void norm2(Model *m, int part, LayerActs *a)
-{
-    m->dev->norm_fwd(m->dev, a->ln2, a->stat2, a->x1, params_weight(m->params, part, P_LN2),
-                     params_weight(m->params, part, P_LN2B), m->cfg->norm_epsilon, model_norm(m), 1);
-}
-
 static void take_inner(Model *m, LayerActs *a, Arena *from)
 {
     ActKind act = (ActKind)m->cfg->activation;
@@ -31,12 +25,8 @@ void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
 {
     Device *d = m->dev;
     int64_t R = a->x1.rows;
-    a->stat2 = mat_take(p->keep_d, R, 2, m->real);
-    a->ln2 = mat_take(m->keep_ln ? p->keep_w : &m->scratch, R, m->H, m->type);
     take_inner(m, a, m->keep_mlp ? p->keep_w : &m->scratch);
     model_keep_mask(m, p);
-    norm2(m, part, a);
-    model_watch(m, part, "pre_mlp_layernorm", a->ln2);
     inner(m, part, a);
     size_t mark = m->scratch.used;
     Mat out = mat_take(&m->scratch, R, m->H, m->type);
@@ -52,7 +42,8 @@ void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a)
 {
     if (!m->keep_ln) {
         a->ln2 = mat_take(p->late, a->x1.rows, m->H, m->type);
-        norm2(m, part, a);
+        m->dev->norm_fwd(m->dev, a->ln2, a->stat2, a->x1, params_weight(m->params, part, P_LN2),
+                         params_weight(m->params, part, P_LN2B), m->cfg->norm_epsilon, model_norm(m), 1);
     }
     if (!m->keep_mlp) {
         take_inner(m, a, p->late);

@@ -180,7 +180,7 @@ int64_t model_rows(const Model *m);
 void embedding_fwd(Model *m, const Pass *p, int part, Mat x);
 void embedding_bwd(Model *m, const Pass *p, int part, Mat dx);
 
-/* First half of a layer: x1 = x + dropout(proj(attention(norm(x)))). */
+/* First half of a layer: x1 = x + dropout(proj(attention(norm(x)))), and ln2 = norm(x1) in the same pass over memory. */
 void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a);
 /* Makes again what selective recompute left out of a. */
 void attention_restore(Model *m, const Pass *p, int part, LayerActs *a);
@@ -188,7 +188,7 @@ void attention_restore(Model *m, const Pass *p, int part, LayerActs *a);
 void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx, Mat dx1, int weights);
 void attention_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g);
 
-/* Second half: y = x1 + dropout(fc2(act(fc1(norm(x1))))). */
+/* Second half: y = x1 + dropout(fc2(act(fc1(ln2)))). */
 void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y);
 void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a);
 void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx1, Mat dy, int weights);

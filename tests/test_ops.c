@@ -376,6 +376,8 @@ static const Case cases[] = {
     {"rope", {{'x', 150, 3 * 46, 1}, {'I', 64, 46, 1}}, rope_run, rope_naive, {{0}}, {.dim = 46}, 1},
     {"rope", {{'x', 7, 5 * 48, 1}, {'I', 64, 10, 1}}, rope_run, rope_naive, {{0}},
      {.dim = 48, .inverse = 1}, 1},
+    /* wider than a row buffer */
+    {"rope", {{'x', 2, 9 * 8192, 1}, {'I', 64, 10, 1}}, rope_run, rope_naive, {{0}}, {.dim = 8192}, 1},
     {"embed_fwd", {{'o', 150, 257, 0}, {'i', VOCAB, 257, 1}, {'i', 64, 257, 1}}, embed_run, embed_naive,
      {{0}}, {0}, 1},
     {"embed_fwd", {{'o', 9, 5001, 0}, {'i', 20, 5001, 1}, {'-', 0, 0, 0}}, embed_run, embed_naive,
