@@ -75,7 +75,7 @@ ifeq ($(wildcard $(CUDA_HOME)/include/cuda_runtime.h),)
 $(error no nvcc; change: set NVCC=PATH/bin/nvcc or CUDA_HOME=PATH, or CUDA=0)
 endif
 INC_cuda += -Ikernels/cuda/ptx -isystem $(CUDA_HOME)/include
-CUDA_CXX  = $(NVCC) -std=c++17 -O3 -lineinfo -MMD -MP $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+CUDA_CXX  = $(NVCC) -std=c++17 -O3 -lineinfo -MMD -MP -Xptxas -v $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
             -Werror all-warnings -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
 LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 else ifeq ($(CUDA),emulated)
@@ -154,6 +154,9 @@ $(BUILD)/test_faults: $(CPU)/tests/test_faults.o $(CPU)/train.o $(HOOKS) $(CUDA_
 $(BUILD)/test_far: $(CPU)/tests/test_far.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=cpu_open -o $@ $(LDLIBS)
 
+$(BUILD)/bench_cuda: $(BUILD)/tests/bench_cuda.c.o $(CUDA_OBJ) $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+
 $(BUILD)/bench_%: $(CPU)/tests/bench_%.o $(HOOKS) $(CUDA_OBJ) $(LIB_OBJ)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
@@ -178,7 +181,7 @@ $(BUILD)/%.c.o: %.c
 	@echo "  cc $@"; $(CC) $(CFLAGS) $(INC_cuda) $(INC_cuda_$(firstword $(subst /, ,$<))) -c $< -o $@
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	@echo "  nv $@"; $(CUDA_CXX) $(INC_cuda) -c $< -o $@
+	@echo "  nv $@"; $(CUDA_CXX) $(INC_cuda) -c $< -o $@ > $@.log 2>&1 || { cat $@.log; exit 1; }
 $(BUILD)/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
 	@echo "  cc $@"; $(CUDA_CXX) $(INC_cuda) $(INC_cuda_emulation) -Itests -c $< -o $@
@@ -203,7 +206,7 @@ $(CPU)/src/report_page.o: src/report.css src/report.js
 tests: $(TEST_BIN) $(BUILD)/train
 
 # with CUDA=emulated (or 1: on a GPU): what the CUDA rows of tests/table run
-cuda-tests: $(patsubst tests/%,$(BUILD)/%,$(basename $(CUDA_TESTS))) $(BUILD)/train
+cuda-tests: $(patsubst tests/%,$(BUILD)/%,$(basename $(CUDA_TESTS))) $(BUILD)/train $(BUILD)/bench_cuda
 
 test: tests train
 	$(MAKE) CUDA=emulated cuda-tests

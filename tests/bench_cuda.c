@@ -1,18 +1,25 @@
-/* bench_cuda [--json] [--quick] -- what one GPU reaches: copy bandwidth, matmul, and every op against its ceiling: the copy's
- * bytes a second for ops that are bound by memory, the matmul's FLOPs for attention and linear layers.
+/* bench_cuda [--json] [--quick] -- what one GPU reaches: copy bandwidth, matmul, and every op that training spends time
+ * in against its ceiling: the copy's bytes a second for ops that are bound by memory, the square matmul's FLOPs for
+ * attention and linear layers (those in FP8 too: up to 200 %).
  *
- * An op runs in a loop between two events, long enough for 20 ms, on operands larger than the L2 cache; the middle of five
- * such loops counts. Bytes are what the op must move at least: each operand that it reads or writes, once. */
+ * An op runs in a loop between two events, long enough for 20 ms, on operands larger than the L2 cache; the middle of
+ * five such loops counts. Bytes are what the op must move at least: each operand that it reads or writes, once. Numbers
+ * are random: a GPU multiplies zeros faster. --quick: small operands, each op twice; the figures mean nothing. */
 #include "cuda.h"
 #include "exact.h"
+#include "products.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
     Device d;
+    int quick;
     int64_t T, H, F, V, side;      /* tokens, width, feed-forward width, vocabulary; of the square matrices */
-    Mat x, y, z, dx, h, dh, a, w, wide, logits, stats, gain, bias, dgain, dbias, table, wte, dwte, loss, lse, delta, qkv, dqkv, o;
+    Mat x, y, z, dx, h, dh, a, w, wide, logits, stats, moments, gain, bias, dgain, dbias, hbias, table, wte, dwte, loss;
+    Mat lse, delta, qkv, dqkv, o;
+    Mat8 x8, w8, t8;               /* x, w, and x transposed */
+    Fp8Scale *scale;               /* of them, and one that fp8_next moves */
     float *master, *m, *v, *grad;
     int64_t n;                     /* of them */
     int32_t *token, *position;
@@ -36,35 +43,51 @@ CASE(copy) { b->d.copy(&b->d, b->y, b->x); COUNT(size(b->x) + size(b->y), 0); }
 CASE(add) { b->d.add(&b->d, b->z, b->x, b->y); COUNT(3 * size(b->x), 0); }
 CASE(norm_fwd)
 {
-    b->d.norm_fwd(&b->d, b->y, b->stats, b->x, b->gain, b->bias, 1e-5, NORM_LAYER, 1);
-    COUNT(2 * size(b->x) + size(b->stats), 0);
+    b->d.norm_fwd(&b->d, b->y, b->moments, b->x, b->gain, b->bias, 1e-5, NORM_LAYER, 1);
+    COUNT(2 * size(b->x) + size(b->moments), 0);
 }
 CASE(rms_fwd)
 {
-    b->d.norm_fwd(&b->d, b->y, b->stats, b->x, b->gain, none, 1e-5, NORM_RMS, 1);
-    COUNT(2 * size(b->x) + size(b->stats), 0);
+    b->d.norm_fwd(&b->d, b->y, b->moments, b->x, b->gain, none, 1e-5, NORM_RMS, 1);
+    COUNT(2 * size(b->x) + size(b->moments), 0);
 }
 CASE(add_norm_fwd)
 {
-    b->d.add_norm_fwd(&b->d, b->z, b->y, b->stats, b->x, b->dx, &b->drop, b->gain, b->bias, 1e-5, NORM_LAYER);
-    COUNT(4 * size(b->x) + size(b->stats), 0);
+    b->d.add_norm_fwd(&b->d, b->z, b->y, b->moments, b->x, b->dx, &b->drop, b->gain, b->bias, 1e-5, NORM_LAYER);
+    COUNT(4 * size(b->x) + size(b->moments), 0);
 }
 CASE(norm_bwd_x)
 {
-    b->d.norm_bwd_x(&b->d, b->dx, b->y, b->z, b->x, b->stats, b->gain, NORM_LAYER, 1);
-    COUNT(4 * size(b->x) + size(b->stats), 0);
+    b->d.norm_bwd_x(&b->d, b->dx, b->y, b->z, b->x, b->moments, b->gain, NORM_LAYER, 1);
+    COUNT(4 * size(b->x) + size(b->moments), 0);
 }
 CASE(norm_bwd_w)
 {
-    b->d.norm_bwd_w(&b->d, b->dgain, b->dbias, b->z, b->x, b->stats, NORM_LAYER, 1);
-    COUNT(2 * size(b->x) + size(b->stats), 0);
+    b->d.norm_bwd_w(&b->d, b->dgain, b->dbias, b->z, b->x, b->moments, NORM_LAYER, 1);
+    COUNT(2 * size(b->x) + size(b->moments), 0);
 }
 CASE(gelu_fwd) { b->d.act_fwd(&b->d, b->a, mat_cols(b->h, 0, b->F), ACT_GELU_TANH); COUNT(2 * size(b->a), 0); }
 CASE(swiglu_fwd) { b->d.act_fwd(&b->d, b->a, b->h, ACT_SWIGLU); COUNT(size(b->a) + size(b->h), 0); }
+CASE(gelu_bwd)
+{
+    Mat h = mat_cols(b->h, 0, b->F);
+    b->d.act_bwd(&b->d, mat_cols(b->dh, 0, b->F), b->a, h, ACT_GELU_TANH);
+    COUNT(3 * size(b->a), 0);
+}
 CASE(swiglu_bwd) { b->d.act_bwd(&b->d, b->dh, b->a, b->h, ACT_SWIGLU); COUNT(size(b->a) + 2 * size(b->h), 0); }
 CASE(bias_bwd) { b->d.bias_bwd(&b->d, b->dbias, b->x); COUNT(size(b->x), 0); }
 CASE(rope) { b->d.rope(&b->d, b->x, 128, b->table, b->position, 0); COUNT(2 * size(b->x), 0); }
 CASE(dropout_fwd) { b->d.dropout_fwd(&b->d, b->z, b->x, b->y, &b->drop); COUNT(3 * size(b->x), 0); }
+CASE(dropout_bwd) { b->d.dropout_bwd(&b->d, b->z, b->x, &b->drop); COUNT(2 * size(b->x), 0); }
+CASE(dropped_norm_fwd)
+{
+    Dropout drop = b->drop;
+    drop.p = 0.1;
+    b->d.add_norm_fwd(&b->d, b->z, b->y, b->moments, b->x, b->dx, &drop, b->gain, b->bias, 1e-5, NORM_LAYER);
+    COUNT(4 * size(b->x) + size(b->moments), 0);
+}
+CASE(accumulate) { b->d.add(&b->d, b->dx, b->dx, b->y); COUNT(3 * size(b->x), 0); }
+CASE(zero) { b->d.zero(&b->d, b->grad, (size_t)b->n * 4); COUNT(4.0 * (double)b->n, 0); }
 CASE(embed_fwd) { b->d.embed_fwd(&b->d, b->y, b->token, b->position, b->wte, 0, none); COUNT(2 * size(b->y), 0); }
 CASE(embed_bwd)
 {
@@ -73,13 +96,14 @@ CASE(embed_bwd)
 }
 CASE(xent_stats)
 {
-    b->d.xent_stats(&b->d, mat(b->stats.p, b->logits.rows, 3, F32), b->logits, b->token, (RowMap){b->logits.rows, 0, b->T}, 0, b->V);
+    b->d.xent_stats(&b->d, mat_rows(b->stats, 0, b->logits.rows), b->logits, b->token,
+                    (RowMap){b->logits.rows, 0, b->T}, 0, b->V);
     COUNT(size(b->logits), 0);
 }
 CASE(xent_grad)
 {
     Mat dlogits = {b->logits.p, b->logits.rows, b->logits.cols, b->logits.ld * 2, BF16};
-    b->d.xent_grad(&b->d, b->loss, dlogits, b->logits, mat(b->stats.p, b->logits.rows, 3, F32), b->token, NULL,
+    b->d.xent_grad(&b->d, b->loss, dlogits, b->logits, mat_rows(b->stats, 0, b->logits.rows), b->token, NULL,
                    (RowMap){b->logits.rows, 0, b->T}, 0, b->V, 1);
     COUNT(1.5 * size(b->logits), 0);
 }
@@ -87,7 +111,8 @@ CASE(squares) { b->d.squares(&b->d, b->exact, b->grad, b->n, F32); COUNT(4.0 * (
 CASE(adam)
 {
     Update u = {.n = b->n, .w = b->master, .g = b->grad, .m = b->m, .v = b->v, .out = b->wide.p, .out_type = BF16,
-                .verdict = b->verdict, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .wd = 0.1, .bias1 = 0.1, .bias2 = 0.05};
+                .verdict = b->verdict, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .wd = 0.1, .bias1 = 0.1,
+                .bias2 = 0.05};
     b->d.adam(&b->d, &u);
     COUNT(30.0 * (double)b->n, 0);
 }
@@ -97,13 +122,55 @@ CASE(matmul)
     b->d.matmul(&b->d, mat(b->wide.p, n, n, BF16), mat(b->master, n, n, BF16), 0, mat(b->m, n, n, BF16), 1, 0);
     COUNT(0, 2.0 * (double)(n * n * n));
 }
-CASE(linear_fwd) { b->d.linear(&b->d, mat_cols(b->h, 0, b->F), b->x, b->w, none); COUNT(0, 2.0 * (double)(b->T * b->H * b->F)); }
-CASE(linear_bwd_x) { b->d.matmul(&b->d, b->dx, mat_cols(b->h, 0, b->F), 0, b->w, 0, 0); COUNT(0, 2.0 * (double)(b->T * b->H * b->F)); }
+static double layer_flops(const Bench *b) { return 2.0 * (double)b->T * (double)b->H * (double)b->F; }
+CASE(linear_fwd) { b->d.linear(&b->d, b->a, b->x, b->w, none); COUNT(0, layer_flops(b)); }
+CASE(linear_bias) { b->d.linear(&b->d, b->a, b->x, b->w, b->hbias); COUNT(0, layer_flops(b)); }
+CASE(linear_logits)
+{
+    Mat slice = mat_rows(b->x, 0, b->logits.rows);
+    b->d.linear(&b->d, b->logits, slice, b->wte, none);
+    COUNT(0, 2.0 * (double)slice.rows * (double)b->H * (double)b->V);
+}
+CASE(linear_bwd_x) { b->d.matmul(&b->d, b->dx, b->a, 0, b->w, 0, 0); COUNT(0, layer_flops(b)); }
+static Mat weight_gradient(const Bench *b) { return mat(b->master, b->F, b->H, F32); }
 CASE(linear_bwd_w)
 {
-    b->d.matmul(&b->d, mat(b->master, b->F, b->H, F32), mat_cols(b->h, 0, b->F), 1, b->x, 0, 1);
-    COUNT(0, 2.0 * (double)(b->T * b->H * b->F));
+    b->d.linear_bwd_w(&b->d, weight_gradient(b), (Mat){.type = F32}, b->a, b->x);
+    COUNT(0, layer_flops(b));
 }
+CASE(linear_bwd_wb)
+{
+    b->d.linear_bwd_w(&b->d, weight_gradient(b), mat(b->m, 1, b->F, F32), b->a, b->x);
+    COUNT(0, layer_flops(b));
+}
+CASE(gelu_linear_fwd)
+{
+    b->d.linear_act_fwd(&b->d, b->a, mat_cols(b->h, 0, b->F), b->x, b->w, b->hbias, ACT_GELU_TANH);
+    COUNT(0, layer_flops(b));
+}
+/* the layer after the activation, whose weight is [H, F]: what it sends back, times the activation's derivative */
+CASE(gelu_linear_bwd)
+{
+    Mat w = mat(b->w.p, b->H, b->F, BF16), da = mat_cols(b->dh, 0, b->F);
+    b->d.linear_act_bwd_x(&b->d, da, da, b->x, w, mat_cols(b->h, 0, b->F), ACT_GELU_TANH);
+    COUNT(0, layer_flops(b));
+}
+CASE(fp8_cast)
+{
+    b->d.fp8_cast(&b->d, b->x8.p, b->t8.p, b->x, &b->scale[0], E4M3, 1);
+    COUNT(2 * size(b->x), 0);
+}
+CASE(fp8_cast_now)
+{
+    b->d.fp8_cast(&b->d, b->x8.p, b->t8.p, b->x, &b->scale[0], E4M3, 0);
+    COUNT(3 * size(b->x), 0);
+}
+CASE(fp8_cast_weight)
+{
+    b->d.fp8_cast(&b->d, b->w8.p, NULL, b->w, &b->scale[1], E4M3, 0);
+    COUNT(2.5 * size(b->w), 0);
+}
+CASE(fp8_linear) { b->d.fp8_matmul(&b->d, b->a, b->x8, b->w8, none, 0); COUNT(0, layer_flops(b)); }
 static double attention_flops(const Bench *b)      /* causal: half of all pairs */
 {
     return 2.0 * (double)b->T * (double)b->shape.seq_q * b->shape.heads * b->shape.dim;
@@ -111,26 +178,56 @@ static double attention_flops(const Bench *b)      /* causal: half of all pairs 
 CASE(attention_fwd)
 {
     int64_t q = b->shape.heads * b->shape.dim, k = b->shape.kv_heads * b->shape.dim;
-    b->d.attention_fwd(&b->d, b->o, b->lse, mat_cols(b->qkv, 0, q), mat_cols(b->qkv, q, k), mat_cols(b->qkv, q + k, k), &b->shape);
+    Mat from = mat(b->qkv.p, b->T, q + 2 * k, BF16), lse = mat(b->lse.p, b->T, b->shape.heads, F32);
+    b->d.attention_fwd(&b->d, b->o, lse, mat_cols(from, 0, q), mat_cols(from, q, k), mat_cols(from, q + k, k),
+                       &b->shape);
     COUNT(0, attention_flops(b));
 }
 CASE(attention_bwd)
 {
     int64_t q = b->shape.heads * b->shape.dim, k = b->shape.kv_heads * b->shape.dim;
-    b->d.attention_bwd(&b->d, mat_cols(b->dqkv, 0, q), mat_cols(b->dqkv, q, k), mat_cols(b->dqkv, q + k, k), b->x, b->o, b->lse, b->delta,
-                       mat_cols(b->qkv, 0, q), mat_cols(b->qkv, q, k), mat_cols(b->qkv, q + k, k), &b->shape);
+    Mat from = mat(b->qkv.p, b->T, q + 2 * k, BF16), to = mat(b->dqkv.p, b->T, q + 2 * k, BF16);
+    Mat lse = mat(b->lse.p, b->T, b->shape.heads, F32), delta = mat(b->delta.p, b->T, b->shape.heads, F32);
+    b->d.attention_bwd(&b->d, mat_cols(to, 0, q), mat_cols(to, q, k), mat_cols(to, q + k, k), b->x, b->o, lse, delta,
+                       mat_cols(from, 0, q), mat_cols(from, q, k), mat_cols(from, q + k, k), &b->shape);
     COUNT(0, 2.5 * attention_flops(b));
 }
+/* heads of 64, as GPT-2's, and seven of 128 for one key and value, as Qwen2's */
+static void with_heads(Bench *b, int dim, int groups, double *bytes, double *flops,
+                       void (*run)(Bench *b, double *bytes, double *flops))
+{
+    Attention whole = b->shape;
+    b->shape.dim = dim;
+    b->shape.heads = (int)b->H / dim;
+    b->shape.kv_heads = b->shape.heads / groups;
+    b->shape.scale = dim == 64 ? 0.125 : 0.088;
+    run(b, bytes, flops);
+    b->shape = whole;
+}
+CASE(attention_64_fwd) { with_heads(b, 64, 1, bytes, flops, run_attention_fwd); }
+CASE(attention_64_bwd) { with_heads(b, 64, 1, bytes, flops, run_attention_bwd); }
+CASE(attention_gqa_fwd) { with_heads(b, 128, b->quick ? 2 : 8, bytes, flops, run_attention_fwd); }
+CASE(attention_gqa_bwd) { with_heads(b, 128, b->quick ? 2 : 8, bytes, flops, run_attention_bwd); }
 
 static const struct { const char *name; void (*run)(Bench *b, double *bytes, double *flops); } cases[] = {
     {"copy", run_copy}, {"matmul, square", run_matmul},             /* the ceilings come first */
-    {"add", run_add}, {"layer norm fwd", run_norm_fwd}, {"rms norm fwd", run_rms_fwd}, {"add + norm fwd", run_add_norm_fwd},
-    {"norm bwd x", run_norm_bwd_x}, {"norm bwd w", run_norm_bwd_w}, {"gelu fwd", run_gelu_fwd}, {"swiglu fwd", run_swiglu_fwd},
-    {"swiglu bwd", run_swiglu_bwd}, {"bias bwd", run_bias_bwd}, {"rope", run_rope}, {"dropout fwd", run_dropout_fwd},
+    {"add", run_add}, {"add, in place", run_accumulate}, {"zero", run_zero},
+    {"layer norm fwd", run_norm_fwd}, {"rms norm fwd", run_rms_fwd}, {"add + norm fwd", run_add_norm_fwd},
+    {"add + dropout + norm fwd", run_dropped_norm_fwd}, {"norm bwd x", run_norm_bwd_x}, {"norm bwd w", run_norm_bwd_w},
+    {"gelu fwd", run_gelu_fwd}, {"gelu bwd", run_gelu_bwd}, {"swiglu fwd", run_swiglu_fwd},
+    {"swiglu bwd", run_swiglu_bwd}, {"bias bwd", run_bias_bwd}, {"rope", run_rope},
+    {"dropout fwd", run_dropout_fwd}, {"dropout bwd", run_dropout_bwd},
     {"embedding fwd", run_embed_fwd}, {"embedding bwd", run_embed_bwd}, {"cross-entropy stats", run_xent_stats},
-    {"cross-entropy grad", run_xent_grad}, {"squares", run_squares}, {"adam", run_adam}, {"linear fwd", run_linear_fwd},
-    {"linear bwd x", run_linear_bwd_x}, {"linear bwd w", run_linear_bwd_w}, {"attention fwd", run_attention_fwd},
-    {"attention bwd", run_attention_bwd},
+    {"cross-entropy grad", run_xent_grad}, {"squares", run_squares}, {"adam", run_adam},
+    {"fp8 cast, delayed", run_fp8_cast}, {"fp8 cast, tensorwise", run_fp8_cast_now},
+    {"fp8 cast of a weight", run_fp8_cast_weight},
+    {"linear fwd", run_linear_fwd}, {"linear + bias fwd", run_linear_bias}, {"linear + gelu fwd", run_gelu_linear_fwd},
+    {"linear, logits", run_linear_logits}, {"linear bwd x", run_linear_bwd_x},
+    {"linear + gelu bwd x", run_gelu_linear_bwd},
+    {"linear bwd w", run_linear_bwd_w}, {"linear + bias bwd w", run_linear_bwd_wb}, {"linear fwd, fp8", run_fp8_linear},
+    {"attention fwd", run_attention_fwd}, {"attention bwd", run_attention_bwd},
+    {"attention fwd, heads of 64", run_attention_64_fwd}, {"attention bwd, heads of 64", run_attention_64_bwd},
+    {"attention fwd, 8 to a key", run_attention_gqa_fwd}, {"attention bwd, 8 to a key", run_attention_gqa_bwd},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -160,8 +257,32 @@ static void fill(Bench *b, Mat m)
     free(half);
 }
 
+/* Cosines and sines of one angle: rope keeps what it turns as large as it was. */
+static void fill_angles(Bench *b, Mat table)
+{
+    float *x = xcalloc(1, mat_bytes(table));
+    for (int64_t i = 0; i < table.rows * table.cols; i++)
+        x[i] = i % table.cols < table.cols / 2 ? 0.8f : 0.6f;
+    b->d.put(&b->d, table.p, x, mat_bytes(table));
+    free(x);
+}
+
+static void *take_bytes(Bench *b, int64_t n) { return b->d.take(&b->d, (size_t)n); }
+
+/* Matrices of eight bits and their scales, which have seen the first. */
+static void open_fp8(Bench *b)
+{
+    b->scale = take_bytes(b, 3 * (int64_t)sizeof *b->scale);
+    b->x8 = (Mat8){take_bytes(b, b->T * b->H), b->T, b->H, E4M3, &b->scale[0]};
+    b->t8 = (Mat8){take_bytes(b, b->T * b->H), b->H, b->T, E4M3, &b->scale[0]};
+    b->w8 = (Mat8){take_bytes(b, b->F * b->H), b->F, b->H, E4M3, &b->scale[1]};
+    b->d.fp8_cast(&b->d, b->x8.p, b->t8.p, b->x, &b->scale[0], E4M3, 0);
+    b->d.fp8_cast(&b->d, b->w8.p, NULL, b->w, &b->scale[1], E4M3, 0);
+}
+
 static void open_bench(Bench *b, int quick)
 {
+    b->quick = quick;
     b->T = quick ? 256 : 16384, b->H = quick ? 256 : 4096, b->F = quick ? 512 : 11008, b->V = quick ? 500 : 50304;
     b->n = quick ? 1 << 16 : (int64_t)1 << 27;
     int64_t seq = quick ? 128 : 1024, slice = quick ? 32 : 1024;
@@ -174,25 +295,31 @@ static void open_bench(Bench *b, int quick)
     b->w = take(b, b->F, b->H, BF16);
     fill(b, b->h), fill(b, b->a), fill(b, b->w);
     b->stats = take(b, b->T, 3, F32);
+    b->moments = take(b, b->T, 2, F32);
+    b->hbias = take(b, 1, b->F, BF16);
     b->gain = take(b, 1, b->H, BF16), b->bias = take(b, 1, b->H, BF16);
     fill(b, b->gain), fill(b, b->bias);
     b->dgain = take(b, 1, b->H, F32), b->dbias = take(b, 1, b->H, F32);
-    b->table = take(b, seq, 128, F32);
+    fill_angles(b, b->table = take(b, seq, 128, F32));
     b->wte = take(b, b->V, b->H, BF16), b->dwte = take(b, b->V, b->H, F32);
     b->logits = take(b, slice, b->V, F32);
     fill(b, b->logits);
     b->loss = take(b, b->T, 1, F32);
-    b->shape = (Attention){.batch = b->T / seq, .seq_q = seq, .seq_k = seq, .heads = (int)(b->H / 128), .kv_heads = (int)(b->H / 128),
-                           .dim = 128, .scale = 0.088};
+    b->shape = (Attention){.batch = b->T / seq, .seq_q = seq, .seq_k = seq, .heads = (int)(b->H / 128),
+                           .kv_heads = (int)(b->H / 128), .dim = 128, .scale = 0.088};
     b->qkv = take(b, b->T, 3 * b->H, BF16), b->dqkv = take(b, b->T, 3 * b->H, BF16);
     fill(b, b->qkv);
-    b->lse = take(b, b->T, b->shape.heads, F32), b->delta = take(b, b->T, b->shape.heads, F32);
+    b->lse = take(b, b->T, b->H / 64, F32), b->delta = take(b, b->T, b->H / 64, F32);
+    open_fp8(b);
     b->side = quick ? 64 : 8192;
     int64_t square = b->side * b->side, room = b->n > square ? b->n : square;
     room = room > b->F * b->H ? room : b->F * b->H;
     float **state[] = {&b->master, &b->m, &b->v, &b->grad};
-    for (size_t i = 0; i < sizeof state / sizeof *state; i++)
+    for (size_t i = 0; i < sizeof state / sizeof *state; i++) {
         *state[i] = b->d.take(&b->d, (size_t)room * 4);
+        fill(b, mat(*state[i], 1, room, i < 2 ? F32 : BF16));
+    }
+    fill(b, mat(b->master, 1, square, BF16)), fill(b, mat(b->m, 1, square, BF16));
     b->wide = take(b, 1, room, BF16);
     b->sums = b->d.take(&b->d, 64);
     b->exact = b->d.take(&b->d, sizeof *b->exact);
@@ -211,6 +338,24 @@ static void open_bench(Bench *b, int quick)
     free(ids);
 }
 
+/* The matrix products with the fastest of the library's algorithms, as a run chooses them before its first step. */
+static void tune(Bench *b, Algorithms *known)
+{
+    Products p = {0};
+    Device gpu = b->d;
+    double bytes, flops;
+    size_t room = b->quick ? (size_t)16 << 20 : (size_t)2 << 30;
+    null_open(&b->d, F32);
+    products_watch(&b->d, &p);
+    for (int i = 0; i < CASES; i++)
+        cases[i].run(b, &bytes, &flops);
+    b->d = gpu;
+    void *scratch = take_bytes(b, (int64_t)room);
+    cuda_tune(&b->d, &p, known, b->quick ? 1 : 8, scratch, room);
+    b->d.give(&b->d, scratch, room);
+    products_close(&p);
+}
+
 /* ---- time ---- */
 
 static int by_value(const void *a, const void *b)
@@ -219,43 +364,54 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Seconds of one run: the middle of five loops. */
-static double measure(Bench *b, int at, double *bytes, double *flops, cudaEvent_t begin, cudaEvent_t end)
+typedef struct { cudaEvent_t begin, end; } Clock;
+
+/* Milliseconds of `loops` runs. */
+static double loop(Bench *b, int at, int loops, Clock c, double *bytes, double *flops)
 {
     cudaStream_t s = cuda_stream(&b->d);
-    double sample[5];
     float ms = 0;
-    int loops = 1;
-    cases[at].run(b, bytes, flops);
-    for (;;) {                         /* how many runs take 20 ms */
-        CUDA_OK(cudaEventRecord(begin, s));
-        for (int i = 0; i < loops; i++)
-            cases[at].run(b, bytes, flops);
-        CUDA_OK(cudaEventRecord(end, s));
-        CUDA_OK(cudaEventSynchronize(end));
-        CUDA_OK(cudaEventElapsedTime(&ms, begin, end));
-        if (ms >= 20 || loops >= 1024)
-            break;
+    CUDA_OK(cudaEventRecord(c.begin, s));
+    for (int i = 0; i < loops; i++)
+        cases[at].run(b, bytes, flops);
+    CUDA_OK(cudaEventRecord(c.end, s));
+    CUDA_OK(cudaEventSynchronize(c.end));
+    CUDA_OK(cudaEventElapsedTime(&ms, c.begin, c.end));
+    return ms;
+}
+
+/* Seconds of one run: the middle of five loops. */
+static double measure(Bench *b, int at, Clock c, double *bytes, double *flops)
+{
+    double sample[5];
+    int loops = 1, samples = b->quick ? 1 : 5;
+    loop(b, at, 1, c, bytes, flops);
+    while (!b->quick && loop(b, at, loops, c, bytes, flops) < 20 && loops < 1024)
         loops *= 2;
-    }
-    for (int k = 0; k < 5; k++) {
-        CUDA_OK(cudaEventRecord(begin, s));
-        for (int i = 0; i < loops; i++)
-            cases[at].run(b, bytes, flops);
-        CUDA_OK(cudaEventRecord(end, s));
-        CUDA_OK(cudaEventSynchronize(end));
-        CUDA_OK(cudaEventElapsedTime(&ms, begin, end));
-        sample[k] = ms / 1e3 / loops;
-    }
-    qsort(sample, 5, sizeof *sample, by_value);
-    return sample[2];
+    for (int k = 0; k < samples; k++)
+        sample[k] = loop(b, at, loops, c, bytes, flops) / 1e3 / loops;
+    qsort(sample, (size_t)samples, sizeof *sample, by_value);
+    return sample[samples / 2];
+}
+
+static void print_row(int json, int at, const char *what, int kind, double rate, double share, double seconds)
+{
+    const char *unit = kind ? "TFLOP/s" : "GB/s";
+    if (json)
+        printf("%s{\"name\": \"%s\", \"size\": \"%s\", \"rate\": %.4g, \"unit\": \"%s\", \"share\": %.4f, "
+               "\"us\": %.3f}", at ? ", " : "", cases[at].name, what, rate, unit, share, seconds * 1e6);
+    else
+        printf("| %s | %s | %.1f %s | %.1f %% | %.1f us |\n", cases[at].name, what, rate, unit, 100 * share,
+               seconds * 1e6);
+    fflush(stdout);
 }
 
 int main(int argc, char **argv)
 {
     static Bench b;
     int json = 0, quick = 0;
-    cudaEvent_t begin, end;
+    Clock clock;
+    Algorithms known = {0};
     double ceiling[2] = {1, 1};        /* GB/s, TFLOP/s */
     for (int i = 1; i < argc; i++) {
         json |= !strcmp(argv[i], "--json");
@@ -263,29 +419,27 @@ int main(int argc, char **argv)
     }
     cuda_open(&b.d, F32, 0);
     open_bench(&b, quick);
-    CUDA_OK(cudaEventCreate(&begin));
-    CUDA_OK(cudaEventCreate(&end));
+    tune(&b, &known);
+    CUDA_OK(cudaEventCreate(&clock.begin));
+    CUDA_OK(cudaEventCreate(&clock.end));
     if (json)
         printf("{\"device\": \"%s\", \"rows\": [", b.d.isa);
     else
         printf("| op | size | rate | of the ceiling | time |\n|---|---|---|---|---|\n");
     for (int i = 0; i < CASES; i++) {
-        double bytes, flops, t = measure(&b, i, &bytes, &flops, begin, end), rate = (bytes ? bytes / 1e9 : flops / 1e12) / t;
+        double bytes, flops, t = measure(&b, i, clock, &bytes, &flops), rate = (bytes ? bytes / 1e9 : flops / 1e12) / t;
         int kind = bytes ? 0 : 1;
         char what[64];
         if (i < 2)
             ceiling[kind] = rate;
-        snprintf(what, sizeof what, bytes ? "%.1f MB" : "%.1f GFLOP", bytes ? bytes / 1e6 : flops / 1e9);
-        if (json)
-            printf("%s{\"name\": \"%s\", \"size\": \"%s\", \"rate\": %.4g, \"unit\": \"%s\", \"share\": %.4f, \"us\": %.3f}", i ? ", " : "",
-                   cases[i].name, what, rate, kind ? "TFLOP/s" : "GB/s", rate / ceiling[kind], t * 1e6);
-        else
-            printf("| %s | %s | %.1f %s | %.1f %% | %.1f us |\n", cases[i].name, what, rate, kind ? "TFLOP/s" : "GB/s",
-                   100 * rate / ceiling[kind], t * 1e6);
-        fflush(stdout);
+        snprintf(what, sizeof what, kind ? "%.1f GFLOP" : "%.1f MB", kind ? flops / 1e9 : bytes / 1e6);
+        print_row(json, i, what, kind, rate, rate / ceiling[kind], t);
     }
     if (json)
         printf("]}\n");
+    CUDA_OK(cudaEventDestroy(clock.begin));
+    CUDA_OK(cudaEventDestroy(clock.end));
     cuda_close(&b.d);
+    algorithms_close(&known);
     return 0;
 }
