@@ -3,7 +3,8 @@
  * says which call. Reductions add in rank order.
  *
  * With NCCL_LAUNCH_ORDER_IMPLICIT=1 a rank's operations run in the order of their launches, whatever their streams;
- * without it two communicators may cross, and hang (EMULATION_HANG seconds, default 60, then the job ends). */
+ * without it two communicators may cross, and hang (EMULATION_HANG seconds, default 60, then the job ends).
+ * EMULATION_SWAP=RANK:K makes that rank's K-th launch come after the next one. */
 #include "runtime.h"
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
@@ -323,6 +324,32 @@ void start(const std::vector<Call> &calls)
     emulation_enqueue_until(calls[0].stream, "nccl", [l] { return turn(l); });
 }
 
+/* EMULATION_SWAP=RANK:K: this rank makes its K-th launch after the next one. */
+int held_back(const std::vector<Call> &calls)
+{
+    static std::vector<Call> held;
+    static long made;
+    const char *s = getenv("EMULATION_SWAP"), *colon = s ? strchr(s, ':') : nullptr;
+    if (!colon || atol(s) != (long)emulation_option("OMPI_COMM_WORLD_RANK", 0))
+        return 0;
+    if (++made == atol(colon + 1)) {
+        held = calls;
+        return 1;
+    }
+    start(calls);
+    if (!held.empty()) {
+        start(held);
+        held.clear();
+    }
+    return 1;
+}
+
+void launch(const std::vector<Call> &calls)
+{
+    if (!held_back(calls))
+        start(calls);
+}
+
 ncclResult_t call(const Call &c)
 {
     if (!c.comm || c.comm->aborted)
@@ -333,7 +360,7 @@ ncclResult_t call(const Call &c)
     if (group_depth)
         open_group.push_back(c);
     else
-        start({c});
+        launch({c});
     return ncclSuccess;
 }
 
@@ -425,7 +452,7 @@ ncclResult_t ncclGroupEnd(void)
     if (--group_depth == 0 && !open_group.empty()) {
         std::vector<Call> calls;
         calls.swap(open_group);
-        start(calls);
+        launch(calls);
     }
     return ncclSuccess;
 }
