@@ -225,6 +225,9 @@ test-layouts: tests train
 test-emulation:
 	$(MAKE) CUDA=emulated cuda-tests
 	tests/emulation.sh
+	tests/cuda_layouts.sh long
+	tests/cuda_layouts.sh drop
+	tests/cuda_swaps.sh
 
 test-slurm: train
 	tests/slurm.sh
