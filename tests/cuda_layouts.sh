@@ -9,7 +9,7 @@
 cd "$(dirname "$0")/.." || exit 2
 emulated=${EMULATED:-build/emulated} work=${WORK:-$(mktemp -d)} seeds=${SEEDS:-20} tries=${TRIES:-3} fail=0 n=0
 cpu=${TRAIN:-$PWD/build/cpu/train}
-export EMULATION_GUARD=1 EMULATION_HANG="${EMULATION_HANG:-20}"
+export EMULATION_GUARD=1 EMULATION_HANG="${EMULATION_HANG:-$([ "${1:-short}" = drop ] && echo 20 || echo 120)}"
 "$cpu" tokenize src -o "$work/corpus" > /dev/null 2>&1 || exit 2
 cat > "$work/tiny.yaml" <<YAML
 model: {num_layers: 4, hidden_size: 64, num_attention_heads: 4, num_query_groups: 2, kv_channels: 64, ffn_hidden_size: 128, seq_length: 16,
