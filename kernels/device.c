@@ -63,10 +63,10 @@ void device_get(Device *d, void *dst, const void *src, size_t bytes)
         host_copy(dst, src, bytes);
 }
 
-int64_t device_tell(Device *d, void *dst, const void *src, size_t bytes)
+int64_t device_snapshot(Device *d, void *dst, const void *src, size_t bytes)
 {
     if (d)
-        return d->tell(d, dst, src, bytes);
+        return d->snapshot(d, dst, src, bytes);
     host_copy(dst, src, bytes);
     return 0;
 }

@@ -277,6 +277,11 @@ struct Device {
     void (*get)(Device *d, void *dst, const void *src, size_t bytes);
     int64_t (*tell)(Device *d, void *dst, const void *src, size_t bytes);
     void (*told)(Device *d, int64_t ticket);
+    /* tell beside the ops: starts when every op launched before has run, and those launched later do not wait for it, so
+     * that they must leave src as it is until settle: ops launched from there on run behind every snapshot. src in
+     * outer memory is copied in the order of the ops */
+    int64_t (*snapshot)(Device *d, void *dst, const void *src, size_t bytes);
+    void (*settle)(Device *d);
     /* Host memory, zeroed, that copies run to and from at full speed */
     void *(*host_take)(Device *d, size_t bytes);
     void (*host_give)(Device *d, void *p, size_t bytes);
@@ -311,10 +316,10 @@ void outer_arena_close(Device *d, Arena *a);
 void host_arena(Device *d, Arena *a, const char *name, size_t size);
 void host_arena_close(Device *d, Arena *a);
 
-/* put, get and tell where d is NULL: src and dst are the host's. */
+/* put, get and snapshot where d is NULL: src and dst are the host's. */
 void device_put(Device *d, void *dst, const void *src, size_t bytes);
 void device_get(Device *d, void *dst, const void *src, size_t bytes);
-int64_t device_tell(Device *d, void *dst, const void *src, size_t bytes);
+int64_t device_snapshot(Device *d, void *dst, const void *src, size_t bytes);
 
 /* A device whose ops do nothing, for counting runs. */
 void null_open(Device *d, Dtype real);

@@ -54,13 +54,13 @@ static void find_entries(Saver *s)
     }
 }
 
-/* Asks for a dense copy of a piece. */
+/* Asks for a dense copy of a piece; the update of the next step waits until it is there (step.c). */
 static void snap_piece(Saver *s, const Piece *p, char *to)
 {
     const int64_t line = p->cols * (int64_t)dtype_size(p->type), ld = p->ld * (int64_t)dtype_size(p->type);
     int64_t rows = line == ld ? 1 : p->rows, bytes = line == ld ? p->rows * line : line;
     for (int64_t r = 0; r < rows; r++)
-        s->ticket = device_tell(p->dev, to + r * line, (const char *)p->data + r * ld, (size_t)bytes);
+        s->ticket = device_snapshot(p->dev, to + r * line, (const char *)p->data + r * ld, (size_t)bytes);
     s->teller = p->dev;
 }
 

@@ -64,6 +64,7 @@ static void update(Run *r, Metrics *m)
     m->loss_scale = r->opt.loss_scale.scale;
     m->learning_rate = lr_at(c, r->consumed_samples);
     if (scale_allows(r)) {
+        r->dev.settle(&r->dev);            /* what a save still copies is about to change */
         optimizer_step(&r->opt, m->learning_rate);
         data_gather_all(&r->params.data, c->overlap_param_gather);
     }

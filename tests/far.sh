@@ -23,7 +23,7 @@ commands() { # PROGRAM key=value ...
     until_75() { "$program" "$@" >> "$here/log" 2>&1 && rc=0 || rc=$?; [ $rc = 75 ] || { tail -n 5 "$here/log"; exit 1; }; }
     cd "$here"
     # shellcheck disable=SC2086
-    until_75 ../tiny.yaml save=run cpu_isa="$ISA" exit_interval=2 async_save=true ${half:-} "$@"
+    until_75 ../tiny.yaml save=run cpu_isa="$ISA" exit_interval=2 save_interval=1 async_save=true ${half:-} "$@"
     # shellcheck disable=SC2086
     run ../tiny.yaml save=run cpu_isa="$ISA" async_save=false load=latest save_interval=3 ${all:-} "$@"
     run dump ../tiny.yaml -o first.safetensors load=run cpu_isa="$ISA" "$@"
@@ -53,7 +53,8 @@ for options in params_dtype=bf16 "params_dtype=fp32 qk_layernorm=true" \
             > "$here/said" || true
     done
     a=$work/$n-near b=$work/$n-far
-    for file in metrics said text first.safetensors run/checkpoints/iter_0000002/model-00000.safetensors \
+    for file in metrics said text first.safetensors run/checkpoints/iter_0000001/model-00000.safetensors \
+        run/checkpoints/iter_0000001/optim-00000.safetensors run/checkpoints/iter_0000002/model-00000.safetensors \
         run/checkpoints/iter_0000006/model-00000.safetensors run/checkpoints/iter_0000006/optim-00000.safetensors; do
         cmp "$a/$file" "$b/$file" || { diff "$a/metrics" "$b/metrics"; echo "$options: $file differs"; exit 1; }
     done

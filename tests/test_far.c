@@ -1,10 +1,11 @@
 /* test_far -- the executable itself over a device whose memory the host cannot touch and that is behind, for tests/far.sh.
  * The link lets cpu_open pass through here (Makefile). The CPU's ops do the work; what `take` gives cannot be read or
  * written but while an op or a copy runs, so that a host that does it faults. What the host is told of arrives when it
- * asks whether it is there, and not before. */
+ * asks whether it is there, and not before; a snapshot is read only when ops may change what it is of. */
 #define _GNU_SOURCE
 #include "device.h"
 #include "device_calls.h"
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,13 +14,14 @@
 #include <unistd.h>
 
 typedef struct { char *p; size_t bytes; } Range;
-typedef struct { void *dst, *copy; size_t bytes; } Told;
+typedef struct { void *dst, *copy; const void *src; size_t bytes; } Told;   /* src: still to be read */
+typedef struct { Told *of; int64_t n, delivered; } Stash;              /* of[ticket] */
 
 static Device cpu;
 static Range range[8];
 static int ranges, inside;
-static Told *stash;                    /* by ticket - 1 */
-static int64_t tickets, delivered;
+static Stash told, snapshots;
+static pthread_mutex_t lock;
 
 static void set_protection(int protection)
 {
@@ -30,6 +32,7 @@ static void set_protection(int protection)
 
 static void enter(void)
 {
+    pthread_mutex_lock(&lock);
     if (inside++ == 0)
         set_protection(PROT_READ | PROT_WRITE);
 }
@@ -38,6 +41,7 @@ static void leave(void)
 {
     if (--inside == 0)
         set_protection(PROT_NONE);
+    pthread_mutex_unlock(&lock);
 }
 
 static int far_owns(Device *d, const void *p)
@@ -91,22 +95,61 @@ static void far_get(Device *d, void *dst, const void *src, size_t bytes)
     leave();
 }
 
+static int64_t stash(Stash *s, void *dst, const void *src, size_t bytes)
+{
+    memset(dst, 0xff, bytes);
+    pthread_mutex_lock(&lock);
+    s->of = xrealloc(s->of, (size_t)(s->n + 1) * sizeof *s->of);
+    s->of[s->n] = (Told){dst, xcalloc(1, bytes), src, bytes};
+    pthread_mutex_unlock(&lock);
+    return s->n++;
+}
+
+/* Reads what is still to be read. */
+static void far_read(Device *d, Stash *s)
+{
+    pthread_mutex_lock(&lock);
+    for (int64_t i = s->delivered; i < s->n; i++) {
+        if (s->of[i].src)
+            far_get(d, s->of[i].copy, s->of[i].src, s->of[i].bytes);
+        s->of[i].src = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 static int64_t far_tell(Device *d, void *dst, const void *src, size_t bytes)
 {
-    Told t = {dst, xcalloc(1, bytes), bytes};
-    far_get(d, t.copy, src, bytes);
-    memset(dst, 0xff, bytes);
-    stash = xrealloc(stash, (size_t)(tickets + 1) * sizeof *stash);
-    stash[tickets] = t;
-    return ++tickets;
+    int64_t ticket = stash(&told, dst, src, bytes);
+    far_read(d, &told);
+    return ticket;
+}
+
+/* Read as late as the caller allows: in settle, or where none comes. */
+static int64_t far_snapshot(Device *d, void *dst, const void *src, size_t bytes)
+{
+    (void)d;
+    return -1 - stash(&snapshots, dst, src, bytes);
+}
+static void far_settle(Device *d) { far_read(d, &snapshots); }
+
+static int is_read(Stash *s, int64_t at)
+{
+    pthread_mutex_lock(&lock);
+    int yes = !s->of[at].src;
+    pthread_mutex_unlock(&lock);
+    return yes;
 }
 
 static void far_told(Device *d, int64_t ticket)
 {
-    (void)d;
-    BUG_ON(ticket < 1 || ticket > tickets);
-    for (; delivered < ticket; delivered++) {
-        Told *t = &stash[delivered];
+    Stash *s = ticket < 0 ? &snapshots : &told;
+    int64_t at = ticket < 0 ? -1 - ticket : ticket;
+    BUG_ON(at >= s->n);
+    for (int i = 0; i < 50 && !is_read(s, at); i++)
+        usleep(10000);
+    far_read(d, s);
+    for (; s->delivered <= at; s->delivered++) {
+        Told *t = &s->of[s->delivered];
         memcpy(t->dst, t->copy, t->bytes);
         free(t->copy);
     }
@@ -127,6 +170,10 @@ void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads);
 
 void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads)
 {
+    pthread_mutexattr_t recursive;
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&lock, &recursive);
     struct sigaction act = {.sa_sigaction = fault, .sa_flags = SA_SIGINFO};
     sigaction(SIGSEGV, &act, NULL);
     __real_cpu_open(d, real, isa, threads);
@@ -141,6 +188,8 @@ void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads)
     d->get = far_get;
     d->tell = far_tell;
     d->told = far_told;
+    d->snapshot = far_snapshot;
+    d->settle = far_settle;
 #define X(name, args) d->name = far_##name;
     OPS(X)
 #undef X

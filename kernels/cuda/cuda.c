@@ -200,32 +200,68 @@ static void cuda_get(Device *d, void *dst, const void *src, size_t bytes)
     }
 }
 
+/* The runtime would wait for a copy within the host's memory: an op does it. Returns whether src lies there. */
+static int copied_outer(Device *d, void *dst, const void *src, size_t bytes)
+{
+    if (!cuda_owns_outer(d, src))
+        return 0;
+    BUG_ON(bytes % 4);
+    int64_t n = (int64_t)bytes / 4;
+    cuda_copy(d, mat(dst, 1, n, F32), mat((void *)src, 1, n, F32));
+    return 1;
+}
+
+/* A ticket for what q's stream has been given so far. */
+static int64_t ticket_of(CudaTold *q)
+{
+    CUDA_OK(cudaEventRecord(q->event[q->tickets % CUDA_TICKETS], q->stream));
+    return q->tickets++;
+}
+
 static int64_t cuda_tell(Device *d, void *dst, const void *src, size_t bytes)
 {
     Cuda *c = cuda_of(d);
     BUG_ON(!range_has(&c->pinned, dst));
-    int64_t ticket = c->tickets++;
-    if (cuda_owns_outer(d, src)) {     /* the runtime would wait for a copy within the host's memory */
-        BUG_ON(bytes % 4);
-        int64_t n = (int64_t)bytes / 4;
-        cuda_copy(d, mat(dst, 1, n, F32), mat((void *)src, 1, n, F32));
-    } else {
+    if (!copied_outer(d, dst, src, bytes))
         CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->compute));
-    }
-    CUDA_OK(cudaEventRecord(c->told[ticket % CUDA_TICKETS], c->compute));
-    return ticket;
+    return ticket_of(&c->told);
+}
+
+static int64_t cuda_snapshot(Device *d, void *dst, const void *src, size_t bytes)
+{
+    Cuda *c = cuda_of(d);
+    BUG_ON(!range_has(&c->pinned, dst));
+    int copied = copied_outer(d, dst, src, bytes);
+    CUDA_OK(cudaEventRecord(c->before, c->compute));
+    CUDA_OK(cudaStreamWaitEvent(c->snapshots.stream, c->before, 0));
+    if (!copied)
+        CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->snapshots.stream));
+    c->unsettled = 1;
+    return -1 - ticket_of(&c->snapshots);          /* told's tickets count up from 0, these down from -1 */
+}
+
+static void cuda_settle(Device *d)
+{
+    Cuda *c = cuda_of(d);
+    if (!c->unsettled)
+        return;
+    CUDA_OK(cudaStreamWaitEvent(c->compute, c->snapshots.event[(c->snapshots.tickets - 1) % CUDA_TICKETS], 0));
+    c->unsettled = 0;
 }
 
 /* An event that a later ticket has taken over ends no sooner than this one's. */
 static void cuda_told(Device *d, int64_t ticket)
 {
-    BUG_ON(ticket < 0 || ticket >= cuda_of(d)->tickets);
-    cuda_await(d, cuda_of(d)->told[ticket % CUDA_TICKETS]);
+    const CudaTold *q = ticket < 0 ? &cuda_of(d)->snapshots : &cuda_of(d)->told;
+    int64_t at = ticket < 0 ? -1 - ticket : ticket;
+    BUG_ON(at >= q->tickets);
+    cuda_await(d, q->event[at % CUDA_TICKETS]);
 }
 
 static void cuda_sync(Device *d)
 {
     Cuda *c = cuda_of(d);
+    cuda_settle(d);
     CUDA_OK(cudaEventRecord(c->landed[0], c->compute));
     cuda_await(d, c->landed[0]);
 }
@@ -244,18 +280,9 @@ int cuda_count(void)
     return n;
 }
 
-#define X(name, args)                                                                                        \
-    extern __typeof__(cuda_##name) cuda_##name __attribute__((weak));                                        \
-    static void without_##name(void)                                                                         \
-    {                                                                                                        \
-        die(EXIT_CONFIG, "cuda", "no kernel for op " #name "; change: device: cpu");                         \
-    }
-OPS(X)
-#undef X
-
 static void fill(Device *d)
 {
-#define X(name, args) d->name = cuda_##name ? cuda_##name : (__typeof__(&cuda_##name))without_##name;
+#define X(name, args) d->name = cuda_##name;
     OPS(X)
 #undef X
     d->take = cuda_take;
@@ -267,6 +294,8 @@ static void fill(Device *d)
     d->get = cuda_get;
     d->tell = cuda_tell;
     d->told = cuda_told;
+    d->snapshot = cuda_snapshot;
+    d->settle = cuda_settle;
     d->host_take = cuda_host_take;
     d->host_give = cuda_host_give;
     d->sync = cuda_sync;
@@ -305,7 +334,11 @@ void cuda_open(Device *d, Dtype real, int index)
     CUDA_OK(cudaStreamCreateWithFlags(&c->compute, cudaStreamNonBlocking));
     open_events(c->sent, CUDA_PIECES);
     open_events(c->landed, 2);
-    open_events(c->told, CUDA_TICKETS);
+    open_events(&c->before, 1);
+    c->told.stream = c->compute;
+    open_events(c->told.event, CUDA_TICKETS);
+    CUDA_OK(cudaStreamCreateWithFlags(&c->snapshots.stream, cudaStreamNonBlocking));
+    open_events(c->snapshots.event, CUDA_TICKETS);
     c->workspace = device_memory(CUDA_WORKSPACE);
     c->piece = pinned_memory(CUDA_PIECES * CUDA_PIECE);
     c->landing = pinned_memory(2 * CUDA_PIECE);
@@ -328,7 +361,10 @@ void cuda_close(Device *d)
     CUDA_OK(cudaStreamDestroy(c->compute));
     close_events(c->sent, CUDA_PIECES);
     close_events(c->landed, 2);
-    close_events(c->told, CUDA_TICKETS);
+    close_events(&c->before, 1);
+    close_events(c->told.event, CUDA_TICKETS);
+    CUDA_OK(cudaStreamDestroy(c->snapshots.stream));
+    close_events(c->snapshots.event, CUDA_TICKETS);
     CUDA_OK(cudaFree(c->workspace));
     CUDA_OK(cudaFreeHost(c->piece));
     CUDA_OK(cudaFreeHost(c->landing));

@@ -26,6 +26,9 @@ enum { CUDA_PIECES = 16, CUDA_TICKETS = 64 };
 typedef struct { char *p; size_t bytes; } CudaRange;
 typedef struct { CudaRange *at; int n, room; } CudaRanges;
 
+/* Copies to the host on a stream; event of ticket t: [t % CUDA_TICKETS]. */
+typedef struct { cudaStream_t stream; cudaEvent_t event[CUDA_TICKETS]; int64_t tickets; } CudaTold;
+
 typedef struct {
     int index;                         /* which GPU */
     char gpu[256];                     /* its name */
@@ -42,8 +45,9 @@ typedef struct {
     /* get: two pinned pieces */
     char *landing;
     cudaEvent_t landed[2];
-    cudaEvent_t told[CUDA_TICKETS];    /* of ticket t: [t % CUDA_TICKETS] */
-    int64_t tickets;
+    CudaTold told, snapshots;          /* behind the ops; beside them, each copy behind */
+    cudaEvent_t before;                /* this, recorded anew for it, */
+    int unsettled;                     /* and the ops behind none of the last ones */
     void (*watch)(double waited);
     struct Lt *lt;                     /* matrix products */
 } Cuda;
