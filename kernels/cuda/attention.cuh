@@ -171,14 +171,17 @@ template <int D> __device__ __forceinline__ uint32_t chunk_at(int row, int chunk
     return (uint32_t)(row * Chunks<D>::N + (chunk ^ swizzle<D>(row))) * 16;
 }
 
+/* How many copies' addresses a thread holds at a time: all of them, but where the accumulators would spill (ptxas). */
+template <int D, bool DROP> struct Copies { static constexpr int AHEAD = D == 128 && !DROP ? 2 : 16; };
+
 /* Rows r0 .. r0 + ROWS of a head begin to arrive; rows from `end` on are zeros. p: row 0. A thread copies one column of
  * chunks. */
-template <int D, int ROWS, int THREADS, class T>
+template <int D, int ROWS, int THREADS, int AHEAD, class T>
 __device__ __forceinline__ void tile_load(SharedAt to, const T *p, int ld, int r0, int end)
 {
     constexpr int C = Chunks<D>::N, STEP = THREADS / C;
     int r = (int)threadIdx.x / C, c = (int)threadIdx.x % C;
-#pragma unroll
+#pragma unroll AHEAD
     for (int k = 0; k < ROWS; k += STEP)
         if (THREADS % C == 0 ? ROWS % STEP == 0 || r + k < ROWS : r < STEP && r + k < ROWS)
             cp_async16(to + chunk_at<D>(r + k, c), p + 8 * c + (int64_t)(r0 + r + k) * ld, r0 + r + k < end);

@@ -25,9 +25,9 @@ enum Role { QUERIES, KEYS, KEYS_DK, KEYS_DV };
 /* ROWS rows to a block, MT * 16 to a warp; COLS rows of the other side at a time, in two stages: one is computed with
  * while the other arrives. */
 template <int D, int ROLE, bool DROP> struct Bwd {
-    static constexpr int WARPS = 4, THREADS = 32 * WARPS;
+    static constexpr int WARPS = 4, THREADS = 32 * WARPS, AHEAD = Copies<D, DROP>::AHEAD;
     static constexpr int MT = D == 64 || (ROLE == QUERIES && D < 256) ? 2 : 1;
-    static constexpr int COLS = ROLE == QUERIES ? (D == 64 && !DROP ? 64 : 32)
+    static constexpr int COLS = ROLE == QUERIES ? D == 64 && !DROP ? 64 : D == 128 && DROP ? 16 : 32
                                                 : D == 80 || D == 96 ? 64 : D == 64 && DROP ? 16 : 32;
     static constexpr int ROWS = 16 * MT * WARPS, BLOCKS = D == 256 ? 1 : 2;
     static constexpr int HELD = ROWS * D * 2, TILE = COLS * D * 2;
@@ -127,7 +127,8 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
     float *row_stat = reinterpret_cast<float *>(lo) + B::ROWS;
 
     auto hold = [&](SharedAt to, const View<T> &x) {
-        tile_load<D, B::ROWS, B::THREADS>(to, x.p + (int64_t)w.b * rows * x.ld + w.head * D, x.ld, block0, rows);
+        tile_load<D, B::ROWS, B::THREADS, B::AHEAD>(to, x.p + (int64_t)w.b * rows * x.ld + w.head * D, x.ld, block0,
+                                                    rows);
     };
     hold(held, a.row1);
     if (MAKES1)
@@ -159,8 +160,8 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
     auto load = [&](int stage, int h, int c0) {
         SharedAt to = stages + stage * B::STAGE;
         int of = (BY_KEYS ? h : h / s.group) * D;
-        tile_load<D, COLS, B::THREADS>(to, col1 + of, a.col1.ld, c0, cols);
-        tile_load<D, COLS, B::THREADS>(to + B::TILE, col2 + of, a.col2.ld, c0, cols);
+        tile_load<D, COLS, B::THREADS, B::AHEAD>(to, col1 + of, a.col1.ld, c0, cols);
+        tile_load<D, COLS, B::THREADS, B::AHEAD>(to + B::TILE, col2 + of, a.col2.ld, c0, cols);
         if (BY_KEYS && (int)threadIdx.x < COLS) {
             int i = c0 + (int)threadIdx.x;
             bool there = i < s.seq_q;
@@ -202,6 +203,11 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
         if (more(next_head, next))
             load(stage ^ 1, next_head, next);
         cp_async_commit();
+        if (!BY_KEYS) {        /* what follows from the thread's number, again: cheap, and registers are short */
+            int me = (int)thread_again();
+            warp = me / WARP, g = me % WARP / 4, t = me % 4, mine = warp * 16 * MT, r0 = block0 + mine;
+            lo = after + mine, row_stat = reinterpret_cast<float *>(lo) + B::ROWS;
+        }
         /* does this warp see something of the tile, and does it see all of it? */
         bool none, masked;
         if (BY_KEYS) {
@@ -259,6 +265,8 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
                 }
             }
             at = across;
+            if (!BY_KEYS)              /* the same place, from another tile's */
+                at.row = row_lane.row + stages - held - mine * D * 2;
             at.row += stage * B::STAGE;
             if constexpr (MAKES1)
                 weighted<T, D>(sum1, x, at);

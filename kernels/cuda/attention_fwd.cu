@@ -14,7 +14,7 @@ namespace {
 template <int D, bool DROP> struct Fwd {
     static constexpr int MT = D == 256 ? 1 : 2, WARPS = D == 256 ? 8 : 4, THREADS = 32 * WARPS, ROWS = 16 * MT * WARPS;
     static constexpr int KEYS = DROP || D == 256 ? 32 : D == 128 ? 48 : 64, SLOTS = 3, BLOCKS = D == 256 ? 1 : 2;
-    static constexpr int TILE = KEYS * D * 2;
+    static constexpr int TILE = KEYS * D * 2, AHEAD = Copies<D, DROP>::AHEAD;
     static constexpr size_t BYTES = (size_t)ROWS * D * 2 + (size_t)SLOTS * TILE + (size_t)(ROWS + 4 * WARPS) * 4;
 };
 
@@ -73,11 +73,11 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
     const T *k = a.k.p + (int64_t)w.b * s.seq_k * a.k.ld + w.head / s.group * D;
     const T *v = a.v.p + (int64_t)w.b * s.seq_k * a.v.ld + w.head / s.group * D;
     SharedAt q_at = shared_at(shared), ring = q_at + F::ROWS * D * 2;
-    int *lo = reinterpret_cast<int *>(shared + F::ROWS * D * 2 + F::SLOTS * F::TILE) + mine;
-    Span *spans = reinterpret_cast<Span *>(lo - mine + F::ROWS);
+    int *lo = reinterpret_cast<int *>(shared + F::ROWS * D * 2 + F::SLOTS * F::TILE);
+    Span *spans = reinterpret_cast<Span *>(lo + F::ROWS);
 
-    tile_load<D, F::ROWS, F::THREADS>(q_at, a.q.p + row * a.q.ld + w.head * D, a.q.ld, block0, s.seq_q);
-    span_make<16 * MT>(spans + warp, lo, s, w.b, i0);
+    tile_load<D, F::ROWS, F::THREADS, F::AHEAD>(q_at, a.q.p + row * a.q.ld + w.head * D, a.q.ld, block0, s.seq_q);
+    span_make<16 * MT>(spans + warp, lo + mine, s, w.b, i0);
     __syncthreads();
     int first, end;
     span_join(&first, &end, spans, F::WARPS);
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
     /* keys and values in turn, each into the slot after the last one's, a group of copies each */
     auto load = [&](int slot, const T *p, int ld, int j) {
         if (j < end)
-            tile_load<D, KEYS, F::THREADS>(ring + slot * F::TILE, p, ld, j, s.seq_k);
+            tile_load<D, KEYS, F::THREADS, F::AHEAD>(ring + slot * F::TILE, p, ld, j, s.seq_k);
         cp_async_commit();
     };
     load(0, k, a.k.ld, first);
@@ -101,13 +101,15 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
         for (int n = 0; n < D / 8; n++)
             out[m][n][0] = out[m][n][1] = out[m][n][2] = out[m][n][3] = 0;
     }
-    Lane<D> q_lane(q_at + mine * D * 2, true), k_lane(ring, false), v_lane(ring, true);
+    Lane<D> q_lane(q_at + mine * D * 2, true), k_lane(ring, false);
     HeadDrop drop = {};
     if (DROP)
         drop = head_drop(s, w.b, w.head);
 
     int slot = 0;
     for (int j = first; j < end; j += KEYS) {
+        /* of this warp, again: it is known from one instruction, and registers are short */
+        warp = (int)thread_again() / WARP, mine = warp * 16 * MT;
         bool none = span_none(spans[warp], j, KEYS);
         cp_async_wait<1>();
         __syncthreads();               /* the keys are there for all, and nobody reads the slot before them any more */
@@ -117,7 +119,7 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
             at.row += slot * F::TILE;
             scores<T, D>(c, q_lane, at);
             if (span_masked(spans[warp], j, KEYS))
-                mask_rows(c, s, lo, i0, j);
+                mask_rows(c, s, lo + mine, block0 + mine, j);
             softmax<D>(c, largest, sum, out, s.scale2);
             if (DROP) {
 #pragma unroll
@@ -125,7 +127,7 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
 #pragma unroll
                     for (int m = 0; m < MT; m++) {
                         bool keep[4];
-                        drop_rows(keep, s, drop, s.pos0 + i0 + 16 * m, j + 8 * n);
+                        drop_rows(keep, s, drop, s.pos0 + block0 + mine + 16 * m, j + 8 * n);
 #pragma unroll
                         for (int e = 0; e < 4; e++)
                             c[m][n][e] = keep[e] ? c[m][n][e] : 0;
@@ -137,8 +139,8 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
         __syncthreads();
         load(slot == 0 ? F::SLOTS - 1 : slot - 1, v, a.v.ld, j + KEYS);
         if (!none) {
-            Lane<D> at = v_lane;
-            at.row += slot * F::TILE;
+            Lane<D> at = q_lane;       /* the same place in another tile */
+            at.row += ring - q_at + slot * F::TILE - mine * D * 2;
             weighted<T, D>(out, c, at);
         }
         slot = slot == F::SLOTS - 1 ? 0 : slot + 1;
