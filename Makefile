@@ -157,6 +157,10 @@ $(BUILD)/test_far: $(CPU)/tests/test_far.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $
 $(BUILD)/bench_cuda: $(BUILD)/tests/bench_cuda.c.o $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
+# the executable with events around what it enqueues
+$(BUILD)/bench_step: $(BUILD)/tests/bench_step.c.o $(CPU)/train.o $(CUDA_OBJ) $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=cuda_open -Wl,--wrap=cuda_close -o $@ $(LDLIBS)
+
 $(BUILD)/bench_%: $(CPU)/tests/bench_%.o $(HOOKS) $(CUDA_OBJ) $(LIB_OBJ)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
@@ -206,7 +210,8 @@ $(CPU)/src/report_page.o: src/report.css src/report.js
 tests: $(TEST_BIN) $(BUILD)/train
 
 # with CUDA=emulated (or 1: on a GPU): what the CUDA rows of tests/table run
-cuda-tests: $(patsubst tests/%,$(BUILD)/%,$(basename $(CUDA_TESTS))) $(BUILD)/train $(BUILD)/bench_cuda
+cuda-tests: $(patsubst tests/%,$(BUILD)/%,$(basename $(CUDA_TESTS))) $(BUILD)/train $(BUILD)/bench_cuda \
+            $(BUILD)/bench_step
 
 test: tests train
 	$(MAKE) CUDA=emulated cuda-tests
