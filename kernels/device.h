@@ -270,6 +270,12 @@ struct Device {
      * Else as take, give and owns. On the CPU there is one memory, and this is take */
     void *(*outer_take)(Device *d, size_t bytes);
     void (*outer_give)(Device *d, void *p, size_t bytes);
+    /* Copies beside the ops, of what lies idle for a while, to and from memory of outer_take. Each starts when every op
+     * launched before it has run, and they run one after the other; the host does not wait. A ticket; arrived: ops launched
+     * from here on run behind that copy and all before it. 0: none */
+    int64_t (*leave)(Device *d, void *outer, const void *src, size_t bytes);
+    int64_t (*fetch)(Device *d, void *dst, const void *outer, size_t bytes);
+    void (*arrived)(Device *d, int64_t ticket);
     /* Copies in the order of the ops. put: host to device; src may be written on return. get: device to host, waits for
      * every op before it. tell: as get, without waiting; dst is host memory from host_take, and this copy and all told
      * of before are there when told(ticket), which any thread may call, returns */

@@ -18,8 +18,8 @@ static void null_sync(Device *d) {}
 void null_open(Device *d, Dtype real)
 {
     *d = (Device){.name = "null", .isa = "none", .real = real, .take = null_take, .give = null_give, .owns = null_owns,
-                  .outer_take = null_take, .outer_give = null_give, .put = null_put,
-                  .get = null_put, .tell = null_tell, .told = null_told,
+                  .outer_take = null_take, .outer_give = null_give, .leave = null_tell, .fetch = null_tell,
+                  .arrived = null_told, .put = null_put, .get = null_put, .tell = null_tell, .told = null_told,
                   .snapshot = null_tell, .settle = null_sync, .host_take = null_take,
                   .host_give = null_give, .sync = null_sync};
 #define X(name, args) d->name = null_##name;

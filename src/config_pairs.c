@@ -110,6 +110,8 @@ static int nothing_to_validate(const Config *c)
     PAIR(recompute_modules, recompute_granularity,                                                                    \
          c->recompute_modules.n && c->recompute_granularity != RECOMPUTE_GRANULARITY_SELECTIVE,                       \
          "they are for selective: leave them out")                                                                    \
+    PAIR(cpu_offloading_num_layers, recompute_granularity, c->cpu_offloading_num_layers && FULL,                      \
+         "layers that run again keep nothing that could lie elsewhere: use none or selective, or offload 0 layers")   \
     PAIR(loss_scale, params_dtype, SET(loss_scale) && c->params_dtype != PARAMS_DTYPE_FP16,                           \
          "it is for fp16: leave it out")                                                                              \
     PAIR(finetune, load, c->finetune && ABSENT(load), "set load to the checkpoint to take the weights from")          \

@@ -366,6 +366,11 @@ static void rules_recompute(Check *k)
     RULE(ON4(recompute_num_layers, num_layers, pipeline_model_parallel_size, recompute_granularity),
          full && !ABSENT(recompute_num_layers) && layers && c->recompute_num_layers > layers,
          "%lld is more than the %lld layers of a pipeline rank", LL(c->recompute_num_layers), LL(layers));
+    int64_t stage = c->num_layers;
+    for (int s = 0; s < c->stages; s++)
+        stage = s && stage > c->stage_layers[s] ? stage : c->stage_layers[s];
+    RULE(ON3(cpu_offloading_num_layers, num_layers, pipeline_model_parallel_size), c->cpu_offloading_num_layers > stage,
+         "%lld is more than the %lld layers of a virtual stage", LL(c->cpu_offloading_num_layers), LL(stage));
     if (selective && !c->recompute_modules.n && !k->bad[OPT_recompute_modules])
         c->recompute_modules = (List){1, core_attn};
 }

@@ -131,6 +131,11 @@ static void group_fwd(Model *m, const Pass *pass, const ModelUnit *u)
     p.fd->in[u->group + 1] = boundary(m, leaves ? &m->scratch : &p.fd->mem);
     if (u->recompute)
         p.keep_d = p.keep_w = &m->scratch;
+    LayerWindow *w = offload_wanted(m, u) ? offload_enter(m) : NULL;
+    if (w) {
+        p.keep_d = &w->d;
+        p.keep_w = &w->w;
+    }
     for (int i = 0; i < u->count; i++) {
         Mat y = i == u->count - 1 ? p.fd->in[u->group + 1] : boundary(m, &m->scratch);
         size_t temporary = m->scratch.used;
@@ -139,6 +144,8 @@ static void group_fwd(Model *m, const Pass *pass, const ModelUnit *u)
         x = y;
     }
     arena_reset(&m->scratch, mark);
+    if (w)
+        offload_leave(m, &p, u, w);
 }
 
 /* The first thing that happens to a microbatch in a chunk: its input, and its own copy of the batch. */
@@ -260,6 +267,7 @@ static void backward(Model *m, const Instr *i)
         dw_open(m, i->chunk, i->mb);
     for (int k = end - 1; k >= first; k--) {
         const ModelUnit *u = &m->unit[k];
+        offload_return(m, &p, k);
         data_ready(m->data, k);
         data_enter(m->data, k, i->op == I_D ? PHASE_D : PHASE_ALL);
         if (u->kind == UNIT_HEAD)

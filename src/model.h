@@ -58,6 +58,14 @@ typedef struct {
     Token arrived, sent;
 } SlotDW;
 
+/* Room for what one layer keeps, where it lies elsewhere between F and its backward (offload.c). */
+typedef struct {
+    Arena d, w;            /* what D needs, what W needs */
+    LayerActs *due;        /* whose activations are on their way into it, or in it, for a backward to come; NULL: nobody's */
+    char *late;            /* where those that W needs go: in w, or where they stay until W */
+    int64_t ticket;        /* of its last copy */
+} LayerWindow;
+
 typedef enum { UNIT_EMBEDDING, UNIT_LAYERS, UNIT_HEAD } UnitKind;
 
 typedef struct {
@@ -66,6 +74,7 @@ typedef struct {
     int part, count;       /* its parts in Params */
     int layer;             /* UNIT_LAYERS: the first, counted in its chunk */
     int recompute;
+    int offload;           /* what it keeps is elsewhere between F and its backward */
 } ModelUnit;
 
 typedef struct {
@@ -106,6 +115,10 @@ typedef struct Model {
     SlotFD *fd;
     SlotFW *fw;
     SlotDW *dw;
+    LayerWindow window[2];                 /* taken in turn */
+    int turn;
+    int offloaded;                         /* layers of a chunk that are, at most; in */
+    char *outer;                           /* [nfd][offloaded] what each keeps */
     int split;                             /* the schedule splits the backward */
     Arena scratch;
     Mat rope;                              /* real [P, rot] = (cos | sin); rows 0 when there is none */
@@ -132,13 +145,13 @@ typedef struct Model {
 /* The units of this rank: *units of each chunk (per_chunk[nchunks]) in one table, on the heap. */
 ModelUnit *model_units(const Config *cfg, const Params *params, int *n, int *per_chunk);
 
-/* Bytes of a slot of each lifetime, and of the scratch. */
-typedef struct { size_t fd, fw, dw, scratch; } ModelBytes;
+/* Bytes of a slot of each lifetime, of the scratch, and of what an offloaded layer keeps for D and for W. */
+typedef struct { size_t fd, fw, dw, scratch, window_d, window_w; } ModelBytes;
 
 /* Fills the sizes, units and tables. slots: how many of each lifetime; split: D and W apart. Memory comes from `run`
- * (which may be counting). bytes: from a counting run of the same lists, zeros to count. */
+ * and `outer` (which may be counting). bytes: from a counting run of the same lists, zeros to count. */
 void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev, Params *params,
-                const int slots[SLOT_KINDS], int split, Arena *run, const ModelBytes *bytes);
+                const int slots[SLOT_KINDS], int split, Arena *run, Arena *outer, const ModelBytes *bytes);
 void model_close(Model *m);
 ModelBytes model_peaks(const Model *m);
 
@@ -206,6 +219,18 @@ Precision model_precision(const Model *m, int part, LinearId which);
 static const Precision as_stored;
 /* The end of a step's backward: FP8 scales follow from what it has seen. */
 void model_next_scales(Model *m);
+
+/* Bytes of a window's arena: its own, or as many as it was seen to need, rounded so that another can lie behind it. */
+size_t window_room(const Arena *a);
+/* Whether what u keeps leaves the device: never where there is no backward to come. */
+int offload_wanted(const Model *m, const ModelUnit *u);
+/* Room for what a layer keeps of a forward, then the copies off the device. */
+LayerWindow *offload_enter(Model *m);
+void offload_leave(Model *m, const Pass *p, const ModelUnit *u, LayerWindow *w);
+/* Starts to bring back what the next offloaded layer at or before unit k of this backward needs. */
+void offload_ahead(Model *m, const Pass *p, int k);
+/* What unit k has kept is there. */
+void offload_return(Model *m, const Pass *p, int k);
 
 static inline NormKind model_norm(const Model *m) { return (NormKind)m->cfg->normalization; }
 static inline void model_watch(Model *m, int part, const char *where, Mat x)

@@ -29,6 +29,7 @@ ModelUnit *model_units(const Config *cfg, const Params *params, int *n, int *per
                 u->count = group_size(cfg, left, before, &u->recompute);
                 u->group = group++;
                 u->layer = layer;
+                u->offload = layer < cfg->cpu_offloading_num_layers;
                 layer += u->count;
                 before += u->count;
             }
@@ -141,6 +142,18 @@ static Arena slot_arena(Arena *run, const char *name, size_t bytes)
     return (Arena){.name = name, .size = bytes, .base = arena_take(run, bytes)};
 }
 
+static void open_windows(Model *m, Arena *run, Arena *outer, const ModelBytes *bytes)
+{
+    for (int u = 0; u < m->nunits; u++)
+        if (m->unit[u].offload && m->unit[u].layer >= m->offloaded)
+            m->offloaded = m->unit[u].layer + 1;
+    for (int i = 0; i < 2; i++) {
+        m->window[i].d = slot_arena(run, "an offloaded layer's activations until D", bytes->window_d);
+        m->window[i].w = slot_arena(run, "an offloaded layer's activations until W", bytes->window_w);
+    }
+    m->outer = arena_take(outer, (size_t)m->nfd * (size_t)m->offloaded * (bytes->window_d + bytes->window_w));
+}
+
 static void open_slots(Model *m, const int slots[SLOT_KINDS], Arena *run, const ModelBytes *bytes)
 {
     int groups = 0, layers = 0;
@@ -169,7 +182,7 @@ static void open_slots(Model *m, const int slots[SLOT_KINDS], Arena *run, const 
 }
 
 void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev, Params *params,
-                const int slots[SLOT_KINDS], int split, Arena *run, const ModelBytes *bytes)
+                const int slots[SLOT_KINDS], int split, Arena *run, Arena *outer, const ModelBytes *bytes)
 {
     int tp = grid->size[AXIS_TP];
     int64_t groups = cfg->num_query_groups;
@@ -191,11 +204,13 @@ void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *
     m->sums = arena_take(run, MODEL_SUMS * sizeof *m->sums);
     open_scales(m, run);
     open_slots(m, slots, run, bytes);
+    open_windows(m, run, outer, bytes);
 }
 
 ModelBytes model_peaks(const Model *m)
 {
-    ModelBytes b = {.scratch = m->scratch.peak};
+    ModelBytes b = {.scratch = m->scratch.peak, .window_d = window_room(&m->window[0].d),
+                    .window_w = window_room(&m->window[0].w)};
     for (int i = 0; i < m->nfd; i++)
         b.fd = m->fd[i].mem.peak > b.fd ? m->fd[i].mem.peak : b.fd;
     for (int i = 0; i < m->nfw; i++)

@@ -264,9 +264,10 @@ void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const Mo
     if (r->use != RUN_FORWARD)
         optimizer_open(&r->opt, c, &r->params, dev, run);
     mem->optimizer += grown(run, &before);
-    model_open(&r->model, c, &r->grid, &r->shape, dev, &r->params, slots, splits_backward(c, &r->shape), run, bytes);
+    model_open(&r->model, c, &r->grid, &r->shape, dev, &r->params, slots, splits_backward(c, &r->shape), run,
+               from.outer, bytes);
     mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.nfw * (int64_t)bytes->fw +
-                       slots[SLOT_DW] * (int64_t)bytes->dw;
+                       slots[SLOT_DW] * (int64_t)bytes->dw + 2 * (int64_t)(bytes->window_d + bytes->window_w);
     mem->buffers = grown(run, &before) - mem->activations;
     layout_generation(r, run, host);
     mem->activations += grown(run, &before);

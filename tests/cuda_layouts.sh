@@ -38,7 +38,11 @@ layouts() {
 4 tp=4 sp tp_comm_overlap=true staged
 2 pp=2 schedule=gpipe
 2 pp=2 schedule=1f1b staged
-* 2 pp=2 schedule=zb-h1
+2 pp=2 schedule=zb-h1
+* 2 pp=2 schedule=zb-h1 cpu_offloading_num_layers=2 optimizer_cpu_offload=true
+1 cpu_offloading_num_layers=4 optimizer_cpu_offload=true optimizer_offload_fraction=0.5
+2 pp=2 schedule=interleaved num_virtual_stages_per_pipeline_rank=2 cpu_offloading_num_layers=1 selective
+2 zero=optim_grads_params overlap_grad_reduce=true cpu_offloading_num_layers=3 optimizer_cpu_offload=true
 2 pp=2 schedule=zb-h2 full
 2 pp=2 schedule=zb-v
 2 pp=2 schedule=v-half

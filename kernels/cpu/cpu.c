@@ -156,7 +156,8 @@ void cpu_open(Device *d, Dtype real, const char *isa, int threads)
         threads = pool_cores();
     *d = (Device){.name = "cpu", .isa = isa_names[i], .bf16 = c->gemm_bf16 != c->gemm ? c->gemm_bf16->name : "f32",
                   .impl = c, .take = take, .give = give, .owns = owns,
-                  .outer_take = take, .outer_give = give, .put = put, .get = put, .tell = tell, .told = told,
+                  .outer_take = take, .outer_give = give, .leave = tell, .fetch = tell, .arrived = told,
+                  .put = put, .get = put, .tell = tell, .told = told,
                   .snapshot = tell, .settle = in_step, .host_take = take, .host_give = give, .sync = in_step};
     tables[i][real].fill(d);
     lay_out(c, real, threads);

@@ -258,6 +258,36 @@ static void cuda_told(Device *d, int64_t ticket)
     cuda_await(d, q->event[at % CUDA_TICKETS]);
 }
 
+/* ---- copies beside the ops ---- */
+
+static int64_t make_trip(Cuda *c, void *dst, const void *src, size_t bytes, cudaMemcpyKind kind)
+{
+    int64_t ticket = ++c->trip_tickets;
+    CUDA_OK(cudaEventRecord(c->before, c->compute));
+    CUDA_OK(cudaStreamWaitEvent(c->trips, c->before, 0));
+    CUDA_OK(cudaMemcpyAsync(dst, src, bytes, kind, c->trips));
+    CUDA_OK(cudaEventRecord(c->trip[ticket % CUDA_TICKETS], c->trips));
+    return ticket;
+}
+
+static int64_t cuda_leave(Device *d, void *outer, const void *src, size_t bytes)
+{
+    return make_trip(cuda_of(d), outer, src, bytes, cudaMemcpyDeviceToHost);
+}
+
+static int64_t cuda_fetch(Device *d, void *dst, const void *outer, size_t bytes)
+{
+    return make_trip(cuda_of(d), dst, outer, bytes, cudaMemcpyHostToDevice);
+}
+
+static void cuda_arrived(Device *d, int64_t ticket)
+{
+    Cuda *c = cuda_of(d);
+    BUG_ON(ticket < 0 || ticket > c->trip_tickets);
+    if (ticket)
+        CUDA_OK(cudaStreamWaitEvent(c->compute, c->trip[ticket % CUDA_TICKETS], 0));
+}
+
 static void cuda_sync(Device *d)
 {
     Cuda *c = cuda_of(d);
@@ -290,6 +320,9 @@ static void fill(Device *d)
     d->owns = cuda_owns;
     d->outer_take = cuda_outer_take;
     d->outer_give = cuda_outer_give;
+    d->leave = cuda_leave;
+    d->fetch = cuda_fetch;
+    d->arrived = cuda_arrived;
     d->put = cuda_put;
     d->get = cuda_get;
     d->tell = cuda_tell;
@@ -332,6 +365,8 @@ void cuda_open(Device *d, Dtype real, int index)
     c->shared = p.sharedMemPerBlockOptin;
     *d = (Device){.name = "cuda", .isa = c->gpu, .bf16 = "mma", .real = real, .impl = c, .late = 1};
     CUDA_OK(cudaStreamCreateWithFlags(&c->compute, cudaStreamNonBlocking));
+    CUDA_OK(cudaStreamCreateWithFlags(&c->trips, cudaStreamNonBlocking));
+    open_events(c->trip, CUDA_TICKETS);
     open_events(c->sent, CUDA_PIECES);
     open_events(c->landed, 2);
     open_events(&c->before, 1);
@@ -359,6 +394,8 @@ void cuda_close(Device *d)
     cuda_sync(d);
     lt_close(c->lt);
     CUDA_OK(cudaStreamDestroy(c->compute));
+    CUDA_OK(cudaStreamDestroy(c->trips));
+    close_events(c->trip, CUDA_TICKETS);
     close_events(c->sent, CUDA_PIECES);
     close_events(c->landed, 2);
     close_events(&c->before, 1);

@@ -48,6 +48,9 @@ typedef struct {
     CudaTold told, snapshots;          /* behind the ops; beside them, each copy behind */
     cudaEvent_t before;                /* this, recorded anew for it, */
     int unsettled;                     /* and the ops behind none of the last ones */
+    cudaStream_t trips;                /* copies of what lies idle, beside the ops, each behind `before` too */
+    cudaEvent_t trip[CUDA_TICKETS];    /* as told */
+    int64_t trip_tickets;
     void (*watch)(double waited);
     struct Lt *lt;                     /* matrix products */
 } Cuda;

@@ -1,0 +1,118 @@
+/* What the first layers of a chunk keep from F to their backward, on the host in between (cpu_offloading_num_layers).
+ *
+ * A layer computes into one of two windows on the device, in turn, and a copy beside the ops takes the window off when
+ * the layer's forward has run; the window is written again behind that copy. In the backward a window is filled while
+ * the layer after it computes. What D needs stays in the window; with D and W apart, what W needs goes where it stays
+ * until W. The layers' inputs, which messages carry, do not leave.
+ *
+ * Rhu et al. 2016, "vDNN", arXiv:1602.08124, sec 3. */
+#include "model.h"
+
+int offload_wanted(const Model *m, const ModelUnit *u)
+{
+    return u->offload && m->schedule->slots[SLOT_FW] > 0;
+}
+
+size_t window_room(const Arena *a)
+{
+    return a->base ? a->size : (a->peak + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+}
+
+static LayerActs *acts_of(const Pass *p, const ModelUnit *u) { return &p->fw->layer[u->layer]; }
+
+/* The next window; nobody waits for what is in it. */
+static LayerWindow *next_window(Model *m)
+{
+    LayerWindow *w = &m->window[m->turn];
+    BUG_ON(w->due);
+    m->turn = !m->turn;
+    w->d.used = w->w.used = 0;
+    return w;
+}
+
+/* Where what layer u of this microbatch keeps is meanwhile; NULL while counting. */
+static char *outer_of(const Model *m, const Pass *p, const ModelUnit *u)
+{
+    const LayerWindow *w = &m->window[0];
+    size_t slot = (size_t)(p->fd - m->fd) * (size_t)m->offloaded + (size_t)u->layer;
+    return m->outer ? m->outer + slot * (w->d.size + w->w.size) : NULL;
+}
+
+static char *behind(char *p, size_t bytes) { return p ? p + bytes : NULL; }
+
+LayerWindow *offload_enter(Model *m)
+{
+    LayerWindow *w = next_window(m);
+    m->dev->arrived(m->dev, w->ticket);
+    return w;
+}
+
+void offload_leave(Model *m, const Pass *p, const ModelUnit *u, LayerWindow *w)
+{
+    Device *d = m->dev;
+    char *to = outer_of(m, p, u);
+    if (w->d.used)
+        w->ticket = d->leave(d, to, w->d.base, w->d.used);
+    if (w->w.used)
+        w->ticket = d->leave(d, behind(to, w->d.size), w->w.base, w->w.used);
+}
+
+void offload_ahead(Model *m, const Pass *p, int k)
+{
+    Device *d = m->dev;
+    while (k >= p->chunk->unit0 && !m->unit[k].offload)
+        k--;
+    if (k < p->chunk->unit0)
+        return;
+    const ModelUnit *u = &m->unit[k];
+    LayerActs *a = acts_of(p, u);
+    if (m->window[0].due == a || m->window[1].due == a)
+        return;
+    LayerWindow *w = next_window(m);
+    char *from = outer_of(m, p, u);
+    w->due = a;
+    w->late = m->split ? arena_take(p->late, window_room(&w->w)) : w->w.base;
+    if (w->d.size)
+        w->ticket = d->fetch(d, w->d.base, from, w->d.size);
+    if (w->w.size)
+        w->ticket = d->fetch(d, w->late, behind(from, w->d.size), w->w.size);
+}
+
+static int lies_in(const Arena *a, const Mat *x)
+{
+    return (char *)x->p >= a->base && (char *)x->p < a->base + a->size;
+}
+
+/* From the window of the forward to the one of the backward. */
+static void move(const Model *m, Mat *x, const LayerWindow *to)
+{
+    for (int i = 0; x->p && i < 2; i++) {
+        const LayerWindow *from = &m->window[i];
+        if (lies_in(&from->d, x)) {
+            x->p = to->d.base + ((char *)x->p - from->d.base);
+            return;
+        }
+        if (lies_in(&from->w, x)) {
+            x->p = to->late + ((char *)x->p - from->w.base);
+            return;
+        }
+    }
+}
+
+void offload_return(Model *m, const Pass *p, int k)
+{
+    const ModelUnit *u = &m->unit[k];
+    offload_ahead(m, p, k);
+    if (!u->offload)
+        return;
+    LayerActs *a = acts_of(p, u);
+    LayerWindow *w = m->window[0].due == a ? &m->window[0] : &m->window[1];
+    Mat *kept[] = {&a->ln1, &a->stat1, &a->qk, &a->qstat, &a->kstat, &a->qkv, &a->o, &a->lse, &a->x1, &a->ln2,
+                   &a->stat2, &a->h, &a->a};
+    BUG_ON(w->due != a);
+    m->dev->arrived(m->dev, w->ticket);
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        move(m, kept[i], w);
+    w->due = NULL;
+    offload_ahead(m, p, k - 1);
+}
