@@ -291,7 +291,7 @@ struct Device {
     /* Host memory, zeroed, that copies run to and from at full speed */
     void *(*host_take)(Device *d, size_t bytes);
     void (*host_give)(Device *d, void *p, size_t bytes);
-    void (*sync)(Device *d);   /* returns when every op and copy has run */
+    void (*sync)(Device *d);   /* returns when every op and copy has run, of those beside the ops what ops wait for */
 #define X(name, args) void (*name) args;
     OPS(X)
 #undef X
