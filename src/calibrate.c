@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 /* A machine's speed wanders for seconds at a time: one rank with the host for itself, and two that share it, take
- * turns. */
+ * turns, with short and with long microbatches. */
 #define SECONDS 12.0               /* in all, for models whose steps are short */
-#define TURN 0.8
+#define TURN 0.4
 
 static int by_size(const void *a, const void *b)
 {
@@ -23,7 +23,7 @@ static int by_size(const void *a, const void *b)
 
 /* ---- one rank alone ---- */
 
-typedef struct { double size, seconds; } Amount;       /* of one or more calls */
+typedef struct { double size, bytes, seconds; } Amount;        /* of one or more calls */
 
 /* Products of the model's linear layers, in order of size; sizes within a factor of 1.6 are one. */
 static int gather_products(const Call *call, int n, Amount *out)
@@ -33,7 +33,7 @@ static int gather_products(const Call *call, int n, Amount *out)
     int products = 0;
     for (int i = 0; i < n; i++)
         if (call[i].work == WORK_matmul || call[i].work == WORK_linear)
-            all[products++] = (Amount){call[i].size, call[i].seconds};
+            all[products++] = (Amount){call[i].size, call[i].bytes, call[i].seconds};
     qsort(all, (size_t)products, sizeof *all, by_size);        /* size comes first */
     for (int i = 0; i < products;) {
         double first = all[i].size;
@@ -41,9 +41,10 @@ static int gather_products(const Call *call, int n, Amount *out)
         int same = 0;
         for (; i < products && all[i].size < 1.6 * first; i++, same++) {
             sum.size += all[i].size;
+            sum.bytes += all[i].bytes;
             sum.seconds += all[i].seconds;
         }
-        out[kept++] = (Amount){sum.size / same, sum.seconds / same};
+        out[kept++] = (Amount){sum.size / same, sum.bytes / same, sum.seconds / same};
     }
     free(all);
     return kept;
@@ -68,11 +69,40 @@ static void list_add(List *l, const char *text)
 
 static const char *number(double x) { return textf("%.4g", x); }
 
+/* Seconds a byte of products whose seconds are x FLOPs + y bytes: least squares of the relative error. What few rows
+ * multiply costs more than its arithmetic: weights are read, gradients added to, for a few rows as for many. 0: no
+ * product takes longer for its bytes. */
+static double seconds_of_byte(const Call *call, int n)
+{
+    double ff = 0, fb = 0, bb = 0, f1 = 0, b1 = 0;
+    for (int i = 0; i < n; i++)
+        if (call[i].work == WORK_matmul || call[i].work == WORK_linear) {
+            double f = call[i].size / call[i].seconds, b = call[i].bytes / call[i].seconds;
+            ff += f * f, fb += f * b, bb += b * b;
+            f1 += f, b1 += b;
+        }
+    double det = ff * bb - fb * fb;
+    return det > 1e-9 * ff * bb ? fmax(0, (ff * b1 - fb * f1) / det) : 0;
+}
+
+/* The arithmetic of products: what is left of their time without their bytes. That is never less than half of it. */
+static void leave_arithmetic(Machine *m, const Call *call, int n, Amount *point, int points)
+{
+    double byte = seconds_of_byte(call, n);
+    for (int i = 0; i < points; i++)
+        byte = fmin(byte, point[i].seconds / point[i].bytes / 2);
+    if (byte > 0)
+        m->matmul_gbps = 1e-9 / byte;
+    for (int i = 0; i < points; i++)
+        point[i].seconds -= byte * point[i].bytes;
+}
+
 static void describe_products(Machine *m, const Call *call, int n, int fp64)
 {
     Amount *point = xcalloc((size_t)n + 1, sizeof *point);
     int points = gather_products(call, n, point);
     double best = 0;
+    leave_arithmetic(m, call, n, point, points);
     for (int i = 0; i < points; i++)
         best = fmax(best, point[i].size / point[i].seconds);
     m->matmul = (Curve){points, keep_alloc((size_t)points, sizeof(double)), keep_alloc((size_t)points, sizeof(double))};
@@ -115,9 +145,10 @@ static void describe_others(Machine *m, const Call *call, int n)
 static double expected(const Machine *m, const Call *c, int fp64)
 {
     double peak = m->matmul_tflops * 1e12 / 2 / (fp64 ? 2 : 1);
+    double beside = isnan(m->matmul_gbps) ? 0 : c->bytes / (m->matmul_gbps * 1e9 / 2);
     switch (c->work) {
     case WORK_matmul:
-    case WORK_linear:        return c->size / peak / curve_at(&m->matmul, c->size);
+    case WORK_linear:        return c->size / peak / curve_at(&m->matmul, c->size) + beside;
     case WORK_attention_fwd: return c->size / peak / m->attention_forward;
     case WORK_attention_bwd: return c->size / peak / m->attention_backward;
     default:                 return c->size / (m->memory_gbps * 1e9 / 2 * m->speed[c->work]);
@@ -179,16 +210,19 @@ static double median_call(Comm *c, void (*call)(Comm *c, char *p, int64_t bytes)
     return took[ROUNDS / 2];
 }
 
-/* Collective over the two ranks. */
+/* Collective over the two ranks. `cold` is more than caches hold. */
 static void measure_links(Machine *m, Comm *c)
 {
-    const int64_t few = 4096, many = 8 << 20;
-    char *p = xcalloc((size_t)many, 1);
+    const int64_t few = 4096, many = 8 << 20, cold = 128 << 20;
+    char *p = xcalloc((size_t)cold, 1);
     double small = median_call(c, all_reduce, p, few), large = median_call(c, all_reduce, p, many);
     m->link_gbps = (double)(many - few) / (large - small) / 1e9;
     m->link_latency_us = small / 2 * 1e6;
+    m->link_cold_gbps = (double)(cold - few) / (median_call(c, all_reduce, p, cold) - small) / 1e9;
     double near = median_call(c, there_and_back, p, few) / 2, far = median_call(c, there_and_back, p, many) / 2;
     m->message_gbps = (double)(many - few) / (far - near) / 1e9;
+    comm_threads(pool_cores());                /* of both ranks more than cores: they sleep while they wait */
+    m->link_latency_crowded_us = median_call(c, all_reduce, p, few) / 2 * 1e6;
     free(p);
 }
 
@@ -248,45 +282,94 @@ static Machine *blank(void)
     return m;
 }
 
+/* The meters of every size of a microbatch. */
+typedef struct { int n; Meter *of[METER_SIZES]; } Meters;
+
+static Meters meters_open(const Config *cfg, int world)
+{
+    int64_t size[METER_SIZES];
+    Meters m = {.n = meter_sizes(cfg, size)};
+    for (int k = 0; k < m.n; k++)
+        m.of[k] = meter_open(cfg, world, size[k]);
+    return m;
+}
+
+static void meters_close(Meters *m)
+{
+    for (int k = 0; k < m->n; k++)
+        meter_close(m->of[k]);
+}
+
+/* The calls of all sizes, one behind the other; allocates. */
+static int meters_calls(const Meters *m, Call **out)
+{
+    int n = 0;
+    *out = NULL;
+    for (int k = 0; k < m->n; k++) {
+        Call *call;
+        int more = meter_calls(m->of[k], &call);
+        *out = xrealloc(*out, (size_t)(n + more) * sizeof **out);
+        memcpy(*out + n, call, (size_t)more * sizeof **out);
+        n += more;
+    }
+    return n;
+}
+
+static void describe(Machine *m, const Meters *alone, const Meters *both, const int64_t sent[2], int fp64)
+{
+    Call *call;
+    int n = meters_calls(alone, &call);
+    describe_products(m, call, n, fp64);
+    describe_others(m, call, n);
+    free(call);
+    n = meters_calls(both, &call);
+    describe_sharing(m, call, n, fp64);
+    describe_jitter(m, call, n, sent);
+    free(call);
+}
+
+/* Adds operations and bytes of a step's tensor group. Collective over the two ranks. */
+static void count_sent(Meter *m, int64_t sent[2])
+{
+    Comm *tp = &meter_run(m)->grid.axis[AXIS_TP];
+    int64_t ops = tp->ops, bytes = tp->bytes;
+    meter_step(m);
+    sent[0] += tp->ops - ops;
+    sent[1] += tp->bytes - bytes;
+}
+
 /* Collective over the two ranks. The second has nothing to do while the first is alone: it sleeps. */
 static void measure(const Config *cfg, const char *path, int rank)
 {
     Machine *m = blank();
-    Meter *both = meter_open(cfg, 2), *alone = rank ? NULL : meter_open(cfg, 1);
-    Comm *all = &meter_run(both)->grid.all, *tp = &meter_run(both)->grid.axis[AXIS_TP];
-    int fp64 = cfg->params_dtype == PARAMS_DTYPE_FP64, n;
+    Meters both = meters_open(cfg, 2), alone = rank ? (Meters){0} : meters_open(cfg, 1);
+    Comm *all = &meter_run(both.of[0])->grid.all;
+    int fp64 = cfg->params_dtype == PARAMS_DTYPE_FP64;
     int64_t sent[2] = {0};
-    Call *call;
     double left = SECONDS;
     comm_threads(pool_cores() > 1 ? pool_cores() / 2 : 1);
     for (int turn = 0; turn < 2 || left > 0; turn++) {
         double start = now();
-        if (alone)
-            turn_alone(alone);
+        for (int k = 0; k < alone.n; k++)
+            turn_alone(alone.of[k]);
         all->barrier(all);
-        if (turn == 1) {
-            sent[0] = -tp->ops, sent[1] = -tp->bytes;
-            meter_step(both);
-            sent[0] += tp->ops, sent[1] += tp->bytes;
+        for (int k = 0; k < both.n; k++) {
+            if (turn == 1)
+                count_sent(both.of[k], sent);
+            turn_together(both.of[k], all);
         }
-        turn_together(both, all);
         left -= now() - start;
         all->wait(all, all->broadcast(all, &left, 1, F64, 0));
     }
     measure_links(m, all);
     m->network_gbps = m->link_gbps;
     m->network_latency_us = m->link_latency_us;
-    if (rank == 0) {
-        n = meter_calls(alone, &call);
-        describe_products(m, call, n, fp64);
-        describe_others(m, call, n);
-        n = meter_calls(both, &call);
-        describe_sharing(m, call, n, fp64);
-        describe_jitter(m, call, n, sent);
+    if (rank == 0)
+        describe(m, &alone, &both, sent, fp64);
+    if (rank == 0)
         write_down(m, path);
-        meter_close(alone);
-    }
-    meter_close(both);
+    meters_close(&alone);
+    meters_close(&both);
 }
 
 void calibrate(const Config *cfg, const char *path, int argc, char **argv)

@@ -2,6 +2,7 @@
 #include "balance.h"
 #include "device_calls.h"
 #include "predict.h"
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 struct Meter {
     Run run;
     Config cfg;
+    int layers;                /* of the one stage */
     BatchStep batch;
     Batch tokens;
     Comm group;                /* the functions replaced, of the tensor group */
@@ -24,8 +26,9 @@ struct Meter {
     int steps;
 };
 
-#define LAYERS 2
-#define TOKENS 2048            /* of a microbatch, where sequences are no longer: operations are as fast with more */
+#define LAYERS 2               /* or more of them, up to the model's, until a step's parameters, gradients and ... */
+#define STATE (128 << 20)      /* ... moments are so many bytes: more than caches hold */
+#define TOKENS 2048            /* of a microbatch, where sequences are no longer */
 
 int meter_is_product(Work w)
 {
@@ -42,7 +45,7 @@ static void record(Meter *m, Work w, double start, double end)
         m->room = m->room ? 2 * m->room : 256;
         m->call = xrealloc(m->call, (size_t)m->room * sizeof *m->call);
     }
-    m->call[m->n++] = (Call){w, m->tally.now, end - start};
+    m->call[m->n++] = (Call){w, m->tally.now, m->tally.bytes, end - start};
 }
 
 /* Rows that the CPU composes of others: these are metered. */
@@ -119,8 +122,9 @@ static void replace_device(Meter *m)
     static double one[] = {1};
     /* fp64 counts as half of a rate */
     double flop = m->cfg.params_dtype == PARAMS_DTYPE_FP64 ? 2e-12 : 1e-12;
-    m->one = (Machine){.matmul_tflops = flop, .matmul_tflops_fp32 = flop, .memory_gbps = 1e-9, .attention_forward = 1,
-                       .attention_backward = 1, .matmul = {1, one, one}, .memory = {1, one, one}};
+    m->one = (Machine){.matmul_tflops = flop, .matmul_tflops_fp32 = flop, .matmul_gbps = NAN, .memory_gbps = 1e-9,
+                       .attention_forward = 1, .attention_backward = 1, .matmul = {1, one, one},
+                       .memory = {1, one, one}};
     for (int w = 0; w < WORKS; w++)
         m->one.speed[w] = meter_is_product((Work)w) ? 1e30 : 1;
     m->tally = (Tally){.m = &m->one, .share = 1, .scatter = 1};
@@ -145,19 +149,40 @@ static int halves(const Config *c)
     return c->num_attention_heads % 2 == 0 && c->num_query_groups % 2 == 0 && c->ffn_hidden_size % 2 == 0;
 }
 
-Meter *meter_open(const Config *cfg, int world)
+int meter_sizes(const Config *cfg, int64_t size[METER_SIZES])
 {
-    static const int layers[] = {LAYERS};
+    int64_t most = cfg->seq_length < TOKENS ? TOKENS / cfg->seq_length : 1, batch = 1;
+    for (int i = 0; i < cfg->batch_steps; i++)
+        batch = cfg->batch_step[i].batch > batch ? cfg->batch_step[i].batch : batch;
+    size[0] = 1;
+    size[1] = most < batch ? most : batch;
+    return size[1] > 1 ? 2 : 1;
+}
+
+/* Of the model's own: a parameter is four numbers of four bytes, or more. */
+static int layers_of(const Config *cfg, Config *c)
+{
+    int n = LAYERS;
+    for (; n < cfg->num_layers; n++) {
+        c->num_layers = n;
+        if (16 * params_count(c) >= STATE)
+            break;
+    }
+    return n;
+}
+
+Meter *meter_open(const Config *cfg, int world, int64_t sequences)
+{
     Meter *m = xcalloc(1, sizeof *m);
     Config *c = &m->cfg;
     *c = *config_for_one_rank(cfg);
-    c->num_layers = LAYERS;
+    m->layers = layers_of(cfg, c);
+    c->num_layers = m->layers;
     c->stages = 1;
-    c->stage_layers = layers;
+    c->stage_layers = &m->layers;
     c->recompute_num_layers = 1;
     c->lr = c->min_lr = 0;
-    int64_t most = c->seq_length < TOKENS ? TOKENS / c->seq_length : 1;
-    c->micro_batch_size = c->micro_batch_size < most ? c->micro_batch_size : most;
+    c->micro_batch_size = sequences;
     c->world = world;
     *(halves(c) ? &c->tensor_model_parallel_size : &c->data_parallel_size) = world;
     int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;

@@ -238,6 +238,9 @@ static double ranks_here(const Config *c, const Machine *m)
     return c->world < m->ranks ? (double)c->world : (double)m->ranks;
 }
 
+/* They are more than cores. */
+static int crowded(const Config *c, const Machine *m) { return m->shared && ranks_here(c, m) > (double)m->cores; }
+
 static Walk *walk(Prediction *out, const Config *c, const Machine *m, const StepLists *l, int rank, const Span *span)
 {
     Walk *w = xcalloc(1, sizeof *w);
@@ -252,7 +255,7 @@ static Walk *walk(Prediction *out, const Config *c, const Machine *m, const Step
     w->alone = m->shared ? fmax(1 / here, 1 / (double)m->cores) : 1;
     w->turns = w->alone > w->crowded;
     w->tally = (Tally){.m = m, .matmul = w->matmul, .memory = w->memory, .share = w->crowded,
-                       .together = m->shared && here > 1, .scatter = 1};
+                       .together = m->shared && here > 1, .crowd = crowded(c, m), .scatter = 1};
     if (m->unfused && !c->sequence_parallel)
         w->tally.scatter = (double)c->tensor_model_parallel_size;
     predict_device(&w->dev, &w->tally, c->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32);
@@ -377,7 +380,7 @@ void predict_over(Prediction *out, const Config *cfg, const Machine *m, const St
         set.shape.cost[k] = cost + k * pl.n;
     set.shape.hop = m->unfused ? 0 : out->hop;
     simulate(&set, &sim, 1);
-    if (m->shared && ranks_here(cfg, m) > (double)m->cores)
+    if (crowded(cfg, m))
         take_turns(&set, &sim, ranks_here(cfg, m) / pl.p, (double)m->cores);
     out->bubble = fabs(sim.rate) < 1e-9 ? 0 : sim.rate;            /* sums in another order */
     out->step_bubble = fabs(sim.step_rate) < 1e-9 ? 0 : sim.step_rate;

@@ -69,8 +69,10 @@ typedef struct {
     Lookup *matmul, *memory;   /* [LOOKUPS] of m's curves, zeros at first; NULL: every look-up is made */
     double share;              /* of the device that this rank has */
     int together;              /* others have their share as well */
+    int crowd;                 /* there are more of them than cores: who waits sleeps */
     double met;                /* when its tensor group last met, later by what it has waited since */
     double now;                /* seconds */
+    double bytes;              /* that the last operation reads and writes */
     double work[WORKS];        /* so far */
     double waited[AXES];       /* for groups of each axis */
     double comm[AXES];

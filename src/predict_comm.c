@@ -20,18 +20,36 @@ static Token token_of(double end)
     return t;
 }
 
+/* Seconds that `steps` messages inside a node take, one behind the other, whatever their sizes. A rank that sleeps
+ * while it waits finds all of them there when it is woken. */
+static double latency(const Tally *k, double steps)
+{
+    double asleep = k->m->link_latency_crowded_us;
+    if (k->crowd && !isnan(asleep))
+        return steps > 0 ? 1e-6 * asleep : 0;
+    return 1e-6 * k->m->link_latency_us * steps;
+}
+
+/* Bytes a second of a ring inside a node. What a tensor group sends has just been computed; gradients and parameters of
+ * a whole step have left the caches. */
+static double ring_speed(const Timed *t)
+{
+    double cold = t->k->m->link_cold_gbps;
+    return 1e9 * (t->axis == AXIS_DP && !isnan(cold) ? cold : t->k->m->link_gbps);
+}
+
 /* Seconds of a collective over S bytes in all. passes: 2 for an all-reduce, 1 for its halves. Where ranks take turns on
  * the cores of their host, those that move bytes do so as well. */
 static double collective(const Timed *t, const Comm *c, double S, int passes)
 {
     const Machine *m = t->k->m;
     double turns = m->shared ? fmin(1, t->k->share * (double)m->cores) : 1;
-    double link = m->link_gbps * 1e9 * turns, net = m->network_gbps * 1e9, n = c->size, k = t->per, g = t->nodes;
-    double near = m->link_latency_us * 1e-6 / turns, far = m->network_latency_us * 1e-6;
+    double link = ring_speed(t) * turns, net = m->network_gbps * 1e9, n = c->size, k = t->per, g = t->nodes;
+    double near = latency(t->k, k - 1) / turns, far = m->network_latency_us * 1e-6;
     if (t->nodes == 1)
-        return passes * ((n - 1) / n * S / link + (n - 1) * near);
-    double ring = passes * ((n - 1) / n * S / fmin(link, k * net) + g * ((k - 1) * near + far));
-    double inside = (k - 1) / k * S / link + (k - 1) * near, between = (g - 1) / g * S / k / net + ceil(log2(g)) * far;
+        return passes * ((n - 1) / n * S / link + near);
+    double ring = passes * ((n - 1) / n * S / fmin(link, k * net) + g * (near + far));
+    double inside = (k - 1) / k * S / link + near, between = (g - 1) / g * S / k / net + ceil(log2(g)) * far;
     double levels = passes * (inside + between);
     return fmin(ring, levels);
 }
@@ -101,10 +119,10 @@ static Token timed_send(Comm *c, const void *buf, int64_t n, Dtype type, int pee
     (void)buf;
     c->ops++;
     c->bytes += comm_payload(c, COMM_SEND, n, type, peer);
-    k->message = here ? m->link_latency_us * 1e-6 + part / (m->message_gbps * 1e9)
+    k->message = here ? latency(k, 1) + part / (m->message_gbps * 1e9)
                       : m->network_latency_us * 1e-6 + part / (m->network_gbps * 1e9);
     if (k->scatter > 1)        /* and put together again inside the tensor group */
-        k->message += (S - part) / link + (k->scatter - 1) * m->link_latency_us * 1e-6;
+        k->message += (S - part) / link + latency(k, k->scatter - 1);
     k->comm[t->axis] += k->message;
     return 0;
 }

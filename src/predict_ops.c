@@ -1,5 +1,6 @@
 /* What each operation of the table costs by its shapes: FLOPs, bytes read and written. */
 #include "predict.h"
+#include <math.h>
 #include <string.h>
 
 static Tally *tally_of(Device *d) { return d->impl; }
@@ -27,6 +28,7 @@ static void spend(Device *d, Work w, double arithmetic, double bytes)
     if (k->together)
         t /= m->together[w];
     k->now += t;
+    k->bytes = bytes;
     k->work[w] += t;
 }
 
@@ -39,6 +41,12 @@ static double peak(const Tally *k, Dtype type)
 static double product(const Tally *k, double flops, Dtype type)
 {
     return flops / (peak(k, type) * share_at(&k->m->matmul, k->matmul, flops));
+}
+
+/* Where a product reads and writes beside its arithmetic, as a core does that packs what it multiplies. */
+static double beside(const Tally *k, double bytes)
+{
+    return isnan(k->m->matmul_gbps) ? 0 : bytes / (k->m->matmul_gbps * 1e9 * k->share);
 }
 
 static double bytes_of(Mat m) { return (double)m.rows * (double)m.cols * (double)dtype_size(m.type); }
@@ -57,16 +65,18 @@ static void time_sum_parts(Device *d, Mat y, Mat parts) { spend(d, WORK_sum_part
 
 static void time_matmul(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)
 {
-    double K = (double)(ta ? a.rows : a.cols), flops = 2 * count(c) * K;
+    double K = (double)(ta ? a.rows : a.cols), bytes = bytes_of(a) + bytes_of(b) + (acc ? 2 : 1) * bytes_of(c);
+    const Tally *k = tally_of(d);
     (void)tb;
-    spend(d, WORK_matmul, product(tally_of(d), flops, a.type), bytes_of(a) + bytes_of(b) + (acc ? 2 : 1) * bytes_of(c));
+    spend(d, WORK_matmul, product(k, 2 * count(c) * K, a.type) + beside(k, bytes), bytes);
 }
 
 static void time_linear(Device *d, Mat y, Mat x, Mat w, Mat bias)
 {
-    double flops = 2 * count(y) * (double)x.cols;
+    double flops = 2 * count(y) * (double)x.cols, bytes = bytes_of(x) + bytes_of(w) + bytes_of(y);
+    const Tally *k = tally_of(d);
     (void)bias;
-    spend(d, WORK_linear, product(tally_of(d), flops, x.type), bytes_of(x) + bytes_of(w) + bytes_of(y));
+    spend(d, WORK_linear, product(k, flops, x.type) + beside(k, bytes), bytes);
 }
 
 static void time_bias_bwd(Device *d, Mat db, Mat dy) { spend(d, WORK_bias_bwd, 0, bytes_of(db) + bytes_of(dy)); }

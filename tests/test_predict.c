@@ -290,6 +290,81 @@ static void test_host(void)
         prediction_close(all[i]);
 }
 
+/* ---- what only descriptions of hosts say ---- */
+
+/* An all-reduce of 4 MB by n ranks of the tensor or the data group; seconds. */
+static double reduced(Machine *m, const char *name, int n, int crowd)
+{
+    Tally k = {.m = m, .share = 1, .scatter = 1, .crowd = crowd};
+    Grid g = {.rank = 0};
+    Comm c = {0};
+    predict_group(&k, &g, &c, name, (int[]){0, 1, 2, 3}, n);
+    c.wait(&c, c.all_reduce(&c, NULL, 1 << 20, F32, OP_SUM));
+    c.close(&c);
+    return k.now;
+}
+
+/* A message of 4 MB to a neighbour; seconds. */
+static double sent(Machine *m, int crowd)
+{
+    Tally k = {.m = m, .share = 1, .scatter = 1, .crowd = crowd};
+    Grid g = {.rank = 0};
+    Comm c = {0};
+    predict_group(&k, &g, &c, "pp", (int[]){0, 1}, 2);
+    c.send(&c, NULL, 1 << 20, F32, 1);
+    c.close(&c);
+    return k.message;
+}
+
+/* Where ranks are more than cores each pass of a ring, and each message, has its own latency; what the data group sends
+ * has its own bandwidth. */
+static void test_waits(void)
+{
+    Machine m = *ideal(1, 8, 1, 64, "fused");
+    double bytes = 4 << 20;
+    m.link_latency_us = 3;
+    near("a cold link that is not described", reduced(&m, "dp", 2, 0), bytes / 8e9 + 6e-6, 1e-6);
+    near("too few cores, where that is not described", reduced(&m, "tp", 2, 1), bytes / 8e9 + 6e-6, 1e-6);
+    m.link_cold_gbps = 2;
+    m.link_latency_crowded_us = 50;
+    near("gradients are cold", reduced(&m, "dp", 2, 0), bytes / 2e9 + 6e-6, 1e-6);
+    near("what was just computed is not", reduced(&m, "tp", 2, 0), bytes / 8e9 + 6e-6, 1e-6);
+    near("a ring of ranks that sleep while they wait", reduced(&m, "tp", 2, 1), bytes / 8e9 + 100e-6, 1e-6);
+    near("four ranks that are awake", reduced(&m, "tp", 4, 0), 1.5 * bytes / 8e9 + 18e-6, 1e-6);
+    near("four ranks that sleep once a pass", reduced(&m, "tp", 4, 1), 1.5 * bytes / 8e9 + 100e-6, 1e-6);
+    near("a message to one that is awake", sent(&m, 0), bytes / 8e9 + 3e-6, 1e-6);
+    near("a message to one that sleeps", sent(&m, 1), bytes / 8e9 + 50e-6, 1e-6);
+}
+
+static double multiplied(const Machine *m, int64_t rows, int acc)
+{
+    Tally k = {.m = m, .share = 0.5, .scatter = 1};
+    Device d;
+    predict_device(&d, &k, F32);
+    Mat x = {.rows = rows, .cols = 320, .type = F32}, w = {.rows = 1280, .cols = 320, .type = F32};
+    Mat y = {.rows = rows, .cols = 1280, .type = F32};
+    if (acc)
+        d.matmul(&d, w, y, 1, x, 0, 1);
+    else
+        d.linear(&d, y, x, w, (Mat){0});
+    return k.now;
+}
+
+/* On half of a device of 0.2 TFLOP/s whose products read and write 16 GB/s: 64 rows take less than four times less than
+ * 256. */
+static void test_rows(void)
+{
+    Machine m = *ideal(0.2, 1, 1, 64, "fused");
+    for (int64_t rows = 64; rows <= 256; rows *= 4) {
+        double flops = 2.0 * (double)rows * 320 * 1280, bytes = 4.0 * ((double)rows * (320 + 1280) + 320 * 1280);
+        m.matmul_gbps = NAN;
+        near("arithmetic alone", multiplied(&m, rows, 0), flops / 0.1e12, 1e-6);
+        m.matmul_gbps = 16;
+        near("and the bytes beside it", multiplied(&m, rows, 0), flops / 0.1e12 + bytes / 8e9, 1e-6);
+        near("a gradient added to", multiplied(&m, rows, 1), flops / 0.1e12 + (bytes + 4 * 320 * 1280) / 8e9, 1e-6);
+    }
+}
+
 /* 96 pipeline ranks with 3,072 microbatches; what is measured is CPU time, of a build that is not for debugging. */
 static void test_size(const Machine *m)
 {
@@ -316,6 +391,8 @@ int main(void)
     test_messages();
     test_data();
     test_host();
+    test_waits();
+    test_rows();
     test_size(m);
     char *rm[] = {"published", "ideal", "small", "host"};
     for (int i = 0; i < 4; i++) {
