@@ -210,6 +210,10 @@ X(xent_combine, (Device *d, Mat stats, Mat parts)) \
  * are of the whole microbatch */ \
 X(xent_grad, (Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask, \
               RowMap rows, int64_t v0, int64_t valid, double scale)) \
+/* Both steps of rows that hold the whole vocabulary, v0 = 0: a row's gradient is made of what its statistics have just \
+ * read. stats [rows,3] real is scratch */ \
+X(xent, (Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask, RowMap rows, \
+         int64_t valid, double scale)) \
 /* out[0] += the sum of all elements of x (any real type), added up in F64 from 0 on; on the CPU rows in order */ \
 X(sum, (Device *d, double *out, Mat x)) \
 /* *sum += the squares of n elements of x: each block of SUMSQ_BLOCK elements, the last one short, is summed in F64, \

@@ -34,6 +34,7 @@
 #define CALL_xent_stats stats, logits, label, rows, v0, valid
 #define CALL_xent_combine stats, parts
 #define CALL_xent_grad loss, dlogits, logits, stats, label, mask, rows, v0, valid, scale
+#define CALL_xent loss, dlogits, logits, stats, label, mask, rows, valid, scale
 #define CALL_sum out, x
 #define CALL_squares sum, x, n, type
 #define CALL_carry s, n

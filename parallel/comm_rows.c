@@ -1,4 +1,5 @@
-/* comm_rows -- rows of a matrix over a group: the one place that knows that a group of one has them all already. */
+/* comm_rows -- rows of a matrix over a group, and of logits: the one place that knows that a group of one has all of them
+ * already. */
 #include "tensor.h"
 
 Mat tensor_room(const TensorGroup *g, Arena *scratch, Mat y)
@@ -17,6 +18,24 @@ TensorRows tensor_gather_into(const TensorGroup *g, Mat all, Mat x)
 TensorRows tensor_gather(const TensorGroup *g, Arena *scratch, Mat x)
 {
     return tensor_gather_into(g, tensor_room(g, scratch, x), x);
+}
+
+void tensor_xent(Device *d, const TensorGroup *g, Arena *scratch, Mat loss, Mat dlogits, Mat logits,
+                 const int32_t *label, const float *mask, RowMap rows, int64_t v0, int64_t valid, double scale)
+{
+    Comm *tp = g->tp;
+    size_t mark = scratch->used;
+    Mat stats = mat_take(scratch, logits.rows, 3, loss.type);
+    if (tp->size == 1) {
+        d->xent(d, loss, dlogits, logits, stats, label, mask, rows, valid, scale);
+    } else {
+        Mat parts = mat_take(scratch, logits.rows * tp->size, 3, loss.type);
+        d->xent_stats(d, stats, logits, label, rows, v0, valid);
+        tp->wait(tp, tp->all_gather(tp, parts.p, stats.p, logits.rows * 3, loss.type));
+        d->xent_combine(d, stats, parts);
+        d->xent_grad(d, loss, dlogits, logits, stats, label, mask, rows, v0, valid, scale);
+    }
+    arena_reset(scratch, mark);
 }
 
 int tensor_overlaps(const TensorGroup *g, int wanted) { return wanted && g->rows->size > 1; }

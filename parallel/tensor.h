@@ -58,6 +58,10 @@ void row_linear_fwd(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat 
 /* Starts dx [T/rows, in] = sum over tp of dy [T, out/tp] w: run the weight gradient, then wait (with overlap the sum is
  * there already). */
 TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p);
+/* Cross-entropy of rows whose logits [N, V/tp] lie over the group, this rank's from token v0 on: loss and dlogits as those
+ * of the op xent_grad, the bits of the CPU's the same whatever the size of the group. */
+void tensor_xent(Device *d, const TensorGroup *g, Arena *scratch, Mat loss, Mat dlogits, Mat logits,
+                 const int32_t *label, const float *mask, RowMap rows, int64_t v0, int64_t valid, double scale);
 /* dw += dy^T x over all T rows; db += column sums of dyb, which may be absent. Both kinds; a row linear's bias gets the
  * rows that this rank has, and with sequence parallelism its gradient is summed over tp with those of the norms. Local. */
 void tensor_bwd_w(Device *d, Arena *scratch, Mat dw, Mat dy, Mat x, Mat db, Mat dyb, Precision p);

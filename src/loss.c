@@ -13,10 +13,10 @@ typedef struct { int part; Mat w, dw; } Head;
 /* Rows [first, first + n) of those that this rank has, and with sequence parallelism of every other rank: N rows of T. */
 typedef struct {
     const Batch *batch;
-    int64_t first, n, N;
+    int64_t first, n;
     RowMap rows;               /* which row of T each is */
     Mat x, ln, stat;           /* [n,H], [n,H], real [n,2]: this rank's */
-    Mat all, logits, xent;     /* [N,H], real [N,V], real [N,3] */
+    Mat all, logits;           /* [N,H], real [N,V] */
 } Slice;
 
 /* The output layer's weight: the head's own, or the embedding's when they are tied. Its gradient is there in a backward
@@ -54,19 +54,17 @@ static Mat over_logits(const Model *m, Mat logits)
 static Slice slice_open(Model *m, const Batch *b, Mat x, int64_t first, int64_t n)
 {
     int64_t ranks = m->tensor.rows->size, N = n * ranks;
-    Slice s = {.batch = b, .first = first, .n = n, .N = N, .rows = {n, first, x.rows}, .x = mat_rows(x, first, n)};
+    Slice s = {.batch = b, .first = first, .n = n, .rows = {n, first, x.rows}, .x = mat_rows(x, first, n)};
     s.ln = mat_take(&m->scratch, n, m->H, m->type);
     s.stat = mat_take(&m->scratch, n, 2, m->real);
     s.logits = mat_take(&m->scratch, N, m->V, m->real);
-    s.xent = mat_take(&m->scratch, N, 3, m->real);
     return s;
 }
 
-/* Logits of this rank's part of the vocabulary, and the statistics of a softmax over all of it. */
+/* Logits of this rank's part of the vocabulary. */
 static void slice_fwd(Model *m, const Head *h, Slice *s)
 {
     Device *d = m->dev;
-    Comm *tp = m->tensor.tp;
     Mat none = {.type = m->type};
     final_norm(m, h->part, s->ln, s->stat, s->x);
     s->all = tensor_gathered(&m->tensor, tensor_gather(&m->tensor, &m->scratch, s->ln));
@@ -74,12 +72,6 @@ static void slice_fwd(Model *m, const Head *h, Slice *s)
     m->slice_rows = s->rows;
     m->slice_batch = s->batch;
     model_watch(m, h->part, "logits", mat_cols(s->logits, 0, m->Vvalid));
-    d->xent_stats(d, s->xent, s->logits, s->batch->labels, s->rows, m->vocab0, m->Vvalid);
-    size_t mark = m->scratch.used;
-    Mat parts = mat_take(&m->scratch, s->N * tp->size, 3, m->real);
-    tp->wait(tp, tp->all_gather(tp, parts.p, s->xent.p, s->N * 3, m->real));
-    d->xent_combine(d, s->xent, parts);
-    arena_reset(&m->scratch, mark);
 }
 
 static void slice_bwd(Model *m, const Head *h, const Slice *s, Mat dx, Mat dlogits)
@@ -108,8 +100,8 @@ void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)
         Slice s = slice_open(m, p->batch, x, r, r + step < x.rows ? step : x.rows - r);
         slice_fwd(m, &h, &s);
         Mat dlogits = dx.rows ? over_logits(m, s.logits) : none;
-        d->xent_grad(d, loss, dlogits, s.logits, s.xent, p->batch->labels, p->batch->loss_mask, s.rows, m->vocab0,
-                     m->Vvalid, m->loss_scale);
+        tensor_xent(d, &m->tensor, &m->scratch, loss, dlogits, s.logits, p->batch->labels, p->batch->loss_mask, s.rows,
+                    m->vocab0, m->Vvalid, m->loss_scale);
         if (dx.rows)
             slice_bwd(m, &h, &s, mat_rows(dx, s.first, s.n), dlogits);
         arena_reset(&m->scratch, mark);

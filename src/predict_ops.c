@@ -273,6 +273,17 @@ static void time_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat sta
           bytes_of(dlogits) + bytes_of(logits) + bytes_of(stats) + (double)logits.rows * (double)dtype_size(loss.type));
 }
 
+static void time_xent(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
+                      RowMap rows, int64_t valid, double scale)
+{
+    if (tally_of(d)->m->unfused) {
+        time_xent_stats(d, stats, logits, label, rows, 0, valid);
+        time_xent_grad(d, loss, dlogits, logits, stats, label, mask, rows, 0, valid, scale);
+        return;
+    }
+    spend(d, WORK_xent, 0, bytes_of(dlogits) + bytes_of(logits) + (double)logits.rows * (double)dtype_size(loss.type));
+}
+
 /* ---- sums and updates ---- */
 
 static void time_squares(Device *d, Exact *sum, const void *x, int64_t n, Dtype type)

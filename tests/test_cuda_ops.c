@@ -285,6 +285,24 @@ static void case_xent(Bench *b)
     b->d->xent_grad(b->d, loss, dlogits, logits, stats, label, masked ? m : NULL, map, v0, valid, 0.25);
 }
 
+static void case_xent_whole(Bench *b)
+{
+    int64_t rows = draw_size(b, 9), cols = draw_cols(b, 20000), valid = draw(b, 1, cols);
+    int64_t total = rows + draw(b, 0, 20);
+    RowMap map = {rows, total - rows, 1};
+    Mat none = {0}, logits = input(b, rows, cols, F32, 3), stats = changed(b, rows, 3, F32, 1);
+    b->t[b->n - 1].role = IN;                          /* scratch: anything */
+    const int32_t *label = whole(b, total, 0, valid - 1);
+    float mask[64];
+    for (int i = 0; i < 64; i++)
+        mask[i] = (float)draw(b, 0, 2) / 2;
+    const float *m = raw(b, mask, sizeof mask);
+    Mat loss = changed(b, total, 1, F32, 1);
+    loosen(b, 4);
+    Mat dlogits = draw(b, 0, 3) ? output(b, rows, cols, b->storage) : none;
+    b->d->xent(b->d, loss, dlogits, logits, stats, label, draw(b, 0, 1) ? m : NULL, map, valid, 0.25);
+}
+
 static Exact *exact(Bench *b, int64_t n)
 {
     Tensor *t = tensor_add(b, EXACT, 1, n * (int64_t)sizeof(Exact) / 8, I64);
@@ -382,7 +400,7 @@ static const struct { const char *ops; void (*fn)(Bench *b); } cases[] = {
     {"bias_bwd", case_bias_bwd},
     {"norm_fwd norm_bwd_x norm_bwd_w", case_norm}, {"add_norm_fwd", case_add_norm}, {"act_fwd act_bwd", case_act},
     {"rope", case_rope}, {"embed_fwd embed_bwd", case_embed}, {"dropout_fwd dropout_bwd", case_dropout},
-    {"xent_stats xent_combine xent_grad", case_xent}, {"sum squares carry", case_sums}, {"verdict", case_verdict},
+    {"xent_stats xent_combine xent_grad", case_xent}, {"xent", case_xent_whole}, {"sum squares carry", case_sums}, {"verdict", case_verdict},
     {"trust", case_trust}, {"adam sgd lars lamb_direction lamb_apply", case_update},
     {"matmul linear linear_act_fwd linear_act_bwd_x linear_bwd_w fp8_cast fp8_matmul fp8_next (test_cuda_matmul)", NULL},
     {"attention_fwd attention_bwd (test_cuda_attention)", NULL},

@@ -15,6 +15,7 @@ typedef struct {
     int64_t sample[SAMPLES];
     Verdict go, stop;
     double trust;
+    float scratch[3 * 6];
 } Given;
 
 typedef struct {
@@ -124,6 +125,13 @@ static void xent_run(Device *d, Mat *m, const Case *c, const Given *g)
     d->xent_grad(d, m[0], m[1], m[2], m[3], g->token, a->nomask ? NULL : g->mask, map, a->v0, a->valid, 0.25);
 }
 
+/* 0 loss of the whole microbatch, 1 dlogits, 2 logits */
+static void xent_whole_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    Mat stats = mat((void *)g->scratch, m[2].rows, 3, F32);
+    d->xent(d, m[0], m[1], m[2], stats, g->token, c->a.nomask ? NULL : g->mask, map, c->a.valid, 0.25);
+}
+
 /* 0 w, 1 g, 2 m, 3 v, 4 out, 5 direction; v and the seconds of a row's pair stay positive: |x| */
 static Update update_of(const Mat *m, const Case *c, const Given *g)
 {
@@ -182,6 +190,8 @@ static void lamb_run(Device *d, Mat *m, const Case *c, const Given *g)
 #define XENT(n, in, from, mask, grad)                                                                          \
     {"xent", xent_run, {{'O', 12, 1}, {grad, 6, n}, {'I', 6, n, 4}, {'O', 6, 3}, {'O', 18, 3}},                \
      {.v0 = from, .valid = in, .nomask = mask}, {{2, 3}}}
+#define XENT_WHOLE(n, in, mask, grad)                                                                          \
+    {"xent", xent_whole_run, {{'O', 12, 1}, {grad, 6, n}, {'I', 6, n, 4}}, {.valid = in, .nomask = mask}, {{2, 3}}}
 #define UPDATE(name, run, moment1, moment2, out, dir, ...)                                                     \
     {name, run, {{'X', 1, 2061, 1}, {'I', 1, 2061, 1}, {moment1, 1, 2061, 1}, {moment2, 1, 2061, -1},          \
                  {out, 1, 2061}, {dir, 1, 2061}}, {__VA_ARGS__}, {{6, 2}}}
@@ -219,6 +229,9 @@ static const Case cases[] = {
      .exact = 1},
     /* three tiles of a part of the vocabulary for each thread */
     XENT(12000, 11987, 0, 0, 'o'), XENT(56, 50, 0, 1, 'o'), XENT(64, 30, 10, 0, 'o'), XENT(64, 64, 0, 0, '-'),
+    /* seven tiles are kept in 227 KB of shared memory, two and a part are read again */
+    XENT_WHOLE(75000, 74987, 0, 'o'), XENT_WHOLE(8192, 8192, 1, 'o'), XENT_WHOLE(56, 50, 0, 'o'),
+    XENT_WHOLE(12000, 12000, 0, '-'),
     UPDATE("adam", adam_run, 'X', 'X', 'o', '-', .wd = 0.1), UPDATE("adam", adam_run, 'X', 'X', '-', '-', .wd = 0),
     UPDATE("sgd", sgd_run, '-', '-', 'o', '-', .wd = 0.1),
     UPDATE("sgd", sgd_run, 'X', '-', 'o', '-', .wd = 0.1, .momentum = 0.9, .nesterov = 1),

@@ -70,8 +70,9 @@ void cuda_await(Device *d, cudaEvent_t e);
 /* watch(seconds that the host has waited so far) is called now and then while it waits; it may die. NULL: never. */
 void cuda_watch(Device *d, void (*watch)(double waited));
 
-/* Attention's kernels may use the shared memory that they need: once, when the device is opened. */
+/* The kernels of attention and of xent may use the shared memory that they need: once, when the device is opened. */
 void cuda_attention_open(const Cuda *c);
+void cuda_xent_open(const Cuda *c);
 
 /* Every row of the table: cuda_add, cuda_adam, ... */
 #define X(name, args) void cuda_##name args;

@@ -1,9 +1,12 @@
-/* xent -- cross-entropy of rows of logits: a block a row, one pass over memory for each of its two steps. Each
+/* xent -- cross-entropy of rows of logits: a block a row, one pass over memory for each of its two steps, or, where a
+ * row is the whole vocabulary, one for both: the block keeps the row in shared memory, 57,344 logits on a GPU with
+ * 227 KB of it (GPT-2: all), and reads again only what does not fit, which a row later L2 may still have; a slice of
+ * all rows (128 MB, src/loss.c) is more than an L2 keeps from one launch to the next. Each
  * thread keeps a running maximum and the sum of exponentials relative to it (Milakov, Gimelshein 2018,
  * arXiv:1805.02867); threads and warps are merged in a fixed order. */
 #include "common.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / WARP };
+enum { THREADS = 256, WARPS = THREADS / WARP, WIDE = 1024, WIDE_WARPS = WIDE / WARP };
 
 extern __shared__ __align__(16) char shared[];
 
@@ -49,13 +52,13 @@ __device__ __forceinline__ XentPart merge_warp(XentPart a)
     return a;
 }
 
-/* A thread's numbers of a tile: AHEAD chunks of N, THREADS chunks apart; -inf beyond the end. */
-template <int N, int AHEAD>
+/* A thread's numbers of a tile: AHEAD chunks of N, BLOCK chunks apart; -inf beyond the end. */
+template <int N, int AHEAD, int BLOCK = THREADS>
 __device__ __forceinline__ void load_tile(float (&x)[AHEAD][N], const float *row, int first, int end)
 {
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
-        int c = first + k * THREADS * N;
+        int c = first + k * BLOCK * N;
         if (c + N <= end) {
             get_floats<N>(x[k], row + c);
         } else {
@@ -66,6 +69,26 @@ __device__ __forceinline__ void load_tile(float (&x)[AHEAD][N], const float *row
     }
 }
 
+template <int N, int AHEAD> __device__ __forceinline__ void take_tile(XentPart &all, const float (&x)[AHEAD][N])
+{
+    float top = all.largest;
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            top = fmaxf(top, x[k][i]);
+    float base = top == -INFINITY ? 0 : top;
+    if (top > all.largest) {
+        all.sum *= expf(all.largest - base);
+        all.largest = top;
+    }
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            all.sum += expf(x[k][i] - base);
+}
+
 template <int N> __global__ void __launch_bounds__(THREADS) k_xent_stats(const XentJob j)
 {
     enum { AHEAD = 16 / N };
@@ -74,22 +97,7 @@ template <int N> __global__ void __launch_bounds__(THREADS) k_xent_stats(const X
     float x[AHEAD][N];
     for (int first = (int)threadIdx.x * N; first < j.valid; first += AHEAD * THREADS * N) {
         load_tile<N, AHEAD>(x, row, first, j.valid);
-        float top = all.largest;
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++)
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                top = fmaxf(top, x[k][i]);
-        float base = top == -INFINITY ? 0 : top;
-        if (top > all.largest) {
-            all.sum *= expf(all.largest - base);
-            all.largest = top;
-        }
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++)
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                all.sum += expf(x[k][i] - base);
+        take_tile(all, x);
     }
     all = merge_warp(all);
     if (threadIdx.x % WARP == 0)
@@ -128,9 +136,8 @@ __global__ void __launch_bounds__(THREADS) k_xent_combine(float *stats, int64_t 
 }
 
 /* A masked row gives zeros whatever its label and its logits are. */
-__device__ __forceinline__ void write_loss(const XentJob &j, int64_t r, int64_t whole)
+__device__ __forceinline__ void write_loss(const XentJob &j, const float *stats, int64_t whole)
 {
-    const float *stats = j.stats + r * j.ldstats;
     double mask = j.mask ? j.mask[whole] : 1;
     j.loss[whole * j.ldloss] =
         mask == 0 ? 0.0f : (float)(mask * (log((double)stats[1]) + ((double)stats[0] - (double)stats[2])));
@@ -140,7 +147,35 @@ __global__ void __launch_bounds__(THREADS) k_xent_loss(const XentJob j)
 {
     int64_t r = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (r < j.count)
-        write_loss(j, r, whole_row(j.rows, r));
+        write_loss(j, j.stats + r * j.ldstats, whole_row(j.rows, r));
+}
+
+/* What turns logits into their gradient: (exp(x - largest) norm, less k at the label), 0 from column `in` on. */
+struct XentGrad { float largest, norm, k; int64_t label; int in; };
+
+template <int N, int AHEAD, int BLOCK, class T>
+__device__ __forceinline__ void write_tile(T *out, float (&x)[AHEAD][N], int first, int cols, const XentGrad &g)
+{
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+        int c = first + k * BLOCK * N;
+        if (c >= cols)
+            continue;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            x[k][i] = c + i < g.in ? expf(x[k][i] - g.largest) * g.norm : 0;
+            if (c + i == g.label && c + i < g.in)
+                x[k][i] -= g.k;
+        }
+        if (c + N <= cols) {
+            put_floats<N>(out + c, x[k]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (c + i < cols)
+                    from_float(out + c + i, x[k][i]);
+        }
+    }
 }
 
 /* dlogits may start at the logits: tiles go left to right and an element is never wider than a logit, so once every
@@ -154,40 +189,69 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) k_xent_grad
     const float *stats = j.stats + (int64_t)blockIdx.x * j.ldstats;
     T *out = (T *)j.dlogits + (int64_t)blockIdx.x * j.ldd;
     double mask = j.mask ? j.mask[whole] : 1;
-    float k0 = (float)(mask * j.scale), largest = stats[0], norm = k0 / stats[1], x[AHEAD][N], y[AHEAD][N];
+    float k0 = (float)(mask * j.scale), x[AHEAD][N], y[AHEAD][N];
     int in = mask == 0 ? 0 : j.valid, first = (int)threadIdx.x * N;
+    XentGrad g = {stats[0], k0 / stats[1], k0, v, in};
     if (threadIdx.x == 0)
-        write_loss(j, blockIdx.x, whole);
+        write_loss(j, stats, whole);
     load_tile<N, AHEAD>(x, row, first, in);
     for (int tile = 0; tile < j.cols; tile += TILE) {
         load_tile<N, AHEAD>(y, row, tile + TILE + first, in);
         if (j.behind)
             __syncthreads();
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            int c = tile + first + k * THREADS * N;
-            if (c >= j.cols)
-                continue;
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                x[k][i] = c + i < in ? expf(x[k][i] - largest) * norm : 0;
-                if (c + i == v && c + i < in)
-                    x[k][i] -= k0;
-            }
-            if (c + N <= j.cols) {
-                put_floats<N>(out + c, x[k]);
-            } else {
-#pragma unroll
-                for (int i = 0; i < N; i++)
-                    if (c + i < j.cols)
-                        from_float(out + c + i, x[k][i]);
-            }
-        }
+        write_tile<N, AHEAD, THREADS>(out, x, tile + first, j.cols, g);
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
 #pragma unroll
             for (int i = 0; i < N; i++)
                 x[k][i] = y[k][i];
+    }
+}
+
+/* Both steps of a row. kept: its first columns, a multiple of a tile or all of them, stay in shared memory behind the
+ * blocks' slots. Its own writes are behind what it still reads as in k_xent_grad; what is kept nobody overwrites. */
+enum { SLOTS = 512 };
+
+template <class T, int N> __global__ void __launch_bounds__(WIDE) k_xent(const XentJob j, int kept)
+{
+    enum { M = N > 1 ? 4 : 1, AHEAD = 8 / N, TILE = AHEAD * WIDE * N, FIRST = 8 / M };
+    int64_t whole = whole_row(j.rows, blockIdx.x), v = j.label[whole] - j.v0;
+    const float *row = j.logits + (int64_t)blockIdx.x * j.ldlogits;
+    XentPart all = {-INFINITY, 0}, *slot = (XentPart *)shared;
+    float *own = (float *)(shared + SLOTS), *stats = (float *)(slot + WIDE_WARPS), x[FIRST][M], y[AHEAD][N];
+    double mask = j.mask ? j.mask[whole] : 1;
+    int in = mask == 0 ? 0 : j.valid, first = (int)threadIdx.x * N;
+    for (int c = (int)threadIdx.x * M; c < in; c += TILE) {
+        load_tile<M, FIRST, WIDE>(x, row, c, in);
+        take_tile(all, x);
+        if (c < kept)
+#pragma unroll
+            for (int k = 0; k < FIRST; k++)
+                put_floats<M>(own + c + k * WIDE * M, x[k]);
+    }
+    all = merge_warp(all);
+    if (threadIdx.x % WARP == 0)
+        slot[threadIdx.x / WARP] = all;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < WIDE_WARPS; w++)
+            all = merge(all, slot[w]);
+        stats[0] = all.largest;
+        stats[1] = all.sum;
+        stats[2] = v >= 0 && v < in ? row[v] : -INFINITY;
+        write_loss(j, stats, whole);
+    }
+    __syncthreads();
+    if (!j.dlogits)
+        return;
+    float k0 = (float)(mask * j.scale);
+    XentGrad g = {stats[0], k0 / stats[1], k0, v, in};
+    T *out = (T *)j.dlogits + (int64_t)blockIdx.x * j.ldd;
+    for (int tile = 0; tile < j.cols; tile += TILE) {
+        load_tile<N, AHEAD, WIDE>(y, tile < kept ? own : row, tile + first, in);
+        if (j.behind && tile + TILE > kept)
+            __syncthreads();
+        write_tile<N, AHEAD, WIDE>(out, y, tile + first, j.cols, g);
     }
 }
 
@@ -233,30 +297,79 @@ static int overlap(Mat a, Mat b)
     return p < (const char *)mat_at(b, b.rows - 1, b.cols) && q < (const char *)mat_at(a, a.rows - 1, a.cols);
 }
 
+/* stats are there, or to come. Returns whether there are rows. */
+static int grad_job(XentJob *j, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
+                    RowMap rows, int64_t v0, int64_t valid, double scale)
+{
+    BUG_ON(loss.type != F32 || (dlogits.p && (dlogits.rows != logits.rows || dlogits.cols != logits.cols)));
+    if (!logits.rows)
+        return 0;
+    *j = job_of(stats, logits, label, rows, v0, valid);
+    j->loss = (float *)loss.p, j->ldloss = loss.ld;
+    j->mask = mask;
+    j->scale = scale;
+    if (!dlogits.p)
+        return 1;
+    j->dlogits = dlogits.p, j->ldd = dlogits.ld;
+    j->behind = overlap(dlogits, logits);
+    size_t wide = (size_t)dlogits.ld * dtype_size(dlogits.type);
+    BUG_ON(j->behind && (dlogits.p != logits.p || wide != (size_t)logits.ld * 4));
+    return 1;
+}
+
 void cuda_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
                     RowMap rows, int64_t v0, int64_t valid, double scale)
 {
     Cuda *c = cuda_of(d);
-    BUG_ON(loss.type != F32 || (dlogits.p && (dlogits.rows != logits.rows || dlogits.cols != logits.cols)));
-    if (!logits.rows)
+    XentJob j;
+    if (!grad_job(&j, loss, dlogits, logits, stats, label, mask, rows, v0, valid, scale))
         return;
-    XentJob j = job_of(stats, logits, label, rows, v0, valid);
-    j.loss = (float *)loss.p, j.ldloss = loss.ld;
-    j.mask = mask;
-    j.scale = scale;
     if (!dlogits.p) {
         LAUNCH(k_xent_loss, blocks_of(ceil_div(j.count, THREADS)), THREADS, 0, c->compute, j);
         return;
     }
-    j.dlogits = dlogits.p, j.ldd = dlogits.ld;
-    j.behind = overlap(dlogits, logits);
-    size_t wide = (size_t)dlogits.ld * dtype_size(dlogits.type);
-    BUG_ON(j.behind && (dlogits.p != logits.p || wide != (size_t)logits.ld * 4));
     with_type(dlogits.type, [&](auto t) {
         typedef decltype(t) T;
         if (aligned(logits) && aligned(dlogits))
             LAUNCH((k_xent_grad<T, 8>), blocks_of(j.count), THREADS, 0, c->compute, j);
         else
             LAUNCH((k_xent_grad<T, 1>), blocks_of(j.count), THREADS, 0, c->compute, j);
+    });
+}
+
+/* Columns that a block keeps: whole tiles of 8 a thread, as many as its shared memory has room for. */
+static int64_t kept_columns(const Cuda *c, int64_t valid)
+{
+    int64_t tile = 8 * WIDE, room = ((int64_t)c->shared - SLOTS) / 4 / tile * tile;
+    return valid < room ? ceil_div(valid, tile) * tile : room;
+}
+
+void cuda_xent_open(const Cuda *c)
+{
+    int bytes = SLOTS + 4 * (int)kept_columns(c, INT32_MAX);
+    const Dtype types[] = {F32, BF16, F16};
+    for (Dtype type : types)
+        with_type(type, [&](auto t) {
+            typedef decltype(t) T;
+            CUDA_OK(cudaFuncSetAttribute(k_xent<T, 8>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+            CUDA_OK(cudaFuncSetAttribute(k_xent<T, 1>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+        });
+}
+
+void cuda_xent(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
+               RowMap rows, int64_t valid, double scale)
+{
+    Cuda *c = cuda_of(d);
+    XentJob j;
+    if (!grad_job(&j, loss, dlogits, logits, stats, label, mask, rows, 0, valid, scale))
+        return;
+    int kept = (int)kept_columns(c, valid);
+    size_t bytes = SLOTS + 4 * (size_t)kept;
+    with_type(dlogits.p ? dlogits.type : F32, [&](auto t) {
+        typedef decltype(t) T;
+        if (aligned(logits) && aligned(dlogits))
+            LAUNCH((k_xent<T, 8>), blocks_of(j.count), WIDE, bytes, c->compute, j, kept);
+        else
+            LAUNCH((k_xent<T, 1>), blocks_of(j.count), WIDE, bytes, c->compute, j, kept);
     });
 }

@@ -1,4 +1,4 @@
-/* xent -- cross-entropy of rows of logits, one pass over memory for each of its two steps: a piece that fits
+/* xent -- cross-entropy of rows of logits, one pass over memory for each of its two steps, or for both: a piece that fits
  * L1 is read for its maximum and again for its sum (Milakov, Gimelshein 2018, arXiv:1805.02867). */
 #include "isa.h"
 
@@ -136,13 +136,33 @@ static void grad_item(void *ctx, int64_t r, int thread)
     }
 }
 
+static void check_grad(const Job *j)
+{
+    check(j);
+    BUG_ON(j->loss.type != REAL_TYPE || j->loss.rows < j->logits.rows);
+    BUG_ON(j->dlogits.p && (j->dlogits.rows != j->logits.rows || j->dlogits.cols != j->logits.cols));
+}
+
 void FN(cpu_xent_grad)(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,
                        const float *mask, RowMap rows, int64_t v0, int64_t valid, double scale)
 {
     Job j = {.d = d, .stats = stats, .logits = logits, .loss = loss, .dlogits = dlogits, .label = label,
              .mask = mask, .rows = rows, .v0 = v0, .valid = valid, .scale = scale};
-    check(&j);
-    BUG_ON(loss.type != REAL_TYPE || loss.rows < logits.rows);
-    BUG_ON(dlogits.p && (dlogits.rows != logits.rows || dlogits.cols != logits.cols));
+    check_grad(&j);
     pool_run(d->pool, grad_item, &j, logits.rows);
+}
+
+static void both_item(void *ctx, int64_t r, int thread)
+{
+    stats_item(ctx, r, thread);
+    grad_item(ctx, r, thread);
+}
+
+void FN(cpu_xent)(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
+                  RowMap rows, int64_t valid, double scale)
+{
+    Job j = {.d = d, .stats = stats, .logits = logits, .loss = loss, .dlogits = dlogits, .label = label,
+             .mask = mask, .rows = rows, .valid = valid, .scale = scale};
+    check_grad(&j);
+    pool_run(d->pool, both_item, &j, logits.rows);
 }
