@@ -1,4 +1,5 @@
 #include "device.h"
+#include <stdio.h>
 #include <string.h>
 
 const char *dtype_name(Dtype t)
@@ -6,6 +7,20 @@ const char *dtype_name(Dtype t)
     static const char *const names[] = {"F64", "F32", "BF16", "F16", "I32", "I64"};
     BUG_ON((unsigned)t >= DTYPES);
     return names[t];
+}
+
+size_t host_left(void)
+{
+    FILE *f = fopen("/proc/meminfo", "r");
+    char line[256];
+    unsigned long long kib;
+    size_t left = SIZE_MAX / 2;        /* where the system does not say */
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            left = (size_t)kib * 1024;
+    if (f)
+        fclose(f);
+    return left;
 }
 
 void device_arena(Device *d, Arena *a, const char *name, size_t size)

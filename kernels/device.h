@@ -270,6 +270,7 @@ struct Device {
     void *(*take)(Device *d, size_t bytes);
     void (*give)(Device *d, void *p, size_t bytes);
     int (*owns)(Device *d, const void *p);
+    size_t (*left)(Device *d); /* bytes that can still be taken, by all that share the device */
     /* Memory of the host that ops and copies of this device use as they use its own, over the bus: for what is seldom used.
      * Else as take, give and owns. On the CPU there is one memory, and this is take */
     void *(*outer_take)(Device *d, size_t bytes);
@@ -325,6 +326,9 @@ void outer_arena(Device *d, Arena *a, const char *name, size_t size);
 void outer_arena_close(Device *d, Arena *a);
 void host_arena(Device *d, Arena *a, const char *name, size_t size);
 void host_arena_close(Device *d, Arena *a);
+
+/* Bytes of memory that this machine has left. */
+size_t host_left(void);
 
 /* put, get and snapshot where d is NULL: src and dst are the host's. */
 void device_put(Device *d, void *dst, const void *src, size_t bytes);

@@ -10,6 +10,7 @@ OPS(X)
 static void *null_take(Device *d, size_t bytes) { return NULL; }
 static void null_give(Device *d, void *p, size_t bytes) {}
 static int null_owns(Device *d, const void *p) { return 0; }
+static size_t null_left(Device *d) { return SIZE_MAX; }
 static void null_put(Device *d, void *dst, const void *src, size_t bytes) {}
 static int64_t null_tell(Device *d, void *dst, const void *src, size_t bytes) { return 0; }
 static void null_told(Device *d, int64_t ticket) {}
@@ -17,7 +18,7 @@ static void null_sync(Device *d) {}
 
 void null_open(Device *d, Dtype real)
 {
-    *d = (Device){.name = "null", .isa = "none", .real = real, .take = null_take, .give = null_give, .owns = null_owns,
+    *d = (Device){.name = "null", .isa = "none", .real = real, .take = null_take, .give = null_give, .owns = null_owns, .left = null_left,
                   .outer_take = null_take, .outer_give = null_give, .leave = null_tell, .fetch = null_tell,
                   .arrived = null_told, .put = null_put, .get = null_put, .tell = null_tell, .told = null_told,
                   .snapshot = null_tell, .settle = null_sync, .host_take = null_take,

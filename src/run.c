@@ -1,53 +1,6 @@
 #include "run_layout.h"
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-/* Bytes that the machine has left, INT64_MAX when it does not say. */
-static int64_t memory_left(void)
-{
-    FILE *f = fopen("/proc/meminfo", "r");
-    char line[256];
-    long long kib;
-    int64_t left = INT64_MAX;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1)
-            left = kib * 1024;
-    if (f)
-        fclose(f);
-    return left;
-}
-
-static int64_t planned(Config c, const Run *r)
-{
-    Run other;
-    run_plan(&other, &c, r->use, r->kv_length, r->grid.rank);
-    run_plan_close(&other);
-    return other.memory.total;
-}
-
-static double gib(int64_t bytes) { return (double)bytes / (1 << 30); }
-
-/* The ranks of a host share its memory. */
-static void refuse_what_does_not_fit(Run *r)
-{
-    int here = grid_host_ranks(&r->grid);
-    int64_t left = memory_left(), need = r->memory.total * here;
-    int fits = need <= left;
-    Config small = *r->cfg, full = *r->cfg, half = *r->cfg;
-    small.micro_batch_size = 1;
-    full.recompute_granularity = RECOMPUTE_GRANULARITY_FULL;
-    full.recompute_method = RECOMPUTE_METHOD_UNIFORM;
-    full.recompute_num_layers = 1;
-    half.params_dtype = PARAMS_DTYPE_BF16;
-    all_ok(&r->grid.all, fits, EXIT_RESOURCE, "memory-plan", "this rank needs %.2f GiB (parameters %.2f, gradients %.2f, "
-           "optimizer %.2f, activations %.2f, buffers %.2f), the %d ranks of its host have %.2f left; change: micro_batch_size=1 "
-           "needs %.2f GiB, full recompute (recompute_granularity=full recompute_method=uniform recompute_num_layers=1) %.2f, "
-           "params_dtype=bf16 %.2f", gib(r->memory.total), gib(r->memory.parameters), gib(r->memory.gradients),
-           gib(r->memory.optimizer), gib(r->memory.activations), gib(r->memory.buffers), here, gib(left),
-           fits ? 0 : gib(planned(small, r)), fits ? 0 : gib(planned(full, r)), fits ? 0 : gib(planned(half, r)));
-}
 
 /* Every rank must be about to do the same. */
 static void compare_ranks(Run *r)
@@ -81,10 +34,10 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     grid_close(&r->grid);
     run_grid(&r->grid, cfg);
     compare_ranks(r);
-    refuse_what_does_not_fit(r);
     table_open(r);
     lists_units(r);
     run_device_open(r);
+    run_refuse(r);
     device_arena(&r->dev, &r->arena, "run", (size_t)r->memory.arena);
     outer_arena(&r->dev, &r->outer, "run, offloaded", (size_t)r->memory.outer);
     host_arena(&r->dev, &r->host, "run, host", (size_t)r->memory.staging);

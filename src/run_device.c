@@ -27,6 +27,12 @@ void run_device_open(Run *r)
     comm_threads(pool_threads(r->dev.pool));
 }
 
+int run_device_ranks(const Run *r)
+{
+    int here = grid_host_ranks(&r->grid), gpus = r->cfg->device == DEVICE_CUDA ? cuda_count() : 1;
+    return (here - 1 - grid_host_rank(&r->grid) % gpus) / gpus + 1;
+}
+
 void run_device_memory(Run *r)
 {
     if (r->cfg->device == DEVICE_CUDA && r->cfg->distributed_backend == DISTRIBUTED_BACKEND_NCCL)

@@ -30,6 +30,11 @@ void layout_give(Run *r);
 void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes);
 /* The device of this rank, and the groups of r->grid over its memory. Collective. Dies as cuda_open and the groups do. */
 void run_device_open(Run *r);
+/* Ranks that share this one's device. */
+int run_device_ranks(const Run *r);
+/* Dies with EXIT_RESOURCE, and three changes that would help, when device or host have less memory left than the plan of
+ * the ranks that share it. Between opening the device and taking memory. Collective. */
+void run_refuse(Run *r);
 /* Tells the groups of r->arena. */
 void run_device_memory(Run *r);
 void run_device_close(Run *r);

@@ -127,6 +127,7 @@ static void give(Device *d, void *p, size_t bytes)
     arena_close(&a);
 }
 
+static size_t left(Device *d) { return (void)d, host_left(); }
 static int owns(Device *d, const void *p) { return (void)d, (void)p, 0; }
 
 static void put(Device *d, void *dst, const void *src, size_t bytes)
@@ -155,7 +156,7 @@ void cpu_open(Device *d, Dtype real, const char *isa, int threads)
     if (!threads)
         threads = pool_cores();
     *d = (Device){.name = "cpu", .isa = isa_names[i], .bf16 = c->gemm_bf16 != c->gemm ? c->gemm_bf16->name : "f32",
-                  .impl = c, .take = take, .give = give, .owns = owns,
+                  .impl = c, .take = take, .give = give, .owns = owns, .left = left,
                   .outer_take = take, .outer_give = give, .leave = tell, .fetch = tell, .arrived = told,
                   .put = put, .get = put, .tell = tell, .told = told,
                   .snapshot = tell, .settle = in_step, .host_take = take, .host_give = give, .sync = in_step};

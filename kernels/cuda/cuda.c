@@ -48,6 +48,14 @@ int cuda_owns_outer(Device *d, const void *p)
     return range_has(&cuda_of(d)->outer, p);
 }
 
+static size_t cuda_left(Device *d)
+{
+    size_t left = 0, all = 0;
+    (void)d;
+    CUDA_OK(cudaMemGetInfo(&left, &all));
+    return left;
+}
+
 static void *device_memory(size_t bytes)
 {
     void *p;
@@ -318,6 +326,7 @@ static void fill(Device *d)
     d->take = cuda_take;
     d->give = cuda_give;
     d->owns = cuda_owns;
+    d->left = cuda_left;
     d->outer_take = cuda_outer_take;
     d->outer_give = cuda_outer_give;
     d->leave = cuda_leave;

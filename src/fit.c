@@ -1,0 +1,130 @@
+/* Whether what a run would take is there, before it is taken. */
+#include "run_layout.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+static double gib(int64_t bytes) { return (double)bytes / (1 << 30); }
+
+/* Settings that take less, and what this rank would need of the device with them. */
+typedef struct { char set[160]; Config cfg; int64_t need; } Remedy;
+enum { REMEDIES = 7 };
+
+/* One more, for the caller to set. */
+static Config *remedy(const Run *r, Remedy *list, int *n, const char *set)
+{
+    Remedy *x = &list[(*n)++];
+    snprintf(x->set, sizeof x->set, "%s", set);
+    x->cfg = *r->cfg;
+    return &x->cfg;
+}
+
+static void offload_remedies(const Run *r, Remedy *list, int *n)
+{
+    const Config *c = r->cfg;
+    char set[64];
+    int stage = 0;
+    for (int s = 0; s < c->stages; s++)
+        stage = c->stage_layers[s] > stage ? c->stage_layers[s] : stage;
+    if (r->use == RUN_TRAIN && (!c->optimizer_cpu_offload || c->optimizer_offload_fraction < 1)) {
+        Config *to = remedy(r, list, n, c->optimizer_cpu_offload ? "optimizer_offload_fraction=1"
+                                                                 : "optimizer_cpu_offload=true");
+        to->optimizer_cpu_offload = 1;
+        to->optimizer_offload_fraction = 1;
+    }
+    if (c->recompute_granularity != RECOMPUTE_GRANULARITY_FULL && c->cpu_offloading_num_layers < stage) {
+        snprintf(set, sizeof set, "cpu_offloading_num_layers=%d", stage);
+        remedy(r, list, n, set)->cpu_offloading_num_layers = stage;
+    }
+}
+
+/* In the order of what they cost: time on the bus, messages, time of the matrix products, accuracy. */
+static int list_remedies(const Run *r, Remedy *list)
+{
+    static const char *const sharding[] = {"data_parallel_sharding_strategy=optim",
+                                           "data_parallel_sharding_strategy=optim_grads_params"};
+    static const int strategy[] = {DATA_PARALLEL_SHARDING_STRATEGY_OPTIM,
+                                   DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS_PARAMS};
+    const Config *c = r->cfg;
+    int n = 0;
+    if (r->apart && r->use != RUN_FORWARD)
+        offload_remedies(r, list, &n);
+    for (int i = 0; i < 2; i++)
+        if (c->data_parallel_size > 1 && (int)c->data_parallel_sharding_strategy < strategy[i])
+            remedy(r, list, &n, sharding[i])->data_parallel_sharding_strategy = strategy[i];
+    if (c->micro_batch_size > 1)
+        remedy(r, list, &n, "micro_batch_size=1")->micro_batch_size = 1;
+    if (r->use != RUN_FORWARD && c->recompute_granularity == RECOMPUTE_GRANULARITY_NONE &&
+        !c->cpu_offloading_num_layers) {
+        Config *to = remedy(r, list, &n, "recompute_granularity=full recompute_method=uniform recompute_num_layers=1");
+        to->recompute_granularity = RECOMPUTE_GRANULARITY_FULL;
+        to->recompute_method = RECOMPUTE_METHOD_UNIFORM;
+        to->recompute_num_layers = 1;
+    }
+    if (dtype_size(r->params.type) > 2)
+        remedy(r, list, &n, "params_dtype=bf16")->params_dtype = PARAMS_DTYPE_BF16;
+    return n;
+}
+
+/* What this rank takes of the device after it was opened; its workspace is there already on a GPU. */
+static int64_t device_need(const Run *r) { return r->apart ? r->memory.arena : r->memory.total; }
+
+static void plan_remedy(const Run *r, Remedy *x)
+{
+    Run other;
+    run_plan(&other, &x->cfg, r->use, r->kv_length, r->grid.rank);
+    run_plan_close(&other);
+    x->need = device_need(&other);
+}
+
+/* The next to name: one that suffices, in the order of cost, else the one that helps most; -1: none helps any more. */
+static int next_remedy(const Remedy *list, int n, int64_t room, int64_t need)
+{
+    int best = -1;
+    for (int i = 0; i < n; i++) {
+        if (list[i].need <= room)
+            return i;
+        if (list[i].need < (best < 0 ? need : list[best].need))
+            best = i;
+    }
+    return best;
+}
+
+/* The three changes. room: of this rank. */
+static const char *remedies(const Run *r, int64_t room)
+{
+    static char text[700];
+    Remedy *list = xcalloc(REMEDIES, sizeof *list);
+    int n = list_remedies(r, list), at = 0;
+    for (int i = 0; i < n; i++)
+        plan_remedy(r, &list[i]);
+    for (int k = 0; k < 3; k++) {
+        int i = next_remedy(list, n, room, device_need(r));
+        if (i < 0)
+            break;
+        at += snprintf(text + at, sizeof text - (size_t)at, "%s (%.2f GiB%s), ", list[i].set, gib(list[i].need),
+                       list[i].need <= room ? "" : ", not enough alone");
+        list[i].need = INT64_MAX;
+    }
+    snprintf(text + at, sizeof text - (size_t)at, "%smore ranks", at ? "or " : "");
+    free(list);
+    return text;
+}
+
+void run_refuse(Run *r)
+{
+    Comm *all = &r->grid.all;
+    const Memory *m = &r->memory;
+    int here = grid_host_ranks(&r->grid), share = run_device_ranks(r);
+    all->barrier(all);                 /* all devices are open */
+    int64_t room = (int64_t)r->dev.left(&r->dev) / share, host = (int64_t)host_left() / here, need = device_need(r);
+    all->barrier(all);                 /* and nobody has taken anything yet */
+    int fits = need <= room;
+    all_ok(all, fits, EXIT_RESOURCE, "memory-plan", "this rank needs %.2f GiB of the %s's memory (parameters %.2f, "
+           "gradients %.2f, optimizer %.2f, activations %.2f, buffers %.2f), %.2f are left for each of the %d that "
+           "share it; change: %s", gib(need), r->apart ? "GPU" : "host", gib(m->parameters), gib(m->gradients),
+           gib(m->optimizer), gib(m->activations), gib(m->buffers), gib(room), share, fits ? "" : remedies(r, room));
+    all_ok(all, !r->apart || m->host <= host, EXIT_RESOURCE, "memory-plan", "this rank needs %.2f GiB of the host's "
+           "memory (offloaded %.2f, copies %.2f), %.2f are left for each of its %d ranks; change: a lower "
+           "optimizer_offload_fraction or cpu_offloading_num_layers, async_save=false, or fewer ranks a host",
+           gib(m->host), gib(m->outer), gib(m->staging), gib(host), here);
+}

@@ -1,0 +1,31 @@
+#!/bin/sh
+# tests/fit.sh -- a run that the device has no room for is refused before it takes any, with changes that would make it fit;
+# the first that is said to suffice does. On the CPU, and on the emulated GPU with as little memory as we like.
+set -e
+work=${WORK:?} emulated=${EMULATED:-build/emulated}/train
+"$TRAIN" tokenize README.md -o "$work/corpus" > /dev/null 2>&1
+cat > "$work/tiny.yaml" <<YAML
+model: {num_layers: 3, hidden_size: 128, num_attention_heads: 2, kv_channels: 64, seq_length: 32}
+data: {data_path: $work/corpus, tokenizer_type: byte}
+train: {micro_batch_size: 2, global_batch_size: 2, train_iters: 2}
+optimizer: {lr: 0.01}
+precision: {params_dtype: bf16}
+checkpoint: {save: $work/run, save_at_end: false}
+YAML
+refused() { # PROGRAM options: exits with 5, one line in $work/said
+    program=$1
+    shift
+    "$program" "$work/tiny.yaml" "$@" > "$work/said" 2>&1 && rc=0 || rc=$?
+    [ $rc = 5 ] && [ "$(grep -c '^error\[memory-plan\]' "$work/said")" = 1 ] || { cat "$work/said"; echo "$*: $rc, not refused"; exit 1; }
+}
+refused "$TRAIN" hidden_size=65536 num_layers=100 params_dtype=fp64
+grep 'full.*not enough alone), or more ranks' "$work/said" > /dev/null || { cat "$work/said"; exit 1; }
+# what the plan says, without half of the optimizer's state
+room=$("$emulated" plan "$work/tiny.yaml" device=cuda --json |
+    awk -F'[:,]' '/"optimizer"/ { o = $2 } /"total"/ { print $2 - int(o / 2); exit }')
+export EMULATION_GUARD=1 EMULATION_MEMORY="$room"
+refused "$emulated" device=cuda cublaslt_tune=1
+change=$(sed -n 's/.*change: \([a-z_]*=[^ ]*\) ([0-9.]* GiB), .*/\1/p' "$work/said")
+[ "$change" = optimizer_cpu_offload=true ] || { cat "$work/said"; echo "the first change is '$change'"; exit 1; }
+"$emulated" "$work/tiny.yaml" device=cuda cublaslt_tune=1 "$change" > "$work/said" 2>&1 || { cat "$work/said"; exit 1; }
+echo "refused, and with $change it fits"
