@@ -268,7 +268,7 @@ static void cuda_told(Device *d, int64_t ticket)
 
 /* ---- copies beside the ops ---- */
 
-static int64_t make_trip(Cuda *c, void *dst, const void *src, size_t bytes, cudaMemcpyKind kind)
+static int64_t make_trip(Cuda *c, void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind)
 {
     int64_t ticket = ++c->trip_tickets;
     CUDA_OK(cudaEventRecord(c->before, c->compute));
