@@ -25,45 +25,46 @@ typedef enum cudaError {
     cudaErrorUnknown = 999
 } cudaError_t;
 
-typedef enum cudaMemcpyKind {
+/* These have no typedef, as NVIDIA's have none: C says enum and struct */
+enum cudaMemcpyKind {
     cudaMemcpyHostToHost = 0,
     cudaMemcpyHostToDevice = 1,
     cudaMemcpyDeviceToHost = 2,
     cudaMemcpyDeviceToDevice = 3,
     cudaMemcpyDefault = 4
-} cudaMemcpyKind;
+};
 
-typedef enum cudaFuncAttribute {
+enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
     cudaFuncAttributePreferredSharedMemoryCarveout = 9
-} cudaFuncAttribute;
+};
 
-typedef enum cudaDeviceAttr {
+enum cudaDeviceAttr {
     cudaDevAttrMaxSharedMemoryPerBlock = 8,
     cudaDevAttrMultiProcessorCount = 16,
     cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76,
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
-} cudaDeviceAttr;
+};
 
-typedef enum cudaMemoryType {
+enum cudaMemoryType {
     cudaMemoryTypeUnregistered = 0,
     cudaMemoryTypeHost = 1,
     cudaMemoryTypeDevice = 2
-} cudaMemoryType;
+};
 
-typedef struct cudaPointerAttributes {
+struct cudaPointerAttributes {
     enum cudaMemoryType type;
     int device;
     void *devicePointer, *hostPointer;
-} cudaPointerAttributes;
+};
 
-typedef struct cudaDeviceProp {
+struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
     int warpSize, maxThreadsPerBlock, multiProcessorCount, major, minor, l2CacheSize, pciBusID, pciDeviceID,
         pciDomainID;
-} cudaDeviceProp;
+};
 
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
@@ -86,10 +87,10 @@ cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
-cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr which, int device);
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device);
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr which, int device);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p);
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p);
 
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
 cudaError_t cudaMalloc(void **p, size_t bytes);
@@ -97,10 +98,10 @@ cudaError_t cudaMallocHost(void **p, size_t bytes);
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void *p);
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, cudaStream_t s);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s);
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
                               size_t height,
-                              cudaMemcpyKind kind, cudaStream_t s);
+                              enum cudaMemcpyKind kind, cudaStream_t s);
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s);
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *ctx);
 
@@ -118,7 +119,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end);
 /* What waits knows where it is called: EMULATION_DROP leaves one place out. */
 cudaError_t emulation_free(void *p, const char *file, int line);
 cudaError_t emulation_free_host(void *p, const char *file, int line);
-cudaError_t emulation_memcpy(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, const char *file, int line);
+cudaError_t emulation_memcpy(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, const char *file,
+                             int line);
 cudaError_t emulation_memset(void *p, int value, size_t bytes, const char *file, int line);
 cudaError_t emulation_stream_synchronize(cudaStream_t s, const char *file, int line);
 cudaError_t emulation_stream_wait_event(cudaStream_t s, cudaEvent_t e, unsigned flags, const char *file, int line);
