@@ -111,13 +111,23 @@ static void open_corpora(Training *t)
         t->valid = start_loader(c, &t->run, SPLIT_VALID, c->eval_iters * config_batch_at(c, 0));
 }
 
+/* "BF16 on cpu (amx, 8 threads a rank)", "BF16 on cuda (NVIDIA H200)" */
+static char *arithmetic(const Run *r)
+{
+    const char *type = dtype_name(r->params.type);
+    return r->cfg->device == DEVICE_CUDA
+               ? xasprintf("%s on %s (%s)", type, r->dev.name, r->dev.isa)
+               : xasprintf("%s on %s (%s, %d threads a rank)", type, r->dev.name, r->dev.isa, pool_threads(r->dev.pool));
+}
+
 static void print_start(const Training *t)
 {
     const Run *r = &t->run;
     const Memory *m = &r->memory;
-    printf("%s: %.2f M parameters, %lld layers, %s on %s (%s, %d threads a rank)\n", config_build_id(),
-           (double)params_count(t->cfg) / 1e6, (long long)t->cfg->num_layers, dtype_name(r->params.type), r->dev.name,
-           r->dev.isa, pool_threads(r->dev.pool));
+    char *how = arithmetic(r);
+    printf("%s: %.2f M parameters, %lld layers, %s\n", config_build_id(), (double)params_count(t->cfg) / 1e6,
+           (long long)t->cfg->num_layers, how);
+    free(how);
     start_print(stdout, r);
     printf("memory of rank 0: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers %.1f: %.1f MB in all, %.1f of the host\n",
            (double)m->parameters / 1e6, (double)m->gradients / 1e6, (double)m->optimizer / 1e6, (double)m->activations / 1e6,
@@ -139,7 +149,9 @@ static void record_start(const Training *t)
     log_memory(t->log, "host", m->host, -1);
     log_fact(t->log, "corpus", "%lld tokens, %lld epochs", (long long)loader_tokens(t->run.loader),
              (long long)loader_epochs(t->run.loader));
-    log_fact(t->log, "arithmetic", "%s, %d threads", t->run.dev.isa, pool_threads(t->run.dev.pool));
+    char *how = arithmetic(&t->run);
+    log_fact(t->log, "arithmetic", "%s", how);
+    free(how);
 }
 
 static void tick(void *log, int64_t done) { log_status(log, "evaluating, batch %lld", (long long)done); }

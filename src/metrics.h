@@ -36,7 +36,7 @@
     X(tokens_per_second,  NUM, "tokens/s", SAME, RATE,  "tokens-per-second",   "throughput")                 \
     X(tflops_per_device,  NUM, "TFLOP/s",  SAME, RATE,  "throughput",          "arithmetic")                 \
     X(mfu,                NUM, "",         SAME, RATE,  "mfu",                 "model FLOPs utilisation")    \
-    X(memory_bytes,       INT, "bytes",    MAX,  OWN,   "mem-allocated-bytes", "resident memory")            \
+    X(memory_bytes,       INT, "bytes",    MAX,  OWN,   "mem-allocated-bytes", "memory")                     \
     X(skipped_iterations, INT, "steps",    SAME, COUNT, "skipped-iterations",  "skipped steps")              \
     X(nan_iterations,     INT, "steps",    SAME, COUNT, "nan-iterations",      "steps that were not finite") \
     X(data_ms,            NUM, "ms",       MEAN, TIME,  "time/data",           "data")                       \

@@ -224,7 +224,7 @@ void run_collect(Run *r, Metrics *m)
     m->lm_loss = v.loss;
     m->grad_norm = v.norm;
     m->nan_iterations = r->nans;
-    m->memory_bytes = memory_resident();
+    m->memory_bytes = r->cfg->device == DEVICE_CUDA ? r->memory.total : memory_resident();
     m->elapsed_ms = (now() - fmax(s->start, r->seen)) * 1e3;
     r->seen = now();
     r->collected++;
