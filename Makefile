@@ -250,7 +250,7 @@ size:
 	@wc -l train.c $$(git ls-files kernels parallel src) | sort -n
 
 clean:
-	rm -rf build/cpu build/debug build/valgrind build/bench build/cuda build/emulated build/debug-cuda \
+	rm -rf build/cpu build/debug build/valgrind build/bench build/cuda build/cuda-90a build/emulated build/debug-cuda \
 	       build/debug-emulated train
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(TEST_SRC:%.c=$(CPU)/%.d) $(CUDA_TESTS:%=$(BUILD)/%.d)
