@@ -562,6 +562,8 @@ static void print_random(int n)
                                        "tensorboard_dir",
                                        "max_epochs",
                                        "cpu_isa",
+                                       "device",
+                                       "cublaslt_algorithms",
                                        "train_iters",
                                        "train_samples",
                                        "lr",
