@@ -253,7 +253,8 @@ clean:
 	rm -rf build/cpu build/debug build/valgrind build/bench build/cuda build/cuda-90a build/emulated build/debug-cuda \
 	       build/debug-emulated train
 
--include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(TEST_SRC:%.c=$(CPU)/%.d) $(CUDA_TESTS:%=$(BUILD)/%.d)
+-include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(TEST_SRC:%.c=$(CPU)/%.d) $(CUDA_TESTS:%=$(BUILD)/%.d) \
+         $(patsubst %,$(BUILD)/tests/bench_%.c.d,cuda step)
 .PHONY: all tests cuda-tests test test-emulation docs demo bench test-kill test-layouts test-slurm test-seeds \
         test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

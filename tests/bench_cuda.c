@@ -107,6 +107,13 @@ CASE(xent_grad)
                    (RowMap){b->logits.rows, 0, b->T}, 0, b->V, 1);
     COUNT(1.5 * size(b->logits), 0);
 }
+CASE(xent)
+{
+    Mat dlogits = {b->logits.p, b->logits.rows, b->logits.cols, b->logits.ld * 2, BF16};
+    b->d.xent(&b->d, b->loss, dlogits, b->logits, mat_rows(b->stats, 0, b->logits.rows), b->token, NULL,
+              (RowMap){b->logits.rows, 0, b->T}, b->V, 1);
+    COUNT(1.5 * size(b->logits), 0);
+}
 CASE(squares) { b->d.squares(&b->d, b->exact, b->grad, b->n, F32); COUNT(4.0 * (double)b->n, 0); }
 CASE(adam)
 {
@@ -218,7 +225,8 @@ static const struct { const char *name; void (*run)(Bench *b, double *bytes, dou
     {"swiglu bwd", run_swiglu_bwd}, {"bias bwd", run_bias_bwd}, {"rope", run_rope},
     {"dropout fwd", run_dropout_fwd}, {"dropout bwd", run_dropout_bwd},
     {"embedding fwd", run_embed_fwd}, {"embedding bwd", run_embed_bwd}, {"cross-entropy stats", run_xent_stats},
-    {"cross-entropy grad", run_xent_grad}, {"squares", run_squares}, {"adam", run_adam},
+    {"cross-entropy grad", run_xent_grad}, {"cross-entropy, one pass", run_xent},
+    {"squares", run_squares}, {"adam", run_adam},
     {"fp8 cast, delayed", run_fp8_cast}, {"fp8 cast, tensorwise", run_fp8_cast_now},
     {"fp8 cast of a weight", run_fp8_cast_weight},
     {"linear fwd", run_linear_fwd}, {"linear + bias fwd", run_linear_bias}, {"linear + gelu fwd", run_gelu_linear_fwd},
