@@ -4,15 +4,12 @@
 #include "base.h"
 #include "clock.h"
 #include "file.h"
+#include "launch.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- on the ranks of this job ---- */
@@ -101,71 +98,16 @@ void bubble_measure(Table *t)
 
 /* ---- in jobs of their own ---- */
 
-/* This program, and scripts/launch of the tree in which it lies; NULL: it lies in none. */
-static void find_launcher(char self[PATH_MAX], char **launcher)
-{
-    static const char *const up[] = {"", "/..", "/../.."};
-    ssize_t n = readlink("/proc/self/exe", self, PATH_MAX - 1);
-    if (n < 0)
-        die(EXIT_RESOURCE, "self", "cannot read /proc/self/exe: %s; change: mount /proc", strerror(errno));
-    self[n] = 0;
-    int folder = (int)(strrchr(self, '/') - self);
-    *launcher = NULL;
-    for (size_t i = 0; i < sizeof up / sizeof *up && !*launcher; i++) {
-        char *path = xasprintf("%.*s%s/scripts/launch", folder, self, up[i]);
-        if (access(path, X_OK))
-            free(path);
-        else
-            *launcher = path;
-    }
-}
-
-static _Noreturn void start_job(char **line, const char *self)
-{
-    int null = open("/dev/null", O_RDWR);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);          /* nothing goes on measuring for nobody */
-    if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || setenv("TRAIN", self, 1))
-        _exit(EXIT_RESOURCE);
-    execvp(line[0], line);
-    fprintf(stderr,
-            "error[launch] cannot start %s: %s; change: run the program from its tree, or put mpirun into the path\n",
-            line[0], strerror(errno));
-    _exit(EXIT_RESOURCE);
-}
-
 /* Runs `bubble ...` on p ranks, which write the results' file `out`. Returns its exit code. */
 static int run_job(int p, int argc, char **argv, const char *out)
 {
-    char self[PATH_MAX], number[16], *launcher;
-    const char *const plain[] = {"mpirun", "--oversubscribe", "--bind-to", "none", "-n", number, self};
-    int n = 0, status;
-    find_launcher(self, &launcher);
-    snprintf(number, sizeof number, "%d", p);
-    char **line = xcalloc((size_t)argc + 16, sizeof *line);
-    if (launcher) {
-        line[n++] = launcher;
-        line[n++] = "-n";
-        line[n++] = number;
-    } else {
-        for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
-            line[n++] = (char *)plain[i];
-    }
-    memcpy(line + n, argv, (size_t)argc * sizeof *argv);
-    n += argc;
-    line[n++] = "--csv";
-    line[n++] = (char *)out;
-    fflush(NULL);
-    pid_t job = fork();
-    if (job == 0)
-        start_job(line, self);
-    if (job < 0)
-        die(EXIT_RESOURCE, "fork", "cannot start a process: %s; change: raise the limit on processes (ulimit -u)",
-            strerror(errno));
-    while (waitpid(job, &status, 0) < 0 && errno == EINTR)
-        ;
-    free(launcher);
+    char **line = xcalloc((size_t)argc + 2, sizeof *line);
+    memcpy(line, argv, (size_t)argc * sizeof *argv);
+    line[argc] = "--csv";
+    line[argc + 1] = (char *)out;
+    int code = launch_job(p, argc + 2, line, NULL, NULL, 0);
     free(line);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_COMM;
+    return code;
 }
 
 /* What the ranks of p have measured, cell by cell in t's order. */
