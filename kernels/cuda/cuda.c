@@ -102,38 +102,27 @@ static void cuda_give(Device *d, void *p, size_t bytes)
     CUDA_OK(cudaFree(p));
 }
 
+static void *pinned_take(CudaRanges *r, size_t bytes)
+{
+    void *p = pinned_memory(bytes);
+    memset(p, 0, bytes);
+    range_add(r, p, bytes);
+    return p;
+}
+
+static void pinned_give(CudaRanges *r, void *p, size_t bytes)
+{
+    if (!p)
+        return;
+    range_remove(r, p, bytes);
+    CUDA_OK(cudaFreeHost(p));
+}
+
 /* Pinned memory has one address for host and kernels (unified addressing). */
-static void *cuda_outer_take(Device *d, size_t bytes)
-{
-    void *p = pinned_memory(bytes);
-    memset(p, 0, bytes);
-    range_add(&cuda_of(d)->outer, p, bytes);
-    return p;
-}
-
-static void cuda_outer_give(Device *d, void *p, size_t bytes)
-{
-    if (!p)
-        return;
-    range_remove(&cuda_of(d)->outer, p, bytes);
-    CUDA_OK(cudaFreeHost(p));
-}
-
-static void *cuda_host_take(Device *d, size_t bytes)
-{
-    void *p = pinned_memory(bytes);
-    memset(p, 0, bytes);
-    range_add(&cuda_of(d)->pinned, p, bytes);
-    return p;
-}
-
-static void cuda_host_give(Device *d, void *p, size_t bytes)
-{
-    if (!p)
-        return;
-    range_remove(&cuda_of(d)->pinned, p, bytes);
-    CUDA_OK(cudaFreeHost(p));
-}
+static void *cuda_outer_take(Device *d, size_t bytes) { return pinned_take(&cuda_of(d)->outer, bytes); }
+static void cuda_outer_give(Device *d, void *p, size_t bytes) { pinned_give(&cuda_of(d)->outer, p, bytes); }
+static void *cuda_host_take(Device *d, size_t bytes) { return pinned_take(&cuda_of(d)->pinned, bytes); }
+static void cuda_host_give(Device *d, void *p, size_t bytes) { pinned_give(&cuda_of(d)->pinned, p, bytes); }
 
 void *cuda_workspace(Cuda *c, size_t bytes)
 {
@@ -220,10 +209,24 @@ static int copied_outer(Device *d, void *dst, const void *src, size_t bytes)
 }
 
 /* A ticket for what q's stream has been given so far. */
-static int64_t ticket_of(CudaTold *q)
+static int64_t ticket_of(CudaCopies *q)
 {
     CUDA_OK(cudaEventRecord(q->event[q->tickets % CUDA_TICKETS], q->stream));
     return q->tickets++;
+}
+
+/* The next copy of q comes behind the ops so far. */
+static void follow_ops(Cuda *c, CudaCopies *q)
+{
+    CUDA_OK(cudaEventRecord(c->before, c->compute));
+    CUDA_OK(cudaStreamWaitEvent(q->stream, c->before, 0));
+}
+
+/* The ops from here on come behind copy `ticket` of q. An event that a later ticket has taken over ends no sooner than
+ * this one's. */
+static void follow_copy(Cuda *c, const CudaCopies *q, int64_t ticket)
+{
+    CUDA_OK(cudaStreamWaitEvent(c->compute, q->event[ticket % CUDA_TICKETS], 0));
 }
 
 static int64_t cuda_tell(Device *d, void *dst, const void *src, size_t bytes)
@@ -240,8 +243,7 @@ static int64_t cuda_snapshot(Device *d, void *dst, const void *src, size_t bytes
     Cuda *c = cuda_of(d);
     BUG_ON(!range_has(&c->pinned, dst));
     int copied = copied_outer(d, dst, src, bytes);
-    CUDA_OK(cudaEventRecord(c->before, c->compute));
-    CUDA_OK(cudaStreamWaitEvent(c->snapshots.stream, c->before, 0));
+    follow_ops(c, &c->snapshots);
     if (!copied)
         CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->snapshots.stream));
     c->unsettled = 1;
@@ -253,14 +255,13 @@ static void cuda_settle(Device *d)
     Cuda *c = cuda_of(d);
     if (!c->unsettled)
         return;
-    CUDA_OK(cudaStreamWaitEvent(c->compute, c->snapshots.event[(c->snapshots.tickets - 1) % CUDA_TICKETS], 0));
+    follow_copy(c, &c->snapshots, c->snapshots.tickets - 1);
     c->unsettled = 0;
 }
 
-/* An event that a later ticket has taken over ends no sooner than this one's. */
 static void cuda_told(Device *d, int64_t ticket)
 {
-    const CudaTold *q = ticket < 0 ? &cuda_of(d)->snapshots : &cuda_of(d)->told;
+    const CudaCopies *q = ticket < 0 ? &cuda_of(d)->snapshots : &cuda_of(d)->told;
     int64_t at = ticket < 0 ? -1 - ticket : ticket;
     BUG_ON(at >= q->tickets);
     cuda_await(d, q->event[at % CUDA_TICKETS]);
@@ -268,14 +269,12 @@ static void cuda_told(Device *d, int64_t ticket)
 
 /* ---- copies beside the ops ---- */
 
+/* The ticket is above 0, which stands for no copy. */
 static int64_t make_trip(Cuda *c, void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind)
 {
-    int64_t ticket = ++c->trip_tickets;
-    CUDA_OK(cudaEventRecord(c->before, c->compute));
-    CUDA_OK(cudaStreamWaitEvent(c->trips, c->before, 0));
-    CUDA_OK(cudaMemcpyAsync(dst, src, bytes, kind, c->trips));
-    CUDA_OK(cudaEventRecord(c->trip[ticket % CUDA_TICKETS], c->trips));
-    return ticket;
+    follow_ops(c, &c->trips);
+    CUDA_OK(cudaMemcpyAsync(dst, src, bytes, kind, c->trips.stream));
+    return 1 + ticket_of(&c->trips);
 }
 
 static int64_t cuda_leave(Device *d, void *outer, const void *src, size_t bytes)
@@ -291,9 +290,9 @@ static int64_t cuda_fetch(Device *d, void *dst, const void *outer, size_t bytes)
 static void cuda_arrived(Device *d, int64_t ticket)
 {
     Cuda *c = cuda_of(d);
-    BUG_ON(ticket < 0 || ticket > c->trip_tickets);
+    BUG_ON(ticket < 0 || ticket > c->trips.tickets);
     if (ticket)
-        CUDA_OK(cudaStreamWaitEvent(c->compute, c->trip[ticket % CUDA_TICKETS], 0));
+        follow_copy(c, &c->trips, ticket - 1);
 }
 
 static void cuda_sync(Device *d)
@@ -349,6 +348,19 @@ static void open_events(cudaEvent_t *e, int n)
         CUDA_OK(cudaEventCreateWithFlags(&e[i], cudaEventDisableTiming));
 }
 
+static void open_copies(CudaCopies *q, cudaStream_t stream)
+{
+    q->stream = stream;
+    open_events(q->event, CUDA_TICKETS);
+}
+
+static cudaStream_t new_stream(void)
+{
+    cudaStream_t s;
+    CUDA_OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    return s;
+}
+
 size_t cuda_bytes(void) { return CUDA_WORKSPACE; }
 
 void cuda_open(Device *d, Dtype real, int index)
@@ -373,16 +385,13 @@ void cuda_open(Device *d, Dtype real, int index)
     c->minor = p.minor;
     c->shared = p.sharedMemPerBlockOptin;
     *d = (Device){.name = "cuda", .isa = c->gpu, .bf16 = "mma", .real = real, .impl = c, .late = 1};
-    CUDA_OK(cudaStreamCreateWithFlags(&c->compute, cudaStreamNonBlocking));
-    CUDA_OK(cudaStreamCreateWithFlags(&c->trips, cudaStreamNonBlocking));
-    open_events(c->trip, CUDA_TICKETS);
+    c->compute = new_stream();
+    open_copies(&c->told, c->compute);
+    open_copies(&c->snapshots, new_stream());
+    open_copies(&c->trips, new_stream());
     open_events(c->sent, CUDA_PIECES);
     open_events(c->landed, 2);
     open_events(&c->before, 1);
-    c->told.stream = c->compute;
-    open_events(c->told.event, CUDA_TICKETS);
-    CUDA_OK(cudaStreamCreateWithFlags(&c->snapshots.stream, cudaStreamNonBlocking));
-    open_events(c->snapshots.event, CUDA_TICKETS);
     c->workspace = device_memory(CUDA_WORKSPACE);
     c->piece = pinned_memory(CUDA_PIECES * CUDA_PIECE);
     c->landing = pinned_memory(2 * CUDA_PIECE);
@@ -403,15 +412,14 @@ void cuda_close(Device *d)
     Cuda *c = cuda_of(d);
     cuda_sync(d);
     lt_close(c->lt);
-    CUDA_OK(cudaStreamDestroy(c->compute));
-    CUDA_OK(cudaStreamDestroy(c->trips));
-    close_events(c->trip, CUDA_TICKETS);
+    CudaCopies *copies[] = {&c->told, &c->snapshots, &c->trips};       /* told's stream is the ops' */
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
+        CUDA_OK(cudaStreamDestroy(copies[i]->stream));
+        close_events(copies[i]->event, CUDA_TICKETS);
+    }
     close_events(c->sent, CUDA_PIECES);
     close_events(c->landed, 2);
     close_events(&c->before, 1);
-    close_events(c->told.event, CUDA_TICKETS);
-    CUDA_OK(cudaStreamDestroy(c->snapshots.stream));
-    close_events(c->snapshots.event, CUDA_TICKETS);
     CUDA_OK(cudaFree(c->workspace));
     CUDA_OK(cudaFreeHost(c->piece));
     CUDA_OK(cudaFreeHost(c->landing));

@@ -26,8 +26,8 @@ enum { CUDA_PIECES = 16, CUDA_TICKETS = 64 };
 typedef struct { char *p; size_t bytes; } CudaRange;
 typedef struct { CudaRange *at; int n, room; } CudaRanges;
 
-/* Copies to the host on a stream; event of ticket t: [t % CUDA_TICKETS]. */
-typedef struct { cudaStream_t stream; cudaEvent_t event[CUDA_TICKETS]; int64_t tickets; } CudaTold;
+/* Copies on a stream; event of ticket t: [t % CUDA_TICKETS]. */
+typedef struct { cudaStream_t stream; cudaEvent_t event[CUDA_TICKETS]; int64_t tickets; } CudaCopies;
 
 typedef struct {
     int index;                         /* which GPU */
@@ -45,12 +45,11 @@ typedef struct {
     /* get: two pinned pieces */
     char *landing;
     cudaEvent_t landed[2];
-    CudaTold told, snapshots;          /* behind the ops; beside them, each copy behind */
-    cudaEvent_t before;                /* this, recorded anew for it, */
-    int unsettled;                     /* and the ops behind none of the last ones */
-    cudaStream_t trips;                /* copies of what lies idle, beside the ops, each behind `before` too */
-    cudaEvent_t trip[CUDA_TICKETS];    /* as told */
-    int64_t trip_tickets;
+    CudaCopies told;                   /* among the ops */
+    CudaCopies snapshots, trips;       /* beside the ops, each copy behind `before`, recorded anew for it: what saves
+                                        * write, what layers keep on the host */
+    cudaEvent_t before;
+    int unsettled;                     /* the ops are behind none of the last snapshots */
     void (*watch)(double waited);
     struct Lt *lt;                     /* matrix products */
 } Cuda;
