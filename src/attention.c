@@ -71,6 +71,21 @@ static void norm1(Model *m, int part, LayerActs *a)
                      params_weight(m->params, part, P_LN1B), m->cfg->norm_epsilon, model_norm(m), 1);
 }
 
+/* norm1 with the end of the layer before, where that is still to be done. */
+static void add_norm1(Model *m, const Pass *p, int part, LayerActs *a)
+{
+    Residual r = p->fd->residual;
+    if (!r.res.rows) {
+        norm1(m, part, a);
+        return;
+    }
+    BUG_ON(r.x.p != a->x.p);
+    m->dev->add_norm_fwd(m->dev, a->x, a->ln1, a->stat1, r.x, r.res, &r.drop, params_weight(m->params, part, P_LN1),
+                         params_weight(m->params, part, P_LN1B), m->cfg->norm_epsilon, model_norm(m));
+    model_watch(m, r.part, "mlp.linear_fc2", a->x);
+    p->fd->residual = (Residual){0};
+}
+
 static void take_core(Model *m, LayerActs *a, Arena *o, Arena *lse)
 {
     a->o = mat_take(o, m->B * m->S, m->A * m->D, m->type);
@@ -100,7 +115,7 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
     a->stat2 = mat_take(p->keep_d, R, 2, m->real);
     a->ln2 = mat_take(m->keep_ln ? p->keep_w : &m->scratch, R, m->H, m->type);
     model_keep_mask(m, p);
-    norm1(m, part, a);
+    add_norm1(m, p, part, a);
     model_watch(m, part, "input_layernorm", a->ln1);
     project(m, p, part, a);
     model_watch(m, part, "self_attention.linear_qkv", a->qkv);

@@ -23,19 +23,22 @@ static void inner(Model *m, int part, LayerActs *a)
 
 void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
 {
-    Device *d = m->dev;
-    int64_t R = a->x1.rows;
     take_inner(m, a, m->keep_mlp ? p->keep_w : &m->scratch);
     model_keep_mask(m, p);
     inner(m, part, a);
-    size_t mark = m->scratch.used;
-    Mat out = mat_take(&m->scratch, R, m->H, m->type);
-    row_linear_fwd(d, &m->tensor, &m->scratch, out, a->a, params_weight(m->params, part, P_FC2),
+    row_linear_fwd(m->dev, &m->tensor, &m->scratch, y, a->a, params_weight(m->params, part, P_FC2),
                    params_weight(m->params, part, P_FC2B), model_precision(m, part, LINEAR_FC2));
-    Dropout drop = model_dropout(m, p, SITE_MLP, m->params->part[part].layer);
-    d->dropout_fwd(d, y, out, a->x1, &drop);
-    arena_reset(&m->scratch, mark);
-    model_watch(m, part, "mlp.linear_fc2", y);
+    p->fd->residual = (Residual){y, a->x1, model_dropout(m, p, SITE_MLP, m->params->part[part].layer), part};
+}
+
+void mlp_settle(Model *m, const Pass *p)
+{
+    Residual r = p->fd->residual;
+    if (!r.res.rows)
+        return;
+    m->dev->dropout_fwd(m->dev, r.x, r.x, r.res, &r.drop);
+    model_watch(m, r.part, "mlp.linear_fc2", r.x);
+    p->fd->residual = (Residual){0};
 }
 
 void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a)

@@ -42,6 +42,7 @@ static SlotFD *fd_open(Model *m, int chunk, int mb)
     s->sent = s->arrived = 0;
     s->mem.used = 0;
     s->in[0] = boundary(m, &s->mem);
+    s->residual = (Residual){0};
     return s;
 }
 
@@ -121,7 +122,8 @@ static void layer_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat x, Ma
     mlp_fwd(m, p, part, a, y);
 }
 
-/* A group that will be recomputed keeps nothing but its input. */
+/* A group that will be recomputed keeps nothing but its input. The end of a layer is left to the next layer's norm where
+ * what it adds stays until then, and that layer is in this chunk. */
 static void group_fwd(Model *m, const Pass *pass, const ModelUnit *u)
 {
     Pass p = *pass;
@@ -140,6 +142,8 @@ static void group_fwd(Model *m, const Pass *pass, const ModelUnit *u)
         Mat y = i == u->count - 1 ? p.fd->in[u->group + 1] : boundary(m, &m->scratch);
         size_t temporary = m->scratch.used;
         layer_fwd(m, &p, u->part + i, &p.fw->layer[u->layer + i], x, y);
+        if (p.keep_d == &m->scratch || u->layer + i == p.chunk->layers - 1)
+            mlp_settle(m, &p);
         arena_reset(&m->scratch, temporary);
         x = y;
     }
@@ -225,6 +229,7 @@ static void group_redo(Model *m, const Pass *pass, const ModelUnit *u)
         layer_fwd(m, &p, u->part + i, &p.fw->layer[u->layer + i], x, y);
         x = y;
     }
+    p.fd->residual = (Residual){0};    /* nobody reads the last one's output */
 }
 
 static void group_bwd(Model *m, const Pass *p, const ModelUnit *u)

@@ -36,6 +36,14 @@ typedef struct {
  * LayerActs.h. */
 typedef struct { Mat fc2, proj, qkv; } LayerGrads;
 
+/* The end of a layer, x = res + dropout(x) in place, while it is still to be done: by the norm that reads x next, in the
+ * same pass over memory, or by mlp_settle. res absent: it is done. */
+typedef struct {
+    Mat x, res;            /* [R,H] */
+    Dropout drop;
+    int part;              /* of the layer */
+} Residual;
+
 /* Keys and values of the positions generated so far, for one sequence. */
 typedef struct { Mat *k, *v; int64_t length; } KvCache;   /* by global layer: [max, KD] */
 
@@ -43,6 +51,7 @@ typedef struct {
     Arena mem;
     Batch batch;           /* this microbatch's own copy */
     Mat *in;               /* input of each group of layers, then the output of the last: [R,H] */
+    Residual residual;     /* of the layer that ran last */
     Token arrived, sent;   /* of in[0]; of the last */
 } SlotFD;
 
@@ -193,7 +202,8 @@ int64_t model_rows(const Model *m);
 void embedding_fwd(Model *m, const Pass *p, int part, Mat x);
 void embedding_bwd(Model *m, const Pass *p, int part, Mat dx);
 
-/* First half of a layer: x1 = x + dropout(proj(attention(norm(x)))), and ln2 = norm(x1) in the same pass over memory. */
+/* First half of a layer: x1 = x + dropout(proj(attention(norm(x)))), and ln2 = norm(x1) in the same pass over memory; so is
+ * norm(x) with the end of the layer before, where that is still to be done. */
 void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a);
 /* Makes again what selective recompute left out of a. */
 void attention_restore(Model *m, const Pass *p, int part, LayerActs *a);
@@ -201,8 +211,11 @@ void attention_restore(Model *m, const Pass *p, int part, LayerActs *a);
 void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx, Mat dx1, int weights);
 void attention_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g);
 
-/* Second half: y = x1 + dropout(fc2(act(fc1(ln2)))). */
+/* Second half: y = x1 + dropout(fc2(act(fc1(ln2)))), but for the last sum: that is left in p->fd->residual, and x1 has to
+ * stay until it is done. */
 void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y);
+/* Does the sum that mlp_fwd has left, where no norm will. */
+void mlp_settle(Model *m, const Pass *p);
 void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a);
 void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx1, Mat dy, int weights);
 void mlp_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g);

@@ -1,5 +1,6 @@
 /* The whole model: gradients against central finite differences in F64; recompute, schedule and threads bitwise; splits of
  * the batch, vocabulary padding and the key/value cache to rounding; arenas exactly as planned. */
+#include "device_calls.h"
 #include "run.h"
 #include "test.h"
 #include <unistd.h>
@@ -191,6 +192,37 @@ static void close_to(int family, const char *const *one, const char *const *othe
     free(b.grad);
 }
 
+/* How many sums of the residual stream the next norm does in its own pass, and how many stand alone. */
+static Device own;
+static int fused, alone;
+
+static void count_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain, Mat bias,
+                               double eps, NormKind kind)
+{
+    fused++;
+    own.add_norm_fwd(d, CALL_add_norm_fwd);
+}
+
+static void count_dropout_fwd(Device *d, Mat y, Mat x, Mat res, const Dropout *s)
+{
+    alone += res.rows > 0;
+    own.dropout_fwd(d, CALL_dropout_fwd);
+}
+
+static void sums_fused(const char *const *more, int with_norm, int without)
+{
+    Run r;
+    open_run(&r, config(families[1], more));
+    own = r.dev;
+    r.dev.add_norm_fwd = count_add_norm_fwd;
+    r.dev.dropout_fwd = count_dropout_fwd;
+    fused = alone = 0;
+    run_gradients(&r);
+    CHECK(fused == with_norm && alone == without, "%s: %d sums with a norm, %d without, for %d and %d", more[0], fused,
+          alone, with_norm, without);
+    run_close(&r);
+}
+
 static double *whole;              /* [S, V] logits of sample 0 */
 
 static void see_logits(Model *m, int part, const char *where, Mat x)
@@ -262,6 +294,14 @@ int main(void)
         cache_agrees(i);
     }
     documents_apart(4);
+    /* two microbatches of three layers: every sum but the last of the chunk; where a layer's memory goes with it, those
+     * within the layer, and in the backward all that are read again */
+    sums_fused(WITH("num_layers=3"), 2 * 5, 2);
+    sums_fused(WITH("num_layers=3", "recompute_granularity=selective"), 2 * 5, 2);
+    sums_fused(WITH("num_layers=3", "recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1"),
+               2 * (3 + 3), 2 * 3);
+    sums_fused(WITH("num_layers=3", "recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=3"),
+               2 * (3 + 5), 2 * 3);
     bitwise(1, "params_dtype=bf16");
     bitwise(3, "params_dtype=fp16");
     bitwise(2, "params_dtype=fp32");
