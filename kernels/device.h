@@ -276,10 +276,11 @@ struct Device {
     void *(*outer_take)(Device *d, size_t bytes);
     void (*outer_give)(Device *d, void *p, size_t bytes);
     /* Copies beside the ops, of what lies idle for a while, to and from memory of outer_take. Each starts when every op
-     * launched before it has run, and they run one after the other; the host does not wait. A ticket; arrived: ops launched
-     * from here on run behind that copy and all before it. 0: none */
+     * launched before it has run; those of one direction run one after the other, the two directions side by side, but
+     * that a fetch waits for the leave `after` and all leaves before it; the host does not wait. A ticket; arrived: ops
+     * launched from here on run behind that copy and all of its direction before it. Leaves' tickets grow. 0: none */
     int64_t (*leave)(Device *d, void *outer, const void *src, size_t bytes);
-    int64_t (*fetch)(Device *d, void *dst, const void *outer, size_t bytes);
+    int64_t (*fetch)(Device *d, void *dst, const void *outer, size_t bytes, int64_t after);
     void (*arrived)(Device *d, int64_t ticket);
     /* Copies in the order of the ops. put: host to device; src may be written on return. get: device to host, waits for
      * every op before it. tell: as get, without waiting; dst is host memory from host_take, and this copy and all told

@@ -30,6 +30,7 @@ typedef struct {
     Mat x1;                /* [R,H] after attention. FD */
     Mat ln2, stat2;        /* [R,H] FW, real [R,2] FD */
     Mat h, a;              /* [T,F] or [T,2F]; [T,F]. FW. A backward whose W comes later writes dh over h */
+    int64_t left;          /* where the layer is offloaded: the last copy that took these off the device */
 } LayerActs;
 
 /* Output gradients of a layer's linear layers, from its bwd_x to its bwd_w: [R,H], [R,H], [T,(A+2K)D]; that of fc1 is
@@ -72,7 +73,7 @@ typedef struct {
     Arena d, w;            /* what D needs, what W needs */
     LayerActs *due;        /* whose activations are on their way into it, or in it, for a backward to come; NULL: nobody's */
     char *late;            /* where those that W needs go: in w, or where they stay until W */
-    int64_t ticket;        /* of its last copy */
+    int64_t ticket, left;  /* of its last copy; of the last one off the device */
 } LayerWindow;
 
 typedef enum { UNIT_EMBEDDING, UNIT_LAYERS, UNIT_HEAD } UnitKind;

@@ -2,8 +2,8 @@
  *
  * A layer computes into one of two windows on the device, in turn, and a copy beside the ops takes the window off when
  * the layer's forward has run; the window is written again behind that copy. In the backward a window is filled while
- * the layer after it computes. What D needs stays in the window; with D and W apart, what W needs goes where it stays
- * until W. The layers' inputs, which messages carry, do not leave.
+ * the layer after it computes, and while layers of another microbatch leave. What D needs stays in the window; with D and
+ * W apart, what W needs goes where it stays until W. The layers' inputs, which messages carry, do not leave.
  *
  * Rhu et al. 2016, "vDNN", arXiv:1602.08124, sec 3. */
 #include "model.h"
@@ -52,9 +52,10 @@ void offload_leave(Model *m, const Pass *p, const ModelUnit *u, LayerWindow *w)
     Device *d = m->dev;
     char *to = outer_of(m, p, u);
     if (w->d.used)
-        w->ticket = d->leave(d, to, w->d.base, w->d.used);
+        w->left = d->leave(d, to, w->d.base, w->d.used);
     if (w->w.used)
-        w->ticket = d->leave(d, behind(to, w->d.size), w->w.base, w->w.used);
+        w->left = d->leave(d, behind(to, w->d.size), w->w.base, w->w.used);
+    w->ticket = acts_of(p, u)->left = w->left;
 }
 
 void offload_ahead(Model *m, const Pass *p, int k)
@@ -72,10 +73,12 @@ void offload_ahead(Model *m, const Pass *p, int k)
     char *from = outer_of(m, p, u);
     w->due = a;
     w->late = m->split ? arena_take(p->late, window_room(&w->w)) : w->w.base;
+    /* what comes back has left, and so has what was in the window */
+    int64_t after = a->left > w->left ? a->left : w->left;
     if (w->d.size)
-        w->ticket = d->fetch(d, w->d.base, from, w->d.size);
+        w->ticket = d->fetch(d, w->d.base, from, w->d.size, after);
     if (w->w.size)
-        w->ticket = d->fetch(d, w->late, behind(from, w->d.size), w->w.size);
+        w->ticket = d->fetch(d, w->late, behind(from, w->d.size), w->w.size, after);
 }
 
 static int lies_in(const Arena *a, const Mat *x)

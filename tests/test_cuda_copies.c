@@ -1,5 +1,6 @@
 /* test_cuda_copies -- snapshots of device memory: ops launched later run meanwhile, and none that comes behind settle
- * changes what is copied. The host sees the copy in what lies at its destination. */
+ * changes what is copied; copies to the host and back: those of one direction do not wait for the other's, but for the one
+ * that they are told to. The host sees a copy in what lies at its destination. */
 #include "device.h"
 #include "test.h"
 #include <string.h>
@@ -7,7 +8,7 @@
 /* On a GPU the copy takes some 300 us, an op and its answer a tenth of that. */
 enum { N = 1 << 22, TRIES = 40 };
 
-typedef struct { Device d; float *src, *other, *host; } Bench;
+typedef struct { Device d; float *src, *other, *host, *outer; } Bench;
 
 static void fill(Bench *b, float *p, int64_t n, float x)
 {
@@ -76,6 +77,49 @@ static void check_order(Bench *b)
     }
 }
 
+/* What lies outside, one number, is back while more is on its way out. */
+static void check_ways(Bench *b)
+{
+    int beside = 0;
+    for (int i = 0; i < TRIES && !beside; i++) {
+        float x;
+        b->d.sync(&b->d);
+        memset(b->outer, 0, N * sizeof *b->outer);
+        b->outer[N] = 3;
+        b->d.leave(&b->d, b->outer, b->src, N * sizeof *b->outer);
+        b->d.arrived(&b->d, b->d.fetch(&b->d, b->other, b->outer + N, sizeof *b->other, 0));
+        b->d.get(&b->d, &x, b->other, sizeof x);
+        beside = ((volatile float *)b->outer)[N - 1] == 0;
+        CHECK(x == 3, "%g instead of 3 has come back", (double)x);
+    }
+    CHECK(beside, "what comes back waits for what leaves");
+}
+
+/* What comes back is what the ops before its leave have made, and there for those behind `arrived`. */
+static void check_return(Bench *b)
+{
+    for (int i = 0; i < 6; i++) {
+        float x[2];
+        int64_t left;
+        fill(b, b->src, N, 1);
+        twice(b, b->src, N);
+        left = b->d.leave(&b->d, b->outer, b->src, N * sizeof *b->outer);
+        if (i % 2) {                   /* the same memory again, behind the copy */
+            b->d.arrived(&b->d, left);
+            twice(b, b->src, N);
+            b->d.arrived(&b->d, b->d.fetch(&b->d, b->src, b->outer, N * sizeof *b->outer, 0));
+        } else
+            b->d.arrived(&b->d, b->d.fetch(&b->d, b->src, b->outer, N * sizeof *b->outer, left));
+        twice(b, b->src, N);
+        b->d.get(&b->d, &x[0], b->src, sizeof x[0]);
+        b->d.get(&b->d, &x[1], b->src + N - 1, sizeof x[1]);
+        CHECK(x[0] == 4 && x[1] == 4, "%g and %g instead of 4", (double)x[0], (double)x[1]);
+        b->d.sync(&b->d);
+        CHECK(b->outer[0] == 2 && b->outer[N - 1] == 2, "%g and %g outside instead of 2", (double)b->outer[0],
+              (double)b->outer[N - 1]);
+    }
+}
+
 int main(void)
 {
     Bench b;
@@ -84,11 +128,15 @@ int main(void)
     b.src = b.d.take(&b.d, bytes);
     b.other = b.d.take(&b.d, sizeof *b.other);
     b.host = b.d.host_take(&b.d, bytes);
+    b.outer = b.d.outer_take(&b.d, bytes + sizeof *b.outer);
     fill(&b, b.src, N, 1);
     fill(&b, b.other, 1, 1);
     b.d.sync(&b.d);
     check_beside(&b);
     check_order(&b);
+    check_ways(&b);
+    check_return(&b);
+    b.d.outer_give(&b.d, b.outer, bytes + sizeof *b.outer);
     b.d.host_give(&b.d, b.host, bytes);
     b.d.give(&b.d, b.other, sizeof *b.other);
     b.d.give(&b.d, b.src, bytes);

@@ -23,8 +23,9 @@ static Range range[8];
 static int ranges, inside, reached;    /* reached: FAR_REACHED is set, so that ranks' messages can go to and from there */
 static Stash told, snapshots;
 static pthread_mutex_t lock;
-static Trip trip[1024];                /* by ticket - 1, one round after the other */
-static int64_t trips, arrived;
+/* Leaves and fetches; ticket t (from 1) of a way: trip[(t - 1) % 1024], the tickets of fetches below 0 */
+typedef struct { Trip trip[1024]; int64_t n, done; } Way;
+static Way leaves, fetches;
 
 static void set_protection(int protection)
 {
@@ -160,34 +161,45 @@ static void far_told(Device *d, int64_t ticket)
 
 /* Copies beside the ops run as late as they may: an op that does not wait spoils what is on its way off, or finds nothing
  * of what comes back. */
-static void far_arrived(Device *d, int64_t ticket)
+static void travel(Way *w, int64_t ticket)
 {
-    (void)d;
-    BUG_ON(ticket < 0 || ticket > trips);
-    for (enter(); arrived < ticket; arrived++) {
-        Trip *t = &trip[arrived % 1024];
+    BUG_ON(ticket > w->n);
+    for (enter(); w->done < ticket; w->done++) {
+        Trip *t = &w->trip[w->done % 1024];
         memcpy(t->dst, t->src, t->bytes);
     }
     leave();
 }
 
-static int64_t far_trip(Device *d, void *dst, const void *src, size_t bytes)
+static void far_arrived(Device *d, int64_t ticket)
 {
-    BUG_ON(!far_owns(d, dst) || !far_owns(d, src));
-    if (trips - arrived == 1024)
-        far_arrived(d, arrived + 1);
-    trip[trips % 1024] = (Trip){dst, src, bytes};
-    return ++trips;
+    (void)d;
+    travel(ticket < 0 ? &fetches : &leaves, ticket < 0 ? -ticket : ticket);
 }
 
-static int64_t far_fetch(Device *d, void *dst, const void *outer, size_t bytes)
+static int64_t set_out(Device *d, Way *w, void *dst, const void *src, size_t bytes)
 {
-    far_arrived(d, trips);             /* one after the other: dst may be on its way off */
-    int64_t ticket = far_trip(d, dst, outer, bytes);
+    BUG_ON(!far_owns(d, dst) || !far_owns(d, src));
+    if (w->n - w->done == 1024)
+        travel(w, w->done + 1);
+    w->trip[w->n % 1024] = (Trip){dst, src, bytes};
+    return ++w->n;
+}
+
+static int64_t far_leave(Device *d, void *outer, const void *src, size_t bytes)
+{
+    return set_out(d, &leaves, outer, src, bytes);
+}
+
+/* Of the copies that it does not wait for some come later: to what lies there then. */
+static int64_t far_fetch(Device *d, void *dst, const void *outer, size_t bytes, int64_t after)
+{
+    travel(&leaves, after);
+    int64_t ticket = set_out(d, &fetches, dst, outer, bytes);
     enter();
     memset(dst, 0xff, bytes);
     leave();
-    return ticket;
+    return -ticket;
 }
 
 #define X(name, args)                                                                                                  \
@@ -220,7 +232,7 @@ void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads)
     d->owns = far_owns;
     d->outer_take = far_take;
     d->outer_give = far_give;
-    d->leave = far_trip;
+    d->leave = far_leave;
     d->fetch = far_fetch;
     d->arrived = far_arrived;
     d->put = far_put;

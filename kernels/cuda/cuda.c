@@ -215,18 +215,18 @@ static int64_t ticket_of(CudaCopies *q)
     return q->tickets++;
 }
 
-/* The next copy of q comes behind the ops so far. */
-static void follow_ops(Cuda *c, CudaCopies *q)
+/* The end of the ops so far. */
+static cudaEvent_t ops_so_far(Cuda *c)
 {
     CUDA_OK(cudaEventRecord(c->before, c->compute));
-    CUDA_OK(cudaStreamWaitEvent(q->stream, c->before, 0));
+    return c->before;
 }
 
-/* The ops from here on come behind copy `ticket` of q. An event that a later ticket has taken over ends no sooner than
- * this one's. */
-static void follow_copy(Cuda *c, const CudaCopies *q, int64_t ticket)
+/* The end of copy `ticket` of q. An event that a later ticket has taken over comes no sooner than this one's. */
+static cudaEvent_t end_of_copy(const CudaCopies *q, int64_t ticket)
 {
-    CUDA_OK(cudaStreamWaitEvent(c->compute, q->event[ticket % CUDA_TICKETS], 0));
+    BUG_ON(ticket < 0 || ticket >= q->tickets);
+    return q->event[ticket % CUDA_TICKETS];
 }
 
 static int64_t cuda_tell(Device *d, void *dst, const void *src, size_t bytes)
@@ -243,7 +243,7 @@ static int64_t cuda_snapshot(Device *d, void *dst, const void *src, size_t bytes
     Cuda *c = cuda_of(d);
     BUG_ON(!range_has(&c->pinned, dst));
     int copied = copied_outer(d, dst, src, bytes);
-    follow_ops(c, &c->snapshots);
+    CUDA_OK(cudaStreamWaitEvent(c->snapshots.stream, ops_so_far(c), 0));
     if (!copied)
         CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->snapshots.stream));
     c->unsettled = 1;
@@ -255,7 +255,7 @@ static void cuda_settle(Device *d)
     Cuda *c = cuda_of(d);
     if (!c->unsettled)
         return;
-    follow_copy(c, &c->snapshots, c->snapshots.tickets - 1);
+    CUDA_OK(cudaStreamWaitEvent(c->compute, end_of_copy(&c->snapshots, c->snapshots.tickets - 1), 0));
     c->unsettled = 0;
 }
 
@@ -263,36 +263,44 @@ static void cuda_told(Device *d, int64_t ticket)
 {
     const CudaCopies *q = ticket < 0 ? &cuda_of(d)->snapshots : &cuda_of(d)->told;
     int64_t at = ticket < 0 ? -1 - ticket : ticket;
-    BUG_ON(at >= q->tickets);
-    cuda_await(d, q->event[at % CUDA_TICKETS]);
+    cuda_await(d, end_of_copy(q, at));
 }
 
 /* ---- copies beside the ops ---- */
 
-/* The ticket is above 0, which stands for no copy. */
-static int64_t make_trip(Cuda *c, void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind)
+/* Tickets say which way, and are above 0, which stands for no copy. */
+static int64_t trip_ticket(Cuda *c, int way) { return 1 + way + CUDA_WAYS * ticket_of(&c->trips[way]); }
+
+static cudaEvent_t end_of_trip(const Cuda *c, int64_t ticket)
 {
-    follow_ops(c, &c->trips);
-    CUDA_OK(cudaMemcpyAsync(dst, src, bytes, kind, c->trips.stream));
-    return 1 + ticket_of(&c->trips);
+    return end_of_copy(&c->trips[(ticket - 1) % CUDA_WAYS], (ticket - 1) / CUDA_WAYS);
 }
 
 static int64_t cuda_leave(Device *d, void *outer, const void *src, size_t bytes)
 {
-    return make_trip(cuda_of(d), outer, src, bytes, cudaMemcpyDeviceToHost);
+    Cuda *c = cuda_of(d);
+    cudaStream_t s = c->trips[CUDA_LEAVES].stream;
+    CUDA_OK(cudaStreamWaitEvent(s, ops_so_far(c), 0));
+    CUDA_OK(cudaMemcpyAsync(outer, src, bytes, cudaMemcpyDeviceToHost, s));
+    return trip_ticket(c, CUDA_LEAVES);
 }
 
-static int64_t cuda_fetch(Device *d, void *dst, const void *outer, size_t bytes)
+static int64_t cuda_fetch(Device *d, void *dst, const void *outer, size_t bytes, int64_t after)
 {
-    return make_trip(cuda_of(d), dst, outer, bytes, cudaMemcpyHostToDevice);
+    Cuda *c = cuda_of(d);
+    cudaStream_t s = c->trips[CUDA_FETCHES].stream;
+    CUDA_OK(cudaStreamWaitEvent(s, ops_so_far(c), 0));
+    if (after)
+        CUDA_OK(cudaStreamWaitEvent(s, end_of_trip(c, after), 0));
+    CUDA_OK(cudaMemcpyAsync(dst, outer, bytes, cudaMemcpyHostToDevice, s));
+    return trip_ticket(c, CUDA_FETCHES);
 }
 
 static void cuda_arrived(Device *d, int64_t ticket)
 {
     Cuda *c = cuda_of(d);
-    BUG_ON(ticket < 0 || ticket > c->trips.tickets);
     if (ticket)
-        follow_copy(c, &c->trips, ticket - 1);
+        CUDA_OK(cudaStreamWaitEvent(c->compute, end_of_trip(c, ticket), 0));
 }
 
 static void cuda_sync(Device *d)
@@ -388,7 +396,8 @@ void cuda_open(Device *d, Dtype real, int index)
     c->compute = new_stream();
     open_copies(&c->told, c->compute);
     open_copies(&c->snapshots, new_stream());
-    open_copies(&c->trips, new_stream());
+    for (int i = 0; i < CUDA_WAYS; i++)
+        open_copies(&c->trips[i], new_stream());
     open_events(c->sent, CUDA_PIECES);
     open_events(c->landed, 2);
     open_events(&c->before, 1);
@@ -412,7 +421,8 @@ void cuda_close(Device *d)
     Cuda *c = cuda_of(d);
     cuda_sync(d);
     lt_close(c->lt);
-    CudaCopies *copies[] = {&c->told, &c->snapshots, &c->trips};       /* told's stream is the ops' */
+    /* told's stream is the ops' */
+    CudaCopies *copies[] = {&c->told, &c->snapshots, &c->trips[CUDA_LEAVES], &c->trips[CUDA_FETCHES]};
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
         CUDA_OK(cudaStreamDestroy(copies[i]->stream));
         close_events(copies[i]->event, CUDA_TICKETS);

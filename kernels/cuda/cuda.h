@@ -22,6 +22,7 @@ _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, in
 #define CUDA_WORKSPACE ((size_t)64 << 20)      /* bytes for one op: partial sums */
 #define CUDA_PIECE ((size_t)1 << 20)           /* bytes of pinned memory that one copy of put or get takes at most */
 enum { CUDA_PIECES = 16, CUDA_TICKETS = 64 };
+enum { CUDA_LEAVES, CUDA_FETCHES, CUDA_WAYS };
 
 typedef struct { char *p; size_t bytes; } CudaRange;
 typedef struct { CudaRange *at; int n, room; } CudaRanges;
@@ -46,8 +47,8 @@ typedef struct {
     char *landing;
     cudaEvent_t landed[2];
     CudaCopies told;                   /* among the ops */
-    CudaCopies snapshots, trips;       /* beside the ops, each copy behind `before`, recorded anew for it: what saves
-                                        * write, what layers keep on the host */
+    CudaCopies snapshots;              /* beside the ops, each copy behind `before`, recorded anew for it: what saves write, */
+    CudaCopies trips[CUDA_WAYS];       /* what layers keep on the host, on its way there and on its way back */
     cudaEvent_t before;
     int unsettled;                     /* the ops are behind none of the last snapshots */
     void (*watch)(double waited);
