@@ -5,7 +5,6 @@
 #include <cuda_runtime.h>
 
 struct __nv_bfloat16_raw { unsigned short x; };
-struct __nv_bfloat162_raw { unsigned short x, y; };
 
 struct __nv_bfloat16 {
     unsigned short bits;
@@ -25,26 +24,9 @@ struct __align__(4) __nv_bfloat162 {
 typedef __nv_bfloat16 nv_bfloat16;
 typedef __nv_bfloat162 nv_bfloat162;
 
-static inline __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f); }
 static inline __nv_bfloat16 __float2bfloat16_rn(float f) { return __nv_bfloat16(f); }
 static inline float __bfloat162float(__nv_bfloat16 h) { return h; }
 static inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return __nv_bfloat162(a, b); }
-static inline __nv_bfloat162 __float22bfloat162_rn(float2 a) { return __nv_bfloat162(a.x, a.y); }
-static inline float2 __bfloat1622float2(__nv_bfloat162 a) { return {a.x, a.y}; }
-static inline float __low2float(__nv_bfloat162 a) { return a.x; }
-static inline float __high2float(__nv_bfloat162 a) { return a.y; }
-static inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) { return __nv_bfloat162(a, b); }
-static inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 a) { return __nv_bfloat162(a, a); }
 static inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short u) { return __nv_bfloat16(__nv_bfloat16_raw{u}); }
 static inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 h) { return h.bits; }
-static inline __nv_bfloat16 __hadd(__nv_bfloat16 a, __nv_bfloat16 b) { return __nv_bfloat16((float)a + (float)b); }
-static inline __nv_bfloat16 __hmul(__nv_bfloat16 a, __nv_bfloat16 b) { return __nv_bfloat16((float)a * (float)b); }
-static inline __nv_bfloat162 __hadd2(__nv_bfloat162 a, __nv_bfloat162 b)
-{
-    return __nv_bfloat162(__hadd(a.x, b.x), __hadd(a.y, b.y));
-}
-static inline __nv_bfloat162 __hmul2(__nv_bfloat162 a, __nv_bfloat162 b)
-{
-    return __nv_bfloat162(__hmul(a.x, b.x), __hmul(a.y, b.y));
-}
 #endif

@@ -5,7 +5,6 @@
 #include <cuda_runtime.h>
 
 struct __half_raw { unsigned short x; };
-struct __half2_raw { unsigned short x, y; };
 
 struct __half {
     unsigned short bits;
@@ -25,26 +24,9 @@ struct __align__(4) __half2 {
 typedef __half half;
 typedef __half2 half2;
 
-static inline __half __float2half(float f) { return __half(f); }
 static inline __half __float2half_rn(float f) { return __half(f); }
 static inline float __half2float(__half h) { return h; }
 static inline __half2 __floats2half2_rn(float a, float b) { return __half2(a, b); }
-static inline __half2 __float22half2_rn(float2 a) { return __half2(a.x, a.y); }
-static inline float2 __half22float2(__half2 a) { return {a.x, a.y}; }
-static inline float __low2float(__half2 a) { return a.x; }
-static inline float __high2float(__half2 a) { return a.y; }
-static inline __half2 __halves2half2(__half a, __half b) { return __half2(a, b); }
-static inline __half2 __half2half2(__half a) { return __half2(a, a); }
 static inline __half __ushort_as_half(unsigned short u) { return __half(__half_raw{u}); }
 static inline unsigned short __half_as_ushort(__half h) { return h.bits; }
-static inline __half __hadd(__half a, __half b) { return __half((float)a + (float)b); }
-static inline __half __hmul(__half a, __half b) { return __half((float)a * (float)b); }
-static inline __half2 __hadd2(__half2 a, __half2 b)
-{
-    return __half2(__hadd(a.x, b.x), __hadd(a.y, b.y));
-}
-static inline __half2 __hmul2(__half2 a, __half2 b)
-{
-    return __half2(__hmul(a.x, b.x), __hmul(a.y, b.y));
-}
 #endif
