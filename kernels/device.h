@@ -11,8 +11,8 @@
  * disagree are a BUG. `acc` != 0 adds to the output instead of overwriting it. A Mat whose p is NULL is
  * absent where the comment says so. Outputs may alias inputs only where the comment says so.
  *
- * Every pointer that an op takes is device memory, but for the structs that say how (Dropout, Attention, Update): these
- * are read during the call, what their pointers point to is device memory again. Ops run one after the other, some
+ * Every pointer that an op takes is device memory, but for the structs that say how (Dropout, Attention, Update, lists of
+ * Updated and Squares): these are read during the call, what their pointers point to is device memory again. Ops run one after the other, some
  * time after the call; the host reads and writes device memory by put, get and tell alone. */
 #ifndef DEVICE_H
 #define DEVICE_H
@@ -114,21 +114,32 @@ typedef struct {
     int64_t go;                /* the update may happen */
 } Verdict;
 
-/* One optimizer update over n consecutive elements of one group. All arrays real, length n. */
+/* n consecutive elements that an optimizer updates. All arrays real, length n. */
 typedef struct {
     int64_t n;
     void *w;                   /* master weights, updated */
     const void *g;             /* gradient, times verdict->multiplier before use (1/loss scale, clip, tokens) */
     void *m, *v;               /* first and second moments, updated; NULL where the optimizer has none */
+    void *dir;                 /* LAMB's direction; may be g */
     void *out;                 /* storage copy of w, written; NULL when w itself is what the model reads */
+    const double *trust;       /* device memory: LAMB's, LARS's ratio that multiplies lr; NULL: 1 */
+    double wd;
+} Updated;
+
+/* One optimizer update of many tensors, of all in as few launches as may be; no two share an element. */
+typedef struct {
+    const Updated *list;       /* [count] */
+    int64_t count;
     Dtype out_type;
     const Verdict *verdict;    /* device memory; where it says not to go, the op writes nothing */
-    const double *trust;       /* device memory: LAMB's, LARS's ratio that multiplies lr; NULL: 1 */
-    double lr, beta1, beta2, eps, wd;
+    double lr, beta1, beta2, eps;
     double bias1, bias2;       /* 1 - beta^t */
     double momentum;
     int nesterov;
 } Update;
+
+/* n elements of one type whose squares are added to *sum. */
+typedef struct { Exact *sum; const void *x; int64_t n; } Squares;
 
 #define OPS(X) \
 /* dst = src, converting the type. Same shape. */ \
@@ -216,9 +227,9 @@ X(xent, (Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t 
          int64_t valid, double scale)) \
 /* out[0] += the sum of all elements of x (any real type), added up in F64 from 0 on; on the CPU rows in order */ \
 X(sum, (Device *d, double *out, Mat x)) \
-/* *sum += the squares of n elements of x: each block of SUMSQ_BLOCK elements, the last one short, is summed in F64, \
- * and these sums are added exactly. Any number of calls between two `carry` */ \
-X(squares, (Device *d, Exact *sum, const void *x, int64_t n, Dtype type)) \
+/* For each of `count` arrays *sum += the squares of its n elements: each block of SUMSQ_BLOCK elements, the last one short, \
+ * is summed in F64, and these sums are added exactly. Sums may be the same. Any number of calls between two `carry` */ \
+X(squares, (Device *d, const Squares *list, int64_t count, Dtype type)) \
 /* exact_carry of each of n sums: before the words of several ranks are added, and after */ \
 X(carry, (Device *d, Exact *s, int64_t n)) \
 /* Fills *v from sums = {sum of losses, tokens that count} and the squares of the whole gradient. loss = sums[0] / \
@@ -235,11 +246,10 @@ X(trust, (Device *d, double *trust, const Exact *norms, int64_t n, int lars, dou
 X(adam, (Device *d, const Update *u)) \
 /* SGD with momentum: m = momentum m + g + wd w; w -= lr m (nesterov: lr (g + wd w + momentum m)) */ \
 X(sgd, (Device *d, const Update *u)) \
-/* LAMB, first step: m, v updated; dir[i] = mhat/(sqrt(vhat)+eps) + wd w. dir real, may be g. You et al. \
- * 2020, arXiv:1904.00962 */ \
-X(lamb_direction, (Device *d, const Update *u, void *dir)) \
+/* LAMB, first step: m, v updated; dir[i] = mhat/(sqrt(vhat)+eps) + wd w. You et al. 2020, arXiv:1904.00962 */ \
+X(lamb_direction, (Device *d, const Update *u)) \
 /* LAMB, second step: w -= lr trust dir */ \
-X(lamb_apply, (Device *d, const Update *u, const void *dir)) \
+X(lamb_apply, (Device *d, const Update *u)) \
 /* LARS: m = momentum m + lr trust (g + wd w); w -= m. You, Gitman, Ginsburg 2017, arXiv:1708.03888 */ \
 X(lars, (Device *d, const Update *u))
 

@@ -36,13 +36,13 @@
 #define CALL_xent_grad loss, dlogits, logits, stats, label, mask, rows, v0, valid, scale
 #define CALL_xent loss, dlogits, logits, stats, label, mask, rows, valid, scale
 #define CALL_sum out, x
-#define CALL_squares sum, x, n, type
+#define CALL_squares list, count, type
 #define CALL_carry s, n
 #define CALL_verdict v, sums, squares, nominal, loss_scale, clip_grad, stop
 #define CALL_trust trust, norms, n, lars, coefficient, wd, v
 #define CALL_adam u
 #define CALL_sgd u
-#define CALL_lamb_direction u, dir
-#define CALL_lamb_apply u, dir
+#define CALL_lamb_direction u
+#define CALL_lamb_apply u
 #define CALL_lars u
 #endif

@@ -1,22 +1,16 @@
 #include "optimizer.h"
 #include <math.h>
+#include <stdlib.h>
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* What this rank squares of t for everybody: its shard of what is counted here. */
-static void squared(const Optimizer *o, const Param *t, int64_t *from, int64_t *to)
-{
-    param_own(o->params, t, from, to);
-    *to = least(*to, t->counted);
-}
-
-/* sum (device) += squares of this rank's part of t */
-static void add_squares(Optimizer *o, Exact *sum, const Param *t, const Flat *f)
+/* What this rank squares of t for everybody: its shard of what is counted here; n = 0: nothing. */
+static Squares squares_of(const Optimizer *o, Exact *sum, const Param *t, const Flat *f)
 {
     int64_t from, to;
-    squared(o, t, &from, &to);
-    if (from < to)
-        o->dev->squares(o->dev, sum, param_at(o->params, t, f, from), to - from, f->type);
+    param_own(o->params, t, &from, &to);
+    to = least(to, t->counted);
+    return from < to ? (Squares){sum, param_at(o->params, t, f, from), to - from} : (Squares){0};
 }
 
 /* ---- the rules ---- */
@@ -32,10 +26,8 @@ typedef struct {
 static void adam(Device *d, const Update *u) { d->adam(d, u); }
 static void sgd(Device *d, const Update *u) { d->sgd(d, u); }
 static void lars(Device *d, const Update *u) { d->lars(d, u); }
-
-/* LAMB's direction takes the place of the gradient, which nobody needs any more. */
-static void lamb_direction(Device *d, const Update *u) { d->lamb_direction(d, u, (void *)u->g); }
-static void lamb(Device *d, const Update *u) { d->lamb_apply(d, u, u->g); }
+static void lamb_direction(Device *d, const Update *u) { d->lamb_direction(d, u); }
+static void lamb(Device *d, const Update *u) { d->lamb_apply(d, u); }
 
 static const Rule rules[] = {
     [OPTIMIZER_ADAM] = {2, NULL, NO_TRUST, adam},
@@ -48,18 +40,84 @@ int optimizer_moments(const Config *cfg) { return rules[cfg->optimizer].moments;
 
 void optimizer_go(Optimizer *o) { o->dev->put(o->dev, o->verdict, &(Verdict){.go = 1}, sizeof *o->verdict); }
 
+/* ---- the lists ---- */
+
+/* The k-th pair of sums; NULL while counting. */
+static Exact *pair_of(const Optimizer *o, int k, int which) { return o->norms ? o->norms + 2 * k + which : NULL; }
+
+static void list_squares(SquaresList *l, Squares s)
+{
+    l->list[l->n] = s;
+    l->n += s.n > 0;
+}
+
+/* trust: the ratio of t on the device, NULL where it has none. LAMB's direction takes the place of the gradient, which
+ * nobody needs any more. */
+static Updated updated_of(const Optimizer *o, const Param *t, const double *trust)
+{
+    const Params *p = o->params;
+    const Data *x = &p->data;
+    int64_t from, to;
+    param_updated(p, t, &from, &to);
+    if (from >= to)
+        return (Updated){0};
+    void *g = param_at(p, t, &x->grad, from);
+    return (Updated){.n = to - from, .w = param_at(p, t, &x->master, from), .g = g, .dir = g,
+                     .m = param_at(p, t, &x->moment[0], from), .v = param_at(p, t, &x->moment[1], from),
+                     .out = p->type == p->real ? NULL : param_at(p, t, &x->weight, from), .trust = trust,
+                     .wd = t->def->decay ? o->cfg->weight_decay : 0};
+}
+
+/* Arrays stay where they are, so what a step squares and updates is listed once. */
+static void make_lists(Optimizer *o, int trust)
+{
+    const Params *p = o->params;
+    o->of_gradient.list = xcalloc((size_t)p->nparam + 1, sizeof *o->of_gradient.list);
+    o->of_pairs.list = xcalloc(2 * (size_t)o->ratios + 1, sizeof *o->of_pairs.list);
+    o->updated = xcalloc((size_t)p->nparam + 1, sizeof *o->updated);
+    o->tied = -1;
+    for (int i = 0, k = 0; i < p->nparam; i++) {
+        const Param *t = &p->param[i];
+        int has = trust && t->def->decay;
+        /* with hybrid sharding every copy has the same shards: the first one speaks */
+        if (p->data.copies->rank == 0)
+            list_squares(&o->of_gradient, squares_of(o, o->squares, t, &p->data.grad));
+        o->updated[o->nupdated] = updated_of(o, t, has && o->trust ? &o->trust[k] : NULL);
+        o->nupdated += o->updated[o->nupdated].n > 0;
+        if (!has)
+            continue;
+        list_squares(&o->of_pairs, squares_of(o, pair_of(o, k, 0), t, &p->data.master));
+        list_squares(&o->of_pairs, squares_of(o, pair_of(o, k, 1), t, &p->data.grad));
+        if (t->bucket == p->data.tied)
+            o->tied = k;
+        k++;
+    }
+}
+
 void optimizer_open(Optimizer *o, const Config *cfg, Params *params, Device *dev, Arena *run)
 {
+    int trust = rules[cfg->optimizer].trust;
     *o = (Optimizer){.cfg = cfg, .params = params, .dev = dev};
-    for (int i = 0; i < params->nparam && rules[cfg->optimizer].trust; i++)
+    for (int i = 0; i < params->nparam && trust; i++)
         o->ratios += params->param[i].def->decay;
     o->verdict = arena_take(run, sizeof *o->verdict);
     o->squares = arena_take(run, sizeof *o->squares);
     o->trust = arena_take(run, (size_t)o->ratios * sizeof *o->trust);
     o->norms = arena_take(run, (size_t)o->ratios * 2 * sizeof *o->norms);
+    make_lists(o, trust);
     optimizer_go(o);
     loss_scale_open(&o->loss_scale, cfg);
 }
+
+void optimizer_close(Optimizer *o)
+{
+    free(o->of_gradient.list);
+    free(o->of_pairs.list);
+    free(o->updated);
+    *o = (Optimizer){0};
+}
+
+/* ---- the verdict ---- */
 
 /* Sums of this rank, carried, to those of a group. */
 static void add_up(Comm *c, Exact *sums, int64_t n)
@@ -72,9 +130,8 @@ void optimizer_judge(Optimizer *o, const double *sums, double nominal, int stop)
     Params *p = o->params;
     Device *d = o->dev;
     d->zero(d, o->squares, sizeof *o->squares);
-    /* with hybrid sharding every copy has the same shards: the first one speaks */
-    for (int i = 0; i < p->nparam && p->data.copies->rank == 0; i++)
-        add_squares(o, o->squares, &p->param[i], &p->data.grad);
+    if (o->of_gradient.n)
+        d->squares(d, o->of_gradient.list, o->of_gradient.n, p->real);
     d->carry(d, o->squares, 1);
     add_up((Comm *)&p->grid->all, o->squares, 1);
     d->verdict(d, o->verdict, sums, o->squares, nominal, o->loss_scale.scale, o->cfg->clip_grad, stop);
@@ -97,8 +154,10 @@ const char *optimizer_blame(Optimizer *o, const Verdict *v)
         return isfinite(v->norm) ? NULL : "the sum over all tensors";
     for (int i = 0; i < p->nparam && p->data.copies->rank == 0; i++) {
         Exact sum = {0};
+        Squares of = squares_of(o, o->squares, &p->param[i], &p->data.grad);
         d->zero(d, o->squares, sizeof *o->squares);
-        add_squares(o, o->squares, &p->param[i], &p->data.grad);
+        if (of.n)
+            d->squares(d, &of, 1, p->real);
         d->get(d, &sum, o->squares, sizeof sum);
         if (sum.bad)
             first = least(first, p->param[i].number);
@@ -110,28 +169,15 @@ const char *optimizer_blame(Optimizer *o, const Verdict *v)
 
 /* ---- the update ---- */
 
-/* trust: the ratio of t on the device, NULL where it has none. */
-static Update update_of(const Optimizer *o, const Param *t, double lr, const double *trust)
+static Update update_of(const Optimizer *o, double lr)
 {
     const Config *c = o->cfg;
-    const Params *p = o->params;
-    const Data *x = &p->data;
     double step = (double)o->updates;
-    int64_t from, to;
-    param_updated(p, t, &from, &to);
-    if (from >= to)
-        return (Update){0};
-    return (Update){.n = to - from, .w = param_at(p, t, &x->master, from), .g = param_at(p, t, &x->grad, from),
-                    .m = param_at(p, t, &x->moment[0], from), .v = param_at(p, t, &x->moment[1], from),
-                    .out = p->type == p->real ? NULL : param_at(p, t, &x->weight, from), .out_type = p->type,
-                    .verdict = o->verdict, .trust = trust, .lr = lr, .beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps,
-                    .wd = t->def->decay ? c->weight_decay : 0, .bias1 = 1 - pow(c->adam_beta1, step),
-                    .bias2 = 1 - pow(c->adam_beta2, step), .momentum = c->sgd_momentum,
-                    .nesterov = c->sgd_nesterov};
+    return (Update){.list = o->updated, .count = o->nupdated, .out_type = o->params->type, .verdict = o->verdict,
+                    .lr = lr, .beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps,
+                    .bias1 = 1 - pow(c->adam_beta1, step), .bias2 = 1 - pow(c->adam_beta2, step),
+                    .momentum = c->sgd_momentum, .nesterov = c->sgd_nesterov};
 }
-
-/* The k-th pair of sums; NULL while counting. */
-static Exact *pair_of(const Optimizer *o, int k, int which) { return o->norms ? o->norms + 2 * k + which : NULL; }
 
 /* Norms of every tensor that decays, whole, over its shards and its slices: one message for all of them. Biases and
  * gains take the plain step, as in every published training recipe of LAMB and LARS. */
@@ -140,25 +186,17 @@ static void find_trust(Optimizer *o, const Rule *rule)
     const Config *c = o->cfg;
     Params *p = o->params;
     Device *d = o->dev;
-    int n = 2 * o->ratios, tied = -1, k = 0;
+    int n = 2 * o->ratios;
     d->zero(d, o->norms, (size_t)n * sizeof *o->norms);
-    for (int i = 0; i < p->nparam; i++) {
-        const Param *t = &p->param[i];
-        if (!t->def->decay)
-            continue;
-        add_squares(o, pair_of(o, k, 0), t, &p->data.master);
-        add_squares(o, pair_of(o, k, 1), t, &p->data.grad);
-        if (t->bucket == p->data.tied)
-            tied = k;
-        k++;
-    }
+    if (o->of_pairs.n)
+        d->squares(d, o->of_pairs.list, o->of_pairs.n, p->real);
     d->carry(d, o->norms, n);
     add_up(p->data.shard, o->norms, n);
     d->carry(d, o->norms, n);
     add_up((Comm *)&p->grid->axis[AXIS_TP], o->norms, n);
-    if (tied >= 0) {   /* the copy has counted nothing */
-        d->carry(d, pair_of(o, tied, 0), 2);
-        add_up(p->data.embedding, pair_of(o, tied, 0), 2);
+    if (o->tied >= 0) {   /* the copy has counted nothing */
+        d->carry(d, pair_of(o, o->tied, 0), 2);
+        add_up(p->data.embedding, pair_of(o, o->tied, 0), 2);
     }
     d->trust(d, o->trust, o->norms, o->ratios, rule->trust == LARS_TRUST, c->lars_trust_coefficient, c->weight_decay,
              o->verdict);
@@ -167,23 +205,13 @@ static void find_trust(Optimizer *o, const Rule *rule)
 void optimizer_step(Optimizer *o, double lr)
 {
     const Rule *rule = &rules[o->cfg->optimizer];
-    Params *p = o->params;
     o->updates++;
-    for (int i = 0; i < p->nparam && rule->prepare; i++) {
-        Update u = update_of(o, &p->param[i], lr, NULL);
-        if (u.n)
-            rule->prepare(o->dev, &u);
-    }
+    Update u = update_of(o, lr);
+    if (rule->prepare)
+        rule->prepare(o->dev, &u);
     if (rule->trust)
         find_trust(o, rule);
-    for (int i = 0, k = 0; i < p->nparam; i++) {
-        const double *trust = NULL;
-        if (rule->trust && p->param[i].def->decay && o->trust)
-            trust = &o->trust[k++];
-        Update u = update_of(o, &p->param[i], lr, trust);
-        if (u.n)
-            rule->apply(o->dev, &u);
-    }
+    rule->apply(o->dev, &u);
 }
 
 void loss_scale_open(LossScale *s, const Config *cfg)

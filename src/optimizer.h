@@ -17,6 +17,8 @@
  * good steps. Constant for every other type. */
 typedef struct { double scale; int64_t good, tolerance; } LossScale;
 
+typedef struct { Squares *list; int n; } SquaresList;
+
 typedef struct {
     const Config *cfg;
     Params *params;
@@ -29,6 +31,10 @@ typedef struct {
     double *trust;             /* [ratios] LAMB's and LARS's ratio of this step */
     Exact *norms;              /* [ratios, 2] squares of the weight, and of its step or gradient */
     int ratios;                /* tensors that can have one: those that decay; 0 with other rules */
+    /* what a step goes over of this rank's shards */
+    SquaresList of_gradient, of_pairs;     /* into `squares`; into `norms` */
+    Updated *updated;          /* [nupdated] */
+    int nupdated, tied;        /* tied: the pair of the tensor that another stage has too, -1: none */
     char bad[96];              /* the tensor to blame */
 } Optimizer;
 
@@ -37,6 +43,7 @@ int optimizer_moments(const Config *cfg);
 
 /* Takes its work memory from `run` (which may be counting). */
 void optimizer_open(Optimizer *o, const Config *cfg, Params *params, Device *dev, Arena *run);
+void optimizer_close(Optimizer *o);
 
 /* The verdict on this step: sums [2] (device) are those of the losses and of their masks, all ranks together, nominal the
  * tokens that the gradients were divided by; the norm counts every parameter of the model once. stop: nothing is updated

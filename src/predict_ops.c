@@ -286,10 +286,24 @@ static void time_xent(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, c
 
 /* ---- sums and updates ---- */
 
-static void time_squares(Device *d, Exact *sum, const void *x, int64_t n, Dtype type)
+/* Many arrays, whose numbers of elements lie `step` bytes apart from n on, `each` bytes an element: a GPU goes over all in
+ * one launch, a host over one after the other. */
+static void spend_list(Device *d, Work w, const int64_t *n, size_t step, int64_t count, double each)
 {
-    (void)sum, (void)x;
-    spend(d, WORK_squares, 0, (double)n * (double)dtype_size(type));
+    double all = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double bytes = each * (double)*(const int64_t *)((const char *)n + (size_t)i * step);
+        if (tally_of(d)->m->shared)
+            spend(d, w, 0, bytes);
+        all += bytes;
+    }
+    if (count && !tally_of(d)->m->shared)
+        spend(d, w, 0, all);
+}
+
+static void time_squares(Device *d, const Squares *list, int64_t count, Dtype type)
+{
+    spend_list(d, WORK_squares, &list->n, sizeof *list, count, (double)dtype_size(type));
 }
 
 static void time_carry(Device *d, Exact *s, int64_t n)
@@ -322,24 +336,15 @@ static void time_sum(Device *d, double *out, Mat x)
 static void update(Device *d, Work w, const Update *u, int states)
 {
     size_t real = dtype_size(d->real), copy = u->out_type == d->real ? 0 : dtype_size(u->out_type);
-    spend(d, w, 0, (double)u->n * (double)((size_t)(3 + 2 * states) * real + copy));
+    spend_list(d, w, &u->list->n, sizeof *u->list, u->count, (double)((size_t)(3 + 2 * states) * real + copy));
 }
 
 static void time_adam(Device *d, const Update *u) { update(d, WORK_adam, u, 2); }
 static void time_sgd(Device *d, const Update *u) { update(d, WORK_sgd, u, 1); }
 static void time_lars(Device *d, const Update *u) { update(d, WORK_lars, u, 1); }
 
-static void time_lamb_direction(Device *d, const Update *u, void *dir)
-{
-    (void)dir;
-    update(d, WORK_lamb_direction, u, 2);
-}
-
-static void time_lamb_apply(Device *d, const Update *u, const void *dir)
-{
-    (void)dir;
-    update(d, WORK_lamb_apply, u, 0);
-}
+static void time_lamb_direction(Device *d, const Update *u) { update(d, WORK_lamb_direction, u, 2); }
+static void time_lamb_apply(Device *d, const Update *u) { update(d, WORK_lamb_apply, u, 0); }
 
 void predict_device(Device *d, Tally *k, Dtype real)
 {

@@ -290,6 +290,7 @@ void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const Mo
 void layout_give(Run *r)
 {
     model_close(&r->model);
+    optimizer_close(&r->opt);
     free(r->cache.k);
     if (r->pieces)
         pieces_close(r->pieces, r->npieces);

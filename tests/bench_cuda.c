@@ -114,14 +114,32 @@ CASE(xent)
               (RowMap){b->logits.rows, 0, b->T}, b->V, 1);
     COUNT(1.5 * size(b->logits), 0);
 }
-CASE(squares) { b->d.squares(&b->d, b->exact, b->grad, b->n, F32); COUNT(4.0 * (double)b->n, 0); }
+CASE(squares) { b->d.squares(&b->d, &(Squares){b->exact, b->grad, b->n}, 1, F32); COUNT(4.0 * (double)b->n, 0); }
 CASE(adam)
 {
-    Update u = {.n = b->n, .w = b->master, .g = b->grad, .m = b->m, .v = b->v, .out = b->wide.p, .out_type = BF16,
-                .verdict = b->verdict, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .wd = 0.1, .bias1 = 0.1,
-                .bias2 = 0.05};
+    Updated x = {.n = b->n, .w = b->master, .g = b->grad, .m = b->m, .v = b->v, .out = b->wide.p, .wd = 0.1};
+    Update u = {.list = &x, .count = 1, .out_type = BF16, .verdict = b->verdict, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95,
+                .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.05};
     b->d.adam(&b->d, &u);
     COUNT(30.0 * (double)b->n, 0);
+}
+/* The same elements as the layers of a model have them: half of the tensors are vectors. */
+CASE(adam_listed)
+{
+    enum { TENSORS = 48, VECTOR = 1024 };
+    Updated x[TENSORS];
+    int64_t each = (b->n - TENSORS / 2 * VECTOR) / (TENSORS / 2) / VECTOR * VECTOR, at = 0;
+    for (int i = 0; i < TENSORS; i++) {
+        int64_t n = i % 2 ? each : VECTOR;
+        x[i] = (Updated){.n = n, .w = b->master + at, .g = b->grad + at, .m = b->m + at, .v = b->v + at,
+                         .out = (char *)b->wide.p + 2 * at, .wd = 0.1};
+        at += n;
+    }
+    BUG_ON(at > b->n);
+    Update u = {.list = x, .count = TENSORS, .out_type = BF16, .verdict = b->verdict, .lr = 1e-4, .beta1 = 0.9,
+                .beta2 = 0.95, .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.05};
+    b->d.adam(&b->d, &u);
+    COUNT(30.0 * (double)at, 0);
 }
 CASE(matmul)
 {
@@ -226,7 +244,7 @@ static const struct { const char *name; void (*run)(Bench *b, double *bytes, dou
     {"dropout fwd", run_dropout_fwd}, {"dropout bwd", run_dropout_bwd},
     {"embedding fwd", run_embed_fwd}, {"embedding bwd", run_embed_bwd}, {"cross-entropy stats", run_xent_stats},
     {"cross-entropy grad", run_xent_grad}, {"cross-entropy, one pass", run_xent},
-    {"squares", run_squares}, {"adam", run_adam},
+    {"squares", run_squares}, {"adam", run_adam}, {"adam, 48 tensors", run_adam_listed},
     {"fp8 cast, delayed", run_fp8_cast}, {"fp8 cast, tensorwise", run_fp8_cast_now},
     {"fp8 cast of a weight", run_fp8_cast_weight},
     {"linear fwd", run_linear_fwd}, {"linear + bias fwd", run_linear_bias}, {"linear + gelu fwd", run_gelu_linear_fwd},

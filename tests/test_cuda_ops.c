@@ -80,9 +80,12 @@ static void compare_tensors(const char *what, const Bench *b, const Bench *ref)
         if (t->role == OUT || t->role == INOUT)
             compare_numbers(what, i, t, r);
         else if (t->role == EXACT) {
-            double x = exact_round((const Exact *)t->host), y = exact_round((const Exact *)r->host);
-            CHECK(fabs(x - y) <= 1e-12 * fabs(y) || (isnan(x) && isnan(y)), "%s: sum %d is %.17g for %.17g", what, i,
-                  x, y);
+            const Exact *got = (const Exact *)t->host, *want = (const Exact *)r->host;
+            for (size_t k = 0; k < t->bytes / sizeof *got; k++) {
+                double x = exact_round(&got[k]), y = exact_round(&want[k]);
+                CHECK(fabs(x - y) <= 1e-12 * fabs(y) || (isnan(x) && isnan(y)), "%s: sum %zu of tensor %d is %.17g for "
+                      "%.17g", what, k, i, x, y);
+            }
         } else if (t->role == RAW)
             CHECK(!memcmp(t->host, r->host, t->bytes), "%s: input %d was written to", what, i);
     }
@@ -323,9 +326,25 @@ static void case_sums(Bench *b)
     loosen(b, 1e-3);
     b->d->sum(b->d, sum.p, x);
     Exact *e = exact(b, 1);
-    b->d->squares(b->d, e, y.p, n, y.type);
-    b->d->squares(b->d, e, z.p, n, z.type);
+    b->d->squares(b->d, &(Squares){e, y.p, n}, 1, y.type);
+    b->d->squares(b->d, &(Squares){e, z.p, n}, 1, z.type);
     b->d->carry(b->d, e, 1);
+}
+
+/* As many as one launch takes, and more; sums of their own, or one for some neighbours. */
+static void case_squares(Bench *b)
+{
+    int64_t count = draw(b, 0, 1) ? draw(b, 250, 600) : draw(b, 1, 9), n = draw_size(b, 150000), share = draw(b, 1, 3);
+    Squares *list = xcalloc((size_t)count, sizeof *list);
+    Mat x = input(b, 1, n, draw(b, 0, 1) ? b->storage : F32, 1);
+    Exact *e = exact(b, count);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t each = draw(b, 0, 7) ? draw(b, 1, n < 900 ? n : 900) : draw(b, 1, n), at = draw(b, 0, n - each);
+        list[i] = (Squares){e + i / share, (char *)x.p + (size_t)at * dtype_size(x.type), each};
+    }
+    b->d->squares(b->d, list, count, x.type);
+    b->d->carry(b->d, e, count);
+    free(list);
 }
 
 static void case_verdict(Bench *b)
@@ -336,7 +355,7 @@ static void case_verdict(Bench *b)
     double spread = bad && draw(b, 0, 1) ? INFINITY : 1;
     Mat y = input(b, 1, n, F32, spread);
     Exact *e = exact(b, 1);
-    b->d->squares(b->d, e, y.p, n, y.type);
+    b->d->squares(b->d, &(Squares){e, y.p, n}, 1, y.type);
     b->d->carry(b->d, e, 1);
     Mat v = changed(b, 1, 5, F64, 0);                  /* loss, tokens, gscale, norm, multiplier */
     loosen(b, 1e-7);
@@ -362,7 +381,7 @@ static void case_trust(Bench *b)
     Exact *e = exact(b, 2 * n);
     for (int64_t i = 0; i < 2 * n; i++) {
         Mat x = input(b, 1, each, F32, draw(b, 0, 3) ? 1 : 0);
-        b->d->squares(b->d, e + i, x.p, each, x.type);
+        b->d->squares(b->d, &(Squares){e + i, x.p, each}, 1, x.type);
     }
     b->d->carry(b->d, e, 2 * n);
     Mat t = output(b, 1, n, F64);
@@ -370,9 +389,20 @@ static void case_trust(Bench *b)
     b->d->trust(b->d, t.p, e, n, (int)draw(b, 0, 1), 0.001, 0.1, draw_verdict(b));
 }
 
+/* Elements [from, from + n) of the arrays of x. */
+static Updated updated_part(const Updated *x, const Mat *array, int64_t from, int64_t n)
+{
+    const void *at[6];
+    for (int i = 0; i < 6; i++)
+        at[i] = mat_at(array[i], 0, from);
+    return (Updated){.n = n, .w = (void *)at[0], .g = at[1], .m = (void *)at[2], .v = (void *)at[3], .out = (void *)at[4],
+                     .dir = (void *)at[5], .trust = x->trust, .wd = x->wd};
+}
+
+/* Neighbouring parts of one set of arrays in one call, at any address; more than one launch takes, some of them. */
 static void case_update(Bench *b)
 {
-    int64_t n = draw_size(b, 20000);
+    int64_t count = draw(b, 0, 3) ? draw(b, 1, 5) : draw(b, 257, 560), n = count - 1 + draw_size(b, 20000), at = 0;
     int which = (int)draw(b, 0, 3), momentum = which != 1 || draw(b, 0, 1);
     Mat w = changed(b, 1, n, F32, 1), g = input(b, 1, n, F32, 1), none = {0};
     Mat m = momentum ? changed(b, 1, n, F32, 1) : none;
@@ -381,12 +411,19 @@ static void case_update(Bench *b)
     Mat out = draw(b, 0, 1) ? changed(b, 1, n, b->storage, 0) : none;
     Mat dir = which == 3 ? changed(b, 1, n, F32, 0) : none;
     loosen(b, 8);
-    double trust = 1.7;
-    Update u = {.n = n, .w = w.p, .g = g.p, .m = m.p, .v = v.p, .out = out.p, .out_type = out.p ? out.type : F32,
-                .verdict = draw_verdict(b), .trust = draw(b, 0, 1) ? raw(b, &trust, sizeof trust) : NULL, .lr = 0.1,
-                .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .wd = draw(b, 0, 1) ? 0.2 : 0, .bias1 = 1 - pow(0.9, 3),
-                .bias2 = 1 - pow(0.95, 3), .momentum = momentum ? 0.9 : 0,
-                .nesterov = which == 1 && momentum && draw(b, 0, 1)};
+    const Mat array[] = {w, g, m, v, out, dir};
+    Updated *list = xcalloc((size_t)count, sizeof *list);
+    double trusts[2] = {1.7, 0.6}, *trust = raw(b, trusts, sizeof trusts);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t left = n - at - (count - 1 - i), most = count > 5 && left > 60 ? 60 : left;
+        int64_t each = i == count - 1 ? left : draw(b, 1, most);
+        Updated of = {.trust = draw(b, 0, 1) ? trust + draw(b, 0, 1) : NULL, .wd = draw(b, 0, 1) ? 0.2 : 0};
+        list[i] = updated_part(&of, array, at, each);
+        at += each;
+    }
+    Update u = {.list = list, .count = count, .out_type = out.p ? out.type : F32, .verdict = draw_verdict(b), .lr = 0.1,
+                .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .bias1 = 1 - pow(0.9, 3), .bias2 = 1 - pow(0.95, 3),
+                .momentum = momentum ? 0.9 : 0, .nesterov = which == 1 && momentum && draw(b, 0, 1)};
     if (which == 0)
         b->d->adam(b->d, &u);
     else if (which == 1)
@@ -394,9 +431,10 @@ static void case_update(Bench *b)
     else if (which == 2)
         b->d->lars(b->d, &u);
     else {
-        b->d->lamb_direction(b->d, &u, dir.p);
-        b->d->lamb_apply(b->d, &u, dir.p);
+        b->d->lamb_direction(b->d, &u);
+        b->d->lamb_apply(b->d, &u);
     }
+    free(list);
 }
 
 static const struct { const char *ops; void (*fn)(Bench *b); } cases[] = {
@@ -404,7 +442,7 @@ static const struct { const char *ops; void (*fn)(Bench *b); } cases[] = {
     {"bias_bwd", case_bias_bwd},
     {"norm_fwd norm_bwd_x norm_bwd_w", case_norm}, {"add_norm_fwd", case_add_norm}, {"act_fwd act_bwd", case_act},
     {"rope", case_rope}, {"embed_fwd embed_bwd", case_embed}, {"dropout_fwd dropout_bwd", case_dropout},
-    {"xent_stats xent_combine xent_grad", case_xent}, {"xent", case_xent_whole}, {"sum squares carry", case_sums},
+    {"xent_stats xent_combine xent_grad", case_xent}, {"xent", case_xent_whole}, {"sum carry", case_sums}, {"squares", case_squares},
     {"verdict", case_verdict}, {"trust", case_trust}, {"adam sgd lars lamb_direction lamb_apply", case_update},
     {"matmul linear linear_act_fwd linear_act_bwd_x linear_bwd_w fp8_cast fp8_matmul fp8_next (test_cuda_matmul)", NULL},
     {"attention_fwd attention_bwd (test_cuda_attention)", NULL},

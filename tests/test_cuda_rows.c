@@ -133,35 +133,35 @@ static void xent_whole_run(Device *d, Mat *m, const Case *c, const Given *g)
 }
 
 /* 0 w, 1 g, 2 m, 3 v, 4 out, 5 direction; v and the seconds of a row's pair stay positive: |x| */
-static Update update_of(const Mat *m, const Case *c, const Given *g)
+static Update update_of(const Mat *m, const Case *c, const Given *g, int trust)
 {
-    return (Update){.n = m[0].cols, .w = m[0].p, .g = m[1].p, .m = m[2].p, .v = m[3].p, .out = m[4].p,
-                    .out_type = m[4].type, .verdict = c->a.stop ? &g->stop : &g->go, .trust = &g->trust, .lr = 0.1,
-                    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .wd = c->a.wd, .bias1 = 1 - pow(0.9, 3),
-                    .bias2 = 1 - pow(0.95, 3), .momentum = c->a.momentum, .nesterov = c->a.nesterov};
+    static Updated x;
+    x = (Updated){.n = m[0].cols, .w = m[0].p, .g = m[1].p, .m = m[2].p, .v = m[3].p, .dir = m[5].p, .out = m[4].p,
+                  .trust = trust ? &g->trust : NULL, .wd = c->a.wd};
+    return (Update){.list = &x, .count = 1, .out_type = m[4].type, .verdict = c->a.stop ? &g->stop : &g->go, .lr = 0.1,
+                    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .bias1 = 1 - pow(0.9, 3), .bias2 = 1 - pow(0.95, 3),
+                    .momentum = c->a.momentum, .nesterov = c->a.nesterov};
 }
 static void adam_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
-    Update u = update_of(m, c, g);
-    u.trust = NULL;
+    Update u = update_of(m, c, g, 0);
     d->adam(d, &u);
 }
 static void sgd_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
-    Update u = update_of(m, c, g);
-    u.trust = NULL;
+    Update u = update_of(m, c, g, 0);
     d->sgd(d, &u);
 }
 static void lars_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
-    Update u = update_of(m, c, g);
+    Update u = update_of(m, c, g, 1);
     d->lars(d, &u);
 }
 static void lamb_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
-    Update u = update_of(m, c, g);
-    d->lamb_direction(d, &u, m[5].p);
-    d->lamb_apply(d, &u, m[5].p);
+    Update u = update_of(m, c, g, 1);
+    d->lamb_direction(d, &u);
+    d->lamb_apply(d, &u);
 }
 
 /* ---- the cases ---- */
@@ -408,11 +408,10 @@ static void run_sums(Device *d, const float *x, int64_t n, Dtype type, int64_t o
     void *at = memory + (size_t)offset * size;
     d->put(d, scalars, start, sizeof start);
     d->put(d, w, &before, sizeof before);
-    d->squares(d, &e[0], at, n, type);
-    d->squares(d, &e[0], at, n, type);
-    d->squares(d, &e[1], at, n / 2, type);
-    d->squares(d, &e[2], at, n < 3 ? n : 3, type);
-    d->squares(d, &e[3], at, n - 1, type);
+    /* some sums in one launch, one of them twice, and in another */
+    Squares list[] = {{&e[0], at, n}, {&e[1], at, n / 2}, {&e[0], at, n}, {&e[2], at, n < 3 ? n : 3}};
+    d->squares(d, list, 4, type);
+    d->squares(d, &(Squares){&e[3], at, n - 1}, 1, type);
     d->carry(d, e, SUMS - 1);
     d->sum(d, scalars, mat(at, n / 3, 3, type));
     d->verdict(d, w, scalars, &e[0], 7, 1.5, 0.25, 1);

@@ -295,10 +295,12 @@ static const double trust = 1.7;
 /* 0 w, 1 g, 2 m, 3 v, 4 out, 5 direction */
 static Update update_of(const Mat *m, const Arg *a)
 {
-    return (Update){.n = m[0].cols, .w = m[0].p, .g = m[1].p, .m = m[2].p, .v = m[3].p, .out = m[4].p,
-                    .out_type = m[4].type, .verdict = &verdict, .lr = a->lr, .beta1 = 0.9, .beta2 = 0.95,
-                    .eps = 1e-5, .wd = a->wd, .bias1 = 1 - pow(0.9, 3), .bias2 = 1 - pow(0.95, 3),
-                    .momentum = a->momentum, .trust = &trust, .nesterov = a->nesterov};
+    static Updated x;
+    x = (Updated){.n = m[0].cols, .w = m[0].p, .g = m[1].p, .m = m[2].p, .v = m[3].p, .dir = m[5].p, .out = m[4].p,
+                  .trust = &trust, .wd = a->wd};
+    return (Update){.list = &x, .count = 1, .out_type = m[4].type, .verdict = &verdict, .lr = a->lr, .beta1 = 0.9,
+                    .beta2 = 0.95, .eps = 1e-5, .bias1 = 1 - pow(0.9, 3), .bias2 = 1 - pow(0.95, 3),
+                    .momentum = a->momentum, .nesterov = a->nesterov};
 }
 static void adam_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, a); d->adam(d, &u); }
 static void sgd_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, a); d->sgd(d, &u); }
@@ -306,8 +308,8 @@ static void lars_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, 
 static void lamb_run(Device *d, Mat *m, const Arg *a)
 {
     Update u = update_of(m, a);
-    d->lamb_direction(d, &u, m[5].p);
-    d->lamb_apply(d, &u, m[5].p);
+    d->lamb_direction(d, &u);
+    d->lamb_apply(d, &u);
 }
 static double adam_direction(Mat *m, const Update *u, int64_t i)
 {
@@ -319,8 +321,8 @@ static double adam_direction(Mat *m, const Update *u, int64_t i)
 static void adam_naive(Mat *m, const Arg *a)
 {
     Update u = update_of(m, a);
-    for (int64_t i = 0; i < u.n; i++) {
-        double dir = adam_direction(m, &u, i) + u.wd * AT(0, 0, i);
+    for (int64_t i = 0; i < u.list->n; i++) {
+        double dir = adam_direction(m, &u, i) + a->wd * AT(0, 0, i);
         AT(0, 0, i) -= u.lr * dir;
         if (m[4].p)
             AT(4, 0, i) = AT(0, 0, i);
@@ -329,17 +331,17 @@ static void adam_naive(Mat *m, const Arg *a)
 static void lamb_naive(Mat *m, const Arg *a)
 {
     Update u = update_of(m, a);
-    for (int64_t i = 0; i < u.n; i++) {
-        AT(5, 0, i) = adam_direction(m, &u, i) + u.wd * AT(0, 0, i);
-        AT(0, 0, i) -= u.lr * *u.trust * AT(5, 0, i);
+    for (int64_t i = 0; i < u.list->n; i++) {
+        AT(5, 0, i) = adam_direction(m, &u, i) + a->wd * AT(0, 0, i);
+        AT(0, 0, i) -= u.lr * trust * AT(5, 0, i);
         AT(4, 0, i) = AT(0, 0, i);
     }
 }
 static void sgd_naive(Mat *m, const Arg *a)
 {
     Update u = update_of(m, a);
-    for (int64_t i = 0; i < u.n; i++) {
-        double g = u.verdict->multiplier * AT(1, 0, i) + u.wd * AT(0, 0, i), step = g;
+    for (int64_t i = 0; i < u.list->n; i++) {
+        double g = u.verdict->multiplier * AT(1, 0, i) + a->wd * AT(0, 0, i), step = g;
         if (m[2].p) {
             AT(2, 0, i) = u.momentum * AT(2, 0, i) + g;
             step = u.nesterov ? g + u.momentum * AT(2, 0, i) : AT(2, 0, i);
@@ -352,9 +354,9 @@ static void sgd_naive(Mat *m, const Arg *a)
 static void lars_naive(Mat *m, const Arg *a)
 {
     Update u = update_of(m, a);
-    for (int64_t i = 0; i < u.n; i++) {
-        double g = u.verdict->multiplier * AT(1, 0, i) + u.wd * AT(0, 0, i);
-        AT(2, 0, i) = u.momentum * AT(2, 0, i) + u.lr * *u.trust * g;
+    for (int64_t i = 0; i < u.list->n; i++) {
+        double g = u.verdict->multiplier * AT(1, 0, i) + a->wd * AT(0, 0, i);
+        AT(2, 0, i) = u.momentum * AT(2, 0, i) + u.lr * trust * g;
         AT(0, 0, i) -= AT(2, 0, i);
         AT(4, 0, i) = AT(0, 0, i);
     }

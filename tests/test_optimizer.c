@@ -191,7 +191,7 @@ static Verdict verdict_on(double x, double tokens, double clip, int stop, int go
     Verdict v = {.go = go};
     double sums[2] = {6, tokens};
     cpu_open(&d, F64, "generic", 1);
-    d.squares(&d, &squares, &x, 1, F64);
+    d.squares(&d, &(Squares){&squares, &x, 1}, 1, F64);
     d.verdict(&d, &v, sums, &squares, 12, 2, clip, stop);
     cpu_close(&d);
     return v;

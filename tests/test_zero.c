@@ -346,6 +346,7 @@ static void *run_rank(void *arg)
     params_offload(&p, j->offload, &outer_count);
     params_layout(&p, &dev, &count, 1, optimizer_moments(j->cfg));
     optimizer_open(&o, j->cfg, &p, &dev, &count);
+    optimizer_close(&o);
     arena_open(&run, "run", count.used);
     arena_open(&outer, "outer", outer_count.used);
     memset(run.base, 0xff, count.used);           /* what nobody has written is not a number */
@@ -382,6 +383,7 @@ static void *run_rank(void *arg)
         save_state(j, &p);
     g.all.barrier(&g.all);
     check_copy(me, &p);
+    optimizer_close(&o);
     params_close(&p);
     free(unit);
     cpu_close(&dev);

@@ -1,5 +1,6 @@
 /* sums -- sums of all elements, exact sums of squares (exact.h), and the few scalars at the end of a step. */
 #include "common.cuh"
+#include "listed.cuh"
 
 extern __shared__ __align__(16) char shared[];
 
@@ -87,7 +88,7 @@ template <class T> __device__ __forceinline__ void quad_floats(float (&f)[QUAD],
  * the CPU's order; a square of a float is exact in double, so a fused multiply-add changes no bit. A warp adds up
  * the digits of its blocks in registers, digit i in lane i % 32, without carries (fewer than 2^31 terms), and a
  * thread block's sum goes to memory by one atomic a digit: exact, so no order matters. */
-template <class T, int FULL> __device__ __forceinline__ void add_squares(double (&sum)[QUAD], const T *x, int64_t left)
+template <class T, int FULL> __device__ __forceinline__ void add_squares(double (&sum)[QUAD], const T *x, int left)
 {
     enum { AHEAD = 4 };
     int q = (int)threadIdx.x % QUAD * QUAD;
@@ -111,67 +112,113 @@ template <class T, int FULL> __device__ __forceinline__ void add_squares(double 
     }
 }
 
+/* What one thread block takes at a time: a round of its warps, of one array. */
+static const int64_t ROUND = (int64_t)WARPS * ACROSS * SUMSQ_BLOCK;
+
+struct Addend {
+    int64_t n;
+    const void *x;
+    Exact *sum;
+    int first;                 /* round of its start */
+    int vector;                /* quads may be read in one access */
+};
+struct Addends { int rounds, count; Addend array[LISTED]; };
+
+/* A warp's part of a round: the blocks at x, of which there are n more elements, are added to own. Whole warps go on
+ * together: they exchange sums. */
 template <class T>
-__global__ void __launch_bounds__(THREADS, 4) k_squares(Exact *out, const T *x, int64_t n, int vector)
+__device__ __forceinline__ void add_round(int64_t (&own)[OWN], const T *x, int64_t n, int vector)
 {
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    int64_t blocks = (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK, own[OWN], *digits = (int64_t *)shared;
-    for (int i = 0; i < OWN; i++)
-        own[i] = 0;
-    /* whole warps go on together: they exchange sums */
-    for (int64_t b0 = ((int64_t)blockIdx.x * WARPS + warp) * ACROSS; b0 < blocks;
-         b0 += (int64_t)gridDim.x * WARPS * ACROSS) {
-        int64_t b = b0 + lane / QUAD, left = n - b * SUMSQ_BLOCK;
-        double sum[QUAD] = {0, 0, 0, 0};
-        if (left >= SUMSQ_BLOCK && vector)
-            add_squares<T, 1>(sum, x + b * SUMSQ_BLOCK, left);
-        else if (left > 0)
-            add_squares<T, 0>(sum, x + b * SUMSQ_BLOCK, left);
-        /* the CPU's tree over 16: s += s + 8, s + 4, s + 2, s + 1 */
+    int lane = (int)threadIdx.x % WARP, b = lane / QUAD * SUMSQ_BLOCK;
+    double sum[QUAD] = {0, 0, 0, 0};
+    if (n - b >= SUMSQ_BLOCK && vector)
+        add_squares<T, 1>(sum, x + b, SUMSQ_BLOCK);
+    else if (n > b)
+        add_squares<T, 0>(sum, x + b, n - b < SUMSQ_BLOCK ? (int)(n - b) : SUMSQ_BLOCK);
+    /* the CPU's tree over 16: s += s + 8, s + 4, s + 2, s + 1 */
 #pragma unroll
-        for (int o = 2; o; o >>= 1)
+    for (int o = 2; o; o >>= 1)
 #pragma unroll
-            for (int i = 0; i < QUAD; i++)
-                sum[i] += __shfl_xor_sync(EVERY_LANE, sum[i], o);
-        double block = (sum[0] + sum[2]) + (sum[1] + sum[3]);
-        for (int k = 0; k < ACROSS; k++) {
-            Term t = term_of(__shfl_sync(EVERY_LANE, block, k * QUAD));
-            if (b0 + k >= blocks)
-                continue;
+        for (int i = 0; i < QUAD; i++)
+            sum[i] += __shfl_xor_sync(EVERY_LANE, sum[i], o);
+    double block = (sum[0] + sum[2]) + (sum[1] + sum[3]);
+    for (int k = 0; k < ACROSS; k++) {
+        Term t = term_of(__shfl_sync(EVERY_LANE, block, k * QUAD));
+        if (n <= k * SUMSQ_BLOCK)
+            continue;
 #pragma unroll
-            for (int i = 0; i < OWN; i++) {
-                int word = i * WARP + lane, piece = word - t.at;
-                if (t.at >= 0)
-                    own[i] += piece == 0 ? t.digit[0] : piece == 1 ? t.digit[1] : piece == 2 ? t.digit[2] : 0;
-                own[i] += word == EXACT_DIGITS && t.bad;
-            }
+        for (int i = 0; i < OWN; i++) {
+            int word = i * WARP + lane, piece = word - t.at;
+            if (t.at >= 0)
+                own[i] += piece == 0 ? t.digit[0] : piece == 1 ? t.digit[1] : piece == 2 ? t.digit[2] : 0;
+            own[i] += word == EXACT_DIGITS && t.bad;
         }
     }
+}
+
+/* *out += what all warps own, which starts again at 0. */
+__device__ __forceinline__ void give_sum(Exact *out, int64_t (&own)[OWN])
+{
+    int64_t *digits = (int64_t *)shared, all = 0;
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, word = (int)threadIdx.x;
 #pragma unroll
-    for (int i = 0; i < OWN; i++)
+    for (int i = 0; i < OWN; i++) {
         digits[warp * OWN * WARP + i * WARP + lane] = own[i];
+        own[i] = 0;
+    }
     __syncthreads();
-    int word = (int)threadIdx.x;
-    if (word >= EXACT_WORDS)
-        return;
-    int64_t all = 0;
-    for (int w = 0; w < WARPS; w++)
+    for (int w = 0; w < WARPS && word < EXACT_WORDS; w++)
         all += digits[w * OWN * WARP + word];
     if (all)       /* `bad` follows the digits: exact.h */
         atomicAdd((unsigned long long *)out + word, (unsigned long long)all);
+    __syncthreads();
 }
 
-void cuda_squares(Device *d, Exact *sum, const void *x, int64_t n, Dtype type)
+/* A thread block takes neighbouring rounds, and gives its sum where the next one adds to another. */
+template <class T>
+__global__ void __launch_bounds__(THREADS, 4) k_squares(const __grid_constant__ Addends u)
+{
+    int64_t rounds = u.rounds, own[OWN];
+    int from = (int)(blockIdx.x * rounds / gridDim.x), to = (int)((blockIdx.x + 1) * rounds / gridDim.x);
+    for (int i = 0; i < OWN; i++)
+        own[i] = 0;
+    for (int round = from, at = listed(u.array, u.count, from); round < to; round++) {
+        Exact *sum = u.array[at].sum;
+        int64_t start = (round - u.array[at].first) * ROUND + (int64_t)(threadIdx.x / WARP * ACROSS * SUMSQ_BLOCK);
+        if (start < u.array[at].n)
+            add_round<T>(own, (const T *)u.array[at].x + start, u.array[at].n - start, u.array[at].vector);
+        if (at + 1 < u.count && round + 1 == u.array[at + 1].first)
+            at++;
+        if (round + 1 == to || u.array[at].sum != sum)
+            give_sum(sum, own);
+    }
+}
+
+static Addend addend_of(const Squares *s, int first, Dtype type)
+{
+    int vector = (uintptr_t)s->x % (QUAD * dtype_size(type)) == 0;
+    Addend a = {s->n, s->x, s->sum, first, vector};
+    return a;
+}
+
+void cuda_squares(Device *d, const Squares *list, int64_t count, Dtype type)
 {
     Cuda *c = cuda_of(d);
+    Addends u;
+    memset(&u, 0, sizeof u);
     static_assert(sizeof(Exact) == EXACT_WORDS * 8 && SUMSQ_BLOCK % (16 * 8) == 0, "words; whole rounds");
-    if (n < 1)
-        return;
-    int64_t blocks = ceil_div(ceil_div(n, SUMSQ_BLOCK), WARPS * ACROSS), most = (int64_t)c->sms * 4;
-    with_type(type, [&](auto t) {
-        LAUNCH((k_squares<decltype(t)>), blocks_of(blocks < most ? blocks : most), THREADS,
-               sizeof(int64_t) * WARPS * OWN * WARP, c->compute, sum, (const decltype(t) *)x, n, aligned(x));
-    });
+    for (int64_t i = 0; i < count; i += u.count) {
+        for (u.count = u.rounds = 0; u.count < LISTED && i + u.count < count; u.count++) {
+            const Squares *s = &list[i + u.count];
+            BUG_ON(s->n < 1);
+            u.array[u.count] = addend_of(s, u.rounds, type);
+            u.rounds += (int)ceil_div(s->n, ROUND);
+        }
+        with_type(type, [&](auto t) {
+            LAUNCH((k_squares<decltype(t)>), blocks_of(u.rounds < c->sms * 4 ? u.rounds : c->sms * 4), THREADS,
+                   WARPS * OWN * WARP * sizeof(int64_t), c->compute, u);
+        });
+    }
 }
 
 /* ---- exact sums ---- */

@@ -4,12 +4,14 @@
  * that kernels without barriers switch nothing. */
 #include "runtime.h"
 #include <cuda_runtime.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <string>
 #include <vector>
 
 uint3 threadIdx, blockIdx;
@@ -360,6 +362,29 @@ static void run_grid(const char *kernel, dim3 grid, dim3 block, size_t bytes, st
     running = 0;
 }
 
+/* ---- how many launches ---- */
+
+static std::map<std::string, uint64_t> launches;
+
+static void write_launches(void)
+{
+    FILE *f = fopen(getenv("EMULATION_LAUNCHES"), "a");
+    for (const auto &l : launches)
+        if (f)
+            fprintf(f, "%" PRIu64 " %s\n", l.second, l.first.c_str());
+    if (!f || fclose(f))
+        fprintf(stderr, "emulation: cannot write %s\n", getenv("EMULATION_LAUNCHES"));
+}
+
+static void count_launch(const char *kernel)
+{
+    static int wanted = -1;
+    if (wanted < 0 && (wanted = getenv("EMULATION_LAUNCHES") != nullptr))
+        atexit(write_launches);
+    if (wanted)
+        launches[kernel]++;
+}
+
 void emulation_launch(const char *kernel, const void *function, dim3 grid, dim3 block, size_t shared_bytes,
                       cudaStream_t s, std::function<void()> thread, const char *file, int line)
 {
@@ -373,5 +398,6 @@ void emulation_launch(const char *kernel, const void *function, dim3 grid, dim3 
     if (shared_bytes > std::max(most, (size_t)48 * 1024))
         emulation_fail("%s:%d: kernel %s launched with %zu bytes of shared memory, allowed are %zu "
                        "(cudaFuncSetAttribute)", file, line, kernel, shared_bytes, most);
+    count_launch(kernel);
     emulation_enqueue(s, kernel, [=]() mutable { run_grid(kernel, grid, block, shared_bytes, &thread); });
 }

@@ -10,11 +10,11 @@
 /* The arrays of an update; NULL where the optimizer has none. */
 enum { W, M, V, DIR, G, ARRAYS };
 
-/* What an update reads of the device's memory: the gradients' multiplier, the learning rate times the trust ratio. */
-typedef struct { const Update *u; REAL scale, rate; } Rates;
+/* The gradients' multiplier, the learning rate times the trust ratio, both from the device's memory; weight decay. */
+typedef struct { const Update *u; REAL scale, rate, wd; } Rates;
 /* Updates n elements, n a multiple of VN. */
 typedef void Rule(const Rates *k, REAL *const a[ARRAYS], int64_t n);
-typedef struct { const Update *u; Rates rates; Rule *rule; REAL *dir; void *out; } Job;
+typedef struct { const Updated *x; Rates rates; Rule *rule; void *dir, *out; } Job;
 
 static void update_piece(const Job *j, REAL *const p[ARRAYS], int64_t n)
 {
@@ -39,9 +39,10 @@ static void update_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const Job *j = ctx;
-    const Update *u = j->u;
-    REAL *const base[ARRAYS] = {u->w, u->m, u->v, j->dir, (REAL *)u->g};
-    int64_t end = (item + 1) * BLOCK < u->n ? (item + 1) * BLOCK : u->n;
+    const Updated *x = j->x;
+    Dtype type = j->rates.u->out_type;
+    REAL *const base[ARRAYS] = {x->w, x->m, x->v, j->dir, (REAL *)x->g};
+    int64_t end = (item + 1) * BLOCK < x->n ? (item + 1) * BLOCK : x->n;
     for (int64_t i = item * BLOCK, n; i < end; i += n) {
         REAL *p[ARRAYS];
         n = end - i < PIECE ? end - i : PIECE;
@@ -49,17 +50,20 @@ static void update_item(void *ctx, int64_t item, int thread)
             p[k] = base[k] ? base[k] + i : NULL;
         update_piece(j, p, n);
         if (j->out)
-            FN(store_reals)((char *)j->out + (size_t)i * dtype_size(u->out_type), p[W], n, u->out_type);
+            FN(store_reals)((char *)j->out + (size_t)i * dtype_size(type), p[W], n, type);
     }
 }
 
-static void update(Device *d, const Update *u, Rule *rule, const void *dir, void *out)
+/* dir, out: whether the rule reads or writes a direction; writes weights. */
+static void update(Device *d, const Update *u, Rule *rule, int dir, int out)
 {
     const Verdict *v = u->verdict;
-    if (!v->go)
-        return;
-    Job j = {u, {u, (REAL)v->multiplier, (REAL)(u->lr * (u->trust ? *u->trust : 1))}, rule, (REAL *)dir, out};
-    pool_run(d->pool, update_item, &j, (u->n + BLOCK - 1) / BLOCK);
+    for (int64_t i = 0; i < u->count && v->go; i++) {
+        const Updated *x = &u->list[i];
+        Rates rates = {u, (REAL)v->multiplier, (REAL)(u->lr * (x->trust ? *x->trust : 1)), (REAL)x->wd};
+        Job j = {x, rates, rule, dir ? x->dir : NULL, out ? x->out : NULL};
+        pool_run(d->pool, update_item, &j, (x->n + BLOCK - 1) / BLOCK);
+    }
 }
 
 /* The moments of Adam; returns mhat / (sqrt(vhat) + eps). */
@@ -78,14 +82,14 @@ static void adam_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
 {
     for (int64_t i = 0; i < n; i += VN) {
         Vec w = vload(a[W] + i), dir = adam_direction(k, a, i);
-        vstore(a[W] + i, w - (REAL)k->u->lr * (dir + (REAL)k->u->wd * w));
+        vstore(a[W] + i, w - (REAL)k->u->lr * (dir + k->wd * w));
     }
 }
 
 static void lamb_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
 {
     for (int64_t i = 0; i < n; i += VN)
-        vstore(a[DIR] + i, adam_direction(k, a, i) + (REAL)k->u->wd * vload(a[W] + i));
+        vstore(a[DIR] + i, adam_direction(k, a, i) + k->wd * vload(a[W] + i));
 }
 
 static void lamb_step(const Rates *k, REAL *const a[ARRAYS], int64_t n)
@@ -99,7 +103,7 @@ static void sgd_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
     const Update *u = k->u;
     REAL momentum = (REAL)u->momentum;
     for (int64_t i = 0; i < n; i += VN) {
-        Vec w = vload(a[W] + i), g = vload(a[G] + i) * k->scale + (REAL)u->wd * w, step = g;
+        Vec w = vload(a[W] + i), g = vload(a[G] + i) * k->scale + k->wd * w, step = g;
         if (a[M]) {
             Vec m = momentum * vload(a[M] + i) + g;
             vstore(a[M] + i, m);
@@ -112,22 +116,23 @@ static void sgd_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
 static void lars_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
 {
     for (int64_t i = 0; i < n; i += VN) {
-        Vec w = vload(a[W] + i), g = vload(a[G] + i) * k->scale + (REAL)k->u->wd * w;
+        Vec w = vload(a[W] + i), g = vload(a[G] + i) * k->scale + k->wd * w;
         Vec m = (REAL)k->u->momentum * vload(a[M] + i) + k->rate * g;
         vstore(a[M] + i, m);
         vstore(a[W] + i, w - m);
     }
 }
 
-void FN(cpu_adam)(Device *d, const Update *u) { update(d, u, adam_rule, NULL, u->out); }
-void FN(cpu_lamb_direction)(Device *d, const Update *u, void *dir) { update(d, u, lamb_rule, dir, NULL); }
-void FN(cpu_lamb_apply)(Device *d, const Update *u, const void *dir) { update(d, u, lamb_step, dir, u->out); }
-void FN(cpu_lars)(Device *d, const Update *u) { update(d, u, lars_rule, NULL, u->out); }
+void FN(cpu_adam)(Device *d, const Update *u) { update(d, u, adam_rule, 0, 1); }
+void FN(cpu_lamb_direction)(Device *d, const Update *u) { update(d, u, lamb_rule, 1, 0); }
+void FN(cpu_lamb_apply)(Device *d, const Update *u) { update(d, u, lamb_step, 1, 1); }
+void FN(cpu_lars)(Device *d, const Update *u) { update(d, u, lars_rule, 0, 1); }
 
 void FN(cpu_sgd)(Device *d, const Update *u)
 {
-    BUG_ON(!u->m && u->momentum != 0);
-    update(d, u, sgd_rule, NULL, u->out);
+    for (int64_t i = 0; i < u->count; i++)
+        BUG_ON(!u->list[i].m && u->momentum != 0);
+    update(d, u, sgd_rule, 0, 1);
 }
 
 /* Sixteen F64 accumulators whatever the vector length: all instruction sets add in the same order. */
@@ -184,13 +189,14 @@ static void squares_item(void *ctx, int64_t item, int thread)
 /* A thread's room for sums takes the blocks' as they come, so many at a time. */
 #define ROOM ((int64_t)(2 * SUM_MAX * sizeof(REAL) / sizeof(double)))
 
-void FN(cpu_squares)(Device *d, Exact *sum, const void *x, int64_t n, Dtype type)
+void FN(cpu_squares)(Device *d, const Squares *list, int64_t count, Dtype type)
 {
     double *room = (double *)FN(sum_buf)(d, 0, 0);
-    for (int64_t at = 0, part; at < n; at += part) {
-        part = n - at < ROOM * SUMSQ_BLOCK ? n - at : ROOM * SUMSQ_BLOCK;
-        SumJob j = {(const char *)x + (size_t)at * dtype_size(type), part, type, room};
-        pool_run(d->pool, squares_item, &j, (part + BLOCK - 1) / BLOCK);
-        exact_add(sum, room, (part + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK);
-    }
+    for (const Squares *s = list; s < list + count; s++)
+        for (int64_t at = 0, part; at < s->n; at += part) {
+            part = s->n - at < ROOM * SUMSQ_BLOCK ? s->n - at : ROOM * SUMSQ_BLOCK;
+            SumJob j = {(const char *)s->x + (size_t)at * dtype_size(type), part, type, room};
+            pool_run(d->pool, squares_item, &j, (part + BLOCK - 1) / BLOCK);
+            exact_add(s->sum, room, (part + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK);
+        }
 }

@@ -19,6 +19,7 @@
  *   EMULATION_SMS=N         multiprocessors (default 4)
  *   EMULATION_SITES=FILE    adds to FILE, when the process ends, `KIND FILE:LINE COUNT` for each place that has waited:
  *                           event waits, synchronisations, barriers
+ *   EMULATION_LAUNCHES=FILE adds to FILE, when the process ends, `COUNT KERNEL` for each kernel
  *   EMULATION_DROP=FILE:LINE  what waits there does not
  *
  * This header is what the emulated libraries (matrix products, collectives, instructions) are written with. */
