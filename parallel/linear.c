@@ -8,48 +8,69 @@ static Mat8 cast(Device *d, Arena *scratch, Mat x, int transposed, Fp8Scale *s, 
     return (Mat8){at, transposed ? x.cols : x.rows, transposed ? x.rows : x.cols, format, s};
 }
 
+Factor linear_factor(Device *d, Arena *scratch, Mat w, Mat b, int forward, Precision p)
+{
+    Factor f = {.w = w, .b = b, .forward = forward, .p = p};
+    if (p.fp8)
+        f.w8 = cast(d, scratch, w, !forward, p.w, E4M3, p);
+    return f;
+}
+
+Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f)
+{
+    Rows r = {.x = x};
+    if (f->p.fp8)
+        r.x8 = f->forward ? cast(d, scratch, x, 0, f->p.x, E4M3, f->p) : cast(d, scratch, x, 0, f->p.dy, E5M2, f->p);
+    return r;
+}
+
+Rows linear_rows_part(Rows x, int64_t first, int64_t n)
+{
+    x.x = mat_rows(x.x, first, n);
+    x.x8.p = x.x8.p ? (char *)x.x8.p + first * x.x8.cols : NULL;
+    x.x8.rows = n;
+    return x;
+}
+
+void linear_multiply(Device *d, Mat y, Rows x, const Factor *f)
+{
+    if (f->p.fp8)
+        d->fp8_matmul(d, y, x.x8, f->w8, f->forward ? f->b : (Mat){.type = y.type}, 0);
+    else if (f->forward)
+        d->linear(d, y, x.x, f->w, f->b);
+    else
+        d->matmul(d, y, x.x, 0, f->w, 0, 0);
+}
+
+void linear_multiply_act(Device *d, Mat out, Mat y, Mat h, Rows x, const Factor *f, ActKind kind)
+{
+    if (f->p.fp8) {
+        linear_multiply(d, y, x, f);
+        if (f->forward)
+            d->act_fwd(d, out, y, kind);
+        else
+            d->act_bwd(d, out, y, h, kind);
+    } else if (f->forward) {
+        d->linear_act_fwd(d, out, y, x.x, f->w, f->b, kind);
+    } else {
+        d->linear_act_bwd_x(d, out, y, x.x, f->w, h, kind);
+    }
+}
+
 void linear_fwd(Device *d, Arena *scratch, Mat y, Mat x, Mat w, Mat b, Precision p)
 {
     size_t mark = scratch->used;
-    if (!p.fp8) {
-        d->linear(d, y, x, w, b);
-        return;
-    }
-    Mat8 x8 = cast(d, scratch, x, 0, p.x, E4M3, p), w8 = cast(d, scratch, w, 0, p.w, E4M3, p);
-    d->fp8_matmul(d, y, x8, w8, b, 0);
+    Factor f = linear_factor(d, scratch, w, b, 1, p);
+    linear_multiply(d, y, linear_rows(d, scratch, x, &f), &f);
     arena_reset(scratch, mark);
-}
-
-void linear_act_fwd(Device *d, Arena *scratch, Mat a, Mat h, Mat x, Mat w, Mat b, ActKind kind, Precision p)
-{
-    if (!p.fp8) {
-        d->linear_act_fwd(d, a, h, x, w, b, kind);
-        return;
-    }
-    linear_fwd(d, scratch, h, x, w, b, p);
-    d->act_fwd(d, a, h, kind);
 }
 
 void linear_bwd_x(Device *d, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p)
 {
     size_t mark = scratch->used;
-    if (!p.fp8) {
-        d->matmul(d, dx, dy, 0, w, 0, 0);
-        return;
-    }
-    Mat8 dy8 = cast(d, scratch, dy, 0, p.dy, E5M2, p), wt8 = cast(d, scratch, w, 1, p.w, E4M3, p);
-    d->fp8_matmul(d, dx, dy8, wt8, (Mat){.type = dx.type}, 0);
+    Factor f = linear_factor(d, scratch, w, (Mat){.type = dx.type}, 0, p);
+    linear_multiply(d, dx, linear_rows(d, scratch, dy, &f), &f);
     arena_reset(scratch, mark);
-}
-
-void linear_act_bwd_x(Device *d, Arena *scratch, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActKind kind, Precision p)
-{
-    if (!p.fp8) {
-        d->linear_act_bwd_x(d, dh, da, dy, w, h, kind);
-        return;
-    }
-    linear_bwd_x(d, scratch, da, dy, w, p);
-    d->act_bwd(d, dh, da, h, kind);
 }
 
 void linear_bwd_w(Device *d, Arena *scratch, Mat dw, Mat db, Mat dy, Mat x, Precision p)

@@ -10,14 +10,25 @@ typedef struct {
     int fp8, delayed;          /* scales from the steps before, or each matrix's own */
 } Precision;
 
+/* What rows are multiplied by, block after block of them: y = x w^T + b (forward), or y = x w. In FP8 the weight's copy is
+ * made once; it lies in the scratch of linear_factor until that is reset. */
+typedef struct { Mat w, b; int forward; Precision p; Mat8 w8; } Factor;
+Factor linear_factor(Device *d, Arena *scratch, Mat w, Mat b, int forward, Precision p);
+
+/* Rows to be multiplied by f: x, in FP8 a copy of it with one scale, in scratch. part: rows [first, first + n) of it. */
+typedef struct { Mat x; Mat8 x8; } Rows;
+Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f);
+Rows linear_rows_part(Rows x, int64_t first, int64_t n);
+
+void linear_multiply(Device *d, Mat y, Rows x, const Factor *f);
+/* With the activation. Forward: y, and out = act(y); h is unused. Else out = y times act'(h), y being scratch; out may be h,
+ * or y where the kind is not gated. */
+void linear_multiply_act(Device *d, Mat out, Mat y, Mat h, Rows x, const Factor *f, ActKind kind);
+
 /* y [T,out] = x [T,in] w [out,in]^T + b */
 void linear_fwd(Device *d, Arena *scratch, Mat y, Mat x, Mat w, Mat b, Precision p);
-/* The same into h, and a = act(h). */
-void linear_act_fwd(Device *d, Arena *scratch, Mat a, Mat h, Mat x, Mat w, Mat b, ActKind kind, Precision p);
 /* dx [T,in] = dy [T,out] w */
 void linear_bwd_x(Device *d, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p);
-/* dh = that times act'(h); da [T,in] is scratch, dh may be h, or da where the kind is not gated. */
-void linear_act_bwd_x(Device *d, Arena *scratch, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActKind kind, Precision p);
 /* dw += dy^T x, db += column sums of dy; db absent: dw alone */
 void linear_bwd_w(Device *d, Arena *scratch, Mat dw, Mat db, Mat dy, Mat x, Precision p);
 #endif

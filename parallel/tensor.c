@@ -5,19 +5,26 @@
 static Mat block(Mat m, const TensorGroup *g, int r) { return mat_rows(m, r * (m.rows / g->rows->size), m.rows / g->rows->size); }
 static int64_t elements(Mat m) { return m.rows * m.cols; }
 
-/* What rows are multiplied by: w^T, and b added, or w. */
-typedef struct { Mat w, b; int transposed; Arena *scratch; Precision p; } Factor;
-static void multiply(Device *d, Mat y, Mat x, const Factor *f)
+/* y = x times f; with `act` the activation behind it, as linear_multiply_act. */
+typedef struct { Factor f; Mat y, out, h; int act; ActKind kind; Arena *scratch; } Product;
+
+/* Of rows x, which are n of y's from `first` on. */
+static void multiply(Device *d, const Product *q, Mat x, int64_t first)
 {
-    if (f->transposed)
-        linear_fwd(d, f->scratch, y, x, f->w, f->b, f->p);
+    size_t mark = q->scratch->used;
+    int64_t n = x.rows;
+    Rows rows = linear_rows(d, q->scratch, x, &q->f);
+    if (q->act)
+        linear_multiply_act(d, mat_rows(q->out, first, n), mat_rows(q->y, first, n), mat_rows(q->h, first, n), rows,
+                            &q->f, q->kind);
     else
-        linear_bwd_x(d, f->scratch, y, x, f->w, f->p);
+        linear_multiply(d, mat_rows(q->y, first, n), rows, &q->f);
+    arena_reset(q->scratch, mark);
 }
 
 /* In step s every rank sends to the one s places on, so that all links are in use and the blocks come in the order in which
  * they are multiplied. */
-static void gather_by_blocks(Device *d, const TensorGroup *g, Mat all, Mat y, Mat x, const Factor *f)
+static void gather_by_blocks(Device *d, const TensorGroup *g, Mat all, Mat x, const Product *q)
 {
     Comm *c = g->rows;
     int n = c->size, me = c->rank;
@@ -29,32 +36,33 @@ static void gather_by_blocks(Device *d, const TensorGroup *g, Mat all, Mat y, Ma
         comm_together(c, 0);
     }
     d->copy(d, block(all, g, me), x);
-    multiply(d, block(y, g, me), x, f);
+    multiply(d, q, x, me * x.rows);
     for (int s = 1; s < n; s++) {
         int from = (me - s + n) % n;
         c->wait(c, g->come[s]);
-        multiply(d, block(y, g, from), block(all, g, from), f);
+        multiply(d, q, block(all, g, from), from * x.rows);
     }
     for (int s = 1; s < n; s++)
         c->wait(c, g->sent[s]);
 }
 
-static void scatter_by_blocks(Device *d, const TensorGroup *g, Mat y, Mat x, const Factor *f)
+/* x is rounded as a whole: its blocks have one scale. */
+static void scatter_by_blocks(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat x, const Factor *f)
 {
     Comm *c = g->rows;
     int n = c->size, me = c->rank;
-    Arena *scratch = f->scratch;
     size_t mark = scratch->used;
     Mat room = mat_take(scratch, y.rows * n, y.cols, y.type), parts = mat_take(scratch, y.rows * n, y.cols, y.type);
+    Rows rows = linear_rows(d, scratch, x, f);
     for (int s = 1; s < n; s++) {
         int to = (me + s) % n, from = (me - s + n) % n;
-        multiply(d, block(room, g, to), block(x, g, to), f);
+        linear_multiply(d, block(room, g, to), linear_rows_part(rows, to * y.rows, y.rows), f);
         comm_together(c, 1);
         g->sent[s] = c->send(c, block(room, g, to).p, elements(y), y.type, to);
         g->come[s] = c->recv(c, block(parts, g, from).p, elements(y), y.type, from);
         comm_together(c, 0);
     }
-    multiply(d, block(parts, g, me), block(x, g, me), f);
+    linear_multiply(d, block(parts, g, me), linear_rows_part(rows, me * y.rows, y.rows), f);
     for (int s = 1; s < n; s++) {
         c->wait(c, g->come[s]);
         c->wait(c, g->sent[s]);
@@ -65,72 +73,72 @@ static void scatter_by_blocks(Device *d, const TensorGroup *g, Mat y, Mat x, con
 
 /* ---- linear layers ---- */
 
-static void gather_multiply(Device *d, const TensorGroup *g, Mat all, Mat y, Mat x, const Factor *f)
+static void gather_multiply(Device *d, const TensorGroup *g, Mat all, Mat x, Product q, size_t mark)
 {
-    if (g->overlap) {
-        gather_by_blocks(d, g, all, y, x, f);
-        return;
-    }
-    multiply(d, y, tensor_gathered(g, tensor_gather_into(g, all, x)), f);
+    if (g->overlap)
+        gather_by_blocks(d, g, all, x, &q);
+    else
+        multiply(d, &q, tensor_gathered(g, tensor_gather_into(g, all, x)), 0);
+    arena_reset(q.scratch, mark);
 }
 
 void tensor_gather_linear(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat y, Mat x, Mat w, Mat b,
                           Precision p)
 {
-    gather_multiply(d, g, all, y, x, &(Factor){w, b, 1, scratch, p});
+    size_t mark = scratch->used;
+    Product q = {.f = linear_factor(d, scratch, w, b, 1, p), .y = y, .scratch = scratch};
+    gather_multiply(d, g, all, x, q, mark);
 }
 
 void tensor_gather_matmul(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat y, Mat x, Mat w, Precision p)
 {
-    gather_multiply(d, g, all, y, x, &(Factor){w, {.type = x.type}, 0, scratch, p});
+    size_t mark = scratch->used;
+    Product q = {.f = linear_factor(d, scratch, w, (Mat){.type = x.type}, 0, p), .y = y, .scratch = scratch};
+    gather_multiply(d, g, all, x, q, mark);
 }
 
 void tensor_gather_linear_act(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat a, Mat h, Mat x, Mat w,
                               Mat b, ActKind kind, Precision p)
 {
-    if (g->overlap) {
-        gather_by_blocks(d, g, all, h, x, &(Factor){w, b, 1, scratch, p});
-        d->act_fwd(d, a, h, kind);
-        return;
-    }
-    linear_act_fwd(d, scratch, a, h, tensor_gathered(g, tensor_gather_into(g, all, x)), w, b, kind, p);
+    size_t mark = scratch->used;
+    Product q = {.f = linear_factor(d, scratch, w, b, 1, p), .y = h, .out = a, .act = 1, .kind = kind, .scratch = scratch};
+    gather_multiply(d, g, all, x, q, mark);
 }
 
 void tensor_gather_matmul_act(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat dh, Mat da, Mat dy, Mat w,
                               Mat h, ActKind kind, Precision p)
 {
-    if (g->overlap) {
-        gather_by_blocks(d, g, all, da, dy, &(Factor){w, {.type = dy.type}, 0, scratch, p});
-        d->act_bwd(d, dh, da, h, kind);
-        return;
-    }
-    linear_act_bwd_x(d, scratch, dh, da, tensor_gathered(g, tensor_gather_into(g, all, dy)), w, h, kind, p);
+    size_t mark = scratch->used;
+    Product q = {.f = linear_factor(d, scratch, w, (Mat){.type = dy.type}, 0, p), .y = da, .out = dh, .h = h, .act = 1,
+                 .kind = kind, .scratch = scratch};
+    gather_multiply(d, g, all, dy, q, mark);
 }
 
 void row_linear_fwd(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat x, Mat w, Mat b, Precision p)
 {
-    Factor f = {w, g->tp->rank == 0 ? b : (Mat){.type = b.type}, 1, scratch, p};
-    if (g->overlap) {
-        scatter_by_blocks(d, g, y, x, &f);
-        return;
-    }
     size_t mark = scratch->used;
-    Mat room = tensor_room(g, scratch, y);
-    multiply(d, room, x, &f);
-    tensor_wait(g, tensor_sum(g, y, room));
+    Factor f = linear_factor(d, scratch, w, g->tp->rank == 0 ? b : (Mat){.type = b.type}, 1, p);
+    if (g->overlap) {
+        scatter_by_blocks(d, g, scratch, y, x, &f);
+    } else {
+        Mat room = tensor_room(g, scratch, y);
+        linear_multiply(d, room, linear_rows(d, scratch, x, &f), &f);
+        tensor_wait(g, tensor_sum(g, y, room));
+    }
     arena_reset(scratch, mark);
 }
 
 TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p)
 {
-    Factor f = {w, {.type = dx.type}, 0, scratch, p};
-    if (g->overlap) {
-        scatter_by_blocks(d, g, dx, dy, &f);
-        return (TensorSum){0};
-    }
-    Mat room = tensor_room(g, scratch, dx);
-    multiply(d, room, dy, &f);
-    return tensor_sum(g, dx, room);
+    Mat room = g->overlap ? dx : tensor_room(g, scratch, dx);      /* stays until the sum is there */
+    size_t mark = scratch->used;
+    Factor f = linear_factor(d, scratch, w, (Mat){.type = dx.type}, 0, p);
+    if (g->overlap)
+        scatter_by_blocks(d, g, scratch, dx, dy, &f);
+    else
+        linear_multiply(d, room, linear_rows(d, scratch, dy, &f), &f);
+    arena_reset(scratch, mark);
+    return g->overlap ? (TensorSum){0} : tensor_sum(g, dx, room);
 }
 
 void tensor_bwd_w(Device *d, Arena *scratch, Mat dw, Mat dy, Mat x, Mat db, Mat dyb, Precision p)

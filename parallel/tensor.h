@@ -39,7 +39,8 @@ void tensor_wait(const TensorGroup *g, TensorSum s);
 
 /* y [T, out] = x w^T + b of the rows of all ranks, x [T/rows, in] being this rank's: a column linear's forward, with
  * w [out/tp, in]. all: tensor_room of x, where the rows of all ranks lie afterwards.
- * With overlap a rank multiplies its own rows first, then each other rank's as they come. */
+ * With overlap a rank multiplies its own rows first, then each other rank's as they come; in FP8 the rows of each rank have
+ * a scale of their own, where it is not one of the steps before. */
 void tensor_gather_linear(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat y, Mat x, Mat w, Mat b,
                           Precision p);
 /* The same with w not transposed, y [T, in/tp] = x w: a row linear's input gradient. */

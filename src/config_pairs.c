@@ -27,8 +27,6 @@ static int nothing_to_validate(const Config *c)
 
 #define PAIRS(PAIR)                                                                                                   \
     PAIR(fp8, device, c->fp8 != FP8_NONE && c->device != DEVICE_CUDA, "FP8 is for GPUs: use fp8 none, or cuda")       \
-    PAIR(fp8, tp_comm_overlap, c->fp8 != FP8_NONE && c->tp_comm_overlap,                                              \
-         "each block of rows would have a scale of its own: keep one of the two")                                     \
     PAIR(fp8, params_dtype, c->fp8 != FP8_NONE && c->params_dtype != PARAMS_DTYPE_BF16                                \
          && c->params_dtype != PARAMS_DTYPE_FP16, "use bf16")                                                         \
     PAIR(overlap_param_gather, data_parallel_sharding_strategy, DP && c->overlap_param_gather && NO_SHARD,            \

@@ -229,6 +229,11 @@ static void rules_fp8(Check *k)
     }
     RULE(ON3(micro_batch_size, seq_length, fp8), on && c->micro_batch_size * c->seq_length % 16,
          "%lld x seq_length %lld is not a multiple of 16, as fp8 asks", LL(c->micro_batch_size), LL(c->seq_length));
+    RULE(ON4(micro_batch_size, seq_length, tp_comm_overlap, tensor_model_parallel_size),
+         on && c->tp_comm_overlap && c->micro_batch_size * c->seq_length % 16 == 0 &&
+         c->micro_batch_size * c->seq_length % (16 * tp),
+         "%lld x seq_length %lld is not a multiple of 16 x tensor_model_parallel_size %lld, as fp8 with tp_comm_overlap "
+         "asks", LL(c->micro_batch_size), LL(c->seq_length), LL(tp));
 }
 
 /* Sizes beyond which 64-bit byte counts, or 32-bit token positions of a microbatch, would overflow. */

@@ -1,6 +1,6 @@
 #!/bin/sh
 # tests/cuda_layouts.sh [short|long|drop] -- whole runs with `device: cuda` on the emulated GPU beside the same runs on the CPU: three
-# steps in F32, each loss within 1e-5, each gradient norm within 1e-4.
+# steps in F32, each loss within 1e-5, each gradient norm within 1e-4; in FP8 beside BF16 5e-3 and 8e-2.
 #   short   a few layouts, one order of the streams each (default)
 #   long    all layouts, SEEDS orders each (default 20)
 #   drop    every place where a stream or the host waits left out, one at a time: a layout has to fail under one of TRIES orders
@@ -34,6 +34,10 @@ layouts() {
 2 tp=2
 2 tp=2 staged
 * 2 tp=2 sp tp_comm_overlap=true
+2 tp=2 sp tp_comm_overlap=true activation=gelu_tanh
+* 2 tp=2 sp tp_comm_overlap=true activation=gelu_tanh micro_batch_size=2 params_dtype=bf16 fp8=hybrid
+2 tp=2 sp pp=2 schedule=zb-h1 tp_comm_overlap=true micro_batch_size=2 params_dtype=bf16 fp8=hybrid fp8_recipe=tensorwise staged
+2 tp=2 sp micro_batch_size=2 params_dtype=bf16 fp8=hybrid
 2 tp=2 sp selective
 4 tp=4 sp tp_comm_overlap=true staged
 2 pp=2 schedule=gpipe
@@ -72,23 +76,24 @@ train() { # PROGRAM DIRECTORY RANKS options
     rm -rf "$dir"
     TRAIN=$program timeout 240 scripts/launch -n "$ranks" "$work/tiny.yaml" "save=$dir" "$@" > "$work/log" 2>&1
 }
-compare() { # DIRECTORY OF THE CPU, OF THE GPU
+compare() { # DIRECTORY OF THE CPU, OF THE GPU, how far losses and norms may be apart
     numbers "$1" > "$work/a"
     numbers "$2" > "$work/b"
-    paste -d' ' "$work/a" "$work/b" | awk '
+    paste -d' ' "$work/a" "$work/b" | awk -v loss="$3" -v norm="$4" '
         function off(x, y) { d = x - y; if (d < 0) d = -d; return d / (x < 0 ? -x : x) }
-        NF != 4 || !(off($1, $3) <= 1e-5) || !(off($2, $4) <= 1e-4) { bad = 1 }
+        NF != 4 || !(off($1, $3) <= loss) || !(off($2, $4) <= norm) { bad = 1 }
         END { exit bad || NR != 3 }'
 }
 one() { # RANKS options...: on the CPU, and on the GPU under the orders $orders
     ranks=$1
     shift
-    # what a GPU has and the CPU has not
-    host=$(printf '%s\n' "$@" | grep -v '^distributed_backend=' | tr '\n' ' ')
+    # what a GPU has and the CPU has not; beside its BF16 FP8 is rough
+    host=$(printf '%s\n' "$@" | grep -Ev '^(distributed_backend|fp8.*)=' | tr '\n' ' ')
+    case $* in *fp8=hybrid*) near="5e-3 8e-2" ;; *) near="1e-5 1e-4" ;; esac
     # shellcheck disable=SC2086
     train "$cpu" "$work/cpu" "$ranks" $host cpu_isa="${ISA:-auto}" || { tail -n 5 "$work/log"; return 1; }
     for seed in $orders; do
-        if ! EMULATION_SEED=$seed train "$emulated/train" "$work/gpu" "$ranks" device=cuda "$@" || ! compare "$work/cpu" "$work/gpu"; then
+        if ! EMULATION_SEED=$seed train "$emulated/train" "$work/gpu" "$ranks" device=cuda "$@" || ! compare "$work/cpu" "$work/gpu" $near; then
             echo "# seed $seed"
             tail -n 5 "$work/log"
             paste "$work/a" "$work/b" 2> /dev/null

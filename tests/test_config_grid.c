@@ -28,8 +28,6 @@ static const struct { const char *a, *b, *args, *mend; int world, others; } refu
     {"fp8", "device", "fp8=hybrid|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=64", "device=cuda", 1, 0},
     {"fp8", "params_dtype", "fp8=hybrid|device=cuda|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=64", "params_dtype=bf16",
      1, 0},
-    {"fp8", "tp_comm_overlap", "fp8=hybrid|device=cuda|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=64|"
-     "tensor_model_parallel_size=2|sequence_parallel=true|tp_comm_overlap=true", "tp_comm_overlap=false", 2, 0},
     {"overlap_param_gather", "data_parallel_sharding_strategy", "overlap_param_gather=true|overlap_grad_reduce=true",
      "data_parallel_sharding_strategy=optim", 2, 0},
     {"overlap_param_gather", "overlap_grad_reduce", "overlap_param_gather=true|data_parallel_sharding_strategy=optim",

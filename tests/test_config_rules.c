@@ -30,6 +30,9 @@ static const struct { const char *args; int world; const char *says; int n;
     {"fp8=hybrid|params_dtype=bf16", 1, "fp8: hybrid does not go with device cpu"},
     {"fp8=hybrid|device=cuda", 1, "fp8: hybrid does not go with params_dtype fp32"},
     {"fp8=none|fp8_recipe=tensorwise", 1, NULL},
+    {"fp8=hybrid|device=cuda|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=16|"
+     "micro_batch_size=1|tensor_model_parallel_size=2|sequence_parallel=true|tp_comm_overlap=true", 2,
+     "1 x seq_length 16 is not a multiple of 16 x tensor_model_parallel_size 2"},
     {"distributed_backend=nccl", 1, "nccl carries what lies in a GPU's memory; use mpi, or device: cuda"},
     {"distributed_backend=staged", 1, "staged carries what lies in a GPU's memory"},
     {"num_distributed_optimizer_instances=3", 4,
