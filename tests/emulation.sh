@@ -8,7 +8,7 @@ work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 export EMULATION_GUARD=1
 # programs that run without arguments and must pass; groups of ranks wait where tests/cuda_layouts.sh drop looks
-programs=$(ls "$build"/test_cuda_* | grep -v -e '\.[a-z]*$' -e '_comm$')
+programs=$(ls "$build"/test_cuda_* | grep -v -e '\.[a-z]*$' -e '_comm$' -e '_tensor$')
 for p in $programs; do
     s=0
     while [ $s -lt "$seeds" ]; do
