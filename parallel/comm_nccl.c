@@ -50,20 +50,33 @@ static void check(ncclResult_t r, const char *what, const Comm *c)
     abort_all("nccl", text);
 }
 
-/* Until the communicator is through with its last call. */
+static ncclResult_t state_of(ncclComm_t comm, const char *what, const Comm *c)
+{
+    ncclResult_t r = ncclSuccess;
+    check(all.api->ncclCommGetAsyncError(comm, &r), what, c);
+    return r;
+}
+
+/* How long a call is looked at without a pause: a thread of NCCL's launches what it starts within some ten microseconds. */
+#define AT_ONCE 2e-4               /* s */
+
+/* Until the communicator is through with its last call. What that call returned, r, may be success while it is under way (a
+ * split's is): only the communicator knows. */
 static void settle(ncclComm_t comm, ncclResult_t r, const char *what, const Comm *c)
 {
     double start = now();
-    while (r == ncclInProgress) {
-        if (now() - start > all.timeout) {
+    check(r, what, c);
+    while ((r = state_of(comm, what, c)) == ncclInProgress) {
+        double waited = now() - start;
+        if (waited > all.timeout) {
             char text[512];
             snprintf(text, sizeof text, "NCCL: %s of group %s has waited for %.0f s for the other ranks; change: see which of them hangs, or "
                      "raise distributed_timeout_minutes", what, c->name, all.timeout);
             abort_all("nccl-timeout", text);
         }
         comm_progress();
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-        check(all.api->ncclCommGetAsyncError(comm, &r), what, c);
+        if (waited > AT_ONCE)
+            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
     check(r, what, c);
 }
@@ -185,14 +198,12 @@ static void watch(double waited)
     for (int i = 0; i < all.groups; i++) {
         DeviceGroup *g = all.group[i];
         Nccl *n = g->impl;
-        ncclResult_t r = ncclSuccess;
-        check(all.api->ncclCommGetAsyncError(n->comm, &r), "an operation", &g->host);
-        check(r, "an operation", &g->host);
+        check(state_of(n->comm, "an operation", &g->host), "an operation", &g->host);
     }
     for (int i = 0; waited > all.timeout && i < all.groups; i++) {
         DeviceGroup *g = all.group[i];
         Nccl *n = g->impl;
-        if (!g->started || cudaEventQuery(n->done[g->started % DEVICE_TOKENS]) == cudaSuccess)
+        if (!g->started || cuda_done(n->done[g->started % DEVICE_TOKENS]))
             continue;
         char text[512];
         snprintf(text, sizeof text, "no end of %s number %lld of group %s after %.0f s; change: see which rank hangs, or raise "
@@ -234,6 +245,7 @@ static void wrap(void *grid, Comm *c)
     settle(all.world, r, "split", c);
     if (c->size == 1)
         return;
+    BUG_ON(!comm);
     settle(comm, r, "split", c);
     Nccl *n = xcalloc(1, sizeof *n);
     n->comm = comm;

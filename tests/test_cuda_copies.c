@@ -3,6 +3,7 @@
  * that they are told to. The host sees a copy in what lies at its destination. */
 #include "device.h"
 #include "test.h"
+#include <pthread.h>
 #include <string.h>
 
 /* On a GPU the copy takes some 300 us, an op and its answer a tenth of that. */
@@ -77,6 +78,33 @@ static void check_order(Bench *b)
     }
 }
 
+typedef struct { Bench *b; int64_t ticket; int there; } Writer;
+static void *write_out(void *arg)
+{
+    Writer *w = arg;
+    w->b->d.told(&w->b->d, w->ticket);
+    w->there = all_are(w->b, 2);
+    return NULL;
+}
+
+/* Any thread may wait for it: the one that writes a checkpoint does, while this one launches on. */
+static void check_thread(Bench *b)
+{
+    for (int i = 0; i < 4; i++) {
+        Writer w = {.b = b};
+        pthread_t t;
+        fill(b, b->src, N, 1);
+        twice(b, b->src, N);
+        w.ticket = snapshot(b);
+        if (pthread_create(&t, NULL, write_out, &w))
+            die(EXIT_RESOURCE, "thread", "no thread");
+        twice(b, b->other, 1);
+        pthread_join(t, NULL);
+        b->d.settle(&b->d);
+        CHECK(w.there, "another thread has not waited");
+    }
+}
+
 /* What lies outside, one number, is back while more is on its way out. */
 static void check_ways(Bench *b)
 {
@@ -134,6 +162,7 @@ int main(void)
     b.d.sync(&b.d);
     check_beside(&b);
     check_order(&b);
+    check_thread(&b);
     check_ways(&b);
     check_return(&b);
     b.d.outer_give(&b.d, b.outer, bytes + sizeof *b.outer);

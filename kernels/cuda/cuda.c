@@ -137,12 +137,27 @@ void cuda_watch(Device *d, void (*watch)(double waited))
     cuda_of(d)->watch = watch;
 }
 
+/* "Not yet" is also the thread's last error, which the next launch would take for its own. */
+int cuda_done(cudaEvent_t e)
+{
+    cudaError_t is = cudaEventQuery(e);
+    if (is == cudaErrorNotReady) {
+        cudaGetLastError();
+        return 0;
+    }
+    CUDA_OK(is);
+    return 1;
+}
+
+/* Every thread begins on GPU 0, and would open that one too. What is watched is one thread's. */
 void cuda_await(Device *d, cudaEvent_t e)
 {
     Cuda *c = cuda_of(d);
-    if (c->watch) {
+    if (!pthread_equal(c->thread, pthread_self())) {
+        CUDA_OK(cudaSetDevice(c->index));
+    } else if (c->watch) {
         double start = now(), asked = start;
-        while (cudaEventQuery(e) == cudaErrorNotReady)
+        while (!cuda_done(e))
             if (now() - asked > 0.05) {
                 asked = now();
                 c->watch(asked - start);
@@ -387,6 +402,7 @@ void cuda_open(Device *d, Dtype real, int index)
     CUDA_OK(cudaGetDeviceProperties(&p, index));
     Cuda *c = xcalloc(1, sizeof *c);
     c->index = index;
+    c->thread = pthread_self();
     memcpy(c->gpu, p.name, sizeof c->gpu);
     c->sms = p.multiProcessorCount;
     c->major = p.major;

@@ -2,11 +2,12 @@
  * streams, memory and waits.
  *
  * Ops are enqueued on one stream, `compute`, and return at once; the host waits in get, told and sync alone. A call
- * that fails, and a launch that cannot be, dies with EXIT_RESOURCE. One thread of the host at a time. */
+ * that fails, and a launch that cannot be, dies with EXIT_RESOURCE. One thread of the host, but for told. */
 #ifndef CUDA_H
 #define CUDA_H
 #include "device.h"
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -32,6 +33,7 @@ typedef struct { cudaStream_t stream; cudaEvent_t event[CUDA_TICKETS]; int64_t t
 
 typedef struct {
     int index;                         /* which GPU */
+    pthread_t thread;                  /* that opened it */
     char gpu[256];                     /* its name */
     int sms, major, minor;
     size_t shared;                     /* bytes of shared memory that a block may ask for */
@@ -65,9 +67,12 @@ void *cuda_workspace(Cuda *c, size_t bytes);
 int cuda_owns(Device *d, const void *p);
 int cuda_owns_outer(Device *d, const void *p);
 
-/* The host waits for what `e` was recorded behind. */
+/* Whether what `e` was recorded behind has run. */
+int cuda_done(cudaEvent_t e);
+/* The host waits for what `e` was recorded behind. Any thread. */
 void cuda_await(Device *d, cudaEvent_t e);
-/* watch(seconds that the host has waited so far) is called now and then while it waits; it may die. NULL: never. */
+/* watch(seconds that the host has waited so far) is called now and then while the thread that opened d waits; it may
+ * die. NULL: never. */
 void cuda_watch(Device *d, void (*watch)(double waited));
 
 /* The kernels of attention and of xent may use the shared memory that they need: once, when the device is opened. */

@@ -389,6 +389,9 @@ void emulation_launch(const char *kernel, const void *function, dim3 grid, dim3 
                       cudaStream_t s, std::function<void()> thread, const char *file, int line)
 {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    if (cudaPeekAtLastError() != cudaSuccess)
+        emulation_fail("%s:%d: kernel %s: the thread's last error, which a launch looks at, is %s of a call before", file,
+                       line, kernel, cudaGetErrorName(cudaPeekAtLastError()));
     if (!threads || threads > THREADS || block.z > 64 || !grid.x || !grid.y || !grid.z || grid.x > 0x7fffffff
         || grid.y > 65535 || grid.z > 65535)
         emulation_fail("%s:%d: kernel %s launched with grid (%u, %u, %u), block (%u, %u, %u)", file, line, kernel,

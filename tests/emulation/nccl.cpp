@@ -9,6 +9,7 @@
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
 #include <nccl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,8 +72,11 @@ struct EmulatedComm {
     char name[32];
     int rank, size;
     long calls;                                /* run so far */
-    int asked;                                 /* an opening is told to be under way once, so that somebody asks again */
+    int blocking;
+    int asked;                                 /* what does not block is told to be under way once, so that somebody asks again */
     int aborted;
+    pthread_t thread;                          /* whose it is: calls of two threads at once are not safe */
+    ncclComm_t *child_at, child;               /* of a split under way: where its result goes once it is done */
 };
 
 namespace {
@@ -83,6 +87,12 @@ namespace {
             c.comm->size, c.comm->name, what);
     fflush(stderr);
     _exit(70);
+}
+
+void check_thread(ncclComm_t c)
+{
+    if (!pthread_equal(c->thread, pthread_self()))
+        emulation_fail("NCCL: two threads use group %s", c->name);
 }
 
 double seconds()
@@ -350,18 +360,24 @@ void launch(const std::vector<Call> &calls)
         start(calls);
 }
 
+ncclResult_t under_way(ncclComm_t c) { return c->asked = !c->blocking, c->asked ? ncclInProgress : ncclSuccess; }
+
 ncclResult_t call(const Call &c)
 {
     if (!c.comm || c.comm->aborted)
         return ncclInvalidArgument;
+    check_thread(c.comm);
+    if (c.comm->asked)
+        broken(c, "what the group did last has not been seen to be through");
     if (c.kind == SEND || c.kind == RECV || c.kind == BROADCAST)
         if (c.peer < 0 || c.peer >= c.comm->size)
             return ncclInvalidArgument;
-    if (group_depth)
+    if (group_depth) {
         open_group.push_back(c);
-    else
-        launch({c});
-    return ncclSuccess;
+        return ncclSuccess;
+    }
+    launch({c});
+    return under_way(c.comm);
 }
 
 ncclResult_t open(ncclComm_t *out, MPI_Comm mpi, const ncclConfig_t *config)
@@ -371,16 +387,17 @@ ncclResult_t open(ncclComm_t *out, MPI_Comm mpi, const ncclConfig_t *config)
     snprintf(c->name, sizeof c->name, "%s", config && config->commName ? config->commName : "?");
     MPI_Comm_rank(mpi, &c->rank);
     MPI_Comm_size(mpi, &c->size);
-    c->asked = config && !config->blocking;
+    c->blocking = !config || config->blocking;
+    c->thread = pthread_self();
     *out = c;
-    return c->asked ? ncclInProgress : ncclSuccess;
+    return under_way(c);
 }
 
 } // namespace
 
 extern "C" {
 
-ncclResult_t ncclGetVersion(int *version) { return *version = 22809, ncclSuccess; }
+ncclResult_t ncclGetVersion(int *version) { return *version = (int)emulation_option("EMULATION_NCCL_VERSION", 22809), ncclSuccess; }
 const char *ncclGetErrorString(ncclResult_t r) { return r == ncclSuccess ? "no error" : r == ncclInProgress ? "in progress" : "an error of the emulation"; }
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) { return memset(id, 7, sizeof *id), ncclSuccess; }
 
@@ -400,28 +417,40 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n, ncclUniqueId id, in
     return r;
 }
 
+/* As the library has it: success as soon as it is under way, and the new communicator is there when the old one says that
+ * it is through. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config)
 {
     MPI_Comm mpi;
-    ncclResult_t r = ncclSuccess;
+    check_thread(comm);
+    if (comm->asked)
+        return ncclInvalidArgument;
     engine_lock();
     MPI_Comm_split(comm->mpi, color < 0 ? MPI_UNDEFINED : color, key, &mpi);
-    *out = nullptr;
-    if (mpi != MPI_COMM_NULL)
-        r = open(out, mpi, config);
-    comm->asked = r == ncclInProgress;
+    *out = comm->child = nullptr;
+    comm->child_at = out;
+    if (mpi != MPI_COMM_NULL && open(&comm->child, mpi, config) == ncclInProgress)
+        comm->child->asked = 0;
+    comm->asked = 1;
     engine_unlock();
-    return r;
+    return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *r)
 {
+    if (!comm)
+        return ncclInvalidArgument;
+    check_thread(comm);
     *r = comm->asked ? ncclInProgress : ncclSuccess;
+    if (!comm->asked && comm->child_at) {
+        *comm->child_at = comm->child;
+        comm->child_at = nullptr;
+    }
     comm->asked = 0;
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
+ncclResult_t ncclCommFinalize(ncclComm_t comm) { return check_thread(comm), ncclSuccess; }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
@@ -449,12 +478,12 @@ ncclResult_t ncclGroupStart(void) { return group_depth++, ncclSuccess; }
 
 ncclResult_t ncclGroupEnd(void)
 {
-    if (--group_depth == 0 && !open_group.empty()) {
-        std::vector<Call> calls;
-        calls.swap(open_group);
-        launch(calls);
-    }
-    return ncclSuccess;
+    if (--group_depth || open_group.empty())
+        return ncclSuccess;
+    std::vector<Call> calls;
+    calls.swap(open_group);
+    launch(calls);
+    return under_way(calls[0].comm);
 }
 
 ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t s)

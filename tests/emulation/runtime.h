@@ -15,9 +15,10 @@ int memory_is_pinned(const void *p, size_t bytes);
 /* Streams (streams.cpp). */
 void streams_drain(void);
 void stream_drain(cudaStream_t s);
-/* What every call of the runtime begins with: the lock, kept till the end of the scope; whether there is a device. */
+/* What every call of the runtime begins with: the lock, kept till the end of the scope; whether there is a device.
+ * anywhere: a thread may make this call before it has chosen a device. */
 struct Entry {
-    Entry();
+    Entry(int anywhere = 0);
     ~Entry();
     cudaError_t error;                    /* cudaSuccess, or why this call cannot be */
 };

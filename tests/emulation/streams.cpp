@@ -35,6 +35,8 @@ static pthread_mutex_t lock;
 static int no_device, depth, inside, device, waits_for_others, until_rank, until_haste, haste;
 static uint64_t random_state, calls;
 static thread_local cudaError_t last_error;
+static thread_local int chose_device;      /* who has not is on device 0, and opens it */
+static pthread_t first_thread;
 
 [[noreturn]] void emulation_fail(const char *fmt, ...)
 {
@@ -122,11 +124,12 @@ static void open_once(void)
                    ^ ((uint64_t)emulation_option("OMPI_COMM_WORLD_RANK", 0) << 17);
     for (int i = 0; i < 16; i++)
         emulation_random(2);
+    first_thread = pthread_self();
     memory_open();
     atexit(write_sites);
 }
 
-Entry::Entry()
+Entry::Entry(int anywhere)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, open_once);
@@ -135,6 +138,8 @@ Entry::Entry()
     calls++;
     if (emulation_kernel())
         emulation_fail("kernel %s calls the runtime", emulation_kernel());
+    if (!anywhere && !chose_device && !pthread_equal(pthread_self(), first_thread))
+        emulation_fail("a thread that never called cudaSetDevice calls the runtime: it would open device 0");
     error = no_device ? cudaErrorInsufficientDriver : cudaSuccess;
     if (error)
         last_error = error;
@@ -312,6 +317,9 @@ void emulation_enqueue_until(cudaStream_t s, const char *what, std::function<int
     add(s, {what, run, nullptr, nullptr});
 }
 
+/* What a query says of work under way is also the thread's last error, until cudaGetLastError. */
+static cudaError_t not_ready(void) { return last_error = cudaErrorNotReady; }
+
 /* ---- streams and events ---- */
 
 extern "C" cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
@@ -380,7 +388,7 @@ extern "C" cudaError_t cudaStreamQuery(cudaStream_t s)
     check_stream(s);
     if (!s->queue.empty())
         run_any();
-    return s->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+    return s->queue.empty() ? cudaSuccess : not_ready();
 }
 
 extern "C" cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
@@ -461,7 +469,7 @@ extern "C" cudaError_t cudaEventQuery(cudaEvent_t event)
     check_event(event);
     if (event->last && !event->last->done)
         run_any();
-    return !event->last || event->last->done ? cudaSuccess : cudaErrorNotReady;
+    return !event->last || event->last->done ? cudaSuccess : not_ready();
 }
 
 extern "C" cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
@@ -501,12 +509,13 @@ extern "C" cudaError_t cudaGetDeviceCount(int *count)
 
 extern "C" cudaError_t cudaSetDevice(int d)
 {
-    Entry e;
+    Entry e(1);
     if (e.error)
         return e.error;
     if (d < 0 || d >= (int)emulation_option("EMULATION_DEVICES", 1))
         return cudaErrorInvalidDevice;
     device = d;
+    chose_device = 1;
     return cudaSuccess;
 }
 
