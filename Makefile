@@ -8,6 +8,8 @@
 # make test-seeds             bugs planted one by one, each caught by the test that tests/seeds names (minutes)
 # make test-huggingface                               import and export against transformers (PYTHON has it)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
+# make CUDA=1 CUDNN=1         attention through cuDNN where it can; CUDNN_INC=PATH and CUDNN_FRONTEND_INC=PATH: the
+#                             headers of cuDNN 9 and of cudnn-frontend, where the compiler does not find them by itself
 # make test-emulation         the CUDA code on a device that the host emulates: every seed and planted fault (minutes)
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #
@@ -17,6 +19,7 @@ CC      ?= gcc
 CXX     := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 DEBUG   ?= 0
 CUDA    ?= 0
+CUDNN   ?= 0
 PYTHON  ?= python3
 ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 
@@ -67,6 +70,8 @@ CUDA_SRC :=
 CUDA_TESTS :=
 else
 CUDA_SRC := $(CUDA_C) $(CUDA_CU)
+CUDNN_ON  := kernels/cuda/attention_cudnn.cpp
+CUDNN_OFF := kernels/cuda/attention_none.c
 INC_cuda := -Ikernels -Ikernels/cuda
 ifeq ($(CUDA),1)
 BUILD    := $(CPU:build/cpu=build)$(if $(filter build/cpu,$(CPU)),/cuda,-cuda)
@@ -78,13 +83,22 @@ INC_cuda += -Ikernels/cuda/ptx -isystem $(CUDA_HOME)/include
 CUDA_CXX  = $(NVCC) -std=c++17 -O3 -lineinfo -MMD -MP -Xptxas -v $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
             -Werror all-warnings -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
 LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+ifneq ($(CUDNN),0)
+CUDNN_PATHS := $(CUDNN_INC) $(CUDNN_FRONTEND_INC) $(CUDA_HOME)/include /usr/local/include /usr/include
+ifeq ($(and $(wildcard $(CUDNN_PATHS:=/cudnn.h)),$(wildcard $(CUDNN_PATHS:=/cudnn_frontend.h))),)
+$(error no cudnn.h or no cudnn_frontend.h; change: set CUDNN_INC and CUDNN_FRONTEND_INC to the folders that \
+have them (pip download nvidia-cudnn-cu13 nvidia-cudnn-frontend), or CUDNN=0)
+endif
+CUDA_SRC := $(filter-out $(CUDNN_OFF),$(CUDA_SRC)) $(CUDNN_ON)
+LDLIBS   += -lstdc++
+endif
 else ifeq ($(CUDA),emulated)
 BUILD    := $(CPU:build/cpu=build)$(if $(filter build/cpu,$(CPU)),/emulated,-emulated)
 INC_cuda := -Itests/emulation/include $(INC_cuda)
 CUDA_CXX  = $(CXX) -x c++ -std=gnu++17 $(COMMON) -O1 -fno-exceptions -fno-rtti -Wno-unknown-pragmas \
             -Wno-sign-compare -Wno-uninitialized -Wno-maybe-uninitialized
 EMULATION := $(wildcard tests/emulation/*.cpp tests/emulation/*.c)
-CUDA_SRC := $(filter-out kernels/cuda/libraries.c,$(CUDA_SRC)) $(EMULATION)
+CUDA_SRC := $(filter-out kernels/cuda/libraries.c $(CUDNN_OFF),$(CUDA_SRC)) $(EMULATION)
 LDLIBS   += -lstdc++
 CUDA_TESTS += $(wildcard tests/test_emulation*.cpp)
 else
@@ -157,6 +171,10 @@ $(BUILD)/test_far: $(CPU)/tests/test_far.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $
 $(BUILD)/bench_cuda: $(BUILD)/tests/bench_cuda.c.o $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
+# what cuDNN says of graphs, without a GPU: tests/cudnn_graphs.sh
+$(BUILD)/cudnn_graphs: $(BUILD)/tests/cudnn_graphs.c.o $(CUDA_OBJ) $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+
 # the executable with events around what it enqueues
 $(BUILD)/bench_step: $(BUILD)/tests/bench_step.c.o $(CPU)/train.o $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=cuda_open -Wl,--wrap=cuda_close -o $@ $(LDLIBS)
@@ -186,6 +204,16 @@ $(BUILD)/%.c.o: %.c
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  nv $@"; $(CUDA_CXX) $(INC_cuda) -c $< -o $@ > $@.log 2>&1 || { cat $@.log; exit 1; }
+# without -Ikernels/cuda, whose cuda.h is not CUDA's
+$(BUILD)/$(CUDNN_ON).o: $(CUDNN_ON)
+	@mkdir -p $(@D)
+	@echo "  cc $@"; $(CXX) -std=c++17 -O2 -g -MMD -MP -Wall -Wextra -Werror -fno-threadsafe-statics -Ikernels \
+	    $(addprefix -isystem ,$(CUDNN_INC) $(CUDNN_FRONTEND_INC) $(CUDA_HOME)/include) -c $< -o $@
+# which of the two it is: a change of CUDNN links anew
+$(BUILD)/$(CUDNN_ON).o $(BUILD)/$(CUDNN_OFF).o: $(BUILD)/cudnn
+$(BUILD)/cudnn: FORCE
+	@mkdir -p $(@D)
+	@echo "$(CUDNN)" | cmp -s - $@ || echo "$(CUDNN)" > $@
 $(BUILD)/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
 	@echo "  cc $@"; $(CUDA_CXX) $(INC_cuda) $(INC_cuda_emulation) -Itests -c $< -o $@
@@ -250,11 +278,11 @@ size:
 	@wc -l train.c $$(git ls-files kernels parallel src) | sort -n
 
 clean:
-	rm -rf build/cpu build/debug build/valgrind build/bench build/cuda build/cuda-90a build/emulated build/debug-cuda \
-	       build/debug-emulated train
+	rm -rf build/cpu build/debug build/valgrind build/bench build/cuda build/cuda-90a build/cuda-cudnn build/emulated \
+	       build/debug-cuda build/debug-emulated train
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(TEST_SRC:%.c=$(CPU)/%.d) $(CUDA_TESTS:%=$(BUILD)/%.d) \
-         $(patsubst %,$(BUILD)/tests/bench_%.c.d,cuda step)
+         $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_step cudnn_graphs)
 .PHONY: all tests cuda-tests test test-emulation docs demo bench test-kill test-layouts test-slurm test-seeds \
         test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

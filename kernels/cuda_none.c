@@ -27,3 +27,21 @@ void cuda_tune(Device *d, const Products *p, Algorithms *known, int most, void *
     (void)d, (void)p, (void)known, (void)most, (void)memory, (void)bytes;
     BUG_ON("no GPU was opened");
 }
+
+size_t cuda_attention_bytes(const Products *p)
+{
+    (void)p;
+    return 0;
+}
+
+void cuda_attention(Device *d, const Products *p, AttentionUse *use)
+{
+    (void)d, (void)p, (void)use;
+    BUG_ON("no GPU was opened");
+}
+
+void cuda_attention_close(Device *d)
+{
+    (void)d;
+    BUG_ON("no GPU was opened");
+}

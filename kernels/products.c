@@ -61,6 +61,51 @@ static void note_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
     note(d, (Product){.op = PRODUCT_FP8, .mat = {c, ma, mb, bias}, .acc = !!acc, .a = a.format, .b = b.format});
 }
 
+/* ---- attention ---- */
+
+static int same_call(const AttentionCall *a, const AttentionCall *b)
+{
+    const Attention *s = &a->shape, *t = &b->shape;
+    int is = a->backward == b->backward && s->batch == t->batch && s->seq_q == t->seq_q && s->seq_k == t->seq_k;
+    is = is && s->pos0 == t->pos0 && s->heads == t->heads && s->kv_heads == t->kv_heads && s->dim == t->dim;
+    is = is && s->window == t->window && s->scale == t->scale && s->dropout == t->dropout;
+    for (size_t i = 0; is && i < sizeof a->mat / sizeof *a->mat; i++)
+        is = same(&a->mat[i], &b->mat[i]);
+    return is;
+}
+
+static void note_call(Device *d, AttentionCall one, const Attention *s)
+{
+    Products *p = d->impl;
+    one.shape = *s;
+    one.shape.key = 0;
+    one.shape.sample = NULL;
+    one.shape.doc_start = NULL;
+    for (size_t i = 0; i < sizeof one.mat / sizeof *one.mat; i++)
+        one.mat[i].p = NULL;
+    for (int64_t i = 0; i < p->calls; i++)
+        if (same_call(&p->call[i], &one))
+            return;
+    if (p->calls == p->calls_room) {
+        p->calls_room = p->calls_room ? 2 * p->calls_room : 8;
+        p->call = xrealloc(p->call, (size_t)p->calls_room * sizeof *p->call);
+    }
+    p->call[p->calls++] = one;
+}
+
+static void note_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
+{
+    (void)lse;
+    note_call(d, (AttentionCall){.mat = {q, k, v, o}}, s);
+}
+
+static void note_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k,
+                               Mat v, const Attention *s)
+{
+    (void)lse, (void)delta;
+    note_call(d, (AttentionCall){.backward = 1, .mat = {q, k, v, o, dout, dq, dk, dv}}, s);
+}
+
 void products_watch(Device *d, Products *p)
 {
     BUG_ON(d->impl);
@@ -71,11 +116,14 @@ void products_watch(Device *d, Products *p)
     d->linear_act_bwd_x = note_act_bwd;
     d->linear_bwd_w = note_bwd_w;
     d->fp8_matmul = note_fp8;
+    d->attention_fwd = note_attention_fwd;
+    d->attention_bwd = note_attention_bwd;
 }
 
 void products_close(Products *p)
 {
     free(p->list);
+    free(p->call);
     *p = (Products){0};
 }
 

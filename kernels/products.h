@@ -1,5 +1,5 @@
-/* products -- the matrix products that a run will ask for, by shape: a device that only counts writes them down, and
- * another does each of them once, before the first step, so that it knows them all. */
+/* products -- the matrix products and calls of attention that a run will ask for, by shape: a device that only counts
+ * writes them down, and another does each product once, before the first step, and chooses kernels for attention. */
 #ifndef PRODUCTS_H
 #define PRODUCTS_H
 #include "algorithms.h"
@@ -18,15 +18,39 @@ typedef struct {
     Fp8Format a, b;
 } Product;
 
-typedef struct { Product *list; int64_t n, room; } Products;
+/* One call of attention; its matrices without their memory: q, k, v, o, of a backward dout, dq, dk, dv too. */
+typedef struct {
+    int backward;
+    Attention shape;           /* without key and samples */
+    Mat mat[8];
+} AttentionCall;
 
-/* From here on d's products are added to p, each shape once. d is a device that does nothing, without an `impl`. */
+typedef struct {
+    Product *list;
+    int64_t n, room;
+    AttentionCall *call;
+    int64_t calls, calls_room;
+} Products;
+
+/* From here on d's products and calls of attention are added to p, each shape once. d is a device that does nothing,
+ * without an `impl`. */
 void products_watch(Device *d, Products *p);
 void products_close(Products *p);
 
 /* Does each product once, with all operands in `memory` of d, whose numbers are lost. What does not fit into `bytes`
  * is left out: a run has room for the operands of all its products. */
 void products_replay(const Products *p, Device *d, void *memory, size_t bytes);
+
+/* On a GPU: attention goes through cuDNN, from here on, where p's calls are such that it can (causal, without
+ * dropout and documents, of the whole sequence) and it has kernels for them. Of these calls `forward` and
+ * `backward`: how many there are; fused_*: how many cuDNN does; why: what the first of the others lacks, or the
+ * library. name: it and its release. */
+typedef struct { int forward, backward, fused_forward, fused_backward; char name[32], why[320]; } AttentionUse;
+void cuda_attention(Device *d, const Products *p, AttentionUse *use);
+/* Our own kernels alone again. */
+void cuda_attention_close(Device *d);
+/* Bytes of its memory that cuda_attention takes when it finds any: 0 in a build without cuDNN. */
+size_t cuda_attention_bytes(const Products *p);
 
 /* On a GPU: does all products once, so that nothing is chosen within a step. Their algorithms are those of `known`,
  * which stays as long as the device; with `most` > 1 the others are timed, that many candidates each, and added to it.

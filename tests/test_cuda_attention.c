@@ -1,8 +1,13 @@
 /* test_cuda_attention: attention on a GPU, or on its emulation, against the CPU's in F32 from the same numbers,
- * rounded to the storage type. Outputs are poisoned first, columns beside them must keep the poison, and a second
- * run must give the same bits. Shapes are small, because an emulated warp is slow; each reaches another corner of
- * the tiles. */
+ * rounded to the storage type. Outputs are poisoned first, columns beside them must keep the poison, and a second run
+ * must give the same bits. Shapes are small, because an emulated warp is slow; each reaches another corner of the
+ * tiles.
+ *
+ * test_cuda_attention [CASE]; with `cudnn` in front the calls that cuDNN can do go there, which shows in what
+ * they leave behind: other last bits of lse, nothing in delta. Which these are is known of the emulated one
+ * (EMULATION_CUDNN); of another the last line says how many went there. */
 #include "ops.h"
+#include "products.h"
 
 typedef struct {
     Dtype type;
@@ -88,6 +93,21 @@ static void bwd(Device *d, const Mat m[MATS], const Attention *s)
     d->attention_bwd(d, m[DQ], m[DK], m[DV], m[DOUT], m[O], m[LSE], m[DELTA], m[Q], m[K], m[V], s);
 }
 
+/* Another layer's forward, between a layer's forward and its backward: dq, which is still to come, and lse of its
+ * own. */
+static void other_layer(Device *d, const Mat m[MATS], const Attention *s)
+{
+    size_t bytes = (size_t)(m[LSE].rows * m[LSE].ld) * sizeof(float);
+    Mat other[MATS];
+    memcpy(other, m, sizeof other);
+    other[Q] = m[DOUT];
+    other[O] = m[DQ];
+    other[LSE].p = d->take(d, bytes);
+    fwd(d, other, s);
+    d->sync(d);
+    d->give(d, other[LSE].p, bytes);
+}
+
 /* One run on the device: every matrix as `x` has it goes there, and what is there afterwards comes to out[i]. */
 static void run_device(Device *d, const Case *c, const Call *x, int back, void *out[MATS])
 {
@@ -103,8 +123,10 @@ static void run_device(Device *d, const Case *c, const Call *x, int back, void *
         m[i].p = to_device(d, m[i].p, (size_t)(m[i].rows * m[i].ld) * dtype_size(m[i].type));
     }
     fwd(d, m, &s);
-    if (back)
+    if (back) {
+        other_layer(d, m, &s);
         bwd(d, m, &s);
+    }
     for (int i = 0; i < MATS; i++) {
         size_t bytes = (size_t)(m[i].rows * m[i].ld) * dtype_size(m[i].type);
         out[i] = xcalloc(bytes + 1, 1);
@@ -152,25 +174,96 @@ static int untouched(const void *p, Mat m)
 /* Sums are in F32 everywhere; P, ds and the results round to the type once each. lse is F32 from exact products. */
 static double tolerance(Dtype t) { return t == F32 ? 1e-5 : t == BF16 ? 1e-2 : 1.2e-3; }
 
-static void check_case(Device *gpu, Device *cpu, const Case *c)
+/* ---- cuDNN ---- */
+
+static int went, asked;        /* calls, of all cases */
+static char refused[400];      /* why not */
+
+/* Which calls of a case go to cuDNN. */
+typedef struct { int forward, backward; } Fused;
+
+static Fused expected(const Case *c, int back)
+{
+    const char *mode = getenv("EMULATION_CUDNN");
+    int can = c->type != F32 && !c->odd && !c->docs && c->dropout == 0 && back;
+    int forward = !mode || strcmp(mode, "absent"), backward = !mode;
+    return (Fused){can && forward, can && backward};
+}
+
+/* From here on the device does the calls of x through cuDNN where it can: which. */
+static Fused choose(Device *d, const Case *c, const Call *x, int back)
+{
+    Device null;
+    Products p = {0};
+    AttentionUse use;
+    Mat m[MATS];
+    for (int i = 0; i < MATS; i++)
+        m[i] = x->m[i].stored, m[i].p = NULL;
+    null_open(&null, F32);
+    products_watch(&null, &p);
+    fwd(&null, m, &x->s);
+    fwd(&null, m, &x->s);
+    if (back)
+        bwd(&null, m, &x->s);
+    CHECK(p.calls == 1 + back, "%ld calls noted", (long)p.calls);
+    size_t before = d->left(d), room = cuda_attention_bytes(&p);
+    cuda_attention(d, &p, &use);
+    int some = use.fused_forward + use.fused_backward;
+    Fused got = {use.fused_forward, use.fused_backward}, want = expected(c, back);
+    if (c->docs)               /* whose starts are not known before */
+        got = want;
+    if (!strcmp(use.name, "emulated cuDNN")) {
+        CHECK(got.forward == want.forward && got.backward == want.backward, "%d forward, %d backward: %s", got.forward,
+              got.backward, use.why);
+        CHECK(before - d->left(d) == (some ? room : 0), "takes %zu bytes, not %zu", before - d->left(d), room);
+    }
+    CHECK(use.forward + use.backward == some || *use.why, "no word of why");
+    went += got.forward + got.backward;
+    asked += use.forward + use.backward;
+    if (*use.why && !*refused)
+        snprintf(refused, sizeof refused, "%s: %s", use.name, use.why);
+    products_close(&p);
+    return got;
+}
+
+/* What went to cuDNN: own[] is what our kernels have left of the same call. */
+static void check_went(Fused want, int back, void *const got[MATS], void *const own[MATS], const Call *x,
+                       const char *text)
+{
+    size_t n = (size_t)(x->m[LSE].stored.rows * x->m[LSE].stored.ld) * sizeof(float);
+    CHECK((memcmp(got[LSE], own[LSE], n) != 0) == want.forward, "lse of %s: of the wrong kernel", text);
+    if (back)
+        CHECK((memcmp(got[DELTA], x->m[DELTA].stored.p, n) == 0) == want.backward,
+              "delta of %s: of the wrong kernel", text);
+}
+
+static void check_case(Device *gpu, Device *cpu, const Case *c, int cudnn)
 {
     int back = c->seq_q == c->seq_k && c->pos0 == 0;
     Call x = call_open(c);
     Mat want[MATS];
-    void *got[MATS], *again[MATS];
+    void *got[MATS], *again[MATS], *own[MATS];
     char text[200];
+    Fused fused = {0};
     for (int i = 0; i < MATS; i++)
         want[i] = x.m[i].real;
     x.s.doc_start = c->docs ? x.doc : NULL;
     x.s.sample = x.sample;
+    if (cudnn) {
+        run_device(gpu, c, &x, back, own);
+        fused = choose(gpu, c, &x, back);
+    }
     run_device(gpu, c, &x, back, got);
     run_device(gpu, c, &x, back, again);
+    cuda_attention_close(gpu);
     fwd(cpu, want, &x.s);
     snprintf(text, sizeof text, "%s A%d K%d D%d B%ld S%ld of %ld pos0 %ld window %ld docs %d drop %g%s",
              dtype_name(c->type), c->heads, c->kv, c->dim, (long)c->batch, (long)c->seq_q, (long)c->seq_k,
              (long)c->pos0, (long)c->window, c->docs, c->dropout, c->odd ? " odd" : "");
     if (getenv("VERBOSE"))
         printf("# %s:", text);
+    if (cudnn)
+        check_went(fused, back, got, own, &x, text);
     for (int i = O; i < (back ? MATS : DELTA); i++) {
         Mat as = x.m[i].stored;
         if (i == DQ) {         /* o is an input of the backward, as the forward has stored it */
@@ -179,7 +272,8 @@ static void check_case(Device *gpu, Device *cpu, const Case *c)
                 put(want[O].p, j, F32, get(got[O], j / o.cols * o.ld + j % o.cols, o.type));
             bwd(cpu, want, &x.s);
         }
-        double limit = i == LSE ? 1e-5 : tolerance(c->type), e = i == DELTA ? 0 : differ(got[i], as, want[i]);
+        double limit = i == LSE ? (fused.forward ? 1e-4 : 1e-5) : tolerance(c->type);
+        double e = i == DELTA ? 0 : differ(got[i], as, want[i]);
         if (getenv("VERBOSE"))
             printf(" %s %.1e", names[i], e);
         CHECK(e <= limit, "%s of %s: %g, at most %g", names[i], text, e, limit);
@@ -190,7 +284,7 @@ static void check_case(Device *gpu, Device *cpu, const Case *c)
     if (getenv("VERBOSE"))
         printf("\n");
     for (int i = 0; i < MATS; i++)
-        free(got[i]), free(again[i]);
+        free(got[i]), free(again[i]), free(cudnn ? own[i] : NULL);
     call_close(&x);
 }
 
@@ -226,14 +320,19 @@ static const Case cases[] = {
 int main(int argc, char **argv)
 {
     Device gpu, cpu;
+    int cudnn = argc > 1 && !strcmp(argv[1], "cudnn");
+    argc -= cudnn, argv += cudnn;
     cuda_open(&gpu, F32, 0);
     cpu_open(&cpu, F32, test_isa(), 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         stream = 10 * i;
         if (argc < 2 || (size_t)atoi(argv[1]) == i)
-            check_case(&gpu, &cpu, &cases[i]);
+            check_case(&gpu, &cpu, &cases[i], cudnn);
     }
     cpu_close(&cpu);
     cuda_close(&gpu);
-    return test_end();
+    int failed = test_end();
+    if (cudnn)
+        printf("# cuDNN: %d of %d calls%s%s\n", went, asked, *refused ? "; " : "", refused);
+    return failed;
 }

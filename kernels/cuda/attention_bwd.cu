@@ -17,6 +17,7 @@
  * or kept apart, T / 64 times the size of dq), cleared before and converted after. The sums of a row are those of
  * its tiles in order: the same bits in every run. */
 #include "attention.cuh"
+#include "attention.h"
 
 namespace {
 
@@ -385,8 +386,8 @@ void attention_bwd_open(const Cuda *c)
     });
 }
 
-void cuda_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
-                        const Attention *s)
+void flash_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
+                         const Attention *s)
 {
     int64_t n = s->batch * s->seq_q, qcols = (int64_t)s->heads * s->dim, kcols = (int64_t)s->kv_heads * s->dim;
     BUG_ON(s->seq_q != s->seq_k || s->pos0 || q.rows != n || k.rows != n || v.rows != n || dout.rows != n);

@@ -8,6 +8,7 @@
  * 128 bytes a product, which is what keeps the products and not shared memory the limit. Heads of 256 have no
  * registers for that: eight warps of 16. */
 #include "attention.cuh"
+#include "attention.h"
 
 namespace {
 
@@ -217,7 +218,7 @@ void cuda_attention_open(const Cuda *c)
     attention_plain_open(c);
 }
 
-void cuda_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
+void flash_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
 {
     int64_t queries = s->batch * s->seq_q, keys = s->batch * s->seq_k, dim = s->dim;
     BUG_ON(q.rows != queries || o.rows != queries || lse.rows != queries || k.rows != keys || v.rows != keys);

@@ -1,5 +1,6 @@
 #include "cuda.h"
 #include "lt.h"
+#include "products.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +57,7 @@ static size_t cuda_left(Device *d)
     return left;
 }
 
-static void *device_memory(size_t bytes)
+void *cuda_memory(size_t bytes)
 {
     void *p;
     cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
@@ -88,7 +89,7 @@ static void *pinned_memory(size_t bytes)
 static void *cuda_take(Device *d, size_t bytes)
 {
     Cuda *c = cuda_of(d);
-    void *p = device_memory(bytes);
+    void *p = cuda_memory(bytes);
     CUDA_OK(cudaMemsetAsync(p, 0, bytes ? bytes : 1, c->compute));
     range_add(&c->taken, p, bytes);
     return p;
@@ -417,7 +418,7 @@ void cuda_open(Device *d, Dtype real, int index)
     open_events(c->sent, CUDA_PIECES);
     open_events(c->landed, 2);
     open_events(&c->before, 1);
-    c->workspace = device_memory(CUDA_WORKSPACE);
+    c->workspace = cuda_memory(CUDA_WORKSPACE);
     c->piece = pinned_memory(CUDA_PIECES * CUDA_PIECE);
     c->landing = pinned_memory(2 * CUDA_PIECE);
     c->lt = lt_open(lt_api(), c->gpu, c->compute, c->workspace, CUDA_WORKSPACE);
@@ -436,6 +437,7 @@ void cuda_close(Device *d)
 {
     Cuda *c = cuda_of(d);
     cuda_sync(d);
+    cuda_attention_close(d);
     lt_close(c->lt);
     /* told's stream is the ops' */
     CudaCopies *copies[] = {&c->told, &c->snapshots, &c->trips[CUDA_LEAVES], &c->trips[CUDA_FETCHES]};

@@ -55,6 +55,7 @@ typedef struct {
     int unsettled;                     /* the ops are behind none of the last snapshots */
     void (*watch)(double waited);
     struct Lt *lt;                     /* matrix products */
+    struct CudaAttention *attention;   /* what cuDNN does of attention; NULL: nothing */
 } Cuda;
 
 static inline Cuda *cuda_of(const Device *d) { return (Cuda *)d->impl; }
@@ -62,6 +63,9 @@ static inline cudaStream_t cuda_stream(const Device *d) { return cuda_of(d)->com
 
 /* Device memory for the op that asks, until it has run: at most CUDA_WORKSPACE bytes, aligned to 256; not cleared. */
 void *cuda_workspace(Cuda *c, size_t bytes);
+
+/* Device memory until cudaFree, not cleared; dies with EXIT_RESOURCE. Start-up only. */
+void *cuda_memory(size_t bytes);
 
 /* Whether p lies in what d->take or outer_take gave; in what outer_take gave. */
 int cuda_owns(Device *d, const void *p);

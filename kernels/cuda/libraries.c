@@ -4,18 +4,29 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-static void *library(const char *name, const char *package)
+void *library_find(const char *name, char *why, size_t bytes)
 {
     void *l = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!l)
-        die(EXIT_RESOURCE, "cuda", "cannot open %s: %.200s; change: install %s, or set LD_LIBRARY_PATH to the folder that has it",
-            name, dlerror(), package);
+        snprintf(why, bytes, "cannot open %s: %.200s", name, dlerror());
+    return l;
+}
+
+void *library_symbol(void *l, const char *name) { return dlsym(l, name); }
+
+static void *library(const char *name, const char *package)
+{
+    char why[256];
+    void *l = library_find(name, why, sizeof why);
+    if (!l)
+        die(EXIT_RESOURCE, "cuda", "%s; change: install %s, or set LD_LIBRARY_PATH to the folder that has it", why,
+            package);
     return l;
 }
 
 static void *function(void *l, const char *library, const char *name)
 {
-    void *f = dlsym(l, name);
+    void *f = library_symbol(l, name);
     if (!f)
         die(EXIT_RESOURCE, "cuda", "%s has no %s; change: install a newer release of it", library, name);
     return f;

@@ -1,9 +1,20 @@
-/* libraries -- what is opened when a GPU is used, not when the program starts: cuBLASLt, NCCL. The functions of each, under
- * their own names, in a table; asked for the first time it is filled, and a library that is not there dies with
- * EXIT_RESOURCE. The runtime itself is linked in. */
+/* libraries -- what is opened when a GPU is used, not when the program starts: cuBLASLt, NCCL, cuDNN. The functions of
+ * each, under their own names, in a table; asked for the first time it is filled, and a library that is not there dies
+ * with EXIT_RESOURCE, but for cuDNN, which can be done without (attention_cudnn.cpp). The runtime itself is linked in. */
 #ifndef LIBRARIES_H
 #define LIBRARIES_H
-#if __has_include(<cublasLt.h>)
+#include <stddef.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* A library that may be missing: NULL, and `why` (of `bytes`) says so. A function of it, NULL where it has none. */
+void *library_find(const char *name, char *why, size_t bytes);
+void *library_symbol(void *l, const char *name);
+#ifdef __cplusplus
+}
+#endif
+
+#if __has_include(<cublasLt.h>) && !defined __cplusplus
 #include <cublasLt.h>
 
 #define LT_FUNCTIONS(X)                                                                                      \
@@ -19,7 +30,7 @@ typedef struct { LT_FUNCTIONS(X) } LtApi;
 const LtApi *lt_api(void);
 #endif
 
-#if __has_include(<nccl.h>)
+#if __has_include(<nccl.h>) && !defined __cplusplus
 #include <nccl.h>
 
 #define NCCL_FUNCTIONS(X)                                                                                    \

@@ -1,0 +1,45 @@
+/* attention_none -- a build without cuDNN. */
+#include "sdpa.h"
+#include <stdio.h>
+
+int sdpa_built(void) { return 0; }
+
+Sdpa *sdpa_open(cudaStream_t stream, SdpaWhy *why)
+{
+    (void)stream;
+    snprintf(why->text, sizeof why->text, "this executable was built without it");
+    return NULL;
+}
+
+Sdpa *sdpa_open_absent(int sm, const char *properties, SdpaWhy *why)
+{
+    (void)sm, (void)properties;
+    return sdpa_open(NULL, why);
+}
+
+void sdpa_close(Sdpa *s) { BUG_ON(s); }
+
+const char *sdpa_name(const Sdpa *s)
+{
+    BUG_ON(s);
+    return "";
+}
+
+SdpaPlan *sdpa_plan(Sdpa *s, const SdpaShape *shape, size_t bytes, SdpaWhy *why)
+{
+    (void)s, (void)shape, (void)bytes, (void)why;
+    BUG_ON("cuDNN was not opened");
+}
+
+void sdpa_plan_close(SdpaPlan *p) { BUG_ON(p); }
+size_t sdpa_plan_bytes(const SdpaPlan *p)
+{
+    BUG_ON(p);
+    return 0;
+}
+
+void sdpa_run(Sdpa *s, SdpaPlan *p, void *const mat[SDPA_MATS], float *statistics, void *workspace)
+{
+    (void)s, (void)p, (void)mat, (void)statistics, (void)workspace;
+    BUG_ON("cuDNN was not opened");
+}
