@@ -128,6 +128,8 @@ static void print_start(const Training *t)
     printf("%s: %.2f M parameters, %lld layers, %s\n", config_build_id(), (double)params_count(t->cfg) / 1e6,
            (long long)t->cfg->num_layers, how);
     free(how);
+    if (*r->attention)
+        printf("attention: %s\n", r->attention);
     start_print(stdout, r);
     printf("memory of rank 0: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers %.1f: %.1f MB in all, %.1f of the host\n",
            (double)m->parameters / 1e6, (double)m->gradients / 1e6, (double)m->optimizer / 1e6, (double)m->activations / 1e6,
@@ -151,6 +153,8 @@ static void record_start(const Training *t)
              (long long)loader_epochs(t->run.loader));
     char *how = arithmetic(&t->run);
     log_fact(t->log, "arithmetic", "%s", how);
+    if (*t->run.attention)
+        log_fact(t->log, "attention", "%s", t->run.attention);
     free(how);
 }
 

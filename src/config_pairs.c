@@ -13,6 +13,7 @@
 #define SET(key)   (!ABSENT(key))
 #define NO_SHARD   (c->data_parallel_sharding_strategy == DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD)
 #define BY_COST    (c->pipeline_balance == PIPELINE_BALANCE_COST)
+#define FUSED      (c->attention_backend == ATTENTION_BACKEND_FUSED)
 #define FULL       (c->recompute_granularity == RECOMPUTE_GRANULARITY_FULL)
 #define WSD        (c->lr_decay_style == LR_DECAY_STYLE_WSD)
 #define BY_SAMPLES SET(train_samples)
@@ -26,6 +27,13 @@ static int nothing_to_validate(const Config *c)
 }
 
 #define PAIRS(PAIR)                                                                                                   \
+    PAIR(attention_backend, device, FUSED && c->device != DEVICE_CUDA, "cuDNN is for GPUs: use auto, or cuda")         \
+    PAIR(attention_backend, params_dtype, FUSED && c->params_dtype != PARAMS_DTYPE_BF16                               \
+         && c->params_dtype != PARAMS_DTYPE_FP16, "cuDNN's kernels compute in bf16 and fp16: use auto, or bf16")      \
+    PAIR(attention_backend, attention_dropout, FUSED && c->attention_dropout > 0,                                     \
+         "cuDNN's masks are another generator's: use auto, or dropout 0")                                             \
+    PAIR(attention_backend, reset_attention_mask, FUSED && c->reset_attention_mask,                                   \
+         "cuDNN's kernels do without documents: use auto, or false")                                                  \
     PAIR(fp8, device, c->fp8 != FP8_NONE && c->device != DEVICE_CUDA, "FP8 is for GPUs: use fp8 none, or cuda")       \
     PAIR(fp8, params_dtype, c->fp8 != FP8_NONE && c->params_dtype != PARAMS_DTYPE_BF16                                \
          && c->params_dtype != PARAMS_DTYPE_FP16, "use bf16")                                                         \

@@ -51,5 +51,7 @@ void run_device_close(Run *r)
 
 size_t run_device_workspace(const Run *r)
 {
-    return r->cfg->device == DEVICE_CUDA ? cuda_bytes() : cpu_workspace(r->params.real, isa_names[r->cfg->cpu_isa], threads_of(r));
+    if (r->cfg->device == DEVICE_CUDA)
+        return cuda_bytes() + run_attention_bytes(r);
+    return cpu_workspace(r->params.real, isa_names[r->cfg->cpu_isa], threads_of(r));
 }

@@ -25,6 +25,12 @@ typedef struct { Arena *run, *outer, *host; } Arenas;
 /* Takes all memory of the run; the arenas may be counting. */
 void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const ModelBytes *bytes);
 void layout_give(Run *r);
+/* On a GPU: chooses what attention computes with, and takes what that needs of its memory; r->attention says it. With
+ * attention_backend fused and without cuDNN's kernels for all of it dies with EXIT_RESOURCE. Collective. */
+void run_attention(Run *r);
+/* What that takes, when it is cuDNN. */
+size_t run_attention_bytes(const Run *r);
+
 /* On a GPU: its matrix products' algorithms, from the file of the run or timed and written there. memory: the arena's,
  * before anything lies in it. */
 void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes);

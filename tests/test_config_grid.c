@@ -25,6 +25,12 @@ static const char *with(const char *args, const char *more)
 /* What breaks exactly this row of the table, what must be changed to mend it (later settings win), and whether other
  * rules may speak too. One for every row, in any order. */
 static const struct { const char *a, *b, *args, *mend; int world, others; } refused[] = {
+    {"attention_backend", "device", "attention_backend=fused|params_dtype=bf16|attention_dropout=0", "device=cuda", 1, 0},
+    {"attention_backend", "params_dtype", "attention_backend=fused|device=cuda|attention_dropout=0", "params_dtype=bf16", 1, 0},
+    {"attention_backend", "attention_dropout", "attention_backend=fused|device=cuda|params_dtype=bf16|attention_dropout=0.1",
+     "attention_dropout=0", 1, 0},
+    {"attention_backend", "reset_attention_mask",
+     "attention_backend=fused|device=cuda|params_dtype=bf16|attention_dropout=0|reset_attention_mask=true", "reset_attention_mask=false", 1, 0},
     {"fp8", "device", "fp8=hybrid|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=64", "device=cuda", 1, 0},
     {"fp8", "params_dtype", "fp8=hybrid|device=cuda|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=64", "params_dtype=bf16",
      1, 0},

@@ -1,0 +1,69 @@
+/* Which kernels attention goes to on a GPU: chosen once, before anything of the run is taken, alike on all ranks. */
+#include "run_layout.h"
+#include <stdio.h>
+#include <string.h>
+
+/* Why cuDNN has nothing to do with this configuration; NULL: it may. Where attention_backend asks for it, most of these
+ * were refused with the configuration. */
+static const char *unwanted(const Config *c)
+{
+    if (c->attention_backend == ATTENTION_BACKEND_FLASH)
+        return "attention_backend is flash";
+    if (c->params_dtype != PARAMS_DTYPE_BF16 && c->params_dtype != PARAMS_DTYPE_FP16)
+        return "cuDNN's compute in bf16 and fp16";
+    if (c->attention_dropout > 0)
+        return "attention_dropout is above 0, and cuDNN's masks are another generator's";
+    if (c->reset_attention_mask)
+        return "reset_attention_mask is set, which cuDNN's do without";
+    return NULL;
+}
+
+size_t run_attention_bytes(const Run *r)
+{
+    return r->cfg->device == DEVICE_CUDA && !unwanted(r->cfg) ? cuda_attention_bytes(&r->products) : 0;
+}
+
+/* "cuDNN 9.28.0, forward; our own kernels, backward: ..." */
+static void say(Run *r, const AttentionUse *u, const char *why)
+{
+    char *said = r->attention;
+    size_t n = sizeof r->attention;
+    int forward = u->forward && u->fused_forward == u->forward, backward = u->fused_backward == u->backward;
+    if (why)
+        snprintf(said, n, "our own kernels: %s", why);
+    else if (!u->fused_forward && !u->fused_backward)
+        snprintf(said, n, "our own kernels: %s: %s", u->name, *u->why ? u->why : "no call that it could do");
+    else if (forward && backward)
+        snprintf(said, n, "%s", u->name);
+    else
+        snprintf(said, n, "%s %d of %d forward, %d of %d backward shapes, our own kernels the others: %s", u->name,
+                 u->fused_forward, u->forward, u->fused_backward, u->backward, u->why);
+}
+
+void run_attention(Run *r)
+{
+    const Config *c = r->cfg;
+    Comm *all = &r->grid.all;
+    const char *why = unwanted(c);
+    AttentionUse u = {0};
+    size_t bytes = run_attention_bytes(r);
+    if (c->device != DEVICE_CUDA)
+        return;
+    if (!why)
+        cuda_attention(&r->dev, &r->products, &u);
+    int taken = u.fused_forward + u.fused_backward, some = taken > 0;
+    if (c->attention_backend == ATTENTION_BACKEND_FUSED)
+        all_ok(all, some && taken == u.forward + u.backward, EXIT_RESOURCE, "cudnn",
+               "attention_backend is fused, and %s cannot do it: %s; change: attention_backend: auto, or %s", u.name,
+               why ? why : *u.why ? u.why : "no call that it could do",
+               *u.why ? "install cuDNN 9 and set LD_LIBRARY_PATH to its folder" : "leave it out");
+    int64_t missing = !why && !some;
+    all->wait(all, all->all_reduce(all, &missing, 1, I64, OP_MAX));
+    if (missing && some) {             /* ranks that compute the same thing do it in the same way */
+        cuda_attention_close(&r->dev);
+        why = "another rank cannot use cuDNN";
+    }
+    if (why || missing)
+        r->workspace -= (int64_t)bytes;
+    say(r, &u, why);
+}
