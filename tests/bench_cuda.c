@@ -1,10 +1,11 @@
-/* bench_cuda [--json] [--quick] -- what one GPU reaches: copy bandwidth, matmul, and every op that training spends time
- * in against its ceiling: the copy's bytes a second for ops that are bound by memory, the square matmul's FLOPs for
- * attention and linear layers (those in FP8 too: up to 200 %).
+/* bench_cuda [--json] [--quick] -- what one GPU reaches: copy bandwidth, matmul, and every op that training spends
+ * time in against its ceiling: the copy's bytes a second for ops that are bound by memory, the square matmul's FLOPs
+ * for attention and linear layers (those in FP8 too: up to 200 %).
  *
- * An op runs in a loop between two events, long enough for 20 ms, on operands larger than the L2 cache; the middle of
- * five such loops counts. Bytes are what the op must move at least: each operand that it reads or writes, once. Numbers
- * are random: a GPU multiplies zeros faster. --quick: small operands, each op twice; the figures mean nothing. */
+ * An op runs in a loop between two events, long enough for 20 ms, on operands larger than the L2 cache; the
+ * middle of five such loops counts; attention once more where cuDNN does it. Bytes are what the op must move at
+ * least: each operand that it reads or writes, once. Numbers are random: a GPU multiplies zeros faster. --quick:
+ * small operands, each op twice; the figures mean nothing. */
 #include "cuda.h"
 #include "exact.h"
 #include "products.h"
@@ -420,16 +421,51 @@ static double measure(Bench *b, int at, Clock c, double *bytes, double *flops)
     return sample[samples / 2];
 }
 
-static void print_row(int json, int at, const char *what, int kind, double rate, double share, double seconds)
+static void print_row(int json, int at, const char *name, const char *what, int kind, double rate, double share,
+                      double seconds)
 {
     const char *unit = kind ? "TFLOP/s" : "GB/s";
     if (json)
         printf("%s{\"name\": \"%s\", \"size\": \"%s\", \"rate\": %.4g, \"unit\": \"%s\", \"share\": %.4f, "
-               "\"us\": %.3f}", at ? ", " : "", cases[at].name, what, rate, unit, share, seconds * 1e6);
+               "\"us\": %.3f}", at ? ", " : "", name, what, rate, unit, share, seconds * 1e6);
     else
-        printf("| %s | %s | %.1f %s | %.1f %% | %.1f us |\n", cases[at].name, what, rate, unit, 100 * share,
+        printf("| %s | %s | %.1f %s | %.1f %% | %.1f us |\n", name, what, rate, unit, 100 * share,
                seconds * 1e6);
     fflush(stdout);
+}
+
+/* Row `at` of the table. ceiling: GB/s, TFLOP/s, which the first two set. */
+static void run_case(Bench *b, int at, const char *name, Clock clock, double ceiling[2], int json)
+{
+    double bytes, flops, t = measure(b, at, clock, &bytes, &flops), rate = (bytes ? bytes / 1e9 : flops / 1e12) / t;
+    int kind = bytes ? 0 : 1;
+    char what[64];
+    if (at < 2)
+        ceiling[kind] = rate;
+    snprintf(what, sizeof what, kind ? "%.1f GFLOP" : "%.1f MB", kind ? flops / 1e9 : bytes / 1e6);
+    print_row(json, at, name, what, kind, rate, rate / ceiling[kind], t);
+}
+
+/* The same case through cuDNN, or why not. */
+static void run_cudnn(Bench *b, int at, Clock clock, double ceiling[2], int json)
+{
+    Products p = {0};
+    AttentionUse use;
+    Device gpu = b->d;
+    double bytes, flops;
+    char name[80];
+    null_open(&b->d, F32);
+    products_watch(&b->d, &p);
+    cases[at].run(b, &bytes, &flops);
+    b->d = gpu;
+    cuda_attention(&b->d, &p, &use);
+    snprintf(name, sizeof name, "%s, cuDNN", cases[at].name);
+    if (use.fused_forward + use.fused_backward)
+        run_case(b, at, name, clock, ceiling, json);
+    else
+        fprintf(stderr, "no row `%s`: %s: %s\n", name, use.name, use.why);
+    cuda_attention_close(&b->d);
+    products_close(&p);
 }
 
 int main(int argc, char **argv)
@@ -438,7 +474,7 @@ int main(int argc, char **argv)
     int json = 0, quick = 0;
     Clock clock;
     Algorithms known = {0};
-    double ceiling[2] = {1, 1};        /* GB/s, TFLOP/s */
+    double ceiling[2] = {1, 1};
     for (int i = 1; i < argc; i++) {
         json |= !strcmp(argv[i], "--json");
         quick |= !strcmp(argv[i], "--quick");
@@ -452,15 +488,11 @@ int main(int argc, char **argv)
         printf("{\"device\": \"%s\", \"rows\": [", b.d.isa);
     else
         printf("| op | size | rate | of the ceiling | time |\n|---|---|---|---|---|\n");
-    for (int i = 0; i < CASES; i++) {
-        double bytes, flops, t = measure(&b, i, clock, &bytes, &flops), rate = (bytes ? bytes / 1e9 : flops / 1e12) / t;
-        int kind = bytes ? 0 : 1;
-        char what[64];
-        if (i < 2)
-            ceiling[kind] = rate;
-        snprintf(what, sizeof what, kind ? "%.1f GFLOP" : "%.1f MB", kind ? flops / 1e9 : bytes / 1e6);
-        print_row(json, i, what, kind, rate, rate / ceiling[kind], t);
-    }
+    for (int i = 0; i < CASES; i++)
+        run_case(&b, i, cases[i].name, clock, ceiling, json);
+    for (int i = 0; i < CASES; i++)
+        if (!strncmp(cases[i].name, "attention", 9))
+            run_cudnn(&b, i, clock, ceiling, json);
     if (json)
         printf("]}\n");
     CUDA_OK(cudaEventDestroy(clock.begin));
