@@ -2,13 +2,13 @@
 # tests/cuda_starts.sh -- the executable built with CUDA=1, on a machine without a driver: it trains on the CPU with the
 # bits of the one built without, says in one line why device: cuda cannot be, and asks the loader for no library of
 # NVIDIA's. Builds for one kind of GPU, in a folder of its own, unless build/cuda/train is newer than its sources. 77,
-# for "not run": no nvcc, or a GPU that can be used.
+# for "not run": no nvcc, or a GPU that can be used. BUILT=FOLDER: what was built there.
 set -e
 work=${WORK:?}
 command -v "${NVCC:-nvcc}" > /dev/null || { echo "no nvcc: the build with CUDA=1 is not tried"; exit 77; }
-folder=build/cuda
+folder=${BUILT:-build/cuda}
 newer() { find kernels parallel src train.c -name '*.[chd]*' -newer "$1" -print -quit; }
-if [ ! -x $folder/train ] || [ -n "$(newer $folder/train)" ]; then
+if [ -z "$BUILT" ] && { [ ! -x $folder/train ] || [ -n "$(newer $folder/train)" ]; }; then
     folder=build/cuda-90a
     make -s -j2 CUDA=1 ARCHS=90a BUILD=$folder $folder/train
 fi
