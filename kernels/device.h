@@ -65,11 +65,11 @@ static inline int act_gated(ActKind k) { return k == ACT_SWIGLU || k == ACT_GEGL
 typedef enum { E4M3, E5M2 } Fp8Format;
 enum { FP8_HISTORY = 1024 };
 typedef struct {
-    float scale, inverse;      /* what elements are multiplied by before they are rounded; what undoes it in a product */
+    float inverse;             /* what undoes in a product that elements were multiplied before they were rounded */
     float largest;             /* number of the format; 0: never used */
     uint32_t amax, seen;       /* bits of the largest magnitude: of the last matrix; since fp8_next. In order as integers */
-    int32_t next;              /* the entry of the history that is written next */
-    float history[FP8_HISTORY];
+    float scale;               /* of delayed casts: what elements are multiplied by; 0: nothing is known, and it is 1 */
+    float history[FP8_HISTORY];    /* largest magnitudes of the steps before, the last one first */
 } Fp8Scale;
 typedef struct { void *p; int64_t rows, cols; Fp8Format format; const Fp8Scale *scale; } Mat8;     /* dense */
 
@@ -170,8 +170,8 @@ X(linear_bwd_w, (Device *d, Mat dw, Mat db, Mat dy, Mat x)) \
 X(fp8_cast, (Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed)) \
 /* c [m,n] (+)= a [m,k] b[n,k]^T (+ bias [1,n] of c's type, or absent), with the scales undone; not both E5M2 */ \
 X(fp8_matmul, (Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)) \
-/* The end of a step for n scales: the largest magnitude since the last joins a history of `length` steps, and from its \
- * largest entry, or the most recent, follows the scale; zeros alone, or what is not finite, leave it */ \
+/* The end of a step for n scales: the largest magnitude since the last joins the history, and from the largest of its \
+ * first `length` entries, or the first, follows the scale; zeros alone, or what is not finite, leave it */ \
 X(fp8_next, (Device *d, Fp8Scale *s, int64_t n, int64_t length, int most_recent)) \
 /* y = norm(x) * gain (+ bias), each of the `groups` groups of cols/groups columns of a row on its own \
  * (groups = 1: the whole row; heads: QK norm, where gain is [1,D]). stats [T, 2*groups] real out: mean, rstd \

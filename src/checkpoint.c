@@ -61,6 +61,12 @@ Piece *pieces_open(const Params *p, PieceUse use, int *n)
     return list;
 }
 
+void pieces_add(Piece **list, int *n, Piece p)
+{
+    *list = xrealloc(*list, (size_t)(*n + 1) * sizeof **list);
+    (*list)[(*n)++] = p;
+}
+
 void pieces_close(Piece *p, int n)
 {
     for (int i = 0; i < n; i++)
@@ -174,6 +180,8 @@ static void compare_tensors(Diff *d, const Manifest *m, const Piece *p, int n, i
         int64_t cols = p[i].ndim == 2 ? p[i].shape[1] : 1;
         if (skipped(&p[i], weights_only) || (i && !strcmp(p[i].name, p[i - 1].name)))
             continue;
+        if (!t && p[i].may_lack)
+            continue;
         if (!t)
             differs(d, "%s is not there", p[i].name);
         else if (t->ndim != p[i].ndim || t->shape[0] != p[i].shape[0] || t->shape[1] != cols)
@@ -273,7 +281,7 @@ static int read_pieces(Source *s, const Piece *p, int n, int weights_only, char 
         longest = p[i].cols * 8 > longest ? p[i].cols * 8 : longest;
     arena_open(&room, "a checkpoint's tensors", (size_t)longest);
     for (int i = 0; ok && i < n; i++)
-        if (!skipped(&p[i], weights_only) && p[i].rows && p[i].cols)
+        if (!skipped(&p[i], weights_only) && p[i].rows && p[i].cols && stored(&s->m, &p[i]))
             ok = read_piece(s, &p[i], room.base, why);
     arena_close(&room);
     return ok;

@@ -23,7 +23,7 @@
 
 /* A box of a global tensor in this rank's memory. Names are legal file names (file_name_ok). */
 typedef struct {
-    const char *name;               /* a parameter's, or that + ".master", ".exp_avg", ".exp_avg_sq" */
+    const char *name;               /* a parameter's, or that + ".master", ".exp_avg", ".exp_avg_sq", FP8_SCALES */
     Dtype type;
     int ndim;                       /* of the global tensor: 1 or 2 */
     int64_t shape[2];               /* global; a vector's shape[1] is not used */
@@ -32,6 +32,7 @@ typedef struct {
     int64_t ld;
     Device *dev;                    /* whose memory data is; NULL: the host's */
     int optim;                      /* in the optimizer's shard; weights_only leaves all but masters */
+    int may_lack;                   /* what a checkpoint without it leaves as it is */
 } Piece;
 
 /* Pieces of the parameter table: weights, masters where they are not the weights themselves, and moments; what
@@ -40,7 +41,17 @@ typedef struct {
  * be done. On the heap; the Params must outlive them. */
 typedef enum { PIECES_SAVE, PIECES_LOAD, PIECES_GRADIENT } PieceUse;
 Piece *pieces_open(const Params *p, PieceUse use, int *n);
+void pieces_add(Piece **list, int *n, Piece p);
 void pieces_close(Piece *p, int n);
+
+/* Pieces of a model's delayed FP8 scales, added to a list. Of each linear layer that multiplies in FP8 the tensor
+ * WEIGHT.fp8_scales, F32 [3, 1 + FP8_HISTORY]: input, weight, gradient of the output; each the scale, and the largest
+ * magnitudes of the steps before, the last one first: of whole tensors, whatever the layout. SAVE: over all ranks each
+ * once. loaded: after a load, which of them were there. */
+#define FP8_SCALES ".fp8_scales"
+struct Model;
+void model_scale_pieces(const struct Model *m, PieceUse use, Piece **list, int *n);
+void model_scales_loaded(struct Model *m);
 
 typedef struct Saver Saver;
 

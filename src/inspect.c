@@ -3,6 +3,8 @@
  * 0 whole, 1 not. */
 #define _GNU_SOURCE
 #include "args.h"
+#include "args.h"
+#include "checkpoint.h"
 #include "commands.h"
 #include "corpus.h"
 #include "huggingface.h"
@@ -71,8 +73,9 @@ static json_t *checkpoint(const char *path)
         const StoredTensor *t = &s.m.tensor[i];
         const char *end = strrchr(t->name, '.');
         int64_t n = t->shape[0] * t->shape[1];
-        /* masters and moments end in words of their own */
-        if (strcmp(end ? end : "", ".master") && strncmp(end ? end : "", ".exp_avg", 8))
+        /* masters, moments and scales end in words of their own */
+        end = end ? end : "";
+        if (strcmp(end, ".master") && strncmp(end, ".exp_avg", 8) && strcmp(end, FP8_SCALES))
             weights += n;
         count_type(types, dtype_name(t->type), n);
     }

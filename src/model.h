@@ -134,7 +134,8 @@ typedef struct Model {
     Mat rope;                              /* real [P, rot] = (cos | sin); rows 0 when there is none */
     int keep_ln, keep_attn, keep_mlp;      /* what selective recompute does not leave out */
     Fp8Scale *fp8;                         /* on the device: [2: training, evaluation][nparts][LINEARS][3: x, w, dy] */
-    int fp8_delayed;                       /* a step of this run has left scales */
+    float *fp8_seen;                       /* on the device: their largest magnitudes, for messages */
+    char *fp8_known;                       /* [nparts][LINEARS] on the host: steps before have left scales */
 
     /* the list that runs now */
     const Schedule *schedule;
@@ -231,7 +232,10 @@ void head_logits(Model *m, int part, Mat x, Mat logits);
 typedef enum { LINEAR_QKV, LINEAR_PROJ, LINEAR_FC1, LINEAR_FC2, LINEARS } LinearId;
 Precision model_precision(const Model *m, int part, LinearId which);
 static const Precision as_stored;
-/* The end of a step's backward: FP8 scales follow from what it has seen. */
+/* Memory from `run`, which may be counting. */
+void precision_open(Model *m, Arena *run);
+void precision_close(Model *m);
+/* The end of a step: FP8 scales follow from what it has seen. Collective over tensor and data groups. */
 void model_next_scales(Model *m);
 
 /* Bytes of a window's arena: its own, or as many as it was seen to need, rounded so that another can lie behind it. */

@@ -103,40 +103,6 @@ static void make_rope(Model *m, Arena *run)
     free(table);
 }
 
-/* ---- FP8 ---- */
-
-static int64_t scales(const Model *m) { return (int64_t)m->params->nparts * LINEARS * 3; }
-
-static void open_scales(Model *m, Arena *run)
-{
-    if (m->cfg->fp8 != FP8_NONE)
-        m->fp8 = arena_take(run, (size_t)(2 * scales(m)) * sizeof *m->fp8);
-}
-
-Precision model_precision(const Model *m, int part, LinearId which)
-{
-    const Config *c = m->cfg;
-    int layer = m->params->part[part].layer;
-    int edge = c->first_last_layers_bf16 && (layer < c->num_layers_at_start_in_bf16 ||
-                                             layer >= c->num_layers - c->num_layers_at_end_in_bf16);
-    /* a sequence that is being generated grows by rows of any number */
-    if (c->fp8 == FP8_NONE || edge || m->cache)
-        return as_stored;
-    int64_t at = (m->evaluating ? scales(m) : 0) + ((int64_t)part * LINEARS + which) * 3;
-    Fp8Scale *s = m->fp8 ? m->fp8 + at : NULL;
-    return (Precision){s, s ? s + 1 : NULL, s ? s + 2 : NULL, .fp8 = 1, .delayed = m->fp8_delayed && !m->evaluating};
-}
-
-void model_next_scales(Model *m)
-{
-    const Config *c = m->cfg;
-    if (c->fp8 == FP8_NONE || c->fp8_recipe != FP8_RECIPE_DELAYED)
-        return;
-    m->dev->fp8_next(m->dev, m->fp8, scales(m), c->fp8_amax_history_len,
-                     c->fp8_amax_compute_algo == FP8_AMAX_COMPUTE_ALGO_MOST_RECENT);
-    m->fp8_delayed = 1;
-}
-
 static Arena slot_arena(Arena *run, const char *name, size_t bytes)
 {
     return (Arena){.name = name, .size = bytes, .base = arena_take(run, bytes)};
@@ -202,7 +168,7 @@ void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *
     open_chunks(m, shape);
     make_rope(m, run);
     m->sums = arena_take(run, MODEL_SUMS * sizeof *m->sums);
-    open_scales(m, run);
+    precision_open(m, run);
     open_slots(m, slots, run, bytes);
     open_windows(m, run, outer, bytes);
 }
@@ -232,6 +198,7 @@ void model_close(Model *m)
     free(m->fw);
     free(m->dw);
     free(m->tokens);
+    precision_close(m);
     free(m->chunk);
     free(m->unit);
     *m = (Model){0};

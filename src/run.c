@@ -120,6 +120,8 @@ char *run_load(Run *r, const char *path)
     char *dir = NULL;
     int weights_only = r->use != RUN_TRAIN || r->cfg->finetune, n;
     Piece *pieces = pieces_open(&r->params, PIECES_LOAD, &n);
+    if (!weights_only)
+        model_scale_pieces(&r->model, PIECES_LOAD, &pieces, &n);
     json_t *state = checkpoint_load(path, r->cfg, &r->grid.all, pieces, n, weights_only, &dir);
     weights_only = weights_only || json_is_true(json_object_get(state, "weights_only"));
     if (!weights_only) {
@@ -135,6 +137,8 @@ char *run_load(Run *r, const char *path)
     }
     json_decref(state);
     pieces_close(pieces, n);
+    if (!weights_only)
+        model_scales_loaded(&r->model);
     return dir;
 }
 

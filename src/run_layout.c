@@ -273,6 +273,7 @@ void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const Mo
     mem->activations += grown(run, &before);
     if (r->use == RUN_TRAIN) {
         r->pieces = pieces_open(&r->params, PIECES_SAVE, &r->npieces);
+        model_scale_pieces(&r->model, PIECES_SAVE, &r->pieces, &r->npieces);
         trace_open(&r->trace, c, events(r), host);
         if (run_dir || !run->base)
             r->saver = saver_open(c, run_dir, &r->grid.all, r->pieces, r->npieces, host);

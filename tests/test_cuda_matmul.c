@@ -388,9 +388,12 @@ static void test_delayed(void)
                 scale = 448.0f / (float)top;
             gpu.get(&gpu, &got, s, sizeof got);
             CHECK(got.scale == (float)scale && got.seen == 0, "step %d: scale %g, not %g", step, got.scale, scale);
+            for (int i = 0; i < FP8_HISTORY; i++)
+                CHECK(got.history[i] == (float)(i <= step ? seen[step - i] : 0), "step %d: %g was there %d steps before",
+                      step, got.history[i], i);
         }
         gpu.get(&gpu, &got, state, sizeof got);
-        CHECK(got.scale == 0 && got.next == 0, "a scale that nothing was cast with has changed");
+        CHECK(got.scale == 0 && got.history[0] == 0, "a scale that nothing was cast with has changed");
         gpu.give(&gpu, state, 2 * sizeof *state);
     }
 }

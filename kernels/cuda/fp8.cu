@@ -25,8 +25,8 @@ __device__ __forceinline__ uint32_t largest_bits(uint32_t m, float x)
     return b > m ? b : m;
 }
 
-/* Adds a block's largest to *amax. */
-__device__ __forceinline__ void note_largest(uint32_t *amax, uint32_t m)
+/* The largest of a block, in thread 0. */
+__device__ __forceinline__ uint32_t block_largest(uint32_t m)
 {
     uint32_t *slot = (uint32_t *)shared;
     int lane = (int)threadIdx.x % WARP;
@@ -38,11 +38,17 @@ __device__ __forceinline__ void note_largest(uint32_t *amax, uint32_t m)
     if (lane == 0)
         slot[threadIdx.x / WARP] = m;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int i = 1; i < THREADS / WARP; i++)
-            m = slot[i] > m ? slot[i] : m;
+    for (int i = 1; i < THREADS / WARP && threadIdx.x == 0; i++)
+        m = slot[i] > m ? slot[i] : m;
+    return m;
+}
+
+/* Adds a block's largest to *amax. */
+__device__ __forceinline__ void note_largest(uint32_t *amax, uint32_t m)
+{
+    m = block_largest(m);
+    if (threadIdx.x == 0)
         atomicMax(amax, m);
-    }
 }
 
 /* Eight neighbours as floats; x is aligned to as many. */
@@ -70,7 +76,7 @@ __device__ __forceinline__ float scale_for(uint32_t amax, float largest)
 }
 
 /* A block: the tile at (blockIdx.x / column tiles, blockIdx.x % column tiles). y [rows, cols], yt [cols, rows]; either
- * may be absent. found: the scale is that of s->amax, which is there; else it is s->scale. Sizes are multiples of 16.
+ * may be absent. found: the scale is that of s->amax, which is there; else it is s->scale, if there is one. Sizes are multiples of 16.
  * Where x is not finite, and E4M3 could not say so, the scale of its products is NaN. */
 template <class T, Fp8Format F> __global__ void __launch_bounds__(THREADS)
 k_fp8_cast(unsigned char *y, unsigned char *yt, const T *x, int64_t rows, int64_t cols, int64_t ld, Fp8Scale *s,
@@ -80,15 +86,14 @@ k_fp8_cast(unsigned char *y, unsigned char *yt, const T *x, int64_t rows, int64_
     const int64_t across = (cols + TILE - 1) / TILE;
     const int64_t row0 = blockIdx.x / across * TILE, col0 = blockIdx.x % across * TILE;
     const uint32_t amax = found ? s->amax : 0;
-    const float scale = found ? scale_for(amax, Format<F>::largest) : s->scale;
+    const float scale = found ? scale_for(amax, Format<F>::largest) : s->scale > 0 ? s->scale : 1.0f;
     const int c = (int)threadIdx.x % (TILE / EIGHT) * EIGHT;
     uint32_t m = 0;
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         s->largest = Format<F>::largest;
-        if (found) {
-            s->inverse = amax >= 0x7f800000u ? bits_float(0x7fffffffu) : 1 / scale;
+        s->inverse = amax >= 0x7f800000u ? bits_float(0x7fffffffu) : 1 / scale;
+        if (found)
             s->seen = amax > s->seen ? amax : s->seen;
-        }
     }
     for (int r = (int)threadIdx.x / (TILE / EIGHT); r < TILE; r += THREADS / (TILE / EIGHT)) {
         float f[EIGHT];
@@ -158,30 +163,38 @@ void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format f
     });
 }
 
-/* A thread each. */
-__global__ void __launch_bounds__(THREADS) k_fp8_next(Fp8Scale *all, int64_t n, int length, int most_recent)
+/* A block each. */
+__global__ void __launch_bounds__(THREADS) k_fp8_next(Fp8Scale *all, int length)
 {
-    int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x;
-    if (i >= n)
-        return;
-    Fp8Scale *s = &all[i];
+    enum { EACH = FP8_HISTORY / THREADS };
+    Fp8Scale *s = &all[blockIdx.x];
+    const int t = (int)threadIdx.x;
+    float kept[EACH];
+    uint32_t top = s->seen;
     if (s->largest == 0)
         return;
-    float amax = bits_float(s->seen), top = amax;
-    s->history[s->next % length] = amax;
-    s->next = (s->next + 1) % length;
-    for (int k = 0; k < length && !most_recent; k++)
-        top = s->history[k] > top ? s->history[k] : top;
-    if (top > 0 && float_bits(top) < 0x7f800000u) {
-        s->scale = s->largest / top;
-        s->inverse = 1 / s->scale;
+    for (int k = 0; k < EACH; k++) {
+        int i = k * THREADS + t;
+        kept[k] = s->history[i];
+        if (i + 1 < length && float_bits(kept[k]) > top)
+            top = float_bits(kept[k]);
     }
-    s->seen = 0;
+    top = block_largest(top);      /* and all have read */
+    for (int k = 0; k < EACH; k++)
+        if (k * THREADS + t + 1 < FP8_HISTORY)
+            s->history[k * THREADS + t + 1] = kept[k];
+    if (t == 0) {
+        s->history[0] = bits_float(s->seen);
+        s->seen = 0;
+        if (top > 0 && top < 0x7f800000u)
+            s->scale = s->largest / bits_float(top);
+    }
 }
 
 void cuda_fp8_next(Device *d, Fp8Scale *s, int64_t n, int64_t length, int most_recent)
 {
     BUG_ON(length < 1 || length > FP8_HISTORY);
     if (n)
-        LAUNCH(k_fp8_next, blocks_of(ceil_div(n, THREADS)), THREADS, 0, cuda_stream(d), s, n, (int)length, most_recent);
+        LAUNCH(k_fp8_next, blocks_of(n), THREADS, THREADS / WARP * sizeof(uint32_t), cuda_stream(d), s,
+               most_recent ? 1 : (int)length);
 }

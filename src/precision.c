@@ -1,0 +1,103 @@
+/* How the linear layers are multiplied: as they are stored, or in FP8.
+ *
+ * With delayed scaling a scale is of a whole tensor: before it follows from the largest magnitude of a step, all ranks
+ * that hold parts of the tensor agree on that (as Transformer Engine does over tensor and data groups). So the scales of
+ * a step, and a checkpoint's, are the same in every layout but for the rounding of what was cast. */
+#include "checkpoint.h"
+#include "model.h"
+#include <stdlib.h>
+#include <string.h>
+
+static const ParamId weight_of[LINEARS] = {[LINEAR_QKV] = P_QKV, [LINEAR_PROJ] = P_PROJ, [LINEAR_FC1] = P_FC1,
+                                           [LINEAR_FC2] = P_FC2};
+enum { SCALES = 3 };           /* of a linear layer: x, w, dy */
+
+static int64_t linears(const Model *m) { return (int64_t)m->params->nparts * LINEARS; }
+static int64_t scales(const Model *m) { return linears(m) * SCALES; }
+static int delayed(const Config *c) { return c->fp8 != FP8_NONE && c->fp8_recipe == FP8_RECIPE_DELAYED; }
+
+void precision_open(Model *m, Arena *run)
+{
+    if (m->cfg->fp8 == FP8_NONE)
+        return;
+    m->fp8 = arena_take(run, (size_t)(2 * scales(m)) * sizeof *m->fp8);
+    m->fp8_seen = arena_take(run, (size_t)scales(m) * sizeof *m->fp8_seen);
+    m->fp8_known = xcalloc((size_t)linears(m) + 1, 1);
+}
+
+void precision_close(Model *m) { free(m->fp8_known); }
+
+/* Whether this layer is multiplied in FP8. */
+static int in_fp8(const Config *c, int layer)
+{
+    int edge = c->first_last_layers_bf16 && (layer < c->num_layers_at_start_in_bf16 ||
+                                             layer >= c->num_layers - c->num_layers_at_end_in_bf16);
+    return c->fp8 != FP8_NONE && layer >= 0 && !edge;
+}
+
+Precision model_precision(const Model *m, int part, LinearId which)
+{
+    /* a sequence that is being generated grows by rows of any number */
+    if (!in_fp8(m->cfg, m->params->part[part].layer) || m->cache)
+        return as_stored;
+    int64_t at = (int64_t)part * LINEARS + which;
+    Fp8Scale *s = m->fp8 ? m->fp8 + (m->evaluating ? scales(m) : 0) + at * SCALES : NULL;
+    return (Precision){s, s ? s + 1 : NULL, s ? s + 2 : NULL, .fp8 = 1, .delayed = m->fp8_known[at] && !m->evaluating};
+}
+
+/* The largest magnitudes of this rank's parts become those of the whole tensors: whole numbers in order, so any rank may
+ * add what it has. */
+static void agree(Model *m)
+{
+    const int64_t n = scales(m), apart = sizeof *m->fp8 / sizeof *m->fp8_seen;
+    Mat all = mat(m->fp8_seen, n, 1, F32), each = {m->fp8 ? &m->fp8->seen : NULL, n, 1, apart, F32};
+    Comm *group[] = {(Comm *)&m->grid->axis[AXIS_TP], (Comm *)&m->grid->data};
+    m->dev->copy(m->dev, all, each);
+    for (int i = 0; i < 2; i++)
+        group[i]->wait(group[i], group[i]->all_reduce(group[i], m->fp8_seen, n, I32, OP_MAX));
+    m->dev->copy(m->dev, each, all);
+}
+
+void model_next_scales(Model *m)
+{
+    const Config *c = m->cfg;
+    if (!delayed(c))
+        return;
+    m->dev->settle(m->dev);            /* what a save still copies is about to change */
+    agree(m);
+    m->dev->fp8_next(m->dev, m->fp8, scales(m), c->fp8_amax_history_len,
+                     c->fp8_amax_compute_algo == FP8_AMAX_COMPUTE_ALGO_MOST_RECENT);
+    memset(m->fp8_known, 1, (size_t)linears(m));
+}
+
+/* ---- checkpoints ---- */
+
+void model_scale_pieces(const Model *m, PieceUse use, Piece **list, int *n)
+{
+    const int64_t cols = 1 + FP8_HISTORY, ld = sizeof(Fp8Scale) / sizeof(float);
+    int speaks = m->grid->index[AXIS_TP] == 0 && m->grid->data.rank == 0;
+    if (!delayed(m->cfg) || use == PIECES_GRADIENT || (use == PIECES_SAVE && !speaks))
+        return;
+    for (int64_t i = 0; i < linears(m); i++) {
+        const Part *part = &m->params->part[i / LINEARS];
+        if (!in_fp8(m->cfg, part->layer))
+            continue;
+        const char *weight = m->params->param[part->param[weight_of[i % LINEARS]]].name;
+        pieces_add(list, n, (Piece){
+            .name = xasprintf("%s" FP8_SCALES, weight), .type = F32, .ndim = 2, .shape = {SCALES, cols}, .rows = SCALES,
+            .cols = cols, .ld = ld, .data = m->fp8 ? &m->fp8[i * SCALES].scale : NULL, .dev = m->dev, .optim = 1,
+            .may_lack = 1});
+    }
+}
+
+void model_scales_loaded(Model *m)
+{
+    const int64_t n = scales(m);
+    if (!delayed(m->cfg))
+        return;
+    Fp8Scale *s = xcalloc((size_t)n + 1, sizeof *s);
+    m->dev->get(m->dev, s, m->fp8, (size_t)n * sizeof *s);
+    for (int64_t i = 0; i < n; i += SCALES)
+        m->fp8_known[i / SCALES] = s[i].scale > 0 && s[i + 1].scale > 0 && s[i + 2].scale > 0;
+    free(s);
+}
