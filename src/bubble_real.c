@@ -8,6 +8,7 @@
 #include "bubble.h"
 #include "balance.h"
 #include "base.h"
+#include "config_table.h"
 #include "start.h"
 #include "timeline.h"
 #include <math.h>
@@ -228,9 +229,9 @@ static void mark(void *run, const Instr *i, double start, double end)
 /* The numbers 2 .. steps + 1 as a list of the configuration. */
 static List recorded(int steps)
 {
-    const char **v = xcalloc((size_t)steps, sizeof *v);
+    const char **v = keep_alloc((size_t)steps, sizeof *v);
     for (int i = 0; i < steps; i++)
-        v[i] = xasprintf("%d", i + 2);
+        v[i] = textf("%d", i + 2);
     return (List){steps, v};
 }
 

@@ -71,14 +71,15 @@ void offload_ahead(Model *m, const Pass *p, int k)
         return;
     LayerWindow *w = next_window(m);
     char *from = outer_of(m, p, u);
+    size_t room_d = window_room(&w->d), room_w = window_room(&w->w);   /* while counting as well: a plan times them */
     w->due = a;
-    w->late = m->split ? arena_take(p->late, window_room(&w->w)) : w->w.base;
+    w->late = m->split ? arena_take(p->late, room_w) : w->w.base;
     /* what comes back has left, and so has what was in the window */
     int64_t after = a->left > w->left ? a->left : w->left;
-    if (w->d.size)
-        w->ticket = d->fetch(d, w->d.base, from, w->d.size, after);
-    if (w->w.size)
-        w->ticket = d->fetch(d, w->late, behind(from, w->d.size), w->w.size, after);
+    if (room_d)
+        w->ticket = d->fetch(d, w->d.base, from, room_d, after);
+    if (room_w)
+        w->ticket = d->fetch(d, w->late, behind(from, room_d), room_w, after);
 }
 
 static int lies_in(const Arena *a, const Mat *x)

@@ -195,7 +195,10 @@ int command_plan(int argc, char **argv)
         return EXIT_DONE;
     }
     Plan p;
-    plan_open(&p, c, machine ? machine_load(machine) : NULL);
+    const Machine *m = machine ? machine_load(machine) : NULL;
+    if (m)
+        predict_check(c, m);
+    plan_open(&p, c, m);
     if (json) {
         json_t *j = as_json(&p);
         json_dumpf(j, stdout, JSON_INDENT(2));

@@ -47,6 +47,8 @@ typedef struct {
     ScheduleKind kind;
 } Prediction;
 
+/* Dies with EXIT_CONFIG where the description leaves out what this configuration's step takes time for. */
+void predict_check(const Config *cfg, const Machine *m);
 /* Predicts the last segment's step. Not collective; allocates. */
 void predict(Prediction *out, const Config *cfg, const Machine *m);
 /* The same where the lists are there already. */
@@ -77,11 +79,16 @@ typedef struct {
     double waited[AXES];       /* for groups of each axis */
     double comm[AXES];
     double message;            /* seconds of the last message that was sent */
+    double left, fetched;      /* when the last copy to the host, and from it, will be through */
     double scatter;            /* messages are cut into this many parts, sent side by side */
 } Tally;
 
 /* A device whose operations add to the clock. */
 void predict_device(Device *d, Tally *k, Dtype real);
+/* Its copies to and from its host's memory: they go on beside the clock, one after the other in each direction, until
+ * something waits for them. Seconds of one of `bytes`. */
+void predict_copies(Device *d);
+double predict_bus(const Tally *k, double bytes);
 /* A GridOpener of groups that add to the clock. */
 void predict_group(void *tally, const Grid *g, Comm *c, const char *name, const int *member, int n);
 #endif

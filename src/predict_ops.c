@@ -354,6 +354,7 @@ void predict_device(Device *d, Tally *k, Dtype real)
 #define X(name, args) d->name = time_##name;
     OPS(X)
 #undef X
+    predict_copies(d);
     if (k->m->unfused)
         d->keeps = (Keeps){.mask = 1, .scores = 1, .logits = 1, .sent = 1};
 }

@@ -63,7 +63,7 @@ static Machine counting_machine(const Config *cfg)
     static double from[1] = {1}, all[1] = {1};
     Machine m = {.matmul_gbps = NAN, .link_cold_gbps = NAN, .link_latency_crowded_us = NAN, .matmul_tflops = 1e-12,
                  .matmul_tflops_fp32 = cfg->params_dtype == PARAMS_DTYPE_FP64 ? 2e-12 : 1e-12,
-                 .attention_forward = 1, .attention_backward = 1, .memory_gbps = INFINITY, .ranks = 1,
+                 .attention_forward = 1, .attention_backward = 1, .memory_gbps = INFINITY, .host_gbps = INFINITY, .ranks = 1,
                  .matmul = {1, from, all}, .memory = {1, from, all}};
     for (int w = 0; w < WORKS; w++)
         m.speed[w] = 1;

@@ -283,6 +283,7 @@ void sweep_plan(Sweep *s)
 {
     const Config *c = config_load(s->path, s->nargs, s->args, WORLD_SMALLEST, USE_MODEL);
     const Machine *m = machine_load(s->machine);
+    predict_check(c, m);
     int n;
     double here = s->world < m->ranks ? (double)s->world : (double)m->ranks;
     s->room = m->memory_gib * (1 << 30) / (m->shared ? here : 1);

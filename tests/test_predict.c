@@ -163,7 +163,7 @@ static const Machine *ideal(double tflops, double link, double network, int rank
         "machine: {name: ideal}\n"
         "device: {matmul_tflops: %g, matmul_tflops_fp32: %g, matmul_efficiency: [1, 1], attention_forward: 1, "
         "attention_backward: 1, "
-        "memory_gbps: 1e6, memory_efficiency: [1, 1.9], launch_us: 0, memory_gib: 1}\n"
+        "memory_gbps: 1e6, memory_efficiency: [1, 1.9], launch_us: 0, host_gbps: 1e-3, memory_gib: 1}\n"
         "node: {ranks: %d, link_gbps: %g, link_latency_us: 0}\n"
         "network: {network_gbps: %g, network_latency_us: 0, overlap: 1}\n"
         "ops: {op_set: %s}\n", tflops, tflops, ranks, link, network, ops));
@@ -223,6 +223,16 @@ static void test_messages(void)
     /* two nodes of two: a ring has 2 x 0.5e-3 GB/s between them, and so have levels with half of the bytes each */
     predict(&p, small(4, tensor), ideal(1e6, 1e3, 0.5e-3, 2, "fused"));
     near("all-reduces between nodes", p.rank[0].tp, m * (4 * layers + 2) * bytes / 2 / 0.5e6, 0.01);
+    prediction_close(&p);
+}
+
+/* Layers that leave for the host and come back: a microbatch fetches when all of its layers have left. */
+static void test_offload(void)
+{
+    const Machine *m = ideal(1e6, 1e6, 1e6, 8, "fused");
+    Prediction p;
+    predict(&p, small(1, "}\nrecompute: {cpu_offloading_num_layers: 8"), m);
+    near("layers to the host and back", p.step, 16 * 2 * (double)p.memory[0].outer / 1e6, 1e-3);
     prediction_close(&p);
 }
 
@@ -389,6 +399,7 @@ int main(void)
     test_memory(m);
     test_arithmetic();
     test_messages();
+    test_offload();
     test_data();
     test_host();
     test_waits();
