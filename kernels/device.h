@@ -273,6 +273,7 @@ struct Device {
     Pool *pool;
     Keeps keeps;
     void *impl;                /* the device's own: packing buffers, queues */
+    uint64_t unit;             /* which GPU, of all hosts': ranks of the same number share it; the host: 0 */
     int late;                  /* ops run behind the host: what it is told of a step comes while it launches the next */
 
     /* Memory of this device, zeroed; dies with EXIT_RESOURCE. owns: p lies in such memory, and the host must not touch it;

@@ -238,6 +238,7 @@ static void open_world(Comm *c)
 static void wrap(void *grid, Comm *c)
 {
     int64_t lowest = ((const Grid *)grid)->rank;
+    int least, greatest;
     ncclComm_t comm = NULL;
     ncclConfig_t config = config_of(c->name);
     c->wait(c, c->all_reduce(c, &lowest, 1, I64, OP_MIN));
@@ -249,7 +250,9 @@ static void wrap(void *grid, Comm *c)
     settle(comm, r, "split", c);
     Nccl *n = xcalloc(1, sizeof *n);
     n->comm = comm;
-    CUDA_OK(cudaStreamCreateWithFlags(&n->stream, cudaStreamNonBlocking));
+    /* before the kernels of compute that wait for room on the GPU: others wait for these few blocks */
+    CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CUDA_OK(cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest));
     CUDA_OK(cudaEventCreateWithFlags(&n->before, cudaEventDisableTiming));
     for (int i = 0; i < DEVICE_TOKENS; i++)
         CUDA_OK(cudaEventCreateWithFlags(&n->done[i], cudaEventDisableTiming));
@@ -262,6 +265,17 @@ static void wrap(void *grid, Comm *c)
     all.group[all.groups++] = g;
 }
 
+/* NCCL_LAUNCH_ORDER_IMPLICIT is 2.26's. */
+static void check_version(void)
+{
+    int v = 0;
+    all.api->ncclGetVersion(&v);
+    if (v < 22600)
+        die(EXIT_RESOURCE, "nccl", "this NCCL is %d.%d.%d, and before 2.26 operations of different groups may wait for each other "
+            "in a circle; change: a newer libnccl.so.2 (LD_LIBRARY_PATH), or distributed_backend: staged", v / 10000,
+            v / 100 % 100, v % 100);
+}
+
 void comm_nccl_grid(Grid *g, Device *d, double timeout)
 {
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
@@ -270,6 +284,7 @@ void comm_nccl_grid(Grid *g, Device *d, double timeout)
     all.timeout = timeout;
     if (g->world == 1)
         return;
+    check_version();
     open_world(&g->all);
     grid_each(g, wrap, g);
     cuda_watch(d, watch);

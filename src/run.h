@@ -61,6 +61,7 @@ typedef struct {
     Arena arena, outer, host;  /* memory of the device; the host's that the device uses; the host's, for what is copied from
                                   the device and for the timeline */
     int apart;                 /* device and host have a memory each */
+    int sharing;               /* ranks on this one's GPU */
     Memory memory;             /* what the three hold, and the workspace of device and transport */
     int64_t workspace;
     Traffic traffic[AXES];     /* of the last segment's step */

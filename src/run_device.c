@@ -1,14 +1,33 @@
 /* Which device a run computes on, and what carries its messages. */
 #include "comm_device.h"
 #include "run_layout.h"
+#include <stdlib.h>
 
 static int threads_of(const Run *r) { return r->cfg->threads ? (int)r->cfg->threads : grid_cores(&r->grid); }
+
+/* By what a GPU is, not by its number: a launcher may show each rank its own as number 0. */
+static int ranks_of_gpu(Run *r)
+{
+    Comm *all = &r->grid.all;
+    int64_t mine = (int64_t)r->dev.unit, *each = xcalloc((size_t)all->size, sizeof *each);
+    int n = 0;
+    all->wait(all, all->all_gather(all, each, &mine, 1, I64));
+    for (int i = 0; i < all->size; i++)
+        n += each[i] == mine;
+    free(each);
+    return n;
+}
 
 static void open_cuda(Run *r)
 {
     const Config *c = r->cfg;
-    cuda_open(&r->dev, r->params.real, grid_host_rank(&r->grid) % cuda_count());
+    int gpus = cuda_count();
+    cuda_open(&r->dev, r->params.real, grid_host_rank(&r->grid) % gpus);
     r->dev.pool = pool_open(threads_of(r));        /* for the host's own work: initial values */
+    r->sharing = ranks_of_gpu(r);
+    all_ok(&r->grid.all, r->sharing == 1 || c->distributed_backend == DISTRIBUTED_BACKEND_STAGED, EXIT_RESOURCE, "nccl",
+           "%d ranks have the same GPU, one of %d that this one sees, and NCCL needs one for each; change: as many ranks "
+           "on each host as it has GPUs, or distributed_backend: staged", r->sharing, gpus);
     grid_device(&r->grid, &r->dev);
     if (c->distributed_backend == DISTRIBUTED_BACKEND_STAGED)
         comm_staged_grid(&r->grid, &r->dev);
@@ -29,8 +48,7 @@ void run_device_open(Run *r)
 
 int run_device_ranks(const Run *r)
 {
-    int here = grid_host_ranks(&r->grid), gpus = r->cfg->device == DEVICE_CUDA ? cuda_count() : 1;
-    return (here - 1 - grid_host_rank(&r->grid) % gpus) / gpus + 1;
+    return r->cfg->device == DEVICE_CUDA ? r->sharing : grid_host_ranks(&r->grid);
 }
 
 void run_device_memory(Run *r)

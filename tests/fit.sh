@@ -28,4 +28,21 @@ refused "$emulated" device=cuda cublaslt_tune=1
 change=$(sed -n 's/.*change: \([a-z_]*=[^ ]*\) ([0-9.]* GiB), .*/\1/p' "$work/said")
 [ "$change" = optimizer_cpu_offload=true ] || { cat "$work/said"; echo "the first change is '$change'"; exit 1; }
 "$emulated" "$work/tiny.yaml" device=cuda cublaslt_tune=1 "$change" > "$work/said" 2>&1 || { cat "$work/said"; exit 1; }
+# ranks of one GPU have half of it each, and no NCCL; those with one each, be they all number 0, have all of it
+one=$("$emulated" plan "$work/tiny.yaml" device=cuda micro_batch_size=1 --json | awk -F'[:,]' '/"total"/ { print $2; exit }')
+export EMULATION_MEMORY=$((one + (one - (64 << 20)) / 2))     # 64 MiB are the device's own, taken by then
+two() {
+    EMULATION_DEVICES=$devices EMULATION_NCCL_VERSION=$version TRAIN=$PWD/$emulated \
+        scripts/launch -n 2 "$@" cublaslt_tune=1 micro_batch_size=1
+}
+devices=1 version=
+refused two device=cuda distributed_backend=staged
+grep 'left for each of the 2 that share it' "$work/said" > /dev/null || { cat "$work/said"; exit 1; }
+two "$work/tiny.yaml" device=cuda > "$work/said" 2>&1 && rc=0 || rc=$?
+[ $rc = 5 ] && [ "$(grep -c '^error\[nccl\].* 2 ranks have the same GPU' "$work/said")" = 1 ] || { cat "$work/said"; exit 1; }
+devices=
+two "$work/tiny.yaml" device=cuda > "$work/said" 2>&1 || { cat "$work/said"; exit 1; }
+version=22505
+two "$work/tiny.yaml" device=cuda > "$work/said" 2>&1 && rc=0 || rc=$?
+[ $rc = 5 ] && grep '^error\[nccl\].* this NCCL is 2.25.5' "$work/said" > /dev/null || { cat "$work/said"; exit 1; }
 echo "refused, and with $change it fits"

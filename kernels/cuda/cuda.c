@@ -409,7 +409,8 @@ void cuda_open(Device *d, Dtype real, int index)
     c->major = p.major;
     c->minor = p.minor;
     c->shared = p.sharedMemPerBlockOptin;
-    *d = (Device){.name = "cuda", .isa = c->gpu, .bf16 = "mma", .real = real, .impl = c, .late = 1};
+    *d = (Device){.name = "cuda", .isa = c->gpu, .bf16 = "mma", .real = real, .impl = c, .late = 1,
+                  .unit = hash64(&p.uuid, sizeof p.uuid, HASH_SEED)};
     c->compute = new_stream();
     open_copies(&c->told, c->compute);
     open_copies(&c->snapshots, new_stream());

@@ -34,7 +34,7 @@ const LtApi *lt_api(void);
 #include <nccl.h>
 
 #define NCCL_FUNCTIONS(X)                                                                                    \
-    X(ncclGetErrorString) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommGetAsyncError) \
+    X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommGetAsyncError) \
     X(ncclCommFinalize) X(ncclCommDestroy) X(ncclCommAbort) X(ncclCommRegister) X(ncclCommDeregister)        \
     X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclReduceScatter) X(ncclAllGather) X(ncclBroadcast) \
     X(ncclSend) X(ncclRecv)

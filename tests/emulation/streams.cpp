@@ -526,13 +526,16 @@ extern "C" cudaError_t cudaGetDevice(int *d)
     return e.error;
 }
 
-extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
+/* Processes that are told how many devices there are see the same ones; else each has its own. */
+extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
 {
     Entry e;
     if (e.error)
         return e.error;
     *p = {};
     snprintf(p->name, sizeof p->name, "emulated");
+    const char *rank = emulation_option("EMULATION_DEVICES", 0) ? nullptr : getenv("OMPI_COMM_WORLD_RANK");
+    snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "%.8s %d", rank ? rank : "", d);
     p->totalGlobalMem = (size_t)emulation_option("EMULATION_MEMORY", (int64_t)4 << 30);
     p->sharedMemPerBlock = 48 * 1024;
     p->sharedMemPerBlockOptin = 227 * 1024;

@@ -59,8 +59,10 @@ struct cudaPointerAttributes {
     void *devicePointer, *hostPointer;
 };
 
+typedef struct { char bytes[16]; } cudaUUID_t;
 struct cudaDeviceProp {
     char name[256];
+    cudaUUID_t uuid;
     size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
     int warpSize, maxThreadsPerBlock, multiProcessorCount, major, minor, l2CacheSize, pciBusID, pciDeviceID,
         pciDomainID;

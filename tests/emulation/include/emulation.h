@@ -14,7 +14,8 @@
  *   EMULATION_SEED=N        the order (default 1)
  *   EMULATION_GUARD=1       the host faults when it touches device memory, or pinned memory that it has freed
  *   EMULATION_NO_DEVICE=1   as on a machine without a driver: cudaErrorInsufficientDriver
- *   EMULATION_DEVICES=N     how many devices there seem to be (default 1): their memory is one
+ *   EMULATION_DEVICES=N     how many devices there seem to be (default 1): their memory is one; processes that are given
+ *                           this see the same ones, others have one each
  *   EMULATION_NCCL_VERSION=N  the version that NCCL says it is
  *   EMULATION_MEMORY=BYTES  of device memory (default 4 GiB)
  *   EMULATION_SMS=N         multiprocessors (default 4)
