@@ -40,6 +40,18 @@ void cuda_attention(Device *d, const Products *p, AttentionUse *use)
     BUG_ON("no GPU was opened");
 }
 
+void cuda_attention_time(Device *d, Algorithms *known, void *memory, size_t bytes, int64_t ns[2][2])
+{
+    (void)d, (void)known, (void)memory, (void)bytes, (void)ns;
+    BUG_ON("no GPU was opened");
+}
+
+int cuda_attention_leave(Device *d, int backward)
+{
+    (void)d, (void)backward;
+    BUG_ON("no GPU was opened");
+}
+
 void cuda_attention_close(Device *d)
 {
     (void)d;

@@ -47,7 +47,13 @@ void products_replay(const Products *p, Device *d, void *memory, size_t bytes);
  * library. name: it and its release. */
 typedef struct { int forward, backward, fused_forward, fused_backward; char name[32], why[320]; } AttentionUse;
 void cuda_attention(Device *d, const Products *p, AttentionUse *use);
-/* Our own kernels alone again. */
+/* What one of each of these calls takes, in nanoseconds, in all: ns[backward][0] with our own kernels, [1] with
+ * cuDNN's. Measured in `memory`, whose numbers are lost, and added to `known`, or found there. What our kernels do
+ * not do, or has no room, counts as nothing. Start-up only. */
+void cuda_attention_time(Device *d, Algorithms *known, void *memory, size_t bytes, int64_t ns[2][2]);
+/* Our own kernels do all forwards again, or all backwards: how many shapes cuDNN is left with, and its memory if
+ * there are any. close: everything. */
+int cuda_attention_leave(Device *d, int backward);
 void cuda_attention_close(Device *d);
 /* Bytes of its memory that cuda_attention takes when it finds any: 0 in a build without cuDNN. */
 size_t cuda_attention_bytes(const Products *p);

@@ -71,7 +71,8 @@ typedef struct {
     Batch sequence;            /* and, on the host, the tokens that come next */
     Products products;         /* matrix products that the rehearsal has met, for a GPU; */
     Algorithms algorithms;     /* and how it does them */
-    char attention[480];       /* what attention computes with, on a GPU, and why */
+    char attention[640];       /* what attention computes with, on a GPU, and why */
+    int fused;                 /* cuDNN has a part in it */
     Piece *pieces;             /* what this rank writes of a checkpoint */
     int npieces;
     Saver *saver;              /* RUN_TRAIN with a run directory */

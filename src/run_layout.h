@@ -28,6 +28,9 @@ void layout_give(Run *r);
 /* On a GPU: chooses what attention computes with, and takes what that needs of its memory; r->attention says it. With
  * attention_backend fused and without cuDNN's kernels for all of it dies with EXIT_RESOURCE. Collective. */
 void run_attention(Run *r);
+/* With attention_backend auto: of cuDNN and our own kernels the faster for forwards, and for backwards, of all
+ * ranks' time; says so. As run_tune: products of cublaslt_tune 1 are not timed either. Collective. */
+void run_attention_tune(Run *r, void *memory, size_t bytes);
 /* What that takes, when it is cuDNN. */
 size_t run_attention_bytes(const Run *r);
 

@@ -1,4 +1,5 @@
-/* The algorithms of a GPU's matrix products: chosen before the first step, kept beside the run. */
+/* The algorithms of a GPU's matrix products, and the kernels of its attention: chosen before the first step, kept
+ * beside the run. */
 #include "file.h"
 #include "run_layout.h"
 #include "tuned.h"
@@ -17,6 +18,7 @@ void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes)
     if (path)
         tuned_read(&r->algorithms, path);
     int64_t known = r->algorithms.n;
+    run_attention_tune(r, memory, bytes);
     cuda_tune(&r->dev, &r->products, &r->algorithms, (int)c->cublaslt_tune, memory, bytes);
     if (path && r->algorithms.n > known) {
         if (run_dir)

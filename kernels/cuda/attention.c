@@ -4,21 +4,11 @@
 #include "attention.h"
 #include "cuda.h"
 #include "products.h"
-#include "sdpa.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 _Static_assert(sizeof(SdpaShape) == 56 + 8 * SDPA_MATS, "a shape has no padding");
-
-typedef struct { SdpaShape shape; SdpaPlan *plan; } Entry;
-
-typedef struct CudaAttention {
-    Sdpa *library;
-    Entry *entry;
-    int n;
-    char *workspace;           /* statistics as cuDNN wants them, and what its kernels take */
-} CudaAttention;
 
 /* ---- which calls cuDNN may do ---- */
 
@@ -53,10 +43,9 @@ static int aligned(const SdpaShape *a, const Mat mat[SDPA_MATS])
     return a->type == BF16 || a->type == F16;
 }
 
-static size_t up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 static size_t statistics_bytes(const SdpaShape *a)
 {
-    return up((size_t)(a->batch * a->seq * a->heads) * sizeof(float));
+    return attention_up((size_t)(a->batch * a->seq * a->heads) * sizeof(float));
 }
 
 /* What the library's kernels may take for a shape: of a backward dq in F32 and its rows' sums, and, where key heads are
@@ -100,7 +89,7 @@ static void add_call(Cuda *c, CudaAttention *t, const SdpaShape *a, AttentionUse
         use->forward++, use->fused_forward += !!plan;
     if (plan) {
         t->entry = xrealloc(t->entry, (size_t)(t->n + 1) * sizeof *t->entry);
-        t->entry[t->n++] = (Entry){*a, plan};
+        t->entry[t->n++] = (AttentionEntry){*a, plan};
     } else if (!*use->why) {
         snprintf(use->why, sizeof use->why, "%s of heads of %d on %.60s: %.160s", a->backward ? "backward" : "forward",
                  a->dim, c->gpu, why.text);
@@ -145,9 +134,27 @@ void cuda_attention_close(Device *d)
     c->attention = NULL;
 }
 
+int cuda_attention_leave(Device *d, int backward)
+{
+    CudaAttention *t = cuda_of(d)->attention;
+    int n = 0;
+    if (!t)
+        return 0;
+    d->sync(d);
+    for (int i = 0; i < t->n; i++)
+        if (t->entry[i].shape.backward == backward)
+            sdpa_plan_close(t->entry[i].plan);
+        else
+            t->entry[n++] = t->entry[i];
+    t->n = n;
+    if (!n)
+        cuda_attention_close(d);
+    return n;
+}
+
 /* ---- the ops ---- */
 
-static const Entry *find(const Cuda *c, const Attention *s, int backward, const Mat mat[SDPA_MATS])
+static const AttentionEntry *find(const Cuda *c, const Attention *s, int backward, const Mat mat[SDPA_MATS])
 {
     const CudaAttention *t = c->attention;
     if (!t || !expressible(s))
@@ -159,7 +166,7 @@ static const Entry *find(const Cuda *c, const Attention *s, int backward, const 
     return NULL;
 }
 
-static void run(Cuda *c, const Entry *e, const Mat mat[SDPA_MATS], Mat lse)
+void attention_fused(Cuda *c, const AttentionEntry *e, const Mat mat[SDPA_MATS], Mat lse)
 {
     void *at[SDPA_MATS];
     float *statistics = (float *)c->attention->workspace;
@@ -175,9 +182,9 @@ static void run(Cuda *c, const Entry *e, const Mat mat[SDPA_MATS], Mat lse)
 void cuda_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
 {
     const Mat mat[SDPA_MATS] = {q, k, v, o};
-    const Entry *e = find(cuda_of(d), s, 0, mat);
+    const AttentionEntry *e = find(cuda_of(d), s, 0, mat);
     if (e)
-        run(cuda_of(d), e, mat, lse);
+        attention_fused(cuda_of(d), e, mat, lse);
     else
         flash_attention_fwd(d, o, lse, q, k, v, s);
 }
@@ -186,9 +193,9 @@ void cuda_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat 
                         const Attention *s)
 {
     const Mat mat[SDPA_MATS] = {q, k, v, o, dout, dq, dk, dv};
-    const Entry *e = find(cuda_of(d), s, 1, mat);
+    const AttentionEntry *e = find(cuda_of(d), s, 1, mat);
     if (e)
-        run(cuda_of(d), e, mat, lse);
+        attention_fused(cuda_of(d), e, mat, lse);
     else
         flash_attention_bwd(d, dq, dk, dv, dout, o, lse, delta, q, k, v, s);
 }

@@ -2,9 +2,25 @@
 #ifndef ATTENTION_H
 #define ATTENTION_H
 #include "cuda.h"
+#include "sdpa.h"
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* A call of which there is a graph. */
+typedef struct { SdpaShape shape; SdpaPlan *plan; } AttentionEntry;
+
+typedef struct CudaAttention {
+    Sdpa *library;
+    AttentionEntry *entry;
+    int n;
+    char *workspace;           /* statistics as cuDNN wants them, and what its kernels take */
+} CudaAttention;
+
+/* Runs it: mat as in SdpaShape, lse as the table's ops have it. */
+void attention_fused(Cuda *c, const AttentionEntry *e, const Mat mat[SDPA_MATS], Mat lse);
+
+static inline size_t attention_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 /* Our own kernels: every case of device.h's attention_fwd and attention_bwd. */
 void flash_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s);

@@ -27,6 +27,10 @@ typedef struct {
     int64_t ld[SDPA_MATS];
 } SdpaShape;
 
+#ifndef __cplusplus
+_Static_assert(sizeof(SdpaShape) == 56 + 8 * SDPA_MATS, "a shape has no padding");
+#endif
+
 typedef struct Sdpa Sdpa;      /* the library, open */
 typedef struct SdpaPlan SdpaPlan;
 typedef struct { char text[256]; } SdpaWhy;
