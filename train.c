@@ -191,6 +191,7 @@ static double save(Training *t)
     snprintf(text, sizeof text, "save of iteration %lld", (long long)t->run.iteration);
     comm_note(text);
     json_t *state = run_state(&t->run);
+    data_settle(&t->run.params.data);
     saver_save(t->run.saver, t->run.iteration, state);
     json_decref(state);
     trace_end(&t->run.trace, SPAN_SAVE, traced);

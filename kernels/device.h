@@ -293,6 +293,11 @@ struct Device {
     int64_t (*leave)(Device *d, void *outer, const void *src, size_t bytes);
     int64_t (*fetch)(Device *d, void *dst, const void *outer, size_t bytes, int64_t after);
     void (*arrived)(Device *d, int64_t ticket);
+    /* Ops beside the others, for what waits for outer memory: updates and zeroes launched between aside and along run
+     * behind all ops launched before aside, one after the other, on few of the device's cores, and side by side with ops
+     * launched behind along. A ticket for arrived */
+    void (*aside)(Device *d);
+    int64_t (*along)(Device *d);
     /* Copies in the order of the ops. put: host to device; src may be written on return. get: device to host, waits for
      * every op before it. tell: as get, without waiting; dst is host memory from host_take, and this copy and all told
      * of before are there when told(ticket), which any thread may call, returns */

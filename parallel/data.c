@@ -57,18 +57,66 @@ void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real
     d->token = xcalloc((size_t)buckets * BUCKET_SUMS, sizeof *d->token);
 }
 
+/* ---- updates beside the ops ---- */
+
+int data_first_away(const Data *d)
+{
+    int b = d->buckets;
+    while (b && d->bucket[b - 1].at >= d->near)
+        b--;
+    return b;
+}
+
+void data_updating(Data *d, int bucket, int64_t ticket) { d->bucket[bucket].update = ticket; }
+
+/* Ops from here on come behind the bucket's update. */
+static void wait_update(Data *d, int bucket)
+{
+    Bucket *b = &d->bucket[bucket];
+    if (b->update)
+        d->dev->arrived(d->dev, b->update);
+    b->update = 0;
+}
+
+static void wait_cleared(Data *d)
+{
+    if (d->cleared)
+        d->dev->arrived(d->dev, d->cleared);
+    d->cleared = 0;
+}
+
+void data_settle(Data *d)
+{
+    wait_cleared(d);
+    for (int b = 0; b < d->buckets; b++)
+        wait_update(d, b);
+}
+
+static void start_gather(Data *d, int bucket)
+{
+    Bucket *b = &d->bucket[bucket];
+    int64_t from, to;
+    wait_update(d, bucket);
+    data_own(d, bucket, &from, &to);
+    b->token = d->shard->all_gather(d->shard, b->weight, data_at(d, &d->weight, bucket, from), to - from, d->type);
+    b->gather = UNDER_WAY;
+}
+
 static void wait_gather(Data *d, int bucket)
 {
     Bucket *b = &d->bucket[bucket];
-    if (b->gathering)
+    if (b->gather == PUT_OFF)
+        start_gather(d, bucket);
+    if (b->gather == UNDER_WAY)
         d->shard->wait(d->shard, b->token);
-    b->gathering = 0;
+    b->gather = NO_GATHER;
 }
 
 void data_close(Data *d)
 {
     for (int b = 0; b < d->buckets; b++)
-        wait_gather(d, b);
+        if (d->bucket[b].gather == UNDER_WAY)
+            wait_gather(d, b);
     for (int w = 0; w < 2; w++) {
         free(d->in[w].list);
         free(d->out[w].list);
@@ -185,7 +233,8 @@ void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
     d->bytes[2] = (int64_t)(run->used - start);
     for (int i = 0; i < d->buckets; i++) {
         Bucket *b = &d->bucket[i];
-        b->gathering = b->reduced = 0;
+        b->gather = NO_GATHER;
+        b->reduced = 0;
         b->weight = d->weight.sharded ? NULL : data_at(d, &d->weight, i, b->at);
         b->grad = d->grad.sharded ? NULL : data_at(d, &d->grad, i, b->at);
     }
@@ -195,8 +244,14 @@ void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
 
 void data_begin(Data *d)
 {
-    int64_t n = d->grad.sharded ? d->elems / d->shard->size : d->elems;
-    d->dev->zero(d->dev, d->grad.p, (size_t)n * dtype_size(d->real));
+    int64_t cut = d->grad.sharded ? d->shard->size : 1, near = d->near / cut, away = d->elems / cut - near;
+    size_t size = dtype_size(d->real);
+    d->dev->zero(d->dev, d->grad.p, (size_t)near * size);
+    if (away) {                        /* updates beside the ops may still read them */
+        d->dev->aside(d->dev);
+        d->dev->zero(d->dev, d->grad.p ? d->grad.p + (size_t)near * size : NULL, (size_t)away * size);
+        d->cleared = d->dev->along(d->dev);
+    }
     for (int b = 0; b < d->buckets; b++)
         d->bucket[b].reduced = 0;
     d->open = 1;
@@ -225,6 +280,7 @@ static void finish(Data *d, UnitWindow *w)
 void data_enter(Data *d, int unit, GradPhase phase)
 {
     UnitWindow *w = &d->out[d->turn];
+    wait_cleared(d);
     if (!grads_sharded(d))
         return;
     finish(d, w);
@@ -281,6 +337,7 @@ void data_wait_grads(Data *d)
     if (!d->open)
         return;
     d->open = 0;
+    data_settle(d);
     /* the older window first */
     finish(d, &d->out[d->turn]);
     finish(d, &d->out[!d->turn]);
@@ -336,6 +393,7 @@ void data_gather(Data *d, int unit)
     for (int b = next_bucket(d, unit, PHASE_ALL, -1); b >= 0; b = next_bucket(d, unit, PHASE_ALL, b)) {
         int64_t from, to;
         data_own(d, b, &from, &to);
+        wait_update(d, b);
         Token t = d->shard->all_gather(d->shard, at, data_at(d, &d->weight, b, from), to - from, d->type);
         w->list[w->n++] = (Transfer){b, at, t};
         at += at ? (size_t)d->bucket[b].n * dtype_size(d->type) : 0;
@@ -345,8 +403,10 @@ void data_gather(Data *d, int unit)
 void data_ready(Data *d, int unit)
 {
     if (d->stage != SHARD_PARAMS) {
-        for (int b = next_bucket(d, unit, PHASE_ALL, -1); b >= 0; b = next_bucket(d, unit, PHASE_ALL, b))
+        for (int b = next_bucket(d, unit, PHASE_ALL, -1); b >= 0; b = next_bucket(d, unit, PHASE_ALL, b)) {
             wait_gather(d, b);
+            wait_update(d, b);
+        }
         return;
     }
     UnitWindow *w = window_of(d, unit);
@@ -380,12 +440,13 @@ void data_gather_all(Data *d, int overlap)
     if (d->stage != SHARD_OPTIM && d->stage != SHARD_GRADS)
         return;
     for (int b = 0; b < d->buckets; b++) {
-        int64_t from, to;
-        data_own(d, b, &from, &to);
-        wait_gather(d, b);
         Bucket *k = &d->bucket[b];
-        k->token = d->shard->all_gather(d->shard, k->weight, data_at(d, &d->weight, b, from), to - from, d->type);
-        k->gathering = 1;
+        BUG_ON(k->gather == PUT_OFF);
+        wait_gather(d, b);
+        if (overlap && k->update)
+            k->gather = PUT_OFF;
+        else
+            start_gather(d, b);
     }
     for (int b = 0; !overlap && b < d->buckets; b++)
         wait_gather(d, b);

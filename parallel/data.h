@@ -49,7 +49,9 @@ typedef struct {
     PartialSum sum[BUCKET_SUMS];
     /* where element `at` is now; NULL: not held */
     char *weight, *grad;
-    int gathering, reduced;    /* its gather after the update is under way; reductions since data_begin */
+    enum { NO_GATHER, PUT_OFF, UNDER_WAY } gather;     /* of its weights, after the update */
+    int reduced;               /* reductions since data_begin */
+    int64_t update;            /* the ticket of an update beside the ops, until these wait for it; 0: none */
     Token token;               /* of that gather */
 } Bucket;
 
@@ -81,6 +83,7 @@ typedef struct {
     int tied;                  /* the bucket that another stage has too, -1: none */
     int64_t near;              /* elements whose masters and moments lie on the device; those of the others */
     Arena *outer;              /* are in here */
+    int64_t cleared;           /* the ticket of the zeroes in the gradients of the others, until ops wait for it */
 
     Flat weight, grad, master, moment[2];
     int gradients, moments;    /* what there is */
@@ -126,6 +129,15 @@ void data_enter(Data *d, int unit, GradPhase phase);
  * group. */
 void data_reduce(Data *d, int unit, GradPhase phase);
 
+/* The first bucket whose masters and moments lie in outer memory, or their number. */
+int data_first_away(const Data *d);
+/* The bucket's update is under way beside the ops: what reads its weights or its gradient waits for the ticket, at the
+ * last moment. */
+void data_updating(Data *d, int bucket, int64_t ticket);
+/* Ops from here on come behind every update and every zero: before masters, moments or weights are read that no unit's
+ * forward or backward has made ready. */
+void data_settle(Data *d);
+
 /* All sums of the step are done, but for the tied one. May be called again. Collective over data and tensor groups. */
 void data_wait_grads(Data *d);
 
@@ -140,6 +152,7 @@ void data_ready(Data *d, int unit);
 void data_release(Data *d, int unit);
 
 /* After an update of the shards: starts to gather the weights of all buckets where they are held whole, in the order of
- * the forward. overlap: data_ready waits for them; else they are there on return. Collective over the shard group. */
+ * the forward. overlap: data_ready waits for them, and starts those whose update is under way beside the ops; else they
+ * are there on return. Collective over the shard group. */
 void data_gather_all(Data *d, int overlap);
 #endif

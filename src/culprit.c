@@ -43,6 +43,7 @@ _Noreturn void run_not_finite(Run *r, const Launched *s)
     double loss = r->verdict.loss;
     culprit = (Culprit){.order = INT64_MAX};
     /* back to where the step began: the weights have not changed since, whatever was launched meanwhile */
+    data_settle(&p->data);
     r->now = NULL;
     r->stage.mark = NULL;
     r->iteration = s->m.iteration - 1;

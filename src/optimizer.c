@@ -75,6 +75,8 @@ static void make_lists(Optimizer *o, int trust)
     o->of_gradient.list = xcalloc((size_t)p->nparam + 1, sizeof *o->of_gradient.list);
     o->of_pairs.list = xcalloc(2 * (size_t)o->ratios + 1, sizeof *o->of_pairs.list);
     o->updated = xcalloc((size_t)p->nparam + 1, sizeof *o->updated);
+    o->first = xcalloc((size_t)p->data.buckets + 1, sizeof *o->first);
+    const double **ratio = xcalloc((size_t)p->nparam + 1, sizeof *ratio);
     o->tied = -1;
     for (int i = 0, k = 0; i < p->nparam; i++) {
         const Param *t = &p->param[i];
@@ -82,8 +84,7 @@ static void make_lists(Optimizer *o, int trust)
         /* with hybrid sharding every copy has the same shards: the first one speaks */
         if (p->data.copies->rank == 0)
             list_squares(&o->of_gradient, squares_of(o, o->squares, t, &p->data.grad));
-        o->updated[o->nupdated] = updated_of(o, t, has && o->trust ? &o->trust[k] : NULL);
-        o->nupdated += o->updated[o->nupdated].n > 0;
+        ratio[i] = has && o->trust ? &o->trust[k] : NULL;
         if (!has)
             continue;
         list_squares(&o->of_pairs, squares_of(o, pair_of(o, k, 0), t, &p->data.master));
@@ -92,6 +93,15 @@ static void make_lists(Optimizer *o, int trust)
             o->tied = k;
         k++;
     }
+    for (int b = 0, n = 0; b < p->data.buckets; b++) {
+        for (int i = 0; i < p->nparam; i++)
+            if (p->param[i].bucket == b) {
+                o->updated[n] = updated_of(o, &p->param[i], ratio[i]);
+                n += o->updated[n].n > 0;
+            }
+        o->first[b + 1] = n;
+    }
+    free(ratio);
 }
 
 void optimizer_open(Optimizer *o, const Config *cfg, Params *params, Device *dev, Arena *run)
@@ -114,6 +124,7 @@ void optimizer_close(Optimizer *o)
     free(o->of_gradient.list);
     free(o->of_pairs.list);
     free(o->updated);
+    free(o->first);
     *o = (Optimizer){0};
 }
 
@@ -173,8 +184,7 @@ static Update update_of(const Optimizer *o, double lr)
 {
     const Config *c = o->cfg;
     double step = (double)o->updates;
-    return (Update){.list = o->updated, .count = o->nupdated, .out_type = o->params->type, .verdict = o->verdict,
-                    .lr = lr, .beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps,
+    return (Update){.out_type = o->params->type, .verdict = o->verdict, .lr = lr, .beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps,
                     .bias1 = 1 - pow(c->adam_beta1, step), .bias2 = 1 - pow(c->adam_beta2, step),
                     .momentum = c->sgd_momentum, .nesterov = c->sgd_nesterov};
 }
@@ -202,16 +212,32 @@ static void find_trust(Optimizer *o, const Rule *rule)
              o->verdict);
 }
 
+/* Of buckets [from, to). */
+static void go_over(const Optimizer *o, void (*rule)(Device *d, const Update *u), Update u, int from, int to)
+{
+    u.list = o->updated + o->first[from];
+    u.count = o->first[to] - o->first[from];
+    if (rule && u.count)
+        rule(o->dev, &u);
+}
+
 void optimizer_step(Optimizer *o, double lr)
 {
     const Rule *rule = &rules[o->cfg->optimizer];
+    Data *x = &o->params->data;
+    Device *d = o->dev;
     o->updates++;
     Update u = update_of(o, lr);
-    if (rule->prepare)
-        rule->prepare(o->dev, &u);
+    int away = data_first_away(x);
+    go_over(o, rule->prepare, u, 0, x->buckets);
     if (rule->trust)
         find_trust(o, rule);
-    rule->apply(o->dev, &u);
+    go_over(o, rule->apply, u, 0, away);
+    for (int b = away; b < x->buckets; b++) {
+        d->aside(d);
+        go_over(o, rule->apply, u, b, b + 1);
+        data_updating(x, b, d->along(d));
+    }
 }
 
 void loss_scale_open(LossScale *s, const Config *cfg)

@@ -33,8 +33,9 @@ typedef struct {
     int ratios;                /* tensors that can have one: those that decay; 0 with other rules */
     /* what a step goes over of this rank's shards */
     SquaresList of_gradient, of_pairs;     /* into `squares`; into `norms` */
-    Updated *updated;          /* [nupdated] */
-    int nupdated, tied;        /* tied: the pair of the tensor that another stage has too, -1: none */
+    Updated *updated;          /* by bucket: those of bucket b from first[b] on, */
+    int *first;                /* [buckets + 1] */
+    int tied;                  /* the pair of the tensor that another stage has too, -1: none */
     char bad[96];              /* the tensor to blame */
 } Optimizer;
 
@@ -60,7 +61,8 @@ void optimizer_go(Optimizer *o);
 const char *optimizer_blame(Optimizer *o, const Verdict *v);
 
 /* One update of what this rank updates, as the verdict says; writes the storage copies, which data_gather_all then brings to
- * the others. The gradients are spent. Waits for nothing; collective over the shard, tensor and embedding groups. */
+ * the others. What has its moments in outer memory is updated beside the ops, bucket by bucket in the order of the next
+ * forward (data_updating). The gradients are spent. Waits for nothing; collective over the shard, tensor and embedding groups. */
 void optimizer_step(Optimizer *o, double lr);
 
 void loss_scale_open(LossScale *s, const Config *cfg);

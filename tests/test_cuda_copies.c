@@ -1,6 +1,6 @@
 /* test_cuda_copies -- snapshots of device memory: ops launched later run meanwhile, and none that comes behind settle
  * changes what is copied; copies to the host and back: those of one direction do not wait for the other's, but for the one
- * that they are told to. The host sees a copy in what lies at its destination. */
+ * that they are told to; ops aside. The host sees a copy in what lies at its destination. */
 #include "device.h"
 #include "test.h"
 #include <pthread.h>
@@ -148,6 +148,45 @@ static void check_return(Bench *b)
     }
 }
 
+/* Ops aside come behind those before, each behind the one before it, and before what is launched behind arrived; what is
+ * launched behind along does not wait for them. Outer memory takes the GPU long enough to tell. */
+static void check_aside(Bench *b)
+{
+    int beside = 0;
+    Verdict *v = b->d.take(&b->d, sizeof *v);
+    b->d.put(&b->d, v, &(Verdict){.multiplier = 1, .go = 1}, sizeof *v);
+    for (int i = 0; i < TRIES; i++) {
+        float x;
+        Updated all = {.n = N, .w = b->outer, .g = b->src};
+        Update u = {.list = &all, .count = 1, .out_type = F32, .verdict = v, .lr = 1};
+        fill(b, b->src, N, 1);
+        b->d.sync(&b->d);
+        for (int64_t k = 0; k < N; k++)
+            b->outer[k] = 10;
+        twice(b, b->src, N);
+        b->d.aside(&b->d);
+        b->d.sgd(&b->d, &u);           /* 10 - 2 */
+        b->d.zero(&b->d, b->src, N * sizeof *b->src);
+        int64_t ticket = b->d.along(&b->d);
+        if (i % 2) {
+            b->d.arrived(&b->d, ticket);
+            b->d.get(&b->d, &x, b->src + N - 1, sizeof x);
+            CHECK(x == 0 && b->outer[0] == 8 && b->outer[N - 1] == 8, "%g, and outside %g and %g instead of 8", (double)x,
+                  (double)b->outer[0], (double)b->outer[N - 1]);
+            if (beside)
+                break;
+            continue;
+        }
+        twice(b, b->other, 1);
+        b->d.get(&b->d, &x, b->other, sizeof x);
+        beside |= ((volatile float *)b->outer)[N - 1] == 10;
+        b->d.arrived(&b->d, ticket);
+    }
+    CHECK(beside, "ops wait for those aside");
+    b->d.sync(&b->d);
+    b->d.give(&b->d, v, sizeof *v);
+}
+
 int main(void)
 {
     Bench b;
@@ -165,6 +204,7 @@ int main(void)
     check_thread(&b);
     check_ways(&b);
     check_return(&b);
+    check_aside(&b);
     b.d.outer_give(&b.d, b.outer, bytes + sizeof *b.outer);
     b.d.host_give(&b.d, b.host, bytes);
     b.d.give(&b.d, b.other, sizeof *b.other);

@@ -151,6 +151,7 @@ static int64_t fetch(Device *d, void *dst, const void *outer, size_t bytes, int6
 
 static void told(Device *d, int64_t ticket) { (void)d, (void)ticket; }
 static void in_step(Device *d) { (void)d; }
+static int64_t along(Device *d) { (void)d; return 0; }
 
 /* ---- opening ---- */
 
@@ -164,6 +165,7 @@ void cpu_open(Device *d, Dtype real, const char *isa, int threads)
     *d = (Device){.name = "cpu", .isa = isa_names[i], .bf16 = c->gemm_bf16 != c->gemm ? c->gemm_bf16->name : "f32",
                   .impl = c, .take = take, .give = give, .owns = owns, .left = left,
                   .outer_take = take, .outer_give = give, .leave = tell, .fetch = fetch, .arrived = told,
+                  .aside = in_step, .along = along,
                   .put = put, .get = put, .tell = tell, .told = told,
                   .snapshot = tell, .settle = in_step, .host_take = take, .host_give = give, .sync = in_step};
     tables[i][real].fill(d);

@@ -319,6 +319,26 @@ static void cuda_arrived(Device *d, int64_t ticket)
         CUDA_OK(cudaStreamWaitEvent(c->compute, end_of_trip(c, ticket), 0));
 }
 
+/* What `compute` means changes places, so that an op knows of no other stream. */
+static void cuda_aside(Device *d)
+{
+    Cuda *c = cuda_of(d);
+    cudaStream_t s = c->trips[CUDA_ASIDE].stream;
+    BUG_ON(c->ops);
+    CUDA_OK(cudaStreamWaitEvent(s, ops_so_far(c), 0));
+    c->ops = c->compute;
+    c->compute = s;
+}
+
+static int64_t cuda_along(Device *d)
+{
+    Cuda *c = cuda_of(d);
+    BUG_ON(!c->ops);
+    c->compute = c->ops;
+    c->ops = NULL;
+    return trip_ticket(c, CUDA_ASIDE);
+}
+
 static void cuda_sync(Device *d)
 {
     Cuda *c = cuda_of(d);
@@ -355,6 +375,8 @@ static void fill(Device *d)
     d->leave = cuda_leave;
     d->fetch = cuda_fetch;
     d->arrived = cuda_arrived;
+    d->aside = cuda_aside;
+    d->along = cuda_along;
     d->put = cuda_put;
     d->get = cuda_get;
     d->tell = cuda_tell;
@@ -441,7 +463,8 @@ void cuda_close(Device *d)
     cuda_attention_close(d);
     lt_close(c->lt);
     /* told's stream is the ops' */
-    CudaCopies *copies[] = {&c->told, &c->snapshots, &c->trips[CUDA_LEAVES], &c->trips[CUDA_FETCHES]};
+    CudaCopies *copies[] = {&c->told, &c->snapshots, &c->trips[CUDA_LEAVES], &c->trips[CUDA_FETCHES],
+                            &c->trips[CUDA_ASIDE]};
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
         CUDA_OK(cudaStreamDestroy(copies[i]->stream));
         close_events(copies[i]->event, CUDA_TICKETS);

@@ -23,7 +23,8 @@ _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, in
 #define CUDA_WORKSPACE ((size_t)64 << 20)      /* bytes for one op: partial sums */
 #define CUDA_PIECE ((size_t)1 << 20)           /* bytes of pinned memory that one copy of put or get takes at most */
 enum { CUDA_PIECES = 16, CUDA_TICKETS = 64 };
-enum { CUDA_LEAVES, CUDA_FETCHES, CUDA_WAYS };
+enum { CUDA_LEAVES, CUDA_FETCHES, CUDA_ASIDE, CUDA_WAYS };
+enum { CUDA_FEW = 16 };                        /* blocks of an op aside: they wait for the bus, and fill it many times over */
 
 typedef struct { char *p; size_t bytes; } CudaRange;
 typedef struct { CudaRange *at; int n, room; } CudaRanges;
@@ -50,7 +51,8 @@ typedef struct {
     cudaEvent_t landed[2];
     CudaCopies told;                   /* among the ops */
     CudaCopies snapshots;              /* beside the ops, each copy behind `before`, recorded anew for it: what saves write, */
-    CudaCopies trips[CUDA_WAYS];       /* what layers keep on the host, on its way there and on its way back */
+    CudaCopies trips[CUDA_WAYS];       /* what layers keep on the host, on its way there and on its way back; ops aside */
+    cudaStream_t ops;                  /* aside: where `compute` is to go back to; else NULL */
     cudaEvent_t before;
     int unsettled;                     /* the ops are behind none of the last snapshots */
     void (*watch)(double waited);
@@ -59,6 +61,11 @@ typedef struct {
 } Cuda;
 
 static inline Cuda *cuda_of(const Device *d) { return (Cuda *)d->impl; }
+/* Blocks of an op that would have as many, and can do with fewer. */
+static inline int64_t cuda_few(const Cuda *c, int64_t blocks)
+{
+    return c->ops && blocks > CUDA_FEW ? (int64_t)CUDA_FEW : blocks;
+}
 static inline cudaStream_t cuda_stream(const Device *d) { return cuda_of(d)->compute; }
 
 /* Device memory for the op that asks, until it has run: at most CUDA_WORKSPACE bytes, aligned to 256; not cleared. */

@@ -1,4 +1,5 @@
-/* optimizer -- one update of each optimizer, of up to LISTED tensors a launch: a block takes a piece of one of them.
+/* optimizer -- one update of each optimizer, of up to LISTED tensors a launch: a block takes a piece of one of them, and then the
+ * next where there are fewer blocks than pieces.
  * Every array is read and written once, eight elements a thread in 16-byte pieces. All reads of a thread are on their
  * way before its first result; where the verdict says not to go, none of its writes is done. Elements do not see each
  * other, so an update has the same bits however the weights are cut. */
@@ -22,6 +23,7 @@ struct Step {
     double lr;
     float beta1, rest1, beta2, rest2, eps, unbias1, unbias2, momentum;
     int nesterov, count;
+    int64_t blocks;
     Array array[LISTED];
 };
 
@@ -123,16 +125,18 @@ __device__ __forceinline__ void update(const Step &u, const Array &a, const Rate
 template <class Rule, class Out>
 __global__ void __launch_bounds__(THREADS) k_update(const __grid_constant__ Step u)
 {
-    const Array a = u.array[listed(u.array, u.count, blockIdx.x)];
-    int64_t start = (blockIdx.x - a.first) * BLOCK, end = start + BLOCK < a.n ? start + BLOCK : a.n;
-    Rates rates = {(float)u.verdict->multiplier, (float)(Rule::TRUST && a.trust ? u.lr * *a.trust : u.lr), a.wd,
-                   u.verdict->go};
-    for (int64_t i = start + (int64_t)threadIdx.x * EACH; i < end; i += ROUND) {
-        if (a.vector && i + EACH <= a.n)
-            update<Rule, Out, EACH>(u, a, rates, i);
-        else
-            for (int k = 0; k < EACH && i + k < a.n; k++)
-                update<Rule, Out, 1>(u, a, rates, i + k);
+    for (int64_t b = blockIdx.x; b < u.blocks; b += gridDim.x) {
+        const Array a = u.array[listed(u.array, u.count, b)];
+        int64_t start = (b - a.first) * BLOCK, end = start + BLOCK < a.n ? start + BLOCK : a.n;
+        Rates rates = {(float)u.verdict->multiplier, (float)(Rule::TRUST && a.trust ? u.lr * *a.trust : u.lr), a.wd,
+                       u.verdict->go};
+        for (int64_t i = start + (int64_t)threadIdx.x * EACH; i < end; i += ROUND) {
+            if (a.vector && i + EACH <= a.n)
+                update<Rule, Out, EACH>(u, a, rates, i);
+            else
+                for (int k = 0; k < EACH && i + k < a.n; k++)
+                    update<Rule, Out, 1>(u, a, rates, i + k);
+        }
     }
 }
 
@@ -161,15 +165,16 @@ static Array array_of(const Updated *x, int64_t first)
 template <class Rule> static void launch(Device *d, const Update *u)
 {
     Step s = step_of(u);
-    for (int64_t i = 0, blocks; i < u->count; i += s.count) {
-        for (blocks = s.count = 0; s.count < LISTED && i + s.count < u->count; s.count++) {
+    for (int64_t i = 0; i < u->count; i += s.count) {
+        for (s.blocks = s.count = 0; s.count < LISTED && i + s.count < u->count; s.count++) {
             const Updated *x = &u->list[i + s.count];
             BUG_ON(x->n < 1);
-            s.array[s.count] = array_of(x, blocks);
-            blocks += ceil_div(x->n, BLOCK);
+            s.array[s.count] = array_of(x, s.blocks);
+            s.blocks += ceil_div(x->n, BLOCK);
         }
         with_type(u->out_type, [&](auto t) {
-            LAUNCH((k_update<Rule, decltype(t)>), blocks_of(blocks), THREADS, 0, cuda_of(d)->compute, s);
+            LAUNCH((k_update<Rule, decltype(t)>), blocks_of(cuda_few(cuda_of(d), s.blocks)), THREADS, 0,
+                   cuda_of(d)->compute, s);
         });
     }
 }
