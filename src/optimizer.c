@@ -184,7 +184,8 @@ static Update update_of(const Optimizer *o, double lr)
 {
     const Config *c = o->cfg;
     double step = (double)o->updates;
-    return (Update){.out_type = o->params->type, .verdict = o->verdict, .lr = lr, .beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps,
+    return (Update){.out_type = o->params->type, .verdict = o->verdict, .lr = lr, .beta1 = c->adam_beta1,
+                    .beta2 = c->adam_beta2, .eps = c->adam_eps,
                     .bias1 = 1 - pow(c->adam_beta1, step), .bias2 = 1 - pow(c->adam_beta2, step),
                     .momentum = c->sgd_momentum, .nesterov = c->sgd_nesterov};
 }

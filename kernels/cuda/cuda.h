@@ -24,7 +24,7 @@ _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, in
 #define CUDA_PIECE ((size_t)1 << 20)           /* bytes of pinned memory that one copy of put or get takes at most */
 enum { CUDA_PIECES = 16, CUDA_TICKETS = 64 };
 enum { CUDA_LEAVES, CUDA_FETCHES, CUDA_ASIDE, CUDA_WAYS };
-enum { CUDA_FEW = 16 };                        /* blocks of an op aside: they wait for the bus, and fill it many times over */
+enum { CUDA_FEW = 16 };                        /* blocks of an op aside: they wait for the bus, which they fill */
 
 typedef struct { char *p; size_t bytes; } CudaRange;
 typedef struct { CudaRange *at; int n, room; } CudaRanges;
@@ -50,8 +50,8 @@ typedef struct {
     char *landing;
     cudaEvent_t landed[2];
     CudaCopies told;                   /* among the ops */
-    CudaCopies snapshots;              /* beside the ops, each copy behind `before`, recorded anew for it: what saves write, */
-    CudaCopies trips[CUDA_WAYS];       /* what layers keep on the host, on its way there and on its way back; ops aside */
+    CudaCopies snapshots;              /* beside the ops, each copy behind `before`, recorded anew for it: of saves, */
+    CudaCopies trips[CUDA_WAYS];       /* of what layers keep on the host, there and back; and ops aside */
     cudaStream_t ops;                  /* aside: where `compute` is to go back to; else NULL */
     cudaEvent_t before;
     int unsettled;                     /* the ops are behind none of the last snapshots */
