@@ -422,6 +422,17 @@ static void test_bits(void)
  * found, unless the library says no to it. */
 static Algorithms known, broken;
 
+/* Has the library an algorithm with this epilogue? */
+static int has_epilogue(const Algorithms *a, int epilogue)
+{
+    char text[32];
+    snprintf(text, sizeof text, " epilogue %d ", epilogue);
+    for (int64_t i = 0; i < a->n; i++)
+        if (strstr(a->list[i].key, text))
+            return 1;
+    return 0;
+}
+
 static void test_tune(void)
 {
     Device counting, next;
@@ -443,9 +454,10 @@ static void test_tune(void)
     size_t dirty = 0;
     for (size_t i = 0; i < bytes; i++)
         dirty += got[i] != 0;
-    CHECK(known.n == 4 && !dirty, "%lld algorithms, %zu bytes are not 0", (long long)known.n, dirty);
+    int64_t all = 4 + has_epilogue(&known, 512);       /* the bias gradient's also without */
+    CHECK(known.n == all && !dirty, "%lld algorithms, %zu bytes are not 0", (long long)known.n, dirty);
     cuda_tune(&gpu, &p, &known, 8, memory, bytes);
-    CHECK(known.n == 4, "what was known was timed again");
+    CHECK(known.n == all, "what was known was timed again");
     for (int64_t i = 0; i < known.n; i++) {
         algorithms_add(&broken, &known.list[i]);
         broken.list[i].words[1] ^= 1;
@@ -453,13 +465,64 @@ static void test_tune(void)
     cuda_open(&next, F32, 0);
     void *room = next.take(&next, bytes);
     cuda_tune(&next, &p, &broken, 1, room, bytes);
-    CHECK(broken.n == 4, "candidates were timed that nobody asked for");
+    CHECK(broken.n == all, "candidates were timed that nobody asked for");
     next.sync(&next);
     next.give(&next, room, bytes);
     cuda_close(&next);
     gpu.give(&gpu, memory, bytes);
     products_close(&p);
     free(got);
+}
+
+static int64_t passes, summed;             /* activations computed apart; rows whose bias gradient was */
+static void (*bias_bwd)(Device *d, Mat db, Mat dy), (*act_fwd)(Device *d, Mat a, Mat h, ActKind kind);
+static void (*act_bwd)(Device *d, Mat dh, Mat da, Mat h, ActKind kind);
+static void count_bias(Device *d, Mat db, Mat dy) { summed += dy.rows; bias_bwd(d, db, dy); }
+static void count_fwd(Device *d, Mat a, Mat h, ActKind kind) { passes++; act_fwd(d, a, h, kind); }
+static void count_bwd(Device *d, Mat dh, Mat da, Mat h, ActKind kind) { passes++; act_bwd(d, dh, da, h, kind); }
+
+/* An epilogue is used while it is no slower than the pass that it saves. */
+static void test_pays(void)
+{
+    enum { T = 48, IN = 64, OUT = 80 };
+    Device counting, timed;
+    Products p = {0};
+    size_t bytes = 1 << 20;
+    Mat x = mat(NULL, T, IN, BF16), w = mat(NULL, OUT, IN, BF16), b = mat(NULL, 1, OUT, BF16);
+    Mat y = mat(NULL, T, OUT, BF16);
+    null_open(&counting, F32);
+    products_watch(&counting, &p);
+    counting.linear_act_fwd(&counting, y, y, x, w, b, ACT_GELU_TANH);
+    counting.linear_act_bwd_x(&counting, x, x, y, w, x, ACT_GELU_TANH);
+    counting.linear_bwd_w(&counting, mat(NULL, OUT, IN, F32), mat(NULL, 1, OUT, F32), y, x);
+    for (int slow = 0; slow < 2; slow++) {
+        Algorithms list = {0};
+        cuda_open(&timed, F32, 0);
+        void *room = timed.take(&timed, bytes);
+        cuda_tune(&timed, &p, &list, 8, room, bytes);
+        for (int64_t i = 0; i < list.n; i++) {
+            int fused = !strstr(list.list[i].key, "epilogue 1 ") && !strstr(list.list[i].key, "epilogue 4 ");
+            list.list[i].us = slow && fused ? 100 : 1;
+        }
+        int64_t n = list.n;
+        timed.give(&timed, room, bytes);
+        cuda_close(&timed);
+        cuda_open(&timed, F32, 0);
+        room = timed.take(&timed, bytes);
+        bias_bwd = timed.bias_bwd, act_fwd = timed.act_fwd, act_bwd = timed.act_bwd;
+        timed.bias_bwd = count_bias, timed.act_fwd = count_fwd, timed.act_bwd = count_bwd;
+        passes = summed = 0;
+        cuda_tune(&timed, &p, &list, 8, room, bytes);
+        int fused = slow ? 0 : has_epilogue(&list, 164) + has_epilogue(&list, 192);
+        CHECK(passes == 2 - fused && summed == (!slow && has_epilogue(&list, 512) ? 1 : T) && list.n == n,
+              "epilogues %s: %lld activations apart, %lld rows of bias gradients, %lld algorithms of %lld",
+              slow ? "slow" : "fast", (long long)passes, (long long)summed, (long long)n, (long long)list.n);
+        timed.sync(&timed);
+        timed.give(&timed, room, bytes);
+        cuda_close(&timed);
+        algorithms_close(&list);
+    }
+    products_close(&p);
 }
 
 int main(void)
@@ -476,6 +539,7 @@ int main(void)
     test_delayed();
     test_bits();
     test_tune();
+    test_pays();
     cuda_close(&gpu);
     cpu_close(&cpu);
     algorithms_close(&known);

@@ -23,6 +23,7 @@ typedef struct {
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
     int has;
+    double us;                 /* that it took when it was timed; -1: it was not */
 } Plan;
 
 struct Lt {
@@ -247,6 +248,7 @@ static int tune(Lt *lt, Plan *p, const LtProduct *q, const char *text)
     if (best.us < 0)
         return 0;
     memcpy(&p->algo, best.words, sizeof best.words);
+    p->us = best.us;
     snprintf(best.key, sizeof best.key, "%s", text);
     algorithms_add(lt->known, &best);
     return 1;
@@ -262,8 +264,10 @@ static int recall(Lt *lt, Plan *p, const char *text)
         return 0;
     memcpy(&p->algo, known->words, sizeof known->words);
     cublasStatus_t s = lt->api->cublasLtMatmulAlgoCheck(lt->handle, p->desc, p->a, p->b, p->c, p->c, &p->algo, &r);
-    if (s == CUBLAS_STATUS_SUCCESS && r.workspaceSize <= lt->bytes)
+    if (s == CUBLAS_STATUS_SUCCESS && r.workspaceSize <= lt->bytes) {
+        p->us = known->us;
         return 1;
+    }
     if (!lt->warned++)
         warn("cuBLASLt cannot use a kept algorithm (%s); it takes the one that it expects to be fastest", text);
     return 0;
@@ -299,13 +303,14 @@ static Plan *plan_of(Lt *lt, const LtProduct *q)
             p = &set[i];
     }
     plan_close(lt, p);
-    *p = (Plan){.key = key, .used = lt->calls};
+    *p = (Plan){.key = key, .used = lt->calls, .us = -1};
     describe(lt, p, q);
     p->has = choose(lt, p, q);
     return p;
 }
 
 int lt_has(Lt *lt, const LtProduct *q) { return plan_of(lt, q)->has; }
+double lt_us(Lt *lt, const LtProduct *q) { return plan_of(lt, q)->us; }
 
 void lt_multiply(Lt *lt, const LtProduct *q)
 {

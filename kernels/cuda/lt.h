@@ -34,6 +34,8 @@ void lt_close(Lt *lt);
 
 /* Whether the library has an algorithm for this product. */
 int lt_has(Lt *lt, const LtProduct *q);
+/* Microseconds of this product when its algorithm was timed, in this run or for the list; -1: it was not. */
+double lt_us(Lt *lt, const LtProduct *q);
 /* Enqueues the product. No algorithm, or a call that fails, dies with EXIT_RESOURCE. */
 void lt_multiply(Lt *lt, const LtProduct *q);
 

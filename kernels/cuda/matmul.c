@@ -64,11 +64,27 @@ void cuda_linear(Device *d, Mat y, Mat x, Mat w, Mat bias)
     lt_multiply(cuda_of(d)->lt, &q);
 }
 
-/* GELU by its tanh form is the one activation that the library has: of its own sums, before they are rounded to h. */
-static int has_gelu(const Device *d, LtProduct *q, Mat h, ActKind kind)
+/* Does an epilogue pay? Some are in older kernels of the library alone, and then a product without, and a pass over
+ * memory behind it, is sooner done. It is taken to pay where nothing was timed. plain: the product without; cells: what
+ * the pass reads and writes more. */
+static int epilogue_pays(const Device *d, const LtProduct *q, LtProduct plain, int64_t cells, size_t bytes)
 {
+    const double launch = 4, speed = 3e6;      /* us; bytes a us, about what an H200 copies at */
+    Lt *lt = cuda_of(d)->lt;
+    double with = lt_us(lt, q), without = with < 0 ? -1 : lt_us(lt, &plain);
+    return without < 0 || with <= without + launch + (double)cells * (double)bytes / speed;
+}
+
+/* GELU by its tanh form is the one activation that the library has: of its own sums, before they are rounded to h.
+ * made: what the product without it makes. Its pass reads one matrix and writes one more. */
+static int has_gelu(const Device *d, LtProduct *q, Mat h, Mat made, cublasLtEpilogue_t without, ActKind kind)
+{
+    LtProduct plain = *q;
+    plain.epilogue = without;
+    plain.c = lt_mat(made);
     q->aux = lt_mat(h);
-    return kind == ACT_GELU_TANH && q->c.rows && q->c.cols && h.ld % 8 == 0 && lt_has(cuda_of(d)->lt, q);
+    return kind == ACT_GELU_TANH && q->c.rows && q->c.cols && h.ld % 8 == 0 && lt_has(cuda_of(d)->lt, q)
+           && epilogue_pays(d, q, plain, 2 * q->c.rows * q->c.cols, dtype_size(h.type));
 }
 
 void cuda_linear_act_fwd(Device *d, Mat a, Mat h, Mat x, Mat w, Mat bias, ActKind kind)
@@ -80,7 +96,7 @@ void cuda_linear_act_fwd(Device *d, Mat a, Mat h, Mat x, Mat w, Mat bias, ActKin
         q.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
         q.vector = bias.p;
     }
-    if (has_gelu(d, &q, h, kind)) {
+    if (has_gelu(d, &q, h, h, bias.p ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT, kind)) {
         lt_multiply(cuda_of(d)->lt, &q);
         return;
     }
@@ -92,7 +108,7 @@ void cuda_linear_act_bwd_x(Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActK
 {
     LtProduct q = product(d, da, dy, 0, w, 0, 0);
     q.epilogue = CUBLASLT_EPILOGUE_DGELU;
-    if (!has_gelu(d, &q, h, kind)) {
+    if (!has_gelu(d, &q, h, da, CUBLASLT_EPILOGUE_DEFAULT, kind)) {
         cuda_matmul(d, da, dy, 0, w, 0, 0);
         d->act_bwd(d, dh, da, h, kind);
         return;
@@ -106,12 +122,12 @@ void cuda_linear_act_bwd_x(Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActK
 void cuda_linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x)
 {
     Lt *lt = cuda_of(d)->lt;
-    LtProduct q = product(d, dw, dy, 1, x, 0, 1);
+    LtProduct q = product(d, dw, dy, 1, x, 0, 1), plain = q;
     if (db.p && dy.rows && dw.rows && dw.cols) {
         BUG_ON(db.cols != dy.cols || db.type != d->real || dw.type != d->real);
         q.epilogue = CUBLASLT_EPILOGUE_BGRADB;
         q.vector = lt_vector(lt, (size_t)db.cols * dtype_size(db.type));
-        if (lt_has(lt, &q)) {
+        if (lt_has(lt, &q) && epilogue_pays(d, &q, plain, dy.rows * dy.cols, dtype_size(dy.type))) {
             lt_multiply(lt, &q);
             d->bias_bwd(d, db, mat(q.vector, 1, db.cols, db.type));
             return;
