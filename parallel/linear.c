@@ -8,11 +8,23 @@ static Mat8 cast(Device *d, Arena *scratch, Mat x, int transposed, Fp8Scale *s, 
     return (Mat8){at, transposed ? x.cols : x.rows, transposed ? x.rows : x.cols, format, s};
 }
 
+static Mat8 weight(Device *d, Arena *scratch, Mat w, int transposed, Precision p)
+{
+    Fp8Weight *k = p.kept;
+    if (!k)
+        return cast(d, scratch, w, transposed, p.w, E4M3, p);
+    if (!k->there)
+        d->fp8_cast(d, k->plain, k->turned, w, p.w, E4M3, p.delayed);
+    k->there = 1;
+    return (Mat8){transposed ? k->turned : k->plain, transposed ? w.cols : w.rows, transposed ? w.rows : w.cols, E4M3,
+                  p.w};
+}
+
 Factor linear_factor(Device *d, Arena *scratch, Mat w, Mat b, int forward, Precision p)
 {
     Factor f = {.w = w, .b = b, .forward = forward, .p = p};
     if (p.fp8)
-        f.w8 = cast(d, scratch, w, !forward, p.w, E4M3, p);
+        f.w8 = weight(d, scratch, w, !forward, p);
     return f;
 }
 

@@ -363,6 +363,7 @@ void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int s
     m->tensor = (TensorGroup){.tp = tp, .rows = shared ? tp : &m->one, .sum = shared ? &m->one : tp, .sent = m->tokens,
                               .come = m->tokens + tp->size};
     m->tensor.overlap = tensor_overlaps(&m->tensor, m->cfg->tp_comm_overlap);
+    precision_begin(m);
     m->schedule = schedule;
     m->B = B;
     m->S = S;

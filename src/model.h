@@ -135,6 +135,7 @@ typedef struct Model {
     int keep_ln, keep_attn, keep_mlp;      /* what selective recompute does not leave out */
     Fp8Scale *fp8;                         /* on the device: [2: training, evaluation][nparts][LINEARS][3: x, w, dy] */
     float *fp8_seen;                       /* on the device: their largest magnitudes, for messages */
+    Fp8Weight *fp8_weight;                 /* [nparts][LINEARS] copies of weights that a list keeps, NULL: none */
     char *fp8_known;                       /* [nparts][LINEARS] on the host: steps before have left scales */
 
     /* the list that runs now */
@@ -235,6 +236,8 @@ static const Precision as_stored;
 /* Memory from `run`, which may be counting. */
 void precision_open(Model *m, Arena *run);
 void precision_close(Model *m);
+/* A list begins: weights may have changed. */
+void precision_begin(Model *m);
 /* The end of a step: FP8 scales follow from what it has seen. Collective over tensor and data groups. */
 void model_next_scales(Model *m);
 

@@ -2,7 +2,10 @@
  *
  * With delayed scaling a scale is of a whole tensor: before it follows from the largest magnitude of a step, all ranks
  * that hold parts of the tensor agree on that (as Transformer Engine does over tensor and data groups). So the scales of
- * a step, and a checkpoint's, are the same in every layout but for the rounding of what was cast. */
+ * a step, and a checkpoint's, are the same in every layout but for the rounding of what was cast.
+ *
+ * Weights change between steps alone: where a step has several microbatches, the first one's copies serve the others, for
+ * two bytes an element. Sharded weights are whole for one unit at a time, and so are their copies. */
 #include "checkpoint.h"
 #include "model.h"
 #include <stdlib.h>
@@ -16,6 +19,23 @@ static int64_t linears(const Model *m) { return (int64_t)m->params->nparts * LIN
 static int64_t scales(const Model *m) { return linears(m) * SCALES; }
 static int delayed(const Config *c) { return c->fp8 != FP8_NONE && c->fp8_recipe == FP8_RECIPE_DELAYED; }
 
+/* Whether this layer is multiplied in FP8. */
+static int in_fp8(const Config *c, int layer)
+{
+    int edge = c->first_last_layers_bf16 && (layer < c->num_layers_at_start_in_bf16 ||
+                                             layer >= c->num_layers - c->num_layers_at_end_in_bf16);
+    return c->fp8 != FP8_NONE && layer >= 0 && !edge;
+}
+
+static int keeps_weights(const Model *m)
+{
+    const Config *c = m->cfg;
+    int64_t most = 0;
+    for (int i = 0; i < c->batch_steps; i++)
+        most = c->batch_step[i].batch > most ? c->batch_step[i].batch : most;
+    return m->data->stage != SHARD_PARAMS && most > c->micro_batch_size * c->data_parallel_size;
+}
+
 void precision_open(Model *m, Arena *run)
 {
     if (m->cfg->fp8 == FP8_NONE)
@@ -23,16 +43,27 @@ void precision_open(Model *m, Arena *run)
     m->fp8 = arena_take(run, (size_t)(2 * scales(m)) * sizeof *m->fp8);
     m->fp8_seen = arena_take(run, (size_t)scales(m) * sizeof *m->fp8_seen);
     m->fp8_known = xcalloc((size_t)linears(m) + 1, 1);
+    m->fp8_weight = keeps_weights(m) ? xcalloc((size_t)linears(m) + 1, sizeof *m->fp8_weight) : NULL;
+    for (int64_t i = 0; i < linears(m) && m->fp8_weight; i++) {
+        const Part *part = &m->params->part[i / LINEARS];
+        if (!in_fp8(m->cfg, part->layer))
+            continue;
+        size_t n = (size_t)m->params->param[part->param[weight_of[i % LINEARS]]].n;
+        m->fp8_weight[i].plain = arena_take(run, n);
+        m->fp8_weight[i].turned = m->data->gradients ? arena_take(run, n) : NULL;
+    }
 }
 
-void precision_close(Model *m) { free(m->fp8_known); }
-
-/* Whether this layer is multiplied in FP8. */
-static int in_fp8(const Config *c, int layer)
+void precision_begin(Model *m)
 {
-    int edge = c->first_last_layers_bf16 && (layer < c->num_layers_at_start_in_bf16 ||
-                                             layer >= c->num_layers - c->num_layers_at_end_in_bf16);
-    return c->fp8 != FP8_NONE && layer >= 0 && !edge;
+    for (int64_t i = 0; i < linears(m) && m->fp8_weight; i++)
+        m->fp8_weight[i].there = 0;
+}
+
+void precision_close(Model *m)
+{
+    free(m->fp8_known);
+    free(m->fp8_weight);
 }
 
 Precision model_precision(const Model *m, int part, LinearId which)
@@ -42,7 +73,8 @@ Precision model_precision(const Model *m, int part, LinearId which)
         return as_stored;
     int64_t at = (int64_t)part * LINEARS + which;
     Fp8Scale *s = m->fp8 ? m->fp8 + (m->evaluating ? scales(m) : 0) + at * SCALES : NULL;
-    return (Precision){s, s ? s + 1 : NULL, s ? s + 2 : NULL, .fp8 = 1, .delayed = m->fp8_known[at] && !m->evaluating};
+    return (Precision){s, s ? s + 1 : NULL, s ? s + 2 : NULL, .fp8 = 1, .delayed = m->fp8_known[at] && !m->evaluating,
+                       .kept = m->fp8_weight ? &m->fp8_weight[at] : NULL};
 }
 
 /* The largest magnitudes of this rank's parts become those of the whole tensors: whole numbers in order, so any rank may

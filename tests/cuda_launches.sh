@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/cuda_launches.sh -- launches of a step on the emulated GPU: what goes over all tensors does so in one launch. Counted in
-# two runs of a different number of steps, so that what happens once falls out.
+# tests/cuda_launches.sh -- launches of a step on the emulated GPU: what goes over all tensors does so in one launch, and weights are
+# rounded to FP8 once. Counted in two runs of a different number of steps, so that what happens once falls out.
 cd "$(dirname "$0")/.." || exit 2
 emulated=${EMULATED:-build/emulated} work=${WORK:-$(mktemp -d)} fail=0
 "${TRAIN:-$PWD/build/cpu/train}" tokenize src -o "$work/corpus" > /dev/null 2>&1 || exit 2
@@ -36,4 +36,7 @@ expect 1 k_update optimizer=adam
 expect 2 k_squares optimizer=lamb
 expect 2 k_update optimizer=lamb
 expect 1 k_update optimizer=sgd
+# 48 products of two microbatches: inputs and gradients as they are and transposed; weights twice where copies are not kept
+expect $((48 * (2 * 4 + 1))) k_fp8_cast fp8=hybrid
+expect $((48 * (4 + 2))) k_fp8_cast fp8=hybrid global_batch_size=1
 [ $fail = 0 ]
