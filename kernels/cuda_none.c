@@ -7,8 +7,6 @@ int cuda_count(void)
     die(EXIT_CONFIG, "cuda", "this executable was built without CUDA; change: device: cpu, or build with make CUDA=1");
 }
 
-size_t cuda_bytes(void) { return 0; }
-
 void cuda_open(Device *d, Dtype real, int index)
 {
     (void)d;

@@ -70,6 +70,6 @@ void run_device_close(Run *r)
 size_t run_device_workspace(const Run *r)
 {
     if (r->cfg->device == DEVICE_CUDA)
-        return cuda_bytes() + run_attention_bytes(r);
+        return CUDA_WORKSPACE + run_attention_bytes(r);
     return cpu_workspace(r->params.real, isa_names[r->cfg->cpu_isa], threads_of(r));
 }

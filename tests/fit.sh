@@ -20,6 +20,10 @@ refused() { # PROGRAM options: exits with 5, one line in $work/said
 }
 refused "$TRAIN" hidden_size=65536 num_layers=100 params_dtype=fp64
 grep 'full.*not enough alone), or more ranks' "$work/said" > /dev/null || { cat "$work/said"; exit 1; }
+# a plan is the same in a build that has no GPU
+set -- plan "$work/tiny.yaml" device=cuda fp8=hybrid global_batch_size=4 --json
+"$TRAIN" "$@" > "$work/plan"
+"$emulated" "$@" | cmp - "$work/plan" || { echo "the plan is another one without CUDA"; exit 1; }
 # what the plan says, without half of the optimizer's state
 room=$("$emulated" plan "$work/tiny.yaml" device=cuda --json |
     awk -F'[:,]' '/"optimizer"/ { o = $2 } /"total"/ { print $2 - int(o / 2); exit }')

@@ -407,8 +407,6 @@ static cudaStream_t new_stream(void)
     return s;
 }
 
-size_t cuda_bytes(void) { return CUDA_WORKSPACE; }
-
 void cuda_open(Device *d, Dtype real, int index)
 {
     int count = cuda_count();

@@ -20,7 +20,6 @@ extern "C" {
     } while (0)
 _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, int line);
 
-#define CUDA_WORKSPACE ((size_t)64 << 20)      /* bytes for one op: partial sums */
 #define CUDA_PIECE ((size_t)1 << 20)           /* bytes of pinned memory that one copy of put or get takes at most */
 enum { CUDA_PIECES = 16, CUDA_TICKETS = 64 };
 enum { CUDA_LEAVES, CUDA_FETCHES, CUDA_ASIDE, CUDA_WAYS };
