@@ -127,7 +127,7 @@ static void cuda_host_give(Device *d, void *p, size_t bytes) { pinned_give(&cuda
 
 void *cuda_workspace(Cuda *c, size_t bytes)
 {
-    BUG_ON(bytes > CUDA_WORKSPACE);
+    BUG_ON(bytes > CUDA_WORKSPACE || c->ops /* it is that of the ops, which run beside */);
     return c->workspace;
 }
 
@@ -171,6 +171,7 @@ void cuda_await(Device *d, cudaEvent_t e)
 static char *room_for(Device *d, size_t bytes)
 {
     Cuda *c = cuda_of(d);
+    BUG_ON(c->ops /* `sent` would be another stream's */);
     if (c->filled + bytes > CUDA_PIECE) {
         CUDA_OK(cudaEventRecord(c->sent[c->turn], c->compute));
         c->turn = (c->turn + 1) % CUDA_PIECES;
@@ -248,7 +249,7 @@ static cudaEvent_t end_of_copy(const CudaCopies *q, int64_t ticket)
 static int64_t cuda_tell(Device *d, void *dst, const void *src, size_t bytes)
 {
     Cuda *c = cuda_of(d);
-    BUG_ON(!range_has(&c->pinned, dst));
+    BUG_ON(!range_has(&c->pinned, dst) || c->ops);
     if (!copied_outer(d, dst, src, bytes))
         CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->compute));
     return ticket_of(&c->told);

@@ -129,7 +129,7 @@ void cuda_linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x)
         q.vector = lt_vector(lt, (size_t)db.cols * dtype_size(db.type));
         if (lt_has(lt, &q) && epilogue_pays(d, &q, plain, dy.rows * dy.cols, dtype_size(dy.type))) {
             lt_multiply(lt, &q);
-            d->bias_bwd(d, db, mat(q.vector, 1, db.cols, db.type));
+            d->add(d, db, db, mat(q.vector, 1, db.cols, db.type));
             return;
         }
     }
