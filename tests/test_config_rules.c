@@ -29,7 +29,24 @@ static const struct { const char *args; int world; const char *says; int n;
     {"device=clock", 1, "device: device clock computes nothing"},
     {"fp8=hybrid|params_dtype=bf16", 1, "fp8: hybrid does not go with device cpu"},
     {"fp8=hybrid|device=cuda", 1, "fp8: hybrid does not go with params_dtype fp32"},
-    {"fp8=none|fp8_recipe=tensorwise", 1, NULL},
+    {"fp8=none|fp8_recipe=tensorwise|hidden_size=72|seq_length=9", 1, NULL},
+#define FP8(ffn, channels, seq, micro)                                                                    \
+    "fp8=hybrid|device=cuda|params_dtype=bf16|ffn_hidden_size=" #ffn "|kv_channels=" #channels "|seq_length=" #seq \
+    "|micro_batch_size=" #micro
+    {FP8(64, 16, 16, 1), 1, NULL},
+    {FP8(64, 16, 16, 1) "|hidden_size=72", 1, "hidden_size: 72 is not a multiple of 16, as fp8 asks; nearest: 64 or 80"},
+    {FP8(72, 16, 16, 1), 1,
+     "ffn_hidden_size: 72 is not a multiple of 16 x tensor_model_parallel_size 1, as fp8 asks; nearest: 64 or 80"},
+    {FP8(80, 16, 16, 1) "|tensor_model_parallel_size=2", 2,
+     "ffn_hidden_size: 80 is not a multiple of 16 x tensor_model_parallel_size 2, as fp8 asks; nearest: 64 or 96"},
+    {FP8(96, 16, 16, 1) "|tensor_model_parallel_size=2", 2, NULL},
+    {FP8(64, 10, 16, 1), 1, "kv_channels: a rank has 40 columns of queries and 80 of keys and values"},
+    {FP8(64, 4, 16, 1) "|num_query_groups=1", 1, "kv_channels: a rank has 16 columns of queries and 8 of keys and values"},
+    {FP8(64, 8, 16, 1) "|tensor_model_parallel_size=2", 2, NULL},
+    {FP8(64, 4, 16, 1) "|tensor_model_parallel_size=2", 2, "kv_channels: a rank has 8 columns of queries"},
+    {FP8(64, 16, 8, 1), 1, "micro_batch_size: 1 x seq_length 8 is not a multiple of 16, as fp8 asks"},
+    {FP8(64, 16, 8, 2), 1, NULL},
+#undef FP8
     {"fp8=hybrid|device=cuda|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=16|"
      "micro_batch_size=1|tensor_model_parallel_size=2|sequence_parallel=true|tp_comm_overlap=true", 2,
      "1 x seq_length 16 is not a multiple of 16 x tensor_model_parallel_size 2"},
