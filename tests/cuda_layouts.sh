@@ -1,6 +1,6 @@
 #!/bin/sh
 # tests/cuda_layouts.sh [short|long|drop] -- whole runs with `device: cuda` on the emulated GPU beside the same runs on the CPU: three
-# steps in F32, each loss within 1e-5, each gradient norm within 1e-4; in FP8 beside BF16 5e-3 and 8e-2.
+# steps in F32, each loss within 1e-5, each gradient norm within 1e-4; in FP8 beside BF16 5e-3 and 5e-2.
 #   short   a few layouts, one order of the streams each (default)
 #   long    all layouts, SEEDS orders each (default 20)
 #   drop    every place where a stream or the host waits left out, one at a time: a layout has to fail under one of TRIES orders
@@ -35,9 +35,9 @@ layouts() {
 2 tp=2 staged
 * 2 tp=2 sp tp_comm_overlap=true
 2 tp=2 sp tp_comm_overlap=true activation=gelu_tanh
-* 2 tp=2 sp tp_comm_overlap=true activation=gelu_tanh micro_batch_size=2 params_dtype=bf16 fp8=hybrid
-2 tp=2 sp pp=2 schedule=zb-h1 tp_comm_overlap=true micro_batch_size=2 params_dtype=bf16 fp8=hybrid fp8_recipe=tensorwise staged
-2 tp=2 sp micro_batch_size=2 params_dtype=bf16 fp8=hybrid
+* 2 tp=2 sp tp_comm_overlap=true activation=gelu_tanh micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid
+4 tp=2 sp pp=2 schedule=zb-h1 tp_comm_overlap=true micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=tensorwise staged
+2 tp=2 sp micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid
 2 tp=2 sp selective
 4 tp=4 sp tp_comm_overlap=true staged
 2 pp=2 schedule=gpipe
@@ -90,7 +90,7 @@ one() { # RANKS options...: on the CPU, and on the GPU under the orders $orders
     # what a GPU has and the CPU has not; beside its BF16 FP8 is rough, the more so while delayed scales are still those
     # that they start with
     host=$(printf '%s\n' "$@" | grep -Ev '^(distributed_backend|fp8.*)=' | tr '\n' ' ')
-    case $* in *fp8_recipe=tensorwise*) near="5e-3 8e-2" ;; *fp8=hybrid*) near="5e-3 25e-2" ;; *) near="1e-5 1e-4" ;; esac
+    case $* in *fp8=hybrid*) near="5e-3 5e-2" ;; *) near="1e-5 1e-4" ;; esac
     # shellcheck disable=SC2086
     train "$cpu" "$work/cpu" "$ranks" $host cpu_isa="${ISA:-auto}" || { tail -n 5 "$work/log"; return 1; }
     for seed in $orders; do

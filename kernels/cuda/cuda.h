@@ -21,7 +21,7 @@ extern "C" {
 _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, int line);
 
 #define CUDA_PIECE ((size_t)1 << 20)           /* bytes of pinned memory that one copy of put or get takes at most */
-enum { CUDA_PIECES = 16, CUDA_TICKETS = 64 };
+enum { CUDA_PIECES = 16, CUDA_TICKETS = 256 };
 enum { CUDA_LEAVES, CUDA_FETCHES, CUDA_ASIDE, CUDA_WAYS };
 enum { CUDA_FEW = 16 };                        /* blocks of an op aside: they wait for the bus, which they fill */
 
