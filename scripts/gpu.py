@@ -11,6 +11,17 @@ def emulated():
     return None if asked in ("", "0") else "build/emulated" if asked == "1" else asked
 
 
+def gpus():
+    """How many GPUs there are."""
+    if emulated():
+        return 8
+    try:
+        said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, errors="replace").stdout
+    except OSError:
+        return 0
+    return sum(line.startswith("GPU ") for line in said.split("\n"))
+
+
 def need(build, programs):
     """The programs of the build are there, or nvcc makes them."""
     missing = [p for p in programs if not os.path.exists(f"{build}/{p}")]
