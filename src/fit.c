@@ -5,9 +5,9 @@
 
 static double gib(int64_t bytes) { return (double)bytes / (1 << 30); }
 
-/* Settings that take less, and what this rank would need of the device with them. */
-typedef struct { char set[160]; Config cfg; int64_t need; } Remedy;
-enum { REMEDIES = 7 };
+/* Settings that take less, what this rank would need of the device with them, and what they leave of its workspace. */
+typedef struct { char set[160]; Config cfg; int64_t need, leaves; } Remedy;
+enum { REMEDIES = 8 };
 
 /* One more, for the caller to set. */
 static Config *remedy(const Run *r, Remedy *list, int *n, const char *set)
@@ -37,7 +37,7 @@ static void offload_remedies(const Run *r, Remedy *list, int *n)
     }
 }
 
-/* In the order of what they cost: time on the bus, messages, time of the matrix products, accuracy. */
+/* In the order of what they cost: little, time on the bus, messages, time of the matrix products, accuracy. */
 static int list_remedies(const Run *r, Remedy *list)
 {
     static const char *const sharding[] = {"data_parallel_sharding_strategy=optim",
@@ -46,6 +46,8 @@ static int list_remedies(const Run *r, Remedy *list)
                                    DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS_PARAMS};
     const Config *c = r->cfg;
     int n = 0;
+    if (r->fused && c->attention_backend == ATTENTION_BACKEND_AUTO)
+        remedy(r, list, &n, "attention_backend=flash")->attention_backend = ATTENTION_BACKEND_FLASH;
     if (r->apart && r->use != RUN_FORWARD)
         offload_remedies(r, list, &n);
     for (int i = 0; i < 2; i++)
@@ -67,13 +69,17 @@ static int list_remedies(const Run *r, Remedy *list)
 
 /* What this rank takes of the device after it was opened; its workspace is there already on a GPU. */
 static int64_t device_need(const Run *r) { return r->apart ? r->memory.arena : r->memory.total; }
+/* What of that workspace depends on the configuration. */
+static int64_t taken(const Run *r) { return r->fused ? (int64_t)run_attention_bytes(r) : 0; }
 
 static void plan_remedy(const Run *r, Remedy *x)
 {
     Run other;
     run_plan(&other, &x->cfg, r->use, r->kv_length, r->grid.rank);
-    run_plan_close(&other);
+    other.fused = r->fused;
     x->need = device_need(&other);
+    x->leaves = taken(r) - taken(&other);
+    run_plan_close(&other);
 }
 
 /* The next to name: one that suffices, in the order of cost, else the one that helps most; -1: none helps any more. */
@@ -81,9 +87,10 @@ static int next_remedy(const Remedy *list, int n, int64_t room, int64_t need)
 {
     int best = -1;
     for (int i = 0; i < n; i++) {
-        if (list[i].need <= room)
+        int64_t more = list[i].need - list[i].leaves;
+        if (more <= room)
             return i;
-        if (list[i].need < (best < 0 ? need : list[best].need))
+        if (more < (best < 0 ? need : list[best].need - list[best].leaves))
             best = i;
     }
     return best;
@@ -102,8 +109,9 @@ static const char *remedies(const Run *r, int64_t room)
         if (i < 0)
             break;
         at += snprintf(text + at, sizeof text - (size_t)at, "%s (%.2f GiB%s), ", list[i].set, gib(list[i].need),
-                       list[i].need <= room ? "" : ", not enough alone");
+                       list[i].need - list[i].leaves <= room ? "" : ", not enough alone");
         list[i].need = INT64_MAX;
+        list[i].leaves = 0;
     }
     snprintf(text + at, sizeof text - (size_t)at, "%smore ranks", at ? "or " : "");
     free(list);

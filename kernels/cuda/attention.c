@@ -111,8 +111,14 @@ void cuda_attention(Device *d, const Products *p, AttentionUse *use)
     for (int64_t i = 0; t->library && i < p->calls; i++)
         if (wanted(&p->call[i], &a))
             add_call(c, t, &a, use);
-    if (t->n)
-        t->workspace = cuda_memory(cuda_attention_bytes(p));
+    size_t bytes = cuda_attention_bytes(p), left = d->left(d);
+    if (t->n && bytes > left) {
+        snprintf(use->why, sizeof use->why, "its %zu bytes of workspace are more than the %zu that the GPU has left",
+                 bytes, left);
+        use->fused_forward = use->fused_backward = 0;
+    }
+    if (use->fused_forward + use->fused_backward)
+        t->workspace = cuda_memory(bytes);
     else
         cuda_attention_close(d);
 }
