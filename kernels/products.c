@@ -93,6 +93,40 @@ static void note_call(Device *d, AttentionCall one, const Attention *s)
     p->call[p->calls++] = one;
 }
 
+int attention_fusible(const AttentionCall *c)
+{
+    const Attention *s = &c->shape;
+    Dtype type = c->mat[0].type;
+    if (s->dropout > 0 || s->doc_start || s->pos0 || s->seq_q != s->seq_k || (type != BF16 && type != F16))
+        return 0;
+    for (int i = 0; i < (c->backward ? 8 : 4); i++)
+        if ((uintptr_t)c->mat[i].p % 16 || c->mat[i].ld % 8)
+            return 0;
+    return 1;
+}
+
+static size_t heads_rows(const Attention *s) { return (size_t)(s->batch * s->seq_q * s->heads); }
+
+size_t attention_room(const AttentionCall *c)
+{
+    const Attention *s = &c->shape;
+    size_t small = (size_t)16 << 20, rows = heads_rows(s), dim = (size_t)s->dim;
+    size_t each = s->heads > s->kv_heads ? 2 * rows * dim * dtype_size(c->mat[0].type) : 0;
+    return c->backward ? small + rows * (dim + 1) * sizeof(float) + each : small;
+}
+
+size_t attention_bytes(const Products *p)
+{
+    size_t most = 0;
+    for (int64_t i = 0; i < p->calls; i++) {
+        const AttentionCall *c = &p->call[i];
+        size_t n = attention_up(heads_rows(&c->shape) * sizeof(float)) + attention_room(c);
+        if (attention_fusible(c) && n > most)
+            most = n;
+    }
+    return most;
+}
+
 static void note_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
 {
     (void)lse;

@@ -41,6 +41,15 @@ void products_close(Products *p);
  * is left out: a run has room for the operands of all its products. */
 void products_replay(const Products *p, Device *d, void *memory, size_t bytes);
 
+/* Whether cuDNN may do a call: its kernels draw dropout's masks from a generator of their own, and know documents by
+ * their lengths, not by starts. Rows lie at multiples of 16 bytes, and so do matrices that have memory. */
+int attention_fusible(const AttentionCall *c);
+/* Bytes that its kernels may take for one: of a backward dq in F32 and its rows' sums, and, where heads share keys,
+ * dk and dv of each. Of the device, when cuDNN does all it may of p: the most of these, and statistics in its order. */
+size_t attention_room(const AttentionCall *c);
+size_t attention_bytes(const Products *p);
+static inline size_t attention_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
 /* On a GPU: attention goes through cuDNN, from here on, where p's calls are such that it can (causal, without
  * dropout and documents, of the whole sequence) and it has kernels for them. Of these calls `forward` and
  * `backward`: how many there are; fused_*: how many cuDNN does; why: what the first of the others lacks, or the
@@ -55,8 +64,8 @@ void cuda_attention_time(Device *d, Algorithms *known, void *memory, size_t byte
  * there are any. close: everything. */
 int cuda_attention_leave(Device *d, int backward);
 void cuda_attention_close(Device *d);
-/* Bytes of its memory that cuda_attention takes when it finds any: 0 in a build without cuDNN. */
-size_t cuda_attention_bytes(const Products *p);
+/* Whether this executable was built with it. */
+int cuda_attention_built(void);
 
 /* On a GPU: does all products once, so that nothing is chosen within a step. Their algorithms are those of `known`,
  * which stays as long as the device; with `most` > 1 the others are timed, that many candidates each, and added to it.

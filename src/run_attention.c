@@ -20,7 +20,9 @@ static const char *unwanted(const Config *c)
 
 size_t run_attention_bytes(const Run *r)
 {
-    return r->cfg->device == DEVICE_CUDA && !unwanted(r->cfg) ? cuda_attention_bytes(&r->products) : 0;
+    const Config *c = r->cfg;
+    int may = cuda_attention_built() || c->attention_backend == ATTENTION_BACKEND_FUSED;
+    return c->device == DEVICE_CUDA && may && !unwanted(c) ? attention_bytes(&r->products) : 0;
 }
 
 /* "cuDNN 9.28.0, forward; our own kernels, backward: ..." */

@@ -101,6 +101,9 @@ planned=$("$program" plan "$work/tiny.yaml" --json | awk -F'[:,]' '/"total"/ { p
 [ "$(total fast)" = "$(total flash)" ] || { echo "fast: $(total fast) MB, flash: $(total flash)"; exit 1; }
 [ "$(total absent)" = "$(total flash)" ] || { echo "absent: $(total absent) MB, flash: $(total flash)"; exit 1; }
 awk -v a="$(total auto)" -v f="$(total flash)" 'BEGIN { exit !(a > f + 16) }' || { echo "fused takes nothing"; exit 1; }
+# a build without CUDA plans the same for cuDNN
+plan() { "$1" plan "$work/tiny.yaml" attention_backend=fused --json; }
+plan "$TRAIN" > "$work/plan" && plan "$program" | cmp - "$work/plan" || { echo "other plans without CUDA"; exit 1; }
 
 # less memory: said with what helps; and too little for cuDNN alone
 memory() { # MEGABYTES beyond what our own kernels need: of the GPU

@@ -206,7 +206,7 @@ static Fused choose(Device *d, const Case *c, const Call *x, int back)
     if (back)
         bwd(&null, m, &x->s);
     CHECK(p.calls == 1 + back, "%ld calls noted", (long)p.calls);
-    size_t before = d->left(d), room = cuda_attention_bytes(&p);
+    size_t before = d->left(d), room = attention_bytes(&p);
     cuda_attention(d, &p, &use);
     int some = use.fused_forward + use.fused_backward;
     Fused got = {use.fused_forward, use.fused_backward}, want = expected(c, back);

@@ -8,15 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(sizeof(SdpaShape) == 56 + 8 * SDPA_MATS, "a shape has no padding");
-
-/* ---- which calls cuDNN may do ---- */
-
-/* Its kernels draw dropout's masks from a generator of their own, and mask documents by lengths, not by starts. */
-static int expressible(const Attention *s)
-{
-    return s->dropout == 0 && !s->doc_start && s->pos0 == 0 && s->seq_q == s->seq_k;
-}
+int cuda_attention_built(void) { return sdpa_built(); }
 
 static SdpaShape shape_of(const Attention *s, int backward, const Mat mat[SDPA_MATS])
 {
@@ -35,54 +27,12 @@ static SdpaShape shape_of(const Attention *s, int backward, const Mat mat[SDPA_M
     return a;
 }
 
-static int aligned(const SdpaShape *a, const Mat mat[SDPA_MATS])
-{
-    for (int i = 0; i <= (a->backward ? SDPA_DV : SDPA_O); i++)
-        if ((uintptr_t)mat[i].p % 16 || mat[i].ld * (int64_t)dtype_size(a->type) % 16)
-            return 0;
-    return a->type == BF16 || a->type == F16;
-}
-
-static size_t statistics_bytes(const SdpaShape *a)
-{
-    return attention_up((size_t)(a->batch * a->seq * a->heads) * sizeof(float));
-}
-
-/* What the library's kernels may take for a shape: of a backward dq in F32 and its rows' sums, and, where key heads are
- * shared, dk and dv of each query head. */
-enum { SMALL = 16 << 20 };
-static size_t library_bytes(const SdpaShape *a)
-{
-    size_t rows = (size_t)(a->batch * a->seq * a->heads), dim = (size_t)a->dim;
-    if (!a->backward)
-        return SMALL;
-    size_t each = a->heads > a->kv_heads ? 2 * rows * dim * dtype_size(a->type) : 0;
-    return SMALL + rows * (dim + 1) * sizeof(float) + each;
-}
-
-/* The shape of a call that cuDNN may do, or 0. */
-static int wanted(const AttentionCall *c, SdpaShape *a)
-{
-    *a = shape_of(&c->shape, c->backward, c->mat);
-    return expressible(&c->shape) && aligned(a, c->mat);
-}
-
-size_t cuda_attention_bytes(const Products *p)
-{
-    size_t most = 0;
-    SdpaShape a;
-    for (int64_t i = 0; sdpa_built() && i < p->calls; i++)
-        if (wanted(&p->call[i], &a) && statistics_bytes(&a) + library_bytes(&a) > most)
-            most = statistics_bytes(&a) + library_bytes(&a);
-    return most;
-}
-
 /* ---- before the first step ---- */
 
-static void add_call(Cuda *c, CudaAttention *t, const SdpaShape *a, AttentionUse *use)
+static void add_call(Cuda *c, CudaAttention *t, const SdpaShape *a, size_t room, AttentionUse *use)
 {
     SdpaWhy why = {""};
-    SdpaPlan *plan = sdpa_plan(t->library, a, library_bytes(a), &why);
+    SdpaPlan *plan = sdpa_plan(t->library, a, room, &why);
     if (a->backward)
         use->backward++, use->fused_backward += !!plan;
     else
@@ -109,9 +59,12 @@ void cuda_attention(Device *d, const Products *p, AttentionUse *use)
     snprintf(use->name, sizeof use->name, "%s", t->library ? sdpa_name(t->library) : "cuDNN");
     snprintf(use->why, sizeof use->why, "%s", why.text);
     for (int64_t i = 0; t->library && i < p->calls; i++)
-        if (wanted(&p->call[i], &a))
-            add_call(c, t, &a, use);
-    size_t bytes = cuda_attention_bytes(p), left = d->left(d);
+        if (attention_fusible(&p->call[i])) {
+            const AttentionCall *one = &p->call[i];
+            a = shape_of(&one->shape, one->backward, one->mat);
+            add_call(c, t, &a, attention_room(one), use);
+        }
+    size_t bytes = attention_bytes(p), left = d->left(d);
     if (t->n && bytes > left) {
         snprintf(use->why, sizeof use->why, "its %zu bytes of workspace are more than the %zu that the GPU has left",
                  bytes, left);
@@ -160,13 +113,13 @@ int cuda_attention_leave(Device *d, int backward)
 
 /* ---- the ops ---- */
 
-static const AttentionEntry *find(const Cuda *c, const Attention *s, int backward, const Mat mat[SDPA_MATS])
+static const AttentionEntry *find(const Cuda *c, const AttentionCall *call)
 {
     const CudaAttention *t = c->attention;
-    if (!t || !expressible(s))
+    if (!t || !attention_fusible(call))
         return NULL;
-    SdpaShape a = shape_of(s, backward, mat);
-    for (int i = 0; aligned(&a, mat) && i < t->n; i++)
+    SdpaShape a = shape_of(&call->shape, call->backward, call->mat);
+    for (int i = 0; i < t->n; i++)
         if (!memcmp(&t->entry[i].shape, &a, sizeof a))
             return &t->entry[i];
     return NULL;
@@ -176,21 +129,23 @@ void attention_fused(Cuda *c, const AttentionEntry *e, const Mat mat[SDPA_MATS],
 {
     void *at[SDPA_MATS];
     float *statistics = (float *)c->attention->workspace;
+    size_t rows = (size_t)(e->shape.batch * e->shape.seq * e->shape.heads);
+    char *rest = c->attention->workspace + attention_up(rows * sizeof *statistics);
     for (int i = 0; i < SDPA_MATS; i++)
         at[i] = mat[i].p;
     if (e->shape.backward)
         attention_pack(c, statistics, lse, e->shape.seq);
-    sdpa_run(c->attention->library, e->plan, at, statistics, c->attention->workspace + statistics_bytes(&e->shape));
+    sdpa_run(c->attention->library, e->plan, at, statistics, rest);
     if (!e->shape.backward)
         attention_unpack(c, lse, statistics, e->shape.seq);
 }
 
 void cuda_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
 {
-    const Mat mat[SDPA_MATS] = {q, k, v, o};
-    const AttentionEntry *e = find(cuda_of(d), s, 0, mat);
+    const AttentionCall call = {.shape = *s, .mat = {q, k, v, o}};
+    const AttentionEntry *e = find(cuda_of(d), &call);
     if (e)
-        attention_fused(cuda_of(d), e, mat, lse);
+        attention_fused(cuda_of(d), e, call.mat, lse);
     else
         flash_attention_fwd(d, o, lse, q, k, v, s);
 }
@@ -198,10 +153,10 @@ void cuda_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const At
 void cuda_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
                         const Attention *s)
 {
-    const Mat mat[SDPA_MATS] = {q, k, v, o, dout, dq, dk, dv};
-    const AttentionEntry *e = find(cuda_of(d), s, 1, mat);
+    const AttentionCall call = {.backward = 1, .shape = *s, .mat = {q, k, v, o, dout, dq, dk, dv}};
+    const AttentionEntry *e = find(cuda_of(d), &call);
     if (e)
-        attention_fused(cuda_of(d), e, mat, lse);
+        attention_fused(cuda_of(d), e, call.mat, lse);
     else
         flash_attention_bwd(d, dq, dk, dv, dout, o, lse, delta, q, k, v, s);
 }

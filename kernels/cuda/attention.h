@@ -20,8 +20,6 @@ typedef struct CudaAttention {
 /* Runs it: mat as in SdpaShape, lse as the table's ops have it. */
 void attention_fused(Cuda *c, const AttentionEntry *e, const Mat mat[SDPA_MATS], Mat lse);
 
-static inline size_t attention_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
 /* Our own kernels: every case of device.h's attention_fwd and attention_bwd. */
 void flash_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s);
 void flash_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
