@@ -39,4 +39,12 @@ done
 [ "$(grep -c '^error\[cuda\].*no GPU can be used.*; change: device: cpu' "$work/log")" = 1 ] &&
     [ "$(wc -l < "$work/log")" = 1 ] || { echo "not one error line"; cat "$work/log"; exit 1; }
 "$built" plan "$work/tiny.yaml" device=cuda > "$work/log" 2>&1 || { echo "no plan"; cat "$work/log"; exit 1; }
+# the libraries themselves, where they are, take what is said to them
+home=${CUDA_HOME:-$(dirname "$(dirname "$(command -v "${NVCC:-nvcc}")")")}
+if [ -e "$home/lib64/libcublasLt.so" ] && [ -e "$home/lib64/libnccl.so.2" ]; then
+    ${CC:-gcc} -std=gnu11 -O1 -Ikernels -Ikernels/cuda -Itests -isystem "$home/include" tests/check_lt.c \
+        kernels/cuda/libraries.c "${BUILD:-build/cpu}/gridiron.a" -o "$work/check_lt" -L"$home/lib64" \
+        -lcudart_static -ldl -lrt -lpthread -lm
+    LD_LIBRARY_PATH=$home/lib64 "$work/check_lt"
+fi
 echo "starts without a driver"
