@@ -131,6 +131,7 @@ typedef struct {
     const Updated *list;       /* [count] */
     int64_t count;
     Dtype out_type;
+    int outer;                 /* w, m and v lie in outer memory */
     const Verdict *verdict;    /* device memory; where it says not to go, the op writes nothing */
     double lr, beta1, beta2, eps;
     double bias1, bias2;       /* 1 - beta^t */

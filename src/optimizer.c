@@ -213,9 +213,10 @@ static void find_trust(Optimizer *o, const Rule *rule)
              o->verdict);
 }
 
-/* Of buckets [from, to). */
+/* Of buckets [from, to), whose masters and moments are all at home, or all away. */
 static void go_over(const Optimizer *o, void (*rule)(Device *d, const Update *u), Update u, int from, int to)
 {
+    u.outer = from >= data_first_away(&o->params->data);
     u.list = o->updated + o->first[from];
     u.count = o->first[to] - o->first[from];
     if (rule && u.count)
@@ -230,7 +231,8 @@ void optimizer_step(Optimizer *o, double lr)
     o->updates++;
     Update u = update_of(o, lr);
     int away = data_first_away(x);
-    go_over(o, rule->prepare, u, 0, x->buckets);
+    go_over(o, rule->prepare, u, 0, away);
+    go_over(o, rule->prepare, u, away, x->buckets);
     if (rule->trust)
         find_trust(o, rule);
     go_over(o, rule->apply, u, 0, away);

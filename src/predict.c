@@ -203,8 +203,8 @@ static void walk_step(void *walk, Run *r, const Lists *l)
         w->act[i] = r->stage.act[i];
         r->stage.act[i] = r->stage.act[i] ? act : NULL;
     }
-    w->before = r->cfg->overlap_param_gather;
-    if (w->before)                         /* its weights are still on their way */
+    w->before = r->cfg->overlap_param_gather || r->cfg->optimizer_cpu_offload;
+    if (w->before)                         /* its weights are still on their way, or being updated */
         rehearse_step(r, l);
     w->before = 0;
     memset(k->work, 0, sizeof k->work);

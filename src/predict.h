@@ -26,7 +26,8 @@ typedef struct {
     double forward, backward;  /* computing: instructions F; B, D, W, less what they wait for the tensor group */
     double tp;                 /* waiting for the tensor group, inside them */
     double bubble;             /* waiting for other pipeline ranks, and for messages of theirs */
-    double dp;                 /* waiting for the data group: reductions and gathers that computing has not hidden */
+    double dp;                 /* waiting for the data group: reductions and gathers that computing has not hidden; and for
+                                * updates of what is offloaded */
     double optimizer;          /* norm and update, clearing of gradients */
     double total;
     double work[WORKS];        /* seconds of each operation in the whole step */
@@ -79,14 +80,15 @@ typedef struct {
     double waited[AXES];       /* for groups of each axis */
     double comm[AXES];
     double message;            /* seconds of the last message that was sent */
-    double left, fetched;      /* when the last copy to the host, and from it, will be through */
+    double left, fetched;      /* when the last copy to the host, and from it, will be through, */
+    double beside, meanwhile;  /* and the last operation aside; the time of the others */
     double scatter;            /* messages are cut into this many parts, sent side by side */
 } Tally;
 
 /* A device whose operations add to the clock. */
 void predict_device(Device *d, Tally *k, Dtype real);
-/* Its copies to and from its host's memory: they go on beside the clock, one after the other in each direction, until
- * something waits for them. Seconds of one of `bytes`. */
+/* Its copies to and from its host's memory, and its operations aside: they go on beside the clock, until something waits
+ * for them. Seconds of a copy. */
 void predict_copies(Device *d);
 double predict_bus(const Tally *k, double bytes);
 /* A GridOpener of groups that add to the clock. */

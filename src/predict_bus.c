@@ -1,4 +1,5 @@
-/* Copies between a rank's memory and its host's, beside the operations: one after the other in each direction. */
+/* Copies between a rank's memory and its host's, one after the other in each direction, and updates of what lies there:
+ * all of it beside the operations. The norms of masters that lie there (LAMB, LARS) count as if they were at home. */
 #include "predict.h"
 #include <math.h>
 #include <string.h>
@@ -47,10 +48,35 @@ static int64_t time_fetch(Device *d, void *dst, const void *outer, size_t bytes,
     return go(d, bytes, &tally_of(d)->fetched, end_of(after));
 }
 
+/* Operations aside have a clock of their own, behind the one of the others. */
+static void time_aside(Device *d)
+{
+    Tally *k = tally_of(d);
+    if (k->m->shared)
+        return;
+    k->meanwhile = k->now;
+    k->now = fmax(k->now, k->beside);
+}
+
+/* The ticket is below 0. */
+static int64_t time_along(Device *d)
+{
+    Tally *k = tally_of(d);
+    if (k->m->shared)
+        return 0;
+    k->beside = k->now;
+    k->now = k->meanwhile;
+    return -ticket_of(k->beside);
+}
+
+/* What waits for an update waits once a step, as for the data group. */
 static void time_arrived(Device *d, int64_t ticket)
 {
     Tally *k = tally_of(d);
-    k->now = fmax(k->now, end_of(ticket));
+    double end = end_of(ticket < 0 ? -ticket : ticket), wait = fmax(0, end - k->now);
+    k->now += wait;
+    if (ticket < 0)
+        k->waited[AXIS_DP] += wait;
 }
 
 void predict_copies(Device *d)
@@ -58,4 +84,6 @@ void predict_copies(Device *d)
     d->leave = time_leave;
     d->fetch = time_fetch;
     d->arrived = time_arrived;
+    d->aside = time_aside;
+    d->along = time_along;
 }

@@ -332,11 +332,20 @@ static void time_sum(Device *d, double *out, Mat x)
     spend(d, WORK_sum, 0, bytes_of(x));
 }
 
-/* Gradient read; weight and `states` more read and written; the storage copy written. */
+/* Gradient read; weight and `states` more read and written, over the bus both ways at once where they are away; the storage
+ * copy written. */
 static void update(Device *d, Work w, const Update *u, int states)
 {
+    const Tally *k = tally_of(d);
     size_t real = dtype_size(d->real), copy = u->out_type == d->real ? 0 : dtype_size(u->out_type);
-    spend_list(d, w, &u->list->n, sizeof *u->list, u->count, (double)((size_t)(3 + 2 * states) * real + copy));
+    double each = (double)((size_t)(3 + 2 * states) * real + copy), n = 0;
+    if (!u->outer || k->m->shared) {
+        spend_list(d, w, &u->list->n, sizeof *u->list, u->count, each);
+        return;
+    }
+    for (int64_t i = 0; i < u->count; i++)
+        n += (double)u->list[i].n;
+    spend(d, w, predict_bus(k, n * (double)((size_t)(1 + states) * real)), n * each);
 }
 
 static void time_adam(Device *d, const Update *u) { update(d, WORK_adam, u, 2); }
