@@ -263,6 +263,7 @@ typedef struct {
     int scores;                /* attention's T x T probabilities, before and after dropout, and its mask */
     int logits;                /* all logits at a time */
     int sent;                  /* nothing of what a message has taken away */
+    int again;                 /* while it is recomputed: the output of a group of layers as well, which nobody reads */
 } Keeps;
 
 typedef struct Device Device;

@@ -26,6 +26,8 @@ void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
     take_inner(m, a, m->keep_mlp ? p->keep_w : &m->scratch);
     model_keep_mask(m, p);
     inner(m, part, a);
+    if (!y.rows)
+        return;
     row_linear_fwd(m->dev, &m->tensor, &m->scratch, y, a->a, params_weight(m->params, part, P_FC2),
                    params_weight(m->params, part, P_FC2B), model_precision(m, part, LINEAR_FC2));
     p->fd->residual = (Residual){y, a->x1, model_dropout(m, p, SITE_MLP, m->params->part[part].layer), part};

@@ -217,7 +217,7 @@ static void layer_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrad
     arena_reset(&m->scratch, mark);
 }
 
-/* The forward of a group again, keeping what its backward needs. */
+/* The forward of a group again, keeping what its backward needs; the output of the last layer is not among it. */
 static void group_redo(Model *m, const Pass *pass, const ModelUnit *u)
 {
     Pass p = *pass;
@@ -225,11 +225,11 @@ static void group_redo(Model *m, const Pass *pass, const ModelUnit *u)
     p.keep_d = &m->scratch;
     p.keep_w = p.late;
     for (int i = 0; i < u->count; i++) {
-        Mat y = boundary(m, &m->scratch);
+        Mat y = i < u->count - 1 || m->dev->keeps.again ? boundary(m, &m->scratch) : (Mat){0};
         layer_fwd(m, &p, u->part + i, &p.fw->layer[u->layer + i], x, y);
         x = y;
     }
-    p.fd->residual = (Residual){0};    /* nobody reads the last one's output */
+    p.fd->residual = (Residual){0};
 }
 
 static void group_bwd(Model *m, const Pass *p, const ModelUnit *u)

@@ -215,7 +215,7 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
 void attention_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g);
 
 /* Second half: y = x1 + dropout(fc2(act(fc1(ln2)))), but for the last sum: that is left in p->fd->residual, and x1 has to
- * stay until it is done. */
+ * stay until it is done. y absent: what the backward reads, and no more. */
 void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y);
 /* Does the sum that mlp_fwd has left, where no norm will. */
 void mlp_settle(Model *m, const Pass *p);

@@ -365,5 +365,5 @@ void predict_device(Device *d, Tally *k, Dtype real)
 #undef X
     predict_copies(d);
     if (k->m->unfused)
-        d->keeps = (Keeps){.mask = 1, .scores = 1, .logits = 1, .sent = 1};
+        d->keeps = (Keeps){.mask = 1, .scores = 1, .logits = 1, .sent = 1, .again = 1};
 }

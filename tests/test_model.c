@@ -195,6 +195,8 @@ static void close_to(int family, const char *const *one, const char *const *othe
 /* How many sums of the residual stream the next norm does in its own pass, and how many stand alone. */
 static Device own;
 static int fused, alone;
+static int64_t inner;          /* width of the feed-forward */
+static int outputs;            /* of layers that were computed */
 
 static void count_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain, Mat bias,
                                double eps, NormKind kind)
@@ -209,17 +211,27 @@ static void count_dropout_fwd(Device *d, Mat y, Mat x, Mat res, const Dropout *s
     own.dropout_fwd(d, CALL_dropout_fwd);
 }
 
-static void sums_fused(const char *const *more, int with_norm, int without)
+static void count_linear(Device *d, Mat y, Mat x, Mat w, Mat bias)
+{
+    outputs += w.cols == inner;
+    own.linear(d, CALL_linear);
+}
+
+/* A layer's output is its second product of the feed-forward; recomputed are those that are read again. */
+static void sums_fused(const char *const *more, int with_norm, int without, int products)
 {
     Run r;
     open_run(&r, config(families[1], more));
     own = r.dev;
     r.dev.add_norm_fwd = count_add_norm_fwd;
     r.dev.dropout_fwd = count_dropout_fwd;
-    fused = alone = 0;
+    r.dev.linear = count_linear;
+    fused = alone = outputs = 0;
+    inner = r.cfg->ffn_hidden_size;
     run_gradients(&r);
     CHECK(fused == with_norm && alone == without, "%s: %d sums with a norm, %d without, for %d and %d", more[0], fused,
           alone, with_norm, without);
+    CHECK(outputs == products, "%s: %d outputs of layers computed, for %d", more[0], outputs, products);
     run_close(&r);
 }
 
@@ -296,12 +308,12 @@ int main(void)
     documents_apart(4);
     /* two microbatches of three layers: every sum but the last of the chunk; where a layer's memory goes with it, those
      * within the layer, and in the backward all that are read again */
-    sums_fused(WITH("num_layers=3"), 2 * 5, 2);
-    sums_fused(WITH("num_layers=3", "recompute_granularity=selective"), 2 * 5, 2);
+    sums_fused(WITH("num_layers=3"), 2 * 5, 2, 2 * 3);
+    sums_fused(WITH("num_layers=3", "recompute_granularity=selective"), 2 * 5, 2, 2 * 3);
     sums_fused(WITH("num_layers=3", "recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1"),
-               2 * (3 + 3), 2 * 3);
+               2 * (3 + 3), 2 * 3, 2 * 3);
     sums_fused(WITH("num_layers=3", "recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=3"),
-               2 * (3 + 5), 2 * 3);
+               2 * (3 + 5), 2 * 3, 2 * (3 + 2));
     bitwise(1, "params_dtype=bf16");
     bitwise(3, "params_dtype=fp16");
     bitwise(2, "params_dtype=fp32");
