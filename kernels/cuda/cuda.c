@@ -49,6 +49,11 @@ int cuda_owns_outer(Device *d, const void *p)
     return range_has(&cuda_of(d)->outer, p);
 }
 
+int cuda_on_host(Device *d, const void *p)
+{
+    return cuda_owns_outer(d, p) || range_has(&cuda_of(d)->pinned, p);
+}
+
 static size_t cuda_left(Device *d)
 {
     size_t left = 0, all = 0;
@@ -214,14 +219,20 @@ static void cuda_get(Device *d, void *dst, const void *src, size_t bytes)
     }
 }
 
+/* Of words. */
+static void copy_by_op(Device *d, void *dst, const void *src, size_t bytes)
+{
+    BUG_ON(bytes % 4);
+    int64_t n = (int64_t)bytes / 4;
+    cuda_copy(d, mat(dst, 1, n, F32), mat((void *)src, 1, n, F32));
+}
+
 /* The runtime would wait for a copy within the host's memory: an op does it. Returns whether src lies there. */
 static int copied_outer(Device *d, void *dst, const void *src, size_t bytes)
 {
     if (!cuda_owns_outer(d, src))
         return 0;
-    BUG_ON(bytes % 4);
-    int64_t n = (int64_t)bytes / 4;
-    cuda_copy(d, mat(dst, 1, n, F32), mat((void *)src, 1, n, F32));
+    copy_by_op(d, dst, src, bytes);
     return 1;
 }
 
@@ -250,7 +261,10 @@ static int64_t cuda_tell(Device *d, void *dst, const void *src, size_t bytes)
 {
     Cuda *c = cuda_of(d);
     BUG_ON(!range_has(&c->pinned, dst) || c->ops);
-    if (!copied_outer(d, dst, src, bytes))
+    /* few words by an op: the GPU copies one thing at a time each way, and a snapshot may be on its way */
+    if (bytes <= CUDA_WORDS && bytes % 4 == 0)
+        copy_by_op(d, dst, src, bytes);
+    else if (!copied_outer(d, dst, src, bytes))
         CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->compute));
     return ticket_of(&c->told);
 }

@@ -21,6 +21,7 @@ extern "C" {
 _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, int line);
 
 #define CUDA_PIECE ((size_t)1 << 20)           /* bytes of pinned memory that one copy of put or get takes at most */
+#define CUDA_WORDS ((size_t)4 << 10)           /* bytes that tell has an op copy */
 enum { CUDA_PIECES = 16, CUDA_TICKETS = 256 };
 enum { CUDA_LEAVES, CUDA_FETCHES, CUDA_ASIDE, CUDA_WAYS };
 enum { CUDA_FEW = 16 };                        /* blocks of an op aside: they wait for the bus, which they fill */
@@ -76,6 +77,8 @@ void *cuda_memory(size_t bytes);
 /* Whether p lies in what d->take or outer_take gave; in what outer_take gave. */
 int cuda_owns(Device *d, const void *p);
 int cuda_owns_outer(Device *d, const void *p);
+/* Whether p lies in memory of the host that ops can use: what outer_take or host_take gave. */
+int cuda_on_host(Device *d, const void *p);
 
 /* Whether what `e` was recorded behind has run. */
 int cuda_done(cudaEvent_t e);

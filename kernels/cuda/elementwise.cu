@@ -105,7 +105,7 @@ void cuda_copy(Device *d, Mat dst, Mat src)
     BUG_ON(dst.rows != src.rows || dst.cols != src.cols);
     if (!dst.rows || !dst.cols)
         return;
-    int here = !cuda_owns_outer(d, src.p) && !cuda_owns_outer(d, dst.p);
+    int here = !cuda_on_host(d, src.p) && !cuda_on_host(d, dst.p);
     if (here && dst.type == src.type && (dst.rows == 1 || (dst.ld == dst.cols && src.ld == src.cols))) {
         CUDA_OK(cudaMemcpyAsync(dst.p, src.p, mat_bytes(src), cudaMemcpyDeviceToDevice, c->compute));
         return;

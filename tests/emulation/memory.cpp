@@ -292,14 +292,20 @@ static cudaError_t copy_async(Rows r, cudaMemcpyKind kind, cudaStream_t s)
     if (e.error || !r.width || !r.height)
         return e.error;
     kind = check_kind(r, kind);
+    int way = kind == cudaMemcpyHostToDevice, between = way || kind == cudaMemcpyDeviceToHost;
+    if (between)
+        copy_in_turn(s, way, 0);
     if (kind == cudaMemcpyHostToDevice && !memory_is_pinned(r.src, extent(r.src_pitch, r))) {
         auto held = std::make_shared<std::vector<char>>(r.width * r.height);
         copy_rows({held->data(), r.src, r.width, r.src_pitch, r.width, r.height});
         Rows from = {r.dst, held->data(), r.dst_pitch, r.width, r.width, r.height};
         emulation_enqueue(s, "copy from the host", [from, held] { copy_rows(from); });
+        copy_in_turn(s, way, 1);
         return cudaSuccess;
     }
     emulation_enqueue(s, "copy", [r] { copy_rows(r); });
+    if (between)
+        copy_in_turn(s, way, 1);
     if (kind == cudaMemcpyDeviceToHost && !memory_is_pinned(r.dst, extent(r.dst_pitch, r)))
         stream_drain(s);
     return cudaSuccess;

@@ -320,6 +320,20 @@ void emulation_enqueue_until(cudaStream_t s, const char *what, std::function<int
 /* What a query says of work under way is also the thread's last error, until cudaGetLastError. */
 static cudaError_t not_ready(void) { return last_error = cudaErrorNotReady; }
 
+void copy_in_turn(cudaStream_t s, int way, int ends)
+{
+    static std::shared_ptr<Record> last[2];
+    static const int64_t engines = emulation_option("EMULATION_ENGINES", 0);
+    if (!engines)
+        return;
+    if (!ends && last[way])
+        add(s, {"copy engine", nullptr, nullptr, last[way]});
+    if (ends) {
+        last[way] = std::make_shared<Record>(Record{0, 0, s});
+        add(s, {"copy engine", nullptr, last[way], nullptr});
+    }
+}
+
 /* ---- streams and events ---- */
 
 extern "C" cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)

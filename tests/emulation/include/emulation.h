@@ -17,6 +17,7 @@
  *   EMULATION_DEVICES=N     how many devices there seem to be (default 1): their memory is one; processes that are given
  *                           this see the same ones, others have one each
  *   EMULATION_NCCL_VERSION=N  the version that NCCL says it is
+ *   EMULATION_ENGINES=1     copies off the device run one after the other, whatever their streams, and so do those to it
  *   EMULATION_MEMORY=BYTES  of device memory (default 4 GiB)
  *   EMULATION_SMS=N         multiprocessors (default 4)
  *   EMULATION_SITES=FILE    adds to FILE, when the process ends, `KIND FILE:LINE COUNT` for each place that has waited:
