@@ -355,11 +355,11 @@ static void finish(Prediction *out, Walk **w)
 
 void predict_check(const Config *cfg, const Machine *m)
 {
-    int offloads = cfg->cpu_offloading_num_layers > 0 || (cfg->optimizer_cpu_offload && cfg->optimizer_offload_fraction > 0);
-    if (offloads && !m->shared && isnan(m->host_gbps))
-        die(EXIT_CONFIG, "machine", "%s does not say host_gbps, the speed between a rank's memory and its host's, to which "
-            "%s moves data; change: add host_gbps to its section device", m->path,
-            cfg->cpu_offloading_num_layers > 0 ? "cpu_offloading_num_layers" : "optimizer_cpu_offload");
+    const char *key = cfg->cpu_offloading_num_layers > 0 ? "cpu_offloading_num_layers"
+                      : cfg->optimizer_cpu_offload && cfg->optimizer_offload_fraction > 0 ? "optimizer_cpu_offload" : NULL;
+    if (key && !m->shared && isnan(m->host_gbps))
+        die(EXIT_CONFIG, "machine", "%s does not say host_gbps, the speed between a rank's memory and its host's, where %s "
+            "moves data; change: add host_gbps to its section device", m->path, key);
 }
 
 void predict(Prediction *out, const Config *cfg, const Machine *m)

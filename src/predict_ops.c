@@ -332,8 +332,8 @@ static void time_sum(Device *d, double *out, Mat x)
     spend(d, WORK_sum, 0, bytes_of(x));
 }
 
-/* Gradient read; weight and `states` more read and written, over the bus both ways at once where they are away; the storage
- * copy written. */
+/* Gradient read; weight and `states` more read and written, over the bus both ways at once where they are away; the
+ * storage copy written. */
 static void update(Device *d, Work w, const Update *u, int states)
 {
     const Tally *k = tally_of(d);

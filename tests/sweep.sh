@@ -34,6 +34,9 @@ sweep all --json || fail "sweep"
 wrote all 57 57 0
 head -c 1 "$work/out" | grep -q '{' || fail "--json says more than an object"
 cmp -s "$work/out" "$work/all/sweep.json" || "$BUILD/test_sweep" "$work/all" 57 > /dev/null || fail "--json"
+# a description without the bus cannot time what is offloaded
+sweep away optimizer_cpu_offload=true && fail "offloading without host_gbps"
+grep -q '^error\[machine\].*host_gbps.*optimizer_cpu_offload.*change: add host_gbps' "$work/err" || fail "no word of host_gbps"
 sweep zb-v pipeline_schedule=zb-v || fail "sweep zb-v"
 wrote zb-v 51 51 0                         # two chunks with every micro batch, and never one
 sweep small recompute_granularity=none data_parallel_sharding_strategy=no_shard overlap_grad_reduce=true || fail "sweep small"
