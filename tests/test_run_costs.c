@@ -41,7 +41,8 @@ static void by_hand(const Case *c, double out[3][4])
     for (int s = 0; s < 4; s++) {
         double product = c->stage[s] * 2 * T * weights, attention = c->stage[s] * 4 * pairs * dim;
         out[0][s] = (product + attention) / c->tp;
-        out[1][s] = (product + 2.5 * attention) / c->tp + (c->recompute ? out[0][s] : 0);
+        double unread = c->stage[s] * 2 * T * H * (double)c->ffn / c->tp;      /* outputs of groups of one layer */
+        out[1][s] = (product + 2.5 * attention) / c->tp + (c->recompute ? out[0][s] - unread : 0);
         out[2][s] = product / c->tp;
     }
     out[1][3] += 6 * T * H * (double)c->padded / c->tp;     /* the head: logits and both of its products, in D */
