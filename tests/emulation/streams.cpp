@@ -191,8 +191,9 @@ static int run_any(void)
 {
     if (--until_rank < 0) {
         until_rank = (int)emulation_random(40);
-        for (cudaStream_t s : streams)
-            s->rank = emulation_random(1 << 20);
+        static const int64_t last = emulation_option("EMULATION_LAST", -1);
+        for (size_t i = 0; i < streams.size(); i++)
+            streams[i]->rank = (int64_t)i == last ? 0 : 1 + emulation_random(1 << 20);
     }
     std::vector<cudaStream_t> can;
     for (cudaStream_t s : streams)

@@ -12,6 +12,7 @@
  * is 0xff in every new block, and checked behind its end.
  *
  *   EMULATION_SEED=N        the order (default 1)
+ *   EMULATION_LAST=N        stream N, in the order in which they were made, 0 first, runs when no other can
  *   EMULATION_GUARD=1       the host faults when it touches device memory, or pinned memory that it has freed
  *   EMULATION_NO_DEVICE=1   as on a machine without a driver: cudaErrorInsufficientDriver
  *   EMULATION_DEVICES=N     how many devices there seem to be (default 1): their memory is one; processes that are given
