@@ -1,7 +1,7 @@
 /* check_lt -- what kernels/cuda/lt.c says to cuBLASLt, said to the library itself, which needs no GPU for it: every
  * function that is asked for is there, NCCL's too, and every attribute of a product and of a preference is taken, of
  * the size that we give. Against the emulation alone a wrong name or size would be wrong twice. */
-#include "../kernels/cuda/lt.c"
+#include "lt.c"
 #include "test.h"
 
 _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, int line)
