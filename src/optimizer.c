@@ -213,10 +213,9 @@ static void find_trust(Optimizer *o, const Rule *rule)
              o->verdict);
 }
 
-/* Of buckets [from, to), whose masters and moments are all at home, or all away. */
+/* Of buckets [from, to). */
 static void go_over(const Optimizer *o, void (*rule)(Device *d, const Update *u), Update u, int from, int to)
 {
-    u.outer = from >= data_first_away(&o->params->data);
     u.list = o->updated + o->first[from];
     u.count = o->first[to] - o->first[from];
     if (rule && u.count)
@@ -229,16 +228,17 @@ void optimizer_step(Optimizer *o, double lr)
     Data *x = &o->params->data;
     Device *d = o->dev;
     o->updates++;
-    Update u = update_of(o, lr);
+    Update u = update_of(o, lr), outer = u;
     int away = data_first_away(x);
+    outer.outer = 1;
     go_over(o, rule->prepare, u, 0, away);
-    go_over(o, rule->prepare, u, away, x->buckets);
+    go_over(o, rule->prepare, outer, away, x->buckets);
     if (rule->trust)
         find_trust(o, rule);
     go_over(o, rule->apply, u, 0, away);
     for (int b = away; b < x->buckets; b++) {
         d->aside(d);
-        go_over(o, rule->apply, u, b, b + 1);
+        go_over(o, rule->apply, outer, b, b + 1);
         data_updating(x, b, d->along(d));
     }
 }
