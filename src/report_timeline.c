@@ -181,7 +181,9 @@ static void put_notes(FILE *f, const Timeline *t, int64_t step, int left_out)
 {
     Overlap o = timeline_overlap(t, step, -1);
     char b[32];
-    fprintf(f, "<p class=\"note\">Numbers in the bars are microbatches; all ranks are on one clock. ");
+    fprintf(f, "<p class=\"note\">Numbers in the bars are microbatches; all ranks are on one clock. The schedule's lanes "
+            "replay the same instructions with the same times, and messages that take no time: what the measured bubble "
+            "has above theirs is waiting for messages, and work between instructions. ");
     if (o.bytes > 0)
         fprintf(f, "All ranks together: %.0f %% of the %s moved for gradient reductions were moved under computation "
                 "(%.0f %% of the reductions' time). ", 100 * o.bytes_under / o.bytes, bytes_text(b, o.bytes),

@@ -63,8 +63,9 @@ Overlap timeline_overlap(const Timeline *t, int64_t step, int rank);
 /* Bubbles of a pipeline in one step: T = F + B + W of all microbatches on the rank that computes longest; rate =
  * (cost - T) / cost with cost = the longest span from a rank's first to its last computation (Qi et al. 2023,
  * arXiv:2401.10241), step_rate the same with the span of all ranks together. measured: from the F, B, D, W of the
- * ranks. schedule: the replay of the very lists that ran, whatever the schedule, with each stage's mean times of them,
- * in which messages take no time. NAN: not known. */
+ * ranks. schedule: the replay of the very lists that ran, whatever the schedule, with every instruction's own time, in
+ * which messages take no time; its step_rate is never above the measured one, but for the error of the clocks. NAN: not
+ * known. */
 typedef struct { double rate, step_rate; } Bubble;
 typedef struct {
     int m;                             /* microbatches */

@@ -97,6 +97,7 @@ typedef struct {
     InstrList *list;                   /* [p] */
     Work (*work)[I_W + 1];             /* [p*v] */
     char *seen;                        /* [p*v*m] bits of 1 << I_F .. I_W */
+    double *each[3];                   /* [p*v*m] s of F, of D or B, of W */
 } Ran;
 
 /* Adds an event to a rank's list; units of a chunk that follow each other are one instruction. 0: it is of no such
@@ -109,7 +110,8 @@ static int add_event(Ran *x, const PipeShape *s, int rank, const TraceEvent *e)
     Instr i = {.op = (uint8_t)e->kind, .chunk = e->chunk, .part = WHOLE, .mb = e->mb};
     const Instr *last = l->n ? &l->list[l->n - 1] : &(Instr){.op = INSTR_KINDS};
     int stage = pipe_stage(s, rank, i.chunk), more = last->op == i.op && last->chunk == i.chunk && last->mb == i.mb;
-    char *seen = &x->seen[(size_t)stage * (size_t)s->m + i.mb];
+    size_t cell = (size_t)stage * (size_t)s->m + i.mb;
+    char *seen = &x->seen[cell];
     if (!more && *seen & 1 << i.op)
         return 0;
     if (!more)
@@ -117,6 +119,7 @@ static int add_event(Ran *x, const PipeShape *s, int rank, const TraceEvent *e)
     *seen |= (char)(1 << i.op);
     x->work[stage][i.op].sum += e->end - e->start;
     x->work[stage][i.op].n += !more;
+    x->each[i.op == I_F ? 0 : i.op == I_W ? 2 : 1][cell] += e->end - e->start;
     return 1;
 }
 
@@ -148,7 +151,9 @@ static int find_costs(PipelineTimes *x, const Ran *ran, int stages)
     return 1;
 }
 
-/* The lists that ran, from the order of their events, replayed with the mean times. 0: not all of a step is there. */
+/* The lists that ran, from the order of their events, replayed with every instruction's own time: where ranks share cores
+ * an instruction takes longer while others run, and a replay with mean times would stretch those that ran alone at the
+ * ends of the step. No replayed step is longer than the one that ran. 0: not all of a step is there. */
 static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *lane, int64_t step)
 {
     int stages = s->p * s->v, ok = 1;
@@ -156,6 +161,9 @@ static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *
     char why[WHY];
     Ran ran = {.list = xcalloc((size_t)s->p, sizeof *ran.list), .work = xcalloc((size_t)stages, sizeof *ran.work),
                .seen = xcalloc(cells, 1)};
+    ran.each[0] = xcalloc(3 * cells, sizeof *ran.each[0]);
+    ran.each[1] = ran.each[0] + cells;
+    ran.each[2] = ran.each[1] + cells;
     Instr *all = xcalloc(4 * cells, sizeof *all);
     for (int k = 0; k < s->p; k++) {
         const TimelineRank *r = &t->rank[lane[k]];
@@ -165,14 +173,18 @@ static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *
                 ok = add_event(&ran, s, k, &r->event[i]);
     }
     ok = ok && is_whole(&ran, cells) && find_costs(x, &ran, stages);
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 3; k++) {
         s->cost[k] = x->cost[k];
+        s->each[k] = ran.each[k];
+    }
     if (ok)
         schedules_lower(&x->set, s, ran.list);
     ok = ok && schedules_check(&x->set, why, sizeof why);
     if (ok)
         simulate(&x->set, &x->sim, 1);
+    memset(x->set.shape.each, 0, sizeof x->set.shape.each);
     free(all);
+    free(ran.each[0]);
     free(ran.seen);
     free(ran.work);
     free(ran.list);

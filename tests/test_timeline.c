@@ -233,6 +233,32 @@ static void test_bubble(void)
     }
 }
 
+/* Two stages of tensor-parallel ranks share cores: an instruction takes twice as long while the other stage computes.
+ * No message takes time and nobody waits for anything but its input, so the replay is the step itself. Mean times would
+ * make the first and the last instruction, which run alone, longer than they were, and the replay's bubble larger. */
+static void test_shared_cores(void)
+{
+    static const struct { int rank; InstrKind op; int mb; double start, end; } ran[] = {
+        {0, I_F, 0, 0, 1}, {0, I_F, 1, 1, 3}, {1, I_F, 0, 1, 3}, {1, I_B, 0, 3, 5},
+        {0, I_B, 0, 5, 9}, {1, I_F, 1, 5, 7}, {1, I_B, 1, 7, 9}, {0, I_B, 1, 9, 11}};
+    int lane[2];
+    for (int gap = 0; gap < 2; gap++) {        /* what waits for a message is shown by the difference alone */
+        Timeline t = new_timeline(2, 1);
+        t.shape = (PipeShape){.kind = SCHEDULE_1F1B, .p = 2, .v = 1};
+        for (size_t i = 0; i < sizeof ran / sizeof *ran; i++)
+            add_instr(&t, ran[i].rank, ran[i].op, 0, ran[i].mb, ran[i].start + (ran[i].start >= 9 ? gap : 0),
+                      ran[i].end + (ran[i].start >= 9 ? gap : 0));
+        add_instr(&t, 0, I_S, 0, 0, 12, 13);
+        timeline_settle(&t);
+        PipelineTimes x;
+        timeline_times(&x, &t, lane, timeline_pipeline(&t, 0, lane), 1);
+        CHECK(fabs(x.schedule.step_rate - 2.0 / 11) < 1e-9, "replayed %g, wanted %g", x.schedule.step_rate, 2.0 / 11);
+        CHECK(fabs(x.measured.step_rate - (2.0 + gap) / (11 + gap)) < 1e-9, "measured %g", x.measured.step_rate);
+        timeline_times_close(&x);
+        timeline_close(&t);
+    }
+}
+
 /* ---- a run's trace ---- */
 
 /* Rows of one thread do not overlap; returns how many events there are. */
@@ -369,6 +395,21 @@ static void check_order(const Timeline *t, int64_t step, double slack)
             CHECK(start[a] <= end[b] + slack, "rank %d begins its optimizer step after rank %d ended its own", a, b);
 }
 
+/* The replay leaves nothing out but waiting, so no pipeline's bubble is below its own. */
+static void check_replay(const Timeline *t, int64_t step, double slack)
+{
+    int lane[64];
+    for (int r = 0; r < t->ranks; r++) {
+        int p = timeline_pipeline(t, r, lane);
+        PipelineTimes x;
+        timeline_times(&x, t, lane, p, step);
+        double measured = x.measured.step_rate, replayed = x.schedule.step_rate;
+        CHECK(measured >= replayed - 1e-4 - slack / fmax(x.sim.makespan, 1e-6),
+              "rank %d step %lld: a bubble of %g, replayed %g", r, (long long)step, measured, replayed);
+        timeline_times_close(&x);
+    }
+}
+
 static int check_run(char **arg)
 {
     char *path = xasprintf("%s/trace.json", arg[0]), *steps = arg[2];
@@ -400,6 +441,7 @@ static int check_run(char **arg)
             check_list(&t, r, dp + 1, step, json_array_get(ranks, (size_t)t.rank[r].index[AXIS_PP]));
         pairs += check_clock(&t, step, slack);
         check_order(&t, step, slack);
+        check_replay(&t, step, 64 * slack);
     }
     CHECK(!seen[STREAM_TP] == !tp && !seen[STREAM_DP] == !dp && !seen[STREAM_PP] == (t.shape.p == 1) &&
           seen[STREAM_WORLD],
@@ -427,5 +469,6 @@ int main(int argc, char **argv)
     test_settle();
     test_overlap();
     test_bubble();
+    test_shared_cores();
     return test_end();
 }
