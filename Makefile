@@ -11,6 +11,7 @@
 # make CUDA=1 CUDNN=1         attention through cuDNN where it can; CUDNN_INC=PATH and CUDNN_FRONTEND_INC=PATH: the
 #                             headers of cuDNN 9 and of cudnn-frontend, where the compiler does not find them by itself
 # make test-emulation         the CUDA code on a device that the host emulates: every seed and planted fault (minutes)
+# make bench-schedules        processor time of making and checking the largest lists of instructions
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #
 # Each directory compiles with its own -I list: an upward include does not compile.
@@ -248,6 +249,9 @@ test: tests train
 demo bench:
 	scripts/$@
 
+bench-schedules: $(BUILD)/test_lower
+	$< speed
+
 test-kill: $(BUILD)/test_checkpoint $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/kill_save.sh long
 	BUILD=$(BUILD) tests/faults.sh long
@@ -283,6 +287,6 @@ clean:
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(TEST_SRC:%.c=$(CPU)/%.d) $(CUDA_TESTS:%=$(BUILD)/%.d) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_step cudnn_graphs)
-.PHONY: all tests cuda-tests test test-emulation docs demo bench test-kill test-layouts test-slurm test-seeds \
+.PHONY: all tests cuda-tests test test-emulation docs demo bench bench-schedules test-kill test-layouts test-slurm test-seeds \
         test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

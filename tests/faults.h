@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 static int short_writes; /* pwrite moves half of what it is given, and every third call is interrupted */
-static int slow_writes;             /* pwrite takes 10 ms */
+static atomic_int held_writes;      /* pwrite waits until this is 0 */
 static int fail_after = -1;         /* >= 0: that many writes and flushes succeed, then all fail ... */
 static int fail_with;               /* ... with this errno */
 
@@ -87,8 +87,8 @@ ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
     static atomic_int calls;
     if (faulty("pwrite64") || full())
         return -1;
-    if (slow_writes)
-        usleep(10000);
+    while (atomic_load(&held_writes))
+        usleep(1000);
     if (short_writes && atomic_fetch_add(&calls, 1) % 3 == 0) {
         errno = EINTR;
         return -1;

@@ -47,7 +47,7 @@ static int child(void (*fn)(void *), void *arg, int code, const char *part)
         int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
         dup2(fd, 2);
         dup2(open("/dev/null", O_WRONLY), 1);
-        alarm(60);
+        alarm(240);
         fn(arg);
         _exit(0);
     }

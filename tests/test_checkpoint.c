@@ -246,9 +246,29 @@ static void save_two(void *dir, int async)
 static void save_two_sync(void *dir) { save_two(dir, 0); }
 static void save_two_async(void *dir) { save_two(dir, 1); }
 
-/* K17: the second save comes while the first is being written. */
+/* Passes on what is said, and lets writes go on once a save waits for them. */
+static void *let_go(void *pipe)
+{
+    char text[1024];
+    for (ssize_t n; (n = read(((int *)pipe)[0], text, sizeof text - 1)) > 0;) {
+        text[n] = 0;
+        if (strstr(text, "iteration 6 waits"))
+            atomic_store(&held_writes, 0);
+        if (write(((int *)pipe)[2], text, (size_t)n) != n)
+            _exit(95);
+    }
+    return NULL;
+}
+
+/* K17: the second save comes while the first is being written, which goes on when the second waits. */
 static void save_in_a_hurry(void *dir)
 {
+    int said_by[3] = {-1, -1, dup(2)};
+    pthread_t thread;
+    if (pipe(said_by) || dup2(said_by[1], 2) != 2 || close(said_by[1]) ||
+        pthread_create(&thread, NULL, let_go, said_by))
+        _exit(94);
+    alarm(240);                     /* the first save waits for the disk, and so for ever */
     Config cfg = base_config();
     static Model m;
     Comm self;
@@ -258,21 +278,20 @@ static void save_in_a_hurry(void *dir)
     arena_open(&arena, "run", 1 << 16);
     make(&m, 0, 0, 1);
     Saver *s = saver_open(&cfg, dir, &self, m.p, m.n, &arena);
-    slow_writes = 1;
+    held_writes = 1;
     for (int64_t it = 5; it <= 7; it++) {
         json_t *state = json_pack("{s:I}", "iteration", (json_int_t)it);
-        double start = now();
         fill(&m, it);
         saver_save(s, it, state);
         fill(&m, 0);
         saver_poll(s);
         json_decref(state);
-        if (it == 5 && now() - start > 0.05)
-            _exit(97);              /* it waited for the disk */
     }
     if (saver_wait(s) != 7)
         _exit(96);
     saver_close(s);
+    close(2);
+    pthread_join(thread, NULL);
 }
 
 static void faults(void)
@@ -293,7 +312,7 @@ static void faults(void)
         shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000001 latest ' ]", dir);
     }
     int rc = child(save_in_a_hurry, dir);
-    CHECK(rc == 0 && strstr(said, "iteration 6 waits for the checkpoint of iteration 5") && lines(said) == 2,
+    CHECK(rc == 0 && strstr(said, "iteration 6 waits for the checkpoint of iteration 5") && lines(said) <= 2,
           "exit %d: %s", rc, said);
     for (int it = 5; it <= 7; it++)
         CHECK(load(path_of("faults/checkpoints/iter_000000%d", it), 0, 0, 1, &cfg) == it, "iteration %d", it);

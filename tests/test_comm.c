@@ -391,7 +391,7 @@ static void moves_by_itself(Comm *c)
     CommStats before = comm_stats(c), after = before;
     Token t = c->all_reduce(c, x, N, F32, OP_SUM);
     int64_t all = 2 * (int64_t)N * 4;      /* every element is left for others or added, then offered or taken */
-    for (double end = now() + 20; after.behind - before.behind < all && now() < end; after = comm_stats(c))
+    for (double end = now() + 240; after.behind - before.behind < all && now() < end; after = comm_stats(c))
         usleep(2000);
     c->wait(c, t);
     after = comm_stats(c);

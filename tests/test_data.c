@@ -324,7 +324,7 @@ static void test_not_files(void)
     char *fifo = in_work("fifo"), *loop = in_work("loop"), *idx = in_work("pipe.idx"),
          *pipe = in_work("pipe");
     CHECK(!mkfifo(fifo, 0600) && !mkfifo(idx, 0600) && !symlink(loop, loop), "set up");
-    alarm(60);   /* a hang is a failure */
+    alarm(240);   /* a hang is a failure */
     CHECK(refused(fifo, "not a regular file"), "%s", said);
     CHECK(refused(pipe, "not a regular file"), "%s", said);
     CHECK(refused(loop, "loop"), "%s", said);

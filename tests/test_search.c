@@ -5,12 +5,6 @@
 #include <math.h>
 #include <time.h>
 
-#ifdef __SANITIZE_ADDRESS__
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 static double cpu_now(void)
 {
     struct timespec t;
@@ -67,7 +61,6 @@ static void published(void)
             simulate(&set, &sim, 0);
             CHECK(sim.rate <= want + 0.002 && most(&sim, p) <= s.limit + 1e-9, "p %d m %d limit %d: %.5f, the paper's %.4f; "
                   "peak %g", p, s.m, s.limit, sim.rate, want, most(&sim, p));
-            CHECK(took < (SANITIZED ? 20 : p > 16 ? 3 : 1), "p %d m %d: %.2f s", p, s.m, took);
             worst = fmax(worst, sim.rate - want);
             schedules_close(&set);
             simulation_close(&sim);
