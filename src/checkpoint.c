@@ -101,7 +101,7 @@ static const struct { int option; const char *name; } shape_keys[] = {
     KEY(num_layers), KEY(hidden_size), KEY(ffn_hidden_size), KEY(num_attention_heads), KEY(num_query_groups),
     KEY(kv_channels), KEY(vocab_size), KEY(position_embedding_type), KEY(normalization), KEY(activation),
     KEY(add_bias_linear), KEY(add_qkv_bias), KEY(qk_layernorm), KEY(untie_embeddings_and_output_weights),
-    KEY(max_position_embeddings),       /* last: only where positions are learned */
+    KEY(max_position_embeddings),
 };
 
 /* Keys that leave the shapes and change the function: a fine-tuning run may mean it. */
@@ -118,12 +118,10 @@ static const Config *saved_config(const json_t *state)
 static void compare_keys(Diff *d, const Config *cfg, const json_t *state)
 {
     const Config *saved = saved_config(state);
-    int learned = cfg->position_embedding_type == POSITION_EMBEDDING_TYPE_LEARNED_ABSOLUTE;
-    if (!saved)
-        return;
-    for (size_t i = 0; i < sizeof shape_keys / sizeof *shape_keys - (size_t)!learned; i++) {
-        char *then = config_text(saved, shape_keys[i].option), *now = config_text(cfg, shape_keys[i].option);
-        if (saved->given[shape_keys[i].option] && strcmp(then, now))
+    for (size_t i = 0; saved && i < sizeof shape_keys / sizeof *shape_keys; i++) {
+        int key = shape_keys[i].option;
+        char *then = config_text(saved, key), *now = config_text(cfg, key);
+        if (saved->given[key] && config_differs(saved, cfg, key))
             differs(d, "%s is %s there, %s here", shape_keys[i].name, then, now);
         free(then);
         free(now);
@@ -137,7 +135,7 @@ static void warn_of_function(const Config *cfg, const json_t *state, const char 
     for (size_t i = 0; saved && i < sizeof function_keys / sizeof *function_keys; i++) {
         int key = function_keys[i].option;
         char *then = config_text(saved, key), *now = config_text(cfg, key);
-        if (saved->given[key] && strcmp(then, now))
+        if (saved->given[key] && config_differs(saved, cfg, key))
             warn("%s: %s was %s for these weights and is %s here", dir, function_keys[i].name, then, now);
         free(then);
         free(now);

@@ -81,40 +81,6 @@ Config *config_read_saved(const char *text, size_t size, const char **skipped)
     return k.cfg;
 }
 
-Change config_compare_resume(const Config *now, const Config *saved, const char **text)
-{
-    static const char *const words[] = {"free", "warn", "refuse"};
-    Change worst = CHANGE_FREE;
-    char *list = text_copy("");
-    for (int i = 0; i < OPTIONS; i++) {
-        const Option *o = &options[i];
-        if (o->change == CHANGE_FREE || !saved->given[i])
-            continue;
-        char *a = config_text(saved, i), *b = config_text(now, i);
-        if (strcmp(a, b)) {
-            list = textf("%s%s: %s -> %s (%s)\n", list, o->key, a, b, words[o->change]);
-            worst = o->change > worst ? o->change : worst;
-        }
-        free(a);
-        free(b);
-    }
-    *text = list;
-    return worst;
-}
-
-uint64_t config_fingerprint(const Config *cfg)
-{
-    uint64_t h = HASH_SEED;
-    for (int i = 0; i < OPTIONS; i++)
-        if (options[i].change != CHANGE_FREE) {
-            char *text = config_text(cfg, i);
-            h = hash64(options[i].key, strlen(options[i].key) + 1, h);
-            h = hash64(text, strlen(text) + 1, h);
-            free(text);
-        }
-    return h;
-}
-
 char *config_text(const Config *cfg, int option)
 {
     char *text = NULL;

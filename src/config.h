@@ -106,7 +106,11 @@ void config_write(FILE *f, const Config *cfg);
  * know, and values that it does not take, are skipped and named in *skipped ("" when none). NULL: no YAML. */
 Config *config_read_saved(const char *text, size_t size, const char **skipped);
 
-/* Compares a resuming run with the saved one, key by key. *text gets a line for each key that differs and is
+/* Whether the key makes a difference between two configurations, which it does not where only its spelling differs or where
+ * it has no effect: add_qkv_bias beside add_bias_linear, rotary_base without rope, a window as long as the positions. */
+int config_differs(const Config *a, const Config *b, int option);
+
+/* Compares a resuming run with the saved one, by what each key means. *text gets a line for each key that differs and is
  * not free: `key: saved -> now (refuse|warn)`. Returns the worst class. */
 typedef enum { CHANGE_FREE, CHANGE_WARN, CHANGE_REFUSE } Change;
 Change config_compare_resume(const Config *now, const Config *saved, const char **text);

@@ -44,6 +44,8 @@ static inline int option_optional(const Option *o) { return !strcmp(o->def, "nul
 static inline int option_required(const Option *o) { return !strcmp(o->def, "required"); }
 int option_absent(const Option *o, const Config *cfg);
 void option_clear(const Option *o, Config *cfg);
+/* The field of `from` into `to`. */
+void option_copy(const Option *o, Config *to, const Config *from);
 
 /* Index of a key, of a section; -1. */
 int option_find(const char *key);

@@ -56,6 +56,7 @@ void run_close(Run *r)
 {
     if (r->saver)
         saver_close(r->saver);
+    json_decref(r->huggingface);
     trace_close(&r->trace);
     layout_give(r);
     lists_close(r);
@@ -86,6 +87,8 @@ json_t *run_state(const Run *r)
                           (json_int_t)r->cfg->seed, "loss_scale", "scale", s->scale, "good", (json_int_t)s->good,
                           "tolerance", (json_int_t)s->tolerance, "config", text, "build", config_build_id());
     BUG_ON(!j);
+    if (r->huggingface)
+        json_object_set(j, "huggingface", r->huggingface);
     free(text);
     return j;
 }
@@ -124,6 +127,8 @@ char *run_load(Run *r, const char *path)
         model_scale_pieces(&r->model, PIECES_LOAD, &pieces, &n);
     json_t *state = checkpoint_load(path, r->cfg, &r->grid.all, pieces, n, weights_only, &dir);
     weights_only = weights_only || json_is_true(json_object_get(state, "weights_only"));
+    json_decref(r->huggingface);
+    r->huggingface = json_incref(json_object_get(state, "huggingface"));
     if (!weights_only) {
         const json_t *scale = json_object_get(state, "loss_scale");
         compare_config(r->cfg, state, dir);

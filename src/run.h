@@ -80,6 +80,8 @@ typedef struct {
 
     Trace trace;               /* the timeline of the steps that trace_steps lists */
 
+    json_t *huggingface;       /* family and special tokens of the directory that the weights once came from; NULL: of none */
+
     /* progress: all of it is in a checkpoint */
     int64_t iteration, consumed_samples, skipped, nans;
 

@@ -1,0 +1,85 @@
+/* What a configuration means, however it is spelled: which keys of two runs really differ. */
+#define _GNU_SOURCE
+#include "config_rules.h"
+
+void option_copy(const Option *o, Config *to, const Config *from)
+{
+    static const size_t size[] = {
+        [TYPE_INT] = sizeof(int64_t), [TYPE_FLOAT] = sizeof(double), [TYPE_BOOL] = sizeof(int),
+        [TYPE_STR] = sizeof(char *), [TYPE_LIST] = sizeof(List), [TYPE_ENUM] = sizeof(int)};
+    memcpy(option_field(o, to), option_field(o, from), size[o->type]);
+}
+
+/* The same run with every key that has no effect at one value, and every other one in its plainest form. */
+static Config plain(const Config *cfg)
+{
+    Config c = *cfg;
+    Check k;
+    double share[3];
+    check_open(&k, "");
+    if (c.add_bias_linear)             /* query, key and value have their biases already */
+        c.add_qkv_bias = 1;
+    if (c.window_size >= c.max_position_embeddings)
+        c.window_size = 0;
+    if (c.position_embedding_type != POSITION_EMBEDDING_TYPE_LEARNED_ABSOLUTE)
+        c.max_position_embeddings = CFG_ABSENT;
+    c.rotary_percent = (double)(int64_t)((double)c.kv_channels * c.rotary_percent);    /* columns that turn */
+    if (c.position_embedding_type != POSITION_EMBEDDING_TYPE_ROPE)
+        c.rotary_base = c.rotary_percent = 0;
+    for (int i = 0; i < OPTIONS && c.num_moe_experts == CFG_ABSENT; i++)
+        if (!strcmp(options[i].section, "moe"))
+            option_copy(&options[i], &c, k.cfg);
+    if (c.split && shares_parse(c.split, share))
+        c.split = textf("%.17g, %.17g, %.17g", share[0], share[1], share[2]);
+    return c;
+}
+
+static int same_text(const Config *a, const Config *b, int option)
+{
+    char *x = config_text(a, option), *y = config_text(b, option);
+    int same = !strcmp(x, y);
+    free(x);
+    free(y);
+    return same;
+}
+
+int config_differs(const Config *a, const Config *b, int option)
+{
+    if (same_text(a, b, option))
+        return 0;
+    Config x = plain(a), y = plain(b);
+    return !same_text(&x, &y, option);
+}
+
+Change config_compare_resume(const Config *now, const Config *saved, const char **text)
+{
+    static const char *const words[] = {"free", "warn", "refuse"};
+    Change worst = CHANGE_FREE;
+    char *list = text_copy("");
+    for (int i = 0; i < OPTIONS; i++) {
+        const Option *o = &options[i];
+        if (o->change == CHANGE_FREE || !saved->given[i] || !config_differs(now, saved, i))
+            continue;
+        char *a = config_text(saved, i), *b = config_text(now, i);
+        list = textf("%s%s: %s -> %s (%s)\n", list, o->key, a, b, words[o->change]);
+        worst = o->change > worst ? o->change : worst;
+        free(a);
+        free(b);
+    }
+    *text = list;
+    return worst;
+}
+
+uint64_t config_fingerprint(const Config *cfg)
+{
+    const Config c = plain(cfg);
+    uint64_t h = HASH_SEED;
+    for (int i = 0; i < OPTIONS; i++)
+        if (options[i].change != CHANGE_FREE) {
+            char *text = config_text(&c, i);
+            h = hash64(options[i].key, strlen(options[i].key) + 1, h);
+            h = hash64(text, strlen(text) + 1, h);
+            free(text);
+        }
+    return h;
+}
