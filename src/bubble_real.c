@@ -9,6 +9,7 @@
 #include "balance.h"
 #include "base.h"
 #include "config_table.h"
+#include "progress.h"
 #include "start.h"
 #include "timeline.h"
 #include <math.h>
@@ -235,6 +236,18 @@ static List recorded(int steps)
     return (List){steps, v};
 }
 
+/* Rank 0 says how far the steps of this pipeline are. */
+static void say_step(const Run *r, int done, int all)
+{
+    const Config *c = r->cfg;
+    char label[96];
+    if (r->grid.rank)
+        return;
+    snprintf(label, sizeof label, "%s, p %d, v %d, m %d", schedule_name(r->shape.kind), r->shape.p, r->shape.v,
+             run_lists(r, config_batch_at(c, 0))->m);
+    progress_bar(label, done, all, "steps");
+}
+
 void bubble_real(Table *t, const Config *cfg, int steps)
 {
     static Run r;                          /* as long as the process */
@@ -250,6 +263,7 @@ void bubble_real(Table *t, const Config *cfg, int steps)
         trace_step(&r.trace, i);
         run_gradients(&r);
         r.iteration++;
+        say_step(&r, i, steps + 1);
     }
     PipeShape shape = r.shape;
     shape.m = run_lists(&r, config_batch_at(&c, 0))->m;

@@ -209,6 +209,25 @@ void console_status(Console *c, const char *text)
 
 /* ---- Lines that stay ---- */
 
+/* A logged step above the live line: what fits the screen, the last parts go first. */
+static void record(Console *c, const Metrics *m)
+{
+    Line l = {.n = 0}, tail[5] = {{.n = 0}};
+    char total[32], speed[16];
+    int width = screen_width(c) - 1, digits = snprintf(total, sizeof total, "%lld", (long long)c->total);
+    add(&l, " %*lld/%s", digits, (long long)m->iteration, total);
+    add(&tail[0], "  loss %.4f", m->lm_loss);
+    if (isfinite(m->tokens_per_second))
+        add(&tail[1], "  %s tok/s", short_count(speed, m->tokens_per_second));
+    add(&tail[2], "  grad norm %.3f", m->grad_norm);
+    add(&tail[3], "  lr %.2e", m->learning_rate);
+    if (m->skipped_iterations > 0)
+        add(&tail[4], "  skipped %lld", (long long)m->skipped_iterations);
+    for (int i = 0; i < 5 && l.cols + tail[i].cols <= width; i++)
+        add(&l, "%s", tail[i].text);
+    console_note(c, l.text);
+}
+
 void console_note(Console *c, const char *text)
 {
     console_clear(c);
@@ -250,8 +269,10 @@ void console_line(Console *c, const Metrics *m)
 {
     char text[1024];
     struct timespec at;
-    if (c->live)
+    if (c->live) {
+        record(c, m);
         return;
+    }
     clock_gettime(CLOCK_REALTIME, &at);
     progress_line(text, sizeof text, m, c->total, console_time_left(c), at);
     console_note(c, text);

@@ -1,5 +1,5 @@
 /* console -- rank 0's standard output while training: Megatron-LM's progress line in a file or pipe, one
- * live line on a terminal. Writes go straight to the descriptor; one that fails (the pipe's reader has gone,
+ * live line on a terminal, below a short one for each logged step. Writes go straight to the descriptor; one that fails (the pipe's reader has gone,
  * the disk is full) is counted and never stops anything. */
 #ifndef CONSOLE_H
 #define CONSOLE_H
@@ -28,7 +28,7 @@ void console_close(Console *c);
 
 /* A step has ended: the live line follows, at most ten times a second. */
 void console_step(Console *c, const Metrics *m);
-/* A logged step: a plain line; nothing on a live console. */
+/* A logged step: Megatron's line; on a live console a short one, which scrolls away above the live line. */
 void console_line(Console *c, const Metrics *m);
 void console_eval(Console *c, int64_t iteration, double loss);
 /* Text and a newline, above the live line. */

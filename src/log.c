@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 struct Log {
-    int64_t interval, seq_length;
+    int64_t interval, total, seq_length;
     int devices;
     double flops_per_token, peak_flops;
     char *run_dir;                 /* NULL: no files */
@@ -27,6 +27,7 @@ struct Log {
     EventFile events;
     Metrics sum;                   /* TIME rows, over the steps since the last line */
     Metrics counted;               /* COUNT rows, totals at the last line */
+    Metrics last;                  /* the last step */
     int64_t steps, tokens;         /* since the last line */
     About about;
 };
@@ -159,6 +160,7 @@ Log *log_open(const Config *cfg, const LogStart *s)
     char why[WHY];
     Log *l = xcalloc(1, sizeof *l);
     l->interval = cfg->log_interval;
+    l->total = s->total_iterations;
     l->seq_length = cfg->seq_length;
     l->devices = s->devices ? s->devices : 1;
     l->flops_per_token = s->flops_per_token;
@@ -221,23 +223,11 @@ static void log_scalars(Log *l, const Metrics *m)
     event_scalars(&l->events, wall(), m->consumed_samples, s, 1);
 }
 
-void log_step(Log *l, const Metrics *step)
+/* A line everywhere, about the steps since the line before it. */
+static void put_record(Log *l)
 {
-    if (!l)
-        return;
     char why[WHY];
-    Metrics m = *step;
-    int64_t tokens = m.global_batch_size * l->seq_length;
-    l->steps++;
-    l->tokens += tokens;
-    for (int i = 0; i < METRIC_COUNT; i++)
-        if (metric_defs[i].steps == STEPS_TIME)
-            metric_set(&l->sum, i, metric_get(&l->sum, i) + metric_get(&m, i));
-    fill_rates(l, &m, tokens, m.elapsed_ms);
-    console_step(&l->console, &m);
-    if (m.iteration % l->interval)
-        return;
-
+    Metrics m = l->last;
     fill_rates(l, &m, l->tokens, l->sum.elapsed_ms);
     for (int i = 0; i < METRIC_COUNT; i++)
         if (metric_defs[i].steps == STEPS_TIME) {
@@ -253,6 +243,24 @@ void log_step(Log *l, const Metrics *step)
     log_scalars(l, &m);
     console_line(&l->console, &m);
     about_save(&l->about, l->dir, why);
+}
+
+void log_step(Log *l, const Metrics *step)
+{
+    if (!l)
+        return;
+    Metrics m = *step;
+    int64_t tokens = m.global_batch_size * l->seq_length;
+    l->last = m;
+    l->steps++;
+    l->tokens += tokens;
+    for (int i = 0; i < METRIC_COUNT; i++)
+        if (metric_defs[i].steps == STEPS_TIME)
+            metric_set(&l->sum, i, metric_get(&l->sum, i) + metric_get(&m, i));
+    fill_rates(l, &m, tokens, m.elapsed_ms);
+    console_step(&l->console, &m);
+    if (m.iteration % l->interval == 0 || m.iteration == l->total)
+        put_record(l);
 }
 
 void log_eval(Log *l, int64_t iteration, double loss)
@@ -301,6 +309,8 @@ void log_close(Log *l, const char *why)
     if (!l)
         return;
     char reason[WHY];
+    if (l->steps)                                  /* stopped within an interval */
+        put_record(l);
     console_close(&l->console);
     about_end(&l->about, why);
     if (!about_save(&l->about, l->dir, reason))

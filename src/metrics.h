@@ -101,8 +101,8 @@ typedef struct Log Log;
  * error by log_close. Files that cannot be opened at the start are EXIT_RESOURCE. */
 Log *log_open(const Config *cfg, const LogStart *start);
 
-/* One finished step. Redraws the live line on a terminal; every cfg->log_interval iterations writes a line
- * everywhere. m is copied; RATE fields are ignored. */
+/* One finished step. Redraws the live line on a terminal; every cfg->log_interval iterations, and after the last one,
+ * writes a line everywhere. m is copied; RATE fields are ignored. */
 void log_step(Log *l, const Metrics *m);
 
 /* Mean validation loss (nats a token) after `iteration` steps. */
@@ -120,7 +120,8 @@ void log_fact(Log *l, const char *name, const char *fmt, ...) __attribute__((for
 void log_memory(Log *l, const char *category, int64_t planned, int64_t used);
 void log_sample(Log *l, const char *text);
 
-/* Ends the live line, closes the files and writes report.html last. why: how the run ended, one line
+/* Writes the line of the last step when there is none yet, ends the live line, closes the files and writes report.html
+ * last. why: how the run ended, one line
  * ("finished", "stopped by SIGTERM after a checkpoint"). */
 void log_close(Log *l, const char *why);
 

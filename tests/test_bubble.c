@@ -193,6 +193,9 @@ static void computed(const char *schedule, int chunks, int split)
         for (int k = 0; k < 3; k++)
             times[k] = json_object_get(c, (const char *[]){"forward_ms", "backward_input_ms", "backward_weight_ms"}[k]);
         CHECK(json_array_size(cells) == 1 && number(c, "m") == 6 && number(c, "v") == chunks, "%s: the cell", schedule);
+        snprintf(line, sizeof line, "%s, p 2, v %d, m 6 ", schedule, chunks);
+        CHECK(strstr(contents("err"), line) && strstr(contents("err"), "4 steps of 4 steps"), "%s: no progress: %s",
+              schedule, contents("err"));
         for (int k = 0; k < 3; k++)
             CHECK(json_array_size(times[k]) == 2 * (size_t)chunks && (sum_of(times[k]) > 0) == (k < 2 || split),
                   "%s: times %d", schedule, k);

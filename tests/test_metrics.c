@@ -172,6 +172,8 @@ static void test_live_line(void)
     CHECK(widest(text) <= 79 && widest(text) > 60, "%d columns", widest(text));
     CHECK(!strcmp(text + strlen(text) - 2, "\r\n") && !strstr(text, "number of nan"),
           "ends with a whole line");
+    CHECK(strstr(text, "\r\033[K       2/1000000  loss 5.0000  12.3k tok/s  grad norm 0.250  lr 3.33e-04\r\n"),
+          "a logged step stays above the live line: %s", text);
     free(text);
     text = terminal(30, 3, "utf8");
     *strstr(text, " iteration") = 0;               /* what stays is as long as it is */
@@ -328,10 +330,48 @@ static void test_resume(int64_t interval)
     run_steps(whole, 0, 2, 12, 0);                 /* a fresh start empties the file */
     json_decref(want);
     want = read_lines(whole);
-    CHECK(json_array_size(want) == (size_t)(2 / interval), "%zu", json_array_size(want));
+    CHECK(json_array_size(want) == (interval == 1 ? 2 : 1), "%zu", json_array_size(want));
     json_decref(want);
     free(name);
     free(whole);
+    ((Config *)cfg)->log_interval = 1;
+}
+
+/* The last step has its line, whatever the interval: of a whole run, and of one that is stopped and goes on. */
+static void test_last_line(void)
+{
+    static const struct { const char *name; int64_t stop; size_t lines; } of[] = {{"last", 20, 1}, {"last7", 7, 2}};
+    ((Config *)cfg)->log_interval = 100;
+    for (size_t k = 0; k < 2; k++) {
+        char *dir = new_dir(of[k].name), *out = path_of(dir, "out"), *page;
+        int fd = open(out, O_WRONLY | O_CREAT | O_TRUNC, 0600), saved = redirect(fd);
+        for (int64_t from = 0, to = of[k].stop; from < 20; from = to, to = 20) {
+            Log *l = open_log(dir, from, 20);
+            for (int64_t i = from + 1; i <= to; i++) {
+                Metrics m = step_at(i);
+                log_step(l, &m);
+            }
+            log_close(l, to == 20 ? "finished" : "stopped");
+        }
+        put_back(saved);
+        close(fd);
+        json_t *all = read_lines(dir), *end = json_array_get(all, of[k].lines - 1);
+        CHECK(json_array_size(all) == of[k].lines && number(end, "iteration") == 20, "%zu lines", json_array_size(all));
+        double skipped = 0;
+        for (size_t i = 0; i < json_array_size(all); i++)
+            skipped += number(json_array_get(all, i), "skipped_iterations");
+        CHECK(skipped == 5, "counts add up to the total: %g", skipped);
+        char *text = slurp(dir, "out", NULL);
+        CHECK(strstr(text, "iteration       20/      20 |"), "%s", text);
+        CHECK(k == 0 || strstr(text, "iteration        7/      20 |"), "%s", text);
+        page = slurp(dir, "report.html", NULL);
+        CHECK(strstr(page, ">20<") && !strstr(page, "nothing was recorded"), "the report lacks the last step");
+        json_decref(all);
+        free(text);
+        free(page);
+        free(out);
+        free(dir);
+    }
     ((Config *)cfg)->log_interval = 1;
 }
 
@@ -413,6 +453,7 @@ int main(void)
     test_lines();
     test_resume(1);
     test_resume(3);
+    test_last_line();
     test_bad_world();
     return run_dir_end();
 }
