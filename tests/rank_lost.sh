@@ -1,26 +1,27 @@
 #!/bin/sh
 # tests/rank_lost.sh -- a rank that dies, in a collective, in the middle of others' computation, all at once, or by a
-# failure of its own: one error line, the right exit code, nobody left, within five seconds.
+# failure of its own: one error line, the right exit code, nobody left. Four minutes are a hang.
 export TRAIN="${TEST_COMM:-$BUILD/test_comm}"
 failed=0
+until_true() {  # the command, for a minute at most
+    for _ in $(seq 600); do
+        "$@" && return
+        sleep 0.1
+    done
+    return 1
+}
+none_left() { ! ps -eo args | grep -F "lost $1 $WORK" | grep -qv grep; }
 check() {       # site, exit code, what the one line says
-    start=$(date +%s%N)
-    scripts/launch -n 4 lost "$1" > "$WORK/out" 2> "$WORK/errors"
+    timeout 240 scripts/launch -n 4 lost "$1" "$WORK" > "$WORK/out" 2> "$WORK/errors"
     rc=$?
-    took=$(( ($(date +%s%N) - start) / 1000000 ))
     lines=$(grep -c '^error\[' "$WORK/errors")
     if [ $rc != "$2" ] || [ "$lines" != "${4:-1}" ] || ! grep -q "$3" "$WORK/out" "$WORK/errors" ||
-        [ $took -gt 5000 ] || [ "$(wc -l < "$WORK/errors")" != "${4:-1}" ]; then
-        echo "# $1: exit $rc, $lines error lines, $took ms"
+        [ "$(wc -l < "$WORK/errors")" != "${4:-1}" ]; then
+        echo "# $1: exit $rc, $lines error lines"
         cat "$WORK/errors"
         failed=1
     fi
-    # by the page that the job shared: its processes are gone
-    sleep 0.2
-    if ps -eo args | grep -q "[t]est_comm lost $1"; then
-        echo "# $1: ranks are left"
-        failed=1
-    fi
+    until_true none_left "$1" || { echo "# $1: ranks are left"; failed=1; }
 }
 check kill    7 '^error\[rank-lost\].* rank 3 tp 3 cp 0 dp 0 pp 0 .*died in B2.0 of iteration 50;.*change: '
 check compute 7 '^error\[rank-lost\].* rank 3 tp 3 cp 0 dp 0 pp 0 .*died in B2.0 of iteration 50;.*change: '
@@ -30,18 +31,16 @@ check bug     8 '^error\[bug\] rank [0-3] tp'
 check exit    1 '^# leaving' 0
 
 # the launcher itself is killed: no rank outlives it
-scripts/launch -n 4 lost nobody > "$WORK/out" 2> "$WORK/errors" &
+scripts/launch -n 4 lost nobody "$WORK" > "$WORK/out" 2> "$WORK/errors" &
 launch=$!
-sleep 1.5
+all_on_their_way() { [ "$(grep -c 'on its way' "$WORK/out")" = 4 ]; }
+until_true all_on_their_way || { echo "# four ranks do not start"; failed=1; }
 mpirun=$(ps -eo pid=,ppid=,comm= | awk -v p=$launch '$2 == p && $3 == "mpirun" {print $1}')
 ranks=$(ps -eo pid=,ppid= | awk -v p="$mpirun" '$2 == p {print $1}')
 kill -9 "$mpirun"
-sleep 0.5
+gone() { ! grep -qs '^State:.[^ZX]' "/proc/$1/status"; }
 for pid in $ranks; do
-    if [ -d "/proc/$pid" ] && ! grep -q '^State:.[ZX]' "/proc/$pid/status"; then
-        echo "# rank $pid outlives mpirun"
-        failed=1
-    fi
+    until_true gone "$pid" || { echo "# rank $pid outlives mpirun"; failed=1; }
 done
 wait $launch
 rc=$?
