@@ -24,7 +24,7 @@ chmod +x "$WORK/train"
 # expect CODE WHAT-THE-ERROR-LINE-SAYS ARGUMENTS...; ODD is what rank 2 reads beside
 expect() {
     code=$1 says=$2; shift 2
-    TRAIN="$WORK/train" timeout 30 scripts/launch -n 4 "$WORK/good.yaml" "$@" > "$WORK/out" 2>&1
+    TRAIN="$WORK/train" timeout 240 scripts/launch -n 4 "$WORK/good.yaml" "$@" > "$WORK/out" 2>&1
     rc=$?
     errors=$(grep -c '^error\[' "$WORK/out")
     wanted=$([ "$code" = 0 ] && echo 0 || echo 1)

@@ -18,7 +18,7 @@ YAML
 train() { # DIRECTORY RANKS options...
     dir=$1 ranks=$2
     shift 2
-    timeout 120 scripts/launch -n "$ranks" "$work/tiny.yaml" "save=$work/$dir" "$@" > "$work/log" 2>&1 || {
+    timeout 240 scripts/launch -n "$ranks" "$work/tiny.yaml" "save=$work/$dir" "$@" > "$work/log" 2>&1 || {
         tail -n 5 "$work/log"
         return 1
     }

@@ -9,7 +9,7 @@
 cd "$(dirname "$0")/.." || exit 2
 emulated=${EMULATED:-build/emulated} work=${WORK:-$(mktemp -d)} seeds=${SEEDS:-20} tries=${TRIES:-3} fail=0 n=0
 cpu=${TRAIN:-$PWD/build/cpu/train}
-export EMULATION_GUARD=1 EMULATION_HANG="${EMULATION_HANG:-$([ "${1:-short}" = drop ] && echo 20 || echo 120)}"
+export EMULATION_GUARD=1 EMULATION_HANG="${EMULATION_HANG:-$([ "${1:-short}" = drop ] && echo 20 || echo 240)}"
 "$cpu" tokenize src -o "$work/corpus" > /dev/null 2>&1 || exit 2
 cat > "$work/tiny.yaml" <<YAML
 model: {num_layers: 4, hidden_size: 64, num_attention_heads: 4, num_query_groups: 2, kv_channels: 64, ffn_hidden_size: 128, seq_length: 16,
@@ -74,7 +74,7 @@ train() { # PROGRAM DIRECTORY RANKS options
     program=$1 dir=$2 ranks=$3
     shift 3
     rm -rf "$dir"
-    TRAIN=$program timeout 240 scripts/launch -n "$ranks" "$work/tiny.yaml" "save=$dir" "$@" > "$work/log" 2>&1
+    TRAIN=$program timeout 300 scripts/launch -n "$ranks" "$work/tiny.yaml" "save=$dir" "$@" > "$work/log" 2>&1
 }
 compare() { # DIRECTORY OF THE CPU, OF THE GPU, how far losses and norms may be apart
     numbers "$1" > "$work/a"

@@ -5,7 +5,7 @@
 set -e
 emulated=${EMULATED:-build/emulated} work=${WORK:?} seeds=${SEEDS:-1}
 launch=$PWD/scripts/launch
-export EMULATION_GUARD=1 EMULATION_HANG="${EMULATION_HANG:-60}" TRAIN=$emulated/train
+export EMULATION_GUARD=1 EMULATION_HANG="${EMULATION_HANG:-240}" TRAIN=$emulated/train
 "$emulated/train" tokenize README.md data/README.md tests/*.sh -o "$work/corpus" > /dev/null 2>&1
 cat > "$work/tiny.yaml" <<YAML
 model: {num_layers: 4, hidden_size: 64, num_attention_heads: 1, seq_length: 16, hidden_dropout: 0.1}

@@ -341,7 +341,8 @@ static void check_list(const Timeline *t, int rank, int dp, int64_t step, json_t
           (long long)step, (long long)found[0], (long long)listed[0], (long long)found[1], (long long)listed[1]);
 }
 
-/* One clock: what is received was sent before, to the nanosecond on one host and to `slack` between hosts. */
+/* One clock: what is received was sent before, to the nanosecond on one host. Between hosts, whose clocks are 1000 s
+ * apart, to `slack`: half of what the fastest of some messages took, which on a busy machine is long. */
 static int64_t check_clock(const Timeline *t, int64_t step, double slack)
 {
     int64_t pairs = 0;
@@ -415,7 +416,7 @@ static int check_run(char **arg)
     char *path = xasprintf("%s/trace.json", arg[0]), *steps = arg[2];
     json_error_t error;
     json_t *trace = json_load_file(path, 0, &error), *lists = json_load_file(arg[1], 0, NULL);
-    double minimum = atof(arg[3]), slack = getenv("GRIDIRON_RANKS_PER_HOST") ? 200e-6 : 2e-9;
+    double minimum = atof(arg[3]), slack = getenv("GRIDIRON_RANKS_PER_HOST") ? 0.1 : 2e-9;
     CHECK(trace && lists, "%s: %s", path, error.text);
     if (!trace || !lists)
         return test_end();

@@ -3,7 +3,7 @@
  * says which call. Reductions add in rank order.
  *
  * With NCCL_LAUNCH_ORDER_IMPLICIT=1 a rank's operations run in the order of their launches, whatever their streams;
- * without it two communicators may cross, and hang (EMULATION_HANG seconds, default 60, then the job ends).
+ * without it two communicators may cross, and hang (EMULATION_HANG seconds, default 240, then the job ends).
  * EMULATION_SWAP=RANK:K makes that rank's K-th launch come after the next one. */
 #include "runtime.h"
 #define OMPI_SKIP_MPICXX 1
@@ -109,7 +109,7 @@ int arrived(Launch *l)
     engine_lock();
     MPI_Testall((int)l->wait.size(), l->wait.data(), &done, MPI_STATUSES_IGNORE);
     engine_unlock();
-    if (!done && seconds() - l->since > (double)emulation_option("EMULATION_HANG", 60))
+    if (!done && seconds() - l->since > (double)emulation_option("EMULATION_HANG", 240))
         broken(l->calls[l->at], "the other ranks do not come");
     return done;
 }
