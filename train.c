@@ -130,6 +130,8 @@ static void print_start(const Training *t)
     free(how);
     if (*r->attention)
         printf("attention: %s\n", r->attention);
+    if (run_fp8_text(t->cfg, r->fp8_recast))
+        printf("fp8: %s\n", run_fp8_text(t->cfg, r->fp8_recast));
     start_print(stdout, r);
     printf("memory of rank 0: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers %.1f: %.1f MB in all, %.1f of the host\n",
            (double)m->parameters / 1e6, (double)m->gradients / 1e6, (double)m->optimizer / 1e6, (double)m->activations / 1e6,
@@ -155,6 +157,8 @@ static void record_start(const Training *t)
     log_fact(t->log, "arithmetic", "%s", how);
     if (*t->run.attention)
         log_fact(t->log, "attention", "%s", t->run.attention);
+    if (run_fp8_text(t->cfg, t->run.fp8_recast))
+        log_fact(t->log, "fp8", "%s", run_fp8_text(t->cfg, t->run.fp8_recast));
     free(how);
 }
 

@@ -1,4 +1,5 @@
 /* Whether what a run would take is there, before it is taken. */
+#include "config_table.h"
 #include "run_layout.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,15 +68,18 @@ static int list_remedies(const Run *r, Remedy *list)
     return n;
 }
 
-/* What this rank takes of the device after it was opened; its workspace is there already on a GPU. */
-static int64_t device_need(const Run *r) { return r->apart ? r->memory.arena : r->memory.total; }
+/* What this rank takes of the device after it was opened, and leaves; its workspace is there already on a GPU. */
+static int64_t device_need(const Run *r)
+{
+    return r->apart ? r->memory.arena + r->memory.reserve : r->memory.total;
+}
 /* What of that workspace depends on the configuration. */
 static int64_t taken(const Run *r) { return r->fused ? (int64_t)run_attention_bytes(r) : 0; }
 
 static void plan_remedy(const Run *r, Remedy *x)
 {
     Run other;
-    run_plan(&other, &x->cfg, r->use, r->kv_length, r->grid.rank);
+    run_plan_over(&other, &x->cfg, r->use, r->kv_length, r->grid.rank, &(Rehearsal){.fp8_recast = r->fp8_recast});
     other.fused = r->fused;
     x->need = device_need(&other);
     x->leaves = taken(r) - taken(&other);
@@ -118,19 +122,93 @@ static const char *remedies(const Run *r, int64_t room)
     return text;
 }
 
-void run_refuse(Run *r)
+/* ---- copies of FP8 weights ---- */
+
+/* A plan of one rank for a device with `room` bytes. */
+typedef struct {
+    const Config *cfg;
+    RunUse use;
+    int64_t kv_length, room;
+    int rank, opened;          /* opened: its workspace is taken already */
+    Rehearsal over;
+} Room;
+
+/* *layers: FP8 layers of the rank. */
+static int fits_with(Room *f, int recast, int *layers)
+{
+    Run r;
+    f->over.fp8_recast = recast;
+    run_plan_over(&r, f->cfg, f->use, f->kv_length, f->rank, &f->over);
+    *layers = precision_layers(f->cfg, &r.params);
+    int64_t need = f->opened ? device_need(&r) : r.memory.total + r.memory.reserve;
+    run_plan_close(&r);
+    return need <= f->room;
+}
+
+/* Each layer more takes the same off the copies, so the fewest are found by halving. */
+static int fewest(Room *f)
+{
+    int low = 0, high;
+    if (!precision_keeps(f->cfg) || fits_with(f, 0, &high))
+        return 0;
+    while (high > low + 1) {           /* low is too few; high suffices, or nothing does */
+        int middle = (low + high) / 2, layers;
+        if (fits_with(f, middle, &layers))
+            high = middle;
+        else
+            low = middle;
+    }
+    return high;
+}
+
+int run_recast(const Config *cfg, RunUse use, int rank, int64_t room, const StepLists *lists, int apart)
+{
+    return fewest(&(Room){cfg, use, 0, room, rank, 0, {.lists = lists, .apart = apart}});
+}
+
+const char *run_fp8_text(const Config *c, int recast)
+{
+    if (c->fp8 == FP8_NONE)
+        return NULL;
+    if (!precision_keeps(c))
+        return "weights are cast once a step or for each unit gathered, no copies kept";
+    return recast ? textf("copies of weights kept by all layers but the last %d of each rank, which cast theirs in every "
+                          "microbatch: the GPU has no room for them", recast)
+                  : "copies of weights kept by all layers";
+}
+
+/* The same layers on all ranks: how long a step takes is decided by the one with least room. */
+static void keep_copies(Run *r, int64_t room, ModelBytes *bytes)
+{
+    Comm *all = &r->grid.all;
+    int64_t recast = fewest(&(Room){r->cfg, r->use, r->kv_length, room, r->grid.rank, 1, {0}});
+    all->wait(all, all->all_reduce(all, &recast, 1, I64, OP_MAX));
+    if (!recast)
+        return;
+    Run other;
+    layout_count(&other, r->cfg, r->use, r->kv_length, r->grid.rank, &(Rehearsal){.fp8_recast = (int)recast}, bytes);
+    r->memory = other.memory;
+    r->fp8_recast = (int)recast;
+    run_plan_close(&other);
+}
+
+void run_fit(Run *r, ModelBytes *bytes)
 {
     Comm *all = &r->grid.all;
     const Memory *m = &r->memory;
     int here = grid_host_ranks(&r->grid), share = run_device_ranks(r);
     all->barrier(all);                 /* all devices are open */
-    int64_t room = (int64_t)r->dev.left(&r->dev) / share, host = (int64_t)host_left() / here, need = device_need(r);
+    int64_t room = (int64_t)r->dev.left(&r->dev) / share, host = (int64_t)host_left() / here;
     all->barrier(all);                 /* and nobody has taken anything yet */
+    keep_copies(r, room, bytes);
+    int64_t need = device_need(r);
     int fits = need <= room;
     all_ok(all, fits, EXIT_RESOURCE, "memory-plan", "this rank needs %.2f GiB of the %s's memory (parameters %.2f, "
-           "gradients %.2f, optimizer %.2f, activations %.2f, buffers %.2f), %.2f are left for each of the %d that "
+           "gradients %.2f, optimizer %.2f, activations %.2f, buffers %.2f%s), %.2f are left for each of the %d that "
            "share it; change: %s", gib(need), r->apart ? "GPU" : "host", gib(m->parameters), gib(m->gradients),
-           gib(m->optimizer), gib(m->activations), gib(m->buffers), gib(room), share, fits ? "" : remedies(r, room));
+           gib(m->optimizer), gib(m->activations), gib(m->buffers),
+           m->reserve ? textf(", %.2f for libraries", gib(m->reserve)) : "", gib(room), share,
+           fits ? "" : remedies(r, room));
     all_ok(all, !r->apart || m->host <= host, EXIT_RESOURCE, "memory-plan", "this rank needs %.2f GiB of the host's "
            "memory (offloaded %.2f, copies %.2f), %.2f are left for each of its %d ranks; change: a lower "
            "optimizer_offload_fraction or cpu_offloading_num_layers, async_save=false, or fewer ranks a host",

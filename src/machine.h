@@ -32,6 +32,13 @@ typedef struct {
  * listed with their places, then it dies with EXIT_CONFIG. As long as the process. */
 const Machine *machine_load(const char *name);
 
+/* Bytes of memory of each of `world` ranks. */
+static inline double machine_room(const Machine *m, int world)
+{
+    double here = world < m->ranks ? (double)world : (double)m->ranks;
+    return m->memory_gib * (1 << 30) / (m->shared ? here : 1);
+}
+
 /* One without values, to be filled in and written; absent keys are left out. As long as the process. */
 Machine *machine_blank(void);
 /* Writes what machine_load reads. `notes`: comment lines for its head. */

@@ -135,7 +135,8 @@ typedef struct Model {
     int keep_ln, keep_attn, keep_mlp;      /* what selective recompute does not leave out */
     Fp8Scale *fp8;                         /* on the device: [2: training, evaluation][nparts][LINEARS][3: x, w, dy] */
     float *fp8_seen;                       /* on the device: their largest magnitudes, for messages */
-    Fp8Weight *fp8_weight;                 /* [nparts][LINEARS] copies of weights that a list keeps, NULL: none */
+    Fp8Weight *fp8_weight;                 /* [nparts][LINEARS] copies of weights that a list keeps, NULL: none; */
+    int fp8_keep;                          /* those of parts [0, fp8_keep) */
     char *fp8_known;                       /* [nparts][LINEARS] on the host: steps before have left scales */
 
     /* the list that runs now */
@@ -160,10 +161,11 @@ ModelUnit *model_units(const Config *cfg, const Params *params, int *n, int *per
 /* Bytes of a slot of each lifetime, of the scratch, and of what an offloaded layer keeps for D and for W. */
 typedef struct { size_t fd, fw, dw, scratch, window_d, window_w; } ModelBytes;
 
-/* Fills the sizes, units and tables. slots: how many of each lifetime; split: D and W apart. Memory comes from `run`
- * and `outer` (which may be counting). bytes: from a counting run of the same lists, zeros to count. */
+/* Fills the sizes, units and tables. slots: how many of each lifetime; split: D and W apart. recast: layers of this rank,
+ * the last ones, whose FP8 weights are cast in every microbatch, for want of room to keep the copies. Memory comes from
+ * `run` and `outer` (which may be counting). bytes: from a counting run of the same lists, zeros to count. */
 void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev, Params *params,
-                const int slots[SLOT_KINDS], int split, Arena *run, Arena *outer, const ModelBytes *bytes);
+                const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *outer, const ModelBytes *bytes);
 void model_close(Model *m);
 ModelBytes model_peaks(const Model *m);
 
@@ -233,8 +235,12 @@ void head_logits(Model *m, int part, Mat x, Mat logits);
 typedef enum { LINEAR_QKV, LINEAR_PROJ, LINEAR_FC1, LINEAR_FC2, LINEARS } LinearId;
 Precision model_precision(const Model *m, int part, LinearId which);
 static const Precision as_stored;
-/* Memory from `run`, which may be counting. */
-void precision_open(Model *m, Arena *run);
+/* Memory from `run`, which may be counting. recast: as model_open's. */
+void precision_open(Model *m, int recast, Arena *run);
+/* Whether a list keeps copies of FP8 weights where there is room: with several microbatches, of weights that stay whole. */
+int precision_keeps(const Config *cfg);
+/* FP8 layers of a table. */
+int precision_layers(const Config *cfg, const Params *params);
 void precision_close(Model *m);
 /* A list begins: weights may have changed. */
 void precision_begin(Model *m);

@@ -148,7 +148,7 @@ static void open_slots(Model *m, const int slots[SLOT_KINDS], Arena *run, const 
 }
 
 void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev, Params *params,
-                const int slots[SLOT_KINDS], int split, Arena *run, Arena *outer, const ModelBytes *bytes)
+                const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *outer, const ModelBytes *bytes)
 {
     int tp = grid->size[AXIS_TP];
     int64_t groups = cfg->num_query_groups;
@@ -168,7 +168,7 @@ void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *
     open_chunks(m, shape);
     make_rope(m, run);
     m->sums = arena_take(run, MODEL_SUMS * sizeof *m->sums);
-    precision_open(m, run);
+    precision_open(m, recast, run);
     open_slots(m, slots, run, bytes);
     open_windows(m, run, outer, bytes);
 }

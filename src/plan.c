@@ -11,7 +11,7 @@ static const struct { const char *name; size_t at; } categories[] = {
     {"parameters", offsetof(Memory, parameters)}, {"gradients", offsetof(Memory, gradients)},
     {"optimizer", offsetof(Memory, optimizer)},   {"activations", offsetof(Memory, activations)},
     {"buffers", offsetof(Memory, buffers)},       {"total", offsetof(Memory, total)},
-    {"host", offsetof(Memory, host)},
+    {"host", offsetof(Memory, host)},             {"reserve", offsetof(Memory, reserve)},
 };
 enum { CATEGORIES = sizeof categories / sizeof *categories };
 
@@ -52,7 +52,8 @@ static void ask_ranks(Plan *p)
             continue;
         }
         Run r;
-        run_plan_over(&r, c, RUN_TRAIN, 0, rank, &(Rehearsal){.lists = &p->lists});
+        run_plan_over(&r, c, RUN_TRAIN, 0, rank, &(Rehearsal){.lists = &p->lists, .apart = p->machine && !p->machine->shared,
+                                                              .fp8_recast = p->will.fp8_recast});
         p->memory[rank] = r.memory;
         for (int a = 0; a < AXES; a++)
             if (r.traffic[a].bytes > p->most[a].bytes)
@@ -107,17 +108,17 @@ static json_t *as_json(const Plan *p)
         json_object_set_new(messages, axis_name[a], json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
                                                               (json_int_t)p->most[a].bytes));
     json_t *step = p->machine ? json_real(1e3 * p->will.step) : json_null();
-    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:f s:f s:o s:I s:o}", "world", c->world, "layout", start_layout(c),
+    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:f s:f s:o s:I s:i s:o}", "world", c->world, "layout", start_layout(c),
                      "schedule", schedule_name(p->shape.kind), "microbatches", p->shape.m, "stages", stages, "memory",
                      memory, "messages", messages, "flops_per_step", p->flops, "bubble",
                      p->machine ? p->will.bubble : p->sim.rate, "step_ms", step, "num_parameters",
-                     (json_int_t)params_count(c), "schedule_costs",
+                     (json_int_t)params_count(c), "fp8_recast_layers", p->will.fp8_recast, "schedule_costs",
                      run_costs_json(&p->shape, p->shape.cost[0] ? "flops" : "equal"));
 }
 
 static void print_memory(const Plan *p)
 {
-    int64_t most = 0;
+    int64_t most = 0, reserve = p->memory[0].reserve;
     printf("memory     bytes of a rank of each pipeline stage\n  %-12s", "");
     for (int s = 0; s < p->placement.p; s++)
         printf(" %15s%-3d", "stage ", s);
@@ -132,6 +133,16 @@ static void print_memory(const Plan *p)
         printf("\n");
     }
     printf("  %.1f MB on the fullest rank\n", (double)most / 1e6);
+    if (reserve)
+        printf("  %.1f MB more stay free: a reserve for what the GPU's libraries load while the run goes on\n",
+               (double)reserve / 1e6);
+    if (p->machine) {
+        double room = machine_room(p->machine, p->cfg->world), need = (double)(most + reserve);
+        printf("  %.1f MB of the machine's %.1f: %s\n", need / 1e6, room / 1e6, need > room ? "TOO LARGE" : "fits");
+    }
+    const char *fp8 = run_fp8_text(p->cfg, p->will.fp8_recast);
+    if (fp8)
+        printf("fp8        %s\n", fp8);
 }
 
 static void print(const Plan *p)

@@ -5,7 +5,8 @@
  * a step, and a checkpoint's, are the same in every layout but for the rounding of what was cast.
  *
  * Weights change between steps alone: where a step has several microbatches, the first one's copies serve the others, for
- * two bytes an element. Sharded weights are whole for one unit at a time, and so are their copies. */
+ * two bytes an element, where there is room for them (fit.c); the last layers go without first. A copy that is made anew
+ * has the same bits. Sharded weights are whole for one unit at a time, and so are their copies. */
 #include "checkpoint.h"
 #include "model.h"
 #include <stdlib.h>
@@ -27,24 +28,42 @@ static int in_fp8(const Config *c, int layer)
     return c->fp8 != FP8_NONE && layer >= 0 && !edge;
 }
 
-static int keeps_weights(const Model *m)
+int precision_keeps(const Config *c)
 {
-    const Config *c = m->cfg;
     int64_t most = 0;
     for (int i = 0; i < c->batch_steps; i++)
         most = c->batch_step[i].batch > most ? c->batch_step[i].batch : most;
-    return m->data->stage != SHARD_PARAMS && most > c->micro_batch_size * c->data_parallel_size;
+    return c->fp8 != FP8_NONE && most > c->micro_batch_size * c->data_parallel_size &&
+           c->data_parallel_sharding_strategy != DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS_PARAMS;
 }
 
-void precision_open(Model *m, Arena *run)
+int precision_layers(const Config *c, const Params *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->nparts; i++)
+        n += in_fp8(c, p->part[i].layer);
+    return n;
+}
+
+/* The first part from which on copies are not kept. */
+static int keep_before(const Model *m, int recast)
+{
+    int keep = precision_keeps(m->cfg) ? m->params->nparts : 0;
+    for (; keep > 0 && recast > 0; keep--)
+        recast -= in_fp8(m->cfg, m->params->part[keep - 1].layer);
+    return keep;
+}
+
+void precision_open(Model *m, int recast, Arena *run)
 {
     if (m->cfg->fp8 == FP8_NONE)
         return;
     m->fp8 = arena_take(run, (size_t)(2 * scales(m)) * sizeof *m->fp8);
     m->fp8_seen = arena_take(run, (size_t)scales(m) * sizeof *m->fp8_seen);
     m->fp8_known = xcalloc((size_t)linears(m) + 1, 1);
-    m->fp8_weight = keeps_weights(m) ? xcalloc((size_t)linears(m) + 1, sizeof *m->fp8_weight) : NULL;
-    for (int64_t i = 0; i < linears(m) && m->fp8_weight; i++) {
+    m->fp8_keep = keep_before(m, recast);
+    m->fp8_weight = m->fp8_keep ? xcalloc((size_t)linears(m) + 1, sizeof *m->fp8_weight) : NULL;
+    for (int64_t i = 0; i < m->fp8_keep * LINEARS; i++) {
         const Part *part = &m->params->part[i / LINEARS];
         if (!in_fp8(m->cfg, part->layer))
             continue;
@@ -56,7 +75,7 @@ void precision_open(Model *m, Arena *run)
 
 void precision_begin(Model *m)
 {
-    for (int64_t i = 0; i < linears(m) && m->fp8_weight; i++)
+    for (int64_t i = 0; i < m->fp8_keep * LINEARS; i++)
         m->fp8_weight[i].there = 0;
 }
 
@@ -74,7 +93,7 @@ Precision model_precision(const Model *m, int part, LinearId which)
     int64_t at = (int64_t)part * LINEARS + which;
     Fp8Scale *s = m->fp8 ? m->fp8 + (m->evaluating ? scales(m) : 0) + at * SCALES : NULL;
     return (Precision){s, s ? s + 1 : NULL, s ? s + 2 : NULL, .fp8 = 1, .delayed = m->fp8_known[at] && !m->evaluating,
-                       .kept = m->fp8_weight ? &m->fp8_weight[at] : NULL};
+                       .kept = part < m->fp8_keep ? &m->fp8_weight[at] : NULL};
 }
 
 /* The largest magnitudes of this rank's parts become those of the whole tensors: whole numbers in order, so any rank may

@@ -259,7 +259,7 @@ static Walk *walk(Prediction *out, const Config *c, const Machine *m, const Step
     if (m->unfused && !c->sequence_parallel)
         w->tally.scatter = (double)c->tensor_model_parallel_size;
     predict_device(&w->dev, &w->tally, c->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32);
-    Rehearsal over = {&w->dev, predict_group, walk_step, w, l, !m->shared};
+    Rehearsal over = {&w->dev, predict_group, walk_step, w, l, !m->shared, out->fp8_recast};
     run_plan_over(&r, c, RUN_TRAIN, 0, world_rank(c, rank), &over);
     if (span) {
         out->memory[rank] = r.memory;
@@ -383,6 +383,10 @@ void predict_over(Prediction *out, const Config *cfg, const Machine *m, const St
     *out = (Prediction){.p = pl.p, .n = pl.n, .stage = xcalloc((size_t)pl.n, sizeof *out->stage),
                         .rank = xcalloc((size_t)pl.p, sizeof *out->rank),
                         .memory = xcalloc((size_t)pl.p, sizeof *out->memory)};
+    for (int s = 0; s < pl.p; s++) {
+        int n = run_recast(cfg, RUN_TRAIN, world_rank(cfg, s), (int64_t)machine_room(m, cfg->world), l, !m->shared);
+        out->fp8_recast = n > out->fp8_recast ? n : out->fp8_recast;
+    }
     time_stages(out, cfg, m, l, &pl);
     double *cost = costs_of(out, m);
     for (int k = 0; k < 3; k++)

@@ -43,6 +43,7 @@ typedef struct {
     StageTime *stage;          /* [n] */
     RankTime *rank;            /* [p] */
     Memory *memory;            /* [p] bytes of a rank of each pipeline rank */
+    int fp8_recast;            /* as Run's, for the machine's memory */
     Traffic most[AXES];        /* of the rank that sends most on the axis */
     int m;
     ScheduleKind kind;

@@ -38,7 +38,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     lists_units(r);
     run_device_open(r);
     run_attention(r);
-    run_refuse(r);
+    run_fit(r, &bytes);
     device_arena(&r->dev, &r->arena, "run", (size_t)r->memory.arena);
     outer_arena(&r->dev, &r->outer, "run, offloaded", (size_t)r->memory.outer);
     host_arena(&r->dev, &r->host, "run, host", (size_t)r->memory.staging);

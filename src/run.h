@@ -24,7 +24,9 @@ typedef struct {
     int64_t parameters, gradients, optimizer, activations, buffers, total;
     int64_t host;              /* the host's: what is offloaded and, beside a device of its own, what copies run through; */
     int64_t arena, outer, staging;     /* sizes of Run's three arenas: run, what is offloaded, what copies run through */
+    int64_t reserve;           /* of a device of its own, beside total: left free for what its libraries load later */
 } Memory;
+#define RUN_RESERVE ((int64_t)1 << 30)
 
 /* The lists of a step of one size, and what it sends: operations and bytes of this rank on every axis. */
 typedef struct {
@@ -64,6 +66,7 @@ typedef struct {
     int sharing;               /* ranks on this one's GPU */
     Memory memory;             /* what the three hold, and the workspace of device and transport */
     int64_t workspace;
+    int fp8_recast;            /* layers of a rank whose FP8 weights are cast in every microbatch: no room for copies */
     Traffic traffic[AXES];     /* of the last segment's step */
     KvCache cache;             /* generation: kv_length positions */
     int64_t kv_length;
@@ -133,8 +136,15 @@ typedef struct {
     void *ctx;                     /* of open and step */
     const StepLists *lists;        /* of the same configuration, where they are there already, else NULL */
     int apart;                     /* the plan is of a device with a memory of its own, whatever `device` says */
+    int fp8_recast;                /* as Run's */
 } Rehearsal;
 void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over);
+
+/* How many layers' copies of FP8 weights `rank` has to do without, at least, to take no more than `room` bytes of a device
+ * in training; all of its FP8 layers where that does not suffice either. lists, apart: as a Rehearsal's. */
+int run_recast(const Config *cfg, RunUse use, int rank, int64_t room, const StepLists *lists, int apart);
+/* "copies of weights kept by all layers": where FP8 weights are; NULL without FP8. */
+const char *run_fp8_text(const Config *cfg, int recast);
 /* A step and, for RUN_TRAIN, the update. */
 void rehearse_step(Run *r, const Lists *l);
 

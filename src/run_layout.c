@@ -264,8 +264,8 @@ void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const Mo
     if (r->use != RUN_FORWARD)
         optimizer_open(&r->opt, c, &r->params, dev, run);
     mem->optimizer += grown(run, &before);
-    model_open(&r->model, c, &r->grid, &r->shape, dev, &r->params, slots, splits_backward(c, &r->shape), run,
-               from.outer, bytes);
+    model_open(&r->model, c, &r->grid, &r->shape, dev, &r->params, slots, splits_backward(c, &r->shape),
+               r->fp8_recast, run, from.outer, bytes);
     mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.nfw * (int64_t)bytes->fw +
                        slots[SLOT_DW] * (int64_t)bytes->dw + 2 * (int64_t)(bytes->window_d + bytes->window_w);
     mem->buffers = grown(run, &before) - mem->activations;
@@ -286,6 +286,7 @@ void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const Mo
     mem->host = mem->outer + (r->apart ? mem->staging : 0);
     mem->buffers += r->apart ? 0 : mem->staging;
     mem->total = mem->arena + (r->apart ? 0 : mem->outer + mem->staging);
+    mem->reserve = r->apart ? RUN_RESERVE : 0;
 }
 
 void layout_give(Run *r)
@@ -370,7 +371,8 @@ void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
 {
     Device null, *dev = over->dev ? over->dev : &null;
     GridSpec spec = run_spec(cfg);
-    *r = (Run){.cfg = cfg, .use = use, .kv_length = kv_length, .apart = over->apart || cfg->device == DEVICE_CUDA};
+    *r = (Run){.cfg = cfg, .use = use, .kv_length = kv_length, .apart = over->apart || cfg->device == DEVICE_CUDA,
+                .fp8_recast = over->fp8_recast};
     if (over->open)
         grid_open_by(&r->grid, &spec, cfg->world, rank, over->open, over->ctx);
     else

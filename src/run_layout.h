@@ -41,9 +41,10 @@ void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes);
 void run_device_open(Run *r);
 /* Ranks that share this one's device. */
 int run_device_ranks(const Run *r);
-/* Dies with EXIT_RESOURCE, and three changes that would help, when device or host have less memory left than the plan of
- * the ranks that share it. Between opening the device and taking memory. Collective. */
-void run_refuse(Run *r);
+/* Keeps copies of FP8 weights of as many layers as there is room for on every rank: fills r->fp8_recast, and r->memory and
+ * `bytes` anew where that is not all. Dies with EXIT_RESOURCE, and three changes that would help, when device or host have
+ * less memory left than the plan of the ranks that share it. Between opening the device and taking memory. Collective. */
+void run_fit(Run *r, ModelBytes *bytes);
 /* Tells the groups of r->arena. */
 void run_device_memory(Run *r);
 void run_device_close(Run *r);

@@ -285,8 +285,8 @@ void sweep_plan(Sweep *s)
     const Machine *m = machine_load(s->machine);
     predict_check(c, m);
     int n;
-    double here = s->world < m->ranks ? (double)s->world : (double)m->ranks;
-    s->room = m->memory_gib * (1 << 30) / (m->shared ? here : 1);
+    s->reserve = m->shared ? 0 : RUN_RESERVE;
+    s->room = machine_room(m, s->world) - (double)s->reserve;
     Layout *cut = cuts_of(s, (int)c->num_layers, &n);
     int *at = xcalloc((size_t)n + 1, sizeof *at);
     for (int i = 0; i < n; i++)

@@ -39,7 +39,8 @@ typedef struct {
     int context;                   /* ranks of the context group */
     int measure, rounds, steps;    /* layouts to measure; launches of each, and their steps */
     double timeout;                /* s of a layout */
-    double room;                   /* bytes that a rank has */
+    double room;                   /* bytes that a rank may take */
+    int64_t reserve;               /* bytes beside them that a GPU's libraries have */
     Layout only;                   /* sizes that the command line has fixed */
     unsigned fixed;                /* bits of FIXED_ */
     Layout *layout;                /* the legal ones in order: sweep_sort */

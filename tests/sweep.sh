@@ -43,7 +43,7 @@ sweep small recompute_granularity=none data_parallel_sharding_strategy=no_shard 
 wrote small 13 13 0
 sweep gather overlap_grad_reduce=true overlap_param_gather=true || fail "sweep gather"
 wrote gather 51 51 0                       # no_shard has nothing to gather: 6 fewer
-sed 's/memory_gib: 4/memory_gib: 0.001/' "$work/machine.yaml" > "$work/little.yaml"
+sed 's/memory_gib: 4/memory_gib: 1.001/' "$work/machine.yaml" > "$work/little.yaml"
 "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/little.yaml" --world 2 -o "$work/little" > "$work/out" 2> "$work/err" ||
     fail "nothing fits"
 grep -q "none fits" "$work/out" || fail "nothing fits, and nobody says so"
@@ -92,7 +92,7 @@ grep -q ',0.25,' "$work/m/sweep.csv" || fail "the fastest of five visits does no
 
 # layouts that do not fit are rows, and are not tried: room for the second largest micro batch of three
 room=$(awk -F, 'NR > 1 {print $12}' "$work/m/sweep.csv" | sort -n | sed -n 2p)
-sed "s/memory_gib: 4/memory_gib: $(awk "BEGIN {printf \"%.12f\", ($room + 1) / 2^30}")/" "$work/machine.yaml" > "$work/part.yaml"
+sed "s/memory_gib: 4/memory_gib: $(awk "BEGIN {printf \"%.12f\", ($room + 1) / 2^30 + 1}")/" "$work/machine.yaml" > "$work/part.yaml"
 # shellcheck disable=SC2086
 "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/part.yaml" --world 2 -o "$work/part" $two --measure all --rounds 1 \
     --steps 2 > "$work/out" 2> "$work/err" || fail "one does not fit"
