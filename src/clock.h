@@ -9,6 +9,9 @@
  * transport hold a rank up by more than a computation. Hops do not occupy the device. Ranks of one host share now();
  * several hosts are refused.
  *
+ * GRIDIRON_CLOCK=virtual: nobody sleeps and nothing is late; times are counted, by the messages that ranks exchange. A
+ * step then takes exactly what its lists and messages make it take, on any machine.
+ *
  * Ranks need hardly any processor: 16 run on two cores. */
 #ifndef CLOCK_H
 #define CLOCK_H
@@ -21,6 +24,7 @@ typedef struct {
     Schedule list;                     /* of this rank */
     Stage stage;
     double scale;                      /* s of a cost of 1 */
+    int counts;                        /* bool: virtual time */
     double free, first;                /* when the device is free, when it began its first computation; on now() */
     /* [v*m] of chunk * m + mb, of activations and of gradients: */
     double *in[2], *out[2];            /* when what was received, and what is to be sent, was ready */

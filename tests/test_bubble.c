@@ -41,11 +41,15 @@ static void write_config(const char *more)
 
 static double number(const json_t *o, const char *name) { return json_number_value(json_object_get(o, name)); }
 
+/* NULL: it failed, and why has been said. */
 static json_t *cells_of(const char *options)
 {
     char line[2048];
     snprintf(line, sizeof line, "%s --json", options);
-    CHECK(run(line) == 0, "%s: %s", line, contents("err"));
+    int code = run(line);
+    CHECK(code == 0, "%s: exit %d: %s", line, code, contents("err"));
+    if (code)
+        return NULL;
     json_t *j = json_loads(contents("out"), JSON_REJECT_DUPLICATES, NULL), *cells = json_object_get(j, "cells");
     CHECK(j && json_object_size(j) == 1 && json_array_size(cells) > 0, "%s: shape of the JSON", options);
     json_incref(cells);
@@ -138,36 +142,51 @@ static void published(void)
 
 /* ---- measured ---- */
 
-/* No step is faster than its computations can be; a quiet moment of some makes one hardly slower. */
-static void measured(const char *options, double simulated_ms)
+enum { STEPS = 11, MEDIAN, LEAST, MOST, SIMULATED = 17 };
+
+/* Every cell of these options: executor and messages take the time that the simulator says, to the last bits where time
+ * is counted. wanted: ms of the step, of the first cell. */
+static void counted(const char *options, int cells, double wanted)
 {
-    enum { STEPS = 11, LEAST = 13, SIMULATED = 17 };
-    double best = INFINITY;
     char line[1024];
-    for (int attempt = 0; attempt < 4 && best > 1.05 * simulated_ms; attempt++) {
-        snprintf(line, sizeof line, "$WORK/b.yaml %s --csv $WORK/m.csv", options);
-        CHECK(run(line) == 0, "%s: %s", line, contents("err"));
-        const char *row = strchr(contents("m.csv"), '\n');
-        CHECK(row && atof(field(row + 1, STEPS)) >= 3, "%s: measured: %s", options, row ? row + 1 : "nothing");
-        if (!row)
-            return;
-        best = fmin(best, atof(field(row + 1, LEAST)));
-        CHECK(best > simulated_ms - 1e-6, "%s: %.3f ms measured, simulated %.3f", options, best, simulated_ms);
-        CHECK(fabs(atof(field(row + 1, SIMULATED)) - simulated_ms) < 1e-9, "%s: simulated %s", options,
-              field(row + 1, SIMULATED));
+    int n = 0;
+    snprintf(line, sizeof line, "$WORK/b.yaml %s --csv $WORK/m.csv", options);
+    CHECK(run(line) == 0, "%s: %s", line, contents("err"));
+    for (const char *at = strchr(contents("m.csv"), '\n'); at && at[1]; at = strchr(at + 1, '\n'), n++) {
+        double simulated = atof(field(at + 1, SIMULATED));
+        CHECK(n || fabs(simulated - wanted) < 1e-9, "%s: simulated %.12g", options, simulated);
+        CHECK(atof(field(at + 1, STEPS)) >= 2, "%s: measured: %s", options, at + 1);
+        for (int k = MEDIAN; k <= MOST; k++)
+            CHECK(fabs(atof(field(at + 1, k)) - simulated) < 1e-6, "%.40s: simulated %.9g, measured: %.40s", at + 1,
+                  simulated, field(at + 1, k));
     }
-    CHECK(best < 1.05 * simulated_ms, "%s: %.3f ms measured, simulated %.3f", options, best, simulated_ms);
+    CHECK(n == cells, "%s: %d cells", options, n);
+}
+
+/* Where time is slept no step is faster than its computations; how near it comes is the machine's. */
+static void slept(void)
+{
+    double simulated = 9 * 24;
+    CHECK(run("$WORK/b.yaml --schedules 1f1b --p 2 --m 8 --csv $WORK/m.csv") == 0, "%s", contents("err"));
+    const char *row = strchr(contents("m.csv"), '\n');
+    CHECK(row && atof(field(row + 1, LEAST)) > simulated - 1e-6, "simulated %g: %s", simulated, row ? row : "nothing");
 }
 
 static void measurements(void)
 {
+    slept();
+    setenv("GRIDIRON_CLOCK", "virtual", 1);
     /* (m + p - 1) 3 x 8 ms; ZB-H1 with W late; two chunks; every hop of a message on the way there and back */
-    measured("--schedules 1f1b --p 2 --m 8", 9 * 24);
-    measured("--schedules zb-h1 --p 4 --m 8", 27 * 8);
-    measured("--schedules zb-v --p 4 --m 8", 24 * 8 + 12);
-    measured("--schedules gpipe --p 4 --m 4 clock_p2p_ms=10", 7 * 24 + 60);
-    measured("--schedules gpipe --p 2 --m 2 clock_p2p_ms='[30, 5]'", 72 + 35);
-    measured("--schedules interleaved --p 1 --v 2 --m 4", 4 * 24);
+    counted("--schedules 1f1b --p 2 --m 8", 1, 9 * 24);
+    counted("--schedules zb-h1,zb-v,zb-h2,v-half,v-min,1f1b,gpipe --p 4 --m 8", 7, 27 * 8);
+    counted("--schedules zb-v --p 4 --m 8", 1, 24 * 8 + 12);
+    counted("--schedules gpipe,zb-v,interleaved --v 2 --p 4 --m 4 clock_p2p_ms=10", 3, 7 * 24 + 60);
+    counted("--schedules gpipe --p 2 --m 2 clock_p2p_ms='[30, 5]'", 1, 72 + 35);
+    counted("--schedules interleaved --p 1 --v 2 --m 4", 1, 4 * 24);
+    setenv("GRIDIRON_CLOCK", "real", 1);
+    CHECK(run("$WORK/b.yaml --schedules gpipe --p 1 --m 2") == EXIT_CONFIG &&
+              strstr(contents("err"), "GRIDIRON_CLOCK=real; change: virtual"), "%s", contents("err"));
+    unsetenv("GRIDIRON_CLOCK");
 }
 
 /* ---- real computation ---- */
@@ -180,32 +199,27 @@ static double sum_of(const json_t *list)
     return sum;
 }
 
-/* Where a step loses time is what the simulator says of the same step's computations. Other programs disturb a step,
- * and hardly all of some. */
+/* A step's computations, what it loses, what the simulator makes of it. How near the two are is the machine's. */
 static void computed(const char *schedule, int chunks, int split)
 {
-    double best = INFINITY;
     char line[1024];
-    for (int attempt = 0; attempt < 4 && best > 0.05; attempt++) {
-        snprintf(line, sizeof line, "$WORK/real.yaml --real --steps 3 --schedules %s --p 2 --m 6", schedule);
-        json_t *cells = cells_of(line), *c = json_array_get(cells, 0), *measured = json_object_get(c, "measured"),
-               *simulated = json_object_get(c, "simulated"), *times[3];
-        for (int k = 0; k < 3; k++)
-            times[k] = json_object_get(c, (const char *[]){"forward_ms", "backward_input_ms", "backward_weight_ms"}[k]);
-        CHECK(json_array_size(cells) == 1 && number(c, "m") == 6 && number(c, "v") == chunks, "%s: the cell", schedule);
-        snprintf(line, sizeof line, "%s, p 2, v %d, m 6 ", schedule, chunks);
-        CHECK(strstr(contents("err"), line) && strstr(contents("err"), "4 steps of 4 steps"), "%s: no progress: %s",
-              schedule, contents("err"));
-        for (int k = 0; k < 3; k++)
-            CHECK(json_array_size(times[k]) == 2 * (size_t)chunks && (sum_of(times[k]) > 0) == (k < 2 || split),
-                  "%s: times %d", schedule, k);
-        CHECK(number(measured, "rate") > -0.01 && number(measured, "step_rate") > 0 &&
-                  number(measured, "step_rate") < 0.9,
-              "%s: measured %g, %g", schedule, number(measured, "rate"), number(measured, "step_rate"));
-        best = fmin(best, fabs(number(measured, "step_rate") - number(simulated, "step_rate")));
-        json_decref(cells);
+    snprintf(line, sizeof line, "$WORK/real.yaml --real --steps 3 --schedules %s --p 2 --m 6", schedule);
+    json_t *cells = cells_of(line), *c = json_array_get(cells, 0), *times[3];
+    for (int k = 0; k < 3; k++)
+        times[k] = json_object_get(c, (const char *[]){"forward_ms", "backward_input_ms", "backward_weight_ms"}[k]);
+    if (!cells)
+        return;
+    CHECK(json_array_size(cells) == 1 && number(c, "m") == 6 && number(c, "v") == chunks, "%s: the cell", schedule);
+    for (int k = 0; k < 3; k++)
+        CHECK(json_array_size(times[k]) == 2 * (size_t)chunks && (sum_of(times[k]) > 0) == (k < 2 || split),
+              "%s: times %d", schedule, k);
+    for (int k = 0; k < 2; k++) {
+        const char *which = k ? "simulated" : "measured";
+        const json_t *rates = json_object_get(c, which);
+        CHECK(number(rates, "rate") > -1e-6 && number(rates, "step_rate") > 0 && number(rates, "step_rate") < 1,
+              "%s: %s %g, %g", schedule, which, number(rates, "rate"), number(rates, "step_rate"));
     }
-    CHECK(best < 0.05, "%s: %.3f of the step between measured and simulated", schedule, best);
+    json_decref(cells);
 }
 
 static void computations(void)
