@@ -58,8 +58,11 @@ _Noreturn void die_at(const char *file, int line, int code, const char *id, cons
     if (speaks && !speaks(code))
         leave(code);
     make_room();
-    /* one write: lines of several threads must not mix */
-    fprintf(stderr, "error[%s] %s%s:%d: %s\n", id, rank, file, line, text);
+    /* one write: lines of several threads must not mix; where the code stands helps only with mistakes of our own */
+    if (code == EXIT_BUG)
+        fprintf(stderr, "error[%s] %s%s:%d: %s\n", id, rank, file, line, text);
+    else
+        fprintf(stderr, "error[%s] %s%s\n", id, rank, text);
     leave(code);
 }
 

@@ -33,8 +33,8 @@ enum {
     EXIT_NO_RESTART = 93  /* do not run me again */
 };
 
-/* Prints `error[id] text` once and ends the job with `code`. The text says what and why and ends in
- * `change: ...`, what the user can do. Never returns. */
+/* Prints `error[id] text` once and ends the job with `code`; EXIT_BUG names the place in the code too. The text says what
+ * and why and ends in `change: ...`, what the user can do. Never returns. */
 #define die(code, id, ...) die_at(__FILE__, __LINE__, code, id, __VA_ARGS__)
 _Noreturn void die_at(const char *file, int line, int code, const char *id, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
