@@ -107,7 +107,7 @@ static void open_corpora(Training *t)
 {
     const Config *c = t->cfg;
     t->run.loader = start_loader(c, &t->run, SPLIT_TRAIN, config_samples_after(c, t->total));
-    if (c->eval_interval != CFG_ABSENT)
+    if (c->eval_interval != CFG_ABSENT && c->eval_iters)
         t->valid = start_loader(c, &t->run, SPLIT_VALID, c->eval_iters * config_batch_at(c, 0));
 }
 
@@ -277,6 +277,7 @@ static int command_run(int argc, char **argv)
     char why[WHY], said[TRACE_SAID];
     t.started = now();
     Args a = args_open("run", argc, argv);
+    char *command = args_text(argc, argv);
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
     listen_to_signals();
@@ -292,7 +293,8 @@ static int command_run(int argc, char **argv)
         print_start(&t);
         t.log = log_open(t.cfg, &(LogStart){.run_dir = dir, .resume_iteration = t.run.iteration, .total_iterations = t.total,
                                             .devices = t.run.grid.world, .flops_per_token = run_flops_per_token(t.cfg),
-                                            .parameters = params_count(t.cfg), .build = config_build_id()});
+                                            .parameters = params_count(t.cfg), .build = config_build_id(),
+                                            .command = command});
         record_start(&t);
     }
     int code = train_loop(&t);
@@ -308,6 +310,7 @@ static int command_run(int argc, char **argv)
     log_close(t.log, t.why);
     run_close(&t.run);
     free(dir);
+    free(command);
     return code;
 }
 
@@ -315,9 +318,14 @@ static int command_run(int argc, char **argv)
 
 static int command_help(int argc, char **argv)
 {
+    const char *guess;
     if (config_help(stdout, argc ? argv[0] : NULL))
         return EXIT_DONE;
-    die(EXIT_CONFIG, "usage", "there is no help on `%s`; change: give a command, a section or a key", argv[0]);
+    if ((guess = config_help_suggest(argv[0], 0)))
+        die(EXIT_CONFIG, "usage", "there is no help on `%s`; did you mean `%s`?; change: give a command, a section or a key, or "
+            "`keys` for all of these", argv[0], guess);
+    die(EXIT_CONFIG, "usage", "there is no help on `%s`; change: give a command, a section or a key, or `keys` for all of these",
+        argv[0]);
 }
 
 static const struct { const char *name; int (*run)(int argc, char **argv); } commands[] = {
@@ -341,14 +349,41 @@ static int for_another_rank(int argc, char **argv)
     return 0;
 }
 
+static int asks_for_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
+            return 1;
+    return 0;
+}
+
+/* No command: a configuration to train, or a slip. */
+static int command_or_file(int argc, char **argv)
+{
+    const char *name = argv[0], *guess = config_help_suggest(name, 1);
+    int words = !strpbrk(name, "./=") && *name != '-' && access(name, F_OK);
+    if (words && guess)
+        die(EXIT_CONFIG, "usage", "there is no command and no file `%s`; change: did you mean `%s`? `train help` lists the "
+            "commands", name, guess);
+    if (words)
+        die(EXIT_CONFIG, "usage", "there is no command and no file `%s`; change: `train help` lists the commands, `train "
+            "CONFIG.yaml` trains", name);
+    return command_run(argc, argv);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
+    if (!strcmp(argv[1], "--version"))
+        return puts(config_build_id()), EXIT_DONE;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (!strcmp(argv[1], commands[i].name))
+        if (!strcmp(argv[1], commands[i].name)) {
+            if (asks_for_help(argc - 1, argv + 1))
+                return command_help(1, &(char *){argv[1]});
             return for_another_rank(argc - 1, argv + 1) ? EXIT_DONE : commands[i].run(argc - 2, argv + 2);
-    if (!strpbrk(argv[1], "./") && access(argv[1], F_OK))
-        die(EXIT_CONFIG, "usage", "there is no command and no file `%s`; change: `train help` lists the commands", argv[1]);
-    return command_run(argc - 1, argv + 1);
+        }
+    if (asks_for_help(argc - 1, argv + 1))
+        return command_help(1, &(char *){"run"});
+    return command_or_file(argc - 1, argv + 1);
 }

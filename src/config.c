@@ -32,6 +32,13 @@ void config_check(Check *k, const char *path, int nargs, char **args, int world,
 /* Seconds that a rank gives the launcher to end it after rank 0 has ended. */
 #define GRACE 2
 
+/* What CONFIG should have been, when it is no file that can be read. */
+static const char *what_to_give(const char *path)
+{
+    const char *inside = textf("%s/config.yaml", path);
+    return access(inside, R_OK) ? "give a YAML file that may be read, as configs/demo.yaml is" : textf("give %s", inside);
+}
+
 Config *config_load(const char *path, int nargs, char **args, int world, ConfigUse use)
 {
     Check k;
@@ -47,6 +54,8 @@ Config *config_load(const char *path, int nargs, char **args, int world, ConfigU
             "change: give every rank the same file, arguments and environment", rank, n, n == 1 ? "" : "s", path,
             k.list[0].text);
     }
+    if (k.unopened)
+        die(EXIT_CONFIG, "config", "%s: %s; change: %s", path, k.list[0].text, what_to_give(path));
     check_print(&k, stderr);
     die(EXIT_CONFIG, "config", "%d problem%s in %s; change: what the list above names (`train help KEY`)", n,
         n == 1 ? "" : "s", path);

@@ -72,6 +72,7 @@ typedef enum {
     USE_LOAD = 4,                    /* load */
     USE_CLOCK = 8,                   /* the times of the clock device (train bubble) */
     USE_BUBBLE = 16 | USE_CLOCK,     /* these and a pipeline's shape alone: no model, and no rule between keys */
+    USE_EVAL = 32,                   /* eval_iters above 0 */
     USE_TRAIN = USE_DATA | USE_STEPS
 } ConfigUse;
 
@@ -128,8 +129,19 @@ int64_t config_iterations(const Config *cfg);
 /* A key's value as YAML text, as in config.yaml. On the heap. */
 char *config_text(const Config *cfg, int option);
 
-/* `train help [TOPIC]`: NULL (commands and sections), a command, a section or a key. 0: no such topic. */
+/* `train help [TOPIC]`: NULL (commands and sections), `keys`, a command, a section, a key or another program's name for
+ * one. 0: no such topic. */
 int config_help(FILE *f, const char *topic);
+
+/* The topic of help that `topic` may be a slip for; NULL. With `commands`, only commands. */
+const char *config_help_suggest(const char *topic, int commands);
+
+/* The flag of a command (--json), or NULL, that `flag` may be a slip for. */
+const char *config_flag_suggest(const char *command, const char *flag);
+
+/* How a setting given as a flag is written: "--lr" and "3", or "--lr=3", give "lr=3". *known = 0: no key is meant for
+ * certain, and the text is advice, or NULL. Lives as long as the process. */
+char *config_argument(const char *flag, const char *value, int *known);
 
 /* configs/OPTIONS.md: the whole table in Markdown. */
 void config_docs(FILE *f);

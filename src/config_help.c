@@ -40,7 +40,7 @@ static void help_commands(FILE *f)
         fprintf(f, "  train %s %s\n", commands[i].name, commands[i].usage);
         wrap(f, 6, commands[i].help);
     }
-    fprintf(f, "\nsections of the configuration (`train help SECTION` lists its keys)\n");
+    fprintf(f, "\nsections of the configuration (`train help SECTION` explains its keys, `train help keys` lists all)\n");
     for (int i = 0; i < section_count; i++) {
         fprintf(f, "  %s\n", sections[i].name);
         wrap(f, 6, sections[i].help);
@@ -56,6 +56,22 @@ static void help_section(FILE *f, const Section *s)
             fprintf(f, "\n  %s: %s\n", options[i].key, options[i].def);
             wrap(f, 6, options[i].help);
         }
+}
+
+/* Every key: its default, and what it takes. */
+static void help_keys(FILE *f)
+{
+    for (int s = 0; s < section_count; s++) {
+        fprintf(f, "%s%s\n", s ? "\n" : "", sections[s].name);
+        for (int i = 0; i < OPTIONS; i++) {
+            if (strcmp(options[i].section, sections[s].name))
+                continue;
+            int n = fprintf(f, "  %-42s %-18s ", options[i].key, options[i].def);
+            const char *legal = legal_text(&options[i]);
+            fprintf(f, n + (int)strlen(legal) > 120 ? "%.*s...\n" : "%.*s\n", 117 - n, legal);
+        }
+    }
+    fprintf(f, "\nkey, default, what it takes; `train help KEY` explains one\n");
 }
 
 static void help_option(FILE *f, const Option *o)
@@ -75,14 +91,24 @@ int config_help(FILE *f, const char *topic)
         help_commands(f);
         return 1;
     }
-    int known = 0; /* `optimizer` is a section and a key: both are shown */
+    int known = !strcmp(topic, "keys"); /* `optimizer` is a section and a key: both are shown */
+    if (known)
+        help_keys(f);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (!strcmp(commands[i].name, topic)) {
             fprintf(f, "train %s %s\n", topic, commands[i].usage);
             wrap(f, 2, commands[i].help);
             known = 1;
         }
-    int s = section_find(topic), o = option_find(topic);
+    const char *name = topic + strspn(topic, "-");     /* --lr, tensor-model-parallel-size */
+    const Alias *alias = known ? NULL : alias_find(name);
+    int s = section_find(topic), o = option_like(name);
+    if (alias && o < 0) {
+        fprintf(f, "no key '%s'; %s\n", name, alias_text(alias));
+        o = alias->key ? option_find(alias->key) : -1;
+        fprintf(f, o >= 0 ? "\n" : "");
+        known = 1;
+    }
     if (o >= 0)
         help_option(f, &options[o]);
     if (o >= 0 && s >= 0)
@@ -90,6 +116,32 @@ int config_help(FILE *f, const char *topic)
     if (s >= 0)
         help_section(f, &sections[s]);
     return known || o >= 0 || s >= 0;
+}
+
+const char *config_help_suggest(const char *topic, int only_commands)
+{
+    const char *names[sizeof commands / sizeof *commands + 1] = {NULL};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        names[i] = commands[i].name;
+    int c = choice_suggest(topic, names), s = section_suggest(topic), o = option_suggest(topic, NULL);
+    if (c >= 0 || only_commands)
+        return c >= 0 ? names[c] : NULL;
+    return s >= 0 ? sections[s].name : o >= 0 ? options[o].key : NULL;
+}
+
+const char *config_flag_suggest(const char *command, const char *flag)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strcmp(commands[i].name, command))
+            continue;
+        char *words = textf("%s %s", commands[i].usage, commands[i].help), *word;
+        while ((word = strsep(&words, " [](),;:|."))) {
+            const char *const own[] = {word, NULL};
+            if (!strncmp(word, "--", 2) && choice_suggest(flag, own) == 0)
+                return word;
+        }
+    }
+    return NULL;
 }
 
 /* Text in a cell of a Markdown table. */

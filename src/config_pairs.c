@@ -23,7 +23,7 @@
 static int nothing_to_validate(const Config *c)
 {
     double share[3];
-    return shares_parse(c->split, share) && share[1] == 0;
+    return c->eval_iters && shares_parse(c->split, share) && share[1] == 0;
 }
 
 #define PAIRS(PAIR)                                                                                                   \

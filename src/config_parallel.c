@@ -54,8 +54,10 @@ void rules_world(Check *k, int world)
     const int *on = ON3(tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size);
     RULE(on, world % product,
          "tensor %lld x pipeline %lld x context %lld = %lld does not divide the world of %d ranks; nearest "
-         "(tensor x pipeline x context): %s",
-         LL(size[0]), LL(size[1]), LL(size[2]), LL(product), world, splits(world, size));
+         "(tensor x pipeline x context): %s%s",
+         LL(size[0]), LL(size[1]), LL(size[2]), LL(product), world, splits(world, size),
+         world == 1 ? textf("; start %lld ranks (scripts/launch -n %lld ...), or plan them (--world %lld)", LL(product),
+                            LL(product), LL(product)) : "");
     c->data_parallel_size = usable(k, on) && world % product == 0 ? world / product : 0;
     RULE(ON1(context_parallel_size), c->context_parallel_size > 1,
          "this build has no context parallelism; use 1");

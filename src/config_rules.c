@@ -380,12 +380,14 @@ static void rules_recompute(Check *k)
         c->recompute_modules = (List){1, core_attn};
 }
 
-static void rules_rest(Check *k)
+static void rules_rest(Check *k, ConfigUse use)
 {
     Config *c = k->cfg;
     double share[3];
     RULE(ON1(split), !shares_parse(c->split, share),
          "'%.60s' is not one to three shares with the first above 0; for example '969, 30, 1'", c->split);
+    RULE(ON1(eval_iters), (use & USE_EVAL) && !c->eval_iters,
+         "0 switches evaluation off, and this command evaluates; give a number of batches, for example eval_iters=100");
     RULE(ON2(initial_loss_scale, min_loss_scale), c->initial_loss_scale < c->min_loss_scale,
          "%g is below min_loss_scale %g", c->initial_loss_scale, c->min_loss_scale);
     RULE(ON2(save_retain_interval, save_interval),
@@ -433,6 +435,6 @@ void config_resolve(Check *k, int world, ConfigUse use)
     rules_steps(k);
     rules_rate(k);
     rules_recompute(k);
-    rules_rest(k);
+    rules_rest(k, use);
     rules_clock(k, use);
 }

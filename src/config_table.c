@@ -32,49 +32,6 @@ const Section sections[] = {
 };
 const int section_count = sizeof sections / sizeof *sections;
 
-/* What others call it: Megatron's other names, Hugging Face, nanoGPT, llm.c, DeepSpeed. */
-static const struct { const char *name, *key; } aliases[] = {
-    {"attention_bias", "add_qkv_bias"}, {"batch_size", "micro_batch_size"}, {"beta1", "adam_beta1"},
-    {"beta2", "adam_beta2"}, {"bf16", "params_dtype"}, {"block_size", "seq_length"},
-    {"context_length", "seq_length"}, {"cp", "context_parallel_size"}, {"d_model", "hidden_size"},
-    {"decay_lr", "lr_decay_style"},
-    {"decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage"},
-    {"decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage"},
-    {"dropout", "hidden_dropout"}, {"dtype", "params_dtype"},
-    {"embd_pdrop", "hidden_dropout"}, {"ep", "expert_model_parallel_size"}, {"eps", "adam_eps"},
-    {"eval_steps", "eval_interval"}, {"fp16", "params_dtype"}, {"fp32", "params_dtype"},
-    {"gated_linear_unit", "activation"}, {"global_train_batch_size", "global_batch_size"},
-    {"grad_clip", "clip_grad"}, {"gradient_accumulation_steps", "global_batch_size"},
-    {"gradient_clipping", "clip_grad"}, {"group_query_attention", "num_query_groups"},
-    {"head_dim", "kv_channels"}, {"hidden_act", "activation"}, {"initializer_range", "init_method_std"},
-    {"intermediate_size", "ffn_hidden_size"}, {"layer_norm_eps", "norm_epsilon"},
-    {"layer_norm_epsilon", "norm_epsilon"}, {"layernorm_epsilon", "norm_epsilon"}, {"learning_rate", "lr"},
-    {"logging_steps", "log_interval"}, {"lr_scheduler_type", "lr_decay_style"},
-    {"max_grad_norm", "clip_grad"}, {"max_iters", "train_iters"}, {"max_lr", "lr"},
-    {"max_position_embedding", "max_position_embeddings"}, {"max_seq_len", "seq_length"},
-    {"max_seq_length", "seq_length"}, {"max_sequence_length", "seq_length"}, {"max_steps", "train_iters"},
-    {"microbatch_group_size_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage"},
-    {"model_max_length", "seq_length"}, {"n_ctx", "seq_length"}, {"n_embd", "hidden_size"},
-    {"n_head", "num_attention_heads"}, {"n_heads", "num_attention_heads"}, {"n_inner", "ffn_hidden_size"},
-    {"n_kv_heads", "num_query_groups"}, {"n_layer", "num_layers"}, {"n_layers", "num_layers"},
-    {"n_positions", "max_position_embeddings"}, {"num_experts", "num_moe_experts"},
-    {"num_experts_per_tok", "moe_router_topk"}, {"num_hidden_layers", "num_layers"},
-    {"num_key_value_heads", "num_query_groups"}, {"num_kv_heads", "num_query_groups"},
-    {"num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"},
-    {"num_train_steps", "train_iters"}, {"output_dir", "save"}, {"partial_rotary_factor", "rotary_percent"},
-    {"pp", "pipeline_model_parallel_size"}, {"rampup_batch_size", "step_batch_size_schedule"},
-    {"recompute_activations", "recompute_granularity"}, {"resid_pdrop", "hidden_dropout"},
-    {"attn_pdrop", "attention_dropout"}, {"rms_norm_eps", "norm_epsilon"}, {"rope_theta", "rotary_base"},
-    {"save_dir", "save"}, {"save_steps", "save_interval"}, {"save_total_limit", "save_keep_last"},
-    {"sliding_window", "window_size"}, {"squared_relu", "activation"}, {"swiglu", "activation"},
-    {"tie_word_embeddings", "untie_embeddings_and_output_weights"}, {"torch_dtype", "params_dtype"},
-    {"tp", "tensor_model_parallel_size"}, {"train_micro_batch_size_per_gpu", "micro_batch_size"},
-    {"use_distributed_optimizer", "data_parallel_sharding_strategy"}, {"use_tp_pp_dp_mapping", "rank_order"},
-    {"virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"},
-    {"warmup_iters", "lr_warmup_iters"}, {"warmup_ratio", "lr_warmup_fraction"},
-    {"warmup_steps", "lr_warmup_iters"}, {"zero_stage", "data_parallel_sharding_strategy"},
-};
-
 #define NAME_MAX_LEN 64        /* longer names are nobody's typing error */
 
 typedef struct Block { struct Block *next, *last; } Block;
@@ -182,28 +139,42 @@ void option_clear(const Option *o, Config *cfg)
     }
 }
 
-/* Damerau-Levenshtein distance (restricted: a pair of letters swaps once), capitals folded, - read as _. */
-static int edit_distance(const char *a, const char *b)
+static int folded(char c) { return c == '-' ? '_' : tolower((unsigned char)c); }
+
+int name_is(const char *a, const char *b)
+{
+    for (; *a && folded(*a) == folded(*b); a++)
+        b++;
+    return !*a && !*b;
+}
+
+int option_like(const char *name)
+{
+    for (int i = 0; i < OPTIONS; i++)
+        if (name_is(name, options[i].key))
+            return i;
+    return -1;
+}
+
+int edit_distance(const char *a, const char *b)
 {
     int n = (int)strlen(a), m = (int)strlen(b), row[3][NAME_MAX_LEN + 1];
     if (n > NAME_MAX_LEN || m > NAME_MAX_LEN)
         return NAME_MAX_LEN;
-#define FOLD(c) ((c) == '-' ? '_' : tolower((unsigned char)(c)))
     for (int j = 0; j <= m; j++)
         row[0][j] = j;
     for (int i = 1; i <= n; i++) {
         int *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
         now[0] = i;
         for (int j = 1; j <= m; j++) {
-            int same = FOLD(a[i - 1]) == FOLD(b[j - 1]), d = last[j - 1] + !same;
+            int same = folded(a[i - 1]) == folded(b[j - 1]), d = last[j - 1] + !same;
             d = d < last[j] + 1 ? d : last[j] + 1;
             d = d < now[j - 1] + 1 ? d : now[j - 1] + 1;
-            if (i > 1 && j > 1 && FOLD(a[i - 1]) == FOLD(b[j - 2]) && FOLD(a[i - 2]) == FOLD(b[j - 1]))
+            if (i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) && folded(a[i - 2]) == folded(b[j - 1]))
                 d = d < before[j - 2] + 1 ? d : before[j - 2] + 1;
             now[j] = d;
         }
     }
-#undef FOLD
     return row[n % 3][m];
 }
 
@@ -240,9 +211,6 @@ int option_suggest(const char *name, const char *section)
     int best = -1, distance = NAME_MAX_LEN;
     if (strlen(name) > NAME_MAX_LEN)
         return -1;
-    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
-        if (!edit_distance(name, aliases[i].name))
-            return option_find(aliases[i].key);
     for (int i = 0; i < OPTIONS; i++) {
         int d = 2 * edit_distance(name, options[i].key) + (section && strcmp(section, options[i].section));
         if (d < distance)
@@ -257,10 +225,8 @@ int option_suggest(const char *name, const char *section)
         if (s > most)
             most = s, best = i;
     }
-    for (size_t i = 0; best < 0 && i < sizeof aliases / sizeof *aliases; i++)
-        if (edit_distance(name, aliases[i].name) == 1 && strlen(name) > 4)
-            return option_find(aliases[i].key);
-    return best;
+    const Alias *a = best < 0 ? alias_suggest(name) : NULL;
+    return a && a->key ? option_find(a->key) : best;
 }
 
 int section_suggest(const char *name)

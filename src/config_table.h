@@ -51,8 +51,26 @@ void option_copy(const Option *o, Config *to, const Config *from);
 int option_find(const char *key);
 int section_find(const char *name);
 
+/* Damerau-Levenshtein distance (restricted: a pair of letters swaps once), capitals folded, - read as _. */
+int edit_distance(const char *a, const char *b);
+/* The same name but for capitals and for - instead of _. */
+int name_is(const char *a, const char *b);
+/* Index of the key that is `name` in this sense; -1. */
+int option_like(const char *name);
+
+/* config_alias.c: what another program calls it. `key` is ours, NULL when none is needed; `text` what to write for it, or
+ * why none is needed; NULL: the key, with the same value. */
+typedef struct { const char *name, *key, *text; } Alias;
+const Alias *alias_find(const char *name);
+/* Row i of the table; NULL past its end. */
+const Alias *alias_at(int i);
+/* The same with one slip in the name. */
+const Alias *alias_suggest(const char *name);
+/* "write params_dtype=bf16 (section 'precision')", "leave it out: ...". */
+char *alias_text(const Alias *a);
+
 /* The best guess at what an unknown name means, -1 if nothing comes near: Damerau-Levenshtein distance over
- * the keys, the names of other programs for the same thing, then shared words. `section` breaks ties. */
+ * the keys, then shared words, then the names of other programs. `section` breaks ties. */
 int option_suggest(const char *name, const char *section);
 int section_suggest(const char *name);
 int choice_suggest(const char *name, const char *const *choices);
@@ -101,6 +119,7 @@ typedef struct {
     Place section[16];               /* where each section stands; line 0: it is not there */
     int split_conflict;              /* more than one way to share layers out: none is followed */
     int unread;                      /* the file could not be read to its end */
+    int unopened;                    /* nor opened: the list says why */
     int n, dropped;                  /* violations listed, violations beyond VIOLATIONS_MAX */
     Violation *list;
 } Check;

@@ -220,6 +220,12 @@ static void set(Check *k, int option, const Value *v, int ok, Place key, Place v
 static void unknown_key(Check *k, Place at, const char *key, size_t len, const char *section)
 {
     int listed = k->n < VIOLATIONS_MAX;                /* beyond, only the number counts */
+    const Alias *alias = listed && strlen(key) == len ? alias_find(key) : NULL;
+    if (alias) {
+        check_add(k, at, "unknown key %s; %s", quoted(key, len), alias_text(alias));
+        k->guessed[alias->key ? option_find(alias->key) : 0] |= alias->key != NULL;
+        return;
+    }
     int guess = listed && strlen(key) == len ? option_suggest(key, section) : -1;
     char *q = quoted(key, len);
     if (guess >= 0 && section && !strcmp(section, options[guess].section))
@@ -293,6 +299,9 @@ static int read_section(Reader *r)
         check_add(k, at, "%s: belongs into section '%s'; indent it below '%s:'", name.text,
                   options[guess].section, options[guess].section);
         k->guessed[guess] = 1;
+        return next(r) && read_value(r, &v, &ok);
+    } else if (strlen(name.text) == name.len && alias_find(name.text)) {
+        unknown_key(k, at, name.text, name.len, NULL);
         return next(r) && read_value(r, &v, &ok);
     } else if (strlen(name.text) == name.len && (s = section_suggest(name.text)) >= 0) {
         check_add(k, at, "unknown section %s; did you mean '%s'?", q, sections[s].name);
@@ -385,6 +394,8 @@ static int check_bytes(Check *k, const char *text, size_t size)
         unsigned char c = (unsigned char)text[i];
         if (c == '\t' && indent)
             check_add(k, (Place){line, col, -1}, "a tab in the indentation; use spaces");
+        else if (!c)
+            return check_add(k, (Place){line, col, -1}, "control character \\x00: this is no text, so no configuration"), 0;
         else if ((c < 32 && c != '\t' && c != '\n' && c != '\r') || c == 127)
             check_add(k, (Place){line, col, -1}, "control character \\x%02x; remove it", c);
         indent = text[i] == '\n' || (indent && text[i] == ' ');
@@ -417,10 +428,12 @@ void config_parse_file(Check *k, const char *path)
     k->path = path;
     k->unread = 1;
     if (fd < 0 || fstat(fd, &st)) {
-        check_add(k, nowhere, "cannot be opened: %s", strerror(errno));
+        check_add(k, nowhere, "%s", strerror(errno));
+        k->unopened = 1;
     } else if (!S_ISREG(st.st_mode)) {
         check_add(k, nowhere, "is %s, not a file",
                   S_ISDIR(st.st_mode) ? "a directory" : "a device or a pipe");
+        k->unopened = 1;
     } else {
         char *text = xcalloc(BYTES_MAX + 2, 1);
         size_t size = 0;
@@ -488,10 +501,8 @@ void config_parse_args(Check *k, int nargs, char **args)
             check_add(k, at, "%s: keys have no dashes; write '%s'", q, args[i] + 2);
         } else if (option < 0) {
             unknown_key(k, at, key, n, NULL);
-        } else if (k->seen[option] && k->set[option].arg >= 0) {
-            check_add(k, at, "%s: duplicate; first '%s'; keep one of them", key, args[k->set[option].arg]);
         } else {
-            Value v;
+            Value v;                                   /* the last of several on the command line stays */
             int ok = config_parse_value(k, i, key, text + 1, &v);
             set(k, option, &v, ok, at, at);
         }

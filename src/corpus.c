@@ -51,7 +51,7 @@ static int token_open(TokenFile *f, const char *path, char **why)
     int fd = file_open(AT_FDCWD, path, 0, &size, text);
     *f = (TokenFile){.fd = fd};
     if (fd < 0)
-        return fail(why, "%s; change: correct data_path or the file's permissions", text);
+        return fail(why, "%s; change: correct the path or the file's permissions", text);
     *f = (TokenFile){.path = xstrdup(path), .fd = fd, .size = size, .changed = fstat(fd, &s) ? 0 : stamp(&s)};
     return 1;
 }
@@ -249,7 +249,7 @@ static int open_stream(Corpus *c, const char *path, int raw, char **why)
         if (n >= 9 && (!memcmp(h, "MMIDIDX\0\0", 9) || u32_at(h) == 20240520 || u32_at(h) == 20240801))
             return fail(why, "%s: looks like %s; change: drop `raw:`", path, looks_like(h, n));
         if (f->size % 2)
-            return fail(why, "%s: has %ld bytes, an odd number, so not u16 tokens; change: correct data_path",
+            return fail(why, "%s: has %ld bytes, an odd number, so not u16 tokens; change: correct the path",
                         path, f->size);
     } else {
         uint32_t magic = n >= 12 ? u32_at(h) : 0, version = u32_at(h + 4);
@@ -317,14 +317,17 @@ static int open_streams(Corpus *c, const char *spec, char **why)
         return fail(why, "%s: %s and %s files cannot form one stream; change: give them weights", spec,
                     c->kind, kind);
     c->kind = kind;
+    if (!raw && !exists(spec, "") && errno == ENOENT && !strpbrk(pattern, "*?["))
+        return fail(why, "%s: No such file or directory, and no %s.bin with its %s.idx; change: correct the path, or make "
+                    "the corpus: `train tokenize TEXT -o %s`", spec, spec, spec, spec);
     if (exists(pattern, "") || !strpbrk(pattern, "*?["))
         return open_stream(c, pattern, raw, why);
     glob_t g;
     int rc = glob(pattern, GLOB_ERR, NULL, &g);
     if (rc == GLOB_NOMATCH)
-        return fail(why, "%s: the pattern matches no file; change: correct data_path", spec);
+        return fail(why, "%s: the pattern matches no file; change: correct the path", spec);
     if (rc)
-        return fail(why, "%s: cannot expand the pattern: %s; change: correct data_path or permissions", spec,
+        return fail(why, "%s: cannot expand the pattern: %s; change: correct the path or permissions", spec,
                     rc == GLOB_ABORTED ? strerror(errno) : "out of memory");
     for (size_t i = 0; ok && i < g.gl_pathc; i++)
         ok = open_stream(c, g.gl_pathv[i], raw, why);

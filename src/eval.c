@@ -11,7 +11,7 @@ int command_eval(int argc, char **argv)
     int json = args_flag(&a, "--json");
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
-    const Config *cfg = start_config(path, &a, USE_DATA | USE_LOAD);
+    const Config *cfg = start_config(path, &a, USE_DATA | USE_LOAD | USE_EVAL);
     Run r;
     run_open(&r, cfg, RUN_FORWARD, 0, NULL);
     char *dir = run_load(&r, cfg->load);

@@ -3,13 +3,13 @@
  * 0 whole, 1 not. */
 #define _GNU_SOURCE
 #include "args.h"
-#include "args.h"
 #include "checkpoint.h"
 #include "commands.h"
 #include "corpus.h"
 #include "huggingface.h"
 #include "source.h"
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -302,6 +302,22 @@ static void show(FILE *f, const json_t *o, int indent)
     }
 }
 
+/* Dies when the path names nothing: no file, no PREFIX of a corpus. raw:FILE and patterns are the corpus's to judge. */
+static void must_exist(const char *path)
+{
+    static const char *const ends[] = {"", ".bin", ".idx"};
+    int found = !strncmp(path, "raw:", 4) || strpbrk(path, "*?[");
+    for (size_t i = 0; i < sizeof ends / sizeof *ends && !found; i++) {
+        char *file = xasprintf("%s%s", path, ends[i]);
+        struct stat st;
+        found = !lstat(file, &st) || (errno != ENOENT && errno != ENOTDIR);
+        free(file);
+    }
+    if (!found)
+        die(EXIT_CONFIG, "usage", "train inspect: %s: no such file or folder; change: give a corpus (PREFIX of PREFIX.bin and "
+            "PREFIX.idx), a checkpoint, a run directory or a safetensors file", path);
+}
+
 int command_inspect(int argc, char **argv)
 {
     Args args = args_open("inspect", argc, argv);
@@ -309,6 +325,7 @@ int command_inspect(int argc, char **argv)
     const char *path = args_next(&args, "PATH, a corpus, checkpoint, run directory or safetensors file");
     args_end(&args, 0);
     free(args.v);
+    must_exist(path);
     json_t *o = inspect(path);
     if (!o)
         return corpus_inspect(path, stdout, json);

@@ -72,7 +72,8 @@ static void test_typos(void)
                                             {"tensor-model-parallel-size", "tensor_model_parallel_size"},
                                             {"NUM_LAYERS", "num_layers"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        int guess = option_suggest(others[i][0], NULL);
+        const Alias *alias = alias_find(others[i][0]);
+        int guess = alias ? option_find(alias->key) : option_suggest(others[i][0], NULL);
         CHECK(guess >= 0 && !strcmp(options[guess].key, others[i][1]), "%s", others[i][0]);
     }
     CHECK(option_suggest("xyzzy", NULL) < 0 && option_suggest("q", "model") < 0,
@@ -103,8 +104,28 @@ static void test_places(void)
         char *args[] = {(char *)textf("%s=%s", o->key, sample_value(o)), (char *)textf("%s=7", o->key)};
         t = compose(NULL, o->key, NULL);
         k = read_text(t.text, t.size, 2, args, 0, USE_MODEL);
-        CHECK(k.n == 1 && count(&k, o->key, "duplicate", args[0]) == 1 && k.list[0].place.arg == 1, "%s",
-              listing(&k));
+        CHECK(!count(&k, "duplicate", NULL, NULL) && k.set[i].arg == 1, "the last counts: %s", listing(&k));
+        free(t.text);
+    }
+    char *args[] = {"lr=1", "lr=0.5"};
+    Text t = compose(NULL, NULL, NULL);
+    Check k = read_text(t.text, t.size, 2, args, 1, USE_TRAIN);
+    CHECK(!k.n && k.cfg->lr == 0.5, "lr %g: %s", k.cfg->lr, listing(&k));
+    free(t.text);
+}
+
+/* ---- other programs' names ---- */
+
+static void test_aliases(void)
+{
+    for (int i = 0; alias_at(i); i++) {
+        const Alias *a = alias_at(i);
+        Text t = compose(NULL, NULL, NULL);
+        char *arg = textf("%s=1", a->name);
+        Check k = read_text(t.text, t.size, 1, &arg, 1, USE_TRAIN);
+        CHECK(option_find(a->name) < 0 && (!a->key || option_find(a->key) >= 0), "%s", a->name);
+        CHECK(k.n == 1 && strstr(k.list[0].text, alias_text(a)), "%s: %s", a->name, listing(&k));
+        CHECK(alias_find(a->name) == a, "%s is there twice", a->name);
         free(t.text);
     }
 }
@@ -796,6 +817,7 @@ int main(int argc, char **argv)
     static const struct { const char *name; void (*run)(void);
     } tests[] = {{"typos", test_typos},
                  {"places", test_places},
+                 {"aliases", test_aliases},
                  {"types", test_types},
                  {"ranges", test_ranges},
                  {"environment", test_environment},

@@ -132,7 +132,7 @@ static void refusals(void)
         {"pipeline_model_parallel_size=2 clock_forward_ms='[1]'", "error[clock]", EXIT_CONFIG},
         {"pipeline_model_parallel_size=3 --world 4", "does not divide the world", EXIT_CONFIG},
         {"pipeline_model_parallel_size=2 pipeline_balance=cost", "error[split]", EXIT_CONFIG},
-        {"pipeline_model_parallel_size=2 --sgv x", "unexpected argument", EXIT_CONFIG},
+        {"pipeline_model_parallel_size=2 --sgv x", "did you mean `--svg`", EXIT_CONFIG},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         int code = run(want[i].options);
