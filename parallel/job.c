@@ -55,6 +55,7 @@ int job_page_make(int ranks, int host)
     if (prefix && *prefix) {
         char path[PATH_MAX];
         snprintf(path, sizeof path, "%s.%d", prefix, host);
+        /* memory, not a result: for this job's user alone, whatever the umask */
         fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     }
     if (fd < 0)                    /* on another host than the launcher's its folder does not exist */

@@ -142,7 +142,7 @@ static void attempt(Saver *s)
     snprintf(s->tmp, sizeof s->tmp, "%s%s.tmp", s->name, s->attempt ? ".again" : "");
     if (s->all->rank == 0) {
         saver_clean(s);
-        ok = mkdirat(s->dir, s->tmp, 0750) == 0 ? 1 : file_errno(s->why, "cannot make the folder %s", s->tmp);
+        ok = mkdirat(s->dir, s->tmp, 0777) == 0 ? 1 : file_errno(s->why, "cannot make the folder %s", s->tmp);
     }
     drop_parts(s);
     s->part[s->all->rank] = part_new();
@@ -274,7 +274,7 @@ static int lock_run(Saver *s, char why[WHY])
 {
     char *path = xasprintf("%s/.lock", s->run_dir), who[128] = "", host[64] = "?";
     do
-        s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
+        s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     while (s->lock < 0 && errno == EINTR);
     free(path);
     if (s->lock < 0)

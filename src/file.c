@@ -64,7 +64,7 @@ int file_create(int dir, const char *name, int exclusive, char why[WHY])
 {
     int fd;
     AGAIN(fd, openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | (exclusive ? O_EXCL | O_NOFOLLOW : O_TRUNC),
-                     0640));
+                     0666));
     if (fd < 0)
         file_errno(why, "cannot create %s", name);
     return fd;
@@ -154,7 +154,7 @@ int file_make_dirs(const char *path, char why[WHY])
             continue;
         char c = *s;
         *s = 0;
-        AGAIN(r, mkdir(p, 0750));
+        AGAIN(r, mkdir(p, 0777));
         if (r == 0)
             ok = sync_parent(p, why);
         else if (errno != EEXIST)

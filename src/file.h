@@ -22,7 +22,7 @@ int file_errno(char why[WHY], const char *fmt, ...) __attribute__((format(printf
  * blocking; with nofollow so is a symbolic link. Returns the descriptor, -1 on failure. */
 int file_open(int dir, const char *name, int nofollow, int64_t *size, char why[WHY]);
 
-/* Opens a new file for writing, mode 0640; one that exists is an error with exclusive, else emptied. */
+/* Opens a new file for writing, mode 0666 less the umask; one that exists is an error with exclusive, else emptied. */
 int file_create(int dir, const char *name, int exclusive, char why[WHY]);
 
 /* Opens a folder. nofollow: the last component must not be a symbolic link. */
@@ -37,7 +37,7 @@ int file_sync_close(int fd, const char *name, char why[WHY]);
 /* Flushes a folder: the names in it are durable afterwards. */
 int file_sync_dir(int dir, const char *name, char why[WHY]);
 
-/* Creates a folder and those above it, mode 0750; one that exists is fine. */
+/* Creates a folder and those above it, mode 0777 less the umask; one that exists is fine. */
 int file_make_dirs(const char *path, char why[WHY]);
 
 /* The whole of a small text, NUL-terminated, from malloc; at most `limit` bytes. NULL on failure. */

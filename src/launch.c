@@ -33,7 +33,7 @@ static char *find_launcher(char self[PATH_MAX])
 
 static int to_file(const char *path, int fd)
 {
-    int f = open(path ? path : "/dev/null", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int f = open(path ? path : "/dev/null", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     return f >= 0 && dup2(f, fd) >= 0;
 }
 

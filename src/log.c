@@ -140,7 +140,7 @@ static void open_files(Log *l, const Config *cfg, const LogStart *s)
         /* another run's timeline does not belong into this one's report */
         unlinkat(l->dir, "trace.json", 0);
     l->fd = openat(l->dir, "metrics.jsonl",
-                   O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0640);
+                   O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0666);
     if (l->fd < 0)
         die(EXIT_RESOURCE, "log",
             "cannot open %s/metrics.jsonl: %s; change: make the run directory writable, or choose another "

@@ -229,7 +229,7 @@ static void speak(const Sweep *s, const Layout *l)
 /* The file, of which this process is the only writer. */
 static int open_rows(const char *path)
 {
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
         die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: -o with a folder that you may write to", path,
             strerror(errno));
