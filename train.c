@@ -106,9 +106,10 @@ static void start_from(Training *t, const char *dir)
 static void open_corpora(Training *t)
 {
     const Config *c = t->cfg;
-    t->run.loader = start_loader(c, &t->run, SPLIT_TRAIN, config_samples_after(c, t->total));
+    int64_t left = t->total > t->run.iteration ? t->total - t->run.iteration : 0;
+    t->run.loader = start_loader(c, &t->run, SPLIT_TRAIN, config_samples_from(c, t->run.consumed_samples, left));
     if (c->eval_interval != CFG_ABSENT && c->eval_iters)
-        t->valid = start_loader(c, &t->run, SPLIT_VALID, c->eval_iters * config_batch_at(c, 0));
+        t->valid = start_loader(c, &t->run, SPLIT_VALID, c->eval_iters * config_batch_most(c));
 }
 
 /* "BF16 on cpu (amx, 8 threads a rank)", "BF16 on cuda (NVIDIA H200)" */

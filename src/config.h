@@ -123,6 +123,12 @@ uint64_t config_fingerprint(const Config *cfg);
 int64_t config_batch_at(const Config *cfg, int64_t samples);
 /* Samples consumed by the first `iterations` steps. */
 int64_t config_samples_after(const Config *cfg, int64_t iterations);
+/* Samples consumed `iterations` steps after `consumed` were. */
+int64_t config_samples_from(const Config *cfg, int64_t consumed, int64_t iterations);
+/* The largest batch size that the run has. */
+int64_t config_batch_most(const Config *cfg);
+/* 1 if both give every step the same batch size. */
+int config_same_batches(const Config *now, const Config *saved);
 /* Steps of the whole run: train_iters, or the whole steps that fit into train_samples. */
 int64_t config_iterations(const Config *cfg);
 

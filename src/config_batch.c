@@ -77,10 +77,11 @@ int64_t config_batch_at(const Config *cfg, int64_t samples)
     return cfg->batch_step[i].batch;
 }
 
-/* Runs whole steps, segment by segment, until `iterations` steps or the step that would pass `samples`. */
-static void walk(const Config *cfg, int64_t *iterations, int64_t *samples)
+/* Runs whole steps from `consumed` samples on, segment by segment, until `iterations` steps or the step that would pass
+ * `samples`. */
+static void walk(const Config *cfg, int64_t consumed, int64_t *iterations, int64_t *samples)
 {
-    int64_t steps = 0, consumed = 0;
+    int64_t steps = 0;
     for (int i = 0; i < cfg->batch_steps && steps < *iterations; i++) {
         int64_t batch = cfg->batch_step[i].batch;
         int64_t end = i + 1 < cfg->batch_steps ? cfg->batch_step[i + 1].samples : INT64_MAX;
@@ -99,11 +100,34 @@ static void walk(const Config *cfg, int64_t *iterations, int64_t *samples)
     *samples = consumed;
 }
 
-int64_t config_samples_after(const Config *cfg, int64_t iterations)
+int64_t config_samples_from(const Config *cfg, int64_t consumed, int64_t iterations)
 {
     int64_t samples = INT64_MAX;
-    walk(cfg, &iterations, &samples);
+    walk(cfg, consumed, &iterations, &samples);
     return samples;
+}
+
+int64_t config_samples_after(const Config *cfg, int64_t iterations) { return config_samples_from(cfg, 0, iterations); }
+
+int64_t config_batch_most(const Config *cfg)
+{
+    int64_t most = 0;
+    for (int i = 0; i < cfg->batch_steps; i++)
+        most = cfg->batch_step[i].batch > most ? cfg->batch_step[i].batch : most;
+    return most;
+}
+
+int config_same_batches(const Config *now, const Config *saved)
+{
+    static const int key[] = {OPT_global_batch_size, OPT_step_batch_size_schedule, OPT_seq_length};
+    int same = 1;
+    for (size_t i = 0; same && i < sizeof key / sizeof *key; i++) {
+        char *a = config_text(now, key[i]), *b = config_text(saved, key[i]);
+        same = !strcmp(a, b);
+        free(a);
+        free(b);
+    }
+    return same;
 }
 
 int64_t config_iterations(const Config *cfg)
@@ -112,6 +136,6 @@ int64_t config_iterations(const Config *cfg)
         return cfg->train_iters;
     int64_t iterations = INT64_MAX, samples = cfg->train_samples;
     BUG_ON(samples == CFG_ABSENT);
-    walk(cfg, &iterations, &samples);
+    walk(cfg, 0, &iterations, &samples);
     return iterations;
 }

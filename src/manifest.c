@@ -189,6 +189,9 @@ int manifest_parse(Manifest *m, const char *text, int64_t n, char why[WHY])
     if (!natural(m->json, "iteration", &m->iteration) || !json_is_object(m->state) ||
         !json_is_object(tensors) || !json_is_array(json_object_get(m->json, "files")))
         return file_why(why, "manifest.json lacks iteration, state, files or tensors");
+    j = json_object_get(m->state, "iteration");
+    if (j && (!json_is_integer(j) || json_integer_value(j) != m->iteration))
+        return file_why(why, "manifest.json is of iteration %" PRId64 ", but its state is not", m->iteration);
     json_t *index = json_object();
     int ok = parse_shards(m, index, why);
     m->tensor = xcalloc(json_object_size(tensors), sizeof *m->tensor);

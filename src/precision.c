@@ -9,6 +9,7 @@
  * has the same bits. Sharded weights are whole for one unit at a time, and so are their copies. */
 #include "checkpoint.h"
 #include "model.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -148,6 +149,10 @@ void model_scales_loaded(Model *m)
         return;
     Fp8Scale *s = xcalloc((size_t)n + 1, sizeof *s);
     m->dev->get(m->dev, s, m->fp8, (size_t)n * sizeof *s);
+    for (int64_t i = 0; i < n; i++)
+        if (!(s[i].scale >= 0 && isfinite(s[i].scale)))
+            die(EXIT_CHECKPOINT, "checkpoint-state", "an FP8 scale of the checkpoint is %g; change: load another checkpoint, "
+                "or set finetune: true to take the weights only", (double)s[i].scale);
     for (int64_t i = 0; i < n; i += SCALES)
         m->fp8_known[i / SCALES] = s[i].scale > 0 && s[i + 1].scale > 0 && s[i + 2].scale > 0;
     free(s);

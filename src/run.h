@@ -87,6 +87,7 @@ typedef struct {
 
     /* progress: all of it is in a checkpoint */
     int64_t iteration, consumed_samples, skipped, nans;
+    struct { int64_t iteration, samples; } batches;    /* consumed when the run took the batch sizes that it has */
 
     /* steps whose verdict the host has not seen: at most STEPS_OPEN, numbers collected .. launched - 1 */
     int64_t launched, collected;

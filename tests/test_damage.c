@@ -249,8 +249,13 @@ static void other_model(void)
         CHECK(strstr(said, words[i]), "'%s' is not in: %s", words[i], said);
 }
 
+/* test_damage [BITS] | test_damage forge CHECKPOINT FROM TO */
 int main(int argc, char **argv)
 {
+    if (argc == 5) {
+        forge(argv[2], argv[3], argv[4]);
+        return test_end();
+    }
     if (!mkdtemp(folder))
         return 1;
     flipped_bits(argc > 1 ? atoi(argv[1]) : 2000);
