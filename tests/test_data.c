@@ -418,6 +418,7 @@ static void test_paths(void)
     const char *const bad[][5] = {
         {"-0.5", a, "0.5", a, "not a weight above 0"}, {"0.5", a, "0", a, "not a weight above 0"},
         {"1", a, "nan", a, "not a weight above 0"},    {"1", a, "inf", a, "not a weight above 0"},
+        {"1e308", a, "1e308", a, "their sum is too large"}, {"1e-308", a, "1e308", a, "their sum is too large"},
         {"1", a, "x", a, "not a weight above 0"},      {"1", a, "2", NULL, "weights and prefixes in turn"},
         {a, a, "/no/such", NULL, "No such file"},
     };
