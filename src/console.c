@@ -244,23 +244,27 @@ int progress_line(char *text, size_t size, const Metrics *m, int64_t total, doub
                   struct timespec at)
 {
     struct tm tm;
-    char when[32], left[32], speed[32] = "n/a", mfu[32] = "n/a";
+    char when[32], left[32], speed[32] = "n/a", mfu[32] = "n/a", zeros[48] = "", norm[64] = "";
     localtime_r(&at.tv_sec, &tm);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
     if (isfinite(m->tokens_per_second))
         snprintf(speed, sizeof speed, "%.1f", m->tokens_per_second);
     if (isfinite(m->mfu))
         snprintf(mfu, sizeof mfu, "%.1f%%", 100 * m->mfu);
+    if (isfinite(m->num_zeros))
+        snprintf(zeros, sizeof zeros, " num zeros: %.0f |", m->num_zeros);
+    if (isfinite(m->params_norm))
+        snprintf(norm, sizeof norm, " params norm: %.3f |", m->params_norm);
     return snprintf(text, size,
                     " [%s.%06ld] iteration %8lld/%8lld | consumed samples: %12lld |"
                     " elapsed time per iteration (ms): %.1f | throughput per GPU (TFLOP/s/GPU): %.1f |"
                     " learning rate: %.6E | global batch size: %5lld | lm loss: %.6E | loss scale: %.1f |"
-                    " grad norm: %.3f | number of skipped iterations: %3lld |"
+                    " grad norm: %.3f |%s%s number of skipped iterations: %3lld |"
                     " number of nan iterations: %3lld |"
                     " tokens/s: %s | MFU: %s | memory (GiB): %.3f | time left: %s |",
                     when, at.tv_nsec / 1000, (long long)m->iteration, (long long)total,
                     (long long)m->consumed_samples, m->elapsed_ms, m->tflops_per_device, m->learning_rate,
-                    (long long)m->global_batch_size, m->lm_loss, m->loss_scale, m->grad_norm,
+                    (long long)m->global_batch_size, m->lm_loss, m->loss_scale, m->grad_norm, zeros, norm,
                     (long long)m->skipped_iterations, (long long)m->nan_iterations, speed, mfu,
                     (double)m->memory_bytes / (1 << 30), duration_text(left, time_left));
 }

@@ -211,16 +211,36 @@ static void fill_rates(const Log *l, Metrics *m, int64_t tokens, double ms)
     m->mfu = l->peak_flops > 0 ? flops / l->peak_flops : NAN;
 }
 
+/* A row that Megatron-LM writes a second time over consumed samples. */
+static int has_samples_twin(const Metrics *m, size_t offset)
+{
+    const void *twins[] = {&m->lm_loss, &m->grad_norm, &m->learning_rate, &m->loss_scale, &m->global_batch_size,
+                           &m->params_norm, &m->num_zeros};
+    for (size_t i = 0; i < sizeof twins / sizeof *twins; i++)
+        if ((const char *)m + offset == twins[i])
+            return 1;
+    return 0;
+}
+
 static void log_scalars(Log *l, const Metrics *m)
 {
-    Scalar s[METRIC_COUNT + 1];
-    int n = 0;
-    for (int i = 0; i < METRIC_COUNT; i++)
+    Scalar s[METRIC_COUNT + 2], twin[METRIC_COUNT + 1];
+    char name[METRIC_COUNT][64];
+    int n = 0, k = 0;
+    for (int i = 0; i < METRIC_COUNT; i++) {
         if (*metric_defs[i].tag)
             s[n++] = (Scalar){metric_defs[i].tag, metric_get(m, i)};
+        if (has_samples_twin(m, metric_defs[i].offset)) {
+            snprintf(name[k], sizeof name[k], "%s vs samples", metric_defs[i].tag);
+            twin[k] = (Scalar){name[k], metric_get(m, i)};
+            k++;
+        }
+    }
+    s[n++] = (Scalar){"iteration-time", 1e-3 * m->elapsed_ms};     /* in seconds, as Megatron-LM's */
+    s[n++] = (Scalar){"world-size", l->devices};
+    twin[k++] = (Scalar){"world-size vs samples", l->devices};
     event_scalars(&l->events, wall(), m->iteration, s, n);
-    s[0] = (Scalar){"lm loss vs samples", m->lm_loss};       /* Megatron's: the step is the sample */
-    event_scalars(&l->events, wall(), m->consumed_samples, s, 1);
+    event_scalars(&l->events, wall(), m->consumed_samples, twin, k);
 }
 
 /* A line everywhere, about the steps since the line before it. */
@@ -276,6 +296,10 @@ void log_eval(Log *l, int64_t iteration, double loss)
     put_line(l, text, n);
     Scalar s[] = {{"lm loss validation", loss}, {"lm loss validation ppl", exp(loss)}};
     event_scalars(&l->events, wall(), iteration, s, 2);
+    s[0].tag = "lm loss validation vs samples";
+    s[1].tag = "lm loss validation ppl vs samples";
+    if (l->last.iteration == iteration)
+        event_scalars(&l->events, wall(), l->last.consumed_samples, s, 2);
     console_eval(&l->console, iteration, loss);
 }
 

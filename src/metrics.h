@@ -4,7 +4,7 @@
  * the report. metrics.jsonl is the single source of truth: the report's curves are made from it alone, so a
  * resumed run's report shows the whole history. Only rank 0 opens a Log.
  *
- * X(field, type, unit, over ranks, over steps, TensorBoard tag or "", label in the report)
+ * X(field, type, unit, over ranks, over steps, TensorBoard tag, Megatron-LM's where it has one, or "", label in the report)
  *   over ranks   SAME: every rank has it already; MAX, MEAN: metrics_reduce makes it
  *   over steps   what a line says about the steps since the line before it:
  *                OWN   the value of the line's own step: nothing that describes the training is averaged, so
@@ -21,7 +21,8 @@
 #include "config.h"
 #include "file.h"
 
-/* elapsed_ms is a whole step without saving and evaluating, which have times of their own; what data,
+/* params_norm, num_zeros: of a logged step, where log_params_norm and log_num_zeros_in_grad ask for them, else NAN.
+ * elapsed_ms is a whole step without saving and evaluating, which have times of their own; what data,
  * forward, backward and optimizer leave of it is the report's "other". */
 #define METRICS(X)                                                                                           \
     X(iteration,          INT, "",         SAME, OWN,   "",                    "iteration")                  \
@@ -32,13 +33,15 @@
     X(learning_rate,      NUM, "",         SAME, OWN,   "learning-rate",       "learning rate")              \
     X(loss_scale,         NUM, "",         SAME, OWN,   "loss-scale",          "loss scale")                 \
     X(global_batch_size,  INT, "samples",  SAME, OWN,   "batch-size",          "global batch")               \
-    X(elapsed_ms,         NUM, "ms",       MAX,  TIME,  "iteration-time",      "step time")                  \
+    X(elapsed_ms,         NUM, "ms",       MAX,  TIME,  "",                    "step time")                  \
     X(tokens_per_second,  NUM, "tokens/s", SAME, RATE,  "tokens-per-second",   "throughput")                 \
     X(tflops_per_device,  NUM, "TFLOP/s",  SAME, RATE,  "throughput",          "arithmetic")                 \
     X(mfu,                NUM, "",         SAME, RATE,  "mfu",                 "model FLOPs utilisation")    \
     X(memory_bytes,       INT, "bytes",    MAX,  OWN,   "mem-allocated-bytes", "memory")                     \
     X(skipped_iterations, INT, "steps",    SAME, COUNT, "skipped-iterations",  "skipped steps")              \
     X(nan_iterations,     INT, "steps",    SAME, COUNT, "nan-iterations",      "steps that were not finite") \
+    X(params_norm,        NUM, "",         SAME, OWN,   "params-norm",         "parameter norm")             \
+    X(num_zeros,          NUM, "",         SAME, OWN,   "num-zeros",           "zeros in the gradient")      \
     X(data_ms,            NUM, "ms",       MEAN, TIME,  "time/data",           "data")                       \
     X(forward_ms,         NUM, "ms",       MEAN, TIME,  "time/forward",        "forward")                    \
     X(backward_ms,        NUM, "ms",       MEAN, TIME,  "time/backward",       "backward")                   \

@@ -73,6 +73,7 @@ static void make_lists(Optimizer *o, int trust)
 {
     const Params *p = o->params;
     o->of_gradient.list = xcalloc((size_t)p->nparam + 1, sizeof *o->of_gradient.list);
+    o->of_masters.list = xcalloc((size_t)p->nparam + 1, sizeof *o->of_masters.list);
     o->of_pairs.list = xcalloc(2 * (size_t)o->ratios + 1, sizeof *o->of_pairs.list);
     o->updated = xcalloc((size_t)p->nparam + 1, sizeof *o->updated);
     o->first = xcalloc((size_t)p->data.buckets + 1, sizeof *o->first);
@@ -82,8 +83,10 @@ static void make_lists(Optimizer *o, int trust)
         const Param *t = &p->param[i];
         int has = trust && t->def->decay;
         /* with hybrid sharding every copy has the same shards: the first one speaks */
-        if (p->data.copies->rank == 0)
+        if (p->data.copies->rank == 0) {
             list_squares(&o->of_gradient, squares_of(o, o->squares, t, &p->data.grad));
+            list_squares(&o->of_masters, squares_of(o, o->squares, t, &p->data.master));
+        }
         ratio[i] = has && o->trust ? &o->trust[k] : NULL;
         if (!has)
             continue;
@@ -123,6 +126,7 @@ void optimizer_close(Optimizer *o)
 {
     free(o->of_gradient.list);
     free(o->of_pairs.list);
+    free(o->of_masters.list);
     free(o->updated);
     free(o->first);
     *o = (Optimizer){0};
@@ -136,15 +140,21 @@ static void add_up(Comm *c, Exact *sums, int64_t n)
     c->wait(c, c->all_reduce(c, sums, n * EXACT_WORDS, I64, OP_SUM));
 }
 
-void optimizer_judge(Optimizer *o, const double *sums, double nominal, int stop)
+/* o->squares = the squares of what all ranks have listed. */
+static void square(Optimizer *o, const SquaresList *l)
 {
-    Params *p = o->params;
     Device *d = o->dev;
     d->zero(d, o->squares, sizeof *o->squares);
-    if (o->of_gradient.n)
-        d->squares(d, o->of_gradient.list, o->of_gradient.n, p->real);
+    if (l->n)
+        d->squares(d, l->list, l->n, o->params->real);
     d->carry(d, o->squares, 1);
-    add_up((Comm *)&p->grid->all, o->squares, 1);
+    add_up((Comm *)&o->params->grid->all, o->squares, 1);
+}
+
+void optimizer_judge(Optimizer *o, const double *sums, double nominal, int stop)
+{
+    Device *d = o->dev;
+    square(o, &o->of_gradient);
     d->verdict(d, o->verdict, sums, o->squares, nominal, o->loss_scale.scale, o->cfg->clip_grad, stop);
 }
 
@@ -176,6 +186,51 @@ const char *optimizer_blame(Optimizer *o, const Verdict *v)
     all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
     param_name(p->cfg, (int)first, o->bad, sizeof o->bad);
     return o->bad;
+}
+
+/* ---- what a logged step tells ---- */
+
+double optimizer_params_norm(Optimizer *o)
+{
+    Exact sum;
+    data_settle(&o->params->data);
+    square(o, &o->of_masters);
+    o->dev->get(o->dev, &sum, o->squares, sizeof sum);
+    return sqrt(exact_round(&sum));
+}
+
+/* Zeros among n numbers of `type` at x, in the device's memory. */
+static int64_t zeros(Device *d, const char *x, int64_t n, Dtype type)
+{
+    union { float f32[8192]; double f64[4096]; } part;
+    int64_t found = 0, size = (int64_t)dtype_size(type), most = (int64_t)sizeof part / size;
+    for (int64_t at = 0; at < n; at += most) {
+        int64_t k = least(most, n - at);
+        d->get(d, &part, x + at * size, (size_t)(k * size));
+        for (int64_t i = 0; i < k; i++)
+            found += type == F64 ? part.f64[i] == 0 : part.f32[i] == 0;
+    }
+    return found;
+}
+
+double optimizer_zeros(const Optimizer *o)
+{
+    const Params *p = o->params;
+    Comm *all = (Comm *)&p->grid->all;
+    int64_t found = 0, from, to;
+    Box box[MAX_BOXES];
+    BUG_ON(p->real != F32 && p->real != F64);
+    for (int i = 0; i < p->nparam && p->data.copies->rank == 0; i++) {
+        const Param *t = &p->param[i];
+        param_own(p, t, &from, &to);
+        to = least(to, t->counted);
+        int boxes = from < to ? param_boxes(p, t, from, to, box) : 0;
+        for (int b = 0; b < boxes; b++)        /* of several rows a box has whole ones */
+            found += zeros(o->dev, param_at(p, t, &p->data.grad, box[b].at - t->offset), box[b].rows * box[b].cols,
+                           p->real);
+    }
+    all->wait(all, all->all_reduce(all, &found, 1, I64, OP_SUM));
+    return (double)found;
 }
 
 /* ---- the update ---- */

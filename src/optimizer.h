@@ -32,7 +32,7 @@ typedef struct {
     Exact *norms;              /* [ratios, 2] squares of the weight, and of its step or gradient */
     int ratios;                /* tensors that can have one: those that decay; 0 with other rules */
     /* what a step goes over of this rank's shards */
-    SquaresList of_gradient, of_pairs;     /* into `squares`; into `norms` */
+    SquaresList of_gradient, of_pairs, of_masters;     /* into `squares`; into `norms`; into `squares` */
     Updated *updated;          /* by bucket: those of bucket b from first[b] on, */
     int *first;                /* [buckets + 1] */
     int tied;                  /* the pair of the tensor that another stage has too, -1: none */
@@ -64,6 +64,12 @@ const char *optimizer_blame(Optimizer *o, const Verdict *v);
  * the others. What has its moments in outer memory is updated beside the ops, bucket by bucket in the order of the next
  * forward (data_updating). The gradients are spent. Waits for nothing; collective over the shard, tensor and embedding groups. */
 void optimizer_step(Optimizer *o, double lr);
+
+/* How many numbers of the whole gradient are 0, padding left out, each parameter of the model once; before the update.
+ * Waits; collective over all ranks. */
+double optimizer_zeros(const Optimizer *o);
+/* The norm of the whole model, each parameter once, behind the updates so far. Waits; collective over all ranks. */
+double optimizer_params_norm(Optimizer *o);
 
 void loss_scale_open(LossScale *s, const Config *cfg);
 /* After a step. Returns 0 when an overflow comes although the scale is at its minimum. */

@@ -71,6 +71,13 @@ static void update(Run *r, Metrics *m)
     m->skipped_iterations = r->skipped;
 }
 
+/* The step that runs now will be a line of the log. */
+static int is_logged(const Run *r)
+{
+    int64_t i = r->iteration + 1;
+    return i % r->cfg->log_interval == 0 || i == config_iterations(r->cfg);
+}
+
 static void stage_step(void *run, const Instr *i)
 {
     Run *r = run;
@@ -84,7 +91,11 @@ static void stage_step(void *run, const Instr *i)
                     r->now && r->cfg->check_for_nan_in_loss_and_grad);
     r->ticket = d->tell(d, r->said ? &r->said[r->launched % STEPS_OPEN] : NULL, r->opt.verdict, sizeof *r->said);
     if (r->now) {
+        if (r->cfg->log_num_zeros_in_grad && is_logged(r))
+            r->now->num_zeros = optimizer_zeros(&r->opt);
         update(r, r->now);
+        if (r->cfg->log_params_norm && is_logged(r))
+            r->now->params_norm = optimizer_params_norm(&r->opt);
         model_next_scales(&r->model);
     }
 }
@@ -184,6 +195,7 @@ void run_step(Run *r, const Metrics *so_far)
     int64_t batch = config_batch_at(c, r->consumed_samples);
     BUG_ON(run_open_steps(r) == STEPS_OPEN);
     *s = (Launched){.m = *so_far, .consumed_samples = r->consumed_samples, .start = now()};
+    m->params_norm = m->num_zeros = NAN;
     r->now = m;
     r->stage.mark = mark;
     trace_step(&r->trace, r->iteration + 1);

@@ -116,7 +116,7 @@ static inline void open_run(Run *r, const Config *c, RunUse use, const char *run
 }
 
 /* `steps` steps: the loss of each, the last norm. steps 0: only gradients, and their norm. */
-typedef struct { double loss[64], norm; double *x; } Result;
+typedef struct { double loss[64], norm, params_norm, zeros; double *x; } Result;
 
 static inline void train(Run *r, int steps, Result *res)
 {
@@ -126,6 +126,8 @@ static inline void train(Run *r, int steps, Result *res)
         run_gradients(r);
         res->loss[i] = r->verdict.loss;
         res->norm = r->verdict.norm;
+        res->params_norm = m.params_norm;
+        res->zeros = m.num_zeros;
         r->iteration++;
         r->consumed_samples += steps ? config_batch_at(r->cfg, 0) : 0;
     }

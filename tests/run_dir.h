@@ -63,7 +63,7 @@ UNUSED static Metrics step_at(int64_t i)
                      .learning_rate = 1e-3 / (x + 1), .loss_scale = 65536 / (double)(1 + i / 4),
                      .global_batch_size = 4, .elapsed_ms = 100 + (double)(i % 3), .memory_bytes = 1 << 20,
                      .skipped_iterations = i / 4, .nan_iterations = i / 7, .data_ms = 1, .forward_ms = 30,
-                     .backward_ms = 60, .optimizer_ms = 5};
+                     .backward_ms = 60, .optimizer_ms = 5, .params_norm = 3 + x / 1024, .num_zeros = 10 * x};
 }
 
 UNUSED static Log *open_log(const char *dir, int64_t resume, int64_t total)

@@ -63,6 +63,31 @@ static double *gather(Run *r, const Whole *w, int weights)
     return out;
 }
 
+static int with_zeros;                 /* layouts whose gradient has some */
+
+/* What a step has said of its gradient and of the parameters, beside the whole model's, element by element. (Not beside
+ * one rank's: gradients that vanish in exact arithmetic are 0 in one layout and 1e-17 in another.) */
+static void check_zeros(Run *r, const Whole *w, double said)
+{
+    int64_t zeros = 0;
+    if (r->cfg->optimizer != OPTIMIZER_ADAM && r->cfg->optimizer != OPTIMIZER_SGD)
+        return;                        /* the others leave something else in its place */
+    double *x = gather(r, w, 0);
+    for (int64_t i = 0; i < w->elems; i++)
+        zeros += x[i] == 0;
+    with_zeros += zeros > 0;
+    CHECK(said == (double)zeros, "%.0f zeros of %lld, said %.0f\n#   %s", (double)zeros, (long long)w->elems, said, current);
+    free(x);
+}
+
+static void check_params_norm(const Whole *w, const double *x, double said)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < w->elems; i++)
+        sum += x[i] * x[i];
+    CHECK(apart(sqrt(sum), said) < 1e-12 && said > 1, "norm %.17g, said %.17g\n#   %s", sqrt(sum), said, current);
+}
+
 static Result result_of(const Config *c, const Whole *w, int steps)
 {
     static Run r;
@@ -70,7 +95,11 @@ static Result result_of(const Config *c, const Whole *w, int steps)
     r = (Run){0};
     open_run(&r, c, steps ? RUN_TRAIN : RUN_GRADIENT, NULL);
     train(&r, steps, &res);
+    if (c->log_num_zeros_in_grad)
+        check_zeros(&r, w, res.zeros);
     res.x = gather(&r, w, steps > 0);
+    if (c->log_params_norm)
+        check_params_norm(w, res.x, res.params_norm);
     run_close(&r);
     return res;
 }
@@ -137,7 +166,8 @@ static void check(const Whole *w, const Config *c, const Result *one, const Resu
     for (int i = 0; i < (steps ? steps : 1); i++)
         loss = fmax(loss, isfinite(got->loss[i]) ? apart(one->loss[i], got->loss[i]) : HUGE_VAL);
     CHECK(worst <= (steps ? 1e-10 : 1e-11) && loss <= (steps ? 1e-11 : 1e-13) && norm <= (steps ? 1e-10 : 1e-12) &&
-              got->loss[0] > 1 && got->norm > 0.1,
+              got->loss[0] > 1 && got->norm > 0.1 &&
+              apart(one->params_norm, got->params_norm) <= 1e-12,
           "%s apart by %.2g, loss by %.2g (%.17g), norm by %.2g (%.17g)\n#   %s", name, worst, loss, one->loss[0], norm,
           one->norm, current);
 }
@@ -186,9 +216,13 @@ static void optimizers(void)
                 l.is[FAMILY] = (rule + 4 * zero + way) % FAMILIES;
                 BUG_ON(!layout_normal(&l));
                 layout_args(&a, &l);
-                add_arg(&a, rules[rule], NULL);
-                compare(&a, l.is[FAMILY], (const char *[]){rules[rule], NULL}, 3);
+                const char *more[] = {rules[rule], "log_interval=1", "log_params_norm=true",
+                                      "log_num_zeros_in_grad=true", NULL};
+                for (const char **m = more; *m; m++)
+                    add_arg(&a, *m, NULL);
+                compare(&a, l.is[FAMILY], more, 3);
             }
+    CHECK(with_zeros >= 4, "%d layouts had zeros to count", with_zeros);
 }
 
 /* ---- bitwise ---- */

@@ -83,7 +83,7 @@ static void test_progress_line(void)
     Metrics m = {.iteration = 1200, .consumed_samples = 19200, .elapsed_ms = 310.25,
                  .tflops_per_device = 0.381, .learning_rate = 5.9e-4, .global_batch_size = 16,
                  .lm_loss = 1.3806812, .loss_scale = 1, .grad_norm = 0.41928, .tokens_per_second = 13203.2,
-                 .mfu = 0.4321, .memory_bytes = 3 << 29};
+                 .mfu = 0.4321, .memory_bytes = 3 << 29, .params_norm = NAN, .num_zeros = NAN};
     progress_line(text, sizeof text, &m, 5000, 3725.4, (struct timespec){1700000000, 12345678});
     CHECK(!strcmp(text,
         " [2023-11-14 22:13:20.012345] iteration     1200/    5000 | consumed samples:        19200 |"
@@ -94,13 +94,14 @@ static void test_progress_line(void)
     m = (Metrics){.iteration = 123456789, .consumed_samples = 12345678901234, .elapsed_ms = 1e7,
                   .lm_loss = NAN, .tflops_per_device = NAN, .global_batch_size = 12345, .loss_scale = 65536,
                   .grad_norm = 1e30, .skipped_iterations = 1234, .nan_iterations = 2,
-                  .tokens_per_second = NAN, .mfu = NAN};
+                  .tokens_per_second = NAN, .mfu = NAN, .params_norm = 12.3456, .num_zeros = 123456789012};
     progress_line(text, sizeof text, &m, 123456789, -1, (struct timespec){1700000000, 12345678});
     CHECK(!strcmp(text,
         " [2023-11-14 22:13:20.012345] iteration 123456789/123456789 | consumed samples: 12345678901234 |"
         " elapsed time per iteration (ms): 10000000.0 | throughput per GPU (TFLOP/s/GPU): nan |"
         " learning rate: 0.000000E+00 | global batch size: 12345 | lm loss: NAN | loss scale: 65536.0 |"
-        " grad norm: 1000000000000000019884624838656.000 | number of skipped iterations: 1234 |"
+        " grad norm: 1000000000000000019884624838656.000 | num zeros: 123456789012 | params norm: 12.346 |"
+        " number of skipped iterations: 1234 |"
         " number of nan iterations:   2 |"
         " tokens/s: n/a | MFU: n/a | memory (GiB): 0.000 | time left: n/a |"), "%s", text);
     CHECK(!strcmp(duration_text(text, 59.6), "1:00"), "%s", text);

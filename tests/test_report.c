@@ -137,7 +137,10 @@ static void test_events(void)
     name = event_name(run);
     text = slurp(run, name, &size);
     const uint8_t *p = (const uint8_t *)text, *end = p + size;
-    int records = 0, steps = 0, configs = 0, evals = 0, by_samples = 0;
+    int records = 0, steps = 0, configs = 0, evals = 0, by_samples = 0, worlds = 0, twins = 0, evals_twin = 0;
+    static const char *const over_samples[] = {"learning-rate vs samples", "batch-size vs samples", "loss-scale vs samples",
+                                               "grad-norm vs samples", "params-norm vs samples", "num-zeros vs samples",
+                                               "world-size vs samples"};
     while (p + 12 <= end) {
         uint64_t len, step;
         uint32_t crc;
@@ -155,6 +158,18 @@ static void test_events(void)
             CHECK(scalar_of(p + 12, len, "batch-size", &step) == 4, "batch");
             steps++;
         }
+        double twin = scalar_of(p + 12, len, "world-size vs samples", &step), world = scalar_of(p + 12, len, "world-size", &step);
+        if (!isnan(world)) {
+            Metrics m = step_at((int64_t)step);
+            CHECK(scalar_of(p + 12, len, "iteration-time", &step) == (float)(1e-3 * m.elapsed_ms), "seconds a step");
+            CHECK(scalar_of(p + 12, len, "params-norm", &step) == (float)m.params_norm &&
+                      scalar_of(p + 12, len, "num-zeros", &step) == (float)m.num_zeros, "of all parameters");
+            worlds += world == 1;
+        }
+        if (!isnan(twin))
+            for (size_t k = 0; k < sizeof over_samples / sizeof *over_samples; k++)
+                twins += !isnan(scalar_of(p + 12, len, over_samples[k], &step)) && step % 4 == 0;
+        evals_twin += scalar_of(p + 12, len, "lm loss validation vs samples", &step) == 1.25 && step == 8;
         by_samples += !isnan(scalar_of(p + 12, len, "lm loss vs samples", &step)) && step % 4 == 0;
         evals += scalar_of(p + 12, len, "lm loss validation", &step) == 1.25 && step == 2;
         configs += memmem(p + 12, len, "num_layers", 10) != NULL;
@@ -163,6 +178,7 @@ static void test_events(void)
     }
     CHECK(p == end && steps == 4 && configs == 1 && evals == 1 && by_samples == 3, "%d records, %d %d %d %d",
           records, steps, configs, evals, by_samples);
+    CHECK(worlds == 4 && evals_twin == 1 && twins == 4 * 7, "over samples: %d %d %d", worlds, evals_twin, twins);
     free(text);
     free(name);
     free(run);
