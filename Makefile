@@ -169,7 +169,7 @@ $(BUILD)/test_faults: $(CPU)/tests/test_faults.o $(CPU)/train.o $(HOOKS) $(CUDA_
 $(BUILD)/test_far: $(CPU)/tests/test_far.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=cpu_open -o $@ $(LDLIBS)
 
-$(BUILD)/bench_cuda: $(BUILD)/tests/bench_cuda.c.o $(CUDA_OBJ) $(LIB)
+$(BUILD)/bench_cuda $(BUILD)/bench_products: $(BUILD)/bench_%: $(BUILD)/tests/bench_%.c.o $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 # what cuDNN says of graphs, without a GPU: tests/cudnn_graphs.sh
@@ -240,7 +240,7 @@ tests: $(TEST_BIN) $(BUILD)/train
 
 # with CUDA=emulated (or 1: on a GPU): what the CUDA rows of tests/table run
 cuda-tests: $(patsubst tests/%,$(BUILD)/%,$(basename $(CUDA_TESTS))) $(BUILD)/train $(BUILD)/bench_cuda \
-            $(BUILD)/bench_step
+            $(BUILD)/bench_products $(BUILD)/bench_step
 
 test: tests train
 	$(MAKE) CUDA=emulated cuda-tests
@@ -286,7 +286,7 @@ clean:
 	       build/debug-cuda build/debug-emulated train
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(TEST_SRC:%.c=$(CPU)/%.d) $(CUDA_TESTS:%=$(BUILD)/%.d) \
-         $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_step cudnn_graphs)
+         $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
 .PHONY: all tests cuda-tests test test-emulation docs demo bench bench-schedules test-kill test-layouts test-slurm test-seeds \
         test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

@@ -1,6 +1,7 @@
-"""What scripts/gpu_test and scripts/gpu_bench share: which build they run, tokens to train on, tables."""
+"""What scripts/gpu_test and scripts/gpu_bench share: which build they run, how a program is started and ended, what
+nvidia-smi says, tokens to train on, tables."""
 
-import array, os, random, shutil, struct, subprocess, sys
+import array, ctypes, glob, json, os, random, shutil, signal, struct, subprocess, sys, tempfile, time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 
@@ -11,15 +12,166 @@ def emulated():
     return None if asked in ("", "0") else "build/emulated" if asked == "1" else asked
 
 
+# ---- programs ----
+
+def ours():
+    """The environment of our programs: a packed folder's `with` names their libraries in GRIDIRON_LIBRARIES, which Python
+    and PyTorch do not get: other releases of the same libraries are what those were built with."""
+    found = os.environ.get("GRIDIRON_LIBRARIES")
+    more = [p for p in (found, os.environ.get("LD_LIBRARY_PATH")) if p]
+    return {**os.environ, **({"LD_LIBRARY_PATH": ":".join(more)} if found else {})}
+
+
+def marked(mark):
+    """Processes that carry the mark in their environment: a program's, its children's, wherever they went."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/environ"):
+        try:
+            with open(path, "rb") as f:
+                if mark in f.read().split(b"\0"):
+                    found.append(int(path.split("/")[2]))
+        except OSError:                        # it has ended, or is another user's
+            pass
+    return found
+
+
+def end_all(process, mark, patience):
+    """Ends a program and all that it started, with `patience` seconds to do so by itself: a rank that lives on holds its
+    GPU's memory. Returns those that outlive even SIGKILL: they hang in the driver."""
+    if process.poll() is None:
+        process.terminate()
+    for again in range(int(10 * patience) + 50):
+        left = marked(mark)
+        if process.poll() is not None and not left:
+            break
+        if again >= 10 * patience:
+            for pid in {*left, *([process.pid] if process.returncode is None else [])}:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass
+        time.sleep(0.1)
+    return marked(mark)
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)     # PR_SET_PDEATHSIG
+
+
+def run(command, limit, environment=None):
+    """Return code, standard output, standard error, seconds. The code is None when the command has not ended within its
+    limit. When this returns, or dies, nothing that the command started is left."""
+    start, mark = time.time(), f"GRIDIRON_ROW={os.getpid()}.{time.time_ns()}"
+    env = {**(ours() if environment is None else environment), "GRIDIRON_ROW": mark.split("=")[1]}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:     # pipes would wait for every grandchild
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env,
+                                   preexec_fn=die_with_parent)
+        patience, code = 0, None
+        try:
+            code = process.wait(timeout=max(limit, 0.1))
+            patience = 1
+        except subprocess.TimeoutExpired:
+            patience = 3
+        finally:
+            stuck = end_all(process, mark.encode(), patience)
+        said = []
+        for f in (out, err):
+            f.seek(0)
+            said.append(f.read().decode(errors="replace"))
+    if stuck:
+        said[1] += f"\nprocesses {stuck} cannot be ended: the driver holds them"
+    return code, *said, time.time() - start
+
+
+def why_failed(code, said, limit):
+    return f"not through after {limit:.0f} s" if code is None else f"code {code}: {last_line(said)}"
+
+
+def end_politely():
+    """SIGTERM and SIGHUP end what runs, too."""
+    for s in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(s, lambda number, frame: sys.exit(128 + number))
+
+
+# ---- the GPU ----
+
+def smi(*arguments):
+    """What nvidia-smi says, or nothing."""
+    try:
+        r = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, errors="replace", timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return r.stdout.strip() if r.returncode == 0 else ""
+
+
 def gpus():
     """How many GPUs there are."""
-    if emulated():
-        return 8
-    try:
-        said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, errors="replace").stdout
-    except OSError:
-        return 0
-    return sum(line.startswith("GPU ") for line in said.split("\n"))
+    return 8 if emulated() else sum(line.startswith("GPU ") for line in smi("-L").split("\n"))
+
+
+FACTS = ["name", "driver_version", "memory.total", "memory.used", "compute_mode", "clocks.max.sm", "power.limit"]
+
+
+def machine():
+    """The first GPU, as nvidia-smi describes it; {} where there is none to ask."""
+    said = smi("-i", "0", f"--query-gpu={','.join(FACTS)}", "--format=csv,noheader,nounits").split("\n")[0].split(", ")
+    return dict(zip(FACTS, said)) if len(said) == len(FACTS) else {}
+
+
+def memory_used():
+    """MiB of the first GPU that somebody holds; None: not known."""
+    said = smi("-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits").split("\n")[0]
+    return int(said) if said.isdigit() else None
+
+
+def wait_for_memory(before, seconds=20):
+    """After a program was ended: waits until the GPU has its memory back; says how much is missing then, or nothing."""
+    end = time.time() + seconds
+    while before is not None:
+        held = memory_used()
+        if held is None or held <= before + 256:
+            break
+        if time.time() > end:
+            return f"; {held - before} MiB of the GPU are still held by what was ended"
+        time.sleep(1)
+    return ""
+
+
+class Watch:
+    """Clocks, power and temperature of the first GPU, twice a second while the block runs: .seen holds
+    {name: [least, middle, most]}, empty without nvidia-smi."""
+    WHAT = {"clocks.sm": "sm_mhz", "clocks.mem": "memory_mhz", "power.draw": "watts", "temperature.gpu": "celsius"}
+
+    def __enter__(self):
+        self.seen, self.file, self.process = {}, tempfile.TemporaryFile("w+"), None
+        query = [*(["stdbuf", "-oL"] if shutil.which("stdbuf") else []), "nvidia-smi", "-i", "0", f"--query-gpu={','.join(self.WHAT)}", "--format=csv,noheader,nounits",
+                 "-lms", "500"]
+        if shutil.which("nvidia-smi"):
+            self.process = subprocess.Popen(query, stdin=subprocess.DEVNULL, stdout=self.file, stderr=subprocess.DEVNULL,
+                                            preexec_fn=die_with_parent)
+        return self
+
+    def __exit__(self, *_):
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+        self.file.seek(0)
+        rows = [line.split(", ") for line in self.file.read().split("\n")]
+        self.file.close()
+        for i, name in enumerate(self.WHAT.values()):
+            numbers = sorted(float(r[i]) for r in rows if len(r) == len(self.WHAT) and r[i].replace(".", "", 1).isdigit())
+            if numbers:
+                self.seen[name] = [numbers[0], numbers[len(numbers) // 2], numbers[-1]]
+
+
+# ---- files and tables ----
+
+def write_json(path, what):
+    """Whole or not at all: who is ended meanwhile leaves the file as it was."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(f"{path}.part", "w") as f:
+        json.dump(what, f, indent=1)
+    os.replace(f"{path}.part", path)
 
 
 def need(build, programs):

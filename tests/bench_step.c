@@ -3,7 +3,7 @@
  * link lets cuda_open and cuda_close pass through here (Makefile).
  *
  * A step lasts from the end of one's gradients to the end of the next one's, where the run tells the host its verdict;
- * the first SKIPPED do not count. Idle is what no op and no copy fills: the host was late, or a message was. The two
+ * the first BENCH_STEP_SKIPPED (2) do not count. Idle is what no op and no copy fills: the host was late, or a message was. The two
  * events cost each op about a microsecond on the GPU, which counts as the op's. Writes JSON to the file that BENCH_STEP
  * names, else a table to standard error, when the run ends. */
 #include "cuda.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPY_PUT = WORKS, COPY_TELL, KINDS, SKIPPED = 2 };
+enum { COPY_PUT = WORKS, COPY_TELL, KINDS };
 
 typedef struct { int kind; cudaEvent_t begin, end; } Span;
 typedef struct { int kind; double ms, idle; int64_t calls; } Total;
@@ -115,12 +115,14 @@ static void print(FILE *f, int json, const Total *t, int steps, double step)
 static void report(void)
 {
     Total total[KINDS] = {0};
-    const char *path = getenv("BENCH_STEP");
-    int steps = (int)tells - SKIPPED;
+    const char *path = getenv("BENCH_STEP"), *first_ones = getenv("BENCH_STEP_SKIPPED");
+    int skipped = first_ones ? atoi(first_ones) : 2, steps = (int)tells - skipped;
+    if (skipped < 1)
+        die(EXIT_CONFIG, "bench-step", "BENCH_STEP_SKIPPED is %s; change: at least 1", first_ones);
     if (steps < 1)
         die(EXIT_CONFIG, "bench-step", "%lld steps: the first %d do not count; change: train_iters of at least %d",
-            (long long)tells, SKIPPED, SKIPPED + 1);
-    const Span *first = &span[told[SKIPPED - 1]], *last = &span[told[tells - 1]];
+            (long long)tells, skipped, skipped + 1);
+    const Span *first = &span[told[skipped - 1]], *last = &span[told[tells - 1]];
     for (int i = 0; i < KINDS; i++)
         total[i].kind = i;
     for (const Span *s = first + 1; s <= last; s++) {
