@@ -103,13 +103,26 @@ static void start_from(Training *t, const char *dir)
     free(found);
 }
 
+/* The validation corpus, when evaluations are due. A split's own corpus that this run does not read is checked all the
+ * same: a mistake in it shows now and not when the run has ended. */
+static void open_valid(Training *t)
+{
+    const Config *c = t->cfg;
+    int evaluates = c->eval_interval != CFG_ABSENT && c->eval_iters;
+    if (evaluates)
+        t->valid = start_loader(c, &t->run, SPLIT_VALID, c->eval_iters * config_batch_most(c));
+    else if (c->valid_data_path.n)
+        loader_close(start_loader(c, &t->run, SPLIT_VALID, 1));
+    if (c->test_data_path.n)
+        loader_close(start_loader(c, &t->run, SPLIT_TEST, 1));
+}
+
 static void open_corpora(Training *t)
 {
     const Config *c = t->cfg;
     int64_t left = t->total > t->run.iteration ? t->total - t->run.iteration : 0;
     t->run.loader = start_loader(c, &t->run, SPLIT_TRAIN, config_samples_from(c, t->run.consumed_samples, left));
-    if (c->eval_interval != CFG_ABSENT && c->eval_iters)
-        t->valid = start_loader(c, &t->run, SPLIT_VALID, c->eval_iters * config_batch_most(c));
+    open_valid(t);
 }
 
 /* "BF16 on cpu (amx, 8 threads a rank)", "BF16 on cuda (NVIDIA H200)" */
@@ -139,6 +152,8 @@ static void print_start(const Training *t)
            (double)m->buffers / 1e6, (double)m->total / 1e6, (double)m->host / 1e6);
     printf("corpus: %lld tokens, %lld epoch%s for %lld iterations\n", (long long)loader_tokens(r->loader),
            (long long)loader_epochs(r->loader), loader_epochs(r->loader) == 1 ? "" : "s", (long long)t->total);
+    if (t->valid)
+        printf("validation: %lld tokens\n", (long long)loader_tokens(t->valid));
     fflush(stdout);
 }
 

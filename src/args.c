@@ -113,7 +113,7 @@ static _Noreturn void refuse_flags(const Args *a)
             advice = join(advice, "; ", xasprintf("`%s`: %s", v, text ? text : "nothing has this name"));
     }
     if (*write)
-        advice = join(xasprintf("write `%s`", write), "; ", advice);
+        advice = xasprintf(*advice ? "write `%s`; %s" : "write `%s`", write, advice);
     die(EXIT_CONFIG, "usage", "train %s has no flag `%s`%s; change: %s (`train help %s`)", a->command, first,
         *write ? ", and keys of the configuration are given as key=value" : "", advice, a->command);
 }

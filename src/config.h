@@ -67,7 +67,7 @@ typedef struct {
 /* What a command needs beside the model and micro_batch_size. */
 typedef enum {
     USE_MODEL = 0,
-    USE_DATA = 1,                    /* data_path */
+    USE_DATA = 1,                    /* data_path, or train_data_path (with USE_EVAL: any split's) */
     USE_STEPS = 2,                   /* train_iters or train_samples, and lr */
     USE_LOAD = 4,                    /* load */
     USE_CLOCK = 8,                   /* the times of the clock device (train bubble) */

@@ -19,11 +19,13 @@
 #define BY_SAMPLES SET(train_samples)
 #define ONE_WAY    "layers are shared out in one way: keep one of the two"
 #define KEEP_ONE   "keep one of the two"
+#define ONE_CORPUS "either data_path with split, or a corpus for each split"
+#define NO_SHARES  "each split has a corpus of its own: leave split out"
 
 static int nothing_to_validate(const Config *c)
 {
     double share[3];
-    return c->eval_iters && shares_parse(c->split, share) && share[1] == 0;
+    return c->eval_iters && c->split && shares_parse(c->split, share) && share[1] == 0;
 }
 
 #define PAIRS(PAIR)                                                                                                   \
@@ -109,6 +111,12 @@ static int nothing_to_validate(const Config *c)
          c->optimizer_offload_fraction != 1 && !c->optimizer_cpu_offload, "set optimizer_cpu_offload too")            \
     PAIR(eval_interval, split, SET(eval_interval) && nothing_to_validate(c),                                          \
          "nothing is left to validate on: use for example '969, 30, 1'")                                              \
+    PAIR(train_data_path, data_path, SET(train_data_path) && SET(data_path), ONE_CORPUS)                              \
+    PAIR(valid_data_path, data_path, SET(valid_data_path) && SET(data_path), ONE_CORPUS)                              \
+    PAIR(test_data_path, data_path, SET(test_data_path) && SET(data_path), ONE_CORPUS)                                \
+    PAIR(train_data_path, split, SET(train_data_path) && SET(split), NO_SHARES)                                       \
+    PAIR(valid_data_path, split, SET(valid_data_path) && SET(split), NO_SHARES)                                       \
+    PAIR(test_data_path, split, SET(test_data_path) && SET(split), NO_SHARES)                                         \
     PAIR(recompute_method, recompute_granularity, FULL != (c->recompute_method != RECOMPUTE_METHOD_NONE),             \
          "uniform or block go with full, and only with it")                                                           \
     PAIR(recompute_num_layers, recompute_granularity, FULL == ABSENT(recompute_num_layers),                           \

@@ -86,6 +86,11 @@ int shares_parse(const char *s, double share[3])
     return 0;
 }
 
+int own_corpora(const Config *c)
+{
+    return c->train_data_path.n || c->valid_data_path.n || c->test_data_path.n;
+}
+
 static int64_t unit_of(const Config *c) { return c->micro_batch_size * c->data_parallel_size; }
 
 static void rules_required(Check *k, ConfigUse use)
@@ -93,7 +98,8 @@ static void rules_required(Check *k, ConfigUse use)
     Config *c = k->cfg;
     for (int i = 0; i < OPTIONS; i++) {
         k->bad[i] |= k->guessed[i] && !k->seen[i];     /* what was meant for it stands under another name */
-        int needed = option_required(&options[i]) || ((use & USE_DATA) && i == OPT_data_path) ||
+        int corpus = !own_corpora(c) ? OPT_data_path : c->data_path.n || use & USE_EVAL ? -1 : OPT_train_data_path;
+        int needed = option_required(&options[i]) || ((use & USE_DATA) && i == corpus) ||
                      ((use & USE_STEPS) && i == OPT_lr) || ((use & USE_LOAD) && i == OPT_load);
         if (needed && option_absent(&options[i], c) && !k->bad[i]) {
             complain(k, (const int[]){i, -1}, "missing; expected %s", legal_text(&options[i]));
@@ -384,8 +390,13 @@ static void rules_rest(Check *k, ConfigUse use)
 {
     Config *c = k->cfg;
     double share[3];
-    RULE(ON1(split), !shares_parse(c->split, share),
+    if (!own_corpora(c))
+        DERIVE(split, ON1(split), "969, 30, 1");
+    RULE(ON1(split), !ABSENT(split) && !shares_parse(c->split, share),
          "'%.60s' is not one to three shares with the first above 0; for example '969, 30, 1'", c->split);
+    RULE(ON2(eval_interval, valid_data_path), (use & USE_STEPS) && !ABSENT(eval_interval) && c->eval_iters &&
+         own_corpora(c) && ABSENT(valid_data_path), "%lld needs valid_data_path, which is absent; set it, or eval_iters: 0",
+         LL(c->eval_interval));
     RULE(ON1(eval_iters), (use & USE_EVAL) && !c->eval_iters,
          "0 switches evaluation off, and this command evaluates; give a number of batches, for example eval_iters=100");
     RULE(ON2(initial_loss_scale, min_loss_scale), c->initial_loss_scale < c->min_loss_scale,

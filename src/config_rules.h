@@ -38,6 +38,8 @@ void complain(Check *k, const int *on, const char *fmt, ...) __attribute__((form
 /* "24 or 32": the divisors of n that enclose x. */
 const char *nearest_divisors(int64_t n, int64_t x);
 
+/* Whether the splits have corpora of their own, instead of shares of data_path. */
+int own_corpora(const Config *c);
 /* `split` into three shares. 0 if it is not one to three non-negative numbers with a first above 0. */
 int shares_parse(const char *s, double share[3]);
 

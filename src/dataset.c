@@ -267,14 +267,14 @@ static int parse_path(int n, const char *const *path, int *sets, const char **sp
         return 1;
     }
     if (n % 2) {
-        *why = xasprintf("data_path starts with a weight but has %d entries; change: weights and prefixes in "
+        *why = xasprintf("the list starts with a weight but has %d entries; change: weights and prefixes in "
                          "turn, [0.3, a, 0.7, b]", n);
         return 0;
     }
     *weights = xcalloc((size_t)*sets, 8);
     for (int i = 0; i < *sets; i++) {
         if (!number(path[2 * i], &x) || !isfinite(x) || x <= 0) {
-            *why = xasprintf("data_path: '%s' before '%s' is not a weight above 0; change: weights and "
+            *why = xasprintf("'%s' before '%s' is not a weight above 0; change: weights and "
                              "prefixes in turn, [0.3, a, 0.7, b]", path[2 * i], path[2 * i + 1]);
             return 0;
         }
@@ -319,7 +319,7 @@ static int mix(Blend *b, double *weights, int64_t wanted, char **why)
     b->samples = weights || wanted < 0 || wanted > sum ? sum : wanted;
     int ok = weights || wanted <= sum;
     if (!ok)
-        *why = xasprintf("without weights each corpus of data_path is used once, %ld samples in all, but the "
+        *why = xasprintf("without weights each corpus is used once, %ld samples in all, but the "
                          "run needs %ld; change: give weights ([1, a, 1, b]), or fewer steps", sum, wanted);
     if (ok) {
         b->which = xcalloc((size_t)b->samples, sizeof *b->which);
@@ -346,7 +346,7 @@ int blend_open(Blend *b, int n, const char *const *path, const char *split, int 
         ok = 0;
     }
     if (ok && (n < 1 || n > 2 * INT16_MAX)) {
-        *why = xasprintf("data_path has %d entries; change: name 1 to %d corpora", n, INT16_MAX);
+        *why = xasprintf("%d entries; change: name 1 to %d corpora", n, INT16_MAX);
         ok = 0;
     }
     ok = ok && parse_path(n, path, &sets, spec, &weights, why);

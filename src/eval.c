@@ -1,14 +1,28 @@
-/* train eval -- loss and perplexity of a checkpoint over the validation split. */
+/* train eval -- loss and perplexity of a checkpoint over the validation split, or another. */
 #include "args.h"
 #include "commands.h"
 #include "start.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* --split NAME, in the order of Split; `word` is for people. */
+static const struct { const char *name, *word; } splits[] = {{"train", "training"}, {"valid", "validation"}, {"test", "test"}};
+
+static Split split_named(const char *name)
+{
+    for (int i = SPLIT_TRAIN; i <= SPLIT_TEST; i++)
+        if (!strcmp(splits[i].name, name))
+            return (Split)i;
+    die(EXIT_CONFIG, "usage", "train eval: --split %s is none of 'valid', 'test' or 'train'; change: give one of them", name);
+}
 
 int command_eval(int argc, char **argv)
 {
     Args a = args_open("eval", argc, argv);
     int json = args_flag(&a, "--json");
+    const char *name = args_value(&a, "--split");
+    Split split = name ? split_named(name) : SPLIT_VALID;
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
     const Config *cfg = start_config(path, &a, USE_DATA | USE_LOAD | USE_EVAL);
@@ -16,13 +30,13 @@ int command_eval(int argc, char **argv)
     run_open(&r, cfg, RUN_FORWARD, 0, NULL);
     char *dir = run_load(&r, cfg->load);
     int64_t batch = config_batch_at(cfg, 0);
-    Loader *l = start_loader(cfg, &r, SPLIT_VALID, cfg->eval_iters * batch);
+    Loader *l = start_loader(cfg, &r, split, cfg->eval_iters * batch);
     double loss = run_evaluate(&r, l, cfg->eval_iters, NULL, NULL);
     if (r.grid.rank == 0 && json)
-        printf("{\"checkpoint\": \"%s\", \"tokens\": %lld, \"valid_loss\": %.17g, \"valid_ppl\": %.17g}\n", dir,
-               (long long)(cfg->eval_iters * batch * cfg->seq_length), loss, exp(loss));
+        printf("{\"checkpoint\": \"%s\", \"tokens\": %lld, \"%s_loss\": %.17g, \"%s_ppl\": %.17g}\n", dir,
+               (long long)(cfg->eval_iters * batch * cfg->seq_length), splits[split].name, loss, splits[split].name, exp(loss));
     else if (r.grid.rank == 0)
-        printf("%s: validation loss %.6f | perplexity %.4f | %lld tokens\n", dir, loss, exp(loss),
+        printf("%s: %s loss %.6f | perplexity %.4f | %lld tokens\n", dir, splits[split].word, loss, exp(loss),
                (long long)(cfg->eval_iters * batch * cfg->seq_length));
     loader_close(l);
     free(dir);

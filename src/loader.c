@@ -18,6 +18,7 @@ typedef struct {
 } Slot;
 
 struct Loader {
+    const char *key;               /* that names the corpus: data_path, valid_data_path, ... */
     Blend blend;
     int64_t seq, vocab;
     int32_t eod;
@@ -165,7 +166,7 @@ const Batch *loader_get(Loader *l, int64_t first, int64_t n)
     Slot *s = &l->slot[(l->taken - 1) % SLOTS];
     pthread_mutex_unlock(&l->lock);
     if (s->why)
-        die(EXIT_DATA, "data", "%s", s->why);
+        die(EXIT_DATA, "data", "%s: %s", l->key, s->why);
     return &s->b;
 }
 
@@ -178,13 +179,25 @@ static void check_corpus(Loader *l, const Corpus *c)
     for (int f = 0; f < c->files; f++) {
         bytes += c->file[f].size;
         if (c->file[f].type == TOKEN_U16 && l->vocab > 65536)
-            die(EXIT_DATA, "data", "%s: holds u16 tokens, which cannot name %ld ids; change: vocab_size, or "
-                "tokenize again", c->file[f].path, l->vocab);
+            die(EXIT_DATA, "data", "%s: %s: holds u16 tokens, which cannot name %ld ids; change: vocab_size, or "
+                "tokenize again", l->key, c->file[f].path, l->vocab);
     }
     if ((bytes < SCAN_BYTES && !corpus_scan(c, l->vocab, &range, &why)) ||
         !corpus_fingerprint(c, &print, &why))
-        die(EXIT_DATA, "data", "%s", why);
+        die(EXIT_DATA, "data", "%s: %s", l->key, why);
     l->fingerprint = hash64(&print, sizeof print, l->fingerprint);
+}
+
+/* What a split reads: the key that says so, its corpora, and which share of them. */
+typedef struct { const char *key; List path; const char *shares; int share; } Reads;
+
+static Reads reads(const Config *c, Split split)
+{
+    const Reads own[] = {{"train_data_path", c->train_data_path, "1", 0}, {"valid_data_path", c->valid_data_path, "1", 0},
+                         {"test_data_path", c->test_data_path, "1", 0}};
+    if (own[SPLIT_TRAIN].path.n || own[SPLIT_VALID].path.n || own[SPLIT_TEST].path.n)
+        return own[split];
+    return (Reads){"data_path", c->data_path, c->split, split};
 }
 
 Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank, int dp_size)
@@ -192,14 +205,15 @@ Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank
     const Tokenizer *t = tokenizer_open(cfg);
     Loader *l = xcalloc(1, sizeof *l);
     char *why = NULL;
-    *l = (Loader){.seq = cfg->seq_length, .vocab = cfg->vocab_size, .eod = t->eod, .dp_rank = dp_rank,
+    Reads from = reads(cfg, split);
+    *l = (Loader){.key = from.key, .seq = cfg->seq_length, .vocab = cfg->vocab_size, .eod = t->eod, .dp_rank = dp_rank,
                   .dp_size = dp_size, .reset_mask = cfg->reset_attention_mask, .fingerprint = HASH_SEED,
                   .reset_position = cfg->reset_position_ids, .mask_eod = cfg->eod_mask_loss};
-    if (!cfg->data_path.n)
-        die(EXIT_DATA, "data", "data_path is empty; change: name a corpus (`train tokenize` makes one)");
-    if (!blend_open(&l->blend, cfg->data_path.n, cfg->data_path.v, cfg->split, split, samples,
-                    cfg->seq_length, (uint32_t)cfg->seed, &why))
-        die(EXIT_DATA, "data", "%s", why);
+    if (!from.path.n)
+        die(EXIT_DATA, "data", "%s is empty; change: name a corpus (`train tokenize` makes one)", from.key);
+    if (!blend_open(&l->blend, from.path.n, from.path.v, from.shares, from.share, samples, cfg->seq_length,
+                    (uint32_t)cfg->seed, &why))
+        die(EXIT_DATA, "data", "%s: %s", from.key, why);
     if (split == SPLIT_TRAIN && cfg->max_epochs != CFG_ABSENT && loader_epochs(l) > cfg->max_epochs)
         die(EXIT_DATA, "data", "the run needs %ld epochs of its corpus, max_epochs is %ld; change: "
             "max_epochs, fewer steps, or a larger corpus", loader_epochs(l), cfg->max_epochs);

@@ -44,7 +44,7 @@ Loader *start_loader(const Config *cfg, Run *r, Split split, int64_t samples)
     Loader *l = loader_open(cfg, split, samples, r->grid.index[AXIS_DP], r->grid.size[AXIS_DP]);
     int64_t mine = (int64_t)(loader_fingerprint(l) >> 1), first = mine;
     all->wait(all, all->broadcast(all, &first, 1, I64, 0));
-    all_ok(all, mine == first, EXIT_DATA, "data-differs", "this rank sees other bytes under data_path than rank 0; change: give "
+    all_ok(all, mine == first, EXIT_DATA, "data-differs", "this rank sees other bytes in a corpus than rank 0; change: give "
            "every host the same corpus");
     return l;
 }
