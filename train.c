@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "args.h"
 #include "commands.h"
+#include "job.h"
 #include "start.h"
 #include "tokenize.h"
 #include <errno.h>
@@ -359,9 +360,12 @@ static int for_another_rank(int argc, char **argv)
     for (int i = 1; i < argc; i++)     /* measures messages */
         if (!strcmp(name, "plan") && !strcmp(argv[i], "--calibrate"))
             return 0;
-    for (size_t i = 0; grid_launched(&rank) > 1 && rank > 0 && i < sizeof alone / sizeof *alone; i++)
-        if (!strcmp(name, alone[i]))
-            return 1;
+    for (size_t i = 0; grid_launched(&rank) > 1 && i < sizeof alone / sizeof *alone; i++)
+        if (!strcmp(name, alone[i])) {
+            if (rank == 0)
+                job_tell("together");      /* scripts/launch waits for nobody */
+            return rank > 0;
+        }
     return 0;
 }
 
@@ -389,6 +393,7 @@ static int command_or_file(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    job_begin();
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
     if (!strcmp(argv[1], "--version"))

@@ -166,6 +166,9 @@ static void open_page(void)
     free(member);
     check(MPI_Barrier(world), "start");
     job_watch(abort_job);
+    check(MPI_Barrier(world), "start");
+    if (world_rank == 0)
+        job_tell("together");
 }
 
 int comm_mpi_host(void) { return host_of ? host_of[world_rank] : 0; }
@@ -188,6 +191,7 @@ void comm_mpi_start(void)
     int level;
     if (world != MPI_COMM_NULL)
         return;
+    job_begin();
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     if (level < MPI_THREAD_SERIALIZED)
         die(EXIT_COMM, "mpi", "this MPI allows calls from one thread only; change: use one built with threads");

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "job.h"
 #include "comm.h"
+#include "crash.h"
+#include "grid.h"
 #include "pool.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -144,11 +146,15 @@ void job_where(const char *text)
         put_text(page->member[mine].where, sizeof page->member[mine].where, text);
 }
 
+static char alone[112] = "@its start";         /* the note of a process without a page */
+
 void job_note(const char *text)
 {
-    if (page)
-        put_text(page->member[mine].note, sizeof page->member[mine].note, text);
+    put_text(page ? page->member[mine].note : alone, sizeof alone, text);
 }
+
+const char *job_place(void) { return page ? page->member[mine].where + 1 : ""; }
+const char *job_doing(void) { return (page ? page->member[mine].note : alone) + 1; }
 
 /* ---- the one error line ---- */
 
@@ -166,17 +172,33 @@ static int may_speak(int code)
     return 0;
 }
 
+void job_tell(const char *text)
+{
+    char line[64];
+    int n = snprintf(line, sizeof line, "@%s\n", text);
+    if (getenv("GRIDIRON_PAGE") && write(2, line, (size_t)n) < n)
+        return;                        /* nobody listens */
+}
+
+int job_claim(int code) { return page ? may_speak(code) : 1; }
+
+void job_claimed(void)
+{
+    if (!page)
+        return;
+    atomic_store(&page->spoken, 1);
+    job_tell(page->status + 1);
+}
+
 static void stop(int code)
 {
     if (atomic_load(&page->claimed) == (uint32_t)mine + 1) {
-        atomic_store(&page->spoken, 1);
+        job_claimed();
         atomic_store(&page->member[mine].state, LEFT);
         abort_hook(code);
     }
     _exit(page->code ? page->code : code);
 }
-
-static const char *place(void) { return page->member[mine].where + 1; }
 
 /* ---- the watch ---- */
 
@@ -284,8 +306,7 @@ static void on_term(int sig)
 void job_watch(void (*abort_job)(int code))
 {
     abort_hook = abort_job;
-    die_hooks(place, may_speak, stop);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);              /* no rank outlives its launcher */
+    die_hooks(job_place, may_speak, stop);
     wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sigset_t all, old;
     sigfillset(&all);
@@ -295,11 +316,20 @@ void job_watch(void (*abort_job)(int code))
         die(EXIT_RESOURCE, "threads", "cannot start the thread that watches the other ranks: %s; change: raise the "
             "limits on processes and open files (ulimit -u, -n)", strerror(errno));
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    static const int ends[] = {SIGTERM, SIGUSR2};  /* USR2: scripts/launch asks so, since mpirun passes it on */
+    /* USR2: scripts/launch asks so, since mpirun passes it on; USR1: of a command that has nothing to save */
+    static const int ends[] = {SIGTERM, SIGUSR2, SIGUSR1};
     struct sigaction now_;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         if (!sigaction(ends[i], NULL, &now_) && now_.sa_handler == SIG_DFL)
             signal(ends[i], on_term);
+}
+
+void job_begin(void)
+{
+    int rank;
+    if (grid_launched(&rank) > 1 || getenv("OMPI_COMM_WORLD_SIZE"))
+        prctl(PR_SET_PDEATHSIG, SIGKILL);      /* no rank outlives its launcher */
+    crash_listen();
 }
 
 void job_leave(void)

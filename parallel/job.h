@@ -23,6 +23,12 @@ void job_leave(void);
 /* Waits, at most `seconds`, until every rank of the host has said goodbye. Returns whether all have. */
 int job_all_left(double seconds);
 
+/* First of all: a process that a launcher has started ends with it, and one that crashes says so (crash.h). */
+void job_begin(void);
+/* Tells scripts/launch, where that has started this process: "together" (all ranks have found each other and listen to
+ * signals, or this command is done by one of them), "code N" (with which code the job ends). */
+void job_tell(const char *text);
+
 int job_here(void);              /* whether there is a page */
 int job_ranks(void);             /* on this host; 1 without a page */
 int job_local(void);             /* which of them this is */
@@ -41,4 +47,10 @@ void job_ring(int local);        /* wakes the rank's sleepers, if it has any */
 /* Where this rank stands ("rank 3 tp 1 cp 0 dp 0 pp 1") and what it is doing, for whoever must report its end. */
 void job_where(const char *text);
 void job_note(const char *text);
+const char *job_place(void);     /* "" where no job was joined */
+const char *job_doing(void);
+
+/* For a process that cannot come back: whether it is the one of its host that speaks, and that it has spoken. */
+int job_claim(int code);
+void job_claimed(void);
 #endif

@@ -30,12 +30,26 @@ check die     3 '^error\[test\] \[rank [13] tp [13] cp 0 dp 0 pp 0\]'
 check bug     8 '^error\[bug\] rank [0-3] tp'
 check exit    1 '^# leaving' 0
 
+# a mistake of ours: one line with the signal and the rank, and where it was, down to functions that no other file sees
+for signal in SEGV BUS FPE ABRT; do
+    scripts/launch -n 4 lost $signal > "$WORK/out" 2> "$WORK/errors"
+    rc=$?
+    if [ $rc != 8 ] || [ "$(grep -c '^error\[' "$WORK/errors")" != 1 ] || grep -qv '^error\[\|^    #' "$WORK/errors" ||
+        ! grep -q "^error\[crashed\] \[rank 3 tp 3 .*\] SIG$signal (signal [0-9]*.*) in B2.0 of iteration 50; change: " "$WORK/errors" ||
+        ! grep -q '^    #[0-9]* \(make_mistake\|lost\)[.a-z0-9]*+0x' "$WORK/errors" || ! grep -q '^    #[0-9]* main+0x' "$WORK/errors"; then
+        echo "# $signal: exit $rc"
+        cat "$WORK/errors"
+        failed=1
+    fi
+done
+
 # the launcher itself is killed: no rank outlives it
 scripts/launch -n 4 lost nobody "$WORK" > "$WORK/out" 2> "$WORK/errors" &
 launch=$!
 all_on_their_way() { [ "$(grep -c 'on its way' "$WORK/out")" = 4 ]; }
 until_true all_on_their_way || { echo "# four ranks do not start"; failed=1; }
-mpirun=$(ps -eo pid=,ppid=,comm= | awk -v p=$launch '$2 == p && $3 == "mpirun" {print $1}')
+job=$(ps -eo pid=,ppid= | awk -v p=$launch '$2 == p {print $1}')
+mpirun=$(ps -eo pid=,ppid=,comm= | awk -v p="$job" '$2 == p && $3 == "mpirun" {print $1}')
 ranks=$(ps -eo pid=,ppid= | awk -v p="$mpirun" '$2 == p {print $1}')
 kill -9 "$mpirun"
 gone() { ! grep -qs '^State:.[^ZX]' "/proc/$1/status"; }

@@ -431,6 +431,20 @@ static void layouts(void)
             }
 }
 
+/* Four mistakes: their names are those of the signals. */
+static __attribute__((noinline)) void make_mistake(const char *signal)
+{
+    static int *volatile nowhere;
+    static const struct { const char *name; int number; } sent[] = {{"BUS", SIGBUS}, {"FPE", SIGFPE}};
+    if (!strcmp(signal, "SEGV"))
+        *nowhere = 1;
+    if (!strcmp(signal, "ABRT"))
+        abort();
+    for (int i = 0; i < 2; i++)
+        if (!strcmp(signal, sent[i].name))
+            raise(sent[i].number);
+}
+
 /* Goes round in collectives until somebody dies. */
 static int lost(const char *site)
 {
@@ -448,6 +462,8 @@ static int lost(const char *site)
             die(EXIT_DATA, "test", "ranks die together; change: nothing");
         if (i == 50 && !strcmp(site, "bug"))
             BUG_ON(rank >= 0);
+        if (i == 50 && rank == world - 1)
+            make_mistake(site);
         if (i == 50 && !strcmp(site, "kill") && rank == world - 1)
             raise(SIGKILL);
         if (i == 50 && !strcmp(site, "all"))

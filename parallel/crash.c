@@ -1,0 +1,193 @@
+/* crash -- runs inside a signal handler, in a process that may be broken: no allocation, no stdio, one write. */
+#define _GNU_SOURCE
+#include "crash.h"
+#include "job.h"
+#include <dlfcn.h>
+#include <elf.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <link.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+enum { FRAMES = 48, STACK = 64 << 10 };
+
+static uintptr_t load_bias;                    /* what the system added to the addresses of the executable */
+static char stack[STACK];                      /* the handler's: after an overflow there is no other */
+static _Atomic pid_t crashed;                  /* the thread that speaks */
+
+static const struct { int number; const char *name; } signals[] = {
+    {SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGILL, "SIGILL"}, {SIGFPE, "SIGFPE"}, {SIGABRT, "SIGABRT"},
+};
+enum { SIGNALS = sizeof signals / sizeof *signals };
+
+/* ---- text, without stdio ---- */
+
+typedef struct { char at[8192]; size_t n; } Text;
+
+static void put(Text *t, const char *s)
+{
+    while (*s && t->n < sizeof t->at - 1)      /* room for the end of the line */
+        t->at[t->n++] = *s++;
+}
+
+static void put_number(Text *t, uint64_t x, unsigned base)
+{
+    char digits[24], *p = digits + sizeof digits - 1;
+    *p = 0;
+    do
+        *--p = "0123456789abcdef"[x % base];
+    while (x /= base);
+    if (base == 16)
+        put(t, "0x");
+    put(t, p);
+}
+
+/* ---- names of functions, static ones included: from the executable's own table of symbols ---- */
+
+typedef struct { const Elf64_Sym *symbol; size_t n; const char *names; } Symbols;
+
+static Symbols open_symbols(void)
+{
+    Symbols s = {0};
+    struct stat st;
+    int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st))
+        return s;
+    const char *file = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (file == MAP_FAILED)
+        return s;
+    const Elf64_Ehdr *head = (const void *)file;
+    const Elf64_Shdr *section = (const void *)(file + head->e_shoff);
+    for (int i = 0; i < head->e_shnum; i++)
+        if (section[i].sh_type == SHT_SYMTAB)
+            s = (Symbols){(const void *)(file + section[i].sh_offset), section[i].sh_size / sizeof(Elf64_Sym),
+                          file + section[section[i].sh_link].sh_offset};
+    return s;
+}
+
+static int put_symbol(Text *t, const Symbols *s, uintptr_t at)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        const Elf64_Sym *y = &s->symbol[i];
+        if (ELF64_ST_TYPE(y->st_info) == STT_FUNC && at >= y->st_value && at - y->st_value < y->st_size) {
+            put(t, s->names + y->st_name);
+            put(t, "+");
+            put_number(t, at - y->st_value, 16);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void put_frame(Text *t, const Symbols *s, int number, uintptr_t at)
+{
+    Dl_info where;
+    put(t, "    #");
+    put_number(t, (uint64_t)number, 10);
+    put(t, " ");
+    if (put_symbol(t, s, at - load_bias)) {
+        /* found */
+    } else if (dladdr((void *)at, &where) && where.dli_fname) {
+        const char *slash = strrchr(where.dli_fname, '/');
+        put(t, where.dli_sname ? where.dli_sname : slash ? slash + 1 : where.dli_fname);
+        put(t, "+");
+        put_number(t, at - (uintptr_t)(where.dli_sname ? where.dli_saddr : where.dli_fbase), 16);
+    } else
+        put_number(t, at, 16);
+    put(t, "\n");
+}
+
+/* Where the signal came, and the calls that led there: what lies above in the list is the handler itself. */
+static void put_calls(Text *t, const void *context)
+{
+    void *frame[FRAMES];
+    int n = backtrace(frame, FRAMES), first = 0;
+    Symbols s = open_symbols();
+#ifdef __x86_64__
+    uintptr_t pc = (uintptr_t)((const ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+#else
+    uintptr_t pc = (uintptr_t)((const ucontext_t *)context)->uc_mcontext.pc;
+#endif
+    for (int i = 0; i < n && !first; i++)
+        first = (uintptr_t)frame[i] == pc ? i + 1 : 0;
+    put_frame(t, &s, 0, pc);
+    for (int i = first; i < n; i++)    /* a return address may lie behind its function */
+        put_frame(t, &s, i - first + 1, (uintptr_t)frame[i] - 1);
+}
+
+static void put_cause(Text *t, int sig, const siginfo_t *info)
+{
+    int i = 0;
+    while (i < SIGNALS - 1 && signals[i].number != sig)
+        i++;
+    put(t, signals[i].name);
+    put(t, " (signal ");
+    put_number(t, (uint64_t)sig, 10);
+    if (info->si_code <= 0 && info->si_pid != getpid()) {
+        put(t, ", sent by process ");
+        put_number(t, (uint64_t)info->si_pid, 10);
+    } else if (info->si_code > 0 && sig != SIGABRT) {
+        put(t, sig == SIGSEGV || sig == SIGBUS ? ", address " : ", at ");
+        put_number(t, (uintptr_t)info->si_addr, 16);
+    }
+    put(t, ")");
+}
+
+static void on_crash(int sig, siginfo_t *info, void *context)
+{
+    static Text t;
+    pid_t nobody = 0, me = gettid();
+    if (!atomic_compare_exchange_strong(&crashed, &nobody, me)) {
+        if (nobody == me)                      /* in the lines below */
+            _exit(EXIT_BUG);
+        for (;;)
+            pause();                           /* the thread that was first ends the process */
+    }
+    signal(SIGALRM, SIG_DFL);
+    alarm(10);                                 /* whatever state the process is in, it ends */
+    if (job_claim(EXIT_BUG)) {
+        put(&t, "error[crashed] ");
+        if (*job_place()) {
+            put(&t, "[");
+            put(&t, job_place());
+            put(&t, "] ");
+        }
+        put_cause(&t, sig, info);
+        put(&t, " in ");
+        put(&t, job_doing());
+        put(&t, "; change: please report this line and the calls below it with your config\n");
+        put_calls(&t, context);
+        t.at[t.n - 1] = '\n';
+        if (write(2, t.at, t.n) < 0)
+            _exit(EXIT_BUG);
+        job_claimed();
+    }
+    _exit(EXIT_BUG);
+}
+
+static int first_object(struct dl_phdr_info *info, size_t size, void *bias)
+{
+    (void)size;
+    *(uintptr_t *)bias = info->dlpi_addr;
+    return 1;
+}
+
+void crash_listen(void)
+{
+    void *frame[1];
+    stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
+    struct sigaction now_, act = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    dl_iterate_phdr(first_object, &load_bias);
+    backtrace(frame, 1);                       /* loads the library that it needs */
+    sigaltstack(&own, NULL);
+    sigfillset(&act.sa_mask);
+    for (int i = 0; i < SIGNALS; i++)
+        if (!sigaction(signals[i].number, NULL, &now_) && now_.sa_handler == SIG_DFL)
+            sigaction(signals[i].number, &act, NULL);
+}
