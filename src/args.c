@@ -164,6 +164,16 @@ static _Noreturn void refuse_word(const Args *a, int i)
         "together", a->command, v);
 }
 
+const char *args_config(Args *a)
+{
+    int file = 0, loads = 0;
+    for (int i = 0; i < a->n; i++) {
+        file |= !is_flag(a->v[i]) && !is_setting(a->v[i]);
+        loads |= !strncmp(a->v[i], "load=", 5);
+    }
+    return file || !loads ? args_next(a, "CONFIG, or load=DIR,") : NULL;
+}
+
 void args_end(const Args *a, int overrides)
 {
     for (int i = 0; i < a->n; i++)

@@ -27,6 +27,9 @@ double args_number(Args *a, const char *flag, double absent, double low, double 
  * has taken are none of the command's: they are refused here and by args_end. */
 const char *args_next(Args *a, const char *what);
 
+/* The configuration's path; NULL where it is left out beside load=DIR. */
+const char *args_config(Args *a);
+
 /* Dies when a flag is left; with `overrides`, key=value arguments may be left, else nothing. */
 void args_end(const Args *a, int overrides);
 #endif

@@ -19,14 +19,46 @@ void check_open(Check *k, const char *path)
     }
 }
 
-void config_check(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use)
+/* Takes over what the checkpoint under `load` says. Returns the keys of its model that are set otherwise here; *dir: the
+ * checkpoint, NULL for none. */
+static const char *take_saved(Check *k, int alone, ConfigUse use, SavedConfig saved, char **dir)
 {
+    const Config *c = k->cfg;
+    const char *load = c->load, *skipped, *others = "";
+    if (load && !strcmp(load, "latest") && (use & USE_STEPS))
+        load = c->save ? c->save : default_directory(k->path);
+    char *text = load ? saved(load, dir) : NULL;
+    const Config *there = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+    if (there) {
+        others = config_other_model(k, there);
+        config_take(k, there, alone);
+    }
+    free(text);
+    return others;
+}
+
+/* dir: as in take_saved, whose result is returned. */
+static const char *check_over(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use, SavedConfig saved,
+                              char **dir)
+{
+    const char *others = "";
     check_open(k, path);
-    config_parse_file(k, path);
+    if (path)
+        config_parse_file(k, path);
     config_parse_args(k, nargs, args);
+    if (!path)
+        k->cfg->path = k->path = k->cfg->load ? k->cfg->load : "the command line";
+    if (!k->unread && saved)
+        others = take_saved(k, !path, use, saved, dir);
     if (!k->unread)
         config_resolve(k, world, use);
     memcpy(k->cfg->given, k->seen, sizeof k->seen);
+    return others;
+}
+
+void config_check(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use)
+{
+    check_over(k, path, nargs, args, world, use, NULL, NULL);
 }
 
 /* Seconds that a rank gives the launcher to end it after rank 0 has ended. */
@@ -41,12 +73,21 @@ static const char *what_to_give(const char *path)
 
 Config *config_load(const char *path, int nargs, char **args, int world, ConfigUse use)
 {
+    return config_load_over(path, nargs, args, world, use, NULL);
+}
+
+Config *config_load_over(const char *path, int nargs, char **args, int world, ConfigUse use, SavedConfig saved)
+{
     Check k;
+    char *dir = NULL;
     int rank, launched = grid_launched(&rank);
-    config_check(&k, path, nargs, args, world ? world : launched, use);
+    const char *others = check_over(&k, path, nargs, args, world ? world : launched, use, saved, &dir);
     int n = k.n + k.dropped;
-    if (!n)
+    if (!n) {
+        free(dir);
         return k.cfg;
+    }
+    path = k.path;
     if (rank) {
         sleep(GRACE);
         check_sort(&k);
@@ -56,16 +97,22 @@ Config *config_load(const char *path, int nargs, char **args, int world, ConfigU
     }
     if (k.unopened)
         die(EXIT_CONFIG, "config", "%s: %s; change: %s", path, k.list[0].text, what_to_give(path));
+    if (*others)                       /* rules between keys of two models say little */
+        die(EXIT_CHECKPOINT, "checkpoint-model", "%s holds another model: %s; change: set these keys as they were, or load "
+            "another checkpoint", dir, others);
+    if (path == k.cfg->load && !dir)
+        die(EXIT_CHECKPOINT, "checkpoint-missing", "%s holds no checkpoint to take the model from; change: load=DIR, a "
+            "checkpoint or a run directory, or give a configuration", path);
     check_print(&k, stderr);
     die(EXIT_CONFIG, "config", "%d problem%s in %s; change: what the list above names (`train help KEY`)", n,
         n == 1 ? "" : "s", path);
 }
 
-void config_write(FILE *f, const Config *cfg)
+static void write_options(FILE *f, const Config *cfg, int n)
 {
     fprintf(f, "# %s\n", config_build_id());
     const char *section = "";
-    for (int i = 0; i < OPTIONS; i++) {
+    for (int i = 0; i < n; i++) {
         const Option *o = &options[i];
         if (strcmp(section, o->section))
             fprintf(f, "%s:\n", section = o->section);
@@ -73,6 +120,16 @@ void config_write(FILE *f, const Config *cfg)
         value_print(f, o, cfg);
         fputc('\n', f);
     }
+}
+
+void config_write(FILE *f, const Config *cfg) { write_options(f, cfg, OPTIONS); }
+
+void config_write_model(FILE *f, const Config *cfg)
+{
+    int n = 0;
+    while (!strcmp(options[n].section, "model") || !strcmp(options[n].section, "data"))
+        n++;
+    write_options(f, cfg, n);
 }
 
 Config *config_read_saved(const char *text, size_t size, const char **skipped)

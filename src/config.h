@@ -61,14 +61,14 @@ typedef struct {
     int stages;                      /* virtual stages; 1 with one pipeline rank; 0: by cost, not yet split */
     const int *stage_layers;         /* layers of each, in model order */
     const struct CustomLists *custom; /* what pipeline_schedule_file holds; NULL: not used */
-    uint8_t given[OPTIONS];          /* set by the file or the command line, not by default */
+    uint8_t given[OPTIONS];          /* set by the file, the command line or a checkpoint, not by default */
 } Config;
 
-/* What a command needs beside the model and micro_batch_size. */
+/* What a command needs beside the model. */
 typedef enum {
     USE_MODEL = 0,
     USE_DATA = 1,                    /* data_path, or train_data_path (with USE_EVAL: any split's) */
-    USE_STEPS = 2,                   /* train_iters or train_samples, and lr */
+    USE_STEPS = 2,                   /* train_iters or train_samples, lr, and without `load` micro_batch_size */
     USE_LOAD = 4,                    /* load */
     USE_CLOCK = 8,                   /* the times of the clock device (train bubble) */
     USE_BUBBLE = 16 | USE_CLOCK,     /* these and a pipeline's shape alone: no model, and no rule between keys */
@@ -83,6 +83,16 @@ typedef enum {
  * collective: needs no MPI. */
 #define WORLD_SMALLEST (-1)
 Config *config_load(const char *path, int nargs, char **args, int world, ConfigUse use);
+
+/* The text that config_write left in the checkpoint that `load` stands for, and the checkpoint's folder, both from malloc;
+ * NULL: there is none. */
+typedef char *(*SavedConfig)(const char *load, char **dir);
+
+/* config_load, but with `load` given the model's keys that the file and the command line leave out come from that checkpoint.
+ * path NULL: there is no file, and data, the batch, eval_iters and the seed come from there too; never how ranks share the
+ * work. Dies with EXIT_CHECKPOINT when there is neither file nor checkpoint, and when rules are broken by a key that is not the
+ * checkpoint's. */
+Config *config_load_over(const char *path, int nargs, char **args, int world, ConfigUse use, SavedConfig saved);
 
 /* A copy that shares layers out by this layout string, which placement_balance made, and in no other way: what
  * config.yaml then says. */
@@ -102,6 +112,9 @@ void config_same(const Config *cfg, struct Comm *all);
 
 /* The resolved configuration as YAML, every key, absent ones as null: config_load gives the same Config. */
 void config_write(FILE *f, const Config *cfg);
+
+/* Its sections model and data alone: what a model that was trained elsewhere has. */
+void config_write_model(FILE *f, const Config *cfg);
 
 /* Reads what config_write wrote beside a checkpoint: no rules, no requirements. Keys that this build does not
  * know, and values that it does not take, are skipped and named in *skipped ("" when none). NULL: no YAML. */

@@ -1,4 +1,4 @@
-/* What a configuration means, however it is spelled: which keys of two runs really differ. */
+/* What a configuration means, however it is spelled: which keys of two runs really differ; and what another one says for it. */
 #define _GNU_SOURCE
 #include "config_rules.h"
 
@@ -82,4 +82,56 @@ uint64_t config_fingerprint(const Config *cfg)
             free(text);
         }
     return h;
+}
+
+/* ---- from a checkpoint ---- */
+
+static int of_model(int option) { return !strcmp(options[option].section, "model"); }
+
+/* Keys that say which tokens are read, and how many: with the model all that a loss depends on. */
+static int of_reading(int i)
+{
+    return !strcmp(options[i].section, "data") || i == OPT_seed || i == OPT_micro_batch_size || i == OPT_global_batch_size ||
+           i == OPT_step_batch_size_schedule || i == OPT_eval_iters;
+}
+
+/* Where the tokens are: a corpus that is given replaces the run's, whatever that one consists of. */
+static int of_corpus(int i)
+{
+    return i == OPT_data_path || i == OPT_train_data_path || i == OPT_valid_data_path || i == OPT_test_data_path ||
+           i == OPT_split;
+}
+
+static int left_out(const Check *k, int i) { return !k->seen[i] || option_absent(&options[i], k->cfg); }
+
+const char *config_other_model(const Check *k, const Config *saved)
+{
+    const char *list = "";
+    for (int i = 0; i < OPTIONS; i++) {
+        if (!of_model(i) || options[i].change != CHANGE_REFUSE || left_out(k, i) || !saved->given[i] ||
+            !config_differs(k->cfg, saved, i))
+            continue;
+        char *then = config_text(saved, i), *now = config_text(k->cfg, i);
+        list = textf("%s%s%s is %s there, %s here", list, *list ? "; " : "", options[i].key, then, now);
+        free(then);
+        free(now);
+    }
+    return list;
+}
+
+void config_take(Check *k, const Config *saved, int alone)
+{
+    Config *c = k->cfg;
+    int positions = left_out(k, OPT_max_position_embeddings), corpus = 0;
+    for (int i = 0; i < OPTIONS; i++)
+        corpus |= of_corpus(i) && i != OPT_split && !left_out(k, i);
+    for (int i = 0; i < OPTIONS; i++)
+        if ((of_model(i) || (alone && of_reading(i) && !(corpus && of_corpus(i)))) && left_out(k, i) && saved->given[i]) {
+            option_copy(&options[i], c, saved);
+            k->seen[i] = 1;
+        }
+    /* positions that are not learned go as far as the sequences */
+    if (positions && c->position_embedding_type != POSITION_EMBEDDING_TYPE_LEARNED_ABSOLUTE &&
+        c->max_position_embeddings < c->seq_length)
+        c->max_position_embeddings = CFG_ABSENT;
 }

@@ -62,7 +62,7 @@ static int gated(const Config *c)
     return c->activation == ACTIVATION_SWIGLU || c->activation == ACTIVATION_GEGLU;
 }
 
-static const char *run_directory(const char *path)
+const char *default_directory(const char *path)
 {
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *dot = strrchr(name, '.');
     return textf("runs/%.*s", (int)(dot && dot != name ? dot - name : (long)strlen(name)), name);
@@ -100,12 +100,14 @@ static void rules_required(Check *k, ConfigUse use)
         k->bad[i] |= k->guessed[i] && !k->seen[i];     /* what was meant for it stands under another name */
         int corpus = !own_corpora(c) ? OPT_data_path : c->data_path.n || use & USE_EVAL ? -1 : OPT_train_data_path;
         int needed = option_required(&options[i]) || ((use & USE_DATA) && i == corpus) ||
-                     ((use & USE_STEPS) && i == OPT_lr) || ((use & USE_LOAD) && i == OPT_load);
+                     ((use & USE_STEPS) && (i == OPT_lr || (i == OPT_micro_batch_size && ABSENT(load)))) ||
+                     ((use & USE_LOAD) && i == OPT_load);
         if (needed && option_absent(&options[i], c) && !k->bad[i]) {
             complain(k, (const int[]){i, -1}, "missing; expected %s", legal_text(&options[i]));
             k->bad[i] = 1;
         }
     }
+    DERIVE(micro_batch_size, ON1(micro_batch_size), 1);
     RULE(ON2(train_iters, train_samples), (use & USE_STEPS) && ABSENT(train_iters) && ABSENT(train_samples),
          "missing; training needs train_iters or train_samples");
 }
@@ -405,7 +407,7 @@ static void rules_rest(Check *k, ConfigUse use)
          !ABSENT(save_retain_interval) && !ABSENT(save_interval) && c->save_retain_interval % c->save_interval,
          "%lld is not a multiple of save_interval; nearest: %s", LL(c->save_retain_interval),
          nearest_multiples(c->save_interval, c->save_retain_interval));
-    DERIVE(save, ON1(save), run_directory(c->path));
+    DERIVE(save, ON1(save), default_directory(c->path));
 }
 
 /* Commands that only look at a layout (schedule, plan) take the times of its virtual stages. */

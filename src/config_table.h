@@ -141,6 +141,9 @@ int config_parse_value(Check *k, int arg, const char *key, const char *text, Val
 /* config_rules.c: fill in derived defaults and check every rule. */
 void config_resolve(Check *k, int world, ConfigUse use);
 
+/* runs/NAME for CONFIG/NAME.yaml. */
+const char *default_directory(const char *path);
+
 /* The table of pairs of settings that exclude each other (config_pairs.c). */
 typedef struct { int a, b; int (*broken)(const Config *c); const char *change; } Pair;
 extern const Pair pairs[];
@@ -164,8 +167,14 @@ int v_schedule(int schedule);
 /* "24 or 32": the multiples of m that enclose x. */
 const char *nearest_multiples(int64_t m, int64_t x);
 
+/* config_model.c: the keys of the model that k leaves out come from `saved`; with `alone` those that say what is read, and how
+ * much of it, too. */
+void config_take(Check *k, const Config *saved, int alone);
+/* "hidden_size is 16 there, 32 here; ...": the model's keys that k, before config_take, says otherwise. "": none. */
+const char *config_other_model(const Check *k, const Config *saved);
+
 /* A check with the defaults and nothing read yet. */
 void check_open(Check *k, const char *path);
-/* All of config_load but printing and dying: for it, and for tests. */
+/* All of config_load but printing and dying: for tests. */
 void config_check(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use);
 #endif

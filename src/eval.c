@@ -23,7 +23,7 @@ int command_eval(int argc, char **argv)
     int json = args_flag(&a, "--json");
     const char *name = args_value(&a, "--split");
     Split split = name ? split_named(name) : SPLIT_VALID;
-    const char *path = args_next(&a, "CONFIG");
+    const char *path = args_config(&a);
     args_end(&a, 1);
     const Config *cfg = start_config(path, &a, USE_DATA | USE_LOAD | USE_EVAL);
     Run r;

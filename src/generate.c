@@ -118,7 +118,7 @@ int command_generate(int argc, char **argv)
                   .top_k = (int64_t)args_number(&a, "--top-k", 0, 0, 1e9), .top_p = args_number(&a, "--top-p", 1, 1e-9, 1)};
     double seed = args_number(&a, "--seed", -1, 0, 9e15);
     int json = args_flag(&a, "--json");
-    const char *path = args_next(&a, "CONFIG");
+    const char *path = args_config(&a);
     args_end(&a, 1);
     const Config *cfg = start_config(path, &a, USE_LOAD);
     s.seed = seed < 0 ? (uint64_t)cfg->seed : (uint64_t)seed;

@@ -1,7 +1,9 @@
 #include "start.h"
 #include "balance.h"
 #include "run_costs.h"
+#include "source.h"
 #include <stdlib.h>
+#include <sys/stat.h>
 
 /* Ranks that have read something else would wait for each other in groups that only some of them open: they are compared
  * in a grid that follows from the world alone, before there is any other. */
@@ -17,9 +19,34 @@ static void compare(const Config *cfg)
     grid_close(&g);
 }
 
+/* What config_load asks for: the configuration in the newest checkpoint that can be opened. */
+static char *saved_config(const char *load, char **dir)
+{
+    char why[WHY], *text = NULL;
+    int n;
+    char **list = source_list(load, &n);
+    for (int i = 0; i < n; i++) {
+        Source s;
+        if (!text && source_open(&s, list[i], why)) {
+            const char *config = json_string_value(json_object_get(s.m.state, "config"));
+            text = config ? xstrdup(config) : NULL;
+            *dir = text ? xstrdup(list[i]) : NULL;
+            source_close(&s);
+        }
+        free(list[i]);
+    }
+    free(list);
+    return text;
+}
+
 const Config *start_config(const char *path, Args *a, ConfigUse use)
 {
-    const Config *cfg = config_load(path, a->n, a->v, 0, use);
+    struct stat st;
+    if (path && (use & USE_LOAD) && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {     /* of a run: it has its own */
+        a->v[a->n++] = xasprintf("load=%s", path);
+        path = NULL;
+    }
+    const Config *cfg = config_load_over(path, a->n, a->v, 0, use, saved_config);
     free(a->v);
     compare(cfg);
     return balance(cfg);
@@ -27,7 +54,7 @@ const Config *start_config(const char *path, Args *a, ConfigUse use)
 
 const Config *start_plan(const char *path, Args *a, int world)
 {
-    const Config *cfg = config_load(path, a->n, a->v, world, USE_MODEL);
+    const Config *cfg = config_load_over(path, a->n, a->v, world, USE_MODEL, saved_config);
     free(a->v);
     return balance_here(cfg);
 }

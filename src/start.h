@@ -4,7 +4,8 @@
 #include "args.h"
 #include "run.h"
 
-/* The configuration for the ranks that a launcher started (one without a launcher). With pipeline_balance cost the layers are
+/* The configuration for the ranks that a launcher started (one without a launcher), as config_load_over reads it; a command
+ * that needs `load` takes a run directory or a checkpoint for `path` too. With pipeline_balance cost the layers are
  * shared out by the times that rank 0 measures. Takes the rest of a's arguments. Collective. */
 const Config *start_config(const char *path, Args *a, ConfigUse use);
 

@@ -464,7 +464,7 @@ static void test_required(void)
 {
     static const struct { const char *key; ConfigUse use; } keys[] = {
         {"num_layers", USE_MODEL}, {"hidden_size", USE_MODEL}, {"num_attention_heads", USE_MODEL},
-        {"seq_length", USE_MODEL}, {"micro_batch_size", USE_MODEL}, {"data_path", USE_DATA},
+        {"seq_length", USE_MODEL}, {"micro_batch_size", USE_STEPS}, {"data_path", USE_DATA},
         {"train_iters", USE_STEPS}, {"lr", USE_STEPS}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         Text t = compose(NULL, keys[i].key, NULL);
