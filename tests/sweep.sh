@@ -126,7 +126,7 @@ sweep nothing $two --measure all data_path="$work/nothing"
 # stopped in the middle of the second: the first is kept, no job lives on, the rest is measured
 for signal in TERM KILL; do
     # shellcheck disable=SC2086
-    "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/$signal" $two --measure all --rounds 1 --steps 1000 \
+    "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/$signal" $two --measure all --rounds 1 --steps 400 \
         > /dev/null 2> "$work/err" &
     sweep=$!
     while kill -0 $sweep 2> /dev/null; do
@@ -145,7 +145,7 @@ for signal in TERM KILL; do
     before=$(grep -c measured_ms "$work/$signal/sweep.jsonl")
     [ "$before" -ge 1 ] || fail "$signal lost what was measured"
     # shellcheck disable=SC2086
-    sweep $signal $two --measure all --rounds 1 --steps 1000 || fail "going on after $signal"
+    sweep $signal $two --measure all --rounds 1 --steps 400 || fail "going on after $signal"
     [ "$(tried)" = $((3 - before)) ] || fail "after $signal: $before known, tried $(tried)"
     wrote $signal 3 3 3
 done

@@ -7,7 +7,7 @@
 #define BASE                                                                                                           \
     "model: {num_layers: 8, hidden_size: 384, num_attention_heads: 8, seq_length: 128, vocab_size: 8000, "              \
     "hidden_dropout: 0, attention_dropout: 0, untie_embeddings_and_output_weights: true}\n"                             \
-    "train: {micro_batch_size: 1, global_batch_size: 8, train_iters: 2}\n"                                             \
+    "train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 2}\n"                                             \
     "optimizer: {lr: 0.01}\n"                                                                                          \
     "data: {tokenizer_type: none}\n"                                                                                   \
     "precision: {threads: 1}\n"                                                                                        \
