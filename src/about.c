@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "about.h"
+#include "json_number.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,9 +107,9 @@ void about_open(About *a, const Config *cfg, const LogStart *s, int dir)
     json_object_set_new(a->json, "total_iterations", json_integer(s->total_iterations));
     json_object_set_new(a->json, "parameters", json_integer(s->parameters));
     json_object_set_new(a->json, "devices", json_integer(s->devices ? s->devices : 1));
-    json_object_set_new(a->json, "flops_per_token", json_real(s->flops_per_token));
+    json_object_set_new(a->json, "flops_per_token", json_number(s->flops_per_token));
     json_object_set_new(a->json, "machine", machine_facts());
-    json_object_set_new(session, "started", json_real(wall()));
+    json_object_set_new(session, "started", json_number(wall()));
     json_object_set_new(session, "from", json_integer(s->resume_iteration));
     json_object_set_new(session, "command", json_text(s->command ? s->command : ""));
     json_object_set_new(session, "build", json_text(s->build ? s->build : ""));
@@ -148,7 +149,7 @@ void about_end(About *a, const char *why)
 {
     json_t *sessions = json_object_get(a->json, "sessions");
     json_t *session = json_array_get(sessions, json_array_size(sessions) - 1);
-    json_object_set_new(session, "ended", json_real(wall()));
+    json_object_set_new(session, "ended", json_number(wall()));
     json_object_set_new(session, "why", json_text(why));
     a->dirty = 1;
 }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "bubble.h"
 #include "base.h"
+#include "json_number.h"
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -154,16 +155,16 @@ void bubble_print(FILE *f, const Table *t)
 static json_t *times_json(const Times *t)
 {
     if (t->n == 1)
-        return json_real(t->ms[0]);
+        return json_number(t->ms[0]);
     json_t *list = json_array();
     for (int i = 0; i < t->n; i++)
-        json_array_append_new(list, json_real(t->ms[i]));
+        json_array_append_new(list, json_number(t->ms[i]));
     return list;
 }
 
 static json_t *rates_json(const Rates *r)
 {
-    return isfinite(r->rate) ? json_pack("{s:f s:f}", "rate", r->rate, "step_rate", r->step_rate) : json_null();
+    return isfinite(r->rate) ? json_pack("{s:o s:o}", "rate", json_number(r->rate), "step_rate", json_number(r->step_rate)) : json_null();
 }
 
 void bubble_json(FILE *f, const Table *t)
@@ -174,7 +175,7 @@ void bubble_json(FILE *f, const Table *t)
         json_t *peak = json_array(), *j = json_pack("{s:s s:i s:i s:i}", "schedule", schedule_name(c->shape.kind), "p",
                                                     c->shape.p, "v", c->shape.v, "m", c->shape.m);
         for (int r = 0; r < c->shape.p; r++)
-            json_array_append_new(peak, json_real(c->peak[r]));
+            json_array_append_new(peak, json_number(c->peak[r]));
         for (int k = 0; k < TIMES; k++)
             json_object_set_new(j, time_name[k], times_json(&c->time[k]));
         json_object_set_new(j, "measured", rates_json(&c->measured));

@@ -80,3 +80,24 @@ void convert(void *dst, Dtype to, const void *src, Dtype from, int64_t n)
     default:              BUG_ON(to != from);
     }
 }
+
+/* Elements whose exponent has all its bits set. */
+#define COUNT(word, exponent)                                                                                         \
+    for (int64_t i = 0; i < n; i++) {                                                                                 \
+        word w;                                                                                                       \
+        memcpy(&w, (const char *)src + (size_t)i * sizeof w, sizeof w);                                               \
+        count += (w & (exponent)) == (exponent);                                                                      \
+    }
+
+int64_t count_not_finite(const void *src, Dtype type, int64_t n)
+{
+    int64_t count = 0;
+    switch (type) {
+    case F64:  COUNT(uint64_t, 0x7ffull << 52); break;
+    case F32:  COUNT(uint32_t, 0xffu << 23); break;
+    case BF16: COUNT(uint16_t, 0xffu << BF16_M); break;
+    case F16:  COUNT(uint16_t, 0x1fu << F16_M); break;
+    default:   break;
+    }
+    return count;
+}

@@ -8,4 +8,7 @@
 /* dst[i] = src[i] for n elements of F64, F32, BF16 or F16; the same type copies bits. Other pairs are a
  * BUG. */
 void convert(void *dst, Dtype to, const void *src, Dtype from, int64_t n);
+
+/* How many of n elements, anywhere in memory, are NaN or infinite; of types that have neither, none. */
+int64_t count_not_finite(const void *src, Dtype type, int64_t n);
 #endif

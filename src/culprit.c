@@ -36,19 +36,10 @@ static const char *bad_gradient(Run *r)
     return bad ? bad : "the loss";
 }
 
-_Noreturn void run_not_finite(Run *r, const Launched *s)
+/* The first weight that this rank holds and that is not finite is the culprit. */
+static void find_weight(Run *r)
 {
-    Params *p = &r->params;
-    Comm *all = &r->grid.all;
-    double loss = r->verdict.loss;
-    culprit = (Culprit){.order = INT64_MAX};
-    /* back to where the step began: the weights have not changed since, whatever was launched meanwhile */
-    data_settle(&p->data);
-    r->now = NULL;
-    r->stage.mark = NULL;
-    r->iteration = s->m.iteration - 1;
-    r->consumed_samples = s->consumed_samples;
-    const Lists *l = run_lists(r, config_batch_at(r->cfg, r->consumed_samples));
+    const Params *p = &r->params;
     for (int i = 0; i < p->nparam && !culprit.name[0]; i++) {
         int64_t from, to;
         param_held(p, &p->param[i], &p->data.weight, &from, &to);
@@ -58,6 +49,32 @@ _Noreturn void run_not_finite(Run *r, const Launched *s)
             culprit.order = p->param[i].number - INT32_MAX;
         }
     }
+}
+
+void run_check_weights(Run *r, const char *dir)
+{
+    Comm *all = &r->grid.all;
+    culprit = (Culprit){.order = INT64_MAX};
+    find_weight(r);
+    int64_t first = culprit.order;
+    all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
+    all_ok(all, first == INT64_MAX || culprit.order != first, EXIT_NUMERIC, "not-finite", "%s: %s holds a NaN or an infinity; "
+           "change: load an earlier checkpoint; `train inspect` counts such values", dir, culprit.name);
+}
+
+_Noreturn void run_not_finite(Run *r, const Launched *s)
+{
+    Comm *all = &r->grid.all;
+    double loss = r->verdict.loss;
+    culprit = (Culprit){.order = INT64_MAX};
+    /* back to where the step began: the weights have not changed since, whatever was launched meanwhile */
+    data_settle(&r->params.data);
+    r->now = NULL;
+    r->stage.mark = NULL;
+    r->iteration = s->m.iteration - 1;
+    r->consumed_samples = s->consumed_samples;
+    const Lists *l = run_lists(r, config_batch_at(r->cfg, r->consumed_samples));
+    find_weight(r);
     r->model.watch = find_culprit;
     r->source = r->loader;
     r->source_first = r->consumed_samples;

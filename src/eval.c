@@ -1,6 +1,7 @@
 /* train eval -- loss and perplexity of a checkpoint over the validation split, or another. */
 #include "args.h"
 #include "commands.h"
+#include "json_number.h"
 #include "start.h"
 #include <math.h>
 #include <stdlib.h>
@@ -15,6 +16,19 @@ static Split split_named(const char *name)
         if (!strcmp(splits[i].name, name))
             return (Split)i;
     die(EXIT_CONFIG, "usage", "train eval: --split %s is none of 'valid', 'test' or 'train'; change: give one of them", name);
+}
+
+static void print_json(const char *dir, const char *split, int64_t tokens, double loss)
+{
+    json_t *j = json_pack("{s:s s:I}", "checkpoint", dir, "tokens", (json_int_t)tokens);
+    char key[32];
+    snprintf(key, sizeof key, "%s_loss", split);
+    json_object_set_new(j, key, json_number(loss));
+    snprintf(key, sizeof key, "%s_ppl", split);
+    json_object_set_new(j, key, json_number(exp(loss)));
+    json_dumpf(j, stdout, JSON_REAL_PRECISION(17));
+    putchar('\n');
+    json_decref(j);
 }
 
 int command_eval(int argc, char **argv)
@@ -32,12 +46,14 @@ int command_eval(int argc, char **argv)
     int64_t batch = config_batch_at(cfg, 0);
     Loader *l = start_loader(cfg, &r, split, cfg->eval_iters * batch);
     double loss = run_evaluate(&r, l, cfg->eval_iters, NULL, NULL);
+    int64_t tokens = cfg->eval_iters * batch * cfg->seq_length;
+    all_ok(&r.grid.all, isfinite(loss), EXIT_NUMERIC, "not-finite", "%s: the %s loss is %g, of weights that are all finite; "
+           "change: params_dtype=fp32, or load an earlier checkpoint", dir, splits[split].word, loss);
     if (r.grid.rank == 0 && json)
-        printf("{\"checkpoint\": \"%s\", \"tokens\": %lld, \"%s_loss\": %.17g, \"%s_ppl\": %.17g}\n", dir,
-               (long long)(cfg->eval_iters * batch * cfg->seq_length), splits[split].name, loss, splits[split].name, exp(loss));
+        print_json(dir, splits[split].name, tokens, loss);
     else if (r.grid.rank == 0)
         printf("%s: %s loss %.6f | perplexity %.4f | %lld tokens\n", dir, splits[split].word, loss, exp(loss),
-               (long long)(cfg->eval_iters * batch * cfg->seq_length));
+               (long long)tokens);
     loader_close(l);
     free(dir);
     run_close(&r);

@@ -53,8 +53,14 @@ int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t 
     r->cache.length = 0;
     while (made < count) {
         run_extend(r, made ? &out[made - 1] : prompt, made ? 1 : n, wide ? (void *)logits : narrow);
-        for (int64_t i = 0; !wide && i < V; i++)
-            logits[i] = narrow[i];
+        int finite = 1;
+        for (int64_t i = 0; i < V; i++) {
+            logits[i] = wide ? logits[i] : narrow[i];
+            finite &= isfinite(logits[i]) != 0;
+        }
+        if (!finite)                   /* on every rank */
+            all_ok(&r->grid.all, 0, EXIT_NUMERIC, "not-finite", "the logits of token %lld are not finite, of weights that are; "
+                   "change: params_dtype=fp32, or load an earlier checkpoint", (long long)r->cache.length);
         out[made] = sample_token(s, logits, V, r->cache.length, order);
         if (out[made++] == end)
             break;

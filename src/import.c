@@ -7,6 +7,7 @@
 #include "args.h"
 #include "checkpoint.h"
 #include "commands.h"
+#include "convert.h"
 #include "huggingface.h"
 #include "safetensors.h"
 #include <errno.h>
@@ -192,6 +193,14 @@ static void check_rest(const HfDir *d, const Config *cfg, const Found *embedding
     }
 }
 
+static void check_finite(const HfDir *d, const StTensor *t, const char *data)
+{
+    int64_t n = count_not_finite(data, (Dtype)t->type, st_elements(t));
+    if (n)
+        die(EXIT_NUMERIC, "not-finite", "%s: tensor %s has %lld value%s NaN or infinite; change: another directory, or its "
+            "right files", d->path, t->name, (long long)n, n == 1 ? " that is" : "s that are");
+}
+
 /* Turns the directory's tensors into pieces; *kept: the matrices that had to be transposed. */
 static Piece *make_pieces(const HfDir *d, const Params *p, const HfFamily *family, int *n, char ***kept)
 {
@@ -213,6 +222,7 @@ static Piece *make_pieces(const HfDir *d, const Params *p, const HfFamily *famil
         for (int s = 0; s < k; s++) {
             const StTensor *st = found[s]->t;
             const char *data = found[s]->data;
+            check_finite(d, st, data);
             if (out[s].transposed) {
                 char *turned = xcalloc(1, (size_t)st->bytes);
                 hf_transpose(turned, data, st->shape[0], st->shape[1], dtype_size((Dtype)st->type));

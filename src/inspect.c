@@ -5,6 +5,7 @@
 #include "args.h"
 #include "checkpoint.h"
 #include "commands.h"
+#include "convert.h"
 #include "corpus.h"
 #include "huggingface.h"
 #include "source.h"
@@ -51,6 +52,22 @@ static void count_type(json_t *types, const char *dtype, int64_t elements)
     json_object_set_new(types, dtype, json_integer(n + elements));
 }
 
+/* Elements that are NaN or infinite, and the tensors that have some. */
+typedef struct { json_int_t n; json_t *tensors; } NotFinite;
+
+static void count_odd(NotFinite *odd, const char *tensor, int64_t n)
+{
+    odd->n += n;
+    if (n)
+        json_array_append_new(odd->tensors, json_string(tensor));
+}
+
+static void report_odd(json_t *o, NotFinite *odd)
+{
+    json_object_set_new(o, "not_finite", json_integer(odd->n));
+    json_object_set_new(o, "not_finite_tensors", odd->tensors);
+}
+
 /* ---- a checkpoint */
 
 static json_t *checkpoint(const char *path)
@@ -90,6 +107,10 @@ static json_t *checkpoint(const char *path)
     json_object_set_new(o, "bytes", json_integer(bytes));
     json_object_set_new(o, "files", files);
     int whole = source_verify(&s, NULL, why);
+    NotFinite odd = {0, json_array()};
+    for (int i = 0; i < s.m.ntensor; i++)
+        count_odd(&odd, s.m.tensor[i].name, s.not_finite[i]);
+    report_odd(o, &odd);
     source_close(&s);
     return verdict(o, whole, why);
 }
@@ -133,28 +154,51 @@ static json_t *run_directory(const char *path)
 
 /* ---- safetensors files and Hugging Face directories */
 
+/* Reads a tensor for what in it is not finite. */
+static int count_values(const StFile *f, const StTensor *t, NotFinite *odd, char why[WHY])
+{
+    enum { PIECE = 1 << 20 };
+    int ok = 1;
+    int64_t n = 0;
+    if (t->type < 0 || t->type > F16)
+        return 1;
+    char *piece = xcalloc(1, PIECE);
+    for (int64_t at = 0; ok && at < t->bytes; at += PIECE) {
+        int64_t bytes = t->bytes - at < PIECE ? t->bytes - at : PIECE;
+        ok = st_read(f, t, at, piece, bytes, why);
+        n += ok ? count_not_finite(piece, (Dtype)t->type, bytes / (int64_t)dtype_size((Dtype)t->type)) : 0;
+    }
+    count_odd(odd, t->name, n);
+    free(piece);
+    return ok;
+}
+
 /* Adds a file's tensors to `types`; 0 and a reason when it is damaged. */
-static int count_file(int dir, const char *name, json_t *types, json_int_t *tensors, json_int_t *bytes,
+static int count_file(int dir, const char *name, json_t *types, json_int_t *tensors, json_int_t *bytes, NotFinite *odd,
                       char why[WHY])
 {
+    int whole = 1;
     StFile f;
     if (!st_open(&f, dir, name, 0, why))
         return 0;
-    for (int i = 0; i < f.n; i++)
+    for (int i = 0; whole && i < f.n; i++) {
         count_type(types, f.tensor[i].dtype, st_elements(&f.tensor[i]));
+        whole = count_values(&f, &f.tensor[i], odd, why);
+    }
     *tensors += f.n;
     *bytes += f.size;
     st_close(&f);
-    return 1;
+    return whole;
 }
 
 static json_t *safetensors(const char *path)
 {
     json_t *o = report("safetensors", path), *types = json_object(), *list = json_array();
     json_int_t tensors = 0, bytes = 0;
+    NotFinite odd = {0, json_array()};
     char why[WHY];
     StFile f;
-    int whole = count_file(AT_FDCWD, path, types, &tensors, &bytes, why);
+    int whole = count_file(AT_FDCWD, path, types, &tensors, &bytes, &odd, why);
     if (whole && (whole = st_open(&f, AT_FDCWD, path, 0, why))) {
         json_t *meta = json_object_get(f.header, "__metadata__");
         for (int i = 0; i < f.n; i++) {
@@ -169,11 +213,12 @@ static json_t *safetensors(const char *path)
     }
     json_object_set_new(o, "elements", types);
     json_object_set_new(o, "bytes", json_integer(bytes));
+    report_odd(o, &odd);
     json_object_set_new(o, "tensors", list);
     return verdict(o, whole, why);
 }
 
-static int huggingface_files(const char *path, json_t *types, json_int_t *tensors, json_int_t *bytes,
+static int huggingface_files(const char *path, json_t *types, json_int_t *tensors, json_int_t *bytes, NotFinite *odd,
                              char why[WHY])
 {
     int dir = file_open_dir(AT_FDCWD, path, 0, why), whole = dir >= 0, files = 0;
@@ -181,7 +226,7 @@ static int huggingface_files(const char *path, json_t *types, json_int_t *tensor
     for (struct dirent *e; whole && d && (e = readdir(d));) {
         const char *dot = strrchr(e->d_name, '.');
         if (dot && !strcmp(dot, ".safetensors")) {
-            whole = count_file(dir, e->d_name, types, tensors, bytes, why);
+            whole = count_file(dir, e->d_name, types, tensors, bytes, odd, why);
             files++;
         }
     }
@@ -196,10 +241,11 @@ static json_t *huggingface(const char *path)
 {
     json_t *o = report("huggingface", path), *types = json_object(), *hf = NULL;
     json_int_t tensors = 0, bytes = 0;
+    NotFinite odd = {0, json_array()};
     char why[WHY], reason[WHY];
     const HfFamily *family = NULL;
     int64_t n;
-    int whole = huggingface_files(path, types, &tensors, &bytes, why);
+    int whole = huggingface_files(path, types, &tensors, &bytes, &odd, why);
     char *file = xasprintf("%s/config.json", path),
          *text = file_read_text(AT_FDCWD, file, 0, 1 << 26, &n, reason);
     if (text)
@@ -215,6 +261,7 @@ static json_t *huggingface(const char *path)
     json_object_set_new(o, "tensors", json_integer(tensors));
     json_object_set_new(o, "elements", types);
     json_object_set_new(o, "bytes", json_integer(bytes));
+    report_odd(o, &odd);
     json_decref(hf);
     free(text);
     free(file);

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "about.h"
 #include "console.h"
+#include "json_number.h"
 #include "tensorboard.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -62,8 +63,8 @@ static void put_line(Log *l, const char *text, int n)
 
 static int put_number(char *text, int room, const char *name, double v)
 {
-    return isfinite(v) ? snprintf(text, (size_t)room, ", \"%s\": %.17g", name, v)
-                       : snprintf(text, (size_t)room, ", \"%s\": null", name);
+    char number[32];
+    return snprintf(text, (size_t)room, ", \"%s\": %s", name, json_number_text(number, v));
 }
 
 static void put_metrics(Log *l, const Metrics *m)

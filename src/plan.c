@@ -1,6 +1,7 @@
 /* train plan -- placement, exact memory, arithmetic and messages of a run of any size, without starting it. */
 #include "calibrate.h"
 #include "commands.h"
+#include "json_number.h"
 #include "plan_times.h"
 #include "run_costs.h"
 #include "start.h"
@@ -107,11 +108,11 @@ static json_t *as_json(const Plan *p)
     for (int a = 0; a < AXES; a++)
         json_object_set_new(messages, axis_name[a], json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
                                                               (json_int_t)p->most[a].bytes));
-    json_t *step = p->machine ? json_real(1e3 * p->will.step) : json_null();
-    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:f s:f s:o s:I s:i s:o}", "world", c->world, "layout", start_layout(c),
+    json_t *step = p->machine ? json_number(1e3 * p->will.step) : json_null();
+    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:o s:o s:o s:I s:i s:o}", "world", c->world, "layout", start_layout(c),
                      "schedule", schedule_name(p->shape.kind), "microbatches", p->shape.m, "stages", stages, "memory",
-                     memory, "messages", messages, "flops_per_step", p->flops, "bubble",
-                     p->machine ? p->will.bubble : p->sim.rate, "step_ms", step, "num_parameters",
+                     memory, "messages", messages, "flops_per_step", json_number(p->flops), "bubble",
+                     json_number(p->machine ? p->will.bubble : p->sim.rate), "step_ms", step, "num_parameters",
                      (json_int_t)params_count(c), "fp8_recast_layers", p->will.fp8_recast, "schedule_costs",
                      run_costs_json(&p->shape, p->shape.cost[0] ? "flops" : "equal"));
 }

@@ -1,4 +1,5 @@
 #include "run_layout.h"
+#include "json_number.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,10 +82,10 @@ json_t *run_state(const Run *r)
     config_write(f, r->cfg);
     fclose(f);
     const LossScale *s = &r->opt.loss_scale;
-    json_t *j = json_pack("{s:I s:I s:I s:I s:I s:I s:{s:f s:I s:I} s:{s:I s:I} s:s s:s}", "iteration",
+    json_t *j = json_pack("{s:I s:I s:I s:I s:I s:I s:{s:o s:I s:I} s:{s:I s:I} s:s s:s}", "iteration",
                           (json_int_t)r->iteration, "consumed_samples", (json_int_t)r->consumed_samples, "updates",
                           (json_int_t)r->opt.updates, "skipped_iterations", (json_int_t)r->skipped, "nan_iterations",
-                          (json_int_t)r->nans, "seed", (json_int_t)r->cfg->seed, "loss_scale", "scale", s->scale, "good",
+                          (json_int_t)r->nans, "seed", (json_int_t)r->cfg->seed, "loss_scale", "scale", json_number(s->scale), "good",
                           (json_int_t)s->good, "tolerance", (json_int_t)s->tolerance, "batch_sizes_since", "iteration",
                           (json_int_t)r->batches.iteration, "samples", (json_int_t)r->batches.samples, "config", text,
                           "build", config_build_id());
@@ -175,6 +176,7 @@ char *run_load(Run *r, const char *path)
     pieces_close(pieces, n);
     if (!weights_only)
         model_scales_loaded(&r->model);
+    run_check_weights(r, dir);
     return dir;
 }
 

@@ -159,8 +159,11 @@ Expand run_expand(const Config *cfg, int rank, int *units);
 int run_stage(const Config *cfg, int rank);
 
 /* Fills the model, and for RUN_TRAIN the whole state unless the checkpoint or `finetune` says weights only. Checks what
- * has changed in the config since. Returns the directory read; free it. */
+ * has changed in the config since, and that the weights are finite. Returns the directory read; free it. */
 char *run_load(Run *r, const char *path);
+
+/* Dies with EXIT_NUMERIC, and names the first weight that is not finite, after a load from `dir`. Collective. */
+void run_check_weights(Run *r, const char *dir);
 
 /* The state that a checkpoint keeps beside the tensors; the caller owns it. */
 json_t *run_state(const Run *r);

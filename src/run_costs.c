@@ -1,4 +1,5 @@
 #include "run_costs.h"
+#include "json_number.h"
 #include "predict.h"
 #include <math.h>
 #include <stdlib.h>
@@ -132,7 +133,7 @@ json_t *run_costs_json(const PipeShape *s, const char *source)
     for (int op = 0; op < 3; op++) {
         json_t *list = json_array();
         for (int stage = 0; stage < s->p * s->v; stage++)
-            json_array_append_new(list, json_real(cost_of(s, op, stage)));
+            json_array_append_new(list, json_number(cost_of(s, op, stage)));
         json_object_set_new(o, key[op], list);
     }
     return o;

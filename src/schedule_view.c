@@ -4,6 +4,7 @@
 #include "commands.h"
 #include "config_table.h"
 #include "custom.h"
+#include "json_number.h"
 #include "run_costs.h"
 #include "schedule_svg.h"
 #include <errno.h>
@@ -176,10 +177,10 @@ static json_t *as_json(const View *v)
             json_array_append_new(list, json_string(text));
         }
         json_array_append_new(ranks, list);
-        json_array_append_new(peak, json_real(v->sim.peak[r]));
+        json_array_append_new(peak, json_number(v->sim.peak[r]));
     }
-    return json_pack("{s:o s:f s:f s:f s:o s:o}", "ranks", ranks, "makespan", v->sim.makespan, "rate", v->sim.rate,
-                     "step_rate", v->sim.step_rate, "peak_activations", peak, "costs",
+    return json_pack("{s:o s:o s:o s:o s:o s:o}", "ranks", ranks, "makespan", json_number(v->sim.makespan), "rate",
+                     json_number(v->sim.rate), "step_rate", json_number(v->sim.step_rate), "peak_activations", peak, "costs",
                      run_costs_json(&v->shape, source_of(v)));
 }
 

@@ -80,6 +80,7 @@ int source_open(Source *s, const char *dir, char why[WHY])
         return 0;
     }
     s->buffer = xcalloc(1, (size_t)HASH_BLOCK);
+    s->not_finite = xcalloc((size_t)s->m.ntensor, sizeof *s->not_finite);
     s->shard = xcalloc((size_t)s->m.nshard, sizeof *s->shard);
     for (int i = 0; i < s->m.nshard; i++)
         s->shard[i].fd = -1;
@@ -92,6 +93,7 @@ void source_close(Source *s)
         st_close(&s->shard[i]);
     free(s->shard);
     free(s->buffer);
+    free(s->not_finite);
     free(s->dir);
     manifest_close(&s->m);
     if (s->fd >= 0)
@@ -216,6 +218,8 @@ static int read_box(Source *s, const StoredTensor *t, const StoredBox *b, const 
                             file, t->name, st->at + at, st->at + at + n);
         if (k)
             scatter(k, b, x, s->buffer, at / size, (at + n) / size, t->type);
+        else
+            s->not_finite[t - s->m.tensor] += count_not_finite(s->buffer, t->type, n / size);
     }
     return 1;
 }

@@ -10,6 +10,7 @@ typedef struct {
     Manifest m;
     StFile *shard;                  /* [m.nshard], opened at first use; fd -1 until then */
     char *buffer;                   /* HASH_BLOCK bytes */
+    int64_t *not_finite;            /* [m.ntensor] elements that are NaN or infinite, as source_verify finds them */
 } Source;
 
 /* Checkpoint folders that `path` stands for, newest first, from malloc (free each and the list): path itself

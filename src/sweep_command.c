@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "config_table.h"
 #include "file.h"
+#include "json_number.h"
 #include "run.h"
 #include "sweep.h"
 #include <errno.h>
@@ -131,7 +132,7 @@ static void find_machine(Sweep *s, const Config *c)
 
 /* ---- what is said ---- */
 
-static json_t *number(double x) { return x > 0 ? json_real(x) : json_null(); }
+static json_t *number(double x) { return x > 0 ? json_number(x) : json_null(); }
 
 static json_t *row_of(const Sweep *s, const Layout *l)
 {
@@ -143,7 +144,7 @@ static json_t *row_of(const Sweep *s, const Layout *l)
     json_object_set_new(row, "measured_ms", number(l->measured));
     json_object_set_new(row, "rounds", json_integer(l->rounds));
     json_object_set_new(row, "tokens_per_second", number(layout_tokens_per_second(s, l)));
-    json_object_set_new(row, "bubble", known ? json_real(l->bubble) : json_null());
+    json_object_set_new(row, "bubble", known ? json_number(l->bubble) : json_null());
     json_object_set_new(row, "memory", known ? json_integer((json_int_t)l->memory) : json_null());
     json_object_set_new(row, "fits", json_boolean(l->state == LAYOUT_FITS));
     json_object_set_new(row, "state", json_string(layout_state(l)));

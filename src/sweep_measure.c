@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "base.h"
 #include "file.h"
+#include "json_number.h"
 #include "launch.h"
 #include "sweep.h"
 #include <errno.h>
@@ -78,14 +79,14 @@ static void keep(const Sweep *s, const Layout *l, const Launch *last, int fd, co
     json_t *names = json_array();
     for (int i = 0; i < n; i++)
         json_array_append_new(names, json_string(text[i]));
-    json_t *j = json_pack("{s:s s:s s:i s:i s:f s:o}", "sweep", sweep, "id", id, "world", s->world, "steps", s->steps,
-                          "predicted_ms", l->predicted, "layout", names);
+    json_t *j = json_pack("{s:s s:s s:i s:i s:o s:o}", "sweep", sweep, "id", id, "world", s->world, "steps", s->steps,
+                          "predicted_ms", json_number(l->predicted), "layout", names);
     if (last->measured > 0)
-        json_object_set_new(j, "measured_ms", json_real(last->measured));
+        json_object_set_new(j, "measured_ms", json_number(last->measured));
     else
         json_object_set_new(j, "reason", json_string(last->why));
     if (last->late)
-        json_object_set_new(j, "late_s", json_real(s->timeout));
+        json_object_set_new(j, "late_s", json_number(s->timeout));
     char *line = json_dumps(j, JSON_COMPACT), *whole = xasprintf("%s\n", line);
     if (write(fd, whole, strlen(whole)) != (ssize_t)strlen(whole) || fsync(fd))
         die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or -o with another folder", path,

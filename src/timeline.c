@@ -211,6 +211,7 @@ void timeline_put(FILE *f, const Timeline *t)
         for (int64_t i = 0; i < t->rank[r].n; i++)
             origin = fmin(origin, timeline_is_comm(&t->rank[r].event[i]) ? t->rank[r].event[i].called
                                                                           : t->rank[r].event[i].start);
+    origin = isfinite(origin) ? origin : 0;            /* no event: JSON has no infinity */
     fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"clock\",\"ph\":\"M\",\"pid\":0,"
             "\"args\":{\"origin_s\":%.9f}}", origin);
     if (t->shape.p)

@@ -1,6 +1,7 @@
 #include "tuned.h"
 #include "base.h"
 #include "file.h"
+#include "json_number.h"
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -85,7 +86,7 @@ static char *write_text(const Algorithms *a)
             snprintf(hex, sizeof hex, "%016llx", (unsigned long long)a->list[i].words[k]);
             json_array_append_new(words, json_string(hex));
         }
-        json_object_set_new(list, a->list[i].key, json_pack("{s:o s:f}", "words", words, "us", a->list[i].us));
+        json_object_set_new(list, a->list[i].key, json_pack("{s:o s:o}", "words", words, "us", json_number(a->list[i].us)));
     }
     json_t *j = json_pack("{s:s s:o}", "format", FORMAT, "algorithms", list);
     char *text = j ? json_dumps(j, JSON_INDENT(1) | JSON_SORT_KEYS) : NULL;

@@ -2,6 +2,7 @@
 #include "args.h"
 #include "commands.h"
 #include "huggingface.h"
+#include "json_number.h"
 #include "start.h"
 #include "whole.h"
 #include <math.h>
@@ -100,11 +101,11 @@ static void print(const Result *r, const Config *c, int ok, int json)
 {
     char *dtype = config_text(c, OPT_params_dtype);
     if (json) {
-        json_t *j = json_pack("{s:b s:o s:s s:f s:{s:f s:f} s:{s:f s:f} s:i s:{s:s s:f} s:b}", "ok", ok, "layout",
-                              start_layout(c), "dtype", dtype, "tolerance", r->tolerance, "loss", "one_rank", r->one.loss,
-                              "layout", r->layout.loss, "grad_norm", "one_rank", r->one.norm, "layout", r->layout.norm,
-                              "tensors", r->tensors, "worst", "tensor", r->worst, "relative", r->relative, "bitwise",
-                              r->bitwise);
+        json_t *j = json_pack("{s:b s:o s:s s:o s:{s:o s:o} s:{s:o s:o} s:i s:{s:s s:o} s:b}", "ok", ok, "layout",
+                              start_layout(c), "dtype", dtype, "tolerance", json_number(r->tolerance), "loss", "one_rank",
+                              json_number(r->one.loss), "layout", json_number(r->layout.loss), "grad_norm", "one_rank",
+                              json_number(r->one.norm), "layout", json_number(r->layout.norm), "tensors", r->tensors, "worst",
+                              "tensor", r->worst, "relative", json_number(r->relative), "bitwise", r->bitwise);
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
         printf("\n");
         json_decref(j);
