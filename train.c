@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- signals: asked for by a handler, answered between steps ---- */
@@ -40,19 +39,6 @@ static void listen_to_signals(void)
 
 /* ---- the run directory ---- */
 
-static void make_directory(char *path)
-{
-    for (char *p = path + 1; *p; p++)
-        if (*p == '/') {
-            *p = 0;
-            mkdir(path, 0777);
-            *p = '/';
-        }
-    if (mkdir(path, 0777) && errno != EEXIST)
-        die(EXIT_RESOURCE, "run-directory", "cannot make %s: %s; change: set save to a folder that you may write to", path,
-            strerror(errno));
-}
-
 static void write_config(const Config *cfg, const char *dir)
 {
     char *path = xasprintf("%s/config.yaml", dir), *part = xasprintf("%s.tmp", path);
@@ -70,6 +56,7 @@ static void write_config(const Config *cfg, const char *dir)
 
 typedef struct {
     const Config *cfg;
+    RunDirectory dir;
     Run run;
     Log *log;
     Loader *valid;
@@ -77,27 +64,22 @@ typedef struct {
     double started;
     int save_asked, stop_asked, late;  /* by any rank */
     const char *why;                   /* how it ended */
+    int64_t saved;                     /* iteration of the newest checkpoint that the log has told of; -1: none */
+    int argc;                          /* the command's arguments, */
+    char **argv;                       /* as they were given */
 } Training;
 
 static int speaks(const Training *t) { return t->run.grid.rank == 0; }
 
-/* The largest of what the ranks say. */
-static int64_t agree(Training *t, int64_t x)
-{
-    Comm *all = &t->run.grid.all;
-    all->wait(all, all->all_reduce(all, &x, 1, I64, OP_MAX));
-    return x;
-}
-
 /* Where the weights come from: `load`, else the initial values. */
-static void start_from(Training *t, const char *dir)
+static void start_from(Training *t)
 {
-    const char *load = t->cfg->load;
-    if (load && !strcmp(load, "latest"))
-        load = agree(t, speaks(t) && checkpoint_exists(dir)) ? dir : NULL;
-    if (!load)
+    t->saved = -1;
+    if (!t->dir.from)
         return;
-    char *found = run_load(&t->run, load);
+    char *found = run_load(&t->run, t->dir.from);
+    if (t->dir.goes_on)
+        t->saved = t->run.iteration;
     if (speaks(t))
         printf("loaded %s: %s iteration %lld\n", found, t->run.iteration ? "resuming after" : "weights only, starting at",
                (long long)t->run.iteration);
@@ -219,6 +201,16 @@ static double save(Training *t)
     return (now() - start) * 1e3;
 }
 
+/* A line for each checkpoint, once it is whole on the disk. */
+static void tell_saved(Training *t)
+{
+    int64_t i = saver_committed(t->run.saver);
+    if (i > t->saved) {
+        t->saved = i;
+        log_note(t->log, "saved iteration %lld: %s/checkpoints/iter_%07lld", (long long)i, t->dir.path, (long long)i);
+    }
+}
+
 /* A stop that cannot wait saves only when that takes no longer than a second: launchers kill two seconds after they ask. */
 static int quick_to_save(const Run *r)
 {
@@ -266,26 +258,104 @@ static void settle(Training *t, int open)
 static int train_loop(Training *t)
 {
     const Config *c = t->cfg;
-    int code = t->run.iteration >= t->total ? EXIT_DONE : -1, wants_save = 0;
-    if (code == EXIT_DONE)
-        t->why = "finished before: nothing left to do";
+    int code = -1, wants_save = 0;
     double eval_ms = 0, checkpoint_ms = 0;     /* of the pause before a step: told with that step */
     while (code < 0) {
         run_step(&t->run, &(Metrics){.eval_ms = eval_ms, .checkpoint_ms = checkpoint_ms});
         int evaluates = t->valid && t->run.iteration % c->eval_interval == 0;
         settle(t, t->run.dev.late && !evaluates);      /* a device that is behind: the step before */
         saver_poll(t->run.saver);
+        tell_saved(t);
         eval_ms = evaluates ? evaluate(t) : 0;
         code = ending(t, &wants_save);
         if (wants_save || code >= 0)           /* what a checkpoint knows, the log has said */
             settle(t, 0);
         checkpoint_ms = wants_save ? save(t) : 0;
+        tell_saved(t);
     }
-    if (saver_wait(t->run.saver) < t->run.iteration && wants_save)
+    int64_t newest = saver_wait(t->run.saver);
+    tell_saved(t);
+    if (newest < t->run.iteration && wants_save)
         die(EXIT_RESOURCE, "save", "the run ended (%s) at iteration %lld, but its last checkpoint could not be written; change: "
             "free space where `save` points; load=latest goes on from the checkpoint before", t->why,
             (long long)t->run.iteration);
     return code;
+}
+
+/* ---- the end, for people ---- */
+
+static int is_given(const Training *t, const char *key)
+{
+    size_t n = strlen(key);
+    for (int i = 0; i < t->argc; i++)
+        if (!strncmp(t->argv[i], key, n) && t->argv[i][n] == '=')
+            return 1;
+    return 0;
+}
+
+/* The command that goes on with this run, for twice as long where it is finished. Keys that the configuration file sets
+ * against that are set back. */
+static void say_command(const Training *t)
+{
+    static const char *const without[] = {"load", "overwrite", "finetune", "train_iters", "train_samples", NULL};
+    static const char *const within[] = {"load", "overwrite", "finetune", NULL};
+    const Config *c = t->cfg;
+    int finished = t->run.iteration >= t->total, samples = c->train_iters == CFG_ABSENT;
+    int64_t length = 2 * (samples ? c->train_samples : c->train_iters);
+    char *longer = finished ? xasprintf(" train_%s=%lld", samples ? "samples" : "iters", (long long)length) : xstrdup("");
+    char *with = xasprintf(" load=latest%s%s%s", c->overwrite && !is_given(t, "overwrite") ? " overwrite=false" : "",
+                           c->finetune && !is_given(t, "finetune") ? " finetune=false" : "", longer);
+    char *line = start_command(c, t->argc, t->argv, finished ? without : within, with);
+    printf("go on   %s\n", line);
+    free(line);
+    free(with);
+    free(longer);
+}
+
+/* Where the run stands, what of it is saved, its report, and how it goes on. */
+static void say_end(const Training *t)
+{
+    int64_t i = t->run.iteration;
+    printf("%s: iteration %lld of %lld is done\n", t->why, (long long)i, (long long)t->total);
+    if (t->saved < 0)
+        printf("saved   nothing: neither save_interval nor save_at_end asked for it\n");
+    else
+        printf("saved   %s/checkpoints/iter_%07lld%s\n", t->dir.path, (long long)t->saved,
+               t->saved < i ? "; what came after it is not saved" : "");
+    printf("report  %s/report.html\n", t->dir.path);
+    if (t->saved >= 0)
+        say_command(t);
+    fflush(stdout);
+}
+
+/* A run that was finished when it was started again: nothing of it is touched. */
+static int finished_before(Training *t)
+{
+    if (speaks(t)) {
+        printf("the run in %s is finished: iteration %lld of %lld is done; to go on, raise train_%s\n", t->dir.path,
+               (long long)t->run.iteration, (long long)t->total, t->cfg->train_iters == CFG_ABSENT ? "samples" : "iters");
+        say_command(t);
+        fflush(stdout);
+    }
+    run_close(&t->run);
+    run_directory_close(&t->dir);
+    return EXIT_DONE;
+}
+
+/* Rank 0: what stands at the head of the log, and the files of the run directory. */
+static void start_log(Training *t)
+{
+    static const char *const none[] = {NULL};
+    char *command = start_command(t->cfg, t->argc, t->argv, none, "");
+    write_config(t->cfg, t->dir.path);
+    print_start(t);
+    t->log = log_open(t->cfg, &(LogStart){.run_dir = t->dir.path, .resume_iteration = t->run.iteration,
+                                          .total_iterations = t->total, .devices = t->run.grid.world,
+                                          .flops_per_token = run_flops_per_token(t->cfg),
+                                          .parameters = params_count(t->cfg), .build = config_build_id(),
+                                          .command = command, .id = t->dir.id});
+    record_start(t);
+    free(command);
 }
 
 static int command_run(int argc, char **argv)
@@ -293,27 +363,27 @@ static int command_run(int argc, char **argv)
     static Training t;                 /* as long as the process */
     char why[WHY], said[TRACE_SAID];
     t.started = now();
+    t.argc = argc;
+    t.argv = argv;
     Args a = args_open("run", argc, argv);
-    char *command = args_text(argc, argv);
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);
     listen_to_signals();
     t.cfg = start_config(path, &a, USE_TRAIN);
     t.total = config_iterations(t.cfg);
-    char *dir = run_directory(t.cfg);
-    make_directory(dir);
+    start_directory(&t.dir, t.cfg);
+    const char *dir = t.dir.path;
     run_open(&t.run, t.cfg, RUN_TRAIN, 0, dir);
-    start_from(&t, dir);
+    t.run.id = t.dir.id;
+    start_from(&t);
+    if (t.run.iteration >= t.total)
+        return finished_before(&t);
     open_corpora(&t);
-    if (speaks(&t)) {
-        write_config(t.cfg, dir);
-        print_start(&t);
-        t.log = log_open(t.cfg, &(LogStart){.run_dir = dir, .resume_iteration = t.run.iteration, .total_iterations = t.total,
-                                            .devices = t.run.grid.world, .flops_per_token = run_flops_per_token(t.cfg),
-                                            .parameters = params_count(t.cfg), .build = config_build_id(),
-                                            .command = command});
-        record_start(&t);
-    }
+    run_directory_begin(&t.dir, t.run.iteration, &t.run.grid.all);
+    run_keep_tuned(&t.run, dir);
+    saver_start(t.run.saver);
+    if (speaks(&t))
+        start_log(&t);
     int code = train_loop(&t);
     if (t.valid)
         loader_close(t.valid);
@@ -325,9 +395,10 @@ static int command_run(int argc, char **argv)
         log_fact(t.log, "timeline", "%s", said);
     }
     log_close(t.log, t.why);
+    if (speaks(&t))
+        say_end(&t);
     run_close(&t.run);
-    free(dir);
-    free(command);
+    run_directory_close(&t.dir);
     return code;
 }
 

@@ -104,6 +104,8 @@ void about_open(About *a, const Config *cfg, const LogStart *s, int dir)
         json_decref(a->json);
         a->json = json_object();
     }
+    if (s->id)
+        json_object_set_new(a->json, "id", json_text(s->id));
     json_object_set_new(a->json, "total_iterations", json_integer(s->total_iterations));
     json_object_set_new(a->json, "parameters", json_integer(s->parameters));
     json_object_set_new(a->json, "devices", json_integer(s->devices ? s->devices : 1));

@@ -1,4 +1,4 @@
-/* about -- run.json: what the report says about a run beside its numbers. One object: total_iterations,
+/* about -- run.json: what the report says about a run beside its numbers. One object: id, total_iterations,
  * parameters, devices, flops_per_token, machine {host cpu cores memory_bytes system}, facts {name: text},
  * memory {category: {planned, used}}, sample, and sessions [{started, from, command, build, ended, why}],
  * one for each start: a resumed run adds to those that are there. Nothing here ends the run. */

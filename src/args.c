@@ -25,7 +25,6 @@ char *args_text(int argc, char **argv)
     FILE *f = open_memstream(&text, &size);
     if (!f)
         die(EXIT_RESOURCE, "memory", "no memory for the command line; change: free memory on this machine");
-    fputs(program_invocation_name, f);
     for (int i = 0; i < argc; i++) {
         int plain = *argv[i] && !argv[i][strspn(argv[i], PLAIN)];
         fputs(plain ? " " : " '", f);

@@ -11,7 +11,7 @@ typedef struct {
 /* The arguments behind the command's name; argv stays the caller's. */
 Args args_open(const char *command, int argc, char **argv);
 
-/* The command line as a shell takes it: the program and these arguments. On the heap. */
+/* These arguments as a shell takes them, each behind a blank. On the heap. */
 char *args_text(int argc, char **argv);
 
 /* 1 if `flag` is there, once or more often; takes it. */

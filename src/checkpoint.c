@@ -196,37 +196,38 @@ int checkpoint_exists(const char *path)
 {
     int n;
     char **list = source_list(path, &n);
-    for (int i = 0; i < n; i++)
-        free(list[i]);
-    free(list);
+    source_list_free(list, n);
     return n > 0;
 }
 
-/* What rank 0 sees, on every rank: the candidates, newest first. */
+/* What rank 0 sees, on every rank: list[0] the id of the run that the folder belongs to, "" where none is known; then the n
+ * candidates, newest first. */
 static char **agree_on_list(Comm *c, const char *path, int *n)
 {
     char **list = NULL, *all = NULL;
-    int64_t size[2] = {0, 0};       /* names, 4-byte words of them */
+    int64_t size[2] = {0, 0};       /* candidates, 4-byte words of all texts */
     if (c->rank == 0) {
-        size_t bytes = 0;
+        char *id = source_run_id(path);
         list = source_list(path, n);
-        for (int i = 0; i < *n; i++) {
-            size_t add = strlen(list[i]) + 1;
+        size_t bytes = 0;
+        for (int i = -1; i < *n; i++) {
+            const char *text = i >= 0 ? list[i] : id ? id : "";
+            size_t add = strlen(text) + 1;
             all = xrealloc(all, bytes + add + 4);
-            memcpy(all + bytes, list[i], add);
+            memcpy(all + bytes, text, add);
             bytes += add;
-            free(list[i]);
         }
-        free(list);
+        source_list_free(list, *n);
+        free(id);
         size[0] = *n, size[1] = (int64_t)(bytes + 3) / 4;
     }
     c->wait(c, c->broadcast(c, size, 2, I64, 0));
     all = c->rank == 0 ? all : xcalloc((size_t)size[1], 4);
     c->wait(c, c->broadcast(c, all, size[1], I32, 0));
-    list = xcalloc((size_t)size[0], sizeof *list);
     *n = (int)size[0];
+    list = xcalloc((size_t)*n + 1, sizeof *list);
     char *at = all;
-    for (int i = 0; i < *n; at += strlen(at) + 1)
+    for (int i = 0; i <= *n; at += strlen(at) + 1)
         list[i++] = xstrdup(at);
     free(all);
     return list;
@@ -285,48 +286,90 @@ static int read_pieces(Source *s, const Piece *p, int n, int weights_only, char 
     return ok;
 }
 
+/* What became of a candidate, the same on every rank. */
+typedef enum { LOADED, DAMAGED, FOREIGN, GONE } Tried;
+
+typedef struct {
+    const Config *cfg;
+    Comm *all;
+    const Piece *p;
+    int n, weights_only;
+    json_t *state;                  /* of the checkpoint that was loaded */
+    int64_t speaker;                /* lowest rank that found the candidate damaged */
+    char why[WHY];                  /* and what it found */
+} Loading;
+
+/* Every rank tries the same folder. Dies when it holds another model. */
+static Tried try_candidate(Loading *l, const char *dir, const char *id)
+{
+    Comm *all = l->all;
+    Source s;
+    Diff diff = {0};
+    Tried tried = LOADED;
+    int ok = open_candidate(&s, dir, all, l->why), whole = (int)reduce(all, ok, OP_MIN);
+    if (whole && source_is_foreign(&s, *id ? id : NULL)) {
+        tried = FOREIGN;
+    } else if (whole) {
+        l->weights_only = l->weights_only || json_is_true(json_object_get(s.m.state, "weights_only"));
+        compare_keys(&diff, l->cfg, s.m.state);
+        compare_tensors(&diff, &s.m, l->p, l->n, l->weights_only);
+        all_ok(all, !diff.entries, EXIT_CHECKPOINT, "checkpoint-model",
+               "%s holds another model: %s%s; change: set these keys as they were, or load another "
+               "checkpoint", dir, diff.text, diff.left_out ? "; and more" : "");
+        ok = read_pieces(&s, l->p, l->n, l->weights_only, l->why);
+        whole = (int)reduce(all, ok, OP_MIN);
+    }
+    if (!whole) {
+        tried = reduce(all, !ok && source_gone(&s, dir), OP_MAX) ? GONE : DAMAGED;
+        l->speaker = reduce(all, ok ? INT64_MAX : all->rank, OP_MIN);
+    } else if (tried == LOADED) {
+        l->state = json_incref(s.m.state);
+        if (l->weights_only && all->rank == 0)
+            warn_of_function(l->cfg, l->state, dir);
+    }
+    source_close(&s);
+    return tried;
+}
+
+/* Goes through the candidates until one is loaded. GONE: a run that is going on has deleted one; look again. */
+static Tried try_list(Loading *l, char **list, int count, char **found_dir)
+{
+    Tried tried = FOREIGN;
+    for (int i = 1; i <= count && tried != LOADED && tried != GONE; i++) {
+        tried = try_candidate(l, list[i], list[0]);
+        int first = l->all->rank == 0, speaks = tried == DAMAGED && l->all->rank == l->speaker;
+        if (tried == LOADED && found_dir)
+            *found_dir = xstrdup(list[i]);
+        if (tried == FOREIGN && first)
+            warn("%s is of another run; passed over", list[i]);
+        if (tried != DAMAGED)
+            continue;
+        int last = l->cfg->on_corrupt != ON_CORRUPT_PREVIOUS || i == count;
+        all_ok(l->all, !speaks || !last, EXIT_CHECKPOINT, "checkpoint-damaged", "%s: %s; change: %sload=DIR, another checkpoint",
+               list[i], l->why, count > 1 ? "on_corrupt=previous to take the one before it, or " : "");
+        if (speaks)
+            warn("%s: %s; taking the checkpoint before it", list[i], l->why);
+    }
+    return tried;
+}
+
 json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Piece *p, int n,
                         int weights_only, char **found_dir)
 {
-    int count;
-    char **list = agree_on_list(all, path, &count), why[WHY] = "";
-    json_t *state = NULL;
-    if (!count)
-        all_ok(all, 0, EXIT_CHECKPOINT, "checkpoint-missing",
+    Loading l = {.cfg = cfg, .all = all, .p = p, .n = n, .weights_only = weights_only};
+    Tried tried = GONE;
+    for (int tries = 0; tried == GONE && tries < SOURCE_TRIES; tries++) {
+        int count;
+        char **list = agree_on_list(all, path, &count);
+        all_ok(all, count > 0, EXIT_CHECKPOINT, "checkpoint-missing",
                "%s holds no checkpoint: neither a manifest.json nor checkpoints/iter_N with one; "
                "change: load=DIR, a checkpoint or a run directory", path);
-    for (int i = 0; i < count && !state; i++) {
-        Source s;
-        Diff diff = {0};
-        int ok = open_candidate(&s, list[i], all, why);
-        if (reduce(all, ok, OP_MIN)) {
-            weights_only = weights_only || json_is_true(json_object_get(s.m.state, "weights_only"));
-            compare_keys(&diff, cfg, s.m.state);
-            compare_tensors(&diff, &s.m, p, n, weights_only);
-            all_ok(all, !diff.entries, EXIT_CHECKPOINT, "checkpoint-model",
-                   "%s holds another model: %s%s; change: set these keys as they were, or load another "
-                   "checkpoint", list[i], diff.text, diff.left_out ? "; and more" : "");
-            ok = read_pieces(&s, p, n, weights_only, why);
-        }
-        if (reduce(all, ok, OP_MIN)) {
-            state = json_incref(s.m.state);
-            if (weights_only && all->rank == 0)
-                warn_of_function(cfg, state, list[i]);
-            if (found_dir)
-                *found_dir = xstrdup(list[i]);
-        } else {
-            int64_t speaker = reduce(all, ok ? INT64_MAX : all->rank, OP_MIN);
-            int last = cfg->on_corrupt != ON_CORRUPT_PREVIOUS || i == count - 1;
-            all_ok(all, ok || !last, EXIT_CHECKPOINT, "checkpoint-damaged",
-                   "%s: %s; change: %sload=DIR, another checkpoint", list[i], why,
-                   count > 1 ? "on_corrupt=previous to take the one before it, or " : "");
-            if (all->rank == speaker)
-                warn("%s: %s; taking the checkpoint before it", list[i], why);
-        }
-        source_close(&s);
+        tried = try_list(&l, list, count, found_dir);
+        source_list_free(list, count + 1);
     }
-    for (int i = 0; i < count; i++)
-        free(list[i]);
-    free(list);
-    return state;
+    all_ok(all, tried == LOADED, EXIT_CHECKPOINT, "checkpoint-missing",
+           tried == GONE ? "each newest checkpoint of %s was deleted while it was read; change: load=DIR, a checkpoint that "
+                           "its run keeps, or a larger save_keep_last there"
+                         : "%s holds no checkpoint of its own run; change: load=DIR, the checkpoint itself", path);
+    return l.state;
 }

@@ -56,10 +56,12 @@ void model_scales_loaded(struct Model *m);
 typedef struct Saver Saver;
 
 /* p[0..n): what this rank writes; over all ranks each element of each tensor once. Takes the snapshot's bytes
- * from `host` (host_arena) when cfg->async_save, and returns NULL when it is counting. Otherwise collective over `all`:
- * makes the folders, and locks run_dir against a second job (EXIT_CHECKPOINT; the lock goes with the
- * process). */
+ * from `host` (host_arena) when cfg->async_save, and returns NULL when it is counting. run_dir must be this job's
+ * alone (run_directory.h). Touches no file. */
 Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece *p, int n, Arena *host);
+
+/* Makes and opens run_dir/checkpoints: once, before the first save. Collective; dies with EXIT_RESOURCE. */
+void saver_start(Saver *s);
 
 /* Saves. state is copied and kept whole in the manifest; it must say everything that a resume needs and
  * holds, as "config", the text of config_write. With async_save it returns once the copy of the
@@ -72,13 +74,17 @@ void saver_poll(Saver *s);
 /* Waits until nothing is under way. Returns the iteration of the newest checkpoint that this saver has
  * committed, -1 when there is none. Collective. */
 int64_t saver_wait(Saver *s);
+
+/* The same without waiting: what saver_poll, _save and _wait have heard of. Not collective. */
+int64_t saver_committed(const Saver *s);
 void saver_close(Saver *s);         /* waits first */
 
-/* 1 if path, a checkpoint or a run directory, holds a checkpoint with a manifest. Not collective. */
+/* 1 if path, a checkpoint or a run directory, holds a checkpoint with a manifest, of whatever run. Not collective. */
 int checkpoint_exists(const char *path);
 
 /* Fills the pieces by name from a checkpoint directory, or from the newest whole checkpoint of a run
- * directory. Any boxes, whatever layout wrote them; only the blocks that hold them are read, each against its
+ * directory, its own run's (run_directory.h): checkpoints of other runs are passed over with a warning, and those that a run
+ * still going on deletes under way are looked for again. Any boxes, whatever layout wrote them; only the blocks that hold them are read, each against its
  * hash. Types are converted, rounding to nearest even. A piece NAME.master that the file lacks is read from
  * NAME; a weight of a wider type than the stored one is read from NAME.master where there is one, so that a
  * change of params_dtype loses nothing. With weights_only, and for a checkpoint that says so itself

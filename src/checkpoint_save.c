@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -239,6 +238,8 @@ void saver_poll(Saver *s)
         ;
 }
 
+int64_t saver_committed(const Saver *s) { return s->committed; }
+
 int64_t saver_wait(Saver *s)
 {
     while (s->phase != IDLE)
@@ -248,6 +249,7 @@ int64_t saver_wait(Saver *s)
 
 void saver_save(Saver *s, int64_t iteration, const json_t *state)
 {
+    BUG_ON(s->dir < 0);
     saver_poll(s);
     /* said at the first, second, fourth, eighth ... wait: a disk that is too slow must not flood the log */
     s->waits += s->phase != IDLE;
@@ -268,28 +270,6 @@ void saver_save(Saver *s, int64_t iteration, const json_t *state)
 }
 
 /* ---- opening */
-
-/* Locks RUN/.lock for this process; the file says whose it is, in a record of fixed size. */
-static int lock_run(Saver *s, char why[WHY])
-{
-    char *path = xasprintf("%s/.lock", s->run_dir), who[128] = "", host[64] = "?";
-    do
-        s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    while (s->lock < 0 && errno == EINTR);
-    free(path);
-    if (s->lock < 0)
-        return file_errno(why, "cannot open .lock in %s", s->run_dir);
-    if (flock(s->lock, LOCK_EX | LOCK_NB) < 0) {
-        if (errno != EWOULDBLOCK)
-            return file_errno(why, "cannot lock %s", s->run_dir);
-        int known = file_read_at(s->lock, ".lock", who, sizeof who - 1, 0, why);
-        who[strcspn(who, "\n")] = 0;
-        return file_why(why, "another job (%s) is writing in %s", known ? who : "unknown", s->run_dir);
-    }
-    gethostname(host, sizeof host - 1);
-    memset(who + snprintf(who, sizeof who, "process %d on %s", (int)getpid(), host), '\n', 1);
-    return file_write_at(s->lock, ".lock", who, sizeof who, 0, why);
-}
 
 static void open_thread(Saver *s)
 {
@@ -314,19 +294,9 @@ Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece
     if (!host->base)
         return NULL;
     Saver *s = xcalloc(1, sizeof *s);
-    char why[WHY];
     *s = (Saver){.cfg = cfg, .all = all, .run_dir = xstrdup(run_dir), .piece = p, .n = n,
-                 .snapshot = snapshot, .lock = -1, .dir = -1, .committed = -1,
+                 .snapshot = snapshot, .dir = -1, .committed = -1,
                  .mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
-    char *folder = xasprintf("%s/checkpoints", run_dir);
-    int ok = all->rank != 0 || file_make_dirs(folder, why);
-    all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: save=DIR, a folder that can be written", why);
-    ok = all->rank != 0 || lock_run(s, why);
-    all_ok(all, ok, EXIT_CHECKPOINT, "save",
-           "%s; change: wait for the other job, or save=DIR, another folder", why);
-    ok = (s->dir = file_open_dir(AT_FDCWD, folder, 0, why)) >= 0;
-    all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: save=DIR, a folder that every rank can write", why);
-    free(folder);
     find_entries(s);
     s->buffer = xcalloc(1, (size_t)HASH_BLOCK);
     s->part = xcalloc((size_t)all->size, sizeof *s->part);
@@ -336,6 +306,17 @@ Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece
     if (cfg->async_save)
         open_thread(s);
     return s;
+}
+
+void saver_start(Saver *s)
+{
+    Comm *all = s->all;
+    char why[WHY], *folder = xasprintf("%s/checkpoints", s->run_dir);
+    int ok = all->rank != 0 || file_make_dirs(folder, why);
+    all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: save=DIR, a folder that can be written", why);
+    ok = (s->dir = file_open_dir(AT_FDCWD, folder, 0, why)) >= 0;
+    all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: save=DIR, a folder that every rank can write", why);
+    free(folder);
 }
 
 void saver_close(Saver *s)
@@ -348,9 +329,8 @@ void saver_close(Saver *s)
         pthread_mutex_unlock(&s->mutex);
         pthread_join(s->thread, NULL);
     }
-    if (s->lock >= 0)
-        close(s->lock);
-    close(s->dir);
+    if (s->dir >= 0)
+        close(s->dir);
     free(s->view);
     free(s->part);
     free(s->buffer);

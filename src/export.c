@@ -24,19 +24,11 @@ typedef struct { const Param *param; const StoredTensor *from; HfTensor hf; int6
 #define REFUSE(...) die(EXIT_CHECKPOINT, "export", __VA_ARGS__)
 #define DISK(why) die(EXIT_RESOURCE, "export", "%s; change: free space, or -o another folder", why)
 
-/* The newest checkpoint that path stands for. */
 static void open_newest(Source *s, const char *path)
 {
     char why[WHY];
-    int n;
-    char **list = source_list(path, &n);
-    if (!n)
-        REFUSE("%s holds no checkpoint; change: give a checkpoint or a run directory", path);
-    if (!source_open(s, list[0], why) || !source_check_files(s, why))
-        REFUSE("%s: %s; change: give another checkpoint", list[0], why);
-    for (int i = 0; i < n; i++)
-        free(list[i]);
-    free(list);
+    if (!source_open_newest(s, path, why))
+        REFUSE("%s; change: give another checkpoint or run directory", why);
 }
 
 /* Lists the tensors and shares them out over files of at most `limit` bytes; returns the number of files. */

@@ -317,6 +317,7 @@ int command_import(int argc, char **argv)
     arena_open(&arena, "import", 0);
     json_t *state = make_state(cfg, family, hf);
     Saver *s = saver_open(&save, out, &grid.all, pieces, n, &arena);
+    saver_start(s);
     saver_save(s, 0, state);
     saver_close(s);
     arena_close(&arena);

@@ -70,14 +70,17 @@ static void report_odd(json_t *o, NotFinite *odd)
 
 /* ---- a checkpoint */
 
-static json_t *checkpoint(const char *path)
+/* *gone, when not NULL: 1 if a run that is going on has deleted it while it was read. */
+static json_t *checkpoint(const char *path, int *gone)
 {
-    static const char *const keys[] = {"consumed_samples", "weights_only", "build"};
+    static const char *const keys[] = {"run_id", "consumed_samples", "weights_only", "build"};
     json_t *o = report("checkpoint", path), *files = json_array(), *types = json_object(), *v;
     json_int_t bytes = 0, weights = 0;
     char why[WHY];
     Source s;
     if (!source_open(&s, path, why)) {
+        if (gone)
+            *gone = source_gone(&s, path);
         json_decref(files);
         json_decref(types);
         return verdict(o, 0, why);
@@ -111,29 +114,64 @@ static json_t *checkpoint(const char *path)
     for (int i = 0; i < s.m.ntensor; i++)
         count_odd(&odd, s.m.tensor[i].name, s.not_finite[i]);
     report_odd(o, &odd);
+    if (gone)
+        *gone = !whole && source_gone(&s, path);
     source_close(&s);
     return verdict(o, whole, why);
 }
 
 /* ---- a run directory: its checkpoints, newest first, and what killed saves have left */
 
+/* The checkpoints of a run directory, newest first; those that a run still going on deletes under way are left out, and
+ * looked for again when nothing else is left. *damaged: how many are, and the first one's reason. */
+static json_t *checkpoints(const char *path, int *damaged, char why[WHY])
+{
+    json_t *list = json_array();
+    int lost = 1;
+    for (int tries = 0; lost && !json_array_size(list) && tries < SOURCE_TRIES; tries++) {
+        int n;
+        char **dir = source_list(path, &n);
+        lost = 0;
+        for (int i = 0; i < n; i++) {
+            int gone = 0;
+            json_t *c = checkpoint(dir[i], &gone);
+            lost += gone;
+            if (gone) {
+                json_decref(c);
+                continue;
+            }
+            json_array_append_new(list, c);
+            if (!json_is_true(json_object_get(c, "whole")) && (*damaged)++ == 0)
+                file_why(why, "%.200s: %.200s", dir[i], json_string_value(json_object_get(c, "why")));
+        }
+        source_list_free(dir, n);
+    }
+    return list;
+}
+
+/* The iteration of the newest checkpoint of the run `id`; NULL without one. */
+static json_t *newest_of(const json_t *list, const char *id)
+{
+    size_t i;
+    json_t *c;
+    json_array_foreach(list, i, c) {
+        const char *its = json_string_value(json_object_get(c, "run_id"));
+        if (!id || !its || !strcmp(id, its))
+            return json_incref(json_object_get(c, "iteration"));
+    }
+    return json_null();
+}
+
 static json_t *run_directory(const char *path)
 {
     static const char *const parts[] = {"config.yaml", "metrics.jsonl", "trace.json", "report.html"};
-    json_t *o = report("run", path), *list = json_array(), *left = json_array(), *holds = json_array(), *c;
-    char *folder = xasprintf("%s/checkpoints", path), why[WHY] = "";
-    int n, damaged = 0;
-    char **dir = source_list(path, &n);
+    json_t *o = report("run", path), *left = json_array(), *holds = json_array();
+    char *folder = xasprintf("%s/checkpoints", path), *id = source_run_id(path), why[WHY] = "";
+    int damaged = 0;
+    json_t *list = checkpoints(path, &damaged, why);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (has(path, parts[i]))
             json_array_append_new(holds, json_string(parts[i]));
-    for (int i = 0; i < n; i++) {
-        json_array_append_new(list, c = checkpoint(dir[i]));
-        if (!json_is_true(json_object_get(c, "whole")) && damaged++ == 0)
-            file_why(why, "%.200s: %.200s", dir[i], json_string_value(json_object_get(c, "why")));
-        free(dir[i]);
-    }
-    free(dir);
     DIR *d = opendir(folder);
     for (struct dirent *e; d && (e = readdir(d));) {
         int64_t it;
@@ -146,7 +184,9 @@ static json_t *run_directory(const char *path)
         closedir(d);
     free(folder);
     json_object_set_new(o, "holds", holds);
-    json_object_set_new(o, "newest", json_incref(json_object_get(json_array_get(list, 0), "iteration")));
+    json_object_set_new(o, "run_id", id ? json_string(id) : json_null());
+    json_object_set_new(o, "newest", newest_of(list, id));
+    free(id);
     json_object_set_new(o, "checkpoints", list);
     json_object_set_new(o, "unfinished", left);
     return verdict(o, !damaged, why);
@@ -276,7 +316,7 @@ static json_t *inspect(const char *path)
     if (!is_dir(path))
         return n > 12 && !strcmp(path + n - 12, ".safetensors") ? safetensors(path) : NULL;
     if (has(path, MANIFEST) || has(path, "model-00000.safetensors"))
-        return checkpoint(path);
+        return checkpoint(path, NULL);
     if (has(path, "config.json"))
         return huggingface(path);
     return has(path, "checkpoints") || has(path, "metrics.jsonl") ? run_directory(path) : NULL;

@@ -20,6 +20,7 @@ struct Log {
     int devices;
     double flops_per_token, peak_flops;
     char *run_dir;                 /* NULL: no files */
+    char id[64];                   /* `, "run_id": "ID"`, the last key of every line; "" without an id */
     int dir;                       /* its descriptor, -1 = none */
     Console console;
     int fd;                        /* metrics.jsonl, -1 = none */
@@ -69,7 +70,7 @@ static int put_number(char *text, int room, const char *name, double v)
 
 static void put_metrics(Log *l, const Metrics *m)
 {
-    char text[METRIC_COUNT * 64 + 64];
+    char text[METRIC_COUNT * 64 + 128];
     int n = 0, room = (int)sizeof text;
     for (int i = 0; i < METRIC_COUNT; i++)
         if (metric_defs[i].type == METRIC_INT)
@@ -77,7 +78,7 @@ static void put_metrics(Log *l, const Metrics *m)
                           (long long)*(const int64_t *)((const char *)m + metric_defs[i].offset));
         else
             n += put_number(text + n, room - n, metric_defs[i].name, metric_get(m, i));
-    n += snprintf(text + n, (size_t)(room - n), "}\n");
+    n += snprintf(text + n, (size_t)(room - n), "%s}\n", l->id);
     BUG_ON(n >= room);
     text[1] = '{';                                 /* the first ", " */
     put_line(l, text + 1, n - 1);
@@ -167,6 +168,8 @@ Log *log_open(const Config *cfg, const LogStart *s)
     l->flops_per_token = s->flops_per_token;
     l->peak_flops = isfinite(cfg->device_peak_tflops) ? cfg->device_peak_tflops * 1e12 : 0;
     l->run_dir = s->run_dir ? xstrdup(s->run_dir) : NULL;
+    if (s->id)
+        snprintf(l->id, sizeof l->id, ", \"run_id\": \"%s\"", s->id);
     l->dir = l->fd = l->events.fd = -1;
     signal(SIGPIPE, SIG_IGN);
     console_open(&l->console, STDOUT_FILENO, cfg->log_style, s->total_iterations);
@@ -293,7 +296,7 @@ void log_eval(Log *l, int64_t iteration, double loss)
     int n = snprintf(text, sizeof text, "{\"iteration\": %lld", (long long)iteration);
     n += put_number(text + n, room - n, "valid_loss", loss);
     n += put_number(text + n, room - n, "valid_ppl", exp(loss));
-    n += snprintf(text + n, (size_t)(room - n), "}\n");
+    n += snprintf(text + n, (size_t)(room - n), "%s}\n", l->id);
     put_line(l, text, n);
     Scalar s[] = {{"lm loss validation", loss}, {"lm loss validation ppl", exp(loss)}};
     event_scalars(&l->events, wall(), iteration, s, 2);

@@ -92,6 +92,7 @@ typedef struct {
     double flops_per_token;        /* forward and backward of the whole model, 0 = not known */
     int64_t parameters;            /* of the whole model, for the report; 0 = not known */
     const char *command, *build;   /* for the report; NULL = left out */
+    const char *id;                /* of the run, in every line of metrics.jsonl; NULL = left out */
 } LogStart;
 
 /* Only rank 0 has one: the functions below do nothing with NULL. */

@@ -92,6 +92,8 @@ json_t *run_state(const Run *r)
     BUG_ON(!j);
     if (r->huggingface)
         json_object_set(j, "huggingface", r->huggingface);
+    if (r->id)
+        json_object_set_new(j, "run_id", json_string(r->id));
     free(text);
     return j;
 }
@@ -187,14 +189,4 @@ double run_flops_per_token(const Config *c)
                    (double)c->hidden_size * (double)c->ffn_hidden_size * (act_gated((ActKind)c->activation) ? 3 : 2);
     double weights = (double)c->num_layers * layer + (double)c->vocab_size * (double)c->hidden_size;
     return 6 * weights + 12.0 * (double)c->num_layers * (double)Q * (double)c->seq_length;
-}
-
-char *run_directory(const Config *cfg)
-{
-    if (cfg->save)
-        return xstrdup(cfg->save);
-    const char *name = strrchr(cfg->path, '/'), *dot;
-    name = name ? name + 1 : cfg->path;
-    dot = strrchr(name, '.');
-    return xasprintf("runs/%.*s", dot && dot > name ? (int)(dot - name) : (int)strlen(name), name);
 }

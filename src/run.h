@@ -84,6 +84,7 @@ typedef struct {
     Trace trace;               /* the timeline of the steps that trace_steps lists */
 
     json_t *huggingface;       /* family and special tokens of the directory that the weights once came from; NULL: of none */
+    const char *id;            /* of the run whose checkpoints these are (run_directory.h); NULL: of none */
 
     /* progress: all of it is in a checkpoint */
     int64_t iteration, consumed_samples, skipped, nans;
@@ -110,6 +111,10 @@ typedef struct {
  * the plan of this host's ranks is larger than the memory that it has left. Collective. */
 void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const char *run_dir);
 void run_close(Run *r);
+
+/* Keeps the algorithms of a GPU's products in run_dir, unless they are kept there already: a resume computes with the same.
+ * Collective. */
+void run_keep_tuned(Run *r, const char *run_dir);
 
 /* The groups of all ranks alone. Collective. */
 void run_grid(Grid *g, const Config *cfg);
@@ -208,7 +213,4 @@ void step_forward(Run *r, const Schedule *s, int64_t B, int64_t S, int share_row
 /* Arithmetic of a token's forward and backward: 6 FLOPs a weight of a matrix product (output layer included) and 12 L A D S of
  * attention without regard to the mask, as Megatron-LM and PaLM count (Chowdhery et al. 2022, arXiv:2204.02311, app. B). */
 double run_flops_per_token(const Config *cfg);
-
-/* runs/NAME for CONFIG/NAME.yaml, or `save`. On the heap. */
-char *run_directory(const Config *cfg);
 #endif

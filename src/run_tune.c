@@ -4,6 +4,9 @@
 #include "run_layout.h"
 #include "tuned.h"
 #include <stdlib.h>
+#include <unistd.h>
+
+#define TUNED_FILE "cublaslt.json"
 
 void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes)
 {
@@ -14,7 +17,7 @@ void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes)
     if (c->cublaslt_algorithms)
         path = xstrdup(c->cublaslt_algorithms);
     else if (run_dir)
-        path = xasprintf("%s/cublaslt.json", run_dir);
+        path = xasprintf("%s/" TUNED_FILE, run_dir);
     if (path)
         tuned_read(&r->algorithms, path);
     int64_t known = r->algorithms.n;
@@ -25,5 +28,13 @@ void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes)
             file_make_dirs(run_dir, why);          /* a folder that cannot be made is one that cannot be written */
         tuned_write(&r->algorithms, path);
     }
+    free(path);
+}
+
+void run_keep_tuned(Run *r, const char *run_dir)
+{
+    char *path = xasprintf("%s/" TUNED_FILE, run_dir);
+    if (r->cfg->device == DEVICE_CUDA && !r->cfg->cublaslt_algorithms && r->algorithms.n && access(path, F_OK))
+        tuned_write(&r->algorithms, path);
     free(path);
 }

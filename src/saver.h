@@ -17,7 +17,7 @@ struct Saver {
     const Config *cfg;
     Comm *all;
     char *run_dir;
-    int dir, lock;                  /* descriptors: RUN/checkpoints, RUN/.lock */
+    int dir;                        /* descriptor of RUN/checkpoints; -1 before saver_start */
     const Piece *piece;
     View *view;                     /* [n] what is written: the caller's memory, or the snapshot */
     int n, nentry;

@@ -69,11 +69,78 @@ char **source_list(const char *path, int *n)
     return list;
 }
 
+char *source_run_id(const char *path)
+{
+    char *file = xasprintf("%s/run.json", path);
+    json_t *run = json_load_file(file, 0, NULL);
+    const char *id = json_string_value(json_object_get(run, "id"));
+    char *copy = id ? xstrdup(id) : NULL;
+    json_decref(run);
+    free(file);
+    return copy;
+}
+
+int source_is_foreign(const Source *s, const char *id)
+{
+    const char *its = json_string_value(json_object_get(s->m.state, "run_id"));
+    return id && its && strcmp(id, its);
+}
+
+int source_gone(const Source *s, const char *dir)
+{
+    struct stat st;
+    return stat(dir, &st) < 0 ? errno == ENOENT : s->inode && (st.st_dev != s->device || st.st_ino != s->inode);
+}
+
+/* 1 open; 0 damaged, with the reason; -1 deleted meanwhile. */
+static int try_open(Source *s, const char *dir, char why[WHY])
+{
+    char reason[WHY];
+    if (source_open(s, dir, reason) && source_check_files(s, reason))
+        return 1;
+    int gone = source_gone(s, dir);
+    file_why(why, "%.200s: %.300s", dir, reason);
+    source_close(s);
+    return gone ? -1 : 0;
+}
+
+int source_open_newest(Source *s, const char *path, char why[WHY])
+{
+    char *id = source_run_id(path);
+    int ok = -1;
+    for (int tries = 0; ok < 0 && tries < SOURCE_TRIES; tries++) {
+        int n, foreign = 1;
+        char **list = source_list(path, &n);
+        ok = n ? 1 : file_why(why, "%s holds no checkpoint", path);
+        for (int i = 0; ok > 0 && foreign && i < n; i++) {
+            ok = try_open(s, list[i], why);
+            foreign = ok > 0 && source_is_foreign(s, id);
+            if (foreign)
+                source_close(s);
+        }
+        if (ok > 0 && foreign)
+            ok = file_why(why, "%s holds checkpoints of other runs only", path);
+        source_list_free(list, n);
+    }
+    free(id);
+    return ok > 0;
+}
+
+void source_list_free(char **list, int n)
+{
+    for (int i = 0; i < n; i++)
+        free(list[i]);
+    free(list);
+}
+
 int source_open(Source *s, const char *dir, char why[WHY])
 {
+    struct stat st;
     *s = (Source){.fd = file_open_dir(AT_FDCWD, dir, 0, why)};
     if (s->fd < 0)
         return 0;
+    if (fstat(s->fd, &st) == 0)
+        s->device = st.st_dev, s->inode = st.st_ino;
     s->dir = xstrdup(dir);
     if (!manifest_open(&s->m, s->fd, why)) {
         source_close(s);
@@ -98,7 +165,7 @@ void source_close(Source *s)
     manifest_close(&s->m);
     if (s->fd >= 0)
         close(s->fd);
-    *s = (Source){.fd = -1};
+    *s = (Source){.fd = -1, .device = s->device, .inode = s->inode};
 }
 
 int source_check_files(const Source *s, char why[WHY])

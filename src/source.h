@@ -7,15 +7,35 @@
 typedef struct {
     char *dir;                      /* for messages */
     int fd;
+    uint64_t device, inode;         /* of the folder that was opened; they outlive source_close */
     Manifest m;
     StFile *shard;                  /* [m.nshard], opened at first use; fd -1 until then */
     char *buffer;                   /* HASH_BLOCK bytes */
     int64_t *not_finite;            /* [m.ntensor] elements that are NaN or infinite, as source_verify finds them */
 } Source;
 
-/* Checkpoint folders that `path` stands for, newest first, from malloc (free each and the list): path itself
- * when it has a manifest, else those iter_N of path/checkpoints that have one. */
+/* Checkpoint folders that `path` stands for, newest first, from malloc: path itself when it has a manifest, else those
+ * iter_N of path/checkpoints that have one. */
 char **source_list(const char *path, int *n);
+void source_list_free(char **list, int n);
+
+/* The id of the run in the folder `path` (run_directory.h), from malloc; NULL where none is written: path is a checkpoint, or
+ * an older build has made the folder. */
+char *source_run_id(const char *path);
+
+/* 1 if the checkpoint carries the id of another run than `id`. Where one of the two has none, none differs. */
+int source_is_foreign(const Source *s, const char *id);
+
+/* The newest checkpoint that `path` stands for, open: a run directory's own newest one, whatever other runs' checkpoints lie
+ * there. One that is deleted while it is opened is passed over. 0 and a reason. */
+int source_open_newest(Source *s, const char *path, char why[WHY]);
+
+/* 1 if the folder `dir` is no longer the one that s had opened, or tried to: a run that is going on has deleted or replaced
+ * it. What was wrong with s is no damage then. */
+int source_gone(const Source *s, const char *dir);
+
+/* How often a reader looks again for a newest checkpoint when the one it has found is deleted under its hands. */
+#define SOURCE_TRIES 100
 
 /* 1 if name is iter_ and at least seven digits. */
 int source_iteration(const char *name, int64_t *iteration);

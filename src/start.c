@@ -1,42 +1,81 @@
+#define _GNU_SOURCE
 #include "start.h"
 #include "balance.h"
 #include "run_costs.h"
 #include "source.h"
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
-/* Ranks that have read something else would wait for each other in groups that only some of them open: they are compared
- * in a grid that follows from the world alone, before there is any other. */
-static void compare(const Config *cfg)
+/* A grid that follows from the world alone. */
+static void world_open(Grid *g, const Config *cfg)
 {
-    Grid g;
     GridSpec spec = {.size = {[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = cfg->world, [AXIS_PP] = 1}};
     int rank;
     grid_launched(&rank);
     BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
-    grid_open(&g, &spec, cfg->world, rank);
+    grid_open(g, &spec, cfg->world, rank);
+}
+
+/* Ranks that have read something else would wait for each other in groups that only some of them open: they are compared
+ * before there is any other grid. */
+static void compare(const Config *cfg)
+{
+    Grid g;
+    world_open(&g, cfg);
     config_same(cfg, &g.all);
     grid_close(&g);
 }
 
-/* What config_load asks for: the configuration in the newest checkpoint that can be opened. */
+/* What config_load asks for: the configuration in the newest checkpoint. */
 static char *saved_config(const char *load, char **dir)
 {
     char why[WHY], *text = NULL;
-    int n;
-    char **list = source_list(load, &n);
-    for (int i = 0; i < n; i++) {
-        Source s;
-        if (!text && source_open(&s, list[i], why)) {
-            const char *config = json_string_value(json_object_get(s.m.state, "config"));
-            text = config ? xstrdup(config) : NULL;
-            *dir = text ? xstrdup(list[i]) : NULL;
-            source_close(&s);
-        }
-        free(list[i]);
+    Source s;
+    if (source_open_newest(&s, load, why)) {
+        const char *config = json_string_value(json_object_get(s.m.state, "config"));
+        text = config ? xstrdup(config) : NULL;
+        *dir = text ? xstrdup(s.dir) : NULL;
+        source_close(&s);
     }
-    free(list);
     return text;
+}
+
+void start_directory(RunDirectory *d, const Config *cfg)
+{
+    Grid g;
+    world_open(&g, cfg);
+    run_directory_claim(d, cfg, &g.all);
+    grid_close(&g);
+}
+
+static int is_key(const char *arg, const char *const *keys)
+{
+    size_t n = strcspn(arg, "=");
+    for (; arg[n] && *keys; keys++)
+        if (strlen(*keys) == n && !strncmp(arg, *keys, n))
+            return 1;
+    return 0;
+}
+
+char *start_command(const Config *cfg, int argc, char **argv, const char *const *without, const char *with)
+{
+    char **kept = xcalloc((size_t)argc + 1, sizeof *kept), *words, *line;
+    int n = 0;
+    for (int i = 0; i < argc; i++)
+        if (!is_key(argv[i], without))
+            kept[n++] = argv[i];
+    words = args_text(n, kept);
+    if (cfg->world > 1 && getenv("GRIDIRON_PAGE"))      /* scripts/launch sets it */
+        line = xasprintf("scripts/launch -n %d%s%s", cfg->world, words, with);
+    else if (cfg->world > 1)
+        line = xasprintf("mpirun -n %d %s%s%s", cfg->world, program_invocation_name, words, with);
+    else
+        line = xasprintf("%s%s%s", program_invocation_name, words, with);
+    free(words);
+    free(kept);
+    return line;
 }
 
 const Config *start_config(const char *path, Args *a, ConfigUse use)

@@ -3,6 +3,7 @@
 #define START_H
 #include "args.h"
 #include "run.h"
+#include "run_directory.h"
 
 /* The configuration for the ranks that a launcher started (one without a launcher), as config_load_over reads it; a command
  * that needs `load` takes a run directory or a checkpoint for `path` too. With pipeline_balance cost the layers are
@@ -20,6 +21,13 @@ Loader *start_loader(const Config *cfg, Run *r, Split split, int64_t samples);
 
 /* What every rank holds and how the step is cut up, for people; nothing with one rank. */
 void start_print(FILE *f, const Run *r);
+
+/* Claims the run directory for this job (run_directory.h) over a grid of its own, before there is any other. Collective. */
+void start_directory(RunDirectory *d, const Config *cfg);
+
+/* The command that starts `train ARG ...` again on as many ranks, quoted for a shell, from malloc. without: keys that are left
+ * out, up to a NULL; with: text for the end of the line. */
+char *start_command(const Config *cfg, int argc, char **argv, const char *const *without, const char *with);
 
 /* {"tp", "cp", "ep", "etp", "dp", "pp", "vpp"} */
 json_t *start_layout(const Config *cfg);

@@ -6,6 +6,7 @@
 #include "config_table.h"
 #include "file.h"
 #include "json_number.h"
+#include "run_directory.h"
 #include "run.h"
 #include "sweep.h"
 #include <errno.h>

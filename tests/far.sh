@@ -14,7 +14,7 @@ optimizer: {lr: 0.01, lr_decay_style: cosine, lr_warmup_iters: 2}
 log: {log_interval: 1, trace_steps: [2]}
 YAML
 kept() { # lines without times and rates
-    sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms)": *[^,}]*,? ?//g' "$1"
+    sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' "$1"
 }
 commands() { # PROGRAM key=value ...
     program=$1

@@ -25,7 +25,7 @@ errors() { grep -c '^error\[' "$work/log"; }
 # ---- killed
 
 kept() { # the lines of metrics.jsonl without times and rates
-    sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms)": *[^,}]*,? ?//g' \
+    sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' \
         "$1/metrics.jsonl"
 }
 
@@ -163,6 +163,8 @@ all_wrong() {
     rm -rf "$work/other"
     "$launch" -n 4 "$work/tiny.yaml" $model $save load="$work/load" on_corrupt=previous > "$work/log" 2>&1 &&
         grep -q 'resuming after iteration 8' "$work/log" || fail "on_corrupt=previous"
+
+    rm -rf "$work/other"
 
     # another model: every field that differs, in one line
     expect 4 "num_layers.*hidden_size.*ffn_hidden_size.*num_attention_heads.*vocab_size.*normal.*activation.*untie" \

@@ -93,6 +93,8 @@ static inline const Batch *microbatch(void *run, int mb)
 static inline void open_run(Run *r, const Config *c, RunUse use, const char *run_dir)
 {
     run_open(r, c, use, 0, run_dir);
+    if (r->saver)
+        saver_start(r->saver);
     r->feed = microbatch;
     /* biases and gains away from 0 and 1, so that each of them matters */
     Params *p = &r->params;

@@ -13,7 +13,7 @@ log: {log_interval: 1}
 YAML
 run() { "$TRAIN" "$work/tiny.yaml" cpu_isa="$ISA" "$@" > "$work/log" 2>&1; }
 kept() { # the lines of metrics.jsonl without times and rates
-    sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms)": *[^,}]*,? ?//g' "$1/metrics.jsonl"
+    sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' "$1/metrics.jsonl"
 }
 compare() { # directory, what
     for shard in model-00000 optim-00000; do

@@ -7,6 +7,7 @@
  * The last two are for tests/kill_save.sh. */
 #define _GNU_SOURCE
 #include "faults.h"
+#include "run_directory.h"
 #include "team.h"
 #include "tiny.h"
 #include <dirent.h>
@@ -150,6 +151,7 @@ static void large(void)
         .name = "w", .type = F32, .ndim = 2, .shape = {R, C}, .rows = R, .cols = C, .data = w, .ld = C};
     Arena arena = no_arena;
     Saver *s = saver_open(&cfg, dir, &self, &p, 1, &arena);
+    saver_start(s);
     json_t *state = json_object();
     saver_save(s, 1, state);
     json_decref(state);
@@ -195,29 +197,54 @@ static void retention(void)
           dir);
 }
 
-/* K12 */
-static void second_job(void *dir)
+/* K12: a folder is one job's, for as long as that lives. */
+static void claim(const char *dir, RunDirectory *d)
 {
     Config cfg = base_config();
-    save(dir, 9, &cfg);
+    Comm self;
+    comm_self_open(&self, "all");
+    cfg.save = dir;
+    run_directory_claim(d, &cfg, &self);
+}
+
+static void second_job(void *dir)
+{
+    RunDirectory d;
+    claim(dir, &d);
 }
 
 static void locked(void)
 {
-    static Model m;
-    Config cfg = base_config();
-    Comm self;
-    Arena arena = no_arena;
+    RunDirectory d;
     char *dir = path_of("lock");
-    comm_self_open(&self, "all");
-    make(&m, 0, 0, 1);
-    Saver *s = saver_open(&cfg, dir, &self, m.p, m.n, &arena);
+    claim(dir, &d);
     int rc = child(second_job, dir);
     CHECK(rc == EXIT_CHECKPOINT && strstr(said, "another job (process ") && lines(said) == 1, "exit %d: %s",
           rc, said);
-    saver_close(s);
+    run_directory_close(&d);
     rc = child(second_job, dir);
     CHECK(rc == 0, "exit %d: %s", rc, said);
+}
+
+/* A checkpoint that is deleted or replaced while somebody reads it is gone, not damaged; one that lies there is neither. */
+static void gone(void)
+{
+    Config cfg = base_config();
+    Source s;
+    char *dir = path_of("gone"), *one = path_of("gone/checkpoints/iter_0000001");
+    CHECK(save(dir, 1, &cfg) == 1 && save(dir, 2, &cfg) == 2, "saved");
+    CHECK(source_open(&s, one, why) && !source_gone(&s, one), "%s", why);
+    shell("mv %s %s.trash && rm %s.trash/optim*", one, one, one);
+    CHECK(!source_verify(&s, NULL, why) && source_gone(&s, one), "%s", why);
+    source_close(&s);
+    CHECK(!source_open(&s, one, why) && source_gone(&s, one), "%s", why);
+    shell("cp -r %s.trash %s", one, one);
+    CHECK(source_open(&s, one, why) && !source_verify(&s, NULL, why) && !source_gone(&s, one), "damaged: %s", why);
+    shell("mv %s %s.other && cp -r %s.other %s", one, one, one, one);
+    CHECK(source_gone(&s, one), "replaced by another");
+    source_close(&s);
+    CHECK(source_open_newest(&s, dir, why) && s.m.iteration == 2, "%s", why);
+    source_close(&s);
 }
 
 /* ---- faults of the system */
@@ -235,6 +262,7 @@ static void save_two(void *dir, int async)
     make(&m, 0, 0, 1);
     fill(&m, 2);
     Saver *s = saver_open(&cfg, dir, &self, m.p, m.n, &arena);
+    saver_start(s);
     json_t *state = json_pack("{s:i}", "iteration", 2);
     fail_after = 3, fail_with = ENOSPC;
     saver_save(s, 2, state);
@@ -280,6 +308,7 @@ static void save_in_a_hurry(void *dir)
     arena_open(&arena, "run", 1 << 16);
     make(&m, 0, 0, 1);
     Saver *s = saver_open(&cfg, dir, &self, m.p, m.n, &arena);
+    saver_start(s);
     held_writes = 1;
     for (int64_t it = 5; it <= 7; it++) {
         json_t *state = json_pack("{s:I}", "iteration", (json_int_t)it);
@@ -334,6 +363,7 @@ static void *member(void *arg)
     arena_open(&arena, "run", 1 << 16);
     make(m, me->layout, me->comm.rank, me->comm.size);
     Saver *s = saver_open(&cfg, me->dir, &me->comm, m->p, m->n, &arena);
+    saver_start(s);
     for (int64_t it = 1; it <= 3; it++) {
         json_t *state = json_pack("{s:I}", "iteration", (json_int_t)it);
         fill(m, it);
@@ -414,6 +444,7 @@ int main(int argc, char **argv)
     large();
     retention();
     locked();
+    gone();
     faults();
     for (int layout = 2; layout <= 3; layout++)
         for (int async = 0; async < 2; async++)

@@ -239,6 +239,7 @@ static void other_model(void)
     make(&m, 0, 0, 1);
     fill(&m, 1);
     Saver *s = saver_open(&cfg, dir, &self, m.p, m.n, &arena);
+    saver_start(s);
     json_t *state = json_pack("{s:s}", "config", saved);
     saver_save(s, 1, state);
     json_decref(state);

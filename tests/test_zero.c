@@ -308,6 +308,7 @@ static void save_state(const Job *j, Params *p)
           "rank %d writes %lld of %lld elements", p->grid->rank, (long long)mine, (long long)total);
     Arena arena = {.base = (char *)1};
     Saver *s = saver_open(j->cfg, j->save, all, list, n, &arena);
+    saver_start(s);
     json_t *state = json_pack("{s:i}", "iteration", STEPS);
     saver_save(s, STEPS, state);
     json_decref(state);

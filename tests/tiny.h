@@ -138,6 +138,7 @@ static inline int64_t save(const char *dir, int64_t it, const Config *cfg)
     CHECK((count.used > 0) == cfg->async_save, "%zu bytes for the snapshot", count.used);
     arena_open(&arena, "run", count.used);
     Saver *s = saver_open(cfg, dir, &self, m.p, m.n, &arena);
+    saver_start(s);
     json_t *state = json_pack("{s:I, s:f}", "iteration", (json_int_t)it, "loss_scale", 65536.0);
     saver_save(s, it, state);
     json_decref(state);

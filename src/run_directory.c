@@ -1,0 +1,255 @@
+/* The folder of a run: claimed by one job at a time, for one run. */
+#define _GNU_SOURCE
+#include "run_directory.h"
+#include "checkpoint.h"
+#include "source.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+char *run_directory(const Config *cfg)
+{
+    if (cfg->save)
+        return xstrdup(cfg->save);
+    const char *name = strrchr(cfg->path, '/'), *dot;
+    name = name ? name + 1 : cfg->path;
+    dot = strrchr(name, '.');
+    return xasprintf("runs/%.*s", dot && dot > name ? (int)(dot - name) : (int)strlen(name), name);
+}
+
+/* ---- what is there ---- */
+
+static int same_folder(const char *a, const char *b)
+{
+    struct stat s, t;
+    return stat(a, &s) == 0 && stat(b, &t) == 0 && s.st_dev == t.st_dev && s.st_ino == t.st_ino;
+}
+
+/* `load` means the run in `path`: by name, as the folder, or as one of its checkpoints. */
+static int is_own(const char *load, const char *path)
+{
+    if (!strcmp(load, "latest") || !strcmp(load, path) || same_folder(load, path))
+        return 1;
+    char *checkpoints = xasprintf("%s/checkpoints", path), *above = xasprintf("%s/..", load);
+    int own = same_folder(above, checkpoints);
+    free(checkpoints);
+    free(above);
+    return own;
+}
+
+static int holds(const char *path, const char *name, int64_t bytes)
+{
+    struct stat st;
+    char *file = xasprintf("%s/%s", path, name);
+    int ok = stat(file, &st) == 0 && st.st_size >= bytes;
+    free(file);
+    return ok;
+}
+
+static void new_id(char id[RUN_ID])
+{
+    uint64_t x;
+    BUG_ON(getrandom(&x, sizeof x, 0) != sizeof x);
+    snprintf(id, RUN_ID, "%016" PRIx64, x);
+}
+
+/* ---- claiming ---- */
+
+/* Locks PATH/.lock for this process; the file says whose it is, in a record of fixed size. Returns 0, or the exit code
+ * and a reason. */
+static int lock(RunDirectory *d, char why[WHY])
+{
+    char *path = xasprintf("%s/.lock", d->path), who[128] = "", host[64] = "?";
+    do
+        d->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    while (d->lock < 0 && errno == EINTR);
+    free(path);
+    if (d->lock < 0)
+        return file_errno(why, "cannot open .lock in %s", d->path), EXIT_RESOURCE;
+    if (flock(d->lock, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK)
+            return file_errno(why, "cannot lock %s", d->path), EXIT_RESOURCE;
+        int known = file_read_at(d->lock, ".lock", who, sizeof who - 1, 0, why);
+        who[strcspn(who, "\n")] = 0;
+        return file_why(why, "another job (%s) is writing in %s; change: wait for the other job, or save=DIR, another "
+                        "folder", known ? who : "unknown", d->path), EXIT_CHECKPOINT;
+    }
+    gethostname(host, sizeof host - 1);
+    memset(who + snprintf(who, sizeof who, "process %d on %s", (int)getpid(), host), '\n', 1);
+    return file_write_at(d->lock, ".lock", who, sizeof who, 0, why) ? 0 : EXIT_RESOURCE;
+}
+
+static int make_and_lock(RunDirectory *d, char why[WHY])
+{
+    char reason[WHY];
+    int code = file_make_dirs(d->path, reason) ? lock(d, reason) : EXIT_RESOURCE;
+    if (code)
+        file_why(why, "%s%s", reason, code == EXIT_RESOURCE ? "; change: save=DIR, a folder that you may write" : "");
+    return code;
+}
+
+/* The id of the run that is there, from run.json or else from its newest checkpoint; 0 when none is written. */
+static int old_id(RunDirectory *d)
+{
+    char *id = source_run_id(d->path), why[WHY];
+    Source s;
+    if (!id && source_open_newest(&s, d->path, why)) {
+        const char *its = json_string_value(json_object_get(s.m.state, "run_id"));
+        id = its ? xstrdup(its) : NULL;
+        source_close(&s);
+    }
+    int known = id && strlen(id) == RUN_ID - 1 && strspn(id, "0123456789abcdef") == RUN_ID - 1;
+    if (known)
+        memcpy(d->id, id, RUN_ID);
+    free(id);
+    return known;
+}
+
+/* Rank 0: fills d. Returns 0, or the exit code and a reason with what to change. */
+static int claim(RunDirectory *d, const Config *cfg, char why[WHY])
+{
+    const char *load = cfg->load;
+    int code = make_and_lock(d, why);
+    if (code)
+        return code;
+    if (holds(d->path, MANIFEST, 0))
+        return file_why(why, "save names %s, which is a checkpoint itself; change: save=DIR, another folder", d->path),
+               EXIT_CONFIG;
+    int saved = checkpoint_exists(d->path);
+    d->used = saved || holds(d->path, "metrics.jsonl", 1);
+    d->goes_on = load && !cfg->finetune && is_own(load, d->path);
+    if (d->goes_on && cfg->overwrite)
+        return file_why(why, "load=%s goes on with the run in %s, and overwrite=true begins another one; change: leave one of "
+                        "the two out", load, d->path), EXIT_CONFIG;
+    if (d->used && !d->goes_on && !cfg->overwrite)
+        return file_why(why, "%s holds a run already, and this would be another one; change: load=latest to go on with it, "
+                        "save=DIR, another folder, or overwrite=true, which moves it aside and deletes nothing", d->path),
+               EXIT_CONFIG;
+    d->from = !load || (d->goes_on && !saved) ? NULL : strcmp(load, "latest") ? load : d->path;
+    if (d->goes_on && !saved && strcmp(load, "latest"))
+        printf("%s holds no checkpoint yet: a fresh start\n", load);
+    if (!d->goes_on || !old_id(d))
+        new_id(d->id);
+    return 0;
+}
+
+void run_directory_claim(RunDirectory *d, const Config *cfg, Comm *all)
+{
+    char why[WHY] = "";
+    int64_t said[3] = {0}, id = 0;
+    *d = (RunDirectory){.path = run_directory(cfg), .lock = -1};
+    for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/';)
+        d->path[--n] = 0;
+    int code = all->rank == 0 ? claim(d, cfg, why) : 0;
+    all_ok(all, !code, code, code == EXIT_CHECKPOINT ? "save" : "run-directory", "%s", why);
+    if (all->rank == 0) {
+        said[0] = d->goes_on, said[1] = d->used, said[2] = d->from != NULL;
+        id = (int64_t)strtoull(d->id, NULL, 16);
+    }
+    all->wait(all, all->broadcast(all, said, 3, I64, 0));
+    all->wait(all, all->broadcast(all, &id, 1, I64, 0));
+    d->goes_on = said[0], d->used = said[1];
+    d->from = !said[2] ? NULL : strcmp(cfg->load, "latest") ? cfg->load : d->path;
+    snprintf(d->id, sizeof d->id, "%016" PRIx64, (uint64_t)id);
+}
+
+/* ---- beginning ---- */
+
+/* The first of BASE.1, BASE.2, ... that is free; from malloc. */
+static char *free_name(const char *base)
+{
+    struct stat st;
+    for (int i = 1;; i++) {
+        char *name = xasprintf("%s.%d", base, i);
+        if (lstat(name, &st) < 0)
+            return name;
+        free(name);
+    }
+}
+
+/* A fresh start: the old run goes aside, and the lock of the new folder is this job's. */
+static int replace_run(RunDirectory *d, char why[WHY])
+{
+    char *to = free_name(d->path);
+    int old = d->lock, ok = rename(d->path, to) == 0 ? 1 : file_errno(why, "cannot move %s to %s", d->path, to);
+    if (ok) {
+        printf("the run that was in %s is in %s now\n", d->path, to);
+        ok = !make_and_lock(d, why);
+        close(old);
+    }
+    free(to);
+    return ok;
+}
+
+static int copy_metrics(const char *from, const char *to, char why[WHY])
+{
+    int64_t size;
+    char *file = xasprintf("%s/metrics.jsonl", from);
+    int there = access(file, F_OK) == 0, dir = there ? file_open_dir(AT_FDCWD, to, 0, why) : -1, ok = !there;
+    char *text = dir >= 0 ? file_read_text(AT_FDCWD, file, 0, (int64_t)1 << 40, &size, why) : NULL;
+    if (text)
+        ok = file_replace(dir, "metrics.jsonl", text, size, why);
+    if (dir >= 0)
+        close(dir);
+    free(text);
+    free(file);
+    return ok;
+}
+
+/* A run goes on from an earlier iteration: its later checkpoints and the metrics until now make a folder of their own, which
+ * can be loaded like a run's. */
+static int replace_later(const RunDirectory *d, int64_t iteration, char why[WHY])
+{
+    char *folder = xasprintf("%s/checkpoints", d->path), *base = xasprintf("%s/replaced", d->path), *to = NULL;
+    DIR *dir = opendir(folder);
+    int ok = 1;
+    for (struct dirent *e; ok && dir && (e = readdir(dir));) {
+        int64_t later;
+        if (!source_iteration(e->d_name, &later) || later <= iteration)
+            continue;
+        if (!to) {
+            char *name = free_name(base);
+            to = xasprintf("%s/checkpoints", name);
+            ok = file_make_dirs(to, why) && copy_metrics(d->path, name, why);
+            printf("checkpoints after iteration %" PRId64 " are in %s now\n", iteration, name);
+            free(name);
+        }
+        char *from = xasprintf("%s/%s", folder, e->d_name), *there = xasprintf("%s/%s", to, e->d_name);
+        if (ok && rename(from, there) < 0)
+            ok = file_errno(why, "cannot move %s to %s", from, there);
+        free(from);
+        free(there);
+    }
+    if (dir)
+        closedir(dir);
+    free(folder);
+    free(base);
+    free(to);
+    return ok;
+}
+
+void run_directory_begin(RunDirectory *d, int64_t iteration, Comm *all)
+{
+    char why[WHY] = "";
+    int ok = 1;
+    if (all->rank == 0 && d->goes_on)
+        ok = replace_later(d, iteration, why);
+    else if (all->rank == 0 && d->used)
+        ok = replace_run(d, why);
+    all_ok(all, ok, EXIT_RESOURCE, "run-directory", "%s; change: save=DIR, another folder", why);
+}
+
+void run_directory_close(RunDirectory *d)
+{
+    if (d->lock >= 0)
+        close(d->lock);
+    free(d->path);
+}
