@@ -43,8 +43,10 @@ static void write_config(const Config *cfg, const char *dir)
 {
     char *path = xasprintf("%s/config.yaml", dir), *part = xasprintf("%s.tmp", path);
     FILE *f = fopen(part, "w");
+    Config kept = *cfg;
+    kept.overwrite = 0;                /* what the start did once is no setting of the run */
     if (f)
-        config_write(f, cfg);
+        config_write(f, &kept);
     if (!f || fclose(f) || rename(part, path))
         die(EXIT_RESOURCE, "run-directory", "cannot write %s: %s; change: free space, or set save to another folder", path,
             strerror(errno));

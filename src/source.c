@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #define XXH_INLINE_ALL
@@ -90,40 +91,6 @@ int source_gone(const Source *s, const char *dir)
 {
     struct stat st;
     return stat(dir, &st) < 0 ? errno == ENOENT : s->inode && (st.st_dev != s->device || st.st_ino != s->inode);
-}
-
-/* 1 open; 0 damaged, with the reason; -1 deleted meanwhile. */
-static int try_open(Source *s, const char *dir, char why[WHY])
-{
-    char reason[WHY];
-    if (source_open(s, dir, reason) && source_check_files(s, reason))
-        return 1;
-    int gone = source_gone(s, dir);
-    file_why(why, "%.200s: %.300s", dir, reason);
-    source_close(s);
-    return gone ? -1 : 0;
-}
-
-int source_open_newest(Source *s, const char *path, char why[WHY])
-{
-    char *id = source_run_id(path);
-    int ok = -1;
-    for (int tries = 0; ok < 0 && tries < SOURCE_TRIES; tries++) {
-        int n, foreign = 1;
-        char **list = source_list(path, &n);
-        ok = n ? 1 : file_why(why, "%s holds no checkpoint", path);
-        for (int i = 0; ok > 0 && foreign && i < n; i++) {
-            ok = try_open(s, list[i], why);
-            foreign = ok > 0 && source_is_foreign(s, id);
-            if (foreign)
-                source_close(s);
-        }
-        if (ok > 0 && foreign)
-            ok = file_why(why, "%s holds checkpoints of other runs only", path);
-        source_list_free(list, n);
-    }
-    free(id);
-    return ok > 0;
 }
 
 void source_list_free(char **list, int n)
@@ -228,6 +195,54 @@ static int open_shard(Source *s, int i, char why[WHY])
     return ok;
 }
 
+/* All of them at once: what is open stays readable when its name is deleted. */
+static int open_shards(Source *s, char why[WHY])
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    int ok = 1;
+    for (int i = 0; ok && i < s->m.nshard; i++)
+        ok = open_shard(s, i, why);
+    return ok;
+}
+
+/* 1 open; 0 damaged, with the reason; -1 deleted meanwhile. */
+static int try_open(Source *s, const char *dir, char why[WHY])
+{
+    char reason[WHY];
+    if (source_open(s, dir, reason) && source_check_files(s, reason) && open_shards(s, reason))
+        return 1;
+    int gone = source_gone(s, dir);
+    file_why(why, "%.200s: %.300s", dir, reason);
+    source_close(s);
+    return gone ? -1 : 0;
+}
+
+int source_open_newest(Source *s, const char *path, char why[WHY])
+{
+    char *id = source_run_id(path);
+    int ok = -1;
+    for (int tries = 0; ok < 0 && tries < SOURCE_TRIES; tries++) {
+        int n, foreign = 1;
+        char **list = source_list(path, &n);
+        ok = n ? 1 : file_why(why, "%s holds no checkpoint", path);
+        for (int i = 0; ok > 0 && foreign && i < n; i++) {
+            ok = try_open(s, list[i], why);
+            foreign = ok > 0 && source_is_foreign(s, id);
+            if (foreign)
+                source_close(s);
+        }
+        if (ok > 0 && foreign)
+            ok = file_why(why, "%s holds checkpoints of other runs only", path);
+        source_list_free(list, n);
+    }
+    free(id);
+    return ok > 0;
+}
+
 /* The part of box b that rows [row0, row0+rows) x cols [col0, col0+cols) need, relative to b; 0 when they do
  * not meet. */
 typedef struct { int64_t row0, row1, col0, col1; } Cross;
@@ -307,9 +322,8 @@ int source_verify(Source *s, int64_t *bytes, char why[WHY])
 {
     if (!source_check_files(s, why))
         return 0;
-    for (int i = 0; i < s->m.nshard; i++)
-        if (!open_shard(s, i, why))
-            return 0;
+    if (!open_shards(s, why))
+        return 0;
     for (int i = 0; i < s->m.ntensor; i++)
         for (int k = 0; k < s->m.tensor[i].nbox; k++) {
             const StoredBox *b = &s->m.tensor[i].box[k];

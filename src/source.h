@@ -27,7 +27,7 @@ char *source_run_id(const char *path);
 int source_is_foreign(const Source *s, const char *id);
 
 /* The newest checkpoint that `path` stands for, open: a run directory's own newest one, whatever other runs' checkpoints lie
- * there. One that is deleted while it is opened is passed over. 0 and a reason. */
+ * there. Its files are open: a run that goes on and deletes it does not disturb the reader. 0 and a reason. */
 int source_open_newest(Source *s, const char *path, char why[WHY]);
 
 /* 1 if the folder `dir` is no longer the one that s had opened, or tried to: a run that is going on has deleted or replaced
