@@ -153,6 +153,9 @@ class Watch:
 
     def __exit__(self, *_):
         if self.process:
+            late = time.time() + 10            # a short row may be over before the first line is there
+            while not os.fstat(self.file.fileno()).st_size and self.process.poll() is None and time.time() < late:
+                time.sleep(0.05)
             self.process.kill()
             self.process.wait()
         self.file.seek(0)

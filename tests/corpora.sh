@@ -27,7 +27,7 @@ bad=0
 does() {
     code=$1 text=$2
     shift 2
-    timeout 120 "$TRAIN" "$@" > out 2>&1 < /dev/null
+    timeout 240 "$TRAIN" "$@" > out 2>&1 < /dev/null
     rc=$?
     [ $rc = "$code" ] && grep -Eq -- "$text" out && return
     bad=$((bad + 1))

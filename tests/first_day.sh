@@ -20,7 +20,7 @@ bad=0 n=0
 says() {
     code=$1 text=$2
     shift 2
-    timeout 60 "$TRAIN" "$@" > out 2>&1 < /dev/null
+    timeout 240 "$TRAIN" "$@" > out 2>&1 < /dev/null
     rc=$?
     n=$((n + 1))
     why=

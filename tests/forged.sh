@@ -23,7 +23,7 @@ forged() {
     rm -rf "$work/run"
     cp -r "$work/good" "$work/run"
     "$BUILD/test_damage" forge "$checkpoint" "$1" "$2" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-    timeout 60 "$TRAIN" "$work/tiny.yaml" save="$work/run" load=latest > "$work/log" 2>&1
+    timeout 240 "$TRAIN" "$work/tiny.yaml" save="$work/run" load=latest > "$work/log" 2>&1
     rc=$?
     [ $rc = 4 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q "^error\[.*$3.*; change: " "$work/log" && return
     echo "$1 -> $2: code $rc, wanted 4 and '$3'"
@@ -55,7 +55,7 @@ forged '"samples":0' '"samples":2' 'consumed_samples. is 40, not in .42, 42.'
 # goes_on RESULT ARGUMENT... -- a run that ends well, with so many samples consumed
 goes_on() {
     want=$1; shift
-    timeout 60 "$TRAIN" "$work/tiny.yaml" save="$work/run" "$@" > "$work/log" 2>&1
+    timeout 240 "$TRAIN" "$work/tiny.yaml" save="$work/run" "$@" > "$work/log" 2>&1
     rc=$?
     [ $rc = 0 ] && [ "$(sed -n 's/.*consumed samples: *\([0-9]*\) .*/\1/p' "$work/log" | tail -n 1)" = "$want" ] && return
     echo "$*: code $rc, not 0 with $want samples"

@@ -6,7 +6,7 @@ work=${WORK:-$(mktemp -d)}
 EMULATED=1 scripts/gpu_pack "$work/made" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 mv "$work/made" "$work/carried"
 cd "$work/carried" || exit 2
-strays=$(for p in bin/* build/emulated/* lib/*.so* lib/plugins/*.so; do ./with ldd "$p"; done 2> /dev/null |
+strays=$(./with sh -c 'for p in bin/* build/emulated/* lib/*.so* lib/plugins/*.so; do ldd "$p"; done' 2> /dev/null |
     awk '$2 == "=>" { print $1, $3 }' | grep -Ev " $PWD/lib/|^lib(c|m|pthread|dl|rt)\.so" | sort -u)
 [ -z "$strays" ] || { echo "not of the folder: $strays"; exit 1; }
 env -i HOME="$HOME" PATH=/usr/bin:/bin EMULATED=1 ./with scripts/gpu_test --only '^one rank$|^tp 2$|test_cuda_copies|test_cuda_comm, staged'

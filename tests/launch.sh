@@ -31,7 +31,7 @@ alive() { # the processes of the job that live: all of them have the folder of t
     done
 }
 mpirun_of() { # waits for the mpirun below launch
-    for _ in $(seq 200); do
+    while :; do
         for pid in $(alive); do
             case $(cat "/proc/$pid/comm" 2> /dev/null) in mpirun | orterun) echo "$pid"; return ;; esac
         done
@@ -46,7 +46,7 @@ left() {
 }
 way=alone delay=0
 await() { # until it has ended; generously
-    for _ in $(seq 400); do
+    for _ in $(seq 2400); do
         kill -0 "$1" 2> /dev/null || break
         sleep 0.05
     done
@@ -81,7 +81,7 @@ try() { # WAY DELAY CODES
     [ $way != everything ] || rm -rf "$work"/tmp/*      # nobody was left to do it
     # a program that was killed before its first line has begun nothing
     [ $rc != 138 ] || [ ! -s "$work/out" ] || wrong="code $rc"
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         rest=$(left)
         [ -n "$rest" ] || break
         sleep 0.1
@@ -99,7 +99,7 @@ try() { # WAY DELAY CODES
 : > "$work/out"
 "$TRAIN" "$work/tiny.yaml" save="$work/alone" > "$work/out" 2> "$work/errors" &
 job=$!
-for _ in $(seq 1000); do ! grep -q '^corpus:' "$work/out" || break; sleep 0.02; done
+for _ in $(seq 6000); do ! grep -q '^corpus:' "$work/out" || break; sleep 0.02; done
 kill -SEGV $job
 await $job
 rc=$?
