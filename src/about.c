@@ -141,12 +141,6 @@ void about_memory(About *a, const char *category, int64_t planned, int64_t used)
     a->dirty = 1;
 }
 
-void about_sample(About *a, const char *text)
-{
-    json_object_set_new(a->json, "sample", json_text(text));
-    a->dirty = 1;
-}
-
 void about_end(About *a, const char *why)
 {
     json_t *sessions = json_object_get(a->json, "sessions");

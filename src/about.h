@@ -1,6 +1,6 @@
 /* about -- run.json: what the report says about a run beside its numbers. One object: id, total_iterations,
  * parameters, devices, flops_per_token, machine {host cpu cores memory_bytes system}, facts {name: text},
- * memory {category: {planned, used}}, sample, and sessions [{started, from, command, build, ended, why}],
+ * memory {category: {planned, used}}, and sessions [{started, from, command, build, ended, why}],
  * one for each start: a resumed run adds to those that are there. Nothing here ends the run. */
 #ifndef ABOUT_H
 #define ABOUT_H
@@ -18,7 +18,6 @@ void about_close(About *a);
 
 void about_fact(About *a, const char *name, const char *text);
 void about_memory(About *a, const char *category, int64_t planned, int64_t used);
-void about_sample(About *a, const char *text);
 
 /* The session ends now. */
 void about_end(About *a, const char *why);

@@ -20,6 +20,42 @@ void html_text(FILE *f, const char *s)
         }
 }
 
+/* ---- Drawings of their own ---- */
+
+void svg_open(FILE *f, double width, double height, const char *light, const char *dark)
+{
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\">\n"
+            "<style>\ntext{font:12px system-ui,sans-serif;fill:#222}.ground{fill:#fff}.t{fill:#555}.lane{fill:#e9ebee}"
+            ".tick{stroke:#b9bec6}%s\n@media (prefers-color-scheme:dark){text{fill:#e9e7e2}.ground{fill:#131517}"
+            ".t{fill:#a8a59e}.lane{fill:#272b2f}.tick{stroke:#4a5058}%s}\n</style>\n"
+            "<rect class=\"ground\" width=\"100%%\" height=\"100%%\"/>\n", width, height, width, height, light, dark);
+}
+
+int svg_text(FILE *f, const char *css, double x, double y, double size, double width, const char *text)
+{
+    /* a letter is about so wide at most, over a line; from 13 px on text is bold */
+    int most = (int)(width / ((size < 13 ? 0.53 : 0.62) * size)), lines = 0;
+    while (*text || !lines) {
+        int n = (int)strlen(text), cut = n;
+        if (n > most) {
+            for (cut = most; cut > 1 && text[cut] != ' ';)
+                cut--;
+            cut = cut > 1 ? cut : most;
+        }
+        char *line = xasprintf("%.*s", cut, text);
+        if (f) {
+            fprintf(f, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\">", css, x, y + 1.35 * size * lines);
+            html_text(f, line);
+            fprintf(f, "</text>\n");
+        }
+        free(line);
+        text += cut;
+        text += *text == ' ';
+        lines++;
+    }
+    return lines;
+}
+
 /* ---- The frame: grid, ticks and their labels ---- */
 
 static int y_ticks(const Chart *c, Scale y, double tick[12], double *step)
@@ -31,18 +67,21 @@ static void frame_open(FILE *f, const Chart *c, Scale x, Scale y, const char *la
 {
     double tick[12], step;
     char text[32];
+    double most = fmax(fabs(y.lo), fabs(y.hi));
     fprintf(f, "<div class=\"plot\" style=\"height:%dpx\" role=\"img\" aria-label=\"", c->height);
     html_text(f, label);
-    fprintf(f, "\" data-x=\"%.9g %.9g %d\">\n", x.lo, x.hi, x.log);
+    fprintf(f, "\" data-x=\"%.9g %.9g %d\" data-name=\"", x.lo, x.hi, x.log);
+    html_text(f, c->x_name);
+    fprintf(f, "\">\n");
     int n = y_ticks(c, y, tick, &step);
     for (int i = 0; i < n; i++)
         fprintf(f, "<i class=\"y\" style=\"top:%.2f%%\">%s</i>", 100 - 100 * scale_at(y, tick[i]),
-                tick_text(text, tick[i], step));
+                axis_text(text, tick[i], step, most));
     n = scale_ticks(x, 6, tick, &step);
     for (int i = 0; i < n; i++)
-        if (tick[i] == rint(tick[i]))              /* there is no half an iteration */
+        if (tick[i] == rint(tick[i]) || strcmp(c->x_name, "iteration"))    /* there is no half an iteration */
             fprintf(f, "<i class=\"x\" style=\"left:%.2f%%\">%s</i>", 100 * scale_at(x, tick[i]),
-                    tick_text(text, tick[i], fmax(1, step)));
+                    axis_text(text, tick[i], strcmp(c->x_name, "iteration") ? step : fmax(1, step), x.hi));
     fprintf(f, "<i class=\"xname\">");
     html_text(f, c->x_name);
     fprintf(f, "</i>\n");

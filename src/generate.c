@@ -7,9 +7,11 @@
 #include "sample.h"
 #include "start.h"
 #include "tokenizer.h"
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int falling(const void *a, const void *b, void *logits)
 {
@@ -115,6 +117,60 @@ static void print_sample(const Tokenizer *tok, const char *prompt, const int32_t
     free(text);
 }
 
+/* The run directory of a checkpoint that a run has written, on the heap, and its iteration; NULL: there is none that may
+ * be written to. */
+static char *run_of(const char *checkpoint, long long *iteration)
+{
+    char *dir = xstrdup(checkpoint), *slash = strrchr(dir, '/'), *metrics;
+    if (slash)
+        *slash = 0;
+    size_t n = strlen(dir), tail = strlen("/checkpoints");
+    if (!slash || sscanf(slash + 1, "iter_%lld", iteration) != 1 || n <= tail || strcmp(dir + n - tail, "/checkpoints")) {
+        free(dir);
+        return NULL;
+    }
+    dir[n - tail] = 0;
+    metrics = xasprintf("%s/metrics.jsonl", dir);
+    int ours = !access(metrics, R_OK) && !access(dir, W_OK);
+    free(metrics);
+    if (!ours) {
+        free(dir);
+        return NULL;
+    }
+    return dir;
+}
+
+/* The run's report shows what its model has written last: a line of samples.jsonl. */
+static void keep_sample(const char *checkpoint, const Tokenizer *tok, const char *prompt, const int32_t *token, int64_t n)
+{
+    long long iteration;
+    char *dir = run_of(checkpoint, &iteration), why[WHY];
+    if (!dir)
+        return;
+    char *path = xasprintf("%s/samples.jsonl", dir), *text = xcalloc((size_t)(n * tok->longest) + 1, 1);
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (token[i] != tok->eod)
+            bytes += tok->decode(tok, token[i], text + bytes);
+    char *clean = valid_utf8(text, (size_t)bytes), *asked = valid_utf8(prompt, strlen(prompt));
+    json_t *j = json_pack("{s:I s:s s:s}", "iteration", (json_int_t)iteration, "prompt", asked, "text", clean);
+    char *line = json_dumps(j, JSON_COMPACT);
+    FILE *f = fopen(path, "ae");
+    int ok = f && fprintf(f, "%s\n", line) > 0;
+    ok = (!f || !fclose(f)) && ok;
+    if (!ok)
+        warn("%s lacks this text: %s", path, strerror(errno));
+    else if (!report_write(dir, why))
+        warn("the report lacks this text: %s", why);
+    free(line);
+    json_decref(j);
+    free(asked);
+    free(clean);
+    free(text);
+    free(path);
+    free(dir);
+}
+
 int command_generate(int argc, char **argv)
 {
     Args a = args_open("generate", argc, argv);
@@ -144,11 +200,15 @@ int command_generate(int argc, char **argv)
             (long long)cfg->max_position_embeddings, (long long)(cfg->max_position_embeddings - n));
     Run r;
     run_open(&r, cfg, RUN_FORWARD, n + count, NULL);
-    free(run_load(&r, cfg->load));
+    char *found = run_load(&r, cfg->load);
     int32_t *out = xcalloc((size_t)count, sizeof *out);
     int64_t made = generate_text(&r, &s, prompt, n, count, tok->eod, out);
-    if (r.grid.rank == 0)              /* every rank has drawn the same tokens */
+    if (r.grid.rank == 0) {            /* every rank has drawn the same tokens */
         print_sample(tok, text, out, made, json);
+        fflush(stdout);
+        keep_sample(found, tok, text, out, made);
+    }
+    free(found);
     free(out);
     free(prompt);
     run_close(&r);

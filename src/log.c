@@ -199,12 +199,6 @@ void log_memory(Log *l, const char *category, int64_t planned, int64_t used)
     about_memory(&l->about, category, planned, used);
 }
 
-void log_sample(Log *l, const char *text)
-{
-    if (l)
-        about_sample(&l->about, text);
-}
-
 /* RATE rows, from `tokens` trained in `ms`. */
 static void fill_rates(const Log *l, Metrics *m, int64_t tokens, double ms)
 {

@@ -119,17 +119,16 @@ void log_note(Log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3))
 void log_status(Log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* For the report: a named fact ("tokenizer", "corpus"), memory of a category as planned and as used in bytes
- * (-1 = not known; the last call of a category wins), a sample of generated text. Kept in run.json. */
+ * (-1 = not known; the last call of a category wins). Kept in run.json. */
 void log_fact(Log *l, const char *name, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void log_memory(Log *l, const char *category, int64_t planned, int64_t used);
-void log_sample(Log *l, const char *text);
 
 /* Writes the line of the last step when there is none yet, ends the live line, closes the files and writes report.html
  * last. why: how the run ended, one line
  * ("finished", "stopped by SIGTERM after a checkpoint"). */
 void log_close(Log *l, const char *why);
 
-/* Makes run_dir/report.html anew from metrics.jsonl, run.json, config.yaml and trace.json, of which any may
+/* Makes run_dir/report.html anew from metrics.jsonl, run.json, config.yaml, samples.jsonl and trace.json, of which any may
  * be missing. Returns 1, or 0 with a reason in why when the page cannot be written. */
 int report_write(const char *run_dir, char why[WHY]);
 #endif

@@ -153,13 +153,27 @@ static void put_tiles(FILE *f, const Report *r)
 
 static void put_sample(FILE *f, const Report *r)
 {
-    const char *text = text_of(r->run, "sample");
-    if (!*text)
+    size_t n = json_array_size(r->samples), i;
+    json_t *o;
+    if (!n) {
+        if (r->n) {
+            card_open(f, " wide", "Sample", "");
+            fprintf(f, "</div>\n<p class=\"note\">No text yet: what <code>train generate load=");
+            html_text(f, r->name);
+            fprintf(f, "</code> writes is shown here.</p></section>\n");
+        }
         return;
-    card_open(f, " wide", "Sample", "text that the model wrote at the end");
-    fprintf(f, "</div>\n<blockquote>");
-    html_text(f, text);
-    fprintf(f, "</blockquote></section>\n");
+    }
+    card_open(f, " wide", "Sample", "text that the model wrote last; bold: what it was given");
+    fprintf(f, "</div>\n");
+    json_array_foreach(r->samples, i, o) {
+        fprintf(f, "<blockquote><b>");
+        html_text(f, text_of(o, "prompt"));
+        fprintf(f, "</b>");
+        html_text(f, text_of(o, "text"));
+        fprintf(f, "</blockquote>\n<p class=\"note\">after iteration %.0f</p>\n", number_of(o, "iteration"));
+    }
+    fprintf(f, "</section>\n");
 }
 
 static void fact(FILE *f, const char *name, const char *value, int code)

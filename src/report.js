@@ -7,7 +7,7 @@ const plots = [...document.querySelectorAll('.plot[data-x]')].map(box => {
     hair.hidden = true;
     box.append(hair);
     return {
-        box, hair,
+        box, hair, name: box.dataset.name,
         series: JSON.parse(box.querySelector('script').textContent).filter(s => s.x.length),
         at: x => log ? Math.log(x / lo) / Math.log(hi / lo) : (x - lo) / (hi - lo),
         value: u => log ? lo * Math.pow(hi / lo, u) : lo + u * (hi - lo),
@@ -42,15 +42,15 @@ function hover(plot, event) {
     const x = main[nearest(main, plot.value(Math.min(1, Math.max(0, u))))];
     for (const p of plots) {
         const at = p.at(x);
-        p.hair.hidden = !(at >= 0 && at <= 1);
+        p.hair.hidden = p.name !== plot.name || !(at >= 0 && at <= 1);
         p.hair.style.left = 100 * at + '%';
     }
-    tip.replaceChildren('iteration ' + text(x));
+    tip.replaceChildren(plot.name + ' ' + text(x));
     for (const s of plot.series) {
         const row = document.createElement('div'), name = document.createElement('span');
         const value = document.createElement('b'), i = nearest(s.x, x);
         name.className = s.c;
-        name.textContent = s.n + (Math.abs(s.x[i] - x) > .5 ? ' at ' + text(s.x[i]) : '');
+        name.textContent = s.n + (text(s.x[i]) !== text(x) ? ' at ' + text(s.x[i]) : '');
         value.textContent = text(s.y[i]);
         row.append(value, name);
         tip.append(row);

@@ -41,43 +41,110 @@ static int curve(const Report *r, int column, const char *name, Series s[2], dou
     return 2;
 }
 
+/* ---- the loss, over iterations, tokens and time ---- */
+
+/* The training time at the end of each recorded step, in the unit *name, evaluations and saves included: a line holds the
+ * means of the steps since the line before it. */
+static double *time_of(const Report *r, const char **name)
+{
+    static const struct { double s; const char *name; } units[] = {{3600, "hours"}, {60, "minutes"}, {1, "seconds"}};
+    static const int parts[] = {C_elapsed_ms, C_eval_ms, C_checkpoint_ms};
+    double *t = xcalloc((size_t)r->n + 1, sizeof *t), sum = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        double steps = r->col[C_iteration][i] - (i ? r->col[C_iteration][i - 1] : 0);
+        for (int k = 0; k < 3; k++)
+            sum += isfinite(r->col[parts[k]][i]) ? 1e-3 * steps * r->col[parts[k]][i] : 0;
+        t[i] = sum;
+    }
+    int u = 0;
+    while (u < 2 && sum < 2 * units[u].s)
+        u++;
+    for (int64_t i = 0; i < r->n; i++)
+        t[i] /= units[u].s;
+    *name = units[u].name;
+    return t;
+}
+
+/* Where iteration `at` lies on the axis `x`, between the recorded steps beside it. */
+static double place(const Report *r, const double *x, double at)
+{
+    const double *it = r->col[C_iteration];
+    int64_t i = 0;
+    while (i < r->n && it[i] < at)
+        i++;
+    if (i == r->n)
+        return x[r->n - 1];
+    double from = i ? it[i - 1] : 0, x0 = i ? x[i - 1] : 0;
+    return it[i] > from ? x0 + (x[i] - x0) * (at - from) / (it[i] - from) : x[i];
+}
+
+typedef struct { const char *label, *x_name; const double *x; int log; double from; } LossView;
+
+static void put_view(FILE *f, const Report *r, const Chart *chart, const LossView *v)
+{
+    Chart c = *chart;
+    Series s[3];
+    double *at = xcalloc((size_t)r->evals + 1, sizeof *at);
+    for (int64_t i = 0; i < r->evals; i++)
+        at[i] = v->x && r->n ? place(r, v->x, r->eval_at[i]) : r->eval_at[i];
+    for (int k = 0; k < c.n; k++) {
+        s[k] = chart->series[k];
+        if (v->x)
+            s[k].x = s[k].x == r->eval_at ? at : v->x;
+    }
+    c.series = s;
+    c.x_name = v->x_name;
+    c.log_x = v->log;
+    c.x_from = v->from;
+    if (v->x)
+        c.nmark = 0;                   /* marks are iterations */
+    chart_lines(f, &c);
+    free(at);
+}
+
 static void put_loss(FILE *f, const Report *r)
 {
     const double *x = r->col[C_iteration];
-    double *mean;
+    double *mean, last = r->n ? x[r->n - 1] : NAN, first = r->n ? x[0] : NAN;
+    const char *unit;
+    double *hours = time_of(r, &unit);
     Series s[3];
-    int k = curve(r, C_lm_loss, "training", s, &mean);
+    int k = curve(r, C_lm_loss, "training", s, &mean), many = r->n >= 20 && last > 2 * first, views = 0;
     if (r->evals)
         s[k++] = (Series){"validation", "b", DRAW_DOTS, r->evals, r->eval_at, r->eval_loss};
-    Chart c = {.title = "Loss", .unit = "nats a token", .x_name = "iteration", .height = 340, .n = k,
-               .series = s, .x_from = NAN, .nmark = r->marks, .mark = r->mark};
+    Chart c = {.title = "Loss", .unit = "nats a token", .height = 340, .n = k, .series = s, .nmark = r->marks,
+               .mark = r->mark};
+    LossView view[5] = {{"iterations", "iteration", NULL, 0, NAN}};
+    views++;
+    if (r->n >= 2 && last_of(r, C_consumed_tokens) > 0)
+        view[views++] = (LossView){"tokens", "tokens", r->col[C_consumed_tokens], 0, NAN};
+    if (r->n >= 2 && hours[r->n - 1] > 0)
+        view[views++] = (LossView){"time", unit, hours, 0, NAN};
+    if (many)
+        view[views++] = (LossView){"log iterations", "iteration", NULL, 1, NAN};
+    if (many)
+        view[views++] = (LossView){"last three quarters", "iteration", NULL, 0, last / 4};
     card_open(f, " wide", c.title, c.unit);
     chart_legend(f, &c, 0);
     fprintf(f, "</div>\n<div class=\"views\">");
-    double last = r->n ? x[r->n - 1] : NAN, first = r->n ? x[0] : NAN;
-    int views = r->n >= 20 && last > 2 * first;
-    if (views)
-        fprintf(f, "<input type=\"radio\" name=\"view\" id=\"v1\" checked><label for=\"v1\">all</label>"
-                   "<input type=\"radio\" name=\"view\" id=\"v2\"><label for=\"v2\">log iterations</label>"
-                   "<input type=\"radio\" name=\"view\" id=\"v3\">"
-                   "<label for=\"v3\">last three quarters</label>\n");
-    fprintf(f, views ? "<div class=\"view v1\">" : "<div>");
-    chart_lines(f, &c);
-    if (views) {
-        fprintf(f, "</div><div class=\"view v2\">");
-        c.log_x = 1;
-        chart_lines(f, &c);
-        fprintf(f, "</div><div class=\"view v3\">");
-        c.log_x = 0;
-        c.x_from = last / 4;
-        chart_lines(f, &c);
+    for (int i = 0; i < views && views > 1; i++)
+        fprintf(f, "<input type=\"radio\" name=\"view\" id=\"v%d\"%s><label for=\"v%d\">%s</label>\n", i + 1,
+                i ? "" : " checked", i + 1, view[i].label);
+    for (int i = 0; i < views; i++) {
+        if (views > 1)
+            fprintf(f, "<div class=\"view v%d\">", i + 1);
+        else
+            fprintf(f, "<div>");
+        put_view(f, r, &c, &view[i]);
+        fprintf(f, "</div>");
     }
-    fprintf(f, "</div></div>\n");
+    fprintf(f, "</div>\n");
     if (mean)
         fprintf(f, "<p class=\"note\">Strong lines are means of %lld recorded steps.</p>\n",
                 (long long)(2 * (r->n / SMOOTH_FROM) + 1));
     fprintf(f, "</section>\n");
     free(mean);
+    free(hours);
 }
 
 static int varies(const double *v, int64_t n)
@@ -159,7 +226,8 @@ static void put_phases(FILE *f, const Report *r)
                 fprintf(f, "<tr><td><span class=\"dot %s\"></span>%s</td><td class=\"n\">%s a step</td>"
                         "<td class=\"n\">%.1f %%</td></tr>\n", phase[k].css, phase[k].css,
                         ms_text(t, share[k] / (double)r->n), 100 * share[k] / total);
-        fprintf(f, "</table></section>\n");
+        fprintf(f, "</table>\n<p class=\"note\">other: the rest of a step, in which a rank waits for another rank's work, "
+                   "moves messages, gathers weights or writes the log; means over the ranks.</p></section>\n");
     }
     free(other);
 }

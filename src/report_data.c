@@ -36,6 +36,29 @@ static void add_line(Report *r, const json_t *o)
     r->n++;
 }
 
+/* The last of what `train generate` has written with the run's weights. */
+enum { SAMPLES = 3 };
+static json_t *read_samples(const char *dir)
+{
+    char *path = xasprintf("%s/samples.jsonl", dir), *line = NULL;
+    size_t room = 0;
+    json_t *all = json_array();
+    FILE *f = fopen(path, "re");
+    while (f && getline(&line, &room, f) > 0) {
+        json_t *o = json_loads(line, 0, NULL);
+        if (json_is_string(json_object_get(o, "text")))
+            json_array_append(all, o);
+        json_decref(o);
+        if (json_array_size(all) > SAMPLES)
+            json_array_remove(all, 0);
+    }
+    if (f)
+        fclose(f);
+    free(line);
+    free(path);
+    return all;
+}
+
 void report_read(Report *r, const char *dir)
 {
     *r = (Report){0};
@@ -55,6 +78,7 @@ void report_read(Report *r, const char *dir)
     path = xasprintf("%s/run.json", dir);
     r->run = json_load_file(path, 0, NULL);
     free(path);
+    r->samples = read_samples(dir);
     path = xasprintf("%s/trace.json", dir);
     r->trace = json_load_file(path, 0, NULL);
     free(path);
@@ -85,6 +109,7 @@ void report_free(Report *r)
     free(r->config);
     json_decref(r->run);
     json_decref(r->trace);
+    json_decref(r->samples);
 }
 
 /* ---- Numbers as a reader wants them ---- */

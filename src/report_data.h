@@ -18,6 +18,7 @@ typedef struct {
     double *col[METRIC_COUNT];     /* [n] each, in table order; NAN where the line has no number */
     double *eval_at, *eval_loss;   /* [evals] */
     json_t *run, *trace;           /* NULL = none */
+    json_t *samples;               /* the last lines of samples.jsonl */
     char *config;
     char name[256];                /* the directory's */
     double mark[64];               /* iterations after which the run was resumed */

@@ -144,7 +144,7 @@ static void put_axis(FILE *f, const Picture *d, int px)
     char text[32];
     int many = px > 2000 ? 12 : 6, n = scale_ticks((Scale){0, span, 0}, many, tick, &step);
     for (int i = 0; i < n && i < 12; i++)
-        fprintf(f, "<i class=\"x\" style=\"left:%.3f%%\">%s</i>", 100 * tick[i] / span, tick_text(text, tick[i], step));
+        fprintf(f, "<i class=\"x\" style=\"left:%.3f%%\">%s</i>", 100 * tick[i] / span, axis_text(text, tick[i], step, span));
     fprintf(f, "<i class=\"xname\">ms</i>\n");
 }
 

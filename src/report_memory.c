@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void memory_row(FILE *f, const char *name, double planned, double used, double most, int total)
+/* used: what is not known has no cell of its own where nothing is. */
+static void memory_row(FILE *f, const char *name, double planned, double used, double most, int both, int total)
 {
     char t[32];
     fprintf(f, "<tr%s><td>", total ? " class=\"total\"" : "");
@@ -16,8 +17,10 @@ static void memory_row(FILE *f, const char *name, double planned, double used, d
         fprintf(f, "<span class=\"p\" style=\"width:%.2f%%\"></span>", 100 * planned / most);
     if (used > 0)
         fprintf(f, "<span class=\"u\" style=\"width:%.2f%%\"></span>", 100 * used / most);
-    fprintf(f, "</div></td><td class=\"n\">%s</td>", bytes_text(t, planned));
-    fprintf(f, "<td class=\"n\">%s</td></tr>\n", bytes_text(t, used));
+    fprintf(f, "</div></td><td class=\"n\">%s</td>", isfinite(planned) ? bytes_text(t, planned) : "");
+    if (both)
+        fprintf(f, "<td class=\"n\">%s</td>", isfinite(used) ? bytes_text(t, used) : "");
+    fprintf(f, "</tr>\n");
 }
 
 void put_memory(FILE *f, const Report *r)
@@ -25,18 +28,25 @@ void put_memory(FILE *f, const Report *r)
     json_t *memory = json_object_get(r->run, "memory"), *o;
     const char *name;
     double plan = 0, most = 0, resident = r->n ? largest(r->col[C_memory_bytes], r->n) : NAN;
+    int both = isfinite(resident);
     if (!json_object_size(memory))
         return;
     json_object_foreach(memory, name, o) {
         plan += fmax(0, number_of(o, "planned"));
         most = fmax(most, fmax(number_of(o, "planned"), number_of(o, "used")));
+        both |= isfinite(number_of(o, "used"));
     }
     most = fmax(most, fmax(plan, resident));
-    card_open(f, "", "Memory", "of one process, beside its plan");
-    fprintf(f, "</div>\n<table><thead><tr><th></th><th></th><th class=\"n\">plan</th>"
-               "<th class=\"n\">used</th></tr></thead><tbody>\n");
+    card_open(f, "", "Memory", "of one process");
+    fprintf(f, "<ul class=\"legend areas\"><li class=\"a faint\">planned</li>%s</ul></div>\n<table><thead><tr><th></th>"
+               "<th></th><th class=\"n\">planned</th>%s</tr></thead><tbody>\n",
+            both ? "<li class=\"a\">held</li>" : "", both ? "<th class=\"n\">held at most</th>" : "");
     json_object_foreach(memory, name, o)
-        memory_row(f, name, number_of(o, "planned"), number_of(o, "used"), most, 0);
-    memory_row(f, "total, resident", plan, resident, most, 1);
-    fprintf(f, "</tbody></table></section>\n");
+        memory_row(f, name, number_of(o, "planned"), number_of(o, "used"), most, both, 0);
+    memory_row(f, "in all", plan, resident, most, both, 1);
+    fprintf(f, "</tbody></table>\n");
+    if (both)
+        fprintf(f, "<p class=\"note\">What the process holds is known as a whole; the program itself and its libraries are "
+                   "in it.</p>\n");
+    fprintf(f, "</section>\n");
 }

@@ -32,6 +32,9 @@ static void put_legend(FILE *f, const Picture *d)
     for (size_t i = 0; i < sizeof compute / sizeof *compute; i++)
         if (seen[compute[i].op])
             fprintf(f, "<li><span class=\"dot %s\"></span>%s</li>", instr_info[compute[i].op].letters, compute[i].name);
+    if (seen[I_R] || seen[I_G] || seen[I_X] || seen[I_T])
+        fprintf(f, "<li><span class=\"dot R\"></span>between them: gradients given to reductions, weights gathered</li>");
+    fprintf(f, "<li><span class=\"dot idle\"></span>waiting</li>");
     for (int i = 0; i < LANE_STREAMS; i++)
         if (d->row[lane_streams[i]] >= 0)
             fprintf(f, "<li><span class=\"dot low %s\"></span>%s</li>", stream_name[lane_streams[i]],

@@ -49,16 +49,18 @@ int scale_ticks(Scale s, int want, double tick[12], double *step)
     return n;
 }
 
-const char *tick_text(char text[32], double v, double step)
+const char *tick_text(char text[32], double v, double step) { return axis_text(text, v, step, fabs(v)); }
+
+const char *axis_text(char text[32], double v, double step, double most)
 {
     static const struct { double by; const char *unit; } big[] = {
         {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
-    double size = fabs(v), grain = step > 0 ? step : size;
+    double size = step > 0 ? fmax(fabs(v), most) : fabs(v), grain = step > 0 ? step : size;
     const char *unit = "";
-    if (size == 0 || !isfinite(v))
+    if (v == 0 || !isfinite(v))
         return strcpy(text, isfinite(v) ? "0" : "n/a");
     if (size < 1e-3) {                             /* 3e-4: what a learning rate is called */
-        int e = (int)floor(log10(size) + 1e-9), digits = (int)ceil(e - log10(grain) - 1e-9);
+        int e = (int)floor(log10(fabs(v)) + 1e-9), digits = (int)ceil(e - log10(grain) - 1e-9);
         snprintf(text, 32, "%.*fe%d", digits < 0 ? 0 : digits > 3 ? 3 : digits, v / pow(10, e), e);
         return text;
     }

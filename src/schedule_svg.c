@@ -2,8 +2,9 @@
 #include "base.h"
 #include "chart.h"
 #include <math.h>
+#include <stdlib.h>
 
-enum { LEFT = 66, TOP = 84, ROW = 30, BAR = 24, RIGHT = 24, BOTTOM = 46, WIDEST = 16000 };
+enum { LEFT = 66, HEAD = 26, TITLE = 15, ROW = 30, BAR = 24, RIGHT = 24, BOTTOM = 46, WIDEST = 16000 };
 
 static const struct { const char *name, *colour; } look[] = {
     [I_F] = {"forward", "#3a6fb5"}, [I_B] = {"backward", "#c8662b"},
@@ -20,10 +21,10 @@ static double nice(double least)
     return least <= ten ? ten : least <= 2 * ten ? 2 * ten : least <= 5 * ten ? 5 * ten : 10 * ten;
 }
 
-static void put_bar(FILE *f, const PipeShape *s, const Instr *i, const Span *at, int rank, double x0, double scale)
+static void put_bar(FILE *f, const PipeShape *s, const Instr *i, const Span *at, double y, double x0, double scale)
 {
     double x = LEFT + (at->start - x0) * scale, w = (at->end - at->start) * scale;
-    double y = TOP + rank * ROW + (ROW - BAR) / 2.0, strong = strength(s, i->chunk);
+    double strong = strength(s, i->chunk);
     char text[32];
     int digits = snprintf(text, sizeof text, "%d", i->mb);
     if (w <= 0)
@@ -37,34 +38,62 @@ static void put_bar(FILE *f, const PipeShape *s, const Instr *i, const Span *at,
                 y + BAR / 2.0 + 4, i->mb);
 }
 
-static void put_legend(FILE *f, const PipeShape *s, const int used[])
+/* Where the next entry of the legend stands: in a new line where it would not fit. */
+static void place(int *x, int *y, int width, int right)
 {
-    int x = LEFT;
-    for (int op = I_F; op <= I_W; op++) {
-        if (!used[op])
-            continue;
-        for (int c = 0; c < s->v; c++, x += 14)
-            fprintf(f, "<rect class=\"%s\" x=\"%d\" y=\"46\" width=\"13\" height=\"14\" fill-opacity=\"%.2f\"/>\n",
-                    instr_info[op].letters, x, strength(s, c));
-        fprintf(f, "<text x=\"%d\" y=\"57\">%s %s</text>\n", x + 5, instr_info[op].letters, look[op].name);
-        x += 150;
+    if (*x > LEFT && *x + width > right) {
+        *x = LEFT;
+        *y += 20;
     }
-    fprintf(f, "<rect class=\"lane\" x=\"%d\" y=\"46\" width=\"13\" height=\"14\"/>\n<text x=\"%d\" "
-            "y=\"57\">waiting</text>\n", x, x + 19);
-    if (s->v > 1)
-        fprintf(f, "<text x=\"%d\" y=\"57\">paler: later chunks of the rank</text>\n", x + 90);
 }
 
-static void put_axis(FILE *f, int p, double length, double scale, const char *unit)
+/* f NULL: only counts. Returns the height of its lines. */
+static int put_legend(FILE *f, const PipeShape *s, const int used[], int y0, int right)
 {
-    int bottom = TOP + p * ROW;
+    int x = LEFT, y = y0;
+    for (int op = I_F; op <= I_W; op++) {
+        int chunks = s->v < 8 ? s->v : 8;          /* their shades: the first and the palest among them */
+        if (!used[op])
+            continue;
+        place(&x, &y, 14 * chunks + 140, right);
+        for (int c = 0; f && c < chunks; c++)
+            fprintf(f, "<rect class=\"%s\" x=\"%d\" y=\"%d\" width=\"13\" height=\"14\" fill-opacity=\"%.2f\"/>\n",
+                    instr_info[op].letters, x + 14 * c, y - 11, strength(s, chunks > 1 ? c * (s->v - 1) / (chunks - 1) : 0));
+        x += 14 * chunks;
+        if (f)
+            fprintf(f, "<text x=\"%d\" y=\"%d\">%s %s</text>\n", x + 5, y, instr_info[op].letters, look[op].name);
+        x += 150;
+    }
+    place(&x, &y, 80, right);
+    if (f)
+        fprintf(f, "<rect class=\"lane\" x=\"%d\" y=\"%d\" width=\"13\" height=\"14\"/>\n<text x=\"%d\" "
+                "y=\"%d\">waiting</text>\n", x, y - 11, x + 19, y);
+    x += 90;
+    place(&x, &y, 200, right);
+    if (f && s->v > 1)
+        fprintf(f, "<text x=\"%d\" y=\"%d\">paler: later chunks of the rank</text>\n", x, y);
+    return y - y0 + 20;
+}
+
+static void put_axis(FILE *f, int top, int p, double length, double scale, const char *unit)
+{
+    int bottom = top + p * ROW;
     double step = nice(64 / scale);
     for (int k = 0; k * step <= length * (1 + 1e-9); k++)
         fprintf(f, "<path class=\"tick\" d=\"M%.2f %dV%d\"/>\n<text class=\"t\" x=\"%.2f\" y=\"%d\">%g</text>\n",
-                LEFT + k * step * scale, TOP, bottom + 5, LEFT + k * step * scale, bottom + 19, k * step);
+                LEFT + k * step * scale, top, bottom + 5, LEFT + k * step * scale, bottom + 19, k * step);
     fprintf(f, "<text class=\"t\" x=\"%.1f\" y=\"%d\">", LEFT + length * scale / 2, bottom + 37);
     html_text(f, unit);
     fprintf(f, "</text>\n");
+}
+
+/* On the heap. */
+static char *colours(void)
+{
+    return xasprintf(".h{font-size:%dpx;font-weight:600}.r{text-anchor:end}.t{text-anchor:middle}"
+                     ".n{text-anchor:middle;fill:#fff;font-size:11px}.d{fill:#111}.tick{stroke-width:1;stroke-dasharray:2 3}"
+                     ".F{fill:%s}.B{fill:%s}.D{fill:%s}.W{fill:%s}", TITLE, look[I_F].colour, look[I_B].colour,
+                     look[I_D].colour, look[I_W].colour);
 }
 
 void schedule_svg(FILE *f, const ScheduleSet *set, const Simulation *sim, const char *title, const char *unit)
@@ -85,29 +114,22 @@ void schedule_svg(FILE *f, const ScheduleSet *set, const Simulation *sim, const 
     double length = fmax(sim->makespan, 1e-9);
     double scale = fmin(fmax(22 / shortest, 760 / length), WIDEST / length);
     double width = fmax(LEFT + length * scale + RIGHT, 900);
-    int height = TOP + s->p * ROW + BOTTOM;
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%d\" viewBox=\"0 0 %.0f "
-            "%d\">\n<style>\n"
-            "text{font:12px system-ui,sans-serif;fill:#222}.h{font-size:15px;font-weight:600}.r{text-anchor:end}"
-            ".t{text-anchor:middle;fill:#555}.n{text-anchor:middle;fill:#fff;font-size:11px}.d{fill:#111}"
-            ".lane{fill:#e9ebee}.tick{stroke:#b9bec6;stroke-width:1;stroke-dasharray:2 3}\n",
-            width, height, width, height);
-    for (int op = I_F; op <= I_W; op++)
-        fprintf(f, ".%s{fill:%s}", instr_info[op].letters, look[op].colour);
-    fprintf(f, "\n</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text class=\"h\" x=\"%d\" "
-            "y=\"26\">", LEFT);
-    html_text(f, title);
-    fprintf(f, "</text>\n");
-    put_legend(f, s, used);
+    int right = (int)fmin(width, 900) - RIGHT, lines = svg_text(NULL, "h", LEFT, HEAD, TITLE, right - LEFT, title);
+    int legend = HEAD + (int)(1.35 * TITLE * (lines - 1)) + 31, top = legend + put_legend(NULL, s, used, legend, right) + 7;
+    char *style = colours();
+    svg_open(f, width, top + s->p * ROW + BOTTOM, style, ".n{fill:#fff}.d{fill:#e9e7e2}");
+    free(style);
+    svg_text(f, "h", LEFT, HEAD, TITLE, right - LEFT, title);
+    put_legend(f, s, used, legend, right);
     for (int r = 0; r < s->p; r++)
         fprintf(f, "<rect class=\"lane\" x=\"%d\" y=\"%.1f\" width=\"%.2f\" height=\"%d\"/>\n<text class=\"r\" "
                 "x=\"%d\" "
-                "y=\"%d\">rank %d</text>\n", LEFT, TOP + r * ROW + (ROW - BAR) / 2.0, length * scale, BAR, LEFT - 8,
-                TOP + r * ROW + 19, r);
-    put_axis(f, s->p, length, scale, unit);
+                "y=\"%d\">rank %d</text>\n", LEFT, top + r * ROW + (ROW - BAR) / 2.0, length * scale, BAR, LEFT - 8,
+                top + r * ROW + 19, r);
+    put_axis(f, top, s->p, length, scale, unit);
     for (int r = 0; r < s->p; r++)
         for (int i = 0; i < set->rank[r].n; i++)
             if (set->rank[r].list[i].op <= I_W)
-                put_bar(f, s, &set->rank[r].list[i], &sim->span[r][i], r, first, scale);
+                put_bar(f, s, &set->rank[r].list[i], &sim->span[r][i], top + r * ROW + (ROW - BAR) / 2.0, first, scale);
     fprintf(f, "</svg>\n");
 }

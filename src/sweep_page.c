@@ -128,22 +128,26 @@ static void bar(FILE *f, const Layout *l, int y, int left, double scale)
             l->predicted < 10 ? 2 : 1, m > 0 ? l->measured : l->predicted, m > 0 ? " measured" : "");
 }
 
-static void bars(FILE *f, const Sweep *s)
+/* Layouts [from, to) of the sweep. */
+typedef struct { int from, to; } Group;
+
+/* The best of a group; all groups have one scale. */
+static void bars(FILE *f, const Sweep *s, Group g)
 {
-    int n = s->fit < BARS ? s->fit : BARS, left = 400, width = 1080, high = 30;
+    int n = g.to - g.from < BARS ? g.to - g.from : BARS, left = 400, width = 1080, high = 30;
     double most = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < s->fit && i < any_measured(s) + BARS; i++) {
         most = s->layout[i].predicted > most ? s->layout[i].predicted : most;
         most = s->layout[i].measured > most ? s->layout[i].measured : most;
     }
     fprintf(f, "<p class=\"key\">time of a step, ms; shorter is better"
             "<span style=\"background:var(--a)\"></span>predicted");
-    if (any_measured(s))
+    if (s->layout[g.from].measured > 0)
         fprintf(f, "<span style=\"background:var(--b)\"></span>measured");
     fprintf(f, "</p>\n<svg class=\"bars\" viewBox=\"0 0 %d %d\" width=\"100%%\" role=\"img\" "
             "aria-label=\"ms a step of the best layouts\">\n", width, n * high + 4);
     for (int i = 0; i < n; i++)
-        bar(f, &s->layout[i], i * high, left, (width - left - 150) / most);
+        bar(f, &s->layout[g.from + i], i * high, left, (width - left - 150) / most);
     fprintf(f, "</svg>\n");
 }
 
@@ -171,7 +175,7 @@ static void table_row(FILE *f, const Sweep *s, const Layout *l)
     fprintf(f, "</td></tr>\n");
 }
 
-static void table(FILE *f, const Sweep *s)
+static void table(FILE *f, const Sweep *s, Group g)
 {
     static const char *const head[] = {
         "tensor ranks", "sequence parallel", "pipeline ranks", "chunks a rank", "data ranks", "sharding",
@@ -182,30 +186,42 @@ static void table(FILE *f, const Sweep *s)
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         fprintf(f, "<th>%s</th>", head[i]);
     fprintf(f, "</tr></thead><tbody>\n");
-    for (int i = 0; i < s->n && i < LINES; i++)
+    for (int i = g.from; i < g.to && i < LINES; i++)
         table_row(f, s, &s->layout[i]);
     fprintf(f, "</tbody></table>\n");
 }
 
+/* A measured time says nothing of one that is predicted alone, so the two kinds do not stand in one order. */
+static void group(FILE *f, const Sweep *s, const char *title, Group g, int fit)
+{
+    if (g.from >= g.to)
+        return;
+    fprintf(f, "<section class=\"card\"><h2>%s</h2>\n", title);
+    if (fit > g.from)
+        bars(f, s, (Group){g.from, fit < g.to ? fit : g.to});
+    fprintf(f, "<p>A click on a column's name sorts by it.%s</p>\n",
+            g.to > LINES ? " The first 2000 layouts; all are in the CSV." : "");
+    table(f, s, g);
+    fprintf(f, "</section>\n");
+}
+
 void sweep_page(FILE *f, const Sweep *s)
 {
+    int measured = any_measured(s);
     fprintf(f, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
             "<meta name=\"viewport\" content=\"width=device-width\">\n<title>Layouts of %d ranks</title><style>\n%s"
             "</style></head><body>\n<h1>Layouts of %d ranks: ", s->world, style, s->world);
     html_text(f, s->path);
     fprintf(f, "</h1>\n<p>%d legal layouts, %d fit the memory, %d measured. Steps of %lld sequences of %lld tokens; "
-            "machine ", s->n, s->fit, any_measured(s), (long long)s->batch, (long long)s->seq);
+            "machine ", s->n, s->fit, measured, (long long)s->batch, (long long)s->seq);
     html_text(f, s->machine);
     fprintf(f, ".</p>\n");
     if (s->fit) {
-        fprintf(f, "<section class=\"card\"><h2>The best %d</h2>\n", s->fit < BARS ? s->fit : BARS);
-        bars(f, s);
-        fprintf(f, "</section>\n<section class=\"card\"><h2>The fastest, as configuration</h2><pre>");
+        fprintf(f, "<section class=\"card\"><h2>The fastest, as configuration</h2><pre>");
         sweep_winner(f, s);
         fprintf(f, "</pre></section>\n");
     }
-    fprintf(f, "<section class=\"card\"><h2>%s</h2><p>A click on a column's name sorts by it.</p>\n",
-            s->n > LINES ? "The first 2000; all are in the CSV" : "All");
-    table(f, s);
-    fprintf(f, "</section><script>\n%s</script></body></html>\n", script);
+    group(f, s, "Measured, by the time measured", (Group){0, measured}, s->fit);
+    group(f, s, "Not measured, by the time predicted", (Group){measured, s->n}, s->fit);
+    fprintf(f, "<script>\n%s</script></body></html>\n", script);
 }

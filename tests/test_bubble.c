@@ -135,7 +135,16 @@ static void published(void)
     for (const char *line = strchr(contents("a.csv"), '\n'); line && line[1]; line = strchr(line + 1, '\n'))
         CHECK(fabs(atof(field(line + 1, SIMULATED)) - atof(field(line + 1, PUBLISHED))) < 1e-8, "%.60s", line + 1);
     const char *svg = contents("a.svg");
-    CHECK(strstr(svg, "figure 6 n=32 b&#39;=128: p = 8, m = 32") && strstr(svg, "</svg>"), "the drawing: %.80s", svg);
+    CHECK(strstr(svg, ">figure 6 n=32 b&#39;=128</text>") && strstr(svg, ">1f1b, p 8, m 32</text>") && strstr(svg, "</svg>"),
+          "the drawing: %.80s", svg);
+    /* narrow enough for a telephone, dark where the reader's page is, no panel for one bar */
+    int panels = 0, bars = 0;
+    for (const char *s = svg; (s = strstr(s, "class=\"p\"")); s++)
+        panels++;
+    for (const char *s = svg; (s = strstr(s, "</title></rect>")); s++)
+        bars++;
+    CHECK(strstr(svg, "width=\"440\"") && strstr(svg, "prefers-color-scheme:dark"), "%.200s", svg);
+    CHECK(panels > 1 && bars >= 2 * panels, "%d panels of %d bars", panels, bars);
     CHECK(run("configs/bubble/controllable_memory.yaml --simulate --p 8") == 0 && strstr(contents("out"), "v-half"),
           "%s", contents("err"));
 }

@@ -25,6 +25,22 @@ static void log_lines(const char *dir)
     close(null);
 }
 
+/* Some steps, with memory that is planned and not counted by category. */
+static void log_planned(const char *dir)
+{
+    int null = open("/dev/null", O_WRONLY), saved = redirect(null);
+    Log *l = open_log(dir, 0, 4);
+    for (int64_t i = 1; i <= 4; i++) {
+        Metrics m = step_at(i);
+        log_step(l, &m);
+    }
+    log_memory(l, "parameters", 1000, -1);
+    log_memory(l, "gradients", 4000, -1);
+    log_close(l, "finished");
+    put_back(saved);
+    close(null);
+}
+
 /* The same run goes on from its third step. */
 static void log_resumed(const char *dir)
 {
@@ -35,7 +51,7 @@ static void log_resumed(const char *dir)
         log_step(l, &m);
     }
     log_fact(l, "corpus", "%d tokens of <text>", 7);
-    log_sample(l, "In the beginning & so on");
+    write_text(dir, "samples.jsonl", "{\"iteration\": 9, \"prompt\": \"In the\", \"text\": \" beginning & so on\"}\n[3]\n{\"te");
     log_close(l, "finished");
     put_back(saved);
     close(null);
@@ -276,6 +292,11 @@ static void test_scale(void)
                 CHECK(tick[i] >= lo - 1e-6 * width && tick[i] <= lo + 1.000001 * width, "%g", tick[i]);
         }
     CHECK(!strcmp(number_text(t, 1.23456), "1.235") && !strcmp(number_text(t, 6e-5), "6e-5"), "%s", t);
+    char u[32];
+    CHECK(!strcmp(axis_text(t, 50000, 50000, 150000), "50k") && !strcmp(axis_text(u, 150000, 50000, 150000), "150k"),
+          "one axis, two ways: %s %s", t, u);
+    CHECK(!strcmp(axis_text(t, 5e-4, 5e-4, 1e-3), "0.0005") && !strcmp(axis_text(u, 1e-3, 5e-4, 1e-3), "0.0010"),
+          "one axis, two ways: %s %s", t, u);
     CHECK(!strcmp(tick_text(t, 12000, 1000), "12,000") && !strcmp(tick_text(t, 2.5e6, 5e5), "2.5M"), "%s", t);
     CHECK(!strcmp(number_text(t, NAN), "n/a") && !strcmp(tick_text(t, 0, 1), "0"), "%s", t);
 
@@ -385,11 +406,24 @@ static void test_report(void)
     free(page);
     free(dir);
 
+    dir = path_of(top, "planned");                 /* what is not known leaves no hole */
+    mkdir(dir, 0777);
+    log_planned(dir);
+    page = report_of(dir);
+    const char *card = strstr(page, "<h2>Memory</h2>"), *end = card ? strstr(card, "</section>") : NULL;
+    CHECK(end && !memmem(card, (size_t)(end - card), "n/a", 3) && memmem(card, (size_t)(end - card), "in all", 6), "memory");
+    CHECK(strstr(page, "class=\"dot other\"") && strstr(page, "other: the rest of a step"), "other is explained");
+    CHECK(strstr(page, "data-name=\"tokens\"") && strstr(page, "data-name=\"seconds\"") && strstr(page, "label for=\"v3\">time<"),
+          "no axis of tokens or time");
+    CHECK(strstr(page, "train generate load=planned"), "where a sample would come from");
+    free(page);
+    free(dir);
+
     dir = path_of(top, "lines");                   /* resumed */
     log_resumed(dir);
     page = report_of(dir);
     CHECK(strstr(page, "in 2 starts") && strstr(page, "resumed after iteration 3"), "resumed");
-    CHECK(strstr(page, "7 tokens of &lt;text&gt;") && strstr(page, "In the beginning &amp; so on"),
+    CHECK(strstr(page, "7 tokens of &lt;text&gt;") && strstr(page, "<b>In the</b> beginning &amp; so on"),
           "facts and sample");
     free(page);
     free(dir);
@@ -404,11 +438,12 @@ static void test_report(void)
                "[1]\n{\"iteration\": 10, \"valid_loss\": 1.5}\n{\"iter");
     write_text(
         dir, "run.json",
-        "{\"sample\": \"</script><script>alert(1)</script>\", \"sessions\": 7, "
+        "{\"sessions\": 7, "
         "\"memory\": {\"<b>\": {\"planned\": 10, \"used\": null}}, \"facts\": {\"x\\\"\": 3, \"<\": \"&\"}}");
     write_text(dir, "trace.json", "{\"traceEvents\": [{\"ph\": \"X\", \"cat\": \"S\", \"pid\": 99, "
                "\"args\": {\"step\": 1}}, 4]}");
     write_text(dir, "config.yaml", "a: '</pre><b>'\n");
+    write_text(dir, "samples.jsonl", "{\"text\": \"</script><script>alert(1)</script>\"}\n");
     page = report_of(dir);
     CHECK(!strstr(page, "<script>alert") && strstr(page, "&lt;/script&gt;") &&
               strstr(page, "a: &#39;&lt;/pre&gt;"),

@@ -102,6 +102,14 @@ static void files(int kind, int p, int m)
     double makespan = time ? atof(time + 5) : 0;
     CHECK(count(svg, "</title></rect>") == all * (2 + split) && strstr(svg, " ms, bubble"), "%s: %d bars", names[kind],
           count(svg, "</title></rect>"));
+    CHECK(strstr(svg, "prefers-color-scheme:dark"), "%s: a white drawing on a dark page", names[kind]);
+    double width = 0, right = 0;       /* titles and the legend: within the drawing, and within 900 px of a wide one */
+    sscanf(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%lf", &width);
+    for (const char *s = svg; (s = strstr(s, "<text class=\"h\" x=\"")); s++) {
+        const char *from = strchr(s, '>') + 1, *to = strchr(from, '<');
+        right = fmax(right, atof(s + 19) + 15 * 0.6 * (double)(to - from));
+    }
+    CHECK(right > 300 && right <= fmin(width, 900), "%s: a title up to %.0f px of %.0f", names[kind], right, width);
     CHECK(count(svg, "<text") == count(svg, "</text>") && count(svg, "<svg") == 1 && count(svg, "</svg>") == 1, "%s: "
           "tags", names[kind]);
     json_t *j = json_loads(contents("a.json"), JSON_REJECT_DUPLICATES, NULL), *events = json_object_get(j,

@@ -99,6 +99,11 @@ static void check_page(const char *page)
         CHECK(!strstr(page, never[i]), "the page refers to something outside: %s", never[i]);
     CHECK(strstr(page, "</html>") && strstr(page, "<svg") && strstr(page, "predicted ms") && strstr(page, "GiB"),
           "not the whole page");
+    /* one order each: what was measured, and what was predicted alone */
+    const char *measured = strstr(page, "Measured, by the time measured"), *rest = strstr(page, "by the time predicted");
+    CHECK((measured || rest) && (!measured || !rest || measured < rest), "predictions have no order of their own");
+    const char *table = rest ? strstr(rest, "<tbody>") : NULL;
+    CHECK(!table || !strstr(table, "<td>measured</td>"), "a measured layout among the predictions");
 }
 
 int main(int argc, char **argv)
