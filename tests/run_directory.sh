@@ -111,4 +111,35 @@ for i in $(seq 8); do
 done
 kill -TERM $writer
 wait $writer || [ $? = 75 ] || fail "the writer"
+
+# however a run ends, it says where it stands, what is saved, its report, and the command that goes on
+for signal in INT USR1 TERM; do
+    for at_end in true false; do
+        "$TRAIN" tiny.yaml save="E$signal$at_end" save_interval=3 save_at_end=$at_end train_iters=1000000 lr_decay_iters=10 \
+            cpu_isa="$ISA" > log 2> errors &
+        run=$!
+        until grep -q '^saved iteration 6' log; do
+            kill -0 $run 2> /dev/null || fail "the run has ended before SIG$signal"
+            sleep 0.02
+        done
+        kill -$signal $run
+        wait $run && rc=0 || rc=$?
+        case $signal$at_end$rc in
+        USR1*75 | *true75 | INTfalse130 | TERMfalse143 | *false75) ;;    # at a save anyway: 75
+        *) fail "SIG$signal, save_at_end=$at_end: $rc" ;;
+        esac
+        last=$(sed -n 's/.*"newest": \([0-9]*\).*/\1/p' << NEWEST
+$("$TRAIN" inspect "E$signal$at_end" --json)
+NEWEST
+)
+        says "^saved   E$signal$at_end/checkpoints/iter_0*$last"; says "^report  E$signal$at_end/report.html"
+        says "^go on .*load=latest"; says "^stopped by .*: iteration [0-9]* of 1000000 is done"
+        [ -s "E$signal$at_end/report.html" ] || fail "no report"
+    done
+done
+want 75 tiny.yaml save=D exit_duration_in_mins=1e-9
+says "^stopped at exit_duration_in_mins with a checkpoint: iteration 1 of 40"; says "^go on"
+want 0 tiny.yaml save=N save_at_end=false train_iters=2
+says "^saved   nothing"
+! grep -q '^go on' log || fail "a command that would go on from nothing"
 echo "one folder, one run"
