@@ -30,9 +30,14 @@ static const char *take_saved(Check *k, int alone, ConfigUse use, SavedConfig sa
     char *text = load ? saved(load, dir) : NULL;
     const Config *there = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
     if (there) {
-        others = config_other_model(k, there);
+        others = k->n ? "" : config_other_model(k, there);     /* what cannot be read is told first */
         config_take(k, there, alone);
     }
+    int missing = 0;
+    for (int i = 0; i < OPTIONS; i++)
+        missing |= option_required(&options[i]) && option_absent(&options[i], c) && !k->bad[i];
+    if (load && !alone && !there && missing)
+        check_add(k, k->set[OPT_load], "load: %s holds no checkpoint that could say what the model leaves out", load);
     free(text);
     return others;
 }

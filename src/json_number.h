@@ -1,5 +1,5 @@
-/* json_number -- numbers in JSON, which has neither NaN nor infinity: null stands for both. Whatever writes JSON writes its
- * real numbers by these two. */
+/* json_number -- numbers in JSON, which has neither NaN nor infinity: null stands for both. What writes JSON
+ * for other programs writes its real numbers by these two. */
 #ifndef JSON_NUMBER_H
 #define JSON_NUMBER_H
 #include <jansson.h>

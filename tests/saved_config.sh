@@ -54,6 +54,8 @@ run eval "$work/start/config.yaml" "load=$work/start" "data_path=$work/corpus" e
 run eval "load=$work/start" "data_path=$work/corpus" eval_iters=1 "split='80, 20'"
 run "$work/start/config.yaml" "load=$work/start" "data_path=$work/corpus" lr=1e-3 train_iters=2 "save=$work/from_import"
 exits 4 "holds a checkpoint already" import "$work/hf" -o "$work/run"
+mkdir "$work/mine" && cp "$work/whole.yaml" "$work/mine/config.yaml"
+exits 4 "config.yaml is there already" import "$work/hf" -o "$work/mine"
 
 # a configuration that leaves the model out: from the checkpoint; what it says must be that
 run "$work/mine.yaml" "load=$work/start" "save=$work/tuned"
@@ -68,6 +70,8 @@ exits 4 "hidden_size is 16 there, 32 here" "$work/mine.yaml" "load=$work/start" 
 exits 4 "num_attention_heads is 2 there, 5 here" "$work/mine.yaml" "load=$work/start" num_attention_heads=5 "save=$work/no"
 exits 2 "num_layers: missing" "$work/mine.yaml" "save=$work/no"
 exits 2 "hidden_size: missing" eval "$work/mine.yaml" "load=$work/none"
+exits 2 "load: $work/none holds no checkpoint that" eval "$work/mine.yaml" "load=$work/none"
+exits 2 "lr: " "$work/mine.yaml" "load=$work/start" num_layers=3 lr=much "save=$work/no"
 exits 4 "holds no checkpoint" eval "load=$work/none"
 exits 2 "CONFIG" eval
 exits 2 "data_path: missing" eval "load=$work/start"
