@@ -19,34 +19,32 @@ void check_open(Check *k, const char *path)
     }
 }
 
-/* Takes over what the checkpoint under `load` says. Returns the keys of its model that are set otherwise here; *dir: the
- * checkpoint, NULL for none. */
-static const char *take_saved(Check *k, int alone, ConfigUse use, SavedConfig saved, char **dir)
+/* What `load` stands for: the checkpoint's folder, or why there is none; the keys of its model that are set otherwise here. */
+typedef struct { char *dir; int found; const char *others; } Saved;
+
+static void take_saved(Check *k, int alone, ConfigUse use, SavedConfig saved, Saved *s)
 {
     const Config *c = k->cfg;
-    const char *load = c->load, *skipped, *others = "";
+    const char *load = c->load, *skipped;
     if (load && !strcmp(load, "latest") && (use & USE_STEPS))
         load = c->save ? c->save : default_directory(k->path);
-    char *text = load ? saved(load, dir) : NULL;
+    char *text = load ? saved(load, &s->dir) : NULL;
     const Config *there = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+    s->found = there != NULL;
     if (there) {
-        others = k->n ? "" : config_other_model(k, there);     /* what cannot be read is told first */
+        s->others = k->n ? "" : config_other_model(k, there);     /* what cannot be read is told first */
         config_take(k, there, alone);
     }
     int missing = 0;
     for (int i = 0; i < OPTIONS; i++)
         missing |= option_required(&options[i]) && option_absent(&options[i], c) && !k->bad[i];
     if (load && !alone && !there && missing)
-        check_add(k, k->set[OPT_load], "load: %s holds no checkpoint that could say what the model leaves out", load);
+        check_add(k, k->set[OPT_load], "load: nothing there could say what the model leaves out: %s", s->dir);
     free(text);
-    return others;
 }
 
-/* dir: as in take_saved, whose result is returned. */
-static const char *check_over(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use, SavedConfig saved,
-                              char **dir)
+static void check_over(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use, SavedConfig saved, Saved *s)
 {
-    const char *others = "";
     check_open(k, path);
     if (path)
         config_parse_file(k, path);
@@ -54,11 +52,10 @@ static const char *check_over(Check *k, const char *path, int nargs, char **args
     if (!path)
         k->cfg->path = k->path = k->cfg->load ? k->cfg->load : "the command line";
     if (!k->unread && saved)
-        others = take_saved(k, !path, use, saved, dir);
+        take_saved(k, !path, use, saved, s);
     if (!k->unread)
         config_resolve(k, world, use);
     memcpy(k->cfg->given, k->seen, sizeof k->seen);
-    return others;
 }
 
 void config_check(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use)
@@ -84,12 +81,12 @@ Config *config_load(const char *path, int nargs, char **args, int world, ConfigU
 Config *config_load_over(const char *path, int nargs, char **args, int world, ConfigUse use, SavedConfig saved)
 {
     Check k;
-    char *dir = NULL;
+    Saved there = {.others = ""};
     int rank, launched = grid_launched(&rank);
-    const char *others = check_over(&k, path, nargs, args, world ? world : launched, use, saved, &dir);
+    check_over(&k, path, nargs, args, world ? world : launched, use, saved, &there);
     int n = k.n + k.dropped;
     if (!n) {
-        free(dir);
+        free(there.dir);
         return k.cfg;
     }
     path = k.path;
@@ -102,12 +99,12 @@ Config *config_load_over(const char *path, int nargs, char **args, int world, Co
     }
     if (k.unopened)
         die(EXIT_CONFIG, "config", "%s: %s; change: %s", path, k.list[0].text, what_to_give(path));
-    if (*others)                       /* rules between keys of two models say little */
+    if (*there.others)                 /* rules between keys of two models say little */
         die(EXIT_CHECKPOINT, "checkpoint-model", "%s holds another model: %s; change: set these keys as they were, or load "
-            "another checkpoint", dir, others);
-    if (path == k.cfg->load && !dir)
-        die(EXIT_CHECKPOINT, "checkpoint-missing", "%s holds no checkpoint to take the model from; change: load=DIR, a "
-            "checkpoint or a run directory, or give a configuration", path);
+            "another checkpoint", there.dir, there.others);
+    if (path == k.cfg->load && !there.found)
+        die(EXIT_CHECKPOINT, "checkpoint-missing", "no model without a configuration: %s; change: load=DIR, a whole checkpoint or "
+            "a run directory", there.dir);
     check_print(&k, stderr);
     die(EXIT_CONFIG, "config", "%d problem%s in %s; change: what the list above names (`train help KEY`)", n,
         n == 1 ? "" : "s", path);

@@ -84,8 +84,8 @@ typedef enum {
 #define WORLD_SMALLEST (-1)
 Config *config_load(const char *path, int nargs, char **args, int world, ConfigUse use);
 
-/* The text that config_write left in the checkpoint that `load` stands for, and the checkpoint's folder, both from malloc;
- * NULL: there is none. */
+/* The text that config_write left in the checkpoint that `load` stands for, and *dir, the checkpoint's folder; NULL where
+ * there is none, and *dir says why. Both from malloc. */
 typedef char *(*SavedConfig)(const char *load, char **dir);
 
 /* config_load, but with `load` given the model's keys that the file and the command line leave out come from that checkpoint.

@@ -33,12 +33,14 @@ static char *saved_config(const char *load, char **dir)
 {
     char why[WHY], *text = NULL;
     Source s;
-    if (source_open_newest(&s, load, why)) {
-        const char *config = json_string_value(json_object_get(s.m.state, "config"));
-        text = config ? xstrdup(config) : NULL;
-        *dir = text ? xstrdup(s.dir) : NULL;
-        source_close(&s);
+    if (!source_open_newest(&s, load, why)) {
+        *dir = xstrdup(why);
+        return NULL;
     }
+    const char *config = json_string_value(json_object_get(s.m.state, "config"));
+    text = config ? xstrdup(config) : NULL;
+    *dir = config ? xstrdup(s.dir) : xasprintf("%s: its state holds no configuration", s.dir);
+    source_close(&s);
     return text;
 }
 
