@@ -2,10 +2,12 @@
 #define _GNU_SOURCE
 #include "args.h"
 #include "commands.h"
+#include "file.h"
 #include "job.h"
 #include "start.h"
 #include "tokenize.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -41,17 +43,18 @@ static void listen_to_signals(void)
 
 static void write_config(const Config *cfg, const char *dir)
 {
-    char *path = xasprintf("%s/config.yaml", dir), *part = xasprintf("%s.tmp", path);
-    FILE *f = fopen(part, "w");
+    char *text = NULL, why[WHY];
+    size_t size = 0;
     Config kept = *cfg;
     kept.overwrite = 0;                /* what the start did once is no setting of the run */
-    if (f)
-        config_write(f, &kept);
-    if (!f || fclose(f) || rename(part, path))
-        die(EXIT_RESOURCE, "run-directory", "cannot write %s: %s; change: free space, or set save to another folder", path,
-            strerror(errno));
-    free(path);
-    free(part);
+    FILE *f = open_memstream(&text, &size);
+    config_write(f, &kept);
+    fclose(f);
+    int fd = file_open_dir(AT_FDCWD, dir, 0, why);
+    if (fd < 0 || !file_replace(fd, "config.yaml", text, (int64_t)size, why))
+        die(EXIT_RESOURCE, "run-directory", "%s: %s; change: free space, or set save to another folder", dir, why);
+    close(fd);
+    free(text);
 }
 
 /* ---- the training loop ---- */
@@ -277,10 +280,10 @@ static int train_loop(Training *t)
     }
     int64_t newest = saver_wait(t->run.saver);
     tell_saved(t);
-    if (newest < t->run.iteration && wants_save)
-        die(EXIT_RESOURCE, "save", "the run ended (%s) at iteration %lld, but its last checkpoint could not be written; change: "
-            "free space where `save` points; load=latest goes on from the checkpoint before", t->why,
-            (long long)t->run.iteration);
+    const char *lost = newest < t->run.iteration && wants_save ? saver_lost(t->run.saver) : NULL;
+    all_ok(&t->run.grid.all, !lost, EXIT_RESOURCE, "save", "the run ended (%s) at iteration %lld, but its last checkpoint could "
+           "not be written: %s; change: free space, or allow larger files, where `save` points; load=latest goes on from the "
+           "checkpoint before", t->why, (long long)t->run.iteration, lost);
     return code;
 }
 
@@ -467,6 +470,7 @@ static int command_or_file(int argc, char **argv)
 int main(int argc, char **argv)
 {
     job_begin();
+    signal(SIGXFSZ, SIG_IGN);          /* a file above the limit (ulimit -f) is a write that fails, and is told as one */
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
     if (!strcmp(argv[1], "--version"))

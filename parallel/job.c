@@ -64,7 +64,7 @@ int job_page_make(int ranks, int host)
         fd = memfd_create("gridiron-page", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)page_bytes(ranks)))
         die(EXIT_RESOURCE, "shared-memory", "cannot make the page that the ranks of a host share: %s; change: raise "
-            "the limit on open files (ulimit -n), or free memory", strerror(errno));
+            "the limits on open files and file sizes (ulimit -n, -f), or free memory", strerror(errno));
     return fd;
 }
 

@@ -62,7 +62,8 @@ int pipe_peer(const PipeShape *s, int rank, const Instr *i, int *chunk)
 void schedules_open(ScheduleSet *set, const PipeShape *shape)
 {
     size_t most = (size_t)shape->v * (size_t)shape->m * (shape->kind == SCHEDULE_FORWARD ? 1 : 3), p = (size_t)shape->p;
-    BUG_ON(shape->p < 1 || shape->p > 4096 || shape->v < 1 || shape->v > 255 || shape->m < 1 || shape->m > UINT16_MAX);
+    BUG_ON(shape->p < 1 || shape->p > 4096 || shape->v < 1 || shape->v > 255 || shape->m < 1 ||
+           shape->m > MICROBATCHES_MOST);
     InstrList *compute = xcalloc(p, sizeof *compute);
     Instr *all = xcalloc(p * most, sizeof *all);
     for (size_t r = 0; r < p; r++)

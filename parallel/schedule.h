@@ -73,12 +73,14 @@ typedef enum {
     SCHEDULE_FORWARD
 } ScheduleKind;
 
+enum { MICROBATCHES_MOST = 65535 };    /* of a step, a rank: an instruction has 16 bits for its microbatch */
+
 /* "1f1b": as in the configuration. */
 const char *schedule_name(ScheduleKind kind);
 
 typedef struct {
     ScheduleKind kind;
-    int p, v, m;           /* v is 2 for the V kinds, any for INTERLEAVED, CUSTOM and FORWARD, else 1; m <= 65535 */
+    int p, v, m;           /* v is 2 for the V kinds, any for INTERLEAVED, CUSTOM and FORWARD, else 1; m <= MICROBATCHES_MOST */
     int group;             /* INTERLEAVED, FORWARD: microbatches run in a row for one chunk; 0: p */
     int vee;               /* CUSTOM, FORWARD: the placement is that of the V kinds, which have it without asking */
     const InstrList *lists; /* CUSTOM: compute of every rank [p], for m microbatches. The caller's */

@@ -77,6 +77,8 @@ int64_t saver_wait(Saver *s);
 
 /* The same without waiting: what saver_poll, _save and _wait have heard of. Not collective. */
 int64_t saver_committed(const Saver *s);
+/* Why the last save was given up, on the rank that could not write; NULL elsewhere, and when it was not. */
+const char *saver_lost(const Saver *s);
 void saver_close(Saver *s);         /* waits first */
 
 /* 1 if path, a checkpoint or a run directory, holds a checkpoint with a manifest, of whatever run. Not collective. */

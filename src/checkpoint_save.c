@@ -204,6 +204,8 @@ static void fail(Saver *s, int64_t speaker)
         return;
     }
     s->failed++;
+    if (s->all->rank == speaker)
+        memcpy(s->lost, why, WHY);
     all_ok(s->all, s->all->rank != speaker || s->failed < s->cfg->max_failed_saves, EXIT_RESOURCE, "save",
            "%d saves in a row have failed, the last: %s; this rank's part of a checkpoint needs %" PRId64
            " bytes, %lld are free; change: free space under %s, or save elsewhere",
@@ -247,6 +249,8 @@ int64_t saver_wait(Saver *s)
     return s->committed;
 }
 
+const char *saver_lost(const Saver *s) { return *s->lost ? s->lost : NULL; }
+
 void saver_save(Saver *s, int64_t iteration, const json_t *state)
 {
     BUG_ON(s->dir < 0);
@@ -259,6 +263,7 @@ void saver_save(Saver *s, int64_t iteration, const json_t *state)
              iteration, s->iteration);
     saver_wait(s);
     s->iteration = iteration;
+    s->lost[0] = 0;
     s->state = json_deep_copy(state);
     s->attempt = 0;
     snprintf(s->name, sizeof s->name, "iter_%07" PRId64, iteration);

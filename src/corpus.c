@@ -118,15 +118,11 @@ static const char *looks_like(const unsigned char *h, int64_t n)
     return n && text == n ? "text: tokenize it first with `train tokenize`" : "raw tokens, such as a .bin";
 }
 
-static int64_t peek(const TokenFile *f, unsigned char h[64])
+/* The first *n bytes of a file, at most 64. */
+static int peek(const TokenFile *f, unsigned char h[64], int64_t *n, char **why)
 {
-    int64_t n = f->size < 64 ? f->size : 64;
-    char *why = NULL;
-    if (!token_bytes(f, h, 0, n, &why)) {
-        free(why);
-        return 0;
-    }
-    return n;
+    *n = f->size < 64 ? f->size : 64;
+    return token_bytes(f, h, 0, *n, why);
 }
 
 /* Sizes and counts of the .idx, before anything in it is believed. */
@@ -134,7 +130,9 @@ static int idx_header(Corpus *c, char **why)
 {
     TokenFile *x = &c->index, *bin = &c->file[0];
     unsigned char h[64];
-    int64_t n = peek(x, h), s, d, need;
+    int64_t n, s, d, need;
+    if (!peek(x, h, &n, why))
+        return 0;
     if (x->size < 9)
         return fail(why, "%s: needs at least %d bytes, has %ld" REMAKE, x->path, IDX_HEAD, x->size);
     if (memcmp(h, "MMIDIDX\0\0", 9))
@@ -242,7 +240,9 @@ static int open_stream(Corpus *c, const char *path, int raw, char **why)
     if (!token_open(f, path, why))
         return 0;
     c->files++;
-    int64_t n = peek(f, h), count;
+    int64_t n, count;
+    if (!peek(f, h, &n, why))
+        return 0;
     if (raw) {
         f->type = TOKEN_U16;
         count = f->size / 2;

@@ -34,7 +34,8 @@ int file_errno(char why[WHY], const char *fmt, ...)
     int n = vsnprintf(why, WHY, fmt, ap);
     va_end(ap);
     if (n >= 0 && n < WHY)
-        snprintf(why + n, (size_t)(WHY - n), ": %s", strerror(e));
+        snprintf(why + n, (size_t)(WHY - n), ": %s%s", strerror(e),
+                 e == EFBIG ? " (for the limit that `ulimit -f` shows, or for this file system)" : "");
     return 0;
 }
 

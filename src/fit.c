@@ -38,6 +38,15 @@ static void offload_remedies(const Run *r, Remedy *list, int *n)
     }
 }
 
+/* The smallest micro batch size that a schedule can count the microbatches of; it divides the present one. */
+static int64_t least_micro_batch(const Config *c)
+{
+    int64_t micro = 1;
+    while (c->micro_batch_size % micro || config_batch_most(c) / (micro * c->data_parallel_size) > MICROBATCHES_MOST)
+        micro++;
+    return micro;
+}
+
 /* In the order of what they cost: little, time on the bus, messages, time of the matrix products, accuracy. */
 static int list_remedies(const Run *r, Remedy *list)
 {
@@ -46,6 +55,8 @@ static int list_remedies(const Run *r, Remedy *list)
     static const int strategy[] = {DATA_PARALLEL_SHARDING_STRATEGY_OPTIM,
                                    DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS_PARAMS};
     const Config *c = r->cfg;
+    int64_t micro = least_micro_batch(c);
+    char set[64];
     int n = 0;
     if (r->fused && c->attention_backend == ATTENTION_BACKEND_AUTO)
         remedy(r, list, &n, "attention_backend=flash")->attention_backend = ATTENTION_BACKEND_FLASH;
@@ -54,8 +65,10 @@ static int list_remedies(const Run *r, Remedy *list)
     for (int i = 0; i < 2; i++)
         if (c->data_parallel_size > 1 && (int)c->data_parallel_sharding_strategy < strategy[i])
             remedy(r, list, &n, sharding[i])->data_parallel_sharding_strategy = strategy[i];
-    if (c->micro_batch_size > 1)
-        remedy(r, list, &n, "micro_batch_size=1")->micro_batch_size = 1;
+    if (micro < c->micro_batch_size) {
+        snprintf(set, sizeof set, "micro_batch_size=%lld", (long long)micro);
+        remedy(r, list, &n, set)->micro_batch_size = micro;
+    }
     if (r->use != RUN_FORWARD && c->recompute_granularity == RECOMPUTE_GRANULARITY_NONE &&
         !c->cpu_offloading_num_layers) {
         Config *to = remedy(r, list, &n, "recompute_granularity=full recompute_method=uniform recompute_num_layers=1");

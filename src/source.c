@@ -170,11 +170,10 @@ static int open_shard(Source *s, int i, char why[WHY])
 {
     const Shard *want = &s->m.shard[i];
     StFile *f = &s->shard[i];
-    char reason[WHY];
     if (f->fd >= 0)
         return 1;
-    if (!st_open(f, s->fd, want->name, 1, reason))
-        return file_why(why, "%.100s is missing or damaged: %.300s", want->name, reason);
+    if (!st_open(f, s->fd, want->name, 1, why))
+        return 0;
     const char *step = st_meta(f, "iteration");
     int ok = 1;
     if (f->size != want->bytes)

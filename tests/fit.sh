@@ -20,6 +20,9 @@ refused() { # PROGRAM options: exits with 5, one line in $work/said
 }
 refused "$TRAIN" hidden_size=65536 num_layers=100 params_dtype=fp64
 grep 'full.*not enough alone), or more ranks' "$work/said" > /dev/null || { cat "$work/said"; exit 1; }
+# a micro batch size of 1 would be more microbatches than a schedule can count
+refused "$TRAIN" hidden_size=65536 num_layers=100 micro_batch_size=131072 global_batch_size=131072
+grep 'micro_batch_size=4 (' "$work/said" > /dev/null || { cat "$work/said"; exit 1; }
 # a plan is the same in a build that has no GPU
 set -- plan "$work/tiny.yaml" device=cuda fp8=hybrid global_batch_size=4 --json
 "$TRAIN" "$@" > "$work/plan"
