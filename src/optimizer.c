@@ -223,8 +223,8 @@ double optimizer_zeros(const Optimizer *o)
     for (int i = 0; i < p->nparam && p->data.copies->rank == 0; i++) {
         const Param *t = &p->param[i];
         param_own(p, t, &from, &to);
-        to = least(to, t->counted);
-        int boxes = from < to ? param_boxes(p, t, from, to, box) : 0;
+        int64_t last = least(to, t->counted);
+        int boxes = from < last ? param_boxes(p, t, from, last, box) : 0;
         for (int b = 0; b < boxes; b++)        /* of several rows a box has whole ones */
             found += zeros(o->dev, param_at(p, t, &p->data.grad, box[b].at - t->offset), box[b].rows * box[b].cols,
                            p->real);

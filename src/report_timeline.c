@@ -40,7 +40,7 @@ static void put_legend(FILE *f, const Picture *d)
             fprintf(f, "<li><span class=\"dot low %s\"></span>%s</li>", stream_name[lane_streams[i]],
                     comm[lane_streams[i]]);
     if (chunks)
-        fprintf(f, "<li>paler: every second chunk of a rank</li>");
+        fprintf(f, "<li>fainter: every second chunk of a rank</li>");
     fprintf(f, "</ul>");
 }
 

@@ -11,7 +11,7 @@ static const struct { const char *name, *colour; } look[] = {
     [I_D] = {"backward, input", "#bd6d12"}, [I_W] = {"backward, weights", "#3f8f5b"},
 };
 
-/* Later chunks are paler. */
+/* Later chunks are fainter. */
 static double strength(const PipeShape *s, int chunk) { return s->v == 1 ? 1 : 1 - 0.62 * chunk / (s->v - 1); }
 
 /* A step of the axis: 1, 2 or 5 times a power of ten, at least `least`. */
@@ -52,7 +52,7 @@ static int put_legend(FILE *f, const PipeShape *s, const int used[], int y0, int
 {
     int x = LEFT, y = y0;
     for (int op = I_F; op <= I_W; op++) {
-        int chunks = s->v < 8 ? s->v : 8;          /* their shades: the first and the palest among them */
+        int chunks = s->v < 8 ? s->v : 8;          /* their shades: the first and the faintest among them */
         if (!used[op])
             continue;
         place(&x, &y, 14 * chunks + 140, right);
@@ -71,7 +71,7 @@ static int put_legend(FILE *f, const PipeShape *s, const int used[], int y0, int
     x += 90;
     place(&x, &y, 200, right);
     if (f && s->v > 1)
-        fprintf(f, "<text x=\"%d\" y=\"%d\">paler: later chunks of the rank</text>\n", x, y);
+        fprintf(f, "<text x=\"%d\" y=\"%d\">fainter: later chunks of the rank</text>\n", x, y);
     return y - y0 + 20;
 }
 

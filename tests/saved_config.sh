@@ -40,6 +40,9 @@ cmp "$work/log" "$work/text" || fail "another text without a configuration"
 TRAIN=$TRAIN scripts/launch -n 2 generate "load=$work/run" --prompt "int " --tokens 8 --temperature 0 \
     tensor_model_parallel_size=2 > "$work/log" 2>&1 || fail "generate on two ranks: exit $?"
 cmp "$work/log" "$work/text" || fail "another text on two ranks"
+# the run's report shows it
+[ "$(grep -c '"iteration":4,"prompt":"int ","text":"' "$work/run/samples.jsonl")" = 3 ] || fail "samples.jsonl: $(cat "$work/run/samples.jsonl")"
+[ "$(grep -c '<blockquote><b>int </b>' "$work/run/report.html")" = 3 ] || fail "no sample in the report"
 run inspect "$work/run"
 run export "$work/run" -o "$work/hf"
 
@@ -50,6 +53,7 @@ grep -E '^[a-z]' "$work/start/config.yaml" > "$work/log"
 run plan "$work/start/config.yaml"
 run generate "$work/start/config.yaml" "load=$work/start" --tokens 8
 run generate "load=$work/start" --tokens 8
+[ ! -e "$work/start/samples.jsonl" ] || fail "a sample beside a checkpoint that is no run's"
 run eval "$work/start/config.yaml" "load=$work/start" "data_path=$work/corpus" eval_iters=1 "split='80, 20'"
 run eval "load=$work/start" "data_path=$work/corpus" eval_iters=1 "split='80, 20'"
 run "$work/start/config.yaml" "load=$work/start" "data_path=$work/corpus" lr=1e-3 train_iters=2 "save=$work/from_import"
