@@ -457,6 +457,8 @@ static int asks_for_help(int argc, char **argv)
 static int command_or_file(int argc, char **argv)
 {
     const char *name = argv[0], *guess = config_help_suggest(name, 1);
+    if (!strcmp(name, "version") || !strcmp(name, "-v") || !strcmp(name, "-V"))
+        die(EXIT_CONFIG, "usage", "there is no command `%s`; change: `train --version`", name);
     int words = !strpbrk(name, "./=") && *name != '-' && access(name, F_OK);
     if (words && guess)
         die(EXIT_CONFIG, "usage", "there is no command and no file `%s`; change: did you mean `%s`? `train help` lists the "
@@ -467,12 +469,23 @@ static int command_or_file(int argc, char **argv)
     return command_run(argc, argv);
 }
 
+/* Until the ranks are joined, each finds the same mistake: rank 0 tells it, and the launcher ends the others. Only a rank that
+ * is still there after a while has found what rank 0 has not. */
+static int rank_0_first(int code)
+{
+    (void)code;
+    return sleep(2) == 0;
+}
+
 int main(int argc, char **argv)
 {
+    int rank;
     job_begin();
     signal(SIGXFSZ, SIG_IGN);          /* a file above the limit (ulimit -f) is a write that fails, and is told as one */
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
+    if (grid_launched(&rank) > 1 && rank)
+        die_hooks(NULL, rank_0_first, NULL);
     if (!strcmp(argv[1], "--version"))
         return puts(config_build_id()), EXIT_DONE;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)

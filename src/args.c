@@ -103,13 +103,13 @@ static _Noreturn void refuse_flags(const Args *a)
         if (!is_flag(v))
             continue;
         first = first ? first : v;
-        char *text = config_argument(v, next && !strchr(next, '=') ? next : NULL, &known);
+        char *text = config_takes_keys(a->command) ? config_argument(v, next && !strchr(next, '=') ? next : NULL, &known) : NULL;
         if (known)
             write = join(write, " ", text);
         else if ((own = config_flag_suggest(a->command, v)))
             advice = join(advice, "; ", xasprintf("`%s`: did you mean `%s`?", v, own));
         else
-            advice = join(advice, "; ", xasprintf("`%s`: %s", v, text ? text : "nothing has this name"));
+            advice = join(advice, "; ", xasprintf("`%s`: %s", v, text ? text : "leave it out"));
     }
     if (*write)
         advice = xasprintf(*advice ? "write `%s`; %s" : "write `%s`", write, advice);

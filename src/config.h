@@ -158,6 +158,9 @@ const char *config_help_suggest(const char *topic, int commands);
 /* The flag of a command (--json), or NULL, that `flag` may be a slip for. */
 const char *config_flag_suggest(const char *command, const char *flag);
 
+/* Whether a command takes key=value. */
+int config_takes_keys(const char *command);
+
 /* How a setting given as a flag is written: "--lr" and "3", or "--lr=3", give "lr=3". *known = 0: no key is meant for
  * certain, and the text is advice, or NULL. Lives as long as the process. */
 char *config_argument(const char *flag, const char *value, int *known);

@@ -125,6 +125,9 @@ static const Alias aliases[] = {
     NEEDLESS("overlap_p2p_comm", "messages of the pipeline travel beside computation")
     NEEDLESS("no_overlap_p2p_communication", "messages of the pipeline travel beside computation")
     NEEDLESS("ddp_bucket_size", "gradients are reduced part by part, each as soon as it is final")
+    NEEDLESS("n", "`scripts/launch -n N` starts N ranks")
+    NEEDLESS("np", "`scripts/launch -n N` starts N ranks")
+    NEEDLESS("world", "`scripts/launch -n N` starts N ranks; data parallelism takes what remains of them")
     NEEDLESS("world_size", "`scripts/launch -n N` starts N ranks; data parallelism takes what remains of them")
     NEEDLESS("nproc_per_node", "`scripts/launch -n N` starts N ranks")
     NEEDLESS("num_gpus", "`scripts/launch -n N` starts N ranks")
@@ -161,6 +164,7 @@ static const Alias aliases[] = {
     /* checkpoint, log */
     ALIAS("output_dir", "save")
     ALIAS("out_dir", "save")
+    ALIAS("o", "save")
     ALIAS("save_dir", "save")
     ALIAS("save_steps", "save_interval")
     ALIAS("save_total_limit", "save_keep_last")
@@ -169,11 +173,10 @@ static const Alias aliases[] = {
     NEEDLESS("no_save_rng", "random numbers follow from seed and position: no state is kept")
     NEEDLESS("no_save_optim", "a checkpoint holds the whole state; `train export` writes the weights alone")
     NEEDLESS("ckpt_format", "there is one format; `train export` writes Hugging Face's")
-    NEEDLESS("use_checkpoint_args", "the configuration is compared with the checkpoint that is loaded")
+    NEEDLESS("use_checkpoint_args", "model keys that a configuration leaves out come from the checkpoint that is loaded")
     ALIAS("logging_steps", "log_interval")
     ALIAS("tensorboard_log_interval", "log_interval")
     NEEDLESS("log_throughput", "it is always printed")
-    NEEDLESS("log_params_norm", "metrics are recorded as `train help log` says")
     NEEDLESS("timing_log_level", "trace_steps draws the timeline of a step")
     NEEDLESS("wandb_project", "TensorBoard's files are in the run directory; tensorboard_dir moves them")
     NEEDLESS("yaml_cfg", "the configuration is the first argument: `train CONFIG.yaml`")
@@ -181,6 +184,23 @@ static const Alias aliases[] = {
     NEEDLESS("config_file", "the configuration is the first argument: `train CONFIG.yaml`")
     NEEDLESS("job_config_file", "the configuration is the first argument: `train CONFIG.yaml`")
 };
+
+/* Values that others spell otherwise, and ours; the key decides which of several it can be. */
+static const struct { const char *value, *ours; } values[] = {
+    {"bfloat16", "bf16"}, {"float16", "fp16"}, {"half", "fp16"}, {"float32", "fp32"}, {"float", "fp32"}, {"float64", "fp64"},
+    {"double", "fp64"}, {"silu", "swiglu"}, {"swish", "swiglu"}, {"gelu_new", "gelu_tanh"}, {"gelu_fast", "gelu_tanh"},
+    {"gelu_pytorch_tanh", "gelu_tanh"}, {"relu2", "squared_relu"}, {"rotary", "rope"}, {"gpu", "cuda"}, {"gloo", "mpi"},
+    {"rms", "RMSNorm"}, {"momentum", "sgd"}, {"e4m3", "hybrid"}, {"loop", "interleaved"}, {"zb", "zb-h1"},
+    {"GPT2BPETokenizer", "none"}, {"HuggingFaceTokenizer", "none"}, {"SentencePieceTokenizer", "none"},
+    {"Llama2Tokenizer", "none"}, {"TikTokenizer", "none"}, {"NullTokenizer", "none"}};
+
+const char *value_alias(const char *value, int nth)
+{
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        if (name_is(value, values[i].value) && !nth--)
+            return values[i].ours;
+    return NULL;
+}
 
 const Alias *alias_at(int i)
 {

@@ -129,6 +129,14 @@ const char *config_help_suggest(const char *topic, int only_commands)
     return s >= 0 ? sections[s].name : o >= 0 ? options[o].key : NULL;
 }
 
+int config_takes_keys(const char *command)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (!strcmp(commands[i].name, command))
+            return strchr(commands[i].usage, '=') != NULL;
+    return 0;
+}
+
 const char *config_flag_suggest(const char *command, const char *flag)
 {
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {

@@ -243,6 +243,11 @@ int section_suggest(const char *name)
 int choice_suggest(const char *name, const char *const *choices)
 {
     int best = -1, distance = NAME_MAX_LEN;
+    const char *ours;
+    for (int nth = 0; (ours = value_alias(name, nth)); nth++)
+        for (int i = 0; choices[i]; i++)
+            if (!strcmp(ours, choices[i]))
+                return i;
     for (int i = 0; choices[i]; i++) {
         int d = edit_distance(name, choices[i]);
         if (d < distance)

@@ -73,7 +73,10 @@ char *alias_text(const Alias *a);
  * the keys, then shared words, then the names of other programs. `section` breaks ties. */
 int option_suggest(const char *name, const char *section);
 int section_suggest(const char *name);
+/* The best guess at the choice that `name` means, -1: other programs' words for it, then the distance. */
 int choice_suggest(const char *name, const char *const *choices);
+/* config_alias.c: our word for another program's value (bfloat16: bf16), NULL. `nth` counts those of the same word. */
+const char *value_alias(const char *value, int nth);
 
 /* An interval as in Option.legal; for INT the bounds are exact integers. */
 typedef struct { double lo, hi; int64_t ilo, ihi; int lo_open, hi_open; } Interval;

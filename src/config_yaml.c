@@ -21,6 +21,7 @@ typedef struct {
     yaml_parser_t yaml;
     yaml_event_t event;
     int depth, nodes;
+    int alien;                       /* there is text, but no mapping of sections: rules would only list what is missing */
 } Reader;
 
 static Place place_of(const Reader *r, yaml_mark_t m)
@@ -220,13 +221,21 @@ static void set(Check *k, int option, const Value *v, int ok, Place key, Place v
 static void unknown_key(Check *k, Place at, const char *key, size_t len, const char *section)
 {
     int listed = k->n < VIOLATIONS_MAX;                /* beyond, only the number counts */
-    const Alias *alias = listed && strlen(key) == len ? alias_find(key) : NULL;
+    const char *dot = strrchr(key, '.'), *name = dot ? dot + 1 : key + strspn(key, "-");   /* optimizer.lr, --num-layers */
+    const Alias *alias = listed && strlen(key) == len ? alias_find(name) : NULL;
     if (alias) {
         check_add(k, at, "unknown key %s; %s", quoted(key, len), alias_text(alias));
         k->guessed[alias->key ? option_find(alias->key) : 0] |= alias->key != NULL;
         return;
     }
-    int guess = listed && strlen(key) == len ? option_suggest(key, section) : -1;
+    int guess = listed && strlen(key) == len && name != key ? option_like(name) : -1;
+    if (guess >= 0) {
+        check_add(k, at, "unknown key %s; write '%s' (section '%s')", quoted(key, len), options[guess].key,
+                  options[guess].section);
+        k->guessed[guess] = 1;
+        return;
+    }
+    guess = listed && strlen(key) == len ? option_suggest(key, section) : -1;
     char *q = quoted(key, len);
     if (guess >= 0 && section && !strcmp(section, options[guess].section))
         check_add(k, at, "unknown key %s; did you mean '%s'?", q, options[guess].key);
@@ -315,7 +324,8 @@ static int read_section(Reader *r)
         if (!read_value(r, &v, &ok))
             return 0;
         if (s >= 0 && ok && !(v.kind == VALUE_SCALAR && scalar_kind(&v) == SCALAR_NULL))
-            check_add(k, value, "section '%s': expected keys below it", name.text);
+            check_add(k, value, "section '%s': expected keys below it, each as 'key: value', with a blank behind the colon",
+                      name.text);
         return 1;
     }
     while (next(r)) {
@@ -334,6 +344,7 @@ static void read_document(Reader *r)
     if (!next(r) || !next(r))                          /* the stream's start; the document's */
         return;
     if (r->event.type == YAML_STREAM_END_EVENT) {
+        r->alien = 1;
         check_add(r->k, (Place){1, 1, -1}, "the file is empty; expected sections: model, data, train, ...");
         return;
     }
@@ -344,6 +355,7 @@ static void read_document(Reader *r)
         return;
     if (r->event.type != YAML_MAPPING_START_EVENT) {
         COMPLAIN(r, r->event.start_mark, "expected sections: model, data, train, ...");
+        r->alien = 1;
         if (!read_value(r, &v, &ok))
             return;
     } else {
@@ -416,7 +428,7 @@ void config_parse_text(Check *k, const char *text, size_t size)
     }
     open_reader(&r, k, -1, NULL, text, size);
     read_document(&r);
-    k->unread = r.event.type != YAML_STREAM_END_EVENT;
+    k->unread = r.event.type != YAML_STREAM_END_EVENT || r.alien;
     close_reader(&r);
 }
 

@@ -39,6 +39,8 @@ says() {
 
 # questions
 says 0 '^gridiron ' --version
+says 2 'train --version' version
+says 2 'train --version' -v
 says 0 'tensor_model_parallel_size' help keys
 says 0 'params_dtype=bf16' help bf16
 says 0 'activation=swiglu' help swiglu
@@ -85,6 +87,30 @@ says 2 "^flat.yaml:1:1: .*write 'lr'" flat.yaml
 printf '{"model_type": "llama", "hidden_size": 32}' > config.json
 says 2 "hidden_size: belongs into section 'model'" config.json
 
+# values and spellings of other programs
+says 2 "did you mean 'bf16'" c.yaml params_dtype=bfloat16
+says 2 "did you mean 'fp32'" c.yaml params_dtype=float32
+says 2 "did you mean 'swiglu'" c.yaml activation=silu
+says 2 "did you mean 'rope'" c.yaml position_embedding_type=rotary
+says 2 "did you mean 'cuda'" c.yaml device=gpu
+says 2 "did you mean 'none'" c.yaml tokenizer_type=GPT2BPETokenizer
+says 2 "unknown key 'optimizer.lr'; write 'lr' .section 'optimizer'" c.yaml optimizer.lr=3
+printf 'MODEL_ARGS:\n  --num-layers: 12\n  --bf16: true\n' > megatron.yaml
+says 2 "^megatron.yaml:2:3: .*write 'num_layers' .section 'model'" megatron.yaml
+says 2 "^megatron.yaml:3:3: .*write params_dtype=bf16" megatron.yaml
+says 2 'scripts/launch -n' c.yaml -n 4
+says 2 'scripts/launch -n' c.yaml --world 4
+says 2 'write `save=out`' c.yaml -o out
+
+# files that are no configuration: what is wrong, and no list of what is missing
+printf -- '- model\n- data\n' > list.yaml
+: > empty.yaml
+printf 'model:\n  num_layers 2\n' > colon.yaml
+for file in list empty; do
+    says 2 '1 problem in' $file.yaml
+done
+says 2 "as 'key: value', with a blank behind the colon" colon.yaml
+
 # slips
 says 2 'did you mean `generate`' generat c.yaml
 says 2 'did you mean `--json`' plan c.yaml --jsn
@@ -97,6 +123,8 @@ says 2 'scripts/launch -n 2' c.yaml tensor_model_parallel_size=2
 says 3 'train tokenize' c.yaml data_path=nowhere
 says 2 'this build' c.yaml context_parallel_size=2
 says 2 'no such file' inspect nowhere
+says 2 "leave it out" inspect corpus --lr 3
+! grep -q 'lr=3' out || { echo "inspect takes lr=3"; bad=$((bad + 1)); }
 says 2 'no such file' inspect nowhere --json
 says 4 'nowhere' export nowhere -o x
 says 2 "lr: duplicate; first at line" twice.yaml
