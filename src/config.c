@@ -33,7 +33,7 @@ static void take_saved(Check *k, int alone, ConfigUse use, SavedConfig saved, Sa
     s->found = there != NULL;
     if (there) {
         s->others = k->n ? "" : config_other_model(k, there);     /* what cannot be read is told first */
-        config_take(k, there, alone);
+        config_take(k, there, alone, use);
     }
     int missing = 0;
     for (int i = 0; i < OPTIONS; i++)

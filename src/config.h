@@ -89,9 +89,9 @@ Config *config_load(const char *path, int nargs, char **args, int world, ConfigU
 typedef char *(*SavedConfig)(const char *load, char **dir);
 
 /* config_load, but with `load` given the model's keys that the file and the command line leave out come from that checkpoint.
- * path NULL: there is no file, and data, the batch, eval_iters and the seed come from there too; never how ranks share the
- * work. Dies with EXIT_CHECKPOINT when there is neither file nor checkpoint, and when rules are broken by a key that is not the
- * checkpoint's. */
+ * path NULL: there is no file, and data, the seed and with USE_DATA the batch and eval_iters come from there too; never how
+ * ranks share the work. Dies with EXIT_CHECKPOINT when there is neither file nor checkpoint, and when rules are broken by a
+ * key that is not the checkpoint's. */
 Config *config_load_over(const char *path, int nargs, char **args, int world, ConfigUse use, SavedConfig saved);
 
 /* A copy that shares layers out by this layout string, which placement_balance made, and in no other way: what

@@ -88,11 +88,12 @@ uint64_t config_fingerprint(const Config *cfg)
 
 static int of_model(int option) { return !strcmp(options[option].section, "model"); }
 
-/* Keys that say which tokens are read, and how many: with the model all that a loss depends on. */
-static int of_reading(int i)
+/* Keys that say which tokens are read and, with `batches`, how many at a time: with the model all that a loss depends on. */
+static int of_reading(int i, int batches)
 {
-    return !strcmp(options[i].section, "data") || i == OPT_seed || i == OPT_micro_batch_size || i == OPT_global_batch_size ||
-           i == OPT_step_batch_size_schedule || i == OPT_eval_iters;
+    return !strcmp(options[i].section, "data") || i == OPT_seed ||
+           (batches && (i == OPT_micro_batch_size || i == OPT_global_batch_size || i == OPT_step_batch_size_schedule ||
+                        i == OPT_eval_iters));
 }
 
 /* Where the tokens are: a corpus that is given replaces the run's, whatever that one consists of. */
@@ -119,14 +120,14 @@ const char *config_other_model(const Check *k, const Config *saved)
     return list;
 }
 
-void config_take(Check *k, const Config *saved, int alone)
+void config_take(Check *k, const Config *saved, int alone, ConfigUse use)
 {
     Config *c = k->cfg;
     int positions = left_out(k, OPT_max_position_embeddings), corpus = 0;
     for (int i = 0; i < OPTIONS; i++)
         corpus |= of_corpus(i) && i != OPT_split && !left_out(k, i);
     for (int i = 0; i < OPTIONS; i++)
-        if ((of_model(i) || (alone && of_reading(i) && !(corpus && of_corpus(i)))) && left_out(k, i) && saved->given[i]) {
+        if ((of_model(i) || (alone && of_reading(i, use & USE_DATA) && !(corpus && of_corpus(i)))) && left_out(k, i) && saved->given[i]) {
             option_copy(&options[i], c, saved);
             k->seen[i] = 1;
         }

@@ -170,9 +170,9 @@ int v_schedule(int schedule);
 /* "24 or 32": the multiples of m that enclose x. */
 const char *nearest_multiples(int64_t m, int64_t x);
 
-/* config_model.c: the keys of the model that k leaves out come from `saved`; with `alone` those that say what is read, and how
- * much of it, too. */
-void config_take(Check *k, const Config *saved, int alone);
+/* config_model.c: the keys of the model that k leaves out come from `saved`; with `alone` those that say what is read too,
+ * and for a use that reads the corpus how much of it. */
+void config_take(Check *k, const Config *saved, int alone, ConfigUse use);
 /* "hidden_size is 16 there, 32 here; ...": the model's keys that k, before config_take, says otherwise. "": none. */
 const char *config_other_model(const Check *k, const Config *saved);
 

@@ -43,6 +43,9 @@ cmp "$work/log" "$work/text" || fail "another text on two ranks"
 # the run's report shows it
 [ "$(grep -c '"iteration":4,"prompt":"int ","text":"' "$work/run/samples.jsonl")" = 3 ] || fail "samples.jsonl: $(cat "$work/run/samples.jsonl")"
 [ "$(grep -c '<blockquote><b>int </b>' "$work/run/report.html")" = 3 ] || fail "no sample in the report"
+TRAIN=$TRAIN scripts/launch -n 3 generate "load=$work/run" --prompt "int " --tokens 8 --temperature 0 \
+    > "$work/log" 2>&1 || fail "generate on three ranks, whose batch 4 is no multiple of 3: exit $?"
+cmp "$work/log" "$work/text" || fail "another text on three ranks"
 run inspect "$work/run"
 run export "$work/run" -o "$work/hf"
 
