@@ -176,12 +176,10 @@ void config_docs(FILE *f)
         "# Options\n\n"
         "Made from src/config.def by `make docs`; the test suite fails when it is stale.\n\n"
         "A configuration is YAML of two levels, section and key. `key=value` on the command line overrides\n"
-        "a key; the value is a YAML flow value. `null` as a default means absent: derived as the last "
-        "column\n"
-        "says, or really absent. In intervals `[` and `]` include the bound, `(` and `)` do not. Integers "
-        "may\n"
-        "have underscores (1_000). `${NAME}` in a value that is not in single quotes is replaced by the\n"
-        "environment variable.\n\n"
+        "a key, the last one where it is given twice; the value is a YAML flow value. `null` as a default\n"
+        "means absent: derived as the last column says, or really absent. In intervals `[` and `]` include\n"
+        "the bound, `(` and `)` do not. Integers may have underscores (1_000). `${NAME}` in a value that is\n"
+        "not in single quotes is replaced by the environment variable.\n\n"
         "On resume: *free* keys may change, the numbers stay as they are up to rounding; a change of a\n"
         "*warn* key is reported and allowed; a change of a *refuse* key is an error.\n");
     for (int s = 0; s < section_count; s++) {

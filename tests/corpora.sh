@@ -74,10 +74,10 @@ grep -q "^  split: '1, 1'$" shares/config.yaml || { echo "config.yaml names no s
 
 # each is checked at the start, read or not
 off=eval_iters=0
-does 3 '\] valid_data_path: nowhere: No such file' c.yaml train_data_path=a valid_data_path=nowhere $off save=x
-does 3 '\] test_data_path: nowhere: No such file' c.yaml train_data_path=a valid_data_path=b test_data_path=nowhere save=x
-does 3 '\] test_data_path: .*id 60000, the vocabulary' c.yaml train_data_path=a valid_data_path=b test_data_path=raw:big save=x
-does 3 '\] valid_data_path: .*id 60000, the vocabulary' c.yaml train_data_path=a valid_data_path=raw:big save=x
+does 3 '\] valid_data_path: nowhere: No such file' c.yaml train_data_path=a valid_data_path=nowhere $off save=x1
+does 3 '\] test_data_path: nowhere: No such file' c.yaml train_data_path=a valid_data_path=b test_data_path=nowhere save=x2
+does 3 '\] test_data_path: .*id 60000, the vocabulary' c.yaml train_data_path=a valid_data_path=b test_data_path=raw:big save=x3
+does 3 '\] valid_data_path: .*id 60000, the vocabulary' c.yaml train_data_path=a valid_data_path=raw:big save=x4
 does 3 '\] test_data_path is empty' eval c.yaml valid_data_path=b load=own --split test
 does 2 "'valid', 'test' or 'train'" eval c.yaml valid_data_path=b load=own --split dev
 
