@@ -275,6 +275,8 @@ static int train_loop(Training *t)
         code = ending(t, &wants_save);
         if (wants_save || code >= 0)           /* what a checkpoint knows, the log has said */
             settle(t, 0);
+        if (code >= 0)
+            log_last(t->log);
         checkpoint_ms = wants_save ? save(t) : 0;
         tell_saved(t);
     }

@@ -281,6 +281,12 @@ void log_step(Log *l, const Metrics *step)
         put_record(l);
 }
 
+void log_last(Log *l)
+{
+    if (l && l->steps)
+        put_record(l);
+}
+
 void log_eval(Log *l, int64_t iteration, double loss)
 {
     if (!l)
@@ -331,8 +337,7 @@ void log_close(Log *l, const char *why)
     if (!l)
         return;
     char reason[WHY];
-    if (l->steps)                                  /* stopped within an interval */
-        put_record(l);
+    log_last(l);
     console_close(&l->console);
     about_end(&l->about, why);
     if (!about_save(&l->about, l->dir, reason))

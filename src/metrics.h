@@ -109,6 +109,9 @@ Log *log_open(const Config *cfg, const LogStart *start);
  * writes a line everywhere. m is copied; RATE fields are ignored. */
 void log_step(Log *l, const Metrics *m);
 
+/* The run stops behind the last step: writes its line when it has none, in the middle of an interval. */
+void log_last(Log *l);
+
 /* Mean validation loss (nats a token) after `iteration` steps. */
 void log_eval(Log *l, int64_t iteration, double loss);
 
@@ -123,7 +126,7 @@ void log_status(Log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3
 void log_fact(Log *l, const char *name, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void log_memory(Log *l, const char *category, int64_t planned, int64_t used);
 
-/* Writes the line of the last step when there is none yet, ends the live line, closes the files and writes report.html
+/* log_last, then ends the live line, closes the files and writes report.html
  * last. why: how the run ended, one line
  * ("finished", "stopped by SIGTERM after a checkpoint"). */
 void log_close(Log *l, const char *why);
