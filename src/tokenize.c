@@ -362,6 +362,17 @@ static void commit(Job *j)
     free(dir);
 }
 
+/* Makes the folder that PREFIX lies in. */
+static int make_folder(const Job *j, char why[WHY])
+{
+    char *dir = xstrdup(j->prefix), *slash = strrchr(dir, '/');
+    if (slash)
+        *slash = 0;
+    int ok = !slash || slash == dir || file_make_dirs(dir, why);
+    free(dir);
+    return ok;
+}
+
 static void open_output(Job *j)
 {
     char why[WHY];
@@ -370,7 +381,7 @@ static void open_output(Job *j)
     j->bin = xasprintf("%s.bin", j->prefix);
     j->idx = xasprintf("%s.idx", j->prefix);
     j->idx_tmp = xasprintf("%s.idx.%d.tmp", j->prefix, pid);
-    j->fd = file_create(AT_FDCWD, bin_tmp, 0, why);
+    j->fd = make_folder(j, why) ? file_create(AT_FDCWD, bin_tmp, 0, why) : -1;
     if (j->fd < 0)
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: give -o PREFIX in a folder that is there and that you may write to", why));
     j->bin_tmp = bin_tmp;

@@ -204,7 +204,8 @@ static void test_command(void)
 {
     char *a = in_work("a.txt"), *b = in_work("b.jsonl"), *dir = in_work("books"), *to = in_work("corpus");
     char *sub = in_work("books/x"), *f1 = in_work("books/1.txt"), *f2 = in_work("books/x/2"),
-         *f3 = in_work("books/3.jsonl"), *hidden = in_work("books/.no"), *empty = in_work("books/0");
+         *f3 = in_work("books/3.jsonl"), *hidden = in_work("books/.no"), *empty = in_work("books/0"),
+         *under = in_work("a.txt/corpus"), *below = in_work("a.txt/x/corpus"), *new = in_work("new/folder/corpus");
     put_text(a, "one\n");
     put_text(b, "{\"text\":\"two\"}\n\n{\"text\":\"\"}\r\n{\"body\":\"x\",\"text\":\"th\\u0072ee\"}");
     CHECK(TOKENIZE(0, "", a, b, "-o", to), "%s", said);
@@ -231,7 +232,10 @@ static void test_command(void)
     put_file(b, "\x1f\x8b\x08\x00", 4);
     CHECK(TOKENIZE(EXIT_DATA, "compressed", b, "-o", to), "%s", said);
     CHECK(TOKENIZE(EXIT_DATA, "No such file", "/no/such", "-o", to), "%s", said);
-    CHECK(TOKENIZE(EXIT_RESOURCE, "cannot create", a, "-o", "/no/such/place"), "%s", said);
+    CHECK(TOKENIZE(EXIT_RESOURCE, "cannot create", a, "-o", under), "%s", said);
+    CHECK(TOKENIZE(EXIT_RESOURCE, "cannot make the folder", a, "-o", below), "%s", said);
+    CHECK(TOKENIZE(0, "", a, "-o", new), "%s", said);
+    CHECK(holds(new, 1, (const char *[]){"one\n"}, 1), "its folder is made: %s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "no -o PREFIX", a), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "nothing to read", "-o", to), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "needs a value", a, "-o"), "%s", said);
@@ -243,7 +247,7 @@ static void test_command(void)
     int left = -1;
     CHECK(f && fscanf(f, "%d", &left) == 1 && left == 0, "%d temporary files are left", left);
     pclose(f);
-    char *all[] = {a, b, dir, to, sub, f1, f2, f3, hidden, empty, list};
+    char *all[] = {a, b, dir, to, sub, f1, f2, f3, hidden, empty, under, below, new, list};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
