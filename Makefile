@@ -7,6 +7,8 @@
 # make test-layouts          every layout of up to 8 ranks beside one rank (minutes)
 # make test-slurm     scripts/slurm.sbatch on a Slurm of its own (4 to 10 minutes; as root, Debian's packages)
 # make test-seeds             bugs planted one by one, each caught by the test that tests/seeds names (minutes)
+# make test-readme    every command of every README, the long ones too (minutes)
+# make test-bare      scripts/demo and scripts/test in a bare Debian, as root and as an ordinary user (as root; debootstrap)
 # make test-huggingface                               import and export against transformers (PYTHON has it)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
 # make CUDA=1 CUDNN=1         attention through cuDNN where it can; CUDNN_INC=PATH and CUDNN_FRONTEND_INC=PATH: the
@@ -273,6 +275,12 @@ test-emulation:
 test-slurm: train
 	tests/slurm.sh
 
+test-readme: train
+	tests/readme.sh long
+
+test-bare:
+	tests/bare.sh
+
 test-seeds:
 	BUILD=$(BUILD) tests/seeds.sh
 
@@ -291,6 +299,6 @@ clean:
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(TEST_SRC:%.c=$(CPU)/%.d) $(CUDA_TESTS:%=$(BUILD)/%.d) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
-.PHONY: all tests cuda-tests test test-emulation docs demo bench bench-schedules test-kill test-launch test-layouts test-slurm test-seeds \
-        test-huggingface test-portable test-valgrind size clean FORCE
+.PHONY: all tests cuda-tests test test-emulation docs demo bench bench-schedules test-kill test-launch test-layouts \
+        test-slurm test-readme test-bare test-seeds test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:
