@@ -113,6 +113,14 @@ static void sums(Device *one, Device *two, Dtype type)
     double limit = one->real == F32 && type == F64 ? 1e-6 : 1e-12;
     CHECK(fabs(s - total) < limit * fabs(total), "%s sum %s: %g, want %g", one->isa, dtype_name(type), s,
           total);
+    enum { WIDE = 200000 };            /* one row, longer than a row buffer */
+    void *wide = xcalloc(WIDE, 8);
+    for (int64_t i = 0; i < WIDE; i++)
+        put(wide, i, type, (double)(i % 3));
+    s = 0;
+    one->sum(one, &s, mat(wide, 1, WIDE, type));
+    CHECK(s == WIDE - 1, "%s sum %s of one long row: %g", one->isa, dtype_name(type), s);
+    free(wide);
     free(x);
 }
 
