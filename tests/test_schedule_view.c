@@ -9,7 +9,7 @@ static const char *train, *work;
 static int run(const char *options)
 {
     char line[2048];
-    snprintf(line, sizeof line, "%s schedule configs/demo.yaml tokenizer_type=none vocab_size=64 num_layers=16 %s > "
+    snprintf(line, sizeof line, "%s schedule configs/demo.yaml tokenizer_type=none vocab_size=64 num_layers=16 micro_batch_size=8 global_batch_size=8 %s > "
              "%s/out 2> %s/err", train, options, work, work);
     int status = system(line);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;

@@ -73,7 +73,7 @@ def measure(dtype, rounds, steps, preload):
     shutil.rmtree(f"{FOLDER}/run", ignore_errors=True)
     peer = [sys.executable, f"{HERE}/gpt2_torch.py", "--dtype", dtype]
     env = os.environ | ({"LD_PRELOAD": preload} if preload else {})
-    starts = [("train", ["./train", "configs/bench-gpt2-124m.yaml", f"params_dtype={dtype}"],
+    starts = [("train", ["./train", "configs/bench-gpt2-124m.yaml", f"save={FOLDER}/run", f"params_dtype={dtype}"],
                f"{FOLDER}/run/metrics.jsonl", None),
               ("torch", peer, f"{FOLDER}/torch.out", env),
               ("torch compiled", peer + ["--compile"], f"{FOLDER}/compiled.out", env)]
