@@ -115,6 +115,7 @@ wait $writer || [ $? = 75 ] || fail "the writer"
 # however a run ends, it says where it stands, what is saved, its report, and the command that goes on
 for signal in INT USR1 TERM; do
     for at_end in true false; do
+        : > log                 # what the run before has said
         "$TRAIN" tiny.yaml save="E$signal$at_end" save_interval=3 save_at_end=$at_end train_iters=1000000 lr_decay_iters=10 \
             cpu_isa="$ISA" > log 2> errors &
         run=$!
