@@ -61,6 +61,8 @@ void offload_leave(Model *m, const Pass *p, const ModelUnit *u, LayerWindow *w)
 void offload_ahead(Model *m, const Pass *p, int k)
 {
     Device *d = m->dev;
+    if (!m->cfg->cpu_offloading_num_layers)
+        return;
     while (k >= p->chunk->unit0 && !m->unit[k].offload)
         k--;
     if (k < p->chunk->unit0)

@@ -68,6 +68,30 @@ static Updated updated_of(const Optimizer *o, const Param *t, const double *trus
                      .wd = t->def->decay ? o->cfg->weight_decay : 0};
 }
 
+/* o->updated, by bucket and in the order of the parameters within one: these are counted first, because models have
+ * thousands of both. ratio: of every parameter. */
+static void list_updated(Optimizer *o, const double *const *ratio)
+{
+    const Params *p = o->params;
+    int buckets = p->data.buckets, *end = xcalloc((size_t)buckets + 1, sizeof *end), n = 0;
+    int *order = xcalloc((size_t)p->nparam + 1, sizeof *order);
+    for (int i = 0; i < p->nparam; i++)
+        end[p->param[i].bucket + 1]++;
+    for (int b = 0; b < buckets; b++)
+        end[b + 1] += end[b];
+    for (int i = 0; i < p->nparam; i++)        /* end[b] goes from where bucket b begins to where it ends */
+        order[end[p->param[i].bucket]++] = i;
+    for (int b = 0, k = 0; b < buckets; b++) {
+        for (; k < end[b]; k++) {
+            o->updated[n] = updated_of(o, &p->param[order[k]], ratio[order[k]]);
+            n += o->updated[n].n > 0;
+        }
+        o->first[b + 1] = n;
+    }
+    free(order);
+    free(end);
+}
+
 /* Arrays stay where they are, so what a step squares and updates is listed once. */
 static void make_lists(Optimizer *o, int trust)
 {
@@ -96,14 +120,7 @@ static void make_lists(Optimizer *o, int trust)
             o->tied = k;
         k++;
     }
-    for (int b = 0, n = 0; b < p->data.buckets; b++) {
-        for (int i = 0; i < p->nparam; i++)
-            if (p->param[i].bucket == b) {
-                o->updated[n] = updated_of(o, &p->param[i], ratio[i]);
-                n += o->updated[n].n > 0;
-            }
-        o->first[b + 1] = n;
-    }
+    list_updated(o, ratio);
     free(ratio);
 }
 
