@@ -157,10 +157,10 @@ static _Noreturn void refuse_word(const Args *a, int i)
     if (known)
         die(EXIT_CONFIG, "usage", "train %s: `%s` has no `=`; change: write %s, without blanks around the `=`", a->command, v,
             text);
-    if (!access(v, F_OK))
+    if (!access(v, F_OK) && access(xasprintf("%s/.", v), F_OK))
         die(EXIT_CONFIG, "usage", "train %s: `%s` is one file too many; change: one configuration, then key=value", a->command, v);
-    die(EXIT_CONFIG, "usage", "train %s: `%s` is not key=value; change: write key=value; quotes hold a value with blanks "
-        "together", a->command, v);
+    die(EXIT_CONFIG, "usage", "train %s: `%s` is not key=value; change: write key=value (a checkpoint or run directory: load=%s); "
+        "quotes hold a value with blanks together", a->command, v, v);
 }
 
 const char *args_config(Args *a)

@@ -13,6 +13,7 @@ precision: {cpu_isa: ${ISA:-auto}, threads: 1}
 YAML
 yes '{"text": "It was a bright cold day in April, and the clocks were striking thirteen."}' | head -n 100 > text.jsonl
 "$TRAIN" tokenize text.jsonl -o corpus > tokenized 2>&1 || { cat tokenized; exit 1; }
+mkdir folder
 bad=0 n=0
 
 # says CODE TEXT ARGUMENTS...: `train ARGUMENTS` ends with CODE and its output has TEXT (a pattern of grep -E). When it
@@ -101,6 +102,10 @@ says 2 "^megatron.yaml:3:3: .*write params_dtype=bf16" megatron.yaml
 says 2 'scripts/launch -n' c.yaml -n 4
 says 2 'scripts/launch -n' c.yaml --world 4
 says 2 'write `save=out`' c.yaml -o out
+says 2 'write `load=latest`' c.yaml --resume
+says 2 'train plan CONFIG.yaml' c.yaml --dry-run
+says 2 'load=nothing' c.yaml nothing
+says 2 'load=folder' eval c.yaml folder
 
 # files that are no configuration: what is wrong, and no list of what is missing
 printf -- '- model\n- data\n' > list.yaml
