@@ -28,7 +28,7 @@ static int is_dir(const char *path)
 static int has(const char *dir, const char *name)
 {
     char *p = xasprintf("%s/%s", dir, name);
-    int ok = access(p, F_OK) == 0;
+    int ok = source_present(p);
     free(p);
     return ok;
 }

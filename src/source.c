@@ -27,12 +27,29 @@ int source_iteration(const char *name, int64_t *iteration)
     return 1;
 }
 
+static int is_absent(const char *path)
+{
+    if (errno != ENOENT && errno != ENOTDIR && errno != ESTALE)
+        die(EXIT_CHECKPOINT, "unreadable", "cannot read %s: %s; change: let this user read it and search the folders above it "
+            "(chmod), or name another", path, strerror(errno));
+    return 1;
+}
+
+int source_present(const char *path) { return access(path, F_OK) == 0 || !is_absent(path); }
+
 static int has_manifest(const char *dir)
 {
     char *p = xasprintf("%s/" MANIFEST, dir);
-    int ok = access(p, F_OK) == 0;
+    int ok = source_present(p);
     free(p);
     return ok;
+}
+
+/* NULL: there is none. */
+static DIR *open_checkpoints(const char *top)
+{
+    DIR *d = opendir(top);
+    return d || is_absent(top) ? d : NULL;
 }
 
 static int newest_first(const void *a, const void *b)
@@ -47,7 +64,7 @@ char **source_list(const char *path, int *n)
 {
     char **list = xcalloc(1, sizeof *list), *top = xasprintf("%s/checkpoints", path);
     *n = 0;
-    DIR *d = has_manifest(path) ? NULL : opendir(top);
+    DIR *d = has_manifest(path) ? NULL : open_checkpoints(top);
     if (has_manifest(path))
         list[(*n)++] = xstrdup(path);
     for (struct dirent *e; d && (e = readdir(d));) {

@@ -14,6 +14,10 @@ typedef struct {
     int64_t *not_finite;            /* [m.ntensor] elements that are NaN or infinite, as source_verify finds them */
 } Source;
 
+/* 1 if there is something under `path`, 0 if not. Dies with EXIT_CHECKPOINT when the system does not tell: a folder that may
+ * not be searched is not an empty one. */
+int source_present(const char *path);
+
 /* Checkpoint folders that `path` stands for, newest first, from malloc: path itself when it has a manifest, else those
  * iter_N of path/checkpoints that have one. */
 char **source_list(const char *path, int *n);
