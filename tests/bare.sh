@@ -16,7 +16,7 @@ set -- $(apt-get indextargets --format '$(ORIGIN) $(REPO_URI) $(CODENAME)' 'Crea
 
 work=$(mktemp -d) || exit 2
 root=$work/root
-leave() { umount "$root/proc" "$root/dev/shm" "$root/dev/pts" 2> /dev/null; rm -rf --one-file-system "$work"; }
+leave() { umount "$root/proc" "$root/sys" "$root/dev/shm" "$root/dev/pts" 2> /dev/null; rm -rf --one-file-system "$work"; }
 trap leave EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -30,8 +30,8 @@ cp /etc/resolv.conf "$root/etc/" 2> /dev/null
 for file in /etc/apt/apt.conf.d/*; do          # a proxy, where this machine needs one
     ! grep -qi proxy "$file" 2> /dev/null || cp "$file" "$root/etc/apt/apt.conf.d/"
 done
-mkdir -p "$root/proc" "$root/dev/shm" "$root/dev/pts"
-mount -t proc proc "$root/proc" && mount -t tmpfs shm "$root/dev/shm" && mount -t devpts pts "$root/dev/pts" ||
+mkdir -p "$root/proc" "$root/sys" "$root/dev/shm" "$root/dev/pts"
+mount -t proc proc "$root/proc" && mount -t sysfs -o ro sys "$root/sys" && mount -t tmpfs shm "$root/dev/shm" && mount -t devpts pts "$root/dev/pts" ||
     skip "root may not mount here"
 chroot "$root" useradd --create-home --shell /bin/sh user || fail "useradd"
 for home in /root /home/user; do
