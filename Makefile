@@ -78,6 +78,8 @@ CUDA_SRC := $(CUDA_C) $(CUDA_CU)
 CUDNN_ON  := kernels/cuda/attention_cudnn.cpp
 CUDNN_OFF := kernels/cuda/attention_none.c
 INC_cuda := -Ikernels -Ikernels/cuda
+# in the programs: a machine with a GPU has another release of it, whose users (PyTorch) would get ours
+CXX_LIB  := $(if $(filter 1,$(DEBUG)),-lstdc++,-l:libstdc++.a -static-libgcc)
 ifeq ($(CUDA),1)
 BUILD    := $(CPU:build/cpu=build)$(if $(filter build/cpu,$(CPU)),/cuda,-cuda)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v $(NVCC)))
@@ -87,7 +89,7 @@ endif
 INC_cuda += -Ikernels/cuda/ptx -isystem $(CUDA_HOME)/include
 CUDA_CXX  = $(NVCC) -std=c++17 -O3 -lineinfo -MMD -MP -Xptxas -v $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
             -Werror all-warnings -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
-LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt $(filter -static%,$(CXX_LIB))
 ifneq ($(CUDNN),0)
 CUDNN_PATHS := $(CUDNN_INC) $(CUDNN_FRONTEND_INC) $(CUDA_HOME)/include /usr/local/include /usr/include
 ifeq ($(and $(wildcard $(CUDNN_PATHS:=/cudnn.h)),$(wildcard $(CUDNN_PATHS:=/cudnn_frontend.h))),)
@@ -95,7 +97,7 @@ $(error no cudnn.h or no cudnn_frontend.h; change: set CUDNN_INC and CUDNN_FRONT
 have them (pip download nvidia-cudnn-cu13 nvidia-cudnn-frontend), or CUDNN=0)
 endif
 CUDA_SRC := $(filter-out $(CUDNN_OFF),$(CUDA_SRC)) $(CUDNN_ON)
-LDLIBS   += -lstdc++
+LDLIBS   += $(CXX_LIB)
 endif
 else ifeq ($(CUDA),emulated)
 BUILD    := $(CPU:build/cpu=build)$(if $(filter build/cpu,$(CPU)),/emulated,-emulated)
@@ -104,7 +106,7 @@ CUDA_CXX  = $(CXX) -x c++ -std=gnu++17 $(COMMON) -O1 -fno-exceptions -fno-rtti -
             -Wno-sign-compare -Wno-uninitialized -Wno-maybe-uninitialized
 EMULATION := $(wildcard tests/emulation/*.cpp tests/emulation/*.c)
 CUDA_SRC := $(filter-out kernels/cuda/libraries.c $(CUDNN_OFF),$(CUDA_SRC)) $(EMULATION)
-LDLIBS   += -lstdc++
+LDLIBS   += $(CXX_LIB)
 CUDA_TESTS += $(wildcard tests/test_emulation*.cpp)
 else
 $(error CUDA=$(CUDA); change: CUDA=0, 1 or emulated)
@@ -206,7 +208,7 @@ INC_cuda_emulation := -Itests/emulation $(MPI_CFLAGS)
 $(BUILD)/%.c.o: %.c
 	@mkdir -p $(@D)
 	@echo "  cc $@"; $(CC) $(CFLAGS) $(INC_cuda) $(INC_cuda_$(firstword $(subst /, ,$<))) -c $< -o $@
-$(BUILD)/%.cu.o: %.cu
+$(BUILD)/%.cu.o: %.cu $(if $(filter 1,$(CUDA)),$(BUILD)/archs)
 	@mkdir -p $(@D)
 	@echo "  nv $@"; $(CUDA_CXX) $(INC_cuda) -c $< -o $@ > $@.log 2>&1 || { cat $@.log; exit 1; }
 # without -Ikernels/cuda, whose cuda.h is not CUDA's
@@ -214,11 +216,13 @@ $(BUILD)/$(CUDNN_ON).o: $(CUDNN_ON)
 	@mkdir -p $(@D)
 	@echo "  cc $@"; $(CXX) -std=c++17 -O2 -g -MMD -MP -Wall -Wextra -Werror -fno-threadsafe-statics -Ikernels \
 	    $(addprefix -isystem ,$(CUDNN_INC) $(CUDNN_FRONTEND_INC) $(CUDA_HOME)/include) -c $< -o $@
-# which of the two it is: a change of CUDNN links anew
+# which of the two it is, and for which GPUs: a change of CUDNN links anew, one of ARCHS compiles anew
 $(BUILD)/$(CUDNN_ON).o $(BUILD)/$(CUDNN_OFF).o: $(BUILD)/cudnn
-$(BUILD)/cudnn: FORCE
+$(BUILD)/cudnn: SAYS = $(CUDNN)
+$(BUILD)/archs: SAYS = $(ARCHS)
+$(BUILD)/cudnn $(BUILD)/archs: FORCE
 	@mkdir -p $(@D)
-	@echo "$(CUDNN)" | cmp -s - $@ || echo "$(CUDNN)" > $@
+	@echo "$(SAYS)" | cmp -s - $@ || echo "$(SAYS)" > $@
 $(BUILD)/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
 	@echo "  cc $@"; $(CUDA_CXX) $(INC_cuda) $(INC_cuda_emulation) -Itests -c $< -o $@

@@ -185,7 +185,7 @@ def need(build, programs):
     kind = "emulated" if emulated() else "1"
     if kind == "1" and not shutil.which(os.environ.get("NVCC", "nvcc")):
         sys.exit(f"error[gpu] there is no {build}/{missing[0]}, and no nvcc to make it; change: where nvcc is, run "
-                 "`make CUDA=1 cuda-tests`, or scripts/gpu_pack, and carry the folder here")
+                 "`make CUDA=1 cuda-tests`, or scripts/gpu_pack, and carry it here")
     jobs = os.cpu_count() or 1
     if subprocess.run(["make", "-s", f"-j{jobs}", f"CUDA={kind}", *(f"{build}/{p}" for p in missing)]).returncode:
         sys.exit(f"error[gpu] make CUDA={kind} failed; change: see above")
