@@ -4,6 +4,7 @@
 # make test-portable, test-valgrind                     the suite without AMX, AVX-512, AVX2; under valgrind
 # make test-kill  saves killed and failing at every system call; four ranks, each killed at every site (7 minutes)
 # make test-launch  scripts/launch and mpirun ended in six ways, 100 times each (20 minutes)
+# make test-hosts    jobs over three network namespaces, hosts and links that are lost (as root, with sshd; 5 minutes)
 # make test-layouts          every layout of up to 8 ranks beside one rank (minutes)
 # make test-slurm     scripts/slurm.sbatch on a Slurm of its own (4 to 10 minutes; as root, Debian's packages)
 # make test-seeds             bugs planted one by one, each caught by the test that tests/seeds names (minutes)
@@ -267,6 +268,9 @@ test-kill: $(BUILD)/test_checkpoint $(BUILD)/test_faults train
 test-launch: tests train
 	BUILD=$(BUILD) TRAIN=$(CURDIR)/$(BUILD)/train tests/launch.sh 100
 
+test-hosts: tests train
+	BUILD=$(BUILD) TRAIN=$(CURDIR)/$(BUILD)/train tests/hosts.sh long
+
 test-layouts: tests train
 	BUILD=$(BUILD) tests/layouts.sh long
 
@@ -304,6 +308,6 @@ clean:
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(TEST_SRC:%.c=$(CPU)/%.d) $(CUDA_TESTS:%=$(BUILD)/%.d) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
-.PHONY: all tests cuda-tests test test-emulation docs demo bench bench-schedules test-kill test-launch test-layouts \
+.PHONY: all tests cuda-tests test test-emulation docs demo bench bench-schedules test-kill test-launch test-hosts test-layouts \
         test-slurm test-readme test-bare test-seeds test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:
