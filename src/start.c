@@ -69,8 +69,9 @@ char *start_command(const Config *cfg, int argc, char **argv, const char *const 
         if (!is_key(argv[i], without))
             kept[n++] = argv[i];
     words = args_text(n, kept);
-    if (cfg->world > 1 && getenv("GRIDIRON_PAGE"))      /* scripts/launch sets it */
-        line = xasprintf("scripts/launch -n %d%s%s", cfg->world, words, with);
+    const char *launcher = getenv("GRIDIRON_LAUNCH");
+    if (launcher)
+        line = xasprintf("%s%s%s", launcher, words, with);
     else if (cfg->world > 1)
         line = xasprintf("mpirun -n %d %s%s%s", cfg->world, program_invocation_name, words, with);
     else

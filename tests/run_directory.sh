@@ -78,6 +78,11 @@ want 75 tiny.yaml save=X load=X exit_interval=15
 says "resuming after iteration 10"
 want 4 tiny.yaml save=Y load=Z
 
+"$launch" -n 2 tiny.yaml save=L exit_interval=5 cpu_isa="$ISA" > log 2> errors || [ $? = 75 ] || fail "two ranks"
+says "^go on .*scripts/launch -n 2 tiny.yaml save=L .*load=latest"
+sh -c "$(sed -n 's/^go on *//p' log) exit_interval=9" > log 2> errors || [ $? = 75 ] || fail "two ranks, going on"
+says "resuming after iteration 5"; says "iteration 9 of 40 is done"
+
 # back to an earlier checkpoint: later ones are replaced, kept, and never the newest again
 want 75 tiny.yaml save=X load=X/checkpoints/iter_0000010 exit_interval=12 train_iters=40
 says "are in X/replaced.1 now"
