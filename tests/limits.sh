@@ -16,7 +16,7 @@ YAML
 # wanted CODE WORDS COMMAND... -- ends with CODE and one error line that has the words
 wanted() {
     code=$1 words=$2; shift 2
-    timeout 120 "$@" > "$work/log" 2>&1
+    timeout 240 "$@" > "$work/log" 2>&1
     rc=$?
     [ $rc = "$code" ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q "^error\[.*$words.*; change: " "$work/log" &&
         return

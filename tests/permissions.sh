@@ -31,7 +31,7 @@ denied() {
     code=$1 path=$2; shift 2
     mode=$(stat -c %a "$path")
     chmod 000 "$path"
-    as timeout 60 "$@" > log 2>&1
+    as timeout 240 "$@" > log 2>&1
     rc=$?
     chmod "$mode" "$path"
     [ $rc = "$code" ] && grep -q "${path##*/}.*: Permission denied" log && [ "$(grep -c '^error\[' log)" -le 1 ] &&
