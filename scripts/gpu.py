@@ -144,8 +144,8 @@ class Watch:
 
     def __enter__(self):
         self.seen, self.file, self.process = {}, tempfile.TemporaryFile("w+"), None
-        query = [*(["stdbuf", "-oL"] if shutil.which("stdbuf") else []), "nvidia-smi", "-i", "0", f"--query-gpu={','.join(self.WHAT)}", "--format=csv,noheader,nounits",
-                 "-lms", "500"]
+        query = [*(["stdbuf", "-oL"] if shutil.which("stdbuf") else []), "nvidia-smi", "-i", "0",
+                 f"--query-gpu={','.join(self.WHAT)}", "--format=csv,noheader,nounits", "-lms", "500"]
         if shutil.which("nvidia-smi"):
             self.process = subprocess.Popen(query, stdin=subprocess.DEVNULL, stdout=self.file, stderr=subprocess.DEVNULL,
                                             preexec_fn=die_with_parent)
