@@ -15,6 +15,7 @@ YAML
 refused() { # PROGRAM options: exits with 5, one line in $work/said
     program=$1
     shift
+    rm -rf "$work/run"
     "$program" "$work/tiny.yaml" "$@" > "$work/said" 2>&1 && rc=0 || rc=$?
     [ $rc = 5 ] && [ "$(grep -c '^error\[memory-plan\]' "$work/said")" = 1 ] || { cat "$work/said"; echo "$*: $rc, not refused"; exit 1; }
 }
@@ -68,6 +69,7 @@ change=$(sed -n 's/.*change: \([a-z_]*=[^ ]*\) ([0-9.]* GiB), .*/\1/p' "$work/sa
 one=$("$emulated" plan "$work/tiny.yaml" device=cuda micro_batch_size=1 --json | awk -F'[:,]' '/"total"/ { print $2; exit }')
 export EMULATION_MEMORY=$((one + reserve + (one - (64 << 20) + reserve) / 2))     # 64 MiB are the device's own, taken by then
 two() {
+    rm -rf "$work/run"
     EMULATION_DEVICES=$devices EMULATION_NCCL_VERSION=$version TRAIN=$PWD/$emulated \
         scripts/launch -n 2 "$@" cublaslt_tune=1 micro_batch_size=1
 }
