@@ -87,7 +87,7 @@ hosts_file() { printf '%s\n' "$@" > "$work/list"; }
 launch() { # RANKS ARGUMENT...: on the hosts of the list, from g1
     local n=$1
     shift
-    inside g1 env TMPDIR="$work/tmp" LAUNCHED="$work" timeout 300 scripts/launch -n "$n" --hosts "$work/list" "$@"
+    inside g1 env TMPDIR="$work/tmp" timeout 300 scripts/launch -n "$n" --hosts "$work/list" "$@"
 }
 begin() { # RANKS ARGUMENT...: trains until it is stopped, and is on its way
     rm -rf "$work/run"
@@ -111,6 +111,7 @@ on() { # HOST: its ranks, by their folder of temporary files
     done
 }
 rank_of() { tr '\0' '\n' < "/proc/$1/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p'; }
+launched() { pgrep -P "$(pgrep -P $job | head -n 1)" -f scripts/launch | head -n 1; }
 nobody() { [ -z "$(on g1)$(on g2)$(on g3)" ] && [ -z "$(inside g1 ls -A "$work/tmp")" ]; }
 fail() { bad=$((bad + 1)); echo "# $*"; grep -v ' iteration ' "$work/log" | tail -n 6 | sed 's/^/    /'; }
 # expect WHAT CODE LINE: one line of errors, of this job, and nothing that is left
@@ -142,7 +143,7 @@ starts() {
     ! grep -q 'error\|warning\|ORTE\|---' "$work/log" || fail "six ranks on three hosts: more lines than the training's"
     hosts_file 'g2 slots=2' 'g3 slots=1'
     begin 3                            # no rank on the host that launches
-    kill -TERM "$(pgrep -P $job -f scripts/launch | head -n 1)" 2> /dev/null || kill -TERM $job
+    kill -TERM "$(launched)"
     wait $job
     rc=$?
     [ $rc = 143 ] || [ $rc = 75 ] || fail "SIGTERM: $rc"
@@ -198,9 +199,9 @@ cut() { # a cut of 30 s is no loss
     seen=$(grep -c iteration "$work/log")
     wait_for 1200 eval '[ "$(grep -c iteration "$work/log")" -gt $((seen + 20)) ]' || fail "a cut of 30 s is not outlived"
     inside gswitch ip link set port3 down
-    kill -TERM $(pgrep -P $job -f scripts/launch | head -n 1)
+    kill -TERM "$(launched)"
     sleep 1
-    kill -TERM $(pgrep -P $job -f scripts/launch | head -n 1)
+    kill -TERM "$(launched)"
     wait_for 300 eval '! kill -0 $job 2> /dev/null' || fail "two SIGTERMs do not end a job with a lost host"
     wait $job
     wait_for 150 nobody || fail "after two SIGTERMs: left are $(on g1) $(on g2) $(on g3)"
