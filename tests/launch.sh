@@ -104,7 +104,7 @@ kill -SEGV $job
 await $job
 rc=$?
 if [ $rc != 8 ] || ! head -n 1 "$work/errors" |
-    grep -q '^error\[crashed\] SIGSEGV (signal 11, sent by process [0-9]*) in [^;]* of iteration [0-9]*; change: ' ||
+    grep -q '^error\[crashed\] SIGSEGV (signal 11, sent by process [0-9]*) in [^;]*; change: ' ||
     ! grep -q '^    #[0-9]* command_run+0x' "$work/errors"; then
     echo "# one process: code $rc"
     cat "$work/errors"
