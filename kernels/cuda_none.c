@@ -28,9 +28,9 @@ void cuda_tune(Device *d, const Products *p, Algorithms *known, int most, void *
 
 int cuda_attention_built(void) { return 0; }
 
-void cuda_attention(Device *d, const Products *p, AttentionUse *use)
+void cuda_attention(Device *d, const Products *p, size_t reserve, AttentionUse *use)
 {
-    (void)d, (void)p, (void)use;
+    (void)d, (void)p, (void)reserve, (void)use;
     BUG_ON("no GPU was opened");
 }
 

@@ -53,9 +53,9 @@ static inline size_t attention_up(size_t bytes) { return (bytes + 255) / 256 * 2
 /* On a GPU: attention goes through cuDNN, from here on, where p's calls are such that it can (causal, without
  * dropout and documents, of the whole sequence) and it has kernels for them. Of these calls `forward` and
  * `backward`: how many there are; fused_*: how many cuDNN does; why: what the first of the others lacks, or the
- * library. name: it and its release. */
+ * library. name: it and its release. reserve: bytes that its workspace leaves free. */
 typedef struct { int forward, backward, fused_forward, fused_backward; char name[32], why[320]; } AttentionUse;
-void cuda_attention(Device *d, const Products *p, AttentionUse *use);
+void cuda_attention(Device *d, const Products *p, size_t reserve, AttentionUse *use);
 /* What one of each of these calls takes, in nanoseconds, in all: ns[backward][0] with our own kernels, [1] with
  * cuDNN's. Measured in `memory`, whose numbers are lost, and added to `known`, or found there. What our kernels do
  * not do, or has no room, counts as nothing. Start-up only. */

@@ -458,7 +458,7 @@ static void run_cudnn(Bench *b, int at, Clock clock, double ceiling[2], int json
     products_watch(&b->d, &p);
     cases[at].run(b, &bytes, &flops);
     b->d = gpu;
-    cuda_attention(&b->d, &p, &use);
+    cuda_attention(&b->d, &p, 0, &use);
     snprintf(name, sizeof name, "%s, cuDNN", cases[at].name);
     if (use.fused_forward + use.fused_backward)
         run_case(b, at, name, clock, ceiling, json);

@@ -207,7 +207,7 @@ static Fused choose(Device *d, const Case *c, const Call *x, int back)
         bwd(&null, m, &x->s);
     CHECK(p.calls == 1 + back, "%ld calls noted", (long)p.calls);
     size_t before = d->left(d), room = attention_bytes(&p);
-    cuda_attention(d, &p, &use);
+    cuda_attention(d, &p, 0, &use);
     int some = use.fused_forward + use.fused_backward;
     Fused got = {use.fused_forward, use.fused_backward}, want = expected(c, back);
     if (c->docs)               /* whose starts are not known before */

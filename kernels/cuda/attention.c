@@ -46,7 +46,7 @@ static void add_call(Cuda *c, CudaAttention *t, const SdpaShape *a, size_t room,
     }
 }
 
-void cuda_attention(Device *d, const Products *p, AttentionUse *use)
+void cuda_attention(Device *d, const Products *p, size_t reserve, AttentionUse *use)
 {
     Cuda *c = cuda_of(d);
     CudaAttention *t = xcalloc(1, sizeof *t);
@@ -65,6 +65,7 @@ void cuda_attention(Device *d, const Products *p, AttentionUse *use)
             add_call(c, t, &a, attention_room(one), use);
         }
     size_t bytes = attention_bytes(p), left = d->left(d);
+    left = left > reserve ? left - reserve : 0;
     if (t->n && bytes > left) {
         snprintf(use->why, sizeof use->why, "its %zu bytes of workspace are more than the %zu that the GPU has left",
                  bytes, left);
