@@ -29,8 +29,7 @@ enum {
     EXIT_NUMERIC = 6,     /* a number that is not finite */
     EXIT_COMM = 7,        /* communication lost or hung */
     EXIT_BUG = 8,         /* our fault */
-    EXIT_REQUEUE = 75,    /* checkpoint saved, run me again */
-    EXIT_NO_RESTART = 93  /* do not run me again */
+    EXIT_REQUEUE = 75     /* checkpoint saved, run me again */
 };
 
 /* Prints `error[id] text` once and ends the job with `code`; EXIT_BUG names the place in the code too. The text says what
