@@ -41,7 +41,7 @@ commands() {
     awk '
         function emit(kind, text) { gsub(/[ \t]+$/, "", text); if (text != "") printf "%s:%d\t%s\t%s\n", FILENAME, FNR, kind, text }
         function ours(text) {
-            return text ~ /^(\.\/train|(scripts|data|tests)\/[a-z_]+(\.sh|\.sbatch)?|make|mpirun|srun|sbatch|cp|mkdir|pip|git)( |$)/
+            return text ~ /^(\.\/train|(scripts|data|tests)\/[a-z_]+(\.sh|\.sbatch)?|make|mpirun|srun|sbatch|cp|mkdir|pip|git|tar)( |$)/
         }
         function line(text) {
             if (held == "" && !ours(text)) { if (fenced && text != "") emit("expect", text); return }
@@ -58,7 +58,7 @@ commands() {
         {
             n = split($0, code, "`")
             for (i = 2; i <= n; i += 2)
-                if (code[i] ~ / / && ours(code[i]) && code[i] !~ /^(cp|mkdir|pip|git|make) [^ ]*$/) emit("command", code[i])
+                if (code[i] ~ / / && ours(code[i]) && code[i] !~ /^(cp|mkdir|pip|git|tar|make) [^ ]*$/) emit("command", code[i])
                 else if (code[i] ~ /^make [a-z-]+$/) emit("command", code[i])
                 else if (code[i] ~ /^(scripts|data|configs|tests|src|kernels|parallel)\/[A-Za-z0-9_.\/-]+$/) emit("name", code[i])
         }' "$@"

@@ -25,7 +25,8 @@ sweep() {
 }
 wrote() { folder=$1; shift; "$BUILD/test_sweep" "$work/$folder" "$@" > "$work/log" || { cat "$work/log"; fail "$folder: $*"; }; }
 tried() { grep -c "^[0-9]* of [0-9]*, round [0-9]*:" "$work/err"; }
-# alive: processes of a measurement
+# alive: processes of a measurement; gone: waits until there is none
+gone() { for _ in $(seq 600); do [ "$(alive)" = 0 ] && return; sleep 0.1; done; return 1; }
 alive() { ps -eo args | grep -F "save=$work/" | grep -vc grep; }
 
 # tensor 2: 2 (sequence parallel) x 3 (micro batches 1, 2, 4) x 3 (recompute); pipeline 2: 3 x 3, and two chunks with 2 or 4
@@ -111,7 +112,7 @@ fi
 # shellcheck disable=SC2086
 sweep late $two --measure 1 --rounds 1 --timeout 0.1 --steps 1000 || fail "a late layout ended the sweep"
 grep -q "not through after 0.1 s" "$work/late/sweep.csv" || fail "no reason for a late one"
-[ "$(alive)" = 0 ] || fail "a late job lives on"
+gone || fail "a late job lives on"
 # shellcheck disable=SC2086
 sweep late $two --measure 1 --rounds 1 --timeout 600 --steps 3 || fail "late, again"
 [ "$(tried)" = 1 ] || fail "more time, and not tried again"
@@ -136,12 +137,7 @@ for signal in TERM KILL; do
     kill -$signal $sweep
     wait $sweep
     [ "$(grep -c measured_ms "$work/$signal/sweep.jsonl")" -le 2 ] || fail "$signal came too late for the test"
-    for _ in $(seq 600); do
-        [ "$(alive)" = 0 ] && break
-        [ $signal = KILL ] || fail "a stopped sweep left a job behind"
-        sleep 0.1
-    done
-    [ "$(alive)" = 0 ] || fail "a killed sweep left a job behind"
+    gone || fail "a sweep that SIG$signal ended left a job behind"
     before=$(grep -c measured_ms "$work/$signal/sweep.jsonl")
     [ "$before" -ge 1 ] || fail "$signal lost what was measured"
     # shellcheck disable=SC2086
@@ -162,11 +158,7 @@ done
 [ "$(alive)" -gt 0 ] || fail "no job to be killed"
 kill -KILL $sweep
 wait $sweep
-for _ in $(seq 600); do
-    [ "$(alive)" = 0 ] && break
-    sleep 0.1
-done
-[ "$(alive)" = 0 ] || fail "a long job outlives its sweep"
+gone || fail "a long job outlives its sweep"
 
 # what is wrong is said in one line
 refused() {
