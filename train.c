@@ -39,24 +39,6 @@ static void listen_to_signals(void)
     signal(SIGPIPE, SIG_IGN);          /* a closed pipe must not end a training run */
 }
 
-/* ---- the run directory ---- */
-
-static void write_config(const Config *cfg, const char *dir)
-{
-    char *text = NULL, why[WHY];
-    size_t size = 0;
-    Config kept = *cfg;
-    kept.overwrite = 0;                /* what the start did once is no setting of the run */
-    FILE *f = open_memstream(&text, &size);
-    config_write(f, &kept);
-    fclose(f);
-    int fd = file_open_dir(AT_FDCWD, dir, 0, why);
-    if (fd < 0 || !file_replace(fd, "config.yaml", text, (int64_t)size, why))
-        die(EXIT_RESOURCE, "run-directory", "%s: %s; change: free space, or set save to another folder", dir, why);
-    close(fd);
-    free(text);
-}
-
 /* ---- the training loop ---- */
 
 typedef struct {
@@ -354,7 +336,11 @@ static void start_log(Training *t)
 {
     static const char *const none[] = {NULL};
     char *command = start_command(t->cfg, t->argc, t->argv, none, "");
-    write_config(t->cfg, t->dir.path);
+    char why[WHY];
+    Config kept = *t->cfg;
+    kept.overwrite = 0;                /* what the start did once is no setting of the run */
+    if (!config_save(t->dir.path, &kept, config_write, why))
+        die(EXIT_RESOURCE, "run-directory", "%s; change: free space, or set save to another folder", why);
     print_start(t);
     t->log = log_open(t->cfg, &(LogStart){.run_dir = t->dir.path, .resume_iteration = t->run.iteration,
                                           .total_iterations = t->total, .devices = t->run.grid.world,

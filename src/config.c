@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "config_table.h"
 #include "grid.h"
+#include <fcntl.h>
 #include <unistd.h>
 
 /* The defaults of the table; absent where it says null or required. */
@@ -132,6 +133,22 @@ void config_write_model(FILE *f, const Config *cfg)
     while (!strcmp(options[n].section, "model") || !strcmp(options[n].section, "data"))
         n++;
     write_options(f, cfg, n);
+}
+
+int config_save(const char *dir, const Config *cfg, void (*write)(FILE *f, const Config *cfg), char why[WHY])
+{
+    char *text = NULL, reason[WHY];
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    BUG_ON(!f);
+    write(f, cfg);
+    fclose(f);
+    int fd = file_open_dir(AT_FDCWD, dir, 0, reason), ok = fd >= 0;
+    ok = (ok && file_replace(fd, "config.yaml", text, (int64_t)size, reason)) || file_why(why, "%.200s: %.300s", dir, reason);
+    if (fd >= 0)
+        close(fd);
+    free(text);
+    return ok;
 }
 
 Config *config_read_saved(const char *text, size_t size, const char **skipped)

@@ -8,6 +8,7 @@
  * ENUM is never absent once resolved. */
 #ifndef CONFIG_H
 #define CONFIG_H
+#include "file.h"
 #include <stdint.h>
 #include <stdio.h>
 
@@ -115,6 +116,9 @@ void config_write(FILE *f, const Config *cfg);
 
 /* Its sections model and data alone: what a model that was trained elsewhere has. */
 void config_write_model(FILE *f, const Config *cfg);
+
+/* Writes dir/config.yaml by one of the two; readers see the old file or the new one. 1, or 0 and a reason. */
+int config_save(const char *dir, const Config *cfg, void (*write)(FILE *f, const Config *cfg), char why[WHY]);
 
 /* Reads what config_write wrote beside a checkpoint: no rules, no requirements. Keys that this build does not
  * know, and values that it does not take, are skipped and named in *skipped ("" when none). NULL: no YAML. */

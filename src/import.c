@@ -237,23 +237,6 @@ static Piece *make_pieces(const HfDir *d, const Params *p, const HfFamily *famil
     return list;
 }
 
-/* Beside the checkpoint: what train, generate, eval and plan need to know of it. */
-static void write_config(const char *out, const Config *cfg)
-{
-    char *text, why[WHY];
-    size_t size;
-    FILE *f = open_memstream(&text, &size);
-    if (!f)
-        die(EXIT_RESOURCE, "memory", "no memory for a text; change: free memory on this machine");
-    config_write_model(f, cfg);
-    fclose(f);
-    int dir = file_open_dir(AT_FDCWD, out, 0, why);
-    if (dir < 0 || !file_replace(dir, "config.yaml", text, (int64_t)size, why))
-        die(EXIT_RESOURCE, "import", "%s/config.yaml: %s; change: free space, or -o another folder", out, why);
-    close(dir);
-    free(text);
-}
-
 static json_t *make_state(const Config *cfg, const HfFamily *family, const json_t *hf)
 {
     static const char *const ids[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
@@ -321,7 +304,8 @@ int command_import(int argc, char **argv)
     saver_save(s, 0, state);
     saver_close(s);
     arena_close(&arena);
-    write_config(out, cfg);
+    if (!config_save(out, cfg, config_write_model, why))     /* what train, generate, eval and plan need to know of it */
+        die(EXIT_RESOURCE, "import", "%s; change: free space, or -o another folder", why);
     printf("%s: %s, %lld parameters in %d tensors, from %s\n", out, family->type,
            (long long)params_count(cfg), params.nparam, d.path);
 

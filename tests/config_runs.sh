@@ -12,7 +12,7 @@ optimizer: {lr: 1e-3}
 precision: {cpu_isa: ${ISA:-auto}}
 checkpoint: {save: $WORK/run}
 YAML
-"$BUILD/test_config" --random "$n" > "$WORK/random" || exit 1
+"$BUILD/test_config_saved" --random "$n" > "$WORK/random" || exit 1
 bad=0
 while read -r line; do
     rm -rf "$WORK/run"
