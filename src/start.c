@@ -84,12 +84,14 @@ char *start_command(const Config *cfg, int argc, char **argv, const char *const 
 const Config *start_config(const char *path, Args *a, ConfigUse use)
 {
     struct stat st;
+    char *load = NULL;
     if (path && (use & USE_LOAD) && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {     /* of a run: it has its own */
-        a->v[a->n++] = xasprintf("load=%s", path);
+        a->v[a->n++] = load = xasprintf("load=%s", path);
         path = NULL;
     }
     const Config *cfg = config_load_over(path, a->n, a->v, 0, use, saved_config);
     free(a->v);
+    free(load);
     compare(cfg);
     return balance(cfg);
 }

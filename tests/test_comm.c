@@ -432,7 +432,7 @@ static void layouts(void)
 }
 
 /* Four mistakes: their names are those of the signals. */
-static __attribute__((noinline)) void make_mistake(const char *signal)
+static __attribute__((noinline, no_sanitize("undefined"))) void make_mistake(const char *signal)
 {
     static int *volatile nowhere;
     static const struct { const char *name; int number; } sent[] = {{"BUS", SIGBUS}, {"FPE", SIGFPE}};
