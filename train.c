@@ -390,6 +390,9 @@ static int command_run(int argc, char **argv)
     log_close(t.log, t.why);
     if (speaks(&t))
         say_end(&t);
+    snprintf(said, sizeof said, "code %d", code);
+    if (speaks(&t))
+        job_tell(said);                /* what a signal does from here on ends no training */
     run_close(&t.run);
     run_directory_close(&t.dir);
     return code;

@@ -93,7 +93,7 @@ try() { # WAY DELAY CODES
     [ -z "$wrong" ] || {
         bad=$((bad + 1))
         echo "# $way after $delay s: $wrong"
-        grep -v ' iteration ' "$work/out" | tail -n 5
+        grep -v ' iteration ' "$work/out" | tail -n 8
         clear_up
     }
 }
