@@ -6,8 +6,6 @@
 #include "job.h"
 #include "start.h"
 #include "tokenize.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "run_directory.h"
 #include "checkpoint.h"
+#include "config_table.h"
 #include "source.h"
 #include <dirent.h>
 #include <errno.h>
@@ -17,12 +18,7 @@
 
 char *run_directory(const Config *cfg)
 {
-    if (cfg->save)
-        return xstrdup(cfg->save);
-    const char *name = strrchr(cfg->path, '/'), *dot;
-    name = name ? name + 1 : cfg->path;
-    dot = strrchr(name, '.');
-    return xasprintf("runs/%.*s", dot && dot > name ? (int)(dot - name) : (int)strlen(name), name);
+    return xstrdup(cfg->save ? cfg->save : default_directory(cfg->path));
 }
 
 /* ---- what is there ---- */

@@ -59,6 +59,16 @@ static inline Check read_text(const char *text, size_t size, int nargs, char **a
     return k;
 }
 
+/* The configuration as config.yaml has it; from malloc. */
+static inline char *written(const Config *c, size_t *size)
+{
+    char *text = NULL;
+    FILE *f = open_memstream(&text, size);
+    config_write(f, c);
+    fclose(f);
+    return text;
+}
+
 /* Resolves the base configuration with arguments separated by | on `world` ranks. A / in a layout string stands for
  * its |. */
 static inline Check resolve(const char *args, int world, ConfigUse use)

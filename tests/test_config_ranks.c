@@ -125,15 +125,6 @@ static void test_hash(void)
 
 /* ---- one rank alone ---- */
 
-static char *written(const Config *c, size_t *size)
-{
-    char *text = NULL;
-    FILE *f = open_memstream(&text, size);
-    config_write(f, c);
-    fclose(f);
-    return text;
-}
-
 static void one_rank(void *arg) { config_for_one_rank(arg); }
 
 static void test_one_rank(void)

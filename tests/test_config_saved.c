@@ -6,15 +6,6 @@
 
 /* ---- C17: what a resume may change; the saved configuration ---- */
 
-static char *written(const Config *c, size_t *size)
-{
-    char *text = NULL;
-    FILE *f = open_memstream(&text, size);
-    config_write(f, c);
-    fclose(f);
-    return text;
-}
-
 static void change_field(const Option *o, Config *c)
 {
     void *p = option_field(o, c);
