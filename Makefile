@@ -52,22 +52,36 @@ ifneq ($(filter-out clean size,$(or $(MAKECMDGOALS),all)),)
 $(error no MPI: `$(MPICC) --showme:link` gives nothing; change: install libopenmpi-dev, or make MPICC=PATH_OF_MPICC)
 endif
 endif
-EXTRA_parallel/comm_mpi := $(MPI_CFLAGS)
+EXTRA_parallel/comm/comm_mpi := $(MPI_CFLAGS) -Iparallel
+# includes that still point upward
+EXTRA_parallel/comm/job := -Iparallel
+EXTRA_parallel/comm/comm_none := -Iparallel
+EXTRA_src/io/args := -Isrc/config
+EXTRA_src/model/precision := -Isrc/checkpoint
+EXTRA_src/run/run_costs := -Isrc/plan
+EXTRA_src/bubble/bubble := -Isrc/commands
 # only programs that open groups of several ranks carry MPI
 LDLIBS  += -Wl,--as-needed $(MPI_LIBS)
 
+# The rooms, bottom to top: each sees itself and what its list names, so that an include of a room above it does not compile.
+ROOMS        := io config corpus model checkpoint report run plan bubble commands
 INC_kernels  := -Ikernels -Ikernels/cpu
-INC_parallel := -Iparallel -Ikernels
-INC_src      := -Isrc $(INC_parallel)
+INC_parallel/comm     := -Iparallel/comm -Ikernels
+INC_parallel/schedule := -Iparallel/schedule $(INC_parallel/comm)
+INC_parallel := -Iparallel $(INC_parallel/schedule)
+below         = $(if $(filter $(1),$(firstword $(2))),,$(firstword $(2)) $(call below,$(1),$(wordlist 2,99,$(2))))
+$(foreach r,$(ROOMS),$(eval INC_src/$(r) := -Isrc/$(r) $(patsubst %,-Isrc/%,$(call below,$(r),$(ROOMS))) $(INC_parallel)))
+INC_src/report := -Isrc/report -Isrc/config -Isrc/io $(INC_parallel)
+INC_src      := $(patsubst %,-Isrc/%,$(ROOMS)) $(INC_parallel)
 INC_tests    := -Itests $(INC_src) -Ikernels/cpu
 
 # CUDA: 0 without; 1 with nvcc; emulated: the same sources for the host, on tests/emulation. What knows of CUDA lies in
 # kernels/cuda and parallel/comm_{device,nccl,staged}.c, compiled into a folder of its own; other objects are shared.
 # Files X_none.c say, with CUDA=0, that there is none.
-CUDA_C   := $(wildcard kernels/cuda/*.c $(addprefix parallel/comm_,$(addsuffix .c,device nccl staged)))
-CUDA_CU  := $(wildcard kernels/cuda/*.cu)
-NONE     := $(wildcard kernels/*_none.c parallel/*_none.c)
-CUDA_TESTS := $(wildcard tests/test_cuda_*.c)
+CUDA_C   := $(wildcard kernels/cuda/*.c kernels/cuda/attention/*.c $(addprefix parallel/comm/comm_,$(addsuffix .c,device nccl staged)))
+CUDA_CU  := $(wildcard kernels/cuda/*.cu kernels/cuda/attention/*.cu)
+NONE     := $(wildcard kernels/*_none.c parallel/comm/*_none.c)
+CUDA_TESTS := $(wildcard tests/cuda/test_cuda_*.c)
 NVCC     ?= nvcc
 ARCHS    ?= 80 90a 100
 ifeq ($(CUDA),0)
@@ -76,9 +90,9 @@ CUDA_SRC :=
 CUDA_TESTS :=
 else
 CUDA_SRC := $(CUDA_C) $(CUDA_CU)
-CUDNN_ON  := kernels/cuda/attention_cudnn.cpp
-CUDNN_OFF := kernels/cuda/attention_none.c
-INC_cuda := -Ikernels -Ikernels/cuda
+CUDNN_ON  := kernels/cuda/attention/attention_cudnn.cpp
+CUDNN_OFF := kernels/cuda/attention/attention_none.c
+INC_cuda := -Ikernels -Ikernels/cuda -Ikernels/cuda/attention
 # in the programs: a machine with a GPU has another release of it, whose users (PyTorch) would get ours
 CXX_LIB  := $(if $(filter 1,$(DEBUG)),-lstdc++,-l:libstdc++.a -static-libgcc)
 ifeq ($(CUDA),1)
@@ -108,7 +122,7 @@ CUDA_CXX  = $(CXX) -x c++ -std=gnu++17 $(COMMON) -O1 -fno-exceptions -fno-rtti -
 EMULATION := $(wildcard tests/emulation/*.cpp tests/emulation/*.c)
 CUDA_SRC := $(filter-out kernels/cuda/libraries.c $(CUDNN_OFF),$(CUDA_SRC)) $(EMULATION)
 LDLIBS   += $(CXX_LIB)
-CUDA_TESTS += $(wildcard tests/test_emulation*.cpp)
+CUDA_TESTS += $(wildcard tests/cuda/test_emulation*.cpp)
 else
 $(error CUDA=$(CUDA); change: CUDA=0, 1 or emulated)
 endif
@@ -136,15 +150,17 @@ endif
 
 # What was built: git's description of the commit, in a header that changes only when it does.
 BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-EXTRA_src/config_help := -include $(CPU)/build_id.h
+EXTRA_src/config/config_help := -include $(CPU)/build_id.h -Isrc/commands
 
 LIB_SRC  := $(filter-out $(X86_ONLY) $(CUDA_C) $(if $(CUDA_SRC),$(NONE)),\
-              $(wildcard kernels/*.c kernels/cpu/*.c parallel/*.c src/*.c))
+              $(wildcard kernels/*.c kernels/cpu/*.c parallel/*.c parallel/*/*.c src/*/*.c))
 CUDA_OBJ := $(CUDA_SRC:%=$(BUILD)/%.o)
 LIB_OBJ  := $(LIB_SRC:%.c=$(CPU)/%.o) $(ISA_OBJ)
 LIB      := $(BUILD)/gridiron.a
-TEST_SRC := $(filter-out $(wildcard tests/test_cuda_*.c),$(wildcard tests/test_*.c))
-TEST_BIN := $(TEST_SRC:tests/%.c=$(BUILD)/%) $(patsubst tests/%,$(BUILD)/%,$(basename $(CUDA_TESTS)))
+# tests/ROOM/test_X.c becomes $(BUILD)/test_X, by way of $(CPU)/tests/test_X.o
+TEST_ROOMS := $(filter-out tests/cuda tests/emulation tests/golden,$(patsubst %/,%,$(wildcard tests/*/)))
+TEST_SRC := $(wildcard $(TEST_ROOMS:=/test_*.c))
+TEST_BIN := $(patsubst %.c,$(BUILD)/%,$(notdir $(TEST_SRC))) $(addprefix $(BUILD)/,$(notdir $(basename $(CUDA_TESTS))))
 
 all: train
 
@@ -179,7 +195,7 @@ $(BUILD)/test_far: $(CPU)/tests/test_far.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $
 $(BUILD)/bench_cuda $(BUILD)/bench_products: $(BUILD)/bench_%: $(BUILD)/tests/bench_%.c.o $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
-# what cuDNN says of graphs, without a GPU: tests/cudnn_graphs.sh
+# what cuDNN says of graphs, without a GPU: tests/cuda/cudnn_graphs.sh
 $(BUILD)/cudnn_graphs: $(BUILD)/tests/cudnn_graphs.c.o $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
@@ -200,15 +216,23 @@ $(CPU)/$(1)/%.o: $(1)/%.c
 	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_$(1)) $$(EXTRA_$(1)/$$*) -c $$< -o $$@
 endef
 EXTRA_tests/bench_comm := $(MPI_CFLAGS)
-$(foreach l,kernels parallel src tests,$(eval $(call LAYER_RULE,$(l))))
+define TEST_RULE
+$(CPU)/tests/%.o: $(1)/%.c
+	@mkdir -p $$(@D)
+	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_tests) $$(EXTRA_tests/$$*) -c $$< -o $$@
+endef
+$(foreach l,tests $(TEST_ROOMS),$(eval $(call TEST_RULE,$(l))))
+$(foreach l,kernels parallel parallel/comm parallel/schedule $(ROOMS:%=src/%),$(eval $(call LAYER_RULE,$(l))))
 
 # CUDA: objects keep the whole name of their source (x.c and x.cu may both be)
-INC_cuda_parallel := $(INC_parallel) $(EXTRA_parallel/comm_mpi)
+INC_cuda_parallel := $(INC_parallel) $(EXTRA_parallel/comm/comm_mpi)
 INC_cuda_tests    := $(INC_tests)
 INC_cuda_emulation := -Itests/emulation $(MPI_CFLAGS)
+cc_cuda = @mkdir -p $(@D); echo "  cc $@"; $(CC) $(CFLAGS) $(INC_cuda) $(INC_cuda_$(firstword $(subst /, ,$<))) -c $< -o $@
+$(BUILD)/tests/%.c.o: tests/cuda/%.c
+	$(cc_cuda)
 $(BUILD)/%.c.o: %.c
-	@mkdir -p $(@D)
-	@echo "  cc $@"; $(CC) $(CFLAGS) $(INC_cuda) $(INC_cuda_$(firstword $(subst /, ,$<))) -c $< -o $@
+	$(cc_cuda)
 $(BUILD)/%.cu.o: %.cu $(if $(filter 1,$(CUDA)),$(BUILD)/archs)
 	@mkdir -p $(@D)
 	@echo "  nv $@"; $(CUDA_CXX) $(INC_cuda) -c $< -o $@ > $@.log 2>&1 || { cat $@.log; exit 1; }
@@ -224,9 +248,11 @@ $(BUILD)/archs: SAYS = $(ARCHS)
 $(BUILD)/cudnn $(BUILD)/archs: FORCE
 	@mkdir -p $(@D)
 	@echo "$(SAYS)" | cmp -s - $@ || echo "$(SAYS)" > $@
+cxx_emulation = @mkdir -p $(@D); echo "  cc $@"; $(CUDA_CXX) $(INC_cuda) $(INC_cuda_emulation) -Itests -c $< -o $@
+$(BUILD)/tests/%.cpp.o: tests/cuda/%.cpp
+	$(cxx_emulation)
 $(BUILD)/%.cpp.o: %.cpp
-	@mkdir -p $(@D)
-	@echo "  cc $@"; $(CUDA_CXX) $(INC_cuda) $(INC_cuda_emulation) -Itests -c $< -o $@
+	$(cxx_emulation)
 
 define ISA_RULE
 $(CPU)/kernels/cpu/isa/%.$(1).$(2).o: kernels/cpu/isa/%.c
@@ -235,7 +261,7 @@ $(CPU)/kernels/cpu/isa/%.$(1).$(2).o: kernels/cpu/isa/%.c
 endef
 $(foreach i,$(ISAS),$(foreach r,f32 f64,$(eval $(call ISA_RULE,$(i),$(r)))))
 
-$(CPU)/src/config_help.o: $(CPU)/build_id.h
+$(CPU)/src/config/config_help.o: $(CPU)/build_id.h
 $(CPU)/build_id.h: FORCE
 	@mkdir -p $(@D)
 	@echo '#define BUILD_ID "$(BUILD_ID)"' | cmp -s - $@ || echo '#define BUILD_ID "$(BUILD_ID)"' > $@
@@ -243,12 +269,12 @@ $(CPU)/build_id.h: FORCE
 docs: $(BUILD)/test_config
 	$< --docs > configs/OPTIONS.md
 
-$(CPU)/src/report_page.o: src/report.css src/report.js
+$(CPU)/src/report/report_page.o: src/report/report.css src/report/report.js
 
 tests: $(TEST_BIN) $(BUILD)/train
 
 # with CUDA=emulated (or 1: on a GPU): what the CUDA rows of tests/table run
-cuda-tests: $(patsubst tests/%,$(BUILD)/%,$(basename $(CUDA_TESTS))) $(BUILD)/train $(BUILD)/bench_cuda \
+cuda-tests: $(addprefix $(BUILD)/,$(notdir $(basename $(CUDA_TESTS)))) $(BUILD)/train $(BUILD)/bench_cuda \
             $(BUILD)/bench_products $(BUILD)/bench_step
 
 test: tests train
@@ -262,39 +288,39 @@ bench-schedules: $(BUILD)/test_lower
 	$< speed
 
 test-kill: $(BUILD)/test_checkpoint $(BUILD)/test_faults train
-	BUILD=$(BUILD) tests/kill_save.sh long
-	BUILD=$(BUILD) tests/faults.sh long
+	BUILD=$(BUILD) tests/checkpoint/kill_save.sh long
+	BUILD=$(BUILD) tests/parallel/faults.sh long
 
 test-launch: tests train
-	BUILD=$(BUILD) TRAIN=$(CURDIR)/$(BUILD)/train tests/launch.sh 100
+	BUILD=$(BUILD) TRAIN=$(CURDIR)/$(BUILD)/train tests/scripts/launch.sh 100
 
 test-hosts: tests train
-	BUILD=$(BUILD) TRAIN=$(CURDIR)/$(BUILD)/train tests/hosts.sh long
+	BUILD=$(BUILD) TRAIN=$(CURDIR)/$(BUILD)/train tests/scripts/hosts.sh long
 
 test-layouts: tests train
-	BUILD=$(BUILD) tests/layouts.sh long
+	BUILD=$(BUILD) tests/training/layouts.sh long
 
 test-emulation:
 	$(MAKE) CUDA=emulated cuda-tests
-	tests/emulation.sh
-	tests/cuda_layouts.sh long
-	tests/cuda_layouts.sh drop
-	tests/cuda_swaps.sh
+	tests/cuda/emulation.sh
+	tests/cuda/cuda_layouts.sh long
+	tests/cuda/cuda_layouts.sh drop
+	tests/cuda/cuda_swaps.sh
 
 test-slurm: train
-	tests/slurm.sh
+	tests/scripts/slurm.sh
 
 test-readme: train
-	tests/readme.sh long
+	tests/scripts/readme.sh long
 
 test-bare:
-	tests/bare.sh
+	tests/scripts/bare.sh
 
 test-seeds:
 	BUILD=$(BUILD) tests/seeds.sh
 
 test-huggingface: train
-	$(PYTHON) tests/check_huggingface.py
+	$(PYTHON) tests/checkpoint/check_huggingface.py
 
 test-portable test-valgrind:
 	scripts/$(subst -,_,$@)
@@ -306,7 +332,7 @@ clean:
 	rm -rf build/cpu build/debug build/valgrind build/bench build/cuda build/cuda-90a build/cuda-cudnn build/emulated \
 	       build/debug-cuda build/debug-emulated train
 
--include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(TEST_SRC:%.c=$(CPU)/%.d) $(CUDA_TESTS:%=$(BUILD)/%.d) \
+-include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
 .PHONY: all tests cuda-tests test test-emulation docs demo bench bench-schedules test-kill test-launch test-hosts test-layouts \
         test-slurm test-readme test-bare test-seeds test-huggingface test-portable test-valgrind size clean FORCE

@@ -38,9 +38,9 @@ plant() { # name, file, output
 # The programs that a row of tests/table runs, and the scripts that it goes through.
 programs() {
     row=$(awk -v row="$1" '$1 == row' tests/table)
-    script=$(echo "$row" | grep -o 'tests/[a-z_]*\(\.sh\)\?' | head -1)
+    script=$(echo "$row" | grep -o 'tests/[a-z_]*/[a-z_]*\(\.sh\)\?' | head -1)
     { echo "$row"; [ -f "$script" ] && cat "$script"; } | grep -o 'test_[a-z_]*' | sort -u |
-        while read -r p; do [ -f "tests/$p.c" ] && echo "$p"; done
+        while read -r p; do set -- tests/*/"$p.c"; [ -f "$1" ] && echo "$p"; done
     echo train
 }
 
@@ -49,7 +49,7 @@ compile() { # file, folder, row
     commands=$work/commands
     targets=$(programs "$3" | sed "s,^,$build/,")
     # shellcheck disable=SC2086
-    make -n -W "$1" $targets | sed 's/^echo [^;]*; //; s/ -Werror / /; /-c src\/config_help.c/d' > "$commands"
+    make -n -W "$1" $targets | sed 's/^echo [^;]*; //; s/ -Werror / /; /-c src\/config\/config_help.c/d' > "$commands"
     case $1 in *.h) sed -n 's/.* -c \([^ ]*\.c\) -o .*/\1/p' "$commands" | sort -u | while read -r c; do
                         mkdir -p "$2/$(dirname "$c")"; cp "$c" "$2/$c"; done ;; esac
     grep -- ' -c [^ ]*\.c -o ' "$commands" | sed "s, -c , -c $2/,; s, -o $build/, -o $2/o/," > "$2/compile"

@@ -1,7 +1,7 @@
 /* xent -- cross-entropy of rows of logits: a block a row, one pass over memory for each of its two steps, or, where a
  * row is the whole vocabulary, one for both: the block keeps the row in shared memory, 57,344 logits on a GPU with
  * 227 KB of it (GPT-2: all), and reads again only what does not fit, which a row later L2 may still have; a slice of
- * all rows (128 MB, src/loss.c) is more than an L2 keeps from one launch to the next. Each
+ * all rows (128 MB, src/model/loss.c) is more than an L2 keeps from one launch to the next. Each
  * thread keeps a running maximum and the sum of exponentials relative to it (Milakov, Gimelshein 2018,
  * arXiv:1805.02867); threads and warps are merged in a fixed order. */
 #include "common.cuh"

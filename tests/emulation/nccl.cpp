@@ -18,7 +18,7 @@
 #include <deque>
 #include <vector>
 
-/* MPI is entered under the transport's lock (parallel/engine.h). */
+/* MPI is entered under the transport's lock (parallel/comm/engine.h). */
 extern "C" {
 void engine_lock(void);
 void engine_unlock(void);

@@ -3,7 +3,7 @@
 
     check_export.py [TRAIN]        imports and exports each family with TRAIN (default ./train) first
 
-For developers: needs scripts/torch_setup. What continuous integration checks instead is in tests/goldens: the
+For developers: needs scripts/torch_setup. What continuous integration checks instead is in tests/model/goldens: the
 exported tensors are byte for byte those of the directory that transformers wrote, and computed the goldens from."""
 
 import os, subprocess, sys, tempfile

@@ -9,7 +9,7 @@
         after.*                weights after ten AdamW steps with clip, decay groups and warm-up + cosine
         step.loss, step.grad_norm, step.lr    [10], what metrics.jsonl says of those steps
 
-tests/goldens runs the trainer on FAMILY.yaml and compares. scripts/torch_setup makes the environment for
+tests/model/goldens runs the trainer on FAMILY.yaml and compares. scripts/torch_setup makes the environment for
 this script; continuous integration needs only the files.
 
 Three things are worked out twice, so that a mistake in one place shows here and not as a wrong golden:
@@ -19,7 +19,7 @@ the papers' formulas, must agree to 1e-13; the learning rates are checked agains
 Megatron's own scheduler class; the sample order comes from numpy's RandomState, the generator Megatron uses.
 
 With --own-error it also prints how far PyTorch in fp32 and bf16 is from PyTorch in fp64: the room that the
-tolerances of tests/goldens leave."""
+tolerances of tests/model/goldens leave."""
 
 import contextlib, json, math, os, struct, sys
 
@@ -249,7 +249,7 @@ def loss_and_grads(model, x, autocast=False):
 
 
 def relative(a, b, largest):
-    """The measure of tests/goldens: max abs difference over the larger of b's max abs and 1e-6 of `largest`."""
+    """The measure of tests/model/goldens: max abs difference over the larger of b's max abs and 1e-6 of `largest`."""
     return ((a.double() - b.double()).abs().max() / max(b.double().abs().max().item(), 1e-6 * largest)).item()
 
 

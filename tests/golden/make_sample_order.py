@@ -1,4 +1,4 @@
-"""Golden sample orders for tests/test_data.c -> sample_order.txt beside this file. Needs numpy only.
+"""Golden sample orders for tests/corpus/test_data.c -> sample_order.txt beside this file. Needs numpy only.
 
 An implementation of its own: the random stream is numpy's RandomState itself, and sample starts are found
 by searching the running sum of document lengths instead of walking it.

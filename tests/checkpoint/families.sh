@@ -1,0 +1,70 @@
+#!/bin/sh
+# tests/checkpoint/families.sh -- a model of a Hugging Face directory stays one: its family is remembered by a training run, a resume, a
+# resume in another layout and the export after each; and it is the same model however its configuration is spelled.
+set -e
+work=${WORK:?}
+"$TRAIN" tokenize src/a*.c -o "$work/corpus" > /dev/null 2>&1
+cat > "$work/data.yaml" <<YAML
+data: {data_path: $work/corpus, tokenizer_type: byte, split: '80, 20, 0'}
+train: {micro_batch_size: 2, global_batch_size: 4, train_iters: 4, eval_iters: 1}
+optimizer: {lr: 1e-3}
+precision: {cpu_isa: ${ISA:-auto}}
+YAML
+sizes='num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 16, hidden_dropout: 0, attention_dropout: 0'
+{ echo "model: {$sizes, position_embedding_type: rope, normalization: RMSNorm, activation: swiglu, ffn_hidden_size: 32," \
+       "add_bias_linear: false}"; cat "$work/data.yaml"; } > "$work/llama.yaml"
+{ echo "model: {$sizes}"; cat "$work/data.yaml"; } > "$work/gpt2.yaml"
+
+run() { "$TRAIN" "$@" > "$work/log" 2>&1 || { echo "train $*: exit $?"; cat "$work/log"; exit 1; }; }
+family() { # a checkpoint's, by its export
+    run export "$1" -o "$work/out"
+    sed -n 's/.*"model_type": "\([a-z0-9]*\)".*/\1/p' "$work/out/config.json"
+    rm -r "$work/out"
+}
+is_mistral() {
+    f=$(family "$1")
+    [ "$f" = mistral ] || { echo "$2: exported as $f, not mistral"; exit 1; }
+}
+
+run "$work/llama.yaml" "save=$work/seed" train_iters=1
+run export "$work/seed" -o "$work/hf"
+sed -i 's/"llama"/"mistral"/; s/LlamaForCausalLM/MistralForCausalLM/; s/"model_type"/"sliding_window": null, "model_type"/' "$work/hf/config.json"
+run import "$work/hf" -o "$work/imported"
+is_mistral "$work/imported" "imported"
+"$TRAIN" "$work/llama.yaml" "load=$work/imported" "save=$work/run" exit_interval=2 > "$work/log" 2>&1 && rc=0 || rc=$?
+[ $rc = 75 ] || { echo "exit_interval: $rc"; cat "$work/log"; exit 1; }
+is_mistral "$work/run" "trained"
+run "$work/llama.yaml" load=latest "save=$work/run" train_iters=3
+is_mistral "$work/run" "resumed"
+TRAIN=$TRAIN scripts/launch -n 2 "$work/llama.yaml" "load=$work/run" "save=$work/halves" tensor_model_parallel_size=2 \
+    > "$work/log" 2>&1 || { echo "two ranks: exit $?"; cat "$work/log"; exit 1; }
+is_mistral "$work/halves" "resumed on two ranks"
+run "$work/llama.yaml" "load=$work/halves" finetune=true "save=$work/tuned" train_iters=1
+is_mistral "$work/tuned" "fine-tuned"
+run "$work/llama.yaml" "load=$work/seed" finetune=true "save=$work/other" train_iters=1
+f=$(family "$work/other")
+[ "$f" = llama ] || { echo "never a Mistral, exported as $f"; exit 1; }
+
+# one model, spelled in several ways
+run "$work/gpt2.yaml" "save=$work/gpt" train_iters=2
+run export "$work/gpt" -o "$work/hf2"
+run import "$work/hf2" -o "$work/imported2"
+for spelled in add_qkv_bias=true rotary_base=5000 window_size=16 'num_query_groups=2 kv_channels=8 ffn_hidden_size=64' \
+    vocab_size=257 "split='80,20,0'"; do
+    # shellcheck disable=SC2086
+    run eval "$work/gpt2.yaml" "load=$work/imported2" $spelled
+    grep -q warning "$work/log" && { echo "$spelled: a warning"; cat "$work/log"; exit 1; }
+    # shellcheck disable=SC2086
+    run "$work/gpt2.yaml" "load=$work/gpt" "save=$work/again" $spelled train_iters=2
+    grep -q settings "$work/log" && { echo "$spelled: other settings"; cat "$work/log"; exit 1; }
+    rm -r "$work/again"
+done
+run "$work/llama.yaml" "load=$work/seed" "save=$work/again" max_position_embeddings=32 train_iters=1
+refused() { # key, arguments
+    key=$1; shift
+    "$TRAIN" eval "$@" > "$work/log" 2>&1 && rc=0 || rc=$?
+    [ $rc = 4 ] && grep -q "holds another model: .*$key is" "$work/log" || { echo "$*: exit $rc"; cat "$work/log"; exit 1; }
+}
+refused add_bias_linear "$work/gpt2.yaml" "load=$work/imported2" add_bias_linear=false add_qkv_bias=true
+refused add_qkv_bias "$work/llama.yaml" "load=$work/imported" add_qkv_bias=true
+echo "families kept, spellings agree"

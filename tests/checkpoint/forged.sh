@@ -1,0 +1,79 @@
+#!/bin/sh
+# tests/checkpoint/forged.sh -- a manifest whose hash is right proves nothing about its numbers, because anyone can compute it: every
+# number of the state that a resume uses is looked at, and one that no run can have is refused with 4 and one line. A batch
+# size may change at a resume, or grow within a run, and there are samples enough all the same.
+set -u
+work=${WORK:?} bad=0
+"$TRAIN" tokenize parallel -o "$work/corpus" > /dev/null 2>&1 || exit 1
+cat > "$work/tiny.yaml" <<YAML
+model: {num_layers: 1, hidden_size: 16, num_attention_heads: 2, seq_length: 16}
+data: {tokenizer_type: byte, split: '90, 10, 0', data_path: $work/corpus}
+train: {micro_batch_size: 1, global_batch_size: 2, train_iters: 40}
+optimizer: {lr: 0.01, lr_decay_iters: 40}
+precision: {cpu_isa: ${ISA:-auto}}
+log: {log_interval: 10}
+YAML
+"$TRAIN" "$work/tiny.yaml" save="$work/run" exit_interval=20 > "$work/log" 2>&1
+[ $? = 75 ] || { cat "$work/log"; exit 1; }
+cp -r "$work/run" "$work/good"
+checkpoint=$work/run/checkpoints/iter_0000020
+
+# forged FROM TO WORDS -- the line that refuses it has these words
+forged() {
+    rm -rf "$work/run"
+    cp -r "$work/good" "$work/run"
+    "$BUILD/test_damage" forge "$checkpoint" "$1" "$2" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+    timeout 240 "$TRAIN" "$work/tiny.yaml" save="$work/run" load=latest > "$work/log" 2>&1
+    rc=$?
+    [ $rc = 4 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q "^error\[.*$3.*; change: " "$work/log" && return
+    echo "$1 -> $2: code $rc, wanted 4 and '$3'"
+    tail -n 2 "$work/log"
+    bad=$((bad + 1))
+}
+
+samples='"consumed_samples":40'
+for value in -5 7 21 39 41 9223372036854775807; do
+    forged "$samples" "\"consumed_samples\":$value" "consumed_samples. is $value, not in .40, 40."
+done
+forged "$samples" '"consumed_samples":40.5' 'no whole number .consumed_samples'
+forged "$samples" '"consumed":40' 'no whole number .consumed_samples'
+forged '"iteration":20' '"iteration":21' 'iteration 21, but its state is not'
+forged '"state":{"iteration":20' '"state":{"iteration":-1' 'iteration 20, but its state is not'
+for value in -1 21 9223372036854775807; do
+    forged '"updates":20' "\"updates\":$value" "updates. is $value, not in .0, 20."
+    forged '"skipped_iterations":0' "\"skipped_iterations\":$value" "skipped_iterations. is $value"
+    forged '"nan_iterations":0' "\"nan_iterations\":$value" "nan_iterations. is $value"
+done
+for value in 0.0 -1.0; do forged '"scale":1.0' "\"scale\":$value" 'loss_scale. is '; done
+forged '"scale":1.0' '"scale":"x"' 'loss_scale. is '
+forged '"good":0' '"good":-1' 'good. is -1'
+forged '"tolerance":2' '"tolerance":9223372036854775807' 'tolerance. is 9223372036854775807'
+forged '"batch_sizes_since":{"iteration":0' '"batch_sizes_since":{"iteration":21' 'iteration. is 21, not in .0, 20.'
+forged '"samples":0' '"samples":-1' 'samples. is -1'
+forged '"samples":0' '"samples":2' 'consumed_samples. is 40, not in .42, 42.'
+
+# goes_on RESULT ARGUMENT... -- a run that ends well, with so many samples consumed
+goes_on() {
+    want=$1; shift
+    timeout 240 "$TRAIN" "$work/tiny.yaml" save="$work/run" "$@" > "$work/log" 2>&1
+    rc=$?
+    [ $rc = 0 ] && [ "$(sed -n 's/.*consumed samples: *\([0-9]*\) .*/\1/p' "$work/log" | tail -n 1)" = "$want" ] && return
+    echo "$*: code $rc, not 0 with $want samples"
+    tail -n 2 "$work/log"
+    bad=$((bad + 1))
+}
+
+# other batch sizes: 20 iterations of 32, then of 1; once more with the same
+head -c 1500 README.md > "$work/a.txt"
+for i in 1 2 3 4 5 6 7 8 9; do cp "$work/a.txt" "$work/a$i.txt"; done
+"$TRAIN" tokenize "$work"/a?.txt -o "$work/small" > /dev/null 2>&1
+set -- data_path="$work/small"
+rm -rf "$work/run"
+"$TRAIN" "$work/tiny.yaml" "$@" global_batch_size=64 exit_interval=20 save="$work/run" > "$work/log" 2>&1
+goes_on 1300 "$@" load=latest global_batch_size=1
+goes_on 1310 "$@" load=latest global_batch_size=1 train_iters=50
+# evaluations with a batch that has grown since the first
+rm -rf "$work/run"
+goes_on 3920 "$@" global_batch_size=null step_batch_size_schedule="'0:2 1280:128'" eval_interval=35 eval_iters=3 \
+    train_iters=70 lr_decay_iters=70
+[ $bad = 0 ]

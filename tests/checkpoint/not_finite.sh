@@ -1,0 +1,61 @@
+#!/bin/sh
+# tests/checkpoint/not_finite.sh -- a weight that is NaN or infinite is named by whatever would compute or pass on with it, and counted by
+# inspect; and no JSON holds one of these words.
+set -e
+work=${WORK:?}
+fail() { echo "$*"; cat "$work/log"; exit 1; }
+"$TRAIN" tokenize src/a*.c -o "$work/corpus" > /dev/null 2>&1
+cat > "$work/tiny.yaml" <<YAML
+model:
+  {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 16, position_embedding_type: rope,
+   normalization: RMSNorm, activation: swiglu, ffn_hidden_size: 32, add_bias_linear: false, hidden_dropout: 0,
+   attention_dropout: 0}
+data: {data_path: $work/corpus, tokenizer_type: byte, split: '80, 20, 0'}
+train: {micro_batch_size: 2, global_batch_size: 4, train_iters: 3, eval_iters: 1}
+optimizer: {lr: 1e-3}
+precision: {cpu_isa: ${ISA:-auto}}
+YAML
+conf=$work/tiny.yaml
+run() { "$TRAIN" "$@" > "$work/log" 2>&1 || fail "train $*: exit $?"; }
+exits() { # code, words, command: one line
+    want=$1 words=$2; shift 2
+    "$TRAIN" "$@" > "$work/out" 2> "$work/log" && rc=0 || rc=$?
+    [ $rc = "$want" ] && grep -q "$words" "$work/log" && [ "$(wc -l < "$work/log")" = 1 ] ||
+        fail "train $*: exit $rc, not $want with '$words'"
+}
+plain() { # JSON without NaN and infinity
+    if grep -Eiq '(^|[^a-z_"])-?(nan|inf(inity)?)' "$1"; then cat "$1"; fail "$2: no JSON"; fi
+}
+run "$conf" "save=$work/good"
+run export "$work/good" -o "$work/hf"
+run inspect "$work/good" --json
+grep -q '"not_finite": 0' "$work/log" || fail "inspect of finite weights"
+
+# planted in a directory of Hugging Face: the last element of its last tensor
+cp -r "$work/hf" "$work/bad"
+f=$work/bad/model.safetensors
+printf '\000\000\300\377' | dd of="$f" bs=1 seek=$(($(stat -c %s "$f") - 4)) conv=notrunc 2> /dev/null
+exits 6 'tensor [a-z_.0-9]* has 1 value that is NaN or infinite' import "$work/bad" -o "$work/no"
+[ ! -e "$work/no" ] || fail "import has made something"
+for path in "$work/bad" "$f"; do
+    run inspect "$path" --json
+    grep -q '"not_finite": 1' "$work/log" || fail "inspect $path"
+done
+
+# in a checkpoint: a run that was told not to look
+run "$conf" "save=$work/nan" check_for_nan_in_loss_and_grad=false optimizer=sgd lr=1000 init_method_std=30 clip_grad=0 train_iters=9
+exits 6 "the weight [a-z]*\.[a-z_.0-9]* holds" eval "load=$work/nan" --json
+[ ! -s "$work/out" ] || fail "eval has printed something"
+exits 6 "the weight [a-z]*\.[a-z_.0-9]* holds" generate "load=$work/nan" --tokens 4
+exits 6 "the weight [a-z]*\.[a-z_.0-9]* holds" "$conf" "load=$work/nan" "save=$work/tuned" finetune=true
+exits 6 "tensor [a-z]*\.[a-z_.0-9]* has [0-9]* value" export "$work/nan" -o "$work/no"
+TRAIN=$TRAIN scripts/launch -n 2 eval "load=$work/nan" tensor_model_parallel_size=2 > "$work/out" 2> "$work/log" && rc=0 || rc=$?
+[ $rc = 6 ] && [ "$(grep -c 'error\[not-finite\].*the weight' "$work/log")" = 1 ] || fail "two ranks: exit $rc"
+run inspect "$work/nan" --json
+grep -q '"not_finite": [1-9]' "$work/log" && grep -q '"decoder.layers.0' "$work/log" || fail "inspect counts nothing"
+plain "$work/nan/metrics.jsonl" metrics
+grep -q null "$work/nan/metrics.jsonl" || fail "the run of NaN was finite"
+"$TRAIN" verify "$conf" params_dtype=fp16 init_method_std=1000 --json > "$work/log" 2>&1 && rc=0 || rc=$?
+[ $rc = 1 ] && grep -q '"relative": *null' "$work/log" || fail "verify of infinite gradients: exit $rc"
+plain "$work/log" verify
+echo "named and counted"

@@ -1,0 +1,87 @@
+#!/bin/sh
+# tests/checkpoint/saved_config.sh -- what a checkpoint says need not be said again: import writes a configuration, a configuration
+# leaves the model to the checkpoint that it loads, and commands that read a run do without one, in any layout.
+set -e
+work=${WORK:?}
+fail() { echo "$*"; cat "$work/log"; exit 1; }
+"$TRAIN" tokenize src/a*.c -o "$work/corpus" > /dev/null 2>&1
+cat > "$work/whole.yaml" <<YAML
+model:
+  {num_layers: 2, hidden_size: 16, num_attention_heads: 2, num_query_groups: 1, seq_length: 32, position_embedding_type: rope,
+   max_position_embeddings: 64, normalization: RMSNorm, activation: swiglu, ffn_hidden_size: 48, add_bias_linear: false,
+   hidden_dropout: 0, attention_dropout: 0}
+data: {data_path: $work/corpus, tokenizer_type: byte, split: '80, 20, 0'}
+train: {micro_batch_size: 2, global_batch_size: 4, train_iters: 4, eval_interval: 4, eval_iters: 2}
+optimizer: {lr: 1e-3}
+precision: {cpu_isa: ${ISA:-auto}}
+log: {log_interval: 1}
+YAML
+sed '/^model:/,/dropout/d' "$work/whole.yaml" > "$work/mine.yaml"
+run() { "$TRAIN" "$@" > "$work/log" 2>&1 || fail "train $*: exit $?"; }
+exits() { # code, words, command
+    want=$1 words=$2; shift 2
+    "$TRAIN" "$@" > "$work/log" 2>&1 && rc=0 || rc=$?
+    [ $rc = "$want" ] && grep -q "$words" "$work/log" || fail "train $*: exit $rc, not $want with '$words'"
+}
+loss() { sed -n 's/.*"valid_loss": \([0-9.]*\).*/\1/p' "$1" | tail -n 1; }
+
+# a run in four ranks; its loss, by one rank without a configuration
+export OMPI_MCA_rmaps_base_oversubscribe=1
+TRAIN=$TRAIN scripts/launch -n 4 "$work/whole.yaml" "save=$work/run" tensor_model_parallel_size=2 \
+    pipeline_model_parallel_size=2 > "$work/log" 2>&1 || fail "four ranks: exit $?"
+run eval "load=$work/run" --json
+echo "$(loss "$work/run/metrics.jsonl") $(loss "$work/log")" | awk '{ d = $1 - $2; exit !($1 > 1 && d * d < 1e-8) }' ||
+    fail "another loss without a configuration"
+run eval "$work/run" "valid_data_path=$work/corpus" --json
+run generate "load=$work/run" --prompt "int " --tokens 8 --temperature 0
+cp "$work/log" "$work/text"
+run generate "$work/whole.yaml" "load=$work/run" --prompt "int " --tokens 8 --temperature 0
+cmp "$work/log" "$work/text" || fail "another text without a configuration"
+TRAIN=$TRAIN scripts/launch -n 2 generate "load=$work/run" --prompt "int " --tokens 8 --temperature 0 \
+    tensor_model_parallel_size=2 > "$work/log" 2>&1 || fail "generate on two ranks: exit $?"
+cmp "$work/log" "$work/text" || fail "another text on two ranks"
+# the run's report shows it
+[ "$(grep -c '"iteration":4,"prompt":"int ","text":"' "$work/run/samples.jsonl")" = 3 ] || fail "samples.jsonl: $(cat "$work/run/samples.jsonl")"
+[ "$(grep -c '<blockquote><b>int </b>' "$work/run/report.html")" = 3 ] || fail "no sample in the report"
+TRAIN=$TRAIN scripts/launch -n 3 generate "load=$work/run" --prompt "int " --tokens 8 --temperature 0 \
+    > "$work/log" 2>&1 || fail "generate on three ranks, whose batch 4 is no multiple of 3: exit $?"
+cmp "$work/log" "$work/text" || fail "another text on three ranks"
+run inspect "$work/run"
+run export "$work/run" -o "$work/hf"
+
+# import's configuration, as it is
+run import "$work/hf" -o "$work/start"
+grep -E '^[a-z]' "$work/start/config.yaml" > "$work/log"
+[ "$(tr -d '\n' < "$work/log")" = model:data: ] || fail "sections of import's config.yaml"
+run plan "$work/start/config.yaml"
+run generate "$work/start/config.yaml" "load=$work/start" --tokens 8
+run generate "load=$work/start" --tokens 8
+[ ! -e "$work/start/samples.jsonl" ] || fail "a sample beside a checkpoint that is no run's"
+run eval "$work/start/config.yaml" "load=$work/start" "data_path=$work/corpus" eval_iters=1 "split='80, 20'"
+run eval "load=$work/start" "data_path=$work/corpus" eval_iters=1 "split='80, 20'"
+run "$work/start/config.yaml" "load=$work/start" "data_path=$work/corpus" lr=1e-3 train_iters=2 "save=$work/from_import"
+exits 4 "holds a checkpoint already" import "$work/hf" -o "$work/run"
+mkdir "$work/mine" && cp "$work/whole.yaml" "$work/mine/config.yaml"
+exits 4 "config.yaml is there already" import "$work/hf" -o "$work/mine"
+
+# a configuration that leaves the model out: from the checkpoint; what it says must be that
+run "$work/mine.yaml" "load=$work/start" "save=$work/tuned"
+grep -q 'ffn_hidden_size: 48' "$work/tuned/config.yaml" || fail "the model of config.yaml"
+grep -q 'hidden_dropout: 0$' "$work/tuned/config.yaml" || fail "the dropout of config.yaml"
+TRAIN=$TRAIN scripts/launch -n 2 "$work/mine.yaml" "load=$work/start" "save=$work/tuned2" > "$work/log" 2>&1 ||
+    fail "two ranks: exit $?"
+run "$work/mine.yaml" load=latest "save=$work/tuned" train_iters=5
+run plan "$work/mine.yaml" "load=$work/tuned"
+run "$work/mine.yaml" "load=$work/start" "save=$work/long" seq_length=128 train_iters=1
+exits 4 "hidden_size is 16 there, 32 here" "$work/mine.yaml" "load=$work/start" hidden_size=32 "save=$work/no"
+exits 4 "num_attention_heads is 2 there, 5 here" "$work/mine.yaml" "load=$work/start" num_attention_heads=5 "save=$work/no"
+exits 2 "num_layers: missing" "$work/mine.yaml" "save=$work/no"
+exits 2 "hidden_size: missing" eval "$work/mine.yaml" "load=$work/none"
+exits 2 "load: nothing there .*$work/none holds no checkpoint" eval "$work/mine.yaml" "load=$work/none"
+exits 2 "lr: " "$work/mine.yaml" "load=$work/start" num_layers=3 lr=much "save=$work/no"
+exits 4 "$work/none holds no checkpoint" eval "load=$work/none"
+cp -r "$work/start" "$work/torn" && truncate -s -9 "$work/torn/checkpoints/iter_0000000/manifest.json"
+exits 4 "torn.*manifest.json" generate "load=$work/torn"
+exits 2 "CONFIG" eval
+exits 2 "data_path: missing" eval "load=$work/start"
+echo "said once"

@@ -1,0 +1,455 @@
+/* Checkpoints: what is saved comes back, in any layout and type, whatever the disk does meanwhile.
+ *
+ *   test_checkpoint                        all of it
+ *   test_checkpoint save DIR N [async]     saves iteration N of the tiny model; 0 if it is on disk
+ *   test_checkpoint load DIR               prints the newest whole iteration after comparing every value
+ *
+ * The last two are for tests/checkpoint/kill_save.sh. */
+#define _GNU_SOURCE
+#include "faults.h"
+#include "run_directory.h"
+#include "team.h"
+#include "tiny.h"
+#include <dirent.h>
+
+static void conversions(void)
+{
+    int bad = 0;
+    for (uint32_t h = 0; h < 65536; h++) {
+        uint16_t in = (uint16_t)h, out;
+        double d;
+        float f;
+        for (int t = BF16; t <= F16; t++) {
+            convert(&d, F64, &in, (Dtype)t, 1);
+            convert(&f, F32, &in, (Dtype)t, 1);
+            convert(&out, (Dtype)t, &d, F64, 1);
+            bad += out != in &&
+                   !(isnan(d) && (out | (t == BF16 ? 0x40 : 0x200)) == (in | (t == BF16 ? 0x40 : 0x200)));
+            bad += !isnan(d) && (double)f != d;
+            bad += count_not_finite(&in, (Dtype)t, 1) != !isfinite(d) || count_not_finite(&f, F32, 1) != !isfinite(d) ||
+                   count_not_finite(&d, F64, 1) != !isfinite(d);
+        }
+    }
+    CHECK(!bad, "%d of the 16-bit numbers do not survive, or are counted wrongly", bad);
+    static const struct { double in; uint16_t bf16, f16;
+    } t[] = {
+        {1.0, 0x3f80, 0x3c00},
+        {-0.0, 0x8000, 0x8000},
+        {65504, 0x4780, 0x7bff},
+        {65519.99, 0x4780, 0x7bff},
+        {65520, 0x4780, 0x7c00},
+        {INFINITY, 0x7f80, 0x7c00},
+        {1e300, 0x7f80, 0x7c00},
+        {0x1p-24, 0x3380, 0x0001},
+        {0x1p-25, 0x3300, 0x0000},
+        {0x1.8p-25, 0x3340, 0x0001},
+        {0x1p-140, 0x0000, 0x0000},
+        {0x1p-133, 0x0001, 0x0000},
+        /* halfway in BF16 but for a bit that F32 does not hold: a detour over F32 would round down */
+        {1 + 0x1p-8 + 0x1p-40, 0x3f81, 0x3c04},
+        {1 + 0x1p-8, 0x3f80, 0x3c04},
+        {1 + 0x1.8p-7, 0x3f82, 0x3c0c},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        uint16_t b, h;
+        convert(&b, BF16, &t[i].in, F64, 1);
+        convert(&h, F16, &t[i].in, F64, 1);
+        CHECK(b == t[i].bf16 && h == t[i].f16, "%a: %04x %04x, not %04x %04x", t[i].in, b, h, t[i].bf16,
+              t[i].f16);
+    }
+}
+
+static void round_trip(int async)
+{
+    Config cfg = base_config();
+    cfg.async_save = async;
+    char *dir = path_of("trip%d", async);
+    CHECK(save(dir, 3, &cfg) == 3 && save(dir, 12345678, &cfg) == 12345678, "saved");
+    CHECK(checkpoint_exists(dir) && !checkpoint_exists(folder), "exists");
+    for (int layout = 0; layout < 4; layout++)
+        for (int size = 1; size <= (layout >= 2 ? 5 : 1); size++)
+            for (int rank = 0; rank < size; rank++)
+                CHECK(load(dir, layout, rank, size, &cfg) == 12345678, "layout %d, rank %d of %d", layout,
+                      rank, size);
+    CHECK(load(path_of("trip%d/checkpoints/iter_0000003", async), 0, 0, 1, &cfg) == 3, "by its own folder");
+    /* the same step again replaces the folder, and the bytes are the same */
+    shell("cp -r %s/checkpoints/iter_12345678 %s/copy", dir, dir);
+    CHECK(save(dir, 12345678, &cfg) == 12345678, "saved again");
+    shell("diff -r %s/checkpoints/iter_12345678 %s/copy && [ \"$(ls %s/checkpoints)\" = "
+          "\"iter_0000003\niter_12345678\nlatest\" ]",
+          dir, dir, dir);
+    shell("[ \"$(cat %s/checkpoints/latest)\" = iter_12345678 ]", dir);
+    shell("grep -q gridiron %s/copy/manifest.json && [ \"$(ls %s/copy | tr '\\n' ' ')\" = "
+          "'manifest.json model-00000.safetensors optim-00000.safetensors ' ]", dir, dir);
+}
+
+/* Types on load: from the master when there is one, to the master when there is none; moments only for a
+ * whole resume. */
+static void other_types(void)
+{
+    Config cfg = base_config();
+    char *dir = path_of("trip0");
+    Comm self;
+    comm_self_open(&self, "all");
+    double w[120], bad = 0;
+    float moment = 9;
+    Piece p[] = {{.name = "layer.weight",
+                  .type = F64,
+                  .ndim = 2,
+                  .shape = {12, 10},
+                  .rows = 12,
+                  .cols = 10,
+                  .data = w,
+                  .ld = 10},
+                 {.name = "layer.bias.exp_avg",
+                  .type = F32,
+                  .ndim = 1,
+                  .shape = {7},
+                  .rows = 1,
+                  .cols = 1,
+                  .data = &moment,
+                  .ld = 1,
+                  .optim = 1}};
+    json_decref(checkpoint_load(dir, &cfg, &self, p, 2, 1, NULL));
+    for (int i = 0; i < 120; i++)
+        bad = fmax(bad, fabs(w[i] - (float)value(0, 12345678, i / 10, i % 10)));
+    CHECK(bad == 0 && moment == 9, "an F64 weight comes from the F32 master; a moment is left alone: %g",
+          bad);
+    float b[7];
+    Piece q = {.name = "layer.bias.master",
+               .type = F32,
+               .ndim = 1,
+               .shape = {7},
+               .rows = 7,
+               .cols = 1,
+               .data = b,
+               .ld = 1,
+               .optim = 1};
+    json_decref(checkpoint_load(dir, &cfg, &self, &q, 1, 1, NULL));
+    for (int i = 0; i < 7; i++) {
+        uint16_t h;
+        float f;
+        double x = value(1, 12345678, i, 0);
+        convert(&h, BF16, &x, F64, 1);
+        convert(&f, F32, &h, BF16, 1);
+        CHECK(b[i] == f, "a master that is not there is the weight: %g, %g", b[i], f);
+    }
+}
+
+/* Several hash blocks, a partial read of one tensor, and a flipped bit outside of what is read. */
+static void large(void)
+{
+    Config cfg = base_config();
+    char *dir = path_of("large");
+    Comm self;
+    comm_self_open(&self, "all");
+    int64_t R = 3000, C = 1000;
+    float *w = xcalloc((size_t)(R * C), 4), *v = xcalloc((size_t)(R * C), 4);
+    for (int64_t i = 0; i < R * C; i++)
+        w[i] = (float)i;
+    Piece p = {
+        .name = "w", .type = F32, .ndim = 2, .shape = {R, C}, .rows = R, .cols = C, .data = w, .ld = C};
+    Arena arena = no_arena;
+    Saver *s = saver_open(&cfg, dir, &self, &p, 1, &arena);
+    saver_start(s);
+    json_t *state = json_object();
+    saver_save(s, 1, state);
+    json_decref(state);
+    saver_close(s);
+    Piece q = p;
+    q.row0 = 1100, q.col0 = 17, q.rows = 1500, q.cols = 31, q.data = v, q.ld = 40;
+    shell("printf x | dd of=%s/checkpoints/iter_0000001/model-00000.safetensors bs=1 seek=1000 conv=notrunc "
+          "2>/dev/null",
+          dir);
+    json_decref(checkpoint_load(dir, &cfg, &self, &q, 1, 0, NULL));
+    int bad = 0;
+    for (int64_t r = 0; r < q.rows; r++)
+        for (int64_t c = 0; c < q.cols; c++)
+            bad += v[r * 40 + c] != w[(q.row0 + r) * C + q.col0 + c];
+    CHECK(!bad, "%d elements of the box differ", bad);
+    Source src;
+    CHECK(source_open(&src, path_of("large/checkpoints/iter_0000001"), why), "%s", why);
+    CHECK(!source_verify(&src, NULL, why) && strstr(why, "model-00000") && strstr(why, "tensor w"), "%s",
+          why);
+    source_close(&src);
+    free(w);
+    free(v);
+}
+
+static void retention(void)
+{
+    Config cfg = base_config();
+    char *dir = path_of("keep");
+    cfg.save_keep_last = 2;
+    cfg.save_retain_interval = 4;
+    for (int64_t it = 1; it <= 10; it++)
+        CHECK(save(dir, it, &cfg) == it, "saved");
+    shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000004 iter_0000008 iter_0000009 iter_0000010 "
+          "latest ' ]",
+          dir);
+    shell("mkdir -p %s/checkpoints/iter_0000003.tmp %s/checkpoints/iter_0000001.trash; touch "
+          "%s/checkpoints/iter_0000003.tmp/x "
+          "%s/checkpoints/iter_0000011.again.tmp; mkdir %s/checkpoints/iter_other",
+          dir, dir, dir, dir, dir);
+    CHECK(save(dir, 11, &cfg) == 11, "saved over leftovers");
+    shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000004 iter_0000008 iter_0000010 iter_0000011 "
+          "iter_other latest ' ]",
+          dir);
+}
+
+/* K12: a folder is one job's, for as long as that lives. */
+static void claim(const char *dir, RunDirectory *d)
+{
+    Config cfg = base_config();
+    Comm self;
+    comm_self_open(&self, "all");
+    cfg.save = dir;
+    run_directory_claim(d, &cfg, &self);
+}
+
+static void second_job(void *dir)
+{
+    RunDirectory d;
+    claim(dir, &d);
+}
+
+static void locked(void)
+{
+    RunDirectory d;
+    char *dir = path_of("lock");
+    claim(dir, &d);
+    int rc = child(second_job, dir);
+    CHECK(rc == EXIT_CHECKPOINT && strstr(said, "another job (process ") && lines(said) == 1, "exit %d: %s",
+          rc, said);
+    run_directory_close(&d);
+    rc = child(second_job, dir);
+    CHECK(rc == 0, "exit %d: %s", rc, said);
+}
+
+/* A checkpoint that is deleted or replaced while somebody reads it is gone, not damaged; one that lies there is neither. */
+static void gone(void)
+{
+    Config cfg = base_config();
+    Source s;
+    char *dir = path_of("gone"), *one = path_of("gone/checkpoints/iter_0000001");
+    CHECK(save(dir, 1, &cfg) == 1 && save(dir, 2, &cfg) == 2, "saved");
+    CHECK(source_open(&s, one, why) && !source_gone(&s, one), "%s", why);
+    shell("mv %s %s.trash && rm %s.trash/optim*", one, one, one);
+    CHECK(!source_verify(&s, NULL, why) && source_gone(&s, one), "%s", why);
+    source_close(&s);
+    CHECK(!source_open(&s, one, why) && source_gone(&s, one), "%s", why);
+    shell("cp -r %s.trash %s", one, one);
+    CHECK(source_open(&s, one, why) && !source_verify(&s, NULL, why) && !source_gone(&s, one), "damaged: %s", why);
+    shell("mv %s %s.other && cp -r %s.other %s", one, one, one, one);
+    CHECK(source_gone(&s, one), "replaced by another");
+    source_close(&s);
+    CHECK(source_open_newest(&s, dir, why) && s.m.iteration == 2, "%s", why);
+    source_close(&s);
+}
+
+/* ---- faults of the system */
+
+/* Two saves of which every write after the third fails. */
+static void save_two(void *dir, int async)
+{
+    Config cfg = base_config();
+    static Model m;
+    cfg.async_save = async;
+    Comm self;
+    Arena arena;
+    comm_self_open(&self, "all");
+    arena_open(&arena, "run", 1 << 16);
+    make(&m, 0, 0, 1);
+    fill(&m, 2);
+    Saver *s = saver_open(&cfg, dir, &self, m.p, m.n, &arena);
+    saver_start(s);
+    json_t *state = json_pack("{s:i}", "iteration", 2);
+    fail_after = 3, fail_with = ENOSPC;
+    saver_save(s, 2, state);
+    saver_wait(s);
+    fail_after = 3;
+    saver_save(s, 3, state);
+    saver_wait(s);
+    _exit(98);                      /* max_failed_saves is 2: not reached */
+}
+
+static void save_two_sync(void *dir) { save_two(dir, 0); }
+static void save_two_async(void *dir) { save_two(dir, 1); }
+
+/* Passes on what is said, and lets writes go on once a save waits for them. */
+static void *let_go(void *pipe)
+{
+    char text[1024];
+    for (ssize_t n; (n = read(((int *)pipe)[0], text, sizeof text - 1)) > 0;) {
+        text[n] = 0;
+        if (strstr(text, "iteration 6 waits"))
+            atomic_store(&held_writes, 0);
+        if (write(((int *)pipe)[2], text, (size_t)n) != n)
+            _exit(95);
+    }
+    return NULL;
+}
+
+/* K17: the second save comes while the first is being written, which goes on when the second waits. */
+static void save_in_a_hurry(void *dir)
+{
+    int said_by[3] = {-1, -1, dup(2)};
+    pthread_t thread;
+    if (pipe(said_by) || dup2(said_by[1], 2) != 2 || close(said_by[1]) ||
+        pthread_create(&thread, NULL, let_go, said_by))
+        _exit(94);
+    alarm(240);                     /* the first save waits for the disk, and so for ever */
+    Config cfg = base_config();
+    static Model m;
+    Comm self;
+    Arena arena;
+    cfg.async_save = 1;
+    comm_self_open(&self, "all");
+    arena_open(&arena, "run", 1 << 16);
+    make(&m, 0, 0, 1);
+    Saver *s = saver_open(&cfg, dir, &self, m.p, m.n, &arena);
+    saver_start(s);
+    held_writes = 1;
+    for (int64_t it = 5; it <= 7; it++) {
+        json_t *state = json_pack("{s:I}", "iteration", (json_int_t)it);
+        fill(&m, it);
+        saver_save(s, it, state);
+        fill(&m, 0);
+        saver_poll(s);
+        json_decref(state);
+    }
+    if (saver_wait(s) != 7)
+        _exit(96);
+    saver_close(s);
+    close(2);
+    pthread_join(thread, NULL);
+}
+
+static void faults(void)
+{
+    Config cfg = base_config();
+    char *dir = path_of("faults");
+    short_writes = 1;
+    CHECK(save(dir, 1, &cfg) == 1 && load(dir, 0, 0, 1, &cfg) == 1, "short and interrupted writes");
+    short_writes = 0;
+    for (int async = 0; async < 2; async++) {
+        int rc = child(async ? save_two_async : save_two_sync, dir);
+        CHECK(rc == EXIT_RESOURCE, "exit %d: %s", rc, said);
+        CHECK(strstr(said, "warning: saving iteration 2 failed") && strstr(said, "No space left") &&
+                  strstr(said, "writing it again") && strstr(said, "the run goes on") &&
+                  strstr(said, "error[save]") && strstr(said, "are free; change:"),
+              "%s", said);
+        CHECK(load(dir, 0, 0, 1, &cfg) == 1, "the old one is whole");
+        shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000001 latest ' ]", dir);
+    }
+    int rc = child(save_in_a_hurry, dir);
+    CHECK(rc == 0 && strstr(said, "iteration 6 waits for the checkpoint of iteration 5") && lines(said) <= 2,
+          "exit %d: %s", rc, said);
+    for (int it = 5; it <= 7; it++)
+        CHECK(load(path_of("faults/checkpoints/iter_000000%d", it), 0, 0, 1, &cfg) == it, "iteration %d", it);
+}
+
+/* ---- several ranks, as threads */
+
+typedef struct { Comm comm; const char *dir; int layout, async; int64_t committed; } Member;
+
+static void *member(void *arg)
+{
+    Member *me = arg;
+    Model *m = xcalloc(1, sizeof *m);
+    Config cfg = base_config();
+    Arena arena;
+    cfg.async_save = me->async;
+    arena_open(&arena, "run", 1 << 16);
+    make(m, me->layout, me->comm.rank, me->comm.size);
+    Saver *s = saver_open(&cfg, me->dir, &me->comm, m->p, m->n, &arena);
+    saver_start(s);
+    for (int64_t it = 1; it <= 3; it++) {
+        json_t *state = json_pack("{s:I}", "iteration", (json_int_t)it);
+        fill(m, it);
+        saver_save(s, it, state);
+        json_decref(state);
+        for (int i = 0; i < 3; i++)
+            saver_poll(s);
+        saver_wait(s);
+    }
+    me->committed = saver_wait(s);
+    saver_close(s);
+    memset(m->memory, 0, sizeof m->memory);
+    json_t *state = checkpoint_load(me->dir, &cfg, &me->comm, m->p, m->n, 0, NULL);
+    if (wrong(m, json_integer_value(json_object_get(state, "iteration"))))
+        me->committed = -2;
+    json_decref(state);
+    arena_close(&arena);
+    free(m);
+    return NULL;
+}
+
+static void team(int size, int layout, int async)
+{
+    Team t;
+    Member me[TEAM_MAX];
+    pthread_t thread[TEAM_MAX];
+    Config cfg = base_config();
+    char *dir = path_of("team%d%d%d", size, layout, async);
+    team_open(&t, size);
+    for (int r = 0; r < size; r++) {
+        me[r] = (Member){.comm = team_member(&t, r), .dir = dir, .layout = layout, .async = async};
+        pthread_create(&thread[r], NULL, member, &me[r]);
+    }
+    for (int r = 0; r < size; r++) {
+        pthread_join(thread[r], NULL);
+        CHECK(me[r].committed == 3, "%d ranks, layout %d, rank %d: %lld", size, layout, r,
+              (long long)me[r].committed);
+    }
+    for (int other = 0; other < 4; other++)
+        for (int r = 0; r < 3; r++)
+            CHECK(load(dir, other, other < 2 ? 0 : r, other < 2 ? 1 : 3, &cfg) == 3, "layout %d reads %d",
+                  other, layout);
+    team_close(&t);
+}
+
+static int descriptors(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (d && readdir(d))
+        n++;
+    if (d)
+        closedir(d);
+    return n;
+}
+
+int main(int argc, char **argv)
+{
+    Config cfg = base_config();
+    if (argc >= 4 && !strcmp(argv[1], "save")) {
+        int64_t it = atoll(argv[3]);
+        cfg.async_save = argc > 4;
+        cfg.save_keep_last = 2;
+        return save(argv[2], it, &cfg) == it ? 0 : 9;
+    }
+    if (argc == 3 && !strcmp(argv[1], "load")) {
+        int64_t it = load(argv[2], 0, 0, 1, &cfg);
+        printf("%lld\n", (long long)it);
+        return it < 0;
+    }
+    if (!mkdtemp(folder))
+        return 1;
+    int open_before = descriptors();
+    conversions();
+    round_trip(0);
+    round_trip(1);
+    other_types();
+    large();
+    retention();
+    locked();
+    gone();
+    faults();
+    for (int layout = 2; layout <= 3; layout++)
+        for (int async = 0; async < 2; async++)
+            team(3, layout, async);
+    CHECK(descriptors() == open_before, "%d descriptors, %d at the start", descriptors(), open_before);
+    shell("rm -rf %s", folder);
+    return test_end();
+}

@@ -1,0 +1,479 @@
+/* Import and export of Hugging Face directories: every form of config.json and of the files that means the
+ * same gives the same tensors; everything that the model cannot express is refused by name. The families'
+ * numbers against transformers are in tests/model/goldens. */
+#define _GNU_SOURCE
+#include "checkpoint.h"
+#include "child.h"
+#include "commands.h"
+#include "huggingface.h"
+#include "safetensors.h"
+#include "source.h"
+#include <fcntl.h>
+
+static char folder[] = "/tmp/test_huggingface.XXXXXX";
+static char why[WHY];
+
+/* ---- directories: a golden one with some lines of config.json changed and some tensors renamed, added, left
+ * out */
+
+/* Texts that live as long as the test. */
+static char *kept[512];
+static int nkept;
+
+static char *keep(char *text)
+{
+    BUG_ON(nkept == 512);
+    return kept[nkept++] = text;
+}
+
+static char *path(const char *name) { return keep(xasprintf("%s/%s", folder, name)); }
+
+static json_t *config_of(const char *family)
+{
+    char *file = xasprintf("tests/golden/%s/config.json", family);
+    json_error_t e;
+    json_t *j = json_load_file(file, 0, &e);
+    CHECK(j, "%s: %s", file, e.text);
+    free(file);
+    return j;
+}
+
+/* A copy of a golden directory whose config.json is changed by `edit`, a JSON object; null removes a key. */
+static char *variant(const char *family, const char *edit)
+{
+    static int n;
+    char name[32];
+    snprintf(name, sizeof name, "hf%d", n++);
+    char *dir = path(name), *file = xasprintf("%s/config.json", dir);
+    json_error_t e;
+    json_t *j = config_of(family), *more = json_loads(edit, 0, &e), *v;
+    const char *key;
+    CHECK(more, "%s: %s", edit, e.text);
+    json_object_foreach(more, key, v) {
+        if (json_is_string(v) && !strcmp(json_string_value(v), "ABSENT"))
+            json_object_del(j, key);
+        else
+            json_object_set(j, key, v);
+    }
+    shell("cp -r tests/golden/%s %s", family, dir);
+    json_dump_file(j, file, JSON_INDENT(1));
+    json_decref(j);
+    json_decref(more);
+    free(file);
+    return dir;
+}
+
+/* Rewrites model.safetensors: `from` becomes `to` in every name that starts with it; type, when >= 0, becomes
+ * another; a tensor `drop` is left out, `twice` is written again under the name `again`. */
+typedef struct { const char *from, *to, *drop, *twice, *again; int type, flip; } Edit;
+
+static void rewrite(const char *dir, const Edit *edit)
+{
+    char *file = xasprintf("%s/model.safetensors", dir), *tmp = xasprintf("%s/tmp", dir);
+    StFile f;
+    StWriter w;
+    CHECK(st_open(&f, AT_FDCWD, file, 0, why), "%s", why);
+    StTensor *t = xcalloc((size_t)f.n + 1, sizeof *t);
+    const StTensor **source = xcalloc((size_t)f.n + 1, sizeof *source);
+    int n = 0;
+    for (int i = 0; i < f.n; i++) {
+        const char *name = f.tensor[i].name;
+        if (edit->drop && !strcmp(name, edit->drop))
+            continue;
+        size_t len = edit->from ? strlen(edit->from) : 0;
+        t[n] = f.tensor[i];
+        if (edit->from && !strncmp(name, edit->from, len))
+            t[n].name = keep(xasprintf("%s%s", edit->to, name + len));
+        source[n++] = &f.tensor[i];
+        if (edit->twice && !strcmp(name, edit->twice)) {
+            t[n] = f.tensor[i];
+            t[n].name = edit->again;
+            source[n++] = &f.tensor[i];
+        }
+    }
+    CHECK(st_create(&w, AT_FDCWD, tmp, 0, t, n, NULL, why), "%s", why);
+    for (int i = 0; i < n; i++) {
+        char *data = xcalloc(1, (size_t)source[i]->bytes + 1);
+        CHECK(st_read(&f, source[i], 0, data, source[i]->bytes, why), "%s", why);
+        data[0] = (char)(data[0] ^ (edit->flip && edit->again && !strcmp(t[i].name, edit->again)));
+        CHECK(st_put(&w, i, 0, data, source[i]->bytes, why), "%s", why);
+        free(data);
+    }
+    CHECK(st_finish(&w, why), "%s", why);
+    st_close(&f);
+    CHECK(rename(tmp, file) == 0, "rename");
+    free(t), free(source), free(file), free(tmp);
+}
+
+/* ---- commands, each in a process of its own */
+
+typedef struct { const char *from, *to, *shard; } Task;
+
+static void quiet(void)
+{
+    int null = open("/dev/null", O_WRONLY);
+    dup2(null, 1);
+}
+
+static void import(void *arg)
+{
+    Task *t = arg;
+    char *argv[] = {(char *)t->from, "-o", (char *)t->to, NULL};
+    quiet();
+    _exit(command_import(3, argv));
+}
+
+static void export(void *arg)
+{
+    Task *t = arg;
+    char *argv[] = {(char *)t->from, "-o", (char *)t->to, "--shard-bytes", (char *)t->shard, NULL};
+    quiet();
+    _exit(command_export(t->shard ? 5 : 3, argv));
+}
+
+#define RUNS(fn, task)                                                                                       \
+    do {                                                                                                     \
+        int rc_ = child(fn, task);                                                                           \
+        CHECK(rc_ == 0 && !*said, "exit %d: %s", rc_, said);                                                 \
+    } while (0)
+#define REFUSED(dir, ...)                                                                                    \
+    DIES(import, (&(Task){dir, path("refused"), NULL}), EXIT_CHECKPOINT, "change:", __VA_ARGS__)
+
+/* The tensors of an import equal those of the golden directory's own import, bit for bit. */
+static void same_import(const char *family, const char *dir)
+{
+    static int n;
+    char *a = xasprintf("%s/plain-%s", folder, family), *b = xasprintf("%s/import%d", folder, n++);
+    char *golden = xasprintf("tests/golden/%s", family);
+    if (!checkpoint_exists(a))
+        RUNS(import, (&(Task){golden, a, NULL}));
+    RUNS(import, (&(Task){dir, b, NULL}));
+    shell("cmp %s/checkpoints/iter_0000000/model-00000.safetensors "
+          "%s/checkpoints/iter_0000000/model-00000.safetensors",
+          a, b);
+    free(a), free(b), free(golden);
+}
+
+/* ---- tests */
+
+static void same_meaning(void)
+{
+    same_import(
+        "llama",
+        variant("llama",
+                "{\"rope_theta\": \"ABSENT\", \"rope_scaling\": \"ABSENT\", \"torch_dtype\": \"ABSENT\", "
+                "\"dtype\": \"float32\", \"rope_parameters\": {\"rope_type\": \"default\", "
+                "\"rope_theta\": 5003.0}, \"head_dim\": 6, \"tie_word_embeddings\": \"ABSENT\"}"));
+    same_import("llama", variant("llama", "{\"rope_scaling\": {\"type\": \"default\"}, \"head_dim\": null, "
+                                          "\"hidden_act\": \"swish\"}"));
+    char *bare = variant("llama", "{}");
+    rewrite(bare, &(Edit){.from = "model.", .to = ""});
+    same_import("llama", bare);
+    char *old = variant("llama", "{}");
+    rewrite(old,
+            &(Edit){.twice = "model.norm.weight", .again = "model.layers.0.self_attn.rotary_emb.inv_freq"});
+    same_import("llama", old);
+
+    char *hub = variant(
+        "gpt2", "{\"tie_word_embeddings\": \"ABSENT\", \"activation_function\": \"gelu_pytorch_tanh\"}");
+    rewrite(hub, &(Edit){.from = "", .to = "transformer.", .drop = "h.0.attn.bias"});
+    same_import("gpt2", hub);
+    rewrite(hub, &(Edit){.twice = "transformer.wpe.weight", .again = "transformer.h.1.attn.masked_bias"});
+    same_import("gpt2", hub);
+
+    char *tied = variant("qwen2", "{}");
+    rewrite(tied, &(Edit){.twice = "model.embed_tokens.weight", .again = "lm_head.weight"});
+    same_import("qwen2", tied);
+    rewrite(tied, &(Edit){.drop = "lm_head.weight"});
+    rewrite(tied, &(Edit){.twice = "model.embed_tokens.weight", .again = "lm_head.weight", .flip = 1});
+    REFUSED(tied, "lm_head.weight is not the embedding's");
+    same_import("mistral", variant("mistral", "{\"num_key_value_heads\": 1, \"sliding_window\": null}"));
+}
+
+/* The configuration of an import, as YAML lines. */
+static const Config *imported(const char *dir)
+{
+    const HfFamily *family;
+    json_t *j;
+    char *file = xasprintf("%s/config.json", dir);
+    j = json_load_file(file, 0, NULL);
+    const Config *c = hf_read_config(j, &family, why);
+    CHECK(c, "%s", why);
+    json_decref(j);
+    free(file);
+    return c;
+}
+
+static void windows(void)
+{
+    const struct { const char *family, *edit; int64_t window;
+    } t[] = {
+        {"mistral", "{\"sliding_window\": 8}", 8},
+        {"mistral", "{\"sliding_window\": \"ABSENT\"}", 4096},
+        {"mistral", "{\"sliding_window\": null}", 0},
+        {"qwen2", "{\"sliding_window\": 8}", 0},
+        {"qwen2",
+         "{\"sliding_window\": 8, \"use_sliding_window\": true, \"max_window_layers\": 0, \"layer_types\": "
+         "\"ABSENT\"}",
+         8},
+        {"qwen2",
+         "{\"sliding_window\": 8, \"use_sliding_window\": true, \"max_window_layers\": 2, \"layer_types\": "
+         "\"ABSENT\"}",
+         0},
+        {"qwen3",
+         "{\"sliding_window\": 8, \"use_sliding_window\": true, \"layer_types\": [\"sliding_attention\", "
+         "\"sliding_attention\"]}",
+         8},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        const Config *c = imported(variant(t[i].family, t[i].edit));
+        CHECK(c && c->window_size == t[i].window, "%s %s: %lld", t[i].family, t[i].edit,
+              c ? (long long)c->window_size : -1);
+    }
+    /* out and in again */
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        char *dir = variant(t[i].family, t[i].edit), *ckpt = xasprintf("%s-c", dir),
+             *out = xasprintf("%s-o", dir);
+        RUNS(import, (&(Task){dir, ckpt, NULL}));
+        RUNS(export, (&(Task){ckpt, out, NULL}));
+        const Config *c = imported(out);
+        CHECK(c && c->window_size == t[i].window, "%s %s exported", t[i].family, t[i].edit);
+        free(ckpt), free(out);
+    }
+}
+
+static void refusals(void)
+{
+    static const struct { const char *family, *edit, *word;
+    } t[] = {
+        {"llama", "{\"model_type\": \"mixtral\"}", "model_type mixtral"},
+        {"llama", "{\"model_type\": \"ABSENT\"}", "model_type is missing"},
+        {"llama", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}",
+         "rope_scaling of type linear"},
+        {"llama", "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 5e5}}",
+         "rope_parameters of type llama3"},
+        {"mistral", "{\"rope_parameters\": {\"rope_type\": \"yarn\"}}", "rope_parameters of type yarn"},
+        {"llama", "{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor 0.5"},
+        {"llama", "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}", "partial_rotary_factor 0.25"},
+        {"llama", "{\"attention_bias\": true}", "attention_bias"},
+        {"qwen3", "{\"attention_bias\": true}", "attention_bias"},
+        {"llama", "{\"mlp_bias\": true}", "mlp_bias"},
+        {"llama", "{\"hidden_act\": \"quick_gelu\"}", "hidden_act quick_gelu"},
+        {"gpt2", "{\"activation_function\": \"tanh\"}", "activation_function tanh"},
+        {"gpt2", "{\"scale_attn_by_inverse_layer_idx\": true}", "scale_attn_by_inverse_layer_idx"},
+        {"gpt2", "{\"reorder_and_upcast_attn\": true}", "reorder_and_upcast_attn"},
+        {"gpt2", "{\"scale_attn_weights\": false}", "scale_attn_weights"},
+        {"gpt2", "{\"add_cross_attention\": true}", "add_cross_attention"},
+        {"llama", "{\"quantization_config\": {\"bits\": 4}}", "quantization_config"},
+        {"qwen2",
+         "{\"use_sliding_window\": true, \"sliding_window\": 8, \"max_window_layers\": 1, \"layer_types\": "
+         "\"ABSENT\"}",
+         "sliding_window in 1 of 2 layers"},
+        {"qwen3",
+         "{\"use_sliding_window\": true, \"sliding_window\": 8, \"layer_types\": [\"full_attention\", "
+         "\"sliding_attention\"]}",
+         "sliding_window in 1 of 2 layers"},
+        {"qwen3", "{\"layer_types\": [\"full_attention\", \"chunked_attention\"]}",
+         "layer_types has chunked_attention"},
+        {"qwen3", "{\"layer_types\": [\"full_attention\"]}", "layer_types has 1 entries"},
+        {"llama", "{\"hidden_size\": \"ABSENT\"}", "hidden_size is missing"},
+        {"llama", "{\"hidden_size\": 0}", "hidden_size is not a whole number"},
+        {"llama", "{\"hidden_size\": -24}", "hidden_size is not a whole number"},
+        {"llama", "{\"hidden_size\": 24.0}", "hidden_size is not a whole number"},
+        {"llama", "{\"hidden_size\": \"24\"}", "hidden_size is not a whole number"},
+        {"llama", "{\"hidden_size\": 9223372036854775807}", "hidden_size is not a whole number"},
+        {"llama", "{\"num_attention_heads\": 0}", "num_attention_heads is not a whole number"},
+        {"llama", "{\"num_key_value_heads\": 3}", "num_key_value_heads 3 does not divide 4"},
+        {"llama", "{\"head_dim\": 5}", "head_dim 5 is odd"},
+        {"gpt2", "{\"n_head\": 7}", "n_embd 30 is not a multiple of n_head 7"},
+        {"llama", "{\"rms_norm_eps\": \"small\"}", "rms_norm_eps is not a number"},
+        {"llama", "{\"torch_dtype\": \"float8_e4m3fn\"}", "dtype float8"},
+        {"llama", "{\"num_hidden_layers\": 3}", "tensor model.layers.2.input_layernorm.weight is missing"},
+        {"llama", "{\"num_hidden_layers\": 1}", "tensor model.layers.1.input_layernorm.weight has no place"},
+        {"llama", "{\"vocab_size\": 62}",
+         "tensor model.embed_tokens.weight is [61, 24], config.json makes it [62, 24]"},
+        {"llama", "{\"intermediate_size\": 40}",
+         "gate_proj.weight is [38, 24], config.json makes it [40, 24]"},
+        {"llama", "{\"tie_word_embeddings\": true}", "lm_head.weight is not the embedding's"},
+        {"qwen2", "{\"tie_word_embeddings\": false}", "tensor lm_head.weight is missing"},
+        {"gpt2", "{\"n_positions\": 24}", "wpe.weight is [23, 30], config.json makes it [24, 30]"},
+        {"gpt2", "{\"n_inner\": null}", "mlp.c_fc.weight is [30, 52], config.json makes it [30, 120]"},
+        {"llama", "{\"num_key_value_heads\": null}",
+         "k_proj.weight is [12, 24], config.json makes it [24, 24]"},
+        {"qwen3", "{\"head_dim\": \"ABSENT\"}", "config.json makes it [512, 20]"},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        char *dir = variant(t[i].family, t[i].edit);
+        REFUSED(dir, t[i].word);
+    }
+    char *dir = variant("llama", "{\"mlp_bias\": true, \"hidden_act\": \"tanh\", \"rope_theta\": \"x\"}");
+    REFUSED(dir, "mlp_bias", "hidden_act tanh", "rope_theta is not a number");       /* all at once */
+    dir = variant("llama", "{}");
+    rewrite(dir, &(Edit){.twice = "model.norm.weight", .again = "model.layers.0.extra"});
+    REFUSED(dir, "tensor model.layers.0.extra has no place");
+    dir = variant("llama", "{}");
+    shell("rm %s/model.safetensors", dir);
+    REFUSED(dir, "holds neither model.safetensors nor");
+    dir = variant("mistral", "{}");
+    shell("rm %s/model-00002-of-00003.safetensors", dir);
+    REFUSED(dir, "model-00002-of-00003.safetensors", "No such file");
+    dir = variant("mistral", "{}");
+    shell("truncate -s -1 %s/model-00003-of-00003.safetensors", dir);
+    REFUSED(dir, "model-00003-of-00003.safetensors", "the file holds");
+    dir = variant("mistral", "{}");
+    shell("cp %s/model-00001-of-00003.safetensors %s/model-00002-of-00003.safetensors", dir, dir);
+    REFUSED(dir, "is in two files");
+    dir = variant("mistral", "{}");
+    shell("sed -i 's,: \"model-00002,: \"../model-00002,' %s/model.safetensors.index.json", dir);
+    REFUSED(dir, "is not a plain name");
+    dir = variant("llama", "{}");
+    shell("echo '[]' > %s/config.json", dir);
+    REFUSED(dir, "config.json is not a JSON object");
+    shell("rm %s/config.json", dir);
+    REFUSED(dir, "cannot open config.json");
+    REFUSED(folder, "config.json");
+    shell("[ ! -e %s/refused ]", folder);
+}
+
+/* Every key of every family set to everything it should not be: refused or accepted, never a crash. */
+static void odd_values(void)
+{
+    static const char *const odd[] = {"null", "true", "-1", "0", "7", "1.5", "1e300", "9223372036854775807", "\"x\"",
+                                      "[]", "[1]", "{}", "{\"rope_type\": 3}"};
+    static const char *const names[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+    int refused = 0, accepted = 0;
+    for (size_t f = 0; f < 5; f++) {
+        json_t *good = config_of(names[f]), *v;
+        const char *key;
+        json_object_foreach(good, key, v) {
+            for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+                const HfFamily *family;
+                json_t *bad = json_deep_copy(good);
+                json_object_set_new(bad, key, json_loads(odd[i], JSON_DECODE_ANY, NULL));
+                const Config *c = hf_read_config(bad, &family, why);
+                CHECK(c ? !*why : *why, "%s %s: %s", key, odd[i], why);
+                accepted += c != NULL;
+                refused += !c;
+                json_decref(bad);
+            }
+        }
+        json_decref(good);
+    }
+    printf("# odd values: %d refused, %d accepted\n", refused, accepted);
+}
+
+/* Files of at most N bytes with an index, types kept, and the output folder. */
+static void exporting(void)
+{
+    char *ckpt = path("plain-llama"), *out = path("sharded"), *back = path("back"), *one = path("one");
+    RUNS(export, (&(Task){ckpt, out, "9000"}));
+    shell("[ $(ls %s | grep -c 'model-000..-of-000...safetensors') -gt 3 ] && [ -s "
+          "%s/model.safetensors.index.json ]",
+          out, out);
+    shell("for f in %s/model-*; do [ $(stat -c %%s $f) -lt 11000 ] || exit 1; done", out);
+    RUNS(import, (&(Task){out, back, NULL}));
+    shell("cmp %s/checkpoints/iter_0000000/model-00000.safetensors "
+          "%s/checkpoints/iter_0000000/model-00000.safetensors",
+          ckpt, back);
+    DIES(export, (&(Task){ckpt, out, NULL}), EXIT_CONFIG, "is there already", "change:");
+    shell("mkdir %s", one);
+    RUNS(export, (&(Task){path("plain-llama/checkpoints/iter_0000000"), one, NULL}));
+    shell("[ \"$(ls %s | tr '\\n' ' ')\" = 'config.json generation_config.json model.safetensors ' ]", one);
+    DIES(import, (&(Task){one, back, NULL}), EXIT_CHECKPOINT, "holds a checkpoint already");
+    DIES(export, (&(Task){folder, path("none"), NULL}), EXIT_CHECKPOINT, "holds no checkpoint");
+    shell("printf x | dd of=%s/checkpoints/iter_0000000/model-00000.safetensors bs=1 seek=4000 conv=notrunc "
+          "2>/dev/null",
+          back);
+    DIES(export, (&(Task){back, path("none"), NULL}), EXIT_CHECKPOINT, "model-00000.safetensors is damaged");
+    shell("[ ! -e %s/none ]", folder);
+}
+
+/* Models of no family, and models of several. */
+static void families(void)
+{
+    static const char llama[] =
+        "model:\n  num_layers: 2\n  hidden_size: 24\n  ffn_hidden_size: 32\n  num_attention_heads: 4\n"
+        "  num_query_groups: 2\n  kv_channels: 6\n  seq_length: 8\n  max_position_embeddings: 8\n  "
+        "vocab_size: 61\n"
+        "  position_embedding_type: rope\n  normalization: RMSNorm\n  activation: swiglu\n  add_bias_linear: "
+        "false\n";
+    static const char gpt2[] =
+        "model:\n  num_layers: 2\n  hidden_size: 24\n  ffn_hidden_size: 32\n  num_attention_heads: 4\n"
+        "  num_query_groups: 4\n  kv_channels: 6\n  seq_length: 8\n  max_position_embeddings: 8\n  "
+        "vocab_size: 61\n";
+    static const struct { const char *base, *more, *hint, *family, *word; } t[] = {
+        {llama, "", NULL, "llama", NULL},
+        {llama, "", "mistral", "mistral", NULL},
+        {llama, "", "gpt2", "llama", NULL},
+        {llama, "  add_qkv_bias: true\n", NULL, "qwen2", NULL},
+        {llama, "  qk_layernorm: true\n", NULL, "qwen3", NULL},
+        {llama, "  window_size: 4\n", NULL, "mistral", NULL},
+        {llama, "  window_size: 4\n", "llama", "mistral", NULL},
+        {llama, "  rotary_percent: 0.5\n", NULL, NULL, "rotary_percent"},
+        {llama, "  add_qkv_bias: true\n  qk_layernorm: true\n", NULL, NULL, "qk_layernorm"},
+        {gpt2, "", NULL, "gpt2", NULL},
+        {gpt2, "  untie_embeddings_and_output_weights: true\n", NULL, "gpt2", NULL},
+        {gpt2, "  activation: swiglu\n", NULL, NULL, "activation"},
+        {gpt2, "  activation: squared_relu\n", NULL, "gpt2", NULL},
+        {gpt2, "  window_size: 4\n", NULL, NULL, "window_size"},
+        {gpt2, "  position_embedding_type: none\n", NULL, NULL, "position_embedding_type"},
+        {gpt2, "  qk_layernorm: true\n", NULL, NULL, "qk_layernorm"},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        const char *skipped;
+        char *text = xasprintf("%s%s", t[i].base, t[i].more);
+        const Config *c = config_read_saved(text, strlen(text), &skipped);
+        CHECK(c && !*skipped, "%s", skipped);
+        const HfFamily *f = hf_family(c, t[i].hint, why);
+        CHECK(t[i].family ? f && !strcmp(f->type, t[i].family) : !f && strstr(why, t[i].word), "%s: %s", text,
+              f ? f->type : why);
+        if (f) {        /* what is written reads back as the same model */
+            json_t *j = hf_write_config(c, f, BF16, NULL);
+            const HfFamily *again;
+            const Config *back = hf_read_config(j, &again, why);
+            CHECK(back && again == f, "%s: %s", text, why);
+            for (int k = OPT_num_layers; back && k <= OPT_window_size; k++) {
+                char *a = config_text(c, k), *b = config_text(back, k);
+                int drop = k == OPT_make_vocab_size_divisible_by || (!f->gpt2 && k == OPT_hidden_dropout);
+                CHECK(drop || !strcmp(a, b), "%s: option %d is %s, then %s", text, k, a, b);
+                free(a), free(b);
+            }
+            json_decref(j);
+        }
+        free(text);
+    }
+}
+
+static void transpose(void)
+{
+    enum { R = 37, C = 65 };
+    for (size_t size = 2; size <= 8; size *= 2) {
+        char *a = xcalloc(R * C, size), *b = xcalloc(R * C, size);
+        int bad = 0;
+        for (size_t i = 0; i < R * C * size; i++)
+            a[i] = (char)philox(3, i, size).v[0];
+        hf_transpose(b, a, R, C, size);
+        for (size_t r = 0; r < R; r++)
+            for (size_t c = 0; c < C; c++)
+                bad += memcmp(a + (r * C + c) * size, b + (c * R + r) * size, size) != 0;
+        CHECK(!bad, "%d elements of %zu bytes", bad, size);
+        free(a), free(b);
+    }
+}
+
+int main(void)
+{
+    if (!mkdtemp(folder))
+        return 1;
+    transpose();
+    families();
+    same_meaning();
+    windows();
+    refusals();
+    odd_values();
+    exporting();
+    shell("rm -rf %s", folder);
+    while (nkept)
+        free(kept[--nkept]);
+    return test_end();
+}

@@ -1,0 +1,156 @@
+#!/bin/sh
+# tests/commands/first_day.sh -- what a new user mistypes, brings along from other programs and asks for: every mistake gets one
+# line that says what to write instead, and its exit code.
+set -u
+cd "$WORK" || exit 1
+cat > c.yaml <<YAML
+model: {num_layers: 2, hidden_size: 32, num_attention_heads: 2, seq_length: 16}
+data: {data_path: corpus, split: '90, 10'}
+train: {micro_batch_size: 2, train_iters: 4, eval_interval: 2, eval_iters: 1}
+optimizer: {lr: 1e-3}
+log: {log_interval: 1}
+precision: {cpu_isa: ${ISA:-auto}, threads: 1}
+YAML
+yes '{"text": "It was a bright cold day in April, and the clocks were striking thirteen."}' | head -n 100 > text.jsonl
+"$TRAIN" tokenize text.jsonl -o corpus > tokenized 2>&1 || { cat tokenized; exit 1; }
+mkdir folder
+bad=0 n=0
+
+# says CODE TEXT ARGUMENTS...: `train ARGUMENTS` ends with CODE and its output has TEXT (a pattern of grep -E). When it
+# fails, one line `error[ID] ...; change: ...` is there, and no C file's name.
+says() {
+    code=$1 text=$2
+    shift 2
+    timeout 240 "$TRAIN" "$@" > out 2>&1 < /dev/null
+    rc=$?
+    n=$((n + 1))
+    why=
+    [ $rc = "$code" ] || why="exit $rc, not $code"
+    grep -Eq -- "$text" out || why="$why; nothing like '$text'"
+    if [ "$code" != 0 ] && [ "$code" != 1 ]; then
+        [ "$(grep -c '^error\[' out)" = 1 ] || why="$why; not one error line"
+        grep '^error\[' out | grep -q '; change: ' || why="$why; no change:"
+    fi
+    ! grep -Eq '[a-z_]+\.[ch]:[0-9]+:' out || why="$why; a C file's name"
+    [ -z "$why" ] && return
+    bad=$((bad + 1))
+    echo "train $*: $why"
+    head -n 5 out | sed 's/^/    /'
+}
+
+# questions
+says 0 '^gridiron ' --version
+says 2 'train --version' version
+says 2 'train --version' -v
+says 0 'tensor_model_parallel_size' help keys
+says 0 'params_dtype=bf16' help bf16
+says 0 'activation=swiglu' help swiglu
+says 0 'step_batch_size_schedule=' help rampup_batch_size
+says 0 'data_parallel_sharding_strategy=optim' help use_distributed_optimizer
+says 0 'params_dtype=fp16' help --fp16
+says 0 '^tensor_model_parallel_size' help tensor-model-parallel-size
+says 2 'did you mean `lr`' help lrr
+says 0 'train run' c.yaml --help
+for command in run plan schedule bubble sweep tokenize generate eval import export dump verify inspect help; do
+    says 0 "^train $command " $command --help
+    says 0 "^train $command " $command -h
+done
+"$TRAIN" help keys > keys
+while read -r key; do
+    grep -Eq "^ +$key " keys || { echo "help keys lacks $key"; bad=$((bad + 1)); }
+done <<KEYS
+$(sed -n 's/^| `\([a-z0-9_]*\)` .*/\1/p' "$OLDPWD/configs/OPTIONS.md")
+KEYS
+
+# habits of Megatron, torchtitan, nanotron, llm.c
+says 2 'write `tensor_model_parallel_size=2`' c.yaml --tensor-model-parallel-size 2
+says 2 'write `tensor_model_parallel_size=2`' --tensor-model-parallel-size 2 c.yaml
+says 2 'write `lr=3`' c.yaml --lr 3
+says 2 'write `lr=3`' c.yaml --lr=3
+says 2 'write `sequence_parallel=true params_dtype=bf16 num_layers=3`' c.yaml --sequence-parallel --bf16 --n-layer 3
+says 2 '`--use-flash-attn`: leave it out' c.yaml --lr 3 --use-flash-attn
+says 2 'write `hidden_size=64`' c.yaml --model.hidden_size 64
+says 2 'did you mean `hidden_size`' c.yaml --hiden-size 64
+says 2 '`train CONFIG.yaml`' --config c.yaml
+says 2 '`train CONFIG.yaml`' run --config c.yaml
+says 2 'write lr=3' c.yaml lr 3
+says 2 'write lr=3' c.yaml lr = 3
+says 2 'write lr=3' c.yaml lr: 3
+says 2 'params_dtype=bf16' c.yaml bf16=true
+says 2 'activation=swiglu' c.yaml swiglu=true
+says 2 'data_parallel_sharding_strategy=optim' c.yaml use_distributed_optimizer=true
+says 2 "write 'num_layers'" c.yaml n_layer=3
+printf 'precision:\n  bf16: true\n' > bf16.yaml
+says 2 '^bf16.yaml:2:3: .*params_dtype=bf16' bf16.yaml
+printf 'optimizer:\n  lr: 1e-3\n  lr: 2e-3\n' > twice.yaml
+printf 'learning_rate: 3e-4\n' > flat.yaml
+says 2 "^flat.yaml:1:1: .*write 'lr'" flat.yaml
+printf '{"model_type": "llama", "hidden_size": 32}' > config.json
+says 2 "hidden_size: belongs into section 'model'" config.json
+
+# values and spellings of other programs
+says 2 "did you mean 'bf16'" c.yaml params_dtype=bfloat16
+says 2 "did you mean 'fp32'" c.yaml params_dtype=float32
+says 2 "did you mean 'swiglu'" c.yaml activation=silu
+says 2 "did you mean 'rope'" c.yaml position_embedding_type=rotary
+says 2 "did you mean 'cuda'" c.yaml device=gpu
+says 2 "did you mean 'none'" c.yaml tokenizer_type=GPT2BPETokenizer
+says 2 "unknown key 'optimizer.lr'; write 'lr' .section 'optimizer'" c.yaml optimizer.lr=3
+printf 'MODEL_ARGS:\n  --num-layers: 12\n  --bf16: true\n' > megatron.yaml
+says 2 "^megatron.yaml:2:3: .*write 'num_layers' .section 'model'" megatron.yaml
+says 2 "^megatron.yaml:3:3: .*write params_dtype=bf16" megatron.yaml
+says 2 'scripts/launch -n' c.yaml -n 4
+says 2 'scripts/launch -n' c.yaml --world 4
+says 2 'write `save=out`' c.yaml -o out
+says 2 'write `load=latest`' c.yaml --resume
+says 2 'train plan CONFIG.yaml' c.yaml --dry-run
+says 2 'load=nothing' c.yaml nothing
+says 2 'load=folder' eval c.yaml folder
+
+# files that are no configuration: what is wrong, and no list of what is missing
+printf -- '- model\n- data\n' > list.yaml
+: > empty.yaml
+printf 'model:\n  num_layers 2\n' > colon.yaml
+for file in list empty; do
+    says 2 '1 problem in' $file.yaml
+done
+says 2 "as 'key: value', with a blank behind the colon" colon.yaml
+
+# slips
+says 2 'did you mean `generate`' generat c.yaml
+says 2 'did you mean `--json`' plan c.yaml --jsn
+says 2 'nofile.yaml: No such file' nofile.yaml
+says 2 'is a directory' .
+says 2 'no configuration' corpus.bin
+says 2 'one configuration' c.yaml c.yaml
+says 2 'CONFIG.yaml comes first' lr=3
+says 2 'scripts/launch -n 2' c.yaml tensor_model_parallel_size=2
+says 3 'train tokenize' c.yaml data_path=nowhere
+says 2 'this build' c.yaml context_parallel_size=2
+says 2 'no such file' inspect nowhere
+says 2 "leave it out" inspect corpus --lr 3
+! grep -q 'lr=3' out || { echo "inspect takes lr=3"; bad=$((bad + 1)); }
+says 2 'no such file' inspect nowhere --json
+says 4 'nowhere' export nowhere -o x
+says 2 "lr: duplicate; first at line" twice.yaml
+says 2 'built without CUDA|fused' c.yaml device=cuda attention_backend=fused
+
+# what this build refuses, its help says
+for key in context_parallel_size cp_comm_type num_moe_experts moe_router_topk moe_ffn_hidden_size moe_layer_freq \
+    expert_model_parallel_size expert_tensor_parallel_size tokenizer_model; do
+    says 0 'this build' help $key
+done
+for key in device fp8 attention_backend distributed_backend; do
+    says 0 'CUDA=1' help $key
+done
+
+# the last of a key's values on the command line; evaluation off
+says 0 'validation loss' c.yaml save=last eval_iters=2 eval_iters=1 lr=1 lr=2e-3
+grep -q 'lr: 0.002$' last/config.yaml || { echo "lr is not the last"; bad=$((bad + 1)); }
+says 0 'iteration +4/' c.yaml save=off eval_iters=0
+! grep -q 'validation loss' out || { echo "eval_iters 0 evaluates"; bad=$((bad + 1)); }
+says 2 'eval_iters' eval c.yaml load=off eval_iters=0
+grep -q '"command": ".*train c.yaml save=off eval_iters=0"' off/run.json || { echo "run.json lacks the command"; bad=$((bad + 1)); }
+
+echo "$n commands, $bad wrong"
+[ $bad = 0 ]

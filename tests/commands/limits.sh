@@ -1,0 +1,93 @@
+#!/bin/sh
+# tests/commands/limits.sh -- a file that may not become as large as it must (ulimit -f) is a write that fails: exit 5, one error
+# line with the reason, the older checkpoints stay. A disk that cannot read (EIO) is told as that, not as another format.
+set -u
+work=${WORK:?} bad=0
+"$TRAIN" tokenize parallel -o "$work/corpus" > /dev/null 2>&1 || exit 1
+cat > "$work/tiny.yaml" <<YAML
+model: {num_layers: 1, hidden_size: 64, num_attention_heads: 2, seq_length: 16}
+data: {tokenizer_type: byte, split: '90, 10, 0', data_path: $work/corpus}
+train: {micro_batch_size: 1, global_batch_size: 2, train_iters: 2}
+optimizer: {lr: 0.01, lr_decay_iters: 8}
+precision: {cpu_isa: ${ISA:-auto}}
+log: {log_interval: 1}
+YAML
+
+# wanted CODE WORDS COMMAND... -- ends with CODE and one error line that has the words
+wanted() {
+    code=$1 words=$2; shift 2
+    timeout 240 "$@" > "$work/log" 2>&1
+    rc=$?
+    [ $rc = "$code" ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q "^error\[.*$words.*; change: " "$work/log" &&
+        return
+    echo "$*: code $rc, wanted $code and '$words'"
+    tail -n 3 "$work/log"
+    bad=$((bad + 1))
+}
+
+"$TRAIN" "$work/tiny.yaml" save="$work/run" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+"$TRAIN" inspect "$work/run" --json > "$work/before"
+for blocks in 2 8; do
+    wanted 5 'File too large' sh -c 'ulimit -f "$0" && exec "$@"' $blocks "$TRAIN" "$work/tiny.yaml" save="$work/new$blocks"
+done
+wanted 5 'File too large' sh -c 'ulimit -f 64 && exec "$@"' sh "$TRAIN" "$work/tiny.yaml" save="$work/run" load=latest \
+    train_iters=4
+"$TRAIN" inspect "$work/run" --json > "$work/after"
+for key in newest whole; do
+    [ "$(grep "^  \"$key\"" "$work/before")" = "$(grep "^  \"$key\"" "$work/after")" ] || { echo "$key:"; cat "$work/after"; bad=1; }
+done
+wanted 5 'File too large' sh -c 'ulimit -f 8 && exec "$@"' sh "$TRAIN" tokenize parallel -o "$work/large"
+wanted 5 'File too large' sh -c 'ulimit -f 64 && exec "$@"' sh "$TRAIN" export "$work/run" -o "$work/hf"
+wanted 5 'larger than 4 KB' sh -c 'ulimit -f 8 && exec "$@"' sh scripts/launch -n 2 "$work/tiny.yaml" save="$work/two"
+wanted 5 'File too large' sh -c 'ulimit -f 40000 && exec "$@"' sh scripts/launch -n 2 "$work/tiny.yaml" save="$work/two"
+[ -z "$(find "$work/run" "$work"/new* -name '*.tmp')" ] || { find "$work/run" "$work"/new* -name '*.tmp'; bad=1; }
+
+# ---- a disk that cannot read
+
+cat > "$work/eio.c" <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Reads of the file whose path ends in EIO_OF fail. */
+static int fails(int fd)
+{
+    char link[64], path[PATH_MAX];
+    const char *end = getenv("EIO_OF");
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path), m = end ? (ssize_t)strlen(end) : 0;
+    return m && n >= m && !memcmp(path + n - m, end, (size_t)m) ? errno = EIO : 0;
+}
+ssize_t read(int fd, void *p, size_t n)
+{
+    return fails(fd) ? -1 : ((ssize_t (*)(int, void *, size_t))dlsym(RTLD_NEXT, "read"))(fd, p, n);
+}
+ssize_t pread(int fd, void *p, size_t n, off_t at)
+{
+    return fails(fd) ? -1 : ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, p, n, at);
+}
+ssize_t pread64(int fd, void *p, size_t n, off_t at) { return pread(fd, p, n, at); }
+C
+${CC:-cc} -shared -fPIC -o "$work/eio.so" "$work/eio.c" -ldl || exit 1
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0"
+
+# unreadable CODE FILE COMMAND...
+unreadable() {
+    code=$1 file=$2; shift 2
+    wanted "$code" "$file.*Input/output error" env LD_PRELOAD="$work/eio.so" EIO_OF="$file" "$@"
+    ! grep -Eq '^error[^ ]* .*(looks like|does not start|damaged|missing|not a )' "$work/log" ||
+        { echo "$file: told as something else"; tail -n 1 "$work/log"; bad=$((bad + 1)); }
+}
+cp "$work/corpus.bin" "$work/bare.u16"
+unreadable 3 corpus.idx "$TRAIN" "$work/tiny.yaml" save="$work/eio"
+unreadable 3 corpus.bin "$TRAIN" "$work/tiny.yaml" save="$work/eio2"
+unreadable 3 bare.u16 "$TRAIN" "$work/tiny.yaml" data_path="raw:$work/bare.u16" save="$work/eio3"
+unreadable 4 manifest.json "$TRAIN" "$work/tiny.yaml" save="$work/eio4" load="$work/run"
+unreadable 4 model-00000.safetensors "$TRAIN" "$work/tiny.yaml" save="$work/eio5" load="$work/run"
+unreadable 4 manifest.json "$TRAIN" export "$work/run" -o "$work/hf2"
+[ $bad = 0 ]

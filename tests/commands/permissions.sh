@@ -1,0 +1,61 @@
+#!/bin/sh
+# tests/commands/permissions.sh -- what an ordinary user may not read is told as "Permission denied" with its path: not as a folder
+# that holds no checkpoint, a job that is to be waited for, another format, or a fresh start. Root may read everything, so
+# it becomes user 65534 here.
+set -u
+bad=0
+as() { "$@"; }
+if [ "$(id -u)" = 0 ]; then
+    setpriv --reuid=65534 --regid=65534 --clear-groups true 2> /dev/null || { echo "setpriv cannot become another user"; exit 77; }
+    as() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+fi
+top=$(TMPDIR=/tmp mktemp -d) || exit 1        # the folders above $WORK are the owner's alone
+trap 'chmod -R u+rwX "$top"; rm -rf "$top"' EXIT
+chmod 777 "$top"
+cp "$TRAIN" "$top/train" && chmod 755 "$top/train" || exit 1
+mkdir "$top/text" && cp parallel/*/*.c "$top/text" && chmod -R a+rX "$top/text"
+cat > "$top/tiny.yaml" <<YAML
+model: {num_layers: 1, hidden_size: 16, num_attention_heads: 2, seq_length: 16}
+data: {tokenizer_type: byte, split: '90, 10, 0', data_path: corpus}
+train: {micro_batch_size: 1, global_batch_size: 2, train_iters: 2}
+optimizer: {lr: 0.01, lr_decay_iters: 8}
+precision: {cpu_isa: ${ISA:-auto}}
+YAML
+chmod a+r "$top/tiny.yaml"
+cd "$top" || exit 1
+as ./train tokenize text -o corpus > log 2>&1 && as ./train tiny.yaml save=run > log 2>&1 || { cat log; exit 1; }
+checkpoint=run/checkpoints/iter_0000002
+
+# denied CODE PATH COMMAND... -- with mode 000 of PATH the command ends with CODE, and its one line names the path and why
+denied() {
+    code=$1 path=$2; shift 2
+    mode=$(stat -c %a "$path")
+    chmod 000 "$path"
+    as timeout 240 "$@" > log 2>&1
+    rc=$?
+    chmod "$mode" "$path"
+    [ $rc = "$code" ] && grep -q "${path##*/}.*: Permission denied" log && [ "$(grep -c '^error\[' log)" -le 1 ] &&
+        ! grep -Eq 'holds no checkpoint|other job|fresh start|there is no' log && return
+    echo "$path: $*: code $rc, wanted $code and its name with Permission denied"
+    tail -n 2 log
+    bad=$((bad + 1))
+}
+
+denied 2 tiny.yaml ./train tiny.yaml save=new
+denied 3 corpus.idx ./train tiny.yaml save=new1
+denied 3 corpus.bin ./train tiny.yaml save=new2
+denied 1 corpus.idx ./train inspect corpus
+denied 3 text ./train tokenize text -o again
+for path in run run/checkpoints $checkpoint $checkpoint/manifest.json; do
+    denied 4 $path ./train tiny.yaml save=new3 load=run
+    denied 4 $path ./train export run -o hf
+done
+denied 4 $checkpoint/model-00000.safetensors ./train eval tiny.yaml load=run eval_iters=1
+for path in run/checkpoints $checkpoint $checkpoint/manifest.json; do
+    denied 4 $path ./train tiny.yaml save=run load=latest train_iters=4
+done
+for path in run run/checkpoints; do denied 4 $path ./train inspect run; done
+denied 1 $checkpoint/manifest.json ./train inspect run
+denied 5 run/.lock ./train tiny.yaml save=run load=latest train_iters=4
+denied 4 run ./train tiny.yaml save=run load=latest train_iters=4
+[ $bad = 0 ]

@@ -1,0 +1,93 @@
+#!/bin/sh
+# tests/corpus/corpora.sh -- train_data_path, valid_data_path and test_data_path: the numbers are those of data_path and split
+# when the texts are the same; every corpus is checked at the start; what does not go together is refused.
+set -u
+cd "$WORK" || exit 1
+i=0
+while [ $i -lt 40 ]; do
+    echo "{\"text\": \"Document $i has its own words: $((i * 7919)) and $((i * i * 31 + 5)), $((i % 7)) of them.\"}"
+    i=$((i + 1))
+done > ab.jsonl
+head -n 20 ab.jsonl > a.jsonl
+tail -n 20 ab.jsonl > b.jsonl
+for name in a b ab; do
+    "$TRAIN" tokenize $name.jsonl -o $name > out 2>&1 || { cat out; exit 1; }
+done
+i=0
+while [ $i -lt 200 ]; do printf '`\352'; i=$((i + 1)); done > big     # u16 tokens, each 60000
+cat > c.yaml <<YAML
+model: {num_layers: 2, hidden_size: 32, num_attention_heads: 2, seq_length: 16}
+train: {micro_batch_size: 2, train_iters: 6, eval_interval: 3, eval_iters: 2}
+optimizer: {lr: 1e-2}
+log: {log_interval: 1}
+precision: {cpu_isa: ${ISA:-auto}, threads: 1}
+YAML
+bad=0
+# does CODE TEXT ARGUMENTS...: `train ARGUMENTS` ends with CODE, and its output has TEXT (grep -E)
+does() {
+    code=$1 text=$2
+    shift 2
+    timeout 240 "$TRAIN" "$@" > out 2>&1 < /dev/null
+    rc=$?
+    [ $rc = "$code" ] && grep -Eq -- "$text" out && return
+    bad=$((bad + 1))
+    echo "train $*: exit $rc, not $code, or nothing like '$text'"
+    head -n 5 out | sed 's/^/    /'
+}
+same() {
+    cmp -s "$1" "$2" && [ -s "$1" ] && return
+    bad=$((bad + 1))
+    echo "$3"
+    diff "$1" "$2" | head -n 4
+}
+numbers() {
+    grep -o '"\(iteration\|consumed_samples\|lm_loss\|grad_norm\|valid_loss\)": [^,}]*' "$1/metrics.jsonl"
+}
+
+# the same texts, the same numbers
+does 0 finished\|iteration c.yaml data_path=ab split='1, 1' save=shares
+does 0 'validation: [0-9]+ tokens' c.yaml train_data_path=a valid_data_path=b test_data_path=b save=own
+numbers shares > shares.numbers
+numbers own > own.numbers
+same shares.numbers own.numbers "corpora of their own train otherwise than shares of one"
+[ "$(grep -c valid_loss own.numbers)" = 2 ] || { echo "no evaluations"; bad=$((bad + 1)); }
+does 0 valid_loss eval c.yaml data_path=ab split='1, 1' load=shares --json
+grep -o '"valid_loss": [^,]*' out > shares.eval
+does 0 valid_loss eval c.yaml valid_data_path=b load=own --json
+grep -o '"valid_loss": [^,]*' out > own.eval
+same shares.eval own.eval "eval differs"
+does 0 test_loss eval c.yaml train_data_path=a test_data_path=b load=own --split test --json
+grep -o '"test_loss": [^,]*' out | sed 's/test_/valid_/' > own.test
+same shares.eval own.test "eval --split test differs"
+does 0 'test loss' eval c.yaml data_path=ab split='2, 1, 1' load=own --split test
+does 0 . dump c.yaml data_path='[0.3, a, 0.7, b]' split='1, 0' eval_iters=0 -o one
+does 0 . dump c.yaml train_data_path='[0.3, a, 0.7, b]' eval_iters=0 -o two
+same one two "the dump of a blend differs"
+does 0 . verify c.yaml train_data_path=a valid_data_path=b
+does 0 . plan c.yaml train_data_path=a valid_data_path=b
+
+# a run goes on with them, from its own config.yaml; another corpus is told
+does 0 'resuming after iteration 6' own/config.yaml load=latest train_iters=8
+does 0 'valid_data_path: \[b\] -> \[a\]' own/config.yaml load=latest train_iters=10 valid_data_path=a
+grep -q '^  split: null$' own/config.yaml || { echo "config.yaml names a split"; bad=$((bad + 1)); }
+grep -q "^  split: '1, 1'$" shares/config.yaml || { echo "config.yaml names no split"; bad=$((bad + 1)); }
+
+# each is checked at the start, read or not
+off=eval_iters=0
+does 3 '\] valid_data_path: nowhere: No such file' c.yaml train_data_path=a valid_data_path=nowhere $off save=x1
+does 3 '\] test_data_path: nowhere: No such file' c.yaml train_data_path=a valid_data_path=b test_data_path=nowhere save=x2
+does 3 '\] test_data_path: .*id 60000, the vocabulary' c.yaml train_data_path=a valid_data_path=b test_data_path=raw:big save=x3
+does 3 '\] valid_data_path: .*id 60000, the vocabulary' c.yaml train_data_path=a valid_data_path=raw:big save=x4
+does 3 '\] test_data_path is empty' eval c.yaml valid_data_path=b load=own --split test
+does 2 "'valid', 'test' or 'train'" eval c.yaml valid_data_path=b load=own --split dev
+
+# what does not go together
+does 2 'train_data_path: .*does not go with data_path' c.yaml data_path=ab train_data_path=a valid_data_path=b
+does 2 'test_data_path: .*does not go with data_path' c.yaml data_path=ab test_data_path=b
+does 2 'train_data_path: .*does not go with split' c.yaml split='9, 1' train_data_path=a valid_data_path=b
+does 2 'train_data_path: missing' c.yaml valid_data_path=b
+does 2 'eval_interval: .*valid_data_path, which is absent' c.yaml train_data_path=a
+does 0 'iteration +6/' c.yaml train_data_path=a $off save=none
+
+echo "$bad wrong"
+[ $bad = 0 ]

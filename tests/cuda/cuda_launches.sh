@@ -1,0 +1,42 @@
+#!/bin/sh
+# tests/cuda/cuda_launches.sh -- launches of a step on the emulated GPU: what goes over all tensors does so in one launch, and weights are
+# rounded to FP8 once. Counted in two runs of a different number of steps, so that what happens once falls out.
+cd "$(dirname "$0")/../.." || exit 2
+emulated=${EMULATED:-build/emulated} work=${WORK:-$(mktemp -d)} fail=0
+"${TRAIN:-$PWD/build/cpu/train}" tokenize src -o "$work/corpus" > /dev/null 2>&1 || exit 2
+cat > "$work/tiny.yaml" <<YAML
+model: {num_layers: 12, hidden_size: 64, num_attention_heads: 1, ffn_hidden_size: 64, seq_length: 16, max_position_embeddings: 16}
+data: {data_path: $work/corpus, tokenizer_type: byte, split: '98, 2, 0'}
+train: {micro_batch_size: 1, global_batch_size: 2, train_iters: 3, eval_interval: 1000}
+optimizer: {lr: 0.001, lr_decay_style: constant}
+precision: {params_dtype: bf16, device: cuda}
+checkpoint: {save_at_end: false}
+YAML
+launches() { # ITERATIONS KERNEL options...: of the kernel in a run
+    iterations=$1 kernel=$2
+    shift 2
+    rm -rf "$work/run" "$work/launches"
+    EMULATION_LAUNCHES=$work/launches "$emulated/train" "$work/tiny.yaml" "save=$work/run" "train_iters=$iterations" "$@" > "$work/log" 2>&1 ||
+        tail -n 5 "$work/log" >&2
+    awk -v kernel="$kernel" 'index($0, kernel) { n += $1 } END { print n + 0 }' "$work/launches"
+}
+expect() { # LAUNCHES KERNEL options...: of the kernel in a step
+    want=$1
+    shift
+    got=$((($(launches 3 "$@") - $(launches 1 "$@")) / 2))
+    if [ "$got" = "$want" ]; then
+        echo "ok - $got of $*"
+    else
+        echo "not ok - $got of $*, not $want"
+        fail=1
+    fi
+}
+expect 1 k_squares optimizer=adam
+expect 1 k_update optimizer=adam
+expect 2 k_squares optimizer=lamb
+expect 2 k_update optimizer=lamb
+expect 1 k_update optimizer=sgd
+# 48 products of two microbatches: inputs and gradients as they are and transposed; weights twice where copies are not kept
+expect $((48 * (2 * 4 + 1))) k_fp8_cast fp8=hybrid
+expect $((48 * (4 + 2))) k_fp8_cast fp8=hybrid global_batch_size=1
+[ $fail = 0 ]

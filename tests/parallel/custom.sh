@@ -1,0 +1,74 @@
+#!/bin/sh
+# tests/parallel/custom.sh -- lists from a file, trained by: each of several beside one rank in F64, mixed halves and joined backwards
+# under every way of sharding included; and a file with a mistake is refused with its place before anything starts.
+set -u
+work=${WORK:-$(mktemp -d)}
+BUILD=${BUILD:-build/cpu}
+export WORK="$work"
+bad=0
+model="num_layers=8 num_attention_heads=8 ffn_hidden_size=24 seq_length=8 micro_batch_size=1
+       position_embedding_type=rope rotary_base=9973 activation=swiglu"
+
+fail() { echo "# $*"; bad=1; }
+
+# ranks, then words: the gradients of this layout are those of one rank
+same() {
+    n=$1; shift
+    # shellcheck disable=SC2086
+    TRAIN=$BUILD/test_layouts scripts/launch -n "$n" one $model global_batch_size=8 pipeline_schedule=custom "$@" || fail "$*"
+}
+
+# file, then words: the lists of a schedule
+lists() {
+    file=$1; shift
+    # shellcheck disable=SC2086
+    "$BUILD/train" schedule configs/demo.yaml $model tensor_model_parallel_size=1 "$@" --csv "$file" > /dev/null || fail "$*"
+}
+
+# halves in even microbatches, W late; joined in odd ones
+cat > "$work/mixed.csv" << 'END'
+0F0,0F1,0I0,0F2,0W0,0B1,0F3,0I2,0F4,0W2,0B3,0F5,0I4,0F6,0W4,0B5,0F7,0I6,0W6,0B7
+
+ 1F0, 1I0, 1F1, 1W0, 1B1, 1F2, 1I2, 1F3, 1W2, 1B3, 1F4, 1I4,, 1F5, 1W4, 1B5, 1F6, 1I6, 1F7, 1W6, 1B7
+END
+lists "$work/dual.csv" pipeline_model_parallel_size=2 pipeline_schedule=dualpipev global_batch_size=4
+lists "$work/half.csv" pipeline_model_parallel_size=4 pipeline_schedule=v-half global_batch_size=8
+lists "$work/loop.csv" pipeline_model_parallel_size=4 pipeline_schedule=interleaved num_virtual_stages_per_pipeline_rank=2 \
+      global_batch_size=8
+lists "$work/auto.csv" pipeline_model_parallel_size=2 pipeline_schedule=zb-auto pipeline_max_activations=3 global_batch_size=8
+
+same 2 pipeline_model_parallel_size=2 pipeline_schedule_file="$work/mixed.csv"
+same 2 pipeline_model_parallel_size=2 pipeline_schedule_file="$work/mixed.csv" recompute_granularity=full \
+     recompute_method=uniform recompute_num_layers=2
+same 2 pipeline_model_parallel_size=2 pipeline_schedule_file="$work/auto.csv"
+same 4 pipeline_model_parallel_size=4 pipeline_schedule_file="$work/half.csv"
+same 4 pipeline_model_parallel_size=4 pipeline_schedule_file="$work/loop.csv"
+for zero in no_shard optim optim_grads optim_grads_params; do
+    same 4 pipeline_model_parallel_size=2 pipeline_schedule_file="$work/dual.csv" overlap_grad_reduce=true \
+         data_parallel_sharding_strategy=$zero
+done
+
+# written and read again: the same lists
+lists "$work/again.csv" pipeline_model_parallel_size=4 pipeline_schedule=custom pipeline_schedule_file="$work/half.csv" \
+      global_batch_size=8
+cmp "$work/half.csv" "$work/again.csv" || fail "the lists of a custom schedule are not the file's"
+
+# refused: PHRASE, then words
+refused() {
+    phrase=$1; shift
+    # shellcheck disable=SC2086
+    "$BUILD/train" schedule configs/demo.yaml $model tensor_model_parallel_size=1 pipeline_schedule=custom "$@" \
+        > /dev/null 2> "$work/err"
+    code=$?
+    { [ $code = 2 ] && grep -qF "$phrase" "$work/err"; } || { fail "exit $code, not: $phrase"; cat "$work/err"; }
+}
+sed 's/0W4/0W3/' "$work/mixed.csv" > "$work/bad.csv"
+refused "$work/bad.csv:1:57: 0W3 stands twice" pipeline_model_parallel_size=2 pipeline_schedule_file="$work/bad.csv" \
+        global_batch_size=8
+refused "mixed.csv is for 8 microbatches, a step of 4 samples has 4; use a batch of 8" pipeline_model_parallel_size=2 \
+        pipeline_schedule_file="$work/mixed.csv" global_batch_size=4
+refused "half.csv has 2 stages on each rank; leave it out" pipeline_model_parallel_size=4 \
+        pipeline_schedule_file="$work/half.csv" num_virtual_stages_per_pipeline_rank=1 global_batch_size=8
+refused "has 4 stages, but pipeline 4 x 2 virtual stages make 8" pipeline_model_parallel_size=4 \
+        pipeline_schedule_file="$work/half.csv" pipeline_model_parallel_layout="'Ett|tt|tt|ttL'" global_batch_size=8
+exit $bad

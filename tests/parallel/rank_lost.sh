@@ -1,0 +1,69 @@
+#!/bin/sh
+# tests/parallel/rank_lost.sh -- a rank that dies, in a collective, in the middle of others' computation, all at once, or by a
+# failure of its own: one error line, the right exit code, nobody left. Four minutes are a hang.
+# A sanitizer that took the signals would keep the crash handler from them
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_abort=0"
+export TRAIN="${TEST_COMM:-$BUILD/test_comm}"
+failed=0
+until_true() {  # the command, for a minute at most
+    for _ in $(seq 600); do
+        "$@" && return
+        sleep 0.1
+    done
+    return 1
+}
+none_left() { ! ps -eo args | grep -F "lost $1 $WORK" | grep -qv grep; }
+check() {       # site, exit code, what the one line says
+    timeout 240 scripts/launch -n 4 lost "$1" "$WORK" > "$WORK/out" 2> "$WORK/errors"
+    rc=$?
+    lines=$(grep -c '^error\[' "$WORK/errors")
+    if [ $rc != "$2" ] || [ "$lines" != "${4:-1}" ] || ! grep -q "$3" "$WORK/out" "$WORK/errors" ||
+        [ "$(wc -l < "$WORK/errors")" != "${4:-1}" ]; then
+        echo "# $1: exit $rc, $lines error lines"
+        cat "$WORK/errors"
+        failed=1
+    fi
+    until_true none_left "$1" || { echo "# $1: ranks are left"; failed=1; }
+}
+check kill    7 '^error\[rank-lost\].* rank 3 tp 3 cp 0 dp 0 pp 0 .*died in B2.0 of iteration 50;.*change: '
+check compute 7 '^error\[rank-lost\].* rank 3 tp 3 cp 0 dp 0 pp 0 .*died in B2.0 of iteration 50;.*change: '
+check all     7 '^error\[rank-lost\] rank [0-3] tp .*died in B2.0 of iteration 50;.*change: '
+check die     3 '^error\[test\] \[rank [13] tp [13] cp 0 dp 0 pp 0\]'
+check bug     8 '^error\[bug\] rank [0-3] tp'
+check exit    1 '^# leaving' 0
+
+# a mistake of ours: one line with the signal and the rank, and where it was, down to functions that no other file sees
+for signal in SEGV BUS FPE ABRT; do
+    scripts/launch -n 4 lost $signal > "$WORK/out" 2> "$WORK/errors"
+    rc=$?
+    if [ $rc != 8 ] || [ "$(grep -c '^error\[' "$WORK/errors")" != 1 ] || grep -qv '^error\[\|^    #' "$WORK/errors" ||
+        ! grep -q "^error\[crashed\] \[rank 3 tp 3 .*\] SIG$signal (signal [0-9]*.*) in B2.0 of iteration 50; change: " "$WORK/errors" ||
+        ! grep -q '^    #[0-9]* \(make_mistake\|lost\)[.a-z0-9]*+0x' "$WORK/errors" || ! grep -q '^    #[0-9]* main+0x' "$WORK/errors"; then
+        echo "# $signal: exit $rc"
+        cat "$WORK/errors"
+        failed=1
+    fi
+done
+
+# the launcher itself is killed: no rank outlives it
+scripts/launch -n 4 lost nobody "$WORK" > "$WORK/out" 2> "$WORK/errors" &
+launch=$!
+all_on_their_way() { [ "$(grep -c 'on its way' "$WORK/out")" = 4 ]; }
+until_true all_on_their_way || { echo "# four ranks do not start"; failed=1; }
+job=$(ps -eo pid=,ppid= | awk -v p=$launch '$2 == p {print $1}')
+mpirun=$(ps -eo pid=,ppid=,comm= | awk -v p="$job" '$2 == p && $3 == "mpirun" {print $1}')
+ranks=$(ps -eo pid=,ppid= | awk -v p="$mpirun" '$2 == p {print $1}')
+kill -9 "$mpirun"
+gone() { ! grep -qs '^State:.[^ZX]' "/proc/$1/status"; }
+for pid in $ranks; do
+    until_true gone "$pid" || { echo "# rank $pid outlives mpirun"; failed=1; }
+done
+wait $launch
+rc=$?
+if [ $rc != 7 ] || [ "$(echo "$ranks" | wc -w)" != 4 ] ||
+    ! grep -q '^error\[launcher-lost\].*change: ' "$WORK/errors"; then
+    echo "# mpirun killed: exit $rc, ranks $ranks"
+    cat "$WORK/errors"
+    failed=1
+fi
+exit $failed

@@ -1,0 +1,77 @@
+/* test_faults -- the executable itself, with a rank that kills itself at a moment of one's choice, for tests/parallel/faults.sh.
+ * The link lets every comm_note pass through here (Makefile), so the program under test is the program.
+ *
+ * FAULT="RANK SITE ITERATION MICROSECONDS": rank RANK dies that long after it has said that it does SITE in that
+ * iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save". FAULT_DIR: every rank leaves a file
+ * named after its process there, and the dying one `died`, whose time is the moment. */
+#define _GNU_SOURCE
+#include "comm.h"
+#include "grid.h"
+#include <ctype.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+static int rank = -1, victim = -1;
+static char site[16];
+static long long iteration, delay;
+
+void __real_comm_note(const char *text);
+void __wrap_comm_note(const char *text);
+
+static void leave_file(const char *name)
+{
+    static char path[512];
+    const char *dir = getenv("FAULT_DIR");
+    if (!dir)
+        return;
+    strncat(strcpy(path, ""), dir, 400);
+    strcat(strcat(path, "/"), name);
+    close(open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666));
+}
+
+static void die_now(int sig)
+{
+    (void)sig;
+    leave_file("died");
+    kill(getpid(), SIGKILL);
+}
+
+static void begin(void)
+{
+    const char *text = getenv("FAULT");
+    char pid[16];
+    grid_launched(&rank);
+    snprintf(pid, sizeof pid, "%d", getpid());
+    leave_file(pid);
+    if (text && sscanf(text, "%d %15s %lld %lld", &victim, site, &iteration, &delay) != 4) {
+        fprintf(stderr, "FAULT='%s' is not RANK SITE ITERATION MICROSECONDS\n", text);
+        exit(2);
+    }
+}
+
+/* "B5.0 of iteration 12" is site B of iteration 12, "save of iteration 12" its save. */
+static int is_there(const char *text)
+{
+    size_t n = strlen(site);
+    const char *of = strstr(text, " of iteration ");
+    return of && !strncmp(text, site, n) && !isalpha((unsigned char)text[n]) && atoll(of + 14) == iteration;
+}
+
+void __wrap_comm_note(const char *text)
+{
+    if (rank < 0)
+        begin();
+    __real_comm_note(text);
+    if (rank != victim || !is_there(text))
+        return;
+    victim = -1;
+    if (!delay)
+        die_now(0);
+    signal(SIGALRM, die_now);
+    setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {delay / 1000000, delay % 1000000}}, NULL);
+}

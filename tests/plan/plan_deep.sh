@@ -1,0 +1,20 @@
+#!/bin/sh
+# tests/plan/plan_deep.sh -- plans of models with 10,000 layers, the most that there may be, take a second each. Where the work
+# grows with the square of the layers, these take minutes, and the row's limit ends them.
+set -eu
+cat > "$WORK/deep.yaml" <<YAML
+model: {num_layers: 10000, hidden_size: 64, num_attention_heads: 2, seq_length: 16}
+data: {tokenizer_type: byte, data_path: none}
+train: {micro_batch_size: 1, global_batch_size: 8, train_iters: 20}
+optimizer: {lr: 0.01}
+YAML
+plan() { "$TRAIN" plan "$WORK/deep.yaml" "$@" > "$WORK/log" 2>&1 || { cat "$WORK/log"; exit 1; }; }
+for optimizer in adam lamb; do
+    for sharding in no_shard optim optim_grads_params; do
+        plan --world 8 optimizer=$optimizer data_parallel_sharding_strategy=$sharding
+    done
+done
+plan --explain --machine configs/machines/h100.yaml
+plan recompute_granularity=full recompute_method=uniform recompute_num_layers=1
+plan --world 16 pipeline_model_parallel_size=4 pipeline_balance=cost
+plan device=cuda params_dtype=bf16 optimizer_cpu_offload=true

@@ -1,0 +1,173 @@
+#!/bin/sh
+# tests/plan/sweep.sh -- sweeps of 2 ranks: how many layouts are legal (counted by hand), what is measured and what is not, what is
+# left after a stop at any moment, rows of layouts that fail, and that what is written can be read.
+work=${WORK:?}
+fail() { echo "# $1"; [ ! -f "$work/err" ] || sed 's/^/#   /' "$work/err"; exit 1; }
+"$TRAIN" tokenize src/plan/sweep.c -o "$work/corpus" > /dev/null 2>&1 || fail "no corpus"
+cat > "$work/tiny.yaml" <<YAML
+model: {num_layers: 4, hidden_size: 32, num_attention_heads: 2, seq_length: 32}
+data: {data_path: $work/corpus, tokenizer_type: byte, split: '100, 0, 0'}
+train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 100000}
+optimizer: {lr: 0.01}
+YAML
+cat > "$work/machine.yaml" <<YAML
+machine: {name: for a test}
+device: {matmul_tflops: 0.1, matmul_tflops_fp32: 0.1, matmul_efficiency: [1e6, 0.5], attention_forward: 0.5,
+         attention_backward: 0.5, memory_gbps: 10, memory_efficiency: [1e6, 1], launch_us: 5, memory_gib: 4}
+node: {ranks: 8, link_gbps: 5, link_latency_us: 10}
+network: {network_gbps: 5, network_latency_us: 10, overlap: 0}
+YAML
+# sweep FOLDER ARGS...: the command, its answer in out, what it says meanwhile in err
+sweep() {
+    folder=$1
+    shift
+    "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/$folder" "$@" > "$work/out" 2> "$work/err"
+}
+wrote() { folder=$1; shift; "$BUILD/test_sweep" "$work/$folder" "$@" > "$work/log" || { cat "$work/log"; fail "$folder: $*"; }; }
+tried() { grep -c "^[0-9]* of [0-9]*, round [0-9]*:" "$work/err"; }
+# alive: processes of a measurement; gone: waits until there is none
+gone() { for _ in $(seq 600); do [ "$(alive)" = 0 ] && return; sleep 0.1; done; return 1; }
+alive() { ps -eo args | grep -F "save=$work/" | grep -vc grep; }
+
+# tensor 2: 2 (sequence parallel) x 3 (micro batches 1, 2, 4) x 3 (recompute); pipeline 2: 3 x 3, and two chunks with 2 or 4
+# microbatches: 2 x 3; data 2: 4 (sharding) x 2 x 3
+sweep all --json || fail "sweep"
+wrote all 57 57 0
+head -c 1 "$work/out" | grep -q '{' || fail "--json says more than an object"
+cmp -s "$work/out" "$work/all/sweep.json" || "$BUILD/test_sweep" "$work/all" 57 > /dev/null || fail "--json"
+# a description without the bus cannot time what is offloaded
+sweep away optimizer_cpu_offload=true && fail "offloading without host_gbps"
+grep -q '^error\[machine\].*host_gbps.*optimizer_cpu_offload.*change: add host_gbps' "$work/err" || fail "no word of host_gbps"
+sweep zb-v pipeline_schedule=zb-v || fail "sweep zb-v"
+wrote zb-v 51 51 0                         # two chunks with every micro batch, and never one
+sweep small recompute_granularity=none data_parallel_sharding_strategy=no_shard overlap_grad_reduce=true || fail "sweep small"
+wrote small 13 13 0
+sweep gather overlap_grad_reduce=true overlap_param_gather=true || fail "sweep gather"
+wrote gather 51 51 0                       # no_shard has nothing to gather: 6 fewer
+sed 's/memory_gib: 4/memory_gib: 1.001/' "$work/machine.yaml" > "$work/little.yaml"
+"$TRAIN" sweep "$work/tiny.yaml" --machine "$work/little.yaml" --world 2 -o "$work/little" > "$work/out" 2> "$work/err" ||
+    fail "nothing fits"
+grep -q "none fits" "$work/out" || fail "nothing fits, and nobody says so"
+
+# measured, and only once; a line that was cut off costs that layout alone
+two="tensor_model_parallel_size=2 recompute_granularity=none sequence_parallel=false"
+# shellcheck disable=SC2086
+rounds=1
+measured() { sweep m $two --steps 3 --rounds $rounds "$@" || fail "measuring: $*"; }
+measured --measure 2
+[ "$(tried)" = 2 ] || fail "2 layouts, tried $(tried)"
+wrote m 3 3 2
+sed -n 's/^  \([a-z_]*\): /\1=/p' "$work/out" > "$work/winner"
+[ "$(grep -c . "$work/winner")" = 10 ] || fail "the winner has other keys"
+# shellcheck disable=SC2046
+"$TRAIN" plan "$work/tiny.yaml" --world 2 $(cat "$work/winner") > /dev/null 2> "$work/err" || fail "the winner is refused"
+measured --measure all
+[ "$(tried)" = 1 ] || fail "1 of 3 was missing, tried $(tried)"
+truncate -s -20 "$work/m/sweep.jsonl"
+measured --measure all
+[ "$(tried)" = 1 ] || fail "a cut line: tried $(tried)"
+measured --measure all
+[ "$(tried)" = 0 ] || fail "all were known, tried $(tried)"
+wrote m 3 3 3
+measured --measure 1 seed=7
+[ "$(tried)" = 1 ] || fail "another configuration's row was taken"
+# shellcheck disable=SC2086
+sweep m $two --measure 1 --rounds 1 --steps 4 || fail "more steps"
+[ "$(tried)" = 1 ] || fail "a row over fewer steps was taken"
+
+# rounds: each layout once in a round, none twice (the visit of more steps is the first one's second); the fastest counts
+rounds=3
+measured --measure 2
+sed -n 's/^\([0-9]* of 2, round [0-9]*\):.*/\1/p' "$work/err" | tr '\n' ';' > "$work/log"
+[ "$(cat "$work/log")" = "2 of 2, round 2;1 of 2, round 3;2 of 2, round 3;" ] || fail "rounds: $(cat "$work/log")"
+truncate -s -20 "$work/m/sweep.jsonl"
+measured --measure 2
+[ "$(tried)" = 1 ] || fail "a cut line of the last round: tried $(tried)"
+for ms in 0.25 1e6; do
+    sed -n '1s/"measured_ms":[^,}]*/"measured_ms":'$ms'/p' "$work/m/sweep.jsonl" >> "$work/m/sweep.jsonl"
+done
+rounds=1
+measured --measure all
+grep -q ',0.25,' "$work/m/sweep.csv" || fail "the fastest of five visits does not count"
+[ "$(tried)" = 0 ] && ! grep -q ',1e+06,\|,1000000,' "$work/m/sweep.csv" || fail "a slower visit counts"
+
+# layouts that do not fit are rows, and are not tried: room for the second largest micro batch of three
+room=$(awk -F, 'NR > 1 {print $12}' "$work/m/sweep.csv" | sort -n | sed -n 2p)
+sed "s/memory_gib: 4/memory_gib: $(awk "BEGIN {printf \"%.12f\", ($room + 1) / 2^30 + 1}")/" "$work/machine.yaml" > "$work/part.yaml"
+# shellcheck disable=SC2086
+"$TRAIN" sweep "$work/tiny.yaml" --machine "$work/part.yaml" --world 2 -o "$work/part" $two --measure all --rounds 1 \
+    --steps 2 > "$work/out" 2> "$work/err" || fail "one does not fit"
+wrote part 3 2 2
+grep -q '^2,.*,4,none,.*,"does not fit"' "$work/part/sweep.csv" || fail "no row for what does not fit"
+[ "$(tried)" = 2 ] || fail "2 of 3 fit, tried $(tried)"
+
+# nor is memory that is less than planned the sweep's end (a sanitizer needs terabytes of addresses)
+if (ulimit -v 500000 && "$TRAIN" help) > /dev/null 2>&1; then
+    # shellcheck disable=SC2086
+    (ulimit -v 500000; sweep limit $two hidden_size=1024 --measure 2) || fail "a layout without memory ended the sweep"
+    [ "$(grep -c '"error\[memory\]' "$work/limit/sweep.csv")" = 2 ] && [ "$(tried)" = 2 ] || fail "no reason: memory"
+fi
+
+# layouts that fail are rows
+# shellcheck disable=SC2086
+sweep late $two --measure 1 --rounds 1 --timeout 0.1 --steps 1000 || fail "a late layout ended the sweep"
+grep -q "not through after 0.1 s" "$work/late/sweep.csv" || fail "no reason for a late one"
+gone || fail "a late job lives on"
+# shellcheck disable=SC2086
+sweep late $two --measure 1 --rounds 1 --timeout 600 --steps 3 || fail "late, again"
+[ "$(tried)" = 1 ] || fail "more time, and not tried again"
+# shellcheck disable=SC2086
+sweep wrong $two --measure 1 --steps 9 lr=1000 min_lr=1000 clip_grad=0 || fail "a wrong layout ended the sweep"
+grep -q '"error\[' "$work/wrong/sweep.csv" || fail "no reason for a failed one"
+[ "$(tried)" = 1 ] || fail "what failed was tried again in the second round"
+# shellcheck disable=SC2086
+sweep nothing $two --measure all data_path="$work/nothing"
+[ $? = 3 ] && [ "$(tried)" = 1 ] && [ ! -s "$work/nothing/sweep.jsonl" ] || fail "without a corpus there is nothing to measure"
+
+# stopped in the middle of the second: the first is kept, no job lives on, the rest is measured
+for signal in TERM KILL; do
+    # shellcheck disable=SC2086
+    "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/$signal" $two --measure all --rounds 1 --steps 400 \
+        > /dev/null 2> "$work/err" &
+    sweep=$!
+    while kill -0 $sweep 2> /dev/null; do
+        grep -q "^2 of 3, round 1:" "$work/err" && [ -s "$work/$signal/run/metrics.jsonl" ] && break
+        sleep 0.05
+    done
+    kill -$signal $sweep
+    wait $sweep
+    [ "$(grep -c measured_ms "$work/$signal/sweep.jsonl")" -le 2 ] || fail "$signal came too late for the test"
+    gone || fail "a sweep that SIG$signal ended left a job behind"
+    before=$(grep -c measured_ms "$work/$signal/sweep.jsonl")
+    [ "$before" -ge 1 ] || fail "$signal lost what was measured"
+    # shellcheck disable=SC2086
+    sweep $signal $two --measure all --rounds 1 --steps 400 || fail "going on after $signal"
+    [ "$(tried)" = $((3 - before)) ] || fail "after $signal: $before known, tried $(tried)"
+    wrote $signal 3 3 3
+done
+
+# a job of minutes does not outlive its sweep
+# shellcheck disable=SC2086
+"$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/slow" $two --measure 1 --steps 1000 \
+    hidden_size=256 seq_length=256 > /dev/null 2> "$work/err" &
+sweep=$!
+while kill -0 $sweep 2> /dev/null; do
+    [ -s "$work/slow/run/metrics.jsonl" ] && break
+    sleep 0.05
+done
+[ "$(alive)" -gt 0 ] || fail "no job to be killed"
+kill -KILL $sweep
+wait $sweep
+gone || fail "a long job outlives its sweep"
+
+# what is wrong is said in one line
+refused() {
+    sweep refused "$@"
+    rc=$?
+    [ $rc = 2 ] && [ "$(grep -c '^error\[.*; change: ' "$work/err")" = 1 ] || fail "$*: $rc"
+}
+refused --measure x
+refused recompute_num_layers=2
+refused global_batch_size=null
+refused global_batch_size=3 pipeline_model_parallel_size=2 num_virtual_stages_per_pipeline_rank=3
+exit 0

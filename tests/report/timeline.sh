@@ -1,0 +1,52 @@
+#!/bin/sh
+# tests/report/timeline.sh -- runs of 2 and 4 ranks with trace_steps: every instruction of every rank in the order of its list,
+# every message and reduction, on one clock; the report's picture; what is said about reductions under computation.
+set -e
+work=${WORK:?} launched=$TRAIN
+"$TRAIN" tokenize src -o "$work/corpus" > /dev/null 2>&1
+cat > "$work/tiny.yaml" <<YAML
+model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, seq_length: 32,
+        untie_embeddings_and_output_weights: true}
+data: {data_path: $work/corpus, tokenizer_type: byte, split: '100, 0, 0'}
+train: {micro_batch_size: 1, global_batch_size: 8, train_iters: 5}
+optimizer: {lr: 0.01}
+log: {log_interval: 1, trace_steps: [2, 3, 5]}
+YAML
+# traced RANKS NAME MINIMUM key=value ...: MINIMUM is the share of the reductions' bytes that must be under computation
+traced() {
+    n=$1 name=$2 minimum=$3
+    shift 3
+    TRAIN=$launched scripts/launch -n "$n" "$work/tiny.yaml" "save=$work/$name" cpu_isa="$ISA" "$@" \
+        > "$work/log" 2>&1 ||
+        { cat "$work/log"; exit 1; }
+    "$TRAIN" schedule "$work/tiny.yaml" --json --world "$n" "$@" > "$work/lists.json"
+    "$BUILD/test_timeline" check "$work/$name" "$work/lists.json" 2,3,5 "$minimum" || { echo "$name"; exit 1; }
+    page=$work/$name/report.html
+    said=$(sed -n 's/^timeline: //p' "$work/log")
+    [ -z "$said" ] || grep -qF "$said" "$work/$name/run.json" || { echo "$name: '$said' is not kept"; exit 1; }
+    grep -q '<rect class="F' "$page" || { echo "$name: no picture"; exit 1; }
+    lanes=$(grep -c 'class="floor"' "$page")
+    [ "$lanes" = "$n" ] || { echo "$name: $lanes lanes"; exit 1; }
+    grep -c 'lm loss:' "$work/log" | grep -qx 5 || { echo "$name: not one line a step"; exit 1; }
+}
+# a core is not to spare here, so the progress thread is asked for: then reductions do move while others compute
+export GRIDIRON_PROGRESS=1
+traced 2 dp2 0 overlap_grad_reduce=true
+unset GRIDIRON_PROGRESS
+traced 2 pp2 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1
+traced 2 zb-auto 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-auto
+echo "$said" | grep -q "the schedule's with the same times" || { echo "zb-auto: nothing is replayed: $said"; exit 1; }
+traced 4 tp2pp2 0 tensor_model_parallel_size=2 sequence_parallel=true pipeline_model_parallel_size=2
+traced 4 zb-v 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-v data_parallel_sharding_strategy=optim_grads_params
+# ranks 2 and 3 on another host, whose clock runs 1000 s ahead where the kernel lets a process have a clock of its own
+if unshare -T --monotonic 1000 true 2> /dev/null; then
+    cat > "$work/train" <<SKEWED
+#!/bin/sh
+[ "\$OMPI_COMM_WORLD_RANK" -lt 2 ] || exec unshare -T --monotonic 1000 "$TRAIN" "\$@"
+exec "$TRAIN" "\$@"
+SKEWED
+    chmod +x "$work/train"
+    launched="$work/train"
+fi
+export GRIDIRON_RANKS_PER_HOST=2
+traced 4 hosts 0 pipeline_model_parallel_size=4

@@ -1,0 +1,27 @@
+#!/bin/sh
+# tests/scripts/gpu_pack.sh -- the archive of scripts/gpu_pack runs from where it is unpacked, by what lies in it and the C library;
+# it holds no C++ library, and gives its libraries to our programs alone. (PRESET=0: packed in a hurry.)
+cd "$(dirname "$0")/../.." || exit 2
+work=${WORK:-$(mktemp -d)}
+[ "${EMULATED:-build/emulated}" = build/emulated ] || { echo "scripts/gpu_pack takes build/emulated, not $EMULATED"; exit 77; }
+EMULATED=1 PRESET=0 scripts/gpu_pack "$work/pack.tar.xz" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+[ "$(stat -c %s "$work/pack.tar.xz")" -le $((16 << 20)) ] || { echo "larger than 16 MiB"; exit 1; }
+tar -C "$work" -xf "$work/pack.tar.xz" && cd "$work/gridiron-gpu" || exit 2
+strays=$(./with sh -c 'for p in bin/* build/emulated/* lib/*.so* lib/plugins/*.so; do ldd "$p"; done' 2> /dev/null |
+    awk '$2 == "=>" { print $1, $3 }' | grep -Ev " $PWD/lib/|^lib(c|m|pthread|dl|rt)\.so" | sort -u)
+[ -z "$strays" ] || { echo "not of the folder: $strays"; exit 1; }
+cxx=$(find . -name 'libstdc++*' -o -name 'libgcc_s*')
+[ -z "$cxx" ] || { echo "in the folder: $cxx"; exit 1; }
+
+# NVIDIA's libraries, from the wheels that Python finds, for our programs; not for Python
+mkdir -p "$work/torch/bin" "$work/wheels/nvidia/cudnn/lib" "$work/x"
+touch "$work/wheels/nvidia/cudnn/lib/libcudnn.so.9"
+printf '#!/bin/sh\necho %s\n' "$work/wheels/nvidia/cudnn/lib" > "$work/torch/bin/python"
+printf '#!/bin/sh\necho "${LD_LIBRARY_PATH:-none} $GRIDIRON_LIBRARIES"\n' > "$work/x/gpu_bench"
+chmod +x "$work/torch/bin/python" "$work/x/gpu_bench"
+python_path=$(env -u LD_LIBRARY_PATH TORCH="$work/torch" ./with "$work/x/gpu_bench" 2> "$work/said")
+program_path=$(TORCH="$work/torch" ./with sh -c 'echo $LD_LIBRARY_PATH' 2> /dev/null)
+grep "^with: libcudnn.so.9 of " "$work/said" > /dev/null || { cat "$work/said"; exit 1; }
+case $python_path in "none $PWD/lib:"*"$work/wheels/nvidia/cudnn/lib"*) ;; *) echo "Python has $python_path"; exit 1 ;; esac
+case $program_path in "$PWD/lib:"*"$work/wheels/nvidia/cudnn/lib"*) ;; *) echo "programs have $program_path"; exit 1 ;; esac
+env -i HOME="$HOME" PATH=/usr/bin:/bin EMULATED=1 ./with scripts/gpu_test --only '^tp 2$|test_cuda_copies|test_cuda_comm, staged'

@@ -1,0 +1,226 @@
+#!/bin/bash
+# tests/scripts/hosts.sh [long] -- a job over three hosts: network namespaces with a hostname, a temporary folder and an sshd of
+# their own, on a switch that is a fourth. Each host also has docker0 with the address that all of them give it, and a
+# network `vpn` that connects nobody. Every way in which a host can fail ends the job with one line that names it. long:
+# Open MPI's keepalives as scripts/launch sets them, and a cut of 30 seconds. Skipped where there may be no namespaces.
+set -u
+skip() { echo "$*"; exit 77; }
+[ "$(id -u)" = 0 ] || skip "needs root, for network namespaces"
+for tool in sshd ssh ssh-keygen ip unshare nsenter; do
+    PATH=$PATH:/usr/sbin command -v $tool > /dev/null || skip "$tool is missing (openssh-server, openssh-client, iproute2)"
+done
+PATH=$PATH:/usr/sbin
+if [ -z "${OWN_MOUNTS:-}" ]; then
+    unshare -m -n -u true 2> /dev/null || skip "namespaces are forbidden here"
+    OWN_MOUNTS=1 exec unshare -m --propagation private "$0" "$@"
+fi
+work=${WORK:-$(mktemp -d)} bad=0
+trap 'kill $(cat "$work"/*.pid 2> /dev/null) 2> /dev/null' EXIT
+mkdir -p "$work/keys" "$work/tmp" "$work/own" /run/sshd
+
+# ---- the hosts
+
+inside() { # HOST COMMAND...
+    local host=$1
+    shift
+    nsenter -t "$(cat "$work/$host.pid")" -m -n -u env -C "$PWD" "$@"
+}
+open_host() { # NAME NUMBER
+    unshare -m -n -u --propagation private sh -c "
+        hostname $1; mount -t tmpfs none $work/tmp; mount -t tmpfs none $work/own; mount -t tmpfs none /dev/shm; exec sleep 100000" &
+    echo $! > "$work/$1.pid"
+}
+open_hosts() {
+    local i
+    for i in 1 2 3 switch; do open_host "g$i"; done
+    sleep 0.3
+    inside gswitch ip link add switch type bridge
+    inside gswitch ip link set switch up
+    for i in 1 2 3; do
+        inside gswitch ip link add port$i type veth peer name card netns "$(cat "$work/g$i.pid")"
+        inside gswitch ip link set port$i master switch up
+        inside g$i sh -c "ip link set lo up; ip link add docker0 type bridge; ip addr add 172.17.0.1/16 dev docker0
+            ip link add vpn type bridge; ip addr add 10.99.0.$i/24 dev vpn; ip addr add 10.77.0.$i/24 dev card
+            for card in docker0 vpn card; do ip link set \$card up; done"
+        inside g$i "$(command -v sshd)" -f "$work/sshd_config" -E "$work/g$i.sshd" \
+            -o "PidFile=$work/sshd$i.pid"
+    done
+}
+write_files() {
+    ssh-keygen -q -t ed25519 -N '' -f "$work/keys/host"
+    ssh-keygen -q -t ed25519 -N '' -f "$work/keys/user"
+    ssh-keygen -q -t ed25519 -N '' -f "$work/keys/nobody"
+    cp "$work/keys/user.pub" "$work/keys/authorized"
+    printf '10.77.0.%s g%s\n' 1 1 2 2 3 3 9 g-down > "$work/hosts"
+    printf '127.0.0.1 localhost\n10.77.0.3 g3-alias\n10.77.0.2 g-stranger\n' >> "$work/hosts"
+    sed -i 's/gg-/g-/' "$work/hosts"
+    sed "s/^/g1,g2,g3,g3-alias /" "$work/keys/host.pub" > "$work/keys/known"
+    cat > "$work/sshd_config" <<CONF
+HostKey $work/keys/host
+AuthorizedKeysFile $work/keys/authorized
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+SetEnv PATH=$PATH
+CONF
+    printf 'Host *\n IdentityFile %s\n IdentitiesOnly yes\n UserKnownHostsFile %s\n GlobalKnownHostsFile none\n' \
+        "$work/keys/user" "$work/keys/known" > "$work/ssh_config"
+    # a home of our own: what a login does here is not of the test
+    sed "s,^\\(root:[^:]*:[^:]*:[^:]*:[^:]*:\\)[^:]*,\\1$work/home," /etc/passwd > "$work/passwd"
+    mkdir "$work/home"
+    mount --bind "$work/hosts" /etc/hosts && mount --bind "$work/ssh_config" /etc/ssh/ssh_config &&
+        mount --bind "$work/passwd" /etc/passwd || skip "no bind mounts"
+    cat > "$work/tiny.yaml" <<YAML
+model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32}
+data: {data_path: $work/corpus, tokenizer_type: byte}
+train: {micro_batch_size: 1, global_batch_size: 60, train_iters: 100000}
+optimizer: {lr: 0.001}
+precision: {cpu_isa: ${ISA:-auto}}
+log: {log_interval: 1}
+YAML
+    "$TRAIN" tokenize README.md -o "$work/corpus" > /dev/null 2>&1 || exit 1
+}
+
+# ---- jobs
+
+hosts_file() { printf '%s\n' "$@" > "$work/list"; }
+launch() { # RANKS ARGUMENT...: on the hosts of the list, from g1
+    local n=$1
+    shift
+    inside g1 env TMPDIR="$work/tmp" timeout 300 scripts/launch -n "$n" --hosts "$work/list" "$@"
+}
+begin() { # RANKS ARGUMENT...: trains until it is stopped, and is on its way
+    rm -rf "$work/run"
+    : > "$work/log"
+    launch "$@" "$work/tiny.yaml" save="$work/run" > "$work/log" 2>&1 &
+    job=$!
+    wait_for 400 grep -q 'iteration        3/' "$work/log" || fail "the job does not start"
+}
+wait_for() { # TENTHS COMMAND...
+    local n=$1
+    shift
+    while ! "$@" && [ "$n" -gt 0 ]; do sleep 0.1; n=$((n - 1)); done
+    [ "$n" -gt 0 ]
+}
+on() { # HOST: its ranks, by their folder of temporary files
+    local p
+    for p in $(grep -lsF "save=$work/run" /proc/[0-9]*/cmdline); do
+        p=${p%/cmdline}
+        [ "$(readlink "$p/ns/net")" = "$(readlink "/proc/$(cat "$work/$1.pid")/ns/net")" ] &&
+            grep -qs '^State:.[^ZX]' "$p/status" && grep -qsz '^OMPI_COMM_WORLD_RANK=' "$p/environ" && echo "${p#/proc/}"
+    done
+}
+rank_of() { tr '\0' '\n' < "/proc/$1/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p'; }
+launched() { pgrep -P "$(pgrep -P $job | head -n 1)" -f scripts/launch | head -n 1; }
+nobody() { [ -z "$(on g1)$(on g2)$(on g3)" ] && [ -z "$(inside g1 ls -A "$work/tmp")" ]; }
+fail() { bad=$((bad + 1)); echo "# $*"; grep -v ' iteration ' "$work/log" | tail -n 6 | sed 's/^/    /'; }
+# expect WHAT CODE LINE: one line of errors, of this job, and nothing that is left
+expect() {
+    local what=$1 code=$2 line=$3
+    wait $job
+    rc=$?
+    [ $rc = "$code" ] || fail "$what: code $rc, not $code"
+    [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q "^error\[$line.*; change: " "$work/log" ||
+        fail "$what: not one line with '$line'"
+    ! grep -v '^error\|^loaded\|iteration\|^[a-z0-9-]*: .* parameters\|^layout\|^ \|^schedule\|^memory\|^corpus\|^attention\|^[a-z]* tokens' "$work/log" |
+        grep -q 'PI\|ORTE\|daemon\|mpirun\|orted\|---' || fail "$what: lines of Open MPI"
+    wait_for 150 nobody || fail "$what: left are $(on g1) $(on g2) $(on g3) $(inside g1 ls -A "$work/tmp")"
+}
+refused() { # WHAT CODE LINE ARGUMENT...: at the start
+    local what=$1 code=$2 line=$3
+    shift 3
+    launch 2 "$@" "$work/tiny.yaml" save="$work/run" > "$work/log" 2>&1 &
+    job=$!
+    expect "$what" "$code" "$line"
+}
+
+# ---- cases
+
+starts() {
+    hosts_file 'g1 slots=2' 'g2 slots=2' 'g3 slots=2'
+    launch 6 "$work/tiny.yaml" save="$work/run" train_iters=3 > "$work/log" 2>&1 || fail "six ranks on three hosts: $?"
+    grep -q 'iteration        3/' "$work/log" || fail "six ranks on three hosts have not trained"
+    ! grep -q 'error\|warning\|ORTE\|---' "$work/log" || fail "six ranks on three hosts: more lines than the training's"
+    hosts_file 'g2 slots=2' 'g3 slots=1'
+    begin 3                            # no rank on the host that launches
+    kill -TERM "$(launched)"
+    wait $job
+    rc=$?
+    [ $rc = 143 ] || [ $rc = 75 ] || fail "SIGTERM: $rc"
+    wait_for 150 nobody || fail "SIGTERM: left are $(on g1) $(on g2) $(on g3)"
+}
+killed_rank() { # HOST COUNT: of g3, which has so many ranks
+    hosts_file 'g1 slots=2' 'g2 slots=1' "g3 slots=$1"
+    begin $((3 + $1))
+    pid=$(on g3 | tail -n 1)
+    rank=$(rank_of "$pid")
+    kill -KILL "$pid"
+    expect "rank $rank killed, one of $1 of its host" 7 "rank-lost\\].*rank $rank .*died in"
+}
+wrong_hosts() {
+    hosts_file g1 g-stranger
+    refused "an unknown key" 2 'host-key\] .*g-stranger'
+    hosts_file g1 g2
+    cp "$work/keys/nobody.pub" "$work/keys/authorized"
+    refused "no key" 2 'host-login\] .*g2'
+    cp "$work/keys/user.pub" "$work/keys/authorized"
+    hosts_file g1 g-unknown
+    refused "an unknown name" 2 'host-name\] .*g-unknown'
+    hosts_file g1 g-down
+    refused "a host that is down" 7 'host-down\] .*g-down'
+    hosts_file g1 g3 g3-alias
+    refused "two hosts of one hostname" 2 'hosts-alike\] .*g3 g3-alias .*g3'
+    hosts_file g1 g2
+    inside g1 cp "$TRAIN" "$work/own/train"
+    TRAIN=$work/own/train refused "no executable there" 2 "host-train\\] .*$work/own/train .*g2"
+}
+wrong_network() {
+    hosts_file g1 g2 g3
+    refused "a network that nobody has" 2 'hosts-network\] .*10.5.0.0/16.*g1 has .*10.77.0.1/24' --network 10.5.0.0/16
+    GRIDIRON_START_SECONDS=6 refused "a network that connects nobody" 7 \
+        'hosts-apart\] .*10.99.0.0/24.*g1 has .*10.77.0.1/24.*reaches no other; g2 has ' --network 10.99.0.0/24
+}
+lost_host() { # SECONDS
+    hosts_file 'g1 slots=2' 'g2 slots=1' 'g3 slots=1'
+    begin 4
+    inside gswitch ip link set port3 down
+    start=$SECONDS
+    wait_for $(($1 * 10)) eval '! kill -0 $job 2> /dev/null' || fail "the loss of a host is not noticed in $1 s"
+    expect "a host that is lost" 7 'host-lost\] .*g3'
+    echo "# the loss of a host ended all of its job after $((SECONDS - start)) s"
+    inside gswitch ip link set port3 up
+}
+cut() { # a cut of 30 s is no loss
+    hosts_file 'g1 slots=2' 'g2 slots=1' 'g3 slots=1'
+    begin 4
+    inside gswitch ip link set port3 down
+    sleep 30
+    inside gswitch ip link set port3 up
+    seen=$(grep -c iteration "$work/log")
+    wait_for 1200 eval '[ "$(grep -c iteration "$work/log")" -gt $((seen + 20)) ]' || fail "a cut of 30 s is not outlived"
+    inside gswitch ip link set port3 down
+    kill -TERM "$(launched)"
+    sleep 1
+    kill -TERM "$(launched)"
+    wait_for 300 eval '! kill -0 $job 2> /dev/null' || fail "two SIGTERMs do not end a job with a lost host"
+    wait $job
+    wait_for 150 nobody || fail "after two SIGTERMs: left are $(on g1) $(on g2) $(on g3)"
+    inside gswitch ip link set port3 up
+}
+
+write_files
+open_hosts
+for case in ${CASES:-starts wrong_hosts wrong_network killed lost}; do
+    began=$SECONDS before=$bad
+    case $case in
+    killed) killed_rank 2; killed_rank 1 ;;
+    lost)
+        export OMPI_MCA_oob_tcp_keepalive_time=1 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=3
+        lost_host 60
+        unset OMPI_MCA_oob_tcp_keepalive_time OMPI_MCA_oob_tcp_keepalive_intvl OMPI_MCA_oob_tcp_keepalive_probes ;;
+    *) $case ;;
+    esac
+    echo "# $case: $((bad - before)) wrong, $((SECONDS - began)) s"
+done
+if [ "${1:-}" = long ]; then cut; lost_host 60; fi
+[ $bad = 0 ]

@@ -1,0 +1,132 @@
+#!/bin/sh
+# tests/scripts/launch.sh TRIES -- what becomes of a job when scripts/launch or mpirun is ended, at TRIES delays from 0 to 1 s
+# after the start, most of them short, in each of six ways: SIGTERM, SIGUSR1, SIGKILL to scripts/launch, SIGTERM and at once SIGKILL, SIGKILL to
+# mpirun, SIGKILL to all that calls itself scripts/launch. Afterwards no process of the job is left, no work folder, no
+# shared memory, and a signal that asks was not lost. `make test-launch` runs it with 100 tries.
+#
+# A sanitizer that took the signals would keep the crash handler from them
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_abort=0"
+set -u
+tries=${1:-10}
+# shared memory of our own, where that is allowed: what others leave in /dev/shm is not ours
+if [ -z "${OWN_SHM:-}" ]; then
+    export OWN_SHM=no
+    if unshare -m sh -c 'mount -t tmpfs none /dev/shm' 2> /dev/null; then
+        export OWN_SHM=yes
+        exec unshare -m sh -c 'mount -t tmpfs none /dev/shm && exec "$0" "$@"' "$0" "$tries"
+    fi
+fi
+work=${WORK:-$(mktemp -d)} bad=0
+"$TRAIN" tokenize README.md -o "$work/corpus" > /dev/null 2>&1 || exit 1
+cat > "$work/tiny.yaml" <<YAML
+model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32}
+data: {data_path: $work/corpus, tokenizer_type: byte}
+train: {micro_batch_size: 1, global_batch_size: 2, train_iters: 1000000}
+optimizer: {lr: 0.001}
+precision: {cpu_isa: ${ISA:-auto}}
+YAML
+mkdir "$work/tmp"
+
+alive() { # the processes of the job that live: all of them have the folder of the run in their arguments
+    for p in $(grep -lsF "$work/run" /proc/[0-9]*/cmdline); do
+        p=${p#/proc/} p=${p%/cmdline}
+        ! grep -qs '^State:.[^ZX]' "/proc/$p/status" || echo "$p"
+    done
+}
+mpirun_of() { # waits for the mpirun below launch
+    while :; do
+        for pid in $(alive); do
+            case $(cat "/proc/$pid/comm" 2> /dev/null) in mpirun | orterun) echo "$pid"; return ;; esac
+        done
+        kill -0 "$1" 2> /dev/null || return
+        sleep 0.005
+    done
+}
+left() {
+    for pid in $(alive); do tr '\0' ' ' < "/proc/$pid/cmdline"; done 2> /dev/null
+    ls -A "$work/tmp"
+    [ "$OWN_SHM" = no ] || ls -A /dev/shm
+}
+way=alone delay=0
+await() { # until it has ended; generously
+    for _ in $(seq 2400); do
+        kill -0 "$1" 2> /dev/null || break
+        sleep 0.05
+    done
+    kill -0 "$1" 2> /dev/null && { echo "# $way after $delay s: launch goes on"; kill -9 "$1"; }
+    wait "$1"
+}
+clear_up() {
+    # shellcheck disable=SC2046
+    kill -9 $(alive) 2> /dev/null
+    sleep 0.2
+    rm -rf "$work"/tmp/*
+    [ "$OWN_SHM" = no ] || rm -f /dev/shm/*
+}
+
+try() { # WAY DELAY CODES
+    way=$1 delay=$2 codes=$3 wrong=
+    rm -rf "$work/run"
+    TMPDIR="$work/tmp" scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1 &
+    job=$!
+    sleep "$delay"
+    case $way in
+    TERM | USR1 | KILL) kill "-$way" $job ;;
+    TERM+KILL)          kill -TERM $job; kill -KILL $job ;;
+    mpirun)             pid=$(mpirun_of $job); sleep "$delay"; kill -KILL "$pid" ;;
+    everything)         for pid in $(alive); do
+                            grep -qz 'scripts/launch' "/proc/$pid/cmdline" 2> /dev/null && echo "$pid"
+                        done | xargs -r kill -KILL 2> /dev/null ;;
+    esac
+    await $job
+    rc=$?
+    case " $codes " in *" $rc "*) ;; *) wrong="code $rc, not $codes" ;; esac
+    # a program that was killed before its first line has begun nothing
+    [ $rc != 138 ] || [ ! -s "$work/out" ] || wrong="code $rc"
+    for _ in $(seq 600); do
+        [ $way != everything ] || rm -rf "$work"/tmp/*  # nobody was left to do it
+        rest=$(left)
+        [ -n "$rest" ] || break
+        sleep 0.1
+    done
+    [ -z "$rest" ] || wrong="$wrong; left: $rest"
+    [ -z "$wrong" ] || {
+        bad=$((bad + 1))
+        echo "# $way after $delay s: $wrong"
+        grep -v ' iteration ' "$work/out" | tail -n 8
+        clear_up
+    }
+}
+
+# a process alone that crashes says so
+: > "$work/out"
+"$TRAIN" "$work/tiny.yaml" save="$work/alone" > "$work/out" 2> "$work/errors" &
+job=$!
+for _ in $(seq 6000); do ! grep -q '^corpus:' "$work/out" || break; sleep 0.02; done
+kill -SEGV $job
+await $job
+rc=$?
+if [ $rc != 8 ] || ! head -n 1 "$work/errors" |
+    grep -q '^error\[crashed\] SIGSEGV (signal 11, sent by process [0-9]*) in [^;]*; change: ' ||
+    ! grep -q '^    #[0-9]* command_run+0x' "$work/errors"; then
+    echo "# one process: code $rc"
+    cat "$work/errors"
+    bad=1
+fi
+
+for way in ${WAYS:-TERM USR1 KILL TERM+KILL mpirun everything}; do
+    before=$bad
+    case $way in
+    TERM)   codes='143 75' ;;
+    USR1)   codes='75 138' ;;
+    mpirun) codes=7 ;;
+    *)      codes='137 143' ;;
+    esac
+    i=0
+    while [ $i -lt "$tries" ]; do
+        try $way "$(awk -v i=$i -v n="$tries" 'BEGIN {printf "%.3f", (i / n) ^ 2}')" "$codes"
+        i=$((i + 1))
+    done
+    echo "# $way: $((tries - bad + before)) of $tries"
+done
+[ $bad = 0 ]

@@ -1,0 +1,84 @@
+#!/bin/sh
+# tests/training/reshard.sh [long] -- checkpoints in other layouts: tensors (test_reshard), and what a user does with them: a run
+# is stopped and resumed in other layouts and worlds and has the losses of the run that was not, over the same samples;
+# dump, eval, generate and export of a checkpoint agree whatever layout computes them.
+set -u
+work=${WORK:?} launch=$PWD/scripts/launch
+train=$TRAIN
+bad() { echo "$*"; exit 1; }
+
+# ---- tensors: save in A, load in B, save, load in A
+mkdir -p "$work/tensors"
+reshard() { n=$1; shift; TRAIN=$BUILD/test_reshard "$launch" -n "$n" "$@" || bad "test_reshard $* on $n ranks"; }
+if [ "${1:-}" = long ]; then saves='1 2 4 8' loads='1 2 4 8' count=6; else saves=4 loads='2 8' count=4; fi
+for n in $saves; do reshard "$n" save "$work/tensors" $count; done
+for n in $loads; do reshard "$n" load "$work/tensors" "$n"; done
+for n in $saves; do for tag in $loads; do reshard "$n" back "$work/tensors" "$tag"; done; done
+rm -rf "$work/tensors"
+
+# ---- a run in pieces
+"$train" tokenize src -o "$work/corpus" > /dev/null 2>&1 || bad "tokenize"
+cat > "$work/tiny.yaml" <<YAML
+model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, seq_length: 32,
+        hidden_dropout: 0.1, attention_dropout: 0.1}
+data: {data_path: $work/corpus, tokenizer_type: byte, split: '90, 10, 0'}
+train: {micro_batch_size: 1, global_batch_size: 8, train_iters: 8, eval_iters: 2, eval_interval: 100}
+optimizer: {lr: 0.01, lr_decay_style: cosine, lr_warmup_iters: 2}
+precision: {params_dtype: fp64}
+log: {log_interval: 1}
+YAML
+run() { # ranks, expected exit code, command and arguments
+    n=$1 code=$2; shift 2
+    "$launch" -n "$n" "$@" cpu_isa="$ISA" > "$work/log" 2>&1 && rc=0 || rc=$?
+    [ $rc = "$code" ] || { cat "$work/log"; bad "$* on $n ranks: $rc, not $code"; }
+}
+tp2pp2='tensor_model_parallel_size=2 pipeline_model_parallel_size=2 pipeline_schedule=zb-v'
+dp2='data_parallel_sharding_strategy=optim_grads_params'
+mix='tensor_model_parallel_size=2 sequence_parallel=true pipeline_model_parallel_size=2 pipeline_schedule=interleaved
+     num_virtual_stages_per_pipeline_rank=2 data_parallel_sharding_strategy=optim overlap_grad_reduce=true'
+# shellcheck disable=SC2086
+{
+    run 1 0 "$work/tiny.yaml" save="$work/whole"
+    run 4 75 "$work/tiny.yaml" save="$work/parts" exit_interval=3 $tp2pp2 async_save=true
+    run 2 75 "$work/tiny.yaml" save="$work/parts" exit_interval=5 $dp2 load=latest
+    run 8 0 "$work/tiny.yaml" save="$work/parts" $mix load=latest
+}
+steps() { # iteration, samples, loss, norm, rate of each step
+    tr -d ' ' < "$1/metrics.jsonl" | awk -F '[:,{}]' '/lm_loss/ {
+        for (i = 1; i < NF; i++) { gsub(/"/, "", $i); v[$i] = $(i + 1) }
+        print v["iteration"], v["consumed_samples"], v["lm_loss"], v["grad_norm"], v["learning_rate"] }'
+}
+steps "$work/whole" > "$work/a"; steps "$work/parts" > "$work/b"
+paste "$work/a" "$work/b" | awk '
+    function apart(a, b) { return a == b ? 0 : (a > b ? a - b : b - a) / b }
+    NF != 10 || $1 != NR || $6 != NR || $2 != 8 * NR || $7 != 8 * NR { print "step " NR ": " $0; failed = 1 }
+    apart($3, $8) > 1e-10 || apart($4, $9) > 1e-10 || $5 != $10 { print "other numbers: " $0; failed = 1 }
+    END { exit failed || NR != 8 }' || bad "the run in pieces is not the run in one: $(cat "$work/b")"
+
+# ---- commands, from the checkpoint of 8 ranks, on one and in layouts
+run 1 0 dump "$work/tiny.yaml" load="$work/parts" -o "$work/one.safetensors"
+"$train" eval "$work/tiny.yaml" load="$work/parts" --json cpu_isa="$ISA" > "$work/eval" || bad "eval"
+run 1 0 generate "$work/tiny.yaml" load="$work/parts" --prompt 'static int' --tokens 20 --temperature 0
+cp "$work/log" "$work/text"
+number() { sed -n 's/.*"valid_loss": \([^,]*\),.*/\1/p' "$1"; }
+for layout in "4 $tp2pp2" "2 $dp2" "8 $mix"; do
+    # shellcheck disable=SC2086
+    set -- $layout
+    n=$1; shift
+    run "$n" 0 dump "$work/tiny.yaml" load="$work/parts" -o "$work/$n.safetensors" "$@"
+    "$BUILD/test_goldens" dump "$work/one.safetensors" "$work/$n.safetensors" fp64 || bad "dump on $n ranks: $*"
+    run "$n" 0 eval "$work/tiny.yaml" load="$work/parts" --json "$@"
+    awk "BEGIN { d = $(number "$work/log") / $(number "$work/eval") - 1; exit d * d > 1e-24 }" ||
+        bad "eval on $n ranks: $*"
+    run "$n" 0 generate "$work/tiny.yaml" load="$work/parts" --prompt 'static int' --tokens 20 --temperature 0 "$@"
+    diff "$work/text" "$work/log" || bad "generate on $n ranks: $*"
+done
+"$train" export "$work/parts" -o "$work/hf" > "$work/log" 2>&1 || { cat "$work/log"; bad "export"; }
+"$train" import "$work/hf" -o "$work/again" > "$work/log" 2>&1 || { cat "$work/log"; bad "import"; }
+run 4 0 dump "$work/tiny.yaml" load="$work/again" -o "$work/4.safetensors" tensor_model_parallel_size=4
+"$BUILD/test_goldens" dump "$work/one.safetensors" "$work/4.safetensors" fp64 || bad "export and import"
+# the default layout of the config, verified by its own command
+# shellcheck disable=SC2086
+run 8 0 verify "$work/tiny.yaml" load="$work/parts" $mix
+run 4 0 verify "$work/tiny.yaml" $tp2pp2
+echo "other layouts agree"

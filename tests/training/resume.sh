@@ -1,0 +1,47 @@
+#!/bin/sh
+# tests/training/resume.sh -- a run stopped after step k = 1..10 and resumed ends with the bytes of the undisturbed run: every shard
+# of the last checkpoint, and every line of metrics.jsonl, times apart. Then by SIGUSR1, at whatever step it finds.
+set -e
+work=${WORK:?}
+"$TRAIN" tokenize src -o "$work/corpus" > /dev/null 2>&1
+cat > "$work/tiny.yaml" <<YAML
+model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32, hidden_dropout: 0.1, attention_dropout: 0.1}
+data: {data_path: $work/corpus, tokenizer_type: byte, split: '90, 10, 0'}
+train: {micro_batch_size: 2, step_batch_size_schedule: '0:2 320:4', train_iters: 12, eval_interval: 4, eval_iters: 2}
+optimizer: {lr: 0.01, lr_decay_style: cosine, lr_warmup_iters: 2}
+log: {log_interval: 1}
+YAML
+run() { "$TRAIN" "$work/tiny.yaml" cpu_isa="$ISA" "$@" > "$work/log" 2>&1; }
+kept() { # the lines of metrics.jsonl without times and rates
+    sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' "$1/metrics.jsonl"
+}
+compare() { # directory, what
+    for shard in model-00000 optim-00000; do
+        cmp "$whole/checkpoints/iter_0000012/$shard.safetensors" "$1/checkpoints/iter_0000012/$shard.safetensors" ||
+            { echo "$2: $shard differs"; exit 1; }
+    done
+    kept "$whole" > "$work/a"; kept "$1" > "$work/b"
+    diff "$work/a" "$work/b" || { echo "$2: metrics differ"; exit 1; }
+}
+for dtype in ${DTYPES:-bf16}; do
+    whole=$work/whole-$dtype
+    run "save=$whole" "params_dtype=$dtype" || { cat "$work/log"; exit 1; }
+    [ "$(grep -c lm_loss "$whole/metrics.jsonl")" = 12 ] || { echo "no metrics"; exit 1; }
+    for k in 1 2 3 4 5 6 7 8 9 10; do
+        part=$work/part-$dtype-$k
+        run "save=$part" "params_dtype=$dtype" "exit_interval=$k" async_save=$([ $((k % 2)) = 0 ] && echo true || echo false) && rc=0 || rc=$?
+        [ $rc = 75 ] || { echo "step $k: stopped with $rc, not 75"; cat "$work/log"; exit 1; }
+        run "save=$part" "params_dtype=$dtype" load=latest || { echo "step $k: resume failed"; cat "$work/log"; exit 1; }
+        compare "$part" "$dtype stopped after step $k"
+        rm -rf "$part"
+    done
+done
+part=$work/signal
+"$TRAIN" "$work/tiny.yaml" cpu_isa="$ISA" "save=$part" "params_dtype=$dtype" > "$work/log" 2>&1 &
+pid=$!
+while ! grep -q 'iteration        1/' "$work/log" && kill -0 $pid 2> /dev/null; do sleep 0.01; done
+kill -USR1 $pid 2> /dev/null || true
+wait $pid && rc=0 || rc=$?
+if [ $rc = 75 ]; then run "save=$part" "params_dtype=$dtype" load=latest; else [ $rc = 0 ]; fi
+compare "$part" "SIGUSR1"
+echo "resumed exactly"

@@ -1,0 +1,151 @@
+#!/bin/sh
+# tests/training/run_directory.sh -- a folder holds one run. A fresh start never mixes with the run that is there; the newest checkpoint
+# is the newest of this run; what a resume replays is not doubled; what is replaced is moved aside; readers of a folder in
+# which a run is saving and deleting find it whole.
+set -e
+work=${WORK:?}
+here=$PWD
+cd "$work"
+launch="$here/scripts/launch"
+"$TRAIN" tokenize "$here/parallel" -o corpus > /dev/null 2>&1
+cat > tiny.yaml <<YAML
+model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 16}
+data: {data_path: corpus, tokenizer_type: byte, split: '90, 10, 0'}
+train: {micro_batch_size: 2, global_batch_size: 4, train_iters: 40, eval_iters: 1}
+optimizer: {lr: 0.01}
+log: {log_interval: 1}
+YAML
+fail() { echo "FAILED: $*"; cat log errors 2> /dev/null; exit 1; }
+want() { # exit code, arguments of train
+    code=$1; shift
+    "$TRAIN" "$@" cpu_isa="$ISA" > log 2> errors && rc=0 || rc=$?
+    [ $rc = "$code" ] || fail "train $*: $rc, not $code"
+}
+says() { grep -q -- "$1" log || fail "not said: $1"; }
+refuses() { grep -q "^error\[$1\].*$2.*change: .*$3" errors && [ "$(grep -c '^error\[' errors)" = 1 ] || fail "not refused: $*"; }
+snapshot() { find "$1" -type f ! -name .lock -exec sha256sum {} + | sort -k 2; }
+newest() { "$TRAIN" eval tiny.yaml load="$1" > log 2> errors || fail "eval of $1"; sed -n 's/.*iter_0*\([0-9]*\):.*/\1/p' log; }
+iterations() { sed -n 's/.*"iteration": \([0-9]*\),.*lm_loss.*/\1/p' "$1/metrics.jsonl" | tr '\n' ' '; }
+ids() { cat "$@" | grep -o '"run_id": "[0-9a-f]*"' | sort -u | wc -l; }
+range() { seq "$1" "$2" | tr '\n' ' '; }
+
+# a second run where one is: refused in one line, and nothing is touched
+want 0 tiny.yaml save=S
+snapshot S > before
+for again in "" "train_iters=30 lr=5e-4 save_interval=10" "load=other" "load=S finetune=true"; do
+    # shellcheck disable=SC2086
+    want 2 tiny.yaml save=S $again
+    refuses run-directory "S holds a run" "load=latest.*save=.*overwrite=true"
+done
+snapshot S > after
+cmp before after || fail "a refused start has touched the run"
+"$launch" -n 2 tiny.yaml save=S cpu_isa="$ISA" > log 2> errors && fail "two ranks are not refused"
+refuses run-directory "S holds a run" overwrite
+
+# finished: said, exit 0, nothing touched
+want 0 tiny.yaml save=S load=latest
+says "is finished: iteration 40 of 40"; says "load=latest train_iters=80"
+want 0 tiny.yaml save=S load=latest train_iters=30
+says "is finished: iteration 40 of 30"
+snapshot S > after
+cmp before after || fail "a finished run was touched"
+
+# overwrite: what is wrong is found before anything moves; then the old run stands beside, whole
+want 3 tiny.yaml save=S overwrite=true data_path=nowhere
+want 2 tiny.yaml save=S overwrite=true load=latest
+refuses run-directory "load=latest goes on" "leave one"
+snapshot S > after
+cmp before after && [ ! -e S.1 ] || fail "a start that failed has moved the run"
+want 75 tiny.yaml save=S/ overwrite=true train_iters=30 lr=5e-4 save_interval=10 exit_interval=20
+says "is in S.1 now"; says "saved iteration 10: S/checkpoints/iter_0000010"; says "^saved   S/checkpoints/iter_0000020"
+says "^report  S/report.html"
+go=$(sed -n 's/^go on *//p' log | sed 's/ exit_interval=20//')
+snapshot S.1 | sed 's| S.1/| S/|' > after
+cmp before after || fail "the run that was moved aside has changed"
+[ "$(newest S)" = 20 ] || fail "the newest of S"
+[ "$(newest S.1)" = 40 ] || fail "the newest of S.1"
+[ "$(ids S/metrics.jsonl S/checkpoints/*/manifest.json S/run.json)" = 1 ] || fail "ids within S"
+[ "$(ids S/metrics.jsonl S.1/metrics.jsonl)" = 2 ] || fail "two runs share an id"
+
+# `save=X load=X`: the command that was said goes on; with an empty X it starts afresh
+sh -c "$go" > log 2> errors || fail "the command to go on: $go"
+says "resuming after iteration 20"
+[ "$(iterations S)" = "$(range 1 30)" ] || fail "lines of S: $(iterations S)"
+[ "$(ids S/metrics.jsonl S/checkpoints/*/manifest.json)" = 1 ] || fail "ids of a resume"
+want 75 tiny.yaml save=X load=X exit_interval=10
+says "X holds no checkpoint yet: a fresh start"
+want 75 tiny.yaml save=X load=X exit_interval=15
+says "resuming after iteration 10"
+want 4 tiny.yaml save=Y load=Z
+
+"$launch" -n 2 tiny.yaml save=L exit_interval=5 cpu_isa="$ISA" > log 2> errors || [ $? = 75 ] || fail "two ranks"
+says "^go on .*scripts/launch -n 2 tiny.yaml save=L .*load=latest"
+sh -c "$(sed -n 's/^go on *//p' log) exit_interval=9" > log 2> errors || [ $? = 75 ] || fail "two ranks, going on"
+says "resuming after iteration 5"; says "iteration 9 of 40 is done"
+
+# back to an earlier checkpoint: later ones are replaced, kept, and never the newest again
+want 75 tiny.yaml save=X load=X/checkpoints/iter_0000010 exit_interval=12 train_iters=40
+says "are in X/replaced.1 now"
+[ "$(newest X)" = 12 ] || fail "the newest after going back: $(newest X)"
+[ "$(newest X/replaced.1)" = 15 ] || fail "what was replaced"
+[ "$(iterations X)" = "$(range 1 12)" ] && [ "$(iterations X/replaced.1)" = "$(range 1 15)" ] || fail "lines after going back"
+
+# a checkpoint of another run under a greater number is not this run's newest
+cp -r S.1/checkpoints/iter_0000040 X/checkpoints/
+[ "$(newest X)" = 12 ] || fail "another run's checkpoint was taken"
+"$TRAIN" inspect X --json > log || fail "inspect"
+grep -q '"newest": 12' log || fail "inspect's newest"
+want 0 tiny.yaml save=X load=latest train_iters=14
+says "resuming after iteration 12"
+want 2 tiny.yaml save=X/checkpoints/iter_0000012
+refuses run-directory "is a checkpoint itself" save=DIR
+
+# read while it rotates: every reader finds a whole checkpoint
+"$TRAIN" tiny.yaml save=R save_interval=1 save_keep_last=1 train_iters=1000000 lr_decay_iters=10 log_interval=1000 cpu_isa="$ISA" > /dev/null 2>&1 &
+writer=$!
+until find R/checkpoints -name 'iter_*[0-9]' 2> /dev/null | grep -q .; do
+    kill -0 $writer 2> /dev/null || fail "the writer has ended"
+    sleep 0.05
+done
+for i in $(seq 30); do
+    "$TRAIN" inspect R > log 2>&1 || { kill -9 $writer; fail "inspect, reading $i of a run that is going on"; }
+done
+for i in $(seq 8); do
+    "$TRAIN" eval tiny.yaml load=R cpu_isa="$ISA" > log 2>&1 || { kill -9 $writer; fail "eval, reading $i"; }
+    "$TRAIN" export R -o "hf$i" > log 2>&1 || { kill -9 $writer; fail "export, reading $i"; }
+done
+kill -TERM $writer
+wait $writer || [ $? = 75 ] || fail "the writer"
+
+# however a run ends, it says where it stands, what is saved, its report, and the command that goes on
+for signal in INT USR1 TERM; do
+    for at_end in true false; do
+        : > log                 # what the run before has said
+        "$TRAIN" tiny.yaml save="E$signal$at_end" save_interval=3 save_at_end=$at_end train_iters=1000000 lr_decay_iters=10 \
+            cpu_isa="$ISA" > log 2> errors &
+        run=$!
+        until grep -q '^saved iteration 6' log; do
+            kill -0 $run 2> /dev/null || fail "the run has ended before SIG$signal"
+            sleep 0.02
+        done
+        kill -$signal $run
+        wait $run && rc=0 || rc=$?
+        case $signal$at_end$rc in
+        USR1*75 | *true75 | INTfalse130 | TERMfalse143 | *false75) ;;    # at a save anyway: 75
+        *) fail "SIG$signal, save_at_end=$at_end: $rc" ;;
+        esac
+        last=$(sed -n 's/.*"newest": \([0-9]*\).*/\1/p' << NEWEST
+$("$TRAIN" inspect "E$signal$at_end" --json)
+NEWEST
+)
+        says "^saved   E$signal$at_end/checkpoints/iter_0*$last"; says "^report  E$signal$at_end/report.html"
+        says "^go on .*load=latest"; says "^stopped by .*: iteration [0-9]* of 1000000 is done"
+        [ -s "E$signal$at_end/report.html" ] || fail "no report"
+    done
+done
+want 75 tiny.yaml save=D exit_duration_in_mins=1e-9
+says "^stopped at exit_duration_in_mins with a checkpoint: iteration 1 of 40"; says "^go on"
+want 0 tiny.yaml save=N save_at_end=false train_iters=2
+says "^saved   nothing"
+! grep -q '^go on' log || fail "a command that would go on from nothing"
+echo "one folder, one run"
