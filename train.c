@@ -18,7 +18,8 @@ static volatile sig_atomic_t save_asked, stop_asked;
 
 static void on_signal(int sig)
 {
-    sig = sig == SIGUSR2 ? SIGTERM : sig;      /* as scripts/launch passes it on: mpirun keeps SIGTERM for itself */
+    sig =
+        sig == SIGUSR2 ? SIGTERM : sig; /* as scripts/launch passes it on: mpirun keeps SIGTERM for itself */
     if (save_asked || stop_asked)      /* the second one does not wait for the step to end */
         _exit(sig == SIGUSR1 ? EXIT_REQUEUE : 128 + sig);
     if (sig == SIGUSR1)
@@ -49,7 +50,7 @@ typedef struct {
     double started;
     int save_asked, stop_asked, late;  /* by any rank */
     const char *why;                   /* how it ended */
-    int64_t saved;                     /* iteration of the newest checkpoint that the log has told of; -1: none */
+    int64_t saved; /* iteration of the newest checkpoint that the log has told of; -1: none */
     int argc;                          /* the command's arguments, */
     char **argv;                       /* as they were given */
 } Training;
@@ -66,13 +67,14 @@ static void start_from(Training *t)
     if (t->dir.goes_on)
         t->saved = t->run.iteration;
     if (speaks(t))
-        printf("loaded %s: %s iteration %lld\n", found, t->run.iteration ? "resuming after" : "weights only, starting at",
+        printf("loaded %s: %s iteration %lld\n", found,
+               t->run.iteration ? "resuming after" : "weights only, starting at",
                (long long)t->run.iteration);
     free(found);
 }
 
-/* The validation corpus, when evaluations are due. A split's own corpus that this run does not read is checked all the
- * same: a mistake in it shows now and not when the run has ended. */
+/* The validation corpus, when evaluations are due. A split's own corpus that this run does not read is
+ * checked all the same: a mistake in it shows now and not when the run has ended. */
 static void open_valid(Training *t)
 {
     const Config *c = t->cfg;
@@ -89,7 +91,8 @@ static void open_corpora(Training *t)
 {
     const Config *c = t->cfg;
     int64_t left = t->total > t->run.iteration ? t->total - t->run.iteration : 0;
-    t->run.loader = start_loader(c, &t->run, SPLIT_TRAIN, config_samples_from(c, t->run.consumed_samples, left));
+    t->run.loader =
+        start_loader(c, &t->run, SPLIT_TRAIN, config_samples_from(c, t->run.consumed_samples, left));
     open_valid(t);
 }
 
@@ -97,9 +100,9 @@ static void open_corpora(Training *t)
 static char *arithmetic(const Run *r)
 {
     const char *type = dtype_name(r->params.type);
-    return r->cfg->device == DEVICE_CUDA
-               ? xasprintf("%s on %s (%s)", type, r->dev.name, r->dev.isa)
-               : xasprintf("%s on %s (%s, %d threads a rank)", type, r->dev.name, r->dev.isa, pool_threads(r->dev.pool));
+    return r->cfg->device == DEVICE_CUDA ? xasprintf("%s on %s (%s)", type, r->dev.name, r->dev.isa)
+                                         : xasprintf("%s on %s (%s, %d threads a rank)", type, r->dev.name,
+                                                     r->dev.isa, pool_threads(r->dev.pool));
 }
 
 static void print_start(const Training *t)
@@ -115,11 +118,14 @@ static void print_start(const Training *t)
     if (run_fp8_text(t->cfg, r->fp8_recast))
         printf("fp8: %s\n", run_fp8_text(t->cfg, r->fp8_recast));
     start_print(stdout, r);
-    printf("memory of rank 0: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers %.1f: %.1f MB in all, %.1f of the host\n",
-           (double)m->parameters / 1e6, (double)m->gradients / 1e6, (double)m->optimizer / 1e6, (double)m->activations / 1e6,
-           (double)m->buffers / 1e6, (double)m->total / 1e6, (double)m->host / 1e6);
+    printf("memory of rank 0: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers "
+           "%.1f: %.1f MB in all, %.1f of the host\n",
+           (double)m->parameters / 1e6, (double)m->gradients / 1e6, (double)m->optimizer / 1e6,
+           (double)m->activations / 1e6, (double)m->buffers / 1e6, (double)m->total / 1e6,
+           (double)m->host / 1e6);
     printf("corpus: %lld tokens, %lld epoch%s for %lld iterations\n", (long long)loader_tokens(r->loader),
-           (long long)loader_epochs(r->loader), loader_epochs(r->loader) == 1 ? "" : "s", (long long)t->total);
+           (long long)loader_epochs(r->loader), loader_epochs(r->loader) == 1 ? "" : "s",
+           (long long)t->total);
     if (t->valid)
         printf("validation: %lld tokens\n", (long long)loader_tokens(t->valid));
     fflush(stdout);
@@ -159,7 +165,8 @@ static double evaluate(Training *t)
     return (now() - start) * 1e3;
 }
 
-/* What the signals and clocks of all ranks ask for: a launcher does not reach all of them in the same step. */
+/* What the signals and clocks of all ranks ask for: a launcher does not reach all of them in the same step.
+ */
 static void agree_on_signals(Training *t)
 {
     const Config *c = t->cfg;
@@ -192,14 +199,17 @@ static void tell_saved(Training *t)
     int64_t i = saver_committed(t->run.saver);
     if (i > t->saved) {
         t->saved = i;
-        log_note(t->log, "saved iteration %lld: %s/checkpoints/iter_%07lld", (long long)i, t->dir.path, (long long)i);
+        log_note(t->log, "saved iteration %lld: %s/checkpoints/iter_%07lld", (long long)i, t->dir.path,
+                 (long long)i);
     }
 }
 
-/* A stop that cannot wait saves only when that takes no longer than a second: launchers kill two seconds after they ask. */
+/* A stop that cannot wait saves only when that takes no longer than a second: launchers kill two seconds
+ * after they ask. */
 static int quick_to_save(const Run *r)
 {
-    return (r->memory.parameters + r->memory.optimizer + r->memory.outer) * r->grid.world < (int64_t)200 << 20;
+    return (r->memory.parameters + r->memory.optimizer + r->memory.outer) * r->grid.world < (int64_t)200
+                                                                                                << 20;
 }
 
 /* What ends the run after this iteration: the exit code, or -1 to go on. Sets *wants_save. */
@@ -215,14 +225,17 @@ static int ending(Training *t, int *wants_save)
     if (t->save_asked)
         return t->why = "stopped by SIGUSR1 with a checkpoint", EXIT_REQUEUE;
     if (c->exit_interval != CFG_ABSENT && i % c->exit_interval == 0)
-        return t->why = *wants_save ? "stopped at exit_interval with a checkpoint" : "stopped at exit_interval",
+        return t->why =
+                   *wants_save ? "stopped at exit_interval with a checkpoint" : "stopped at exit_interval",
                *wants_save ? EXIT_REQUEUE : EXIT_DONE;
     if (t->late)
-        return t->why = *wants_save ? "stopped at exit_duration_in_mins with a checkpoint" : "stopped at exit_duration_in_mins",
+        return t->why = *wants_save ? "stopped at exit_duration_in_mins with a checkpoint"
+                                    : "stopped at exit_duration_in_mins",
                *wants_save ? EXIT_REQUEUE : EXIT_DONE;
     if (t->stop_asked) {
         *wants_save = (saves || due) && quick_to_save(&t->run);
-        t->why = *wants_save ? "stopped by a signal with a checkpoint" : "stopped by a signal; the last checkpoint stands";
+        t->why = *wants_save ? "stopped by a signal with a checkpoint"
+                             : "stopped by a signal; the last checkpoint stands";
         return *wants_save ? EXIT_REQUEUE : 128 + t->stop_asked;
     }
     *wants_save = due;
@@ -263,9 +276,11 @@ static int train_loop(Training *t)
     int64_t newest = saver_wait(t->run.saver);
     tell_saved(t);
     const char *lost = newest < t->run.iteration && wants_save ? saver_lost(t->run.saver) : NULL;
-    all_ok(&t->run.grid.all, !lost, EXIT_RESOURCE, "save", "the run ended (%s) at iteration %lld, but its last checkpoint could "
-           "not be written: %s; change: free space, or allow larger files, where `save` points; load=latest goes on from the "
-           "checkpoint before", t->why, (long long)t->run.iteration, lost);
+    all_ok(&t->run.grid.all, !lost, EXIT_RESOURCE, "save",
+           "the run ended (%s) at iteration %lld, but its last checkpoint could not be written: %s; change: "
+           "free space, or allow larger files, where `save` points; load=latest goes on from the checkpoint "
+           "before",
+           t->why, (long long)t->run.iteration, lost);
     return code;
 }
 
@@ -280,18 +295,21 @@ static int is_given(const Training *t, const char *key)
     return 0;
 }
 
-/* The command that goes on with this run, for twice as long where it is finished. Keys that the configuration file sets
- * against that are set back. */
+/* The command that goes on with this run, for twice as long where it is finished. Keys that the configuration
+ * file sets against that are set back. */
 static void say_command(const Training *t)
 {
-    static const char *const without[] = {"load", "overwrite", "finetune", "train_iters", "train_samples", NULL};
+    static const char *const without[] = {"load",        "overwrite",     "finetune",
+                                          "train_iters", "train_samples", NULL};
     static const char *const within[] = {"load", "overwrite", "finetune", NULL};
     const Config *c = t->cfg;
     int finished = t->run.iteration >= t->total, samples = c->train_iters == CFG_ABSENT;
     int64_t length = 2 * (samples ? c->train_samples : c->train_iters);
-    char *longer = finished ? xasprintf(" train_%s=%lld", samples ? "samples" : "iters", (long long)length) : xstrdup("");
-    char *with = xasprintf(" load=latest%s%s%s", c->overwrite && !is_given(t, "overwrite") ? " overwrite=false" : "",
-                           c->finetune && !is_given(t, "finetune") ? " finetune=false" : "", longer);
+    char *longer = finished ? xasprintf(" train_%s=%lld", samples ? "samples" : "iters", (long long)length)
+                            : xstrdup("");
+    char *with =
+        xasprintf(" load=latest%s%s%s", c->overwrite && !is_given(t, "overwrite") ? " overwrite=false" : "",
+                  c->finetune && !is_given(t, "finetune") ? " finetune=false" : "", longer);
     char *line = start_command(c, t->argc, t->argv, finished ? without : within, with);
     printf("go on   %s\n", line);
     free(line);
@@ -319,8 +337,9 @@ static void say_end(const Training *t)
 static int finished_before(Training *t)
 {
     if (speaks(t)) {
-        printf("the run in %s is finished: iteration %lld of %lld is done; to go on, raise train_%s\n", t->dir.path,
-               (long long)t->run.iteration, (long long)t->total, t->cfg->train_iters == CFG_ABSENT ? "samples" : "iters");
+        printf("the run in %s is finished: iteration %lld of %lld is done; to go on, raise train_%s\n",
+               t->dir.path, (long long)t->run.iteration, (long long)t->total,
+               t->cfg->train_iters == CFG_ABSENT ? "samples" : "iters");
         say_command(t);
         fflush(stdout);
     }
@@ -404,9 +423,12 @@ static int command_help(int argc, char **argv)
     if (config_help(stdout, argc ? argv[0] : NULL))
         return EXIT_DONE;
     if ((guess = config_help_suggest(argv[0], 0)))
-        die(EXIT_CONFIG, "usage", "there is no help on `%s`; did you mean `%s`?; change: give a command, a section or a key, or "
-            "`keys` for all of these", argv[0], guess);
-    die(EXIT_CONFIG, "usage", "there is no help on `%s`; change: give a command, a section or a key, or `keys` for all of these",
+        die(EXIT_CONFIG, "usage",
+            "there is no help on `%s`; did you mean `%s`?; change: give a command, a section or a key, or "
+            "`keys` for all of these",
+            argv[0], guess);
+    die(EXIT_CONFIG, "usage",
+        "there is no help on `%s`; change: give a command, a section or a key, or `keys` for all of these",
         argv[0]);
 }
 
@@ -416,11 +438,13 @@ static const struct { const char *name; int (*run)(int argc, char **argv); } com
 #undef COMMAND
 };
 
-/* Of commands that one process does, rank 0 of a launched job does them, and the others have nothing to do. */
+/* Of commands that one process does, rank 0 of a launched job does them, and the others have nothing to do.
+ */
 static int for_another_rank(int argc, char **argv)
 {
     const char *name = argv[0];
-    static const char *const alone[] = {"plan", "sweep", "schedule", "tokenize", "import", "export", "inspect", "help"};
+    static const char *const alone[] = {"plan",   "sweep",  "schedule", "tokenize",
+                                        "import", "export", "inspect",  "help"};
     int rank;
     for (int i = 1; i < argc; i++)     /* measures messages */
         if (!strcmp(name, "plan") && !strcmp(argv[i], "--calibrate"))
@@ -450,16 +474,20 @@ static int command_or_file(int argc, char **argv)
         die(EXIT_CONFIG, "usage", "there is no command `%s`; change: `train --version`", name);
     int words = !strpbrk(name, "./=") && *name != '-' && access(name, F_OK);
     if (words && guess)
-        die(EXIT_CONFIG, "usage", "there is no command and no file `%s`; change: did you mean `%s`? `train help` lists the "
-            "commands", name, guess);
+        die(EXIT_CONFIG, "usage",
+            "there is no command and no file `%s`; change: did you mean `%s`? `train help` lists the "
+            "commands",
+            name, guess);
     if (words)
-        die(EXIT_CONFIG, "usage", "there is no command and no file `%s`; change: `train help` lists the commands, `train "
-            "CONFIG.yaml` trains", name);
+        die(EXIT_CONFIG, "usage",
+            "there is no command and no file `%s`; change: `train help` lists the commands, `train "
+            "CONFIG.yaml` trains",
+            name);
     return command_run(argc, argv);
 }
 
-/* Until the ranks are joined, each finds the same mistake: rank 0 tells it, and the launcher ends the others. Only a rank that
- * is still there after a while has found what rank 0 has not. */
+/* Until the ranks are joined, each finds the same mistake: rank 0 tells it, and the launcher ends the others.
+ * Only a rank that is still there after a while has found what rank 0 has not. */
 static int rank_0_first(int code)
 {
     (void)code;
@@ -470,7 +498,8 @@ int main(int argc, char **argv)
 {
     int rank;
     job_begin();
-    signal(SIGXFSZ, SIG_IGN);          /* a file above the limit (ulimit -f) is a write that fails, and is told as one */
+    signal(SIGXFSZ,
+           SIG_IGN); /* a file above the limit (ulimit -f) is a write that fails, and is told as one */
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
     if (grid_launched(&rank) > 1 && rank)

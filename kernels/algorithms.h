@@ -1,6 +1,7 @@
-/* algorithms -- which of its library's algorithms a device has found best for a product: what a run keeps in a file, so
- * that the next one has the same numbers and spends no time on it. A key says all that a choice depends on, the device
- * and the library's version included; the words are the library's own and mean nothing to any other. */
+/* algorithms -- which of its library's algorithms a device has found best for a product: what a run keeps in
+ * a file, so that the next one has the same numbers and spends no time on it. A key says all that a choice
+ * depends on, the device and the library's version included; the words are the library's own and mean nothing
+ * to any other. */
 #ifndef ALGORITHMS_H
 #define ALGORITHMS_H
 #include <stddef.h>

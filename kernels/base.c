@@ -58,7 +58,8 @@ _Noreturn void die_at(const char *file, int line, int code, const char *id, cons
     if (speaks && !speaks(code))
         leave(code);
     make_room();
-    /* one write: lines of several threads must not mix; where the code stands helps only with mistakes of our own */
+    /* one write: lines of several threads must not mix; where the code stands helps only with mistakes of our
+     * own */
     if (code == EXIT_BUG)
         fprintf(stderr, "error[%s] %s%s:%d: %s\n", id, rank, file, line, text);
     else
@@ -72,8 +73,8 @@ _Noreturn void bug_at(const char *file, int line, const char *cond)
     if (speaks && !speaks(EXIT_BUG))
         leave(EXIT_BUG);
     make_room();
-    fprintf(stderr, "error[bug] %s%s%s:%d: BUG_ON(%s); change: please report this line with your config\n", w ? w : "",
-            w ? " " : "", file, line, cond);
+    fprintf(stderr, "error[bug] %s%s%s:%d: BUG_ON(%s); change: please report this line with your config\n",
+            w ? w : "", w ? " " : "", file, line, cond);
     leave(EXIT_BUG);
 }
 
@@ -97,10 +98,13 @@ void arena_open(Arena *a, const char *name, size_t size)
         size = 1;
     size = (size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     /* over-map to align at 2 MiB: fresh 4 KiB pages cost three times as much to touch as huge ones */
-    char *p = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *p = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
-        die(EXIT_RESOURCE, "memory", "cannot map %zu bytes for %s; change: lower micro_batch_size or the model, or "
-            "free memory on this machine", size, name);
+        die(EXIT_RESOURCE, "memory",
+            "cannot map %zu bytes for %s; change: lower micro_batch_size or the model, or free memory on "
+            "this machine",
+            size, name);
     char *q = (char *)(((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
     if (q > p)
         munmap(p, (size_t)(q - p));
@@ -164,7 +168,8 @@ Philox philox(uint64_t key, uint64_t lo, uint64_t hi)
     Philox c = {{(uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32)}};
     for (int i = 0; i < 10; i++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c.v[0], p1 = (uint64_t)0xCD9E8D57u * c.v[2];
-        c = (Philox){{(uint32_t)(p1 >> 32) ^ c.v[1] ^ k0, (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c.v[3] ^ k1, (uint32_t)p0}};
+        c = (Philox){{(uint32_t)(p1 >> 32) ^ c.v[1] ^ k0, (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c.v[3] ^ k1,
+                      (uint32_t)p0}};
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }

@@ -32,8 +32,8 @@ enum {
     EXIT_REQUEUE = 75     /* checkpoint saved, run me again */
 };
 
-/* Prints `error[id] text` once and ends the job with `code`; EXIT_BUG names the place in the code too. The text says what
- * and why and ends in `change: ...`, what the user can do. Never returns. */
+/* Prints `error[id] text` once and ends the job with `code`; EXIT_BUG names the place in the code too. The
+ * text says what and why and ends in `change: ...`, what the user can do. Never returns. */
 #define die(code, id, ...) die_at(__FILE__, __LINE__, code, id, __VA_ARGS__)
 _Noreturn void die_at(const char *file, int line, int code, const char *id, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
@@ -42,11 +42,12 @@ _Noreturn void die_at(const char *file, int line, int code, const char *id, cons
 #define BUG_ON(cond) do { if (__builtin_expect(!!(cond), 0)) bug_at(__FILE__, __LINE__, #cond); } while (0)
 _Noreturn void bug_at(const char *file, int line, const char *cond);
 
-/* where: says which rank speaks ("rank 3 tp 1 pp 1 dp 0"), NULL with one rank. may_speak: asked before the line is
- * printed; no: another rank has printed the job's. stop: ends all ranks. Any may be NULL. */
+/* where: says which rank speaks ("rank 3 tp 1 pp 1 dp 0"), NULL with one rank. may_speak: asked before the
+ * line is printed; no: another rank has printed the job's. stop: ends all ranks. Any may be NULL. */
 void die_hooks(const char *(*where)(void), int (*may_speak)(int code), void (*stop)(int code));
 
-/* before(ctx) runs before anything is written to standard error: a live line on the terminal gives way. NULL: none. */
+/* before(ctx) runs before anything is written to standard error: a live line on the terminal gives way. NULL:
+ * none. */
 void message_hook(void (*before)(void *ctx), void *ctx);
 
 /* A non-fatal notice on standard error, `warning: ...`. */
@@ -97,9 +98,9 @@ uint64_t hash64(const void *p, size_t n, uint64_t h);
 /* Seconds on the monotonic clock. */
 double now(void);
 
-/* How soon this thread runs once it has something to do, whatever else the cores do. USUAL: in its turn. SOON: short
- * slices, 0.1 ms, let it in early for a moment (Linux before 6.12 ignores them). FIRST: before all others, where this
- * process may ask for real-time priority, else SOON. */
+/* How soon this thread runs once it has something to do, whatever else the cores do. USUAL: in its turn.
+ * SOON: short slices, 0.1 ms, let it in early for a moment (Linux before 6.12 ignores them). FIRST: before
+ * all others, where this process may ask for real-time priority, else SOON. */
 typedef enum { RUNS_USUAL, RUNS_SOON, RUNS_FIRST } Urgency;
 void thread_urgency(Urgency u);
 #ifdef __cplusplus

@@ -4,7 +4,8 @@
 
 int cuda_count(void)
 {
-    die(EXIT_CONFIG, "cuda", "this executable was built without CUDA; change: device: cpu, or build with make CUDA=1");
+    die(EXIT_CONFIG, "cuda",
+        "this executable was built without CUDA; change: device: cpu, or build with make CUDA=1");
 }
 
 void cuda_open(Device *d, Dtype real, int index)

@@ -1,8 +1,6 @@
-/* device_calls -- the arguments of each op behind the device, by the names that OPS gives them: for devices that stand before
- * another one and pass its calls on. With
- *     #define X(name, args) static void my_##name args { ...; other.name(d, CALL_##name); ... }
- *     OPS(X)
- * each op of such a device is one line. */
+/* device_calls -- the arguments of each op behind the device, by the names that OPS gives them: for devices
+ * that stand before another one and pass its calls on. With #define X(name, args) static void my_##name args
+ * { ...; other.name(d, CALL_##name); ... } OPS(X) each op of such a device is one line. */
 #ifndef DEVICE_CALLS_H
 #define DEVICE_CALLS_H
 #define CALL_copy dst, src

@@ -68,7 +68,8 @@ double exact_round(const Exact *sum)
     if (lowest + spare < -1074)                  /* a subnormal has fewer */
         spare = -1074 - lowest;
     uint64_t kept = (uint64_t)(wide >> spare);
-    unsigned __int128 rest = wide & (((unsigned __int128)1 << spare) - 1), half = (unsigned __int128)1 << (spare - 1);
+    unsigned __int128 rest = wide & (((unsigned __int128)1 << spare) - 1),
+                      half = (unsigned __int128)1 << (spare - 1);
     kept += rest > half || (rest == half && (lost || (kept & 1)));
     return ldexp((double)kept, lowest + spare);
 }

@@ -1,5 +1,5 @@
-/* null -- a device that does nothing. A counting run of the real code over it, with arenas that have no memory,
- * finds every arena's exact size. */
+/* null -- a device that does nothing. A counting run of the real code over it, with arenas that have no
+ * memory, finds every arena's exact size. */
 #include "device.h"
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
@@ -20,12 +20,29 @@ static int64_t null_along(Device *d) { return 0; }
 
 void null_open(Device *d, Dtype real)
 {
-    *d = (Device){.name = "null", .isa = "none", .real = real, .take = null_take, .give = null_give, .owns = null_owns, .left = null_left,
-                  .outer_take = null_take, .outer_give = null_give, .leave = null_tell, .fetch = null_fetch,
-                  .arrived = null_told, .aside = null_sync, .along = null_along,
-                  .put = null_put, .get = null_put, .tell = null_tell, .told = null_told,
-                  .snapshot = null_tell, .settle = null_sync, .host_take = null_take,
-                  .host_give = null_give, .sync = null_sync};
+    *d = (Device){.name = "null",
+                  .isa = "none",
+                  .real = real,
+                  .take = null_take,
+                  .give = null_give,
+                  .owns = null_owns,
+                  .left = null_left,
+                  .outer_take = null_take,
+                  .outer_give = null_give,
+                  .leave = null_tell,
+                  .fetch = null_fetch,
+                  .arrived = null_told,
+                  .aside = null_sync,
+                  .along = null_along,
+                  .put = null_put,
+                  .get = null_put,
+                  .tell = null_tell,
+                  .told = null_told,
+                  .snapshot = null_tell,
+                  .settle = null_sync,
+                  .host_take = null_take,
+                  .host_give = null_give,
+                  .sync = null_sync};
 #define X(name, args) d->name = null_##name;
     OPS(X)
 #undef X

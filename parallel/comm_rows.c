@@ -1,5 +1,5 @@
-/* comm_rows -- rows of a matrix over a group, and of logits: the one place that knows that a group of one has all of them
- * already. */
+/* comm_rows -- rows of a matrix over a group, and of logits: the one place that knows that a group of one has
+ * all of them already. */
 #include "tensor.h"
 
 Mat tensor_room(const TensorGroup *g, Arena *scratch, Mat y)
@@ -21,7 +21,8 @@ TensorRows tensor_gather(const TensorGroup *g, Arena *scratch, Mat x)
 }
 
 void tensor_xent(Device *d, const TensorGroup *g, Arena *scratch, Mat loss, Mat dlogits, Mat logits,
-                 const int32_t *label, const float *mask, RowMap rows, int64_t v0, int64_t valid, double scale)
+                 const int32_t *label, const float *mask, RowMap rows, int64_t v0, int64_t valid,
+                 double scale)
 {
     Comm *tp = g->tp;
     size_t mark = scratch->used;

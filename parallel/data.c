@@ -38,9 +38,11 @@ void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
 
 /* ---- opening ---- */
 
-void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets, int tied)
+void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
+               int tied)
 {
-    /* a strategy over one rank changes nothing: what it holds is its shard, and windows would only cost memory */
+    /* a strategy over one rank changes nothing: what it holds is its shard, and windows would only cost
+     * memory */
     *d = (Data){.stage = grid->shard.size > 1 ? stage : SHARD_NONE, .type = type, .real = real,
                 .data = (Comm *)&grid->data, .shard = (Comm *)&grid->shard,
                 .copies = (Comm *)&grid->copies, .embedding = (Comm *)&grid->embedding, .bucket = bucket,
@@ -98,7 +100,8 @@ static void start_gather(Data *d, int bucket)
     int64_t from, to;
     wait_update(d, bucket);
     data_own(d, bucket, &from, &to);
-    b->token = d->shard->all_gather(d->shard, b->weight, data_at(d, &d->weight, bucket, from), to - from, d->type);
+    b->token =
+        d->shard->all_gather(d->shard, b->weight, data_at(d, &d->weight, bucket, from), to - from, d->type);
     b->gather = UNDER_WAY;
 }
 
@@ -309,8 +312,9 @@ void data_reduce(Data *d, int unit, GradPhase phase)
             continue;
         BUG_ON(w->n == d->buckets + 1);
         char *mine = k->grad ? k->grad + (size_t)(d->shard->rank * n) * dtype_size(d->real) : NULL;
-        Token t = d->stage == SHARD_NONE ? d->data->all_reduce(d->data, k->grad, k->n, d->real, OP_SUM)
-                                         : d->shard->reduce_scatter(d->shard, mine, k->grad, n, d->real, OP_SUM);
+        Token t = d->stage == SHARD_NONE
+                      ? d->data->all_reduce(d->data, k->grad, k->n, d->real, OP_SUM)
+                      : d->shard->reduce_scatter(d->shard, mine, k->grad, n, d->real, OP_SUM);
         w->list[w->n++] = (Transfer){b, k->grad, t};
         k->reduced++;
         if (sharded)
@@ -347,7 +351,8 @@ void data_wait_grads(Data *d)
         data_own(d, b, &from, &to);
         d->token[b] = 0;
         if (d->stage != SHARD_NONE)      /* which has added over the copies already */
-            d->token[b] = d->copies->all_reduce(d->copies, data_at(d, &d->grad, b, from), to - from, d->real, OP_SUM);
+            d->token[b] =
+                d->copies->all_reduce(d->copies, data_at(d, &d->grad, b, from), to - from, d->real, OP_SUM);
     }
     for (int b = 0; b < d->buckets; b++)
         d->copies->wait(d->copies, d->token[b]);

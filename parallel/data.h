@@ -1,9 +1,10 @@
-/* data -- data parallelism: gradients added over the ranks that hold the same parameters, and ZeRO's shards of what
- * those ranks would otherwise hold in full (Rajbhandari et al. 2020, arXiv:1910.02054, sec 5).
+/* data -- data parallelism: gradients added over the ranks that hold the same parameters, and ZeRO's shards
+ * of what those ranks would otherwise hold in full (Rajbhandari et al. 2020, arXiv:1910.02054, sec 5).
  *
- * A rank's parameters lie in one flat space of elements, cut into buckets; a bucket is what one message carries. Its
- * length is a multiple of shards * SUMSQ_BLOCK, and shard r of it is the r-th of `shards` equal parts. An array over
- * the flat space is either whole, or holds only this rank's shard of every bucket, one behind the other.
+ * A rank's parameters lie in one flat space of elements, cut into buckets; a bucket is what one message
+ * carries. Its length is a multiple of shards * SUMSQ_BLOCK, and shard r of it is the r-th of `shards` equal
+ * parts. An array over the flat space is either whole, or holds only this rank's shard of every bucket, one
+ * behind the other.
  *
  *   stage           weights            gradients          masters, moments     name in the paper
  *   SHARD_NONE      whole              whole              whole                 -
@@ -13,11 +14,11 @@
  *
  * Where weights are their own masters (fp32, fp64) the shard of a master is a slice of the whole weights.
  *
- * A unit is what moves at a time: the buckets of some neighbouring parts of the model. Two windows hold a unit each, whole:
- * one that is computed with and one that is on its way.
+ * A unit is what moves at a time: the buckets of some neighbouring parts of the model. Two windows hold a
+ * unit each, whole: one that is computed with and one that is on its way.
  *
- * Two halves of a backward: D, the input's gradient, completes the gradients of some buckets (norms, embedding, head),
- * W those of the others (linear layers). PHASE_ALL is both at once.
+ * Two halves of a backward: D, the input's gradient, completes the gradients of some buckets (norms,
+ * embedding, head), W those of the others (linear layers). PHASE_ALL is both at once.
  *
  * Life of a step, in every stage:
  *     data_begin
@@ -25,12 +26,14 @@
  *     before a unit's backward:       data_enter;                        after it: data_reduce
  *        (SHARD_NONE, SHARD_OPTIM: reduce only after the unit's last backward of the step)
  *     data_wait_grads, data_tied, the optimizer's update, data_gather_all
- * All functions are collective over the groups they name: every member calls them in the same order. Messages are
- * started where they can be and waited for where their result is needed. Nothing is allocated after data_layout.
+ * All functions are collective over the groups they name: every member calls them in the same order. Messages
+ * are started where they can be and waited for where their result is needed. Nothing is allocated after
+ * data_layout.
  *
- * Sums: reduction over the shard group, then over copies of it (hybrid sharding), then the partial sums over the
- * tensor group, in this order in every stage. A reduce_scatter is the slice of an all_reduce, so SHARD_NONE and
- * SHARD_OPTIM give the same bits, and so do SHARD_GRADS and SHARD_PARAMS, which add whole microbatches up. */
+ * Sums: reduction over the shard group, then over copies of it (hybrid sharding), then the partial sums over
+ * the tensor group, in this order in every stage. A reduce_scatter is the slice of an all_reduce, so
+ * SHARD_NONE and SHARD_OPTIM give the same bits, and so do SHARD_GRADS and SHARD_PARAMS, which add whole
+ * microbatches up. */
 #ifndef DATA_H
 #define DATA_H
 #include "grid.h"
@@ -58,8 +61,8 @@ typedef struct {
 /* Buckets [first, first + count), and one more that lies elsewhere, -1: none. */
 typedef struct { int first, count, also; } Unit;
 
-/* An array over the flat space, or over this rank's shards of it: elements from `near` on, where a bucket starts, lie at
- * `away`, the others at p. p NULL: only counted, or absent. */
+/* An array over the flat space, or over this rank's shards of it: elements from `near` on, where a bucket
+ * starts, lie at `away`, the others at p. p NULL: only counted, or absent. */
 typedef struct { char *p, *away; int64_t near; Dtype type; int sharded; } Flat;
 
 /* A message of a window, or of whole gradients. */
@@ -83,7 +86,7 @@ typedef struct {
     int tied;                  /* the bucket that another stage has too, -1: none */
     int64_t near;              /* elements whose masters and moments lie on the device; those of the others */
     Arena *outer;              /* are in here */
-    int64_t cleared;           /* the ticket of the zeroes in the gradients of the others, until ops wait for it */
+    int64_t cleared; /* the ticket of the zeroes in the gradients of the others, until ops wait for it */
 
     Flat weight, grad, master, moment[2];
     int gradients, moments;    /* what there is */
@@ -92,10 +95,11 @@ typedef struct {
     int turn;                  /* the gradients' next window */
     int open;                  /* between data_begin and data_wait_grads */
     Token *token;
-    int64_t bytes[3];          /* of parameters, gradients, masters and moments, windows included, `outer` not */
+    int64_t bytes[3]; /* of parameters, gradients, masters and moments, windows included, `outer` not */
 } Data;
 
-/* The groups are the grid's. bucket and unit become d's, on the heap; a change of units goes through data_units. */
+/* The groups are the grid's. bucket and unit become d's, on the heap; a change of units goes through
+ * data_units. */
 void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
                int tied);
 void data_close(Data *d);
@@ -103,11 +107,13 @@ void data_close(Data *d);
 /* Sets the units (heap; d's from now on); before data_layout. */
 void data_units(Data *d, Unit *unit, int units);
 
-/* Masters and moments of the last buckets, as few as hold at least `share` of the elements, shall lie in `outer`, which may
- * be counting: memory that ops can use. Where weights are their own masters these stay. Before data_layout. */
+/* Masters and moments of the last buckets, as few as hold at least `share` of the elements, shall lie in
+ * `outer`, which may be counting: memory that ops can use. Where weights are their own masters these stay.
+ * Before data_layout. */
 void data_offload(Data *d, double share, Arena *outer);
 
-/* Takes the arrays from `run`, which may be counting. Without gradients there are weights alone. moments: 0 to 2. */
+/* Takes the arrays from `run`, which may be counting. Without gradients there are weights alone. moments: 0
+ * to 2. */
 void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments);
 
 /* This rank's shard of a bucket: flat elements [*from, *to). */
@@ -120,39 +126,40 @@ void *data_at(const Data *d, const Flat *f, int bucket, int64_t at);
 /* Clears the gradients: the start of a step. Not collective. */
 void data_begin(Data *d);
 
-/* Gives the unit zeroed gradients to add a backward to, in stages that do not keep them whole. May wait for an earlier
- * data_reduce. Collective over the shard group. */
+/* Gives the unit zeroed gradients to add a backward to, in stages that do not keep them whole. May wait for
+ * an earlier data_reduce. Collective over the shard group. */
 void data_enter(Data *d, int unit, GradPhase phase);
 
-/* The unit's gradients of this phase are final (whole gradients), or those of one microbatch are: starts their
- * reduction. They must not be read or written until data_wait_grads or the next data_enter. Collective over the data
- * group. */
+/* The unit's gradients of this phase are final (whole gradients), or those of one microbatch are: starts
+ * their reduction. They must not be read or written until data_wait_grads or the next data_enter. Collective
+ * over the data group. */
 void data_reduce(Data *d, int unit, GradPhase phase);
 
 /* The first bucket whose masters and moments lie in outer memory, or their number. */
 int data_first_away(const Data *d);
-/* The bucket's update is under way beside the ops: what reads its weights or its gradient waits for the ticket, at the
- * last moment. */
+/* The bucket's update is under way beside the ops: what reads its weights or its gradient waits for the
+ * ticket, at the last moment. */
 void data_updating(Data *d, int bucket, int64_t ticket);
-/* Ops from here on come behind every update and every zero: before masters, moments or weights are read that no unit's
- * forward or backward has made ready. */
+/* Ops from here on come behind every update and every zero: before masters, moments or weights are read that
+ * no unit's forward or backward has made ready. */
 void data_settle(Data *d);
 
-/* All sums of the step are done, but for the tied one. May be called again. Collective over data and tensor groups. */
+/* All sums of the step are done, but for the tied one. May be called again. Collective over data and tensor
+ * groups. */
 void data_wait_grads(Data *d);
 
 /* Adds the two gradients of a bucket that lies on two stages. Collective over the embedding group. */
 void data_tied(Data *d);
 
-/* SHARD_PARAMS: starts to gather the unit's weights; at most two units at a time, one gathered twice counts once.
- * Other stages: nothing. Collective over the shard group. */
+/* SHARD_PARAMS: starts to gather the unit's weights; at most two units at a time, one gathered twice counts
+ * once. Other stages: nothing. Collective over the shard group. */
 void data_gather(Data *d, int unit);
 /* The unit's weights may be read when this returns. Collective over the shard group. */
 void data_ready(Data *d, int unit);
 void data_release(Data *d, int unit);
 
-/* After an update of the shards: starts to gather the weights of all buckets where they are held whole, in the order of
- * the forward. overlap: data_ready waits for them, and starts those whose update is under way beside the ops; else they
- * are there on return. Collective over the shard group. */
+/* After an update of the shards: starts to gather the weights of all buckets where they are held whole, in
+ * the order of the forward. overlap: data_ready waits for them, and starts those whose update is under way
+ * beside the ops; else they are there on return. Collective over the shard group. */
 void data_gather_all(Data *d, int overlap);
 #endif

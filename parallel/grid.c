@@ -69,7 +69,8 @@ int grid_group(const int size[AXES], const Axis order[AXES], unsigned mask, int 
 int grid_launched(int *rank)
 {
     static const char *const names[][2] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-                                           {"PMI_SIZE", "PMI_RANK"}, {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+                                           {"PMI_SIZE", "PMI_RANK"},
+                                           {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *size = getenv(names[i][0]), *mine = getenv(names[i][1]);
         if (size && mine) {
@@ -93,7 +94,8 @@ int grid_cores(const Grid *g)
 
 int grid_expert_size(const GridSpec *spec, int world, int size[AXES])
 {
-    int etp = spec->etp ? spec->etp : spec->size[AXIS_TP], ep = spec->ep ? spec->ep : 1, pp = spec->size[AXIS_PP];
+    int etp = spec->etp ? spec->etp : spec->size[AXIS_TP], ep = spec->ep ? spec->ep : 1,
+        pp = spec->size[AXIS_PP];
     if (world % (etp * ep * pp))
         return 0;
     size[AXIS_TP] = etp;
@@ -137,8 +139,8 @@ static void open_counting(void *ctx, const Grid *g, Comm *c, const char *name, c
 typedef struct { GridOpener open; void *ctx; } Opening;
 
 /* Members [first, first + n * step) of the list, every step-th. */
-static void open_part(const Grid *g, Opening how, Comm *c, const char *name, const int *list, int first, int step,
-                      int n)
+static void open_part(const Grid *g, Opening how, Comm *c, const char *name, const int *list, int first,
+                      int step, int n)
 {
     int *member = xcalloc((size_t)n, sizeof *member);
     for (int i = 0; i < n; i++)
@@ -216,8 +218,8 @@ void grid_open(Grid *g, const GridSpec *spec, int world, int rank)
     if (world > 1) {
         comm_mpi_start();
         char where[96];
-        snprintf(where, sizeof where, "rank %d tp %d cp %d dp %d pp %d", rank, g->index[AXIS_TP], g->index[AXIS_CP],
-                 g->index[AXIS_DP], g->index[AXIS_PP]);
+        snprintf(where, sizeof where, "rank %d tp %d cp %d dp %d pp %d", rank, g->index[AXIS_TP],
+                 g->index[AXIS_CP], g->index[AXIS_DP], g->index[AXIS_PP]);
         job_where(where);
     }
     open_groups(g, (Opening){open_real, NULL});

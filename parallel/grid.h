@@ -1,8 +1,9 @@
 /* grid -- rank <-> (tp, cp, ep, dp, pp), and the process groups of every axis.
  *
- * The order string names the axes, fastest first: "tp-cp-ep-dp-pp". rank = sum over axes of index * product of the
- * sizes of the axes to its left (Megatron-LM's RankGenerator). The dense grid has ep = 1 and dp = world/(tp cp pp); the
- * expert grid has tp = etp, cp = 1 and edp = world/(etp ep pp). Every group is a Comm; groups of one are comm_self. */
+ * The order string names the axes, fastest first: "tp-cp-ep-dp-pp". rank = sum over axes of index * product
+ * of the sizes of the axes to its left (Megatron-LM's RankGenerator). The dense grid has ep = 1 and dp =
+ * world/(tp cp pp); the expert grid has tp = etp, cp = 1 and edp = world/(etp ep pp). Every group is a Comm;
+ * groups of one are comm_self. */
 #ifndef GRID_H
 #define GRID_H
 #include "comm.h"
@@ -14,10 +15,10 @@ extern const char *const axis_name[AXES];
 typedef struct {
     int size[AXES];                  /* dense grid: size[AXIS_EP] = 1; the product is the world */
     Axis order[AXES];                /* fastest first */
-    int kv_share;                    /* neighbours in tp that hold the same key/value heads: tp / heads when tp exceeds
-                                      * them, else 1 (0 stands for 1) */
-    int instances;                   /* optimizer instances: parts of the data group that each hold the whole optimizer
-                                      * state, num_distributed_optimizer_instances (0 stands for 1) */
+    int kv_share;  /* neighbours in tp that hold the same key/value heads: tp / heads when tp exceeds
+                    * them, else 1 (0 stands for 1) */
+    int instances; /* optimizer instances: parts of the data group that each hold the whole optimizer
+                    * state, num_distributed_optimizer_instances (0 stands for 1) */
     int etp, ep;                     /* expert grid (0 stands for tp, and for 1) */
 } GridSpec;
 
@@ -30,30 +31,32 @@ typedef struct {
     Comm axis[AXES];                 /* one group an axis of the dense grid */
     Comm model;                      /* tp and pp together: ranks that hold one copy of the model */
     Comm data;                       /* dp and cp together: ranks whose gradients are added */
-    Comm embedding;                  /* first and last rank of my pipeline, on these two; elsewhere a group of one */
+    Comm embedding; /* first and last rank of my pipeline, on these two; elsewhere a group of one */
     Comm kv;                         /* the kv_share neighbours in tp with my key/value heads */
-    Comm shard;                      /* my run of |data| / instances neighbours in data: one optimizer instance */
+    Comm shard; /* my run of |data| / instances neighbours in data: one optimizer instance */
     Comm copies;                     /* the ranks with my place in each instance */
 } Grid;
 
-/* Lists the ranks of the group that varies over the axes in `mask` (bit 1 << axis) and contains `rank`; ranks in
- * the order of the order string. Returns their number. Pure: needs no communicator. */
+/* Lists the ranks of the group that varies over the axes in `mask` (bit 1 << axis) and contains `rank`; ranks
+ * in the order of the order string. Returns their number. Pure: needs no communicator. */
 int grid_group(const int size[AXES], const Axis order[AXES], unsigned mask, int rank, int *out);
 
 /* The place of world rank `rank` on an axis. Pure. */
 int grid_index(const GridSpec *spec, int rank, Axis axis);
 
-/* Parses "tp-cp-ep-dp-pp" or any permutation; absent axes follow at the end. Returns 0 when it is malformed. */
+/* Parses "tp-cp-ep-dp-pp" or any permutation; absent axes follow at the end. Returns 0 when it is malformed.
+ */
 int grid_parse_order(const char *text, Axis order[AXES]);
 
-/* The expert grid of a spec: tp = etp, cp = 1, dp = world / (etp ep pp). Returns 0 when it does not fit the world, or
- * when its pipelines would not be the dense grid's (pp not last in the order, pp > 1, and another dp). */
+/* The expert grid of a spec: tp = etp, cp = 1, dp = world / (etp ep pp). Returns 0 when it does not fit the
+ * world, or when its pipelines would not be the dense grid's (pp not last in the order, pp > 1, and another
+ * dp). */
 int grid_expert_size(const GridSpec *spec, int world, int size[AXES]);
 /* Like grid_group, in the expert grid. */
 int grid_expert_group(const GridSpec *spec, int world, unsigned mask, int rank, int *out);
 
-/* Opens all groups; those of one are comm_self. With world > 1 a launcher must have started this process, which joins
- * its job here. Collective. */
+/* Opens all groups; those of one are comm_self. With world > 1 a launcher must have started this process,
+ * which joins its job here. Collective. */
 void grid_open(Grid *g, const GridSpec *spec, int world, int rank);
 /* The same for any rank of any world, with groups that only count (comm_count_open). */
 void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank);
@@ -69,8 +72,8 @@ void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx);
 /* The ranks that a launcher (mpirun, srun) started, by its environment, and which of them this process is. */
 int grid_launched(int *rank);
 
-/* The cores that this rank of an open grid should compute on: those it may run on, divided by the ranks of its host
- * that may run on them as well; at least 1. */
+/* The cores that this rank of an open grid should compute on: those it may run on, divided by the ranks of
+ * its host that may run on them as well; at least 1. */
 int grid_cores(const Grid *g);
 int grid_host_ranks(const Grid *g);  /* ranks on this host */
 int grid_host_rank(const Grid *g);   /* which of them this is */

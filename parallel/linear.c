@@ -16,8 +16,8 @@ static Mat8 weight(Device *d, Arena *scratch, Mat w, int transposed, Precision p
     if (!k->there)
         d->fp8_cast(d, k->plain, k->turned, w, p.w, E4M3, p.delayed);
     k->there = 1;
-    return (Mat8){transposed ? k->turned : k->plain, transposed ? w.cols : w.rows, transposed ? w.rows : w.cols, E4M3,
-                  p.w};
+    return (Mat8){transposed ? k->turned : k->plain, transposed ? w.cols : w.rows,
+                  transposed ? w.rows : w.cols, E4M3, p.w};
 }
 
 Factor linear_factor(Device *d, Arena *scratch, Mat w, Mat b, int forward, Precision p)
@@ -32,7 +32,8 @@ Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f)
 {
     Rows r = {.x = x};
     if (f->p.fp8)
-        r.x8 = f->forward ? cast(d, scratch, x, 0, f->p.x, E4M3, f->p) : cast(d, scratch, x, 0, f->p.dy, E5M2, f->p);
+        r.x8 = f->forward ? cast(d, scratch, x, 0, f->p.x, E4M3, f->p)
+                          : cast(d, scratch, x, 0, f->p.dy, E5M2, f->p);
     return r;
 }
 

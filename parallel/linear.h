@@ -1,7 +1,7 @@
-/* linear -- one rank's part of a linear layer, multiplied as its matrices are stored or in FP8 (Micikevicius et al.
- * 2022, arXiv:2209.05433): activations and weights in E4M3, gradients of outputs in E5M2, sums in F32. Each of the three
- * has one scale on each rank. Copies in FP8 lie in scratch, during the call; those of a weight may be kept while it does
- * not change. Local. */
+/* linear -- one rank's part of a linear layer, multiplied as its matrices are stored or in FP8 (Micikevicius
+ * et al. 2022, arXiv:2209.05433): activations and weights in E4M3, gradients of outputs in E5M2, sums in F32.
+ * Each of the three has one scale on each rank. Copies in FP8 lie in scratch, during the call; those of a
+ * weight may be kept while it does not change. Local. */
 #ifndef LINEAR_H
 #define LINEAR_H
 #include "device.h"
@@ -15,19 +15,21 @@ typedef struct {
     Fp8Weight *kept;           /* NULL: each call makes a copy for itself */
 } Precision;
 
-/* What rows are multiplied by, block after block of them: y = x w^T + b (forward), or y = x w. In FP8 the weight's copy is
- * made once; where it is not kept, it lies in the scratch of linear_factor until that is reset. */
+/* What rows are multiplied by, block after block of them: y = x w^T + b (forward), or y = x w. In FP8 the
+ * weight's copy is made once; where it is not kept, it lies in the scratch of linear_factor until that is
+ * reset. */
 typedef struct { Mat w, b; int forward; Precision p; Mat8 w8; } Factor;
 Factor linear_factor(Device *d, Arena *scratch, Mat w, Mat b, int forward, Precision p);
 
-/* Rows to be multiplied by f: x, in FP8 a copy of it with one scale, in scratch. part: rows [first, first + n) of it. */
+/* Rows to be multiplied by f: x, in FP8 a copy of it with one scale, in scratch. part: rows [first, first +
+ * n) of it. */
 typedef struct { Mat x; Mat8 x8; } Rows;
 Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f);
 Rows linear_rows_part(Rows x, int64_t first, int64_t n);
 
 void linear_multiply(Device *d, Mat y, Rows x, const Factor *f);
-/* With the activation. Forward: y, and out = act(y); h is unused. Else out = y times act'(h), y being scratch; out may be h,
- * or y where the kind is not gated. */
+/* With the activation. Forward: y, and out = act(y); h is unused. Else out = y times act'(h), y being
+ * scratch; out may be h, or y where the kind is not gated. */
 void linear_multiply_act(Device *d, Mat out, Mat y, Mat h, Rows x, const Factor *f, ActKind kind);
 
 /* y [T,out] = x [T,in] w [out,in]^T + b */

@@ -2,7 +2,10 @@
 
 /* ---- block by block: rank r's rows are block r ---- */
 
-static Mat block(Mat m, const TensorGroup *g, int r) { return mat_rows(m, r * (m.rows / g->rows->size), m.rows / g->rows->size); }
+static Mat block(Mat m, const TensorGroup *g, int r)
+{
+    return mat_rows(m, r * (m.rows / g->rows->size), m.rows / g->rows->size);
+}
 static int64_t elements(Mat m) { return m.rows * m.cols; }
 
 /* y = x times f; with `act` the activation behind it, as linear_multiply_act. */
@@ -15,15 +18,15 @@ static void multiply(Device *d, const Product *q, Mat x, int64_t first)
     int64_t n = x.rows;
     Rows rows = linear_rows(d, q->scratch, x, &q->f);
     if (q->act)
-        linear_multiply_act(d, mat_rows(q->out, first, n), mat_rows(q->y, first, n), mat_rows(q->h, first, n), rows,
-                            &q->f, q->kind);
+        linear_multiply_act(d, mat_rows(q->out, first, n), mat_rows(q->y, first, n), mat_rows(q->h, first, n),
+                            rows, &q->f, q->kind);
     else
         linear_multiply(d, mat_rows(q->y, first, n), rows, &q->f);
     arena_reset(q->scratch, mark);
 }
 
-/* In step s every rank sends to the one s places on, so that all links are in use and the blocks come in the order in which
- * they are multiplied. */
+/* In step s every rank sends to the one s places on, so that all links are in use and the blocks come in the
+ * order in which they are multiplied. */
 static void gather_by_blocks(Device *d, const TensorGroup *g, Mat all, Mat x, const Product *q)
 {
     Comm *c = g->rows;
@@ -52,7 +55,8 @@ static void scatter_by_blocks(Device *d, const TensorGroup *g, Arena *scratch, M
     Comm *c = g->rows;
     int n = c->size, me = c->rank;
     size_t mark = scratch->used;
-    Mat room = mat_take(scratch, y.rows * n, y.cols, y.type), parts = mat_take(scratch, y.rows * n, y.cols, y.type);
+    Mat room = mat_take(scratch, y.rows * n, y.cols, y.type),
+        parts = mat_take(scratch, y.rows * n, y.cols, y.type);
     Rows rows = linear_rows(d, scratch, x, f);
     for (int s = 1; s < n; s++) {
         int to = (me + s) % n, from = (me - s + n) % n;
@@ -82,35 +86,46 @@ static void gather_multiply(Device *d, const TensorGroup *g, Mat all, Mat x, Pro
     arena_reset(q.scratch, mark);
 }
 
-void tensor_gather_linear(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat y, Mat x, Mat w, Mat b,
-                          Precision p)
+void tensor_gather_linear(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat y, Mat x, Mat w,
+                          Mat b, Precision p)
 {
     size_t mark = scratch->used;
     Product q = {.f = linear_factor(d, scratch, w, b, 1, p), .y = y, .scratch = scratch};
     gather_multiply(d, g, all, x, q, mark);
 }
 
-void tensor_gather_matmul(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat y, Mat x, Mat w, Precision p)
+void tensor_gather_matmul(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat y, Mat x, Mat w,
+                          Precision p)
 {
     size_t mark = scratch->used;
     Product q = {.f = linear_factor(d, scratch, w, (Mat){.type = x.type}, 0, p), .y = y, .scratch = scratch};
     gather_multiply(d, g, all, x, q, mark);
 }
 
-void tensor_gather_linear_act(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat a, Mat h, Mat x, Mat w,
-                              Mat b, ActKind kind, Precision p)
+void tensor_gather_linear_act(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat a, Mat h, Mat x,
+                              Mat w, Mat b, ActKind kind, Precision p)
 {
     size_t mark = scratch->used;
-    Product q = {.f = linear_factor(d, scratch, w, b, 1, p), .y = h, .out = a, .act = 1, .kind = kind, .scratch = scratch};
+    Product q = {.f = linear_factor(d, scratch, w, b, 1, p),
+                 .y = h,
+                 .out = a,
+                 .act = 1,
+                 .kind = kind,
+                 .scratch = scratch};
     gather_multiply(d, g, all, x, q, mark);
 }
 
-void tensor_gather_matmul_act(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat dh, Mat da, Mat dy, Mat w,
-                              Mat h, ActKind kind, Precision p)
+void tensor_gather_matmul_act(Device *d, const TensorGroup *g, Arena *scratch, Mat all, Mat dh, Mat da,
+                              Mat dy, Mat w, Mat h, ActKind kind, Precision p)
 {
     size_t mark = scratch->used;
-    Product q = {.f = linear_factor(d, scratch, w, (Mat){.type = dy.type}, 0, p), .y = da, .out = dh, .h = h, .act = 1,
-                 .kind = kind, .scratch = scratch};
+    Product q = {.f = linear_factor(d, scratch, w, (Mat){.type = dy.type}, 0, p),
+                 .y = da,
+                 .out = dh,
+                 .h = h,
+                 .act = 1,
+                 .kind = kind,
+                 .scratch = scratch};
     gather_multiply(d, g, all, dy, q, mark);
 }
 
@@ -128,7 +143,8 @@ void row_linear_fwd(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat 
     arena_reset(scratch, mark);
 }
 
-TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p)
+TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, Mat dx, Mat dy, Mat w,
+                              Precision p)
 {
     Mat room = g->overlap ? dx : tensor_room(g, scratch, dx);      /* stays until the sum is there */
     size_t mark = scratch->used;
@@ -143,7 +159,8 @@ TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, M
 
 void tensor_bwd_w(Device *d, Arena *scratch, Mat dw, Mat dy, Mat x, Mat db, Mat dyb, Precision p)
 {
-    int whole = dyb.rows == dy.rows;       /* with sequence parallelism a row linear's bias gets a rank's own rows */
+    int whole =
+        dyb.rows == dy.rows; /* with sequence parallelism a row linear's bias gets a rank's own rows */
     linear_bwd_w(d, scratch, dw, whole ? db : (Mat){.type = db.type}, dy, x, p);
     if (!whole && db.rows)
         d->bias_bwd(d, db, dyb);

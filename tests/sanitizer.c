@@ -1,5 +1,6 @@
-/* sanitizer -- linked into every program of `make DEBUG=1`: what its leak check leaves out. Open MPI and what it loads
- * never give back some hundred blocks; they are known by the library that asked for them. Ours stay errors. */
+/* sanitizer -- linked into every program of `make DEBUG=1`: what its leak check leaves out. Open MPI and what
+ * it loads never give back some hundred blocks; they are known by the library that asked for them. Ours stay
+ * errors. */
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,7 +19,8 @@ int dlclose(void *handle)
     return 0;
 }
 
-/* Is this a rank that mpirun started? Asked before the C library and the sanitizer are ready: system calls only. */
+/* Is this a rank that mpirun started? Asked before the C library and the sanitizer are ready: system calls
+ * only. */
 PLAIN static int launched(void)
 {
     static const char name[] = "OMPI_COMM_WORLD_SIZE=";
@@ -35,10 +37,10 @@ PLAIN static int launched(void)
     return !name[at];
 }
 
-/* Libraries without frame pointers: the fast unwinder sees only who called malloc, which may be the C library; the
- * other one costs several times a test's time, so only ranks of a launched job have it. And where the thread-local data
- * of loaded libraries lie is a guess of gcc 12's runtime that can be wrong: the leak check then dies. Ours are not
- * loaded, so nothing that we hold is missed. */
+/* Libraries without frame pointers: the fast unwinder sees only who called malloc, which may be the C
+ * library; the other one costs several times a test's time, so only ranks of a launched job have it. And
+ * where the thread-local data of loaded libraries lie is a guess of gcc 12's runtime that can be wrong: the
+ * leak check then dies. Ours are not loaded, so nothing that we hold is missed. */
 PLAIN const char *__asan_default_options(void)
 {
     return launched() ? "intercept_tls_get_addr=0:fast_unwind_on_malloc=0:malloc_context_size=12"
@@ -52,6 +54,7 @@ const char *__lsan_default_options(void)
 
 const char *__lsan_default_suppressions(void)
 {
-    return "leak:libopen-pal\nleak:libopen-rte\nleak:libmpi\nleak:libpmix\nleak:libevent\nleak:mca_\nleak:libhwloc\n"
+    return "leak:libopen-pal\nleak:libopen-rte\nleak:libmpi\nleak:libpmix\nleak:libevent\nleak:mca_\nleak:"
+           "libhwloc\n"
            "leak:libfabric\nleak:libucs\nleak:libibverbs\nleak:libdbus\n";
 }

@@ -1,12 +1,13 @@
-/* schedules -- shapes to test with, and a replay of instruction lists written without the code under test: it shares
- * only the list's format and the placement's definition. */
+/* schedules -- shapes to test with, and a replay of instruction lists written without the code under test: it
+ * shares only the list's format and the placement's definition. */
 #ifndef SCHEDULES_H
 #define SCHEDULES_H
 #include "base.h"
 #include "schedule.h"
 #include "test.h"
 
-static const char *const names[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min"};
+static const char *const names[] = {"gpipe", "1f1b", "interleaved", "zb-h1",
+                                    "zb-h2", "zb-v", "v-half",      "v-min"};
 enum { KINDS = sizeof names / sizeof *names };
 
 static inline int is_v(const PipeShape *s)
@@ -28,13 +29,17 @@ static inline PipeShape shape_of(int kind, int p, int v, int m)
 }
 
 /* interleaved takes whole groups of p, or a last one of p or more, or one group alone. */
-static inline int fits(int kind, int p, int m) { return kind != SCHEDULE_INTERLEAVED || m <= p || m % p == 0; }
+static inline int fits(int kind, int p, int m)
+{
+    return kind != SCHEDULE_INTERLEAVED || m <= p || m % p == 0;
+}
 
 static inline void check_set(const ScheduleSet *set, const char *what)
 {
     const PipeShape *s = &set->shape;
     char why[256] = "";
-    CHECK(schedules_check(set, why, sizeof why), "%s kind %d p %d v %d m %d: %s", what, s->kind, s->p, s->v, s->m, why);
+    CHECK(schedules_check(set, why, sizeof why), "%s kind %d p %d v %d m %d: %s", what, s->kind, s->p, s->v,
+          s->m, why);
 }
 
 /* xorshift: the tests' own numbers. */
@@ -51,9 +56,10 @@ static inline int dice(int n)
 
 typedef struct {
     const ScheduleSet *set;
-    int pc[64], message[64];       /* next in the list; with messages beside compute: next compute, next message */
+    int pc[64], message[64]; /* next in the list; with messages beside compute: next compute, next message */
     double at[64], sent[64];       /* end of the last compute, and of the last message */
-    double *have[2], *made[2];     /* [stage*m + mb] when the input of F, D is there, their output made; -1: not */
+    double *have[2],
+        *made[2]; /* [stage*m + mb] when the input of F, D is there, their output made; -1: not */
     int ok;                        /* nothing was used before it was there */
 } Model;
 
@@ -67,13 +73,17 @@ static inline int rank_of(const PipeShape *s, int stage)
     return is_v(s) && stage >= s->p ? 2 * s->p - 1 - stage : stage % s->p;
 }
 
-static inline double time_of(const PipeShape *s, int k, int stage) { return s->cost[k] ? s->cost[k][stage] : 1; }
+static inline double time_of(const PipeShape *s, int k, int stage)
+{
+    return s->cost[k] ? s->cost[k][stage] : 1;
+}
 
 /* Runs one compute; 0: its input is not there (with `early`: an error). */
 static inline int model_compute(Model *o, int r, const Instr *i, int early)
 {
     const PipeShape *s = &o->set->shape;
-    int stage = stage_at(s, r, i->chunk), last = s->p * s->v - 1, at = stage * s->m + i->mb, back = i->op != I_F;
+    int stage = stage_at(s, r, i->chunk), last = s->p * s->v - 1, at = stage * s->m + i->mb,
+        back = i->op != I_F;
     double need = back && stage == last ? o->made[0][at] : o->have[back][at];
     if (i->op == I_W)
         need = o->made[1][at];
@@ -84,7 +94,9 @@ static inline int model_compute(Model *o, int r, const Instr *i, int early)
         return early;
     }
     double start = i->op == I_W || need < o->at[r] ? o->at[r] : need;
-    double took = i->op == I_F ? time_of(s, 0, stage) : i->op == I_W ? time_of(s, 2, stage) : time_of(s, 1, stage);
+    double took = i->op == I_F   ? time_of(s, 0, stage)
+                  : i->op == I_W ? time_of(s, 2, stage)
+                                 : time_of(s, 1, stage);
     o->at[r] = start + took + (i->op == I_B ? time_of(s, 2, stage) : 0);
     if (i->op == I_W)
         return 1;
@@ -139,9 +151,9 @@ static inline int model_send(Model *o, int r, const Instr *a, int beside)
     return 1;
 }
 
-/* Plays the set to its end. beside 0: everything of a rank in one queue, a send and its receive end together. beside
- * 1: messages in a queue of their own. Returns the time, -1 when something stands still or is used before it is
- * there. */
+/* Plays the set to its end. beside 0: everything of a rank in one queue, a send and its receive end together.
+ * beside 1: messages in a queue of their own. Returns the time, -1 when something stands still or is used
+ * before it is there. */
 static inline double model_run(const ScheduleSet *set, int beside)
 {
     const PipeShape *s = &set->shape;

@@ -1,8 +1,8 @@
 /* team -- a process group whose members are threads of one process: what a transport does, over shared
  * memory, for tests of code that N ranks run.
  *
- * With a seed, a part of the reductions and gathers is put off until somebody waits for them (or for a later one): code
- * that reads a result before it has waited then sees the old values, on every run of that seed. */
+ * With a seed, a part of the reductions and gathers is put off until somebody waits for them (or for a later
+ * one): code that reads a result before it has waited then sees the old values, on every run of that seed. */
 #ifndef TEAM_H
 #define TEAM_H
 #include "comm.h"
@@ -31,12 +31,12 @@ typedef struct {
 static void team_barrier(Comm *c) { pthread_barrier_wait(&((Team *)c->impl)->barrier); }
 
 /* a[i] <- a[i] op b[i] */
-#define TEAM_FOLD(T)                                                                                                  \
-    for (int64_t i = 0; i < n; i++) {                                                                                 \
-        T *x = (T *)a + i;                                                                                            \
-        const T y = ((const T *)b)[i];                                                                                \
-        *x = op == OP_SUM ? (T)(*x + y) : op == OP_MIN ? (y < *x ? y : *x) : (y > *x ? y : *x);                       \
-    }                                                                                                                 \
+#define TEAM_FOLD(T)                                                                                         \
+    for (int64_t i = 0; i < n; i++) {                                                                        \
+        T *x = (T *)a + i;                                                                                   \
+        const T y = ((const T *)b)[i];                                                                       \
+        *x = op == OP_SUM ? (T)(*x + y) : op == OP_MIN ? (y < *x ? y : *x) : (y > *x ? y : *x);              \
+    }                                                                                                        \
     return
 
 static void team_fold(void *a, const void *b, int64_t n, Dtype type, ReduceOp op)
@@ -50,11 +50,13 @@ static void team_fold(void *a, const void *b, int64_t n, Dtype type, ReduceOp op
     }
 }
 
-/* One collective: every member reads what the others brought, in rank order, and writes only when all have read. */
+/* One collective: every member reads what the others brought, in rank order, and writes only when all have
+ * read. */
 static void team_run(Comm *c, const TeamOp *o)
 {
     Team *t = c->impl;
-    size_t size = dtype_size(o->type), bytes = (size_t)o->n * size * (o->kind == TEAM_GATHER ? (size_t)t->size : 1);
+    size_t size = dtype_size(o->type),
+           bytes = (size_t)o->n * size * (o->kind == TEAM_GATHER ? (size_t)t->size : 1);
     size_t mine = o->kind == TEAM_SCATTER ? (size_t)(o->n * c->rank) * size : 0;
     char *out = xcalloc(1, bytes + 1);
     t->slot[c->rank] = o->in;

@@ -162,12 +162,30 @@ void cpu_open(Device *d, Dtype real, const char *isa, int threads)
     int i = pick(c, real, isa);
     if (!threads)
         threads = pool_cores();
-    *d = (Device){.name = "cpu", .isa = isa_names[i], .bf16 = c->gemm_bf16 != c->gemm ? c->gemm_bf16->name : "f32",
-                  .impl = c, .take = take, .give = give, .owns = owns, .left = left,
-                  .outer_take = take, .outer_give = give, .leave = tell, .fetch = fetch, .arrived = told,
-                  .aside = in_step, .along = along,
-                  .put = put, .get = put, .tell = tell, .told = told,
-                  .snapshot = tell, .settle = in_step, .host_take = take, .host_give = give, .sync = in_step};
+    *d = (Device){.name = "cpu",
+                  .isa = isa_names[i],
+                  .bf16 = c->gemm_bf16 != c->gemm ? c->gemm_bf16->name : "f32",
+                  .impl = c,
+                  .take = take,
+                  .give = give,
+                  .owns = owns,
+                  .left = left,
+                  .outer_take = take,
+                  .outer_give = give,
+                  .leave = tell,
+                  .fetch = fetch,
+                  .arrived = told,
+                  .aside = in_step,
+                  .along = along,
+                  .put = put,
+                  .get = put,
+                  .tell = tell,
+                  .told = told,
+                  .snapshot = tell,
+                  .settle = in_step,
+                  .host_take = take,
+                  .host_give = give,
+                  .sync = in_step};
     tables[i][real].fill(d);
     lay_out(c, real, threads);
     arena_open(&c->arena, "cpu", c->arena.peak);

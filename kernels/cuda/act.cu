@@ -1,8 +1,8 @@
 /* act -- activations of the feed-forward layer, forward and backward: one pass, two 16-byte pieces a thread.
  *
- * Formulas and their sources: kernels/cpu/isa/act.c. With two bytes an element there is time for about 20 instructions
- * on each before arithmetic, not memory, sets the pace; that is why the normal distribution is one polynomial and one
- * exponential here. */
+ * Formulas and their sources: kernels/cpu/isa/act.c. With two bytes an element there is time for about 20
+ * instructions on each before arithmetic, not memory, sets the pace; that is why the normal distribution is
+ * one polynomial and one exponential here. */
 #include "common.cuh"
 
 #define GELU_A 1.5957691216057308f     /* 2 sqrt(2/pi) */
@@ -13,9 +13,12 @@
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1 + exp2f(-LOG2_E * x)); }
 
 /* Phi(x) = (1 + erf(x / sqrt 2)) / 2. */
-__device__ __forceinline__ float normal_cdf(float x, float) { return 0.5f + 0.5f * erff(x * 0.70710678118654752f); }
-/* For 16-bit storage 2^-Q(|x|) below 0 and 1 - 2^-Q above: Q is a minimax fit of -log2 Phi(-a) on 0 <= a <= 7,
- * which puts Phi within 7e-7, and grows on beyond. */
+__device__ __forceinline__ float normal_cdf(float x, float)
+{
+    return 0.5f + 0.5f * erff(x * 0.70710678118654752f);
+}
+/* For 16-bit storage 2^-Q(|x|) below 0 and 1 - 2^-Q above: Q is a minimax fit of -log2 Phi(-a) on 0 <= a <=
+ * 7, which puts Phi within 7e-7, and grows on beyond. */
 template <class T> __device__ __forceinline__ float normal_cdf(float x, T)
 {
     float a = fabsf(x), q = 1.5479626e-06f;

@@ -1,8 +1,9 @@
 /* colsum -- gradients that are sums over rows: the norms' gain and bias, and the bias of a linear layer.
  *
- * Rows are cut into parts; a block adds up one part of up to 32 pieces across, then a second launch adds the parts
- * in order. The cut follows from the shape alone: the same bits on every GPU. A warp reads whole rows of its
- * columns, several ahead; where a row is narrower than a warp (QK norm: one head), it reads several side by side. */
+ * Rows are cut into parts; a block adds up one part of up to 32 pieces across, then a second launch adds the
+ * parts in order. The cut follows from the shape alone: the same bits on every GPU. A warp reads whole rows
+ * of its columns, several ahead; where a row is narrower than a warp (QK norm: one head), it reads several
+ * side by side. */
 #include "common.cuh"
 
 struct ColumnSums {
@@ -19,11 +20,13 @@ enum { THREADS = 256, WARPS = THREADS / WARP, BLOCKS = 528 };
 
 extern __shared__ __align__(16) char shared[];
 
-template <class T, int N, int GAIN, int BIAS> __global__ void __launch_bounds__(THREADS, 4) k_colsum(const ColumnSums a)
+template <class T, int N, int GAIN, int BIAS>
+__global__ void __launch_bounds__(THREADS, 4) k_colsum(const ColumnSums a)
 {
     enum { AHEAD = GAIN ? 3 : 4 };             /* what four blocks an SM have registers for */
     int tile = (int)blockIdx.x % a.tiles, part = (int)blockIdx.x / a.tiles;
-    int across = a.pieces < WARP ? a.pieces : WARP, lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    int across = a.pieces < WARP ? a.pieces : WARP, lane = (int)threadIdx.x % WARP,
+        warp = (int)threadIdx.x / WARP;
     int down = WARP / across, sub = lane / across, piece = tile * WARP + lane % across;
     uint32_t end = (uint32_t)(part + 1) * a.per_part, step = (uint32_t)(WARPS * down);
     uint32_t row = (uint32_t)part * a.per_part + (uint32_t)(warp * down + sub);
@@ -95,10 +98,12 @@ template <class T, int N, int GAIN, int BIAS> __global__ void __launch_bounds__(
     }
 }
 
-/* out += the parts: 32 columns a block; warp w adds parts w, w + 8, .., then the warps' sums are added in order. */
+/* out += the parts: 32 columns a block; warp w adds parts w, w + 8, .., then the warps' sums are added in
+ * order. */
 __global__ void __launch_bounds__(THREADS) k_colsum_total(const float *part, float *out, int n, int parts)
 {
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, column = (int)blockIdx.x * WARP + lane;
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP,
+        column = (int)blockIdx.x * WARP + lane;
     float *sum = (float *)shared, s = 0;
     if (column < n)
 #pragma unroll 4
@@ -162,8 +167,8 @@ static void column_sums(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stat
     });
     for (int k = 0; k < 2; k++)
         if (a.out[k])
-            LAUNCH(k_colsum_total, blocks_of(ceil_div(cols, WARP)), THREADS, sizeof(float) * THREADS, c->compute,
-                   a.part[k], a.out[k], a.n, a.parts);
+            LAUNCH(k_colsum_total, blocks_of(ceil_div(cols, WARP)), THREADS, sizeof(float) * THREADS,
+                   c->compute, a.part[k], a.out[k], a.n, a.parts);
 }
 
 void cuda_norm_bwd_w(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups)

@@ -1,9 +1,9 @@
 /* common -- what the row-wise and elementwise kernels share: 16-byte pieces of storage, reductions in a fixed
  * order, fast division by what a launch knows, Philox.
  *
- * Storage is float, bf16 or f16; arithmetic is float. A kernel that reads storage comes twice: in 16-byte pieces
- * (Piece) where every pointer and every distance between rows is a multiple of 16 bytes, element by element
- * elsewhere. */
+ * Storage is float, bf16 or f16; arithmetic is float. A kernel that reads storage comes twice: in 16-byte
+ * pieces (Piece) where every pointer and every distance between rows is a multiple of 16 bytes, element by
+ * element elsewhere. */
 #ifndef COMMON_CUH
 #define COMMON_CUH
 #include <cuda_runtime.h>
@@ -109,7 +109,9 @@ template <> __device__ __forceinline__ void Piece<float>::set(const float *f)
 }
 
 /* What one access moves: a piece, or with N = 1 an element. */
-template <class T, int N> struct Chunk : Piece<T> { static_assert(N == Piece<T>::N, "a piece or an element"); };
+template <class T, int N> struct Chunk : Piece<T> {
+    static_assert(N == Piece<T>::N, "a piece or an element");
+};
 template <class T> struct Chunk<T, 1> {
     T x;
     __device__ __forceinline__ void load(const T *p) { x = *p; }
@@ -142,14 +144,18 @@ template <int N, class T> __device__ __forceinline__ void put_floats(T *p, const
 
 /* May p be read in 16-byte pieces, row after row? An absent matrix may. */
 static inline int aligned(const void *p) { return (uintptr_t)p % 16 == 0; }
-static inline int aligned(Mat m) { return !m.p || (aligned(m.p) && (size_t)m.ld * dtype_size(m.type) % 16 == 0); }
+static inline int aligned(Mat m)
+{
+    return !m.p || (aligned(m.p) && (size_t)m.ld * dtype_size(m.type) % 16 == 0);
+}
 
 /* ---- reductions ---- */
 
 enum { WARP = 32 };
 static const unsigned EVERY_LANE = 0xffffffffu;
 
-/* Over groups of `lanes` neighbours (a power of two); every lane gets the same bits, because a + b = b + a. */
+/* Over groups of `lanes` neighbours (a power of two); every lane gets the same bits, because a + b = b + a.
+ */
 __device__ __forceinline__ float warp_sum(float x, int lanes = WARP)
 {
     for (int o = lanes / 2; o; o >>= 1)
@@ -163,8 +169,8 @@ __device__ __forceinline__ double warp_sum(double x)
     return x;
 }
 
-/* Over a block of whole warps, up to 32. slot: 32 numbers of shared memory that nothing else uses until the block meets
- * again; one meeting. */
+/* Over a block of whole warps, up to 32. slot: 32 numbers of shared memory that nothing else uses until the
+ * block meets again; one meeting. */
 template <class T> __device__ __forceinline__ T block_sum(T x, T *slot)
 {
     int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
@@ -186,7 +192,8 @@ static inline Divider divider(int64_t d)
     uint32_t bits = 0;
     while (((int64_t)1 << bits) < d)
         bits++;
-    Divider v = {(uint32_t)d, (uint32_t)((((uint64_t)1 << (31 + bits)) + (uint64_t)d - 1) / (uint64_t)d), bits};
+    Divider v = {(uint32_t)d, (uint32_t)((((uint64_t)1 << (31 + bits)) + (uint64_t)d - 1) / (uint64_t)d),
+                 bits};
     return v;
 }
 __device__ __forceinline__ uint32_t operator/(uint32_t n, Divider v)

@@ -7,8 +7,9 @@
 
 _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, int line)
 {
-    die_at(file, line, EXIT_RESOURCE, "cuda", "%.80s: %s (%s); change: see what nvidia-smi and dmesg say of the GPU",
-           call, cudaGetErrorString(e), cudaGetErrorName(e));
+    die_at(file, line, EXIT_RESOURCE, "cuda",
+           "%.80s: %s (%s); change: see what nvidia-smi and dmesg say of the GPU", call,
+           cudaGetErrorString(e), cudaGetErrorName(e));
 }
 
 /* ---- memory ---- */
@@ -72,7 +73,8 @@ void *cuda_memory(size_t bytes)
         CUDA_OK(cudaMemGetInfo(&left, &all));
         die(EXIT_RESOURCE, "memory",
             "cannot take %zu bytes of the GPU's memory, of which %zu of %zu are free; change: lower "
-            "micro_batch_size or the model, spread it over more GPUs, or see with nvidia-smi who else uses this one",
+            "micro_batch_size or the model, spread it over more GPUs, or see with nvidia-smi who else uses "
+            "this one",
             bytes, left, all);
     }
     CUDA_OK(e);
@@ -207,14 +209,15 @@ static void cuda_get(Device *d, void *dst, const void *src, size_t bytes)
     for (size_t i = 0; i <= pieces; i++) {
         size_t at = i * CUDA_PIECE, n = bytes - at < CUDA_PIECE ? bytes - at : CUDA_PIECE;
         if (i < pieces) {
-            CUDA_OK(cudaMemcpyAsync(c->landing + i % 2 * CUDA_PIECE, (const char *)src + at, n, cudaMemcpyDefault,
-                                    c->compute));
+            CUDA_OK(cudaMemcpyAsync(c->landing + i % 2 * CUDA_PIECE, (const char *)src + at, n,
+                                    cudaMemcpyDefault, c->compute));
             CUDA_OK(cudaEventRecord(c->landed[i % 2], c->compute));
         }
         if (i > 0) {
             size_t before = at - CUDA_PIECE, left = bytes - before;
             cuda_await(d, c->landed[(i - 1) % 2]);
-            memcpy((char *)dst + before, c->landing + (i - 1) % 2 * CUDA_PIECE, left < CUDA_PIECE ? left : CUDA_PIECE);
+            memcpy((char *)dst + before, c->landing + (i - 1) % 2 * CUDA_PIECE,
+                   left < CUDA_PIECE ? left : CUDA_PIECE);
         }
     }
 }
@@ -227,7 +230,8 @@ static void copy_by_op(Device *d, void *dst, const void *src, size_t bytes)
     cuda_copy(d, mat(dst, 1, n, F32), mat((void *)src, 1, n, F32));
 }
 
-/* The runtime would wait for a copy within the host's memory: an op does it. Returns whether src lies there. */
+/* The runtime would wait for a copy within the host's memory: an op does it. Returns whether src lies there.
+ */
 static int copied_outer(Device *d, void *dst, const void *src, size_t bytes)
 {
     if (!cuda_owns_outer(d, src))
@@ -250,7 +254,8 @@ static cudaEvent_t ops_so_far(Cuda *c)
     return c->before;
 }
 
-/* The end of copy `ticket` of q. An event that a later ticket has taken over comes no sooner than this one's. */
+/* The end of copy `ticket` of q. An event that a later ticket has taken over comes no sooner than this one's.
+ */
 static cudaEvent_t end_of_copy(const CudaCopies *q, int64_t ticket)
 {
     BUG_ON(ticket < 0 || ticket >= q->tickets);

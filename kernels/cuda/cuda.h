@@ -1,8 +1,9 @@
-/* cuda -- what the files of this folder share, and the groups whose buffers lie on a GPU (parallel/comm_*): a GPU's
- * streams, memory and waits.
+/* cuda -- what the files of this folder share, and the groups whose buffers lie on a GPU (parallel/comm_*): a
+ * GPU's streams, memory and waits.
  *
- * Ops are enqueued on one stream, `compute`, and return at once; the host waits in get, told and sync alone. A call
- * that fails, and a launch that cannot be, dies with EXIT_RESOURCE. One thread of the host, but for told. */
+ * Ops are enqueued on one stream, `compute`, and return at once; the host waits in get, told and sync alone.
+ * A call that fails, and a launch that cannot be, dies with EXIT_RESOURCE. One thread of the host, but for
+ * told. */
 #ifndef CUDA_H
 #define CUDA_H
 #include "device.h"
@@ -20,11 +21,11 @@ extern "C" {
     } while (0)
 _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, int line);
 
-#define CUDA_PIECE ((size_t)1 << 20)           /* bytes of pinned memory that one copy of put or get takes at most */
+#define CUDA_PIECE ((size_t)1 << 20) /* bytes of pinned memory that one copy of put or get takes at most */
 #define CUDA_WORDS ((size_t)4 << 10)           /* bytes that tell has an op copy */
 enum { CUDA_PIECES = 16, CUDA_TICKETS = 256 };
 enum { CUDA_LEAVES, CUDA_FETCHES, CUDA_ASIDE, CUDA_WAYS };
-enum { CUDA_FEW = 16 };                        /* blocks of an op aside: they wait for the bus, which they fill */
+enum { CUDA_FEW = 16 }; /* blocks of an op aside: they wait for the bus, which they fill */
 
 typedef struct { char *p; size_t bytes; } CudaRange;
 typedef struct { CudaRange *at; int n, room; } CudaRanges;
@@ -50,7 +51,7 @@ typedef struct {
     char *landing;
     cudaEvent_t landed[2];
     CudaCopies told;                   /* among the ops */
-    CudaCopies snapshots;              /* beside the ops, each copy behind `before`, recorded anew for it: of saves, */
+    CudaCopies snapshots; /* beside the ops, each copy behind `before`, recorded anew for it: of saves, */
     CudaCopies trips[CUDA_WAYS];       /* of what layers keep on the host, there and back; and ops aside */
     cudaStream_t ops;                  /* aside: where `compute` is to go back to; else NULL */
     cudaEvent_t before;
@@ -68,7 +69,8 @@ static inline int64_t cuda_few(const Cuda *c, int64_t blocks)
 }
 static inline cudaStream_t cuda_stream(const Device *d) { return cuda_of(d)->compute; }
 
-/* Device memory for the op that asks, until it has run: at most CUDA_WORKSPACE bytes, aligned to 256; not cleared. */
+/* Device memory for the op that asks, until it has run: at most CUDA_WORKSPACE bytes, aligned to 256; not
+ * cleared. */
 void *cuda_workspace(Cuda *c, size_t bytes);
 
 /* Device memory until cudaFree, not cleared; dies with EXIT_RESOURCE. Start-up only. */
@@ -84,11 +86,12 @@ int cuda_on_host(Device *d, const void *p);
 int cuda_done(cudaEvent_t e);
 /* The host waits for what `e` was recorded behind. Any thread. */
 void cuda_await(Device *d, cudaEvent_t e);
-/* watch(seconds that the host has waited so far) is called now and then while the thread that opened d waits; it may
- * die. NULL: never. */
+/* watch(seconds that the host has waited so far) is called now and then while the thread that opened d waits;
+ * it may die. NULL: never. */
 void cuda_watch(Device *d, void (*watch)(double waited));
 
-/* The kernels of attention and of xent may use the shared memory that they need: once, when the device is opened. */
+/* The kernels of attention and of xent may use the shared memory that they need: once, when the device is
+ * opened. */
 void cuda_attention_open(const Cuda *c);
 void cuda_xent_open(const Cuda *c);
 

@@ -12,7 +12,8 @@ struct Elements {
     Divider per_row;
 };
 
-template <class To, class From, int N> static __global__ void __launch_bounds__(THREADS) k_copy(const Elements e)
+template <class To, class From, int N>
+static __global__ void __launch_bounds__(THREADS) k_copy(const Elements e)
 {
     uint32_t first = blockIdx.x * (THREADS * EACH) + threadIdx.x;
     float f[EACH][N];
@@ -59,8 +60,8 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) k_ad
 }
 
 /* y = the `parts` blocks of a, `apart` elements from one to the next, added up in this order. */
-template <class T, int N> static __global__ void __launch_bounds__(THREADS) k_sum_parts(const Elements e, int parts,
-                                                                                        int64_t apart)
+template <class T, int N>
+static __global__ void __launch_bounds__(THREADS) k_sum_parts(const Elements e, int parts, int64_t apart)
 {
     uint32_t i = blockIdx.x * THREADS + threadIdx.x, r = i / e.per_row;
     int64_t c = (int64_t)(i - r * e.per_row.d) * N;

@@ -1,14 +1,11 @@
 /* embed -- rows of the token and position tables, and the sums of their gradients.
  *
- * The backward adds the rows of dy that belong to one row of a table, in the order of the tokens, without float
- * atomics:
- *   1 count     how many tokens each row has; a token keeps the number that it was
- *   2 place     each row with tokens takes its range of a list, and of the list of long rows if it has more than a
- *               segment
- *   3 scatter   tokens into their row's range, in any order
- *   4 order     each token's place there is how many before it there are: compared with all others of the range
- *   5 sum       a block adds a segment of them, into the gradient, or of a long row into a partial sum
- *   6 total     partial sums of the long rows, in order
+ * The backward adds the rows of dy that belong to one row of a table, in the order of the tokens, without
+ * float atomics: 1 count     how many tokens each row has; a token keeps the number that it was 2 place each
+ * row with tokens takes its range of a list, and of the list of long rows if it has more than a segment 3
+ * scatter   tokens into their row's range, in any order 4 order     each token's place there is how many
+ * before it there are: compared with all others of the range 5 sum       a block adds a segment of them, into
+ * the gradient, or of a long row into a partial sum 6 total     partial sums of the long rows, in order
  * Ranges lie in any order, but what is added to what, and when, follows from the tokens alone. */
 #include "common.cuh"
 
@@ -63,14 +60,15 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) k_embed(con
         if (j.wpe) {
             b[u].get(e);
 #pragma unroll
-            for (int k = 0; k < N; k++)        /* a position that is in no table is a bug of the caller's: loud */
+            for (int k = 0; k < N; k++) /* a position that is in no table is a bug of the caller's: loud */
                 f[k] += p[u] >= 0 && p[u] < j.positions ? e[k] : nanf("");
         }
         put_floats<N>((T *)j.y + (int64_t)r * j.ldy + (int64_t)(i - r * j.per_row.d) * N, f);
     }
 }
 
-void cuda_embed_fwd(Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0, Mat wpe)
+void cuda_embed_fwd(Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0,
+                    Mat wpe)
 {
     int64_t n = 16 / (int64_t)dtype_size(y.type);
     BUG_ON(wte.cols != y.cols || wte.type != y.type || (wpe.p && (wpe.cols != y.cols || wpe.type != y.type)));
@@ -132,7 +130,8 @@ __global__ void __launch_bounds__(THREADS) k_embed_count(const Back j)
         j.arrival[i] = atomicAdd(&j.count[r], 1);
 }
 
-/* This thread's range of a counter that all blocks take from: one atomic a block. memory: WARPS + 1 numbers. */
+/* This thread's range of a counter that all blocks take from: one atomic a block. memory: WARPS + 1 numbers.
+ */
 __device__ __forceinline__ int take_range(int n, int *counter, int *memory)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, before = n, base = 0;
@@ -256,7 +255,8 @@ __global__ void __launch_bounds__(SUM_THREADS) k_embed_total(const Back j)
 static void table_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *row_of)
 {
     Cuda *c = cuda_of(d);
-    int64_t n = 16 / (int64_t)dtype_size(dy.type), tokens = dy.rows, longest = tokens / SEGMENT + 1, segment = SEGMENT;
+    int64_t n = 16 / (int64_t)dtype_size(dy.type), tokens = dy.rows, longest = tokens / SEGMENT + 1,
+            segment = SEGMENT;
     BUG_ON(dw.cols != dy.cols || dw.type != F32 || tokens >= (int64_t)1 << 30 || dw.rows >= (int64_t)1 << 31);
     if (!tokens || !dy.cols || !dw.rows)
         return;
@@ -298,7 +298,8 @@ static void table_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *ro
     LAUNCH(k_embed_total, blocks_of((tokens / segment + 1) * j.tiles), SUM_THREADS, 0, c->compute, j);
 }
 
-void cuda_embed_bwd(Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token, const int32_t *position)
+void cuda_embed_bwd(Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token,
+                    const int32_t *position)
 {
     if (dwte.p)
         table_bwd(d, dwte, v0, dy, token);

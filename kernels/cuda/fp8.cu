@@ -1,6 +1,6 @@
-/* fp8 -- matrices to E4M3 and E5M2 with one scale each (Micikevicius et al. 2022, arXiv:2209.05433). The library
- * multiplies FP8 along rows alone, so a matrix comes as it is, transposed, or both, from one reading of it. The largest
- * element is found by an integer maximum of bits: exact, whatever the order. */
+/* fp8 -- matrices to E4M3 and E5M2 with one scale each (Micikevicius et al. 2022, arXiv:2209.05433). The
+ * library multiplies FP8 along rows alone, so a matrix comes as it is, transposed, or both, from one reading
+ * of it. The largest element is found by an integer maximum of bits: exact, whatever the order. */
 #include "common.cuh"
 #include <cuda_fp8.h>
 
@@ -52,7 +52,10 @@ __device__ __forceinline__ void note_largest(uint32_t *amax, uint32_t m)
 }
 
 /* Eight neighbours as floats; x is aligned to as many. */
-template <class T> __device__ __forceinline__ void load_eight(float *f, const T *x) { get_floats<EIGHT>(f, x); }
+template <class T> __device__ __forceinline__ void load_eight(float *f, const T *x)
+{
+    get_floats<EIGHT>(f, x);
+}
 
 template <class T> __global__ void __launch_bounds__(THREADS)
 k_fp8_amax(Fp8Scale *s, const T *x, int64_t rows, int64_t eights, int64_t ld)
@@ -75,12 +78,14 @@ __device__ __forceinline__ float scale_for(uint32_t amax, float largest)
     return amax == 0 || amax >= 0x7f800000u ? 1.0f : largest / bits_float(amax);
 }
 
-/* A block: the tile at (blockIdx.x / column tiles, blockIdx.x % column tiles). y [rows, cols], yt [cols, rows]; either
- * may be absent. found: the scale is that of s->amax, which is there; else it is s->scale, if there is one. Sizes are multiples of 16.
- * Where x is not finite, and E4M3 could not say so, the scale of its products is NaN. */
-template <class T, Fp8Format F> __global__ void __launch_bounds__(THREADS)
-k_fp8_cast(unsigned char *y, unsigned char *yt, const T *x, int64_t rows, int64_t cols, int64_t ld, Fp8Scale *s,
-           int found)
+/* A block: the tile at (blockIdx.x / column tiles, blockIdx.x % column tiles). y [rows, cols], yt [cols,
+ * rows]; either may be absent. found: the scale is that of s->amax, which is there; else it is s->scale, if
+ * there is one. Sizes are multiples of 16. Where x is not finite, and E4M3 could not say so, the scale of its
+ * products is NaN. */
+template <class T, Fp8Format F>
+__global__ void __launch_bounds__(THREADS)
+    k_fp8_cast(unsigned char *y, unsigned char *yt, const T *x, int64_t rows, int64_t cols, int64_t ld,
+               Fp8Scale *s, int found)
 {
     unsigned char *tile = (unsigned char *)shared;         /* [TILE][PITCH] */
     const int64_t across = (cols + TILE - 1) / TILE;
@@ -105,7 +110,8 @@ k_fp8_cast(unsigned char *y, unsigned char *yt, const T *x, int64_t rows, int64_
         for (int k = 0; k < EIGHT; k += 2) {
             float2 pair = {f[k] * scale, f[k + 1] * scale};
             m = largest_bits(largest_bits(m, f[k]), f[k + 1]);
-            word[k / 4] |= (uint32_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, Format<F>::kind) << (k % 4 * 8);
+            word[k / 4] |= (uint32_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, Format<F>::kind)
+                           << (k % 4 * 8);
         }
         if (y) {
             uint2 both = {word[0], word[1]};
@@ -142,8 +148,10 @@ void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format f
 {
     const Cuda *c = cuda_of(d);
     if (10 * c->major + c->minor < 89)
-        die(EXIT_CONFIG, "fp8", "%s multiplies no FP8: it is of compute capability %d.%d, and that begins with 8.9; "
-            "change: fp8: none, or a newer GPU", c->gpu, c->major, c->minor);
+        die(EXIT_CONFIG, "fp8",
+            "%s multiplies no FP8: it is of compute capability %d.%d, and that begins with 8.9; change: fp8: "
+            "none, or a newer GPU",
+            c->gpu, c->major, c->minor);
     BUG_ON(x.rows % 16 || x.cols % 16 || !aligned(x) || !aligned(y) || !aligned(yt));
     BUG_ON(x.type != BF16 && x.type != F16);
     if (!x.rows || !x.cols)

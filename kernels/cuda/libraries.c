@@ -19,8 +19,8 @@ static void *library(const char *name, const char *package)
     char why[256];
     void *l = library_find(name, why, sizeof why);
     if (!l)
-        die(EXIT_RESOURCE, "cuda", "%s; change: install %s, or set LD_LIBRARY_PATH to the folder that has it", why,
-            package);
+        die(EXIT_RESOURCE, "cuda", "%s; change: install %s, or set LD_LIBRARY_PATH to the folder that has it",
+            why, package);
     return l;
 }
 

@@ -7,8 +7,9 @@
 
 enum { WAYS = 8, SETS = 128, CANDIDATES = 64, WARM = 2, TIMED = 8, ALIGNED = 16 };
 
-/* All that an algorithm may depend on. Without padding: compared as bytes. Alignments up to 16 bytes, where the demands
- * of the kernels end: finer ones would give the same product other algorithms, and other bits, by where it lies. */
+/* All that an algorithm may depend on. Without padding: compared as bytes. Alignments up to 16 bytes, where
+ * the demands of the kernels end: finer ones would give the same product other algorithms, and other bits, by
+ * where it lies. */
 typedef struct {
     int64_t m, n, k, lda, ldb, ldc, ld_aux;
     int32_t type_a, type_b, type_c, epilogue;
@@ -37,15 +38,18 @@ struct Lt {
     int most, warned;
     cudaEvent_t start, end;
     uint64_t calls;
-    Plan plan[SETS][WAYS];     /* generation asks for ever new shapes: the plan that was not used for longest goes */
+    Plan plan[SETS]
+             [WAYS]; /* generation asks for ever new shapes: the plan that was not used for longest goes */
 };
 
 #define LT_OK(lt, call) lt_ok((lt)->api, (lt)->api->call, #call)
 static void lt_ok(const LtApi *api, cublasStatus_t s, const char *call)
 {
     if (s != CUBLAS_STATUS_SUCCESS)
-        die(EXIT_RESOURCE, "cublaslt", "%.60s: %s; change: check the driver and the CUDA libraries that were found "
-            "(nvidia-smi, LD_LIBRARY_PATH)", call, api->cublasLtGetStatusString(s));
+        die(EXIT_RESOURCE, "cublaslt",
+            "%.60s: %s; change: check the driver and the CUDA libraries that were found (nvidia-smi, "
+            "LD_LIBRARY_PATH)",
+            call, api->cublasLtGetStatusString(s));
 }
 
 Lt *lt_open(const LtApi *api, const char *gpu, cudaStream_t stream, void *workspace, size_t bytes)
@@ -106,11 +110,26 @@ static uint8_t alignment(const void *p)
 
 static Key key_of(const LtProduct *q)
 {
-    return (Key){.m = q->c.rows, .n = q->c.cols, .k = q->ta ? q->a.rows : q->a.cols, .lda = q->a.ld, .ldb = q->b.ld,
-                 .ldc = q->c.ld, .ld_aux = q->aux.p ? q->aux.ld : 0, .type_a = q->a.type, .type_b = q->b.type,
-                 .type_c = q->c.type, .epilogue = q->epilogue, .ta = !!q->ta, .tb = !!q->tb, .acc = !!q->acc,
-                 .fast = !!q->fast, .align_a = alignment(q->a.p), .align_b = alignment(q->b.p),
-                 .align_c = alignment(q->c.p), .align_vector = alignment(q->vector), .align_aux = alignment(q->aux.p)};
+    return (Key){.m = q->c.rows,
+                 .n = q->c.cols,
+                 .k = q->ta ? q->a.rows : q->a.cols,
+                 .lda = q->a.ld,
+                 .ldb = q->b.ld,
+                 .ldc = q->c.ld,
+                 .ld_aux = q->aux.p ? q->aux.ld : 0,
+                 .type_a = q->a.type,
+                 .type_b = q->b.type,
+                 .type_c = q->c.type,
+                 .epilogue = q->epilogue,
+                 .ta = !!q->ta,
+                 .tb = !!q->tb,
+                 .acc = !!q->acc,
+                 .fast = !!q->fast,
+                 .align_a = alignment(q->a.p),
+                 .align_b = alignment(q->b.p),
+                 .align_c = alignment(q->c.p),
+                 .align_vector = alignment(q->vector),
+                 .align_aux = alignment(q->aux.p)};
 }
 
 static const char *type_name(int32_t t)
@@ -128,11 +147,13 @@ static const char *type_name(int32_t t)
 /* The key as text, for a file: of this library on this GPU. */
 static void key_text(const Lt *lt, const Key *k, char text[ALGORITHM_KEY])
 {
-    int n = snprintf(text, ALGORITHM_KEY, "cublaslt %zu %.64s %lldx%lldx%lld %s%s %s%s %s%s ld %lld %lld %lld %lld "
-                     "align %d %d %d %d %d epilogue %d%s workspace %zu", lt_version(lt), lt->gpu, (long long)k->m,
-                     (long long)k->n, (long long)k->k, type_name(k->type_a), k->ta ? "^T" : "", type_name(k->type_b),
-                     k->tb ? "^T" : "", k->acc ? "+= " : "= ", type_name(k->type_c), (long long)k->lda,
-                     (long long)k->ldb, (long long)k->ldc, (long long)k->ld_aux, k->align_a, k->align_b, k->align_c,
+    int n = snprintf(text, ALGORITHM_KEY,
+                     "cublaslt %zu %.64s %lldx%lldx%lld %s%s %s%s %s%s ld %lld %lld %lld %lld align %d %d %d "
+                     "%d %d epilogue %d%s workspace %zu",
+                     lt_version(lt), lt->gpu, (long long)k->m, (long long)k->n, (long long)k->k,
+                     type_name(k->type_a), k->ta ? "^T" : "", type_name(k->type_b), k->tb ? "^T" : "",
+                     k->acc ? "+= " : "= ", type_name(k->type_c), (long long)k->lda, (long long)k->ldb,
+                     (long long)k->ldc, (long long)k->ld_aux, k->align_a, k->align_b, k->align_c,
                      k->align_vector, k->align_aux, k->epilogue, k->fast ? " fast" : "", lt->bytes);
     BUG_ON(n >= ALGORITHM_KEY);
 }
@@ -191,8 +212,9 @@ static int candidates(Lt *lt, const Plan *p, int most, cublasLtMatmulHeuristicRe
     uint32_t align[] = {p->key.align_b, p->key.align_a, p->key.align_c};
     int n = 0, good = 0;
     LT_OK(lt, cublasLtMatmulPreferenceCreate(&pref));
-#define PREFER(which, value) \
-    LT_OK(lt, cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_##which, &(value), sizeof(value)))
+#define PREFER(which, value)                                                                                 \
+    LT_OK(lt,                                                                                                \
+          cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_##which, &(value), sizeof(value)))
     PREFER(MAX_WORKSPACE_BYTES, bytes);
     PREFER(REDUCTION_SCHEME_MASK, schemes);
     PREFER(MIN_ALIGNMENT_A_BYTES, align[0]);
@@ -200,8 +222,8 @@ static int candidates(Lt *lt, const Plan *p, int most, cublasLtMatmulHeuristicRe
     PREFER(MIN_ALIGNMENT_C_BYTES, align[2]);
     PREFER(MIN_ALIGNMENT_D_BYTES, align[2]);
 #undef PREFER
-    cublasStatus_t s = lt->api->cublasLtMatmulAlgoGetHeuristic(lt->handle, p->desc, p->a, p->b, p->c, p->c, pref, most,
-                                                               found, &n);
+    cublasStatus_t s = lt->api->cublasLtMatmulAlgoGetHeuristic(lt->handle, p->desc, p->a, p->b, p->c, p->c,
+                                                               pref, most, found, &n);
     LT_OK(lt, cublasLtMatmulPreferenceDestroy(pref));
     for (int i = 0; s == CUBLAS_STATUS_SUCCESS && i < n; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS && found[i].workspaceSize <= lt->bytes)
@@ -212,8 +234,9 @@ static int candidates(Lt *lt, const Plan *p, int most, cublasLtMatmulHeuristicRe
 static cublasStatus_t multiply(Lt *lt, const Plan *p, const LtProduct *q)
 {
     static const float one = 1, zero = 0;
-    return lt->api->cublasLtMatmul(lt->handle, p->desc, &one, q->b.p, p->a, q->a.p, p->b, q->acc ? &one : &zero, q->c.p,
-                                   p->c, q->c.p, p->c, &p->algo, lt->workspace, lt->bytes, lt->stream);
+    return lt->api->cublasLtMatmul(lt->handle, p->desc, &one, q->b.p, p->a, q->a.p, p->b,
+                                   q->acc ? &one : &zero, q->c.p, p->c, q->c.p, p->c, &p->algo, lt->workspace,
+                                   lt->bytes, lt->stream);
 }
 
 /* Microseconds of one call, or -1 where it cannot run. */
@@ -257,19 +280,22 @@ static int tune(Lt *lt, Plan *p, const LtProduct *q, const char *text)
 /* A known algorithm, when the library agrees that it computes this product. */
 static int recall(Lt *lt, Plan *p, const char *text)
 {
-    _Static_assert(sizeof(cublasLtMatmulAlgo_t) == ALGORITHM_WORDS * sizeof(uint64_t), "an algorithm's words");
+    _Static_assert(sizeof(cublasLtMatmulAlgo_t) == ALGORITHM_WORDS * sizeof(uint64_t),
+                   "an algorithm's words");
     cublasLtMatmulHeuristicResult_t r = {0};
     const Algorithm *known = lt->known ? algorithms_find(lt->known, text) : NULL;
     if (!known)
         return 0;
     memcpy(&p->algo, known->words, sizeof known->words);
-    cublasStatus_t s = lt->api->cublasLtMatmulAlgoCheck(lt->handle, p->desc, p->a, p->b, p->c, p->c, &p->algo, &r);
+    cublasStatus_t s =
+        lt->api->cublasLtMatmulAlgoCheck(lt->handle, p->desc, p->a, p->b, p->c, p->c, &p->algo, &r);
     if (s == CUBLAS_STATUS_SUCCESS && r.workspaceSize <= lt->bytes) {
         p->us = known->us;
         return 1;
     }
     if (!lt->warned++)
-        warn("cuBLASLt cannot use a kept algorithm (%s); it takes the one that it expects to be fastest", text);
+        warn("cuBLASLt cannot use a kept algorithm (%s); it takes the one that it expects to be fastest",
+             text);
     return 0;
 }
 
@@ -318,8 +344,10 @@ void lt_multiply(Lt *lt, const LtProduct *q)
     if (!p->has) {
         char text[ALGORITHM_KEY];
         key_text(lt, &p->key, text);
-        die(EXIT_RESOURCE, "cublaslt", "no algorithm for a product: %s; change: another release of the CUDA libraries, "
-            "or other sizes (multiples of 16 always have one)", text);
+        die(EXIT_RESOURCE, "cublaslt",
+            "no algorithm for a product: %s; change: another release of the CUDA libraries, or other sizes "
+            "(multiples of 16 always have one)",
+            text);
     }
     lt_ok(lt->api, multiply(lt, p, q), "cublasLtMatmul");
 }

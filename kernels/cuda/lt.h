@@ -1,12 +1,13 @@
 /* lt -- matrix products through cuBLASLt, row-major, with what happens at their end.
  *
- * cuBLASLt's matrices are stored by columns: ours, read as such, are the transposes, so c = op(a) op(b) is asked for
- * as c^T = op(b)^T op(a)^T. Its A is our b, its B our a.
+ * cuBLASLt's matrices are stored by columns: ours, read as such, are the transposes, so c = op(a) op(b) is
+ * asked for as c^T = op(b)^T op(a)^T. Its A is our b, its B our a.
  *
- * What a product needs beside its pointers (descriptors, layouts, the algorithm) is a plan, made when its shape is
- * first seen and kept. Its algorithm comes from the list of known ones; else, while lt_tune is on, it is the fastest of
- * several; else the first that the library's heuristic names. So a run's algorithms follow from the library, the GPU
- * and the list. Partial sums along k are added in F32: no other reduction scheme is allowed. */
+ * What a product needs beside its pointers (descriptors, layouts, the algorithm) is a plan, made when its
+ * shape is first seen and kept. Its algorithm comes from the list of known ones; else, while lt_tune is on,
+ * it is the fastest of several; else the first that the library's heuristic names. So a run's algorithms
+ * follow from the library, the GPU and the list. Partial sums along k are added in F32: no other reduction
+ * scheme is allowed. */
 #ifndef LT_H
 #define LT_H
 #include "algorithms.h"
@@ -27,8 +28,8 @@ typedef struct {
 
 typedef struct Lt Lt;
 
-/* gpu: its name, the caller's. workspace: device memory, more than LT_VECTOR bytes at a multiple of 256, which others
- * may use for what runs on this stream. */
+/* gpu: its name, the caller's. workspace: device memory, more than LT_VECTOR bytes at a multiple of 256,
+ * which others may use for what runs on this stream. */
 Lt *lt_open(const LtApi *api, const char *gpu, cudaStream_t stream, void *workspace, size_t bytes);
 void lt_close(Lt *lt);
 
@@ -39,8 +40,9 @@ double lt_us(Lt *lt, const LtProduct *q);
 /* Enqueues the product. No algorithm, or a call that fails, dies with EXIT_RESOURCE. */
 void lt_multiply(Lt *lt, const LtProduct *q);
 
-/* Products that are new from here on take their algorithm from `known`, which is the caller's and stays until lt_close;
- * with `most` > 1 the others are timed, that many candidates each, and added to it. NULL: neither. Start-up only. */
+/* Products that are new from here on take their algorithm from `known`, which is the caller's and stays until
+ * lt_close; with `most` > 1 the others are timed, that many candidates each, and added to it. NULL: neither.
+ * Start-up only. */
 void lt_tune(Lt *lt, Algorithms *known, int most);
 size_t lt_version(const Lt *lt);
 

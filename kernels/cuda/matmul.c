@@ -1,5 +1,5 @@
-/* Matrix products, and linear layers with what belongs to them, as products of cuBLASLt with epilogues. Where the
- * library has no algorithm with an epilogue (odd sizes), the same is computed in two steps. */
+/* Matrix products, and linear layers with what belongs to them, as products of cuBLASLt with epilogues. Where
+ * the library has no algorithm with an epilogue (odd sizes), the same is computed in two steps. */
 #include "cuda.h"
 #include "lt.h"
 #include "products.h"
@@ -15,7 +15,8 @@ static LtMat lt_mat(Mat m) { return (LtMat){m.p, m.rows, m.cols, m.ld, lt_type(m
 static LtProduct product(const Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)
 {
     int64_t k = ta ? a.rows : a.cols;
-    BUG_ON((ta ? a.cols : a.rows) != c.rows || (tb ? b.rows : b.cols) != c.cols || (tb ? b.cols : b.rows) != k);
+    BUG_ON((ta ? a.cols : a.rows) != c.rows || (tb ? b.rows : b.cols) != c.cols ||
+           (tb ? b.cols : b.rows) != k);
     BUG_ON(a.type != b.type || (c.type != a.type && c.type != d->real));
     return (LtProduct){.c = lt_mat(c), .a = lt_mat(a), .b = lt_mat(b), .ta = ta, .tb = tb, .acc = acc,
                        .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
@@ -64,9 +65,9 @@ void cuda_linear(Device *d, Mat y, Mat x, Mat w, Mat bias)
     lt_multiply(cuda_of(d)->lt, &q);
 }
 
-/* Does an epilogue pay? Some are in older kernels of the library alone, and then a product without, and a pass over
- * memory behind it, is sooner done. It is taken to pay where nothing was timed. plain: the product without; cells: what
- * the pass reads and writes more. */
+/* Does an epilogue pay? Some are in older kernels of the library alone, and then a product without, and a
+ * pass over memory behind it, is sooner done. It is taken to pay where nothing was timed. plain: the product
+ * without; cells: what the pass reads and writes more. */
 static int epilogue_pays(const Device *d, const LtProduct *q, LtProduct plain, int64_t cells, size_t bytes)
 {
     const double launch = 4, speed = 3e6;      /* us; bytes a us, about what an H200 copies at */
@@ -75,8 +76,8 @@ static int epilogue_pays(const Device *d, const LtProduct *q, LtProduct plain, i
     return without < 0 || with <= without + launch + (double)cells * (double)bytes / speed;
 }
 
-/* GELU by its tanh form is the one activation that the library has: of its own sums, before they are rounded to h.
- * made: what the product without it makes. Its pass reads one matrix and writes one more. */
+/* GELU by its tanh form is the one activation that the library has: of its own sums, before they are rounded
+ * to h. made: what the product without it makes. Its pass reads one matrix and writes one more. */
 static int has_gelu(const Device *d, LtProduct *q, Mat h, Mat made, cublasLtEpilogue_t without, ActKind kind)
 {
     LtProduct plain = *q;
@@ -145,14 +146,21 @@ static LtMat lt_mat8(Mat8 m)
     return (LtMat){m.p, m.rows, m.cols, m.cols, m.format == E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2};
 }
 
-/* Along rows of both, the only way that the library multiplies FP8 on every GPU that can. A forward's sums may stay in
- * the tensor cores' own precision, those of gradients are promoted on the way. */
+/* Along rows of both, the only way that the library multiplies FP8 on every GPU that can. A forward's sums
+ * may stay in the tensor cores' own precision, those of gradients are promoted on the way. */
 void cuda_fp8_matmul(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 {
-    BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || a.rows % 16 || b.rows % 16 || a.cols % 16);
+    BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || a.rows % 16 || b.rows % 16 ||
+           a.cols % 16);
     BUG_ON(c.type != BF16 && c.type != F16 && c.type != d->real);
-    LtProduct q = {.c = lt_mat(c), .a = lt_mat8(a), .b = lt_mat8(b), .tb = 1, .acc = acc,
-                   .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .scale_a = &a.scale->inverse, .scale_b = &b.scale->inverse,
+    LtProduct q = {.c = lt_mat(c),
+                   .a = lt_mat8(a),
+                   .b = lt_mat8(b),
+                   .tb = 1,
+                   .acc = acc,
+                   .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+                   .scale_a = &a.scale->inverse,
+                   .scale_b = &b.scale->inverse,
                    .fast = a.format == E4M3 && b.format == E4M3};
     if (!c.rows || !c.cols)
         return;

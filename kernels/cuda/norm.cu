@@ -1,14 +1,14 @@
-/* norm -- LayerNorm and RMSNorm of rows, or of groups of columns, forward and the gradient of the input; with the
- * residual and dropout before it in the same pass. A gain's and a bias's gradient: colsum.cu.
+/* norm -- LayerNorm and RMSNorm of rows, or of groups of columns, forward and the gradient of the input; with
+ * the residual and dropout before it in the same pass. A gain's and a bias's gradient: colsum.cu.
  *
- * A team reads its row once, keeps it in registers and reduces it there: 8, 16 or 32 lanes for a short row (32
- * rows of 64 columns are one block), a block of up to 1024 threads for a long one. The mean is known before the
- * spread is summed, as on the CPU. Rows that no team can hold, or that are not aligned, are read again from the
- * cache instead. */
+ * A team reads its row once, keeps it in registers and reduces it there: 8, 16 or 32 lanes for a short row
+ * (32 rows of 64 columns are one block), a block of up to 1024 threads for a long one. The mean is known
+ * before the spread is summed, as on the CPU. Rows that no team can hold, or that are not aligned, are read
+ * again from the cache instead. */
 #include "common.cuh"
 
 struct Norm {
-    void *y, *ln;              /* forward: the sum that is normalised (fused only), the result. backward: ln = dx */
+    void *y, *ln; /* forward: the sum that is normalised (fused only), the result. backward: ln = dx */
     const void *x, *res, *dy, *gain, *bias;
     float *stats;
     int64_t ldy, ldln, ldx, ldres, lddy, ldstats;
@@ -21,7 +21,8 @@ struct Norm {
 };
 
 /* Element 0 of group g of row r. */
-template <class T> __device__ __forceinline__ T *row_at(const void *p, int64_t ld, uint32_t r, uint32_t g, int n)
+template <class T>
+__device__ __forceinline__ T *row_at(const void *p, int64_t ld, uint32_t r, uint32_t g, int n)
 {
     return (T *)p + (int64_t)r * ld + (int64_t)g * n;
 }
@@ -53,10 +54,12 @@ enum { SLOTS = 2 * 32 * sizeof(float) };   /* of a block's reductions */
 
 /* The row's numbers: the input, or with ADD res + dropout(x), which is also stored, as it is stored. */
 template <class T, int K, int LONG, int ADD>
-__device__ __forceinline__ void forward_row(const Norm &a, const Team<LONG> &team, uint32_t r, uint32_t g, Piece<T> *v)
+__device__ __forceinline__ void forward_row(const Norm &a, const Team<LONG> &team, uint32_t r, uint32_t g,
+                                            Piece<T> *v)
 {
     enum { N = Piece<T>::N };
-    const T *x = row_at<T>(a.x, a.ldx, r, g, a.n), *res = ADD && a.res ? row_at<T>(a.res, a.ldres, r, 0, a.n) : NULL;
+    const T *x = row_at<T>(a.x, a.ldx, r, g, a.n),
+            *res = ADD && a.res ? row_at<T>(a.res, a.ldres, r, 0, a.n) : NULL;
     Piece<T> w[ADD ? K : 1];
     int live = team.row < a.rows;
 #pragma unroll
@@ -202,8 +205,9 @@ template <class T, int ADD> __global__ void __launch_bounds__(256) k_norm_fwd_an
 
 /* ---- backward ---- */
 
-/* With xh = (x - mean) rstd, e = dy gain: dx = rstd (e - avg(e) - xh avg(e xh)), RMSNorm without avg(e). A short
- * row also holds its residual gradient from the start; a long one of K > 2 has no registers to spare for it. */
+/* With xh = (x - mean) rstd, e = dy gain: dx = rstd (e - avg(e) - xh avg(e xh)), RMSNorm without avg(e). A
+ * short row also holds its residual gradient from the start; a long one of K > 2 has no registers to spare
+ * for it. */
 template <class T, int K, int LONG>
 __global__ void __launch_bounds__(LONG ? (K > 2 ? 1024 : 512) : 256) k_norm_bwd_x(const Norm a)
 {
@@ -277,7 +281,8 @@ template <class T> __global__ void __launch_bounds__(256) k_norm_bwd_x_any(const
 {
     float *slot = (float *)shared, sum = 0, sumx = 0;
     uint32_t r = blockIdx.x / a.per_row, g = blockIdx.x - r * a.per_row.d;
-    const T *x = row_at<T>(a.x, a.ldx, r, g, a.n), *dy = row_at<T>(a.dy, a.lddy, r, g, a.n), *gain = (const T *)a.gain;
+    const T *x = row_at<T>(a.x, a.ldx, r, g, a.n), *dy = row_at<T>(a.dy, a.lddy, r, g, a.n),
+            *gain = (const T *)a.gain;
     const T *res = a.res ? row_at<T>(a.res, a.ldres, r, g, a.n) : NULL;
     const float *stats = a.stats + (int64_t)r * a.ldstats + 2 * g;
     T *dx = row_at<T>(a.ln, a.ldln, r, g, a.n);
@@ -322,7 +327,8 @@ static Plan plan_of(int64_t rows, int64_t pieces, int64_t n)
 
 static Norm norm_of(Mat x, Mat gain, Mat bias, Mat stats, NormKind kind, int groups)
 {
-    BUG_ON(groups < 1 || x.cols % groups || stats.type != F32 || stats.rows != x.rows || stats.cols != 2 * groups);
+    BUG_ON(groups < 1 || x.cols % groups || stats.type != F32 || stats.rows != x.rows ||
+           stats.cols != 2 * groups);
     BUG_ON(!gain.p || gain.cols != x.cols / groups || gain.type != x.type);
     BUG_ON(bias.p && (bias.cols != gain.cols || bias.type != x.type));
     BUG_ON(x.rows * groups >= (int64_t)1 << 31);
@@ -379,7 +385,8 @@ template <class T> static void launch_bwd_x(Cuda *c, const Plan &p, Norm a)
         LAUNCH((k_norm_bwd_x<T, 4, 1>), grid, block, SLOTS, s, a);
 }
 
-void cuda_norm_fwd(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups)
+void cuda_norm_fwd(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind,
+                   int groups)
 {
     BUG_ON(y.rows != x.rows || y.cols != x.cols || y.type != x.type);
     Norm a = norm_of(x, gain, bias, stats, kind, groups);
@@ -391,8 +398,8 @@ void cuda_norm_fwd(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, doubl
     with_type(x.type, [&](auto t) { launch_fwd<decltype(t), 0>(cuda_of(d), p, a); });
 }
 
-void cuda_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain, Mat bias,
-                       double eps, NormKind kind)
+void cuda_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain,
+                       Mat bias, double eps, NormKind kind)
 {
     BUG_ON(y.rows != x.rows || y.cols != x.cols || y.type != x.type);
     BUG_ON(ln.rows != x.rows || ln.cols != x.cols || ln.type != x.type);
@@ -409,7 +416,8 @@ void cuda_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, cons
     with_type(x.type, [&](auto t) { launch_fwd<decltype(t), 1>(cuda_of(d), p, a); });
 }
 
-void cuda_norm_bwd_x(Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups)
+void cuda_norm_bwd_x(Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind,
+                     int groups)
 {
     Mat none = {};
     BUG_ON(dx.rows != x.rows || dx.cols != x.cols || dy.rows != x.rows || dy.cols != x.cols);

@@ -1,8 +1,8 @@
-/* optimizer -- one update of each optimizer, of up to LISTED tensors a launch: a block takes a piece of one of them, and then the
- * next where there are fewer blocks than pieces.
- * Every array is read and written once, eight elements a thread in 16-byte pieces. All reads of a thread are on their
- * way before its first result; where the verdict says not to go, none of its writes is done. Elements do not see each
- * other, so an update has the same bits however the weights are cut. */
+/* optimizer -- one update of each optimizer, of up to LISTED tensors a launch: a block takes a piece of one
+ * of them, and then the next where there are fewer blocks than pieces. Every array is read and written once,
+ * eight elements a thread in 16-byte pieces. All reads of a thread are on their way before its first result;
+ * where the verdict says not to go, none of its writes is done. Elements do not see each other, so an update
+ * has the same bits however the weights are cut. */
 #include "common.cuh"
 #include "listed.cuh"
 
@@ -59,7 +59,10 @@ struct LambDirection {
 };
 struct LambApply {
     enum { READS = W | DIR, WRITES = W, TRUST = 1 };
-    static __device__ __forceinline__ void run(const Step &, Element &e, const Rates &k) { e.w -= k.rate * e.dir; }
+    static __device__ __forceinline__ void run(const Step &, Element &e, const Rates &k)
+    {
+        e.w -= k.rate * e.dir;
+    }
 };
 struct Sgd {
     enum { READS = W | G, WRITES = W, TRUST = 0 };
@@ -128,8 +131,8 @@ __global__ void __launch_bounds__(THREADS) k_update(const __grid_constant__ Step
     for (int64_t b = blockIdx.x; b < u.blocks; b += gridDim.x) {
         const Array a = u.array[listed(u.array, u.count, b)];
         int64_t start = (b - a.first) * BLOCK, end = start + BLOCK < a.n ? start + BLOCK : a.n;
-        Rates rates = {(float)u.verdict->multiplier, (float)(Rule::TRUST && a.trust ? u.lr * *a.trust : u.lr), a.wd,
-                       u.verdict->go};
+        Rates rates = {(float)u.verdict->multiplier, (float)(Rule::TRUST && a.trust ? u.lr * *a.trust : u.lr),
+                       a.wd, u.verdict->go};
         for (int64_t i = start + (int64_t)threadIdx.x * EACH; i < end; i += ROUND) {
             if (a.vector && i + EACH <= a.n)
                 update<Rule, Out, EACH>(u, a, rates, i);
@@ -156,9 +159,19 @@ static Step step_of(const Update *u)
 
 static Array array_of(const Updated *x, int64_t first)
 {
-    Array a = {first, x->n, (float *)x->w, (float *)x->m, (float *)x->v, (float *)x->dir, (const float *)x->g, x->out,
-               x->trust, (float)x->wd, 0};
-    a.vector = aligned(a.w) && aligned(a.m) && aligned(a.v) && aligned(a.dir) && aligned(a.g) && aligned(a.out);
+    Array a = {first,
+               x->n,
+               (float *)x->w,
+               (float *)x->m,
+               (float *)x->v,
+               (float *)x->dir,
+               (const float *)x->g,
+               x->out,
+               x->trust,
+               (float)x->wd,
+               0};
+    a.vector =
+        aligned(a.w) && aligned(a.m) && aligned(a.v) && aligned(a.dir) && aligned(a.g) && aligned(a.out);
     return a;
 }
 

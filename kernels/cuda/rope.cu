@@ -1,5 +1,5 @@
-/* rope -- rotary positions, in place: a thread turns the same pairs of up to HEADS heads of a row, so that the table's
- * cosines and sines are read once for all of them. */
+/* rope -- rotary positions, in place: a thread turns the same pairs of up to HEADS heads of a row, so that
+ * the table's cosines and sines are read once for all of them. */
 #include "common.cuh"
 
 struct Rope {
@@ -7,7 +7,7 @@ struct Rope {
     const float *table;
     const int32_t *position;
     int64_t ldx, ldtable, positions;
-    uint32_t total;            /* rows x heads / HEADS (rounded up) x pieces of half a head's turned columns */
+    uint32_t total; /* rows x heads / HEADS (rounded up) x pieces of half a head's turned columns */
     Divider pieces, teams;     /* of a head; of a row */
     int heads, dim, half;
     float sign;                /* of the sines: -1 turns back */
@@ -68,8 +68,19 @@ void cuda_rope(Device *d, Mat x, int dim, Mat table, const int32_t *position, in
         n = 1;
     int64_t heads = x.cols / dim, teams = ceil_div(heads, HEADS), total = x.rows * teams * (half / n);
     BUG_ON(total >= (int64_t)1 << 31);
-    Rope j = {x.p, (const float *)table.p, position, x.ld, table.ld, table.rows, (uint32_t)total, divider(half / n),
-              divider(teams), (int)heads, dim, (int)half, inverse ? -1.0f : 1.0f};
+    Rope j = {x.p,
+              (const float *)table.p,
+              position,
+              x.ld,
+              table.ld,
+              table.rows,
+              (uint32_t)total,
+              divider(half / n),
+              divider(teams),
+              (int)heads,
+              dim,
+              (int)half,
+              inverse ? -1.0f : 1.0f};
     with_type(x.type, [&](auto t) {
         typedef decltype(t) T;
         unsigned grid = blocks_of(ceil_div(total, THREADS));

@@ -84,11 +84,13 @@ template <class T> __device__ __forceinline__ void quad_floats(float (&f)[QUAD],
     unpack(f + 2, raw.y, T());
 }
 
-/* Four lanes sum one block of SUMSQ_BLOCK elements, lane q the accumulators 4q .. 4q + 3 of the CPU's sixteen, in
- * the CPU's order; a square of a float is exact in double, so a fused multiply-add changes no bit. A warp adds up
- * the digits of its blocks in registers, digit i in lane i % 32, without carries (fewer than 2^31 terms), and a
- * thread block's sum goes to memory by one atomic a digit: exact, so no order matters. */
-template <class T, int FULL> __device__ __forceinline__ void add_squares(double (&sum)[QUAD], const T *x, int left)
+/* Four lanes sum one block of SUMSQ_BLOCK elements, lane q the accumulators 4q .. 4q + 3 of the CPU's
+ * sixteen, in the CPU's order; a square of a float is exact in double, so a fused multiply-add changes no
+ * bit. A warp adds up the digits of its blocks in registers, digit i in lane i % 32, without carries (fewer
+ * than 2^31 terms), and a thread block's sum goes to memory by one atomic a digit: exact, so no order
+ * matters. */
+template <class T, int FULL>
+__device__ __forceinline__ void add_squares(double (&sum)[QUAD], const T *x, int left)
 {
     enum { AHEAD = 4 };
     int q = (int)threadIdx.x % QUAD * QUAD;
@@ -124,8 +126,8 @@ struct Addend {
 };
 struct Addends { int rounds, count; Addend array[LISTED]; };
 
-/* A warp's part of a round: the blocks at x, of which there are n more elements, are added to own. Whole warps go on
- * together: they exchange sums. */
+/* A warp's part of a round: the blocks at x, of which there are n more elements, are added to own. Whole
+ * warps go on together: they exchange sums. */
 template <class T>
 __device__ __forceinline__ void add_round(int64_t (&own)[OWN], const T *x, int64_t n, int vector)
 {
@@ -184,7 +186,8 @@ __global__ void __launch_bounds__(THREADS, 4) k_squares(const __grid_constant__ 
         own[i] = 0;
     for (int round = from, at = listed(u.array, u.count, from); round < to; round++) {
         Exact *sum = u.array[at].sum;
-        int64_t start = (round - u.array[at].first) * ROUND + (int64_t)(threadIdx.x / WARP * ACROSS * SUMSQ_BLOCK);
+        int64_t start =
+            (round - u.array[at].first) * ROUND + (int64_t)(threadIdx.x / WARP * ACROSS * SUMSQ_BLOCK);
         if (start < u.array[at].n)
             add_round<T>(own, (const T *)u.array[at].x + start, u.array[at].n - start, u.array[at].vector);
         if (at + 1 < u.count && round + 1 == u.array[at + 1].first)
@@ -215,8 +218,8 @@ void cuda_squares(Device *d, const Squares *list, int64_t count, Dtype type)
             u.rounds += (int)ceil_div(s->n, ROUND);
         }
         with_type(type, [&](auto t) {
-            LAUNCH((k_squares<decltype(t)>), blocks_of(u.rounds < c->sms * 4 ? u.rounds : c->sms * 4), THREADS,
-                   WARPS * OWN * WARP * sizeof(int64_t), c->compute, u);
+            LAUNCH((k_squares<decltype(t)>), blocks_of(u.rounds < c->sms * 4 ? u.rounds : c->sms * 4),
+                   THREADS, WARPS * OWN * WARP * sizeof(int64_t), c->compute, u);
         });
     }
 }
@@ -247,8 +250,8 @@ void cuda_carry(Device *d, Exact *s, int64_t n)
         LAUNCH(k_carry, blocks_of(ceil_div(n, WARP)), WARP, 0, cuda_of(d)->compute, s, n);
 }
 
-/* exact.c's exact_round, digits from the lowest up in one walk: what it does to a copy is done on the fly. The
- * three top digits that are not 0 at the top are kept, and whether any below is not 0. */
+/* exact.c's exact_round, digits from the lowest up in one walk: what it does to a copy is done on the fly.
+ * The three top digits that are not 0 at the top are kept, and whether any below is not 0. */
 __device__ static double device_round(const Exact *s)
 {
     int64_t up = 0, digit[3] = {0, 0, 0};      /* of a sum's top: [0] the lowest */
@@ -280,7 +283,8 @@ __device__ static double device_round(const Exact *s)
     if (lowest + spare < -1074)                /* a subnormal has fewer */
         spare = -1074 - lowest;
     uint64_t kept = (uint64_t)(wide >> spare);
-    unsigned __int128 rest = wide & (((unsigned __int128)1 << spare) - 1), half = (unsigned __int128)1 << (spare - 1);
+    unsigned __int128 rest = wide & (((unsigned __int128)1 << spare) - 1),
+                      half = (unsigned __int128)1 << (spare - 1);
     kept += rest > half || (rest == half && (lost || (kept & 1)));
     return ldexp((double)kept, lowest + spare);
 }
@@ -288,8 +292,8 @@ __device__ static double device_round(const Exact *s)
 /* ---- the end of a step ---- */
 
 /* kernels/cpu/verdict.c's arithmetic, rounded after every operation as there: no fused multiply-add. */
-__global__ void k_verdict(Verdict *v, const double *sums, const Exact *squares, double nominal, double loss_scale,
-                          double clip_grad, int stop)
+__global__ void k_verdict(Verdict *v, const double *sums, const Exact *squares, double nominal,
+                          double loss_scale, double clip_grad, int stop)
 {
     double tokens = sums[1], loss = tokens > 0 ? sums[0] / tokens : 0;
     double gscale = (tokens > 0 ? nominal / tokens : 1) / loss_scale;
@@ -304,8 +308,8 @@ __global__ void k_verdict(Verdict *v, const double *sums, const Exact *squares, 
     v->go = !stop || (v->go && isfinite(loss) && isfinite(norm));
 }
 
-void cuda_verdict(Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal, double loss_scale,
-                  double clip_grad, int stop)
+void cuda_verdict(Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal,
+                  double loss_scale, double clip_grad, int stop)
 {
     LAUNCH(k_verdict, 1, 1, 0, cuda_of(d)->compute, v, sums, squares, nominal, loss_scale, clip_grad, stop);
 }
@@ -322,13 +326,14 @@ __global__ void __launch_bounds__(WARP) k_trust(double *trust, const Exact *norm
     if (!(weight > 0 && step > 0))
         trust[i] = 1;
     else
-        trust[i] = lars ? __dmul_rn(coefficient, weight) / __dadd_rn(step, __dmul_rn(wd, weight)) : weight / step;
+        trust[i] =
+            lars ? __dmul_rn(coefficient, weight) / __dadd_rn(step, __dmul_rn(wd, weight)) : weight / step;
 }
 
-void cuda_trust(Device *d, double *trust, const Exact *norms, int64_t n, int lars, double coefficient, double wd,
-                const Verdict *v)
+void cuda_trust(Device *d, double *trust, const Exact *norms, int64_t n, int lars, double coefficient,
+                double wd, const Verdict *v)
 {
     if (n > 0)
-        LAUNCH(k_trust, blocks_of(ceil_div(n, WARP)), WARP, 0, cuda_of(d)->compute, trust, norms, n, lars, coefficient,
-               wd, v);
+        LAUNCH(k_trust, blocks_of(ceil_div(n, WARP)), WARP, 0, cuda_of(d)->compute, trust, norms, n, lars,
+               coefficient, wd, v);
 }

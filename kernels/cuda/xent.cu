@@ -1,9 +1,9 @@
-/* xent -- cross-entropy of rows of logits: a block a row, one pass over memory for each of its two steps, or, where a
- * row is the whole vocabulary, one for both: the block keeps the row in shared memory, 57,344 logits on a GPU with
- * 227 KB of it (GPT-2: all), and reads again only what does not fit, which a row later L2 may still have; a slice of
- * all rows (128 MB, src/model/loss.c) is more than an L2 keeps from one launch to the next. Each
- * thread keeps a running maximum and the sum of exponentials relative to it (Milakov, Gimelshein 2018,
- * arXiv:1805.02867); threads and warps are merged in a fixed order. */
+/* xent -- cross-entropy of rows of logits: a block a row, one pass over memory for each of its two steps, or,
+ * where a row is the whole vocabulary, one for both: the block keeps the row in shared memory, 57,344 logits
+ * on a GPU with 227 KB of it (GPT-2: all), and reads again only what does not fit, which a row later L2 may
+ * still have; a slice of all rows (128 MB, src/model/loss.c) is more than an L2 keeps from one launch to the
+ * next. Each thread keeps a running maximum and the sum of exponentials relative to it (Milakov, Gimelshein
+ * 2018, arXiv:1805.02867); threads and warps are merged in a fixed order. */
 #include "common.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / WARP, WIDE = 1024, WIDE_WARPS = WIDE / WARP };
@@ -12,7 +12,10 @@ extern __shared__ __align__(16) char shared[];
 
 /* base.h's row_of on the device. */
 struct XentRows { int64_t n, first, stride; };
-__device__ __forceinline__ int64_t whole_row(XentRows m, int64_t i) { return i / m.n * m.stride + m.first + i % m.n; }
+__device__ __forceinline__ int64_t whole_row(XentRows m, int64_t i)
+{
+    return i / m.n * m.stride + m.first + i % m.n;
+}
 static XentRows rows_of(RowMap m)
 {
     XentRows r = {m.n, m.first, m.stride};
@@ -33,8 +36,8 @@ struct XentJob {
     int behind;                /* what is written may lie where another thread still has to read */
 };
 
-/* The largest and the sum of exp(x - largest) of what two hold. While all is -inf the sum is 0: subtracting 0 then
- * avoids -inf + inf. A NaN is in no maximum, but stays in the sum. */
+/* The largest and the sum of exp(x - largest) of what two hold. While all is -inf the sum is 0: subtracting 0
+ * then avoids -inf + inf. A NaN is in no maximum, but stays in the sum. */
 struct XentPart { float largest, sum; };
 __device__ __forceinline__ XentPart merge(XentPart a, XentPart b)
 {
@@ -69,7 +72,8 @@ __device__ __forceinline__ void load_tile(float (&x)[AHEAD][N], const float *row
     }
 }
 
-template <int N, int AHEAD> __device__ __forceinline__ void take_tile(XentPart &all, const float (&x)[AHEAD][N])
+template <int N, int AHEAD>
+__device__ __forceinline__ void take_tile(XentPart &all, const float (&x)[AHEAD][N])
 {
     float top = all.largest;
 #pragma unroll
@@ -150,11 +154,13 @@ __global__ void __launch_bounds__(THREADS) k_xent_loss(const XentJob j)
         write_loss(j, j.stats + r * j.ldstats, whole_row(j.rows, r));
 }
 
-/* What turns logits into their gradient: (exp(x - largest) norm, less k at the label), 0 from column `in` on. */
+/* What turns logits into their gradient: (exp(x - largest) norm, less k at the label), 0 from column `in` on.
+ */
 struct XentGrad { float largest, norm, k; int64_t label; int in; };
 
 template <int N, int AHEAD, int BLOCK, class T>
-__device__ __forceinline__ void write_tile(T *out, float (&x)[AHEAD][N], int first, int cols, const XentGrad &g)
+__device__ __forceinline__ void write_tile(T *out, float (&x)[AHEAD][N], int first, int cols,
+                                           const XentGrad &g)
 {
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
@@ -178,9 +184,9 @@ __device__ __forceinline__ void write_tile(T *out, float (&x)[AHEAD][N], int fir
     }
 }
 
-/* dlogits may start at the logits: tiles go left to right and an element is never wider than a logit, so once every
- * thread has read its part of a tile, what the tile writes lies behind all that is still to be read. The next tile's
- * logits are on their way meanwhile. */
+/* dlogits may start at the logits: tiles go left to right and an element is never wider than a logit, so once
+ * every thread has read its part of a tile, what the tile writes lies behind all that is still to be read.
+ * The next tile's logits are on their way meanwhile. */
 template <class T, int N> __global__ void __launch_bounds__(THREADS) k_xent_grad(const XentJob j)
 {
     enum { AHEAD = 8 / N, TILE = AHEAD * THREADS * N };
@@ -208,8 +214,9 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) k_xent_grad
     }
 }
 
-/* Both steps of a row. kept: its first columns, a multiple of a tile or all of them, stay in shared memory behind the
- * blocks' slots. Its own writes are behind what it still reads as in k_xent_grad; what is kept nobody overwrites. */
+/* Both steps of a row. kept: its first columns, a multiple of a tile or all of them, stay in shared memory
+ * behind the blocks' slots. Its own writes are behind what it still reads as in k_xent_grad; what is kept
+ * nobody overwrites. */
 enum { SLOTS = 512 };
 
 template <class T, int N> __global__ void __launch_bounds__(WIDE) k_xent(const XentJob j, int kept)
@@ -271,7 +278,8 @@ static XentJob job_of(Mat stats, Mat logits, const int32_t *label, RowMap rows, 
     return j;
 }
 
-void cuda_xent_stats(Device *d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0, int64_t valid)
+void cuda_xent_stats(Device *d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0,
+                     int64_t valid)
 {
     Cuda *c = cuda_of(d);
     if (!logits.rows)
@@ -287,8 +295,9 @@ void cuda_xent_combine(Device *d, Mat stats, Mat parts)
 {
     BUG_ON(stats.type != F32 || parts.type != F32 || stats.cols != 3 || parts.cols != 3);
     BUG_ON(stats.rows == 0 || parts.rows % stats.rows);
-    LAUNCH(k_xent_combine, blocks_of(ceil_div(stats.rows, THREADS)), THREADS, 0, cuda_of(d)->compute, (float *)stats.p,
-           stats.ld, (const float *)parts.p, parts.ld, stats.rows, (int)(parts.rows / stats.rows));
+    LAUNCH(k_xent_combine, blocks_of(ceil_div(stats.rows, THREADS)), THREADS, 0, cuda_of(d)->compute,
+           (float *)stats.p, stats.ld, (const float *)parts.p, parts.ld, stats.rows,
+           (int)(parts.rows / stats.rows));
 }
 
 static int overlap(Mat a, Mat b)
@@ -298,8 +307,8 @@ static int overlap(Mat a, Mat b)
 }
 
 /* stats are there, or to come. Returns whether there are rows. */
-static int grad_job(XentJob *j, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
-                    RowMap rows, int64_t v0, int64_t valid, double scale)
+static int grad_job(XentJob *j, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,
+                    const float *mask, RowMap rows, int64_t v0, int64_t valid, double scale)
 {
     BUG_ON(loss.type != F32 || (dlogits.p && (dlogits.rows != logits.rows || dlogits.cols != logits.cols)));
     if (!logits.rows)
@@ -317,8 +326,8 @@ static int grad_job(XentJob *j, Mat loss, Mat dlogits, Mat logits, Mat stats, co
     return 1;
 }
 
-void cuda_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
-                    RowMap rows, int64_t v0, int64_t valid, double scale)
+void cuda_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,
+                    const float *mask, RowMap rows, int64_t v0, int64_t valid, double scale)
 {
     Cuda *c = cuda_of(d);
     XentJob j;
@@ -356,8 +365,8 @@ void cuda_xent_open(const Cuda *c)
         });
 }
 
-void cuda_xent(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
-               RowMap rows, int64_t valid, double scale)
+void cuda_xent(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,
+               const float *mask, RowMap rows, int64_t valid, double scale)
 {
     Cuda *c = cuda_of(d);
     XentJob j;

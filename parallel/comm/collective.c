@@ -2,11 +2,12 @@
  *
  *   post    my pieces of all blocks that others of this host own go into my scatter slot
  *   sum     the pieces of my blocks are taken from all scatter slots and added; one host: that is the result
- *   join    several hosts: partial sums of other ranks' blocks are sent to them, theirs of mine are added in host order
- *   offer   my finished piece goes into my gather slot, and to the other hosts; theirs come into mine
- *   copy    all finished pieces are taken from the gather slots
+ *   join    several hosts: partial sums of other ranks' blocks are sent to them, theirs of mine are added in
+ * host order offer   my finished piece goes into my gather slot, and to the other hosts; theirs come into
+ * mine copy    all finished pieces are taken from the gather slots
  *
- * Each stage has a counter of the steps it has done and does the next one as soon as what it needs is there. */
+ * Each stage has a counter of the steps it has done and does the next one as soon as what it needs is there.
+ */
 #include "group.h"
 #include "job.h"
 #include "reduce.h"
@@ -48,7 +49,8 @@ static int64_t piece(const Group *g, const Request *r, int64_t s, int block, int
 /* Cuts the operation into steps and takes its place in the channels. Called when it is first in its queue. */
 static void begin(Group *g, Request *r)
 {
-    int64_t line = 64 / (int64_t)width(r), blocks = r->kind == COMM_ALL_REDUCE || r->kind == COMM_BARRIER ? g->size : 1;
+    int64_t line = 64 / (int64_t)width(r),
+            blocks = r->kind == COMM_ALL_REDUCE || r->kind == COMM_BARRIER ? g->size : 1;
     r->small = g->hosts == 1 && blocks > 1 && r->n * (int64_t)width(r) <= SMALL_BYTES;
     int64_t room = INT64_MAX;
     if (r->small) {
@@ -92,13 +94,16 @@ static void sign(Group *g, Request *r)
     atomic_store(&g->signature[g->me].seen[g->calls % 16], signature(r));
 }
 
-/* What member i posted belongs to the same operation as mine: it has been called there, with the same arguments. */
+/* What member i posted belongs to the same operation as mine: it has been called there, with the same
+ * arguments. */
 static void check(const Group *g, const Request *r, int i)
 {
     if (atomic_load(&g->signature[i].seen[g->calls % 16]) != signature(r))
-        die(EXIT_BUG, "comm-mismatch", "group %s, operation %lld: ranks %d and %d disagree; here it is %s of %lld %s; "
-            "change: please report this line with your config", g->name, (long long)g->calls, g->rank, g->local[i],
-            comm_kind_name[r->kind], (long long)r->n, dtype_name(r->type));
+        die(EXIT_BUG, "comm-mismatch",
+            "group %s, operation %lld: ranks %d and %d disagree; here it is %s of %lld %s; change: please "
+            "report this line with your config",
+            g->name, (long long)g->calls, g->rank, g->local[i], comm_kind_name[r->kind], (long long)r->n,
+            dtype_name(r->type));
 }
 
 /* ---- the channels ---- */
@@ -165,8 +170,9 @@ static int64_t sum_block(Group *g, Request *r, int64_t s, int b, void *dst, Dtyp
     int64_t at, n = piece(g, r, s, b, &at);
     const void **src = (const void **)g->source;
     for (int i = 0; i < g->m; i++)
-        src[i] = i == g->me ? r->in + (size_t)at * width(r)
-                            : group_slot(g, SCATTER, i, r->scatter_base + s) + (size_t)b * (size_t)r->e * width(r);
+        src[i] = i == g->me
+                     ? r->in + (size_t)at * width(r)
+                     : group_slot(g, SCATTER, i, r->scatter_base + s) + (size_t)b * (size_t)r->e * width(r);
     if (n)
         reduce(dst, dst_type, src, r->type, g->m, n, r->op);
     return n;
@@ -192,8 +198,9 @@ static int sum(Group *g, Request *r)
         int64_t n = piece(g, r, s, g->rank, &at);
         for (int i = 0; i < g->m; i++) {
             char *to = r->out + (size_t)(g->local[i] * r->n + s * r->e) * width(r);
-            const char *from = i == g->me ? r->in + (size_t)at * width(r)
-                                          : group_slot(g, SCATTER, i, gs) + (size_t)g->rank * (size_t)r->e * width(r);
+            const char *from =
+                i == g->me ? r->in + (size_t)at * width(r)
+                           : group_slot(g, SCATTER, i, gs) + (size_t)g->rank * (size_t)r->e * width(r);
             if (to != from)
                 memcpy(to, from, (size_t)n * width(r));
             moved += n * (int64_t)width(r);
@@ -206,8 +213,8 @@ static int sum(Group *g, Request *r)
             char *to = sending_of(g, r, s, k);
             int64_t n = sum_block(g, r, s, g->duty[k], to, reduce_partial(r->type));
             if (n)
-                g->wire_sending[(s % DEPTH) * g->most_duties + k] =
-                    wire_send(to, (size_t)n * partial_width(r), g->world[g->duty[k]], g->id * TAGS + TAG_PARTIAL);
+                g->wire_sending[(s % DEPTH) * g->most_duties + k] = wire_send(
+                    to, (size_t)n * partial_width(r), g->world[g->duty[k]], g->id * TAGS + TAG_PARTIAL);
             moved += n * (int64_t)width(r);
         }
     }
@@ -244,7 +251,8 @@ static int await_partials(Group *g, Request *r)
 static int join(Group *g, Request *r)
 {
     int64_t s = r->joined, at;
-    if (s == r->summed || s == r->awaited || !all_through(&g->wire_partial[(s % DEPTH) * g->hosts], g->hosts) ||
+    if (s == r->summed || s == r->awaited ||
+        !all_through(&g->wire_partial[(s % DEPTH) * g->hosts], g->hosts) ||
         !all_through(&g->wire_sending[(s % DEPTH) * g->most_duties], g->most_duties))
         return 0;
     int64_t n = piece(g, r, s, g->rank, &at);
@@ -259,7 +267,10 @@ static int join(Group *g, Request *r)
 }
 
 /* The member of this host whose slot a broadcast fills; -1: every member fills its own. */
-static int teller(const Group *g, const Request *r) { return r->kind == COMM_BROADCAST ? g->owner[r->root] : -1; }
+static int teller(const Group *g, const Request *r)
+{
+    return r->kind == COMM_BROADCAST ? g->owner[r->root] : -1;
+}
 
 /* My finished piece is ready to be given to others. */
 static int64_t ready(const Group *g, const Request *r)
@@ -275,7 +286,8 @@ static int offer(Group *g, Request *r)
     if (s == r->steps || (only >= 0 && only != g->me) || s >= ready(g, r) || s - r->gathered >= DEPTH ||
         !slot_free(g, GATHER, gs))
         return 0;
-    /* between hosts I take other ranks' blocks from my slot too, and the messages of its last use must be through */
+    /* between hosts I take other ranks' blocks from my slot too, and the messages of its last use must be
+     * through */
     if (g->hosts > 1 && (s - r->copied >= DEPTH || !all_through(own, g->hosts)))
         return 0;
     char *slot = group_slot(g, GATHER, g->me, gs);
@@ -336,7 +348,8 @@ static int copy(Group *g, Request *r)
         if (b == g->rank || (only >= 0 && b != r->root))
             continue;
         int64_t n = piece(g, r, s, b, &at);
-        const char *from = group_slot(g, GATHER, g->owner[b], gs) + (size_t)g->place[b] * (size_t)r->e * width(r);
+        const char *from =
+            group_slot(g, GATHER, g->owner[b], gs) + (size_t)g->place[b] * (size_t)r->e * width(r);
         memcpy(r->out + (size_t)at * width(r), from, (size_t)n * width(r));
         moved += n * (int64_t)width(r);
     }

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static MPI_Comm world = MPI_COMM_NULL;     /* ours alone: no message of anybody else in this process meets ours */
+static MPI_Comm world = MPI_COMM_NULL; /* ours alone: no message of anybody else in this process meets ours */
 static int world_rank, world_size;
 static int *host_of;                       /* [world] by world rank: the lowest rank of the same host */
 static int *real_host_of;                  /* the same without GRIDIRON_RANKS_PER_HOST */
@@ -46,7 +46,8 @@ static void check(int rc, const char *what)
     if (rc == MPI_SUCCESS)
         return;
     MPI_Error_string(rc, text, &n);
-    die(EXIT_COMM, "mpi", "%s: %s; change: see whether all hosts of the job are up and reach each other", what, text);
+    die(EXIT_COMM, "mpi", "%s: %s; change: see whether all hosts of the job are up and reach each other",
+        what, text);
 }
 
 int wire_send(const void *p, size_t bytes, int to, int tag)
@@ -81,7 +82,8 @@ int wire_done(int *id)
 
 /* ---- the job ---- */
 
-/* Ends all ranks. Another thread may be inside MPI; when it does not come out the launcher sees this rank end. */
+/* Ends all ranks. Another thread may be inside MPI; when it does not come out the launcher sees this rank
+ * end. */
 static void abort_job(int code)
 {
     if (engine_try_lock(0.2))
@@ -89,8 +91,8 @@ static void abort_job(int code)
     _exit(code);
 }
 
-/* Normal ends of a process: it leaves the job together with the others. A rank that ends alone, with a failure that is
- * its own, is not waited for. */
+/* Normal ends of a process: it leaves the job together with the others. A rank that ends alone, with a
+ * failure that is its own, is not waited for. */
 static void leave(int status, void *unused)
 {
     (void)unused;
@@ -132,8 +134,8 @@ static void find_hosts(int every)
     check(MPI_Comm_free(&host), "find hosts");
 }
 
-/* One member of a host, the first, has made shared memory; the others open it through /proc. member: their world ranks.
- * Returns this process's descriptor. */
+/* One member of a host, the first, has made shared memory; the others open it through /proc. member: their
+ * world ranks. Returns this process's descriptor. */
 static int share_descriptor(int fd, const int *member, int n, const char *what)
 {
     int mine[2] = {(int)getpid(), fd}, ack = 0;
@@ -142,9 +144,11 @@ static int share_descriptor(int fd, const int *member, int n, const char *what)
         check(MPI_Recv(mine, 2, MPI_INT, member[0], BOOT_TAG, world, MPI_STATUS_IGNORE), what);
         snprintf(path, sizeof path, "/proc/%d/fd/%d", mine[0], mine[1]);
         if ((fd = open(path, O_RDWR | O_CLOEXEC)) < 0)
-            die(EXIT_RESOURCE, "shared-memory", "cannot open the memory shared by ranks %d and %d of this host: %s: "
-                "%s; change: run both as one user in one container, or set GRIDIRON_RANKS_PER_HOST=1, or raise the "
-                "limit on open files (ulimit -n)", member[0], world_rank, path, strerror(errno));
+            die(EXIT_RESOURCE, "shared-memory",
+                "cannot open the memory shared by ranks %d and %d of this host: %s: %s; change: run both as "
+                "one user in one container, or set GRIDIRON_RANKS_PER_HOST=1, or raise the limit on open "
+                "files (ulimit -n)",
+                member[0], world_rank, path, strerror(errno));
         check(MPI_Send(&ack, 1, MPI_INT, member[0], BOOT_TAG, world), what);
         return fd;
     }
@@ -181,8 +185,9 @@ static int ranks_per_host(void)
     char *end;
     long k = strtol(text, &end, 10);
     if (*end || k < 1 || k > 1 << 20)
-        die(EXIT_CONFIG, "environment", "GRIDIRON_RANKS_PER_HOST=%s; change: a number of ranks from 1 on, or leave it "
-            "out", text);
+        die(EXIT_CONFIG, "environment",
+            "GRIDIRON_RANKS_PER_HOST=%s; change: a number of ranks from 1 on, or leave it out",
+            text);
     return (int)k;
 }
 
@@ -194,15 +199,18 @@ void comm_mpi_start(void)
     job_begin();
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     if (level < MPI_THREAD_SERIALIZED)
-        die(EXIT_COMM, "mpi", "this MPI allows calls from one thread only; change: use one built with threads");
+        die(EXIT_COMM, "mpi",
+            "this MPI allows calls from one thread only; change: use one built with threads");
     MPI_Comm_dup(MPI_COMM_WORLD, &world);
     MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
     MPI_Comm_rank(world, &world_rank);
     MPI_Comm_size(world, &world_size);
     int rank, launched = grid_launched(&rank);
     if (launched != world_size || rank != world_rank)
-        die(EXIT_COMM, "mpi", "the launcher says rank %d of %d, MPI says %d of %d; change: start with the mpirun of "
-            "the MPI that this was built with (srun: --mpi=pmix)", rank, launched, world_rank, world_size);
+        die(EXIT_COMM, "mpi",
+            "the launcher says rank %d of %d, MPI says %d of %d; change: start with the mpirun of the MPI "
+            "that this was built with (srun: --mpi=pmix)",
+            rank, launched, world_rank, world_size);
     find_hosts(ranks_per_host());
     open_page();
     int threads = job_cores() / job_sharers();

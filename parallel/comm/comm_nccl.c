@@ -1,10 +1,10 @@
-/* Device buffers over NCCL. One communicator of the world, from which those of the groups are split; every operation of a
- * group on the group's own stream, behind an event of the compute stream.
+/* Device buffers over NCCL. One communicator of the world, from which those of the groups are split; every
+ * operation of a group on the group's own stream, behind an event of the compute stream.
  *
- * Communicators do not block: a call that has to wait for other ranks says so, and is asked again until it is through,
- * so that a rank that is lost ends the job instead of hanging it. Operations of different groups are started in the order
- * of the instruction list on every rank; NCCL_LAUNCH_ORDER_IMPLICIT makes that the order on the device too, without
- * which two ranks could each run first what the other runs second. */
+ * Communicators do not block: a call that has to wait for other ranks says so, and is asked again until it is
+ * through, so that a rank that is lost ends the job instead of hanging it. Operations of different groups are
+ * started in the order of the instruction list on every rank; NCCL_LAUNCH_ORDER_IMPLICIT makes that the order
+ * on the device too, without which two ranks could each run first what the other runs second. */
 #define _GNU_SOURCE
 #include "device_group.h"
 #include "libraries.h"
@@ -16,7 +16,7 @@
 typedef struct {
     ncclComm_t comm;
     cudaStream_t stream;
-    cudaEvent_t before;            /* what the compute stream had been given when the last operation started */
+    cudaEvent_t before; /* what the compute stream had been given when the last operation started */
     cudaEvent_t done[DEVICE_TOKENS];
     void *registered;
     int64_t first;                 /* of the operations that start together, 0: none do */
@@ -45,7 +45,9 @@ static void check(ncclResult_t r, const char *what, const Comm *c)
     char text[512];
     if (r == ncclSuccess || r == ncclInProgress)
         return;
-    snprintf(text, sizeof text, "NCCL: %s of group %s: %s; change: NCCL_DEBUG=WARN says more; see whether all GPUs of the job are well",
+    snprintf(text, sizeof text,
+             "NCCL: %s of group %s: %s; change: NCCL_DEBUG=WARN says more; see whether all GPUs of the job "
+             "are well",
              what, c->name, all.api->ncclGetErrorString(r));
     abort_all("nccl", text);
 }
@@ -57,11 +59,12 @@ static ncclResult_t state_of(ncclComm_t comm, const char *what, const Comm *c)
     return r;
 }
 
-/* How long a call is looked at without a pause: a thread of NCCL's launches what it starts within some ten microseconds. */
+/* How long a call is looked at without a pause: a thread of NCCL's launches what it starts within some ten
+ * microseconds. */
 #define AT_ONCE 2e-4               /* s */
 
-/* Until the communicator is through with its last call. What that call returned, r, may be success while it is under way (a
- * split's is): only the communicator knows. */
+/* Until the communicator is through with its last call. What that call returned, r, may be success while it
+ * is under way (a split's is): only the communicator knows. */
 static void settle(ncclComm_t comm, ncclResult_t r, const char *what, const Comm *c)
 {
     double start = now();
@@ -70,8 +73,10 @@ static void settle(ncclComm_t comm, ncclResult_t r, const char *what, const Comm
         double waited = now() - start;
         if (waited > all.timeout) {
             char text[512];
-            snprintf(text, sizeof text, "NCCL: %s of group %s has waited for %.0f s for the other ranks; change: see which of them hangs, or "
-                     "raise distributed_timeout_minutes", what, c->name, all.timeout);
+            snprintf(text, sizeof text,
+                     "NCCL: %s of group %s has waited for %.0f s for the other ranks; change: see which of "
+                     "them hangs, or raise distributed_timeout_minutes",
+                     what, c->name, all.timeout);
             abort_all("nccl-timeout", text);
         }
         comm_progress();
@@ -83,8 +88,9 @@ static void settle(ncclComm_t comm, ncclResult_t r, const char *what, const Comm
 
 static ncclDataType_t type_of(Dtype t)
 {
-    static const ncclDataType_t types[DTYPES] = {[F64] = ncclFloat64, [F32] = ncclFloat32, [BF16] = ncclBfloat16,
-                                                 [F16] = ncclFloat16, [I32] = ncclInt32, [I64] = ncclInt64};
+    static const ncclDataType_t types[DTYPES] = {
+        [F64] = ncclFloat64, [F32] = ncclFloat32, [BF16] = ncclBfloat16,
+        [F16] = ncclFloat16, [I32] = ncclInt32,   [I64] = ncclInt64};
     return types[t];
 }
 
@@ -101,9 +107,11 @@ static ncclResult_t all_to_all(const DeviceGroup *g, const Operation *o)
     size_t block = (size_t)o->n * dtype_size(o->type);
     ncclResult_t r = api->ncclGroupStart();
     for (int p = 0; p < g->host.size && r == ncclSuccess; p++) {
-        r = api->ncclSend((const char *)o->in + (size_t)p * block, (size_t)o->n, type_of(o->type), p, n->comm, n->stream);
+        r = api->ncclSend((const char *)o->in + (size_t)p * block, (size_t)o->n, type_of(o->type), p, n->comm,
+                          n->stream);
         if (r == ncclSuccess)
-            r = api->ncclRecv((char *)o->out + (size_t)p * block, (size_t)o->n, type_of(o->type), p, n->comm, n->stream);
+            r = api->ncclRecv((char *)o->out + (size_t)p * block, (size_t)o->n, type_of(o->type), p, n->comm,
+                              n->stream);
     }
     ncclResult_t end = api->ncclGroupEnd();
     return r == ncclSuccess ? end : r;
@@ -116,10 +124,12 @@ static ncclResult_t launch(const DeviceGroup *g, const Operation *o)
     ncclDataType_t type = type_of(o->type);
     size_t count = (size_t)o->n;
     switch (o->kind) {
-    case COMM_ALL_REDUCE:     return api->ncclAllReduce(o->in, o->out, count, type, op_of(o->op), n->comm, n->stream);
-    case COMM_REDUCE_SCATTER: return api->ncclReduceScatter(o->in, o->out, count, type, op_of(o->op), n->comm, n->stream);
+    case COMM_ALL_REDUCE:
+        return api->ncclAllReduce(o->in, o->out, count, type, op_of(o->op), n->comm, n->stream);
+    case COMM_REDUCE_SCATTER:
+        return api->ncclReduceScatter(o->in, o->out, count, type, op_of(o->op), n->comm, n->stream);
     case COMM_ALL_GATHER:     return api->ncclAllGather(o->in, o->out, count, type, n->comm, n->stream);
-    case COMM_BROADCAST:      return api->ncclBroadcast(o->in, o->out, count, type, o->root, n->comm, n->stream);
+    case COMM_BROADCAST: return api->ncclBroadcast(o->in, o->out, count, type, o->root, n->comm, n->stream);
     case COMM_SEND:           return api->ncclSend(o->in, count, type, o->root, n->comm, n->stream);
     case COMM_RECV:           return api->ncclRecv(o->out, count, type, o->root, n->comm, n->stream);
     case COMM_ALL_TO_ALL:     return all_to_all(g, o);
@@ -206,8 +216,10 @@ static void watch(double waited)
         if (!g->started || cuda_done(n->done[g->started % DEVICE_TOKENS]))
             continue;
         char text[512];
-        snprintf(text, sizeof text, "no end of %s number %lld of group %s after %.0f s; change: see which rank hangs, or raise "
-                 "distributed_timeout_minutes", comm_kind_name[g->last.kind], (long long)g->started, g->host.name, waited);
+        snprintf(text, sizeof text,
+                 "no end of %s number %lld of group %s after %.0f s; change: see which rank hangs, or raise "
+                 "distributed_timeout_minutes",
+                 comm_kind_name[g->last.kind], (long long)g->started, g->host.name, waited);
         abort_all("nccl-timeout", text);
     }
 }
@@ -242,7 +254,8 @@ static void wrap(void *grid, Comm *c)
     ncclComm_t comm = NULL;
     ncclConfig_t config = config_of(c->name);
     c->wait(c, c->all_reduce(c, &lowest, 1, I64, OP_MIN));
-    ncclResult_t r = all.api->ncclCommSplit(all.world, c->size > 1 ? (int)lowest : NCCL_SPLIT_NOCOLOR, c->rank, &comm, &config);
+    ncclResult_t r = all.api->ncclCommSplit(all.world, c->size > 1 ? (int)lowest : NCCL_SPLIT_NOCOLOR,
+                                            c->rank, &comm, &config);
     settle(all.world, r, "split", c);
     if (c->size == 1)
         return;
@@ -271,9 +284,10 @@ static void check_version(void)
     int v = 0;
     all.api->ncclGetVersion(&v);
     if (v < 22600)
-        die(EXIT_RESOURCE, "nccl", "this NCCL is %d.%d.%d, and before 2.26 operations of different groups may wait for each other "
-            "in a circle; change: a newer libnccl.so.2 (LD_LIBRARY_PATH), or distributed_backend: staged", v / 10000,
-            v / 100 % 100, v % 100);
+        die(EXIT_RESOURCE, "nccl",
+            "this NCCL is %d.%d.%d, and before 2.26 operations of different groups may wait for each other "
+            "in a circle; change: a newer libnccl.so.2 (LD_LIBRARY_PATH), or distributed_backend: staged",
+            v / 10000, v / 100 % 100, v % 100);
 }
 
 void comm_nccl_grid(Grid *g, Device *d, double timeout)

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const comm_kind_name[COMM_KINDS] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast",
-                                                "send", "recv", "barrier"};
+const char *const comm_kind_name[COMM_KINDS] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                                                "broadcast",  "send",           "recv",       "barrier"};
 
 static Token self_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp op)
 {

@@ -1,5 +1,6 @@
-/* Device buffers through the host: for several ranks on one GPU, and for machines without NCCL. Starting an operation
- * waits until the device has computed what is sent; the group underneath moves it; finishing puts the result back. */
+/* Device buffers through the host: for several ranks on one GPU, and for machines without NCCL. Starting an
+ * operation waits until the device has computed what is sent; the group underneath moves it; finishing puts
+ * the result back. */
 #include "device_group.h"
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
-/* crash -- runs inside a signal handler, in a process that may be broken: no allocation, no stdio, one write. */
+/* crash -- runs inside a signal handler, in a process that may be broken: no allocation, no stdio, one write.
+ */
 #define _GNU_SOURCE
 #include "crash.h"
 #include "job.h"

@@ -1,5 +1,5 @@
-/* device_group -- what the transports between GPUs share (comm_device.h): a group as it was, and its operations on the
- * device. */
+/* device_group -- what the transports between GPUs share (comm_device.h): a group as it was, and its
+ * operations on the device. */
 #ifndef DEVICE_GROUP_H
 #define DEVICE_GROUP_H
 #include "comm_device.h"
@@ -25,7 +25,8 @@ struct DeviceGroup {
     int64_t number[DEVICE_TOKENS]; /* which of them each entry below is about */
     Operation last;
     void *impl;
-    /* starts number g->started; makes the compute stream wait for the k-th; NULL where nothing is to be closed */
+    /* starts number g->started; makes the compute stream wait for the k-th; NULL where nothing is to be
+     * closed */
     void (*start)(DeviceGroup *g, const Operation *o);
     void (*finish)(DeviceGroup *g, int64_t k);
     void (*together)(DeviceGroup *g, int begin);   /* NULL: nothing to be done */

@@ -17,11 +17,12 @@
 #define SPIN_SECONDS 30e-6         /* how long to look before sleeping, where cores are to spare */
 #define WIRE_SECONDS 100e-6        /* sleep while messages between hosts are under way ... */
 #define WIRE_LOOKS 100             /* ... after having given the core away so often */
-#define INLINE_BYTES 65536         /* up to here a caller moves what it can itself although there is a thread for it */
+#define INLINE_BYTES                                                                                         \
+    65536 /* up to here a caller moves what it can itself although there is a thread for it */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int lock_owner;     /* thread id */
-static _Atomic int wanted;         /* main threads that wait for the lock: the progress thread lets them go first */
+static _Atomic int wanted; /* main threads that wait for the lock: the progress thread lets them go first */
 
 static Request **block;
 static int blocks;
@@ -228,7 +229,8 @@ static void relax(void)
 
 static double nap(void) { return wires ? WIRE_SECONDS : 1; }
 
-/* Sleeps, the lock given back meanwhile, until the doorbell rings; not at all when there is something to do. */
+/* Sleeps, the lock given back meanwhile, until the doorbell rings; not at all when there is something to do.
+ */
 static void sleep_on_bell(const Request *r, Token t)
 {
     uint32_t seen = job_bell();
@@ -280,7 +282,8 @@ static void *progress(void *arg)
     (void)arg;
     thread_id = self();
     prctl(PR_SET_NAME, "messages");
-    thread_urgency(RUNS_SOON); /* a piece is moved in microseconds, also where the main threads keep all cores busy */
+    thread_urgency(
+        RUNS_SOON); /* a piece is moved in microseconds, also where the main threads keep all cores busy */
     while (!thread_stop) {
         while (wanted)
             sched_yield();
@@ -315,8 +318,9 @@ void comm_progress_thread(int on)
     pthread_sigmask(SIG_BLOCK, &all, &old);
     thread_stop = 0;
     if (pthread_create(&thread, NULL, progress, NULL))
-        die(EXIT_RESOURCE, "threads", "cannot start the thread that moves messages; change: raise the limit on "
-            "processes (ulimit -u), or GRIDIRON_PROGRESS=0");
+        die(EXIT_RESOURCE, "threads",
+            "cannot start the thread that moves messages; change: raise the limit on processes (ulimit -u), "
+            "or GRIDIRON_PROGRESS=0");
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     engine_lock();
     thread_on = 1;
@@ -329,8 +333,9 @@ void comm_threads(int threads)
     spin = threads * sharers <= cores;
     const char *asked = getenv("GRIDIRON_PROGRESS");
     if (asked && *asked && strcmp(asked, "0") && strcmp(asked, "1"))
-        die(EXIT_CONFIG, "environment", "GRIDIRON_PROGRESS=%s; change: 0 (no progress thread), 1 (one), or leave it "
-            "out", asked);
+        die(EXIT_CONFIG, "environment",
+            "GRIDIRON_PROGRESS=%s; change: 0 (no progress thread), 1 (one), or leave it out",
+            asked);
     if (job_here())
         comm_progress_thread(asked && *asked ? *asked == '1' : (threads + 1) * sharers <= cores);
 }

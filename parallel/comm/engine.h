@@ -1,8 +1,8 @@
-/* engine -- operations under way. A transport describes an operation as a Request whose advance() does what can be done
- * at once and never waits; the engine keeps requests in queues (in a queue strictly one after the other, queues apart
- * from each other), advances them whenever somebody waits, asks, or leaves it to the progress thread, and lets a rank
- * that has nothing to do sleep. One lock per process: whoever advances holds it, and messages between hosts are touched
- * under it only. */
+/* engine -- operations under way. A transport describes an operation as a Request whose advance() does what
+ * can be done at once and never waits; the engine keeps requests in queues (in a queue strictly one after the
+ * other, queues apart from each other), advances them whenever somebody waits, asks, or leaves it to the
+ * progress thread, and lets a rank that has nothing to do sleep. One lock per process: whoever advances holds
+ * it, and messages between hosts are touched under it only. */
 #ifndef ENGINE_H
 #define ENGINE_H
 #include "comm.h"
@@ -22,7 +22,7 @@ struct Request {
     Token token;
     const char *name;              /* of the group */
     int64_t payload;               /* bytes, for listeners */
-    int64_t touched, behind;       /* bytes copied or added so far, of them behind computation; for listeners too */
+    int64_t touched, behind; /* bytes copied or added so far, of them behind computation; for listeners too */
     double start;
     int done;
     CommKind kind;
@@ -32,8 +32,8 @@ struct Request {
     char *out;
     int64_t n;                     /* elements, as in the call */
     int root;                      /* of a broadcast; the peer of a send or receive */
-    /* collectives: pieces of e elements, `steps` of them; how far each stage has come; where this operation begins in
-     * the counters of the group's two channels */
+    /* collectives: pieces of e elements, `steps` of them; how far each stage has come; where this operation
+     * begins in the counters of the group's two channels */
     int64_t e, steps, scatter_base, gather_base;
     int64_t posted, summed, awaited, joined, offered, gathered, copied;
     int small, begun;
@@ -46,13 +46,15 @@ Token engine_submit(Queue *q, const Request *r);
 /* Returns when the operation of the token is done. */
 void engine_wait(Token t);
 
-/* Reports bytes that an advance() has copied or added. Returns those that count as moved behind computation. */
+/* Reports bytes that an advance() has copied or added. Returns those that count as moved behind computation.
+ */
 int64_t engine_moved(int64_t bytes);
 
 /* Holds the lock for what is done outside of any request. */
 void engine_lock(void);
 void engine_unlock(void);
-/* The lock within `seconds`, for who ends the job from whatever thread: 1 when this thread has it, before or now. */
+/* The lock within `seconds`, for who ends the job from whatever thread: 1 when this thread has it, before or
+ * now. */
 int engine_try_lock(double seconds);
 
 /* Messages between hosts that are under way: nobody rings for them, so sleepers look again soon. */

@@ -9,7 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* What a slot holds: pieces small enough that what is under way between two ranks stays in the second-level cache. */
+/* What a slot holds: pieces small enough that what is under way between two ranks stays in the second-level
+ * cache. */
 #define SCATTER_BYTES (512 << 10)
 #define GATHER_BYTES (256 << 10)
 #define WIRE_PIECE_BYTES (64 << 10)    /* between hosts shorter messages cost more than they overlap */
@@ -107,7 +108,10 @@ size_t comm_workspace(void) { return (size_t)DEPTH * (SCATTER_BYTES + GATHER_BYT
 
 #define PAGE 4096
 static size_t pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
-static size_t control_bytes(const Group *g) { return pages((size_t)g->m * (4 * sizeof(Counter) + sizeof(Signature))); }
+static size_t control_bytes(const Group *g)
+{
+    return pages((size_t)g->m * (4 * sizeof(Counter) + sizeof(Signature)));
+}
 static size_t channel_bytes(const Group *g, int k) { return pages((size_t)g->m * DEPTH * g->slot_bytes[k]); }
 static size_t pair_bytes(void) { return pages(sizeof(PairHead)) + (size_t)PAIR_SLOT * PAIR_SLOTS; }
 static size_t shared_bytes(const Group *g)
@@ -117,9 +121,10 @@ static size_t shared_bytes(const Group *g)
 
 static _Noreturn void no_memory(const Group *g, const char *what)
 {
-    die(EXIT_RESOURCE, "shared-memory", "cannot %s the memory that the %d ranks of group %s on this host share: %s; "
-        "change: raise the limits on open files, memory and file sizes (ulimit -n, -v, -f), or free memory", what, g->m, g->name,
-        strerror(errno));
+    die(EXIT_RESOURCE, "shared-memory",
+        "cannot %s the memory that the %d ranks of group %s on this host share: %s; change: raise the limits "
+        "on open files, memory and file sizes (ulimit -n, -v, -f), or free memory",
+        what, g->m, g->name, strerror(errno));
 }
 
 int group_segment_make(const Group *g)
@@ -155,8 +160,10 @@ Pair *message_pair(Group *g, int from, int to)
     Pair *p = writes ? &g->out[to] : &g->in[from];
     if (p->head)
         return p;
-    size_t at = shared_bytes(g) + ((size_t)g->owner[from] * (size_t)g->m + (size_t)g->owner[to]) * pair_bytes();
-    char *map = mmap(NULL, pair_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, g->fd, (off_t)at);
+    size_t at =
+        shared_bytes(g) + ((size_t)g->owner[from] * (size_t)g->m + (size_t)g->owner[to]) * pair_bytes();
+    char *map =
+        mmap(NULL, pair_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, g->fd, (off_t)at);
     if (map == MAP_FAILED)
         no_memory(g, "map");
     p->head = (PairHead *)map;
@@ -188,12 +195,22 @@ void group_raise(Group *g, Counter *c, int64_t to, int alone)
 
 /* ---- the interface ---- */
 
-static Token submit(Comm *c, CommKind kind, const void *in, void *out, int64_t n, Dtype type, ReduceOp op, int root)
+static Token submit(Comm *c, CommKind kind, const void *in, void *out, int64_t n, Dtype type, ReduceOp op,
+                    int root)
 {
     Group *g = c->impl;
     BUG_ON(n < 0 || root < 0 || root >= g->size);
-    Request r = {.group = g, .kind = kind, .name = g->name, .type = type, .op = op, .in = in, .out = out, .n = n,
-                 .root = root, .payload = comm_payload(c, kind, n, type, root), .wire = -1,
+    Request r = {.group = g,
+                 .kind = kind,
+                 .name = g->name,
+                 .type = type,
+                 .op = op,
+                 .in = in,
+                 .out = out,
+                 .n = n,
+                 .root = root,
+                 .payload = comm_payload(c, kind, n, type, root),
+                 .wire = -1,
                  .advance = collective_advance};
     Queue *q = &g->queue;
     if (kind == COMM_SEND || kind == COMM_RECV) {
@@ -275,10 +292,20 @@ static void group_close(Comm *c)
 
 void group_comm(Group *g, Comm *c)
 {
-    *c = (Comm){.name = g->name, .rank = g->rank, .size = g->size, .impl = g, .all_reduce = group_all_reduce,
-                .reduce_scatter = group_reduce_scatter, .all_gather = group_all_gather, .all_to_all = group_all_to_all,
-                .broadcast = group_broadcast, .send = group_send, .recv = group_recv, .barrier = group_barrier,
-                .wait = group_wait, .close = group_close};
+    *c = (Comm){.name = g->name,
+                .rank = g->rank,
+                .size = g->size,
+                .impl = g,
+                .all_reduce = group_all_reduce,
+                .reduce_scatter = group_reduce_scatter,
+                .all_gather = group_all_gather,
+                .all_to_all = group_all_to_all,
+                .broadcast = group_broadcast,
+                .send = group_send,
+                .recv = group_recv,
+                .barrier = group_barrier,
+                .wait = group_wait,
+                .close = group_close};
 }
 
 CommStats comm_stats(const Comm *c)

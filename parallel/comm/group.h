@@ -1,16 +1,16 @@
 /* group -- what the members of a process group share and who of them does what.
  *
- * Between ranks of one host everything goes through one shared segment, in steps whose pieces stay in the caches,
- * DEPTH of them under way. Two channels, each with a slot per member and step:
- *   scatter   member i leaves in its slot a piece for every block; who owns a block takes it from all slots and adds
- *   gather    who owns a block leaves a finished piece; all take it
- * A member counts in the segment how many steps it has filled and how many it has taken; a slot is filled again when
- * all others have taken it. An all-reduce uses both channels, a reduce-scatter the first, an all-gather the second.
+ * Between ranks of one host everything goes through one shared segment, in steps whose pieces stay in the
+ * caches, DEPTH of them under way. Two channels, each with a slot per member and step: scatter   member i
+ * leaves in its slot a piece for every block; who owns a block takes it from all slots and adds gather    who
+ * owns a block leaves a finished piece; all take it A member counts in the segment how many steps it has
+ * filled and how many it has taken; a slot is filled again when all others have taken it. An all-reduce uses
+ * both channels, a reduce-scatter the first, an all-gather the second.
  *
- * With several hosts every block (there is one for each rank of the group) has an owner on each host: its rank where
- * it lives, elsewhere one of the host's members. Sums are formed in rank order inside each host, then in host order by
- * the rank whose block it is; so a sum's bits depend on the group and its hosts alone, and a reduce-scatter is the
- * slice of an all-reduce. Hosts stand in the order of their first ranks. */
+ * With several hosts every block (there is one for each rank of the group) has an owner on each host: its
+ * rank where it lives, elsewhere one of the host's members. Sums are formed in rank order inside each host,
+ * then in host order by the rank whose block it is; so a sum's bits depend on the group and its hosts alone,
+ * and a reduce-scatter is the slice of an all-reduce. Hosts stand in the order of their first ranks. */
 #ifndef GROUP_H
 #define GROUP_H
 #include "engine.h"
@@ -24,8 +24,8 @@ typedef struct { _Alignas(64) _Atomic uint64_t seen[16]; } Signature;
 #define PAIR_SLOT 262144           /* bytes of a message's piece */
 #define PAIR_SLOTS 4096
 
-/* The way from one rank to another of its host: pieces lie in slots; the writer reuses the lowest free one, so that
- * the memory touched follows what is under way. */
+/* The way from one rank to another of its host: pieces lie in slots; the writer reuses the lowest free one,
+ * so that the memory touched follows what is under way. */
 typedef struct {
     uint32_t slot, bytes;
     int64_t total;                 /* of the message */
@@ -85,9 +85,11 @@ typedef struct {
 
 enum { SCATTER, GATHER };
 
-/* Who does what, from members' world ranks and the host of every world rank (any numbers, equal on one host). */
+/* Who does what, from members' world ranks and the host of every world rank (any numbers, equal on one host).
+ */
 Group *group_plan(const char *name, int id, const int *member, int n, const int *host_of, int my_rank);
-/* Makes the segment, for one member of the host; the others map it from `fd` likewise. bells: the members' places. */
+/* Makes the segment, for one member of the host; the others map it from `fd` likewise. bells: the members'
+ * places. */
 int group_segment_make(const Group *g);
 void group_segment_map(Group *g, int fd);
 /* Fills in the interface. */
@@ -98,8 +100,8 @@ static inline char *group_slot(const Group *g, int channel, int member, int64_t 
     return g->slots[channel] + ((size_t)member * DEPTH + (size_t)(step % DEPTH)) * g->slot_bytes[channel];
 }
 
-/* Raises my counter and wakes the members for which that can be what they wait for: a filled slot is waited for
- * together with all others of its step, so is a taken one; `alone`: it is waited for by itself. */
+/* Raises my counter and wakes the members for which that can be what they wait for: a filled slot is waited
+ * for together with all others of its step, so is a taken one; `alone`: it is waited for by itself. */
 void group_raise(Group *g, Counter *c, int64_t to, int alone);
 
 static inline void group_moved(Group *g, int64_t bytes)

@@ -63,8 +63,10 @@ int job_page_make(int ranks, int host)
     if (fd < 0)                    /* on another host than the launcher's its folder does not exist */
         fd = memfd_create("gridiron-page", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)page_bytes(ranks)))
-        die(EXIT_RESOURCE, "shared-memory", "cannot make the page that the ranks of a host share: %s; change: raise "
-            "the limits on open files and file sizes (ulimit -n, -f), or free memory", strerror(errno));
+        die(EXIT_RESOURCE, "shared-memory",
+            "cannot make the page that the ranks of a host share: %s; change: raise the limits on open files "
+            "and file sizes (ulimit -n, -f), or free memory",
+            strerror(errno));
     return fd;
 }
 
@@ -72,8 +74,10 @@ void job_page_open(int fd, int ranks, int local, int rank)
 {
     page = mmap(NULL, page_bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
-        die(EXIT_RESOURCE, "shared-memory", "cannot map the page that the ranks of a host share: %s; change: free "
-            "memory, or raise the limit on it (ulimit -v)", strerror(errno));
+        die(EXIT_RESOURCE, "shared-memory",
+            "cannot map the page that the ranks of a host share: %s; change: free memory, or raise the limit "
+            "on it (ulimit -v)",
+            strerror(errno));
     close(fd);
     mine = local;
     page->ranks = ranks;
@@ -158,7 +162,8 @@ const char *job_doing(void) { return (page ? page->member[mine].note : alone) + 
 
 /* ---- the one error line ---- */
 
-/* Whether this rank is the first of its host that wants to end the job. The others give it half a second to say why. */
+/* Whether this rank is the first of its host that wants to end the job. The others give it half a second to
+ * say why. */
 static int may_speak(int code)
 {
     uint32_t nobody = 0, me = (uint32_t)mine + 1;
@@ -229,19 +234,22 @@ static void lost(const Member *m)
     memcpy(where, m->where, sizeof where);
     memcpy(note, m->note, sizeof note);
     where[sizeof where - 1] = note[sizeof note - 1] = 0;
-    die(EXIT_COMM, "rank-lost", "%s (process %d) died in %s; change: see what killed it (the system log; memory that "
-        "ran out is the usual cause), then start again with load=latest", where + 1, m->pid, note + 1);
+    die(EXIT_COMM, "rank-lost",
+        "%s (process %d) died in %s; change: see what killed it (the system log; memory that ran out is the "
+        "usual cause), then start again with load=latest",
+        where + 1, m->pid, note + 1);
 }
 
-/* Several gone at once: the launcher is ending the job because one of them was lost, and this process is next. It knows
- * which one (scripts/launch says so); if it lets us live we say what we see. */
+/* Several gone at once: the launcher is ending the job because one of them was lost, and this process is
+ * next. It knows which one (scripts/launch says so); if it lets us live we say what we see. */
 static void look_for_the_lost(void)
 {
     const Member *first = NULL;
     int gone = 0;
     for (int i = 0; i < page->ranks; i++) {
         const Member *m = &page->member[i];
-        if (i != mine && atomic_load(&m->state) == RUNNING && is_gone(m->pid) && atomic_load(&m->state) == RUNNING) {
+        if (i != mine && atomic_load(&m->state) == RUNNING && is_gone(m->pid) &&
+            atomic_load(&m->state) == RUNNING) {
             first = first ? first : m;
             gone++;
         }
@@ -257,8 +265,8 @@ static void look_for_the_lost(void)
 #define SYS_pidfd_open 434
 #endif
 
-/* Sleeps until a rank of this host ends or a signal asks; where the system has no descriptors for processes (before
- * Linux 5.3) it looks five times a second. */
+/* Sleeps until a rank of this host ends or a signal asks; where the system has no descriptors for processes
+ * (before Linux 5.3) it looks five times a second. */
 static void *watch(void *arg)
 {
     int n = page->ranks, blind = 0;
@@ -282,7 +290,7 @@ static void *watch(void *arg)
         if ((at[n].revents & POLLIN) && read(wake_fd, &signals, sizeof signals) == sizeof signals) {
             if (signals >= 1u << 16)               /* goodbye */
                 break;
-            usleep(100000);                        /* a launcher may be faster than the news of why it ends the job */
+            usleep(100000); /* a launcher may be faster than the news of why it ends the job */
             look_for_the_lost();
             signal(SIGTERM, SIG_DFL);
             kill(getpid(), SIGTERM);
@@ -313,8 +321,10 @@ void job_watch(void (*abort_job)(int code))
     pthread_sigmask(SIG_BLOCK, &all, &old);
     struct pollfd *at = xcalloc((size_t)page->ranks + 1, sizeof *at);
     if (wake_fd < 0 || pthread_create(&watcher, NULL, watch, at))
-        die(EXIT_RESOURCE, "threads", "cannot start the thread that watches the other ranks: %s; change: raise the "
-            "limits on processes and open files (ulimit -u, -n)", strerror(errno));
+        die(EXIT_RESOURCE, "threads",
+            "cannot start the thread that watches the other ranks: %s; change: raise the limits on processes "
+            "and open files (ulimit -u, -n)",
+            strerror(errno));
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     /* USR2: scripts/launch asks so, since mpirun passes it on; USR1: of a command that has nothing to save */
     static const int ends[] = {SIGTERM, SIGUSR2, SIGUSR1};

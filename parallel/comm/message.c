@@ -1,5 +1,6 @@
-/* message -- sends and receives. Between ranks of one host a message goes through slots of shared memory piece by
- * piece, so that it is copied out while it is still copied in, and a sender is done when all is in the slots. */
+/* message -- sends and receives. Between ranks of one host a message goes through slots of shared memory
+ * piece by piece, so that it is copied out while it is still copied in, and a sender is done when all is in
+ * the slots. */
 #include "group.h"
 #include "job.h"
 #include <stdio.h>
@@ -62,17 +63,19 @@ static int send_pieces(Request *r, Group *g)
 static void check_piece(const Group *g, const Request *r, const Piece *piece)
 {
     if (piece->total != total_bytes(r) || piece->type != r->type || piece->first != (r->moved == 0))
-        die(EXIT_BUG, "comm-mismatch", "group %s: rank %d sent %lld bytes of %s, rank %d receives %lld of %s; change: "
-            "please report this line with your config", g->name, r->root, (long long)piece->total,
-            piece->type < DTYPES ? dtype_name(piece->type) : "?", g->rank, (long long)total_bytes(r),
-            dtype_name(r->type));
+        die(EXIT_BUG, "comm-mismatch",
+            "group %s: rank %d sent %lld bytes of %s, rank %d receives %lld of %s; change: please report "
+            "this line with your config",
+            g->name, r->root, (long long)piece->total, piece->type < DTYPES ? dtype_name(piece->type) : "?",
+            g->rank, (long long)total_bytes(r), dtype_name(r->type));
 }
 
 static int recv_pieces(Request *r, Group *g)
 {
     Pair *p = message_pair(g, r->root, g->rank);
     PairHead *h = p->head;
-    int64_t total = total_bytes(r), before = r->moved, taken = atomic_load_explicit(&h->taken, memory_order_relaxed);
+    int64_t total = total_bytes(r), before = r->moved,
+            taken = atomic_load_explicit(&h->taken, memory_order_relaxed);
     while (r->moved < total && atomic_load(&h->sent) > taken) {
         Piece piece = h->piece[taken % PAIR_SLOTS];
         check_piece(g, r, &piece);

@@ -2,8 +2,8 @@
 #include "half.h"
 #include <string.h>
 
-/* One source, three instruction sets, chosen when the program starts; additions and conversions give the same bits in
- * all of them. */
+/* One source, three instruction sets, chosen when the program starts; additions and conversions give the same
+ * bits in all of them. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -120,5 +120,6 @@ void reduce(void *dst, Dtype dst_type, const void *const *src, Dtype src_type, i
         return;
     }
     for (int64_t at = 0; at < n; at += BLOCK)
-        reduce_block(dst, dst_type, (const char *const *)src, src_type, m, at, n - at < BLOCK ? n - at : BLOCK, op);
+        reduce_block(dst, dst_type, (const char *const *)src, src_type, m, at,
+                     n - at < BLOCK ? n - at : BLOCK, op);
 }

@@ -45,8 +45,10 @@ static const char *misplaced(const Reader *c, const Instr *i)
             return "comes before its gradient";
         return i->op == I_B && mb != done[I_W] ? "is out of order" : NULL;
     case I_W:  return mb >= done[I_D] ? "comes before its D" : NULL;
-    case I_SA: return after != OTHER ? "goes to no rank" : mb >= done[I_F] ? "comes before its forward" : NULL;
-    case I_SG: return before != OTHER ? "goes to no rank" : mb >= done[I_D] ? "comes before its backward" : NULL;
+    case I_SA:
+        return after != OTHER ? "goes to no rank" : mb >= done[I_F] ? "comes before its forward" : NULL;
+    case I_SG:
+        return before != OTHER ? "goes to no rank" : mb >= done[I_D] ? "comes before its backward" : NULL;
     case I_RA: return before != OTHER ? "comes from no rank" : NULL;
     case I_RG: return after != OTHER ? "comes from no rank" : NULL;
     default:   return "is neither compute nor a message";
@@ -78,13 +80,17 @@ static int read_rank(Reader *c, int rank)
     }
     for (int chunk = 0; chunk < s->v; chunk++) {
         const int *done = c->chunk[chunk].done;
-        int up = c->after[chunk] == OTHER ? s->m : 0, down = c->before[chunk] == OTHER ? s->m : 0, back = !forward;
-        const struct { InstrKind op; int n; } want[] = {{I_F, s->m}, {I_D, back * s->m}, {I_W, back * s->m}, {I_SA, up},
-                                                        {I_RA, down}, {I_SG, back * down}, {I_RG, back * up}};
+        int up = c->after[chunk] == OTHER ? s->m : 0, down = c->before[chunk] == OTHER ? s->m : 0,
+            back = !forward;
+        const struct {
+            InstrKind op;
+            int n;
+        } want[] = {{I_F, s->m},  {I_D, back * s->m},  {I_W, back * s->m}, {I_SA, up},
+                    {I_RA, down}, {I_SG, back * down}, {I_RG, back * up}};
         for (size_t k = 0; k < sizeof want / sizeof *want; k++)
             if (done[want[k].op] != want[k].n) {
-                snprintf(c->why, (size_t)c->size, "rank %d chunk %d: %d of %d %s", rank, chunk, done[want[k].op],
-                         want[k].n, instr_info[want[k].op].letters);
+                snprintf(c->why, (size_t)c->size, "rank %d chunk %d: %d of %d %s", rank, chunk,
+                         done[want[k].op], want[k].n, instr_info[want[k].op].letters);
                 return 0;
             }
     }
@@ -137,13 +143,13 @@ static int explain(const ScheduleSet *set, const int *next, int rank, char *why,
     instr_print(&l->list[next[rank]], mine, sizeof mine);
     if (next[peer] < set->rank[peer].n)
         instr_print(&set->rank[peer].list[next[peer]], other, sizeof other);
-    snprintf(why, (size_t)size, "deadlock: rank %d at %d: %s waits for rank %d, which is at %d: %s", rank, next[rank],
-             mine, peer, next[peer], other);
+    snprintf(why, (size_t)size, "deadlock: rank %d at %d: %s waits for rank %d, which is at %d: %s", rank,
+             next[rank], mine, peer, next[peer], other);
     return 0;
 }
 
-/* Runs all lists with messages that end only together. A rank stops at a message and goes on when its peer has come
- * there. */
+/* Runs all lists with messages that end only together. A rank stops at a message and goes on when its peer
+ * has come there. */
 static int rendezvous(const ScheduleSet *set, char *why, int size)
 {
     const PipeShape *s = &set->shape;
@@ -186,8 +192,9 @@ int schedules_check(const ScheduleSet *set, char *why, int size)
     if (set->stuck >= 0) {
         char text[32];
         instr_print(&set->stuck_at, text, sizeof text);
-        snprintf(why, (size_t)size, "rank %d never gets to %s: the ranks' orders of compute wait for each other",
-                 set->stuck, text);
+        snprintf(why, (size_t)size,
+                 "rank %d never gets to %s: the ranks' orders of compute wait for each other", set->stuck,
+                 text);
         return 0;
     }
     return read_all(set, why, size) && rendezvous(set, why, size);

@@ -61,15 +61,20 @@ static void refuse_cell(Reader *r, int col, const char *s, const char *end)
     shown[n] = 0;
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
         if (has_word(s, end, ours[i])) {
-            mistake(r, r->line, col, "%s: messages, gathered parameters and reduced gradients are put in by this program: "
-                    "give F, I, B and W only", shown);
+            mistake(r, r->line, col,
+                    "%s: messages, gathered parameters and reduced gradients are put in by this program: "
+                    "give F, I, B and W only",
+                    shown);
             return;
         }
     if (has_word(s, end, "OVERLAP") || *s == '(')
-        mistake(r, r->line, col, "%s: this build has no overlapped pairs; give the two one after the other", shown);
+        mistake(r, r->line, col, "%s: this build has no overlapped pairs; give the two one after the other",
+                shown);
     else
-        mistake(r, r->line, col, "'%s' is no action; one is a stage below %d, one of F, I, B, W, and a microbatch below %d, "
-                "such as 0F0", shown, MOST_STAGES, UINT16_MAX);
+        mistake(r, r->line, col,
+                "'%s' is no action; one is a stage below %d, one of F, I, B, W, and a microbatch below %d, "
+                "such as 0F0",
+                shown, MOST_STAGES, UINT16_MAX);
 }
 
 static void read_cell(Reader *r, int col, const char *s, const char *end)
@@ -129,8 +134,10 @@ static void read_text(Reader *r, const char *text, size_t size)
     if (r->lines)
         r->first[r->lines] = r->n;
     if (r->lines != r->p)
-        mistake(r, r->line ? r->line : 1, 1, "the file ends with %d line%s of actions, but the pipeline has %d ranks: give a "
-                "line for each", r->lines, r->lines == 1 ? "" : "s", r->p);
+        mistake(r, r->line ? r->line : 1, 1,
+                "the file ends with %d line%s of actions, but the pipeline has %d ranks: give a line for "
+                "each",
+                r->lines, r->lines == 1 ? "" : "s", r->p);
 }
 
 /* ---- stages ---- */
@@ -147,8 +154,8 @@ static void find_placement(Reader *r, CustomLists *c)
     c->p = r->p;
     c->v = (last->stage + 1) / r->p;
     if ((last->stage + 1) % r->p || c->v > MOST_CHUNKS) {
-        mistake(r, last->line, last->col, "stage %d makes %d stages; %d ranks have as many each, %d at most", last->stage,
-                last->stage + 1, r->p, MOST_CHUNKS);
+        mistake(r, last->line, last->col, "stage %d makes %d stages; %d ranks have as many each, %d at most",
+                last->stage, last->stage + 1, r->p, MOST_CHUNKS);
         return;
     }
     c->vee = c->v == 2 && r->p > 1 && turn && turn->rank == r->p - 1;
@@ -158,15 +165,19 @@ static void find_placement(Reader *r, CustomLists *c)
             int there = c->vee && a->stage >= c->p ? 2 * c->p - 1 - a->stage : a->stage % c->p;
             if (there == a->rank)
                 continue;
-            mistake(r, a->line, a->col, "stage %d stands in the line of rank %d; %d stages on %d ranks %s have it on rank %d",
-                    a->stage, a->rank, c->p * c->v, c->p, c->vee ? "as a V (stage p is on the last rank)" : "in a loop", there);
+            mistake(r, a->line, a->col,
+                    "stage %d stands in the line of rank %d; %d stages on %d ranks %s have it on rank %d",
+                    a->stage, a->rank, c->p * c->v, c->p,
+                    c->vee ? "as a V (stage p is on the last rank)" : "in a loop", there);
             break;
         }
 }
 
 /* ---- order ---- */
 
-typedef struct { int f, d, w; } Done;                          /* next microbatch of F, of I or B, of W or B */
+typedef struct {
+    int f, d, w;
+} Done; /* next microbatch of F, of I or B, of W or B */
 
 /* What is wrong with an action after these; NULL: nothing. */
 static const char *misplaced(const Action *a, const Done *n)
@@ -211,8 +222,9 @@ static void read_end(Reader *r, const CustomLists *c, int rank, const Done *done
         const Done *n = &done[k];
         int stage = c->vee && k ? 2 * c->p - 1 - rank : k * c->p + rank;
         if (n->f != c->m || n->d != c->m || n->w != c->m)
-            mistake(r, end->line, end->col, "the line ends with %d F, %d I or B, %d W or B of stage %d; the file has %d "
-                    "microbatches", n->f, n->d, n->w, stage, c->m);
+            mistake(r, end->line, end->col,
+                    "the line ends with %d F, %d I or B, %d W or B of stage %d; the file has %d microbatches",
+                    n->f, n->d, n->w, stage, c->m);
     }
 }
 

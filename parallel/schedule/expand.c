@@ -1,5 +1,5 @@
-/* Expanding: from a rank's list of compute and messages to what its executor runs, with a place in memory for every
- * microbatch. */
+/* Expanding: from a rank's list of compute and messages to what its executor runs, with a place in memory for
+ * every microbatch. */
 #include "base.h"
 #include "schedule.h"
 #include <stdlib.h>
@@ -38,7 +38,8 @@ static void expand(Expander *x, const Instr *i)
     int reduce = backward && (e->sharded_grads || (e->overlap && last));
     int phase = !e->sharded_grads || i->op == I_B ? 0 : i->op == I_D ? 1 : 2;
     int n = is_compute(i) ? e->units[i->chunk] : 0;
-    if (!n || !(reduce || (e->gather && i->op != I_W))) {      /* a chunk that holds nothing passes on what it gets */
+    if (!n ||
+        !(reduce || (e->gather && i->op != I_W))) { /* a chunk that holds nothing passes on what it gets */
         put(x->s, &x->room, *i);
         return;
     }

@@ -7,7 +7,8 @@ typedef struct { const PipeShape *s; InstrList *out; } Writer;
 
 static void put(Writer *w, InstrKind op, int chunk, int mb)
 {
-    w->out->list[w->out->n++] = (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .part = WHOLE, .mb = (uint16_t)mb};
+    w->out->list[w->out->n++] =
+        (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .part = WHOLE, .mb = (uint16_t)mb};
 }
 
 /* `ahead` forwards, then F and B in turn, then the backwards that are left. gpipe: ahead = m. */
@@ -23,7 +24,8 @@ static void joined(Writer *w, int ahead)
     }
 }
 
-/* `ahead` forwards, then D, W of the microbatch `late` before it, F in turn; what is left of W fills the end. */
+/* `ahead` forwards, then D, W of the microbatch `late` before it, F in turn; what is left of W fills the end.
+ */
 static void split(Writer *w, int ahead, int late)
 {
     int m = w->s->m, f = 0, done = 0;
@@ -40,8 +42,8 @@ static void split(Writer *w, int ahead, int late)
         put(w, I_W, 0, done++);
 }
 
-/* Groups of n microbatches, the last one shorter; a group runs all chunks before the next begins. The k-th of this
- * order. */
+/* Groups of n microbatches, the last one shorter; a group runs all chunks before the next begins. The k-th of
+ * this order. */
 static void in_groups(Writer *w, InstrKind op, int k)
 {
     int m = w->s->m, v = w->s->v, n = w->s->group ? w->s->group : w->s->p;
@@ -116,9 +118,9 @@ static void late_turn(Turns *t, int *from)
     turn(t, I_W, list[(*from)++].chunk);
 }
 
-/* DualPipeV: the half of DualPipe (DeepSeek-AI 2024, arXiv:2412.19437, sec 3.2.1) that a V makes of it; eight phases. The
- * last half of the backwards that drain the pipe is split, to put off W: from the middle of phase six on, an odd rank
- * with chunk 1 and an even one with the chunk 0 behind it. */
+/* DualPipeV: the half of DualPipe (DeepSeek-AI 2024, arXiv:2412.19437, sec 3.2.1) that a V makes of it; eight
+ * phases. The last half of the backwards that drain the pipe is split, to put off W: from the middle of phase
+ * six on, an odd rank with chunk 1 and an even one with the chunk 0 behind it. */
 static void dualpipev(Writer *w, int rank)
 {
     int p = w->s->p, m = w->s->m, below = p - 1 - rank, above = rank + 1;
@@ -155,7 +157,7 @@ static void dualpipev(Writer *w, int rank)
 /* In a V microbatch j is at stage s at time 2 j + s: a rank's two stages never meet, and nothing waits. */
 static void forward_vee(Writer *w, int rank)
 {
-    int m = w->s->m, ahead = w->s->p - rank;               /* forwards of chunk 0 before chunk 1 has its first */
+    int m = w->s->m, ahead = w->s->p - rank; /* forwards of chunk 0 before chunk 1 has its first */
     for (int j = 0; j < m + ahead; j++) {
         if (j >= ahead)
             put(w, I_F, 1, j - ahead);

@@ -1,4 +1,5 @@
-/* generators -- between the files that write compute lists. out[p]: lists without instructions, with room for all. */
+/* generators -- between the files that write compute lists. out[p]: lists without instructions, with room for
+ * all. */
 #ifndef GENERATORS_H
 #define GENERATORS_H
 #include "schedule.h"

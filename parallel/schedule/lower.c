@@ -1,6 +1,6 @@
-/* Lowering: plays compute lists forward in time and puts the messages between them, each pair at the moment when the
- * instruction that feeds it ends. Moments are whole ticks, so that equal sums of costs are equal whatever way they
- * were added. */
+/* Lowering: plays compute lists forward in time and puts the messages between them, each pair at the moment
+ * when the instruction that feeds it ends. Moments are whole ticks, so that equal sums of costs are equal
+ * whatever way they were added. */
 #include "base.h"
 #include "schedule.h"
 #include <math.h>
@@ -16,7 +16,7 @@ typedef struct {
     int *rank, *chunk;         /* [stages] */
     int64_t *cost[4];          /* [stages] of F, D, W, and of a message that the stage sends */
     int64_t *ready[2];         /* [stages*m] when F's, D's input is there; -1: nobody knows yet */
-    int64_t *message;          /* [p] moment of the message that ends the rank's list; -1: something else does */
+    int64_t *message; /* [p] moment of the message that ends the rank's list; -1: something else does */
     int *next;                 /* [p] place in todo */
     uint8_t *waits;            /* [p] for an input that is not there: the rank has no event */
     uint64_t *heap;            /* the next event of each rank: time, then ends before starts, then rank */
@@ -73,7 +73,8 @@ static void go_on(Player *pl, int rank, int64_t at)
 /* What instruction i of `rank` has made goes to the stage that waits for it. */
 static void deliver(Player *pl, int rank, const Instr *i, int64_t at)
 {
-    int forward = i->op == I_F, stage = pl->stage[rank * pl->set->shape.v + i->chunk], to = stage + (forward ? 1 : -1);
+    int forward = i->op == I_F, stage = pl->stage[rank * pl->set->shape.v + i->chunk],
+        to = stage + (forward ? 1 : -1);
     if (i->op == I_W || to < 0 || to == pl->stages)
         return;
     int peer = pl->rank[to];
@@ -103,7 +104,9 @@ static void play(Player *pl)
         const Instr *i = &pl->todo[rank].list[pl->next[rank]];
         if (event >> RANK_BITS & 1) {
             int stage = pl->stage[rank * v + i->chunk];
-            int64_t cost = i->op == I_F ? pl->cost[0][stage] : i->op == I_W ? pl->cost[2][stage] : pl->cost[1][stage];
+            int64_t cost = i->op == I_F   ? pl->cost[0][stage]
+                           : i->op == I_W ? pl->cost[2][stage]
+                                          : pl->cost[1][stage];
             append(pl, rank, *i, -1);
             push(pl, at + cost + (i->op == I_B ? pl->cost[2][stage] : 0), 0, rank);
         } else {
@@ -142,7 +145,8 @@ static void open_costs(Player *pl)
     }
 }
 
-/* A rank's list has its compute, and two messages a microbatch for each side of a chunk that faces another rank. */
+/* A rank's list has its compute, and two messages a microbatch for each side of a chunk that faces another
+ * rank. */
 static void open_lists(Player *pl, int v)
 {
     ScheduleSet *set = pl->set;

@@ -1,12 +1,12 @@
 /* V-half and V-min: schedules that hold about a half and a third of 1F1B's activations (Qi et al. 2024,
  * arXiv:2405.15362, sec 3).
  *
- * Microbatch j of a rank has F of chunk 0, F of chunk 1, D of chunk 1 and D of chunk 0 at four offsets + 6 j, in
- * cells of one chunk's F; the offsets are such that no two meet, two cells of six stay empty for W, and memory is
- * what the offsets' distances make it. The ends of the pattern are loose. They are squeezed: whatever stands before
- * the first D of stage 0, or after its last F begins, moves to the first empty cell where its input is there and
- * memory stays within the pattern's own peak. Then the ranks run in that order, with W wherever a rank would wait or
- * has no room. */
+ * Microbatch j of a rank has F of chunk 0, F of chunk 1, D of chunk 1 and D of chunk 0 at four offsets + 6 j,
+ * in cells of one chunk's F; the offsets are such that no two meet, two cells of six stay empty for W, and
+ * memory is what the offsets' distances make it. The ends of the pattern are loose. They are squeezed:
+ * whatever stands before the first D of stage 0, or after its last F begins, moves to the first empty cell
+ * where its input is there and memory stays within the pattern's own peak. Then the ranks run in that order,
+ * with W wherever a rank would wait or has no room. */
 #include "base.h"
 #include "generators.h"
 #include <stdlib.h>
@@ -126,7 +126,8 @@ static void squeeze(Grid *g)
 
 /* ---- the ranks run in that order ---- */
 
-/* next: cell of the next F or D; w: place in the list of the D whose W is next; limit: the squeezed pattern's peak */
+/* next: cell of the next F or D; w: place in the list of the D whose W is next; limit: the squeezed pattern's
+ * peak */
 typedef struct { InstrList *out; int rank, held, limit, next, w; } Runner;
 
 /* One cell of time of one rank; 0: it waits. */
@@ -139,7 +140,8 @@ static int run_cell(Grid *g, Runner *r, int t)
     if (r->next < g->cells) {
         int kind = cell[r->next], mb = g->n[r->rank][kind];
         if (earliest(g, r->rank, kind, mb) <= t && (kind >= D1 || r->held < r->limit)) {
-            l->list[l->n++] = (Instr){.op = op_of[kind], .chunk = chunk_of[kind], .part = WHOLE, .mb = (uint16_t)mb};
+            l->list[l->n++] =
+                (Instr){.op = op_of[kind], .chunk = chunk_of[kind], .part = WHOLE, .mb = (uint16_t)mb};
             *when(g, r->rank, kind, mb) = t;
             g->n[r->rank][kind]++;
             r->held += kind < D1;
@@ -167,7 +169,8 @@ static void run(Grid *g, InstrList *out)
                 r[rank].limit = held_by(g, rank)[t];
     }
     memset(g->n, 0, (size_t)g->p * sizeof *g->n);
-    memset(g->when, 0x7f, (size_t)g->p * 4 * (size_t)g->m * sizeof *g->when);      /* later than any t: has not run */
+    memset(g->when, 0x7f,
+           (size_t)g->p * 4 * (size_t)g->m * sizeof *g->when); /* later than any t: has not run */
     for (int t = 0, left = g->p * g->m * 6, now; left; t++, left -= now) {
         now = 0;
         for (int rank = 0; rank < g->p; rank++)
@@ -209,7 +212,8 @@ void generate_v_half(const PipeShape *s, InstrList *out)
 {
     int p = s->p, k = p % 2 ? 0 : 3, (*at)[4] = xcalloc((size_t)p, sizeof *at);
     for (int i = 0; i < p; i++)
-        memcpy(at[i], (const int[4]){2 * i, 3 * p - i - 2, 3 * p + k + 2 * i - 1, 6 * p + k - i - 2}, sizeof at[i]);
+        memcpy(at[i], (const int[4]){2 * i, 3 * p - i - 2, 3 * p + k + 2 * i - 1, 6 * p + k - i - 2},
+               sizeof at[i]);
     from_pattern(s, at, out);
 }
 

@@ -12,8 +12,8 @@ const struct InstrInfo instr_info[INSTR_KINDS] = {
 
 const char *schedule_name(ScheduleKind kind)
 {
-    static const char *const name[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipev",
-                                       "zb-auto", "custom", "forward"};
+    static const char *const name[] = {"gpipe",  "1f1b",  "interleaved", "zb-h1",   "zb-h2",  "zb-v",
+                                       "v-half", "v-min", "dualpipev",   "zb-auto", "custom", "forward"};
     return name[kind];
 }
 
@@ -36,7 +36,8 @@ void instr_print(const Instr *i, char *text, int size)
 static int is_vee(const PipeShape *s)
 {
     return s->kind == SCHEDULE_ZB_V || s->kind == SCHEDULE_V_HALF || s->kind == SCHEDULE_V_MIN ||
-           s->kind == SCHEDULE_DUALPIPEV || ((s->kind == SCHEDULE_FORWARD || s->kind == SCHEDULE_CUSTOM) && s->vee);
+           s->kind == SCHEDULE_DUALPIPEV ||
+           ((s->kind == SCHEDULE_FORWARD || s->kind == SCHEDULE_CUSTOM) && s->vee);
 }
 
 int pipe_stage(const PipeShape *s, int rank, int chunk)
@@ -61,7 +62,8 @@ int pipe_peer(const PipeShape *s, int rank, const Instr *i, int *chunk)
 
 void schedules_open(ScheduleSet *set, const PipeShape *shape)
 {
-    size_t most = (size_t)shape->v * (size_t)shape->m * (shape->kind == SCHEDULE_FORWARD ? 1 : 3), p = (size_t)shape->p;
+    size_t most = (size_t)shape->v * (size_t)shape->m * (shape->kind == SCHEDULE_FORWARD ? 1 : 3),
+           p = (size_t)shape->p;
     BUG_ON(shape->p < 1 || shape->p > 4096 || shape->v < 1 || shape->v > 255 || shape->m < 1 ||
            shape->m > MICROBATCHES_MOST);
     InstrList *compute = xcalloc(p, sizeof *compute);

@@ -1,14 +1,16 @@
-/* zb-auto: F, D and W of every rank ordered by search, for costs of any kind and a bound on memory (Qi et al. 2023,
- * arXiv:2401.10241, sec 3: the heuristics behind ZB-1p and ZB-2p).
+/* zb-auto: F, D and W of every rank ordered by search, for costs of any kind and a bound on memory (Qi et al.
+ * 2023, arXiv:2401.10241, sec 3: the heuristics behind ZB-1p and ZB-2p).
  *
- * A rule plays the ranks forward in time: D as soon as it can run, F as long as memory and the rule's own bounds allow,
- * W where a rank would otherwise wait for longer than the rule lets it, or where F has no room. Rules differ in how many
- * microbatches a rank takes in before its first D and later, in how long it waits for D or F before it does W, and in
- * how long F may keep D waiting. All rules of a grid are played, beside the orders of 1F1B, ZB-H1 and ZB-H2; the best
- * is improved by changes of its bounds, rank by rank, and by exchanging neighbours on the way that the last end waited
- * for. The shortest step wins, among equals the one with the shortest rank (Simulation.step_rate, then rate).
+ * A rule plays the ranks forward in time: D as soon as it can run, F as long as memory and the rule's own
+ * bounds allow, W where a rank would otherwise wait for longer than the rule lets it, or where F has no room.
+ * Rules differ in how many microbatches a rank takes in before its first D and later, in how long it waits
+ * for D or F before it does W, and in how long F may keep D waiting. All rules of a grid are played, beside
+ * the orders of 1F1B, ZB-H1 and ZB-H2; the best is improved by changes of its bounds, rank by rank, and by
+ * exchanging neighbours on the way that the last end waited for. The shortest step wins, among equals the one
+ * with the shortest rank (Simulation.step_rate, then rate).
  *
- * Time is whole ticks, nothing is drawn by chance and work is counted, not timed: equal shapes have equal lists. */
+ * Time is whole ticks, nothing is drawn by chance and work is counted, not timed: equal shapes have equal
+ * lists. */
 #include "base.h"
 #include "generators.h"
 #include <math.h>
@@ -21,8 +23,8 @@ enum { TICKS = 1 << 20, RANK_BITS = 13 };      /* ticks of the longest cost */
 /* span: the longest of a rank, from its first start to its last end. */
 typedef struct { int64_t makespan, span; } Score;
 
-/* first, later: microbatches between F and D that a rank may have before its first D, after it. patience: a gap below
- * this part of W is waited for. delay: the part of F that D may have to wait for F. */
+/* first, later: microbatches between F and D that a rank may have before its first D, after it. patience: a
+ * gap below this part of W is waited for. delay: the part of F that D may have to wait for F. */
 typedef struct { int *first, *later; double patience, delay; } Rule;
 
 typedef struct {
@@ -34,7 +36,7 @@ typedef struct {
     int64_t *ready[2];             /* [p*m] when F's, D's input is there; -1: not known yet */
     int64_t *at, *began;           /* [p] when the rank is free, its first F */
     int (*done)[3];                /* [p] F, D, W so far */
-    int64_t *start, *was;          /* [p][3m] of the string that was replayed last; of the one that is improved */
+    int64_t *start, *was; /* [p][3m] of the string that was replayed last; of the one that is improved */
     int *place;                    /* [3][p][m] where it has the F, D, W of a microbatch */
     uint64_t *heap;                /* when a rank looks again: time, rank */
     int events, room;
@@ -42,7 +44,8 @@ typedef struct {
     int rules;                     /* played so far */
 } Search;
 
-/* Instructions played before a search ends, and rules that are played in any case: about a tenth of a second. */
+/* Instructions played before a search ends, and rules that are played in any case: about a tenth of a second.
+ */
 enum { BUDGET = 4000000, RULES_LEAST = 10 };
 
 static uint8_t *string_of(const Search *s, uint8_t *all, int r) { return all + (size_t)r * 3 * (size_t)s->m; }
@@ -87,8 +90,8 @@ static void reset(Search *s)
     s->budget -= 3 * (int64_t)all;
 }
 
-/* Does the next `op` of a rank at time t; what it makes is there when it ends, on another rank after its hop. Returns
- * the rank that is fed, or -1. */
+/* Does the next `op` of a rank at time t; what it makes is there when it ends, on another rank after its hop.
+ * Returns the rank that is fed, or -1. */
 static int run(Search *s, int r, int op, int64_t t)
 {
     int mb = s->done[r][op]++, to = -1;
@@ -122,7 +125,10 @@ static Score score_of(const Search *s)
     return z;
 }
 
-static int better(Score a, Score b) { return a.makespan != b.makespan ? a.makespan < b.makespan : a.span < b.span; }
+static int better(Score a, Score b)
+{
+    return a.makespan != b.makespan ? a.makespan < b.makespan : a.span < b.span;
+}
 
 static int goes_on(const Search *s) { return s->budget > 0 && better(s->least, s->score); }
 
@@ -241,8 +247,8 @@ static void write_known(Search *s, int r, int ahead, int late)
         *out++ = 2;
 }
 
-/* 1F1B, with fewer microbatches ahead where the bound asks for that, which always fits; ZB-H1 and ZB-H2 where they
- * fit. */
+/* 1F1B, with fewer microbatches ahead where the bound asks for that, which always fits; ZB-H1 and ZB-H2 where
+ * they fit. */
 static void try_known(Search *s)
 {
     for (int late = 0; late < 3; late++) {
@@ -256,8 +262,8 @@ static void try_known(Search *s)
     }
 }
 
-/* Microbatches that a rank may have between F and D. H1, H2: of ZB-H1 and ZB-H2. DOWN, UP: F that fit before its first D
- * can come, rounded down and up. */
+/* Microbatches that a rank may have between F and D. H1, H2: of ZB-H1 and ZB-H2. DOWN, UP: F that fit before
+ * its first D can come, rounded down and up. */
 enum { H1, H2, DOWN, UP, ALL };
 
 static int bound_of(const Search *s, int r, int kind)
@@ -285,7 +291,8 @@ static int try_rule(Search *s, const Rule *rule)
 /* The best of a grid. 1: it is better than what is known. */
 static int try_grid(Search *s, Rule *best)
 {
-    static const uint8_t bounds[][2] = {{H1, H1}, {H2, H1}, {H2, H2}, {H2, ALL}, {UP, H2}, {UP, ALL}, {UP, UP}, {DOWN, ALL}};
+    static const uint8_t bounds[][2] = {{H1, H1}, {H2, H1},  {H2, H2}, {H2, ALL},
+                                        {UP, H2}, {UP, ALL}, {UP, UP}, {DOWN, ALL}};
     static const double patience[] = {0.5, 1, 0, 0.25, 0.75}, delay[] = {1, 0.5, 0.25};
     enum { PAIRS = sizeof bounds / sizeof *bounds, PATIENCES = 5, RULES = PAIRS * PATIENCES * 3 };
     int found = 0;
@@ -344,7 +351,8 @@ static int exchange(Search *s, int r, int i)
     return 0;
 }
 
-/* Makes `trial` the best string, and finds when it starts what, and where it has it. The rank that ends last. */
+/* Makes `trial` the best string, and finds when it starts what, and where it has it. The rank that ends last.
+ */
 static int open_best(Search *s)
 {
     int last = 0;
@@ -362,8 +370,8 @@ static int open_best(Search *s)
     return last;
 }
 
-/* Goes back from the last end to the start along what each instruction waited for, and exchanges neighbours on that way.
- * 0: nothing helps. */
+/* Goes back from the last end to the start along what each instruction waited for, and exchanges neighbours
+ * on that way. 0: nothing helps. */
 static int mend(Search *s)
 {
     int r = open_best(s), i = 3 * s->m - 1;
@@ -395,7 +403,7 @@ static void search(Search *s)
     rule.later = rule.first + s->p;
     s->score = (Score){NEVER, NEVER};
     s->least = (Score){0, 0};
-    for (int r = 0; r < s->p; r++) {                   /* a rank works without a pause once its first input is there */
+    for (int r = 0; r < s->p; r++) { /* a rank works without a pause once its first input is there */
         int64_t work = s->m * (s->cost[0][r] + s->cost[1][r] + s->cost[2][r]);
         s->least.span = work > s->least.span ? work : s->least.span;
         s->least.makespan = head + work > s->least.makespan ? head + work : s->least.makespan;

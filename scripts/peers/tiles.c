@@ -1,7 +1,7 @@
-/* tiles -- a preload for PyTorch on machines whose hypervisor hides CPUID leaf 0x1D: its matmul library takes the
- * AMX tile palette from there, finds a palette of size zero and dies. Makes the CPUID instruction fault, and answers
- * in its place: leaves 0x1D and 0x1E as the architecture defines them (8 tiles of 16 rows x 64 bytes), all others
- * as the machine does. Does nothing where there is no AMX or where the leaf is there.
+/* tiles -- a preload for PyTorch on machines whose hypervisor hides CPUID leaf 0x1D: its matmul library takes
+ * the AMX tile palette from there, finds a palette of size zero and dies. Makes the CPUID instruction fault,
+ * and answers in its place: leaves 0x1D and 0x1E as the architecture defines them (8 tiles of 16 rows x 64
+ * bytes), all others as the machine does. Does nothing where there is no AMX or where the leaf is there.
  *
  *   gcc -O2 -shared -fPIC tiles.c -o tiles.so; LD_PRELOAD=./tiles.so python ...
  *
@@ -30,7 +30,7 @@ static void answer(int sig, siginfo_t *info, void *context)
     syscall(SYS_arch_prctl, ARCH_SET_CPUID, 0);
     if (leaf == 0) {
         a = 0x1e;
-    } else if (leaf == 0x1d) {                         /* sub 0: highest palette; 1: total and tile bytes, .. */
+    } else if (leaf == 0x1d) { /* sub 0: highest palette; 1: total and tile bytes, .. */
         a = sub == 0 ? 1 : sub == 1 ? 8192 | 1024u << 16 : 0;
         b = sub == 1 ? 64 | 8u << 16 : 0;              /* bytes a row, tiles */
         c = sub == 1 ? 16 : 0;                         /* rows */

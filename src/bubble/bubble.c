@@ -1,4 +1,5 @@
-/* train bubble -- the bubbles of pipelines: measured, simulated, in closed form, and as others have published them. */
+/* train bubble -- the bubbles of pipelines: measured, simulated, in closed form, and as others have published
+ * them. */
 #define _GNU_SOURCE
 #include "bubble.h"
 #include "args.h"
@@ -19,8 +20,9 @@ static void write_to(const char *path, const Table *t, void (*put)(FILE *f, cons
         put(f, t);
     int bad = !f || ferror(f);
     if ((f && fclose(f)) || bad)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or give a path in a folder that is there",
-            path, strerror(errno));
+        die(EXIT_RESOURCE, "write",
+            "cannot write %s: %s; change: free space, or give a path in a folder that is there", path,
+            strerror(errno));
 }
 
 /* What the ranks of a job are told: `bubble` CONFIG, what selects the cells, and the overrides. */
@@ -51,7 +53,8 @@ static int clocked(Table *t, const char *path, const Sweep *sweep, const Args *a
         return EXIT_DONE;
     bubble_measure(t);
     if (world == 1) {
-        char **line = xcalloc((size_t)a->n + 16, sizeof *line), *steps = t->steps ? xasprintf("%d", t->steps) : NULL;
+        char **line = xcalloc((size_t)a->n + 16, sizeof *line),
+             *steps = t->steps ? xasprintf("%d", t->steps) : NULL;
         int n = job_line(line, path, sweep, steps, a);
         code = bubble_launch(t, n, line);
         free(steps);
@@ -71,7 +74,8 @@ static int real_line(char **line, const char *path, const char *steps, const Arg
     return n + a->n + o->n;
 }
 
-/* One pipeline after the other, from a process that no launcher started; all are checked before the first one runs. */
+/* One pipeline after the other, from a process that no launcher started; all are checked before the first one
+ * runs. */
 static int compute_alone(Table *t, const char *path, const Args *a, const Overrides *list, int n)
 {
     const Config **cfg = xcalloc((size_t)n, sizeof *cfg);
@@ -121,9 +125,12 @@ static int computed(Table *t, const char *path, const Sweep *sweep, Args *a)
 int command_bubble(int argc, char **argv)
 {
     Args a = args_open("bubble", argc, argv);
-    int json = args_flag(&a, "--json"), simulated = args_flag(&a, "--simulate"), real = args_flag(&a, "--real"), rank;
+    int json = args_flag(&a, "--json"), simulated = args_flag(&a, "--simulate"),
+        real = args_flag(&a, "--real"), rank;
     const char *csv = args_value(&a, "--csv"), *svg = args_value(&a, "--svg");
-    Sweep sweep = {.schedules = args_value(&a, "--schedules"), .p = args_value(&a, "--p"), .m = args_value(&a, "--m"),
+    Sweep sweep = {.schedules = args_value(&a, "--schedules"),
+                   .p = args_value(&a, "--p"),
+                   .m = args_value(&a, "--m"),
                    .v = args_value(&a, "--v")};
     Table t = {.steps = (int)args_number(&a, "--steps", 0, 1, 1000)};
     const char *path = args_next(&a, "CONFIG");

@@ -31,17 +31,18 @@ static char *why_not(const PipeShape *s, const Times time[TIMES])
 {
     int group = s->group ? s->group : s->p, chunks = chunks_of(s->kind);
     const char *name = schedule_name(s->kind);
-    if (s->p < 1 || s->p > 4096 || s->m < 1 || s->m > UINT16_MAX || s->v < 1 || s->v > 255 || s->p * s->v > STAGES_MAX)
+    if (s->p < 1 || s->p > 4096 || s->m < 1 || s->m > UINT16_MAX || s->v < 1 || s->v > 255 ||
+        s->p * s->v > STAGES_MAX)
         return xasprintf("%s takes p from 1 to 4096, v to 255, m to 65535, and p v to %d", name, STAGES_MAX);
     if (chunks ? s->v != chunks : s->v < 2 && s->kind == SCHEDULE_INTERLEAVED)
         return chunks ? xasprintf("%s has %d chunk%s a rank", name, chunks, chunks == 1 ? "" : "s")
                       : xasprintf("%s needs 2 or more chunks a rank", name);
     if (s->kind == SCHEDULE_INTERLEAVED && s->p > 1 && (group < s->p || group > s->m))
-        return xasprintf("%s runs groups of %d microbatches, which must be from p = %d to m = %d", name, group, s->p,
-                         s->m);
+        return xasprintf("%s runs groups of %d microbatches, which must be from p = %d to m = %d", name,
+                         group, s->p, s->m);
     if (s->kind == SCHEDULE_INTERLEAVED && s->p > 1 && s->m % group && s->m % group < s->p)
-        return xasprintf("%s leaves %d of %d microbatches in groups of %d, fewer than p = %d", name, s->m % group, s->m,
-                         group, s->p);
+        return xasprintf("%s leaves %d of %d microbatches in groups of %d, fewer than p = %d", name,
+                         s->m % group, s->m, group, s->p);
     if (s->kind == SCHEDULE_DUALPIPEV && s->m < 2 * s->p)
         return xasprintf("dualpipev needs two microbatches a rank: m from %d on", 2 * s->p);
     for (int k = 0; k < TIMES; k++)
@@ -70,7 +71,8 @@ char *bubble_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell
         c->time[k] = (Times){time[k].n, xcalloc((size_t)time[k].n, sizeof(double))};
         memcpy(c->time[k].ms, time[k].ms, (size_t)time[k].n * sizeof(double));
         for (int s = 0; s < stages; s++)
-            c->cost[k * stages + s] = time[k].n > 1 ? time[k].ms[s] : time[k].ms[0] / (k == TIME_HOP ? 1 : shape->v);
+            c->cost[k * stages + s] =
+                time[k].n > 1 ? time[k].ms[s] : time[k].ms[0] / (k == TIME_HOP ? 1 : shape->v);
         if (k != TIME_HOP)
             c->shape.cost[k] = c->cost + k * stages;
     }
@@ -100,8 +102,8 @@ void bubble_close(Table *t)
 
 static const List *key_of(const Config *c, int k)
 {
-    const List *const key[TIMES] = {&c->clock_forward_ms, &c->clock_backward_input_ms, &c->clock_backward_weight_ms,
-                                    &c->clock_p2p_ms};
+    const List *const key[TIMES] = {&c->clock_forward_ms, &c->clock_backward_input_ms,
+                                    &c->clock_backward_weight_ms, &c->clock_p2p_ms};
     return key[k];
 }
 
@@ -138,11 +140,13 @@ void bubble_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, 
         times_of(cfg, time);
         int given = (time[TIME_F].n > 0) + (time[TIME_D].n > 0) + (time[TIME_W].n > 0);
         if (given && given < 3)
-            USAGE_ERROR("clock_forward_ms, clock_backward_input_ms and clock_backward_weight_ms go together; change: "
-                        "give all three, or none");
+            USAGE_ERROR(
+                "clock_forward_ms, clock_backward_input_ms and clock_backward_weight_ms go together; change: "
+                "give all three, or none");
         if (!given && !timeless)
-            USAGE_ERROR("nothing says how long a computation takes; change: give clock_forward_ms, "
-                        "clock_backward_input_ms and clock_backward_weight_ms (20 each, for example), or --simulate");
+            USAGE_ERROR(
+                "nothing says how long a computation takes; change: give clock_forward_ms, "
+                "clock_backward_input_ms and clock_backward_weight_ms (20 each, for example), or --simulate");
         for (int k = 0; k < TIME_HOP && !given; k++)
             time[k].ms[0] = time[k].n = 1;
         add_sweep(t, cfg, &w, time, says);

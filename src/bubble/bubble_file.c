@@ -29,7 +29,8 @@ static const char *const column_name[COLUMNS] = {
     "measured_step_rate", "simulated_ms", "simulated_rate", "simulated_step_rate", "closed_form_rate",
     "closed_form_step_rate", "peak_activations"};
 
-/* As bubble_csv writes them. standard: the times that a line does not give, and what of an activation stays until W. */
+/* As bubble_csv writes them. standard: the times that a line does not give, and what of an activation stays
+ * until W. */
 typedef struct {
     const char *path;
     int line, at[COLUMNS], results;            /* results: measurements are taken over */
@@ -47,16 +48,17 @@ static void read_head(Reader *r, const char *line)
         while (k < COLUMNS && strcmp(column_name[k], name))
             k++;
         if (k == COLUMNS)
-            USAGE_ERROR("%s:%d: there is no column '%s'; change: label, schedule, p, v, m, forward_ms, "
-                        "backward_input_ms, backward_weight_ms, p2p_ms, max_activations, weight_share, published, "
-                        "published_peak", r->path, r->line,
-                        name);
+            USAGE_ERROR(
+                "%s:%d: there is no column '%s'; change: label, schedule, p, v, m, forward_ms, "
+                "backward_input_ms, backward_weight_ms, p2p_ms, max_activations, weight_share, published, "
+                "published_peak",
+                r->path, r->line, name);
         r->at[k] = n;
     }
     for (int k = COLUMN_SCHEDULE; k <= COLUMN_M; k++)
         if (r->at[k] < 0 && k != COLUMN_V)
-            USAGE_ERROR("%s:%d: the column '%s' is missing; change: name the columns in the first line", r->path,
-                        r->line, column_name[k]);
+            USAGE_ERROR("%s:%d: the column '%s' is missing; change: name the columns in the first line",
+                        r->path, r->line, column_name[k]);
 }
 
 /* One number, or one a virtual stage with blanks between; empty: the standard. */
@@ -67,8 +69,8 @@ static Times read_times(const Reader *r, const char *text, int k)
         char *end;
         double x = strtod(s, &end);
         if (end == s || !(x >= 0) || !isfinite(x))
-            USAGE_ERROR("%s:%d: %s '%s' is no time; change: a number of ms, or one a virtual stage", r->path, r->line,
-                        column_name[k], text);
+            USAGE_ERROR("%s:%d: %s '%s' is no time; change: a number of ms, or one a virtual stage", r->path,
+                        r->line, column_name[k], text);
         new.ms = xrealloc(new.ms, (size_t)(new.n + 1) * sizeof *new.ms);
         new.ms[new.n++] = x;
         s = end;
@@ -90,8 +92,8 @@ static double read_number(const Reader *r, char *const field[], int k, int whole
     if (!*field[k] && !whole)
         return NAN;
     if (end == field[k] || *end || !isfinite(x) || (whole && (x < 1 || x > UINT16_MAX || x != floor(x))))
-        USAGE_ERROR("%s:%d: %s '%s' is not a%s number; change: give one", r->path, r->line, column_name[k], field[k],
-                    whole ? " whole" : "");
+        USAGE_ERROR("%s:%d: %s '%s' is not a%s number; change: give one", r->path, r->line, column_name[k],
+                    field[k], whole ? " whole" : "");
     return x;
 }
 
@@ -114,8 +116,16 @@ static void read_fields(const Reader *r, const char *line, char *field[COLUMNS])
 
 static void read_results(const Reader *r, char *const field[], Cell *c)
 {
-    double *to[] = {&c->measured_span, &c->least, &c->most, &c->measured.rate, &c->measured.step_rate, &c->span,
-                    &c->simulated.rate, &c->simulated.step_rate, &c->closed_form.rate, &c->closed_form.step_rate};
+    double *to[] = {&c->measured_span,
+                    &c->least,
+                    &c->most,
+                    &c->measured.rate,
+                    &c->measured.step_rate,
+                    &c->span,
+                    &c->simulated.rate,
+                    &c->simulated.step_rate,
+                    &c->closed_form.rate,
+                    &c->closed_form.step_rate};
     const char *peak = field[COLUMNS - 1];
     for (size_t i = 0; i < sizeof to / sizeof *to; i++)
         *to[i] = read_number(r, field, COLUMN_RESULTS + (int)i, 0);
@@ -144,11 +154,13 @@ static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
     if (*field[COLUMN_SHARE])
         s.weight_share = read_number(r, field, COLUMN_SHARE, 0);
     if (!(s.weight_share >= 0 && s.weight_share <= 1))
-        USAGE_ERROR("%s:%d: weight_share %s is not in [0, 1]; change: the part of an activation that stays until W",
-                    r->path, r->line, field[COLUMN_SHARE]);
+        USAGE_ERROR(
+            "%s:%d: weight_share %s is not in [0, 1]; change: the part of an activation that stays until W",
+            r->path, r->line, field[COLUMN_SHARE]);
     if (kind == SCHEDULE_CUSTOM && !r->results)
-        USAGE_ERROR("%s:%d: lists of a file are no cell; change: pipeline_schedule=custom without clock_cells", r->path,
-                    r->line);
+        USAGE_ERROR(
+            "%s:%d: lists of a file are no cell; change: pipeline_schedule=custom without clock_cells",
+            r->path, r->line);
     if (wanted_holds(w, &s)) {
         Cell *cell;
         char *why = bubble_add(t, &s, time, &cell);
@@ -204,7 +216,9 @@ void add_file(Table *t, const Config *c, const Wanted *w)
     times_of(c, r.standard);
     read_file(t, &r, w);
     if (!t->n)
-        USAGE_ERROR("%s has no cell that --schedules, --p, --m and --v let pass; change: leave some of them out", path);
+        USAGE_ERROR(
+            "%s has no cell that --schedules, --p, --m and --v let pass; change: leave some of them out",
+            path);
     times_close(r.standard);
     free(path);
 }

@@ -51,15 +51,16 @@ static int steps_of(const Table *t, const Cell *c)
     return t->steps ? t->steps : fit < STEPS_LEAST ? STEPS_LEAST : fit < STEPS_MOST ? (int)fit : STEPS_MOST;
 }
 
-/* What disturbs the machine for longer than a computation makes a step longer: then more of them are measured. The same
- * on every rank, because a step's times are. */
+/* What disturbs the machine for longer than a computation makes a step longer: then more of them are
+ * measured. The same on every rank, because a step's times are. */
 static void measure(const Table *t, Cell *c, Grid *g)
 {
     Clock clock;
     int planned = steps_of(t, c), most = t->steps || planned > STEPS_MOST ? planned : STEPS_MOST;
     ClockStep *step = xcalloc((size_t)most, sizeof *step);
     clock_open(&clock, g, &c->set);
-    for (int n = 0; n < planned || (n < most && step[n - 1].span > step[0].span * (1 + SPREAD_CALM)); c->steps = n) {
+    for (int n = 0; n < planned || (n < most && step[n - 1].span > step[0].span * (1 + SPREAD_CALM));
+         c->steps = n) {
         step[n++] = clock_step(&clock);
         qsort(step, (size_t)n, sizeof *step, by_span);
     }
@@ -141,7 +142,8 @@ static void announce(const Table *t, int p)
         seconds += c->shape.p == p ? c->span / 1e3 * steps_of(t, c) : 0;
     }
     if (isatty(STDERR_FILENO))
-        fprintf(stderr, "measuring %d pipeline%s of %d ranks, about %.0f s\n", n, n == 1 ? "" : "s", p, seconds);
+        fprintf(stderr, "measuring %d pipeline%s of %d ranks, about %.0f s\n", n, n == 1 ? "" : "s", p,
+                seconds);
 }
 
 /* A folder for results, and a file in it; both on the heap. */
@@ -150,8 +152,8 @@ static char *make_folder(char **out)
     const char *folder = getenv("TMPDIR");
     char *dir = xasprintf("%s/bubble-XXXXXX", folder && *folder ? folder : "/tmp");
     if (!mkdtemp(dir))
-        die(EXIT_RESOURCE, "folder", "cannot make %s: %s; change: set TMPDIR to a folder that you may write to", dir,
-            strerror(errno));
+        die(EXIT_RESOURCE, "folder",
+            "cannot make %s: %s; change: set TMPDIR to a folder that you may write to", dir, strerror(errno));
     *out = xasprintf("%s/cells.csv", dir);
     return dir;
 }
@@ -190,8 +192,8 @@ int bubble_launch_real(Table *t, const Config *cfg, int argc, char **argv)
 {
     char *out, *dir = make_folder(&out);
     if (isatty(STDERR_FILENO))
-        fprintf(stderr, "measuring %s on %d rank%s\n", schedule_name((ScheduleKind)cfg->pipeline_schedule), cfg->world,
-                cfg->world == 1 ? "" : "s");
+        fprintf(stderr, "measuring %s on %d rank%s\n", schedule_name((ScheduleKind)cfg->pipeline_schedule),
+                cfg->world, cfg->world == 1 ? "" : "s");
     int code = run_job(cfg->world, argc, argv, out);
     if (!code)
         bubble_read(t, out);

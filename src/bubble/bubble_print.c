@@ -46,8 +46,8 @@ static int columns_of(const Table *t)
     for (int i = 0; i < t->n; i++) {
         const Cell *c = &t->cell[i];
         show |= (c->steps ? SHOW_MEASURED : 0) | (isfinite(c->closed_form.rate) ? SHOW_CLOSED : 0) |
-                (isfinite(c->published) ? SHOW_PUBLISHED : 0) | (isfinite(c->published_peak) ? SHOW_PEAK : 0) |
-                (c->label ? SHOW_LABEL : 0);
+                (isfinite(c->published) ? SHOW_PUBLISHED : 0) |
+                (isfinite(c->published_peak) ? SHOW_PEAK : 0) | (c->label ? SHOW_LABEL : 0);
     }
     return show;
 }
@@ -89,8 +89,8 @@ static void print_cell(FILE *f, const Cell *c, int show, int width)
     all = xasprintf("%s %s %s %s", time[0], time[1], time[2], time[3]);
     if (show & SHOW_LABEL)
         fprintf(f, "%-*s  ", width, c->label ? c->label : "");
-    fprintf(f, "%-11s %3d %2d %4d  %-27s | %10.2f", bubble_name(c, name), c->shape.p, c->shape.v, c->shape.m, all,
-            c->span);
+    fprintf(f, "%-11s %3d %2d %4d  %-27s | %10.2f", bubble_name(c, name), c->shape.p, c->shape.v, c->shape.m,
+            all, c->span);
     if (show & SHOW_MEASURED && c->steps)
         fprintf(f, " %10.2f %+6.2f %4.2f of %2d", c->measured_span, 100 * (c->measured_span / c->span - 1),
                 100 * (c->most - c->least) / c->measured_span, c->steps);
@@ -137,14 +137,13 @@ void bubble_print(FILE *f, const Table *t)
         worst = c->steps ? fmax(worst, fabs(c->measured_span / c->span - 1)) : worst;
         far = isfinite(c->published) ? fmax(far, fabs(c->simulated.rate - c->published)) : far;
     }
-    fprintf(f,
-            "\nrate: (cost - m T) / cost, T = F + D + W of a microbatch on the slowest rank, cost = the longest over "
-            "ranks of last end - first start\n(arXiv:2401.10241); of the step: cost = last end - first start of all "
-            "ranks. peak: activations of the fullest rank, in microbatches.\n");
+    fprintf(f, "\nrate: (cost - m T) / cost, T = F + D + W of a microbatch on the slowest rank, cost = the "
+               "longest over ranks of last end - first start\n(arXiv:2401.10241); of the step: cost = last "
+               "end - first start of all ranks. peak: activations of the fullest rank, in microbatches.\n");
     if (show & SHOW_MEASURED)
         fprintf(f,
-                "measured: the step in the middle of some; spread: slowest - fastest. Furthest from the simulated "
-                "step: %.2f %%\n",
+                "measured: the step in the middle of some; spread: slowest - fastest. Furthest from the "
+                "simulated step: %.2f %%\n",
                 100 * worst);
     if (show & SHOW_PUBLISHED)
         fprintf(f, "furthest from what was published: %.5f\n", far);
@@ -164,7 +163,9 @@ static json_t *times_json(const Times *t)
 
 static json_t *rates_json(const Rates *r)
 {
-    return isfinite(r->rate) ? json_pack("{s:o s:o}", "rate", json_number(r->rate), "step_rate", json_number(r->step_rate)) : json_null();
+    return isfinite(r->rate)
+               ? json_pack("{s:o s:o}", "rate", json_number(r->rate), "step_rate", json_number(r->step_rate))
+               : json_null();
 }
 
 void bubble_json(FILE *f, const Table *t)
@@ -172,8 +173,9 @@ void bubble_json(FILE *f, const Table *t)
     json_t *cells = json_array();
     for (int i = 0; i < t->n; i++) {
         const Cell *c = &t->cell[i];
-        json_t *peak = json_array(), *j = json_pack("{s:s s:i s:i s:i}", "schedule", schedule_name(c->shape.kind), "p",
-                                                    c->shape.p, "v", c->shape.v, "m", c->shape.m);
+        json_t *peak = json_array(),
+               *j = json_pack("{s:s s:i s:i s:i}", "schedule", schedule_name(c->shape.kind), "p", c->shape.p,
+                              "v", c->shape.v, "m", c->shape.m);
         for (int r = 0; r < c->shape.p; r++)
             json_array_append_new(peak, json_number(c->peak[r]));
         for (int k = 0; k < TIMES; k++)
@@ -193,23 +195,33 @@ void bubble_json(FILE *f, const Table *t)
 /* ---- CSV ---- */
 
 static const char header[] =
-    "label,schedule,p,v,m,max_activations,weight_share,forward_ms,backward_input_ms,backward_weight_ms,p2p_ms,steps,"
-    "measured_ms,measured_least_ms,measured_most_ms,measured_rate,measured_step_rate,"
+    "label,schedule,p,v,m,max_activations,weight_share,forward_ms,backward_input_ms,backward_weight_ms,p2p_"
+    "ms,steps,measured_ms,measured_least_ms,measured_most_ms,measured_rate,measured_step_rate,"
     "simulated_ms,simulated_rate,simulated_step_rate,closed_form_rate,closed_form_step_rate,"
     "peak_activations,published,published_peak";
 
-static void put_number(FILE *f, const char *before, double x) { fprintf(f, isfinite(x) ? "%s%.17g" : "%s", before, x); }
+static void put_number(FILE *f, const char *before, double x)
+{
+    fprintf(f, isfinite(x) ? "%s%.17g" : "%s", before, x);
+}
 
 void bubble_csv(FILE *f, const Table *t)
 {
     fprintf(f, "%s\n", header);
     for (int i = 0; i < t->n; i++) {
         const Cell *c = &t->cell[i];
-        const double ms[] = {c->steps ? c->measured_span : NAN, c->steps ? c->least : NAN, c->steps ? c->most : NAN,
-                             c->measured.rate, c->measured.step_rate, c->span, c->simulated.rate,
-                             c->simulated.step_rate, c->closed_form.rate, c->closed_form.step_rate};
-        fprintf(f, "%s,%s,%d,%d,%d", c->label ? c->label : "", schedule_name(c->shape.kind), c->shape.p, c->shape.v,
-                c->shape.m);
+        const double ms[] = {c->steps ? c->measured_span : NAN,
+                             c->steps ? c->least : NAN,
+                             c->steps ? c->most : NAN,
+                             c->measured.rate,
+                             c->measured.step_rate,
+                             c->span,
+                             c->simulated.rate,
+                             c->simulated.step_rate,
+                             c->closed_form.rate,
+                             c->closed_form.step_rate};
+        fprintf(f, "%s,%s,%d,%d,%d", c->label ? c->label : "", schedule_name(c->shape.kind), c->shape.p,
+                c->shape.v, c->shape.m);
         put_number(f, ",", c->shape.limit ? c->shape.limit : NAN);
         put_number(f, ",", c->shape.weight_share);
         for (int k = 0; k < TIMES; k++)

@@ -1,10 +1,10 @@
-/* The bubble of real computation: a few steps of the configuration's own model, recorded, and what the simulator makes
- * of their times.
+/* The bubble of real computation: a few steps of the configuration's own model, recorded, and what the
+ * simulator makes of their times.
  *
- * Between two computations of a rank passes some time. Where the input of the second was not there yet it is a
- * message's, else the rank's own: it handed messages over, took them in, woke up; that counts to the second. The
- * simulator gets every computation's own time, because the same work takes longer while the other ranks of a host
- * compute, and of messages the one in the middle, by the stage that sends. */
+ * Between two computations of a rank passes some time. Where the input of the second was not there yet it is
+ * a message's, else the rank's own: it handed messages over, took them in, woke up; that counts to the
+ * second. The simulator gets every computation's own time, because the same work takes longer while the other
+ * ranks of a host compute, and of messages the one in the middle, by the stage that sends. */
 #include "bubble.h"
 #include "balance.h"
 #include "base.h"
@@ -71,7 +71,10 @@ static void read_rank(Step *x, const TimelineRank *t, int r, int64_t step)
         if (e->step != step || !timeline_is_compute(e))
             continue;
         BUG_ON(e->chunk >= s->v || e->mb >= s->m);
-        Op op = {e->kind == I_F ? 0 : e->kind == I_W ? 2 : 1, pipe_stage(s, r, e->chunk), e->mb, e->start, e->end};
+        Op op = {e->kind == I_F   ? 0
+                 : e->kind == I_W ? 2
+                                  : 1,
+                 pipe_stage(s, r, e->chunk), e->mb, e->start, e->end};
         Op *last = *n ? &x->op[r][*n - 1] : NULL;
         if (last && last->kind == op.kind && last->stage == op.stage && last->mb == op.mb) {
             last->end = op.end;
@@ -96,7 +99,8 @@ static void split_times(Step *x, int r)
     for (int i = 0; i < x->nop[r]; i++) {
         const Op *op = &x->op[r][i];
         size_t m = (size_t)s->m, mb = (size_t)op->mb;
-        int from = op->kind == 2 ? -1 : op->stage + (op->kind ? 1 : -1), there = from >= 0 && from < s->p * s->v;
+        int from = op->kind == 2 ? -1 : op->stage + (op->kind ? 1 : -1),
+            there = from >= 0 && from < s->p * s->v;
         double ready = there ? x->made[op->kind][(size_t)from * m + mb] : -INFINITY;
         double before = i ? op[-1].end : -INFINITY, begins = op->start;
         if (ready > before)                        /* clocks of several hosts differ a little */
@@ -121,8 +125,8 @@ static double median(double *x, int n)
     return n ? 0.5 * (x[(n - 1) / 2] + x[n / 2]) : NAN;
 }
 
-/* The time in the middle of the stage's messages; NAN: nobody waited for any. One that was early took at most as long
- * as it was early: without these only the slow ones would count. */
+/* The time in the middle of the stage's messages; NAN: nobody waited for any. One that was early took at most
+ * as long as it was early: without these only the slow ones would count. */
 static double message_time(const Step *x, int stage)
 {
     size_t at = 2 * (size_t)stage * (size_t)x->shape->m;
@@ -243,8 +247,8 @@ static void say_step(const Run *r, int done, int all)
     char label[96];
     if (r->grid.rank)
         return;
-    snprintf(label, sizeof label, "%s, p %d, v %d, m %d", schedule_name(r->shape.kind), r->shape.p, r->shape.v,
-             run_lists(r, config_batch_at(c, 0))->m);
+    snprintf(label, sizeof label, "%s, p %d, v %d, m %d", schedule_name(r->shape.kind), r->shape.p,
+             r->shape.v, run_lists(r, config_batch_at(c, 0))->m);
     progress_bar(label, done, all, "steps");
 }
 

@@ -1,5 +1,6 @@
-/* A bubble table as a drawing of its own, one column that a telephone can show: a panel for every p and m that has
- * several pipelines (or for every row of a file), a bar a pipeline; those that are alone in theirs share a panel. */
+/* A bubble table as a drawing of its own, one column that a telephone can show: a panel for every p and m
+ * that has several pipelines (or for every row of a file), a bar a pipeline; those that are alone in theirs
+ * share a panel. */
 #include "bubble.h"
 #include "base.h"
 #include "chart.h"
@@ -7,7 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 440, GAP = 14, LEFT = 128, ROW = 22, BAR = 14, LONGER = 15, TITLE = 26, AXIS = 44, LETTERS = 18 };
+enum {
+    WIDTH = 440,
+    GAP = 14,
+    LEFT = 128,
+    ROW = 22,
+    BAR = 14,
+    LONGER = 15,
+    TITLE = 26,
+    AXIS = 44,
+    LETTERS = 18
+};
 
 /* What the bars and marks stand for. */
 static const struct { const char *name, *shape; } marks[] = {
@@ -49,8 +60,8 @@ static int one_label(const Cell *a, const Cell *b)
     return a->label && b->label ? !strcmp(a->label, b->label) : !a->label && !b->label;
 }
 
-/* Neighbours in the table that belong together. Panels of one bar that follow each other become one: first those of one
- * label, then what is left. Returns their number; the caller frees. */
+/* Neighbours in the table that belong together. Panels of one bar that follow each other become one: first
+ * those of one label, then what is left. Returns their number; the caller frees. */
 static int find_panels(const Table *t, Panel **panel)
 {
     int n = 0, kept = 0;
@@ -101,9 +112,13 @@ static void put_axis(FILE *f, double x0, double y0, double height, double most, 
 {
     double step = nice(most / 5);
     for (int k = 0; k * step <= most * (1 + 1e-9); k++)
-        fprintf(f, "<path class=\"tick\" d=\"M%.1f %.1fV%.1f\"/>\n<text class=\"t\" x=\"%.1f\" y=\"%.1f\">%g</text>\n",
-                x0 + k * step * scale, y0, y0 + height + 4, x0 + k * step * scale, y0 + height + 17, 100 * k * step);
-    fprintf(f, "<text class=\"t\" x=\"%.1f\" y=\"%.1f\">bubble, %%</text>\n", x0 + most * scale / 2, y0 + height + 32);
+        fprintf(f,
+                "<path class=\"tick\" d=\"M%.1f %.1fV%.1f\"/>\n<text class=\"t\" x=\"%.1f\" "
+                "y=\"%.1f\">%g</text>\n",
+                x0 + k * step * scale, y0, y0 + height + 4, x0 + k * step * scale, y0 + height + 17,
+                100 * k * step);
+    fprintf(f, "<text class=\"t\" x=\"%.1f\" y=\"%.1f\">bubble, %%</text>\n", x0 + most * scale / 2,
+            y0 + height + 32);
 }
 
 /* A pipeline's own name; in a panel of several kinds with what parts it from the others. On the heap. */
@@ -113,7 +128,8 @@ static char *row_name(const Cell *c, int mixed)
                                                                  : xstrdup(bubble_name(c, kind));
     if (mixed) {
         int told = mixed == LABELS && c->label;
-        char *more = xasprintf("%s%s%s, p %d, m %d", told ? c->label : "", told ? ": " : "", name, c->shape.p, c->shape.m);
+        char *more = xasprintf("%s%s%s, p %d, m %d", told ? c->label : "", told ? ": " : "", name, c->shape.p,
+                               c->shape.m);
         free(name);
         name = more;
     }
@@ -136,8 +152,8 @@ static void put_row(FILE *f, const Cell *c, int rate, int mixed, double x0, doub
     double y = top + row_height(c, mixed) / 2;
     double simulated = value_of(c, SIMULATED, rate);
     svg_text(f, "r", x0 - 6, y + 4 - 8.1 * (lines - 1), 12, LEFT - 4, name);
-    fprintf(f, "<rect class=\"sim\" x=\"%.1f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\"><title>", x0, y - BAR / 2.0,
-            fmax(simulated * scale, 1), BAR);
+    fprintf(f, "<rect class=\"sim\" x=\"%.1f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\"><title>", x0,
+            y - BAR / 2.0, fmax(simulated * scale, 1), BAR);
     html_text(f, name);
     fprintf(f, " p %d v %d m %d: simulated %.2f %%", c->shape.p, c->shape.v, c->shape.m, 100 * simulated);
     for (int k = MEASURED; k < MARKS; k++)
@@ -157,9 +173,10 @@ static char *panel_title(const Table *t, const Panel *p)
 {
     const Cell *first = &t->cell[p->first];
     if (p->mixed)
-        return xstrdup(p->mixed == SIZES && first->label ? first->label : "One pipeline a number of ranks and microbatches");
-    return xasprintf("%s%sp = %d, m = %d", first->label ? first->label : "", first->label ? ": " : "", first->shape.p,
-                     first->shape.m);
+        return xstrdup(p->mixed == SIZES && first->label ? first->label
+                                                         : "One pipeline a number of ranks and microbatches");
+    return xasprintf("%s%sp = %d, m = %d", first->label ? first->label : "", first->label ? ": " : "",
+                     first->shape.p, first->shape.m);
 }
 
 static double panel_height(const Table *t, const Panel *p)
@@ -179,7 +196,8 @@ static void put_panel(FILE *f, const Table *t, const Panel *p, int rate, double 
     y += LETTERS * (svg_text(f, "p", GAP, y + 14, 13, WIDTH - 2 * GAP, title) - 1) + TITLE;
     for (int i = 0; i < p->n; i++)
         height += row_height(&t->cell[p->first + i], p->mixed);
-    fprintf(f, "<rect class=\"lane\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", x0, y, most * scale, height);
+    fprintf(f, "<rect class=\"lane\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", x0, y,
+            most * scale, height);
     put_axis(f, x0, y, height, most, scale);
     for (int i = 0; i < p->n; i++) {
         const Cell *c = &t->cell[p->first + i];
@@ -206,18 +224,20 @@ static void put_legend(FILE *f, const Table *t, int rate, double y)
 
 void bubble_svg(FILE *f, const Table *t)
 {
-    static const char light[] =
-        ".h{font-size:16px;font-weight:600}.p{font-size:13px;font-weight:600}.r{text-anchor:end}.t{text-anchor:middle}"
-        ".sim{fill:#8fb3dc}.meas{fill:#c0392b;stroke:#fff;stroke-width:1}.closed{stroke:#111;stroke-width:2;fill:none}"
-        ".publ{fill:none;stroke:#1e7d45;stroke-width:2}";
+    static const char light[] = ".h{font-size:16px;font-weight:600}.p{font-size:13px;font-weight:600}.r{text-"
+                                "anchor:end}.t{text-anchor:middle}"
+                                ".sim{fill:#8fb3dc}.meas{fill:#c0392b;stroke:#fff;stroke-width:1}.closed{"
+                                "stroke:#111;stroke-width:2;fill:none}"
+                                ".publ{fill:none;stroke:#1e7d45;stroke-width:2}";
     static const char dark[] = ".sim{fill:#3f6da3}.meas{fill:#ff7a66;stroke:#131517}.closed{stroke:#f2f0ea}"
                                ".publ{stroke:#5fcf86}";
     Panel *panel;
     int n = find_panels(t, &panel), rate = by_rate(t);
-    const char *said = rate ? "share of the time from a rank's first start to its last end in which it waits (rate), of the "
-                              "rank with the longest"
-                            : "share of a step (first start to last end of all ranks) beyond the work of the slowest rank "
-                              "(step_rate)";
+    const char *said =
+        rate ? "share of the time from a rank's first start to its last end in which it waits (rate), of the "
+               "rank with the longest"
+             : "share of a step (first start to last end of all ranks) beyond the work of the slowest rank "
+               "(step_rate)";
     double most = longest_of(t, rate) * 1.03, inner = WIDTH - 2 * GAP, y = 47,
            head = y + 16.2 * svg_text(NULL, "s", 0, 0, 12, inner, said) + 8, height = head + 26;
     for (int i = 0; i < n; i++)

@@ -44,8 +44,8 @@ static Numbers numbers_of(const char *list, const char *flag)
         char *end;
         long x = strtol(piece, &end, 10);
         if (end == piece || *end || x < 1 || x > UINT16_MAX)
-            USAGE_ERROR("%s: '%s' is not a whole number in [1, 65535]; change: numbers with commas between", flag,
-                        piece);
+            USAGE_ERROR("%s: '%s' is not a whole number in [1, 65535]; change: numbers with commas between",
+                        flag, piece);
         n.x = xrealloc(n.x, (size_t)(n.n + 1) * sizeof *n.x);
         n.x[n.n++] = (int)x;
     }
@@ -62,7 +62,8 @@ static int holds(const Numbers *n, int x)
 
 Wanted wanted_open(const Sweep *s)
 {
-    return (Wanted){kinds_of(s->schedules), numbers_of(s->p, "--p"), numbers_of(s->m, "--m"), numbers_of(s->v, "--v")};
+    return (Wanted){kinds_of(s->schedules), numbers_of(s->p, "--p"), numbers_of(s->m, "--m"),
+                    numbers_of(s->v, "--v")};
 }
 
 void wanted_close(Wanted *w)
@@ -103,7 +104,8 @@ static void note_mistake(void *ctx, int line, int col, const char *what)
 static void say(int says, int *said, const PipeShape *s, const char *why)
 {
     if (says && *said < SAID)
-        fprintf(stderr, "left out: %s, p %d, v %d, m %d: %s\n", schedule_name(s->kind), s->p, s->v, s->m, why);
+        fprintf(stderr, "left out: %s, p %d, v %d, m %d: %s\n", schedule_name(s->kind), s->p, s->v, s->m,
+                why);
     else if (says && *said == SAID)
         fprintf(stderr, "left out: more of that kind\n");
     ++*said;
@@ -120,8 +122,9 @@ static void fill_wanted(Wanted *w, const Config *c)
     if (!w->m.n && batch == CFG_ABSENT)
         USAGE_ERROR("no number of microbatches; change: give --m, or global_batch_size in %s", c->path);
     if (!w->m.n && (batch % micro || batch / micro > UINT16_MAX))
-        USAGE_ERROR("global_batch_size %lld is no number of microbatches of %lld that can be; change: give --m",
-                    (long long)batch, (long long)micro);
+        USAGE_ERROR(
+            "global_batch_size %lld is no number of microbatches of %lld that can be; change: give --m",
+            (long long)batch, (long long)micro);
     otherwise(&w->m, batch / micro);
 }
 
@@ -170,8 +173,9 @@ static char *add_pipeline(Table *t, const Config *c, PipeShape *s, const Times t
 
 void add_sweep(Table *t, const Config *c, Wanted *w, const Times time[TIMES], int says)
 {
-    int said = 0,
-        group = c->microbatch_group_size_per_vp_stage == CFG_ABSENT ? 0 : (int)c->microbatch_group_size_per_vp_stage;
+    int said = 0, group = c->microbatch_group_size_per_vp_stage == CFG_ABSENT
+                              ? 0
+                              : (int)c->microbatch_group_size_per_vp_stage;
     int limit = c->pipeline_max_activations == CFG_ABSENT ? 0 : (int)c->pipeline_max_activations;
     char *first = NULL;
     fill_wanted(w, c);
@@ -181,8 +185,13 @@ void add_sweep(Table *t, const Config *c, Wanted *w, const Times time[TIMES], in
                 for (int v = 0; v < w->v.n; v++) {
                     ScheduleKind kind = (ScheduleKind)w->kind.x[k];
                     int chunks = chunks_of(kind);
-                    PipeShape s = {.kind = kind, .p = w->p.x[p], .v = chunks ? chunks : w->v.x[v], .m = w->m.x[m],
-                                   .group = group, .limit = limit, .weight_share = share_of(c)};
+                    PipeShape s = {.kind = kind,
+                                   .p = w->p.x[p],
+                                   .v = chunks ? chunks : w->v.x[v],
+                                   .m = w->m.x[m],
+                                   .group = group,
+                                   .limit = limit,
+                                   .weight_share = share_of(c)};
                     if ((chunks || kind == SCHEDULE_CUSTOM) && v)
                         continue;              /* --v is for schedules that have a choice */
                     if (kind == SCHEDULE_INTERLEAVED && s.v < 2 && w->v.n > 1)
@@ -196,9 +205,10 @@ void add_sweep(Table *t, const Config *c, Wanted *w, const Times time[TIMES], in
                         free(why);
                 }
     if (!t->n)
-        USAGE_ERROR("no pipeline is left: %s; change: --schedules, --p, --m or --v", first ? first
-                                                                                           : "interleaved needs --v "
-                                                                                             "of 2 or more");
+        USAGE_ERROR("no pipeline is left: %s; change: --schedules, --p, --m or --v",
+                    first ? first
+                          : "interleaved needs --v "
+                            "of 2 or more");
     free(first);
 }
 

@@ -1,5 +1,5 @@
-/* bubble_table -- inside the making of a bubble table: what the command line, a configuration and a file of cells have
- * in common. */
+/* bubble_table -- inside the making of a bubble table: what the command line, a configuration and a file of
+ * cells have in common. */
 #ifndef BUBBLE_TABLE_H
 #define BUBBLE_TABLE_H
 #include "base.h"
@@ -15,8 +15,8 @@ Wanted wanted_open(const Sweep *s);
 void wanted_close(Wanted *w);
 int wanted_holds(const Wanted *w, const PipeShape *s);
 
-/* The pieces of a list with commas, one a call; NULL at its end. *rest begins as the whole list; the piece is on the
- * heap. */
+/* The pieces of a list with commas, one a call; NULL at its end. *rest begins as the whole list; the piece is
+ * on the heap. */
 char *next_piece(const char **rest);
 
 /* Dies, naming `where`, when there is none of that name. */

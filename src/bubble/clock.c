@@ -14,7 +14,10 @@ static void sleep_until(double at)
 }
 
 static size_t cell(const Clock *c, const Instr *i) { return (size_t)i->chunk * (size_t)c->shape->m + i->mb; }
-static int stage_of(const Clock *c, const Instr *i) { return pipe_stage(c->shape, c->grid->index[AXIS_PP], i->chunk); }
+static int stage_of(const Clock *c, const Instr *i)
+{
+    return pipe_stage(c->shape, c->grid->index[AXIS_PP], i->chunk);
+}
 static Comm *pipe_of(Clock *c) { return &c->grid->axis[AXIS_PP]; }
 
 /* Returns when the message that this computation needs is here. */
@@ -92,12 +95,12 @@ void clock_open(Clock *c, Grid *grid, const ScheduleSet *set)
     size_t n = (size_t)set->shape.v * (size_t)set->shape.m;
     int *units = xcalloc((size_t)set->shape.v, sizeof *units);
     *c = (Clock){.grid = grid, .shape = &set->shape, .counts = time_is_virtual()};
-    all_ok(
-        &grid->all, grid_host_ranks(grid) == grid->world, EXIT_CONFIG, "clock-hosts",
-        "device clock needs all ranks on one host, whose clock they share; this one has %d of %d; change: start them "
-        "without --hosts",
-        grid_host_ranks(grid), grid->world);
-    BUG_ON(grid->size[AXIS_PP] != set->shape.p || !set->shape.cost[0] || !set->shape.cost[1] || !set->shape.cost[2]);
+    all_ok(&grid->all, grid_host_ranks(grid) == grid->world, EXIT_CONFIG, "clock-hosts",
+           "device clock needs all ranks on one host, whose clock they share; this one has %d of %d; change: "
+           "start them without --hosts",
+           grid_host_ranks(grid), grid->world);
+    BUG_ON(grid->size[AXIS_PP] != set->shape.p || !set->shape.cost[0] || !set->shape.cost[1] ||
+           !set->shape.cost[2]);
     for (int chunk = 0; chunk < set->shape.v; chunk++)
         units[chunk] = 1;
     schedule_open(&c->list, set, grid->index[AXIS_PP], &(Expand){.units = units});
@@ -109,9 +112,20 @@ void clock_open(Clock *c, Grid *grid, const ScheduleSet *set)
         c->sent[back] = xcalloc(n, sizeof *c->sent[back]);
         c->due[back] = xcalloc(n, sizeof *c->due[back]);
     }
-    c->stage = (Stage){.ctx = c, .progress = comm_progress, .note = note, .arrive = arrive,
-                       .act = {[I_F] = compute, [I_B] = compute, [I_D] = compute, [I_W] = compute, [I_SA] = send,
-                               [I_RA] = receive, [I_SG] = send, [I_RG] = receive, [I_R] = nothing, [I_S] = nothing}};
+    c->stage = (Stage){.ctx = c,
+                       .progress = comm_progress,
+                       .note = note,
+                       .arrive = arrive,
+                       .act = {[I_F] = compute,
+                               [I_B] = compute,
+                               [I_D] = compute,
+                               [I_W] = compute,
+                               [I_SA] = send,
+                               [I_RA] = receive,
+                               [I_SG] = send,
+                               [I_RG] = receive,
+                               [I_R] = nothing,
+                               [I_S] = nothing}};
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns by which the kernel may let a sleep end late; 50000 as a rule */
     thread_urgency(RUNS_FIRST); /* it must run at once when its sleep ends or a message comes */
     comm_threads(1);

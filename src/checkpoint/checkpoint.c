@@ -12,7 +12,8 @@
 /* ---- pieces */
 
 /* Elements of t in this array that belong into a list: to load, all that is held; else this rank's share. */
-static void range_of(const Params *p, const Param *t, const Flat *flat, PieceUse use, int64_t *from, int64_t *to)
+static void range_of(const Params *p, const Param *t, const Flat *flat, PieceUse use, int64_t *from,
+                     int64_t *to)
 {
     if (use == PIECES_LOAD) {
         param_held(p, t, flat, from, to);
@@ -200,8 +201,8 @@ int checkpoint_exists(const char *path)
     return n > 0;
 }
 
-/* What rank 0 sees, on every rank: list[0] the id of the run that the folder belongs to, "" where none is known; then the n
- * candidates, newest first. */
+/* What rank 0 sees, on every rank: list[0] the id of the run that the folder belongs to, "" where none is
+ * known; then the n candidates, newest first. */
 static char **agree_on_list(Comm *c, const char *path, int *n)
 {
     char **list = NULL, *all = NULL;
@@ -257,11 +258,13 @@ static int open_candidate(Source *s, const char *dir, Comm *c, char why[WHY])
 /* A piece, as many rows at a time as `room` holds. */
 static int read_piece(Source *s, const Piece *p, void *room, char why[WHY])
 {
-    int64_t size = (int64_t)dtype_size(p->type), line = p->cols * size, most = ROOM / line > 1 ? ROOM / line : 1;
+    int64_t size = (int64_t)dtype_size(p->type), line = p->cols * size,
+            most = ROOM / line > 1 ? ROOM / line : 1;
     for (int64_t r = 0; r < p->rows; r += most) {
         int64_t rows = p->rows - r < most ? p->rows - r : most;
         char *to = (char *)p->data + r * p->ld * size;
-        if (!source_read(s, stored(&s->m, p), p->row0 + r, p->col0, rows, p->cols, room, p->cols, p->type, why))
+        if (!source_read(s, stored(&s->m, p), p->row0 + r, p->col0, rows, p->cols, room, p->cols, p->type,
+                         why))
             return 0;
         if (p->ld == p->cols)
             device_put(p->dev, to, room, (size_t)(rows * line));
@@ -331,7 +334,8 @@ static Tried try_candidate(Loading *l, const char *dir, const char *id)
     return tried;
 }
 
-/* Goes through the candidates until one is loaded. GONE: a run that is going on has deleted one; look again. */
+/* Goes through the candidates until one is loaded. GONE: a run that is going on has deleted one; look again.
+ */
 static Tried try_list(Loading *l, char **list, int count, char **found_dir)
 {
     Tried tried = FOREIGN;
@@ -345,8 +349,9 @@ static Tried try_list(Loading *l, char **list, int count, char **found_dir)
         if (tried != DAMAGED)
             continue;
         int last = l->cfg->on_corrupt != ON_CORRUPT_PREVIOUS || i == count;
-        all_ok(l->all, !speaks || !last, EXIT_CHECKPOINT, "checkpoint-damaged", "%s: %s; change: %sload=DIR, another checkpoint",
-               list[i], l->why, count > 1 ? "on_corrupt=previous to take the one before it, or " : "");
+        all_ok(l->all, !speaks || !last, EXIT_CHECKPOINT, "checkpoint-damaged",
+               "%s: %s; change: %sload=DIR, another checkpoint", list[i], l->why,
+               count > 1 ? "on_corrupt=previous to take the one before it, or " : "");
         if (speaks)
             warn("%s: %s; taking the checkpoint before it", list[i], l->why);
     }
@@ -368,8 +373,9 @@ json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Pi
         source_list_free(list, count + 1);
     }
     all_ok(all, tried == LOADED, EXIT_CHECKPOINT, "checkpoint-missing",
-           tried == GONE ? "each newest checkpoint of %s was deleted while it was read; change: load=DIR, a checkpoint that "
-                           "its run keeps, or a larger save_keep_last there"
-                         : "%s holds no checkpoint of its own run; change: load=DIR, the checkpoint itself", path);
+           tried == GONE ? "each newest checkpoint of %s was deleted while it was read; change: load=DIR, a "
+                           "checkpoint that its run keeps, or a larger save_keep_last there"
+                         : "%s holds no checkpoint of its own run; change: load=DIR, the checkpoint itself",
+           path);
     return l.state;
 }

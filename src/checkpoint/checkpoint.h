@@ -23,7 +23,7 @@
 
 /* A box of a global tensor in this rank's memory. Names are legal file names (file_name_ok). */
 typedef struct {
-    const char *name;               /* a parameter's, or that + ".master", ".exp_avg", ".exp_avg_sq", FP8_SCALES */
+    const char *name; /* a parameter's, or that + ".master", ".exp_avg", ".exp_avg_sq", FP8_SCALES */
     Dtype type;
     int ndim;                       /* of the global tensor: 1 or 2 */
     int64_t shape[2];               /* global; a vector's shape[1] is not used */
@@ -35,19 +35,19 @@ typedef struct {
     int may_lack;                   /* what a checkpoint without it leaves as it is */
 } Piece;
 
-/* Pieces of the parameter table: weights, masters where they are not the weights themselves, and moments; what
- * params_layout has been asked for. SAVE: over all ranks each element once, spread over the data-parallel
- * ranks in every layout. LOAD: all that this rank holds. GRADIENT: like SAVE, of the gradients, whose sums must
- * be done. On the heap; the Params must outlive them. */
+/* Pieces of the parameter table: weights, masters where they are not the weights themselves, and moments;
+ * what params_layout has been asked for. SAVE: over all ranks each element once, spread over the
+ * data-parallel ranks in every layout. LOAD: all that this rank holds. GRADIENT: like SAVE, of the gradients,
+ * whose sums must be done. On the heap; the Params must outlive them. */
 typedef enum { PIECES_SAVE, PIECES_LOAD, PIECES_GRADIENT } PieceUse;
 Piece *pieces_open(const Params *p, PieceUse use, int *n);
 void pieces_add(Piece **list, int *n, Piece p);
 void pieces_close(Piece *p, int n);
 
-/* Pieces of a model's delayed FP8 scales, added to a list. Of each linear layer that multiplies in FP8 the tensor
- * WEIGHT.fp8_scales, F32 [3, 1 + FP8_HISTORY]: input, weight, gradient of the output; each the scale, and the largest
- * magnitudes of the steps before, the last one first: of whole tensors, whatever the layout. SAVE: over all ranks each
- * once. loaded: after a load, which of them were there. */
+/* Pieces of a model's delayed FP8 scales, added to a list. Of each linear layer that multiplies in FP8 the
+ * tensor WEIGHT.fp8_scales, F32 [3, 1 + FP8_HISTORY]: input, weight, gradient of the output; each the scale,
+ * and the largest magnitudes of the steps before, the last one first: of whole tensors, whatever the layout.
+ * SAVE: over all ranks each once. loaded: after a load, which of them were there. */
 #define FP8_SCALES ".fp8_scales"
 struct Model;
 void model_scale_pieces(const struct Model *m, PieceUse use, Piece **list, int *n);
@@ -56,8 +56,8 @@ void model_scales_loaded(struct Model *m);
 typedef struct Saver Saver;
 
 /* p[0..n): what this rank writes; over all ranks each element of each tensor once. Takes the snapshot's bytes
- * from `host` (host_arena) when cfg->async_save, and returns NULL when it is counting. run_dir must be this job's
- * alone (run_directory.h). Touches no file. */
+ * from `host` (host_arena) when cfg->async_save, and returns NULL when it is counting. run_dir must be this
+ * job's alone (run_directory.h). Touches no file. */
 Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece *p, int n, Arena *host);
 
 /* Makes and opens run_dir/checkpoints: once, before the first save. Collective; dies with EXIT_RESOURCE. */
@@ -65,7 +65,8 @@ void saver_start(Saver *s);
 
 /* Saves. state is copied and kept whole in the manifest; it must say everything that a resume needs and
  * holds, as "config", the text of config_write. With async_save it returns once the copy of the
- * pieces to the snapshot is asked for; one save can be under way, a second one waits for it with a warning. Collective. */
+ * pieces to the snapshot is asked for; one save can be under way, a second one waits for it with a warning.
+ * Collective. */
 void saver_save(Saver *s, int64_t iteration, const json_t *state);
 
 /* Moves a save under way along without waiting, and reports how it ended: call it once a step. Collective. */
@@ -81,15 +82,17 @@ int64_t saver_committed(const Saver *s);
 const char *saver_lost(const Saver *s);
 void saver_close(Saver *s);         /* waits first */
 
-/* 1 if path, a checkpoint or a run directory, holds a checkpoint with a manifest, of whatever run. Not collective. */
+/* 1 if path, a checkpoint or a run directory, holds a checkpoint with a manifest, of whatever run. Not
+ * collective. */
 int checkpoint_exists(const char *path);
 
 /* Fills the pieces by name from a checkpoint directory, or from the newest whole checkpoint of a run
- * directory, its own run's (run_directory.h): checkpoints of other runs are passed over with a warning, and those that a run
- * still going on deletes under way are looked for again. Any boxes, whatever layout wrote them; only the blocks that hold them are read, each against its
- * hash. Types are converted, rounding to nearest even. A piece NAME.master that the file lacks is read from
- * NAME; a weight of a wider type than the stored one is read from NAME.master where there is one, so that a
- * change of params_dtype loses nothing. With weights_only, and for a checkpoint that says so itself
+ * directory, its own run's (run_directory.h): checkpoints of other runs are passed over with a warning, and
+ * those that a run still going on deletes under way are looked for again. Any boxes, whatever layout wrote
+ * them; only the blocks that hold them are read, each against its hash. Types are converted, rounding to
+ * nearest even. A piece NAME.master that the file lacks is read from NAME; a weight of a wider type than the
+ * stored one is read from NAME.master where there is one, so that a change of params_dtype loses nothing.
+ * With weights_only, and for a checkpoint that says so itself
  * ("weights_only" in its state), moments are left as they are. Returns the state (json_decref it);
  * *found_dir, when not NULL, the directory (free it). Collective over all.
  *

@@ -288,7 +288,8 @@ int st_create(StWriter *w, int dir, const char *name, int exclusive, const StTen
     return ok;
 }
 
-int st_join(StWriter *w, int dir, const char *name, const StTensor *t, int n, const char *const *meta, char why[WHY])
+int st_join(StWriter *w, int dir, const char *name, const StTensor *t, int n, const char *const *meta,
+            char why[WHY])
 {
     do
         *w = (StWriter){.fd = openat(dir, name, O_WRONLY | O_CLOEXEC)};

@@ -65,8 +65,10 @@ typedef struct {
 int st_create(StWriter *w, int dir, const char *name, int exclusive, const StTensor *t, int n,
               const char *const *meta, char why[WHY]);
 
-/* Opens a file that another process has created with the same tensors and metadata, to put some of its bytes. */
-int st_join(StWriter *w, int dir, const char *name, const StTensor *t, int n, const char *const *meta, char why[WHY]);
+/* Opens a file that another process has created with the same tensors and metadata, to put some of its bytes.
+ */
+int st_join(StWriter *w, int dir, const char *name, const StTensor *t, int n, const char *const *meta,
+            char why[WHY]);
 
 /* Writes bytes at `at` bytes from the start of the caller's tensor i; any order, each byte once. */
 int st_put(StWriter *w, int i, int64_t at, const void *p, int64_t bytes, char why[WHY]);

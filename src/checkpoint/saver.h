@@ -31,7 +31,7 @@ struct Saver {
     int attempt;                    /* 0, then 1 */
     int64_t iteration, committed;   /* committed: newest on disk, -1 none */
     int failed;                     /* saves in a row */
-    char lost[WHY];                 /* why the last save was given up, on the rank that could not write, else "" */
+    char lost[WHY]; /* why the last save was given up, on the rank that could not write, else "" */
     unsigned waits;                 /* saves that found another one under way */
     char name[32], tmp[48];
     json_t *state, **part;          /* part[rank]: its own; on rank 0, once written, everybody's */

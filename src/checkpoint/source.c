@@ -30,8 +30,10 @@ int source_iteration(const char *name, int64_t *iteration)
 static int is_absent(const char *path)
 {
     if (errno != ENOENT && errno != ENOTDIR && errno != ESTALE)
-        die(EXIT_CHECKPOINT, "unreadable", "cannot read %s: %s; change: let this user read it and search the folders above it "
-            "(chmod), or name another", path, strerror(errno));
+        die(EXIT_CHECKPOINT, "unreadable",
+            "cannot read %s: %s; change: let this user read it and search the folders above it (chmod), or "
+            "name another",
+            path, strerror(errno));
     return 1;
 }
 
@@ -107,7 +109,8 @@ int source_is_foreign(const Source *s, const char *id)
 int source_gone(const Source *s, const char *dir)
 {
     struct stat st;
-    return stat(dir, &st) < 0 ? errno == ENOENT : s->inode && (st.st_dev != s->device || st.st_ino != s->inode);
+    return stat(dir, &st) < 0 ? errno == ENOENT
+                              : s->inode && (st.st_dev != s->device || st.st_ino != s->inode);
 }
 
 void source_list_free(char **list, int n)

@@ -1,5 +1,6 @@
-/* commands -- one function a command of the executable, each in a file of its own name. They get the arguments behind the
- * command's name and return the exit code. Output that other programs read (--json) goes to standard output alone. */
+/* commands -- one function a command of the executable, each in a file of its own name. They get the
+ * arguments behind the command's name and return the exit code. Output that other programs read (--json) goes
+ * to standard output alone. */
 #ifndef COMMANDS_H
 #define COMMANDS_H
 

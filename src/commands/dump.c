@@ -1,6 +1,6 @@
-/* train dump -- loss, logits and gradients of the first global batch as one safetensors file, for checking against another
- * implementation. Tensors are whole and in global shape; padding of the vocabulary is removed. Every rank writes what it
- * has into the one file. */
+/* train dump -- loss, logits and gradients of the first global batch as one safetensors file, for checking
+ * against another implementation. Tensors are whole and in global shape; padding of the vocabulary is
+ * removed. Every rank writes what it has into the one file. */
 #include "args.h"
 #include "commands.h"
 #include "huggingface.h"
@@ -33,7 +33,8 @@ static void put(Dump *d, int i, int64_t at, const void *p, int64_t bytes)
         die(EXIT_RESOURCE, "dump", "%s; change: free space, or give another file", why);
 }
 
-static void add(Dump *d, Source source, const char *name, Dtype type, int ndim, int64_t a, int64_t b, int64_t c)
+static void add(Dump *d, Source source, const char *name, Dtype type, int ndim, int64_t a, int64_t b,
+                int64_t c)
 {
     d->tensor = xrealloc(d->tensor, (size_t)(d->n + 1) * sizeof *d->tensor);
     d->source = xrealloc(d->source, (size_t)(d->n + 1) * sizeof *d->source);
@@ -52,9 +53,11 @@ static void add_gradients(Dump *d, const Config *cfg, const HfFamily *family)
         HfTensor part[MAX_SEGMENTS] = {{.rows = t->rows}};
         int parts = family ? hf_names(family, t, part) : 1;
         for (int k = 0; k < parts; k++) {
-            int64_t rows = part[k].transposed ? t->cols : part[k].rows, cols = part[k].transposed ? part[k].rows : t->cols;
+            int64_t rows = part[k].transposed ? t->cols : part[k].rows,
+                    cols = part[k].transposed ? part[k].rows : t->cols;
             add(d, (Source){xstrdup(t->name), part[k].transposed, part[k].row0, part[k].rows, t->cols},
-                xasprintf("grad.%s", family ? part[k].name : t->name), d->run->params.real, t->ndim, rows, cols, 0);
+                xasprintf("grad.%s", family ? part[k].name : t->name), d->run->params.real, t->ndim, rows,
+                cols, 0);
         }
     }
     params_close(&table);
@@ -69,13 +72,15 @@ static void put_piece(Dump *d, int i, const Piece *p, const double *g, int64_t l
     double *x = xcalloc((size_t)n, sizeof *x);
     for (int64_t line = 0; line < lines; line++) {
         for (int64_t k = 0; k < n; k++) {
-            double v = s->transposed ? g[(lo - p->row0 + k) * p->cols + line] : g[(lo - p->row0 + line) * p->cols + k];
+            double v = s->transposed ? g[(lo - p->row0 + k) * p->cols + line]
+                                     : g[(lo - p->row0 + line) * p->cols + k];
             if (p->type == F64)
                 x[k] = v;
             else
                 ((float *)x)[k] = (float)v;
         }
-        int64_t at = s->transposed ? (p->col0 + line) * width + lo - s->row0 : (lo - s->row0 + line) * width + p->col0;
+        int64_t at =
+            s->transposed ? (p->col0 + line) * width + lo - s->row0 : (lo - s->row0 + line) * width + p->col0;
         put(d, i, at * size, x, n * size);
     }
     free(x);
@@ -101,7 +106,8 @@ static void put_gradients(Dump *d)
 
 static Dump dump;          /* the callback below carries the model only */
 
-/* Logits pass by once, a slice of rows at a time, before they turn into their gradient: this rank's part of the vocabulary. */
+/* Logits pass by once, a slice of rows at a time, before they turn into their gradient: this rank's part of
+ * the vocabulary. */
 static void see_logits(Model *m, int part, const char *where, Mat x)
 {
     (void)part;
@@ -160,13 +166,15 @@ static void close_file(Dump *d)
     int64_t put = d->w.put;
     all->wait(all, all->all_reduce(all, &put, 1, I64, OP_SUM));
     d->w.put = put;
-    all_ok(all, st_finish(&d->w, why), EXIT_RESOURCE, "dump", "%s; change: free space, or give another file", why);
+    all_ok(all, st_finish(&d->w, why), EXIT_RESOURCE, "dump", "%s; change: free space, or give another file",
+           why);
 }
 
 int command_dump(int argc, char **argv)
 {
     Args a = args_open("dump", argc, argv);
-    const char *file = args_value(&a, "-o"), *names = args_value(&a, "--names"), *path = args_next(&a, "CONFIG");
+    const char *file = args_value(&a, "-o"), *names = args_value(&a, "--names"),
+               *path = args_next(&a, "CONFIG");
     char why[WHY];
     args_end(&a, 1);
     if (!file)
@@ -177,8 +185,8 @@ int command_dump(int argc, char **argv)
     int64_t batch = config_batch_at(cfg, 0), S = cfg->seq_length;
     const HfFamily *family = names ? hf_family(cfg, NULL, why) : NULL;
     if (names && !family)
-        die(EXIT_CONFIG, "hf-family", "train dump: no Hugging Face family computes this model: %s; change: leave out --names hf",
-            why);
+        die(EXIT_CONFIG, "hf-family",
+            "train dump: no Hugging Face family computes this model: %s; change: leave out --names hf", why);
     Run r;
     run_open(&r, cfg, RUN_GRADIENT, 0, NULL);
     if (cfg->load)

@@ -8,14 +8,17 @@
 #include <string.h>
 
 /* --split NAME, in the order of Split; `word` is for people. */
-static const struct { const char *name, *word; } splits[] = {{"train", "training"}, {"valid", "validation"}, {"test", "test"}};
+static const struct {
+    const char *name, *word;
+} splits[] = {{"train", "training"}, {"valid", "validation"}, {"test", "test"}};
 
 static Split split_named(const char *name)
 {
     for (int i = SPLIT_TRAIN; i <= SPLIT_TEST; i++)
         if (!strcmp(splits[i].name, name))
             return (Split)i;
-    die(EXIT_CONFIG, "usage", "train eval: --split %s is none of 'valid', 'test' or 'train'; change: give one of them", name);
+    die(EXIT_CONFIG, "usage",
+        "train eval: --split %s is none of 'valid', 'test' or 'train'; change: give one of them", name);
 }
 
 static void print_json(const char *dir, const char *split, int64_t tokens, double loss)
@@ -47,8 +50,10 @@ int command_eval(int argc, char **argv)
     Loader *l = start_loader(cfg, &r, split, cfg->eval_iters * batch);
     double loss = run_evaluate(&r, l, cfg->eval_iters, NULL, NULL);
     int64_t tokens = cfg->eval_iters * batch * cfg->seq_length;
-    all_ok(&r.grid.all, isfinite(loss), EXIT_NUMERIC, "not-finite", "%s: the %s loss is %g, of weights that are all finite; "
-           "change: params_dtype=fp32, or load an earlier checkpoint", dir, splits[split].word, loss);
+    all_ok(&r.grid.all, isfinite(loss), EXIT_NUMERIC, "not-finite",
+           "%s: the %s loss is %g, of weights that are all finite; change: params_dtype=fp32, or load an "
+           "earlier checkpoint",
+           dir, splits[split].word, loss);
     if (r.grid.rank == 0 && json)
         print_json(dir, splits[split].name, tokens, loss);
     else if (r.grid.rank == 0)

@@ -90,8 +90,10 @@ static void write_shard(Source *s, int dir, const char *name, const Item *item, 
             REFUSE("%s: %s; change: give another checkpoint", s->dir, why);
         int64_t odd = count_not_finite(data, m->from->type, m->hf.rows * cols);
         if (odd)
-            die(EXIT_NUMERIC, "not-finite", "%s: tensor %s has %" PRId64 " value%s NaN or infinite; change: give an earlier "
-                "checkpoint", s->dir, m->param->name, odd, odd == 1 ? " that is" : "s that are");
+            die(EXIT_NUMERIC, "not-finite",
+                "%s: tensor %s has %" PRId64 " value%s NaN or infinite; change: give an earlier "
+                "checkpoint",
+                s->dir, m->param->name, odd, odd == 1 ? " that is" : "s that are");
         if (m->hf.transposed) {
             char *turned = xcalloc(1, (size_t)m->bytes);
             hf_transpose(turned, data, m->hf.rows, cols, dtype_size(m->from->type));

@@ -1,5 +1,5 @@
-/* train generate -- a sample of text: the prompt goes through the model once, then one token at a time over the cache of
- * keys and values. */
+/* train generate -- a sample of text: the prompt goes through the model once, then one token at a time over
+ * the cache of keys and values. */
 #define _GNU_SOURCE
 #include "args.h"
 #include "commands.h"
@@ -45,7 +45,8 @@ int32_t sample_token(const Sampling *s, const double *logits, int64_t n, int64_t
     return order[keep - 1];
 }
 
-int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t n, int64_t count, int32_t end, int32_t *out)
+int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t n, int64_t count, int32_t end,
+                      int32_t *out)
 {
     int64_t V = r->cfg->vocab_size, made = 0;
     double *logits = xcalloc((size_t)V, sizeof *logits);
@@ -61,8 +62,10 @@ int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t 
             finite &= isfinite(logits[i]) != 0;
         }
         if (!finite)                   /* on every rank */
-            all_ok(&r->grid.all, 0, EXIT_NUMERIC, "not-finite", "the logits of token %lld are not finite, of weights that are; "
-                   "change: params_dtype=fp32, or load an earlier checkpoint", (long long)r->cache.length);
+            all_ok(&r->grid.all, 0, EXIT_NUMERIC, "not-finite",
+                   "the logits of token %lld are not finite, of weights that are; change: params_dtype=fp32, "
+                   "or load an earlier checkpoint",
+                   (long long)r->cache.length);
         out[made] = sample_token(s, logits, V, r->cache.length, order);
         if (out[made++] == end)
             break;
@@ -117,15 +120,16 @@ static void print_sample(const Tokenizer *tok, const char *prompt, const int32_t
     free(text);
 }
 
-/* The run directory of a checkpoint that a run has written, on the heap, and its iteration; NULL: there is none that may
- * be written to. */
+/* The run directory of a checkpoint that a run has written, on the heap, and its iteration; NULL: there is
+ * none that may be written to. */
 static char *run_of(const char *checkpoint, long long *iteration)
 {
     char *dir = xstrdup(checkpoint), *slash = strrchr(dir, '/'), *metrics;
     if (slash)
         *slash = 0;
     size_t n = strlen(dir), tail = strlen("/checkpoints");
-    if (!slash || sscanf(slash + 1, "iter_%lld", iteration) != 1 || n <= tail || strcmp(dir + n - tail, "/checkpoints")) {
+    if (!slash || sscanf(slash + 1, "iter_%lld", iteration) != 1 || n <= tail ||
+        strcmp(dir + n - tail, "/checkpoints")) {
         free(dir);
         return NULL;
     }
@@ -141,7 +145,8 @@ static char *run_of(const char *checkpoint, long long *iteration)
 }
 
 /* The run's report shows what its model has written last: a line of samples.jsonl. */
-static void keep_sample(const char *checkpoint, const Tokenizer *tok, const char *prompt, const int32_t *token, int64_t n)
+static void keep_sample(const char *checkpoint, const Tokenizer *tok, const char *prompt,
+                        const int32_t *token, int64_t n)
 {
     long long iteration;
     char *dir = run_of(checkpoint, &iteration), why[WHY];
@@ -153,7 +158,8 @@ static void keep_sample(const char *checkpoint, const Tokenizer *tok, const char
         if (token[i] != tok->eod)
             bytes += tok->decode(tok, token[i], text + bytes);
     char *clean = valid_utf8(text, (size_t)bytes), *asked = valid_utf8(prompt, strlen(prompt));
-    json_t *j = json_pack("{s:I s:s s:s}", "iteration", (json_int_t)iteration, "prompt", asked, "text", clean);
+    json_t *j =
+        json_pack("{s:I s:s s:s}", "iteration", (json_int_t)iteration, "prompt", asked, "text", clean);
     char *line = json_dumps(j, JSON_COMPACT);
     FILE *f = fopen(path, "ae");
     int ok = f && fprintf(f, "%s\n", line) > 0;
@@ -177,7 +183,8 @@ int command_generate(int argc, char **argv)
     const char *text = args_value(&a, "--prompt");
     int64_t count = (int64_t)args_number(&a, "--tokens", 256, 1, 1e9);
     Sampling s = {.temperature = args_number(&a, "--temperature", 0.8, 0, 100),
-                  .top_k = (int64_t)args_number(&a, "--top-k", 0, 0, 1e9), .top_p = args_number(&a, "--top-p", 1, 1e-9, 1)};
+                  .top_k = (int64_t)args_number(&a, "--top-k", 0, 0, 1e9),
+                  .top_p = args_number(&a, "--top-p", 1, 1e-9, 1)};
     double seed = args_number(&a, "--seed", -1, 0, 9e15);
     int json = args_flag(&a, "--json");
     const char *path = args_config(&a);
@@ -186,8 +193,10 @@ int command_generate(int argc, char **argv)
     s.seed = seed < 0 ? (uint64_t)cfg->seed : (uint64_t)seed;
     const Tokenizer *tok = tokenizer_open(cfg);
     if (!tok->encode)
-        die(EXIT_DATA, "tokenizer", "tokenizer_type %s cannot turn text into tokens; change: set the tokenizer that the corpus "
-            "was made with", tok->name);
+        die(EXIT_DATA, "tokenizer",
+            "tokenizer_type %s cannot turn text into tokens; change: set the tokenizer that the corpus was "
+            "made with",
+            tok->name);
     if (!text)
         text = "";
     int32_t *prompt = xcalloc(strlen(text) + 1, sizeof *prompt);
@@ -195,9 +204,11 @@ int command_generate(int argc, char **argv)
     if (!n)                                    /* nothing said: start as a document starts */
         prompt[n++] = tok->eod;
     if (n + count > cfg->max_position_embeddings)
-        die(EXIT_CONFIG, "generate-length", "a prompt of %lld tokens and --tokens %lld make more than the %lld positions of "
-            "the model; change: --tokens %lld or a shorter prompt", (long long)n, (long long)count,
-            (long long)cfg->max_position_embeddings, (long long)(cfg->max_position_embeddings - n));
+        die(EXIT_CONFIG, "generate-length",
+            "a prompt of %lld tokens and --tokens %lld make more than the %lld positions of the model; "
+            "change: --tokens %lld or a shorter prompt",
+            (long long)n, (long long)count, (long long)cfg->max_position_embeddings,
+            (long long)(cfg->max_position_embeddings - n));
     Run r;
     run_open(&r, cfg, RUN_FORWARD, n + count, NULL);
     char *found = run_load(&r, cfg->load);

@@ -197,8 +197,9 @@ static void check_finite(const HfDir *d, const StTensor *t, const char *data)
 {
     int64_t n = count_not_finite(data, (Dtype)t->type, st_elements(t));
     if (n)
-        die(EXIT_NUMERIC, "not-finite", "%s: tensor %s has %lld value%s NaN or infinite; change: another directory, or its "
-            "right files", d->path, t->name, (long long)n, n == 1 ? " that is" : "s that are");
+        die(EXIT_NUMERIC, "not-finite",
+            "%s: tensor %s has %lld value%s NaN or infinite; change: another directory, or its right files",
+            d->path, t->name, (long long)n, n == 1 ? " that is" : "s that are");
 }
 
 /* Turns the directory's tensors into pieces; *kept: the matrices that had to be transposed. */
@@ -304,7 +305,8 @@ int command_import(int argc, char **argv)
     saver_save(s, 0, state);
     saver_close(s);
     arena_close(&arena);
-    if (!config_save(out, cfg, config_write_model, why))     /* what train, generate, eval and plan need to know of it */
+    if (!config_save(out, cfg, config_write_model,
+                     why)) /* what train, generate, eval and plan need to know of it */
         die(EXIT_RESOURCE, "import", "%s; change: free space, or -o another folder", why);
     printf("%s: %s, %lld parameters in %d tensors, from %s\n", out, family->type,
            (long long)params_count(cfg), params.nparam, d.path);

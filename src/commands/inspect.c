@@ -122,8 +122,9 @@ static json_t *checkpoint(const char *path, int *gone)
 
 /* ---- a run directory: its checkpoints, newest first, and what killed saves have left */
 
-/* The checkpoints of a run directory, newest first; those that a run still going on deletes under way are left out, and
- * looked for again when nothing else is left. *damaged: how many are, and the first one's reason. */
+/* The checkpoints of a run directory, newest first; those that a run still going on deletes under way are
+ * left out, and looked for again when nothing else is left. *damaged: how many are, and the first one's
+ * reason. */
 static json_t *checkpoints(const char *path, int *damaged, char why[WHY])
 {
     json_t *list = json_array();
@@ -214,8 +215,8 @@ static int count_values(const StFile *f, const StTensor *t, NotFinite *odd, char
 }
 
 /* Adds a file's tensors to `types`; 0 and a reason when it is damaged. */
-static int count_file(int dir, const char *name, json_t *types, json_int_t *tensors, json_int_t *bytes, NotFinite *odd,
-                      char why[WHY])
+static int count_file(int dir, const char *name, json_t *types, json_int_t *tensors, json_int_t *bytes,
+                      NotFinite *odd, char why[WHY])
 {
     int whole = 1;
     StFile f;
@@ -258,8 +259,8 @@ static json_t *safetensors(const char *path)
     return verdict(o, whole, why);
 }
 
-static int huggingface_files(const char *path, json_t *types, json_int_t *tensors, json_int_t *bytes, NotFinite *odd,
-                             char why[WHY])
+static int huggingface_files(const char *path, json_t *types, json_int_t *tensors, json_int_t *bytes,
+                             NotFinite *odd, char why[WHY])
 {
     int dir = file_open_dir(AT_FDCWD, path, 0, why), whole = dir >= 0, files = 0;
     DIR *d = whole ? opendir(path) : NULL;
@@ -349,7 +350,8 @@ static void put(FILE *f, const json_t *v)
     }
 }
 
-/* A report, one line a key: "elements  F32 1234, BF16 56"; lists one element a line, reports in reports indented. */
+/* A report, one line a key: "elements  F32 1234, BF16 56"; lists one element a line, reports in reports
+ * indented. */
 static void show(FILE *f, const json_t *o, int indent)
 {
     const char *key, *k, *gap;
@@ -389,7 +391,8 @@ static void show(FILE *f, const json_t *o, int indent)
     }
 }
 
-/* Dies when the path names nothing: no file, no PREFIX of a corpus. raw:FILE and patterns are the corpus's to judge. */
+/* Dies when the path names nothing: no file, no PREFIX of a corpus. raw:FILE and patterns are the corpus's to
+ * judge. */
 static void must_exist(const char *path)
 {
     static const char *const ends[] = {"", ".bin", ".idx"};
@@ -401,8 +404,10 @@ static void must_exist(const char *path)
         free(file);
     }
     if (!found)
-        die(EXIT_CONFIG, "usage", "train inspect: %s: no such file or folder; change: give a corpus (PREFIX of PREFIX.bin and "
-            "PREFIX.idx), a checkpoint, a run directory or a safetensors file", path);
+        die(EXIT_CONFIG, "usage",
+            "train inspect: %s: no such file or folder; change: give a corpus (PREFIX of PREFIX.bin and "
+            "PREFIX.idx), a checkpoint, a run directory or a safetensors file",
+            path);
 }
 
 int command_inspect(int argc, char **argv)

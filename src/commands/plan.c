@@ -1,4 +1,5 @@
-/* train plan -- placement, exact memory, arithmetic and messages of a run of any size, without starting it. */
+/* train plan -- placement, exact memory, arithmetic and messages of a run of any size, without starting it.
+ */
 #include "calibrate.h"
 #include "commands.h"
 #include "json_number.h"
@@ -16,7 +17,10 @@ static const struct { const char *name; size_t at; } categories[] = {
 };
 enum { CATEGORIES = sizeof categories / sizeof *categories };
 
-static int64_t bytes_of(const Memory *m, int i) { return *(const int64_t *)((const char *)m + categories[i].at); }
+static int64_t bytes_of(const Memory *m, int i)
+{
+    return *(const int64_t *)((const char *)m + categories[i].at);
+}
 
 typedef struct {
     const Config *cfg;
@@ -32,8 +36,8 @@ typedef struct {
     Prediction will;
 } Plan;
 
-/* Ranks of one pipeline stage hold the same, but for what they would write of a checkpoint: with asynchronous saves
- * that is memory too, and every rank is asked. */
+/* Ranks of one pipeline stage hold the same, but for what they would write of a checkpoint: with asynchronous
+ * saves that is memory too, and every rank is asked. */
 static void ask_ranks(Plan *p)
 {
     const Config *c = p->cfg;
@@ -53,8 +57,10 @@ static void ask_ranks(Plan *p)
             continue;
         }
         Run r;
-        run_plan_over(&r, c, RUN_TRAIN, 0, rank, &(Rehearsal){.lists = &p->lists, .apart = p->machine && !p->machine->shared,
-                                                              .fp8_recast = p->will.fp8_recast});
+        run_plan_over(&r, c, RUN_TRAIN, 0, rank,
+                      &(Rehearsal){.lists = &p->lists,
+                                   .apart = p->machine && !p->machine->shared,
+                                   .fp8_recast = p->will.fp8_recast});
         p->memory[rank] = r.memory;
         for (int a = 0; a < AXES; a++)
             if (r.traffic[a].bytes > p->most[a].bytes)
@@ -67,7 +73,9 @@ static void ask_ranks(Plan *p)
 static void plan_open(Plan *p, const Config *c, const Machine *machine)
 {
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
-    *p = (Plan){.cfg = c, .machine = machine, .flops = run_flops_per_token(c) * (double)(last->batch * c->seq_length)};
+    *p = (Plan){.cfg = c,
+                .machine = machine,
+                .flops = run_flops_per_token(c) * (double)(last->batch * c->seq_length)};
     placement_open(&p->placement, c);
     step_lists_open(&p->lists, c, &p->placement);
     p->shape = p->lists.shape;
@@ -101,19 +109,21 @@ static json_t *as_json(const Plan *p)
     }
     for (int i = 0; i < p->placement.n; i++) {
         const StagePlace *s = &p->placement.stage[i];
-        json_array_append_new(stages, json_pack("{s:i s:i s:i s:i s:b s:b}", "pp_rank", s->pp_rank, "chunk", s->chunk,
-                                                "first_layer", s->first_layer, "layers", s->layers, "embedding",
-                                                s->embedding, "loss", s->loss));
+        json_array_append_new(stages, json_pack("{s:i s:i s:i s:i s:b s:b}", "pp_rank", s->pp_rank, "chunk",
+                                                s->chunk, "first_layer", s->first_layer, "layers", s->layers,
+                                                "embedding", s->embedding, "loss", s->loss));
     }
     for (int a = 0; a < AXES; a++)
-        json_object_set_new(messages, axis_name[a], json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
-                                                              (json_int_t)p->most[a].bytes));
+        json_object_set_new(messages, axis_name[a],
+                            json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
+                                      (json_int_t)p->most[a].bytes));
     json_t *step = p->machine ? json_number(1e3 * p->will.step) : json_null();
-    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:o s:o s:o s:I s:i s:o}", "world", c->world, "layout", start_layout(c),
-                     "schedule", schedule_name(p->shape.kind), "microbatches", p->shape.m, "stages", stages, "memory",
-                     memory, "messages", messages, "flops_per_step", json_number(p->flops), "bubble",
-                     json_number(p->machine ? p->will.bubble : p->sim.rate), "step_ms", step, "num_parameters",
-                     (json_int_t)params_count(c), "fp8_recast_layers", p->will.fp8_recast, "schedule_costs",
+    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:o s:o s:o s:I s:i s:o}", "world", c->world, "layout",
+                     start_layout(c), "schedule", schedule_name(p->shape.kind), "microbatches", p->shape.m,
+                     "stages", stages, "memory", memory, "messages", messages, "flops_per_step",
+                     json_number(p->flops), "bubble", json_number(p->machine ? p->will.bubble : p->sim.rate),
+                     "step_ms", step, "num_parameters", (json_int_t)params_count(c), "fp8_recast_layers",
+                     p->will.fp8_recast, "schedule_costs",
                      run_costs_json(&p->shape, p->shape.cost[0] ? "flops" : "equal"));
 }
 
@@ -135,11 +145,13 @@ static void print_memory(const Plan *p)
     }
     printf("  %.1f MB on the fullest rank\n", (double)most / 1e6);
     if (reserve)
-        printf("  %.1f MB more stay free: a reserve for what the GPU's libraries load while the run goes on\n",
-               (double)reserve / 1e6);
+        printf(
+            "  %.1f MB more stay free: a reserve for what the GPU's libraries load while the run goes on\n",
+            (double)reserve / 1e6);
     if (p->machine) {
         double room = machine_room(p->machine, p->cfg->world), need = (double)(most + reserve);
-        printf("  %.1f MB of the machine's %.1f: %s\n", need / 1e6, room / 1e6, need > room ? "TOO LARGE" : "fits");
+        printf("  %.1f MB of the machine's %.1f: %s\n", need / 1e6, room / 1e6,
+               need > room ? "TOO LARGE" : "fits");
     }
     const char *fp8 = run_fp8_text(p->cfg, p->will.fp8_recast);
     if (fp8)
@@ -150,19 +162,21 @@ static void print(const Plan *p)
 {
     const Config *c = p->cfg;
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
-    printf("model      %lld parameters: %lld layers, width %lld, %lld heads of %lld (%lld key/value), vocabulary %lld "
-           "(%lld with padding)\n", (long long)params_count(c), (long long)c->num_layers, (long long)c->hidden_size,
+    printf("model      %lld parameters: %lld layers, width %lld, %lld heads of %lld (%lld key/value), "
+           "vocabulary %lld (%lld with padding)\n",
+           (long long)params_count(c), (long long)c->num_layers, (long long)c->hidden_size,
            (long long)c->num_attention_heads, (long long)c->kv_channels, (long long)c->num_query_groups,
            (long long)c->vocab_size, (long long)c->padded_vocab_size);
     printf("layout     %d ranks: tensor %lld x pipeline %lld x context %lld x data %lld\n", c->world,
            (long long)c->tensor_model_parallel_size, (long long)c->pipeline_model_parallel_size,
            (long long)c->context_parallel_size, (long long)c->data_parallel_size);
     placement_print(stdout, &p->placement);
-    printf("step       %lld samples of %lld tokens: %d microbatches of %lld on each of %lld model replicas; %.3g "
-           "TFLOP\n", (long long)last->batch, (long long)c->seq_length, p->shape.m, (long long)c->micro_batch_size,
+    printf("step       %lld samples of %lld tokens: %d microbatches of %lld on each of %lld model replicas; "
+           "%.3g TFLOP\n",
+           (long long)last->batch, (long long)c->seq_length, p->shape.m, (long long)c->micro_batch_size,
            (long long)c->data_parallel_size, p->flops / 1e12);
-    printf("schedule   %s, bubble %.1f %% %s; activations of", schedule_name(p->shape.kind), 100 * p->sim.rate,
-           run_costs_phrase(&p->shape));
+    printf("schedule   %s, bubble %.1f %% %s; activations of", schedule_name(p->shape.kind),
+           100 * p->sim.rate, run_costs_phrase(&p->shape));
     for (int s = 0; s < p->shape.p; s++)
         printf(" %.3g", p->sim.peak[s]);
     printf(" microbatches\n");
@@ -184,8 +198,9 @@ static void command_calibrate(const Config *c, const char *path, int argc, char 
 {
     size_t n = path ? strlen(path) : 0;
     if (n < 6 || strcmp(path + n - 5, ".yaml"))
-        die(EXIT_CONFIG, "usage", "train plan --calibrate writes what it measures to --machine FILE.yaml; change: give "
-            "the file, for example --machine configs/machines/local.yaml");
+        die(EXIT_CONFIG, "usage",
+            "train plan --calibrate writes what it measures to --machine FILE.yaml; change: give the file, "
+            "for example --machine configs/machines/local.yaml");
     char **line = xcalloc((size_t)argc + 1, sizeof *line);
     line[0] = "plan";
     memcpy(line + 1, argv, (size_t)argc * sizeof *argv);

@@ -17,19 +17,20 @@ typedef struct {
     PipeShape shape;
     PipeShape own;             /* as a run has it */
     double *cost;              /* [4][p*v] */
-    int timed;                 /* times are the clock's, in ms; else those of `own`, or F, D and W of a microbatch on
-                                * a rank take 1 each */
+    int timed; /* times are the clock's, in ms; else those of `own`, or F, D and W of a microbatch on
+                * a rank take 1 each */
     ScheduleSet set;
     Simulation sim;
     Schedule *rank;            /* [p] expanded */
 } View;
 
-/* Times of every virtual stage: those of a clock_* key, or 1 a rank; one number is a rank's, shared evenly by its
- * chunks. */
+/* Times of every virtual stage: those of a clock_* key, or 1 a rank; one number is a rank's, shared evenly by
+ * its chunks. */
 static void costs_of(double *out, const List *times, int stages, int chunks)
 {
     for (int s = 0; s < stages; s++)
-        out[s] = times->n > 1 ? strtod(times->v[s], NULL) : (times->n ? strtod(times->v[0], NULL) : 1) / chunks;
+        out[s] =
+            times->n > 1 ? strtod(times->v[s], NULL) : (times->n ? strtod(times->v[0], NULL) : 1) / chunks;
 }
 
 static void open_shape(View *v, const Config *c)
@@ -42,7 +43,8 @@ static void open_shape(View *v, const Config *c)
             "clock_backward_weight_ms go together; change: give all three, or none");
     placement_open(&place, c);
     v->shape = v->own = run_shape(c, &place);
-    v->shape.m = (int)(c->batch_step[c->batch_steps - 1].batch / (c->micro_batch_size * c->data_parallel_size));
+    v->shape.m =
+        (int)(c->batch_step[c->batch_steps - 1].batch / (c->micro_batch_size * c->data_parallel_size));
     v->cost = xcalloc(4 * (size_t)place.n, sizeof *v->cost);
     for (int k = 0; k < 3; k++) {
         costs_of(v->cost + k * place.n, times[k], place.n, place.v);
@@ -61,14 +63,16 @@ static void view_open(View *v, const Config *c, int spans)
 {
     char why[256];
     if (!c->stages)
-        die(EXIT_CONFIG, "split", "train schedule: pipeline_balance cost splits by measured times, which a run makes; "
-            "change: pipeline_balance=count, or the pipeline_model_parallel_layout of the run's config.yaml");
+        die(EXIT_CONFIG, "split",
+            "train schedule: pipeline_balance cost splits by measured times, which a run makes; change: "
+            "pipeline_balance=count, or the pipeline_model_parallel_layout of the run's config.yaml");
     v->cfg = c;
     open_shape(v, c);
     schedules_open(&v->set, &v->shape);
     if (!schedules_check(&v->set, why, sizeof why))
-        die(EXIT_BUG, "schedule", "the lists of this schedule are wrong: %s; change: pipeline_schedule=1f1b, and "
-            "report it", why);
+        die(EXIT_BUG, "schedule",
+            "the lists of this schedule are wrong: %s; change: pipeline_schedule=1f1b, and report it",
+            why);
     simulate(&v->set, &v->sim, spans);
     v->rank = xcalloc((size_t)v->shape.p, sizeof *v->rank);
     int *units = xcalloc((size_t)v->shape.v, sizeof *units);
@@ -94,7 +98,10 @@ static void view_close(View *v)
 }
 
 /* What the times of the replay, and of a search, are. */
-static const char *source_of(const View *v) { return v->timed ? "clock" : v->own.cost[0] ? "flops" : "equal"; }
+static const char *source_of(const View *v)
+{
+    return v->timed ? "clock" : v->own.cost[0] ? "flops" : "equal";
+}
 
 static char *title_of(const View *v)
 {
@@ -105,10 +112,12 @@ static char *title_of(const View *v)
         most = v->sim.peak[r] > most ? v->sim.peak[r] : most;
     }
     char *peak = least < most ? xasprintf("%g to %g", least, most) : xasprintf("%g", most);
-    char *title = xasprintf("%s, %d rank%s x %d chunk%s, %d microbatch%s: time %g%s, bubble %.1f %% (of the step "
-                            "%.1f %%), peak activations %s", options[OPT_pipeline_schedule].choices[s->kind], s->p,
-                            s->p == 1 ? "" : "s", s->v, s->v == 1 ? "" : "s", s->m, s->m == 1 ? "" : "es",
-                            v->sim.makespan, v->timed ? " ms" : "", 100 * v->sim.rate, 100 * v->sim.step_rate, peak);
+    char *title =
+        xasprintf("%s, %d rank%s x %d chunk%s, %d microbatch%s: time %g%s, bubble %.1f %% (of the step "
+                  "%.1f %%), peak activations %s",
+                  options[OPT_pipeline_schedule].choices[s->kind], s->p, s->p == 1 ? "" : "s", s->v,
+                  s->v == 1 ? "" : "s", s->m, s->m == 1 ? "" : "es", v->sim.makespan, v->timed ? " ms" : "",
+                  100 * v->sim.rate, 100 * v->sim.step_rate, peak);
     free(peak);
     return title;
 }
@@ -150,10 +159,10 @@ static void print_text(const View *v)
         printf("\n");
         all += v->set.rank[r].n;
     }
-    printf("F forward, B backward (D of the input, W of the weights), microbatch%s; A a activation sent, received, G "
-           "g gradient; [ ] "
-           "one group;\nG/ X/ gather, release a unit's parameters, R/ reduce its gradients, T add a tied embedding's "
-           "two, S step\n", v->shape.v > 1 ? ".chunk" : "");
+    printf("F forward, B backward (D of the input, W of the weights), microbatch%s; A a activation sent, "
+           "received, G g gradient; [ ] one group;\nG/ X/ gather, release a unit's parameters, R/ reduce its "
+           "gradients, T add a tied embedding's two, S step\n",
+           v->shape.v > 1 ? ".chunk" : "");
     if (v->own.cost[0]) {
         printf("searched with the %s, forward and both halves of backward:",
                v->timed ? "times of clock_*, ms" : "FLOPs of the stages");
@@ -179,9 +188,9 @@ static json_t *as_json(const View *v)
         json_array_append_new(ranks, list);
         json_array_append_new(peak, json_number(v->sim.peak[r]));
     }
-    return json_pack("{s:o s:o s:o s:o s:o s:o}", "ranks", ranks, "makespan", json_number(v->sim.makespan), "rate",
-                     json_number(v->sim.rate), "step_rate", json_number(v->sim.step_rate), "peak_activations", peak, "costs",
-                     run_costs_json(&v->shape, source_of(v)));
+    return json_pack("{s:o s:o s:o s:o s:o s:o}", "ranks", ranks, "makespan", json_number(v->sim.makespan),
+                     "rate", json_number(v->sim.rate), "step_rate", json_number(v->sim.step_rate),
+                     "peak_activations", peak, "costs", run_costs_json(&v->shape, source_of(v)));
 }
 
 /* ---- files ---- */
@@ -190,8 +199,8 @@ static FILE *open_for_writing(const char *path)
 {
     FILE *f = fopen(path, "w");
     if (!f)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: give a path in a directory that is there", path,
-            strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: give a path in a directory that is there",
+            path, strerror(errno));
     return f;
 }
 
@@ -207,16 +216,17 @@ static void write_svg(const View *v, const char *path)
 {
     FILE *f = open_for_writing(path);
     char *title = title_of(v);
-    const char *unit = v->timed         ? "ms"
-                       : v->own.cost[0] ? "time by FLOPs; 1 is a third of the mean work of a microbatch on a rank"
-                                        : "time; the forward of a microbatch on one rank takes 1";
+    const char *unit = v->timed ? "ms"
+                       : v->own.cost[0]
+                           ? "time by FLOPs; 1 is a third of the mean work of a microbatch on a rank"
+                           : "time; the forward of a microbatch on one rank takes 1";
     schedule_svg(f, &v->set, &v->sim, title, unit);
     free(title);
     close_written(f, path);
 }
 
-/* Chrome's trace form: a process a rank, compute and messages on rows of their own. A unit without clock times is 1
- * ms. */
+/* Chrome's trace form: a process a rank, compute and messages on rows of their own. A unit without clock
+ * times is 1 ms. */
 static void write_trace(const View *v, const char *path)
 {
     FILE *f = open_for_writing(path);
@@ -226,15 +236,19 @@ static void write_trace(const View *v, const char *path)
         fprintf(f, "%s\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}",
                 r ? "," : "", r, r);
         for (int t = 0; t < 2; t++)
-            fprintf(f, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", r,
-                    t, t ? "messages" : "compute");
+            fprintf(
+                f,
+                ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
+                r, t, t ? "messages" : "compute");
         for (int i = 0; i < v->set.rank[r].n; i++) {
             const Instr *in = &v->set.rank[r].list[i];
             const Span *at = &v->sim.span[r][i];
             instr_print(in, text, sizeof text);
-            fprintf(f, ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
-                    "\"args\":{\"chunk\":%d,\"microbatch\":%d}}", text, instr_info[in->op].letters, 1e3 * at->start,
-                    1e3 * (at->end - at->start), r, instr_info[in->op].message, in->chunk, in->mb);
+            fprintf(f,
+                    ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,"
+                    "\"tid\":%d,\"args\":{\"chunk\":%d,\"microbatch\":%d}}",
+                    text, instr_info[in->op].letters, 1e3 * at->start, 1e3 * (at->end - at->start), r,
+                    instr_info[in->op].message, in->chunk, in->mb);
         }
     }
     fprintf(f, "\n]}\n");
@@ -245,7 +259,8 @@ int command_schedule(int argc, char **argv)
 {
     Args a = args_open("schedule", argc, argv);
     int json = args_flag(&a, "--json");
-    const char *svg = args_value(&a, "--svg"), *trace = args_value(&a, "--trace"), *csv = args_value(&a, "--csv");
+    const char *svg = args_value(&a, "--svg"), *trace = args_value(&a, "--trace"),
+               *csv = args_value(&a, "--csv");
     int world = (int)args_number(&a, "--world", WORLD_SMALLEST, 1, 1e6);
     const char *path = args_next(&a, "CONFIG");
     args_end(&a, 1);

@@ -17,12 +17,17 @@
 /* ---- what is asked ---- */
 
 /* Keys that layouts differ in, and what the command line may fix. */
-static const struct { int option; unsigned fixed; } swept[] = {
-    {OPT_tensor_model_parallel_size, FIXED_TP}, {OPT_sequence_parallel, FIXED_ROWS},
-    {OPT_pipeline_model_parallel_size, FIXED_PP},
-    {OPT_num_virtual_stages_per_pipeline_rank, FIXED_V}, {OPT_data_parallel_sharding_strategy, FIXED_ZERO},
-    {OPT_micro_batch_size, FIXED_MICRO}, {OPT_recompute_granularity, FIXED_RECOMPUTE}, {OPT_pipeline_schedule, 0},
-    {OPT_recompute_method, 0}, {OPT_recompute_num_layers, 0}};
+static const struct { int option; unsigned fixed;
+} swept[] = {{OPT_tensor_model_parallel_size, FIXED_TP},
+             {OPT_sequence_parallel, FIXED_ROWS},
+             {OPT_pipeline_model_parallel_size, FIXED_PP},
+             {OPT_num_virtual_stages_per_pipeline_rank, FIXED_V},
+             {OPT_data_parallel_sharding_strategy, FIXED_ZERO},
+             {OPT_micro_batch_size, FIXED_MICRO},
+             {OPT_recompute_granularity, FIXED_RECOMPUTE},
+             {OPT_pipeline_schedule, 0},
+             {OPT_recompute_method, 0},
+             {OPT_recompute_num_layers, 0}};
 enum { SWEPT = sizeof swept / sizeof *swept };
 
 static int swept_at(int option)
@@ -37,9 +42,12 @@ static int swept_at(int option)
 static void take_fixed(Sweep *s, const Config *c)
 {
     int kept = 0;
-    s->only = (Layout){.tp = (int)c->tensor_model_parallel_size, .rows = c->sequence_parallel,
-                       .pp = (int)c->pipeline_model_parallel_size, .v = (int)c->num_virtual_stages_per_pipeline_rank,
-                       .zero = c->data_parallel_sharding_strategy, .micro = (int)c->micro_batch_size,
+    s->only = (Layout){.tp = (int)c->tensor_model_parallel_size,
+                       .rows = c->sequence_parallel,
+                       .pp = (int)c->pipeline_model_parallel_size,
+                       .v = (int)c->num_virtual_stages_per_pipeline_rank,
+                       .zero = c->data_parallel_sharding_strategy,
+                       .micro = (int)c->micro_batch_size,
                        .recompute = c->recompute_granularity};
     if (c->given[OPT_pipeline_schedule])
         s->schedule = options[OPT_pipeline_schedule].choices[c->pipeline_schedule];
@@ -48,8 +56,9 @@ static void take_fixed(Sweep *s, const Config *c)
         key[strcspn(key, "=")] = 0;
         int option = option_find(key), at = swept_at(option);
         if (option == OPT_recompute_method || option == OPT_recompute_num_layers)
-            die(EXIT_CONFIG, "sweep", "train sweep recomputes whole layers one by one and has no use for %s; change: "
-                "leave it out", key);
+            die(EXIT_CONFIG, "sweep",
+                "train sweep recomputes whole layers one by one and has no use for %s; change: leave it out",
+                key);
         if (at >= 0)
             s->fixed |= swept[at].fixed;
         else
@@ -58,8 +67,8 @@ static void take_fixed(Sweep *s, const Config *c)
     s->nargs = kept;
 }
 
-/* Measured rows belong to what the file and the command line say, but for what a sweep tries, on this world, by this
- * build. */
+/* Measured rows belong to what the file and the command line say, but for what a sweep tries, on this world,
+ * by this build. */
 static uint64_t identity_of(const Sweep *s, const Config *c)
 {
     const char *build = config_build_id();
@@ -79,12 +88,15 @@ static uint64_t identity_of(const Sweep *s, const Config *c)
 static void check_config(const Sweep *s, const Config *c)
 {
     if (c->pipeline_balance == PIPELINE_BALANCE_COST)
-        die(EXIT_CONFIG, "sweep", "train sweep shares layers out by their number; change: pipeline_balance=count");
+        die(EXIT_CONFIG, "sweep",
+            "train sweep shares layers out by their number; change: pipeline_balance=count");
     Check twice;
     config_check(&twice, s->path, s->nargs, s->args, 2 * c->world, USE_MODEL);
     if (twice.cfg->batch_steps == 1 && twice.cfg->batch_step[0].batch != c->batch_step[0].batch)
-        die(EXIT_CONFIG, "sweep", "%s says no batch size: each layout would have another one, and steps that do not "
-            "compare; change: global_batch_size=N", c->path);
+        die(EXIT_CONFIG, "sweep",
+            "%s says no batch size: each layout would have another one, and steps that do not compare; "
+            "change: global_batch_size=N",
+            c->path);
 }
 
 /* --world, else the tasks of a Slurm allocation, else 1. */
@@ -126,7 +138,8 @@ static void find_machine(Sweep *s, const Config *c)
     fprintf(stderr, "measuring this machine\n");
     calibrate(c, part, n, line);
     if (rename(part, s->machine))
-        die(EXIT_RESOURCE, "write", "cannot rename %s: %s; change: -o with another folder", part, strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot rename %s: %s; change: -o with another folder", part,
+            strerror(errno));
     free(part);
     free(line);
 }
@@ -138,9 +151,9 @@ static json_t *number(double x) { return x > 0 ? json_number(x) : json_null(); }
 static json_t *row_of(const Sweep *s, const Layout *l)
 {
     int known = l->state != LAYOUT_LARGER;
-    json_t *row = json_pack("{s:i s:b s:i s:i s:i s:s s:i s:s}", "tp", l->tp, "sp", l->rows, "pp", l->pp, "v", l->v,
-                            "dp", l->dp, "zero", layout_zero[l->zero], "micro_batch_size", l->micro, "recompute",
-                            layout_recompute[l->recompute]);
+    json_t *row = json_pack("{s:i s:b s:i s:i s:i s:s s:i s:s}", "tp", l->tp, "sp", l->rows, "pp", l->pp, "v",
+                            l->v, "dp", l->dp, "zero", layout_zero[l->zero], "micro_batch_size", l->micro,
+                            "recompute", layout_recompute[l->recompute]);
     json_object_set_new(row, "predicted_ms", number(l->predicted));
     json_object_set_new(row, "measured_ms", number(l->measured));
     json_object_set_new(row, "rounds", json_integer(l->rounds));
@@ -169,8 +182,9 @@ static json_t *as_json(const Sweep *s)
     for (int i = 0; i < s->n; i++)
         json_array_append_new(rows, row_of(s, &s->layout[i]));
     return json_pack("{s:i s:s s:I s:I s:I s:i s:i s:o s:o}", "world", s->world, "machine", s->machine,
-                     "global_batch_size", (json_int_t)s->batch, "seq_length", (json_int_t)s->seq, "memory_of_a_rank",
-                     (json_int_t)s->room, "legal", s->n, "fit", s->fit, "winner", winner_of(s), "layouts", rows);
+                     "global_batch_size", (json_int_t)s->batch, "seq_length", (json_int_t)s->seq,
+                     "memory_of_a_rank", (json_int_t)s->room, "legal", s->n, "fit", s->fit, "winner",
+                     winner_of(s), "layouts", rows);
 }
 
 /* Average error of the prediction, and how far its best is from the best. */
@@ -189,8 +203,9 @@ static void print_errors(const Sweep *s)
         n++;
     }
     if (n)
-        printf("%d measured: predictions are off by %.1f %% on average; the layout predicted to be best takes %.1f %% "
-               "more than the best\n", n, 100 * sum / n, 100 * (chosen / best - 1));
+        printf("%d measured: predictions are off by %.1f %% on average; the layout predicted to be best "
+               "takes %.1f %% more than the best\n",
+               n, 100 * sum / n, 100 * (chosen / best - 1));
 }
 
 static void print_row(const Layout *l)
@@ -200,9 +215,9 @@ static void print_row(const Layout *l)
         snprintf(measured, sizeof measured, "%.1f", l->measured);
     if (l->predicted > 0)
         snprintf(predicted, sizeof predicted, "%.1f", l->predicted);
-    printf("  %4d %3s %4d %3d %4d  %-18s %5d  %-9s %12s %12s %8.1f %9.2f  %s\n", l->tp, l->rows ? "yes" : "", l->pp,
-           l->v, l->dp, layout_zero[l->zero], l->micro, layout_recompute[l->recompute], predicted, measured,
-           100 * l->bubble, (double)l->memory / (1 << 30),
+    printf("  %4d %3s %4d %3d %4d  %-18s %5d  %-9s %12s %12s %8.1f %9.2f  %s\n", l->tp, l->rows ? "yes" : "",
+           l->pp, l->v, l->dp, layout_zero[l->zero], l->micro, layout_recompute[l->recompute], predicted,
+           measured, 100 * l->bubble, (double)l->memory / (1 << 30),
            layout_failed(l) || l->state != LAYOUT_FITS ? layout_state(l) : "");
 }
 
@@ -210,12 +225,12 @@ static void print_row(const Layout *l)
 static void print(const Sweep *s)
 {
     enum { SHOWN = 20 };
-    printf("%d legal layouts of %d ranks; %d fit %.1f GiB a rank%s, predicted for %s\n", s->n, s->world, s->fit,
-           s->room / (1 << 30), s->reserve ? " beside 1 GiB for libraries" : "", s->machine);
+    printf("%d legal layouts of %d ranks; %d fit %.1f GiB a rank%s, predicted for %s\n", s->n, s->world,
+           s->fit, s->room / (1 << 30), s->reserve ? " beside 1 GiB for libraries" : "", s->machine);
     if (!s->fit)
         printf("none fits; this one needs least:\n");
-    printf("  %4s %3s %4s %3s %4s  %-18s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp", "pp", "v", "dp", "sharding",
-           "micro", "recompute", "predicted ms", "measured ms", "bubble %", "GiB");
+    printf("  %4s %3s %4s %3s %4s  %-18s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp", "pp", "v", "dp",
+           "sharding", "micro", "recompute", "predicted ms", "measured ms", "bubble %", "GiB");
     for (int i = 0, shown = 0; i < s->n && (i < s->fit || !i); i++) {
         const Layout *l = &s->layout[i];
         if (shown++ < SHOWN || l->measured > 0 || layout_failed(l))
@@ -232,12 +247,14 @@ static void write_file(const Sweep *s, const char *path, void (*put)(FILE *f, co
     if (f)
         put(f, s);
     if (!f || fclose(f))
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or another path", path, strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or another path", path,
+            strerror(errno));
 }
 
 static void answer(const Sweep *s, int json, const char *csv)
 {
-    char *page = xasprintf("%s/sweep.html", s->dir), *table = csv ? xstrdup(csv) : xasprintf("%s/sweep.csv", s->dir);
+    char *page = xasprintf("%s/sweep.html", s->dir),
+         *table = csv ? xstrdup(csv) : xasprintf("%s/sweep.csv", s->dir);
     char *data = xasprintf("%s/sweep.json", s->dir);
     json_t *j = as_json(s);
     write_file(s, page, sweep_page);
@@ -273,15 +290,16 @@ int command_sweep(int argc, char **argv)
     s.nargs = a.n;
     s.args = a.v;
     if (grid_launched(&rank) > 1)
-        die(EXIT_CONFIG, "usage", "train sweep starts its ranks itself; change: start it alone, with --world N");
+        die(EXIT_CONFIG, "usage",
+            "train sweep starts its ranks itself; change: start it alone, with --world N");
     const Config *c = config_load(s.path, s.nargs, s.args, WORLD_SMALLEST, s.measure ? USE_TRAIN : USE_MODEL);
     check_config(&s, c);
     s.batch = c->batch_step[c->batch_steps - 1].batch;
     s.seq = c->seq_length;
     s.context = (int)c->context_parallel_size;
     if (s.world % s.context)
-        die(EXIT_CONFIG, "sweep", "%d ranks are no multiple of context_parallel_size %d; change: --world", s.world,
-            s.context);
+        die(EXIT_CONFIG, "sweep", "%d ranks are no multiple of context_parallel_size %d; change: --world",
+            s.world, s.context);
     take_fixed(&s, c);
     s.identity = identity_of(&s, c);
     s.dir = dir ? dir : xasprintf("%s-sweep", run_directory(c));

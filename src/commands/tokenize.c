@@ -383,7 +383,9 @@ static void open_output(Job *j)
     j->idx_tmp = xasprintf("%s.idx.%d.tmp", j->prefix, pid);
     j->fd = make_folder(j, why) ? file_create(AT_FDCWD, bin_tmp, 0, why) : -1;
     if (j->fd < 0)
-        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: give -o PREFIX in a folder that is there and that you may write to", why));
+        give_up(
+            j, EXIT_RESOURCE, "disk",
+            xasprintf("%s; change: give -o PREFIX in a folder that is there and that you may write to", why));
     j->bin_tmp = bin_tmp;
 }
 
@@ -444,7 +446,8 @@ int command_tokenize(int argc, char **argv)
     }
     pool_close(pool);
     if (!j->documents)
-        give_up(j, EXIT_DATA, "text", xasprintf("%ld files hold no text; change: name files with text in them", j->inputs));
+        give_up(j, EXIT_DATA, "text",
+                xasprintf("%ld files hold no text; change: name files with text in them", j->inputs));
     commit(j);
     double seconds = now() - start;
     printf("%s.bin, %s.idx: %ld documents, %ld tokens (%s, %s) from %ld files, %.1f MB in %.1f s, "

@@ -2,11 +2,10 @@
 #ifndef TOKENIZE_H
 #define TOKENIZE_H
 
-/* The arguments behind the command's name, as in commands.h. A file ending in .jsonl or .json holds one JSON object a
- * line and a document
- * in its field "text"; any other file is one document; a folder stands for the regular files in it and below,
- * by name, hidden ones left out. The end-of-document token follows each document; empty documents are left
- * out.
+/* The arguments behind the command's name, as in commands.h. A file ending in .jsonl or .json holds one JSON
+ * object a line and a document in its field "text"; any other file is one document; a folder stands for the
+ * regular files in it and below, by name, hidden ones left out. The end-of-document token follows each
+ * document; empty documents are left out.
  *
  *   -o PREFIX          required        --tokenizer NAME   byte
  *   --json-key KEY     text            --no-append-eod    leave out the end-of-document tokens

@@ -1,4 +1,5 @@
-/* train verify -- the first step in this layout and on one rank, in the same job: loss, gradient norm, every gradient. */
+/* train verify -- the first step in this layout and on one rank, in the same job: loss, gradient norm, every
+ * gradient. */
 #include "args.h"
 #include "commands.h"
 #include "huggingface.h"
@@ -18,9 +19,9 @@ typedef struct {
     double relative, tolerance;
 } Result;
 
-/* Largest difference a tensor may show, relative as in `compare`: some roundings of the storage type, growing with depth by
- * a factor of 1.03 a layer (Megatron-LM's bound on the growth of an error through a decoder layer). A sum that is missing
- * or doubled shows up as tens of percent. */
+/* Largest difference a tensor may show, relative as in `compare`: some roundings of the storage type, growing
+ * with depth by a factor of 1.03 a layer (Megatron-LM's bound on the growth of an error through a decoder
+ * layer). A sum that is missing or doubled shows up as tens of percent. */
 static double tolerance_of(const Config *c)
 {
     double depth = pow(1.03, (double)(c->num_layers + 1));
@@ -53,11 +54,13 @@ static double largest(const double *x, int64_t n)
     return m;
 }
 
-/* Every tensor of the layout's run beside the one rank's; only rank 0 has the latter. relative: the largest difference over
- * the larger of the tensor's largest element and 1e-6 of the largest gradient: some are zero in exact arithmetic. */
+/* Every tensor of the layout's run beside the one rank's; only rank 0 has the latter. relative: the largest
+ * difference over the larger of the tensor's largest element and 1e-6 of the largest gradient: some are zero
+ * in exact arithmetic. */
 static void compare(Result *res, Run *layout, Run *one, const Params *table)
 {
-    double *diff = xcalloc((size_t)table->nparam, sizeof *diff), *size = xcalloc((size_t)table->nparam, sizeof *size);
+    double *diff = xcalloc((size_t)table->nparam, sizeof *diff),
+           *size = xcalloc((size_t)table->nparam, sizeof *size);
     double most = 0;
     int here = layout->grid.all.rank == 0, n_layout, n_one = 0;
     Piece *mine = pieces_open(&layout->params, PIECES_GRADIENT, &n_layout);
@@ -66,7 +69,8 @@ static void compare(Result *res, Run *layout, Run *one, const Params *table)
     for (int i = 0; i < table->nparam; i++) {
         const Param *t = &table->param[i];
         int64_t n = t->rows * t->cols;
-        double *a = here ? xcalloc((size_t)n, sizeof *a) : NULL, *b = here ? xcalloc((size_t)n, sizeof *b) : NULL;
+        double *a = here ? xcalloc((size_t)n, sizeof *a) : NULL,
+               *b = here ? xcalloc((size_t)n, sizeof *b) : NULL;
         whole_gradient(layout, mine, n_layout, t->name, t->cols, a);
         if (here) {
             whole_gradient(one, whole, n_one, t->name, t->cols, b);
@@ -81,7 +85,8 @@ static void compare(Result *res, Run *layout, Run *one, const Params *table)
         free(b);
     }
     for (int i = 0; here && i < table->nparam; i++) {
-        double scale = size[i] > 1e-6 * most ? size[i] : 1e-6 * most, rel = diff[i] > 0 ? diff[i] / scale : diff[i];
+        double scale = size[i] > 1e-6 * most ? size[i] : 1e-6 * most,
+               rel = diff[i] > 0 ? diff[i] / scale : diff[i];
         if (i == 0 || !(rel <= res->relative)) {
             res->relative = rel;
             snprintf(res->worst, sizeof res->worst, "%s", table->param[i].name);
@@ -101,11 +106,12 @@ static void print(const Result *r, const Config *c, int ok, int json)
 {
     char *dtype = config_text(c, OPT_params_dtype);
     if (json) {
-        json_t *j = json_pack("{s:b s:o s:s s:o s:{s:o s:o} s:{s:o s:o} s:i s:{s:s s:o} s:b}", "ok", ok, "layout",
-                              start_layout(c), "dtype", dtype, "tolerance", json_number(r->tolerance), "loss", "one_rank",
-                              json_number(r->one.loss), "layout", json_number(r->layout.loss), "grad_norm", "one_rank",
-                              json_number(r->one.norm), "layout", json_number(r->layout.norm), "tensors", r->tensors, "worst",
-                              "tensor", r->worst, "relative", json_number(r->relative), "bitwise", r->bitwise);
+        json_t *j = json_pack(
+            "{s:b s:o s:s s:o s:{s:o s:o} s:{s:o s:o} s:i s:{s:s s:o} s:b}", "ok", ok, "layout",
+            start_layout(c), "dtype", dtype, "tolerance", json_number(r->tolerance), "loss", "one_rank",
+            json_number(r->one.loss), "layout", json_number(r->layout.loss), "grad_norm", "one_rank",
+            json_number(r->one.norm), "layout", json_number(r->layout.norm), "tensors", r->tensors, "worst",
+            "tensor", r->worst, "relative", json_number(r->relative), "bitwise", r->bitwise);
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
         printf("\n");
         json_decref(j);

@@ -20,7 +20,8 @@ void check_open(Check *k, const char *path)
     }
 }
 
-/* What `load` stands for: the checkpoint's folder, or why there is none; the keys of its model that are set otherwise here. */
+/* What `load` stands for: the checkpoint's folder, or why there is none; the keys of its model that are set
+ * otherwise here. */
 typedef struct { char *dir; int found; const char *others; } Saved;
 
 static void take_saved(Check *k, int alone, ConfigUse use, SavedConfig saved, Saved *s)
@@ -44,7 +45,8 @@ static void take_saved(Check *k, int alone, ConfigUse use, SavedConfig saved, Sa
     free(text);
 }
 
-static void check_over(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use, SavedConfig saved, Saved *s)
+static void check_over(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use,
+                       SavedConfig saved, Saved *s)
 {
     check_open(k, path);
     if (path)
@@ -71,7 +73,8 @@ void config_check(Check *k, const char *path, int nargs, char **args, int world,
 static const char *what_to_give(const char *path)
 {
     const char *inside = textf("%s/config.yaml", path);
-    return access(inside, R_OK) ? "give a YAML file that may be read, as configs/demo.yaml is" : textf("give %s", inside);
+    return access(inside, R_OK) ? "give a YAML file that may be read, as configs/demo.yaml is"
+                                : textf("give %s", inside);
 }
 
 Config *config_load(const char *path, int nargs, char **args, int world, ConfigUse use)
@@ -79,7 +82,8 @@ Config *config_load(const char *path, int nargs, char **args, int world, ConfigU
     return config_load_over(path, nargs, args, world, use, NULL);
 }
 
-Config *config_load_over(const char *path, int nargs, char **args, int world, ConfigUse use, SavedConfig saved)
+Config *config_load_over(const char *path, int nargs, char **args, int world, ConfigUse use,
+                         SavedConfig saved)
 {
     Check k;
     Saved there = {.others = ""};
@@ -94,18 +98,21 @@ Config *config_load_over(const char *path, int nargs, char **args, int world, Co
     if (rank) {
         sleep(GRACE);
         check_sort(&k);
-        die(EXIT_CONFIG, "config", "rank %d: %d problem%s in %s, and rank 0 has not ended the job; the first: %s; "
-            "change: give every rank the same file, arguments and environment", rank, n, n == 1 ? "" : "s", path,
-            k.list[0].text);
+        die(EXIT_CONFIG, "config",
+            "rank %d: %d problem%s in %s, and rank 0 has not ended the job; the first: %s; change: give "
+            "every rank the same file, arguments and environment",
+            rank, n, n == 1 ? "" : "s", path, k.list[0].text);
     }
     if (k.unopened)
         die(EXIT_CONFIG, "config", "%s: %s; change: %s", path, k.list[0].text, what_to_give(path));
     if (*there.others)                 /* rules between keys of two models say little */
-        die(EXIT_CHECKPOINT, "checkpoint-model", "%s holds another model: %s; change: set these keys as they were, or load "
-            "another checkpoint", there.dir, there.others);
+        die(EXIT_CHECKPOINT, "checkpoint-model",
+            "%s holds another model: %s; change: set these keys as they were, or load another checkpoint",
+            there.dir, there.others);
     if (path == k.cfg->load && !there.found)
-        die(EXIT_CHECKPOINT, "checkpoint-missing", "no model without a configuration: %s; change: load=DIR, a whole checkpoint or "
-            "a run directory", there.dir);
+        die(EXIT_CHECKPOINT, "checkpoint-missing",
+            "no model without a configuration: %s; change: load=DIR, a whole checkpoint or a run directory",
+            there.dir);
     check_print(&k, stderr);
     die(EXIT_CONFIG, "config", "%d problem%s in %s; change: what the list above names (`train help KEY`)", n,
         n == 1 ? "" : "s", path);
@@ -144,7 +151,8 @@ int config_save(const char *dir, const Config *cfg, void (*write)(FILE *f, const
     write(f, cfg);
     fclose(f);
     int fd = file_open_dir(AT_FDCWD, dir, 0, reason), ok = fd >= 0;
-    ok = (ok && file_replace(fd, "config.yaml", text, (int64_t)size, reason)) || file_why(why, "%.200s: %.300s", dir, reason);
+    ok = (ok && file_replace(fd, "config.yaml", text, (int64_t)size, reason)) ||
+         file_why(why, "%.200s: %.300s", dir, reason);
     if (fd >= 0)
         close(fd);
     free(text);

@@ -68,46 +68,48 @@ typedef struct {
 /* What a command needs beside the model. */
 typedef enum {
     USE_MODEL = 0,
-    USE_DATA = 1,                    /* data_path, or train_data_path (with USE_EVAL: any split's) */
-    USE_STEPS = 2,                   /* train_iters or train_samples, lr, and without `load` micro_batch_size */
-    USE_LOAD = 4,                    /* load */
-    USE_CLOCK = 8,                   /* the times of the clock device (train bubble) */
-    USE_BUBBLE = 16 | USE_CLOCK,     /* these and a pipeline's shape alone: no model, and no rule between keys */
-    USE_EVAL = 32,                   /* eval_iters above 0 */
+    USE_DATA = 1,                /* data_path, or train_data_path (with USE_EVAL: any split's) */
+    USE_STEPS = 2,               /* train_iters or train_samples, lr, and without `load` micro_batch_size */
+    USE_LOAD = 4,                /* load */
+    USE_CLOCK = 8,               /* the times of the clock device (train bubble) */
+    USE_BUBBLE = 16 | USE_CLOCK, /* these and a pipeline's shape alone: no model, and no rule between keys */
+    USE_EVAL = 32,               /* eval_iters above 0 */
     USE_TRAIN = USE_DATA | USE_STEPS
 } ConfigUse;
 
-/* Reads the file, then args ("key=value", the value a YAML flow value), resolves for `world` ranks (0: those that the
- * launcher started, 1 without one; WORLD_SMALLEST: tensor x pipeline x context), checks. All violations go to standard
- * error, sorted by position; then it dies with EXIT_CONFIG and one line. That is rank 0 of a launched job. The others
- * wait for the launcher to end them; one that is not ended has violations that rank 0 does not have, and says so. Not
- * collective: needs no MPI. */
+/* Reads the file, then args ("key=value", the value a YAML flow value), resolves for `world` ranks (0: those
+ * that the launcher started, 1 without one; WORLD_SMALLEST: tensor x pipeline x context), checks. All
+ * violations go to standard error, sorted by position; then it dies with EXIT_CONFIG and one line. That is
+ * rank 0 of a launched job. The others wait for the launcher to end them; one that is not ended has
+ * violations that rank 0 does not have, and says so. Not collective: needs no MPI. */
 #define WORLD_SMALLEST (-1)
 Config *config_load(const char *path, int nargs, char **args, int world, ConfigUse use);
 
-/* The text that config_write left in the checkpoint that `load` stands for, and *dir, the checkpoint's folder; NULL where
- * there is none, and *dir says why. Both from malloc. */
+/* The text that config_write left in the checkpoint that `load` stands for, and *dir, the checkpoint's
+ * folder; NULL where there is none, and *dir says why. Both from malloc. */
 typedef char *(*SavedConfig)(const char *load, char **dir);
 
-/* config_load, but with `load` given the model's keys that the file and the command line leave out come from that checkpoint.
- * path NULL: there is no file, and data, the seed and with USE_DATA the batch and eval_iters come from there too; never how
- * ranks share the work. Dies with EXIT_CHECKPOINT when there is neither file nor checkpoint, and when rules are broken by a
- * key that is not the checkpoint's. */
-Config *config_load_over(const char *path, int nargs, char **args, int world, ConfigUse use, SavedConfig saved);
+/* config_load, but with `load` given the model's keys that the file and the command line leave out come from
+ * that checkpoint. path NULL: there is no file, and data, the seed and with USE_DATA the batch and eval_iters
+ * come from there too; never how ranks share the work. Dies with EXIT_CHECKPOINT when there is neither file
+ * nor checkpoint, and when rules are broken by a key that is not the checkpoint's. */
+Config *config_load_over(const char *path, int nargs, char **args, int world, ConfigUse use,
+                         SavedConfig saved);
 
-/* A copy that shares layers out by this layout string, which placement_balance made, and in no other way: what
- * config.yaml then says. */
+/* A copy that shares layers out by this layout string, which placement_balance made, and in no other way:
+ * what config.yaml then says. */
 Config *config_with_layout(const Config *cfg, const char *layout);
 
-/* A copy for one rank that computes the same step: all sizes 1, 1f1b, nothing sharded, the same global batch in
- * microbatches of the same size. Dies with EXIT_CONFIG when that makes more than 65535. */
+/* A copy for one rank that computes the same step: all sizes 1, 1f1b, nothing sharded, the same global batch
+ * in microbatches of the same size. Dies with EXIT_CONFIG when that makes more than 65535. */
 Config *config_for_one_rank(const Config *cfg);
 
 /* Hash of every key's value. Equal hashes, equal config.yaml. */
 uint64_t config_hash(const Config *cfg);
 
-/* Dies with EXIT_CONFIG when the ranks of `all` do not have the same configuration: names those that differ from the
- * majority (rank 0, if there is none) and the first key that does, with both values. Collective over all. */
+/* Dies with EXIT_CONFIG when the ranks of `all` do not have the same configuration: names those that differ
+ * from the majority (rank 0, if there is none) and the first key that does, with both values. Collective over
+ * all. */
 struct Comm;
 void config_same(const Config *cfg, struct Comm *all);
 
@@ -124,12 +126,13 @@ int config_save(const char *dir, const Config *cfg, void (*write)(FILE *f, const
  * know, and values that it does not take, are skipped and named in *skipped ("" when none). NULL: no YAML. */
 Config *config_read_saved(const char *text, size_t size, const char **skipped);
 
-/* Whether the key makes a difference between two configurations, which it does not where only its spelling differs or where
- * it has no effect: add_qkv_bias beside add_bias_linear, rotary_base without rope, a window as long as the positions. */
+/* Whether the key makes a difference between two configurations, which it does not where only its spelling
+ * differs or where it has no effect: add_qkv_bias beside add_bias_linear, rotary_base without rope, a window
+ * as long as the positions. */
 int config_differs(const Config *a, const Config *b, int option);
 
-/* Compares a resuming run with the saved one, by what each key means. *text gets a line for each key that differs and is
- * not free: `key: saved -> now (refuse|warn)`. Returns the worst class. */
+/* Compares a resuming run with the saved one, by what each key means. *text gets a line for each key that
+ * differs and is not free: `key: saved -> now (refuse|warn)`. Returns the worst class. */
 typedef enum { CHANGE_FREE, CHANGE_WARN, CHANGE_REFUSE } Change;
 Change config_compare_resume(const Config *now, const Config *saved, const char **text);
 
@@ -152,8 +155,8 @@ int64_t config_iterations(const Config *cfg);
 /* A key's value as YAML text, as in config.yaml. On the heap. */
 char *config_text(const Config *cfg, int option);
 
-/* `train help [TOPIC]`: NULL (commands and sections), `keys`, a command, a section, a key or another program's name for
- * one. 0: no such topic. */
+/* `train help [TOPIC]`: NULL (commands and sections), `keys`, a command, a section, a key or another
+ * program's name for one. 0: no such topic. */
 int config_help(FILE *f, const char *topic);
 
 /* The topic of help that `topic` may be a slip for; NULL. With `commands`, only commands. */
@@ -165,8 +168,8 @@ const char *config_flag_suggest(const char *command, const char *flag);
 /* Whether a command takes key=value. */
 int config_takes_keys(const char *command);
 
-/* How a setting given as a flag is written: "--lr" and "3", or "--lr=3", give "lr=3". *known = 0: no key is meant for
- * certain, and the text is advice, or NULL. Lives as long as the process. */
+/* How a setting given as a flag is written: "--lr" and "3", or "--lr=3", give "lr=3". *known = 0: no key is
+ * meant for certain, and the text is advice, or NULL. Lives as long as the process. */
 char *config_argument(const char *flag, const char *value, int *known);
 
 /* configs/OPTIONS.md: the whole table in Markdown. */

@@ -77,8 +77,8 @@ int64_t config_batch_at(const Config *cfg, int64_t samples)
     return cfg->batch_step[i].batch;
 }
 
-/* Runs whole steps from `consumed` samples on, segment by segment, until `iterations` steps or the step that would pass
- * `samples`. */
+/* Runs whole steps from `consumed` samples on, segment by segment, until `iterations` steps or the step that
+ * would pass `samples`. */
 static void walk(const Config *cfg, int64_t consumed, int64_t *iterations, int64_t *samples)
 {
     int64_t steps = 0;
@@ -107,7 +107,10 @@ int64_t config_samples_from(const Config *cfg, int64_t consumed, int64_t iterati
     return samples;
 }
 
-int64_t config_samples_after(const Config *cfg, int64_t iterations) { return config_samples_from(cfg, 0, iterations); }
+int64_t config_samples_after(const Config *cfg, int64_t iterations)
+{
+    return config_samples_from(cfg, 0, iterations);
+}
 
 int64_t config_batch_most(const Config *cfg)
 {

@@ -1,5 +1,5 @@
-/* Configurations made of others: a split found by measuring, one rank for comparison; and whether all ranks have the
- * same. */
+/* Configurations made of others: a split found by measuring, one rank for comparison; and whether all ranks
+ * have the same. */
 #define _GNU_SOURCE
 #include "comm.h"
 #include "config_table.h"
@@ -41,8 +41,9 @@ Config *config_for_one_rank(const Config *cfg)
     int64_t unit = c->make_vocab_size_divisible_by;
     for (int i = 0; i < c->batch_steps; i++)
         if (c->batch_step[i].batch / c->micro_batch_size > UINT16_MAX)
-            die(EXIT_CONFIG, "one-rank", "one rank alone needs %lld microbatches of %lld for a batch of %lld; at most "
-                "65535; change: lower global_batch_size, or raise micro_batch_size",
+            die(EXIT_CONFIG, "one-rank",
+                "one rank alone needs %lld microbatches of %lld for a batch of %lld; at most 65535; change: "
+                "lower global_batch_size, or raise micro_batch_size",
                 (long long)(c->batch_step[i].batch / c->micro_batch_size), (long long)c->micro_batch_size,
                 (long long)c->batch_step[i].batch);
     c->tensor_model_parallel_size = c->pipeline_model_parallel_size = c->context_parallel_size = 1;
@@ -142,8 +143,9 @@ void config_same(const Config *c, Comm *all)
     snprintf(theirs, sizeof theirs, "%s", text);
     broadcast(all, theirs, sizeof theirs, model);
     all_ok(all, all->rank != odd, EXIT_CONFIG, "config-differs",
-           "the configuration of %s is not that of the others: %s is %.200s on rank %d and %s on rank %d; change: give "
-           "every rank the same file, arguments and environment (is a host's copy of the file old?)",
+           "the configuration of %s is not that of the others: %s is %.200s on rank %d and %s on rank %d; "
+           "change: give every rank the same file, arguments and environment (is a host's copy of the file "
+           "old?)",
            others(hash, all->size, want), options[first].key, text, odd, theirs, model);
     free(text);
     free(hash);

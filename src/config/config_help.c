@@ -40,7 +40,8 @@ static void help_commands(FILE *f)
         fprintf(f, "  train %s %s\n", commands[i].name, commands[i].usage);
         wrap(f, 6, commands[i].help);
     }
-    fprintf(f, "\nsections of the configuration (`train help SECTION` explains its keys, `train help keys` lists all)\n");
+    fprintf(f, "\nsections of the configuration (`train help SECTION` explains its keys, `train help keys` "
+               "lists all)\n");
     for (int i = 0; i < section_count; i++) {
         fprintf(f, "  %s\n", sections[i].name);
         wrap(f, 6, sections[i].help);

@@ -1,5 +1,5 @@
-/* Layout strings: E (embedding), t (layer), L (loss), | between virtual stages in model order, x*n and (..)*n repeat,
- * commas are for the eye and removed before anything else. Megatron-LM's grammar
+/* Layout strings: E (embedding), t (layer), L (loss), | between virtual stages in model order, x*n and (..)*n
+ * repeat, commas are for the eye and removed before anything else. Megatron-LM's grammar
  * (pipeline_parallel_layer_layout.py), without m (multi-token prediction). */
 #define _GNU_SOURCE
 #include "config_table.h"

@@ -1,4 +1,5 @@
-/* What a configuration means, however it is spelled: which keys of two runs really differ; and what another one says for it. */
+/* What a configuration means, however it is spelled: which keys of two runs really differ; and what another
+ * one says for it. */
 #define _GNU_SOURCE
 #include "config_rules.h"
 
@@ -88,19 +89,20 @@ uint64_t config_fingerprint(const Config *cfg)
 
 static int of_model(int option) { return !strcmp(options[option].section, "model"); }
 
-/* Keys that say which tokens are read and, with `batches`, how many at a time: with the model all that a loss depends on. */
+/* Keys that say which tokens are read and, with `batches`, how many at a time: with the model all that a loss
+ * depends on. */
 static int of_reading(int i, int batches)
 {
     return !strcmp(options[i].section, "data") || i == OPT_seed ||
-           (batches && (i == OPT_micro_batch_size || i == OPT_global_batch_size || i == OPT_step_batch_size_schedule ||
-                        i == OPT_eval_iters));
+           (batches && (i == OPT_micro_batch_size || i == OPT_global_batch_size ||
+                        i == OPT_step_batch_size_schedule || i == OPT_eval_iters));
 }
 
 /* Where the tokens are: a corpus that is given replaces the run's, whatever that one consists of. */
 static int of_corpus(int i)
 {
-    return i == OPT_data_path || i == OPT_train_data_path || i == OPT_valid_data_path || i == OPT_test_data_path ||
-           i == OPT_split;
+    return i == OPT_data_path || i == OPT_train_data_path || i == OPT_valid_data_path ||
+           i == OPT_test_data_path || i == OPT_split;
 }
 
 static int left_out(const Check *k, int i) { return !k->seen[i] || option_absent(&options[i], k->cfg); }
@@ -127,7 +129,8 @@ void config_take(Check *k, const Config *saved, int alone, ConfigUse use)
     for (int i = 0; i < OPTIONS; i++)
         corpus |= of_corpus(i) && i != OPT_split && !left_out(k, i);
     for (int i = 0; i < OPTIONS; i++)
-        if ((of_model(i) || (alone && of_reading(i, use & USE_DATA) && !(corpus && of_corpus(i)))) && left_out(k, i) && saved->given[i]) {
+        if ((of_model(i) || (alone && of_reading(i, use & USE_DATA) && !(corpus && of_corpus(i)))) &&
+            left_out(k, i) && saved->given[i]) {
             option_copy(&options[i], c, saved);
             k->seen[i] = 1;
         }

@@ -1,10 +1,11 @@
-/* Settings that exclude each other, or of which one needs the other: one row a pair, all of them here, so that no
- * configuration passes the rules and is refused later.
+/* Settings that exclude each other, or of which one needs the other: one row a pair, all of them here, so
+ * that no configuration passes the rules and is refused later.
  *
- *   PAIR(a, b, broken, change)     both keys readable and `broken`: reported under a, with both values and `change`
+ *   PAIR(a, b, broken, change)     both keys readable and `broken`: reported under a, with both values and
+ * `change`
  *
- * The conditions see what was set, before anything that is absent is derived. On an axis of size 1 its options are
- * legal: rows about data parallelism ask for DP, rows about the pipeline for PP. */
+ * The conditions see what was set, before anything that is absent is derived. On an axis of size 1 its
+ * options are legal: rows about data parallelism ask for DP, rows about the pipeline for PP. */
 #define _GNU_SOURCE
 #include "config_rules.h"
 
@@ -28,111 +29,118 @@ static int nothing_to_validate(const Config *c)
     return c->eval_iters && c->split && shares_parse(c->split, share) && share[1] == 0;
 }
 
-#define PAIRS(PAIR)                                                                                                   \
-    PAIR(attention_backend, device, FUSED && c->device != DEVICE_CUDA, "cuDNN is for GPUs: use auto, or cuda")         \
-    PAIR(attention_backend, params_dtype, FUSED && c->params_dtype != PARAMS_DTYPE_BF16                               \
-         && c->params_dtype != PARAMS_DTYPE_FP16, "cuDNN's kernels compute in bf16 and fp16: use auto, or bf16")      \
-    PAIR(attention_backend, attention_dropout, FUSED && c->attention_dropout > 0,                                     \
-         "cuDNN's masks are another generator's: use auto, or dropout 0")                                             \
-    PAIR(attention_backend, reset_attention_mask, FUSED && c->reset_attention_mask,                                   \
-         "cuDNN's kernels do without documents: use auto, or false")                                                  \
-    PAIR(fp8, device, c->fp8 != FP8_NONE && c->device != DEVICE_CUDA, "FP8 is for GPUs: use fp8 none, or cuda")       \
-    PAIR(fp8, params_dtype, c->fp8 != FP8_NONE && c->params_dtype != PARAMS_DTYPE_BF16                                \
-         && c->params_dtype != PARAMS_DTYPE_FP16, "use bf16")                                                         \
-    PAIR(overlap_param_gather, data_parallel_sharding_strategy, DP && c->overlap_param_gather && NO_SHARD,            \
-         "with copies there is nothing to gather: use optim, optim_grads or optim_grads_params")                      \
-    PAIR(overlap_param_gather, overlap_grad_reduce, DP && c->overlap_param_gather && !c->overlap_grad_reduce,         \
-         "set overlap_grad_reduce too")                                                                               \
-    PAIR(num_distributed_optimizer_instances, data_parallel_sharding_strategy,                                        \
-         DP && c->num_distributed_optimizer_instances > 1 && NO_SHARD,                                                \
-         "every rank has a copy already: use 1, or optim, optim_grads or optim_grads_params")                         \
-    PAIR(expert_model_parallel_size, num_moe_experts, c->expert_model_parallel_size > 1 && ABSENT(num_moe_experts),   \
-         "there is nothing to share: use 1")                                                                          \
-    PAIR(pipeline_schedule_file, pipeline_schedule,                                                                   \
-         PP && (c->pipeline_schedule == PIPELINE_SCHEDULE_CUSTOM) == ABSENT(pipeline_schedule_file),                  \
-         "the file goes with custom, and only with it")                                                               \
-    PAIR(pipeline_max_activations, pipeline_schedule,                                                                 \
-         PP && SET(pipeline_max_activations) && c->pipeline_schedule != PIPELINE_SCHEDULE_ZB_AUTO,                    \
-         "it is a bound for zb-auto only: leave it out")                                                              \
-    PAIR(pipeline_model_parallel_layout, num_layers_in_first_pipeline_stage,                                          \
-         PP && SET(pipeline_model_parallel_layout) && SET(num_layers_in_first_pipeline_stage), ONE_WAY)               \
-    PAIR(pipeline_model_parallel_layout, num_layers_in_last_pipeline_stage,                                           \
-         PP && SET(pipeline_model_parallel_layout) && SET(num_layers_in_last_pipeline_stage), ONE_WAY)                \
-    PAIR(pipeline_model_parallel_layout, account_for_embedding_in_pipeline_split,                                     \
-         PP && SET(pipeline_model_parallel_layout) && c->account_for_embedding_in_pipeline_split, ONE_WAY)            \
-    PAIR(pipeline_model_parallel_layout, account_for_loss_in_pipeline_split,                                          \
-         PP && SET(pipeline_model_parallel_layout) && c->account_for_loss_in_pipeline_split, ONE_WAY)                 \
-    PAIR(pipeline_model_parallel_layout, pipeline_balance, PP && SET(pipeline_model_parallel_layout) && BY_COST,      \
-         ONE_WAY)                                                                                                     \
-    PAIR(num_layers_in_first_pipeline_stage, account_for_embedding_in_pipeline_split,                                 \
-         PP && SET(num_layers_in_first_pipeline_stage) && c->account_for_embedding_in_pipeline_split, ONE_WAY)        \
-    PAIR(num_layers_in_first_pipeline_stage, account_for_loss_in_pipeline_split,                                      \
-         PP && SET(num_layers_in_first_pipeline_stage) && c->account_for_loss_in_pipeline_split, ONE_WAY)             \
-    PAIR(num_layers_in_first_pipeline_stage, pipeline_balance,                                                        \
-         PP && SET(num_layers_in_first_pipeline_stage) && BY_COST, ONE_WAY)                                           \
-    PAIR(num_layers_in_last_pipeline_stage, account_for_embedding_in_pipeline_split,                                  \
-         PP && SET(num_layers_in_last_pipeline_stage) && c->account_for_embedding_in_pipeline_split, ONE_WAY)         \
-    PAIR(num_layers_in_last_pipeline_stage, account_for_loss_in_pipeline_split,                                       \
-         PP && SET(num_layers_in_last_pipeline_stage) && c->account_for_loss_in_pipeline_split, ONE_WAY)              \
-    PAIR(num_layers_in_last_pipeline_stage, pipeline_balance,                                                         \
-         PP && SET(num_layers_in_last_pipeline_stage) && BY_COST, ONE_WAY)                                            \
-    PAIR(account_for_embedding_in_pipeline_split, pipeline_balance,                                                   \
-         PP && c->account_for_embedding_in_pipeline_split && BY_COST, ONE_WAY)                                        \
-    PAIR(account_for_loss_in_pipeline_split, pipeline_balance,                                                        \
-         PP && c->account_for_loss_in_pipeline_split && BY_COST, ONE_WAY)                                             \
-    PAIR(step_batch_size_schedule, global_batch_size, SET(step_batch_size_schedule) && SET(global_batch_size),        \
-         KEEP_ONE)                                                                                                    \
-    PAIR(train_samples, train_iters, SET(train_samples) && SET(train_iters), KEEP_ONE)                                \
-    PAIR(lr_decay_samples, train_samples, SET(lr_decay_samples) && !BY_SAMPLES,                                       \
-         "the run is given in iterations: use lr_decay_iters")                                                        \
-    PAIR(lr_wsd_decay_samples, train_samples, SET(lr_wsd_decay_samples) && !BY_SAMPLES,                               \
-         "the run is given in iterations: use lr_wsd_decay_iters")                                                    \
-    PAIR(lr_warmup_samples, train_samples, c->lr_warmup_samples && !BY_SAMPLES,                                       \
-         "the run is given in iterations: use lr_warmup_iters")                                                       \
-    PAIR(lr_decay_iters, train_samples, SET(lr_decay_iters) && BY_SAMPLES,                                            \
-         "the run is given in samples: use lr_decay_samples")                                                         \
-    PAIR(lr_wsd_decay_iters, train_samples, SET(lr_wsd_decay_iters) && BY_SAMPLES,                                    \
-         "the run is given in samples: use lr_wsd_decay_samples")                                                     \
-    PAIR(lr_warmup_iters, train_samples, c->lr_warmup_iters && BY_SAMPLES,                                            \
-         "the run is given in samples: use lr_warmup_samples")                                                        \
-    PAIR(lr_wsd_decay_iters, lr_decay_style,                                                                          \
-         !BY_SAMPLES && (SET(train_iters) || SET(lr_decay_iters)) && WSD == ABSENT(lr_wsd_decay_iters),               \
-         "the closing decay goes with WSD, and only with it")                                                         \
-    PAIR(lr_wsd_decay_samples, lr_decay_style, BY_SAMPLES && WSD == ABSENT(lr_wsd_decay_samples),                     \
-         "the closing decay goes with WSD, and only with it")                                                         \
-    PAIR(lr_warmup_fraction, lr_warmup_iters, SET(lr_warmup_fraction) && c->lr_warmup_iters, KEEP_ONE)                \
-    PAIR(lr_warmup_fraction, lr_warmup_samples, SET(lr_warmup_fraction) && c->lr_warmup_samples, KEEP_ONE)            \
-    PAIR(lr_base_batch_size, lr_scaling, (c->lr_scaling == LR_SCALING_NONE) != ABSENT(lr_base_batch_size),            \
-         "it goes with linear or sqrt, and only with these")                                                          \
-    PAIR(sgd_nesterov, optimizer, c->sgd_nesterov && c->optimizer != OPTIMIZER_SGD, "it is for sgd: leave it out")    \
-    PAIR(sgd_nesterov, sgd_momentum, c->sgd_nesterov && c->optimizer == OPTIMIZER_SGD && c->sgd_momentum == 0,        \
-         "use a momentum above 0")                                                                                    \
-    PAIR(optimizer_offload_fraction, optimizer_cpu_offload,                                                           \
-         c->optimizer_offload_fraction != 1 && !c->optimizer_cpu_offload, "set optimizer_cpu_offload too")            \
-    PAIR(eval_interval, split, SET(eval_interval) && nothing_to_validate(c),                                          \
-         "nothing is left to validate on: use for example '969, 30, 1'")                                              \
-    PAIR(train_data_path, data_path, SET(train_data_path) && SET(data_path), ONE_CORPUS)                              \
-    PAIR(valid_data_path, data_path, SET(valid_data_path) && SET(data_path), ONE_CORPUS)                              \
-    PAIR(test_data_path, data_path, SET(test_data_path) && SET(data_path), ONE_CORPUS)                                \
-    PAIR(train_data_path, split, SET(train_data_path) && SET(split), NO_SHARES)                                       \
-    PAIR(valid_data_path, split, SET(valid_data_path) && SET(split), NO_SHARES)                                       \
-    PAIR(test_data_path, split, SET(test_data_path) && SET(split), NO_SHARES)                                         \
-    PAIR(recompute_method, recompute_granularity, FULL != (c->recompute_method != RECOMPUTE_METHOD_NONE),             \
-         "uniform or block go with full, and only with it")                                                           \
-    PAIR(recompute_num_layers, recompute_granularity, FULL == ABSENT(recompute_num_layers),                           \
-         "it goes with full, and only with it")                                                                       \
-    PAIR(recompute_modules, recompute_granularity,                                                                    \
-         c->recompute_modules.n && c->recompute_granularity != RECOMPUTE_GRANULARITY_SELECTIVE,                       \
-         "they are for selective: leave them out")                                                                    \
-    PAIR(cpu_offloading_num_layers, recompute_granularity, c->cpu_offloading_num_layers && FULL,                      \
-         "layers that run again keep nothing that could lie elsewhere: use none or selective, or offload 0 layers")   \
-    PAIR(loss_scale, params_dtype, SET(loss_scale) && c->params_dtype != PARAMS_DTYPE_FP16,                           \
-         "it is for fp16: leave it out")                                                                              \
-    PAIR(finetune, load, c->finetune && ABSENT(load), "set load to the checkpoint to take the weights from")          \
-    PAIR(save_retain_interval, save_interval, SET(save_retain_interval) && ABSENT(save_interval),                     \
+#define PAIRS(PAIR)                                                                                          \
+    PAIR(attention_backend, device, FUSED && c->device != DEVICE_CUDA,                                       \
+         "cuDNN is for GPUs: use auto, or cuda")                                                             \
+    PAIR(attention_backend, params_dtype,                                                                    \
+         FUSED && c->params_dtype != PARAMS_DTYPE_BF16 && c->params_dtype != PARAMS_DTYPE_FP16,              \
+         "cuDNN's kernels compute in bf16 and fp16: use auto, or bf16")                                      \
+    PAIR(attention_backend, attention_dropout, FUSED && c->attention_dropout > 0,                            \
+         "cuDNN's masks are another generator's: use auto, or dropout 0")                                    \
+    PAIR(attention_backend, reset_attention_mask, FUSED && c->reset_attention_mask,                          \
+         "cuDNN's kernels do without documents: use auto, or false")                                         \
+    PAIR(fp8, device, c->fp8 != FP8_NONE && c->device != DEVICE_CUDA,                                        \
+         "FP8 is for GPUs: use fp8 none, or cuda")                                                           \
+    PAIR(fp8, params_dtype,                                                                                  \
+         c->fp8 != FP8_NONE && c->params_dtype != PARAMS_DTYPE_BF16 && c->params_dtype != PARAMS_DTYPE_FP16, \
+         "use bf16")                                                                                         \
+    PAIR(overlap_param_gather, data_parallel_sharding_strategy, DP && c->overlap_param_gather && NO_SHARD,   \
+         "with copies there is nothing to gather: use optim, optim_grads or optim_grads_params")             \
+    PAIR(overlap_param_gather, overlap_grad_reduce,                                                          \
+         DP && c->overlap_param_gather && !c->overlap_grad_reduce, "set overlap_grad_reduce too")            \
+    PAIR(num_distributed_optimizer_instances, data_parallel_sharding_strategy,                               \
+         DP && c->num_distributed_optimizer_instances > 1 && NO_SHARD,                                       \
+         "every rank has a copy already: use 1, or optim, optim_grads or optim_grads_params")                \
+    PAIR(expert_model_parallel_size, num_moe_experts,                                                        \
+         c->expert_model_parallel_size > 1 && ABSENT(num_moe_experts), "there is nothing to share: use 1")   \
+    PAIR(pipeline_schedule_file, pipeline_schedule,                                                          \
+         PP && (c->pipeline_schedule == PIPELINE_SCHEDULE_CUSTOM) == ABSENT(pipeline_schedule_file),         \
+         "the file goes with custom, and only with it")                                                      \
+    PAIR(pipeline_max_activations, pipeline_schedule,                                                        \
+         PP &&SET(pipeline_max_activations) && c->pipeline_schedule != PIPELINE_SCHEDULE_ZB_AUTO,            \
+         "it is a bound for zb-auto only: leave it out")                                                     \
+    PAIR(pipeline_model_parallel_layout, num_layers_in_first_pipeline_stage,                                 \
+         PP &&SET(pipeline_model_parallel_layout) && SET(num_layers_in_first_pipeline_stage), ONE_WAY)       \
+    PAIR(pipeline_model_parallel_layout, num_layers_in_last_pipeline_stage,                                  \
+         PP &&SET(pipeline_model_parallel_layout) && SET(num_layers_in_last_pipeline_stage), ONE_WAY)        \
+    PAIR(pipeline_model_parallel_layout, account_for_embedding_in_pipeline_split,                            \
+         PP &&SET(pipeline_model_parallel_layout) && c->account_for_embedding_in_pipeline_split, ONE_WAY)    \
+    PAIR(pipeline_model_parallel_layout, account_for_loss_in_pipeline_split,                                 \
+         PP &&SET(pipeline_model_parallel_layout) && c->account_for_loss_in_pipeline_split, ONE_WAY)         \
+    PAIR(pipeline_model_parallel_layout, pipeline_balance,                                                   \
+         PP &&SET(pipeline_model_parallel_layout) && BY_COST, ONE_WAY)                                       \
+    PAIR(num_layers_in_first_pipeline_stage, account_for_embedding_in_pipeline_split,                        \
+         PP &&SET(num_layers_in_first_pipeline_stage) && c->account_for_embedding_in_pipeline_split,         \
+         ONE_WAY)                                                                                            \
+    PAIR(num_layers_in_first_pipeline_stage, account_for_loss_in_pipeline_split,                             \
+         PP &&SET(num_layers_in_first_pipeline_stage) && c->account_for_loss_in_pipeline_split, ONE_WAY)     \
+    PAIR(num_layers_in_first_pipeline_stage, pipeline_balance,                                               \
+         PP &&SET(num_layers_in_first_pipeline_stage) && BY_COST, ONE_WAY)                                   \
+    PAIR(num_layers_in_last_pipeline_stage, account_for_embedding_in_pipeline_split,                         \
+         PP &&SET(num_layers_in_last_pipeline_stage) && c->account_for_embedding_in_pipeline_split, ONE_WAY) \
+    PAIR(num_layers_in_last_pipeline_stage, account_for_loss_in_pipeline_split,                              \
+         PP &&SET(num_layers_in_last_pipeline_stage) && c->account_for_loss_in_pipeline_split, ONE_WAY)      \
+    PAIR(num_layers_in_last_pipeline_stage, pipeline_balance,                                                \
+         PP &&SET(num_layers_in_last_pipeline_stage) && BY_COST, ONE_WAY)                                    \
+    PAIR(account_for_embedding_in_pipeline_split, pipeline_balance,                                          \
+         PP && c->account_for_embedding_in_pipeline_split && BY_COST, ONE_WAY)                               \
+    PAIR(account_for_loss_in_pipeline_split, pipeline_balance,                                               \
+         PP && c->account_for_loss_in_pipeline_split && BY_COST, ONE_WAY)                                    \
+    PAIR(step_batch_size_schedule, global_batch_size,                                                        \
+         SET(step_batch_size_schedule) && SET(global_batch_size), KEEP_ONE)                                  \
+    PAIR(train_samples, train_iters, SET(train_samples) && SET(train_iters), KEEP_ONE)                       \
+    PAIR(lr_decay_samples, train_samples, SET(lr_decay_samples) && !BY_SAMPLES,                              \
+         "the run is given in iterations: use lr_decay_iters")                                               \
+    PAIR(lr_wsd_decay_samples, train_samples, SET(lr_wsd_decay_samples) && !BY_SAMPLES,                      \
+         "the run is given in iterations: use lr_wsd_decay_iters")                                           \
+    PAIR(lr_warmup_samples, train_samples, c->lr_warmup_samples && !BY_SAMPLES,                              \
+         "the run is given in iterations: use lr_warmup_iters")                                              \
+    PAIR(lr_decay_iters, train_samples, SET(lr_decay_iters) && BY_SAMPLES,                                   \
+         "the run is given in samples: use lr_decay_samples")                                                \
+    PAIR(lr_wsd_decay_iters, train_samples, SET(lr_wsd_decay_iters) && BY_SAMPLES,                           \
+         "the run is given in samples: use lr_wsd_decay_samples")                                            \
+    PAIR(lr_warmup_iters, train_samples, c->lr_warmup_iters &&BY_SAMPLES,                                    \
+         "the run is given in samples: use lr_warmup_samples")                                               \
+    PAIR(lr_wsd_decay_iters, lr_decay_style,                                                                 \
+         !BY_SAMPLES && (SET(train_iters) || SET(lr_decay_iters)) && WSD == ABSENT(lr_wsd_decay_iters),      \
+         "the closing decay goes with WSD, and only with it")                                                \
+    PAIR(lr_wsd_decay_samples, lr_decay_style, BY_SAMPLES &&WSD == ABSENT(lr_wsd_decay_samples),             \
+         "the closing decay goes with WSD, and only with it")                                                \
+    PAIR(lr_warmup_fraction, lr_warmup_iters, SET(lr_warmup_fraction) && c->lr_warmup_iters, KEEP_ONE)       \
+    PAIR(lr_warmup_fraction, lr_warmup_samples, SET(lr_warmup_fraction) && c->lr_warmup_samples, KEEP_ONE)   \
+    PAIR(lr_base_batch_size, lr_scaling, (c->lr_scaling == LR_SCALING_NONE) != ABSENT(lr_base_batch_size),   \
+         "it goes with linear or sqrt, and only with these")                                                 \
+    PAIR(sgd_nesterov, optimizer, c->sgd_nesterov && c->optimizer != OPTIMIZER_SGD,                          \
+         "it is for sgd: leave it out")                                                                      \
+    PAIR(sgd_nesterov, sgd_momentum,                                                                         \
+         c->sgd_nesterov && c->optimizer == OPTIMIZER_SGD && c->sgd_momentum == 0, "use a momentum above 0") \
+    PAIR(optimizer_offload_fraction, optimizer_cpu_offload,                                                  \
+         c->optimizer_offload_fraction != 1 && !c->optimizer_cpu_offload, "set optimizer_cpu_offload too")   \
+    PAIR(eval_interval, split, SET(eval_interval) && nothing_to_validate(c),                                 \
+         "nothing is left to validate on: use for example '969, 30, 1'")                                     \
+    PAIR(train_data_path, data_path, SET(train_data_path) && SET(data_path), ONE_CORPUS)                     \
+    PAIR(valid_data_path, data_path, SET(valid_data_path) && SET(data_path), ONE_CORPUS)                     \
+    PAIR(test_data_path, data_path, SET(test_data_path) && SET(data_path), ONE_CORPUS)                       \
+    PAIR(train_data_path, split, SET(train_data_path) && SET(split), NO_SHARES)                              \
+    PAIR(valid_data_path, split, SET(valid_data_path) && SET(split), NO_SHARES)                              \
+    PAIR(test_data_path, split, SET(test_data_path) && SET(split), NO_SHARES)                                \
+    PAIR(recompute_method, recompute_granularity, FULL != (c->recompute_method != RECOMPUTE_METHOD_NONE),    \
+         "uniform or block go with full, and only with it")                                                  \
+    PAIR(recompute_num_layers, recompute_granularity, FULL == ABSENT(recompute_num_layers),                  \
+         "it goes with full, and only with it")                                                              \
+    PAIR(recompute_modules, recompute_granularity,                                                           \
+         c->recompute_modules.n && c->recompute_granularity != RECOMPUTE_GRANULARITY_SELECTIVE,              \
+         "they are for selective: leave them out")                                                           \
+    PAIR(cpu_offloading_num_layers, recompute_granularity, c->cpu_offloading_num_layers &&FULL,              \
+         "layers that run again keep nothing that could lie elsewhere: use none or selective, or offload 0 " \
+         "layers")                                                                                           \
+    PAIR(loss_scale, params_dtype, SET(loss_scale) && c->params_dtype != PARAMS_DTYPE_FP16,                  \
+         "it is for fp16: leave it out")                                                                     \
+    PAIR(finetune, load, c->finetune &&ABSENT(load), "set load to the checkpoint to take the weights from")  \
+    PAIR(save_retain_interval, save_interval, SET(save_retain_interval) && ABSENT(save_interval),            \
          "set save_interval too")
 
-#define PAIR(a, b, condition, change)                                                                                  \
+#define PAIR(a, b, condition, change)                                                                        \
     static int broken_##a##_##b(const Config *c) { return (condition); }
 PAIRS(PAIR)
 #undef PAIR

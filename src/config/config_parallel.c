@@ -7,8 +7,8 @@
 #include <fcntl.h>
 #include <limits.h>
 
-/* As text: the sizes (tp, pp, cp) whose product divides `world` that are nearest to what was asked; cp is 1, as this
- * build has no other. */
+/* As text: the sizes (tp, pp, cp) whose product divides `world` that are nearest to what was asked; cp is 1,
+ * as this build has no other. */
 static const char *splits(int world, const int64_t want[3])
 {
     char *text = text_copy("");
@@ -42,7 +42,7 @@ int v_schedule(int s)
 int smallest_world(const Config *c)
 {
     int64_t n = c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
-    return n <= INT_MAX ? (int)n : 1;                  /* 1: refused with the sizes that it does not divide by */
+    return n <= INT_MAX ? (int)n : 1; /* 1: refused with the sizes that it does not divide by */
 }
 
 void rules_world(Check *k, int world)
@@ -56,19 +56,23 @@ void rules_world(Check *k, int world)
          "tensor %lld x pipeline %lld x context %lld = %lld does not divide the world of %d ranks; nearest "
          "(tensor x pipeline x context): %s%s",
          LL(size[0]), LL(size[1]), LL(size[2]), LL(product), world, splits(world, size),
-         world == 1 ? textf("; start %lld ranks (scripts/launch -n %lld ...), or plan them (--world %lld)", LL(product),
-                            LL(product), LL(product)) : "");
+         world == 1 ? textf("; start %lld ranks (scripts/launch -n %lld ...), or plan them (--world %lld)",
+                            LL(product), LL(product), LL(product))
+                    : "");
     c->data_parallel_size = usable(k, on) && world % product == 0 ? world / product : 0;
     RULE(ON1(context_parallel_size), c->context_parallel_size > 1,
          "this build has no context parallelism; use 1");
     RULE(ON1(num_moe_experts), !ABSENT(num_moe_experts),
          "this build has no mixture of experts; leave it out");
-    RULE(ON1(device), c->device == DEVICE_CLOCK, "device clock computes nothing: `train bubble` runs it; use cpu");
+    RULE(ON1(device), c->device == DEVICE_CLOCK,
+         "device clock computes nothing: `train bubble` runs it; use cpu");
     if (c->device == DEVICE_CUDA && !k->seen[OPT_distributed_backend])
         c->distributed_backend = DISTRIBUTED_BACKEND_NCCL;
-    RULE(ON2(distributed_backend, device), c->device == DEVICE_CUDA && c->distributed_backend == DISTRIBUTED_BACKEND_MPI,
+    RULE(ON2(distributed_backend, device),
+         c->device == DEVICE_CUDA && c->distributed_backend == DISTRIBUTED_BACKEND_MPI,
          "mpi carries what lies in the host's memory; with device cuda use nccl, or staged");
-    RULE(ON2(distributed_backend, device), c->device != DEVICE_CUDA && c->distributed_backend != DISTRIBUTED_BACKEND_MPI,
+    RULE(ON2(distributed_backend, device),
+         c->device != DEVICE_CUDA && c->distributed_backend != DISTRIBUTED_BACKEND_MPI,
          "%s carries what lies in a GPU's memory; use mpi, or device: cuda",
          options[OPT_distributed_backend].choices[c->distributed_backend]);
     RULE(ON2(params_dtype, device), c->device == DEVICE_CUDA && c->params_dtype == PARAMS_DTYPE_FP64,
@@ -78,7 +82,8 @@ void rules_world(Check *k, int world)
              c->data_parallel_size * c->context_parallel_size % c->num_distributed_optimizer_instances,
          "%lld copies do not divide data parallel %lld x context %lld; nearest: %s",
          LL(c->num_distributed_optimizer_instances), LL(c->data_parallel_size), LL(c->context_parallel_size),
-         nearest_divisors(c->data_parallel_size * c->context_parallel_size, c->num_distributed_optimizer_instances));
+         nearest_divisors(c->data_parallel_size * c->context_parallel_size,
+                          c->num_distributed_optimizer_instances));
 }
 
 static int rank_order_ok(const char *s)
@@ -143,7 +148,8 @@ static void read_lists(Check *k)
     int p = (int)c->pipeline_model_parallel_size;
     char *text = file_read_text(AT_FDCWD, c->pipeline_schedule_file, 0, LISTS_MOST, &size, why);
     if (!text)
-        complain(k, ON1(pipeline_schedule_file), "%s; give a file of lists, a line for each pipeline rank", why);
+        complain(k, ON1(pipeline_schedule_file), "%s; give a file of lists, a line for each pipeline rank",
+                 why);
     else if (custom_read(&lists, text, (size_t)size, p, say_mistake, k)) {
         c->custom = kept_lists(&lists);
         custom_close(&lists);
@@ -157,8 +163,12 @@ static void derive_pipeline(Check *k, int layout)
 {
     Config *c = k->cfg;
     DERIVE(num_virtual_stages_per_pipeline_rank,
-           ON4(pipeline_schedule, pipeline_model_parallel_layout, pipeline_model_parallel_size, pipeline_schedule_file),
-           c->custom ? c->custom->v : v_schedule(c->pipeline_schedule) ? 2 : layout ? chunks_of_layout(c, layout) : 1);
+           ON4(pipeline_schedule, pipeline_model_parallel_layout, pipeline_model_parallel_size,
+               pipeline_schedule_file),
+           c->custom                          ? c->custom->v
+           : v_schedule(c->pipeline_schedule) ? 2
+           : layout                           ? chunks_of_layout(c, layout)
+                                              : 1);
     DERIVE(pipeline_schedule, ON1(num_virtual_stages_per_pipeline_rank),
            c->num_virtual_stages_per_pipeline_rank > 1 ? PIPELINE_SCHEDULE_INTERLEAVED
                                                        : PIPELINE_SCHEDULE_1F1B);
@@ -189,17 +199,20 @@ static void rules_chunks(Check *k)
     const char *name = options[OPT_pipeline_schedule].choices[schedule];
     const int *on = ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule);
     RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule_file), c->custom && v != c->custom->v,
-         "%lld, but %s has %d stages on each rank; leave it out", LL(v), c->pipeline_schedule_file, c->custom->v);
+         "%lld, but %s has %d stages on each rank; leave it out", LL(v), c->pipeline_schedule_file,
+         c->custom->v);
     RULE(on, fixed && v != 2, "%lld, but schedule %s has 2 chunks a rank", LL(v), name);
     RULE(on, schedule == PIPELINE_SCHEDULE_INTERLEAVED && v < 2, "schedule interleaved needs 2 or more");
-    RULE(on, !fixed && schedule != PIPELINE_SCHEDULE_INTERLEAVED && schedule != PIPELINE_SCHEDULE_CUSTOM && v > 1,
+    RULE(on,
+         !fixed && schedule != PIPELINE_SCHEDULE_INTERLEAVED && schedule != PIPELINE_SCHEDULE_CUSTOM && v > 1,
          "%lld, but schedule %s has one chunk a rank; use 1, or pipeline_schedule interleaved", LL(v), name);
     RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_model_parallel_size), p * v > STAGES_MAX,
-         "%lld on each of %lld pipeline ranks are %lld virtual stages; at most %d: use %lld or fewer", LL(v), LL(p),
-         LL(p * v), STAGES_MAX, LL(STAGES_MAX / p));
+         "%lld on each of %lld pipeline ranks are %lld virtual stages; at most %d: use %lld or fewer", LL(v),
+         LL(p), LL(p * v), STAGES_MAX, LL(STAGES_MAX / p));
 }
 
-/* The groups nearest to `group` that leave nothing, or at least p, of m microbatches; p <= m, so m itself fits. */
+/* The groups nearest to `group` that leave nothing, or at least p, of m microbatches; p <= m, so m itself
+ * fits. */
 static const char *groups_that_fit(int64_t p, int64_t m, int64_t group)
 {
     int64_t below = group, above = group;
@@ -234,24 +247,31 @@ static void rules_microbatches(Check *k)
 {
     Config *c = k->cfg;
     int64_t p = c->pipeline_model_parallel_size;
-    for (int i = 0; usable(k, ON2(micro_batch_size, global_batch_size)) && c->data_parallel_size && i < c->batch_steps; i++) {
+    for (int i = 0;
+         usable(k, ON2(micro_batch_size, global_batch_size)) && c->data_parallel_size && i < c->batch_steps;
+         i++) {
         int64_t m = c->batch_step[i].batch / (c->micro_batch_size * c->data_parallel_size);
-        RULE(ON2(pipeline_schedule, global_batch_size), c->pipeline_schedule == PIPELINE_SCHEDULE_DUALPIPEV && m < 2 * p,
-             "dualpipev needs two microbatches for each of %lld pipeline ranks, a step of %lld samples has %lld; raise the batch "
-             "size or use zb-v", LL(p), LL(c->batch_step[i].batch), LL(m));
+        RULE(ON2(pipeline_schedule, global_batch_size),
+             c->pipeline_schedule == PIPELINE_SCHEDULE_DUALPIPEV && m < 2 * p,
+             "dualpipev needs two microbatches for each of %lld pipeline ranks, a step of %lld samples has "
+             "%lld; raise the batch size or use zb-v",
+             LL(p), LL(c->batch_step[i].batch), LL(m));
         RULE(ON2(pipeline_schedule_file, global_batch_size), c->custom && m != c->custom->m,
-             "%s is for %d microbatches, a step of %lld samples has %lld; use a batch of %lld", c->pipeline_schedule_file,
-             c->custom->m, LL(c->batch_step[i].batch), LL(m), LL(c->custom->m * c->micro_batch_size * c->data_parallel_size));
+             "%s is for %d microbatches, a step of %lld samples has %lld; use a batch of %lld",
+             c->pipeline_schedule_file, c->custom->m, LL(c->batch_step[i].batch), LL(m),
+             LL(c->custom->m * c->micro_batch_size * c->data_parallel_size));
     }
 }
 
 /* ---- who gets which layers ---- */
 
-/* The layers of first and last rank are given; the ranks between them share the rest. Returns those of one of these. */
+/* The layers of first and last rank are given; the ranks between them share the rest. Returns those of one of
+ * these. */
 static int64_t rules_ends(Check *k, int64_t p, int64_t v)
 {
     Config *c = k->cfg;
-    int has_first = !ABSENT(num_layers_in_first_pipeline_stage), has_last = !ABSENT(num_layers_in_last_pipeline_stage);
+    int has_first = !ABSENT(num_layers_in_first_pipeline_stage),
+        has_last = !ABSENT(num_layers_in_last_pipeline_stage);
     int64_t first = has_first ? c->num_layers_in_first_pipeline_stage : 0;
     int64_t last = has_last ? c->num_layers_in_last_pipeline_stage : 0;
     int64_t ranks = p - has_first - has_last, unit = ranks * v, rest = c->num_layers - first - last;
@@ -266,11 +286,12 @@ static int64_t rules_ends(Check *k, int64_t p, int64_t v)
     RULE(on, !ranks && rest,
          "%lld on the first and %lld on the last of 2 pipeline ranks are not the %lld of num_layers",
          LL(first), LL(last), LL(c->num_layers));
-    RULE(on, ranks && rest < 0, "first and last rank have %lld layers together, num_layers is %lld; use fewer",
-         LL(first + last), LL(c->num_layers));
+    RULE(on, ranks && rest < 0,
+         "first and last rank have %lld layers together, num_layers is %lld; use fewer", LL(first + last),
+         LL(c->num_layers));
     RULE(on, ranks && rest > 0 && rest % unit,
-         "%lld of %lld layers remain for %lld pipeline ranks of %lld virtual stages and do not divide; nearest "
-         "num_layers: %lld or %lld",
+         "%lld of %lld layers remain for %lld pipeline ranks of %lld virtual stages and do not divide; "
+         "nearest num_layers: %lld or %lld",
          LL(rest), LL(c->num_layers), LL(ranks), LL(v), LL(first + last + rest / unit * unit),
          LL(first + last + (rest / unit + 1) * unit));
     return ranks ? rest / ranks : 0;
@@ -285,8 +306,11 @@ static void rules_even(Check *k, int64_t p, int64_t v)
     RULE(ON3(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank), all % n,
          "%lld layers%s do not divide into pipeline %lld x %lld virtual stages; nearest number of layers: %s",
          LL(c->num_layers),
-         ends == 2 ? " and embedding and loss counted as one each" : ends ? " and one end counted as one" : "",
-         LL(p), LL(v), below > 0 ? textf("%lld or %lld", LL(below), LL(below + n)) : textf("%lld", LL(below + n)));
+         ends == 2 ? " and embedding and loss counted as one each"
+         : ends    ? " and one end counted as one"
+                   : "",
+         LL(p), LL(v),
+         below > 0 ? textf("%lld or %lld", LL(below), LL(below + n)) : textf("%lld", LL(below + n)));
 }
 
 static void rules_layout(Check *k, int64_t p, int64_t v, const int *layers, int stages)
@@ -297,18 +321,21 @@ static void rules_layout(Check *k, int64_t p, int64_t v, const int *layers, int 
         sum += layers[s];
     RULE(ON2(pipeline_model_parallel_layout, num_layers), sum != c->num_layers,
          "holds %lld layers (t), num_layers is %lld", LL(sum), LL(c->num_layers));
-    RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank),
-         stages != p * v && !k->seen[OPT_num_virtual_stages_per_pipeline_rank] && !v_schedule(c->pipeline_schedule) &&
-             !c->custom,
-         "has %d stages, which %lld pipeline ranks cannot share evenly, 255 each at most; nearest: %s", stages, LL(p),
-         nearest_multiples(p, stages > 255 * p ? 255 * p - 1 : stages));
-    RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank),
-         stages != p * v && (k->seen[OPT_num_virtual_stages_per_pipeline_rank] || v_schedule(c->pipeline_schedule) ||
-                             c->custom),
+    RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size,
+             num_virtual_stages_per_pipeline_rank),
+         stages != p * v && !k->seen[OPT_num_virtual_stages_per_pipeline_rank] &&
+             !v_schedule(c->pipeline_schedule) && !c->custom,
+         "has %d stages, which %lld pipeline ranks cannot share evenly, 255 each at most; nearest: %s",
+         stages, LL(p), nearest_multiples(p, stages > 255 * p ? 255 * p - 1 : stages));
+    RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size,
+             num_virtual_stages_per_pipeline_rank),
+         stages != p * v && (k->seen[OPT_num_virtual_stages_per_pipeline_rank] ||
+                             v_schedule(c->pipeline_schedule) || c->custom),
          "has %d stages, but pipeline %lld x %lld virtual stages make %lld", stages, LL(p), LL(v), LL(p * v));
 }
 
-/* Fills c->stage_layers. layout: layers of each stage, or NULL; middle: of a rank between the ends, or < 0. */
+/* Fills c->stage_layers. layout: layers of each stage, or NULL; middle: of a rank between the ends, or < 0.
+ */
 static void split(Check *k, int64_t p, int64_t v, const int *layout, int64_t middle)
 {
     Config *c = k->cfg;
@@ -341,7 +368,8 @@ static void rules_split(Check *k, const int *layout, int stages)
     int by_ends = !ABSENT(num_layers_in_first_pipeline_stage) || !ABSENT(num_layers_in_last_pipeline_stage);
     if (!usable(k, ON4(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank,
                        pipeline_schedule)) ||
-        !usable(k, ON3(pipeline_model_parallel_layout, pipeline_balance, account_for_embedding_in_pipeline_split)) ||
+        !usable(k, ON3(pipeline_model_parallel_layout, pipeline_balance,
+                       account_for_embedding_in_pipeline_split)) ||
         !usable(k, ON3(num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage,
                        account_for_loss_in_pipeline_split)) ||
         p * v > STAGES_MAX || k->split_conflict || (p > 1 && c->pipeline_balance == PIPELINE_BALANCE_COST))
@@ -363,7 +391,8 @@ void rules_pipeline(Check *k)
 {
     Config *c = k->cfg;
     const int *layout = NULL;
-    int stages = 0, given = usable(k, ON1(pipeline_model_parallel_layout)) && !ABSENT(pipeline_model_parallel_layout);
+    int stages = 0,
+        given = usable(k, ON1(pipeline_model_parallel_layout)) && !ABSENT(pipeline_model_parallel_layout);
     char *error = given ? config_parse_layout(c->pipeline_model_parallel_layout, &layout, &stages) : NULL;
     if (error) {
         complain(k, ON1(pipeline_model_parallel_layout), "%s", error);
@@ -373,7 +402,8 @@ void rules_pipeline(Check *k)
     derive_pipeline(k, stages);
     rules_lists(k);
     if (c->pipeline_model_parallel_size > 1 &&
-        usable(k, ON3(pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank, pipeline_schedule))) {
+        usable(k,
+               ON3(pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank, pipeline_schedule))) {
         rules_chunks(k);
         rules_groups(k);
         rules_microbatches(k);

@@ -1,5 +1,6 @@
-/* What follows from several options together: derived defaults, then the rules about the model, batches, steps and the
- * rest. The grid and the pipeline are in config_parallel.c, settings that exclude each other in config_pairs.c. */
+/* What follows from several options together: derived defaults, then the rules about the model, batches,
+ * steps and the rest. The grid and the pipeline are in config_parallel.c, settings that exclude each other in
+ * config_pairs.c. */
 #define _GNU_SOURCE
 #include "config_rules.h"
 #include "placement.h"
@@ -98,7 +99,9 @@ static void rules_required(Check *k, ConfigUse use)
     Config *c = k->cfg;
     for (int i = 0; i < OPTIONS; i++) {
         k->bad[i] |= k->guessed[i] && !k->seen[i];     /* what was meant for it stands under another name */
-        int corpus = !own_corpora(c) ? OPT_data_path : c->data_path.n || use & USE_EVAL ? -1 : OPT_train_data_path;
+        int corpus = !own_corpora(c)                    ? OPT_data_path
+                     : c->data_path.n || use & USE_EVAL ? -1
+                                                        : OPT_train_data_path;
         int needed = option_required(&options[i]) || ((use & USE_DATA) && i == corpus) ||
                      ((use & USE_STEPS) && (i == OPT_lr || (i == OPT_micro_batch_size && ABSENT(load)))) ||
                      ((use & USE_LOAD) && i == OPT_load);
@@ -142,7 +145,8 @@ static void rules_model(Check *k)
          nearest_multiples(c->num_attention_heads, c->hidden_size));
     RULE(ON3(hidden_size, num_attention_heads, kv_channels),
          ABSENT(kv_channels) && c->hidden_size / c->num_attention_heads > 512,
-         "%lld / num_attention_heads %lld makes heads of %lld, attention takes up to 512; use at least %lld heads",
+         "%lld / num_attention_heads %lld makes heads of %lld, attention takes up to 512; use at least %lld "
+         "heads",
          LL(c->hidden_size), LL(c->num_attention_heads), LL(c->hidden_size / c->num_attention_heads),
          LL((c->hidden_size + 511) / 512));
     DERIVE(kv_channels, ON2(hidden_size, num_attention_heads), c->hidden_size / c->num_attention_heads);
@@ -205,8 +209,8 @@ static void rules_model(Check *k)
          LL(c->ffn_hidden_size), LL(tp), nearest_multiples(tp, c->ffn_hidden_size), tensor_sizes(k));
     RULE(ON3(seq_length, sequence_parallel, tensor_model_parallel_size),
          c->sequence_parallel && c->seq_length % tp,
-         "%lld is not a multiple of tensor_model_parallel_size %lld, as sequence_parallel asks; nearest: %s; tensor "
-         "sizes that fit: %s",
+         "%lld is not a multiple of tensor_model_parallel_size %lld, as sequence_parallel asks; nearest: %s; "
+         "tensor sizes that fit: %s",
          LL(c->seq_length), LL(tp), nearest_multiples(tp, c->seq_length), tensor_sizes(k));
     RULE(ON3(tp_comm_overlap, sequence_parallel, tensor_model_parallel_size),
          c->tp_comm_overlap && tp > 1 && !c->sequence_parallel,
@@ -223,25 +227,30 @@ static void rules_fp8(Check *k)
     Config *c = k->cfg;
     int on = usable(k, ON1(fp8)) && c->fp8 != FP8_NONE;
     int64_t tp = c->tensor_model_parallel_size, groups = c->num_query_groups;
-    RULE(ON2(hidden_size, fp8), on && c->hidden_size % 16, "%lld is not a multiple of 16, as fp8 asks; nearest: %s",
-         LL(c->hidden_size), nearest_multiples(16, c->hidden_size));
+    RULE(ON2(hidden_size, fp8), on && c->hidden_size % 16,
+         "%lld is not a multiple of 16, as fp8 asks; nearest: %s", LL(c->hidden_size),
+         nearest_multiples(16, c->hidden_size));
     RULE(ON3(ffn_hidden_size, fp8, tensor_model_parallel_size), on && c->ffn_hidden_size % (16 * tp),
          "%lld is not a multiple of 16 x tensor_model_parallel_size %lld, as fp8 asks; nearest: %s",
          LL(c->ffn_hidden_size), LL(tp), nearest_multiples(16 * tp, c->ffn_hidden_size));
-    if (on && usable(k, ON4(num_attention_heads, num_query_groups, kv_channels, tensor_model_parallel_size))) {
+    if (on &&
+        usable(k, ON4(num_attention_heads, num_query_groups, kv_channels, tensor_model_parallel_size))) {
         int64_t q = c->num_attention_heads / tp * c->kv_channels;
         int64_t kv = (groups < tp ? 1 : groups / tp) * c->kv_channels;
         RULE(ON2(kv_channels, fp8), q % 16 || 2 * kv % 16,
-             "a rank has %lld columns of queries and %lld of keys and values, and fp8 asks for multiples of 16; use a "
-             "multiple of 16", LL(q), LL(2 * kv));
+             "a rank has %lld columns of queries and %lld of keys and values, and fp8 asks for multiples of "
+             "16; use a multiple of 16",
+             LL(q), LL(2 * kv));
     }
     RULE(ON3(micro_batch_size, seq_length, fp8), on && c->micro_batch_size * c->seq_length % 16,
-         "%lld x seq_length %lld is not a multiple of 16, as fp8 asks", LL(c->micro_batch_size), LL(c->seq_length));
+         "%lld x seq_length %lld is not a multiple of 16, as fp8 asks", LL(c->micro_batch_size),
+         LL(c->seq_length));
     RULE(ON4(micro_batch_size, seq_length, tp_comm_overlap, tensor_model_parallel_size),
          on && c->tp_comm_overlap && c->micro_batch_size * c->seq_length % 16 == 0 &&
-         c->micro_batch_size * c->seq_length % (16 * tp),
-         "%lld x seq_length %lld is not a multiple of 16 x tensor_model_parallel_size %lld, as fp8 with tp_comm_overlap "
-         "asks", LL(c->micro_batch_size), LL(c->seq_length), LL(tp));
+             c->micro_batch_size * c->seq_length % (16 * tp),
+         "%lld x seq_length %lld is not a multiple of 16 x tensor_model_parallel_size %lld, as fp8 with "
+         "tp_comm_overlap asks",
+         LL(c->micro_batch_size), LL(c->seq_length), LL(tp));
 }
 
 /* Sizes beyond which 64-bit byte counts, or 32-bit token positions of a microbatch, would overflow. */
@@ -350,8 +359,8 @@ static int recompute_module(const char *s)
     return !strcmp(s, "core_attn") || !strcmp(s, "layernorm") || !strcmp(s, "mlp");
 }
 
-/* Layers of the pipeline rank that has most; 0: the split is not known, because of what is listed already. While
- * pipeline_balance cost has not split them yet, a rank may get all of them. */
+/* Layers of the pipeline rank that has most; 0: the split is not known, because of what is listed already.
+ * While pipeline_balance cost has not split them yet, a rank may get all of them. */
 static int64_t most_layers(const Config *c)
 {
     int64_t most = 0;
@@ -382,8 +391,9 @@ static void rules_recompute(Check *k)
     int64_t stage = c->num_layers;
     for (int s = 0; s < c->stages; s++)
         stage = s && stage > c->stage_layers[s] ? stage : c->stage_layers[s];
-    RULE(ON3(cpu_offloading_num_layers, num_layers, pipeline_model_parallel_size), c->cpu_offloading_num_layers > stage,
-         "%lld is more than the %lld layers of a virtual stage", LL(c->cpu_offloading_num_layers), LL(stage));
+    RULE(ON3(cpu_offloading_num_layers, num_layers, pipeline_model_parallel_size),
+         c->cpu_offloading_num_layers > stage, "%lld is more than the %lld layers of a virtual stage",
+         LL(c->cpu_offloading_num_layers), LL(stage));
     if (selective && !c->recompute_modules.n && !k->bad[OPT_recompute_modules])
         c->recompute_modules = (List){1, core_attn};
 }
@@ -396,15 +406,18 @@ static void rules_rest(Check *k, ConfigUse use)
         DERIVE(split, ON1(split), "969, 30, 1");
     RULE(ON1(split), !ABSENT(split) && !shares_parse(c->split, share),
          "'%.60s' is not one to three shares with the first above 0; for example '969, 30, 1'", c->split);
-    RULE(ON2(eval_interval, valid_data_path), (use & USE_STEPS) && !ABSENT(eval_interval) && c->eval_iters &&
-         own_corpora(c) && ABSENT(valid_data_path), "%lld needs valid_data_path, which is absent; set it, or eval_iters: 0",
-         LL(c->eval_interval));
+    RULE(ON2(eval_interval, valid_data_path),
+         (use & USE_STEPS) && !ABSENT(eval_interval) && c->eval_iters && own_corpora(c) &&
+             ABSENT(valid_data_path),
+         "%lld needs valid_data_path, which is absent; set it, or eval_iters: 0", LL(c->eval_interval));
     RULE(ON1(eval_iters), (use & USE_EVAL) && !c->eval_iters,
-         "0 switches evaluation off, and this command evaluates; give a number of batches, for example eval_iters=100");
+         "0 switches evaluation off, and this command evaluates; give a number of batches, for example "
+         "eval_iters=100");
     RULE(ON2(initial_loss_scale, min_loss_scale), c->initial_loss_scale < c->min_loss_scale,
          "%g is below min_loss_scale %g", c->initial_loss_scale, c->min_loss_scale);
     RULE(ON2(save_retain_interval, save_interval),
-         !ABSENT(save_retain_interval) && !ABSENT(save_interval) && c->save_retain_interval % c->save_interval,
+         !ABSENT(save_retain_interval) && !ABSENT(save_interval) &&
+             c->save_retain_interval % c->save_interval,
          "%lld is not a multiple of save_interval; nearest: %s", LL(c->save_retain_interval),
          nearest_multiples(c->save_interval, c->save_retain_interval));
     DERIVE(save, ON1(save), default_directory(c->path));
@@ -425,8 +438,8 @@ static void rules_clock(Check *k, ConfigUse use)
             continue;
         int given = ((const List *)option_field(&options[i], c))->n;
         int64_t n = p > 1 ? p * c->num_virtual_stages_per_pipeline_rank : 1;
-        RULE(key, given > 1 && given != n, "%d numbers; give one%s, or %lld, one for each virtual stage", given,
-             i == OPT_clock_p2p_ms ? "" : ", of a rank", LL(n));
+        RULE(key, given > 1 && given != n, "%d numbers; give one%s, or %lld, one for each virtual stage",
+             given, i == OPT_clock_p2p_ms ? "" : ", of a rank", LL(n));
     }
 }
 

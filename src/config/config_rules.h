@@ -1,5 +1,5 @@
-/* config_rules -- inside the rules: how one is written. Only config_rules.c, config_parallel.c and config_pairs.c
- * include this.
+/* config_rules -- inside the rules: how one is written. Only config_rules.c, config_parallel.c and
+ * config_pairs.c include this.
  *
  * RULE(ON2(a, b), broken, "text", ...) reads: unless a or b is unusable for a reason already listed, if
  * `broken` holds, report it under a, at the place where the first of them was set. The text has the numbers

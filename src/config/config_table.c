@@ -170,7 +170,8 @@ int edit_distance(const char *a, const char *b)
             int same = folded(a[i - 1]) == folded(b[j - 1]), d = last[j - 1] + !same;
             d = d < last[j] + 1 ? d : last[j] + 1;
             d = d < now[j - 1] + 1 ? d : now[j - 1] + 1;
-            if (i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) && folded(a[i - 2]) == folded(b[j - 1]))
+            if (i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) &&
+                folded(a[i - 2]) == folded(b[j - 1]))
                 d = d < before[j - 2] + 1 ? d : before[j - 2] + 1;
             now[j] = d;
         }

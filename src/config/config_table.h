@@ -58,8 +58,8 @@ int name_is(const char *a, const char *b);
 /* Index of the key that is `name` in this sense; -1. */
 int option_like(const char *name);
 
-/* config_alias.c: what another program calls it. `key` is ours, NULL when none is needed; `text` what to write for it, or
- * why none is needed; NULL: the key, with the same value. */
+/* config_alias.c: what another program calls it. `key` is ours, NULL when none is needed; `text` what to
+ * write for it, or why none is needed; NULL: the key, with the same value. */
 typedef struct { const char *name, *key, *text; } Alias;
 const Alias *alias_find(const char *name);
 /* Row i of the table; NULL past its end. */
@@ -75,7 +75,8 @@ int option_suggest(const char *name, const char *section);
 int section_suggest(const char *name);
 /* The best guess at the choice that `name` means, -1: other programs' words for it, then the distance. */
 int choice_suggest(const char *name, const char *const *choices);
-/* config_alias.c: our word for another program's value (bfloat16: bf16), NULL. `nth` counts those of the same word. */
+/* config_alias.c: our word for another program's value (bfloat16: bf16), NULL. `nth` counts those of the same
+ * word. */
 const char *value_alias(const char *value, int nth);
 
 /* An interval as in Option.legal; for INT the bounds are exact integers. */
@@ -156,8 +157,8 @@ extern const int pair_count;
  * or what is wrong. */
 char *config_parse_schedule(Config *c, int64_t unit);
 
-/* pipeline_model_parallel_layout into the layers of each virtual stage, in model order; embedding first, loss last.
- * Returns NULL, or what is wrong and at which character. */
+/* pipeline_model_parallel_layout into the layers of each virtual stage, in model order; embedding first, loss
+ * last. Returns NULL, or what is wrong and at which character. */
 char *config_parse_layout(const char *text, const int **layers, int *stages);
 /* The other way round. On the heap. */
 char *config_print_layout(const int *layers, int n);
@@ -170,10 +171,11 @@ int v_schedule(int schedule);
 /* "24 or 32": the multiples of m that enclose x. */
 const char *nearest_multiples(int64_t m, int64_t x);
 
-/* config_model.c: the keys of the model that k leaves out come from `saved`; with `alone` those that say what is read too,
- * and for a use that reads the corpus how much of it. */
+/* config_model.c: the keys of the model that k leaves out come from `saved`; with `alone` those that say what
+ * is read too, and for a use that reads the corpus how much of it. */
 void config_take(Check *k, const Config *saved, int alone, ConfigUse use);
-/* "hidden_size is 16 there, 32 here; ...": the model's keys that k, before config_take, says otherwise. "": none. */
+/* "hidden_size is 16 there, 32 here; ...": the model's keys that k, before config_take, says otherwise. "":
+ * none. */
 const char *config_other_model(const Check *k, const Config *saved);
 
 /* A check with the defaults and nothing read yet. */

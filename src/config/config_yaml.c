@@ -21,7 +21,7 @@ typedef struct {
     yaml_parser_t yaml;
     yaml_event_t event;
     int depth, nodes;
-    int alien;                       /* there is text, but no mapping of sections: rules would only list what is missing */
+    int alien; /* there is text, but no mapping of sections: rules would only list what is missing */
 } Reader;
 
 static Place place_of(const Reader *r, yaml_mark_t m)
@@ -221,7 +221,8 @@ static void set(Check *k, int option, const Value *v, int ok, Place key, Place v
 static void unknown_key(Check *k, Place at, const char *key, size_t len, const char *section)
 {
     int listed = k->n < VIOLATIONS_MAX;                /* beyond, only the number counts */
-    const char *dot = strrchr(key, '.'), *name = dot ? dot + 1 : key + strspn(key, "-");   /* optimizer.lr, --num-layers */
+    const char *dot = strrchr(key, '.'),
+               *name = dot ? dot + 1 : key + strspn(key, "-"); /* optimizer.lr, --num-layers */
     const Alias *alias = listed && strlen(key) == len ? alias_find(name) : NULL;
     if (alias) {
         check_add(k, at, "unknown key %s; %s", quoted(key, len), alias_text(alias));
@@ -324,8 +325,10 @@ static int read_section(Reader *r)
         if (!read_value(r, &v, &ok))
             return 0;
         if (s >= 0 && ok && !(v.kind == VALUE_SCALAR && scalar_kind(&v) == SCALAR_NULL))
-            check_add(k, value, "section '%s': expected keys below it, each as 'key: value', with a blank behind the colon",
-                      name.text);
+            check_add(
+                k, value,
+                "section '%s': expected keys below it, each as 'key: value', with a blank behind the colon",
+                name.text);
         return 1;
     }
     while (next(r)) {
@@ -407,7 +410,9 @@ static int check_bytes(Check *k, const char *text, size_t size)
         if (c == '\t' && indent)
             check_add(k, (Place){line, col, -1}, "a tab in the indentation; use spaces");
         else if (!c)
-            return check_add(k, (Place){line, col, -1}, "control character \\x00: this is no text, so no configuration"), 0;
+            return check_add(k, (Place){line, col, -1},
+                             "control character \\x00: this is no text, so no configuration"),
+                   0;
         else if ((c < 32 && c != '\t' && c != '\n' && c != '\r') || c == 127)
             check_add(k, (Place){line, col, -1}, "control character \\x%02x; remove it", c);
         indent = text[i] == '\n' || (indent && text[i] == ' ');

@@ -29,8 +29,12 @@ void placement_open(Placement *pl, const Config *c)
     *pl = (Placement){.p = p, .v = c->stages / p, .n = c->stages};
     pl->stage = xcalloc((size_t)pl->n, sizeof *pl->stage);
     for (int s = 0; s < pl->n; s++) {
-        pl->stage[s] = (StagePlace){.pp_rank = placement_rank(c, p, s), .chunk = s / p, .first_layer = layer,
-                                    .layers = c->stage_layers[s], .embedding = s == 0, .loss = s == pl->n - 1};
+        pl->stage[s] = (StagePlace){.pp_rank = placement_rank(c, p, s),
+                                    .chunk = s / p,
+                                    .first_layer = layer,
+                                    .layers = c->stage_layers[s],
+                                    .embedding = s == 0,
+                                    .loss = s == pl->n - 1};
         layer += c->stage_layers[s];
     }
     BUG_ON(layer != c->num_layers);
@@ -65,20 +69,22 @@ void placement_print(FILE *f, const Placement *pl)
         else if (st->layers)
             snprintf(text, sizeof text, "layers %d to %d", st->first_layer, st->first_layer + st->layers - 1);
         fprintf(f, "           %5d  %4d  %5d  %s%s%s%s%s\n", s, st->pp_rank, st->chunk,
-                st->embedding ? "embedding" : "",
-                st->embedding && (st->layers || st->loss) ? ", " : "", text, st->layers && st->loss ? ", " : "",
-                st->loss ? "loss" : st->layers || st->embedding ? "" : "nothing");
+                st->embedding ? "embedding" : "", st->embedding && (st->layers || st->loss) ? ", " : "", text,
+                st->layers && st->loss ? ", " : "",
+                st->loss                      ? "loss"
+                : st->layers || st->embedding ? ""
+                                              : "nothing");
     }
     fprintf(f, "           %d layers in %d stage%s\n", layers, pl->n, pl->n == 1 ? "" : "s");
 }
 
 /* ---- balance ---- */
 
-/* Shares n equal layers out over `count` places that already have `fixed` cost each: one by one to where the cost
- * becomes smallest. As layers cost the same, a split of the model is no more than a number for
- * each place, and this greedy order minimises the largest cost, then the second largest, and so on (Federgruen and
- * Groenevelt 1986, "The greedy procedure for resource allocation problems"). Among equal costs the place that holds
- * fewer of embedding and loss (`ends`) comes first, then the lower one. */
+/* Shares n equal layers out over `count` places that already have `fixed` cost each: one by one to where the
+ * cost becomes smallest. As layers cost the same, a split of the model is no more than a number for each
+ * place, and this greedy order minimises the largest cost, then the second largest, and so on (Federgruen and
+ * Groenevelt 1986, "The greedy procedure for resource allocation problems"). Among equal costs the place that
+ * holds fewer of embedding and loss (`ends`) comes first, then the lower one. */
 static void share(int64_t n, int count, const double *fixed, const int *ends, double layer, int *layers)
 {
     for (int i = 0; i < count; i++)
@@ -97,14 +103,17 @@ static void share(int64_t n, int count, const double *fixed, const int *ends, do
 
 char *placement_balance(const Config *c, const double cost[3])
 {
-    int p = (int)c->pipeline_model_parallel_size, v = p > 1 ? (int)c->num_virtual_stages_per_pipeline_rank : 1;
+    int p = (int)c->pipeline_model_parallel_size,
+        v = p > 1 ? (int)c->num_virtual_stages_per_pipeline_rank : 1;
     int n = p * v;
     for (int i = 0; i < 3; i++)
         BUG_ON(!isfinite(cost[i]) || cost[i] < 0);
     BUG_ON(cost[1] <= 0);
-    double *fixed = xcalloc((size_t)(n + p + v), sizeof *fixed), *of_rank = fixed + n, *of_chunk = of_rank + p;
+    double *fixed = xcalloc((size_t)(n + p + v), sizeof *fixed), *of_rank = fixed + n,
+           *of_chunk = of_rank + p;
     int *work = xcalloc((size_t)(2 * (n + p + v)), sizeof *work), *layers = work, *rank_layers = layers + n;
-    int *chunk_layers = rank_layers + p, *ends = chunk_layers + v, *rank_ends = ends + n, *chunk_ends = rank_ends + p;
+    int *chunk_layers = rank_layers + p, *ends = chunk_layers + v, *rank_ends = ends + n,
+        *chunk_ends = rank_ends + p;
     fixed[0] += cost[0], fixed[n - 1] += cost[2];
     ends[0]++, ends[n - 1]++;
     for (int s = 0; s < n; s++) {

@@ -318,8 +318,11 @@ static int open_streams(Corpus *c, const char *spec, char **why)
                     c->kind, kind);
     c->kind = kind;
     if (!raw && !exists(spec, "") && errno == ENOENT && !strpbrk(pattern, "*?["))
-        return fail(why, "%s: No such file or directory, and no %s.bin with its %s.idx; change: correct the path, or make "
-                    "the corpus: `train tokenize TEXT -o %s`", spec, spec, spec, spec);
+        return fail(
+            why,
+            "%s: No such file or directory, and no %s.bin with its %s.idx; change: correct the path, or make "
+            "the corpus: `train tokenize TEXT -o %s`",
+            spec, spec, spec, spec);
     if (exists(pattern, "") || !strpbrk(pattern, "*?["))
         return open_stream(c, pattern, raw, why);
     glob_t g;

@@ -179,8 +179,9 @@ static void check_corpus(Loader *l, const Corpus *c)
     for (int f = 0; f < c->files; f++) {
         bytes += c->file[f].size;
         if (c->file[f].type == TOKEN_U16 && l->vocab > 65536)
-            die(EXIT_DATA, "data", "%s: %s: holds u16 tokens, which cannot name %ld ids; change: vocab_size, or "
-                "tokenize again", l->key, c->file[f].path, l->vocab);
+            die(EXIT_DATA, "data",
+                "%s: %s: holds u16 tokens, which cannot name %ld ids; change: vocab_size, or tokenize again",
+                l->key, c->file[f].path, l->vocab);
     }
     if ((bytes < SCAN_BYTES && !corpus_scan(c, l->vocab, &range, &why)) ||
         !corpus_fingerprint(c, &print, &why))
@@ -193,7 +194,8 @@ typedef struct { const char *key; List path; const char *shares; int share; } Re
 
 static Reads reads(const Config *c, Split split)
 {
-    const Reads own[] = {{"train_data_path", c->train_data_path, "1", 0}, {"valid_data_path", c->valid_data_path, "1", 0},
+    const Reads own[] = {{"train_data_path", c->train_data_path, "1", 0},
+                         {"valid_data_path", c->valid_data_path, "1", 0},
                          {"test_data_path", c->test_data_path, "1", 0}};
     if (own[SPLIT_TRAIN].path.n || own[SPLIT_VALID].path.n || own[SPLIT_TEST].path.n)
         return own[split];
@@ -206,9 +208,16 @@ Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank
     Loader *l = xcalloc(1, sizeof *l);
     char *why = NULL;
     Reads from = reads(cfg, split);
-    *l = (Loader){.key = from.key, .seq = cfg->seq_length, .vocab = cfg->vocab_size, .eod = t->eod, .dp_rank = dp_rank,
-                  .dp_size = dp_size, .reset_mask = cfg->reset_attention_mask, .fingerprint = HASH_SEED,
-                  .reset_position = cfg->reset_position_ids, .mask_eod = cfg->eod_mask_loss};
+    *l = (Loader){.key = from.key,
+                  .seq = cfg->seq_length,
+                  .vocab = cfg->vocab_size,
+                  .eod = t->eod,
+                  .dp_rank = dp_rank,
+                  .dp_size = dp_size,
+                  .reset_mask = cfg->reset_attention_mask,
+                  .fingerprint = HASH_SEED,
+                  .reset_position = cfg->reset_position_ids,
+                  .mask_eod = cfg->eod_mask_loss};
     if (!from.path.n)
         die(EXIT_DATA, "data", "%s is empty; change: name a corpus (`train tokenize` makes one)", from.key);
     if (!blend_open(&l->blend, from.path.n, from.path.v, from.shares, from.share, samples, cfg->seq_length,

@@ -25,8 +25,9 @@ typedef struct {
 typedef enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST } Split;
 typedef struct Loader Loader;
 
-/* The split of cfg's corpus as at least `samples` samples; -1: one epoch. The split's own corpus (valid_data_path, ...) is
- * taken whole, where the configuration has such; else its share of data_path. With the list empty, dies. */
+/* The split of cfg's corpus as at least `samples` samples; -1: one epoch. The split's own corpus
+ * (valid_data_path, ...) is taken whole, where the configuration has such; else its share of data_path. With
+ * the list empty, dies. */
 Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank, int dp_size);
 void loader_close(Loader *l);
 

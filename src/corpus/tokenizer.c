@@ -31,7 +31,8 @@ const Tokenizer *tokenizer_open(const Config *cfg)
 {
     if (cfg->tokenizer_type == TOKENIZER_TYPE_NONE) {
         static Tokenizer none;             /* a process has one vocabulary */
-        none = (Tokenizer){.name = "none", .vocab = (int32_t)cfg->vocab_size, .eod = (int32_t)cfg->vocab_size - 1};
+        none = (Tokenizer){
+            .name = "none", .vocab = (int32_t)cfg->vocab_size, .eod = (int32_t)cfg->vocab_size - 1};
         return &none;
     }
     if (cfg->vocab_size != byte.vocab)

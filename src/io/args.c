@@ -65,7 +65,8 @@ const char *args_value(Args *a, const char *flag)
     const char *value = NULL;
     for (int i; (i = find(a, flag)) >= 0; drop(a, i, 2)) {
         if (i + 1 >= a->n)
-            die(EXIT_CONFIG, "usage", "train %s: %s needs a value; change: see `train help %s`", a->command, flag, a->command);
+            die(EXIT_CONFIG, "usage", "train %s: %s needs a value; change: see `train help %s`", a->command,
+                flag, a->command);
         value = a->v[i + 1];
     }
     return value;
@@ -79,8 +80,8 @@ double args_number(Args *a, const char *flag, double absent, double low, double 
     char *end;
     double x = strtod(text, &end);
     if (end == text || *end || !(x >= low && x <= high))
-        die(EXIT_CONFIG, "usage", "train %s: %s %s is not a number in [%g, %g]; change: give one", a->command, flag, text,
-            low, high);
+        die(EXIT_CONFIG, "usage", "train %s: %s %s is not a number in [%g, %g]; change: give one", a->command,
+            flag, text, low, high);
     return x;
 }
 
@@ -92,7 +93,8 @@ static char *join(char *list, const char *gap, const char *text)
     return *list ? xasprintf("%s%s%s", list, gap, text) : xstrdup(text);
 }
 
-/* Flags that no command has: most are keys of the configuration, written as Megatron and others write theirs. */
+/* Flags that no command has: most are keys of the configuration, written as Megatron and others write theirs.
+ */
 static _Noreturn void refuse_flags(const Args *a)
 {
     char *write = "", *advice = "";
@@ -103,7 +105,9 @@ static _Noreturn void refuse_flags(const Args *a)
         if (!is_flag(v))
             continue;
         first = first ? first : v;
-        char *text = config_takes_keys(a->command) ? config_argument(v, next && !strchr(next, '=') ? next : NULL, &known) : NULL;
+        char *text = config_takes_keys(a->command)
+                         ? config_argument(v, next && !strchr(next, '=') ? next : NULL, &known)
+                         : NULL;
         if (known)
             write = join(write, " ", text);
         else if ((own = config_flag_suggest(a->command, v)))
@@ -141,9 +145,11 @@ const char *args_next(Args *a, const char *what)
         return value;
     }
     if (settings)
-        die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: CONFIG.yaml comes first, then key=value (`train help %s`)",
+        die(EXIT_CONFIG, "usage",
+            "train %s: %s is missing; change: CONFIG.yaml comes first, then key=value (`train help %s`)",
             a->command, what, a->command);
-    die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: see `train help %s`", a->command, what, a->command);
+    die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: see `train help %s`", a->command, what,
+        a->command);
 }
 
 /* An argument that is neither a flag nor key=value: `lr 3`, `lr = 3` and `lr: 3` are meant as one. */
@@ -155,12 +161,16 @@ static _Noreturn void refuse_word(const Args *a, int i)
         next = i + 2 < a->n ? a->v[i + 2] : NULL;
     char *text = config_argument(v, next, &known);
     if (known)
-        die(EXIT_CONFIG, "usage", "train %s: `%s` has no `=`; change: write %s, without blanks around the `=`", a->command, v,
+        die(EXIT_CONFIG, "usage",
+            "train %s: `%s` has no `=`; change: write %s, without blanks around the `=`", a->command, v,
             text);
     if (!access(v, F_OK) && access(xasprintf("%s/.", v), F_OK))
-        die(EXIT_CONFIG, "usage", "train %s: `%s` is one file too many; change: one configuration, then key=value", a->command, v);
-    die(EXIT_CONFIG, "usage", "train %s: `%s` is not key=value; change: write key=value (a checkpoint or run directory: load=%s); "
-        "quotes hold a value with blanks together", a->command, v, v);
+        die(EXIT_CONFIG, "usage",
+            "train %s: `%s` is one file too many; change: one configuration, then key=value", a->command, v);
+    die(EXIT_CONFIG, "usage",
+        "train %s: `%s` is not key=value; change: write key=value (a checkpoint or run directory: load=%s); "
+        "quotes hold a value with blanks together",
+        a->command, v, v);
 }
 
 const char *args_config(Args *a)
@@ -182,6 +192,6 @@ void args_end(const Args *a, int overrides)
         if (overrides && !strchr(a->v[i], '='))
             refuse_word(a, i);
         else if (!overrides)
-            die(EXIT_CONFIG, "usage", "train %s: `%s` is one argument too many; change: see `train help %s`", a->command,
-                a->v[i], a->command);
+            die(EXIT_CONFIG, "usage", "train %s: `%s` is one argument too many; change: see `train help %s`",
+                a->command, a->v[i], a->command);
 }

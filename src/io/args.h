@@ -1,4 +1,5 @@
-/* args -- a command's arguments: flags taken by name, then what is left in order. Mistakes die with EXIT_CONFIG. */
+/* args -- a command's arguments: flags taken by name, then what is left in order. Mistakes die with
+ * EXIT_CONFIG. */
 #ifndef ARGS_H
 #define ARGS_H
 
@@ -17,14 +18,15 @@ char *args_text(int argc, char **argv);
 /* 1 if `flag` is there, once or more often; takes it. */
 int args_flag(Args *a, const char *flag);
 
-/* The argument behind `flag`, the last one when it is given more often, NULL when the flag is absent; takes them. */
+/* The argument behind `flag`, the last one when it is given more often, NULL when the flag is absent; takes
+ * them. */
 const char *args_value(Args *a, const char *flag);
 
 /* The same as a number within [low, high]; `absent` when the flag is not there. */
 double args_number(Args *a, const char *flag, double absent, double low, double high);
 
-/* Takes the next argument that is neither a flag nor key=value; dies with "what" when there is none. Flags that no call
- * has taken are none of the command's: they are refused here and by args_end. */
+/* Takes the next argument that is neither a flag nor key=value; dies with "what" when there is none. Flags
+ * that no call has taken are none of the command's: they are refused here and by args_end. */
 const char *args_next(Args *a, const char *what);
 
 /* The configuration's path; NULL where it is left out beside load=DIR. */

@@ -82,11 +82,11 @@ void convert(void *dst, Dtype to, const void *src, Dtype from, int64_t n)
 }
 
 /* Elements whose exponent has all its bits set. */
-#define COUNT(word, exponent)                                                                                         \
-    for (int64_t i = 0; i < n; i++) {                                                                                 \
-        word w;                                                                                                       \
-        memcpy(&w, (const char *)src + (size_t)i * sizeof w, sizeof w);                                               \
-        count += (w & (exponent)) == (exponent);                                                                      \
+#define COUNT(word, exponent)                                                                                \
+    for (int64_t i = 0; i < n; i++) {                                                                        \
+        word w;                                                                                              \
+        memcpy(&w, (const char *)src + (size_t)i * sizeof w, sizeof w);                                      \
+        count += (w & (exponent)) == (exponent);                                                             \
     }
 
 int64_t count_not_finite(const void *src, Dtype type, int64_t n)

@@ -22,7 +22,8 @@ int file_errno(char why[WHY], const char *fmt, ...) __attribute__((format(printf
  * blocking; with nofollow so is a symbolic link. Returns the descriptor, -1 on failure. */
 int file_open(int dir, const char *name, int nofollow, int64_t *size, char why[WHY]);
 
-/* Opens a new file for writing, mode 0666 less the umask; one that exists is an error with exclusive, else emptied. */
+/* Opens a new file for writing, mode 0666 less the umask; one that exists is an error with exclusive, else
+ * emptied. */
 int file_create(int dir, const char *name, int exclusive, char why[WHY]);
 
 /* Opens a folder. nofollow: the last component must not be a symbolic link. */

@@ -48,8 +48,11 @@ static _Noreturn void start(char **line, const char *self, const char *out, cons
         setenv("TRAIN", self, 1))
         _exit(EXIT_RESOURCE);
     execvp(line[0], line);
-    fprintf(stderr, "error[launch] cannot start %s: %s; change: run the program from its tree, or put mpirun into the "
-            "path\n", line[0], strerror(errno));
+    fprintf(
+        stderr,
+        "error[launch] cannot start %s: %s; change: run the program from its tree, or put mpirun into the "
+        "path\n",
+        line[0], strerror(errno));
     _exit(EXIT_RESOURCE);
 }
 
@@ -64,8 +67,8 @@ static void on_signal(int sig) { stopping = sig; }
 static const int asking[] = {SIGINT, SIGTERM, SIGHUP};
 enum { ASKING = sizeof asking / sizeof *asking };
 
-/* Its exit code, once it is over or has been ended: first asked to stop, which ends a job after its step; asked again,
- * which ends it at once (scripts/launch); then killed. */
+/* Its exit code, once it is over or has been ended: first asked to stop, which ends a job after its step;
+ * asked again, which ends it at once (scripts/launch); then killed. */
 static int await(pid_t job, double seconds)
 {
     static const int ways[] = {SIGTERM, SIGTERM, SIGKILL};
@@ -125,8 +128,8 @@ int launch_job(int ranks, int argc, char **argv, const char *out, const char *er
     if (job == 0)
         start(line, self, out, errors, parent);
     if (job < 0)
-        die(EXIT_RESOURCE, "fork", "cannot start a process: %s; change: raise the limit on processes (ulimit -u)",
-            strerror(errno));
+        die(EXIT_RESOURCE, "fork",
+            "cannot start a process: %s; change: raise the limit on processes (ulimit -u)", strerror(errno));
     setpgid(job, job);
     int code = await_or_end(job, seconds);
     free(launcher);

@@ -1,5 +1,5 @@
-/* The attention half of a decoder layer. Heads are split over the tensor group; q, k and v are columns of one matrix:
- * (A | K | K) heads of D. */
+/* The attention half of a decoder layer. Heads are split over the tensor group; q, k and v are columns of one
+ * matrix: (A | K | K) heads of D. */
 #include "model.h"
 #include "tensor.h"
 #include <math.h>
@@ -15,11 +15,20 @@ static Attention shape_of(const Model *m, const Pass *p, int layer)
     const Batch *b = p->batch;
     Dropout drop = model_dropout(m, p, SITE_ATTENTION, layer);
     int64_t before = m->cache ? m->cache->length : 0;
-    return (Attention){
-        .batch = b->batch, .seq_q = b->seq, .seq_k = before + b->seq, .pos0 = before, .heads = (int)m->A,
-        .kv_heads = (int)m->K, .dim = (int)m->D, .head0 = m->tensor.tp->rank * (int)m->A, .window = c->window_size,
-        .scale = 1 / sqrt((double)m->D), .doc_start = b->doc_start,
-        .dropout = m->evaluating ? 0 : c->attention_dropout, .key = drop.key, .sample = b->sample};
+    return (Attention){.batch = b->batch,
+                       .seq_q = b->seq,
+                       .seq_k = before + b->seq,
+                       .pos0 = before,
+                       .heads = (int)m->A,
+                       .kv_heads = (int)m->K,
+                       .dim = (int)m->D,
+                       .head0 = m->tensor.tp->rank * (int)m->A,
+                       .window = c->window_size,
+                       .scale = 1 / sqrt((double)m->D),
+                       .doc_start = b->doc_start,
+                       .dropout = m->evaluating ? 0 : c->attention_dropout,
+                       .key = drop.key,
+                       .sample = b->sample};
 }
 
 /* q and k lie side by side, so that their heads are turned in one call. */
@@ -80,8 +89,9 @@ static void add_norm1(Model *m, const Pass *p, int part, LayerActs *a)
         return;
     }
     BUG_ON(r.x.p != a->x.p);
-    m->dev->add_norm_fwd(m->dev, a->x, a->ln1, a->stat1, r.x, r.res, &r.drop, params_weight(m->params, part, P_LN1),
-                         params_weight(m->params, part, P_LN1B), m->cfg->norm_epsilon, model_norm(m));
+    m->dev->add_norm_fwd(m->dev, a->x, a->ln1, a->stat1, r.x, r.res, &r.drop,
+                         params_weight(m->params, part, P_LN1), params_weight(m->params, part, P_LN1B),
+                         m->cfg->norm_epsilon, model_norm(m));
     model_watch(m, r.part, "mlp.linear_fc2", a->x);
     p->fd->residual = (Residual){0};
 }
@@ -109,7 +119,7 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
         a->qstat = mat_take(p->keep_d, T, 2 * m->A, m->real);
         a->kstat = mat_take(p->keep_d, T, 2 * m->K, m->real);
     }
-    int output = m->keep_attn || m->dev->keeps.scores;     /* which the projection reads: Megatron-LM keeps it */
+    int output = m->keep_attn || m->dev->keeps.scores; /* which the projection reads: Megatron-LM keeps it */
     take_core(m, a, output ? p->keep_w : &m->scratch, m->keep_attn ? p->keep_d : &m->scratch);
     a->x1 = mat_take(p->keep_d, R, m->H, m->type);
     a->stat2 = mat_take(p->keep_d, R, 2, m->real);
@@ -154,12 +164,14 @@ static void project_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dqk
     rotate(m, p, dqkv, 1);
     if (m->cfg->qk_layernorm) {
         Mat q = mat_cols(a->qk, 0, m->A * m->D), k = mat_cols(a->qk, m->A * m->D, m->K * m->D);
-        d->norm_bwd_w(d, params_grad(w, part, P_QNORM), params_grad(w, part, P_QNORMB), dq, q, a->qstat, model_norm(m),
+        d->norm_bwd_w(d, params_grad(w, part, P_QNORM), params_grad(w, part, P_QNORMB), dq, q, a->qstat,
+                      model_norm(m), (int)m->A);
+        d->norm_bwd_w(d, params_grad(w, part, P_KNORM), params_grad(w, part, P_KNORMB), dk, k, a->kstat,
+                      model_norm(m), (int)m->K);
+        d->norm_bwd_x(d, dq, none, dq, q, a->qstat, params_weight(w, part, P_QNORM), model_norm(m),
                       (int)m->A);
-        d->norm_bwd_w(d, params_grad(w, part, P_KNORM), params_grad(w, part, P_KNORMB), dk, k, a->kstat, model_norm(m),
+        d->norm_bwd_x(d, dk, none, dk, k, a->kstat, params_weight(w, part, P_KNORM), model_norm(m),
                       (int)m->K);
-        d->norm_bwd_x(d, dq, none, dq, q, a->qstat, params_weight(w, part, P_QNORM), model_norm(m), (int)m->A);
-        d->norm_bwd_x(d, dk, none, dk, k, a->kstat, params_weight(w, part, P_KNORM), model_norm(m), (int)m->K);
     }
 }
 
@@ -167,13 +179,14 @@ static void project_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dqk
 static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy)
 {
     const Params *w = m->params;
-    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_PROJ), dy, a->o, params_grad(w, part, P_PROJB), g->proj,
-                 model_precision(m, part, LINEAR_PROJ));
-    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_QKV), g->qkv, x, params_grad(w, part, P_QKVB), g->qkv,
-                 model_precision(m, part, LINEAR_QKV));
+    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_PROJ), dy, a->o, params_grad(w, part, P_PROJB),
+                 g->proj, model_precision(m, part, LINEAR_PROJ));
+    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_QKV), g->qkv, x, params_grad(w, part, P_QKVB),
+                 g->qkv, model_precision(m, part, LINEAR_QKV));
 }
 
-void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx, Mat dx1, int weights)
+void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx, Mat dx1,
+                   int weights)
 {
     Device *d = m->dev;
     const Params *w = m->params;
@@ -189,12 +202,13 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
     size_t start = m->scratch.used;
     Mat dy = tensor_room(&m->tensor, &m->scratch, g->proj);
     size_t mark = m->scratch.used;
-    Mat dout = mat_take(&m->scratch, T, m->A * m->D, m->type), delta = mat_take(&m->scratch, T, m->A, m->real);
+    Mat dout = mat_take(&m->scratch, T, m->A * m->D, m->type),
+        delta = mat_take(&m->scratch, T, m->A, m->real);
     tensor_gather_matmul(d, &m->tensor, &m->scratch, dy, dout, g->proj, params_weight(w, part, P_PROJ),
                          model_precision(m, part, LINEAR_PROJ));
     Attention shape = shape_of(m, p, layer);
-    d->attention_bwd(d, q_of(m, g->qkv), k_of(m, g->qkv), v_of(m, g->qkv), dout, a->o, a->lse, delta, q_of(m, a->qkv),
-                     k_of(m, a->qkv), v_of(m, a->qkv), &shape);
+    d->attention_bwd(d, q_of(m, g->qkv), k_of(m, g->qkv), v_of(m, g->qkv), dout, a->o, a->lse, delta,
+                     q_of(m, a->qkv), k_of(m, a->qkv), v_of(m, a->qkv), &shape);
     arena_reset(&m->scratch, mark);
     project_bwd(m, p, part, a, g->qkv);
     /* the weights' gradient needs all rows again: gathered while the input's gradient is multiplied */
@@ -202,12 +216,13 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
     if (weights)
         x = tensor_gather(&m->tensor, &m->scratch, a->ln1);
     Mat dln = mat_take(&m->scratch, dx.rows, m->H, m->type);
-    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, g->qkv, params_weight(w, part, P_QKV),
-                                        model_precision(m, part, LINEAR_QKV));
+    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, g->qkv,
+                                        params_weight(w, part, P_QKV), model_precision(m, part, LINEAR_QKV));
     if (weights)
         weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), dy);
     tensor_wait(&m->tensor, sum);
-    d->norm_bwd_w(d, params_grad(w, part, P_LN1), params_grad(w, part, P_LN1B), dln, a->x, a->stat1, model_norm(m), 1);
+    d->norm_bwd_w(d, params_grad(w, part, P_LN1), params_grad(w, part, P_LN1B), dln, a->x, a->stat1,
+                  model_norm(m), 1);
     d->norm_bwd_x(d, dx, dx1, dln, a->x, a->stat1, params_weight(w, part, P_LN1), model_norm(m), 1);
     arena_reset(&m->scratch, start);
 }
@@ -215,7 +230,8 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
 void attention_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g)
 {
     size_t mark = m->scratch.used;
-    TensorRows x = tensor_gather(&m->tensor, &m->scratch, a->ln1), dy = tensor_gather(&m->tensor, &m->scratch, g->proj);
+    TensorRows x = tensor_gather(&m->tensor, &m->scratch, a->ln1),
+               dy = tensor_gather(&m->tensor, &m->scratch, g->proj);
     weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), tensor_gathered(&m->tensor, dy));
     arena_reset(&m->scratch, mark);
 }

@@ -8,7 +8,8 @@ void embedding_fwd(Model *m, const Pass *p, int part, Mat x)
     Mat wpe = params_weight(m->params, part, P_WPE), room = tensor_room(&m->tensor, &m->scratch, x);
     if (m->tensor.tp->rank != 0)      /* positions enter once, like the bias of a row linear */
         wpe.p = NULL;
-    d->embed_fwd(d, room, p->batch->tokens, p->batch->position, params_weight(m->params, part, P_WTE), m->vocab0, wpe);
+    d->embed_fwd(d, room, p->batch->tokens, p->batch->position, params_weight(m->params, part, P_WTE),
+                 m->vocab0, wpe);
     tensor_wait(&m->tensor, tensor_sum(&m->tensor, x, room));
     arena_reset(&m->scratch, mark);
     Dropout drop = model_dropout(m, p, SITE_EMBEDDING, 0);
@@ -17,7 +18,8 @@ void embedding_fwd(Model *m, const Pass *p, int part, Mat x)
     model_watch(m, part, "embedding", x);
 }
 
-/* A word's row gets the gradients of all rows of tokens, a position's those of the rows that this rank has. */
+/* A word's row gets the gradients of all rows of tokens, a position's those of the rows that this rank has.
+ */
 void embedding_bwd(Model *m, const Pass *p, int part, Mat dx)
 {
     Device *d = m->dev;
@@ -29,8 +31,9 @@ void embedding_bwd(Model *m, const Pass *p, int part, Mat dx)
     if (drop.p > 0)
         d->dropout_bwd(d, dx, dx, &drop);
     TensorRows all = tensor_gather(&m->tensor, &m->scratch, dx);
-    d->embed_bwd(d, none, m->vocab0, params_grad(m->params, part, P_WPE), dx, b->tokens + row0, b->position + row0);
-    d->embed_bwd(d, params_grad(m->params, part, P_WTE), m->vocab0, none, tensor_gathered(&m->tensor, all), b->tokens,
-                 b->position);
+    d->embed_bwd(d, none, m->vocab0, params_grad(m->params, part, P_WPE), dx, b->tokens + row0,
+                 b->position + row0);
+    d->embed_bwd(d, params_grad(m->params, part, P_WTE), m->vocab0, none, tensor_gathered(&m->tensor, all),
+                 b->tokens, b->position);
     arena_reset(&m->scratch, mark);
 }

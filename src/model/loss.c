@@ -1,8 +1,10 @@
-/* The head: final norm, output layer, cross-entropy. The vocabulary is split over the tensor group, logits are never gathered.
+/* The head: final norm, output layer, cross-entropy. The vocabulary is split over the tensor group, logits
+ * are never gathered.
  *
- * A slice of rows at a time, logits are made, turned into their own gradient in place, and used for the input's and the
- * weight's gradient while they are in cache: the [T, V] logits exist neither in F32 nor twice. This couples the two
- * gradients, so the head's bwd_w is part of its bwd_x. (Hsu et al. 2024, arXiv:2410.10989, sec 3.2, fuse likewise.) */
+ * A slice of rows at a time, logits are made, turned into their own gradient in place, and used for the
+ * input's and the weight's gradient while they are in cache: the [T, V] logits exist neither in F32 nor
+ * twice. This couples the two gradients, so the head's bwd_w is part of its bwd_x. (Hsu et al. 2024,
+ * arXiv:2410.10989, sec 3.2, fuse likewise.) */
 #include "model.h"
 
 /* Bytes of one slice of logits. Larger slices read and write the weight's gradient [V,H] fewer times. */
@@ -10,7 +12,8 @@
 
 typedef struct { int part; Mat w, dw; } Head;
 
-/* Rows [first, first + n) of those that this rank has, and with sequence parallelism of every other rank: N rows of T. */
+/* Rows [first, first + n) of those that this rank has, and with sequence parallelism of every other rank: N
+ * rows of T. */
 typedef struct {
     const Batch *batch;
     int64_t first, n;
@@ -19,15 +22,16 @@ typedef struct {
     Mat all, logits;           /* [N,H], real [N,V] */
 } Slice;
 
-/* The output layer's weight: the head's own, or the embedding's when they are tied. Its gradient is there in a backward
- * only. */
+/* The output layer's weight: the head's own, or the embedding's when they are tied. Its gradient is there in
+ * a backward only. */
 static Head head_of(const Model *m, int part, int backward)
 {
     int owner;
     ParamId id;
     params_head(m->params, &owner, &id);
     Mat none = {.type = m->real};
-    return (Head){part, params_weight(m->params, owner, id), backward ? params_grad(m->params, owner, id) : none};
+    return (Head){part, params_weight(m->params, owner, id),
+                  backward ? params_grad(m->params, owner, id) : none};
 }
 
 static int64_t slice_rows(const Model *m, int64_t R)
@@ -39,8 +43,8 @@ static int64_t slice_rows(const Model *m, int64_t R)
 
 static void final_norm(Model *m, int part, Mat y, Mat stats, Mat x)
 {
-    m->dev->norm_fwd(m->dev, y, stats, x, params_weight(m->params, part, P_LNF), params_weight(m->params, part, P_LNFB),
-                     m->cfg->norm_epsilon, model_norm(m), 1);
+    m->dev->norm_fwd(m->dev, y, stats, x, params_weight(m->params, part, P_LNF),
+                     params_weight(m->params, part, P_LNFB), m->cfg->norm_epsilon, model_norm(m), 1);
 }
 
 /* dlogits lie where the logits were, row on row. */
@@ -81,8 +85,8 @@ static void slice_bwd(Model *m, const Head *h, const Slice *s, Mat dx, Mat dlogi
     TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, dlogits, h->w, as_stored);
     tensor_bwd_w(d, &m->scratch, h->dw, dlogits, s->all, none, none, as_stored);
     tensor_wait(&m->tensor, sum);
-    d->norm_bwd_w(d, params_grad(m->params, h->part, P_LNF), params_grad(m->params, h->part, P_LNFB), dln, s->x, s->stat,
-                  model_norm(m), 1);
+    d->norm_bwd_w(d, params_grad(m->params, h->part, P_LNF), params_grad(m->params, h->part, P_LNFB), dln,
+                  s->x, s->stat, model_norm(m), 1);
     d->norm_bwd_x(d, dx, (Mat){.type = m->type}, dln, s->x, s->stat, params_weight(m->params, h->part, P_LNF),
                   model_norm(m), 1);
 }
@@ -100,8 +104,8 @@ void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)
         Slice s = slice_open(m, p->batch, x, r, r + step < x.rows ? step : x.rows - r);
         slice_fwd(m, &h, &s);
         Mat dlogits = dx.rows ? over_logits(m, s.logits) : none;
-        tensor_xent(d, &m->tensor, &m->scratch, loss, dlogits, s.logits, p->batch->labels, p->batch->loss_mask, s.rows,
-                    m->vocab0, m->Vvalid, m->loss_scale);
+        tensor_xent(d, &m->tensor, &m->scratch, loss, dlogits, s.logits, p->batch->labels,
+                    p->batch->loss_mask, s.rows, m->vocab0, m->Vvalid, m->loss_scale);
         if (dx.rows)
             slice_bwd(m, &h, &s, mat_rows(dx, s.first, s.n), dlogits);
         arena_reset(&m->scratch, mark);

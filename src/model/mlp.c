@@ -13,9 +13,9 @@ static void inner(Model *m, int part, LayerActs *a)
     Device *d = m->dev;
     size_t mark = m->scratch.used;
     Mat x = tensor_room(&m->tensor, &m->scratch, a->ln2);
-    tensor_gather_linear_act(d, &m->tensor, &m->scratch, x, a->a, a->h, a->ln2, params_weight(m->params, part, P_FC1),
-                             params_weight(m->params, part, P_FC1B), (ActKind)m->cfg->activation,
-                             model_precision(m, part, LINEAR_FC1));
+    tensor_gather_linear_act(d, &m->tensor, &m->scratch, x, a->a, a->h, a->ln2,
+                             params_weight(m->params, part, P_FC1), params_weight(m->params, part, P_FC1B),
+                             (ActKind)m->cfg->activation, model_precision(m, part, LINEAR_FC1));
     arena_reset(&m->scratch, mark);
     model_watch(m, part, "mlp.linear_fc1", a->h);
     model_watch(m, part, "mlp.activation", a->a);
@@ -60,8 +60,8 @@ void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a)
 static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy, Mat dh)
 {
     const Params *w = m->params;
-    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_FC2), dy, a->a, params_grad(w, part, P_FC2B), g->fc2,
-                 model_precision(m, part, LINEAR_FC2));
+    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_FC2), dy, a->a, params_grad(w, part, P_FC2B),
+                 g->fc2, model_precision(m, part, LINEAR_FC2));
     tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_FC1), dh, x, params_grad(w, part, P_FC1B), dh,
                  model_precision(m, part, LINEAR_FC1));
 }
@@ -79,12 +79,13 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
     size_t start = m->scratch.used;
     Mat dout = tensor_room(&m->tensor, &m->scratch, g->fc2);
     size_t mark = m->scratch.used;
-    /* a kernel that does both cannot write over h: that is asked for where W comes later, and then costs a copy */
+    /* a kernel that does both cannot write over h: that is asked for where W comes later, and then costs a
+     * copy */
     ActKind act = (ActKind)m->cfg->activation;
     int apart = weights && !act_gated(act);
     Mat da = mat_take(&m->scratch, a->a.rows, m->F, m->type), dh = apart ? da : a->h;
-    tensor_gather_matmul_act(d, &m->tensor, &m->scratch, dout, dh, da, g->fc2, params_weight(w, part, P_FC2), a->h, act,
-                             model_precision(m, part, LINEAR_FC2));
+    tensor_gather_matmul_act(d, &m->tensor, &m->scratch, dout, dh, da, g->fc2, params_weight(w, part, P_FC2),
+                             a->h, act, model_precision(m, part, LINEAR_FC2));
     if (!apart)
         arena_reset(&m->scratch, mark);
     TensorRows x = {0};
@@ -96,7 +97,8 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
     if (weights)
         weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), dout, dh);
     tensor_wait(&m->tensor, sum);
-    d->norm_bwd_w(d, params_grad(w, part, P_LN2), params_grad(w, part, P_LN2B), dln, a->x1, a->stat2, model_norm(m), 1);
+    d->norm_bwd_w(d, params_grad(w, part, P_LN2), params_grad(w, part, P_LN2B), dln, a->x1, a->stat2,
+                  model_norm(m), 1);
     d->norm_bwd_x(d, dx1, dy, dln, a->x1, a->stat2, params_weight(w, part, P_LN2), model_norm(m), 1);
     arena_reset(&m->scratch, start);
 }
@@ -104,7 +106,8 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
 void mlp_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g)
 {
     size_t mark = m->scratch.used;
-    TensorRows x = tensor_gather(&m->tensor, &m->scratch, a->ln2), dy = tensor_gather(&m->tensor, &m->scratch, g->fc2);
+    TensorRows x = tensor_gather(&m->tensor, &m->scratch, a->ln2),
+               dy = tensor_gather(&m->tensor, &m->scratch, g->fc2);
     weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), tensor_gathered(&m->tensor, dy), a->h);
     arena_reset(&m->scratch, mark);
 }

@@ -6,8 +6,11 @@ Dropout model_dropout(const Model *m, const Pass *p, int site, int layer)
 {
     static const char *const name[] = {"embedding", "attention", "proj", "mlp"};
     uint64_t key = rng_key((uint64_t)m->cfg->seed, name[site]);
-    return (Dropout){.p = m->evaluating ? 0 : m->cfg->hidden_dropout, .key = hash64(&layer, sizeof layer, key),
-                     .sample = p->batch->sample, .seq = p->batch->seq, .row0 = model_row0(m)};
+    return (Dropout){.p = m->evaluating ? 0 : m->cfg->hidden_dropout,
+                     .key = hash64(&layer, sizeof layer, key),
+                     .sample = p->batch->sample,
+                     .seq = p->batch->seq,
+                     .row0 = model_row0(m)};
 }
 
 void model_keep_mask(const Model *m, const Pass *p)
@@ -90,8 +93,8 @@ static void batch_layout(const Model *m, Batch *b, Arena *mem)
     b->sample = arena_take(mem, (size_t)m->B * 8);
 }
 
-/* Copies a microbatch into its slot, which outlives the loader's buffer: from the host, or from another slot of this rank.
- * src NULL: counting. */
+/* Copies a microbatch into its slot, which outlives the loader's buffer: from the host, or from another slot
+ * of this rank. src NULL: counting. */
 static void batch_keep(const Model *m, SlotFD *s, const Batch *src, int slot)
 {
     void (*keep)(Device *, void *, const void *, size_t) = slot ? copy_words : m->dev->put;
@@ -122,14 +125,15 @@ static void layer_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat x, Ma
     mlp_fwd(m, p, part, a, y);
 }
 
-/* A group that will be recomputed keeps nothing but its input. The end of a layer is left to the next layer's norm where
- * what it adds stays until then, and that layer is in this chunk. */
+/* A group that will be recomputed keeps nothing but its input. The end of a layer is left to the next layer's
+ * norm where what it adds stays until then, and that layer is in this chunk. */
 static void group_fwd(Model *m, const Pass *pass, const ModelUnit *u)
 {
     Pass p = *pass;
     size_t mark = m->scratch.used;
     Mat x = p.fd->in[u->group];
-    int leaves = m->dev->keeps.sent && u->group == p.chunk->groups - 1 && p.chunk->next >= 0 && p.chunk->next_here < 0;
+    int leaves =
+        m->dev->keeps.sent && u->group == p.chunk->groups - 1 && p.chunk->next >= 0 && p.chunk->next_here < 0;
     p.fd->in[u->group + 1] = boundary(m, leaves ? &m->scratch : &p.fd->mem);
     if (u->recompute)
         p.keep_d = p.keep_w = &m->scratch;
@@ -217,7 +221,8 @@ static void layer_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrad
     arena_reset(&m->scratch, mark);
 }
 
-/* The forward of a group again, keeping what its backward needs; the output of the last layer is not among it. */
+/* The forward of a group again, keeping what its backward needs; the output of the last layer is not among
+ * it. */
 static void group_redo(Model *m, const Pass *pass, const ModelUnit *u)
 {
     Pass p = *pass;
@@ -360,7 +365,10 @@ void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int s
 {
     Comm *tp = (Comm *)&m->grid->axis[AXIS_TP];
     int shared = share_rows && m->cfg->sequence_parallel;
-    m->tensor = (TensorGroup){.tp = tp, .rows = shared ? tp : &m->one, .sum = shared ? &m->one : tp, .sent = m->tokens,
+    m->tensor = (TensorGroup){.tp = tp,
+                              .rows = shared ? tp : &m->one,
+                              .sum = shared ? &m->one : tp,
+                              .sent = m->tokens,
                               .come = m->tokens + tp->size};
     m->tensor.overlap = tensor_overlaps(&m->tensor, m->cfg->tp_comm_overlap);
     precision_begin(m);
@@ -368,7 +376,8 @@ void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int s
     m->B = B;
     m->S = S;
     BUG_ON(B * S % m->tensor.rows->size);
-    BUG_ON(schedule->slots[SLOT_FD] > m->nfd || schedule->slots[SLOT_FW] > m->nfw || schedule->slots[SLOT_DW] > m->ndw);
+    BUG_ON(schedule->slots[SLOT_FD] > m->nfd || schedule->slots[SLOT_FW] > m->nfw ||
+           schedule->slots[SLOT_DW] > m->ndw);
 }
 
 void model_end(Model *m)

@@ -1,18 +1,19 @@
-/* model -- a GPT-style decoder as functions over views of memory: fwd, bwd_x (gradient of the input), bwd_w (gradient of
- * the weights).
+/* model -- a GPT-style decoder as functions over views of memory: fwd, bwd_x (gradient of the input), bwd_w
+ * (gradient of the weights).
  *
- * Letters (all local to the rank): B samples of a microbatch, S positions, T = B*S, R the rows of T that this rank has
- * between the linear layers (T/tp with sequence parallelism, else T), H width, A query heads, K key/value heads, D head
- * size, F feed-forward width, V vocabulary. Storage type unless said otherwise.
+ * Letters (all local to the rank): B samples of a microbatch, S positions, T = B*S, R the rows of T that this
+ * rank has between the linear layers (T/tp with sequence parallelism, else T), H width, A query heads, K
+ * key/value heads, D head size, F feed-forward width, V vocabulary. Storage type unless said otherwise.
  *
- * A rank holds chunks (virtual stages), a chunk is cut into units: the embedding, each group of layers that is recomputed
- * together (one layer as a rule), the head. Units are the grain of gradient reduction and parameter gathering.
+ * A rank holds chunks (virtual stages), a chunk is cut into units: the embedding, each group of layers that
+ * is recomputed together (one layer as a rule), the head. Units are the grain of gradient reduction and
+ * parameter gathering.
  *
- * A microbatch in a chunk has three lifetimes, and a slot of memory for each: FD, from its input to D (input, attention's
- * inputs, statistics of norms); FW, from F to W (inputs of the linear layers); DW, from the gradient that comes in to W
- * (gradients between layers, output gradients of the linear layers). With the joined B the last ends with the others,
- * and what lives within a layer's backward is scratch. What recompute leaves out is made again in the backward, by the
- * same code, so the bits are the same. */
+ * A microbatch in a chunk has three lifetimes, and a slot of memory for each: FD, from its input to D (input,
+ * attention's inputs, statistics of norms); FW, from F to W (inputs of the linear layers); DW, from the
+ * gradient that comes in to W (gradients between layers, output gradients of the linear layers). With the
+ * joined B the last ends with the others, and what lives within a layer's backward is scratch. What recompute
+ * leaves out is made again in the backward, by the same code, so the bits are the same. */
 #ifndef MODEL_H
 #define MODEL_H
 #include "data.h"
@@ -33,12 +34,12 @@ typedef struct {
     int64_t left;          /* where the layer is offloaded: the last copy that took these off the device */
 } LayerActs;
 
-/* Output gradients of a layer's linear layers, from its bwd_x to its bwd_w: [R,H], [R,H], [T,(A+2K)D]; that of fc1 is
- * LayerActs.h. */
+/* Output gradients of a layer's linear layers, from its bwd_x to its bwd_w: [R,H], [R,H], [T,(A+2K)D]; that
+ * of fc1 is LayerActs.h. */
 typedef struct { Mat fc2, proj, qkv; } LayerGrads;
 
-/* The end of a layer, x = res + dropout(x) in place, while it is still to be done: by the norm that reads x next, in the
- * same pass over memory, or by mlp_settle. res absent: it is done. */
+/* The end of a layer, x = res + dropout(x) in place, while it is still to be done: by the norm that reads x
+ * next, in the same pass over memory, or by mlp_settle. res absent: it is done. */
 typedef struct {
     Mat x, res;            /* [R,H] */
     Dropout drop;
@@ -71,7 +72,8 @@ typedef struct {
 /* Room for what one layer keeps, where it lies elsewhere between F and its backward (offload.c). */
 typedef struct {
     Arena d, w;            /* what D needs, what W needs */
-    LayerActs *due;        /* whose activations are on their way into it, or in it, for a backward to come; NULL: nobody's */
+    LayerActs *due; /* whose activations are on their way into it, or in it, for a backward to come; NULL:
+                       nobody's */
     char *late;            /* where those that W needs go: in w, or where they stay until W */
     int64_t ticket, left;  /* of its last copy; of the last one off the device */
 } LayerWindow;
@@ -115,7 +117,8 @@ typedef struct Model {
     TensorGroup tensor;                    /* of the pass that runs now */
     Token *tokens;                         /* its messages: [2 tp] */
     Comm one;                              /* a group of one */
-    int64_t H, A, K, D, F, V, Vvalid;      /* local; Vvalid: this rank's columns of the vocabulary that are no padding */
+    int64_t H, A, K, D, F, V,
+        Vvalid; /* local; Vvalid: this rank's columns of the vocabulary that are no padding */
     int64_t vocab0;                        /* first token of this rank's slice */
     Dtype type, real;
     int nchunks, nunits;
@@ -133,26 +136,27 @@ typedef struct Model {
     Arena scratch;
     Mat rope;                              /* real [P, rot] = (cos | sin); rows 0 when there is none */
     int keep_ln, keep_attn, keep_mlp;      /* what selective recompute does not leave out */
-    Fp8Scale *fp8;                         /* on the device: [2: training, evaluation][nparts][LINEARS][3: x, w, dy] */
+    Fp8Scale *fp8; /* on the device: [2: training, evaluation][nparts][LINEARS][3: x, w, dy] */
     float *fp8_seen;                       /* on the device: their largest magnitudes, for messages */
-    Fp8Weight *fp8_weight;                 /* [nparts][LINEARS] copies of weights that a list keeps, NULL: none; */
+    Fp8Weight *fp8_weight; /* [nparts][LINEARS] copies of weights that a list keeps, NULL: none; */
     int fp8_keep;                          /* those of parts [0, fp8_keep) */
     char *fp8_known;                       /* [nparts][LINEARS] on the host: steps before have left scales */
 
     /* the list that runs now */
     const Schedule *schedule;
     int64_t B, S;                          /* samples of a microbatch, positions */
-    const Batch *(*next_batch)(void *ctx, int mb);   /* microbatch mb of this step; NULL while only counting */
+    const Batch *(*next_batch)(void *ctx, int mb); /* microbatch mb of this step; NULL while only counting */
     void *batch_ctx;
-    double loss_scale;                     /* multiplies every gradient: loss scale / tokens of a full global batch */
-    double *sums;                          /* [MODEL_SUMS] on the device: of losses and of their masks since model_clear, on
-                                              tensor rank 0 of the stage with the loss; room for a watcher's */
+    double loss_scale; /* multiplies every gradient: loss scale / tokens of a full global batch */
+    double *sums;      /* [MODEL_SUMS] on the device: of losses and of their masks since model_clear, on
+                          tensor rank 0 of the stage with the loss; room for a watcher's */
     int evaluating;                        /* no dropout, no gradients: F of the head makes the loss */
     KvCache *cache;                        /* generation: F of the head makes logits */
     Mat logits;                            /* real [1, V] those of the last position */
-    RowMap slice_rows;                     /* while a watcher sees "logits": the row of T that each of its rows is, and */
+    RowMap slice_rows; /* while a watcher sees "logits": the row of T that each of its rows is, and */
     const Batch *slice_batch;              /* the microbatch */
-    void (*watch)(struct Model *m, int part, const char *where, Mat x);   /* sees a forward's tensors; NULL as a rule */
+    void (*watch)(struct Model *m, int part, const char *where,
+                  Mat x); /* sees a forward's tensors; NULL as a rule */
 } Model;
 
 /* The units of this rank: *units of each chunk (per_chunk[nchunks]) in one table, on the heap. */
@@ -161,11 +165,13 @@ ModelUnit *model_units(const Config *cfg, const Params *params, int *n, int *per
 /* Bytes of a slot of each lifetime, of the scratch, and of what an offloaded layer keeps for D and for W. */
 typedef struct { size_t fd, fw, dw, scratch, window_d, window_w; } ModelBytes;
 
-/* Fills the sizes, units and tables. slots: how many of each lifetime; split: D and W apart. recast: layers of this rank,
- * the last ones, whose FP8 weights are cast in every microbatch, for want of room to keep the copies. Memory comes from
- * `run` and `outer` (which may be counting). bytes: from a counting run of the same lists, zeros to count. */
-void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev, Params *params,
-                const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *outer, const ModelBytes *bytes);
+/* Fills the sizes, units and tables. slots: how many of each lifetime; split: D and W apart. recast: layers
+ * of this rank, the last ones, whose FP8 weights are cast in every microbatch, for want of room to keep the
+ * copies. Memory comes from `run` and `outer` (which may be counting). bytes: from a counting run of the same
+ * lists, zeros to count. */
+void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev,
+                Params *params, const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *outer,
+                const ModelBytes *bytes);
 void model_close(Model *m);
 ModelBytes model_peaks(const Model *m);
 
@@ -173,8 +179,8 @@ ModelBytes model_peaks(const Model *m);
 enum { SUM_LOSS, SUM_MASK, SUM_WATCH, MODEL_SUMS };
 void model_clear(Model *m);
 
-/* Before a list runs: its slot tables, the shape of its microbatches, and whether rows may be shared out (a sequence that
- * is being generated has too few). */
+/* Before a list runs: its slot tables, the shape of its microbatches, and whether rows may be shared out (a
+ * sequence that is being generated has too few). */
 void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int share_rows);
 
 /* The instructions F, B, D, W and the four messages, as the executor calls them: ctx is the Model. */
@@ -207,17 +213,18 @@ int64_t model_rows(const Model *m);
 void embedding_fwd(Model *m, const Pass *p, int part, Mat x);
 void embedding_bwd(Model *m, const Pass *p, int part, Mat dx);
 
-/* First half of a layer: x1 = x + dropout(proj(attention(norm(x)))), and ln2 = norm(x1) in the same pass over memory; so is
- * norm(x) with the end of the layer before, where that is still to be done. */
+/* First half of a layer: x1 = x + dropout(proj(attention(norm(x)))), and ln2 = norm(x1) in the same pass over
+ * memory; so is norm(x) with the end of the layer before, where that is still to be done. */
 void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a);
 /* Makes again what selective recompute left out of a. */
 void attention_restore(Model *m, const Pass *p, int part, LayerActs *a);
 /* dx [R,H] from dx1; with `weights`, the weight gradients beside the sum of the input gradient. */
-void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx, Mat dx1, int weights);
+void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx, Mat dx1,
+                   int weights);
 void attention_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g);
 
-/* Second half: y = x1 + dropout(fc2(act(fc1(ln2)))), but for the last sum: that is left in p->fd->residual, and x1 has to
- * stay until it is done. y absent: what the backward reads, and no more. */
+/* Second half: y = x1 + dropout(fc2(act(fc1(ln2)))), but for the last sum: that is left in p->fd->residual,
+ * and x1 has to stay until it is done. y absent: what the backward reads, and no more. */
 void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y);
 /* Does the sum that mlp_fwd has left, where no norm will. */
 void mlp_settle(Model *m, const Pass *p);
@@ -225,8 +232,8 @@ void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a);
 void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx1, Mat dy, int weights);
 void mlp_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g);
 
-/* Final norm, logits and loss, a slice of rows at a time, so that the logits of a slice are made once and never all held.
- * x [R,H]; dx [R,H] absent: loss only, else the gradient and those of the head's weights. */
+/* Final norm, logits and loss, a slice of rows at a time, so that the logits of a slice are made once and
+ * never all held. x [R,H]; dx [R,H] absent: loss only, else the gradient and those of the head's weights. */
 void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx);
 /* Logits (real [1, V]) of the last row of x. */
 void head_logits(Model *m, int part, Mat x, Mat logits);
@@ -237,7 +244,8 @@ Precision model_precision(const Model *m, int part, LinearId which);
 static const Precision as_stored;
 /* Memory from `run`, which may be counting. recast: as model_open's. */
 void precision_open(Model *m, int recast, Arena *run);
-/* Whether a list keeps copies of FP8 weights where there is room: with several microbatches, of weights that stay whole. */
+/* Whether a list keeps copies of FP8 weights where there is room: with several microbatches, of weights that
+ * stay whole. */
 int precision_keeps(const Config *cfg);
 /* FP8 layers of a table. */
 int precision_layers(const Config *cfg, const Params *params);
@@ -247,7 +255,8 @@ void precision_begin(Model *m);
 /* The end of a step: FP8 scales follow from what it has seen. Collective over tensor and data groups. */
 void model_next_scales(Model *m);
 
-/* Bytes of a window's arena: its own, or as many as it was seen to need, rounded so that another can lie behind it. */
+/* Bytes of a window's arena: its own, or as many as it was seen to need, rounded so that another can lie
+ * behind it. */
 size_t window_room(const Arena *a);
 /* Whether what u keeps leaves the device: never where there is no backward to come. */
 int offload_wanted(const Model *m, const ModelUnit *u);

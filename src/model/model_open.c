@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Groups of layers that run again together in the backward: each a unit. `block` counts through the whole rank. */
+/* Groups of layers that run again together in the backward: each a unit. `block` counts through the whole
+ * rank. */
 static int group_size(const Config *c, int left, int before, int *recompute)
 {
     int n = (int)c->recompute_num_layers;
@@ -19,7 +20,8 @@ ModelUnit *model_units(const Config *cfg, const Params *params, int *n, int *per
     int before = 0;                    /* layers of the rank so far */
     *n = 0;
     for (int c = 0; c < params->nchunks; c++) {
-        int first = params->chunk[c].first, end = first + params->chunk[c].count, start = *n, group = 0, layer = 0;
+        int first = params->chunk[c].first, end = first + params->chunk[c].count, start = *n, group = 0,
+            layer = 0;
         for (int part = first; part < end;) {
             ModelUnit *u = &unit[(*n)++];
             PartKind kind = params->part[part].kind;
@@ -49,7 +51,8 @@ static void open_chunks(Model *m, const PipeShape *shape)
     for (int c = 0; c < m->nchunks; c++) {
         Chunk *k = &m->chunk[c];
         int stage = pipe_stage(shape, rank, c), there;
-        *k = (Chunk){.unit0 = at, .units = units[c], .prev = -1, .next = -1, .prev_here = -1, .next_here = -1};
+        *k =
+            (Chunk){.unit0 = at, .units = units[c], .prev = -1, .next = -1, .prev_here = -1, .next_here = -1};
         for (int u = at; u < at + units[c]; u++)
             if (m->unit[u].kind == UNIT_LAYERS) {
                 k->groups++;
@@ -147,15 +150,28 @@ static void open_slots(Model *m, const int slots[SLOT_KINDS], Arena *run, const 
         m->dw[i].mem = slot_arena(run, "gradients until W", bytes->dw);
 }
 
-void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev, Params *params,
-                const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *outer, const ModelBytes *bytes)
+void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev,
+                Params *params, const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *outer,
+                const ModelBytes *bytes)
 {
     int tp = grid->size[AXIS_TP];
     int64_t groups = cfg->num_query_groups;
-    *m = (Model){.cfg = cfg, .grid = grid, .dev = dev, .params = params, .data = &params->data, .H = cfg->hidden_size,
-                 .A = cfg->num_attention_heads / tp, .K = groups < tp ? 1 : groups / tp, .D = cfg->kv_channels,
-                 .F = cfg->ffn_hidden_size / tp, .V = cfg->padded_vocab_size / tp, .type = params->type,
-                 .real = params->real, .nchunks = params->nchunks, .split = split, .loss_scale = 1};
+    *m = (Model){.cfg = cfg,
+                 .grid = grid,
+                 .dev = dev,
+                 .params = params,
+                 .data = &params->data,
+                 .H = cfg->hidden_size,
+                 .A = cfg->num_attention_heads / tp,
+                 .K = groups < tp ? 1 : groups / tp,
+                 .D = cfg->kv_channels,
+                 .F = cfg->ffn_hidden_size / tp,
+                 .V = cfg->padded_vocab_size / tp,
+                 .type = params->type,
+                 .real = params->real,
+                 .nchunks = params->nchunks,
+                 .split = split,
+                 .loss_scale = 1};
     comm_self_open(&m->one, "rows");
     m->tokens = xcalloc((size_t)tp * 2, sizeof *m->tokens);
     m->one.dev = dev;

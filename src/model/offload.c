@@ -1,9 +1,11 @@
-/* What the first layers of a chunk keep from F to their backward, on the host in between (cpu_offloading_num_layers).
+/* What the first layers of a chunk keep from F to their backward, on the host in between
+ * (cpu_offloading_num_layers).
  *
- * A layer computes into one of two windows on the device, in turn, and a copy beside the ops takes the window off when
- * the layer's forward has run; the window is written again behind that copy. In the backward a window is filled while
- * the layer after it computes, and while layers of another microbatch leave. What D needs stays in the window; with D and
- * W apart, what W needs goes where it stays until W. The layers' inputs, which messages carry, do not leave.
+ * A layer computes into one of two windows on the device, in turn, and a copy beside the ops takes the window
+ * off when the layer's forward has run; the window is written again behind that copy. In the backward a
+ * window is filled while the layer after it computes, and while layers of another microbatch leave. What D
+ * needs stays in the window; with D and W apart, what W needs goes where it stays until W. The layers'
+ * inputs, which messages carry, do not leave.
  *
  * Rhu et al. 2016, "vDNN", arXiv:1602.08124, sec 3. */
 #include "model.h"
@@ -73,7 +75,8 @@ void offload_ahead(Model *m, const Pass *p, int k)
         return;
     LayerWindow *w = next_window(m);
     char *from = outer_of(m, p, u);
-    size_t room_d = window_room(&w->d), room_w = window_room(&w->w);   /* while counting as well: a plan times them */
+    size_t room_d = window_room(&w->d),
+           room_w = window_room(&w->w); /* while counting as well: a plan times them */
     w->due = a;
     w->late = m->split ? arena_take(p->late, room_w) : w->w.base;
     /* what comes back has left, and so has what was in the window */

@@ -16,24 +16,24 @@
 #define LAYERNORM (c->normalization == NORMALIZATION_LAYERNORM)
 #define SEG(...) {__VA_ARGS__}
 
-#define X(id, name, part, condition, segments, columns, ...)                                                           \
-    static int exists_##id(const Config *c)                                                                            \
-    {                                                                                                                  \
-        (void)c;                                                                                                       \
-        return (condition);                                                                                            \
-    }                                                                                                                  \
-    static void shape_##id(const Config *c, int64_t segment[MAX_SEGMENTS], int64_t *cols)                              \
-    {                                                                                                                  \
-        const int64_t rows[MAX_SEGMENTS] = segments;                                                                   \
-        memcpy(segment, rows, sizeof rows);                                                                            \
-        *cols = (columns);                                                                                             \
-        (void)c;                                                                                                       \
+#define X(id, name, part, condition, segments, columns, ...)                                                 \
+    static int exists_##id(const Config *c)                                                                  \
+    {                                                                                                        \
+        (void)c;                                                                                             \
+        return (condition);                                                                                  \
+    }                                                                                                        \
+    static void shape_##id(const Config *c, int64_t segment[MAX_SEGMENTS], int64_t *cols)                    \
+    {                                                                                                        \
+        const int64_t rows[MAX_SEGMENTS] = segments;                                                         \
+        memcpy(segment, rows, sizeof rows);                                                                  \
+        *cols = (columns);                                                                                   \
+        (void)c;                                                                                             \
     }
 PARAMS(X)
 #undef X
 
 const ParamDef param_defs[PARAM_KINDS] = {
-#define X(id, name, part, condition, segments, columns, cut, init, decay, gpt2, llama)                                 \
+#define X(id, name, part, condition, segments, columns, cut, init, decay, gpt2, llama)                       \
     {name, part, exists_##id, shape_##id, cut, init, decay, gpt2, llama},
     PARAMS(X)
 #undef X
@@ -97,7 +97,8 @@ int param_boxes(const Params *p, const Param *t, int64_t from, int64_t to, Box b
         int64_t first, rows;
         slice(p, t, s, &first, &rows);
         int64_t valid = first + rows > t->segment[s] ? t->segment[s] - first : rows;
-        int64_t a = from > local * C ? from : local * C, b = to < (local + valid) * C ? to : (local + valid) * C;
+        int64_t a = from > local * C ? from : local * C,
+                b = to < (local + valid) * C ? to : (local + valid) * C;
         while (a < b) {       /* the end of a row, whole rows, the start of one */
             int64_t col = a % C, whole = col ? 0 : (b - a) / C, part = b - a < C - col ? b - a : C - col;
             box[n++] = (Box){global + first + a / C - local, col0 + col, whole ? whole : 1, whole ? C : part,
@@ -154,12 +155,12 @@ static void add_param(Params *p, Part *part, ParamId id)
 
 /* ---- the flat space ---- */
 
-/* Tensors of a part in the order of memory, bucket by bucket. What is a partial sum over the tensor group comes first
- * in its bucket, so that one message carries it. */
+/* Tensors of a part in the order of memory, bucket by bucket. What is a partial sum over the tensor group
+ * comes first in its bucket, so that one message carries it. */
 typedef enum { BUCKET_D, BUCKET_EMBEDDING, BUCKET_W, BUCKET_KINDS } BucketKind;
 static const ParamId flat_order[BUCKET_KINDS][13] = {
-    [BUCKET_D] = {P_QNORM, P_QNORMB, P_KNORM, P_KNORMB, P_LN1, P_LN1B, P_LN2, P_LN2B, P_LNF, P_LNFB, P_WPE, P_HEAD,
-                  PARAM_KINDS},
+    [BUCKET_D] = {P_QNORM, P_QNORMB, P_KNORM, P_KNORMB, P_LN1, P_LN1B, P_LN2, P_LN2B, P_LNF, P_LNFB, P_WPE,
+                  P_HEAD, PARAM_KINDS},
     [BUCKET_EMBEDDING] = {P_WTE, PARAM_KINDS},
     [BUCKET_W] = {P_PROJB, P_FC2B, P_QKV, P_QKVB, P_PROJ, P_FC1, P_FC1B, P_FC2, PARAM_KINDS},
 };
@@ -264,7 +265,8 @@ void params_open(Params *p, const Config *cfg, const Grid *grid, const Placement
     for (int i = 0; other_end && i < p->nparam; i++)
         if (p->param[i].id == P_WTE)
             tied = p->param[i].bucket;
-    data_open(&p->data, (Sharding)cfg->data_parallel_sharding_strategy, grid, p->type, p->real, bucket, buckets, tied);
+    data_open(&p->data, (Sharding)cfg->data_parallel_sharding_strategy, grid, p->type, p->real, bucket,
+              buckets, tied);
     PartRange *unit = xcalloc((size_t)p->nparts + 1, sizeof *unit);
     for (int i = 0; i < p->nparts; i++)
         unit[i] = (PartRange){i, 1};

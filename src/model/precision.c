@@ -1,12 +1,14 @@
 /* How the linear layers are multiplied: as they are stored, or in FP8.
  *
- * With delayed scaling a scale is of a whole tensor: before it follows from the largest magnitude of a step, all ranks
- * that hold parts of the tensor agree on that (as Transformer Engine does over tensor and data groups). So the scales of
- * a step, and a checkpoint's, are the same in every layout but for the rounding of what was cast.
+ * With delayed scaling a scale is of a whole tensor: before it follows from the largest magnitude of a step,
+ * all ranks that hold parts of the tensor agree on that (as Transformer Engine does over tensor and data
+ * groups). So the scales of a step, and a checkpoint's, are the same in every layout but for the rounding of
+ * what was cast.
  *
- * Weights change between steps alone: where a step has several microbatches, the first one's copies serve the others, for
- * two bytes an element, where there is room for them (fit.c); the last layers go without first. A copy that is made anew
- * has the same bits. Sharded weights are whole for one unit at a time, and so are their copies. */
+ * Weights change between steps alone: where a step has several microbatches, the first one's copies serve the
+ * others, for two bytes an element, where there is room for them (fit.c); the last layers go without first. A
+ * copy that is made anew has the same bits. Sharded weights are whole for one unit at a time, and so are
+ * their copies. */
 #include "checkpoint.h"
 #include "model.h"
 #include <math.h>
@@ -93,12 +95,16 @@ Precision model_precision(const Model *m, int part, LinearId which)
         return as_stored;
     int64_t at = (int64_t)part * LINEARS + which;
     Fp8Scale *s = m->fp8 ? m->fp8 + (m->evaluating ? scales(m) : 0) + at * SCALES : NULL;
-    return (Precision){s, s ? s + 1 : NULL, s ? s + 2 : NULL, .fp8 = 1, .delayed = m->fp8_known[at] && !m->evaluating,
+    return (Precision){s,
+                       s ? s + 1 : NULL,
+                       s ? s + 2 : NULL,
+                       .fp8 = 1,
+                       .delayed = m->fp8_known[at] && !m->evaluating,
                        .kept = part < m->fp8_keep ? &m->fp8_weight[at] : NULL};
 }
 
-/* The largest magnitudes of this rank's parts become those of the whole tensors: whole numbers in order, so any rank may
- * add what it has. */
+/* The largest magnitudes of this rank's parts become those of the whole tensors: whole numbers in order, so
+ * any rank may add what it has. */
 static void agree(Model *m)
 {
     const int64_t n = scales(m), apart = sizeof *m->fp8 / sizeof *m->fp8_seen;
@@ -135,10 +141,18 @@ void model_scale_pieces(const Model *m, PieceUse use, Piece **list, int *n)
         if (!in_fp8(m->cfg, part->layer))
             continue;
         const char *weight = m->params->param[part->param[weight_of[i % LINEARS]]].name;
-        pieces_add(list, n, (Piece){
-            .name = xasprintf("%s" FP8_SCALES, weight), .type = F32, .ndim = 2, .shape = {SCALES, cols}, .rows = SCALES,
-            .cols = cols, .ld = ld, .data = m->fp8 ? &m->fp8[i * SCALES].scale : NULL, .dev = m->dev, .optim = 1,
-            .may_lack = 1});
+        pieces_add(list, n,
+                   (Piece){.name = xasprintf("%s" FP8_SCALES, weight),
+                           .type = F32,
+                           .ndim = 2,
+                           .shape = {SCALES, cols},
+                           .rows = SCALES,
+                           .cols = cols,
+                           .ld = ld,
+                           .data = m->fp8 ? &m->fp8[i * SCALES].scale : NULL,
+                           .dev = m->dev,
+                           .optim = 1,
+                           .may_lack = 1});
     }
 }
 
@@ -151,8 +165,10 @@ void model_scales_loaded(Model *m)
     m->dev->get(m->dev, s, m->fp8, (size_t)n * sizeof *s);
     for (int64_t i = 0; i < n; i++)
         if (!(s[i].scale >= 0 && isfinite(s[i].scale)))
-            die(EXIT_CHECKPOINT, "checkpoint-state", "an FP8 scale of the checkpoint is %g; change: load another checkpoint, "
-                "or set finetune: true to take the weights only", (double)s[i].scale);
+            die(EXIT_CHECKPOINT, "checkpoint-state",
+                "an FP8 scale of the checkpoint is %g; change: load another checkpoint, or set finetune: "
+                "true to take the weights only",
+                (double)s[i].scale);
     for (int64_t i = 0; i < n; i += SCALES)
         m->fp8_known[i / SCALES] = s[i].scale > 0 && s[i + 1].scale > 0 && s[i + 2].scale > 0;
     free(s);

@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A machine's speed wanders for seconds at a time: one rank with the host for itself, and two that share it, take
- * turns, with short and with long microbatches. */
+/* A machine's speed wanders for seconds at a time: one rank with the host for itself, and two that share it,
+ * take turns, with short and with long microbatches. */
 #define SECONDS 12.0               /* in all, for models whose steps are short */
 #define TURN 0.4
 
@@ -69,9 +69,9 @@ static void list_add(List *l, const char *text)
 
 static const char *number(double x) { return textf("%.4g", x); }
 
-/* Seconds a byte of products whose seconds are x FLOPs + y bytes: least squares of the relative error. What few rows
- * multiply costs more than its arithmetic: weights are read, gradients added to, for a few rows as for many. 0: no
- * product takes longer for its bytes. */
+/* Seconds a byte of products whose seconds are x FLOPs + y bytes: least squares of the relative error. What
+ * few rows multiply costs more than its arithmetic: weights are read, gradients added to, for a few rows as
+ * for many. 0: no product takes longer for its bytes. */
 static double seconds_of_byte(const Call *call, int n)
 {
     double ff = 0, fb = 0, bb = 0, f1 = 0, b1 = 0;
@@ -85,7 +85,8 @@ static double seconds_of_byte(const Call *call, int n)
     return det > 1e-9 * ff * bb ? fmax(0, (ff * b1 - fb * f1) / det) : 0;
 }
 
-/* The arithmetic of products: what is left of their time without their bytes. That is never less than half of it. */
+/* The arithmetic of products: what is left of their time without their bytes. That is never less than half of
+ * it. */
 static void leave_arithmetic(Machine *m, const Call *call, int n, Amount *point, int points)
 {
     double byte = seconds_of_byte(call, n);
@@ -105,7 +106,8 @@ static void describe_products(Machine *m, const Call *call, int n, int fp64)
     leave_arithmetic(m, call, n, point, points);
     for (int i = 0; i < points; i++)
         best = fmax(best, point[i].size / point[i].seconds);
-    m->matmul = (Curve){points, keep_alloc((size_t)points, sizeof(double)), keep_alloc((size_t)points, sizeof(double))};
+    m->matmul = (Curve){points, keep_alloc((size_t)points, sizeof(double)),
+                        keep_alloc((size_t)points, sizeof(double))};
     for (int i = 0; i < points; i++) {
         m->matmul.size[i] = point[i].size;
         m->matmul.share[i] = point[i].size / point[i].seconds / best;
@@ -171,20 +173,24 @@ static void describe_sharing(Machine *m, const Call *call, int n, int fp64)
     }
 }
 
-/* Waiting of a tensor group that messages do not explain, as a share of its computing. sent: operations and bytes of a
- * step. */
+/* Waiting of a tensor group that messages do not explain, as a share of its computing. sent: operations and
+ * bytes of a step. */
 static void describe_jitter(Machine *m, const Call *call, int n, const int64_t sent[2])
 {
     double computed = 0, waited = total(call, n, METER_MESSAGE).seconds;
     for (int i = 0; i < n; i++)
         computed += call[i].work == METER_MESSAGE ? 0 : call[i].seconds;
-    double messages = (double)sent[1] / (m->link_gbps * 1e9) + 2 * (double)sent[0] * m->link_latency_us * 1e-6;
+    double messages =
+        (double)sent[1] / (m->link_gbps * 1e9) + 2 * (double)sent[0] * m->link_latency_us * 1e-6;
     m->jitter = fmin(1, fmax(0, (waited - messages) / computed));
 }
 
 /* ---- messages ---- */
 
-static void all_reduce(Comm *c, char *p, int64_t bytes) { c->wait(c, c->all_reduce(c, p, bytes / 4, F32, OP_SUM)); }
+static void all_reduce(Comm *c, char *p, int64_t bytes)
+{
+    c->wait(c, c->all_reduce(c, p, bytes / 4, F32, OP_SUM));
+}
 
 static void there_and_back(Comm *c, char *p, int64_t bytes)
 {
@@ -219,7 +225,8 @@ static void measure_links(Machine *m, Comm *c)
     m->link_gbps = (double)(many - few) / (large - small) / 1e9;
     m->link_latency_us = small / 2 * 1e6;
     m->link_cold_gbps = (double)(cold - few) / (median_call(c, all_reduce, p, cold) - small) / 1e9;
-    double near = median_call(c, there_and_back, p, few) / 2, far = median_call(c, there_and_back, p, many) / 2;
+    double near = median_call(c, there_and_back, p, few) / 2,
+           far = median_call(c, there_and_back, p, many) / 2;
     m->message_gbps = (double)(many - few) / (far - near) / 1e9;
     comm_threads(pool_cores());                /* of both ranks more than cores: they sleep while they wait */
     m->link_latency_crowded_us = median_call(c, all_reduce, p, few) / 2 * 1e6;
@@ -236,11 +243,14 @@ static void write_down(const Machine *m, const char *path)
     strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&t, &tm));
     FILE *f = fopen(path, "w");
     if (f)
-        machine_write(f, m, textf("# Measured by train plan --calibrate, %s, %s. The figures are the host's, which its "
-                                  "ranks share.\n", day, config_build_id()));
+        machine_write(
+            f, m,
+            textf("# Measured by train plan --calibrate, %s, %s. The figures are the host's, which its "
+                  "ranks share.\n",
+                  day, config_build_id()));
     if (!f || fclose(f))
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: --machine with a file that you may write", path,
-            strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: --machine with a file that you may write",
+            path, strerror(errno));
 }
 
 static double memory_gib(void)
@@ -378,11 +388,14 @@ void calibrate(const Config *cfg, const char *path, int argc, char **argv)
     if (world == 1) {
         int code = launch_job(2, argc, argv, NULL, NULL, 0);
         if (code)
-            die(code, "calibrate", "the two ranks that measure ended with %d; change: what they say above", code);
+            die(code, "calibrate", "the two ranks that measure ended with %d; change: what they say above",
+                code);
         return;
     }
     if (world != 2)
-        die(EXIT_CONFIG, "usage", "train plan --calibrate measures with 2 ranks, not %d; change: scripts/launch -n 2, "
-            "or start it alone", world);
+        die(EXIT_CONFIG, "usage",
+            "train plan --calibrate measures with 2 ranks, not %d; change: scripts/launch -n 2, or start it "
+            "alone",
+            world);
     measure(cfg, path, rank);
 }

@@ -13,8 +13,8 @@ const char *const work_name[WORKS] = {
 #undef X
 };
 
-#define FIELD(section, key, type, def, legal, help) {#section, #key, TYPE_##type, def, legal, CHANGE_FREE, help, NULL, \
-                                                     offsetof(Machine, key)},
+#define FIELD(section, key, type, def, legal, help)                                                          \
+    {#section, #key, TYPE_##type, def, legal, CHANGE_FREE, help, NULL, offsetof(Machine, key)},
 static const Option fields[] = {
 #include "machine.def"
 };
@@ -61,7 +61,9 @@ static const char *nearest_field(const char *key)
 
 static Value value_of(const yaml_document_t *doc, const yaml_node_t *node)
 {
-    Value v = {.kind = node->type == YAML_SCALAR_NODE ? VALUE_SCALAR : node->type == YAML_SEQUENCE_NODE ? VALUE_LIST : VALUE_MAP};
+    Value v = {.kind = node->type == YAML_SCALAR_NODE     ? VALUE_SCALAR
+                       : node->type == YAML_SEQUENCE_NODE ? VALUE_LIST
+                                                          : VALUE_MAP};
     if (node->type == YAML_SCALAR_NODE) {
         char *text = keep_alloc(node->data.scalar.length + 1, 1);
         memcpy(text, node->data.scalar.value, node->data.scalar.length);
@@ -85,7 +87,8 @@ static Value value_of(const yaml_document_t *doc, const yaml_node_t *node)
 
 static void read_field(Reading *r, yaml_document_t *doc, const char *section, const yaml_node_pair_t *pair)
 {
-    const yaml_node_t *key = yaml_document_get_node(doc, pair->key), *node = yaml_document_get_node(doc, pair->value);
+    const yaml_node_t *key = yaml_document_get_node(doc, pair->key),
+                      *node = yaml_document_get_node(doc, pair->value);
     Place at = place_of(key->start_mark);
     if (key->type != YAML_SCALAR_NODE) {
         check_add(&r->list, at, "expected a key");
@@ -117,7 +120,8 @@ static void read_document(Reading *r, yaml_document_t *doc)
         return;
     }
     for (yaml_node_pair_t *s = root->data.mapping.pairs.start; s < root->data.mapping.pairs.top; s++) {
-        const yaml_node_t *name = yaml_document_get_node(doc, s->key), *body = yaml_document_get_node(doc, s->value);
+        const yaml_node_t *name = yaml_document_get_node(doc, s->key),
+                          *body = yaml_document_get_node(doc, s->value);
         if (name->type != YAML_SCALAR_NODE || body->type != YAML_MAPPING_NODE) {
             check_add(&r->list, place_of(name->start_mark), "expected a section and keys below it");
             continue;
@@ -135,7 +139,8 @@ static void parse(Reading *r, const char *text, size_t size)
         die(EXIT_RESOURCE, "memory", "no memory for the YAML parser; change: free memory on this machine");
     yaml_parser_set_input_string(&y, (const unsigned char *)text, size);
     if (!yaml_parser_load(&y, &doc)) {
-        check_add(&r->list, place_of(y.problem_mark), "not YAML: %s", y.problem ? y.problem : "cannot be read");
+        check_add(&r->list, place_of(y.problem_mark), "not YAML: %s",
+                  y.problem ? y.problem : "cannot be read");
     } else {
         read_document(r, &doc);
         yaml_document_delete(&doc);
@@ -180,7 +185,8 @@ static void read_speeds(Reading *r, const char *key, const List *l, double speed
         if (w == WORKS)
             check_add(&r->list, at, "%s: '%.40s' is no operation of kernels/device.h", key, l->v[i]);
         else if (*end || !(x > 0))
-            check_add(&r->list, at, "%s: %s has the speed '%.40s'; expected a number above 0", key, l->v[i], l->v[i + 1]);
+            check_add(&r->list, at, "%s: %s has the speed '%.40s'; expected a number above 0", key, l->v[i],
+                      l->v[i + 1]);
         else
             speed[w] = x;
     }
@@ -193,8 +199,8 @@ static void resolve(Reading *r)
     Machine *m = r->m;
     for (int i = 0; i < FIELDS; i++)
         if (option_required(&fields[i]) && !r->seen[i] && option_absent(&fields[i], target(m)))
-            check_add(&r->list, (Place){1, 1, -1}, "%s: missing in section '%s'; expected %s", fields[i].key, fields[i].section,
-                      legal_text(&fields[i]));
+            check_add(&r->list, (Place){1, 1, -1}, "%s: missing in section '%s'; expected %s", fields[i].key,
+                      fields[i].section, legal_text(&fields[i]));
     if (r->list.n)
         return;
     m->matmul = curve_of(r, "matmul_efficiency", &m->matmul_efficiency);
@@ -205,7 +211,8 @@ static void resolve(Reading *r)
         m->message_gbps = m->link_gbps;
     m->unfused = !strcmp(m->op_set, "unfused");
     if (!m->unfused && strcmp(m->op_set, "fused"))
-        check_add(&r->list, r->at[field_find("op_set")], "op_set: '%.40s' is none of fused, unfused", m->op_set);
+        check_add(&r->list, r->at[field_find("op_set")], "op_set: '%.40s' is none of fused, unfused",
+                  m->op_set);
 }
 
 /* ---- where it is ---- */
@@ -221,7 +228,8 @@ static char *path_of(const char *name)
     ssize_t len = access(path, R_OK) ? readlink("/proc/self/exe", exe, sizeof exe - 1) : 0;
     if (len > 0) {
         exe[len] = 0;
-        for (char *slash = strrchr(exe, '/'); slash; slash = strrchr(exe, '/')) {     /* a test lies deeper in the tree */
+        for (char *slash = strrchr(exe, '/'); slash;
+             slash = strrchr(exe, '/')) { /* a test lies deeper in the tree */
             *slash = 0;
             char *other = textf("%s/configs/machines/%s.yaml", exe, name);
             if (!access(other, R_OK))
@@ -239,7 +247,8 @@ Machine *machine_blank(void)
         Value v = {0};
         option_clear(&fields[i], target(m));
         if (!option_required(&fields[i]))
-            BUG_ON(!config_parse_value(&defaults, 0, fields[i].key, fields[i].def, &v) || value_store(&fields[i], &v, target(m)));
+            BUG_ON(!config_parse_value(&defaults, 0, fields[i].key, fields[i].def, &v) ||
+                   value_store(&fields[i], &v, target(m)));
     }
     return m;
 }
@@ -252,8 +261,9 @@ static void load(Machine *m, const char *path, int depth)
     Reading r = {.list = {.path = path}, .m = m};
     char *text = file_read_text(AT_FDCWD, path, 0, 1 << 20, &size, why);
     if (!text)
-        die(EXIT_CONFIG, "machine", "%s; change: --machine NAME with configs/machines/NAME.yaml, or the path of a .yaml "
-            "file", why);
+        die(EXIT_CONFIG, "machine",
+            "%s; change: --machine NAME with configs/machines/NAME.yaml, or the path of a .yaml file",
+            why);
     m->like = NULL;
     parse(&r, text, (size_t)size);
     if (m->like && depth > 4)
@@ -264,7 +274,9 @@ static void load(Machine *m, const char *path, int depth)
         load(base, textf("%.*s%s.yaml", slash ? (int)(slash + 1 - path) : 0, path, m->like), depth + 1);
         for (int i = 0; i < FIELDS; i++)
             if (!r.seen[i]) {
-                size_t bytes = fields[i].type == TYPE_LIST ? sizeof(List) : fields[i].type == TYPE_BOOL ? sizeof(int) : 8;
+                size_t bytes = fields[i].type == TYPE_LIST   ? sizeof(List)
+                               : fields[i].type == TYPE_BOOL ? sizeof(int)
+                                                             : 8;
                 memcpy((char *)m + fields[i].offset, (char *)base + fields[i].offset, bytes);
             }
     }

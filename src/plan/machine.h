@@ -1,11 +1,12 @@
-/* machine -- what a machine can do, for planning: read from configs/machines/NAME.yaml, never asked of hardware (that is
- * `train plan --calibrate`). machine.def is the table of keys. */
+/* machine -- what a machine can do, for planning: read from configs/machines/NAME.yaml, never asked of
+ * hardware (that is `train plan --calibrate`). machine.def is the table of keys. */
 #ifndef MACHINE_H
 #define MACHINE_H
 #include "config.h"
 #include "device.h"
 
-/* Share of a peak by size: points in order of size, between them linear in its logarithm, beyond them constant. */
+/* Share of a peak by size: points in order of size, between them linear in its logarithm, beyond them
+ * constant. */
 typedef struct { int n; double *size, *share; } Curve;
 double curve_at(const Curve *c, double size);
 
@@ -28,8 +29,8 @@ typedef struct {
     int unfused;               /* op_set */
 } Machine;
 
-/* NAME (of configs/machines beside the executable, or below the current directory) or a path ending in .yaml. Mistakes are
- * listed with their places, then it dies with EXIT_CONFIG. As long as the process. */
+/* NAME (of configs/machines beside the executable, or below the current directory) or a path ending in .yaml.
+ * Mistakes are listed with their places, then it dies with EXIT_CONFIG. As long as the process. */
 const Machine *machine_load(const char *name);
 
 /* Bytes of memory of each of `world` ranks. */

@@ -26,7 +26,7 @@ struct Meter {
     int steps;
 };
 
-#define LAYERS 2               /* or more of them, up to the model's, until a step's parameters, gradients and ... */
+#define LAYERS 2 /* or more of them, up to the model's, until a step's parameters, gradients and ... */
 #define STATE (128 << 20)      /* ... moments are so many bytes: more than caches hold */
 #define TOKENS 2048            /* of a microbatch, where sequences are no longer */
 
@@ -77,7 +77,10 @@ OPS(X)
 
 /* ---- the tensor group ---- */
 
-static Meter *meter_of_group(Comm *c) { return (Meter *)((char *)c - offsetof(Meter, run.grid.axis[AXIS_TP])); }
+static Meter *meter_of_group(Comm *c)
+{
+    return (Meter *)((char *)c - offsetof(Meter, run.grid.axis[AXIS_TP]));
+}
 
 static Token metered_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp op)
 {
@@ -122,8 +125,13 @@ static void replace_device(Meter *m)
     static double one[] = {1};
     /* fp64 counts as half of a rate */
     double flop = m->cfg.params_dtype == PARAMS_DTYPE_FP64 ? 2e-12 : 1e-12;
-    m->one = (Machine){.matmul_tflops = flop, .matmul_tflops_fp32 = flop, .matmul_gbps = NAN, .memory_gbps = 1e-9,
-                       .attention_forward = 1, .attention_backward = 1, .matmul = {1, one, one},
+    m->one = (Machine){.matmul_tflops = flop,
+                       .matmul_tflops_fp32 = flop,
+                       .matmul_gbps = NAN,
+                       .memory_gbps = 1e-9,
+                       .attention_forward = 1,
+                       .attention_backward = 1,
+                       .matmul = {1, one, one},
                        .memory = {1, one, one}};
     for (int w = 0; w < WORKS; w++)
         m->one.speed[w] = meter_is_product((Work)w) ? 1e30 : 1;

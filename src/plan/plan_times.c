@@ -14,8 +14,10 @@ static int busiest(const Prediction *p)
 
 static void print_stages(FILE *f, const Prediction *p)
 {
-    fprintf(f, "stages     ms of a microbatch, in brackets of it waiting for the tensor group\n  %-8s %18s %18s "
-            "%18s\n", "stage", "forward", "backward", "of weights");
+    fprintf(f,
+            "stages     ms of a microbatch, in brackets of it waiting for the tensor group\n  %-8s %18s %18s "
+            "%18s\n",
+            "stage", "forward", "backward", "of weights");
     for (int s = 0; s < p->n; s++) {
         const Spent *t[] = {&p->stage[s].forward, &p->stage[s].backward_x, &p->stage[s].backward_w};
         fprintf(f, "  %-8d", s);
@@ -29,8 +31,8 @@ static void print_stages(FILE *f, const Prediction *p)
 
 static void print_ranks(FILE *f, const Prediction *p)
 {
-    fprintf(f, "ranks      ms of the step, by pipeline rank\n  %-8s %10s %10s %10s %10s %10s %10s %10s\n", "rank",
-            "forward", "backward", "tensor", "pipeline", "data", "optimizer", "step");
+    fprintf(f, "ranks      ms of the step, by pipeline rank\n  %-8s %10s %10s %10s %10s %10s %10s %10s\n",
+            "rank", "forward", "backward", "tensor", "pipeline", "data", "optimizer", "step");
     for (int r = 0; r < p->p; r++) {
         const RankTime *t = &p->rank[r];
         const double column[] = {t->forward, t->backward, t->tp, t->bubble, t->dp, t->optimizer, t->total};
@@ -47,11 +49,12 @@ static void print_work(FILE *f, const Prediction *p, int rank)
     fprintf(f, "operations ms in a step of pipeline rank %d, the busiest\n", rank);
     for (int w = 0; w < WORKS; w++)
         if (t->work[w] > 0)
-            fprintf(f, "  %-16s %10.2f  %5.1f %%\n", work_name[w], 1e3 * t->work[w], percent(t->work[w], t->total));
+            fprintf(f, "  %-16s %10.2f  %5.1f %%\n", work_name[w], 1e3 * t->work[w],
+                    percent(t->work[w], t->total));
     for (int a = 0; a < AXES; a++)
         if (t->sent[a] > 0)
-            fprintf(f, "  messages of %-4s %10.2f  %5.1f %%, hidden and not\n", axis_name[a], 1e3 * t->sent[a],
-                    percent(t->sent[a], t->total));
+            fprintf(f, "  messages of %-4s %10.2f  %5.1f %%, hidden and not\n", axis_name[a],
+                    1e3 * t->sent[a], percent(t->sent[a], t->total));
 }
 
 void plan_times(FILE *f, const Prediction *p, const Config *c, int explain)
@@ -60,12 +63,13 @@ void plan_times(FILE *f, const Prediction *p, const Config *c, int explain)
     const RankTime *t = &p->rank[rank];
     int64_t batch = c->batch_step[c->batch_steps - 1].batch;
     double tokens = (double)(batch * c->seq_length), flops = run_flops_per_token(c) * tokens;
-    fprintf(f, "time       %.2f ms a step: %.0f tokens/s, %.1f TFLOP/s of a rank; bubble %.2f %%\n", 1e3 * p->step,
-            tokens / p->step, flops / p->step / c->world / 1e12, 100 * p->bubble);
-    fprintf(f, "           computing %.1f %%, waiting for the tensor group %.1f %%, for the pipeline %.1f %%, for the "
-            "data group %.1f %%, optimizer %.1f %%, on pipeline rank %d\n",
-            percent(t->forward + t->backward, t->total), percent(t->tp, t->total), percent(t->bubble, t->total),
-            percent(t->dp, t->total), percent(t->optimizer, t->total), rank);
+    fprintf(f, "time       %.2f ms a step: %.0f tokens/s, %.1f TFLOP/s of a rank; bubble %.2f %%\n",
+            1e3 * p->step, tokens / p->step, flops / p->step / c->world / 1e12, 100 * p->bubble);
+    fprintf(f,
+            "           computing %.1f %%, waiting for the tensor group %.1f %%, for the pipeline %.1f %%, "
+            "for the data group %.1f %%, optimizer %.1f %%, on pipeline rank %d\n",
+            percent(t->forward + t->backward, t->total), percent(t->tp, t->total),
+            percent(t->bubble, t->total), percent(t->dp, t->total), percent(t->optimizer, t->total), rank);
     if (!explain)
         return;
     print_stages(f, p);

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What an instruction on a whole chunk does to the account: the same for every microbatch, so the layers are walked for
- * the first two of them, and the rest is added up. */
+/* What an instruction on a whole chunk does to the account: the same for every microbatch, so the layers are
+ * walked for the first two of them, and the rest is added up. */
 typedef struct {
     int walked, repeated;
     double took, tp, comm[AXES], work[WORKS];
@@ -24,10 +24,11 @@ typedef struct {
     Spent spent[4][256];       /* by InstrKind F, B, D, W, of each chunk; all microbatches */
     int runs[4][256];
     Habit *habit;              /* [op up to RG][chunk] */
-    uint8_t *cut;              /* [chunk][microbatch] some of its instructions are in parts: all of them are walked */
+    uint8_t *cut; /* [chunk][microbatch] some of its instructions are in parts: all of them are walked */
     int before;                /* this is the step before the one that counts */
     RankTime t;
-    double alone, crowded;     /* shares of the device: while the pipeline decides who computes, and while all do */
+    double alone,
+        crowded; /* shares of the device: while the pipeline decides who computes, and while all do */
     double base;               /* when the first instruction begins */
     double grads;              /* when all gradients are there */
     /* of the second walk: when compute instructions begin */
@@ -51,7 +52,8 @@ static int same_work(const Instr *a, const Instr *b)
     return a->op == b->op && a->chunk == b->chunk && a->mb == b->mb;
 }
 
-/* Where ranks take turns an instruction lasts longer than on a core of its own: to the end that the simulation says. */
+/* Where ranks take turns an instruction lasts longer than on a core of its own: to the end that the
+ * simulation says. */
 static void last_its_time(Walk *w)
 {
     if (!w->turns || w->at < 0)
@@ -239,9 +241,13 @@ static double ranks_here(const Config *c, const Machine *m)
 }
 
 /* They are more than cores. */
-static int crowded(const Config *c, const Machine *m) { return m->shared && ranks_here(c, m) > (double)m->cores; }
+static int crowded(const Config *c, const Machine *m)
+{
+    return m->shared && ranks_here(c, m) > (double)m->cores;
+}
 
-static Walk *walk(Prediction *out, const Config *c, const Machine *m, const StepLists *l, int rank, const Span *span)
+static Walk *walk(Prediction *out, const Config *c, const Machine *m, const StepLists *l, int rank,
+                  const Span *span)
 {
     Walk *w = xcalloc(1, sizeof *w);
     Run r;
@@ -303,7 +309,8 @@ static void read_stages(Prediction *out, const Walk *w, int rank)
 }
 
 /* Walks one rank of each kind alone. */
-static void time_stages(Prediction *out, const Config *c, const Machine *m, const StepLists *l, const Placement *pl)
+static void time_stages(Prediction *out, const Config *c, const Machine *m, const StepLists *l,
+                        const Placement *pl)
 {
     for (int r = 0; r < pl->p; r++) {
         int like = 0;
@@ -320,7 +327,8 @@ static void time_stages(Prediction *out, const Config *c, const Machine *m, cons
     }
 }
 
-/* The times of the virtual stages for the simulator [3][n]. Where both ends wait for a message, it takes their time. */
+/* The times of the virtual stages for the simulator [3][n]. Where both ends wait for a message, it takes
+ * their time. */
 static double *costs_of(const Prediction *p, const Machine *m)
 {
     double *cost = xcalloc(3 * (size_t)p->n, sizeof *cost), held = m->unfused ? p->hop : 0;
@@ -356,10 +364,14 @@ static void finish(Prediction *out, Walk **w)
 void predict_check(const Config *cfg, const Machine *m)
 {
     const char *key = cfg->cpu_offloading_num_layers > 0 ? "cpu_offloading_num_layers"
-                      : cfg->optimizer_cpu_offload && cfg->optimizer_offload_fraction > 0 ? "optimizer_cpu_offload" : NULL;
+                      : cfg->optimizer_cpu_offload && cfg->optimizer_offload_fraction > 0
+                          ? "optimizer_cpu_offload"
+                          : NULL;
     if (key && !m->shared && isnan(m->host_gbps))
-        die(EXIT_CONFIG, "machine", "%s does not say host_gbps, the speed between a rank's memory and its host's, where %s "
-            "moves data; change: add host_gbps to its section device", m->path, key);
+        die(EXIT_CONFIG, "machine",
+            "%s does not say host_gbps, the speed between a rank's memory and its host's, where %s moves "
+            "data; change: add host_gbps to its section device",
+            m->path, key);
 }
 
 void predict(Prediction *out, const Config *cfg, const Machine *m)
@@ -384,7 +396,8 @@ void predict_over(Prediction *out, const Config *cfg, const Machine *m, const St
                         .rank = xcalloc((size_t)pl.p, sizeof *out->rank),
                         .memory = xcalloc((size_t)pl.p, sizeof *out->memory)};
     for (int s = 0; s < pl.p; s++) {
-        int n = run_recast(cfg, RUN_TRAIN, world_rank(cfg, s), (int64_t)machine_room(m, cfg->world), l, !m->shared);
+        int n = run_recast(cfg, RUN_TRAIN, world_rank(cfg, s), (int64_t)machine_room(m, cfg->world), l,
+                           !m->shared);
         out->fp8_recast = n > out->fp8_recast ? n : out->fp8_recast;
     }
     time_stages(out, cfg, m, l, &pl);

@@ -1,14 +1,14 @@
-/* predict -- how long a step takes on a machine that is not here. The real layers, parameter table and instruction
- * lists are walked over a device that does no arithmetic and groups that move nothing: each operation adds its time, by
- * its shapes and the machine description, to a clock of the rank; each message goes on beside it, until something waits
- * for it. What F, B, D and W of every virtual stage take then goes into the simulator, which finds when each
- * instruction runs; a second walk of every pipeline rank, held back to these times, finds what reductions and gathers
- * are left over at the end.
+/* predict -- how long a step takes on a machine that is not here. The real layers, parameter table and
+ * instruction lists are walked over a device that does no arithmetic and groups that move nothing: each
+ * operation adds its time, by its shapes and the machine description, to a clock of the rank; each message
+ * goes on beside it, until something waits for it. What F, B, D and W of every virtual stage take then goes
+ * into the simulator, which finds when each instruction runs; a second walk of every pipeline rank, held back
+ * to these times, finds what reductions and gathers are left over at the end.
  *
- * Messages: a ring of n ranks moves 2 (n-1)/n of an all-reduce's bytes past each of them, (n-1)/n of a reduce-scatter's
- * or an all-gather's; between nodes the k ranks of a group on a node carry it side by side; the hierarchical way
- * (inside each node, then between nodes, a k-th each) is taken where it is shorter (Thakur et al. 2005, IJHPCA 19(1),
- * sec 3; NCCL's names). */
+ * Messages: a ring of n ranks moves 2 (n-1)/n of an all-reduce's bytes past each of them, (n-1)/n of a
+ * reduce-scatter's or an all-gather's; between nodes the k ranks of a group on a node carry it side by side;
+ * the hierarchical way (inside each node, then between nodes, a k-th each) is taken where it is shorter
+ * (Thakur et al. 2005, IJHPCA 19(1), sec 3; NCCL's names). */
 #ifndef PREDICT_H
 #define PREDICT_H
 #include "machine.h"
@@ -18,16 +18,17 @@
 typedef struct { double work, tp; } Spent;     /* all of it; of it, waiting for the tensor group */
 
 typedef struct {
-    Spent forward, backward_x, backward_w;     /* of one microbatch; without halves, backward_x is all of it */
+    Spent forward, backward_x, backward_w; /* of one microbatch; without halves, backward_x is all of it */
 } StageTime;
 
 /* Seconds of one pipeline rank's step; they add up to total, the step. */
 typedef struct {
-    double forward, backward;  /* computing: instructions F; B, D, W, less what they wait for the tensor group */
+    double forward,
+        backward; /* computing: instructions F; B, D, W, less what they wait for the tensor group */
     double tp;                 /* waiting for the tensor group, inside them */
     double bubble;             /* waiting for other pipeline ranks, and for messages of theirs */
-    double dp;                 /* waiting for the data group: reductions and gathers that computing has not hidden; and for
-                                * updates of what is offloaded */
+    double dp; /* waiting for the data group: reductions and gathers that computing has not hidden; and for
+                * updates of what is offloaded */
     double optimizer;          /* norm and update, clearing of gradients */
     double total;
     double work[WORKS];        /* seconds of each operation in the whole step */
@@ -59,12 +60,13 @@ void prediction_close(Prediction *p);
 
 /* ---- the parts, for predict.c ---- */
 
-/* Ranks of one host that are more than its cores take turns: of `crowd` ranks for each pipeline rank, all that compute
- * at a time share `cores`. Moves and stretches the spans of a simulation, whose costs are those of a core of one's own;
- * sets its makespan and rates, where a rank's work is what its spans last. */
+/* Ranks of one host that are more than its cores take turns: of `crowd` ranks for each pipeline rank, all
+ * that compute at a time share `cores`. Moves and stretches the spans of a simulation, whose costs are those
+ * of a core of one's own; sets its makespan and rates, where a rank's work is what its spans last. */
 void take_turns(const ScheduleSet *set, Simulation *sim, double crowd, double cores);
 
-/* The last look-ups of curve_at, by size: a walk asks for the same few hundred sizes a hundred thousand times. */
+/* The last look-ups of curve_at, by size: a walk asks for the same few hundred sizes a hundred thousand
+ * times. */
 enum { LOOKUPS = 256 };
 typedef struct { double size, share; } Lookup;
 
@@ -88,8 +90,8 @@ typedef struct {
 
 /* A device whose operations add to the clock. */
 void predict_device(Device *d, Tally *k, Dtype real);
-/* Its copies to and from its host's memory, and its operations aside: they go on beside the clock, until something waits
- * for them. Seconds of a copy. */
+/* Its copies to and from its host's memory, and its operations aside: they go on beside the clock, until
+ * something waits for them. Seconds of a copy. */
 void predict_copies(Device *d);
 double predict_bus(const Tally *k, double bytes);
 /* A GridOpener of groups that add to the clock. */

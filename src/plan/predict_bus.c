@@ -1,5 +1,6 @@
-/* Copies between a rank's memory and its host's, one after the other in each direction, and updates of what lies there:
- * all of it beside the operations. The norms of masters that lie there (LAMB, LARS) count as if they were at home. */
+/* Copies between a rank's memory and its host's, one after the other in each direction, and updates of what
+ * lies there: all of it beside the operations. The norms of masters that lie there (LAMB, LARS) count as if
+ * they were at home. */
 #include "predict.h"
 #include <math.h>
 #include <string.h>

@@ -20,8 +20,8 @@ static Token token_of(double end)
     return t;
 }
 
-/* Seconds that `steps` messages inside a node take, one behind the other, whatever their sizes. A rank that sleeps
- * while it waits finds all of them there when it is woken. */
+/* Seconds that `steps` messages inside a node take, one behind the other, whatever their sizes. A rank that
+ * sleeps while it waits finds all of them there when it is woken. */
 static double latency(const Tally *k, double steps)
 {
     double asleep = k->m->link_latency_crowded_us;
@@ -30,16 +30,16 @@ static double latency(const Tally *k, double steps)
     return 1e-6 * k->m->link_latency_us * steps;
 }
 
-/* Bytes a second of a ring inside a node. What a tensor group sends has just been computed; gradients and parameters of
- * a whole step have left the caches. */
+/* Bytes a second of a ring inside a node. What a tensor group sends has just been computed; gradients and
+ * parameters of a whole step have left the caches. */
 static double ring_speed(const Timed *t)
 {
     double cold = t->k->m->link_cold_gbps;
     return 1e9 * (t->axis == AXIS_DP && !isnan(cold) ? cold : t->k->m->link_gbps);
 }
 
-/* Seconds of a collective over S bytes in all. passes: 2 for an all-reduce, 1 for its halves. Where ranks take turns on
- * the cores of their host, those that move bytes do so as well. */
+/* Seconds of a collective over S bytes in all. passes: 2 for an all-reduce, 1 for its halves. Where ranks
+ * take turns on the cores of their host, those that move bytes do so as well. */
 static double collective(const Timed *t, const Comm *c, double S, int passes)
 {
     const Machine *m = t->k->m;
@@ -157,8 +157,9 @@ static void timed_close(Comm *c)
 
 static Axis account_of(const char *name)
 {
-    static const struct { const char *name; Axis axis; } accounts[] = {
-        {"tp", AXIS_TP}, {"kv", AXIS_TP}, {"cp", AXIS_CP}, {"ep", AXIS_EP}, {"pp", AXIS_PP}, {"embedding", AXIS_PP}};
+    static const struct { const char *name; Axis axis;
+    } accounts[] = {{"tp", AXIS_TP}, {"kv", AXIS_TP}, {"cp", AXIS_CP},
+                    {"ep", AXIS_EP}, {"pp", AXIS_PP}, {"embedding", AXIS_PP}};
     for (size_t i = 0; i < sizeof accounts / sizeof *accounts; i++)
         if (!strcmp(name, accounts[i].name))
             return accounts[i].axis;
@@ -184,8 +185,18 @@ void predict_group(void *tally, const Grid *g, Comm *c, const char *name, const 
     t->axis = account_of(name);
     t->per = per;
     t->nodes = (n + per - 1) / per;
-    *c = (Comm){.name = name, .rank = place, .size = n, .impl = t, .all_reduce = timed_all_reduce,
-                .reduce_scatter = timed_reduce_scatter, .all_gather = timed_all_gather, .all_to_all = timed_all_to_all,
-                .broadcast = timed_broadcast, .send = timed_send, .recv = timed_recv, .barrier = timed_barrier,
-                .wait = timed_wait, .close = timed_close};
+    *c = (Comm){.name = name,
+                .rank = place,
+                .size = n,
+                .impl = t,
+                .all_reduce = timed_all_reduce,
+                .reduce_scatter = timed_reduce_scatter,
+                .all_gather = timed_all_gather,
+                .all_to_all = timed_all_to_all,
+                .broadcast = timed_broadcast,
+                .send = timed_send,
+                .recv = timed_recv,
+                .barrier = timed_barrier,
+                .wait = timed_wait,
+                .close = timed_close};
 }

@@ -23,7 +23,8 @@ static void spend(Device *d, Work w, double arithmetic, double bytes)
 {
     Tally *k = tally_of(d);
     const Machine *m = k->m;
-    double memory = bytes / (m->memory_gbps * 1e9 * k->share * share_at(&m->memory, k->memory, bytes) * m->speed[w]);
+    double memory =
+        bytes / (m->memory_gbps * 1e9 * k->share * share_at(&m->memory, k->memory, bytes) * m->speed[w]);
     double t = m->launch_us * 1e-6 + (arithmetic > memory ? arithmetic : memory);
     if (k->together)
         t /= m->together[w];
@@ -34,7 +35,8 @@ static void spend(Device *d, Work w, double arithmetic, double bytes)
 
 static double peak(const Tally *k, Dtype type)
 {
-    double flops = (type == BF16 || type == F16 ? k->m->matmul_tflops : k->m->matmul_tflops_fp32) * 1e12 * k->share;
+    double flops =
+        (type == BF16 || type == F16 ? k->m->matmul_tflops : k->m->matmul_tflops_fp32) * 1e12 * k->share;
     return type == F64 ? flops / 2 : flops;
 }
 
@@ -60,12 +62,19 @@ static void time_zero(Device *d, void *p, size_t bytes)
     spend(d, WORK_zero, 0, (double)bytes);
 }
 
-static void time_add(Device *d, Mat y, Mat a, Mat b) { spend(d, WORK_add, 0, bytes_of(y) + bytes_of(a) + bytes_of(b)); }
-static void time_sum_parts(Device *d, Mat y, Mat parts) { spend(d, WORK_sum_parts, 0, bytes_of(y) + bytes_of(parts)); }
+static void time_add(Device *d, Mat y, Mat a, Mat b)
+{
+    spend(d, WORK_add, 0, bytes_of(y) + bytes_of(a) + bytes_of(b));
+}
+static void time_sum_parts(Device *d, Mat y, Mat parts)
+{
+    spend(d, WORK_sum_parts, 0, bytes_of(y) + bytes_of(parts));
+}
 
 static void time_matmul(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)
 {
-    double K = (double)(ta ? a.rows : a.cols), bytes = bytes_of(a) + bytes_of(b) + (acc ? 2 : 1) * bytes_of(c);
+    double K = (double)(ta ? a.rows : a.cols),
+           bytes = bytes_of(a) + bytes_of(b) + (acc ? 2 : 1) * bytes_of(c);
     const Tally *k = tally_of(d);
     (void)tb;
     spend(d, WORK_matmul, product(k, 2 * count(c) * K, a.type) + beside(k, bytes), bytes);
@@ -79,9 +88,13 @@ static void time_linear(Device *d, Mat y, Mat x, Mat w, Mat bias)
     spend(d, WORK_linear, product(k, flops, x.type) + beside(k, bytes), bytes);
 }
 
-static void time_bias_bwd(Device *d, Mat db, Mat dy) { spend(d, WORK_bias_bwd, 0, bytes_of(db) + bytes_of(dy)); }
+static void time_bias_bwd(Device *d, Mat db, Mat dy)
+{
+    spend(d, WORK_bias_bwd, 0, bytes_of(db) + bytes_of(dy));
+}
 
-static void time_norm_fwd(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups)
+static void time_norm_fwd(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind,
+                          int groups)
 {
     (void)gain, (void)bias, (void)eps, (void)kind, (void)groups;
     spend(d, WORK_norm_fwd, 0, bytes_of(y) + bytes_of(x) + bytes_of(stats));
@@ -91,28 +104,33 @@ static double mask_bytes(const Device *d, Mat m) { return tally_of((Device *)d)-
 
 static void time_dropout_fwd(Device *d, Mat y, Mat x, Mat res, const Dropout *s)
 {
-    spend(d, WORK_dropout_fwd, 0, bytes_of(y) + bytes_of(x) + bytes_of(res) + (s->p > 0 ? mask_bytes(d, x) : 0));
+    spend(d, WORK_dropout_fwd, 0,
+          bytes_of(y) + bytes_of(x) + bytes_of(res) + (s->p > 0 ? mask_bytes(d, x) : 0));
 }
 
 /* One pass over memory, where it is fused. */
-static void time_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain, Mat bias,
-                              double eps, NormKind kind)
+static void time_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain,
+                              Mat bias, double eps, NormKind kind)
 {
     if (!tally_of(d)->m->unfused) {
-        spend(d, WORK_add_norm_fwd, 0, bytes_of(y) + bytes_of(ln) + bytes_of(stats) + bytes_of(x) + bytes_of(res));
+        spend(d, WORK_add_norm_fwd, 0,
+              bytes_of(y) + bytes_of(ln) + bytes_of(stats) + bytes_of(x) + bytes_of(res));
         return;
     }
     time_dropout_fwd(d, y, x, res, s);
     time_norm_fwd(d, ln, stats, y, gain, bias, eps, kind, 1);
 }
 
-static void time_norm_bwd_x(Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups)
+static void time_norm_bwd_x(Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind,
+                            int groups)
 {
     (void)gain, (void)kind, (void)groups;
-    spend(d, WORK_norm_bwd_x, 0, bytes_of(dx) + bytes_of(dres) + bytes_of(dy) + bytes_of(x) + bytes_of(stats));
+    spend(d, WORK_norm_bwd_x, 0,
+          bytes_of(dx) + bytes_of(dres) + bytes_of(dy) + bytes_of(x) + bytes_of(stats));
 }
 
-static void time_norm_bwd_w(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups)
+static void time_norm_bwd_w(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind,
+                            int groups)
 {
     (void)dbias, (void)kind, (void)groups;
     spend(d, WORK_norm_bwd_w, 0, bytes_of(dgain) + bytes_of(dy) + bytes_of(x) + bytes_of(stats));
@@ -190,10 +208,12 @@ static double pairs(const Attention *s, int causal)
     return (double)s->batch * s->heads * q * (causal ? seen : (double)s->seq_k);
 }
 
-/* One of the products of attention that stores its scores: over all pairs. A product of all heads is one call. */
+/* One of the products of attention that stores its scores: over all pairs. A product of all heads is one
+ * call. */
 static void score_product(Device *d, Work w, const Attention *s, Dtype type)
 {
-    double n = pairs(s, 0), size = (double)dtype_size(type), rows = (double)s->batch * s->heads * s->dim * size;
+    double n = pairs(s, 0), size = (double)dtype_size(type),
+           rows = (double)s->batch * s->heads * s->dim * size;
     spend(d, w, product(tally_of(d), 2 * n * s->dim, type), n * size + rows * (double)(s->seq_q + s->seq_k));
 }
 
@@ -202,30 +222,32 @@ static void time_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, c
     const Machine *m = tally_of(d)->m;
     double n = pairs(s, 0), size = (double)dtype_size(q.type);
     if (!m->unfused) {
-        spend(d, WORK_attention_fwd, 4 * pairs(s, 1) * s->dim / (peak(tally_of(d), q.type) * m->attention_forward),
+        spend(d, WORK_attention_fwd,
+              4 * pairs(s, 1) * s->dim / (peak(tally_of(d), q.type) * m->attention_forward),
               bytes_of(o) + bytes_of(lse) + bytes_of(q) + bytes_of(k) + bytes_of(v));
         return;
     }
     score_product(d, WORK_attention_fwd, s, q.type);               /* scores */
-    spend(d, WORK_attention_fwd, 0, 2 * n * size);                 /* scale, mask and softmax are one kernel */
+    spend(d, WORK_attention_fwd, 0, 2 * n * size); /* scale, mask and softmax are one kernel */
     spend(d, WORK_attention_fwd, 0, n * (2 * size + 1));           /* dropout, and its mask */
     score_product(d, WORK_attention_fwd, s, q.type);               /* times v */
     spend(d, WORK_attention_fwd, 0, 2 * bytes_of(o));              /* heads back side by side */
 }
 
-static void time_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k,
-                               Mat v, const Attention *s)
+static void time_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q,
+                               Mat k, Mat v, const Attention *s)
 {
     const Machine *m = tally_of(d)->m;
     double n = pairs(s, 0), size = (double)dtype_size(q.type);
     (void)delta, (void)lse;
     if (!m->unfused) {
-        spend(d, WORK_attention_bwd, 10 * pairs(s, 1) * s->dim / (peak(tally_of(d), q.type) * m->attention_backward),
+        spend(d, WORK_attention_bwd,
+              10 * pairs(s, 1) * s->dim / (peak(tally_of(d), q.type) * m->attention_backward),
               bytes_of(dq) + bytes_of(dk) + bytes_of(dv) + bytes_of(dout) + bytes_of(o) + bytes_of(q) +
-              bytes_of(k) + bytes_of(v));
+                  bytes_of(k) + bytes_of(v));
         return;
     }
-    for (int i = 0; i < 4; i++)                                    /* of v, of the probabilities, of q, of k */
+    for (int i = 0; i < 4; i++) /* of v, of the probabilities, of q, of k */
         score_product(d, WORK_attention_bwd, s, q.type);
     spend(d, WORK_attention_bwd, 0, n * (2 * size + 1));           /* dropout */
     spend(d, WORK_attention_bwd, 0, 3 * n * size);                 /* softmax */
@@ -234,8 +256,8 @@ static void time_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat 
 
 /* ---- the ends of the model ---- */
 
-static void time_embed_fwd(Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0,
-                           Mat wpe)
+static void time_embed_fwd(Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte,
+                           int64_t v0, Mat wpe)
 {
     (void)token, (void)position, (void)wte, (void)v0, (void)wpe;
     spend(d, WORK_embed_fwd, 0, 3 * bytes_of(y));
@@ -270,24 +292,26 @@ static void time_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat sta
 {
     (void)label, (void)mask, (void)rows, (void)v0, (void)valid, (void)scale;
     spend(d, WORK_xent_grad, 0,
-          bytes_of(dlogits) + bytes_of(logits) + bytes_of(stats) + (double)logits.rows * (double)dtype_size(loss.type));
+          bytes_of(dlogits) + bytes_of(logits) + bytes_of(stats) +
+              (double)logits.rows * (double)dtype_size(loss.type));
 }
 
-static void time_xent(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
-                      RowMap rows, int64_t valid, double scale)
+static void time_xent(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,
+                      const float *mask, RowMap rows, int64_t valid, double scale)
 {
     if (tally_of(d)->m->unfused) {
         time_xent_stats(d, stats, logits, label, rows, 0, valid);
         time_xent_grad(d, loss, dlogits, logits, stats, label, mask, rows, 0, valid, scale);
         return;
     }
-    spend(d, WORK_xent, 0, bytes_of(dlogits) + bytes_of(logits) + (double)logits.rows * (double)dtype_size(loss.type));
+    spend(d, WORK_xent, 0,
+          bytes_of(dlogits) + bytes_of(logits) + (double)logits.rows * (double)dtype_size(loss.type));
 }
 
 /* ---- sums and updates ---- */
 
-/* Many arrays, whose numbers of elements lie `step` bytes apart from n on, `each` bytes an element: a GPU goes over all in
- * one launch, a host over one after the other. */
+/* Many arrays, whose numbers of elements lie `step` bytes apart from n on, `each` bytes an element: a GPU
+ * goes over all in one launch, a host over one after the other. */
 static void spend_list(Device *d, Work w, const int64_t *n, size_t step, int64_t count, double each)
 {
     double all = 0;
@@ -319,8 +343,8 @@ static void time_verdict(Device *d, Verdict *v, const double *sums, const Exact 
     spend(d, WORK_verdict, 0, sizeof *v + sizeof *squares);
 }
 
-static void time_trust(Device *d, double *trust, const Exact *norms, int64_t n, int lars, double coefficient, double wd,
-                       const Verdict *v)
+static void time_trust(Device *d, double *trust, const Exact *norms, int64_t n, int lars, double coefficient,
+                       double wd, const Verdict *v)
 {
     (void)trust, (void)lars, (void)coefficient, (void)wd, (void)v;
     spend(d, WORK_trust, 0, 2.0 * (double)n * sizeof *norms);
@@ -332,8 +356,8 @@ static void time_sum(Device *d, double *out, Mat x)
     spend(d, WORK_sum, 0, bytes_of(x));
 }
 
-/* Gradient read; weight and `states` more read and written, over the bus both ways at once where they are away; the
- * storage copy written. */
+/* Gradient read; weight and `states` more read and written, over the bus both ways at once where they are
+ * away; the storage copy written. */
 static void update(Device *d, Work w, const Update *u, int states)
 {
     const Tally *k = tally_of(d);

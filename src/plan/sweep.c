@@ -16,7 +16,10 @@ const char *const layout_recompute[RECOMPUTES] = {"none", "selective", "full"};
 int layout_args(const Sweep *s, const Layout *l, LayoutArg text[LAYOUT_ARGS])
 {
     int n = 0;
-    const char *schedule = l->pp == 1 ? "1f1b" : s->schedule ? s->schedule : l->v > 1 ? "interleaved" : "1f1b";
+    const char *schedule = l->pp == 1    ? "1f1b"
+                           : s->schedule ? s->schedule
+                           : l->v > 1    ? "interleaved"
+                                         : "1f1b";
 #define ARG(...) snprintf(text[n++], sizeof *text, __VA_ARGS__)
     ARG("tensor_model_parallel_size=%d", l->tp);
     ARG("sequence_parallel=%s", l->rows ? "true" : "false");
@@ -146,8 +149,8 @@ static int variants(const Sweep *s, const Layout *cut)
 
 /* ---- all cuts, on all cores ---- */
 
-/* tp x rows x pp x v whose product with dp is the world; rules decide later which of them are legal. With one pipeline
- * rank there is one chunk; a chunk has a layer at least, but for the ends, which may stand alone. */
+/* tp x rows x pp x v whose product with dp is the world; rules decide later which of them are legal. With one
+ * pipeline rank there is one chunk; a chunk has a layer at least, but for the ends, which may stand alone. */
 static Layout *cuts_of(const Sweep *s, int layers, int *n)
 {
     Layout *cut = NULL;
@@ -164,7 +167,8 @@ static Layout *cuts_of(const Sweep *s, int layers, int *n)
     return cut;
 }
 
-/* Cuts are taken in turn by as many processes as there are cores: a sweep of a large world is minutes of planning. */
+/* Cuts are taken in turn by as many processes as there are cores: a sweep of a large world is minutes of
+ * planning. */
 typedef struct { int next; Layout layout[]; } Shared;
 
 typedef struct {
@@ -179,7 +183,8 @@ typedef struct {
 static _Noreturn void work(const Plan *p, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);          /* nobody plans for nobody */
-    for (int i; getppid() == parent && (i = __atomic_fetch_add(&p->shared->next, 1, __ATOMIC_RELAXED)) < p->n;)
+    for (int i;
+         getppid() == parent && (i = __atomic_fetch_add(&p->shared->next, 1, __ATOMIC_RELAXED)) < p->n;)
         plan_cut(p->s, p->m, &p->cut[i], p->shared->layout + p->at[i]);
     _exit(EXIT_DONE);
 }
@@ -211,15 +216,17 @@ static void run_workers(const Plan *p)
     if (pid == 0)
         work(p, parent);
     if (!started)
-        die(EXIT_RESOURCE, "fork", "cannot start a process: %s; change: raise the limit on processes (ulimit -u)",
-            strerror(errno));
+        die(EXIT_RESOURCE, "fork",
+            "cannot start a process: %s; change: raise the limit on processes (ulimit -u)", strerror(errno));
     for (int w = 0; w < started; w++) {
         int status = await_worker(p, &spoken);
         if (WIFEXITED(status) && WEXITSTATUS(status))
             exit(WEXITSTATUS(status));         /* it has said why */
         if (!WIFEXITED(status))
-            die(EXIT_BUG, "sweep", "a process that planned layouts was ended by signal %d; change: see whether memory "
-                "ran out (the system log), and report it otherwise", WTERMSIG(status));
+            die(EXIT_BUG, "sweep",
+                "a process that planned layouts was ended by signal %d; change: see whether memory ran out "
+                "(the system log), and report it otherwise",
+                WTERMSIG(status));
     }
 }
 
@@ -273,9 +280,10 @@ static void take_layouts(Sweep *s, const Layout *all, int n)
             s->layout[s->n++] = all[i];
         }
     if (!s->n)
-        die(EXIT_CONFIG, "sweep", "no layout of %d ranks is legal for %s with a batch of %lld%s; change: --world or "
-            "the batch size; `train plan` with one layout says which rule it breaks", s->world, s->path,
-            (long long)s->batch, s->fixed ? " and the sizes given" : "");
+        die(EXIT_CONFIG, "sweep",
+            "no layout of %d ranks is legal for %s with a batch of %lld%s; change: --world or the batch "
+            "size; `train plan` with one layout says which rule it breaks",
+            s->world, s->path, (long long)s->batch, s->fixed ? " and the sizes given" : "");
     sweep_sort(s);
 }
 
@@ -292,10 +300,11 @@ void sweep_plan(Sweep *s)
     for (int i = 0; i < n; i++)
         at[i + 1] = at[i] + variants(s, &cut[i]);
     size_t bytes = sizeof(Shared) + (size_t)(at[n] + 1) * sizeof(Layout);
-    Shared *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    Shared *shared =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (shared == MAP_FAILED)
-        die(EXIT_RESOURCE, "memory", "no memory for %d layouts: %s; change: free memory on this machine", at[n],
-            strerror(errno));
+        die(EXIT_RESOURCE, "memory", "no memory for %d layouts: %s; change: free memory on this machine",
+            at[n], strerror(errno));
     run_workers(&(Plan){s, m, cut, at, n, shared});
     take_layouts(s, shared->layout, at[n]);
     munmap(shared, bytes);

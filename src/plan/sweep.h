@@ -1,7 +1,8 @@
 /* sweep -- every legal layout of a world, ranked by what the planner predicts; the best of them measured.
  *
- * A layout is tensor x sequence parallel x pipeline x chunks x data x sharding x micro batch x recomputation; all else
- * is the configuration's. What the rules of the configuration allow is legal, nothing is decided here. */
+ * A layout is tensor x sequence parallel x pipeline x chunks x data x sharding x micro batch x recomputation;
+ * all else is the configuration's. What the rules of the configuration allow is legal, nothing is decided
+ * here. */
 #ifndef SWEEP_H
 #define SWEEP_H
 #include <stdint.h>
@@ -62,13 +63,14 @@ static inline int layout_failed(const Layout *l) { return l->why[0] != 0; }
 
 /* Finds and predicts all of them, on all cores. Dies with EXIT_CONFIG when none is legal. */
 void sweep_plan(Sweep *s);
-/* Measures the first `measure` that fit, each in launches of its own: all of them once, then all of them again,
- * `rounds` times, so that what disturbs the machine for a while does not meet the same layouts in all of them; the
- * fastest step counts. One that fails before it has been measured is not tried again. Every result is in
- * dir/sweep.jsonl before the next launch begins; what is known there for the same identity is not measured again,
- * unless over fewer steps, or too late within a shorter timeout. */
+/* Measures the first `measure` that fit, each in launches of its own: all of them once, then all of them
+ * again, `rounds` times, so that what disturbs the machine for a while does not meet the same layouts in all
+ * of them; the fastest step counts. One that fails before it has been measured is not tried again. Every
+ * result is in dir/sweep.jsonl before the next launch begins; what is known there for the same identity is
+ * not measured again, unless over fewer steps, or too late within a shorter timeout. */
 void sweep_measure(Sweep *s);
-/* The measured first, in order; then those that fit by prediction, those that failed, those that do not fit. */
+/* The measured first, in order; then those that fit by prediction, those that failed, those that do not fit.
+ */
 void sweep_sort(Sweep *s);
 
 /* A line a layout; empty: not known. */

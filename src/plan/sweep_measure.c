@@ -27,7 +27,8 @@ static int same(const json_t *j, const char *key, uint64_t x)
     return text && strtoull(text, NULL, 16) == x && strlen(text) == 16;
 }
 
-/* A launch more: its steps are as good as those before. It has failed when none of its launches was measured. */
+/* A launch more: its steps are as good as those before. It has failed when none of its launches was measured.
+ */
 static void take(Layout *l, double measured, const char *why)
 {
     if (measured > 0 && (l->measured <= 0 || measured < l->measured))
@@ -45,15 +46,17 @@ static void recall_line(Sweep *s, const char *line)
     uint64_t id = name ? strtoull(name, NULL, 16) : 0;
     double measured = json_number_value(json_object_get(j, "measured_ms"));
     double late = json_number_value(json_object_get(j, "late_s"));
-    int use = name && same(j, "sweep", s->identity) && json_integer_value(json_object_get(j, "steps")) >= s->steps &&
-              (measured > 0 || why) && !(late > 0 && late < s->timeout);
+    int use = name && same(j, "sweep", s->identity) &&
+              json_integer_value(json_object_get(j, "steps")) >= s->steps && (measured > 0 || why) &&
+              !(late > 0 && late < s->timeout);
     for (int i = 0; use && i < s->n; i++)
         if (s->layout[i].id == id)
             take(&s->layout[i], measured, why ? why : "");
     json_decref(j);
 }
 
-/* A line that was cut off when the machine stopped is no JSON and counts for nothing; the next one begins behind it. */
+/* A line that was cut off when the machine stopped is no JSON and counts for nothing; the next one begins
+ * behind it. */
 static void recall(Sweep *s, int fd, const char *path)
 {
     FILE *f = fopen(path, "re");
@@ -66,7 +69,8 @@ static void recall(Sweep *s, int fd, const char *path)
     }
     free(line);
     if (!f || fclose(f) || (last && last != '\n' && write(fd, "\n", 1) != 1))
-        die(EXIT_RESOURCE, "write", "cannot read and write %s: %s; change: free space, or -o with another folder", path,
+        die(EXIT_RESOURCE, "write",
+            "cannot read and write %s: %s; change: free space, or -o with another folder", path,
             strerror(errno));
 }
 
@@ -79,8 +83,8 @@ static void keep(const Sweep *s, const Layout *l, const Launch *last, int fd, co
     json_t *names = json_array();
     for (int i = 0; i < n; i++)
         json_array_append_new(names, json_string(text[i]));
-    json_t *j = json_pack("{s:s s:s s:i s:i s:o s:o}", "sweep", sweep, "id", id, "world", s->world, "steps", s->steps,
-                          "predicted_ms", json_number(l->predicted), "layout", names);
+    json_t *j = json_pack("{s:s s:s s:i s:i s:o s:o}", "sweep", sweep, "id", id, "world", s->world, "steps",
+                          s->steps, "predicted_ms", json_number(l->predicted), "layout", names);
     if (last->measured > 0)
         json_object_set_new(j, "measured_ms", json_number(last->measured));
     else
@@ -89,8 +93,8 @@ static void keep(const Sweep *s, const Layout *l, const Launch *last, int fd, co
         json_object_set_new(j, "late_s", json_number(s->timeout));
     char *line = json_dumps(j, JSON_COMPACT), *whole = xasprintf("%s\n", line);
     if (write(fd, whole, strlen(whole)) != (ssize_t)strlen(whole) || fsync(fd))
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or -o with another folder", path,
-            strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or -o with another folder",
+            path, strerror(errno));
     free(whole);
     free(line);
     json_decref(j);
@@ -128,8 +132,8 @@ static void read_reason(const Sweep *s, Launch *l, const char *errors, int code)
     char *line = NULL;
     size_t room = 0;
     FILE *f = fopen(errors, "re");
-    snprintf(l->why, sizeof l->why, code ? "ended with %d" : "ended with %d after one step: train_iters is too small",
-             code);
+    snprintf(l->why, sizeof l->why,
+             code ? "ended with %d" : "ended with %d after one step: train_iters is too small", code);
     while (f && getline(&line, &room, f) > 0)
         if (!strncmp(line, "error[", 6)) {
             line[strcspn(line, "\n")] = 0;
@@ -154,15 +158,22 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
 static void remove_tree(const char *path)
 {
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT)
-        die(EXIT_RESOURCE, "write", "cannot remove %s: %s; change: remove it, or -o with another folder", path,
-            strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot remove %s: %s; change: remove it, or -o with another folder",
+            path, strerror(errno));
 }
 
 /* What a measurement needs of the configuration's run: steps, an end without evaluation and checkpoint. */
-static const char *const still[] = {
-    "log_interval=1", "eval_interval=null", "save_interval=null", "save_retain_interval=null", "save_at_end=false",
-    "load=null",
-    "finetune=false", "trace_steps=[]", "exit_duration_in_mins=null", "exit_interval=", "save="};
+static const char *const still[] = {"log_interval=1",
+                                    "eval_interval=null",
+                                    "save_interval=null",
+                                    "save_retain_interval=null",
+                                    "save_at_end=false",
+                                    "load=null",
+                                    "finetune=false",
+                                    "trace_steps=[]",
+                                    "exit_duration_in_mins=null",
+                                    "exit_interval=",
+                                    "save="};
 enum { STILL = sizeof still / sizeof *still };
 
 static int is_still(const char *arg)
@@ -174,7 +185,8 @@ static int is_still(const char *arg)
 }
 
 /* train run CONFIG ...; returns the number of arguments. */
-static int job_of(const Sweep *s, const Layout *l, LayoutArg text[LAYOUT_ARGS], char *steps, char *save, char **line)
+static int job_of(const Sweep *s, const Layout *l, LayoutArg text[LAYOUT_ARGS], char *steps, char *save,
+                  char **line)
 {
     int n = 0, layout = layout_args(s, l, text);
     line[n++] = "run";
@@ -199,7 +211,8 @@ static Launch measure(const Sweep *s, const Layout *layout)
     char *steps = xasprintf("exit_interval=%d", s->steps), *errors = xasprintf("%s/errors", s->dir);
     line = xcalloc((size_t)s->nargs + LAYOUT_ARGS + STILL + 2, sizeof *line);
     remove_tree(run);
-    int code = launch_job(s->world, job_of(s, layout, text, steps, save, line), line, NULL, errors, s->timeout);
+    int code =
+        launch_job(s->world, job_of(s, layout, text, steps, save, line), line, NULL, errors, s->timeout);
     l.measured = code == EXIT_DONE ? fastest(run) : 0;
     if (!(l.measured > 0))
         read_reason(s, &l, errors, code);
@@ -232,11 +245,13 @@ static int open_rows(const char *path)
 {
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: -o with a folder that you may write to", path,
-            strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: -o with a folder that you may write to",
+            path, strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB))
-        die(EXIT_RESOURCE, "sweep", "another sweep is at work in this folder (%s is locked); change: wait for it, or "
-            "-o with another folder", path);
+        die(EXIT_RESOURCE, "sweep",
+            "another sweep is at work in this folder (%s is locked); change: wait for it, or -o with another "
+            "folder",
+            path);
     return fd;
 }
 
@@ -261,8 +276,10 @@ void sweep_measure(Sweep *s)
     for (int i = 0; i < most; i++)
         known += s->layout[i].rounds >= s->rounds || layout_failed(&s->layout[i]);
     if (most)
-        fprintf(stderr, "measuring %d layouts in %d rounds, %d of them known already; interrupted, the same command "
-                "goes on\n", most, s->rounds, known);
+        fprintf(stderr,
+                "measuring %d layouts in %d rounds, %d of them known already; interrupted, the same command "
+                "goes on\n",
+                most, s->rounds, known);
     for (int round = 1; round <= s->rounds; round++)
         for (int i = 0; i < most; i++) {
             Layout *l = &s->layout[i];

@@ -19,8 +19,8 @@ void sweep_csv(FILE *f, const Sweep *s)
             "tokens_per_second,state\n");
     for (int i = 0; i < s->n; i++) {
         const Layout *l = &s->layout[i];
-        fprintf(f, "%d,%d,%d,%d,%d,%s,%d,%s,", l->tp, l->rows, l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
-                layout_recompute[l->recompute]);
+        fprintf(f, "%d,%d,%d,%d,%d,%s,%d,%s,", l->tp, l->rows, l->pp, l->v, l->dp, layout_zero[l->zero],
+                l->micro, layout_recompute[l->recompute]);
         csv_number(f, "%.6g", l->predicted);
         csv_number(f, "%.6g", l->measured);
         if (l->state != LAYOUT_LARGER)
@@ -58,20 +58,20 @@ static const char style[] =
     ":root{color-scheme:light dark;"
     "--bg:#f7f6f3;--card:#fff;--ink:#1d1c1a;--soft:#66635d;--rule:#e6e3dd;--a:#2563c9;--b:#cf4f0b}\n"
     "@media (prefers-color-scheme:dark){:root{"
-    "--bg:#131517;--card:#1b1e21;--ink:#e9e7e2;--soft:#a09d96;--rule:#2d3135;--a:#78a9ff;"
-    "--b:#ff9a57}}\n"
-    "body{margin:0 auto;max-width:88rem;padding:1.5rem;background:var(--bg);color:var(--ink);"
-    "font:15px/1.5 system-ui,sans-serif}\n"
+    "--bg:#131517;--card:#1b1e21;--ink:#e9e7e2;--soft:#a09d96;--rule:#2d3135;--a:#78a9ff;--b:#ff9a57}}\n"
+    "body{margin:0 auto;max-width:88rem;padding:1.5rem;background:var(--bg);color:var(--ink);font:15px/1.5 "
+    "system-ui,sans-serif}\n"
     "h1{font-size:1.4rem;margin:0}h2{font-size:1.05rem}p{color:var(--soft);margin:.3rem 0}\n"
-    ".card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:1rem;"
-    "margin:1rem 0;overflow-x:auto}\n"
+    ".card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:1rem;margin:1rem "
+    "0;overflow-x:auto}\n"
     "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\n"
     "th,td{padding:.2rem .4rem;text-align:right;border-bottom:1px solid var(--rule);"
     "white-space:nowrap;font-size:.87rem}\n"
     "th{cursor:pointer;user-select:none;vertical-align:bottom;white-space:normal}th:hover{color:var(--a)}\n"
     "th[data-down='1']::after{content:' \\25B2'}th[data-down='0']::after{content:' \\25BC'}\n"
     "td:last-child,th:last-child{text-align:left;white-space:normal;min-width:8rem}\n"
-    ".bars text{fill:var(--ink);font:13px system-ui,sans-serif}.bars .p{fill:var(--a)}.bars .m{fill:var(--b)}\n"
+    ".bars text{fill:var(--ink);font:13px system-ui,sans-serif}.bars .p{fill:var(--a)}.bars "
+    ".m{fill:var(--b)}\n"
     ".key span{display:inline-block;width:.8em;height:.8em;margin:0 .4em 0 1em;border-radius:2px}\n"
     "pre{margin:0;font-size:.9rem}\n";
 
@@ -101,8 +101,8 @@ static void short_name(const Layout *l, char *text, size_t size)
         snprintf(recompute, sizeof recompute, ", %s", layout_recompute[l->recompute]);
     if (l->dp > 1)
         snprintf(sharding, sizeof sharding, " %s", layout_zero[l->zero]);
-    snprintf(text, size, "tp %d%s, pp %d%s, dp %d%s, micro %d%s", l->tp, l->rows ? " sp" : "", l->pp, chunks, l->dp,
-             sharding, l->micro, recompute);
+    snprintf(text, size, "tp %d%s, pp %d%s, dp %d%s, micro %d%s", l->tp, l->rows ? " sp" : "", l->pp, chunks,
+             l->dp, sharding, l->micro, recompute);
 }
 
 static int any_measured(const Sweep *s)
@@ -120,10 +120,11 @@ static void bar(FILE *f, const Layout *l, int y, int left, double scale)
     char name[128];
     short_name(l, name, sizeof name);
     fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", left - 8, y + 19, name);
-    fprintf(f, "<rect class=\"p\" x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" rx=\"2\"/>\n", left, y + 4, p,
-            m > 0 ? 11 : 22);
+    fprintf(f, "<rect class=\"p\" x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" rx=\"2\"/>\n", left, y + 4,
+            p, m > 0 ? 11 : 22);
     if (m > 0)
-        fprintf(f, "<rect class=\"m\" x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"11\" rx=\"2\"/>\n", left, y + 15, m);
+        fprintf(f, "<rect class=\"m\" x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"11\" rx=\"2\"/>\n", left,
+                y + 15, m);
     fprintf(f, "<text x=\"%.1f\" y=\"%d\">%.*f ms%s</text>\n", left + (p > m ? p : m) + 6, y + 19,
             l->predicted < 10 ? 2 : 1, m > 0 ? l->measured : l->predicted, m > 0 ? " measured" : "");
 }
@@ -162,8 +163,9 @@ static void cell(FILE *f, const char *format, double x, int known)
 static void table_row(FILE *f, const Sweep *s, const Layout *l)
 {
     int planned = l->predicted > 0, measured = l->measured > 0;
-    fprintf(f, "<tr><td>%d</td><td>%s</td><td>%d</td><td>%d</td><td>%d</td><td>%s</td><td>%d</td><td>%s</td>", l->tp,
-            l->rows ? "yes" : "", l->pp, l->v, l->dp, layout_zero[l->zero], l->micro, layout_recompute[l->recompute]);
+    fprintf(f, "<tr><td>%d</td><td>%s</td><td>%d</td><td>%d</td><td>%d</td><td>%s</td><td>%d</td><td>%s</td>",
+            l->tp, l->rows ? "yes" : "", l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
+            layout_recompute[l->recompute]);
     cell(f, l->predicted < 10 ? "%.3f" : "%.1f", l->predicted, planned);
     cell(f, l->predicted < 10 ? "%.3f" : "%.1f", l->measured, measured);
     cell(f, "%+.1f", measured ? 100 * (l->predicted / l->measured - 1) : 0, measured);
@@ -177,11 +179,21 @@ static void table_row(FILE *f, const Sweep *s, const Layout *l)
 
 static void table(FILE *f, const Sweep *s, Group g)
 {
-    static const char *const head[] = {
-        "tensor ranks", "sequence parallel", "pipeline ranks", "chunks a rank", "data ranks", "sharding",
-        "micro batch, sequences",
-        "recompute", "predicted ms", "measured ms", "predicted off by %", "bubble %", "memory GiB a rank", "tokens/s",
-        "state"};
+    static const char *const head[] = {"tensor ranks",
+                                       "sequence parallel",
+                                       "pipeline ranks",
+                                       "chunks a rank",
+                                       "data ranks",
+                                       "sharding",
+                                       "micro batch, sequences",
+                                       "recompute",
+                                       "predicted ms",
+                                       "measured ms",
+                                       "predicted off by %",
+                                       "bubble %",
+                                       "memory GiB a rank",
+                                       "tokens/s",
+                                       "state"};
     fprintf(f, "<table><thead><tr>");
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         fprintf(f, "<th>%s</th>", head[i]);
@@ -208,12 +220,17 @@ static void group(FILE *f, const Sweep *s, const char *title, Group g, int fit)
 void sweep_page(FILE *f, const Sweep *s)
 {
     int measured = any_measured(s);
-    fprintf(f, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-            "<meta name=\"viewport\" content=\"width=device-width\">\n<title>Layouts of %d ranks</title><style>\n%s"
-            "</style></head><body>\n<h1>Layouts of %d ranks: ", s->world, style, s->world);
+    fprintf(f,
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+            "content=\"width=device-width\">\n<title>Layouts of %d ranks</title><style>\n%s"
+            "</style></head><body>\n<h1>Layouts of %d ranks: ",
+            s->world, style, s->world);
     html_text(f, s->path);
-    fprintf(f, "</h1>\n<p>%d legal layouts, %d fit the memory, %d measured. Steps of %lld sequences of %lld tokens; "
-            "machine ", s->n, s->fit, measured, (long long)s->batch, (long long)s->seq);
+    fprintf(
+        f,
+        "</h1>\n<p>%d legal layouts, %d fit the memory, %d measured. Steps of %lld sequences of %lld tokens; "
+        "machine ",
+        s->n, s->fit, measured, (long long)s->batch, (long long)s->seq);
     html_text(f, s->machine);
     fprintf(f, ".</p>\n");
     if (s->fit) {

@@ -24,11 +24,16 @@ void html_text(FILE *f, const char *s)
 
 void svg_open(FILE *f, double width, double height, const char *light, const char *dark)
 {
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\">\n"
-            "<style>\ntext{font:12px system-ui,sans-serif;fill:#222}.ground{fill:#fff}.t{fill:#555}.lane{fill:#e9ebee}"
-            ".tick{stroke:#b9bec6}%s\n@media (prefers-color-scheme:dark){text{fill:#e9e7e2}.ground{fill:#131517}"
-            ".t{fill:#a8a59e}.lane{fill:#272b2f}.tick{stroke:#4a5058}%s}\n</style>\n"
-            "<rect class=\"ground\" width=\"100%%\" height=\"100%%\"/>\n", width, height, width, height, light, dark);
+    fprintf(
+        f,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f "
+        "%.0f\">\n"
+        "<style>\ntext{font:12px "
+        "system-ui,sans-serif;fill:#222}.ground{fill:#fff}.t{fill:#555}.lane{fill:#e9ebee}"
+        ".tick{stroke:#b9bec6}%s\n@media (prefers-color-scheme:dark){text{fill:#e9e7e2}.ground{fill:#131517}"
+        ".t{fill:#a8a59e}.lane{fill:#272b2f}.tick{stroke:#4a5058}%s}\n</style>\n"
+        "<rect class=\"ground\" width=\"100%%\" height=\"100%%\"/>\n",
+        width, height, width, height, light, dark);
 }
 
 int svg_text(FILE *f, const char *css, double x, double y, double size, double width, const char *text)

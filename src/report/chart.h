@@ -40,11 +40,12 @@ void chart_stack(FILE *f, const Chart *c);
 /* Legend entries: a swatch and the name, and of lines the last value. */
 void chart_legend(FILE *f, const Chart *c, int areas);
 
-/* Opens a drawing of its own, light or dark as its reader likes it, and its style sheet: `light` are the drawing's
- * rules, `dark` those that change. The ground, text, .t (soft text), .lane and .tick have theirs. */
+/* Opens a drawing of its own, light or dark as its reader likes it, and its style sheet: `light` are the
+ * drawing's rules, `dark` those that change. The ground, text, .t (soft text), .lane and .tick have theirs.
+ */
 void svg_open(FILE *f, double width, double height, const char *light, const char *dark);
-/* Text of class `css` and `size` px, in as many lines as keep it within `width` px; y: of the first line's foot. Returns
- * the number of lines; f NULL: only that. */
+/* Text of class `css` and `size` px, in as many lines as keep it within `width` px; y: of the first line's
+ * foot. Returns the number of lines; f NULL: only that. */
 int svg_text(FILE *f, const char *css, double x, double y, double size, double width, const char *text);
 
 /* Text with &, <, >, " and ' escaped; control characters but newline and tab become spaces. */

@@ -30,8 +30,9 @@ static void emit(Console *c, const char *text, size_t n)
 
 static void clear(void *c) { console_clear(c); }
 
-/* mpirun hands every rank a terminal of its own and passes on what is written to it, so under a launcher isatty says
- * nothing about where the text ends up: scripts/launch knows, and without it there are plain lines. */
+/* mpirun hands every rank a terminal of its own and passes on what is written to it, so under a launcher
+ * isatty says nothing about where the text ends up: scripts/launch knows, and without it there are plain
+ * lines. */
 static int on_terminal(int fd)
 {
     const char *launcher = getenv("GRIDIRON_TERMINAL");

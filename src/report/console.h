@@ -1,6 +1,6 @@
 /* console -- rank 0's standard output while training: Megatron-LM's progress line in a file or pipe, one
- * live line on a terminal, below a short one for each logged step. Writes go straight to the descriptor; one that fails (the pipe's reader has gone,
- * the disk is full) is counted and never stops anything. */
+ * live line on a terminal, below a short one for each logged step. Writes go straight to the descriptor; one
+ * that fails (the pipe's reader has gone, the disk is full) is counted and never stops anything. */
 #ifndef CONSOLE_H
 #define CONSOLE_H
 #include "metrics.h"

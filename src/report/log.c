@@ -212,8 +212,8 @@ static void fill_rates(const Log *l, Metrics *m, int64_t tokens, double ms)
 /* A row that Megatron-LM writes a second time over consumed samples. */
 static int has_samples_twin(const Metrics *m, size_t offset)
 {
-    const void *twins[] = {&m->lm_loss, &m->grad_norm, &m->learning_rate, &m->loss_scale, &m->global_batch_size,
-                           &m->params_norm, &m->num_zeros};
+    const void *twins[] = {&m->lm_loss,           &m->grad_norm,   &m->learning_rate, &m->loss_scale,
+                           &m->global_batch_size, &m->params_norm, &m->num_zeros};
     for (size_t i = 0; i < sizeof twins / sizeof *twins; i++)
         if ((const char *)m + offset == twins[i])
             return 1;

@@ -4,12 +4,10 @@
  * the report. metrics.jsonl is the single source of truth: the report's curves are made from it alone, so a
  * resumed run's report shows the whole history. Only rank 0 opens a Log.
  *
- * X(field, type, unit, over ranks, over steps, TensorBoard tag, Megatron-LM's where it has one, or "", label in the report)
- *   over ranks   SAME: every rank has it already; MAX, MEAN: metrics_reduce makes it
- *   over steps   what a line says about the steps since the line before it:
- *                OWN   the value of the line's own step: nothing that describes the training is averaged, so
- *                      that a resumed run writes the same bits
- *                TIME  the mean a step
+ * X(field, type, unit, over ranks, over steps, TensorBoard tag, Megatron-LM's where it has one, or "", label
+ * in the report) over ranks   SAME: every rank has it already; MAX, MEAN: metrics_reduce makes it over steps
+ * what a line says about the steps since the line before it: OWN   the value of the line's own step: nothing
+ * that describes the training is averaged, so that a resumed run writes the same bits TIME  the mean a step
  *                COUNT the growth of a total that the caller counts from the start of training and keeps in
  *                      its checkpoint: exact when a run stops between two lines
  *                RATE  filled in by log_step from the others, over the same steps; the caller leaves it 0
@@ -21,9 +19,9 @@
 #include "config.h"
 #include "file.h"
 
-/* params_norm, num_zeros: of a logged step, where log_params_norm and log_num_zeros_in_grad ask for them, else NAN.
- * elapsed_ms is a whole step without saving and evaluating, which have times of their own; what data,
- * forward, backward and optimizer leave of it is the report's "other". */
+/* params_norm, num_zeros: of a logged step, where log_params_norm and log_num_zeros_in_grad ask for them,
+ * else NAN. elapsed_ms is a whole step without saving and evaluating, which have times of their own; what
+ * data, forward, backward and optimizer leave of it is the report's "other". */
 #define METRICS(X)                                                                                           \
     X(iteration,          INT, "",         SAME, OWN,   "",                    "iteration")                  \
     X(consumed_samples,   INT, "samples",  SAME, OWN,   "consumed-samples",    "samples")                    \
@@ -105,8 +103,8 @@ typedef struct Log Log;
  * error by log_close. Files that cannot be opened at the start are EXIT_RESOURCE. */
 Log *log_open(const Config *cfg, const LogStart *start);
 
-/* One finished step. Redraws the live line on a terminal; every cfg->log_interval iterations, and after the last one,
- * writes a line everywhere. m is copied; RATE fields are ignored. */
+/* One finished step. Redraws the live line on a terminal; every cfg->log_interval iterations, and after the
+ * last one, writes a line everywhere. m is copied; RATE fields are ignored. */
 void log_step(Log *l, const Metrics *m);
 
 /* The run stops behind the last step: writes its line when it has none, in the middle of an interval. */
@@ -131,7 +129,7 @@ void log_memory(Log *l, const char *category, int64_t planned, int64_t used);
  * ("finished", "stopped by SIGTERM after a checkpoint"). */
 void log_close(Log *l, const char *why);
 
-/* Makes run_dir/report.html anew from metrics.jsonl, run.json, config.yaml, samples.jsonl and trace.json, of which any may
- * be missing. Returns 1, or 0 with a reason in why when the page cannot be written. */
+/* Makes run_dir/report.html anew from metrics.jsonl, run.json, config.yaml, samples.jsonl and trace.json, of
+ * which any may be missing. Returns 1, or 0 with a reason in why when the page cannot be written. */
 int report_write(const char *run_dir, char why[WHY]);
 #endif

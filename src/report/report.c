@@ -62,8 +62,10 @@ static void put_head(FILE *f, const Report *r)
         lost += !isfinite(r->col[C_lm_loss][i]);
     }
     if (skipped > 0 || nans > 0 || lost > 0)
-        fprintf(f, "<p class=\"notice\">Steps skipped by the loss scaler: %.0f. Steps whose loss or gradient "
-                "was not finite: %.0f. Recorded losses that are not finite: %.0f.</p>\n", skipped, nans, lost);
+        fprintf(f,
+                "<p class=\"notice\">Steps skipped by the loss scaler: %.0f. Steps whose loss or gradient "
+                "was not finite: %.0f. Recorded losses that are not finite: %.0f.</p>\n",
+                skipped, nans, lost);
     fprintf(f, "</header>\n");
 }
 
@@ -240,8 +242,9 @@ static void put_page(FILE *f, const Report *r)
 {
     fprintf(f, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-               "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-               "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n<link rel=\"icon\" href=\"data:,\">\n<title>");
+               "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+               "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n<link rel=\"icon\" "
+               "href=\"data:,\">\n<title>");
     html_text(f, r->name);
     fprintf(f, " \302\267 gridiron</title>\n<style>\n%s</style>\n</head>\n<body>\n<main>\n", report_css);
     put_head(f, r);

@@ -43,11 +43,14 @@ static int curve(const Report *r, int column, const char *name, Series s[2], dou
 
 /* ---- the loss, over iterations, tokens and time ---- */
 
-/* The training time at the end of each recorded step, in the unit *name, evaluations and saves included: a line holds the
- * means of the steps since the line before it. */
+/* The training time at the end of each recorded step, in the unit *name, evaluations and saves included: a
+ * line holds the means of the steps since the line before it. */
 static double *time_of(const Report *r, const char **name)
 {
-    static const struct { double s; const char *name; } units[] = {{3600, "hours"}, {60, "minutes"}, {1, "seconds"}};
+    static const struct {
+        double s;
+        const char *name;
+    } units[] = {{3600, "hours"}, {60, "minutes"}, {1, "seconds"}};
     static const int parts[] = {C_elapsed_ms, C_eval_ms, C_checkpoint_ms};
     double *t = xcalloc((size_t)r->n + 1, sizeof *t), sum = 0;
     for (int64_t i = 0; i < r->n; i++) {
@@ -226,8 +229,10 @@ static void put_phases(FILE *f, const Report *r)
                 fprintf(f, "<tr><td><span class=\"dot %s\"></span>%s</td><td class=\"n\">%s a step</td>"
                         "<td class=\"n\">%.1f %%</td></tr>\n", phase[k].css, phase[k].css,
                         ms_text(t, share[k] / (double)r->n), 100 * share[k] / total);
-        fprintf(f, "</table>\n<p class=\"note\">other: the rest of a step, in which a rank waits for another rank's work, "
-                   "moves messages, gathers weights or writes the log; means over the ranks.</p></section>\n");
+        fprintf(f,
+                "</table>\n<p class=\"note\">other: the rest of a step, in which a rank waits for another "
+                "rank's work, moves messages, gathers weights or writes the log; means over the "
+                "ranks.</p></section>\n");
     }
     free(other);
 }

@@ -51,15 +51,16 @@ static double at(const Picture *d, double t) { return 1000 * (t - d->from) / (d-
 
 /* ---- bars ---- */
 
-static void put_rect(FILE *f, Picture *d, const char *css, int chunk, double start, double end, double y, double height,
-                     const char *title)
+static void put_rect(FILE *f, Picture *d, const char *css, int chunk, double start, double end, double y,
+                     double height, const char *title)
 {
     double x = fmax(0, at(d, start)), w = fmin(1000, at(d, end)) - x;
     if (w < 0)
         return;
-    fprintf(f, "<rect class=\"%s%s\" x=\"%.3f\" y=\"%.0f\" width=\"%.3f\" height=\"%.0f\"><title>%s</title></rect>\n",
-            css,
-            chunk % 2 ? " odd" : "", x, y, fmax(0.02, w), height, title);
+    fprintf(f,
+            "<rect class=\"%s%s\" x=\"%.3f\" y=\"%.0f\" width=\"%.3f\" "
+            "height=\"%.0f\"><title>%s</title></rect>\n",
+            css, chunk % 2 ? " odd" : "", x, y, fmax(0.02, w), height, title);
     d->bars++;
 }
 
@@ -91,8 +92,8 @@ static void put_operations(FILE *f, Picture *d, const TimelineRank *r, TraceStre
             int k = snprintf(title, sizeof title, "%s", name);
             if (n > 1)
                 k += snprintf(title + k, sizeof title - (size_t)k, " and %lld more", (long long)(n - 1));
-            snprintf(title + k, sizeof title - (size_t)k, ": %.3f MB, %.3f ms from %.3f ms", (double)bytes / 1e6,
-                     1e3 * (end - start), 1e3 * (start - d->from));
+            snprintf(title + k, sizeof title - (size_t)k, ": %.3f MB, %.3f ms from %.3f ms",
+                     (double)bytes / 1e6, 1e3 * (end - start), 1e3 * (start - d->from));
             put_rect(f, d, stream_name[s], 0, start, end, y, THIN - 1, title);
             n = bytes = 0;
         }
@@ -144,7 +145,8 @@ static void put_axis(FILE *f, const Picture *d, int px)
     char text[32];
     int many = px > 2000 ? 12 : 6, n = scale_ticks((Scale){0, span, 0}, many, tick, &step);
     for (int i = 0; i < n && i < 12; i++)
-        fprintf(f, "<i class=\"x\" style=\"left:%.3f%%\">%s</i>", 100 * tick[i] / span, axis_text(text, tick[i], step, span));
+        fprintf(f, "<i class=\"x\" style=\"left:%.3f%%\">%s</i>", 100 * tick[i] / span,
+                axis_text(text, tick[i], step, span));
     fprintf(f, "<i class=\"xname\">ms</i>\n");
 }
 
@@ -153,9 +155,9 @@ static void put_names(FILE *f, const Picture *d)
     fprintf(f, "<div class=\"lane-names\">");
     for (int k = 0; k < d->p; k++) {
         const int *index = d->t->rank[d->lane[k]].index;
-        fprintf(f, "<b style=\"top:%dpx\" title=\"tp %d cp %d dp %d pp %d\">rank %d", k * lane_height(d) + LANE / 2,
-                index[AXIS_TP],
-                index[AXIS_CP], index[AXIS_DP], index[AXIS_PP], d->lane[k]);
+        fprintf(f, "<b style=\"top:%dpx\" title=\"tp %d cp %d dp %d pp %d\">rank %d",
+                k * lane_height(d) + LANE / 2, index[AXIS_TP], index[AXIS_CP], index[AXIS_DP], index[AXIS_PP],
+                d->lane[k]);
         fprintf(f, "</b>");
     }
     if (d->times.set.rank)

@@ -7,7 +7,8 @@
 #include <string.h>
 
 /* used: what is not known has no cell of its own where nothing is. */
-static void memory_row(FILE *f, const char *name, double planned, double used, double most, int both, int total)
+static void memory_row(FILE *f, const char *name, double planned, double used, double most, int both,
+                       int total)
 {
     char t[32];
     fprintf(f, "<tr%s><td>", total ? " class=\"total\"" : "");
@@ -38,15 +39,17 @@ void put_memory(FILE *f, const Report *r)
     }
     most = fmax(most, fmax(plan, resident));
     card_open(f, "", "Memory", "of one process");
-    fprintf(f, "<ul class=\"legend areas\"><li class=\"a faint\">planned</li>%s</ul></div>\n<table><thead><tr><th></th>"
-               "<th></th><th class=\"n\">planned</th>%s</tr></thead><tbody>\n",
+    fprintf(f,
+            "<ul class=\"legend areas\"><li class=\"a "
+            "faint\">planned</li>%s</ul></div>\n<table><thead><tr><th></th><th></th><th "
+            "class=\"n\">planned</th>%s</tr></thead><tbody>\n",
             both ? "<li class=\"a\">held</li>" : "", both ? "<th class=\"n\">held at most</th>" : "");
     json_object_foreach(memory, name, o)
         memory_row(f, name, number_of(o, "planned"), number_of(o, "used"), most, both, 0);
     memory_row(f, "in all", plan, resident, most, both, 1);
     fprintf(f, "</tbody></table>\n");
     if (both)
-        fprintf(f, "<p class=\"note\">What the process holds is known as a whole; the program itself and its libraries are "
-                   "in it.</p>\n");
+        fprintf(f, "<p class=\"note\">What the process holds is known as a whole; the program itself and its "
+                   "libraries are in it.</p>\n");
     fprintf(f, "</section>\n");
 }

@@ -16,7 +16,9 @@ static void put_legend(FILE *f, const Picture *d)
     static const struct { InstrKind op; const char *name; } compute[] = {
         {I_F, "F forward"}, {I_B, "B backward"}, {I_D, "D backward, input"}, {I_W, "W backward, weights"},
         {I_S, "S optimizer step"}};
-    static const char *const comm[STREAMS] = {[STREAM_TP] = "tensor", [STREAM_CP] = "context", [STREAM_EP] = "experts",
+    static const char *const comm[STREAMS] = {[STREAM_TP] = "tensor",
+                                              [STREAM_CP] = "context",
+                                              [STREAM_EP] = "experts",
                                               [STREAM_PP] = "messages of the pipeline",
                                               [STREAM_DP] = "reductions, gathers"};
     int seen[INSTR_KINDS] = {0}, chunks = 0;
@@ -31,9 +33,11 @@ static void put_legend(FILE *f, const Picture *d)
     fprintf(f, "<ul class=\"legend\">");
     for (size_t i = 0; i < sizeof compute / sizeof *compute; i++)
         if (seen[compute[i].op])
-            fprintf(f, "<li><span class=\"dot %s\"></span>%s</li>", instr_info[compute[i].op].letters, compute[i].name);
+            fprintf(f, "<li><span class=\"dot %s\"></span>%s</li>", instr_info[compute[i].op].letters,
+                    compute[i].name);
     if (seen[I_R] || seen[I_G] || seen[I_X] || seen[I_T])
-        fprintf(f, "<li><span class=\"dot R\"></span>between them: gradients given to reductions, weights gathered</li>");
+        fprintf(f, "<li><span class=\"dot R\"></span>between them: gradients given to reductions, weights "
+                   "gathered</li>");
     fprintf(f, "<li><span class=\"dot idle\"></span>waiting</li>");
     for (int i = 0; i < LANE_STREAMS; i++)
         if (d->row[lane_streams[i]] >= 0)
@@ -184,12 +188,15 @@ static void put_notes(FILE *f, const Timeline *t, int64_t step, int left_out)
 {
     Overlap o = timeline_overlap(t, step, -1);
     char b[32];
-    fprintf(f, "<p class=\"note\">Numbers in the bars are microbatches; all ranks are on one clock. The schedule's lanes "
-            "replay the same instructions with the same times, and messages that take no time: what the measured bubble "
-            "has above theirs is waiting for messages, and work between instructions. ");
+    fprintf(f, "<p class=\"note\">Numbers in the bars are microbatches; all ranks are on one clock. The "
+               "schedule's lanes replay the same instructions with the same times, and messages that take no "
+               "time: what the measured bubble has above theirs is waiting for messages, and work between "
+               "instructions. ");
     if (o.bytes > 0)
-        fprintf(f, "All ranks together: %.0f %% of the %s moved for gradient reductions were moved under computation "
-                "(%.0f %% of the reductions' time). ", 100 * o.bytes_under / o.bytes, bytes_text(b, o.bytes),
+        fprintf(f,
+                "All ranks together: %.0f %% of the %s moved for gradient reductions were moved under "
+                "computation (%.0f %% of the reductions' time). ",
+                100 * o.bytes_under / o.bytes, bytes_text(b, o.bytes),
                 100 * o.seconds_under / fmax(o.seconds, 1e-12));
     if (left_out)
         fprintf(f, "%d more pipelines are in trace.json. ", left_out);
@@ -205,7 +212,8 @@ void put_timeline(FILE *f, const Report *r)
         timeline_close(&t);
         return;
     }
-    int *first = xcalloc((size_t)t.ranks + 1, sizeof *first), *lane = xcalloc((size_t)t.ranks + 1, sizeof *lane);
+    int *first = xcalloc((size_t)t.ranks + 1, sizeof *first),
+        *lane = xcalloc((size_t)t.ranks + 1, sizeof *lane);
     int n = pipelines(&t, first), shown = 0;
     char unit[96];
     snprintf(unit, sizeof unit, "iteration %lld, a lane a rank of the pipeline", (long long)step);

@@ -5,5 +5,6 @@
 #include <stdio.h>
 
 /* sim: with spans. unit: of the time axis. */
-void schedule_svg(FILE *f, const ScheduleSet *set, const Simulation *sim, const char *title, const char *unit);
+void schedule_svg(FILE *f, const ScheduleSet *set, const Simulation *sim, const char *title,
+                  const char *unit);
 #endif

@@ -44,7 +44,8 @@ TraceStream timeline_stream(const TraceEvent *e)
 void timeline_name(const TraceEvent *e, char *text, int size)
 {
     if (e->kind <= SPAN_FIRST) {
-        Instr i = {.op = (uint8_t)e->kind, .chunk = e->chunk, .phase = e->phase, .part = e->part, .mb = e->mb};
+        Instr i = {
+            .op = (uint8_t)e->kind, .chunk = e->chunk, .phase = e->phase, .part = e->part, .mb = e->mb};
         instr_print(&i, text, size);
     } else if (e->kind < SPAN_END) {
         snprintf(text, (size_t)size, "%s", span_info[e->kind - SPAN_FIRST - 1].name);
@@ -64,7 +65,8 @@ static int by_end(const void *a, const void *b)
 static int by_start(const void *a, const void *b)
 {
     const TraceEvent *x = a, *y = b;
-    return x->start != y->start ? (x->start > y->start) - (x->start < y->start) : (x->end < y->end) - (x->end > y->end);
+    return x->start != y->start ? (x->start > y->start) - (x->start < y->start)
+                                : (x->end < y->end) - (x->end > y->end);
 }
 
 /* Events in the order of their ends: an operation begins when the one before it in its queue has ended. */
@@ -109,12 +111,13 @@ static int64_t messages(const TimelineRank *r, int kind, int peer, TraceEvent **
     return n;
 }
 
-/* A receive that waits for its sender has nothing to move yet. Messages between two ranks keep their order; where one
- * of them has lost events nothing is changed. */
+/* A receive that waits for its sender has nothing to move yet. Messages between two ranks keep their order;
+ * where one of them has lost events nothing is changed. */
 static void start_with_sender(Timeline *t, int from, int to, int from_pp, int to_pp, TraceEvent **sent,
                               TraceEvent **got)
 {
-    int64_t n = messages(&t->rank[from], COMM_SEND, to_pp, sent), k = messages(&t->rank[to], COMM_RECV, from_pp, got);
+    int64_t n = messages(&t->rank[from], COMM_SEND, to_pp, sent),
+            k = messages(&t->rank[to], COMM_RECV, from_pp, got);
     if (n != k)
         return;
     for (int64_t i = 0; i < n; i++)
@@ -163,30 +166,39 @@ static void put_event(FILE *f, const TraceEvent *e, int rank, int tid, double or
 {
     char name[64];
     timeline_name(e, name, sizeof name);
-    fprintf(f, ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
-            "\"args\":{\"step\":%lld", name, e->kind <= SPAN_FIRST ? instr_info[e->kind].letters
-            : timeline_is_comm(e) ? stream_name[timeline_stream(e)] : name, (e->start - origin) * 1e6,
-            (e->end - e->start) * 1e6, rank, tid, (long long)e->step);
+    fprintf(f,
+            ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
+            "\"args\":{\"step\":%lld",
+            name,
+            e->kind <= SPAN_FIRST ? instr_info[e->kind].letters
+            : timeline_is_comm(e) ? stream_name[timeline_stream(e)]
+                                  : name,
+            (e->start - origin) * 1e6, (e->end - e->start) * 1e6, rank, tid, (long long)e->step);
     if (e->kind <= SPAN_FIRST)
         fprintf(f, ",\"chunk\":%d,\"microbatch\":%d,\"part\":%d,\"phase\":%d", e->chunk, e->mb,
                 e->part == WHOLE ? -1 : e->part, e->phase);
     else if (timeline_is_comm(e))
-        fprintf(f, ",\"group\":\"%s\",\"bytes\":%lld,\"moved\":%lld,\"behind\":%lld,\"peer\":%d,\"queued_us\":%.3f",
-                group_name[e->group], (long long)e->bytes, (long long)e->moved, (long long)e->behind, e->peer,
-                (e->start - e->called) * 1e6);
+        fprintf(
+            f,
+            ",\"group\":\"%s\",\"bytes\":%lld,\"moved\":%lld,\"behind\":%lld,\"peer\":%d,\"queued_us\":%.3f",
+            group_name[e->group], (long long)e->bytes, (long long)e->moved, (long long)e->behind, e->peer,
+            (e->start - e->called) * 1e6);
     fprintf(f, "}}");
 }
 
 static void put_rank(FILE *f, const TimelineRank *r, int rank, double origin)
 {
     double (*free_at)[ROWS] = xcalloc(STREAMS, sizeof *free_at);
-    fprintf(f, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d (", rank, rank);
+    fprintf(f, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d (", rank,
+            rank);
     for (int a = 0, sep = 0; a < AXES; a++)
         if (a != AXIS_EP)
             fprintf(f, "%s%s%d", sep++ ? " " : "", axis_name[a], r->index[a]);
-    fprintf(f, ")\"}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}", rank,
-            rank);
-    fprintf(f, ",\n{\"name\":\"grid\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"lost\":%lld", rank, (long long)r->lost);
+    fprintf(f,
+            ")\"}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
+            rank, rank);
+    fprintf(f, ",\n{\"name\":\"grid\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"lost\":%lld", rank,
+            (long long)r->lost);
     for (int a = 0; a < AXES; a++)
         fprintf(f, ",\"%s\":%d", axis_name[a], r->index[a]);
     fprintf(f, "}}");
@@ -194,8 +206,9 @@ static void put_rank(FILE *f, const TimelineRank *r, int rank, double origin)
         put_event(f, &r->event[i], rank, row_of(free_at, &r->event[i]), origin);
     for (int s = 0; s < STREAMS; s++)
         for (int row = 0; row < ROWS && free_at[s][row] > 0; row++) {
-            fprintf(f, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s", rank,
-                    s * ROWS + row, stream_name[s]);
+            fprintf(f,
+                    ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s",
+                    rank, s * ROWS + row, stream_name[s]);
             fprintf(f, row ? " %d\"}}" : "\"}}", row + 1);
             fprintf(f, ",\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
                     "\"args\":{\"sort_index\":%d}}",
@@ -215,9 +228,10 @@ void timeline_put(FILE *f, const Timeline *t)
     fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"clock\",\"ph\":\"M\",\"pid\":0,"
             "\"args\":{\"origin_s\":%.9f}}", origin);
     if (t->shape.p)
-        fprintf(f, ",\n{\"name\":\"pipeline\",\"ph\":\"M\",\"pid\":0,\"args\":{\"schedule\":\"%s\",\"p\":%d,\"v\":%d,"
-                "\"group\":%d,\"vee\":%d}}", schedule_name(t->shape.kind), t->shape.p, t->shape.v, t->shape.group,
-                t->shape.vee);
+        fprintf(f,
+                ",\n{\"name\":\"pipeline\",\"ph\":\"M\",\"pid\":0,\"args\":{\"schedule\":\"%s\",\"p\":%d,"
+                "\"v\":%d,\"group\":%d,\"vee\":%d}}",
+                schedule_name(t->shape.kind), t->shape.p, t->shape.v, t->shape.group, t->shape.vee);
     for (int r = 0; r < t->ranks; r++)
         put_rank(f, &t->rank[r], r, origin);
     fprintf(f, "\n]}\n");
@@ -258,13 +272,19 @@ static int read_event(TraceEvent *e, const json_t *o)
     const json_t *args = json_object_get(o, "args");
     const char *name = string(o, "name"), *cat = string(o, "cat"), *space = strchr(name, ' ');
     double ts = number(o, "ts"), dur = number(o, "dur");
-    int64_t step = whole(args, "step", 0, (int64_t)1 << 53, -1), part = whole(args, "part", -1, WHOLE - 1, -1);
+    int64_t step = whole(args, "step", 0, (int64_t)1 << 53, -1),
+            part = whole(args, "part", -1, WHOLE - 1, -1);
     if (strcmp(string(o, "ph"), "X") || !isfinite(ts) || !(dur >= 0) || step < 0)
         return 0;
-    *e = (TraceEvent){.start = ts * 1e-6, .end = (ts + dur) * 1e-6, .step = step, .peer = -1, .kind = UINT16_MAX,
+    *e = (TraceEvent){.start = ts * 1e-6,
+                      .end = (ts + dur) * 1e-6,
+                      .step = step,
+                      .peer = -1,
+                      .kind = UINT16_MAX,
                       .mb = (uint16_t)whole(args, "microbatch", 0, UINT16_MAX, 0),
                       .chunk = (uint8_t)whole(args, "chunk", 0, UINT8_MAX, 0),
-                      .phase = (uint8_t)whole(args, "phase", 0, 2, 0), .part = part < 0 ? WHOLE : (uint16_t)part};
+                      .phase = (uint8_t)whole(args, "phase", 0, 2, 0),
+                      .part = part < 0 ? WHOLE : (uint16_t)part};
     for (int k = 0; k < INSTR_KINDS; k++)
         if (!strcmp(cat, instr_info[k].letters))
             e->kind = (uint16_t)k;

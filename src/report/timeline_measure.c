@@ -23,8 +23,8 @@ static int is_reduction(const TraceEvent *e)
            (e->kind == SPAN_END + COMM_REDUCE_SCATTER && e->group == GROUP_SHARD);
 }
 
-/* Seconds of [start, end) in which the rank computes. Instructions do not overlap. first: where to begin to look;
- * moves on, for calls whose starts do not fall. */
+/* Seconds of [start, end) in which the rank computes. Instructions do not overlap. first: where to begin to
+ * look; moves on, for calls whose starts do not fall. */
 static double under(const TimelineRank *r, double start, double end, int64_t *first)
 {
     double sum = 0;
@@ -86,7 +86,8 @@ static Bubble measured(const Timeline *t, const int *lane, int p, int64_t step, 
         first = fmin(first, l.first);
         last = fmax(last, l.last);
     }
-    return cost > 0 ? (Bubble){(cost - busy) / cost, (last - first - busy) / (last - first)} : (Bubble){NAN, NAN};
+    return cost > 0 ? (Bubble){(cost - busy) / cost, (last - first - busy) / (last - first)}
+                    : (Bubble){NAN, NAN};
 }
 
 /* The work of one kind at a stage. */
@@ -100,8 +101,8 @@ typedef struct {
     double *each[3];                   /* [p*v*m] s of F, of D or B, of W */
 } Ran;
 
-/* Adds an event to a rank's list; units of a chunk that follow each other are one instruction. 0: it is of no such
- * pipeline. */
+/* Adds an event to a rank's list; units of a chunk that follow each other are one instruction. 0: it is of no
+ * such pipeline. */
 static int add_event(Ran *x, const PipeShape *s, int rank, const TraceEvent *e)
 {
     InstrList *l = &x->list[rank];
@@ -109,7 +110,8 @@ static int add_event(Ran *x, const PipeShape *s, int rank, const TraceEvent *e)
         return 0;
     Instr i = {.op = (uint8_t)e->kind, .chunk = e->chunk, .part = WHOLE, .mb = e->mb};
     const Instr *last = l->n ? &l->list[l->n - 1] : &(Instr){.op = INSTR_KINDS};
-    int stage = pipe_stage(s, rank, i.chunk), more = last->op == i.op && last->chunk == i.chunk && last->mb == i.mb;
+    int stage = pipe_stage(s, rank, i.chunk),
+        more = last->op == i.op && last->chunk == i.chunk && last->mb == i.mb;
     size_t cell = (size_t)stage * (size_t)s->m + i.mb;
     char *seen = &x->seen[cell];
     if (!more && *seen & 1 << i.op)
@@ -135,7 +137,8 @@ static int is_whole(const Ran *x, size_t cells)
 
 static double mean(Work w) { return w.n ? w.sum / w.n : 0; }
 
-/* Mean times of every stage; where some of its backwards are joined these take D and W together. 0: no times do. */
+/* Mean times of every stage; where some of its backwards are joined these take D and W together. 0: no times
+ * do. */
 static int find_costs(PipelineTimes *x, const Ran *ran, int stages)
 {
     for (int k = 0; k < 3; k++)
@@ -151,15 +154,17 @@ static int find_costs(PipelineTimes *x, const Ran *ran, int stages)
     return 1;
 }
 
-/* The lists that ran, from the order of their events, replayed with every instruction's own time: where ranks share cores
- * an instruction takes longer while others run, and a replay with mean times would stretch those that ran alone at the
- * ends of the step. No replayed step is longer than the one that ran. 0: not all of a step is there. */
+/* The lists that ran, from the order of their events, replayed with every instruction's own time: where ranks
+ * share cores an instruction takes longer while others run, and a replay with mean times would stretch those
+ * that ran alone at the ends of the step. No replayed step is longer than the one that ran. 0: not all of a
+ * step is there. */
 static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *lane, int64_t step)
 {
     int stages = s->p * s->v, ok = 1;
     size_t cells = (size_t)stages * (size_t)s->m;
     char why[WHY];
-    Ran ran = {.list = xcalloc((size_t)s->p, sizeof *ran.list), .work = xcalloc((size_t)stages, sizeof *ran.work),
+    Ran ran = {.list = xcalloc((size_t)s->p, sizeof *ran.list),
+               .work = xcalloc((size_t)stages, sizeof *ran.work),
                .seen = xcalloc(cells, 1)};
     ran.each[0] = xcalloc(3 * cells, sizeof *ran.each[0]);
     ran.each[1] = ran.each[0] + cells;
@@ -196,7 +201,8 @@ void timeline_times(PipelineTimes *x, const Timeline *t, const int *lane, int p,
     *x = (PipelineTimes){.schedule = {NAN, NAN}};
     x->measured = measured(t, lane, p, step, &x->m);
     int vee = p > 1 && pipe_stage(&t->shape, 0, 1) == 2 * p - 1;
-    PipeShape s = {.kind = SCHEDULE_CUSTOM, .p = p, .v = t->shape.v, .m = x->m, .vee = vee, .weight_share = 1};
+    PipeShape s = {
+        .kind = SCHEDULE_CUSTOM, .p = p, .v = t->shape.v, .m = x->m, .vee = vee, .weight_share = 1};
     int known = t->shape.p == p && s.v >= 1 && (!vee || s.v == 2) && s.m >= 1 && s.m <= UINT16_MAX;
     if (known && replay(x, &s, t, lane, step))
         x->schedule = (Bubble){x->sim.rate, x->sim.step_rate};
@@ -232,8 +238,9 @@ void timeline_say(const Timeline *t, char *text, int size)
     Overlap o = timeline_overlap(t, -1, -1);
     if (o.bytes > 0)
         n += snprintf(text + n, (size_t)(size - n),
-                      "%.0f %% of the reductions' bytes were moved under computation (%.0f %% of their "
-                      "time was)", 100 * o.bytes_under / o.bytes, 100 * o.seconds_under / fmax(o.seconds, 1e-12));
+                      "%.0f %% of the reductions' bytes were moved under computation (%.0f %% of their time "
+                      "was)",
+                      100 * o.bytes_under / o.bytes, 100 * o.seconds_under / fmax(o.seconds, 1e-12));
     int p = t->ranks && step >= 0 ? timeline_pipeline(t, 0, lane) : 0;
     if (p > 1) {
         PipelineTimes x;

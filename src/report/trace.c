@@ -40,10 +40,17 @@ static void heard(void *trace, const CommEvent *e)
     Trace *t = trace;
     for (int w = 0; w < 2; w++)
         if (e->start >= t->window[w].from && e->start < t->window[w].to)
-            record(t, (TraceEvent){.start = e->start, .called = e->start, .end = e->end, .bytes = e->bytes,
+            record(t, (TraceEvent){.start = e->start,
+                                   .called = e->start,
+                                   .end = e->end,
+                                   .bytes = e->bytes,
                                    .moved = e->moved,
-                                   .behind = e->behind, .step = t->window[w].step, .peer = e->peer, .part = WHOLE,
-                                   .kind = (uint16_t)(SPAN_END + e->kind), .group = group_of(e->comm)});
+                                   .behind = e->behind,
+                                   .step = t->window[w].step,
+                                   .peer = e->peer,
+                                   .part = WHOLE,
+                                   .kind = (uint16_t)(SPAN_END + e->kind),
+                                   .group = group_of(e->comm)});
 }
 
 /* Changes what `heard` looks at while it cannot be running. */
@@ -73,7 +80,7 @@ void trace_step(Trace *t, int64_t step)
         close_window(t, now());
     if (on)
         open_window(t, step);
-    else if (t->window[0].from > 0 && !was)        /* what a recorded step left under way has ended a step later */
+    else if (t->window[0].from > 0 && !was) /* what a recorded step left under way has ended a step later */
         comm_listen(NULL, NULL);
     t->on = on;
 }
@@ -81,7 +88,11 @@ void trace_step(Trace *t, int64_t step)
 void trace_end(Trace *t, TraceSpan span, double start)
 {
     if (t->on && start > 0)
-        record(t, (TraceEvent){.start = start, .end = now(), .kind = (uint16_t)span, .part = WHOLE, .peer = -1,
+        record(t, (TraceEvent){.start = start,
+                               .end = now(),
+                               .kind = (uint16_t)span,
+                               .part = WHOLE,
+                               .peer = -1,
                                .step = t->window[0].step});
 }
 
@@ -89,8 +100,15 @@ void trace_instr(Trace *t, const Instr *i, double start, double end)
 {
     if (!t->on)
         return;
-    record(t, (TraceEvent){.start = start, .end = end, .kind = i->op, .mb = i->mb, .chunk = i->chunk, .part = i->part,
-                           .phase = i->phase, .peer = -1, .step = t->window[0].step});
+    record(t, (TraceEvent){.start = start,
+                           .end = end,
+                           .kind = i->op,
+                           .mb = i->mb,
+                           .chunk = i->chunk,
+                           .part = i->part,
+                           .phase = i->phase,
+                           .peer = -1,
+                           .step = t->window[0].step});
     if (i->op == I_S)
         close_window(t, end);
 }
@@ -99,7 +117,8 @@ void trace_instr(Trace *t, const Instr *i, double start, double end)
 
 enum { QUESTIONS = 16 };
 
-/* What added to this host's clock gives rank 0's: rank 0 answers `leader` with its time. Called by the two of them. */
+/* What added to this host's clock gives rank 0's: rank 0 answers `leader` with its time. Called by the two of
+ * them. */
 static double compare_clocks(Comm *all, int leader)
 {
     double best = INFINITY, offset = 0;
@@ -238,7 +257,8 @@ void timeline_gather(Timeline *out, Trace *t, Grid *g, const PipeShape *shape)
     timeline_settle(out);
 }
 
-int trace_write(Trace *t, const char *run_dir, Grid *g, const PipeShape *shape, char said[TRACE_SAID], char why[WHY])
+int trace_write(Trace *t, const char *run_dir, Grid *g, const PipeShape *shape, char said[TRACE_SAID],
+                char why[WHY])
 {
     Timeline whole;
     int ok = 1;

@@ -26,8 +26,13 @@ static const Batch *some_tokens(void *batch, int mb)
 Batch tokens_open(const Config *c)
 {
     size_t n = (size_t)(c->micro_batch_size * c->seq_length);
-    Batch b = {.batch = c->micro_batch_size, .seq = c->seq_length, .tokens = xcalloc(n, 4), .labels = xcalloc(n, 4),
-               .position = xcalloc(n, 4), .loss_mask = xcalloc(n, 4), .sample = xcalloc((size_t)c->micro_batch_size, 8)};
+    Batch b = {.batch = c->micro_batch_size,
+               .seq = c->seq_length,
+               .tokens = xcalloc(n, 4),
+               .labels = xcalloc(n, 4),
+               .position = xcalloc(n, 4),
+               .loss_mask = xcalloc(n, 4),
+               .sample = xcalloc((size_t)c->micro_batch_size, 8)};
     b.doc_start = c->reset_attention_mask ? xcalloc(n, 4) : NULL;
     for (size_t i = 0; i < n; i++) {
         b.tokens[i] = b.labels[i] = (int32_t)((int64_t)(i * 7919) % c->vocab_size);
@@ -78,14 +83,17 @@ static void measure(const Config *cfg, double cost[PARTS])
     tokens_close(&batch);
 }
 
-static int balanced(const Config *cfg) { return cfg->pipeline_balance != PIPELINE_BALANCE_COST || cfg->stages; }
+static int balanced(const Config *cfg)
+{
+    return cfg->pipeline_balance != PIPELINE_BALANCE_COST || cfg->stages;
+}
 
 static const Config *share_out(const Config *cfg, const double cost[PARTS], int speaks)
 {
     char *layout = placement_balance(cfg, cost);
     if (speaks)
-        fprintf(stderr, "pipeline_balance cost: embedding %.3g ms, a layer %.3g, head %.3g: %s\n", cost[EMBEDDING] * 1e3,
-                cost[LAYER] * 1e3, cost[LOSS] * 1e3, layout);
+        fprintf(stderr, "pipeline_balance cost: embedding %.3g ms, a layer %.3g, head %.3g: %s\n",
+                cost[EMBEDDING] * 1e3, cost[LAYER] * 1e3, cost[LOSS] * 1e3, layout);
     const Config *c = config_with_layout(cfg, layout);
     free(layout);
     return c;

@@ -4,9 +4,9 @@
 #include "config.h"
 #include "loader.h"
 
-/* cfg itself, unless its layers are to be shared out by cost and have not been yet: then rank 0 times the embedding, a layer
- * and the head, forward and backward, and the result is cfg with the layout string of the best split. The same on every
- * rank. Collective. */
+/* cfg itself, unless its layers are to be shared out by cost and have not been yet: then rank 0 times the
+ * embedding, a layer and the head, forward and backward, and the result is cfg with the layout string of the
+ * best split. The same on every rank. Collective. */
 const Config *balance(const Config *cfg);
 /* The same by what this process measures, for a plan. Not collective. */
 const Config *balance_here(const Config *cfg);

@@ -23,7 +23,8 @@ static void find_culprit(Model *m, int part, const char *where, Mat x)
     culprit.order = m->params->part[part].kind == PART_EMBEDDING ? 0 : m->params->part[part].kind == PART_HEAD
                         ? INT32_MAX : 1 + m->params->part[part].layer;
     if (m->params->part[part].kind == PART_LAYER)
-        snprintf(culprit.name, sizeof culprit.name, "the output of decoder.layers.%d.%s", m->params->part[part].layer, where);
+        snprintf(culprit.name, sizeof culprit.name, "the output of decoder.layers.%d.%s",
+                 m->params->part[part].layer, where);
     else
         snprintf(culprit.name, sizeof culprit.name, "the output of %s", where);
 }
@@ -43,8 +44,8 @@ static void find_weight(Run *r)
     for (int i = 0; i < p->nparam && !culprit.name[0]; i++) {
         int64_t from, to;
         param_held(p, &p->param[i], &p->data.weight, &from, &to);
-        if (from < to &&
-            !isfinite(sum_of(&r->model, mat(param_at(p, &p->param[i], &p->data.weight, from), 1, to - from, p->type)))) {
+        if (from < to && !isfinite(sum_of(&r->model, mat(param_at(p, &p->param[i], &p->data.weight, from), 1,
+                                                         to - from, p->type)))) {
             snprintf(culprit.name, sizeof culprit.name, "the weight %s", p->param[i].name);
             culprit.order = p->param[i].number - INT32_MAX;
         }
@@ -58,8 +59,10 @@ void run_check_weights(Run *r, const char *dir)
     find_weight(r);
     int64_t first = culprit.order;
     all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
-    all_ok(all, first == INT64_MAX || culprit.order != first, EXIT_NUMERIC, "not-finite", "%s: %s holds a NaN or an infinity; "
-           "change: load an earlier checkpoint; `train inspect` counts such values", dir, culprit.name);
+    all_ok(all, first == INT64_MAX || culprit.order != first, EXIT_NUMERIC, "not-finite",
+           "%s: %s holds a NaN or an infinity; change: load an earlier checkpoint; `train inspect` counts "
+           "such values",
+           dir, culprit.name);
 }
 
 _Noreturn void run_not_finite(Run *r, const Launched *s)
@@ -84,8 +87,9 @@ _Noreturn void run_not_finite(Run *r, const Launched *s)
     r->model.watch = NULL;
     if (first == INT64_MAX)
         snprintf(culprit.name, sizeof culprit.name, "the gradient of %s", bad_gradient(r));
-    all_ok(all, culprit.order != first, EXIT_NUMERIC, "not-finite", "iteration %lld: loss %g; the first tensor that is not "
-           "finite is %s; nothing was updated; change: lower lr or raise lr_warmup_iters, lower clip_grad, or resume from an "
-           "earlier checkpoint", (long long)s->m.iteration, loss, culprit.name);
+    all_ok(all, culprit.order != first, EXIT_NUMERIC, "not-finite",
+           "iteration %lld: loss %g; the first tensor that is not finite is %s; nothing was updated; change: "
+           "lower lr or raise lr_warmup_iters, lower clip_grad, or resume from an earlier checkpoint",
+           (long long)s->m.iteration, loss, culprit.name);
     die(EXIT_BUG, "not-finite", "no rank has found what is not finite; change: report this");
 }

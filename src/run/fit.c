@@ -6,7 +6,8 @@
 
 static double gib(int64_t bytes) { return (double)bytes / (1 << 30); }
 
-/* Settings that take less, what this rank would need of the device with them, and what they leave of its workspace. */
+/* Settings that take less, what this rank would need of the device with them, and what they leave of its
+ * workspace. */
 typedef struct { char set[160]; Config cfg; int64_t need, leaves; } Remedy;
 enum { REMEDIES = 8 };
 
@@ -42,12 +43,14 @@ static void offload_remedies(const Run *r, Remedy *list, int *n)
 static int64_t least_micro_batch(const Config *c)
 {
     int64_t micro = 1;
-    while (c->micro_batch_size % micro || config_batch_most(c) / (micro * c->data_parallel_size) > MICROBATCHES_MOST)
+    while (c->micro_batch_size % micro ||
+           config_batch_most(c) / (micro * c->data_parallel_size) > MICROBATCHES_MOST)
         micro++;
     return micro;
 }
 
-/* In the order of what they cost: little, time on the bus, messages, time of the matrix products, accuracy. */
+/* In the order of what they cost: little, time on the bus, messages, time of the matrix products, accuracy.
+ */
 static int list_remedies(const Run *r, Remedy *list)
 {
     static const char *const sharding[] = {"data_parallel_sharding_strategy=optim",
@@ -71,7 +74,8 @@ static int list_remedies(const Run *r, Remedy *list)
     }
     if (r->use != RUN_FORWARD && c->recompute_granularity == RECOMPUTE_GRANULARITY_NONE &&
         !c->cpu_offloading_num_layers) {
-        Config *to = remedy(r, list, &n, "recompute_granularity=full recompute_method=uniform recompute_num_layers=1");
+        Config *to =
+            remedy(r, list, &n, "recompute_granularity=full recompute_method=uniform recompute_num_layers=1");
         to->recompute_granularity = RECOMPUTE_GRANULARITY_FULL;
         to->recompute_method = RECOMPUTE_METHOD_UNIFORM;
         to->recompute_num_layers = 1;
@@ -81,7 +85,8 @@ static int list_remedies(const Run *r, Remedy *list)
     return n;
 }
 
-/* What this rank takes of the device after it was opened, and leaves; its workspace is there already on a GPU. */
+/* What this rank takes of the device after it was opened, and leaves; its workspace is there already on a
+ * GPU. */
 static int64_t device_need(const Run *r)
 {
     return r->apart ? r->memory.arena + r->memory.reserve : r->memory.total;
@@ -92,14 +97,16 @@ static int64_t taken(const Run *r) { return r->fused ? (int64_t)run_attention_by
 static void plan_remedy(const Run *r, Remedy *x)
 {
     Run other;
-    run_plan_over(&other, &x->cfg, r->use, r->kv_length, r->grid.rank, &(Rehearsal){.fp8_recast = r->fp8_recast});
+    run_plan_over(&other, &x->cfg, r->use, r->kv_length, r->grid.rank,
+                  &(Rehearsal){.fp8_recast = r->fp8_recast});
     other.fused = r->fused;
     x->need = device_need(&other);
     x->leaves = taken(r) - taken(&other);
     run_plan_close(&other);
 }
 
-/* The next to name: one that suffices, in the order of cost, else the one that helps most; -1: none helps any more. */
+/* The next to name: one that suffices, in the order of cost, else the one that helps most; -1: none helps any
+ * more. */
 static int next_remedy(const Remedy *list, int n, int64_t room, int64_t need)
 {
     int best = -1;
@@ -125,8 +132,8 @@ static const char *remedies(const Run *r, int64_t room)
         int i = next_remedy(list, n, room, device_need(r));
         if (i < 0)
             break;
-        at += snprintf(text + at, sizeof text - (size_t)at, "%s (%.2f GiB%s), ", list[i].set, gib(list[i].need),
-                       list[i].need - list[i].leaves <= room ? "" : ", not enough alone");
+        at += snprintf(text + at, sizeof text - (size_t)at, "%s (%.2f GiB%s), ", list[i].set,
+                       gib(list[i].need), list[i].need - list[i].leaves <= room ? "" : ", not enough alone");
         list[i].need = INT64_MAX;
         list[i].leaves = 0;
     }
@@ -185,8 +192,9 @@ const char *run_fp8_text(const Config *c, int recast)
         return NULL;
     if (!precision_keeps(c))
         return "weights are cast once a step or for each unit gathered, no copies kept";
-    return recast ? textf("copies of weights kept by all layers but the last %d of each rank, which cast theirs in every "
-                          "microbatch: the GPU has no room for them", recast)
+    return recast ? textf("copies of weights kept by all layers but the last %d of each rank, which cast "
+                          "theirs in every microbatch: the GPU has no room for them",
+                          recast)
                   : "copies of weights kept by all layers";
 }
 
@@ -199,7 +207,8 @@ static void keep_copies(Run *r, int64_t room, ModelBytes *bytes)
     if (!recast)
         return;
     Run other;
-    layout_count(&other, r->cfg, r->use, r->kv_length, r->grid.rank, &(Rehearsal){.fp8_recast = (int)recast}, bytes);
+    layout_count(&other, r->cfg, r->use, r->kv_length, r->grid.rank, &(Rehearsal){.fp8_recast = (int)recast},
+                 bytes);
     r->memory = other.memory;
     r->fp8_recast = (int)recast;
     run_plan_close(&other);
@@ -216,14 +225,16 @@ void run_fit(Run *r, ModelBytes *bytes)
     keep_copies(r, room, bytes);
     int64_t need = device_need(r);
     int fits = need <= room;
-    all_ok(all, fits, EXIT_RESOURCE, "memory-plan", "this rank needs %.2f GiB of the %s's memory (parameters %.2f, "
-           "gradients %.2f, optimizer %.2f, activations %.2f, buffers %.2f%s), %.2f are left for each of the %d that "
-           "share it; change: %s", gib(need), r->apart ? "GPU" : "host", gib(m->parameters), gib(m->gradients),
-           gib(m->optimizer), gib(m->activations), gib(m->buffers),
+    all_ok(all, fits, EXIT_RESOURCE, "memory-plan",
+           "this rank needs %.2f GiB of the %s's memory (parameters %.2f, gradients %.2f, optimizer %.2f, "
+           "activations %.2f, buffers %.2f%s), %.2f are left for each of the %d that share it; change: %s",
+           gib(need), r->apart ? "GPU" : "host", gib(m->parameters), gib(m->gradients), gib(m->optimizer),
+           gib(m->activations), gib(m->buffers),
            m->reserve ? textf(", %.2f for libraries", gib(m->reserve)) : "", gib(room), share,
            fits ? "" : remedies(r, room));
-    all_ok(all, !r->apart || m->host <= host, EXIT_RESOURCE, "memory-plan", "this rank needs %.2f GiB of the host's "
-           "memory (offloaded %.2f, copies %.2f), %.2f are left for each of its %d ranks; change: a lower "
-           "optimizer_offload_fraction or cpu_offloading_num_layers, async_save=false, or fewer ranks a host",
+    all_ok(all, !r->apart || m->host <= host, EXIT_RESOURCE, "memory-plan",
+           "this rank needs %.2f GiB of the host's memory (offloaded %.2f, copies %.2f), %.2f are left for "
+           "each of its %d ranks; change: a lower optimizer_offload_fraction or cpu_offloading_num_layers, "
+           "async_save=false, or fewer ranks a host",
            gib(m->host), gib(m->outer), gib(m->staging), gib(host), here);
 }

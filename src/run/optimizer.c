@@ -43,7 +43,10 @@ void optimizer_go(Optimizer *o) { o->dev->put(o->dev, o->verdict, &(Verdict){.go
 /* ---- the lists ---- */
 
 /* The k-th pair of sums; NULL while counting. */
-static Exact *pair_of(const Optimizer *o, int k, int which) { return o->norms ? o->norms + 2 * k + which : NULL; }
+static Exact *pair_of(const Optimizer *o, int k, int which)
+{
+    return o->norms ? o->norms + 2 * k + which : NULL;
+}
 
 static void list_squares(SquaresList *l, Squares s)
 {
@@ -51,8 +54,8 @@ static void list_squares(SquaresList *l, Squares s)
     l->n += s.n > 0;
 }
 
-/* trust: the ratio of t on the device, NULL where it has none. LAMB's direction takes the place of the gradient, which
- * nobody needs any more. */
+/* trust: the ratio of t on the device, NULL where it has none. LAMB's direction takes the place of the
+ * gradient, which nobody needs any more. */
 static Updated updated_of(const Optimizer *o, const Param *t, const double *trust)
 {
     const Params *p = o->params;
@@ -68,8 +71,8 @@ static Updated updated_of(const Optimizer *o, const Param *t, const double *trus
                      .wd = t->def->decay ? o->cfg->weight_decay : 0};
 }
 
-/* o->updated, by bucket and in the order of the parameters within one: these are counted first, because models have
- * thousands of both. ratio: of every parameter. */
+/* o->updated, by bucket and in the order of the parameters within one: these are counted first, because
+ * models have thousands of both. ratio: of every parameter. */
 static void list_updated(Optimizer *o, const double *const *ratio)
 {
     const Params *p = o->params;
@@ -243,8 +246,8 @@ double optimizer_zeros(const Optimizer *o)
         int64_t last = least(to, t->counted);
         int boxes = from < last ? param_boxes(p, t, from, last, box) : 0;
         for (int b = 0; b < boxes; b++)        /* of several rows a box has whole ones */
-            found += zeros(o->dev, param_at(p, t, &p->data.grad, box[b].at - t->offset), box[b].rows * box[b].cols,
-                           p->real);
+            found += zeros(o->dev, param_at(p, t, &p->data.grad, box[b].at - t->offset),
+                           box[b].rows * box[b].cols, p->real);
     }
     all->wait(all, all->all_reduce(all, &found, 1, I64, OP_SUM));
     return (double)found;
@@ -262,8 +265,8 @@ static Update update_of(const Optimizer *o, double lr)
                     .momentum = c->sgd_momentum, .nesterov = c->sgd_nesterov};
 }
 
-/* Norms of every tensor that decays, whole, over its shards and its slices: one message for all of them. Biases and
- * gains take the plain step, as in every published training recipe of LAMB and LARS. */
+/* Norms of every tensor that decays, whole, over its shards and its slices: one message for all of them.
+ * Biases and gains take the plain step, as in every published training recipe of LAMB and LARS. */
 static void find_trust(Optimizer *o, const Rule *rule)
 {
     const Config *c = o->cfg;
@@ -281,8 +284,8 @@ static void find_trust(Optimizer *o, const Rule *rule)
         d->carry(d, pair_of(o, o->tied, 0), 2);
         add_up(p->data.embedding, pair_of(o, o->tied, 0), 2);
     }
-    d->trust(d, o->trust, o->norms, o->ratios, rule->trust == LARS_TRUST, c->lars_trust_coefficient, c->weight_decay,
-             o->verdict);
+    d->trust(d, o->trust, o->norms, o->ratios, rule->trust == LARS_TRUST, c->lars_trust_coefficient,
+             c->weight_decay, o->verdict);
 }
 
 /* Of buckets [from, to). */

@@ -11,8 +11,9 @@ static void compare_ranks(Run *r)
     int64_t low = (int64_t)(r->hash >> 1), high = low;
     all->wait(all, all->all_reduce(all, &low, 1, I64, OP_MIN));
     all->wait(all, all->all_reduce(all, &high, 1, I64, OP_MAX));
-    all_ok(all, low == high, EXIT_BUG, "schedule-hash", "the ranks have made different instruction lists of the same "
-           "configuration; change: run the same build on every host, and report this");
+    all_ok(all, low == high, EXIT_BUG, "schedule-hash",
+           "the ranks have made different instruction lists of the same configuration; change: run the same "
+           "build on every host, and report this");
 }
 
 void run_grid(Grid *g, const Config *cfg)
@@ -82,13 +83,14 @@ json_t *run_state(const Run *r)
     config_write(f, r->cfg);
     fclose(f);
     const LossScale *s = &r->opt.loss_scale;
-    json_t *j = json_pack("{s:I s:I s:I s:I s:I s:I s:{s:o s:I s:I} s:{s:I s:I} s:s s:s}", "iteration",
-                          (json_int_t)r->iteration, "consumed_samples", (json_int_t)r->consumed_samples, "updates",
-                          (json_int_t)r->opt.updates, "skipped_iterations", (json_int_t)r->skipped, "nan_iterations",
-                          (json_int_t)r->nans, "seed", (json_int_t)r->cfg->seed, "loss_scale", "scale", json_number(s->scale), "good",
-                          (json_int_t)s->good, "tolerance", (json_int_t)s->tolerance, "batch_sizes_since", "iteration",
-                          (json_int_t)r->batches.iteration, "samples", (json_int_t)r->batches.samples, "config", text,
-                          "build", config_build_id());
+    json_t *j =
+        json_pack("{s:I s:I s:I s:I s:I s:I s:{s:o s:I s:I} s:{s:I s:I} s:s s:s}", "iteration",
+                  (json_int_t)r->iteration, "consumed_samples", (json_int_t)r->consumed_samples, "updates",
+                  (json_int_t)r->opt.updates, "skipped_iterations", (json_int_t)r->skipped, "nan_iterations",
+                  (json_int_t)r->nans, "seed", (json_int_t)r->cfg->seed, "loss_scale", "scale",
+                  json_number(s->scale), "good", (json_int_t)s->good, "tolerance", (json_int_t)s->tolerance,
+                  "batch_sizes_since", "iteration", (json_int_t)r->batches.iteration, "samples",
+                  (json_int_t)r->batches.samples, "config", text, "build", config_build_id());
     BUG_ON(!j);
     if (r->huggingface)
         json_object_set(j, "huggingface", r->huggingface);
@@ -100,16 +102,19 @@ json_t *run_state(const Run *r)
 
 #define OTHER_STATE "; change: load another checkpoint, or set finetune: true to take the weights only"
 
-/* A number of the state in [low, high]. A right hash shows that it was written so, not that a run can go on from it. */
+/* A number of the state in [low, high]. A right hash shows that it was written so, not that a run can go on
+ * from it. */
 static int64_t state_int(const json_t *state, const char *key, int64_t low, int64_t high, const char *dir)
 {
     json_t *v = json_object_get(state, key);
     long long n = json_integer_value(v);
     if (!json_is_integer(v))
-        die(EXIT_CHECKPOINT, "checkpoint-state", "%s: the state has no whole number `%s`" OTHER_STATE, dir, key);
+        die(EXIT_CHECKPOINT, "checkpoint-state", "%s: the state has no whole number `%s`" OTHER_STATE, dir,
+            key);
     if (n < low || n > high)
-        die(EXIT_CHECKPOINT, "checkpoint-state", "%s: the state's `%s` is %lld, not in [%lld, %lld]" OTHER_STATE, dir, key, n,
-            (long long)low, (long long)high);
+        die(EXIT_CHECKPOINT, "checkpoint-state",
+            "%s: the state's `%s` is %lld, not in [%lld, %lld]" OTHER_STATE, dir, key, n, (long long)low,
+            (long long)high);
     return n;
 }
 
@@ -124,17 +129,21 @@ static const Config *compare_config(const Config *cfg, const json_t *state, cons
     if (change != CHANGE_FREE)
         fprintf(stderr, "%s was written with other settings:\n%s", dir, diff);
     if (change == CHANGE_REFUSE)
-        die(EXIT_CHECKPOINT, "resume-config", "%s: the settings marked `refuse` above cannot change within a run; change: set "
-            "them back, or set finetune: true to start at iteration 0 with its weights", dir);
+        die(EXIT_CHECKPOINT, "resume-config",
+            "%s: the settings marked `refuse` above cannot change within a run; change: set them back, or "
+            "set finetune: true to start at iteration 0 with its weights",
+            dir);
     return saved;
 }
 
-/* How far the run was: as many samples as its batch sizes give, where they have not changed since it began or last did. */
+/* How far the run was: as many samples as its batch sizes give, where they have not changed since it began or
+ * last did. */
 static void load_progress(Run *r, const json_t *state, const Config *saved, const char *dir)
 {
     const json_t *since = json_object_get(state, "batch_sizes_since");
     int64_t steps = r->iteration = state_int(state, "iteration", 0, 1000000000, dir);
-    int64_t most = INT64_MAX / 2 / r->cfg->seq_length, low = steps, high = steps < most >> 30 ? steps << 30 : most;
+    int64_t most = INT64_MAX / 2 / r->cfg->seq_length, low = steps,
+            high = steps < most >> 30 ? steps << 30 : most;
     r->batches.iteration = since ? state_int(since, "iteration", 0, steps, dir) : 0;
     r->batches.samples = since ? state_int(since, "samples", 0, high, dir) : 0;
     if (since && config_same_batches(r->cfg, saved))
@@ -154,7 +163,8 @@ static void load_loss_scale(Run *r, const json_t *state, const char *dir)
     const json_t *scale = json_object_get(state, "loss_scale"), *v = json_object_get(scale, "scale");
     double x = json_number_value(v);
     if (!json_is_number(v) || !(x > 0))
-        die(EXIT_CHECKPOINT, "checkpoint-state", "%s: the state's `loss_scale` is %g, not above 0" OTHER_STATE, dir, x);
+        die(EXIT_CHECKPOINT, "checkpoint-state",
+            "%s: the state's `loss_scale` is %g, not above 0" OTHER_STATE, dir, x);
     r->opt.loss_scale = (LossScale){x, state_int(scale, "good", 0, INT32_MAX, dir),
                                     state_int(scale, "tolerance", -r->iteration, INT32_MAX, dir)};
 }
@@ -185,8 +195,9 @@ char *run_load(Run *r, const char *path)
 double run_flops_per_token(const Config *c)
 {
     int64_t Q = c->num_attention_heads * c->kv_channels, KV = c->num_query_groups * c->kv_channels;
-    double layer = (double)c->hidden_size * (double)(2 * Q + 2 * KV) +
-                   (double)c->hidden_size * (double)c->ffn_hidden_size * (act_gated((ActKind)c->activation) ? 3 : 2);
+    double layer =
+        (double)c->hidden_size * (double)(2 * Q + 2 * KV) +
+        (double)c->hidden_size * (double)c->ffn_hidden_size * (act_gated((ActKind)c->activation) ? 3 : 2);
     double weights = (double)c->num_layers * layer + (double)c->vocab_size * (double)c->hidden_size;
     return 6 * weights + 12.0 * (double)c->num_layers * (double)Q * (double)c->seq_length;
 }

@@ -1,7 +1,9 @@
-/* run -- everything a command needs of one model, opened in the order in which it must be, and the step of training.
+/* run -- everything a command needs of one model, opened in the order in which it must be, and the step of
+ * training.
  *
- * Memory is found by running: the layout code and one step of the real schedule go over a device that does nothing and
- * arenas without memory, which count; then one arena of the exact size is mapped. `train plan` stops before that. */
+ * Memory is found by running: the layout code and one step of the real schedule go over a device that does
+ * nothing and arenas without memory, which count; then one arena of the exact size is mapped. `train plan`
+ * stops before that. */
 #ifndef RUN_H
 #define RUN_H
 #include "checkpoint.h"
@@ -22,9 +24,11 @@ typedef enum {
 /* Bytes of this rank, exact. total: of the device; without one of its own, of the process, host included. */
 typedef struct {
     int64_t parameters, gradients, optimizer, activations, buffers, total;
-    int64_t host;              /* the host's: what is offloaded and, beside a device of its own, what copies run through; */
-    int64_t arena, outer, staging;     /* sizes of Run's three arenas: run, what is offloaded, what copies run through */
-    int64_t reserve;           /* of a device of its own, beside total: left free for what its libraries load later */
+    int64_t
+        host; /* the host's: what is offloaded and, beside a device of its own, what copies run through; */
+    int64_t arena, outer,
+        staging;     /* sizes of Run's three arenas: run, what is offloaded, what copies run through */
+    int64_t reserve; /* of a device of its own, beside total: left free for what its libraries load later */
 } Memory;
 #define RUN_RESERVE ((int64_t)1 << 30)
 
@@ -52,7 +56,7 @@ typedef struct {
     Device dev;
     Placement placement;
     PipeShape shape;
-    Simulation sim;            /* rank 0: of the last segment's training step, with the costs that shape has */
+    Simulation sim; /* rank 0: of the last segment's training step, with the costs that shape has */
     Params params;
     Model model;
     Optimizer opt;
@@ -60,13 +64,13 @@ typedef struct {
     Schedule extend;           /* one microbatch forward: generation */
     uint64_t hash;             /* of all lists of all ranks */
     Stage stage;
-    Arena arena, outer, host;  /* memory of the device; the host's that the device uses; the host's, for what is copied from
-                                  the device and for the timeline */
+    Arena arena, outer, host;  /* memory of the device; the host's that the device uses; the host's, for what
+                                  is copied from  the device and for the timeline */
     int apart;                 /* device and host have a memory each */
     int sharing;               /* ranks on this one's GPU */
     Memory memory;             /* what the three hold, and the workspace of device and transport */
     int64_t workspace;
-    int fp8_recast;            /* layers of a rank whose FP8 weights are cast in every microbatch: no room for copies */
+    int fp8_recast; /* layers of a rank whose FP8 weights are cast in every microbatch: no room for copies */
     Traffic traffic[AXES];     /* of the last segment's step */
     KvCache cache;             /* generation: kv_length positions */
     int64_t kv_length;
@@ -83,12 +87,15 @@ typedef struct {
 
     Trace trace;               /* the timeline of the steps that trace_steps lists */
 
-    json_t *huggingface;       /* family and special tokens of the directory that the weights once came from; NULL: of none */
+    json_t *huggingface; /* family and special tokens of the directory that the weights once came from; NULL:
+                            of none */
     const char *id;            /* of the run whose checkpoints these are (run_directory.h); NULL: of none */
 
     /* progress: all of it is in a checkpoint */
     int64_t iteration, consumed_samples, skipped, nans;
-    struct { int64_t iteration, samples; } batches;    /* consumed when the run took the batch sizes that it has */
+    struct {
+        int64_t iteration, samples;
+    } batches; /* consumed when the run took the batch sizes that it has */
 
     /* steps whose verdict the host has not seen: at most STEPS_OPEN, numbers collected .. launched - 1 */
     int64_t launched, collected;
@@ -99,32 +106,36 @@ typedef struct {
     /* this step */
     int64_t ticket;            /* of its verdict */
     Metrics *now;              /* NULL: STEP leaves the parameters alone */
-    const Batch *(*feed)(void *run, int mb);   /* microbatches of the list that runs now; from `source` as a rule */
-    Loader *source;            /* where the list that runs now has its microbatches from, and the first sample of them */
+    const Batch *(*feed)(void *run,
+                         int mb); /* microbatches of the list that runs now; from `source` as a rule */
+    Loader *source; /* where the list that runs now has its microbatches from, and the first sample of them */
     int64_t source_first;
-    Verdict verdict;           /* what the last one seen has found; gradients times verdict.gscale are that of the mean loss */
+    Verdict verdict; /* what the last one seen has found; gradients times verdict.gscale are that of the mean
+                        loss */
 } Run;
 
-/* Opens the device, the grid of cfg->world ranks, and all memory, and gives the parameters their initial values. kv_length:
- * positions of the key/value cache, 0 for none. run_dir: where checkpoints go, NULL for none. Checks that all ranks have the
- * same configuration and lists, and that the lists can run. Dies with EXIT_RESOURCE, and three changes that would help, when
- * the plan of this host's ranks is larger than the memory that it has left. Collective. */
+/* Opens the device, the grid of cfg->world ranks, and all memory, and gives the parameters their initial
+ * values. kv_length: positions of the key/value cache, 0 for none. run_dir: where checkpoints go, NULL for
+ * none. Checks that all ranks have the same configuration and lists, and that the lists can run. Dies with
+ * EXIT_RESOURCE, and three changes that would help, when the plan of this host's ranks is larger than the
+ * memory that it has left. Collective. */
 void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const char *run_dir);
 void run_close(Run *r);
 
-/* Keeps the algorithms of a GPU's products in run_dir, unless they are kept there already: a resume computes with the same.
- * Collective. */
+/* Keeps the algorithms of a GPU's products in run_dir, unless they are kept there already: a resume computes
+ * with the same. Collective. */
 void run_keep_tuned(Run *r, const char *run_dir);
 
 /* The groups of all ranks alone. Collective. */
 void run_grid(Grid *g, const Config *cfg);
 
-/* What rank `rank` of cfg->world would hold and send, without opening anything: memory and traffic of *r are filled. */
+/* What rank `rank` of cfg->world would hold and send, without opening anything: memory and traffic of *r are
+ * filled. */
 void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank);
 void run_plan_close(Run *r);
 
-/* The lists of all ranks of a training step and of its evaluation, by segment of the batch-size schedule, checked: for
- * plans that ask several ranks. */
+/* The lists of all ranks of a training step and of its evaluation, by segment of the batch-size schedule,
+ * checked: for plans that ask several ranks. */
 typedef struct {
     int n;
     PipeShape shape;               /* of the last segment */
@@ -133,29 +144,31 @@ typedef struct {
 void step_lists_open(StepLists *l, const Config *cfg, const Placement *pl);
 void step_lists_close(StepLists *l);
 
-/* What a plan runs over in place of a device and groups that only count, and what it does with a training step of the last
- * segment in place of rehearse_step. */
+/* What a plan runs over in place of a device and groups that only count, and what it does with a training
+ * step of the last segment in place of rehearse_step. */
 typedef struct {
     Device *dev;
     GridOpener open;
     void (*step)(void *ctx, Run *r, const Lists *l);
     void *ctx;                     /* of open and step */
     const StepLists *lists;        /* of the same configuration, where they are there already, else NULL */
-    int apart;                     /* the plan is of a device with a memory of its own, whatever `device` says */
+    int apart; /* the plan is of a device with a memory of its own, whatever `device` says */
     int fp8_recast;                /* as Run's */
 } Rehearsal;
 void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over);
 
-/* How many layers' copies of FP8 weights `rank` has to do without, at least, to take no more than `room` bytes of a device
- * in training; all of its FP8 layers where that does not suffice either. lists, apart: as a Rehearsal's. */
+/* How many layers' copies of FP8 weights `rank` has to do without, at least, to take no more than `room`
+ * bytes of a device in training; all of its FP8 layers where that does not suffice either. lists, apart: as a
+ * Rehearsal's. */
 int run_recast(const Config *cfg, RunUse use, int rank, int64_t room, const StepLists *lists, int apart);
 /* "copies of weights kept by all layers": where FP8 weights are; NULL without FP8. */
 const char *run_fp8_text(const Config *cfg, int recast);
 /* A step and, for RUN_TRAIN, the update. */
 void rehearse_step(Run *r, const Lists *l);
 
-/* The pipeline of a training step, but for its number of microbatches. With one pipeline rank every schedule is the plain
- * loop. A searched schedule has costs (run_costs.h), the others have none; they are on the heap. */
+/* The pipeline of a training step, but for its number of microbatches. With one pipeline rank every schedule
+ * is the plain loop. A searched schedule has costs (run_costs.h), the others have none; they are on the heap.
+ */
 PipeShape run_shape(const Config *cfg, const Placement *pl);
 void run_shape_close(PipeShape *s);
 /* How the lists of `rank` are expanded. units: room for one number a chunk, as long as the Expand. */
@@ -163,11 +176,13 @@ Expand run_expand(const Config *cfg, int rank, int *units);
 /* The pipeline rank of `rank`. */
 int run_stage(const Config *cfg, int rank);
 
-/* Fills the model, and for RUN_TRAIN the whole state unless the checkpoint or `finetune` says weights only. Checks what
- * has changed in the config since, and that the weights are finite. Returns the directory read; free it. */
+/* Fills the model, and for RUN_TRAIN the whole state unless the checkpoint or `finetune` says weights only.
+ * Checks what has changed in the config since, and that the weights are finite. Returns the directory read;
+ * free it. */
 char *run_load(Run *r, const char *path);
 
-/* Dies with EXIT_NUMERIC, and names the first weight that is not finite, after a load from `dir`. Collective. */
+/* Dies with EXIT_NUMERIC, and names the first weight that is not finite, after a load from `dir`. Collective.
+ */
 void run_check_weights(Run *r, const char *dir);
 
 /* The state that a checkpoint keeps beside the tensors; the caller owns it. */
@@ -177,28 +192,30 @@ json_t *run_state(const Run *r);
  * updates the parameters only within run_step. Collective. */
 void run_gradients(Run *r);
 
-/* fp16 may overflow at the first loss scale, as training does: halves it until the gradients of the first batch are finite.
- * Collective. */
+/* fp16 may overflow at the first loss scale, as training does: halves it until the gradients of the first
+ * batch are finite. Collective. */
 void run_find_scale(Run *r);
 
-/* Launches one step: gradients, checks, clip, update, progress. Nothing waits for the device, but with fp16. so_far: what
- * is known of its metrics. Collective. */
+/* Launches one step: gradients, checks, clip, update, progress. Nothing waits for the device, but with fp16.
+ * so_far: what is known of its metrics. Collective. */
 void run_step(Run *r, const Metrics *so_far);
 /* How many steps have been launched and not collected; at most STEPS_OPEN. */
 int run_open_steps(const Run *r);
-/* Waits for the oldest of them and fills its metrics. Dies with EXIT_NUMERIC when its loss or a gradient was not finite:
- * neither it nor those launched since have updated anything. Collective. */
+/* Waits for the oldest of them and fills its metrics. Dies with EXIT_NUMERIC when its loss or a gradient was
+ * not finite: neither it nor those launched since have updated anything. Collective. */
 void run_collect(Run *r, Metrics *m);
 /* The gradients of v overflow in fp16: the update is left out and the scale halved. */
 int run_overflow(const Run *r, const Verdict *v);
-/* Dies, and names the first tensor of step s that is not finite: the rank that finds the earliest one speaks. Collective. */
+/* Dies, and names the first tensor of step s that is not finite: the rank that finds the earliest one speaks.
+ * Collective. */
 _Noreturn void run_not_finite(Run *r, const Launched *s);
 
-/* Logits ([V], in the type of run's reals, on the host) of the position after n more tokens of one sequence, whose earlier
- * ones are in the cache, on every rank. tokens NULL: only counts. Collective. */
+/* Logits ([V], in the type of run's reals, on the host) of the position after n more tokens of one sequence,
+ * whose earlier ones are in the cache, on every rank. tokens NULL: only counts. Collective. */
 void run_extend(Run *r, const int32_t *tokens, int64_t n, void *logits);
 
-/* Mean loss over the first `batches` global batches of a loader, nats a token. Collective. tick may be NULL. */
+/* Mean loss over the first `batches` global batches of a loader, nats a token. Collective. tick may be NULL.
+ */
 double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx);
 
 /* The lists of a step of `batch` samples. */
@@ -206,11 +223,13 @@ const Lists *run_lists(const Run *r, int64_t batch);
 
 /* Gives the executor this run's functions (step.c), and the model its microbatches. */
 void step_open(Run *r);
-/* One step of training of this size, and one of evaluation, as the executor runs them; microbatches come from r->source. */
+/* One step of training of this size, and one of evaluation, as the executor runs them; microbatches come from
+ * r->source. */
 void step_train(Run *r, const Lists *l);
 void step_forward(Run *r, const Schedule *s, int64_t B, int64_t S, int share_rows);
 
-/* Arithmetic of a token's forward and backward: 6 FLOPs a weight of a matrix product (output layer included) and 12 L A D S of
- * attention without regard to the mask, as Megatron-LM and PaLM count (Chowdhery et al. 2022, arXiv:2204.02311, app. B). */
+/* Arithmetic of a token's forward and backward: 6 FLOPs a weight of a matrix product (output layer included)
+ * and 12 L A D S of attention without regard to the mask, as Megatron-LM and PaLM count (Chowdhery et al.
+ * 2022, arXiv:2204.02311, app. B). */
 double run_flops_per_token(const Config *cfg);
 #endif

@@ -1,10 +1,11 @@
-/* Which kernels attention goes to on a GPU: chosen once, before anything of the run is taken, alike on all ranks. */
+/* Which kernels attention goes to on a GPU: chosen once, before anything of the run is taken, alike on all
+ * ranks. */
 #include "run_layout.h"
 #include <stdio.h>
 #include <string.h>
 
-/* Why cuDNN has nothing to do with this configuration; NULL: it may. Where attention_backend asks for it, most of these
- * were refused with the configuration. */
+/* Why cuDNN has nothing to do with this configuration; NULL: it may. Where attention_backend asks for it,
+ * most of these were refused with the configuration. */
 static const char *unwanted(const Config *c)
 {
     if (c->attention_backend == ATTENTION_BACKEND_FLASH)
@@ -38,8 +39,8 @@ static void say(Run *r, const AttentionUse *u, const char *why)
     else if (forward && backward)
         snprintf(said, n, "%s", u->name);
     else
-        snprintf(said, n, "%s %d of %d forward, %d of %d backward shapes, our own kernels the others: %s", u->name,
-                 u->fused_forward, u->forward, u->fused_backward, u->backward, u->why);
+        snprintf(said, n, "%s %d of %d forward, %d of %d backward shapes, our own kernels the others: %s",
+                 u->name, u->fused_forward, u->forward, u->fused_backward, u->backward, u->why);
 }
 
 void run_attention(Run *r)
@@ -56,8 +57,11 @@ void run_attention(Run *r)
     int taken = u.fused_forward + u.fused_backward, some = taken > 0;
     if (c->attention_backend == ATTENTION_BACKEND_FUSED)
         all_ok(all, some && taken == u.forward + u.backward, EXIT_RESOURCE, "cudnn",
-               "attention_backend is fused, and %s cannot do it: %s; change: attention_backend: auto, or %s", u.name,
-               why ? why : *u.why ? u.why : "no call that it could do",
+               "attention_backend is fused, and %s cannot do it: %s; change: attention_backend: auto, or %s",
+               u.name,
+               why      ? why
+               : *u.why ? u.why
+                        : "no call that it could do",
                *u.why ? "install cuDNN 9 and set LD_LIBRARY_PATH to its folder" : "leave it out");
     int64_t missing = !why && !some;
     all->wait(all, all->all_reduce(all, &missing, 1, I64, OP_MAX));

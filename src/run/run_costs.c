@@ -6,7 +6,7 @@
 
 /* One rank's walk. The device's own is the tally, which comes first. */
 typedef struct {
-    Tally tally;                                            /* its time is FLOPs: whole numbers, so sums are exact */
+    Tally tally; /* its time is FLOPs: whole numbers, so sums are exact */
     Device dev;
     void (*act[INSTR_KINDS])(void *run, const Instr *i);    /* the model's */
     double *cost[3];                                        /* [n] F, D, W of the virtual stages */
@@ -54,7 +54,8 @@ static void count_stage(Count *k, const Config *cfg, int s)
     one.batch_step = &(BatchStep){0, cfg->micro_batch_size * cfg->data_parallel_size};
     while (run_stage(&one, rank) != s)
         rank++;
-    run_plan_over(&r, &one, RUN_GRADIENT, 0, rank, &(Rehearsal){.dev = &k->dev, .step = count_step, .ctx = k});
+    run_plan_over(&r, &one, RUN_GRADIENT, 0, rank,
+                  &(Rehearsal){.dev = &k->dev, .step = count_step, .ctx = k});
     run_plan_close(&r);
 }
 
@@ -62,10 +63,18 @@ static void count_stage(Count *k, const Config *cfg, int s)
 static Machine counting_machine(const Config *cfg)
 {
     static double from[1] = {1}, all[1] = {1};
-    Machine m = {.matmul_gbps = NAN, .link_cold_gbps = NAN, .link_latency_crowded_us = NAN, .matmul_tflops = 1e-12,
+    Machine m = {.matmul_gbps = NAN,
+                 .link_cold_gbps = NAN,
+                 .link_latency_crowded_us = NAN,
+                 .matmul_tflops = 1e-12,
                  .matmul_tflops_fp32 = cfg->params_dtype == PARAMS_DTYPE_FP64 ? 2e-12 : 1e-12,
-                 .attention_forward = 1, .attention_backward = 1, .memory_gbps = INFINITY, .host_gbps = INFINITY, .ranks = 1,
-                 .matmul = {1, from, all}, .memory = {1, from, all}};
+                 .attention_forward = 1,
+                 .attention_backward = 1,
+                 .memory_gbps = INFINITY,
+                 .host_gbps = INFINITY,
+                 .ranks = 1,
+                 .matmul = {1, from, all},
+                 .memory = {1, from, all}};
     for (int w = 0; w < WORKS; w++)
         m.speed[w] = 1;
     return m;

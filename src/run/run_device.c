@@ -25,9 +25,11 @@ static void open_cuda(Run *r)
     cuda_open(&r->dev, r->params.real, grid_host_rank(&r->grid) % gpus);
     r->dev.pool = pool_open(threads_of(r));        /* for the host's own work: initial values */
     r->sharing = ranks_of_gpu(r);
-    all_ok(&r->grid.all, r->sharing == 1 || c->distributed_backend == DISTRIBUTED_BACKEND_STAGED, EXIT_RESOURCE, "nccl",
-           "%d ranks have the same GPU, one of %d that this one sees, and NCCL needs one for each; change: as many ranks "
-           "on each host as it has GPUs, or distributed_backend: staged", r->sharing, gpus);
+    all_ok(&r->grid.all, r->sharing == 1 || c->distributed_backend == DISTRIBUTED_BACKEND_STAGED,
+           EXIT_RESOURCE, "nccl",
+           "%d ranks have the same GPU, one of %d that this one sees, and NCCL needs one for each; change: "
+           "as many ranks on each host as it has GPUs, or distributed_backend: staged",
+           r->sharing, gpus);
     grid_device(&r->grid, &r->dev);
     if (c->distributed_backend == DISTRIBUTED_BACKEND_STAGED)
         comm_staged_grid(&r->grid, &r->dev);

@@ -59,8 +59,8 @@ static void new_id(char id[RUN_ID])
 
 /* ---- claiming ---- */
 
-/* Locks PATH/.lock for this process; the file says whose it is, in a record of fixed size. Returns 0, or the exit code
- * and a reason. */
+/* Locks PATH/.lock for this process; the file says whose it is, in a record of fixed size. Returns 0, or the
+ * exit code and a reason. */
 static int lock(RunDirectory *d, char why[WHY])
 {
     char *path = xasprintf("%s/.lock", d->path), who[128] = "", host[64] = "?";
@@ -75,8 +75,12 @@ static int lock(RunDirectory *d, char why[WHY])
             return file_errno(why, "cannot lock %s", d->path), EXIT_RESOURCE;
         int known = file_read_at(d->lock, ".lock", who, sizeof who - 1, 0, why);
         who[strcspn(who, "\n")] = 0;
-        return file_why(why, "another job (%s) is writing in %s; change: wait for the other job, or save=DIR, another "
-                        "folder", known ? who : "unknown", d->path), EXIT_CHECKPOINT;
+        return file_why(
+                   why,
+                   "another job (%s) is writing in %s; change: wait for the other job, or save=DIR, another "
+                   "folder",
+                   known ? who : "unknown", d->path),
+               EXIT_CHECKPOINT;
     }
     gethostname(host, sizeof host - 1);
     memset(who + snprintf(who, sizeof who, "process %d on %s", (int)getpid(), host), '\n', 1);
@@ -88,11 +92,13 @@ static int make_and_lock(RunDirectory *d, char why[WHY])
     char reason[WHY];
     int code = file_make_dirs(d->path, reason) ? lock(d, reason) : EXIT_RESOURCE;
     if (code)
-        file_why(why, "%s%s", reason, code == EXIT_RESOURCE ? "; change: save=DIR, a folder that you may write" : "");
+        file_why(why, "%s%s", reason,
+                 code == EXIT_RESOURCE ? "; change: save=DIR, a folder that you may write" : "");
     return code;
 }
 
-/* The id of the run that is there, from run.json or else from its newest checkpoint; 0 when none is written. */
+/* The id of the run that is there, from run.json or else from its newest checkpoint; 0 when none is written.
+ */
 static int old_id(RunDirectory *d)
 {
     char *id = source_run_id(d->path), why[WHY];
@@ -117,17 +123,25 @@ static int claim(RunDirectory *d, const Config *cfg, char why[WHY])
     if (code)
         return code;
     if (holds(d->path, MANIFEST, 0))
-        return file_why(why, "save names %s, which is a checkpoint itself; change: save=DIR, another folder", d->path),
+        return file_why(why, "save names %s, which is a checkpoint itself; change: save=DIR, another folder",
+                        d->path),
                EXIT_CONFIG;
     int saved = checkpoint_exists(d->path);
     d->used = saved || holds(d->path, "metrics.jsonl", 1);
     d->goes_on = load && !cfg->finetune && is_own(load, d->path);
     if (d->goes_on && cfg->overwrite)
-        return file_why(why, "load=%s goes on with the run in %s, and overwrite=true begins another one; change: leave one of "
-                        "the two out", load, d->path), EXIT_CONFIG;
+        return file_why(why,
+                        "load=%s goes on with the run in %s, and overwrite=true begins another one; change: "
+                        "leave one of the two out",
+                        load, d->path),
+               EXIT_CONFIG;
     if (d->used && !d->goes_on && !cfg->overwrite)
-        return file_why(why, "%s holds a run already, and this would be another one; change: load=latest to go on with it, "
-                        "save=DIR, another folder, or overwrite=true, which moves it aside and deletes nothing", d->path),
+        return file_why(
+                   why,
+                   "%s holds a run already, and this would be another one; change: load=latest to go on with "
+                   "it, save=DIR, another folder, or overwrite=true, which moves it aside and deletes "
+                   "nothing",
+                   d->path),
                EXIT_CONFIG;
     d->from = !load || (d->goes_on && !saved) ? NULL : strcmp(load, "latest") ? load : d->path;
     if (d->goes_on && !saved && strcmp(load, "latest"))
@@ -175,7 +189,8 @@ static char *free_name(const char *base)
 static int replace_run(RunDirectory *d, char why[WHY])
 {
     char *to = free_name(d->path);
-    int old = d->lock, ok = rename(d->path, to) == 0 ? 1 : file_errno(why, "cannot move %s to %s", d->path, to);
+    int old = d->lock,
+        ok = rename(d->path, to) == 0 ? 1 : file_errno(why, "cannot move %s to %s", d->path, to);
     if (ok) {
         printf("the run that was in %s is in %s now\n", d->path, to);
         ok = !make_and_lock(d, why);
@@ -200,11 +215,12 @@ static int copy_metrics(const char *from, const char *to, char why[WHY])
     return ok;
 }
 
-/* A run goes on from an earlier iteration: its later checkpoints and the metrics until now make a folder of their own, which
- * can be loaded like a run's. */
+/* A run goes on from an earlier iteration: its later checkpoints and the metrics until now make a folder of
+ * their own, which can be loaded like a run's. */
 static int replace_later(const RunDirectory *d, int64_t iteration, char why[WHY])
 {
-    char *folder = xasprintf("%s/checkpoints", d->path), *base = xasprintf("%s/replaced", d->path), *to = NULL;
+    char *folder = xasprintf("%s/checkpoints", d->path), *base = xasprintf("%s/replaced", d->path),
+         *to = NULL;
     DIR *dir = opendir(folder);
     int ok = 1;
     for (struct dirent *e; ok && dir && (e = readdir(dir));) {

@@ -12,11 +12,16 @@ const char *const isa_names[] = {"auto", "amx", "avx512", "avx2", "generic"};
 GridSpec run_spec(const Config *c)
 {
     int tp = (int)c->tensor_model_parallel_size;
-    int64_t ranks = c->data_parallel_size * c->context_parallel_size, copies = c->num_distributed_optimizer_instances;
-    GridSpec s = {.size = {[AXIS_TP] = tp, [AXIS_CP] = (int)c->context_parallel_size, [AXIS_EP] = 1,
-                           [AXIS_DP] = (int)c->data_parallel_size, [AXIS_PP] = (int)c->pipeline_model_parallel_size},
+    int64_t ranks = c->data_parallel_size * c->context_parallel_size,
+            copies = c->num_distributed_optimizer_instances;
+    GridSpec s = {.size = {[AXIS_TP] = tp,
+                           [AXIS_CP] = (int)c->context_parallel_size,
+                           [AXIS_EP] = 1,
+                           [AXIS_DP] = (int)c->data_parallel_size,
+                           [AXIS_PP] = (int)c->pipeline_model_parallel_size},
                   .kv_share = c->num_query_groups < tp ? tp / (int)c->num_query_groups : 1,
-                  .instances = (int)(copies < ranks ? copies : ranks)};    /* legal with one rank, and changes nothing */
+                  .instances =
+                      (int)(copies < ranks ? copies : ranks)}; /* legal with one rank, and changes nothing */
     BUG_ON(!grid_parse_order(c->rank_order, s.order));
     return s;
 }
@@ -29,12 +34,16 @@ int run_stage(const Config *cfg, int rank)
 
 static int splits_backward(const Config *c, const PipeShape *s)
 {
-    return s->kind == SCHEDULE_CUSTOM ? c->custom->split : s->kind >= SCHEDULE_ZB_H1 && s->kind != SCHEDULE_FORWARD;
+    return s->kind == SCHEDULE_CUSTOM ? c->custom->split
+                                      : s->kind >= SCHEDULE_ZB_H1 && s->kind != SCHEDULE_FORWARD;
 }
 
 PipeShape run_shape(const Config *c, const Placement *pl)
 {
-    PipeShape s = {.kind = SCHEDULE_1F1B, .p = pl->p, .v = pl->v, .group = (int)c->microbatch_group_size_per_vp_stage,
+    PipeShape s = {.kind = SCHEDULE_1F1B,
+                   .p = pl->p,
+                   .v = pl->v,
+                   .group = (int)c->microbatch_group_size_per_vp_stage,
                    .weight_share = 1};
     if (pl->p > 1)
         s.kind = (ScheduleKind)c->pipeline_schedule;
@@ -56,8 +65,11 @@ void run_shape_close(PipeShape *s)
 static Expand expand_of(const Run *r, const int *units)
 {
     const Data *d = &r->params.data;
-    Expand e = {.units = units, .sharded_grads = d->stage >= SHARD_GRADS, .overlap = r->cfg->overlap_grad_reduce,
-                .gather = d->stage == SHARD_PARAMS, .tied = d->tied >= 0};
+    Expand e = {.units = units,
+                .sharded_grads = d->stage >= SHARD_GRADS,
+                .overlap = r->cfg->overlap_grad_reduce,
+                .gather = d->stage == SHARD_PARAMS,
+                .tied = d->tied >= 0};
     for (int u = 0; e.tied && u < d->units; u++)
         if (d->tied >= d->unit[u].first && d->tied < d->unit[u].first + d->unit[u].count)
             e.tied_unit = u;
@@ -80,8 +92,8 @@ static Expand open_units(Run *r, int *units)
 
 static _Noreturn void broken(const char *why)
 {
-    die(EXIT_BUG, "schedule", "the schedule does not hold: %s; change: another pipeline_schedule, and report this one",
-        why);
+    die(EXIT_BUG, "schedule",
+        "the schedule does not hold: %s; change: another pipeline_schedule, and report this one", why);
 }
 
 /* Of this rank, in a step of segment i. */
@@ -90,9 +102,10 @@ static int microbatches(const Config *c, int i)
     return (int)(c->batch_step[i].batch / (c->micro_batch_size * c->data_parallel_size));
 }
 
-/* All lists of all ranks, checked, and this rank's made ready. sim: their replay, on rank 0; NULL: not wanted. */
-static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e, const ScheduleSet *made,
-                      Simulation *sim)
+/* All lists of all ranks, checked, and this rank's made ready. sim: their replay, on rank 0; NULL: not
+ * wanted. */
+static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e,
+                      const ScheduleSet *made, Simulation *sim)
 {
     ScheduleSet set;
     char why[WHY];
@@ -207,7 +220,8 @@ static int64_t grown(const Arena *run, size_t *before)
     return n;
 }
 
-/* The sequence that is being generated: its tokens as a microbatch, and the keys and values of its layers here. */
+/* The sequence that is being generated: its tokens as a microbatch, and the keys and values of its layers
+ * here. */
 static void layout_generation(Run *r, Arena *run, Arena *host)
 {
     const Config *c = r->cfg;
@@ -229,8 +243,8 @@ static void layout_generation(Run *r, Arena *run, Arena *host)
                           .sample = arena_take(host, 8)};
 }
 
-/* Events of a step on this rank: its instructions, the operations that the rehearsal has counted on every axis, and about as
- * many of all ranks together as the end of a step has. */
+/* Events of a step on this rank: its instructions, the operations that the rehearsal has counted on every
+ * axis, and about as many of all ranks together as the end of a step has. */
 static int64_t events(const Run *r)
 {
     int64_t n = 0, ops = 32;
@@ -256,7 +270,8 @@ void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const Mo
     most(slots, &r->extend);
     *mem = (Memory){0};
     params_offload(&r->params, c->optimizer_cpu_offload ? c->optimizer_offload_fraction : 0, from.outer);
-    params_layout(&r->params, dev, run, r->use != RUN_FORWARD, r->use == RUN_TRAIN ? optimizer_moments(c) : 0);
+    params_layout(&r->params, dev, run, r->use != RUN_FORWARD,
+                  r->use == RUN_TRAIN ? optimizer_moments(c) : 0);
     const int64_t *held = r->params.data.bytes;
     mem->parameters = held[0];
     mem->gradients = held[1];
@@ -302,8 +317,12 @@ void layout_give(Run *r)
 /* What the groups of each axis have sent so far, those that share an axis together. */
 static void traffic(const Grid *g, Traffic t[AXES])
 {
-    const struct { int axis; const Comm *comm; } more[] = {
-        {AXIS_TP, &g->kv}, {AXIS_DP, &g->data}, {AXIS_DP, &g->shard}, {AXIS_DP, &g->copies}, {AXIS_PP, &g->embedding}};
+    const struct { int axis; const Comm *comm;
+    } more[] = {{AXIS_TP, &g->kv},
+                {AXIS_DP, &g->data},
+                {AXIS_DP, &g->shard},
+                {AXIS_DP, &g->copies},
+                {AXIS_PP, &g->embedding}};
     for (int a = 0; a < AXES; a++)
         t[a] = (Traffic){g->axis[a].ops, g->axis[a].bytes};
     for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
@@ -316,7 +335,8 @@ static void traffic(const Grid *g, Traffic t[AXES])
 static int64_t workspace(const Run *r)
 {
     const Grid *g = &r->grid;
-    const Comm *large[] = {&g->axis[AXIS_TP], &g->axis[AXIS_PP], &g->kv, &g->data, &g->shard, &g->copies, &g->embedding};
+    const Comm *large[] = {&g->axis[AXIS_TP], &g->axis[AXIS_PP], &g->kv,       &g->data,
+                           &g->shard,         &g->copies,        &g->embedding};
     size_t n = run_device_workspace(r);
     for (size_t i = 0; i < sizeof large / sizeof *large; i++)
         n += large[i]->ops ? comm_workspace() : 0;
@@ -332,8 +352,8 @@ void rehearse_step(Run *r, const Lists *l)
     data_gather_all(&r->params.data, r->cfg->overlap_param_gather);
 }
 
-/* Everything that a command can make the model do, over a device and groups that do nothing; counts what a step of the
- * last segment sends. */
+/* Everything that a command can make the model do, over a device and groups that do nothing; counts what a
+ * step of the last segment sends. */
 static void rehearse(Run *r, const Rehearsal *over)
 {
     const Config *c = r->cfg;
@@ -346,7 +366,8 @@ static void rehearse(Run *r, const Rehearsal *over)
             rehearse_step(r, &r->lists[i]);
         traffic(&r->grid, r->traffic);
         for (int a = 0; a < AXES; a++)
-            r->traffic[a] = (Traffic){r->traffic[a].ops - before[a].ops, r->traffic[a].bytes - before[a].bytes};
+            r->traffic[a] =
+                (Traffic){r->traffic[a].ops - before[a].ops, r->traffic[a].bytes - before[a].bytes};
         step_forward(r, &r->lists[i].forward, c->micro_batch_size, c->seq_length, 1);
     }
     if (r->kv_length)
@@ -371,8 +392,11 @@ void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
 {
     Device null, *dev = over->dev ? over->dev : &null;
     GridSpec spec = run_spec(cfg);
-    *r = (Run){.cfg = cfg, .use = use, .kv_length = kv_length, .apart = over->apart || cfg->device == DEVICE_CUDA,
-                .fp8_recast = over->fp8_recast};
+    *r = (Run){.cfg = cfg,
+               .use = use,
+               .kv_length = kv_length,
+               .apart = over->apart || cfg->device == DEVICE_CUDA,
+               .fp8_recast = over->fp8_recast};
     if (over->open)
         grid_open_by(&r->grid, &spec, cfg->world, rank, over->open, over->ctx);
     else

@@ -1,5 +1,5 @@
-/* The algorithms of a GPU's matrix products, and the kernels of its attention: chosen before the first step, kept
- * beside the run. */
+/* The algorithms of a GPU's matrix products, and the kernels of its attention: chosen before the first step,
+ * kept beside the run. */
 #include "file.h"
 #include "run_layout.h"
 #include "tuned.h"
@@ -25,7 +25,7 @@ void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes)
     cuda_tune(&r->dev, &r->products, &r->algorithms, (int)c->cublaslt_tune, memory, bytes);
     if (path && r->algorithms.n > known) {
         if (run_dir)
-            file_make_dirs(run_dir, why);          /* a folder that cannot be made is one that cannot be written */
+            file_make_dirs(run_dir, why); /* a folder that cannot be made is one that cannot be written */
         tuned_write(&r->algorithms, path);
     }
     free(path);
@@ -34,7 +34,8 @@ void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes)
 void run_keep_tuned(Run *r, const char *run_dir)
 {
     char *path = xasprintf("%s/" TUNED_FILE, run_dir);
-    if (r->cfg->device == DEVICE_CUDA && !r->cfg->cublaslt_algorithms && r->algorithms.n && access(path, F_OK))
+    if (r->cfg->device == DEVICE_CUDA && !r->cfg->cublaslt_algorithms && r->algorithms.n &&
+        access(path, F_OK))
         tuned_write(&r->algorithms, path);
     free(path);
 }

@@ -11,15 +11,16 @@
 /* A grid that follows from the world alone. */
 static void world_open(Grid *g, const Config *cfg)
 {
-    GridSpec spec = {.size = {[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = cfg->world, [AXIS_PP] = 1}};
+    GridSpec spec = {
+        .size = {[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = cfg->world, [AXIS_PP] = 1}};
     int rank;
     grid_launched(&rank);
     BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
     grid_open(g, &spec, cfg->world, rank);
 }
 
-/* Ranks that have read something else would wait for each other in groups that only some of them open: they are compared
- * before there is any other grid. */
+/* Ranks that have read something else would wait for each other in groups that only some of them open: they
+ * are compared before there is any other grid. */
 static void compare(const Config *cfg)
 {
     Grid g;
@@ -85,7 +86,8 @@ const Config *start_config(const char *path, Args *a, ConfigUse use)
 {
     struct stat st;
     char *load = NULL;
-    if (path && (use & USE_LOAD) && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {     /* of a run: it has its own */
+    if (path && (use & USE_LOAD) && stat(path, &st) == 0 &&
+        S_ISDIR(st.st_mode)) { /* of a run: it has its own */
         a->v[a->n++] = load = xasprintf("load=%s", path);
         path = NULL;
     }
@@ -115,8 +117,8 @@ Loader *start_loader(const Config *cfg, Run *r, Split split, int64_t samples)
     Loader *l = loader_open(cfg, split, samples, r->grid.index[AXIS_DP], r->grid.size[AXIS_DP]);
     int64_t mine = (int64_t)(loader_fingerprint(l) >> 1), first = mine;
     all->wait(all, all->broadcast(all, &first, 1, I64, 0));
-    all_ok(all, mine == first, EXIT_DATA, "data-differs", "this rank sees other bytes in a corpus than rank 0; change: give "
-           "every host the same corpus");
+    all_ok(all, mine == first, EXIT_DATA, "data-differs",
+           "this rank sees other bytes in a corpus than rank 0; change: give every host the same corpus");
     return l;
 }
 
@@ -124,9 +126,10 @@ json_t *start_layout(const Config *c)
 {
     int64_t pp = c->pipeline_model_parallel_size;
     return json_pack("{s:I s:I s:I s:I s:I s:I s:I}", "tp", (json_int_t)c->tensor_model_parallel_size, "cp",
-                     (json_int_t)c->context_parallel_size, "ep", (json_int_t)c->expert_model_parallel_size, "etp",
-                     (json_int_t)c->expert_tensor_parallel_size, "dp", (json_int_t)c->data_parallel_size, "pp", (json_int_t)pp,
-                     "vpp", (json_int_t)(c->stages / pp));
+                     (json_int_t)c->context_parallel_size, "ep", (json_int_t)c->expert_model_parallel_size,
+                     "etp", (json_int_t)c->expert_tensor_parallel_size, "dp",
+                     (json_int_t)c->data_parallel_size, "pp", (json_int_t)pp, "vpp",
+                     (json_int_t)(c->stages / pp));
 }
 
 void start_print(FILE *f, const Run *r)
@@ -135,13 +138,14 @@ void start_print(FILE *f, const Run *r)
     const Lists *l = &r->lists[c->batch_steps - 1];
     if (c->world == 1)
         return;
-    char *schedule = config_text(c, OPT_pipeline_schedule), *sharding = config_text(c, OPT_data_parallel_sharding_strategy);
-    fprintf(f, "layout: tensor %lld%s x pipeline %lld x data %lld (%s)\n", (long long)c->tensor_model_parallel_size,
-            c->sequence_parallel ? " (sequence parallel)" : "", (long long)c->pipeline_model_parallel_size,
-            (long long)c->data_parallel_size, sharding);
+    char *schedule = config_text(c, OPT_pipeline_schedule),
+         *sharding = config_text(c, OPT_data_parallel_sharding_strategy);
+    fprintf(f, "layout: tensor %lld%s x pipeline %lld x data %lld (%s)\n",
+            (long long)c->tensor_model_parallel_size, c->sequence_parallel ? " (sequence parallel)" : "",
+            (long long)c->pipeline_model_parallel_size, (long long)c->data_parallel_size, sharding);
     placement_print(f, &r->placement);
-    fprintf(f, "schedule %s: %d microbatches, bubble %.1f %% %s; activations of", r->shape.p > 1 ? schedule : "1f1b", l->m,
-            100 * r->sim.rate, run_costs_phrase(&r->shape));
+    fprintf(f, "schedule %s: %d microbatches, bubble %.1f %% %s; activations of",
+            r->shape.p > 1 ? schedule : "1f1b", l->m, 100 * r->sim.rate, run_costs_phrase(&r->shape));
     for (int p = 0; p < r->shape.p; p++)
         fprintf(f, " %.3g", r->sim.peak[p]);
     fprintf(f, " microbatches\n");

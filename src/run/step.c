@@ -6,7 +6,8 @@
 
 /* ---- what the executor calls ---- */
 
-#define TO_MODEL(name) static void stage_##name(void *run, const Instr *i) { model_##name(&((Run *)run)->model, i); }
+#define TO_MODEL(name)                                                                                       \
+    static void stage_##name(void *run, const Instr *i) { model_##name(&((Run *)run)->model, i); }
 TO_MODEL(arrive)
 TO_MODEL(forward)
 TO_MODEL(backward)
@@ -39,8 +40,8 @@ static const Batch *next_batch(void *run, int mb)
 
 /* ---- the end of a step ---- */
 
-/* fp16's dynamic scale of the next step depends on this one's norm, so here alone the host waits for the device within a
- * step. Returns 0 when the gradients overflow: the update is left out. */
+/* fp16's dynamic scale of the next step depends on this one's norm, so here alone the host waits for the
+ * device within a step. Returns 0 when the gradients overflow: the update is left out. */
 static int scale_allows(Run *r)
 {
     const Config *c = r->cfg;
@@ -49,9 +50,10 @@ static int scale_allows(Run *r)
     Verdict v = optimizer_verdict(&r->opt);
     int overflow = run_overflow(r, &v);
     if (!loss_scale_update(&r->opt.loss_scale, c, overflow))
-        die(EXIT_NUMERIC, "loss-scale", "iteration %lld: the gradient of %s overflows at the smallest loss scale, %g; change: "
-            "train in bf16, lower lr, or lower min_loss_scale", (long long)(r->iteration + 1), optimizer_blame(&r->opt, &v),
-            c->min_loss_scale);
+        die(EXIT_NUMERIC, "loss-scale",
+            "iteration %lld: the gradient of %s overflows at the smallest loss scale, %g; change: train in "
+            "bf16, lower lr, or lower min_loss_scale",
+            (long long)(r->iteration + 1), optimizer_blame(&r->opt, &v), c->min_loss_scale);
     if (overflow)
         optimizer_go(&r->opt);
     r->skipped += overflow;
@@ -89,7 +91,8 @@ static void stage_step(void *run, const Instr *i)
     all->wait(all, all->all_reduce(all, r->model.sums, 2, F64, OP_SUM));
     optimizer_judge(&r->opt, r->model.sums, (double)(batch * r->cfg->seq_length),
                     r->now && r->cfg->check_for_nan_in_loss_and_grad);
-    r->ticket = d->tell(d, r->said ? &r->said[r->launched % STEPS_OPEN] : NULL, r->opt.verdict, sizeof *r->said);
+    r->ticket =
+        d->tell(d, r->said ? &r->said[r->launched % STEPS_OPEN] : NULL, r->opt.verdict, sizeof *r->said);
     if (r->now) {
         if (r->cfg->log_num_zeros_in_grad && is_logged(r))
             r->now->num_zeros = optimizer_zeros(&r->opt);
@@ -126,11 +129,23 @@ static void note(void *run, const Instr *i)
 void step_open(Run *r)
 {
     r->feed = next_batch;
-    r->stage = (Stage){.ctx = r, .progress = comm_progress, .note = note, .arrive = stage_arrive,
-                       .act = {[I_F] = stage_forward, [I_B] = stage_backward, [I_D] = stage_backward_x,
-                               [I_W] = stage_backward_w, [I_SA] = stage_send_activation, [I_RA] = stage_recv_activation,
-                               [I_SG] = stage_send_gradient, [I_RG] = stage_recv_gradient, [I_G] = stage_gather,
-                               [I_X] = stage_release, [I_R] = stage_reduce, [I_T] = stage_tied, [I_S] = stage_step}};
+    r->stage = (Stage){.ctx = r,
+                       .progress = comm_progress,
+                       .note = note,
+                       .arrive = stage_arrive,
+                       .act = {[I_F] = stage_forward,
+                               [I_B] = stage_backward,
+                               [I_D] = stage_backward_x,
+                               [I_W] = stage_backward_w,
+                               [I_SA] = stage_send_activation,
+                               [I_RA] = stage_recv_activation,
+                               [I_SG] = stage_send_gradient,
+                               [I_RG] = stage_recv_gradient,
+                               [I_G] = stage_gather,
+                               [I_X] = stage_release,
+                               [I_R] = stage_reduce,
+                               [I_T] = stage_tied,
+                               [I_S] = stage_step}};
 }
 
 void step_train(Run *r, const Lists *l)

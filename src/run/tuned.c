@@ -36,7 +36,8 @@ static int parse(Algorithms *a, json_t *j)
     if (good)
         json_object_foreach(list, key, entry) {
             Algorithm one = {.us = json_number_value(json_object_get(entry, "us"))};
-            good = good && strlen(key) < sizeof one.key && read_words(json_object_get(entry, "words"), one.words);
+            good = good && strlen(key) < sizeof one.key &&
+                   read_words(json_object_get(entry, "words"), one.words);
             if (good) {
                 memcpy(one.key, key, strlen(key) + 1);
                 algorithms_add(&found, &one);
@@ -86,7 +87,8 @@ static char *write_text(const Algorithms *a)
             snprintf(hex, sizeof hex, "%016llx", (unsigned long long)a->list[i].words[k]);
             json_array_append_new(words, json_string(hex));
         }
-        json_object_set_new(list, a->list[i].key, json_pack("{s:o s:o}", "words", words, "us", json_number(a->list[i].us)));
+        json_object_set_new(list, a->list[i].key,
+                            json_pack("{s:o s:o}", "words", words, "us", json_number(a->list[i].us)));
     }
     json_t *j = json_pack("{s:s s:o}", "format", FORMAT, "algorithms", list);
     char *text = j ? json_dumps(j, JSON_INDENT(1) | JSON_SORT_KEYS) : NULL;
@@ -103,14 +105,17 @@ void tuned_write(const Algorithms *a, const char *path)
         slash[slash == dir] = 0;
     int fd = file_open_dir(AT_FDCWD, slash ? dir : ".", 0, why);
     if (fd >= 0)
-        flock(fd, LOCK_EX);    /* where the file system has no locks, another rank's may be lost: it is timed again */
+        flock(
+            fd,
+            LOCK_EX); /* where the file system has no locks, another rank's may be lost: it is timed again */
     int ours = fd >= 0 && read_file(&all, path, why);
     for (int64_t i = 0; ours && i < a->n; i++)
         algorithms_add(&all, &a->list[i]);
     char *text = write_text(&all);
     const char *name = slash ? path + (slash - dir) + 1 : path;
     if (fd < 0 || (ours && !file_replace(fd, name, text, (int64_t)strlen(text), why)))
-        warn("%s: %s; the algorithms that were found are not kept; change: a folder that can be written", path, why);
+        warn("%s: %s; the algorithms that were found are not kept; change: a folder that can be written",
+             path, why);
     free(text);
     if (fd >= 0)
         close(fd);

@@ -10,6 +10,7 @@
 
 /* Adds what `path` holds. No file: nothing. One that is broken, or something else: a warning, and nothing. */
 void tuned_read(Algorithms *a, const char *path);
-/* Adds `a` to the file. One that tuned_read would not read stays as it is; one that cannot be written is a warning. */
+/* Adds `a` to the file. One that tuned_read would not read stays as it is; one that cannot be written is a
+ * warning. */
 void tuned_write(const Algorithms *a, const char *path);
 #endif

@@ -1,5 +1,6 @@
-/* train bubble, run as a program: its simulated cells against published ones and against closed forms written here
- * anew, what it measures on the clock device against what it simulates, its files, and what it refuses. */
+/* train bubble, run as a program: its simulated cells against published ones and against closed forms written
+ * here anew, what it measures on the clock device against what it simulates, its files, and what it refuses.
+ */
 #include "schedules.h"
 #include <jansson.h>
 #include <sys/wait.h>
@@ -39,7 +40,10 @@ static void write_config(const char *more)
     fclose(f);
 }
 
-static double number(const json_t *o, const char *name) { return json_number_value(json_object_get(o, name)); }
+static double number(const json_t *o, const char *name)
+{
+    return json_number_value(json_object_get(o, name));
+}
 
 /* NULL: it failed, and why has been said. */
 static json_t *cells_of(const char *options)
@@ -50,7 +54,8 @@ static json_t *cells_of(const char *options)
     CHECK(code == 0, "%s: exit %d: %s", line, code, contents("err"));
     if (code)
         return NULL;
-    json_t *j = json_loads(contents("out"), JSON_REJECT_DUPLICATES, NULL), *cells = json_object_get(j, "cells");
+    json_t *j = json_loads(contents("out"), JSON_REJECT_DUPLICATES, NULL),
+           *cells = json_object_get(j, "cells");
     CHECK(j && json_object_size(j) == 1 && json_array_size(cells) > 0, "%s: shape of the JSON", options);
     json_incref(cells);
     json_decref(j);
@@ -76,8 +81,9 @@ static void waiting(const char *name, int p, int v, int m, double *rank, double 
 static void closed_forms(void)
 {
     int known = 0, all = 0;
-    json_t *cells = cells_of("$WORK/b.yaml --simulate --schedules gpipe,1f1b,interleaved,zb-h1,zb-h2,zb-v,v-half,v-min "
-                             "--p 1,2,3,4,5,8,13,16 --m 1,2,4,7,8,15,16,31,32,48,64 --v 2,3,4");
+    json_t *cells =
+        cells_of("$WORK/b.yaml --simulate --schedules gpipe,1f1b,interleaved,zb-h1,zb-h2,zb-v,v-half,v-min "
+                 "--p 1,2,3,4,5,8,13,16 --m 1,2,4,7,8,15,16,31,32,48,64 --v 2,3,4");
     for (size_t i = 0; i < json_array_size(cells); i++, all++) {
         const json_t *c = json_array_get(cells, i), *closed = json_object_get(c, "closed_form"),
                      *simulated = json_object_get(c, "simulated");
@@ -87,7 +93,8 @@ static void closed_forms(void)
         waiting(name, p, v, m, &rank, &step);
         CHECK((rank >= 0) == json_is_object(closed), "%s p %d v %d m %d: closed form or none", name, p, v, m);
         CHECK(json_is_null(json_object_get(c, "measured")) &&
-                  json_array_size(json_object_get(c, "peak_activations")) == (size_t)p && json_object_size(c) == 12,
+                  json_array_size(json_object_get(c, "peak_activations")) == (size_t)p &&
+                  json_object_size(c) == 12,
               "%s p %d v %d m %d: a cell's parts", name, p, v, m);
         if (rank < 0)
             continue;
@@ -118,10 +125,12 @@ static void published(void)
     enum { SCHEDULE = 1, SIMULATED = 18, PUBLISHED = 23 };
     int exact = 0, all = 0;
     CHECK(run("configs/bubble/zero_bubble.yaml --simulate --csv $WORK/a.csv") == 0, "%s", contents("err"));
-    for (const char *line = strchr(contents("a.csv"), '\n'); line && line[1]; line = strchr(line + 1, '\n'), all++) {
+    for (const char *line = strchr(contents("a.csv"), '\n'); line && line[1];
+         line = strchr(line + 1, '\n'), all++) {
         const char *s = line + 1;
         double far = fabs(atof(field(s, SIMULATED)) - atof(field(s, PUBLISHED)));
-        int loose = !strncmp(field(s, SCHEDULE), "interleaved", 11); /* the paper counts its messages otherwise */
+        int loose =
+            !strncmp(field(s, SCHEDULE), "interleaved", 11); /* the paper counts its messages otherwise */
         int searched = !strncmp(field(s, SCHEDULE), "zb-auto", 7);          /* ours may be better */
         exact += !loose && !searched && far < 1e-4;
         if (searched)
@@ -133,9 +142,11 @@ static void published(void)
     CHECK(run("configs/bubble/megatron_sc21.yaml --simulate --csv $WORK/a.csv --svg $WORK/a.svg") == 0, "%s",
           contents("err"));
     for (const char *line = strchr(contents("a.csv"), '\n'); line && line[1]; line = strchr(line + 1, '\n'))
-        CHECK(fabs(atof(field(line + 1, SIMULATED)) - atof(field(line + 1, PUBLISHED))) < 1e-8, "%.60s", line + 1);
+        CHECK(fabs(atof(field(line + 1, SIMULATED)) - atof(field(line + 1, PUBLISHED))) < 1e-8, "%.60s",
+              line + 1);
     const char *svg = contents("a.svg");
-    CHECK(strstr(svg, ">figure 6 n=32 b&#39;=128</text>") && strstr(svg, ">1f1b, p 8, m 32</text>") && strstr(svg, "</svg>"),
+    CHECK(strstr(svg, ">figure 6 n=32 b&#39;=128</text>") && strstr(svg, ">1f1b, p 8, m 32</text>") &&
+              strstr(svg, "</svg>"),
           "the drawing: %.80s", svg);
     /* narrow enough for a telephone, dark where the reader's page is, no panel for one bar */
     int panels = 0, bars = 0;
@@ -145,7 +156,8 @@ static void published(void)
         bars++;
     CHECK(strstr(svg, "width=\"440\"") && strstr(svg, "prefers-color-scheme:dark"), "%.200s", svg);
     CHECK(panels > 1 && bars >= 2 * panels, "%d panels of %d bars", panels, bars);
-    CHECK(run("configs/bubble/controllable_memory.yaml --simulate --p 8") == 0 && strstr(contents("out"), "v-half"),
+    CHECK(run("configs/bubble/controllable_memory.yaml --simulate --p 8") == 0 &&
+              strstr(contents("out"), "v-half"),
           "%s", contents("err"));
 }
 
@@ -153,8 +165,8 @@ static void published(void)
 
 enum { STEPS = 11, MEDIAN, LEAST, MOST, SIMULATED = 17 };
 
-/* Every cell of these options: executor and messages take the time that the simulator says, to the last bits where time
- * is counted. wanted: ms of the step, of the first cell. */
+/* Every cell of these options: executor and messages take the time that the simulator says, to the last bits
+ * where time is counted. wanted: ms of the step, of the first cell. */
 static void counted(const char *options, int cells, double wanted)
 {
     char line[1024];
@@ -166,8 +178,8 @@ static void counted(const char *options, int cells, double wanted)
         CHECK(n || fabs(simulated - wanted) < 1e-9, "%s: simulated %.12g", options, simulated);
         CHECK(atof(field(at + 1, STEPS)) >= 2, "%s: measured: %s", options, at + 1);
         for (int k = MEDIAN; k <= MOST; k++)
-            CHECK(fabs(atof(field(at + 1, k)) - simulated) < 1e-6, "%.40s: simulated %.9g, measured: %.40s", at + 1,
-                  simulated, field(at + 1, k));
+            CHECK(fabs(atof(field(at + 1, k)) - simulated) < 1e-6, "%.40s: simulated %.9g, measured: %.40s",
+                  at + 1, simulated, field(at + 1, k));
     }
     CHECK(n == cells, "%s: %d cells", options, n);
 }
@@ -178,14 +190,16 @@ static void slept(void)
     double simulated = 9 * 24;
     CHECK(run("$WORK/b.yaml --schedules 1f1b --p 2 --m 8 --csv $WORK/m.csv") == 0, "%s", contents("err"));
     const char *row = strchr(contents("m.csv"), '\n');
-    CHECK(row && atof(field(row + 1, LEAST)) > simulated - 1e-6, "simulated %g: %s", simulated, row ? row : "nothing");
+    CHECK(row && atof(field(row + 1, LEAST)) > simulated - 1e-6, "simulated %g: %s", simulated,
+          row ? row : "nothing");
 }
 
 static void measurements(void)
 {
     slept();
     setenv("GRIDIRON_CLOCK", "virtual", 1);
-    /* (m + p - 1) 3 x 8 ms; ZB-H1 with W late; two chunks; every hop of a message on the way there and back */
+    /* (m + p - 1) 3 x 8 ms; ZB-H1 with W late; two chunks; every hop of a message on the way there and back
+     */
     counted("--schedules 1f1b --p 2 --m 8", 1, 9 * 24);
     counted("--schedules zb-h1,zb-v,zb-h2,v-half,v-min,1f1b,gpipe --p 4 --m 8", 7, 27 * 8);
     counted("--schedules zb-v --p 4 --m 8", 1, 24 * 8 + 12);
@@ -208,24 +222,28 @@ static double sum_of(const json_t *list)
     return sum;
 }
 
-/* A step's computations, what it loses, what the simulator makes of it. How near the two are is the machine's. */
+/* A step's computations, what it loses, what the simulator makes of it. How near the two are is the
+ * machine's. */
 static void computed(const char *schedule, int chunks, int split)
 {
     char line[1024];
     snprintf(line, sizeof line, "$WORK/real.yaml --real --steps 3 --schedules %s --p 2 --m 6", schedule);
     json_t *cells = cells_of(line), *c = json_array_get(cells, 0), *times[3];
     for (int k = 0; k < 3; k++)
-        times[k] = json_object_get(c, (const char *[]){"forward_ms", "backward_input_ms", "backward_weight_ms"}[k]);
+        times[k] =
+            json_object_get(c, (const char *[]){"forward_ms", "backward_input_ms", "backward_weight_ms"}[k]);
     if (!cells)
         return;
-    CHECK(json_array_size(cells) == 1 && number(c, "m") == 6 && number(c, "v") == chunks, "%s: the cell", schedule);
+    CHECK(json_array_size(cells) == 1 && number(c, "m") == 6 && number(c, "v") == chunks, "%s: the cell",
+          schedule);
     for (int k = 0; k < 3; k++)
         CHECK(json_array_size(times[k]) == 2 * (size_t)chunks && (sum_of(times[k]) > 0) == (k < 2 || split),
               "%s: times %d", schedule, k);
     for (int k = 0; k < 2; k++) {
         const char *which = k ? "simulated" : "measured";
         const json_t *rates = json_object_get(c, which);
-        CHECK(number(rates, "rate") > -1e-6 && number(rates, "step_rate") > 0 && number(rates, "step_rate") < 1,
+        CHECK(number(rates, "rate") > -1e-6 && number(rates, "step_rate") > 0 &&
+                  number(rates, "step_rate") < 1,
               "%s: %s %g, %g", schedule, which, number(rates, "rate"), number(rates, "step_rate"));
     }
     json_decref(cells);
@@ -236,8 +254,10 @@ static void computations(void)
     char path[512];
     snprintf(path, sizeof path, "%s/real.yaml", work);
     FILE *f = fopen(path, "w");
-    fprintf(f, "model: {num_layers: 4, hidden_size: 96, num_attention_heads: 4, seq_length: 64, vocab_size: 128}\n"
-               "data: {tokenizer_type: none}\ntrain: {micro_batch_size: 2}\n");
+    fprintf(
+        f,
+        "model: {num_layers: 4, hidden_size: 96, num_attention_heads: 4, seq_length: 64, vocab_size: 128}\n"
+        "data: {tokenizer_type: none}\ntrain: {micro_batch_size: 2}\n");
     fclose(f);
     computed("1f1b", 1, 0);
     computed("zb-h1", 1, 1);

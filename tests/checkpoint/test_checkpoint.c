@@ -26,7 +26,8 @@ static void conversions(void)
             bad += out != in &&
                    !(isnan(d) && (out | (t == BF16 ? 0x40 : 0x200)) == (in | (t == BF16 ? 0x40 : 0x200)));
             bad += !isnan(d) && (double)f != d;
-            bad += count_not_finite(&in, (Dtype)t, 1) != !isfinite(d) || count_not_finite(&f, F32, 1) != !isfinite(d) ||
+            bad += count_not_finite(&in, (Dtype)t, 1) != !isfinite(d) ||
+                   count_not_finite(&f, F32, 1) != !isfinite(d) ||
                    count_not_finite(&d, F64, 1) != !isfinite(d);
         }
     }
@@ -226,7 +227,8 @@ static void locked(void)
     CHECK(rc == 0, "exit %d: %s", rc, said);
 }
 
-/* A checkpoint that is deleted or replaced while somebody reads it is gone, not damaged; one that lies there is neither. */
+/* A checkpoint that is deleted or replaced while somebody reads it is gone, not damaged; one that lies there
+ * is neither. */
 static void gone(void)
 {
     Config cfg = base_config();
@@ -239,7 +241,8 @@ static void gone(void)
     source_close(&s);
     CHECK(!source_open(&s, one, why) && source_gone(&s, one), "%s", why);
     shell("cp -r %s.trash %s", one, one);
-    CHECK(source_open(&s, one, why) && !source_verify(&s, NULL, why) && !source_gone(&s, one), "damaged: %s", why);
+    CHECK(source_open(&s, one, why) && !source_verify(&s, NULL, why) && !source_gone(&s, one), "damaged: %s",
+          why);
     shell("mv %s %s.other && cp -r %s.other %s", one, one, one, one);
     CHECK(source_gone(&s, one), "replaced by another");
     source_close(&s);

@@ -338,8 +338,19 @@ static void refusals(void)
 /* Every key of every family set to everything it should not be: refused or accepted, never a crash. */
 static void odd_values(void)
 {
-    static const char *const odd[] = {"null", "true", "-1", "0", "7", "1.5", "1e300", "9223372036854775807", "\"x\"",
-                                      "[]", "[1]", "{}", "{\"rope_type\": 3}"};
+    static const char *const odd[] = {"null",
+                                      "true",
+                                      "-1",
+                                      "0",
+                                      "7",
+                                      "1.5",
+                                      "1e300",
+                                      "9223372036854775807",
+                                      "\"x\"",
+                                      "[]",
+                                      "[1]",
+                                      "{}",
+                                      "{\"rope_type\": 3}"};
     static const char *const names[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
     int refused = 0, accepted = 0;
     for (size_t f = 0; f < 5; f++) {

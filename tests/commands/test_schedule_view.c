@@ -1,4 +1,5 @@
-/* train schedule, run as a program: its JSON, drawing and timeline against published times and against each other. */
+/* train schedule, run as a program: its JSON, drawing and timeline against published times and against each
+ * other. */
 #include "schedules.h"
 #include <jansson.h>
 #include <sys/wait.h>
@@ -9,8 +10,10 @@ static const char *train, *work;
 static int run(const char *options)
 {
     char line[2048];
-    snprintf(line, sizeof line, "%s schedule configs/demo.yaml tokenizer_type=none vocab_size=64 num_layers=16 micro_batch_size=8 global_batch_size=8 %s > "
-             "%s/out 2> %s/err", train, options, work, work);
+    snprintf(line, sizeof line,
+             "%s schedule configs/demo.yaml tokenizer_type=none vocab_size=64 num_layers=16 "
+             "micro_batch_size=8 global_batch_size=8 %s > %s/out 2> %s/err",
+             train, options, work, work);
     int status = system(line);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
@@ -58,16 +61,20 @@ static void json_of(int kind, int p, int m, double overhead, double peak)
 {
     char options[512];
     int v = chunks_of((ScheduleKind)kind, 2), split = kind >= SCHEDULE_ZB_H1;
-    snprintf(options, sizeof options, "pipeline_model_parallel_size=%d pipeline_schedule=%s global_batch_size=%d "
-             "num_virtual_stages_per_pipeline_rank=%d --json", p, names[kind], 8 * m, v);
+    snprintf(options, sizeof options,
+             "pipeline_model_parallel_size=%d pipeline_schedule=%s global_batch_size=%d "
+             "num_virtual_stages_per_pipeline_rank=%d --json",
+             p, names[kind], 8 * m, v);
     CHECK(run(options) == 0, "%s: %s", options, contents("err"));
     json_t *j = json_loads(contents("out"), JSON_REJECT_DUPLICATES, NULL);
     json_t *ranks = json_object_get(j, "ranks"), *peaks = json_object_get(j, "peak_activations");
-    CHECK(j && json_object_size(j) == 6 && json_array_size(ranks) == (size_t)p && json_array_size(peaks) == (size_t)p,
+    CHECK(j && json_object_size(j) == 6 && json_array_size(ranks) == (size_t)p &&
+              json_array_size(peaks) == (size_t)p,
           "%s: shape of the JSON", names[kind]);
     const json_t *costs = json_object_get(j, "costs");
     CHECK(!strcmp(json_string_value(json_object_get(costs, "source")), "equal") &&
-          json_array_size(json_object_get(costs, "backward_weight")) == (size_t)(p * v), "%s: costs", names[kind]);
+              json_array_size(json_object_get(costs, "backward_weight")) == (size_t)(p * v),
+          "%s: costs", names[kind]);
     double makespan = json_number_value(json_object_get(j, "makespan")), most = 0;
     double step_rate = json_number_value(json_object_get(j, "step_rate"));
     CHECK(fabs(makespan - 3 * m - overhead) < 1e-9, "%s: makespan %g", names[kind], makespan);
@@ -77,58 +84,68 @@ static void json_of(int kind, int p, int m, double overhead, double peak)
         int n[INSTR_KINDS] = {0}, ok = letters(json_array_get(ranks, (size_t)r), n);
         most = fmax(most, json_number_value(json_array_get(peaks, (size_t)r)));
         int whole = split ? 0 : v * m, half = split ? v * m : 0;
-        CHECK(!ok && n[I_F] == v * m && n[I_B] == whole && n[I_D] == half && n[I_W] == half &&
-                  n[I_S] == 1 && n[I_R] > 0 && n[I_SA] == n[I_RG] && n[I_RA] == n[I_SG],
-              "%s rank %d: %d F %d B %d D %d W %d R %d S", names[kind], r, n[I_F], n[I_B], n[I_D], n[I_W], n[I_R],
-              n[I_S]);
-        CHECK(n[I_T] == (!is_v(&(PipeShape){.kind = (ScheduleKind)kind}) && (r == 0 || r == p - 1)), "%s rank %d: %d T",
-              names[kind], r, n[I_T]);
+        CHECK(!ok && n[I_F] == v * m && n[I_B] == whole && n[I_D] == half && n[I_W] == half && n[I_S] == 1 &&
+                  n[I_R] > 0 && n[I_SA] == n[I_RG] && n[I_RA] == n[I_SG],
+              "%s rank %d: %d F %d B %d D %d W %d R %d S", names[kind], r, n[I_F], n[I_B], n[I_D], n[I_W],
+              n[I_R], n[I_S]);
+        CHECK(n[I_T] == (!is_v(&(PipeShape){.kind = (ScheduleKind)kind}) && (r == 0 || r == p - 1)),
+              "%s rank %d: %d T", names[kind], r, n[I_T]);
     }
     CHECK(fabs(most - peak) < 1e-12, "%s: peak %g", names[kind], most);
     json_decref(j);
 }
 
-/* Every bar of the drawing is an instruction of the timeline; nothing of a rank overlaps; both end with the step. */
+/* Every bar of the drawing is an instruction of the timeline; nothing of a rank overlaps; both end with the
+ * step. */
 static void files(int kind, int p, int m)
 {
     char options[512];
     int v = chunks_of((ScheduleKind)kind, 2), split = kind >= SCHEDULE_ZB_H1, all = p * v * m;
-    snprintf(options, sizeof options, "pipeline_model_parallel_size=%d pipeline_schedule=%s global_batch_size=%d "
-             "--svg %s/a.svg --trace %s/a.json num_virtual_stages_per_pipeline_rank=%d clock_forward_ms='[2]' "
-             "clock_backward_input_ms='[4]' "
-             "clock_backward_weight_ms='[2]' clock_p2p_ms=0.5", p, names[kind], 8 * m, work, work, v);
+    snprintf(
+        options, sizeof options,
+        "pipeline_model_parallel_size=%d pipeline_schedule=%s global_batch_size=%d --svg %s/a.svg --trace "
+        "%s/a.json num_virtual_stages_per_pipeline_rank=%d clock_forward_ms='[2]' "
+        "clock_backward_input_ms='[4]' clock_backward_weight_ms='[2]' clock_p2p_ms=0.5",
+        p, names[kind], 8 * m, work, work, v);
     CHECK(run(options) == 0, "%s: %s", options, contents("err"));
     char *svg = contents("a.svg"), *text = contents("out"), *time = strstr(text, "time ");
     double makespan = time ? atof(time + 5) : 0;
-    CHECK(count(svg, "</title></rect>") == all * (2 + split) && strstr(svg, " ms, bubble"), "%s: %d bars", names[kind],
-          count(svg, "</title></rect>"));
+    CHECK(count(svg, "</title></rect>") == all * (2 + split) && strstr(svg, " ms, bubble"), "%s: %d bars",
+          names[kind], count(svg, "</title></rect>"));
     CHECK(strstr(svg, "prefers-color-scheme:dark"), "%s: a white drawing on a dark page", names[kind]);
-    double width = 0, right = 0;       /* titles and the legend: within the drawing, and within 900 px of a wide one */
+    double width = 0,
+           right = 0; /* titles and the legend: within the drawing, and within 900 px of a wide one */
     sscanf(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%lf", &width);
     for (const char *s = svg; (s = strstr(s, "<text class=\"h\" x=\"")); s++) {
         const char *from = strchr(s, '>') + 1, *to = strchr(from, '<');
         right = fmax(right, atof(s + 19) + 15 * 0.6 * (double)(to - from));
     }
-    CHECK(right > 300 && right <= fmin(width, 900), "%s: a title up to %.0f px of %.0f", names[kind], right, width);
-    CHECK(count(svg, "<text") == count(svg, "</text>") && count(svg, "<svg") == 1 && count(svg, "</svg>") == 1, "%s: "
-          "tags", names[kind]);
-    json_t *j = json_loads(contents("a.json"), JSON_REJECT_DUPLICATES, NULL), *events = json_object_get(j,
-                                                                                                        "traceEvents");
+    CHECK(right > 300 && right <= fmin(width, 900), "%s: a title up to %.0f px of %.0f", names[kind], right,
+          width);
+    CHECK(count(svg, "<text") == count(svg, "</text>") && count(svg, "<svg") == 1 &&
+              count(svg, "</svg>") == 1,
+          "%s: tags",
+          names[kind]);
+    json_t *j = json_loads(contents("a.json"), JSON_REJECT_DUPLICATES, NULL),
+           *events = json_object_get(j, "traceEvents");
     double end[64] = {0}, last = 0;
     int computes = 0;
     for (size_t i = 0; i < json_array_size(events); i++) {
         json_t *e = json_array_get(events, i);
         int rank = (int)json_integer_value(json_object_get(e, "pid"));
-        double ts = json_number_value(json_object_get(e, "ts")), dur = json_number_value(json_object_get(e, "dur"));
-        if (strcmp(json_string_value(json_object_get(e, "ph")), "X") || json_integer_value(json_object_get(e, "tid")))
+        double ts = json_number_value(json_object_get(e, "ts")),
+               dur = json_number_value(json_object_get(e, "dur"));
+        if (strcmp(json_string_value(json_object_get(e, "ph")), "X") ||
+            json_integer_value(json_object_get(e, "tid")))
             continue;
         CHECK(ts >= end[rank] && dur > 0, "%s rank %d: from %g, before %g", names[kind], rank, ts, end[rank]);
         end[rank] = ts + dur;
         last = fmax(last, end[rank]);
         computes++;
     }
-    CHECK(computes == all * (2 + split) && fabs(last / 1e3 - makespan) < 1e-6 * makespan, "%s: %d bars, until %g us, "
-          "time %g ms", names[kind], computes, last, makespan);
+    CHECK(computes == all * (2 + split) && fabs(last / 1e3 - makespan) < 1e-6 * makespan,
+          "%s: %d bars, until %g us, time %g ms",
+          names[kind], computes, last, makespan);
     CHECK(count(text, "rank ") == p && strstr(text, "checked: "), "%s: text", names[kind]);
     json_decref(j);
 }
@@ -145,7 +162,8 @@ static void refusals(void)
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         int code = run(want[i].options);
         char *err = contents("err");
-        CHECK(code == want[i].code && strstr(err, want[i].says), "%s: exit %d, %s", want[i].options, code, err);
+        CHECK(code == want[i].code && strstr(err, want[i].says), "%s: exit %d, %s", want[i].options, code,
+              err);
     }
 }
 

@@ -69,8 +69,8 @@ static inline char *written(const Config *c, size_t *size)
     return text;
 }
 
-/* Resolves the base configuration with arguments separated by | on `world` ranks. A / in a layout string stands for
- * its |. */
+/* Resolves the base configuration with arguments separated by | on `world` ranks. A / in a layout string
+ * stands for its |. */
 static inline Check resolve(const char *args, int world, ConfigUse use)
 {
     static Text base;

@@ -1,5 +1,6 @@
-/* Layouts: which are legal, by brute force over every world of up to 16 ranks; every pair of settings that is refused;
- * and that whatever passes can be placed, scheduled, written down and read again, and compared with one rank. */
+/* Layouts: which are legal, by brute force over every world of up to 16 ranks; every pair of settings that is
+ * refused; and that whatever passes can be placed, scheduled, written down and read again, and compared with
+ * one rank. */
 #define _GNU_SOURCE
 #include "config_text.h"
 #include "grid.h"
@@ -22,71 +23,90 @@ static const char *with(const char *args, const char *more)
 
 /* ---- every refused pair ---- */
 
-/* What breaks exactly this row of the table, what must be changed to mend it (later settings win), and whether other
- * rules may speak too. One for every row, in any order. */
-static const struct { const char *a, *b, *args, *mend; int world, others; } refused[] = {
-    {"attention_backend", "device", "attention_backend=fused|params_dtype=bf16|attention_dropout=0", "device=cuda", 1, 0},
-    {"attention_backend", "params_dtype", "attention_backend=fused|device=cuda|attention_dropout=0", "params_dtype=bf16", 1, 0},
-    {"attention_backend", "attention_dropout", "attention_backend=fused|device=cuda|params_dtype=bf16|attention_dropout=0.1",
-     "attention_dropout=0", 1, 0},
+/* What breaks exactly this row of the table, what must be changed to mend it (later settings win), and
+ * whether other rules may speak too. One for every row, in any order. */
+static const struct { const char *a, *b, *args, *mend; int world, others;
+} refused[] = {
+    {"attention_backend", "device", "attention_backend=fused|params_dtype=bf16|attention_dropout=0",
+     "device=cuda", 1, 0},
+    {"attention_backend", "params_dtype", "attention_backend=fused|device=cuda|attention_dropout=0",
+     "params_dtype=bf16", 1, 0},
+    {"attention_backend", "attention_dropout",
+     "attention_backend=fused|device=cuda|params_dtype=bf16|attention_dropout=0.1", "attention_dropout=0", 1,
+     0},
     {"attention_backend", "reset_attention_mask",
-     "attention_backend=fused|device=cuda|params_dtype=bf16|attention_dropout=0|reset_attention_mask=true", "reset_attention_mask=false", 1, 0},
-    {"fp8", "device", "fp8=hybrid|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=64", "device=cuda", 1, 0},
-    {"fp8", "params_dtype", "fp8=hybrid|device=cuda|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=64", "params_dtype=bf16",
-     1, 0},
-    {"overlap_param_gather", "data_parallel_sharding_strategy", "overlap_param_gather=true|overlap_grad_reduce=true",
-     "data_parallel_sharding_strategy=optim", 2, 0},
-    {"overlap_param_gather", "overlap_grad_reduce", "overlap_param_gather=true|data_parallel_sharding_strategy=optim",
-     "overlap_grad_reduce=true", 2, 0},
-    {"num_distributed_optimizer_instances", "data_parallel_sharding_strategy", "num_distributed_optimizer_instances=2",
-     "data_parallel_sharding_strategy=optim_grads_params", 4, 0},
-    {"expert_model_parallel_size", "num_moe_experts", "expert_model_parallel_size=2", "expert_model_parallel_size=1", 2, 0},
+     "attention_backend=fused|device=cuda|params_dtype=bf16|attention_dropout=0|reset_attention_mask=true",
+     "reset_attention_mask=false", 1, 0},
+    {"fp8", "device",
+     "fp8=hybrid|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=64",
+     "device=cuda", 1, 0},
+    {"fp8", "params_dtype",
+     "fp8=hybrid|device=cuda|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=64",
+     "params_dtype=bf16", 1, 0},
+    {"overlap_param_gather", "data_parallel_sharding_strategy",
+     "overlap_param_gather=true|overlap_grad_reduce=true", "data_parallel_sharding_strategy=optim", 2, 0},
+    {"overlap_param_gather", "overlap_grad_reduce",
+     "overlap_param_gather=true|data_parallel_sharding_strategy=optim", "overlap_grad_reduce=true", 2, 0},
+    {"num_distributed_optimizer_instances", "data_parallel_sharding_strategy",
+     "num_distributed_optimizer_instances=2", "data_parallel_sharding_strategy=optim_grads_params", 4, 0},
+    {"expert_model_parallel_size", "num_moe_experts", "expert_model_parallel_size=2",
+     "expert_model_parallel_size=1", 2, 0},
     {"pipeline_schedule_file", "pipeline_schedule", "pipeline_model_parallel_size=2|pipeline_schedule_file=x",
      "pipeline_schedule_file=null", 2, 0},
     {"pipeline_schedule_file", "pipeline_schedule", "pipeline_model_parallel_size=2|pipeline_schedule=custom",
      "pipeline_schedule=gpipe", 2, 1},
     {"pipeline_max_activations", "pipeline_schedule",
-     "pipeline_model_parallel_size=2|pipeline_schedule=zb-h1|pipeline_max_activations=3", "pipeline_max_activations=null",
-     2, 0},
+     "pipeline_model_parallel_size=2|pipeline_schedule=zb-h1|pipeline_max_activations=3",
+     "pipeline_max_activations=null", 2, 0},
     {"step_batch_size_schedule", "global_batch_size", "step_batch_size_schedule='0:4'|global_batch_size=4",
      "global_batch_size=null", 2, 0},
     {"train_samples", "train_iters", "train_samples=100", "train_iters=null", 1, 0},
     {"lr_decay_samples", "train_samples", "lr_decay_samples=100", "train_iters=null|train_samples=100", 1, 0},
-    {"lr_wsd_decay_samples", "train_samples", "lr_decay_style=WSD|lr_wsd_decay_iters=2|lr_wsd_decay_samples=10",
-     "lr_wsd_decay_samples=null", 1, 0},
-    {"lr_warmup_samples", "train_samples", "lr_warmup_samples=10", "train_iters=null|train_samples=100", 1, 0},
-    {"lr_decay_iters", "train_samples", "lr_decay_iters=10|train_iters=null|train_samples=100", "lr_decay_iters=null", 1, 0},
+    {"lr_wsd_decay_samples", "train_samples",
+     "lr_decay_style=WSD|lr_wsd_decay_iters=2|lr_wsd_decay_samples=10", "lr_wsd_decay_samples=null", 1, 0},
+    {"lr_warmup_samples", "train_samples", "lr_warmup_samples=10", "train_iters=null|train_samples=100", 1,
+     0},
+    {"lr_decay_iters", "train_samples", "lr_decay_iters=10|train_iters=null|train_samples=100",
+     "lr_decay_iters=null", 1, 0},
     {"lr_wsd_decay_iters", "train_samples",
      "lr_decay_style=WSD|lr_wsd_decay_iters=2|lr_wsd_decay_samples=10|train_iters=null|train_samples=100",
      "lr_wsd_decay_iters=null", 1, 0},
-    {"lr_warmup_iters", "train_samples", "lr_warmup_iters=1|train_iters=null|train_samples=100", "lr_warmup_iters=0", 1, 0},
+    {"lr_warmup_iters", "train_samples", "lr_warmup_iters=1|train_iters=null|train_samples=100",
+     "lr_warmup_iters=0", 1, 0},
     {"lr_wsd_decay_iters", "lr_decay_style", "lr_decay_style=WSD", "lr_wsd_decay_iters=2", 1, 0},
     {"lr_wsd_decay_iters", "lr_decay_style", "lr_wsd_decay_iters=2", "lr_decay_style=WSD", 1, 0},
     {"lr_wsd_decay_samples", "lr_decay_style", "lr_decay_style=WSD|train_iters=null|train_samples=100",
      "lr_wsd_decay_samples=2", 1, 0},
-    {"lr_warmup_fraction", "lr_warmup_iters", "lr_warmup_fraction=0.1|lr_warmup_iters=1", "lr_warmup_iters=0", 1, 0},
+    {"lr_warmup_fraction", "lr_warmup_iters", "lr_warmup_fraction=0.1|lr_warmup_iters=1", "lr_warmup_iters=0",
+     1, 0},
     {"lr_warmup_fraction", "lr_warmup_samples",
-     "lr_warmup_fraction=0.1|lr_warmup_samples=1|train_iters=null|train_samples=100", "lr_warmup_samples=0", 1, 0},
+     "lr_warmup_fraction=0.1|lr_warmup_samples=1|train_iters=null|train_samples=100", "lr_warmup_samples=0",
+     1, 0},
     {"lr_base_batch_size", "lr_scaling", "lr_base_batch_size=8", "lr_scaling=sqrt", 1, 0},
     {"lr_base_batch_size", "lr_scaling", "lr_scaling=linear", "lr_base_batch_size=8", 1, 0},
     {"sgd_nesterov", "optimizer", "sgd_nesterov=true", "optimizer=sgd", 1, 0},
-    {"sgd_nesterov", "sgd_momentum", "sgd_nesterov=true|optimizer=sgd|sgd_momentum=0", "sgd_momentum=0.5", 1, 0},
-    {"optimizer_offload_fraction", "optimizer_cpu_offload", "optimizer_offload_fraction=0.5", "optimizer_cpu_offload=true",
-     1, 0},
+    {"sgd_nesterov", "sgd_momentum", "sgd_nesterov=true|optimizer=sgd|sgd_momentum=0", "sgd_momentum=0.5", 1,
+     0},
+    {"optimizer_offload_fraction", "optimizer_cpu_offload", "optimizer_offload_fraction=0.5",
+     "optimizer_cpu_offload=true", 1, 0},
     {"eval_interval", "split", "eval_interval=5|split='1'", "split='8,2'", 1, 0},
     {"train_data_path", "data_path", "train_data_path=a", "data_path=[]", 1, 0},
     {"valid_data_path", "data_path", "valid_data_path=a", "data_path=[]|train_data_path=b", 1, 0},
     {"test_data_path", "data_path", "test_data_path=a", "data_path=[]|train_data_path=b", 1, 0},
     {"train_data_path", "split", "data_path=[]|train_data_path=a|split='8,2'", "split=null", 1, 0},
-    {"valid_data_path", "split", "data_path=[]|train_data_path=a|valid_data_path=b|split='8,2'", "split=null", 1, 1},
-    {"test_data_path", "split", "data_path=[]|train_data_path=a|test_data_path=b|split='8,2'", "split=null", 1, 1},
+    {"valid_data_path", "split", "data_path=[]|train_data_path=a|valid_data_path=b|split='8,2'", "split=null",
+     1, 1},
+    {"test_data_path", "split", "data_path=[]|train_data_path=a|test_data_path=b|split='8,2'", "split=null",
+     1, 1},
     {"recompute_method", "recompute_granularity", "recompute_method=block", "recompute_method=none", 1, 0},
     {"recompute_method", "recompute_granularity", "recompute_granularity=full|recompute_num_layers=1",
      "recompute_method=uniform", 1, 0},
-    {"recompute_num_layers", "recompute_granularity", "recompute_num_layers=1", "recompute_num_layers=null", 1, 0},
+    {"recompute_num_layers", "recompute_granularity", "recompute_num_layers=1", "recompute_num_layers=null",
+     1, 0},
     {"recompute_num_layers", "recompute_granularity", "recompute_granularity=full|recompute_method=block",
      "recompute_num_layers=1", 1, 0},
-    {"recompute_modules", "recompute_granularity", "recompute_modules=[mlp]", "recompute_granularity=selective", 1, 0},
+    {"recompute_modules", "recompute_granularity", "recompute_modules=[mlp]",
+     "recompute_granularity=selective", 1, 0},
     {"cpu_offloading_num_layers", "recompute_granularity",
      "cpu_offloading_num_layers=1|recompute_granularity=full|recompute_method=uniform|recompute_num_layers=1",
      "cpu_offloading_num_layers=0", 1, 0},
@@ -120,14 +140,14 @@ static int told(const Check *k, const char *a, const char *b)
     for (int i = 0; i < k->n; i++) {
         const char *t = k->list[i].text;
         n += !strncmp(t, a, strlen(a)) && t[strlen(a)] == ':' &&
-             (strstr(t, textf(" does not go with %s ", b)) || strstr(t, textf(" needs %s, which is absent", b)) ||
-              strstr(t, textf(" absent beside %s ", b)));
+             (strstr(t, textf(" does not go with %s ", b)) ||
+              strstr(t, textf(" needs %s, which is absent", b)) || strstr(t, textf(" absent beside %s ", b)));
     }
     return n;
 }
 
-static void check_pair(const char *a, const char *b, const char *args, const char *mend, int world, int others,
-                       uint8_t *seen)
+static void check_pair(const char *a, const char *b, const char *args, const char *mend, int world,
+                       int others, uint8_t *seen)
 {
     int row = row_of(a, b);
     Check k = resolve(args, world, USE_TRAIN), mended = resolve(with(args, mend), world, USE_TRAIN);
@@ -142,12 +162,14 @@ static void test_pairs(void)
 {
     uint8_t seen[256] = {0};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        check_pair(refused[i].a, refused[i].b, refused[i].args, refused[i].mend, refused[i].world, refused[i].others,
-                   seen);
+        check_pair(refused[i].a, refused[i].b, refused[i].args, refused[i].mend, refused[i].world,
+                   refused[i].others, seen);
     for (int i = 0; i < WAYS; i++)
         for (int j = i + 1; j < WAYS; j++) {
-            const char *both = textf("num_layers=4|%s=%s|%s=%s", ways[i].key, ways[i].set, ways[j].key, ways[j].set);
-            int odd = (ways[i].kind == 2) != (ways[j].kind == 2);    /* counted as a layer: three divide, four do not */
+            const char *both =
+                textf("num_layers=4|%s=%s|%s=%s", ways[i].key, ways[i].set, ways[j].key, ways[j].set);
+            int odd = (ways[i].kind == 2) !=
+                      (ways[j].kind == 2); /* counted as a layer: three divide, four do not */
             if (ways[i].kind != ways[j].kind)
                 check_pair(ways[i].key, ways[j].key, with(both, "pipeline_model_parallel_size=2"),
                            textf("%s=%s%s", ways[j].key, ways[j].unset,
@@ -163,7 +185,8 @@ static void test_pairs(void)
 /* ---- which layouts are legal: brute force ---- */
 
 typedef struct {
-    int world, tp, pp, v, v_given, schedule, group, layers, heads, kv, ffn, seq, sp, micro, batch, sharding, instances;
+    int world, tp, pp, v, v_given, schedule, group, layers, heads, kv, ffn, seq, sp, micro, batch, sharding,
+        instances;
     int reduce, gather;
 } Layout;
 
@@ -180,7 +203,10 @@ static int divides(int a, int b)
 static int chunks_fit(const Layout *l)
 {
     switch (l->schedule) {
-    case PIPELINE_SCHEDULE_GPIPE: case PIPELINE_SCHEDULE_1F1B: case PIPELINE_SCHEDULE_ZB_H1: case PIPELINE_SCHEDULE_ZB_H2:
+    case PIPELINE_SCHEDULE_GPIPE:
+    case PIPELINE_SCHEDULE_1F1B:
+    case PIPELINE_SCHEDULE_ZB_H1:
+    case PIPELINE_SCHEDULE_ZB_H2:
     case PIPELINE_SCHEDULE_ZB_AUTO:
         return l->v == 1;
     case PIPELINE_SCHEDULE_ZB_V: case PIPELINE_SCHEDULE_V_HALF: case PIPELINE_SCHEDULE_V_MIN:
@@ -218,7 +244,7 @@ static int legal(const Layout *l)
         return 1;
     if (l->group < l->pp || l->group > m)
         return 0;
-    for (int left = m; left > 0; left -= l->group)     /* a last, shorter group must still fill the pipeline */
+    for (int left = m; left > 0; left -= l->group) /* a last, shorter group must still fill the pipeline */
         if (left < l->group && left < l->pp)
             return 0;
     return 1;
@@ -227,15 +253,16 @@ static int legal(const Layout *l)
 static const char *spelled(const Layout *l)
 {
     static const char *const strategy[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
-    return textf("tensor_model_parallel_size=%d|pipeline_model_parallel_size=%d|num_virtual_stages_per_pipeline_rank=%s|"
-                 "pipeline_schedule=%s|microbatch_group_size_per_vp_stage=%d|num_layers=%d|num_attention_heads=%d|"
-                 "num_query_groups=%d|kv_channels=4|ffn_hidden_size=%d|seq_length=%d|sequence_parallel=%s|"
-                 "micro_batch_size=%d|global_batch_size=%d|data_parallel_sharding_strategy=%s|"
-                 "num_distributed_optimizer_instances=%d|overlap_grad_reduce=%s|overlap_param_gather=%s",
-                 l->tp, l->pp, l->v_given ? textf("%d", l->v) : "null",
-                 options[OPT_pipeline_schedule].choices[l->schedule], l->group, l->layers, l->heads, l->kv, l->ffn, l->seq,
-                 l->sp ? "true" : "false", l->micro, l->batch, strategy[l->sharding], l->instances,
-                 l->reduce ? "true" : "false", l->gather ? "true" : "false");
+    return textf(
+        "tensor_model_parallel_size=%d|pipeline_model_parallel_size=%d|num_virtual_stages_per_pipeline_rank=%"
+        "s|pipeline_schedule=%s|microbatch_group_size_per_vp_stage=%d|num_layers=%d|num_attention_heads=%d|"
+        "num_query_groups=%d|kv_channels=4|ffn_hidden_size=%d|seq_length=%d|sequence_parallel=%s|"
+        "micro_batch_size=%d|global_batch_size=%d|data_parallel_sharding_strategy=%s|"
+        "num_distributed_optimizer_instances=%d|overlap_grad_reduce=%s|overlap_param_gather=%s",
+        l->tp, l->pp, l->v_given ? textf("%d", l->v) : "null",
+        options[OPT_pipeline_schedule].choices[l->schedule], l->group, l->layers, l->heads, l->kv, l->ffn,
+        l->seq, l->sp ? "true" : "false", l->micro, l->batch, strategy[l->sharding], l->instances,
+        l->reduce ? "true" : "false", l->gather ? "true" : "false");
 }
 
 static int one_of(const int *list, int n) { return list[draw((uint32_t)n)]; }
@@ -243,14 +270,25 @@ static int one_of(const int *list, int n) { return list[draw((uint32_t)n)]; }
 /* Sizes that often fit: small numbers with many divisors. */
 static Layout random_layout(int world, int tp, int pp)
 {
-    static const int schedules[] = {PIPELINE_SCHEDULE_GPIPE, PIPELINE_SCHEDULE_1F1B, PIPELINE_SCHEDULE_ZB_H1,
-                                    PIPELINE_SCHEDULE_ZB_H2, PIPELINE_SCHEDULE_INTERLEAVED, PIPELINE_SCHEDULE_INTERLEAVED,
-                                    PIPELINE_SCHEDULE_INTERLEAVED, PIPELINE_SCHEDULE_ZB_V, PIPELINE_SCHEDULE_V_HALF,
-                                    PIPELINE_SCHEDULE_V_MIN, PIPELINE_SCHEDULE_DUALPIPEV, PIPELINE_SCHEDULE_ZB_AUTO};
-    static const int heads[] = {12, 24, 48, 5, 8, 16}, widths[] = {48, 96, 40, 240}, seqs[] = {48, 32, 15, 240};
-    Layout l = {.world = world, .tp = tp, .pp = pp, .schedule = one_of(schedules, 12), .heads = one_of(heads, 6),
-                .ffn = one_of(widths, 4), .seq = one_of(seqs, 4), .sp = (int)draw(2), .micro = 1 + (int)draw(2),
-                .sharding = (int)draw(4), .instances = draw(3) ? 1 : 1 + (int)draw(4), .reduce = (int)draw(4) > 0,
+    static const int schedules[] = {
+        PIPELINE_SCHEDULE_GPIPE,       PIPELINE_SCHEDULE_1F1B,        PIPELINE_SCHEDULE_ZB_H1,
+        PIPELINE_SCHEDULE_ZB_H2,       PIPELINE_SCHEDULE_INTERLEAVED, PIPELINE_SCHEDULE_INTERLEAVED,
+        PIPELINE_SCHEDULE_INTERLEAVED, PIPELINE_SCHEDULE_ZB_V,        PIPELINE_SCHEDULE_V_HALF,
+        PIPELINE_SCHEDULE_V_MIN,       PIPELINE_SCHEDULE_DUALPIPEV,   PIPELINE_SCHEDULE_ZB_AUTO};
+    static const int heads[] = {12, 24, 48, 5, 8, 16}, widths[] = {48, 96, 40, 240},
+                     seqs[] = {48, 32, 15, 240};
+    Layout l = {.world = world,
+                .tp = tp,
+                .pp = pp,
+                .schedule = one_of(schedules, 12),
+                .heads = one_of(heads, 6),
+                .ffn = one_of(widths, 4),
+                .seq = one_of(seqs, 4),
+                .sp = (int)draw(2),
+                .micro = 1 + (int)draw(2),
+                .sharding = (int)draw(4),
+                .instances = draw(3) ? 1 : 1 + (int)draw(4),
+                .reduce = (int)draw(4) > 0,
                 .gather = (int)draw(4) == 0};
     int fixed = l.schedule >= PIPELINE_SCHEDULE_ZB_V && l.schedule <= PIPELINE_SCHEDULE_DUALPIPEV;
     int dp = world / (tp * pp) ? world / (tp * pp) : 1;
@@ -286,9 +324,8 @@ static void check_usable(const Config *given, const char *args)
     for (int s = 0; s < pl.n; s++) {
         int rank, chunk;
         pipe_place(&shape, s, &rank, &chunk);
-        CHECK(rank == pl.stage[s].pp_rank && chunk == pl.stage[s].chunk, "%s: stage %d is on %d.%d for the schedule",
-              args,
-              s, rank, chunk);
+        CHECK(rank == pl.stage[s].pp_rank && chunk == pl.stage[s].chunk,
+              "%s: stage %d is on %d.%d for the schedule", args, s, rank, chunk);
     }
     for (int r = 0; r < pl.p; r++) {
         int *units = keep_alloc((size_t)pl.v, sizeof *units);
@@ -297,15 +334,18 @@ static void check_usable(const Config *given, const char *args)
             units[i] = st->embedding + st->layers + st->loss;
         }
         Schedule list;
-        schedule_open(&list, &set, r, &(Expand){.units = units, .overlap = c->overlap_grad_reduce,
-                      .sharded_grads = c->data_parallel_sharding_strategy >= 2, .gather =
-                      c->data_parallel_sharding_strategy == DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS_PARAMS});
+        schedule_open(&list, &set, r,
+                      &(Expand){.units = units,
+                                .overlap = c->overlap_grad_reduce,
+                                .sharded_grads = c->data_parallel_sharding_strategy >= 2,
+                                .gather = c->data_parallel_sharding_strategy ==
+                                          DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS_PARAMS});
         CHECK(list.n > 0, "%s: an empty list", args);
         schedule_close(&list);
     }
     schedules_close(&set);
     placement_close(&pl);
-    for (int i = 0; i < 2; i++) {                      /* the whole rehearsal of a rank, checks of the schedule included */
+    for (int i = 0; i < 2; i++) { /* the whole rehearsal of a rank, checks of the schedule included */
         Run r;
         int rank = i ? (int)draw((uint32_t)c->world) : c->world - 1;
         run_plan(&r, c, RUN_TRAIN, 0, rank);
@@ -326,8 +366,8 @@ static void check_copies(const Config *c, const char *args)
         config_write(f, of);
         fclose(f);
         Check again = read_text(text, size, 0, NULL, of->world, USE_TRAIN);
-        CHECK(!again.n && config_hash(again.cfg) == config_hash(of) && again.cfg->stages == of->stages, "%s: %s", args,
-              listing(&again));
+        CHECK(!again.n && config_hash(again.cfg) == config_hash(of) && again.cfg->stages == of->stages,
+              "%s: %s", args, listing(&again));
         free(text);
     }
 }
@@ -380,27 +420,75 @@ static void test_layouts(void)
 /* ---- pairwise: every two settings together; what passes must work ---- */
 
 static const char *const settings[] = {
-    "tensor_model_parallel_size=2", "tensor_model_parallel_size=4", "sequence_parallel=true",
-    "pipeline_model_parallel_size=2", "pipeline_model_parallel_size=4", "num_virtual_stages_per_pipeline_rank=1",
-    "num_virtual_stages_per_pipeline_rank=2", "num_virtual_stages_per_pipeline_rank=3",
-    "microbatch_group_size_per_vp_stage=3", "pipeline_schedule=gpipe", "pipeline_schedule=1f1b",
-    "pipeline_schedule=interleaved", "pipeline_schedule=zb-h1", "pipeline_schedule=zb-h2", "pipeline_schedule=zb-v",
-    "pipeline_schedule=v-half", "pipeline_schedule=v-min", "pipeline_schedule=dualpipev", "pipeline_schedule=zb-auto",
-    "pipeline_schedule=custom", "pipeline_max_activations=4", "pipeline_schedule_file=x", "pipeline_balance=cost",
-    "pipeline_model_parallel_layout=Et/t*11L", "pipeline_model_parallel_layout=E//t*12/L",
-    "num_layers_in_first_pipeline_stage=2", "num_layers_in_last_pipeline_stage=4",
-    "account_for_embedding_in_pipeline_split=true", "account_for_loss_in_pipeline_split=true", "context_parallel_size=2",
-    "cp_comm_type=[a2a]", "expert_model_parallel_size=2", "expert_tensor_parallel_size=2",
-    "data_parallel_sharding_strategy=optim", "data_parallel_sharding_strategy=optim_grads",
-    "data_parallel_sharding_strategy=optim_grads_params", "num_distributed_optimizer_instances=2",
-    "overlap_grad_reduce=true", "overlap_param_gather=true", "rank_order=pp-dp-ep-cp-tp", "distributed_backend=nccl",
-    "params_dtype=fp64", "params_dtype=bf16", "params_dtype=fp16", "device=cuda", "device=clock",
-    "recompute_granularity=selective", "recompute_granularity=full|recompute_method=block|recompute_num_layers=6",
-    "recompute_granularity=full|recompute_method=uniform|recompute_num_layers=3", "num_moe_experts=4", "optimizer=sgd",
-    "optimizer=lamb", "optimizer=lars", "untie_embeddings_and_output_weights=true", "num_query_groups=1",
-    "num_query_groups=2", "num_layers=13", "num_layers=3", "seq_length=31", "micro_batch_size=1", "global_batch_size=96",
-    "global_batch_size=8", "step_batch_size_schedule='0:48 10K:96'", "make_vocab_size_divisible_by=1",
-    "position_embedding_type=rope", "activation=swiglu", "reset_attention_mask=true", "window_size=8", "clip_grad=0"};
+    "tensor_model_parallel_size=2",
+    "tensor_model_parallel_size=4",
+    "sequence_parallel=true",
+    "pipeline_model_parallel_size=2",
+    "pipeline_model_parallel_size=4",
+    "num_virtual_stages_per_pipeline_rank=1",
+    "num_virtual_stages_per_pipeline_rank=2",
+    "num_virtual_stages_per_pipeline_rank=3",
+    "microbatch_group_size_per_vp_stage=3",
+    "pipeline_schedule=gpipe",
+    "pipeline_schedule=1f1b",
+    "pipeline_schedule=interleaved",
+    "pipeline_schedule=zb-h1",
+    "pipeline_schedule=zb-h2",
+    "pipeline_schedule=zb-v",
+    "pipeline_schedule=v-half",
+    "pipeline_schedule=v-min",
+    "pipeline_schedule=dualpipev",
+    "pipeline_schedule=zb-auto",
+    "pipeline_schedule=custom",
+    "pipeline_max_activations=4",
+    "pipeline_schedule_file=x",
+    "pipeline_balance=cost",
+    "pipeline_model_parallel_layout=Et/t*11L",
+    "pipeline_model_parallel_layout=E//t*12/L",
+    "num_layers_in_first_pipeline_stage=2",
+    "num_layers_in_last_pipeline_stage=4",
+    "account_for_embedding_in_pipeline_split=true",
+    "account_for_loss_in_pipeline_split=true",
+    "context_parallel_size=2",
+    "cp_comm_type=[a2a]",
+    "expert_model_parallel_size=2",
+    "expert_tensor_parallel_size=2",
+    "data_parallel_sharding_strategy=optim",
+    "data_parallel_sharding_strategy=optim_grads",
+    "data_parallel_sharding_strategy=optim_grads_params",
+    "num_distributed_optimizer_instances=2",
+    "overlap_grad_reduce=true",
+    "overlap_param_gather=true",
+    "rank_order=pp-dp-ep-cp-tp",
+    "distributed_backend=nccl",
+    "params_dtype=fp64",
+    "params_dtype=bf16",
+    "params_dtype=fp16",
+    "device=cuda",
+    "device=clock",
+    "recompute_granularity=selective",
+    "recompute_granularity=full|recompute_method=block|recompute_num_layers=6",
+    "recompute_granularity=full|recompute_method=uniform|recompute_num_layers=3",
+    "num_moe_experts=4",
+    "optimizer=sgd",
+    "optimizer=lamb",
+    "optimizer=lars",
+    "untie_embeddings_and_output_weights=true",
+    "num_query_groups=1",
+    "num_query_groups=2",
+    "num_layers=13",
+    "num_layers=3",
+    "seq_length=31",
+    "micro_batch_size=1",
+    "global_batch_size=96",
+    "global_batch_size=8",
+    "step_batch_size_schedule='0:48 10K:96'",
+    "make_vocab_size_divisible_by=1",
+    "position_embedding_type=rope",
+    "activation=swiglu",
+    "reset_attention_mask=true",
+    "window_size=8",
+    "clip_grad=0"};
 
 static void test_pairwise(void)
 {

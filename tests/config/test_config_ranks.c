@@ -1,5 +1,5 @@
-/* One configuration on many ranks: who tells of its errors, whether all have the same one, and what one rank alone
- * would compute. */
+/* One configuration on many ranks: who tells of its errors, whether all have the same one, and what one rank
+ * alone would compute. */
 #define _GNU_SOURCE
 #include "child.h"
 #include "config_text.h"
@@ -35,19 +35,23 @@ static void load_as(void *arg)
 
 static void test_errors(void)
 {
-    write_bad("model: {num_layers: 4, hidden_size: 64, num_attention_heads: 6, seq_length: 32}\n"
-              "train: {micro_batch_size: 2, global_batch_size: 6}\nparallel: {tensor_model_parallel_size: 4}\n");
+    write_bad(
+        "model: {num_layers: 4, hidden_size: 64, num_attention_heads: 6, seq_length: 32}\n"
+        "train: {micro_batch_size: 2, global_batch_size: 6}\nparallel: {tensor_model_parallel_size: 4}\n");
     CHECK(child(load_as, "0 of 8") == EXIT_CONFIG && !strstr(said, "sleeps"), "%s", said);
-    CHECK(lines(said) == 4 && strstr(said,
-        "num_attention_heads: 6 is not a multiple of tensor_model_parallel_size 4") &&
-          strstr(said, "hidden_size: 64 is not a multiple") && strstr(said, "data-parallel size 2; nearest: 4 or 8") &&
-          strstr(said, "error[config]") && strstr(said, "3 problems"), "%s", said);
-    CHECK(child(load_as, "0 of 6") == EXIT_CONFIG && strstr(said, "= 4 does not divide the world of 6 ranks; nearest"),
-        "%s",
-          said);
+    CHECK(lines(said) == 4 &&
+              strstr(said, "num_attention_heads: 6 is not a multiple of tensor_model_parallel_size 4") &&
+              strstr(said, "hidden_size: 64 is not a multiple") &&
+              strstr(said, "data-parallel size 2; nearest: 4 or 8") && strstr(said, "error[config]") &&
+              strstr(said, "3 problems"),
+          "%s", said);
+    CHECK(child(load_as, "0 of 6") == EXIT_CONFIG &&
+              strstr(said, "= 4 does not divide the world of 6 ranks; nearest"),
+          "%s", said);
     CHECK(child(load_as, "5 of 8") == EXIT_CONFIG, "%s", said);
-    CHECK(lines(said) == 2 && !strncmp(said, "sleeps 2 s\nerror[config]", 24) && strstr(said, "rank 5: 3 problems") &&
-          strstr(said, "change: "), "%s", said);
+    CHECK(lines(said) == 2 && !strncmp(said, "sleeps 2 s\nerror[config]", 24) &&
+              strstr(said, "rank 5: 3 problems") && strstr(said, "change: "),
+          "%s", said);
     write_bad("model: {num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32}\n"
               "train: {micro_batch_size: 2}\nparallel: {tensor_model_parallel_size: 4}\n");
     CHECK(child(load_as, "5 of 8") == 0 && !*said, "a valid file: %s", said);
@@ -85,12 +89,13 @@ static void run_job(void *arg)
 
 static void test_same(void)
 {
-    Check a = resolve("lr=2e-3", 4, USE_TRAIN), b = resolve("lr=2e-3", 4, USE_TRAIN), c = resolve("lr=1e-3", 4,
-        USE_TRAIN);
+    Check a = resolve("lr=2e-3", 4, USE_TRAIN), b = resolve("lr=2e-3", 4, USE_TRAIN),
+          c = resolve("lr=1e-3", 4, USE_TRAIN);
     Check d = resolve("lr=1e-3|min_lr=1e-5|seed=7", 4, USE_TRAIN);
-    Job same = {4, {a.cfg, b.cfg, a.cfg, b.cfg}}, alone = {1, {a.cfg}}, one = {4, {a.cfg, b.cfg, c.cfg, b.cfg}};
-    Job zero = {4, {c.cfg, a.cfg, a.cfg, a.cfg}}, two = {5, {a.cfg, c.cfg, a.cfg, d.cfg, a.cfg}}, tie = {2, {c.cfg,
-        a.cfg}};
+    Job same = {4, {a.cfg, b.cfg, a.cfg, b.cfg}}, alone = {1, {a.cfg}},
+        one = {4, {a.cfg, b.cfg, c.cfg, b.cfg}};
+    Job zero = {4, {c.cfg, a.cfg, a.cfg, a.cfg}}, two = {5, {a.cfg, c.cfg, a.cfg, d.cfg, a.cfg}},
+        tie = {2, {c.cfg, a.cfg}};
     CHECK(child(run_job, &same) == 0 && !*said, "%s", said);
     CHECK(child(run_job, &alone) == 0 && !*said, "%s", said);
     DIES(run_job, &one, EXIT_CONFIG, "error[config-differs]", "the configuration of rank 2 is not",
@@ -113,7 +118,9 @@ static void test_hash(void)
         static const char *other[] = {"other"};
         switch (o->type) {
         case TYPE_INT:   *(int64_t *)field ^= 1; break;
-        case TYPE_FLOAT: *(double *)field = isnan(*(double *)field) ? 0 : nextafter(*(double *)field, 1e9); break;
+        case TYPE_FLOAT:
+            *(double *)field = isnan(*(double *)field) ? 0 : nextafter(*(double *)field, 1e9);
+            break;
         case TYPE_BOOL:  *(int *)field ^= 1; break;
         case TYPE_STR:   *(const char **)field = "other"; break;
         case TYPE_LIST:  *(List *)field = (List){1, other}; break;
@@ -129,31 +136,40 @@ static void one_rank(void *arg) { config_for_one_rank(arg); }
 
 static void test_one_rank(void)
 {
-    static const struct { const char *args; int world; } cases[] = {
-        {"", 1}, {"", 8}, {"tensor_model_parallel_size=2|sequence_parallel=true|pipeline_model_parallel_size=2|"
-         "pipeline_schedule=zb-v|global_batch_size=16|make_vocab_size_divisible_by=96", 8},
-        {"pipeline_model_parallel_size=2|pipeline_model_parallel_layout=Et/t*3L|step_batch_size_schedule='0:8 10K:16'",
-        8},
-        {"pipeline_balance=cost|pipeline_model_parallel_size=3", 6},
-        {"data_parallel_sharding_strategy=optim_grads_params|overlap_grad_reduce=true|overlap_param_gather=true|"
-         "num_distributed_optimizer_instances=2|rank_order=tp-cp-ep-pp-dp", 4},
-        {"pipeline_model_parallel_size=2|num_virtual_stages_per_pipeline_rank=2|microbatch_group_size_per_vp_stage=3|"
-         "global_batch_size=24|account_for_loss_in_pipeline_split=true|num_layers=7", 4}};
+    static const struct { const char *args; int world;
+    } cases[] = {{"", 1},
+                 {"", 8},
+                 {"tensor_model_parallel_size=2|sequence_parallel=true|pipeline_model_parallel_size=2|"
+                  "pipeline_schedule=zb-v|global_batch_size=16|make_vocab_size_divisible_by=96",
+                  8},
+                 {"pipeline_model_parallel_size=2|pipeline_model_parallel_layout=Et/"
+                  "t*3L|step_batch_size_schedule='0:8 10K:16'",
+                  8},
+                 {"pipeline_balance=cost|pipeline_model_parallel_size=3", 6},
+                 {"data_parallel_sharding_strategy=optim_grads_params|overlap_grad_reduce=true|overlap_param_"
+                  "gather=true|num_distributed_optimizer_instances=2|rank_order=tp-cp-ep-pp-dp",
+                  4},
+                 {"pipeline_model_parallel_size=2|num_virtual_stages_per_pipeline_rank=2|microbatch_group_"
+                  "size_per_vp_stage=3|"
+                  "global_batch_size=24|account_for_loss_in_pipeline_split=true|num_layers=7",
+                  4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Check k = resolve(cases[i].args, cases[i].world, USE_TRAIN);
         CHECK(!k.n, "%s: %s", cases[i].args, listing(&k));
         Config *c = config_for_one_rank(k.cfg);
         size_t size;
         char *text = written(c, &size);
-        Check again = read_text(text, size, 0, NULL, 1, USE_TRAIN);    /* it is what one rank would have read */
+        Check again = read_text(text, size, 0, NULL, 1, USE_TRAIN); /* it is what one rank would have read */
         CHECK(!again.n && config_hash(again.cfg) == config_hash(c), "%s: %s", text, listing(&again));
-        CHECK(again.cfg->padded_vocab_size == c->padded_vocab_size && c->stages == 1 && again.cfg->stages == 1 &&
-              c->stage_layers[0] == c->num_layers && c->world == 1 && c->data_parallel_size == 1, "%s: sizes",
-                  cases[i].args);
+        CHECK(again.cfg->padded_vocab_size == c->padded_vocab_size && c->stages == 1 &&
+                  again.cfg->stages == 1 && c->stage_layers[0] == c->num_layers && c->world == 1 &&
+                  c->data_parallel_size == 1,
+              "%s: sizes", cases[i].args);
         CHECK(c->batch_steps == k.cfg->batch_steps && again.cfg->batch_steps == c->batch_steps &&
-              !memcmp(c->batch_step, again.cfg->batch_step, sizeof *c->batch_step * (size_t)c->batch_steps) &&
-              c->batch_step == k.cfg->batch_step && c->micro_batch_size == k.cfg->micro_batch_size, "%s: batch",
-                  cases[i].args);
+                  !memcmp(c->batch_step, again.cfg->batch_step,
+                          sizeof *c->batch_step * (size_t)c->batch_steps) &&
+                  c->batch_step == k.cfg->batch_step && c->micro_batch_size == k.cfg->micro_batch_size,
+              "%s: batch", cases[i].args);
         for (int o = 0; o < OPTIONS; o++) {            /* nothing but the section `parallel` has changed */
             char *now_ = config_text(c, o), *then = config_text(k.cfg, o);
             CHECK(!strcmp(options[o].section, "parallel") || !strcmp(now_, then), "%s: %s", cases[i].args,

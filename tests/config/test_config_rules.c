@@ -30,26 +30,30 @@ static const struct { const char *args; int world; const char *says; int n;
     {"fp8=hybrid|params_dtype=bf16", 1, "fp8: hybrid does not go with device cpu"},
     {"fp8=hybrid|device=cuda", 1, "fp8: hybrid does not go with params_dtype fp32"},
     {"fp8=none|fp8_recipe=tensorwise|hidden_size=72|seq_length=9", 1, NULL},
-#define FP8(ffn, channels, seq, micro)                                                                    \
-    "fp8=hybrid|device=cuda|params_dtype=bf16|ffn_hidden_size=" #ffn "|kv_channels=" #channels "|seq_length=" #seq \
-    "|micro_batch_size=" #micro
+#define FP8(ffn, channels, seq, micro)                                                                       \
+    "fp8=hybrid|device=cuda|params_dtype=bf16|ffn_hidden_size=" #ffn "|kv_channels=" #channels               \
+    "|seq_length=" #seq "|micro_batch_size=" #micro
     {FP8(64, 16, 16, 1), 1, NULL},
-    {FP8(64, 16, 16, 1) "|hidden_size=72", 1, "hidden_size: 72 is not a multiple of 16, as fp8 asks; nearest: 64 or 80"},
+    {FP8(64, 16, 16, 1) "|hidden_size=72", 1,
+     "hidden_size: 72 is not a multiple of 16, as fp8 asks; nearest: 64 or 80"},
     {FP8(72, 16, 16, 1), 1,
-     "ffn_hidden_size: 72 is not a multiple of 16 x tensor_model_parallel_size 1, as fp8 asks; nearest: 64 or 80"},
+     "ffn_hidden_size: 72 is not a multiple of 16 x tensor_model_parallel_size 1, as fp8 asks; nearest: 64 "
+     "or 80"},
     {FP8(80, 16, 16, 1) "|tensor_model_parallel_size=2", 2,
-     "ffn_hidden_size: 80 is not a multiple of 16 x tensor_model_parallel_size 2, as fp8 asks; nearest: 64 or 96"},
+     "ffn_hidden_size: 80 is not a multiple of 16 x tensor_model_parallel_size 2, as fp8 asks; nearest: 64 "
+     "or 96"},
     {FP8(96, 16, 16, 1) "|tensor_model_parallel_size=2", 2, NULL},
     {FP8(64, 10, 16, 1), 1, "kv_channels: a rank has 40 columns of queries and 80 of keys and values"},
-    {FP8(64, 4, 16, 1) "|num_query_groups=1", 1, "kv_channels: a rank has 16 columns of queries and 8 of keys and values"},
+    {FP8(64, 4, 16, 1) "|num_query_groups=1", 1,
+     "kv_channels: a rank has 16 columns of queries and 8 of keys and values"},
     {FP8(64, 8, 16, 1) "|tensor_model_parallel_size=2", 2, NULL},
     {FP8(64, 4, 16, 1) "|tensor_model_parallel_size=2", 2, "kv_channels: a rank has 8 columns of queries"},
     {FP8(64, 16, 8, 1), 1, "micro_batch_size: 1 x seq_length 8 is not a multiple of 16, as fp8 asks"},
     {FP8(64, 16, 8, 2), 1, NULL},
 #undef FP8
-    {"fp8=hybrid|device=cuda|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=16|"
-     "micro_batch_size=1|tensor_model_parallel_size=2|sequence_parallel=true|tp_comm_overlap=true", 2,
-     "1 x seq_length 16 is not a multiple of 16 x tensor_model_parallel_size 2"},
+    {"fp8=hybrid|device=cuda|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length="
+     "16|micro_batch_size=1|tensor_model_parallel_size=2|sequence_parallel=true|tp_comm_overlap=true",
+     2, "1 x seq_length 16 is not a multiple of 16 x tensor_model_parallel_size 2"},
     {"distributed_backend=nccl", 1, "nccl carries what lies in a GPU's memory; use mpi, or device: cuda"},
     {"distributed_backend=staged", 1, "staged carries what lies in a GPU's memory"},
     {"num_distributed_optimizer_instances=3", 4,
@@ -60,8 +64,7 @@ static const struct { const char *args; int world; const char *says; int n;
     {"num_distributed_optimizer_instances=3", 1, NULL},
     {"overlap_param_gather=true", 2, "true does not go with data_parallel_sharding_strategy no_shard", 2},
     {"overlap_param_gather=true", 1, NULL},
-    {"overlap_param_gather=true|overlap_grad_reduce=true|data_parallel_sharding_strategy=optim", 2,
-     NULL},
+    {"overlap_param_gather=true|overlap_grad_reduce=true|data_parallel_sharding_strategy=optim", 2, NULL},
     {"sequence_parallel=true|data_parallel_sharding_strategy=optim_grads_params", 1, NULL},
     {"rank_order=tp-cp-ep-dp", 1, "rank_order: 'tp-cp-ep-dp' is not an order"},
     {"rank_order=tp-tp-ep-dp-pp", 1, "is not an order"},
@@ -82,29 +85,38 @@ static const struct { const char *args; int world; const char *says; int n;
     {"pipeline_model_parallel_size=2|pipeline_schedule=zb-v|pipeline_model_parallel_layout=Et/t*3L", 2,
      "has 2 stages, but pipeline 2 x 2 virtual stages make 4"},
     {"pipeline_model_parallel_size=2|num_virtual_stages_per_pipeline_rank=3|global_batch_size=4|"
-     "pipeline_model_parallel_layout=Et//t*3L", 2, "has 3 stages, but pipeline 2 x 3 virtual stages make 6"},
+     "pipeline_model_parallel_layout=Et//t*3L",
+     2, "has 3 stages, but pipeline 2 x 3 virtual stages make 6"},
     {"pipeline_model_parallel_size=2|global_batch_size=4|pipeline_model_parallel_layout=Et//t/t*2L", 2, NULL},
     {"pipeline_model_parallel_size=2|pipeline_schedule=1f1b|pipeline_model_parallel_layout=Et//t/t*2L", 2,
      "2, but schedule 1f1b has one chunk a rank"},
     {"pipeline_model_parallel_size=2|num_layers_in_first_pipeline_stage=1", 2, NULL},
     {"pipeline_model_parallel_size=2|num_layers_in_last_pipeline_stage=3", 2, NULL},
-    {"pipeline_model_parallel_size=2|num_layers_in_first_pipeline_stage=1|num_layers_in_last_pipeline_stage=2", 2,
-     "num_layers_in_first_pipeline_stage: 1 on the first and 2 on the last of 2 pipeline ranks are not the 4"},
+    {"pipeline_model_parallel_size=2|num_layers_in_first_pipeline_stage=1|num_layers_in_last_pipeline_stage="
+     "2",
+     2,
+     "num_layers_in_first_pipeline_stage: 1 on the first and 2 on the last of 2 pipeline ranks are not the "
+     "4"},
     {"pipeline_model_parallel_size=3|num_layers_in_last_pipeline_stage=5", 3,
-     "num_layers_in_last_pipeline_stage: first and last rank have 5 layers together, num_layers is 4; use fewer"},
+     "num_layers_in_last_pipeline_stage: first and last rank have 5 layers together, num_layers is 4; use "
+     "fewer"},
     {"pipeline_model_parallel_size=3|num_layers_in_last_pipeline_stage=1", 3,
-     "3 of 4 layers remain for 2 pipeline ranks of 1 virtual stages and do not divide; nearest num_layers: 3 or 5"},
+     "3 of 4 layers remain for 2 pipeline ranks of 1 virtual stages and do not divide; nearest num_layers: 3 "
+     "or 5"},
     {"pipeline_model_parallel_size=2|pipeline_schedule=zb-v|num_layers_in_first_pipeline_stage=1", 2,
-     "num_layers_in_first_pipeline_stage: 1 layers do not divide into 2 virtual stages a rank; nearest: 2", 2},
+     "num_layers_in_first_pipeline_stage: 1 layers do not divide into 2 virtual stages a rank; nearest: 2",
+     2},
     {"pipeline_model_parallel_size=3|account_for_embedding_in_pipeline_split=true|"
      "account_for_loss_in_pipeline_split=true",
      3, NULL},
     {"pipeline_model_parallel_size=3|account_for_embedding_in_pipeline_split=true", 3,
-     "num_layers: 4 layers and one end counted as one do not divide into pipeline 3 x 1 virtual stages; nearest number "
+     "num_layers: 4 layers and one end counted as one do not divide into pipeline 3 x 1 virtual stages; "
+     "nearest number "
      "of layers: 2 or 5"},
     {"pipeline_model_parallel_size=2|pipeline_schedule=dualpipev|global_batch_size=8", 2, NULL},
     {"pipeline_model_parallel_size=2|pipeline_schedule=dualpipev|global_batch_size=6", 2,
-     "pipeline_schedule: dualpipev needs two microbatches for each of 2 pipeline ranks, a step of 6 samples has 3; raise the "
+     "pipeline_schedule: dualpipev needs two microbatches for each of 2 pipeline ranks, a step of 6 samples "
+     "has 3; raise the "
      "batch size or use zb-v"},
     {"pipeline_schedule=dualpipev|global_batch_size=2", 1, NULL},
     {"pipeline_model_parallel_size=2|pipeline_schedule=zb-auto", 2, NULL},
@@ -129,11 +141,11 @@ static const struct { const char *args; int world; const char *says; int n;
     {"pipeline_model_parallel_size=2|pipeline_schedule=1f1b|num_virtual_stages_per_pipeline_rank=2", 2,
      "2, but schedule 1f1b has one chunk a rank"},
     {"pipeline_model_parallel_size=2|pipeline_schedule=custom", 2,
-    "pipeline_schedule_file: absent beside pipeline_schedule custom"},
+     "pipeline_schedule_file: absent beside pipeline_schedule custom"},
     {"pipeline_model_parallel_size=2|pipeline_schedule_file=x", 2,
-    "pipeline_schedule_file: x needs pipeline_schedule, which is absent"},
+     "pipeline_schedule_file: x needs pipeline_schedule, which is absent"},
     {"pipeline_model_parallel_size=2|pipeline_max_activations=4", 2,
-    "pipeline_max_activations: 4 needs pipeline_schedule"},
+     "pipeline_max_activations: 4 needs pipeline_schedule"},
     /* model */
     {"num_attention_heads=5", 1,
      "hidden_size: 64 is not a multiple of num_attention_heads 5; nearest: 60 or 65"},
@@ -143,9 +155,10 @@ static const struct { const char *args; int world; const char *says; int n;
     {"position_embedding_type=rope|rotary_percent=0.2", 1,
      "rotary_percent: rope turns int(16 kv_channels x 0.2) = 3"},
     {"num_attention_heads=1024|kv_channels=128", 1,
-    "num_attention_heads: 1024 heads of 128 kv_channels make rows of 131072, "
+     "num_attention_heads: 1024 heads of 128 kv_channels make rows of 131072, "
      "more than 65536; use at most 512 heads"},
-    {"hidden_size=2056", 1, "hidden_size: 2056 / num_attention_heads 4 makes heads of 514, attention takes up to 512; "
+    {"hidden_size=2056", 1,
+     "hidden_size: 2056 / num_attention_heads 4 makes heads of 514, attention takes up to 512; "
      "use at least 5 heads"},
     {"activation=swiglu|hidden_size=20|num_attention_heads=2", 1,
      "ffn_hidden_size: missing; hidden_size 20 is too small"},
@@ -154,8 +167,8 @@ static const struct { const char *args; int world; const char *says; int n;
     {"tokenizer_type=byte|vocab_size=300", 1, "vocab_size: 300, but tokenizer_type byte has 257"},
     {"vocab_size=300", 1, NULL},
     {"tokenizer_model=x", 1, "tokenizer_model: no tokenizer of this build"},
-    {"hidden_size=65536|num_layers=10000|ffn_hidden_size=8388608|num_attention_heads=128|vocab_size=16777216", 1,
-     "hidden_size: the model has about"},
+    {"hidden_size=65536|num_layers=10000|ffn_hidden_size=8388608|num_attention_heads=128|vocab_size=16777216",
+     1, "hidden_size: the model has about"},
     {"seq_length=16777216|micro_batch_size=128", 1, "micro_batch_size: 128 samples of 16777216 tokens"},
     {"seq_length=16777216|micro_batch_size=127|vocab_size=1000000|hidden_size=4", 1,
      "micro_batch_size: the widest activation"},
@@ -191,13 +204,14 @@ static const struct { const char *args; int world; const char *says; int n;
     {"lr_wsd_decay_samples=10", 1, "lr_wsd_decay_samples: 10 needs train_samples"},
     {"lr_warmup_samples=10", 1, "lr_warmup_samples: 10 needs train_samples"},
     {"train_iters=null|train_samples=100|lr_decay_iters=10", 1,
-    "lr_decay_iters: 10 does not go with train_samples 100"},
+     "lr_decay_iters: 10 does not go with train_samples 100"},
     {"train_iters=null|train_samples=100|lr_wsd_decay_iters=10", 1,
-    "lr_wsd_decay_iters: 10 does not go with train_samples 100"},
+     "lr_wsd_decay_iters: 10 does not go with train_samples 100"},
     {"train_iters=null|train_samples=100|lr_warmup_iters=1", 1,
-    "lr_warmup_iters: 1 does not go with train_samples 100"},
+     "lr_warmup_iters: 1 does not go with train_samples 100"},
     {"train_iters=null|train_samples=100|lr_warmup_samples=99", 1, NULL},
-    {"lr_warmup_fraction=0.1|lr_warmup_iters=1", 1, "lr_warmup_fraction: 0.1 does not go with lr_warmup_iters 1"},
+    {"lr_warmup_fraction=0.1|lr_warmup_iters=1", 1,
+     "lr_warmup_fraction: 0.1 does not go with lr_warmup_iters 1"},
     {"lr_warmup_fraction=0.1", 1, NULL},
     {"lr_scaling=sqrt", 1, "lr_base_batch_size: absent beside lr_scaling sqrt"},
     {"lr_base_batch_size=8", 1, "lr_base_batch_size: 8 does not go with lr_scaling none"},
@@ -219,7 +233,7 @@ static const struct { const char *args; int world; const char *says; int n;
     {"recompute_granularity=full|recompute_num_layers=1", 1,
      "recompute_method: none does not go with recompute_granularity full"},
     {"recompute_granularity=full|recompute_method=block", 1,
-    "recompute_num_layers: absent beside recompute_granularity full"},
+     "recompute_num_layers: absent beside recompute_granularity full"},
     {"recompute_method=block", 1, "recompute_method: block does not go with recompute_granularity none"},
     {"recompute_granularity=selective|recompute_num_layers=1", 1,
      "recompute_num_layers: 1 does not go with recompute_granularity selective"},
@@ -235,12 +249,12 @@ static const struct { const char *args; int world; const char *says; int n;
     {"loss_scale=8|params_dtype=fp16", 1, NULL},
     {"initial_loss_scale=1|min_loss_scale=2", 1, "initial_loss_scale: 1 is below min_loss_scale 2"},
     {"sgd_nesterov=true", 1, "sgd_nesterov: true does not go with optimizer adam"},
-    {"sgd_nesterov=true|optimizer=sgd|sgd_momentum=0", 1, "sgd_nesterov: true does not go with sgd_momentum 0"},
+    {"sgd_nesterov=true|optimizer=sgd|sgd_momentum=0", 1,
+     "sgd_nesterov: true does not go with sgd_momentum 0"},
     {"sgd_nesterov=true|optimizer=sgd", 1, NULL},
     {"finetune=true", 1, "finetune: true needs load, which is absent"},
     {"finetune=true|load=x", 1, NULL},
-    {"save_retain_interval=10", 1,
-     "save_retain_interval: 10 needs save_interval, which is absent"},
+    {"save_retain_interval=10", 1, "save_retain_interval: 10 needs save_interval, which is absent"},
     {"save_retain_interval=10|save_interval=4", 1, "10 is not a multiple of save_interval; nearest: 8 or 12"},
     {"save_retain_interval=12|save_interval=4", 1, NULL},
     {"clock_forward_ms=1", 1, "clock_forward_ms: only `train bubble`, and"},
@@ -295,9 +309,10 @@ static void test_cases(void)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Check k = resolve(cases[i].args, cases[i].world, USE_TRAIN);
-        CHECK(cases[i].says ? count(&k, cases[i].says, NULL, NULL) == 1 && k.n == (cases[i].n ? cases[i].n : 1) : !k.n,
-            "%s: %s",
-              cases[i].args, listing(&k));
+        CHECK(cases[i].says
+                  ? count(&k, cases[i].says, NULL, NULL) == 1 && k.n == (cases[i].n ? cases[i].n : 1)
+                  : !k.n,
+              "%s: %s", cases[i].args, listing(&k));
     }
 }
 

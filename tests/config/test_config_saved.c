@@ -1,5 +1,5 @@
-/* The configuration that is written and read again: resuming, round trips, random texts. `--random N` prints N lines of
- * arguments for runs. */
+/* The configuration that is written and read again: resuming, round trips, random texts. `--random N` prints
+ * N lines of arguments for runs. */
 #define _GNU_SOURCE
 #include "config_text.h"
 #include <glob.h>
@@ -27,7 +27,8 @@ static int idle(int option)
            (!strcmp(options[option].section, "moe") && option != OPT_num_moe_experts);
 }
 
-/* One run, and the arguments that spell it otherwise, that make no difference to it, or that do: then its first key. */
+/* One run, and the arguments that spell it otherwise, that make no difference to it, or that do: then its
+ * first key. */
 static void test_meaning(void)
 {
     static const struct { const char *base, *more, *key; } t[] = {

@@ -1,5 +1,5 @@
-/* Which rank holds what: every split against a count of its own, layout strings valid and broken, the balance by cost
- * against all splits there are. */
+/* Which rank holds what: every split against a count of its own, layout strings valid and broken, the balance
+ * by cost against all splits there are. */
 #define _GNU_SOURCE
 #include "config_text.h"
 #include "placement.h"
@@ -9,14 +9,16 @@ static void check_whole(const Config *c, const char *what)
 {
     Placement pl;
     placement_open(&pl, c);
-    int p = (int)c->pipeline_model_parallel_size, v = p > 1 ? (int)c->num_virtual_stages_per_pipeline_rank : 1;
+    int p = (int)c->pipeline_model_parallel_size,
+        v = p > 1 ? (int)c->num_virtual_stages_per_pipeline_rank : 1;
     int layers = 0, v_shaped = c->pipeline_schedule >= PIPELINE_SCHEDULE_ZB_V &&
                                c->pipeline_schedule <= PIPELINE_SCHEDULE_DUALPIPEV;
     CHECK(pl.p == p && pl.v == v && pl.n == p * v, "%s: %d x %d", what, pl.p, pl.v);
     for (int s = 0; s < pl.n; s++) {
         const StagePlace *st = &pl.stage[s];
         int rank = s < p || !v_shaped ? s % p : 2 * p - 1 - s;
-        CHECK(st->pp_rank == rank && st->chunk == s / p, "%s: stage %d on %d.%d", what, s, st->pp_rank, st->chunk);
+        CHECK(st->pp_rank == rank && st->chunk == s / p, "%s: stage %d on %d.%d", what, s, st->pp_rank,
+              st->chunk);
         CHECK(placement_at(&pl, st->pp_rank, st->chunk) == st, "%s: stage %d is not found", what, s);
         CHECK(st->first_layer == layers && st->layers >= 0, "%s: stage %d from %d", what, s, st->first_layer);
         CHECK(st->embedding == (s == 0) && st->loss == (s == pl.n - 1), "%s: ends of stage %d", what, s);
@@ -31,8 +33,10 @@ static void test_even(void)
     for (int p = 1; p <= 5; p++)
         for (int v = 1; v <= 3; v++)
             for (int each = 1; each <= 3; each++) {
-                const char *args = textf("pipeline_model_parallel_size=%d|num_virtual_stages_per_pipeline_rank=%d|"
-                                         "num_layers=%d|global_batch_size=%d", p, v, p * v * each, 2 * p);
+                const char *args =
+                    textf("pipeline_model_parallel_size=%d|num_virtual_stages_per_pipeline_rank=%d|"
+                          "num_layers=%d|global_batch_size=%d",
+                          p, v, p * v * each, 2 * p);
                 Check k = resolve(args, p, USE_TRAIN);
                 CHECK(!k.n, "%s: %s", args, listing(&k));
                 check_whole(k.cfg, args);
@@ -48,9 +52,10 @@ static void test_even(void)
 
 /* ---- shares of the ends ---- */
 
-/* What Megatron-LM builds on a virtual stage, or -1 where it refuses: transformer_block.py, get_num_layers_to_build. */
-static int64_t megatron(int64_t layers, int p, int v, int rank, int chunk, int64_t first, int64_t last, int emb,
-    int loss)
+/* What Megatron-LM builds on a virtual stage, or -1 where it refuses: transformer_block.py,
+ * get_num_layers_to_build. */
+static int64_t megatron(int64_t layers, int p, int v, int rank, int chunk, int64_t first, int64_t last,
+                        int emb, int loss)
 {
     int64_t n;
     if (first || last) {
@@ -74,17 +79,18 @@ static void test_ends(void)
     for (int p = 2; p <= 4; p++)
         for (int v = 1; v <= 2; v++)
             for (int layers = 1; layers <= 14; layers++)
-                for (int way = 0; way < 9 + 3; way++) {          /* first and last of 0, 2, 3; then what counts */
+                for (int way = 0; way < 9 + 3; way++) { /* first and last of 0, 2, 3; then what counts */
                     static const int64_t of[] = {0, 2, 3};
                     int64_t first = way < 9 ? of[way / 3] : 0, last = way < 9 ? of[way % 3] : 0;
                     int emb = way >= 9 && (way - 8) & 1, loss = way >= 9 && (way - 8) & 2, fits = 1;
-                    const char *args = textf(
-                        "pipeline_model_parallel_size=%d|num_virtual_stages_per_pipeline_rank=%d|num_layers=%d|"
-                        "global_batch_size=%d|num_layers_in_first_pipeline_stage=%s|"
-                        "num_layers_in_last_pipeline_stage=%s|account_for_loss_in_pipeline_split=%s|"
-                        "account_for_embedding_in_pipeline_split=%s", p, v, layers, 2 * p,
-                        first ? textf("%d", (int)first) : "null", last ? textf("%d", (int)last) : "null",
-                        loss ? "true" : "false", emb ? "true" : "false");
+                    const char *args =
+                        textf("pipeline_model_parallel_size=%d|num_virtual_stages_per_pipeline_rank=%d|num_"
+                              "layers=%d|global_batch_size=%d|num_layers_in_first_pipeline_stage=%s|"
+                              "num_layers_in_last_pipeline_stage=%s|account_for_loss_in_pipeline_split=%s|"
+                              "account_for_embedding_in_pipeline_split=%s",
+                              p, v, layers, 2 * p, first ? textf("%d", (int)first) : "null",
+                              last ? textf("%d", (int)last) : "null", loss ? "true" : "false",
+                              emb ? "true" : "false");
                     Check k = resolve(args, p, USE_TRAIN);
                     for (int s = 0; s < p * v; s++)
                         fits &= megatron(layers, p, v, s % p, s / p, first, last, emb, loss) >= 0;
@@ -92,7 +98,8 @@ static void test_ends(void)
                     legal += fits;
                     for (int s = 0; fits && !k.n && s < p * v; s++)
                         CHECK(k.cfg->stage_layers[s] ==
-                              megatron(layers, p, v, s % p, s / p, first, last, emb, loss), "%s: stage %d", args, s);
+                                  megatron(layers, p, v, s % p, s / p, first, last, emb, loss),
+                              "%s: stage %d", args, s);
                     if (!k.n)
                         check_whole(k.cfg, args);
                     config_forget();
@@ -104,13 +111,25 @@ static void test_ends(void)
 
 static void test_layouts(void)
 {
-    static const struct { const char *text; int n, layers[12]; } whole[] = {
-        {"EttL", 1, {2}}, {"Et|tL", 2, {1, 1}}, {"E|ttL", 2, {0, 2}}, {"Ett|L", 2, {2, 0}}, {"E|tt||L", 4, {0, 2, 0,
-        0}},
-        {"Et*3|t*2L", 2, {3, 2}}, {"Et*3|(tt|)*3L", 5, {3, 2, 2, 2, 0}}, {"E(t)*4L", 1, {4}}, {"Et*01|tL", 2, {1, 1}},
-        {"E,t,|,t,L", 2, {1, 1}}, {"Et*1,0|L", 2, {10, 0}}, {"E(t*2|)*2tL", 3, {2, 2, 1}}, {"E|*3L", 4, {0, 0, 0, 0}},
-        {"E(|t)*2|L", 4, {0, 1, 1, 0}}, {",EtL,", 1, {1}}, {"E*1tL*1", 1, {1}}, {"(Et)*1|(tL)*1", 2, {1, 1}},
-        {"Et*3|(tt|)*4,t|L", 7, {3, 2, 2, 2, 2, 1, 0}}};
+    static const struct { const char *text; int n, layers[12];
+    } whole[] = {{"EttL", 1, {2}},
+                 {"Et|tL", 2, {1, 1}},
+                 {"E|ttL", 2, {0, 2}},
+                 {"Ett|L", 2, {2, 0}},
+                 {"E|tt||L", 4, {0, 2, 0, 0}},
+                 {"Et*3|t*2L", 2, {3, 2}},
+                 {"Et*3|(tt|)*3L", 5, {3, 2, 2, 2, 0}},
+                 {"E(t)*4L", 1, {4}},
+                 {"Et*01|tL", 2, {1, 1}},
+                 {"E,t,|,t,L", 2, {1, 1}},
+                 {"Et*1,0|L", 2, {10, 0}},
+                 {"E(t*2|)*2tL", 3, {2, 2, 1}},
+                 {"E|*3L", 4, {0, 0, 0, 0}},
+                 {"E(|t)*2|L", 4, {0, 1, 1, 0}},
+                 {",EtL,", 1, {1}},
+                 {"E*1tL*1", 1, {1}},
+                 {"(Et)*1|(tL)*1", 2, {1, 1}},
+                 {"Et*3|(tt|)*4,t|L", 7, {3, 2, 2, 2, 2, 1, 0}}};
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
         const int *layers = NULL, *again = NULL;
         int n = 0, m = 0;
@@ -138,8 +157,8 @@ static void test_random_layouts(void)
             text = s ? textf("%s|", text) : text;
             for (int part; left; left -= part) {
                 part = 1 + (int)draw((uint32_t)left);
-                const char *pieces[] = {part == 1 ? "t" : textf("t*%d", part), textf("(t)*%d", part), textf("t*%d,",
-                    part),
+                const char *pieces[] = {part == 1 ? "t" : textf("t*%d", part), textf("(t)*%d", part),
+                                        textf("t*%d,", part),
                                         part % 2 ? textf("t,*%d", part) : textf("(tt)*%d", part / 2)};
                 text = textf("%s%s", text, pieces[draw(4)]);
             }
@@ -154,32 +173,58 @@ static void test_random_layouts(void)
 
 static void test_broken_layouts(void)
 {
-    static const struct { const char *text; int at; const char *says; } broken[] = {
-        {"", 1, "empty"}, {",,", 1, "empty"}, {"t", 1, "begins with E"}, {"tEL", 1, "begins with E"}, {"|EtL", 1,
-        "begins with E"},
-        {"L", 1, "begins with E"}, {"E", 2, "without L"}, {"Et|t", 5, "without L"}, {"EtL|", 4, "behind L"},
-        {"EtLt", 4, "behind L"}, {"EtLL", 4, "behind L"}, {"EtL*2", 3, "behind L"}, {"EtEL", 3, "second time"},
-        {"E*2tL", 1, "second time"}, {"E t L", 2, "a blank; legal: E"}, {"Et |tL", 3, "a blank"}, {"EtmL", 3,
-        "multi-token"},
-        {"EtxL", 3, "'x'; legal: E (embedding)"}, {"etL", 1, "'e'; legal"}, {"EtTL", 3, "'T'"}, {"Et;tL", 3, "';'"},
-        {"Et/tL", 3, "'/'"}, {"Et*L", 4, "number"}, {"Et*0L", 4, "number from 1"}, {"Et*-1L", 4, "number"},
-        {"Et*99999999999999999999L", 4, "number from 1"}, {"Et*2*3L", 5, "repetition of a repetition"}, {"*2EtL", 1,
-        "nothing"},
-        {"E(*2)*2L", 3, "nothing"}, {"E(tL", 2, "not closed"}, {"E(ttL", 2, "not closed"}, {"Et)L", 3,
-        "closes nothing"},
-        {"E()*2tL", 2, "empty group"}, {"E(,)*2tL", 2, "empty group"}, {"E(tt)L", 6, "needs *n"}, {"E(tt)*L", 7,
-        "number"},
-        {"E((t)*2)*2L", 3, "a group within a group"}, {"E(t(t)*2)*2L", 4, "within"}, {"Et*70000t*70000L", 9,
-        "stands for more"},
-        {"E(t*300)*300L", 2, "stands for more"}, {"Et,,x,L", 5, "'x'"}, {"(EtL)*2", 2, "second time"}, {"Et2L", 3,
-        "'2'"},
-        {"Et\xC3\xA4L", 3, "legal"}, {"E(t)*2*2L", 7, "repetition of a repetition"}};
+    static const struct { const char *text; int at; const char *says;
+    } broken[] = {{"", 1, "empty"},
+                  {",,", 1, "empty"},
+                  {"t", 1, "begins with E"},
+                  {"tEL", 1, "begins with E"},
+                  {"|EtL", 1, "begins with E"},
+                  {"L", 1, "begins with E"},
+                  {"E", 2, "without L"},
+                  {"Et|t", 5, "without L"},
+                  {"EtL|", 4, "behind L"},
+                  {"EtLt", 4, "behind L"},
+                  {"EtLL", 4, "behind L"},
+                  {"EtL*2", 3, "behind L"},
+                  {"EtEL", 3, "second time"},
+                  {"E*2tL", 1, "second time"},
+                  {"E t L", 2, "a blank; legal: E"},
+                  {"Et |tL", 3, "a blank"},
+                  {"EtmL", 3, "multi-token"},
+                  {"EtxL", 3, "'x'; legal: E (embedding)"},
+                  {"etL", 1, "'e'; legal"},
+                  {"EtTL", 3, "'T'"},
+                  {"Et;tL", 3, "';'"},
+                  {"Et/tL", 3, "'/'"},
+                  {"Et*L", 4, "number"},
+                  {"Et*0L", 4, "number from 1"},
+                  {"Et*-1L", 4, "number"},
+                  {"Et*99999999999999999999L", 4, "number from 1"},
+                  {"Et*2*3L", 5, "repetition of a repetition"},
+                  {"*2EtL", 1, "nothing"},
+                  {"E(*2)*2L", 3, "nothing"},
+                  {"E(tL", 2, "not closed"},
+                  {"E(ttL", 2, "not closed"},
+                  {"Et)L", 3, "closes nothing"},
+                  {"E()*2tL", 2, "empty group"},
+                  {"E(,)*2tL", 2, "empty group"},
+                  {"E(tt)L", 6, "needs *n"},
+                  {"E(tt)*L", 7, "number"},
+                  {"E((t)*2)*2L", 3, "a group within a group"},
+                  {"E(t(t)*2)*2L", 4, "within"},
+                  {"Et*70000t*70000L", 9, "stands for more"},
+                  {"E(t*300)*300L", 2, "stands for more"},
+                  {"Et,,x,L", 5, "'x'"},
+                  {"(EtL)*2", 2, "second time"},
+                  {"Et2L", 3, "'2'"},
+                  {"Et\xC3\xA4L", 3, "legal"},
+                  {"E(t)*2*2L", 7, "repetition of a repetition"}};
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         const int *layers = NULL;
         int n = 0;
         char *why = config_parse_layout(broken[i].text, &layers, &n);
-        CHECK(why && strstr(why, broken[i].says) && strstr(why, textf("character %d: ", broken[i].at)), "%s: %s",
-              broken[i].text, why);
+        CHECK(why && strstr(why, broken[i].says) && strstr(why, textf("character %d: ", broken[i].at)),
+              "%s: %s", broken[i].text, why);
         Check k = resolve(textf("pipeline_model_parallel_layout='%s'", broken[i].text), 1, USE_TRAIN);
         CHECK(k.n >= 1 || strchr(broken[i].text, '/'), "%s passes", broken[i].text);
     }
@@ -189,8 +234,8 @@ static void test_broken_layouts(void)
 /* ---- balance ---- */
 
 static double costs[64];                 /* of the ranks of one split */
-static const double unit_costs[][3] = {{0, 1, 0}, {1, 1, 1}, {0.5, 1, 2.5}, {3, 1, 7}, {0.25, 2, 1}, {10, 1, 0}, {0, 1,
-    3.75}};
+static const double unit_costs[][3] = {{0, 1, 0},    {1, 1, 1},  {0.5, 1, 2.5}, {3, 1, 7},
+                                       {0.25, 2, 1}, {10, 1, 0}, {0, 1, 3.75}};
 
 static int downward(const void *a, const void *b)
 {
@@ -198,10 +243,12 @@ static int downward(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Costs of the ranks, the largest first, then the layers that lie beside embedding or loss: less is better. */
+/* Costs of the ranks, the largest first, then the layers that lie beside embedding or loss: less is better.
+ */
 static void judge(const Config *c, const int *layers, const double cost[3], double out[64])
 {
-    int p = (int)c->pipeline_model_parallel_size, n = p * (int)c->num_virtual_stages_per_pipeline_rank, end[64] = {0};
+    int p = (int)c->pipeline_model_parallel_size, n = p * (int)c->num_virtual_stages_per_pipeline_rank,
+        end[64] = {0};
     int of_rank[64] = {0};
     double fixed[64] = {0}, beside = 0;
     for (int s = 0; s < n; s++) {
@@ -246,11 +293,11 @@ static void check_balance(const char *args, int p, const double cost[3])
     Config *c = config_with_layout(k.cfg, text);
     check_whole(c, text);
     judge(c, c->stage_layers, cost, mine);
-    CHECK(!better(c, layers, 0, (int)c->num_layers, cost, mine), "%s, cost %g %g %g: %s; better: largest %g, not %g",
-        args,
-          cost[0], cost[1], cost[2], text, costs[0], mine[0]);
-    CHECK(c->pipeline_balance == PIPELINE_BALANCE_COUNT && !strcmp(c->pipeline_model_parallel_layout, text), "%s",
-        text);
+    CHECK(!better(c, layers, 0, (int)c->num_layers, cost, mine),
+          "%s, cost %g %g %g: %s; better: largest %g, not %g", args, cost[0], cost[1], cost[2], text,
+          costs[0], mine[0]);
+    CHECK(c->pipeline_balance == PIPELINE_BALANCE_COUNT && !strcmp(c->pipeline_model_parallel_layout, text),
+          "%s", text);
     size_t size;
     char *saved = NULL;
     FILE *f = open_memstream(&saved, &size);
@@ -258,8 +305,8 @@ static void check_balance(const char *args, int p, const double cost[3])
     fclose(f);
     Check again = read_text(saved, size, 0, NULL, p, USE_TRAIN);
     CHECK(!again.n && config_hash(again.cfg) == config_hash(c) && again.cfg->stages == c->stages &&
-          !memcmp(again.cfg->stage_layers, c->stage_layers, sizeof *layers * (size_t)c->stages), "%s: %s", text,
-              listing(&again));
+              !memcmp(again.cfg->stage_layers, c->stage_layers, sizeof *layers * (size_t)c->stages),
+          "%s: %s", text, listing(&again));
     free(saved);
     free(text);
 }
@@ -269,8 +316,10 @@ static void test_balance(void)
     for (size_t i = 0; i < sizeof unit_costs / sizeof *unit_costs; i++)
         for (int layers = 1; layers <= 9; layers++)
             for (int p = 2; p <= 4; p++) {
-                const char *base = textf("pipeline_balance=cost|num_layers=%d|pipeline_model_parallel_size=%d|"
-                                         "global_batch_size=%d", layers, p, 2 * p);
+                const char *base =
+                    textf("pipeline_balance=cost|num_layers=%d|pipeline_model_parallel_size=%d|"
+                          "global_batch_size=%d",
+                          layers, p, 2 * p);
                 check_balance(base, p, unit_costs[i]);
                 if (p < 4) {
                     check_balance(textf("%s|pipeline_schedule=zb-v", base), p, unit_costs[i]);
@@ -286,9 +335,9 @@ static void test_balance(void)
 
 static void test_print(void)
 {
-    Check k = resolve("pipeline_model_parallel_size=2|pipeline_schedule=zb-v|pipeline_model_parallel_layout=E/t//t*3L",
-        2,
-                      USE_TRAIN);
+    Check k = resolve(
+        "pipeline_model_parallel_size=2|pipeline_schedule=zb-v|pipeline_model_parallel_layout=E/t//t*3L", 2,
+        USE_TRAIN);
     char *text = NULL;
     size_t size;
     FILE *f = open_memstream(&text, &size);

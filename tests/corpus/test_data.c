@@ -416,10 +416,14 @@ static void test_paths(void)
 {
     char *a = in_work("hand"), *why = NULL;
     const char *const bad[][5] = {
-        {"-0.5", a, "0.5", a, "not a weight above 0"}, {"0.5", a, "0", a, "not a weight above 0"},
-        {"1", a, "nan", a, "not a weight above 0"},    {"1", a, "inf", a, "not a weight above 0"},
-        {"1e308", a, "1e308", a, "their sum is too large"}, {"1e-308", a, "1e308", a, "their sum is too large"},
-        {"1", a, "x", a, "not a weight above 0"},      {"1", a, "2", NULL, "weights and prefixes in turn"},
+        {"-0.5", a, "0.5", a, "not a weight above 0"},
+        {"0.5", a, "0", a, "not a weight above 0"},
+        {"1", a, "nan", a, "not a weight above 0"},
+        {"1", a, "inf", a, "not a weight above 0"},
+        {"1e308", a, "1e308", a, "their sum is too large"},
+        {"1e-308", a, "1e308", a, "their sum is too large"},
+        {"1", a, "x", a, "not a weight above 0"},
+        {"1", a, "2", NULL, "weights and prefixes in turn"},
         {a, a, "/no/such", NULL, "No such file"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

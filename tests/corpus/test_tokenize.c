@@ -205,7 +205,8 @@ static void test_command(void)
     char *a = in_work("a.txt"), *b = in_work("b.jsonl"), *dir = in_work("books"), *to = in_work("corpus");
     char *sub = in_work("books/x"), *f1 = in_work("books/1.txt"), *f2 = in_work("books/x/2"),
          *f3 = in_work("books/3.jsonl"), *hidden = in_work("books/.no"), *empty = in_work("books/0"),
-         *under = in_work("a.txt/corpus"), *below = in_work("a.txt/x/corpus"), *new = in_work("new/folder/corpus");
+         *under = in_work("a.txt/corpus"), *below = in_work("a.txt/x/corpus"),
+         *new = in_work("new/folder/corpus");
     put_text(a, "one\n");
     put_text(b, "{\"text\":\"two\"}\n\n{\"text\":\"\"}\r\n{\"body\":\"x\",\"text\":\"th\\u0072ee\"}");
     CHECK(TOKENIZE(0, "", a, b, "-o", to), "%s", said);

@@ -1,11 +1,11 @@
-/* bench_cuda [--json] [--quick] -- what one GPU reaches: copy bandwidth, matmul, and every op that training spends
- * time in against its ceiling: the copy's bytes a second for ops that are bound by memory, the square matmul's FLOPs
- * for attention and linear layers (those in FP8 too: up to 200 %).
+/* bench_cuda [--json] [--quick] -- what one GPU reaches: copy bandwidth, matmul, and every op that training
+ * spends time in against its ceiling: the copy's bytes a second for ops that are bound by memory, the square
+ * matmul's FLOPs for attention and linear layers (those in FP8 too: up to 200 %).
  *
  * An op runs in a loop between two events, long enough for 20 ms, on operands larger than the L2 cache; the
- * middle of five such loops counts; attention once more where cuDNN does it. Bytes are what the op must move at
- * least: each operand that it reads or writes, once. Numbers are random: a GPU multiplies zeros faster. --quick:
- * small operands, each op twice; the figures mean nothing. */
+ * middle of five such loops counts; attention once more where cuDNN does it. Bytes are what the op must move
+ * at least: each operand that it reads or writes, once. Numbers are random: a GPU multiplies zeros faster.
+ * --quick: small operands, each op twice; the figures mean nothing. */
 #include "cuda.h"
 #include "exact.h"
 #include "products.h"
@@ -17,7 +17,8 @@ typedef struct {
     Device d;
     int quick;
     int64_t T, H, F, V, side;      /* tokens, width, feed-forward width, vocabulary; of the square matrices */
-    Mat x, y, z, dx, h, dh, a, w, wide, logits, stats, moments, gain, bias, dgain, dbias, hbias, table, wte, dwte, loss;
+    Mat x, y, z, dx, h, dh, a, w, wide, logits, stats, moments, gain, bias, dgain, dbias, hbias, table, wte,
+        dwte, loss;
     Mat lse, delta, qkv, dqkv, o;
     Mat8 x8, w8, t8;               /* x, w, and x transposed */
     Fp8Scale *scale;               /* of them, and one that fp8_next moves */
@@ -54,7 +55,8 @@ CASE(rms_fwd)
 }
 CASE(add_norm_fwd)
 {
-    b->d.add_norm_fwd(&b->d, b->z, b->y, b->moments, b->x, b->dx, &b->drop, b->gain, b->bias, 1e-5, NORM_LAYER);
+    b->d.add_norm_fwd(&b->d, b->z, b->y, b->moments, b->x, b->dx, &b->drop, b->gain, b->bias, 1e-5,
+                      NORM_LAYER);
     COUNT(4 * size(b->x) + size(b->moments), 0);
 }
 CASE(norm_bwd_x)
@@ -67,7 +69,11 @@ CASE(norm_bwd_w)
     b->d.norm_bwd_w(&b->d, b->dgain, b->dbias, b->z, b->x, b->moments, NORM_LAYER, 1);
     COUNT(2 * size(b->x) + size(b->moments), 0);
 }
-CASE(gelu_fwd) { b->d.act_fwd(&b->d, b->a, mat_cols(b->h, 0, b->F), ACT_GELU_TANH); COUNT(2 * size(b->a), 0); }
+CASE(gelu_fwd)
+{
+    b->d.act_fwd(&b->d, b->a, mat_cols(b->h, 0, b->F), ACT_GELU_TANH);
+    COUNT(2 * size(b->a), 0);
+}
 CASE(swiglu_fwd) { b->d.act_fwd(&b->d, b->a, b->h, ACT_SWIGLU); COUNT(size(b->a) + size(b->h), 0); }
 CASE(gelu_bwd)
 {
@@ -75,7 +81,11 @@ CASE(gelu_bwd)
     b->d.act_bwd(&b->d, mat_cols(b->dh, 0, b->F), b->a, h, ACT_GELU_TANH);
     COUNT(3 * size(b->a), 0);
 }
-CASE(swiglu_bwd) { b->d.act_bwd(&b->d, b->dh, b->a, b->h, ACT_SWIGLU); COUNT(size(b->a) + 2 * size(b->h), 0); }
+CASE(swiglu_bwd)
+{
+    b->d.act_bwd(&b->d, b->dh, b->a, b->h, ACT_SWIGLU);
+    COUNT(size(b->a) + 2 * size(b->h), 0);
+}
 CASE(bias_bwd) { b->d.bias_bwd(&b->d, b->dbias, b->x); COUNT(size(b->x), 0); }
 CASE(rope) { b->d.rope(&b->d, b->x, 128, b->table, b->position, 0); COUNT(2 * size(b->x), 0); }
 CASE(dropout_fwd) { b->d.dropout_fwd(&b->d, b->z, b->x, b->y, &b->drop); COUNT(3 * size(b->x), 0); }
@@ -89,7 +99,11 @@ CASE(dropped_norm_fwd)
 }
 CASE(accumulate) { b->d.add(&b->d, b->dx, b->dx, b->y); COUNT(3 * size(b->x), 0); }
 CASE(zero) { b->d.zero(&b->d, b->grad, (size_t)b->n * 4); COUNT(4.0 * (double)b->n, 0); }
-CASE(embed_fwd) { b->d.embed_fwd(&b->d, b->y, b->token, b->position, b->wte, 0, none); COUNT(2 * size(b->y), 0); }
+CASE(embed_fwd)
+{
+    b->d.embed_fwd(&b->d, b->y, b->token, b->position, b->wte, 0, none);
+    COUNT(2 * size(b->y), 0);
+}
 CASE(embed_bwd)
 {
     b->d.embed_bwd(&b->d, b->dwte, 0, (Mat){.type = F32}, b->x, b->token, b->position);
@@ -115,12 +129,24 @@ CASE(xent)
               (RowMap){b->logits.rows, 0, b->T}, b->V, 1);
     COUNT(1.5 * size(b->logits), 0);
 }
-CASE(squares) { b->d.squares(&b->d, &(Squares){b->exact, b->grad, b->n}, 1, F32); COUNT(4.0 * (double)b->n, 0); }
+CASE(squares)
+{
+    b->d.squares(&b->d, &(Squares){b->exact, b->grad, b->n}, 1, F32);
+    COUNT(4.0 * (double)b->n, 0);
+}
 CASE(adam)
 {
     Updated x = {.n = b->n, .w = b->master, .g = b->grad, .m = b->m, .v = b->v, .out = b->wide.p, .wd = 0.1};
-    Update u = {.list = &x, .count = 1, .out_type = BF16, .verdict = b->verdict, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95,
-                .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.05};
+    Update u = {.list = &x,
+                .count = 1,
+                .out_type = BF16,
+                .verdict = b->verdict,
+                .lr = 1e-4,
+                .beta1 = 0.9,
+                .beta2 = 0.95,
+                .eps = 1e-8,
+                .bias1 = 0.1,
+                .bias2 = 0.05};
     b->d.adam(&b->d, &u);
     COUNT(30.0 * (double)b->n, 0);
 }
@@ -137,15 +163,24 @@ CASE(adam_listed)
         at += n;
     }
     BUG_ON(at > b->n);
-    Update u = {.list = x, .count = TENSORS, .out_type = BF16, .verdict = b->verdict, .lr = 1e-4, .beta1 = 0.9,
-                .beta2 = 0.95, .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.05};
+    Update u = {.list = x,
+                .count = TENSORS,
+                .out_type = BF16,
+                .verdict = b->verdict,
+                .lr = 1e-4,
+                .beta1 = 0.9,
+                .beta2 = 0.95,
+                .eps = 1e-8,
+                .bias1 = 0.1,
+                .bias2 = 0.05};
     b->d.adam(&b->d, &u);
     COUNT(30.0 * (double)at, 0);
 }
 CASE(matmul)
 {
     int64_t n = b->side;
-    b->d.matmul(&b->d, mat(b->wide.p, n, n, BF16), mat(b->master, n, n, BF16), 0, mat(b->m, n, n, BF16), 1, 0);
+    b->d.matmul(&b->d, mat(b->wide.p, n, n, BF16), mat(b->master, n, n, BF16), 0, mat(b->m, n, n, BF16), 1,
+                0);
     COUNT(0, 2.0 * (double)(n * n * n));
 }
 static double layer_flops(const Bench *b) { return 2.0 * (double)b->T * (double)b->H * (double)b->F; }
@@ -174,7 +209,8 @@ CASE(gelu_linear_fwd)
     b->d.linear_act_fwd(&b->d, b->a, mat_cols(b->h, 0, b->F), b->x, b->w, b->hbias, ACT_GELU_TANH);
     COUNT(0, layer_flops(b));
 }
-/* the layer after the activation, whose weight is [H, F]: what it sends back, times the activation's derivative */
+/* the layer after the activation, whose weight is [H, F]: what it sends back, times the activation's
+ * derivative */
 CASE(gelu_linear_bwd)
 {
     Mat w = mat(b->w.p, b->H, b->F, BF16), da = mat_cols(b->dh, 0, b->F);
@@ -214,8 +250,9 @@ CASE(attention_bwd)
     int64_t q = b->shape.heads * b->shape.dim, k = b->shape.kv_heads * b->shape.dim;
     Mat from = mat(b->qkv.p, b->T, q + 2 * k, BF16), to = mat(b->dqkv.p, b->T, q + 2 * k, BF16);
     Mat lse = mat(b->lse.p, b->T, b->shape.heads, F32), delta = mat(b->delta.p, b->T, b->shape.heads, F32);
-    b->d.attention_bwd(&b->d, mat_cols(to, 0, q), mat_cols(to, q, k), mat_cols(to, q + k, k), b->x, b->o, lse, delta,
-                       mat_cols(from, 0, q), mat_cols(from, q, k), mat_cols(from, q + k, k), &b->shape);
+    b->d.attention_bwd(&b->d, mat_cols(to, 0, q), mat_cols(to, q, k), mat_cols(to, q + k, k), b->x, b->o, lse,
+                       delta, mat_cols(from, 0, q), mat_cols(from, q, k), mat_cols(from, q + k, k),
+                       &b->shape);
     COUNT(0, 2.5 * attention_flops(b));
 }
 /* heads of 64, as GPT-2's, and seven of 128 for one key and value, as Qwen2's */
@@ -235,26 +272,53 @@ CASE(attention_64_bwd) { with_heads(b, 64, 1, bytes, flops, run_attention_bwd); 
 CASE(attention_gqa_fwd) { with_heads(b, 128, b->quick ? 2 : 8, bytes, flops, run_attention_fwd); }
 CASE(attention_gqa_bwd) { with_heads(b, 128, b->quick ? 2 : 8, bytes, flops, run_attention_bwd); }
 
-static const struct { const char *name; void (*run)(Bench *b, double *bytes, double *flops); } cases[] = {
-    {"copy", run_copy}, {"matmul, square", run_matmul},             /* the ceilings come first */
-    {"add", run_add}, {"add, in place", run_accumulate}, {"zero", run_zero},
-    {"layer norm fwd", run_norm_fwd}, {"rms norm fwd", run_rms_fwd}, {"add + norm fwd", run_add_norm_fwd},
-    {"add + dropout + norm fwd", run_dropped_norm_fwd}, {"norm bwd x", run_norm_bwd_x}, {"norm bwd w", run_norm_bwd_w},
-    {"gelu fwd", run_gelu_fwd}, {"gelu bwd", run_gelu_bwd}, {"swiglu fwd", run_swiglu_fwd},
-    {"swiglu bwd", run_swiglu_bwd}, {"bias bwd", run_bias_bwd}, {"rope", run_rope},
-    {"dropout fwd", run_dropout_fwd}, {"dropout bwd", run_dropout_bwd},
-    {"embedding fwd", run_embed_fwd}, {"embedding bwd", run_embed_bwd}, {"cross-entropy stats", run_xent_stats},
-    {"cross-entropy grad", run_xent_grad}, {"cross-entropy, one pass", run_xent},
-    {"squares", run_squares}, {"adam", run_adam}, {"adam, 48 tensors", run_adam_listed},
-    {"fp8 cast, delayed", run_fp8_cast}, {"fp8 cast, tensorwise", run_fp8_cast_now},
+static const struct { const char *name; void (*run)(Bench *b, double *bytes, double *flops);
+} cases[] = {
+    {"copy", run_copy},
+    {"matmul, square", run_matmul}, /* the ceilings come first */
+    {"add", run_add},
+    {"add, in place", run_accumulate},
+    {"zero", run_zero},
+    {"layer norm fwd", run_norm_fwd},
+    {"rms norm fwd", run_rms_fwd},
+    {"add + norm fwd", run_add_norm_fwd},
+    {"add + dropout + norm fwd", run_dropped_norm_fwd},
+    {"norm bwd x", run_norm_bwd_x},
+    {"norm bwd w", run_norm_bwd_w},
+    {"gelu fwd", run_gelu_fwd},
+    {"gelu bwd", run_gelu_bwd},
+    {"swiglu fwd", run_swiglu_fwd},
+    {"swiglu bwd", run_swiglu_bwd},
+    {"bias bwd", run_bias_bwd},
+    {"rope", run_rope},
+    {"dropout fwd", run_dropout_fwd},
+    {"dropout bwd", run_dropout_bwd},
+    {"embedding fwd", run_embed_fwd},
+    {"embedding bwd", run_embed_bwd},
+    {"cross-entropy stats", run_xent_stats},
+    {"cross-entropy grad", run_xent_grad},
+    {"cross-entropy, one pass", run_xent},
+    {"squares", run_squares},
+    {"adam", run_adam},
+    {"adam, 48 tensors", run_adam_listed},
+    {"fp8 cast, delayed", run_fp8_cast},
+    {"fp8 cast, tensorwise", run_fp8_cast_now},
     {"fp8 cast of a weight", run_fp8_cast_weight},
-    {"linear fwd", run_linear_fwd}, {"linear + bias fwd", run_linear_bias}, {"linear + gelu fwd", run_gelu_linear_fwd},
-    {"linear, logits", run_linear_logits}, {"linear bwd x", run_linear_bwd_x},
+    {"linear fwd", run_linear_fwd},
+    {"linear + bias fwd", run_linear_bias},
+    {"linear + gelu fwd", run_gelu_linear_fwd},
+    {"linear, logits", run_linear_logits},
+    {"linear bwd x", run_linear_bwd_x},
     {"linear + gelu bwd x", run_gelu_linear_bwd},
-    {"linear bwd w", run_linear_bwd_w}, {"linear + bias bwd w", run_linear_bwd_wb}, {"linear fwd, fp8", run_fp8_linear},
-    {"attention fwd", run_attention_fwd}, {"attention bwd", run_attention_bwd},
-    {"attention fwd, heads of 64", run_attention_64_fwd}, {"attention bwd, heads of 64", run_attention_64_bwd},
-    {"attention fwd, 8 to a key", run_attention_gqa_fwd}, {"attention bwd, 8 to a key", run_attention_gqa_bwd},
+    {"linear bwd w", run_linear_bwd_w},
+    {"linear + bias bwd w", run_linear_bwd_wb},
+    {"linear fwd, fp8", run_fp8_linear},
+    {"attention fwd", run_attention_fwd},
+    {"attention bwd", run_attention_bwd},
+    {"attention fwd, heads of 64", run_attention_64_fwd},
+    {"attention bwd, heads of 64", run_attention_64_bwd},
+    {"attention fwd, 8 to a key", run_attention_gqa_fwd},
+    {"attention bwd, 8 to a key", run_attention_gqa_bwd},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -310,7 +374,8 @@ static void open_fp8(Bench *b)
 static void open_bench(Bench *b, int quick)
 {
     b->quick = quick;
-    b->T = quick ? 256 : 16384, b->H = quick ? 256 : 4096, b->F = quick ? 512 : 11008, b->V = quick ? 500 : 50304;
+    b->T = quick ? 256 : 16384, b->H = quick ? 256 : 4096, b->F = quick ? 512 : 11008,
+    b->V = quick ? 500 : 50304;
     b->n = quick ? 1 << 16 : (int64_t)1 << 27;
     int64_t seq = quick ? 128 : 1024, slice = quick ? 32 : 1024;
     Mat *rows[] = {&b->x, &b->y, &b->z, &b->dx, &b->o};
@@ -365,7 +430,8 @@ static void open_bench(Bench *b, int quick)
     free(ids);
 }
 
-/* The matrix products with the fastest of the library's algorithms, as a run chooses them before its first step. */
+/* The matrix products with the fastest of the library's algorithms, as a run chooses them before its first
+ * step. */
 static void tune(Bench *b, Algorithms *known)
 {
     Products p = {0};
@@ -421,8 +487,8 @@ static double measure(Bench *b, int at, Clock c, double *bytes, double *flops)
     return sample[samples / 2];
 }
 
-static void print_row(int json, int at, const char *name, const char *what, int kind, double rate, double share,
-                      double seconds)
+static void print_row(int json, int at, const char *name, const char *what, int kind, double rate,
+                      double share, double seconds)
 {
     const char *unit = kind ? "TFLOP/s" : "GB/s";
     if (json)
@@ -437,7 +503,8 @@ static void print_row(int json, int at, const char *name, const char *what, int 
 /* Row `at` of the table. ceiling: GB/s, TFLOP/s, which the first two set. */
 static void run_case(Bench *b, int at, const char *name, Clock clock, double ceiling[2], int json)
 {
-    double bytes, flops, t = measure(b, at, clock, &bytes, &flops), rate = (bytes ? bytes / 1e9 : flops / 1e12) / t;
+    double bytes, flops, t = measure(b, at, clock, &bytes, &flops),
+                         rate = (bytes ? bytes / 1e9 : flops / 1e12) / t;
     int kind = bytes ? 0 : 1;
     char what[64];
     if (at < 2)

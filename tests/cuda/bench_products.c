@@ -1,10 +1,11 @@
-/* bench_products [--json] [--quick] CONFIG [key=value ...] -- the matrix products of one model on one GPU, as its training
- * step asks for them: of qkv, proj, fc1, fc2 and the head the forward, the gradient of the input and that of the weight,
- * with their epilogues, each with the fastest of the library's algorithms (cublaslt_tune).
+/* bench_products [--json] [--quick] CONFIG [key=value ...] -- the matrix products of one model on one GPU, as
+ * its training step asks for them: of qkv, proj, fc1, fc2 and the head the forward, the gradient of the input
+ * and that of the weight, with their epilogues, each with the fastest of the library's algorithms
+ * (cublaslt_tune).
  *
- * The list is what the rehearsal of a run writes down (products.h). A product runs in a loop between two events, long
- * enough for 20 ms, on random numbers; the middle of five such loops counts. --quick: each twice; the figures mean
- * nothing. */
+ * The list is what the rehearsal of a run writes down (products.h). A product runs in a loop between two
+ * events, long enough for 20 ms, on random numbers; the middle of five such loops counts. --quick: each
+ * twice; the figures mean nothing. */
 #include "cuda.h"
 #include "run.h"
 #include <stdio.h>
@@ -17,7 +18,8 @@ typedef struct { const char *layer, *pass; int64_t rows, out, in; } Named;
 static const char *layer_of(const Config *c, int64_t out, int64_t in)
 {
     int64_t H = c->hidden_size, F = c->ffn_hidden_size, Q = c->num_attention_heads * c->kv_channels;
-    int64_t qkv = Q + 2 * c->num_query_groups * c->kv_channels, fc1 = act_gated((ActKind)c->activation) ? 2 * F : F;
+    int64_t qkv = Q + 2 * c->num_query_groups * c->kv_channels,
+            fc1 = act_gated((ActKind)c->activation) ? 2 * F : F;
     const struct { const char *name; int64_t out, in; } weight[] = {
         {"qkv", qkv, H}, {"proj", H, Q}, {"fc1", fc1, H}, {"fc2", H, F}, {"head", c->padded_vocab_size, H}};
     for (size_t i = 0; i < sizeof weight / sizeof *weight; i++)
@@ -36,9 +38,13 @@ static Named name_of(const Config *c, const Product *q)
     switch (q->op) {
     case PRODUCT_LINEAR:           n = (Named){.rows = m[1].rows, .out = m[2].rows, .in = m[2].cols}; break;
     case PRODUCT_LINEAR_ACT_FWD:   n = (Named){.rows = m[2].rows, .out = m[3].rows, .in = m[3].cols}; break;
-    case PRODUCT_LINEAR_ACT_BWD_X: n = (Named){.rows = m[2].rows, .out = m[3].rows, .in = m[3].cols}, kind = 1; break;
-    case PRODUCT_MATMUL:           n = (Named){.rows = m[1].rows, .out = m[2].rows, .in = m[2].cols}, kind = 1; break;
-    case PRODUCT_LINEAR_BWD_W:     n = (Named){.rows = m[2].rows, .out = m[0].rows, .in = m[0].cols}, kind = 2; break;
+    case PRODUCT_LINEAR_ACT_BWD_X:
+        n = (Named){.rows = m[2].rows, .out = m[3].rows, .in = m[3].cols}, kind = 1;
+        break;
+    case PRODUCT_MATMUL: n = (Named){.rows = m[1].rows, .out = m[2].rows, .in = m[2].cols}, kind = 1; break;
+    case PRODUCT_LINEAR_BWD_W:
+        n = (Named){.rows = m[2].rows, .out = m[0].rows, .in = m[0].cols}, kind = 2;
+        break;
     case PRODUCT_FP8:              /* c [i,j] = a [i,k] b [j,k]^T */
         kind = q->acc ? 2 : q->a == E5M2 ? 1 : 0;
         n = kind == 2 ? (Named){.rows = m[1].cols, .out = m[1].rows, .in = m[2].rows}
@@ -51,7 +57,8 @@ static Named name_of(const Config *c, const Product *q)
     return n;
 }
 
-/* Random numbers of both signs in BF16: a GPU multiplies zeros faster. Two of them are an F32, each byte is an FP8. */
+/* Random numbers of both signs in BF16: a GPU multiplies zeros faster. Two of them are an F32, each byte is
+ * an FP8. */
 static void fill(Device *d, char *memory, size_t bytes)
 {
     const size_t piece = (size_t)1 << 24;
@@ -137,22 +144,27 @@ int main(int argc, char **argv)
             arg[n++] = argv[i];
     }
     if (!n)
-        die(EXIT_CONFIG, "usage", "a configuration is needed; change: bench_products [--json] [--quick] CONFIG [key=value ...]");
+        die(EXIT_CONFIG, "usage",
+            "a configuration is needed; change: bench_products [--json] [--quick] CONFIG [key=value ...]");
     const Config *c = config_load(arg[0], n - 1, arg + 1, 1, USE_MODEL);
     Run r;
     Algorithms known = {0};
     run_plan(&r, c, RUN_TRAIN, 0, 0);
     open_bench(&b, &r.products, c, &known);
-    printf(json ? "{\"device\": \"%s\", \"rows\": [" : "%s\n| layer | product | size | TFLOP/s | time |\n|---|---|---|---|---|\n",
+    printf(json ? "{\"device\": \"%s\", \"rows\": ["
+                : "%s\n| layer | product | size | TFLOP/s | time |\n|---|---|---|---|---|\n",
            b.d.isa);
     for (int64_t i = 0; i < r.products.n; i++) {
         Named at = name_of(c, &r.products.list[i]);
-        double flops = 2.0 * (double)at.rows * (double)at.out * (double)at.in, t = measure(&b, &r.products.list[i]);
-        printf(json ? "%s{\"layer\": \"%s\", \"pass\": \"%s\", \"fp8\": %s, \"rows\": %lld, \"out\": %lld, \"in\": %lld, "
-                      "\"tflops\": %.5g, \"us\": %.3f}"
-                    : "%s| %s | %s%s | %lld x %lld x %lld | %.1f | %.1f us |\n", json && i ? ", " : "", at.layer, at.pass,
+        double flops = 2.0 * (double)at.rows * (double)at.out * (double)at.in,
+               t = measure(&b, &r.products.list[i]);
+        printf(json ? "%s{\"layer\": \"%s\", \"pass\": \"%s\", \"fp8\": %s, \"rows\": %lld, \"out\": %lld, "
+                      "\"in\": %lld, \"tflops\": %.5g, \"us\": %.3f}"
+                    : "%s| %s | %s%s | %lld x %lld x %lld | %.1f | %.1f us |\n",
+               json && i ? ", " : "", at.layer, at.pass,
                json ? (r.products.list[i].op == PRODUCT_FP8 ? "true" : "false")
-                    : r.products.list[i].op == PRODUCT_FP8 ? ", FP8" : "",
+               : r.products.list[i].op == PRODUCT_FP8 ? ", FP8"
+                                                      : "",
                (long long)at.rows, (long long)at.out, (long long)at.in, flops / t / 1e12, t * 1e6);
         fflush(stdout);
     }

@@ -1,11 +1,11 @@
-/* bench_step CONFIG [key=value ...] -- the executable itself, with an event before and after everything that a step
- * enqueues on the GPU's compute stream: how long each op takes there, and how long the stream is idle before it. The
- * link lets cuda_open and cuda_close pass through here (Makefile).
+/* bench_step CONFIG [key=value ...] -- the executable itself, with an event before and after everything that
+ * a step enqueues on the GPU's compute stream: how long each op takes there, and how long the stream is idle
+ * before it. The link lets cuda_open and cuda_close pass through here (Makefile).
  *
- * A step lasts from the end of one's gradients to the end of the next one's, where the run tells the host its verdict;
- * the first BENCH_STEP_SKIPPED (2) do not count. Idle is what no op and no copy fills: the host was late, or a message was. The two
- * events cost each op about a microsecond on the GPU, which counts as the op's. Writes JSON to the file that BENCH_STEP
- * names, else a table to standard error, when the run ends. */
+ * A step lasts from the end of one's gradients to the end of the next one's, where the run tells the host its
+ * verdict; the first BENCH_STEP_SKIPPED (2) do not count. Idle is what no op and no copy fills: the host was
+ * late, or a message was. The two events cost each op about a microsecond on the GPU, which counts as the
+ * op's. Writes JSON to the file that BENCH_STEP names, else a table to standard error, when the run ends. */
 #include "cuda.h"
 #include "device_calls.h"
 #include "machine.h"
@@ -100,15 +100,18 @@ static void print(FILE *f, int json, const Total *t, int steps, double step)
     for (int i = 0; i < KINDS; i++)
         busy += t[i].ms / steps;
     if (json)
-        fprintf(f, "{\"steps\": %d, \"step_ms\": %.6g, \"idle_share\": %.6g, \"ops\": [", steps, step, 1 - busy / step);
+        fprintf(f, "{\"steps\": %d, \"step_ms\": %.6g, \"idle_share\": %.6g, \"ops\": [", steps, step,
+                1 - busy / step);
     else
         fprintf(f, "%d steps of %.3f ms, idle %.2f %% of it\n| op | calls | ms | idle before, ms | share |\n"
                 "|---|---|---|---|---|\n", steps, step, 100 * (1 - busy / step));
     for (int i = 0; i < KINDS && t[i].calls; i++)
-        fprintf(f, json ? "%s{\"name\": \"%s\", \"calls\": %.6g, \"ms\": %.6g, \"idle_ms\": %.6g, \"share\": %.6g}"
-                        : "%s| %s | %.6g | %.4g | %.4g | %.4f |\n",
-                json && i ? ", " : "", kind_name(t[i].kind), (double)t[i].calls / steps, t[i].ms / steps,
-                t[i].idle / steps, t[i].ms / steps / step);
+        fprintf(
+            f,
+            json ? "%s{\"name\": \"%s\", \"calls\": %.6g, \"ms\": %.6g, \"idle_ms\": %.6g, \"share\": %.6g}"
+                 : "%s| %s | %.6g | %.4g | %.4g | %.4f |\n",
+            json && i ? ", " : "", kind_name(t[i].kind), (double)t[i].calls / steps, t[i].ms / steps,
+            t[i].idle / steps, t[i].ms / steps / step);
     fprintf(f, json ? "]}\n" : "");
 }
 
@@ -120,8 +123,9 @@ static void report(void)
     if (skipped < 1)
         die(EXIT_CONFIG, "bench-step", "BENCH_STEP_SKIPPED is %s; change: at least 1", first_ones);
     if (steps < 1)
-        die(EXIT_CONFIG, "bench-step", "%lld steps: the first %d do not count; change: train_iters of at least %d",
-            (long long)tells, skipped, skipped + 1);
+        die(EXIT_CONFIG, "bench-step",
+            "%lld steps: the first %d do not count; change: train_iters of at least %d", (long long)tells,
+            skipped, skipped + 1);
     const Span *first = &span[told[skipped - 1]], *last = &span[told[tells - 1]];
     for (int i = 0; i < KINDS; i++)
         total[i].kind = i;

@@ -1,6 +1,7 @@
-/* check_lt -- what kernels/cuda/lt.c says to cuBLASLt, said to the library itself, which needs no GPU for it: every
- * function that is asked for is there, NCCL's too, and every attribute of a product and of a preference is taken, of
- * the size that we give. Against the emulation alone a wrong name or size would be wrong twice. */
+/* check_lt -- what kernels/cuda/lt.c says to cuBLASLt, said to the library itself, which needs no GPU for it:
+ * every function that is asked for is there, NCCL's too, and every attribute of a product and of a preference
+ * is taken, of the size that we give. Against the emulation alone a wrong name or size would be wrong twice.
+ */
 #include "lt.c"
 #include "test.h"
 
@@ -9,7 +10,10 @@ _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, in
     die_at(file, line, EXIT_BUG, "cuda", "%s: %d, and nothing here calls the runtime", call, (int)e);
 }
 
-static LtMat of(int64_t rows, int64_t cols, cudaDataType type) { return (LtMat){(void *)4096, rows, cols, cols, type}; }
+static LtMat of(int64_t rows, int64_t cols, cudaDataType type)
+{
+    return (LtMat){(void *)4096, rows, cols, cols, type};
+}
 
 /* Descriptor and layouts, as for a product that is new. */
 static void say(Lt *lt, const LtProduct *q)
@@ -24,7 +28,8 @@ int main(void)
 {
     static const float scale = 1;
     Lt lt = {.api = lt_api(), .gpu = "none", .bytes = 1 << 20};
-    LtProduct q = {.c = of(32, 64, CUDA_R_16BF), .a = of(32, 48, CUDA_R_16BF), .b = of(64, 48, CUDA_R_16BF), .tb = 1};
+    LtProduct q = {
+        .c = of(32, 64, CUDA_R_16BF), .a = of(32, 48, CUDA_R_16BF), .b = of(64, 48, CUDA_R_16BF), .tb = 1};
     const cublasLtEpilogue_t epilogues[] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
                                             CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
                                             CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_BGRADB};
@@ -34,8 +39,14 @@ int main(void)
         q.aux = q.epilogue & 128 ? of(32, 64, CUDA_R_16BF) : (LtMat){0};
         say(&lt, &q);
     }
-    q = (LtProduct){.c = of(32, 64, CUDA_R_32F), .a = of(32, 48, CUDA_R_8F_E5M2), .b = of(64, 48, CUDA_R_8F_E4M3),
-                    .tb = 1, .acc = 1, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .scale_a = &scale, .scale_b = &scale,
+    q = (LtProduct){.c = of(32, 64, CUDA_R_32F),
+                    .a = of(32, 48, CUDA_R_8F_E5M2),
+                    .b = of(64, 48, CUDA_R_8F_E4M3),
+                    .tb = 1,
+                    .acc = 1,
+                    .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+                    .scale_a = &scale,
+                    .scale_b = &scale,
                     .fast = 1};
     say(&lt, &q);
     /* asked without a handle it knows nothing, once it has taken the preferences */

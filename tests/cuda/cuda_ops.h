@@ -1,8 +1,8 @@
-/* cuda_ops -- comparing an op on a GPU with its CPU twin. A case is a function that draws sizes, makes its tensors and
- * calls the op once; it is run on the CPU in F64 and on the GPU, with the same draws and the same numbers (rounded to
- * the GPU's types), and what it gave as output is compared. On the GPU a tensor lies at an odd offset and with gaps
- * between its rows now and then, or in the host's memory; outputs and gaps hold NaN before, and gaps have to hold it
- * after; a second run gives the same bits. */
+/* cuda_ops -- comparing an op on a GPU with its CPU twin. A case is a function that draws sizes, makes its
+ * tensors and calls the op once; it is run on the CPU in F64 and on the GPU, with the same draws and the same
+ * numbers (rounded to the GPU's types), and what it gave as output is compared. On the GPU a tensor lies at
+ * an odd offset and with gaps between its rows now and then, or in the host's memory; outputs and gaps hold
+ * NaN before, and gaps have to hold it after; a second run gives the same bits. */
 #ifndef CUDA_OPS_H
 #define CUDA_OPS_H
 #include "exact.h"
@@ -40,8 +40,8 @@ static inline int64_t draw(Bench *b, int64_t lo, int64_t hi)
 /* A size: small ones, round ones, odd ones. */
 static inline int64_t draw_size(Bench *b, int64_t most)
 {
-    static const int64_t some[] = {1, 2, 3, 5, 8, 16, 24, 31, 32, 33, 64, 100, 128, 256, 257, 384, 512, 1000, 1024,
-                                   2048, 4096};
+    static const int64_t some[] = {1,   2,   3,   5,   8,   16,  24,   31,   32,   33,  64,
+                                   100, 128, 256, 257, 384, 512, 1000, 1024, 2048, 4096};
     int64_t n = some[draw(b, 0, sizeof some / sizeof *some - 1)], odd = draw(b, 1, most);
     n = draw(b, 0, 2) ? n : odd;
     return n > most ? odd : n;
@@ -78,7 +78,8 @@ static inline void tensor_put(Bench *b, Tensor *t)
 }
 static inline char *tensor_host(const Tensor *t) { return t->host + ((char *)t->m.p - t->base); }
 
-static inline Mat numbers(Bench *b, Role role, int64_t rows, int64_t cols, Dtype type, double spread, int positive)
+static inline Mat numbers(Bench *b, Role role, int64_t rows, int64_t cols, Dtype type, double spread,
+                          int positive)
 {
     Tensor *t = tensor_add(b, role, rows, cols, type);
     for (int64_t r = 0; r < rows; r++)
@@ -145,6 +146,6 @@ static inline int32_t *whole(Bench *b, int64_t n, int64_t lo, int64_t hi)
 }
 
 /* Runs fn on CPU (F64) and GPU twice, compares; what: said of a failure. */
-void compare_op(const char *what, void (*fn)(Bench *b), Device *oracle, Device *gpu, Dtype storage, uint64_t seed,
-                int tight);
+void compare_op(const char *what, void (*fn)(Bench *b), Device *oracle, Device *gpu, Dtype storage,
+                uint64_t seed, int tight);
 #endif

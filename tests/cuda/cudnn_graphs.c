@@ -1,7 +1,7 @@
-/* cudnn_graphs -- whether cuDNN has kernels for the graphs of attention that runs ask for, on GPUs that are not
- * there: the library is asked with a description of each GPU, and compiles nothing. A table; 0 when every shape that
- * a GPU should have (attention's heads, but a backward of 256 on sm_80) is accepted. For developers:
- * tests/cuda/cudnn_graphs.sh builds and runs it. */
+/* cudnn_graphs -- whether cuDNN has kernels for the graphs of attention that runs ask for, on GPUs that are
+ * not there: the library is asked with a description of each GPU, and compiles nothing. A table; 0 when every
+ * shape that a GPU should have (attention's heads, but a backward of 256 on sm_80) is accepted. For
+ * developers: tests/cuda/cudnn_graphs.sh builds and runs it. */
 #include "sdpa.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,26 +19,36 @@ static const Gpu gpus[] = {
 static char *description(const Gpu *g)
 {
     char *text = xcalloc(2048, 1);
-    snprintf(text, 2048,
-             "{\"deviceVer\": %d, \"driverVer\": 13000, \"cudaDeviceId\": 0, \"totalGlobalMem\": 85000000000, "
-             "\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], "
-             "\"regsPerBlock\": 65536, \"multiProcessorCount\": %d, \"smCountOrigin\": 0, \"warpSize\": 32, "
-             "\"maxSharedMemoryPerBlock\": 49152, "
-             "\"maxSharedMemoryPerBlockOptin\": %d, \"oversizedSharedMemoryPerBlock\": 0, "
-             "\"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, \"maxCtasPerSM\": 32, "
-             "\"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, \"pciDeviceId\": 0, \"isTccDriver\": 0, "
-             "\"supportCoopLaunch\": 1, \"smClockRateKHz\": 1980000, \"memClockRateKHz\": 2619000, "
-             "\"memoryBusWidth\": 5120, \"l2CacheSize\": %d, \"deviceName\": \"%s\"}", 10 * g->sm, g->sms,
-             g->shared, g->l2, g->name);
+    snprintf(
+        text, 2048,
+        "{\"deviceVer\": %d, \"driverVer\": 13000, \"cudaDeviceId\": 0, \"totalGlobalMem\": 85000000000, "
+        "\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], \"regsPerBlock\": "
+        "65536, \"multiProcessorCount\": %d, \"smCountOrigin\": 0, \"warpSize\": 32, "
+        "\"maxSharedMemoryPerBlock\": 49152, \"maxSharedMemoryPerBlockOptin\": %d, "
+        "\"oversizedSharedMemoryPerBlock\": 0, \"reservedSharedMemoryPerBlock\": 1024, "
+        "\"maxRegistersPerSM\": 65536, \"maxCtasPerSM\": 32, \"maxThreadsPerBlock\": 1024, "
+        "\"maxThreadsPerSM\": 2048, \"pciDeviceId\": 0, \"isTccDriver\": 0, \"supportCoopLaunch\": 1, "
+        "\"smClockRateKHz\": 1980000, \"memClockRateKHz\": 2619000, \"memoryBusWidth\": 5120, "
+        "\"l2CacheSize\": %d, \"deviceName\": \"%s\"}",
+        10 * g->sm, g->sms, g->shared, g->l2, g->name);
     return text;
 }
 
 /* As a layer has them: q, k and v side by side, and their gradients. */
-static SdpaShape layer(int backward, Dtype type, int64_t batch, int64_t seq, int heads, int kv, int dim, int64_t window)
+static SdpaShape layer(int backward, Dtype type, int64_t batch, int64_t seq, int heads, int kv, int dim,
+                       int64_t window)
 {
     int64_t all = (int64_t)(heads + 2 * kv) * dim, one = (int64_t)heads * dim;
-    SdpaShape a = {.backward = backward, .type = type, .batch = batch, .seq = seq, .window = window, .heads = heads,
-                   .kv_heads = kv, .dim = dim, .scale = 0.125, .ld = {all, all, all, one}};
+    SdpaShape a = {.backward = backward,
+                   .type = type,
+                   .batch = batch,
+                   .seq = seq,
+                   .window = window,
+                   .heads = heads,
+                   .kv_heads = kv,
+                   .dim = dim,
+                   .scale = 0.125,
+                   .ld = {all, all, all, one}};
     if (backward)
         for (int i = SDPA_DOUT; i <= SDPA_DV; i++)
             a.ld[i] = i == SDPA_DOUT ? one : all;

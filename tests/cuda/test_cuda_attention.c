@@ -1,7 +1,7 @@
-/* test_cuda_attention: attention on a GPU, or on its emulation, against the CPU's in F32 from the same numbers,
- * rounded to the storage type. Outputs are poisoned first, columns beside them must keep the poison, and a second run
- * must give the same bits. Shapes are small, because an emulated warp is slow; each reaches another corner of the
- * tiles.
+/* test_cuda_attention: attention on a GPU, or on its emulation, against the CPU's in F32 from the same
+ * numbers, rounded to the storage type. Outputs are poisoned first, columns beside them must keep the poison,
+ * and a second run must give the same bits. Shapes are small, because an emulated warp is slow; each reaches
+ * another corner of the tiles.
  *
  * test_cuda_attention [CASE]; with `cudnn` in front the calls that cuDNN can do go there, which shows in what
  * they leave behind: other last bits of lse, nothing in delta. Which these are is known of the emulated one
@@ -39,9 +39,18 @@ static Call call_open(const Case *c)
 {
     int64_t n = c->batch * c->seq_q, m = c->batch * c->seq_k;
     int64_t a = (int64_t)c->heads * c->dim, k = (int64_t)c->kv * c->dim;
-    Call x = {.s = {.batch = c->batch, .seq_q = c->seq_q, .seq_k = c->seq_k, .pos0 = c->pos0, .heads = c->heads,
-                    .kv_heads = c->kv, .dim = c->dim, .head0 = 3, .window = c->window, .scale = 1 / sqrt(c->dim),
-                    .dropout = c->dropout, .key = 0x123456789abcdef0}};
+    Call x = {.s = {.batch = c->batch,
+                    .seq_q = c->seq_q,
+                    .seq_k = c->seq_k,
+                    .pos0 = c->pos0,
+                    .heads = c->heads,
+                    .kv_heads = c->kv,
+                    .dim = c->dim,
+                    .head0 = 3,
+                    .window = c->window,
+                    .scale = 1 / sqrt(c->dim),
+                    .dropout = c->dropout,
+                    .key = 0x123456789abcdef0}};
     int64_t rows[MATS] = {n, m, m, n, n, n, n, n, m, m};
     int64_t cols[MATS] = {a, k, k, a, a, c->heads, c->heads, a, k, k};
     for (int i = 0; i < MATS; i++) {
@@ -93,8 +102,8 @@ static void bwd(Device *d, const Mat m[MATS], const Attention *s)
     d->attention_bwd(d, m[DQ], m[DK], m[DV], m[DOUT], m[O], m[LSE], m[DELTA], m[Q], m[K], m[V], s);
 }
 
-/* Another layer's forward, between a layer's forward and its backward: dq, which is still to come, and lse of its
- * own. */
+/* Another layer's forward, between a layer's forward and its backward: dq, which is still to come, and lse of
+ * its own. */
 static void other_layer(Device *d, const Mat m[MATS], const Attention *s)
 {
     size_t bytes = (size_t)(m[LSE].rows * m[LSE].ld) * sizeof(float);
@@ -108,12 +117,14 @@ static void other_layer(Device *d, const Mat m[MATS], const Attention *s)
     d->give(d, other[LSE].p, bytes);
 }
 
-/* One run on the device: every matrix as `x` has it goes there, and what is there afterwards comes to out[i]. */
+/* One run on the device: every matrix as `x` has it goes there, and what is there afterwards comes to out[i].
+ */
 static void run_device(Device *d, const Case *c, const Call *x, int back, void *out[MATS])
 {
     Mat m[MATS];
     Attention s = x->s;
-    size_t docs = (size_t)(c->batch * c->seq_q) * sizeof *x->doc, samples = (size_t)c->batch * sizeof *x->sample;
+    size_t docs = (size_t)(c->batch * c->seq_q) * sizeof *x->doc,
+           samples = (size_t)c->batch * sizeof *x->sample;
     int32_t *doc = to_device(d, x->doc, docs);
     int64_t *sample = to_device(d, x->sample, samples);
     s.doc_start = c->docs ? doc : NULL;
@@ -137,8 +148,9 @@ static void run_device(Device *d, const Case *c, const Call *x, int back, void *
     d->give(d, sample, samples);
 }
 
-/* Rows are compared one by one, so that a short row's mistake is not measured by a long one: largest difference over
- * the row's largest value, or a tenth of the matrix's, or of the size of the terms of these sums, where they cancel. */
+/* Rows are compared one by one, so that a short row's mistake is not measured by a long one: largest
+ * difference over the row's largest value, or a tenth of the matrix's, or of the size of the terms of these
+ * sums, where they cancel. */
 static double differ(const void *got, Mat as, Mat want)
 {
     double worst = 0, top = 0.3;
@@ -171,7 +183,8 @@ static int untouched(const void *p, Mat m)
     return 1;
 }
 
-/* Sums are in F32 everywhere; P, ds and the results round to the type once each. lse is F32 from exact products. */
+/* Sums are in F32 everywhere; P, ds and the results round to the type once each. lse is F32 from exact
+ * products. */
 static double tolerance(Dtype t) { return t == F32 ? 1e-5 : t == BF16 ? 1e-2 : 1.2e-3; }
 
 /* ---- cuDNN ---- */
@@ -213,9 +226,10 @@ static Fused choose(Device *d, const Case *c, const Call *x, int back)
     if (c->docs)               /* whose starts are not known before */
         got = want;
     if (!strcmp(use.name, "emulated cuDNN")) {
-        CHECK(got.forward == want.forward && got.backward == want.backward, "%d forward, %d backward: %s", got.forward,
-              got.backward, use.why);
-        CHECK(before - d->left(d) == (some ? room : 0), "takes %zu bytes, not %zu", before - d->left(d), room);
+        CHECK(got.forward == want.forward && got.backward == want.backward, "%d forward, %d backward: %s",
+              got.forward, got.backward, use.why);
+        CHECK(before - d->left(d) == (some ? room : 0), "takes %zu bytes, not %zu", before - d->left(d),
+              room);
     }
     CHECK(use.forward + use.backward == some || *use.why, "no word of why");
     went += got.forward + got.backward;

@@ -1,9 +1,11 @@
-/* cuda_comm: every operation of groups over device memory beside the same operation over host memory, which goes another way.
+/* cuda_comm: every operation of groups over device memory beside the same operation over host memory, which
+ * goes another way.
  *
  *   test_cuda_comm staged|nccl [ROUNDS]     under a launcher
  *
- * What is sent has just been written by an op, what comes is read by one at once, and both buffers are overwritten behind that: an
- * event that is not waited for, or a call in another order on one rank, is a wrong number or a job that ends. */
+ * What is sent has just been written by an op, what comes is read by one at once, and both buffers are
+ * overwritten behind that: an event that is not waited for, or a call in another order on one rank, is a
+ * wrong number or a job that ends. */
 #include "comm_device.h"
 #include "half.h"
 #include "test.h"
@@ -22,21 +24,29 @@ typedef struct {
     int64_t n;
     Dtype type;
     ReduceOp op;
-    char *in, *out, *seen, *source;        /* device: what the op takes, gives; a copy of it made at once; what `in` is made of */
+    char *in, *out, *seen,
+        *source; /* device: what the op takes, gives; a copy of it made at once; what `in` is made of */
     void *want, *mine;                     /* host */
     Token token[2];
 } Case;
 
 static size_t bytes_of(const Case *k, int64_t n) { return (size_t)n * dtype_size(k->type); }
-static int64_t ins(const Case *k) { return k->kind == COMM_REDUCE_SCATTER || k->kind == COMM_ALL_TO_ALL ? k->n * k->c->size : k->n; }
-static int64_t outs(const Case *k) { return k->kind == COMM_ALL_GATHER || k->kind == COMM_ALL_TO_ALL ? k->n * k->c->size : k->n; }
+static int64_t ins(const Case *k)
+{
+    return k->kind == COMM_REDUCE_SCATTER || k->kind == COMM_ALL_TO_ALL ? k->n * k->c->size : k->n;
+}
+static int64_t outs(const Case *k)
+{
+    return k->kind == COMM_ALL_GATHER || k->kind == COMM_ALL_TO_ALL ? k->n * k->c->size : k->n;
+}
 static int in_place(const Case *k) { return k->kind == COMM_ALL_REDUCE || k->kind == COMM_BROADCAST; }
 
 /* Small whole numbers, exact in every type with all their sums. */
 static void fill(Case *k, int who)
 {
     for (int64_t i = 0; i < ins(k); i++) {
-        int v = (int)(((uint64_t)(who + 1) * 40503u + (uint64_t)i * 2654435761u + (uint64_t)k->n) >> 7 & 15) - 7;
+        int v =
+            (int)(((uint64_t)(who + 1) * 40503u + (uint64_t)i * 2654435761u + (uint64_t)k->n) >> 7 & 15) - 7;
         switch (k->type) {
         case F32: ((float *)k->mine)[i] = (float)v; break;
         case BF16: ((uint16_t *)k->mine)[i] = f32_to_bf16((float)v); break;
@@ -87,7 +97,8 @@ static void begin(Case *k)
     while (k->c->size == 1);
     k->in = room[0], k->out = room[1], k->seen = room[2], k->source = room[3];
     k->want = host[0], k->mine = host[1];
-    k->kind = (int)(int[]){COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_TO_ALL, COMM_BROADCAST, COMM_SEND}[draw(6)];
+    k->kind = (int)(int[]){COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER,
+                           COMM_ALL_TO_ALL, COMM_BROADCAST,      COMM_SEND}[draw(6)];
     k->type = types[draw(6)];
     k->n = 1 + draw(draw(2) ? 8 : MOST / 8);
     k->op = (ReduceOp)draw(3);
@@ -121,9 +132,9 @@ static void end(Case *k, int number)
     k->c->wait(k->c, t[1]);
     char *got = malloc(bytes_of(k, outs(k)));
     dev.get(&dev, got, k->seen, bytes_of(k, outs(k)));
-    CHECK(!memcmp(got, k->want, bytes_of(k, outs(k))), "rank %d, number %d: %s over %s (%d of %d), %lld %s", grid.rank, number,
-          k->kind == COMM_SEND ? "ring" : comm_kind_name[k->kind], k->c->name, k->c->rank, k->c->size, (long long)k->n,
-          dtype_name(k->type));
+    CHECK(!memcmp(got, k->want, bytes_of(k, outs(k))), "rank %d, number %d: %s over %s (%d of %d), %lld %s",
+          grid.rank, number, k->kind == COMM_SEND ? "ring" : comm_kind_name[k->kind], k->c->name, k->c->rank,
+          k->c->size, (long long)k->n, dtype_name(k->type));
     free(got);
 }
 
@@ -131,7 +142,8 @@ int main(int argc, char **argv)
 {
     static Case flying[FLYING];
     int rank, world = grid_launched(&rank), rounds = argc > 2 ? atoi(argv[2]) : 40, tp = world % 2 ? 1 : 2;
-    GridSpec spec = {.size = {[AXIS_TP] = tp, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = world / tp, [AXIS_PP] = 1}};
+    GridSpec spec = {
+        .size = {[AXIS_TP] = tp, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = world / tp, [AXIS_PP] = 1}};
     BUG_ON(argc < 2 || world < 2);
     BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
     key = rng_key(11, "cuda_comm");

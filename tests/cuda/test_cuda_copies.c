@@ -1,6 +1,7 @@
-/* test_cuda_copies -- snapshots of device memory: ops launched later run meanwhile, and none that comes behind settle
- * changes what is copied; copies to the host and back: those of one direction do not wait for the other's, but for the one
- * that they are told to; ops aside. The host sees a copy in what lies at its destination. */
+/* test_cuda_copies -- snapshots of device memory: ops launched later run meanwhile, and none that comes
+ * behind settle changes what is copied; copies to the host and back: those of one direction do not wait for
+ * the other's, but for the one that they are told to; ops aside. The host sees a copy in what lies at its
+ * destination. */
 #include "device.h"
 #include "test.h"
 #include <pthread.h>
@@ -51,8 +52,8 @@ static float answer(Bench *b)
     return *b->said;
 }
 
-/* An op launched behind a snapshot has run while that is still under way: in one of some tries, for a device may also
- * happen to copy first. */
+/* An op launched behind a snapshot has run while that is still under way: in one of some tries, for a device
+ * may also happen to copy first. */
 static void check_beside(Bench *b)
 {
     int beside = 0;
@@ -155,8 +156,9 @@ static void check_return(Bench *b)
     }
 }
 
-/* Ops aside come behind those before, each behind the one before it, and before what is launched behind arrived; what is
- * launched behind along does not wait for them. Outer memory takes the GPU long enough to tell. */
+/* Ops aside come behind those before, each behind the one before it, and before what is launched behind
+ * arrived; what is launched behind along does not wait for them. Outer memory takes the GPU long enough to
+ * tell. */
 static void check_aside(Bench *b)
 {
     int beside = 0;
@@ -178,8 +180,9 @@ static void check_aside(Bench *b)
         if (i % 2) {
             b->d.arrived(&b->d, ticket);
             b->d.get(&b->d, &x, b->src + N - 1, sizeof x);
-            CHECK(x == 0 && b->outer[0] == 8 && b->outer[N - 1] == 8, "%g, and outside %g and %g instead of 8", (double)x,
-                  (double)b->outer[0], (double)b->outer[N - 1]);
+            CHECK(x == 0 && b->outer[0] == 8 && b->outer[N - 1] == 8,
+                  "%g, and outside %g and %g instead of 8", (double)x, (double)b->outer[0],
+                  (double)b->outer[N - 1]);
             if (beside)
                 break;
             continue;

@@ -1,6 +1,6 @@
-/* Matrix products on the GPU against the CPU's, which test_gemm and test_ops have held against arithmetic of their own:
- * thin and large, every transpose, odd leading dimensions and starts, added to and overwritten, every epilogue, with
- * the library's fused kernels and without. What lies beside a matrix must stay. */
+/* Matrix products on the GPU against the CPU's, which test_gemm and test_ops have held against arithmetic of
+ * their own: thin and large, every transpose, odd leading dimensions and starts, added to and overwritten,
+ * every epilogue, with the library's fused kernels and without. What lies beside a matrix must stay. */
 #include "linear.h"
 #include "products.h"
 #include "ops.h"
@@ -19,11 +19,12 @@ static int64_t draw_size(uint64_t *s)
     return some[draw(s, sizeof some / sizeof *some)];
 }
 
-/* A matrix on both devices, `pad` elements longer in each row than it must be and `skew` elements into its memory;
- * cells around it hold 7. */
+/* A matrix on both devices, `pad` elements longer in each row than it must be and `skew` elements into its
+ * memory; cells around it hold 7. */
 typedef struct { Mat host, dev; void *base, *dev_base; size_t bytes; } Pair;
 
-static Pair pair_open(int64_t rows, int64_t cols, int64_t pad, int64_t skew, Dtype t, uint64_t stream, double scale)
+static Pair pair_open(int64_t rows, int64_t cols, int64_t pad, int64_t skew, Dtype t, uint64_t stream,
+                      double scale)
 {
     int64_t ld = cols + pad, n = skew + rows * ld + 8;
     Pair p = {.bytes = (size_t)n * dtype_size(t)};
@@ -46,8 +47,8 @@ static void pair_close(Pair *p)
     free(p->base);
 }
 
-/* Largest difference of the device's memory from the host's, over 1 + the host's value; infinite where a cell beside
- * the matrix has changed. */
+/* Largest difference of the device's memory from the host's, over 1 + the host's value; infinite where a cell
+ * beside the matrix has changed. */
 static double difference(const Pair *p)
 {
     void *got = xcalloc(1, p->bytes);
@@ -58,7 +59,8 @@ static double difference(const Pair *p)
     gpu.get(&gpu, got, p->dev_base, p->bytes);
     for (int64_t i = 0; i < n; i++) {
         double x = get(p->base, i, t), y = get(got, i, t), e = fabs(x - y) / (1 + fabs(x));
-        int64_t at = i - skew, inside = at >= 0 && at < p->host.rows * p->host.ld && at % p->host.ld < p->host.cols;
+        int64_t at = i - skew,
+                inside = at >= 0 && at < p->host.rows * p->host.ld && at % p->host.ld < p->host.cols;
         if (!(e <= worst))
             worst = inside && !isnan(e) ? e : INFINITY;
         if (!inside && x != y)
@@ -93,8 +95,8 @@ static void test_products(void)
         cpu.matmul(&cpu, c.host, a.host, ta, b.host, tb, acc);
         gpu.matmul(&gpu, c.dev, a.dev, ta, b.dev, tb, acc);
         double e = difference(&c);
-        CHECK(e <= tolerance(out, k), "%s %lld x %lld x %lld ta %d tb %d acc %d to %s: off by %g", dtype_name(in),
-              (long long)m, (long long)n, (long long)k, ta, tb, acc, dtype_name(out), e);
+        CHECK(e <= tolerance(out, k), "%s %lld x %lld x %lld ta %d tb %d acc %d to %s: off by %g",
+              dtype_name(in), (long long)m, (long long)n, (long long)k, ta, tb, acc, dtype_name(out), e);
         pair_close(&a);
         pair_close(&b);
         pair_close(&c);
@@ -107,8 +109,8 @@ static void test_empty(void)
     Pair c = pair_open(5, 6, 3, 0, F32, 3, 1);
     gpu.matmul(&gpu, mat_rows(c.dev, 0, 0), mat_rows(a.dev, 0, 0), 0, b.dev, 1, 0);
     gpu.matmul(&gpu, c.dev, mat_cols(a.dev, 0, 0), 0, mat_cols(b.dev, 0, 0), 1, 1);
-    gpu.matmul(&gpu, c.dev, mat_rows(mat(a.dev.p, 4, 5, BF16), 0, 0), 1, mat_rows(mat(b.dev.p, 4, 6, BF16), 0, 0), 0,
-               1);
+    gpu.matmul(&gpu, c.dev, mat_rows(mat(a.dev.p, 4, 5, BF16), 0, 0), 1,
+               mat_rows(mat(b.dev.p, 4, 6, BF16), 0, 0), 0, 1);
     CHECK(difference(&c) == 0, "a product without terms has changed what it is added to");
     gpu.matmul(&gpu, c.dev, mat_cols(a.dev, 0, 0), 0, mat_cols(b.dev, 0, 0), 1, 0);
     for (int r = 0; r < 5; r++)
@@ -143,8 +145,8 @@ static void test_linear(void)
 
 static const ActKind kinds[] = {ACT_GELU_TANH, ACT_GELU, ACT_SWIGLU, ACT_GELU_TANH, ACT_RELU, ACT_GELU_TANH};
 
-/* Feed-forward layers: the linear layer with its activation, then its gradients. Every second time all sizes are such
- * that the library has the fused kernels. */
+/* Feed-forward layers: the linear layer with its activation, then its gradients. Every second time all sizes
+ * are such that the library has the fused kernels. */
 static void test_feed_forward(void)
 {
     uint64_t s = 2000;
@@ -152,7 +154,8 @@ static void test_feed_forward(void)
         Dtype t = storage[i % 3];
         ActKind kind = kinds[draw(&s, sizeof kinds / sizeof *kinds)];
         int odd = i & 1, with = (int)draw(&s, 3) > 0, in_place = (int)draw(&s, 2) || act_gated(kind);
-        int64_t T = draw_size(&s), K = odd ? draw_size(&s) : 64, F = odd ? draw_size(&s) : 8 + 8 * (int64_t)draw(&s, 9);
+        int64_t T = draw_size(&s), K = odd ? draw_size(&s) : 64,
+                F = odd ? draw_size(&s) : 8 + 8 * (int64_t)draw(&s, 9);
         int64_t H = act_gated(kind) ? 2 * F : F;
         Pair x = pair_open(T, K, 0, 0, t, 10 * s, 1), w = pair_open(H, K, 0, 0, t, 10 * s + 1, 0.2);
         Pair b = pair_open(1, H, 0, 0, t, 10 * s + 2, 1), h = pair_open(T, H, 0, 0, t, 0, NAN);
@@ -162,16 +165,16 @@ static void test_feed_forward(void)
         gpu.linear_act_fwd(&gpu, a.dev, h.dev, x.dev, w.dev, db, kind);
         double eh = difference(&h), ea = difference(&a);
         CHECK(eh <= tolerance(t, K), "%s %d: h is off by %g", dtype_name(t), kind, eh);
-        CHECK(ea <= 2 * tolerance(t, K), "%s %d T %lld in %lld F %lld: act(h) is off by %g", dtype_name(t), kind,
-              (long long)T, (long long)K, (long long)F, ea);
+        CHECK(ea <= 2 * tolerance(t, K), "%s %d T %lld in %lld F %lld: act(h) is off by %g", dtype_name(t),
+              kind, (long long)T, (long long)K, (long long)F, ea);
         Pair dy = pair_open(T, K, 0, 0, t, 10 * s + 3, 1), w2 = pair_open(K, F, 0, 0, t, 10 * s + 4, 0.2);
         Pair da = pair_open(T, F, 0, 0, t, 0, NAN);
         gpu.put(&gpu, h.dev_base, h.base, h.bytes);
         cpu.linear_act_bwd_x(&cpu, in_place ? h.host : da.host, da.host, dy.host, w2.host, h.host, kind);
         gpu.linear_act_bwd_x(&gpu, in_place ? h.dev : da.dev, da.dev, dy.dev, w2.dev, h.dev, kind);
         double e = difference(in_place ? &h : &da);
-        CHECK(e <= 2 * tolerance(t, K), "%s %d T %lld out %lld F %lld in place %d: dh is off by %g", dtype_name(t),
-              kind, (long long)T, (long long)K, (long long)F, in_place, e);
+        CHECK(e <= 2 * tolerance(t, K), "%s %d T %lld out %lld F %lld in place %d: dh is off by %g",
+              dtype_name(t), kind, (long long)T, (long long)K, (long long)F, in_place, e);
         Pair *all[] = {&x, &w, &b, &h, &a, &dy, &w2, &da};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++)
             pair_close(all[k]);
@@ -191,10 +194,10 @@ static void test_weights(void)
         cpu.linear_bwd_w(&cpu, dw.host, with ? db.host : none, dy.host, x.host);
         gpu.linear_bwd_w(&gpu, dw.dev, with ? db.dev : none, dy.dev, x.dev);
         double ew = difference(&dw), eb = difference(&db);
-        CHECK(ew <= tolerance(F32, T), "%s T %lld in %lld out %lld: dw is off by %g", dtype_name(t), (long long)T,
-              (long long)K, (long long)N, ew);
-        CHECK(eb <= tolerance(F32, T), "%s T %lld out %lld bias %d: db is off by %g", dtype_name(t), (long long)T,
-              (long long)N, with, eb);
+        CHECK(ew <= tolerance(F32, T), "%s T %lld in %lld out %lld: dw is off by %g", dtype_name(t),
+              (long long)T, (long long)K, (long long)N, ew);
+        CHECK(eb <= tolerance(F32, T), "%s T %lld out %lld bias %d: db is off by %g", dtype_name(t),
+              (long long)T, (long long)N, with, eb);
         pair_close(&x);
         pair_close(&dy);
         pair_close(&dw);
@@ -240,7 +243,8 @@ static double round_all(Eight *e, Fp8Format f, double scale)
     return 1 / by;
 }
 
-static Eight eight_open(int64_t rows, int64_t cols, Dtype t, uint64_t stream, double size, Fp8Format f, double scale)
+static Eight eight_open(int64_t rows, int64_t cols, Dtype t, uint64_t stream, double size, Fp8Format f,
+                        double scale)
 {
     Eight e = {.bytes = (size_t)(rows * cols)};
     e.x = pair_open(rows, cols, 8 * (int64_t)(stream % 3), 0, t, stream, size);
@@ -279,7 +283,8 @@ static double eight_product(const Eight *a, int ta, int64_t i, const Eight *b, i
     int64_t k = ta ? a->rows.rows : a->rows.cols;
     double sum = 0;
     for (int64_t j = 0; j < k; j++)
-        sum += a->want[ta ? j * a->rows.cols + i : i * k + j] * b->want[tb ? j * b->rows.cols + l : l * k + j];
+        sum +=
+            a->want[ta ? j * a->rows.cols + i : i * k + j] * b->want[tb ? j * b->rows.cols + l : l * k + j];
     return sum * a->inverse * b->inverse;
 }
 
@@ -299,8 +304,8 @@ static void test_fp8(void)
         gpu.fp8_cast(&gpu, a.rows.p, a.cols.p, a.x.dev, a.scale, fa, 0);
         gpu.fp8_cast(&gpu, b.rows.p, NULL, b.x.dev, b.scale, E4M3, 0);
         gpu.fp8_cast(&gpu, NULL, b.cols.p, b.x.dev, b.scale, E4M3, 0);
-        CHECK(!eight_wrong(&a) && !eight_wrong(&b), "%s %lld x %lld: %lld bytes are wrong", dtype_name(t), (long long)m,
-              (long long)k, (long long)(eight_wrong(&a) + eight_wrong(&b)));
+        CHECK(!eight_wrong(&a) && !eight_wrong(&b), "%s %lld x %lld: %lld bytes are wrong", dtype_name(t),
+              (long long)m, (long long)k, (long long)(eight_wrong(&a) + eight_wrong(&b)));
         gpu.fp8_matmul(&gpu, c.dev, a.rows, b.rows, with ? bias.dev : none, acc);
         for (int64_t r = 0; r < m; r++)
             for (int64_t l = 0; l < n; l++) {
@@ -347,7 +352,8 @@ static void test_layer_fp8(void)
         for (int64_t o = 0; o < OUT; o++)
             put(db.host.p, o, F32, cell(&db, o) + cell(&dy.x, t * OUT + o));
     double e[] = {difference(&y), difference(&dx), difference(&dw), difference(&db)};
-    CHECK(e[0] <= tolerance(BF16, IN) && e[1] <= tolerance(BF16, OUT), "y is off by %g, dx by %g", e[0], e[1]);
+    CHECK(e[0] <= tolerance(BF16, IN) && e[1] <= tolerance(BF16, OUT), "y is off by %g, dx by %g", e[0],
+          e[1]);
     CHECK(e[2] <= tolerance(F32, T) && e[3] <= tolerance(F32, T), "dw is off by %g, db by %g", e[2], e[3]);
     Pair *pairs[] = {&b, &y, &dx, &dw, &db};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
@@ -367,10 +373,14 @@ static void test_delayed(void)
         double seen[STEPS], scale = 1;
         Fp8Scale *s = state + 1;
         for (int step = 0; step < STEPS; step++) {
-            double size = step == 5 ? 0 : step == 7 ? INFINITY : ldexp(1, (step * 5) % 7 - 3), largest = 0, top = 0;
+            double size = step == 5   ? 0
+                          : step == 7 ? INFINITY
+                                      : ldexp(1, (step * 5) % 7 - 3),
+                   largest = 0, top = 0;
             seen[step] = 0;
             for (int mb = 0; mb < 2; mb++) {
-                Eight e = eight_open(N, N, BF16, (uint64_t)(50 + step * 2 + mb), isinf(size) ? 1 : size, E4M3, 1);
+                Eight e =
+                    eight_open(N, N, BF16, (uint64_t)(50 + step * 2 + mb), isinf(size) ? 1 : size, E4M3, 1);
                 if (isinf(size))
                     put(e.x.host.p, 0, BF16, INFINITY);
                 gpu.put(&gpu, e.x.dev_base, e.x.base, e.x.bytes);
@@ -387,10 +397,11 @@ static void test_delayed(void)
             if (top > 0 && isfinite(top))
                 scale = 448.0f / (float)top;
             gpu.get(&gpu, &got, s, sizeof got);
-            CHECK(got.scale == (float)scale && got.seen == 0, "step %d: scale %g, not %g", step, got.scale, scale);
+            CHECK(got.scale == (float)scale && got.seen == 0, "step %d: scale %g, not %g", step, got.scale,
+                  scale);
             for (int i = 0; i < FP8_HISTORY; i++)
-                CHECK(got.history[i] == (float)(i <= step ? seen[step - i] : 0), "step %d: %g was there %d steps before",
-                      step, got.history[i], i);
+                CHECK(got.history[i] == (float)(i <= step ? seen[step - i] : 0),
+                      "step %d: %g was there %d steps before", step, got.history[i], i);
         }
         gpu.get(&gpu, &got, state, sizeof got);
         CHECK(got.scale == 0 && got.history[0] == 0, "a scale that nothing was cast with has changed");
@@ -398,7 +409,8 @@ static void test_delayed(void)
     }
 }
 
-/* The same product twice, with another one in between that leaves its numbers in the workspace: the same bits. */
+/* The same product twice, with another one in between that leaves its numbers in the workspace: the same
+ * bits. */
 static void test_bits(void)
 {
     Pair a = pair_open(70, 129, 0, 0, BF16, 1, 1), b = pair_open(64, 129, 0, 0, BF16, 2, 1);
@@ -418,8 +430,8 @@ static void test_bits(void)
     pair_close(&e);
 }
 
-/* What a run does before its first step: products written down by shape, each timed once; the next run takes what was
- * found, unless the library says no to it. */
+/* What a run does before its first step: products written down by shape, each timed once; the next run takes
+ * what was found, unless the library says no to it. */
 static Algorithms known, broken;
 
 /* Has the library an algorithm with this epilogue? */
@@ -479,7 +491,11 @@ static void (*bias_bwd)(Device *d, Mat db, Mat dy), (*act_fwd)(Device *d, Mat a,
 static void (*act_bwd)(Device *d, Mat dh, Mat da, Mat h, ActKind kind);
 static void count_bias(Device *d, Mat db, Mat dy) { summed += dy.rows; bias_bwd(d, db, dy); }
 static void count_fwd(Device *d, Mat a, Mat h, ActKind kind) { passes++; act_fwd(d, a, h, kind); }
-static void count_bwd(Device *d, Mat dh, Mat da, Mat h, ActKind kind) { passes++; act_bwd(d, dh, da, h, kind); }
+static void count_bwd(Device *d, Mat dh, Mat da, Mat h, ActKind kind)
+{
+    passes++;
+    act_bwd(d, dh, da, h, kind);
+}
 
 /* An epilogue is used while it is no slower than the pass that it saves. */
 static void test_pays(void)

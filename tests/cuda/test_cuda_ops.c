@@ -1,7 +1,7 @@
 /* cuda_ops: every op of a GPU beside its CPU twin in F64, random sizes and types. See cuda_ops.h.
  *
- *   test_cuda_ops [NAME [ROUNDS]]      ops whose case's name begins with NAME; ROUNDS draws of each case and type
- *                                      (default 6) */
+ *   test_cuda_ops [NAME [ROUNDS]]      ops whose case's name begins with NAME; ROUNDS draws of each case and
+ * type (default 6) */
 #include "cuda_ops.h"
 
 /* ---- comparing ---- */
@@ -37,11 +37,13 @@ static void bench_close(Bench *b)
     }
 }
 
-/* What an element may differ by: what F32 arithmetic loses, in terms of the tensor's largest element, and a half of the
- * last place of the type that it is rounded to. */
+/* What an element may differ by: what F32 arithmetic loses, in terms of the tensor's largest element, and a
+ * half of the last place of the type that it is rounded to. */
 static double tolerance(const Tensor *t, double x, double largest)
 {
-    double half = t->rounded == BF16 ? 0x1p-8 * fabs(x) : t->rounded == F16 ? fmax(0x1p-11 * fabs(x), 0x1p-25) : 0;
+    double half = t->rounded == BF16  ? 0x1p-8 * fabs(x)
+                  : t->rounded == F16 ? fmax(0x1p-11 * fabs(x), 0x1p-25)
+                                      : 0;
     return half + 2e-6 * largest * t->loose;
 }
 
@@ -68,9 +70,10 @@ static void compare_numbers(const char *what, int k, const Tensor *t, const Tens
             stray += !isnan(get(p, r * m.ld + c, m.type));
     }
     CHECK(worst <= 1 && !wild && !stray,
-          "%s: tensor %d [%lld, %lld] ld %lld %s: %.3g times the tolerance (%.9g for %.9g, largest "
-          "%g), %d not finite, %d beyond a row", what, k, (long long)m.rows, (long long)m.cols, (long long)m.ld,
-          dtype_name(m.type), worst, at[0], at[1], largest, wild, stray);
+          "%s: tensor %d [%lld, %lld] ld %lld %s: %.3g times the tolerance (%.9g for %.9g, largest %g), %d "
+          "not finite, %d beyond a row",
+          what, k, (long long)m.rows, (long long)m.cols, (long long)m.ld, dtype_name(m.type), worst, at[0],
+          at[1], largest, wild, stray);
 }
 
 static void compare_tensors(const char *what, const Bench *b, const Bench *ref)
@@ -83,8 +86,9 @@ static void compare_tensors(const char *what, const Bench *b, const Bench *ref)
             const Exact *got = (const Exact *)t->host, *want = (const Exact *)r->host;
             for (size_t k = 0; k < t->bytes / sizeof *got; k++) {
                 double x = exact_round(&got[k]), y = exact_round(&want[k]);
-                CHECK(fabs(x - y) <= 1e-12 * fabs(y) || (isnan(x) && isnan(y)), "%s: sum %zu of tensor %d is %.17g for "
-                      "%.17g", what, k, i, x, y);
+                CHECK(fabs(x - y) <= 1e-12 * fabs(y) || (isnan(x) && isnan(y)),
+                      "%s: sum %zu of tensor %d is %.17g for %.17g",
+                      what, k, i, x, y);
             }
         } else if (t->role == RAW)
             CHECK(!memcmp(t->host, r->host, t->bytes), "%s: input %d was written to", what, i);
@@ -99,19 +103,21 @@ static Bench bench_run(void (*fn)(Bench *b), Device *d, int oracle, Dtype storag
     return b;
 }
 
-void compare_op(const char *what, void (*fn)(Bench *b), Device *oracle, Device *gpu, Dtype storage, uint64_t seed,
-                int tight)
+void compare_op(const char *what, void (*fn)(Bench *b), Device *oracle, Device *gpu, Dtype storage,
+                uint64_t seed, int tight)
 {
     char name[128];
     snprintf(name, sizeof name, "%s %s seed %llu%s", what, dtype_name(storage), (unsigned long long)seed,
              tight ? " tight" : "");
-    Bench ref = bench_run(fn, oracle, 1, storage, seed, tight), one = bench_run(fn, gpu, 0, storage, seed, tight),
+    Bench ref = bench_run(fn, oracle, 1, storage, seed, tight),
+          one = bench_run(fn, gpu, 0, storage, seed, tight),
           two = bench_run(fn, gpu, 0, storage, seed, tight);
-    CHECK(ref.n == one.n && one.n == two.n && ref.draws == one.draws, "%s: a case draws what depends on the device",
-          name);
+    CHECK(ref.n == one.n && one.n == two.n && ref.draws == one.draws,
+          "%s: a case draws what depends on the device", name);
     compare_tensors(name, &one, &ref);
     for (int i = 0; i < one.n; i++)
-        CHECK(!memcmp(one.t[i].host, two.t[i].host, one.t[i].bytes), "%s: tensor %d: another run, other bits", name, i);
+        CHECK(!memcmp(one.t[i].host, two.t[i].host, one.t[i].bytes), "%s: tensor %d: another run, other bits",
+              name, i);
     bench_close(&ref);
     bench_close(&one);
     bench_close(&two);
@@ -215,7 +221,8 @@ static void case_embed(Bench *b)
     int many = draw(b, 0, 3) == 0;
     if (many)
         rows = draw(b, 300, 700), cols = draw_cols(b, 70);
-    const int32_t *token = whole(b, rows, many ? v0 : 0, many ? v0 + 1 : 79), *position = whole(b, rows, 0, 31);
+    const int32_t *token = whole(b, rows, many ? v0 : 0, many ? v0 + 1 : 79),
+                  *position = whole(b, rows, 0, 31);
     int positions = (int)draw(b, 0, 1);
     Mat none = {0}, wte = input(b, vocab, cols, b->storage, 1);
     Mat wpe = positions ? input(b, 32, cols, b->storage, 1) : none;
@@ -238,8 +245,13 @@ static Dropout draw_dropout(Bench *b, int64_t rows)
         seq = rows;
     double p = draw(b, 0, 3) ? 0.1 * (double)draw(b, 1, 9) : 0;
     int64_t col0 = draw(b, 0, 40) * (b->tight ? 8 : 1), row0 = draw(b, 0, seq - 1);
-    return (Dropout){.p = p, .key = 0x1234567890abcdefull, .sample = raw(b, sample, sizeof sample), .seq = seq,
-                     .pos0 = draw(b, 0, 99), .col0 = col0, .row0 = row0};
+    return (Dropout){.p = p,
+                     .key = 0x1234567890abcdefull,
+                     .sample = raw(b, sample, sizeof sample),
+                     .seq = seq,
+                     .pos0 = draw(b, 0, 99),
+                     .col0 = col0,
+                     .row0 = row0};
 }
 
 static void case_dropout(Bench *b)
@@ -251,7 +263,8 @@ static void case_dropout(Bench *b)
     b->d->dropout_bwd(b->d, output_or(b, x), x, &s);
 }
 
-/* ln follows from y as it is stored: compared with that of the rounded y through a looser bound on 16-bit types. */
+/* ln follows from y as it is stored: compared with that of the rounded y through a looser bound on 16-bit
+ * types. */
 static void case_add_norm(Bench *b)
 {
     int64_t rows = draw_size(b, 70), cols = draw_cols(b, 2100);
@@ -259,7 +272,8 @@ static void case_add_norm(Bench *b)
     Dropout s = draw_dropout(b, rows);
     double loose = b->storage == F32 ? 4 : b->storage == BF16 ? 40000 : 5000;
     Mat x = input(b, rows, cols, b->storage, 1), res = input(b, rows, cols, b->storage, 1), none = {0};
-    Mat gain = input(b, 1, cols, b->storage, 1), bias = kind == NORM_LAYER ? input(b, 1, cols, b->storage, 1) : none;
+    Mat gain = input(b, 1, cols, b->storage, 1),
+        bias = kind == NORM_LAYER ? input(b, 1, cols, b->storage, 1) : none;
     Mat y = output(b, rows, cols, b->storage), stats = output(b, rows, 2, F32);
     loosen(b, loose);
     Mat ln = output(b, rows, cols, b->storage);
@@ -283,8 +297,8 @@ static void case_xent(Bench *b)
     const float *m = raw(b, mask, sizeof mask);
     int64_t cut = draw(b, 0, cols), left = valid < cut ? valid : cut;
     b->d->xent_stats(b->d, mat_rows(parts, 0, rows), mat_cols(logits, 0, cut), label, map, v0, left);
-    b->d->xent_stats(b->d, mat_rows(parts, rows, rows), mat_cols(logits, cut, cols - cut), label, map, v0 + cut,
-                     valid - left);
+    b->d->xent_stats(b->d, mat_rows(parts, rows, rows), mat_cols(logits, cut, cols - cut), label, map,
+                     v0 + cut, valid - left);
     b->d->xent_combine(b->d, stats, parts);
     Mat loss = changed(b, total, 1, F32, 1);
     loosen(b, 4);
@@ -334,12 +348,14 @@ static void case_sums(Bench *b)
 /* As many as one launch takes, and more; sums of their own, or one for some neighbours. */
 static void case_squares(Bench *b)
 {
-    int64_t count = draw(b, 0, 1) ? draw(b, 250, 600) : draw(b, 1, 9), n = draw_size(b, 150000), share = draw(b, 1, 3);
+    int64_t count = draw(b, 0, 1) ? draw(b, 250, 600) : draw(b, 1, 9), n = draw_size(b, 150000),
+            share = draw(b, 1, 3);
     Squares *list = xcalloc((size_t)count, sizeof *list);
     Mat x = input(b, 1, n, draw(b, 0, 1) ? b->storage : F32, 1);
     Exact *e = exact(b, count);
     for (int64_t i = 0; i < count; i++) {
-        int64_t each = draw(b, 0, 7) ? draw(b, 1, n < 900 ? n : 900) : draw(b, 1, n), at = draw(b, 0, n - each);
+        int64_t each = draw(b, 0, 7) ? draw(b, 1, n < 900 ? n : 900) : draw(b, 1, n),
+                at = draw(b, 0, n - each);
         list[i] = (Squares){e + i / share, (char *)x.p + (size_t)at * dtype_size(x.type), each};
     }
     b->d->squares(b->d, list, count, x.type);
@@ -395,14 +411,23 @@ static Updated updated_part(const Updated *x, const Mat *array, int64_t from, in
     const void *at[6];
     for (int i = 0; i < 6; i++)
         at[i] = mat_at(array[i], 0, from);
-    return (Updated){.n = n, .w = (void *)at[0], .g = at[1], .m = (void *)at[2], .v = (void *)at[3], .out = (void *)at[4],
-                     .dir = (void *)at[5], .trust = x->trust, .wd = x->wd};
+    return (Updated){.n = n,
+                     .w = (void *)at[0],
+                     .g = at[1],
+                     .m = (void *)at[2],
+                     .v = (void *)at[3],
+                     .out = (void *)at[4],
+                     .dir = (void *)at[5],
+                     .trust = x->trust,
+                     .wd = x->wd};
 }
 
-/* Neighbouring parts of one set of arrays in one call, at any address; more than one launch takes, some of them. */
+/* Neighbouring parts of one set of arrays in one call, at any address; more than one launch takes, some of
+ * them. */
 static void case_update(Bench *b)
 {
-    int64_t count = draw(b, 0, 3) ? draw(b, 1, 5) : draw(b, 257, 560), n = count - 1 + draw_size(b, 20000), at = 0;
+    int64_t count = draw(b, 0, 3) ? draw(b, 1, 5) : draw(b, 257, 560), n = count - 1 + draw_size(b, 20000),
+            at = 0;
     int which = (int)draw(b, 0, 3), momentum = which != 1 || draw(b, 0, 1);
     Mat w = changed(b, 1, n, F32, 1), g = input(b, 1, n, F32, 1), none = {0};
     Mat m = momentum ? changed(b, 1, n, F32, 1) : none;
@@ -421,9 +446,18 @@ static void case_update(Bench *b)
         list[i] = updated_part(&of, array, at, each);
         at += each;
     }
-    Update u = {.list = list, .count = count, .out_type = out.p ? out.type : F32, .verdict = draw_verdict(b), .lr = 0.1,
-                .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .bias1 = 1 - pow(0.9, 3), .bias2 = 1 - pow(0.95, 3),
-                .momentum = momentum ? 0.9 : 0, .nesterov = which == 1 && momentum && draw(b, 0, 1)};
+    Update u = {.list = list,
+                .count = count,
+                .out_type = out.p ? out.type : F32,
+                .verdict = draw_verdict(b),
+                .lr = 0.1,
+                .beta1 = 0.9,
+                .beta2 = 0.95,
+                .eps = 1e-5,
+                .bias1 = 1 - pow(0.9, 3),
+                .bias2 = 1 - pow(0.95, 3),
+                .momentum = momentum ? 0.9 : 0,
+                .nesterov = which == 1 && momentum && draw(b, 0, 1)};
     if (which == 0)
         b->d->adam(b->d, &u);
     else if (which == 1)
@@ -437,14 +471,29 @@ static void case_update(Bench *b)
     free(list);
 }
 
-static const struct { const char *ops; void (*fn)(Bench *b); } cases[] = {
-    {"copy", case_copy}, {"zero", case_zero}, {"add", case_add}, {"sum_parts", case_sum_parts},
+static const struct { const char *ops; void (*fn)(Bench *b);
+} cases[] = {
+    {"copy", case_copy},
+    {"zero", case_zero},
+    {"add", case_add},
+    {"sum_parts", case_sum_parts},
     {"bias_bwd", case_bias_bwd},
-    {"norm_fwd norm_bwd_x norm_bwd_w", case_norm}, {"add_norm_fwd", case_add_norm}, {"act_fwd act_bwd", case_act},
-    {"rope", case_rope}, {"embed_fwd embed_bwd", case_embed}, {"dropout_fwd dropout_bwd", case_dropout},
-    {"xent_stats xent_combine xent_grad", case_xent}, {"xent", case_xent_whole}, {"sum carry", case_sums}, {"squares", case_squares},
-    {"verdict", case_verdict}, {"trust", case_trust}, {"adam sgd lars lamb_direction lamb_apply", case_update},
-    {"matmul linear linear_act_fwd linear_act_bwd_x linear_bwd_w fp8_cast fp8_matmul fp8_next (test_cuda_matmul)", NULL},
+    {"norm_fwd norm_bwd_x norm_bwd_w", case_norm},
+    {"add_norm_fwd", case_add_norm},
+    {"act_fwd act_bwd", case_act},
+    {"rope", case_rope},
+    {"embed_fwd embed_bwd", case_embed},
+    {"dropout_fwd dropout_bwd", case_dropout},
+    {"xent_stats xent_combine xent_grad", case_xent},
+    {"xent", case_xent_whole},
+    {"sum carry", case_sums},
+    {"squares", case_squares},
+    {"verdict", case_verdict},
+    {"trust", case_trust},
+    {"adam sgd lars lamb_direction lamb_apply", case_update},
+    {"matmul linear linear_act_fwd linear_act_bwd_x linear_bwd_w fp8_cast fp8_matmul fp8_next "
+     "(test_cuda_matmul)",
+     NULL},
     {"attention_fwd attention_bwd (test_cuda_attention)", NULL},
 };
 
@@ -486,7 +535,8 @@ int main(int argc, char **argv)
         double start = now();
         for (int t = 0; t < 3; t++)
             for (int k = 0; k < rounds; k++)
-                compare_op(cases[i].ops, cases[i].fn, &oracle, &gpu, types[t], (uint64_t)(100 * k + t), k % 2);
+                compare_op(cases[i].ops, cases[i].fn, &oracle, &gpu, types[t], (uint64_t)(100 * k + t),
+                           k % 2);
         printf("# %s: %d failed, %.2f s\n", cases[i].ops, test_failures - before, now() - start);
     }
     cuda_close(&gpu);

@@ -1,7 +1,7 @@
-/* cuda_rows: the row-wise and elementwise ops of a GPU beside the CPU's, at sizes that take each of the kernels'
- * plans. Every type, rows 16-byte aligned and not, outputs poisoned with NaN first, twice (bitwise equal), and once
- * more for each aliasing that device.h allows (bitwise equal). What is exact is compared bit for bit: dropout's masks,
- * sums of squares, the verdict, trust. A case is a row of `cases`.
+/* cuda_rows: the row-wise and elementwise ops of a GPU beside the CPU's, at sizes that take each of the
+ * kernels' plans. Every type, rows 16-byte aligned and not, outputs poisoned with NaN first, twice (bitwise
+ * equal), and once more for each aliasing that device.h allows (bitwise equal). What is exact is compared bit
+ * for bit: dropout's masks, sums of squares, the verdict, trust. A case is a row of `cases`.
  *
  *   test_cuda_rows [OP]     only this op; `sums`: the scalars */
 #include "ops.h"
@@ -24,8 +24,8 @@ typedef struct {
     int64_t v0, valid, seq, col0;
 } Arg;
 
-/* role: i, I input; o, O output; x, X both; - absent. Small letters: storage; capitals: real. spread: standard
- * deviation of the input; 0: ones. */
+/* role: i, I input; o, O output; x, X both; - absent. Small letters: storage; capitals: real. spread:
+ * standard deviation of the input; 0: ones. */
 typedef struct { char role; int64_t rows, cols; double spread; } Spec;
 
 typedef struct Case Case;
@@ -75,7 +75,11 @@ static void norm_bwd_w_run(Device *d, Mat *m, const Case *c, const Given *g)
     d->norm_bwd_w(d, m[0], m[1], m[2], m[3], m[4], (NormKind)c->a.kind, c->a.groups);
 }
 
-static void bias_run(Device *d, Mat *m, const Case *c, const Given *g) { (void)c, (void)g; d->bias_bwd(d, m[0], m[1]); }
+static void bias_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    (void)c, (void)g;
+    d->bias_bwd(d, m[0], m[1]);
+}
 static void act_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
     (void)g;
@@ -118,8 +122,8 @@ static void xent_run(Device *d, Mat *m, const Case *c, const Given *g)
     for (int i = 0; i < 3; i++) {
         int64_t n = cut[i + 1] - cut[i], valid = a->valid - cut[i];
         valid = valid < 0 ? 0 : valid < n ? valid : n;
-        d->xent_stats(d, mat_rows(m[4], i * rows, rows), mat_cols(m[2], cut[i], n), g->token, map, a->v0 + cut[i],
-                      valid);
+        d->xent_stats(d, mat_rows(m[4], i * rows, rows), mat_cols(m[2], cut[i], n), g->token, map,
+                      a->v0 + cut[i], valid);
     }
     d->xent_combine(d, m[3], m[4]);
     d->xent_grad(d, m[0], m[1], m[2], m[3], g->token, a->nomask ? NULL : g->mask, map, a->v0, a->valid, 0.25);
@@ -136,11 +140,27 @@ static void xent_whole_run(Device *d, Mat *m, const Case *c, const Given *g)
 static Update update_of(const Mat *m, const Case *c, const Given *g, int trust)
 {
     static Updated x;
-    x = (Updated){.n = m[0].cols, .w = m[0].p, .g = m[1].p, .m = m[2].p, .v = m[3].p, .dir = m[5].p, .out = m[4].p,
-                  .trust = trust ? &g->trust : NULL, .wd = c->a.wd};
-    return (Update){.list = &x, .count = 1, .out_type = m[4].type, .verdict = c->a.stop ? &g->stop : &g->go, .lr = 0.1,
-                    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .bias1 = 1 - pow(0.9, 3), .bias2 = 1 - pow(0.95, 3),
-                    .momentum = c->a.momentum, .nesterov = c->a.nesterov};
+    x = (Updated){.n = m[0].cols,
+                  .w = m[0].p,
+                  .g = m[1].p,
+                  .m = m[2].p,
+                  .v = m[3].p,
+                  .dir = m[5].p,
+                  .out = m[4].p,
+                  .trust = trust ? &g->trust : NULL,
+                  .wd = c->a.wd};
+    return (Update){.list = &x,
+                    .count = 1,
+                    .out_type = m[4].type,
+                    .verdict = c->a.stop ? &g->stop : &g->go,
+                    .lr = 0.1,
+                    .beta1 = 0.9,
+                    .beta2 = 0.95,
+                    .eps = 1e-5,
+                    .bias1 = 1 - pow(0.9, 3),
+                    .bias2 = 1 - pow(0.95, 3),
+                    .momentum = c->a.momentum,
+                    .nesterov = c->a.nesterov};
 }
 static void adam_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
@@ -166,50 +186,113 @@ static void lamb_run(Device *d, Mat *m, const Case *c, const Given *g)
 
 /* ---- the cases ---- */
 
-/* Rows of one group of n columns go through every plan of norm.cu: part of a warp, a warp, one of four pieces, a block
- * with two and with four pieces a thread, element by element. */
-#define NORM(n, g, k, b)                                                                                       \
-    {"norm_fwd", norm_run, {{'o', 5, (g) * (n)}, {'O', 5, 2 * (g)}, {'i', 5, (g) * (n), 2}, {'i', 1, n, 1},    \
-                            {b, 1, n, 1}}, {.kind = k, .groups = g}, {{1, 3}}},                                \
-    {"norm_bwd_x", norm_bwd_x_run, {{'o', 5, (g) * (n)}, {b, 5, (g) * (n), 1}, {'i', 5, (g) * (n), 1},         \
-                                    {'i', 5, (g) * (n), 2}, {'i', 1, n, 1}, {'I', 5, 2 * (g), 1}},             \
-     {.kind = k, .groups = g}, {{1, 2}, {1, 3}}}
-#define ADD_NORM(n, k, b, res, drop)                                                                           \
-    {"add_norm_fwd", add_norm_run, {{'o', 6, n}, {'o', 6, n}, {'O', 6, 2}, {'i', 6, n, 1}, {res, 6, n, 1},     \
-                                    {'i', 1, n, 1}, {b, 1, n, 1}}, {.kind = k, .p = drop, .seq = 3},           \
-     {{1, 4}, {1, 5}}}
-#define NORM_W(rows, n, g, b)                                                                                  \
-    {"norm_bwd_w", norm_bwd_w_run, {{'X', 1, n, 1}, {b, 1, n, 1}, {'i', rows, (g) * (n), 1},                   \
-                                    {'i', rows, (g) * (n), 1}, {'I', rows, 2 * (g), 1}}, {.groups = g}, .loose = 4}
-#define ACT(k, wide, n)                                                                                        \
-    {"act_fwd", act_run, {{'o', 7, n}, {'i', 7, (wide) * (n), 2}}, {.kind = k}},                               \
-    {"act_bwd", act_bwd_run, {{'o', 7, (wide) * (n)}, {'i', 7, n, 1}, {'i', 7, (wide) * (n), 2}}, {.kind = k}, \
-     {{1, 3}}}
-#define ACTS(n) ACT(ACT_GELU, 1, n), ACT(ACT_GELU_TANH, 1, n), ACT(ACT_SWIGLU, 2, n), ACT(ACT_GEGLU, 2, n),    \
-                ACT(ACT_RELU, 1, n), ACT(ACT_SQUARED_RELU, 1, n)
-#define XENT(n, in, from, mask, grad)                                                                          \
-    {"xent", xent_run, {{'O', 12, 1}, {grad, 6, n}, {'I', 6, n, 4}, {'O', 6, 3}, {'O', 18, 3}},                \
-     {.v0 = from, .valid = in, .nomask = mask}, {{2, 3}}}
-#define XENT_WHOLE(n, in, mask, grad)                                                                          \
-    {"xent", xent_whole_run, {{'O', 12, 1}, {grad, 6, n}, {'I', 6, n, 4}}, {.valid = in, .nomask = mask}, {{2, 3}}}
-#define UPDATE(name, run, moment1, moment2, out, dir, ...)                                                     \
-    {name, run, {{'X', 1, 2061, 1}, {'I', 1, 2061, 1}, {moment1, 1, 2061, 1}, {moment2, 1, 2061, -1},          \
-                 {out, 1, 2061}, {dir, 1, 2061}}, {__VA_ARGS__}, {{6, 2}}}
+/* Rows of one group of n columns go through every plan of norm.cu: part of a warp, a warp, one of four
+ * pieces, a block with two and with four pieces a thread, element by element. */
+#define NORM(n, g, k, b)                                                                                     \
+    {"norm_fwd",                                                                                             \
+     norm_run,                                                                                               \
+     {{'o', 5, (g) * (n)}, {'O', 5, 2 * (g)}, {'i', 5, (g) * (n), 2}, {'i', 1, n, 1}, {b, 1, n, 1}},         \
+     {.kind = k, .groups = g},                                                                               \
+     {{1, 3}}},                                                                                              \
+    {                                                                                                        \
+        "norm_bwd_x", norm_bwd_x_run, {{'o', 5, (g) * (n)},    {b, 5, (g) * (n), 1}, {'i', 5, (g) * (n), 1}, \
+                                       {'i', 5, (g) * (n), 2}, {'i', 1, n, 1},       {'I', 5, 2 * (g), 1}},  \
+            {.kind = k, .groups = g},                                                                        \
+        {                                                                                                    \
+            {1, 2}, { 1, 3 }                                                                                 \
+        }                                                                                                    \
+    }
+#define ADD_NORM(n, k, b, res, drop)                                                                         \
+    {                                                                                                        \
+        "add_norm_fwd", add_norm_run, {{'o', 6, n},    {'o', 6, n},    {'O', 6, 2}, {'i', 6, n, 1},          \
+                                       {res, 6, n, 1}, {'i', 1, n, 1}, {b, 1, n, 1}},                        \
+            {.kind = k, .p = drop, .seq = 3},                                                                \
+        {                                                                                                    \
+            {1, 4}, { 1, 5 }                                                                                 \
+        }                                                                                                    \
+    }
+#define NORM_W(rows, n, g, b)                                                                                \
+    {                                                                                                        \
+        "norm_bwd_w", norm_bwd_w_run,                                                                        \
+            {{'X', 1, n, 1},                                                                                 \
+             {b, 1, n, 1},                                                                                   \
+             {'i', rows, (g) * (n), 1},                                                                      \
+             {'i', rows, (g) * (n), 1},                                                                      \
+             {'I', rows, 2 * (g), 1}},                                                                       \
+            {.groups = g}, .loose = 4                                                                        \
+    }
+#define ACT(k, wide, n)                                                                                      \
+    {"act_fwd", act_run, {{'o', 7, n}, {'i', 7, (wide) * (n), 2}}, {.kind = k}},                             \
+    {                                                                                                        \
+        "act_bwd", act_bwd_run, {{'o', 7, (wide) * (n)}, {'i', 7, n, 1}, {'i', 7, (wide) * (n), 2}},         \
+            {.kind = k},                                                                                     \
+        {                                                                                                    \
+            {                                                                                                \
+                1, 3                                                                                         \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+#define ACTS(n)                                                                                              \
+    ACT(ACT_GELU, 1, n), ACT(ACT_GELU_TANH, 1, n), ACT(ACT_SWIGLU, 2, n), ACT(ACT_GEGLU, 2, n),              \
+        ACT(ACT_RELU, 1, n), ACT(ACT_SQUARED_RELU, 1, n)
+#define XENT(n, in, from, mask, grad)                                                                        \
+    {                                                                                                        \
+        "xent", xent_run, {{'O', 12, 1}, {grad, 6, n}, {'I', 6, n, 4}, {'O', 6, 3}, {'O', 18, 3}},           \
+            {.v0 = from, .valid = in, .nomask = mask},                                                       \
+        {                                                                                                    \
+            {                                                                                                \
+                2, 3                                                                                         \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+#define XENT_WHOLE(n, in, mask, grad)                                                                        \
+    {                                                                                                        \
+        "xent", xent_whole_run, {{'O', 12, 1}, {grad, 6, n}, {'I', 6, n, 4}}, {.valid = in, .nomask = mask}, \
+        {                                                                                                    \
+            {                                                                                                \
+                2, 3                                                                                         \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+#define UPDATE(name, run, moment1, moment2, out, dir, ...)                                                   \
+    {                                                                                                        \
+        name, run, {{'X', 1, 2061, 1},      {'I', 1, 2061, 1}, {moment1, 1, 2061, 1},                        \
+                    {moment2, 1, 2061, -1}, {out, 1, 2061},    {dir, 1, 2061}},                              \
+            {__VA_ARGS__},                                                                                   \
+        {                                                                                                    \
+            {                                                                                                \
+                6, 2                                                                                         \
+            }                                                                                                \
+        }                                                                                                    \
+    }
 
 static const Case cases[] = {
-    NORM(64, 3, NORM_RMS, '-'), NORM(128, 2, NORM_LAYER, 'i'), NORM(200, 1, NORM_LAYER, 'i'),
-    NORM(264, 1, NORM_RMS, '-'), NORM(776, 1, NORM_LAYER, 'i'), NORM(1040, 1, NORM_LAYER, 'i'),
+    NORM(64, 3, NORM_RMS, '-'),
+    NORM(128, 2, NORM_LAYER, 'i'),
+    NORM(200, 1, NORM_LAYER, 'i'),
+    NORM(264, 1, NORM_RMS, '-'),
+    NORM(776, 1, NORM_LAYER, 'i'),
+    NORM(1040, 1, NORM_LAYER, 'i'),
     NORM(2056, 1, NORM_RMS, '-'),
-    NORM(4128, 1, NORM_LAYER, 'i'), NORM(8208, 1, NORM_LAYER, '-'), NORM(37, 3, NORM_LAYER, 'i'),
+    NORM(4128, 1, NORM_LAYER, 'i'),
+    NORM(8208, 1, NORM_LAYER, '-'),
+    NORM(37, 3, NORM_LAYER, 'i'),
     NORM(1, 2, NORM_RMS, '-'),
-    ADD_NORM(264, NORM_LAYER, 'i', 'i', 0.25), ADD_NORM(776, NORM_RMS, '-', 'i', 0),
+    ADD_NORM(264, NORM_LAYER, 'i', 'i', 0.25),
+    ADD_NORM(776, NORM_RMS, '-', 'i', 0),
     ADD_NORM(1040, NORM_LAYER, 'i', '-', 0.5),
-    ADD_NORM(4128, NORM_LAYER, 'i', 'i', 0.1), ADD_NORM(37, NORM_RMS, '-', 'i', 0.25),
-    NORM_W(70, 64, 3, '-'), NORM_W(301, 80, 1, 'X'), NORM_W(33, 2056, 1, 'X'), NORM_W(600, 8, 1, 'X'),
+    ADD_NORM(4128, NORM_LAYER, 'i', 'i', 0.1),
+    ADD_NORM(37, NORM_RMS, '-', 'i', 0.25),
+    NORM_W(70, 64, 3, '-'),
+    NORM_W(301, 80, 1, 'X'),
+    NORM_W(33, 2056, 1, 'X'),
+    NORM_W(600, 8, 1, 'X'),
     NORM_W(5, 37, 2, 'X'),
     {"bias_bwd", bias_run, {{'X', 1, 264, 1}, {'i', 130, 264, 1}}, .loose = 4},
     {"bias_bwd", bias_run, {{'X', 1, 1, 1}, {'i', 1, 1, 1}}},
-    ACTS(104), ACTS(37), ACT(ACT_SWIGLU, 2, 1032),
+    ACTS(104),
+    ACTS(37),
+    ACT(ACT_SWIGLU, 2, 1032),
     {"rope", rope_run, {{'x', 9, 5 * 64, 1}, {'I', TABLE, 64, 1}}, {.dim = 64}},
     {"rope", rope_run, {{'x', 9, 4 * 128, 1}, {'I', TABLE, 128, 1}}, {.dim = 128, .inverse = 1}},
     {"rope", rope_run, {{'x', 70, 3 * 80, 1}, {'I', TABLE, 32, 1}}, {.dim = 80}},
@@ -219,26 +302,54 @@ static const Case cases[] = {
     {"embed_bwd", embed_bwd_run, {{'X', 50, 72, 1}, {'X', TABLE, 72, 1}, {'i', TOKENS, 72, 1}}, .loose = 8},
     {"embed_bwd", embed_bwd_run, {{'X', 20, 1100, 1}, {'-'}, {'i', 40, 1100, 1}}, {.v0 = 7}},
     {"embed_bwd", embed_bwd_run, {{'-'}, {'X', TABLE, 37, 1}, {'i', TOKENS, 37, 1}}},
-    {"dropout_fwd", dropout_run, {{'o', 9, 72}, {'i', 9, 72, 0}, {'-'}}, {.p = 0.25, .seq = 4}, {{1, 2}}, .exact = 1},
-    {"dropout_fwd", dropout_run, {{'o', 9, 37}, {'i', 9, 37, 0}, {'-'}}, {.p = 0.9, .seq = 4, .col0 = 6}, {{1, 2}},
+    {"dropout_fwd",
+     dropout_run,
+     {{'o', 9, 72}, {'i', 9, 72, 0}, {'-'}},
+     {.p = 0.25, .seq = 4},
+     {{1, 2}},
      .exact = 1},
-    {"dropout_fwd", dropout_run, {{'o', 9, 72}, {'i', 9, 72, 1}, {'i', 9, 72, 1}}, {.p = 0.5, .seq = 7},
+    {"dropout_fwd",
+     dropout_run,
+     {{'o', 9, 37}, {'i', 9, 37, 0}, {'-'}},
+     {.p = 0.9, .seq = 4, .col0 = 6},
+     {{1, 2}},
+     .exact = 1},
+    {"dropout_fwd",
+     dropout_run,
+     {{'o', 9, 72}, {'i', 9, 72, 1}, {'i', 9, 72, 1}},
+     {.p = 0.5, .seq = 7},
      {{1, 2}, {1, 3}}},
-    {"dropout_fwd", dropout_run, {{'o', 9, 520}, {'i', 9, 520, 1}, {'i', 9, 520, 1}}, {.seq = 7}, {{1, 2}, {1, 3}}},
-    {"dropout_bwd", dropout_bwd_run, {{'o', 9, 72}, {'i', 9, 72, 1}}, {.p = 0.1, .seq = 5, .col0 = 36}, {{1, 2}},
+    {"dropout_fwd",
+     dropout_run,
+     {{'o', 9, 520}, {'i', 9, 520, 1}, {'i', 9, 520, 1}},
+     {.seq = 7},
+     {{1, 2}, {1, 3}}},
+    {"dropout_bwd",
+     dropout_bwd_run,
+     {{'o', 9, 72}, {'i', 9, 72, 1}},
+     {.p = 0.1, .seq = 5, .col0 = 36},
+     {{1, 2}},
      .exact = 1},
     /* three tiles of a part of the vocabulary for each thread */
-    XENT(12000, 11987, 0, 0, 'o'), XENT(56, 50, 0, 1, 'o'), XENT(64, 30, 10, 0, 'o'), XENT(64, 64, 0, 0, '-'),
-    /* seven tiles are kept in 227 KB of shared memory, the others read again: the first of them where the last is written */
-    XENT_WHOLE(120000, 119987, 0, 'o'), XENT_WHOLE(8192, 8192, 1, 'o'), XENT_WHOLE(56, 50, 0, 'o'),
+    XENT(12000, 11987, 0, 0, 'o'),
+    XENT(56, 50, 0, 1, 'o'),
+    XENT(64, 30, 10, 0, 'o'),
+    XENT(64, 64, 0, 0, '-'),
+    /* seven tiles are kept in 227 KB of shared memory, the others read again: the first of them where the
+       last is written */
+    XENT_WHOLE(120000, 119987, 0, 'o'),
+    XENT_WHOLE(8192, 8192, 1, 'o'),
+    XENT_WHOLE(56, 50, 0, 'o'),
     XENT_WHOLE(12000, 12000, 0, '-'),
-    UPDATE("adam", adam_run, 'X', 'X', 'o', '-', .wd = 0.1), UPDATE("adam", adam_run, 'X', 'X', '-', '-', .wd = 0),
+    UPDATE("adam", adam_run, 'X', 'X', 'o', '-', .wd = 0.1),
+    UPDATE("adam", adam_run, 'X', 'X', '-', '-', .wd = 0),
     UPDATE("sgd", sgd_run, '-', '-', 'o', '-', .wd = 0.1),
     UPDATE("sgd", sgd_run, 'X', '-', 'o', '-', .wd = 0.1, .momentum = 0.9, .nesterov = 1),
     UPDATE("sgd", sgd_run, 'X', '-', '-', '-', .momentum = 0.9),
     UPDATE("lamb", lamb_run, 'X', 'X', 'o', 'O', .wd = 0.1),
     UPDATE("lars", lars_run, 'X', '-', 'o', '-', .wd = 0.1, .momentum = 0.9),
-    UPDATE("adam", adam_run, 'X', 'X', 'x', '-', .stop = 1), UPDATE("lamb", lamb_run, 'X', 'X', 'x', 'X', .stop = 1),
+    UPDATE("adam", adam_run, 'X', 'X', 'x', '-', .stop = 1),
+    UPDATE("lamb", lamb_run, 'X', 'X', 'x', 'X', .stop = 1),
 };
 
 /* ---- two sides ---- */
@@ -324,16 +435,17 @@ static void compare(const Case *c, const Set *a, int k, const char *cpu, const c
         else if (y != z)
             worst = fmax(worst, fabs(y - z) / tolerance(m.type, z, largest * (c->loose ? c->loose : 1)));
     }
-    CHECK(worst <= 1 && !wild && !stray, "%s case %d %s tensor %d %s: %.3g times the tolerance (largest %g), %d not "
-          "finite, %d beyond the row", c->name, (int)(c - cases), what, k, dtype_name(m.type), worst, largest, wild,
-          stray);
+    CHECK(worst <= 1 && !wild && !stray,
+          "%s case %d %s tensor %d %s: %.3g times the tolerance (largest %g), %d not finite, %d beyond the "
+          "row",
+          c->name, (int)(c - cases), what, k, dtype_name(m.type), worst, largest, wild, stray);
     if (c->exact)
         CHECK(!memcmp(cpu, gpu, a->bytes[k]), "%s case %d %s tensor %d: not the CPU's bits", c->name,
               (int)(c - cases), what, k);
 }
 
-/* The output takes the input's memory; of one type, or starting where wider rows start (xent). plain: the bytes of the
- * outputs without that. */
+/* The output takes the input's memory; of one type, or starting where wider rows start (xent). plain: the
+ * bytes of the outputs without that. */
 static void aliased(const Case *c, Device *d, const Given *g, char *const *plain, Dtype storage, int64_t gap,
                     int64_t offset)
 {
@@ -351,16 +463,16 @@ static void aliased(const Case *c, Device *d, const Given *g, char *const *plain
             for (int64_t r = 0; r < own.rows; r++)
                 differ += memcmp(bytes + (offset * (int64_t)si + r * s.m[o].ld * (int64_t)so),
                                  plain[o] + (offset + r * own.ld) * (int64_t)so, (size_t)own.cols * so) != 0;
-            CHECK(!differ, "%s case %d %s: %d rows differ when tensor %d lies on %d", c->name, (int)(c - cases),
-                  dtype_name(storage), differ, o, in);
+            CHECK(!differ, "%s case %d %s: %d rows differ when tensor %d lies on %d", c->name,
+                  (int)(c - cases), dtype_name(storage), differ, o, in);
             free(bytes);
         }
         set_close(&s, d);
     }
 }
 
-static void run_case(const Case *c, Device *gpu, Device *cpu, const Given *on_gpu, const Given *on_cpu, Dtype storage,
-                     int64_t gap, int64_t offset)
+static void run_case(const Case *c, Device *gpu, Device *cpu, const Given *on_gpu, const Given *on_cpu,
+                     Dtype storage, int64_t gap, int64_t offset)
 {
     Set a, b, again;
     char what[64], *plain[MATS] = {0};
@@ -377,8 +489,8 @@ static void run_case(const Case *c, Device *gpu, Device *cpu, const Given *on_gp
         char *second = fetched(gpu, again.memory[k], again.bytes[k]);
         plain[k] = fetched(gpu, b.memory[k], b.bytes[k]);
         compare(c, &a, k, a.memory[k], plain[k], what);
-        CHECK(!memcmp(plain[k], second, b.bytes[k]), "%s case %d %s tensor %d: other bits the second time", c->name,
-              (int)(c - cases), what, k);
+        CHECK(!memcmp(plain[k], second, b.bytes[k]), "%s case %d %s tensor %d: other bits the second time",
+              c->name, (int)(c - cases), what, k);
         free(second);
     }
     aliased(c, gpu, on_gpu, plain, storage, gap, offset);
@@ -393,9 +505,10 @@ static void run_case(const Case *c, Device *gpu, Device *cpu, const Given *on_gp
 
 enum { SUMS = 6 };
 
-/* n numbers over many powers of two, some not finite, some zero; squares, carry, verdict and trust bit for bit. */
-static void run_sums(Device *d, const float *x, int64_t n, Dtype type, int64_t offset, Exact *exact, Verdict *v,
-                     double *trust, double *sum)
+/* n numbers over many powers of two, some not finite, some zero; squares, carry, verdict and trust bit for
+ * bit. */
+static void run_sums(Device *d, const float *x, int64_t n, Dtype type, int64_t offset, Exact *exact,
+                     Verdict *v, double *trust, double *sum)
 {
     size_t size = dtype_size(type), bytes = (size_t)(n + offset) * size;
     char *host = xcalloc(1, bytes), *memory = d->take(d, bytes);
@@ -444,11 +557,12 @@ static void sums_case(Device *gpu, Device *cpu, int64_t n, int wide, int bad, Dt
         x[n / 2 + i * 2000 % (n / 2)] = i % 2 ? NAN : INFINITY;
     run_sums(cpu, x, n, type, offset, a, &v, ta, &sa);
     run_sums(gpu, x, n, type, offset, b, &w, tb, &sb);
-    CHECK(!memcmp(a, b, sizeof a), "squares of %d %s at %d: other digits", (int)n, dtype_name(type), (int)offset);
-    CHECK(same_bits(v.norm, w.norm) && same_bits(v.multiplier, w.multiplier) && v.bad == w.bad && v.go == w.go
-          && same_bits(v.gscale, w.gscale) && same_bits(v.tokens, w.tokens), "verdict of %d: norm %.17g %.17g, "
-          "multiplier %.17g %.17g, bad %d %d, go %d %d", (int)n, v.norm, w.norm, v.multiplier, w.multiplier,
-          (int)v.bad, (int)w.bad, (int)v.go, (int)w.go);
+    CHECK(!memcmp(a, b, sizeof a), "squares of %d %s at %d: other digits", (int)n, dtype_name(type),
+          (int)offset);
+    CHECK(same_bits(v.norm, w.norm) && same_bits(v.multiplier, w.multiplier) && v.bad == w.bad &&
+              v.go == w.go && same_bits(v.gscale, w.gscale) && same_bits(v.tokens, w.tokens),
+          "verdict of %d: norm %.17g %.17g, multiplier %.17g %.17g, bad %d %d, go %d %d",
+          (int)n, v.norm, w.norm, v.multiplier, w.multiplier, (int)v.bad, (int)w.bad, (int)v.go, (int)w.go);
     for (int i = 0; i < 6; i++)
         CHECK(same_bits(ta[i], tb[i]), "trust %d of %d: %.17g, %.17g", i, (int)n, ta[i], tb[i]);
     CHECK(bad || fabs(sa - sb) <= 1e-14 * all, "sum of %d: %.17g, %.17g", (int)n, sa, sb);
@@ -456,8 +570,8 @@ static void sums_case(Device *gpu, Device *cpu, int64_t n, int wide, int bad, Dt
     free(x);
 }
 
-/* Sums as no addition leaves them, rounded on both sides: ties that a far digit breaks or does not, carries waiting,
- * subnormals, sums above the largest double. trust with a step of 1 is the root of each. */
+/* Sums as no addition leaves them, rounded on both sides: ties that a far digit breaks or does not, carries
+ * waiting, subnormals, sums above the largest double. trust with a step of 1 is the root of each. */
 enum { ROUNDED = 240 };
 static void round_run(Device *d, const Exact *host, double *out)
 {
@@ -478,15 +592,21 @@ static void round_case(Device *gpu, Device *cpu)
     double a[ROUNDED], b[ROUNDED], one = 1;
     for (int i = 0; i < ROUNDED; i++) {
         Philox r = philox(5, (uint64_t)i, 0);
-        int top = i < 8 ? i % 3 : i < 16 ? EXACT_DIGITS - 1 - i % 4 : 3 + (int)(r.v[0] % 60), bit = (int)(r.v[1] % 20);
-        /* 21 + bit bits above a digit, which then holds the rest of 53, a half of the last place and nothing */
+        int top = i < 8    ? i % 3
+                  : i < 16 ? EXACT_DIGITS - 1 - i % 4
+                           : 3 + (int)(r.v[0] % 60),
+            bit = (int)(r.v[1] % 20);
+        /* 21 + bit bits above a digit, which then holds the rest of 53, a half of the last place and nothing
+         */
         e[2 * i].digit[top] = (int64_t)1 << (bit + 20) % 32 | (r.v[2] & 0xfffff);
         if (top > 1) {
             int length = 64 - __builtin_clzll((uint64_t)e[2 * i].digit[top]), low = 53 - length;
             e[2 * i].digit[top - 1] = low >= 32 ? r.v[3]
                                     : (int64_t)(r.v[3] >> (32 - low)) << (32 - low) | 1ll << (31 - low);
-            e[2 * i].digit[top - 2] = low > 32 ? (int64_t)(r.v[1] >> (64 - low)) << (64 - low) | 1ll << (63 - low)
-                                    : low == 32 ? 1ll << 31 : 0;
+            e[2 * i].digit[top - 2] = low > 32
+                                          ? (int64_t)(r.v[1] >> (64 - low)) << (64 - low) | 1ll << (63 - low)
+                                      : low == 32 ? 1ll << 31
+                                                  : 0;
         }
         if (top > 4)
             e[2 * i].digit[top - 4] = i % 3 == 1 ? 1 : i % 3 == 2 ? (int64_t)7 << 33 : 0;

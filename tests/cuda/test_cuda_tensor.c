@@ -1,8 +1,8 @@
-/* test_cuda_tensor -- products of the tensor group block by block (tp_comm_overlap) beside the same products whole, on a
- * GPU, in BF16 and FP8, and beside F64: under a launcher, [staged|nccl]; any number of ranks.
+/* test_cuda_tensor -- products of the tensor group block by block (tp_comm_overlap) beside the same products
+ * whole, on a GPU, in BF16 and FP8, and beside F64: under a launcher, [staged|nccl]; any number of ranks.
  *
- * The rows of rank r are 4^r times as large as those of rank 0, so that a block that is multiplied with another block's
- * scale is off by a factor. */
+ * The rows of rank r are 4^r times as large as those of rank 0, so that a block that is multiplied with
+ * another block's scale is off by a factor. */
 #include "comm_device.h"
 #include "half.h"
 #include "tensor.h"
@@ -91,10 +91,13 @@ static void count_act_bwd(Device *d, Mat dh, Mat da, Mat h, ActKind kind)
 static void near(const char *what, Precision p, Mat blocks, Mat whole, const double *exact)
 {
     double *want = seen(whole);
-    /* a scale of the steps before is the same for every block; a block's own lets it be finer than all rows */
-    double same = p.fp8 && !p.delayed ? 0.15 : 1.0 / 64, e[2] = {off(blocks, want), exact ? off(blocks, exact) : 0};
+    /* a scale of the steps before is the same for every block; a block's own lets it be finer than all rows
+     */
+    double same = p.fp8 && !p.delayed ? 0.15 : 1.0 / 64,
+           e[2] = {off(blocks, want), exact ? off(blocks, exact) : 0};
     CHECK(e[0] <= same, "%s, fp8 %d, delayed %d: blocks are %g off the whole", what, p.fp8, p.delayed, e[0]);
-    CHECK(e[1] <= (p.fp8 ? 0.15 : 1.0 / 64), "%s, fp8 %d, delayed %d: blocks are %g off", what, p.fp8, p.delayed, e[1]);
+    CHECK(e[1] <= (p.fp8 ? 0.15 : 1.0 / 64), "%s, fp8 %d, delayed %d: blocks are %g off", what, p.fp8,
+          p.delayed, e[1]);
     free(want);
 }
 
@@ -104,22 +107,26 @@ static Mat room(int64_t rows, int64_t cols) { return mat_take(&mem, rows, cols, 
 static void gathers(Precision p)
 {
     size_t mark = mem.used;
-    Mat x = made(1, group.tp->rank * R, R, IN), w = made(100 + group.tp->rank, 0, OUT, IN), b = made(200, 0, 1, OUT);
+    Mat x = made(1, group.tp->rank * R, R, IN), w = made(100 + group.tp->rank, 0, OUT, IN),
+        b = made(200, 0, 1, OUT);
     Mat none = {.type = BF16}, v = made(300 + group.tp->rank, 0, IN, OUT), all_x = made(1, 0, T, IN);
     Mat y[2], h[2], a[2], dx[2], dh[2];
     for (int k = 0; k < 2; k++) {
         Mat all = tensor_room(&group, &mem, x), da = room(T, OUT);
         group.overlap = tensor_overlaps(&group, k);
-        y[k] = room(T, OUT), h[k] = room(T, OUT), a[k] = room(T, OUT), dx[k] = room(T, OUT), dh[k] = room(T, OUT);
+        y[k] = room(T, OUT), h[k] = room(T, OUT), a[k] = room(T, OUT), dx[k] = room(T, OUT),
+        dh[k] = room(T, OUT);
         activations = 0;
         tensor_gather_linear(&dev, &group, &scratch, all, y[k], x, w, none, p);
         tensor_gather_matmul(&dev, &group, &scratch, all, dx[k], x, v, p);
         tensor_gather_linear_act(&dev, &group, &scratch, all, a[k], h[k], x, w, b, ACT_GELU_TANH, p);
         tensor_gather_matmul_act(&dev, &group, &scratch, all, dh[k], da, x, v, h[k], ACT_GELU_TANH, p);
-        CHECK(p.fp8 || activations == 0, "overlap %d: %d activations are passes of their own", k, activations);
+        CHECK(p.fp8 || activations == 0, "overlap %d: %d activations are passes of their own", k,
+              activations);
         CHECK(scratch.used == 0, "scratch was not given back");
         double *rows = seen(all), *want = seen(all_x);
-        CHECK(!memcmp(rows, want, sizeof *rows * (size_t)(T * IN)), "overlap %d: other rows were gathered", k);
+        CHECK(!memcmp(rows, want, sizeof *rows * (size_t)(T * IN)), "overlap %d: other rows were gathered",
+              k);
         free(rows);
         free(want);
     }
@@ -134,11 +141,13 @@ static void gathers(Precision p)
     arena_reset(&mem, mark);
 }
 
-/* What leads out of it: products whose rows are summed over the ranks and shared out. Their input has one scale. */
+/* What leads out of it: products whose rows are summed over the ranks and shared out. Their input has one
+ * scale. */
 static void scatters(Precision p)
 {
     size_t mark = mem.used;
-    Mat x = made(2, 0, T, IN), w = made(400 + group.tp->rank, 0, OUT, IN), b = made(500, 0, 1, OUT), y[2], dx[2];
+    Mat x = made(2, 0, T, IN), w = made(400 + group.tp->rank, 0, OUT, IN), b = made(500, 0, 1, OUT), y[2],
+        dx[2];
     Mat v = made(600 + group.tp->rank, 0, IN, OUT);
     for (int k = 0; k < 2; k++) {
         group.overlap = tensor_overlaps(&group, k);

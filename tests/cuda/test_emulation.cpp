@@ -1,6 +1,6 @@
-/* emulation: that the emulated device is one, and that it sees what it is there to see. A case is a function that runs
- * in a process of its own: `right` ones are right under every seed, and wrong under some seed (or reported) as soon as
- * any one place that waits is left out; `told` ones end with a message. */
+/* emulation: that the emulated device is one, and that it sees what it is there to see. A case is a function
+ * that runs in a process of its own: `right` ones are right under every seed, and wrong under some seed (or
+ * reported) as soon as any one place that waits is left out; `told` ones end with a message. */
 #include "test.h"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -71,7 +71,8 @@ static int all_are(const float *p, int n, float x)
     return 1;
 }
 
-/* One stream makes, another uses, and the first makes anew when that is done; the host reads what the other kept. */
+/* One stream makes, another uses, and the first makes anew when that is done; the host reads what the other
+ * kept. */
 static int producer_consumer(void)
 {
     cudaStream_t a = stream(), b = stream();
@@ -143,7 +144,8 @@ static int reversal(void)
 
 static __global__ void k_rotate(int *p, int rounds)
 {
-    int *s = reinterpret_cast<int *>(shared), lane = threadIdx.x % 32, base = threadIdx.x - lane, x = p[threadIdx.x];
+    int *s = reinterpret_cast<int *>(shared), lane = threadIdx.x % 32, base = threadIdx.x - lane,
+        x = p[threadIdx.x];
     for (int r = 0; r < rounds; r++) {
         s[threadIdx.x] = x;
         __syncwarp();
@@ -271,9 +273,9 @@ static int no_driver(void)
     setenv("EMULATION_NO_DEVICE", "1", 1);
     int n = -1;
     void *p;
-    return cudaGetDeviceCount(&n) == cudaErrorInsufficientDriver && n == -1
-           && cudaMalloc(&p, 1) == cudaErrorInsufficientDriver && cudaGetLastError() == cudaErrorInsufficientDriver
-           && cudaGetLastError() == cudaSuccess;
+    return cudaGetDeviceCount(&n) == cudaErrorInsufficientDriver && n == -1 &&
+           cudaMalloc(&p, 1) == cudaErrorInsufficientDriver &&
+           cudaGetLastError() == cudaErrorInsufficientDriver && cudaGetLastError() == cudaSuccess;
 }
 
 /* ---- told ---- */
@@ -331,14 +333,16 @@ static float *freed(void)
     return p;
 }
 
-static const struct { const char *message; void (*run)(cudaStream_t s); } told[] = {
+static const struct { const char *message; void (*run)(cudaStream_t s);
+} told[] = {
     {"a warp has diverged", [](cudaStream_t s) { LAUNCH(k_diverged, 1, 32, 0, s, memory<int>(32)); }},
     {"which is not there", [](cudaStream_t s) { LAUNCH(k_half_warp, 1, 32, 0, s, memory<int>(32)); }},
     {"while others wait at", [](cudaStream_t s) { LAUNCH(k_two_barriers, 1, 64, 0, s); }},
     {"nobody can go on", [](cudaStream_t s) { LAUNCH(k_stuck, 1, 32, 0, s); }},
     {"that was freed", [](cudaStream_t s) { LAUNCH(k_store, 1, 1, 0, s, freed(), 0); }},
     {"touches what is not its own", [](cudaStream_t s) { LAUNCH(k_store, 1, 1, 0, s, memory<float>(N), N); }},
-    {"wrote behind", [](cudaStream_t s) {
+    {"wrote behind",
+     [](cudaStream_t s) {
          float *p = memory<float>(N + 1);
          LAUNCH(k_store, 1, 1, 0, s, p, N + 2);
          OK(cudaFree(p));
@@ -346,16 +350,20 @@ static const struct { const char *message; void (*run)(cudaStream_t s); } told[]
     {"behind its 16 bytes of shared memory", [](cudaStream_t s) { LAUNCH(k_store_shared, 1, 1, 16, s, 4); }},
     {"no memory of the device", [](cudaStream_t s) { LAUNCH(k_store_shared, 1, 1, 16, s, 8192); }},
     {"no memory of the device", [](cudaStream_t s) { LAUNCH(k_deep, 1, 1, 0, s, memory<float>(1), 1000); }},
-    {"bytes of shared memory, allowed are", [](cudaStream_t s) { LAUNCH(k_store_shared, 1, 1, 50000, s, 4); }},
+    {"bytes of shared memory, allowed are",
+     [](cudaStream_t s) { LAUNCH(k_store_shared, 1, 1, 50000, s, 4); }},
     {"launched with grid", [](cudaStream_t s) { LAUNCH(k_store_shared, 1, 1025, 16, s, 4); }},
     {"launched with grid", [](cudaStream_t s) { LAUNCH(k_store_shared, 0, 32, 16, s, 4); }},
-    {"not within a piece", [](cudaStream_t s) { OK(cudaMemsetAsync(memory<float>(N) + 1, 0, N * sizeof(float), s)); }},
-    {"said to be of kind", [](cudaStream_t s) {
+    {"not within a piece",
+     [](cudaStream_t s) { OK(cudaMemsetAsync(memory<float>(N) + 1, 0, N * sizeof(float), s)); }},
+    {"said to be of kind",
+     [](cudaStream_t s) {
          float h[N];
          OK(cudaMemcpyAsync(h, memory<float>(N), sizeof h, cudaMemcpyHostToDevice, s));
      }},
     {"the host touches device memory", [](cudaStream_t) { *memory<float>(1) = 1; }},
-    {"pinned memory that was freed", [](cudaStream_t) {
+    {"pinned memory that was freed",
+     [](cudaStream_t) {
          float *p = pinned<float>(N);
          OK(cudaFreeHost(p));
          *p = 1;
@@ -366,7 +374,8 @@ static const struct { const char *message; void (*run)(cudaStream_t s); } told[]
 /* ---- running them ---- */
 
 /* What a child that runs fn says: its exit status, and in *text its standard error. */
-static int child(int (*fn)(void *ctx), void *ctx, int seed, const char *drop, const char *sites, std::string *text)
+static int child(int (*fn)(void *ctx), void *ctx, int seed, const char *drop, const char *sites,
+                 std::string *text)
 {
     int fd[2];
     if (pipe(fd))
@@ -439,12 +448,13 @@ static void test_told(void)
         for (int seed = 0; seed < 4; seed++) {
             std::string text;
             int rc = child(run_told, &i, seed, nullptr, nullptr, &text);
-            CHECK(rc == 8 && text.find(told[i].message) != std::string::npos, "%s: %d %s", told[i].message, rc,
-                  text.c_str());
+            CHECK(rc == 8 && text.find(told[i].message) != std::string::npos, "%s: %d %s", told[i].message,
+                  rc, text.c_str());
         }
 }
 
-/* The threads of a block run in an order that is another one with another seed, and the same with the same. */
+/* The threads of a block run in an order that is another one with another seed, and the same with the same.
+ */
 static int run_order(void *)
 {
     if (!counting())
@@ -464,7 +474,8 @@ static void test_order(void)
 
 /* ---- numbers ---- */
 
-/* `bits` is of the numbers of a type (value(b) of all b < count) the nearest to x, of two as near the even one. */
+/* `bits` is of the numbers of a type (value(b) of all b < count) the nearest to x, of two as near the even
+ * one. */
 template <class Value> static int nearest(double x, unsigned bits, unsigned count, Value value)
 {
     double best = fabs(value(bits) - x);
@@ -492,9 +503,11 @@ static void test_numbers(void)
         CHECK(h != h || __half_as_ushort(__float2half_rn(h)) == b, "F16 %04x", b);
         CHECK(g != g || __bfloat16_as_ushort(__float2bfloat16_rn(g)) == b, "BF16 %04x", b);
     }
-    CHECK(__half2float(__ushort_as_half(0x3555)) == 0.333251953125f && __half2float(__ushort_as_half(1)) == 0x1p-24f,
+    CHECK(__half2float(__ushort_as_half(0x3555)) == 0.333251953125f &&
+              __half2float(__ushort_as_half(1)) == 0x1p-24f,
           "F16");
-    CHECK(__half_as_ushort(__float2half_rn(65520)) == 0x7c00 && __half_as_ushort(__float2half_rn(65519)) == 0x7bff,
+    CHECK(__half_as_ushort(__float2half_rn(65520)) == 0x7c00 &&
+              __half_as_ushort(__float2half_rn(65519)) == 0x7bff,
           "F16");
     CHECK(__bfloat16_as_ushort(__float2bfloat16_rn(1.00390625f)) == 0x3f80
           && __bfloat16_as_ushort(__float2bfloat16_rn(1.01171875f)) == 0x3f82, "BF16");
@@ -513,9 +526,11 @@ static void test_numbers(void)
             CHECK(nearest(x, b, 256, value), "FP8 %d: %a gives %02x", kind, x, b);
         }
     }
-    CHECK(emulation_fp8_to_float(0x7e, __NV_E4M3) == 448 && emulation_fp8_to_float(0x7b, __NV_E5M2) == 57344
-          && emulation_fp8_to_float(1, __NV_E4M3) == 0x1p-9f && emulation_fp8_to_float(1, __NV_E5M2) == 0x1p-16f,
-              "FP8");
+    CHECK(emulation_fp8_to_float(0x7e, __NV_E4M3) == 448 &&
+              emulation_fp8_to_float(0x7b, __NV_E5M2) == 57344 &&
+              emulation_fp8_to_float(1, __NV_E4M3) == 0x1p-9f &&
+              emulation_fp8_to_float(1, __NV_E5M2) == 0x1p-16f,
+          "FP8");
 }
 
 int main(void)

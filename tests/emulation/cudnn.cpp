@@ -1,9 +1,9 @@
-/* cudnn -- cuDNN's attention on the host: sdpa.h by its definition, in F64, one task on the stream for each call.
- * Refuses what the library documents as not supported; statistics are what the forward has written, dense
- * [batch, heads, seq]; the workspace is used, and holds no number from before.
+/* cudnn -- cuDNN's attention on the host: sdpa.h by its definition, in F64, one task on the stream for each
+ * call. Refuses what the library documents as not supported; statistics are what the forward has written,
+ * dense [batch, heads, seq]; the workspace is used, and holds no number from before.
  *
- * EMULATION_CUDNN=absent: there is no library. =forward: it has no backward graphs. =greedy: a backward asks for more
- * workspace than it may have. */
+ * EMULATION_CUDNN=absent: there is no library. =forward: it has no backward graphs. =greedy: a backward asks
+ * for more workspace than it may have. */
 #include "emulation.h"
 #include "lt_numbers.h"
 #include "sdpa.h"
@@ -57,7 +57,8 @@ SdpaPlan *sdpa_plan(Sdpa *, const SdpaShape *shape, size_t bytes, SdpaWhy *why)
     if (no)
         snprintf(why->text, sizeof why->text, "%s", no);
     else if (need > bytes)
-        snprintf(why->text, sizeof why->text, "it takes %zu bytes of workspace, and there are %zu", need, bytes);
+        snprintf(why->text, sizeof why->text, "it takes %zu bytes of workspace, and there are %zu", need,
+                 bytes);
     else
         return new SdpaPlan(p);
     return NULL;
@@ -140,7 +141,8 @@ static void backward(const Tensors *t)
             type_put(t->p[SDPA_DQ], at(t, SDPA_DQ, b, i, h, c), t->type, dq[row * D + c]);
     }
     for (int64_t x = 0; x < keys * D; x++) {
-        int64_t c = x % D, j = x / D % a->seq, k = x / D / a->seq % a->kv_heads, b = x / D / a->seq / a->kv_heads;
+        int64_t c = x % D, j = x / D % a->seq, k = x / D / a->seq % a->kv_heads,
+                b = x / D / a->seq / a->kv_heads;
         type_put(t->p[SDPA_DK], at(t, SDPA_DK, b, j, k, c), t->type, (float)dk[(size_t)x]);
         type_put(t->p[SDPA_DV], at(t, SDPA_DV, b, j, k, c), t->type, (float)dv[(size_t)x]);
     }
@@ -148,14 +150,16 @@ static void backward(const Tensors *t)
 
 void sdpa_run(Sdpa *s, SdpaPlan *plan, void *const mat[SDPA_MATS], float *statistics, void *workspace)
 {
-    Tensors t = {plan->a, {}, statistics, (float *)workspace, plan->a.type == BF16 ? CUDA_R_16BF : CUDA_R_16F};
+    Tensors t = {
+        plan->a, {}, statistics, (float *)workspace, plan->a.type == BF16 ? CUDA_R_16BF : CUDA_R_16F};
     const SdpaShape *a = &t.a;
     for (int i = 0; i <= (a->backward ? SDPA_DV : SDPA_O); i++) {
         int heads = i == SDPA_K || i == SDPA_V || i == SDPA_DK || i == SDPA_DV ? a->kv_heads : a->heads;
         t.p[i] = mat[i];
         if ((uintptr_t)mat[i] % 16)
             emulation_fail("cuDNN: matrix %d is not at a multiple of 16 bytes", i);
-        emulation_check(mat[i], (size_t)((a->batch * a->seq - 1) * a->ld[i] + heads * a->dim) * 2, "cuDNN: a matrix");
+        emulation_check(mat[i], (size_t)((a->batch * a->seq - 1) * a->ld[i] + heads * a->dim) * 2,
+                        "cuDNN: a matrix");
     }
     emulation_check(statistics, rows_of(a) * sizeof(float), "cuDNN: statistics");
     emulation_check(workspace, sdpa_plan_bytes(plan), "cuDNN: workspace");

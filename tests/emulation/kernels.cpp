@@ -1,7 +1,8 @@
-/* kernels -- a grid's blocks, one after the other, and the threads of a block as fibers: see include/emulation.h.
+/* kernels -- a grid's blocks, one after the other, and the threads of a block as fibers: see
+ * include/emulation.h.
  *
- * A fiber runs threads from their start; it takes up the next one when a thread ends without ever having waited, so
- * that kernels without barriers switch nothing. */
+ * A fiber runs threads from their start; it takes up the next one when a thread ends without ever having
+ * waited, so that kernels without barriers switch nothing. */
 #include "runtime.h"
 #include <cuda_runtime.h>
 #include <inttypes.h>
@@ -17,7 +18,14 @@
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
-enum { THREADS = 1024, WARPS = THREADS / 32, PAGE = 4096, STACK = 256 * 1024, SHARED = 228 * 1024, CANARY = 256 };
+enum {
+    THREADS = 1024,
+    WARPS = THREADS / 32,
+    PAGE = 4096,
+    STACK = 256 * 1024,
+    SHARED = 228 * 1024,
+    CANARY = 256
+};
 /* What a kernel declares as `extern __shared__ char shared[]`. */
 alignas(PAGE) char shared[SHARED + 2 * PAGE];
 static_assert(SHARED % PAGE == 0, "");
@@ -71,7 +79,8 @@ struct Thread {
     Place place;               /* where it waits */
     int ended;
 };
-/* Lanes that meet: who is there, and what they brought, twice: the next meeting may begin before all have read. */
+/* Lanes that meet: who is there, and what they brought, twice: the next meeting may begin before all have
+ * read. */
 struct Warp {
     unsigned alive, ready, met, mask, present[2];
     int turn;
@@ -111,10 +120,10 @@ const char *emulation_kernel(void) { return running ? b.kernel : nullptr; }
         }
     char text[1024] = "";
     for (auto &p : places)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d threads at %s %s:%d", *text ? ", " : "",
-                 p.second.first, p.second.second, p.first.first, p.first.second);
-    emulation_fail("kernel %s, block (%u, %u, %u): nobody can go on: %s; %d of %d threads have ended", b.kernel,
-                   blockIdx.x, blockIdx.y, blockIdx.z, text, b.threads - b.alive, b.threads);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d threads at %s %s:%d",
+                 *text ? ", " : "", p.second.first, p.second.second, p.first.first, p.first.second);
+    emulation_fail("kernel %s, block (%u, %u, %u): nobody can go on: %s; %d of %d threads have ended",
+                   b.kernel, blockIdx.x, blockIdx.y, blockIdx.z, text, b.threads - b.alive, b.threads);
 }
 
 static int lane_of(unsigned set)
@@ -248,8 +257,8 @@ void emulation_barrier(const char *file, int line)
     in_kernel("__syncthreads");
     Place here = {"__syncthreads", file, line};
     if (b.at_barrier && (b.barrier.line != line || strcmp(b.barrier.file, file)))
-        emulation_fail("kernel %s: a thread waits at barrier %s:%d while others wait at %s:%d", b.kernel, file, line,
-                       b.barrier.file, b.barrier.line);
+        emulation_fail("kernel %s: a thread waits at barrier %s:%d while others wait at %s:%d", b.kernel,
+                       file, line, b.barrier.file, b.barrier.line);
     b.barrier = b.thread[b.current].place = here;
     if (++b.at_barrier == b.alive)
         barrier_done();
@@ -266,8 +275,10 @@ const char *emulation_meet(unsigned mask, const void *mine, size_t bytes, unsign
         emulation_fail("%s:%d: lane %d calls %s with mask %08x", file, line, lane, what, mask);
     const Place &p = w->place;
     if (w->met && (w->mask != mask || p.line != line || strcmp(p.what, what) || strcmp(p.file, file)))
-        emulation_fail("kernel %s: a warp has diverged: lane %d is at %s %s:%d (mask %08x) while others wait at %s "
-                       "%s:%d (mask %08x)", b.kernel, lane, what, file, line, mask, p.what, p.file, p.line, w->mask);
+        emulation_fail(
+            "kernel %s: a warp has diverged: lane %d is at %s %s:%d (mask %08x) while others wait at %s "
+            "%s:%d (mask %08x)",
+            b.kernel, lane, what, file, line, mask, p.what, p.file, p.line, w->mask);
     w->place = b.thread[self].place = {what, file, line};
     w->mask = mask;
     int turn = w->turn;
@@ -337,8 +348,9 @@ static void shared_whole(size_t bytes)
 {
     for (size_t i = bytes; i < bytes + CANARY; i++)
         if (shared[i] != (char)0xff)
-            emulation_fail("kernel %s, block (%u, %u, %u) writes %zu bytes behind its %zu bytes of shared memory",
-                           b.kernel, blockIdx.x, blockIdx.y, blockIdx.z, i - bytes, bytes);
+            emulation_fail(
+                "kernel %s, block (%u, %u, %u) writes %zu bytes behind its %zu bytes of shared memory",
+                b.kernel, blockIdx.x, blockIdx.y, blockIdx.z, i - bytes, bytes);
 }
 
 static void run_grid(const char *kernel, dim3 grid, dim3 block, size_t bytes, std::function<void()> *body)
@@ -348,7 +360,8 @@ static void run_grid(const char *kernel, dim3 grid, dim3 block, size_t bytes, st
     b.threads = (int)(block.x * block.y * block.z);
     b.warps = (b.threads + 31) / 32;
     for (int i = 0; i < b.threads; i++)
-        b.thread[i].index = {(unsigned)i % block.x, (unsigned)i / block.x % block.y, (unsigned)i / block.x / block.y};
+        b.thread[i].index = {(unsigned)i % block.x, (unsigned)i / block.x % block.y,
+                             (unsigned)i / block.x / block.y};
     gridDim = grid;
     blockDim = block;
     std::vector<uint64_t> order(blocks);
@@ -393,12 +406,13 @@ void emulation_launch(const char *kernel, const void *function, dim3 grid, dim3 
 {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
     if (cudaPeekAtLastError() != cudaSuccess)
-        emulation_fail("%s:%d: kernel %s: the thread's last error, which a launch looks at, is %s of a call before", file,
-                       line, kernel, cudaGetErrorName(cudaPeekAtLastError()));
+        emulation_fail(
+            "%s:%d: kernel %s: the thread's last error, which a launch looks at, is %s of a call before",
+            file, line, kernel, cudaGetErrorName(cudaPeekAtLastError()));
     if (!threads || threads > THREADS || block.z > 64 || !grid.x || !grid.y || !grid.z || grid.x > 0x7fffffff
         || grid.y > 65535 || grid.z > 65535)
-        emulation_fail("%s:%d: kernel %s launched with grid (%u, %u, %u), block (%u, %u, %u)", file, line, kernel,
-                       grid.x, grid.y, grid.z, block.x, block.y, block.z);
+        emulation_fail("%s:%d: kernel %s launched with grid (%u, %u, %u), block (%u, %u, %u)", file, line,
+                       kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z);
     auto limit = shared_limits.find(function);
     size_t most = limit == shared_limits.end() ? 48 * 1024 : (size_t)limit->second;
     if (shared_bytes > std::max(most, (size_t)48 * 1024))

@@ -1,12 +1,13 @@
-/* lt -- cuBLASLt on the host: refuses what the library documents as illegal, and computes the rest in a fixed order.
+/* lt -- cuBLASLt on the host: refuses what the library documents as illegal, and computes the rest in a fixed
+ * order.
  *
- * A product is a task on its stream. Its algorithms differ as the library's do: number 0 adds along k in order,
- * number 1 in two halves through the workspace, which holds no number from before. An algorithm carries the problem
- * that it was made for and the alignment that it was promised; another problem or a pointer that breaks the promise
- * is an error here, where the library would compute something else or trap.
+ * A product is a task on its stream. Its algorithms differ as the library's do: number 0 adds along k in
+ * order, number 1 in two halves through the workspace, which holds no number from before. An algorithm
+ * carries the problem that it was made for and the alignment that it was promised; another problem or a
+ * pointer that breaks the promise is an error here, where the library would compute something else or trap.
  *
- * EMULATION_LT_REFUSE=1: no algorithm has an epilogue other than the bias, as for shapes that the library has none for.
- * EMULATION_LT_VERSION: the version that it says it is. */
+ * EMULATION_LT_REFUSE=1: no algorithm has an epilogue other than the bias, as for shapes that the library has
+ * none for. EMULATION_LT_VERSION: the version that it says it is. */
 #include "emulation.h"
 #include "lt_numbers.h"
 #include <cublasLt.h>
@@ -68,7 +69,8 @@ template <typename T> static cublasStatus_t set(T *to, const void *value, size_t
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute, cudaDataType_t scale)
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute,
+                                        cudaDataType_t scale)
 {
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
         return no("the emulation computes and scales in F32 alone");
@@ -79,8 +81,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeTy
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) { delete d; return CUBLAS_STATUS_SUCCESS; }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a, const void *v,
-                                              size_t n)
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a,
+                                              const void *v, size_t n)
 {
     switch (a) {
     case CUBLASLT_MATMUL_DESC_TRANSA:               return set(&d->ta, v, n);
@@ -98,23 +100,32 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
     return no("an unknown attribute of a product");
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType type, uint64_t rows, uint64_t cols,
-                                          int64_t ld)
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld)
 {
     *l = new Layout{type, rows, cols, ld};
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) { delete l; return CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
+{
+    delete l;
+    return CUBLAS_STATUS_SUCCESS;
+}
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p)
 {
     *p = new cublasLtMatmulPreferenceOpaque_t{0, 7, {256, 256, 256, 256}};
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) { delete p; return CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
+{
+    delete p;
+    return CUBLAS_STATUS_SUCCESS;
+}
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
-                                                    cublasLtMatmulPreferenceAttributes_t a, const void *v, size_t n)
+                                                    cublasLtMatmulPreferenceAttributes_t a, const void *v,
+                                                    size_t n)
 {
     if (a == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
         return set(&p->workspace, v, n);
@@ -157,7 +168,8 @@ static const char *epilogue_wrong(const Desc *p, const Layout *a, const Layout *
     if ((bias || gradient) && p->bias_type != -1 && p->bias_type != bias_type(a, d))
         return "a bias of another type than the output";
     if (aux && (!p->aux || p->aux_ld % 8 || p->aux_ld < (int64_t)d->rows))
-        return "GELU without its matrix, or with a leading dimension that is not a multiple of 8 and at least the rows";
+        return "GELU without its matrix, or with a leading dimension that is not a multiple of 8 and at "
+               "least the rows";
     if (aux && p->aux_type != -1 && p->aux_type != d->type)
         return "GELU's matrix of another type than the output";
     if (is_fp8(a->type) && (aux || gradient))
@@ -202,7 +214,8 @@ static uint64_t mix(uint64_t h, uint64_t v) { return (h ^ v) * 0x9e3779b97f4a7c1
 static uint64_t problem(const Desc *p, const Layout *a, const Layout *b, const Layout *d)
 {
     uint64_t h = cublasLtGetVersion();
-    for (uint64_t v : {(uint64_t)p->ta, (uint64_t)p->tb, (uint64_t)p->epilogue, (uint64_t)p->aux_ld, (uint64_t)p->fast})
+    for (uint64_t v :
+         {(uint64_t)p->ta, (uint64_t)p->tb, (uint64_t)p->epilogue, (uint64_t)p->aux_ld, (uint64_t)p->fast})
         h = mix(h, v);
     for (const Layout *l : {a, b, d})
         for (uint64_t v : {(uint64_t)l->type, l->rows, l->cols, (uint64_t)l->ld})
@@ -212,18 +225,23 @@ static uint64_t problem(const Desc *p, const Layout *a, const Layout *b, const L
 
 enum { ALGORITHM, PROBLEM, ALIGN_A, ALIGN_B, ALIGN_C, ALIGN_D, ALIGN_BIAS, ALIGN_AUX };
 
-/* The alignment of a pointer that the library reads off the descriptor; up to 16, where its kernels' demands end. */
+/* The alignment of a pointer that the library reads off the descriptor; up to 16, where its kernels' demands
+ * end. */
 static uint64_t alignment(const void *p)
 {
     uint64_t a = (uintptr_t)p & (~(uintptr_t)p + 1);
     return !p || a > 16 ? 16 : a;
 }
 
-static size_t workspace_of(uint64_t algorithm, const Layout *d) { return algorithm ? d->rows * d->cols * 4 : 0; }
+static size_t workspace_of(uint64_t algorithm, const Layout *d)
+{
+    return algorithm ? d->rows * d->cols * 4 : 0;
+}
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t p, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t pref, int requested,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t p,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t pref, int requested,
                                               cublasLtMatmulHeuristicResult_t results[], int *returned)
 {
     *returned = 0;
@@ -243,16 +261,23 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
         *r = {};
         r->workspaceSize = room;
         r->wavesCount = 1;
-        uint64_t data[8] = {i, problem(p, a, b, d), pref->align[0], pref->align[1], pref->align[2], pref->align[3],
-                            alignment(p->bias), alignment(p->aux)};
+        uint64_t data[8] = {i,
+                            problem(p, a, b, d),
+                            pref->align[0],
+                            pref->align[1],
+                            pref->align[2],
+                            pref->align[3],
+                            alignment(p->bias),
+                            alignment(p->aux)};
         memcpy(r->algo.data, data, sizeof data);
     }
     return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t p, cublasLtMatrixLayout_t a,
-                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *r)
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *r)
 {
     if (wrong(p, a, b, c, d) || algo->data[PROBLEM] != problem(p, a, b, d) || algo->data[ALGORITHM] > 1)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -290,8 +315,8 @@ static std::vector<float> unpack(const void *p, const Layout *l, int lanes_are_c
 }
 
 /* sum [n][m] += a [k][m] b [n][k] over k in [k0, k1), in order. */
-static void add_products(float *sum, const std::vector<float> &a, const std::vector<float> &b, uint64_t m, uint64_t n,
-                         uint64_t k, uint64_t k0, uint64_t k1)
+static void add_products(float *sum, const std::vector<float> &a, const std::vector<float> &b, uint64_t m,
+                         uint64_t n, uint64_t k, uint64_t k0, uint64_t k1)
 {
     for (uint64_t j = 0; j < n; j++)
         for (uint64_t l = k0; l < k1; l++) {
@@ -302,7 +327,10 @@ static void add_products(float *sum, const std::vector<float> &a, const std::vec
         }
 }
 
-static float gelu(float x) { return 0.5f * x * (1 + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x))); }
+static float gelu(float x)
+{
+    return 0.5f * x * (1 + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+}
 static float gelu_slope(float x)
 {
     float t = tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x));
@@ -334,8 +362,8 @@ static void finish(const Product *q, const float *sum)
 }
 
 /* The bias gradient: sums along k of the rows of op(a), or of the columns of op(b). */
-static void bias_gradient(const Product *q, const std::vector<float> &x, uint64_t lanes, uint64_t lane_step, uint64_t k,
-                          uint64_t k_step)
+static void bias_gradient(const Product *q, const std::vector<float> &x, uint64_t lanes, uint64_t lane_step,
+                          uint64_t k, uint64_t k_step)
 {
     for (uint64_t i = 0; i < lanes; i++) {
         float s = 0;
@@ -360,7 +388,8 @@ static void poison(void *workspace, size_t bytes)
 static void run(const Product *q)
 {
     uint64_t m = q->d.rows, n = q->d.cols, k = q->p.ta ? q->a.rows : q->a.cols;
-    std::vector<float> a = unpack(q->pa, &q->a, q->p.ta, 1), b = unpack(q->pb, &q->b, !q->p.tb, 0), sum(m * n);
+    std::vector<float> a = unpack(q->pa, &q->a, q->p.ta, 1), b = unpack(q->pb, &q->b, !q->p.tb, 0),
+                       sum(m * n);
     poison(q->workspace, q->workspace_bytes);
     add_products(sum.data(), a, b, m, n, k, 0, q->algorithm ? k / 2 : k);
     if (q->algorithm) {
@@ -378,14 +407,18 @@ static void run(const Product *q)
         bias_gradient(q, b, n, k, k, 1);
 }
 
-static size_t extent(const Layout *l) { return ((l->cols - 1) * (size_t)l->ld + l->rows) * type_bytes(l->type); }
+static size_t extent(const Layout *l)
+{
+    return ((l->cols - 1) * (size_t)l->ld + l->rows) * type_bytes(l->type);
+}
 static int overlap(const void *p, size_t n, const void *q, size_t m)
 {
     return n && m && (const char *)p < (const char *)q + m && (const char *)q < (const char *)p + n;
 }
 
-static const char *const operand[] = {"cublasLtMatmul: A", "cublasLtMatmul: B", "cublasLtMatmul: C",
-                                      "cublasLtMatmul: D", "cublasLtMatmul: bias", "cublasLtMatmul: auxiliary matrix"};
+static const char *const operand[] = {"cublasLtMatmul: A",    "cublasLtMatmul: B",
+                                      "cublasLtMatmul: C",    "cublasLtMatmul: D",
+                                      "cublasLtMatmul: bias", "cublasLtMatmul: auxiliary matrix"};
 
 /* Ends the process where the memory of a product that `algo` was made for is not as it must be. */
 static void check_memory(const Product *q, const cublasLtMatmulAlgo_t *algo)
@@ -419,10 +452,10 @@ static void check_memory(const Product *q, const cublasLtMatmulAlgo_t *algo)
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t p, const void *alpha, const void *a,
-                              cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb, const void *beta,
-                              const void *c, cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
-                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
-                              cudaStream_t stream)
+                              cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t lc, void *d,
+                              cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream)
 {
     cublasLtMatmulHeuristicResult_t checked;
     const char *why = wrong(p, la, lb, lc, ld);
@@ -430,7 +463,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t p, const 
         return no(why);
     if (!algo || cublasLtMatmulAlgoCheck(h, p, la, lb, lc, ld, algo, &checked) != CUBLAS_STATUS_SUCCESS)
         return no("an algorithm that was made for another product");
-    Product q = {*p, *la, *lb, *ld, a, b, c, d, workspace, workspace_bytes, *(const float *)alpha, *(const float *)beta,
+    Product q = {*p,
+                 *la,
+                 *lb,
+                 *ld,
+                 a,
+                 b,
+                 c,
+                 d,
+                 workspace,
+                 workspace_bytes,
+                 *(const float *)alpha,
+                 *(const float *)beta,
                  algo->data[ALGORITHM]};
     check_memory(&q, algo);
     emulation_enqueue(stream, "cublasLtMatmul", [q] { run(&q); });

@@ -1,6 +1,6 @@
-/* lt_numbers -- the element types of the emulated cuBLASLt, by arithmetic on their bits and with no type of the
- * headers that the kernels use. Rounds to nearest even; FP8 saturates (Micikevicius et al. 2022, arXiv:2209.05433,
- * sec 3). */
+/* lt_numbers -- the element types of the emulated cuBLASLt, by arithmetic on their bits and with no type of
+ * the headers that the kernels use. Rounds to nearest even; FP8 saturates (Micikevicius et al. 2022,
+ * arXiv:2209.05433, sec 3). */
 #ifndef EMULATION_LT_NUMBERS_H
 #define EMULATION_LT_NUMBERS_H
 #include <library_types.h>
@@ -82,7 +82,8 @@ static inline void type_put(void *p, int64_t i, cudaDataType t, float v)
     } else if (t == CUDA_R_16F) {
         ((uint16_t *)p)[i] = (uint16_t)small_put(v, 5, 10, 1, 0);
     } else {
-        ((uint8_t *)p)[i] = (uint8_t)(t == CUDA_R_8F_E4M3 ? small_put(v, 4, 3, 0, 1) : small_put(v, 5, 2, 1, 1));
+        ((uint8_t *)p)[i] =
+            (uint8_t)(t == CUDA_R_8F_E4M3 ? small_put(v, 4, 3, 0, 1) : small_put(v, 5, 2, 1, 1));
     }
 }
 #endif

@@ -43,8 +43,8 @@ static const char *words(const void *p)
     auto i = piece_before(pieces, p);
     if (i == pieces.end())
         return "before all device memory";
-    snprintf(text, sizeof text, "%zu bytes into a piece of %zu%s", (size_t)((char *)p - i->first), i->second.bytes,
-             i->second.live ? "" : " that was freed");
+    snprintf(text, sizeof text, "%zu bytes into a piece of %zu%s", (size_t)((char *)p - i->first),
+             i->second.bytes, i->second.live ? "" : " that was freed");
     return text;
 }
 
@@ -64,8 +64,9 @@ static void faulted(int signal_number, siginfo_t *info, void *)
     if (in_space(info->si_addr))
         emulation_fail("the host touches device memory, %s", words(info->si_addr));
     if (kernel)
-        emulation_fail("kernel %s touches %p: no memory of the device (behind its shared memory, or its stack is full)",
-                       kernel, info->si_addr);
+        emulation_fail(
+            "kernel %s touches %p: no memory of the device (behind its shared memory, or its stack is full)",
+            kernel, info->si_addr);
     auto i = piece_before(pinned, info->si_addr);
     if (i != pinned.end() && (char *)info->si_addr < i->first + pages(i->second.bytes))
         emulation_fail("the host touches pinned memory that was freed");
@@ -164,8 +165,8 @@ extern "C" cudaError_t emulation_free(void *p, const char *file, int line)
         return e.error;
     auto i = pieces.find((char *)p);
     if (i == pieces.end() || !i->second.live)
-        emulation_fail("%s:%d: cudaFree(%p): %s", file, line, p, i == pieces.end() ? "no device memory begins here"
-                       : "freed before");
+        emulation_fail("%s:%d: cudaFree(%p): %s", file, line, p,
+                       i == pieces.end() ? "no device memory begins here" : "freed before");
     streams_drain();
     memory_access(1);
     size_t size = (size_t)((char *)p - page_of(p)) + (i->second.bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -275,8 +276,8 @@ static cudaMemcpyKind check_kind(const Rows &r, cudaMemcpyKind kind)
     cudaMemcpyKind is = to ? (from ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
                         : from ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost;
     if (kind != cudaMemcpyDefault && kind != is)
-        emulation_fail("copy to %p from %p: said to be of kind %d, is of kind %d", (void *)r.dst, (const void *)r.src,
-                       kind, is);
+        emulation_fail("copy to %p from %p: said to be of kind %d, is of kind %d", (void *)r.dst,
+                       (const void *)r.src, kind, is);
     if (to)
         emulation_check(r.dst, extent(r.dst_pitch, r), "copy to");
     if (from)
@@ -284,8 +285,8 @@ static cudaMemcpyKind check_kind(const Rows &r, cudaMemcpyKind kind)
     return is;
 }
 
-/* As the runtime has it: out of memory that is not pinned, what it holds at the call; into such memory, before the call
- * returns; pinned memory is read and written when the copy runs. */
+/* As the runtime has it: out of memory that is not pinned, what it holds at the call; into such memory,
+ * before the call returns; pinned memory is read and written when the copy runs. */
 static cudaError_t copy_async(Rows r, cudaMemcpyKind kind, cudaStream_t s)
 {
     Entry e;
@@ -311,13 +312,14 @@ static cudaError_t copy_async(Rows r, cudaMemcpyKind kind, cudaStream_t s)
     return cudaSuccess;
 }
 
-extern "C" cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, cudaStream_t s)
+extern "C" cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
+                                       cudaStream_t s)
 {
     return copy_async({(char *)dst, (const char *)src, bytes, bytes, bytes, 1}, kind, s);
 }
 
-extern "C" cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
-                                         size_t height, cudaMemcpyKind kind, cudaStream_t s)
+extern "C" cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
+                                         size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t s)
 {
     if (width > dst_pitch || width > src_pitch)
         return cudaErrorInvalidValue;
@@ -325,8 +327,8 @@ extern "C" cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void
 }
 
 /* Waits for no stream of ours: they are all made not to wait for the default one. */
-extern "C" cudaError_t emulation_memcpy(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind, const char *,
-                                        int)
+extern "C" cudaError_t emulation_memcpy(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
+                                        const char *, int)
 {
     Entry e;
     if (e.error || !bytes)

@@ -1,10 +1,10 @@
-/* NCCL between processes, over MPI: every rank of a communicator has to issue the same calls in the same order, a rank
- * runs one operation at a time, and a send ends no sooner than its receive begins. What breaks a rule ends the job and
- * says which call. Reductions add in rank order.
+/* NCCL between processes, over MPI: every rank of a communicator has to issue the same calls in the same
+ * order, a rank runs one operation at a time, and a send ends no sooner than its receive begins. What breaks
+ * a rule ends the job and says which call. Reductions add in rank order.
  *
- * With NCCL_LAUNCH_ORDER_IMPLICIT=1 a rank's operations run in the order of their launches, whatever their streams;
- * without it two communicators may cross, and hang (EMULATION_HANG seconds, default 240, then the job ends).
- * EMULATION_SWAP=RANK:K makes that rank's K-th launch come after the next one. */
+ * With NCCL_LAUNCH_ORDER_IMPLICIT=1 a rank's operations run in the order of their launches, whatever their
+ * streams; without it two communicators may cross, and hang (EMULATION_HANG seconds, default 240, then the
+ * job ends). EMULATION_SWAP=RANK:K makes that rank's K-th launch come after the next one. */
 #include "runtime.h"
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
@@ -73,18 +73,18 @@ struct EmulatedComm {
     int rank, size;
     long calls;                                /* run so far */
     int blocking;
-    int asked;                                 /* what does not block is told to be under way once, so that somebody asks again */
+    int asked; /* what does not block is told to be under way once, so that somebody asks again */
     int aborted;
     pthread_t thread;                          /* whose it is: calls of two threads at once are not safe */
-    ncclComm_t *child_at, child;               /* of a split under way: where its result goes once it is done */
+    ncclComm_t *child_at, child; /* of a split under way: where its result goes once it is done */
 };
 
 namespace {
 
 [[noreturn]] void broken(const Call &c, const char *what)
 {
-    fprintf(stderr, "emulated NCCL: %s, call %ld of rank %d of %d in group %s: %s\n", kind_name[c.kind], c.comm->calls, c.comm->rank,
-            c.comm->size, c.comm->name, what);
+    fprintf(stderr, "emulated NCCL: %s, call %ld of rank %d of %d in group %s: %s\n", kind_name[c.kind],
+            c.comm->calls, c.comm->rank, c.comm->size, c.comm->name, what);
     fflush(stderr);
     _exit(70);
 }
@@ -159,20 +159,26 @@ void reduce_short(const Call &c, const std::vector<char> &all, size_t each, size
     }
 }
 
-/* ---- a collective: every rank says what it is about to do, all must say the same; then the data of all to all ---- */
+/* ---- a collective: every rank says what it is about to do, all must say the same; then the data of all to
+ * all ---- */
 
 enum { WORDS = 6 };
 
 void say(Launch *l, const Call &c)
 {
-    const long mine[WORDS] = {c.comm->calls, c.kind, (long)c.n, c.type, c.kind == ALL_REDUCE || c.kind == REDUCE_SCATTER ? c.op : 0,
+    const long mine[WORDS] = {c.comm->calls,
+                              c.kind,
+                              (long)c.n,
+                              c.type,
+                              c.kind == ALL_REDUCE || c.kind == REDUCE_SCATTER ? c.op : 0,
                               c.kind == BROADCAST ? c.peer : 0};
     size_t ranks = (size_t)c.comm->size;
     l->words.assign(mine, mine + WORDS);
     l->words.resize(WORDS * (ranks + 1));
     l->wait.resize(1);
     engine_lock();
-    MPI_Iallgather(l->words.data(), WORDS, MPI_LONG, l->words.data() + WORDS, WORDS, MPI_LONG, c.comm->mpi, l->wait.data());
+    MPI_Iallgather(l->words.data(), WORDS, MPI_LONG, l->words.data() + WORDS, WORDS, MPI_LONG, c.comm->mpi,
+                   l->wait.data());
     engine_unlock();
 }
 
@@ -183,7 +189,8 @@ void compare(const Launch *l, const Call &c)
         char text[160];
         if (!memcmp(other, l->words.data(), WORDS * sizeof(long)))
             continue;
-        snprintf(text, sizeof text, "%zu elements of type %d here, but rank %d calls %s of %ld of type %ld (its call %ld)", c.n,
+        snprintf(text, sizeof text,
+                 "%zu elements of type %d here, but rank %d calls %s of %ld of type %ld (its call %ld)", c.n,
                  (int)c.type, p, kind_name[other[1]], other[2], other[3], other[0]);
         broken(c, text);
     }
@@ -201,7 +208,8 @@ void send_data(Launch *l, const Call &c)
     l->data[0].assign(in, in + bytes);
     l->data[1].resize(bytes * ranks);
     engine_lock();
-    MPI_Iallgather(l->data[0].data(), (int)bytes, MPI_BYTE, l->data[1].data(), (int)bytes, MPI_BYTE, c.comm->mpi, l->wait.data());
+    MPI_Iallgather(l->data[0].data(), (int)bytes, MPI_BYTE, l->data[1].data(), (int)bytes, MPI_BYTE,
+                   c.comm->mpi, l->wait.data());
     engine_unlock();
 }
 
@@ -226,7 +234,8 @@ void take_data(const Launch *l, const Call &c)
         reduce_short(c, all, n, at, out);
 }
 
-/* ---- messages of a launch go at once; a send ends when its receive has begun. Their length and type go in front ---- */
+/* ---- messages of a launch go at once; a send ends when its receive has begun. Their length and type go in
+ * front ---- */
 
 void start_messages(Launch *l)
 {
@@ -360,7 +369,10 @@ void launch(const std::vector<Call> &calls)
         start(calls);
 }
 
-ncclResult_t under_way(ncclComm_t c) { return c->asked = !c->blocking, c->asked ? ncclInProgress : ncclSuccess; }
+ncclResult_t under_way(ncclComm_t c)
+{
+    return c->asked = !c->blocking, c->asked ? ncclInProgress : ncclSuccess;
+}
 
 ncclResult_t call(const Call &c)
 {
@@ -397,8 +409,14 @@ ncclResult_t open(ncclComm_t *out, MPI_Comm mpi, const ncclConfig_t *config)
 
 extern "C" {
 
-ncclResult_t ncclGetVersion(int *version) { return *version = (int)emulation_option("EMULATION_NCCL_VERSION", 22809), ncclSuccess; }
-const char *ncclGetErrorString(ncclResult_t r) { return r == ncclSuccess ? "no error" : r == ncclInProgress ? "in progress" : "an error of the emulation"; }
+ncclResult_t ncclGetVersion(int *version)
+{
+    return *version = (int)emulation_option("EMULATION_NCCL_VERSION", 22809), ncclSuccess;
+}
+const char *ncclGetErrorString(ncclResult_t r)
+{
+    return r == ncclSuccess ? "no error" : r == ncclInProgress ? "in progress" : "an error of the emulation";
+}
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) { return memset(id, 7, sizeof *id), ncclSuccess; }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n, ncclUniqueId id, int rank, ncclConfig_t *config)
@@ -417,8 +435,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n, ncclUniqueId id, in
     return r;
 }
 
-/* As the library has it: success as soon as it is under way, and the new communicator is there when the old one says that
- * it is through. */
+/* As the library has it: success as soon as it is under way, and the new communicator is there when the old
+ * one says that it is through. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config)
 {
     MPI_Comm mpi;
@@ -472,7 +490,10 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t bytes, void
     return *handle = comm, ncclSuccess;
 }
 
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) { return handle == comm ? ncclSuccess : ncclInvalidArgument; }
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
+{
+    return handle == comm ? ncclSuccess : ncclInvalidArgument;
+}
 
 ncclResult_t ncclGroupStart(void) { return group_depth++, ncclSuccess; }
 
@@ -486,27 +507,32 @@ ncclResult_t ncclGroupEnd(void)
     return under_way(calls[0].comm);
 }
 
-ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t s)
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t s)
 {
     return call({ALL_REDUCE, in, out, n, type, op, 0, comm, s});
 }
 
-ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t s)
+ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t s)
 {
     return call({REDUCE_SCATTER, in, out, n, type, op, 0, comm, s});
 }
 
-ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t type, ncclComm_t comm, cudaStream_t s)
+ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t s)
 {
     return call({ALL_GATHER, in, out, n, type, ncclSum, 0, comm, s});
 }
 
-ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t s)
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t s)
 {
     return call({BROADCAST, in, out, n, type, ncclSum, root, comm, s});
 }
 
-ncclResult_t ncclSend(const void *in, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s)
+ncclResult_t ncclSend(const void *in, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t s)
 {
     return call({SEND, in, nullptr, n, type, ncclSum, peer, comm, s});
 }

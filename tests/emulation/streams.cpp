@@ -108,7 +108,8 @@ int emulation_site(int *state, const char *kind, const char *file, int line)
 
 static int waits(const char *kind, const char *file, int line)
 {
-    return emulation_site(&host_sites[std::string(kind) + file + ":" + std::to_string(line)], kind, file, line);
+    return emulation_site(&host_sites[std::string(kind) + file + ":" + std::to_string(line)], kind, file,
+                          line);
 }
 
 /* ---- entering ---- */
@@ -185,8 +186,8 @@ static int run_first(cudaStream_t s)
     return 1;
 }
 
-/* One item of some stream: of those that can run, the one that the ranks put first. They are drawn anew now and then,
- * so that one stream runs far ahead of another. 0: none could. */
+/* One item of some stream: of those that can run, the one that the ranks put first. They are drawn anew now
+ * and then, so that one stream runs far ahead of another. 0: none could. */
 static int run_any(void)
 {
     if (--until_rank < 0) {
@@ -255,8 +256,8 @@ void stream_drain(cudaStream_t s)
     run_until(s, [&] { return s->ran >= end; });
 }
 
-/* Where work waits for other processes they may wait for ours while our host waits for theirs: a thread runs what a
- * host leaves lying. */
+/* Where work waits for other processes they may wait for ours while our host waits for theirs: a thread runs
+ * what a host leaves lying. */
 static void *keep_going(void *)
 {
     for (uint64_t seen = 0;;) {
@@ -449,8 +450,8 @@ extern "C" cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
     return cudaSuccess;
 }
 
-extern "C" cudaError_t emulation_stream_wait_event(cudaStream_t s, cudaEvent_t event, unsigned, const char *file,
-                                                   int line)
+extern "C" cudaError_t emulation_stream_wait_event(cudaStream_t s, cudaEvent_t event, unsigned,
+                                                   const char *file, int line)
 {
     Entry e;
     if (e.error)

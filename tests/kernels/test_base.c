@@ -145,14 +145,21 @@ static void hashes(void)
 /* Short slices where the kernel has them (older ones say 0), real time where it is allowed; and back. */
 static void urgency(void)
 {
-    struct { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period; } a;
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } a;
     uint64_t usual = 0;
     for (int i = 0; i < 4; i++) {
         const Urgency u[] = {RUNS_USUAL, RUNS_SOON, RUNS_FIRST, RUNS_USUAL};
         thread_urgency(u[i]);
         CHECK(!syscall(SYS_sched_getattr, 0, &a, sizeof a, 0), "sched_getattr");
         usual = i ? usual : a.runtime;
-        CHECK(a.policy == SCHED_OTHER || (u[i] == RUNS_FIRST && a.policy == SCHED_RR), "%d: policy %u", i, a.policy);
+        CHECK(a.policy == SCHED_OTHER || (u[i] == RUNS_FIRST && a.policy == SCHED_RR), "%d: policy %u", i,
+              a.policy);
         CHECK(u[i] != RUNS_SOON || !usual || a.runtime == 100000, "%llu ns", (unsigned long long)a.runtime);
         CHECK(u[i] != RUNS_USUAL || a.runtime == usual, "%llu ns", (unsigned long long)a.runtime);
     }

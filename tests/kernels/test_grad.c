@@ -118,7 +118,8 @@ static void xent_stats(Device *d, Mat *x, Mat all)
     Mat s[2] = {mat(scratch[1], T, 3, F64), mat(scratch[2], T, 3, F64)};
     int64_t at = 0;
     for (int h = 0; h < 2; at += halves[h++])
-        d->xent_stats(d, s[h], mat_cols(x[0], at, halves[h]), token, all_rows, at, h ? halves[1] - 1 : halves[0]);
+        d->xent_stats(d, s[h], mat_cols(x[0], at, halves[h]), token, all_rows, at,
+                      h ? halves[1] - 1 : halves[0]);
     for (int64_t r = 0; r < T; r++) {
         const double *a = mat_at(s[0], r, 0), *b = mat_at(s[1], r, 0);
         double *o = mat_at(all, r, 0);

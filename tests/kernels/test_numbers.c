@@ -61,7 +61,8 @@ static void functions(Device *d)
         x[i] = -87.3f + 175.6f * (float)i / N;
     x[0] = -INFINITY, x[1] = NAN, x[2] = INFINITY, x[3] = 89, x[4] = -88, x[5] = 88.37f;
     Mat xm = mat(x, 1, N, F32), ym = mat(y, 1, N, F32);
-    d->xent_grad(d, mat(&loss, 1, 1, F32), ym, xm, mat(stats, 1, 3, F32), &label, NULL, (RowMap){1, 0, 0}, 0, N, 1);
+    d->xent_grad(d, mat(&loss, 1, 1, F32), ym, xm, mat(stats, 1, 3, F32), &label, NULL, (RowMap){1, 0, 0}, 0,
+                 N, 1);
     double worst = 0;
     for (int i = 5; i < N; i++) {
         double want = exp((double)x[i]);
@@ -99,10 +100,11 @@ static void sums(Device *one, Device *two, Dtype type)
         Exact one_block = {0};
         one->squares(one, &(Squares){&one_block, (char *)x + (size_t)at * dtype_size(type), n}, 1, type);
         double got = exact_round(&one_block);
-        CHECK(fabs(got - want[k]) < 1e-13 * want[k], "%s squares %s block %d: %g, want %g", one->isa, dtype_name(type), k, got,
-              want[k]);
+        CHECK(fabs(got - want[k]) < 1e-13 * want[k], "%s squares %s block %d: %g, want %g", one->isa,
+              dtype_name(type), k, got, want[k]);
     }
-    Squares cut[2] = {{&parts, (char *)x + SUMSQ_BLOCK * dtype_size(type), N - SUMSQ_BLOCK}, {&parts, x, SUMSQ_BLOCK}};
+    Squares cut[2] = {{&parts, (char *)x + SUMSQ_BLOCK * dtype_size(type), N - SUMSQ_BLOCK},
+                      {&parts, x, SUMSQ_BLOCK}};
     two->squares(two, &(Squares){&whole, x, N}, 1, type);
     one->squares(one, cut, 2, type);
     one->carry(one, &parts, 1);
@@ -216,7 +218,8 @@ static void masks(Device *d)
     rest.row0 = R / 4 + 3;
     float *z = xcalloc(R * C, 4);
     d->dropout_fwd(d, mat(z, R - rest.row0, C, F32), mat(x, R - rest.row0, C, F32), (Mat){0}, &rest);
-    CHECK(!memcmp(z, y + rest.row0 * C, (size_t)((R - rest.row0) * C) * 4), "rows from %lld on", (long long)rest.row0);
+    CHECK(!memcmp(z, y + rest.row0 * C, (size_t)((R - rest.row0) * C) * 4), "rows from %lld on",
+          (long long)rest.row0);
     free(z);
     free(x);
     free(y);

@@ -1,13 +1,14 @@
-/* test_goldens -- compares what `train` wrote with the golden values in tests/golden (see make_goldens.py there).
- * tests/model/goldens runs both; by hand:
+/* test_goldens -- compares what `train` wrote with the golden values in tests/golden (see make_goldens.py
+ * there). tests/model/goldens runs both; by hand:
  *
  *   test_goldens dump GOLDEN OUT DTYPE            a file of `train dump --names hf`
  *   test_goldens weights GOLDEN DIR METRICS DTYPE an exported directory and metrics.jsonl after ten steps
  *   test_goldens same DIR DIR                     two Hugging Face directories: same tensors, byte for byte
  *
- * Relative error of a tensor: largest absolute difference over the larger of the golden's largest absolute value
- * and 1e-6 of the largest gradient's (some gradients are zero in exact arithmetic). Key biases, whose gradient
- * is such a zero in GPT-2, lie inside its query-key-value bias and are measured beside the whole of it. */
+ * Relative error of a tensor: largest absolute difference over the larger of the golden's largest absolute
+ * value and 1e-6 of the largest gradient's (some gradients are zero in exact arithmetic). Key biases, whose
+ * gradient is such a zero in GPT-2, lie inside its query-key-value bias and are measured beside the whole of
+ * it. */
 #include "safetensors.h"
 #include "test.h"
 #include <fcntl.h>
@@ -52,7 +53,8 @@ static void load_file(Tensors *set, const char *path)
     if (!st_open(&f, AT_FDCWD, path, 0, why))
         die(EXIT_COMPARE, "golden", "%s: %s; change: make the file again", path, why);
     const char *format = st_meta(&f, "format");
-    CHECK(format && !strcmp(format, "pt"), "%s: metadata format is %s, not pt", path, format ? format : "absent");
+    CHECK(format && !strcmp(format, "pt"), "%s: metadata format is %s, not pt", path,
+          format ? format : "absent");
     set->t = xrealloc(set->t, (size_t)(set->n + f.n) * sizeof *set->t);
     for (int i = 0; i < f.n; i++) {
         const StTensor *s = &f.tensor[i];
@@ -115,7 +117,8 @@ static double largest(const Tensor *t)
     return m;
 }
 
-/* `floor`: the least that differences are measured against. NaN anywhere gives NaN, which no tolerance passes. */
+/* `floor`: the least that differences are measured against. NaN anywhere gives NaN, which no tolerance
+ * passes. */
 static double relative(const Tensor *got, const Tensor *golden, double floor)
 {
     double d = 0, scale = fmax(largest(golden), floor);
@@ -129,7 +132,8 @@ static double relative(const Tensor *got, const Tensor *golden, double floor)
 }
 
 /* The golden tensors whose names begin with `prefix` against those of `got` named `put` + the rest. */
-static void compare(const Tensors *golden, const Tensors *got, const char *prefix, const char *put, double tolerance)
+static void compare(const Tensors *golden, const Tensors *got, const char *prefix, const char *put,
+                    double tolerance)
 {
     double top = 0, worst = 0;
     char name[256], where[256] = "";
@@ -224,7 +228,8 @@ static void check_metrics(const Tensors *golden, const char *path, double tolera
         CHECK(step == steps + 1, "iteration %ld after %d", (long)step, steps);
         for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
             const Tensor *t = find(golden, columns[c].golden);
-            double want = steps < t->n ? t->v[steps] : NAN, x = json_number_value(json_object_get(o, columns[c].key));
+            double want = steps < t->n ? t->v[steps] : NAN,
+                   x = json_number_value(json_object_get(o, columns[c].key));
             double e = fabs(x - want) / fmax(fabs(want), 1e-300);
             CHECK(e <= (c == 2 ? RATE_TOLERANCE : tolerance), "step %d: %s is %.17g, should be %.17g (%.1e)",
                   steps + 1, columns[c].key, x, want, e);

@@ -1,16 +1,18 @@
-/* The whole model: gradients against central finite differences in F64; recompute, schedule and threads bitwise; splits of
- * the batch, vocabulary padding and the key/value cache to rounding; arenas exactly as planned. */
+/* The whole model: gradients against central finite differences in F64; recompute, schedule and threads
+ * bitwise; splits of the batch, vocabulary padding and the key/value cache to rounding; arenas exactly as
+ * planned. */
 #include "device_calls.h"
 #include "run.h"
 #include "test.h"
 #include <unistd.h>
 
-#define BASE                                                                                                           \
-    "model: {num_layers: 2, hidden_size: 12, num_attention_heads: 4, kv_channels: 6, ffn_hidden_size: 20, seq_length: 7, "\
-    "vocab_size: 19, init_method_std: 0.4, hidden_dropout: 0, attention_dropout: 0}\n"                                 \
-    "train: {micro_batch_size: 2, global_batch_size: 4, train_iters: 2}\n"                                             \
-    "optimizer: {lr: 0.01}\n"                                                                                          \
-    "data: {tokenizer_type: none}\n"                                                                                   \
+#define BASE                                                                                                 \
+    "model: {num_layers: 2, hidden_size: 12, num_attention_heads: 4, kv_channels: 6, ffn_hidden_size: 20, "  \
+    "seq_length: 7, "                                                                                        \
+    "vocab_size: 19, init_method_std: 0.4, hidden_dropout: 0, attention_dropout: 0}\n"                       \
+    "train: {micro_batch_size: 2, global_batch_size: 4, train_iters: 2}\n"                                   \
+    "optimizer: {lr: 0.01}\n"                                                                                \
+    "data: {tokenizer_type: none}\n"                                                                         \
     "precision: {params_dtype: fp64}\n"
 
 static const char *const families[][10] = {
@@ -62,7 +64,8 @@ static const Batch *random_batch(void *run, int mb)
         sample[b] = mb * B + b;
         for (int64_t s = 0; s < S; s++) {
             uint64_t at = (uint64_t)(sample[b] * S + s);
-            tokens[b * S + s] = (int32_t)(rng_uniform(changed && s < 3 ? 5 : 1, 0, at) * (double)c->vocab_size);
+            tokens[b * S + s] =
+                (int32_t)(rng_uniform(changed && s < 3 ? 5 : 1, 0, at) * (double)c->vocab_size);
             labels[b * S + s] = (int32_t)(rng_uniform(2, 0, at) * (double)c->vocab_size);
             position[b * S + s] = (int32_t)s;
             doc_start[b * S + s] = s < 3 ? 0 : 3;
@@ -115,7 +118,8 @@ static void finite_differences(int family)
         const Param *t = &r.params.param[i];
         double scale = fmax(largest(g + t->offset, t->n), 1e-3 * most);
         for (int k = 0; k < 6; k++) {
-            int64_t at = t->offset + (int64_t)(rng_uniform(4, (uint64_t)i, (uint64_t)k) * (double)(t->rows * t->cols));
+            int64_t at =
+                t->offset + (int64_t)(rng_uniform(4, (uint64_t)i, (uint64_t)k) * (double)(t->rows * t->cols));
             double keep = w[at], eps = 1e-5, up, down;
             w[at] = keep + eps;
             run_gradients(&r);
@@ -125,8 +129,8 @@ static void finite_differences(int family)
             down = r.verdict.loss;
             w[at] = keep;
             double numeric = (up - down) / (2 * eps);
-            CHECK(fabs(numeric - g[at]) <= 1e-6 * scale, "family %d %s[%lld] numeric %.12g computed %.12g", family, t->name,
-                  (long long)(at - t->offset), numeric, g[at]);
+            CHECK(fabs(numeric - g[at]) <= 1e-6 * scale, "family %d %s[%lld] numeric %.12g computed %.12g",
+                  family, t->name, (long long)(at - t->offset), numeric, g[at]);
         }
     }
     free(g);
@@ -147,12 +151,14 @@ static Result result_of(int family, const char *const *more)
     x.bits = hash64(r.params.data.grad.p, bytes, hash64(&r.verdict.loss, 8, HASH_SEED));
     x.grad = xcalloc((size_t)x.n, sizeof *x.grad);
     for (int64_t i = 0; i < x.n; i++)
-        x.grad[i] = r.verdict.gscale * (r.params.real == F64 ? ((double *)r.params.data.grad.p)[i] : ((float *)r.params.data.grad.p)[i]);
+        x.grad[i] = r.verdict.gscale * (r.params.real == F64 ? ((double *)r.params.data.grad.p)[i]
+                                                             : ((float *)r.params.data.grad.p)[i]);
     step_forward(&r, &r.lists[0].forward, r.cfg->micro_batch_size, r.cfg->seq_length, 1);
     run_extend(&r, random_batch(&r, 0)->tokens, 7, row);
-    CHECK(r.model.scratch.peak == r.model.scratch.size, "scratch %zu planned %zu", r.model.scratch.peak, r.model.scratch.size);
-    CHECK(r.arena.used + r.outer.used + r.host.used == (size_t)(r.memory.total - r.workspace), "arenas %zu planned %lld", r.arena.used + r.host.used,
-          (long long)(r.memory.total - r.workspace));
+    CHECK(r.model.scratch.peak == r.model.scratch.size, "scratch %zu planned %zu", r.model.scratch.peak,
+          r.model.scratch.size);
+    CHECK(r.arena.used + r.outer.used + r.host.used == (size_t)(r.memory.total - r.workspace),
+          "arenas %zu planned %lld", r.arena.used + r.host.used, (long long)(r.memory.total - r.workspace));
     run_close(&r);
     return x;
 }
@@ -160,7 +166,8 @@ static Result result_of(int family, const char *const *more)
 static void same_bits(int family, const char *const *one, const char *const *other)
 {
     Result a = result_of(family, one), b = result_of(family, other);
-    CHECK(a.bits == b.bits && a.n == b.n, "family %d %s: loss %.17g and %.17g", family, other[0], a.loss, b.loss);
+    CHECK(a.bits == b.bits && a.n == b.n, "family %d %s: loss %.17g and %.17g", family, other[0], a.loss,
+          b.loss);
     free(a.grad);
     free(b.grad);
 }
@@ -170,11 +177,18 @@ static void same_bits(int family, const char *const *one, const char *const *oth
 static void bitwise(int family, const char *dtype)
 {
     const char *const *plain = WITH(dtype);
-    same_bits(family, plain, WITH("recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1", dtype));
-    same_bits(family, plain, WITH("recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=2", dtype));
-    same_bits(family, plain, WITH("recompute_granularity=full", "recompute_method=block", "recompute_num_layers=1", dtype));
+    same_bits(
+        family, plain,
+        WITH("recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1", dtype));
+    same_bits(
+        family, plain,
+        WITH("recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=2", dtype));
+    same_bits(family, plain,
+              WITH("recompute_granularity=full", "recompute_method=block", "recompute_num_layers=1", dtype));
     same_bits(family, plain, WITH("recompute_granularity=selective", dtype));
-    same_bits(family, plain, WITH("recompute_granularity=selective", "recompute_modules=[layernorm, mlp, core_attn]", dtype));
+    same_bits(
+        family, plain,
+        WITH("recompute_granularity=selective", "recompute_modules=[layernorm, mlp, core_attn]", dtype));
     same_bits(family, plain, WITH("pipeline_schedule=gpipe", dtype));
     same_bits(family, plain, WITH("threads=1", dtype));
 }
@@ -184,7 +198,8 @@ static void close_to(int family, const char *const *one, const char *const *othe
     Result a = result_of(family, one), b = result_of(family, other);
     double most = largest(a.grad, a.n), worst = 0;
     int same_layout = !strstr(other[0], "vocab");     /* padding moves the tensors */
-    CHECK(fabs(a.loss - b.loss) <= 1e-13 * fabs(a.loss), "family %d %s: loss %.17g and %.17g", family, other[0], a.loss, b.loss);
+    CHECK(fabs(a.loss - b.loss) <= 1e-13 * fabs(a.loss), "family %d %s: loss %.17g and %.17g", family,
+          other[0], a.loss, b.loss);
     for (int64_t i = 0; same_layout && i < a.n; i++)
         worst = fmax(worst, fabs(a.grad[i] - b.grad[i]));
     CHECK(worst <= 1e-12 * most, "family %d %s: gradients differ by %g of %g", family, other[0], worst, most);
@@ -198,8 +213,8 @@ static int fused, alone;
 static int64_t inner;          /* width of the feed-forward */
 static int outputs;            /* of layers that were computed */
 
-static void count_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain, Mat bias,
-                               double eps, NormKind kind)
+static void count_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s,
+                               Mat gain, Mat bias, double eps, NormKind kind)
 {
     fused++;
     own.add_norm_fwd(d, CALL_add_norm_fwd);
@@ -229,8 +244,8 @@ static void sums_fused(const char *const *more, int with_norm, int without, int 
     fused = alone = outputs = 0;
     inner = r.cfg->ffn_hidden_size;
     run_gradients(&r);
-    CHECK(fused == with_norm && alone == without, "%s: %d sums with a norm, %d without, for %d and %d", more[0], fused,
-          alone, with_norm, without);
+    CHECK(fused == with_norm && alone == without, "%s: %d sums with a norm, %d without, for %d and %d",
+          more[0], fused, alone, with_norm, without);
     CHECK(outputs == products, "%s: %d outputs of layers computed, for %d", more[0], outputs, products);
     run_close(&r);
 }
@@ -241,7 +256,8 @@ static void see_logits(Model *m, int part, const char *where, Mat x)
 {
     (void)part;
     for (int64_t r = 0; !strcmp(where, "logits") && m->slice_batch->sample[0] == 0 && r < x.rows; r++)
-        memcpy(whole + mapped_row(m->slice_rows, r) * x.cols, mat_at(x, r, 0), (size_t)x.cols * sizeof *whole);
+        memcpy(whole + mapped_row(m->slice_rows, r) * x.cols, mat_at(x, r, 0),
+               (size_t)x.cols * sizeof *whole);
 }
 
 /* Token by token over the cache gives the logits of the whole sequence at once. */
@@ -262,8 +278,9 @@ static void cache_agrees(int family)
         n = s == 0 ? 3 : 1;                /* a prompt, then one at a time */
         run_extend(&r, tokens + s, n, one);
         for (int64_t v = 0; v < V; v++)
-            CHECK(fabs(one[v] - whole[(s + n - 1) * V + v]) < 1e-12, "family %d position %lld: %.15g and %.15g", family,
-                  (long long)s, one[v], whole[(s + n - 1) * V + v]);
+            CHECK(fabs(one[v] - whole[(s + n - 1) * V + v]) < 1e-12,
+                  "family %d position %lld: %.15g and %.15g", family, (long long)s, one[v],
+                  whole[(s + n - 1) * V + v]);
     }
     free(whole);
     free(one);
@@ -285,7 +302,8 @@ static void documents_apart(int family)
             memcpy(before, whole, (size_t)(S * V) * sizeof *whole);
     }
     changed = 0;
-    CHECK(memcmp(before, whole, (size_t)(3 * V) * sizeof *whole), "family %d: the first document differs", family);
+    CHECK(memcmp(before, whole, (size_t)(3 * V) * sizeof *whole), "family %d: the first document differs",
+          family);
     CHECK(!memcmp(before + 3 * V, whole + 3 * V, (size_t)((S - 3) * V) * sizeof *whole),
           "family %d: the second document sees the first", family);
     free(before);
@@ -306,13 +324,15 @@ int main(void)
         cache_agrees(i);
     }
     documents_apart(4);
-    /* two microbatches of three layers: every sum but the last of the chunk; where a layer's memory goes with it, those
-     * within the layer, and in the backward all that are read again */
+    /* two microbatches of three layers: every sum but the last of the chunk; where a layer's memory goes with
+     * it, those within the layer, and in the backward all that are read again */
     sums_fused(WITH("num_layers=3"), 2 * 5, 2, 2 * 3);
     sums_fused(WITH("num_layers=3", "recompute_granularity=selective"), 2 * 5, 2, 2 * 3);
-    sums_fused(WITH("num_layers=3", "recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1"),
+    sums_fused(WITH("num_layers=3", "recompute_granularity=full", "recompute_method=uniform",
+                    "recompute_num_layers=1"),
                2 * (3 + 3), 2 * 3, 2 * 3);
-    sums_fused(WITH("num_layers=3", "recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=3"),
+    sums_fused(WITH("num_layers=3", "recompute_granularity=full", "recompute_method=uniform",
+                    "recompute_num_layers=3"),
                2 * (3 + 5), 2 * 3, 2 * (3 + 2));
     bitwise(1, "params_dtype=bf16");
     bitwise(3, "params_dtype=fp16");

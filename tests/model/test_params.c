@@ -1,6 +1,7 @@
-/* The parameter table over every layout: what all ranks save tiles each tensor once, what a rank loads is all that it
- * holds, heads of keys and values go with their queries, buckets hold what data.c relies on, and initial values have
- * the same bits everywhere. Ranks are opened one after the other over groups whose messages do nothing. */
+/* The parameter table over every layout: what all ranks save tiles each tensor once, what a rank loads is all
+ * that it holds, heads of keys and values go with their queries, buckets hold what data.c relies on, and
+ * initial values have the same bits everywhere. Ranks are opened one after the other over groups whose
+ * messages do nothing. */
 #include "checkpoint.h"
 #include "ranks.h"
 #include "test.h"
@@ -82,7 +83,8 @@ static void check_seen(Whole *w, const char *what, int arrays[ARRAYS])
         int64_t wrong = 0, n = t->rows * t->cols;
         for (int64_t k = 0; k < n; k++)
             wrong += t->seen[k] != arrays[i / (w->n / ARRAYS)];
-        CHECK(!wrong, "%s: %lld of %lld elements of %s not saved once", what, (long long)wrong, (long long)n, t->name);
+        CHECK(!wrong, "%s: %lld of %lld elements of %s not saved once", what, (long long)wrong, (long long)n,
+              t->name);
         memset(t->seen, 0, (size_t)n);
     }
 }
@@ -127,16 +129,18 @@ static void check_heads(const Params *p, const char *what)
             continue;
         int n = param_boxes(p, t, 0, t->n, box);
         int64_t first = r * A / tp, last = (r + 1) * A / tp - 1;      /* query heads */
-        CHECK(n == 3 && box[0].row0 == first * D && box[0].rows == (last - first + 1) * D, "%s: query rows", what);
+        CHECK(n == 3 && box[0].row0 == first * D && box[0].rows == (last - first + 1) * D, "%s: query rows",
+              what);
         for (int s = 1; s < n; s++)
             CHECK(box[s].row0 - (A + (s - 1) * K) * D == first * K / A * D &&
                       box[s].rows == (last * K / A - first * K / A + 1) * D,
-                  "%s: rows [%lld, +%lld) of segment %d", what, (long long)box[s].row0, (long long)box[s].rows, s);
+                  "%s: rows [%lld, +%lld) of segment %d", what, (long long)box[s].row0,
+                  (long long)box[s].rows, s);
     }
 }
 
-/* Tensors lie apart, on block edges, inside their bucket; each partial sum covers what must be summed and nothing
- * else. */
+/* Tensors lie apart, on block edges, inside their bucket; each partial sum covers what must be summed and
+ * nothing else. */
 static void check_buckets(const Params *p, const char *what)
 {
     const Data *d = &p->data;
@@ -148,12 +152,14 @@ static void check_buckets(const Params *p, const char *what)
         int partial = 0, head = t->id >= P_QNORM && t->id <= P_KNORMB, rows = 0;
         int64_t kv = t->n;
         int64_t end_of_t = t->offset + t->n;
-        CHECK(t->offset % SUMSQ_BLOCK == 0 && t->offset >= b->at && end_of_t <= b->at + b->n, "%s: %s", what, t->name);
+        CHECK(t->offset % SUMSQ_BLOCK == 0 && t->offset >= b->at && end_of_t <= b->at + b->n, "%s: %s", what,
+              t->name);
         CHECK((b->phase == PHASE_W) == (t->def->part == PART_LAYER && strstr(t->name, "linear") && 1),
               "%s: half of %s", what, t->name);
         for (int s = 0; s < b->sums; s++) {
             const PartialSum *x = &b->sum[s];
-            int64_t lo = t->offset > x->at ? t->offset : x->at, hi = end_of_t < x->at + x->n ? end_of_t : x->at + x->n;
+            int64_t lo = t->offset > x->at ? t->offset : x->at,
+                    hi = end_of_t < x->at + x->n ? end_of_t : x->at + x->n;
             if (lo >= hi)
                 continue;
             if (x->comm == &p->grid->kv)
@@ -161,14 +167,16 @@ static void check_buckets(const Params *p, const char *what)
             else
                 partial = lo == t->offset && hi == lo + t->n ? 1 : 9;
         }
-        CHECK(partial == (head || (c->sequence_parallel && t->def->cut == CUT_NONE)), "%s: sum of %s", what, t->name);
+        CHECK(partial == (head || (c->sequence_parallel && t->def->cut == CUT_NONE)), "%s: sum of %s", what,
+              t->name);
         CHECK(rows == (t->id == P_QKV || t->id == P_QKVB), "%s: key rows of %s", what, t->name);
         CHECK(!rows || kv == c->num_attention_heads / p->grid->size[AXIS_TP] * c->kv_channels * t->local_cols,
               "%s: key rows of %s from %lld", what, t->name, (long long)kv);
     }
     for (int b = 0; b < d->buckets; b++) {
         int64_t n = d->bucket[b].n;
-        CHECK(d->bucket[b].at == end && n > 0 && n % (d->shard->size * SUMSQ_BLOCK) == 0, "%s: bucket %d", what, b);
+        CHECK(d->bucket[b].at == end && n > 0 && n % (d->shard->size * SUMSQ_BLOCK) == 0, "%s: bucket %d",
+              what, b);
         end += n;
     }
     CHECK(end == d->elems, "%s: flat space", what);
@@ -231,7 +239,8 @@ static void layout(const RankShape *s, const char *list, Whole *w, int values)
         Device null;
         Arena count = {.name = "run"};
         int n;
-        snprintf(what, sizeof what, "tp %d dp %d/%d pp %d rank %d %s", s->tp, s->dp, s->instances, s->pp, r, list);
+        snprintf(what, sizeof what, "tp %d dp %d/%d pp %d rank %d %s", s->tp, s->dp, s->instances, s->pp, r,
+                 list);
         ranks_grid(&g, s, r, nothing, NULL);
         params_open(&p, c, &g, &pl);
         null_open(&null, p.real);
@@ -259,9 +268,10 @@ static void layout(const RankShape *s, const char *list, Whole *w, int values)
 
 static const char *const families[] = {
     "",
-    "position_embedding_type=rope|normalization=RMSNorm|activation=swiglu|add_bias_linear=false|num_query_groups=2|"
-    "untie_embeddings_and_output_weights=true",
-    "position_embedding_type=rope|qk_layernorm=true|activation=geglu|num_query_groups=1|sequence_parallel=true",
+    "position_embedding_type=rope|normalization=RMSNorm|activation=swiglu|add_bias_linear=false|num_query_"
+    "groups=2|untie_embeddings_and_output_weights=true",
+    "position_embedding_type=rope|qk_layernorm=true|activation=geglu|num_query_groups=1|sequence_parallel="
+    "true",
     "num_query_groups=4|qk_layernorm=true|add_qkv_bias=true|params_dtype=bf16|sequence_parallel=true",
 };
 enum { FAMILIES = sizeof families / sizeof *families };
@@ -283,8 +293,9 @@ static void one_of_all(const Config *c, Whole *w, int family, int tp, int pipe, 
     /* all of them where they differ, a sample of the products */
     if ((tp > 2 && dp > 2 && stage != family) || (tp == 2 && pipe > 1 && dp == 4))
         return;
-    char *list = xasprintf("%s%s%s%sdata_parallel_sharding_strategy=%s", families[family], *families[family] ? "|" : "",
-                           pipes[pipe].list, *pipes[pipe].list ? "|" : "", stages[stage]);
+    char *list = xasprintf("%s%s%s%sdata_parallel_sharding_strategy=%s", families[family],
+                           *families[family] ? "|" : "", pipes[pipe].list, *pipes[pipe].list ? "|" : "",
+                           stages[stage]);
     layout(&s, list, w, (tp + dp + pipe + stage) % 5 == 0 && c->params_dtype == PARAMS_DTYPE_FP64);
     free(list);
 }
@@ -293,10 +304,11 @@ int main(void)
 {
     snprintf(file, sizeof file, "%s/params.yaml", getenv("WORK") ? getenv("WORK") : "/tmp");
     FILE *f = fopen(file, "w");
-    fputs("model: {num_layers: 4, hidden_size: 24, num_attention_heads: 8, kv_channels: 6, ffn_hidden_size: 56, "
-          "seq_length: 8, vocab_size: 131, make_vocab_size_divisible_by: 8}\n"
+    fputs("model: {num_layers: 4, hidden_size: 24, num_attention_heads: 8, kv_channels: 6, ffn_hidden_size: "
+          "56, seq_length: 8, vocab_size: 131, make_vocab_size_divisible_by: 8}\n"
           "train: {micro_batch_size: 1, global_batch_size: 48}\n"
-          "data: {tokenizer_type: none}\nprecision: {params_dtype: fp64}\n", f);
+          "data: {tokenizer_type: none}\nprecision: {params_dtype: fp64}\n",
+          f);
     fclose(f);
     for (int i = 0; i < FAMILIES; i++) {
         RankShape one = {1, 1, 1, 1, 1};

@@ -1,8 +1,8 @@
-/* bench_comm -- two (or more) ranks of one host: all-reduce of 64 MB beside MPI_Allreduce in the same run, by turns;
- * then messages between ranks 0 and 1. Prints medians. Arguments: megabytes (64), rounds (15).
+/* bench_comm -- two (or more) ranks of one host: all-reduce of 64 MB beside MPI_Allreduce in the same run, by
+ * turns; then messages between ranks 0 and 1. Prints medians. Arguments: megabytes (64), rounds (15).
  *     TRAIN=build/cpu/bench_comm scripts/launch -n 2
- * The launcher forbids MPI the kernel's copying between processes; with OMPI_MCA_btl_vader_single_copy_mechanism=cma in
- * the environment and plain mpirun MPI has it. */
+ * The launcher forbids MPI the kernel's copying between processes; with
+ * OMPI_MCA_btl_vader_single_copy_mechanism=cma in the environment and plain mpirun MPI has it. */
 #include "grid.h"
 #include <mpi.h>
 #include <stdio.h>
@@ -58,8 +58,9 @@ static void all_reduce(Comm *c, int64_t bytes, int rounds)
     }
     double a = median(t[0], rounds), b = median(t[1], rounds), h = median(t[2], rounds);
     if (c->rank == 0)
-        printf("all_reduce of %lld bytes, %d ranks: ours %.2f ms (%.2f GB/s), MPI %.2f ms (%.2f GB/s), ratio %.2f; "
-               "BF16 %.2f ms\n", (long long)bytes, c->size, a * 1e3, (double)bytes / a * 1e-9, b * 1e3,
+        printf("all_reduce of %lld bytes, %d ranks: ours %.2f ms (%.2f GB/s), MPI %.2f ms (%.2f GB/s), ratio "
+               "%.2f; BF16 %.2f ms\n",
+               (long long)bytes, c->size, a * 1e3, (double)bytes / a * 1e-9, b * 1e3,
                (double)bytes / b * 1e-9, b / a, h * 1e3);
 }
 
@@ -91,7 +92,8 @@ int main(int argc, char **argv)
     GridSpec spec = {.size = {world, 1, 1, 1, 1}};
     Grid g;
     if (world < 2)
-        die(EXIT_CONFIG, "usage", "two ranks at least; change: TRAIN=build/cpu/bench_comm scripts/launch -n 2");
+        die(EXIT_CONFIG, "usage",
+            "two ranks at least; change: TRAIN=build/cpu/bench_comm scripts/launch -n 2");
     grid_parse_order("tp-cp-ep-dp-pp", spec.order);
     grid_open(&g, &spec, world, rank);
     comm_threads(1);

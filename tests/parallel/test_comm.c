@@ -1,6 +1,6 @@
-/* Every operation of every group, under a launcher: exact integers compared byte for byte, poisoned outputs, many
- * operations in flight, floats against sums formed here in the documented order. Arguments: nothing, or `lost SITE` for
- * tests/parallel/rank_lost.sh. GRIDIRON_RANKS_PER_HOST makes hosts out of this one. */
+/* Every operation of every group, under a launcher: exact integers compared byte for byte, poisoned outputs,
+ * many operations in flight, floats against sums formed here in the documented order. Arguments: nothing, or
+ * `lost SITE` for tests/parallel/rank_lost.sh. GRIDIRON_RANKS_PER_HOST makes hosts out of this one. */
 #include "grid.h"
 #include "half.h"
 #include "test.h"
@@ -54,8 +54,8 @@ static void out_check(Out o, void *want, const char *what, const Comm *c, int64_
     size_t at = 0;
     while (!same && o.p[at] == ((char *)want)[at])
         at++;
-    CHECK(same, "rank %d: %s over %s (%d of %d), %lld %s: byte %zu of %zu", rank, what, c->name, c->rank, c->size,
-          (long long)n, dtype_name(t), at, o.bytes);
+    CHECK(same, "rank %d: %s over %s (%d of %d), %lld %s: byte %zu of %zu", rank, what, c->name, c->rank,
+          c->size, (long long)n, dtype_name(t), at, o.bytes);
     for (int i = 0; i < GUARD; i++)
         same &= o.base[i] == (char)0xA5 && o.p[o.bytes + (size_t)i] == (char)0xA5;
     CHECK(same || test_failures, "rank %d: %s over %s wrote beyond its output", rank, what, c->name);
@@ -120,7 +120,8 @@ static void start(Case *k)
         k->out = out_open(bytes * (size_t)many);
         if (in_place)
             memcpy(k->out.p + bytes * (size_t)c->rank, k->in, bytes);
-        k->token[0] = c->all_gather(c, k->out.p, in_place ? k->out.p + bytes * (size_t)c->rank : k->in, k->n, k->type);
+        k->token[0] =
+            c->all_gather(c, k->out.p, in_place ? k->out.p + bytes * (size_t)c->rank : k->in, k->n, k->type);
         break;
     case COMM_ALL_TO_ALL:
         k->in = values(k, rank, k->n * many);
@@ -163,7 +164,9 @@ static void finish(Case *k)
         case COMM_ALL_GATHER: v = value(k->salt, k->member[i / k->n], i % k->n); break;
         case COMM_ALL_TO_ALL: v = value(k->salt, k->member[i / k->n], c->rank * k->n + i % k->n); break;
         case COMM_BROADCAST: v = value(k->salt, k->member[k->root], i); break;
-        case COMM_SEND: v = value(k->salt, k->member[(c->rank + many - (1 + k->root % (many - 1))) % many], i); break;
+        case COMM_SEND:
+            v = value(k->salt, k->member[(c->rank + many - (1 + k->root % (many - 1))) % many], i);
+            break;
         }
         put(want, i, k->type, v);
     }
@@ -188,7 +191,8 @@ static int known(Grid *g, Known *k)
         if (i == 0)
             for (int r = 0; r < m; r++)
                 k[i].member[r] = r;
-        CHECK(m == k[i].c->size && k[i].member[k[i].c->rank] == rank, "%s: %d of %d", k[i].c->name, k[i].c->rank, m);
+        CHECK(m == k[i].c->size && k[i].member[k[i].c->rank] == rank, "%s: %d of %d", k[i].c->name,
+              k[i].c->rank, m);
     }
     return n;
 }
@@ -202,8 +206,14 @@ static void each_operation(const Known *k)
                 for (int op = 0; op < (kind <= COMM_REDUCE_SCATTER && l < 4 ? 3 : 1); op++) {
                     if (l == 5 && t != 1 && (size_t)kind != t)
                         continue;
-                    Case one = {.c = k->c, .member = k->member, .kind = kind, .root = (int)(l + t) % k->c->size,
-                                .n = lengths[l], .type = types[t], .op = (ReduceOp)op, .salt = draw()};
+                    Case one = {.c = k->c,
+                                .member = k->member,
+                                .kind = kind,
+                                .root = (int)(l + t) % k->c->size,
+                                .n = lengths[l],
+                                .type = types[t],
+                                .op = (ReduceOp)op,
+                                .salt = draw()};
                     start(&one);
                     finish(&one);
                 }
@@ -220,9 +230,14 @@ static void many_at_once(const Known *k, int groups, int rounds)
         for (int i = 0; i < FLIGHT; i++) {
             const Known *which = &k[draw() % (uint64_t)groups];
             uint64_t length = draw() % 20;
-            flight[i] = (Case){.c = which->c, .member = which->member, .kind = (int)(draw() % (COMM_SEND + 1)),
-                               .n = length == 0 ? 70001 : length < 4 ? 9000 : (int64_t)(draw() % 40),
-                               .type = types[draw() % 6], .op = OP_SUM};
+            flight[i] = (Case){.c = which->c,
+                               .member = which->member,
+                               .kind = (int)(draw() % (COMM_SEND + 1)),
+                               .n = length == 0  ? 70001
+                                    : length < 4 ? 9000
+                                                 : (int64_t)(draw() % 40),
+                               .type = types[draw() % 6],
+                               .op = OP_SUM};
             flight[i].root = (int)(draw() % 64);
             if (flight[i].kind == COMM_BROADCAST)
                 flight[i].root %= which->c->size;
@@ -304,8 +319,8 @@ static void float_bits(const Known *k)
             Token b = k->c->reduce_scatter(k->c, part.p, in, n, t, OP_SUM);
             k->c->wait(k->c, a);
             k->c->wait(k->c, b);
-            CHECK(!memcmp(part.p, whole.p + (size_t)(n * k->c->rank) * w, (size_t)n * w), "rank %d: %s: reduce_scatter",
-                  rank, k->c->name);
+            CHECK(!memcmp(part.p, whole.p + (size_t)(n * k->c->rank) * w, (size_t)n * w),
+                  "rank %d: %s: reduce_scatter", rank, k->c->name);
             char *slice = malloc((size_t)n * w);
             memcpy(slice, want + (size_t)(n * k->c->rank) * w, (size_t)n * w);
             out_check(part, slice, "sum of floats (scatter)", k->c, n, t);
@@ -340,7 +355,8 @@ static void sends_do_not_wait(Comm *c)
 static void large(const Known *k)
 {
     for (int kind = 0; kind <= COMM_ALL_GATHER; kind++) {
-        Case one = {.c = k->c, .member = k->member, .kind = kind, .n = 1000007, .type = F32, .salt = draw() | 1};
+        Case one = {
+            .c = k->c, .member = k->member, .kind = kind, .n = 1000007, .type = F32, .salt = draw() | 1};
         start(&one);
         finish(&one);
     }
@@ -373,7 +389,8 @@ static void counters(Comm *c)
     }
     comm_listen(NULL, NULL);
     int64_t bytes = 256 * (2 + c->size + (c->rank == 1) + (c->rank == 0));
-    CHECK(c->ops == plan.ops && c->bytes == plan.bytes && plan.bytes == bytes && plan.ops == 4 + (c->rank < 2),
+    CHECK(c->ops == plan.ops && c->bytes == plan.bytes && plan.bytes == bytes &&
+              plan.ops == 4 + (c->rank < 2),
           "%lld operations, %lld bytes; the plan says %lld, %lld", (long long)c->ops, (long long)c->bytes,
           (long long)plan.ops, (long long)plan.bytes);
     CHECK(heard == 5 + (c->rank < 2), "heard of %d operations", heard);
@@ -390,7 +407,7 @@ static void moves_by_itself(Comm *c)
     c->barrier(c);
     CommStats before = comm_stats(c), after = before;
     Token t = c->all_reduce(c, x, N, F32, OP_SUM);
-    int64_t all = 2 * (int64_t)N * 4;      /* every element is left for others or added, then offered or taken */
+    int64_t all = 2 * (int64_t)N * 4; /* every element is left for others or added, then offered or taken */
     for (double end = now() + 240; after.behind - before.behind < all && now() < end; after = comm_stats(c))
         usleep(2000);
     c->wait(c, t);

@@ -1,7 +1,8 @@
-/* The groups of a grid against two generators written here: an odometer that counts through all coordinates, and the
- * strided ranges by which Megatron-LM's earlier code listed the groups of the default order. Then, for all 120 orders
- * and all factorisations of up to 64 ranks: groups part the world, two groups meet in one rank, coordinates round-trip,
- * the expert grid included; and the derived groups (key/value heads, shards, copies, embedding). */
+/* The groups of a grid against two generators written here: an odometer that counts through all coordinates,
+ * and the strided ranges by which Megatron-LM's earlier code listed the groups of the default order. Then,
+ * for all 120 orders and all factorisations of up to 64 ranks: groups part the world, two groups meet in one
+ * rank, coordinates round-trip, the expert grid included; and the derived groups (key/value heads, shards,
+ * copies, embedding). */
 #include "grid.h"
 #include "test.h"
 
@@ -61,10 +62,15 @@ static int range(int from, int to, int step)
 static void strided(const GridSpec *s, int world, int rank)
 {
     const int *size = s->size;
-    int tp = size[AXIS_TP], cp = size[AXIS_CP], pp = size[AXIS_PP], stage = world / pp, first = rank / stage * stage;
-    struct { const char *name; unsigned mask; int n; } g[] = {
-        {"tp", BIT(AXIS_TP), 0}, {"cp", BIT(AXIS_CP), 0}, {"dp", BIT(AXIS_DP), 0}, {"pp", BIT(AXIS_PP), 0},
-        {"dp-cp", BIT(AXIS_DP) | BIT(AXIS_CP), 0}, {"tp-dp-cp", BIT(AXIS_TP) | BIT(AXIS_DP) | BIT(AXIS_CP), 0}};
+    int tp = size[AXIS_TP], cp = size[AXIS_CP], pp = size[AXIS_PP], stage = world / pp,
+        first = rank / stage * stage;
+    struct { const char *name; unsigned mask; int n;
+    } g[] = {{"tp", BIT(AXIS_TP), 0},
+             {"cp", BIT(AXIS_CP), 0},
+             {"dp", BIT(AXIS_DP), 0},
+             {"pp", BIT(AXIS_PP), 0},
+             {"dp-cp", BIT(AXIS_DP) | BIT(AXIS_CP), 0},
+             {"tp-dp-cp", BIT(AXIS_TP) | BIT(AXIS_DP) | BIT(AXIS_CP), 0}};
     for (int i = 0; i < 6; i++) {
         int block = rank / (tp * cp) * tp * cp, m = 0;
         switch (i) {
@@ -81,13 +87,15 @@ static void strided(const GridSpec *s, int world, int rank)
 
 /* nodes, ranks a node, tp, pp, cp, ep: the range of sizes that Megatron-LM's test of its rank order covers */
 static const int published[][6] = {
-    {1, 1, 1, 1, 1, 1}, {1, 8, 8, 1, 1, 1}, {1, 8, 2, 2, 1, 1}, {1, 8, 2, 4, 1, 1}, {1, 8, 1, 8, 1, 1},
-    {1, 8, 2, 2, 1, 2}, {1, 8, 1, 1, 8, 1}, {1, 8, 4, 1, 2, 1}, {2, 8, 4, 2, 1, 1}, {2, 8, 4, 2, 1, 2},
-    {2, 8, 2, 2, 2, 1}, {2, 8, 1, 4, 1, 4}, {4, 8, 8, 4, 1, 1}, {4, 8, 2, 4, 2, 1}, {4, 8, 2, 2, 1, 8},
-    {8, 8, 8, 8, 1, 1}, {8, 8, 2, 4, 1, 4}, {8, 8, 4, 4, 2, 1}, {16, 8, 8, 4, 1, 1}, {16, 8, 4, 8, 1, 2},
-    {16, 8, 2, 8, 4, 1}, {18, 8, 4, 6, 1, 3}, {24, 8, 4, 4, 1, 6}, {32, 8, 8, 8, 1, 4}, {48, 8, 8, 6, 2, 1},
-    {64, 8, 8, 16, 1, 1}, {64, 8, 4, 8, 1, 8}, {96, 4, 4, 8, 1, 12}, {128, 8, 8, 8, 8, 1}, {128, 8, 2, 16, 1, 8},
-    {316, 8, 4, 8, 1, 1}, {384, 8, 4, 8, 1, 1}, {768, 8, 4, 8, 2, 1}, {1280, 8, 4, 8, 1, 8}, {1344, 8, 4, 8, 1, 1}};
+    {1, 1, 1, 1, 1, 1},   {1, 8, 8, 1, 1, 1},    {1, 8, 2, 2, 1, 1},   {1, 8, 2, 4, 1, 1},
+    {1, 8, 1, 8, 1, 1},   {1, 8, 2, 2, 1, 2},    {1, 8, 1, 1, 8, 1},   {1, 8, 4, 1, 2, 1},
+    {2, 8, 4, 2, 1, 1},   {2, 8, 4, 2, 1, 2},    {2, 8, 2, 2, 2, 1},   {2, 8, 1, 4, 1, 4},
+    {4, 8, 8, 4, 1, 1},   {4, 8, 2, 4, 2, 1},    {4, 8, 2, 2, 1, 8},   {8, 8, 8, 8, 1, 1},
+    {8, 8, 2, 4, 1, 4},   {8, 8, 4, 4, 2, 1},    {16, 8, 8, 4, 1, 1},  {16, 8, 4, 8, 1, 2},
+    {16, 8, 2, 8, 4, 1},  {18, 8, 4, 6, 1, 3},   {24, 8, 4, 4, 1, 6},  {32, 8, 8, 8, 1, 4},
+    {48, 8, 8, 6, 2, 1},  {64, 8, 8, 16, 1, 1},  {64, 8, 4, 8, 1, 8},  {96, 4, 4, 8, 1, 12},
+    {128, 8, 8, 8, 8, 1}, {128, 8, 2, 16, 1, 8}, {316, 8, 4, 8, 1, 1}, {384, 8, 4, 8, 1, 1},
+    {768, 8, 4, 8, 2, 1}, {1280, 8, 4, 8, 1, 8}, {1344, 8, 4, 8, 1, 1}};
 
 static void published_sizes(void)
 {
@@ -102,7 +110,8 @@ static void published_sizes(void)
         count_through(s.size, s.order, world);
         for (unsigned mask = 0; mask < 32; mask++) {
             int r = draw(world);
-            compare(grid_group(s.size, s.order, mask, r, got), same_elsewhere(mask, r, world, want), "dense", &s, r);
+            compare(grid_group(s.size, s.order, mask, r, got), same_elsewhere(mask, r, world, want), "dense",
+                    &s, r);
         }
         if (p[4] > 1 && p[5] > 1)
             continue;
@@ -110,7 +119,8 @@ static void published_sizes(void)
         count_through(expert, s.order, world);
         for (unsigned mask = 0; mask < 32; mask++) {
             int r = draw(world);
-            compare(grid_expert_group(&s, world, mask, r, got), same_elsewhere(mask, r, world, want), "expert", &s, r);
+            compare(grid_expert_group(&s, world, mask, r, got), same_elsewhere(mask, r, world, want),
+                    "expert", &s, r);
         }
         int r = draw(world), n = grid_expert_group(&s, world, BIT(AXIS_PP), r, want);
         compare(grid_group(s.size, s.order, BIT(AXIS_PP), r, got), n, "pipelines of both grids", &s, r);
@@ -141,8 +151,8 @@ static void one_grid(const GridSpec *s, const int size[AXES], int world)
             }
         }
         if (bad)
-            CHECK(0, "mask %u of tp %d cp %d ep %d dp %d pp %d: no partition", mask, size[0], size[1], size[2], size[3],
-                  size[4]);
+            CHECK(0, "mask %u of tp %d cp %d ep %d dp %d pp %d: no partition", mask, size[0], size[1],
+                  size[2], size[3], size[4]);
         int r = draw(world), n = grid_group(size, s->order, mask, r, list);
         unsigned disjoint = ~mask & (unsigned)draw(32);
         int m = grid_group(size, s->order, disjoint, r, other), meet = 0;
@@ -151,8 +161,8 @@ static void one_grid(const GridSpec *s, const int size[AXES], int world)
                 meet += list[i] == other[k];
         int rest = grid_group(size, s->order, ~mask & 31, r, other);
         if (meet != 1 || n * rest != world)
-            CHECK(0, "mask %u and %u of rank %d meet in %d ranks; %d x %d of %d", mask, disjoint, r, meet, n, rest,
-                  world);
+            CHECK(0, "mask %u and %u of rank %d meet in %d ranks; %d x %d of %d", mask, disjoint, r, meet, n,
+                  rest, world);
     }
     test_checks++;
 }
@@ -196,7 +206,8 @@ static void factorisations(const Axis order[AXES])
                     int r = draw(world);
                     int n = grid_expert_group(&s, world, BIT(AXIS_PP), r, want);
                     if (order[AXES - 1] == AXIS_PP)
-                        compare(grid_group(s.size, s.order, BIT(AXIS_PP), r, got), n, "pipelines of both grids", &s, r);
+                        compare(grid_group(s.size, s.order, BIT(AXIS_PP), r, got), n,
+                                "pipelines of both grids", &s, r);
                 }
 }
 
@@ -207,8 +218,8 @@ static void check_comm(const Comm *c, const int *list, int n, int rank)
     int at = 0;
     while (at < n && list[at] != rank)
         at++;
-    CHECK(c->size == n && c->rank == at, "%s of rank %d: %d of %d, not %d of %d", c->name, rank, c->rank, c->size, at,
-          n);
+    CHECK(c->size == n && c->rank == at, "%s of rank %d: %d of %d, not %d of %d", c->name, rank, c->rank,
+          c->size, at, n);
 }
 
 static void derived(const Axis order[AXES])
@@ -263,7 +274,8 @@ static void what_does_not_fit(void)
     grid_parse_order("tp-cp-ep-dp-pp", s.order);
     CHECK(!grid_expert_size(&s, 16, size), "3 experts' ranks do not divide 16");
     s.ep = 4;
-    CHECK(grid_expert_size(&s, 16, size) && size[AXIS_DP] == 2 && size[AXIS_TP] == 1, "edp %d", size[AXIS_DP]);
+    CHECK(grid_expert_size(&s, 16, size) && size[AXIS_DP] == 2 && size[AXIS_TP] == 1, "edp %d",
+          size[AXIS_DP]);
     grid_parse_order("tp-cp-ep-pp-dp", s.order);
     CHECK(!grid_expert_size(&s, 16, size), "pipelines of the two grids differ");
     s.ep = 2;

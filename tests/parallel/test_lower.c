@@ -1,6 +1,6 @@
-/* From compute lists to what ranks execute: no list stands still, the check at start finds what is wrong, expanded
- * lists keep every order, and no place in memory is used twice. `long`: every schedule up to 64 ranks; `speed`: how long
- * the making takes. */
+/* From compute lists to what ranks execute: no list stands still, the check at start finds what is wrong,
+ * expanded lists keep every order, and no place in memory is used twice. `long`: every schedule up to 64
+ * ranks; `speed`: how long the making takes. */
 #include "schedules.h"
 #include <time.h>
 
@@ -25,8 +25,8 @@ static void one_schedule(PipeShape s)
     schedules_open(&set, &s);
     check_set(&set, "one queue");
     double one = model_run(&set, 0), two = model_run(&set, 1);
-    CHECK(one >= 0 && two >= 0, "kind %d p %d v %d m %d stands still: %g, beside compute %g", s.kind, s.p, s.v, s.m,
-          one, two);
+    CHECK(one >= 0 && two >= 0, "kind %d p %d v %d m %d stands still: %g, beside compute %g", s.kind, s.p,
+          s.v, s.m, one, two);
     schedules_close(&set);
 }
 
@@ -43,13 +43,14 @@ static void every_schedule(void)
     for (int p = 1; p <= 9; p++)
         for (int v = 1; v <= 4; v++)
             for (int m = 1; m <= 20; m++) {
-                one_schedule((PipeShape){.kind = SCHEDULE_FORWARD, .p = p, .v = v, .m = m, .group = dice(p + 2)});
+                one_schedule(
+                    (PipeShape){.kind = SCHEDULE_FORWARD, .p = p, .v = v, .m = m, .group = dice(p + 2)});
                 one_schedule((PipeShape){.kind = SCHEDULE_FORWARD, .p = p, .v = 2, .m = m, .vee = 1});
             }
 }
 
-/* Megatron-LM's groups: any n of at least p, whole groups, or at least p microbatches in the last. What it refuses
- * may wait for itself, and the check says so before anything runs. */
+/* Megatron-LM's groups: any n of at least p, whole groups, or at least p microbatches in the last. What it
+ * refuses may wait for itself, and the check says so before anything runs. */
 static void groups(void)
 {
     int refused = 0;
@@ -66,8 +67,8 @@ static void groups(void)
                     char why[256] = "";
                     schedules_open(&set, &s);
                     int ok = schedules_check(&set, why, sizeof why);
-                    CHECK(ok == (model_run(&set, 0) >= 0) || set.stuck >= 0, "p %d v %d n %d m %d: %s", p, v, n, m,
-                          why);
+                    CHECK(ok == (model_run(&set, 0) >= 0) || set.stuck >= 0, "p %d v %d n %d m %d: %s", p, v,
+                          n, m, why);
                     CHECK(ok || strstr(why, "never gets to"), "p %d v %d n %d m %d: %s", p, v, n, m, why);
                     refused += !ok;
                     schedules_close(&set);
@@ -86,7 +87,8 @@ static void large(int p, int kind, int v, int m)
 
 static void large_schedules(int whole)
 {
-    static const int ranks[] = {17, 24, 31, 32, 48, 63, 64}, mbs[] = {1, 2, 3, 7, 31, 64, 127, 128, 300, 1024};
+    static const int ranks[] = {17, 24, 31, 32, 48, 63, 64},
+                     mbs[] = {1, 2, 3, 7, 31, 64, 127, 128, 300, 1024};
     for (int p = 1; whole && p <= 64; p++)
         for (int kind = 0; kind < KINDS; kind++)
             for (int m = 1; m <= 1024; m += m < 2 * p + 4 ? 1 : 1 + m / 3)
@@ -99,7 +101,8 @@ static void large_schedules(int whole)
     for (size_t i = 0; !whole && i < sizeof ranks / sizeof *ranks; i++)
         for (int kind = 0; kind < KINDS; kind++)
             for (size_t k = 0; k < sizeof mbs / sizeof *mbs; k++) {
-                int m = kind == SCHEDULE_INTERLEAVED && mbs[k] > ranks[i] ? mbs[k] / ranks[i] * ranks[i] : mbs[k];
+                int m =
+                    kind == SCHEDULE_INTERLEAVED && mbs[k] > ranks[i] ? mbs[k] / ranks[i] * ranks[i] : mbs[k];
                 if (m * ranks[i] <= 20000 || (kind != SCHEDULE_INTERLEAVED && i == 6))
                     large(ranks[i], kind, 2 + (int)(k % 4) * 2, m);
             }
@@ -188,7 +191,8 @@ static void swap(Instr *a, Instr *b)
     *b = t;
 }
 
-/* Damages one list. 1: for certain wrong; 0: perhaps harmless; -1: could not. room: one instruction more fits. */
+/* Damages one list. 1: for certain wrong; 0: perhaps harmless; -1: could not. room: one instruction more
+ * fits. */
 static int mutate(InstrList *l, Mutation how)
 {
     int i = pick(l, how == DROP || how == DOUBLE || how == RENAME ? -1 : how == SWAP_F ? 0 : 1), j;
@@ -238,7 +242,8 @@ static void mutants(int n)
 {
     int certain = 0, caught = 0, perhaps = 0, refused = 0;
     for (int i = 0; i < n; i++) {
-        int kind = dice(KINDS), p = 2 + dice(4), m = kind == SCHEDULE_INTERLEAVED ? p * (1 + dice(2)) : 1 + dice(8);
+        int kind = dice(KINDS), p = 2 + dice(4),
+            m = kind == SCHEDULE_INTERLEAVED ? p * (1 + dice(2)) : 1 + dice(8);
         PipeShape s = shape_of(kind, p, 2 + dice(2), m);
         ScheduleSet set, copy;
         char why[256] = "";
@@ -255,19 +260,20 @@ static void mutants(int n)
             copy.rank[r].list[k].join = 0;
         CHECK(wrong >= 0 || ok, "an unharmed list is refused: %s", why);
         CHECK(wrong != 1 || !ok, "%s p %d m %d rank %d, mutation %d: not caught", names[kind], p, m, r, how);
-        CHECK(wrong || !ok || model_run(&copy, 0) >= 0, "%s p %d m %d rank %d, mutation %d: passes, and stands still",
-              names[kind],
-              p, m, r, how);
+        CHECK(wrong || !ok || model_run(&copy, 0) >= 0,
+              "%s p %d m %d rank %d, mutation %d: passes, and stands still", names[kind], p, m, r, how);
         CHECK(ok || strlen(why) > 10, "no reason given");
-        certain += wrong == 1, caught += wrong == 1 && !ok, perhaps += wrong == 0, refused += wrong == 0 && !ok;
+        certain += wrong == 1, caught += wrong == 1 && !ok, perhaps += wrong == 0,
+            refused += wrong == 0 && !ok;
         for (int k = 0; k < p; k++)
             free(copy.rank[k].list);
         free(copy.rank);
         schedules_close(&set);
     }
-    printf("# mutants: %d of %d caught; of %d swaps that may be harmless %d refused\n", caught, certain, perhaps,
-           refused);
-    CHECK(certain > n / 4 && perhaps > n / 10 && refused > perhaps / 4, "%d certain, %d perhaps", certain, perhaps);
+    printf("# mutants: %d of %d caught; of %d swaps that may be harmless %d refused\n", caught, certain,
+           perhaps, refused);
+    CHECK(certain > n / 4 && perhaps > n / 10 && refused > perhaps / 4, "%d certain, %d perhaps", certain,
+          perhaps);
 }
 
 /* ---- what ranks execute ---- */
@@ -277,7 +283,8 @@ static int stage_is_alone(const PipeShape *s, int stage, int by, int rank)
     return stage + by < 0 || stage + by >= s->p * s->v || rank_of(s, stage + by) != rank;
 }
 
-/* The lifetimes of a slot kind, from the list alone: first and last instruction that touch it, [chunk*m + mb]. */
+/* The lifetimes of a slot kind, from the list alone: first and last instruction that touch it, [chunk*m +
+ * mb]. */
 static void lifetimes(const PipeShape *s, int rank, const InstrList *l, int kind, int *from, int *to)
 {
     for (int i = 0; i < s->v * s->m; i++)
@@ -324,8 +331,8 @@ static void check_slots(const PipeShape *s, int rank, const InstrList *l, const 
                 continue;
             }
             if (slot >= e->slots[kind] || to[a] < from[a])
-                CHECK(0, "kind %d rank %d: slot %d of %d, from %d to %d", kind, rank, slot, e->slots[kind], from[a],
-                      to[a]);
+                CHECK(0, "kind %d rank %d: slot %d of %d, from %d to %d", kind, rank, slot, e->slots[kind],
+                      from[a], to[a]);
             for (int b = 0; b < n; b++) {
                 int meets = from[b] >= 0 && from[b] <= from[a] && to[b] >= from[a];
                 live += meets;
@@ -340,8 +347,8 @@ static void check_slots(const PipeShape *s, int rank, const InstrList *l, const 
     free(from);
 }
 
-/* An expanded list put together again is the list it came from; parameters are there when they are used, gradients
- * reduced when they are final and not before. */
+/* An expanded list put together again is the list it came from; parameters are there when they are used,
+ * gradients reduced when they are final and not before. */
 typedef struct {
     const PipeShape *s;
     const Expand *e;
@@ -365,13 +372,13 @@ static void walk_reduce(Walk *w, const Instr *k, const Instr *before)
     w->reduces[k->part]++;
     if (e->sharded_grads) {
         int phase = before->op == I_B ? 0 : before->op == I_D ? 1 : 2;
-        CHECK(w->pending == k->part && k->phase == phase, "R/%d phase %d behind %d, not phase %d", k->part, k->phase,
-              w->pending, phase);
+        CHECK(w->pending == k->part && k->phase == phase, "R/%d phase %d behind %d, not phase %d", k->part,
+              k->phase, w->pending, phase);
         w->pending = -1;
     } else {
         CHECK(k->phase == 0 && w->ran[k->part], "R/%d before the last backward", k->part);
-        CHECK(!e->overlap || (before->part == k->part && (before->op == I_B || before->op == I_W)), "R/%d comes late",
-              k->part);
+        CHECK(!e->overlap || (before->part == k->part && (before->op == I_B || before->op == I_W)),
+              "R/%d comes late", k->part);
     }
 }
 
@@ -403,7 +410,8 @@ static void walk_expanded(Walk *w, int rank)
         const Instr *k = &w->x->list[i];
         CHECK(!w->step, "behind S at %d", i);
         if (k->op == I_G || k->op == I_X) {
-            CHECK(e->gather && w->gathered[k->part] == (k->op == I_X), "rank %d at %d: unit %d", rank, i, k->part);
+            CHECK(e->gather && w->gathered[k->part] == (k->op == I_X), "rank %d at %d: unit %d", rank, i,
+                  k->part);
             w->gathered[k->part] = k->op == I_G;
             continue;
         }
@@ -422,15 +430,16 @@ static void walk_expanded(Walk *w, int rank)
                       k->join == want->join,
                   "rank %d at %d: not what the list has at %d", rank, i, from);
             if (k->part == WHOLE) {
-                CHECK(!n || !(e->gather && k->op != I_W), "rank %d at %d: whole, and parameters are spread", rank, i);
+                CHECK(!n || !(e->gather && k->op != I_W), "rank %d at %d: whole, and parameters are spread",
+                      rank, i);
                 if ((k->op == I_B || k->op == I_W) && k->mb == w->s->m - 1)
                     for (int u = 0; u < n; u++)
                         w->ran[base + u] = 1;
-                CHECK(!e->sharded_grads || k->op == I_F || !n || is_message(k), "rank %d at %d: whole", rank, i);
+                CHECK(!e->sharded_grads || k->op == I_F || !n || is_message(k), "rank %d at %d: whole", rank,
+                      i);
             } else {
-                CHECK(k->part == base + (k->op == I_F ? parts : n - 1 - parts), "rank %d at %d: unit %d, place %d",
-                      rank, i, k->part,
-                      parts);
+                CHECK(k->part == base + (k->op == I_F ? parts : n - 1 - parts),
+                      "rank %d at %d: unit %d, place %d", rank, i, k->part, parts);
                 walk_part(w, k);
                 parts++;
             }
@@ -480,16 +489,19 @@ static void expansion(void)
                 for (int c = 0; c < s.v; c++)
                     total += units[c] = dice(8) ? 1 + dice(4) : 0;
                 units[0] += !total;
-                Expand e = {.units = units, .sharded_grads = shard > 0, .gather = shard == 2, .overlap = dice(2),
+                Expand e = {.units = units,
+                            .sharded_grads = shard > 0,
+                            .gather = shard == 2,
+                            .overlap = dice(2),
                             .tied = dice(2)};
                 check_expanded(&set, rank, &e);
                 schedules_close(&set);
             }
 }
 
-/* What a rank must hold at most: whatever the costs, 1f1b keeps p - rank microbatches, and one more that came early;
- * of gradients one that came early, one in use, one on its way.
- * Evaluation holds two microbatches a rank, or three where a V's two chunks meet, whatever m. */
+/* What a rank must hold at most: whatever the costs, 1f1b keeps p - rank microbatches, and one more that came
+ * early; of gradients one that came early, one in use, one on its way. Evaluation holds two microbatches a
+ * rank, or three where a V's two chunks meet, whatever m. */
 static void bounds(void)
 {
     for (int p = 1; p <= 8; p++)
@@ -502,9 +514,9 @@ static void bounds(void)
                 Schedule x;
                 schedule_open(&x, &set, r, &(Expand){.units = (const int[]){3}});
                 int held = p - r < m ? p - r : m;
-                CHECK(x.slots[SLOT_FD] <= held + 1 && x.slots[SLOT_FW] == held && x.slots[SLOT_DW] <= 3, "1f1b p %d "
-                      "m %d rank %d: "
-                      "%d, %d, %d slots", p, m, r, x.slots[0], x.slots[1], x.slots[2]);
+                CHECK(x.slots[SLOT_FD] <= held + 1 && x.slots[SLOT_FW] == held && x.slots[SLOT_DW] <= 3,
+                      "1f1b p %d m %d rank %d: %d, %d, %d slots",
+                      p, m, r, x.slots[0], x.slots[1], x.slots[2]);
                 schedule_close(&x);
             }
             schedules_close(&set);
@@ -572,7 +584,8 @@ static int speed(void)
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         int64_t n;
         double took = cpu_seconds(shape_of(of[i].kind, of[i].p, of[i].v, of[i].m), &n);
-        printf("%-11s v %d: %7lld instructions, %.3f s of CPU\n", names[of[i].kind], of[i].v, (long long)n, took);
+        printf("%-11s v %d: %7lld instructions, %.3f s of CPU\n", names[of[i].kind], of[i].v, (long long)n,
+               took);
     }
     return 0;
 }

@@ -26,8 +26,9 @@ static void published_groups(void)
     const int size[AXES] = {[AXIS_TP] = 2, [AXIS_CP] = 2, [AXIS_EP] = 1, [AXIS_DP] = 2, [AXIS_PP] = 2};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         int got[16], n = group(size, want[i].order, want[i].mask, want[i].rank, got);
-        CHECK(n == want[i].n && !memcmp(got, want[i].member, (size_t)n * sizeof *got), "%s mask %u rank %d: %d %d %d %d",
-              want[i].order, want[i].mask, want[i].rank, got[0], got[1], got[2], got[3]);
+        CHECK(n == want[i].n && !memcmp(got, want[i].member, (size_t)n * sizeof *got),
+              "%s mask %u rank %d: %d %d %d %d", want[i].order, want[i].mask, want[i].rank, got[0], got[1],
+              got[2], got[3]);
     }
 }
 
@@ -69,7 +70,9 @@ static void bad_orders(void)
     Axis order[AXES];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         CHECK(!grid_parse_order(bad[i], order), "%s", bad[i]);
-    CHECK(grid_parse_order("pp-tp", order) && order[0] == AXIS_PP && order[1] == AXIS_TP && order[2] == AXIS_CP, "pp-tp");
+    CHECK(grid_parse_order("pp-tp", order) && order[0] == AXIS_PP && order[1] == AXIS_TP &&
+              order[2] == AXIS_CP,
+          "pp-tp");
 }
 
 static void group_of_one(void)

@@ -36,25 +36,32 @@ static void published_orders(void)
     }
 }
 
-/* Of 1F1B, Megatron's fused send_forward_recv_backward and send_backward_recv_forward come out of the clock. */
+/* Of 1F1B, Megatron's fused send_forward_recv_backward and send_backward_recv_forward come out of the clock.
+ */
 static void published_messages(void)
 {
-    static const struct { ScheduleKind kind; int rank; const char *text; } want[] = {
-        {SCHEDULE_1F1B, 0, "F0.0 SA0.0 F1.0 SA1.0 F2.0 SA2.0 F3.0 SA3.0 RG0.0 B0.0 F4.0 SA4.0+RG1.0 B1.0 F5.0 "
-                           "SA5.0+RG2.0 B2.0"},
-        {SCHEDULE_1F1B, 1, "RA0.0 F0.0 RA1.0+SA0.0 F1.0 RA2.0+SA1.0 F2.0 RA3.0+SA2.0 RG0.0 B0.0 SG0.0 F3.0 "
-                           "SA3.0+RG1.0 B1.0 RA4.0+SG1.0 F4.0"},
-        {SCHEDULE_1F1B, 3, "RA0.0 F0.0 RA1.0 B0.0 SG0.0 F1.0 B1.0 RA2.0+SG1.0 F2.0 B2.0 RA3.0+SG2.0 F3.0 B3.0 "
-                           "RA4.0+SG3.0 F4.0 B4.0"},
-        {SCHEDULE_ZB_H1, 3, "RA0.0 F0.0 RA1.0 D0.0 SG0.0 F1.0 D1.0 RA2.0+SG1.0 F2.0 D2.0 RA3.0+SG2.0 F3.0 D3.0 "
-                            "SG3.0 W0.0 RA4.0 F4.0 D4.0 SG4.0 W1.0"},
+    static const struct { ScheduleKind kind; int rank; const char *text;
+    } want[] = {
+        {SCHEDULE_1F1B, 0,
+         "F0.0 SA0.0 F1.0 SA1.0 F2.0 SA2.0 F3.0 SA3.0 RG0.0 B0.0 F4.0 SA4.0+RG1.0 B1.0 F5.0 "
+         "SA5.0+RG2.0 B2.0"},
+        {SCHEDULE_1F1B, 1,
+         "RA0.0 F0.0 RA1.0+SA0.0 F1.0 RA2.0+SA1.0 F2.0 RA3.0+SA2.0 RG0.0 B0.0 SG0.0 F3.0 "
+         "SA3.0+RG1.0 B1.0 RA4.0+SG1.0 F4.0"},
+        {SCHEDULE_1F1B, 3,
+         "RA0.0 F0.0 RA1.0 B0.0 SG0.0 F1.0 B1.0 RA2.0+SG1.0 F2.0 B2.0 RA3.0+SG2.0 F3.0 B3.0 "
+         "RA4.0+SG3.0 F4.0 B4.0"},
+        {SCHEDULE_ZB_H1, 3,
+         "RA0.0 F0.0 RA1.0 D0.0 SG0.0 F1.0 D1.0 RA2.0+SG1.0 F2.0 D2.0 RA3.0+SG2.0 F3.0 D3.0 "
+         "SG3.0 W0.0 RA4.0 F4.0 D4.0 SG4.0 W1.0"},
     };
     for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
         PipeShape s = {.kind = want[k].kind, .p = 4, .v = 1, .m = 8};
         ScheduleSet set;
         schedules_open(&set, &s);
         char *text = text_of(set.rank[want[k].rank].list, set.rank[want[k].rank].n);
-        CHECK(!strncmp(text, want[k].text, strlen(want[k].text)), "%s rank %d: %s", names[s.kind], want[k].rank, text);
+        CHECK(!strncmp(text, want[k].text, strlen(want[k].text)), "%s rank %d: %s", names[s.kind],
+              want[k].rank, text);
         free(text);
         schedules_close(&set);
     }
@@ -78,7 +85,8 @@ static void one_rank(void)
         schedule_open(&s, &set, 0, &(Expand){.units = (const int[]){4}});
         char *text = text_of(s.list, s.n);
         CHECK(!strcmp(text, want[k].text), "%s", text);
-        CHECK(s.slots[SLOT_FD] == want[k].slots && s.units == 4, "%s: %d slots", want[k].text, s.slots[SLOT_FD]);
+        CHECK(s.slots[SLOT_FD] == want[k].slots && s.units == 4, "%s: %d slots", want[k].text,
+              s.slots[SLOT_FD]);
         free(text);
         schedule_close(&s);
         schedules_close(&set);
@@ -99,19 +107,20 @@ static void order_table(void)
             const Instr *k = &list[r].list[i];
             int n = k->op == I_F ? f++ : b++;
             before_b += k->op == I_F && !b;
-            CHECK(n < 10 && k->mb == mb[n] && k->chunk == (k->op == I_F ? chunk[n] : 1 - chunk[n]), "rank %d at %d: "
-                  "%d.%d", r,
-                  i, k->mb, k->chunk);
+            CHECK(n < 10 && k->mb == mb[n] && k->chunk == (k->op == I_F ? chunk[n] : 1 - chunk[n]),
+                  "rank %d at %d: %d.%d",
+                  r, i, k->mb, k->chunk);
         }
-        CHECK(f == 10 && b == 10 && before_b == 2 * (1 - r) + 3 + 1, "rank %d: %d F, %d B, %d F ahead", r, f, b,
-              before_b);
+        CHECK(f == 10 && b == 10 && before_b == 2 * (1 - r) + 3 + 1, "rank %d: %d F, %d B, %d F ahead", r, f,
+              b, before_b);
     }
 }
 
 /* The invariants of Megatron-LM's own test of its order, on its own sizes. */
 static void order_invariants(void)
 {
-    static const int sizes[][2] = {{1, 1}, {2, 2}, {2, 4}, {4, 4}, {4, 5}, {8, 9}, {8, 11}}, chunks[] = {1, 2, 4, 8};
+    static const int sizes[][2] = {{1, 1}, {2, 2}, {2, 4}, {4, 4}, {4, 5}, {8, 9}, {8, 11}},
+                     chunks[] = {1, 2, 4, 8};
     for (int k = 0; k < 7; k++)
         for (int m = 8; m <= 32; m *= 4)
             for (int c = 0; c < 4; c++) {
@@ -133,9 +142,9 @@ static void order_invariants(void)
                         of[list[r].list[i].chunk] += sign;
                         least = of[list[r].list[i].chunk] < least ? of[list[r].list[i].chunk] : least;
                     }
-                    CHECK(list[r].n == 2 * m * v && !held && !least, "p %d v %d m %d rank %d: %d instructions, %d "
-                          "left, %d", p,
-                          v, m, r, list[r].n, held, least);
+                    CHECK(list[r].n == 2 * m * v && !held && !least,
+                          "p %d v %d m %d rank %d: %d instructions, %d left, %d",
+                          p, v, m, r, list[r].n, held, least);
                 }
                 free(memory);
             }
@@ -174,8 +183,8 @@ static void closed_forms(void)
                     Simulation sim;
                     double time = overhead_of(s, 1, &sim);
                     int want = kind == SCHEDULE_ZB_H1 ? 3 * m + p - 1 : 3 * (m * v + p - 1);
-                    CHECK(fabs(time - want) < 1e-9, "%s p %d v %d m %d: time %g, closed form %d", names[kind], p, v, m,
-                          time, want);
+                    CHECK(fabs(time - want) < 1e-9, "%s p %d v %d m %d: time %g, closed form %d", names[kind],
+                          p, v, m, time, want);
                     for (int r = 0; r < p; r++) {
                         double peak = kind == SCHEDULE_GPIPE ? m : kind == SCHEDULE_1F1B ? p - r : p;
                         if (kind == SCHEDULE_INTERLEAVED)
@@ -188,55 +197,67 @@ static void closed_forms(void)
                 }
 }
 
-/* Time beyond 3m, wait inside a stage, and peaks, in forwards of a whole rank: an event simulation of the Zero
- * Bubble authors' scheduler. Their V schedules search; ours are built, and reach the same. Independent of m from 2p
+/* Time beyond 3m, wait inside a stage, and peaks, in forwards of a whole rank: an event simulation of the
+ * Zero Bubble authors' scheduler. Their V schedules search; ours are built, and reach the same. Independent
+ * of m from 2p
  * - 1 on. */
 static void published_overheads(void)
 {
-    static const struct { int kind, p; double overhead, wait, first, last, most; } want[] = {
-        {SCHEDULE_1F1B, 4, 9, 9, 4, 1, 4},               {SCHEDULE_1F1B, 8, 21, 21, 8, 1, 8},
-        {SCHEDULE_INTERLEAVED, 4, 4.5, 4.5, 5.5, 2.5, 5.5}, {SCHEDULE_INTERLEAVED, 8, 10.5, 10.5, 11.5, 4.5, 11.5},
-        {SCHEDULE_ZB_H1, 4, 3, 3, 4, 4, 4},              {SCHEDULE_ZB_H1, 8, 7, 7, 8, 8, 8},
-        {SCHEDULE_ZB_H2, 4, 3, 0, 7, 7, 7},              {SCHEDULE_ZB_H2, 8, 7, 0, 15, 15, 15},
-        {SCHEDULE_ZB_V, 4, 1.5, 0, 4, 4, 4},             {SCHEDULE_ZB_V, 8, 3.5, 0, 8, 8, 8},
-        {SCHEDULE_V_HALF, 4, 2.5, 2.5, 3, 3, 3},         {SCHEDULE_V_HALF, 8, 8.5, 8.5, 5, 5, 5},
-        {SCHEDULE_V_MIN, 4, 5.5, 5.5, 2, 2, 2},          {SCHEDULE_V_MIN, 8, 13.5, 13.5, 3.5, 4, 4},
+    static const struct { int kind, p; double overhead, wait, first, last, most;
+    } want[] = {
+        {SCHEDULE_1F1B, 4, 9, 9, 4, 1, 4},
+        {SCHEDULE_1F1B, 8, 21, 21, 8, 1, 8},
+        {SCHEDULE_INTERLEAVED, 4, 4.5, 4.5, 5.5, 2.5, 5.5},
+        {SCHEDULE_INTERLEAVED, 8, 10.5, 10.5, 11.5, 4.5, 11.5},
+        {SCHEDULE_ZB_H1, 4, 3, 3, 4, 4, 4},
+        {SCHEDULE_ZB_H1, 8, 7, 7, 8, 8, 8},
+        {SCHEDULE_ZB_H2, 4, 3, 0, 7, 7, 7},
+        {SCHEDULE_ZB_H2, 8, 7, 0, 15, 15, 15},
+        {SCHEDULE_ZB_V, 4, 1.5, 0, 4, 4, 4},
+        {SCHEDULE_ZB_V, 8, 3.5, 0, 8, 8, 8},
+        {SCHEDULE_V_HALF, 4, 2.5, 2.5, 3, 3, 3},
+        {SCHEDULE_V_HALF, 8, 8.5, 8.5, 5, 5, 5},
+        {SCHEDULE_V_MIN, 4, 5.5, 5.5, 2, 2, 2},
+        {SCHEDULE_V_MIN, 8, 13.5, 13.5, 3.5, 4, 4},
     };
     for (size_t k = 0; k < sizeof want / sizeof *want; k++)
         for (int m = 16; m <= 40; m += 8) {
             PipeShape s = shape_of(want[k].kind, want[k].p, 2, m);
             Simulation sim;
-            double most = 0, over = overhead_of(s, 1.0 / s.v, &sim) - 3 * m, wait = 3 * m * sim.rate / (1 - sim.rate);
+            double most = 0, over = overhead_of(s, 1.0 / s.v, &sim) - 3 * m,
+                   wait = 3 * m * sim.rate / (1 - sim.rate);
             for (int r = 0; r < s.p; r++)
                 most = fmax(most, sim.peak[r]);
-            CHECK(fabs(over - want[k].overhead) < 1e-9, "%s p %d m %d: overhead %g, not %g", names[s.kind], s.p, m,
-                  over,
-                  want[k].overhead);
-            CHECK(fabs(wait - want[k].wait) < 1e-9, "%s p %d m %d: wait %g, not %g", names[s.kind], s.p, m, wait,
-                  want[k].wait);
+            CHECK(fabs(over - want[k].overhead) < 1e-9, "%s p %d m %d: overhead %g, not %g", names[s.kind],
+                  s.p, m, over, want[k].overhead);
+            CHECK(fabs(wait - want[k].wait) < 1e-9, "%s p %d m %d: wait %g, not %g", names[s.kind], s.p, m,
+                  wait, want[k].wait);
             CHECK(sim.peak[0] == want[k].first && sim.peak[s.p - 1] == want[k].last && most == want[k].most,
-                  "%s p %d m %d: peaks %g .. %g, at most %g", names[s.kind], s.p, m, sim.peak[0], sim.peak[s.p - 1],
-                  most);
+                  "%s p %d m %d: peaks %g .. %g, at most %g", names[s.kind], s.p, m, sim.peak[0],
+                  sim.peak[s.p - 1], most);
             simulation_close(&sim);
         }
 }
 
 static void few_microbatches(void)
 {
-    static const struct { int kind, p, m; double overhead; } want[] = {
-        {SCHEDULE_ZB_V, 4, 4, 3}, {SCHEDULE_ZB_H1, 4, 2, 5}, {SCHEDULE_1F1B, 4, 2, 9}, {SCHEDULE_GPIPE, 8, 1, 21}};
+    static const struct { int kind, p, m; double overhead;
+    } want[] = {{SCHEDULE_ZB_V, 4, 4, 3},
+                {SCHEDULE_ZB_H1, 4, 2, 5},
+                {SCHEDULE_1F1B, 4, 2, 9},
+                {SCHEDULE_GPIPE, 8, 1, 21}};
     for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
         PipeShape s = shape_of(want[k].kind, want[k].p, 2, want[k].m);
         Simulation sim;
         double over = overhead_of(s, 1.0 / s.v, &sim) - 3 * s.m;
-        CHECK(fabs(over - want[k].overhead) < 1e-9, "%s p %d m %d: overhead %g, not %g", names[s.kind], s.p, s.m, over,
-              want[k].overhead);
+        CHECK(fabs(over - want[k].overhead) < 1e-9, "%s p %d m %d: overhead %g, not %g", names[s.kind], s.p,
+              s.m, over, want[k].overhead);
         simulation_close(&sim);
     }
 }
 
-/* Bubble rates of Qi et al. 2023, arXiv:2401.10241, table of measured times and computed rates: all 36 cells of the
- * schedules that are rules, not searches. */
+/* Bubble rates of Qi et al. 2023, arXiv:2401.10241, table of measured times and computed rates: all 36 cells
+ * of the schedules that are rules, not searches. */
 static void published_rates(void)
 {
     static const struct { int p, m; double f, d, w, hop, rate[3]; } row[] = {
@@ -267,16 +288,15 @@ static void published_rates(void)
             schedules_open(&set, &s);
             check_set(&set, names[s.kind]);
             simulate(&set, &sim, 0);
-            CHECK(fabs(sim.rate - row[k].rate[i]) < 5.05e-5, "%s p %d m %d: rate %.5f, published %.4f", names[s.kind],
-                  s.p, s.m,
-                  sim.rate, row[k].rate[i]);
+            CHECK(fabs(sim.rate - row[k].rate[i]) < 5.05e-5, "%s p %d m %d: rate %.5f, published %.4f",
+                  names[s.kind], s.p, s.m, sim.rate, row[k].rate[i]);
             simulation_close(&sim);
             schedules_close(&set);
         }
 }
 
-/* What a rank holds when a share of a microbatch stays for W alone: 1f1b is what it was, zb-h1's late W cost only
- * that share. */
+/* What a rank holds when a share of a microbatch stays for W alone: 1f1b is what it was, zb-h1's late W cost
+ * only that share. */
 static void weight_share(void)
 {
     PipeShape s = shape_of(SCHEDULE_ZB_H1, 4, 1, 8);
@@ -286,16 +306,16 @@ static void weight_share(void)
         s.weight_share = i / 4.0;
         schedules_open(&set, &s);
         simulate(&set, &sim, 0);
-        for (int r = 0; r < 4; r++)                        /* p - r microbatches between F and D, r between D and W */
-            CHECK(fabs(sim.peak[r] - (4 - r + r * s.weight_share)) < 1e-12, "share %g rank %d: %g", s.weight_share, r,
-                  sim.peak[r]);
+        for (int r = 0; r < 4; r++) /* p - r microbatches between F and D, r between D and W */
+            CHECK(fabs(sim.peak[r] - (4 - r + r * s.weight_share)) < 1e-12, "share %g rank %d: %g",
+                  s.weight_share, r, sim.peak[r]);
         simulation_close(&sim);
         schedules_close(&set);
     }
 }
 
-/* Times of single instructions: in the list's order, inside the makespan, messages from the end of what they carry
- * and in the list at that moment: behind what started before, in front of what starts then. */
+/* Times of single instructions: in the list's order, inside the makespan, messages from the end of what they
+ * carry and in the list at that moment: behind what started before, in front of what starts then. */
 static void spans_of(const ScheduleSet *set, const Simulation *sim)
 {
     const PipeShape *s = &set->shape;
@@ -310,13 +330,13 @@ static void spans_of(const ScheduleSet *set, const Simulation *sim)
             if (is_message(k)) {
                 CHECK(fabs(t->end - t->start - s->hop) < 1e-12 && (receive || t->start <= end),
                       "%s rank %d at %d: a message from %g to %g", name, r, i, t->start, t->end);
-                CHECK(started < t->start && sent <= t->start, "%s rank %d at %d: a message of %g is late", name, r, i,
-                      t->start);
+                CHECK(started < t->start && sent <= t->start, "%s rank %d at %d: a message of %g is late",
+                      name, r, i, t->start);
                 sent = t->start;
                 continue;
             }
-            CHECK(t->start >= end && t->start >= sent, "%s rank %d at %d: starts at %g, before %g", name, r, i,
-                  t->start, fmax(end, sent));
+            CHECK(t->start >= end && t->start >= sent, "%s rank %d at %d: starts at %g, before %g", name, r,
+                  i, t->start, fmax(end, sent));
             started = t->start;
             end = t->end;
             busy += t->end - t->start;

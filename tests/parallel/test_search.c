@@ -22,8 +22,8 @@ static double most(const Simulation *sim, int p)
 
 /* ---- zb-auto ---- */
 
-/* Zero Bubble paper (Qi et al. 2023, arXiv:2401.10241), tables 4 and 5 with the models' sizes: heads, width; ranks,
- * microbatches; T_F, T_B, T_W, T_comm in ms; bubble rates of ZB-1p and ZB-2p. Sequences of 1024. */
+/* Zero Bubble paper (Qi et al. 2023, arXiv:2401.10241), tables 4 and 5 with the models' sizes: heads, width;
+ * ranks, microbatches; T_F, T_B, T_W, T_comm in ms; bubble rates of ZB-1p and ZB-2p. Sequences of 1024. */
 static const struct { int a, h, p, m; double f, d, w, hop, rate[2]; } cells[] = {
     {24, 2304, 8, 24, 18.522, 18.086, 9.337, 0.601, {0.1585, 0.0433}},
     {24, 2304, 8, 32, 18.513, 18.086, 9.331, 0.626, {0.1242, 0.0039}},
@@ -46,7 +46,12 @@ static void published(void)
         for (int limit = 1; limit <= 2; limit++) {
             int p = cells[k].p;
             double cost[3][64], before = cpu_now();
-            PipeShape s = {.kind = SCHEDULE_ZB_AUTO, .p = p, .v = 1, .m = cells[k].m, .hop = cells[k].hop, .limit = limit * p,
+            PipeShape s = {.kind = SCHEDULE_ZB_AUTO,
+                           .p = p,
+                           .v = 1,
+                           .m = cells[k].m,
+                           .hop = cells[k].hop,
+                           .limit = limit * p,
                            .weight_share = 32.0 * cells[k].h / (34.0 * cells[k].h + 5.0 * cells[k].a * 1024)};
             for (int i = 0; i < p; i++)
                 cost[0][i] = cells[k].f, cost[1][i] = cells[k].d, cost[2][i] = cells[k].w;
@@ -59,13 +64,15 @@ static void published(void)
             longest = fmax(longest, took);
             check_set(&set, "zb-auto");
             simulate(&set, &sim, 0);
-            CHECK(sim.rate <= want + 0.002 && most(&sim, p) <= s.limit + 1e-9, "p %d m %d limit %d: %.5f, the paper's %.4f; "
-                  "peak %g", p, s.m, s.limit, sim.rate, want, most(&sim, p));
+            CHECK(sim.rate <= want + 0.002 && most(&sim, p) <= s.limit + 1e-9,
+                  "p %d m %d limit %d: %.5f, the paper's %.4f; peak %g",
+                  p, s.m, s.limit, sim.rate, want, most(&sim, p));
             worst = fmax(worst, sim.rate - want);
             schedules_close(&set);
             simulation_close(&sim);
         }
-    printf("# 24 published cells: at most %.5f above; %.2f s, %.2f s the longest\n", worst, cpu_now() - start, longest);
+    printf("# 24 published cells: at most %.5f above; %.2f s, %.2f s the longest\n", worst, cpu_now() - start,
+           longest);
 }
 
 enum { EQUAL, SHORT_W, UNEVEN, FAR, LONG_LAST, WAYS };
@@ -75,8 +82,10 @@ static void cost_ways(PipeShape *s, int way, double *cost)
     for (int k = 0; k < 3; k++) {
         s->cost[k] = way == EQUAL ? NULL : cost + 64 * k;
         for (int i = 0; i < s->p; i++)
-            cost[64 * k + i] = way == UNEVEN ? 0.3 + dice(1000) / 700.0 : way == LONG_LAST && i == s->p - 1 ? 1.5
-                               : k == 2 && way == SHORT_W ? 0.4 : 1;
+            cost[64 * k + i] = way == UNEVEN                       ? 0.3 + dice(1000) / 700.0
+                               : way == LONG_LAST && i == s->p - 1 ? 1.5
+                               : k == 2 && way == SHORT_W          ? 0.4
+                                                                   : 1;
     }
     s->hop = way == FAR ? 0.7 : 0;
     for (int i = 0; i < s->p; i++)
@@ -110,15 +119,16 @@ static void one_search(PipeShape s, int way)
     check_set(&set, "zb-auto");
     simulate(&set, &sim, 0);
     double limit = s.limit ? s.limit : s.p, beside = model_run(&set, 1);
-    CHECK(model_run(&set, 0) > 0 && beside >= sim.makespan * (1 - 1e-12), "p %d m %d costs %d limit %g: does not come to its end",
-          s.p, s.m, way, limit);
-    CHECK(most(&sim, s.p) <= limit + 1e-9, "p %d m %d costs %d: holds %g of %g", s.p, s.m, way, most(&sim, s.p), limit);
+    CHECK(model_run(&set, 0) > 0 && beside >= sim.makespan * (1 - 1e-12),
+          "p %d m %d costs %d limit %g: does not come to its end", s.p, s.m, way, limit);
+    CHECK(most(&sim, s.p) <= limit + 1e-9, "p %d m %d costs %d: holds %g of %g", s.p, s.m, way,
+          most(&sim, s.p), limit);
     static const ScheduleKind known[] = {SCHEDULE_1F1B, SCHEDULE_ZB_H1, SCHEDULE_ZB_H2};
     for (int k = 0; k < 3; k++)
         if (times_of(s, known[k], other))
             CHECK(sim.makespan <= other[0] * (1 + 1e-6) && (way == UNEVEN || sim.rate <= other[1] + 1e-6),
-                  "p %d m %d costs %d limit %g share %g: %g (%g), %s takes %g (%g)", s.p, s.m, way, limit, s.weight_share,
-                  sim.makespan, sim.rate, names[known[k]], other[0], other[1]);
+                  "p %d m %d costs %d limit %g share %g: %g (%g), %s takes %g (%g)", s.p, s.m, way, limit,
+                  s.weight_share, sim.makespan, sim.rate, names[known[k]], other[0], other[1]);
     schedules_close(&set);
     simulation_close(&sim);
 }
@@ -131,8 +141,15 @@ static void sweep(void)
         for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
             for (int limit = 0; limit < 5; limit++) {
                 int limits[] = {0, 1, p / 2 + 1, p + 1, 2 * p};
-                one_search((PipeShape){.kind = SCHEDULE_ZB_AUTO, .p = p, .v = 1, .m = ms[i], .limit = limits[limit],
-                                       .weight_share = n % 3 ? 1 : n % 2 ? 0.4 : 0}, n % WAYS);
+                one_search((PipeShape){.kind = SCHEDULE_ZB_AUTO,
+                                       .p = p,
+                                       .v = 1,
+                                       .m = ms[i],
+                                       .limit = limits[limit],
+                                       .weight_share = n % 3   ? 1
+                                                       : n % 2 ? 0.4
+                                                               : 0},
+                           n % WAYS);
                 n++;
             }
     printf("# %d searches\n", n);
@@ -158,7 +175,8 @@ static int orders(int m, char (*out)[16])
     return n;
 }
 
-/* The step's time of two ranks in these orders, by its definition; -1: they wait for each other, or hold too much. */
+/* The step's time of two ranks in these orders, by its definition; -1: they wait for each other, or hold too
+ * much. */
 static double time_of_two(const char *order[2], const double *cost, int m, int limit)
 {
     double end[3][2][4], at[2] = {0, 0};
@@ -166,7 +184,8 @@ static double time_of_two(const char *order[2], const double *cost, int m, int l
     while (moved)
         for (int r = moved = 0; r < 2; r++)
             for (;;) {
-                int *n = done[r], i = n[0] + n[1] + n[2], op = i < 3 * m ? (order[r][i] == 'D') + 2 * (order[r][i] == 'W') : -1;
+                int *n = done[r], i = n[0] + n[1] + n[2],
+                    op = i < 3 * m ? (order[r][i] == 'D') + 2 * (order[r][i] == 'W') : -1;
                 if (op < 0 || (op == 0 && r && n[0] >= done[0][0]) || (op == 1 && !r && n[1] >= done[1][1]))
                     break;
                 double ready = op == 0 && r ? end[0][0][n[0]] : op == 1 && !r ? end[1][1][n[1]] : 0;
@@ -201,16 +220,17 @@ static void exhaustive(void)
         Simulation sim;
         schedules_open(&set, &s);
         simulate(&set, &sim, 0);
-        CHECK(sim.makespan >= best * (1 - 1e-9) && sim.makespan <= best * 1.1, "m %d limit %d: %g, possible %g", m, limit,
-              sim.makespan, best);
+        CHECK(sim.makespan >= best * (1 - 1e-9) && sim.makespan <= best * 1.1,
+              "m %d limit %d: %g, possible %g", m, limit, sim.makespan, best);
         exact += sim.makespan <= best * (1 + 1e-6);
         worst = fmax(worst, sim.makespan / best - 1);
         all++;
         schedules_close(&set);
         simulation_close(&sim);
     }
-    printf("# beside every order of two ranks: %d of %d searches find the best, others %.1f %% more at most\n", exact, all,
-           100 * worst);
+    printf(
+        "# beside every order of two ranks: %d of %d searches find the best, others %.1f %% more at most\n",
+        exact, all, 100 * worst);
     CHECK(exact >= all * 3 / 4, "%d of %d", exact, all);
 }
 
@@ -228,7 +248,8 @@ static void no_exchange_helps(void)
     for (int round = 0; round < 30; round++) {
         int p = 2 + round % 4, m = 4 + round % 7, tried = 0;
         double cost[4 * 64];
-        PipeShape s = {.kind = SCHEDULE_ZB_AUTO, .p = p, .v = 1, .m = m, .limit = 1 + dice(2 * p), .weight_share = 1};
+        PipeShape s = {
+            .kind = SCHEDULE_ZB_AUTO, .p = p, .v = 1, .m = m, .limit = 1 + dice(2 * p), .weight_share = 1};
         ScheduleSet set, other;
         Simulation sim, now;
         InstrList list[8];
@@ -254,8 +275,9 @@ static void no_exchange_helps(void)
                     schedules_lower(&other, &s, list);
                     if (schedules_check(&other, why, sizeof why)) {
                         simulate(&other, &now, 0);
-                        CHECK(now.makespan >= sim.makespan * (1 - 1e-6) || most(&now, p) > s.limit, "p %d m %d limit %d rank %d "
-                              "at %d: %g, exchanged %g", p, m, s.limit, r, i, sim.makespan, now.makespan);
+                        CHECK(now.makespan >= sim.makespan * (1 - 1e-6) || most(&now, p) > s.limit,
+                              "p %d m %d limit %d rank %d at %d: %g, exchanged %g",
+                              p, m, s.limit, r, i, sim.makespan, now.makespan);
                         simulation_close(&now);
                         tried++;
                     }
@@ -269,17 +291,19 @@ static void no_exchange_helps(void)
     }
 }
 
-/* Where memory does not matter the step takes no longer than it must: the last stage begins late, and never waits. */
+/* Where memory does not matter the step takes no longer than it must: the last stage begins late, and never
+ * waits. */
 static void reaches_bound(void)
 {
     for (int p = 2; p <= 16; p *= 2) {
-        PipeShape s = {.kind = SCHEDULE_ZB_AUTO, .p = p, .v = 1, .m = 4 * p, .limit = 2 * p, .weight_share = 1};
+        PipeShape s = {
+            .kind = SCHEDULE_ZB_AUTO, .p = p, .v = 1, .m = 4 * p, .limit = 2 * p, .weight_share = 1};
         ScheduleSet set;
         Simulation sim;
         schedules_open(&set, &s);
         simulate(&set, &sim, 0);
-        CHECK(fabs(sim.makespan - (3 * s.m + p - 1)) < 1e-9 && fabs(sim.rate) < 1e-9, "p %d: %g, bubble %g", p, sim.makespan,
-              sim.rate);
+        CHECK(fabs(sim.makespan - (3 * s.m + p - 1)) < 1e-9 && fabs(sim.rate) < 1e-9, "p %d: %g, bubble %g",
+              p, sim.makespan, sim.rate);
         schedules_close(&set);
         simulation_close(&sim);
     }
@@ -304,7 +328,8 @@ static void dualpipev(void)
                 for (int i = 0; i < set.rank[r].n; i++)
                     if (set.rank[r].list[i].op <= I_W)
                         n[set.rank[r].list[i].op]++;
-                CHECK(n[I_F] == 2 * m && n[I_B] + n[I_D] == 2 * m && n[I_D] == n[I_W] && n[I_D] == 2 * (p - 1 - r) + r + 1,
+                CHECK(n[I_F] == 2 * m && n[I_B] + n[I_D] == 2 * m && n[I_D] == n[I_W] &&
+                          n[I_D] == 2 * (p - 1 - r) + r + 1,
                       "p %d m %d rank %d: %d F %d B %d D %d W", p, m, r, n[I_F], n[I_B], n[I_D], n[I_W]);
                 CHECK(sim.peak[r] <= p + 0.5, "p %d m %d rank %d holds %g", p, m, r, sim.peak[r]);
             }
@@ -362,14 +387,21 @@ static void round_trip(PipeShape s)
     custom_write(f, &set);
     fclose(f);
     int ok = read_lists(&c, text, s.p), split = 0, vee = s.p > 1 && is_v(&s);
-    CHECK(ok && c.p == s.p && c.v == s.v && c.m == s.m && c.vee == vee, "%s p %d v %d m %d: %s", schedule_name(s.kind), s.p, s.v,
-          s.m, said);
+    CHECK(ok && c.p == s.p && c.v == s.v && c.m == s.m && c.vee == vee, "%s p %d v %d m %d: %s",
+          schedule_name(s.kind), s.p, s.v, s.m, said);
     if (ok) {
-        PipeShape own = {.kind = SCHEDULE_CUSTOM, .p = s.p, .v = c.v, .m = c.m, .vee = vee, .lists = c.list, .weight_share = 1};
+        PipeShape own = {.kind = SCHEDULE_CUSTOM,
+                         .p = s.p,
+                         .v = c.v,
+                         .m = c.m,
+                         .vee = vee,
+                         .lists = c.list,
+                         .weight_share = 1};
         schedules_open(&again, &own);
         for (int r = 0; r < s.p; r++) {
-            CHECK(again.rank[r].n == set.rank[r].n && !memcmp(again.rank[r].list, set.rank[r].list, (size_t)set.rank[r].n *
-                  sizeof(Instr)), "%s p %d v %d m %d: rank %d has another list", schedule_name(s.kind), s.p, s.v, s.m, r);
+            CHECK(again.rank[r].n == set.rank[r].n &&
+                      !memcmp(again.rank[r].list, set.rank[r].list, (size_t)set.rank[r].n * sizeof(Instr)),
+                  "%s p %d v %d m %d: rank %d has another list", schedule_name(s.kind), s.p, s.v, s.m, r);
             for (int i = 0; i < set.rank[r].n; i++)
                 split |= set.rank[r].list[i].op == I_D;
         }
@@ -388,18 +420,19 @@ static void round_trips(void)
         for (int p = 1; p <= 8; p = p < 4 ? p + 1 : 2 * p)
             for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
                 for (int v = 1; v <= (kind == SCHEDULE_INTERLEAVED ? 3 : 1); v++)
-                    if (fits(kind, p, ms[i]) && (kind != SCHEDULE_DUALPIPEV || ms[i] >= 2 * p) && (p > 1 || !is_v(&(PipeShape){
-                        .kind = (ScheduleKind)kind})))
+                    if (fits(kind, p, ms[i]) && (kind != SCHEDULE_DUALPIPEV || ms[i] >= 2 * p) &&
+                        (p > 1 || !is_v(&(PipeShape){.kind = (ScheduleKind)kind})))
                         round_trip(shape_of(kind, p, v, ms[i]));
 }
 
 static void broken_files(void)
 {
-    static const struct { int p; const char *text, *says; int mistakes; } want[] = {
+    static const struct { int p; const char *text, *says; int mistakes;
+    } want[] = {
         {2, "0F0,0B0\n1F0,1B0\n", NULL, 0},
         {2, "\r\n 0F0 ,, 0I0,\t0W0,\r\n\r\n,1F0,1B0,,\r\n,,\n", NULL, 0},
-        {2, "0F0,3F0,3I0,3W0,0I0,0W0\n1F0,2F0,2B0,1B0", NULL, 0},                   /* a V */
-        {2, "0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0", NULL, 0},                           /* a loop */
+        {2, "0F0,3F0,3I0,3W0,0I0,0W0\n1F0,2F0,2B0,1B0", NULL, 0}, /* a V */
+        {2, "0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0", NULL, 0},         /* a loop */
         {2, "", "1:1: the file ends with 0 lines of actions, but the pipeline has 2 ranks", 1},
         {2, "0F0,0B0\n", "1:1: the file ends with 1 line of actions", 1},
         {1, "0F0,0B0\n0F1,0B1\n", "2:1: the file ends with 2 lines", 1},
@@ -411,9 +444,11 @@ static void broken_files(void)
         {2, "0F0,0B99999999999999999999\n1F0,1B0\n", "1:5: '0B999", 1},
         {2, "0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0\n", "1:5: 0SEND_F0: messages, gathered parameters", 2},
         {2, "0UNSHARD,0F0,0B0\n1F0,1B0,1REDUCE_GRAD\n", "2:9: 1REDUCE_GRAD: messages", 2},
-        {2, "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1B0,1F1,1B1\n", "1:5: (0F1;0B0)OVERLAP_F_B: this build has no overlapped pairs", 1},
+        {2, "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1B0,1F1,1B1\n",
+         "1:5: (0F1;0B0)OVERLAP_F_B: this build has no overlapped pairs", 1},
         {2, "0F0,0B0\n2F0,2B0\n", "2:1: stage 2 makes 3 stages; 2 ranks have as many each", 1},
-        {2, "1F0,1B0\n0F0,0B0\n", "1:1: stage 1 stands in the line of rank 0; 2 stages on 2 ranks in a loop have it on rank 1", 2},
+        {2, "1F0,1B0\n0F0,0B0\n",
+         "1:1: stage 1 stands in the line of rank 0; 2 stages on 2 ranks in a loop have it on rank 1", 2},
         {2, "0F0,3F0,3B0,2F0,2B0,0B0\n1F0,1B0\n", "1:5: stage 3 stands in the line of rank 0", 1},
         {2, "0F0,2F0,2B0,0B0\n1F0,2F0,3F0,3B0,1B0\n", "2:5: stage 2 stands in the line of rank 1", 1},
         {2, "0F0,0F1,0B1,0B0\n1F0,1B0,1F1,1B1\n", "1:9: 0B1 is out of order: the microbatches of a stage", 1},
@@ -423,15 +458,16 @@ static void broken_files(void)
         {2, "0F0,0W0,0I0\n1F0,1B0\n", "1:5: 0W0 comes before its I", 1},
         {2, "0F0,0F1,0I0,0B1,0W0\n1F0,1B0,1F1,1B1\n", "1:13: 0B1 is out of order: a W of an earlier", 1},
         {2, "0F0,0I0,0W0,0B0\n1F0,1B0\n", "1:13: 0B0 stands twice", 1},
-        {2, "0F0,0F1,0B0,0B1\n1F0,1B0\n", "2:5: the line ends with 1 F, 1 I or B, 1 W or B of stage 1; the file has 2", 1},
+        {2, "0F0,0F1,0B0,0B1\n1F0,1B0\n",
+         "2:5: the line ends with 1 F, 1 I or B, 1 W or B of stage 1; the file has 2", 1},
         {2, "0F0,0I0\n1F0,1B0\n", "1:5: the line ends with 1 F, 1 I or B, 0 W or B of stage 0", 1},
         {2, "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", "1:5: 0B0: rank 0 never gets to B0.0", 1},
     };
     for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
         CustomLists c;
         int ok = read_lists(&c, want[k].text, want[k].p);
-        CHECK(ok == !want[k].says && mistakes == want[k].mistakes && (ok || strstr(said, want[k].says)), "%s: %d mistakes:\n%s",
-              want[k].text, mistakes, said);
+        CHECK(ok == !want[k].says && mistakes == want[k].mistakes && (ok || strstr(said, want[k].says)),
+              "%s: %d mistakes:\n%s", want[k].text, mistakes, said);
         if (ok)
             custom_close(&c);
     }

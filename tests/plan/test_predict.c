@@ -1,4 +1,5 @@
-/* Predictions beside published step times and memory, and beside arithmetic by hand on machines with round numbers. */
+/* Predictions beside published step times and memory, and beside arithmetic by hand on machines with round
+ * numbers. */
 #include "predict.h"
 #include "test.h"
 #include <stdarg.h>
@@ -36,13 +37,16 @@ static const Config *published(const Row *r, int sequence_parallel, const char *
     if (r->chunks > 1)
         snprintf(chunks, sizeof chunks, ", num_virtual_stages_per_pipeline_rank: %d", r->chunks);
     return config_load(file_of("published",
-        "model: {num_layers: %d, hidden_size: %d, num_attention_heads: %d, seq_length: 2048, vocab_size: 51200}\n"
-        "train: {micro_batch_size: %d, global_batch_size: %d}\n"
-        "data: {tokenizer_type: none}\n"
-        "precision: {params_dtype: bf16}\n"
-        "parallel: {tensor_model_parallel_size: %d, pipeline_model_parallel_size: %d, sequence_parallel: %s, "
-        "overlap_grad_reduce: false%s}\n%s", r->layers, r->hidden, r->heads, r->micro, r->batch, r->tp, r->pp,
-        sequence_parallel ? "true" : "false", chunks, recompute), 0, NULL, r->world, USE_MODEL);
+                               "model: {num_layers: %d, hidden_size: %d, num_attention_heads: %d, "
+                               "seq_length: 2048, vocab_size: 51200}\n"
+                               "train: {micro_batch_size: %d, global_batch_size: %d}\n"
+                               "data: {tokenizer_type: none}\n"
+                               "precision: {params_dtype: bf16}\n"
+                               "parallel: {tensor_model_parallel_size: %d, pipeline_model_parallel_size: %d, "
+                               "sequence_parallel: %s, overlap_grad_reduce: false%s}\n%s",
+                               r->layers, r->hidden, r->heads, r->micro, r->batch, r->tp, r->pp,
+                               sequence_parallel ? "true" : "false", chunks, recompute),
+                       0, NULL, r->world, USE_MODEL);
 }
 
 static double seconds(const Row *r, int sequence_parallel, const char *recompute, const Machine *m)
@@ -54,15 +58,26 @@ static double seconds(const Row *r, int sequence_parallel, const char *recompute
     return step;
 }
 
-/* Korthikanti et al. 2022, arXiv:2205.05198, tables 3 and 5: seconds with full recomputation, and with sequence
- * parallelism and selective recomputation; figure 1: GiB of parameters with optimizer, and of activations kept
- * without recomputation; figure 7: % of those with sequence parallelism, selective recomputation, both, and full
- * recomputation. */
-static const struct { Row run; double full, selective, state, kept, share[4]; } models[] = {
+/* Korthikanti et al. 2022, arXiv:2205.05198, tables 3 and 5: seconds with full recomputation, and with
+ * sequence parallelism and selective recomputation; figure 1: GiB of parameters with optimizer, and of
+ * activations kept without recomputation; figure 7: % of those with sequence parallelism, selective
+ * recomputation, both, and full recomputation. */
+static const struct { Row run; double full, selective, state, kept, share[4];
+} models[] = {
     {{"22B", 48, 6144, 64, 8, 1, 8, 4, 4, 1}, 1.42, 1.10, 45.56, 59.25, {66.84, 49.42, 16.18, 7.64}},
     {{"175B", 96, 12288, 96, 8, 8, 64, 64, 1, 3}, 18.13, 13.75, 45.56, 66.84, {62.04, 56.53, 18.49, 8.71}},
-    {{"530B", 105, 20480, 128, 8, 35, 280, 280, 1, 3}, 49.05, 37.83, 31.64, 114.02, {58.31, 62.04, 20.27, 9.42}},
-    {{"1T", 128, 25600, 160, 8, 64, 512, 512, 1, 1}, 94.42, 71.49, 32.96, 131.25, {58.31, 62.04, 20.27, 9.42}},
+    {{"530B", 105, 20480, 128, 8, 35, 280, 280, 1, 3},
+     49.05,
+     37.83,
+     31.64,
+     114.02,
+     {58.31, 62.04, 20.27, 9.42}},
+    {{"1T", 128, 25600, 160, 8, 64, 512, 512, 1, 1},
+     94.42,
+     71.49,
+     32.96,
+     131.25,
+     {58.31, 62.04, 20.27, 9.42}},
 };
 enum { MODELS = sizeof models / sizeof *models };
 
@@ -80,10 +95,11 @@ static void test_times(const Machine *m)
     for (int i = 0; i < MODELS; i++) {
         const Row *r = &models[i].run;
         sum += compare(r->name, "full recomputation, s", seconds(r, 0, FULL, m), models[i].full, &most);
-        sum += compare(r->name, "sequence parallel, selective, s", seconds(r, 1, SELECTIVE, m), models[i].selective,
-                       &most);
+        sum += compare(r->name, "sequence parallel, selective, s", seconds(r, 1, SELECTIVE, m),
+                       models[i].selective, &most);
     }
-    CHECK(sum / (2 * MODELS) <= 3.5 && most <= 8, "average %.2f %%, largest %.2f %%", sum / (2 * MODELS), most);
+    CHECK(sum / (2 * MODELS) <= 3.5 && most <= 8, "average %.2f %%, largest %.2f %%", sum / (2 * MODELS),
+          most);
     printf("# average %.2f %%, largest %.2f %%\n", sum / (2 * MODELS), most);
 }
 
@@ -94,8 +110,8 @@ static double in_flight(const Row *r, const Run *first)
     return first->lists[0].train.slots[SLOT_DW] * 2 * rows * r->hidden * 2;
 }
 
-/* A stage in the middle: the figures hold no embedding. With one stage that is in it, and small. Activations: of the
- * first stage, which holds most. */
+/* A stage in the middle: the figures hold no embedding. With one stage that is in it, and small. Activations:
+ * of the first stage, which holds most. */
 static void test_memory(const Machine *m)
 {
     static const struct { const char *what; int rows; const char *recompute; } modes[] = {
@@ -120,7 +136,8 @@ static void test_memory(const Machine *m)
             run_plan_over(&first, published(r, modes[k].rows, modes[k].recompute), RUN_TRAIN, 0, 0,
                           &(Rehearsal){.dev = &d});
             double held = (double)first.memory.activations - in_flight(r, &first);
-            compare(r->name, modes[k].what, held / gib, models[i].kept * (k ? models[i].share[k - 1] / 100 : 1), &most);
+            compare(r->name, modes[k].what, held / gib,
+                    models[i].kept * (k ? models[i].share[k - 1] / 100 : 1), &most);
             run_plan_close(&first);
         }
     }
@@ -128,16 +145,21 @@ static void test_memory(const Machine *m)
     CHECK(most <= 5, "activations: %.2f %%", most);
 }
 
-/* Narayanan et al. 2021, arXiv:2104.04473, table 1: full recomputation; seconds follow from its TFLOP/s. Microbatch and
- * chunks are not given there: these are the fastest of the planner's that fit 80 GiB (micro 1 to 16, any chunks). */
-static const struct { Row run; double step; } clusters[] = {
-    {{"1.7", 24, 2304, 24, 1, 1, 32, 512, 16, 1}, 3.528},    {{"3.6", 30, 3072, 32, 2, 1, 64, 512, 16, 1}, 3.697},
-    {{"7.5", 36, 4096, 32, 4, 1, 128, 512, 16, 1}, 3.696},   {{"18.4", 40, 6144, 48, 8, 1, 256, 1024, 16, 1}, 9.399},
-    {{"39.1", 48, 8192, 64, 8, 2, 512, 1536, 8, 6}, 14.453}, {{"76.1", 60, 10240, 80, 8, 4, 1024, 1792, 2, 5}, 16.058},
-    {{"145.6", 80, 12288, 96, 8, 8, 1536, 2304, 2, 5}, 24.817}, {{"310.1", 96, 16384, 128, 8, 16, 1920, 2160, 1, 3},
-                                                                 37.614},
-    {{"529.6", 105, 20480, 128, 8, 35, 2520, 2520, 1, 3}, 54.085}, {{"1008", 128, 25600, 160, 8, 64, 3072, 3072, 1, 2},
-                                                                    102.63},
+/* Narayanan et al. 2021, arXiv:2104.04473, table 1: full recomputation; seconds follow from its TFLOP/s.
+ * Microbatch and chunks are not given there: these are the fastest of the planner's that fit 80 GiB (micro 1
+ * to 16, any chunks). */
+static const struct { Row run; double step;
+} clusters[] = {
+    {{"1.7", 24, 2304, 24, 1, 1, 32, 512, 16, 1}, 3.528},
+    {{"3.6", 30, 3072, 32, 2, 1, 64, 512, 16, 1}, 3.697},
+    {{"7.5", 36, 4096, 32, 4, 1, 128, 512, 16, 1}, 3.696},
+    {{"18.4", 40, 6144, 48, 8, 1, 256, 1024, 16, 1}, 9.399},
+    {{"39.1", 48, 8192, 64, 8, 2, 512, 1536, 8, 6}, 14.453},
+    {{"76.1", 60, 10240, 80, 8, 4, 1024, 1792, 2, 5}, 16.058},
+    {{"145.6", 80, 12288, 96, 8, 8, 1536, 2304, 2, 5}, 24.817},
+    {{"310.1", 96, 16384, 128, 8, 16, 1920, 2160, 1, 3}, 37.614},
+    {{"529.6", 105, 20480, 128, 8, 35, 2520, 2520, 1, 3}, 54.085},
+    {{"1008", 128, 25600, 160, 8, 64, 3072, 3072, 1, 2}, 102.63},
 };
 enum { CLUSTERS = sizeof clusters / sizeof *clusters };
 
@@ -159,14 +181,16 @@ static void test_clusters(const Machine *m)
 /* Nothing costs anything but what the arguments say: TFLOP/s, GB/s inside and between nodes. */
 static const Machine *ideal(double tflops, double link, double network, int ranks, const char *ops)
 {
-    return machine_load(file_of("ideal",
+    return machine_load(file_of(
+        "ideal",
         "machine: {name: ideal}\n"
-        "device: {matmul_tflops: %g, matmul_tflops_fp32: %g, matmul_efficiency: [1, 1], attention_forward: 1, "
-        "attention_backward: 1, "
-        "memory_gbps: 1e6, memory_efficiency: [1, 1.9], launch_us: 0, host_gbps: 1e-3, memory_gib: 1}\n"
+        "device: {matmul_tflops: %g, matmul_tflops_fp32: %g, matmul_efficiency: [1, 1], attention_forward: "
+        "1, attention_backward: 1, memory_gbps: 1e6, memory_efficiency: [1, 1.9], launch_us: 0, host_gbps: "
+        "1e-3, memory_gib: 1}\n"
         "node: {ranks: %d, link_gbps: %g, link_latency_us: 0}\n"
         "network: {network_gbps: %g, network_latency_us: 0, overlap: 1}\n"
-        "ops: {op_set: %s}\n", tflops, tflops, ranks, link, network, ops));
+        "ops: {op_set: %s}\n",
+        tflops, tflops, ranks, link, network, ops));
 }
 
 static const Config *small(int world, const char *parallel)
@@ -199,7 +223,8 @@ static void test_arithmetic(void)
     c = small(4, "pipeline_model_parallel_size: 4");
     predict(&p, c, m);
     double layer = 12.0 * 512 * 512 * 6 + 12 * 512 * 256, head = 6.0 * 512 * 1024, token = 1e9 / (2 * 256);
-    near("a pipeline whose last rank sets the pace", p.step, ((2 * layer + head) * 16 + 2 * layer * 3) / token, 2e-3);
+    near("a pipeline whose last rank sets the pace", p.step,
+         ((2 * layer + head) * 16 + 2 * layer * 3) / token, 2e-3);
     prediction_close(&p);
     /* tensor parallelism divides it */
     predict(&p, small(4, "tensor_model_parallel_size: 4"), m);
@@ -211,16 +236,18 @@ static void test_messages(void)
 {
     double bytes = 2.0 * 256 * 512 * 2, layers = 8, m = 16, bandwidth = 1e6;
     Prediction p;
-    /* arithmetic is free; a microbatch has four all-reduces a layer, one behind the embedding, one before the head, and
-     * those of the softmax's statistics, which are small */
+    /* arithmetic is free; a microbatch has four all-reduces a layer, one behind the embedding, one before the
+     * head, and those of the softmax's statistics, which are small */
     const char *tensor = "tensor_model_parallel_size: 4";
     predict(&p, small(4, tensor), ideal(1e6, 1e-3, 1e-3, 4, "fused"));
     near("all-reduces inside a node", p.rank[0].tp, m * (4 * layers + 2) * 1.5 * bytes / bandwidth, 0.01);
     prediction_close(&p);
-    predict(&p, small(4, "tensor_model_parallel_size: 4, sequence_parallel: true"), ideal(1e6, 1e-3, 1e-3, 4, "fused"));
+    predict(&p, small(4, "tensor_model_parallel_size: 4, sequence_parallel: true"),
+            ideal(1e6, 1e-3, 1e-3, 4, "fused"));
     near("gathers and scatters", p.rank[0].tp, m * (10 * layers + 4) * 0.75 * bytes / bandwidth, 0.03);
     prediction_close(&p);
-    /* two nodes of two: a ring has 2 x 0.5e-3 GB/s between them, and so have levels with half of the bytes each */
+    /* two nodes of two: a ring has 2 x 0.5e-3 GB/s between them, and so have levels with half of the bytes
+     * each */
     predict(&p, small(4, tensor), ideal(1e6, 1e3, 0.5e-3, 2, "fused"));
     near("all-reduces between nodes", p.rank[0].tp, m * (4 * layers + 2) * bytes / 2 / 0.5e6, 0.01);
     prediction_close(&p);
@@ -241,12 +268,13 @@ static void test_offload(void)
     prediction_close(&p);
 }
 
-/* Reductions: behind everything, or hidden but for those that begin with the last layer's backward, which is the first
- * layer's, and the embedding's. */
+/* Reductions: behind everything, or hidden but for those that begin with the last layer's backward, which is
+ * the first layer's, and the embedding's. */
 static void test_data(void)
 {
     const Machine *m = ideal(0.1, 1e6, 0.4, 1, "fused");
-    const Config *late = small(2, "overlap_grad_reduce: false"), *early = small(2, "overlap_grad_reduce: true");
+    const Config *late = small(2, "overlap_grad_reduce: false"),
+                 *early = small(2, "overlap_grad_reduce: true");
     double all = 4.0 * (double)params_count(late) / 0.4e9, last = 4.0 * (12 * 512 + 1024 + 256) * 512 / 0.4e9;
     Prediction a, b;
     predict(&a, late, m);
@@ -258,17 +286,20 @@ static void test_data(void)
     prediction_close(&b);
 }
 
-/* A host of two cores, which only counts products. jitter of tensor groups; speed of products where ranks share. */
+/* A host of two cores, which only counts products. jitter of tensor groups; speed of products where ranks
+ * share. */
 static const Machine *host(double jitter, double speed)
 {
-    return machine_load(file_of("host",
-        "machine: {name: host}\n"
-        "device: {matmul_tflops: 1e-3, matmul_tflops_fp32: 1e-3, matmul_efficiency: [1, 1], attention_forward: 1, "
-        "attention_backward: 1, memory_gbps: 1e6, memory_efficiency: [1, 1.9], launch_us: 0, memory_gib: 1, shared: "
-        "true, cores: 2, "
-        "op_speed_shared: [matmul, %g, linear, %g, attention_fwd, %g, attention_bwd, %g]}\n"
-        "node: {ranks: 64, link_gbps: 1e6, link_latency_us: 0, jitter: %g}\n"
-        "network: {network_gbps: 1e6, network_latency_us: 0, overlap: 0}\n", speed, speed, speed, speed, jitter));
+    return machine_load(
+        file_of("host",
+                "machine: {name: host}\n"
+                "device: {matmul_tflops: 1e-3, matmul_tflops_fp32: 1e-3, matmul_efficiency: [1, 1], "
+                "attention_forward: 1, attention_backward: 1, memory_gbps: 1e6, memory_efficiency: [1, 1.9], "
+                "launch_us: 0, memory_gib: 1, shared: true, cores: 2, op_speed_shared: [matmul, %g, linear, "
+                "%g, attention_fwd, %g, attention_bwd, %g]}\n"
+                "node: {ranks: 64, link_gbps: 1e6, link_latency_us: 0, jitter: %g}\n"
+                "network: {network_gbps: 1e6, network_latency_us: 0, overlap: 0}\n",
+                speed, speed, speed, speed, jitter));
 }
 
 static Prediction on_host(int world, const char *parallel, double jitter, double speed)
@@ -278,21 +309,23 @@ static Prediction on_host(int world, const char *parallel, double jitter, double
     return p;
 }
 
-/* Ranks that are more than the cores of their host take turns: while one waits for its neighbours, others have its
- * core. */
+/* Ranks that are more than the cores of their host take turns: while one waits for its neighbours, others
+ * have its core. */
 static void test_host(void)
 {
     Prediction one = on_host(1, "", 0, 2), two = on_host(2, "pipeline_model_parallel_size: 2", 0, 1);
     Prediction four = on_host(4, "pipeline_model_parallel_size: 2", 0, 1), deep =
         on_host(4, "pipeline_model_parallel_size: 4", 0, 1);
     /* of two ranks on two cores each has its own, and nobody uses it while it waits */
-    CHECK(two.step > 1.05 * one.step && two.bubble > 0.05, "a core for each rank: %g s, alone %g", two.step, one.step);
+    CHECK(two.step > 1.05 * one.step && two.bubble > 0.05, "a core for each rank: %g s, alone %g", two.step,
+          one.step);
     near("two replicas of the pipeline leave no core idle", four.step, one.step, 2e-3);
     CHECK(four.bubble > 0.02, "a pipeline rank waits although no core does: bubble %g", four.bubble);
-    /* stages of equal cost would keep both cores busy but for the first and the last stage's microbatches alone */
-    CHECK(deep.step > 1.001 * one.step && deep.step < 0.9 * two.step + 0.1 * one.step, "four stages on two cores: %g "
-                                                                                       "s, alone %g, two "
-          "stages %g", deep.step, one.step, two.step);
+    /* stages of equal cost would keep both cores busy but for the first and the last stage's microbatches
+     * alone */
+    CHECK(deep.step > 1.001 * one.step && deep.step < 0.9 * two.step + 0.1 * one.step,
+          "four stages on two cores: %g s, alone %g, two stages %g",
+          deep.step, one.step, two.step);
     Prediction wide = on_host(2, "tensor_model_parallel_size: 2", 0, 1), late =
         on_host(2, "tensor_model_parallel_size: 2", 0.1, 1);
     Prediction quick = on_host(2, "tensor_model_parallel_size: 2", 0, 2);
@@ -331,8 +364,8 @@ static double sent(Machine *m, int crowd)
     return k.message;
 }
 
-/* Where ranks are more than cores each pass of a ring, and each message, has its own latency; what the data group sends
- * has its own bandwidth. */
+/* Where ranks are more than cores each pass of a ring, and each message, has its own latency; what the data
+ * group sends has its own bandwidth. */
 static void test_waits(void)
 {
     Machine m = *ideal(1, 8, 1, 64, "fused");
@@ -365,22 +398,25 @@ static double multiplied(const Machine *m, int64_t rows, int acc)
     return k.now;
 }
 
-/* On half of a device of 0.2 TFLOP/s whose products read and write 16 GB/s: 64 rows take less than four times less than
- * 256. */
+/* On half of a device of 0.2 TFLOP/s whose products read and write 16 GB/s: 64 rows take less than four times
+ * less than 256. */
 static void test_rows(void)
 {
     Machine m = *ideal(0.2, 1, 1, 64, "fused");
     for (int64_t rows = 64; rows <= 256; rows *= 4) {
-        double flops = 2.0 * (double)rows * 320 * 1280, bytes = 4.0 * ((double)rows * (320 + 1280) + 320 * 1280);
+        double flops = 2.0 * (double)rows * 320 * 1280,
+               bytes = 4.0 * ((double)rows * (320 + 1280) + 320 * 1280);
         m.matmul_gbps = NAN;
         near("arithmetic alone", multiplied(&m, rows, 0), flops / 0.1e12, 1e-6);
         m.matmul_gbps = 16;
         near("and the bytes beside it", multiplied(&m, rows, 0), flops / 0.1e12 + bytes / 8e9, 1e-6);
-        near("a gradient added to", multiplied(&m, rows, 1), flops / 0.1e12 + (bytes + 4 * 320 * 1280) / 8e9, 1e-6);
+        near("a gradient added to", multiplied(&m, rows, 1), flops / 0.1e12 + (bytes + 4 * 320 * 1280) / 8e9,
+             1e-6);
     }
 }
 
-/* 96 pipeline ranks with 3,072 microbatches; what is measured is CPU time, of a build that is not for debugging. */
+/* 96 pipeline ranks with 3,072 microbatches; what is measured is CPU time, of a build that is not for
+ * debugging. */
 static void test_size(const Machine *m)
 {
 #ifdef __OPTIMIZE__

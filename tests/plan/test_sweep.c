@@ -1,6 +1,6 @@
-/* What a sweep has written, read by someone else: sweep.json, sweep.csv and sweep.html of the folder argv[1] beside
- * each other, and the numbers of layouts that argv[2..4] expect: legal, fitting, measured; - : any. tests/plan/sweep.sh runs
- * sweeps. */
+/* What a sweep has written, read by someone else: sweep.json, sweep.csv and sweep.html of the folder argv[1]
+ * beside each other, and the numbers of layouts that argv[2..4] expect: legal, fitting, measured; - : any.
+ * tests/plan/sweep.sh runs sweeps. */
 #include "test.h"
 #include <jansson.h>
 
@@ -15,7 +15,10 @@ static char *whole(const char *dir, const char *name)
     return text;
 }
 
-static double value(const json_t *row, const char *key) { return json_number_value(json_object_get(row, key)); }
+static double value(const json_t *row, const char *key)
+{
+    return json_number_value(json_object_get(row, key));
+}
 
 /* Fields of a line of CSV, in place; returns how many. */
 static int split(char *line, char *field[32])
@@ -47,10 +50,10 @@ static void check_csv(const json_t *rows, char *text)
         CHECK(atoi(field[0]) == value(row, "tp") && atoi(field[4]) == value(row, "dp") &&
               atoi(field[6]) == value(row, "micro_batch_size"),
               "row %zu is another layout than in the JSON", at);
-        CHECK(fabs(atof(field[8]) - value(row, "predicted_ms")) <= 1e-5 * value(row, "predicted_ms"), "row %zu: %s",
-              at, field[8]);
-        CHECK(fabs(atof(field[9]) - value(row, "measured_ms")) <= 1e-5 * value(row, "measured_ms"), "row %zu: %s", at,
-              field[9]);
+        CHECK(fabs(atof(field[8]) - value(row, "predicted_ms")) <= 1e-5 * value(row, "predicted_ms"),
+              "row %zu: %s", at, field[8]);
+        CHECK(fabs(atof(field[9]) - value(row, "measured_ms")) <= 1e-5 * value(row, "measured_ms"),
+              "row %zu: %s", at, field[9]);
     }
     CHECK(at == json_array_size(rows), "%zu rows, %zu in the JSON", at, json_array_size(rows));
 }
@@ -58,19 +61,20 @@ static void check_csv(const json_t *rows, char *text)
 /* Each layout once, its sizes a factorisation of the world, the measured first. */
 static void check_rows(const json_t *j, const json_t *rows, int expected[3])
 {
-    double world = value(j, "world"), batch = value(j, "global_batch_size"), room = value(j, "memory_of_a_rank"),
-        before = 0;
+    double world = value(j, "world"), batch = value(j, "global_batch_size"),
+           room = value(j, "memory_of_a_rank"), before = 0;
     int count[3] = {(int)json_array_size(rows), 0, 0};
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *r = json_array_get(rows, i);
-        double measured = value(r, "measured_ms"), memory = value(r, "memory"), micro = value(r, "micro_batch_size");
+        double measured = value(r, "measured_ms"), memory = value(r, "memory"),
+               micro = value(r, "micro_batch_size");
         int fits = json_is_true(json_object_get(r, "fits"));
         CHECK(value(r, "tp") * value(r, "pp") * value(r, "dp") == world, "row %zu", i);
         CHECK(fmod(batch, micro * value(r, "dp")) == 0, "row %zu: micro batch %g", i, micro);
-        CHECK(!fits || (value(r, "predicted_ms") > 0 && memory > 0 && memory <= room), "row %zu fits %g of %g", i,
-              memory, room);
-        CHECK(fits || memory > room || json_is_null(json_object_get(r, "memory")), "row %zu does not fit, %g of %g", i,
-              memory, room);
+        CHECK(!fits || (value(r, "predicted_ms") > 0 && memory > 0 && memory <= room),
+              "row %zu fits %g of %g", i, memory, room);
+        CHECK(fits || memory > room || json_is_null(json_object_get(r, "memory")),
+              "row %zu does not fit, %g of %g", i, memory, room);
         CHECK(!(measured > 0) || count[2] == (int)i, "row %zu is measured, one before it is not", i);
         CHECK(!(measured > 0) || measured >= before, "row %zu is faster than the one before", i);
         CHECK(json_string_length(json_object_get(r, "state")) > 0, "row %zu has no state", i);
@@ -78,7 +82,8 @@ static void check_rows(const json_t *j, const json_t *rows, int expected[3])
         count[1] += fits;
         count[2] += measured > 0;
         for (size_t k = 0; k < i; k++) {
-            static const char *const keys[] = {"tp", "sp", "pp", "v", "zero", "micro_batch_size", "recompute"};
+            static const char *const keys[] = {"tp",       "sp", "pp", "v", "zero", "micro_batch_size",
+                                               "recompute"};
             const json_t *o = json_array_get(rows, k);
             size_t same = 0;
             while (same < 7 && json_equal(json_object_get(r, keys[same]), json_object_get(o, keys[same])))
@@ -86,10 +91,11 @@ static void check_rows(const json_t *j, const json_t *rows, int expected[3])
             CHECK(same < 7, "rows %zu and %zu are one layout", k, i);
         }
     }
-    CHECK(count[0] == value(j, "legal") && count[1] == value(j, "fit"), "legal %d, fit %d", count[0], count[1]);
+    CHECK(count[0] == value(j, "legal") && count[1] == value(j, "fit"), "legal %d, fit %d", count[0],
+          count[1]);
     for (int i = 0; i < 3; i++)
-        CHECK(expected[i] < 0 || count[i] == expected[i], "%d instead of %d legal, fitting, measured [%d]", count[i],
-              expected[i], i);
+        CHECK(expected[i] < 0 || count[i] == expected[i], "%d instead of %d legal, fitting, measured [%d]",
+              count[i], expected[i], i);
 }
 
 static void check_page(const char *page)
@@ -97,11 +103,14 @@ static void check_page(const char *page)
     static const char *const never[] = {"http:", "https:", "src=", "<link", "@import", "url("};
     for (size_t i = 0; i < sizeof never / sizeof *never; i++)
         CHECK(!strstr(page, never[i]), "the page refers to something outside: %s", never[i]);
-    CHECK(strstr(page, "</html>") && strstr(page, "<svg") && strstr(page, "predicted ms") && strstr(page, "GiB"),
+    CHECK(strstr(page, "</html>") && strstr(page, "<svg") && strstr(page, "predicted ms") &&
+              strstr(page, "GiB"),
           "not the whole page");
     /* one order each: what was measured, and what was predicted alone */
-    const char *measured = strstr(page, "Measured, by the time measured"), *rest = strstr(page, "by the time predicted");
-    CHECK((measured || rest) && (!measured || !rest || measured < rest), "predictions have no order of their own");
+    const char *measured = strstr(page, "Measured, by the time measured"),
+               *rest = strstr(page, "by the time predicted");
+    CHECK((measured || rest) && (!measured || !rest || measured < rest),
+          "predictions have no order of their own");
     const char *table = rest ? strstr(rest, "<tbody>") : NULL;
     CHECK(!table || !strstr(table, "<td>measured</td>"), "a measured layout among the predictions");
 }
@@ -111,7 +120,8 @@ int main(int argc, char **argv)
     int expected[3] = {-1, -1, -1};
     for (int i = 2; i < argc && i < 5; i++)
         expected[i - 2] = strcmp(argv[i], "-") ? atoi(argv[i]) : -1;
-    char *data = whole(argv[1], "sweep.json"), *csv = whole(argv[1], "sweep.csv"), *page = whole(argv[1], "sweep.html");
+    char *data = whole(argv[1], "sweep.json"), *csv = whole(argv[1], "sweep.csv"),
+         *page = whole(argv[1], "sweep.html");
     json_error_t error;
     json_t *j = json_loads(data, 0, &error), *rows = json_object_get(j, "layouts");
     CHECK(json_is_array(rows), "sweep.json: %s", error.text);

@@ -173,8 +173,9 @@ static void test_live_line(void)
     CHECK(widest(text) <= 79 && widest(text) > 60, "%d columns", widest(text));
     CHECK(!strcmp(text + strlen(text) - 2, "\r\n") && !strstr(text, "number of nan"),
           "ends with a whole line");
-    CHECK(strstr(text, "\r\033[K       2/1000000  loss 5.0000  12.3k tok/s  grad norm 0.250  lr 3.33e-04\r\n"),
-          "a logged step stays above the live line: %s", text);
+    CHECK(
+        strstr(text, "\r\033[K       2/1000000  loss 5.0000  12.3k tok/s  grad norm 0.250  lr 3.33e-04\r\n"),
+        "a logged step stays above the live line: %s", text);
     free(text);
     text = terminal(30, 3, "utf8");
     *strstr(text, " iteration") = 0;               /* what stays is as long as it is */
@@ -338,10 +339,15 @@ static void test_resume(int64_t interval)
     ((Config *)cfg)->log_interval = 1;
 }
 
-/* The last step has its line, whatever the interval: of a whole run, and of one that is stopped and goes on. */
+/* The last step has its line, whatever the interval: of a whole run, and of one that is stopped and goes on.
+ */
 static void test_last_line(void)
 {
-    static const struct { const char *name; int64_t stop; size_t lines; } of[] = {{"last", 20, 1}, {"last7", 7, 2}};
+    static const struct {
+        const char *name;
+        int64_t stop;
+        size_t lines;
+    } of[] = {{"last", 20, 1}, {"last7", 7, 2}};
     ((Config *)cfg)->log_interval = 100;
     for (size_t k = 0; k < 2; k++) {
         char *dir = new_dir(of[k].name), *out = path_of(dir, "out"), *page;
@@ -361,7 +367,8 @@ static void test_last_line(void)
         put_back(saved);
         close(fd);
         json_t *all = read_lines(dir), *end = json_array_get(all, of[k].lines - 1);
-        CHECK(json_array_size(all) == of[k].lines && number(end, "iteration") == 20, "%zu lines", json_array_size(all));
+        CHECK(json_array_size(all) == of[k].lines && number(end, "iteration") == 20, "%zu lines",
+              json_array_size(all));
         double skipped = 0;
         for (size_t i = 0; i < json_array_size(all); i++)
             skipped += number(json_array_get(all, i), "skipped_iterations");
@@ -371,7 +378,8 @@ static void test_last_line(void)
         const char *stop = strstr(text, "iteration        7/      20 |"), *said = strstr(text, "saved");
         CHECK(k == 0 || (stop && said && stop < said), "%s", text);
         page = slurp(dir, "report.html", NULL);
-        CHECK(strstr(page, ">20<") && !strstr(page, "nothing was recorded"), "the report lacks the last step");
+        CHECK(strstr(page, ">20<") && !strstr(page, "nothing was recorded"),
+              "the report lacks the last step");
         json_decref(all);
         free(text);
         free(page);

@@ -51,7 +51,8 @@ static void log_resumed(const char *dir)
         log_step(l, &m);
     }
     log_fact(l, "corpus", "%d tokens of <text>", 7);
-    write_text(dir, "samples.jsonl", "{\"iteration\": 9, \"prompt\": \"In the\", \"text\": \" beginning & so on\"}\n[3]\n{\"te");
+    write_text(dir, "samples.jsonl",
+               "{\"iteration\": 9, \"prompt\": \"In the\", \"text\": \" beginning & so on\"}\n[3]\n{\"te");
     log_close(l, "finished");
     put_back(saved);
     close(null);
@@ -154,9 +155,9 @@ static void test_events(void)
     text = slurp(run, name, &size);
     const uint8_t *p = (const uint8_t *)text, *end = p + size;
     int records = 0, steps = 0, configs = 0, evals = 0, by_samples = 0, worlds = 0, twins = 0, evals_twin = 0;
-    static const char *const over_samples[] = {"learning-rate vs samples", "batch-size vs samples", "loss-scale vs samples",
-                                               "grad-norm vs samples", "params-norm vs samples", "num-zeros vs samples",
-                                               "world-size vs samples"};
+    static const char *const over_samples[] = {
+        "learning-rate vs samples", "batch-size vs samples", "loss-scale vs samples", "grad-norm vs samples",
+        "params-norm vs samples",   "num-zeros vs samples",  "world-size vs samples"};
     while (p + 12 <= end) {
         uint64_t len, step;
         uint32_t crc;
@@ -174,10 +175,12 @@ static void test_events(void)
             CHECK(scalar_of(p + 12, len, "batch-size", &step) == 4, "batch");
             steps++;
         }
-        double twin = scalar_of(p + 12, len, "world-size vs samples", &step), world = scalar_of(p + 12, len, "world-size", &step);
+        double twin = scalar_of(p + 12, len, "world-size vs samples", &step),
+               world = scalar_of(p + 12, len, "world-size", &step);
         if (!isnan(world)) {
             Metrics m = step_at((int64_t)step);
-            CHECK(scalar_of(p + 12, len, "iteration-time", &step) == (float)(1e-3 * m.elapsed_ms), "seconds a step");
+            CHECK(scalar_of(p + 12, len, "iteration-time", &step) == (float)(1e-3 * m.elapsed_ms),
+                  "seconds a step");
             CHECK(scalar_of(p + 12, len, "params-norm", &step) == (float)m.params_norm &&
                       scalar_of(p + 12, len, "num-zeros", &step) == (float)m.num_zeros, "of all parameters");
             worlds += world == 1;
@@ -194,7 +197,8 @@ static void test_events(void)
     }
     CHECK(p == end && steps == 4 && configs == 1 && evals == 1 && by_samples == 3, "%d records, %d %d %d %d",
           records, steps, configs, evals, by_samples);
-    CHECK(worlds == 4 && evals_twin == 1 && twins == 4 * 7, "over samples: %d %d %d", worlds, evals_twin, twins);
+    CHECK(worlds == 4 && evals_twin == 1 && twins == 4 * 7, "over samples: %d %d %d", worlds, evals_twin,
+          twins);
     free(text);
     free(name);
     free(run);
@@ -254,7 +258,8 @@ static void test_trace(void)
         if (strcmp(ph, "X"))
             continue;
         found[1]++;
-        CHECK(number(e, "ts") >= last && number(e, "dur") >= 0 && number(e, "pid") == 0, "%s is out of order", name);
+        CHECK(number(e, "ts") >= last && number(e, "dur") >= 0 && number(e, "pid") == 0, "%s is out of order",
+              name);
         last = number(e, "ts");
         found[2] += number(args, "step") == 4;
         found[3] += !strcmp(name, "F2.0") && fabs(number(e, "dur") - 1000) < 1;
@@ -293,9 +298,11 @@ static void test_scale(void)
         }
     CHECK(!strcmp(number_text(t, 1.23456), "1.235") && !strcmp(number_text(t, 6e-5), "6e-5"), "%s", t);
     char u[32];
-    CHECK(!strcmp(axis_text(t, 50000, 50000, 150000), "50k") && !strcmp(axis_text(u, 150000, 50000, 150000), "150k"),
+    CHECK(!strcmp(axis_text(t, 50000, 50000, 150000), "50k") &&
+              !strcmp(axis_text(u, 150000, 50000, 150000), "150k"),
           "one axis, two ways: %s %s", t, u);
-    CHECK(!strcmp(axis_text(t, 5e-4, 5e-4, 1e-3), "0.0005") && !strcmp(axis_text(u, 1e-3, 5e-4, 1e-3), "0.0010"),
+    CHECK(!strcmp(axis_text(t, 5e-4, 5e-4, 1e-3), "0.0005") &&
+              !strcmp(axis_text(u, 1e-3, 5e-4, 1e-3), "0.0010"),
           "one axis, two ways: %s %s", t, u);
     CHECK(!strcmp(tick_text(t, 12000, 1000), "12,000") && !strcmp(tick_text(t, 2.5e6, 5e5), "2.5M"), "%s", t);
     CHECK(!strcmp(number_text(t, NAN), "n/a") && !strcmp(tick_text(t, 0, 1), "0"), "%s", t);
@@ -411,9 +418,13 @@ static void test_report(void)
     log_planned(dir);
     page = report_of(dir);
     const char *card = strstr(page, "<h2>Memory</h2>"), *end = card ? strstr(card, "</section>") : NULL;
-    CHECK(end && !memmem(card, (size_t)(end - card), "n/a", 3) && memmem(card, (size_t)(end - card), "in all", 6), "memory");
-    CHECK(strstr(page, "class=\"dot other\"") && strstr(page, "other: the rest of a step"), "other is explained");
-    CHECK(strstr(page, "data-name=\"tokens\"") && strstr(page, "data-name=\"seconds\"") && strstr(page, "label for=\"v3\">time<"),
+    CHECK(end && !memmem(card, (size_t)(end - card), "n/a", 3) &&
+              memmem(card, (size_t)(end - card), "in all", 6),
+          "memory");
+    CHECK(strstr(page, "class=\"dot other\"") && strstr(page, "other: the rest of a step"),
+          "other is explained");
+    CHECK(strstr(page, "data-name=\"tokens\"") && strstr(page, "data-name=\"seconds\"") &&
+              strstr(page, "label for=\"v3\">time<"),
           "no axis of tokens or time");
     CHECK(strstr(page, "train generate load=planned"), "where a sample would come from");
     free(page);

@@ -33,13 +33,20 @@ static void add_instr(Timeline *t, int rank, InstrKind op, int chunk, int mb, do
                               .part = WHOLE, .peer = -1});
 }
 
-static void add_comm(Timeline *t, int rank, CommKind kind, TraceGroup group, int peer, double called, double end,
-                     int64_t moved,
-                     int64_t behind)
+static void add_comm(Timeline *t, int rank, CommKind kind, TraceGroup group, int peer, double called,
+                     double end, int64_t moved, int64_t behind)
 {
-    add(t, rank, (TraceEvent){.start = called, .called = called, .end = end, .kind = (uint16_t)(SPAN_END + kind),
-                              .group = (uint8_t)group,
-                              .peer = peer, .bytes = moved, .moved = moved, .behind = behind, .part = WHOLE});
+    add(t, rank,
+        (TraceEvent){.start = called,
+                     .called = called,
+                     .end = end,
+                     .kind = (uint16_t)(SPAN_END + kind),
+                     .group = (uint8_t)group,
+                     .peer = peer,
+                     .bytes = moved,
+                     .moved = moved,
+                     .behind = behind,
+                     .part = WHOLE});
 }
 
 static json_t *as_json(const Timeline *t)
@@ -65,8 +72,13 @@ static void test_form(void)
                                 .phase = k == I_R,
                                 .part = k == I_R ? 3 : WHOLE, .peer = -1});
     for (int s = SPAN_FIRST + 1; s < SPAN_END; s++)
-        add(&t, 1, (TraceEvent){.start = 200 + s, .end = 201 + s, .kind = (uint16_t)s, .part = WHOLE, .peer = -1,
-                                .step = 1ll << 40});
+        add(&t, 1,
+            (TraceEvent){.start = 200 + s,
+                         .end = 201 + s,
+                         .kind = (uint16_t)s,
+                         .part = WHOLE,
+                         .peer = -1,
+                         .step = 1ll << 40});
     for (int k = 0; k < COMM_KINDS; k++)
         for (int g = 0; g < GROUPS; g++)
             add_comm(&t, 1, (CommKind)k, (TraceGroup)g, k == COMM_SEND || k == COMM_RECV ? 0 : -1,
@@ -76,11 +88,13 @@ static void test_form(void)
     timeline_settle(&t);
     json_t *o = as_json(&t);
     timeline_read(&back, o);
-    CHECK(back.ranks == 2 && back.rank[1].lost == 17 && back.rank[1].index[AXIS_PP] == 1, "%d ranks", back.ranks);
+    CHECK(back.ranks == 2 && back.rank[1].lost == 17 && back.rank[1].index[AXIS_PP] == 1, "%d ranks",
+          back.ranks);
     CHECK(back.shape.kind == SCHEDULE_ZB_V && back.shape.p == 2 && back.shape.v == 2 && back.shape.vee == 1,
           "the pipeline");
     for (int r = 0; r < 2; r++) {
-        CHECK(back.rank[r].n == t.rank[r].n, "%lld events of %lld", (long long)back.rank[r].n, (long long)t.rank[r].n);
+        CHECK(back.rank[r].n == t.rank[r].n, "%lld events of %lld", (long long)back.rank[r].n,
+              (long long)t.rank[r].n);
         for (int64_t i = 0; i < t.rank[r].n && i < back.rank[r].n; i++) {
             const TraceEvent *a = &t.rank[r].event[i], *b = &back.rank[r].event[i];
             char name[64];
@@ -89,9 +103,10 @@ static void test_form(void)
                   a->part == b->part &&
                   a->phase == b->phase && a->group == b->group && a->peer == b->peer, "%s", name);
             CHECK(a->bytes == b->bytes && a->moved == b->moved && a->behind == b->behind, "%s", name);
-            CHECK(fabs(a->start - b->start - 100) < 2e-9 && fabs(a->end - b->end - 100) < 2e-9, "%s: %.9f", name,
-                  b->start);
-            CHECK(!timeline_is_comm(a) || fabs(a->called - b->called - 100) < 4e-9, "%s: %.9f", name, b->called);
+            CHECK(fabs(a->start - b->start - 100) < 2e-9 && fabs(a->end - b->end - 100) < 2e-9, "%s: %.9f",
+                  name, b->start);
+            CHECK(!timeline_is_comm(a) || fabs(a->called - b->called - 100) < 4e-9, "%s: %.9f", name,
+                  b->called);
         }
     }
     json_decref(o);
@@ -114,7 +129,8 @@ static void test_settle(void)
     const TraceEvent *a = t.rank[0].event, *b = t.rank[1].event;
     CHECK(a[0].start == 1 && a[1].start == 2.5 && a[2].start == 4 && a[2].called == 2, "%g %g %g", a[0].start,
           a[1].start, a[2].start);
-    CHECK(a[3].start == 7 && a[4].start == 9, "sends to one rank follow each other: %g %g", a[3].start, a[4].start);
+    CHECK(a[3].start == 7 && a[4].start == 9, "sends to one rank follow each other: %g %g", a[3].start,
+          a[4].start);
     CHECK(b[0].start == 7 && b[1].start == 9.5, "%g %g", b[0].start, b[1].start);
     timeline_close(&t);
 }
@@ -126,26 +142,31 @@ static void test_overlap(void)
     add_instr(&t, 0, I_R, 0, 0, 10, 11);       /* no computation */
     add_instr(&t, 0, I_W, 0, 0, 11, 12);
     add_instr(&t, 0, I_S, 0, 0, 12, 20);
-    add_comm(&t, 0, COMM_REDUCE_SCATTER, GROUP_SHARD, -1, 2, 6, 100, 80);    /* beneath B: what moved behind */
-    add_comm(&t, 0, COMM_REDUCE_SCATTER, GROUP_SHARD, -1, 8, 16, 100, 90);   /* 2 + 1 of 8 s: no more than 3/8 */
+    add_comm(&t, 0, COMM_REDUCE_SCATTER, GROUP_SHARD, -1, 2, 6, 100, 80); /* beneath B: what moved behind */
+    add_comm(&t, 0, COMM_REDUCE_SCATTER, GROUP_SHARD, -1, 8, 16, 100,
+             90);                                                         /* 2 + 1 of 8 s: no more than 3/8 */
     add_comm(&t, 0, COMM_ALL_REDUCE, GROUP_SHARD, -1, 1, 2, 1000, 1000);  /* none of these counts */
     add_comm(&t, 0, COMM_ALL_REDUCE, GROUP_EMBEDDING, -1, 1, 2, 1000, 1000);
     add_comm(&t, 0, COMM_ALL_GATHER, GROUP_SHARD, -1, 1, 2, 1000, 1000);
     add_comm(&t, 0, COMM_ALL_REDUCE, GROUP_WORLD, -1, 1, 2, 1000, 1000);
-    add_comm(&t, 1, COMM_ALL_REDUCE, GROUP_DATA, -1, 3, 5, 200, 200);            /* this rank computes nothing then */
+    add_comm(&t, 1, COMM_ALL_REDUCE, GROUP_DATA, -1, 3, 5, 200, 200); /* this rank computes nothing then */
     add_instr(&t, 1, I_F, 0, 0, 5, 6);
     timeline_settle(&t);
-    Overlap o = timeline_overlap(&t, 1, 0), both = timeline_overlap(&t, -1, -1), none = timeline_overlap(&t, 2, -1);
+    Overlap o = timeline_overlap(&t, 1, 0), both = timeline_overlap(&t, -1, -1),
+            none = timeline_overlap(&t, 2, -1);
     CHECK(o.bytes == 200 && fabs(o.bytes_under - (80 + 37.5)) < 1e-9, "%g of %g", o.bytes_under, o.bytes);
-    CHECK(fabs(o.seconds - 12) < 1e-9 && fabs(o.seconds_under - 7) < 1e-9, "%g of %g s", o.seconds_under, o.seconds);
-    CHECK(both.bytes == 400 && both.bytes_under == o.bytes_under && fabs(both.seconds - 14) < 1e-9, "%g", both.bytes);
+    CHECK(fabs(o.seconds - 12) < 1e-9 && fabs(o.seconds_under - 7) < 1e-9, "%g of %g s", o.seconds_under,
+          o.seconds);
+    CHECK(both.bytes == 400 && both.bytes_under == o.bytes_under && fabs(both.seconds - 14) < 1e-9, "%g",
+          both.bytes);
     CHECK(none.bytes == 0 && none.seconds == 0, "another step");
     timeline_close(&t);
 }
 
-/* A run that keeps exactly to its schedule: measured and replayed bubbles are equal, and equal to the closed form. */
-static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, double dx, double dw, double closed,
-                      double hold, const CustomLists *lists)
+/* A run that keeps exactly to its schedule: measured and replayed bubbles are equal, and equal to the closed
+ * form. */
+static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, double dx, double dw,
+                      double closed, double hold, const CustomLists *lists)
 {
     int n = p * v, lane[64];
     double cost[3][64];
@@ -171,7 +192,7 @@ static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, do
             double half = 50 + late + 0.5 * (s.start + s.end);
             if (instr_info[x->op].message)
                 continue;
-            add_instr(&t, r, (InstrKind)x->op, x->chunk, x->mb, 50 + s.start + late, half);    /* in two units */
+            add_instr(&t, r, (InstrKind)x->op, x->chunk, x->mb, 50 + s.start + late, half); /* in two units */
             add_instr(&t, r, (InstrKind)x->op, x->chunk, x->mb, half, 50 + s.end + late);
         }
         add_instr(&t, r, I_S, 0, 0, 50 + sim.makespan + hold, 51 + sim.makespan + hold);
@@ -180,12 +201,13 @@ static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, do
     CHECK(timeline_step(&t) == 1 && timeline_pipeline(&t, 0, lane) == p && lane[p - 1] == p - 1, "lanes");
     PipelineTimes x;
     timeline_times(&x, &t, lane, p, 1);
-    CHECK(x.m == m && fabs(x.schedule.rate - sim.rate) < 1e-9 && fabs(x.schedule.step_rate - sim.step_rate) < 1e-9,
+    CHECK(x.m == m && fabs(x.schedule.rate - sim.rate) < 1e-9 &&
+              fabs(x.schedule.step_rate - sim.step_rate) < 1e-9,
           "%s: %g %g, simulated %g %g", schedule_name(kind), x.schedule.rate, x.schedule.step_rate, sim.rate,
           sim.step_rate);
     double work = m * (forward + dx + dw), cost_step = work / (1 - sim.step_rate) + hold;
-    CHECK(fabs(x.measured.step_rate - (cost_step - work) / cost_step) < 1e-9, "%s: %g, wanted %g", schedule_name(kind),
-          x.measured.step_rate, (cost_step - work) / cost_step);
+    CHECK(fabs(x.measured.step_rate - (cost_step - work) / cost_step) < 1e-9, "%s: %g, wanted %g",
+          schedule_name(kind), x.measured.step_rate, (cost_step - work) / cost_step);
     CHECK(hold > 0 || fabs(x.measured.rate - sim.rate) < 1e-9, "%s: %g, simulated %g", schedule_name(kind),
           x.measured.rate, sim.rate);
     CHECK(closed < 0 || hold > 0 || fabs(x.measured.step_rate - closed) < 1e-9, "%s: %g, closed form %g",
@@ -212,8 +234,9 @@ static void mistake(void *ctx, int line, int col, const char *what)
 static void test_bubble(void)
 {
     /* some backwards joined, some in halves; a V */
-    static const char *const texts[] = {"0F0,0F1,0I0,0F2,0W0,0B1,0B2\n1F0,1I0,1F1,1I1,1F2,1W0,1W1,1B2\n",
-                                        "0F0,0F1,3F0,3B0,3F1,0B0,3I1,0I1,3W1,0W1\n1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\n"};
+    static const char *const texts[] = {
+        "0F0,0F1,0I0,0F2,0W0,0B1,0B2\n1F0,1I0,1F1,1I1,1F2,1W0,1W1,1B2\n",
+        "0F0,0F1,3F0,3B0,3F1,0B0,3I1,0I1,3W1,0W1\n1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\n"};
     for (double hold = 0; hold < 6; hold += 5) {
         bubble_of(SCHEDULE_1F1B, 4, 1, 8, 1, 1, 1, 3.0 / 11, hold, NULL);        /* (p - 1) / (m + p - 1) */
         bubble_of(SCHEDULE_GPIPE, 3, 1, 6, 2, 3, 1, 2.0 / 8, hold, NULL);
@@ -233,9 +256,10 @@ static void test_bubble(void)
     }
 }
 
-/* Two stages of tensor-parallel ranks share cores: an instruction takes twice as long while the other stage computes.
- * No message takes time and nobody waits for anything but its input, so the replay is the step itself. Mean times would
- * make the first and the last instruction, which run alone, longer than they were, and the replay's bubble larger. */
+/* Two stages of tensor-parallel ranks share cores: an instruction takes twice as long while the other stage
+ * computes. No message takes time and nobody waits for anything but its input, so the replay is the step
+ * itself. Mean times would make the first and the last instruction, which run alone, longer than they were,
+ * and the replay's bubble larger. */
 static void test_shared_cores(void)
 {
     static const struct { int rank; InstrKind op; int mb; double start, end; } ran[] = {
@@ -252,8 +276,10 @@ static void test_shared_cores(void)
         timeline_settle(&t);
         PipelineTimes x;
         timeline_times(&x, &t, lane, timeline_pipeline(&t, 0, lane), 1);
-        CHECK(fabs(x.schedule.step_rate - 2.0 / 11) < 1e-9, "replayed %g, wanted %g", x.schedule.step_rate, 2.0 / 11);
-        CHECK(fabs(x.measured.step_rate - (2.0 + gap) / (11 + gap)) < 1e-9, "measured %g", x.measured.step_rate);
+        CHECK(fabs(x.schedule.step_rate - 2.0 / 11) < 1e-9, "replayed %g, wanted %g", x.schedule.step_rate,
+              2.0 / 11);
+        CHECK(fabs(x.measured.step_rate - (2.0 + gap) / (11 + gap)) < 1e-9, "measured %g",
+              x.measured.step_rate);
         timeline_times_close(&x);
         timeline_close(&t);
     }
@@ -297,7 +323,8 @@ static int reductions(const TimelineRank *r, const TraceEvent *within)
     return n;
 }
 
-/* The instructions of one rank in one step, as they ran, against its list; and as many messages as the list has. */
+/* The instructions of one rank in one step, as they ran, against its list; and as many messages as the list
+ * has. */
 static void check_list(const Timeline *t, int rank, int dp, int64_t step, json_t *list)
 {
     const TimelineRank *r = &t->rank[rank];
@@ -314,9 +341,9 @@ static void check_list(const Timeline *t, int rank, int dp, int64_t step, json_t
         char name[64];
         if (e->step != step)
             continue;
-        if (e->kind == I_R && dp > 1 && e->phase != 2)     /* a W of embedding or head has nothing to finish */
-            CHECK(reductions(r, e) > 0, "rank %d step %lld: nothing is reduced by R/%d", rank, (long long)step,
-                  e->part);
+        if (e->kind == I_R && dp > 1 && e->phase != 2) /* a W of embedding or head has nothing to finish */
+            CHECK(reductions(r, e) > 0, "rank %d step %lld: nothing is reduced by R/%d", rank,
+                  (long long)step, e->part);
         if (timeline_is_comm(e)) {
             found[0] += e->group == GROUP_PP && e->kind == SPAN_END + COMM_SEND;
             found[1] += e->group == GROUP_PP && e->kind == SPAN_END + COMM_RECV;
@@ -334,15 +361,16 @@ static void check_list(const Timeline *t, int rank, int dp, int64_t step, json_t
                 return;
         }
     }
-    CHECK(at == json_array_size(list), "rank %d step %lld: %zu instructions of %zu", rank, (long long)step, at,
-          json_array_size(list));
+    CHECK(at == json_array_size(list), "rank %d step %lld: %zu instructions of %zu", rank, (long long)step,
+          at, json_array_size(list));
     CHECK(found[0] == listed[0] && found[1] == listed[1],
-          "rank %d step %lld: %lld sends of %lld, %lld receives of %lld", rank,
-          (long long)step, (long long)found[0], (long long)listed[0], (long long)found[1], (long long)listed[1]);
+          "rank %d step %lld: %lld sends of %lld, %lld receives of %lld", rank, (long long)step,
+          (long long)found[0], (long long)listed[0], (long long)found[1], (long long)listed[1]);
 }
 
-/* One clock: what is received was sent before, to the nanosecond on one host. Between hosts, whose clocks are 1000 s
- * apart, to `slack`: half of what the fastest of some messages took, which on a busy machine is long. */
+/* One clock: what is received was sent before, to the nanosecond on one host. Between hosts, whose clocks are
+ * 1000 s apart, to `slack`: half of what the fastest of some messages took, which on a busy machine is long.
+ */
 static int64_t check_clock(const Timeline *t, int64_t step, double slack)
 {
     int64_t pairs = 0;
@@ -370,16 +398,18 @@ static int64_t check_clock(const Timeline *t, int64_t step, double slack)
                 if (from == s->n)
                     return pairs;
                 const TraceEvent *sent = &s->event[from++];
-                CHECK(sent->bytes == sent->moved && sent->moved == got->moved && got->end >= sent->called - slack,
-                      "ranks %d to %d: received %.3f us before it was sent",
-                      a, b, 1e6 * (sent->called - got->end));
+                CHECK(sent->bytes == sent->moved && sent->moved == got->moved &&
+                          got->end >= sent->called - slack,
+                      "ranks %d to %d: received %.3f us before it was sent", a, b,
+                      1e6 * (sent->called - got->end));
                 pairs++;
             }
         }
     return pairs;
 }
 
-/* The same without messages: the optimizer's step adds over all ranks, so at one moment all of them are inside it. */
+/* The same without messages: the optimizer's step adds over all ranks, so at one moment all of them are
+ * inside it. */
 static void check_order(const Timeline *t, int64_t step, double slack)
 {
     double end[64] = {0}, start[64] = {0};
@@ -393,7 +423,8 @@ static void check_order(const Timeline *t, int64_t step, double slack)
         }
     for (int a = 0; a < t->ranks; a++)
         for (int b = 0; b < t->ranks; b++)
-            CHECK(start[a] <= end[b] + slack, "rank %d begins its optimizer step after rank %d ended its own", a, b);
+            CHECK(start[a] <= end[b] + slack, "rank %d begins its optimizer step after rank %d ended its own",
+                  a, b);
 }
 
 /* The replay leaves nothing out but waiting, so no pipeline's bubble is below its own. */
@@ -445,9 +476,9 @@ static int check_run(char **arg)
         check_replay(&t, step, 64 * slack);
     }
     CHECK(!seen[STREAM_TP] == !tp && !seen[STREAM_DP] == !dp && !seen[STREAM_PP] == (t.shape.p == 1) &&
-          seen[STREAM_WORLD],
-          "rows: tp %lld, dp %lld, pp %lld, world %lld", (long long)seen[STREAM_TP], (long long)seen[STREAM_DP],
-          (long long)seen[STREAM_PP], (long long)seen[STREAM_WORLD]);
+              seen[STREAM_WORLD],
+          "rows: tp %lld, dp %lld, pp %lld, world %lld", (long long)seen[STREAM_TP],
+          (long long)seen[STREAM_DP], (long long)seen[STREAM_PP], (long long)seen[STREAM_WORLD]);
     Overlap o = timeline_overlap(&t, -1, -1);
     CHECK(!dp == !(o.bytes > 0) && o.bytes_under <= o.bytes && o.bytes_under >= minimum * o.bytes,
           "%.0f of %.0f bytes under computation",

@@ -1,5 +1,5 @@
-/* layout_run -- layouts that run: the model's configuration and text, a run with nothing at 0 or 1, some steps. For
- * test programs that open many layouts of one world in one job. */
+/* layout_run -- layouts that run: the model's configuration and text, a run with nothing at 0 or 1, some
+ * steps. For test programs that open many layouts of one world in one job. */
 #ifndef LAYOUT_RUN_H
 #define LAYOUT_RUN_H
 #include "layouts.h"
@@ -35,7 +35,9 @@ static inline void name_layout(void *ctx)
 
 static inline void on_signal(int sig)
 {
-    if (rank == 0 && write(1, "# in layout ", 12) > 0 && write(1, current, strlen(current)) > 0 && write(1, "\n", 1)) {}
+    if (rank == 0 && write(1, "# in layout ", 12) > 0 && write(1, current, strlen(current)) > 0 &&
+        write(1, "\n", 1)) {
+    }
     signal(sig, SIG_DFL);
     raise(sig);
 }
@@ -54,8 +56,8 @@ static inline const Config *configure(Words *a, int n)
 
 enum { ROOM = 64 };                    /* tokens of a microbatch */
 
-/* A text that can be learnt (most tokens follow from the one before), in documents; a quarter of the samples have few
- * tokens that count and some have none, so that no two microbatches or ranks have equally many. */
+/* A text that can be learnt (most tokens follow from the one before), in documents; a quarter of the samples
+ * have few tokens that count and some have none, so that no two microbatches or ranks have equally many. */
 static inline const Batch *microbatch(void *run, int mb)
 {
     static int32_t tokens[ROOM], labels[ROOM], position[ROOM], doc_start[ROOM];
@@ -74,8 +76,9 @@ static inline const Batch *microbatch(void *run, int mb)
             uint64_t draw = (uint64_t)i;
             double keep = s % 8 == 5 ? 0 : s % 4 == 0 ? 0.2 : 0.8;
             tokens[at] = next;
-            next = rng_uniform(2, (uint64_t)s, draw) < 0.15 ? (int32_t)(rng_uniform(3, (uint64_t)s, draw) * (double)V)
-                                                            : (int32_t)((5 * next + 3) % V);
+            next = rng_uniform(2, (uint64_t)s, draw) < 0.15
+                       ? (int32_t)(rng_uniform(3, (uint64_t)s, draw) * (double)V)
+                       : (int32_t)((5 * next + 3) % V);
             labels[at] = next;
             start = packed && i && rng_uniform(4, (uint64_t)s, draw) < 0.25 ? i : start;
             position[at] = (int32_t)(i - start);

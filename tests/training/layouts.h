@@ -1,5 +1,5 @@
-/* layouts -- which layouts there are: one as a row of choices, all of a world, a covering set of pairs, and each as the
- * key=value arguments that make it. */
+/* layouts -- which layouts there are: one as a row of choices, all of a world, a covering set of pairs, and
+ * each as the key=value arguments that make it. */
 #ifndef LAYOUTS_H
 #define LAYOUTS_H
 #include "run.h"
@@ -8,17 +8,34 @@
 
 /* What a layout chooses. TP, PP, DP, INSTANCES and MICRO are the sizes themselves. */
 enum {
-    TP, PP, DP, SP, SCHEDULE, ZERO, INSTANCES, RECOMPUTE, OVERLAP, SPLIT, ORDER, PADDING, MICRO, GROUP, FAMILY, CHOICES
+    TP,
+    PP,
+    DP,
+    SP,
+    SCHEDULE,
+    ZERO,
+    INSTANCES,
+    RECOMPUTE,
+    OVERLAP,
+    SPLIT,
+    ORDER,
+    PADDING,
+    MICRO,
+    GROUP,
+    FAMILY,
+    CHOICES
 };
 typedef struct { int is[CHOICES]; } Layout;
 #define VALUES 16                      /* more than any choice has */
 
-static const struct { const char *name; int v; } layout_schedules[] = {
-    {"1f1b", 1}, {"gpipe", 1}, {"zb-h1", 1}, {"zb-h2", 1}, {"zb-v", 2}, {"v-half", 2}, {"v-min", 2}, {"interleaved", 2},
-    {"interleaved", 3}, {"interleaved", 4}, {"zb-auto", 1}, {"dualpipev", 2}};
+static const struct { const char *name; int v;
+} layout_schedules[] = {{"1f1b", 1},        {"gpipe", 1},       {"zb-h1", 1},   {"zb-h2", 1},
+                        {"zb-v", 2},        {"v-half", 2},      {"v-min", 2},   {"interleaved", 2},
+                        {"interleaved", 3}, {"interleaved", 4}, {"zb-auto", 1}, {"dualpipev", 2}};
 enum { SCHEDULES = sizeof layout_schedules / sizeof *layout_schedules };
 static const char *const layout_zero[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
-static const char *const layout_order[] = {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-dp-ep-cp-tp", "dp-tp-cp-ep-pp"};
+static const char *const layout_order[] = {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-dp-ep-cp-tp",
+                                           "dp-tp-cp-ep-pp"};
 static const char *const layout_recompute[][4] = {
     {NULL},
     {"recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1", NULL},
@@ -29,20 +46,36 @@ static const char *const layout_recompute[][4] = {
 enum { RECOMPUTES = sizeof layout_recompute / sizeof *layout_recompute };
 static const int layout_padding[] = {1, 3, 8};
 
-/* Model families. groups: key/value heads as layout_model says, 0: one for each query head. width: of the feed-forward
- * layers, per head; the wide ones have shards that end inside of tensors. */
-static const struct { int layers, groups, width; const char *args[14]; } families[] = {
+/* Model families. groups: key/value heads as layout_model says, 0: one for each query head. width: of the
+ * feed-forward layers, per head; the wide ones have shards that end inside of tensors. */
+static const struct { int layers, groups, width; const char *args[14];
+} families[] = {
     {4, 0, 24, {"activation=gelu_tanh"}},
-    {4, 0, 3, {"activation=gelu", "hidden_dropout=0.2", "attention_dropout=0.1", "reset_attention_mask=true"}},
-    {4, 1, 24, {"position_embedding_type=rope", "rotary_base=9973", "normalization=RMSNorm", "activation=swiglu",
-            "add_bias_linear=false", "untie_embeddings_and_output_weights=true"}},
-    {6, 2, 3, {"position_embedding_type=rope", "rotary_base=1009", "rotary_percent=0.7", "qk_layernorm=true",
-            "activation=geglu", "window_size=3"}},
-    {4, 1, 4, {"position_embedding_type=none", "normalization=RMSNorm", "qk_layernorm=true", "add_bias_linear=false",
-            "add_qkv_bias=true", "activation=squared_relu", "reset_attention_mask=true",
-            "untie_embeddings_and_output_weights=true"}},
-    {6, 1, 24, {"position_embedding_type=rope", "rotary_base=9973", "activation=gelu_tanh", "hidden_dropout=0.1",
-            "attention_dropout=0.2", "reset_attention_mask=true", "untie_embeddings_and_output_weights=true"}},
+    {4,
+     0,
+     3,
+     {"activation=gelu", "hidden_dropout=0.2", "attention_dropout=0.1", "reset_attention_mask=true"}},
+    {4,
+     1,
+     24,
+     {"position_embedding_type=rope", "rotary_base=9973", "normalization=RMSNorm", "activation=swiglu",
+      "add_bias_linear=false", "untie_embeddings_and_output_weights=true"}},
+    {6,
+     2,
+     3,
+     {"position_embedding_type=rope", "rotary_base=1009", "rotary_percent=0.7", "qk_layernorm=true",
+      "activation=geglu", "window_size=3"}},
+    {4,
+     1,
+     4,
+     {"position_embedding_type=none", "normalization=RMSNorm", "qk_layernorm=true", "add_bias_linear=false",
+      "add_qkv_bias=true", "activation=squared_relu", "reset_attention_mask=true",
+      "untie_embeddings_and_output_weights=true"}},
+    {6,
+     1,
+     24,
+     {"position_embedding_type=rope", "rotary_base=9973", "activation=gelu_tanh", "hidden_dropout=0.1",
+      "attention_dropout=0.2", "reset_attention_mask=true", "untie_embeddings_and_output_weights=true"}},
     {4, 1, 3, {"qk_layernorm=true", "normalization=RMSNorm", "activation=swiglu", "hidden_dropout=0.3"}}};
 enum { FAMILIES = sizeof families / sizeof *families };
 
@@ -50,11 +83,18 @@ enum { FAMILIES = sizeof families / sizeof *families };
 static inline int layout_heads(int n) { return n == 3 || n == 6 ? 12 : n == 5 || n == 7 ? n : 8; }
 static inline int layout_batch(int n) { return n == 3 || n == 6 ? 12 : n == 5 || n == 7 ? 2 * n : 8; }
 static inline int layout_world(const Layout *l) { return l->is[TP] * l->is[PP] * l->is[DP]; }
-static inline int layout_v(const Layout *l) { return l->is[PP] > 1 ? layout_schedules[l->is[SCHEDULE]].v : 1; }
+static inline int layout_v(const Layout *l)
+{
+    return l->is[PP] > 1 ? layout_schedules[l->is[SCHEDULE]].v : 1;
+}
 
-static inline int layout_micros(const Layout *l) { return layout_batch(layout_world(l)) / (l->is[DP] * l->is[MICRO]); }
+static inline int layout_micros(const Layout *l)
+{
+    return layout_batch(layout_world(l)) / (l->is[DP] * l->is[MICRO]);
+}
 
-/* The microbatches in a row that interleaved takes: as many as stages, one more, all of the step. 0: not legal. */
+/* The microbatches in a row that interleaved takes: as many as stages, one more, all of the step. 0: not
+ * legal. */
 static inline int layout_group(const Layout *l)
 {
     int p = l->is[PP], m = layout_micros(l), g = l->is[GROUP] == 0 ? p : l->is[GROUP] == 1 ? p + 1 : m;
@@ -147,8 +187,8 @@ static inline int stage_rank(const Layout *l, int s)
     return ((k >= 4 && k <= 6) || k == 11) && s >= p ? 2 * p - 1 - s : s % p;
 }
 
-/* Layers shared out at random, empty stages included; evenly when that is asked for and possible. Returns the most
- * layers of one pipeline rank, or fewer. */
+/* Layers shared out at random, empty stages included; evenly when that is asked for and possible. Returns the
+ * most layers of one pipeline rank, or fewer. */
 static inline int add_split(Words *a, const Layout *l, uint64_t seed)
 {
     int layers = families[l->is[FAMILY]].layers, p = l->is[PP], v = layout_v(l), n = p * v;
@@ -157,7 +197,8 @@ static inline int add_split(Words *a, const Layout *l, uint64_t seed)
     char text[128];
     if (p == 1)
         return layers;
-    if (layout_schedules[l->is[SCHEDULE]].v > 1 && !strcmp(layout_schedules[l->is[SCHEDULE]].name, "interleaved"))
+    if (layout_schedules[l->is[SCHEDULE]].v > 1 &&
+        !strcmp(layout_schedules[l->is[SCHEDULE]].name, "interleaved"))
         add_number(a, "num_virtual_stages_per_pipeline_rank", v);
     if (split == 1 && (layers + 2) % n == 0 && (layers + 2) / n > 0) {
         add_arg(a, "account_for_embedding_in_pipeline_split", "true");
@@ -211,7 +252,8 @@ static inline void layout_args(Words *a, const Layout *l)
 
 /* ---- sets of layouts ---- */
 
-static const int layout_values[CHOICES] = {0, 0, 0, 3, SCHEDULES, 4, 0, RECOMPUTES, 3, 4, 4, 3, 0, 3, FAMILIES};
+static const int layout_values[CHOICES] = {0, 0, 0, 3, SCHEDULES, 4, 0,       RECOMPUTES,
+                                           3, 4, 4, 3, 0,         3, FAMILIES};
 
 static inline int pick(uint64_t key, uint64_t at, int n) { return (int)(rng_uniform(key, 11, at) * n); }
 
@@ -248,13 +290,14 @@ static inline int layouts_all(int n, Layout *list, int max, uint64_t seed)
 
 typedef uint8_t PairsSeen[CHOICES][VALUES][CHOICES][VALUES];
 
-/* A choice's value, or that it means nothing here: without sequence parallelism is one thing on one tensor rank and
- * another on two. */
+/* A choice's value, or that it means nothing here: without sequence parallelism is one thing on one tensor
+ * rank and another on two. */
 static inline int layout_value(const Layout *l, int choice)
 {
     const int *is = l->is;
     int nothing = (choice == SP && is[TP] == 1) || ((choice == SCHEDULE || choice == SPLIT) && is[PP] == 1) ||
-                  ((choice == ZERO || choice == OVERLAP) && is[DP] == 1) || (choice == INSTANCES && is[ZERO] == 0) ||
+                  ((choice == ZERO || choice == OVERLAP) && is[DP] == 1) ||
+                  (choice == INSTANCES && is[ZERO] == 0) ||
                   (choice == GROUP && strcmp(layout_schedules[is[SCHEDULE]].name, "interleaved"));
     return nothing ? VALUES - 1 : is[choice];
 }
@@ -272,8 +315,8 @@ static inline int pairs_new(PairsSeen seen, const Layout *l, int mark)
     return fresh;
 }
 
-/* Layouts of n ranks in which every pair of values of two choices that can meet does so, found greedily: the best of
- * many drawn layouts, until some rounds bring nothing new. Returns how many. */
+/* Layouts of n ranks in which every pair of values of two choices that can meet does so, found greedily: the
+ * best of many drawn layouts, until some rounds bring nothing new. Returns how many. */
 static inline int layouts_cover(int n, Layout *list, int max, uint64_t seed)
 {
     static PairsSeen seen;

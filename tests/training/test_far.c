@@ -1,7 +1,8 @@
-/* test_far -- the executable itself over a device whose memory the host cannot touch and that is behind, for tests/training/far.sh.
- * The link lets cpu_open pass through here (Makefile). The CPU's ops do the work; what `take` gives cannot be read or
- * written but while an op or a copy runs, so that a host that does it faults. What the host is told of arrives when it
- * asks whether it is there, and not before; a snapshot is read only when ops may change what it is of. */
+/* test_far -- the executable itself over a device whose memory the host cannot touch and that is behind, for
+ * tests/training/far.sh. The link lets cpu_open pass through here (Makefile). The CPU's ops do the work; what
+ * `take` gives cannot be read or written but while an op or a copy runs, so that a host that does it faults.
+ * What the host is told of arrives when it asks whether it is there, and not before; a snapshot is read only
+ * when ops may change what it is of. */
 #define _GNU_SOURCE
 #include "device.h"
 #include "device_calls.h"
@@ -20,7 +21,8 @@ typedef struct { void *dst; const void *src; size_t bytes; } Trip;
 
 static Device cpu;
 static Range range[8];
-static int ranges, inside, reached;    /* reached: FAR_REACHED is set, so that ranks' messages can go to and from there */
+static int ranges, inside,
+    reached; /* reached: FAR_REACHED is set, so that ranks' messages can go to and from there */
 static Stash told, snapshots;
 static pthread_mutex_t lock;
 /* Leaves and fetches; ticket t (from 1) of a way: trip[(t - 1) % 1024], the tickets of fetches below 0 */
@@ -159,8 +161,8 @@ static void far_told(Device *d, int64_t ticket)
     }
 }
 
-/* Copies beside the ops run as late as they may: an op that does not wait spoils what is on its way off, or finds nothing
- * of what comes back. */
+/* Copies beside the ops run as late as they may: an op that does not wait spoils what is on its way off, or
+ * finds nothing of what comes back. */
 static void travel(Way *w, int64_t ticket)
 {
     BUG_ON(ticket > w->n);
@@ -202,12 +204,12 @@ static int64_t far_fetch(Device *d, void *dst, const void *outer, size_t bytes, 
     return -ticket;
 }
 
-#define X(name, args)                                                                                                  \
-    static void far_##name args                                                                                        \
-    {                                                                                                                  \
-        enter();                                                                                                       \
-        cpu.name(d, CALL_##name);                                                                                      \
-        leave();                                                                                                       \
+#define X(name, args)                                                                                        \
+    static void far_##name args                                                                              \
+    {                                                                                                        \
+        enter();                                                                                             \
+        cpu.name(d, CALL_##name);                                                                            \
+        leave();                                                                                             \
     }
 OPS(X)
 #undef X

@@ -1,14 +1,16 @@
-/* Every layout equal to one rank: many layouts of one world in one job, each beside the model on one rank. Modes:
+/* Every layout equal to one rank: many layouts of one world in one job, each beside the model on one rank.
+ * Modes:
  *
  *   cover             a set of layouts of this world in which every two choices meet
- *   all [K N [SEED]]  every tp x sp x pp x v x dp x ZeRO x schedule of this world, of N parts the K-th; the rest drawn
- *   bitwise FILE [all]  three steps with clipping; a line "what may change bits <tab> bits" a layout to FILE: all
- *                     whose first columns agree must have the same bits, whatever the world (tests/training/layouts.sh compares)
- *   optimizers        every rule with every ZeRO stage, three steps, against one rank
- *   bf16              fifty steps, loss against one rank at each
- *   one KEY=VALUE ..  this layout alone, with the words that a failure prints
+ *   all [K N [SEED]]  every tp x sp x pp x v x dp x ZeRO x schedule of this world, of N parts the K-th; the
+ * rest drawn bitwise FILE [all]  three steps with clipping; a line "what may change bits <tab> bits" a layout
+ * to FILE: all whose first columns agree must have the same bits, whatever the world
+ * (tests/training/layouts.sh compares) optimizers        every rule with every ZeRO stage, three steps,
+ * against one rank bf16              fifty steps, loss against one rank at each one KEY=VALUE ..  this layout
+ * alone, with the words that a failure prints
  *
- * Rank 0 alone computes the one-rank results, once a family. A layout that fails prints one line with its arguments. */
+ * Rank 0 alone computes the one-rank results, once a family. A layout that fails prints one line with its
+ * arguments. */
 #include "layout_run.h"
 
 /* Where each tensor lies when all of them stand one behind the other, whole. */
@@ -35,8 +37,8 @@ static Whole whole_open(const Config *c)
     return w;
 }
 
-/* The gradient, or the masters, of the whole model, on every rank: what ranks hold of it adds up, each element once.
- * Collective. */
+/* The gradient, or the masters, of the whole model, on every rank: what ranks hold of it adds up, each
+ * element once. Collective. */
 static double *gather(Run *r, const Whole *w, int weights)
 {
     Params *p = &r->params;
@@ -65,8 +67,9 @@ static double *gather(Run *r, const Whole *w, int weights)
 
 static int with_zeros;                 /* layouts whose gradient has some */
 
-/* What a step has said of its gradient and of the parameters, beside the whole model's, element by element. (Not beside
- * one rank's: gradients that vanish in exact arithmetic are 0 in one layout and 1e-17 in another.) */
+/* What a step has said of its gradient and of the parameters, beside the whole model's, element by element.
+ * (Not beside one rank's: gradients that vanish in exact arithmetic are 0 in one layout and 1e-17 in
+ * another.) */
 static void check_zeros(Run *r, const Whole *w, double said)
 {
     int64_t zeros = 0;
@@ -76,7 +79,8 @@ static void check_zeros(Run *r, const Whole *w, double said)
     for (int64_t i = 0; i < w->elems; i++)
         zeros += x[i] == 0;
     with_zeros += zeros > 0;
-    CHECK(said == (double)zeros, "%.0f zeros of %lld, said %.0f\n#   %s", (double)zeros, (long long)w->elems, said, current);
+    CHECK(said == (double)zeros, "%.0f zeros of %lld, said %.0f\n#   %s", (double)zeros, (long long)w->elems,
+          said, current);
     free(x);
 }
 
@@ -85,7 +89,8 @@ static void check_params_norm(const Whole *w, const double *x, double said)
     double sum = 0;
     for (int64_t i = 0; i < w->elems; i++)
         sum += x[i] * x[i];
-    CHECK(apart(sqrt(sum), said) < 1e-12 && said > 1, "norm %.17g, said %.17g\n#   %s", sqrt(sum), said, current);
+    CHECK(apart(sqrt(sum), said) < 1e-12 && said > 1, "norm %.17g, said %.17g\n#   %s", sqrt(sum), said,
+          current);
 }
 
 static Result result_of(const Config *c, const Whole *w, int steps)
@@ -114,8 +119,8 @@ static double largest(const double *x, int64_t n)
     return m;
 }
 
-/* The largest difference of any tensor over the larger of its largest element and 1e-6 of the largest of all: some
- * gradients are zero in exact arithmetic. */
+/* The largest difference of any tensor over the larger of its largest element and 1e-6 of the largest of all:
+ * some gradients are zero in exact arithmetic. */
 static double furthest(const Whole *w, const double *one, const double *x, int *number)
 {
     double most = largest(one, w->elems), worst = 0;
@@ -131,8 +136,8 @@ static double furthest(const Whole *w, const double *one, const double *x, int *
     return worst;
 }
 
-/* The one-rank result of the same model: computed when it is first asked for, on rank 0. `more` are arguments beside
- * the model's. */
+/* The one-rank result of the same model: computed when it is first asked for, on rank 0. `more` are arguments
+ * beside the model's. */
 static const Result *one_rank(int n, int family, const char *const *more, const Whole *w, int steps)
 {
     static struct { char key[256]; Result res; } kept[64];
@@ -165,11 +170,11 @@ static void check(const Whole *w, const Config *c, const Result *one, const Resu
     param_name(c, number, name, sizeof name);
     for (int i = 0; i < (steps ? steps : 1); i++)
         loss = fmax(loss, isfinite(got->loss[i]) ? apart(one->loss[i], got->loss[i]) : HUGE_VAL);
-    CHECK(worst <= (steps ? 1e-10 : 1e-11) && loss <= (steps ? 1e-11 : 1e-13) && norm <= (steps ? 1e-10 : 1e-12) &&
-              got->loss[0] > 1 && got->norm > 0.1 &&
+    CHECK(worst <= (steps ? 1e-10 : 1e-11) && loss <= (steps ? 1e-11 : 1e-13) &&
+              norm <= (steps ? 1e-10 : 1e-12) && got->loss[0] > 1 && got->norm > 0.1 &&
               apart(one->params_norm, got->params_norm) <= 1e-12,
-          "%s apart by %.2g, loss by %.2g (%.17g), norm by %.2g (%.17g)\n#   %s", name, worst, loss, one->loss[0], norm,
-          one->norm, current);
+          "%s apart by %.2g, loss by %.2g (%.17g), norm by %.2g (%.17g)\n#   %s", name, worst, loss,
+          one->loss[0], norm, one->norm, current);
 }
 
 /* Runs a layout of `family` with these arguments; rank 0 compares. */
@@ -200,7 +205,8 @@ static Layout list[MOST];
 
 static void optimizers(void)
 {
-    static const char *const rules[] = {"optimizer=adam", "optimizer=sgd", "optimizer=lamb", "optimizer=lars"};
+    static const char *const rules[] = {"optimizer=adam", "optimizer=sgd", "optimizer=lamb",
+                                        "optimizer=lars"};
     int rest = world / 2;
     for (int rule = 0; rule < 4; rule++)
         for (int zero = 0; zero < 4; zero++)
@@ -259,8 +265,9 @@ static void one_bitwise(FILE *out, Layout *l, uint64_t key)
     res.x = gather(&r, &w, 1);
     if (rank == 0) {
         double sums[] = {first, norm, res.loss[0], res.loss[1], res.norm};
-        fprintf(out, "family %d tp %d sp %d dp %d %s\t%016llx%016llx\t%s\n", is[FAMILY], is[TP], is[SP], is[DP],
-                is[ZERO] < 2 ? "ZeRO 0 1" : "ZeRO 2 3", (unsigned long long)hash64(sums, sizeof sums, 1),
+        fprintf(out, "family %d tp %d sp %d dp %d %s\t%016llx%016llx\t%s\n", is[FAMILY], is[TP], is[SP],
+                is[DP], is[ZERO] < 2 ? "ZeRO 0 1" : "ZeRO 2 3",
+                (unsigned long long)hash64(sums, sizeof sums, 1),
                 (unsigned long long)hash64(res.x, (size_t)w.elems * 8, 2), current);
         CHECK(isfinite(res.loss[1]) && norm > 0.5, "clipping takes part: norm %g\n#   %s", norm, current);
     }
@@ -288,8 +295,10 @@ static void bitwise(const char *path, int every)
 
 static void bf16(void)
 {
-    static const char *const more[] = {"params_dtype=bf16", "lr=0.001", "hidden_size=64", "ffn_hidden_size=128",
-                                       "seq_length=16", "global_batch_size=16", "init_method_std=0.1", NULL};
+    static const char *const more[] = {"params_dtype=bf16",   "lr=0.001",
+                                       "hidden_size=64",      "ffn_hidden_size=128",
+                                       "seq_length=16",       "global_batch_size=16",
+                                       "init_method_std=0.1", NULL};
     static const int sizes[8][3] = {{4, 1, 1}, {1, 4, 1}, {1, 1, 4}, {2, 2, 1},
                                     {2, 1, 2}, {1, 2, 2}, {2, 2, 1}, {1, 2, 2}};
     double worst = 0;
@@ -317,8 +326,8 @@ static void bf16(void)
             for (int s = 0; s < 50; s++)
                 most = fmax(most, isfinite(got.loss[s]) ? apart(one->loss[s], got.loss[s]) : HUGE_VAL);
             worst = fmax(worst, most);
-            CHECK(most <= 1e-2 && one->loss[49] < 0.8 * one->loss[0], "losses apart by %.2g (%g to %g)\n#   %s", most,
-                  one->loss[0], one->loss[49], current);
+            CHECK(most <= 1e-2 && one->loss[49] < 0.8 * one->loss[0],
+                  "losses apart by %.2g (%g to %g)\n#   %s", most, one->loss[0], one->loss[49], current);
         }
         free(got.x);
         free(w.at);

@@ -1,16 +1,17 @@
-/* What every rank holds beside what the plan says, at every ZeRO stage: mpirun -n 4 test_memory (pipeline 2 x data 2). */
+/* What every rank holds beside what the plan says, at every ZeRO stage: mpirun -n 4 test_memory (pipeline 2 x
+ * data 2). */
 #include "run.h"
 #include "test.h"
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BASE                                                                                                           \
-    "model: {num_layers: 8, hidden_size: 384, num_attention_heads: 8, seq_length: 128, vocab_size: 8000, "              \
-    "hidden_dropout: 0, attention_dropout: 0, untie_embeddings_and_output_weights: true}\n"                             \
-    "train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 2}\n"                                             \
-    "optimizer: {lr: 0.01}\n"                                                                                          \
-    "data: {tokenizer_type: none}\n"                                                                                   \
-    "precision: {threads: 1}\n"                                                                                        \
+#define BASE                                                                                                 \
+    "model: {num_layers: 8, hidden_size: 384, num_attention_heads: 8, seq_length: 128, vocab_size: 8000, "   \
+    "hidden_dropout: 0, attention_dropout: 0, untie_embeddings_and_output_weights: true}\n"                  \
+    "train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 2}\n"                                   \
+    "optimizer: {lr: 0.01}\n"                                                                                \
+    "data: {tokenizer_type: none}\n"                                                                         \
+    "precision: {threads: 1}\n"                                                                              \
     "parallel: {pipeline_model_parallel_size: 2}\n"
 
 static const Batch *zeros(void *run, int mb)
@@ -30,7 +31,8 @@ static const Batch *zeros(void *run, int mb)
 }
 
 /* A step; the growth of resident memory, anonymous and shared, over what the process had before. */
-static void stage(const char *file, const char *strategy, const char *dtype, const char *offload, Memory *held)
+static void stage(const char *file, const char *strategy, const char *dtype, const char *offload,
+                  Memory *held)
 {
     char sharding[96], type[64], elsewhere[64];
     static char isa[32];
@@ -52,8 +54,8 @@ static void stage(const char *file, const char *strategy, const char *dtype, con
     run_gradients(&r);
     r.now = NULL;
     int64_t used = memory_resident() - before, plan = r.memory.total;
-    CHECK(fabs((double)(used - plan)) <= 0.05 * (double)plan, "rank %d %s %s: %.2f MB held, %.2f planned", r.grid.rank, strategy,
-          dtype, (double)used / 1e6, (double)plan / 1e6);
+    CHECK(fabs((double)(used - plan)) <= 0.05 * (double)plan, "rank %d %s %s: %.2f MB held, %.2f planned",
+          r.grid.rank, strategy, dtype, (double)used / 1e6, (double)plan / 1e6);
     *held = r.memory;
     run_close(&r);
 }
@@ -73,13 +75,15 @@ int main(void)
     fclose(f);
     for (int s = 0; s < 4; s++) {
         stage(file, strategies[s], "fp32", "false", &held[s]);
-        CHECK(s == 0 || held[s].total < held[s - 1].total, "%s holds %lld, the stage before %lld", strategies[s],
-              (long long)held[s].total, (long long)held[s - 1].total);
+        CHECK(s == 0 || held[s].total < held[s - 1].total, "%s holds %lld, the stage before %lld",
+              strategies[s], (long long)held[s].total, (long long)held[s - 1].total);
     }
     stage(file, strategies[1], "fp32", "true", &away);     /* the same bytes, on another account */
-    CHECK(labs(away.total - held[1].total) < 4096 && away.optimizer + away.host == held[1].optimizer && away.optimizer < 4096,
-          "offloaded: %lld in all, %lld of the optimizer, %lld of the host; before %lld and %lld", (long long)away.total,
-          (long long)away.optimizer, (long long)away.host, (long long)held[1].total, (long long)held[1].optimizer);
+    CHECK(labs(away.total - held[1].total) < 4096 && away.optimizer + away.host == held[1].optimizer &&
+              away.optimizer < 4096,
+          "offloaded: %lld in all, %lld of the optimizer, %lld of the host; before %lld and %lld",
+          (long long)away.total, (long long)away.optimizer, (long long)away.host, (long long)held[1].total,
+          (long long)held[1].optimizer);
     unlink(file);
     return test_end();
 }

@@ -21,13 +21,15 @@ static void same(const char *what, double got, double want, double tolerance)
     CHECK(fabs(got - want) <= tolerance * fmax(1e-300, fabs(want)), "%s: %.17g, not %.17g", what, got, want);
 }
 
-/* Rates of Megatron-LM's own scheduler class for lr 0.01, min_lr 0.001, warm-up 2, decay 10, as it prints them. */
+/* Rates of Megatron-LM's own scheduler class for lr 0.01, min_lr 0.001, warm-up 2, decay 10, as it prints
+ * them. */
 static void published_rates(void)
 {
     static const double want[] = {0, .005, .01, .009657, .008682, .007222, .0055, .003778, .002318, .001343};
     const Config *c = WITH("min_lr=0.001", "lr_decay_style=cosine", "lr_warmup_iters=2", "lr_decay_iters=10");
     for (int i = 0; i < 10; i++)
-        CHECK(fabs(lr_at(c, i * 4) - want[i]) < 5e-7, "update %d: %.9f, not %.9f", i, lr_at(c, i * 4), want[i]);
+        CHECK(fabs(lr_at(c, i * 4) - want[i]) < 5e-7, "update %d: %.9f, not %.9f", i, lr_at(c, i * 4),
+              want[i]);
 }
 
 static void every_style(void)
@@ -35,35 +37,42 @@ static void every_style(void)
     same("constant", lr_at(WITH("lr_decay_style=constant"), 400), 0.01, 0);
     same("linear", lr_at(WITH("min_lr=0.002", "lr_decay_iters=8"), 4 * 6), 0.002 + 0.25 * 0.008, 1e-15);
     same("past the decay", lr_at(WITH("min_lr=0.002", "lr_decay_iters=8"), 4 * 9), 0.002, 0);
-    same("root", lr_at(WITH("lr_decay_style=inverse-square-root", "lr_warmup_iters=2"), 4 * 8), 0.01 * 0.5, 1e-15);
-    same("warm-up from", lr_at(WITH("lr_warmup_iters=4", "lr_warmup_init=0.002"), 4), 0.002 + 0.25 * 0.008, 1e-15);
+    same("root", lr_at(WITH("lr_decay_style=inverse-square-root", "lr_warmup_iters=2"), 4 * 8), 0.01 * 0.5,
+         1e-15);
+    same("warm-up from", lr_at(WITH("lr_warmup_iters=4", "lr_warmup_init=0.002"), 4), 0.002 + 0.25 * 0.008,
+         1e-15);
     same("share", lr_at(WITH("lr_warmup_fraction=0.25"), 4), 0.01 / 2.5, 1e-15);
-    same("samples", lr_at(WITH("train_iters=null", "train_samples=40", "lr_warmup_samples=10"), 5), 0.005, 1e-15);
-#define WSD(tail) WITH("lr_decay_style=WSD", "lr_wsd_decay_iters=4", "lr_wsd_decay_style=" tail, "min_lr=0.001")
+    same("samples", lr_at(WITH("train_iters=null", "train_samples=40", "lr_warmup_samples=10"), 5), 0.005,
+         1e-15);
+#define WSD(tail)                                                                                            \
+    WITH("lr_decay_style=WSD", "lr_wsd_decay_iters=4", "lr_wsd_decay_style=" tail, "min_lr=0.001")
     same("wsd before", lr_at(WSD("linear"), 4 * 6), 0.01, 1e-15);
     same("wsd linear", lr_at(WSD("linear"), 4 * 7), 0.001 + 0.75 * 0.009, 1e-15);
     same("wsd cosine", lr_at(WSD("cosine"), 4 * 7), 0.001 + 0.5 * (cos(M_PI / 4) + 1) * 0.009, 1e-15);
-    same("wsd exponential", lr_at(WSD("exponential"), 4 * 7), 0.001 + (2 * pow(0.5, 0.25) - 1) * 0.009, 1e-15);
+    same("wsd exponential", lr_at(WSD("exponential"), 4 * 7), 0.001 + (2 * pow(0.5, 0.25) - 1) * 0.009,
+         1e-15);
     same("wsd root", lr_at(WSD("minus_sqrt"), 4 * 7), 0.001 + 0.5 * 0.009, 1e-15);
-    same("scaled", lr_at(WITH("lr_decay_style=constant", "lr_scaling=linear", "lr_base_batch_size=16"), 0), 0.0025, 1e-15);
-    same("root scaled", lr_at(WITH("lr_decay_style=constant", "lr_scaling=sqrt", "lr_base_batch_size=16"), 0), 0.005, 1e-15);
+    same("scaled", lr_at(WITH("lr_decay_style=constant", "lr_scaling=linear", "lr_base_batch_size=16"), 0),
+         0.0025, 1e-15);
+    same("root scaled", lr_at(WITH("lr_decay_style=constant", "lr_scaling=sqrt", "lr_base_batch_size=16"), 0),
+         0.005, 1e-15);
 }
 
 /* 5 samples of 8 tokens a step up to 80 tokens, then 10: the rate follows the samples. */
 static void batch_schedule(void)
 {
-    const Config *c = WITH("global_batch_size=null", "step_batch_size_schedule='0:2 64:4'", "micro_batch_size=2",
-                           "lr_warmup_iters=6");
-    CHECK(config_batch_at(c, 0) == 2 && config_batch_at(c, 8) == 4, "batches %lld %lld", (long long)config_batch_at(c, 0),
-          (long long)config_batch_at(c, 8));
+    const Config *c = WITH("global_batch_size=null", "step_batch_size_schedule='0:2 64:4'",
+                           "micro_batch_size=2", "lr_warmup_iters=6");
+    CHECK(config_batch_at(c, 0) == 2 && config_batch_at(c, 8) == 4, "batches %lld %lld",
+          (long long)config_batch_at(c, 0), (long long)config_batch_at(c, 8));
     same("samples after 6 steps", (double)config_samples_after(c, 6), 4 * 2 + 2 * 4, 0);
     same("half of them", lr_at(c, 8), 0.005, 1e-15);
 }
 
 static void scale_of_fp16(void)
 {
-    const Config *c = WITH("params_dtype=fp16", "initial_loss_scale=16", "loss_scale_window=3", "hysteresis=2",
-                           "min_loss_scale=4");
+    const Config *c = WITH("params_dtype=fp16", "initial_loss_scale=16", "loss_scale_window=3",
+                           "hysteresis=2", "min_loss_scale=4");
     /* overflow, good or bad, and the scale after it */
     static const struct { int overflow; double scale; } step[] = {
         {0, 16}, {1, 16}, {1, 8}, {1, 4}, {0, 4}, {0, 4}, {0, 8}, {1, 8}, {1, 4}, {0, 4}, {0, 4}, {0, 8}};
@@ -85,7 +94,8 @@ static double any_size(uint64_t stream, uint64_t i)
     return i % 17 == 0 ? 0 : ldexp(0.5 + x / 2, (int)(rng_uniform(12, stream, i) * 2090) - 1078);
 }
 
-/* Exact sums: against 113-bit arithmetic where that is exact, and against themselves in other orders and groupings. */
+/* Exact sums: against 113-bit arithmetic where that is exact, and against themselves in other orders and
+ * groupings. */
 static void exact_sums(void)
 {
     enum { N = 1000 };
@@ -93,7 +103,8 @@ static void exact_sums(void)
     for (uint64_t k = 0; k < 300; k++) {
         Exact s = {0}, parts[3] = {{{0}}};
         __float128 want = 0;
-        int span = (int)(k % 25), base = (int)(rng_uniform(13, 0, k) * 2000) - 1060, n = 2 + (int)(k * 37 % (N - 2));
+        int span = (int)(k % 25), base = (int)(rng_uniform(13, 0, k) * 2000) - 1060,
+            n = 2 + (int)(k * 37 % (N - 2));
         for (int i = 0; i < n; i++) {
             double whole = floor(ldexp(rng_uniform(14, k, (uint64_t)i), 53 - (int)(k % 5) * 10));
             want += x[i] = ldexp(whole, base - 53 + (int)(rng_uniform(15, k, (uint64_t)i) * span));
@@ -110,13 +121,21 @@ static void exact_sums(void)
             ((int64_t *)&parts[0])[i] += ((int64_t *)&parts[1])[i] + ((int64_t *)&parts[2])[i];
         exact_carry(&parts[0]);
         exact_carry(&s);
-        CHECK(!memcmp(&s, &parts[0], sizeof s) && exact_round(&s) == exact_round(&parts[0]), "case %d: order", (int)k);
+        CHECK(!memcmp(&s, &parts[0], sizeof s) && exact_round(&s) == exact_round(&parts[0]), "case %d: order",
+              (int)k);
     }
     /* ties go to even unless anything below breaks them; the largest sums overflow */
-    static const struct { double x[4], want; } tie[] = {
-        {{1, 0x1p-53}, 1}, {{1, 0x1p-53, 0x1p-1074}, 1 + 0x1p-52}, {{1 + 0x1p-52, 0x1p-53}, 1 + 0x1p-51},
-        {{0x1p-1074, 0x1p-1074}, 0x1p-1073}, {{0x1p-1022, 0x1p-1074}, 0x1p-1022 + 0x1p-1074}, {{0, 0, 0, 0}, 0},
-        {{DBL_MAX, 0x1p970}, INFINITY}, {{DBL_MAX, 0x1p969}, DBL_MAX}, {{0x1.fffffffffffffp0, 0x1p-53, 0x1p-54}, 2},
+    static const struct { double x[4], want;
+    } tie[] = {
+        {{1, 0x1p-53}, 1},
+        {{1, 0x1p-53, 0x1p-1074}, 1 + 0x1p-52},
+        {{1 + 0x1p-52, 0x1p-53}, 1 + 0x1p-51},
+        {{0x1p-1074, 0x1p-1074}, 0x1p-1073},
+        {{0x1p-1022, 0x1p-1074}, 0x1p-1022 + 0x1p-1074},
+        {{0, 0, 0, 0}, 0},
+        {{DBL_MAX, 0x1p970}, INFINITY},
+        {{DBL_MAX, 0x1p969}, DBL_MAX},
+        {{0x1.fffffffffffffp0, 0x1p-53, 0x1p-54}, 2},
     };
     for (size_t i = 0; i < sizeof tie / sizeof *tie; i++) {
         Exact s = {{0}};
@@ -141,9 +160,11 @@ static double norm_of(const double *x, int64_t n)
     return sqrt(s);
 }
 
-static void plain_step(const Config *c, int decays, int t, Plain p, const double *g, double gscale, double lr, int64_t n)
+static void plain_step(const Config *c, int decays, int t, Plain p, const double *g, double gscale, double lr,
+                       int64_t n)
 {
-    double wd = decays ? c->weight_decay : 0, *dir = xcalloc((size_t)n, sizeof *dir), *gs = xcalloc((size_t)n, sizeof *gs);
+    double wd = decays ? c->weight_decay : 0, *dir = xcalloc((size_t)n, sizeof *dir),
+           *gs = xcalloc((size_t)n, sizeof *gs);
     double b1 = c->adam_beta1, b2 = c->adam_beta2, ratio = 1;
     for (int64_t i = 0; i < n; i++)
         gs[i] = g[i] * gscale;
@@ -152,7 +173,8 @@ static void plain_step(const Config *c, int decays, int t, Plain p, const double
         if (c->optimizer == OPTIMIZER_ADAM || c->optimizer == OPTIMIZER_LAMB) {
             p.m[i] = b1 * p.m[i] + (1 - b1) * gs[i];
             p.v[i] = b2 * p.v[i] + (1 - b2) * gs[i] * gs[i];
-            dir[i] = p.m[i] / (1 - pow(b1, t)) / (sqrt(p.v[i] / (1 - pow(b2, t))) + c->adam_eps) + wd * p.w[i];
+            dir[i] =
+                p.m[i] / (1 - pow(b1, t)) / (sqrt(p.v[i] / (1 - pow(b2, t))) + c->adam_eps) + wd * p.w[i];
         } else {
             dir[i] = gs[i] + wd * p.w[i];
         }
@@ -208,10 +230,12 @@ static void verdicts(void)
     same("no clip", verdict_on(2, 3, 5, 1, 1).multiplier, 2, 0);
     same("clip off", verdict_on(2, 3, 0, 1, 1).multiplier, 2, 0);
     v = verdict_on(0, 0, 0.5, 1, 1);
-    CHECK(v.loss == 0 && v.gscale == 0.5 && v.norm == 0 && v.go, "no tokens: %g %g %g", v.loss, v.gscale, v.norm);
+    CHECK(v.loss == 0 && v.gscale == 0.5 && v.norm == 0 && v.go, "no tokens: %g %g %g", v.loss, v.gscale,
+          v.norm);
     CHECK(!verdict_on(2, 3, 0.5, 1, 0).go, "goes on after a step that has stopped");
     CHECK(!verdict_on(NAN, 3, 0.5, 1, 1).go && verdict_on(NAN, 3, 0.5, 0, 1).go == 1, "stops when asked to");
-    CHECK(verdict_on(NAN, 3, 0.5, 1, 1).bad == 1 && verdict_on(2, 3, 0.5, 0, 0).go == 1, "counts, and forgets");
+    CHECK(verdict_on(NAN, 3, 0.5, 1, 1).bad == 1 && verdict_on(2, 3, 0.5, 0, 0).go == 1,
+          "counts, and forgets");
 }
 
 static void rule(const Config *c)
@@ -227,7 +251,9 @@ static void rule(const Config *c)
         double gscale = 0.25, square = 0;
         for (int i = 0; i < p->nparam; i++)
             for (int64_t k = 0; k < p->param[i].n; k++)
-                g[p->param[i].offset + k] = k < p->param[i].rows * p->param[i].cols ? rng_normal(7, (uint64_t)t * 100 + (uint64_t)i, (uint64_t)k) : 0;
+                g[p->param[i].offset + k] = k < p->param[i].rows * p->param[i].cols
+                                                ? rng_normal(7, (uint64_t)t * 100 + (uint64_t)i, (uint64_t)k)
+                                                : 0;
         for (int64_t i = 0; i < n; i++)
             square += g[i] * gscale * g[i] * gscale;
         Verdict v = judge(&r, gscale);
@@ -235,15 +261,16 @@ static void rule(const Config *c)
         CHECK(!v.bad && v.go && !optimizer_blame(&r.opt, &v), "%d terms are bad", (int)v.bad);
         for (int i = 0; i < p->nparam; i++) {
             int64_t at = p->param[i].offset;
-            plain_step(c, p->param[i].ndim == 2, t, (Plain){x.w + at, x.m + at, x.v + at}, g + at, gscale, 0.01, p->param[i].n);
+            plain_step(c, p->param[i].ndim == 2, t, (Plain){x.w + at, x.m + at, x.v + at}, g + at, gscale,
+                       0.01, p->param[i].n);
         }
         optimizer_step(&r.opt, 0.01);
     }
     for (int i = 0; i < p->nparam; i++)
         for (int64_t k = 0; k < p->param[i].n; k++) {
             int64_t at = p->param[i].offset + k;
-            CHECK(fabs(w[at] - x.w[at]) <= 1e-13 * (fabs(x.w[at]) + 1), "%s[%lld]: %.17g, not %.17g", p->param[i].name,
-                  (long long)k, w[at], x.w[at]);
+            CHECK(fabs(w[at] - x.w[at]) <= 1e-13 * (fabs(x.w[at]) + 1), "%s[%lld]: %.17g, not %.17g",
+                  p->param[i].name, (long long)k, w[at], x.w[at]);
         }
     g[p->param[2].offset] = NAN;
     Verdict v = judge(&r, 1);
@@ -262,7 +289,9 @@ int main(void)
     FILE *f = fopen(file, "w");
     fputs("model: {num_layers: 1, hidden_size: 8, num_attention_heads: 2, seq_length: 8, vocab_size: 300}\n"
           "train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 10}\n"
-          "optimizer: {lr: 0.01, weight_decay: 0.1}\ndata: {tokenizer_type: none}\nprecision: {params_dtype: fp64}\n", f);
+          "optimizer: {lr: 0.01, weight_decay: 0.1}\ndata: {tokenizer_type: none}\nprecision: {params_dtype: "
+          "fp64}\n",
+          f);
     fclose(f);
     published_rates();
     every_style();

@@ -1,14 +1,16 @@
-/* Checkpoints move between layouts: what one layout saves after two steps, any other loads, element by element the same
- * bits of weights, masters and moments, and goes on with the same third step; what that one saves, the first loads.
+/* Checkpoints move between layouts: what one layout saves after two steps, any other loads, element by
+ * element the same bits of weights, masters and moments, and goes on with the same third step; what that one
+ * saves, the first loads.
  *
- *   save FOLDER K     K layouts of this world, each into a run directory of its own, with what it held beside it
- *   load FOLDER TAG   every one of them, whatever world wrote it, in another layout of this world, saved again as TAG
- *   back FOLDER TAG   those of this world as TAG, in the layout that wrote the first one
+ *   save FOLDER K     K layouts of this world, each into a run directory of its own, with what it held beside
+ * it load FOLDER TAG   every one of them, whatever world wrote it, in another layout of this world, saved
+ * again as TAG back FOLDER TAG   those of this world as TAG, in the layout that wrote the first one
  *
  * Parts of one model are told from another's by their place in the whole tensor, so a permutation shows. */
 #include "layout_run.h"
 
-/* Of everything that a checkpoint holds: elements, and the sum over them of a hash of tensor, place and bits. */
+/* Of everything that a checkpoint holds: elements, and the sum over them of a hash of tensor, place and bits.
+ */
 typedef struct { uint64_t elements, hash; } State;
 
 static State state_of(Run *r)
@@ -107,7 +109,8 @@ static void save_all(const char *folder, int count)
     }
 }
 
-/* Loads `dir` in the layout and goes on: the record's state, its third step. `to`: where to save again, or NULL. */
+/* Loads `dir` in the layout and goes on: the record's state, its third step. `to`: where to save again, or
+ * NULL. */
 static void load_one(const char *dir, const Layout *l, int k, const Record *rec, const char *to)
 {
     static Run r;
@@ -120,7 +123,8 @@ static void load_one(const char *dir, const Layout *l, int k, const Record *rec,
     if (rank == 0)
         CHECK(s.hash == rec->state.hash && s.elements == rec->state.elements && r.iteration == 2,
               "%s: loaded %llu elements of %llu, other bits; iteration %lld\n#   %s", dir,
-              (unsigned long long)s.elements, (unsigned long long)rec->state.elements, (long long)r.iteration, current);
+              (unsigned long long)s.elements, (unsigned long long)rec->state.elements, (long long)r.iteration,
+              current);
     if (to)
         save(&r);
     train(&r, 1, &res);

@@ -1,4 +1,5 @@
-/* The costs that a searched schedule has in a run: FLOPs beside arithmetic by hand, and lists that are better for them. */
+/* The costs that a searched schedule has in a run: FLOPs beside arithmetic by hand, and lists that are better
+ * for them. */
 #include "predict.h"
 #include "run_costs.h"
 #include "test.h"
@@ -16,16 +17,22 @@ typedef struct {
 static const Config *config_of(const Case *c)
 {
     FILE *f = fopen(path, "w");
-    fprintf(f, "model: {num_layers: %lld, hidden_size: %lld, num_attention_heads: %lld, num_query_groups: %lld, "
-            "ffn_hidden_size: %lld, seq_length: %lld, vocab_size: %lld, activation: %s, position_embedding_type: rope, "
-            "make_vocab_size_divisible_by: 64}\n", (long long)c->layers, (long long)c->hidden, (long long)c->heads,
-            (long long)c->groups, (long long)c->ffn, (long long)c->seq, (long long)c->vocab, c->gated ? "swiglu" : "gelu");
-    fprintf(f, "data: {tokenizer_type: none}\ntrain: {micro_batch_size: %lld, global_batch_size: %lld}\n"
-            "precision: {params_dtype: %s}\nparallel: {pipeline_model_parallel_size: 4, pipeline_schedule: zb-auto, "
-            "tensor_model_parallel_size: %d, pipeline_model_parallel_layout: '%s', data_parallel_sharding_strategy: "
-            "optim_grads_params}\n", (long long)c->micro, (long long)c->micro * 24, c->dtype, c->tp, c->layout);
+    fprintf(f,
+            "model: {num_layers: %lld, hidden_size: %lld, num_attention_heads: %lld, num_query_groups: %lld, "
+            "ffn_hidden_size: %lld, seq_length: %lld, vocab_size: %lld, activation: %s, "
+            "position_embedding_type: rope, make_vocab_size_divisible_by: 64}\n",
+            (long long)c->layers, (long long)c->hidden, (long long)c->heads, (long long)c->groups,
+            (long long)c->ffn, (long long)c->seq, (long long)c->vocab, c->gated ? "swiglu" : "gelu");
+    fprintf(f,
+            "data: {tokenizer_type: none}\ntrain: {micro_batch_size: %lld, global_batch_size: %lld}\n"
+            "precision: {params_dtype: %s}\nparallel: {pipeline_model_parallel_size: 4, pipeline_schedule: "
+            "zb-auto, tensor_model_parallel_size: %d, pipeline_model_parallel_layout: '%s', "
+            "data_parallel_sharding_strategy: optim_grads_params}\n",
+            (long long)c->micro, (long long)c->micro * 24, c->dtype, c->tp, c->layout);
     if (c->recompute)
-        fprintf(f, "recompute: {recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}\n");
+        fprintf(
+            f,
+            "recompute: {recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}\n");
     fclose(f);
     return config_load(path, 0, NULL, 8 * c->tp, USE_MODEL);
 }
@@ -33,19 +40,21 @@ static const Config *config_of(const Case *c)
 /* Of a rank's share: tensor ranks have equal ones here. */
 static void by_hand(const Case *c, double out[3][4])
 {
-    double T = (double)(c->micro * c->seq), dim = (double)(c->hidden / c->heads), H = (double)c->hidden, pairs = 0;
-    double qkv = dim * (double)(c->heads + 2 * c->groups), weights = H * (qkv + H) + H * (double)c->ffn * (c->gated ? 3 : 2);
+    double T = (double)(c->micro * c->seq), dim = (double)(c->hidden / c->heads), H = (double)c->hidden,
+           pairs = 0;
+    double qkv = dim * (double)(c->heads + 2 * c->groups),
+           weights = H * (qkv + H) + H * (double)c->ffn * (c->gated ? 3 : 2);
     for (int64_t q = 0; q < c->seq; q++)
         pairs += (double)(q + 1);
     pairs *= (double)(c->micro * c->heads);
     for (int s = 0; s < 4; s++) {
         double product = c->stage[s] * 2 * T * weights, attention = c->stage[s] * 4 * pairs * dim;
         out[0][s] = (product + attention) / c->tp;
-        double unread = c->stage[s] * 2 * T * H * (double)c->ffn / c->tp;      /* outputs of groups of one layer */
+        double unread = c->stage[s] * 2 * T * H * (double)c->ffn / c->tp; /* outputs of groups of one layer */
         out[1][s] = (product + 2.5 * attention) / c->tp + (c->recompute ? out[0][s] - unread : 0);
         out[2][s] = product / c->tp;
     }
-    out[1][3] += 6 * T * H * (double)c->padded / c->tp;     /* the head: logits and both of its products, in D */
+    out[1][3] += 6 * T * H * (double)c->padded / c->tp; /* the head: logits and both of its products, in D */
 }
 
 /* Lists made with these costs, replayed with those. */
@@ -75,19 +84,21 @@ static void check(const Case *c, int better)
     run_plan(&r, cfg, RUN_TRAIN, 0, 0);
     for (int op = 0; op < 3; op++)
         for (int s = 0; s < 4; s++)
-            CHECK(fabs(r.shape.cost[op][s] - 12 * want[op][s] / sum) < 1e-12, "%s, stage %d, %c: %.15g, by hand %.15g",
-                  c->layout, s, "FDW"[op], r.shape.cost[op][s], 12 * want[op][s] / sum);
+            CHECK(fabs(r.shape.cost[op][s] - 12 * want[op][s] / sum) < 1e-12,
+                  "%s, stage %d, %c: %.15g, by hand %.15g", c->layout, s, "FDW"[op], r.shape.cost[op][s],
+                  12 * want[op][s] / sum);
     PipeShape shape = r.shape;
     shape.m = r.lists[0].m;
     double own = r.sim.makespan, uniform = step(shape, equal, r.shape.cost);
     printf("# %s: step %.6g, %.6g with lists for equal times\n", c->layout, own, uniform);
     CHECK(shape.m == 12, "%d microbatches", shape.m);
-    CHECK(own <= uniform && (!better || own < 0.999 * uniform), "%s: %.6g, %.6g with lists for equal times", c->layout, own,
-          uniform);
+    CHECK(own <= uniform && (!better || own < 0.999 * uniform), "%s: %.6g, %.6g with lists for equal times",
+          c->layout, own, uniform);
     run_plan_close(&r);
 }
 
-/* A prediction and plans of several ranks with lists that were made once are those with lists of their own. */
+/* A prediction and plans of several ranks with lists that were made once are those with lists of their own.
+ */
 static void check_lists(const Case *c)
 {
     const Config *cfg = config_of(c);
@@ -100,9 +111,10 @@ static void check_lists(const Case *c)
         run_plan(&own, cfg, RUN_TRAIN, 0, rank);
         run_plan_over(&given, cfg, RUN_TRAIN, 0, rank, &(Rehearsal){.lists = &lists});
         const Schedule *a = &own.lists[0].train, *b = &given.lists[0].train;
-        CHECK(a->n == b->n && !memcmp(a->list, b->list, (size_t)a->n * sizeof *a->list), "rank %d has other lists", rank);
-        CHECK(own.memory.total == given.memory.total, "rank %d: %lld and %lld bytes", rank, (long long)own.memory.total,
-              (long long)given.memory.total);
+        CHECK(a->n == b->n && !memcmp(a->list, b->list, (size_t)a->n * sizeof *a->list),
+              "rank %d has other lists", rank);
+        CHECK(own.memory.total == given.memory.total, "rank %d: %lld and %lld bytes", rank,
+              (long long)own.memory.total, (long long)given.memory.total);
         run_plan_close(&own);
         run_plan_close(&given);
     }

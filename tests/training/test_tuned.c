@@ -1,5 +1,5 @@
-/* The file of algorithms: what was written is read, several runs add to one file, and what is broken or foreign is
- * neither used nor touched. */
+/* The file of algorithms: what was written is read, several runs add to one file, and what is broken or
+ * foreign is neither used nor touched. */
 #include "files.h"
 #include "test.h"
 #include "tuned.h"
@@ -30,8 +30,8 @@ static void test_kept(const char *path)
     CHECK(all.n == 2, "two runs have written one each, there are %lld", (long long)all.n);
     for (int i = 0; i < 2; i++) {
         const Algorithm *want = i ? &y : &x, *got = algorithms_find(&all, want->key);
-        CHECK(got && !memcmp(got->words, want->words, sizeof got->words) && got->us == want->us, "%s has changed",
-              want->key);
+        CHECK(got && !memcmp(got->words, want->words, sizeof got->words) && got->us == want->us,
+              "%s has changed", want->key);
     }
     CHECK(!algorithms_find(&all, "m 3"), "an algorithm that nobody wrote");
     algorithms_close(&a);
@@ -42,11 +42,16 @@ static void test_kept(const char *path)
 static void test_refused(const char *path)
 {
     static const char *const bad[] = {
-        "", "{", "[]", "{\"format\": \"another\", \"algorithms\": {}}", "{\"format\": \"gridiron algorithms 1\"}",
+        "",
+        "{",
+        "[]",
+        "{\"format\": \"another\", \"algorithms\": {}}",
+        "{\"format\": \"gridiron algorithms 1\"}",
         "{\"format\": \"gridiron algorithms 1\", \"algorithms\": {\"a\": {\"words\": [\"00\"], \"us\": 1}}}",
-        "{\"format\": \"gridiron algorithms 1\", \"algorithms\": {\"a\": {\"words\": [1,2,3,4,5,6,7,8], \"us\": 1}}}",
-        "{\"format\": \"gridiron algorithms 1\", \"algorithms\": {"
-        "\"good\": {\"words\": [\"0000000000000000\", \"0000000000000000\", \"0000000000000000\", \"0000000000000000\","
+        "{\"format\": \"gridiron algorithms 1\", \"algorithms\": {\"a\": {\"words\": [1,2,3,4,5,6,7,8], "
+        "\"us\": 1}}}",
+        "{\"format\": \"gridiron algorithms 1\", \"algorithms\": {\"good\": {\"words\": "
+        "[\"0000000000000000\", \"0000000000000000\", \"0000000000000000\", \"0000000000000000\","
         "\"0000000000000000\", \"0000000000000000\", \"0000000000000000\", \"0000000000000000\"], \"us\": 1},"
         "\"cut\": {\"words\": [\"0000000000000000\"], \"us\": 1}}}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

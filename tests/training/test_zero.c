@@ -1,12 +1,14 @@
-/* Data parallelism over ranks that are threads: every ZeRO stage, hybrid sharding, tensor and pipeline slices,
- * against plain sums and against one rank. The gradient of an element in microbatch m is a function of (tensor,
- * element, m), so every layout must find the same sums; where several ranks hold parts of it, the parts differ and
- * add up to it.
+/* Data parallelism over ranks that are threads: every ZeRO stage, hybrid sharding, tensor and pipeline
+ * slices, against plain sums and against one rank. The gradient of an element in microbatch m is a function
+ * of (tensor, element, m), so every layout must find the same sums; where several ranks hold parts of it, the
+ * parts differ and add up to it.
  *
- * Integers make sums exact: every layout must then match one rank bit for bit, whatever its order. With other numbers
- * the pairs of stages that promise equal bits must keep it, and all must agree with one rank to rounding.
+ * Integers make sums exact: every layout must then match one rank bit for bit, whatever its order. With other
+ * numbers the pairs of stages that promise equal bits must keep it, and all must agree with one rank to
+ * rounding.
  *
- * Masters and moments of some, all or none of the buckets lie in a memory of their own, which changes nothing.
+ * Masters and moments of some, all or none of the buckets lie in a memory of their own, which changes
+ * nothing.
  *
  * The same ranks save and load: what one layout has written, any other reads to the bit, and goes on from. */
 #include "checkpoint.h"
@@ -59,7 +61,8 @@ static double contribution(const Job *j, const Param *t, int64_t index, int step
     return rest;
 }
 
-/* Adds what this rank finds in the backward of one tensor. tie: 0 embedding's half of a tied tensor, 1 head's. */
+/* Adds what this rank finds in the backward of one tensor. tie: 0 embedding's half of a tied tensor, 1
+ * head's. */
 static void add_gradient(const Job *j, const Params *p, const Param *t, Mat g, int step, int mb, int tie)
 {
     int tp = p->grid->size[AXIS_TP], r = p->grid->index[AXIS_TP], share = j->shape.kv_share;
@@ -69,7 +72,10 @@ static void add_gradient(const Job *j, const Params *p, const Param *t, Mat g, i
     Box box[MAX_BOXES];
     int n = param_boxes(p, t, 0, t->n, box);
     for (int b = 0; b < n; b++) {
-        int kv = (t->id == P_QKV || t->id == P_QKVB) && b > 0, k = partial ? r : kv ? r % share : tied ? tie : 0;
+        int kv = (t->id == P_QKV || t->id == P_QKVB) && b > 0, k = partial ? r
+                                                                   : kv    ? r % share
+                                                                   : tied  ? tie
+                                                                           : 0;
         int of = partial ? tp : kv ? share : tied ? 2 : 1;
         for (int64_t y = 0; y < box[b].rows; y++)
             for (int64_t x = 0; x < box[b].cols; x++) {
@@ -100,7 +106,8 @@ static void unit_backward(const Job *j, Params *p, PartRange unit, int number, i
             add_gradient(j, p, &p->param[i], params_grad(p, part, (ParamId)id), step, mb, at_head);
         }
         if (at_head && head != part && phase != PHASE_W)
-            add_gradient(j, p, &p->param[p->part[head].param[head_id]], params_grad(p, head, head_id), step, mb, 1);
+            add_gradient(j, p, &p->param[p->part[head].param[head_id]], params_grad(p, head, head_id), step,
+                         mb, 1);
     }
     if (!whole || last)
         data_reduce(&p->data, number, phase);
@@ -114,8 +121,8 @@ static double number_at(const void *e, Dtype type)
     return type == F64 ? *(const double *)e : type == F32 ? *(const float *)e : *(const uint16_t *)e;
 }
 
-/* A forward over all units: weights are there, and are what the last update made them (by a sum that any stale shard
- * moves). */
+/* A forward over all units: weights are there, and are what the last update made them (by a sum that any
+ * stale shard moves). */
 static double forward(Params *p, const PartRange *unit, int units)
 {
     double sum = 0;
@@ -161,7 +168,8 @@ static double owned(Params *p)
         for (int b = 0; b < n; b++)
             for (int64_t y = 0; y < box[b].rows; y++)
                 for (int64_t x = 0; x < box[b].cols; x++) {
-                    const void *e = param_at(p, t, &p->data.weight, box[b].at - t->offset + y * box[b].ld + x);
+                    const void *e =
+                        param_at(p, t, &p->data.weight, box[b].at - t->offset + y * box[b].ld + x);
                     double at = (double)((box[b].row0 + y) * t->cols + box[b].col0 + x);
                     sum += number_at(e, p->type) * fmod(at, 7);
                 }
@@ -188,8 +196,8 @@ static PartRange *make_units(const Params *p, int layers, int *n)
     *n = 0;
     for (int i = 0; i < p->nparts; i++) {
         PartRange *last = *n ? &unit[*n - 1] : NULL;
-        if (last && p->part[i].kind == PART_LAYER && p->part[i - 1].kind == PART_LAYER && last->count < layers &&
-            p->part[i].chunk == p->part[i - 1].chunk)
+        if (last && p->part[i].kind == PART_LAYER && p->part[i - 1].kind == PART_LAYER &&
+            last->count < layers && p->part[i].chunk == p->part[i - 1].chunk)
             last->count++;
         else
             unit[(*n)++] = (PartRange){i, 1};
@@ -248,7 +256,8 @@ static void check_copy(Member *me, Params *p)
             for (int b = 0; b < n && !strcmp(me->out->tensor[k].name, t->name); b++)
                 for (int64_t r = 0; r < box[b].rows; r++)
                     for (int64_t c = 0; c < box[b].cols; c++) {
-                        const double *e = param_at(p, t, &p->data.weight, box[b].at - t->offset + r * box[b].ld + c);
+                        const double *e =
+                            param_at(p, t, &p->data.weight, box[b].at - t->offset + r * box[b].ld + c);
                         int64_t at = (box[b].row0 + r) * t->cols + box[b].col0 + c;
                         wrong += p->type == F64 && *e != me->out->tensor[k].x[at];
                     }
@@ -264,8 +273,8 @@ static void step(Member *me, Params *p, Optimizer *o, const PartRange *unit, int
     o->updates = number;
     seen = forward(p, unit, units);
     right = owned(p);
-    CHECK(fabs(seen - right) <= 1e-9 * fmax(1, fabs(right)), "rank %d sees weights of %.15g, not %.15g", me->rank,
-          seen, right);
+    CHECK(fabs(seen - right) <= 1e-9 * fmax(1, fabs(right)), "rank %d sees weights of %.15g, not %.15g",
+          me->rank, seen, right);
     data_begin(&p->data);
     for (int mb = first; mb < first + mine; mb++) {
         int last = mb == first + mine - 1;
@@ -316,17 +325,20 @@ static void save_state(const Job *j, Params *p)
     pieces_close(list, n);
 }
 
-/* What lies elsewhere is the share that was asked for, and not a bucket more; in bytes, all arrays of the optimizer's. */
+/* What lies elsewhere is the share that was asked for, and not a bucket more; in bytes, all arrays of the
+ * optimizer's. */
 static void check_offload(const Job *j, const Data *d, int64_t bytes)
 {
     int64_t away = d->elems - d->near, cut = d->stage >= SHARD_OPTIM ? d->shard->size : 1, first = away;
     int arrays = d->moments + (d->type != d->real);
     for (int b = 0; b < d->buckets; b++)
         first = d->bucket[b].at == d->near ? d->bucket[b].n : first;
-    CHECK((double)away >= j->offload * (double)d->elems && (!away || (double)(away - first) < j->offload * (double)d->elems),
-          "%lld of %lld elements are offloaded, asked for %g of them", (long long)away, (long long)d->elems, j->offload);
-    CHECK(bytes == away / cut * arrays * (int64_t)dtype_size(d->real), "%lld bytes for %lld elements", (long long)bytes,
-          (long long)away);
+    CHECK((double)away >= j->offload * (double)d->elems &&
+              (!away || (double)(away - first) < j->offload * (double)d->elems),
+          "%lld of %lld elements are offloaded, asked for %g of them", (long long)away, (long long)d->elems,
+          j->offload);
+    CHECK(bytes == away / cut * arrays * (int64_t)dtype_size(d->real), "%lld bytes for %lld elements",
+          (long long)bytes, (long long)away);
 }
 
 static void *run_rank(void *arg)
@@ -398,8 +410,14 @@ static void *run_rank(void *arg)
 static int groups_of(const RankShape *s, RankGroup kind, int *size)
 {
     int world = ranks_world(s);
-    *size = kind == R_ALL ? world : kind == R_TP ? s->tp : kind == R_DP ? s->dp : kind == R_PP ? s->pp
-            : kind == R_SHARD ? s->dp / s->instances : kind == R_COPIES ? s->instances : kind == R_KV ? s->kv_share : 2;
+    *size = kind == R_ALL      ? world
+            : kind == R_TP     ? s->tp
+            : kind == R_DP     ? s->dp
+            : kind == R_PP     ? s->pp
+            : kind == R_SHARD  ? s->dp / s->instances
+            : kind == R_COPIES ? s->instances
+            : kind == R_KV     ? s->kv_share
+                               : 2;
     return kind == R_EMBEDDING ? s->tp * s->dp : world / *size;
 }
 
@@ -443,7 +461,8 @@ static void close_result(Result *r)
     free(r->tensor);
 }
 
-/* The largest difference of any tensor, relative to its largest element; a missing element counts as infinite. */
+/* The largest difference of any tensor, relative to its largest element; a missing element counts as
+ * infinite. */
 static double difference(const Result *a, const Result *b, char *where, size_t room)
 {
     double worst = 0;
@@ -489,11 +508,17 @@ static int cases;
 static Result with_files(RankShape s, const char *model, const char *optimizer, int stage, int integers,
                          const char *load, const char *save, int first)
 {
-    char *list = xasprintf("%s|optimizer=%s|data_parallel_sharding_strategy=%s", model, optimizer, stages[stage]);
+    char *list =
+        xasprintf("%s|optimizer=%s|data_parallel_sharding_strategy=%s", model, optimizer, stages[stage]);
     int k = cases++;
-    Result r = run_job((Job){.shape = s, .integers = integers, .split_backward = k % 3 == 1, .unit = 1 + k % 3,
+    Result r = run_job((Job){.shape = s,
+                             .integers = integers,
+                             .split_backward = k % 3 == 1,
+                             .unit = 1 + k % 3,
                              .offload = k % 5 == 4 ? 1 : 0.3 * (k % 5),
-                             .seed = k % 4 ? hash64(&k, sizeof k, HASH_SEED) : 0, .load = load, .save = save,
+                             .seed = k % 4 ? hash64(&k, sizeof k, HASH_SEED) : 0,
+                             .load = load,
+                             .save = save,
                              .first = first},
                        list);
     free(list);
@@ -519,14 +544,14 @@ static void layout(RankShape s, const char *one_rank, const char *pipe, const ch
                 continue;
             }
             r[stage] = with(s, model, optimizer, stage, integers);
-            snprintf(what, sizeof what, "tp %d dp %d/%d pp %d %s %s stage %d%s", s.tp, s.dp, s.instances, s.pp, model,
-                     optimizer, stage, integers ? " integers" : "");
+            snprintf(what, sizeof what, "tp %d dp %d/%d pp %d %s %s stage %d%s", s.tp, s.dp, s.instances,
+                     s.pp, model, optimizer, stage, integers ? " integers" : "");
             /* sums are exact with integers: only the norms' blocks follow the tensor slices */
             compare(what, &one, &r[stage], integers && s.tp == 1 ? 0 : f64 ? 1e-12 : 1e-6);
             if (stage % 2 && (stage > 1 || s.instances == 1))
                 compare(what, &r[stage - 1], &r[stage], 0);
         }
-        for (int stage = 1; stage < 4 && s.instances == 1; stage++)      /* moments, and masters of their own */
+        for (int stage = 1; stage < 4 && s.instances == 1; stage++) /* moments, and masters of their own */
             CHECK(r[stage].bytes[2] * s.dp == r[0].bytes[2], "stage %d keeps %lld bytes of %lld", stage,
                   (long long)r[stage].bytes[2], (long long)r[0].bytes[2]);
         for (int stage = 0; stage < 4; stage++)
@@ -569,15 +594,22 @@ static void plain_sums(void)
 #define GROUPS "num_query_groups=2|untie_embeddings_and_output_weights=true|qk_layernorm=true"
 #define BF16 "params_dtype=bf16"
 
-/* Saved in one layout and loaded in the next, around a ring of layouts; then a step more, which one rank took as
- * well. */
+/* Saved in one layout and loaded in the next, around a ring of layouts; then a step more, which one rank took
+ * as well. */
 static void reshard(void)
 {
-    static const struct { RankShape shape; const char *pipe; int stage; } ring[] = {
-        {{1, 1, 1, 1, 1}, "", 0}, {{1, 4, 1, 1, 1}, "", 0}, {{2, 2, 2, 1, 1}, "", 3}, {{1, 2, 2, 1, 1}, "", 1},
-        {{4, 2, 1, 2, 2}, "sequence_parallel=true", 2}, {{1, 2, 2, 1, 1}, "pipeline_schedule=zb-v", 3},
-        {{2, 1, 2, 1, 1}, "", 2}, {{1, 4, 1, 4, 1}, "", 1},
-        {{1, 2, 2, 1, 1}, "num_virtual_stages_per_pipeline_rank=2", 0}, {{1, 1, 1, 1, 1}, "", 3},
+    static const struct { RankShape shape; const char *pipe; int stage;
+    } ring[] = {
+        {{1, 1, 1, 1, 1}, "", 0},
+        {{1, 4, 1, 1, 1}, "", 0},
+        {{2, 2, 2, 1, 1}, "", 3},
+        {{1, 2, 2, 1, 1}, "", 1},
+        {{4, 2, 1, 2, 2}, "sequence_parallel=true", 2},
+        {{1, 2, 2, 1, 1}, "pipeline_schedule=zb-v", 3},
+        {{2, 1, 2, 1, 1}, "", 2},
+        {{1, 4, 1, 4, 1}, "", 1},
+        {{1, 2, 2, 1, 1}, "num_virtual_stages_per_pipeline_rank=2", 0},
+        {{1, 1, 1, 1, 1}, "", 3},
     };
     enum { RING = sizeof ring / sizeof *ring };
     for (int family = 0; family < 3; family++) {
@@ -627,18 +659,20 @@ int main(int argc, char **argv)
     (void)argv;
     snprintf(file, sizeof file, "%s/zero.yaml", getenv("WORK") ? getenv("WORK") : "/tmp");
     FILE *f = fopen(file, "w");
-    fputs("model: {num_layers: 4, hidden_size: 24, num_attention_heads: 4, kv_channels: 6, ffn_hidden_size: 56, "
-          "seq_length: 8, vocab_size: 131, make_vocab_size_divisible_by: 8}\n"
+    fputs("model: {num_layers: 4, hidden_size: 24, num_attention_heads: 4, kv_channels: 6, ffn_hidden_size: "
+          "56, seq_length: 8, vocab_size: 131, make_vocab_size_divisible_by: 8}\n"
           "train: {micro_batch_size: 1, global_batch_size: 4}\n"
           "optimizer: {weight_decay: 0.1, clip_grad: 0.5}\n"
-          "data: {tokenizer_type: none}\nprecision: {params_dtype: fp64}\n", f);
+          "data: {tokenizer_type: none}\nprecision: {params_dtype: fp64}\n",
+          f);
     fclose(f);
     plain_sums();
     reshard();
     for (int k = 0; k < 4; k++)
         layout((RankShape){1, 4, 1, 1, 1}, FULL, "", optimizers[k]);
     for (int k = 0; k < 4; k++)
-        layout((RankShape){2, 2, 2, 1, 1}, FULL, "sequence_parallel=true", optimizers[(k + 2) % 4]), k += argc < 2;
+        layout((RankShape){2, 2, 2, 1, 1}, FULL, "sequence_parallel=true", optimizers[(k + 2) % 4]),
+            k += argc < 2;
     layout((RankShape){1, 4, 1, 2, 1}, FULL, "", "adam");
     layout((RankShape){1, 2, 2, 1, 1}, FULL, "num_virtual_stages_per_pipeline_rank=2", "lamb");
     layout((RankShape){1, 2, 2, 1, 1}, FULL, "pipeline_schedule=zb-v", "lars");

@@ -116,7 +116,9 @@ static void sum_parts_item(void *ctx, int64_t item, int thread)
         for (int64_t at = r; at < j->a.rows; at += j->y.rows) {
             const REAL *a = row_in((Mat){mat_at(j->a, at, t.c0), 1, t.cols, t.cols, j->a.type}, 0, buf);
             for (int64_t i = 0; i < t.cols; i += VN)
-                vput(sum + i, at == r ? vget(a + i, t.cols - i) : vget(sum + i, t.cols - i) + vget(a + i, t.cols - i), t.cols - i);
+                vput(sum + i,
+                     at == r ? vget(a + i, t.cols - i) : vget(sum + i, t.cols - i) + vget(a + i, t.cols - i),
+                     t.cols - i);
         }
         Mat ym = mat_cols(j->y, t.c0, t.cols);
         REAL *y = row_out(ym, r, buf);

@@ -226,4 +226,7 @@ void FN(cpu_fp8_cast)(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Forma
     BUG_ON("FP8 on a CPU");
 }
 void FN(cpu_fp8_matmul)(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc) { BUG_ON("FP8 on a CPU"); }
-void FN(cpu_fp8_next)(Device *d, Fp8Scale *s, int64_t n, int64_t length, int most_recent) { BUG_ON("FP8 on a CPU"); }
+void FN(cpu_fp8_next)(Device *d, Fp8Scale *s, int64_t n, int64_t length, int most_recent)
+{
+    BUG_ON("FP8 on a CPU");
+}

@@ -10,7 +10,8 @@
 /* The arrays of an update; NULL where the optimizer has none. */
 enum { W, M, V, DIR, G, ARRAYS };
 
-/* The gradients' multiplier, the learning rate times the trust ratio, both from the device's memory; weight decay. */
+/* The gradients' multiplier, the learning rate times the trust ratio, both from the device's memory; weight
+ * decay. */
 typedef struct { const Update *u; REAL scale, rate, wd; } Rates;
 /* Updates n elements, n a multiple of VN. */
 typedef void Rule(const Rates *k, REAL *const a[ARRAYS], int64_t n);
@@ -182,7 +183,8 @@ static void squares_item(void *ctx, int64_t item, int thread)
     int64_t end = (item + 1) * BLOCK < j->n ? (item + 1) * BLOCK : j->n;
     for (int64_t i = item * BLOCK; i < end; i += SUMSQ_BLOCK) {
         int64_t n = end - i < SUMSQ_BLOCK ? end - i : SUMSQ_BLOCK;
-        j->out[i / SUMSQ_BLOCK] = squares_of_block((const char *)j->x + (size_t)i * dtype_size(j->type), n, j->type);
+        j->out[i / SUMSQ_BLOCK] =
+            squares_of_block((const char *)j->x + (size_t)i * dtype_size(j->type), n, j->type);
     }
 }
 

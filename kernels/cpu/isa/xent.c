@@ -1,5 +1,6 @@
-/* xent -- cross-entropy of rows of logits, one pass over memory for each of its two steps, or for both: a piece that fits
- * L1 is read for its maximum and again for its sum (Milakov, Gimelshein 2018, arXiv:1805.02867). */
+/* xent -- cross-entropy of rows of logits, one pass over memory for each of its two steps, or for both: a
+ * piece that fits L1 is read for its maximum and again for its sum (Milakov, Gimelshein 2018,
+ * arXiv:1805.02867). */
 #include "isa.h"
 
 #define PIECE 2048             /* a multiple of every VN */
@@ -73,9 +74,11 @@ static void check(const Job *j)
     BUG_ON(j->stats.rows != j->logits.rows || j->valid < 0 || j->valid > j->logits.cols);
 }
 
-void FN(cpu_xent_stats)(Device *d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0, int64_t valid)
+void FN(cpu_xent_stats)(Device *d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0,
+                        int64_t valid)
 {
-    Job j = {.d = d, .stats = stats, .logits = logits, .label = label, .rows = rows, .v0 = v0, .valid = valid};
+    Job j = {
+        .d = d, .stats = stats, .logits = logits, .label = label, .rows = rows, .v0 = v0, .valid = valid};
     check(&j);
     pool_run(d->pool, stats_item, &j, logits.rows);
 }
@@ -158,8 +161,8 @@ static void both_item(void *ctx, int64_t r, int thread)
     grad_item(ctx, r, thread);
 }
 
-void FN(cpu_xent)(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label, const float *mask,
-                  RowMap rows, int64_t valid, double scale)
+void FN(cpu_xent)(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,
+                  const float *mask, RowMap rows, int64_t valid, double scale)
 {
     Job j = {.d = d, .stats = stats, .logits = logits, .loss = loss, .dlogits = dlogits, .label = label,
              .mask = mask, .rows = rows, .valid = valid, .scale = scale};

@@ -1,6 +1,6 @@
-/* Attention: which kernels a call goes to. A call whose graph cuDNN has made before the first step goes there, any
- * other to our own (attention_fwd.cu, attention_bwd.cu, attention_plain.cu). Both keep the same statistics, so that
- * forward and backward need not go the same way. */
+/* Attention: which kernels a call goes to. A call whose graph cuDNN has made before the first step goes
+ * there, any other to our own (attention_fwd.cu, attention_bwd.cu, attention_plain.cu). Both keep the same
+ * statistics, so that forward and backward need not go the same way. */
 #include "attention.h"
 #include "cuda.h"
 #include "products.h"
@@ -41,8 +41,8 @@ static void add_call(Cuda *c, CudaAttention *t, const SdpaShape *a, size_t room,
         t->entry = xrealloc(t->entry, (size_t)(t->n + 1) * sizeof *t->entry);
         t->entry[t->n++] = (AttentionEntry){*a, plan};
     } else if (!*use->why) {
-        snprintf(use->why, sizeof use->why, "%s of heads of %d on %.60s: %.160s", a->backward ? "backward" : "forward",
-                 a->dim, c->gpu, why.text);
+        snprintf(use->why, sizeof use->why, "%s of heads of %d on %.60s: %.160s",
+                 a->backward ? "backward" : "forward", a->dim, c->gpu, why.text);
     }
 }
 
@@ -67,8 +67,8 @@ void cuda_attention(Device *d, const Products *p, size_t reserve, AttentionUse *
     size_t bytes = attention_bytes(p), left = d->left(d);
     left = left > reserve ? left - reserve : 0;
     if (t->n && bytes > left) {
-        snprintf(use->why, sizeof use->why, "its %zu bytes of workspace are more than the %zu that the GPU has left",
-                 bytes, left);
+        snprintf(use->why, sizeof use->why,
+                 "its %zu bytes of workspace are more than the %zu that the GPU has left", bytes, left);
         use->fused_forward = use->fused_backward = 0;
     }
     if (use->fused_forward + use->fused_backward)
@@ -151,8 +151,8 @@ void cuda_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const At
         flash_attention_fwd(d, o, lse, q, k, v, s);
 }
 
-void cuda_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
-                        const Attention *s)
+void cuda_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k,
+                        Mat v, const Attention *s)
 {
     const AttentionCall call = {.backward = 1, .shape = *s, .mat = {q, k, v, o, dout, dq, dk, dv}};
     const AttentionEntry *e = find(cuda_of(d), &call);

@@ -1,10 +1,10 @@
-/* attention -- what the kernels of attention's forward and backward share: who works on what, who sees whom, dropout,
- * tiles in shared memory.
+/* attention -- what the kernels of attention's forward and backward share: who works on what, who sees whom,
+ * dropout, tiles in shared memory.
  *
- * A block works on a tile of rows (queries, or keys where dk and dv are made) of one head of one sample; `warps` warps
- * share its rows, 16 * MT each. Tiles of the other side stream through shared memory. Tiles of which the block sees
- * nothing are never loaded, a warp computes none of which its rows see nothing, and only those on an edge of what is
- * seen are masked. */
+ * A block works on a tile of rows (queries, or keys where dk and dv are made) of one head of one sample;
+ * `warps` warps share its rows, 16 * MT each. Tiles of the other side stream through shared memory. Tiles of
+ * which the block sees nothing are never loaded, a warp computes none of which its rows see nothing, and only
+ * those on an edge of what is seen are masked. */
 #ifndef ATTENTION_CUH
 #define ATTENTION_CUH
 #include "common.cuh"
@@ -26,7 +26,7 @@ struct Shape {
     const int32_t *doc;
     const int64_t *sample;
     uint32_t limit;                            /* dropout; 0: none */
-    uint32_t round[10][2];                     /* its key in Philox's rounds: operands from here cost no registers */
+    uint32_t round[10][2]; /* its key in Philox's rounds: operands from here cost no registers */
     float keep;                                /* 1 / (1 - p) */
 };
 
@@ -40,9 +40,9 @@ template <class T> static inline View<T> view(Mat m)
 
 /* ---- who works on what ---- */
 
-/* Heads are taken `section` at a time, as many as leave their keys and values in half of the L2 cache. Within a section
- * the tiles come in order, which callers make that of falling work: the last blocks to start are short, so that
- * multiprocessors end together. */
+/* Heads are taken `section` at a time, as many as leave their keys and values in half of the L2 cache. Within
+ * a section the tiles come in order, which callers make that of falling work: the last blocks to start are
+ * short, so that multiprocessors end together. */
 struct Work { int tile, b, head; };
 __device__ __forceinline__ Work work_at(const Shape &s, int heads, int x)
 {
@@ -63,14 +63,17 @@ __device__ __forceinline__ int last_key(const Shape &s, int i) { return min(s.po
 
 /* Keys that some row sees lie in [first, end), keys in [all_first, all_end) are seen by all. */
 struct Span { int first, end, all_first, all_end; };
-__device__ __forceinline__ bool span_none(const Span &s, int j, int n) { return j >= s.end || j + n <= s.first; }
+__device__ __forceinline__ bool span_none(const Span &s, int j, int n)
+{
+    return j >= s.end || j + n <= s.first;
+}
 __device__ __forceinline__ bool span_masked(const Span &s, int j, int n)
 {
     return j < s.all_first || j + n > s.all_end;
 }
 
-/* Makes *span that of queries i0 .. i0 + N of a warp, N 16 or 32, and lo[r] the first key of query i0 + r. Both lie in
- * shared memory, for the tiles to read: registers are what there is least of. */
+/* Makes *span that of queries i0 .. i0 + N of a warp, N 16 or 32, and lo[r] the first key of query i0 + r.
+ * Both lie in shared memory, for the tiles to read: registers are what there is least of. */
 template <int N> __device__ __forceinline__ void span_make(Span *span, int *lo, const Shape &s, int b, int i0)
 {
     int r = (int)threadIdx.x % N, n = min(N, s.seq_q - i0), first = 0;
@@ -98,7 +101,8 @@ __device__ __forceinline__ void span_join(int *first, int *end, const Span *span
         *first = min(*first, spans[i].first), *end = max(*end, spans[i].end);
 }
 
-/* ---- dropout: word j % 4 of philox(key, j / 4 | query << 32, sample << 16 | head), j the key seen (isa.h) ---- */
+/* ---- dropout: word j % 4 of philox(key, j / 4 | query << 32, sample << 16 | head), j the key seen (isa.h)
+ * ---- */
 
 struct HeadDrop { uint32_t hi0, hi1; };
 __device__ __forceinline__ HeadDrop head_drop(const Shape &s, int b, int head)
@@ -121,8 +125,9 @@ __device__ __forceinline__ void drop_words(uint32_t w[4], const Shape &s, HeadDr
     }
 }
 
-/* keep[e]: is element e of this lane's part of a 16 x 8 fragment kept, whose rows are queries from `query` and columns
- * keys from `key`, a multiple of 8? Lanes 2m and 2m + 1 hold four keys of two queries: each draws one query's. */
+/* keep[e]: is element e of this lane's part of a 16 x 8 fragment kept, whose rows are queries from `query`
+ * and columns keys from `key`, a multiple of 8? Lanes 2m and 2m + 1 hold four keys of two queries: each draws
+ * one query's. */
 __device__ __forceinline__ void drop_rows(bool keep[4], const Shape &s, HeadDrop d, int query, int key)
 {
     int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4, odd = t & 1;
@@ -135,8 +140,9 @@ __device__ __forceinline__ void drop_rows(bool keep[4], const Shape &s, HeadDrop
     keep[2] = (odd ? w[2] : x) >= s.limit;
     keep[3] = (odd ? w[3] : y) >= s.limit;
 }
-/* The same with rows that are keys and columns that are queries. The four lanes that hold four keys of the same two
- * queries, and those eight keys on, draw one of their four counters each; then 4 x 4 words change hands. */
+/* The same with rows that are keys and columns that are queries. The four lanes that hold four keys of the
+ * same two queries, and those eight keys on, draw one of their four counters each; then 4 x 4 words change
+ * hands. */
 __device__ __forceinline__ void drop_columns(bool keep[4], const Shape &s, HeadDrop d, int key, int query)
 {
     int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4, c = g & 3;
@@ -155,9 +161,10 @@ __device__ __forceinline__ void drop_columns(bool keep[4], const Shape &s, HeadD
 
 /* ---- tiles of 2-byte elements in shared memory ----
  *
- * Row r is D elements, D / 8 chunks of 16 bytes. Eight rows of one column of chunks, which is what ldmatrix reads
- * at a time, must lie in eight different places modulo 128 bytes: chunk c of row r lies at c ^ swizzle(r), in
- * which rows that would meet (all when 8 divides D / 8, every other one when only 4 does, ...) differ. */
+ * Row r is D elements, D / 8 chunks of 16 bytes. Eight rows of one column of chunks, which is what ldmatrix
+ * reads at a time, must lie in eight different places modulo 128 bytes: chunk c of row r lies at c ^
+ * swizzle(r), in which rows that would meet (all when 8 divides D / 8, every other one when only 4 does, ...)
+ * differ. */
 template <int D> struct Chunks {
     static constexpr int N = D / 8, PERIOD = N % 8 == 0 ? 8 : N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
 };
@@ -171,11 +178,12 @@ template <int D> __device__ __forceinline__ uint32_t chunk_at(int row, int chunk
     return (uint32_t)(row * Chunks<D>::N + (chunk ^ swizzle<D>(row))) * 16;
 }
 
-/* How many copies' addresses a thread holds at a time: all of them, but where the accumulators would spill (ptxas). */
+/* How many copies' addresses a thread holds at a time: all of them, but where the accumulators would spill
+ * (ptxas). */
 template <int D, bool DROP> struct Copies { static constexpr int AHEAD = D == 128 && !DROP ? 2 : 16; };
 
-/* Rows r0 .. r0 + ROWS of a head begin to arrive; rows from `end` on are zeros. p: row 0. A thread copies one column of
- * chunks. */
+/* Rows r0 .. r0 + ROWS of a head begin to arrive; rows from `end` on are zeros. p: row 0. A thread copies one
+ * column of chunks. */
 template <int D, int ROWS, int THREADS, int AHEAD, class T>
 __device__ __forceinline__ void tile_load(SharedAt to, const T *p, int ld, int r0, int end)
 {
@@ -187,9 +195,9 @@ __device__ __forceinline__ void tile_load(SharedAt to, const T *p, int ld, int r
             cp_async16(to + chunk_at<D>(r + k, c), p + 8 * c + (int64_t)(r0 + r + k) * ld, r0 + r + k < end);
 }
 
-/* A lane's place in a tile, which starts at a multiple of 128 bytes, for ldmatrix_x4. across: a 16 x 16 piece as
- * four 8 x 8 matrices in the order (rows, columns) (0, 0) (8, 0) (0, 8) (8, 8): operand A, and B by .trans; else
- * (0, 0) (0, 8) (8, 0) (8, 8): B. */
+/* A lane's place in a tile, which starts at a multiple of 128 bytes, for ldmatrix_x4. across: a 16 x 16 piece
+ * as four 8 x 8 matrices in the order (rows, columns) (0, 0) (8, 0) (0, 8) (8, 8): operand A, and B by
+ * .trans; else (0, 0) (0, 8) (8, 0) (8, 8): B. */
 template <int D> struct Lane {
     SharedAt row;
 
@@ -199,8 +207,9 @@ template <int D> struct Lane {
         int r = across ? lane % 16 : lane % 8 + lane / 16 * 8, half = across ? lane / 16 : lane / 8 % 2;
         row = tile + chunk_at<D>(r, half);
     }
-    /* The piece whose first row is r0, a multiple of 8, and whose first column is 16 k: chunk 2 k + half, swizzled. The
-     * bits in which the swizzle may differ are flipped, the others added, which the load does by itself. */
+    /* The piece whose first row is r0, a multiple of 8, and whose first column is 16 k: chunk 2 k + half,
+     * swizzled. The bits in which the swizzle may differ are flipped, the others added, which the load does
+     * by itself. */
     __device__ __forceinline__ SharedAt at(int r0, int k) const
     {
         constexpr int FLIP = Chunks<D>::PERIOD - 1;
@@ -208,7 +217,8 @@ template <int D> struct Lane {
     }
 };
 
-/* c [16 MT][8 N] = a b^T: rows a0.. of tile a (as Lane across), rows b0 .. of tile b (as Lane along); D columns. */
+/* c [16 MT][8 N] = a b^T: rows a0.. of tile a (as Lane across), rows b0 .. of tile b (as Lane along); D
+ * columns. */
 template <class T, int D, int MT, int N>
 __device__ __forceinline__ void scores(float (&c)[MT][N][4], const Lane<D> &a, const Lane<D> &b)
 {
@@ -236,8 +246,8 @@ __device__ __forceinline__ void scores(float (&c)[MT][N][4], const Lane<D> &a, c
     }
 }
 
-/* Scores of keys from j on become -inf where they are not seen: c [16 MT][8 N]; lo: first keys of the warp's queries,
- * which start at i0. */
+/* Scores of keys from j on become -inf where they are not seen: c [16 MT][8 N]; lo: first keys of the warp's
+ * queries, which start at i0. */
 template <int MT, int N>
 __device__ __forceinline__ void mask_rows(float (&c)[MT][N][4], const Shape &s, const int *lo, int i0, int j)
 {
@@ -257,7 +267,8 @@ __device__ __forceinline__ void mask_rows(float (&c)[MT][N][4], const Shape &s, 
 }
 
 /* Columns 16 k .. 16 k + 16 of c as operand A: a fragment of C is half of one of A. */
-template <class T, int N> __device__ __forceinline__ void operand(uint32_t (&a)[4], const float (&c)[N][4], int k)
+template <class T, int N>
+__device__ __forceinline__ void operand(uint32_t (&a)[4], const float (&c)[N][4], int k)
 {
     a[0] = pack(c[2 * k][0], c[2 * k][1], T());
     a[1] = pack(c[2 * k][2], c[2 * k][3], T());
@@ -267,7 +278,8 @@ template <class T, int N> __device__ __forceinline__ void operand(uint32_t (&a)[
 
 /* sum [16 MT][D] += p [16 MT][8 N] times rows of tile b (as Lane across). */
 template <class T, int D, int MT, int N>
-__device__ __forceinline__ void weighted(float (&sum)[MT][D / 8][4], const float (&p)[MT][N][4], const Lane<D> &b)
+__device__ __forceinline__ void weighted(float (&sum)[MT][D / 8][4], const float (&p)[MT][N][4],
+                                         const Lane<D> &b)
 {
 #pragma unroll
     for (int k = 0; k < N / 2; k++) {
@@ -288,10 +300,11 @@ __device__ __forceinline__ void weighted(float (&sum)[MT][D / 8][4], const float
     }
 }
 
-/* Rows r0 .. of a warp, through its own 16 MT rows of tile `at` that nobody reads any more, to memory: 16 bytes at a
- * time. p: row 0; rows from `end` on are not written. */
+/* Rows r0 .. of a warp, through its own 16 MT rows of tile `at` that nobody reads any more, to memory: 16
+ * bytes at a time. p: row 0; rows from `end` on are not written. */
 template <class T, int D, int MT>
-__device__ __forceinline__ void rows_store(char *tile, const float (&sum)[MT][D / 8][4], T *p, int ld, int r0, int end)
+__device__ __forceinline__ void rows_store(char *tile, const float (&sum)[MT][D / 8][4], T *p, int ld, int r0,
+                                           int end)
 {
     int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -299,8 +312,10 @@ __device__ __forceinline__ void rows_store(char *tile, const float (&sum)[MT][D 
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
             int r = 16 * m + g;
-            *reinterpret_cast<uint32_t *>(tile + chunk_at<D>(r, n) + 4 * t) = pack(sum[m][n][0], sum[m][n][1], T());
-            *reinterpret_cast<uint32_t *>(tile + chunk_at<D>(r + 8, n) + 4 * t) = pack(sum[m][n][2], sum[m][n][3], T());
+            *reinterpret_cast<uint32_t *>(tile + chunk_at<D>(r, n) + 4 * t) =
+                pack(sum[m][n][0], sum[m][n][1], T());
+            *reinterpret_cast<uint32_t *>(tile + chunk_at<D>(r + 8, n) + 4 * t) =
+                pack(sum[m][n][2], sum[m][n][3], T());
         }
     __syncwarp();
 #pragma unroll
@@ -314,7 +329,8 @@ __device__ __forceinline__ void rows_store(char *tile, const float (&sum)[MT][D 
 
 /* ---- launches ---- */
 
-/* Checks what every attention call must have; tiles of `rows` rows of seq, heads (query or key/value) to a sample. */
+/* Checks what every attention call must have; tiles of `rows` rows of seq, heads (query or key/value) to a
+ * sample. */
 static inline Shape shape_of(const Attention *s, int64_t seq, int heads, int rows, Dtype type)
 {
     BUG_ON(s->dim < 1 || s->kv_heads < 1 || s->heads % s->kv_heads || !(s->scale > 0));
@@ -326,7 +342,8 @@ static inline Shape shape_of(const Attention *s, int64_t seq, int heads, int row
     Shape a = {};
     a.batch = (int)s->batch, a.seq_q = (int)s->seq_q, a.seq_k = (int)s->seq_k, a.pos0 = (int)s->pos0;
     a.window = (int)window;
-    a.heads = s->heads, a.kv_heads = s->kv_heads, a.group = s->heads / s->kv_heads, a.head0 = s->head0, a.dim = s->dim;
+    a.heads = s->heads, a.kv_heads = s->kv_heads, a.group = s->heads / s->kv_heads, a.head0 = s->head0,
+    a.dim = s->dim;
     a.tiles = (int)ceil_div(seq, rows);
     a.section = (int)(section < 1 ? 1 : section < items ? section : items);
     a.scale = (float)s->scale, a.scale2 = (float)(s->scale * 1.44269504088896340736);
@@ -354,8 +371,10 @@ template <class Run> static inline void with_head(int dim, Run run)
             found = 1, run(head);
     });
     if (!found)
-        die(EXIT_CONFIG, "cuda", "attention in bf16 and fp16 on a GPU has heads of 64, 80, 96, 128 or 256, not %d; "
-            "change: kv_channels (hidden_size / num_attention_heads) to one of these, or the type to fp32", dim);
+        die(EXIT_CONFIG, "cuda",
+            "attention in bf16 and fp16 on a GPU has heads of 64, 80, 96, 128 or 256, not %d; "
+            "change: kv_channels (hidden_size / num_attention_heads) to one of these, or the type to fp32",
+            dim);
 }
 
 /* Once, when the device is opened: `kernel` may use `bytes` of shared memory, where the GPU has as much. */
@@ -368,16 +387,18 @@ template <class... P> static inline void attention_shared(const Cuda *c, void (*
 static inline void attention_fits(const Cuda *c, size_t bytes, int dim)
 {
     if (bytes > c->shared)
-        die(EXIT_CONFIG, "cuda", "attention with heads of %d takes %zu bytes of shared memory, and a block has %zu on "
-            "%s; change: kv_channels (hidden_size / num_attention_heads) to 128 or less, or the GPU", dim, bytes,
-            c->shared, c->gpu);
+        die(EXIT_CONFIG, "cuda",
+            "attention with heads of %d takes %zu bytes of shared memory, and a block has %zu on "
+            "%s; change: kv_channels (hidden_size / num_attention_heads) to 128 or less, or the GPU",
+            dim, bytes, c->shared, c->gpu);
 }
 /* The parts of cuda_attention_open. */
 void attention_fwd_open(const Cuda *c);
 void attention_bwd_open(const Cuda *c);
 void attention_plain_open(const Cuda *c);
 
-/* The plain kernels: F32, any head size up to 256; and what has rows that are not at multiples of 16 bytes. */
+/* The plain kernels: F32, any head size up to 256; and what has rows that are not at multiples of 16 bytes.
+ */
 static inline int attention_is_plain(Dtype type, std::initializer_list<Mat> all)
 {
     int plain = type == F32;
@@ -386,6 +407,6 @@ static inline int attention_is_plain(Dtype type, std::initializer_list<Mat> all)
     return plain;
 }
 void plain_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s);
-void plain_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
-                         const Attention *s);
+void plain_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k,
+                         Mat v, const Attention *s);
 #endif

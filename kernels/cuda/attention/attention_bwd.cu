@@ -5,17 +5,17 @@
  * (Dao 2023, arXiv:2307.08691, sec 3.1), P made again from q, k and lse. One kernel, in roles:
  *
  *   QUERIES    a block holds a tile of queries and makes their dq; keys and values pass by
- *   KEYS       a block holds a tile of keys and makes their dk and dv; queries and do of all query heads of the
- *              group pass by. It works on the transposed scores k q^T: here, too, rows are what the block holds
+ *   KEYS       a block holds a tile of keys and makes their dk and dv; queries and do of all query heads of
+ * the group pass by. It works on the transposed scores k q^T: here, too, rows are what the block holds
  *   KEYS_DK, KEYS_DV   for heads of 256, whose two sums do not fit the registers: one of them each
  *
- * That is seven matrix products (eight in heads of 256) where one kernel by keys needs five: scores and do v^T are
- * made twice. What they buy: P and ds go from product to product in registers in both roles, nothing is exchanged
- * between warps and there is one barrier a tile, where the five need ds in shared memory for dq; and dq is a sum
- * in registers in a fixed order, where the five add F32 partial sums of every key tile to memory (16 KB for 64
- * queries of 64, with atomics, so not the same bits twice; in order, by turns, with blocks waiting for each other;
- * or kept apart, T / 64 times the size of dq), cleared before and converted after. The sums of a row are those of
- * its tiles in order: the same bits in every run. */
+ * That is seven matrix products (eight in heads of 256) where one kernel by keys needs five: scores and do
+ * v^T are made twice. What they buy: P and ds go from product to product in registers in both roles, nothing
+ * is exchanged between warps and there is one barrier a tile, where the five need ds in shared memory for dq;
+ * and dq is a sum in registers in a fixed order, where the five add F32 partial sums of every key tile to
+ * memory (16 KB for 64 queries of 64, with atomics, so not the same bits twice; in order, by turns, with
+ * blocks waiting for each other; or kept apart, T / 64 times the size of dq), cleared before and converted
+ * after. The sums of a row are those of its tiles in order: the same bits in every run. */
 #include "attention.cuh"
 #include "attention.h"
 
@@ -23,8 +23,8 @@ namespace {
 
 enum Role { QUERIES, KEYS, KEYS_DK, KEYS_DV };
 
-/* ROWS rows to a block, MT * 16 to a warp; COLS rows of the other side at a time, in two stages: one is computed with
- * while the other arrives. */
+/* ROWS rows to a block, MT * 16 to a warp; COLS rows of the other side at a time, in two stages: one is
+ * computed with while the other arrives. */
 template <int D, int ROLE, bool DROP> struct Bwd {
     static constexpr int WARPS = 4, THREADS = 32 * WARPS, AHEAD = Copies<D, DROP>::AHEAD;
     static constexpr int MT = D == 64 || (ROLE == QUERIES && D < 256) ? 2 : 1;
@@ -36,7 +36,8 @@ template <int D, int ROLE, bool DROP> struct Bwd {
     static constexpr int STAGE = 2 * TILE + (ROLE == QUERIES ? 0 : (3 * COLS * 4 + 127) / 128 * 128);
     static constexpr int AFTER = (ROLE == KEYS_DV ? 1 : 2) * HELD;     /* where the stages start */
     /* then of each row its first key, lse and delta (QUERIES), and four numbers a warp */
-    static constexpr size_t BYTES = (size_t)AFTER + 2 * STAGE + ((ROLE == QUERIES ? 3 * ROWS : 0) + 4 * WARPS) * 4;
+    static constexpr size_t BYTES =
+        (size_t)AFTER + 2 * STAGE + ((ROLE == QUERIES ? 3 * ROWS : 0) + 4 * WARPS) * 4;
     static_assert(STAGE % 128 == 0 && AFTER % 128 == 0 && COLS <= THREADS, "");
 };
 
@@ -47,8 +48,8 @@ template <class T> struct Backward {
     View<float> lse, delta;
 };
 
-/* Queries of a sample that see some of keys j0 .. j1 lie in [first, end); those before `clear` that are at or behind a
- * key see it. */
+/* Queries of a sample that see some of keys j0 .. j1 lie in [first, end); those before `clear` that are at or
+ * behind a key see it. */
 struct Queries { int first, end, clear; };
 
 /* Where documents start is read, query by query. slot: 2 ints a warp. */
@@ -82,17 +83,19 @@ __device__ __forceinline__ Queries queries_of(const Shape &s, int b, int j0, int
     return a;
 }
 
-/* Transposed scores become -inf where the query does not see the key: rows are keys from j0, columns queries from
- * i0 on; doc: where their documents start. */
+/* Transposed scores become -inf where the query does not see the key: rows are keys from j0, columns queries
+ * from i0 on; doc: where their documents start. */
 template <int MT, int N>
-__device__ __forceinline__ void mask_columns(float (&c)[MT][N][4], const Shape &s, const int *doc, int j0, int i0)
+__device__ __forceinline__ void mask_columns(float (&c)[MT][N][4], const Shape &s, const int *doc, int j0,
+                                             int i0)
 {
     int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            int r = 8 * n + 2 * t + e, i = i0 + r, lo = s.doc ? doc[r] : 0, hi = i < s.seq_q ? s.pos0 + i : -1;
+            int r = 8 * n + 2 * t + e, i = i0 + r, lo = s.doc ? doc[r] : 0,
+                hi = i < s.seq_q ? s.pos0 + i : -1;
             if (s.window)
                 lo = max(lo, s.pos0 + i - s.window + 1);
 #pragma unroll
@@ -107,7 +110,10 @@ __device__ __forceinline__ void mask_columns(float (&c)[MT][N][4], const Shape &
 }
 
 /* In units of log 2; a row that sees nothing has P = 0 everywhere. */
-__device__ __forceinline__ float lse_log2(float lse) { return lse == -INFINITY ? INFINITY : lse * ATTENTION_LOG2E; }
+__device__ __forceinline__ float lse_log2(float lse)
+{
+    return lse == -INFINITY ? INFINITY : lse * ATTENTION_LOG2E;
+}
 
 template <class T, int D, int ROLE, bool DROP>
 __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP>::BLOCKS)
@@ -115,21 +121,23 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
 {
     using B = Bwd<D, ROLE, DROP>;
     constexpr int MT = B::MT, COLS = B::COLS, N = COLS / 8;
-    constexpr bool BY_KEYS = ROLE != QUERIES, MAKES1 = ROLE != KEYS_DV, MAKES2 = ROLE == KEYS || ROLE == KEYS_DV;
+    constexpr bool BY_KEYS = ROLE != QUERIES, MAKES1 = ROLE != KEYS_DV,
+                   MAKES2 = ROLE == KEYS || ROLE == KEYS_DV;
     const Shape &s = a.s;
     const int heads = BY_KEYS ? s.kv_heads : s.heads, rows = BY_KEYS ? s.seq_k : s.seq_q;
     const int cols = BY_KEYS ? s.seq_q : s.seq_k;
     Work w = work_at(s, heads, (int)blockIdx.x);
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    int block0 = (BY_KEYS ? w.tile : s.tiles - 1 - w.tile) * B::ROWS, mine = warp * 16 * MT, r0 = block0 + mine;
+    int block0 = (BY_KEYS ? w.tile : s.tiles - 1 - w.tile) * B::ROWS, mine = warp * 16 * MT,
+        r0 = block0 + mine;
     SharedAt held = shared_at(shared), stages = held + B::AFTER;
     int *after = reinterpret_cast<int *>(shared + B::AFTER + 2 * B::STAGE), *lo = after + mine;
     int *slot = after + (BY_KEYS ? 0 : 3 * B::ROWS);
     float *row_stat = reinterpret_cast<float *>(lo) + B::ROWS;
 
     auto hold = [&](SharedAt to, const View<T> &x) {
-        tile_load<D, B::ROWS, B::THREADS, B::AHEAD>(to, x.p + (int64_t)w.b * rows * x.ld + w.head * D, x.ld, block0,
-                                                    rows);
+        tile_load<D, B::ROWS, B::THREADS, B::AHEAD>(to, x.p + (int64_t)w.b * rows * x.ld + w.head * D, x.ld,
+                                                    block0, rows);
     };
     hold(held, a.row1);
     if (MAKES1)
@@ -157,7 +165,8 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
     if (BY_KEYS && first >= end)
         head = head_end;
 
-    const T *col1 = a.col1.p + (int64_t)w.b * cols * a.col1.ld, *col2 = a.col2.p + (int64_t)w.b * cols * a.col2.ld;
+    const T *col1 = a.col1.p + (int64_t)w.b * cols * a.col1.ld,
+            *col2 = a.col2.p + (int64_t)w.b * cols * a.col2.ld;
     auto load = [&](int stage, int h, int c0) {
         SharedAt to = stages + stage * B::STAGE;
         int of = (BY_KEYS ? h : h / s.group) * D;
@@ -204,7 +213,7 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
         if (more(next_head, next))
             load(stage ^ 1, next_head, next);
         cp_async_commit();
-        if (!BY_KEYS) {        /* what follows from the thread's number, again: cheap, and registers are short */
+        if (!BY_KEYS) { /* what follows from the thread's number, again: cheap, and registers are short */
             int me = (int)thread_again();
             warp = me / WARP, g = me % WARP / 4, t = me % 4, mine = warp * 16 * MT, r0 = block0 + mine;
             lo = after + mine, row_stat = reinterpret_cast<float *>(lo) + B::ROWS;
@@ -331,8 +340,8 @@ template <class T, int D, int ROLE, bool DROP> void launch_role(Cuda *c, Backwar
     int heads = ROLE == QUERIES ? s->heads : s->kv_heads;
     a.s = shape_of(s, s->seq_q, heads, B::ROWS, BF16);
     attention_fits(c, B::BYTES, D);
-    LAUNCH((k_attention_bwd<T, D, ROLE, DROP>), blocks_of((int64_t)a.s.tiles * s->batch * heads), B::THREADS, B::BYTES,
-           c->compute, a);
+    LAUNCH((k_attention_bwd<T, D, ROLE, DROP>), blocks_of((int64_t)a.s.tiles * s->batch * heads), B::THREADS,
+           B::BYTES, c->compute, a);
 }
 template <class T, int D, int ROLE> void launch(Cuda *c, const Backward<T> &a, const Attention *s)
 {
@@ -356,8 +365,9 @@ template <class T, int D> void open_roles(const Cuda *c)
         open<T, D, KEYS>(c);
 }
 
-template <class T> void run(Cuda *c, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
-                            const Attention *s)
+template <class T>
+void run(Cuda *c, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
+         const Attention *s)
 {
     View<T> vq = view<T>(q), vk = view<T>(k), vv = view<T>(v), vdo = view<T>(dout), none = {};
     View<float> l = view<float>(lse), sums = view<float>(delta);
@@ -366,8 +376,8 @@ template <class T> void run(Cuda *c, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Ma
     int64_t n = s->batch * s->seq_q * s->heads;
     with_head(s->dim, [&](auto head) {
         constexpr int D = decltype(head)::value;
-        LAUNCH((k_attention_delta<T, D>), blocks_of(ceil_div(n, 32)), 256, 0, c->compute, vdo, view<T>(o), sums,
-               s->heads, n);
+        LAUNCH((k_attention_delta<T, D>), blocks_of(ceil_div(n, 32)), 256, 0, c->compute, vdo, view<T>(o),
+               sums, s->heads, n);
         if constexpr (D == 256)
             launch<T, D, KEYS_DK>(c, by_keys, s), launch<T, D, KEYS_DV>(c, by_keys, s);
         else
@@ -386,10 +396,11 @@ void attention_bwd_open(const Cuda *c)
     });
 }
 
-void flash_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
-                         const Attention *s)
+void flash_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k,
+                         Mat v, const Attention *s)
 {
-    int64_t n = s->batch * s->seq_q, qcols = (int64_t)s->heads * s->dim, kcols = (int64_t)s->kv_heads * s->dim;
+    int64_t n = s->batch * s->seq_q, qcols = (int64_t)s->heads * s->dim,
+            kcols = (int64_t)s->kv_heads * s->dim;
     BUG_ON(s->seq_q != s->seq_k || s->pos0 || q.rows != n || k.rows != n || v.rows != n || dout.rows != n);
     BUG_ON(dq.rows != n || dk.rows != n || dv.rows != n || o.rows != n || lse.rows != n || delta.rows != n);
     BUG_ON(q.cols != qcols || dq.cols != qcols || dout.cols != qcols || o.cols != qcols);

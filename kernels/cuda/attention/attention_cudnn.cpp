@@ -1,9 +1,9 @@
-/* attention_cudnn -- sdpa.h over cuDNN's graph interface, by way of cudnn-frontend, which builds the graph of attention
- * and its gradient from their definition (headers alone).
+/* attention_cudnn -- sdpa.h over cuDNN's graph interface, by way of cudnn-frontend, which builds the graph of
+ * attention and its gradient from their definition (headers alone).
  *
- * The library is opened at run time: what the frontend calls of it goes through a table. NVRTC, which the frontend
- * knows for kernels of its own that are not asked for here, is not used. The frontend reports by error objects and, in
- * a few places, by exceptions: none leaves this file. */
+ * The library is opened at run time: what the frontend calls of it goes through a table. NVRTC, which the
+ * frontend knows for kernels of its own that are not asked for here, is not used. The frontend reports by
+ * error objects and, in a few places, by exceptions: none leaves this file. */
 #include "sdpa.h"
 #include "libraries.h"
 #include <cudnn.h>
@@ -29,7 +29,7 @@ static struct { CUDNN_FUNCTIONS(X) } api;
 #define cudnnBackendSetAttribute      api.cudnnBackendSetAttribute_
 #define cudnnBackendGetAttribute      api.cudnnBackendGetAttribute_
 #define cudnnBackendExecute           api.cudnnBackendExecute_
-#define cudnnGetExecutionPlanWorkspaceSize(...) CUDNN_STATUS_NOT_SUPPORTED     /* of plans for several shapes */
+#define cudnnGetExecutionPlanWorkspaceSize(...) CUDNN_STATUS_NOT_SUPPORTED /* of plans for several shapes */
 #define nvrtcCreateProgram(...)       NVRTC_ERROR_INTERNAL_ERROR
 #define nvrtcDestroyProgram(...)      NVRTC_ERROR_INTERNAL_ERROR
 #define nvrtcCompileProgram(...)      NVRTC_ERROR_INTERNAL_ERROR
@@ -113,7 +113,8 @@ Sdpa *sdpa_open(cudaStream_t stream, SdpaWhy *why)
     if (e == CUDNN_STATUS_SUCCESS)
         e = api.cudnnSetStream_(s->handle, stream);
     if (e != CUDNN_STATUS_SUCCESS) {
-        snprintf(why->text, sizeof why->text, "%s cannot be used: %.160s", s->name, api.cudnnGetErrorString_(e));
+        snprintf(why->text, sizeof why->text, "%s cannot be used: %.160s", s->name,
+                 api.cudnnGetErrorString_(e));
         sdpa_close(s);
         return NULL;
     }
@@ -127,7 +128,8 @@ Sdpa *sdpa_open_absent(int sm, const char *properties, SdpaWhy *why)
         return NULL;
     s->sm = sm;
     s->properties = std::make_shared<fe::DeviceProperties>();
-    fe::error_t e = s->properties->deserialize(std::vector<uint8_t>(properties, properties + strlen(properties)));
+    fe::error_t e =
+        s->properties->deserialize(std::vector<uint8_t>(properties, properties + strlen(properties)));
     if (e.is_good())
         return s;
     refuse(why, e);
@@ -189,7 +191,8 @@ static void add_forward(SdpaPlan *p, const SdpaShape *a)
 static void add_backward(SdpaPlan *p, const SdpaShape *a)
 {
     fe::graph::Tensor_attributes t;
-    auto x = fe::graph::SDPA_backward_attributes().set_name("attention_bwd").set_deterministic_algorithm(true);
+    auto x =
+        fe::graph::SDPA_backward_attributes().set_name("attention_bwd").set_deterministic_algorithm(true);
     set_mask(x, a);
     Tensor statistics = p->graph.tensor(describe_statistics(t, a));
     auto out = p->graph.sdpa_backward(input(p, a, SDPA_Q), input(p, a, SDPA_K), input(p, a, SDPA_V),
@@ -265,6 +268,8 @@ void sdpa_run(Sdpa *s, SdpaPlan *p, void *const mat[SDPA_MATS], float *statistic
         refuse(&why, x.what());
     }
     if (!done)
-        die(EXIT_RESOURCE, "cudnn", "attention failed: %s; change: attention_backend: flash, or see what nvidia-smi "
-            "and dmesg say of the GPU", why.text);
+        die(EXIT_RESOURCE, "cudnn",
+            "attention failed: %s; change: attention_backend: flash, or see what nvidia-smi and dmesg say of "
+            "the GPU",
+            why.text);
 }

@@ -1,22 +1,27 @@
-/* Attention, forward: FlashAttention-2 (Dao 2023, arXiv:2307.08691, algorithm 1) on mma.sync. A block holds a tile of
- * queries; keys and values pass by in tiles of KEYS rows through a ring of slots in shared memory: while a tile of keys
- * is multiplied its values and the next keys are under way. Scores stay in the registers that the matrix product leaves
- * them in, which are those that the next one wants them in. The sums of a row are those of its tiles in order, whoever
- * runs: the same bits in every run.
+/* Attention, forward: FlashAttention-2 (Dao 2023, arXiv:2307.08691, algorithm 1) on mma.sync. A block holds a
+ * tile of queries; keys and values pass by in tiles of KEYS rows through a ring of slots in shared memory:
+ * while a tile of keys is multiplied its values and the next keys are under way. Scores stay in the registers
+ * that the matrix product leaves them in, which are those that the next one wants them in. The sums of a row
+ * are those of its tiles in order, whoever runs: the same bits in every run.
  *
- * Four warps of 32 queries: each fragment of keys or values that a warp loads from shared memory serves two products,
- * 128 bytes a product, which is what keeps the products and not shared memory the limit. Heads of 256 have no
- * registers for that: eight warps of 16. */
+ * Four warps of 32 queries: each fragment of keys or values that a warp loads from shared memory serves two
+ * products, 128 bytes a product, which is what keeps the products and not shared memory the limit. Heads of
+ * 256 have no registers for that: eight warps of 16. */
 #include "attention.cuh"
 #include "attention.h"
 
 namespace {
 
 template <int D, bool DROP> struct Fwd {
-    static constexpr int MT = D == 256 ? 1 : 2, WARPS = D == 256 ? 8 : 4, THREADS = 32 * WARPS, ROWS = 16 * MT * WARPS;
-    static constexpr int KEYS = DROP || D == 256 ? 32 : D == 128 ? 48 : 64, SLOTS = 3, BLOCKS = D == 256 ? 1 : 2;
+    static constexpr int MT = D == 256 ? 1 : 2, WARPS = D == 256 ? 8 : 4, THREADS = 32 * WARPS,
+                         ROWS = 16 * MT * WARPS;
+    static constexpr int KEYS = DROP || D == 256 ? 32
+                                : D == 128       ? 48
+                                                 : 64,
+                         SLOTS = 3, BLOCKS = D == 256 ? 1 : 2;
     static constexpr int TILE = KEYS * D * 2, AHEAD = Copies<D, DROP>::AHEAD;
-    static constexpr size_t BYTES = (size_t)ROWS * D * 2 + (size_t)SLOTS * TILE + (size_t)(ROWS + 4 * WARPS) * 4;
+    static constexpr size_t BYTES =
+        (size_t)ROWS * D * 2 + (size_t)SLOTS * TILE + (size_t)(ROWS + 4 * WARPS) * 4;
 };
 
 template <class T> struct Forward {
@@ -25,9 +30,9 @@ template <class T> struct Forward {
     View<float> lse;
 };
 
-/* Softmax of a tile's scores against the rows' largest so far (in units of scores, finite from the start, so that
- * exp2(-inf - largest) is 0): c becomes exp2(scale2 (c - largest)), sum and out shrink by as much as largest grew.
- * sum is this lane's part. */
+/* Softmax of a tile's scores against the rows' largest so far (in units of scores, finite from the start, so
+ * that exp2(-inf - largest) is 0): c becomes exp2(scale2 (c - largest)), sum and out shrink by as much as
+ * largest grew. sum is this lane's part. */
 template <int D, int MT, int N>
 __device__ __forceinline__ void softmax(float (&c)[MT][N][4], float (&largest)[MT][2], float (&sum)[MT][2],
                                         float (&out)[MT][D / 8][4], float scale2)
@@ -77,7 +82,8 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
     int *lo = reinterpret_cast<int *>(shared + F::ROWS * D * 2 + F::SLOTS * F::TILE);
     Span *spans = reinterpret_cast<Span *>(lo + F::ROWS);
 
-    tile_load<D, F::ROWS, F::THREADS, F::AHEAD>(q_at, a.q.p + row * a.q.ld + w.head * D, a.q.ld, block0, s.seq_q);
+    tile_load<D, F::ROWS, F::THREADS, F::AHEAD>(q_at, a.q.p + row * a.q.ld + w.head * D, a.q.ld, block0,
+                                                s.seq_q);
     span_make<16 * MT>(spans + warp, lo + mine, s, w.b, i0);
     __syncthreads();
     int first, end;
@@ -113,7 +119,7 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
         warp = (int)thread_again() / WARP, mine = warp * 16 * MT;
         bool none = span_none(spans[warp], j, KEYS);
         cp_async_wait<1>();
-        __syncthreads();               /* the keys are there for all, and nobody reads the slot before them any more */
+        __syncthreads(); /* the keys are there for all, and nobody reads the slot before them any more */
         load(slot == 0 ? F::SLOTS - 1 : slot - 1, k, a.k.ld, j + KEYS);
         if (!none) {
             Lane<D> at = k_lane;
@@ -170,8 +176,8 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
                 a.lse.p[(row + i) * a.lse.ld + w.head]
                     = total == 0 ? -INFINITY : largest[m][half] * s.scale + logf(total);
         }
-    rows_store<T, D, MT>(shared + (int)threadIdx.x / WARP * 16 * MT * D * 2, out, a.o.p + row * a.o.ld + w.head * D,
-                         a.o.ld, i0, s.seq_q);
+    rows_store<T, D, MT>(shared + (int)threadIdx.x / WARP * 16 * MT * D * 2, out,
+                         a.o.p + row * a.o.ld + w.head * D, a.o.ld, i0, s.seq_q);
 }
 
 template <class T, int D, bool DROP> void launch(Cuda *c, Forward<T> a, const Attention *s)
@@ -223,7 +229,8 @@ void flash_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const A
     int64_t queries = s->batch * s->seq_q, keys = s->batch * s->seq_k, dim = s->dim;
     BUG_ON(q.rows != queries || o.rows != queries || lse.rows != queries || k.rows != keys || v.rows != keys);
     BUG_ON(q.cols != s->heads * dim || o.cols != q.cols || lse.cols != s->heads || lse.type != F32);
-    BUG_ON(k.cols != s->kv_heads * dim || v.cols != k.cols || q.type != k.type || q.type != v.type || o.type != q.type);
+    BUG_ON(k.cols != s->kv_heads * dim || v.cols != k.cols || q.type != k.type || q.type != v.type ||
+           o.type != q.type);
     if (!queries)
         return;
     if (attention_is_plain(q.type, {q, k, v, o}))

@@ -1,7 +1,7 @@
-/* Attention without tensor cores: in F32, whose products they would round, for heads of any size up to 256; and
- * for matrices whose rows do not lie at multiples of 16 bytes. The same passes as attention_fwd.cu and
- * attention_bwd.cu, with all arithmetic in F32. A block holds 16 rows, eight lanes to a row; 32 rows of the other
- * side at a time. */
+/* Attention without tensor cores: in F32, whose products they would round, for heads of any size up to 256;
+ * and for matrices whose rows do not lie at multiples of 16 bytes. The same passes as attention_fwd.cu and
+ * attention_bwd.cu, with all arithmetic in F32. A block holds 16 rows, eight lanes to a row; 32 rows of the
+ * other side at a time. */
 #include "attention.cuh"
 
 namespace {
@@ -54,7 +54,8 @@ __device__ Span keys_of(const Shape &s, int b, int i0)
     return a;
 }
 
-/* sum[c] += the eight lanes' row of weights p [COLS] times column lane + 8 c of tile b. M: most columns to a lane. */
+/* sum[c] += the eight lanes' row of weights p [COLS] times column lane + 8 c of tile b. M: most columns to a
+ * lane. */
 template <int M>
 __device__ __forceinline__ void weigh(float (&sum)[M], const float *p, const float *b, int lane, int dim)
 {
@@ -101,7 +102,8 @@ template <class T, int M> __global__ void __launch_bounds__(THREADS, 4) k_plain_
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             int n = lane + LANES * e;
-            x[e] = j + n < lo || j + n > hi ? -INFINITY : s.scale * dot(q + r * (dim + 1), k + n * (dim + 1), dim);
+            x[e] = j + n < lo || j + n > hi ? -INFINITY
+                                            : s.scale * dot(q + r * (dim + 1), k + n * (dim + 1), dim);
             top = fmaxf(top, x[e]);
         }
         for (int o = LANES / 2; o; o >>= 1)
@@ -150,8 +152,10 @@ template <class T, int M, bool BY_KEYS> __global__ void __launch_bounds__(THREAD
         Span seen = keys_of(s, w.b, r0);
         first = seen.first, end = seen.end;
     }
-    tile_read(row1, a.row1.p + (int64_t)w.b * rows * a.row1.ld + w.head * dim, a.row1.ld, r0, ROWS, rows, dim);
-    tile_read(row2, a.row2.p + (int64_t)w.b * rows * a.row2.ld + w.head * dim, a.row2.ld, r0, ROWS, rows, dim);
+    tile_read(row1, a.row1.p + (int64_t)w.b * rows * a.row1.ld + w.head * dim, a.row1.ld, r0, ROWS, rows,
+              dim);
+    tile_read(row2, a.row2.p + (int64_t)w.b * rows * a.row2.ld + w.head * dim, a.row2.ld, r0, ROWS, rows,
+              dim);
     for (int head = head0; head < head_end; head++) {
         int of = (BY_KEYS ? head : head / s.group) * dim;
         HeadDrop drop = {};
@@ -170,8 +174,10 @@ template <class T, int M, bool BY_KEYS> __global__ void __launch_bounds__(THREAD
                 if (sees) {
                     int64_t at = (int64_t)w.b * s.seq_q + i;
                     float m = kept(s, drop, key, s.pos0 + i) ? s.keep : 0;
-                    x = expf(s.scale * dot(row1 + r * pitch, col1 + n * pitch, dim) - a.lse.p[at * a.lse.ld + head]);
-                    y = x * (m * dot(row2 + r * pitch, col2 + n * pitch, dim) - a.delta.p[at * a.delta.ld + head]);
+                    x = expf(s.scale * dot(row1 + r * pitch, col1 + n * pitch, dim) -
+                             a.lse.p[at * a.lse.ld + head]);
+                    y = x * (m * dot(row2 + r * pitch, col2 + n * pitch, dim) -
+                             a.delta.p[at * a.delta.ld + head]);
                     x *= m;
                 }
                 ds[n] = y, p[n] = x;
@@ -193,7 +199,8 @@ template <class T, int M, bool BY_KEYS> __global__ void __launch_bounds__(THREAD
 template <class T>
 __global__ void k_plain_delta(View<T> dout, View<T> o, View<float> delta, int heads, int dim, int64_t n)
 {
-    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / LANES, row = i / heads, head = i - row * heads;
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / LANES, row = i / heads,
+            head = i - row * heads;
     float sum = 0;
     for (int c = (int)threadIdx.x % LANES; i < n && c < dim; c += LANES)
         sum += to_float(dout.p[row * dout.ld + head * dim + c]) * to_float(o.p[row * o.ld + head * dim + c]);
@@ -203,13 +210,18 @@ __global__ void k_plain_delta(View<T> dout, View<T> o, View<float> delta, int he
 }
 
 size_t fwd_bytes(int dim) { return (size_t)((ROWS + 2 * COLS) * (dim + 1) + ROWS * PITCH) * sizeof(float); }
-size_t bwd_bytes(int dim) { return (size_t)(2 * (ROWS + COLS) * (dim + 1) + 2 * ROWS * PITCH) * sizeof(float); }
+size_t bwd_bytes(int dim)
+{
+    return (size_t)(2 * (ROWS + COLS) * (dim + 1) + 2 * ROWS * PITCH) * sizeof(float);
+}
 
 void check_head(int dim)
 {
     if (dim > HEAD_MOST)
-        die(EXIT_CONFIG, "cuda", "attention on a GPU has heads of up to %d, not %d; change: kv_channels (hidden_size / "
-            "num_attention_heads)", HEAD_MOST, dim);
+        die(EXIT_CONFIG, "cuda",
+            "attention on a GPU has heads of up to %d, not %d; change: kv_channels (hidden_size / "
+            "num_attention_heads)",
+            HEAD_MOST, dim);
 }
 
 template <class T, int M> void open(const Cuda *c)
@@ -240,16 +252,24 @@ void plain_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const A
 {
     with_columns(q.type, s->dim, [&](auto t, auto m) {
         typedef decltype(t) T;
-        Plain<T> a = {shape_of(s, s->seq_q, s->heads, ROWS, q.type), view<T>(q), {}, view<T>(k), view<T>(v), view<T>(o),
-                      {}, view<float>(lse), {}};
+        Plain<T> a = {shape_of(s, s->seq_q, s->heads, ROWS, q.type),
+                      view<T>(q),
+                      {},
+                      view<T>(k),
+                      view<T>(v),
+                      view<T>(o),
+                      {},
+                      view<float>(lse),
+                      {}};
         attention_fits(cuda_of(d), fwd_bytes(s->dim), s->dim);
         unsigned grid = blocks_of((int64_t)a.s.tiles * a.s.batch * a.s.heads);
-        LAUNCH((k_plain_fwd<T, decltype(m)::value>), grid, THREADS, fwd_bytes(s->dim), cuda_of(d)->compute, a);
+        LAUNCH((k_plain_fwd<T, decltype(m)::value>), grid, THREADS, fwd_bytes(s->dim), cuda_of(d)->compute,
+               a);
     });
 }
 
-void plain_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
-                         const Attention *s)
+void plain_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k,
+                         Mat v, const Attention *s)
 {
     Cuda *c = cuda_of(d);
     int64_t n = s->batch * s->seq_q * s->heads;
@@ -264,11 +284,11 @@ void plain_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat
         Plain<T> by_keys = {keys, vk, vv, vq, vdo, view<T>(dk), view<T>(dv), l, sums};
         Plain<T> by_queries = {queries, vq, vdo, vk, vv, view<T>(dq), none, l, sums};
         attention_fits(c, bytes, s->dim);
-        LAUNCH((k_plain_delta<T>), blocks_of(ceil_div(n, 32)), 256, 0, c->compute, vdo, view<T>(o), sums, s->heads,
-               s->dim, n);
-        LAUNCH((k_plain_bwd<T, M, true>), blocks_of((int64_t)by_keys.s.tiles * s->batch * s->kv_heads), THREADS, bytes,
-               c->compute, by_keys);
-        LAUNCH((k_plain_bwd<T, M, false>), blocks_of((int64_t)by_queries.s.tiles * s->batch * s->heads), THREADS, bytes,
-               c->compute, by_queries);
+        LAUNCH((k_plain_delta<T>), blocks_of(ceil_div(n, 32)), 256, 0, c->compute, vdo, view<T>(o), sums,
+               s->heads, s->dim, n);
+        LAUNCH((k_plain_bwd<T, M, true>), blocks_of((int64_t)by_keys.s.tiles * s->batch * s->kv_heads),
+               THREADS, bytes, c->compute, by_keys);
+        LAUNCH((k_plain_bwd<T, M, false>), blocks_of((int64_t)by_queries.s.tiles * s->batch * s->heads),
+               THREADS, bytes, c->compute, by_queries);
     });
 }

@@ -1,5 +1,5 @@
-/* attention_stats -- log-sum-exps of attention between two orders: those of the table's lse, whose rows are tokens, and
- * cuDNN's, whose rows are heads. */
+/* attention_stats -- log-sum-exps of attention between two orders: those of the table's lse, whose rows are
+ * tokens, and cuDNN's, whose rows are heads. */
 #include "attention.h"
 #include "common.cuh"
 #include <launch.cuh>
@@ -7,7 +7,8 @@
 enum { THREADS = 256 };
 
 /* Element i of packed [batch, heads, seq] is element (b seq + s, h) of lse. */
-template <bool PACK> __global__ void k_attention_stats(float *packed, float *lse, int ld, int heads, int seq, int64_t n)
+template <bool PACK>
+__global__ void k_attention_stats(float *packed, float *lse, int ld, int heads, int seq, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n)

@@ -15,13 +15,13 @@ static void key_text(const Cuda *c, const SdpaShape *a, char text[ALGORITHM_KEY]
     int n = snprintf(text, ALGORITHM_KEY,
                      "attention %s %s, %.64s: %s %lld x %lld, heads %d to %d of %d, window %lld, ld%s",
                      a->backward ? "backward" : "forward", sdpa_name(c->attention->library), c->gpu,
-                     dtype_name(a->type), (long long)a->batch, (long long)a->seq, a->heads, a->kv_heads, a->dim,
-                     (long long)a->window, ld);
+                     dtype_name(a->type), (long long)a->batch, (long long)a->seq, a->heads, a->kv_heads,
+                     a->dim, (long long)a->window, ld);
     BUG_ON(n >= ALGORITHM_KEY);
 }
 
-/* The operands of a shape in `memory`: q, k and v lie side by side where their rows are long enough for it, and so do
- * their gradients; then lse, delta. Returns whether they fit. */
+/* The operands of a shape in `memory`: q, k and v lie side by side where their rows are long enough for it,
+ * and so do their gradients; then lse, delta. Returns whether they fit. */
 static int place(const SdpaShape *a, char *memory, size_t bytes, Mat mat[SDPA_MATS], Mat stats[2])
 {
     int64_t rows = a->batch * a->seq, wide = (a->heads + 2 * a->kv_heads) * (int64_t)a->dim;
@@ -44,17 +44,24 @@ static int place(const SdpaShape *a, char *memory, size_t bytes, Mat mat[SDPA_MA
 
 static void call_ours(Device *d, const SdpaShape *a, const Mat m[SDPA_MATS], const Mat stats[2], int backward)
 {
-    Attention s = {.batch = a->batch, .seq_q = a->seq, .seq_k = a->seq, .heads = a->heads, .kv_heads = a->kv_heads,
-                   .dim = a->dim, .window = a->window, .scale = a->scale};
+    Attention s = {.batch = a->batch,
+                   .seq_q = a->seq,
+                   .seq_k = a->seq,
+                   .heads = a->heads,
+                   .kv_heads = a->kv_heads,
+                   .dim = a->dim,
+                   .window = a->window,
+                   .scale = a->scale};
     if (backward)
-        flash_attention_bwd(d, m[SDPA_DQ], m[SDPA_DK], m[SDPA_DV], m[SDPA_DOUT], m[SDPA_O], stats[0], stats[1],
-                            m[SDPA_Q], m[SDPA_K], m[SDPA_V], &s);
+        flash_attention_bwd(d, m[SDPA_DQ], m[SDPA_DK], m[SDPA_DV], m[SDPA_DOUT], m[SDPA_O], stats[0],
+                            stats[1], m[SDPA_Q], m[SDPA_K], m[SDPA_V], &s);
     else
         flash_attention_fwd(d, m[SDPA_O], stats[0], m[SDPA_Q], m[SDPA_K], m[SDPA_V], &s);
 }
 
 /* Nanoseconds of a call: of ours, or of cuDNN's. */
-static uint64_t time_of(Device *d, const AttentionEntry *e, const Mat mat[SDPA_MATS], const Mat stats[2], int ours)
+static uint64_t time_of(Device *d, const AttentionEntry *e, const Mat mat[SDPA_MATS], const Mat stats[2],
+                        int ours)
 {
     Cuda *c = cuda_of(d);
     cudaEvent_t start, end;
@@ -77,10 +84,12 @@ static uint64_t time_of(Device *d, const AttentionEntry *e, const Mat mat[SDPA_M
     return (uint64_t)(1e6 * (double)ms / TIMED) + 1;
 }
 
-/* Whether our own kernels do it: they would refuse other heads, and a GPU whose blocks have little shared memory. */
+/* Whether our own kernels do it: they would refuse other heads, and a GPU whose blocks have little shared
+ * memory. */
 static int ours_do(const Cuda *c, int dim)
 {
-    return (dim == 64 || dim == 80 || dim == 96 || dim == 128 || dim == 256) && c->shared >= (size_t)160 << 10;
+    return (dim == 64 || dim == 80 || dim == 96 || dim == 128 || dim == 256) && c->shared >= (size_t)160
+                                                                                                 << 10;
 }
 
 void cuda_attention_time(Device *d, Algorithms *known, void *memory, size_t bytes, int64_t ns[2][2])

@@ -1,6 +1,6 @@
 /* ptx -- the instructions that CUDA C++ has no name for: warp-wide matrix products (mma.sync), the loads that
- * feed them (ldmatrix), copies into shared memory that run behind the arithmetic (cp.async), and 2^x. All exist
- * from sm_80 on. The only file with PTX in it.
+ * feed them (ldmatrix), copies into shared memory that run behind the arithmetic (cp.async), and 2^x. All
+ * exist from sm_80 on. The only file with PTX in it.
  *
  * Fragments of one warp, lane = 4 g + t (PTX ISA, "Matrix Fragments for mma.m16n8k16"); a register holds two
  * elements, the lower half the one of lower index:
@@ -20,8 +20,9 @@ __device__ __forceinline__ SharedAt shared_at(const void *p)
     return (SharedAt)__cvta_generic_to_shared(p);
 }
 
-/* Four 8 x 8 matrices of 2-byte elements. Lane i gives the address of row i % 8 of matrix i / 8, 16 bytes at a
- * multiple of 16; r[m] gets of matrix m row g, columns 2t and 2t + 1; trans: rows 2t and 2t + 1 of column g. */
+/* Four 8 x 8 matrices of 2-byte elements. Lane i gives the address of row i % 8 of matrix i / 8, 16 bytes at
+ * a multiple of 16; r[m] gets of matrix m row g, columns 2t and 2t + 1; trans: rows 2t and 2t + 1 of column
+ * g. */
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], SharedAt at)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -37,25 +38,29 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAt at)
 template <typename T>
 __device__ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <>
-__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                                            uint32_t b1)
+__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4],
+                                                            uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 template <>
-__device__ __forceinline__ void mma_m16n8k16<__half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+__device__ __forceinline__ void mma_m16n8k16<__half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                     uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* Copies 16 (4) bytes to shared memory; zeros, and nothing is read, when `there` is false. Both addresses are
- * multiples of the size. The copy is done when cp_async_wait says so, for this thread; then a barrier for others. */
+ * multiples of the size. The copy is done when cp_async_wait says so, for this thread; then a barrier for
+ * others. */
 __device__ __forceinline__ void cp_async16(SharedAt to, const void *from, bool there)
 {
     int n = there ? 16 : 0;

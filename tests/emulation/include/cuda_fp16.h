@@ -1,5 +1,5 @@
-/* cuda_fp16 -- F16 and pairs of it on the host: the part of CUDA's header of this name that kernels use. Arithmetic
- * is F32's, rounded. */
+/* cuda_fp16 -- F16 and pairs of it on the host: the part of CUDA's header of this name that kernels use.
+ * Arithmetic is F32's, rounded. */
 #ifndef EMULATION_CUDA_FP16_H
 #define EMULATION_CUDA_FP16_H
 #include <cuda_runtime.h>

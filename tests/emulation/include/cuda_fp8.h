@@ -1,5 +1,5 @@
-/* cuda_fp8 -- E4M3 and E5M2 on the host: the part of CUDA's header of this name that kernels use. Micikevicius et al.
- * 2022, "FP8 formats for deep learning", arXiv:2209.05433. */
+/* cuda_fp8 -- E4M3 and E5M2 on the host: the part of CUDA's header of this name that kernels use.
+ * Micikevicius et al. 2022, "FP8 formats for deep learning", arXiv:2209.05433. */
 #ifndef EMULATION_CUDA_FP8_H
 #define EMULATION_CUDA_FP8_H
 #include <cuda_fp16.h>
@@ -10,7 +10,8 @@ typedef unsigned __nv_fp8x4_storage_t;
 typedef enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE } __nv_saturation_t;
 typedef enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 } __nv_fp8_interpretation_t;
 
-/* To nearest even. E4M3 has no infinity: what is too large is NaN, or the largest number with __NV_SATFINITE. */
+/* To nearest even. E4M3 has no infinity: what is too large is NaN, or the largest number with __NV_SATFINITE.
+ */
 static inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float f, __nv_saturation_t saturate,
                                                        __nv_fp8_interpretation_t kind)
 {

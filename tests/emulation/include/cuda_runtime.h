@@ -75,7 +75,8 @@ template <class T> static inline T emulation_shuffle(unsigned mask, const T &v, 
     unsigned present;
     const char *all = emulation_meet(mask, &v, sizeof v, &present, what, file, line);
     if (!(present >> from & 1))
-        emulation_fail("%s:%d: %s reads lane %d, which is not there (present %08x)", file, line, what, from, present);
+        emulation_fail("%s:%d: %s reads lane %d, which is not there (present %08x)", file, line, what, from,
+                       present);
     T r;
     memcpy(static_cast<void *>(&r), all + (size_t)from * sizeof v, sizeof v);
     return r;
@@ -83,24 +84,27 @@ template <class T> static inline T emulation_shuffle(unsigned mask, const T &v, 
 static inline int emulation_lane(void) { return emulation_thread() & 31; }
 template <class T> static inline T __shfl_sync(unsigned mask, T v, int lane, int width = 32, EMULATION_PLACE)
 {
-    return emulation_shuffle(mask, v, (emulation_lane() & ~(width - 1)) | (lane & (width - 1)), "__shfl_sync", file,
-                             line);
+    return emulation_shuffle(mask, v, (emulation_lane() & ~(width - 1)) | (lane & (width - 1)), "__shfl_sync",
+                             file, line);
 }
-template <class T> static inline T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32, EMULATION_PLACE)
+template <class T>
+static inline T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32, EMULATION_PLACE)
 {
     int lane = emulation_lane(), from = lane ^ bits;
     if (from / width > lane / width)
         from = lane;
     return emulation_shuffle(mask, v, from, "__shfl_xor_sync", file, line);
 }
-template <class T> static inline T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32, EMULATION_PLACE)
+template <class T>
+static inline T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32, EMULATION_PLACE)
 {
     int lane = emulation_lane(), from = lane + (int)by;
     if (from / width != lane / width)
         from = lane;
     return emulation_shuffle(mask, v, from, "__shfl_down_sync", file, line);
 }
-template <class T> static inline T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32, EMULATION_PLACE)
+template <class T>
+static inline T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32, EMULATION_PLACE)
 {
     int lane = emulation_lane(), from = lane - (int)by;
     if (from < 0 || from / width != lane / width)
@@ -153,12 +157,16 @@ static inline unsigned atomicCAS(unsigned *p, unsigned was, unsigned v)
 {
     return emulation_atomic(p, *p == was ? v : *p);
 }
-static inline unsigned long long atomicCAS(unsigned long long *p, unsigned long long was, unsigned long long v)
+static inline unsigned long long atomicCAS(unsigned long long *p, unsigned long long was,
+                                           unsigned long long v)
 {
     return emulation_atomic(p, *p == was ? v : *p);
 }
 /* Counts up to `top`, then from 0 on. */
-static inline unsigned atomicInc(unsigned *p, unsigned top) { return emulation_atomic(p, *p >= top ? 0 : *p + 1); }
+static inline unsigned atomicInc(unsigned *p, unsigned top)
+{
+    return emulation_atomic(p, *p >= top ? 0 : *p + 1);
+}
 static inline void __threadfence(void) {}
 static inline void __threadfence_block(void) {}
 [[noreturn]] static inline void __trap(void) { emulation_fail("a kernel called __trap"); }
@@ -169,8 +177,14 @@ template <class T> static inline T __ldcs(const T *p) { return *p; }
 template <class T> static inline T __ldcg(const T *p) { return *p; }
 template <class T> static inline void __stcs(T *p, T v) { *p = v; }
 template <class T> static inline void __stcg(T *p, T v) { *p = v; }
-template <class A, class B> static inline typename std::common_type<A, B>::type min(A a, B b) { return b < a ? b : a; }
-template <class A, class B> static inline typename std::common_type<A, B>::type max(A a, B b) { return a < b ? b : a; }
+template <class A, class B> static inline typename std::common_type<A, B>::type min(A a, B b)
+{
+    return b < a ? b : a;
+}
+template <class A, class B> static inline typename std::common_type<A, B>::type max(A a, B b)
+{
+    return a < b ? b : a;
+}
 
 template <class To, class From> static inline To emulation_bits(From x)
 {
@@ -248,16 +262,17 @@ static inline float __double2float_rn(double x) { return (float)x; }
 
 /* ---- what the C++ interface adds ---- */
 cudaError_t emulation_shared_limit(const void *kernel, cudaFuncAttribute which, int value);
-template <class... P> static inline cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute which,
-                                                                     int value)
+template <class... P>
+static inline cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute which, int value)
 {
     return emulation_shared_limit(reinterpret_cast<const void *>(kernel), which, value);
 }
 template <class... P>
-static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void (*)(P...), int threads,
-                                                                        size_t shared)
+static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void (*)(P...),
+                                                                        int threads, size_t shared)
 {
-    int by_threads = 2048 / (threads ? threads : 1), by_shared = shared ? (int)(228 * 1024 / (shared + 1024)) : 32;
+    int by_threads = 2048 / (threads ? threads : 1),
+        by_shared = shared ? (int)(228 * 1024 / (shared + 1024)) : 32;
     *blocks = min(min(by_threads, by_shared), 32);
     return cudaSuccess;
 }

@@ -1,6 +1,6 @@
-/* cuda_runtime_api -- the part of the CUDA runtime's host interface that the project uses, on the host alone: see
- * emulation.h for what it does with it. Names, values and meanings are the runtime's own (CUDA Runtime API reference).
- * C and C++. */
+/* cuda_runtime_api -- the part of the CUDA runtime's host interface that the project uses, on the host alone:
+ * see emulation.h for what it does with it. Names, values and meanings are the runtime's own (CUDA Runtime
+ * API reference). C and C++. */
 #ifndef EMULATION_CUDA_RUNTIME_API_H
 #define EMULATION_CUDA_RUNTIME_API_H
 #include <stddef.h>
@@ -100,7 +100,8 @@ cudaError_t cudaMallocHost(void **p, size_t bytes);
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void *p);
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t s);
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
                               size_t height,
                               enum cudaMemcpyKind kind, cudaStream_t s);
@@ -121,11 +122,12 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end);
 /* What waits knows where it is called: EMULATION_DROP leaves one place out. */
 cudaError_t emulation_free(void *p, const char *file, int line);
 cudaError_t emulation_free_host(void *p, const char *file, int line);
-cudaError_t emulation_memcpy(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, const char *file,
-                             int line);
+cudaError_t emulation_memcpy(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
+                             const char *file, int line);
 cudaError_t emulation_memset(void *p, int value, size_t bytes, const char *file, int line);
 cudaError_t emulation_stream_synchronize(cudaStream_t s, const char *file, int line);
-cudaError_t emulation_stream_wait_event(cudaStream_t s, cudaEvent_t e, unsigned flags, const char *file, int line);
+cudaError_t emulation_stream_wait_event(cudaStream_t s, cudaEvent_t e, unsigned flags, const char *file,
+                                        int line);
 cudaError_t emulation_event_synchronize(cudaEvent_t e, const char *file, int line);
 cudaError_t emulation_device_synchronize(const char *file, int line);
 #define cudaFree(p) emulation_free(p, __FILE__, __LINE__)

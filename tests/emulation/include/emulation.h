@@ -1,32 +1,31 @@
 /* emulation -- a CUDA device on the host, for tests: a process has its own, and nothing of it is fast.
  *
- * Streams are queues. Nothing runs when it is enqueued; what runs, and when, a seed decides within what stream order,
- * events and synchronisation allow, mostly as late as possible: a missing wait is a wrong number under some seed. What
- * runs on a stream runs whole, on the thread of the host that asked for it.
+ * Streams are queues. Nothing runs when it is enqueued; what runs, and when, a seed decides within what
+ * stream order, events and synchronisation allow, mostly as late as possible: a missing wait is a wrong
+ * number under some seed. What runs on a stream runs whole, on the thread of the host that asked for it.
  *
- * A block's threads are fibers, switched at barriers and warp operations, in an order that the seed shuffles; blocks of
- * a grid run one after the other, shuffled too. Threads of a warp that meet at different warp operations, threads of a
- * block at different barriers, and blocks in which nobody can go on, are reported.
+ * A block's threads are fibers, switched at barriers and warp operations, in an order that the seed shuffles;
+ * blocks of a grid run one after the other, shuffled too. Threads of a warp that meet at different warp
+ * operations, threads of a block at different barriers, and blocks in which nobody can go on, are reported.
  *
- * Device memory is 0xff (NaN) when new, ends at a page that faults, and is never reused after cudaFree. Shared memory
- * is 0xff in every new block, and checked behind its end.
+ * Device memory is 0xff (NaN) when new, ends at a page that faults, and is never reused after cudaFree.
+ * Shared memory is 0xff in every new block, and checked behind its end.
  *
  *   EMULATION_SEED=N        the order (default 1)
  *   EMULATION_LAST=N        stream N, in the order in which they were made, 0 first, runs when no other can
  *   EMULATION_GUARD=1       the host faults when it touches device memory, or pinned memory that it has freed
  *   EMULATION_NO_DEVICE=1   as on a machine without a driver: cudaErrorInsufficientDriver
- *   EMULATION_DEVICES=N     how many devices there seem to be (default 1): their memory is one; processes that are given
- *                           this see the same ones, others have one each
- *   EMULATION_NCCL_VERSION=N  the version that NCCL says it is
- *   EMULATION_ENGINES=1     copies off the device run one after the other, whatever their streams, and so do those to it
- *   EMULATION_MEMORY=BYTES  of device memory (default 4 GiB)
- *   EMULATION_SMS=N         multiprocessors (default 4)
- *   EMULATION_SITES=FILE    adds to FILE, when the process ends, `KIND FILE:LINE COUNT` for each place that has waited:
- *                           event waits, synchronisations, barriers
- *   EMULATION_LAUNCHES=FILE adds to FILE, when the process ends, `COUNT KERNEL` for each kernel
- *   EMULATION_DROP=FILE:LINE  what waits there does not
+ *   EMULATION_DEVICES=N     how many devices there seem to be (default 1): their memory is one; processes
+ * that are given this see the same ones, others have one each EMULATION_NCCL_VERSION=N  the version that NCCL
+ * says it is EMULATION_ENGINES=1     copies off the device run one after the other, whatever their streams,
+ * and so do those to it EMULATION_MEMORY=BYTES  of device memory (default 4 GiB) EMULATION_SMS=N
+ * multiprocessors (default 4) EMULATION_SITES=FILE    adds to FILE, when the process ends, `KIND FILE:LINE
+ * COUNT` for each place that has waited: event waits, synchronisations, barriers EMULATION_LAUNCHES=FILE adds
+ * to FILE, when the process ends, `COUNT KERNEL` for each kernel EMULATION_DROP=FILE:LINE  what waits there
+ * does not
  *
- * This header is what the emulated libraries (matrix products, collectives, instructions) are written with. */
+ * This header is what the emulated libraries (matrix products, collectives, instructions) are written with.
+ */
 #ifndef EMULATION_H
 #define EMULATION_H
 #include <cuda_runtime_api.h>
@@ -40,8 +39,8 @@
 
 /* One piece of work on a stream; `what` is a literal. */
 void emulation_enqueue(cudaStream_t s, const char *what, std::function<void()> run);
-/* One that may have to wait for other processes: it says 0 when it could do nothing yet, and is tried again, other
- * streams' work in between. */
+/* One that may have to wait for other processes: it says 0 when it could do nothing yet, and is tried again,
+ * other streams' work in between. */
 void emulation_enqueue_until(cudaStream_t s, const char *what, std::function<int()> run);
 
 /* [p, p + bytes) lies in one live piece of device memory, or the process ends; bytes 0: anything. */
@@ -52,27 +51,31 @@ uint64_t emulation_random(uint64_t n);
 
 /* ---- in a kernel ---- */
 
-/* Whether the place waits (EMULATION_DROP has not named it); counts it. kind: "barrier", "event wait", ... `state` is
- * the place's own memory, 0 at first. */
+/* Whether the place waits (EMULATION_DROP has not named it); counts it. kind: "barrier", "event wait", ...
+ * `state` is the place's own memory, 0 at first. */
 int emulation_site(int *state, const char *kind, const char *file, int line);
 
 void emulation_barrier(const char *file, int line);
 enum { EMULATION_LANE_BYTES = 256 };
 /* Meets the other lanes that `mask` names at this place. Returns what each gave: lane i's `bytes` (at most
- * EMULATION_LANE_BYTES) at [i * bytes], until this lane's next but one meeting. *present: the lanes that were there. */
+ * EMULATION_LANE_BYTES) at [i * bytes], until this lane's next but one meeting. *present: the lanes that were
+ * there. */
 const char *emulation_meet(unsigned mask, const void *mine, size_t bytes, unsigned *present, const char *what,
                            const char *file, int line);
 /* The number of this thread in its block, and of the block since the process started. */
 int emulation_thread(void);
 uint64_t emulation_block(void);
 
-/* As a template: T const *all = emulation_lanes(mine, "mma", file, line); all lanes of the warp must be there. */
-template <class T> const T *emulation_lanes(const T &mine, const char *what, const char *file = __builtin_FILE(),
-                                            int line = __builtin_LINE())
+/* As a template: T const *all = emulation_lanes(mine, "mma", file, line); all lanes of the warp must be
+ * there. */
+template <class T>
+const T *emulation_lanes(const T &mine, const char *what, const char *file = __builtin_FILE(),
+                         int line = __builtin_LINE())
 {
     static_assert(sizeof(T) <= EMULATION_LANE_BYTES, "too much for a lane");
     unsigned present;
-    const T *all = reinterpret_cast<const T *>(emulation_meet(~0u, &mine, sizeof mine, &present, what, file, line));
+    const T *all =
+        reinterpret_cast<const T *>(emulation_meet(~0u, &mine, sizeof mine, &present, what, file, line));
     if (present != ~0u)
         emulation_fail("%s:%d: %s with lanes that have ended (present %08x)", file, line, what, present);
     return all;
@@ -108,6 +111,6 @@ static inline uint16_t emulation_float_to_bf16(float f)
 
 /* ---- launches ---- */
 struct dim3;
-void emulation_launch(const char *kernel, const void *function, dim3 grid, dim3 block, size_t shared, cudaStream_t s,
-                      std::function<void()> thread, const char *file, int line);
+void emulation_launch(const char *kernel, const void *function, dim3 grid, dim3 block, size_t shared,
+                      cudaStream_t s, std::function<void()> thread, const char *file, int line);
 #endif

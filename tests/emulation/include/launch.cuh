@@ -1,14 +1,15 @@
 /* launch -- LAUNCH on the host: the call becomes work on the stream, its arguments copied as a launch does.
  *
- * Whatever is made of a kernel's types stays in its file: different files may have different types of one name. */
+ * Whatever is made of a kernel's types stays in its file: different files may have different types of one
+ * name. */
 #ifndef LAUNCH_CUH
 #define LAUNCH_CUH
 #include <cuda_runtime.h>
 #include <emulation.h>
 
 template <class... P, class... A>
-static void emulation_call(const char *name, const char *file, int line, void (*kernel)(P...), dim3 grid, dim3 block,
-                           size_t shared, cudaStream_t s, A... a)
+static void emulation_call(const char *name, const char *file, int line, void (*kernel)(P...), dim3 grid,
+                           dim3 block, size_t shared, cudaStream_t s, A... a)
 {
     static_assert(sizeof...(P) == sizeof...(A), "arguments of a launch");
     emulation_launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, s,

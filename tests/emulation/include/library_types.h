@@ -1,4 +1,5 @@
-/* library_types -- the element types that the libraries' calls name, with the numbers that the libraries give them. */
+/* library_types -- the element types that the libraries' calls name, with the numbers that the libraries give
+ * them. */
 #ifndef EMULATION_LIBRARY_TYPES_H
 #define EMULATION_LIBRARY_TYPES_H
 

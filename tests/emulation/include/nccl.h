@@ -10,7 +10,13 @@ extern "C" {
 typedef struct EmulatedComm *ncclComm_t;
 typedef struct { char internal[128]; } ncclUniqueId;
 typedef enum {
-    ncclSuccess, ncclUnhandledCudaError, ncclSystemError, ncclInternalError, ncclInvalidArgument, ncclInvalidUsage, ncclRemoteError,
+    ncclSuccess,
+    ncclUnhandledCudaError,
+    ncclSystemError,
+    ncclInternalError,
+    ncclInvalidArgument,
+    ncclInvalidUsage,
+    ncclRemoteError,
     ncclInProgress
 } ncclResult_t;
 typedef enum { ncclInt32, ncclInt64, ncclFloat16, ncclFloat32, ncclFloat64, ncclBfloat16 } ncclDataType_t;
@@ -32,11 +38,16 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t bytes, void
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
-ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t s);
-ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t s);
-ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t type, ncclComm_t comm, cudaStream_t s);
-ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t s);
-ncclResult_t ncclSend(const void *in, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s);
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t s);
+ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t s);
+ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t s);
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t s);
+ncclResult_t ncclSend(const void *in, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t s);
 ncclResult_t ncclRecv(void *out, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s);
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
-/* ptx -- the instructions of kernels/cuda/ptx/ptx.cuh on the host, fragment by fragment, exchanged among the 32 threads
- * of a warp. A copy of cp.async is made as late as a wait allows, and what it will overwrite is 0xff until then. */
+/* ptx -- the instructions of kernels/cuda/ptx/ptx.cuh on the host, fragment by fragment, exchanged among the
+ * 32 threads of a warp. A copy of cp.async is made as late as a wait allows, and what it will overwrite is
+ * 0xff until then. */
 #ifndef PTX_CUH
 #define PTX_CUH
 #include <cuda_bf16.h>
@@ -125,8 +126,14 @@ static inline void emulation_copy(SharedAt to, const void *from, bool there, uns
     q->copies.push_back({to, from, size, there});
     q->open++;
 }
-static inline void cp_async16(SharedAt to, const void *from, bool there) { emulation_copy(to, from, there, 16); }
-static inline void cp_async4(SharedAt to, const void *from, bool there) { emulation_copy(to, from, there, 4); }
+static inline void cp_async16(SharedAt to, const void *from, bool there)
+{
+    emulation_copy(to, from, there, 16);
+}
+static inline void cp_async4(SharedAt to, const void *from, bool there)
+{
+    emulation_copy(to, from, there, 4);
+}
 static inline void cp_async_commit()
 {
     EmulationCopies *q = emulation_copies_mine();
