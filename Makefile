@@ -57,7 +57,6 @@ EXTRA_parallel/comm/comm_mpi := $(MPI_CFLAGS) -Iparallel
 EXTRA_parallel/comm/job := -Iparallel
 EXTRA_parallel/comm/comm_none := -Iparallel
 EXTRA_src/io/args := -Isrc/config
-EXTRA_src/model/precision := -Isrc/checkpoint
 EXTRA_src/run/run_costs := -Isrc/plan
 EXTRA_src/bubble/bubble := -Isrc/commands
 # only programs that open groups of several ranks carry MPI

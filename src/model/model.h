@@ -136,7 +136,7 @@ typedef struct Model {
     Arena scratch;
     Mat rope;                              /* real [P, rot] = (cos | sin); rows 0 when there is none */
     int keep_ln, keep_attn, keep_mlp;      /* what selective recompute does not leave out */
-    Fp8Scale *fp8; /* on the device: [2: training, evaluation][nparts][LINEARS][3: x, w, dy] */
+    Fp8Scale *fp8; /* on the device: [2: training, evaluation][nparts][LINEARS][LINEAR_SCALES] */
     float *fp8_seen;                       /* on the device: their largest magnitudes, for messages */
     Fp8Weight *fp8_weight; /* [nparts][LINEARS] copies of weights that a list keeps, NULL: none; */
     int fp8_keep;                          /* those of parts [0, fp8_keep) */
@@ -240,6 +240,7 @@ void head_logits(Model *m, int part, Mat x, Mat logits);
 
 /* How a linear layer of a part is multiplied; the head's as it is stored. */
 typedef enum { LINEAR_QKV, LINEAR_PROJ, LINEAR_FC1, LINEAR_FC2, LINEARS } LinearId;
+enum { LINEAR_SCALES = 3 };    /* of a linear layer in FP8: input, weight, gradient of the output */
 Precision model_precision(const Model *m, int part, LinearId which);
 static const Precision as_stored;
 /* Memory from `run`, which may be counting. recast: as model_open's. */
@@ -247,6 +248,12 @@ void precision_open(Model *m, int recast, Arena *run);
 /* Whether a list keeps copies of FP8 weights where there is room: with several microbatches, of weights that
  * stay whole. */
 int precision_keeps(const Config *cfg);
+/* Linear layers of this rank's parts, part by part: [nparts][LINEARS]. */
+int64_t precision_linears(const Model *m);
+/* The weight of linear layer i of them; NULL: the layer is not multiplied in FP8. */
+const Param *precision_weight(const Model *m, int64_t i);
+/* Whether FP8 scales follow from steps before, so that a checkpoint keeps them. */
+int precision_delayed(const Model *m);
 /* FP8 layers of a table. */
 int precision_layers(const Config *cfg, const Params *params);
 void precision_close(Model *m);

@@ -9,19 +9,20 @@
  * others, for two bytes an element, where there is room for them (fit.c); the last layers go without first. A
  * copy that is made anew has the same bits. Sharded weights are whole for one unit at a time, and so are
  * their copies. */
-#include "checkpoint.h"
 #include "model.h"
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const ParamId weight_of[LINEARS] = {[LINEAR_QKV] = P_QKV, [LINEAR_PROJ] = P_PROJ, [LINEAR_FC1] = P_FC1,
                                            [LINEAR_FC2] = P_FC2};
-enum { SCALES = 3 };           /* of a linear layer: x, w, dy */
 
-static int64_t linears(const Model *m) { return (int64_t)m->params->nparts * LINEARS; }
-static int64_t scales(const Model *m) { return linears(m) * SCALES; }
-static int delayed(const Config *c) { return c->fp8 != FP8_NONE && c->fp8_recipe == FP8_RECIPE_DELAYED; }
+int64_t precision_linears(const Model *m) { return (int64_t)m->params->nparts * LINEARS; }
+static int64_t scales(const Model *m) { return precision_linears(m) * LINEAR_SCALES; }
+
+int precision_delayed(const Model *m)
+{
+    return m->cfg->fp8 != FP8_NONE && m->cfg->fp8_recipe == FP8_RECIPE_DELAYED;
+}
 
 /* Whether this layer is multiplied in FP8. */
 static int in_fp8(const Config *c, int layer)
@@ -29,6 +30,12 @@ static int in_fp8(const Config *c, int layer)
     int edge = c->first_last_layers_bf16 && (layer < c->num_layers_at_start_in_bf16 ||
                                              layer >= c->num_layers - c->num_layers_at_end_in_bf16);
     return c->fp8 != FP8_NONE && layer >= 0 && !edge;
+}
+
+const Param *precision_weight(const Model *m, int64_t i)
+{
+    const Part *part = &m->params->part[i / LINEARS];
+    return in_fp8(m->cfg, part->layer) ? &m->params->param[part->param[weight_of[i % LINEARS]]] : NULL;
 }
 
 int precision_keeps(const Config *c)
@@ -63,16 +70,15 @@ void precision_open(Model *m, int recast, Arena *run)
         return;
     m->fp8 = arena_take(run, (size_t)(2 * scales(m)) * sizeof *m->fp8);
     m->fp8_seen = arena_take(run, (size_t)scales(m) * sizeof *m->fp8_seen);
-    m->fp8_known = xcalloc((size_t)linears(m) + 1, 1);
+    m->fp8_known = xcalloc((size_t)precision_linears(m) + 1, 1);
     m->fp8_keep = keep_before(m, recast);
-    m->fp8_weight = m->fp8_keep ? xcalloc((size_t)linears(m) + 1, sizeof *m->fp8_weight) : NULL;
+    m->fp8_weight = m->fp8_keep ? xcalloc((size_t)precision_linears(m) + 1, sizeof *m->fp8_weight) : NULL;
     for (int64_t i = 0; i < m->fp8_keep * LINEARS; i++) {
-        const Part *part = &m->params->part[i / LINEARS];
-        if (!in_fp8(m->cfg, part->layer))
+        const Param *weight = precision_weight(m, i);
+        if (!weight)
             continue;
-        size_t n = (size_t)m->params->param[part->param[weight_of[i % LINEARS]]].n;
-        m->fp8_weight[i].plain = arena_take(run, n);
-        m->fp8_weight[i].turned = m->data->gradients ? arena_take(run, n) : NULL;
+        m->fp8_weight[i].plain = arena_take(run, (size_t)weight->n);
+        m->fp8_weight[i].turned = m->data->gradients ? arena_take(run, (size_t)weight->n) : NULL;
     }
 }
 
@@ -94,7 +100,7 @@ Precision model_precision(const Model *m, int part, LinearId which)
     if (!in_fp8(m->cfg, m->params->part[part].layer) || m->cache)
         return as_stored;
     int64_t at = (int64_t)part * LINEARS + which;
-    Fp8Scale *s = m->fp8 ? m->fp8 + (m->evaluating ? scales(m) : 0) + at * SCALES : NULL;
+    Fp8Scale *s = m->fp8 ? m->fp8 + (m->evaluating ? scales(m) : 0) + at * LINEAR_SCALES : NULL;
     return (Precision){s,
                        s ? s + 1 : NULL,
                        s ? s + 2 : NULL,
@@ -119,57 +125,11 @@ static void agree(Model *m)
 void model_next_scales(Model *m)
 {
     const Config *c = m->cfg;
-    if (!delayed(c))
+    if (!precision_delayed(m))
         return;
     m->dev->settle(m->dev);            /* what a save still copies is about to change */
     agree(m);
     m->dev->fp8_next(m->dev, m->fp8, scales(m), c->fp8_amax_history_len,
                      c->fp8_amax_compute_algo == FP8_AMAX_COMPUTE_ALGO_MOST_RECENT);
-    memset(m->fp8_known, 1, (size_t)linears(m));
-}
-
-/* ---- checkpoints ---- */
-
-void model_scale_pieces(const Model *m, PieceUse use, Piece **list, int *n)
-{
-    const int64_t cols = 1 + FP8_HISTORY, ld = sizeof(Fp8Scale) / sizeof(float);
-    int speaks = m->grid->index[AXIS_TP] == 0 && m->grid->data.rank == 0;
-    if (!delayed(m->cfg) || use == PIECES_GRADIENT || (use == PIECES_SAVE && !speaks))
-        return;
-    for (int64_t i = 0; i < linears(m); i++) {
-        const Part *part = &m->params->part[i / LINEARS];
-        if (!in_fp8(m->cfg, part->layer))
-            continue;
-        const char *weight = m->params->param[part->param[weight_of[i % LINEARS]]].name;
-        pieces_add(list, n,
-                   (Piece){.name = xasprintf("%s" FP8_SCALES, weight),
-                           .type = F32,
-                           .ndim = 2,
-                           .shape = {SCALES, cols},
-                           .rows = SCALES,
-                           .cols = cols,
-                           .ld = ld,
-                           .data = m->fp8 ? &m->fp8[i * SCALES].scale : NULL,
-                           .dev = m->dev,
-                           .optim = 1,
-                           .may_lack = 1});
-    }
-}
-
-void model_scales_loaded(Model *m)
-{
-    const int64_t n = scales(m);
-    if (!delayed(m->cfg))
-        return;
-    Fp8Scale *s = xcalloc((size_t)n + 1, sizeof *s);
-    m->dev->get(m->dev, s, m->fp8, (size_t)n * sizeof *s);
-    for (int64_t i = 0; i < n; i++)
-        if (!(s[i].scale >= 0 && isfinite(s[i].scale)))
-            die(EXIT_CHECKPOINT, "checkpoint-state",
-                "an FP8 scale of the checkpoint is %g; change: load another checkpoint, or set finetune: "
-                "true to take the weights only",
-                (double)s[i].scale);
-    for (int64_t i = 0; i < n; i += SCALES)
-        m->fp8_known[i / SCALES] = s[i].scale > 0 && s[i + 1].scale > 0 && s[i + 2].scale > 0;
-    free(s);
+    memset(m->fp8_known, 1, (size_t)precision_linears(m));
 }

@@ -175,7 +175,7 @@ char *run_load(Run *r, const char *path)
     int weights_only = r->use != RUN_TRAIN || r->cfg->finetune, n;
     Piece *pieces = pieces_open(&r->params, PIECES_LOAD, &n);
     if (!weights_only)
-        model_scale_pieces(&r->model, PIECES_LOAD, &pieces, &n);
+        fp8_scales_pieces(&r->model, PIECES_LOAD, &pieces, &n);
     json_t *state = checkpoint_load(path, r->cfg, &r->grid.all, pieces, n, weights_only, &dir);
     weights_only = weights_only || json_is_true(json_object_get(state, "weights_only"));
     json_decref(r->huggingface);
@@ -187,7 +187,7 @@ char *run_load(Run *r, const char *path)
     json_decref(state);
     pieces_close(pieces, n);
     if (!weights_only)
-        model_scales_loaded(&r->model);
+        fp8_scales_loaded(&r->model);
     run_check_weights(r, dir);
     return dir;
 }

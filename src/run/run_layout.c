@@ -1,13 +1,9 @@
-/* A run before it has memory: grid, instruction lists, and the rehearsal that finds every size. */
+/* A run before it has memory: grid, and the rehearsal that finds every size. */
 #include "run_layout.h"
-#include "custom.h"
-#include "run_costs.h"
 #include <stdlib.h>
 #include <string.h>
 
 const char *const isa_names[] = {"auto", "amx", "avx512", "avx2", "generic"};
-
-/* ---- grid, lists ---- */
 
 GridSpec run_spec(const Config *c)
 {
@@ -31,180 +27,6 @@ int run_stage(const Config *cfg, int rank)
     GridSpec spec = run_spec(cfg);
     return grid_index(&spec, rank, AXIS_PP);
 }
-
-static int splits_backward(const Config *c, const PipeShape *s)
-{
-    return s->kind == SCHEDULE_CUSTOM ? c->custom->split
-                                      : s->kind >= SCHEDULE_ZB_H1 && s->kind != SCHEDULE_FORWARD;
-}
-
-PipeShape run_shape(const Config *c, const Placement *pl)
-{
-    PipeShape s = {.kind = SCHEDULE_1F1B,
-                   .p = pl->p,
-                   .v = pl->v,
-                   .group = (int)c->microbatch_group_size_per_vp_stage,
-                   .weight_share = 1};
-    if (pl->p > 1)
-        s.kind = (ScheduleKind)c->pipeline_schedule;
-    s.vee = pl->p > 1 && placement_turns(c);
-    s.limit = c->pipeline_max_activations == CFG_ABSENT ? 0 : (int)c->pipeline_max_activations;
-    s.lists = c->custom ? c->custom->list : NULL;
-    if (s.kind == SCHEDULE_ZB_AUTO)
-        run_costs(&s, c, pl);
-    return s;
-}
-
-void run_shape_close(PipeShape *s)
-{
-    free((void *)s->cost[0]);
-    memset(s->cost, 0, sizeof s->cost);
-}
-
-/* What happens between the units of this rank, beside what every pipeline does. */
-static Expand expand_of(const Run *r, const int *units)
-{
-    const Data *d = &r->params.data;
-    Expand e = {.units = units,
-                .sharded_grads = d->stage >= SHARD_GRADS,
-                .overlap = r->cfg->overlap_grad_reduce,
-                .gather = d->stage == SHARD_PARAMS,
-                .tied = d->tied >= 0};
-    for (int u = 0; e.tied && u < d->units; u++)
-        if (d->tied >= d->unit[u].first && d->tied < d->unit[u].first + d->unit[u].count)
-            e.tied_unit = u;
-    return e;
-}
-
-/* The units of every chunk [nchunks] of an open table. */
-static Expand open_units(Run *r, int *units)
-{
-    int n;
-    ModelUnit *unit = model_units(r->cfg, &r->params, &n, units);
-    PartRange *range = xcalloc((size_t)n + 1, sizeof *range);
-    for (int i = 0; i < n; i++)
-        range[i] = (PartRange){unit[i].part, unit[i].count};
-    params_units(&r->params, range, n);
-    free(range);
-    free(unit);
-    return expand_of(r, units);
-}
-
-static _Noreturn void broken(const char *why)
-{
-    die(EXIT_BUG, "schedule",
-        "the schedule does not hold: %s; change: another pipeline_schedule, and report this one", why);
-}
-
-/* Of this rank, in a step of segment i. */
-static int microbatches(const Config *c, int i)
-{
-    return (int)(c->batch_step[i].batch / (c->micro_batch_size * c->data_parallel_size));
-}
-
-/* All lists of all ranks, checked, and this rank's made ready. sim: their replay, on rank 0; NULL: not
- * wanted. */
-static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e,
-                      const ScheduleSet *made, Simulation *sim)
-{
-    ScheduleSet set;
-    char why[WHY];
-    if (made) {
-        schedule_open(own, made, r->grid.index[AXIS_PP], e);
-        return;
-    }
-    r->shape.kind = kind;
-    r->shape.m = m;
-    schedules_open(&set, &r->shape);
-    if (r->grid.rank == 0 && !schedules_check(&set, why, sizeof why))
-        broken(why);
-    uint64_t hash = schedules_hash(&set);
-    r->hash = hash64(&hash, sizeof hash, r->hash);
-    if (sim && r->grid.rank == 0)
-        simulate(&set, sim, 0);
-    schedule_open(own, &set, r->grid.index[AXIS_PP], e);
-    schedules_close(&set);
-}
-
-void lists_open(Run *r, const StepLists *made)
-{
-    const Config *c = r->cfg;
-    int *units = xcalloc((size_t)r->params.nchunks, sizeof *units);
-    r->shape = run_shape(c, &r->placement);
-    ScheduleKind kind = r->shape.kind;
-    Expand e = open_units(r, units);
-    r->hash = HASH_SEED;
-    r->lists = xcalloc((size_t)c->batch_steps, sizeof *r->lists);
-    for (int i = 0; i < c->batch_steps; i++) {
-        Lists *l = &r->lists[i];
-        l->batch = c->batch_step[i].batch;
-        l->m = microbatches(c, i);
-        if (r->use != RUN_FORWARD)
-            open_list(r, &l->train, kind, l->m, &e, made ? &made->train[i] : NULL,
-                      i == c->batch_steps - 1 ? &r->sim : NULL);
-        open_list(r, &l->forward, SCHEDULE_FORWARD, l->m, &e, made ? &made->forward[i] : NULL, NULL);
-    }
-    if (r->kv_length)
-        open_list(r, &r->extend, SCHEDULE_FORWARD, 1, &e, NULL, NULL);
-    r->shape.kind = kind;
-    free(units);
-}
-
-void lists_units(Run *r)
-{
-    int *units = xcalloc((size_t)r->params.nchunks, sizeof *units);
-    open_units(r, units);
-    free(units);
-}
-
-void lists_close(Run *r)
-{
-    for (int i = 0; i < r->cfg->batch_steps; i++) {
-        schedule_close(&r->lists[i].train);
-        schedule_close(&r->lists[i].forward);
-    }
-    schedule_close(&r->extend);
-    free(r->lists);
-    run_shape_close(&r->shape);
-    simulation_close(&r->sim);
-}
-
-void step_lists_open(StepLists *l, const Config *c, const Placement *pl)
-{
-    char why[WHY];
-    *l = (StepLists){.n = c->batch_steps, .shape = run_shape(c, pl)};
-    l->train = xcalloc(2 * (size_t)l->n, sizeof *l->train);
-    l->forward = l->train + l->n;
-    for (int i = 0; i < l->n; i++) {
-        l->shape.m = microbatches(c, i);
-        schedules_open(&l->train[i], &l->shape);
-        if (!schedules_check(&l->train[i], why, sizeof why))
-            broken(why);
-        PipeShape forward = l->shape;
-        forward.kind = SCHEDULE_FORWARD;
-        schedules_open(&l->forward[i], &forward);
-    }
-}
-
-void step_lists_close(StepLists *l)
-{
-    for (int i = 0; i < l->n; i++) {
-        schedules_close(&l->train[i]);
-        schedules_close(&l->forward[i]);
-    }
-    free(l->train);
-    run_shape_close(&l->shape);
-}
-
-const Lists *run_lists(const Run *r, int64_t batch)
-{
-    int i = 0;
-    while (r->lists[i].batch != batch)
-        i++;
-    return &r->lists[i];
-}
-
-/* ---- layout ---- */
 
 static void most(int slots[SLOT_KINDS], const Schedule *s)
 {
@@ -279,7 +101,7 @@ void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const Mo
     if (r->use != RUN_FORWARD)
         optimizer_open(&r->opt, c, &r->params, dev, run);
     mem->optimizer += grown(run, &before);
-    model_open(&r->model, c, &r->grid, &r->shape, dev, &r->params, slots, splits_backward(c, &r->shape),
+    model_open(&r->model, c, &r->grid, &r->shape, dev, &r->params, slots, lists_split(c, &r->shape),
                r->fp8_recast, run, from.outer, bytes);
     mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.nfw * (int64_t)bytes->fw +
                        slots[SLOT_DW] * (int64_t)bytes->dw + 2 * (int64_t)(bytes->window_d + bytes->window_w);
@@ -288,7 +110,7 @@ void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const Mo
     mem->activations += grown(run, &before);
     if (r->use == RUN_TRAIN) {
         r->pieces = pieces_open(&r->params, PIECES_SAVE, &r->npieces);
-        model_scale_pieces(&r->model, PIECES_SAVE, &r->pieces, &r->npieces);
+        fp8_scales_pieces(&r->model, PIECES_SAVE, &r->pieces, &r->npieces);
         trace_open(&r->trace, c, events(r), host);
         if (run_dir || !run->base)
             r->saver = saver_open(c, run_dir, &r->grid.all, r->pieces, r->npieces, host);
@@ -420,20 +242,6 @@ void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
     layout_give(r);
     r->workspace = workspace(r);
     layout_workspace(r);
-}
-
-Expand run_expand(const Config *cfg, int rank, int *units)
-{
-    GridSpec spec = run_spec(cfg);
-    Run r = {.cfg = cfg};
-    grid_open_counting(&r.grid, &spec, cfg->world, rank);
-    placement_open(&r.placement, cfg);
-    table_open(&r);
-    Expand e = open_units(&r, units);
-    params_close(&r.params);
-    placement_close(&r.placement);
-    grid_close(&r.grid);
-    return e;
 }
 
 void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank)

@@ -15,6 +15,8 @@ void lists_open(Run *r, const StepLists *made);
 /* The units alone, for a table that was opened again. */
 void lists_units(Run *r);
 void lists_close(Run *r);
+/* Whether the schedule splits the backward in D and W. */
+int lists_split(const Config *c, const PipeShape *s);
 
 /* Opens table and lists over groups that only count, rehearses every list, and finds every size: r->memory,
  * and the slots and scratch of the model. */
