@@ -74,8 +74,9 @@ INC_src/report := -Isrc/report -Isrc/config -Isrc/io $(INC_parallel)
 INC_src      := $(patsubst %,-Isrc/%,$(ROOMS)) $(INC_parallel)
 INC_tests    := -Itests $(INC_src) -Ikernels/cpu
 
-# CUDA: 0 without; 1 with nvcc; emulated: the same sources for the host, on tests/emulation. What knows of CUDA lies in
-# kernels/cuda and parallel/comm_{device,nccl,staged}.c, compiled into a folder of its own; other objects are shared.
+# CUDA: 0 without; 1 with nvcc; emulated: the same sources for the host, on tests/emulation. What knows of CUDA
+# lies in kernels/cuda and parallel/comm/comm_{device,nccl,staged}.c, compiled into a folder of its own; other
+# objects are shared.
 # Files X_none.c say, with CUDA=0, that there is none.
 CUDA_C   := $(wildcard kernels/cuda/*.c kernels/cuda/attention/*.c $(addprefix parallel/comm/comm_,$(addsuffix .c,device nccl staged)))
 CUDA_CU  := $(wildcard kernels/cuda/*.cu kernels/cuda/attention/*.cu)

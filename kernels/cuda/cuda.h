@@ -1,5 +1,5 @@
-/* cuda -- what the files of this folder share, and the groups whose buffers lie on a GPU (parallel/comm_*): a
- * GPU's streams, memory and waits.
+/* cuda -- what the files of this folder share, and the groups whose buffers lie on a GPU
+ * (parallel/comm/comm_*): a GPU's streams, memory and waits.
  *
  * Ops are enqueued on one stream, `compute`, and return at once; the host waits in get, told and sync alone.
  * A call that fails, and a launch that cannot be, dies with EXIT_RESOURCE. One thread of the host, but for

@@ -3,7 +3,7 @@
 # resume in another layout and the export after each; and it is the same model however its configuration is spelled.
 set -e
 work=${WORK:?}
-"$TRAIN" tokenize src/a*.c -o "$work/corpus" > /dev/null 2>&1
+"$TRAIN" tokenize src/*/a*.c -o "$work/corpus" > /dev/null 2>&1
 cat > "$work/data.yaml" <<YAML
 data: {data_path: $work/corpus, tokenizer_type: byte, split: '80, 20, 0'}
 train: {micro_batch_size: 2, global_batch_size: 4, train_iters: 4, eval_iters: 1}

@@ -4,7 +4,7 @@
 set -e
 work=${WORK:?}
 fail() { echo "$*"; cat "$work/log"; exit 1; }
-"$TRAIN" tokenize src/a*.c -o "$work/corpus" > /dev/null 2>&1
+"$TRAIN" tokenize src/*/a*.c -o "$work/corpus" > /dev/null 2>&1
 cat > "$work/tiny.yaml" <<YAML
 model:
   {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 16, position_embedding_type: rope,

@@ -20,7 +20,7 @@ if [ $# = 1 ]; then         # all that writes, in this folder
     exit 0
 fi
 export TEXT="$PWD/parallel" MACHINE="$PWD/configs/machines/h100.yaml"
-script=$PWD/tests/modes.sh
+script=$PWD/tests/commands/modes.sh
 cat > "$work/tiny.yaml" <<YAML
 model: {num_layers: 2, hidden_size: 32, num_attention_heads: 2, seq_length: 16, position_embedding_type: rope,
   normalization: RMSNorm, activation: swiglu, add_bias_linear: false, untie_embeddings_and_output_weights: true}

@@ -69,7 +69,7 @@ commands $(grep -E '(^|/)README\.md$' "$WORK/files" | sort) > "$WORK/commands"
 ran=0 left=0 bad=0
 fail() { bad=$((bad + 1)); printf '%s\n' "$*"; }
 row() { # ACTION COMMAND: what rows of this action that match say; notes that they matched
-    grep "^$1 " "$top/tests/readme.rows" | while IFS= read -r entry; do
+    grep "^$1 " "$top/tests/scripts/readme.rows" | while IFS= read -r entry; do
         entry=${entry#* } pattern=${entry%% :: *}
         printf '%s\n' "$2" | grep -Eq -- "$pattern" || continue
         printf '%s\n' "$pattern" >> "$WORK/matched"
@@ -109,7 +109,7 @@ while IFS="$(printf '\t')" read -r place kind text <&3; do
     esac
 done 3< "$WORK/commands"
 
-grep -Ev '^(#|$)' "$top/tests/readme.rows" | while IFS= read -r entry; do
+grep -Ev '^(#|$)' "$top/tests/scripts/readme.rows" | while IFS= read -r entry; do
     pattern=${entry#* } pattern=${pattern%% :: *}
     grep -qxF -- "$pattern" "$WORK/matched" || echo "tests/scripts/readme.rows: matches no command: $entry"
 done > "$WORK/idle"
