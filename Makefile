@@ -10,6 +10,7 @@
 # make test-seeds             bugs planted one by one, each caught by the test that tests/seeds names (minutes)
 # make test-readme    every command of every README, the long ones too (minutes)
 # make test-bare      scripts/demo and scripts/test in a bare Debian, as root and as an ordinary user (as root; debootstrap)
+# make test-same OLD=PATH    what another executable, of before a refactoring, writes beside what this one does (a minute)
 # make test-huggingface                               import and export against transformers (PYTHON has it)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
 # make CUDA=1 CUDNN=1         attention through cuDNN where it can; CUDNN_INC=PATH and CUDNN_FRONTEND_INC=PATH: the
@@ -319,6 +320,9 @@ test-bare:
 test-seeds:
 	BUILD=$(BUILD) tests/seeds.sh
 
+test-same: train
+	tests/same.sh $(OLD) $(CURDIR)/train
+
 test-huggingface: train
 	$(PYTHON) tests/checkpoint/check_huggingface.py
 
@@ -335,5 +339,5 @@ clean:
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
 .PHONY: all tests cuda-tests test test-emulation docs demo bench bench-schedules test-kill test-launch test-hosts test-layouts \
-        test-slurm test-readme test-bare test-seeds test-huggingface test-portable test-valgrind size clean FORCE
+        test-slurm test-readme test-bare test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:
