@@ -18,7 +18,7 @@
 #define CHECKPOINT_H
 #include "comm.h"
 #include "config.h"
-#include "model.h"
+#include "params.h"
 #include <jansson.h>
 
 /* A box of a global tensor in this rank's memory. Names are legal file names (file_name_ok). */
@@ -49,8 +49,9 @@ void pieces_close(Piece *p, int n);
  * and the largest magnitudes of the steps before, the last one first: of whole tensors, whatever the layout.
  * SAVE: over all ranks each once. loaded: after a load, which of them were there. */
 #define FP8_SCALES ".fp8_scales"
-void fp8_scales_pieces(const Model *m, PieceUse use, Piece **list, int *n);
-void fp8_scales_loaded(Model *m);
+struct Model;
+void fp8_scales_pieces(const struct Model *m, PieceUse use, Piece **list, int *n);
+void fp8_scales_loaded(struct Model *m);
 
 typedef struct Saver Saver;
 

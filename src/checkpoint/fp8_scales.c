@@ -1,5 +1,6 @@
 /* fp8_scales -- the delayed FP8 scales of a model in a checkpoint */
 #include "checkpoint.h"
+#include "model.h"
 #include <math.h>
 #include <stdlib.h>
 
