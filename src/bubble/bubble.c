@@ -26,10 +26,10 @@ static void write_to(const char *path, const Table *t, void (*put)(FILE *f, cons
 }
 
 /* What the ranks of a job are told: `bubble` CONFIG, what selects the cells, and the overrides. */
-static int job_line(char **line, const char *path, const Sweep *sweep, const char *steps, const Args *a)
+static int job_line(char **line, const char *path, const BubbleRange *range, const char *steps, const Args *a)
 {
     const char *flag[][2] = {
-        {"--schedules", sweep->schedules}, {"--m", sweep->m}, {"--v", sweep->v}, {"--steps", steps}};
+        {"--schedules", range->schedules}, {"--m", range->m}, {"--v", range->v}, {"--steps", steps}};
     int n = 0;
     line[n++] = "bubble";
     line[n++] = (char *)path;
@@ -44,10 +44,10 @@ static int job_line(char **line, const char *path, const Sweep *sweep, const cha
 }
 
 /* On the clock device, or simulated alone. Returns the exit code of a job that failed. */
-static int clocked(Table *t, const char *path, const Sweep *sweep, const Args *a, int simulated)
+static int clocked(Table *t, const char *path, const BubbleRange *range, const Args *a, int simulated)
 {
     int rank, world = grid_launched(&rank), code = 0;
-    bubble_open(t, config_load(path, a->n, a->v, 0, USE_BUBBLE), sweep, simulated, rank == 0);
+    bubble_open(t, config_load(path, a->n, a->v, 0, USE_BUBBLE), range, simulated, rank == 0);
     bubble_simulate(t);
     if (simulated)
         return EXIT_DONE;
@@ -55,7 +55,7 @@ static int clocked(Table *t, const char *path, const Sweep *sweep, const Args *a
     if (world == 1) {
         char **line = xcalloc((size_t)a->n + 16, sizeof *line),
              *steps = t->steps ? xasprintf("%d", t->steps) : NULL;
-        int n = job_line(line, path, sweep, steps, a);
+        int n = job_line(line, path, range, steps, a);
         code = bubble_launch(t, n, line);
         free(steps);
         free(line);
@@ -98,13 +98,13 @@ static int compute_alone(Table *t, const char *path, const Args *a, const Overri
     return code;
 }
 
-/* Real computation: in this job, or in one for each pipeline of the sweep. */
-static int computed(Table *t, const char *path, const Sweep *sweep, Args *a)
+/* Real computation: in this job, or in one for each pipeline of the range. */
+static int computed(Table *t, const char *path, const BubbleRange *range, Args *a)
 {
     int rank, code = 0;
     t->steps = t->steps ? t->steps : STEPS_REAL;
     if (grid_launched(&rank) > 1) {
-        if (sweep->schedules || sweep->p || sweep->m || sweep->v)
+        if (range->schedules || range->p || range->m || range->v)
             die(EXIT_CONFIG, "usage",
                 "train bubble: a launched job measures the configuration's own pipeline; change: start it "
                 "alone, or say it with pipeline_schedule=..., pipeline_model_parallel_size=...");
@@ -112,7 +112,7 @@ static int computed(Table *t, const char *path, const Sweep *sweep, Args *a)
         *a = (Args){0};
     } else {
         Overrides *list;
-        int n = bubble_overrides(config_load(path, a->n, a->v, 0, USE_BUBBLE), sweep, &list);
+        int n = bubble_overrides(config_load(path, a->n, a->v, 0, USE_BUBBLE), range, &list);
         code = compute_alone(t, path, a, list, n);
         for (int i = 0; i < n; i++)
             for (int k = 0; k < list[i].n; k++)
@@ -128,7 +128,7 @@ int command_bubble(int argc, char **argv)
     int json = args_flag(&a, "--json"), simulated = args_flag(&a, "--simulate"),
         real = args_flag(&a, "--real"), rank;
     const char *csv = args_value(&a, "--csv"), *svg = args_value(&a, "--svg");
-    Sweep sweep = {.schedules = args_value(&a, "--schedules"),
+    BubbleRange range = {.schedules = args_value(&a, "--schedules"),
                    .p = args_value(&a, "--p"),
                    .m = args_value(&a, "--m"),
                    .v = args_value(&a, "--v")};
@@ -138,7 +138,7 @@ int command_bubble(int argc, char **argv)
     if (simulated + real > 1)
         die(EXIT_CONFIG, "usage",
             "train bubble: --simulate measures nothing, --real measures; change: give one of them");
-    int code = real ? computed(&t, path, &sweep, &a) : clocked(&t, path, &sweep, &a, simulated);
+    int code = real ? computed(&t, path, &range, &a) : clocked(&t, path, &range, &a, simulated);
     grid_launched(&rank);
     if (!code && rank == 0) {
         if (csv)

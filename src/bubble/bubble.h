@@ -41,22 +41,22 @@ typedef struct {
 
 /* What the command line says instead of the configuration; NULL: nothing. Lists of names and numbers with
  * commas between. */
-typedef struct { const char *schedules, *p, *m, *v; } Sweep;
+typedef struct { const char *schedules, *p, *m, *v; } BubbleRange;
 
-/* The cells of cfg->clock_cells that the sweep lets pass, or else every legal combination of the sweep and
+/* The cells of cfg->clock_cells that the range lets pass, or else every legal combination of the range and
  * the configuration, whose times they take; with the times of 1 for the forward, and both halves of the
  * backward, of a rank where it has none and `timeless` allows it. Combinations that cannot be are named on
  * standard error when `says`; without any other it dies with EXIT_CONFIG. */
-void bubble_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, int says);
+void bubble_open(Table *t, const Config *cfg, const BubbleRange *range, int timeless, int says);
 void bubble_close(Table *t);
 
 /* Adds a cell; time: of each kind, copied. shape: without costs. NULL, or why it cannot be; on the heap. */
 char *bubble_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell **cell);
 
-/* The same sweep as overrides of a configuration, for runs that really compute: one list for each pipeline.
+/* The same range as overrides of a configuration, for runs that really compute: one list for each pipeline.
  * raw: the configuration read with USE_BUBBLE. Returns their number; on the heap. */
 typedef struct { int n; char *v[4]; } Overrides;
-int bubble_overrides(const Config *raw, const Sweep *sweep, Overrides **list);
+int bubble_overrides(const Config *raw, const BubbleRange *range, Overrides **list);
 
 /* Simulated and closed form of every cell. */
 void bubble_simulate(Table *t);

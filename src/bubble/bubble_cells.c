@@ -127,33 +127,7 @@ void times_close(Times time[TIMES])
 
 double share_of(const Config *c) { return isnan(c->clock_weight_share) ? 1 : c->clock_weight_share; }
 
-/* ---- all ---- */
-
-void bubble_open(Table *t, const Config *cfg, const Sweep *sweep, int timeless, int says)
-{
-    Wanted w = wanted_open(sweep);
-    *t = (Table){0};
-    if (cfg->clock_cells) {
-        add_file(t, cfg, &w);
-    } else {
-        Times time[TIMES];
-        times_of(cfg, time);
-        int given = (time[TIME_F].n > 0) + (time[TIME_D].n > 0) + (time[TIME_W].n > 0);
-        if (given && given < 3)
-            USAGE_ERROR(
-                "clock_forward_ms, clock_backward_input_ms and clock_backward_weight_ms go together; change: "
-                "give all three, or none");
-        if (!given && !timeless)
-            USAGE_ERROR(
-                "nothing says how long a computation takes; change: give clock_forward_ms, "
-                "clock_backward_input_ms and clock_backward_weight_ms (20 each, for example), or --simulate");
-        for (int k = 0; k < TIME_HOP && !given; k++)
-            time[k].ms[0] = time[k].n = 1;
-        add_sweep(t, cfg, &w, time, says);
-        times_close(time);
-    }
-    wanted_close(&w);
-}
+/* ---- simulated ---- */
 
 void bubble_simulate_cell(Cell *c, const PipeShape *made)
 {

@@ -209,7 +209,7 @@ static char *find_cells(const Config *c)
     return xasprintf("%.*s/%s", (int)(slash - c->path), c->path, c->clock_cells);
 }
 
-void add_file(Table *t, const Config *c, const Wanted *w)
+void bubble_add_file(Table *t, const Config *c, const Wanted *w)
 {
     char *path = find_cells(c);
     Reader r = {.path = path, .weight_share = share_of(c)};

@@ -9,9 +9,9 @@
 
 typedef struct { int n, *x; } Numbers;
 
-/* What a sweep names; an empty list: everything. */
+/* What a range names; an empty list: everything. */
 typedef struct { Numbers kind, p, m, v; } Wanted;
-Wanted wanted_open(const Sweep *s);
+Wanted wanted_open(const BubbleRange *s);
 void wanted_close(Wanted *w);
 int wanted_holds(const Wanted *w, const PipeShape *s);
 
@@ -32,7 +32,7 @@ void times_close(Times time[TIMES]);
 /* What of an activation stays until W. */
 double share_of(const Config *cfg);
 
-/* Cells of cfg->clock_cells; of the sweep. */
-void add_file(Table *t, const Config *cfg, const Wanted *w);
-void add_sweep(Table *t, const Config *cfg, Wanted *w, const Times time[TIMES], int says);
+/* Cells of cfg->clock_cells; of the range. */
+void bubble_add_file(Table *t, const Config *cfg, const Wanted *w);
+void bubble_add_range(Table *t, const Config *cfg, Wanted *w, const Times time[TIMES], int says);
 #endif

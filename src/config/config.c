@@ -5,21 +5,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* The defaults of the table; absent where it says null or required. */
-void check_open(Check *k, const char *path)
-{
-    *k = (Check){.path = path, .cfg = keep_alloc(1, sizeof(Config))};
-    k->cfg->path = path;
-    for (int i = 0; i < OPTIONS; i++) {
-        Value v = {0};
-        k->set[i].arg = -1;
-        option_clear(&options[i], k->cfg);
-        if (!option_required(&options[i]))
-            BUG_ON(!config_parse_value(k, 0, options[i].key, options[i].def, &v) ||
-                   value_store(&options[i], &v, k->cfg));
-    }
-}
-
 /* What `load` stands for: the checkpoint's folder, or why there is none; the keys of its model that are set
  * otherwise here. */
 typedef struct { char *dir; int found; const char *others; } Saved;

@@ -55,7 +55,7 @@ char *config_parse_schedule(Config *c, int64_t unit)
             return textf("batch size %lld of '%.*s' is not a multiple of micro_batch_size %lld x "
                          "data-parallel size %lld; nearest: %s",
                          LL(batch), length, entry, LL(c->micro_batch_size), LL(c->data_parallel_size),
-                         nearest_multiples(unit, batch));
+                         check_nearest_multiples(unit, batch));
         if (batch / unit > 65535)
             return textf("batch size %lld is %lld microbatches; at most 65535; raise micro_batch_size",
                              LL(batch), LL(batch / unit));

@@ -155,16 +155,16 @@ void rules_pairs(Check *k)
     for (int i = 0; i < pair_count; i++) {
         const Pair *p = &pairs[i];
         const int on[] = {p->a, p->b, -1};
-        if (!usable(k, on) || !p->broken(k->cfg))
+        if (!check_usable(k, on) || !p->broken(k->cfg))
             continue;
         char *a = config_text(k->cfg, p->a), *b = config_text(k->cfg, p->b);
         const char *with = options[p->b].key;
         if (option_absent(&options[p->a], k->cfg))
-            complain(k, on, "absent beside %s %.60s; %s", with, b, p->change);
+            check_report(k, on, "absent beside %s %.60s; %s", with, b, p->change);
         else if (option_absent(&options[p->b], k->cfg))
-            complain(k, on, "%.60s needs %s, which is absent; %s", a, with, p->change);
+            check_report(k, on, "%.60s needs %s, which is absent; %s", a, with, p->change);
         else
-            complain(k, on, "%.60s does not go with %s %.60s; %s", a, with, b, p->change);
+            check_report(k, on, "%.60s does not go with %s %.60s; %s", a, with, b, p->change);
         free(a);
         free(b);
         k->split_conflict |= !strcmp(p->change, ONE_WAY);

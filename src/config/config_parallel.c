@@ -59,7 +59,7 @@ void rules_world(Check *k, int world)
          world == 1 ? textf("; start %lld ranks (scripts/launch -n %lld ...), or plan them (--world %lld)",
                             LL(product), LL(product), LL(product))
                     : "");
-    c->data_parallel_size = usable(k, on) && world % product == 0 ? world / product : 0;
+    c->data_parallel_size = check_usable(k, on) && world % product == 0 ? world / product : 0;
     RULE(ON1(context_parallel_size), c->context_parallel_size > 1,
          "this build has no context parallelism; use 1");
     RULE(ON1(num_moe_experts), !ABSENT(num_moe_experts),
@@ -82,7 +82,7 @@ void rules_world(Check *k, int world)
              c->data_parallel_size * c->context_parallel_size % c->num_distributed_optimizer_instances,
          "%lld copies do not divide data parallel %lld x context %lld; nearest: %s",
          LL(c->num_distributed_optimizer_instances), LL(c->data_parallel_size), LL(c->context_parallel_size),
-         nearest_divisors(c->data_parallel_size * c->context_parallel_size,
+         check_nearest_divisors(c->data_parallel_size * c->context_parallel_size,
                           c->num_distributed_optimizer_instances));
 }
 
@@ -116,7 +116,8 @@ static int64_t chunks_of_layout(const Config *c, int stages)
 static void say_mistake(void *ctx, int line, int col, const char *what)
 {
     Check *k = ctx;
-    complain(k, ON1(pipeline_schedule_file), "%s:%d:%d: %s", k->cfg->pipeline_schedule_file, line, col, what);
+    check_report(k, ON1(pipeline_schedule_file), "%s:%d:%d: %s", k->cfg->pipeline_schedule_file, line, col,
+                 what);
 }
 
 /* A copy that lives as long as the configuration. */
@@ -141,15 +142,15 @@ static void read_lists(Check *k)
     char why[WHY];
     int64_t size;
     c->custom = NULL;
-    if (!usable(k, ON3(pipeline_schedule, pipeline_schedule_file, pipeline_model_parallel_size)) ||
+    if (!check_usable(k, ON3(pipeline_schedule, pipeline_schedule_file, pipeline_model_parallel_size)) ||
         c->pipeline_schedule != PIPELINE_SCHEDULE_CUSTOM || ABSENT(pipeline_schedule_file) ||
         c->pipeline_model_parallel_size == 1)
         return;
     int p = (int)c->pipeline_model_parallel_size;
     char *text = file_read_text(AT_FDCWD, c->pipeline_schedule_file, 0, LISTS_MOST, &size, why);
     if (!text)
-        complain(k, ON1(pipeline_schedule_file), "%s; give a file of lists, a line for each pipeline rank",
-                 why);
+        check_report(k, ON1(pipeline_schedule_file), "%s; give a file of lists, a line for each pipeline "
+                     "rank", why);
     else if (custom_read(&lists, text, (size_t)size, p, say_mistake, k)) {
         c->custom = kept_lists(&lists);
         custom_close(&lists);
@@ -247,9 +248,8 @@ static void rules_microbatches(Check *k)
 {
     Config *c = k->cfg;
     int64_t p = c->pipeline_model_parallel_size;
-    for (int i = 0;
-         usable(k, ON2(micro_batch_size, global_batch_size)) && c->data_parallel_size && i < c->batch_steps;
-         i++) {
+    int known = check_usable(k, ON2(micro_batch_size, global_batch_size)) && c->data_parallel_size;
+    for (int i = 0; known && i < c->batch_steps; i++) {
         int64_t m = c->batch_step[i].batch / (c->micro_batch_size * c->data_parallel_size);
         RULE(ON2(pipeline_schedule, global_batch_size),
              c->pipeline_schedule == PIPELINE_SCHEDULE_DUALPIPEV && m < 2 * p,
@@ -279,10 +279,10 @@ static int64_t rules_ends(Check *k, int64_t p, int64_t v)
                               : ON2(num_layers_in_last_pipeline_stage, num_layers);
     RULE(ON1(num_layers_in_first_pipeline_stage), first % v,
          "%lld layers do not divide into %lld virtual stages a rank; nearest: %s", LL(first), LL(v),
-         nearest_multiples(v, first));
+         check_nearest_multiples(v, first));
     RULE(ON1(num_layers_in_last_pipeline_stage), last % v,
          "%lld layers do not divide into %lld virtual stages a rank; nearest: %s", LL(last), LL(v),
-         nearest_multiples(v, last));
+         check_nearest_multiples(v, last));
     RULE(on, !ranks && rest,
          "%lld on the first and %lld on the last of 2 pipeline ranks are not the %lld of num_layers",
          LL(first), LL(last), LL(c->num_layers));
@@ -326,7 +326,7 @@ static void rules_layout(Check *k, int64_t p, int64_t v, const int *layers, int 
          stages != p * v && !k->seen[OPT_num_virtual_stages_per_pipeline_rank] &&
              !v_schedule(c->pipeline_schedule) && !c->custom,
          "has %d stages, which %lld pipeline ranks cannot share evenly, 255 each at most; nearest: %s",
-         stages, LL(p), nearest_multiples(p, stages > 255 * p ? 255 * p - 1 : stages));
+         stages, LL(p), check_nearest_multiples(p, stages > 255 * p ? 255 * p - 1 : stages));
     RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size,
              num_virtual_stages_per_pipeline_rank),
          stages != p * v && (k->seen[OPT_num_virtual_stages_per_pipeline_rank] ||
@@ -366,11 +366,11 @@ static void rules_split(Check *k, const int *layout, int stages)
     int64_t middle = -1;
     int before = k->n + k->dropped;
     int by_ends = !ABSENT(num_layers_in_first_pipeline_stage) || !ABSENT(num_layers_in_last_pipeline_stage);
-    if (!usable(k, ON4(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank,
+    if (!check_usable(k, ON4(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank,
                        pipeline_schedule)) ||
-        !usable(k, ON3(pipeline_model_parallel_layout, pipeline_balance,
+        !check_usable(k, ON3(pipeline_model_parallel_layout, pipeline_balance,
                        account_for_embedding_in_pipeline_split)) ||
-        !usable(k, ON3(num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage,
+        !check_usable(k, ON3(num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage,
                        account_for_loss_in_pipeline_split)) ||
         p * v > STAGES_MAX || k->split_conflict || (p > 1 && c->pipeline_balance == PIPELINE_BALANCE_COST))
         return;
@@ -392,17 +392,18 @@ void rules_pipeline(Check *k)
     Config *c = k->cfg;
     const int *layout = NULL;
     int stages = 0,
-        given = usable(k, ON1(pipeline_model_parallel_layout)) && !ABSENT(pipeline_model_parallel_layout);
+        given =
+            check_usable(k, ON1(pipeline_model_parallel_layout)) && !ABSENT(pipeline_model_parallel_layout);
     char *error = given ? config_parse_layout(c->pipeline_model_parallel_layout, &layout, &stages) : NULL;
     if (error) {
-        complain(k, ON1(pipeline_model_parallel_layout), "%s", error);
+        check_report(k, ON1(pipeline_model_parallel_layout), "%s", error);
         k->bad[OPT_pipeline_model_parallel_layout] = 1;
     }
     read_lists(k);
     derive_pipeline(k, stages);
     rules_lists(k);
     if (c->pipeline_model_parallel_size > 1 &&
-        usable(k,
+        check_usable(k,
                ON3(pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank, pipeline_schedule))) {
         rules_chunks(k);
         rules_groups(k);

@@ -6,58 +6,6 @@
 #include "placement.h"
 #include <ctype.h>
 
-int usable(const Check *k, const int *on)
-{
-    for (; *on >= 0; on++)
-        if (k->bad[*on])
-            return 0;
-    return 1;
-}
-
-/* Where the first of the keys was set; if none was, where its section stands, or the top of the file. */
-static Place blame(const Check *k, const int *on)
-{
-    for (const int *o = on; *o >= 0; o++)
-        if (k->seen[*o])
-            return k->set[*o];
-    Place p = k->section[section_find(options[*on].section)];
-    return p.line ? p : (Place){1, 1, -1};
-}
-
-void complain(Check *k, const int *on, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    check_add(k, blame(k, on), "%s: %s", options[*on].key, textv(fmt, ap));
-    va_end(ap);
-}
-
-/* "4 or 6": the multiples of m (>= m), or divisors of n, that enclose x. */
-static const char *either(int64_t below, int64_t above)
-{
-    return below && above && below != above ? textf("%lld or %lld", LL(below), LL(above))
-                                            : textf("%lld", LL(below ? below : above));
-}
-
-const char *nearest_multiples(int64_t m, int64_t x)
-{
-    return either(x / m * m, (x / m + 1) * m);
-}
-
-const char *nearest_divisors(int64_t n, int64_t x)
-{
-    int64_t below = 0, above = 0;
-    for (int64_t d = 1; d * d <= n; d++)
-        for (int side = 0; side < 2 && n % d == 0; side++) {
-            int64_t e = side ? n / d : d;
-            if (e <= x && e > below)
-                below = e;
-            if (e >= x && (!above || e < above))
-                above = e;
-        }
-    return either(below, above);
-}
-
 static int gated(const Config *c)
 {
     return c->activation == ACTIVATION_SWIGLU || c->activation == ACTIVATION_GEGLU;
@@ -106,7 +54,7 @@ static void rules_required(Check *k, ConfigUse use)
                      ((use & USE_STEPS) && (i == OPT_lr || (i == OPT_micro_batch_size && ABSENT(load)))) ||
                      ((use & USE_LOAD) && i == OPT_load);
         if (needed && option_absent(&options[i], c) && !k->bad[i]) {
-            complain(k, (const int[]){i, -1}, "missing; expected %s", legal_text(&options[i]));
+            check_report(k, (const int[]){i, -1}, "missing; expected %s", legal_text(&options[i]));
             k->bad[i] = 1;
         }
     }
@@ -120,15 +68,17 @@ static const char *tensor_sizes(const Check *k)
 {
     const Config *c = k->cfg;
     const int *on = ON2(pipeline_model_parallel_size, context_parallel_size);
-    int64_t rest = usable(k, on) ? c->pipeline_model_parallel_size * c->context_parallel_size : 1;
+    int64_t rest = check_usable(k, on) ? c->pipeline_model_parallel_size * c->context_parallel_size : 1;
     rest = c->world % rest ? 1 : rest;
     int shown = 0;
     const char *text = "";
     for (int64_t t = 1; t <= c->world && shown < 12; t++) {
-        if (c->world % (t * rest) || (usable(k, ON1(num_attention_heads)) && c->num_attention_heads % t) ||
-            (usable(k, ON1(num_query_groups)) && c->num_query_groups % t && t % c->num_query_groups) ||
-            (usable(k, ON1(ffn_hidden_size)) && c->ffn_hidden_size % t) ||
-            (usable(k, ON2(seq_length, sequence_parallel)) && c->sequence_parallel && c->seq_length % t))
+        if (c->world % (t * rest) ||
+            (check_usable(k, ON1(num_attention_heads)) && c->num_attention_heads % t) ||
+            (check_usable(k, ON1(num_query_groups)) && c->num_query_groups % t && t % c->num_query_groups) ||
+            (check_usable(k, ON1(ffn_hidden_size)) && c->ffn_hidden_size % t) ||
+            (check_usable(k, ON2(seq_length, sequence_parallel)) && c->sequence_parallel &&
+             c->seq_length % t))
             continue;
         text = textf("%s%s%lld", text, shown++ ? ", " : "", LL(t));
     }
@@ -142,7 +92,7 @@ static void rules_model(Check *k)
          ABSENT(kv_channels) && c->hidden_size % c->num_attention_heads,
          "%lld is not a multiple of num_attention_heads %lld; nearest: %s; or set kv_channels",
          LL(c->hidden_size), LL(c->num_attention_heads),
-         nearest_multiples(c->num_attention_heads, c->hidden_size));
+         check_nearest_multiples(c->num_attention_heads, c->hidden_size));
     RULE(ON3(hidden_size, num_attention_heads, kv_channels),
          ABSENT(kv_channels) && c->hidden_size / c->num_attention_heads > 512,
          "%lld / num_attention_heads %lld makes heads of %lld, attention takes up to 512; use at least %lld "
@@ -169,7 +119,7 @@ static void rules_model(Check *k)
            ABSENT(vocab_size) || c->vocab_size == 257 ? TOKENIZER_TYPE_BYTE : TOKENIZER_TYPE_NONE);
     RULE(ON2(vocab_size, tokenizer_type), ABSENT(vocab_size) && c->tokenizer_type == TOKENIZER_TYPE_NONE,
          "missing; tokenizer_type none does not say how many token ids there are");
-    if (usable(k, ON2(vocab_size, tokenizer_type)) && ABSENT(vocab_size) &&
+    if (check_usable(k, ON2(vocab_size, tokenizer_type)) && ABSENT(vocab_size) &&
         c->tokenizer_type == TOKENIZER_TYPE_NONE)
         k->bad[OPT_vocab_size] = 1;
     DERIVE(vocab_size, ON1(tokenizer_type), 257);
@@ -178,14 +128,14 @@ static void rules_model(Check *k)
          LL(c->vocab_size));
     RULE(ON1(tokenizer_model), !ABSENT(tokenizer_model),
          "no tokenizer of this build reads a file; leave it out");
-    if (usable(k, ON3(vocab_size, make_vocab_size_divisible_by, tensor_model_parallel_size))) {
+    if (check_usable(k, ON3(vocab_size, make_vocab_size_divisible_by, tensor_model_parallel_size))) {
         int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
         c->padded_vocab_size = (c->vocab_size + unit - 1) / unit * unit;
     }
 
     RULE(ON2(num_query_groups, num_attention_heads), c->num_attention_heads % c->num_query_groups,
          "%lld does not divide num_attention_heads %lld; nearest: %s", LL(c->num_query_groups),
-         LL(c->num_attention_heads), nearest_divisors(c->num_attention_heads, c->num_query_groups));
+         LL(c->num_attention_heads), check_nearest_divisors(c->num_attention_heads, c->num_query_groups));
     RULE(ON2(max_position_embeddings, seq_length), c->max_position_embeddings < c->seq_length,
          "%lld is below seq_length %lld; use %lld or more", LL(c->max_position_embeddings), LL(c->seq_length),
          LL(c->seq_length));
@@ -206,35 +156,35 @@ static void rules_model(Check *k)
          LL(c->num_query_groups), LL(tp), tensor_sizes(k));
     RULE(ON2(ffn_hidden_size, tensor_model_parallel_size), c->ffn_hidden_size % tp,
          "%lld is not a multiple of tensor_model_parallel_size %lld; nearest: %s; tensor sizes that fit: %s",
-         LL(c->ffn_hidden_size), LL(tp), nearest_multiples(tp, c->ffn_hidden_size), tensor_sizes(k));
+         LL(c->ffn_hidden_size), LL(tp), check_nearest_multiples(tp, c->ffn_hidden_size), tensor_sizes(k));
     RULE(ON3(seq_length, sequence_parallel, tensor_model_parallel_size),
          c->sequence_parallel && c->seq_length % tp,
          "%lld is not a multiple of tensor_model_parallel_size %lld, as sequence_parallel asks; nearest: %s; "
          "tensor sizes that fit: %s",
-         LL(c->seq_length), LL(tp), nearest_multiples(tp, c->seq_length), tensor_sizes(k));
+         LL(c->seq_length), LL(tp), check_nearest_multiples(tp, c->seq_length), tensor_sizes(k));
     RULE(ON3(tp_comm_overlap, sequence_parallel, tensor_model_parallel_size),
          c->tp_comm_overlap && tp > 1 && !c->sequence_parallel,
          "true needs sequence_parallel: true, whose gathers and scatters it cuts into blocks");
     RULE(ON2(seq_length, context_parallel_size),
          c->context_parallel_size > 1 && c->seq_length % (2 * c->context_parallel_size),
          "%lld is not a multiple of 2 x context_parallel_size %lld; nearest: %s", LL(c->seq_length),
-         LL(c->context_parallel_size), nearest_multiples(2 * c->context_parallel_size, c->seq_length));
+         LL(c->context_parallel_size), check_nearest_multiples(2 * c->context_parallel_size, c->seq_length));
 }
 
 /* FP8 is multiplied in pieces of 16 numbers. */
 static void rules_fp8(Check *k)
 {
     Config *c = k->cfg;
-    int on = usable(k, ON1(fp8)) && c->fp8 != FP8_NONE;
+    int on = check_usable(k, ON1(fp8)) && c->fp8 != FP8_NONE;
     int64_t tp = c->tensor_model_parallel_size, groups = c->num_query_groups;
     RULE(ON2(hidden_size, fp8), on && c->hidden_size % 16,
          "%lld is not a multiple of 16, as fp8 asks; nearest: %s", LL(c->hidden_size),
-         nearest_multiples(16, c->hidden_size));
+         check_nearest_multiples(16, c->hidden_size));
     RULE(ON3(ffn_hidden_size, fp8, tensor_model_parallel_size), on && c->ffn_hidden_size % (16 * tp),
          "%lld is not a multiple of 16 x tensor_model_parallel_size %lld, as fp8 asks; nearest: %s",
-         LL(c->ffn_hidden_size), LL(tp), nearest_multiples(16 * tp, c->ffn_hidden_size));
-    if (on &&
-        usable(k, ON4(num_attention_heads, num_query_groups, kv_channels, tensor_model_parallel_size))) {
+         LL(c->ffn_hidden_size), LL(tp), check_nearest_multiples(16 * tp, c->ffn_hidden_size));
+    if (on && check_usable(k, ON4(num_attention_heads, num_query_groups, kv_channels,
+                                  tensor_model_parallel_size))) {
         int64_t q = c->num_attention_heads / tp * c->kv_channels;
         int64_t kv = (groups < tp ? 1 : groups / tp) * c->kv_channels;
         RULE(ON2(kv_channels, fp8), q % 16 || 2 * kv % 16,
@@ -257,9 +207,9 @@ static void rules_fp8(Check *k)
 static void rules_size(Check *k)
 {
     Config *c = k->cfg;
-    if (!usable(k, ON4(num_layers, hidden_size, ffn_hidden_size, vocab_size)) ||
-        !usable(k, ON4(num_attention_heads, num_query_groups, kv_channels, max_position_embeddings)) ||
-        !usable(k, ON3(activation, make_vocab_size_divisible_by, tensor_model_parallel_size)))
+    if (!check_usable(k, ON4(num_layers, hidden_size, ffn_hidden_size, vocab_size)) ||
+        !check_usable(k, ON4(num_attention_heads, num_query_groups, kv_channels, max_position_embeddings)) ||
+        !check_usable(k, ON3(activation, make_vocab_size_divisible_by, tensor_model_parallel_size)))
         return;
     double h = (double)c->hidden_size, f = (double)c->ffn_hidden_size * (gated(c) ? 2 : 1);
     double qkv = (double)(c->num_attention_heads + 2 * c->num_query_groups) * (double)c->kv_channels;
@@ -281,7 +231,7 @@ static void rules_batch(Check *k)
     Config *c = k->cfg;
     int scheduled = !ABSENT(step_batch_size_schedule);
     if (!c->data_parallel_size ||
-        !usable(k, ON4(micro_batch_size, step_batch_size_schedule, global_batch_size, seq_length)) ||
+        !check_usable(k, ON4(micro_batch_size, step_batch_size_schedule, global_batch_size, seq_length)) ||
         (scheduled && !ABSENT(global_batch_size))) {
         k->bad[OPT_global_batch_size] = k->bad[OPT_step_batch_size_schedule] = 1;
         return;
@@ -290,7 +240,7 @@ static void rules_batch(Check *k)
     if (scheduled) {
         char *error = config_parse_schedule(c, unit);
         if (error)
-            complain(k, ON1(step_batch_size_schedule), "%s", error);
+            check_report(k, ON1(step_batch_size_schedule), "%s", error);
         k->bad[OPT_step_batch_size_schedule] |= error != NULL;
         return;
     }
@@ -298,7 +248,7 @@ static void rules_batch(Check *k)
     RULE(ON2(global_batch_size, micro_batch_size), c->global_batch_size % unit,
          "%lld is not a multiple of micro_batch_size %lld x data-parallel size %lld; nearest: %s",
          LL(c->global_batch_size), LL(c->micro_batch_size), LL(c->data_parallel_size),
-         nearest_multiples(unit, c->global_batch_size));
+         check_nearest_multiples(unit, c->global_batch_size));
     RULE(ON2(global_batch_size, micro_batch_size), c->global_batch_size / unit > 65535,
          "%lld is %lld microbatches of %lld; at most 65535; raise micro_batch_size", LL(c->global_batch_size),
          LL(c->global_batch_size / unit), LL(unit));
@@ -312,7 +262,7 @@ static void rules_batch(Check *k)
 static void rules_steps(Check *k)
 {
     Config *c = k->cfg;
-    if (!usable(k, ON4(train_samples, train_iters, global_batch_size, step_batch_size_schedule)))
+    if (!check_usable(k, ON4(train_samples, train_iters, global_batch_size, step_batch_size_schedule)))
         return;
     int steps_known = ABSENT(train_samples) != ABSENT(train_iters);
     double steps = steps_known ? (double)config_iterations(c) : 0;
@@ -419,7 +369,7 @@ static void rules_rest(Check *k, ConfigUse use)
          !ABSENT(save_retain_interval) && !ABSENT(save_interval) &&
              c->save_retain_interval % c->save_interval,
          "%lld is not a multiple of save_interval; nearest: %s", LL(c->save_retain_interval),
-         nearest_multiples(c->save_interval, c->save_retain_interval));
+         check_nearest_multiples(c->save_interval, c->save_retain_interval));
     DERIVE(save, ON1(save), default_directory(c->path));
 }
 
@@ -434,7 +384,7 @@ static void rules_clock(Check *k, ConfigUse use)
         const int key[] = {i, -1};
         RULE(key, alien && !option_absent(&options[i], c), "only `train bubble`%s reads it; leave it out",
              i == OPT_clock_cells ? "" : ", and what looks at a schedule,");
-        if (alien || options[i].type != TYPE_LIST || !usable(k, on))
+        if (alien || options[i].type != TYPE_LIST || !check_usable(k, on))
             continue;
         int given = ((const List *)option_field(&options[i], c))->n;
         int64_t n = p > 1 ? p * c->num_virtual_stages_per_pipeline_rank : 1;

@@ -14,13 +14,17 @@
 #define ON3(a, b, c)    (const int[]){OPT_##a, OPT_##b, OPT_##c, -1}
 #define ON4(a, b, c, d) (const int[]){OPT_##a, OPT_##b, OPT_##c, OPT_##d, -1}
 
-#define RULE(on, broken, ...) do { if (usable(k, on) && (broken)) complain(k, on, __VA_ARGS__); } while (0)
+#define RULE(on, broken, ...) \
+    do { \
+        if (check_usable(k, on) && (broken)) \
+            check_report(k, on, __VA_ARGS__); \
+    } while (0)
 
 /* Fills an absent key from the keys `on`; unusable ones make it unusable. */
 #define DERIVE(key, on, value) \
     do { \
         if (!k->bad[OPT_##key] && option_absent(&options[OPT_##key], c)) { \
-            if (usable(k, on)) \
+            if (check_usable(k, on)) \
                 c->key = (value); \
             else \
                 k->bad[OPT_##key] = 1; \
@@ -29,14 +33,6 @@
 
 #define ABSENT(key) option_absent(&options[OPT_##key], c)
 #define LL(x)       ((long long)(x))
-
-/* Whether all of these keys (ended by -1) can be read. */
-int usable(const Check *k, const int *on);
-/* Reports under the first of the keys, where the first of them that was set stands. */
-void complain(Check *k, const int *on, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-
-/* "24 or 32": the divisors of n that enclose x. */
-const char *nearest_divisors(int64_t n, int64_t x);
 
 /* Whether the splits have corpora of their own, instead of shares of data_path. */
 int own_corpora(const Config *c);

@@ -129,11 +129,21 @@ typedef struct {
 } Check;
 
 #define VIOLATIONS_MAX 1000
+/* config_check.c: a check with the defaults and nothing read yet. */
+void check_open(Check *k, const char *path);
+/* Adds a violation. */
 void check_add(Check *k, Place place, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Sorts the list by position in the file, then on the command line. */
 void check_sort(Check *k);
 /* Prints the list, sorted, as `FILE:LINE:COL: text` or `command line: text`. */
 void check_print(Check *k, FILE *f);
+/* Whether all of these keys (ended by -1) can be read. */
+int check_usable(const Check *k, const int *on);
+/* Adds a violation under the first of the keys, at the place where the first of them that was set stands. */
+void check_report(Check *k, const int *on, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* "24 or 32": the multiples of m, the divisors of n, that enclose x. */
+const char *check_nearest_multiples(int64_t m, int64_t x);
+const char *check_nearest_divisors(int64_t n, int64_t x);
 
 /* config_yaml.c: read values into k->cfg and note where they stood. */
 void config_parse_file(Check *k, const char *path);
@@ -168,9 +178,6 @@ int v_schedule(int schedule);
 
 #define STAGES_MAX 65536               /* virtual stages of a pipeline */
 
-/* "24 or 32": the multiples of m that enclose x. */
-const char *nearest_multiples(int64_t m, int64_t x);
-
 /* config_model.c: the keys of the model that k leaves out come from `saved`; with `alone` those that say what
  * is read too, and for a use that reads the corpus how much of it. */
 void config_take(Check *k, const Config *saved, int alone, ConfigUse use);
@@ -178,8 +185,6 @@ void config_take(Check *k, const Config *saved, int alone, ConfigUse use);
  * none. */
 const char *config_other_model(const Check *k, const Config *saved);
 
-/* A check with the defaults and nothing read yet. */
-void check_open(Check *k, const char *path);
 /* All of config_load but printing and dying: for tests. */
 void config_check(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use);
 #endif

@@ -302,7 +302,7 @@ static Layout random_layout(int world, int tp, int pp)
 }
 
 /* Whatever passes can be done: places, grid, schedule of every rank. */
-static void check_usable(const Config *given, const char *args)
+static void check_derived(const Config *given, const char *args)
 {
     const Config *c = given;
     char *text = NULL, why[256];
@@ -408,7 +408,7 @@ static void test_layouts(void)
                         try_tensor_sizes(&k, &l);
                     if (!k.n) {
                         CHECK(k.cfg->data_parallel_size * tp * pp == world, "%s: dp", args);
-                        check_usable(k.cfg, args);
+                        check_derived(k.cfg, args);
                         check_copies(k.cfg, args);
                     }
                 }
@@ -508,7 +508,7 @@ static void test_pairwise(void)
                     continue;
                 }
                 passed++;
-                check_usable(k.cfg, args);
+                check_derived(k.cfg, args);
                 check_copies(k.cfg, args);
                 config_forget();
             }

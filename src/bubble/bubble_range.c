@@ -1,4 +1,4 @@
-/* The cells that a sweep and the configuration make. */
+/* The cells that a range and the configuration make. */
 #define _GNU_SOURCE
 #include "bubble_table.h"
 #include "config_table.h"
@@ -60,7 +60,7 @@ static int holds(const Numbers *n, int x)
     return !n->n;                      /* nothing said: everything */
 }
 
-Wanted wanted_open(const Sweep *s)
+Wanted wanted_open(const BubbleRange *s)
 {
     return (Wanted){kinds_of(s->schedules), numbers_of(s->p, "--p"), numbers_of(s->m, "--m"),
                     numbers_of(s->v, "--v")};
@@ -87,7 +87,7 @@ static void otherwise(Numbers *n, int64_t x)
     n->x[n->n++] = (int)x;
 }
 
-/* ---- the sweep ---- */
+/* ---- the range ---- */
 
 /* The first thing that is wrong with lists. */
 typedef struct { char text[256]; } Mistake;
@@ -171,7 +171,7 @@ static char *add_pipeline(Table *t, const Config *c, PipeShape *s, const Times t
     return why;
 }
 
-void add_sweep(Table *t, const Config *c, Wanted *w, const Times time[TIMES], int says)
+void bubble_add_range(Table *t, const Config *c, Wanted *w, const Times time[TIMES], int says)
 {
     int said = 0, group = c->microbatch_group_size_per_vp_stage == CFG_ABSENT
                               ? 0
@@ -212,7 +212,7 @@ void add_sweep(Table *t, const Config *c, Wanted *w, const Times time[TIMES], in
     free(first);
 }
 
-/* One pipeline: what the sweep says; 0: nothing. kind -1: nothing. */
+/* One pipeline: what the range says; 0: nothing. kind -1: nothing. */
 static Overrides overrides_of(const Config *raw, int kind, int p, int m, int v)
 {
     Overrides o = {0};
@@ -229,9 +229,9 @@ static Overrides overrides_of(const Config *raw, int kind, int p, int m, int v)
     return o;
 }
 
-int bubble_overrides(const Config *raw, const Sweep *sweep, Overrides **list)
+int bubble_overrides(const Config *raw, const BubbleRange *range, Overrides **list)
 {
-    Wanted w = wanted_open(sweep);
+    Wanted w = wanted_open(range);
     int n = 0;
     otherwise(&w.kind, -1);
     otherwise(&w.p, 0);

@@ -1,0 +1,129 @@
+/* config_check -- the list of violations: opened, filled, sorted, printed. */
+#define _GNU_SOURCE
+#include "config_table.h"
+
+/* The defaults of the table; absent where it says null or required. */
+void check_open(Check *k, const char *path)
+{
+    *k = (Check){.path = path, .cfg = keep_alloc(1, sizeof(Config))};
+    k->cfg->path = path;
+    for (int i = 0; i < OPTIONS; i++) {
+        Value v = {0};
+        k->set[i].arg = -1;
+        option_clear(&options[i], k->cfg);
+        if (!option_required(&options[i]))
+            BUG_ON(!config_parse_value(k, 0, options[i].key, options[i].def, &v) ||
+                   value_store(&options[i], &v, k->cfg));
+    }
+}
+
+void check_add(Check *k, Place place, const char *fmt, ...)
+{
+    if (k->n == VIOLATIONS_MAX) {
+        k->dropped++;
+        return;
+    }
+    va_list ap;
+    va_start(ap, fmt);
+    k->list = keep_grow(k->list, sizeof *k->list * (size_t)(k->n + 1));
+    k->list[k->n] = (Violation){place, k->n, textv(fmt, ap)};
+    va_end(ap);
+    k->n++;
+}
+
+/* The file from top to bottom, then the command line from left to right, then what stands nowhere. */
+static int violation_order(const void *a, const void *b)
+{
+    const Violation *x = a, *y = b;
+    int gx = x->place.line > 0   ? 0
+             : x->place.arg >= 0 ? 1
+                                 : 2,
+        gy = y->place.line > 0   ? 0
+             : y->place.arg >= 0 ? 1
+                                 : 2;
+    if (gx != gy)
+        return gx - gy;
+    if (x->place.line != y->place.line)
+        return x->place.line - y->place.line;
+    if (x->place.col != y->place.col)
+        return x->place.col - y->place.col;
+    if (x->place.arg != y->place.arg)
+        return x->place.arg - y->place.arg;
+    return x->order - y->order;
+}
+
+void check_sort(Check *k)
+{
+    if (k->n)
+        qsort(k->list, (size_t)k->n, sizeof *k->list, violation_order);
+}
+
+void check_print(Check *k, FILE *f)
+{
+    check_sort(k);
+    for (int i = 0; i < k->n; i++) {
+        Place p = k->list[i].place;
+        if (p.line > 0)
+            fprintf(f, "%s:%d:%d: %s\n", k->path, p.line, p.col, k->list[i].text);
+        else if (p.arg >= 0)
+            fprintf(f, "command line: %s\n", k->list[i].text);
+        else
+            fprintf(f, "%s: %s\n", k->path, k->list[i].text);
+    }
+    if (k->dropped)
+        fprintf(f, "%s: and %d more\n", k->path, k->dropped);
+}
+
+/* ---- for rules ---- */
+
+int check_usable(const Check *k, const int *on)
+{
+    for (; *on >= 0; on++)
+        if (k->bad[*on])
+            return 0;
+    return 1;
+}
+
+/* Where the first of the keys was set; if none was, where its section stands, or the top of the file. */
+static Place blame(const Check *k, const int *on)
+{
+    for (const int *o = on; *o >= 0; o++)
+        if (k->seen[*o])
+            return k->set[*o];
+    Place p = k->section[section_find(options[*on].section)];
+    return p.line ? p : (Place){1, 1, -1};
+}
+
+void check_report(Check *k, const int *on, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    check_add(k, blame(k, on), "%s: %s", options[*on].key, textv(fmt, ap));
+    va_end(ap);
+}
+
+/* "4 or 6": the multiples of m (>= m), or divisors of n, that enclose x. */
+static const char *either(int64_t below, int64_t above)
+{
+    return below && above && below != above ? textf("%lld or %lld", (long long)below, (long long)above)
+                                            : textf("%lld", (long long)(below ? below : above));
+}
+
+const char *check_nearest_multiples(int64_t m, int64_t x)
+{
+    return either(x / m * m, (x / m + 1) * m);
+}
+
+const char *check_nearest_divisors(int64_t n, int64_t x)
+{
+    int64_t below = 0, above = 0;
+    for (int64_t d = 1; d * d <= n; d++)
+        for (int side = 0; side < 2 && n % d == 0; side++) {
+            int64_t e = side ? n / d : d;
+            if (e <= x && e > below)
+                below = e;
+            if (e >= x && (!above || e < above))
+                above = e;
+        }
+    return either(below, above);
+}
