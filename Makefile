@@ -53,10 +53,8 @@ ifneq ($(filter-out clean size,$(or $(MAKECMDGOALS),all)),)
 $(error no MPI: `$(MPICC) --showme:link` gives nothing; change: install libopenmpi-dev, or make MPICC=PATH_OF_MPICC)
 endif
 endif
-EXTRA_parallel/comm/comm_mpi := $(MPI_CFLAGS) -Iparallel
+EXTRA_parallel/comm/comm_mpi := $(MPI_CFLAGS)
 # includes that still point upward
-EXTRA_parallel/comm/job := -Iparallel
-EXTRA_parallel/comm/comm_none := -Iparallel
 EXTRA_src/io/args := -Isrc/config
 EXTRA_src/run/run_costs := -Isrc/plan
 EXTRA_src/bubble/bubble := -Isrc/commands
@@ -67,8 +65,8 @@ LDLIBS  += -Wl,--as-needed $(MPI_LIBS)
 ROOMS        := io config corpus model checkpoint report run plan bubble commands
 INC_kernels  := -Ikernels -Ikernels/cpu
 INC_parallel/comm     := -Iparallel/comm -Ikernels
-INC_parallel/schedule := -Iparallel/schedule $(INC_parallel/comm)
-INC_parallel := -Iparallel $(INC_parallel/schedule)
+INC_parallel/schedule := -Iparallel/schedule -Ikernels
+INC_parallel := -Iparallel -Iparallel/schedule $(INC_parallel/comm)
 below         = $(if $(filter $(1),$(firstword $(2))),,$(firstword $(2)) $(call below,$(1),$(wordlist 2,99,$(2))))
 $(foreach r,$(ROOMS),$(eval INC_src/$(r) := -Isrc/$(r) $(patsubst %,-Isrc/%,$(call below,$(r),$(ROOMS))) $(INC_parallel)))
 INC_src/report := -Isrc/report -Isrc/config -Isrc/io $(INC_parallel)
@@ -226,7 +224,7 @@ $(foreach l,tests $(TEST_ROOMS),$(eval $(call TEST_RULE,$(l))))
 $(foreach l,kernels parallel parallel/comm parallel/schedule $(ROOMS:%=src/%),$(eval $(call LAYER_RULE,$(l))))
 
 # CUDA: objects keep the whole name of their source (x.c and x.cu may both be)
-INC_cuda_parallel := $(INC_parallel) $(EXTRA_parallel/comm/comm_mpi)
+INC_cuda_parallel := $(INC_parallel/comm)
 INC_cuda_tests    := $(INC_tests)
 INC_cuda_emulation := -Itests/emulation $(MPI_CFLAGS)
 cc_cuda = @mkdir -p $(@D); echo "  cc $@"; $(CC) $(CFLAGS) $(INC_cuda) $(INC_cuda_$(firstword $(subst /, ,$<))) -c $< -o $@

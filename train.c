@@ -449,7 +449,7 @@ static int for_another_rank(int argc, char **argv)
     for (int i = 1; i < argc; i++)     /* measures messages */
         if (!strcmp(name, "plan") && !strcmp(argv[i], "--calibrate"))
             return 0;
-    for (size_t i = 0; grid_launched(&rank) > 1 && i < sizeof alone / sizeof *alone; i++)
+    for (size_t i = 0; job_launched(&rank) > 1 && i < sizeof alone / sizeof *alone; i++)
         if (!strcmp(name, alone[i])) {
             if (rank == 0)
                 job_tell("together");      /* scripts/launch waits for nobody */
@@ -502,7 +502,7 @@ int main(int argc, char **argv)
            SIG_IGN); /* a file above the limit (ulimit -f) is a write that fails, and is told as one */
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
-    if (grid_launched(&rank) > 1 && rank)
+    if (job_launched(&rank) > 1 && rank)
         die_hooks(NULL, rank_0_first, NULL);
     if (!strcmp(argv[1], "--version"))
         return puts(config_build_id()), EXIT_DONE;

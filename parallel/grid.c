@@ -1,4 +1,6 @@
+/* grid -- coordinates of the ranks, their process groups, and what opens and wraps all of these. */
 #include "grid.h"
+#include "comm_device.h"
 #include "comm_mpi.h"
 #include "job.h"
 #include <stdio.h>
@@ -64,22 +66,6 @@ int grid_group(const int size[AXES], const Axis order[AXES], unsigned mask, int 
         out[r] = at;
     }
     return n;
-}
-
-int grid_launched(int *rank)
-{
-    static const char *const names[][2] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-                                           {"PMI_SIZE", "PMI_RANK"},
-                                           {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *size = getenv(names[i][0]), *mine = getenv(names[i][1]);
-        if (size && mine) {
-            *rank = atoi(mine);
-            return atoi(size);
-        }
-    }
-    *rank = 0;
-    return 1;
 }
 
 int grid_host_ranks(const Grid *g) { return g->world > 1 ? job_ranks() : 1; }
@@ -247,6 +233,13 @@ void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx)
 
 static void set_device(void *device, Comm *c) { c->dev = device; }
 void grid_device(Grid *g, Device *d) { grid_each(g, set_device, d); }
+void grid_staged(Grid *g, Device *d) { grid_each(g, comm_staged_wrap, d); }
+
+void grid_nccl(Grid *g, Device *d, double timeout)
+{
+    comm_nccl_start(&g->all, d, timeout);
+    grid_each(g, comm_nccl_wrap, d);
+}
 
 static void close_one(void *unused, Comm *c)
 {

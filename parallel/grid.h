@@ -65,12 +65,13 @@ typedef void (*GridOpener)(void *ctx, const Grid *g, Comm *c, const char *name, 
 void grid_open_by(Grid *g, const GridSpec *spec, int world, int rank, GridOpener open, void *ctx);
 /* From here on buffers of the groups may also be memory of d. Not collective. */
 void grid_device(Grid *g, Device *d);
+/* Wraps every group over d, a cuda device, so that buffers may be its memory: through the host, or over NCCL
+ * (comm_device.h). Collective over the world. Dies with EXIT_COMM; without CUDA there is no such device. */
+void grid_staged(Grid *g, Device *d);
+void grid_nccl(Grid *g, Device *d, double timeout);
 void grid_close(Grid *g);
 /* Every group, in an order that is the same on all ranks. */
 void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx);
-
-/* The ranks that a launcher (mpirun, srun) started, by its environment, and which of them this process is. */
-int grid_launched(int *rank);
 
 /* The cores that this rank of an open grid should compute on: those it may run on, divided by the ranks of
  * its host that may run on them as well; at least 1. */

@@ -1,6 +1,6 @@
 /* comm_device -- groups whose buffers lie in the memory of a GPU.
  *
- * Every group of an open grid is wrapped: an operation whose buffers are the device's goes on a stream of the
+ * Every group is wrapped: an operation whose buffers are the device's goes on a stream of the
  * group's own, behind what the compute stream has been given so far; wait(token) makes the compute stream
  * wait for it. The host waits for neither. Buffers of the host go through the group as it was before.
  * Operations of all groups are started by one thread in the order of the instruction list, which is what
@@ -10,15 +10,17 @@
  * so that several ranks may share one GPU (the host waits: for tests); `nccl`. */
 #ifndef COMM_DEVICE_H
 #define COMM_DEVICE_H
-#include "grid.h"
+#include "comm.h"
 
-/* Wraps the groups of g over d, a cuda device. Collective over the world. Dies with EXIT_COMM; a build
- * without CUDA dies with EXIT_CONFIG. */
-void comm_staged_grid(Grid *g, Device *d);
+/* Wraps group c over `device`, a Device of kind cuda. Not collective. */
+void comm_staged_wrap(void *device, Comm *c);
 
-/* The same over NCCL: communicators split from one of the world, which rank 0 invites to; an operation that
- * is not done `timeout` seconds after the host has begun to wait for it ends the job. */
-void comm_nccl_grid(Grid *g, Device *d, double timeout);
+/* The same over NCCL: comm_nccl_start makes one communicator of the world, to which rank 0 invites, and
+ * comm_nccl_wrap splits from it the one of group c. An operation that is not done `timeout` seconds after the
+ * host has begun to wait for it ends the job. Collective over the world, groups of one included; both die
+ * with EXIT_COMM. */
+void comm_nccl_start(Comm *world, Device *d, double timeout);
+void comm_nccl_wrap(void *device, Comm *c);
 /* Says to NCCL that messages will come from and go to p[0..bytes): it prepares that memory once. Not
  * collective. */
 void comm_nccl_register(void *p, size_t bytes);

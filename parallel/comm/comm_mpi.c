@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "comm_mpi.h"
 #include "group.h"
-#include "grid.h"
 #include "job.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -205,7 +204,7 @@ void comm_mpi_start(void)
     MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
     MPI_Comm_rank(world, &world_rank);
     MPI_Comm_size(world, &world_size);
-    int rank, launched = grid_launched(&rank);
+    int rank, launched = job_launched(&rank);
     if (launched != world_size || rank != world_rank)
         die(EXIT_COMM, "mpi",
             "the launcher says rank %d of %d, MPI says %d of %d; change: start with the mpirun of the MPI "

@@ -24,8 +24,8 @@ typedef struct {
 
 static struct {
     const NcclApi *api;
-    Device *dev;
-    ncclComm_t world;
+    ncclComm_t world;              /* NULL: the world is one rank */
+    int64_t rank;                  /* of the world */
     double timeout;                /* s */
     DeviceGroup *group[16];        /* all that are open, for who waits */
     int groups;
@@ -247,12 +247,14 @@ static void open_world(Comm *c)
 }
 
 /* All ranks of the world come here once for every group; a group is named by its lowest world rank. */
-static void wrap(void *grid, Comm *c)
+void comm_nccl_wrap(void *device, Comm *c)
 {
-    int64_t lowest = ((const Grid *)grid)->rank;
+    int64_t lowest = all.rank;
     int least, greatest;
     ncclComm_t comm = NULL;
     ncclConfig_t config = config_of(c->name);
+    if (!all.world)
+        return;
     c->wait(c, c->all_reduce(c, &lowest, 1, I64, OP_MIN));
     ncclResult_t r = all.api->ncclCommSplit(all.world, c->size > 1 ? (int)lowest : NCCL_SPLIT_NOCOLOR,
                                             c->rank, &comm, &config);
@@ -269,7 +271,7 @@ static void wrap(void *grid, Comm *c)
     CUDA_OK(cudaEventCreateWithFlags(&n->before, cudaEventDisableTiming));
     for (int i = 0; i < DEVICE_TOKENS; i++)
         CUDA_OK(cudaEventCreateWithFlags(&n->done[i], cudaEventDisableTiming));
-    DeviceGroup *g = device_group(c, all.dev);
+    DeviceGroup *g = device_group(c, device);
     g->impl = n;
     g->start = nccl_start;
     g->finish = nccl_finish;
@@ -290,17 +292,17 @@ static void check_version(void)
             v / 10000, v / 100 % 100, v % 100);
 }
 
-void comm_nccl_grid(Grid *g, Device *d, double timeout)
+void comm_nccl_start(Comm *world, Device *d, double timeout)
 {
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     all.api = nccl_api();
-    all.dev = d;
+    all.rank = world->rank;
     all.timeout = timeout;
-    if (g->world == 1)
+    all.world = NULL;
+    if (world->size == 1)
         return;
     check_version();
-    open_world(&g->all);
-    grid_each(g, wrap, g);
+    open_world(world);
     cuda_watch(d, watch);
 }
 

@@ -1,17 +1,19 @@
 /* comm_none -- a build without CUDA: no device whose memory groups could reach has been opened. */
 #include "comm_device.h"
 
-void comm_staged_grid(Grid *g, Device *d)
+void comm_staged_wrap(void *device, Comm *c)
 {
-    (void)g;
+    (void)c;
+    BUG_ON(device);
+}
+
+void comm_nccl_start(Comm *world, Device *d, double timeout)
+{
+    (void)world, (void)timeout;
     BUG_ON(d);
 }
 
-void comm_nccl_grid(Grid *g, Device *d, double timeout)
-{
-    (void)timeout;
-    comm_staged_grid(g, d);
-}
+void comm_nccl_wrap(void *device, Comm *c) { comm_staged_wrap(device, c); }
 
 void comm_nccl_register(void *p, size_t bytes)
 {

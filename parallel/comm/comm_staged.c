@@ -91,15 +91,13 @@ static void staged_close(DeviceGroup *g)
     free(s);
 }
 
-static void wrap(void *dev, Comm *c)
+void comm_staged_wrap(void *device, Comm *c)
 {
     if (c->size == 1)
         return;
-    DeviceGroup *g = device_group(c, dev);
+    DeviceGroup *g = device_group(c, device);
     g->impl = xcalloc(1, sizeof(Staged));
     g->start = staged_start;
     g->finish = staged_finish;
     g->close = staged_close;
 }
-
-void comm_staged_grid(Grid *g, Device *d) { grid_each(g, wrap, d); }

@@ -2,7 +2,6 @@
 #include "job.h"
 #include "comm.h"
 #include "crash.h"
-#include "grid.h"
 #include "pool.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -337,7 +336,7 @@ void job_watch(void (*abort_job)(int code))
 void job_begin(void)
 {
     int rank;
-    if (grid_launched(&rank) > 1 || getenv("OMPI_COMM_WORLD_SIZE"))
+    if (job_launched(&rank) > 1 || getenv("OMPI_COMM_WORLD_SIZE"))
         prctl(PR_SET_PDEATHSIG, SIGKILL);      /* no rank outlives its launcher */
     crash_listen();
 }

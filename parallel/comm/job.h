@@ -10,6 +10,10 @@
 #define JOB_H
 #include "base.h"
 
+/* The number of ranks that a launcher (mpirun, srun) started, by its environment; 1 without a launcher.
+ * rank: out, which of them this process is. */
+int job_launched(int *rank);
+
 /* Makes the page of a host of `ranks` ranks; returns its descriptor. host: distinguishes the hosts of a job.
  */
 int job_page_make(int ranks, int host);

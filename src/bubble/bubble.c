@@ -4,7 +4,7 @@
 #include "bubble.h"
 #include "args.h"
 #include "commands.h"
-#include "grid.h"
+#include "job.h"
 #include "balance.h"
 #include "start.h"
 #include <errno.h>
@@ -46,7 +46,7 @@ static int job_line(char **line, const char *path, const BubbleRange *range, con
 /* On the clock device, or simulated alone. Returns the exit code of a job that failed. */
 static int clocked(Table *t, const char *path, const BubbleRange *range, const Args *a, int simulated)
 {
-    int rank, world = grid_launched(&rank), code = 0;
+    int rank, world = job_launched(&rank), code = 0;
     bubble_open(t, config_load(path, a->n, a->v, 0, USE_BUBBLE), range, simulated, rank == 0);
     bubble_simulate(t);
     if (simulated)
@@ -103,7 +103,7 @@ static int computed(Table *t, const char *path, const BubbleRange *range, Args *
 {
     int rank, code = 0;
     t->steps = t->steps ? t->steps : STEPS_REAL;
-    if (grid_launched(&rank) > 1) {
+    if (job_launched(&rank) > 1) {
         if (range->schedules || range->p || range->m || range->v)
             die(EXIT_CONFIG, "usage",
                 "train bubble: a launched job measures the configuration's own pipeline; change: start it "
@@ -139,7 +139,7 @@ int command_bubble(int argc, char **argv)
         die(EXIT_CONFIG, "usage",
             "train bubble: --simulate measures nothing, --real measures; change: give one of them");
     int code = real ? computed(&t, path, &range, &a) : clocked(&t, path, &range, &a, simulated);
-    grid_launched(&rank);
+    job_launched(&rank);
     if (!code && rank == 0) {
         if (csv)
             write_to(csv, &t, bubble_csv);

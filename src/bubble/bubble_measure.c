@@ -4,6 +4,7 @@
 #include "base.h"
 #include "clock.h"
 #include "file.h"
+#include "job.h"
 #include "launch.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -76,7 +77,7 @@ static void measure(const Table *t, Cell *c, Grid *g)
 void bubble_measure(Table *t)
 {
     Grid g;
-    int rank, world = grid_launched(&rank);
+    int rank, world = job_launched(&rank);
     GridSpec spec = {.size = {[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = 1, [AXIS_PP] = world}};
     int mine = 0;
     for (int i = 0; i < t->n; i++) {

@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "config_table.h"
 #include "file.h"
+#include "job.h"
 #include "json_number.h"
 #include "run_directory.h"
 #include "run.h"
@@ -289,7 +290,7 @@ int command_sweep(int argc, char **argv)
     args_end(&a, 1);
     s.nargs = a.n;
     s.args = a.v;
-    if (grid_launched(&rank) > 1)
+    if (job_launched(&rank) > 1)
         die(EXIT_CONFIG, "usage",
             "train sweep starts its ranks itself; change: start it alone, with --world N");
     const Config *c = config_load(s.path, s.nargs, s.args, WORLD_SMALLEST, s.measure ? USE_TRAIN : USE_MODEL);

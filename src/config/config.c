@@ -1,7 +1,7 @@
 /* Loading, writing, comparing and asking a configuration. */
 #define _GNU_SOURCE
 #include "config_table.h"
-#include "grid.h"
+#include "job.h"
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -72,7 +72,7 @@ Config *config_load_over(const char *path, int nargs, char **args, int world, Co
 {
     Check k;
     Saved there = {.others = ""};
-    int rank, launched = grid_launched(&rank);
+    int rank, launched = job_launched(&rank);
     check_over(&k, path, nargs, args, world ? world : launched, use, saved, &there);
     int n = k.n + k.dropped;
     if (!n) {

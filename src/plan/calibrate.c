@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "calibrate.h"
 #include "config_table.h"
+#include "job.h"
 #include "launch.h"
 #include "meter.h"
 #include <errno.h>
@@ -384,7 +385,7 @@ static void measure(const Config *cfg, const char *path, int rank)
 
 void calibrate(const Config *cfg, const char *path, int argc, char **argv)
 {
-    int rank, world = grid_launched(&rank);
+    int rank, world = job_launched(&rank);
     if (world == 1) {
         int code = launch_job(2, argc, argv, NULL, NULL, 0);
         if (code)

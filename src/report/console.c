@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
 #include "console.h"
-#include "grid.h"
+#include "job.h"
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -37,7 +37,7 @@ static int on_terminal(int fd)
 {
     const char *launcher = getenv("GRIDIRON_TERMINAL");
     int rank;
-    return launcher ? *launcher == '1' : grid_launched(&rank) == 1 && isatty(fd);
+    return launcher ? *launcher == '1' : job_launched(&rank) == 1 && isatty(fd);
 }
 
 void console_open(Console *c, int fd, int style, int64_t total_iterations)

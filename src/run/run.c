@@ -1,4 +1,5 @@
 #include "run_layout.h"
+#include "job.h"
 #include "json_number.h"
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ void run_grid(Grid *g, const Config *cfg)
     int rank = 0;
     GridSpec spec = run_spec(cfg);
     if (cfg->world > 1)
-        grid_launched(&rank);
+        job_launched(&rank);
     grid_open(g, &spec, cfg->world, rank);
 }
 
@@ -30,7 +31,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     ModelBytes bytes;
     int rank = 0;
     if (cfg->world > 1)
-        grid_launched(&rank);
+        job_launched(&rank);
     layout_count(r, cfg, use, kv_length, rank, &(Rehearsal){0}, &bytes);
     params_close(&r->params);
     grid_close(&r->grid);

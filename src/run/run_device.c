@@ -32,9 +32,9 @@ static void open_cuda(Run *r)
            r->sharing, gpus);
     grid_device(&r->grid, &r->dev);
     if (c->distributed_backend == DISTRIBUTED_BACKEND_STAGED)
-        comm_staged_grid(&r->grid, &r->dev);
+        grid_staged(&r->grid, &r->dev);
     else
-        comm_nccl_grid(&r->grid, &r->dev, (double)c->distributed_timeout_minutes * 60);
+        grid_nccl(&r->grid, &r->dev, (double)c->distributed_timeout_minutes * 60);
 }
 
 void run_device_open(Run *r)

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "start.h"
 #include "balance.h"
+#include "job.h"
 #include "run_costs.h"
 #include "source.h"
 #include <errno.h>
@@ -14,7 +15,7 @@ static void world_open(Grid *g, const Config *cfg)
     GridSpec spec = {
         .size = {[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = cfg->world, [AXIS_PP] = 1}};
     int rank;
-    grid_launched(&rank);
+    job_launched(&rank);
     BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
     grid_open(g, &spec, cfg->world, rank);
 }

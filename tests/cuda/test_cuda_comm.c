@@ -6,8 +6,9 @@
  * What is sent has just been written by an op, what comes is read by one at once, and both buffers are
  * overwritten behind that: an event that is not waited for, or a call in another order on one rank, is a
  * wrong number or a job that ends. */
-#include "comm_device.h"
+#include "grid.h"
 #include "half.h"
+#include "job.h"
 #include "test.h"
 
 enum { MOST = 3000, FLYING = 4 };
@@ -141,7 +142,7 @@ static void end(Case *k, int number)
 int main(int argc, char **argv)
 {
     static Case flying[FLYING];
-    int rank, world = grid_launched(&rank), rounds = argc > 2 ? atoi(argv[2]) : 40, tp = world % 2 ? 1 : 2;
+    int rank, world = job_launched(&rank), rounds = argc > 2 ? atoi(argv[2]) : 40, tp = world % 2 ? 1 : 2;
     GridSpec spec = {
         .size = {[AXIS_TP] = tp, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = world / tp, [AXIS_PP] = 1}};
     BUG_ON(argc < 2 || world < 2);
@@ -151,9 +152,9 @@ int main(int argc, char **argv)
     cuda_open(&dev, F32, rank % cuda_count());
     grid_device(&grid, &dev);
     if (!strcmp(argv[1], "nccl"))
-        comm_nccl_grid(&grid, &dev, 60);
+        grid_nccl(&grid, &dev, 60);
     else
-        comm_staged_grid(&grid, &dev);
+        grid_staged(&grid, &dev);
     for (int i = 0; i < FLYING; i++) {
         char **room[] = {&flying[i].in, &flying[i].out, &flying[i].seen, &flying[i].source};
         for (int r = 0; r < 4; r++)

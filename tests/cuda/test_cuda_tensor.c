@@ -3,8 +3,9 @@
  *
  * The rows of rank r are 4^r times as large as those of rank 0, so that a block that is multiplied with
  * another block's scale is off by a factor. */
-#include "comm_device.h"
+#include "grid.h"
 #include "half.h"
+#include "job.h"
 #include "tensor.h"
 #include "test.h"
 #include <math.h>
@@ -164,16 +165,16 @@ static void scatters(Precision p)
 
 int main(int argc, char **argv)
 {
-    int rank, world = grid_launched(&rank);
+    int rank, world = job_launched(&rank);
     GridSpec spec = {.size = {[AXIS_TP] = world, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = 1, [AXIS_PP] = 1}};
     BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
     grid_open(&grid, &spec, world, rank);
     cuda_open(&dev, F32, rank % cuda_count());
     grid_device(&grid, &dev);
     if (argc > 1 && !strcmp(argv[1], "nccl"))
-        comm_nccl_grid(&grid, &dev, 60);
+        grid_nccl(&grid, &dev, 60);
     else
-        comm_staged_grid(&grid, &dev);
+        grid_staged(&grid, &dev);
     comm_self_open(&one, "rows");
     one.dev = &dev;
     own = dev;

@@ -4,6 +4,7 @@
  * The launcher forbids MPI the kernel's copying between processes; with
  * OMPI_MCA_btl_vader_single_copy_mechanism=cma in the environment and plain mpirun MPI has it. */
 #include "grid.h"
+#include "job.h"
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,7 +87,7 @@ static void ping_pong(Comm *c, int64_t bytes, int rounds)
 
 int main(int argc, char **argv)
 {
-    int rank, world = grid_launched(&rank);
+    int rank, world = job_launched(&rank);
     int64_t bytes = (int64_t)(argc > 1 ? atof(argv[1]) * 1e6 : 64e6) / 4096 * 4096;
     int rounds = argc > 2 ? atoi(argv[2]) : 15;
     GridSpec spec = {.size = {world, 1, 1, 1, 1}};

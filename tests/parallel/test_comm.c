@@ -3,6 +3,7 @@
  * `lost SITE` for tests/parallel/rank_lost.sh. GRIDIRON_RANKS_PER_HOST makes hosts out of this one. */
 #include "grid.h"
 #include "half.h"
+#include "job.h"
 #include "test.h"
 #include <signal.h>
 #include <unistd.h>
@@ -504,7 +505,7 @@ static int lost(const char *site)
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    world = grid_launched(&rank);
+    world = job_launched(&rank);
     if (getenv("GRIDIRON_RANKS_PER_HOST"))
         per_host = atoi(getenv("GRIDIRON_RANKS_PER_HOST"));
     if (argc > 2 && !strcmp(argv[1], "lost"))

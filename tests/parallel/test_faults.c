@@ -7,7 +7,7 @@
  * leaves a file named after its process there, and the dying one `died`, whose time is the moment. */
 #define _GNU_SOURCE
 #include "comm.h"
-#include "grid.h"
+#include "job.h"
 #include <ctype.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -46,7 +46,7 @@ static void begin(void)
 {
     const char *text = getenv("FAULT");
     char pid[16];
-    grid_launched(&rank);
+    job_launched(&rank);
     snprintf(pid, sizeof pid, "%d", getpid());
     leave_file(pid);
     if (text && sscanf(text, "%d %15s %lld %lld", &victim, site, &iteration, &delay) != 4) {

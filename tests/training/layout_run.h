@@ -2,6 +2,7 @@
  * steps. For test programs that open many layouts of one world in one job. */
 #ifndef LAYOUT_RUN_H
 #define LAYOUT_RUN_H
+#include "job.h"
 #include "layouts.h"
 #include "test.h"
 #include <signal.h>
@@ -143,7 +144,7 @@ static inline double apart(double a, double b) { return a == b ? 0 : fabs(a - b)
 /* Writes the file, and has the layout named when something ends the process. */
 static inline void layouts_open(void)
 {
-    world = grid_launched(&rank);
+    world = job_launched(&rank);
     snprintf(file, sizeof file, "%s/layouts.%d.yaml", work_folder(), rank);
     FILE *f = fopen(file, "w");
     if (!f || fputs(base, f) < 0 || fclose(f))

@@ -1,5 +1,6 @@
 /* What every rank holds beside what the plan says, at every ZeRO stage: mpirun -n 4 test_memory (pipeline 2 x
  * data 2). */
+#include "job.h"
 #include "run.h"
 #include "test.h"
 #include <sys/stat.h>
@@ -66,7 +67,7 @@ int main(void)
     char file[512];
     Memory held[4], away;
     int rank;
-    grid_launched(&rank);
+    job_launched(&rank);
     snprintf(file, sizeof file, "%s/%d", getenv("WORK") ? getenv("WORK") : "/tmp", rank);
     mkdir(file, 0700);
     strcat(file, "/memory.yaml");      /* the name is part of the configuration */

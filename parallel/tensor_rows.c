@@ -1,5 +1,5 @@
-/* comm_rows -- rows of a matrix over a group, and of logits: the one place that knows that a group of one has
- * all of them already. */
+/* tensor_rows -- rows of a matrix over a group, and of logits: the one file of the tensor code that knows
+ * that a group of one has all of them already. */
 #include "tensor.h"
 
 Mat tensor_room(const TensorGroup *g, Arena *scratch, Mat y)
