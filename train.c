@@ -65,11 +65,11 @@ static void start_from(Training *t)
         return;
     char *found = run_load(&t->run, t->dir.from);
     if (t->dir.goes_on)
-        t->saved = t->run.iteration;
+        t->saved = t->run.progress.iteration;
     if (speaks(t))
         printf("loaded %s: %s iteration %lld\n", found,
-               t->run.iteration ? "resuming after" : "weights only, starting at",
-               (long long)t->run.iteration);
+               t->run.progress.iteration ? "resuming after" : "weights only, starting at",
+               (long long)t->run.progress.iteration);
     free(found);
 }
 
@@ -90,9 +90,9 @@ static void open_valid(Training *t)
 static void open_corpora(Training *t)
 {
     const Config *c = t->cfg;
-    int64_t left = t->total > t->run.iteration ? t->total - t->run.iteration : 0;
+    int64_t left = t->total > t->run.progress.iteration ? t->total - t->run.progress.iteration : 0;
     t->run.loader =
-        start_loader(c, &t->run, SPLIT_TRAIN, config_samples_from(c, t->run.consumed_samples, left));
+        start_loader(c, &t->run, SPLIT_TRAIN, config_samples_from(c, t->run.progress.consumed_samples, left));
     open_valid(t);
 }
 
@@ -108,15 +108,15 @@ static char *arithmetic(const Run *r)
 static void print_start(const Training *t)
 {
     const Run *r = &t->run;
-    const Memory *m = &r->memory;
+    const Memory *m = &r->plan.memory;
     char *how = arithmetic(r);
     printf("%s: %.2f M parameters, %lld layers, %s\n", config_build_id(), (double)params_count(t->cfg) / 1e6,
            (long long)t->cfg->num_layers, how);
     free(how);
-    if (*r->attention)
-        printf("attention: %s\n", r->attention);
-    if (run_fp8_text(t->cfg, r->fp8_recast))
-        printf("fp8: %s\n", run_fp8_text(t->cfg, r->fp8_recast));
+    if (*r->gpu.attention)
+        printf("attention: %s\n", r->gpu.attention);
+    if (run_fp8_text(t->cfg, r->plan.fp8_recast))
+        printf("fp8: %s\n", run_fp8_text(t->cfg, r->plan.fp8_recast));
     start_print(stdout, r);
     printf("memory of rank 0: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers "
            "%.1f: %.1f MB in all, %.1f of the host\n",
@@ -134,7 +134,7 @@ static void print_start(const Training *t)
 /* The same for the report. */
 static void record_start(const Training *t)
 {
-    const Memory *m = &t->run.memory;
+    const Memory *m = &t->run.plan.memory;
     log_memory(t->log, "parameters", m->parameters, -1);
     log_memory(t->log, "gradients", m->gradients, -1);
     log_memory(t->log, "optimizer", m->optimizer, -1);
@@ -145,10 +145,10 @@ static void record_start(const Training *t)
              (long long)loader_epochs(t->run.loader));
     char *how = arithmetic(&t->run);
     log_fact(t->log, "arithmetic", "%s", how);
-    if (*t->run.attention)
-        log_fact(t->log, "attention", "%s", t->run.attention);
-    if (run_fp8_text(t->cfg, t->run.fp8_recast))
-        log_fact(t->log, "fp8", "%s", run_fp8_text(t->cfg, t->run.fp8_recast));
+    if (*t->run.gpu.attention)
+        log_fact(t->log, "attention", "%s", t->run.gpu.attention);
+    if (run_fp8_text(t->cfg, t->run.plan.fp8_recast))
+        log_fact(t->log, "fp8", "%s", run_fp8_text(t->cfg, t->run.plan.fp8_recast));
     free(how);
 }
 
@@ -161,7 +161,7 @@ static double evaluate(Training *t)
     double loss = run_evaluate(&t->run, t->valid, t->cfg->eval_iters, tick, t->log);
     log_status(t->log, NULL);
     trace_end(&t->run.trace, SPAN_EVAL, traced);
-    log_eval(t->log, t->run.iteration, loss);
+    log_eval(t->log, t->run.progress.iteration, loss);
     return (now() - start) * 1e3;
 }
 
@@ -183,11 +183,11 @@ static double save(Training *t)
 {
     double start = now(), traced = trace_begin(&t->run.trace);
     char text[64];
-    snprintf(text, sizeof text, "save of iteration %lld", (long long)t->run.iteration);
+    snprintf(text, sizeof text, "save of iteration %lld", (long long)t->run.progress.iteration);
     comm_note(text);
     json_t *state = run_state(&t->run);
     data_settle(&t->run.params.data);
-    saver_save(t->run.saver, t->run.iteration, state);
+    saver_save(t->run.checkpoint.saver, t->run.progress.iteration, state);
     json_decref(state);
     trace_end(&t->run.trace, SPAN_SAVE, traced);
     return (now() - start) * 1e3;
@@ -196,7 +196,7 @@ static double save(Training *t)
 /* A line for each checkpoint, once it is whole on the disk. */
 static void tell_saved(Training *t)
 {
-    int64_t i = saver_committed(t->run.saver);
+    int64_t i = saver_committed(t->run.checkpoint.saver);
     if (i > t->saved) {
         t->saved = i;
         log_note(t->log, "saved iteration %lld: %s/checkpoints/iter_%07lld", (long long)i, t->dir.path,
@@ -208,15 +208,15 @@ static void tell_saved(Training *t)
  * after they ask. */
 static int quick_to_save(const Run *r)
 {
-    return (r->memory.parameters + r->memory.optimizer + r->memory.outer) * r->grid.world < (int64_t)200
-                                                                                                << 20;
+    return (r->plan.memory.parameters + r->plan.memory.optimizer + r->plan.memory.outer) * r->grid.world <
+           (int64_t)200 << 20;
 }
 
 /* What ends the run after this iteration: the exit code, or -1 to go on. Sets *wants_save. */
 static int ending(Training *t, int *wants_save)
 {
     const Config *c = t->cfg;
-    int64_t i = t->run.iteration;
+    int64_t i = t->run.progress.iteration;
     int saves = c->save_at_end, due = c->save_interval != CFG_ABSENT && i % c->save_interval == 0;
     agree_on_signals(t);
     *wants_save = saves || due || t->save_asked;
@@ -260,9 +260,9 @@ static int train_loop(Training *t)
     double eval_ms = 0, checkpoint_ms = 0;     /* of the pause before a step: told with that step */
     while (code < 0) {
         run_step(&t->run, &(Metrics){.eval_ms = eval_ms, .checkpoint_ms = checkpoint_ms});
-        int evaluates = t->valid && t->run.iteration % c->eval_interval == 0;
+        int evaluates = t->valid && t->run.progress.iteration % c->eval_interval == 0;
         settle(t, t->run.dev.late && !evaluates);      /* a device that is behind: the step before */
-        saver_poll(t->run.saver);
+        saver_poll(t->run.checkpoint.saver);
         tell_saved(t);
         eval_ms = evaluates ? evaluate(t) : 0;
         code = ending(t, &wants_save);
@@ -273,14 +273,15 @@ static int train_loop(Training *t)
         checkpoint_ms = wants_save ? save(t) : 0;
         tell_saved(t);
     }
-    int64_t newest = saver_wait(t->run.saver);
+    int64_t newest = saver_wait(t->run.checkpoint.saver);
     tell_saved(t);
-    const char *lost = newest < t->run.iteration && wants_save ? saver_lost(t->run.saver) : NULL;
+    const char *lost =
+        newest < t->run.progress.iteration && wants_save ? saver_lost(t->run.checkpoint.saver) : NULL;
     all_ok(&t->run.grid.all, !lost, EXIT_RESOURCE, "save",
            "the run ended (%s) at iteration %lld, but its last checkpoint could not be written: %s; change: "
            "free space, or allow larger files, where `save` points; load=latest goes on from the checkpoint "
            "before",
-           t->why, (long long)t->run.iteration, lost);
+           t->why, (long long)t->run.progress.iteration, lost);
     return code;
 }
 
@@ -303,7 +304,7 @@ static void say_command(const Training *t)
                                           "train_iters", "train_samples", NULL};
     static const char *const within[] = {"load", "overwrite", "finetune", NULL};
     const Config *c = t->cfg;
-    int finished = t->run.iteration >= t->total, samples = c->train_iters == CFG_ABSENT;
+    int finished = t->run.progress.iteration >= t->total, samples = c->train_iters == CFG_ABSENT;
     int64_t length = 2 * (samples ? c->train_samples : c->train_iters);
     char *longer = finished ? xasprintf(" train_%s=%lld", samples ? "samples" : "iters", (long long)length)
                             : xstrdup("");
@@ -320,7 +321,7 @@ static void say_command(const Training *t)
 /* Where the run stands, what of it is saved, its report, and how it goes on. */
 static void say_end(const Training *t)
 {
-    int64_t i = t->run.iteration;
+    int64_t i = t->run.progress.iteration;
     printf("%s: iteration %lld of %lld is done\n", t->why, (long long)i, (long long)t->total);
     if (t->saved < 0)
         printf("saved   nothing: neither save_interval nor save_at_end asked for it\n");
@@ -338,7 +339,7 @@ static int finished_before(Training *t)
 {
     if (speaks(t)) {
         printf("the run in %s is finished: iteration %lld of %lld is done; to go on, raise train_%s\n",
-               t->dir.path, (long long)t->run.iteration, (long long)t->total,
+               t->dir.path, (long long)t->run.progress.iteration, (long long)t->total,
                t->cfg->train_iters == CFG_ABSENT ? "samples" : "iters");
         say_command(t);
         fflush(stdout);
@@ -359,11 +360,15 @@ static void start_log(Training *t)
     if (!config_save(t->dir.path, &kept, config_write, why))
         die(EXIT_RESOURCE, "run-directory", "%s; change: free space, or set save to another folder", why);
     print_start(t);
-    t->log = log_open(t->cfg, &(LogStart){.run_dir = t->dir.path, .resume_iteration = t->run.iteration,
-                                          .total_iterations = t->total, .devices = t->run.grid.world,
+    t->log = log_open(t->cfg, &(LogStart){.run_dir = t->dir.path,
+                                          .resume_iteration = t->run.progress.iteration,
+                                          .total_iterations = t->total,
+                                          .devices = t->run.grid.world,
                                           .flops_per_token = run_flops_per_token(t->cfg),
-                                          .parameters = params_count(t->cfg), .build = config_build_id(),
-                                          .command = command, .id = t->dir.id});
+                                          .parameters = params_count(t->cfg),
+                                          .build = config_build_id(),
+                                          .command = command,
+                                          .id = t->dir.id});
     record_start(t);
     free(command);
 }
@@ -384,21 +389,21 @@ static int command_run(int argc, char **argv)
     start_directory(&t.dir, t.cfg);
     const char *dir = t.dir.path;
     run_open(&t.run, t.cfg, RUN_TRAIN, 0, dir);
-    t.run.id = t.dir.id;
+    t.run.checkpoint.id = t.dir.id;
     start_from(&t);
-    if (t.run.iteration >= t.total)
+    if (t.run.progress.iteration >= t.total)
         return finished_before(&t);
     open_corpora(&t);
-    run_directory_begin(&t.dir, t.run.iteration, &t.run.grid.all);
+    run_directory_begin(&t.dir, t.run.progress.iteration, &t.run.grid.all);
     run_keep_tuned(&t.run, dir);
-    saver_start(t.run.saver);
+    saver_start(t.run.checkpoint.saver);
     if (speaks(&t))
         start_log(&t);
     int code = train_loop(&t);
     if (t.valid)
         loader_close(t.valid);
     loader_close(t.run.loader);
-    if (!trace_write(&t.run.trace, dir, &t.run.grid, &t.run.shape, said, why))
+    if (!trace_write(&t.run.trace, dir, &t.run.grid, &t.run.plan.shape, said, why))
         warn("no timeline: %s", why);
     if (*said) {
         log_note(t.log, "timeline: %s", said);

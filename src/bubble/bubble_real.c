@@ -223,7 +223,7 @@ static void read_timeline(Table *t, const Timeline *timeline, const PipeShape *s
 static const Batch *tokens(void *run, int mb)
 {
     (void)mb;
-    return &((Run *)run)->sequence;
+    return &((Run *)run)->generation.sequence;
 }
 
 static void mark(void *run, const Instr *i, double start, double end)
@@ -247,8 +247,8 @@ static void say_step(const Run *r, int done, int all)
     char label[96];
     if (r->grid.rank)
         return;
-    snprintf(label, sizeof label, "%s, p %d, v %d, m %d", schedule_name(r->shape.kind), r->shape.p,
-             r->shape.v, run_lists(r, config_batch_at(c, 0))->m);
+    snprintf(label, sizeof label, "%s, p %d, v %d, m %d", schedule_name(r->plan.shape.kind), r->plan.shape.p,
+             r->plan.shape.v, run_lists(r, config_batch_at(c, 0))->m);
     progress_bar(label, done, all, "steps");
 }
 
@@ -260,16 +260,16 @@ void bubble_real(Table *t, const Config *cfg, int steps)
     c.trace_steps = recorded(steps);
     Batch batch = tokens_open(&c);
     run_open(&r, &c, RUN_TRAIN, 0, NULL);
-    r.sequence = batch;
-    r.feed = tokens;
+    r.generation.sequence = batch;
+    r.step.feed = tokens;
     r.stage.mark = mark;
     for (int i = 1; i <= steps + 1; i++) {         /* the first one is warm-up */
         trace_step(&r.trace, i);
         run_gradients(&r);
-        r.iteration++;
+        r.progress.iteration++;
         say_step(&r, i, steps + 1);
     }
-    PipeShape shape = r.shape;
+    PipeShape shape = r.plan.shape;
     shape.m = run_lists(&r, config_batch_at(&c, 0))->m;
     timeline_gather(&timeline, &r.trace, &r.grid, &shape);
     if (r.grid.rank == 0)

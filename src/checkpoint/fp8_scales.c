@@ -20,7 +20,7 @@ void fp8_scales_pieces(const Model *m, PieceUse use, Piece **list, int *n)
                                .rows = LINEAR_SCALES,
                                .cols = 1 + FP8_HISTORY,
                                .ld = sizeof(Fp8Scale) / sizeof(float),
-                               .data = m->fp8 ? &m->fp8[i * LINEAR_SCALES].scale : NULL,
+                               .data = m->fp8.scale ? &m->fp8.scale[i * LINEAR_SCALES].scale : NULL,
                                .dev = m->dev,
                                .optim = 1,
                                .may_lack = 1});
@@ -33,7 +33,7 @@ void fp8_scales_loaded(Model *m)
     if (!precision_delayed(m))
         return;
     Fp8Scale *s = xcalloc((size_t)n + 1, sizeof *s);
-    m->dev->get(m->dev, s, m->fp8, (size_t)n * sizeof *s);
+    m->dev->get(m->dev, s, m->fp8.scale, (size_t)n * sizeof *s);
     for (int64_t i = 0; i < n; i++)
         if (!(s[i].scale >= 0 && isfinite(s[i].scale)))
             die(EXIT_CHECKPOINT, "checkpoint-state",
@@ -42,7 +42,7 @@ void fp8_scales_loaded(Model *m)
                 (double)s[i].scale);
     for (int64_t i = 0; i < linears; i++) {
         const Fp8Scale *x = &s[i * LINEAR_SCALES];
-        m->fp8_known[i] = x[0].scale > 0 && x[1].scale > 0 && x[2].scale > 0;
+        m->fp8.known[i] = x[0].scale > 0 && x[1].scale > 0 && x[2].scale > 0;
     }
     free(s);
 }

@@ -104,23 +104,21 @@ static void put_gradients(Dump *d)
     pieces_close(p, n);
 }
 
-static Dump dump;          /* the callback below carries the model only */
-
 /* Logits pass by once, a slice of rows at a time, before they turn into their gradient: this rank's part of
  * the vocabulary. */
-static void see_logits(Model *m, int part, const char *where, Mat x)
+static void see_logits(void *dump, Model *m, int part, const char *where, Mat x)
 {
     (void)part;
     if (strcmp(where, "logits") || !x.cols)      /* a rank may have nothing but padding */
         return;
-    int64_t size = (int64_t)dtype_size(m->real), V = m->cfg->vocab_size;
-    int64_t *sample = xcalloc((size_t)m->B, sizeof *sample);
+    int64_t size = (int64_t)dtype_size(m->dim.real), V = m->cfg->vocab_size;
+    int64_t *sample = xcalloc((size_t)m->now.B, sizeof *sample);
     char *line = xcalloc((size_t)x.cols, (size_t)size);
-    m->dev->get(m->dev, sample, m->slice_batch->sample, (size_t)m->B * sizeof *sample);
+    m->dev->get(m->dev, sample, m->watch.batch->sample, (size_t)m->now.B * sizeof *sample);
     for (int64_t r = 0; r < x.rows; r++) {
-        int64_t row = mapped_row(m->slice_rows, r), at = sample[row / m->S] * m->S + row % m->S;
+        int64_t row = mapped_row(m->watch.rows, r), at = sample[row / m->now.S] * m->now.S + row % m->now.S;
         m->dev->get(m->dev, line, mat_at(x, r, 0), (size_t)(x.cols * size));
-        put(&dump, LOGITS, (at * V + m->vocab0) * size, line, x.cols * size);
+        put(dump, LOGITS, (at * V + m->dim.vocab0) * size, line, x.cols * size);
     }
     free(sample);
     free(line);
@@ -192,7 +190,7 @@ int command_dump(int argc, char **argv)
     if (cfg->load)
         free(run_load(&r, cfg->load));
     r.loader = start_loader(cfg, &r, SPLIT_TRAIN, start_samples(cfg, batch));
-    dump = (Dump){.run = &r, .file = file};
+    Dump dump = {.run = &r, .file = file};
     add(&dump, (Source){0}, "tokens", I64, 2, batch, S, 0);
     add(&dump, (Source){0}, "labels", I64, 2, batch, S, 0);
     add(&dump, (Source){0}, "loss_mask", F32, 2, batch, S, 0);
@@ -201,15 +199,15 @@ int command_dump(int argc, char **argv)
     add_gradients(&dump, cfg, family);
     open_file(&dump);
     run_find_scale(&r);                /* then the logits pass by once more, and are kept */
-    r.model.watch = see_logits;
+    r.model.watch = (ModelWatch){.see = see_logits, .ctx = &dump};
     run_gradients(&r);
     put_batch(&dump);
     if (r.grid.rank == 0)
-        put(&dump, LOSS, 0, &r.verdict.loss, sizeof r.verdict.loss);
+        put(&dump, LOSS, 0, &r.step.verdict.loss, sizeof r.step.verdict.loss);
     put_gradients(&dump);
     close_file(&dump);
     if (r.grid.rank == 0)
-        printf("%s: loss %.17g, %d tensors\n", file, r.verdict.loss, dump.n);
+        printf("%s: loss %.17g, %d tensors\n", file, r.step.verdict.loss, dump.n);
     loader_close(r.loader);
     run_close(&r);
     return EXIT_DONE;

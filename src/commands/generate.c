@@ -53,7 +53,7 @@ int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t 
     float *narrow = xcalloc((size_t)V, sizeof *narrow);
     int32_t *order = xcalloc((size_t)V, sizeof *order);
     int wide = r->params.real == F64;
-    r->cache.length = 0;
+    r->generation.cache.length = 0;
     while (made < count) {
         run_extend(r, made ? &out[made - 1] : prompt, made ? 1 : n, wide ? (void *)logits : narrow);
         int finite = 1;
@@ -65,8 +65,8 @@ int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t 
             all_ok(&r->grid.all, 0, EXIT_NUMERIC, "not-finite",
                    "the logits of token %lld are not finite, of weights that are; change: params_dtype=fp32, "
                    "or load an earlier checkpoint",
-                   (long long)r->cache.length);
-        out[made] = sample_token(s, logits, V, r->cache.length, order);
+                   (long long)r->generation.cache.length);
+        out[made] = sample_token(s, logits, V, r->generation.cache.length, order);
         if (out[made++] == end)
             break;
     }

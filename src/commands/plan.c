@@ -61,10 +61,10 @@ static void ask_ranks(Plan *p)
                       &(Rehearsal){.lists = &p->lists,
                                    .apart = p->machine && !p->machine->shared,
                                    .fp8_recast = p->will.fp8_recast});
-        p->memory[rank] = r.memory;
+        p->memory[rank] = r.plan.memory;
         for (int a = 0; a < AXES; a++)
-            if (r.traffic[a].bytes > p->most[a].bytes)
-                p->most[a] = r.traffic[a];
+            if (r.plan.traffic[a].bytes > p->most[a].bytes)
+                p->most[a] = r.plan.traffic[a];
         run_plan_close(&r);
     }
     free(known);

@@ -43,7 +43,7 @@ static Sums first_step(Run *r, const Config *cfg)
     r->loader = start_loader(cfg, r, SPLIT_TRAIN, start_samples(cfg, batch));
     run_find_scale(r);
     run_gradients(r);
-    return (Sums){r->verdict.loss, r->verdict.norm};
+    return (Sums){r->step.verdict.loss, r->step.verdict.norm};
 }
 
 static double largest(const double *x, int64_t n)

@@ -4,29 +4,32 @@
 #include "tensor.h"
 #include <math.h>
 
-static Mat q_of(const Model *m, Mat qkv) { return mat_cols(qkv, 0, m->A * m->D); }
-static Mat k_of(const Model *m, Mat qkv) { return mat_cols(qkv, m->A * m->D, m->K * m->D); }
-static Mat qk_of(const Model *m, Mat qkv) { return mat_cols(qkv, 0, (m->A + m->K) * m->D); }
-static Mat v_of(const Model *m, Mat qkv) { return mat_cols(qkv, (m->A + m->K) * m->D, m->K * m->D); }
+static Mat q_of(const Model *m, Mat qkv) { return mat_cols(qkv, 0, m->dim.A * m->dim.D); }
+static Mat k_of(const Model *m, Mat qkv) { return mat_cols(qkv, m->dim.A * m->dim.D, m->dim.K * m->dim.D); }
+static Mat qk_of(const Model *m, Mat qkv) { return mat_cols(qkv, 0, (m->dim.A + m->dim.K) * m->dim.D); }
+static Mat v_of(const Model *m, Mat qkv)
+{
+    return mat_cols(qkv, (m->dim.A + m->dim.K) * m->dim.D, m->dim.K * m->dim.D);
+}
 
 static Attention shape_of(const Model *m, const Pass *p, int layer)
 {
     const Config *c = m->cfg;
     const Batch *b = p->batch;
     Dropout drop = model_dropout(m, p, SITE_ATTENTION, layer);
-    int64_t before = m->cache ? m->cache->length : 0;
+    int64_t before = m->now.cache ? m->now.cache->length : 0;
     return (Attention){.batch = b->batch,
                        .seq_q = b->seq,
                        .seq_k = before + b->seq,
                        .pos0 = before,
-                       .heads = (int)m->A,
-                       .kv_heads = (int)m->K,
-                       .dim = (int)m->D,
-                       .head0 = m->tensor.tp->rank * (int)m->A,
+                       .heads = (int)m->dim.A,
+                       .kv_heads = (int)m->dim.K,
+                       .dim = (int)m->dim.D,
+                       .head0 = m->tp.group.tp->rank * (int)m->dim.A,
                        .window = c->window_size,
-                       .scale = 1 / sqrt((double)m->D),
+                       .scale = 1 / sqrt((double)m->dim.D),
                        .doc_start = b->doc_start,
-                       .dropout = m->evaluating ? 0 : c->attention_dropout,
+                       .dropout = m->now.evaluating ? 0 : c->attention_dropout,
                        .key = drop.key,
                        .sample = b->sample};
 }
@@ -35,7 +38,7 @@ static Attention shape_of(const Model *m, const Pass *p, int layer)
 static void rotate(Model *m, const Pass *p, Mat qkv, int back)
 {
     if (m->rope.rows)
-        m->dev->rope(m->dev, qk_of(m, qkv), (int)m->D, m->rope, p->batch->position, back);
+        m->dev->rope(m->dev, qk_of(m, qkv), (int)m->dim.D, m->rope, p->batch->position, back);
 }
 
 /* ln1 -> q, k, v, normalised and rotated. */
@@ -44,17 +47,17 @@ static void project(Model *m, const Pass *p, int part, LayerActs *a)
     Device *d = m->dev;
     const Params *w = m->params;
     size_t mark = m->scratch.used;
-    Mat x = tensor_room(&m->tensor, &m->scratch, a->ln1);
-    tensor_gather_linear(d, &m->tensor, &m->scratch, x, a->qkv, a->ln1, params_weight(w, part, P_QKV),
+    Mat x = tensor_room(&m->tp.group, &m->scratch, a->ln1);
+    tensor_gather_linear(d, &m->tp.group, &m->scratch, x, a->qkv, a->ln1, params_weight(w, part, P_QKV),
                          params_weight(w, part, P_QKVB), model_precision(m, part, LINEAR_QKV));
     arena_reset(&m->scratch, mark);
     if (m->cfg->qk_layernorm) {
         Mat q = q_of(m, a->qkv), k = k_of(m, a->qkv);
         d->copy(d, a->qk, qk_of(m, a->qkv));
         d->norm_fwd(d, q, a->qstat, q, params_weight(w, part, P_QNORM), params_weight(w, part, P_QNORMB),
-                    m->cfg->norm_epsilon, model_norm(m), (int)m->A);
+                    m->cfg->norm_epsilon, model_norm(m), (int)m->dim.A);
         d->norm_fwd(d, k, a->kstat, k, params_weight(w, part, P_KNORM), params_weight(w, part, P_KNORMB),
-                    m->cfg->norm_epsilon, model_norm(m), (int)m->K);
+                    m->cfg->norm_epsilon, model_norm(m), (int)m->dim.K);
     }
     rotate(m, p, a->qkv, 0);
 }
@@ -65,11 +68,11 @@ static void core(Model *m, const Pass *p, int part, LayerActs *a)
     int layer = m->params->part[part].layer;
     Attention shape = shape_of(m, p, layer);
     Mat k = k_of(m, a->qkv), v = v_of(m, a->qkv);
-    if (m->cache) {
-        d->copy(d, mat_rows(m->cache->k[layer], shape.pos0, k.rows), k);
-        d->copy(d, mat_rows(m->cache->v[layer], shape.pos0, v.rows), v);
-        k = mat_rows(m->cache->k[layer], 0, shape.seq_k);
-        v = mat_rows(m->cache->v[layer], 0, shape.seq_k);
+    if (m->now.cache) {
+        d->copy(d, mat_rows(m->now.cache->k[layer], shape.pos0, k.rows), k);
+        d->copy(d, mat_rows(m->now.cache->v[layer], shape.pos0, v.rows), v);
+        k = mat_rows(m->now.cache->k[layer], 0, shape.seq_k);
+        v = mat_rows(m->now.cache->v[layer], 0, shape.seq_k);
     }
     d->attention_fwd(d, a->o, a->lse, q_of(m, a->qkv), k, v, &shape);
 }
@@ -98,10 +101,10 @@ static void add_norm1(Model *m, const Pass *p, int part, LayerActs *a)
 
 static void take_core(Model *m, LayerActs *a, Arena *o, Arena *lse)
 {
-    a->o = mat_take(o, m->B * m->S, m->A * m->D, m->type);
-    a->lse = mat_take(lse, m->B * m->S, m->A, m->real);
+    a->o = mat_take(o, m->now.B * m->now.S, m->dim.A * m->dim.D, m->dim.type);
+    a->lse = mat_take(lse, m->now.B * m->now.S, m->dim.A, m->dim.real);
     if (m->dev->keeps.scores) {
-        size_t pairs = (size_t)(m->B * m->S * m->A * m->S), size = dtype_size(m->type);
+        size_t pairs = (size_t)(m->now.B * m->now.S * m->dim.A * m->now.S), size = dtype_size(m->dim.type);
         arena_take(lse, pairs * (m->cfg->attention_dropout > 0 ? 2 * size + 1 : size));
     }
 }
@@ -110,20 +113,20 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
 {
     Device *d = m->dev;
     const Params *w = m->params;
-    int64_t R = a->x.rows, T = m->B * m->S;
-    a->stat1 = mat_take(p->keep_d, R, 2, m->real);
-    a->ln1 = mat_take(m->keep_ln ? p->keep_w : &m->scratch, R, m->H, m->type);
-    a->qkv = mat_take(p->keep_d, T, (m->A + 2 * m->K) * m->D, m->type);
+    int64_t R = a->x.rows, T = m->now.B * m->now.S;
+    a->stat1 = mat_take(p->keep_d, R, 2, m->dim.real);
+    a->ln1 = mat_take(m->keep.ln ? p->keep_w : &m->scratch, R, m->dim.H, m->dim.type);
+    a->qkv = mat_take(p->keep_d, T, (m->dim.A + 2 * m->dim.K) * m->dim.D, m->dim.type);
     if (m->cfg->qk_layernorm) {
-        a->qk = mat_take(p->keep_d, T, (m->A + m->K) * m->D, m->type);
-        a->qstat = mat_take(p->keep_d, T, 2 * m->A, m->real);
-        a->kstat = mat_take(p->keep_d, T, 2 * m->K, m->real);
+        a->qk = mat_take(p->keep_d, T, (m->dim.A + m->dim.K) * m->dim.D, m->dim.type);
+        a->qstat = mat_take(p->keep_d, T, 2 * m->dim.A, m->dim.real);
+        a->kstat = mat_take(p->keep_d, T, 2 * m->dim.K, m->dim.real);
     }
-    int output = m->keep_attn || m->dev->keeps.scores; /* which the projection reads: Megatron-LM keeps it */
-    take_core(m, a, output ? p->keep_w : &m->scratch, m->keep_attn ? p->keep_d : &m->scratch);
-    a->x1 = mat_take(p->keep_d, R, m->H, m->type);
-    a->stat2 = mat_take(p->keep_d, R, 2, m->real);
-    a->ln2 = mat_take(m->keep_ln ? p->keep_w : &m->scratch, R, m->H, m->type);
+    int output = m->keep.attn || m->dev->keeps.scores; /* which the projection reads: Megatron-LM keeps it */
+    take_core(m, a, output ? p->keep_w : &m->scratch, m->keep.attn ? p->keep_d : &m->scratch);
+    a->x1 = mat_take(p->keep_d, R, m->dim.H, m->dim.type);
+    a->stat2 = mat_take(p->keep_d, R, 2, m->dim.real);
+    a->ln2 = mat_take(m->keep.ln ? p->keep_w : &m->scratch, R, m->dim.H, m->dim.type);
     model_keep_mask(m, p);
     add_norm1(m, p, part, a);
     model_watch(m, part, "input_layernorm", a->ln1);
@@ -132,8 +135,8 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
     core(m, p, part, a);
     model_watch(m, part, "self_attention.core_attention", a->o);
     size_t mark = m->scratch.used;
-    Mat out = mat_take(&m->scratch, R, m->H, m->type);
-    row_linear_fwd(d, &m->tensor, &m->scratch, out, a->o, params_weight(w, part, P_PROJ),
+    Mat out = mat_take(&m->scratch, R, m->dim.H, m->dim.type);
+    row_linear_fwd(d, &m->tp.group, &m->scratch, out, a->o, params_weight(w, part, P_PROJ),
                    params_weight(w, part, P_PROJB), model_precision(m, part, LINEAR_PROJ));
     Dropout drop = model_dropout(m, p, SITE_PROJ, m->params->part[part].layer);
     d->add_norm_fwd(d, a->x1, a->ln2, a->stat2, out, a->x, &drop, params_weight(w, part, P_LN2),
@@ -145,11 +148,11 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
 
 void attention_restore(Model *m, const Pass *p, int part, LayerActs *a)
 {
-    if (!m->keep_ln) {
-        a->ln1 = mat_take(p->late, a->x.rows, m->H, m->type);
+    if (!m->keep.ln) {
+        a->ln1 = mat_take(p->late, a->x.rows, m->dim.H, m->dim.type);
         norm1(m, part, a);
     }
-    if (!m->keep_attn) {
+    if (!m->keep.attn) {
         take_core(m, a, p->late, &m->scratch);
         core(m, p, part, a);
     }
@@ -160,18 +163,19 @@ static void project_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dqk
 {
     Device *d = m->dev;
     const Params *w = m->params;
-    Mat dq = q_of(m, dqkv), dk = k_of(m, dqkv), none = {.type = m->type};
+    Mat dq = q_of(m, dqkv), dk = k_of(m, dqkv), none = {.type = m->dim.type};
     rotate(m, p, dqkv, 1);
     if (m->cfg->qk_layernorm) {
-        Mat q = mat_cols(a->qk, 0, m->A * m->D), k = mat_cols(a->qk, m->A * m->D, m->K * m->D);
+        Mat q = mat_cols(a->qk, 0, m->dim.A * m->dim.D),
+            k = mat_cols(a->qk, m->dim.A * m->dim.D, m->dim.K * m->dim.D);
         d->norm_bwd_w(d, params_grad(w, part, P_QNORM), params_grad(w, part, P_QNORMB), dq, q, a->qstat,
-                      model_norm(m), (int)m->A);
+                      model_norm(m), (int)m->dim.A);
         d->norm_bwd_w(d, params_grad(w, part, P_KNORM), params_grad(w, part, P_KNORMB), dk, k, a->kstat,
-                      model_norm(m), (int)m->K);
+                      model_norm(m), (int)m->dim.K);
         d->norm_bwd_x(d, dq, none, dq, q, a->qstat, params_weight(w, part, P_QNORM), model_norm(m),
-                      (int)m->A);
+                      (int)m->dim.A);
         d->norm_bwd_x(d, dk, none, dk, k, a->kstat, params_weight(w, part, P_KNORM), model_norm(m),
-                      (int)m->K);
+                      (int)m->dim.K);
     }
 }
 
@@ -190,21 +194,21 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
 {
     Device *d = m->dev;
     const Params *w = m->params;
-    int64_t T = m->B * m->S;
+    int64_t T = m->now.B * m->now.S;
     int layer = w->part[part].layer;
     Dropout drop = model_dropout(m, p, SITE_PROJ, layer);
     g->proj = dx1;
     if (drop.p > 0) {
-        g->proj = mat_take(p->late, dx1.rows, m->H, m->type);
+        g->proj = mat_take(p->late, dx1.rows, m->dim.H, m->dim.type);
         d->dropout_bwd(d, g->proj, dx1, &drop);
     }
-    g->qkv = mat_take(p->late, T, a->qkv.cols, m->type);
+    g->qkv = mat_take(p->late, T, a->qkv.cols, m->dim.type);
     size_t start = m->scratch.used;
-    Mat dy = tensor_room(&m->tensor, &m->scratch, g->proj);
+    Mat dy = tensor_room(&m->tp.group, &m->scratch, g->proj);
     size_t mark = m->scratch.used;
-    Mat dout = mat_take(&m->scratch, T, m->A * m->D, m->type),
-        delta = mat_take(&m->scratch, T, m->A, m->real);
-    tensor_gather_matmul(d, &m->tensor, &m->scratch, dy, dout, g->proj, params_weight(w, part, P_PROJ),
+    Mat dout = mat_take(&m->scratch, T, m->dim.A * m->dim.D, m->dim.type),
+        delta = mat_take(&m->scratch, T, m->dim.A, m->dim.real);
+    tensor_gather_matmul(d, &m->tp.group, &m->scratch, dy, dout, g->proj, params_weight(w, part, P_PROJ),
                          model_precision(m, part, LINEAR_PROJ));
     Attention shape = shape_of(m, p, layer);
     d->attention_bwd(d, q_of(m, g->qkv), k_of(m, g->qkv), v_of(m, g->qkv), dout, a->o, a->lse, delta,
@@ -214,13 +218,13 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
     /* the weights' gradient needs all rows again: gathered while the input's gradient is multiplied */
     TensorRows x = {0};
     if (weights)
-        x = tensor_gather(&m->tensor, &m->scratch, a->ln1);
-    Mat dln = mat_take(&m->scratch, dx.rows, m->H, m->type);
-    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, g->qkv,
+        x = tensor_gather(&m->tp.group, &m->scratch, a->ln1);
+    Mat dln = mat_take(&m->scratch, dx.rows, m->dim.H, m->dim.type);
+    TensorSum sum = column_linear_bwd_x(d, &m->tp.group, &m->scratch, dln, g->qkv,
                                         params_weight(w, part, P_QKV), model_precision(m, part, LINEAR_QKV));
     if (weights)
-        weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), dy);
-    tensor_wait(&m->tensor, sum);
+        weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), dy);
+    tensor_wait(&m->tp.group, sum);
     d->norm_bwd_w(d, params_grad(w, part, P_LN1), params_grad(w, part, P_LN1B), dln, a->x, a->stat1,
                   model_norm(m), 1);
     d->norm_bwd_x(d, dx, dx1, dln, a->x, a->stat1, params_weight(w, part, P_LN1), model_norm(m), 1);
@@ -230,8 +234,8 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
 void attention_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g)
 {
     size_t mark = m->scratch.used;
-    TensorRows x = tensor_gather(&m->tensor, &m->scratch, a->ln1),
-               dy = tensor_gather(&m->tensor, &m->scratch, g->proj);
-    weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), tensor_gathered(&m->tensor, dy));
+    TensorRows x = tensor_gather(&m->tp.group, &m->scratch, a->ln1),
+               dy = tensor_gather(&m->tp.group, &m->scratch, g->proj);
+    weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), tensor_gathered(&m->tp.group, dy));
     arena_reset(&m->scratch, mark);
 }

@@ -5,12 +5,12 @@ void embedding_fwd(Model *m, const Pass *p, int part, Mat x)
 {
     Device *d = m->dev;
     size_t mark = m->scratch.used;
-    Mat wpe = params_weight(m->params, part, P_WPE), room = tensor_room(&m->tensor, &m->scratch, x);
-    if (m->tensor.tp->rank != 0)      /* positions enter once, like the bias of a row linear */
+    Mat wpe = params_weight(m->params, part, P_WPE), room = tensor_room(&m->tp.group, &m->scratch, x);
+    if (m->tp.group.tp->rank != 0) /* positions enter once, like the bias of a row linear */
         wpe.p = NULL;
     d->embed_fwd(d, room, p->batch->tokens, p->batch->position, params_weight(m->params, part, P_WTE),
-                 m->vocab0, wpe);
-    tensor_wait(&m->tensor, tensor_sum(&m->tensor, x, room));
+                 m->dim.vocab0, wpe);
+    tensor_wait(&m->tp.group, tensor_sum(&m->tp.group, x, room));
     arena_reset(&m->scratch, mark);
     Dropout drop = model_dropout(m, p, SITE_EMBEDDING, 0);
     if (drop.p > 0)
@@ -26,14 +26,14 @@ void embedding_bwd(Model *m, const Pass *p, int part, Mat dx)
     const Batch *b = p->batch;
     size_t mark = m->scratch.used;
     int64_t row0 = model_row0(m);
-    Mat none = {.type = m->real};
+    Mat none = {.type = m->dim.real};
     Dropout drop = model_dropout(m, p, SITE_EMBEDDING, 0);
     if (drop.p > 0)
         d->dropout_bwd(d, dx, dx, &drop);
-    TensorRows all = tensor_gather(&m->tensor, &m->scratch, dx);
-    d->embed_bwd(d, none, m->vocab0, params_grad(m->params, part, P_WPE), dx, b->tokens + row0,
+    TensorRows all = tensor_gather(&m->tp.group, &m->scratch, dx);
+    d->embed_bwd(d, none, m->dim.vocab0, params_grad(m->params, part, P_WPE), dx, b->tokens + row0,
                  b->position + row0);
-    d->embed_bwd(d, params_grad(m->params, part, P_WTE), m->vocab0, none, tensor_gathered(&m->tensor, all),
-                 b->tokens, b->position);
+    d->embed_bwd(d, params_grad(m->params, part, P_WTE), m->dim.vocab0, none,
+                 tensor_gathered(&m->tp.group, all), b->tokens, b->position);
     arena_reset(&m->scratch, mark);
 }

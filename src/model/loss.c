@@ -29,14 +29,14 @@ static Head head_of(const Model *m, int part, int backward)
     int owner;
     ParamId id;
     params_head(m->params, &owner, &id);
-    Mat none = {.type = m->real};
+    Mat none = {.type = m->dim.real};
     return (Head){part, params_weight(m->params, owner, id),
                   backward ? params_grad(m->params, owner, id) : none};
 }
 
 static int64_t slice_rows(const Model *m, int64_t R)
 {
-    int64_t bytes = m->V * m->tensor.rows->size * (int64_t)dtype_size(m->real);
+    int64_t bytes = m->dim.V * m->tp.group.rows->size * (int64_t)dtype_size(m->dim.real);
     int64_t slices = m->dev->keeps.logits ? 1 : (R * bytes + SLICE_BYTES - 1) / SLICE_BYTES;
     return (R + slices - 1) / slices;
 }
@@ -51,17 +51,17 @@ static void final_norm(Model *m, int part, Mat y, Mat stats, Mat x)
 static Mat over_logits(const Model *m, Mat logits)
 {
     return (Mat){logits.p, logits.rows, logits.cols,
-                 logits.ld * (int64_t)(dtype_size(m->real) / dtype_size(m->type)), m->type};
+                 logits.ld * (int64_t)(dtype_size(m->dim.real) / dtype_size(m->dim.type)), m->dim.type};
 }
 
 /* Which rows, and memory for what is made of them. */
 static Slice slice_open(Model *m, const Batch *b, Mat x, int64_t first, int64_t n)
 {
-    int64_t ranks = m->tensor.rows->size, N = n * ranks;
+    int64_t ranks = m->tp.group.rows->size, N = n * ranks;
     Slice s = {.batch = b, .first = first, .n = n, .rows = {n, first, x.rows}, .x = mat_rows(x, first, n)};
-    s.ln = mat_take(&m->scratch, n, m->H, m->type);
-    s.stat = mat_take(&m->scratch, n, 2, m->real);
-    s.logits = mat_take(&m->scratch, N, m->V, m->real);
+    s.ln = mat_take(&m->scratch, n, m->dim.H, m->dim.type);
+    s.stat = mat_take(&m->scratch, n, 2, m->dim.real);
+    s.logits = mat_take(&m->scratch, N, m->dim.V, m->dim.real);
     return s;
 }
 
@@ -69,49 +69,49 @@ static Slice slice_open(Model *m, const Batch *b, Mat x, int64_t first, int64_t 
 static void slice_fwd(Model *m, const Head *h, Slice *s)
 {
     Device *d = m->dev;
-    Mat none = {.type = m->type};
+    Mat none = {.type = m->dim.type};
     final_norm(m, h->part, s->ln, s->stat, s->x);
-    s->all = tensor_gathered(&m->tensor, tensor_gather(&m->tensor, &m->scratch, s->ln));
+    s->all = tensor_gathered(&m->tp.group, tensor_gather(&m->tp.group, &m->scratch, s->ln));
     d->linear(d, s->logits, s->all, h->w, none);
-    m->slice_rows = s->rows;
-    m->slice_batch = s->batch;
-    model_watch(m, h->part, "logits", mat_cols(s->logits, 0, m->Vvalid));
+    m->watch.rows = s->rows;
+    m->watch.batch = s->batch;
+    model_watch(m, h->part, "logits", mat_cols(s->logits, 0, m->dim.Vvalid));
 }
 
 static void slice_bwd(Model *m, const Head *h, const Slice *s, Mat dx, Mat dlogits)
 {
     Device *d = m->dev;
-    Mat dln = mat_take(&m->scratch, s->n, m->H, m->type), none = {.type = m->real};
-    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, dlogits, h->w, as_stored);
+    Mat dln = mat_take(&m->scratch, s->n, m->dim.H, m->dim.type), none = {.type = m->dim.real};
+    TensorSum sum = column_linear_bwd_x(d, &m->tp.group, &m->scratch, dln, dlogits, h->w, as_stored);
     tensor_bwd_w(d, &m->scratch, h->dw, dlogits, s->all, none, none, as_stored);
-    tensor_wait(&m->tensor, sum);
+    tensor_wait(&m->tp.group, sum);
     d->norm_bwd_w(d, params_grad(m->params, h->part, P_LNF), params_grad(m->params, h->part, P_LNFB), dln,
                   s->x, s->stat, model_norm(m), 1);
-    d->norm_bwd_x(d, dx, (Mat){.type = m->type}, dln, s->x, s->stat, params_weight(m->params, h->part, P_LNF),
-                  model_norm(m), 1);
+    d->norm_bwd_x(d, dx, (Mat){.type = m->dim.type}, dln, s->x, s->stat,
+                  params_weight(m->params, h->part, P_LNF), model_norm(m), 1);
 }
 
 void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)
 {
     Device *d = m->dev;
     Head h = head_of(m, part, dx.rows > 0);
-    int64_t step = slice_rows(m, x.rows), T = m->B * m->S;
+    int64_t step = slice_rows(m, x.rows), T = m->now.B * m->now.S;
     size_t start = m->scratch.used;
     /* summed in the order of tokens, however they were sliced */
-    Mat loss = mat_take(&m->scratch, T, 1, m->real), none = {.type = m->type};
+    Mat loss = mat_take(&m->scratch, T, 1, m->dim.real), none = {.type = m->dim.type};
     for (int64_t r = 0; r < x.rows; r += step) {
         size_t mark = m->scratch.used;
         Slice s = slice_open(m, p->batch, x, r, r + step < x.rows ? step : x.rows - r);
         slice_fwd(m, &h, &s);
         Mat dlogits = dx.rows ? over_logits(m, s.logits) : none;
-        tensor_xent(d, &m->tensor, &m->scratch, loss, dlogits, s.logits, p->batch->labels,
-                    p->batch->loss_mask, s.rows, m->vocab0, m->Vvalid, m->loss_scale);
+        tensor_xent(d, &m->tp.group, &m->scratch, loss, dlogits, s.logits, p->batch->labels,
+                    p->batch->loss_mask, s.rows, m->dim.vocab0, m->dim.Vvalid, m->now.loss_scale);
         if (dx.rows)
             slice_bwd(m, &h, &s, mat_rows(dx, s.first, s.n), dlogits);
         arena_reset(&m->scratch, mark);
     }
     /* every tensor rank knows them; one counts them */
-    if (m->tensor.tp->rank == 0) {
+    if (m->tp.group.tp->rank == 0) {
         d->sum(d, m->sums, loss);
         d->sum(d, m->sums ? m->sums + 1 : NULL, mat(p->batch->loss_mask, T, 1, F32));
     }
@@ -121,14 +121,15 @@ void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)
 void head_logits(Model *m, int part, Mat x, Mat logits)
 {
     Head h = head_of(m, part, 0);
-    Comm *tp = m->tensor.tp;
+    Comm *tp = m->tp.group.tp;
     size_t mark = m->scratch.used;
-    Mat ln = mat_take(&m->scratch, x.rows, m->H, m->type), stat = mat_take(&m->scratch, x.rows, 2, m->real);
-    Mat mine = mat_take(&m->scratch, x.rows, m->V, m->real), none = {.type = m->type};
-    Mat all = mat_take(&m->scratch, 1, m->V * tp->size, m->real);
+    Mat ln = mat_take(&m->scratch, x.rows, m->dim.H, m->dim.type),
+        stat = mat_take(&m->scratch, x.rows, 2, m->dim.real);
+    Mat mine = mat_take(&m->scratch, x.rows, m->dim.V, m->dim.real), none = {.type = m->dim.type};
+    Mat all = mat_take(&m->scratch, 1, m->dim.V * tp->size, m->dim.real);
     final_norm(m, h.part, ln, stat, x);
     m->dev->linear(m->dev, mine, ln, h.w, none);
-    tp->wait(tp, tp->all_gather(tp, all.p, mine.p, m->V, m->real));
+    tp->wait(tp, tp->all_gather(tp, all.p, mine.p, m->dim.V, m->dim.real));
     m->dev->copy(m->dev, logits, mat_cols(all, 0, logits.cols));
     arena_reset(&m->scratch, mark);
 }

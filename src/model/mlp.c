@@ -4,16 +4,16 @@
 static void take_inner(Model *m, LayerActs *a, Arena *from)
 {
     ActKind act = (ActKind)m->cfg->activation;
-    a->h = mat_take(from, m->B * m->S, act_gated(act) ? 2 * m->F : m->F, m->type);
-    a->a = mat_take(from, m->B * m->S, m->F, m->type);
+    a->h = mat_take(from, m->now.B * m->now.S, act_gated(act) ? 2 * m->dim.F : m->dim.F, m->dim.type);
+    a->a = mat_take(from, m->now.B * m->now.S, m->dim.F, m->dim.type);
 }
 
 static void inner(Model *m, int part, LayerActs *a)
 {
     Device *d = m->dev;
     size_t mark = m->scratch.used;
-    Mat x = tensor_room(&m->tensor, &m->scratch, a->ln2);
-    tensor_gather_linear_act(d, &m->tensor, &m->scratch, x, a->a, a->h, a->ln2,
+    Mat x = tensor_room(&m->tp.group, &m->scratch, a->ln2);
+    tensor_gather_linear_act(d, &m->tp.group, &m->scratch, x, a->a, a->h, a->ln2,
                              params_weight(m->params, part, P_FC1), params_weight(m->params, part, P_FC1B),
                              (ActKind)m->cfg->activation, model_precision(m, part, LINEAR_FC1));
     arena_reset(&m->scratch, mark);
@@ -23,12 +23,12 @@ static void inner(Model *m, int part, LayerActs *a)
 
 void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
 {
-    take_inner(m, a, m->keep_mlp ? p->keep_w : &m->scratch);
+    take_inner(m, a, m->keep.mlp ? p->keep_w : &m->scratch);
     model_keep_mask(m, p);
     inner(m, part, a);
     if (!y.rows)
         return;
-    row_linear_fwd(m->dev, &m->tensor, &m->scratch, y, a->a, params_weight(m->params, part, P_FC2),
+    row_linear_fwd(m->dev, &m->tp.group, &m->scratch, y, a->a, params_weight(m->params, part, P_FC2),
                    params_weight(m->params, part, P_FC2B), model_precision(m, part, LINEAR_FC2));
     p->fd->residual = (Residual){y, a->x1, model_dropout(m, p, SITE_MLP, m->params->part[part].layer), part};
 }
@@ -45,12 +45,12 @@ void mlp_settle(Model *m, const Pass *p)
 
 void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a)
 {
-    if (!m->keep_ln) {
-        a->ln2 = mat_take(p->late, a->x1.rows, m->H, m->type);
+    if (!m->keep.ln) {
+        a->ln2 = mat_take(p->late, a->x1.rows, m->dim.H, m->dim.type);
         m->dev->norm_fwd(m->dev, a->ln2, a->stat2, a->x1, params_weight(m->params, part, P_LN2),
                          params_weight(m->params, part, P_LN2B), m->cfg->norm_epsilon, model_norm(m), 1);
     }
-    if (!m->keep_mlp) {
+    if (!m->keep.mlp) {
         take_inner(m, a, p->late);
         inner(m, part, a);
     }
@@ -73,30 +73,30 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
     Dropout drop = model_dropout(m, p, SITE_MLP, w->part[part].layer);
     g->fc2 = dy;
     if (drop.p > 0) {
-        g->fc2 = mat_take(p->late, dy.rows, m->H, m->type);
+        g->fc2 = mat_take(p->late, dy.rows, m->dim.H, m->dim.type);
         d->dropout_bwd(d, g->fc2, dy, &drop);
     }
     size_t start = m->scratch.used;
-    Mat dout = tensor_room(&m->tensor, &m->scratch, g->fc2);
+    Mat dout = tensor_room(&m->tp.group, &m->scratch, g->fc2);
     size_t mark = m->scratch.used;
     /* a kernel that does both cannot write over h: that is asked for where W comes later, and then costs a
      * copy */
     ActKind act = (ActKind)m->cfg->activation;
     int apart = weights && !act_gated(act);
-    Mat da = mat_take(&m->scratch, a->a.rows, m->F, m->type), dh = apart ? da : a->h;
-    tensor_gather_matmul_act(d, &m->tensor, &m->scratch, dout, dh, da, g->fc2, params_weight(w, part, P_FC2),
-                             a->h, act, model_precision(m, part, LINEAR_FC2));
+    Mat da = mat_take(&m->scratch, a->a.rows, m->dim.F, m->dim.type), dh = apart ? da : a->h;
+    tensor_gather_matmul_act(d, &m->tp.group, &m->scratch, dout, dh, da, g->fc2,
+                             params_weight(w, part, P_FC2), a->h, act, model_precision(m, part, LINEAR_FC2));
     if (!apart)
         arena_reset(&m->scratch, mark);
     TensorRows x = {0};
     if (weights)
-        x = tensor_gather(&m->tensor, &m->scratch, a->ln2);
-    Mat dln = mat_take(&m->scratch, dy.rows, m->H, m->type);
-    TensorSum sum = column_linear_bwd_x(d, &m->tensor, &m->scratch, dln, dh, params_weight(w, part, P_FC1),
+        x = tensor_gather(&m->tp.group, &m->scratch, a->ln2);
+    Mat dln = mat_take(&m->scratch, dy.rows, m->dim.H, m->dim.type);
+    TensorSum sum = column_linear_bwd_x(d, &m->tp.group, &m->scratch, dln, dh, params_weight(w, part, P_FC1),
                                         model_precision(m, part, LINEAR_FC1));
     if (weights)
-        weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), dout, dh);
-    tensor_wait(&m->tensor, sum);
+        weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), dout, dh);
+    tensor_wait(&m->tp.group, sum);
     d->norm_bwd_w(d, params_grad(w, part, P_LN2), params_grad(w, part, P_LN2B), dln, a->x1, a->stat2,
                   model_norm(m), 1);
     d->norm_bwd_x(d, dx1, dy, dln, a->x1, a->stat2, params_weight(w, part, P_LN2), model_norm(m), 1);
@@ -106,8 +106,8 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
 void mlp_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g)
 {
     size_t mark = m->scratch.used;
-    TensorRows x = tensor_gather(&m->tensor, &m->scratch, a->ln2),
-               dy = tensor_gather(&m->tensor, &m->scratch, g->fc2);
-    weights_bwd(m, part, a, g, tensor_gathered(&m->tensor, x), tensor_gathered(&m->tensor, dy), a->h);
+    TensorRows x = tensor_gather(&m->tp.group, &m->scratch, a->ln2),
+               dy = tensor_gather(&m->tp.group, &m->scratch, g->fc2);
+    weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), tensor_gathered(&m->tp.group, dy), a->h);
     arena_reset(&m->scratch, mark);
 }

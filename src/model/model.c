@@ -6,7 +6,7 @@ Dropout model_dropout(const Model *m, const Pass *p, int site, int layer)
 {
     static const char *const name[] = {"embedding", "attention", "proj", "mlp"};
     uint64_t key = rng_key((uint64_t)m->cfg->seed, name[site]);
-    return (Dropout){.p = m->evaluating ? 0 : m->cfg->hidden_dropout,
+    return (Dropout){.p = m->now.evaluating ? 0 : m->cfg->hidden_dropout,
                      .key = hash64(&layer, sizeof layer, key),
                      .sample = p->batch->sample,
                      .seq = p->batch->seq,
@@ -16,24 +16,24 @@ Dropout model_dropout(const Model *m, const Pass *p, int site, int layer)
 void model_keep_mask(const Model *m, const Pass *p)
 {
     if (m->dev->keeps.mask && m->cfg->hidden_dropout > 0)
-        arena_take(p->keep_d, (size_t)(model_rows(m) * m->H));
+        arena_take(p->keep_d, (size_t)(model_rows(m) * m->dim.H));
 }
 
-int64_t model_rows(const Model *m) { return m->B * m->S / m->tensor.rows->size; }
-int64_t model_row0(const Model *m) { return m->tensor.rows->rank * model_rows(m); }
+int64_t model_rows(const Model *m) { return m->now.B * m->now.S / m->tp.group.rows->size; }
+int64_t model_row0(const Model *m) { return m->tp.group.rows->rank * model_rows(m); }
 
 /* ---- slots ---- */
 
-static Mat boundary(Model *m, Arena *from) { return mat_take(from, model_rows(m), m->H, m->type); }
+static Mat boundary(Model *m, Arena *from) { return mat_take(from, model_rows(m), m->dim.H, m->dim.type); }
 
 static SlotFD *fd_of(Model *m, int chunk, int mb)
 {
-    return &m->fd[m->schedule->slot[SLOT_FD][chunk * m->schedule->m + mb]];
+    return &m->slots.fd[m->now.schedule->slot[SLOT_FD][chunk * m->now.schedule->m + mb]];
 }
 
 static SlotDW *dw_of(Model *m, int chunk, int mb)
 {
-    return &m->dw[m->schedule->slot[SLOT_DW][chunk * m->schedule->m + mb]];
+    return &m->slots.dw[m->now.schedule->slot[SLOT_DW][chunk * m->now.schedule->m + mb]];
 }
 
 /* A microbatch enters a chunk: the slot is its own from here on, and in[0] is where its input goes. */
@@ -64,13 +64,18 @@ static SlotDW *dw_open(Model *m, int chunk, int mb)
 
 static Pass pass_of(Model *m, const Instr *i)
 {
-    const Schedule *s = m->schedule;
+    const Schedule *s = m->now.schedule;
     int at = i->chunk * s->m + i->mb, forward = s->slots[SLOT_FW] == 0;
     SlotFD *fd = fd_of(m, i->chunk, i->mb);
-    SlotFW *fw = &m->fw[forward ? 0 : s->slot[SLOT_FW][at]];
+    SlotFW *fw = &m->slots.fw[forward ? 0 : s->slot[SLOT_FW][at]];
     SlotDW *dw = forward ? NULL : dw_of(m, i->chunk, i->mb);
-    return (Pass){.chunk = &m->chunk[i->chunk], .batch = &fd->batch, .fd = fd, .fw = fw, .dw = dw,
-                  .keep_d = forward ? &m->scratch : &fd->mem, .keep_w = forward ? &m->scratch : &fw->mem,
+    return (Pass){.chunk = &m->held.chunk[i->chunk],
+                  .batch = &fd->batch,
+                  .fd = fd,
+                  .fw = fw,
+                  .dw = dw,
+                  .keep_d = forward ? &m->scratch : &fd->mem,
+                  .keep_w = forward ? &m->scratch : &fw->mem,
                   .late = m->split && !forward ? &dw->mem : &m->scratch};
 }
 
@@ -83,14 +88,14 @@ static void copy_words(Device *d, void *dst, const void *src, size_t bytes)
 
 static void batch_layout(const Model *m, Batch *b, Arena *mem)
 {
-    size_t T = (size_t)(m->B * m->S);
-    *b = (Batch){.batch = m->B, .seq = m->S};
+    size_t T = (size_t)(m->now.B * m->now.S);
+    *b = (Batch){.batch = m->now.B, .seq = m->now.S};
     b->tokens = arena_take(mem, T * 4);
     b->labels = arena_take(mem, T * 4);
     b->position = arena_take(mem, T * 4);
     b->doc_start = m->cfg->reset_attention_mask ? arena_take(mem, T * 4) : NULL;
     b->loss_mask = arena_take(mem, T * 4);
-    b->sample = arena_take(mem, (size_t)m->B * 8);
+    b->sample = arena_take(mem, (size_t)m->now.B * 8);
 }
 
 /* Copies a microbatch into its slot, which outlives the loader's buffer: from the host, or from another slot
@@ -100,16 +105,16 @@ static void batch_keep(const Model *m, SlotFD *s, const Batch *src, int slot)
     void (*keep)(Device *, void *, const void *, size_t) = slot ? copy_words : m->dev->put;
     Device *d = m->dev;
     Batch *b = &s->batch;
-    size_t T = (size_t)(m->B * m->S);
+    size_t T = (size_t)(m->now.B * m->now.S);
     batch_layout(m, b, &s->mem);
     if (!src || !src->tokens)
         return;
-    BUG_ON(src->batch != m->B || src->seq != m->S);
+    BUG_ON(src->batch != m->now.B || src->seq != m->now.S);
     keep(d, b->tokens, src->tokens, T * 4);
     keep(d, b->labels, src->labels, T * 4);
     keep(d, b->position, src->position, T * 4);
     keep(d, b->loss_mask, src->loss_mask, T * 4);
-    keep(d, b->sample, src->sample, (size_t)m->B * 8);
+    keep(d, b->sample, src->sample, (size_t)m->now.B * 8);
     if (src->doc_start)
         keep(d, b->doc_start, src->doc_start, T * 4);
     else
@@ -163,27 +168,30 @@ static void enter(Model *m, const Instr *i, const Pass *p)
     if (c->prev < 0 || c->prev_here >= 0)
         fd_open(m, i->chunk, i->mb);
     if (c->prev_here >= 0)             /* the stage before keeps its output for as long as we need it */
-        p->fd->in[0] = fd_of(m, c->prev_here, i->mb)->in[m->chunk[c->prev_here].groups];
+        p->fd->in[0] = fd_of(m, c->prev_here, i->mb)->in[m->held.chunk[c->prev_here].groups];
     /* in training the chunk before still has the microbatch */
-    int again = i->chunk > 0 && m->schedule->slots[SLOT_FW] > 0;
-    batch_keep(m, p->fd, again ? &fd_of(m, i->chunk - 1, i->mb)->batch
-                               : m->next_batch ? m->next_batch(m->batch_ctx, i->mb) : NULL, again);
+    int again = i->chunk > 0 && m->now.schedule->slots[SLOT_FW] > 0;
+    batch_keep(m, p->fd,
+               again               ? &fd_of(m, i->chunk - 1, i->mb)->batch
+               : m->now.next_batch ? m->now.next_batch(m->now.batch_ctx, i->mb)
+                                   : NULL,
+               again);
     p->fw->mem.used = 0;
 }
 
 static void head_fwd(Model *m, const Pass *p, const ModelUnit *u)
 {
-    Mat x = p->fd->in[p->chunk->groups], none = {.type = m->type};
-    if (m->cache)
-        head_logits(m, u->part, mat_rows(x, x.rows - 1, 1), m->logits);
-    else if (m->evaluating)            /* training makes the loss in D, together with its gradient */
+    Mat x = p->fd->in[p->chunk->groups], none = {.type = m->dim.type};
+    if (m->now.cache)
+        head_logits(m, u->part, mat_rows(x, x.rows - 1, 1), m->now.logits);
+    else if (m->now.evaluating) /* training makes the loss in D, together with its gradient */
         head_run(m, p, u->part, x, none);
 }
 
 /* First unit of an instruction, and one after its last. */
 static void units_of(const Model *m, const Instr *i, int *first, int *end)
 {
-    const Chunk *c = &m->chunk[i->chunk];
+    const Chunk *c = &m->held.chunk[i->chunk];
     *first = i->part == WHOLE ? c->unit0 : i->part;
     *end = i->part == WHOLE ? c->unit0 + c->units : i->part + 1;
 }
@@ -197,7 +205,7 @@ void model_forward(void *model, const Instr *i)
     if (first == p.chunk->unit0)
         enter(m, i, &p);
     for (int k = first; k < end; k++) {
-        const ModelUnit *u = &m->unit[k];
+        const ModelUnit *u = &m->held.unit[k];
         data_ready(m->data, k);
         if (u->kind == UNIT_EMBEDDING)
             embedding_fwd(m, &p, u->part, p.fd->in[0]);
@@ -276,7 +284,7 @@ static void backward(Model *m, const Instr *i)
     if (p.chunk->next < 0 && (end == p.chunk->unit0 + p.chunk->units || p.chunk->units == 0))
         dw_open(m, i->chunk, i->mb);
     for (int k = end - 1; k >= first; k--) {
-        const ModelUnit *u = &m->unit[k];
+        const ModelUnit *u = &m->held.unit[k];
         offload_return(m, &p, k);
         data_ready(m->data, k);
         data_enter(m->data, k, i->op == I_D ? PHASE_D : PHASE_ALL);
@@ -303,7 +311,7 @@ void model_backward_w(void *model, const Instr *i)
     int first, end;
     units_of(m, i, &first, &end);
     for (int k = end - 1; k >= first; k--) {
-        const ModelUnit *u = &m->unit[k];
+        const ModelUnit *u = &m->held.unit[k];
         data_enter(m->data, k, PHASE_W);
         unit_bwd_w(m, &p, u);
     }
@@ -328,8 +336,8 @@ void model_send_activation(void *model, const Instr *i)
     Model *m = model;
     Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
     SlotFD *s = fd_of(m, i->chunk, i->mb);
-    Mat y = s->in[m->chunk[i->chunk].groups];
-    s->sent = pp->send(pp, y.p, y.rows * y.cols, y.type, m->chunk[i->chunk].next);
+    Mat y = s->in[m->held.chunk[i->chunk].groups];
+    s->sent = pp->send(pp, y.p, y.rows * y.cols, y.type, m->held.chunk[i->chunk].next);
 }
 
 void model_recv_activation(void *model, const Instr *i)
@@ -338,7 +346,7 @@ void model_recv_activation(void *model, const Instr *i)
     Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
     SlotFD *s = fd_open(m, i->chunk, i->mb);
     Mat x = s->in[0];
-    s->arrived = pp->recv(pp, x.p, x.rows * x.cols, x.type, m->chunk[i->chunk].prev);
+    s->arrived = pp->recv(pp, x.p, x.rows * x.cols, x.type, m->held.chunk[i->chunk].prev);
 }
 
 void model_send_gradient(void *model, const Instr *i)
@@ -346,7 +354,7 @@ void model_send_gradient(void *model, const Instr *i)
     Model *m = model;
     Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
     SlotDW *s = dw_of(m, i->chunk, i->mb);
-    s->sent = pp->send(pp, s->dy.p, s->dy.rows * s->dy.cols, s->dy.type, m->chunk[i->chunk].prev);
+    s->sent = pp->send(pp, s->dy.p, s->dy.rows * s->dy.cols, s->dy.type, m->held.chunk[i->chunk].prev);
 }
 
 void model_recv_gradient(void *model, const Instr *i)
@@ -354,7 +362,7 @@ void model_recv_gradient(void *model, const Instr *i)
     Model *m = model;
     Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
     SlotDW *s = dw_open(m, i->chunk, i->mb);
-    s->arrived = pp->recv(pp, s->dy.p, s->dy.rows * s->dy.cols, s->dy.type, m->chunk[i->chunk].next);
+    s->arrived = pp->recv(pp, s->dy.p, s->dy.rows * s->dy.cols, s->dy.type, m->held.chunk[i->chunk].next);
 }
 
 /* ---- a list from its start to its end ---- */
@@ -365,30 +373,30 @@ void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int s
 {
     Comm *tp = (Comm *)&m->grid->axis[AXIS_TP];
     int shared = share_rows && m->cfg->sequence_parallel;
-    m->tensor = (TensorGroup){.tp = tp,
-                              .rows = shared ? tp : &m->one,
-                              .sum = shared ? &m->one : tp,
-                              .sent = m->tokens,
-                              .come = m->tokens + tp->size};
-    m->tensor.overlap = tensor_overlaps(&m->tensor, m->cfg->tp_comm_overlap);
+    m->tp.group = (TensorGroup){.tp = tp,
+                                .rows = shared ? tp : &m->tp.one,
+                                .sum = shared ? &m->tp.one : tp,
+                                .sent = m->tp.tokens,
+                                .come = m->tp.tokens + tp->size};
+    m->tp.group.overlap = tensor_overlaps(&m->tp.group, m->cfg->tp_comm_overlap);
     precision_begin(m);
-    m->schedule = schedule;
-    m->B = B;
-    m->S = S;
-    BUG_ON(B * S % m->tensor.rows->size);
-    BUG_ON(schedule->slots[SLOT_FD] > m->nfd || schedule->slots[SLOT_FW] > m->nfw ||
-           schedule->slots[SLOT_DW] > m->ndw);
+    m->now.schedule = schedule;
+    m->now.B = B;
+    m->now.S = S;
+    BUG_ON(B * S % m->tp.group.rows->size);
+    BUG_ON(schedule->slots[SLOT_FD] > m->slots.nfd || schedule->slots[SLOT_FW] > m->slots.nfw ||
+           schedule->slots[SLOT_DW] > m->slots.ndw);
 }
 
 void model_end(Model *m)
 {
     Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
-    for (int i = 0; i < m->nfd; i++) {
-        pp->wait(pp, m->fd[i].sent);
-        m->fd[i].sent = 0;
+    for (int i = 0; i < m->slots.nfd; i++) {
+        pp->wait(pp, m->slots.fd[i].sent);
+        m->slots.fd[i].sent = 0;
     }
-    for (int i = 0; i < m->ndw; i++) {
-        pp->wait(pp, m->dw[i].sent);
-        m->dw[i].sent = 0;
+    for (int i = 0; i < m->slots.ndw; i++) {
+        pp->wait(pp, m->slots.dw[i].sent);
+        m->slots.dw[i].sent = 0;
     }
 }

@@ -78,6 +78,8 @@ typedef struct {
     int64_t ticket, left;  /* of its last copy; of the last one off the device */
 } LayerWindow;
 
+struct Model;
+
 typedef enum { UNIT_EMBEDDING, UNIT_LAYERS, UNIT_HEAD } UnitKind;
 
 typedef struct {
@@ -108,55 +110,93 @@ typedef struct {
     Arena *late;               /* of a backward: what W needs */
 } Pass;
 
+/* The sizes of this rank's slice of the layers, in the letters above. */
+typedef struct {
+    int64_t H, A, K, D, F, V;
+    int64_t Vvalid;            /* columns of V that are no padding */
+    int64_t vocab0;            /* first token of this rank's slice */
+    Dtype type, real;          /* of storage; of gradients, statistics and losses */
+} ModelDims;
+
+/* The tensor-parallel group as the layers use it. */
+typedef struct {
+    TensorGroup group;         /* of the pass that runs now: the ranks' own, or `one` */
+    Token *tokens;             /* its messages: [2 tp] */
+    Comm one;                  /* a group of one */
+} ModelGroup;
+
+/* What this rank holds of the model. */
+typedef struct {
+    int nchunks, nunits;
+    Chunk *chunk;
+    ModelUnit *unit;           /* chunk by chunk */
+} ModelHeld;
+
+/* Where a microbatch's activations and gradients lie. */
+typedef struct {
+    int nfd, nfw, ndw;
+    SlotFD *fd;
+    SlotFW *fw;
+    SlotDW *dw;
+} ModelSlots;
+
+/* Activations that lie elsewhere between F and its backward (offload.c). */
+typedef struct {
+    LayerWindow window[2];     /* taken in turn */
+    int turn;
+    int layers;                /* offloaded layers of a chunk, at most */
+    char *outer;               /* [nfd][layers] what each layer keeps */
+} ModelOffload;
+
+/* FP8 (precision.c). */
+typedef struct {
+    Fp8Scale *scale;           /* on the device: [2: training, evaluation][nparts][LINEARS][LINEAR_SCALES] */
+    float *seen;               /* on the device: largest magnitudes of the scales, for messages */
+    Fp8Weight *weight;         /* [nparts][LINEARS] copies of weights that a list keeps; NULL: none */
+    int keep;                  /* copies are of parts [0, keep) */
+    char *known;               /* [nparts][LINEARS] on the host, bool: earlier steps have left scales */
+} ModelFp8;
+
+/* The list that runs now. */
+typedef struct {
+    const Schedule *schedule;
+    int64_t B, S;              /* samples of a microbatch, positions */
+    const Batch *(*next_batch)(void *ctx, int mb); /* microbatch mb of this step; NULL while only counting */
+    void *batch_ctx;
+    double loss_scale;         /* multiplies every gradient: loss scale / tokens of a full global batch */
+    int evaluating;            /* no dropout, no gradients: F of the head makes the loss */
+    KvCache *cache;            /* generation: F of the head makes logits */
+    Mat logits;                /* real [1, V] of the last position */
+} ModelNow;
+
+/* Who sees the tensors of a forward. */
+typedef struct {
+    void (*see)(void *ctx, struct Model *m, int part, const char *where, Mat x); /* NULL: nobody */
+    void *ctx;
+    RowMap rows;               /* during "logits": the row of T that each row of x is */
+    const Batch *batch;        /* during "logits": the microbatch */
+} ModelWatch;
+
 typedef struct Model {
     const Config *cfg;
     const Grid *grid;
     Device *dev;
     Params *params;
-    Data *data;                            /* the params' */
-    TensorGroup tensor;                    /* of the pass that runs now */
-    Token *tokens;                         /* its messages: [2 tp] */
-    Comm one;                              /* a group of one */
-    int64_t H, A, K, D, F, V,
-        Vvalid; /* local; Vvalid: this rank's columns of the vocabulary that are no padding */
-    int64_t vocab0;                        /* first token of this rank's slice */
-    Dtype type, real;
-    int nchunks, nunits;
-    Chunk *chunk;
-    ModelUnit *unit;
-    int nfd, nfw, ndw;
-    SlotFD *fd;
-    SlotFW *fw;
-    SlotDW *dw;
-    LayerWindow window[2];                 /* taken in turn */
-    int turn;
-    int offloaded;                         /* layers of a chunk that are, at most; in */
-    char *outer;                           /* [nfd][offloaded] what each keeps */
-    int split;                             /* the schedule splits the backward */
+    Data *data;                /* of params */
+    ModelDims dim;
+    ModelGroup tp;
+    ModelHeld held;
+    ModelSlots slots;
+    ModelOffload offload;
     Arena scratch;
-    Mat rope;                              /* real [P, rot] = (cos | sin); rows 0 when there is none */
-    int keep_ln, keep_attn, keep_mlp;      /* what selective recompute does not leave out */
-    Fp8Scale *fp8; /* on the device: [2: training, evaluation][nparts][LINEARS][LINEAR_SCALES] */
-    float *fp8_seen;                       /* on the device: their largest magnitudes, for messages */
-    Fp8Weight *fp8_weight; /* [nparts][LINEARS] copies of weights that a list keeps, NULL: none; */
-    int fp8_keep;                          /* those of parts [0, fp8_keep) */
-    char *fp8_known;                       /* [nparts][LINEARS] on the host: steps before have left scales */
-
-    /* the list that runs now */
-    const Schedule *schedule;
-    int64_t B, S;                          /* samples of a microbatch, positions */
-    const Batch *(*next_batch)(void *ctx, int mb); /* microbatch mb of this step; NULL while only counting */
-    void *batch_ctx;
-    double loss_scale; /* multiplies every gradient: loss scale / tokens of a full global batch */
-    double *sums;      /* [MODEL_SUMS] on the device: of losses and of their masks since model_clear, on
-                          tensor rank 0 of the stage with the loss; room for a watcher's */
-    int evaluating;                        /* no dropout, no gradients: F of the head makes the loss */
-    KvCache *cache;                        /* generation: F of the head makes logits */
-    Mat logits;                            /* real [1, V] those of the last position */
-    RowMap slice_rows; /* while a watcher sees "logits": the row of T that each of its rows is, and */
-    const Batch *slice_batch;              /* the microbatch */
-    void (*watch)(struct Model *m, int part, const char *where,
-                  Mat x); /* sees a forward's tensors; NULL as a rule */
+    Mat rope;                  /* real [P, rot] = (cos | sin); rows 0 when there is none */
+    int split;                 /* bool: the schedule splits the backward */
+    struct { int ln, attn, mlp; } keep;    /* bool: selective recompute does not leave it out */
+    ModelFp8 fp8;
+    ModelNow now;
+    double *sums;              /* [MODEL_SUMS] on the device: losses and masks since model_clear, on tensor
+                                  rank 0 of the stage with the loss; room for a watcher's sum */
+    ModelWatch watch;
 } Model;
 
 /* The units of this rank: *units of each chunk (per_chunk[nchunks]) in one table, on the heap. */
@@ -278,7 +318,7 @@ void offload_return(Model *m, const Pass *p, int k);
 static inline NormKind model_norm(const Model *m) { return (NormKind)m->cfg->normalization; }
 static inline void model_watch(Model *m, int part, const char *where, Mat x)
 {
-    if (m->watch)
-        m->watch(m, part, where, x);
+    if (m->watch.see)
+        m->watch.see(m->watch.ctx, m, part, where, x);
 }
 #endif

@@ -44,19 +44,19 @@ ModelUnit *model_units(const Config *cfg, const Params *params, int *n, int *per
 
 static void open_chunks(Model *m, const PipeShape *shape)
 {
-    int rank = m->grid->index[AXIS_PP], last = shape->p * m->nchunks - 1, at = 0;
-    int *units = xcalloc((size_t)m->nchunks, sizeof *units);
-    m->unit = model_units(m->cfg, m->params, &m->nunits, units);
-    m->chunk = xcalloc((size_t)m->nchunks, sizeof *m->chunk);
-    for (int c = 0; c < m->nchunks; c++) {
-        Chunk *k = &m->chunk[c];
+    int rank = m->grid->index[AXIS_PP], last = shape->p * m->held.nchunks - 1, at = 0;
+    int *units = xcalloc((size_t)m->held.nchunks, sizeof *units);
+    m->held.unit = model_units(m->cfg, m->params, &m->held.nunits, units);
+    m->held.chunk = xcalloc((size_t)m->held.nchunks, sizeof *m->held.chunk);
+    for (int c = 0; c < m->held.nchunks; c++) {
+        Chunk *k = &m->held.chunk[c];
         int stage = pipe_stage(shape, rank, c), there;
         *k =
             (Chunk){.unit0 = at, .units = units[c], .prev = -1, .next = -1, .prev_here = -1, .next_here = -1};
         for (int u = at; u < at + units[c]; u++)
-            if (m->unit[u].kind == UNIT_LAYERS) {
+            if (m->held.unit[u].kind == UNIT_LAYERS) {
                 k->groups++;
-                k->layers += m->unit[u].count;
+                k->layers += m->held.unit[u].count;
             }
         at += units[c];
         if (stage > 0) {
@@ -86,15 +86,15 @@ static void make_rope(Model *m, Arena *run)
     const Config *c = m->cfg;
     if (c->position_embedding_type != POSITION_EMBEDDING_TYPE_ROPE)
         return;
-    int64_t rot = (int64_t)((double)m->D * c->rotary_percent), half = rot / 2;
-    m->rope = mat_take(run, c->max_position_embeddings, rot, m->real);
+    int64_t rot = (int64_t)((double)m->dim.D * c->rotary_percent), half = rot / 2;
+    m->rope = mat_take(run, c->max_position_embeddings, rot, m->dim.real);
     if (!m->rope.p)
         return;
     void *table = xcalloc(1, mat_bytes(m->rope));
     for (int64_t p = 0; p < m->rope.rows; p++)
         for (int64_t i = 0; i < half; i++) {
             double angle = (double)p * pow(c->rotary_base, -2.0 * (double)i / (double)rot);
-            if (m->real == F64) {
+            if (m->dim.real == F64) {
                 double *row = (double *)table + p * rot;
                 row[i] = cos(angle), row[half + i] = sin(angle);
             } else {
@@ -113,41 +113,61 @@ static Arena slot_arena(Arena *run, const char *name, size_t bytes)
 
 static void open_windows(Model *m, Arena *run, Arena *outer, const ModelBytes *bytes)
 {
-    for (int u = 0; u < m->nunits; u++)
-        if (m->unit[u].offload && m->unit[u].layer >= m->offloaded)
-            m->offloaded = m->unit[u].layer + 1;
+    for (int u = 0; u < m->held.nunits; u++)
+        if (m->held.unit[u].offload && m->held.unit[u].layer >= m->offload.layers)
+            m->offload.layers = m->held.unit[u].layer + 1;
     for (int i = 0; i < 2; i++) {
-        m->window[i].d = slot_arena(run, "an offloaded layer's activations until D", bytes->window_d);
-        m->window[i].w = slot_arena(run, "an offloaded layer's activations until W", bytes->window_w);
+        m->offload.window[i].d = slot_arena(run, "an offloaded layer's activations until D", bytes->window_d);
+        m->offload.window[i].w = slot_arena(run, "an offloaded layer's activations until W", bytes->window_w);
     }
-    m->outer = arena_take(outer, (size_t)m->nfd * (size_t)m->offloaded * (bytes->window_d + bytes->window_w));
+    m->offload.outer = arena_take(outer, (size_t)m->slots.nfd * (size_t)m->offload.layers *
+                                             (bytes->window_d + bytes->window_w));
 }
 
 static void open_slots(Model *m, const int slots[SLOT_KINDS], Arena *run, const ModelBytes *bytes)
 {
     int groups = 0, layers = 0;
-    for (int c = 0; c < m->nchunks; c++) {
-        groups = m->chunk[c].groups > groups ? m->chunk[c].groups : groups;
-        layers = m->chunk[c].layers > layers ? m->chunk[c].layers : layers;
+    for (int c = 0; c < m->held.nchunks; c++) {
+        groups = m->held.chunk[c].groups > groups ? m->held.chunk[c].groups : groups;
+        layers = m->held.chunk[c].layers > layers ? m->held.chunk[c].layers : layers;
     }
-    m->nfd = slots[SLOT_FD];
-    m->nfw = slots[SLOT_FW] ? slots[SLOT_FW] : 1;      /* forward-only lists need its tables */
-    m->ndw = slots[SLOT_DW];
-    m->fd = xcalloc((size_t)m->nfd, sizeof *m->fd);
-    m->fw = xcalloc((size_t)m->nfw, sizeof *m->fw);
-    m->dw = xcalloc((size_t)m->ndw + 1, sizeof *m->dw);
+    m->slots.nfd = slots[SLOT_FD];
+    m->slots.nfw = slots[SLOT_FW] ? slots[SLOT_FW] : 1; /* forward-only lists need its tables */
+    m->slots.ndw = slots[SLOT_DW];
+    m->slots.fd = xcalloc((size_t)m->slots.nfd, sizeof *m->slots.fd);
+    m->slots.fw = xcalloc((size_t)m->slots.nfw, sizeof *m->slots.fw);
+    m->slots.dw = xcalloc((size_t)m->slots.ndw + 1, sizeof *m->slots.dw);
     m->scratch = slot_arena(run, "scratch", bytes->scratch);
-    for (int i = 0; i < m->nfd; i++) {
-        m->fd[i].in = xcalloc((size_t)groups + 1, sizeof *m->fd[i].in);
-        m->fd[i].mem = slot_arena(run, "activations until D", bytes->fd);
+    for (int i = 0; i < m->slots.nfd; i++) {
+        m->slots.fd[i].in = xcalloc((size_t)groups + 1, sizeof *m->slots.fd[i].in);
+        m->slots.fd[i].mem = slot_arena(run, "activations until D", bytes->fd);
     }
-    for (int i = 0; i < m->nfw; i++) {
-        m->fw[i].layer = xcalloc((size_t)layers + 1, sizeof *m->fw[i].layer);
-        m->fw[i].grads = xcalloc((size_t)layers + 1, sizeof *m->fw[i].grads);
-        m->fw[i].mem = slot_arena(run, "activations until W", bytes->fw);
+    for (int i = 0; i < m->slots.nfw; i++) {
+        m->slots.fw[i].layer = xcalloc((size_t)layers + 1, sizeof *m->slots.fw[i].layer);
+        m->slots.fw[i].grads = xcalloc((size_t)layers + 1, sizeof *m->slots.fw[i].grads);
+        m->slots.fw[i].mem = slot_arena(run, "activations until W", bytes->fw);
     }
-    for (int i = 0; i < m->ndw; i++)
-        m->dw[i].mem = slot_arena(run, "gradients until W", bytes->dw);
+    for (int i = 0; i < m->slots.ndw; i++)
+        m->slots.dw[i].mem = slot_arena(run, "gradients until W", bytes->dw);
+}
+
+static ModelDims dims_of(const Params *p)
+{
+    const Config *c = p->cfg;
+    int tp = p->grid->size[AXIS_TP];
+    int64_t groups = c->num_query_groups;
+    ModelDims d = {.H = c->hidden_size,
+                   .A = c->num_attention_heads / tp,
+                   .K = groups < tp ? 1 : groups / tp,
+                   .D = c->kv_channels,
+                   .F = c->ffn_hidden_size / tp,
+                   .V = c->padded_vocab_size / tp,
+                   .type = p->type,
+                   .real = p->real};
+    d.vocab0 = p->grid->index[AXIS_TP] * d.V;
+    d.Vvalid = c->vocab_size - d.vocab0;
+    d.Vvalid = d.Vvalid < 0 ? 0 : d.Vvalid < d.V ? d.Vvalid : d.V;
+    return d;
 }
 
 void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev,
@@ -155,32 +175,21 @@ void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *
                 const ModelBytes *bytes)
 {
     int tp = grid->size[AXIS_TP];
-    int64_t groups = cfg->num_query_groups;
     *m = (Model){.cfg = cfg,
                  .grid = grid,
                  .dev = dev,
                  .params = params,
                  .data = &params->data,
-                 .H = cfg->hidden_size,
-                 .A = cfg->num_attention_heads / tp,
-                 .K = groups < tp ? 1 : groups / tp,
-                 .D = cfg->kv_channels,
-                 .F = cfg->ffn_hidden_size / tp,
-                 .V = cfg->padded_vocab_size / tp,
-                 .type = params->type,
-                 .real = params->real,
-                 .nchunks = params->nchunks,
+                 .dim = dims_of(params),
+                 .held.nchunks = params->nchunks,
                  .split = split,
-                 .loss_scale = 1};
-    comm_self_open(&m->one, "rows");
-    m->tokens = xcalloc((size_t)tp * 2, sizeof *m->tokens);
-    m->one.dev = dev;
-    m->vocab0 = grid->index[AXIS_TP] * m->V;
-    m->Vvalid = cfg->vocab_size - m->vocab0;
-    m->Vvalid = m->Vvalid < 0 ? 0 : m->Vvalid < m->V ? m->Vvalid : m->V;
-    m->keep_ln = !recomputes(cfg, "layernorm");
-    m->keep_attn = !recomputes(cfg, "core_attn");
-    m->keep_mlp = !recomputes(cfg, "mlp");
+                 .now.loss_scale = 1};
+    comm_self_open(&m->tp.one, "rows");
+    m->tp.tokens = xcalloc((size_t)tp * 2, sizeof *m->tp.tokens);
+    m->tp.one.dev = dev;
+    m->keep.ln = !recomputes(cfg, "layernorm");
+    m->keep.attn = !recomputes(cfg, "core_attn");
+    m->keep.mlp = !recomputes(cfg, "mlp");
     open_chunks(m, shape);
     make_rope(m, run);
     m->sums = arena_take(run, MODEL_SUMS * sizeof *m->sums);
@@ -191,31 +200,32 @@ void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *
 
 ModelBytes model_peaks(const Model *m)
 {
-    ModelBytes b = {.scratch = m->scratch.peak, .window_d = window_room(&m->window[0].d),
-                    .window_w = window_room(&m->window[0].w)};
-    for (int i = 0; i < m->nfd; i++)
-        b.fd = m->fd[i].mem.peak > b.fd ? m->fd[i].mem.peak : b.fd;
-    for (int i = 0; i < m->nfw; i++)
-        b.fw = m->fw[i].mem.peak > b.fw ? m->fw[i].mem.peak : b.fw;
-    for (int i = 0; i < m->ndw; i++)
-        b.dw = m->dw[i].mem.peak > b.dw ? m->dw[i].mem.peak : b.dw;
+    ModelBytes b = {.scratch = m->scratch.peak,
+                    .window_d = window_room(&m->offload.window[0].d),
+                    .window_w = window_room(&m->offload.window[0].w)};
+    for (int i = 0; i < m->slots.nfd; i++)
+        b.fd = m->slots.fd[i].mem.peak > b.fd ? m->slots.fd[i].mem.peak : b.fd;
+    for (int i = 0; i < m->slots.nfw; i++)
+        b.fw = m->slots.fw[i].mem.peak > b.fw ? m->slots.fw[i].mem.peak : b.fw;
+    for (int i = 0; i < m->slots.ndw; i++)
+        b.dw = m->slots.dw[i].mem.peak > b.dw ? m->slots.dw[i].mem.peak : b.dw;
     return b;
 }
 
 void model_close(Model *m)
 {
-    for (int i = 0; i < m->nfd; i++)
-        free(m->fd[i].in);
-    for (int i = 0; i < m->nfw; i++) {
-        free(m->fw[i].layer);
-        free(m->fw[i].grads);
+    for (int i = 0; i < m->slots.nfd; i++)
+        free(m->slots.fd[i].in);
+    for (int i = 0; i < m->slots.nfw; i++) {
+        free(m->slots.fw[i].layer);
+        free(m->slots.fw[i].grads);
     }
-    free(m->fd);
-    free(m->fw);
-    free(m->dw);
-    free(m->tokens);
+    free(m->slots.fd);
+    free(m->slots.fw);
+    free(m->slots.dw);
+    free(m->tp.tokens);
     precision_close(m);
-    free(m->chunk);
-    free(m->unit);
+    free(m->held.chunk);
+    free(m->held.unit);
     *m = (Model){0};
 }

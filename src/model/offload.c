@@ -12,7 +12,7 @@
 
 int offload_wanted(const Model *m, const ModelUnit *u)
 {
-    return u->offload && m->schedule->slots[SLOT_FW] > 0;
+    return u->offload && m->now.schedule->slots[SLOT_FW] > 0;
 }
 
 size_t window_room(const Arena *a)
@@ -25,9 +25,9 @@ static LayerActs *acts_of(const Pass *p, const ModelUnit *u) { return &p->fw->la
 /* The next window; nobody waits for what is in it. */
 static LayerWindow *next_window(Model *m)
 {
-    LayerWindow *w = &m->window[m->turn];
+    LayerWindow *w = &m->offload.window[m->offload.turn];
     BUG_ON(w->due);
-    m->turn = !m->turn;
+    m->offload.turn = !m->offload.turn;
     w->d.used = w->w.used = 0;
     return w;
 }
@@ -35,9 +35,9 @@ static LayerWindow *next_window(Model *m)
 /* Where what layer u of this microbatch keeps is meanwhile; NULL while counting. */
 static char *outer_of(const Model *m, const Pass *p, const ModelUnit *u)
 {
-    const LayerWindow *w = &m->window[0];
-    size_t slot = (size_t)(p->fd - m->fd) * (size_t)m->offloaded + (size_t)u->layer;
-    return m->outer ? m->outer + slot * (w->d.size + w->w.size) : NULL;
+    const LayerWindow *w = &m->offload.window[0];
+    size_t slot = (size_t)(p->fd - m->slots.fd) * (size_t)m->offload.layers + (size_t)u->layer;
+    return m->offload.outer ? m->offload.outer + slot * (w->d.size + w->w.size) : NULL;
 }
 
 static char *behind(char *p, size_t bytes) { return p ? p + bytes : NULL; }
@@ -65,13 +65,13 @@ void offload_ahead(Model *m, const Pass *p, int k)
     Device *d = m->dev;
     if (!m->cfg->cpu_offloading_num_layers)
         return;
-    while (k >= p->chunk->unit0 && !m->unit[k].offload)
+    while (k >= p->chunk->unit0 && !m->held.unit[k].offload)
         k--;
     if (k < p->chunk->unit0)
         return;
-    const ModelUnit *u = &m->unit[k];
+    const ModelUnit *u = &m->held.unit[k];
     LayerActs *a = acts_of(p, u);
-    if (m->window[0].due == a || m->window[1].due == a)
+    if (m->offload.window[0].due == a || m->offload.window[1].due == a)
         return;
     LayerWindow *w = next_window(m);
     char *from = outer_of(m, p, u);
@@ -96,7 +96,7 @@ static int lies_in(const Arena *a, const Mat *x)
 static void move(const Model *m, Mat *x, const LayerWindow *to)
 {
     for (int i = 0; x->p && i < 2; i++) {
-        const LayerWindow *from = &m->window[i];
+        const LayerWindow *from = &m->offload.window[i];
         if (lies_in(&from->d, x)) {
             x->p = to->d.base + ((char *)x->p - from->d.base);
             return;
@@ -110,12 +110,12 @@ static void move(const Model *m, Mat *x, const LayerWindow *to)
 
 void offload_return(Model *m, const Pass *p, int k)
 {
-    const ModelUnit *u = &m->unit[k];
+    const ModelUnit *u = &m->held.unit[k];
     offload_ahead(m, p, k);
     if (!u->offload)
         return;
     LayerActs *a = acts_of(p, u);
-    LayerWindow *w = m->window[0].due == a ? &m->window[0] : &m->window[1];
+    LayerWindow *w = m->offload.window[0].due == a ? &m->offload.window[0] : &m->offload.window[1];
     Mat *kept[] = {&a->ln1, &a->stat1, &a->qk, &a->qstat, &a->kstat, &a->qkv, &a->o, &a->lse, &a->x1, &a->ln2,
                    &a->stat2, &a->h, &a->a};
     BUG_ON(w->due != a);

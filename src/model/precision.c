@@ -68,57 +68,59 @@ void precision_open(Model *m, int recast, Arena *run)
 {
     if (m->cfg->fp8 == FP8_NONE)
         return;
-    m->fp8 = arena_take(run, (size_t)(2 * scales(m)) * sizeof *m->fp8);
-    m->fp8_seen = arena_take(run, (size_t)scales(m) * sizeof *m->fp8_seen);
-    m->fp8_known = xcalloc((size_t)precision_linears(m) + 1, 1);
-    m->fp8_keep = keep_before(m, recast);
-    m->fp8_weight = m->fp8_keep ? xcalloc((size_t)precision_linears(m) + 1, sizeof *m->fp8_weight) : NULL;
-    for (int64_t i = 0; i < m->fp8_keep * LINEARS; i++) {
+    m->fp8.scale = arena_take(run, (size_t)(2 * scales(m)) * sizeof *m->fp8.scale);
+    m->fp8.seen = arena_take(run, (size_t)scales(m) * sizeof *m->fp8.seen);
+    m->fp8.known = xcalloc((size_t)precision_linears(m) + 1, 1);
+    m->fp8.keep = keep_before(m, recast);
+    m->fp8.weight = m->fp8.keep ? xcalloc((size_t)precision_linears(m) + 1, sizeof *m->fp8.weight) : NULL;
+    for (int64_t i = 0; i < m->fp8.keep * LINEARS; i++) {
         const Param *weight = precision_weight(m, i);
         if (!weight)
             continue;
-        m->fp8_weight[i].plain = arena_take(run, (size_t)weight->n);
-        m->fp8_weight[i].turned = m->data->gradients ? arena_take(run, (size_t)weight->n) : NULL;
+        m->fp8.weight[i].plain = arena_take(run, (size_t)weight->n);
+        m->fp8.weight[i].turned = m->data->gradients ? arena_take(run, (size_t)weight->n) : NULL;
     }
 }
 
 void precision_begin(Model *m)
 {
-    for (int64_t i = 0; i < m->fp8_keep * LINEARS; i++)
-        m->fp8_weight[i].there = 0;
+    for (int64_t i = 0; i < m->fp8.keep * LINEARS; i++)
+        m->fp8.weight[i].there = 0;
 }
 
 void precision_close(Model *m)
 {
-    free(m->fp8_known);
-    free(m->fp8_weight);
+    free(m->fp8.known);
+    free(m->fp8.weight);
 }
 
 Precision model_precision(const Model *m, int part, LinearId which)
 {
     /* a sequence that is being generated grows by rows of any number */
-    if (!in_fp8(m->cfg, m->params->part[part].layer) || m->cache)
+    if (!in_fp8(m->cfg, m->params->part[part].layer) || m->now.cache)
         return as_stored;
     int64_t at = (int64_t)part * LINEARS + which;
-    Fp8Scale *s = m->fp8 ? m->fp8 + (m->evaluating ? scales(m) : 0) + at * LINEAR_SCALES : NULL;
+    Fp8Scale *s =
+        m->fp8.scale ? m->fp8.scale + (m->now.evaluating ? scales(m) : 0) + at * LINEAR_SCALES : NULL;
     return (Precision){s,
                        s ? s + 1 : NULL,
                        s ? s + 2 : NULL,
                        .fp8 = 1,
-                       .delayed = m->fp8_known[at] && !m->evaluating,
-                       .kept = part < m->fp8_keep ? &m->fp8_weight[at] : NULL};
+                       .delayed = m->fp8.known[at] && !m->now.evaluating,
+                       .kept = part < m->fp8.keep ? &m->fp8.weight[at] : NULL};
 }
 
 /* The largest magnitudes of this rank's parts become those of the whole tensors: whole numbers in order, so
  * any rank may add what it has. */
 static void agree(Model *m)
 {
-    const int64_t n = scales(m), apart = sizeof *m->fp8 / sizeof *m->fp8_seen;
-    Mat all = mat(m->fp8_seen, n, 1, F32), each = {m->fp8 ? &m->fp8->seen : NULL, n, 1, apart, F32};
+    const int64_t n = scales(m), apart = sizeof *m->fp8.scale / sizeof *m->fp8.seen;
+    Mat all = mat(m->fp8.seen, n, 1, F32),
+        each = {m->fp8.scale ? &m->fp8.scale->seen : NULL, n, 1, apart, F32};
     Comm *group[] = {(Comm *)&m->grid->axis[AXIS_TP], (Comm *)&m->grid->data};
     m->dev->copy(m->dev, all, each);
     for (int i = 0; i < 2; i++)
-        group[i]->wait(group[i], group[i]->all_reduce(group[i], m->fp8_seen, n, I32, OP_MAX));
+        group[i]->wait(group[i], group[i]->all_reduce(group[i], m->fp8.seen, n, I32, OP_MAX));
     m->dev->copy(m->dev, each, all);
 }
 
@@ -129,7 +131,7 @@ void model_next_scales(Model *m)
         return;
     m->dev->settle(m->dev);            /* what a save still copies is about to change */
     agree(m);
-    m->dev->fp8_next(m->dev, m->fp8, scales(m), c->fp8_amax_history_len,
+    m->dev->fp8_next(m->dev, m->fp8.scale, scales(m), c->fp8_amax_history_len,
                      c->fp8_amax_compute_algo == FP8_AMAX_COMPUTE_ALGO_MOST_RECENT);
-    memset(m->fp8_known, 1, (size_t)precision_linears(m));
+    memset(m->fp8.known, 1, (size_t)precision_linears(m));
 }

@@ -149,7 +149,7 @@ static void replace_device(Meter *m)
 static const Batch *tokens(void *run, int mb)
 {
     (void)mb;
-    return &((Run *)run)->sequence;
+    return &((Run *)run)->generation.sequence;
 }
 
 static int halves(const Config *c)
@@ -202,9 +202,9 @@ Meter *meter_open(const Config *cfg, int world, int64_t sequences)
     c->batch_step = &m->batch;
     m->tokens = tokens_open(c);
     run_open(&m->run, c, RUN_TRAIN, 0, NULL);
-    m->run.sequence = m->tokens;
-    m->run.feed = tokens;
-    m->run.now = &m->metrics;
+    m->run.generation.sequence = m->tokens;
+    m->run.step.feed = tokens;
+    m->run.step.metrics = &m->metrics;
     replace_device(m);
     replace_group(m);
     return m;

@@ -142,7 +142,7 @@ static void add_habits(Walk *w)
 /* In a list whose time is not asked for: microbatches that are like the first. */
 static int says_nothing_new(const Walk *w, const Run *r, const Instr *i, const Habit *h)
 {
-    return i->mb >= WALKED && (r->model.evaluating || (h && !w->cut[i->chunk * w->shape.m + i->mb]));
+    return i->mb >= WALKED && (r->model.now.evaluating || (h && !w->cut[i->chunk * w->shape.m + i->mb]));
 }
 
 static void act(void *run, const Instr *i)
@@ -151,7 +151,7 @@ static void act(void *run, const Instr *i)
     Walk *w = r->model.dev->impl;
     Tally *k = &w->tally;
     Habit *h = i->op <= I_RG && i->part == WHOLE ? &w->habit[i->op * w->shape.v + i->chunk] : NULL;
-    if (r->model.evaluating || w->before) {
+    if (r->model.now.evaluating || w->before) {
         if (!says_nothing_new(w, r, i, h))
             w->act[i->op](run, i);
         return;
@@ -195,7 +195,7 @@ static void walk_step(void *walk, Run *r, const Lists *l)
 {
     Walk *w = walk;
     Tally *k = &w->tally;
-    w->shape = r->shape;
+    w->shape = r->plan.shape;
     w->shape.m = l->m;
     w->habit = xcalloc((size_t)(I_RG + 1) * (size_t)w->shape.v, sizeof *w->habit);
     r->stage.note = NULL;                  /* nobody reads what a walk is at */
@@ -268,10 +268,10 @@ static Walk *walk(Prediction *out, const Config *c, const Machine *m, const Step
     Rehearsal over = {&w->dev, predict_group, walk_step, w, l, !m->shared, out->fp8_recast};
     run_plan_over(&r, c, RUN_TRAIN, 0, world_rank(c, rank), &over);
     if (span) {
-        out->memory[rank] = r.memory;
+        out->memory[rank] = r.plan.memory;
         for (int a = 0; a < AXES; a++)
-            if (r.traffic[a].bytes > out->most[a].bytes)
-                out->most[a] = r.traffic[a];
+            if (r.plan.traffic[a].bytes > out->most[a].bytes)
+                out->most[a] = r.plan.traffic[a];
     }
     run_plan_close(&r);
     free(w->habit);

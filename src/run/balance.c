@@ -69,9 +69,9 @@ static void measure(const Config *cfg, double cost[PARTS])
     for (int round = 0; round < ROUNDS; round++) {
         double took[PARTS] = {0};
         data_begin(&r.params.data);
-        model_begin(&r.model, &r.lists[0].train, small.micro_batch_size, small.seq_length, 1);
-        r.model.next_batch = some_tokens;
-        r.model.batch_ctx = &batch;
+        model_begin(&r.model, &r.plan.lists[0].train, small.micro_batch_size, small.seq_length, 1);
+        r.model.now.next_batch = some_tokens;
+        r.model.now.batch_ctx = &batch;
         for (int u = 0; u < PARTS; u++)
             took[u] += timed(&r, model_forward, I_F, u);
         for (int u = PARTS - 1; u >= 0; u--)

@@ -5,7 +5,7 @@
 
 /* The first tensor of a forward that is not finite, for the message. */
 typedef struct { char name[160]; int64_t order; } Culprit;     /* order: in the model, weights first */
-static Culprit culprit;
+static const Culprit nobody = {.order = INT64_MAX};
 
 static double sum_of(Model *m, Mat x)
 {
@@ -16,47 +16,48 @@ static double sum_of(Model *m, Mat x)
     return sum;
 }
 
-static void find_culprit(Model *m, int part, const char *where, Mat x)
+static void find_culprit(void *culprit, Model *m, int part, const char *where, Mat x)
 {
-    if (culprit.name[0] || isfinite(sum_of(m, x)))
+    Culprit *c = culprit;
+    const Part *p = &m->params->part[part];
+    if (c->name[0] || isfinite(sum_of(m, x)))
         return;
-    culprit.order = m->params->part[part].kind == PART_EMBEDDING ? 0 : m->params->part[part].kind == PART_HEAD
-                        ? INT32_MAX : 1 + m->params->part[part].layer;
-    if (m->params->part[part].kind == PART_LAYER)
-        snprintf(culprit.name, sizeof culprit.name, "the output of decoder.layers.%d.%s",
-                 m->params->part[part].layer, where);
+    c->order = p->kind == PART_EMBEDDING ? 0 : p->kind == PART_HEAD ? INT32_MAX : 1 + p->layer;
+    if (p->kind == PART_LAYER)
+        snprintf(c->name, sizeof c->name, "the output of decoder.layers.%d.%s", p->layer, where);
     else
-        snprintf(culprit.name, sizeof culprit.name, "the output of %s", where);
+        snprintf(c->name, sizeof c->name, "the output of %s", where);
 }
 
 /* The gradient that is not finite, of the batch that comes next; "the loss" when none is. */
 static const char *bad_gradient(Run *r)
 {
     run_gradients(r);
-    const char *bad = optimizer_blame(&r->opt, &r->verdict);
+    const char *bad = optimizer_blame(&r->opt, &r->step.verdict);
     return bad ? bad : "the loss";
 }
 
 /* The first weight that this rank holds and that is not finite is the culprit. */
-static void find_weight(Run *r)
+static Culprit find_weight(Run *r)
 {
     const Params *p = &r->params;
-    for (int i = 0; i < p->nparam && !culprit.name[0]; i++) {
+    Culprit c = nobody;
+    for (int i = 0; i < p->nparam && !c.name[0]; i++) {
         int64_t from, to;
         param_held(p, &p->param[i], &p->data.weight, &from, &to);
         if (from < to && !isfinite(sum_of(&r->model, mat(param_at(p, &p->param[i], &p->data.weight, from), 1,
                                                          to - from, p->type)))) {
-            snprintf(culprit.name, sizeof culprit.name, "the weight %s", p->param[i].name);
-            culprit.order = p->param[i].number - INT32_MAX;
+            snprintf(c.name, sizeof c.name, "the weight %s", p->param[i].name);
+            c.order = p->param[i].number - INT32_MAX;
         }
     }
+    return c;
 }
 
 void run_check_weights(Run *r, const char *dir)
 {
     Comm *all = &r->grid.all;
-    culprit = (Culprit){.order = INT64_MAX};
-    find_weight(r);
+    Culprit culprit = find_weight(r);
     int64_t first = culprit.order;
     all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
     all_ok(all, first == INT64_MAX || culprit.order != first, EXIT_NUMERIC, "not-finite",
@@ -68,23 +69,22 @@ void run_check_weights(Run *r, const char *dir)
 _Noreturn void run_not_finite(Run *r, const Launched *s)
 {
     Comm *all = &r->grid.all;
-    double loss = r->verdict.loss;
-    culprit = (Culprit){.order = INT64_MAX};
+    double loss = r->step.verdict.loss;
     /* back to where the step began: the weights have not changed since, whatever was launched meanwhile */
     data_settle(&r->params.data);
-    r->now = NULL;
+    r->step.metrics = NULL;
     r->stage.mark = NULL;
-    r->iteration = s->m.iteration - 1;
-    r->consumed_samples = s->consumed_samples;
-    const Lists *l = run_lists(r, config_batch_at(r->cfg, r->consumed_samples));
-    find_weight(r);
-    r->model.watch = find_culprit;
-    r->source = r->loader;
-    r->source_first = r->consumed_samples;
+    r->progress.iteration = s->m.iteration - 1;
+    r->progress.consumed_samples = s->consumed_samples;
+    const Lists *l = run_lists(r, config_batch_at(r->cfg, r->progress.consumed_samples));
+    Culprit culprit = find_weight(r);
+    r->model.watch = (ModelWatch){.see = find_culprit, .ctx = &culprit};
+    r->step.source = r->loader;
+    r->step.source_first = r->progress.consumed_samples;
     step_forward(r, &l->forward, r->cfg->micro_batch_size, r->cfg->seq_length, 1);
     int64_t first = culprit.order;
     all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
-    r->model.watch = NULL;
+    r->model.watch.see = NULL;
     if (first == INT64_MAX)
         snprintf(culprit.name, sizeof culprit.name, "the gradient of %s", bad_gradient(r));
     all_ok(all, culprit.order != first, EXIT_NUMERIC, "not-finite",

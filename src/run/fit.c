@@ -61,9 +61,9 @@ static int list_remedies(const Run *r, Remedy *list)
     int64_t micro = least_micro_batch(c);
     char set[64];
     int n = 0;
-    if (r->fused && c->attention_backend == ATTENTION_BACKEND_AUTO)
+    if (r->gpu.fused && c->attention_backend == ATTENTION_BACKEND_AUTO)
         remedy(r, list, &n, "attention_backend=flash")->attention_backend = ATTENTION_BACKEND_FLASH;
-    if (r->apart && r->use != RUN_FORWARD)
+    if (r->plan.apart && r->use != RUN_FORWARD)
         offload_remedies(r, list, &n);
     for (int i = 0; i < 2; i++)
         if (c->data_parallel_size > 1 && (int)c->data_parallel_sharding_strategy < strategy[i])
@@ -89,17 +89,17 @@ static int list_remedies(const Run *r, Remedy *list)
  * GPU. */
 static int64_t device_need(const Run *r)
 {
-    return r->apart ? r->memory.arena + r->memory.reserve : r->memory.total;
+    return r->plan.apart ? r->plan.memory.arena + r->plan.memory.reserve : r->plan.memory.total;
 }
 /* What of that workspace depends on the configuration. */
-static int64_t taken(const Run *r) { return r->fused ? (int64_t)run_attention_bytes(r) : 0; }
+static int64_t taken(const Run *r) { return r->gpu.fused ? (int64_t)run_attention_bytes(r) : 0; }
 
 static void plan_remedy(const Run *r, Remedy *x)
 {
     Run other;
-    run_plan_over(&other, &x->cfg, r->use, r->kv_length, r->grid.rank,
-                  &(Rehearsal){.fp8_recast = r->fp8_recast});
-    other.fused = r->fused;
+    run_plan_over(&other, &x->cfg, r->use, r->generation.kv_length, r->grid.rank,
+                  &(Rehearsal){.fp8_recast = r->plan.fp8_recast});
+    other.gpu.fused = r->gpu.fused;
     x->need = device_need(&other);
     x->leaves = taken(r) - taken(&other);
     run_plan_close(&other);
@@ -160,7 +160,7 @@ static int fits_with(Room *f, int recast, int *layers)
     f->over.fp8_recast = recast;
     run_plan_over(&r, f->cfg, f->use, f->kv_length, f->rank, &f->over);
     *layers = precision_layers(f->cfg, &r.params);
-    int64_t need = f->opened ? device_need(&r) : r.memory.total + r.memory.reserve;
+    int64_t need = f->opened ? device_need(&r) : r.plan.memory.total + r.plan.memory.reserve;
     run_plan_close(&r);
     return need <= f->room;
 }
@@ -202,22 +202,22 @@ const char *run_fp8_text(const Config *c, int recast)
 static void keep_copies(Run *r, int64_t room, ModelBytes *bytes)
 {
     Comm *all = &r->grid.all;
-    int64_t recast = fewest(&(Room){r->cfg, r->use, r->kv_length, room, r->grid.rank, 1, {0}});
+    int64_t recast = fewest(&(Room){r->cfg, r->use, r->generation.kv_length, room, r->grid.rank, 1, {0}});
     all->wait(all, all->all_reduce(all, &recast, 1, I64, OP_MAX));
     if (!recast)
         return;
     Run other;
-    layout_count(&other, r->cfg, r->use, r->kv_length, r->grid.rank, &(Rehearsal){.fp8_recast = (int)recast},
-                 bytes);
-    r->memory = other.memory;
-    r->fp8_recast = (int)recast;
+    layout_count(&other, r->cfg, r->use, r->generation.kv_length, r->grid.rank,
+                 &(Rehearsal){.fp8_recast = (int)recast}, bytes);
+    r->plan.memory = other.plan.memory;
+    r->plan.fp8_recast = (int)recast;
     run_plan_close(&other);
 }
 
 void run_fit(Run *r, ModelBytes *bytes)
 {
     Comm *all = &r->grid.all;
-    const Memory *m = &r->memory;
+    const Memory *m = &r->plan.memory;
     int here = grid_host_ranks(&r->grid), share = run_device_ranks(r);
     all->barrier(all);                 /* all devices are open */
     int64_t room = (int64_t)r->dev.left(&r->dev) / share, host = (int64_t)host_left() / here;
@@ -228,11 +228,11 @@ void run_fit(Run *r, ModelBytes *bytes)
     all_ok(all, fits, EXIT_RESOURCE, "memory-plan",
            "this rank needs %.2f GiB of the %s's memory (parameters %.2f, gradients %.2f, optimizer %.2f, "
            "activations %.2f, buffers %.2f%s), %.2f are left for each of the %d that share it; change: %s",
-           gib(need), r->apart ? "GPU" : "host", gib(m->parameters), gib(m->gradients), gib(m->optimizer),
-           gib(m->activations), gib(m->buffers),
+           gib(need), r->plan.apart ? "GPU" : "host", gib(m->parameters), gib(m->gradients),
+           gib(m->optimizer), gib(m->activations), gib(m->buffers),
            m->reserve ? textf(", %.2f for libraries", gib(m->reserve)) : "", gib(room), share,
            fits ? "" : remedies(r, room));
-    all_ok(all, !r->apart || m->host <= host, EXIT_RESOURCE, "memory-plan",
+    all_ok(all, !r->plan.apart || m->host <= host, EXIT_RESOURCE, "memory-plan",
            "this rank needs %.2f GiB of the host's memory (offloaded %.2f, copies %.2f), %.2f are left for "
            "each of its %d ranks; change: a lower optimizer_offload_fraction or cpu_offloading_num_layers, "
            "async_save=false, or fewer ranks a host",

@@ -86,13 +86,13 @@ static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Exp
         schedule_open(own, made, r->grid.index[AXIS_PP], e);
         return;
     }
-    r->shape.kind = kind;
-    r->shape.m = m;
-    schedules_open(&set, &r->shape);
+    r->plan.shape.kind = kind;
+    r->plan.shape.m = m;
+    schedules_open(&set, &r->plan.shape);
     if (r->grid.rank == 0 && !schedules_check(&set, why, sizeof why))
         broken(why);
     uint64_t hash = schedules_hash(&set);
-    r->hash = hash64(&hash, sizeof hash, r->hash);
+    r->plan.hash = hash64(&hash, sizeof hash, r->plan.hash);
     if (sim && r->grid.rank == 0)
         simulate(&set, sim, 0);
     schedule_open(own, &set, r->grid.index[AXIS_PP], e);
@@ -103,23 +103,23 @@ void lists_open(Run *r, const StepLists *made)
 {
     const Config *c = r->cfg;
     int *units = xcalloc((size_t)r->params.nchunks, sizeof *units);
-    r->shape = run_shape(c, &r->placement);
-    ScheduleKind kind = r->shape.kind;
+    r->plan.shape = run_shape(c, &r->plan.placement);
+    ScheduleKind kind = r->plan.shape.kind;
     Expand e = open_units(r, units);
-    r->hash = HASH_SEED;
-    r->lists = xcalloc((size_t)c->batch_steps, sizeof *r->lists);
+    r->plan.hash = HASH_SEED;
+    r->plan.lists = xcalloc((size_t)c->batch_steps, sizeof *r->plan.lists);
     for (int i = 0; i < c->batch_steps; i++) {
-        Lists *l = &r->lists[i];
+        Lists *l = &r->plan.lists[i];
         l->batch = c->batch_step[i].batch;
         l->m = microbatches(c, i);
         if (r->use != RUN_FORWARD)
             open_list(r, &l->train, kind, l->m, &e, made ? &made->train[i] : NULL,
-                      i == c->batch_steps - 1 ? &r->sim : NULL);
+                      i == c->batch_steps - 1 ? &r->plan.sim : NULL);
         open_list(r, &l->forward, SCHEDULE_FORWARD, l->m, &e, made ? &made->forward[i] : NULL, NULL);
     }
-    if (r->kv_length)
-        open_list(r, &r->extend, SCHEDULE_FORWARD, 1, &e, NULL, NULL);
-    r->shape.kind = kind;
+    if (r->generation.kv_length)
+        open_list(r, &r->generation.list, SCHEDULE_FORWARD, 1, &e, NULL, NULL);
+    r->plan.shape.kind = kind;
     free(units);
 }
 
@@ -133,13 +133,13 @@ void lists_units(Run *r)
 void lists_close(Run *r)
 {
     for (int i = 0; i < r->cfg->batch_steps; i++) {
-        schedule_close(&r->lists[i].train);
-        schedule_close(&r->lists[i].forward);
+        schedule_close(&r->plan.lists[i].train);
+        schedule_close(&r->plan.lists[i].forward);
     }
-    schedule_close(&r->extend);
-    free(r->lists);
-    run_shape_close(&r->shape);
-    simulation_close(&r->sim);
+    schedule_close(&r->generation.list);
+    free(r->plan.lists);
+    run_shape_close(&r->plan.shape);
+    simulation_close(&r->plan.sim);
 }
 
 void step_lists_open(StepLists *l, const Config *c, const Placement *pl)
@@ -172,9 +172,9 @@ void step_lists_close(StepLists *l)
 const Lists *run_lists(const Run *r, int64_t batch)
 {
     int i = 0;
-    while (r->lists[i].batch != batch)
+    while (r->plan.lists[i].batch != batch)
         i++;
-    return &r->lists[i];
+    return &r->plan.lists[i];
 }
 
 Expand run_expand(const Config *cfg, int rank, int *units)
@@ -182,11 +182,11 @@ Expand run_expand(const Config *cfg, int rank, int *units)
     GridSpec spec = run_spec(cfg);
     Run r = {.cfg = cfg};
     grid_open_counting(&r.grid, &spec, cfg->world, rank);
-    placement_open(&r.placement, cfg);
+    placement_open(&r.plan.placement, cfg);
     table_open(&r);
     Expand e = open_units(&r, units);
     params_close(&r.params);
-    placement_close(&r.placement);
+    placement_close(&r.plan.placement);
     grid_close(&r.grid);
     return e;
 }

@@ -9,7 +9,7 @@ static void compare_ranks(Run *r)
 {
     Comm *all = &r->grid.all;
     config_same(r->cfg, all);
-    int64_t low = (int64_t)(r->hash >> 1), high = low;
+    int64_t low = (int64_t)(r->plan.hash >> 1), high = low;
     all->wait(all, all->all_reduce(all, &low, 1, I64, OP_MIN));
     all->wait(all, all->all_reduce(all, &high, 1, I64, OP_MAX));
     all_ok(all, low == high, EXIT_BUG, "schedule-hash",
@@ -42,12 +42,12 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     run_device_open(r);
     run_attention(r);
     run_fit(r, &bytes);
-    device_arena(&r->dev, &r->arena, "run", (size_t)r->memory.arena);
-    outer_arena(&r->dev, &r->outer, "run, offloaded", (size_t)r->memory.outer);
-    host_arena(&r->dev, &r->host, "run, host", (size_t)r->memory.staging);
+    device_arena(&r->dev, &r->arenas.run, "run", (size_t)r->plan.memory.arena);
+    outer_arena(&r->dev, &r->arenas.outer, "run, offloaded", (size_t)r->plan.memory.outer);
+    host_arena(&r->dev, &r->arenas.host, "run, host", (size_t)r->plan.memory.staging);
     run_device_memory(r);
-    run_tune(r, run_dir, r->arena.base, r->arena.size);
-    layout_take(r, &r->dev, (Arenas){&r->arena, &r->outer, &r->host}, run_dir, &bytes);
+    run_tune(r, run_dir, r->arenas.run.base, r->arenas.run.size);
+    layout_take(r, &r->dev, &r->arenas, run_dir, &bytes);
     layout_workspace(r);
     if (use != RUN_FORWARD)
         params_init(&r->params, &r->dev);
@@ -57,21 +57,21 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
 
 void run_close(Run *r)
 {
-    if (r->saver)
-        saver_close(r->saver);
-    json_decref(r->huggingface);
+    if (r->checkpoint.saver)
+        saver_close(r->checkpoint.saver);
+    json_decref(r->checkpoint.huggingface);
     trace_close(&r->trace);
     layout_give(r);
     lists_close(r);
     params_close(&r->params);
-    placement_close(&r->placement);
+    placement_close(&r->plan.placement);
     grid_close(&r->grid);              /* groups wait for the device, and know its memory */
-    host_arena_close(&r->dev, &r->host);
-    outer_arena_close(&r->dev, &r->outer);
-    device_arena_close(&r->dev, &r->arena);
+    host_arena_close(&r->dev, &r->arenas.host);
+    outer_arena_close(&r->dev, &r->arenas.outer);
+    device_arena_close(&r->dev, &r->arenas.run);
     run_device_close(r);
-    products_close(&r->products);
-    algorithms_close(&r->algorithms);
+    products_close(&r->gpu.products);
+    algorithms_close(&r->gpu.algorithms);
 }
 
 /* ---- state ---- */
@@ -84,19 +84,20 @@ json_t *run_state(const Run *r)
     config_write(f, r->cfg);
     fclose(f);
     const LossScale *s = &r->opt.loss_scale;
+    const RunProgress *p = &r->progress;
     json_t *j =
         json_pack("{s:I s:I s:I s:I s:I s:I s:{s:o s:I s:I} s:{s:I s:I} s:s s:s}", "iteration",
-                  (json_int_t)r->iteration, "consumed_samples", (json_int_t)r->consumed_samples, "updates",
-                  (json_int_t)r->opt.updates, "skipped_iterations", (json_int_t)r->skipped, "nan_iterations",
-                  (json_int_t)r->nans, "seed", (json_int_t)r->cfg->seed, "loss_scale", "scale",
+                  (json_int_t)p->iteration, "consumed_samples", (json_int_t)p->consumed_samples, "updates",
+                  (json_int_t)r->opt.updates, "skipped_iterations", (json_int_t)p->skipped, "nan_iterations",
+                  (json_int_t)p->nans, "seed", (json_int_t)r->cfg->seed, "loss_scale", "scale",
                   json_number(s->scale), "good", (json_int_t)s->good, "tolerance", (json_int_t)s->tolerance,
-                  "batch_sizes_since", "iteration", (json_int_t)r->batches.iteration, "samples",
-                  (json_int_t)r->batches.samples, "config", text, "build", config_build_id());
+                  "batch_sizes_since", "iteration", (json_int_t)p->batches.iteration, "samples",
+                  (json_int_t)p->batches.samples, "config", text, "build", config_build_id());
     BUG_ON(!j);
-    if (r->huggingface)
-        json_object_set(j, "huggingface", r->huggingface);
-    if (r->id)
-        json_object_set_new(j, "run_id", json_string(r->id));
+    if (r->checkpoint.huggingface)
+        json_object_set(j, "huggingface", r->checkpoint.huggingface);
+    if (r->checkpoint.id)
+        json_object_set_new(j, "run_id", json_string(r->checkpoint.id));
     free(text);
     return j;
 }
@@ -141,21 +142,22 @@ static const Config *compare_config(const Config *cfg, const json_t *state, cons
  * last did. */
 static void load_progress(Run *r, const json_t *state, const Config *saved, const char *dir)
 {
+    RunProgress *p = &r->progress;
     const json_t *since = json_object_get(state, "batch_sizes_since");
-    int64_t steps = r->iteration = state_int(state, "iteration", 0, 1000000000, dir);
+    int64_t steps = p->iteration = state_int(state, "iteration", 0, 1000000000, dir);
     int64_t most = INT64_MAX / 2 / r->cfg->seq_length, low = steps,
             high = steps < most >> 30 ? steps << 30 : most;
-    r->batches.iteration = since ? state_int(since, "iteration", 0, steps, dir) : 0;
-    r->batches.samples = since ? state_int(since, "samples", 0, high, dir) : 0;
+    p->batches.iteration = since ? state_int(since, "iteration", 0, steps, dir) : 0;
+    p->batches.samples = since ? state_int(since, "samples", 0, high, dir) : 0;
     if (since && config_same_batches(r->cfg, saved))
-        low = high = config_samples_from(r->cfg, r->batches.samples, steps - r->batches.iteration);
-    r->consumed_samples = state_int(state, "consumed_samples", low, high, dir);
+        low = high = config_samples_from(r->cfg, p->batches.samples, steps - p->batches.iteration);
+    p->consumed_samples = state_int(state, "consumed_samples", low, high, dir);
     if (!config_same_batches(r->cfg, saved)) {
-        r->batches.iteration = steps;
-        r->batches.samples = r->consumed_samples;
+        p->batches.iteration = steps;
+        p->batches.samples = p->consumed_samples;
     }
-    r->skipped = state_int(state, "skipped_iterations", 0, steps, dir);
-    r->nans = state_int(state, "nan_iterations", 0, steps, dir);
+    p->skipped = state_int(state, "skipped_iterations", 0, steps, dir);
+    p->nans = state_int(state, "nan_iterations", 0, steps, dir);
     r->opt.updates = state_int(state, "updates", 0, steps, dir);
 }
 
@@ -167,7 +169,7 @@ static void load_loss_scale(Run *r, const json_t *state, const char *dir)
         die(EXIT_CHECKPOINT, "checkpoint-state",
             "%s: the state's `loss_scale` is %g, not above 0" OTHER_STATE, dir, x);
     r->opt.loss_scale = (LossScale){x, state_int(scale, "good", 0, INT32_MAX, dir),
-                                    state_int(scale, "tolerance", -r->iteration, INT32_MAX, dir)};
+                                    state_int(scale, "tolerance", -r->progress.iteration, INT32_MAX, dir)};
 }
 
 char *run_load(Run *r, const char *path)
@@ -179,8 +181,8 @@ char *run_load(Run *r, const char *path)
         fp8_scales_pieces(&r->model, PIECES_LOAD, &pieces, &n);
     json_t *state = checkpoint_load(path, r->cfg, &r->grid.all, pieces, n, weights_only, &dir);
     weights_only = weights_only || json_is_true(json_object_get(state, "weights_only"));
-    json_decref(r->huggingface);
-    r->huggingface = json_incref(json_object_get(state, "huggingface"));
+    json_decref(r->checkpoint.huggingface);
+    r->checkpoint.huggingface = json_incref(json_object_get(state, "huggingface"));
     if (!weights_only) {
         load_progress(r, state, compare_config(r->cfg, state, dir), dir);
         load_loss_scale(r, state, dir);

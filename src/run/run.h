@@ -26,8 +26,7 @@ typedef struct {
     int64_t parameters, gradients, optimizer, activations, buffers, total;
     int64_t
         host; /* the host's: what is offloaded and, beside a device of its own, what copies run through; */
-    int64_t arena, outer,
-        staging;     /* sizes of Run's three arenas: run, what is offloaded, what copies run through */
+    int64_t arena, outer, staging; /* sizes of Run's arenas: run, outer, host */
     int64_t reserve; /* of a device of its own, beside total: left free for what its libraries load later */
 } Memory;
 #define RUN_RESERVE ((int64_t)1 << 30)
@@ -49,69 +48,97 @@ typedef struct {
 } Launched;
 #define STEPS_OPEN 2
 
+/* What follows from the configuration. */
+typedef struct {
+    Placement placement;
+    PipeShape shape;
+    Simulation sim;            /* rank 0: of the last segment's training step */
+    Lists *lists;              /* one for each segment of the batch-size schedule */
+    uint64_t hash;             /* of all lists of all ranks */
+    Traffic traffic[AXES];     /* of the last segment's step */
+    Memory memory;             /* what the arenas hold, and `workspace` */
+    int64_t workspace;         /* bytes that device and transport take for themselves */
+    int apart;                 /* bool: device and host have a memory each */
+    int fp8_recast;            /* layers of a rank whose FP8 weights are cast in every microbatch: no room for
+                                  copies */
+} RunPlan;
+
+/* All memory of a run, in place or counting. */
+typedef struct {
+    Arena run;                 /* of the device */
+    Arena outer;               /* of the host, for the device's use */
+    Arena host;                /* of the host: what is copied from the device, the timeline */
+} RunArenas;
+
+typedef struct {
+    int sharing;               /* ranks on this one's GPU */
+    Products products;         /* matrix products that the rehearsal has met */
+    Algorithms algorithms;     /* how the GPU does them */
+    char attention[640];       /* what attention computes with, and why */
+    int fused;                 /* bool: cuDNN has a part in it */
+} RunGpu;
+
+/* One sequence that grows token by token. */
+typedef struct {
+    int64_t kv_length;         /* positions of the cache, 0: no generation */
+    Schedule list;             /* one microbatch forward */
+    KvCache cache;
+    Mat logits;                /* real [1,V] of the position after */
+    Batch sequence;            /* on the host: the tokens that come next */
+} RunGeneration;
+
+typedef struct {
+    Piece *pieces;             /* what this rank writes */
+    int npieces;
+    Saver *saver;              /* RUN_TRAIN with a run directory */
+    json_t *huggingface;       /* family and special tokens of the directory that the weights once came from;
+                                  NULL: of none */
+    const char *id;            /* of the run whose checkpoints these are (run_directory.h); NULL: of none */
+} RunCheckpoint;
+
+/* How far the run is: all of it is in a checkpoint. */
+typedef struct {
+    int64_t iteration, consumed_samples, skipped, nans;
+    struct { int64_t iteration, samples; } batches;    /* when the run took the batch sizes that it has */
+} RunProgress;
+
+/* Steps launched whose verdict the host has not seen: numbers [collected, launched), at most STEPS_OPEN. */
+typedef struct {
+    int64_t launched, collected;
+    Launched step[STEPS_OPEN];
+    Verdict *verdict;          /* [STEPS_OPEN] on the host: written by the device */
+    double seen;               /* when the last verdict came */
+} RunFlight;
+
+/* The list that runs now. */
+typedef struct {
+    int64_t ticket;            /* of its verdict */
+    Metrics *metrics;          /* NULL: STEP leaves the parameters alone */
+    const Batch *(*feed)(void *run, int mb);   /* its microbatches; from `source` as a rule */
+    Loader *source;
+    int64_t source_first;      /* first sample of them in `source` */
+    Verdict verdict;           /* the last one seen; gscale times a gradient is that of the mean loss */
+} RunStep;
+
 typedef struct {
     const Config *cfg;
     RunUse use;
     Grid grid;
     Device dev;
-    Placement placement;
-    PipeShape shape;
-    Simulation sim; /* rank 0: of the last segment's training step, with the costs that shape has */
     Params params;
     Model model;
     Optimizer opt;
-    Lists *lists;              /* one for each segment of the batch-size schedule */
-    Schedule extend;           /* one microbatch forward: generation */
-    uint64_t hash;             /* of all lists of all ranks */
     Stage stage;
-    Arena arena, outer, host;  /* memory of the device; the host's that the device uses; the host's, for what
-                                  is copied from  the device and for the timeline */
-    int apart;                 /* device and host have a memory each */
-    int sharing;               /* ranks on this one's GPU */
-    Memory memory;             /* what the three hold, and the workspace of device and transport */
-    int64_t workspace;
-    int fp8_recast; /* layers of a rank whose FP8 weights are cast in every microbatch: no room for copies */
-    Traffic traffic[AXES];     /* of the last segment's step */
-    KvCache cache;             /* generation: kv_length positions */
-    int64_t kv_length;
-    Mat logits;                /* real [1,V], of the position after; */
-    Batch sequence;            /* and, on the host, the tokens that come next */
-    Products products;         /* matrix products that the rehearsal has met, for a GPU; */
-    Algorithms algorithms;     /* and how it does them */
-    char attention[640];       /* what attention computes with, on a GPU, and why */
-    int fused;                 /* cuDNN has a part in it */
-    Piece *pieces;             /* what this rank writes of a checkpoint */
-    int npieces;
-    Saver *saver;              /* RUN_TRAIN with a run directory */
+    RunPlan plan;
+    RunArenas arenas;
+    RunGpu gpu;
+    RunGeneration generation;
+    RunCheckpoint checkpoint;
+    RunProgress progress;
+    RunFlight flight;
+    RunStep step;
     Loader *loader;            /* of training; opened by the caller */
-
     Trace trace;               /* the timeline of the steps that trace_steps lists */
-
-    json_t *huggingface; /* family and special tokens of the directory that the weights once came from; NULL:
-                            of none */
-    const char *id;            /* of the run whose checkpoints these are (run_directory.h); NULL: of none */
-
-    /* progress: all of it is in a checkpoint */
-    int64_t iteration, consumed_samples, skipped, nans;
-    struct {
-        int64_t iteration, samples;
-    } batches; /* consumed when the run took the batch sizes that it has */
-
-    /* steps whose verdict the host has not seen: at most STEPS_OPEN, numbers collected .. launched - 1 */
-    int64_t launched, collected;
-    Launched step[STEPS_OPEN];
-    Verdict *said;             /* [STEPS_OPEN] where they will be */
-    double seen;               /* when the last one came */
-
-    /* this step */
-    int64_t ticket;            /* of its verdict */
-    Metrics *now;              /* NULL: STEP leaves the parameters alone */
-    const Batch *(*feed)(void *run,
-                         int mb); /* microbatches of the list that runs now; from `source` as a rule */
-    Loader *source; /* where the list that runs now has its microbatches from, and the first sample of them */
-    int64_t source_first;
-    Verdict verdict; /* what the last one seen has found; gradients times verdict.gscale are that of the mean
-                        loss */
 } Run;
 
 /* Opens the device, the grid of cfg->world ranks, and all memory, and gives the parameters their initial

@@ -23,14 +23,14 @@ size_t run_attention_bytes(const Run *r)
 {
     const Config *c = r->cfg;
     int may = cuda_attention_built() || c->attention_backend == ATTENTION_BACKEND_FUSED;
-    return c->device == DEVICE_CUDA && may && !unwanted(c) ? attention_bytes(&r->products) : 0;
+    return c->device == DEVICE_CUDA && may && !unwanted(c) ? attention_bytes(&r->gpu.products) : 0;
 }
 
 /* "cuDNN 9.28.0, forward; our own kernels, backward: ..." */
 static void say(Run *r, const AttentionUse *u, const char *why)
 {
-    char *said = r->attention;
-    size_t n = sizeof r->attention;
+    char *said = r->gpu.attention;
+    size_t n = sizeof r->gpu.attention;
     int forward = u->forward && u->fused_forward == u->forward, backward = u->fused_backward == u->backward;
     if (why)
         snprintf(said, n, "our own kernels: %s", why);
@@ -53,7 +53,7 @@ void run_attention(Run *r)
     if (c->device != DEVICE_CUDA)
         return;
     if (!why)
-        cuda_attention(&r->dev, &r->products, RUN_RESERVE, &u);
+        cuda_attention(&r->dev, &r->gpu.products, RUN_RESERVE, &u);
     int taken = u.fused_forward + u.fused_backward, some = taken > 0;
     if (c->attention_backend == ATTENTION_BACKEND_FUSED)
         all_ok(all, some && taken == u.forward + u.backward, EXIT_RESOURCE, "cudnn",
@@ -69,9 +69,9 @@ void run_attention(Run *r)
         cuda_attention_close(&r->dev);
         why = "another rank cannot use cuDNN";
     }
-    r->fused = !why && !missing;
-    if (!r->fused)
-        r->workspace -= (int64_t)bytes;
+    r->gpu.fused = !why && !missing;
+    if (!r->gpu.fused)
+        r->plan.workspace -= (int64_t)bytes;
     say(r, &u, why);
 }
 
@@ -80,9 +80,9 @@ void run_attention(Run *r)
 /* "; backward: our own kernels, 1.20 ms, cuDNN's 1.35 ms" */
 static void say_time(Run *r, int backward, const int64_t ns[2], int ours)
 {
-    size_t at = strlen(r->attention);
+    size_t at = strlen(r->gpu.attention);
     double ms[2] = {1e-6 * (double)ns[0] / r->grid.world, 1e-6 * (double)ns[1] / r->grid.world};
-    snprintf(r->attention + at, sizeof r->attention - at, "; %s: %s, %.3f ms, %s %.3f ms",
+    snprintf(r->gpu.attention + at, sizeof r->gpu.attention - at, "; %s: %s, %.3f ms, %s %.3f ms",
              backward ? "backward" : "forward", ours ? "our own kernels" : "cuDNN", ms[!ours],
              ours ? "cuDNN's" : "our own kernels'", ms[ours]);
 }
@@ -92,9 +92,9 @@ void run_attention_tune(Run *r, void *memory, size_t bytes)
     const Config *c = r->cfg;
     Comm *all = &r->grid.all;
     int64_t ns[2][2];
-    if (!r->fused || c->attention_backend != ATTENTION_BACKEND_AUTO || c->cublaslt_tune == 1)
+    if (!r->gpu.fused || c->attention_backend != ATTENTION_BACKEND_AUTO || c->cublaslt_tune == 1)
         return;
-    cuda_attention_time(&r->dev, &r->algorithms, memory, bytes, ns);
+    cuda_attention_time(&r->dev, &r->gpu.algorithms, memory, bytes, ns);
     all->wait(all, all->all_reduce(all, ns, 4, I64, OP_SUM));
     for (int back = 0; back < 2; back++) {
         int ours = ns[back][0] < ns[back][1];
@@ -102,8 +102,8 @@ void run_attention_tune(Run *r, void *memory, size_t bytes)
             continue;
         say_time(r, back, ns[back], ours);
         if (ours)
-            r->fused = cuda_attention_leave(&r->dev, back);
+            r->gpu.fused = cuda_attention_leave(&r->dev, back);
     }
-    if (!r->fused)
-        r->workspace -= (int64_t)run_attention_bytes(r);
+    if (!r->gpu.fused)
+        r->plan.workspace -= (int64_t)run_attention_bytes(r);
 }

@@ -19,7 +19,7 @@ static void act(void *run, const Instr *i)
     Count *k = r->model.dev->impl;
     double before = k->tally.now;
     k->act[i->op](run, i);
-    if (r->model.evaluating || i->op > I_W)
+    if (r->model.now.evaluating || i->op > I_W)
         return;
     BUG_ON(i->op == I_B);
     int stage = pipe_stage(&k->shape, r->grid.index[AXIS_PP], i->chunk);
@@ -29,7 +29,7 @@ static void act(void *run, const Instr *i)
 static void count_step(void *count, Run *r, const Lists *l)
 {
     Count *k = count;
-    k->shape = r->shape;
+    k->shape = r->plan.shape;
     for (int i = 0; i <= I_W; i++) {
         k->act[i] = r->stage.act[i];
         r->stage.act[i] = act;

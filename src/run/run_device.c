@@ -24,12 +24,12 @@ static void open_cuda(Run *r)
     int gpus = cuda_count();
     cuda_open(&r->dev, r->params.real, grid_host_rank(&r->grid) % gpus);
     r->dev.pool = pool_open(threads_of(r));        /* for the host's own work: initial values */
-    r->sharing = ranks_of_gpu(r);
-    all_ok(&r->grid.all, r->sharing == 1 || c->distributed_backend == DISTRIBUTED_BACKEND_STAGED,
+    r->gpu.sharing = ranks_of_gpu(r);
+    all_ok(&r->grid.all, r->gpu.sharing == 1 || c->distributed_backend == DISTRIBUTED_BACKEND_STAGED,
            EXIT_RESOURCE, "nccl",
            "%d ranks have the same GPU, one of %d that this one sees, and NCCL needs one for each; change: "
            "as many ranks on each host as it has GPUs, or distributed_backend: staged",
-           r->sharing, gpus);
+           r->gpu.sharing, gpus);
     grid_device(&r->grid, &r->dev);
     if (c->distributed_backend == DISTRIBUTED_BACKEND_STAGED)
         grid_staged(&r->grid, &r->dev);
@@ -50,13 +50,13 @@ void run_device_open(Run *r)
 
 int run_device_ranks(const Run *r)
 {
-    return r->cfg->device == DEVICE_CUDA ? r->sharing : grid_host_ranks(&r->grid);
+    return r->cfg->device == DEVICE_CUDA ? r->gpu.sharing : grid_host_ranks(&r->grid);
 }
 
 void run_device_memory(Run *r)
 {
     if (r->cfg->device == DEVICE_CUDA && r->cfg->distributed_backend == DISTRIBUTED_BACKEND_NCCL)
-        comm_nccl_register(r->arena.base, r->arena.size);
+        comm_nccl_register(r->arenas.run.base, r->arenas.run.size);
 }
 
 void run_device_close(Run *r)

@@ -47,21 +47,26 @@ static int64_t grown(const Arena *run, size_t *before)
 static void layout_generation(Run *r, Arena *run, Arena *host)
 {
     const Config *c = r->cfg;
-    size_t n = (size_t)r->kv_length;
-    r->cache = (KvCache){0};
+    RunGeneration *g = &r->generation;
+    const ModelDims *m = &r->model.dim;
+    size_t n = (size_t)g->kv_length;
+    g->cache = (KvCache){0};
     if (!n)
         return;
-    r->cache.k = xcalloc((size_t)c->num_layers * 2, sizeof *r->cache.k);
-    r->cache.v = r->cache.k + c->num_layers;
+    g->cache.k = xcalloc((size_t)c->num_layers * 2, sizeof *g->cache.k);
+    g->cache.v = g->cache.k + c->num_layers;
     for (int i = 0; i < r->params.nparts; i++)
         if (r->params.part[i].kind == PART_LAYER) {
             int layer = r->params.part[i].layer;
-            r->cache.k[layer] = mat_take(run, r->kv_length, r->model.K * r->model.D, r->model.type);
-            r->cache.v[layer] = mat_take(run, r->kv_length, r->model.K * r->model.D, r->model.type);
+            g->cache.k[layer] = mat_take(run, g->kv_length, m->K * m->D, m->type);
+            g->cache.v[layer] = mat_take(run, g->kv_length, m->K * m->D, m->type);
         }
-    r->logits = mat_take(run, 1, c->vocab_size, r->model.real);
-    r->sequence = (Batch){.batch = 1, .tokens = arena_take(host, n * 4), .labels = arena_take(host, n * 4),
-                          .position = arena_take(host, n * 4), .loss_mask = arena_take(host, n * 4),
+    g->logits = mat_take(run, 1, c->vocab_size, m->real);
+    g->sequence = (Batch){.batch = 1,
+                          .tokens = arena_take(host, n * 4),
+                          .labels = arena_take(host, n * 4),
+                          .position = arena_take(host, n * 4),
+                          .loss_mask = arena_take(host, n * 4),
                           .sample = arena_take(host, 8)};
 }
 
@@ -71,27 +76,27 @@ static int64_t events(const Run *r)
 {
     int64_t n = 0, ops = 32;
     for (int i = 0; i < r->cfg->batch_steps; i++)
-        n = r->lists[i].train.n > n ? r->lists[i].train.n : n;
+        n = r->plan.lists[i].train.n > n ? r->plan.lists[i].train.n : n;
     for (int a = 0; a < AXES; a++)
-        ops += r->traffic[a].ops;
+        ops += r->plan.traffic[a].ops;
     return n + ops;
 }
 
 /* Takes all memory of the run. Runs over counting arenas first, then over the real ones. */
-void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const ModelBytes *bytes)
+void layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir, const ModelBytes *bytes)
 {
     const Config *c = r->cfg;
-    Arena *run = from.run, *host = from.host;
-    Memory *mem = &r->memory;
+    Arena *run = &from->run, *host = &from->host, *outer = &from->outer;
+    Memory *mem = &r->plan.memory;
     int slots[SLOT_KINDS] = {0};
     size_t before = run->used;
     for (int i = 0; i < c->batch_steps; i++) {
-        most(slots, &r->lists[i].train);
-        most(slots, &r->lists[i].forward);
+        most(slots, &r->plan.lists[i].train);
+        most(slots, &r->plan.lists[i].forward);
     }
-    most(slots, &r->extend);
+    most(slots, &r->generation.list);
     *mem = (Memory){0};
-    params_offload(&r->params, c->optimizer_cpu_offload ? c->optimizer_offload_fraction : 0, from.outer);
+    params_offload(&r->params, c->optimizer_cpu_offload ? c->optimizer_offload_fraction : 0, outer);
     params_layout(&r->params, dev, run, r->use != RUN_FORWARD,
                   r->use == RUN_TRAIN ? optimizer_moments(c) : 0);
     const int64_t *held = r->params.data.bytes;
@@ -101,39 +106,40 @@ void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const Mo
     if (r->use != RUN_FORWARD)
         optimizer_open(&r->opt, c, &r->params, dev, run);
     mem->optimizer += grown(run, &before);
-    model_open(&r->model, c, &r->grid, &r->shape, dev, &r->params, slots, lists_split(c, &r->shape),
-               r->fp8_recast, run, from.outer, bytes);
-    mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.nfw * (int64_t)bytes->fw +
+    model_open(&r->model, c, &r->grid, &r->plan.shape, dev, &r->params, slots, lists_split(c, &r->plan.shape),
+               r->plan.fp8_recast, run, outer, bytes);
+    mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.slots.nfw * (int64_t)bytes->fw +
                        slots[SLOT_DW] * (int64_t)bytes->dw + 2 * (int64_t)(bytes->window_d + bytes->window_w);
     mem->buffers = grown(run, &before) - mem->activations;
     layout_generation(r, run, host);
     mem->activations += grown(run, &before);
     if (r->use == RUN_TRAIN) {
-        r->pieces = pieces_open(&r->params, PIECES_SAVE, &r->npieces);
-        fp8_scales_pieces(&r->model, PIECES_SAVE, &r->pieces, &r->npieces);
+        r->checkpoint.pieces = pieces_open(&r->params, PIECES_SAVE, &r->checkpoint.npieces);
+        fp8_scales_pieces(&r->model, PIECES_SAVE, &r->checkpoint.pieces, &r->checkpoint.npieces);
         trace_open(&r->trace, c, events(r), host);
         if (run_dir || !run->base)
-            r->saver = saver_open(c, run_dir, &r->grid.all, r->pieces, r->npieces, host);
+            r->checkpoint.saver =
+                saver_open(c, run_dir, &r->grid.all, r->checkpoint.pieces, r->checkpoint.npieces, host);
     }
-    r->said = arena_take(host, STEPS_OPEN * sizeof *r->said);
+    r->flight.verdict = arena_take(host, STEPS_OPEN * sizeof *r->flight.verdict);
     mem->buffers += grown(run, &before);
     mem->arena = (int64_t)run->used;
-    mem->outer = (int64_t)from.outer->used;
+    mem->outer = (int64_t)outer->used;
     mem->staging = (int64_t)host->used;
-    mem->host = mem->outer + (r->apart ? mem->staging : 0);
-    mem->buffers += r->apart ? 0 : mem->staging;
-    mem->total = mem->arena + (r->apart ? 0 : mem->outer + mem->staging);
-    mem->reserve = r->apart ? RUN_RESERVE : 0;
+    mem->host = mem->outer + (r->plan.apart ? mem->staging : 0);
+    mem->buffers += r->plan.apart ? 0 : mem->staging;
+    mem->total = mem->arena + (r->plan.apart ? 0 : mem->outer + mem->staging);
+    mem->reserve = r->plan.apart ? RUN_RESERVE : 0;
 }
 
 void layout_give(Run *r)
 {
     model_close(&r->model);
     optimizer_close(&r->opt);
-    free(r->cache.k);
-    if (r->pieces)
-        pieces_close(r->pieces, r->npieces);
-    r->pieces = NULL;
+    free(r->generation.cache.k);
+    if (r->checkpoint.pieces)
+        pieces_close(r->checkpoint.pieces, r->checkpoint.npieces);
+    r->checkpoint.pieces = NULL;
 }
 
 /* What the groups of each axis have sent so far, those that share an axis together. */
@@ -183,29 +189,26 @@ static void rehearse(Run *r, const Rehearsal *over)
         Traffic before[AXES];
         traffic(&r->grid, before);
         if (r->use != RUN_FORWARD && over->step && i == c->batch_steps - 1)
-            over->step(over->ctx, r, &r->lists[i]);
+            over->step(over->ctx, r, &r->plan.lists[i]);
         else if (r->use != RUN_FORWARD)
-            rehearse_step(r, &r->lists[i]);
-        traffic(&r->grid, r->traffic);
+            rehearse_step(r, &r->plan.lists[i]);
+        traffic(&r->grid, r->plan.traffic);
         for (int a = 0; a < AXES; a++)
-            r->traffic[a] =
-                (Traffic){r->traffic[a].ops - before[a].ops, r->traffic[a].bytes - before[a].bytes};
-        step_forward(r, &r->lists[i].forward, c->micro_batch_size, c->seq_length, 1);
+            r->plan.traffic[a] =
+                (Traffic){r->plan.traffic[a].ops - before[a].ops, r->plan.traffic[a].bytes - before[a].bytes};
+        step_forward(r, &r->plan.lists[i].forward, c->micro_batch_size, c->seq_length, 1);
     }
-    if (r->kv_length)
-        run_extend(r, NULL, r->kv_length, NULL);
+    if (r->generation.kv_length)
+        run_extend(r, NULL, r->generation.kv_length, NULL);
 }
 
 /* The parameter table, with the groups of `r->grid`. */
-void table_open(Run *r)
-{
-    params_open(&r->params, r->cfg, &r->grid, &r->placement);
-}
+void table_open(Run *r) { params_open(&r->params, r->cfg, &r->grid, &r->plan.placement); }
 
 void layout_workspace(Run *r)
 {
-    r->memory.buffers += r->workspace;
-    r->memory.total += r->workspace;
+    r->plan.memory.buffers += r->plan.workspace;
+    r->plan.memory.total += r->plan.workspace;
 }
 
 /* Opens table and lists over groups that only count, and finds every size. */
@@ -216,31 +219,31 @@ void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
     GridSpec spec = run_spec(cfg);
     *r = (Run){.cfg = cfg,
                .use = use,
-               .kv_length = kv_length,
-               .apart = over->apart || cfg->device == DEVICE_CUDA,
-               .fp8_recast = over->fp8_recast};
+               .generation.kv_length = kv_length,
+               .plan.apart = over->apart || cfg->device == DEVICE_CUDA,
+               .plan.fp8_recast = over->fp8_recast};
     if (over->open)
         grid_open_by(&r->grid, &spec, cfg->world, rank, over->open, over->ctx);
     else
         grid_open_counting(&r->grid, &spec, cfg->world, rank);
-    placement_open(&r->placement, cfg);
+    placement_open(&r->plan.placement, cfg);
     table_open(r);
     lists_open(r, over->lists);
     null_open(&null, r->params.real);
     if (cfg->device == DEVICE_CUDA)
-        products_watch(&null, &r->products);
+        products_watch(&null, &r->gpu.products);
     step_open(r);
-    Arena run = {.name = "run"}, outer = {.name = "run, offloaded"}, host = {.name = "run, host"};
-    const Arenas all = {&run, &outer, &host};
+    RunArenas count = {
+        .run = {.name = "run"}, .outer = {.name = "run, offloaded"}, .host = {.name = "run, host"}};
+    RunArenas again = count;
     *bytes = (ModelBytes){0};
-    layout_take(r, dev, all, NULL, bytes);
+    layout_take(r, dev, &count, NULL, bytes);
     rehearse(r, over);
     *bytes = model_peaks(&r->model);
     layout_give(r);
-    run.used = run.peak = outer.used = outer.peak = host.used = host.peak = 0;
-    layout_take(r, dev, all, NULL, bytes);
+    layout_take(r, dev, &again, NULL, bytes);
     layout_give(r);
-    r->workspace = workspace(r);
+    r->plan.workspace = workspace(r);
     layout_workspace(r);
 }
 
@@ -257,9 +260,9 @@ void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int
 
 void run_plan_close(Run *r)
 {
-    products_close(&r->products);
+    products_close(&r->gpu.products);
     lists_close(r);
     params_close(&r->params);
-    placement_close(&r->placement);
+    placement_close(&r->plan.placement);
     grid_close(&r->grid);
 }

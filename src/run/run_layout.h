@@ -22,10 +22,8 @@ int lists_split(const Config *c, const PipeShape *s);
  * and the slots and scratch of the model. */
 void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over,
                   ModelBytes *bytes);
-/* The three arenas of a run, in place or counting. */
-typedef struct { Arena *run, *outer, *host; } Arenas;
 /* Takes all memory of the run; the arenas may be counting. */
-void layout_take(Run *r, Device *dev, Arenas from, const char *run_dir, const ModelBytes *bytes);
+void layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir, const ModelBytes *bytes);
 void layout_give(Run *r);
 /* On a GPU: chooses what attention computes with, and takes what that needs of its memory; r->attention says
  * it. With attention_backend fused and without cuDNN's kernels for all of it dies with EXIT_RESOURCE.

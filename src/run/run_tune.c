@@ -19,14 +19,14 @@ void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes)
     else if (run_dir)
         path = xasprintf("%s/" TUNED_FILE, run_dir);
     if (path)
-        tuned_read(&r->algorithms, path);
-    int64_t known = r->algorithms.n;
+        tuned_read(&r->gpu.algorithms, path);
+    int64_t known = r->gpu.algorithms.n;
     run_attention_tune(r, memory, bytes);
-    cuda_tune(&r->dev, &r->products, &r->algorithms, (int)c->cublaslt_tune, memory, bytes);
-    if (path && r->algorithms.n > known) {
+    cuda_tune(&r->dev, &r->gpu.products, &r->gpu.algorithms, (int)c->cublaslt_tune, memory, bytes);
+    if (path && r->gpu.algorithms.n > known) {
         if (run_dir)
             file_make_dirs(run_dir, why); /* a folder that cannot be made is one that cannot be written */
-        tuned_write(&r->algorithms, path);
+        tuned_write(&r->gpu.algorithms, path);
     }
     free(path);
 }
@@ -34,8 +34,8 @@ void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes)
 void run_keep_tuned(Run *r, const char *run_dir)
 {
     char *path = xasprintf("%s/" TUNED_FILE, run_dir);
-    if (r->cfg->device == DEVICE_CUDA && !r->cfg->cublaslt_algorithms && r->algorithms.n &&
+    if (r->cfg->device == DEVICE_CUDA && !r->cfg->cublaslt_algorithms && r->gpu.algorithms.n &&
         access(path, F_OK))
-        tuned_write(&r->algorithms, path);
+        tuned_write(&r->gpu.algorithms, path);
     free(path);
 }

@@ -136,7 +136,7 @@ json_t *start_layout(const Config *c)
 void start_print(FILE *f, const Run *r)
 {
     const Config *c = r->cfg;
-    const Lists *l = &r->lists[c->batch_steps - 1];
+    const Lists *l = &r->plan.lists[c->batch_steps - 1];
     if (c->world == 1)
         return;
     char *schedule = config_text(c, OPT_pipeline_schedule),
@@ -144,15 +144,16 @@ void start_print(FILE *f, const Run *r)
     fprintf(f, "layout: tensor %lld%s x pipeline %lld x data %lld (%s)\n",
             (long long)c->tensor_model_parallel_size, c->sequence_parallel ? " (sequence parallel)" : "",
             (long long)c->pipeline_model_parallel_size, (long long)c->data_parallel_size, sharding);
-    placement_print(f, &r->placement);
+    placement_print(f, &r->plan.placement);
     fprintf(f, "schedule %s: %d microbatches, bubble %.1f %% %s; activations of",
-            r->shape.p > 1 ? schedule : "1f1b", l->m, 100 * r->sim.rate, run_costs_phrase(&r->shape));
-    for (int p = 0; p < r->shape.p; p++)
-        fprintf(f, " %.3g", r->sim.peak[p]);
+            r->plan.shape.p > 1 ? schedule : "1f1b", l->m, 100 * r->plan.sim.rate,
+            run_costs_phrase(&r->plan.shape));
+    for (int p = 0; p < r->plan.shape.p; p++)
+        fprintf(f, " %.3g", r->plan.sim.peak[p]);
     fprintf(f, " microbatches\n");
-    if (r->shape.cost[0]) {
+    if (r->plan.shape.cost[0]) {
         fprintf(f, "costs of the search, forward and both halves of backward:");
-        run_costs_print(f, &r->shape);
+        run_costs_print(f, &r->plan.shape);
         fprintf(f, "\n");
     }
     free(schedule);

@@ -35,7 +35,7 @@ static const Batch *next_batch(void *run, int mb)
 {
     Run *r = run;
     int64_t n = r->cfg->micro_batch_size * r->grid.size[AXIS_DP];
-    return r->source ? loader_get(r->source, r->source_first + mb * n, n) : NULL;
+    return r->step.source ? loader_get(r->step.source, r->step.source_first + mb * n, n) : NULL;
 }
 
 /* ---- the end of a step ---- */
@@ -53,10 +53,10 @@ static int scale_allows(Run *r)
         die(EXIT_NUMERIC, "loss-scale",
             "iteration %lld: the gradient of %s overflows at the smallest loss scale, %g; change: train in "
             "bf16, lower lr, or lower min_loss_scale",
-            (long long)(r->iteration + 1), optimizer_blame(&r->opt, &v), c->min_loss_scale);
+            (long long)(r->progress.iteration + 1), optimizer_blame(&r->opt, &v), c->min_loss_scale);
     if (overflow)
         optimizer_go(&r->opt);
-    r->skipped += overflow;
+    r->progress.skipped += overflow;
     return !overflow;
 }
 
@@ -64,19 +64,19 @@ static void update(Run *r, Metrics *m)
 {
     const Config *c = r->cfg;
     m->loss_scale = r->opt.loss_scale.scale;
-    m->learning_rate = lr_at(c, r->consumed_samples);
+    m->learning_rate = lr_at(c, r->progress.consumed_samples);
     if (scale_allows(r)) {
         r->dev.settle(&r->dev);            /* what a save still copies is about to change */
         optimizer_step(&r->opt, m->learning_rate);
         data_gather_all(&r->params.data, c->overlap_param_gather);
     }
-    m->skipped_iterations = r->skipped;
+    m->skipped_iterations = r->progress.skipped;
 }
 
 /* The step that runs now will be a line of the log. */
 static int is_logged(const Run *r)
 {
-    int64_t i = r->iteration + 1;
+    int64_t i = r->progress.iteration + 1;
     return i % r->cfg->log_interval == 0 || i == config_iterations(r->cfg);
 }
 
@@ -85,20 +85,21 @@ static void stage_step(void *run, const Instr *i)
     Run *r = run;
     Device *d = r->model.dev;
     Comm *all = &r->grid.all;
-    int64_t batch = config_batch_at(r->cfg, r->consumed_samples);
+    int64_t batch = config_batch_at(r->cfg, r->progress.consumed_samples);
     (void)i;
     data_wait_grads(&r->params.data);
     all->wait(all, all->all_reduce(all, r->model.sums, 2, F64, OP_SUM));
     optimizer_judge(&r->opt, r->model.sums, (double)(batch * r->cfg->seq_length),
-                    r->now && r->cfg->check_for_nan_in_loss_and_grad);
-    r->ticket =
-        d->tell(d, r->said ? &r->said[r->launched % STEPS_OPEN] : NULL, r->opt.verdict, sizeof *r->said);
-    if (r->now) {
+                    r->step.metrics && r->cfg->check_for_nan_in_loss_and_grad);
+    r->step.ticket =
+        d->tell(d, r->flight.verdict ? &r->flight.verdict[r->flight.launched % STEPS_OPEN] : NULL,
+                r->opt.verdict, sizeof *r->flight.verdict);
+    if (r->step.metrics) {
         if (r->cfg->log_num_zeros_in_grad && is_logged(r))
-            r->now->num_zeros = optimizer_zeros(&r->opt);
-        update(r, r->now);
+            r->step.metrics->num_zeros = optimizer_zeros(&r->opt);
+        update(r, r->step.metrics);
         if (r->cfg->log_params_norm && is_logged(r))
-            r->now->params_norm = optimizer_params_norm(&r->opt);
+            r->step.metrics->params_norm = optimizer_params_norm(&r->opt);
         model_next_scales(&r->model);
     }
 }
@@ -109,11 +110,11 @@ static void mark(void *run, const Instr *i, double start, double end)
     Run *r = run;
     double ms = (end - start) * 1e3;
     if (i->op == I_F)
-        r->now->forward_ms += ms;
+        r->step.metrics->forward_ms += ms;
     else if (i->op == I_B || i->op == I_D || i->op == I_W)
-        r->now->backward_ms += ms;
+        r->step.metrics->backward_ms += ms;
     else if (i->op == I_S)
-        r->now->optimizer_ms += ms;
+        r->step.metrics->optimizer_ms += ms;
     if (r->trace.on)
         trace_instr(&r->trace, i, start, end);
 }
@@ -122,13 +123,14 @@ static void note(void *run, const Instr *i)
 {
     char text[96], what[32];
     instr_print(i, what, sizeof what);
-    snprintf(text, sizeof text, "%s of iteration %lld", what, (long long)((Run *)run)->iteration + 1);
+    snprintf(text, sizeof text, "%s of iteration %lld", what,
+             (long long)((Run *)run)->progress.iteration + 1);
     comm_note(text);
 }
 
 void step_open(Run *r)
 {
-    r->feed = next_batch;
+    r->step.feed = next_batch;
     r->stage = (Stage){.ctx = r,
                        .progress = comm_progress,
                        .note = note,
@@ -151,8 +153,8 @@ void step_open(Run *r)
 void step_train(Run *r, const Lists *l)
 {
     Model *m = &r->model;
-    m->next_batch = r->feed;
-    m->batch_ctx = r;
+    m->now.next_batch = r->step.feed;
+    m->now.batch_ctx = r;
     model_clear(m);
     data_begin(&r->params.data);
     model_begin(m, &l->train, r->cfg->micro_batch_size, r->cfg->seq_length, 1);
@@ -163,32 +165,32 @@ void step_train(Run *r, const Lists *l)
 void step_forward(Run *r, const Schedule *s, int64_t B, int64_t S, int share_rows)
 {
     Model *m = &r->model;
-    m->next_batch = r->feed;
-    m->batch_ctx = r;
-    m->evaluating = 1;
+    m->now.next_batch = r->step.feed;
+    m->now.batch_ctx = r;
+    m->now.evaluating = 1;
     Stage stage = r->stage;
     stage.mark = NULL;
     model_begin(m, s, B, S, share_rows);
     pipeline_run(s, &stage);
     model_end(m);
-    m->evaluating = 0;
+    m->now.evaluating = 0;
 }
 
 /* The list over the batch that comes next; its verdict is on its way. */
 static void launch(Run *r)
 {
-    int64_t batch = config_batch_at(r->cfg, r->consumed_samples);
-    r->model.loss_scale = r->opt.loss_scale.scale / (double)(batch * r->cfg->seq_length);
-    r->source = r->loader;
-    r->source_first = r->consumed_samples;
+    int64_t batch = config_batch_at(r->cfg, r->progress.consumed_samples);
+    r->model.now.loss_scale = r->opt.loss_scale.scale / (double)(batch * r->cfg->seq_length);
+    r->step.source = r->loader;
+    r->step.source_first = r->progress.consumed_samples;
     step_train(r, run_lists(r, batch));
 }
 
 void run_gradients(Run *r)
 {
     launch(r);
-    r->dev.told(&r->dev, r->ticket);
-    r->verdict = r->said[r->launched % STEPS_OPEN];
+    r->dev.told(&r->dev, r->step.ticket);
+    r->step.verdict = r->flight.verdict[r->flight.launched % STEPS_OPEN];
 }
 
 void run_find_scale(Run *r)
@@ -197,38 +199,39 @@ void run_find_scale(Run *r)
     for (int tries = r->cfg->params_dtype == PARAMS_DTYPE_FP16 ? 40 : 0; tries; tries = bad ? tries - 1 : 0) {
         r->opt.loss_scale.scale /= bad ? 2 : 1;
         run_gradients(r);
-        bad = !isfinite(r->verdict.norm);
+        bad = !isfinite(r->step.verdict.norm);
     }
 }
 
 void run_step(Run *r, const Metrics *so_far)
 {
     const Config *c = r->cfg;
-    Launched *s = &r->step[r->launched % STEPS_OPEN];
+    RunProgress *p = &r->progress;
+    Launched *s = &r->flight.step[r->flight.launched % STEPS_OPEN];
     Metrics *m = &s->m;
     double waited = loader_wait_seconds(r->loader);
-    int64_t batch = config_batch_at(c, r->consumed_samples);
+    int64_t batch = config_batch_at(c, p->consumed_samples);
     BUG_ON(run_open_steps(r) == STEPS_OPEN);
-    *s = (Launched){.m = *so_far, .consumed_samples = r->consumed_samples, .start = now()};
+    *s = (Launched){.m = *so_far, .consumed_samples = p->consumed_samples, .start = now()};
     m->params_norm = m->num_zeros = NAN;
-    r->now = m;
+    r->step.metrics = m;
     r->stage.mark = mark;
-    trace_step(&r->trace, r->iteration + 1);
+    trace_step(&r->trace, p->iteration + 1);
     launch(r);
-    s->ticket = r->ticket;
+    s->ticket = r->step.ticket;
     m->data_ms = (loader_wait_seconds(r->loader) - waited) * 1e3;
     m->forward_ms -= m->data_ms;
-    r->launched++;
-    r->iteration++;
-    r->consumed_samples += batch;
-    m->iteration = r->iteration;
-    m->consumed_samples = r->consumed_samples;
-    m->consumed_tokens = r->consumed_samples * c->seq_length;
+    r->flight.launched++;
+    p->iteration++;
+    p->consumed_samples += batch;
+    m->iteration = p->iteration;
+    m->consumed_samples = p->consumed_samples;
+    m->consumed_tokens = p->consumed_samples * c->seq_length;
     m->global_batch_size = batch;
-    r->arena.sealed = r->host.sealed = 1;
+    r->arenas.run.sealed = r->arenas.host.sealed = 1;
 }
 
-int run_open_steps(const Run *r) { return (int)(r->launched - r->collected); }
+int run_open_steps(const Run *r) { return (int)(r->flight.launched - r->flight.collected); }
 
 int run_overflow(const Run *r, const Verdict *v)
 {
@@ -237,35 +240,36 @@ int run_overflow(const Run *r, const Verdict *v)
 
 void run_collect(Run *r, Metrics *m)
 {
-    int at = (int)(r->collected % STEPS_OPEN);
-    const Launched *s = &r->step[at];
+    RunFlight *f = &r->flight;
+    int at = (int)(f->collected % STEPS_OPEN);
+    const Launched *s = &f->step[at];
     BUG_ON(!run_open_steps(r));
     r->dev.told(&r->dev, s->ticket);
-    Verdict v = r->verdict = r->said[at];
+    Verdict v = r->step.verdict = f->verdict[at];
     if (!run_overflow(r, &v) && !(isfinite(v.loss) && isfinite(v.norm))) {
         if (r->cfg->check_for_nan_in_loss_and_grad)
             run_not_finite(r, s);
-        r->nans++;
+        r->progress.nans++;
     }
     *m = s->m;
     m->lm_loss = v.loss;
     m->grad_norm = v.norm;
-    m->nan_iterations = r->nans;
-    m->memory_bytes = r->cfg->device == DEVICE_CUDA ? r->memory.total : memory_resident();
-    m->elapsed_ms = (now() - fmax(s->start, r->seen)) * 1e3;
-    r->seen = now();
-    r->collected++;
+    m->nan_iterations = r->progress.nans;
+    m->memory_bytes = r->cfg->device == DEVICE_CUDA ? r->plan.memory.total : memory_resident();
+    m->elapsed_ms = (now() - fmax(s->start, f->seen)) * 1e3;
+    f->seen = now();
+    f->collected++;
 }
 
 double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx)
 {
     Model *m = &r->model;
     Comm *all = &r->grid.all;
-    int64_t batch = config_batch_at(r->cfg, r->consumed_samples);
+    int64_t batch = config_batch_at(r->cfg, r->progress.consumed_samples);
     model_clear(m);
-    r->source = l;
+    r->step.source = l;
     for (int64_t b = 0; b < batches; b++) {
-        r->source_first = b * batch;
+        r->step.source_first = b * batch;
         step_forward(r, &run_lists(r, batch)->forward, r->cfg->micro_batch_size, r->cfg->seq_length, 1);
         if (tick)
             tick(ctx, b + 1);
@@ -280,29 +284,29 @@ double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, 
 static const Batch *sequence(void *run, int mb)
 {
     (void)mb;
-    return &((Run *)run)->sequence;
+    return &((Run *)run)->generation.sequence;
 }
 
 void run_extend(Run *r, const int32_t *tokens, int64_t n, void *logits)
 {
     Model *m = &r->model;
     Comm *pp = &r->grid.axis[AXIS_PP];
-    Mat row = r->logits;
+    Mat row = r->generation.logits;
     int last, chunk;
-    const Batch *(*feed)(void *, int) = r->feed;
-    r->feed = sequence;
-    r->sequence.seq = n;
+    const Batch *(*feed)(void *, int) = r->step.feed;
+    r->step.feed = sequence;
+    r->generation.sequence.seq = n;
     for (int64_t i = 0; tokens && i < n; i++) {
-        r->sequence.tokens[i] = tokens[i];
-        r->sequence.position[i] = (int32_t)(r->cache.length + i);
+        r->generation.sequence.tokens[i] = tokens[i];
+        r->generation.sequence.position[i] = (int32_t)(r->generation.cache.length + i);
     }
-    m->cache = &r->cache;
-    m->logits = row;
-    step_forward(r, &r->extend, 1, n, 0);
-    m->cache = NULL;
-    r->feed = feed;
-    r->cache.length += n;
-    pipe_place(&r->shape, r->shape.p * r->shape.v - 1, &last, &chunk);
+    m->now.cache = &r->generation.cache;
+    m->now.logits = row;
+    step_forward(r, &r->generation.list, 1, n, 0);
+    m->now.cache = NULL;
+    r->step.feed = feed;
+    r->generation.cache.length += n;
+    pipe_place(&r->plan.shape, r->plan.shape.p * r->plan.shape.v - 1, &last, &chunk);
     pp->wait(pp, pp->broadcast(pp, row.p, row.cols, row.type, last));
     r->model.dev->get(r->model.dev, logits, row.p, mat_bytes(row));
 }

@@ -10,7 +10,7 @@ double *whole_piece(const Run *r, const Piece *p)
     BUG_ON(p->ld != p->cols && p->rows > 1);
     device_get(p->dev, raw, p->data, (size_t)n * dtype_size(p->type));
     for (int64_t i = 0; i < n; i++)
-        x[i] = (p->type == F64 ? ((double *)raw)[i] : (double)((float *)raw)[i]) * r->verdict.gscale;
+        x[i] = (p->type == F64 ? ((double *)raw)[i] : (double)((float *)raw)[i]) * r->step.verdict.gscale;
     free(raw);
     return x;
 }

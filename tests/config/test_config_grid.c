@@ -349,7 +349,7 @@ static void check_derived(const Config *given, const char *args)
         Run r;
         int rank = i ? (int)draw((uint32_t)c->world) : c->world - 1;
         run_plan(&r, c, RUN_TRAIN, 0, rank);
-        CHECK(r.memory.total > 0, "%s: rank %d", args, rank);
+        CHECK(r.plan.memory.total > 0, "%s: rank %d", args, rank);
         run_plan_close(&r);
     }
     free(text);

@@ -150,21 +150,21 @@ int main(int argc, char **argv)
     Run r;
     Algorithms known = {0};
     run_plan(&r, c, RUN_TRAIN, 0, 0);
-    open_bench(&b, &r.products, c, &known);
+    open_bench(&b, &r.gpu.products, c, &known);
     printf(json ? "{\"device\": \"%s\", \"rows\": ["
                 : "%s\n| layer | product | size | TFLOP/s | time |\n|---|---|---|---|---|\n",
            b.d.isa);
-    for (int64_t i = 0; i < r.products.n; i++) {
-        Named at = name_of(c, &r.products.list[i]);
+    for (int64_t i = 0; i < r.gpu.products.n; i++) {
+        Named at = name_of(c, &r.gpu.products.list[i]);
         double flops = 2.0 * (double)at.rows * (double)at.out * (double)at.in,
-               t = measure(&b, &r.products.list[i]);
+               t = measure(&b, &r.gpu.products.list[i]);
         printf(json ? "%s{\"layer\": \"%s\", \"pass\": \"%s\", \"fp8\": %s, \"rows\": %lld, \"out\": %lld, "
                       "\"in\": %lld, \"tflops\": %.5g, \"us\": %.3f}"
                     : "%s| %s | %s%s | %lld x %lld x %lld | %.1f | %.1f us |\n",
                json && i ? ", " : "", at.layer, at.pass,
-               json ? (r.products.list[i].op == PRODUCT_FP8 ? "true" : "false")
-               : r.products.list[i].op == PRODUCT_FP8 ? ", FP8"
-                                                      : "",
+               json ? (r.gpu.products.list[i].op == PRODUCT_FP8 ? "true" : "false")
+               : r.gpu.products.list[i].op == PRODUCT_FP8 ? ", FP8"
+                                                          : "",
                (long long)at.rows, (long long)at.out, (long long)at.in, flops / t / 1e12, t * 1e6);
         fflush(stdout);
     }

@@ -80,7 +80,7 @@ static const Batch *random_batch(void *run, int mb)
 static void open_run(Run *r, const Config *c)
 {
     run_open(r, c, RUN_GRADIENT, 7, NULL);
-    r->feed = random_batch;
+    r->step.feed = random_batch;
     /* biases and gains away from 0 and 1, so that each of them matters */
     for (int i = 0; i < r->params.nparam; i++) {
         const Param *t = &r->params.param[i];
@@ -111,9 +111,9 @@ static void finite_differences(int family)
     int64_t n = r.params.data.elems;
     double *g = xcalloc((size_t)n, sizeof *g), *w = (void *)r.params.data.weight.p, most;
     for (int64_t i = 0; i < n; i++)
-        g[i] = ((double *)r.params.data.grad.p)[i] * r.verdict.gscale;
+        g[i] = ((double *)r.params.data.grad.p)[i] * r.step.verdict.gscale;
     most = largest(g, n);
-    CHECK(isfinite(r.verdict.loss) && most > 0, "family %d loss %g", family, r.verdict.loss);
+    CHECK(isfinite(r.step.verdict.loss) && most > 0, "family %d loss %g", family, r.step.verdict.loss);
     for (int i = 0; i < r.params.nparam; i++) {
         const Param *t = &r.params.param[i];
         double scale = fmax(largest(g + t->offset, t->n), 1e-3 * most);
@@ -123,10 +123,10 @@ static void finite_differences(int family)
             double keep = w[at], eps = 1e-5, up, down;
             w[at] = keep + eps;
             run_gradients(&r);
-            up = r.verdict.loss;
+            up = r.step.verdict.loss;
             w[at] = keep - eps;
             run_gradients(&r);
-            down = r.verdict.loss;
+            down = r.step.verdict.loss;
             w[at] = keep;
             double numeric = (up - down) / (2 * eps);
             CHECK(fabs(numeric - g[at]) <= 1e-6 * scale, "family %d %s[%lld] numeric %.12g computed %.12g",
@@ -146,19 +146,21 @@ static Result result_of(int family, const char *const *more)
     open_run(&r, config(families[family], more));
     run_gradients(&r);
     static double row[64];
-    Result x = {.loss = r.verdict.loss, .n = r.params.data.elems};
+    Result x = {.loss = r.step.verdict.loss, .n = r.params.data.elems};
     size_t bytes = (size_t)r.params.data.elems * dtype_size(r.params.real);
-    x.bits = hash64(r.params.data.grad.p, bytes, hash64(&r.verdict.loss, 8, HASH_SEED));
+    x.bits = hash64(r.params.data.grad.p, bytes, hash64(&r.step.verdict.loss, 8, HASH_SEED));
     x.grad = xcalloc((size_t)x.n, sizeof *x.grad);
     for (int64_t i = 0; i < x.n; i++)
-        x.grad[i] = r.verdict.gscale * (r.params.real == F64 ? ((double *)r.params.data.grad.p)[i]
-                                                             : ((float *)r.params.data.grad.p)[i]);
-    step_forward(&r, &r.lists[0].forward, r.cfg->micro_batch_size, r.cfg->seq_length, 1);
+        x.grad[i] = r.step.verdict.gscale * (r.params.real == F64 ? ((double *)r.params.data.grad.p)[i]
+                                                                  : ((float *)r.params.data.grad.p)[i]);
+    step_forward(&r, &r.plan.lists[0].forward, r.cfg->micro_batch_size, r.cfg->seq_length, 1);
     run_extend(&r, random_batch(&r, 0)->tokens, 7, row);
     CHECK(r.model.scratch.peak == r.model.scratch.size, "scratch %zu planned %zu", r.model.scratch.peak,
           r.model.scratch.size);
-    CHECK(r.arena.used + r.outer.used + r.host.used == (size_t)(r.memory.total - r.workspace),
-          "arenas %zu planned %lld", r.arena.used + r.host.used, (long long)(r.memory.total - r.workspace));
+    CHECK(r.arenas.run.used + r.arenas.outer.used + r.arenas.host.used ==
+              (size_t)(r.plan.memory.total - r.plan.workspace),
+          "arenas %zu planned %lld", r.arenas.run.used + r.arenas.host.used,
+          (long long)(r.plan.memory.total - r.plan.workspace));
     run_close(&r);
     return x;
 }
@@ -250,13 +252,13 @@ static void sums_fused(const char *const *more, int with_norm, int without, int 
     run_close(&r);
 }
 
-static double *whole;              /* [S, V] logits of sample 0 */
-
-static void see_logits(Model *m, int part, const char *where, Mat x)
+/* ctx [S, V]: logits of sample 0 */
+static void see_logits(void *ctx, Model *m, int part, const char *where, Mat x)
 {
+    double *whole = ctx;
     (void)part;
-    for (int64_t r = 0; !strcmp(where, "logits") && m->slice_batch->sample[0] == 0 && r < x.rows; r++)
-        memcpy(whole + mapped_row(m->slice_rows, r) * x.cols, mat_at(x, r, 0),
+    for (int64_t r = 0; !strcmp(where, "logits") && m->watch.batch->sample[0] == 0 && r < x.rows; r++)
+        memcpy(whole + mapped_row(m->watch.rows, r) * x.cols, mat_at(x, r, 0),
                (size_t)x.cols * sizeof *whole);
 }
 
@@ -269,11 +271,11 @@ static void cache_agrees(int family)
     int64_t S = b->seq, V = r.cfg->vocab_size;
     int32_t tokens[8];
     memcpy(tokens, b->tokens, (size_t)S * 4);
-    whole = xcalloc((size_t)(S * V), sizeof *whole);
+    double *whole = xcalloc((size_t)(S * V), sizeof *whole);
     double *one = xcalloc((size_t)V, sizeof *one);
-    r.model.watch = see_logits;
-    step_forward(&r, &r.lists[0].forward, 1, S, 1);
-    r.model.watch = NULL;
+    r.model.watch = (ModelWatch){.see = see_logits, .ctx = whole};
+    step_forward(&r, &r.plan.lists[0].forward, 1, S, 1);
+    r.model.watch.see = NULL;
     for (int64_t s = 0, n; s < S; s += n) {
         n = s == 0 ? 3 : 1;                /* a prompt, then one at a time */
         run_extend(&r, tokens + s, n, one);
@@ -294,10 +296,10 @@ static void documents_apart(int family)
     open_run(&r, config(families[family], WITH("micro_batch_size=1")));
     int64_t S = r.cfg->seq_length, V = r.cfg->vocab_size;
     double *before = xcalloc((size_t)(S * V), sizeof *before);
-    whole = xcalloc((size_t)(S * V), sizeof *whole);
-    r.model.watch = see_logits;
+    double *whole = xcalloc((size_t)(S * V), sizeof *whole);
+    r.model.watch = (ModelWatch){.see = see_logits, .ctx = whole};
     for (changed = 0; changed < 2; changed++) {
-        step_forward(&r, &r.lists[0].forward, 1, S, 1);
+        step_forward(&r, &r.plan.lists[0].forward, 1, S, 1);
         if (!changed)
             memcpy(before, whole, (size_t)(S * V) * sizeof *whole);
     }

@@ -107,7 +107,7 @@ static void test_times(const Machine *m)
 static double in_flight(const Row *r, const Run *first)
 {
     double rows = (double)r->micro * 2048 / (first->cfg->sequence_parallel ? r->tp : 1);
-    return first->lists[0].train.slots[SLOT_DW] * 2 * rows * r->hidden * 2;
+    return first->plan.lists[0].train.slots[SLOT_DW] * 2 * rows * r->hidden * 2;
 }
 
 /* A stage in the middle: the figures hold no embedding. With one stage that is in it, and small. Activations:
@@ -135,7 +135,7 @@ static void test_memory(const Machine *m)
             predict_device(&d, &tally, F32);
             run_plan_over(&first, published(r, modes[k].rows, modes[k].recompute), RUN_TRAIN, 0, 0,
                           &(Rehearsal){.dev = &d});
-            double held = (double)first.memory.activations - in_flight(r, &first);
+            double held = (double)first.plan.memory.activations - in_flight(r, &first);
             compare(r->name, modes[k].what, held / gib,
                     models[i].kept * (k ? models[i].share[k - 1] / 100 : 1), &most);
             run_plan_close(&first);

@@ -70,7 +70,8 @@ static inline const Batch *microbatch(void *run, int mb)
     int packed = c->reset_attention_mask;
     BUG_ON(B * S > ROOM);
     for (int64_t b = 0; b < B; b++) {
-        int64_t s = sample[b] = r->consumed_samples + (mb * dp + r->grid.index[AXIS_DP]) * B + b, start = 0;
+        int64_t s = r->progress.consumed_samples + (mb * dp + r->grid.index[AXIS_DP]) * B + b, start = 0;
+        sample[b] = s;
         int32_t next = (int32_t)(rng_uniform(1, (uint64_t)s, 99) * (double)V);
         for (int64_t i = 0; i < S; i++) {
             int64_t at = b * S + i;
@@ -97,9 +98,9 @@ static inline const Batch *microbatch(void *run, int mb)
 static inline void open_run(Run *r, const Config *c, RunUse use, const char *run_dir)
 {
     run_open(r, c, use, 0, run_dir);
-    if (r->saver)
-        saver_start(r->saver);
-    r->feed = microbatch;
+    if (r->checkpoint.saver)
+        saver_start(r->checkpoint.saver);
+    r->step.feed = microbatch;
     /* biases and gains away from 0 and 1, so that each of them matters */
     Params *p = &r->params;
     for (int i = 0; i < p->nparam; i++) {
@@ -128,14 +129,14 @@ static inline void train(Run *r, int steps, Result *res)
 {
     Metrics m = {0};
     for (int i = 0; i < (steps ? steps : 1); i++) {
-        r->now = steps ? &m : NULL;
+        r->step.metrics = steps ? &m : NULL;
         run_gradients(r);
-        res->loss[i] = r->verdict.loss;
-        res->norm = r->verdict.norm;
+        res->loss[i] = r->step.verdict.loss;
+        res->norm = r->step.verdict.norm;
         res->params_norm = m.params_norm;
         res->zeros = m.num_zeros;
-        r->iteration++;
-        r->consumed_samples += steps ? config_batch_at(r->cfg, 0) : 0;
+        r->progress.iteration++;
+        r->progress.consumed_samples += steps ? config_batch_at(r->cfg, 0) : 0;
     }
 }
 

@@ -58,7 +58,7 @@ static double *gather(Run *r, const Whole *w, int weights)
                     const void *x = param_at(p, t, f, box[b].at + row * box[b].ld + col - t->offset);
                     double value = p->real == F64 ? *(const double *)x : (double)*(const float *)x;
                     out[w->at[t->number] + (box[b].row0 + row) * t->cols + box[b].col0 + col] +=
-                        weights ? value : value * r->verdict.gscale;
+                        weights ? value : value * r->step.verdict.gscale;
                 }
     }
     all->wait(all, all->all_reduce(all, out, w->elems, F64, OP_SUM));
@@ -257,7 +257,7 @@ static void one_bitwise(FILE *out, Layout *l, uint64_t key)
     train(&r, 1, &res);
     if (dir) {
         json_t *state = run_state(&r);
-        saver_save(r.saver, r.iteration, state);
+        saver_save(r.checkpoint.saver, r.progress.iteration, state);
         json_decref(state);
     }
     double first = res.loss[0], norm = res.norm;

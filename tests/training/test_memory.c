@@ -49,15 +49,15 @@ static void stage(const char *file, const char *strategy, const char *dtype, con
     grid_close(&g);
     int64_t before = memory_resident();
     run_open(&r, c, RUN_TRAIN, 0, NULL);
-    r.feed = zeros;
+    r.step.feed = zeros;
     Metrics m = {0};
-    r.now = &m;
+    r.step.metrics = &m;
     run_gradients(&r);
-    r.now = NULL;
-    int64_t used = memory_resident() - before, plan = r.memory.total;
+    r.step.metrics = NULL;
+    int64_t used = memory_resident() - before, plan = r.plan.memory.total;
     CHECK(fabs((double)(used - plan)) <= 0.05 * (double)plan, "rank %d %s %s: %.2f MB held, %.2f planned",
           r.grid.rank, strategy, dtype, (double)used / 1e6, (double)plan / 1e6);
-    *held = r.memory;
+    *held = r.plan.memory;
     run_close(&r);
 }
 

@@ -40,9 +40,10 @@ static State state_of(Run *r)
 static void save(Run *r)
 {
     json_t *state = run_state(r);
-    saver_save(r->saver, r->iteration, state);
+    saver_save(r->checkpoint.saver, r->progress.iteration, state);
     json_decref(state);
-    CHECK(saver_wait(r->saver) == r->iteration, "saved at %lld", (long long)r->iteration);
+    CHECK(saver_wait(r->checkpoint.saver) == r->progress.iteration, "saved at %lld",
+          (long long)r->progress.iteration);
 }
 
 /* ---- the layouts, by world and number ---- */
@@ -121,10 +122,10 @@ static void load_one(const char *dir, const Layout *l, int k, const Record *rec,
     free(run_load(&r, dir));
     State s = state_of(&r);
     if (rank == 0)
-        CHECK(s.hash == rec->state.hash && s.elements == rec->state.elements && r.iteration == 2,
+        CHECK(s.hash == rec->state.hash && s.elements == rec->state.elements && r.progress.iteration == 2,
               "%s: loaded %llu elements of %llu, other bits; iteration %lld\n#   %s", dir,
-              (unsigned long long)s.elements, (unsigned long long)rec->state.elements, (long long)r.iteration,
-              current);
+              (unsigned long long)s.elements, (unsigned long long)rec->state.elements,
+              (long long)r.progress.iteration, current);
     if (to)
         save(&r);
     train(&r, 1, &res);

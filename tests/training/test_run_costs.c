@@ -84,12 +84,12 @@ static void check(const Case *c, int better)
     run_plan(&r, cfg, RUN_TRAIN, 0, 0);
     for (int op = 0; op < 3; op++)
         for (int s = 0; s < 4; s++)
-            CHECK(fabs(r.shape.cost[op][s] - 12 * want[op][s] / sum) < 1e-12,
-                  "%s, stage %d, %c: %.15g, by hand %.15g", c->layout, s, "FDW"[op], r.shape.cost[op][s],
+            CHECK(fabs(r.plan.shape.cost[op][s] - 12 * want[op][s] / sum) < 1e-12,
+                  "%s, stage %d, %c: %.15g, by hand %.15g", c->layout, s, "FDW"[op], r.plan.shape.cost[op][s],
                   12 * want[op][s] / sum);
-    PipeShape shape = r.shape;
-    shape.m = r.lists[0].m;
-    double own = r.sim.makespan, uniform = step(shape, equal, r.shape.cost);
+    PipeShape shape = r.plan.shape;
+    shape.m = r.plan.lists[0].m;
+    double own = r.plan.sim.makespan, uniform = step(shape, equal, r.plan.shape.cost);
     printf("# %s: step %.6g, %.6g with lists for equal times\n", c->layout, own, uniform);
     CHECK(shape.m == 12, "%d microbatches", shape.m);
     CHECK(own <= uniform && (!better || own < 0.999 * uniform), "%s: %.6g, %.6g with lists for equal times",
@@ -110,11 +110,11 @@ static void check_lists(const Case *c)
         Run own, given;
         run_plan(&own, cfg, RUN_TRAIN, 0, rank);
         run_plan_over(&given, cfg, RUN_TRAIN, 0, rank, &(Rehearsal){.lists = &lists});
-        const Schedule *a = &own.lists[0].train, *b = &given.lists[0].train;
+        const Schedule *a = &own.plan.lists[0].train, *b = &given.plan.lists[0].train;
         CHECK(a->n == b->n && !memcmp(a->list, b->list, (size_t)a->n * sizeof *a->list),
               "rank %d has other lists", rank);
-        CHECK(own.memory.total == given.memory.total, "rank %d: %lld and %lld bytes", rank,
-              (long long)own.memory.total, (long long)given.memory.total);
+        CHECK(own.plan.memory.total == given.plan.memory.total, "rank %d: %lld and %lld bytes", rank,
+              (long long)own.plan.memory.total, (long long)given.plan.memory.total);
         run_plan_close(&own);
         run_plan_close(&given);
     }
