@@ -1,21 +1,11 @@
 # make            builds ./train
 # make test       builds and runs the test suite        make test DEBUG=1   under ASan and UBSan
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
-# make test-portable, test-valgrind                     the suite without AMX, AVX-512, AVX2; under valgrind
-# make test-kill  saves killed and failing at every system call; four ranks, each killed at every site (7 minutes)
-# make test-launch  scripts/launch and mpirun ended in six ways, 100 times each (20 minutes)
-# make test-hosts    jobs over three network namespaces, hosts and links that are lost (as root, with sshd; 5 minutes)
-# make test-layouts          every layout of up to 8 ranks beside one rank (minutes)
-# make test-slurm     scripts/slurm.sbatch on a Slurm of its own (4 to 10 minutes; as root, Debian's packages)
-# make test-seeds             bugs planted one by one, each caught by the test that tests/seeds names (minutes)
-# make test-readme    every command of every README, the long ones too (minutes)
-# make test-bare      scripts/demo and scripts/test in a bare Debian, as root and as an ordinary user (as root; debootstrap)
-# make test-same OLD=PATH    what another executable, of before a refactoring, writes beside what this one does (a minute)
-# make test-huggingface                               import and export against transformers (PYTHON has it)
+# make test-X     what is too long for the suite, or needs more than it has; tests/README.md says what each shows:
+#                 layouts kill launch hosts slurm seeds same readme bare emulation huggingface portable valgrind
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
 # make CUDA=1 CUDNN=1         attention through cuDNN where it can; CUDNN_INC=PATH and CUDNN_FRONTEND_INC=PATH: the
 #                             headers of cuDNN 9 and of cudnn-frontend, where the compiler does not find them by itself
-# make test-emulation         the CUDA code on a device that the host emulates: every seed and planted fault (minutes)
 # make bench-schedules        processor time of making and checking the largest lists of instructions
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #

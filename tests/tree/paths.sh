@@ -1,13 +1,15 @@
 #!/bin/sh
 # tests/tree/paths.sh -- every path into one of our folders that a tracked text file names exists: in READMEs,
-# comments, scripts, tests. `*`, `{`, `%` and `$` end what is checked.
+# comments, scripts, tests. `*`, `{`, `%` and `$` end what is checked. scripts/README.md names every script,
+# and README.md knows about how long the files of its reading order are.
 set -u
 work=${WORK:?}
-git ls-files > "$work/files" 2> /dev/null && [ -s "$work/files" ] || { echo "no git: no list of files"; exit 77; }
+git ls-files > "$work/files" 2> /dev/null && [ -s "$work/files" ] || { echo "no list of files"; exit 77; }
 named='(^|[^A-Za-z0-9_./$}*-])(src|parallel|kernels|configs|scripts|tests|data)/[A-Za-z0-9_./-]*'
 # What a reader or a test makes, and names that stand for any.
 made='^(configs/(mine|gpt)\.yaml|configs/machines/(NAME|local)\.yaml|tests/ROOM/.*)$'
-grep -v '^tests/golden/.*\(safetensors\|bin\|idx\)$' "$work/files" | xargs awk -v named="$named" -v made="$made" '
+grep -v '^tests/golden/.*\(safetensors\|bin\|idx\)$' "$work/files" | xargs awk \
+    -v named="$named" -v made="$made" '
     {
         line = $0
         gsub(/\$\{?(top|here|PWD)\}?\/|\.\.\//, "", line)
@@ -25,5 +27,14 @@ bad=$(while IFS="$(printf '\t')" read -r path place; do
     set -- $path
     [ -e "$1" ] || [ -e "$1.idx" ] || echo "$place: there is no $path"
 done < "$work/paths")
+bad=$bad$(git ls-files scripts | sed 's,^scripts/,,; /README/d' | while read -r script; do
+    grep -qF "\`$script\`" scripts/README.md || echo "scripts/README.md: does not name $script"
+done)
+# | 1 | `FILE` | lines | ...
+bad=$bad$(sed -n 's/^| [0-9] | `\([^`]*\)` | \([0-9]*\) |.*/\1 \2/p' README.md | while read -r file lines; do
+    n=$(wc -l < "$file")
+    [ $((n * 5)) -ge $((lines * 4)) ] && [ $((n * 4)) -le $((lines * 5)) ] ||
+        echo "README.md: $file has $n lines, not about $lines"
+done)
 echo "$(wc -l < "$work/paths") paths"
 [ -z "$bad" ] || { echo "$bad"; exit 1; }
