@@ -208,7 +208,7 @@ static void tell_saved(Training *t)
  * after they ask. */
 static int quick_to_save(const Run *r)
 {
-    return (r->plan.memory.parameters + r->plan.memory.optimizer + r->plan.memory.outer) * r->grid.world <
+    return (r->plan.memory.parameters + r->plan.memory.optimizer + r->plan.memory.mapped) * r->grid.world <
            (int64_t)200 << 20;
 }
 

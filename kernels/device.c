@@ -34,14 +34,14 @@ void device_arena_close(Device *d, Arena *a)
     *a = (Arena){0};
 }
 
-void outer_arena(Device *d, Arena *a, const char *name, size_t size)
+void mapped_arena(Device *d, Arena *a, const char *name, size_t size)
 {
-    *a = (Arena){.name = name, .size = size, .base = d->outer_take(d, size)};
+    *a = (Arena){.name = name, .size = size, .base = d->mapped_take(d, size)};
 }
 
-void outer_arena_close(Device *d, Arena *a)
+void mapped_arena_close(Device *d, Arena *a)
 {
-    d->outer_give(d, a->base, a->size);
+    d->mapped_give(d, a->base, a->size);
     *a = (Arena){0};
 }
 

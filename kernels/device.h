@@ -14,7 +14,7 @@
  * Every pointer that an op takes is device memory, but for the structs that say how (Dropout, Attention,
  * Update, lists of Updated and Squares): these are read during the call, what their pointers point to is
  * device memory again. Ops run one after the other, some time after the call; the host reads and writes
- * device memory by put, get and tell alone. */
+ * device memory by put, get and read_async alone. */
 #ifndef DEVICE_H
 #define DEVICE_H
 #include "base.h"
@@ -135,7 +135,7 @@ typedef struct {
     const Updated *list;       /* [count] */
     int64_t count;
     Dtype out_type;
-    int outer;                 /* w, m and v lie in outer memory */
+    int mapped;                 /* w, m and v lie in mapped memory */
     const Verdict *verdict;    /* device memory; where it says not to go, the op writes nothing */
     double lr, beta1, beta2, eps;
     double bias1, bias2;       /* 1 - beta^t */
@@ -148,134 +148,134 @@ typedef struct { Exact *sum; const void *x; int64_t n; } Squares;
 
 #define OPS(X)                                                                                               \
     /* dst = src, converting the type. Same shape. */                                                        \
-    X(copy, (Device * d, Mat dst, Mat src))                                                                  \
+    X(copy, (Device *d, Mat dst, Mat src))                                                                   \
     /* p[0..bytes) = 0 */                                                                                    \
-    X(zero, (Device * d, void *p, size_t bytes))                                                             \
+    X(zero, (Device *d, void *p, size_t bytes))                                                              \
     /* y = a + b, storage types; y may be a or b */                                                          \
-    X(add, (Device * d, Mat y, Mat a, Mat b))                                                                \
+    X(add, (Device *d, Mat y, Mat a, Mat b))                                                                 \
     /* y [n, cols] = parts[0..n) + parts[n..2n) + ..., in this order, rounded once; parts [k n, cols] of y's \
      * type */                                                                                               \
-    X(sum_parts, (Device * d, Mat y, Mat parts))                                                             \
+    X(sum_parts, (Device *d, Mat y, Mat parts))                                                              \
     /* c (+)= op(a) op(b); op transposes when its flag is set. c [m,n], op(a) [m,k], op(b) [k,n]. a and b    \
      * are of one storage type; c is that type or real. Sums in real; K is never split between threads. c    \
      * aliases nothing */                                                                                    \
-    X(matmul, (Device * d, Mat c, Mat a, int ta, Mat b, int tb, int acc))                                    \
+    X(matmul, (Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc))                                     \
     /* y = x w^T + bias: x [T,in], w [out,in], bias [1,out] storage or absent, y [T,out] storage or real */  \
-    X(linear, (Device * d, Mat y, Mat x, Mat w, Mat bias))                                                   \
+    X(linear, (Device *d, Mat y, Mat x, Mat w, Mat bias))                                                    \
     /* db [1,out] real += column sums of dy [T,out]; rows in an order that follows from the shape */         \
-    X(bias_bwd, (Device * d, Mat db, Mat dy))                                                                \
+    X(bias_bwd, (Device *d, Mat db, Mat dy))                                                                 \
     /* h = x w^T + bias, a = act(h): linear of all of h, and act_fwd. a [T,F], h as in act_fwd, storage */   \
-    X(linear_act_fwd, (Device * d, Mat a, Mat h, Mat x, Mat w, Mat bias, ActKind kind))                      \
+    X(linear_act_fwd, (Device *d, Mat a, Mat h, Mat x, Mat w, Mat bias, ActKind kind))                       \
     /* dh = (dy w) * act'(h): matmul into da [T,F], which is scratch, and act_bwd. dh may be h, or da where  \
      * the kind is not gated */                                                                              \
-    X(linear_act_bwd_x, (Device * d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActKind kind))                    \
+    X(linear_act_bwd_x, (Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActKind kind))                     \
     /* dw += dy^T x, and db += column sums of dy, real; db absent: dw alone */                               \
-    X(linear_bwd_w, (Device * d, Mat dw, Mat db, Mat dy, Mat x))                                             \
+    X(linear_bwd_w, (Device *d, Mat dw, Mat db, Mat dy, Mat x))                                              \
     /* y [rows, cols] and yt [cols, rows], either may be NULL, = x times a scale, rounded to nearest even,   \
      * too large: the largest number. The scale is that of x's largest magnitude, or the one that fp8_next   \
      * has left (delayed). Sizes are multiples of 16. FP8 is for GPUs of compute capability 8.9 and up */    \
-    X(fp8_cast, (Device * d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed))          \
+    X(fp8_cast, (Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed))           \
     /* c [m,n] (+)= a [m,k] b[n,k]^T (+ bias [1,n] of c's type, or absent), with the scales undone; not both \
      * E5M2 */                                                                                               \
-    X(fp8_matmul, (Device * d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc))                                    \
+    X(fp8_matmul, (Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc))                                     \
     /* The end of a step for n scales: the largest magnitude since the last joins the history, and from the  \
      * largest of its first `length` entries, or the first, follows the scale; zeros alone, or what is not   \
      * finite, leave it */                                                                                   \
-    X(fp8_next, (Device * d, Fp8Scale * s, int64_t n, int64_t length, int most_recent))                      \
+    X(fp8_next, (Device *d, Fp8Scale *s, int64_t n, int64_t length, int most_recent))                        \
     /* y = norm(x) * gain (+ bias), each of the `groups` groups of cols/groups columns of a row on its own   \
      * (groups = 1: the whole row; heads: QK norm, where gain is [1,D]). stats [T, 2*groups] real out: mean, \
      * rstd of each group (RMSNorm: mean is 0). bias absent for RMSNorm. y may be x. Ba et al. 2016; Zhang,  \
      * Sennrich 2019 */                                                                                      \
     X(norm_fwd,                                                                                              \
-      (Device * d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups))      \
+      (Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind, int groups))       \
     /* y = res + dropout(x), ln = norm(y) * gain (+ bias), stats [T,2] of it: dropout_fwd, and norm_fwd      \
      * (groups = 1) of y as it is stored, in one pass. y may be x or res */                                  \
-    X(add_norm_fwd, (Device * d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain,       \
+    X(add_norm_fwd, (Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain,        \
                      Mat bias, double eps, NormKind kind))                                                   \
     /* dx = dres + gradient of the norm's input; dres [T,H] absent: 0; dx may be dres or dy. x is the norm's \
      * input */                                                                                              \
     X(norm_bwd_x,                                                                                            \
-      (Device * d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups))         \
+      (Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind, int groups))          \
     /* dgain, dbias [1, cols/groups] real += ; dbias absent for RMSNorm. Rows as in bias_bwd */              \
-    X(norm_bwd_w, (Device * d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups))   \
+    X(norm_bwd_w, (Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups))    \
     /* a [T,F] = act(h); h is [T,F], or [T,2F] = (gate | up) for gated kinds: a = act(gate) * up */          \
-    X(act_fwd, (Device * d, Mat a, Mat h, ActKind kind))                                                     \
+    X(act_fwd, (Device *d, Mat a, Mat h, ActKind kind))                                                      \
     /* dh = da * act'(h); shapes as act_fwd; dh may be h, or da where the kind is not gated */               \
-    X(act_bwd, (Device * d, Mat dh, Mat da, Mat h, ActKind kind))                                            \
+    X(act_bwd, (Device *d, Mat dh, Mat da, Mat h, ActKind kind))                                             \
     /* Rotary position, in place, on each of cols/dim heads of x: pairs (i, i + rot/2) of the first rot      \
      * columns of a head turn by angle[position[row]]; table [P, rot] real = (cos | sin), each rot/2 wide.   \
      * inverse: the gradient. Su et al. 2021, arXiv:2104.09864; halves, as in GPT-NeoX and Llama */          \
-    X(rope, (Device * d, Mat x, int dim, Mat table, const int32_t *position, int inverse))                   \
+    X(rope, (Device *d, Mat x, int dim, Mat table, const int32_t *position, int inverse))                    \
     /* o [B*seq_q, A*D], lse [B*seq_q, A] real = log-sum-exp of each row of scores. Never holds a T x T      \
      * matrix. Dao 2023, arXiv:2307.08691 */                                                                 \
-    X(attention_fwd, (Device * d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s))                  \
+    X(attention_fwd, (Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s))                   \
     /* dq, dk, dv from do; delta [B*seq_q, A] real is scratch. seq_q = seq_k, pos0 = 0 */                    \
-    X(attention_bwd, (Device * d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, \
+    X(attention_bwd, (Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k,  \
                       Mat v, const Attention *s))                                                            \
     /* y [T,H] = wte[token - v0] (0 where the token is outside [v0, v0 + wte.rows)) + wpe[position]; wpe     \
      * absent: none */                                                                                       \
     X(embed_fwd,                                                                                             \
-      (Device * d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0, Mat wpe))      \
+      (Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0, Mat wpe))       \
     /* dwte, dwpe real += rows of dy, tokens in order; either may be absent */                               \
     X(embed_bwd,                                                                                             \
-      (Device * d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token, const int32_t *position))   \
+      (Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token, const int32_t *position))    \
     /* y = res + dropout(x); res absent: 0. y may be x or res */                                             \
-    X(dropout_fwd, (Device * d, Mat y, Mat x, Mat res, const Dropout *s))                                    \
+    X(dropout_fwd, (Device *d, Mat y, Mat x, Mat res, const Dropout *s))                                     \
     /* dx = dropout mask * dy / (1-p); dx may be dy */                                                       \
-    X(dropout_bwd, (Device * d, Mat dx, Mat dy, const Dropout *s))                                           \
+    X(dropout_bwd, (Device *d, Mat dx, Mat dy, const Dropout *s))                                            \
     /* Cross-entropy over a slice of rows, in two steps so that ranks which hold parts of the vocabulary can \
      * add in between. stats [rows,3] real out: largest logit, sum of exp(logit - largest), logit of the     \
      * label (-inf when the label is not in [v0, v0+cols)). logits [rows, cols] real; only the first `valid` \
      * columns take part. label: of the whole microbatch, row i's is label[mapped_row(rows, i)] */           \
     X(xent_stats,                                                                                            \
-      (Device * d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0, int64_t valid))     \
+      (Device *d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0, int64_t valid))      \
     /* stats [rows,3] = those of the whole vocabulary from `parts` [parts*rows,3], part p's rows from p*rows \
      * on, added up in order of the parts: the largest logit of all, sums of exp rescaled to it, the label's \
      * logit. parts may be 1 */                                                                              \
-    X(xent_combine, (Device * d, Mat stats, Mat parts))                                                      \
+    X(xent_combine, (Device *d, Mat stats, Mat parts))                                                       \
     /* With R = mapped_row(rows, r): loss[R] = log(sum) + largest - label logit, real [T,1], times mask[R];  \
      * dlogits (storage; absent: loss only) row r = (softmax - onehot) * mask[R] * scale, 0 beyond `valid`.  \
      * mask NULL: ones. dlogits may start at the memory of logits when its rows lie at the same addresses    \
      * (ld in bytes equal). loss, label and mask are of the whole microbatch */                              \
-    X(xent_grad, (Device * d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,            \
+    X(xent_grad, (Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,             \
                   const float *mask, RowMap rows, int64_t v0, int64_t valid, double scale))                  \
     /* Both steps of rows that hold the whole vocabulary, v0 = 0: a row's gradient is made of what its       \
      * statistics have just read. stats [rows,3] real is scratch */                                          \
-    X(xent, (Device * d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,                 \
+    X(xent, (Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,                  \
              const float *mask, RowMap rows, int64_t valid, double scale))                                   \
     /* out[0] += the sum of all elements of x (any real type), added up in F64 from 0 on; on the CPU rows in \
      * order */                                                                                              \
-    X(sum, (Device * d, double *out, Mat x))                                                                 \
+    X(sum, (Device *d, double *out, Mat x))                                                                  \
     /* For each of `count` arrays *sum += the squares of its n elements: each block of SUMSQ_BLOCK elements, \
      * the last one short, is summed in F64, and these sums are added exactly. Sums may be the same. Any     \
      * number of calls between two `carry` */                                                                \
-    X(squares, (Device * d, const Squares *list, int64_t count, Dtype type))                                 \
+    X(squares, (Device *d, const Squares *list, int64_t count, Dtype type))                                  \
     /* exact_carry of each of n sums: before the words of several ranks are added, and after */              \
-    X(carry, (Device * d, Exact * s, int64_t n))                                                             \
+    X(carry, (Device *d, Exact *s, int64_t n))                                                               \
     /* Fills *v from sums = {sum of losses, tokens that count} and the squares of the whole gradient. loss = \
      * sums[0] / sums[1], 0 without tokens; gscale = (nominal / tokens, or 1 without tokens) / loss_scale;   \
      * norm = sqrt(squares) gscale; multiplier = gscale min(1, clip_grad / (norm + 1e-6)) as Megatron-LM's   \
      * clip_grads, clip_grad 0: gscale. go: without `stop` 1; with it 1 if it was 1 before and loss and norm \
      * are finite, so that nothing is updated after a bad step */                                            \
-    X(verdict, (Device * d, Verdict * v, const double *sums, const Exact *squares, double nominal,           \
+    X(verdict, (Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal,             \
                 double loss_scale, double clip_grad, int stop))                                              \
     /* trust[i], i < n, from the squared norms 2i of a weight and 2i + 1 of its step (LAMB) or gradient      \
      * (LARS): weight / step, or coefficient weight / (g + wd weight), g = v->multiplier gradient; 1 where   \
      * one of the two is not above 0 */                                                                      \
-    X(trust, (Device * d, double *trust, const Exact *norms, int64_t n, int lars, double coefficient,        \
+    X(trust, (Device *d, double *trust, const Exact *norms, int64_t n, int lars, double coefficient,         \
               double wd, const Verdict *v))                                                                  \
     /* AdamW: m, v updated; w -= lr (mhat / (sqrt(vhat) + eps) + wd w). Loshchilov, Hutter 2019,             \
      * arXiv:1711.05101 */                                                                                   \
-    X(adam, (Device * d, const Update *u))                                                                   \
+    X(adam, (Device *d, const Update *u))                                                                    \
     /* SGD with momentum: m = momentum m + g + wd w; w -= lr m (nesterov: lr (g + wd w + momentum m)) */     \
-    X(sgd, (Device * d, const Update *u))                                                                    \
+    X(sgd, (Device *d, const Update *u))                                                                     \
     /* LAMB, first step: m, v updated; dir[i] = mhat/(sqrt(vhat)+eps) + wd w. You et al. 2020,               \
      * arXiv:1904.00962 */                                                                                   \
-    X(lamb_direction, (Device * d, const Update *u))                                                         \
+    X(lamb_direction, (Device *d, const Update *u))                                                          \
     /* LAMB, second step: w -= lr trust dir */                                                               \
-    X(lamb_apply, (Device * d, const Update *u))                                                             \
+    X(lamb_apply, (Device *d, const Update *u))                                                              \
     /* LARS: m = momentum m + lr trust (g + wd w); w -= m. You, Gitman, Ginsburg 2017, arXiv:1708.03888 */   \
-    X(lars, (Device * d, const Update *u))
+    X(lars, (Device *d, const Update *u))
 
 #define SUMSQ_BLOCK 1024 /* elements; shards are cut at multiples of it, so that norms keep their bits */
 
@@ -285,8 +285,8 @@ typedef struct {
     int mask;                  /* a dropout's mask, one byte an element */
     int scores;                /* attention's T x T probabilities, before and after dropout, and its mask */
     int logits;                /* all logits at a time */
-    int sent;                  /* nothing of what a message has taken away */
-    int again; /* while it is recomputed: the output of a group of layers as well, which nobody reads */
+    int drop_sent;             /* bool: do not keep a unit's input once its message has left */
+    int recomputed_output;     /* bool: recomputation makes the output of a group of layers too */
 } Keeps;
 
 typedef struct Device Device;
@@ -299,7 +299,7 @@ struct Device {
     Keeps keeps;
     void *impl;                /* the device's own: packing buffers, queues */
     uint64_t unit;             /* which GPU, of all hosts': ranks of the same number share it; the host: 0 */
-    int late; /* ops run behind the host: what it is told of a step comes while it launches the next */
+    int late; /* bool: ops run asynchronously; a step's results are read during the next step */
 
     /* Memory of this device, zeroed; dies with EXIT_RESOURCE. owns: p lies in such memory, and the host must
      * not touch it; never on the CPU, whose memory is the host's */
@@ -307,40 +307,41 @@ struct Device {
     void (*give)(Device *d, void *p, size_t bytes);
     int (*owns)(Device *d, const void *p);
     size_t (*left)(Device *d); /* bytes that can still be taken, by all that share the device */
-    /* Memory of the host that ops and copies of this device use as they use its own, over the bus: for what
-     * is seldom used. Else as take, give and owns. On the CPU there is one memory, and this is take */
-    void *(*outer_take)(Device *d, size_t bytes);
-    void (*outer_give)(Device *d, void *p, size_t bytes);
-    /* Copies beside the ops, of what lies idle for a while, to and from memory of outer_take. Each starts
-     * when every op launched before it has run; those of one direction run one after the other, the two
-     * directions side by side, but that a fetch waits for the leave `after` and all leaves before it; the
-     * host does not wait. A ticket; arrived: ops launched from here on run behind that copy and all of its
-     * direction before it. Leaves' tickets grow. 0: none */
-    int64_t (*leave)(Device *d, void *outer, const void *src, size_t bytes);
-    int64_t (*fetch)(Device *d, void *dst, const void *outer, size_t bytes, int64_t after);
-    void (*arrived)(Device *d, int64_t ticket);
-    /* Ops beside the others, for what waits for outer memory: updates and zeroes launched between aside and
-     * along run behind all ops launched before aside, one after the other, on few of the device's cores, and
-     * side by side with ops launched behind along. A ticket for arrived */
-    void (*aside)(Device *d);
-    int64_t (*along)(Device *d);
-    /* Copies in the order of the ops. put: host to device; src may be written on return. get: device to host,
-     * waits for every op before it. tell: as get, without waiting; dst is host memory from host_take, and
-     * this copy and all told of before are there when told(ticket), which any thread may call, returns */
+    /* Mapped memory: pinned memory of the host that ops and copies of this device read and write over the
+     * bus, for data that is seldom used. Else as take, give and owns. On the CPU it is take's memory */
+    void *(*mapped_take)(Device *d, size_t bytes);
+    void (*mapped_give)(Device *d, void *p, size_t bytes);
+    /* Copies on streams of their own: offload to mapped memory, prefetch from it. A copy starts when every op
+     * launched before it has run. Copies of one direction run in order, the two directions side by side; a
+     * prefetch waits for the offload with ticket `after` and all earlier ones. The host does not wait. Both
+     * return a ticket; an offload's tickets grow, 0 is none. stream_wait: ops launched after this call run
+     * after the copy with that ticket and all earlier ones of its direction */
+    int64_t (*offload)(Device *d, void *mapped, const void *src, size_t bytes);
+    int64_t (*prefetch)(Device *d, void *dst, const void *mapped, size_t bytes, int64_t after);
+    void (*stream_wait)(Device *d, int64_t ticket);
+    /* A side stream for updates and zeroes of mapped memory: what is launched between side_begin and side_end
+     * runs after all ops launched before side_begin, in order, on few of the device's cores, and beside ops
+     * launched after side_end. side_end returns a ticket for stream_wait */
+    void (*side_begin)(Device *d);
+    int64_t (*side_end)(Device *d);
+    /* Copies in the order of the ops. put: host to device; src may be written on return. get: device to host;
+     * waits for every op before it. read_async: as get without waiting; dst is memory of host_take. When
+     * read_wait(ticket) returns, this copy and all earlier ones of read_async are done; any thread may call
+     * it */
     void (*put)(Device *d, void *dst, const void *src, size_t bytes);
     void (*get)(Device *d, void *dst, const void *src, size_t bytes);
-    int64_t (*tell)(Device *d, void *dst, const void *src, size_t bytes);
-    void (*told)(Device *d, int64_t ticket);
-    /* tell beside the ops: starts when every op launched before has run, and those launched later do not wait
-     * for it, so that they must leave src as it is until settle: ops launched from there on run behind every
-     * snapshot. src in outer memory is copied in the order of the ops */
+    int64_t (*read_async)(Device *d, void *dst, const void *src, size_t bytes);
+    void (*read_wait)(Device *d, int64_t ticket);
+    /* read_async on a stream of its own: starts when every op launched before it has run. Ops launched later
+     * do not wait for it and must not write src until wait_snapshots: ops launched after that call run after
+     * every snapshot. A src in mapped memory is copied in the order of the ops */
     int64_t (*snapshot)(Device *d, void *dst, const void *src, size_t bytes);
-    void (*settle)(Device *d);
+    void (*wait_snapshots)(Device *d);
     /* Host memory, zeroed, that copies run to and from at full speed */
     void *(*host_take)(Device *d, size_t bytes);
     void (*host_give)(Device *d, void *p, size_t bytes);
-    void (*sync)(
-        Device *d); /* returns when every op and copy has run, of those beside the ops what ops wait for */
+    /* Returns when every op and copy has run; of those on other streams, the ones that ops wait for */
+    void (*sync)(Device *d);
 #define X(name, args) void (*name) args;
     OPS(X)
 #undef X
@@ -367,8 +368,8 @@ int cuda_count(void);
  * run to and from at full speed. */
 void device_arena(Device *d, Arena *a, const char *name, size_t size);
 void device_arena_close(Device *d, Arena *a);
-void outer_arena(Device *d, Arena *a, const char *name, size_t size);
-void outer_arena_close(Device *d, Arena *a);
+void mapped_arena(Device *d, Arena *a, const char *name, size_t size);
+void mapped_arena_close(Device *d, Arena *a);
 void host_arena(Device *d, Arena *a, const char *name, size_t size);
 void host_arena_close(Device *d, Arena *a);
 

@@ -12,11 +12,14 @@ static void null_give(Device *d, void *p, size_t bytes) {}
 static int null_owns(Device *d, const void *p) { return 0; }
 static size_t null_left(Device *d) { return SIZE_MAX; }
 static void null_put(Device *d, void *dst, const void *src, size_t bytes) {}
-static int64_t null_tell(Device *d, void *dst, const void *src, size_t bytes) { return 0; }
-static int64_t null_fetch(Device *d, void *dst, const void *outer, size_t bytes, int64_t after) { return 0; }
-static void null_told(Device *d, int64_t ticket) {}
+static int64_t null_read_async(Device *d, void *dst, const void *src, size_t bytes) { return 0; }
+static int64_t null_prefetch(Device *d, void *dst, const void *mapped, size_t bytes, int64_t after)
+{
+    return 0;
+}
+static void null_read_wait(Device *d, int64_t ticket) {}
 static void null_sync(Device *d) {}
-static int64_t null_along(Device *d) { return 0; }
+static int64_t null_side_end(Device *d) { return 0; }
 
 void null_open(Device *d, Dtype real)
 {
@@ -27,19 +30,19 @@ void null_open(Device *d, Dtype real)
                   .give = null_give,
                   .owns = null_owns,
                   .left = null_left,
-                  .outer_take = null_take,
-                  .outer_give = null_give,
-                  .leave = null_tell,
-                  .fetch = null_fetch,
-                  .arrived = null_told,
-                  .aside = null_sync,
-                  .along = null_along,
+                  .mapped_take = null_take,
+                  .mapped_give = null_give,
+                  .offload = null_read_async,
+                  .prefetch = null_prefetch,
+                  .stream_wait = null_read_wait,
+                  .side_begin = null_sync,
+                  .side_end = null_side_end,
                   .put = null_put,
                   .get = null_put,
-                  .tell = null_tell,
-                  .told = null_told,
-                  .snapshot = null_tell,
-                  .settle = null_sync,
+                  .read_async = null_read_async,
+                  .read_wait = null_read_wait,
+                  .snapshot = null_read_async,
+                  .wait_snapshots = null_sync,
                   .host_take = null_take,
                   .host_give = null_give,
                   .sync = null_sync};

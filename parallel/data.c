@@ -22,8 +22,8 @@ void data_updated(const Data *d, int bucket, int64_t *from, int64_t *to)
 
 void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
 {
-    int away = d->bucket[bucket].at >= f->near;
-    int64_t start = away ? f->near : 0;
+    int offloaded = d->bucket[bucket].at >= f->resident;
+    int64_t start = offloaded ? f->resident : 0;
     if (!f->p)
         return NULL;
     if (f->sharded) {
@@ -33,7 +33,7 @@ void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
         at += d->bucket[bucket].at / d->shard->size - from;
         start /= d->shard->size;
     }
-    return (away ? f->away : f->p) + (size_t)(at - start) * dtype_size(f->type);
+    return (offloaded ? f->offloaded : f->p) + (size_t)(at - start) * dtype_size(f->type);
 }
 
 /* ---- opening ---- */
@@ -51,7 +51,7 @@ void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real
         BUG_ON(bucket[b].at != d->elems || bucket[b].n % ((int64_t)d->shard->size * SUMSQ_BLOCK));
         d->elems += bucket[b].n;
     }
-    d->near = d->elems;
+    d->resident = d->elems;
     for (int w = 0; w < 2; w++) {
         d->in[w].list = xcalloc((size_t)buckets + 1, sizeof *d->in[w].list);
         d->out[w].list = xcalloc((size_t)buckets + 1, sizeof *d->out[w].list);
@@ -61,10 +61,10 @@ void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real
 
 /* ---- updates beside the ops ---- */
 
-int data_first_away(const Data *d)
+int data_first_offloaded(const Data *d)
 {
     int b = d->buckets;
-    while (b && d->bucket[b - 1].at >= d->near)
+    while (b && d->bucket[b - 1].at >= d->resident)
         b--;
     return b;
 }
@@ -76,14 +76,14 @@ static void wait_update(Data *d, int bucket)
 {
     Bucket *b = &d->bucket[bucket];
     if (b->update)
-        d->dev->arrived(d->dev, b->update);
+        d->dev->stream_wait(d->dev, b->update);
     b->update = 0;
 }
 
 static void wait_cleared(Data *d)
 {
     if (d->cleared)
-        d->dev->arrived(d->dev, d->cleared);
+        d->dev->stream_wait(d->dev, d->cleared);
     d->cleared = 0;
 }
 
@@ -159,23 +159,23 @@ void data_units(Data *d, Unit *unit, int units)
     d->window = most + next;
 }
 
-void data_offload(Data *d, double share, Arena *outer)
+void data_offload(Data *d, double share, Arena *mapped)
 {
     int b = d->buckets;
-    d->near = d->elems;
-    d->outer = outer;
-    while (b && (double)(d->elems - d->near) < share * (double)d->elems)
-        d->near = d->bucket[--b].at;
+    d->resident = d->elems;
+    d->mapped = mapped;
+    while (b && (double)(d->elems - d->resident) < share * (double)d->elems)
+        d->resident = d->bucket[--b].at;
 }
 
-/* The first `near` elements from `run`, the others from d->outer. */
-static Flat take_parts(const Data *d, Arena *run, Dtype type, int sharded, int64_t near)
+/* The first `resident` elements from `run`, the others from d->mapped. */
+static Flat take_parts(const Data *d, Arena *run, Dtype type, int sharded, int64_t resident)
 {
     int64_t cut = sharded ? d->shard->size : 1;
-    Flat f = {.near = near, .type = type, .sharded = sharded};
-    f.p = arena_take(run, (size_t)(near / cut) * dtype_size(type));
-    if (near < d->elems)
-        f.away = arena_take(d->outer, (size_t)((d->elems - near) / cut) * dtype_size(type));
+    Flat f = {.resident = resident, .type = type, .sharded = sharded};
+    f.p = arena_take(run, (size_t)(resident / cut) * dtype_size(type));
+    if (resident < d->elems)
+        f.offloaded = arena_take(d->mapped, (size_t)((d->elems - resident) / cut) * dtype_size(type));
     return f;
 }
 
@@ -187,7 +187,7 @@ static Flat take(const Data *d, Arena *run, Dtype type, int sharded)
 /* Of masters and moments. */
 static Flat take_state(const Data *d, Arena *run)
 {
-    return take_parts(d, run, d->real, d->stage >= SHARD_OPTIM, d->near);
+    return take_parts(d, run, d->real, d->stage >= SHARD_OPTIM, d->resident);
 }
 
 /* Two windows in one room: the first grows from its start, the second from its end. */
@@ -247,13 +247,15 @@ void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
 
 void data_begin(Data *d)
 {
-    int64_t cut = d->grad.sharded ? d->shard->size : 1, near = d->near / cut, away = d->elems / cut - near;
+    int64_t cut = d->grad.sharded ? d->shard->size : 1, resident = d->resident / cut,
+            offloaded = d->elems / cut - resident;
     size_t size = dtype_size(d->real);
-    d->dev->zero(d->dev, d->grad.p, (size_t)near * size);
-    if (away) {                        /* updates beside the ops may still read them */
-        d->dev->aside(d->dev);
-        d->dev->zero(d->dev, d->grad.p ? d->grad.p + (size_t)near * size : NULL, (size_t)away * size);
-        d->cleared = d->dev->along(d->dev);
+    d->dev->zero(d->dev, d->grad.p, (size_t)resident * size);
+    if (offloaded) {                        /* updates beside the ops may still read them */
+        d->dev->side_begin(d->dev);
+        d->dev->zero(d->dev, d->grad.p ? d->grad.p + (size_t)resident * size : NULL,
+                     (size_t)offloaded * size);
+        d->cleared = d->dev->side_end(d->dev);
     }
     for (int b = 0; b < d->buckets; b++)
         d->bucket[b].reduced = 0;

@@ -61,9 +61,9 @@ typedef struct {
 /* Buckets [first, first + count), and one more that lies elsewhere, -1: none. */
 typedef struct { int first, count, also; } Unit;
 
-/* An array over the flat space, or over this rank's shards of it: elements from `near` on, where a bucket
- * starts, lie at `away`, the others at p. p NULL: only counted, or absent. */
-typedef struct { char *p, *away; int64_t near; Dtype type; int sharded; } Flat;
+/* An array over the flat space, or over this rank's shards of it. Elements [0, resident) lie at p, the
+ * others, from the start of a bucket on, at `offloaded`. p NULL: the array is only counted, or absent. */
+typedef struct { char *p, *offloaded; int64_t resident; Dtype type; int sharded; } Flat;
 
 /* A message of a window, or of whole gradients. */
 typedef struct { int bucket; char *at; Token token; } Transfer;
@@ -84,9 +84,9 @@ typedef struct {
     Bucket *bucket;            /* in the order of the forward */
     Unit *unit;
     int tied;                  /* the bucket that another stage has too, -1: none */
-    int64_t near;              /* elements whose masters and moments lie on the device; those of the others */
-    Arena *outer;              /* are in here */
-    int64_t cleared; /* the ticket of the zeroes in the gradients of the others, until ops wait for it */
+    int64_t resident;          /* elements whose masters and moments lie on the device */
+    Arena *mapped;             /* host memory of the masters and moments of the other elements */
+    int64_t cleared; /* ticket of the zeroing of offloaded gradients; 0 once ops have waited for it */
 
     Flat weight, grad, master, moment[2];
     int gradients, moments;    /* what there is */
@@ -95,7 +95,7 @@ typedef struct {
     int turn;                  /* the gradients' next window */
     int open;                  /* between data_begin and data_wait_grads */
     Token *token;
-    int64_t bytes[3]; /* of parameters, gradients, masters and moments, windows included, `outer` not */
+    int64_t bytes[3]; /* parameters; gradients; masters and moments: with windows, without `mapped` */
 } Data;
 
 /* The groups are the grid's. bucket and unit become d's, on the heap; a change of units goes through
@@ -108,9 +108,9 @@ void data_close(Data *d);
 void data_units(Data *d, Unit *unit, int units);
 
 /* Masters and moments of the last buckets, as few as hold at least `share` of the elements, shall lie in
- * `outer`, which may be counting: memory that ops can use. Where weights are their own masters these stay.
+ * `mapped`, which may be counting: memory that ops can use. Where weights are their own masters these stay.
  * Before data_layout. */
-void data_offload(Data *d, double share, Arena *outer);
+void data_offload(Data *d, double share, Arena *mapped);
 
 /* Takes the arrays from `run`, which may be counting. Without gradients there are weights alone. moments: 0
  * to 2. */
@@ -135,8 +135,8 @@ void data_enter(Data *d, int unit, GradPhase phase);
  * over the data group. */
 void data_reduce(Data *d, int unit, GradPhase phase);
 
-/* The first bucket whose masters and moments lie in outer memory, or their number. */
-int data_first_away(const Data *d);
+/* The first bucket whose masters and moments lie in mapped memory, or their number. */
+int data_first_offloaded(const Data *d);
 /* The bucket's update is under way beside the ops: what reads its weights or its gradient waits for the
  * ticket, at the last moment. */
 void data_updating(Data *d, int bucket, int64_t ticket);

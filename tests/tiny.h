@@ -35,13 +35,13 @@ static inline double value(int tensor, int64_t iteration, int64_t r, int64_t c)
     return x;       /* the weight is its master, rounded */
 }
 
-typedef struct { Piece p[64]; int n; char memory[1 << 16]; size_t used; } Model;
+typedef struct { TensorPiece p[64]; int n; char memory[1 << 16]; size_t used; } Model;
 
 /* A box of a tensor, with rows `ld` elements apart. */
 static inline void add(Model *m, int t, int64_t row0, int64_t col0, int64_t rows, int64_t cols, int64_t ld)
 {
     size_t size = dtype_size(tensors[t].type);
-    m->p[m->n++] = (Piece){.name = tensors[t].name,
+    m->p[m->n++] = (TensorPiece){.name = tensors[t].name,
                            .type = tensors[t].type,
                            .ndim = tensors[t].ndim,
                            .shape = {tensors[t].rows, tensors[t].cols},
@@ -80,7 +80,7 @@ static inline void make(Model *m, int layout, int rank, int size)
     }
 }
 
-static inline int tensor_of(const Piece *p)
+static inline int tensor_of(const TensorPiece *p)
 {
     int t = 0;
     while (strcmp(tensors[t].name, p->name))

@@ -137,21 +137,21 @@ static void put(Device *d, void *dst, const void *src, size_t bytes)
         memcpy(dst, src, bytes);
 }
 
-static int64_t tell(Device *d, void *dst, const void *src, size_t bytes)
+static int64_t read_async(Device *d, void *dst, const void *src, size_t bytes)
 {
     put(d, dst, src, bytes);
     return 0;
 }
 
-static int64_t fetch(Device *d, void *dst, const void *outer, size_t bytes, int64_t after)
+static int64_t prefetch(Device *d, void *dst, const void *mapped, size_t bytes, int64_t after)
 {
     (void)after;
-    return tell(d, dst, outer, bytes);
+    return read_async(d, dst, mapped, bytes);
 }
 
-static void told(Device *d, int64_t ticket) { (void)d, (void)ticket; }
+static void read_wait(Device *d, int64_t ticket) { (void)d, (void)ticket; }
 static void in_step(Device *d) { (void)d; }
-static int64_t along(Device *d) { (void)d; return 0; }
+static int64_t side_end(Device *d) { (void)d; return 0; }
 
 /* ---- opening ---- */
 
@@ -170,19 +170,19 @@ void cpu_open(Device *d, Dtype real, const char *isa, int threads)
                   .give = give,
                   .owns = owns,
                   .left = left,
-                  .outer_take = take,
-                  .outer_give = give,
-                  .leave = tell,
-                  .fetch = fetch,
-                  .arrived = told,
-                  .aside = in_step,
-                  .along = along,
+                  .mapped_take = take,
+                  .mapped_give = give,
+                  .offload = read_async,
+                  .prefetch = prefetch,
+                  .stream_wait = read_wait,
+                  .side_begin = in_step,
+                  .side_end = side_end,
                   .put = put,
                   .get = put,
-                  .tell = tell,
-                  .told = told,
-                  .snapshot = tell,
-                  .settle = in_step,
+                  .read_async = read_async,
+                  .read_wait = read_wait,
+                  .snapshot = read_async,
+                  .wait_snapshots = in_step,
                   .host_take = take,
                   .host_give = give,
                   .sync = in_step};

@@ -42,17 +42,17 @@ static int range_has(const CudaRanges *r, const void *p)
 
 int cuda_owns(Device *d, const void *p)
 {
-    return range_has(&cuda_of(d)->taken, p) || cuda_owns_outer(d, p);
+    return range_has(&cuda_of(d)->taken, p) || cuda_owns_mapped(d, p);
 }
 
-int cuda_owns_outer(Device *d, const void *p)
+int cuda_owns_mapped(Device *d, const void *p)
 {
-    return range_has(&cuda_of(d)->outer, p);
+    return range_has(&cuda_of(d)->mapped, p);
 }
 
 int cuda_on_host(Device *d, const void *p)
 {
-    return cuda_owns_outer(d, p) || range_has(&cuda_of(d)->pinned, p);
+    return cuda_owns_mapped(d, p) || range_has(&cuda_of(d)->pinned, p);
 }
 
 static size_t cuda_left(Device *d)
@@ -127,8 +127,8 @@ static void pinned_give(CudaRanges *r, void *p, size_t bytes)
 }
 
 /* Pinned memory has one address for host and kernels (unified addressing). */
-static void *cuda_outer_take(Device *d, size_t bytes) { return pinned_take(&cuda_of(d)->outer, bytes); }
-static void cuda_outer_give(Device *d, void *p, size_t bytes) { pinned_give(&cuda_of(d)->outer, p, bytes); }
+static void *cuda_mapped_take(Device *d, size_t bytes) { return pinned_take(&cuda_of(d)->mapped, bytes); }
+static void cuda_mapped_give(Device *d, void *p, size_t bytes) { pinned_give(&cuda_of(d)->mapped, p, bytes); }
 static void *cuda_host_take(Device *d, size_t bytes) { return pinned_take(&cuda_of(d)->pinned, bytes); }
 static void cuda_host_give(Device *d, void *p, size_t bytes) { pinned_give(&cuda_of(d)->pinned, p, bytes); }
 
@@ -232,9 +232,9 @@ static void copy_by_op(Device *d, void *dst, const void *src, size_t bytes)
 
 /* The runtime would wait for a copy within the host's memory: an op does it. Returns whether src lies there.
  */
-static int copied_outer(Device *d, void *dst, const void *src, size_t bytes)
+static int copied_mapped(Device *d, void *dst, const void *src, size_t bytes)
 {
-    if (!cuda_owns_outer(d, src))
+    if (!cuda_owns_mapped(d, src))
         return 0;
     copy_by_op(d, dst, src, bytes);
     return 1;
@@ -262,31 +262,31 @@ static cudaEvent_t end_of_copy(const CudaCopies *q, int64_t ticket)
     return q->event[ticket % CUDA_TICKETS];
 }
 
-static int64_t cuda_tell(Device *d, void *dst, const void *src, size_t bytes)
+static int64_t cuda_read_async(Device *d, void *dst, const void *src, size_t bytes)
 {
     Cuda *c = cuda_of(d);
     BUG_ON(!range_has(&c->pinned, dst) || c->ops);
     /* few words by an op: the GPU copies one thing at a time each way, and a snapshot may be on its way */
     if (bytes <= CUDA_WORDS && bytes % 4 == 0)
         copy_by_op(d, dst, src, bytes);
-    else if (!copied_outer(d, dst, src, bytes))
+    else if (!copied_mapped(d, dst, src, bytes))
         CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->compute));
-    return ticket_of(&c->told);
+    return ticket_of(&c->reads);
 }
 
 static int64_t cuda_snapshot(Device *d, void *dst, const void *src, size_t bytes)
 {
     Cuda *c = cuda_of(d);
     BUG_ON(!range_has(&c->pinned, dst));
-    int copied = copied_outer(d, dst, src, bytes);
+    int copied = copied_mapped(d, dst, src, bytes);
     CUDA_OK(cudaStreamWaitEvent(c->snapshots.stream, ops_so_far(c), 0));
     if (!copied)
         CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->snapshots.stream));
     c->unsettled = 1;
-    return -1 - ticket_of(&c->snapshots);          /* told's tickets count up from 0, these down from -1 */
+    return -1 - ticket_of(&c->snapshots); /* tickets of read_async count up from 0, these down from -1 */
 }
 
-static void cuda_settle(Device *d)
+static void cuda_wait_snapshots(Device *d)
 {
     Cuda *c = cuda_of(d);
     if (!c->unsettled)
@@ -295,9 +295,9 @@ static void cuda_settle(Device *d)
     c->unsettled = 0;
 }
 
-static void cuda_told(Device *d, int64_t ticket)
+static void cuda_read_wait(Device *d, int64_t ticket)
 {
-    const CudaCopies *q = ticket < 0 ? &cuda_of(d)->snapshots : &cuda_of(d)->told;
+    const CudaCopies *q = ticket < 0 ? &cuda_of(d)->snapshots : &cuda_of(d)->reads;
     int64_t at = ticket < 0 ? -1 - ticket : ticket;
     cuda_await(d, end_of_copy(q, at));
 }
@@ -312,27 +312,27 @@ static cudaEvent_t end_of_trip(const Cuda *c, int64_t ticket)
     return end_of_copy(&c->trips[(ticket - 1) % CUDA_WAYS], (ticket - 1) / CUDA_WAYS);
 }
 
-static int64_t cuda_leave(Device *d, void *outer, const void *src, size_t bytes)
+static int64_t cuda_offload(Device *d, void *mapped, const void *src, size_t bytes)
 {
     Cuda *c = cuda_of(d);
-    cudaStream_t s = c->trips[CUDA_LEAVES].stream;
+    cudaStream_t s = c->trips[CUDA_OFFLOADS].stream;
     CUDA_OK(cudaStreamWaitEvent(s, ops_so_far(c), 0));
-    CUDA_OK(cudaMemcpyAsync(outer, src, bytes, cudaMemcpyDeviceToHost, s));
-    return trip_ticket(c, CUDA_LEAVES);
+    CUDA_OK(cudaMemcpyAsync(mapped, src, bytes, cudaMemcpyDeviceToHost, s));
+    return trip_ticket(c, CUDA_OFFLOADS);
 }
 
-static int64_t cuda_fetch(Device *d, void *dst, const void *outer, size_t bytes, int64_t after)
+static int64_t cuda_prefetch(Device *d, void *dst, const void *mapped, size_t bytes, int64_t after)
 {
     Cuda *c = cuda_of(d);
-    cudaStream_t s = c->trips[CUDA_FETCHES].stream;
+    cudaStream_t s = c->trips[CUDA_PREFETCHES].stream;
     CUDA_OK(cudaStreamWaitEvent(s, ops_so_far(c), 0));
     if (after)
         CUDA_OK(cudaStreamWaitEvent(s, end_of_trip(c, after), 0));
-    CUDA_OK(cudaMemcpyAsync(dst, outer, bytes, cudaMemcpyHostToDevice, s));
-    return trip_ticket(c, CUDA_FETCHES);
+    CUDA_OK(cudaMemcpyAsync(dst, mapped, bytes, cudaMemcpyHostToDevice, s));
+    return trip_ticket(c, CUDA_PREFETCHES);
 }
 
-static void cuda_arrived(Device *d, int64_t ticket)
+static void cuda_stream_wait(Device *d, int64_t ticket)
 {
     Cuda *c = cuda_of(d);
     if (ticket)
@@ -340,7 +340,7 @@ static void cuda_arrived(Device *d, int64_t ticket)
 }
 
 /* What `compute` means changes places, so that an op knows of no other stream. */
-static void cuda_aside(Device *d)
+static void cuda_side_begin(Device *d)
 {
     Cuda *c = cuda_of(d);
     cudaStream_t s = c->trips[CUDA_ASIDE].stream;
@@ -350,7 +350,7 @@ static void cuda_aside(Device *d)
     c->compute = s;
 }
 
-static int64_t cuda_along(Device *d)
+static int64_t cuda_side_end(Device *d)
 {
     Cuda *c = cuda_of(d);
     BUG_ON(!c->ops);
@@ -362,7 +362,7 @@ static int64_t cuda_along(Device *d)
 static void cuda_sync(Device *d)
 {
     Cuda *c = cuda_of(d);
-    cuda_settle(d);
+    cuda_wait_snapshots(d);
     CUDA_OK(cudaEventRecord(c->landed[0], c->compute));
     cuda_await(d, c->landed[0]);
 }
@@ -390,19 +390,19 @@ static void fill(Device *d)
     d->give = cuda_give;
     d->owns = cuda_owns;
     d->left = cuda_left;
-    d->outer_take = cuda_outer_take;
-    d->outer_give = cuda_outer_give;
-    d->leave = cuda_leave;
-    d->fetch = cuda_fetch;
-    d->arrived = cuda_arrived;
-    d->aside = cuda_aside;
-    d->along = cuda_along;
+    d->mapped_take = cuda_mapped_take;
+    d->mapped_give = cuda_mapped_give;
+    d->offload = cuda_offload;
+    d->prefetch = cuda_prefetch;
+    d->stream_wait = cuda_stream_wait;
+    d->side_begin = cuda_side_begin;
+    d->side_end = cuda_side_end;
     d->put = cuda_put;
     d->get = cuda_get;
-    d->tell = cuda_tell;
-    d->told = cuda_told;
+    d->read_async = cuda_read_async;
+    d->read_wait = cuda_read_wait;
     d->snapshot = cuda_snapshot;
-    d->settle = cuda_settle;
+    d->wait_snapshots = cuda_wait_snapshots;
     d->host_take = cuda_host_take;
     d->host_give = cuda_host_give;
     d->sync = cuda_sync;
@@ -452,7 +452,7 @@ void cuda_open(Device *d, Dtype real, int index)
     *d = (Device){.name = "cuda", .isa = c->gpu, .bf16 = "mma", .real = real, .impl = c, .late = 1,
                   .unit = hash64(&p.uuid, sizeof p.uuid, HASH_SEED)};
     c->compute = new_stream();
-    open_copies(&c->told, c->compute);
+    open_copies(&c->reads, c->compute);
     open_copies(&c->snapshots, new_stream());
     for (int i = 0; i < CUDA_WAYS; i++)
         open_copies(&c->trips[i], new_stream());
@@ -480,8 +480,8 @@ void cuda_close(Device *d)
     cuda_sync(d);
     cuda_attention_close(d);
     lt_close(c->lt);
-    /* told's stream is the ops' */
-    CudaCopies *copies[] = {&c->told, &c->snapshots, &c->trips[CUDA_LEAVES], &c->trips[CUDA_FETCHES],
+    /* the stream of read_async is the ops' */
+    CudaCopies *copies[] = {&c->reads, &c->snapshots, &c->trips[CUDA_OFFLOADS], &c->trips[CUDA_PREFETCHES],
                             &c->trips[CUDA_ASIDE]};
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
         CUDA_OK(cudaStreamDestroy(copies[i]->stream));
@@ -494,7 +494,7 @@ void cuda_close(Device *d)
     CUDA_OK(cudaFreeHost(c->piece));
     CUDA_OK(cudaFreeHost(c->landing));
     free(c->taken.at);
-    free(c->outer.at);
+    free(c->mapped.at);
     free(c->pinned.at);
     free(c);
     *d = (Device){0};

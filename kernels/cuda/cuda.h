@@ -1,9 +1,9 @@
 /* cuda -- what the files of this folder share, and the groups whose buffers lie on a GPU
  * (parallel/comm/comm_*): a GPU's streams, memory and waits.
  *
- * Ops are enqueued on one stream, `compute`, and return at once; the host waits in get, told and sync alone.
- * A call that fails, and a launch that cannot be, dies with EXIT_RESOURCE. One thread of the host, but for
- * told. */
+ * Ops are enqueued on one stream, `compute`, and return at once; the host waits in get, read_wait and sync
+ * alone. A call that fails, and a launch that cannot be, dies with EXIT_RESOURCE. One thread of the host, but
+ * for read_wait. */
 #ifndef CUDA_H
 #define CUDA_H
 #include "device.h"
@@ -22,9 +22,9 @@ extern "C" {
 _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, int line);
 
 #define CUDA_PIECE ((size_t)1 << 20) /* bytes of pinned memory that one copy of put or get takes at most */
-#define CUDA_WORDS ((size_t)4 << 10)           /* bytes that tell has an op copy */
+#define CUDA_WORDS ((size_t)4 << 10)           /* bytes that read_async has an op copy */
 enum { CUDA_PIECES = 16, CUDA_TICKETS = 256 };
-enum { CUDA_LEAVES, CUDA_FETCHES, CUDA_ASIDE, CUDA_WAYS };
+enum { CUDA_OFFLOADS, CUDA_PREFETCHES, CUDA_ASIDE, CUDA_WAYS };
 enum { CUDA_FEW = 16 }; /* blocks of an op aside: they wait for the bus, which they fill */
 
 typedef struct { char *p; size_t bytes; } CudaRange;
@@ -41,7 +41,7 @@ typedef struct {
     size_t shared;                     /* bytes of shared memory that a block may ask for */
     cudaStream_t compute;
     char *workspace;
-    CudaRanges taken, outer, pinned;   /* what take, outer_take and host_take gave */
+    CudaRanges taken, mapped, pinned;   /* what take, mapped_take and host_take gave */
     /* put: pinned pieces, filled in turn; `sent` of a piece is recorded when it is full */
     char *piece;
     cudaEvent_t sent[CUDA_PIECES];
@@ -50,7 +50,7 @@ typedef struct {
     /* get: two pinned pieces */
     char *landing;
     cudaEvent_t landed[2];
-    CudaCopies told;                   /* among the ops */
+    CudaCopies reads;                   /* among the ops */
     CudaCopies snapshots; /* beside the ops, each copy behind `before`, recorded anew for it: of saves, */
     CudaCopies trips[CUDA_WAYS];       /* of what layers keep on the host, there and back; and ops aside */
     cudaStream_t ops;                  /* aside: where `compute` is to go back to; else NULL */
@@ -76,10 +76,10 @@ void *cuda_workspace(Cuda *c, size_t bytes);
 /* Device memory until cudaFree, not cleared; dies with EXIT_RESOURCE. Start-up only. */
 void *cuda_memory(size_t bytes);
 
-/* Whether p lies in what d->take or outer_take gave; in what outer_take gave. */
+/* Whether p lies in what d->take or mapped_take gave; in what mapped_take gave. */
 int cuda_owns(Device *d, const void *p);
-int cuda_owns_outer(Device *d, const void *p);
-/* Whether p lies in memory of the host that ops can use: what outer_take or host_take gave. */
+int cuda_owns_mapped(Device *d, const void *p);
+/* Whether p lies in memory of the host that ops can use: what mapped_take or host_take gave. */
 int cuda_on_host(Device *d, const void *p);
 
 /* Whether what `e` was recorded behind has run. */

@@ -30,12 +30,12 @@ typedef struct {
     uint32_t slot, bytes;
     int64_t total;                 /* of the message */
     uint32_t type, first;
-} Piece;
+} GroupPiece;
 typedef struct {
     _Alignas(64) _Atomic int64_t sent;
     _Alignas(64) _Atomic int64_t taken;
     _Atomic uint32_t blocked;      /* the writer waits for room */
-    _Alignas(64) Piece piece[PAIR_SLOTS];
+    _Alignas(64) GroupPiece piece[PAIR_SLOTS];
 } PairHead;
 
 /* This process's end of a pair. */

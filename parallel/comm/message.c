@@ -50,7 +50,7 @@ static int send_pieces(Request *r, Group *g)
         int64_t bytes = total - r->moved < PAIR_SLOT ? total - r->moved : PAIR_SLOT;
         uint32_t slot = take_slot(p);
         memcpy(p->slots + (size_t)slot * PAIR_SLOT, r->in + r->moved, (size_t)bytes);
-        h->piece[sent % PAIR_SLOTS] = (Piece){slot, (uint32_t)bytes, total, r->type, r->moved == 0};
+        h->piece[sent % PAIR_SLOTS] = (GroupPiece){slot, (uint32_t)bytes, total, r->type, r->moved == 0};
         atomic_store(&h->sent, sent + 1);
         r->moved += bytes;
         job_ring(peer);
@@ -60,7 +60,7 @@ static int send_pieces(Request *r, Group *g)
     return r->moved > before;
 }
 
-static void check_piece(const Group *g, const Request *r, const Piece *piece)
+static void check_piece(const Group *g, const Request *r, const GroupPiece *piece)
 {
     if (piece->total != total_bytes(r) || piece->type != r->type || piece->first != (r->moved == 0))
         die(EXIT_BUG, "comm-mismatch",
@@ -77,7 +77,7 @@ static int recv_pieces(Request *r, Group *g)
     int64_t total = total_bytes(r), before = r->moved,
             taken = atomic_load_explicit(&h->taken, memory_order_relaxed);
     while (r->moved < total && atomic_load(&h->sent) > taken) {
-        Piece piece = h->piece[taken % PAIR_SLOTS];
+        GroupPiece piece = h->piece[taken % PAIR_SLOTS];
         check_piece(g, r, &piece);
         memcpy(r->out + r->moved, p->slots + (size_t)piece.slot * PAIR_SLOT, piece.bytes);
         r->moved += piece.bytes;

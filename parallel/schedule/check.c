@@ -63,7 +63,7 @@ static int read_rank(Reader *c, int rank)
     memset(c->chunk, 0, (size_t)s->v * sizeof *c->chunk);
     for (int i = 0; i < l->n; i++) {
         const Instr *now = &l->list[i];
-        if (now->op > I_RG || now->chunk >= s->v || now->mb >= s->m || now->part != WHOLE)
+        if (now->op > I_RG || now->chunk >= s->v || now->mb >= s->m || now->unit != WHOLE)
             return complain(c, rank, i, now, "is no instruction of this pipeline");
         int *done = c->chunk[now->chunk].done, op = now->op == I_B ? I_D : now->op;
         if (now->mb != done[op])

@@ -210,7 +210,7 @@ static void read_order(Reader *r, CustomLists *c, int rank, Done *done)
         n->d += a->op == I_D || a->op == I_B;
         n->w += a->op == I_W || a->op == I_B;
         c->split |= a->op == I_D;
-        l->list[l->n++] = (Instr){.op = (uint8_t)a->op, .chunk = (uint8_t)(a->stage / c->p), .part = WHOLE,
+        l->list[l->n++] = (Instr){.op = (uint8_t)a->op, .chunk = (uint8_t)(a->stage / c->p), .unit = WHOLE,
                                   .mb = (uint16_t)a->mb};
     }
 }

@@ -24,7 +24,7 @@ static void put(Schedule *s, int *room, Instr i)
 
 static Instr of_unit(InstrKind op, int unit, int phase)
 {
-    return (Instr){.op = (uint8_t)op, .part = (uint16_t)unit, .phase = (uint8_t)phase};
+    return (Instr){.op = (uint8_t)op, .unit = (uint16_t)unit, .phase = (uint8_t)phase};
 }
 
 static int is_compute(const Instr *i) { return i->op <= I_W; }
@@ -45,10 +45,10 @@ static void expand(Expander *x, const Instr *i)
     }
     for (int k = 0; k < n; k++) {
         Instr unit = *i;
-        unit.part = (uint16_t)(x->base[i->chunk] + (backward ? n - 1 - k : k));
+        unit.unit = (uint16_t)(x->base[i->chunk] + (backward ? n - 1 - k : k));
         put(x->s, &x->room, unit);
         if (reduce)
-            put(x->s, &x->room, of_unit(I_R, unit.part, phase));
+            put(x->s, &x->room, of_unit(I_R, unit.unit, phase));
     }
 }
 
@@ -58,14 +58,14 @@ static void step_end(Expander *x)
     for (int u = s->units - 1; u >= 0 && !x->e->sharded_grads && !x->e->overlap; u--)
         put(s, &x->room, of_unit(I_R, u, 0));
     if (x->e->tied)
-        put(s, &x->room, (Instr){.op = I_T, .part = (uint16_t)x->e->tied_unit});
-    put(s, &x->room, (Instr){.op = I_S, .part = WHOLE});
+        put(s, &x->room, (Instr){.op = I_T, .unit = (uint16_t)x->e->tied_unit});
+    put(s, &x->room, (Instr){.op = I_S, .unit = WHOLE});
 }
 
 /* ---- ZeRO-3 ---- */
 
 /* F, B, D: W does without the parameters, and so does a chunk that holds nothing. */
-static int needs(const Instr *i) { return i->op <= I_D && i->part != WHOLE; }
+static int needs(const Instr *i) { return i->op <= I_D && i->unit != WHOLE; }
 
 static int next_need(const Schedule *s, int i)
 {
@@ -82,7 +82,7 @@ static void gather(Expander *x)
     s->list = NULL;
     s->n = 0;
     if (ahead < old.n)
-        put(s, &room, of_unit(I_G, old.list[ahead].part, 0));
+        put(s, &room, of_unit(I_G, old.list[ahead].unit, 0));
     for (int i = 0; i < old.n; i++) {
         const Instr *now = &old.list[i];
         if (!needs(now)) {
@@ -90,12 +90,12 @@ static void gather(Expander *x)
             continue;
         }
         ahead = next_need(&old, i + 1);
-        int stays = ahead < old.n && old.list[ahead].part == now->part;
+        int stays = ahead < old.n && old.list[ahead].unit == now->unit;
         if (ahead < old.n && !stays)
-            put(s, &room, of_unit(I_G, old.list[ahead].part, 0));
+            put(s, &room, of_unit(I_G, old.list[ahead].unit, 0));
         put(s, &room, *now);
         if (!stays)
-            put(s, &room, of_unit(I_X, now->part, 0));
+            put(s, &room, of_unit(I_X, now->unit, 0));
     }
     free(old.list);
 }

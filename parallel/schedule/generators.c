@@ -8,7 +8,7 @@ typedef struct { const PipeShape *s; InstrList *out; } Writer;
 static void put(Writer *w, InstrKind op, int chunk, int mb)
 {
     w->out->list[w->out->n++] =
-        (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .part = WHOLE, .mb = (uint16_t)mb};
+        (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .unit = WHOLE, .mb = (uint16_t)mb};
 }
 
 /* `ahead` forwards, then F and B in turn, then the backwards that are left. gpipe: ahead = m. */

@@ -83,7 +83,7 @@ static void deliver(Player *pl, int rank, const Instr *i, int64_t at)
     if (peer == rank)
         return;
     *ready += pl->cost[3][stage];
-    Instr send = {.op = forward ? I_SA : I_SG, .chunk = i->chunk, .part = WHOLE, .mb = i->mb}, receive = send;
+    Instr send = {.op = forward ? I_SA : I_SG, .chunk = i->chunk, .unit = WHOLE, .mb = i->mb}, receive = send;
     receive.op = forward ? I_RA : I_RG;
     receive.chunk = (uint8_t)pl->chunk[to];
     append(pl, rank, send, at);

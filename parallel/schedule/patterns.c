@@ -141,7 +141,7 @@ static int run_cell(Grid *g, Runner *r, int t)
         int kind = cell[r->next], mb = g->n[r->rank][kind];
         if (earliest(g, r->rank, kind, mb) <= t && (kind >= D1 || r->held < r->limit)) {
             l->list[l->n++] =
-                (Instr){.op = op_of[kind], .chunk = chunk_of[kind], .part = WHOLE, .mb = (uint16_t)mb};
+                (Instr){.op = op_of[kind], .chunk = chunk_of[kind], .unit = WHOLE, .mb = (uint16_t)mb};
             *when(g, r->rank, kind, mb) = t;
             g->n[r->rank][kind]++;
             r->held += kind < D1;

@@ -24,11 +24,11 @@ void instr_print(const Instr *i, char *text, int size)
     if (i->op == I_S || i->op == I_T)
         snprintf(text, (size_t)size, "%s", letters);
     else if (i->op > I_RG)
-        snprintf(text, (size_t)size, "%s/%d%s", letters, i->part, phase[i->phase]);
-    else if (i->part == WHOLE)
+        snprintf(text, (size_t)size, "%s/%d%s", letters, i->unit, phase[i->phase]);
+    else if (i->unit == WHOLE)
         snprintf(text, (size_t)size, "%s%d.%d", letters, i->mb, i->chunk);
     else
-        snprintf(text, (size_t)size, "%s%d.%d/%d", letters, i->mb, i->chunk, i->part);
+        snprintf(text, (size_t)size, "%s%d.%d/%d", letters, i->mb, i->chunk, i->unit);
 }
 
 /* ---- placement ---- */

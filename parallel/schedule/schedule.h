@@ -44,12 +44,12 @@ typedef enum {
 
 extern const struct InstrInfo { const char *letters; int message; } instr_info[INSTR_KINDS];
 
-#define WHOLE 0xffff       /* Instr.part: the whole chunk */
+#define WHOLE 0xffff       /* Instr.unit: the whole chunk */
 
 /* chunk: of this rank, for messages too. join: in one group with the message before. phase, of R: 0 all of
  * the unit's gradients (after B, or after the last W), 1 those that D finishes (norms, embedding, head), 2
  * those that W finishes (linear layers). */
-typedef struct { uint8_t op, chunk, join, phase; uint16_t part, mb; } Instr;
+typedef struct { uint8_t op, chunk, join, phase; uint16_t unit, mb; } Instr;
 typedef struct { int n; Instr *list; } InstrList;
 
 /* "F0.0", "F0.0/3", "SA0.0", "R/3", "R/3d", "R/3w", "S": the instruction as text. */

@@ -25,7 +25,7 @@ typedef struct { int64_t makespan, span; } Score;
 
 /* first, later: microbatches between F and D that a rank may have before its first D, after it. patience: a
  * gap below this part of W is waited for. delay: the part of F that D may have to wait for F. */
-typedef struct { int *first, *later; double patience, delay; } Rule;
+typedef struct { int *first, *later; double patience, delay; } Greed;
 
 typedef struct {
     int p, m;
@@ -135,7 +135,7 @@ static int goes_on(const Search *s) { return s->budget > 0 && better(s->least, s
 /* ---- a rule ---- */
 
 /* What rank r begins at time t, or -1 and when it looks again (NEVER: when something is on its way to it). */
-static int decide(const Search *s, const Rule *rule, int r, int64_t t, int64_t *again)
+static int decide(const Search *s, const Greed *rule, int r, int64_t t, int64_t *again)
 {
     const int *n = s->done[r], m = s->m, ahead = n[0] - n[1];
     size_t row = (size_t)r * (size_t)m;
@@ -160,7 +160,7 @@ static int decide(const Search *s, const Rule *rule, int r, int64_t t, int64_t *
 }
 
 /* Plays a rule into `trial`. 0: it stands still. */
-static int play(Search *s, const Rule *rule)
+static int play(Search *s, const Greed *rule)
 {
     int left = 3 * s->p * s->m;
     reset(s);
@@ -280,7 +280,7 @@ static int bound_of(const Search *s, int r, int kind)
     return trip > s->m ? s->m : trip < 1 ? 1 : (int)trip;
 }
 
-static int try_rule(Search *s, const Rule *rule)
+static int try_rule(Search *s, const Greed *rule)
 {
     if (!goes_on(s) && (s->rules >= RULES_LEAST || !better(s->least, s->score)))
         return 0;
@@ -289,14 +289,14 @@ static int try_rule(Search *s, const Rule *rule)
 }
 
 /* The best of a grid. 1: it is better than what is known. */
-static int try_grid(Search *s, Rule *best)
+static int try_grid(Search *s, Greed *best)
 {
     static const uint8_t bounds[][2] = {{H1, H1}, {H2, H1},  {H2, H2}, {H2, ALL},
                                         {UP, H2}, {UP, ALL}, {UP, UP}, {DOWN, ALL}};
     static const double patience[] = {0.5, 1, 0, 0.25, 0.75}, delay[] = {1, 0.5, 0.25};
     enum { PAIRS = sizeof bounds / sizeof *bounds, PATIENCES = 5, RULES = PAIRS * PATIENCES * 3 };
     int found = 0;
-    Rule rule = {.first = xcalloc(2 * (size_t)s->p, sizeof(int))};
+    Greed rule = {.first = xcalloc(2 * (size_t)s->p, sizeof(int))};
     rule.later = rule.first + s->p;
     for (int i = 0; i < RULES; i++) {
         for (int r = 0; r < s->p; r++) {
@@ -319,7 +319,7 @@ static int try_grid(Search *s, Rule *best)
 /* ---- how it gets better ---- */
 
 /* Changes the bounds of one rank after the other as long as that helps. */
-static void climb(Search *s, Rule *rule)
+static void climb(Search *s, Greed *rule)
 {
     static const int by[] = {1, -1, 2, -2};
     int *bound = rule->first, n = 2 * s->p, idle = 0;
@@ -399,7 +399,7 @@ static int mend(Search *s)
 static void search(Search *s)
 {
     int64_t head = 0;
-    Rule rule = {.first = xcalloc(2 * (size_t)s->p, sizeof(int))};
+    Greed rule = {.first = xcalloc(2 * (size_t)s->p, sizeof(int))};
     rule.later = rule.first + s->p;
     s->score = (Score){NEVER, NEVER};
     s->least = (Score){0, 0};
@@ -475,7 +475,7 @@ void generate_zb_auto(const PipeShape *shape, InstrList *out)
         int n[3] = {0};
         for (int i = 0; i < 3 * s.m; i++) {
             int op = string_of(&s, s.best, r)[i];
-            out[r].list[out[r].n++] = (Instr){.op = instr[op], .part = WHOLE, .mb = (uint16_t)n[op]++};
+            out[r].list[out[r].n++] = (Instr){.op = instr[op], .unit = WHOLE, .mb = (uint16_t)n[op]++};
         }
     }
     search_close(&s);

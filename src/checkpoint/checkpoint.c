@@ -25,8 +25,8 @@ static void range_of(const Params *p, const Param *t, const Flat *flat, PieceUse
         *to = *from;
 }
 
-static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix, const Flat *flat, int optim,
-                       PieceUse use)
+static void add_pieces(TensorPiece **list, int *n, const Params *p, const char *suffix, const Flat *flat,
+                       int optim, PieceUse use)
 {
     for (int i = 0; i < p->nparam; i++) {
         Box box[MAX_BOXES];
@@ -36,7 +36,7 @@ static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix
         int boxes = param_boxes(p, t, from, to, box);
         *list = xrealloc(*list, (size_t)(*n + boxes + 1) * sizeof **list);
         for (int b = 0; b < boxes; b++)
-            (*list)[(*n)++] = (Piece){
+            (*list)[(*n)++] = (TensorPiece){
                 .name = xasprintf("%s%s", t->name, suffix), .type = flat->type, .ndim = t->ndim,
                 .shape = {t->rows, t->cols}, .row0 = box[b].row0, .col0 = box[b].col0, .rows = box[b].rows,
                 .cols = box[b].cols, .ld = box[b].ld, .optim = optim,
@@ -44,11 +44,11 @@ static void add_pieces(Piece **list, int *n, const Params *p, const char *suffix
     }
 }
 
-Piece *pieces_open(const Params *p, PieceUse use, int *n)
+TensorPiece *pieces_open(const Params *p, PieceUse use, int *n)
 {
     static const char *const moment[2] = {".exp_avg", ".exp_avg_sq"};
     const Data *d = &p->data;
-    Piece *list = NULL;
+    TensorPiece *list = NULL;
     *n = 0;
     if (use == PIECES_GRADIENT) {
         add_pieces(&list, n, p, "", &d->grad, 0, use);
@@ -62,13 +62,13 @@ Piece *pieces_open(const Params *p, PieceUse use, int *n)
     return list;
 }
 
-void pieces_add(Piece **list, int *n, Piece p)
+void pieces_add(TensorPiece **list, int *n, TensorPiece p)
 {
     *list = xrealloc(*list, (size_t)(*n + 1) * sizeof **list);
     (*list)[(*n)++] = p;
 }
 
-void pieces_close(Piece *p, int n)
+void pieces_close(TensorPiece *p, int n)
 {
     for (int i = 0; i < n; i++)
         free((char *)p[i].name);
@@ -150,7 +150,7 @@ static int is_master(const char *name)
 }
 
 /* The stored tensor that a piece is read from; NULL when the checkpoint has none. */
-static const StoredTensor *stored(const Manifest *m, const Piece *p)
+static const StoredTensor *stored(const Manifest *m, const TensorPiece *p)
 {
     const StoredTensor *t = manifest_find(m, p->name), *master = NULL;
     char *name;
@@ -167,12 +167,12 @@ static const StoredTensor *stored(const Manifest *m, const Piece *p)
     return master ? master : t;
 }
 
-static int skipped(const Piece *p, int weights_only)
+static int skipped(const TensorPiece *p, int weights_only)
 {
     return weights_only && p->optim && !is_master(p->name);
 }
 
-static void compare_tensors(Diff *d, const Manifest *m, const Piece *p, int n, int weights_only)
+static void compare_tensors(Diff *d, const Manifest *m, const TensorPiece *p, int n, int weights_only)
 {
     for (int i = 0; i < n; i++) {
         const StoredTensor *t = stored(m, &p[i]);
@@ -256,7 +256,7 @@ static int open_candidate(Source *s, const char *dir, Comm *c, char why[WHY])
 #define ROOM (8 * HASH_BLOCK)
 
 /* A piece, as many rows at a time as `room` holds. */
-static int read_piece(Source *s, const Piece *p, void *room, char why[WHY])
+static int read_piece(Source *s, const TensorPiece *p, void *room, char why[WHY])
 {
     int64_t size = (int64_t)dtype_size(p->type), line = p->cols * size,
             most = ROOM / line > 1 ? ROOM / line : 1;
@@ -274,7 +274,7 @@ static int read_piece(Source *s, const Piece *p, void *room, char why[WHY])
     return 1;
 }
 
-static int read_pieces(Source *s, const Piece *p, int n, int weights_only, char why[WHY])
+static int read_pieces(Source *s, const TensorPiece *p, int n, int weights_only, char why[WHY])
 {
     int64_t longest = ROOM;
     Arena room;
@@ -295,7 +295,7 @@ typedef enum { LOADED, DAMAGED, FOREIGN, GONE } Tried;
 typedef struct {
     const Config *cfg;
     Comm *all;
-    const Piece *p;
+    const TensorPiece *p;
     int n, weights_only;
     json_t *state;                  /* of the checkpoint that was loaded */
     int64_t speaker;                /* lowest rank that found the candidate damaged */
@@ -358,7 +358,7 @@ static Tried try_list(Loading *l, char **list, int count, char **found_dir)
     return tried;
 }
 
-json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Piece *p, int n,
+json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
                         int weights_only, char **found_dir)
 {
     Loading l = {.cfg = cfg, .all = all, .p = p, .n = n, .weights_only = weights_only};

@@ -33,16 +33,16 @@ typedef struct {
     Device *dev;                    /* whose memory data is; NULL: the host's */
     int optim;                      /* in the optimizer's shard; weights_only leaves all but masters */
     int may_lack;                   /* what a checkpoint without it leaves as it is */
-} Piece;
+} TensorPiece;
 
 /* Pieces of the parameter table: weights, masters where they are not the weights themselves, and moments;
  * what params_layout has been asked for. SAVE: over all ranks each element once, spread over the
  * data-parallel ranks in every layout. LOAD: all that this rank holds. GRADIENT: like SAVE, of the gradients,
  * whose sums must be done. On the heap; the Params must outlive them. */
 typedef enum { PIECES_SAVE, PIECES_LOAD, PIECES_GRADIENT } PieceUse;
-Piece *pieces_open(const Params *p, PieceUse use, int *n);
-void pieces_add(Piece **list, int *n, Piece p);
-void pieces_close(Piece *p, int n);
+TensorPiece *pieces_open(const Params *p, PieceUse use, int *n);
+void pieces_add(TensorPiece **list, int *n, TensorPiece p);
+void pieces_close(TensorPiece *p, int n);
 
 /* Pieces of a model's delayed FP8 scales, added to a list. Of each linear layer that multiplies in FP8 the
  * tensor WEIGHT.fp8_scales, F32 [3, 1 + FP8_HISTORY]: input, weight, gradient of the output; each the scale,
@@ -50,7 +50,7 @@ void pieces_close(Piece *p, int n);
  * SAVE: over all ranks each once. loaded: after a load, which of them were there. */
 #define FP8_SCALES ".fp8_scales"
 struct Model;
-void fp8_scales_pieces(const struct Model *m, PieceUse use, Piece **list, int *n);
+void fp8_scales_pieces(const struct Model *m, PieceUse use, TensorPiece **list, int *n);
 void fp8_scales_loaded(struct Model *m);
 
 typedef struct Saver Saver;
@@ -58,7 +58,8 @@ typedef struct Saver Saver;
 /* p[0..n): what this rank writes; over all ranks each element of each tensor once. Takes the snapshot's bytes
  * from `host` (host_arena) when cfg->async_save, and returns NULL when it is counting. run_dir must be this
  * job's alone (run_directory.h). Touches no file. */
-Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece *p, int n, Arena *host);
+Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const TensorPiece *p, int n,
+                  Arena *host);
 
 /* Makes and opens run_dir/checkpoints: once, before the first save. Collective; dies with EXIT_RESOURCE. */
 void saver_start(Saver *s);
@@ -100,6 +101,6 @@ int checkpoint_exists(const char *path);
  * tensor), unless cfg->on_corrupt is `previous` and an older one loads; a model of another shape, with every
  * key and tensor that differs. Weights alone under another rotary_base, rotary_percent, norm_epsilon or
  * window_size are a warning. */
-json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Piece *p, int n,
+json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
                         int weights_only, char **found_dir);
 #endif

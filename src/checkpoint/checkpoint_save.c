@@ -15,7 +15,7 @@
 
 /* ---- pieces and memory */
 
-static void check_piece(const Piece *p)
+static void check_piece(const TensorPiece *p)
 {
     int64_t cols = p->ndim == 2 ? p->shape[1] : 1;
     BUG_ON(!file_name_ok(p->name) || strlen(p->name) > BOX_NAME - 44);
@@ -29,7 +29,7 @@ static void find_entries(Saver *s)
 {
     s->entry = xcalloc((size_t)s->n, sizeof *s->entry);
     for (int i = 0; i < s->n; i++) {
-        const Piece *p = &s->piece[i], *f = NULL;
+        const TensorPiece *p = &s->piece[i], *f = NULL;
         Entry *e = s->nentry ? &s->entry[s->nentry - 1] : NULL;
         check_piece(p);
         if (!p->rows || !p->cols)
@@ -47,14 +47,14 @@ static void find_entries(Saver *s)
         s->bytes += piece_bytes(p);
     }
     for (int i = 0; i < s->nentry; i++) {
-        const Piece *p = &s->piece[s->entry[i].first];
+        const TensorPiece *p = &s->piece[s->entry[i].first];
         box_name(s->entry[i].name, p->name, p->row0, p->col0,
                  s->entry[i].rows == p->shape[0] && (p->ndim == 1 || p->cols == p->shape[1]));
     }
 }
 
 /* Asks for a dense copy of a piece; the update of the next step waits until it is there (step.c). */
-static void snap_piece(Saver *s, const Piece *p, char *to)
+static void snap_piece(Saver *s, const TensorPiece *p, char *to)
 {
     const int64_t line = p->cols * (int64_t)dtype_size(p->type), ld = p->ld * (int64_t)dtype_size(p->type);
     int64_t rows = line == ld ? 1 : p->rows, bytes = line == ld ? p->rows * line : line;
@@ -290,7 +290,7 @@ static void open_thread(Saver *s)
             "limit of processes", strerror(e));
 }
 
-Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Piece *p, int n, Arena *host)
+Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const TensorPiece *p, int n, Arena *host)
 {
     int64_t bytes = 0;
     for (int i = 0; i < n; i++)

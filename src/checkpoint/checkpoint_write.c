@@ -18,7 +18,7 @@ typedef struct { const Saver *s; int piece; int64_t row, col; } Cursor;
 static void cursor_read(Cursor *c, char *to, int64_t bytes)
 {
     while (bytes) {
-        const Piece *p = &c->s->piece[c->piece];
+        const TensorPiece *p = &c->s->piece[c->piece];
         const View *v = &c->s->view[c->piece];
         const int64_t size = (int64_t)dtype_size(p->type);
         int64_t run = v->ld == p->cols ? (p->rows - c->row) * p->cols - c->col : p->cols - c->col;
@@ -35,7 +35,7 @@ static void cursor_read(Cursor *c, char *to, int64_t bytes)
 
 static int write_entry(Saver *s, StWriter *w, int index, const char *file, const Entry *e, char why[WHY])
 {
-    const Piece *p = &s->piece[e->first];
+    const TensorPiece *p = &s->piece[e->first];
     StoredBox box = {.row0 = p->row0, .col0 = p->col0, .rows = e->rows, .cols = p->cols};
     int64_t bytes = box_bytes(&box, p->type);
     Cursor c = {s, e->first, 0, 0};
@@ -64,7 +64,7 @@ static int write_shard(Saver *s, int dir, int optim, char why[WHY])
     snprintf(step, sizeof step, "%" PRId64, s->iteration);
     snprintf(rank, sizeof rank, "%d", s->all->rank);
     for (int i = 0; i < s->nentry; i++) {
-        const Piece *p = &s->piece[s->entry[i].first];
+        const TensorPiece *p = &s->piece[s->entry[i].first];
         if (p->optim == optim) {
             t[n] = (StTensor){.name = s->entry[i].name, .type = (int)p->type, .ndim = p->ndim,
                               .shape = {s->entry[i].rows, p->cols}};
@@ -96,7 +96,7 @@ int saver_write(Saver *s, char why[WHY])
 {
     int dir = file_open_dir(s->dir, s->tmp, 1, why), ok = dir >= 0;
     if (s->teller)
-        s->teller->told(s->teller, s->ticket);
+        s->teller->read_wait(s->teller, s->ticket);
     ok = ok && write_shard(s, dir, 0, why) && write_shard(s, dir, 1, why) && file_sync_dir(dir, s->tmp, why);
     if (dir >= 0)
         close(dir);

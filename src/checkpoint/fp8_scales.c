@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-void fp8_scales_pieces(const Model *m, PieceUse use, Piece **list, int *n)
+void fp8_scales_pieces(const Model *m, PieceUse use, TensorPiece **list, int *n)
 {
     int speaks = m->grid->index[AXIS_TP] == 0 && m->grid->data.rank == 0;
     if (!precision_delayed(m) || use == PIECES_GRADIENT || (use == PIECES_SAVE && !speaks))
@@ -13,7 +13,7 @@ void fp8_scales_pieces(const Model *m, PieceUse use, Piece **list, int *n)
         const Param *weight = precision_weight(m, i);
         if (weight)
             pieces_add(list, n,
-                       (Piece){.name = xasprintf("%s" FP8_SCALES, weight->name),
+                       (TensorPiece){.name = xasprintf("%s" FP8_SCALES, weight->name),
                                .type = F32,
                                .ndim = 2,
                                .shape = {LINEAR_SCALES, 1 + FP8_HISTORY},

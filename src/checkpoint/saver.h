@@ -9,7 +9,7 @@
 /* Neighbouring pieces of one tensor that go to the disk as one box. */
 typedef struct { int first, count; int64_t rows; char name[BOX_NAME]; } Entry;
 
-typedef struct { const char *p; int64_t ld; Device *dev; } View;     /* dev as in Piece */
+typedef struct { const char *p; int64_t ld; Device *dev; } View;     /* dev as in TensorPiece */
 
 typedef enum { IDLE, WRITING, COMMITTING } Phase;
 
@@ -18,7 +18,7 @@ struct Saver {
     Comm *all;
     char *run_dir;
     int dir;                        /* descriptor of RUN/checkpoints; -1 before saver_start */
-    const Piece *piece;
+    const TensorPiece *piece;
     View *view;                     /* [n] what is written: the caller's memory, or the snapshot */
     int n, nentry;
     Entry *entry;
@@ -45,7 +45,7 @@ struct Saver {
     char why[WHY];
 };
 
-static inline int64_t piece_bytes(const Piece *p)
+static inline int64_t piece_bytes(const TensorPiece *p)
 {
     return p->rows * p->cols * (int64_t)dtype_size(p->type);
 }

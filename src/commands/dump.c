@@ -64,7 +64,7 @@ static void add_gradients(Dump *d, const Config *cfg, const HfFamily *family)
 }
 
 /* Rows [lo, hi) of a piece, whose values are g, into tensor i, a row of the file at a time. */
-static void put_piece(Dump *d, int i, const Piece *p, const double *g, int64_t lo, int64_t hi)
+static void put_piece(Dump *d, int i, const TensorPiece *p, const double *g, int64_t lo, int64_t hi)
 {
     const Source *s = &d->source[i];
     int64_t size = (int64_t)dtype_size(p->type), width = s->transposed ? s->rows : s->cols;
@@ -89,7 +89,7 @@ static void put_piece(Dump *d, int i, const Piece *p, const double *g, int64_t l
 static void put_gradients(Dump *d)
 {
     int n;
-    Piece *p = pieces_open(&d->run->params, PIECES_GRADIENT, &n);
+    TensorPiece *p = pieces_open(&d->run->params, PIECES_GRADIENT, &n);
     for (int k = 0; k < n; k++) {
         double *g = whole_piece(d->run, &p[k]);
         for (int i = FIRST_GRAD; i < d->n; i++) {

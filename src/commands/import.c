@@ -203,9 +203,9 @@ static void check_finite(const HfDir *d, const StTensor *t, const char *data)
 }
 
 /* Turns the directory's tensors into pieces; *kept: the matrices that had to be transposed. */
-static Piece *make_pieces(const HfDir *d, const Params *p, const HfFamily *family, int *n, char ***kept)
+static TensorPiece *make_pieces(const HfDir *d, const Params *p, const HfFamily *family, int *n, char ***kept)
 {
-    Piece *list = xcalloc((size_t)p->nparam * MAX_SEGMENTS, sizeof *list);
+    TensorPiece *list = xcalloc((size_t)p->nparam * MAX_SEGMENTS, sizeof *list);
     Found *embedding = NULL;
     char why[WHY];
     int nkept = 0;
@@ -229,7 +229,7 @@ static Piece *make_pieces(const HfDir *d, const Params *p, const HfFamily *famil
                 hf_transpose(turned, data, st->shape[0], st->shape[1], dtype_size((Dtype)st->type));
                 data = (*kept)[nkept++] = turned;
             }
-            list[(*n)++] = (Piece){.name = t->name, .type = (Dtype)st->type, .ndim = t->ndim,
+            list[(*n)++] = (TensorPiece){.name = t->name, .type = (Dtype)st->type, .ndim = t->ndim,
                                    .shape = {t->rows, t->cols}, .row0 = out[s].row0, .rows = out[s].rows,
                                    .cols = t->cols, .data = (char *)data, .ld = t->cols};
         }
@@ -292,7 +292,7 @@ int command_import(int argc, char **argv)
     open_tensors(&d);
     hf_params(&params, &grid, cfg);
     int n;
-    Piece *pieces = make_pieces(&d, &params, family, &n, &kept);
+    TensorPiece *pieces = make_pieces(&d, &params, family, &n, &kept);
 
     Config save = *cfg;
     Arena arena;

@@ -129,7 +129,7 @@ static void print_instr(const Instr *i, int v)
 {
     static const char *const short_name[] = {[I_SA] = "A", [I_RA] = "a", [I_SG] = "G", [I_RG] = "g"};
     char text[32];
-    if (i->op > I_RG || i->part != WHOLE) {
+    if (i->op > I_RG || i->unit != WHOLE) {
         instr_print(i, text, sizeof text);
         printf("%s", text);
         return;

@@ -43,7 +43,7 @@ static int swept_at(int option)
 static void take_fixed(Sweep *s, const Config *c)
 {
     int kept = 0;
-    s->only = (Layout){.tp = (int)c->tensor_model_parallel_size,
+    s->only = (SweepLayout){.tp = (int)c->tensor_model_parallel_size,
                        .rows = c->sequence_parallel,
                        .pp = (int)c->pipeline_model_parallel_size,
                        .v = (int)c->num_virtual_stages_per_pipeline_rank,
@@ -149,7 +149,7 @@ static void find_machine(Sweep *s, const Config *c)
 
 static json_t *number(double x) { return x > 0 ? json_number(x) : json_null(); }
 
-static json_t *row_of(const Sweep *s, const Layout *l)
+static json_t *row_of(const Sweep *s, const SweepLayout *l)
 {
     int known = l->state != LAYOUT_LARGER;
     json_t *row = json_pack("{s:i s:b s:i s:i s:i s:s s:i s:s}", "tp", l->tp, "sp", l->rows, "pp", l->pp, "v",
@@ -169,7 +169,7 @@ static json_t *row_of(const Sweep *s, const Layout *l)
 /* The winner's settings, as `train` takes them. */
 static json_t *winner_of(const Sweep *s)
 {
-    const Layout *l = sweep_best(s);
+    const SweepLayout *l = sweep_best(s);
     LayoutArg text[LAYOUT_ARGS];
     json_t *args = json_array();
     for (int i = 0, n = l ? layout_args(s, l, text) : 0; i < n; i++)
@@ -194,7 +194,7 @@ static void print_errors(const Sweep *s)
     double sum = 0, best = 0, chosen = 0, least = 0;
     int n = 0;
     for (int i = 0; i < s->n; i++) {
-        const Layout *l = &s->layout[i];
+        const SweepLayout *l = &s->layout[i];
         if (!(l->measured > 0))
             continue;
         sum += fabs(l->predicted / l->measured - 1);
@@ -209,7 +209,7 @@ static void print_errors(const Sweep *s)
                n, 100 * sum / n, 100 * (chosen / best - 1));
 }
 
-static void print_row(const Layout *l)
+static void print_row(const SweepLayout *l)
 {
     char measured[32] = "", predicted[32] = "";
     if (l->measured > 0)
@@ -233,7 +233,7 @@ static void print(const Sweep *s)
     printf("  %4s %3s %4s %3s %4s  %-18s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp", "pp", "v", "dp",
            "sharding", "micro", "recompute", "predicted ms", "measured ms", "bubble %", "GiB");
     for (int i = 0, shown = 0; i < s->n && (i < s->fit || !i); i++) {
-        const Layout *l = &s->layout[i];
+        const SweepLayout *l = &s->layout[i];
         if (shown++ < SHOWN || l->measured > 0 || layout_failed(l))
             print_row(l);
     }

@@ -63,8 +63,8 @@ static void compare(Result *res, Run *layout, Run *one, const Params *table)
            *size = xcalloc((size_t)table->nparam, sizeof *size);
     double most = 0;
     int here = layout->grid.all.rank == 0, n_layout, n_one = 0;
-    Piece *mine = pieces_open(&layout->params, PIECES_GRADIENT, &n_layout);
-    Piece *whole = here ? pieces_open(&one->params, PIECES_GRADIENT, &n_one) : NULL;
+    TensorPiece *mine = pieces_open(&layout->params, PIECES_GRADIENT, &n_layout);
+    TensorPiece *whole = here ? pieces_open(&one->params, PIECES_GRADIENT, &n_one) : NULL;
     res->bitwise = 1;
     for (int i = 0; i < table->nparam; i++) {
         const Param *t = &table->param[i];

@@ -1,5 +1,5 @@
-/* Layout strings: E (embedding), t (layer), L (loss), | between virtual stages in model order, x*n and (..)*n
- * repeat, commas are for the eye and removed before anything else. Megatron-LM's grammar
+/* LayoutText strings: E (embedding), t (layer), L (loss), | between virtual stages in model order, x*n and
+ * (..)*n repeat, commas are for the eye and removed before anything else. Megatron-LM's grammar
  * (pipeline_parallel_layer_layout.py), without m (multi-token prediction). */
 #define _GNU_SOURCE
 #include "config_table.h"
@@ -16,13 +16,16 @@ typedef struct {
     Mark *out;
     int made;
     char *why;
-} Layout;
+} LayoutText;
 
-static int here(const Layout *l) { return l->i < l->n ? l->in[l->i].at : l->n ? l->in[l->n - 1].at + 1 : 1; }
-static char peek(const Layout *l) { return l->i < l->n ? l->in[l->i].c : 0; }
+static int here(const LayoutText *l)
+{
+    return l->i < l->n ? l->in[l->i].at : l->n ? l->in[l->n - 1].at + 1 : 1;
+}
+static char peek(const LayoutText *l) { return l->i < l->n ? l->in[l->i].c : 0; }
 
-static int wrong(Layout *l, int at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static int wrong(Layout *l, int at, const char *fmt, ...)
+static int wrong(LayoutText *l, int at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static int wrong(LayoutText *l, int at, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -32,7 +35,7 @@ static int wrong(Layout *l, int at, const char *fmt, ...)
 }
 
 /* *n behind a mark or a group into *times; 1 without it, unless it must be there. */
-static int repeat(Layout *l, int must, int *times)
+static int repeat(LayoutText *l, int must, int *times)
 {
     *times = 1;
     if (peek(l) != '*')
@@ -51,7 +54,7 @@ static int repeat(Layout *l, int must, int *times)
 }
 
 /* The marks made since `from`, `times` in all instead of once. */
-static int copy(Layout *l, int from, int times, int at)
+static int copy(LayoutText *l, int from, int times, int at)
 {
     int64_t length = l->made - from;
     if (from + length * times > MARKS_MAX)
@@ -61,7 +64,7 @@ static int copy(Layout *l, int from, int times, int at)
     return 1;
 }
 
-static int mark(Layout *l)
+static int mark(LayoutText *l)
 {
     Mark m = l->in[l->i++];
     int times, from = l->made;
@@ -77,7 +80,7 @@ static int mark(Layout *l)
     return repeat(l, 0, &times) && copy(l, from, times, m.at);
 }
 
-static int group(Layout *l)
+static int group(LayoutText *l)
 {
     int at = here(l), from = l->made, times;
     for (l->i++; peek(l) != ')'; ) {
@@ -95,7 +98,7 @@ static int group(Layout *l)
 }
 
 /* One E, first; one L, last. */
-static int ends(Layout *l)
+static int ends(LayoutText *l)
 {
     if (!l->made)
         return wrong(l, 1, "the string is empty; legal: %s", legal);
@@ -116,7 +119,7 @@ char *config_parse_layout(const char *text, const int **layers, int *stages)
 {
     size_t length = strlen(text);
     Mark *in = xcalloc(length + 1, sizeof *in);
-    Layout l = {.in = in, .out = xcalloc(MARKS_MAX, sizeof *l.out)};
+    LayoutText l = {.in = in, .out = xcalloc(MARKS_MAX, sizeof *l.out)};
     int ok = 1;
     for (size_t i = 0; i < length; i++)
         if (text[i] != ',')

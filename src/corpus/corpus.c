@@ -399,7 +399,7 @@ static void stream_pieces(Window *w, int64_t from, int64_t to)
                 w->piece = xrealloc(w->piece, sizeof *w->piece * (size_t)room);
                 w->length = xrealloc(w->length, 4 * (size_t)room);
             }
-            w->piece[w->count] = (struct Piece){f, a - base};
+            w->piece[w->count] = (struct TensorPiece){f, a - base};
             w->length[w->count++] = (int32_t)(b - a);
         }
 }

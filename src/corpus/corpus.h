@@ -53,7 +53,7 @@ typedef struct {
     const Corpus *corpus;
     int64_t first, count, tokens;
     int32_t *length;                                    /* [count] tokens in each sequence */
-    struct Piece { int file; int64_t token; } *piece;   /* [count] streams only */
+    struct TensorPiece { int file; int64_t token; } *piece;   /* [count] streams only */
 } Window;
 
 /* The share [from, to) of a corpus, as fractions of 1: edges are rint(fraction * n), half to even, with n the

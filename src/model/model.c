@@ -137,8 +137,8 @@ static void group_fwd(Model *m, const Pass *pass, const ModelUnit *u)
     Pass p = *pass;
     size_t mark = m->scratch.used;
     Mat x = p.fd->in[u->group];
-    int leaves =
-        m->dev->keeps.sent && u->group == p.chunk->groups - 1 && p.chunk->next >= 0 && p.chunk->next_here < 0;
+    int leaves = m->dev->keeps.drop_sent && u->group == p.chunk->groups - 1 && p.chunk->next >= 0 &&
+                 p.chunk->next_here < 0;
     p.fd->in[u->group + 1] = boundary(m, leaves ? &m->scratch : &p.fd->mem);
     if (u->recompute)
         p.keep_d = p.keep_w = &m->scratch;
@@ -158,7 +158,7 @@ static void group_fwd(Model *m, const Pass *pass, const ModelUnit *u)
     }
     arena_reset(&m->scratch, mark);
     if (w)
-        offload_leave(m, &p, u, w);
+        offload_start(m, &p, u, w);
 }
 
 /* The first thing that happens to a microbatch in a chunk: its input, and its own copy of the batch. */
@@ -192,8 +192,8 @@ static void head_fwd(Model *m, const Pass *p, const ModelUnit *u)
 static void units_of(const Model *m, const Instr *i, int *first, int *end)
 {
     const Chunk *c = &m->held.chunk[i->chunk];
-    *first = i->part == WHOLE ? c->unit0 : i->part;
-    *end = i->part == WHOLE ? c->unit0 + c->units : i->part + 1;
+    *first = i->unit == WHOLE ? c->unit0 : i->unit;
+    *end = i->unit == WHOLE ? c->unit0 + c->units : i->unit + 1;
 }
 
 void model_forward(void *model, const Instr *i)
@@ -238,7 +238,7 @@ static void group_redo(Model *m, const Pass *pass, const ModelUnit *u)
     p.keep_d = &m->scratch;
     p.keep_w = p.late;
     for (int i = 0; i < u->count; i++) {
-        Mat y = i < u->count - 1 || m->dev->keeps.again ? boundary(m, &m->scratch) : (Mat){0};
+        Mat y = i < u->count - 1 || m->dev->keeps.recomputed_output ? boundary(m, &m->scratch) : (Mat){0};
         layer_fwd(m, &p, u->part + i, &p.fw->layer[u->layer + i], x, y);
         x = y;
     }

@@ -145,7 +145,7 @@ typedef struct {
     LayerWindow window[2];     /* taken in turn */
     int turn;
     int layers;                /* offloaded layers of a chunk, at most */
-    char *outer;               /* [nfd][layers] what each layer keeps */
+    char *mapped;               /* [nfd][layers] what each layer keeps */
 } ModelOffload;
 
 /* FP8 (precision.c). */
@@ -207,10 +207,10 @@ typedef struct { size_t fd, fw, dw, scratch, window_d, window_w; } ModelBytes;
 
 /* Fills the sizes, units and tables. slots: how many of each lifetime; split: D and W apart. recast: layers
  * of this rank, the last ones, whose FP8 weights are cast in every microbatch, for want of room to keep the
- * copies. Memory comes from `run` and `outer` (which may be counting). bytes: from a counting run of the same
- * lists, zeros to count. */
+ * copies. Memory comes from `run` and `mapped` (which may be counting). bytes: from a counting run of the
+ * same lists, zeros to count. */
 void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev,
-                Params *params, const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *outer,
+                Params *params, const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *mapped,
                 const ModelBytes *bytes);
 void model_close(Model *m);
 ModelBytes model_peaks(const Model *m);
@@ -309,7 +309,7 @@ size_t window_room(const Arena *a);
 int offload_wanted(const Model *m, const ModelUnit *u);
 /* Room for what a layer keeps of a forward, then the copies off the device. */
 LayerWindow *offload_enter(Model *m);
-void offload_leave(Model *m, const Pass *p, const ModelUnit *u, LayerWindow *w);
+void offload_start(Model *m, const Pass *p, const ModelUnit *u, LayerWindow *w);
 /* Starts to bring back what the next offloaded layer at or before unit k of this backward needs. */
 void offload_ahead(Model *m, const Pass *p, int k);
 /* What unit k has kept is there. */

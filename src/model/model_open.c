@@ -111,7 +111,7 @@ static Arena slot_arena(Arena *run, const char *name, size_t bytes)
     return (Arena){.name = name, .size = bytes, .base = arena_take(run, bytes)};
 }
 
-static void open_windows(Model *m, Arena *run, Arena *outer, const ModelBytes *bytes)
+static void open_windows(Model *m, Arena *run, Arena *mapped, const ModelBytes *bytes)
 {
     for (int u = 0; u < m->held.nunits; u++)
         if (m->held.unit[u].offload && m->held.unit[u].layer >= m->offload.layers)
@@ -120,7 +120,7 @@ static void open_windows(Model *m, Arena *run, Arena *outer, const ModelBytes *b
         m->offload.window[i].d = slot_arena(run, "an offloaded layer's activations until D", bytes->window_d);
         m->offload.window[i].w = slot_arena(run, "an offloaded layer's activations until W", bytes->window_w);
     }
-    m->offload.outer = arena_take(outer, (size_t)m->slots.nfd * (size_t)m->offload.layers *
+    m->offload.mapped = arena_take(mapped, (size_t)m->slots.nfd * (size_t)m->offload.layers *
                                              (bytes->window_d + bytes->window_w));
 }
 
@@ -171,7 +171,7 @@ static ModelDims dims_of(const Params *p)
 }
 
 void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev,
-                Params *params, const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *outer,
+                Params *params, const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *mapped,
                 const ModelBytes *bytes)
 {
     int tp = grid->size[AXIS_TP];
@@ -195,7 +195,7 @@ void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *
     m->sums = arena_take(run, MODEL_SUMS * sizeof *m->sums);
     precision_open(m, recast, run);
     open_slots(m, slots, run, bytes);
-    open_windows(m, run, outer, bytes);
+    open_windows(m, run, mapped, bytes);
 }
 
 ModelBytes model_peaks(const Model *m)

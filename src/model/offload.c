@@ -33,11 +33,11 @@ static LayerWindow *next_window(Model *m)
 }
 
 /* Where what layer u of this microbatch keeps is meanwhile; NULL while counting. */
-static char *outer_of(const Model *m, const Pass *p, const ModelUnit *u)
+static char *offloaded_of(const Model *m, const Pass *p, const ModelUnit *u)
 {
     const LayerWindow *w = &m->offload.window[0];
     size_t slot = (size_t)(p->fd - m->slots.fd) * (size_t)m->offload.layers + (size_t)u->layer;
-    return m->offload.outer ? m->offload.outer + slot * (w->d.size + w->w.size) : NULL;
+    return m->offload.mapped ? m->offload.mapped + slot * (w->d.size + w->w.size) : NULL;
 }
 
 static char *behind(char *p, size_t bytes) { return p ? p + bytes : NULL; }
@@ -45,18 +45,18 @@ static char *behind(char *p, size_t bytes) { return p ? p + bytes : NULL; }
 LayerWindow *offload_enter(Model *m)
 {
     LayerWindow *w = next_window(m);
-    m->dev->arrived(m->dev, w->ticket);
+    m->dev->stream_wait(m->dev, w->ticket);
     return w;
 }
 
-void offload_leave(Model *m, const Pass *p, const ModelUnit *u, LayerWindow *w)
+void offload_start(Model *m, const Pass *p, const ModelUnit *u, LayerWindow *w)
 {
     Device *d = m->dev;
-    char *to = outer_of(m, p, u);
+    char *to = offloaded_of(m, p, u);
     if (w->d.used)
-        w->left = d->leave(d, to, w->d.base, w->d.used);
+        w->left = d->offload(d, to, w->d.base, w->d.used);
     if (w->w.used)
-        w->left = d->leave(d, behind(to, w->d.size), w->w.base, w->w.used);
+        w->left = d->offload(d, behind(to, w->d.size), w->w.base, w->w.used);
     w->ticket = acts_of(p, u)->left = w->left;
 }
 
@@ -74,7 +74,7 @@ void offload_ahead(Model *m, const Pass *p, int k)
     if (m->offload.window[0].due == a || m->offload.window[1].due == a)
         return;
     LayerWindow *w = next_window(m);
-    char *from = outer_of(m, p, u);
+    char *from = offloaded_of(m, p, u);
     size_t room_d = window_room(&w->d),
            room_w = window_room(&w->w); /* while counting as well: a plan times them */
     w->due = a;
@@ -82,9 +82,9 @@ void offload_ahead(Model *m, const Pass *p, int k)
     /* what comes back has left, and so has what was in the window */
     int64_t after = a->left > w->left ? a->left : w->left;
     if (room_d)
-        w->ticket = d->fetch(d, w->d.base, from, room_d, after);
+        w->ticket = d->prefetch(d, w->d.base, from, room_d, after);
     if (room_w)
-        w->ticket = d->fetch(d, w->late, behind(from, room_d), room_w, after);
+        w->ticket = d->prefetch(d, w->late, behind(from, room_d), room_w, after);
 }
 
 static int lies_in(const Arena *a, const Mat *x)
@@ -119,7 +119,7 @@ void offload_return(Model *m, const Pass *p, int k)
     Mat *kept[] = {&a->ln1, &a->stat1, &a->qk, &a->qstat, &a->kstat, &a->qkv, &a->o, &a->lse, &a->x1, &a->ln2,
                    &a->stat2, &a->h, &a->a};
     BUG_ON(w->due != a);
-    m->dev->arrived(m->dev, w->ticket);
+    m->dev->stream_wait(m->dev, w->ticket);
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         move(m, kept[i], w);
     w->due = NULL;

@@ -152,7 +152,7 @@ void params_close(Params *p);
 void params_units(Params *p, const PartRange *unit, int n);
 
 /* data_offload, before params_layout. */
-void params_offload(Params *p, double share, Arena *outer);
+void params_offload(Params *p, double share, Arena *mapped);
 
 /* Lays the arrays out in `run` (which may be counting). Without gradients there are weights alone. moments: 0
  * to 2. */

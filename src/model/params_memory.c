@@ -2,9 +2,9 @@
 #include "params.h"
 #include <math.h>
 
-void params_offload(Params *p, double share, Arena *outer)
+void params_offload(Params *p, double share, Arena *mapped)
 {
-    data_offload(&p->data, share, outer);
+    data_offload(&p->data, share, mapped);
 }
 
 void params_layout(Params *p, Device *dev, Arena *run, int gradients, int moments)

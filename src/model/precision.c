@@ -129,7 +129,7 @@ void model_next_scales(Model *m)
     const Config *c = m->cfg;
     if (!precision_delayed(m))
         return;
-    m->dev->settle(m->dev);            /* what a save still copies is about to change */
+    m->dev->wait_snapshots(m->dev);            /* what a save still copies is about to change */
     agree(m);
     m->dev->fp8_next(m->dev, m->fp8.scale, scales(m), c->fp8_amax_history_len,
                      c->fp8_amax_compute_algo == FP8_AMAX_COMPUTE_ALGO_MOST_RECENT);

@@ -150,7 +150,7 @@ static void act(void *run, const Instr *i)
     Run *r = run;
     Walk *w = r->model.dev->impl;
     Tally *k = &w->tally;
-    Habit *h = i->op <= I_RG && i->part == WHOLE ? &w->habit[i->op * w->shape.v + i->chunk] : NULL;
+    Habit *h = i->op <= I_RG && i->unit == WHOLE ? &w->habit[i->op * w->shape.v + i->chunk] : NULL;
     if (r->model.now.evaluating || w->before) {
         if (!says_nothing_new(w, r, i, h))
             w->act[i->op](run, i);
@@ -187,7 +187,7 @@ static void act(void *run, const Instr *i)
 static void find_cuts(Walk *w, const Schedule *s)
 {
     for (int i = 0; i < s->n; i++)
-        if (s->list[i].op <= I_W && s->list[i].part != WHOLE)
+        if (s->list[i].op <= I_W && s->list[i].unit != WHOLE)
             w->cut[s->list[i].chunk * w->shape.m + s->list[i].mb] = 1;
 }
 

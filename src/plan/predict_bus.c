@@ -37,20 +37,20 @@ static int64_t go(Device *d, size_t bytes, double *through, double after)
     return ticket_of(*through);
 }
 
-static int64_t time_leave(Device *d, void *outer, const void *src, size_t bytes)
+static int64_t time_offload(Device *d, void *mapped, const void *src, size_t bytes)
 {
-    (void)outer, (void)src;
+    (void)mapped, (void)src;
     return go(d, bytes, &tally_of(d)->left, 0);
 }
 
-static int64_t time_fetch(Device *d, void *dst, const void *outer, size_t bytes, int64_t after)
+static int64_t time_prefetch(Device *d, void *dst, const void *mapped, size_t bytes, int64_t after)
 {
-    (void)dst, (void)outer;
+    (void)dst, (void)mapped;
     return go(d, bytes, &tally_of(d)->fetched, end_of(after));
 }
 
 /* Operations aside have a clock of their own, behind the one of the others. */
-static void time_aside(Device *d)
+static void time_side_begin(Device *d)
 {
     Tally *k = tally_of(d);
     if (k->m->shared)
@@ -60,7 +60,7 @@ static void time_aside(Device *d)
 }
 
 /* The ticket is below 0. */
-static int64_t time_along(Device *d)
+static int64_t time_side_end(Device *d)
 {
     Tally *k = tally_of(d);
     if (k->m->shared)
@@ -71,7 +71,7 @@ static int64_t time_along(Device *d)
 }
 
 /* What waits for an update waits once a step, as for the data group. */
-static void time_arrived(Device *d, int64_t ticket)
+static void time_stream_wait(Device *d, int64_t ticket)
 {
     Tally *k = tally_of(d);
     double end = end_of(ticket < 0 ? -ticket : ticket), wait = fmax(0, end - k->now);
@@ -82,9 +82,9 @@ static void time_arrived(Device *d, int64_t ticket)
 
 void predict_copies(Device *d)
 {
-    d->leave = time_leave;
-    d->fetch = time_fetch;
-    d->arrived = time_arrived;
-    d->aside = time_aside;
-    d->along = time_along;
+    d->offload = time_offload;
+    d->prefetch = time_prefetch;
+    d->stream_wait = time_stream_wait;
+    d->side_begin = time_side_begin;
+    d->side_end = time_side_end;
 }

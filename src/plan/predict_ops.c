@@ -363,7 +363,7 @@ static void update(Device *d, Work w, const Update *u, int states)
     const Tally *k = tally_of(d);
     size_t real = dtype_size(d->real), copy = u->out_type == d->real ? 0 : dtype_size(u->out_type);
     double each = (double)((size_t)(3 + 2 * states) * real + copy), n = 0;
-    if (!u->outer || k->m->shared) {
+    if (!u->mapped || k->m->shared) {
         spend_list(d, w, &u->list->n, sizeof *u->list, u->count, each);
         return;
     }
@@ -389,5 +389,5 @@ void predict_device(Device *d, Tally *k, Dtype real)
 #undef X
     predict_copies(d);
     if (k->m->unfused)
-        d->keeps = (Keeps){.mask = 1, .scores = 1, .logits = 1, .sent = 1, .again = 1};
+        d->keeps = (Keeps){.mask = 1, .scores = 1, .logits = 1, .drop_sent = 1, .recomputed_output = 1};
 }

@@ -13,7 +13,7 @@
 const char *const layout_zero[4] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
 const char *const layout_recompute[RECOMPUTES] = {"none", "selective", "full"};
 
-int layout_args(const Sweep *s, const Layout *l, LayoutArg text[LAYOUT_ARGS])
+int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS])
 {
     int n = 0;
     const char *schedule = l->pp == 1    ? "1f1b"
@@ -35,13 +35,13 @@ int layout_args(const Sweep *s, const Layout *l, LayoutArg text[LAYOUT_ARGS])
     return n;
 }
 
-double layout_tokens_per_second(const Sweep *s, const Layout *l)
+double layout_tokens_per_second(const Sweep *s, const SweepLayout *l)
 {
     double ms = l->measured > 0 ? l->measured : l->predicted;
     return ms > 0 ? (double)(s->batch * s->seq) / ms * 1e3 : 0;
 }
 
-const char *layout_state(const Layout *l)
+const char *layout_state(const SweepLayout *l)
 {
     if (l->state != LAYOUT_FITS)
         return "does not fit";
@@ -51,7 +51,7 @@ const char *layout_state(const Layout *l)
 /* ---- one layout ---- */
 
 /* The configuration of a layout, until its keep_mark is released; NULL when a rule is broken. */
-static const Config *config_of(const Sweep *s, Layout *l)
+static const Config *config_of(const Sweep *s, SweepLayout *l)
 {
     LayoutArg text[LAYOUT_ARGS];
     char **line = keep_alloc((size_t)s->nargs + LAYOUT_ARGS, sizeof *line);
@@ -67,7 +67,7 @@ static const Config *config_of(const Sweep *s, Layout *l)
     return k.n + k.dropped ? NULL : k.cfg;
 }
 
-static void plan(const Sweep *s, const Machine *m, const Config *c, Layout *l)
+static void plan(const Sweep *s, const Machine *m, const Config *c, SweepLayout *l)
 {
     Prediction p;
     predict(&p, c, m);
@@ -91,9 +91,9 @@ static int next_micro(const Sweep *s, int dp, int micro)
     return 0;
 }
 
-static int wanted(const Sweep *s, const Layout *l)
+static int wanted(const Sweep *s, const SweepLayout *l)
 {
-    const Layout *o = &s->only;
+    const SweepLayout *o = &s->only;
     return !((s->fixed & FIXED_TP && l->tp != o->tp) || (s->fixed & FIXED_PP && l->pp != o->pp) ||
              (s->fixed & FIXED_ROWS && l->rows != (o->rows && l->tp > 1)) ||
              (s->fixed & FIXED_V && l->v != (l->pp > 1 ? o->v : 1)) ||
@@ -104,11 +104,11 @@ static int wanted(const Sweep *s, const Layout *l)
 
 /* A larger micro batch keeps as much or more in every part of the memory: once one is too large, so are
  * all that follow. */
-static int plan_micros(const Sweep *s, const Machine *m, Layout l, Layout *out)
+static int plan_micros(const Sweep *s, const Machine *m, SweepLayout l, SweepLayout *out)
 {
     int n = 0, too_large = 0;
     for (l.micro = 1; l.micro; l.micro = next_micro(s, l.dp, l.micro)) {
-        Layout *o = &out[n];
+        SweepLayout *o = &out[n];
         void *mark = keep_mark();
         *o = l;
         const Config *c = wanted(s, o) ? config_of(s, o) : NULL;
@@ -123,15 +123,15 @@ static int plan_micros(const Sweep *s, const Machine *m, Layout l, Layout *out)
     return n;
 }
 
-static int sharding_kinds(const Layout *cut) { return cut->dp > 1 ? 4 : 1; }
+static int sharding_kinds(const SweepLayout *cut) { return cut->dp > 1 ? 4 : 1; }
 
 /* Fills out[]; returns how many. */
-static int plan_cut(const Sweep *s, const Machine *m, const Layout *cut, Layout *out)
+static int plan_cut(const Sweep *s, const Machine *m, const SweepLayout *cut, SweepLayout *out)
 {
     int n = 0;
     for (int zero = 0; zero < sharding_kinds(cut); zero++)
         for (int r = 0; r < RECOMPUTES; r++) {
-            Layout l = *cut;
+            SweepLayout l = *cut;
             l.zero = zero;
             l.recompute = r;
             n += plan_micros(s, m, l, out + n);
@@ -139,7 +139,7 @@ static int plan_cut(const Sweep *s, const Machine *m, const Layout *cut, Layout 
     return n;
 }
 
-static int variants(const Sweep *s, const Layout *cut)
+static int variants(const Sweep *s, const SweepLayout *cut)
 {
     int micros = 0;
     for (int b = 1; b; b = next_micro(s, cut->dp, b))
@@ -151,9 +151,9 @@ static int variants(const Sweep *s, const Layout *cut)
 
 /* tp x rows x pp x v whose product with dp is the world; rules decide later which of them are legal. With one
  * pipeline rank there is one chunk; a chunk has a layer at least, but for the ends, which may stand alone. */
-static Layout *cuts_of(const Sweep *s, int layers, int *n)
+static SweepLayout *cuts_of(const Sweep *s, int layers, int *n)
 {
-    Layout *cut = NULL;
+    SweepLayout *cut = NULL;
     int world = s->world / s->context;
     *n = 0;
     for (int tp = 1; tp <= world; tp++)
@@ -162,19 +162,20 @@ static Layout *cuts_of(const Sweep *s, int layers, int *n)
                             v * pp <= (pp == 1 ? 1 : layers + 2); v++)
                 for (int rows = 0; rows <= (tp > 1); rows++) {
                     cut = xrealloc(cut, ((size_t)*n + 1) * sizeof *cut);
-                    cut[(*n)++] = (Layout){.tp = tp, .rows = rows, .pp = pp, .v = v, .dp = world / tp / pp};
+                    cut[(*n)++] =
+                        (SweepLayout){.tp = tp, .rows = rows, .pp = pp, .v = v, .dp = world / tp / pp};
                 }
     return cut;
 }
 
 /* Cuts are taken in turn by as many processes as there are cores: a sweep of a large world is minutes of
  * planning. */
-typedef struct { int next; Layout layout[]; } Shared;
+typedef struct { int next; SweepLayout layout[]; } Shared;
 
 typedef struct {
     const Sweep *s;
     const Machine *m;
-    const Layout *cut;
+    const SweepLayout *cut;
     const int *at;             /* where the variants of each cut begin in shared->layout */
     int n;
     Shared *shared;
@@ -233,7 +234,7 @@ static void run_workers(const Plan *p)
 /* ---- order ---- */
 
 /* Equal predictions keep one order, so that a sweep that goes on asks for the same layouts. */
-static int by_prediction(const Layout *x, const Layout *y)
+static int by_prediction(const SweepLayout *x, const SweepLayout *y)
 {
     if (x->state != y->state)
         return (int)x->state - (int)y->state;
@@ -253,7 +254,7 @@ static int by_prediction(const Layout *x, const Layout *y)
 
 static int in_order(const void *a, const void *b)
 {
-    const Layout *x = a, *y = b;
+    const SweepLayout *x = a, *y = b;
     if ((x->measured > 0) != (y->measured > 0))
         return x->measured > 0 ? -1 : 1;
     if (x->measured > 0 && x->measured != y->measured)
@@ -263,15 +264,15 @@ static int in_order(const void *a, const void *b)
 
 void sweep_sort(Sweep *s) { qsort(s->layout, (size_t)s->n, sizeof *s->layout, in_order); }
 
-const Layout *sweep_best(const Sweep *s)
+const SweepLayout *sweep_best(const Sweep *s)
 {
-    const Layout *l = &s->layout[0];
+    const SweepLayout *l = &s->layout[0];
     return s->n && l->state == LAYOUT_FITS && !layout_failed(l) ? l : NULL;
 }
 
 /* ---- the plan ---- */
 
-static void take_layouts(Sweep *s, const Layout *all, int n)
+static void take_layouts(Sweep *s, const SweepLayout *all, int n)
 {
     s->layout = xcalloc((size_t)n + 1, sizeof *s->layout);
     for (int i = 0; i < n; i++)
@@ -295,11 +296,11 @@ void sweep_plan(Sweep *s)
     int n;
     s->reserve = m->shared ? 0 : RUN_RESERVE;
     s->room = machine_room(m, s->world) - (double)s->reserve;
-    Layout *cut = cuts_of(s, (int)c->num_layers, &n);
+    SweepLayout *cut = cuts_of(s, (int)c->num_layers, &n);
     int *at = xcalloc((size_t)n + 1, sizeof *at);
     for (int i = 0; i < n; i++)
         at[i + 1] = at[i] + variants(s, &cut[i]);
-    size_t bytes = sizeof(Shared) + (size_t)(at[n] + 1) * sizeof(Layout);
+    size_t bytes = sizeof(Shared) + (size_t)(at[n] + 1) * sizeof(SweepLayout);
     Shared *shared =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (shared == MAP_FAILED)

@@ -25,7 +25,7 @@ typedef struct {
     double measured;               /* ms of the fastest step; 0: not measured, or see why */
     int rounds;                    /* launches behind `measured` */
     char why[200];                 /* it could not be measured */
-} Layout;
+} SweepLayout;
 
 typedef struct {
     const char *path;              /* of the configuration */
@@ -42,9 +42,9 @@ typedef struct {
     double timeout;                /* s of a layout */
     double room;                   /* bytes that a rank may take */
     int64_t reserve;               /* bytes beside them that a GPU's libraries have */
-    Layout only;                   /* sizes that the command line has fixed */
+    SweepLayout only;                   /* sizes that the command line has fixed */
     unsigned fixed;                /* bits of FIXED_ */
-    Layout *layout;                /* the legal ones in order: sweep_sort */
+    SweepLayout *layout;                /* the legal ones in order: sweep_sort */
     int n, fit;                    /* all; those that fit */
 } Sweep;
 
@@ -54,12 +54,12 @@ enum { FIXED_TP = 1, FIXED_ROWS = 2, FIXED_PP = 4, FIXED_V = 8, FIXED_ZERO = 16,
 /* A layout's settings as arguments of `train`; returns how many. */
 #define LAYOUT_ARGS 10
 typedef char LayoutArg[64];
-int layout_args(const Sweep *s, const Layout *l, LayoutArg text[LAYOUT_ARGS]);
+int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS]);
 extern const char *const layout_zero[4], *const layout_recompute[RECOMPUTES];
-double layout_tokens_per_second(const Sweep *s, const Layout *l);
+double layout_tokens_per_second(const Sweep *s, const SweepLayout *l);
 /* "measured", "predicted", "does not fit", or why it could not be measured. */
-const char *layout_state(const Layout *l);
-static inline int layout_failed(const Layout *l) { return l->why[0] != 0; }
+const char *layout_state(const SweepLayout *l);
+static inline int layout_failed(const SweepLayout *l) { return l->why[0] != 0; }
 
 /* Finds and predicts all of them, on all cores. Dies with EXIT_CONFIG when none is legal. */
 void sweep_plan(Sweep *s);
@@ -79,5 +79,5 @@ void sweep_csv(FILE *f, const Sweep *s);
 void sweep_page(FILE *f, const Sweep *s);
 /* The fastest that works as YAML; nothing, if there is none. */
 void sweep_winner(FILE *f, const Sweep *s);
-const Layout *sweep_best(const Sweep *s);
+const SweepLayout *sweep_best(const Sweep *s);
 #endif

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 /* Of a layout. measured: ms of its fastest step; 0: see why. */
-typedef struct { double measured; int late; char why[sizeof ((Layout *)0)->why]; } Launch;
+typedef struct { double measured; int late; char why[sizeof ((SweepLayout *)0)->why]; } Launch;
 
 /* ---- what is known already ---- */
 
@@ -29,7 +29,7 @@ static int same(const json_t *j, const char *key, uint64_t x)
 
 /* A launch more: its steps are as good as those before. It has failed when none of its launches was measured.
  */
-static void take(Layout *l, double measured, const char *why)
+static void take(SweepLayout *l, double measured, const char *why)
 {
     if (measured > 0 && (l->measured <= 0 || measured < l->measured))
         l->measured = measured;
@@ -75,7 +75,7 @@ static void recall(Sweep *s, int fd, const char *path)
 }
 
 /* The last launch of a layout. One write, so that nothing can come between its halves. */
-static void keep(const Sweep *s, const Layout *l, const Launch *last, int fd, const char *path)
+static void keep(const Sweep *s, const SweepLayout *l, const Launch *last, int fd, const char *path)
 {
     LayoutArg text[LAYOUT_ARGS];
     int n = layout_args(s, l, text);
@@ -185,7 +185,7 @@ static int is_still(const char *arg)
 }
 
 /* train run CONFIG ...; returns the number of arguments. */
-static int job_of(const Sweep *s, const Layout *l, LayoutArg text[LAYOUT_ARGS], char *steps, char *save,
+static int job_of(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS], char *steps, char *save,
                   char **line)
 {
     int n = 0, layout = layout_args(s, l, text);
@@ -203,7 +203,7 @@ static int job_of(const Sweep *s, const Layout *l, LayoutArg text[LAYOUT_ARGS], 
     return n;
 }
 
-static Launch measure(const Sweep *s, const Layout *layout)
+static Launch measure(const Sweep *s, const SweepLayout *layout)
 {
     Launch l = {0};
     LayoutArg text[LAYOUT_ARGS];
@@ -232,7 +232,7 @@ static Launch measure(const Sweep *s, const Layout *layout)
 
 /* ---- all of them ---- */
 
-static void speak(const Sweep *s, const Layout *l)
+static void speak(const Sweep *s, const SweepLayout *l)
 {
     LayoutArg text[LAYOUT_ARGS];
     int n = layout_args(s, l, text);
@@ -256,7 +256,7 @@ static int open_rows(const char *path)
 }
 
 /* One launch more of this layout. */
-static void visit(const Sweep *s, Layout *l, int fd, const char *path)
+static void visit(const Sweep *s, SweepLayout *l, int fd, const char *path)
 {
     speak(s, l);
     Launch last = measure(s, l);
@@ -282,7 +282,7 @@ void sweep_measure(Sweep *s)
                 most, s->rounds, known);
     for (int round = 1; round <= s->rounds; round++)
         for (int i = 0; i < most; i++) {
-            Layout *l = &s->layout[i];
+            SweepLayout *l = &s->layout[i];
             if (l->rounds >= round || layout_failed(l))
                 continue;
             fprintf(stderr, "%d of %d, round %d:", i + 1, most, round);

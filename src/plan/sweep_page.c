@@ -18,7 +18,7 @@ void sweep_csv(FILE *f, const Sweep *s)
     fprintf(f, "tp,sp,pp,v,dp,zero,micro_batch_size,recompute,predicted_ms,measured_ms,bubble,memory_bytes,"
             "tokens_per_second,state\n");
     for (int i = 0; i < s->n; i++) {
-        const Layout *l = &s->layout[i];
+        const SweepLayout *l = &s->layout[i];
         fprintf(f, "%d,%d,%d,%d,%d,%s,%d,%s,", l->tp, l->rows, l->pp, l->v, l->dp, layout_zero[l->zero],
                 l->micro, layout_recompute[l->recompute]);
         csv_number(f, "%.6g", l->predicted);
@@ -37,7 +37,7 @@ void sweep_csv(FILE *f, const Sweep *s)
 
 void sweep_winner(FILE *f, const Sweep *s)
 {
-    const Layout *l = sweep_best(s);
+    const SweepLayout *l = sweep_best(s);
     LayoutArg text[LAYOUT_ARGS];
     int n = l ? layout_args(s, l, text) : 0;
     const char *section = "";
@@ -92,7 +92,7 @@ static const char script[] =
 #define BARS 24
 #define LINES 2000
 
-static void short_name(const Layout *l, char *text, size_t size)
+static void short_name(const SweepLayout *l, char *text, size_t size)
 {
     char chunks[24] = "", recompute[24] = "", sharding[24] = "";
     if (l->v > 1)
@@ -114,7 +114,7 @@ static int any_measured(const Sweep *s)
 }
 
 /* One layout: predicted above measured, or predicted alone. */
-static void bar(FILE *f, const Layout *l, int y, int left, double scale)
+static void bar(FILE *f, const SweepLayout *l, int y, int left, double scale)
 {
     double p = l->predicted * scale, m = l->measured * scale;
     char name[128];
@@ -160,7 +160,7 @@ static void cell(FILE *f, const char *format, double x, int known)
     fprintf(f, "</td>");
 }
 
-static void table_row(FILE *f, const Sweep *s, const Layout *l)
+static void table_row(FILE *f, const Sweep *s, const SweepLayout *l)
 {
     int planned = l->predicted > 0, measured = l->measured > 0;
     fprintf(f, "<tr><td>%d</td><td>%s</td><td>%d</td><td>%d</td><td>%d</td><td>%s</td><td>%d</td><td>%s</td>",

@@ -45,7 +45,7 @@ void timeline_name(const TraceEvent *e, char *text, int size)
 {
     if (e->kind <= SPAN_FIRST) {
         Instr i = {
-            .op = (uint8_t)e->kind, .chunk = e->chunk, .phase = e->phase, .part = e->part, .mb = e->mb};
+            .op = (uint8_t)e->kind, .chunk = e->chunk, .phase = e->phase, .unit = e->unit, .mb = e->mb};
         instr_print(&i, text, size);
     } else if (e->kind < SPAN_END) {
         snprintf(text, (size_t)size, "%s", span_info[e->kind - SPAN_FIRST - 1].name);
@@ -176,7 +176,7 @@ static void put_event(FILE *f, const TraceEvent *e, int rank, int tid, double or
             (e->start - origin) * 1e6, (e->end - e->start) * 1e6, rank, tid, (long long)e->step);
     if (e->kind <= SPAN_FIRST)
         fprintf(f, ",\"chunk\":%d,\"microbatch\":%d,\"part\":%d,\"phase\":%d", e->chunk, e->mb,
-                e->part == WHOLE ? -1 : e->part, e->phase);
+                e->unit == WHOLE ? -1 : e->unit, e->phase);
     else if (timeline_is_comm(e))
         fprintf(
             f,
@@ -284,7 +284,7 @@ static int read_event(TraceEvent *e, const json_t *o)
                       .mb = (uint16_t)whole(args, "microbatch", 0, UINT16_MAX, 0),
                       .chunk = (uint8_t)whole(args, "chunk", 0, UINT8_MAX, 0),
                       .phase = (uint8_t)whole(args, "phase", 0, 2, 0),
-                      .part = part < 0 ? WHOLE : (uint16_t)part};
+                      .unit = part < 0 ? WHOLE : (uint16_t)part};
     for (int k = 0; k < INSTR_KINDS; k++)
         if (!strcmp(cat, instr_info[k].letters))
             e->kind = (uint16_t)k;

@@ -108,7 +108,7 @@ static int add_event(Ran *x, const PipeShape *s, int rank, const TraceEvent *e)
     InstrList *l = &x->list[rank];
     if (e->chunk >= s->v)
         return 0;
-    Instr i = {.op = (uint8_t)e->kind, .chunk = e->chunk, .part = WHOLE, .mb = e->mb};
+    Instr i = {.op = (uint8_t)e->kind, .chunk = e->chunk, .unit = WHOLE, .mb = e->mb};
     const Instr *last = l->n ? &l->list[l->n - 1] : &(Instr){.op = INSTR_KINDS};
     int stage = pipe_stage(s, rank, i.chunk),
         more = last->op == i.op && last->chunk == i.chunk && last->mb == i.mb;

@@ -48,7 +48,7 @@ static void heard(void *trace, const CommEvent *e)
                                    .behind = e->behind,
                                    .step = t->window[w].step,
                                    .peer = e->peer,
-                                   .part = WHOLE,
+                                   .unit = WHOLE,
                                    .kind = (uint16_t)(SPAN_END + e->kind),
                                    .group = group_of(e->comm)});
 }
@@ -91,7 +91,7 @@ void trace_end(Trace *t, TraceSpan span, double start)
         record(t, (TraceEvent){.start = start,
                                .end = now(),
                                .kind = (uint16_t)span,
-                               .part = WHOLE,
+                               .unit = WHOLE,
                                .peer = -1,
                                .step = t->window[0].step});
 }
@@ -105,7 +105,7 @@ void trace_instr(Trace *t, const Instr *i, double start, double end)
                            .kind = i->op,
                            .mb = i->mb,
                            .chunk = i->chunk,
-                           .part = i->part,
+                           .unit = i->unit,
                            .phase = i->phase,
                            .peer = -1,
                            .step = t->window[0].step});

@@ -70,7 +70,7 @@ typedef struct {
     int64_t moved, behind; /* as in CommEvent: copied or added here; of them by the progress thread alone */
     int64_t step;
     int32_t peer;                      /* of a message, a rank of its group; -1 */
-    uint16_t kind, mb, part; /* InstrKind, TraceSpan, or SPAN_END + CommKind; mb, part: as in Instr */
+    uint16_t kind, mb, unit; /* InstrKind, TraceSpan, or SPAN_END + CommKind; mb, unit: as in Instr */
     uint8_t chunk, phase, group;       /* group: TraceGroup */
 } TraceEvent;
 

@@ -10,7 +10,7 @@ enum { EMBEDDING, LAYER, LOSS, PARTS };
 
 static double timed(Run *r, void (*act)(void *model, const Instr *i), InstrKind op, int unit)
 {
-    Instr i = {.op = (uint8_t)op, .part = (uint16_t)unit};
+    Instr i = {.op = (uint8_t)op, .unit = (uint16_t)unit};
     double start = now();
     act(&r->model, &i);
     return now() - start;

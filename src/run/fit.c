@@ -236,5 +236,5 @@ void run_fit(Run *r, ModelBytes *bytes)
            "this rank needs %.2f GiB of the host's memory (offloaded %.2f, copies %.2f), %.2f are left for "
            "each of its %d ranks; change: a lower optimizer_offload_fraction or cpu_offloading_num_layers, "
            "async_save=false, or fewer ranks a host",
-           gib(m->host), gib(m->outer), gib(m->staging), gib(host), here);
+           gib(m->host), gib(m->mapped), gib(m->staging), gib(host), here);
 }

@@ -21,7 +21,7 @@ typedef struct {
     void (*prepare)(Device *d, const Update *u);
     enum { NO_TRUST, LAMB_TRUST, LARS_TRUST } trust;
     void (*apply)(Device *d, const Update *u);
-} Rule;
+} OptimizerRule;
 
 static void adam(Device *d, const Update *u) { d->adam(d, u); }
 static void sgd(Device *d, const Update *u) { d->sgd(d, u); }
@@ -29,7 +29,7 @@ static void lars(Device *d, const Update *u) { d->lars(d, u); }
 static void lamb_direction(Device *d, const Update *u) { d->lamb_direction(d, u); }
 static void lamb(Device *d, const Update *u) { d->lamb_apply(d, u); }
 
-static const Rule rules[] = {
+static const OptimizerRule rules[] = {
     [OPTIMIZER_ADAM] = {2, NULL, NO_TRUST, adam},
     [OPTIMIZER_SGD] = {1, NULL, NO_TRUST, sgd},
     [OPTIMIZER_LAMB] = {2, lamb_direction, LAMB_TRUST, lamb},
@@ -267,7 +267,7 @@ static Update update_of(const Optimizer *o, double lr)
 
 /* Norms of every tensor that decays, whole, over its shards and its slices: one message for all of them.
  * Biases and gains take the plain step, as in every published training recipe of LAMB and LARS. */
-static void find_trust(Optimizer *o, const Rule *rule)
+static void find_trust(Optimizer *o, const OptimizerRule *rule)
 {
     const Config *c = o->cfg;
     Params *p = o->params;
@@ -299,22 +299,22 @@ static void go_over(const Optimizer *o, void (*rule)(Device *d, const Update *u)
 
 void optimizer_step(Optimizer *o, double lr)
 {
-    const Rule *rule = &rules[o->cfg->optimizer];
+    const OptimizerRule *rule = &rules[o->cfg->optimizer];
     Data *x = &o->params->data;
     Device *d = o->dev;
     o->updates++;
-    Update u = update_of(o, lr), outer = u;
-    int away = data_first_away(x);
-    outer.outer = 1;
-    go_over(o, rule->prepare, u, 0, away);
-    go_over(o, rule->prepare, outer, away, x->buckets);
+    Update u = update_of(o, lr), mapped = u;
+    int offloaded = data_first_offloaded(x);
+    mapped.mapped = 1;
+    go_over(o, rule->prepare, u, 0, offloaded);
+    go_over(o, rule->prepare, mapped, offloaded, x->buckets);
     if (rule->trust)
         find_trust(o, rule);
-    go_over(o, rule->apply, u, 0, away);
-    for (int b = away; b < x->buckets; b++) {
-        d->aside(d);
-        go_over(o, rule->apply, outer, b, b + 1);
-        data_updating(x, b, d->along(d));
+    go_over(o, rule->apply, u, 0, offloaded);
+    for (int b = offloaded; b < x->buckets; b++) {
+        d->side_begin(d);
+        go_over(o, rule->apply, mapped, b, b + 1);
+        data_updating(x, b, d->side_end(d));
     }
 }
 

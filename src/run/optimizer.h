@@ -64,9 +64,9 @@ void optimizer_go(Optimizer *o);
 const char *optimizer_blame(Optimizer *o, const Verdict *v);
 
 /* One update of what this rank updates, as the verdict says; writes the storage copies, which data_gather_all
- * then brings to the others. What has its moments in outer memory is updated beside the ops, bucket by bucket
- * in the order of the next forward (data_updating). The gradients are spent. Waits for nothing; collective
- * over the shard, tensor and embedding groups. */
+ * then brings to the others. What has its moments in mapped memory is updated beside the ops, bucket by
+ * bucket in the order of the next forward (data_updating). The gradients are spent. Waits for nothing;
+ * collective over the shard, tensor and embedding groups. */
 void optimizer_step(Optimizer *o, double lr);
 
 /* How many numbers of the whole gradient are 0, padding left out, each parameter of the model once; before

@@ -43,7 +43,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     run_attention(r);
     run_fit(r, &bytes);
     device_arena(&r->dev, &r->arenas.run, "run", (size_t)r->plan.memory.arena);
-    outer_arena(&r->dev, &r->arenas.outer, "run, offloaded", (size_t)r->plan.memory.outer);
+    mapped_arena(&r->dev, &r->arenas.mapped, "run, offloaded", (size_t)r->plan.memory.mapped);
     host_arena(&r->dev, &r->arenas.host, "run, host", (size_t)r->plan.memory.staging);
     run_device_memory(r);
     run_tune(r, run_dir, r->arenas.run.base, r->arenas.run.size);
@@ -67,7 +67,7 @@ void run_close(Run *r)
     placement_close(&r->plan.placement);
     grid_close(&r->grid);              /* groups wait for the device, and know its memory */
     host_arena_close(&r->dev, &r->arenas.host);
-    outer_arena_close(&r->dev, &r->arenas.outer);
+    mapped_arena_close(&r->dev, &r->arenas.mapped);
     device_arena_close(&r->dev, &r->arenas.run);
     run_device_close(r);
     products_close(&r->gpu.products);
@@ -176,7 +176,7 @@ char *run_load(Run *r, const char *path)
 {
     char *dir = NULL;
     int weights_only = r->use != RUN_TRAIN || r->cfg->finetune, n;
-    Piece *pieces = pieces_open(&r->params, PIECES_LOAD, &n);
+    TensorPiece *pieces = pieces_open(&r->params, PIECES_LOAD, &n);
     if (!weights_only)
         fp8_scales_pieces(&r->model, PIECES_LOAD, &pieces, &n);
     json_t *state = checkpoint_load(path, r->cfg, &r->grid.all, pieces, n, weights_only, &dir);

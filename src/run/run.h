@@ -26,7 +26,7 @@ typedef struct {
     int64_t parameters, gradients, optimizer, activations, buffers, total;
     int64_t
         host; /* the host's: what is offloaded and, beside a device of its own, what copies run through; */
-    int64_t arena, outer, staging; /* sizes of Run's arenas: run, outer, host */
+    int64_t arena, mapped, staging; /* sizes of Run's arenas: run, mapped, host */
     int64_t reserve; /* of a device of its own, beside total: left free for what its libraries load later */
 } Memory;
 #define RUN_RESERVE ((int64_t)1 << 30)
@@ -66,7 +66,7 @@ typedef struct {
 /* All memory of a run, in place or counting. */
 typedef struct {
     Arena run;                 /* of the device */
-    Arena outer;               /* of the host, for the device's use */
+    Arena mapped;               /* of the host, for the device's use */
     Arena host;                /* of the host: what is copied from the device, the timeline */
 } RunArenas;
 
@@ -88,7 +88,7 @@ typedef struct {
 } RunGeneration;
 
 typedef struct {
-    Piece *pieces;             /* what this rank writes */
+    TensorPiece *pieces;             /* what this rank writes */
     int npieces;
     Saver *saver;              /* RUN_TRAIN with a run directory */
     json_t *huggingface;       /* family and special tokens of the directory that the weights once came from;

@@ -86,7 +86,7 @@ static int64_t events(const Run *r)
 void layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir, const ModelBytes *bytes)
 {
     const Config *c = r->cfg;
-    Arena *run = &from->run, *host = &from->host, *outer = &from->outer;
+    Arena *run = &from->run, *host = &from->host, *mapped = &from->mapped;
     Memory *mem = &r->plan.memory;
     int slots[SLOT_KINDS] = {0};
     size_t before = run->used;
@@ -96,7 +96,7 @@ void layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir, cons
     }
     most(slots, &r->generation.list);
     *mem = (Memory){0};
-    params_offload(&r->params, c->optimizer_cpu_offload ? c->optimizer_offload_fraction : 0, outer);
+    params_offload(&r->params, c->optimizer_cpu_offload ? c->optimizer_offload_fraction : 0, mapped);
     params_layout(&r->params, dev, run, r->use != RUN_FORWARD,
                   r->use == RUN_TRAIN ? optimizer_moments(c) : 0);
     const int64_t *held = r->params.data.bytes;
@@ -107,7 +107,7 @@ void layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir, cons
         optimizer_open(&r->opt, c, &r->params, dev, run);
     mem->optimizer += grown(run, &before);
     model_open(&r->model, c, &r->grid, &r->plan.shape, dev, &r->params, slots, lists_split(c, &r->plan.shape),
-               r->plan.fp8_recast, run, outer, bytes);
+               r->plan.fp8_recast, run, mapped, bytes);
     mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.slots.nfw * (int64_t)bytes->fw +
                        slots[SLOT_DW] * (int64_t)bytes->dw + 2 * (int64_t)(bytes->window_d + bytes->window_w);
     mem->buffers = grown(run, &before) - mem->activations;
@@ -124,11 +124,11 @@ void layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir, cons
     r->flight.verdict = arena_take(host, STEPS_OPEN * sizeof *r->flight.verdict);
     mem->buffers += grown(run, &before);
     mem->arena = (int64_t)run->used;
-    mem->outer = (int64_t)outer->used;
+    mem->mapped = (int64_t)mapped->used;
     mem->staging = (int64_t)host->used;
-    mem->host = mem->outer + (r->plan.apart ? mem->staging : 0);
+    mem->host = mem->mapped + (r->plan.apart ? mem->staging : 0);
     mem->buffers += r->plan.apart ? 0 : mem->staging;
-    mem->total = mem->arena + (r->plan.apart ? 0 : mem->outer + mem->staging);
+    mem->total = mem->arena + (r->plan.apart ? 0 : mem->mapped + mem->staging);
     mem->reserve = r->plan.apart ? RUN_RESERVE : 0;
 }
 
@@ -234,7 +234,7 @@ void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
         products_watch(&null, &r->gpu.products);
     step_open(r);
     RunArenas count = {
-        .run = {.name = "run"}, .outer = {.name = "run, offloaded"}, .host = {.name = "run, host"}};
+        .run = {.name = "run"}, .mapped = {.name = "run, offloaded"}, .host = {.name = "run, host"}};
     RunArenas again = count;
     *bytes = (ModelBytes){0};
     layout_take(r, dev, &count, NULL, bytes);

@@ -19,9 +19,9 @@ TO_MODEL(send_gradient)
 TO_MODEL(recv_gradient)
 
 static Data *data_of(void *run) { return &((Run *)run)->params.data; }
-static void stage_gather(void *run, const Instr *i) { data_gather(data_of(run), i->part); }
-static void stage_release(void *run, const Instr *i) { data_release(data_of(run), i->part); }
-static void stage_reduce(void *run, const Instr *i) { data_reduce(data_of(run), i->part, i->phase); }
+static void stage_gather(void *run, const Instr *i) { data_gather(data_of(run), i->unit); }
+static void stage_release(void *run, const Instr *i) { data_release(data_of(run), i->unit); }
+static void stage_reduce(void *run, const Instr *i) { data_reduce(data_of(run), i->unit, i->phase); }
 
 static void stage_tied(void *run, const Instr *i)
 {
@@ -66,7 +66,7 @@ static void update(Run *r, Metrics *m)
     m->loss_scale = r->opt.loss_scale.scale;
     m->learning_rate = lr_at(c, r->progress.consumed_samples);
     if (scale_allows(r)) {
-        r->dev.settle(&r->dev);            /* what a save still copies is about to change */
+        r->dev.wait_snapshots(&r->dev);            /* what a save still copies is about to change */
         optimizer_step(&r->opt, m->learning_rate);
         data_gather_all(&r->params.data, c->overlap_param_gather);
     }
@@ -92,7 +92,7 @@ static void stage_step(void *run, const Instr *i)
     optimizer_judge(&r->opt, r->model.sums, (double)(batch * r->cfg->seq_length),
                     r->step.metrics && r->cfg->check_for_nan_in_loss_and_grad);
     r->step.ticket =
-        d->tell(d, r->flight.verdict ? &r->flight.verdict[r->flight.launched % STEPS_OPEN] : NULL,
+        d->read_async(d, r->flight.verdict ? &r->flight.verdict[r->flight.launched % STEPS_OPEN] : NULL,
                 r->opt.verdict, sizeof *r->flight.verdict);
     if (r->step.metrics) {
         if (r->cfg->log_num_zeros_in_grad && is_logged(r))
@@ -189,7 +189,7 @@ static void launch(Run *r)
 void run_gradients(Run *r)
 {
     launch(r);
-    r->dev.told(&r->dev, r->step.ticket);
+    r->dev.read_wait(&r->dev, r->step.ticket);
     r->step.verdict = r->flight.verdict[r->flight.launched % STEPS_OPEN];
 }
 
@@ -244,7 +244,7 @@ void run_collect(Run *r, Metrics *m)
     int at = (int)(f->collected % STEPS_OPEN);
     const Launched *s = &f->step[at];
     BUG_ON(!run_open_steps(r));
-    r->dev.told(&r->dev, s->ticket);
+    r->dev.read_wait(&r->dev, s->ticket);
     Verdict v = r->step.verdict = f->verdict[at];
     if (!run_overflow(r, &v) && !(isfinite(v.loss) && isfinite(v.norm))) {
         if (r->cfg->check_for_nan_in_loss_and_grad)

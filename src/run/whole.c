@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-double *whole_piece(const Run *r, const Piece *p)
+double *whole_piece(const Run *r, const TensorPiece *p)
 {
     int64_t n = p->rows * p->cols;
     double *x = xcalloc((size_t)n, sizeof *x);
@@ -16,7 +16,7 @@ double *whole_piece(const Run *r, const Piece *p)
 }
 
 /* One box, from the rank that has it (p) to rank 0 (out). */
-static void move(Run *r, int rank, const Piece *p, int64_t cols, double *out)
+static void move(Run *r, int rank, const TensorPiece *p, int64_t cols, double *out)
 {
     Comm *all = &r->grid.all;
     int64_t head[4] = {p ? p->row0 : 0, p ? p->col0 : 0, p ? p->rows : 0, p ? p->cols : 0};
@@ -32,7 +32,8 @@ static void move(Run *r, int rank, const Piece *p, int64_t cols, double *out)
 }
 
 /* What one rank contributes: the number of boxes, then each. */
-static void contribute(Run *r, int rank, const Piece *p, int n, const char *name, int64_t cols, double *out)
+static void contribute(Run *r, int rank, const TensorPiece *p, int n, const char *name, int64_t cols,
+                       double *out)
 {
     Comm *all = &r->grid.all;
     int mine = all->rank == rank;
@@ -48,7 +49,7 @@ static void contribute(Run *r, int rank, const Piece *p, int n, const char *name
         move(r, rank, NULL, cols, out);
 }
 
-void whole_gradient(Run *r, const Piece *p, int n, const char *name, int64_t cols, double *out)
+void whole_gradient(Run *r, const TensorPiece *p, int n, const char *name, int64_t cols, double *out)
 {
     for (int rank = 0; rank < r->grid.all.size; rank++)
         if (r->grid.all.rank == 0 || r->grid.all.rank == rank)

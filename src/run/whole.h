@@ -4,9 +4,9 @@
 #include "run.h"
 
 /* A piece of a gradient on the host, dense, times the run's verdict.gscale. On the heap. */
-double *whole_piece(const Run *r, const Piece *p);
+double *whole_piece(const Run *r, const TensorPiece *p);
 
 /* The gradient called `name` ([rows, cols], global), on rank 0; others may pass NULL. p[0..n): this rank's
  * PIECES_GRADIENT. Collective. */
-void whole_gradient(Run *r, const Piece *p, int n, const char *name, int64_t cols, double *out);
+void whole_gradient(Run *r, const TensorPiece *p, int n, const char *name, int64_t cols, double *out);
 #endif

@@ -94,7 +94,7 @@ static void other_types(void)
     comm_self_open(&self, "all");
     double w[120], bad = 0;
     float moment = 9;
-    Piece p[] = {{.name = "layer.weight",
+    TensorPiece p[] = {{.name = "layer.weight",
                   .type = F64,
                   .ndim = 2,
                   .shape = {12, 10},
@@ -117,7 +117,7 @@ static void other_types(void)
     CHECK(bad == 0 && moment == 9, "an F64 weight comes from the F32 master; a moment is left alone: %g",
           bad);
     float b[7];
-    Piece q = {.name = "layer.bias.master",
+    TensorPiece q = {.name = "layer.bias.master",
                .type = F32,
                .ndim = 1,
                .shape = {7},
@@ -148,7 +148,7 @@ static void large(void)
     float *w = xcalloc((size_t)(R * C), 4), *v = xcalloc((size_t)(R * C), 4);
     for (int64_t i = 0; i < R * C; i++)
         w[i] = (float)i;
-    Piece p = {
+    TensorPiece p = {
         .name = "w", .type = F32, .ndim = 2, .shape = {R, C}, .rows = R, .cols = C, .data = w, .ld = C};
     Arena arena = no_arena;
     Saver *s = saver_open(&cfg, dir, &self, &p, 1, &arena);
@@ -157,7 +157,7 @@ static void large(void)
     saver_save(s, 1, state);
     json_decref(state);
     saver_close(s);
-    Piece q = p;
+    TensorPiece q = p;
     q.row0 = 1100, q.col0 = 17, q.rows = 1500, q.cols = 31, q.data = v, q.ld = 40;
     shell("printf x | dd of=%s/checkpoints/iter_0000001/model-00000.safetensors bs=1 seek=1000 conv=notrunc "
           "2>/dev/null",

@@ -203,7 +203,7 @@ static void load_other(void *arg)
     Config cfg = *config_read_saved(mine, sizeof mine - 1, &skipped);
     Comm self;
     float w[4];
-    Piece p[] = {
+    TensorPiece p[] = {
         {.name = "layer.weight",
          .type = F32,
          .ndim = 2,

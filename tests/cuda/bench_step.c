@@ -66,10 +66,10 @@ static void timed_put(Device *d, void *dst, const void *src, size_t bytes)
     leave(d);
 }
 
-static int64_t timed_tell(Device *d, void *dst, const void *src, size_t bytes)
+static int64_t timed_read_async(Device *d, void *dst, const void *src, size_t bytes)
 {
     enter(d, COPY_TELL);
-    int64_t ticket = gpu.tell(d, dst, src, bytes);
+    int64_t ticket = gpu.read_async(d, dst, src, bytes);
     leave(d);
     told = xrealloc(told, sizeof *told * (size_t)(tells + 1));
     told[tells++] = spans - 1;
@@ -153,7 +153,7 @@ void __wrap_cuda_open(Device *d, Dtype real, int index)
     __real_cuda_open(d, real, index);
     gpu = *d;
     d->put = timed_put;
-    d->tell = timed_tell;
+    d->read_async = timed_read_async;
 #define X(name, args) d->name = timed_##name;
     OPS(X)
 #undef X

@@ -13,8 +13,8 @@ typedef enum { IN, OUT, INOUT, RAW, EXACT } Role;
 typedef struct {
     Mat m;
     Role role;
-    int outer;                 /* lies in the host's memory */
-    char *base;                /* what take or outer_take gave, and its size */
+    int mapped;                 /* lies in the host's memory */
+    char *base;                /* what take or mapped_take gave, and its size */
     size_t bytes;
     double loose;              /* factor on the tolerance */
     double largest;            /* at least this, of what rounding is measured by */
@@ -63,10 +63,10 @@ static inline Tensor *tensor_add(Bench *b, Role role, int64_t rows, int64_t cols
         gap = draw(b, 0, 1) * 16, offset = 0;
     if (b->oracle || role == RAW || role == EXACT)
         gap = offset = 0;
-    *t = (Tensor){.role = role, .loose = 1, .rounded = type, .outer = draw(b, 0, 5) == 0};
+    *t = (Tensor){.role = role, .loose = 1, .rounded = type, .mapped = draw(b, 0, 5) == 0};
     size_t size = dtype_size(on);
     t->bytes = (size_t)(offset + rows * (cols + gap)) * size;
-    t->base = t->outer ? b->d->outer_take(b->d, t->bytes) : b->d->take(b->d, t->bytes);
+    t->base = t->mapped ? b->d->mapped_take(b->d, t->bytes) : b->d->take(b->d, t->bytes);
     t->host = xcalloc(1, t->bytes + 1);
     memset(t->host, 0xff, t->bytes);
     t->m = (Mat){t->base + (size_t)offset * size, rows, cols, cols + gap, on};

@@ -10,7 +10,7 @@
 /* On a GPU the copy takes some 300 us, an op and its answer a tenth of that. */
 enum { N = 1 << 22, TRIES = 40 };
 
-typedef struct { Device d; float *src, *other, *host, *outer, *said; } Bench;
+typedef struct { Device d; float *src, *other, *host, *mapped, *said; } Bench;
 
 static void fill(Bench *b, float *p, int64_t n, float x)
 {
@@ -48,7 +48,7 @@ static int all_are(const Bench *b, float x)
 static float answer(Bench *b)
 {
     *b->said = NAN;
-    b->d.told(&b->d, b->d.tell(&b->d, b->said, b->other, sizeof *b->said));
+    b->d.read_wait(&b->d, b->d.read_async(&b->d, b->said, b->other, sizeof *b->said));
     return *b->said;
 }
 
@@ -62,7 +62,7 @@ static void check_beside(Bench *b)
         twice(b, b->other, 1);
         answer(b);
         beside = ((volatile float *)b->host)[N - 1] == 0;
-        b->d.told(&b->d, ticket);
+        b->d.read_wait(&b->d, ticket);
         CHECK(b->host[N - 1] != 0, "told before it is there");
     }
     CHECK(beside, "ops wait for the snapshot before them");
@@ -76,12 +76,12 @@ static void check_order(Bench *b)
         twice(b, b->src, N);
         int64_t ticket = snapshot(b);
         twice(b, b->other, 1);
-        b->d.settle(&b->d);
+        b->d.wait_snapshots(&b->d);
         twice(b, b->src, N);
         if (i % 2)
             b->d.sync(&b->d);
         else
-            b->d.told(&b->d, ticket);
+            b->d.read_wait(&b->d, ticket);
         CHECK(all_are(b, 2), "%g and %g instead of 2", (double)b->host[0], (double)b->host[N - 1]);
     }
 }
@@ -90,7 +90,7 @@ typedef struct { Bench *b; int64_t ticket; int there; } Writer;
 static void *write_out(void *arg)
 {
     Writer *w = arg;
-    w->b->d.told(&w->b->d, w->ticket);
+    w->b->d.read_wait(&w->b->d, w->ticket);
     w->there = all_are(w->b, 2);
     return NULL;
 }
@@ -108,7 +108,7 @@ static void check_thread(Bench *b)
             die(EXIT_RESOURCE, "thread", "no thread");
         twice(b, b->other, 1);
         pthread_join(t, NULL);
-        b->d.settle(&b->d);
+        b->d.wait_snapshots(&b->d);
         CHECK(w.there, "another thread has not waited");
     }
 }
@@ -120,12 +120,12 @@ static void check_ways(Bench *b)
     for (int i = 0; i < TRIES && !beside; i++) {
         float x;
         b->d.sync(&b->d);
-        memset(b->outer, 0, N * sizeof *b->outer);
-        b->outer[N] = 3;
-        b->d.leave(&b->d, b->outer, b->src, N * sizeof *b->outer);
-        b->d.arrived(&b->d, b->d.fetch(&b->d, b->other, b->outer + N, sizeof *b->other, 0));
+        memset(b->mapped, 0, N * sizeof *b->mapped);
+        b->mapped[N] = 3;
+        b->d.offload(&b->d, b->mapped, b->src, N * sizeof *b->mapped);
+        b->d.stream_wait(&b->d, b->d.prefetch(&b->d, b->other, b->mapped + N, sizeof *b->other, 0));
         x = answer(b);
-        beside = ((volatile float *)b->outer)[N - 1] == 0;
+        beside = ((volatile float *)b->mapped)[N - 1] == 0;
         CHECK(x == 3, "%g instead of 3 has come back", (double)x);
     }
     CHECK(beside, "what comes back waits for what leaves");
@@ -139,58 +139,58 @@ static void check_return(Bench *b)
         int64_t left;
         fill(b, b->src, N, 1);
         twice(b, b->src, N);
-        left = b->d.leave(&b->d, b->outer, b->src, N * sizeof *b->outer);
+        left = b->d.offload(&b->d, b->mapped, b->src, N * sizeof *b->mapped);
         if (i % 2) {                   /* the same memory again, behind the copy */
-            b->d.arrived(&b->d, left);
+            b->d.stream_wait(&b->d, left);
             twice(b, b->src, N);
-            b->d.arrived(&b->d, b->d.fetch(&b->d, b->src, b->outer, N * sizeof *b->outer, 0));
+            b->d.stream_wait(&b->d, b->d.prefetch(&b->d, b->src, b->mapped, N * sizeof *b->mapped, 0));
         } else
-            b->d.arrived(&b->d, b->d.fetch(&b->d, b->src, b->outer, N * sizeof *b->outer, left));
+            b->d.stream_wait(&b->d, b->d.prefetch(&b->d, b->src, b->mapped, N * sizeof *b->mapped, left));
         twice(b, b->src, N);
         b->d.get(&b->d, &x[0], b->src, sizeof x[0]);
         b->d.get(&b->d, &x[1], b->src + N - 1, sizeof x[1]);
         CHECK(x[0] == 4 && x[1] == 4, "%g and %g instead of 4", (double)x[0], (double)x[1]);
         b->d.sync(&b->d);
-        CHECK(b->outer[0] == 2 && b->outer[N - 1] == 2, "%g and %g outside instead of 2", (double)b->outer[0],
-              (double)b->outer[N - 1]);
+        CHECK(b->mapped[0] == 2 && b->mapped[N - 1] == 2, "%g and %g outside instead of 2",
+              (double)b->mapped[0], (double)b->mapped[N - 1]);
     }
 }
 
 /* Ops aside come behind those before, each behind the one before it, and before what is launched behind
  * arrived; what is launched behind along does not wait for them. Outer memory takes the GPU long enough to
  * tell. */
-static void check_aside(Bench *b)
+static void check_side(Bench *b)
 {
     int beside = 0;
     Verdict *v = b->d.take(&b->d, sizeof *v);
     b->d.put(&b->d, v, &(Verdict){.multiplier = 1, .go = 1}, sizeof *v);
     for (int i = 0; i < TRIES; i++) {
         float x;
-        Updated all = {.n = N, .w = b->outer, .g = b->src};
+        Updated all = {.n = N, .w = b->mapped, .g = b->src};
         Update u = {.list = &all, .count = 1, .out_type = F32, .verdict = v, .lr = 1};
         fill(b, b->src, N, 1);
         b->d.sync(&b->d);
         for (int64_t k = 0; k < N; k++)
-            b->outer[k] = 10;
+            b->mapped[k] = 10;
         twice(b, b->src, N);
-        b->d.aside(&b->d);
+        b->d.side_begin(&b->d);
         b->d.sgd(&b->d, &u);           /* 10 - 2 */
         b->d.zero(&b->d, b->src, N * sizeof *b->src);
-        int64_t ticket = b->d.along(&b->d);
+        int64_t ticket = b->d.side_end(&b->d);
         if (i % 2) {
-            b->d.arrived(&b->d, ticket);
+            b->d.stream_wait(&b->d, ticket);
             b->d.get(&b->d, &x, b->src + N - 1, sizeof x);
-            CHECK(x == 0 && b->outer[0] == 8 && b->outer[N - 1] == 8,
-                  "%g, and outside %g and %g instead of 8", (double)x, (double)b->outer[0],
-                  (double)b->outer[N - 1]);
+            CHECK(x == 0 && b->mapped[0] == 8 && b->mapped[N - 1] == 8,
+                  "%g, and outside %g and %g instead of 8", (double)x, (double)b->mapped[0],
+                  (double)b->mapped[N - 1]);
             if (beside)
                 break;
             continue;
         }
         twice(b, b->other, 1);
         b->d.get(&b->d, &x, b->other, sizeof x);
-        beside |= ((volatile float *)b->outer)[N - 1] == 10;
-        b->d.arrived(&b->d, ticket);
+        beside |= ((volatile float *)b->mapped)[N - 1] == 10;
+        b->d.stream_wait(&b->d, ticket);
     }
     CHECK(beside, "ops wait for those aside");
     b->d.sync(&b->d);
@@ -206,7 +206,7 @@ int main(void)
     b.other = b.d.take(&b.d, sizeof *b.other);
     b.host = b.d.host_take(&b.d, bytes);
     b.said = b.d.host_take(&b.d, sizeof *b.said);
-    b.outer = b.d.outer_take(&b.d, bytes + sizeof *b.outer);
+    b.mapped = b.d.mapped_take(&b.d, bytes + sizeof *b.mapped);
     fill(&b, b.src, N, 1);
     fill(&b, b.other, 1, 1);
     b.d.sync(&b.d);
@@ -215,8 +215,8 @@ int main(void)
     check_thread(&b);
     check_ways(&b);
     check_return(&b);
-    check_aside(&b);
-    b.d.outer_give(&b.d, b.outer, bytes + sizeof *b.outer);
+    check_side(&b);
+    b.d.mapped_give(&b.d, b.mapped, bytes + sizeof *b.mapped);
     b.d.host_give(&b.d, b.said, sizeof *b.said);
     b.d.host_give(&b.d, b.host, bytes);
     b.d.give(&b.d, b.other, sizeof *b.other);

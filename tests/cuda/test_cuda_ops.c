@@ -10,7 +10,7 @@
 static void be_told(Device *d, void *dst, const void *src, size_t bytes)
 {
     void *host = d->host_take(d, bytes);
-    d->told(d, d->tell(d, host, src, bytes));
+    d->read_wait(d, d->read_async(d, host, src, bytes));
     memcpy(dst, host, bytes);
     d->host_give(d, host, bytes);
 }
@@ -19,7 +19,7 @@ static void bench_read(Bench *b)
 {
     for (int i = 0; i < b->n; i++) {
         const Tensor *t = &b->t[i];
-        if (t->outer && t->bytes % 4 == 0)
+        if (t->mapped && t->bytes % 4 == 0)
             be_told(b->d, t->host, t->base, t->bytes);
         else
             b->d->get(b->d, t->host, t->base, t->bytes);
@@ -29,8 +29,8 @@ static void bench_read(Bench *b)
 static void bench_close(Bench *b)
 {
     for (int i = 0; i < b->n; i++) {
-        if (b->t[i].outer)
-            b->d->outer_give(b->d, b->t[i].base, b->t[i].bytes);
+        if (b->t[i].mapped)
+            b->d->mapped_give(b->d, b->t[i].base, b->t[i].bytes);
         else
             b->d->give(b->d, b->t[i].base, b->t[i].bytes);
         free(b->t[i].host);

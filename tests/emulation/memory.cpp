@@ -10,8 +10,8 @@
 #include <vector>
 
 static const size_t PAGE = 4096, ALIGN = 256, HUGE = 2 << 20, SPACE = (size_t)256 << 30;
-struct Piece { size_t bytes; int live; };
-static std::map<char *, Piece> pieces, pinned;
+struct TensorPiece { size_t bytes; int live; };
+static std::map<char *, TensorPiece> pieces, pinned;
 static char *space, *top;
 static size_t taken;
 static int open_now = 1, guard;
@@ -20,13 +20,13 @@ static size_t pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 static char *page_of(const void *p) { return (char *)((uintptr_t)p / PAGE * PAGE); }
 
 /* The piece that p lies in, or whose end it is behind. */
-static std::map<char *, Piece>::iterator piece_before(std::map<char *, Piece> &all, const void *p)
+static std::map<char *, TensorPiece>::iterator piece_before(std::map<char *, TensorPiece> &all, const void *p)
 {
     auto i = all.upper_bound((char *)p);
     return i == all.begin() ? all.end() : --i;
 }
 
-static int inside(std::map<char *, Piece> &all, const void *p, size_t bytes)
+static int inside(std::map<char *, TensorPiece> &all, const void *p, size_t bytes)
 {
     auto i = piece_before(all, p);
     return i != all.end() && i->second.live && (size_t)((char *)p - i->first) + bytes <= i->second.bytes;

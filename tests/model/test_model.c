@@ -157,7 +157,7 @@ static Result result_of(int family, const char *const *more)
     run_extend(&r, random_batch(&r, 0)->tokens, 7, row);
     CHECK(r.model.scratch.peak == r.model.scratch.size, "scratch %zu planned %zu", r.model.scratch.peak,
           r.model.scratch.size);
-    CHECK(r.arenas.run.used + r.arenas.outer.used + r.arenas.host.used ==
+    CHECK(r.arenas.run.used + r.arenas.mapped.used + r.arenas.host.used ==
               (size_t)(r.plan.memory.total - r.plan.workspace),
           "arenas %zu planned %lld", r.arenas.run.used + r.arenas.host.used,
           (long long)(r.plan.memory.total - r.plan.workspace));

@@ -67,7 +67,7 @@ static Tensor *find(Whole *w, const char *name)
     return NULL;
 }
 
-static void see(Whole *w, const Piece *p)
+static void see(Whole *w, const TensorPiece *p)
 {
     Tensor *t = find(w, p->name);
     CHECK(t && p->shape[0] == t->rows && (p->ndim == 1 || p->shape[1] == t->cols), "%s", p->name);
@@ -96,7 +96,7 @@ static void check_load(const Params *p, const char *what)
 {
     int n;
     int64_t loaded = 0, held = 0;
-    Piece *list = pieces_open(p, PIECES_LOAD, &n);
+    TensorPiece *list = pieces_open(p, PIECES_LOAD, &n);
     for (int i = 0; i < n; i++)
         if (!list[i].optim)
             loaded += list[i].rows * list[i].cols;
@@ -187,9 +187,9 @@ static void check_values(Params *p, const char *what)
 {
     int n;
     int64_t wrong = 0;
-    Piece *list = pieces_open(p, PIECES_SAVE, &n);
+    TensorPiece *list = pieces_open(p, PIECES_SAVE, &n);
     for (int i = 0; i < n; i++) {
-        const Piece *q = &list[i];
+        const TensorPiece *q = &list[i];
         int bias = strstr(q->name, "bias") != NULL, gain = q->ndim == 1 && !bias;
         int last = strstr(q->name, "linear_proj.w") || strstr(q->name, "linear_fc2.w");
         double std = p->cfg->init_method_std / (last ? sqrt(2.0 * (double)p->cfg->num_layers) : 1);
@@ -245,7 +245,7 @@ static void layout(const RankShape *s, const char *list, Whole *w, int values)
         params_open(&p, c, &g, &pl);
         null_open(&null, p.real);
         params_layout(&p, &null, &count, 1, 2);
-        Piece *pieces = pieces_open(&p, PIECES_SAVE, &n);
+        TensorPiece *pieces = pieces_open(&p, PIECES_SAVE, &n);
         for (int i = 0; i < n; i++)
             see(w, &pieces[i]);
         pieces_close(pieces, n);

@@ -130,7 +130,7 @@ static void random_lists(Random *w)
             continue;
         InstrKind op = k == 0 ? I_F : k == 2 ? I_W : joined ? I_B : I_D;
         w->list[r].list[w->list[r].n++] =
-            (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .part = WHOLE, .mb = (uint16_t)mb};
+            (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .unit = WHOLE, .mb = (uint16_t)mb};
         done[k][stage]++;
         left--;
         if (op == I_B)
@@ -368,17 +368,17 @@ static int chunk_of_unit(const Walk *w, int unit)
 static void walk_reduce(Walk *w, const Instr *k, const Instr *before)
 {
     const Expand *e = w->e;
-    CHECK(k->part < w->x->units && !w->step && !w->tied, "R of unit %d", k->part);
-    w->reduces[k->part]++;
+    CHECK(k->unit < w->x->units && !w->step && !w->tied, "R of unit %d", k->unit);
+    w->reduces[k->unit]++;
     if (e->sharded_grads) {
         int phase = before->op == I_B ? 0 : before->op == I_D ? 1 : 2;
-        CHECK(w->pending == k->part && k->phase == phase, "R/%d phase %d behind %d, not phase %d", k->part,
+        CHECK(w->pending == k->unit && k->phase == phase, "R/%d phase %d behind %d, not phase %d", k->unit,
               k->phase, w->pending, phase);
         w->pending = -1;
     } else {
-        CHECK(k->phase == 0 && w->ran[k->part], "R/%d before the last backward", k->part);
-        CHECK(!e->overlap || (before->part == k->part && (before->op == I_B || before->op == I_W)),
-              "R/%d comes late", k->part);
+        CHECK(k->phase == 0 && w->ran[k->unit], "R/%d before the last backward", k->unit);
+        CHECK(!e->overlap || (before->unit == k->unit && (before->op == I_B || before->op == I_W)),
+              "R/%d comes late", k->unit);
     }
 }
 
@@ -387,38 +387,38 @@ static void walk_part(Walk *w, const Instr *k)
     const Expand *e = w->e;
     int held = 0, needs = k->op == I_F || k->op == I_B || k->op == I_D;
     CHECK(w->pending < 0, "unit %d has gradients that nobody reduces", w->pending);
-    CHECK(chunk_of_unit(w, k->part) == k->chunk, "unit %d is not of chunk %d", k->part, k->chunk);
+    CHECK(chunk_of_unit(w, k->unit) == k->chunk, "unit %d is not of chunk %d", k->unit, k->chunk);
     for (int u = 0; u < w->x->units; u++)
         held += w->gathered[u];
     if (e->gather && needs)
-        CHECK(w->gathered[k->part] && held <= 2, "unit %d %s gathered, %d are", k->part,
-              w->gathered[k->part] ? "is" : "is not",
+        CHECK(w->gathered[k->unit] && held <= 2, "unit %d %s gathered, %d are", k->unit,
+              w->gathered[k->unit] ? "is" : "is not",
               held);
     if ((k->op == I_B || k->op == I_W) && k->mb == w->s->m - 1)
-        w->ran[k->part] = 1;
+        w->ran[k->unit] = 1;
     if (e->sharded_grads && k->op != I_F)
-        w->pending = k->part;
+        w->pending = k->unit;
 }
 
 static void walk_expanded(Walk *w, int rank)
 {
     const Expand *e = w->e;
     int from = 0, parts = 0;
-    Instr before = {.op = I_S, .part = WHOLE};
+    Instr before = {.op = I_S, .unit = WHOLE};
     w->pending = -1;
     for (int i = 0; i < w->x->n; i++) {
         const Instr *k = &w->x->list[i];
         CHECK(!w->step, "behind S at %d", i);
         if (k->op == I_G || k->op == I_X) {
-            CHECK(e->gather && w->gathered[k->part] == (k->op == I_X), "rank %d at %d: unit %d", rank, i,
-                  k->part);
-            w->gathered[k->part] = k->op == I_G;
+            CHECK(e->gather && w->gathered[k->unit] == (k->op == I_X), "rank %d at %d: unit %d", rank, i,
+                  k->unit);
+            w->gathered[k->unit] = k->op == I_G;
             continue;
         }
         if (k->op == I_R)
             walk_reduce(w, k, &before);
         else if (k->op == I_T)
-            CHECK(!w->tied++ && k->part == e->tied_unit, "T of unit %d", k->part);
+            CHECK(!w->tied++ && k->unit == e->tied_unit, "T of unit %d", k->unit);
         else if (k->op == I_S)
             w->step++;
         else {                                             /* one of the list, whole or in parts */
@@ -429,7 +429,7 @@ static void walk_expanded(Walk *w, int rank)
             CHECK(from < w->list->n && k->op == want->op && k->chunk == want->chunk && k->mb == want->mb &&
                       k->join == want->join,
                   "rank %d at %d: not what the list has at %d", rank, i, from);
-            if (k->part == WHOLE) {
+            if (k->unit == WHOLE) {
                 CHECK(!n || !(e->gather && k->op != I_W), "rank %d at %d: whole, and parameters are spread",
                       rank, i);
                 if ((k->op == I_B || k->op == I_W) && k->mb == w->s->m - 1)
@@ -438,12 +438,12 @@ static void walk_expanded(Walk *w, int rank)
                 CHECK(!e->sharded_grads || k->op == I_F || !n || is_message(k), "rank %d at %d: whole", rank,
                       i);
             } else {
-                CHECK(k->part == base + (k->op == I_F ? parts : n - 1 - parts),
-                      "rank %d at %d: unit %d, place %d", rank, i, k->part, parts);
+                CHECK(k->unit == base + (k->op == I_F ? parts : n - 1 - parts),
+                      "rank %d at %d: unit %d, place %d", rank, i, k->unit, parts);
                 walk_part(w, k);
                 parts++;
             }
-            if (k->part == WHOLE || parts == n)
+            if (k->unit == WHOLE || parts == n)
                 from++, parts = 0;
         }
         before = *k;

@@ -259,11 +259,11 @@ static void test_offload(void)
     const Machine *m = ideal(1e6, 1e6, 1e6, 8, "fused");
     Prediction p;
     predict(&p, small(1, "}\nrecompute: {cpu_offloading_num_layers: 8"), m);
-    near("layers to the host and back", p.step, 16 * 2 * (double)p.memory[0].outer / 1e6, 1e-3);
+    near("layers to the host and back", p.step, 16 * 2 * (double)p.memory[0].mapped / 1e6, 1e-3);
     prediction_close(&p);
     /* masters and two moments, read and written at once, beside everything but what waits for them */
     predict(&p, small(1, "}\noptimizer: {optimizer_cpu_offload: true"), m);
-    near("an update over the bus", p.step, (double)p.memory[0].outer / 1e6, 1e-2);
+    near("an update over the bus", p.step, (double)p.memory[0].mapped / 1e6, 1e-2);
     near("nothing else takes time", p.rank[0].dp, p.step, 1e-2);
     prediction_close(&p);
 }

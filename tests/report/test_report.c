@@ -236,8 +236,8 @@ static void test_trace(void)
         trace_end(&t, SPAN_DATA, t0);
         for (uint16_t mb = 0; mb < 3; mb++) {
             double a = clock += 0.01;
-            trace_instr(&t, &(Instr){.op = I_F, .part = WHOLE, .mb = mb}, a, a + 1e-3);
-            trace_instr(&t, &(Instr){.op = I_B, .part = WHOLE, .mb = mb}, a + 1e-3, a + 3e-3);
+            trace_instr(&t, &(Instr){.op = I_F, .unit = WHOLE, .mb = mb}, a, a + 1e-3);
+            trace_instr(&t, &(Instr){.op = I_B, .unit = WHOLE, .mb = mb}, a + 1e-3, a + 3e-3);
         }
         double a = clock += 0.01;
         trace_instr(&t, &(Instr){.op = I_S}, a, a + 1e-3);

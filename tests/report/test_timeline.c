@@ -30,7 +30,7 @@ static void add_instr(Timeline *t, int rank, InstrKind op, int chunk, int mb, do
 {
     add(t, rank, (TraceEvent){.start = start, .end = end, .kind = (uint16_t)op, .chunk = (uint8_t)chunk,
                               .mb = (uint16_t)mb,
-                              .part = WHOLE, .peer = -1});
+                              .unit = WHOLE, .peer = -1});
 }
 
 static void add_comm(Timeline *t, int rank, CommKind kind, TraceGroup group, int peer, double called,
@@ -46,7 +46,7 @@ static void add_comm(Timeline *t, int rank, CommKind kind, TraceGroup group, int
                      .bytes = moved,
                      .moved = moved,
                      .behind = behind,
-                     .part = WHOLE});
+                     .unit = WHOLE});
 }
 
 static json_t *as_json(const Timeline *t)
@@ -70,13 +70,13 @@ static void test_form(void)
     for (int k = 0; k < INSTR_KINDS; k++)
         add(&t, 0, (TraceEvent){.start = 100 + k, .end = 100.5 + k, .kind = (uint16_t)k, .chunk = 1, .mb = 7,
                                 .phase = k == I_R,
-                                .part = k == I_R ? 3 : WHOLE, .peer = -1});
+                                .unit = k == I_R ? 3 : WHOLE, .peer = -1});
     for (int s = SPAN_FIRST + 1; s < SPAN_END; s++)
         add(&t, 1,
             (TraceEvent){.start = 200 + s,
                          .end = 201 + s,
                          .kind = (uint16_t)s,
-                         .part = WHOLE,
+                         .unit = WHOLE,
                          .peer = -1,
                          .step = 1ll << 40});
     for (int k = 0; k < COMM_KINDS; k++)
@@ -100,7 +100,7 @@ static void test_form(void)
             char name[64];
             timeline_name(a, name, sizeof name);
             CHECK(a->kind == b->kind && a->step == b->step && a->chunk == b->chunk && a->mb == b->mb &&
-                  a->part == b->part &&
+                  a->unit == b->unit &&
                   a->phase == b->phase && a->group == b->group && a->peer == b->peer, "%s", name);
             CHECK(a->bytes == b->bytes && a->moved == b->moved && a->behind == b->behind, "%s", name);
             CHECK(fabs(a->start - b->start - 100) < 2e-9 && fabs(a->end - b->end - 100) < 2e-9, "%s: %.9f",
@@ -343,7 +343,7 @@ static void check_list(const Timeline *t, int rank, int dp, int64_t step, json_t
             continue;
         if (e->kind == I_R && dp > 1 && e->phase != 2) /* a W of embedding or head has nothing to finish */
             CHECK(reductions(r, e) > 0, "rank %d step %lld: nothing is reduced by R/%d", rank,
-                  (long long)step, e->part);
+                  (long long)step, e->unit);
         if (timeline_is_comm(e)) {
             found[0] += e->group == GROUP_PP && e->kind == SPAN_END + COMM_SEND;
             found[1] += e->group == GROUP_PP && e->kind == SPAN_END + COMM_RECV;

@@ -67,6 +67,7 @@ clear_up() {
 try() { # WAY DELAY CODES
     way=$1 delay=$2 codes=$3 wrong=
     rm -rf "$work/run"
+    : > "$work/out"                # the shell that starts launch may be killed before it has emptied the file
     TMPDIR="$work/tmp" scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1 &
     job=$!
     sleep "$delay"

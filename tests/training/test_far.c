@@ -123,7 +123,7 @@ static void far_read(Device *d, Stash *s)
     pthread_mutex_unlock(&lock);
 }
 
-static int64_t far_tell(Device *d, void *dst, const void *src, size_t bytes)
+static int64_t far_read_async(Device *d, void *dst, const void *src, size_t bytes)
 {
     int64_t ticket = stash(&told, dst, src, bytes);
     far_read(d, &told);
@@ -136,7 +136,7 @@ static int64_t far_snapshot(Device *d, void *dst, const void *src, size_t bytes)
     (void)d;
     return -1 - stash(&snapshots, dst, src, bytes);
 }
-static void far_settle(Device *d) { far_read(d, &snapshots); }
+static void far_wait_snapshots(Device *d) { far_read(d, &snapshots); }
 
 static int is_read(Stash *s, int64_t at)
 {
@@ -146,7 +146,7 @@ static int is_read(Stash *s, int64_t at)
     return yes;
 }
 
-static void far_told(Device *d, int64_t ticket)
+static void far_read_wait(Device *d, int64_t ticket)
 {
     Stash *s = ticket < 0 ? &snapshots : &told;
     int64_t at = ticket < 0 ? -1 - ticket : ticket;
@@ -173,7 +173,7 @@ static void travel(Way *w, int64_t ticket)
     leave();
 }
 
-static void far_arrived(Device *d, int64_t ticket)
+static void far_stream_wait(Device *d, int64_t ticket)
 {
     (void)d;
     travel(ticket < 0 ? &fetches : &leaves, ticket < 0 ? -ticket : ticket);
@@ -188,16 +188,16 @@ static int64_t set_out(Device *d, Way *w, void *dst, const void *src, size_t byt
     return ++w->n;
 }
 
-static int64_t far_leave(Device *d, void *outer, const void *src, size_t bytes)
+static int64_t far_offload(Device *d, void *mapped, const void *src, size_t bytes)
 {
-    return set_out(d, &leaves, outer, src, bytes);
+    return set_out(d, &leaves, mapped, src, bytes);
 }
 
 /* Of the copies that it does not wait for some come later: to what lies there then. */
-static int64_t far_fetch(Device *d, void *dst, const void *outer, size_t bytes, int64_t after)
+static int64_t far_prefetch(Device *d, void *dst, const void *mapped, size_t bytes, int64_t after)
 {
     travel(&leaves, after);
-    int64_t ticket = set_out(d, &fetches, dst, outer, bytes);
+    int64_t ticket = set_out(d, &fetches, dst, mapped, bytes);
     enter();
     memset(dst, 0xff, bytes);
     leave();
@@ -232,17 +232,17 @@ void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads)
     d->take = far_take;
     d->give = far_give;
     d->owns = far_owns;
-    d->outer_take = far_take;
-    d->outer_give = far_give;
-    d->leave = far_leave;
-    d->fetch = far_fetch;
-    d->arrived = far_arrived;
+    d->mapped_take = far_take;
+    d->mapped_give = far_give;
+    d->offload = far_offload;
+    d->prefetch = far_prefetch;
+    d->stream_wait = far_stream_wait;
     d->put = far_put;
     d->get = far_get;
-    d->tell = far_tell;
-    d->told = far_told;
+    d->read_async = far_read_async;
+    d->read_wait = far_read_wait;
     d->snapshot = far_snapshot;
-    d->settle = far_settle;
+    d->wait_snapshots = far_wait_snapshots;
 #define X(name, args) d->name = far_##name;
     OPS(X)
 #undef X

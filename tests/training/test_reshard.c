@@ -16,7 +16,7 @@ typedef struct { uint64_t elements, hash; } State;
 static State state_of(Run *r)
 {
     int n;
-    Piece *p = pieces_open(&r->params, PIECES_SAVE, &n);
+    TensorPiece *p = pieces_open(&r->params, PIECES_SAVE, &n);
     State s = {0};
     for (int i = 0; i < n; i++) {
         uint64_t name = hash64(p[i].name, strlen(p[i].name), 1);

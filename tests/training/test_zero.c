@@ -205,7 +205,7 @@ static PartRange *make_units(const Params *p, int layers, int *n)
     return unit;
 }
 
-static Tensor *tensor_of(Result *out, const Piece *q, const char *suffix)
+static Tensor *tensor_of(Result *out, const TensorPiece *q, const char *suffix)
 {
     char name[160];
     snprintf(name, sizeof name, "%s%s", q->name, suffix);
@@ -226,10 +226,10 @@ static Tensor *tensor_of(Result *out, const Piece *q, const char *suffix)
 static void keep(Member *me, Params *p, PieceUse use, const char *suffix)
 {
     int n;
-    Piece *list = pieces_open(p, use, &n);
+    TensorPiece *list = pieces_open(p, use, &n);
     pthread_mutex_lock(me->lock);
     for (int i = 0; i < n; i++) {
-        const Piece *q = &list[i];
+        const TensorPiece *q = &list[i];
         Tensor *t = tensor_of(me->out, q, suffix);
         int64_t C = q->ndim == 2 ? q->shape[1] : 1;
         for (int64_t r = 0; r < q->rows; r++)
@@ -298,7 +298,7 @@ static void step(Member *me, Params *p, Optimizer *o, const PartRange *unit, int
 static void load_state(const Job *j, Params *p)
 {
     int n;
-    Piece *list = pieces_open(p, PIECES_LOAD, &n);
+    TensorPiece *list = pieces_open(p, PIECES_LOAD, &n);
     json_decref(checkpoint_load(j->load, j->cfg, (Comm *)&p->grid->all, list, n, 0, NULL));
     pieces_close(list, n);
 }
@@ -306,7 +306,7 @@ static void load_state(const Job *j, Params *p)
 static void save_state(const Job *j, Params *p)
 {
     int n;
-    Piece *list = pieces_open(p, PIECES_SAVE, &n);
+    TensorPiece *list = pieces_open(p, PIECES_SAVE, &n);
     int64_t mine = 0, total;
     Comm *all = (Comm *)&p->grid->all;
     for (int i = 0; i < n; i++)
@@ -329,10 +329,10 @@ static void save_state(const Job *j, Params *p)
  * optimizer's. */
 static void check_offload(const Job *j, const Data *d, int64_t bytes)
 {
-    int64_t away = d->elems - d->near, cut = d->stage >= SHARD_OPTIM ? d->shard->size : 1, first = away;
+    int64_t away = d->elems - d->resident, cut = d->stage >= SHARD_OPTIM ? d->shard->size : 1, first = away;
     int arrays = d->moments + (d->type != d->real);
     for (int b = 0; b < d->buckets; b++)
-        first = d->bucket[b].at == d->near ? d->bucket[b].n : first;
+        first = d->bucket[b].at == d->resident ? d->bucket[b].n : first;
     CHECK((double)away >= j->offload * (double)d->elems &&
               (!away || (double)(away - first) < j->offload * (double)d->elems),
           "%lld of %lld elements are offloaded, asked for %g of them", (long long)away, (long long)d->elems,
@@ -349,30 +349,30 @@ static void *run_rank(void *arg)
     Params p;
     Optimizer o;
     Device dev;
-    Arena count = {.name = "run"}, run, outer_count = {.name = "outer"}, outer;
+    Arena count = {.name = "run"}, run, mapped_count = {.name = "mapped"}, mapped;
     int units;
     ranks_grid(&g, &j->shape, me->rank, member_comm, j);
     params_open(&p, j->cfg, &g, &j->place);
     PartRange *unit = make_units(&p, j->unit, &units);
     params_units(&p, unit, units);
     null_open(&dev, p.real);
-    params_offload(&p, j->offload, &outer_count);
+    params_offload(&p, j->offload, &mapped_count);
     params_layout(&p, &dev, &count, 1, optimizer_moments(j->cfg));
     optimizer_open(&o, j->cfg, &p, &dev, &count);
     optimizer_close(&o);
     arena_open(&run, "run", count.used);
-    arena_open(&outer, "outer", outer_count.used);
+    arena_open(&mapped, "mapped", mapped_count.used);
     memset(run.base, 0xff, count.used);           /* what nobody has written is not a number */
-    memset(outer.base, 0xff, outer_count.used);
+    memset(mapped.base, 0xff, mapped_count.used);
     cpu_open(&dev, p.real, test_isa(), 1);
-    params_offload(&p, j->offload, &outer);
+    params_offload(&p, j->offload, &mapped);
     params_layout(&p, &dev, &run, 1, optimizer_moments(j->cfg));
     optimizer_open(&o, j->cfg, &p, &dev, &run);
-    CHECK(run.used == count.used && outer.used == outer_count.used, "memory");
-    check_offload(j, &p.data, (int64_t)outer.used);
+    CHECK(run.used == count.used && mapped.used == mapped_count.used, "memory");
+    check_offload(j, &p.data, (int64_t)mapped.used);
     if (me->rank == 0) {
         memcpy(me->out->bytes, p.data.bytes, sizeof p.data.bytes);
-        me->out->bytes[2] += (int64_t)outer.used;
+        me->out->bytes[2] += (int64_t)mapped.used;
     }
     if (j->load)
         load_state(j, &p);
@@ -381,8 +381,8 @@ static void *run_rank(void *arg)
     for (int m = 0; m < p.data.moments && !j->load; m++) {
         const Flat *f = &p.data.moment[m];
         int64_t cut = f->sharded ? p.data.shard->size : 1;
-        dev.zero(&dev, f->p, (size_t)(f->near / cut) * dtype_size(p.real));
-        dev.zero(&dev, f->away, (size_t)((p.data.elems - f->near) / cut) * dtype_size(p.real));
+        dev.zero(&dev, f->p, (size_t)(f->resident / cut) * dtype_size(p.real));
+        dev.zero(&dev, f->offloaded, (size_t)((p.data.elems - f->resident) / cut) * dtype_size(p.real));
     }
     for (int s = j->first; s < STEPS; s++)
         step(me, &p, &o, unit, units, s);
@@ -401,7 +401,7 @@ static void *run_rank(void *arg)
     free(unit);
     cpu_close(&dev);
     arena_close(&run);
-    arena_close(&outer);
+    arena_close(&mapped);
     return NULL;
 }
 

@@ -14,8 +14,8 @@ enum { W, M, V, DIR, G, ARRAYS };
  * decay. */
 typedef struct { const Update *u; REAL scale, rate, wd; } Rates;
 /* Updates n elements, n a multiple of VN. */
-typedef void Rule(const Rates *k, REAL *const a[ARRAYS], int64_t n);
-typedef struct { const Updated *x; Rates rates; Rule *rule; void *dir, *out; } Job;
+typedef void UpdateRule(const Rates *k, REAL *const a[ARRAYS], int64_t n);
+typedef struct { const Updated *x; Rates rates; UpdateRule *rule; void *dir, *out; } Job;
 
 static void update_piece(const Job *j, REAL *const p[ARRAYS], int64_t n)
 {
@@ -56,7 +56,7 @@ static void update_item(void *ctx, int64_t item, int thread)
 }
 
 /* dir, out: whether the rule reads or writes a direction; writes weights. */
-static void update(Device *d, const Update *u, Rule *rule, int dir, int out)
+static void update(Device *d, const Update *u, UpdateRule *rule, int dir, int out)
 {
     const Verdict *v = u->verdict;
     for (int64_t i = 0; i < u->count && v->go; i++) {
