@@ -199,7 +199,7 @@ const char *run_fp8_text(const Config *c, int recast)
 }
 
 /* The same layers on all ranks: how long a step takes is decided by the one with least room. */
-static void keep_copies(Run *r, int64_t room, ModelBytes *bytes)
+static void keep_copies(Run *r, int64_t room)
 {
     Comm *all = &r->grid.all;
     int64_t recast = fewest(&(Room){r->cfg, r->use, r->generation.kv_length, room, r->grid.rank, 1, {0}});
@@ -207,14 +207,15 @@ static void keep_copies(Run *r, int64_t room, ModelBytes *bytes)
     if (!recast)
         return;
     Run other;
-    layout_count(&other, r->cfg, r->use, r->generation.kv_length, r->grid.rank,
-                 &(Rehearsal){.fp8_recast = (int)recast}, bytes);
+    run_plan_over(&other, r->cfg, r->use, r->generation.kv_length, r->grid.rank,
+                  &(Rehearsal){.fp8_recast = (int)recast});
+    r->plan.bytes = other.plan.bytes;
     r->plan.memory = other.plan.memory;
     r->plan.fp8_recast = (int)recast;
     run_plan_close(&other);
 }
 
-void run_fit(Run *r, ModelBytes *bytes)
+void run_fit(Run *r)
 {
     Comm *all = &r->grid.all;
     const Memory *m = &r->plan.memory;
@@ -222,7 +223,7 @@ void run_fit(Run *r, ModelBytes *bytes)
     all->barrier(all);                 /* all devices are open */
     int64_t room = (int64_t)r->dev.left(&r->dev) / share, host = (int64_t)host_left() / here;
     all->barrier(all);                 /* and nobody has taken anything yet */
-    keep_copies(r, room, bytes);
+    keep_copies(r, room);
     int64_t need = device_need(r);
     int fits = need <= room;
     all_ok(all, fits, EXIT_RESOURCE, "memory-plan",

@@ -56,6 +56,7 @@ typedef struct {
     Lists *lists;              /* one for each segment of the batch-size schedule */
     uint64_t hash;             /* of all lists of all ranks */
     Traffic traffic[AXES];     /* of the last segment's step */
+    ModelBytes bytes;          /* of the model's slots */
     Memory memory;             /* what the arenas hold, and `workspace` */
     int64_t workspace;         /* bytes that device and transport take for themselves */
     int apart;                 /* bool: device and host have a memory each */

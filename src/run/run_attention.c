@@ -87,14 +87,14 @@ static void say_time(Run *r, int backward, const int64_t ns[2], int ours)
              ours ? "cuDNN's" : "our own kernels'", ms[ours]);
 }
 
-void run_attention_tune(Run *r, void *memory, size_t bytes)
+void run_attention_tune(Run *r)
 {
     const Config *c = r->cfg;
     Comm *all = &r->grid.all;
     int64_t ns[2][2];
     if (!r->gpu.fused || c->attention_backend != ATTENTION_BACKEND_AUTO || c->cublaslt_tune == 1)
         return;
-    cuda_attention_time(&r->dev, &r->gpu.algorithms, memory, bytes, ns);
+    cuda_attention_time(&r->dev, &r->gpu.algorithms, r->arenas.run.base, r->arenas.run.size, ns);
     all->wait(all, all->all_reduce(all, ns, 4, I64, OP_SUM));
     for (int back = 0; back < 2; back++) {
         int ours = ns[back][0] < ns[back][1];

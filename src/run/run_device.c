@@ -53,14 +53,21 @@ int run_device_ranks(const Run *r)
     return r->cfg->device == DEVICE_CUDA ? r->gpu.sharing : grid_host_ranks(&r->grid);
 }
 
-void run_device_memory(Run *r)
+void run_device_arenas(Run *r)
 {
+    const Memory *m = &r->plan.memory;
+    device_arena(&r->dev, &r->arenas.run, "run", (size_t)m->arena);
+    mapped_arena(&r->dev, &r->arenas.mapped, "run, offloaded", (size_t)m->mapped);
+    host_arena(&r->dev, &r->arenas.host, "run, host", (size_t)m->staging);
     if (r->cfg->device == DEVICE_CUDA && r->cfg->distributed_backend == DISTRIBUTED_BACKEND_NCCL)
         comm_nccl_register(r->arenas.run.base, r->arenas.run.size);
 }
 
 void run_device_close(Run *r)
 {
+    host_arena_close(&r->dev, &r->arenas.host);
+    mapped_arena_close(&r->dev, &r->arenas.mapped);
+    device_arena_close(&r->dev, &r->arenas.run);
     if (r->cfg->device == DEVICE_CUDA) {
         pool_close(r->dev.pool);
         cuda_close(&r->dev);

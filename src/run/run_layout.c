@@ -83,10 +83,11 @@ static int64_t events(const Run *r)
 }
 
 /* Takes all memory of the run. Runs over counting arenas first, then over the real ones. */
-void layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir, const ModelBytes *bytes)
+void layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
 {
     const Config *c = r->cfg;
     Arena *run = &from->run, *host = &from->host, *mapped = &from->mapped;
+    const ModelBytes *bytes = &r->plan.bytes;
     Memory *mem = &r->plan.memory;
     int slots[SLOT_KINDS] = {0};
     size_t before = run->used;
@@ -127,8 +128,8 @@ void layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir, cons
     mem->mapped = (int64_t)mapped->used;
     mem->staging = (int64_t)host->used;
     mem->host = mem->mapped + (r->plan.apart ? mem->staging : 0);
-    mem->buffers += r->plan.apart ? 0 : mem->staging;
-    mem->total = mem->arena + (r->plan.apart ? 0 : mem->mapped + mem->staging);
+    mem->buffers += r->plan.workspace + (r->plan.apart ? 0 : mem->staging);
+    mem->total = mem->arena + r->plan.workspace + (r->plan.apart ? 0 : mem->mapped + mem->staging);
     mem->reserve = r->plan.apart ? RUN_RESERVE : 0;
 }
 
@@ -202,20 +203,31 @@ static void rehearse(Run *r, const Rehearsal *over)
         run_extend(r, NULL, r->generation.kv_length, NULL);
 }
 
-/* The parameter table, with the groups of `r->grid`. */
 void table_open(Run *r) { params_open(&r->params, r->cfg, &r->grid, &r->plan.placement); }
 
-void layout_workspace(Run *r)
-{
-    r->plan.memory.buffers += r->plan.workspace;
-    r->plan.memory.total += r->plan.workspace;
-}
-
-/* Opens table and lists over groups that only count, and finds every size. */
-void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over,
-                  ModelBytes *bytes)
+/* Finds every size: takes memory and runs every list over arenas and a device that only count, the first time
+ * with slots that grow as they must, then with slots of that size. */
+static void count(Run *r, const Rehearsal *over)
 {
     Device null, *dev = over->dev ? over->dev : &null;
+    RunArenas first = {
+        .run = {.name = "run"}, .mapped = {.name = "run, offloaded"}, .host = {.name = "run, host"}};
+    RunArenas second = first;
+    null_open(&null, r->params.real);
+    if (r->cfg->device == DEVICE_CUDA)
+        products_watch(&null, &r->gpu.products);
+    step_open(r);
+    layout_take(r, dev, &first, NULL);
+    rehearse(r, over);
+    r->plan.bytes = model_peaks(&r->model);
+    r->plan.workspace = workspace(r);
+    layout_give(r);
+    layout_take(r, dev, &second, NULL);
+    layout_give(r);
+}
+
+void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over)
+{
     GridSpec spec = run_spec(cfg);
     *r = (Run){.cfg = cfg,
                .use = use,
@@ -229,33 +241,12 @@ void layout_count(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int 
     placement_open(&r->plan.placement, cfg);
     table_open(r);
     lists_open(r, over->lists);
-    null_open(&null, r->params.real);
-    if (cfg->device == DEVICE_CUDA)
-        products_watch(&null, &r->gpu.products);
-    step_open(r);
-    RunArenas count = {
-        .run = {.name = "run"}, .mapped = {.name = "run, offloaded"}, .host = {.name = "run, host"}};
-    RunArenas again = count;
-    *bytes = (ModelBytes){0};
-    layout_take(r, dev, &count, NULL, bytes);
-    rehearse(r, over);
-    *bytes = model_peaks(&r->model);
-    layout_give(r);
-    layout_take(r, dev, &again, NULL, bytes);
-    layout_give(r);
-    r->plan.workspace = workspace(r);
-    layout_workspace(r);
+    count(r, over);
 }
 
 void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank)
 {
     run_plan_over(r, cfg, use, kv_length, rank, &(Rehearsal){0});
-}
-
-void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over)
-{
-    ModelBytes bytes;
-    layout_count(r, cfg, use, kv_length, rank, over, &bytes);
 }
 
 void run_plan_close(Run *r)

@@ -8,7 +8,7 @@
 
 #define TUNED_FILE "cublaslt.json"
 
-void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes)
+void run_tune(Run *r, const char *run_dir)
 {
     const Config *c = r->cfg;
     char why[WHY], *path = NULL;
@@ -21,8 +21,9 @@ void run_tune(Run *r, const char *run_dir, void *memory, size_t bytes)
     if (path)
         tuned_read(&r->gpu.algorithms, path);
     int64_t known = r->gpu.algorithms.n;
-    run_attention_tune(r, memory, bytes);
-    cuda_tune(&r->dev, &r->gpu.products, &r->gpu.algorithms, (int)c->cublaslt_tune, memory, bytes);
+    run_attention_tune(r);
+    cuda_tune(&r->dev, &r->gpu.products, &r->gpu.algorithms, (int)c->cublaslt_tune, r->arenas.run.base,
+              r->arenas.run.size);
     if (path && r->gpu.algorithms.n > known) {
         if (run_dir)
             file_make_dirs(run_dir, why); /* a folder that cannot be made is one that cannot be written */
