@@ -258,7 +258,7 @@ $(CPU)/build_id.h: FORCE
 docs: $(BUILD)/test_config
 	$< --docs > configs/OPTIONS.md
 
-$(CPU)/src/report/report_page.o: src/report/report.css src/report/report.js
+$(CPU)/src/report/svg.o: $(addprefix src/report/,svg.css report.css report.js)
 
 tests: $(TEST_BIN) $(BUILD)/train
 

@@ -16,7 +16,7 @@ static void csv_number(FILE *f, const char *format, double x)
 void sweep_csv(FILE *f, const Sweep *s)
 {
     fprintf(f, "tp,sp,pp,v,dp,zero,micro_batch_size,recompute,predicted_ms,measured_ms,bubble,memory_bytes,"
-            "tokens_per_second,state\n");
+               "tokens_per_second,state\n");
     for (int i = 0; i < s->n; i++) {
         const SweepLayout *l = &s->layout[i];
         fprintf(f, "%d,%d,%d,%d,%d,%s,%d,%s,", l->tp, l->rows, l->pp, l->v, l->dp, layout_zero[l->zero],
@@ -54,43 +54,9 @@ void sweep_winner(FILE *f, const Sweep *s)
     }
 }
 
-static const char style[] =
-    ":root{color-scheme:light dark;"
-    "--bg:#f7f6f3;--card:#fff;--ink:#1d1c1a;--soft:#66635d;--rule:#e6e3dd;--a:#2563c9;--b:#cf4f0b}\n"
-    "@media (prefers-color-scheme:dark){:root{"
-    "--bg:#131517;--card:#1b1e21;--ink:#e9e7e2;--soft:#a09d96;--rule:#2d3135;--a:#78a9ff;--b:#ff9a57}}\n"
-    "body{margin:0 auto;max-width:88rem;padding:1.5rem;background:var(--bg);color:var(--ink);font:15px/1.5 "
-    "system-ui,sans-serif}\n"
-    "h1{font-size:1.4rem;margin:0}h2{font-size:1.05rem}p{color:var(--soft);margin:.3rem 0}\n"
-    ".card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:1rem;margin:1rem "
-    "0;overflow-x:auto}\n"
-    "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\n"
-    "th,td{padding:.2rem .4rem;text-align:right;border-bottom:1px solid var(--rule);"
-    "white-space:nowrap;font-size:.87rem}\n"
-    "th{cursor:pointer;user-select:none;vertical-align:bottom;white-space:normal}th:hover{color:var(--a)}\n"
-    "th[data-down='1']::after{content:' \\25B2'}th[data-down='0']::after{content:' \\25BC'}\n"
-    "td:last-child,th:last-child{text-align:left;white-space:normal;min-width:8rem}\n"
-    ".bars text{fill:var(--ink);font:13px system-ui,sans-serif}.bars .p{fill:var(--a)}.bars "
-    ".m{fill:var(--b)}\n"
-    ".key span{display:inline-block;width:.8em;height:.8em;margin:0 .4em 0 1em;border-radius:2px}\n"
-    "pre{margin:0;font-size:.9rem}\n";
+/* ---- The page ---- */
 
-static const char script[] =
-    "'use strict';\n"
-    "for (const th of document.querySelectorAll('th')) th.addEventListener('click', () => {\n"
-    "    const body = th.closest('table').tBodies[0], at = th.cellIndex, down = th.dataset.down !== '1';\n"
-    "    for (const other of th.parentNode.cells) delete other.dataset.down;\n"
-    "    th.dataset.down = down ? '1' : '0';\n"
-    "    const key = row => { const t = row.cells[at].textContent, x = parseFloat(t); "
-    "return isNaN(x) ? t || '\\uffff' : x; };\n"
-    "    [...body.rows].sort((a, b) => { const x = key(a), y = key(b);\n"
-    "        return (typeof x === typeof y ? (x > y) - (x < y) : typeof x === 'number' ? -1 : 1) "
-    "* (down ? 1 : -1); })\n"
-    "        .forEach(row => body.append(row));\n"
-    "});\n";
-
-#define BARS 24
-#define LINES 2000
+enum { BARS = 24, LINES = 2000, HEIGHT = 44 };
 
 static void short_name(const SweepLayout *l, char *text, size_t size)
 {
@@ -113,132 +79,102 @@ static int any_measured(const Sweep *s)
     return n;
 }
 
-/* One layout: predicted above measured, or predicted alone. */
-static void bar(FILE *f, const SweepLayout *l, int y, int left, double scale)
-{
-    double p = l->predicted * scale, m = l->measured * scale;
-    char name[128];
-    short_name(l, name, sizeof name);
-    fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", left - 8, y + 19, name);
-    fprintf(f, "<rect class=\"p\" x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" rx=\"2\"/>\n", left, y + 4,
-            p, m > 0 ? 11 : 22);
-    if (m > 0)
-        fprintf(f, "<rect class=\"m\" x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"11\" rx=\"2\"/>\n", left,
-                y + 15, m);
-    fprintf(f, "<text x=\"%.1f\" y=\"%d\">%.*f ms%s</text>\n", left + (p > m ? p : m) + 6, y + 19,
-            l->predicted < 10 ? 2 : 1, m > 0 ? l->measured : l->predicted, m > 0 ? " measured" : "");
-}
-
 /* Layouts [from, to) of the sweep. */
 typedef struct { int from, to; } Group;
 
-/* The best of a group; all groups have one scale. */
-static void bars(FILE *f, const Sweep *s, Group g)
+/* The best of a group, each with its name over its bars; all groups have one scale. */
+static void put_bars(FILE *f, const Sweep *s, Group g)
 {
-    int n = g.to - g.from < BARS ? g.to - g.from : BARS, left = 400, width = 1080, high = 30;
+    int n = g.to - g.from < BARS ? g.to - g.from : BARS;
     double most = 0;
-    for (int i = 0; i < s->fit && i < any_measured(s) + BARS; i++) {
-        most = s->layout[i].predicted > most ? s->layout[i].predicted : most;
-        most = s->layout[i].measured > most ? s->layout[i].measured : most;
+    for (int i = 0; i < s->fit && i < any_measured(s) + BARS; i++)
+        most = fmax(most, fmax(s->layout[i].predicted, s->layout[i].measured));
+    Svg v = {f,  {0, 1.25 * most, 0}, 0, 100, "%",
+             450}; /* right of the longest bar there is room for its time */
+    html_put(f, "<div class='plot bars' style='height:%dpx' role='img' aria-label='ms a step of the best "
+             "layouts'><svg>\n", n * HEIGHT);
+    svg_axis(&v, 0, n * HEIGHT, 0, "ms a step; shorter is better");
+    for (int i = 0; i < n; i++) {
+        const SweepLayout *l = &s->layout[g.from + i];
+        int measured = l->measured > 0, y = i * HEIGHT;
+        char name[128];
+        short_name(l, name, sizeof name);
+        svg_text(&v, "", 0, 0, y + 14, "%s", name);
+        svg_rect(&v, "a", 1, 0, l->predicted, y + 19, measured ? 9 : 18, "predicted %.3f ms", l->predicted);
+        if (measured)
+            svg_rect(&v, "b", 1, 0, l->measured, y + 28, 9, "measured %.3f ms", l->measured);
+        svg_text(&v, "", fmax(l->predicted, l->measured), 6, y + 32,
+                 l->predicted < 10 ? "%.2f ms" : "%.1f ms", measured ? l->measured : l->predicted);
     }
-    fprintf(f, "<p class=\"key\">time of a step, ms; shorter is better"
-            "<span style=\"background:var(--a)\"></span>predicted");
-    if (s->layout[g.from].measured > 0)
-        fprintf(f, "<span style=\"background:var(--b)\"></span>measured");
-    fprintf(f, "</p>\n<svg class=\"bars\" viewBox=\"0 0 %d %d\" width=\"100%%\" role=\"img\" "
-            "aria-label=\"ms a step of the best layouts\">\n", width, n * high + 4);
-    for (int i = 0; i < n; i++)
-        bar(f, &s->layout[g.from + i], i * high, left, (width - left - 150) / most);
-    fprintf(f, "</svg>\n");
+    html_put(f, "</svg></div>\n");
 }
 
-static void cell(FILE *f, const char *format, double x, int known)
+static void put_cell(FILE *f, int digits, double x, int known)
 {
-    fprintf(f, "<td>");
+    char text[32] = "";
     if (known)
-        fprintf(f, format, x);
-    fprintf(f, "</td>");
+        snprintf(text, sizeof text, "%.*f", digits, x);
+    html_put(f, "<td class='n'>%s</td>", text);
 }
 
-static void table_row(FILE *f, const Sweep *s, const SweepLayout *l)
+static void put_table(FILE *f, const Sweep *s, Group g)
 {
-    int planned = l->predicted > 0, measured = l->measured > 0;
-    fprintf(f, "<tr><td>%d</td><td>%s</td><td>%d</td><td>%d</td><td>%d</td><td>%s</td><td>%d</td><td>%s</td>",
-            l->tp, l->rows ? "yes" : "", l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
-            layout_recompute[l->recompute]);
-    cell(f, l->predicted < 10 ? "%.3f" : "%.1f", l->predicted, planned);
-    cell(f, l->predicted < 10 ? "%.3f" : "%.1f", l->measured, measured);
-    cell(f, "%+.1f", measured ? 100 * (l->predicted / l->measured - 1) : 0, measured);
-    cell(f, "%.1f", fabs(100 * l->bubble), planned);           /* a rounded nothing has no sign */
-    cell(f, "%.2f", (double)l->memory / (1 << 30), planned);
-    cell(f, "%.0f", layout_tokens_per_second(s, l), planned);
-    fprintf(f, "<td>");
-    html_text(f, layout_state(l));
-    fprintf(f, "</td></tr>\n");
-}
-
-static void table(FILE *f, const Sweep *s, Group g)
-{
-    static const char *const head[] = {"tensor ranks",
-                                       "sequence parallel",
-                                       "pipeline ranks",
-                                       "chunks a rank",
-                                       "data ranks",
-                                       "sharding",
-                                       "micro batch, sequences",
-                                       "recompute",
-                                       "predicted ms",
-                                       "measured ms",
-                                       "predicted off by %",
-                                       "bubble %",
-                                       "memory GiB a rank",
-                                       "tokens/s",
-                                       "state"};
-    fprintf(f, "<table><thead><tr>");
-    for (size_t i = 0; i < sizeof head / sizeof *head; i++)
-        fprintf(f, "<th>%s</th>", head[i]);
-    fprintf(f, "</tr></thead><tbody>\n");
-    for (int i = g.from; i < g.to && i < LINES; i++)
-        table_row(f, s, &s->layout[i]);
-    fprintf(f, "</tbody></table>\n");
+    html_table(f, "sorts", "tensor ranks|sequence parallel|pipeline ranks|chunks a rank|data "
+               "ranks|sharding|micro batch, sequences|recompute|predicted ms|measured ms|predicted off by "
+               "%|bubble %|memory GiB a rank|tokens/s|state");
+    for (int i = g.from; i < g.to && i < LINES; i++) {
+        const SweepLayout *l = &s->layout[i];
+        int planned = l->predicted > 0, measured = l->measured > 0, digits = l->predicted < 10 ? 3 : 1;
+        html_put(f, "<tr><td>%d</td><td class='n'>%s</td><td class='n'>%d</td><td class='n'>%d</td><td "
+                 "class='n'>%d</td><td class='n'>%s</td><td class='n'>%d</td><td class='n'>%s</td>", l->tp,
+                 l->rows ? "yes" : "", l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
+                 layout_recompute[l->recompute]);
+        put_cell(f, digits, l->predicted, planned);
+        put_cell(f, digits, l->measured, measured);
+        put_cell(f, 1, measured ? 100 * (l->predicted / l->measured - 1) : 0, measured);
+        put_cell(f, 1, fabs(100 * l->bubble), planned); /* a rounded nothing has no sign */
+        put_cell(f, 2, (double)l->memory / (1 << 30), planned);
+        put_cell(f, 0, layout_tokens_per_second(s, l), planned);
+        html_put(f, "<td class='text'>%s</td></tr>\n", layout_state(l));
+    }
+    html_table_end(f);
 }
 
 /* A measured time says nothing of one that is predicted alone, so the two kinds do not stand in one order. */
-static void group(FILE *f, const Sweep *s, const char *title, Group g, int fit)
+static void put_group(FILE *f, const Sweep *s, const char *title, Group g, int fit)
 {
+    static const Key keys[] = {{"a", "predicted", NULL}, {"b", "measured", NULL}};
     if (g.from >= g.to)
         return;
-    fprintf(f, "<section class=\"card\"><h2>%s</h2>\n", title);
-    if (fit > g.from)
-        bars(f, s, (Group){g.from, fit < g.to ? fit : g.to});
-    fprintf(f, "<p>A click on a column's name sorts by it.%s</p>\n",
-            g.to > LINES ? " The first 2000 layouts; all are in the CSV." : "");
-    table(f, s, g);
-    fprintf(f, "</section>\n");
+    card_open(f, " wide", title, "");
+    if (fit > g.from) {
+        html_keys(f, keys, s->layout[g.from].measured > 0 ? 2 : 1);
+        put_bars(f, s, (Group){g.from, fit < g.to ? fit : g.to});
+    }
+    html_put(f, "<p class='note'>A click on the name of a column sorts by it.%s</p>\n",
+             g.to > LINES ? " The first 2000 layouts; all are in the CSV." : "");
+    put_table(f, s, g);
+    card_close(f);
 }
 
 void sweep_page(FILE *f, const Sweep *s)
 {
     int measured = any_measured(s);
-    fprintf(f,
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-            "content=\"width=device-width\">\n<title>Layouts of %d ranks</title><style>\n%s"
-            "</style></head><body>\n<h1>Layouts of %d ranks: ",
-            s->world, style, s->world);
-    html_text(f, s->path);
-    fprintf(
-        f,
-        "</h1>\n<p>%d legal layouts, %d fit the memory, %d measured. Steps of %lld sequences of %lld tokens; "
-        "machine ",
-        s->n, s->fit, measured, (long long)s->batch, (long long)s->seq);
-    html_text(f, s->machine);
-    fprintf(f, ".</p>\n");
+    char title[48];
+    snprintf(title, sizeof title, "Layouts of %d ranks", s->world);
+    page_open(f, title);
+    html_put(f, "<header><h1>%s: %s</h1>\n<p class='lead'>%d legal layouts, %d fit the memory, %d measured. "
+             "Steps of %lld sequences of %lld tokens; machine %s.</p></header>\n<div class='grid'>\n", title,
+             s->path, s->n, s->fit, measured, (long long)s->batch, (long long)s->seq, s->machine);
     if (s->fit) {
-        fprintf(f, "<section class=\"card\"><h2>The fastest, as configuration</h2><pre>");
+        card_open(f, " wide", "The fastest, as configuration", "");
+        html_put(f, "<pre>");
         sweep_winner(f, s);
-        fprintf(f, "</pre></section>\n");
+        html_put(f, "</pre>");
+        card_close(f);
     }
-    group(f, s, "Measured, by the time measured", (Group){0, measured}, s->fit);
-    group(f, s, "Not measured, by the time predicted", (Group){measured, s->n}, s->fit);
-    fprintf(f, "<script>\n%s</script></body></html>\n", script);
+    put_group(f, s, "Measured, by the time measured", (Group){0, measured}, s->fit);
+    put_group(f, s, "Not measured, by the time predicted", (Group){measured, s->n}, s->fit);
+    html_put(f, "</div>\n");
+    page_close(f);
 }

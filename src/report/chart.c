@@ -1,123 +1,73 @@
+/* chart -- the pages that the program writes, and the charts in them. */
 #include "chart.h"
 #include "base.h"
-#include "scale.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define COLUMNS 250                /* of areas: more are averaged */
+enum { SERIES = 8, WIDTH = 450 };      /* of a chart at most; px: a plot has room for the labels of these */
 
-void html_text(FILE *f, const char *s)
+/* ---- Pages ---- */
+
+void page_open(FILE *f, const char *title)
 {
-    for (; *s; s++)
-        switch (*s) {
-        case '&': fputs("&amp;", f);  break;
-        case '<': fputs("&lt;", f);   break;
-        case '>': fputs("&gt;", f);   break;
-        case '"': fputs("&quot;", f); break;
-        case '\'': fputs("&#39;", f); break;
-        default: fputc((*s & 0xe0) || *s == '\n' || *s == '\t' ? *s : ' ', f);
-        }
+    html_put(f, "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n<meta name='viewport' "
+             "content='width=device-width, initial-scale=1'>\n<meta http-equiv='Content-Security-Policy' "
+             "content='%s'>\n<title>%s \302\267 gridiron</title>\n<style>\n", "default-src 'none'; style-src "
+             "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:", title);
+    fprintf(f, "%s%s</style>\n</head>\n<body>\n<main>\n", svg_css, page_css);
 }
 
-/* ---- Drawings of their own ---- */
+void page_close(FILE *f) { fprintf(f, "</main>\n<script>\n%s</script>\n</body>\n</html>\n", page_js); }
 
-void svg_open(FILE *f, double width, double height, const char *light, const char *dark)
+void card_open(FILE *f, const char *kind, const char *title, const char *unit)
 {
-    fprintf(
-        f,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f "
-        "%.0f\">\n"
-        "<style>\ntext{font:12px "
-        "system-ui,sans-serif;fill:#222}.ground{fill:#fff}.t{fill:#555}.lane{fill:#e9ebee}"
-        ".tick{stroke:#b9bec6}%s\n@media (prefers-color-scheme:dark){text{fill:#e9e7e2}.ground{fill:#131517}"
-        ".t{fill:#a8a59e}.lane{fill:#272b2f}.tick{stroke:#4a5058}%s}\n</style>\n"
-        "<rect class=\"ground\" width=\"100%%\" height=\"100%%\"/>\n",
-        width, height, width, height, light, dark);
+    html_put(f, "<section class='card%s'><h2>%s</h2><span class='unit'>%s</span>\n", kind, title, unit);
 }
 
-int svg_text(FILE *f, const char *css, double x, double y, double size, double width, const char *text)
+void card_close(FILE *f) { fputs("</section>\n", f); }
+
+void view_label(FILE *f, const char *name, int i, const char *label)
 {
-    /* a letter is about so wide at most, over a line; from 13 px on text is bold */
-    int most = (int)(width / ((size < 13 ? 0.53 : 0.62) * size)), lines = 0;
-    while (*text || !lines) {
-        int n = (int)strlen(text), cut = n;
-        if (n > most) {
-            for (cut = most; cut > 1 && text[cut] != ' ';)
-                cut--;
-            cut = cut > 1 ? cut : most;
-        }
-        char *line = xasprintf("%.*s", cut, text);
-        if (f) {
-            fprintf(f, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\">", css, x, y + 1.35 * size * lines);
-            html_text(f, line);
-            fprintf(f, "</text>\n");
-        }
-        free(line);
-        text += cut;
-        text += *text == ' ';
-        lines++;
-    }
-    return lines;
+    html_put(f, "<style>#%s%d:checked~.%s%d{display:block}</style><input type='radio' name='%s' id='%s%d'%s>",
+             name, i, name, i, name, name, i, i == 1 ? " checked" : "");
+    html_put(f, "<label for='%s%d'>%s</label>\n", name, i, label);
 }
 
-/* ---- The frame: grid, ticks and their labels ---- */
-
-static int y_ticks(const Chart *c, Scale y, double tick[12], double *step)
+void html_table(FILE *f, const char *css, const char *names)
 {
-    return scale_ticks(y, c->height > 260 ? 6 : 4, tick, step);
+    char *list = xstrdup(names), *rest = list, *name;
+    html_put(f, "<table class='%s'><thead><tr>", css);
+    while ((name = strsep(&rest, "|")))
+        html_put(f, name == list ? "<th>%s</th>" : "<th class='n'>%s</th>", name);
+    free(list);
+    html_put(f, "</tr></thead><tbody>\n");
 }
 
-static void frame_open(FILE *f, const Chart *c, Scale x, Scale y, const char *label)
-{
-    double tick[12], step;
-    char text[32];
-    double most = fmax(fabs(y.lo), fabs(y.hi));
-    fprintf(f, "<div class=\"plot\" style=\"height:%dpx\" role=\"img\" aria-label=\"", c->height);
-    html_text(f, label);
-    fprintf(f, "\" data-x=\"%.9g %.9g %d\" data-name=\"", x.lo, x.hi, x.log);
-    html_text(f, c->x_name);
-    fprintf(f, "\">\n");
-    int n = y_ticks(c, y, tick, &step);
-    for (int i = 0; i < n; i++)
-        fprintf(f, "<i class=\"y\" style=\"top:%.2f%%\">%s</i>", 100 - 100 * scale_at(y, tick[i]),
-                axis_text(text, tick[i], step, most));
-    n = scale_ticks(x, 6, tick, &step);
-    for (int i = 0; i < n; i++)
-        if (tick[i] == rint(tick[i]) || strcmp(c->x_name, "iteration"))    /* there is no half an iteration */
-            fprintf(f, "<i class=\"x\" style=\"left:%.2f%%\">%s</i>", 100 * scale_at(x, tick[i]),
-                    axis_text(text, tick[i], strcmp(c->x_name, "iteration") ? step : fmax(1, step), x.hi));
-    fprintf(f, "<i class=\"xname\">");
-    html_text(f, c->x_name);
-    fprintf(f, "</i>\n");
-    for (int i = 0; i < c->nmark; i++)
-        if (c->mark[i] > x.lo && c->mark[i] < x.hi)
-            fprintf(f, "<i class=\"mark\" style=\"left:%.2f%%\" title=\"resumed after iteration %.0f\"></i>",
-                    100 * scale_at(x, c->mark[i]), c->mark[i]);
-    fprintf(f, "<svg viewBox=\"0 0 1000 1000\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\n");
-    n = y_ticks(c, y, tick, &step);
-    for (int i = 0; i < n; i++)
-        fprintf(f, "<path class=\"rule%s\" d=\"M0 %.1fH1000\"/>", tick[i] == 0 ? " zero" : "",
-                1000 - 1000 * scale_at(y, tick[i]));
-    fputc('\n', f);
-}
+void html_table_end(FILE *f) { fputs("</tbody></table>\n", f); }
 
-/* Range of the x axis: all points, or those right of x_from. */
-static Scale x_scale(const Chart *c)
+/* ---- Axes ---- */
+
+/* The range of a chart's x, or of its y where x reaches. */
+static Scale range(const Chart *c, const Scale *x, int of_y)
 {
-    Scale s = {INFINITY, -INFINITY, c->log_x};
+    Scale s = {INFINITY, -INFINITY, of_y ? c->log_y : c->log_x};
     for (int k = 0; k < c->n; k++)
         for (int64_t i = 0; i < c->series[k].n; i++) {
-            double x = c->series[k].x[i];
-            if ((c->log_x && x <= 0) || x < c->x_from)
+            double at = c->series[k].x[i], v = of_y ? c->series[k].y[i] : at;
+            if (!isfinite(v) || (s.log && v <= 0) || at < x->lo || at > x->hi)
                 continue;
-            s.lo = fmin(s.lo, x);
-            s.hi = fmax(s.hi, x);
+            s.lo = fmin(s.lo, v);
+            s.hi = fmax(s.hi, v);
         }
-    if (s.lo == s.hi && s.log)
-        return (Scale){s.lo / 2, s.hi * 2, 1};
+    return s;
+}
+
+static Scale x_scale(const Chart *c)
+{
+    Scale s = range(c, &(Scale){c->x_from, INFINITY, 0}, 0);
     if (s.lo == s.hi)
-        return (Scale){s.lo - 1, s.hi + 1, 0};
+        return s.log ? (Scale){s.lo / 2, s.hi * 2, 1} : (Scale){s.lo - 1, s.hi + 1, 0};
     if (!s.log && isnan(c->x_from) && s.lo > 0 && s.lo < 0.1 * s.hi)
         s.lo = 0;
     return s;
@@ -125,52 +75,120 @@ static Scale x_scale(const Chart *c)
 
 static Scale y_scale(const Chart *c, Scale x)
 {
-    Scale s = {INFINITY, -INFINITY, c->log_y};
-    for (int k = 0; k < c->n; k++)
-        for (int64_t i = 0; i < c->series[k].n; i++) {
-            double y = c->series[k].y[i];
-            if (!isfinite(y) || (s.log && y <= 0) || c->series[k].x[i] < x.lo || c->series[k].x[i] > x.hi)
-                continue;
-            s.lo = fmin(s.lo, y);
-            s.hi = fmax(s.hi, y);
-        }
+    Scale s = range(c, &x, 1);
+    double factor = pow(fmax(s.hi / s.lo, 2), 0.05);
+    double pad = s.hi > s.lo ? 0.05 * (s.hi - s.lo) : fmax(fabs(s.hi) * 0.05, 1e-12);
     if (s.lo > s.hi)
         return s;
-    if (s.log) {
-        double pad = pow(fmax(s.hi / s.lo, 2), 0.05);
-        return (Scale){s.lo / pad, s.hi * pad, 1};
-    }
-    if (c->zero)
-        return (Scale){fmin(0, s.lo), s.hi > 0 ? s.hi * 1.06 : 1, 0};
-    double pad = s.hi > s.lo ? 0.05 * (s.hi - s.lo) : fmax(fabs(s.hi) * 0.05, 1e-12);
-    return (Scale){s.lo - pad, s.hi + pad, 0};
+    if (s.log)
+        return (Scale){s.lo / factor, s.hi * factor, 1};
+    return c->zero ? (Scale){fmin(0, s.lo), s.hi > 0 ? s.hi * 1.06 : 1, 0}
+                   : (Scale){s.lo - pad, s.hi + pad, 0};
 }
 
-/* ---- Lines ---- */
-
-static void draw_line(FILE *f, const Series *s, Scale x, Scale y, const int64_t *keep, int64_t n)
+/* Both axes, and the marks. */
+static void put_axes(FILE *f, const Chart *c, Scale x, Scale y)
 {
-    fprintf(f, "<path class=\"line %s%s\" d=\"", s->css, s->draw == DRAW_FAINT ? " faint" : "");
-    int open = 0;
-    for (int64_t k = 0; k < n; k++) {
-        int64_t i = keep[k];
-        double px = 1000 * scale_at(x, s->x[i]), py = 1000 - 1000 * scale_at(y, s->y[i]);
-        int ok = isfinite(s->y[i]) && isfinite(px) && isfinite(py) && px >= -1e-6;
-        int alone = ok && !open && (k + 1 == n || !isfinite(s->y[keep[k + 1]]));
-        if (ok)
-            fprintf(f, "%c%.1f %.1f%s", open ? 'L' : 'M', px, py, alone ? "h0" : "");
-        open = ok;
+    double tick[12], step, most = fmax(fabs(y.lo), fabs(y.hi));
+    char text[32];
+    Svg s = {f, x, 0, 100, "%", WIDTH};
+    int n = scale_ticks(y, c->height > 260 ? 6 : 4, tick, &step);
+    for (int i = 0; i < n; i++) {
+        double at = c->height * (1 - scale_at(y, tick[i]));
+        html_put(f, "<line class='rule' x2='100%%' y1='%.1f' y2='%.1f'/>", at, at);
+        svg_text(&s, "r soft", x.lo, -8, at + 4, "%s", axis_text(text, tick[i], step, most));
     }
-    fprintf(f, "\"/>\n");
-    if (s->draw != DRAW_DOTS || n > 80)
-        return;
-    fprintf(f, "<path class=\"dots %s\" d=\"", s->css);
+    svg_axis(&s, c->height, c->height, !strcmp(c->x_name, "iteration"), c->x_name);
+    for (int i = 0; i < c->nmark; i++)
+        if (c->mark[i] > x.lo && c->mark[i] < x.hi)
+            svg_rect(&s, "mark", 1, c->mark[i], c->mark[i], 0, c->height, "resumed after iteration %.0f",
+                     c->mark[i]);
+}
+
+/* Which points of the series are drawn, on the heap: those right of the axis' beginning, thinned. */
+static int64_t *kept(const Series *s, Scale x, int64_t *n)
+{
+    int64_t first = 0, *keep = xcalloc((size_t)s->n + 1, sizeof *keep);
+    while (first < s->n && s->x[first] < x.lo)
+        first++;
+    *n = scale_thin(x, s->x + first, s->y + first, s->n - first, keep);
+    for (int64_t i = 0; i < *n; i++)
+        keep[i] += first;
+    return keep;
+}
+
+/* Six significant digits are more than a curve shows. */
+static void put_array(FILE *f, const double *v, const int64_t *keep, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++)
+        if (isfinite(v[keep[k]]))
+            fprintf(f, k ? ",%.6g" : "%.6g", v[keep[k]]);
+        else
+            fputs(k ? ",null" : "null", f);
+}
+
+/* The numbers of a curve, for the script. */
+static void put_numbers(FILE *f, const Series *s, Scale x)
+{
+    int64_t n, *keep = kept(s, x, &n);
+    fprintf(f, "{\"n\":\"%s\",\"c\":\"%s\",\"x\":[", s->name, s->css);
+    put_array(f, s->x, keep, n);
+    fputs("],\"y\":[", f);
+    put_array(f, s->part ? s->part : s->y, keep, n);
+    fputs("]}", f);
+    free(keep);
+}
+
+static void put_curve(FILE *f, const Series *s, Scale x, Scale y)
+{
+    static const char *const css[] = {
+        [DRAW_LINE] = "line", [DRAW_FAINT] = "line faint", [DRAW_DOTS] = "dots", [DRAW_AREA] = ""};
+    int64_t n, *keep = kept(s, x, &n);
+    int open = 0, dots = s->draw == DRAW_DOTS, area = s->draw == DRAW_AREA;
+    html_put(f, "<path class='%s %s' d='", css[s->draw], s->css);
     for (int64_t k = 0; k < n; k++) {
         double px = 1000 * scale_at(x, s->x[keep[k]]), py = 1000 - 1000 * scale_at(y, s->y[keep[k]]);
-        if (isfinite(px) && isfinite(py) && px >= -1e-6)
-            fprintf(f, "M%.1f %.1fh0", px, py);
+        int ok = isfinite(s->y[keep[k]]) && isfinite(px) && isfinite(py) && px >= -1e-6;
+        int alone = ok && !open && (k + 1 == n || !isfinite(s->y[keep[k + 1]]));
+        if (ok && area && !open)
+            fprintf(f, "M%.1f 1000V%.1f", alone ? 0 : px, py);     /* one step alone is as wide as the plot */
+        else if (ok)
+            fprintf(f, "%c%.1f %.1f", open ? 'L' : 'M', px, py);
+        if (alone || (ok && dots))
+            fputs(area ? "H1000" : "h0", f);
+        open = ok && !dots;
     }
-    fprintf(f, "\"/>\n");
+    html_put(f, area ? "V1000Z'/>\n" : "'/>\n");
+    free(keep);
+}
+
+void chart_plot(FILE *f, const Chart *c)
+{
+    Scale x = x_scale(c), y = x.lo < x.hi ? y_scale(c, x) : (Scale){1, 0, 0};
+    BUG_ON(c->n > SERIES);
+    if (!(y.lo < y.hi)) {
+        html_put(f, "<p class='none'>nothing was recorded</p>\n");
+        return;
+    }
+    html_put(f, "<div class='plot' style='height:%dpx' role='img' aria-label='%s over %s %.6g to %.6g, "
+             "between %.4g and %.4g %s' ", c->height, c->title, c->x_name, x.lo, x.hi, y.lo, y.hi, c->unit);
+    html_put(f, "data-x='%.9g %.9g %d' data-name='%s'>\n<svg aria-hidden='true'>\n", x.lo, x.hi, x.log,
+             c->x_name);
+    put_axes(f, c, x, y);
+    html_put(f, "<svg viewBox='0 0 1000 1000' preserveAspectRatio='none'>\n");
+    for (int k = c->n; k-- > 0;) {
+        Series line = c->series[k];
+        put_curve(f, &line, x, y);
+        line.draw = DRAW_LINE;
+        if (c->series[k].draw == DRAW_DOTS)
+            put_curve(f, &line, x, y);
+    }
+    html_put(f, "</svg></svg>\n<script type='application/json'>[");
+    for (int k = 0; k < c->n; k++) {
+        fputs(k ? "," : "", f);
+        put_numbers(f, &c->series[k], x);
+    }
+    fprintf(f, "]</script></div>\n");
 }
 
 static double last_finite(const Series *s)
@@ -181,153 +199,17 @@ static double last_finite(const Series *s)
     return NAN;
 }
 
-/* Six significant digits are more than a curve shows. */
-static void put_array(FILE *f, const double *v, const int64_t *keep, int64_t n)
-{
-    fputc('[', f);
-    for (int64_t k = 0; k < n; k++)
-        if (isfinite(v[keep[k]]))
-            fprintf(f, k ? ",%.6g" : "%.6g", v[keep[k]]);
-        else
-            fputs(k ? ",null" : "null", f);
-    fputc(']', f);
-}
-
-/* Values at the right end of their lines, pushed apart where they would touch (labels are 17 px high). */
-static void end_labels(FILE *f, const Chart *c, Scale y)
-{
-    struct { double top; int k; } label[8];
-    int n = 0;
-    char text[32];
-    double gap = 1700.0 / c->height;
-    for (int k = 0; k < c->n && n < 8; k++) {
-        double top = 100 - 100 * scale_at(y, last_finite(&c->series[k]));
-        if (c->series[k].draw == DRAW_FAINT || !isfinite(top))
-            continue;
-        int i = n++;
-        for (; i > 0 && label[i - 1].top > top; i--)
-            label[i] = label[i - 1];
-        label[i].top = top;
-        label[i].k = k;
-    }
-    for (int i = 1; i < n; i++)
-        if (label[i].top < label[i - 1].top + gap)
-            label[i].top = label[i - 1].top + gap;
-    for (int i = 0; i < n; i++) {
-        const Series *s = &c->series[label[i].k];
-        fprintf(f, "<i class=\"end %s\" style=\"top:%.2f%%\">%s</i>", s->css, label[i].top,
-                number_text(text, last_finite(s)));
-    }
-}
-
-void chart_lines(FILE *f, const Chart *c)
-{
-    Scale x = x_scale(c), y = x.lo < x.hi ? y_scale(c, x) : (Scale){1, 0, 0};
-    if (!(y.lo < y.hi)) {
-        fprintf(f, "<p class=\"none\">nothing was recorded</p>\n");
-        return;
-    }
-    char label[256];
-    snprintf(label, sizeof label, "%s over %s %.6g to %.6g, between %.4g and %.4g %s", c->title, c->x_name,
-             x.lo, x.hi, y.lo, y.hi, c->unit);
-    frame_open(f, c, x, y, label);
-    int64_t *keep[8], n[8], first;
-    BUG_ON(c->n > 8);
-    for (int k = 0; k < c->n; k++) {
-        const Series *s = &c->series[k];
-        for (first = 0; first < s->n && s->x[first] < x.lo; first++)
-            ;
-        keep[k] = xcalloc((size_t)s->n, sizeof **keep);
-        n[k] = scale_thin(x, s->x + first, s->y + first, s->n - first, keep[k]);
-        for (int64_t i = 0; i < n[k]; i++)
-            keep[k][i] += first;
-        draw_line(f, s, x, y, keep[k], n[k]);
-    }
-    fprintf(f, "</svg>");
-    end_labels(f, c, y);
-    fprintf(f, "\n<script type=\"application/json\">[");
-    for (int k = 0; k < c->n; k++) {
-        const Series *s = &c->series[k];
-        fprintf(f, "%s{\"n\":\"%s\",\"c\":\"%s\",\"x\":", k ? "," : "", s->name, s->css);
-        put_array(f, s->x, keep[k], n[k]);
-        fprintf(f, ",\"y\":");
-        put_array(f, s->y, keep[k], n[k]);
-        fprintf(f, "}");
-        free(keep[k]);
-    }
-    fprintf(f, "]</script></div>\n");
-}
-
-void chart_legend(FILE *f, const Chart *c, int areas)
+void chart_open(FILE *f, const char *kind, const Chart *c)
 {
     char text[32];
-    fprintf(f, "<ul class=\"legend%s\">", areas ? " areas" : "");
+    card_open(f, kind, c->title, c->log_y ? "logarithmic" : c->unit);
+    html_put(f, "<ul class='legend'>");
     for (int k = 0; k < c->n; k++) {
         const Series *s = &c->series[k];
-        fprintf(f, "<li class=\"%s%s\">%s", s->css, s->draw == DRAW_FAINT ? " faint" : "", s->name);
-        if (s->draw != DRAW_FAINT && !areas)
-            fprintf(f, " <b>%s</b>", number_text(text, last_finite(s)));
-        fprintf(f, "</li>");
+        int faint = s->draw == DRAW_FAINT, area = s->draw == DRAW_AREA;
+        html_put(f, "<li><span class='dot %s%s%s'></span>%s <b>%s</b></li>", s->css, area ? "" : " low",
+                 faint ? " faint" : "", strcmp(s->name, c->title) ? s->name : "last",
+                 faint || area ? "" : number_text(text, last_finite(s)));
     }
-    fprintf(f, "</ul>\n");
-}
-
-/* ---- Areas on top of each other ---- */
-
-void chart_stack(FILE *f, const Chart *c)
-{
-    int64_t n = c->n ? c->series[0].n : 0, columns = n < COLUMNS ? n : COLUMNS;
-    double *x = xcalloc((size_t)columns + 1, sizeof *x);
-    double *sum = xcalloc((size_t)columns + 1, (size_t)(c->n + 1) * sizeof *sum); /* [series + 1][columns] */
-    for (int64_t j = 0; j < columns; j++) {
-        int64_t from = j * n / columns, to = (j + 1) * n / columns;
-        x[j] = c->series[0].x[to - 1];
-        for (int k = 0; k < c->n; k++) {
-            double mean = 0;
-            for (int64_t i = from; i < to; i++)
-                mean += isfinite(c->series[k].y[i]) ? fmax(0, c->series[k].y[i]) / (double)(to - from) : 0;
-            sum[(k + 1) * columns + j] = sum[k * columns + j] + mean;
-        }
-    }
-    Series top = {"", "", DRAW_LINE, columns, x, sum + c->n * columns};
-    Chart whole = *c;
-    whole.series = &top;
-    whole.n = 1;
-    whole.zero = 1;
-    Scale xs = x_scale(&whole), ys = xs.lo < xs.hi ? y_scale(&whole, xs) : (Scale){1, 0, 0};
-    if (!(ys.lo < ys.hi)) {
-        fprintf(f, "<p class=\"none\">nothing was recorded</p>\n");
-    } else {
-        char label[256];
-        snprintf(label, sizeof label, "%s over %s, up to %.4g %s", c->title, c->x_name, ys.hi, c->unit);
-        frame_open(f, c, xs, ys, label);
-        for (int k = 0; k < c->n; k++) {
-            const double *lo = sum + k * columns, *hi = sum + (k + 1) * columns;
-            fprintf(f, "<path class=\"area %s\" d=\"", c->series[k].css);
-            /* a single column is drawn as a bar across the plot */
-            for (int64_t j = 0; j < columns; j++)
-                fprintf(f, "%c%.1f %.1f", j ? 'L' : 'M', columns == 1 ? 0 : 1000 * scale_at(xs, x[j]),
-                        1000 - 1000 * scale_at(ys, hi[j]));
-            if (columns == 1)
-                fprintf(f, "H1000");
-            for (int64_t j = columns; j-- > 0;)
-                fprintf(f, "L%.1f %.1f", columns == 1 ? 1000 : 1000 * scale_at(xs, x[j]),
-                        1000 - 1000 * scale_at(ys, lo[j]));
-            fprintf(f, "%sZ\"/>\n", columns == 1 ? "H0" : "");
-        }
-        fprintf(f, "</svg>\n<script type=\"application/json\">[");
-        for (int k = 0; k < c->n; k++) {
-            fprintf(f, "%s{\"n\":\"%s\",\"c\":\"%s\",\"x\":[", k ? "," : "", c->series[k].name,
-                    c->series[k].css);
-            for (int64_t j = 0; j < columns; j++)
-                fprintf(f, j ? ",%.6g" : "%.6g", x[j]);
-            fprintf(f, "],\"y\":[");
-            for (int64_t j = 0; j < columns; j++)
-                fprintf(f, j ? ",%.4g" : "%.4g", sum[(k + 1) * columns + j] - sum[k * columns + j]);
-            fprintf(f, "]}");
-        }
-        fprintf(f, "]</script></div>\n");
-    }
-    free(x);
-    free(sum);
+    html_put(f, "</ul>\n");
 }

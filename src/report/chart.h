@@ -1,53 +1,48 @@
-/* chart -- drawings for the report: HTML with inline SVG, no library, readable without scripts.
- *
- * The SVG holds only geometry, in a 1000 x 1000 box that is stretched to whatever size the page gives it
- * (strokes keep their width); all text is HTML placed by percentages. So one drawing serves a phone and a
- * wide screen, and letters never shrink. Colours are CSS classes of the page: a b for lines, the phases' and
- * instructions' names for areas. */
+/* chart -- the pages that the program writes, and the charts in them: HTML with inline SVG, no library,
+ * readable without scripts. Curves are drawn in a 1000 x 1000 box that is stretched over the plot (strokes
+ * keep their width); svg.h has the rest. */
 #ifndef CHART_H
 #define CHART_H
-#include <stdint.h>
-#include <stdio.h>
+#include "svg.h"
 
-typedef enum { DRAW_LINE, DRAW_FAINT, DRAW_DOTS } Draw;   /* DOTS: a line with a dot at each point */
+/* A self-contained page. */
+void page_open(FILE *f, const char *title);
+void page_close(FILE *f);
+/* A card of the page; a legend may follow. kind: "" half as wide as the page, " wide" as wide. */
+void card_open(FILE *f, const char *kind, const char *title, const char *unit);
+void card_close(FILE *f);
+/* The label of one of several views, of which one is seen: i from 1, the first is chosen. All labels stand
+ * before all views, in an element of class "views"; the views are elements of the classes "view NAMEi". */
+void view_label(FILE *f, const char *name, int i, const char *label);
+/* Opens a table; its head: names with | between, the first one over text, the others over numbers. */
+void html_table(FILE *f, const char *css, const char *names);
+void html_table_end(FILE *f);
+
+/* DOTS: a line with a dot at each point. AREA: from the axis up to y; the areas of a stack stand in the order
+ * of their heights, the lowest first. */
+typedef enum { DRAW_LINE, DRAW_FAINT, DRAW_DOTS, DRAW_AREA } Draw;
 
 typedef struct {
     const char *name, *css;
     Draw draw;
     int64_t n;
-    const double *x, *y;           /* x does not fall; a y that is not finite is a gap */
+    const double *x, *y;    /* x does not fall; a y that is not finite is a gap */
+    const double *part;     /* what the reader is told instead of y: an area's own share; NULL: y */
 } Series;
 
 typedef struct {
     const char *title, *unit, *x_name;
-    int height;                    /* px */
-    int log_x, log_y, zero;        /* zero: the y axis starts at 0 */
-    double x_from;                 /* leaves out what lies left of it; NAN = nothing */
-    int n;
+    int height;             /* px */
+    int log_x, log_y, zero; /* zero: the y axis starts at 0 */
+    double x_from;          /* leaves out what lies left of it; NAN = nothing */
+    int n, nmark;
     const Series *series;
-    int nmark;                     /* vertical marks, e.g. where a run was resumed */
-    const double *mark;
+    const double *mark;     /* [nmark] vertical marks, where a run was resumed */
 } Chart;
 
-/* A plot without its title; series of more than ~1000 points are thinned, keeping every extreme. Prints a
- * line of text instead when there is nothing to draw. */
-void chart_lines(FILE *f, const Chart *c);
-
-/* Areas on top of each other; all series have the same x, and no gaps: what is not finite counts as 0. More
- * than ~250 columns are averaged. */
-void chart_stack(FILE *f, const Chart *c);
-
-/* Legend entries: a swatch and the name, and of lines the last value. */
-void chart_legend(FILE *f, const Chart *c, int areas);
-
-/* Opens a drawing of its own, light or dark as its reader likes it, and its style sheet: `light` are the
- * drawing's rules, `dark` those that change. The ground, text, .t (soft text), .lane and .tick have theirs.
- */
-void svg_open(FILE *f, double width, double height, const char *light, const char *dark);
-/* Text of class `css` and `size` px, in as many lines as keep it within `width` px; y: of the first line's
- * foot. Returns the number of lines; f NULL: only that. */
-int svg_text(FILE *f, const char *css, double x, double y, double size, double width, const char *text);
-
-/* Text with &, <, >, " and ' escaped; control characters but newline and tab become spaces. */
-void html_text(FILE *f, const char *s);
+/* The chart's card, open, with its title and a legend, which gives the last values of lines. */
+void chart_open(FILE *f, const char *kind, const Chart *c);
+/* The plot, or a line of text when there is nothing to draw. Series of more than ~1000 points are thinned,
+ * keeping every extreme. */
+void chart_plot(FILE *f, const Chart *c);
 #endif

@@ -1,3 +1,4 @@
+/* The report of a run: one page, from the files of its directory. */
 #define _GNU_SOURCE
 #include "chart.h"
 #include "console.h"
@@ -9,14 +10,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-extern const char report_css[], report_js[];       /* report_page.c */
-
-void card_open(FILE *f, const char *kind, const char *title, const char *unit)
-{
-    fprintf(f, "<section class=\"card%s\"><div class=\"head\"><h2>%s</h2><span class=\"unit\">%s</span>",
-            kind, title, unit);
-}
 
 /* ---- Head and key numbers ---- */
 
@@ -38,23 +31,14 @@ static void put_head(FILE *f, const Report *r)
         struct tm tm;
         strftime(when, sizeof when, "%-d %B %Y, %H:%M", localtime_r(&at, &tm));
     }
-    fprintf(f, "<header>\n<div class=\"eyebrow\"><span>gridiron</span><span>");
-    html_text(f, r->name);
-    fprintf(f, "</span>");
-    if (*when)
-        fprintf(f, "<span>%s</span>", when);
-    fprintf(f, "<span class=\"badge%s\">", !strncmp(why, "finished", 8) ? " ok" : "");
-    html_text(f, *why ? why : "no end was recorded");
-    fprintf(f, "</span></div>\n<h1>");
-    if (parameters > 0)
-        fprintf(f, "%s parameters", count_text(t, parameters));
-    else
-        html_text(f, r->name);
+    html_put(f, "<header>\n<div class='eyebrow'><span>gridiron</span><span>%s</span><span>%s</span><span "
+             "class='badge%s'>%s</span></div>\n<h1>", r->name, when, strncmp(why, "finished", 8) ? "" : " ok",
+             *why ? why : "no end was recorded");
+    html_put(f, "%s%s", parameters > 0 ? count_text(t, parameters) : r->name,
+             parameters > 0 ? " parameters" : "");
     if (isfinite(tokens))
-        fprintf(f, " after %s tokens", count_text(t, tokens));
-    fprintf(f, "</h1>\n<p class=\"lead\">");
-    html_text(f, text_of(json_object_get(r->run, "facts"), "model"));
-    fprintf(f, "</p>\n");
+        html_put(f, " after %s tokens", count_text(t, tokens));
+    html_put(f, "</h1>\n<p class='lead'>%s</p>\n", text_of(json_object_get(r->run, "facts"), "model"));
     double skipped = 0, nans = 0, lost = 0;
     for (int64_t i = 0; i < r->n; i++) {
         skipped += fmax(0, r->col[C_skipped_iterations][i]);
@@ -62,28 +46,26 @@ static void put_head(FILE *f, const Report *r)
         lost += !isfinite(r->col[C_lm_loss][i]);
     }
     if (skipped > 0 || nans > 0 || lost > 0)
-        fprintf(f,
-                "<p class=\"notice\">Steps skipped by the loss scaler: %.0f. Steps whose loss or gradient "
-                "was not finite: %.0f. Recorded losses that are not finite: %.0f.</p>\n",
-                skipped, nans, lost);
-    fprintf(f, "</header>\n");
+        html_put(f, "<p class='notice'>Steps skipped by the loss scaler: %.0f. Steps whose loss or gradient "
+                 "was not finite: %.0f. Recorded losses that are not finite: %.0f.</p>\n", skipped, nans,
+                 lost);
+    html_put(f, "</header>\n");
 }
 
 __attribute__((format(printf, 4, 5)))
 static void tile(FILE *f, const char *name, const char *value, const char *fmt, ...)
 {
     /* a value's unit is set smaller: what follows the first space */
-    const char *space = strchr(value, ' ');
-    char text[256];
+    char number[64];
     va_list ap;
+    snprintf(number, sizeof number, "%s", value);
+    number[strcspn(number, " ")] = 0;
+    html_put(f, "<div><dt>%s</dt><dd class='v'>%s<small>%s</small></dd><dd class='s'>", name, number,
+             value + strlen(number));
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    html_vput(f, fmt, ap);
     va_end(ap);
-    fprintf(f, "<div><dt>%s</dt><dd class=\"v\">%.*s", name,
-            space ? (int)(space - value) : (int)strlen(value), value);
-    if (space)
-        fprintf(f, "<small>%s</small>", space);
-    fprintf(f, "</dd><dd class=\"s\">%s</dd></div>\n", text);
+    html_put(f, "</dd></div>\n");
 }
 
 static void put_loss_tiles(FILE *f, const Report *r)
@@ -119,74 +101,54 @@ static void put_tiles(FILE *f, const Report *r)
         took += fmax(0, number_of(s, "ended") - number_of(s, "started"));
     if (!r->n && !r->evals)
         return;
-    fprintf(f, "<dl class=\"tiles\">\n");
+    html_put(f, "<dl class='tiles'>\n");
     put_loss_tiles(f, r);
     if (r->n) {
         double mfu = last_of(r, C_mfu), tflops = median(r->col[C_tflops_per_device], r->n);
-        char speed[48], use[32] = "";
+        char speed[48], use[80] = "", of[48] = "";
         snprintf(speed, sizeof speed, "%s tokens/s", grouped(t, median(r->col[C_tokens_per_second], r->n)));
-        if (isfinite(mfu))
-            snprintf(use, sizeof use, ", MFU %.0f %%", 100 * median(r->col[C_mfu], r->n));
-        if (isfinite(tflops))
-            tile(f, "Throughput", speed, "median, %.3g TFLOP/s a device%s", tflops, use);
-        else
-            tile(f, "Throughput", speed, "median");
+        int n = isfinite(tflops) ? snprintf(use, sizeof use, ", %.3g TFLOP/s a device", tflops) : 0;
+        if (isfinite(tflops) && isfinite(mfu))
+            snprintf(use + n, sizeof use - (size_t)n, ", MFU %.0f %%", 100 * median(r->col[C_mfu], r->n));
+        tile(f, "Throughput", speed, "median%s", use);
         tile(f, "Step time", ms_text(v, median(r->col[C_elapsed_ms], r->n)), "median, slowest %s",
              ms_text(t, largest(r->col[C_elapsed_ms], r->n)));
         if (total > 0)
-            tile(f, "Iterations", grouped(v, last_of(r, C_iteration)), "of %s, %s samples", grouped(t, total),
-                 count_text(u, last_of(r, C_consumed_samples)));
-        else
-            tile(f, "Iterations", grouped(v, last_of(r, C_iteration)), "%s samples",
-                 count_text(u, last_of(r, C_consumed_samples)));
+            snprintf(of, sizeof of, "of %s, ", grouped(t, total));
+        tile(f, "Iterations", grouped(v, last_of(r, C_iteration)), "%s%s samples", of,
+             count_text(u, last_of(r, C_consumed_samples)));
         tile(f, "Memory", bytes_text(v, largest(r->col[C_memory_bytes], r->n)), "most a process held");
     }
-    if (took > 0) {
-        size_t starts = json_array_size(json_object_get(r->run, "sessions"));
-        char plural[48] = "from start to end";
-        if (starts > 1)
-            snprintf(plural, sizeof plural, "in %zu starts", starts);
-        tile(f, "Time", duration_text(v, took), "%s", plural);
-    }
-    fprintf(f, "</dl>\n");
+    size_t starts = json_array_size(json_object_get(r->run, "sessions"));
+    if (took > 0 && starts > 1)
+        tile(f, "Time", duration_text(v, took), "in %d starts", (int)starts);
+    else if (took > 0)
+        tile(f, "Time", duration_text(v, took), "from start to end");
+    html_put(f, "</dl>\n");
 }
 
 /* ---- Words: sample, facts, evaluations, configuration ---- */
 
 static void put_sample(FILE *f, const Report *r)
 {
-    size_t n = json_array_size(r->samples), i;
+    size_t i;
     json_t *o;
-    if (!n) {
-        if (r->n) {
-            card_open(f, " wide", "Sample", "");
-            fprintf(f, "</div>\n<p class=\"note\">No text yet: what <code>train generate load=");
-            html_text(f, r->name);
-            fprintf(f, "</code> writes is shown here.</p></section>\n");
-        }
+    if (!json_array_size(r->samples) && !r->n)
         return;
-    }
     card_open(f, " wide", "Sample", "text that the model wrote last; bold: what it was given");
-    fprintf(f, "</div>\n");
-    json_array_foreach(r->samples, i, o) {
-        fprintf(f, "<blockquote><b>");
-        html_text(f, text_of(o, "prompt"));
-        fprintf(f, "</b>");
-        html_text(f, text_of(o, "text"));
-        fprintf(f, "</blockquote>\n<p class=\"note\">after iteration %.0f</p>\n", number_of(o, "iteration"));
-    }
-    fprintf(f, "</section>\n");
+    if (!json_array_size(r->samples))
+        html_put(f, "<p class='note'>No text yet: what <code>train generate load=%s</code> writes is shown "
+                 "here.</p>\n", r->name);
+    json_array_foreach(r->samples, i, o)
+        html_put(f, "<blockquote><b>%s</b>%s</blockquote>\n<p class='note'>after iteration %.0f</p>\n",
+                 text_of(o, "prompt"), text_of(o, "text"), number_of(o, "iteration"));
+    card_close(f);
 }
 
-static void fact(FILE *f, const char *name, const char *value, int code)
+static void fact(FILE *f, const char *css, const char *name, const char *value)
 {
-    if (!*value)
-        return;
-    fprintf(f, "<tr><th>");
-    html_text(f, name);
-    fprintf(f, "</th><td class=\"text\">%s", code ? "<code>" : "");
-    html_text(f, value);
-    fprintf(f, "%s</td></tr>\n", code ? "</code>" : "");
+    if (*value)
+        html_put(f, "<tr><th>%s</th><td class='text %s'>%s</td></tr>\n", name, css, value);
 }
 
 static void put_facts(FILE *f, const Report *r)
@@ -198,14 +160,14 @@ static void put_facts(FILE *f, const Report *r)
     if (!r->run)
         return;
     card_open(f, " wide", "This run", "");
-    fprintf(f, "</div>\n<table>");
+    html_put(f, "<table>");
     json_object_foreach(json_object_get(r->run, "facts"), name, o)
         if (strcmp(name, "model"))
-            fact(f, name, json_string_value(o) ? json_string_value(o) : "", 0);
+            fact(f, "", name, json_string_value(o) ? json_string_value(o) : "");
     snprintf(text, sizeof text, "%s: %s, %.0f cores, %s, Linux %s", text_of(machine, "host"),
              text_of(machine, "cpu"), number_of(machine, "cores"),
              bytes_text(t, number_of(machine, "memory_bytes")), text_of(machine, "system"));
-    fact(f, "machine", machine ? text : "", 0);
+    fact(f, "", "machine", machine ? text : "");
     json_array_foreach(json_object_get(r->run, "sessions"), i, o) {
         time_t at = (time_t)fmax(0, number_of(o, "started"));
         struct tm tm;
@@ -217,11 +179,12 @@ static void put_facts(FILE *f, const Report *r)
             n += snprintf(text + n, sizeof text - (size_t)n, ", for %s", duration_text(t, took));
         const char *why = text_of(o, "why");
         snprintf(text + n, sizeof text - (size_t)n, ": %s", *why ? why : "no end was recorded");
-        fact(f, i ? "resumed" : "started", text, 0);
-        fact(f, "command", text_of(o, "command"), 1);
-        fact(f, "build", text_of(o, "build"), 1);
+        fact(f, "", i ? "resumed" : "started", text);
+        fact(f, "code", "command", text_of(o, "command"));
+        fact(f, "code", "build", text_of(o, "build"));
     }
-    fprintf(f, "</table></section>\n");
+    html_put(f, "</table>");
+    card_close(f);
 }
 
 static void put_evaluations(FILE *f, const Report *r)
@@ -229,40 +192,33 @@ static void put_evaluations(FILE *f, const Report *r)
     char t[32];
     if (!r->evals)
         return;
-    fprintf(f, "<details class=\"card wide\"><summary>Evaluations</summary>"
-               "<table><thead><tr><th>iteration</th><th class=\"n\">validation loss</th>"
-               "<th class=\"n\">perplexity</th></tr></thead><tbody>\n");
+    html_put(f, "<details class='card wide'><summary>Evaluations</summary>");
+    html_table(f, "", "iteration|validation loss|perplexity");
     for (int64_t i = 0; i < r->evals; i++)
-        fprintf(f, "<tr><td>%s</td><td class=\"n\">%.6f</td><td class=\"n\">%.6g</td></tr>\n",
-                grouped(t, r->eval_at[i]), r->eval_loss[i], exp(r->eval_loss[i]));
-    fprintf(f, "</tbody></table></details>\n");
+        html_put(f, "<tr><td>%s</td><td class='n'>%.6f</td><td class='n'>%.6g</td></tr>\n",
+                 grouped(t, r->eval_at[i]), r->eval_loss[i], exp(r->eval_loss[i]));
+    html_table_end(f);
+    html_put(f, "</details>\n");
 }
 
 static void put_page(FILE *f, const Report *r)
 {
-    fprintf(f, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-               "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-               "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-               "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n<link rel=\"icon\" "
-               "href=\"data:,\">\n<title>");
-    html_text(f, r->name);
-    fprintf(f, " \302\267 gridiron</title>\n<style>\n%s</style>\n</head>\n<body>\n<main>\n", report_css);
+    page_open(f, r->name);
     put_head(f, r);
     put_tiles(f, r);
-    fprintf(f, "<div class=\"grid\">\n");
+    html_put(f, "<div class='grid'>\n");
     put_curves(f, r);
     put_memory(f, r);
     put_timeline(f, r);
     put_sample(f, r);
     put_facts(f, r);
     put_evaluations(f, r);
-    if (r->config) {
-        fprintf(f, "<details class=\"card wide\"><summary>Configuration</summary><pre>");
-        html_text(f, r->config);
-        fprintf(f, "</pre></details>\n");
-    }
-    fprintf(f, "</div>\n<footer>Made from metrics.jsonl, which holds every number with all its digits."
-            "</footer>\n</main>\n<script>\n%s</script>\n</body>\n</html>\n", report_js);
+    if (r->config)
+        html_put(f, "<details class='card wide'><summary>Configuration</summary><pre>%s</pre></details>\n",
+                 r->config);
+    html_put(f, "</div>\n<footer>Made from metrics.jsonl, which holds every number with all its digits."
+             "</footer>\n");
+    page_close(f);
 }
 
 int report_write(const char *run_dir, char why[WHY])

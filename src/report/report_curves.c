@@ -5,13 +5,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Mean over a window that is centred where it can be; steps whose value is not finite are left out. */
-static double *smooth(const double *y, int64_t n, int64_t half)
+/* s: the means of y over a window of about 2 % of the n steps, centred where it can be. What is not finite is
+ * left out. */
+enum { SMOOTH_FROM = 100 };
+static double *smooth(double *s, const double *y, int64_t n)
 {
-    double *s = xcalloc((size_t)n, sizeof *s), sum = 0;
-    int64_t lo = 0, hi = 0, k = 0;                 /* the window [lo, hi), k finite values in it */
+    double sum = 0;
+    int64_t lo = 0, hi = 0, k = 0;     /* the window [lo, hi), k finite values in it */
     for (int64_t i = 0; i < n; i++) {
-        int64_t h = i < half ? i : half;
+        int64_t h = n / SMOOTH_FROM < i ? n / SMOOTH_FROM : i;
         h = n - 1 - i < h ? n - 1 - i : h;
         for (; hi <= i + h; hi++)
             if (isfinite(y[hi]))
@@ -24,33 +26,40 @@ static double *smooth(const double *y, int64_t n, int64_t half)
     return s;
 }
 
-/* A column of the table as one curve, or, when there are many steps, as a faint one and its mean over about
- * 2 % of them. Returns how many series; *mean is the caller's to free. */
-enum { SMOOTH_FROM = 100 };
+/* A column of the table as one curve, or, when there are many steps, as a faint one and its mean. Returns how
+ * many series; *mean is the caller's to free. */
 static int curve(const Report *r, int column, const char *name, Series s[2], double **mean)
 {
     const double *x = r->col[C_iteration], *y = r->col[column];
     *mean = NULL;
-    if (r->n < SMOOTH_FROM) {
-        s[0] = (Series){name, "a", r->n < 30 ? DRAW_DOTS : DRAW_LINE, r->n, x, y};
+    s[0] = (Series){name, "a", r->n < 30 ? DRAW_DOTS : DRAW_LINE, r->n, x, y, NULL};
+    if (r->n < SMOOTH_FROM)
         return r->n > 0;
-    }
-    *mean = smooth(y, r->n, r->n / SMOOTH_FROM);
-    s[0] = (Series){"each recorded step", "a", DRAW_FAINT, r->n, x, y};
-    s[1] = (Series){name, "a", DRAW_LINE, r->n, x, *mean};
+    *mean = smooth(xcalloc((size_t)r->n, sizeof **mean), y, r->n);
+    s[1] = (Series){name, "a", DRAW_LINE, r->n, x, *mean, NULL};
+    s[0] = (Series){"each recorded step", "a", DRAW_FAINT, r->n, x, y, NULL};
     return 2;
+}
+
+static Chart over_iterations(const Report *r, const char *title, const char *unit, int n, const Series *s)
+{
+    return (Chart){.title = title, .unit = unit, .x_name = "iteration", .height = 190, .n = n, .series = s,
+                   .x_from = NAN, .nmark = r->marks, .mark = r->mark};
+}
+
+static void put_card(FILE *f, const Chart *c)
+{
+    chart_open(f, "", c);
+    chart_plot(f, c);
+    card_close(f);
 }
 
 /* ---- the loss, over iterations, tokens and time ---- */
 
 /* The training time at the end of each recorded step, in the unit *name, evaluations and saves included: a
- * line holds the means of the steps since the line before it. */
+ * line holds the means of the steps since the line before it. On the heap. */
 static double *time_of(const Report *r, const char **name)
 {
-    static const struct {
-        double s;
-        const char *name;
-    } units[] = {{3600, "hours"}, {60, "minutes"}, {1, "seconds"}};
     static const int parts[] = {C_elapsed_ms, C_eval_ms, C_checkpoint_ms};
     double *t = xcalloc((size_t)r->n + 1, sizeof *t), sum = 0;
     for (int64_t i = 0; i < r->n; i++) {
@@ -59,12 +68,10 @@ static double *time_of(const Report *r, const char **name)
             sum += isfinite(r->col[parts[k]][i]) ? 1e-3 * steps * r->col[parts[k]][i] : 0;
         t[i] = sum;
     }
-    int u = 0;
-    while (u < 2 && sum < 2 * units[u].s)
-        u++;
+    double unit = sum < 120 ? 1 : sum < 7200 ? 60 : 3600;
     for (int64_t i = 0; i < r->n; i++)
-        t[i] /= units[u].s;
-    *name = units[u].name;
+        t[i] /= unit;
+    *name = sum < 120 ? "seconds" : sum < 7200 ? "minutes" : "hours";
     return t;
 }
 
@@ -81,73 +88,64 @@ static double place(const Report *r, const double *x, double at)
     return it[i] > from ? x0 + (x[i] - x0) * (at - from) / (it[i] - from) : x[i];
 }
 
+/* x: of the recorded steps; NULL: there is no such view */
 typedef struct { const char *label, *x_name; const double *x; int log; double from; } LossView;
 
-static void put_view(FILE *f, const Report *r, const Chart *chart, const LossView *v)
+static void put_view(FILE *f, const Report *r, Chart c, const LossView *v)
 {
-    Chart c = *chart;
     Series s[3];
     double *at = xcalloc((size_t)r->evals + 1, sizeof *at);
     for (int64_t i = 0; i < r->evals; i++)
-        at[i] = v->x && r->n ? place(r, v->x, r->eval_at[i]) : r->eval_at[i];
+        at[i] = r->n ? place(r, v->x, r->eval_at[i]) : r->eval_at[i];
     for (int k = 0; k < c.n; k++) {
-        s[k] = chart->series[k];
-        if (v->x)
-            s[k].x = s[k].x == r->eval_at ? at : v->x;
+        s[k] = c.series[k];
+        s[k].x = s[k].y == r->eval_loss ? at : v->x;
     }
     c.series = s;
     c.x_name = v->x_name;
     c.log_x = v->log;
     c.x_from = v->from;
-    if (v->x)
-        c.nmark = 0;                   /* marks are iterations */
-    chart_lines(f, &c);
+    c.nmark = v->x == r->col[C_iteration] ? c.nmark : 0;       /* marks are iterations */
+    chart_plot(f, &c);
     free(at);
 }
 
 static void put_loss(FILE *f, const Report *r)
 {
-    const double *x = r->col[C_iteration];
-    double *mean, last = r->n ? x[r->n - 1] : NAN, first = r->n ? x[0] : NAN;
+    const double *x = r->col[C_iteration],
+                 *tokens = last_of(r, C_consumed_tokens) > 0 ? r->col[C_consumed_tokens] : NULL;
+    double *mean, last = r->n ? x[r->n - 1] : NAN;
     const char *unit;
-    double *hours = time_of(r, &unit);
+    double *time = time_of(r, &unit);
     Series s[3];
-    int k = curve(r, C_lm_loss, "training", s, &mean), many = r->n >= 20 && last > 2 * first, views = 0;
+    int k = curve(r, C_lm_loss, "training", s, &mean), many = r->n >= 20 && last > 2 * x[0], shown = 0;
     if (r->evals)
-        s[k++] = (Series){"validation", "b", DRAW_DOTS, r->evals, r->eval_at, r->eval_loss};
-    Chart c = {.title = "Loss", .unit = "nats a token", .height = 340, .n = k, .series = s, .nmark = r->marks,
-               .mark = r->mark};
-    LossView view[5] = {{"iterations", "iteration", NULL, 0, NAN}};
-    views++;
-    if (r->n >= 2 && last_of(r, C_consumed_tokens) > 0)
-        view[views++] = (LossView){"tokens", "tokens", r->col[C_consumed_tokens], 0, NAN};
-    if (r->n >= 2 && hours[r->n - 1] > 0)
-        view[views++] = (LossView){"time", unit, hours, 0, NAN};
-    if (many)
-        view[views++] = (LossView){"log iterations", "iteration", NULL, 1, NAN};
-    if (many)
-        view[views++] = (LossView){"last three quarters", "iteration", NULL, 0, last / 4};
-    card_open(f, " wide", c.title, c.unit);
-    chart_legend(f, &c, 0);
-    fprintf(f, "</div>\n<div class=\"views\">");
-    for (int i = 0; i < views && views > 1; i++)
-        fprintf(f, "<input type=\"radio\" name=\"view\" id=\"v%d\"%s><label for=\"v%d\">%s</label>\n", i + 1,
-                i ? "" : " checked", i + 1, view[i].label);
-    for (int i = 0; i < views; i++) {
-        if (views > 1)
-            fprintf(f, "<div class=\"view v%d\">", i + 1);
-        else
-            fprintf(f, "<div>");
-        put_view(f, r, &c, &view[i]);
-        fprintf(f, "</div>");
-    }
-    fprintf(f, "</div>\n");
+        s[k++] = (Series){"validation", "b", DRAW_DOTS, r->evals, r->eval_at, r->eval_loss, NULL};
+    Chart c = over_iterations(r, "Loss", "nats a token", k, s);
+    c.height = 340;
+    const LossView view[] = {{"iterations", "iteration", x, 0, NAN},
+                             {"tokens", "tokens", r->n >= 2 ? tokens : NULL, 0, NAN},
+                             {"time", unit, r->n >= 2 && time[r->n - 1] > 0 ? time : NULL, 0, NAN},
+                             {"log iterations", "iteration", many ? x : NULL, 1, NAN},
+                             {"last three quarters", "iteration", many ? x : NULL, 0, last / 4}};
+    chart_open(f, " wide", &c);
+    html_put(f, "<div class='views'>");
+    for (int i = 0; i < 5; i++)
+        if (i == 0 || view[i].x)
+            view_label(f, "v", ++shown, view[i].label);
+    for (int i = shown = 0; i < 5; i++)
+        if (i == 0 || view[i].x) {
+            html_put(f, "<div class='view v%d'>", ++shown);
+            put_view(f, r, c, &view[i]);
+            html_put(f, "</div>");
+        }
+    html_put(f, "</div>\n");
     if (mean)
-        fprintf(f, "<p class=\"note\">Strong lines are means of %lld recorded steps.</p>\n",
-                (long long)(2 * (r->n / SMOOTH_FROM) + 1));
-    fprintf(f, "</section>\n");
+        html_put(f, "<p class='note'>Strong lines are means of %d recorded steps.</p>\n",
+                 (int)(2 * (r->n / SMOOTH_FROM) + 1));
+    card_close(f);
     free(mean);
-    free(hours);
+    free(time);
 }
 
 static int varies(const double *v, int64_t n)
@@ -170,71 +168,71 @@ static void put_curve(FILE *f, const Report *r, int column, const char *title, H
             low = fmin(low, y[i]);
             high = fmax(high, y[i]);
         }
-    Series s[2] = {{title, "a", r->n < 30 ? DRAW_DOTS : DRAW_LINE, r->n, r->col[C_iteration], y}};
+    Series s[2] = {{title, "a", r->n < 30 ? DRAW_DOTS : DRAW_LINE, r->n, r->col[C_iteration], y, NULL}};
     int k = how < MEAN ? 1 : curve(r, column, title, s, &mean);
-    Chart c = {.title = title, .unit = metric_defs[column].unit, .x_name = "iteration", .height = 190,
-               .n = k, .series = s, .x_from = NAN, .zero = how == PLAIN || how == MEAN,
-               .log_y = (how == PLAIN_LOG || how == MEAN_LOG) && high > 30 * low, .nmark = r->marks,
-               .mark = r->mark};
-    card_open(f, "", title, c.log_y ? "logarithmic" : c.unit);
-    fprintf(f, "</div>\n");
-    chart_lines(f, &c);
-    fprintf(f, "</section>\n");
+    Chart c = over_iterations(r, title, metric_defs[column].unit, k, s);
+    c.zero = how == PLAIN || how == MEAN;
+    c.log_y = !c.zero && high > 30 * low;
+    put_card(f, &c);
     free(mean);
 }
 
-enum { PHASES = 7 };
+/* The first STEP_PHASES are parts of elapsed_ms; -1: its rest. */
+enum { PHASES = 7, STEP_PHASES = 5 };
 static const struct { int column; const char *css; } phase[PHASES] = {
-    {C_data_ms, "data"},           {C_forward_ms, "forward"}, {C_backward_ms, "backward"},
-    {C_optimizer_ms, "optimizer"}, {-1, "other"},             {C_checkpoint_ms, "checkpoint"},
-    {C_eval_ms, "evaluation"}};
-enum { STEP_PHASES = 5 };          /* the first ones are parts of elapsed_ms */
+    {C_data_ms, "data"}, {C_forward_ms, "forward"}, {C_backward_ms, "backward"},
+    {C_optimizer_ms, "optimizer"}, {-1, "other"}, {C_checkpoint_ms, "checkpoint"}, {C_eval_ms, "evaluation"}};
+
+static void put_share(FILE *f, const Report *r, const double *share)
+{
+    double total = 0;
+    char t[32];
+    for (int k = 0; k < PHASES; k++)
+        total += share[k];
+    if (!(total > 0))
+        return;
+    card_open(f, "", "Where the time went", "all recorded steps");
+    html_put(f, "<div class='share' aria-hidden='true'>");
+    for (int k = 0; k < PHASES; k++)
+        if (share[k] > 0)
+            html_put(f, "<span class='%s' style='flex:%.4f 1 0'></span>", phase[k].css, share[k] / total);
+    html_put(f, "</div>\n<table>");
+    for (int k = 0; k < PHASES; k++)
+        if (share[k] > 0)
+            html_put(f, "<tr><td><span class='dot %s'></span>%s</td><td class='n'>%s a step</td><td "
+                     "class='n'>%.1f %%</td></tr>\n", phase[k].css, phase[k].css,
+                     ms_text(t, share[k] / (double)r->n), 100 * share[k] / total);
+    html_put(f, "</table>\n<p class='note'>other: the rest of a step, in which a rank waits for the work of "
+             "another rank, moves messages, gathers weights or writes the log; means over the ranks.</p>");
+    card_close(f);
+}
 
 static void put_phases(FILE *f, const Report *r)
 {
-    double *other = xcalloc((size_t)r->n, sizeof *other), total = 0, share[PHASES] = {0};
-    Series s[PHASES];
-    char t[32];
-    for (int64_t i = 0; i < r->n; i++) {
-        other[i] = r->col[C_elapsed_ms][i];
-        for (int k = 0; k < STEP_PHASES; k++)
-            if (phase[k].column >= 0 && isfinite(r->col[phase[k].column][i]))
-                other[i] -= r->col[phase[k].column][i];
-        other[i] = fmax(0, other[i]);
-    }
+    int64_t n = r->n;
+    double *all = xcalloc((size_t)n, 3 * PHASES * sizeof *all), share[PHASES] = {0};
+    double *part = all, *mean = all + PHASES * n, *sum = mean + PHASES * n;        /* [PHASES][n] */
+    const double *x = r->col[C_iteration];
+    Series s[STEP_PHASES];
     for (int k = 0; k < PHASES; k++) {
-        const double *y = phase[k].column < 0 ? other : r->col[phase[k].column];
-        s[k] = (Series){phase[k].css, phase[k].css, DRAW_LINE, r->n, r->col[C_iteration], y};
-        for (int64_t i = 0; i < r->n; i++)
-            share[k] += isfinite(y[i]) ? y[i] : 0;
-        total += share[k];
+        const double *y = r->col[phase[k].column < 0 ? C_elapsed_ms : phase[k].column];
+        for (int64_t i = 0; i < n; i++) {
+            part[k * n + i] = isfinite(y[i]) ? y[i] : 0;
+            for (int j = 0; phase[k].column < 0 && j < k; j++)
+                part[k * n + i] = fmax(0, part[k * n + i] - part[j * n + i]);
+            share[k] += part[k * n + i];
+        }
+        smooth(mean + k * n, part + k * n, n);
+        for (int64_t i = 0; i < n; i++)
+            sum[k * n + i] = mean[k * n + i] + (k ? sum[(k - 1) * n + i] : 0);
     }
-    Chart c = {.title = "Step time", .unit = "ms", .x_name = "iteration", .height = 190, .n = STEP_PHASES,
-               .series = s, .x_from = NAN, .nmark = r->marks, .mark = r->mark};
-    card_open(f, "", c.title, c.unit);
-    chart_legend(f, &c, 1);
-    fprintf(f, "</div>\n");
-    chart_stack(f, &c);
-    fprintf(f, "</section>\n");
-    if (total > 0) {
-        card_open(f, "", "Where the time went", "all recorded steps");
-        fprintf(f, "</div>\n<div class=\"share\" aria-hidden=\"true\">");
-        for (int k = 0; k < PHASES; k++)
-            if (share[k] > 0)
-                fprintf(f, "<span class=\"%s\" style=\"flex:%.4f 1 0\"></span>", phase[k].css,
-                        share[k] / total);
-        fprintf(f, "</div>\n<table>");
-        for (int k = 0; k < PHASES; k++)
-            if (share[k] > 0)
-                fprintf(f, "<tr><td><span class=\"dot %s\"></span>%s</td><td class=\"n\">%s a step</td>"
-                        "<td class=\"n\">%.1f %%</td></tr>\n", phase[k].css, phase[k].css,
-                        ms_text(t, share[k] / (double)r->n), 100 * share[k] / total);
-        fprintf(f,
-                "</table>\n<p class=\"note\">other: the rest of a step, in which a rank waits for another "
-                "rank's work, moves messages, gathers weights or writes the log; means over the "
-                "ranks.</p></section>\n");
-    }
-    free(other);
+    for (int k = 0; k < STEP_PHASES; k++)
+        s[k] = (Series){phase[k].css, phase[k].css, DRAW_AREA, n, x, sum + k * n, mean + k * n};
+    Chart c = over_iterations(r, "Step time", "ms", STEP_PHASES, s);
+    c.zero = 1;
+    put_card(f, &c);
+    put_share(f, r, share);
+    free(all);
 }
 
 void put_curves(FILE *f, const Report *r)

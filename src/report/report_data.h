@@ -45,9 +45,7 @@ const char *ms_text(char t[32], double ms);
 const char *text_of(const json_t *o, const char *name);
 double number_of(const json_t *o, const char *name);
 
-/* Cards of the page. kind: "" half as wide as the page, " wide" as wide. The caller closes the head and the
- * section. */
-void card_open(FILE *f, const char *kind, const char *title, const char *unit);
+/* Cards of the page. */
 void put_curves(FILE *f, const Report *r);
 void put_memory(FILE *f, const Report *r);
 void put_timeline(FILE *f, const Report *r);

@@ -1,7 +1,7 @@
 /* What a run leaves for its reader: TensorBoard's event file, the trace and the report. */
 #define _GNU_SOURCE
 #include "run_dir.h"
-#include "scale.h"
+#include "svg.h"
 #include "tensorboard.h"
 #include "trace.h"
 #include <math.h>
@@ -331,6 +331,41 @@ static void test_scale(void)
     free(y);
 }
 
+/* What svg_axis draws for the scale, in px; lasts until the next call. */
+static const char *axis_of(Scale x, double px, int whole)
+{
+    static char *text;
+    size_t size;
+    free(text);
+    FILE *f = open_memstream(&text, &size);
+    svg_axis(&(Svg){f, x, 0, px, "", px}, 0, 10, whole, "a 'b' & <c>");
+    fclose(f);
+    return text;
+}
+
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)); p += strlen(what))
+        n++;
+    return n;
+}
+
+/* One axis for every picture: the ticks of a logarithmic one are each written by themselves. */
+static void test_axis(void)
+{
+    const char *t = axis_of((Scale){1, 1e6, 1}, 500, 1);
+    CHECK(count(t, "<line") == 7 && strstr(t, ">1<") && strstr(t, ">100<") && strstr(t, ">100k<") &&
+              strstr(t, ">1M<"),
+          "a logarithmic axis: %s", t);
+    CHECK(strstr(t, ">a &#39;b&#39; &amp; &lt;c&gt;</text>") && strstr(t, "class=\"tick\""),
+          "not escaped: %s", t);
+    t = axis_of((Scale){0, 2, 0}, 500, 1);
+    CHECK(count(t, "<line") == 3 && !strstr(t, ">0.5"), "half a step: %s", t);
+    t = axis_of((Scale){0, 1000, 0}, 16000, 0);
+    CHECK(count(t, "<line") > 100 && strstr(t, ">1000<"), "%d ticks on a wide axis", count(t, "<line"));
+}
+
 /* Every tag that opens closes, in order; attributes are quoted; text holds no bare < or &. Returns the
  * number of tags, or a negative number with a message printed. */
 static int check_html(const char *s)
@@ -390,14 +425,6 @@ static char *report_of(const char *dir)
               !strstr(page, "@import") && !strstr(page, "url("),
           "%s asks for the network", dir);
     return page;
-}
-
-static int count(const char *text, const char *what)
-{
-    int n = 0;
-    for (const char *p = text; (p = strstr(p, what)); p += strlen(what))
-        n++;
-    return n;
 }
 
 static void test_report(void)
@@ -466,7 +493,8 @@ static void test_report(void)
     dir = path_of(top, "trace");
     page = report_of(dir);
     /* seven instructions of the last step, and the six of the schedule beneath them */
-    CHECK(count(page, "<rect") == 13 && strstr(page, "F2.0: 1.000 ms from"), "%d bars", count(page, "<rect"));
+    CHECK(count(page, "</title></rect>") == 13 && strstr(page, "F2.0: 1.000 ms from"), "%d bars",
+          count(page, "<rect"));
     /* F 1 ms and B 2 ms of three microbatches, each 10 ms after the one before: 9 of 23 ms */
     CHECK(strstr(page, "<td class=\"n\">60.9 %</td><td class=\"n\">0.0 %</td>"), "the bubble");
     free(page);
@@ -506,6 +534,7 @@ int main(int argc, char **argv)
     test_events();
     test_trace();
     test_scale();
+    test_axis();
     test_report();
     return run_dir_end();
 }
