@@ -7,7 +7,6 @@
 #include "file.h"
 #include "job.h"
 #include "json_number.h"
-#include "run_directory.h"
 #include "run.h"
 #include "sweep.h"
 #include <errno.h>
@@ -303,7 +302,7 @@ int command_sweep(int argc, char **argv)
             s.world, s.context);
     take_fixed(&s, c);
     s.identity = identity_of(&s, c);
-    s.dir = dir ? dir : xasprintf("%s-sweep", run_directory(c));
+    s.dir = dir ? dir : xasprintf("%s-sweep", c->save);
     if (!file_make_dirs(s.dir, why))
         die(EXIT_RESOURCE, "write", "%s; change: -o with a folder that you may write to", why);
     find_machine(&s, c);

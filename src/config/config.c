@@ -14,7 +14,7 @@ static void take_saved(Check *k, int alone, ConfigUse use, SavedConfig saved, Sa
     const Config *c = k->cfg;
     const char *load = c->load, *skipped;
     if (load && !strcmp(load, "latest") && (use & USE_STEPS))
-        load = c->save ? c->save : default_directory(k->path);
+        load = c->save ? c->save : config_default_save(k->path);
     char *text = load ? saved(load, &s->dir) : NULL;
     const Config *there = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
     s->found = there != NULL;

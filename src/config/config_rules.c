@@ -11,7 +11,7 @@ static int gated(const Config *c)
     return c->activation == ACTIVATION_SWIGLU || c->activation == ACTIVATION_GEGLU;
 }
 
-const char *default_directory(const char *path)
+const char *config_default_save(const char *path)
 {
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *dot = strrchr(name, '.');
     return textf("runs/%.*s", (int)(dot && dot != name ? dot - name : (long)strlen(name)), name);
@@ -370,7 +370,7 @@ static void rules_rest(Check *k, ConfigUse use)
              c->save_retain_interval % c->save_interval,
          "%lld is not a multiple of save_interval; nearest: %s", LL(c->save_retain_interval),
          check_nearest_multiples(c->save_interval, c->save_retain_interval));
-    DERIVE(save, ON1(save), default_directory(c->path));
+    DERIVE(save, ON1(save), config_default_save(c->path));
 }
 
 /* Commands that only look at a layout (schedule, plan) take the times of its virtual stages. */

@@ -156,7 +156,7 @@ int config_parse_value(Check *k, int arg, const char *key, const char *text, Val
 void config_resolve(Check *k, int world, ConfigUse use);
 
 /* runs/NAME for CONFIG/NAME.yaml. */
-const char *default_directory(const char *path);
+const char *config_default_save(const char *path);
 
 /* The table of pairs of settings that exclude each other (config_pairs.c). */
 typedef struct { int a, b; int (*broken)(const Config *c); const char *change; } Pair;

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "run_directory.h"
 #include "checkpoint.h"
-#include "config_table.h"
 #include "source.h"
 #include <dirent.h>
 #include <errno.h>
@@ -15,11 +14,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-char *run_directory(const Config *cfg)
-{
-    return xstrdup(cfg->save ? cfg->save : default_directory(cfg->path));
-}
 
 /* ---- what is there ---- */
 
@@ -155,7 +149,7 @@ void run_directory_claim(RunDirectory *d, const Config *cfg, Comm *all)
 {
     char why[WHY] = "";
     int64_t said[3] = {0}, id = 0;
-    *d = (RunDirectory){.path = run_directory(cfg), .lock = -1};
+    *d = (RunDirectory){.path = xstrdup(cfg->save), .lock = -1};
     for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/';)
         d->path[--n] = 0;
     int code = all->rank == 0 ? claim(d, cfg, why) : 0;

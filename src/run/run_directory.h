@@ -36,7 +36,4 @@ void run_directory_claim(RunDirectory *d, const Config *cfg, Comm *all);
  * PATH/replaced.1, .2, ... Collective over all; rank 0 says what it has moved. Dies with EXIT_RESOURCE. */
 void run_directory_begin(RunDirectory *d, int64_t iteration, Comm *all);
 void run_directory_close(RunDirectory *d);
-
-/* The name of a run's folder: cfg->save, else runs/NAME of the configuration's file. From malloc. */
-char *run_directory(const Config *cfg);
 #endif
