@@ -45,9 +45,7 @@ endif
 endif
 EXTRA_parallel/comm/comm_mpi := $(MPI_CFLAGS)
 # includes that still point upward
-EXTRA_src/io/args := -Isrc/config
 EXTRA_src/run/run_costs := -Isrc/plan
-EXTRA_src/bubble/bubble := -Isrc/commands
 # only programs that open groups of several ranks carry MPI
 LDLIBS  += -Wl,--as-needed $(MPI_LIBS)
 
@@ -139,7 +137,7 @@ endif
 
 # What was built: git's description of the commit, in a header that changes only when it does.
 BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-EXTRA_src/config/config_help := -include $(CPU)/build_id.h -Isrc/commands
+EXTRA_src/config/config_help := -include $(CPU)/build_id.h
 
 LIB_SRC  := $(filter-out $(X86_ONLY) $(CUDA_C) $(if $(CUDA_SRC),$(NONE)),\
               $(wildcard kernels/*.c kernels/cpu/*.c parallel/*.c parallel/*/*.c src/*/*.c))

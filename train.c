@@ -1,11 +1,8 @@
-/* train -- the executable: which command, and the training loop, readable from top to bottom. */
+/* train -- the executable: main, and the training loop, readable from top to bottom. */
 #define _GNU_SOURCE
-#include "args.h"
 #include "commands.h"
-#include "file.h"
 #include "job.h"
 #include "start.h"
-#include "tokenize.h"
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -373,16 +370,16 @@ static void start_log(Training *t)
     free(command);
 }
 
-static int command_run(int argc, char **argv)
+int command_run(int argc, char **argv)
 {
     static Training t;                 /* as long as the process */
     char why[WHY], said[TRACE_SAID];
     t.started = now();
     t.argc = argc;
     t.argv = argv;
-    Args a = args_open("run", argc, argv);
-    const char *path = args_next(&a, "CONFIG");
-    args_end(&a, 1);
+    Args a = cli_open("run", argc, argv);
+    const char *path = cli_next(&a, "CONFIG");
+    cli_end(&a);
     listen_to_signals();
     t.cfg = start_config(path, &a, USE_TRAIN);
     t.total = config_iterations(t.cfg);
@@ -420,104 +417,9 @@ static int command_run(int argc, char **argv)
     return code;
 }
 
-/* ---- which command ---- */
-
-static int command_help(int argc, char **argv)
-{
-    const char *guess;
-    if (config_help(stdout, argc ? argv[0] : NULL))
-        return EXIT_DONE;
-    if ((guess = config_help_suggest(argv[0], 0)))
-        die(EXIT_CONFIG, "usage",
-            "there is no help on `%s`; did you mean `%s`?; change: give a command, a section or a key, or "
-            "`keys` for all of these",
-            argv[0], guess);
-    die(EXIT_CONFIG, "usage",
-        "there is no help on `%s`; change: give a command, a section or a key, or `keys` for all of these",
-        argv[0]);
-}
-
-static const struct { const char *name; int (*run)(int argc, char **argv); } commands[] = {
-#define COMMAND(name, usage, help) {#name, command_##name},
-#include "commands.def"
-#undef COMMAND
-};
-
-/* Of commands that one process does, rank 0 of a launched job does them, and the others have nothing to do.
- */
-static int for_another_rank(int argc, char **argv)
-{
-    const char *name = argv[0];
-    static const char *const alone[] = {"plan",   "sweep",  "schedule", "tokenize",
-                                        "import", "export", "inspect",  "help"};
-    int rank;
-    for (int i = 1; i < argc; i++)     /* measures messages */
-        if (!strcmp(name, "plan") && !strcmp(argv[i], "--calibrate"))
-            return 0;
-    for (size_t i = 0; job_launched(&rank) > 1 && i < sizeof alone / sizeof *alone; i++)
-        if (!strcmp(name, alone[i])) {
-            if (rank == 0)
-                job_tell("together");      /* scripts/launch waits for nobody */
-            return rank > 0;
-        }
-    return 0;
-}
-
-static int asks_for_help(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
-            return 1;
-    return 0;
-}
-
-/* No command: a configuration to train, or a slip. */
-static int command_or_file(int argc, char **argv)
-{
-    const char *name = argv[0], *guess = config_help_suggest(name, 1);
-    if (!strcmp(name, "version") || !strcmp(name, "-v") || !strcmp(name, "-V"))
-        die(EXIT_CONFIG, "usage", "there is no command `%s`; change: `train --version`", name);
-    int words = !strpbrk(name, "./=") && *name != '-' && access(name, F_OK);
-    if (words && guess)
-        die(EXIT_CONFIG, "usage",
-            "there is no command and no file `%s`; change: did you mean `%s`? `train help` lists the "
-            "commands",
-            name, guess);
-    if (words)
-        die(EXIT_CONFIG, "usage",
-            "there is no command and no file `%s`; change: `train help` lists the commands, `train "
-            "CONFIG.yaml` trains",
-            name);
-    return command_run(argc, argv);
-}
-
-/* Until the ranks are joined, each finds the same mistake: rank 0 tells it, and the launcher ends the others.
- * Only a rank that is still there after a while has found what rank 0 has not. */
-static int rank_0_first(int code)
-{
-    (void)code;
-    return sleep(2) == 0;
-}
-
 int main(int argc, char **argv)
 {
-    int rank;
     job_begin();
-    signal(SIGXFSZ,
-           SIG_IGN); /* a file above the limit (ulimit -f) is a write that fails, and is told as one */
-    if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
-        return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
-    if (job_launched(&rank) > 1 && rank)
-        die_hooks(NULL, rank_0_first, NULL);
-    if (!strcmp(argv[1], "--version"))
-        return puts(config_build_id()), EXIT_DONE;
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (!strcmp(argv[1], commands[i].name)) {
-            if (asks_for_help(argc - 1, argv + 1))
-                return command_help(1, &(char *){argv[1]});
-            return for_another_rank(argc - 1, argv + 1) ? EXIT_DONE : commands[i].run(argc - 2, argv + 2);
-        }
-    if (asks_for_help(argc - 1, argv + 1))
-        return command_help(1, &(char *){"run"});
-    return command_or_file(argc - 1, argv + 1);
+    signal(SIGXFSZ, SIG_IGN);          /* a file above the limit (ulimit -f) is a write that fails */
+    return commands_dispatch(argc, argv);
 }

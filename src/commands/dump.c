@@ -1,7 +1,6 @@
 /* train dump -- loss, logits and gradients of the first global batch as one safetensors file, for checking
  * against another implementation. Tensors are whole and in global shape; padding of the vocabulary is
  * removed. Every rank writes what it has into the one file. */
-#include "args.h"
 #include "commands.h"
 #include "huggingface.h"
 #include "safetensors.h"
@@ -170,11 +169,11 @@ static void close_file(Dump *d)
 
 int command_dump(int argc, char **argv)
 {
-    Args a = args_open("dump", argc, argv);
+    Args a = cli_open("dump", argc, argv);
     const char *file = args_value(&a, "-o"), *names = args_value(&a, "--names"),
-               *path = args_next(&a, "CONFIG");
+               *path = cli_next(&a, "CONFIG");
     char why[WHY];
-    args_end(&a, 1);
+    cli_end(&a);
     if (!file)
         die(EXIT_CONFIG, "usage", "train dump: -o FILE.safetensors is missing; change: say where to write");
     if (names && strcmp(names, "hf"))

@@ -1,5 +1,4 @@
 /* train eval -- loss and perplexity of a checkpoint over the validation split, or another. */
-#include "args.h"
 #include "commands.h"
 #include "json_number.h"
 #include "start.h"
@@ -36,12 +35,12 @@ static void print_json(const char *dir, const char *split, int64_t tokens, doubl
 
 int command_eval(int argc, char **argv)
 {
-    Args a = args_open("eval", argc, argv);
-    int json = args_flag(&a, "--json");
+    Args a = cli_open("eval", argc, argv);
+    int json = args_switch(&a, "--json");
     const char *name = args_value(&a, "--split");
     Split split = name ? split_named(name) : SPLIT_VALID;
-    const char *path = args_config(&a);
-    args_end(&a, 1);
+    const char *path = cli_config(&a);
+    cli_end(&a);
     const Config *cfg = start_config(path, &a, USE_DATA | USE_LOAD | USE_EVAL);
     Run r;
     run_open(&r, cfg, RUN_FORWARD, 0, NULL);

@@ -2,7 +2,6 @@
  * generation_config.json, model.safetensors, or numbered files with an index when there is more than
  * --shard-bytes of weights. The directory is written beside its place and renamed when it is whole. */
 #define _GNU_SOURCE
-#include "args.h"
 #include "commands.h"
 #include "convert.h"
 #include "huggingface.h"
@@ -16,7 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SHARD_BYTES 5e9         /* transformers' own limit; readers take any */
 
 /* One tensor to write. */
 typedef struct { const Param *param; const StoredTensor *from; HfTensor hf; int64_t bytes; int shard; } Item;
@@ -192,16 +190,16 @@ static int open_output(const char *out, const char *tmp)
 
 int command_export(int argc, char **argv)
 {
-    Args args = args_open("export", argc, argv);
+    Args args = cli_open("export", argc, argv);
     const char *out = args_value(&args, "-o"), *skipped = "", *text, *hint;
-    double limit = args_number(&args, "--shard-bytes", SHARD_BYTES, 1, 1e15);
-    const char *path = args_next(&args, "CKPT, a checkpoint or run directory");
+    double limit = args_number(&args, "--shard-bytes");
+    const char *path = cli_next(&args, "CKPT, a checkpoint or run directory");
     char why[WHY], name[64];
     Source s;
     Params params;
     Grid grid;
     int n;
-    args_end(&args, 0);
+    cli_end(&args);
     free(args.v);
     if (!out)
         die(EXIT_CONFIG, "usage", "train export: -o HF_DIR is missing; change: say where the directory goes");

@@ -1,7 +1,6 @@
 /* train generate -- a sample of text: the prompt goes through the model once, then one token at a time over
  * the cache of keys and values. */
 #define _GNU_SOURCE
-#include "args.h"
 #include "commands.h"
 #include "run.h"
 #include "sample.h"
@@ -179,18 +178,18 @@ static void keep_sample(const char *checkpoint, const Tokenizer *tok, const char
 
 int command_generate(int argc, char **argv)
 {
-    Args a = args_open("generate", argc, argv);
+    Args a = cli_open("generate", argc, argv);
     const char *text = args_value(&a, "--prompt");
-    int64_t count = (int64_t)args_number(&a, "--tokens", 256, 1, 1e9);
-    Sampling s = {.temperature = args_number(&a, "--temperature", 0.8, 0, 100),
-                  .top_k = (int64_t)args_number(&a, "--top-k", 0, 0, 1e9),
-                  .top_p = args_number(&a, "--top-p", 1, 1e-9, 1)};
-    double seed = args_number(&a, "--seed", -1, 0, 9e15);
-    int json = args_flag(&a, "--json");
-    const char *path = args_config(&a);
-    args_end(&a, 1);
+    int64_t count = (int64_t)args_number(&a, "--tokens");
+    Sampling s = {.temperature = args_number(&a, "--temperature"),
+                  .top_k = (int64_t)args_number(&a, "--top-k"),
+                  .top_p = args_number(&a, "--top-p")};
+    double seed = args_number(&a, "--seed");
+    int json = args_switch(&a, "--json");
+    const char *path = cli_config(&a);
+    cli_end(&a);
     const Config *cfg = start_config(path, &a, USE_LOAD);
-    s.seed = seed < 0 ? (uint64_t)cfg->seed : (uint64_t)seed;
+    s.seed = isnan(seed) ? (uint64_t)cfg->seed : (uint64_t)seed;
     const Tokenizer *tok = tokenizer_open(cfg);
     if (!tok->encode)
         die(EXIT_DATA, "tokenizer",

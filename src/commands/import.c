@@ -4,7 +4,6 @@
  * The files are mapped and the saver reads from the mapping, so that nothing but GPT-2's transposed matrices
  * takes memory. */
 #define _GNU_SOURCE
-#include "args.h"
 #include "checkpoint.h"
 #include "commands.h"
 #include "convert.h"
@@ -262,14 +261,14 @@ static json_t *make_state(const Config *cfg, const HfFamily *family, const json_
 
 int command_import(int argc, char **argv)
 {
-    Args args = args_open("import", argc, argv);
+    Args args = cli_open("import", argc, argv);
     const char *out = args_value(&args, "-o");
     const HfFamily *family;
     char why[WHY], **kept;
-    HfDir d = {.path = args_next(&args, "HF_DIR, the Hugging Face directory")};
+    HfDir d = {.path = cli_next(&args, "HF_DIR, the Hugging Face directory")};
     Params params;
     Grid grid;
-    args_end(&args, 0);
+    cli_end(&args);
     free(args.v);
     if (!out)
         die(EXIT_CONFIG, "usage", "train import: -o CKPT is missing; change: say where the checkpoint goes");

@@ -2,7 +2,6 @@
  * holds, and whether it is whole: every byte is read and compared with its hash where there is one. Exit code
  * 0 whole, 1 not. */
 #define _GNU_SOURCE
-#include "args.h"
 #include "checkpoint.h"
 #include "commands.h"
 #include "convert.h"
@@ -412,10 +411,10 @@ static void must_exist(const char *path)
 
 int command_inspect(int argc, char **argv)
 {
-    Args args = args_open("inspect", argc, argv);
-    int json = args_flag(&args, "--json");
-    const char *path = args_next(&args, "PATH, a corpus, checkpoint, run directory or safetensors file");
-    args_end(&args, 0);
+    Args args = cli_open("inspect", argc, argv);
+    int json = args_switch(&args, "--json");
+    const char *path = cli_next(&args, "PATH, a corpus, checkpoint, run directory or safetensors file");
+    cli_end(&args);
     free(args.v);
     must_exist(path);
     json_t *o = inspect(path);

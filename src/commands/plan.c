@@ -210,12 +210,12 @@ static void command_calibrate(const Config *c, const char *path, int argc, char 
 
 int command_plan(int argc, char **argv)
 {
-    Args a = args_open("plan", argc, argv);
-    int json = args_flag(&a, "--json");
-    int world = (int)args_number(&a, "--world", 1, 1, 1e6);
-    int explain = args_flag(&a, "--explain"), measure = args_flag(&a, "--calibrate");
-    const char *machine = args_value(&a, "--machine"), *path = args_next(&a, "CONFIG");
-    args_end(&a, 1);
+    Args a = cli_open("plan", argc, argv);
+    int json = args_switch(&a, "--json");
+    int world = (int)args_number(&a, "--world");
+    int explain = args_switch(&a, "--explain"), measure = args_switch(&a, "--calibrate");
+    const char *machine = args_value(&a, "--machine"), *path = cli_next(&a, "CONFIG");
+    cli_end(&a);
     const Config *c = start_plan(path, &a, world);
     if (measure) {
         command_calibrate(c, machine, argc, argv);

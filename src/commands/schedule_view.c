@@ -1,6 +1,5 @@
 /* train schedule -- the instruction lists of a configuration: checked, simulated, printed and drawn, without
  * starting a run. */
-#include "args.h"
 #include "commands.h"
 #include "config_table.h"
 #include "custom.h"
@@ -257,13 +256,13 @@ static void write_trace(const View *v, const char *path)
 
 int command_schedule(int argc, char **argv)
 {
-    Args a = args_open("schedule", argc, argv);
-    int json = args_flag(&a, "--json");
+    Args a = cli_open("schedule", argc, argv);
+    int json = args_switch(&a, "--json");
     const char *svg = args_value(&a, "--svg"), *trace = args_value(&a, "--trace"),
                *csv = args_value(&a, "--csv");
-    int world = (int)args_number(&a, "--world", WORLD_SMALLEST, 1, 1e6);
-    const char *path = args_next(&a, "CONFIG");
-    args_end(&a, 1);
+    int world = (int)args_number(&a, "--world");
+    const char *path = cli_next(&a, "CONFIG");
+    cli_end(&a);
     View v = {0};
     view_open(&v, config_load(path, a.n, a.v, world, USE_MODEL), svg || trace);
     free(a.v);

@@ -1,6 +1,5 @@
 /* train sweep -- the command: what is asked, and what is said. */
 #define _GNU_SOURCE
-#include "args.h"
 #include "calibrate.h"
 #include "commands.h"
 #include "config_table.h"
@@ -103,18 +102,18 @@ static void check_config(const Sweep *s, const Config *c)
 static int world_of(Args *a)
 {
     const char *tasks = getenv("SLURM_NTASKS");
+    double given = args_number(a, "--world");
     int found = tasks ? atoi(tasks) : 1;
-    return (int)args_number(a, "--world", found > 0 ? found : 1, 1, 65536);
+    return !isnan(given) ? (int)given : found > 0 ? found : 1;
 }
 
 /* --measure K, or all. */
 static int measure_of(Args *a)
 {
-    enum { MOST = 1000000 };
     for (int i = 0; i + 1 < a->n; i++)
         if (!strcmp(a->v[i], "--measure") && !strcmp(a->v[i + 1], "all"))
-            return args_value(a, "--measure"), MOST;
-    return (int)args_number(a, "--measure", 0, 0, MOST);
+            return args_value(a, "--measure"), (int)SWEEP_ALL;
+    return (int)args_number(a, "--measure");
 }
 
 /* Without --machine: this host, measured once for this model and kept in the sweep's folder. */
@@ -277,16 +276,16 @@ static void answer(const Sweep *s, int json, const char *csv)
 
 int command_sweep(int argc, char **argv)
 {
-    Args a = args_open("sweep", argc, argv);
+    Args a = cli_open("sweep", argc, argv);
     char why[WHY];
-    int json = args_flag(&a, "--json"), rank;
+    int json = args_switch(&a, "--json"), rank;
     const char *csv = args_value(&a, "--csv"), *dir = args_value(&a, "-o");
     Sweep s = {.machine = args_value(&a, "--machine"), .world = world_of(&a), .measure = measure_of(&a),
-               .steps = (int)args_number(&a, "--steps", 5, 2, 1000),
-               .rounds = (int)args_number(&a, "--rounds", 2, 1, 100),
-               .timeout = args_number(&a, "--timeout", 120, 0.1, 1e5)};
-    s.path = args_next(&a, "CONFIG");
-    args_end(&a, 1);
+               .steps = (int)args_number(&a, "--steps"),
+               .rounds = (int)args_number(&a, "--rounds"),
+               .timeout = args_number(&a, "--timeout")};
+    s.path = cli_next(&a, "CONFIG");
+    cli_end(&a);
     s.nargs = a.n;
     s.args = a.v;
     if (job_launched(&rank) > 1)

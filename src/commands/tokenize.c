@@ -1,6 +1,14 @@
+/* train tokenize -- text into a Megatron corpus, PREFIX.bin and PREFIX.idx.
+ *
+ * A file ending in .jsonl or .json holds one JSON object a line and a document in its field --json-key; any
+ * other file is one document; a folder stands for the regular files in it and below, by name, hidden ones left
+ * out. The end-of-document token follows each document; empty documents are left out.
+ *
+ * The pair appears when it is complete (a temporary name, flushed, renamed); one of that name is replaced. It
+ * has u16 ids when the vocabulary is below 65500, else i32. Input that cannot be read dies with EXIT_DATA, file
+ * and line, writing that fails with EXIT_RESOURCE. */
 #define _GNU_SOURCE
-#include "tokenize.h"
-#include "args.h"
+#include "commands.h"
 #include "base.h"
 #include "file.h"
 #include "jsonl.h"
@@ -10,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -397,12 +406,13 @@ static int cpus(void)
 
 static void parse(Job *j, int argc, char **argv)
 {
-    Args a = args_open("tokenize", argc, argv);
+    Args a = cli_open("tokenize", argc, argv);
     const char *name = args_value(&a, "--tokenizer"), *key = args_value(&a, "--json-key");
     j->prefix = args_value(&a, "-o");
     j->key = key ? key : "text";
-    j->threads = (int)args_number(&a, "--threads", cpus(), 1, 1024);
-    j->append = !args_flag(&a, "--no-append-eod");
+    double threads = args_number(&a, "--threads");
+    j->threads = isnan(threads) ? cpus() : (int)threads;
+    j->append = !args_switch(&a, "--no-append-eod");
     for (int i = 0; i < a.n; i++)
         if (a.v[i][0] == '-')
             die(EXIT_CONFIG, "usage", "train tokenize: unexpected argument `%s`; change: see `train help "

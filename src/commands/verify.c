@@ -1,6 +1,5 @@
 /* train verify -- the first step in this layout and on one rank, in the same job: loss, gradient norm, every
  * gradient. */
-#include "args.h"
 #include "commands.h"
 #include "huggingface.h"
 #include "json_number.h"
@@ -130,10 +129,10 @@ static void print(const Result *r, const Config *c, int ok, int json)
 
 int command_verify(int argc, char **argv)
 {
-    Args a = args_open("verify", argc, argv);
-    int json = args_flag(&a, "--json");
-    const char *path = args_next(&a, "CONFIG");
-    args_end(&a, 1);
+    Args a = cli_open("verify", argc, argv);
+    int json = args_switch(&a, "--json");
+    const char *path = cli_next(&a, "CONFIG");
+    cli_end(&a);
     const Config *cfg = start_config(path, &a, USE_DATA);
     const Config *single = config_for_one_rank(cfg);
     static Run layout, one;            /* as long as the process */

@@ -155,18 +155,12 @@ int64_t config_iterations(const Config *cfg);
 /* A key's value as YAML text, as in config.yaml. On the heap. */
 char *config_text(const Config *cfg, int option);
 
-/* `train help [TOPIC]`: NULL (commands and sections), `keys`, a command, a section, a key or another
- * program's name for one. 0: no such topic. */
+/* The part of `train help [TOPIC]` that is about keys: NULL (the sections), `keys`, a section, a key or
+ * another program's name for one. 0: no such topic. */
 int config_help(FILE *f, const char *topic);
 
-/* The topic of help that `topic` may be a slip for; NULL. With `commands`, only commands. */
-const char *config_help_suggest(const char *topic, int commands);
-
-/* The flag of a command (--json), or NULL, that `flag` may be a slip for. */
-const char *config_flag_suggest(const char *command, const char *flag);
-
-/* Whether a command takes key=value. */
-int config_takes_keys(const char *command);
+/* The section or key that `topic` may be a slip for; NULL. */
+const char *config_help_suggest(const char *topic);
 
 /* How a setting given as a flag is written: "--lr" and "3", or "--lr=3", give "lr=3". *known = 0: no key is
  * meant for certain, and the text is advice, or NULL. Lives as long as the process. */

@@ -1,12 +1,6 @@
-/* `train help` and configs/OPTIONS.md: the tables as text. */
+/* config_help -- the option table as text: its part of `train help`, and configs/OPTIONS.md. */
 #define _GNU_SOURCE
 #include "config_table.h"
-
-static const struct { const char *name, *usage, *help; } commands[] = {
-#define COMMAND(name, usage, help) {#name, usage, help},
-#include "commands.def"
-#undef COMMAND
-};
 
 static const char *const type_names[] = {"integer", "number", "true or false", "string", "list", "choice"};
 static const char *const change_names[] = {"free", "warn", "refuse"};
@@ -16,8 +10,7 @@ const char *config_build_id(void)
     return "gridiron " BUILD_ID;
 }
 
-/* Prints text in lines of at most 100 columns, each after `indent` blanks. */
-static void wrap(FILE *f, int indent, const char *text)
+void help_wrap(FILE *f, int indent, const char *text)
 {
     int width = 100 - indent;
     while (*text) {
@@ -33,29 +26,24 @@ static void wrap(FILE *f, int indent, const char *text)
     }
 }
 
-static void help_commands(FILE *f)
+static void help_sections(FILE *f)
 {
-    fprintf(f, "usage: train CONFIG.yaml [key=value ...]\n       train COMMAND ...\n\ncommands\n");
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        fprintf(f, "  train %s %s\n", commands[i].name, commands[i].usage);
-        wrap(f, 6, commands[i].help);
-    }
     fprintf(f, "\nsections of the configuration (`train help SECTION` explains its keys, `train help keys` "
                "lists all)\n");
     for (int i = 0; i < section_count; i++) {
         fprintf(f, "  %s\n", sections[i].name);
-        wrap(f, 6, sections[i].help);
+        help_wrap(f, 6, sections[i].help);
     }
 }
 
 static void help_section(FILE *f, const Section *s)
 {
     fprintf(f, "%s\n", s->name);
-    wrap(f, 2, s->help);
+    help_wrap(f, 2, s->help);
     for (int i = 0; i < OPTIONS; i++)
         if (!strcmp(options[i].section, s->name)) {
             fprintf(f, "\n  %s: %s\n", options[i].key, options[i].def);
-            wrap(f, 6, options[i].help);
+            help_wrap(f, 6, options[i].help);
         }
 }
 
@@ -81,7 +69,7 @@ static void help_option(FILE *f, const Option *o)
                                           "refused: start anew, or load weights with finetune"};
     char *legal = legal_text(o);
     fprintf(f, "%s (section %s)\n", o->key, o->section);
-    wrap(f, 2, o->help);
+    help_wrap(f, 2, o->help);
     fprintf(f, "\n  takes      %s%s\n  default    %s\n  on resume  %s\n", legal,
             option_optional(o) ? ", or null" : "", o->def, changes[o->change]);
 }
@@ -89,18 +77,12 @@ static void help_option(FILE *f, const Option *o)
 int config_help(FILE *f, const char *topic)
 {
     if (!topic) {
-        help_commands(f);
+        help_sections(f);
         return 1;
     }
     int known = !strcmp(topic, "keys"); /* `optimizer` is a section and a key: both are shown */
     if (known)
         help_keys(f);
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (!strcmp(commands[i].name, topic)) {
-            fprintf(f, "train %s %s\n", topic, commands[i].usage);
-            wrap(f, 2, commands[i].help);
-            known = 1;
-        }
     const char *name = topic + strspn(topic, "-");     /* --lr, tensor-model-parallel-size */
     const Alias *alias = known ? NULL : alias_find(name);
     int s = section_find(topic), o = option_like(name);
@@ -119,38 +101,10 @@ int config_help(FILE *f, const char *topic)
     return known || o >= 0 || s >= 0;
 }
 
-const char *config_help_suggest(const char *topic, int only_commands)
+const char *config_help_suggest(const char *topic)
 {
-    const char *names[sizeof commands / sizeof *commands + 1] = {NULL};
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        names[i] = commands[i].name;
-    int c = choice_suggest(topic, names), s = section_suggest(topic), o = option_suggest(topic, NULL);
-    if (c >= 0 || only_commands)
-        return c >= 0 ? names[c] : NULL;
+    int s = section_suggest(topic), o = option_suggest(topic, NULL);
     return s >= 0 ? sections[s].name : o >= 0 ? options[o].key : NULL;
-}
-
-int config_takes_keys(const char *command)
-{
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (!strcmp(commands[i].name, command))
-            return strchr(commands[i].usage, '=') != NULL;
-    return 0;
-}
-
-const char *config_flag_suggest(const char *command, const char *flag)
-{
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        if (strcmp(commands[i].name, command))
-            continue;
-        char *words = textf("%s %s", commands[i].usage, commands[i].help), *word;
-        while ((word = strsep(&words, " [](),;:|."))) {
-            const char *const own[] = {word, NULL};
-            if (!strncmp(word, "--", 2) && choice_suggest(flag, own) == 0)
-                return word;
-        }
-    }
-    return NULL;
 }
 
 /* Text in a cell of a Markdown table. */

@@ -163,6 +163,9 @@ typedef struct { int a, b; int (*broken)(const Config *c); const char *change; }
 extern const Pair pairs[];
 extern const int pair_count;
 
+/* config_help.c: prints text in lines of at most 100 columns, each after `indent` blanks. */
+void help_wrap(FILE *f, int indent, const char *text);
+
 /* config_batch.c: step_batch_size_schedule into c->batch_step; every batch a multiple of `unit`. Returns NULL
  * or what is wrong. */
 char *config_parse_schedule(Config *c, int64_t unit);

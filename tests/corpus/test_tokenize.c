@@ -6,7 +6,7 @@
 #include "files.h"
 #include "jsonl.h"
 #include "test.h"
-#include "tokenize.h"
+#include "commands.h"
 #include "tokenizer.h"
 #include <jansson.h>
 #include <sys/stat.h>

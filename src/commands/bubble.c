@@ -1,8 +1,6 @@
-/* train bubble -- the bubbles of pipelines: measured, simulated, in closed form, and as others have published
- * them. */
+/* train bubble -- bubbles of pipelines: measured, simulated, in closed form, and published ones. */
 #define _GNU_SOURCE
 #include "bubble.h"
-#include "args.h"
 #include "commands.h"
 #include "job.h"
 #include "balance.h"
@@ -124,17 +122,17 @@ static int computed(Table *t, const char *path, const BubbleRange *range, Args *
 
 int command_bubble(int argc, char **argv)
 {
-    Args a = args_open("bubble", argc, argv);
-    int json = args_flag(&a, "--json"), simulated = args_flag(&a, "--simulate"),
-        real = args_flag(&a, "--real"), rank;
+    Args a = cli_open("bubble", argc, argv);
+    int json = args_switch(&a, "--json"), simulated = args_switch(&a, "--simulate"),
+        real = args_switch(&a, "--real"), rank;
     const char *csv = args_value(&a, "--csv"), *svg = args_value(&a, "--svg");
     BubbleRange range = {.schedules = args_value(&a, "--schedules"),
                    .p = args_value(&a, "--p"),
                    .m = args_value(&a, "--m"),
                    .v = args_value(&a, "--v")};
-    Table t = {.steps = (int)args_number(&a, "--steps", 0, 1, 1000)};
-    const char *path = args_next(&a, "CONFIG");
-    args_end(&a, 1);
+    Table t = {.steps = (int)args_number(&a, "--steps")};
+    const char *path = cli_next(&a, "CONFIG");
+    cli_end(&a);
     if (simulated + real > 1)
         die(EXIT_CONFIG, "usage",
             "train bubble: --simulate measures nothing, --real measures; change: give one of them");

@@ -1,0 +1,136 @@
+/* cli -- the command line of a command: what is no flag of its table is a word, or key=value, or a mistake. */
+#define _GNU_SOURCE
+#include "commands.h"
+#include "config_table.h"
+#include <unistd.h>
+
+Args cli_open(const char *command, int argc, char **argv)
+{
+    const Command *c = commands_find(command);
+    Args a = {command, c->flag, c->flags, argc, xcalloc((size_t)argc + 1, sizeof *a.v)};
+    memcpy(a.v, argv, (size_t)argc * sizeof *a.v);
+    return a;
+}
+
+static int is_flag(const char *v) { return v[0] == '-' && v[1]; }
+
+/* What `text` adds to a list. */
+static char *join(char *list, const char *gap, const char *text)
+{
+    return *list ? xasprintf("%s%s%s", list, gap, text) : xstrdup(text);
+}
+
+/* The flag of the command, of those that help names, that `flag` may be a slip for, into `name`; NULL. */
+static const char *suggest_flag(const Command *c, const char *flag, char name[FLAG_NAME])
+{
+    for (int i = 0; i < c->flags; i++) {
+        const char *own[] = {args_name(&c->flag[i], name), NULL};
+        if (c->flag[i].told != TOLD_NOWHERE && name[1] == '-' && choice_suggest(flag, own) == 0)
+            return name;
+    }
+    return NULL;
+}
+
+/* Flags that no command has: most are keys of the configuration, written as Megatron and others write theirs.
+ */
+static _Noreturn void refuse_flags(const Args *a)
+{
+    char *write = "", *advice = "";
+    const char *first = NULL;
+    const Command *c = commands_find(a->command);
+    for (int i = 0; i < a->n; i++) {
+        const char *v = a->v[i], *next = i + 1 < a->n && !is_flag(a->v[i + 1]) ? a->v[i + 1] : NULL;
+        char name[FLAG_NAME];
+        int known = 0;
+        if (!is_flag(v))
+            continue;
+        first = first ? first : v;
+        char *text = c->keys ? config_argument(v, next && !strchr(next, '=') ? next : NULL, &known) : NULL;
+        if (known)
+            write = join(write, " ", text);
+        else if (suggest_flag(c, v, name))
+            advice = join(advice, "; ", xasprintf("`%s`: did you mean `%s`?", v, name));
+        else
+            advice = join(advice, "; ", xasprintf("`%s`: %s", v, text ? text : "leave it out"));
+    }
+    if (*write)
+        advice = xasprintf(*advice ? "write `%s`; %s" : "write `%s`", write, advice);
+    die(EXIT_CONFIG, "usage", "train %s has no flag `%s`%s; change: %s (`train help %s`)", a->command, first,
+        *write ? ", and keys of the configuration are given as key=value" : "", advice, a->command);
+}
+
+/* key=value, and no file of that name. */
+static int is_setting(const char *v)
+{
+    int known = 0;
+    if (strchr(v, '='))
+        config_argument(v, NULL, &known);
+    return known && access(v, F_OK);
+}
+
+const char *cli_next(Args *a, const char *what)
+{
+    int settings = 0;
+    for (int i = 0; i < a->n; i++) {
+        if (is_flag(a->v[i]))
+            refuse_flags(a);
+        if (is_setting(a->v[i])) {
+            settings++;
+            continue;
+        }
+        const char *value = a->v[i];
+        args_drop(a, i, 1);
+        return value;
+    }
+    if (settings)
+        die(EXIT_CONFIG, "usage",
+            "train %s: %s is missing; change: CONFIG.yaml comes first, then key=value (`train help %s`)",
+            a->command, what, a->command);
+    die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: see `train help %s`", a->command, what,
+        a->command);
+}
+
+/* An argument that is neither a flag nor key=value: `lr 3`, `lr = 3` and `lr: 3` are meant as one. */
+static _Noreturn void refuse_word(const Args *a, int i)
+{
+    const char *v = a->v[i], *next = i + 1 < a->n ? a->v[i + 1] : NULL;
+    int known = 0;
+    if (next && !strcmp(next, "="))
+        next = i + 2 < a->n ? a->v[i + 2] : NULL;
+    char *text = config_argument(v, next, &known);
+    if (known)
+        die(EXIT_CONFIG, "usage",
+            "train %s: `%s` has no `=`; change: write %s, without blanks around the `=`", a->command, v,
+            text);
+    if (!access(v, F_OK) && access(xasprintf("%s/.", v), F_OK))
+        die(EXIT_CONFIG, "usage",
+            "train %s: `%s` is one file too many; change: one configuration, then key=value", a->command, v);
+    die(EXIT_CONFIG, "usage",
+        "train %s: `%s` is not key=value; change: write key=value (a checkpoint or run directory: load=%s); "
+        "quotes hold a value with blanks together",
+        a->command, v, v);
+}
+
+const char *cli_config(Args *a)
+{
+    int file = 0, loads = 0;
+    for (int i = 0; i < a->n; i++) {
+        file |= !is_flag(a->v[i]) && !is_setting(a->v[i]);
+        loads |= !strncmp(a->v[i], "load=", 5);
+    }
+    return file || !loads ? cli_next(a, "CONFIG, or load=DIR,") : NULL;
+}
+
+void cli_end(const Args *a)
+{
+    int keys = commands_find(a->command)->keys;
+    for (int i = 0; i < a->n; i++)
+        if (is_flag(a->v[i]))
+            refuse_flags(a);
+    for (int i = 0; i < a->n; i++)
+        if (keys && !strchr(a->v[i], '='))
+            refuse_word(a, i);
+        else if (!keys)
+            die(EXIT_CONFIG, "usage", "train %s: `%s` is one argument too many; change: see `train help %s`",
+                a->command, a->v[i], a->command);
+}

@@ -1,0 +1,89 @@
+/* dispatch -- which command the arguments name, and which ranks of a launched job do it. */
+#define _GNU_SOURCE
+#include "commands.h"
+#include "config.h"
+#include "job.h"
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+static int (*const functions[COMMANDS])(int argc, char **argv) = {
+#define COMMAND(name, ...) command_##name,
+#include "commands.def"
+#undef COMMAND
+};
+
+/* Whether every rank does the command: its row says so, or a flag among the arguments does. */
+static int for_every_rank(const Command *c, int argc, char **argv)
+{
+    char name[FLAG_NAME];
+    int every = c->ranks == EVERY_RANK;
+    for (int i = 0; i < argc; i++)
+        for (int f = 0; f < c->flags; f++)
+            every |= c->flag[f].every_rank && !strcmp(argv[i], args_name(&c->flag[f], name));
+    return every;
+}
+
+/* argv: behind the command's name. What one process does, rank 0 of a launched job does; the others end. */
+static int do_command(const Command *c, int argc, char **argv)
+{
+    int rank;
+    if (job_launched(&rank) > 1 && !for_every_rank(c, argc, argv)) {
+        if (rank)
+            return EXIT_DONE;
+        job_tell("together");          /* scripts/launch waits for nobody */
+    }
+    return functions[c - commands](argc, argv);
+}
+
+static int asks_for_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
+            return 1;
+    return 0;
+}
+
+/* No command: a configuration to train, or a slip. */
+static int command_or_file(int argc, char **argv)
+{
+    const char *name = argv[0];
+    const Command *guess = commands_suggest(name);
+    if (!strcmp(name, "version") || !strcmp(name, "-v") || !strcmp(name, "-V"))
+        die(EXIT_CONFIG, "usage", "there is no command `%s`; change: `train --version`", name);
+    int words = !strpbrk(name, "./=") && *name != '-' && access(name, F_OK);
+    if (words && guess)
+        die(EXIT_CONFIG, "usage",
+            "there is no command and no file `%s`; change: did you mean `%s`? `train help` lists the "
+            "commands",
+            name, guess->name);
+    if (words)
+        die(EXIT_CONFIG, "usage",
+            "there is no command and no file `%s`; change: `train help` lists the commands, `train "
+            "CONFIG.yaml` trains",
+            name);
+    return command_run(argc, argv);
+}
+
+/* Until the ranks are joined, each finds the same mistake: rank 0 tells it, and the launcher ends the others.
+ * Only a rank that is still there after a while has found what rank 0 has not. */
+static int rank_0_first(int code)
+{
+    (void)code;
+    return sleep(2) == 0;
+}
+
+int commands_dispatch(int argc, char **argv)
+{
+    int rank;
+    if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
+        return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
+    if (job_launched(&rank) > 1 && rank)
+        die_hooks(NULL, rank_0_first, NULL);
+    if (!strcmp(argv[1], "--version"))
+        return puts(config_build_id()), EXIT_DONE;
+    const Command *c = commands_find(argv[1]);
+    if (asks_for_help(argc - 1, argv + 1))
+        return command_help(1, &(char *){c ? argv[1] : "run"});
+    return c ? do_command(c, argc - 2, argv + 2) : command_or_file(argc - 1, argv + 1);
+}

@@ -1,0 +1,37 @@
+/* train help -- what the tables say of a command, a section or a key. */
+#include "commands.h"
+#include "config_table.h"
+
+/* Its usage line after `indent` blanks, its help after `inner`. */
+static void explain(const Command *c, int indent, int inner)
+{
+    printf("%*strain %s %s", indent, "", c->name, c->words);
+    for (int i = 0; i < c->flags; i++)
+        if (c->flag[i].told == TOLD_USAGE)
+            printf(" %s", c->flag[i].text);
+    printf("\n");
+    help_wrap(stdout, inner, c->help);
+}
+
+int command_help(int argc, char **argv)
+{
+    const char *topic = argc ? argv[0] : NULL, *guess;
+    const Command *c = topic ? commands_find(topic) : NULL, *near;
+    if (!topic)
+        printf("usage: train CONFIG.yaml [key=value ...]\n       train COMMAND ...\n\ncommands\n");
+    for (int i = 0; !topic && i < COMMANDS; i++)
+        explain(&commands[i], 2, 6);
+    if (c)
+        explain(c, 0, 2);
+    if (config_help(stdout, topic) || c)
+        return EXIT_DONE;
+    near = commands_suggest(topic);
+    if ((guess = near ? near->name : config_help_suggest(topic)))
+        die(EXIT_CONFIG, "usage",
+            "there is no help on `%s`; did you mean `%s`?; change: give a command, a section or a key, or "
+            "`keys` for all of these",
+            topic, guess);
+    die(EXIT_CONFIG, "usage",
+        "there is no help on `%s`; change: give a command, a section or a key, or `keys` for all of these",
+        topic);
+}
