@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const axis_name[AXES] = {"tp", "cp", "ep", "dp", "pp"};
+const char *const grid_axis_name[AXES] = {"tp", "cp", "ep", "dp", "pp"};
 
 int grid_parse_order(const char *text, Axis order[AXES])
 {
     int n = 0, seen[AXES] = {0};
     while (*text) {
         int a = 0;
-        while (a < AXES && strncmp(text, axis_name[a], 2))
+        while (a < AXES && strncmp(text, grid_axis_name[a], 2))
             a++;
         if (a == AXES || seen[a] || (text[2] != '-' && text[2] != 0) || (text[2] == '-' && !text[3]))
             return 0;

@@ -9,7 +9,7 @@
 #include "comm.h"
 
 typedef enum { AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP, AXES } Axis;
-extern const char *const axis_name[AXES];
+extern const char *const grid_axis_name[AXES];
 
 /* How the world is cut. */
 typedef struct {

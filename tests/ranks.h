@@ -26,7 +26,7 @@ static inline void ranks_grid(Grid *g, const RankShape *s, int rank, MakeComm ma
         g->size[a] = a == AXIS_TP ? s->tp : a == AXIS_DP ? s->dp : a == AXIS_PP ? s->pp : 1;
         g->index[a] = a == AXIS_TP ? t : a == AXIS_DP ? d : a == AXIS_PP ? p : 0;
         g->order[a] = (Axis)a;
-        comm_self_open(&g->axis[a], axis_name[a]);
+        comm_self_open(&g->axis[a], grid_axis_name[a]);
     }
     g->all = make(ctx, R_ALL, 0, g->world, rank);
     g->axis[AXIS_TP] = make(ctx, R_TP, d + s->dp * p, s->tp, t);

@@ -174,7 +174,7 @@ static int64_t sum_block(Group *g, Request *r, int64_t s, int b, void *dst, Dtyp
                      ? r->in + (size_t)at * width(r)
                      : group_slot(g, SCATTER, i, r->scatter_base + s) + (size_t)b * (size_t)r->e * width(r);
     if (n)
-        reduce(dst, dst_type, src, r->type, g->m, n, r->op);
+        reduce_arrays(dst, dst_type, src, r->type, g->m, n, r->op);
     return n;
 }
 
@@ -260,7 +260,7 @@ static int join(Group *g, Request *r)
     for (int h = 0; h < g->hosts; h++)
         src[h] = partial_of(g, r, s, h);
     if (n)
-        reduce(result_of(g, r, s), r->type, src, reduce_partial(r->type), g->hosts, n, r->op);
+        reduce_arrays(result_of(g, r, s), r->type, src, reduce_partial(r->type), g->hosts, n, r->op);
     r->joined++;
     group_moved(g, n * (int64_t)width(r));
     return 1;
@@ -331,7 +331,7 @@ static void add_small(Group *g, Request *r, int64_t gs)
     const void **src = (const void **)g->source;
     for (int i = 0; i < g->m; i++)
         src[i] = i == g->me ? r->in : group_slot(g, GATHER, i, gs);
-    reduce(r->out, r->type, src, r->type, g->m, r->n, r->op);
+    reduce_arrays(r->out, r->type, src, r->type, g->m, r->n, r->op);
 }
 
 static int copy(Group *g, Request *r)

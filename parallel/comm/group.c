@@ -154,7 +154,7 @@ void group_segment_map(Group *g, int fd)
 }
 
 /* The window of one pair, mapped when the first message is sent or awaited. */
-Pair *message_pair(Group *g, int from, int to)
+Pair *group_message_pair(Group *g, int from, int to)
 {
     int writes = from == g->rank;
     Pair *p = writes ? &g->out[to] : &g->in[from];

@@ -113,7 +113,7 @@ static inline void group_moved(Group *g, int64_t bytes)
 /* collective.c, message.c */
 int collective_advance(Request *r);
 int message_advance(Request *r);
-Pair *message_pair(Group *g, int from, int to);
+Pair *group_message_pair(Group *g, int from, int to);
 
 /* Messages between hosts (comm_mpi.c), bytes between world ranks; the number returned names the message until
  * wire_done, which sets it to -1 and returns 1 when it is through (or was -1). Under the engine's lock. */

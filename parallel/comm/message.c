@@ -36,7 +36,7 @@ static int make_room(Pair *p)
 
 static int send_pieces(Request *r, Group *g)
 {
-    Pair *p = message_pair(g, g->rank, r->root);
+    Pair *p = group_message_pair(g, g->rank, r->root);
     PairHead *h = p->head;
     int64_t total = total_bytes(r), before = r->moved;
     int peer = g->bell[g->owner[r->root]];
@@ -72,7 +72,7 @@ static void check_piece(const Group *g, const Request *r, const GroupPiece *piec
 
 static int recv_pieces(Request *r, Group *g)
 {
-    Pair *p = message_pair(g, r->root, g->rank);
+    Pair *p = group_message_pair(g, r->root, g->rank);
     PairHead *h = p->head;
     int64_t total = total_bytes(r), before = r->moved,
             taken = atomic_load_explicit(&h->taken, memory_order_relaxed);

@@ -108,7 +108,8 @@ static void reduce_block(char *dst, Dtype dst_type, const char *const *src, Dtyp
         memmove(out, first, (size_t)n * dtype_size(part));
 }
 
-void reduce(void *dst, Dtype dst_type, const void *const *src, Dtype src_type, int m, int64_t n, ReduceOp op)
+void reduce_arrays(void *dst, Dtype dst_type, const void *const *src, Dtype src_type, int m, int64_t n,
+                   ReduceOp op)
 {
     BUG_ON(m < 1 || reduce_partial(dst_type) != reduce_partial(src_type));
     if (m == 2 && dst_type == src_type && reduce_partial(src_type) == src_type) {

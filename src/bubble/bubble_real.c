@@ -258,7 +258,7 @@ void bubble_real(Table *t, const Config *cfg, int steps)
     Config c = *cfg;
     Timeline timeline;
     c.trace_steps = recorded(steps);
-    Batch batch = tokens_open(&c);
+    Batch batch = balance_tokens_open(&c);
     run_open(&r, &c, RUN_TRAIN, 0, NULL);
     r.generation.sequence = batch;
     r.step.feed = tokens;
@@ -276,5 +276,5 @@ void bubble_real(Table *t, const Config *cfg, int steps)
         read_timeline(t, &timeline, &shape, steps);
     timeline_close(&timeline);
     run_close(&r);
-    tokens_close(&batch);
+    balance_tokens_close(&batch);
 }

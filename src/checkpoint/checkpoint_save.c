@@ -48,8 +48,8 @@ static void find_entries(Saver *s)
     }
     for (int i = 0; i < s->nentry; i++) {
         const TensorPiece *p = &s->piece[s->entry[i].first];
-        box_name(s->entry[i].name, p->name, p->row0, p->col0,
-                 s->entry[i].rows == p->shape[0] && (p->ndim == 1 || p->cols == p->shape[1]));
+        manifest_box_name(s->entry[i].name, p->name, p->row0, p->col0,
+                          s->entry[i].rows == p->shape[0] && (p->ndim == 1 || p->cols == p->shape[1]));
     }
 }
 
@@ -144,7 +144,7 @@ static void attempt(Saver *s)
         ok = mkdirat(s->dir, s->tmp, 0777) == 0 ? 1 : file_errno(s->why, "cannot make the folder %s", s->tmp);
     }
     drop_parts(s);
-    s->part[s->all->rank] = part_new();
+    s->part[s->all->rank] = manifest_part_new();
     s->ok = ok;
     s->phase = WRITING;
     /* the others wait for the folder here; where it could not be made, nobody writes and advance() is told */

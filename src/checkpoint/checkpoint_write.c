@@ -48,7 +48,7 @@ static int write_entry(Saver *s, StWriter *w, int index, const char *file, const
         ok = st_put(w, index, at, s->buffer, n, why);
     }
     if (ok)
-        part_box(s->part[s->all->rank], file, p->name, p->type, p->ndim, p->shape, &box);
+        manifest_part_box(s->part[s->all->rank], file, p->name, p->type, p->ndim, p->shape, &box);
     free(box.hash);
     return ok;
 }
@@ -84,7 +84,7 @@ static int write_shard(Saver *s, int dir, int optim, char why[WHY])
             else
                 st_discard(&w);
             if (ok)
-                part_file(s->part[s->all->rank], file, bytes, header);
+                manifest_part_file(s->part[s->all->rank], file, bytes, header);
         }
     }
     free(which);

@@ -30,7 +30,7 @@ static int natural(const json_t *object, const char *key, int64_t *v)
     return json_is_integer(j) && *v >= 0;
 }
 
-void box_name(char out[BOX_NAME], const char *tensor, int64_t row0, int64_t col0, int whole)
+void manifest_box_name(char out[BOX_NAME], const char *tensor, int64_t row0, int64_t col0, int whole)
 {
     if (whole)
         snprintf(out, BOX_NAME, "%s", tensor);
@@ -240,12 +240,9 @@ const StoredTensor *manifest_find(const Manifest *m, const char *name)
 
 /* ---- writing */
 
-json_t *part_new(void)
-{
-    return json_pack("{s:[], s:{}}", "files", "tensors");
-}
+json_t *manifest_part_new(void) { return json_pack("{s:[], s:{}}", "files", "tensors"); }
 
-void part_file(json_t *part, const char *name, int64_t bytes, uint64_t header)
+void manifest_part_file(json_t *part, const char *name, int64_t bytes, uint64_t header)
 {
     char hex[HEX + 1];
     hex_write(hex, header);
@@ -253,8 +250,8 @@ void part_file(json_t *part, const char *name, int64_t bytes, uint64_t header)
                                                                     (json_int_t)bytes, "header", hex));
 }
 
-void part_box(json_t *part, const char *file, const char *tensor, Dtype type, int ndim,
-              const int64_t shape[2], const StoredBox *box)
+void manifest_part_box(json_t *part, const char *file, const char *tensor, Dtype type, int ndim,
+                       const int64_t shape[2], const StoredBox *box)
 {
     json_t *tensors = json_object_get(part, "tensors"), *t = json_object_get(tensors, tensor),
            *hash = json_array();

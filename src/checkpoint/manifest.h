@@ -7,8 +7,8 @@
  * with BOX {"file": "..", "row": .., "col": .., "rows": .., "cols": ..,
  *           "hash": ["<XXH3-64 of each HASH_BLOCK bytes of the box>", ..]}
  *
- * The boxes of a tensor tile it; a box lies dense in its shard under box_name. Times, hosts and paths have no
- * place here. */
+ * The boxes of a tensor tile it; a box lies dense in its shard under manifest_box_name. Times, hosts and
+ * paths have no place here. */
 #ifndef MANIFEST_H
 #define MANIFEST_H
 #include "safetensors.h"
@@ -56,9 +56,9 @@ void manifest_close(Manifest *m);
 const StoredTensor *manifest_find(const Manifest *m, const char *name);
 
 /* What a rank adds: {"files": [..], "tensors": {..}} of the shards that it has written. */
-json_t *part_new(void);
-void part_file(json_t *part, const char *name, int64_t bytes, uint64_t header);
-void part_box(json_t *part, const char *file, const char *tensor, Dtype type, int ndim,
+json_t *manifest_part_new(void);
+void manifest_part_file(json_t *part, const char *name, int64_t bytes, uint64_t header);
+void manifest_part_box(json_t *part, const char *file, const char *tensor, Dtype type, int ndim,
               const int64_t shape[2], const StoredBox *box);
 
 /* The text of the manifest of all ranks' parts, in rank order; from malloc. Boxes that do not add up to their
@@ -67,7 +67,7 @@ char *manifest_text(json_t *const *part, int parts, int64_t iteration, const jso
 
 /* The name of a box in its shard: the tensor's when it is all of it, else NAME-row-col. */
 #define BOX_NAME 256
-void box_name(char out[BOX_NAME], const char *tensor, int64_t row0, int64_t col0, int whole);
+void manifest_box_name(char out[BOX_NAME], const char *tensor, int64_t row0, int64_t col0, int whole);
 
 static inline int64_t box_bytes(const StoredBox *b, Dtype type)
 {

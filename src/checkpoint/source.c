@@ -302,7 +302,7 @@ static int read_box(Source *s, const StoredTensor *t, const StoredBox *b, const 
     const int64_t size = (int64_t)dtype_size(t->type), bytes = box_bytes(b, t->type);
     const char *file = s->m.shard[b->shard].name;
     char name[BOX_NAME];
-    box_name(name, t->name, b->row0, b->col0, b->rows == t->shape[0] && b->cols == t->shape[1]);
+    manifest_box_name(name, t->name, b->row0, b->col0, b->rows == t->shape[0] && b->cols == t->shape[1]);
     if (!open_shard(s, b->shard, why))
         return 0;
     const StTensor *st = st_find(&s->shard[b->shard], name);
@@ -320,7 +320,7 @@ static int read_box(Source *s, const StoredTensor *t, const StoredBox *b, const 
         if (k)
             scatter(k, b, x, s->buffer, at / size, (at + n) / size, t->type);
         else
-            s->not_finite[t - s->m.tensor] += count_not_finite(s->buffer, t->type, n / size);
+            s->not_finite[t - s->m.tensor] += convert_count_not_finite(s->buffer, t->type, n / size);
     }
     return 1;
 }

@@ -88,7 +88,7 @@ static int compute_alone(Table *t, const char *path, const Args *a, const Overri
         if (cfg[i]->world > 1)
             code = bubble_launch_real(t, cfg[i], words, line);
         else
-            bubble_real(t, balance(cfg[i]), t->steps);
+            bubble_real(t, balance_choose(cfg[i]), t->steps);
     }
     free(steps);
     free(line);

@@ -86,7 +86,7 @@ static void write_shard(Source *s, int dir, const char *name, const Item *item, 
         char *data = xcalloc(1, (size_t)m->bytes);
         if (!source_read(s, m->from, m->hf.row0, 0, m->hf.rows, cols, data, cols, m->from->type, why))
             REFUSE("%s: %s; change: give another checkpoint", s->dir, why);
-        int64_t odd = count_not_finite(data, m->from->type, m->hf.rows * cols);
+        int64_t odd = convert_count_not_finite(data, m->from->type, m->hf.rows * cols);
         if (odd)
             die(EXIT_NUMERIC, "not-finite",
                 "%s: tensor %s has %" PRId64 " value%s NaN or infinite; change: give an earlier "

@@ -194,7 +194,7 @@ static void check_rest(const HfDir *d, const Config *cfg, const Found *embedding
 
 static void check_finite(const HfDir *d, const StTensor *t, const char *data)
 {
-    int64_t n = count_not_finite(data, (Dtype)t->type, st_elements(t));
+    int64_t n = convert_count_not_finite(data, (Dtype)t->type, st_elements(t));
     if (n)
         die(EXIT_NUMERIC, "not-finite",
             "%s: tensor %s has %lld value%s NaN or infinite; change: another directory, or its right files",

@@ -206,7 +206,8 @@ static int count_values(const StFile *f, const StTensor *t, NotFinite *odd, char
     for (int64_t at = 0; ok && at < t->bytes; at += PIECE) {
         int64_t bytes = t->bytes - at < PIECE ? t->bytes - at : PIECE;
         ok = st_read(f, t, at, piece, bytes, why);
-        n += ok ? count_not_finite(piece, (Dtype)t->type, bytes / (int64_t)dtype_size((Dtype)t->type)) : 0;
+        n += ok ? convert_count_not_finite(piece, (Dtype)t->type, bytes / (int64_t)dtype_size((Dtype)t->type))
+                : 0;
     }
     count_odd(odd, t->name, n);
     free(piece);

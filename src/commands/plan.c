@@ -114,7 +114,7 @@ static json_t *as_json(const Plan *p)
                                                 "embedding", s->embedding, "loss", s->loss));
     }
     for (int a = 0; a < AXES; a++)
-        json_object_set_new(messages, axis_name[a],
+        json_object_set_new(messages, grid_axis_name[a],
                             json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
                                       (json_int_t)p->most[a].bytes));
     json_t *step = p->machine ? json_number(1e3 * p->will.step) : json_null();
@@ -189,7 +189,7 @@ static void print(const Plan *p)
     printf("messages   of a rank and step, on the rank with most\n");
     for (int a = 0; a < AXES; a++)
         if (p->most[a].ops)
-            printf("  %-12s %15lld operations %15.1f MB\n", axis_name[a], (long long)p->most[a].ops,
+            printf("  %-12s %15lld operations %15.1f MB\n", grid_axis_name[a], (long long)p->most[a].ops,
                    (double)p->most[a].bytes / 1e6);
 }
 

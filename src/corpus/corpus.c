@@ -31,7 +31,7 @@ static int fail(char **why, const char *fmt, ...)
 
 static int type_bytes(TokenType t) { return t == TOKEN_U8 ? 1 : t == TOKEN_U16 ? 2 : 4; }
 
-const char *token_type_name(TokenType t)
+const char *corpus_type_name(TokenType t)
 {
     return t == TOKEN_U8 ? "u8" : t == TOKEN_U16 ? "u16" : t == TOKEN_I32 ? "i32" : "u32";
 }

@@ -83,5 +83,5 @@ int corpus_fingerprint(const Corpus *c, uint64_t *print, char **why);
 /* Writes what a corpus holds and whether it is whole, every token read; json: one object. 0 whole, 1 not. */
 int corpus_inspect(const char *spec, FILE *out, int json);
 
-const char *token_type_name(TokenType t);
+const char *corpus_type_name(TokenType t);
 #endif

@@ -90,7 +90,7 @@ static json_t *describe(const char *spec, const Corpus *c, const TokenRange *ran
     if (c) {
         json_object_set_new(o, "format", json_string(c->kind));
         json_object_set_new(o, "files", json_integer(c->files));
-        json_object_set_new(o, "dtype", json_string(token_type_name(c->file[0].type)));
+        json_object_set_new(o, "dtype", json_string(corpus_type_name(c->file[0].type)));
         json_object_set_new(o, "documents", json_integer(c->documents));
         json_object_set_new(o, "sequences", json_integer(c->sequences));
         json_object_set_new(o, "tokens", json_integer(c->tokens));
@@ -121,7 +121,7 @@ int corpus_inspect(const char *spec, FILE *out, int json)
         fprintf(out, "%s\n  kind        corpus%s%s\n", spec, c ? ", " : "", c ? c->kind : "");
         if (c) {
             fprintf(out, "  documents   %ld%s\n  tokens      %ld of %s in %d file%s\n", c->documents,
-                    c->sequences ? "" : " (one a file)", c->tokens, token_type_name(c->file[0].type),
+                    c->sequences ? "" : " (one a file)", c->tokens, corpus_type_name(c->file[0].type),
                     c->files, c->files > 1 ? "s" : "");
             fprintf(out, "  longest     %ld tokens\n", c->longest);
         }

@@ -89,7 +89,7 @@ void convert(void *dst, Dtype to, const void *src, Dtype from, int64_t n)
         count += (w & (exponent)) == (exponent);                                                             \
     }
 
-int64_t count_not_finite(const void *src, Dtype type, int64_t n)
+int64_t convert_count_not_finite(const void *src, Dtype type, int64_t n)
 {
     int64_t count = 0;
     switch (type) {

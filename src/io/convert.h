@@ -10,5 +10,5 @@
 void convert(void *dst, Dtype to, const void *src, Dtype from, int64_t n);
 
 /* How many of n elements, anywhere in memory, are NaN or infinite; of types that have neither, none. */
-int64_t count_not_finite(const void *src, Dtype type, int64_t n);
+int64_t convert_count_not_finite(const void *src, Dtype type, int64_t n);
 #endif

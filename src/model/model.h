@@ -304,7 +304,7 @@ void model_next_scales(Model *m);
 
 /* Bytes of a window's arena: its own, or as many as it was seen to need, rounded so that another can lie
  * behind it. */
-size_t window_room(const Arena *a);
+size_t offload_window_room(const Arena *a);
 /* Whether what u keeps leaves the device: never where there is no backward to come. */
 int offload_wanted(const Model *m, const ModelUnit *u);
 /* Room for what a layer keeps of a forward, then the copies off the device. */

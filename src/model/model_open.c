@@ -201,8 +201,8 @@ void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *
 ModelBytes model_peaks(const Model *m)
 {
     ModelBytes b = {.scratch = m->scratch.peak,
-                    .window_d = window_room(&m->offload.window[0].d),
-                    .window_w = window_room(&m->offload.window[0].w)};
+                    .window_d = offload_window_room(&m->offload.window[0].d),
+                    .window_w = offload_window_room(&m->offload.window[0].w)};
     for (int i = 0; i < m->slots.nfd; i++)
         b.fd = m->slots.fd[i].mem.peak > b.fd ? m->slots.fd[i].mem.peak : b.fd;
     for (int i = 0; i < m->slots.nfw; i++)

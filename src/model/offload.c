@@ -15,7 +15,7 @@ int offload_wanted(const Model *m, const ModelUnit *u)
     return u->offload && m->now.schedule->slots[SLOT_FW] > 0;
 }
 
-size_t window_room(const Arena *a)
+size_t offload_window_room(const Arena *a)
 {
     return a->base ? a->size : (a->peak + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
 }
@@ -75,8 +75,8 @@ void offload_ahead(Model *m, const Pass *p, int k)
         return;
     LayerWindow *w = next_window(m);
     char *from = offloaded_of(m, p, u);
-    size_t room_d = window_room(&w->d),
-           room_w = window_room(&w->w); /* while counting as well: a plan times them */
+    size_t room_d = offload_window_room(&w->d),
+           room_w = offload_window_room(&w->w); /* while counting as well: a plan times them */
     w->due = a;
     w->late = m->split ? arena_take(p->late, room_w) : w->w.base;
     /* what comes back has left, and so has what was in the window */

@@ -200,7 +200,7 @@ Meter *meter_open(const Config *cfg, int world, int64_t sequences)
     m->batch = (BatchStep){0, c->micro_batch_size * c->data_parallel_size};
     c->batch_steps = 1;
     c->batch_step = &m->batch;
-    m->tokens = tokens_open(c);
+    m->tokens = balance_tokens_open(c);
     run_open(&m->run, c, RUN_TRAIN, 0, NULL);
     m->run.generation.sequence = m->tokens;
     m->run.step.feed = tokens;
@@ -220,7 +220,7 @@ void meter_close(Meter *m)
     c->wait = m->group.wait;
     m->run.dev = m->cpu;
     run_close(&m->run);
-    tokens_close(&m->tokens);
+    balance_tokens_close(&m->tokens);
     free(m->call);
     free(m->took);
     free(m);

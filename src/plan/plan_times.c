@@ -53,7 +53,7 @@ static void print_work(FILE *f, const Prediction *p, int rank)
                     percent(t->work[w], t->total));
     for (int a = 0; a < AXES; a++)
         if (t->sent[a] > 0)
-            fprintf(f, "  messages of %-4s %10.2f  %5.1f %%, hidden and not\n", axis_name[a],
+            fprintf(f, "  messages of %-4s %10.2f  %5.1f %%, hidden and not\n", grid_axis_name[a],
                     1e3 * t->sent[a], percent(t->sent[a], t->total));
 }
 

@@ -207,14 +207,14 @@ static void walk_step(void *walk, Run *r, const Lists *l)
     }
     w->before = r->cfg->overlap_param_gather || r->cfg->optimizer_cpu_offload;
     if (w->before)                         /* its weights are still on their way, or being updated */
-        rehearse_step(r, l);
+        run_rehearse_step(r, l);
     w->before = 0;
     memset(k->work, 0, sizeof k->work);
     memset(k->comm, 0, sizeof k->comm);
     w->base = -1;
     w->at = -1;
     double start = k->now;
-    rehearse_step(r, l);
+    run_rehearse_step(r, l);
     w->t.total = k->now - start;
     add_habits(w);
     w->grads -= start;

@@ -193,14 +193,14 @@ static void put_rank(FILE *f, const TimelineRank *r, int rank, double origin)
             rank);
     for (int a = 0, sep = 0; a < AXES; a++)
         if (a != AXIS_EP)
-            fprintf(f, "%s%s%d", sep++ ? " " : "", axis_name[a], r->index[a]);
+            fprintf(f, "%s%s%d", sep++ ? " " : "", grid_axis_name[a], r->index[a]);
     fprintf(f,
             ")\"}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
             rank, rank);
     fprintf(f, ",\n{\"name\":\"grid\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"lost\":%lld", rank,
             (long long)r->lost);
     for (int a = 0; a < AXES; a++)
-        fprintf(f, ",\"%s\":%d", axis_name[a], r->index[a]);
+        fprintf(f, ",\"%s\":%d", grid_axis_name[a], r->index[a]);
     fprintf(f, "}}");
     for (int64_t i = 0; i < r->n; i++)
         put_event(f, &r->event[i], rank, row_of(free_at, &r->event[i]), origin);
@@ -316,7 +316,7 @@ static void read_record(Timeline *t, const json_t *o, int rank)
     if (!strcmp(string(o, "name"), "grid")) {
         t->rank[rank].lost = whole(args, "lost", 0, (int64_t)1 << 53, 0);
         for (int a = 0; a < AXES; a++)
-            t->rank[rank].index[a] = (int)whole(args, axis_name[a], 0, INT32_MAX, 0);
+            t->rank[rank].index[a] = (int)whole(args, grid_axis_name[a], 0, INT32_MAX, 0);
     } else if (!strcmp(string(o, "name"), "pipeline")) {
         int k = 0;
         while (k < SCHEDULE_FORWARD && strcmp(schedule_name((ScheduleKind)k), string(args, "schedule")))

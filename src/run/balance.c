@@ -23,7 +23,7 @@ static const Batch *some_tokens(void *batch, int mb)
     return batch;
 }
 
-Batch tokens_open(const Config *c)
+Batch balance_tokens_open(const Config *c)
 {
     size_t n = (size_t)(c->micro_batch_size * c->seq_length);
     Batch b = {.batch = c->micro_batch_size,
@@ -42,7 +42,7 @@ Batch tokens_open(const Config *c)
     return b;
 }
 
-void tokens_close(Batch *b)
+void balance_tokens_close(Batch *b)
 {
     free(b->tokens);
     free(b->labels);
@@ -63,7 +63,7 @@ static void measure(const Config *cfg, double cost[PARTS])
     small.batch_steps = 1;
     small.batch_step = &(BatchStep){0, small.micro_batch_size};
     small.recompute_num_layers = 1;
-    Batch batch = tokens_open(&small);
+    Batch batch = balance_tokens_open(&small);
     Run r;
     run_open(&r, &small, RUN_GRADIENT, 0, NULL);
     for (int round = 0; round < ROUNDS; round++) {
@@ -80,7 +80,7 @@ static void measure(const Config *cfg, double cost[PARTS])
             cost[u] = round == 0 || took[u] < cost[u] ? took[u] : cost[u];
     }
     run_close(&r);
-    tokens_close(&batch);
+    balance_tokens_close(&batch);
 }
 
 static int balanced(const Config *cfg)
@@ -99,7 +99,7 @@ static const Config *share_out(const Config *cfg, const double cost[PARTS], int 
     return c;
 }
 
-const Config *balance(const Config *cfg)
+const Config *balance_choose(const Config *cfg)
 {
     Grid g;
     double cost[PARTS] = {0};

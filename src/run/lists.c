@@ -183,7 +183,7 @@ Expand run_expand(const Config *cfg, int rank, int *units)
     Run r = {.cfg = cfg};
     grid_open_counting(&r.grid, &spec, cfg->world, rank);
     placement_open(&r.plan.placement, cfg);
-    table_open(&r);
+    run_table_open(&r);
     Expand e = open_units(&r, units);
     params_close(&r.params);
     placement_close(&r.plan.placement);

@@ -41,7 +41,7 @@ static void compare_ranks(Run *r)
 /* The table of the plan once more, over the groups of ranks. */
 static void open_table(Run *r)
 {
-    table_open(r);
+    run_table_open(r);
     lists_units(r);
 }
 
@@ -64,7 +64,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     run_fit(r);                    /* fit.c: the job ends here when the plan does not fit */
     run_device_arenas(r);          /* run_device.c: all memory, empty */
     run_tune(r, run_dir);          /* run_tune.c: the algorithms of a GPU's matrix products */
-    layout_take(r, &r->dev, &r->arenas, run_dir);  /* run_layout.c: tensors, optimizer, model, saver */
+    run_layout_take(r, &r->dev, &r->arenas, run_dir); /* run_layout.c: tensors, optimizer, model, saver */
     open_values(r);
 }
 
@@ -74,7 +74,7 @@ void run_close(Run *r)
         saver_close(r->checkpoint.saver);
     json_decref(r->checkpoint.huggingface);
     trace_close(&r->trace);
-    layout_give(r);
+    run_layout_give(r);
     lists_close(r);
     params_close(&r->params);
     placement_close(&r->plan.placement);

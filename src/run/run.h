@@ -173,7 +173,7 @@ void step_lists_open(StepLists *l, const Config *cfg, const Placement *pl);
 void step_lists_close(StepLists *l);
 
 /* What a plan runs over in place of a device and groups that only count, and what it does with a training
- * step of the last segment in place of rehearse_step. */
+ * step of the last segment in place of run_rehearse_step. */
 typedef struct {
     Device *dev;
     GridOpener open;
@@ -192,7 +192,7 @@ int run_recast(const Config *cfg, RunUse use, int rank, int64_t room, const Step
 /* "copies of weights kept by all layers": where FP8 weights are; NULL without FP8. */
 const char *run_fp8_text(const Config *cfg, int recast);
 /* A step and, for RUN_TRAIN, the update. */
-void rehearse_step(Run *r, const Lists *l);
+void run_rehearse_step(Run *r, const Lists *l);
 
 /* The pipeline of a training step, but for its number of microbatches. With one pipeline rank every schedule
  * is the plain loop. A searched schedule has costs (run_costs.h), the others have none; they are on the heap.

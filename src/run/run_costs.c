@@ -34,7 +34,7 @@ static void count_step(void *count, Run *r, const Lists *l)
         k->act[i] = r->stage.act[i];
         r->stage.act[i] = act;
     }
-    rehearse_step(r, l);
+    run_rehearse_step(r, l);
 }
 
 static int same_stage(const StagePlace *a, const StagePlace *b)

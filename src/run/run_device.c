@@ -42,7 +42,9 @@ void run_device_open(Run *r)
     if (r->cfg->device == DEVICE_CUDA) {
         open_cuda(r);
     } else {
-        cpu_open(&r->dev, r->params.real, isa_names[r->cfg->cpu_isa], threads_of(r));
+        char *isa = config_text(r->cfg, OPT_cpu_isa);
+        cpu_open(&r->dev, r->params.real, isa, threads_of(r));
+        free(isa);
         grid_device(&r->grid, &r->dev);
     }
     comm_threads(pool_threads(r->dev.pool));
@@ -80,5 +82,8 @@ size_t run_device_workspace(const Run *r)
 {
     if (r->cfg->device == DEVICE_CUDA)
         return CUDA_WORKSPACE + run_attention_bytes(r);
-    return cpu_workspace(r->params.real, isa_names[r->cfg->cpu_isa], threads_of(r));
+    char *isa = config_text(r->cfg, OPT_cpu_isa);
+    size_t n = cpu_workspace(r->params.real, isa, threads_of(r));
+    free(isa);
+    return n;
 }

@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const isa_names[] = {"auto", "amx", "avx512", "avx2", "generic"};
-
 GridSpec run_spec(const Config *c)
 {
     int tp = (int)c->tensor_model_parallel_size;
@@ -83,7 +81,7 @@ static int64_t events(const Run *r)
 }
 
 /* Takes all memory of the run. Runs over counting arenas first, then over the real ones. */
-void layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
+void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
 {
     const Config *c = r->cfg;
     Arena *run = &from->run, *host = &from->host, *mapped = &from->mapped;
@@ -133,7 +131,7 @@ void layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
     mem->reserve = r->plan.apart ? RUN_RESERVE : 0;
 }
 
-void layout_give(Run *r)
+void run_layout_give(Run *r)
 {
     model_close(&r->model);
     optimizer_close(&r->opt);
@@ -172,7 +170,7 @@ static int64_t workspace(const Run *r)
     return (int64_t)n;
 }
 
-void rehearse_step(Run *r, const Lists *l)
+void run_rehearse_step(Run *r, const Lists *l)
 {
     step_train(r, l);
     if (r->use != RUN_TRAIN)
@@ -192,7 +190,7 @@ static void rehearse(Run *r, const Rehearsal *over)
         if (r->use != RUN_FORWARD && over->step && i == c->batch_steps - 1)
             over->step(over->ctx, r, &r->plan.lists[i]);
         else if (r->use != RUN_FORWARD)
-            rehearse_step(r, &r->plan.lists[i]);
+            run_rehearse_step(r, &r->plan.lists[i]);
         traffic(&r->grid, r->plan.traffic);
         for (int a = 0; a < AXES; a++)
             r->plan.traffic[a] =
@@ -203,7 +201,7 @@ static void rehearse(Run *r, const Rehearsal *over)
         run_extend(r, NULL, r->generation.kv_length, NULL);
 }
 
-void table_open(Run *r) { params_open(&r->params, r->cfg, &r->grid, &r->plan.placement); }
+void run_table_open(Run *r) { params_open(&r->params, r->cfg, &r->grid, &r->plan.placement); }
 
 /* Finds every size: takes memory and runs every list over arenas and a device that only count, the first time
  * with slots that grow as they must, then with slots of that size. */
@@ -217,13 +215,13 @@ static void count(Run *r, const Rehearsal *over)
     if (r->cfg->device == DEVICE_CUDA)
         products_watch(&null, &r->gpu.products);
     step_open(r);
-    layout_take(r, dev, &first, NULL);
+    run_layout_take(r, dev, &first, NULL);
     rehearse(r, over);
     r->plan.bytes = model_peaks(&r->model);
     r->plan.workspace = workspace(r);
-    layout_give(r);
-    layout_take(r, dev, &second, NULL);
-    layout_give(r);
+    run_layout_give(r);
+    run_layout_take(r, dev, &second, NULL);
+    run_layout_give(r);
 }
 
 void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over)
@@ -239,7 +237,7 @@ void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int
     else
         grid_open_counting(&r->grid, &spec, cfg->world, rank);
     placement_open(&r->plan.placement, cfg);
-    table_open(r);
+    run_table_open(r);
     lists_open(r, over->lists);
     count(r, over);
 }

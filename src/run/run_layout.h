@@ -3,12 +3,10 @@
 #define RUN_LAYOUT_H
 #include "run.h"
 
-extern const char *const isa_names[];
-
 GridSpec run_spec(const Config *c);
 
 /* The parameter table, with the groups of r->grid. */
-void table_open(Run *r);
+void run_table_open(Run *r);
 /* Units and instruction lists of this rank, from the table; all lists of all ranks are checked by rank 0.
  * made: NULL, or where they come from. */
 void lists_open(Run *r, const StepLists *made);
@@ -51,6 +49,6 @@ void run_tune(Run *r, const char *run_dir);
 void run_attention_tune(Run *r);
 
 /* Takes all memory of the run from arenas that may be counting, and fills r->plan.memory. */
-void layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir);
-void layout_give(Run *r);
+void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir);
+void run_layout_give(Run *r);
 #endif

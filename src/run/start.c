@@ -96,7 +96,7 @@ const Config *start_config(const char *path, Args *a, ConfigUse use)
     free(a->v);
     free(load);
     compare(cfg);
-    return balance(cfg);
+    return balance_choose(cfg);
 }
 
 const Config *start_plan(const char *path, Args *a, int world)

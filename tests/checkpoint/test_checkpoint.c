@@ -26,9 +26,9 @@ static void conversions(void)
             bad += out != in &&
                    !(isnan(d) && (out | (t == BF16 ? 0x40 : 0x200)) == (in | (t == BF16 ? 0x40 : 0x200)));
             bad += !isnan(d) && (double)f != d;
-            bad += count_not_finite(&in, (Dtype)t, 1) != !isfinite(d) ||
-                   count_not_finite(&f, F32, 1) != !isfinite(d) ||
-                   count_not_finite(&d, F64, 1) != !isfinite(d);
+            bad += convert_count_not_finite(&in, (Dtype)t, 1) != !isfinite(d) ||
+                   convert_count_not_finite(&f, F32, 1) != !isfinite(d) ||
+                   convert_count_not_finite(&d, F64, 1) != !isfinite(d);
         }
     }
     CHECK(!bad, "%d of the 16-bit numbers do not survive, or are counted wrongly", bad);

@@ -186,7 +186,7 @@ static void factorisations(const Axis order[AXES])
     char text[AXES * 3 + 1] = "";
     Axis parsed[AXES];
     for (int i = 0; i < AXES; i++)
-        sprintf(text + 3 * i, i < AXES - 1 ? "%s-" : "%s", axis_name[order[i]]);
+        sprintf(text + 3 * i, i < AXES - 1 ? "%s-" : "%s", grid_axis_name[order[i]]);
     CHECK(grid_parse_order(text, parsed) && !memcmp(parsed, order, sizeof parsed), "%s", text);
     for (int world = 1; world <= 64; world++)
         for (int tp = 1; tp <= world; tp++)
@@ -240,7 +240,7 @@ static void derived(const Axis order[AXES])
             for (int a = 0; a < AXES; a++) {
                 n = same_elsewhere(BIT(a), rank, world, want);
                 check_comm(&g.axis[a], want, n, rank);
-                CHECK(g.index[a] == place[rank][a], "%s of rank %d", axis_name[a], rank);
+                CHECK(g.index[a] == place[rank][a], "%s of rank %d", grid_axis_name[a], rank);
             }
             CHECK(g.all.size == world && g.all.rank == rank, "world: %d of %d", g.all.rank, g.all.size);
             n = same_elsewhere(BIT(AXIS_TP) | BIT(AXIS_PP), rank, world, want);

@@ -43,7 +43,7 @@ static void partitions(void)
         if (used != 31)
             continue;
         for (int i = 0; i < AXES; i++)
-            sprintf(order + 3 * i, i < AXES - 1 ? "%s-" : "%s", axis_name[digit[i]]);
+            sprintf(order + 3 * i, i < AXES - 1 ? "%s-" : "%s", grid_axis_name[digit[i]]);
         for (int a = 1; a <= 24; a++)
             for (int b = 1; a * b <= 24; b++) {
                 if (24 % (a * b))
