@@ -6,19 +6,15 @@
 #include "schedule.h"
 #include "test.h"
 
-static const char *const names[] = {"gpipe", "1f1b", "interleaved", "zb-h1",
-                                    "zb-h2", "zb-v", "v-half",      "v-min"};
-enum { KINDS = sizeof names / sizeof *names };
-
 static inline int is_v(const PipeShape *s)
 {
-    return (s->kind >= SCHEDULE_ZB_V && s->kind <= SCHEDULE_DUALPIPEV) ||
-           ((s->kind == SCHEDULE_FORWARD || s->kind == SCHEDULE_CUSTOM) && s->vee);
+    int place = schedule_info[s->kind].place;
+    return place == PLACE_VEE || (place == PLACE_GIVEN && s->vee);
 }
 
 static inline int chunks_of(ScheduleKind k, int v)
 {
-    return k >= SCHEDULE_ZB_V && k <= SCHEDULE_DUALPIPEV ? 2 : k == SCHEDULE_INTERLEAVED ? v : 1;
+    return k == SCHEDULE_INTERLEAVED ? v : schedule_info[k].chunks;
 }
 
 /* A schedule that its generator can make; v: chunks of interleaved. */
@@ -28,10 +24,13 @@ static inline PipeShape shape_of(int kind, int p, int v, int m)
     return (PipeShape){.kind = k, .p = p, .v = chunks_of(k, v), .m = m, .weight_share = 1};
 }
 
-/* interleaved takes whole groups of p, or a last one of p or more, or one group alone. */
+/* Whether the generator can make lists of this size. interleaved takes whole groups of p, or a last one of p
+ * or more, or one group alone. custom makes none, and the search of zb-auto has its own test (test_search.c).
+ */
 static inline int fits(int kind, int p, int m)
 {
-    return kind != SCHEDULE_INTERLEAVED || m <= p || m % p == 0;
+    return kind != SCHEDULE_CUSTOM && kind != SCHEDULE_ZB_AUTO && m >= p * schedule_info[kind].least &&
+           (kind != SCHEDULE_INTERLEAVED || m <= p || m % p == 0);
 }
 
 static inline void check_set(const ScheduleSet *set, const char *what)

@@ -1,3 +1,4 @@
+/* custom -- reads and writes compute lists as text. */
 #define _GNU_SOURCE
 #include "custom.h"
 #include "base.h"
@@ -5,8 +6,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MOST_STAGES = 65536, MOST_CHUNKS = 255 };
 
 typedef struct { int line, col, rank, stage, mb; InstrKind op; } Action;
 
@@ -74,20 +73,20 @@ static void refuse_cell(Reader *r, int col, const char *s, const char *end)
         mistake(r, r->line, col,
                 "'%s' is no action; one is a stage below %d, one of F, I, B, W, and a microbatch below %d, "
                 "such as 0F0",
-                shown, MOST_STAGES, UINT16_MAX);
+                shown, STAGES_MOST, MICROBATCHES_MOST);
 }
 
 static void read_cell(Reader *r, int col, const char *s, const char *end)
 {
     const char *from = s, *at;
-    Action a = {.line = r->line, .col = col, .rank = r->lines - 1, .stage = number(&s, end, MOST_STAGES)};
+    Action a = {.line = r->line, .col = col, .rank = r->lines - 1, .stage = number(&s, end, STAGES_MOST)};
     if (a.stage < 0 || s == end || !(at = memchr(letter, *s, sizeof letter)) || !*at) {
         refuse_cell(r, col, from, end);
         return;
     }
     s++;
     a.op = (InstrKind)(at - letter);
-    a.mb = number(&s, end, UINT16_MAX);
+    a.mb = number(&s, end, MICROBATCHES_MOST);
     if (a.mb < 0 || s != end) {
         refuse_cell(r, col, from, end);
         return;
@@ -153,16 +152,16 @@ static void find_placement(Reader *r, CustomLists *c)
     }
     c->p = r->p;
     c->v = (last->stage + 1) / r->p;
-    if ((last->stage + 1) % r->p || c->v > MOST_CHUNKS) {
+    if ((last->stage + 1) % r->p || c->v > CHUNKS_MOST) {
         mistake(r, last->line, last->col, "stage %d makes %d stages; %d ranks have as many each, %d at most",
-                last->stage, last->stage + 1, r->p, MOST_CHUNKS);
+                last->stage, last->stage + 1, r->p, CHUNKS_MOST);
         return;
     }
     c->vee = c->v == 2 && r->p > 1 && turn && turn->rank == r->p - 1;
     for (int k = 0; k < r->lines; k++)
         for (int i = r->first[k]; i < r->first[k + 1]; i++) {
             const Action *a = &r->action[i];
-            int there = c->vee && a->stage >= c->p ? 2 * c->p - 1 - a->stage : a->stage % c->p;
+            int there = place_rank(c->vee, c->p, a->stage);
             if (there == a->rank)
                 continue;
             mistake(r, a->line, a->col,
@@ -220,7 +219,7 @@ static void read_end(Reader *r, const CustomLists *c, int rank, const Done *done
     const Action *end = &r->action[r->first[rank + 1] - 1];
     for (int k = 0; k < c->v; k++) {
         const Done *n = &done[k];
-        int stage = c->vee && k ? 2 * c->p - 1 - rank : k * c->p + rank;
+        int stage = place_stage(c->vee, c->p, rank, k);
         if (n->f != c->m || n->d != c->m || n->w != c->m)
             mistake(r, end->line, end->col,
                     "the line ends with %d F, %d I or B, %d W or B of stage %d; the file has %d microbatches",

@@ -166,46 +166,78 @@ static void forward_vee(Writer *w, int rank)
     }
 }
 
-static void one_rank(const PipeShape *s, int rank, InstrList *out)
+/* ---- one function for each row of SCHEDULES ---- */
+
+void generate_gpipe(const PipeShape *s, InstrList *out)
 {
-    Writer w = {s, out};
-    switch (s->kind) {
-    case SCHEDULE_GPIPE:       joined(&w, s->m); break;
-    case SCHEDULE_1F1B:        joined(&w, s->p - rank - 1); break;
-    case SCHEDULE_INTERLEAVED: interleaved(&w, rank); break;
-    case SCHEDULE_ZB_H1:       split(&w, s->p - rank, rank); break;
-    case SCHEDULE_ZB_H2:       split(&w, 2 * (s->p - rank) - 1, 2 * rank); break;
-    case SCHEDULE_ZB_V:        zb_v(&w, rank); break;
-    case SCHEDULE_DUALPIPEV:   dualpipev(&w, rank); break;
-    case SCHEDULE_CUSTOM:
-        out->n = s->lists[rank].n;
-        memcpy(out->list, s->lists[rank].list, (size_t)out->n * sizeof *out->list);
-        break;
-    case SCHEDULE_FORWARD:
+    for (int r = 0; r < s->p; r++)
+        joined(&(Writer){s, &out[r]}, s->m);
+}
+
+void generate_1f1b(const PipeShape *s, InstrList *out)
+{
+    for (int r = 0; r < s->p; r++)
+        joined(&(Writer){s, &out[r]}, s->p - r - 1);
+}
+
+void generate_interleaved(const PipeShape *s, InstrList *out)
+{
+    for (int r = 0; r < s->p; r++)
+        interleaved(&(Writer){s, &out[r]}, r);
+}
+
+void generate_zb_h1(const PipeShape *s, InstrList *out)
+{
+    for (int r = 0; r < s->p; r++)
+        split(&(Writer){s, &out[r]}, s->p - r, r);
+}
+
+void generate_zb_h2(const PipeShape *s, InstrList *out)
+{
+    for (int r = 0; r < s->p; r++)
+        split(&(Writer){s, &out[r]}, 2 * (s->p - r) - 1, 2 * r);
+}
+
+void generate_zb_v(const PipeShape *s, InstrList *out)
+{
+    for (int r = 0; r < s->p; r++)
+        zb_v(&(Writer){s, &out[r]}, r);
+}
+
+void generate_dualpipev(const PipeShape *s, InstrList *out)
+{
+    for (int r = 0; r < s->p; r++)
+        dualpipev(&(Writer){s, &out[r]}, r);
+}
+
+void generate_custom(const PipeShape *s, InstrList *out)
+{
+    for (int r = 0; r < s->p; r++) {
+        out[r].n = s->lists[r].n;
+        memcpy(out[r].list, s->lists[r].list, (size_t)out[r].n * sizeof *out[r].list);
+    }
+}
+
+void generate_forward(const PipeShape *s, InstrList *out)
+{
+    for (int r = 0; r < s->p; r++) {
+        Writer w = {s, &out[r]};
         if (s->vee)
-            forward_vee(&w, rank);
+            forward_vee(&w, r);
         else
             for (int k = 0; k < s->m * s->v; k++)
                 in_groups(&w, I_F, k);
-        break;
-    default:
-        BUG_ON("a schedule without a generator");
     }
 }
 
 void schedule_generate(const PipeShape *s, InstrList *out)
 {
-    int wants = s->kind >= SCHEDULE_ZB_V && s->kind <= SCHEDULE_DUALPIPEV ? 2 : 1;
-    int any = s->kind == SCHEDULE_INTERLEAVED || s->kind == SCHEDULE_FORWARD || s->kind == SCHEDULE_CUSTOM;
-    BUG_ON(!any && s->v != wants);
-    BUG_ON(s->kind == SCHEDULE_FORWARD && s->vee && s->v != 2);
-    if (s->kind == SCHEDULE_V_HALF)
-        generate_v_half(s, out);
-    else if (s->kind == SCHEDULE_V_MIN)
-        generate_v_min(s, out);
-    else if (s->kind == SCHEDULE_ZB_AUTO)
-        generate_zb_auto(s, out);
-    else
-        for (int r = 0; r < s->p; r++)
-            one_rank(s, r, &out[r]);
+    static void (*const generate[SCHEDULE_KINDS])(const PipeShape *s, InstrList *out) = {
+#define X(id, name, chunks, most, place, backward, least, generator, closed) generate_##generator,
+        ALL_SCHEDULES(X)
+#undef X
+    };
+    int chunks = schedule_chunks(s->kind);
+    BUG_ON((chunks && s->v != chunks) || (s->kind == SCHEDULE_FORWARD && s->vee && s->v != 2));
+    generate[s->kind](s, out);
 }

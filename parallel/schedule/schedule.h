@@ -17,7 +17,7 @@
  * every rank makes all lists by itself, and they are equal because the shape is (compare schedules_hash). */
 #ifndef SCHEDULE_H
 #define SCHEDULE_H
-#include <stdint.h>
+#include "kinds.h"
 
 /* X(id, letters, is a message) */
 #define INSTRS(X)                                                                                            \
@@ -57,28 +57,6 @@ void instr_print(const Instr *i, char *text, int size);
 
 /* ---- the pipeline and its lists ---- */
 
-/* In the order of the option pipeline_schedule. FORWARD: forward only, for evaluation. */
-typedef enum {
-    SCHEDULE_GPIPE,       /* Huang et al. 2019, arXiv:1811.06965 */
-    SCHEDULE_1F1B,        /* Narayanan et al. 2021, arXiv:2104.04473, sec 2.2.1 */
-    SCHEDULE_INTERLEAVED, /* the same, sec 2.2.2, in Megatron-LM's order */
-    SCHEDULE_ZB_H1,       /* Qi et al. 2023, arXiv:2401.10241, sec 2.1 */
-    SCHEDULE_ZB_H2,       /* the same, sec 2.2 */
-    SCHEDULE_ZB_V,        /* Qi et al. 2024, arXiv:2405.15362 */
-    SCHEDULE_V_HALF,
-    SCHEDULE_V_MIN,
-    SCHEDULE_DUALPIPEV, /* DeepSeek 2025, DualPipe's half in a V, F and B of a pair one after the other; m >=
-                           2p */
-    SCHEDULE_ZB_AUTO,   /* by search from the costs (search.c): Qi et al. 2023, sec 3 */
-    SCHEDULE_CUSTOM,    /* lists from outside (custom.h) */
-    SCHEDULE_FORWARD
-} ScheduleKind;
-
-enum { MICROBATCHES_MOST = 65535 };    /* of a step, a rank: an instruction has 16 bits for its microbatch */
-
-/* "1f1b": as in the configuration. */
-const char *schedule_name(ScheduleKind kind);
-
 typedef struct {
     ScheduleKind kind;
     int p, v, m;           /* v is 2 for the V kinds, any for INTERLEAVED, CUSTOM and FORWARD, else 1; m <=
@@ -103,6 +81,9 @@ static inline double pipe_hop(const PipeShape *s, int stage) { return s->hops ? 
  * rank. */
 int pipe_stage(const PipeShape *s, int rank, int chunk);
 void pipe_place(const PipeShape *s, int stage, int *rank, int *chunk);
+/* The same where no shape is at hand: the rank of a stage; the stage of a rank's chunk. */
+int place_rank(int vee, int p, int stage);
+int place_stage(int vee, int p, int rank, int chunk);
 
 /* The rank at the other end of message i of `rank`'s list; *chunk: the chunk there. */
 int pipe_peer(const PipeShape *s, int rank, const Instr *i, int *chunk);

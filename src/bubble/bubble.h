@@ -3,14 +3,10 @@
  */
 #ifndef BUBBLE_H
 #define BUBBLE_H
+#include "closed_form.h"
 #include "config.h"
 #include "custom.h"
-#include "schedule.h"
 #include <stdio.h>
-
-/* Shares of the time; NAN: not known. As in Simulation. */
-typedef struct { double rate, step_rate; } Rates;
-#define NO_RATES ((Rates){NAN, NAN})
 
 /* Times of F, D, W and a message, ms, as they were given: one number (of a rank, shared evenly by its chunks;
  * of any message) or one a virtual stage. */
@@ -65,16 +61,6 @@ void bubble_simulate_cell(Cell *c, const PipeShape *made);
 
 /* "zb-auto 8": the schedule, and its bound where it has one; in a memory of the caller's. */
 const char *bubble_name(const Cell *c, char name[32]);
-
-/* The bubble of a pipeline whose stages are equal and whose messages take no time, with T = F + D + W of a
- * rank: gpipe            (p-1) / (m+p-1)             Huang et al. 2019, arXiv:1811.06965, sec 2.2 1f1b, m >=
- * p     (p-1) / (m+p-1)             Narayanan et al. 2021, arXiv:2104.04473, sec 2.2.1 interleaved,     (p-1)
- * / (vm+p-1)            the same, sec 2.2.2; groups of p microbatches p divides m zb-h1, F=D=W     (p-1) /
- * (3m+p-1)            Qi et al. 2023, arXiv:2401.10241: (p-1)(F+D-W) of waiting; m < p          (2p-m-1) /
- * (2(m+p-1)+1)     with few microbatches all that waits is on the way there and back zb-v, F=D=W,     none on
- * a rank; of the step (p-1) / (6m+p-1): the last stage begins (p-1)F/2 late m >= 2p-1 Qi et al. 2024,
- * arXiv:2405.15362 NAN for everything else. */
-Rates closed_form(const PipeShape *s);
 
 /* Measures the cells whose p is the world of this job on the clock device: some steps, of which the one in
  * the middle counts. A job of several ranks has no others, or dies with EXIT_CONFIG. Collective over all

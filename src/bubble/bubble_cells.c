@@ -11,13 +11,6 @@ const char *const time_name[TIMES] = {"forward_ms", "backward_input_ms", "backwa
 
 /* ---- one cell ---- */
 
-int chunks_of(ScheduleKind k)
-{
-    return k == SCHEDULE_INTERLEAVED || k == SCHEDULE_CUSTOM ? 0
-           : k >= SCHEDULE_ZB_V && k <= SCHEDULE_DUALPIPEV   ? 2
-                                                             : 1;
-}
-
 const char *bubble_name(const Cell *c, char name[32])
 {
     if (c->shape.kind == SCHEDULE_ZB_AUTO && c->shape.limit)
@@ -29,22 +22,26 @@ const char *bubble_name(const Cell *c, char name[32])
 
 static char *why_not(const PipeShape *s, const Times time[TIMES])
 {
-    int group = s->group ? s->group : s->p, chunks = chunks_of(s->kind);
-    const char *name = schedule_name(s->kind);
-    if (s->p < 1 || s->p > 4096 || s->m < 1 || s->m > UINT16_MAX || s->v < 1 || s->v > 255 ||
-        s->p * s->v > STAGES_MAX)
-        return xasprintf("%s takes p from 1 to 4096, v to 255, m to 65535, and p v to %d", name, STAGES_MAX);
-    if (chunks ? s->v != chunks : s->v < 2 && s->kind == SCHEDULE_INTERLEAVED)
+    int group = s->group ? s->group : s->p, chunks = schedule_chunks(s->kind);
+    const ScheduleInfo *row = &schedule_info[s->kind];
+    const char *name = row->name;
+    if (s->p < 1 || s->p > RANKS_MOST || s->m < 1 || s->m > MICROBATCHES_MOST || s->v < 1 ||
+        s->v > CHUNKS_MOST || s->p * s->v > STAGES_MOST)
+        return xasprintf("%s takes p from 1 to %d, v to %d, m to %d, and p v to %d", name, RANKS_MOST,
+                         CHUNKS_MOST, MICROBATCHES_MOST, STAGES_MOST);
+    unsigned broken = schedule_breaks(s->kind, s->p, s->v, s->m, group);
+    if (broken & BREAKS_CHUNKS)
         return chunks ? xasprintf("%s has %d chunk%s a rank", name, chunks, chunks == 1 ? "" : "s")
-                      : xasprintf("%s needs 2 or more chunks a rank", name);
-    if (s->kind == SCHEDULE_INTERLEAVED && s->p > 1 && (group < s->p || group > s->m))
+                      : xasprintf("%s needs %d or more chunks a rank", name, row->chunks);
+    if (broken & BREAKS_GROUP)
         return xasprintf("%s runs groups of %d microbatches, which must be from p = %d to m = %d", name,
                          group, s->p, s->m);
-    if (s->kind == SCHEDULE_INTERLEAVED && s->p > 1 && s->m % group && s->m % group < s->p)
+    if (broken & BREAKS_REST)
         return xasprintf("%s leaves %d of %d microbatches in groups of %d, fewer than p = %d", name,
                          s->m % group, s->m, group, s->p);
-    if (s->kind == SCHEDULE_DUALPIPEV && s->m < 2 * s->p)
-        return xasprintf("dualpipev needs two microbatches a rank: m from %d on", 2 * s->p);
+    if (broken & BREAKS_LEAST)
+        return xasprintf("%s needs %s microbatches a rank: m from %d on", name, schedule_least(row),
+                         row->least * s->p);
     for (int k = 0; k < TIMES; k++)
         if (time[k].n > 1 && time[k].n != s->p * s->v)
             return xasprintf("%s has %d numbers for %d virtual stages", time_name[k], time[k].n, s->p * s->v);

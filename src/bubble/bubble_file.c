@@ -146,7 +146,7 @@ static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
     for (int k = 0; k < TIMES; k++)
         time[k] = read_times(r, field[k], k);
     ScheduleKind kind = kind_of(field[COLUMN_SCHEDULE], r->path);
-    int chunks = chunks_of(kind);
+    int chunks = schedule_chunks(kind);
     PipeShape s = {.kind = kind, .p = (int)read_number(r, field, COLUMN_P, 1),
                    .v = *field[COLUMN_V] || !chunks ? (int)read_number(r, field, COLUMN_V, 1) : chunks,
                    .m = (int)read_number(r, field, COLUMN_M, 1), .weight_share = r->weight_share,

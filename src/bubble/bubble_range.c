@@ -21,9 +21,9 @@ char *next_piece(const char **rest)
 
 ScheduleKind kind_of(const char *name, const char *where)
 {
-    for (int k = 0; k < SCHEDULE_FORWARD; k++)
-        if (!strcmp(schedule_name((ScheduleKind)k), name))
-            return (ScheduleKind)k;
+    ScheduleKind kind = schedule_find(name);
+    if (kind != SCHEDULE_CHOICES)
+        return kind;
     USAGE_ERROR("%s: there is no schedule '%s'; change: see `train help pipeline_schedule`", where, name);
 }
 
@@ -184,7 +184,7 @@ void bubble_add_range(Table *t, const Config *c, Wanted *w, const Times time[TIM
             for (int k = 0; k < w->kind.n; k++)
                 for (int v = 0; v < w->v.n; v++) {
                     ScheduleKind kind = (ScheduleKind)w->kind.x[k];
-                    int chunks = chunks_of(kind);
+                    int chunks = schedule_chunks(kind);
                     PipeShape s = {.kind = kind,
                                    .p = w->p.x[p],
                                    .v = chunks ? chunks : w->v.x[v],
@@ -194,7 +194,7 @@ void bubble_add_range(Table *t, const Config *c, Wanted *w, const Times time[TIM
                                    .weight_share = share_of(c)};
                     if ((chunks || kind == SCHEDULE_CUSTOM) && v)
                         continue;              /* --v is for schedules that have a choice */
-                    if (kind == SCHEDULE_INTERLEAVED && s.v < 2 && w->v.n > 1)
+                    if (s.v < schedule_info[kind].chunks && w->v.n > 1)
                         continue;              /* of a list meant for other schedules too */
                     char *why = add_pipeline(t, c, &s, time);
                     if (why)
@@ -217,7 +217,7 @@ static Overrides overrides_of(const Config *raw, int kind, int p, int m, int v)
 {
     Overrides o = {0};
     int64_t micro = raw->micro_batch_size == CFG_ABSENT ? 1 : raw->micro_batch_size;
-    int chunks = kind < 0 ? v : chunks_of((ScheduleKind)kind) ? chunks_of((ScheduleKind)kind) : v;
+    int fixed = kind < 0 ? 0 : schedule_chunks((ScheduleKind)kind), chunks = fixed ? fixed : v;
     if (kind >= 0)
         o.v[o.n++] = xasprintf("pipeline_schedule=%s", schedule_name((ScheduleKind)kind));
     if (p)
@@ -242,7 +242,7 @@ int bubble_overrides(const Config *raw, const BubbleRange *range, Overrides **li
         for (int m = 0; m < w.m.n; m++)
             for (int k = 0; k < w.kind.n; k++)
                 for (int v = 0; v < w.v.n; v++) {
-                    int kind = w.kind.x[k], fixed = kind >= 0 && chunks_of((ScheduleKind)kind);
+                    int kind = w.kind.x[k], fixed = kind >= 0 && schedule_chunks((ScheduleKind)kind);
                     if (!(fixed && v) && !(kind >= 0 && !fixed && w.v.x[v] == 1 && w.v.n > 1))
                         (*list)[n++] = overrides_of(raw, kind, w.p.x[p], w.m.x[m], w.v.x[v]);
                 }

@@ -22,9 +22,6 @@ char *next_piece(const char **rest);
 /* Dies, naming `where`, when there is none of that name. */
 ScheduleKind kind_of(const char *name, const char *where);
 
-/* Chunks that the schedule has whatever is asked for; 0: it takes what it is told, or is read. */
-int chunks_of(ScheduleKind k);
-
 /* Those of the configuration; n = 0: it has none. A message takes nothing unless it says something. */
 void times_of(const Config *cfg, Times time[TIMES]);
 void times_close(Times time[TIMES]);

@@ -9,6 +9,7 @@
 #ifndef CONFIG_H
 #define CONFIG_H
 #include "file.h"
+#include "kinds.h"
 #include <stdint.h>
 #include <stdio.h>
 
@@ -20,7 +21,8 @@ typedef struct { int n; const char **v; } List;
 typedef struct { int64_t samples, batch; } BatchStep;
 
 /* Enumerators of the ENUM rows, KEY_CHOICE in table order. NORMALIZATION_, ACTIVATION_ and PARAMS_DTYPE_ have
- * the values of NormKind, ActKind and Dtype (kernels/device.h). */
+ * the values of NormKind, ActKind and Dtype (kernels/device.h), PIPELINE_SCHEDULE_ those of ScheduleKind. */
+#define SCHEDULE_CHOICE(id, name, ...) CHOICE(PIPELINE_SCHEDULE_##id, name)
 #define SECTION(name, help)
 #define OPTION(section, key, type, def, legal, change, help)
 #define CHOICE(constant, text) constant,

@@ -5,7 +5,7 @@
 #include "config_table.h"
 #include <ctype.h>
 
-#define MARKS_MAX (STAGES_MAX + 10000 + 2)
+#define MARKS_MAX (STAGES_MOST + 10000 + 2)
 static const char legal[] = "E (embedding), t (layer), L (loss), | (next stage), x*n, (..)*n";
 
 typedef struct { char c; int at; } Mark;        /* at: position in the string as it was given, from 1 */

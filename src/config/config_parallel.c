@@ -33,12 +33,6 @@ static const char *splits(int world, const int64_t want[3])
     return text;
 }
 
-int v_schedule(int s)
-{
-    return s == PIPELINE_SCHEDULE_ZB_V || s == PIPELINE_SCHEDULE_V_HALF || s == PIPELINE_SCHEDULE_V_MIN ||
-           s == PIPELINE_SCHEDULE_DUALPIPEV;
-}
-
 int smallest_world(const Config *c)
 {
     int64_t n = c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
@@ -166,10 +160,10 @@ static void derive_pipeline(Check *k, int layout)
     DERIVE(num_virtual_stages_per_pipeline_rank,
            ON4(pipeline_schedule, pipeline_model_parallel_layout, pipeline_model_parallel_size,
                pipeline_schedule_file),
-           c->custom                          ? c->custom->v
-           : v_schedule(c->pipeline_schedule) ? 2
-           : layout                           ? chunks_of_layout(c, layout)
-                                              : 1);
+           c->custom             ? c->custom->v
+           : placement_turns(c) ? schedule_chunks((ScheduleKind)c->pipeline_schedule)
+           : layout              ? chunks_of_layout(c, layout)
+                                 : 1);
     DERIVE(pipeline_schedule, ON1(num_virtual_stages_per_pipeline_rank),
            c->num_virtual_stages_per_pipeline_rank > 1 ? PIPELINE_SCHEDULE_INTERLEAVED
                                                        : PIPELINE_SCHEDULE_1F1B);
@@ -191,25 +185,33 @@ static void rules_lists(Check *k)
     }
 }
 
-/* Which schedules there are, and how many chunks they take. */
+/* What the pipeline breaks of its schedule's rules in a step of m microbatches. */
+static unsigned breaks(const Config *c, int64_t m)
+{
+    return schedule_breaks((ScheduleKind)c->pipeline_schedule, c->pipeline_model_parallel_size,
+                           c->num_virtual_stages_per_pipeline_rank, m, c->microbatch_group_size_per_vp_stage);
+}
+
+/* How many chunks the schedule takes. */
 static void rules_chunks(Check *k)
 {
     Config *c = k->cfg;
     int64_t p = c->pipeline_model_parallel_size, v = c->num_virtual_stages_per_pipeline_rank;
-    int schedule = c->pipeline_schedule, fixed = v_schedule(schedule);
-    const char *name = options[OPT_pipeline_schedule].choices[schedule];
+    ScheduleKind kind = (ScheduleKind)c->pipeline_schedule;
+    const ScheduleInfo *row = &schedule_info[kind];
+    int broken = breaks(c, 0) & BREAKS_CHUNKS, fixed = schedule_chunks(kind);
     const int *on = ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule);
     RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule_file), c->custom && v != c->custom->v,
          "%lld, but %s has %d stages on each rank; leave it out", LL(v), c->pipeline_schedule_file,
          c->custom->v);
-    RULE(on, fixed && v != 2, "%lld, but schedule %s has 2 chunks a rank", LL(v), name);
-    RULE(on, schedule == PIPELINE_SCHEDULE_INTERLEAVED && v < 2, "schedule interleaved needs 2 or more");
-    RULE(on,
-         !fixed && schedule != PIPELINE_SCHEDULE_INTERLEAVED && schedule != PIPELINE_SCHEDULE_CUSTOM && v > 1,
-         "%lld, but schedule %s has one chunk a rank; use 1, or pipeline_schedule interleaved", LL(v), name);
-    RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_model_parallel_size), p * v > STAGES_MAX,
+    RULE(on, broken && fixed > 1, "%lld, but schedule %s has %d chunks a rank", LL(v), row->name, fixed);
+    RULE(on, broken && !fixed, "schedule %s needs %d or more", row->name, row->chunks);
+    RULE(on, broken && fixed == 1,
+         "%lld, but schedule %s has one chunk a rank; use 1, or pipeline_schedule interleaved", LL(v),
+         row->name);
+    RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_model_parallel_size), p * v > STAGES_MOST,
          "%lld on each of %lld pipeline ranks are %lld virtual stages; at most %d: use %lld or fewer", LL(v),
-         LL(p), LL(p * v), STAGES_MAX, LL(STAGES_MAX / p));
+         LL(p), LL(p * v), STAGES_MOST, LL(STAGES_MOST / p));
 }
 
 /* The groups nearest to `group` that leave nothing, or at least p, of m microbatches; p <= m, so m itself
@@ -217,48 +219,39 @@ static void rules_chunks(Check *k)
 static const char *groups_that_fit(int64_t p, int64_t m, int64_t group)
 {
     int64_t below = group, above = group;
-    while (below >= p && m % below && m % below < p)
+    while (below >= p && schedule_leaves(p, m, below))
         below--;
-    while (m % above && m % above < p)
+    while (schedule_leaves(p, m, above))
         above++;
     return below >= p ? textf("%lld or %lld", LL(below), LL(above)) : textf("%lld", LL(above));
 }
 
-/* Microbatch groups of the interleaved schedule, for every batch size of the run. */
-static void rules_groups(Check *k)
-{
-    Config *c = k->cfg;
-    int64_t p = c->pipeline_model_parallel_size, group = c->microbatch_group_size_per_vp_stage;
-    const int *on = ON2(microbatch_group_size_per_vp_stage, global_batch_size);
-    for (int i = 0; c->pipeline_schedule == PIPELINE_SCHEDULE_INTERLEAVED && i < c->batch_steps; i++) {
-        int64_t m = c->batch_step[i].batch / (c->micro_batch_size * c->data_parallel_size);
-        RULE(on, group < p || group > m,
-             "%lld microbatches in a row, but interleaved needs from %lld (pipeline ranks) to %lld "
-             "(microbatches)%s",
-             LL(group), LL(p), LL(m), m < p ? "; raise the batch size or use pipeline_schedule 1f1b" : "");
-        RULE(on, group >= p && group <= m && m % group && m % group < p,
-             "%lld microbatches in groups of %lld leave %lld, fewer than the %lld pipeline ranks; nearest "
-             "groups: %s",
-             LL(m), LL(group), LL(m % group), LL(p), groups_that_fit(p, m, group));
-    }
-}
-
-/* Microbatches that a schedule asks for, of every batch size of the run. */
+/* The microbatches that a schedule asks for, and its groups of them, for every batch size of the run. */
 static void rules_microbatches(Check *k)
 {
     Config *c = k->cfg;
-    int64_t p = c->pipeline_model_parallel_size;
-    int known = check_usable(k, ON2(micro_batch_size, global_batch_size)) && c->data_parallel_size;
-    for (int i = 0; known && i < c->batch_steps; i++) {
-        int64_t m = c->batch_step[i].batch / (c->micro_batch_size * c->data_parallel_size);
-        RULE(ON2(pipeline_schedule, global_batch_size),
-             c->pipeline_schedule == PIPELINE_SCHEDULE_DUALPIPEV && m < 2 * p,
-             "dualpipev needs two microbatches for each of %lld pipeline ranks, a step of %lld samples has "
-             "%lld; raise the batch size or use zb-v",
-             LL(p), LL(c->batch_step[i].batch), LL(m));
+    const ScheduleInfo *row = &schedule_info[c->pipeline_schedule];
+    int64_t p = c->pipeline_model_parallel_size, group = c->microbatch_group_size_per_vp_stage;
+    const int *on = ON2(microbatch_group_size_per_vp_stage, global_batch_size);
+    for (int i = 0; i < c->batch_steps; i++) {
+        int64_t batch = c->batch_step[i].batch, m = batch / (c->micro_batch_size * c->data_parallel_size);
+        unsigned broken = breaks(c, m);
+        RULE(on, broken & BREAKS_GROUP,
+             "%lld microbatches in a row, but %s needs from %lld (pipeline ranks) to %lld (microbatches)%s",
+             LL(group), row->name, LL(p), LL(m),
+             m < p ? "; raise the batch size or use pipeline_schedule 1f1b" : "");
+        RULE(on, broken & BREAKS_REST,
+             "%lld microbatches in groups of %lld leave %lld, fewer than the %lld pipeline ranks; nearest "
+             "groups: %s",
+             LL(m), LL(group), LL(m % group), LL(p), groups_that_fit(p, m, group));
+        RULE(ON2(pipeline_schedule, global_batch_size), broken & BREAKS_LEAST,
+             "%s needs %s microbatches for each of %lld pipeline ranks, a step of %lld samples has %lld; "
+             "raise "
+             "the batch size or use zb-v",
+             row->name, schedule_least(row), LL(p), LL(batch), LL(m));
         RULE(ON2(pipeline_schedule_file, global_batch_size), c->custom && m != c->custom->m,
              "%s is for %d microbatches, a step of %lld samples has %lld; use a batch of %lld",
-             c->pipeline_schedule_file, c->custom->m, LL(c->batch_step[i].batch), LL(m),
+             c->pipeline_schedule_file, c->custom->m, LL(batch), LL(m),
              LL(c->custom->m * c->micro_batch_size * c->data_parallel_size));
     }
 }
@@ -324,13 +317,13 @@ static void rules_layout(Check *k, int64_t p, int64_t v, const int *layers, int 
     RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size,
              num_virtual_stages_per_pipeline_rank),
          stages != p * v && !k->seen[OPT_num_virtual_stages_per_pipeline_rank] &&
-             !v_schedule(c->pipeline_schedule) && !c->custom,
+             !placement_turns(c) && !c->custom,
          "has %d stages, which %lld pipeline ranks cannot share evenly, 255 each at most; nearest: %s",
          stages, LL(p), check_nearest_multiples(p, stages > 255 * p ? 255 * p - 1 : stages));
     RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size,
              num_virtual_stages_per_pipeline_rank),
          stages != p * v && (k->seen[OPT_num_virtual_stages_per_pipeline_rank] ||
-                             v_schedule(c->pipeline_schedule) || c->custom),
+                             placement_turns(c) || c->custom),
          "has %d stages, but pipeline %lld x %lld virtual stages make %lld", stages, LL(p), LL(v), LL(p * v));
 }
 
@@ -372,7 +365,7 @@ static void rules_split(Check *k, const int *layout, int stages)
                        account_for_embedding_in_pipeline_split)) ||
         !check_usable(k, ON3(num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage,
                        account_for_loss_in_pipeline_split)) ||
-        p * v > STAGES_MAX || k->split_conflict || (p > 1 && c->pipeline_balance == PIPELINE_BALANCE_COST))
+        p * v > STAGES_MOST || k->split_conflict || (p > 1 && c->pipeline_balance == PIPELINE_BALANCE_COST))
         return;
     int all[1] = {(int)c->num_layers};
     if (p == 1)
@@ -406,7 +399,6 @@ void rules_pipeline(Check *k)
         check_usable(k,
                ON3(pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank, pipeline_schedule))) {
         rules_chunks(k);
-        rules_groups(k);
         rules_microbatches(k);
     }
     rules_split(k, layout, stages);

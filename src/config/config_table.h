@@ -176,11 +176,6 @@ char *config_parse_layout(const char *text, const int **layers, int *stages);
 /* The other way round. On the heap. */
 char *config_print_layout(const int *layers, int n);
 
-/* zb-v, v-half, v-min, dualpipev: two chunks a rank, the second one in reverse order of ranks. */
-int v_schedule(int schedule);
-
-#define STAGES_MAX 65536               /* virtual stages of a pipeline */
-
 /* config_model.c: the keys of the model that k leaves out come from `saved`; with `alone` those that say what
  * is read too, and for a use that reads the corpus how much of it. */
 void config_take(Check *k, const Config *saved, int alone, ConfigUse use);

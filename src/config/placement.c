@@ -8,18 +8,13 @@
 
 int placement_turns(const Config *c)
 {
-    return v_schedule(c->pipeline_schedule) || (c->custom && c->custom->vee);
+    int place = c->pipeline_schedule < 0 ? PLACE_LOOP : (int)schedule_info[c->pipeline_schedule].place;
+    return place == PLACE_VEE || (c->custom && c->custom->vee);
 }
 
 int placement_rank(const Config *c, int p, int s)
 {
-    return placement_turns(c) && s / p ? p - 1 - s % p : s % p;
-}
-
-/* The other way round. */
-static int stage_of(const Config *c, int p, int rank, int chunk)
-{
-    return chunk * p + (placement_turns(c) && chunk ? p - 1 - rank : rank);
+    return place_rank(placement_turns(c), p, s);
 }
 
 void placement_open(Placement *pl, const Config *c)
@@ -105,7 +100,7 @@ char *placement_balance(const Config *c, const double cost[3])
 {
     int p = (int)c->pipeline_model_parallel_size,
         v = p > 1 ? (int)c->num_virtual_stages_per_pipeline_rank : 1;
-    int n = p * v;
+    int n = p * v, vee = placement_turns(c);
     for (int i = 0; i < 3; i++)
         BUG_ON(!isfinite(cost[i]) || cost[i] < 0);
     BUG_ON(cost[1] <= 0);
@@ -123,12 +118,12 @@ char *placement_balance(const Config *c, const double cost[3])
     share(c->num_layers, p, of_rank, rank_ends, cost[1], rank_layers);
     for (int r = 0; r < p; r++) {                  /* a rank's layers over its chunks, by the same rule */
         for (int k = 0; k < v; k++) {
-            of_chunk[k] = fixed[stage_of(c, p, r, k)];
-            chunk_ends[k] = ends[stage_of(c, p, r, k)];
+            of_chunk[k] = fixed[place_stage(vee, p, r, k)];
+            chunk_ends[k] = ends[place_stage(vee, p, r, k)];
         }
         share(rank_layers[r], v, of_chunk, chunk_ends, cost[1], chunk_layers);
         for (int k = 0; k < v; k++)
-            layers[stage_of(c, p, r, k)] = chunk_layers[k];
+            layers[place_stage(vee, p, r, k)] = chunk_layers[k];
     }
     char *text = config_print_layout(layers, n);
     free(fixed);

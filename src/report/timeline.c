@@ -318,12 +318,10 @@ static void read_record(Timeline *t, const json_t *o, int rank)
         for (int a = 0; a < AXES; a++)
             t->rank[rank].index[a] = (int)whole(args, grid_axis_name[a], 0, INT32_MAX, 0);
     } else if (!strcmp(string(o, "name"), "pipeline")) {
-        int k = 0;
-        while (k < SCHEDULE_FORWARD && strcmp(schedule_name((ScheduleKind)k), string(args, "schedule")))
-            k++;
+        ScheduleKind kind = schedule_find(string(args, "schedule"));
         int v = (int)whole(args, "v", 1, 255, 0), p = (int)whole(args, "p", 1, 65535, 0);
-        if (k < SCHEDULE_FORWARD && v)
-            t->shape = (PipeShape){.kind = (ScheduleKind)k, .p = p, .v = v,
+        if (kind != SCHEDULE_CHOICES && v)
+            t->shape = (PipeShape){.kind = kind, .p = p, .v = v,
                                    .group = (int)whole(args, "group", 0, 65535, 0),
                                    .vee = (int)whole(args, "vee", 0, 1, 0)};
     }

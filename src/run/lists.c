@@ -7,8 +7,8 @@
 
 int lists_split(const Config *c, const PipeShape *s)
 {
-    return s->kind == SCHEDULE_CUSTOM ? c->custom->split
-                                      : s->kind >= SCHEDULE_ZB_H1 && s->kind != SCHEDULE_FORWARD;
+    int backward = schedule_info[s->kind].backward;
+    return backward == BACKWARD_GIVEN ? c->custom->split : backward == BACKWARD_SPLIT;
 }
 
 PipeShape run_shape(const Config *c, const Placement *pl)

@@ -290,7 +290,7 @@ static Layout random_layout(int world, int tp, int pp)
                 .instances = draw(3) ? 1 : 1 + (int)draw(4),
                 .reduce = (int)draw(4) > 0,
                 .gather = (int)draw(4) == 0};
-    int fixed = l.schedule >= PIPELINE_SCHEDULE_ZB_V && l.schedule <= PIPELINE_SCHEDULE_DUALPIPEV;
+    int fixed = schedule_info[l.schedule].place == PLACE_VEE;
     int dp = world / (tp * pp) ? world / (tp * pp) : 1;
     l.v_given = l.schedule == PIPELINE_SCHEDULE_INTERLEAVED || draw(2);
     l.v = !l.v_given ? fixed ? 2 : 1 : fixed ? draw(8) ? 2 : 1 : 1 + (int)draw(3);

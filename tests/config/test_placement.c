@@ -11,8 +11,7 @@ static void check_whole(const Config *c, const char *what)
     placement_open(&pl, c);
     int p = (int)c->pipeline_model_parallel_size,
         v = p > 1 ? (int)c->num_virtual_stages_per_pipeline_rank : 1;
-    int layers = 0, v_shaped = c->pipeline_schedule >= PIPELINE_SCHEDULE_ZB_V &&
-                               c->pipeline_schedule <= PIPELINE_SCHEDULE_DUALPIPEV;
+    int layers = 0, v_shaped = schedule_info[c->pipeline_schedule].place == PLACE_VEE;
     CHECK(pl.p == p && pl.v == v && pl.n == p * v, "%s: %d x %d", what, pl.p, pl.v);
     for (int s = 0; s < pl.n; s++) {
         const StagePlace *st = &pl.stage[s];

@@ -32,7 +32,7 @@ static void one_schedule(PipeShape s)
 
 static void every_schedule(void)
 {
-    for (int kind = 0; kind < KINDS; kind++)
+    for (int kind = 0; kind < SCHEDULE_CHOICES; kind++)
         for (int p = 1; p <= 16; p++)
             for (int m = 1; m <= 40; m += m < 20 || kind == SCHEDULE_INTERLEAVED ? 1 : 7)
                 for (int v = 2; v <= (kind == SCHEDULE_INTERLEAVED ? 4 : 2) && fits(kind, p, m); v++) {
@@ -90,7 +90,7 @@ static void large_schedules(int whole)
     static const int ranks[] = {17, 24, 31, 32, 48, 63, 64},
                      mbs[] = {1, 2, 3, 7, 31, 64, 127, 128, 300, 1024};
     for (int p = 1; whole && p <= 64; p++)
-        for (int kind = 0; kind < KINDS; kind++)
+        for (int kind = 0; kind < SCHEDULE_CHOICES; kind++)
             for (int m = 1; m <= 1024; m += m < 2 * p + 4 ? 1 : 1 + m / 3)
                 for (int v = 2; v <= (kind == SCHEDULE_INTERLEAVED ? 8 : 2) && fits(kind, p, m); v++)
                     large(p, kind, v, m);
@@ -99,10 +99,12 @@ static void large_schedules(int whole)
             for (int m = p; m <= 1024; m += p * (1 + m / (4 * p)))
                 large(p, SCHEDULE_INTERLEAVED, v, m);
     for (size_t i = 0; !whole && i < sizeof ranks / sizeof *ranks; i++)
-        for (int kind = 0; kind < KINDS; kind++)
+        for (int kind = 0; kind < SCHEDULE_CHOICES; kind++)
             for (size_t k = 0; k < sizeof mbs / sizeof *mbs; k++) {
                 int m =
                     kind == SCHEDULE_INTERLEAVED && mbs[k] > ranks[i] ? mbs[k] / ranks[i] * ranks[i] : mbs[k];
+                if (!fits(kind, ranks[i], m))
+                    continue;
                 if (m * ranks[i] <= 20000 || (kind != SCHEDULE_INTERLEAVED && i == 6))
                     large(ranks[i], kind, 2 + (int)(k % 4) * 2, m);
             }
@@ -242,8 +244,10 @@ static void mutants(int n)
 {
     int certain = 0, caught = 0, perhaps = 0, refused = 0;
     for (int i = 0; i < n; i++) {
-        int kind = dice(KINDS), p = 2 + dice(4),
+        int kind = dice(SCHEDULE_CHOICES), p = 2 + dice(4),
             m = kind == SCHEDULE_INTERLEAVED ? p * (1 + dice(2)) : 1 + dice(8);
+        if (!fits(kind, p, m))
+            continue;
         PipeShape s = shape_of(kind, p, 2 + dice(2), m);
         ScheduleSet set, copy;
         char why[256] = "";
@@ -259,9 +263,11 @@ static void mutants(int n)
         for (int k = 0; k < copy.rank[r].n; k++)           /* groups do not count here */
             copy.rank[r].list[k].join = 0;
         CHECK(wrong >= 0 || ok, "an unharmed list is refused: %s", why);
-        CHECK(wrong != 1 || !ok, "%s p %d m %d rank %d, mutation %d: not caught", names[kind], p, m, r, how);
+        CHECK(wrong != 1 || !ok, "%s p %d m %d rank %d, mutation %d: not caught", schedule_name(kind), p, m,
+              r, how);
         CHECK(wrong || !ok || model_run(&copy, 0) >= 0,
-              "%s p %d m %d rank %d, mutation %d: passes, and stands still", names[kind], p, m, r, how);
+              "%s p %d m %d rank %d, mutation %d: passes, and stands still", schedule_name(kind), p, m, r,
+              how);
         CHECK(ok || strlen(why) > 10, "no reason given");
         certain += wrong == 1, caught += wrong == 1 && !ok, perhaps += wrong == 0,
             refused += wrong == 0 && !ok;
@@ -455,14 +461,16 @@ static void check_expanded(const ScheduleSet *set, int rank, const Expand *e)
 {
     Schedule x;
     Walk w = {.s = &set->shape, .e = e, .list = &set->rank[rank], .x = &x};
-    int forward = set->shape.kind == SCHEDULE_FORWARD, split = 0;
+    int forward = set->shape.kind == SCHEDULE_FORWARD, backwards[64] = {0};
     schedule_open(&x, set, rank, e);
-    for (int i = 0; i < x.n; i++)
-        split |= x.list[i].op == I_D;
+    for (int i = 0; i < set->rank[rank].n; i++) {
+        const Instr *k = &set->rank[rank].list[i];
+        backwards[k->chunk] += k->op == I_B || k->op == I_D || k->op == I_W;
+    }
     walk_expanded(&w, rank);
     CHECK(w.step == !forward && w.tied == (e->tied && !forward), "S %d times, T %d times", w.step, w.tied);
     for (int u = 0; u < x.units; u++) {
-        int want = forward ? 0 : e->sharded_grads ? set->shape.m * (1 + split) : 1;
+        int want = forward ? 0 : e->sharded_grads ? backwards[chunk_of_unit(&w, u)] : 1;
         CHECK(w.reduces[u] == want && !w.gathered[u], "rank %d: unit %d reduced %d times, not %d", rank, u,
               w.reduces[u], want);
     }
@@ -472,14 +480,16 @@ static void check_expanded(const ScheduleSet *set, int rank, const Expand *e)
 
 static void expansion(void)
 {
-    for (int kind = 0; kind <= KINDS; kind++)
+    for (int kind = 0; kind <= SCHEDULE_CHOICES; kind++)
         for (int p = 1; p <= 5; p++)
             for (int n = 0; n < 24; n++) {
                 int m = 1 + dice(9), units[8];
                 if (kind == SCHEDULE_INTERLEAVED && m > p)
                     m = p * (m / p);
+                if (kind < SCHEDULE_CHOICES && !fits(kind, p, m))
+                    continue;
                 PipeShape s = shape_of(kind, p, 2 + dice(3), m);
-                if (kind == KINDS)
+                if (kind == SCHEDULE_CHOICES)
                     s = (PipeShape){.kind = SCHEDULE_FORWARD, .p = p, .v = 1 + dice(3), .m = m};
                 s.vee = s.kind == SCHEDULE_FORWARD && s.v == 2 && dice(2);
                 random_costs(&s, dice(4));
@@ -584,8 +594,8 @@ static int speed(void)
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         int64_t n;
         double took = cpu_seconds(shape_of(of[i].kind, of[i].p, of[i].v, of[i].m), &n);
-        printf("%-11s v %d: %7lld instructions, %.3f s of CPU\n", names[of[i].kind], of[i].v, (long long)n,
-               took);
+        printf("%-11s v %d: %7lld instructions, %.3f s of CPU\n", schedule_name(of[i].kind), of[i].v,
+               (long long)n, took);
     }
     return 0;
 }

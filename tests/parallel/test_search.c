@@ -128,7 +128,7 @@ static void one_search(PipeShape s, int way)
         if (times_of(s, known[k], other))
             CHECK(sim.makespan <= other[0] * (1 + 1e-6) && (way == UNEVEN || sim.rate <= other[1] + 1e-6),
                   "p %d m %d costs %d limit %g share %g: %g (%g), %s takes %g (%g)", s.p, s.m, way, limit,
-                  s.weight_share, sim.makespan, sim.rate, names[known[k]], other[0], other[1]);
+                  s.weight_share, sim.makespan, sim.rate, schedule_name(known[k]), other[0], other[1]);
     schedules_close(&set);
     simulation_close(&sim);
 }
@@ -416,11 +416,11 @@ static void round_trip(PipeShape s)
 static void round_trips(void)
 {
     static const int ms[] = {1, 2, 4, 8, 16, 40};
-    for (int kind = 0; kind <= SCHEDULE_ZB_AUTO; kind++)
+    for (int kind = 0; kind < SCHEDULE_CHOICES; kind++)
         for (int p = 1; p <= 8; p = p < 4 ? p + 1 : 2 * p)
             for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
                 for (int v = 1; v <= (kind == SCHEDULE_INTERLEAVED ? 3 : 1); v++)
-                    if (fits(kind, p, ms[i]) && (kind != SCHEDULE_DUALPIPEV || ms[i] >= 2 * p) &&
+                    if ((fits(kind, p, ms[i]) || kind == SCHEDULE_ZB_AUTO) &&
                         (p > 1 || !is_v(&(PipeShape){.kind = (ScheduleKind)kind})))
                         round_trip(shape_of(kind, p, v, ms[i]));
 }
