@@ -89,8 +89,7 @@ static void put_bars(FILE *f, const Sweep *s, Group g)
     double most = 0;
     for (int i = 0; i < s->fit && i < any_measured(s) + BARS; i++)
         most = fmax(most, fmax(s->layout[i].predicted, s->layout[i].measured));
-    Svg v = {f,  {0, 1.25 * most, 0}, 0, 100, "%",
-             450}; /* right of the longest bar there is room for its time */
+    Svg v = {f, {0, 1.25 * most, 0}, 0, 100, "%", 450};    /* the longest bar leaves room for its time */
     html_put(f, "<div class='plot bars' style='height:%dpx' role='img' aria-label='ms a step of the best "
              "layouts'><svg>\n", n * HEIGHT);
     svg_axis(&v, 0, n * HEIGHT, 0, "ms a step; shorter is better");
@@ -109,11 +108,11 @@ static void put_bars(FILE *f, const Sweep *s, Group g)
     html_put(f, "</svg></div>\n");
 }
 
-static void put_cell(FILE *f, int digits, double x, int known)
+static void put_cell(FILE *f, const char *format, double x, int known)
 {
     char text[32] = "";
     if (known)
-        snprintf(text, sizeof text, "%.*f", digits, x);
+        snprintf(text, sizeof text, format, x);
     html_put(f, "<td class='n'>%s</td>", text);
 }
 
@@ -124,17 +123,18 @@ static void put_table(FILE *f, const Sweep *s, Group g)
                "%|bubble %|memory GiB a rank|tokens/s|state");
     for (int i = g.from; i < g.to && i < LINES; i++) {
         const SweepLayout *l = &s->layout[i];
-        int planned = l->predicted > 0, measured = l->measured > 0, digits = l->predicted < 10 ? 3 : 1;
+        int planned = l->predicted > 0, measured = l->measured > 0;
+        const char *ms = l->predicted < 10 ? "%.3f" : "%.1f";
         html_put(f, "<tr><td>%d</td><td class='n'>%s</td><td class='n'>%d</td><td class='n'>%d</td><td "
                  "class='n'>%d</td><td class='n'>%s</td><td class='n'>%d</td><td class='n'>%s</td>", l->tp,
                  l->rows ? "yes" : "", l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
                  layout_recompute[l->recompute]);
-        put_cell(f, digits, l->predicted, planned);
-        put_cell(f, digits, l->measured, measured);
-        put_cell(f, 1, measured ? 100 * (l->predicted / l->measured - 1) : 0, measured);
-        put_cell(f, 1, fabs(100 * l->bubble), planned); /* a rounded nothing has no sign */
-        put_cell(f, 2, (double)l->memory / (1 << 30), planned);
-        put_cell(f, 0, layout_tokens_per_second(s, l), planned);
+        put_cell(f, ms, l->predicted, planned);
+        put_cell(f, ms, l->measured, measured);
+        put_cell(f, "%+.1f", measured ? 100 * (l->predicted / l->measured - 1) : 0, measured);
+        put_cell(f, "%.1f", fabs(100 * l->bubble), planned); /* a rounded nothing has no sign */
+        put_cell(f, "%.2f", (double)l->memory / (1 << 30), planned);
+        put_cell(f, "%.0f", layout_tokens_per_second(s, l), planned);
         html_put(f, "<td class='text'>%s</td></tr>\n", layout_state(l));
     }
     html_table_end(f);

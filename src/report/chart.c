@@ -27,12 +27,13 @@ void card_open(FILE *f, const char *kind, const char *title, const char *unit)
 
 void card_close(FILE *f) { fputs("</section>\n", f); }
 
-void view_label(FILE *f, const char *name, int i, const char *label)
+void view_open(FILE *f, const char *name, int i, const char *label)
 {
-    html_put(f, "<style>#%s%d:checked~.%s%d{display:block}</style><input type='radio' name='%s' id='%s%d'%s>",
-             name, i, name, i, name, name, i, i == 1 ? " checked" : "");
-    html_put(f, "<label for='%s%d'>%s</label>\n", name, i, label);
+    html_put(f, "<input type='radio' name='%s' id='%s%d'%s><label for='%s%d'>%s</label>\n<div class='view'>",
+             name, name, i, i == 1 ? " checked" : "", name, i, label);
 }
+
+void view_close(FILE *f) { fputs("</div>\n", f); }
 
 void html_table(FILE *f, const char *css, const char *names)
 {

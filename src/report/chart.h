@@ -11,9 +11,10 @@ void page_close(FILE *f);
 /* A card of the page; a legend may follow. kind: "" half as wide as the page, " wide" as wide. */
 void card_open(FILE *f, const char *kind, const char *title, const char *unit);
 void card_close(FILE *f);
-/* The label of one of several views, of which one is seen: i from 1, the first is chosen. All labels stand
- * before all views, in an element of class "views"; the views are elements of the classes "view NAMEi". */
-void view_label(FILE *f, const char *name, int i, const char *label);
+/* One of several views, of which one is seen: i from 1, the first is chosen. They follow each other in an
+ * element of class "views". */
+void view_open(FILE *f, const char *name, int i, const char *label);
+void view_close(FILE *f);
 /* Opens a table; its head: names with | between, the first one over text, the others over numbers. */
 void html_table(FILE *f, const char *css, const char *names);
 void html_table_end(FILE *f);

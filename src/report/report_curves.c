@@ -131,13 +131,10 @@ static void put_loss(FILE *f, const Report *r)
     chart_open(f, " wide", &c);
     html_put(f, "<div class='views'>");
     for (int i = 0; i < 5; i++)
-        if (i == 0 || view[i].x)
-            view_label(f, "v", ++shown, view[i].label);
-    for (int i = shown = 0; i < 5; i++)
         if (i == 0 || view[i].x) {
-            html_put(f, "<div class='view v%d'>", ++shown);
+            view_open(f, "v", ++shown, view[i].label);
             put_view(f, r, c, &view[i]);
-            html_put(f, "</div>");
+            view_close(f);
         }
     html_put(f, "</div>\n");
     if (mean)

@@ -9,95 +9,79 @@
 
 /* ---- Reading ---- */
 
-static void grow(double **v, int64_t room) { *v = xrealloc(*v, (size_t)room * sizeof **v); }
+/* One more number behind the n there are: room doubles when it is full. */
+static void append(double **v, int64_t n, double x)
+{
+    if (!(n & (n - 1)))
+        *v = xrealloc(*v, (size_t)(n ? 2 * n : 1) * sizeof **v);
+    (*v)[n] = x;
+}
 
 static void add_line(Report *r, const json_t *o)
 {
-    json_t *loss = json_object_get(o, "valid_loss");
-    if (loss) {
-        if (r->evals == r->eval_room) {
-            r->eval_room = r->eval_room ? 2 * r->eval_room : 64;
-            grow(&r->eval_at, r->eval_room);
-            grow(&r->eval_loss, r->eval_room);
-        }
-        r->eval_at[r->evals] = json_number_value(json_object_get(o, "iteration"));
-        r->eval_loss[r->evals++] = json_is_number(loss) ? json_number_value(loss) : NAN;
+    if (!json_is_integer(json_object_get(o, "iteration")))
+        return;
+    if (json_object_get(o, "valid_loss")) {
+        append(&r->eval_at, r->evals, number_of(o, "iteration"));
+        append(&r->eval_loss, r->evals++, number_of(o, "valid_loss"));
         return;
     }
-    if (r->n == r->room) {
-        r->room = r->room ? 2 * r->room : 256;
-        for (int i = 0; i < METRIC_COUNT; i++)
-            grow(&r->col[i], r->room);
-    }
-    for (int i = 0; i < METRIC_COUNT; i++) {
-        json_t *v = json_object_get(o, metric_defs[i].name);
-        r->col[i][r->n] = json_is_number(v) ? json_number_value(v) : NAN;
-    }
+    for (int i = 0; i < METRIC_COUNT; i++)
+        append(&r->col[i], r->n, number_of(o, metric_defs[i].name));
     r->n++;
 }
 
 /* The last of what `train generate` has written with the run's weights. */
 enum { SAMPLES = 3 };
-static json_t *read_samples(const char *dir)
+static void add_sample(Report *r, const json_t *o)
 {
-    char *path = xasprintf("%s/samples.jsonl", dir), *line = NULL;
+    if (json_is_string(json_object_get(o, "text")))
+        json_array_append(r->samples, (json_t *)o);
+    if (json_array_size(r->samples) > SAMPLES)
+        json_array_remove(r->samples, 0);
+}
+
+static void read_lines(Report *r, const char *dir, const char *name, void (*add)(Report *r, const json_t *o))
+{
+    char *path = xasprintf("%s/%s", dir, name), *line = NULL;
     size_t room = 0;
-    json_t *all = json_array();
     FILE *f = fopen(path, "re");
     while (f && getline(&line, &room, f) > 0) {
         json_t *o = json_loads(line, 0, NULL);
-        if (json_is_string(json_object_get(o, "text")))
-            json_array_append(all, o);
+        add(r, o);
         json_decref(o);
-        if (json_array_size(all) > SAMPLES)
-            json_array_remove(all, 0);
     }
     if (f)
         fclose(f);
     free(line);
     free(path);
-    return all;
+}
+
+static json_t *read_object(const char *dir, const char *name)
+{
+    char *path = xasprintf("%s/%s", dir, name);
+    json_t *o = json_load_file(path, 0, NULL);
+    free(path);
+    return o;
 }
 
 void report_read(Report *r, const char *dir)
 {
-    *r = (Report){0};
-    char *path = xasprintf("%s/metrics.jsonl", dir), *line = NULL, why[WHY];
-    size_t room = 0;
-    FILE *f = fopen(path, "re");
-    while (f && getline(&line, &room, f) > 0) {
-        json_t *o = json_loads(line, 0, NULL);
-        if (json_is_integer(json_object_get(o, "iteration")))
-            add_line(r, o);
-        json_decref(o);
-    }
-    if (f)
-        fclose(f);
-    free(line);
-    free(path);
-    path = xasprintf("%s/run.json", dir);
-    r->run = json_load_file(path, 0, NULL);
-    free(path);
-    r->samples = read_samples(dir);
-    path = xasprintf("%s/trace.json", dir);
-    r->trace = json_load_file(path, 0, NULL);
-    free(path);
+    *r = (Report){.run = read_object(dir, "run.json"), .trace = read_object(dir, "trace.json"),
+                  .samples = json_array()};
+    read_lines(r, dir, "metrics.jsonl", add_line);
+    read_lines(r, dir, "samples.jsonl", add_sample);
+    char why[WHY], *real = realpath(dir, NULL), *slash = real ? strrchr(real, '/') : NULL;
+    snprintf(r->name, sizeof r->name, "%s", slash && slash[1] ? slash + 1 : dir);
+    free(real);
     int fd = file_open_dir(AT_FDCWD, dir, 0, why);
     int64_t size;
     r->config = fd < 0 ? NULL : file_read_text(fd, "config.yaml", 0, 1 << 20, &size, why);
     if (fd >= 0)
         close(fd);
-
-    char *real = realpath(dir, NULL), *slash = real ? strrchr(real, '/') : NULL;
-    snprintf(r->name, sizeof r->name, "%s", slash && slash[1] ? slash + 1 : dir);
-    free(real);
-    size_t i;
-    json_t *s;
-    json_array_foreach(json_object_get(r->run, "sessions"), i, s) {
-        double from = json_number_value(json_object_get(s, "from"));
-        if (i > 0 && r->marks < 64)
-            r->mark[r->marks++] = from;
-    }
+    json_t *sessions = json_object_get(r->run, "sessions");
+    for (size_t i = 1; i < json_array_size(sessions) && r->marks < MARKS; i++)
+        r->mark[r->marks++] = json_number_value(json_object_get(json_array_get(sessions, i), "from"));
 }
 
 void report_free(Report *r)
@@ -144,29 +128,28 @@ double median(const double *v, int64_t n)
     return m;
 }
 
-/* 1234567 -> "1.23 M" */
-const char *count_text(char t[32], double v)
+/* v in the largest unit of which it has at least one; three digits, below `two` as 1.23. */
+static const char *in_units(char t[32], double v, double base, double most, double two,
+                            const char *const unit[6])
 {
-    static const char *const unit[] = {"", " k", " M", " G", " T", " P"};
     int u = 0;
     if (!isfinite(v))
         return strcpy(t, "n/a");
-    for (; v >= 999.5 && u < 5; u++)
-        v /= 1000;
-    snprintf(t, 32, u && v < 9.995 ? "%.2f%s" : u && v < 99.95 ? "%.1f%s" : "%.0f%s", v, unit[u]);
+    for (; v >= most && u < 5; u++)
+        v /= base;
+    snprintf(t, 32, u && v < two ? "%.2f%s" : u && v < 99.95 ? "%.1f%s" : "%.0f%s", v, unit[u]);
     return t;
+}
+
+const char *count_text(char t[32], double v)
+{
+    return in_units(t, v, 1000, 999.5, 9.995, (const char *const[6]){"", " k", " M", " G", " T", " P"});
 }
 
 const char *bytes_text(char t[32], double v)
 {
-    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    int u = 0;
-    if (!isfinite(v))
-        return strcpy(t, "n/a");
-    for (; v >= 1000 && u < 4; u++)
-        v /= 1024;
-    snprintf(t, 32, u && v < 100 ? "%.1f %s" : "%.0f %s", v, unit[u]);
-    return t;
+    return in_units(t, v, 1024, 1000, 0,
+                    (const char *const[6]){" B", " KiB", " MiB", " GiB", " TiB", " PiB"});
 }
 
 const char *grouped(char t[32], double v)

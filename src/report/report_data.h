@@ -12,16 +12,18 @@ enum {
 #undef X
 };
 
+enum { MARKS = 64 };
+
 /* A run directory's files. Columns of the logged steps as doubles: what the charts take. */
 typedef struct {
-    int64_t n, evals, room, eval_room;
+    int64_t n, evals;
     double *col[METRIC_COUNT];     /* [n] each, in table order; NAN where the line has no number */
     double *eval_at, *eval_loss;   /* [evals] */
     json_t *run, *trace;           /* NULL = none */
     json_t *samples;               /* the last lines of samples.jsonl */
     char *config;
     char name[256];                /* the directory's */
-    double mark[64];               /* iterations after which the run was resumed */
+    double mark[MARKS];               /* iterations after which the run was resumed */
     int marks;
 } Report;
 

@@ -111,23 +111,6 @@ static void put_pipeline(FILE *f, Picture *d)
 
 /* ---- the card ---- */
 
-/* The first ranks of the pipelines: those without one of a lower number in theirs. */
-static int pipelines(const Timeline *t, int *first)
-{
-    int n = 0, *lane = xcalloc((size_t)t->ranks + 1, sizeof *lane);
-    char *seen = xcalloc((size_t)t->ranks + 1, 1);
-    for (int r = 0; r < t->ranks; r++) {
-        if (seen[r])
-            continue;
-        first[n++] = r;
-        for (int k = timeline_pipeline(t, r, lane); k-- > 0;)
-            seen[lane[k]] = 1;
-    }
-    free(seen);
-    free(lane);
-    return n;
-}
-
 static void put_notes(FILE *f, const Timeline *t, int64_t step, int left_out)
 {
     Overlap o = timeline_overlap(t, step, -1);
@@ -150,42 +133,32 @@ void put_timeline(FILE *f, const Report *r)
     Timeline t;
     timeline_read(&t, r->trace);
     int64_t step = timeline_step(&t), bars = 0;
-    if (step < 0) {
-        timeline_close(&t);
-        return;
+    int *lane = xcalloc((size_t)t.ranks + 1, sizeof *lane), shown = 0, left_out = 0;
+    char text[96];
+    if (step >= 0) {
+        snprintf(text, sizeof text, "iteration %lld, a lane a rank of the pipeline", (long long)step);
+        card_open(f, " wide", "Timeline", text);
+        html_put(f, "<div class='views'>");
+        for (int rank = 0; rank < t.ranks; rank++) {
+            const int *index = t.rank[rank].index;
+            Picture d = {.t = &t, .step = step, .lane = lane, .p = timeline_pipeline(&t, rank, lane)};
+            int fits = shown < PIPELINES && bars < BARS;
+            if (lane[0] != rank)
+                continue;
+            left_out += !fits;
+            if (!fits)
+                continue;
+            snprintf(text, sizeof text, index[AXIS_CP] ? "tp %d dp %d cp %d" : "tp %d dp %d", index[AXIS_TP],
+                     index[AXIS_DP], index[AXIS_CP]);
+            view_open(f, "pipe", ++shown, text);
+            put_pipeline(f, &d);
+            view_close(f);
+            bars += d.bars;
+        }
+        html_put(f, "</div>\n");
+        put_notes(f, &t, step, left_out);
+        card_close(f);
     }
-    int *first = xcalloc((size_t)t.ranks + 1, sizeof *first),
-        *lane = xcalloc((size_t)t.ranks + 1, sizeof *lane);
-    int n = pipelines(&t, first), shown = 0;
-    char unit[96];
-    snprintf(unit, sizeof unit, "iteration %lld, a lane a rank of the pipeline", (long long)step);
-    card_open(f, " wide", "Timeline", unit);
-    html_put(f, "<div class='views pipes'>");
-    /* how many fit is found by drawing: the labels stand before the drawings, so these wait in memory */
-    char *text = NULL;
-    size_t size;
-    FILE *body = open_memstream(&text, &size);
-    for (; shown < n && shown < PIPELINES && bars < BARS; shown++) {
-        Picture d = {.t = &t, .step = step, .lane = lane, .p = timeline_pipeline(&t, first[shown], lane)};
-        html_put(body, "<div class='%s pipe%d'>\n", n > 1 ? "view" : "", shown + 1);
-        put_pipeline(body, &d);
-        html_put(body, "</div>\n");
-        bars += d.bars;
-    }
-    fclose(body);
-    for (int i = 0; i < shown && n > 1; i++) {
-        const int *index = t.rank[first[i]].index;
-        char label[64];
-        snprintf(label, sizeof label, index[AXIS_CP] ? "tp %d dp %d cp %d" : "tp %d dp %d", index[AXIS_TP],
-                 index[AXIS_DP], index[AXIS_CP]);
-        view_label(f, "pipe", i + 1, label);
-    }
-    fwrite(text, 1, size, f);
-    html_put(f, "</div>\n");
-    put_notes(f, &t, step, n - shown);
-    card_close(f);
-    free(text);
-    free(first);
     free(lane);
     timeline_close(&t);
 }

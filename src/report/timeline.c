@@ -1,4 +1,5 @@
 #include "timeline.h"
+#include "report_data.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -239,22 +240,10 @@ void timeline_put(FILE *f, const Timeline *t)
 
 /* ---- reading it back ---- */
 
-static double number(const json_t *o, const char *name)
-{
-    const json_t *v = json_object_get(o, name);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
-static const char *string(const json_t *o, const char *name)
-{
-    const char *s = json_string_value(json_object_get(o, name));
-    return s ? s : "";
-}
-
 /* A whole number of [low, high], or `otherwise`. */
 static int64_t whole(const json_t *o, const char *name, int64_t low, int64_t high, int64_t otherwise)
 {
-    double x = number(o, name);
+    double x = number_of(o, name);
     return x >= (double)low && x <= (double)high ? (int64_t)x : otherwise;
 }
 
@@ -270,11 +259,11 @@ static int find(const char *const *list, int n, const char *what, size_t length)
 static int read_event(TraceEvent *e, const json_t *o)
 {
     const json_t *args = json_object_get(o, "args");
-    const char *name = string(o, "name"), *cat = string(o, "cat"), *space = strchr(name, ' ');
-    double ts = number(o, "ts"), dur = number(o, "dur");
+    const char *name = text_of(o, "name"), *cat = text_of(o, "cat"), *space = strchr(name, ' ');
+    double ts = number_of(o, "ts"), dur = number_of(o, "dur");
     int64_t step = whole(args, "step", 0, (int64_t)1 << 53, -1),
             part = whole(args, "part", -1, WHOLE - 1, -1);
-    if (strcmp(string(o, "ph"), "X") || !isfinite(ts) || !(dur >= 0) || step < 0)
+    if (strcmp(text_of(o, "ph"), "X") || !isfinite(ts) || !(dur >= 0) || step < 0)
         return 0;
     *e = (TraceEvent){.start = ts * 1e-6,
                       .end = (ts + dur) * 1e-6,
@@ -291,7 +280,7 @@ static int read_event(TraceEvent *e, const json_t *o)
     for (int k = SPAN_FIRST + 1; k < SPAN_END; k++)
         if (!strcmp(cat, span_info[k - SPAN_FIRST - 1].name))
             e->kind = (uint16_t)k;
-    const char *group = string(args, "group");
+    const char *group = text_of(args, "group");
     if (*group && space) {
         int k = find(comm_kind_name, COMM_KINDS, name, (size_t)(space - name)),
             g = find(group_name, GROUPS, group, strlen(group));
@@ -303,7 +292,7 @@ static int read_event(TraceEvent *e, const json_t *o)
         e->moved = whole(args, "moved", 0, (int64_t)1 << 53, 0);
         e->behind = whole(args, "behind", 0, (int64_t)1 << 53, 0);
         e->peer = (int32_t)whole(args, "peer", -1, INT32_MAX, -1);
-        e->called = e->start - fmax(0, number(args, "queued_us")) * 1e-6;
+        e->called = e->start - fmax(0, number_of(args, "queued_us")) * 1e-6;
     }
     return e->kind != UINT16_MAX;
 }
@@ -311,14 +300,14 @@ static int read_event(TraceEvent *e, const json_t *o)
 static void read_record(Timeline *t, const json_t *o, int rank)
 {
     const json_t *args = json_object_get(o, "args");
-    if (strcmp(string(o, "ph"), "M"))
+    if (strcmp(text_of(o, "ph"), "M"))
         return;
-    if (!strcmp(string(o, "name"), "grid")) {
+    if (!strcmp(text_of(o, "name"), "grid")) {
         t->rank[rank].lost = whole(args, "lost", 0, (int64_t)1 << 53, 0);
         for (int a = 0; a < AXES; a++)
             t->rank[rank].index[a] = (int)whole(args, grid_axis_name[a], 0, INT32_MAX, 0);
-    } else if (!strcmp(string(o, "name"), "pipeline")) {
-        ScheduleKind kind = schedule_find(string(args, "schedule"));
+    } else if (!strcmp(text_of(o, "name"), "pipeline")) {
+        ScheduleKind kind = schedule_find(text_of(args, "schedule"));
         int v = (int)whole(args, "v", 1, 255, 0), p = (int)whole(args, "p", 1, 65535, 0);
         if (kind != SCHEDULE_CHOICES && v)
             t->shape = (PipeShape){.kind = kind, .p = p, .v = v,
@@ -338,28 +327,22 @@ void timeline_read(Timeline *t, const json_t *trace)
         t->ranks = rank >= t->ranks ? rank + 1 : t->ranks;
     }
     t->rank = xcalloc((size_t)t->ranks + 1, sizeof *t->rank);
-    for (int fill = 0; fill < 2; fill++) {
-        json_array_foreach(events, i, o) {
-            TraceEvent e;
-            int rank = (int)whole(o, "pid", 0, count - 1, -1);
-            if (rank < 0)
-                continue;
-            TimelineRank *r = &t->rank[rank];
-            if (!fill)
-                read_record(t, o, rank);
-            if (read_event(&e, o)) {
-                if (fill)
-                    r->event[r->n] = e;
-                r->n++;
-            }
-        }
-        for (int r = 0; !fill && r < t->ranks; r++) {
-            t->rank[r].event = xcalloc((size_t)t->rank[r].n + 1, sizeof(TraceEvent));
-            t->rank[r].n = 0;
-        }
+    json_array_foreach(events, i, o) {
+        int rank = (int)whole(o, "pid", 0, count - 1, -1);
+        TimelineRank *r = &t->rank[rank < 0 ? 0 : rank];
+        TraceEvent e;
+        if (rank < 0)
+            continue;
+        read_record(t, o, rank);
+        if (!read_event(&e, o))
+            continue;
+        if (!(r->n & (r->n - 1)))      /* full: room doubles */
+            r->event = xrealloc(r->event, (size_t)(r->n ? 2 * r->n : 1) * sizeof e);
+        r->event[r->n++] = e;
     }
     for (int r = 0; r < t->ranks; r++)
-        qsort(t->rank[r].event, (size_t)t->rank[r].n, sizeof(TraceEvent), by_start);
+        if (t->rank[r].n)
+            qsort(t->rank[r].event, (size_t)t->rank[r].n, sizeof(TraceEvent), by_start);
 }
 
 void timeline_close(Timeline *t)

@@ -58,33 +58,25 @@ Overlap timeline_overlap(const Timeline *t, int64_t step, int rank)
 
 /* ---- bubble ---- */
 
-/* What a rank of the pipeline did in the step: compute alone. */
-typedef struct { double first, last, busy; int64_t forwards; } Lane;
-
-static Lane lane_of(const TimelineRank *r, int64_t step, int *m)
-{
-    Lane l = {INFINITY, -INFINITY, 0, 0};
-    for (int64_t i = 0; i < r->n; i++) {
-        const TraceEvent *e = &r->event[i];
-        if (e->step != step || !timeline_is_compute(e))
-            continue;
-        l.first = fmin(l.first, e->start);
-        l.last = fmax(l.last, e->end);
-        l.busy += e->end - e->start;
-        *m = e->mb + 1 > *m ? e->mb + 1 : *m;
-    }
-    return l;
-}
-
 static Bubble measured(const Timeline *t, const int *lane, int p, int64_t step, int *m)
 {
     double busy = 0, cost = 0, first = INFINITY, last = -INFINITY;
     for (int k = 0; k < p; k++) {
-        Lane l = lane_of(&t->rank[lane[k]], step, m);
-        busy = fmax(busy, l.busy);
-        cost = fmax(cost, l.last - l.first);
-        first = fmin(first, l.first);
-        last = fmax(last, l.last);
+        const TimelineRank *r = &t->rank[lane[k]];
+        double from = INFINITY, to = -INFINITY, own = 0;
+        for (int64_t i = 0; i < r->n; i++) {
+            const TraceEvent *e = &r->event[i];
+            if (e->step != step || !timeline_is_compute(e))
+                continue;
+            from = fmin(from, e->start);
+            to = fmax(to, e->end);
+            own += e->end - e->start;
+            *m = e->mb + 1 > *m ? e->mb + 1 : *m;
+        }
+        busy = fmax(busy, own);
+        cost = fmax(cost, to - from);
+        first = fmin(first, from);
+        last = fmax(last, to);
     }
     return cost > 0 ? (Bubble){(cost - busy) / cost, (last - first - busy) / (last - first)}
                     : (Bubble){NAN, NAN};
