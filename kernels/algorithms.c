@@ -1,3 +1,4 @@
+/* algorithms -- the table of chosen algorithms: a key, and the library's words for it */
 #include "algorithms.h"
 #include "base.h"
 #include <stdlib.h>

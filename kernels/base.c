@@ -1,3 +1,4 @@
+/* base -- how a run stops, arenas, counter-based random numbers, text that is allocated */
 #define _GNU_SOURCE
 #include "base.h"
 #include <math.h>

@@ -1,3 +1,4 @@
+/* device -- what all devices share: names of types, arenas of device and host, copies between the two */
 #include "device.h"
 #include <stdio.h>
 #include <string.h>

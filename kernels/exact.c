@@ -1,3 +1,4 @@
+/* exact -- sums of doubles without rounding, in words of 32 bits */
 #include "exact.h"
 #include "base.h"
 #include <math.h>

@@ -1,3 +1,4 @@
+/* pool -- the threads of one rank, and how an op's items are shared out among them */
 #define _GNU_SOURCE
 #include "pool.h"
 #include "base.h"

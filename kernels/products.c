@@ -1,3 +1,4 @@
+/* products -- a list of the matrix products and attention calls of a run, and each of them done once */
 #include "products.h"
 #include <stdlib.h>
 #include <string.h>

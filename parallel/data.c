@@ -1,3 +1,4 @@
+/* data -- gradients reduced and parameters gathered over the data group: buckets, shards of ZeRO 1 to 3 */
 #include "data.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* linear -- the products of one linear layer, as stored or in FP8 */
 #include "linear.h"
 
 /* x in FP8, as it is or transposed. Until the scratch is reset. */

@@ -1,3 +1,4 @@
+/* tensor -- linear layers cut over the tensor group, with sequence parallelism and overlap */
 #include "tensor.h"
 
 /* ---- block by block: rank r's rows are block r ---- */

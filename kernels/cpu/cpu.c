@@ -1,3 +1,4 @@
+/* cpu -- the CPU device: which instruction set it takes, and its table of ops */
 #include "cpu.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* gemm -- the blocked driver of matrix products, around the kernels of gemm_real.c, amx.c and bf16dot.c */
 #include "gemm.h"
 #include "cpu.h"
 

@@ -1,3 +1,4 @@
+/* verdict -- what follows from norms: clip coefficient, go or stop, trust ratios of LAMB and LARS */
 #include "cpu.h"
 #include <math.h>
 

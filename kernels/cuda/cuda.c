@@ -1,3 +1,4 @@
+/* cuda -- the CUDA device: streams, events, memory, copies between host and GPU */
 #include "cuda.h"
 #include "lt.h"
 #include "products.h"

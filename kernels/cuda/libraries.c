@@ -1,3 +1,4 @@
+/* libraries -- opens cuBLASLt, NCCL and cuDNN when they are first used */
 #include "libraries.h"
 #include "base.h"
 #include <cuda_runtime_api.h>

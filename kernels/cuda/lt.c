@@ -1,3 +1,4 @@
+/* lt -- matrix products through cuBLASLt: descriptors, the choice of an algorithm, the call */
 #include "lt.h"
 #include "base.h"
 #include "cuda.h"

@@ -1,3 +1,4 @@
+/* comm_mpi -- how ranks find each other over MPI, and messages between hosts */
 #define _GNU_SOURCE
 #include "comm_mpi.h"
 #include "group.h"

@@ -1,3 +1,4 @@
+/* engine -- queues of operations under way, and the thread that advances them */
 #define _GNU_SOURCE
 #include "engine.h"
 #include "job.h"

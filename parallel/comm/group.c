@@ -1,3 +1,4 @@
+/* group -- collectives and messages of a group: steps over the shared segment of a host, and between hosts */
 #define _GNU_SOURCE
 #include "group.h"
 #include "job.h"

@@ -1,3 +1,4 @@
+/* job -- the page that the ranks of one host share: doorbells, who lives, who prints the error line */
 #define _GNU_SOURCE
 #include "job.h"
 #include "comm.h"

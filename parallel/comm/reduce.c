@@ -1,3 +1,4 @@
+/* reduce -- sums, maxima and minima of arrays, for the best instruction set of this CPU */
 #include "reduce.h"
 #include "half.h"
 #include <string.h>

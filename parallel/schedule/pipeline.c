@@ -1,3 +1,4 @@
+/* pipeline -- the executor of a rank's list of instructions */
 #include "pipeline.h"
 #include "base.h"
 

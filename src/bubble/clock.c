@@ -1,3 +1,4 @@
+/* clock -- a device whose ops take a given time and compute nothing */
 #define _GNU_SOURCE
 #include "clock.h"
 #include <math.h>

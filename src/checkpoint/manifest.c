@@ -1,3 +1,4 @@
+/* manifest -- manifest.json written, parsed and checked against its own hash */
 #define _GNU_SOURCE
 #include "manifest.h"
 #include <errno.h>

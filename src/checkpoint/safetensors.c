@@ -1,3 +1,4 @@
+/* safetensors -- headers of safetensors files parsed and written, their data read */
 #define _GNU_SOURCE
 #include "safetensors.h"
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* source -- a checkpoint folder found, checked and read box by box */
 #define _GNU_SOURCE
 #include "source.h"
 #include "convert.h"

@@ -1,3 +1,4 @@
+/* placement -- virtual stages placed on ranks, and layers shared out among them */
 #define _GNU_SOURCE
 #include "placement.h"
 #include "base.h"

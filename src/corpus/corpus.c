@@ -1,3 +1,4 @@
+/* corpus -- token files opened, checked and read by position */
 #define _GNU_SOURCE
 #include "corpus.h"
 #include "base.h"

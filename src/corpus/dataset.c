@@ -1,3 +1,4 @@
+/* dataset -- sample k of a run: shuffled documents of one corpus, corpora blended by weight */
 #define _GNU_SOURCE
 #include "dataset.h"
 #include "base.h"

@@ -1,3 +1,4 @@
+/* loader -- microbatches read ahead by a thread */
 #define _GNU_SOURCE
 #include "loader.h"
 #include "base.h"

@@ -1,3 +1,4 @@
+/* tokenizer -- the byte tokenizer, and none */
 #include "tokenizer.h"
 #include "base.h"
 #include <string.h>

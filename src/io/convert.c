@@ -1,3 +1,4 @@
+/* convert -- F64, F32, BF16 and F16 converted into each other; values that are not finite counted */
 #include "convert.h"
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* file -- files read, written and committed, with a reason for what failed */
 #define _GNU_SOURCE
 #include "file.h"
 #include "base.h"

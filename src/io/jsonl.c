@@ -1,3 +1,4 @@
+/* jsonl -- one string taken out of a line of JSON, without a tree */
 #include "jsonl.h"
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* launch -- starts this executable on several ranks, and waits until the job has ended */
 #define _GNU_SOURCE
 #include "launch.h"
 #include "base.h"

@@ -1,3 +1,4 @@
+/* progress -- a progress line on standard error */
 #include "progress.h"
 #include "base.h"
 #include <math.h>

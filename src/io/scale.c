@@ -1,3 +1,4 @@
+/* scale -- axes: positions, round ticks, names of ticks, thinned series */
 #include "scale.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* calibrate -- measures products, messages and memory of this machine for a machine description */
 #define _GNU_SOURCE
 #include "calibrate.h"
 #include "config_table.h"

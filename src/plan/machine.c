@@ -1,3 +1,4 @@
+/* machine -- machine descriptions read and written */
 #define _GNU_SOURCE
 #include "machine.h"
 #include "config_table.h"

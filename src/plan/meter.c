@@ -1,3 +1,4 @@
+/* meter -- a small model's step with a clock around every op */
 #include "meter.h"
 #include "balance.h"
 #include "device_calls.h"

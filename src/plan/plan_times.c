@@ -1,3 +1,4 @@
+/* plan_times -- prints a prediction */
 #include "plan_times.h"
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }

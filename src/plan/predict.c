@@ -1,3 +1,4 @@
+/* predict -- the time of a step: lists walked over devices and groups that only add up times */
 #include "predict.h"
 #include <math.h>
 #include <stdlib.h>

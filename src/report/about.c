@@ -1,3 +1,4 @@
+/* about -- run.json: read, kept up to date, written */
 #define _GNU_SOURCE
 #include "about.h"
 #include "json_number.h"

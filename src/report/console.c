@@ -1,3 +1,4 @@
+/* console -- the progress line and the live line of rank 0 */
 #define _GNU_SOURCE
 #include "console.h"
 #include "job.h"

@@ -1,3 +1,4 @@
+/* log -- everything a run records: console, metrics.jsonl, TensorBoard, run.json, trace.json, the report */
 #define _GNU_SOURCE
 #include "about.h"
 #include "console.h"

@@ -1,3 +1,4 @@
+/* metrics -- values of the metrics table set, and reduced over ranks */
 #define _GNU_SOURCE
 #include "metrics.h"
 #include <math.h>

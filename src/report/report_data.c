@@ -1,3 +1,4 @@
+/* report_data -- what the report shows, read from the files of a run; numbers as text */
 #define _GNU_SOURCE
 #include "report_data.h"
 #include "base.h"

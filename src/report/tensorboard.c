@@ -1,3 +1,4 @@
+/* tensorboard -- event files for TensorBoard */
 #define _GNU_SOURCE
 #include "tensorboard.h"
 #include "base.h"

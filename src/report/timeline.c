@@ -1,3 +1,4 @@
+/* timeline -- trace.json read and written: the recorded steps of all ranks */
 #include "timeline.h"
 #include "report_data.h"
 #include <math.h>

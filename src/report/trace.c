@@ -1,3 +1,4 @@
+/* trace -- a rank's ring of events, and its way to rank 0 */
 #define _GNU_SOURCE
 #include "timeline.h"
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* balance -- layers measured one by one, and shared out over the stages by their times */
 #include "balance.h"
 #include "placement.h"
 #include "run.h"

@@ -1,3 +1,4 @@
+/* lr -- the learning rate after so many samples */
 #include "lr.h"
 #include <math.h>
 

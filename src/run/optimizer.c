@@ -1,3 +1,4 @@
+/* optimizer -- update rules, the norm of the gradient and its clip, the loss scale of fp16 */
 #include "optimizer.h"
 #include <math.h>
 #include <stdlib.h>

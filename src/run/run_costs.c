@@ -1,3 +1,4 @@
+/* run_costs -- costs of F, D and W of each stage for zb-auto, counted in FLOPs */
 #include "run_costs.h"
 #include "json_number.h"
 #include "predict.h"

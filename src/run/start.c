@@ -1,3 +1,4 @@
+/* start -- the beginning of a command that runs a model: configuration, grid, memory, corpus, first lines */
 #define _GNU_SOURCE
 #include "start.h"
 #include "balance.h"

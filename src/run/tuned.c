@@ -1,3 +1,4 @@
+/* tuned -- the file of chosen algorithms read and written */
 #include "tuned.h"
 #include "base.h"
 #include "file.h"

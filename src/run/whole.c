@@ -1,3 +1,4 @@
+/* whole -- whole gradients on rank 0, put together from all ranks */
 #include "whole.h"
 #include <stdlib.h>
 #include <string.h>

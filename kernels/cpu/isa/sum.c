@@ -1,3 +1,4 @@
+/* sum -- the sum of all elements of a matrix, by rows, in a fixed order */
 #include "isa.h"
 
 void FN(cpu_sum)(Device *d, double *out, Mat x)
