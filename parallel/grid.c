@@ -222,7 +222,8 @@ void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank)
     grid_open_by(g, spec, world, rank, open_counting, NULL);
 }
 
-void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx)
+/* Every group, in an order that is the same on all ranks. */
+static void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx)
 {
     Comm *rest[] = {&g->all, &g->model, &g->data, &g->embedding, &g->kv, &g->shard, &g->copies};
     for (int a = 0; a < AXES; a++)

@@ -70,8 +70,6 @@ void grid_device(Grid *g, Device *d);
 void grid_staged(Grid *g, Device *d);
 void grid_nccl(Grid *g, Device *d, double timeout);
 void grid_close(Grid *g);
-/* Every group, in an order that is the same on all ranks. */
-void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx);
 
 /* The cores that this rank of an open grid should compute on: those it may run on, divided by the ranks of
  * its host that may run on them as well; at least 1. */

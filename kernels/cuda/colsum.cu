@@ -20,6 +20,29 @@ enum { THREADS = 256, WARPS = THREADS / WARP, BLOCKS = 528 };
 
 extern __shared__ __align__(16) char shared[];
 
+/* The columns of a tile: the lanes of each added up in order, sum [GAIN, BIAS][high][wide]. */
+template <int N, int GAIN, int BIAS>
+__device__ __forceinline__ void column_parts(const ColumnSums &a, const float *sum, int tile, int part,
+                                             int wide, int high)
+{
+    for (int c = (int)threadIdx.x; c < wide; c += THREADS) {
+        int column = tile * WARP * N + c;
+        float g = 0, b = 0;
+        for (int k = 0; k < high; k++) {
+            if (GAIN)
+                g += sum[k * wide + c];
+            if (BIAS)
+                b += sum[(GAIN * high + k) * wide + c];
+        }
+        if (column >= a.n)
+            continue;
+        if (GAIN)
+            a.part[0][(int64_t)part * a.n + column] = g;
+        if (BIAS)
+            a.part[1][(int64_t)part * a.n + column] = b;
+    }
+}
+
 template <class T, int N, int GAIN, int BIAS>
 __global__ void __launch_bounds__(THREADS, 4) k_colsum(const ColumnSums a)
 {
@@ -68,7 +91,6 @@ __global__ void __launch_bounds__(THREADS, 4) k_colsum(const ColumnSums a)
             }
         }
     }
-    /* the lanes of a column, in order: [GAIN, BIAS][WARPS * down][across * N] */
     int wide = across * N, high = WARPS * down;
     if (sub < down)
 #pragma unroll
@@ -80,22 +102,7 @@ __global__ void __launch_bounds__(THREADS, 4) k_colsum(const ColumnSums a)
                 sum[GAIN * high * wide + at] = bias[i];
         }
     __syncthreads();
-    for (int c = (int)threadIdx.x; c < wide; c += THREADS) {
-        int column = tile * WARP * N + c;
-        float g = 0, b = 0;
-        for (int k = 0; k < high; k++) {
-            if (GAIN)
-                g += sum[k * wide + c];
-            if (BIAS)
-                b += sum[(GAIN * high + k) * wide + c];
-        }
-        if (column >= a.n)
-            continue;
-        if (GAIN)
-            a.part[0][(int64_t)part * a.n + column] = g;
-        if (BIAS)
-            a.part[1][(int64_t)part * a.n + column] = b;
-    }
+    column_parts<N, GAIN, BIAS>(a, sum, tile, part, wide, high);
 }
 
 /* out += the parts: 32 columns a block; warp w adds parts w, w + 8, .., then the warps' sums are added in

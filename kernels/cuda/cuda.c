@@ -41,14 +41,13 @@ static int range_has(const CudaRanges *r, const void *p)
     return 0;
 }
 
-int cuda_owns(Device *d, const void *p)
+/* Whether p lies in what mapped_take gave. */
+static int cuda_owns_mapped(Device *d, const void *p) { return range_has(&cuda_of(d)->mapped, p); }
+
+/* Whether p lies in what d->take or mapped_take gave. */
+static int cuda_owns(Device *d, const void *p)
 {
     return range_has(&cuda_of(d)->taken, p) || cuda_owns_mapped(d, p);
-}
-
-int cuda_owns_mapped(Device *d, const void *p)
-{
-    return range_has(&cuda_of(d)->mapped, p);
 }
 
 int cuda_on_host(Device *d, const void *p)

@@ -76,9 +76,6 @@ void *cuda_workspace(Cuda *c, size_t bytes);
 /* Device memory until cudaFree, not cleared; dies with EXIT_RESOURCE. Start-up only. */
 void *cuda_memory(size_t bytes);
 
-/* Whether p lies in what d->take or mapped_take gave; in what mapped_take gave. */
-int cuda_owns(Device *d, const void *p);
-int cuda_owns_mapped(Device *d, const void *p);
 /* Whether p lies in memory of the host that ops can use: what mapped_take or host_take gave. */
 int cuda_on_host(Device *d, const void *p);
 

@@ -87,7 +87,7 @@ void lt_close(Lt *lt)
     free(lt);
 }
 
-size_t lt_version(const Lt *lt) { return lt->api->cublasLtGetVersion(); }
+static size_t lt_version(const Lt *lt) { return lt->api->cublasLtGetVersion(); }
 
 void *lt_vector(const Lt *lt, size_t bytes)
 {

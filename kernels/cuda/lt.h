@@ -44,7 +44,6 @@ void lt_multiply(Lt *lt, const LtProduct *q);
  * lt_close; with `most` > 1 the others are timed, that many candidates each, and added to it. NULL: neither.
  * Start-up only. */
 void lt_tune(Lt *lt, Algorithms *known, int most);
-size_t lt_version(const Lt *lt);
 
 /* Device memory for one vector that belongs to the next product, at most LT_VECTOR bytes. */
 #define LT_VECTOR (1u << 20)

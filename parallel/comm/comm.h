@@ -62,9 +62,6 @@ static inline void comm_together(Comm *c, int begin)
 /* The group of one. Copies where in and out differ; send and recv to oneself are a BUG. */
 void comm_self_open(Comm *c, const char *name);
 
-/* A copy within this rank, in the order of the device's ops where it owns the buffers. */
-void comm_copy(Comm *c, void *out, const void *in, int64_t n, Dtype type);
-
 /* A group of any size, of which this is `rank`, that moves nothing and only counts: for plans of worlds that
  * are not there, and for rehearsals. */
 void comm_count_open(Comm *c, const char *name, int size, int rank);
@@ -74,10 +71,9 @@ void comm_progress(void);
 
 /* Says with how many threads this rank computes. Where ranks times threads fit the cores of the host, who
  * waits looks for some microseconds before it sleeps; where a core is left over for each rank, a thread moves
- * messages while the main thread computes (comm_progress_thread). GRIDIRON_PROGRESS=0 or 1 in the environment
+ * messages while the main thread computes. GRIDIRON_PROGRESS=0 or 1 in the environment
  * decides about it instead. */
 void comm_threads(int threads);
-void comm_progress_thread(int on);
 
 /* A rank's part of the memory that a group on one host shares, once large messages have gone through it. */
 size_t comm_workspace(void);

@@ -13,7 +13,8 @@ static Token self_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp
     return 0;
 }
 
-void comm_copy(Comm *c, void *out, const void *in, int64_t n, Dtype type)
+/* A copy within this rank, in the order of the device's ops where it owns the buffers. */
+static void copy(Comm *c, void *out, const void *in, int64_t n, Dtype type)
 {
     if (c->dev && c->dev->owns(c->dev, out))
         c->dev->copy(c->dev, mat(out, 1, n, type), mat((void *)in, 1, n, type));
@@ -24,7 +25,7 @@ void comm_copy(Comm *c, void *out, const void *in, int64_t n, Dtype type)
 static Token self_copy(Comm *c, void *out, const void *in, int64_t n, Dtype type)
 {
     if (out != in)
-        comm_copy(c, out, in, n, type);
+        copy(c, out, in, n, type);
     return 0;
 }
 

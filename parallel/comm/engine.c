@@ -301,7 +301,7 @@ static void *progress(void *arg)
     return NULL;
 }
 
-void comm_progress_thread(int on)
+static void progress_thread(int on)
 {
     if (!on == !thread_on)
         return;
@@ -338,13 +338,13 @@ void comm_threads(int threads)
             "GRIDIRON_PROGRESS=%s; change: 0 (no progress thread), 1 (one), or leave it out",
             asked);
     if (job_here())
-        comm_progress_thread(asked && *asked ? *asked == '1' : (threads + 1) * sharers <= cores);
+        progress_thread(asked && *asked ? *asked == '1' : (threads + 1) * sharers <= cores);
 }
 
 void engine_close(void)
 {
     if (thread_on)
-        comm_progress_thread(0);
+        progress_thread(0);
     for (int i = 0; i < blocks; i++)
         free(block[i]);
     free(block);

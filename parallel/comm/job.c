@@ -89,7 +89,7 @@ void job_page_open(int fd, int ranks, int local, int rank)
     char where[32];
     snprintf(where, sizeof where, "rank %d", rank);
     job_where(where);
-    job_note("start");
+    comm_note("start");
     strcpy(m->status, "@running");
     atomic_store(&m->state, RUNNING);
 }
@@ -152,7 +152,7 @@ void job_where(const char *text)
 
 static char alone[112] = "@its start";         /* the note of a process without a page */
 
-void job_note(const char *text)
+void comm_note(const char *text)
 {
     put_text(page ? page->member[mine].note : alone, sizeof alone, text);
 }
@@ -361,5 +361,3 @@ int job_all_left(double seconds)
         usleep(1000);
     }
 }
-
-void comm_note(const char *text) { job_note(text); }

@@ -51,10 +51,9 @@ void job_sleepy(int change);
 void job_sleep(uint32_t seen, double seconds);
 void job_ring(int local);        /* wakes the rank's sleepers, if it has any */
 
-/* Where this rank stands ("rank 3 tp 1 cp 0 dp 0 pp 1") and what it is doing, for whoever must report its
- * end. */
+/* Where this rank stands ("rank 3 tp 1 cp 0 dp 0 pp 1") and what it is doing (comm_note), for whoever must
+ * report its end. */
 void job_where(const char *text);
-void job_note(const char *text);
 const char *job_place(void);     /* "" where no job was joined */
 const char *job_doing(void);
 

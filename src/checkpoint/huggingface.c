@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Defaults of the configuration classes of transformers 4 and 5. */
-const HfFamily hf_families[] = {
+/* Defaults of the configuration classes of transformers 4 and 5; ends with type NULL. */
+static const HfFamily hf_families[] = {
     {"gpt2", "GPT2LMHeadModel", .gpt2 = 1},
     {"llama", "LlamaForCausalLM", .biases = 1},
     {"mistral", "MistralForCausalLM", .groups = 8, .window = 4096},

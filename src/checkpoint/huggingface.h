@@ -20,8 +20,6 @@ typedef struct {
     int biases;                         /* attention_bias exists */
 } HfFamily;
 
-extern const HfFamily hf_families[];    /* ends with type NULL */
-
 /* The family whose function this model is; NULL and the settings that none of them has. hint: a family to
  * prefer where several fit (llama and mistral differ in the window alone), or NULL. */
 const HfFamily *hf_family(const Config *cfg, const char *hint, char why[WHY]);

@@ -1,4 +1,4 @@
-/* cli -- the command line of a command: what is no flag of its table is a word, or key=value, or a mistake. */
+/* cli -- the command line of a command: what is no flag of its table is a word, key=value, or a mistake */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "config_table.h"

@@ -1,12 +1,12 @@
 /* train tokenize -- text into a Megatron corpus, PREFIX.bin and PREFIX.idx.
  *
  * A file ending in .jsonl or .json holds one JSON object a line and a document in its field --json-key; any
- * other file is one document; a folder stands for the regular files in it and below, by name, hidden ones left
- * out. The end-of-document token follows each document; empty documents are left out.
+ * other file is one document; a folder stands for the regular files in it and below, by name, hidden ones
+ * left out. The end-of-document token follows each document; empty documents are left out.
  *
- * The pair appears when it is complete (a temporary name, flushed, renamed); one of that name is replaced. It
- * has u16 ids when the vocabulary is below 65500, else i32. Input that cannot be read dies with EXIT_DATA, file
- * and line, writing that fails with EXIT_RESOURCE. */
+ * The pair appears when it is complete (a temporary name, flushed, renamed); one of that name is replaced.
+ * It has u16 ids when the vocabulary is below 65500, else i32. Input that cannot be read dies with EXIT_DATA,
+ * file and line, writing that fails with EXIT_RESOURCE. */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "base.h"

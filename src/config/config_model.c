@@ -3,7 +3,8 @@
 #define _GNU_SOURCE
 #include "config_rules.h"
 
-void option_copy(const Option *o, Config *to, const Config *from)
+/* The field of `from` into `to`. */
+static void option_copy(const Option *o, Config *to, const Config *from)
 {
     static const size_t size[] = {
         [TYPE_INT] = sizeof(int64_t), [TYPE_FLOAT] = sizeof(double), [TYPE_BOOL] = sizeof(int),

@@ -35,7 +35,8 @@ int shares_parse(const char *s, double share[3])
     return 0;
 }
 
-int own_corpora(const Config *c)
+/* Whether the splits have corpora of their own, instead of shares of data_path. */
+static int own_corpora(const Config *c)
 {
     return c->train_data_path.n || c->valid_data_path.n || c->test_data_path.n;
 }
@@ -85,6 +86,28 @@ static const char *tensor_sizes(const Check *k)
     return text;
 }
 
+static void rules_vocabulary(Check *k)
+{
+    Config *c = k->cfg;
+    DERIVE(tokenizer_type, ON1(vocab_size),
+           ABSENT(vocab_size) || c->vocab_size == 257 ? TOKENIZER_TYPE_BYTE : TOKENIZER_TYPE_NONE);
+    RULE(ON2(vocab_size, tokenizer_type), ABSENT(vocab_size) && c->tokenizer_type == TOKENIZER_TYPE_NONE,
+         "missing; tokenizer_type none does not say how many token ids there are");
+    if (check_usable(k, ON2(vocab_size, tokenizer_type)) && ABSENT(vocab_size) &&
+        c->tokenizer_type == TOKENIZER_TYPE_NONE)
+        k->bad[OPT_vocab_size] = 1;
+    DERIVE(vocab_size, ON1(tokenizer_type), 257);
+    RULE(ON2(vocab_size, tokenizer_type), c->tokenizer_type == TOKENIZER_TYPE_BYTE && c->vocab_size != 257,
+         "%lld, but tokenizer_type byte has 257 token ids; use 257 or tokenizer_type none",
+         LL(c->vocab_size));
+    RULE(ON1(tokenizer_model), !ABSENT(tokenizer_model),
+         "no tokenizer of this build reads a file; leave it out");
+    if (check_usable(k, ON3(vocab_size, make_vocab_size_divisible_by, tensor_model_parallel_size))) {
+        int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
+        c->padded_vocab_size = (c->vocab_size + unit - 1) / unit * unit;
+    }
+}
+
 static void rules_model(Check *k)
 {
     Config *c = k->cfg;
@@ -114,25 +137,7 @@ static void rules_model(Check *k)
     DERIVE(ffn_hidden_size, ON2(hidden_size, activation),
            gated(c) ? c->hidden_size / 24 * 64 : 4 * c->hidden_size);
     DERIVE(moe_ffn_hidden_size, ON1(ffn_hidden_size), c->ffn_hidden_size);
-
-    DERIVE(tokenizer_type, ON1(vocab_size),
-           ABSENT(vocab_size) || c->vocab_size == 257 ? TOKENIZER_TYPE_BYTE : TOKENIZER_TYPE_NONE);
-    RULE(ON2(vocab_size, tokenizer_type), ABSENT(vocab_size) && c->tokenizer_type == TOKENIZER_TYPE_NONE,
-         "missing; tokenizer_type none does not say how many token ids there are");
-    if (check_usable(k, ON2(vocab_size, tokenizer_type)) && ABSENT(vocab_size) &&
-        c->tokenizer_type == TOKENIZER_TYPE_NONE)
-        k->bad[OPT_vocab_size] = 1;
-    DERIVE(vocab_size, ON1(tokenizer_type), 257);
-    RULE(ON2(vocab_size, tokenizer_type), c->tokenizer_type == TOKENIZER_TYPE_BYTE && c->vocab_size != 257,
-         "%lld, but tokenizer_type byte has 257 token ids; use 257 or tokenizer_type none",
-         LL(c->vocab_size));
-    RULE(ON1(tokenizer_model), !ABSENT(tokenizer_model),
-         "no tokenizer of this build reads a file; leave it out");
-    if (check_usable(k, ON3(vocab_size, make_vocab_size_divisible_by, tensor_model_parallel_size))) {
-        int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
-        c->padded_vocab_size = (c->vocab_size + unit - 1) / unit * unit;
-    }
-
+    rules_vocabulary(k);
     RULE(ON2(num_query_groups, num_attention_heads), c->num_attention_heads % c->num_query_groups,
          "%lld does not divide num_attention_heads %lld; nearest: %s", LL(c->num_query_groups),
          LL(c->num_attention_heads), check_nearest_divisors(c->num_attention_heads, c->num_query_groups));
@@ -144,7 +149,12 @@ static void rules_model(Check *k)
          c->position_embedding_type == POSITION_EMBEDDING_TYPE_ROPE && (turned < 2 || turned % 2),
          "rope turns int(%lld kv_channels x %g) = %lld columns of a head, which must be even and at least 2",
          LL(c->kv_channels), c->rotary_percent, LL(turned));
+}
 
+/* What the tensor and the context group cut. */
+static void rules_cut(Check *k)
+{
+    Config *c = k->cfg;
     int64_t tp = c->tensor_model_parallel_size;
     RULE(ON2(num_attention_heads, tensor_model_parallel_size), c->num_attention_heads % tp,
          "%lld is not a multiple of tensor_model_parallel_size %lld; tensor sizes that fit: %s",
@@ -404,6 +414,7 @@ void config_resolve(Check *k, int world, ConfigUse use)
     rules_world(k, world);
     rules_pairs(k);
     rules_model(k);
+    rules_cut(k);
     rules_batch(k);
     rules_fp8(k);
     rules_size(k);

@@ -34,8 +34,6 @@
 #define ABSENT(key) option_absent(&options[OPT_##key], c)
 #define LL(x)       ((long long)(x))
 
-/* Whether the splits have corpora of their own, instead of shares of data_path. */
-int own_corpora(const Config *c);
 /* `split` into three shares. 0 if it is not one to three non-negative numbers with a first above 0. */
 int shares_parse(const char *s, double share[3]);
 

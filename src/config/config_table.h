@@ -44,8 +44,6 @@ static inline int option_optional(const Option *o) { return !strcmp(o->def, "nul
 static inline int option_required(const Option *o) { return !strcmp(o->def, "required"); }
 int option_absent(const Option *o, const Config *cfg);
 void option_clear(const Option *o, Config *cfg);
-/* The field of `from` into `to`. */
-void option_copy(const Option *o, Config *to, const Config *from);
 
 /* Index of a key, of a section; -1. */
 int option_find(const char *key);
@@ -82,7 +80,6 @@ const char *value_alias(const char *value, int nth);
 /* An interval as in Option.legal; for INT the bounds are exact integers. */
 typedef struct { double lo, hi; int64_t ilo, ihi; int lo_open, hi_open; } Interval;
 Interval interval_parse(const char *text);
-int interval_has(const Interval *i, double x);
 
 /* YAML 1.2 core scalars. A quoted scalar is a string whatever it says. */
 typedef enum { SCALAR_NULL, SCALAR_BOOL, SCALAR_INT, SCALAR_FLOAT, SCALAR_STRING } ScalarKind;

@@ -111,7 +111,7 @@ Interval interval_parse(const char *text)
     return i;
 }
 
-int interval_has(const Interval *i, double x)
+static int interval_has(const Interval *i, double x)
 {
     return (i->lo_open ? x > i->lo : x >= i->lo) && (i->hi_open ? x < i->hi : x <= i->hi);
 }

@@ -8,7 +8,9 @@
 
 /* ---- MT19937 (Matsumoto and Nishimura 1998), as numpy.random.RandomState seeds and uses it ---- */
 
-void random_seed(RandomState *r, uint32_t seed)
+typedef struct { uint32_t mt[624]; int at; } RandomState;
+
+static void random_seed(RandomState *r, uint32_t seed)
 {
     for (int i = 0; i < 624; i++) {
         r->mt[i] = seed;
@@ -17,7 +19,7 @@ void random_seed(RandomState *r, uint32_t seed)
     r->at = 624;
 }
 
-uint32_t random_u32(RandomState *r)
+static uint32_t random_u32(RandomState *r)
 {
     if (r->at == 624) {
         for (int i = 0; i < 624; i++) {
@@ -37,7 +39,8 @@ uint32_t random_u32(RandomState *r)
  * swaps find them in the cache. 10 million elements: 165 ns an element without, 12 with. */
 #define AHEAD 128
 
-void random_shuffle(RandomState *r, uint32_t *a, int64_t n)
+/* In place, a[n], as RandomState.shuffle does on a one-dimensional array. */
+static void random_shuffle(RandomState *r, uint32_t *a, int64_t n)
 {
     uint32_t to[AHEAD];
     BUG_ON(n > (int64_t)UINT32_MAX);   /* above 2^32 numpy draws two words */
@@ -95,8 +98,9 @@ static void sample_index(Dataset *d)
     }
 }
 
-int dataset_open(Dataset *d, const Corpus *c, double from, double to, int64_t wanted, int64_t seq,
-                 uint32_t seed, char **why)
+/* The part [from, to) of a corpus; the rest as for blend_open. */
+static int dataset_open(Dataset *d, const Corpus *c, double from, double to, int64_t wanted, int64_t seq,
+                        uint32_t seed, char **why)
 {
     *d = (Dataset){.corpus = c, .seq = seq, .wanted = wanted, .epochs = 1};
     if (!window_open(&d->window, c, from, to, why))
@@ -135,7 +139,7 @@ int dataset_open(Dataset *d, const Corpus *c, double from, double to, int64_t wa
     return 1;
 }
 
-void dataset_close(Dataset *d)
+static void dataset_close(Dataset *d)
 {
     window_close(&d->window);
     free(d->document);
@@ -144,7 +148,8 @@ void dataset_close(Dataset *d)
     *d = (Dataset){0};
 }
 
-int dataset_read(const Dataset *d, int64_t k, int32_t *out, char **why)
+/* Text of the k-th sample, out[seq + 1]. */
+static int dataset_read(const Dataset *d, int64_t k, int32_t *out, char **why)
 {
     BUG_ON(k < 0 || k >= d->samples);
     int64_t doc = d->sample[2 * d->shuffle[k]], off = d->sample[2 * d->shuffle[k] + 1];
@@ -227,8 +232,10 @@ static void normalize(double *w, int n)
         w[i] /= sum;
 }
 
-void blend_order(int sets, const double *weights, const int64_t *limit, int64_t n, int16_t *which,
-                 uint32_t *nth)
+/* which[n], nth[n] by the greedy rule with normalised weights[sets]; limit[i] >= 0 bounds set i's samples
+ * (exhaustive variant), limit NULL: none. */
+static void blend_order(int sets, const double *weights, const int64_t *limit, int64_t n, int16_t *which,
+                        uint32_t *nth)
 {
     int64_t *used = xcalloc((size_t)sets, 8);
     for (int64_t k = 0; k < n; k++) {

@@ -18,12 +18,6 @@
 #define DATASET_H
 #include "corpus.h"
 
-typedef struct { uint32_t mt[624]; int at; } RandomState;
-void random_seed(RandomState *r, uint32_t seed);
-uint32_t random_u32(RandomState *r);
-/* In place, a[n], as RandomState.shuffle does on a one-dimensional array. */
-void random_shuffle(RandomState *r, uint32_t *a, int64_t n);
-
 typedef struct {
     const Corpus *corpus;
     Window window;
@@ -36,15 +30,6 @@ typedef struct {
     int32_t *sample;            /* [samples + 1][2] */
     uint32_t *shuffle;          /* [samples] */
 } Dataset;
-
-/* The part [from, to) of a corpus as at least `wanted` samples; wanted < 0: as many as one epoch gives. 0 and
- * *why: fewer tokens than one sample needs, an index too large for its integers, a failing read. */
-int dataset_open(Dataset *d, const Corpus *c, double from, double to, int64_t wanted, int64_t seq,
-                 uint32_t seed, char **why);
-void dataset_close(Dataset *d);
-
-/* Text of the k-th sample, out[seq + 1]. 0 and *why on a failing read. Thread-safe. */
-int dataset_read(const Dataset *d, int64_t k, int32_t *out, char **why);
 
 /* Where token t of the k-th sample lies: row of the corpus's table (piece of a stream), token in it. */
 void dataset_where(const Dataset *d, int64_t k, int64_t t, int64_t *sequence, int64_t *offset);
@@ -62,20 +47,17 @@ typedef struct {
 } Blend;
 
 /* data_path as the config has it: one spec; specs (each corpus used once, in proportion to its size, except
- * that streams become one); or weights > 0 and specs in turn. split is 0 train, 1 validation, 2 test; the
- * rest as for dataset_open, for every corpus. */
+ * that streams become one); or weights > 0 and specs in turn. split is 0 train, 1 validation, 2 test;
+ * at least `wanted` samples of `seq` tokens, wanted < 0: as many as one epoch gives. 0 and *why: a corpus has
+ * fewer tokens than one sample needs, an index too large for its integers, a failing read. */
 int blend_open(Blend *b, int n, const char *const *path, const char *split, int which, int64_t wanted,
                int64_t seq, uint32_t seed, char **why);
 void blend_close(Blend *b);
 
-/* Text of sample k, out[seq + 1]; *set its corpus's number, may be NULL. As dataset_read. */
+/* Text of sample k, out[seq + 1]; *set its corpus's number, may be NULL. 0 and *why on a failing
+ * read. Thread-safe. */
 int blend_read(const Blend *b, int64_t k, int32_t *out, int *set, char **why);
 
 /* The most passes over any of its corpora. */
 int64_t blend_epochs(const Blend *b);
-
-/* which[n], nth[n] by the greedy rule with normalised weights[sets]; limit[i] >= 0 bounds set i's samples
- * (exhaustive variant), limit NULL: none. */
-void blend_order(int sets, const double *weights, const int64_t *limit, int64_t n, int16_t *which,
-                 uint32_t *nth);
 #endif

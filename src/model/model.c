@@ -2,6 +2,8 @@
 #include "model.h"
 #include <stdlib.h>
 
+static int64_t rows_here(const Model *m) { return m->now.B * m->now.S / m->tp.group.rows->size; }
+
 Dropout model_dropout(const Model *m, const Pass *p, int site, int layer)
 {
     static const char *const name[] = {"embedding", "attention", "proj", "mlp"};
@@ -16,15 +18,14 @@ Dropout model_dropout(const Model *m, const Pass *p, int site, int layer)
 void model_keep_mask(const Model *m, const Pass *p)
 {
     if (m->dev->keeps.mask && m->cfg->hidden_dropout > 0)
-        arena_take(p->keep_d, (size_t)(model_rows(m) * m->dim.H));
+        arena_take(p->keep_d, (size_t)(rows_here(m) * m->dim.H));
 }
 
-int64_t model_rows(const Model *m) { return m->now.B * m->now.S / m->tp.group.rows->size; }
-int64_t model_row0(const Model *m) { return m->tp.group.rows->rank * model_rows(m); }
+int64_t model_row0(const Model *m) { return m->tp.group.rows->rank * rows_here(m); }
 
 /* ---- slots ---- */
 
-static Mat boundary(Model *m, Arena *from) { return mat_take(from, model_rows(m), m->dim.H, m->dim.type); }
+static Mat boundary(Model *m, Arena *from) { return mat_take(from, rows_here(m), m->dim.H, m->dim.type); }
 
 static SlotFD *fd_of(Model *m, int chunk, int mb)
 {

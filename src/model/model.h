@@ -245,9 +245,8 @@ enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_PROJ, SITE_MLP };
 Dropout model_dropout(const Model *m, const Pass *p, int site, int layer);
 /* Room for the mask of a dropout of [R,H], where the device keeps it. */
 void model_keep_mask(const Model *m, const Pass *p);
-/* First of the T rows that this rank has, and how many. */
+/* First of the T rows that this rank has. */
 int64_t model_row0(const Model *m);
-int64_t model_rows(const Model *m);
 
 /* Embedding: x [R,H] from the tokens. */
 void embedding_fwd(Model *m, const Pass *p, int part, Mat x);
@@ -310,8 +309,6 @@ int offload_wanted(const Model *m, const ModelUnit *u);
 /* Room for what a layer keeps of a forward, then the copies off the device. */
 LayerWindow *offload_enter(Model *m);
 void offload_start(Model *m, const Pass *p, const ModelUnit *u, LayerWindow *w);
-/* Starts to bring back what the next offloaded layer at or before unit k of this backward needs. */
-void offload_ahead(Model *m, const Pass *p, int k);
 /* What unit k has kept is there. */
 void offload_return(Model *m, const Pass *p, int k);
 

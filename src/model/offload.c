@@ -60,7 +60,8 @@ void offload_start(Model *m, const Pass *p, const ModelUnit *u, LayerWindow *w)
     w->ticket = acts_of(p, u)->left = w->left;
 }
 
-void offload_ahead(Model *m, const Pass *p, int k)
+/* Starts to bring back what the next offloaded layer at or before unit k of this backward needs. */
+static void offload_ahead(Model *m, const Pass *p, int k)
 {
     Device *d = m->dev;
     if (!m->cfg->cpu_offloading_num_layers)

@@ -29,7 +29,14 @@ static void emit(Console *c, const char *text, size_t n)
     }
 }
 
-static void clear(void *c) { console_clear(c); }
+/* Wipes the live line so that somebody else may write; the next step draws it again. */
+static void clear(void *console)
+{
+    Console *c = console;
+    if (c->shown)
+        emit(c, "\r\033[K", 4);
+    c->shown = 0;
+}
 
 /* mpirun hands every rank a terminal of its own and passes on what is written to it, so under a launcher
  * isatty says nothing about where the text ends up: scripts/launch knows, and without it there are plain
@@ -57,14 +64,8 @@ void console_open(Console *c, int fd, int style, int64_t total_iterations)
         message_hook(clear, c);
 }
 
-void console_clear(Console *c)
-{
-    if (c->shown)
-        emit(c, "\r\033[K", 4);
-    c->shown = 0;
-}
-
-double console_time_left(const Console *c)
+/* Seconds until the last iteration at the pace so far, evaluations and saves included; -1 = not known. */
+static double time_left(const Console *c)
 {
     if (c->first_iteration < 0)
         return -1;
@@ -155,7 +156,7 @@ static void draw(Console *c)
     /* in the order in which they are dropped from a narrow screen's right end: the last goes first */
     add(&tail[0], " %3.0f%%", floor(share * 100));
     add(&tail[1], "  loss %.4f", m->lm_loss);
-    add(&tail[2], "  %s left", duration_text(t, console_time_left(c)));
+    add(&tail[2], "  %s left", duration_text(t, time_left(c)));
     if (c->speed > 0)
         add(&tail[3], "  %s tok/s", short_count(t, c->speed));
     if (*c->status)
@@ -232,7 +233,7 @@ static void record(Console *c, const Metrics *m)
 
 void console_note(Console *c, const char *text)
 {
-    console_clear(c);
+    clear(c);
     char line[8192];
     int n = snprintf(line, sizeof line - 1, "%s", text);
     n = n < (int)sizeof line - 1 ? n : (int)sizeof line - 2;
@@ -280,7 +281,7 @@ void console_line(Console *c, const Metrics *m)
         return;
     }
     clock_gettime(CLOCK_REALTIME, &at);
-    progress_line(text, sizeof text, m, c->total, console_time_left(c), at);
+    progress_line(text, sizeof text, m, c->total, time_left(c), at);
     console_note(c, text);
 }
 

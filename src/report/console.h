@@ -35,12 +35,6 @@ void console_eval(Console *c, int64_t iteration, double loss);
 void console_note(Console *c, const char *text);
 void console_status(Console *c, const char *text);
 
-/* Wipes the live line so that somebody else may write; the next step draws it again. */
-void console_clear(Console *c);
-
-/* Seconds until the last iteration at the pace so far, evaluations and saves included; -1 = not known. */
-double console_time_left(const Console *c);
-
 /* The progress line without its newline: Megatron's fields, then tokens a second, model FLOPs utilisation,
  * memory in GiB and time left, "n/a" when not known. Returns its length. */
 int progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left,

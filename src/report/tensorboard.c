@@ -24,7 +24,8 @@ uint32_t crc32c(const void *p, size_t n)
     return ~c;
 }
 
-uint32_t crc32c_masked(const void *p, size_t n)
+/* As records store it. */
+static uint32_t crc32c_masked(const void *p, size_t n)
 {
     uint32_t c = crc32c(p, n);
     return (c >> 15 | c << 17) + 0xa282ead8u;

@@ -232,8 +232,6 @@ int run_open_steps(const Run *r);
 /* Waits for the oldest of them and fills its metrics. Dies with EXIT_NUMERIC when its loss or a gradient was
  * not finite: neither it nor those launched since have updated anything. Collective. */
 void run_collect(Run *r, Metrics *m);
-/* The gradients of v overflow in fp16: the update is left out and the scale halved. */
-int run_overflow(const Run *r, const Verdict *v);
 /* Dies, and names the first tensor of step s that is not finite: the rank that finds the earliest one speaks.
  * Collective. */
 _Noreturn void run_not_finite(Run *r, const Launched *s);

@@ -40,6 +40,12 @@ static const Batch *next_batch(void *run, int mb)
 
 /* ---- the end of a step ---- */
 
+/* The gradients of v overflow in fp16: the update is left out and the scale halved. */
+static int overflows(const Run *r, const Verdict *v)
+{
+    return r->cfg->params_dtype == PARAMS_DTYPE_FP16 && isfinite(v->loss) && !isfinite(v->norm);
+}
+
 /* fp16's dynamic scale of the next step depends on this one's norm, so here alone the host waits for the
  * device within a step. Returns 0 when the gradients overflow: the update is left out. */
 static int scale_allows(Run *r)
@@ -48,7 +54,7 @@ static int scale_allows(Run *r)
     if (c->params_dtype != PARAMS_DTYPE_FP16)
         return 1;
     Verdict v = optimizer_verdict(&r->opt);
-    int overflow = run_overflow(r, &v);
+    int overflow = overflows(r, &v);
     if (!loss_scale_update(&r->opt.loss_scale, c, overflow))
         die(EXIT_NUMERIC, "loss-scale",
             "iteration %lld: the gradient of %s overflows at the smallest loss scale, %g; change: train in "
@@ -233,11 +239,6 @@ void run_step(Run *r, const Metrics *so_far)
 
 int run_open_steps(const Run *r) { return (int)(r->flight.launched - r->flight.collected); }
 
-int run_overflow(const Run *r, const Verdict *v)
-{
-    return r->cfg->params_dtype == PARAMS_DTYPE_FP16 && isfinite(v->loss) && !isfinite(v->norm);
-}
-
 void run_collect(Run *r, Metrics *m)
 {
     RunFlight *f = &r->flight;
@@ -246,7 +247,7 @@ void run_collect(Run *r, Metrics *m)
     BUG_ON(!run_open_steps(r));
     r->dev.read_wait(&r->dev, s->ticket);
     Verdict v = r->step.verdict = f->verdict[at];
-    if (!run_overflow(r, &v) && !(isfinite(v.loss) && isfinite(v.norm))) {
+    if (!overflows(r, &v) && !(isfinite(v.loss) && isfinite(v.norm))) {
         if (r->cfg->check_for_nan_in_loss_and_grad)
             run_not_finite(r, s);
         r->progress.nans++;

@@ -1,0 +1,87 @@
+#!/bin/sh
+# tests/tree/text.sh -- what the text of the tree keeps to: a group's size is asked for only where groups are made, no line
+# is wider than 110 columns, no function of the product longer than 60 lines, every .c opens with a comment that says
+# what it is, and every symbol that an object exports is used by another. Exceptions are named here.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+work=${WORK:-$(mktemp -d)} bad=0
+fail() { echo "$1"; sed 's/^/  /' "$work/found"; bad=1; }
+product='src parallel kernels train.c'
+
+# ---- a layout of one rank is no special case
+
+# parallel/tensor_rows.c is tensor code that asks its group; config and fit.c speak of options, not of groups
+# shellcheck disable=SC2086
+git grep -nE 'size (==|!=|>|<=|<) [12]\>([^.]|$)|#if.*(defined|ifdef).*CUDA' -- $product |
+    grep -vE '^(parallel/comm/|parallel/(grid|data|tensor_rows)\.c|parallel/schedule/schedule\.c|src/config/|src/run/fit\.c)' \
+    > "$work/found" && fail "asks whether it has one rank"
+
+# ---- width
+
+git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' '*.def' | xargs awk 'length > 110 { print FILENAME ":" FNR }' > "$work/found"
+[ ! -s "$work/found" ] || fail "wider than 110 columns:"
+
+# ---- length
+
+# Lines of a body, without those of its braces. Kernels of attention and norms are one
+# loop each, over tiles or pieces of a row that stay in registers.
+long="k_attention_bwd k_attention_fwd k_norm_bwd_x command_import"
+# shellcheck disable=SC2086
+git ls-files $product | grep -E '\.(c|h|cu|cuh|cpp)$' | xargs awk -v long="$long" '
+    BEGIN { split(long, names, " "); for (i in names) known[names[i]] = 1 }
+    FNR == 1 { open = 0 }
+    /^[A-Za-z_].*\(/ { head = "" }
+    !open { head = head $0 }
+    /^\{/ { open = FNR }
+    /^\}/ {
+        if (open && FNR - open - 1 > 60) {
+            for (name in known) if (index(head, name "(")) open = 0
+            if (open) print FILENAME ":" open ": " FNR - open - 1 " lines"
+        }
+        open = 0
+    }' > "$work/found"
+[ ! -s "$work/found" ] || fail "functions of more than 60 lines:"
+
+# ---- the first line
+
+for file in $(git ls-files '*.c' '*.cu' '*.cpp'); do
+    read -r line < "$file"
+    case $line in '/* '* | '// '*) ;; *) echo "$file: $line" ;; esac
+done > "$work/found"
+[ ! -s "$work/found" ] || fail "does not open with a comment that says what it is:"
+
+# ---- exported symbols
+
+# what tests alone call
+tests_only="alias_at comm_stats config_docs config_fingerprint config_forget config_hash crc32c grid_expert_group
+            grid_expert_size grid_group interval_parse linear_bwd_x linear_fwd loader_samples loss_scale_open
+            manifest_parse pair_count pairs param_defs params_refresh philox progress_line rng_normal run_plan
+            split_parse st_parse tick_text"
+# still to be made static
+alone="generate_text sample_token"
+debug=0
+case ${BUILD:-} in *debug*) debug=1 ;; esac
+{
+    make -n -B DEBUG=$debug train tests
+    make -n -B DEBUG=$debug CUDA=emulated train cuda-tests
+} | sed -n 's/^.*echo "  [cn][cv] [^;]*; .* -c \([^ ]*\) -o \([^ ]*\).*$/\1 \2/p' | sort -u > "$work/objects"
+while read -r file object; do
+    [ ! -e "$object" ] || echo "$object:" "$file"
+done < "$work/objects" > "$work/symbols"
+[ "$(wc -l < "$work/symbols")" -gt 200 ] || { echo "only $(wc -l < "$work/symbols") objects: build first"; bad=1; }
+sed 's/: .*//' "$work/symbols" | xargs nm -A -P >> "$work/symbols"
+awk -v tests_only="$tests_only $alone" '
+    BEGIN { n = split(tests_only, names, " "); for (i = 1; i <= n; i++) known[names[i]] = 1 }
+    NF == 2 && $1 ~ /\.o:$/ { file[$1] = $2; next }
+    { sub(/_(generic|avx2|avx512)_f(32|64)$/, "", $2) }
+    $3 ~ /^[TDBRC]$/ && file[$1] !~ /^tests/ && $2 !~ /^_Z/ { home[$2] = file[$1] }
+    $3 ~ /^[Uw]$/ { if (file[$1] ~ /^tests/) tested[$2] = 1; else used[$2] = 1 }
+    END {
+        for (s in home) if (!(s in used) && s != "main") {
+            if (s in known || s ~ /^generate_/) continue         # a row of SCHEDULES, whichever file has it
+            if (!(s in tested)) print s " of " home[s] ": no other object uses it; make it static"
+            else print s " of " home[s] ": tests alone use it"
+        }
+    }' "$work/symbols" | sort > "$work/found"
+[ ! -s "$work/found" ] || fail "exported:"
+exit $bad
