@@ -39,15 +39,21 @@ void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
 
 /* ---- opening ---- */
 
-void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
+void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
                int tied)
 {
     /* a strategy over one rank changes nothing: what it holds is its shard, and windows would only cost
      * memory */
-    *d = (Data){.stage = grid->shard.size > 1 ? stage : SHARD_NONE, .type = type, .real = real,
-                .data = (Comm *)&grid->data, .shard = (Comm *)&grid->shard,
-                .copies = (Comm *)&grid->copies, .embedding = (Comm *)&grid->embedding, .bucket = bucket,
-                .buckets = buckets, .tied = tied};
+    *d = (Data){.stage = grid->shard.size > 1 ? stage : SHARD_NONE,
+                .type = type,
+                .real = real,
+                .data = &grid->data,
+                .shard = &grid->shard,
+                .copies = &grid->copies,
+                .embedding = &grid->embedding,
+                .bucket = bucket,
+                .buckets = buckets,
+                .tied = tied};
     for (int b = 0; b < buckets; b++) {
         BUG_ON(bucket[b].at != d->elems || bucket[b].n % ((int64_t)d->shard->size * SUMSQ_BLOCK));
         d->elems += bucket[b].n;

@@ -100,7 +100,7 @@ typedef struct {
 
 /* The groups are the grid's. bucket and unit become d's, on the heap; a change of units goes through
  * data_units. */
-void data_open(Data *d, Sharding stage, const Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
+void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
                int tied);
 void data_close(Data *d);
 

@@ -41,7 +41,7 @@ static SlotDW *dw_of(Model *m, int chunk, int mb)
 static SlotFD *fd_open(Model *m, int chunk, int mb)
 {
     SlotFD *s = fd_of(m, chunk, mb);
-    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    Comm *pp = &m->grid->axis[AXIS_PP];
     pp->wait(pp, s->sent);
     s->sent = s->arrived = 0;
     s->mem.used = 0;
@@ -54,7 +54,7 @@ static SlotFD *fd_open(Model *m, int chunk, int mb)
 static SlotDW *dw_open(Model *m, int chunk, int mb)
 {
     SlotDW *s = dw_of(m, chunk, mb);
-    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    Comm *pp = &m->grid->axis[AXIS_PP];
     pp->wait(pp, s->sent);
     s->sent = s->arrived = 0;
     s->mem.used = 0;
@@ -323,7 +323,7 @@ void model_backward_w(void *model, const Instr *i)
 void model_arrive(void *model, const Instr *i)
 {
     Model *m = model;
-    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    Comm *pp = &m->grid->axis[AXIS_PP];
     Token *t = i->op == I_F ? &fd_of(m, i->chunk, i->mb)->arrived
                : i->op == I_B || i->op == I_D ? &dw_of(m, i->chunk, i->mb)->arrived : NULL;
     if (!t)
@@ -335,7 +335,7 @@ void model_arrive(void *model, const Instr *i)
 void model_send_activation(void *model, const Instr *i)
 {
     Model *m = model;
-    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    Comm *pp = &m->grid->axis[AXIS_PP];
     SlotFD *s = fd_of(m, i->chunk, i->mb);
     Mat y = s->in[m->held.chunk[i->chunk].groups];
     s->sent = pp->send(pp, y.p, y.rows * y.cols, y.type, m->held.chunk[i->chunk].next);
@@ -344,7 +344,7 @@ void model_send_activation(void *model, const Instr *i)
 void model_recv_activation(void *model, const Instr *i)
 {
     Model *m = model;
-    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    Comm *pp = &m->grid->axis[AXIS_PP];
     SlotFD *s = fd_open(m, i->chunk, i->mb);
     Mat x = s->in[0];
     s->arrived = pp->recv(pp, x.p, x.rows * x.cols, x.type, m->held.chunk[i->chunk].prev);
@@ -353,7 +353,7 @@ void model_recv_activation(void *model, const Instr *i)
 void model_send_gradient(void *model, const Instr *i)
 {
     Model *m = model;
-    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    Comm *pp = &m->grid->axis[AXIS_PP];
     SlotDW *s = dw_of(m, i->chunk, i->mb);
     s->sent = pp->send(pp, s->dy.p, s->dy.rows * s->dy.cols, s->dy.type, m->held.chunk[i->chunk].prev);
 }
@@ -361,7 +361,7 @@ void model_send_gradient(void *model, const Instr *i)
 void model_recv_gradient(void *model, const Instr *i)
 {
     Model *m = model;
-    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    Comm *pp = &m->grid->axis[AXIS_PP];
     SlotDW *s = dw_open(m, i->chunk, i->mb);
     s->arrived = pp->recv(pp, s->dy.p, s->dy.rows * s->dy.cols, s->dy.type, m->held.chunk[i->chunk].next);
 }
@@ -372,7 +372,7 @@ void model_clear(Model *m) { m->dev->zero(m->dev, m->sums, MODEL_SUMS * sizeof *
 
 void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int share_rows)
 {
-    Comm *tp = (Comm *)&m->grid->axis[AXIS_TP];
+    Comm *tp = &m->grid->axis[AXIS_TP];
     int shared = share_rows && m->cfg->sequence_parallel;
     m->tp.group = (TensorGroup){.tp = tp,
                                 .rows = shared ? tp : &m->tp.one,
@@ -391,7 +391,7 @@ void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int s
 
 void model_end(Model *m)
 {
-    Comm *pp = (Comm *)&m->grid->axis[AXIS_PP];
+    Comm *pp = &m->grid->axis[AXIS_PP];
     for (int i = 0; i < m->slots.nfd; i++) {
         pp->wait(pp, m->slots.fd[i].sent);
         m->slots.fd[i].sent = 0;

@@ -179,7 +179,7 @@ typedef struct {
 
 typedef struct Model {
     const Config *cfg;
-    const Grid *grid;
+    Grid *grid;
     Device *dev;
     Params *params;
     Data *data;                /* of params */
@@ -209,7 +209,7 @@ typedef struct { size_t fd, fw, dw, scratch, window_d, window_w; } ModelBytes;
  * of this rank, the last ones, whose FP8 weights are cast in every microbatch, for want of room to keep the
  * copies. Memory comes from `run` and `mapped` (which may be counting). bytes: from a counting run of the
  * same lists, zeros to count. */
-void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev,
+void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape, Device *dev,
                 Params *params, const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *mapped,
                 const ModelBytes *bytes);
 void model_close(Model *m);

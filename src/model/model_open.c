@@ -170,8 +170,8 @@ static ModelDims dims_of(const Params *p)
     return d;
 }
 
-void model_open(Model *m, const Config *cfg, const Grid *grid, const PipeShape *shape, Device *dev,
-                Params *params, const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *mapped,
+void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape, Device *dev, Params *params,
+                const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *mapped,
                 const ModelBytes *bytes)
 {
     int tp = grid->size[AXIS_TP];

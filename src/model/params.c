@@ -190,11 +190,11 @@ static void add_bucket(Params *p, Part *part, BucketKind kind, Bucket *b, int in
             int64_t first, q;
             slice(p, t, 0, &first, &q);
             q *= t->local_cols;
-            b->sum[b->sums++] = (PartialSum){t->offset + q, t->n - q, (Comm *)&p->grid->kv};
+            b->sum[b->sums++] = (PartialSum){t->offset + q, t->n - q, &p->grid->kv};
         }
     }
     if (partial > b->at)
-        b->sum[b->sums++] = (PartialSum){b->at, partial - b->at, (Comm *)&p->grid->axis[AXIS_TP]};
+        b->sum[b->sums++] = (PartialSum){b->at, partial - b->at, &p->grid->axis[AXIS_TP]};
     b->n = up(at - b->at, SUMSQ_BLOCK * (int64_t)p->grid->shard.size);
     b->phase = kind == BUCKET_W ? PHASE_W : PHASE_D;
 }
@@ -239,7 +239,7 @@ static int find_part(const Params *p, PartKind kind)
     return -1;
 }
 
-void params_open(Params *p, const Config *cfg, const Grid *grid, const Placement *pl)
+void params_open(Params *p, const Config *cfg, Grid *grid, const Placement *pl)
 {
     int pp = grid->index[AXIS_PP], buckets, tied = -1;
     *p = (Params){.cfg = cfg, .grid = grid, .type = (Dtype)cfg->params_dtype, .nchunks = pl->v};

@@ -133,7 +133,7 @@ typedef struct { int64_t row0, col0, rows, cols, at, ld; } Box;
 
 typedef struct {
     const Config *cfg;
-    const Grid *grid;
+    Grid *grid;
     Dtype type, real;                /* storage of weights; gradients, masters and moments */
     int nparts, nparam, nchunks;
     Part *part; /* the parts that this rank holds: chunk by chunk, in model order inside a chunk */
@@ -144,7 +144,7 @@ typedef struct {
 
 /* Makes the table for this rank of the grid; allocates no tensor memory. A unit of data is a part until
  * params_units says otherwise. Not collective. */
-void params_open(Params *p, const Config *cfg, const Grid *grid, const Placement *pl);
+void params_open(Params *p, const Config *cfg, Grid *grid, const Placement *pl);
 void params_close(Params *p);
 
 /* Sets the units that weights and gradients move in; together they are all parts, in order. Before

@@ -117,7 +117,7 @@ static void agree(Model *m)
     const int64_t n = scales(m), apart = sizeof *m->fp8.scale / sizeof *m->fp8.seen;
     Mat all = mat(m->fp8.seen, n, 1, F32),
         each = {m->fp8.scale ? &m->fp8.scale->seen : NULL, n, 1, apart, F32};
-    Comm *group[] = {(Comm *)&m->grid->axis[AXIS_TP], (Comm *)&m->grid->data};
+    Comm *group[] = {&m->grid->axis[AXIS_TP], &m->grid->data};
     m->dev->copy(m->dev, all, each);
     for (int i = 0; i < 2; i++)
         group[i]->wait(group[i], group[i]->all_reduce(group[i], m->fp8.seen, n, I32, OP_MAX));

@@ -169,7 +169,7 @@ static void square(Optimizer *o, const SquaresList *l)
     if (l->n)
         d->squares(d, l->list, l->n, o->params->real);
     d->carry(d, o->squares, 1);
-    add_up((Comm *)&o->params->grid->all, o->squares, 1);
+    add_up(&o->params->grid->all, o->squares, 1);
 }
 
 void optimizer_judge(Optimizer *o, const double *sums, double nominal, int stop)
@@ -190,7 +190,7 @@ const char *optimizer_blame(Optimizer *o, const Verdict *v)
 {
     Params *p = o->params;
     Device *d = o->dev;
-    Comm *all = (Comm *)&p->grid->all;
+    Comm *all = &p->grid->all;
     int64_t first = INT64_MAX;
     if (!v->bad)
         return isfinite(v->norm) ? NULL : "the sum over all tensors";
@@ -237,7 +237,7 @@ static int64_t zeros(Device *d, const char *x, int64_t n, Dtype type)
 double optimizer_zeros(const Optimizer *o)
 {
     const Params *p = o->params;
-    Comm *all = (Comm *)&p->grid->all;
+    Comm *all = &p->grid->all;
     int64_t found = 0, from, to;
     Box box[MAX_BOXES];
     BUG_ON(p->real != F32 && p->real != F64);
@@ -280,7 +280,7 @@ static void find_trust(Optimizer *o, const OptimizerRule *rule)
     d->carry(d, o->norms, n);
     add_up(p->data.shard, o->norms, n);
     d->carry(d, o->norms, n);
-    add_up((Comm *)&p->grid->axis[AXIS_TP], o->norms, n);
+    add_up(&p->grid->axis[AXIS_TP], o->norms, n);
     if (o->tied >= 0) {   /* the copy has counted nothing */
         d->carry(d, pair_of(o, o->tied, 0), 2);
         add_up(p->data.embedding, pair_of(o, o->tied, 0), 2);
