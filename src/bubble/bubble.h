@@ -13,7 +13,7 @@
 enum { TIME_F, TIME_D, TIME_W, TIME_HOP, TIMES };
 typedef struct { int n; double *ms; } Times;
 extern const char
-    *const time_name[TIMES]; /* "forward_ms", ...: with clock_ before it the configuration's key */
+    *const bubble_time_name[TIMES]; /* "forward_ms", ...: with clock_ before it the configuration's key */
 
 typedef struct {
     char *label;                   /* of the cells' file; NULL */

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const time_name[TIMES] = {"forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms"};
+const char *const bubble_time_name[TIMES] = {"forward_ms", "backward_input_ms", "backward_weight_ms",
+                                             "p2p_ms"};
 
 /* ---- one cell ---- */
 
@@ -44,7 +45,8 @@ static char *why_not(const PipeShape *s, const Times time[TIMES])
                          row->least * s->p);
     for (int k = 0; k < TIMES; k++)
         if (time[k].n > 1 && time[k].n != s->p * s->v)
-            return xasprintf("%s has %d numbers for %d virtual stages", time_name[k], time[k].n, s->p * s->v);
+            return xasprintf("%s has %d numbers for %d virtual stages", bubble_time_name[k], time[k].n,
+                             s->p * s->v);
     return NULL;
 }
 
@@ -104,7 +106,7 @@ static const List *key_of(const Config *c, int k)
     return key[k];
 }
 
-void times_of(const Config *cfg, Times time[TIMES])
+void bubble_times(const Config *cfg, Times time[TIMES])
 {
     for (int k = 0; k < TIMES; k++) {
         const List *l = key_of(cfg, k);
@@ -116,13 +118,16 @@ void times_of(const Config *cfg, Times time[TIMES])
     }
 }
 
-void times_close(Times time[TIMES])
+void bubble_times_close(Times time[TIMES])
 {
     for (int k = 0; k < TIMES; k++)
         free(time[k].ms);
 }
 
-double share_of(const Config *c) { return isnan(c->clock_weight_share) ? 1 : c->clock_weight_share; }
+double bubble_weight_share(const Config *c)
+{
+    return isnan(c->clock_weight_share) ? 1 : c->clock_weight_share;
+}
 
 /* ---- simulated ---- */
 

@@ -43,7 +43,7 @@ static void read_head(Reader *r, const char *line)
     int n = 0;
     for (int k = 0; k < COLUMNS; k++)
         r->at[k] = -1;
-    for (char *name; (name = next_piece(&line)); free(name), n++) {
+    for (char *name; (name = bubble_next_piece(&line)); free(name), n++) {
         int k = 0;
         while (k < COLUMNS && strcmp(column_name[k], name))
             k++;
@@ -79,7 +79,7 @@ static Times read_times(const Reader *r, const char *text, int k)
         return new;
     if (!r->standard[k].n)
         USAGE_ERROR("%s:%d: no %s; change: give it there, or clock_%s in the configuration", r->path, r->line,
-                    time_name[k], time_name[k]);
+                    bubble_time_name[k], bubble_time_name[k]);
     new = (Times){r->standard[k].n, xcalloc((size_t)r->standard[k].n, sizeof(double))};
     memcpy(new.ms, r->standard[k].ms, (size_t)new.n * sizeof(double));
     return new;
@@ -102,7 +102,7 @@ static void read_fields(const Reader *r, const char *line, char *field[COLUMNS])
 {
     int n = 0;
     memset(field, 0, COLUMNS * sizeof *field);
-    for (char *piece; (piece = next_piece(&line)); n++) {
+    for (char *piece; (piece = bubble_next_piece(&line)); n++) {
         int k = 0;
         while (k < COLUMNS && r->at[k] != n)
             k++;
@@ -145,7 +145,7 @@ static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
     read_fields(r, line, field);
     for (int k = 0; k < TIMES; k++)
         time[k] = read_times(r, field[k], k);
-    ScheduleKind kind = kind_of(field[COLUMN_SCHEDULE], r->path);
+    ScheduleKind kind = bubble_kind(field[COLUMN_SCHEDULE], r->path);
     int chunks = schedule_chunks(kind);
     PipeShape s = {.kind = kind, .p = (int)read_number(r, field, COLUMN_P, 1),
                    .v = *field[COLUMN_V] || !chunks ? (int)read_number(r, field, COLUMN_V, 1) : chunks,
@@ -172,7 +172,7 @@ static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
         if (r->results)
             read_results(r, field, cell);
     }
-    times_close(time);
+    bubble_times_close(time);
     for (int k = 0; k < COLUMNS; k++)
         free(field[k]);
 }
@@ -212,14 +212,14 @@ static char *find_cells(const Config *c)
 void bubble_add_file(Table *t, const Config *c, const Wanted *w)
 {
     char *path = find_cells(c);
-    Reader r = {.path = path, .weight_share = share_of(c)};
-    times_of(c, r.standard);
+    Reader r = {.path = path, .weight_share = bubble_weight_share(c)};
+    bubble_times(c, r.standard);
     read_file(t, &r, w);
     if (!t->n)
         USAGE_ERROR(
             "%s has no cell that --schedules, --p, --m and --v let pass; change: leave some of them out",
             path);
-    times_close(r.standard);
+    bubble_times_close(r.standard);
     free(path);
 }
 

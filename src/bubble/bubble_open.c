@@ -9,7 +9,7 @@ void bubble_open(Table *t, const Config *cfg, const BubbleRange *range, int time
         bubble_add_file(t, cfg, &w);
     } else {
         Times time[TIMES];
-        times_of(cfg, time);
+        bubble_times(cfg, time);
         int given = (time[TIME_F].n > 0) + (time[TIME_D].n > 0) + (time[TIME_W].n > 0);
         if (given && given < 3)
             USAGE_ERROR(
@@ -22,7 +22,7 @@ void bubble_open(Table *t, const Config *cfg, const BubbleRange *range, int time
         for (int k = 0; k < TIME_HOP && !given; k++)
             time[k].ms[0] = time[k].n = 1;
         bubble_add_range(t, cfg, &w, time, says);
-        times_close(time);
+        bubble_times_close(time);
     }
     wanted_close(&w);
 }

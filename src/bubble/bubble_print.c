@@ -179,7 +179,7 @@ void bubble_json(FILE *f, const Table *t)
         for (int r = 0; r < c->shape.p; r++)
             json_array_append_new(peak, json_number(c->peak[r]));
         for (int k = 0; k < TIMES; k++)
-            json_object_set_new(j, time_name[k], times_json(&c->time[k]));
+            json_object_set_new(j, bubble_time_name[k], times_json(&c->time[k]));
         json_object_set_new(j, "measured", rates_json(&c->measured));
         json_object_set_new(j, "simulated", rates_json(&c->simulated));
         json_object_set_new(j, "closed_form", rates_json(&c->closed_form));

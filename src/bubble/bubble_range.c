@@ -9,7 +9,7 @@
 
 /* ---- lists of the command line ---- */
 
-char *next_piece(const char **rest)
+char *bubble_next_piece(const char **rest)
 {
     if (!*rest)
         return NULL;
@@ -19,7 +19,7 @@ char *next_piece(const char **rest)
     return piece;
 }
 
-ScheduleKind kind_of(const char *name, const char *where)
+ScheduleKind bubble_kind(const char *name, const char *where)
 {
     ScheduleKind kind = schedule_find(name);
     if (kind != SCHEDULE_CHOICES)
@@ -30,9 +30,9 @@ ScheduleKind kind_of(const char *name, const char *where)
 static Numbers kinds_of(const char *list)
 {
     Numbers n = {0};
-    for (char *piece; (piece = next_piece(&list)); free(piece)) {
+    for (char *piece; (piece = bubble_next_piece(&list)); free(piece)) {
         n.x = xrealloc(n.x, (size_t)(n.n + 1) * sizeof *n.x);
-        n.x[n.n++] = (int)kind_of(piece, "--schedules");
+        n.x[n.n++] = (int)bubble_kind(piece, "--schedules");
     }
     return n;
 }
@@ -40,7 +40,7 @@ static Numbers kinds_of(const char *list)
 static Numbers numbers_of(const char *list, const char *flag)
 {
     Numbers n = {0};
-    for (char *piece; (piece = next_piece(&list)); free(piece)) {
+    for (char *piece; (piece = bubble_next_piece(&list)); free(piece)) {
         char *end;
         long x = strtol(piece, &end, 10);
         if (end == piece || *end || x < 1 || x > UINT16_MAX)
@@ -191,7 +191,7 @@ void bubble_add_range(Table *t, const Config *c, Wanted *w, const Times time[TIM
                                    .m = w->m.x[m],
                                    .group = group,
                                    .limit = limit,
-                                   .weight_share = share_of(c)};
+                                   .weight_share = bubble_weight_share(c)};
                     if ((chunks || kind == SCHEDULE_CUSTOM) && v)
                         continue;              /* --v is for schedules that have a choice */
                     if (s.v < schedule_info[kind].chunks && w->v.n > 1)

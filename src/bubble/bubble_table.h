@@ -17,17 +17,17 @@ int wanted_holds(const Wanted *w, const PipeShape *s);
 
 /* The pieces of a list with commas, one a call; NULL at its end. *rest begins as the whole list; the piece is
  * on the heap. */
-char *next_piece(const char **rest);
+char *bubble_next_piece(const char **rest);
 
 /* Dies, naming `where`, when there is none of that name. */
-ScheduleKind kind_of(const char *name, const char *where);
+ScheduleKind bubble_kind(const char *name, const char *where);
 
 /* Those of the configuration; n = 0: it has none. A message takes nothing unless it says something. */
-void times_of(const Config *cfg, Times time[TIMES]);
-void times_close(Times time[TIMES]);
+void bubble_times(const Config *cfg, Times time[TIMES]);
+void bubble_times_close(Times time[TIMES]);
 
 /* What of an activation stays until W. */
-double share_of(const Config *cfg);
+double bubble_weight_share(const Config *cfg);
 
 /* Cells of cfg->clock_cells; of the range. */
 void bubble_add_file(Table *t, const Config *cfg, const Wanted *w);

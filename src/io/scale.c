@@ -50,9 +50,12 @@ int scale_ticks(Scale s, int want, double tick[12], double *step)
     return n;
 }
 
-const char *tick_text(char text[32], double v, double step) { return axis_text(text, v, step, fabs(v)); }
+const char *scale_tick_text(char text[32], double v, double step)
+{
+    return scale_axis_text(text, v, step, fabs(v));
+}
 
-const char *axis_text(char text[32], double v, double step, double most)
+const char *scale_axis_text(char text[32], double v, double step, double most)
 {
     static const struct { double by; const char *unit; } big[] = {
         {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
@@ -81,11 +84,11 @@ const char *axis_text(char text[32], double v, double step, double most)
 }
 
 /* Four significant digits; 6e-5 rather than 6.000e-5. */
-const char *number_text(char text[32], double v)
+const char *scale_number_text(char text[32], double v)
 {
     double size = fabs(v);
     if (size >= 1e-3 || size == 0 || !isfinite(v))
-        return tick_text(text, v, v != 0 && isfinite(v) ? pow(10, floor(log10(size)) - 3) : 1);
+        return scale_tick_text(text, v, v != 0 && isfinite(v) ? pow(10, floor(log10(size)) - 3) : 1);
     int e = (int)floor(log10(size) + 1e-9);
     snprintf(text, 32, "%.3ge%d", v / pow(10, e), e);
     return text;

@@ -15,11 +15,11 @@ int scale_ticks(Scale s, int want, double tick[12], double *step);
 
 /* "0.25", "3e-4", "12,000", "1.5M": a tick's name, with as many digits as ticks `step` apart need; and any
  * value's, with four significant digits. Not finite: "n/a". */
-const char *tick_text(char text[32], double v, double step);
+const char *scale_tick_text(char text[32], double v, double step);
 /* The same for the ticks of one axis, whose largest is `most`: all in one way of writing, "0.5M, 1.0M". A
  * logarithmic axis has ticks that are not equally far apart (step 0), and each is written by itself. */
-const char *axis_text(char text[32], double v, double step, double most);
-const char *number_text(char text[32], double v);
+const char *scale_axis_text(char text[32], double v, double step, double most);
+const char *scale_number_text(char text[32], double v);
 
 /* Which of n points a plot of about 1000 points needs: all extremes, and a gap where a whole column of the
  * picture has no finite value. keep has room for n. Returns how many. */

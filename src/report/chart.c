@@ -97,7 +97,7 @@ static void put_axes(FILE *f, const Chart *c, Scale x, Scale y)
     for (int i = 0; i < n; i++) {
         double at = c->height * (1 - scale_at(y, tick[i]));
         html_put(f, "<line class='rule' x2='100%%' y1='%.1f' y2='%.1f'/>", at, at);
-        svg_text(&s, "r soft", x.lo, -8, at + 4, "%s", axis_text(text, tick[i], step, most));
+        svg_text(&s, "r soft", x.lo, -8, at + 4, "%s", scale_axis_text(text, tick[i], step, most));
     }
     svg_axis(&s, c->height, c->height, !strcmp(c->x_name, "iteration"), c->x_name);
     for (int i = 0; i < c->nmark; i++)
@@ -210,7 +210,7 @@ void chart_open(FILE *f, const char *kind, const Chart *c)
         int faint = s->draw == DRAW_FAINT, area = s->draw == DRAW_AREA;
         html_put(f, "<li><span class='dot %s%s%s'></span>%s <b>%s</b></li>", s->css, area ? "" : " low",
                  faint ? " faint" : "", strcmp(s->name, c->title) ? s->name : "last",
-                 faint || area ? "" : number_text(text, last_finite(s)));
+                 faint || area ? "" : scale_number_text(text, last_finite(s)));
     }
     html_put(f, "</ul>\n");
 }

@@ -75,7 +75,7 @@ static double time_left(const Console *c)
     return left > 0 ? pace * (double)left : 0;
 }
 
-const char *duration_text(char text[32], double seconds)
+const char *console_duration(char text[32], double seconds)
 {
     if (!(seconds >= 0 && seconds < 1e9))
         return strcpy(text, "n/a");
@@ -156,7 +156,7 @@ static void draw(Console *c)
     /* in the order in which they are dropped from a narrow screen's right end: the last goes first */
     add(&tail[0], " %3.0f%%", floor(share * 100));
     add(&tail[1], "  loss %.4f", m->lm_loss);
-    add(&tail[2], "  %s left", duration_text(t, time_left(c)));
+    add(&tail[2], "  %s left", console_duration(t, time_left(c)));
     if (c->speed > 0)
         add(&tail[3], "  %s tok/s", short_count(t, c->speed));
     if (*c->status)
@@ -243,8 +243,8 @@ void console_note(Console *c, const char *text)
         draw(c);
 }
 
-int progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left,
-                  struct timespec at)
+int console_progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left,
+                          struct timespec at)
 {
     struct tm tm;
     char when[32], left[32], speed[32] = "n/a", mfu[32] = "n/a", zeros[48] = "", norm[64] = "";
@@ -269,7 +269,7 @@ int progress_line(char *text, size_t size, const Metrics *m, int64_t total, doub
                     (long long)m->consumed_samples, m->elapsed_ms, m->tflops_per_device, m->learning_rate,
                     (long long)m->global_batch_size, m->lm_loss, m->loss_scale, m->grad_norm, zeros, norm,
                     (long long)m->skipped_iterations, (long long)m->nan_iterations, speed, mfu,
-                    (double)m->memory_bytes / (1 << 30), duration_text(left, time_left));
+                    (double)m->memory_bytes / (1 << 30), console_duration(left, time_left));
 }
 
 void console_line(Console *c, const Metrics *m)
@@ -281,7 +281,7 @@ void console_line(Console *c, const Metrics *m)
         return;
     }
     clock_gettime(CLOCK_REALTIME, &at);
-    progress_line(text, sizeof text, m, c->total, time_left(c), at);
+    console_progress_line(text, sizeof text, m, c->total, time_left(c), at);
     console_note(c, text);
 }
 

@@ -37,9 +37,9 @@ void console_status(Console *c, const char *text);
 
 /* The progress line without its newline: Megatron's fields, then tokens a second, model FLOPs utilisation,
  * memory in GiB and time left, "n/a" when not known. Returns its length. */
-int progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left,
+int console_progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left,
                   struct timespec at);
 
 /* "1:02:03", "2:03"; days as "3d 1:02:03"; negative: "n/a". */
-const char *duration_text(char text[32], double seconds);
+const char *console_duration(char text[32], double seconds);
 #endif

@@ -47,7 +47,7 @@ void metrics_reduce(Metrics *m, Comm *all)
             metric_set(m, i, sum[nsum++] / all->size);
 }
 
-int64_t memory_resident(void)
+int64_t metrics_memory_resident(void)
 {
     /* statm's "shared" counts mapped files too, so the corpus would show up as memory of ours */
     FILE *f = fopen("/proc/self/status", "re");

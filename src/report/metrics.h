@@ -78,7 +78,7 @@ void metric_set(Metrics *m, int i, double v);
 void metrics_reduce(Metrics *m, Comm *all);
 
 /* Anonymous and shared resident memory of this process in bytes; mapped files (a corpus) do not count. */
-int64_t memory_resident(void);
+int64_t metrics_memory_resident(void);
 
 /* ---- The log of a run ---- */
 

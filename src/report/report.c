@@ -22,10 +22,10 @@ static json_t *last_session(const Report *r)
 static void put_head(FILE *f, const Report *r)
 {
     json_t *session = last_session(r);
-    const char *why = text_of(session, "why");
-    double parameters = number_of(r->run, "parameters"), tokens = last_of(r, C_consumed_tokens);
+    const char *why = report_text_of(session, "why");
+    double parameters = report_number_of(r->run, "parameters"), tokens = report_last_of(r, C_consumed_tokens);
     char t[32], when[64] = "";
-    double started = number_of(session, "started");
+    double started = report_number_of(session, "started");
     if (isfinite(started)) {
         time_t at = (time_t)started;
         struct tm tm;
@@ -34,11 +34,11 @@ static void put_head(FILE *f, const Report *r)
     html_put(f, "<header>\n<div class='eyebrow'><span>gridiron</span><span>%s</span><span>%s</span><span "
              "class='badge%s'>%s</span></div>\n<h1>", r->name, when, strncmp(why, "finished", 8) ? "" : " ok",
              *why ? why : "no end was recorded");
-    html_put(f, "%s%s", parameters > 0 ? count_text(t, parameters) : r->name,
+    html_put(f, "%s%s", parameters > 0 ? report_count_text(t, parameters) : r->name,
              parameters > 0 ? " parameters" : "");
     if (isfinite(tokens))
-        html_put(f, " after %s tokens", count_text(t, tokens));
-    html_put(f, "</h1>\n<p class='lead'>%s</p>\n", text_of(json_object_get(r->run, "facts"), "model"));
+        html_put(f, " after %s tokens", report_count_text(t, tokens));
+    html_put(f, "</h1>\n<p class='lead'>%s</p>\n", report_text_of(json_object_get(r->run, "facts"), "model"));
     double skipped = 0, nans = 0, lost = 0;
     for (int64_t i = 0; i < r->n; i++) {
         skipped += fmax(0, r->col[C_skipped_iterations][i]);
@@ -82,48 +82,51 @@ static void put_loss_tiles(FILE *f, const Report *r)
             tile(f, "Validation loss", v, "perplexity %.4g, its lowest", exp(loss));
         else
             tile(f, "Validation loss", v, "perplexity %.4g, lowest %.4f at %s", exp(loss), r->eval_loss[best],
-                 grouped(g, r->eval_at[best]));
+                 report_grouped(g, r->eval_at[best]));
     }
     if (r->n) {
-        snprintf(v, sizeof v, "%.4f", last_of(r, C_lm_loss));
+        snprintf(v, sizeof v, "%.4f", report_last_of(r, C_lm_loss));
         tile(f, "Training loss", v, "%.4f at iteration %s", r->col[C_lm_loss][0],
-             grouped(g, r->col[C_iteration][0]));
+             report_grouped(g, r->col[C_iteration][0]));
     }
 }
 
 static void put_tiles(FILE *f, const Report *r)
 {
     char v[32], t[32], u[32];
-    double took = 0, total = number_of(r->run, "total_iterations");
+    double took = 0, total = report_number_of(r->run, "total_iterations");
     size_t i;
     json_t *s;
-    json_array_foreach(json_object_get(r->run, "sessions"), i, s)
-        took += fmax(0, number_of(s, "ended") - number_of(s, "started"));
+    json_array_foreach(json_object_get(r->run, "sessions"), i, s) took +=
+        fmax(0, report_number_of(s, "ended") - report_number_of(s, "started"));
     if (!r->n && !r->evals)
         return;
     html_put(f, "<dl class='tiles'>\n");
     put_loss_tiles(f, r);
     if (r->n) {
-        double mfu = last_of(r, C_mfu), tflops = median(r->col[C_tflops_per_device], r->n);
+        double mfu = report_last_of(r, C_mfu), tflops = report_median(r->col[C_tflops_per_device], r->n);
         char speed[48], use[80] = "", of[48] = "";
-        snprintf(speed, sizeof speed, "%s tokens/s", grouped(t, median(r->col[C_tokens_per_second], r->n)));
+        snprintf(speed, sizeof speed, "%s tokens/s",
+                 report_grouped(t, report_median(r->col[C_tokens_per_second], r->n)));
         int n = isfinite(tflops) ? snprintf(use, sizeof use, ", %.3g TFLOP/s a device", tflops) : 0;
         if (isfinite(tflops) && isfinite(mfu))
-            snprintf(use + n, sizeof use - (size_t)n, ", MFU %.0f %%", 100 * median(r->col[C_mfu], r->n));
+            snprintf(use + n, sizeof use - (size_t)n, ", MFU %.0f %%",
+                     100 * report_median(r->col[C_mfu], r->n));
         tile(f, "Throughput", speed, "median%s", use);
-        tile(f, "Step time", ms_text(v, median(r->col[C_elapsed_ms], r->n)), "median, slowest %s",
-             ms_text(t, largest(r->col[C_elapsed_ms], r->n)));
+        tile(f, "Step time", report_ms_text(v, report_median(r->col[C_elapsed_ms], r->n)),
+             "median, slowest %s", report_ms_text(t, report_largest(r->col[C_elapsed_ms], r->n)));
         if (total > 0)
-            snprintf(of, sizeof of, "of %s, ", grouped(t, total));
-        tile(f, "Iterations", grouped(v, last_of(r, C_iteration)), "%s%s samples", of,
-             count_text(u, last_of(r, C_consumed_samples)));
-        tile(f, "Memory", bytes_text(v, largest(r->col[C_memory_bytes], r->n)), "most a process held");
+            snprintf(of, sizeof of, "of %s, ", report_grouped(t, total));
+        tile(f, "Iterations", report_grouped(v, report_last_of(r, C_iteration)), "%s%s samples", of,
+             report_count_text(u, report_last_of(r, C_consumed_samples)));
+        tile(f, "Memory", report_bytes_text(v, report_largest(r->col[C_memory_bytes], r->n)),
+             "most a process held");
     }
     size_t starts = json_array_size(json_object_get(r->run, "sessions"));
     if (took > 0 && starts > 1)
-        tile(f, "Time", duration_text(v, took), "in %d starts", (int)starts);
+        tile(f, "Time", console_duration(v, took), "in %d starts", (int)starts);
     else if (took > 0)
-        tile(f, "Time", duration_text(v, took), "from start to end");
+        tile(f, "Time", console_duration(v, took), "from start to end");
     html_put(f, "</dl>\n");
 }
 
@@ -141,7 +144,7 @@ static void put_sample(FILE *f, const Report *r)
                  "here.</p>\n", r->name);
     json_array_foreach(r->samples, i, o)
         html_put(f, "<blockquote><b>%s</b>%s</blockquote>\n<p class='note'>after iteration %.0f</p>\n",
-                 text_of(o, "prompt"), text_of(o, "text"), number_of(o, "iteration"));
+                 report_text_of(o, "prompt"), report_text_of(o, "text"), report_number_of(o, "iteration"));
     card_close(f);
 }
 
@@ -164,24 +167,26 @@ static void put_facts(FILE *f, const Report *r)
     json_object_foreach(json_object_get(r->run, "facts"), name, o)
         if (strcmp(name, "model"))
             fact(f, "", name, json_string_value(o) ? json_string_value(o) : "");
-    snprintf(text, sizeof text, "%s: %s, %.0f cores, %s, Linux %s", text_of(machine, "host"),
-             text_of(machine, "cpu"), number_of(machine, "cores"),
-             bytes_text(t, number_of(machine, "memory_bytes")), text_of(machine, "system"));
+    snprintf(text, sizeof text, "%s: %s, %.0f cores, %s, Linux %s", report_text_of(machine, "host"),
+             report_text_of(machine, "cpu"), report_number_of(machine, "cores"),
+             report_bytes_text(t, report_number_of(machine, "memory_bytes")),
+             report_text_of(machine, "system"));
     fact(f, "", "machine", machine ? text : "");
     json_array_foreach(json_object_get(r->run, "sessions"), i, o) {
-        time_t at = (time_t)fmax(0, number_of(o, "started"));
+        time_t at = (time_t)fmax(0, report_number_of(o, "started"));
         struct tm tm;
         int n = (int)strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", localtime_r(&at, &tm));
-        double from = number_of(o, "from"), took = number_of(o, "ended") - number_of(o, "started");
+        double from = report_number_of(o, "from"),
+               took = report_number_of(o, "ended") - report_number_of(o, "started");
         if (from > 0)
-            n += snprintf(text + n, sizeof text - (size_t)n, ", from iteration %s", grouped(t, from));
+            n += snprintf(text + n, sizeof text - (size_t)n, ", from iteration %s", report_grouped(t, from));
         if (isfinite(took))
-            n += snprintf(text + n, sizeof text - (size_t)n, ", for %s", duration_text(t, took));
-        const char *why = text_of(o, "why");
+            n += snprintf(text + n, sizeof text - (size_t)n, ", for %s", console_duration(t, took));
+        const char *why = report_text_of(o, "why");
         snprintf(text + n, sizeof text - (size_t)n, ": %s", *why ? why : "no end was recorded");
         fact(f, "", i ? "resumed" : "started", text);
-        fact(f, "code", "command", text_of(o, "command"));
-        fact(f, "code", "build", text_of(o, "build"));
+        fact(f, "code", "command", report_text_of(o, "command"));
+        fact(f, "code", "build", report_text_of(o, "build"));
     }
     html_put(f, "</table>");
     card_close(f);
@@ -196,7 +201,7 @@ static void put_evaluations(FILE *f, const Report *r)
     html_table(f, "", "iteration|validation loss|perplexity");
     for (int64_t i = 0; i < r->evals; i++)
         html_put(f, "<tr><td>%s</td><td class='n'>%.6f</td><td class='n'>%.6g</td></tr>\n",
-                 grouped(t, r->eval_at[i]), r->eval_loss[i], exp(r->eval_loss[i]));
+                 report_grouped(t, r->eval_at[i]), r->eval_loss[i], exp(r->eval_loss[i]));
     html_table_end(f);
     html_put(f, "</details>\n");
 }
@@ -207,9 +212,9 @@ static void put_page(FILE *f, const Report *r)
     put_head(f, r);
     put_tiles(f, r);
     html_put(f, "<div class='grid'>\n");
-    put_curves(f, r);
-    put_memory(f, r);
-    put_timeline(f, r);
+    report_put_curves(f, r);
+    report_put_memory(f, r);
+    report_put_timeline(f, r);
     put_sample(f, r);
     put_facts(f, r);
     put_evaluations(f, r);

@@ -113,7 +113,7 @@ static void put_view(FILE *f, const Report *r, Chart c, const LossView *v)
 static void put_loss(FILE *f, const Report *r)
 {
     const double *x = r->col[C_iteration],
-                 *tokens = last_of(r, C_consumed_tokens) > 0 ? r->col[C_consumed_tokens] : NULL;
+                 *tokens = report_last_of(r, C_consumed_tokens) > 0 ? r->col[C_consumed_tokens] : NULL;
     double *mean, last = r->n ? x[r->n - 1] : NAN;
     const char *unit;
     double *time = time_of(r, &unit);
@@ -196,9 +196,11 @@ static void put_share(FILE *f, const Report *r, const double *share)
     html_put(f, "</div>\n<table>");
     for (int k = 0; k < PHASES; k++)
         if (share[k] > 0)
-            html_put(f, "<tr><td><span class='dot %s'></span>%s</td><td class='n'>%s a step</td><td "
-                     "class='n'>%.1f %%</td></tr>\n", phase[k].css, phase[k].css,
-                     ms_text(t, share[k] / (double)r->n), 100 * share[k] / total);
+            html_put(f,
+                     "<tr><td><span class='dot %s'></span>%s</td><td class='n'>%s a step</td><td "
+                     "class='n'>%.1f %%</td></tr>\n",
+                     phase[k].css, phase[k].css, report_ms_text(t, share[k] / (double)r->n),
+                     100 * share[k] / total);
     html_put(f, "</table>\n<p class='note'>other: the rest of a step, in which a rank waits for the work of "
              "another rank, moves messages, gathers weights or writes the log; means over the ranks.</p>");
     card_close(f);
@@ -232,7 +234,7 @@ static void put_phases(FILE *f, const Report *r)
     free(all);
 }
 
-void put_curves(FILE *f, const Report *r)
+void report_put_curves(FILE *f, const Report *r)
 {
     put_loss(f, r);
     if (r->n) {

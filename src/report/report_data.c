@@ -23,12 +23,12 @@ static void add_line(Report *r, const json_t *o)
     if (!json_is_integer(json_object_get(o, "iteration")))
         return;
     if (json_object_get(o, "valid_loss")) {
-        append(&r->eval_at, r->evals, number_of(o, "iteration"));
-        append(&r->eval_loss, r->evals++, number_of(o, "valid_loss"));
+        append(&r->eval_at, r->evals, report_number_of(o, "iteration"));
+        append(&r->eval_loss, r->evals++, report_number_of(o, "valid_loss"));
         return;
     }
     for (int i = 0; i < METRIC_COUNT; i++)
-        append(&r->col[i], r->n, number_of(o, metric_defs[i].name));
+        append(&r->col[i], r->n, report_number_of(o, metric_defs[i].name));
     r->n++;
 }
 
@@ -99,9 +99,9 @@ void report_free(Report *r)
 
 /* ---- Numbers as a reader wants them ---- */
 
-double last_of(const Report *r, int c) { return r->n ? r->col[c][r->n - 1] : NAN; }
+double report_last_of(const Report *r, int c) { return r->n ? r->col[c][r->n - 1] : NAN; }
 
-double largest(const double *v, int64_t n)
+double report_largest(const double *v, int64_t n)
 {
     double m = NAN;
     for (int64_t i = 0; i < n; i++)
@@ -115,7 +115,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double median(const double *v, int64_t n)
+double report_median(const double *v, int64_t n)
 {
     double *s = xcalloc((size_t)n, sizeof *s), m = NAN;
     int64_t k = 0;
@@ -142,18 +142,18 @@ static const char *in_units(char t[32], double v, double base, double most, doub
     return t;
 }
 
-const char *count_text(char t[32], double v)
+const char *report_count_text(char t[32], double v)
 {
     return in_units(t, v, 1000, 999.5, 9.995, (const char *const[6]){"", " k", " M", " G", " T", " P"});
 }
 
-const char *bytes_text(char t[32], double v)
+const char *report_bytes_text(char t[32], double v)
 {
     return in_units(t, v, 1024, 1000, 0,
                     (const char *const[6]){" B", " KiB", " MiB", " GiB", " TiB", " PiB"});
 }
 
-const char *grouped(char t[32], double v)
+const char *report_grouped(char t[32], double v)
 {
     char digits[32];
     int n = snprintf(digits, sizeof digits, "%.0f", v), out = 0;
@@ -166,7 +166,7 @@ const char *grouped(char t[32], double v)
     return t;
 }
 
-const char *ms_text(char t[32], double ms)
+const char *report_ms_text(char t[32], double ms)
 {
     if (!isfinite(ms))
         return strcpy(t, "n/a");
@@ -177,13 +177,13 @@ const char *ms_text(char t[32], double ms)
     return t;
 }
 
-const char *text_of(const json_t *o, const char *name)
+const char *report_text_of(const json_t *o, const char *name)
 {
     const char *s = json_string_value(json_object_get(o, name));
     return s ? s : "";
 }
 
-double number_of(const json_t *o, const char *name)
+double report_number_of(const json_t *o, const char *name)
 {
     const json_t *v = json_object_get(o, name);
     return json_is_number(v) ? json_number_value(v) : NAN;

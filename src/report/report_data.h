@@ -32,23 +32,23 @@ void report_read(Report *r, const char *run_dir);
 void report_free(Report *r);
 
 /* The last logged step's; NAN when there is none. */
-double last_of(const Report *r, int column);
+double report_last_of(const Report *r, int column);
 /* Of the finite values; NAN when there are none. */
-double largest(const double *v, int64_t n);
-double median(const double *v, int64_t n);
+double report_largest(const double *v, int64_t n);
+double report_median(const double *v, int64_t n);
 
 /* Text into t: 1234567 -> "1.23 M"; 1048576 -> "1.0 MiB"; 1234567 -> "1,234,567"; 12.3 -> "12.3 ms". */
-const char *count_text(char t[32], double v);
-const char *bytes_text(char t[32], double v);
-const char *grouped(char t[32], double v);
-const char *ms_text(char t[32], double ms);
+const char *report_count_text(char t[32], double v);
+const char *report_bytes_text(char t[32], double v);
+const char *report_grouped(char t[32], double v);
+const char *report_ms_text(char t[32], double ms);
 
 /* A member of an object, "" or NAN when it is not there. */
-const char *text_of(const json_t *o, const char *name);
-double number_of(const json_t *o, const char *name);
+const char *report_text_of(const json_t *o, const char *name);
+double report_number_of(const json_t *o, const char *name);
 
 /* Cards of the page. */
-void put_curves(FILE *f, const Report *r);
-void put_memory(FILE *f, const Report *r);
-void put_timeline(FILE *f, const Report *r);
+void report_put_curves(FILE *f, const Report *r);
+void report_put_memory(FILE *f, const Report *r);
+void report_put_timeline(FILE *f, const Report *r);
 #endif

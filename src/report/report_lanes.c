@@ -47,7 +47,7 @@ void lanes_look(Picture *d)
     for (int i = 0; i < LANE_STREAMS; i++)
         if (seen[lane_streams[i]])
             d->row[lane_streams[i]] = d->rows++;
-    d->px = n ? MICROBATCH * (d->to - d->from) / fmax(1e-9, median(length, n)) : 0;
+    d->px = n ? MICROBATCH * (d->to - d->from) / fmax(1e-9, report_median(length, n)) : 0;
     d->px = fmin(fmax(d->px, NARROWEST), WIDEST);
     free(length);
 }
@@ -88,8 +88,10 @@ static void put_operations(const Svg *s, Picture *d, const TimelineRank *r, Trac
             Span at = place(d, start, end);
             if (n > 1)
                 snprintf(more, sizeof more, " and %lld more", (long long)(n - 1));
-            svg_rect(s, stream_name[stream], 1, at.start, at.end, y, THIN - 1, "%s%s: %.3f MB, %.3f ms from "
-                     "%.3f ms", name, n > 1 ? more : "", (double)bytes / 1e6, at.end - at.start, at.start);
+            svg_rect(s, timeline_stream_name[stream], 1, at.start, at.end, y, THIN - 1,
+                     "%s%s: %.3f MB, %.3f ms from "
+                     "%.3f ms",
+                     name, n > 1 ? more : "", (double)bytes / 1e6, at.end - at.start, at.start);
             d->bars++;
             n = bytes = 0;
         }

@@ -8,36 +8,37 @@ static void memory_row(FILE *f, const char *name, double planned, double used, d
                        int total)
 {
     char t[32], u[32];
-    html_put(f, "<tr%s><td>%s</td><td class='mem'><div><span class='a faint' style='width:%.2f%%'></span>"
+    html_put(f,
+             "<tr%s><td>%s</td><td class='mem'><div><span class='a faint' style='width:%.2f%%'></span>"
              "<span class='a' style='width:%.2f%%'></span></div></td><td class='n'>%s</td>",
              total ? " class=total" : "", name, 100 * fmax(0, planned) / most, 100 * fmax(0, used) / most,
-             isfinite(planned) ? bytes_text(t, planned) : "");
+             isfinite(planned) ? report_bytes_text(t, planned) : "");
     if (both)
-        html_put(f, "<td class='n'>%s</td>", isfinite(used) ? bytes_text(u, used) : "");
+        html_put(f, "<td class='n'>%s</td>", isfinite(used) ? report_bytes_text(u, used) : "");
     html_put(f, "</tr>\n");
 }
 
-void put_memory(FILE *f, const Report *r)
+void report_put_memory(FILE *f, const Report *r)
 {
     static const Key keys[] = {{"a faint", "planned", NULL}, {"a", "held", NULL}};
     json_t *memory = json_object_get(r->run, "memory"), *o;
     const char *name;
-    double plan = 0, most = 0, resident = r->n ? largest(r->col[C_memory_bytes], r->n) : NAN;
+    double plan = 0, most = 0, resident = r->n ? report_largest(r->col[C_memory_bytes], r->n) : NAN;
     int both = isfinite(resident);
     if (!json_object_size(memory))
         return;
     json_object_foreach(memory, name, o)
     {
-        plan += fmax(0, number_of(o, "planned"));
-        most = fmax(most, fmax(number_of(o, "planned"), number_of(o, "used")));
-        both |= isfinite(number_of(o, "used"));
+        plan += fmax(0, report_number_of(o, "planned"));
+        most = fmax(most, fmax(report_number_of(o, "planned"), report_number_of(o, "used")));
+        both |= isfinite(report_number_of(o, "used"));
     }
     most = fmax(most, fmax(plan, resident));
     card_open(f, "", "Memory", "of one process");
     html_keys(f, keys, 1 + both);
     html_table(f, "", both ? "||planned|held at most" : "||planned");
     json_object_foreach(memory, name, o)
-        memory_row(f, name, number_of(o, "planned"), number_of(o, "used"), most, both, 0);
+        memory_row(f, name, report_number_of(o, "planned"), report_number_of(o, "used"), most, both, 0);
     memory_row(f, "in all", plan, resident, most, both, 1);
     html_table_end(f);
     if (both)

@@ -61,7 +61,8 @@ static void put_ranks(FILE *f, const Picture *d)
     n += snprintf(names + n, sizeof names - (size_t)n, "|rest of the step");
     for (int i = 0; i < LANE_STREAMS; i++)
         if (d->row[lane_streams[i]] >= 0)
-            n += snprintf(names + n, sizeof names - (size_t)n, "|%s, MB", stream_name[lane_streams[i]]);
+            n += snprintf(names + n, sizeof names - (size_t)n, "|%s, MB",
+                          timeline_stream_name[lane_streams[i]]);
     snprintf(names + n, sizeof names - (size_t)n, reduces ? "|reduced under computation" : "");
     html_table(f, "figures", names);
     for (int k = 0; k < d->p; k++) {
@@ -79,9 +80,9 @@ static void put_ranks(FILE *f, const Picture *d)
         for (int i = 0; i < OPS; i++) {
             rest -= busy[op[i]];
             if (d->used[op[i]])
-                html_put(f, "<td class='n'>%s</td>", ms_text(t, 1e3 * busy[op[i]]));
+                html_put(f, "<td class='n'>%s</td>", report_ms_text(t, 1e3 * busy[op[i]]));
         }
-        html_put(f, "<td class='n'>%s</td>", ms_text(t, 1e3 * rest));
+        html_put(f, "<td class='n'>%s</td>", report_ms_text(t, 1e3 * rest));
         for (int i = 0; i < LANE_STREAMS; i++)
             if (d->row[lane_streams[i]] >= 0)
                 html_put(f, "<td class='n'>%.2f</td>", bytes[lane_streams[i]] / 1e6);
@@ -120,15 +121,17 @@ static void put_notes(FILE *f, const Timeline *t, int64_t step, int left_out)
              "time: what the measured bubble has above theirs is waiting for messages, and work between "
              "instructions. ");
     if (o.bytes > 0)
-        html_put(f, "All ranks together: %.0f %% of the %s moved for gradient reductions were moved under "
-                 "computation (%.0f %% of their time). ", 100 * o.bytes_under / o.bytes,
-                 bytes_text(b, o.bytes), 100 * o.seconds_under / fmax(o.seconds, 1e-12));
+        html_put(f,
+                 "All ranks together: %.0f %% of the %s moved for gradient reductions were moved under "
+                 "computation (%.0f %% of their time). ",
+                 100 * o.bytes_under / o.bytes, report_bytes_text(b, o.bytes),
+                 100 * o.seconds_under / fmax(o.seconds, 1e-12));
     if (left_out)
         html_put(f, "%d more pipelines are in trace.json. ", left_out);
     html_put(f, "trace.json opens in Perfetto.</p>\n");
 }
 
-void put_timeline(FILE *f, const Report *r)
+void report_put_timeline(FILE *f, const Report *r)
 {
     Timeline t;
     timeline_read(&t, r->trace);

@@ -147,7 +147,7 @@ void svg_axis(const Svg *s, double top, double bottom, int whole, const char *na
         double v = step > 0 ? tick[0] + i * step : tick[i], x = svg_x(s, v);
         html_put(s->f, "<line class='tick' x1='%.2f%s' x2='%.2f%s' y1='%.1f' y2='%.1f'/>", x, s->unit, x,
                  s->unit, top, bottom + 5);
-        svg_text(s, "t", v, 0, bottom + 18, "%s", axis_text(text, v, step, s->x.hi));
+        svg_text(s, "t", v, 0, bottom + 18, "%s", scale_axis_text(text, v, step, s->x.hi));
     }
     if (s->px > LONG)
         svg_text(s, "soft", s->x.lo, 0, bottom + 35, "%s", name);

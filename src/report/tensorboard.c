@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* Half a byte at a time: 16 entries, and a run writes a few hundred bytes a step. */
-uint32_t crc32c(const void *p, size_t n)
+uint32_t tensorboard_crc32c(const void *p, size_t n)
 {
     static const uint32_t table[16] = {
         0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3, 0x61c69362, 0x7198540d,
@@ -27,7 +27,7 @@ uint32_t crc32c(const void *p, size_t n)
 /* As records store it. */
 static uint32_t crc32c_masked(const void *p, size_t n)
 {
-    uint32_t c = crc32c(p, n);
+    uint32_t c = tensorboard_crc32c(p, n);
     return (c >> 15 | c << 17) + 0xa282ead8u;
 }
 

@@ -29,6 +29,6 @@ void event_text(EventFile *f, double wall_time, const char *tag, const char *tex
 
 void event_close(EventFile *f);
 
-/* CRC-32C (Castagnoli): crc32c("123456789") = 0xe3069283. */
-uint32_t crc32c(const void *p, size_t n);
+/* CRC-32C (Castagnoli): tensorboard_crc32c("123456789") = 0xe3069283. */
+uint32_t tensorboard_crc32c(const void *p, size_t n);
 #endif

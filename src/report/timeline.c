@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const stream_name[STREAMS] = {
+const char *const timeline_stream_name[STREAMS] = {
 #define X(id, name) name,
     TRACE_STREAMS(X)
 #undef X
@@ -15,7 +15,7 @@ static const struct { const char *name; TraceStream stream; } span_info[] = {
     SPANS(X)
 #undef X
 };
-const char *const group_name[GROUPS] = {
+const char *const timeline_group_name[GROUPS] = {
 #define X(id, name, stream) name,
     TRACE_GROUPS(X)
 #undef X
@@ -52,7 +52,8 @@ void timeline_name(const TraceEvent *e, char *text, int size)
     } else if (e->kind < SPAN_END) {
         snprintf(text, (size_t)size, "%s", span_info[e->kind - SPAN_FIRST - 1].name);
     } else {
-        snprintf(text, (size_t)size, "%s %s", comm_kind_name[e->kind - SPAN_END], group_name[e->group]);
+        snprintf(text, (size_t)size, "%s %s", comm_kind_name[e->kind - SPAN_END],
+                 timeline_group_name[e->group]);
     }
 }
 
@@ -173,7 +174,7 @@ static void put_event(FILE *f, const TraceEvent *e, int rank, int tid, double or
             "\"args\":{\"step\":%lld",
             name,
             e->kind <= SPAN_FIRST ? instr_info[e->kind].letters
-            : timeline_is_comm(e) ? stream_name[timeline_stream(e)]
+            : timeline_is_comm(e) ? timeline_stream_name[timeline_stream(e)]
                                   : name,
             (e->start - origin) * 1e6, (e->end - e->start) * 1e6, rank, tid, (long long)e->step);
     if (e->kind <= SPAN_FIRST)
@@ -183,8 +184,8 @@ static void put_event(FILE *f, const TraceEvent *e, int rank, int tid, double or
         fprintf(
             f,
             ",\"group\":\"%s\",\"bytes\":%lld,\"moved\":%lld,\"behind\":%lld,\"peer\":%d,\"queued_us\":%.3f",
-            group_name[e->group], (long long)e->bytes, (long long)e->moved, (long long)e->behind, e->peer,
-            (e->start - e->called) * 1e6);
+            timeline_group_name[e->group], (long long)e->bytes, (long long)e->moved, (long long)e->behind,
+            e->peer, (e->start - e->called) * 1e6);
     fprintf(f, "}}");
 }
 
@@ -210,7 +211,7 @@ static void put_rank(FILE *f, const TimelineRank *r, int rank, double origin)
         for (int row = 0; row < ROWS && free_at[s][row] > 0; row++) {
             fprintf(f,
                     ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s",
-                    rank, s * ROWS + row, stream_name[s]);
+                    rank, s * ROWS + row, timeline_stream_name[s]);
             fprintf(f, row ? " %d\"}}" : "\"}}", row + 1);
             fprintf(f, ",\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
                     "\"args\":{\"sort_index\":%d}}",
@@ -244,7 +245,7 @@ void timeline_put(FILE *f, const Timeline *t)
 /* A whole number of [low, high], or `otherwise`. */
 static int64_t whole(const json_t *o, const char *name, int64_t low, int64_t high, int64_t otherwise)
 {
-    double x = number_of(o, name);
+    double x = report_number_of(o, name);
     return x >= (double)low && x <= (double)high ? (int64_t)x : otherwise;
 }
 
@@ -260,11 +261,11 @@ static int find(const char *const *list, int n, const char *what, size_t length)
 static int read_event(TraceEvent *e, const json_t *o)
 {
     const json_t *args = json_object_get(o, "args");
-    const char *name = text_of(o, "name"), *cat = text_of(o, "cat"), *space = strchr(name, ' ');
-    double ts = number_of(o, "ts"), dur = number_of(o, "dur");
+    const char *name = report_text_of(o, "name"), *cat = report_text_of(o, "cat"), *space = strchr(name, ' ');
+    double ts = report_number_of(o, "ts"), dur = report_number_of(o, "dur");
     int64_t step = whole(args, "step", 0, (int64_t)1 << 53, -1),
             part = whole(args, "part", -1, WHOLE - 1, -1);
-    if (strcmp(text_of(o, "ph"), "X") || !isfinite(ts) || !(dur >= 0) || step < 0)
+    if (strcmp(report_text_of(o, "ph"), "X") || !isfinite(ts) || !(dur >= 0) || step < 0)
         return 0;
     *e = (TraceEvent){.start = ts * 1e-6,
                       .end = (ts + dur) * 1e-6,
@@ -281,10 +282,10 @@ static int read_event(TraceEvent *e, const json_t *o)
     for (int k = SPAN_FIRST + 1; k < SPAN_END; k++)
         if (!strcmp(cat, span_info[k - SPAN_FIRST - 1].name))
             e->kind = (uint16_t)k;
-    const char *group = text_of(args, "group");
+    const char *group = report_text_of(args, "group");
     if (*group && space) {
         int k = find(comm_kind_name, COMM_KINDS, name, (size_t)(space - name)),
-            g = find(group_name, GROUPS, group, strlen(group));
+            g = find(timeline_group_name, GROUPS, group, strlen(group));
         if (k == COMM_KINDS || g == GROUPS)
             return 0;
         e->kind = (uint16_t)(SPAN_END + k);
@@ -293,7 +294,7 @@ static int read_event(TraceEvent *e, const json_t *o)
         e->moved = whole(args, "moved", 0, (int64_t)1 << 53, 0);
         e->behind = whole(args, "behind", 0, (int64_t)1 << 53, 0);
         e->peer = (int32_t)whole(args, "peer", -1, INT32_MAX, -1);
-        e->called = e->start - fmax(0, number_of(args, "queued_us")) * 1e-6;
+        e->called = e->start - fmax(0, report_number_of(args, "queued_us")) * 1e-6;
     }
     return e->kind != UINT16_MAX;
 }
@@ -301,14 +302,14 @@ static int read_event(TraceEvent *e, const json_t *o)
 static void read_record(Timeline *t, const json_t *o, int rank)
 {
     const json_t *args = json_object_get(o, "args");
-    if (strcmp(text_of(o, "ph"), "M"))
+    if (strcmp(report_text_of(o, "ph"), "M"))
         return;
-    if (!strcmp(text_of(o, "name"), "grid")) {
+    if (!strcmp(report_text_of(o, "name"), "grid")) {
         t->rank[rank].lost = whole(args, "lost", 0, (int64_t)1 << 53, 0);
         for (int a = 0; a < AXES; a++)
             t->rank[rank].index[a] = (int)whole(args, grid_axis_name[a], 0, INT32_MAX, 0);
-    } else if (!strcmp(text_of(o, "name"), "pipeline")) {
-        ScheduleKind kind = schedule_find(text_of(args, "schedule"));
+    } else if (!strcmp(report_text_of(o, "name"), "pipeline")) {
+        ScheduleKind kind = schedule_find(report_text_of(args, "schedule"));
         int v = (int)whole(args, "v", 1, 255, 0), p = (int)whole(args, "p", 1, 65535, 0);
         if (kind != SCHEDULE_CHOICES && v)
             t->shape = (PipeShape){.kind = kind, .p = p, .v = v,

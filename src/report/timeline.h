@@ -25,7 +25,7 @@ typedef struct {
 } Timeline;
 
 /* The rows' and groups' names. */
-extern const char *const stream_name[STREAMS], *const group_name[GROUPS];
+extern const char *const timeline_stream_name[STREAMS], *const timeline_group_name[GROUPS];
 TraceStream timeline_stream(const TraceEvent *e);
 int timeline_is_compute(const TraceEvent *e);     /* F, B, D, W */
 int timeline_is_comm(const TraceEvent *e);

@@ -29,7 +29,7 @@ static void record(Trace *t, TraceEvent e)
 static uint8_t group_of(const char *name)
 {
     int g = 0;
-    while (g < GROUPS && strcmp(group_name[g], name))
+    while (g < GROUPS && strcmp(timeline_group_name[g], name))
         g++;
     BUG_ON(g == GROUPS);
     return (uint8_t)g;

@@ -256,7 +256,7 @@ void run_collect(Run *r, Metrics *m)
     m->lm_loss = v.loss;
     m->grad_norm = v.norm;
     m->nan_iterations = r->progress.nans;
-    m->memory_bytes = r->cfg->device == DEVICE_CUDA ? r->plan.memory.total : memory_resident();
+    m->memory_bytes = r->cfg->device == DEVICE_CUDA ? r->plan.memory.total : metrics_memory_resident();
     m->elapsed_ms = (now() - fmax(s->start, f->seen)) * 1e3;
     f->seen = now();
     f->collected++;

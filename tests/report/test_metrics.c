@@ -54,21 +54,21 @@ static void test_table(void)
 static void test_memory(void)
 {
     const int64_t size = 32 << 20;
-    int64_t before = memory_resident(), anonymous, file;
+    int64_t before = metrics_memory_resident(), anonymous, file;
     int fd = open(top, O_TMPFILE | O_RDWR, 0600);
     CHECK(before > 100000, "%lld", (long long)before);
     char *p = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(p, 1, (size_t)size);
-    anonymous = memory_resident() - before;
+    anonymous = metrics_memory_resident() - before;
     CHECK(llabs(anonymous - size) < size / 8, "%lld", (long long)anonymous);
     CHECK(write(fd, p, (size_t)size) == size, "%s", strerror(errno));
     munmap(p, (size_t)size);
-    before = memory_resident();
+    before = metrics_memory_resident();
     p = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fd, 0);
     int64_t sum = 0;
     for (int64_t i = 0; p != MAP_FAILED && i < size; i += 4096)
         sum += p[i];
-    file = memory_resident() - before;
+    file = metrics_memory_resident() - before;
     CHECK(sum == size / 4096 && llabs(file) < size / 8, "a mapped file counts: %lld", (long long)file);
     munmap(p, (size_t)size);
     close(fd);
@@ -84,7 +84,7 @@ static void test_progress_line(void)
                  .tflops_per_device = 0.381, .learning_rate = 5.9e-4, .global_batch_size = 16,
                  .lm_loss = 1.3806812, .loss_scale = 1, .grad_norm = 0.41928, .tokens_per_second = 13203.2,
                  .mfu = 0.4321, .memory_bytes = 3 << 29, .params_norm = NAN, .num_zeros = NAN};
-    progress_line(text, sizeof text, &m, 5000, 3725.4, (struct timespec){1700000000, 12345678});
+    console_progress_line(text, sizeof text, &m, 5000, 3725.4, (struct timespec){1700000000, 12345678});
     CHECK(!strcmp(text,
         " [2023-11-14 22:13:20.012345] iteration     1200/    5000 | consumed samples:        19200 |"
         " elapsed time per iteration (ms): 310.2 | throughput per GPU (TFLOP/s/GPU): 0.4 |"
@@ -95,7 +95,7 @@ static void test_progress_line(void)
                   .lm_loss = NAN, .tflops_per_device = NAN, .global_batch_size = 12345, .loss_scale = 65536,
                   .grad_norm = 1e30, .skipped_iterations = 1234, .nan_iterations = 2,
                   .tokens_per_second = NAN, .mfu = NAN, .params_norm = 12.3456, .num_zeros = 123456789012};
-    progress_line(text, sizeof text, &m, 123456789, -1, (struct timespec){1700000000, 12345678});
+    console_progress_line(text, sizeof text, &m, 123456789, -1, (struct timespec){1700000000, 12345678});
     CHECK(!strcmp(text,
         " [2023-11-14 22:13:20.012345] iteration 123456789/123456789 | consumed samples: 12345678901234 |"
         " elapsed time per iteration (ms): 10000000.0 | throughput per GPU (TFLOP/s/GPU): nan |"
@@ -104,8 +104,8 @@ static void test_progress_line(void)
         " number of skipped iterations: 1234 |"
         " number of nan iterations:   2 |"
         " tokens/s: n/a | MFU: n/a | memory (GiB): 0.000 | time left: n/a |"), "%s", text);
-    CHECK(!strcmp(duration_text(text, 59.6), "1:00"), "%s", text);
-    CHECK(!strcmp(duration_text(text, 3 * 86400 + 3723), "3d 01:02:03"), "%s", text);
+    CHECK(!strcmp(console_duration(text, 59.6), "1:00"), "%s", text);
+    CHECK(!strcmp(console_duration(text, 3 * 86400 + 3723), "3d 01:02:03"), "%s", text);
 }
 
 /* What the screen shows: columns of the widest picture of the live line; -1 when escapes are left over. */

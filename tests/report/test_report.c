@@ -138,7 +138,8 @@ static void test_events(void)
         "\xec\xed\x8f\x9d";
     size_t size;
     EventFile f;
-    CHECK(crc32c("123456789", 9) == 0xe3069283u && crc32c("", 0) == 0, "%08x", crc32c("123456789", 9));
+    CHECK(tensorboard_crc32c("123456789", 9) == 0xe3069283u && tensorboard_crc32c("", 0) == 0, "%08x",
+          tensorboard_crc32c("123456789", 9));
     char *dir = new_dir("golden");
     CHECK(!event_open(&f, dir, 1.7e9, 0), "%s", strerror(errno));
     event_close(&f);
@@ -283,12 +284,13 @@ static void test_scale(void)
     double tick[12], step;
     char t[32];
     int n = scale_ticks((Scale){0, 1, 0}, 5, tick, &step);
-    CHECK(n == 6 && fabs(step - 0.2) < 1e-12 && !strcmp(tick_text(t, tick[1], step), "0.2"), "%d %g %s", n,
-          step, t);
+    CHECK(n == 6 && fabs(step - 0.2) < 1e-12 && !strcmp(scale_tick_text(t, tick[1], step), "0.2"), "%d %g %s",
+          n, step, t);
     n = scale_ticks((Scale){0, 6.3e-4, 0}, 4, tick, &step);
-    CHECK(n == 4 && !strcmp(tick_text(t, tick[3], step), "6e-4"), "%d %s", n, t);
+    CHECK(n == 4 && !strcmp(scale_tick_text(t, tick[3], step), "6e-4"), "%d %s", n, t);
     n = scale_ticks((Scale){1, 1e6, 1}, 6, tick, &step);
-    CHECK(n == 7 && fabs(tick[6] - 1e6) < 1 && !strcmp(tick_text(t, tick[6], step), "1M"), "%d %s", n, t);
+    CHECK(n == 7 && fabs(tick[6] - 1e6) < 1 && !strcmp(scale_tick_text(t, tick[6], step), "1M"), "%d %s", n,
+          t);
     for (double lo = -3; lo < 3; lo += 0.37)
         for (double width = 1e-7; width < 1e9; width *= 3.1) {
             n = scale_ticks((Scale){lo, lo + width, 0}, 5, tick, &step);
@@ -296,16 +298,19 @@ static void test_scale(void)
             for (int i = 0; i < n; i++)
                 CHECK(tick[i] >= lo - 1e-6 * width && tick[i] <= lo + 1.000001 * width, "%g", tick[i]);
         }
-    CHECK(!strcmp(number_text(t, 1.23456), "1.235") && !strcmp(number_text(t, 6e-5), "6e-5"), "%s", t);
+    CHECK(!strcmp(scale_number_text(t, 1.23456), "1.235") && !strcmp(scale_number_text(t, 6e-5), "6e-5"),
+          "%s", t);
     char u[32];
-    CHECK(!strcmp(axis_text(t, 50000, 50000, 150000), "50k") &&
-              !strcmp(axis_text(u, 150000, 50000, 150000), "150k"),
+    CHECK(!strcmp(scale_axis_text(t, 50000, 50000, 150000), "50k") &&
+              !strcmp(scale_axis_text(u, 150000, 50000, 150000), "150k"),
           "one axis, two ways: %s %s", t, u);
-    CHECK(!strcmp(axis_text(t, 5e-4, 5e-4, 1e-3), "0.0005") &&
-              !strcmp(axis_text(u, 1e-3, 5e-4, 1e-3), "0.0010"),
+    CHECK(!strcmp(scale_axis_text(t, 5e-4, 5e-4, 1e-3), "0.0005") &&
+              !strcmp(scale_axis_text(u, 1e-3, 5e-4, 1e-3), "0.0010"),
           "one axis, two ways: %s %s", t, u);
-    CHECK(!strcmp(tick_text(t, 12000, 1000), "12,000") && !strcmp(tick_text(t, 2.5e6, 5e5), "2.5M"), "%s", t);
-    CHECK(!strcmp(number_text(t, NAN), "n/a") && !strcmp(tick_text(t, 0, 1), "0"), "%s", t);
+    CHECK(!strcmp(scale_tick_text(t, 12000, 1000), "12,000") &&
+              !strcmp(scale_tick_text(t, 2.5e6, 5e5), "2.5M"),
+          "%s", t);
+    CHECK(!strcmp(scale_number_text(t, NAN), "n/a") && !strcmp(scale_tick_text(t, 0, 1), "0"), "%s", t);
 
     /* thinning: one spike up, one down, one gap among 100000 points */
     int64_t many = 100000, *keep = xcalloc((size_t)many, sizeof *keep), kept;

@@ -47,14 +47,14 @@ static void stage(const char *file, const char *strategy, const char *dtype, con
     Grid g;
     run_grid(&g, c);                   /* what the launcher's library takes is not the plan's */
     grid_close(&g);
-    int64_t before = memory_resident();
+    int64_t before = metrics_memory_resident();
     run_open(&r, c, RUN_TRAIN, 0, NULL);
     r.step.feed = zeros;
     Metrics m = {0};
     r.step.metrics = &m;
     run_gradients(&r);
     r.step.metrics = NULL;
-    int64_t used = memory_resident() - before, plan = r.plan.memory.total;
+    int64_t used = metrics_memory_resident() - before, plan = r.plan.memory.total;
     CHECK(fabs((double)(used - plan)) <= 0.05 * (double)plan, "rank %d %s %s: %.2f MB held, %.2f planned",
           r.grid.rank, strategy, dtype, (double)used / 1e6, (double)plan / 1e6);
     *held = r.plan.memory;
