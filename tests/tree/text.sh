@@ -53,10 +53,10 @@ done > "$work/found"
 # ---- exported symbols
 
 # what tests alone call
-tests_only="alias_at comm_stats config_docs config_fingerprint config_forget config_hash crc32c grid_expert_group
-            grid_expert_size grid_group interval_parse linear_bwd_x linear_fwd loader_samples loss_scale_open
-            manifest_parse pair_count pairs param_defs params_refresh philox progress_line rng_normal run_plan
-            split_parse st_parse tick_text"
+tests_only="alias_at comm_stats config_docs config_fingerprint config_forget config_hash console_progress_line
+            grid_expert_group grid_expert_size grid_group interval_parse linear_bwd_x linear_fwd loader_samples
+            loss_scale_open manifest_parse pair_count pairs param_defs params_refresh philox rng_normal
+            scale_tick_text split_parse st_parse tensorboard_crc32c"
 # still to be made static
 alone="generate_text sample_token"
 debug=0
