@@ -45,7 +45,6 @@ endif
 endif
 EXTRA_parallel/comm/comm_mpi := $(MPI_CFLAGS)
 # includes that still point upward
-EXTRA_src/run/run_costs := -Isrc/plan
 # only programs that open groups of several ranks carry MPI
 LDLIBS  += -Wl,--as-needed $(MPI_LIBS)
 

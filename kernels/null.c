@@ -3,7 +3,7 @@
 #include "device.h"
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-#define X(name, args) static void null_##name args {}
+#define X(name, params, names) static void null_##name params {}
 OPS(X)
 #undef X
 
@@ -46,7 +46,7 @@ void null_open(Device *d, Dtype real)
                   .host_take = null_take,
                   .host_give = null_give,
                   .sync = null_sync};
-#define X(name, args) d->name = null_##name;
+#define X(name, params, names) d->name = null_##name;
     OPS(X)
 #undef X
 }

@@ -383,7 +383,7 @@ int cuda_count(void)
 
 static void fill(Device *d)
 {
-#define X(name, args) d->name = cuda_##name;
+#define X(name, params, names) d->name = cuda_##name;
     OPS(X)
 #undef X
     d->take = cuda_take;

@@ -93,7 +93,7 @@ void cuda_attention_open(const Cuda *c);
 void cuda_xent_open(const Cuda *c);
 
 /* Every row of the table: cuda_add, cuda_adam, ... */
-#define X(name, args) void cuda_##name args;
+#define X(name, params, names) void cuda_##name params;
 OPS(X)
 #undef X
 

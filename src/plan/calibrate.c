@@ -34,7 +34,7 @@ static int gather_products(const Call *call, int n, Amount *out)
     Amount *all = xcalloc((size_t)n + 1, sizeof *all);
     int products = 0;
     for (int i = 0; i < n; i++)
-        if (call[i].work == WORK_matmul || call[i].work == WORK_linear)
+        if (call[i].work == OPKIND_matmul || call[i].work == OPKIND_linear)
             all[products++] = (Amount){call[i].size, call[i].bytes, call[i].seconds};
     qsort(all, (size_t)products, sizeof *all, by_size);        /* size comes first */
     for (int i = 0; i < products;) {
@@ -52,7 +52,7 @@ static int gather_products(const Call *call, int n, Amount *out)
     return kept;
 }
 
-static Amount total(const Call *call, int n, Work w)
+static Amount total(const Call *call, int n, OpKind w)
 {
     Amount sum = {0};
     for (int i = 0; i < n; i++)
@@ -78,7 +78,7 @@ static double seconds_of_byte(const Call *call, int n)
 {
     double ff = 0, fb = 0, bb = 0, f1 = 0, b1 = 0;
     for (int i = 0; i < n; i++)
-        if (call[i].work == WORK_matmul || call[i].work == WORK_linear) {
+        if (call[i].work == OPKIND_matmul || call[i].work == OPKIND_linear) {
             double f = call[i].size / call[i].seconds, b = call[i].bytes / call[i].seconds;
             ff += f * f, fb += f * b, bb += b * b;
             f1 += f, b1 += b;
@@ -117,7 +117,7 @@ static void describe_products(Machine *m, const Call *call, int n, int fp64)
         list_add(&m->matmul_efficiency, number(m->matmul.share[i]));
     }
     m->matmul_tflops = m->matmul_tflops_fp32 = best / 1e12 * (fp64 ? 2 : 1);
-    Amount forward = total(call, n, WORK_attention_fwd), backward = total(call, n, WORK_attention_bwd);
+    Amount forward = total(call, n, OPKIND_attention_fwd), backward = total(call, n, OPKIND_attention_bwd);
     m->attention_forward = fmin(1, forward.size / forward.seconds / best);
     m->attention_backward = fmin(1, backward.size / backward.seconds / best);
     free(point);
@@ -132,13 +132,13 @@ static void describe_others(Machine *m, const Call *call, int n)
             all.seconds += call[i].seconds;
         }
     m->memory_gbps = all.size / all.seconds / 1e9;
-    for (int w = 0; w < WORKS; w++) {
-        Amount a = total(call, n, (Work)w);
+    for (int w = 0; w < OPKINDS; w++) {
+        Amount a = total(call, n, (OpKind)w);
         m->speed[w] = 1;
-        if (!(a.size > 0) || meter_is_product((Work)w))
+        if (!(a.size > 0) || meter_is_product((OpKind)w))
             continue;
         m->speed[w] = a.size / a.seconds / 1e9 / m->memory_gbps;
-        list_add(&m->op_speed, work_name[w]);
+        list_add(&m->op_speed, op_name[w]);
         list_add(&m->op_speed, number(m->speed[w]));
     }
 }
@@ -151,26 +151,26 @@ static double expected(const Machine *m, const Call *c, int fp64)
     double peak = m->matmul_tflops * 1e12 / 2 / (fp64 ? 2 : 1);
     double beside = isnan(m->matmul_gbps) ? 0 : c->bytes / (m->matmul_gbps * 1e9 / 2);
     switch (c->work) {
-    case WORK_matmul:
-    case WORK_linear:        return c->size / peak / curve_at(&m->matmul, c->size) + beside;
-    case WORK_attention_fwd: return c->size / peak / m->attention_forward;
-    case WORK_attention_bwd: return c->size / peak / m->attention_backward;
+    case OPKIND_matmul:
+    case OPKIND_linear:        return c->size / peak / curve_at(&m->matmul, c->size) + beside;
+    case OPKIND_attention_fwd: return c->size / peak / m->attention_forward;
+    case OPKIND_attention_bwd: return c->size / peak / m->attention_backward;
     default:                 return c->size / (m->memory_gbps * 1e9 / 2 * m->speed[c->work]);
     }
 }
 
 static void describe_sharing(Machine *m, const Call *call, int n, int fp64)
 {
-    for (int w = 0; w < WORKS; w++) {
+    for (int w = 0; w < OPKINDS; w++) {
         double said = 0, took = 0;
         for (int i = 0; i < n; i++)
-            if (call[i].work == (Work)w) {
+            if (call[i].work == (OpKind)w) {
                 said += expected(m, &call[i], fp64);
                 took += call[i].seconds;
             }
         if (!(took > 0))
             continue;
-        list_add(&m->op_speed_shared, work_name[w]);
+        list_add(&m->op_speed_shared, op_name[w]);
         list_add(&m->op_speed_shared, number(said / took));
     }
 }

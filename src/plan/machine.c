@@ -8,12 +8,6 @@
 #include <unistd.h>
 #include <yaml.h>
 
-const char *const work_name[WORKS] = {
-#define X(name, args) #name,
-    OPS(X)
-#undef X
-};
-
 #define FIELD(section, key, type, def, legal, help)                                                          \
     {#section, #key, TYPE_##type, def, legal, CHANGE_FREE, help, NULL, offsetof(Machine, key)},
 static const Option fields[] = {
@@ -172,18 +166,18 @@ static Curve curve_of(Reading *r, const char *key, const List *l)
     return c;
 }
 
-static void read_speeds(Reading *r, const char *key, const List *l, double speed[WORKS])
+static void read_speeds(Reading *r, const char *key, const List *l, double speed[OPKINDS])
 {
     Place at = r->at[field_find(key)];
-    for (int w = 0; w < WORKS; w++)
+    for (int w = 0; w < OPKINDS; w++)
         speed[w] = 1;
     for (int i = 0; i + 1 < l->n; i += 2) {
         char *end;
         double x = strtod(l->v[i + 1], &end);
         int w = 0;
-        while (w < WORKS && strcmp(work_name[w], l->v[i]))
+        while (w < OPKINDS && strcmp(op_name[w], l->v[i]))
             w++;
-        if (w == WORKS)
+        if (w == OPKINDS)
             check_add(&r->list, at, "%s: '%.40s' is no operation of kernels/device.h", key, l->v[i]);
         else if (*end || !(x > 0))
             check_add(&r->list, at, "%s: %s has the speed '%.40s'; expected a number above 0", key, l->v[i],

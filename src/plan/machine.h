@@ -3,20 +3,12 @@
 #ifndef MACHINE_H
 #define MACHINE_H
 #include "config.h"
-#include "device.h"
+#include "cost.h"
 
 /* Share of a peak by size: points in order of size, between them linear in its logarithm, beyond them
  * constant. */
 typedef struct { int n; double *size, *share; } Curve;
 double curve_at(const Curve *c, double size);
-
-typedef enum {
-#define X(name, args) WORK_##name,
-    OPS(X)
-#undef X
-    WORKS
-} Work;
-extern const char *const work_name[WORKS];
 
 typedef struct {
 #define FIELD(section, key, type, def, legal, help) FIELD_##type key;
@@ -24,8 +16,8 @@ typedef struct {
 #undef FIELD
     const char *path;
     Curve matmul, memory;      /* matmul_efficiency, memory_efficiency */
-    double speed[WORKS];       /* op_speed; 1 */
-    double together[WORKS];    /* op_speed_shared; 1 */
+    double speed[OPKINDS];       /* op_speed; 1 */
+    double together[OPKINDS];    /* op_speed_shared; 1 */
     int unfused;               /* op_set */
 } Machine;
 

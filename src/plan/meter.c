@@ -1,9 +1,7 @@
 /* meter -- a small model's step with a clock around every op */
 #include "meter.h"
 #include "balance.h"
-#include "device_calls.h"
-#include "predict.h"
-#include <math.h>
+#include "cost.h"
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +14,9 @@ struct Meter {
     BatchStep batch;
     Batch tokens;
     Comm group;                /* the functions replaced, of the tensor group */
-    Device cpu, ideal;         /* and of the device; what says the sizes, over ... */
-    Machine one;               /* ... a machine that does 1 FLOP and 1 byte a second */
-    Tally tally;
+    Device cpu, sizes;         /* and of the device; a device that says what an op costs */
+    CostSink sink;
+    Cost cost;                 /* of the last op */
     int inside;                /* an operation that another one calls is part of it */
     Metrics metrics;
     Call *call;                /* of the last step */
@@ -31,47 +29,51 @@ struct Meter {
 #define STATE (128 << 20)      /* ... moments are so many bytes: more than caches hold */
 #define TOKENS 2048            /* of a microbatch, where sequences are no longer */
 
-int meter_is_product(Work w)
+int meter_is_product(OpKind w)
 {
-    return w == WORK_matmul || w == WORK_linear || w == WORK_attention_fwd || w == WORK_attention_bwd;
+    return w == OPKIND_matmul || w == OPKIND_linear || w == OPKIND_attention_fwd || w == OPKIND_attention_bwd;
 }
 
 /* ---- the device ---- */
 
 static Meter *meter_of(Device *d) { return (Meter *)((char *)d - offsetof(Meter, run.dev)); }
 
-static void record(Meter *m, Work w, double start, double end)
+static void keep_cost(void *meter, const Cost *c) { ((Meter *)meter)->cost = *c; }
+
+static void record(Meter *m, OpKind w, double start, double end)
 {
+    double size = meter_is_product(w) ? m->cost.flops : m->cost.bytes;
     if (m->n == m->room) {
         m->room = m->room ? 2 * m->room : 256;
         m->call = xrealloc(m->call, (size_t)m->room * sizeof *m->call);
     }
-    m->call[m->n++] = (Call){w, m->tally.now, m->tally.bytes, end - start};
+    m->call[m->n++] = (Call){w, size, m->cost.bytes, end - start};
 }
 
 /* Rows that the CPU composes of others: these are metered. */
-static int composed(Work w)
+static int composed(OpKind w)
 {
-    return w == WORK_linear_act_fwd || w == WORK_linear_act_bwd_x || w == WORK_linear_bwd_w;
+    return w == OPKIND_linear_act_fwd || w == OPKIND_linear_act_bwd_x || w == OPKIND_linear_bwd_w;
 }
 
-#define X(name, params) \
+#define X(name, params, names) \
     static void metered_##name params \
     { \
         Meter *m = meter_of(d); \
         double start = now(); \
-        if (composed(WORK_##name)) { \
-            m->cpu.name(d, CALL_##name); \
+        if (composed(OPKIND_##name)) { \
+            m->cpu.name names; \
             return; \
         } \
         m->inside++; \
-        m->cpu.name(d, CALL_##name); \
+        m->cpu.name names; \
         double end = now(); \
         if (--m->inside) \
             return; \
-        m->tally.now = 0; \
-        m->ideal.name(&m->ideal, CALL_##name); \
-        record(m, WORK_##name, start, end); \
+        m->cost = (Cost){0}; \
+        d = &m->sizes; \
+        d->name names; \
+        record(m, OPKIND_##name, start, end); \
     }
 OPS(X)
 #undef X
@@ -88,7 +90,7 @@ static Token metered_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, Reduc
     Meter *m = meter_of_group(c);
     double start = now();
     Token t = m->group.all_reduce(c, buf, n, type, op);
-    m->tally.now = 0;
+    m->cost = (Cost){0};
     record(m, METER_MESSAGE, start, now());
     return t;
 }
@@ -98,7 +100,7 @@ static Token metered_all_gather(Comm *c, void *out, const void *in, int64_t n, D
     Meter *m = meter_of_group(c);
     double start = now();
     Token t = m->group.all_gather(c, out, in, n, type);
-    m->tally.now = 0;
+    m->cost = (Cost){0};
     record(m, METER_MESSAGE, start, now());
     return t;
 }
@@ -108,7 +110,7 @@ static void metered_wait(Comm *c, Token t)
     Meter *m = meter_of_group(c);
     double start = now();
     m->group.wait(c, t);
-    m->tally.now = 0;
+    m->cost = (Cost){0};
     record(m, METER_MESSAGE, start, now());
 }
 
@@ -123,24 +125,11 @@ static void replace_group(Meter *m)
 
 static void replace_device(Meter *m)
 {
-    static double one[] = {1};
-    /* fp64 counts as half of a rate */
-    double flop = m->cfg.params_dtype == PARAMS_DTYPE_FP64 ? 2e-12 : 1e-12;
-    m->one = (Machine){.matmul_tflops = flop,
-                       .matmul_tflops_fp32 = flop,
-                       .matmul_gbps = NAN,
-                       .memory_gbps = 1e-9,
-                       .attention_forward = 1,
-                       .attention_backward = 1,
-                       .matmul = {1, one, one},
-                       .memory = {1, one, one}};
-    for (int w = 0; w < WORKS; w++)
-        m->one.speed[w] = meter_is_product((Work)w) ? 1e30 : 1;
-    m->tally = (Tally){.m = &m->one, .share = 1, .scatter = 1};
-    predict_device(&m->ideal, &m->tally, m->run.dev.real);
+    m->sink = (CostSink){keep_cost, m};
+    cost_open(&m->sizes, m->run.dev.real, &m->sink);
     Device *d = &m->run.dev;
     m->cpu = *d;
-#define X(name, args) d->name = metered_##name;
+#define X(name, params, names) d->name = metered_##name;
     OPS(X)
 #undef X
 }

@@ -8,8 +8,8 @@
 /* One operation of a step. size: FLOPs of a product and of attention, else its bytes, those that it reads and
  * writes; 0 of what is not the device's: messages of the tensor group, their starts and the waiting for them.
  */
-#define METER_MESSAGE WORKS
-typedef struct { Work work; double size, bytes, seconds; } Call;
+#define METER_MESSAGE OPKINDS
+typedef struct { OpKind work; double size, bytes, seconds; } Call;
 
 typedef struct Meter Meter;
 
@@ -32,5 +32,5 @@ double meter_step(Meter *m);
 int meter_calls(const Meter *m, Call **call);
 
 /* Whether an operation's time follows from its arithmetic. */
-int meter_is_product(Work w);
+int meter_is_product(OpKind w);
 #endif

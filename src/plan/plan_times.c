@@ -48,9 +48,9 @@ static void print_work(FILE *f, const Prediction *p, int rank)
 {
     const RankTime *t = &p->rank[rank];
     fprintf(f, "operations ms in a step of pipeline rank %d, the busiest\n", rank);
-    for (int w = 0; w < WORKS; w++)
+    for (int w = 0; w < OPKINDS; w++)
         if (t->work[w] > 0)
-            fprintf(f, "  %-16s %10.2f  %5.1f %%\n", work_name[w], 1e3 * t->work[w],
+            fprintf(f, "  %-16s %10.2f  %5.1f %%\n", op_name[w], 1e3 * t->work[w],
                     percent(t->work[w], t->total));
     for (int a = 0; a < AXES; a++)
         if (t->sent[a] > 0)

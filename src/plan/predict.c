@@ -8,12 +8,12 @@
  * walked for the first two of them, and the rest is added up. */
 typedef struct {
     int walked, repeated;
-    double took, tp, comm[AXES], work[WORKS];
+    double took, tp, comm[AXES], work[OPKINDS];
     Traffic traffic[AXES];
 } Habit;
 #define WALKED 2
 
-/* One pipeline rank's walk through its step. The device's own is the clock, which comes first. */
+/* One pipeline rank's walk through its step. The device counts into tally. */
 typedef struct {
     Tally tally;
     Lookup matmul[LOOKUPS], memory[LOOKUPS];
@@ -38,6 +38,7 @@ typedef struct {
     int turns;                 /* its ranks are more than cores */
     int at;                    /* in set's list of this rank; -1 before the first */
 } Walk;
+_Static_assert(offsetof(Walk, tally) == 0, "the Walk of a Tally has its address");
 
 /* Instructions of the list, whatever units they are cut into. */
 static void count_runs(Walk *w, const ScheduleSet *set)
@@ -124,7 +125,7 @@ static void perform(Walk *w, Run *r, const Instr *i, Habit *h)
         h->comm[a] = k->comm[a] - before.comm[a];
         h->traffic[a] = (Traffic){r->grid.axis[a].ops - t[a].ops, r->grid.axis[a].bytes - t[a].bytes};
     }
-    for (int n = 0; n < WORKS; n++)
+    for (int n = 0; n < OPKINDS; n++)
         h->work[n] = k->work[n] - before.work[n];
 }
 
@@ -133,7 +134,7 @@ static void add_habits(Walk *w)
 {
     for (int i = 0; i < (I_RG + 1) * w->shape.v; i++) {
         const Habit *h = &w->habit[i];
-        for (int n = 0; n < WORKS; n++)
+        for (int n = 0; n < OPKINDS; n++)
             w->tally.work[n] += h->repeated * h->work[n];
         for (int a = 0; a < AXES; a++)
             w->tally.comm[a] += h->repeated * h->comm[a];
@@ -149,7 +150,7 @@ static int says_nothing_new(const Walk *w, const Run *r, const Instr *i, const H
 static void act(void *run, const Instr *i)
 {
     Run *r = run;
-    Walk *w = r->model.dev->impl;
+    Walk *w = cost_ctx(r->model.dev);
     Tally *k = &w->tally;
     Habit *h = i->op <= I_RG && i->unit == WHOLE ? &w->habit[i->op * w->shape.v + i->chunk] : NULL;
     if (r->model.now.evaluating || w->before) {

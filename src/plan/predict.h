@@ -11,6 +11,7 @@
  * (Thakur et al. 2005, IJHPCA 19(1), sec 3; NCCL's names). */
 #ifndef PREDICT_H
 #define PREDICT_H
+#include "cost.h"
 #include "machine.h"
 #include "run.h"
 
@@ -31,7 +32,7 @@ typedef struct {
                 * updates of what is offloaded */
     double optimizer;          /* norm and update, clearing of gradients */
     double total;
-    double work[WORKS];        /* seconds of each operation in the whole step */
+    double work[OPKINDS];        /* seconds of each operation in the whole step */
     double sent[AXES];         /* seconds that messages of each axis were under way */
 } RankTime;
 
@@ -72,14 +73,14 @@ typedef struct { double size, share; } Lookup;
 
 typedef struct {
     const Machine *m;
+    CostSink sink;             /* of the device whose ops add to this clock */
     Lookup *matmul, *memory;   /* [LOOKUPS] of m's curves, zeros at first; NULL: every look-up is made */
     double share;              /* of the device that this rank has */
     int together;              /* others have their share as well */
     int crowd;                 /* there are more of them than cores: who waits sleeps */
     double met;                /* when its tensor group last met, later by what it has waited since */
     double now;                /* seconds */
-    double bytes;              /* that the last operation reads and writes */
-    double work[WORKS];        /* so far */
+    double work[OPKINDS];        /* so far */
     double waited[AXES];       /* for groups of each axis */
     double comm[AXES];
     double message;            /* seconds of the last message that was sent */

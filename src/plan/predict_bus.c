@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-static Tally *tally_of(Device *d) { return d->impl; }
+static Tally *tally_of(Device *d) { return cost_ctx(d); }
 
 /* A ticket is the time of the end, whose bits grow with it; it is never zero. */
 static int64_t ticket_of(double end)

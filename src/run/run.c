@@ -1,4 +1,5 @@
 /* run -- the start of a run, step by step, and its end */
+#include "cost.h"
 #include "run_layout.h"
 #include "job.h"
 
@@ -87,9 +88,10 @@ void run_close(Run *r)
 double run_flops_per_token(const Config *c)
 {
     int64_t Q = c->num_attention_heads * c->kv_channels, KV = c->num_query_groups * c->kv_channels;
-    double layer =
-        (double)c->hidden_size * (double)(2 * Q + 2 * KV) +
-        (double)c->hidden_size * (double)c->ffn_hidden_size * (act_gated((ActKind)c->activation) ? 3 : 2);
-    double weights = (double)c->num_layers * layer + (double)c->vocab_size * (double)c->hidden_size;
-    return 6 * weights + 12.0 * (double)c->num_layers * (double)Q * (double)c->seq_length;
+    int64_t wide = c->ffn_hidden_size + act_width((ActKind)c->activation, c->ffn_hidden_size);
+    double layer = cost_product(1, (double)(2 * Q + 2 * KV + wide), (double)c->hidden_size) +
+                   cost_attention((double)c->seq_length, (double)Q);
+    double forward =
+        (double)c->num_layers * layer + cost_product(1, (double)c->vocab_size, (double)c->hidden_size);
+    return 3 * forward;
 }

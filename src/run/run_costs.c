@@ -1,30 +1,32 @@
 /* run_costs -- costs of F, D and W of each stage for zb-auto, counted in FLOPs */
 #include "run_costs.h"
+#include "cost.h"
 #include "json_number.h"
-#include "predict.h"
-#include <math.h>
 #include <stdlib.h>
 
-/* One rank's walk. The device's own is the tally, which comes first. */
+/* One rank's walk over a device that counts. */
 typedef struct {
-    Tally tally; /* its time is FLOPs: whole numbers, so sums are exact */
+    double flops;                                           /* so far: whole numbers, so sums are exact */
+    CostSink sink;
     Device dev;
     void (*act[INSTR_KINDS])(void *run, const Instr *i);    /* the model's */
     double *cost[3];                                        /* [n] F, D, W of the virtual stages */
     PipeShape shape;
 } Count;
 
+static void add_flops(void *count, const Cost *c) { ((Count *)count)->flops += c->flops / c->rate; }
+
 static void act(void *run, const Instr *i)
 {
     Run *r = run;
-    Count *k = r->model.dev->impl;
-    double before = k->tally.now;
+    Count *k = cost_ctx(r->model.dev);
+    double before = k->flops;
     k->act[i->op](run, i);
     if (r->model.now.evaluating || i->op > I_W)
         return;
     BUG_ON(i->op == I_B);
     int stage = pipe_stage(&k->shape, r->grid.index[AXIS_PP], i->chunk);
-    k->cost[i->op == I_F ? 0 : i->op == I_D ? 1 : 2][stage] += k->tally.now - before;
+    k->cost[i->op == I_F ? 0 : i->op == I_D ? 1 : 2][stage] += k->flops - before;
 }
 
 static void count_step(void *count, Run *r, const Lists *l)
@@ -60,34 +62,12 @@ static void count_stage(Count *k, const Config *cfg, int s)
     run_plan_close(&r);
 }
 
-/* 1 FLOP/s, and all else takes no time. */
-static Machine counting_machine(const Config *cfg)
-{
-    static double from[1] = {1}, all[1] = {1};
-    Machine m = {.matmul_gbps = NAN,
-                 .link_cold_gbps = NAN,
-                 .link_latency_crowded_us = NAN,
-                 .matmul_tflops = 1e-12,
-                 .matmul_tflops_fp32 = cfg->params_dtype == PARAMS_DTYPE_FP64 ? 2e-12 : 1e-12,
-                 .attention_forward = 1,
-                 .attention_backward = 1,
-                 .memory_gbps = INFINITY,
-                 .host_gbps = INFINITY,
-                 .ranks = 1,
-                 .matmul = {1, from, all},
-                 .memory = {1, from, all}};
-    for (int w = 0; w < WORKS; w++)
-        m.speed[w] = 1;
-    return m;
-}
-
 void run_costs(PipeShape *shape, const Config *cfg, const Placement *pl)
 {
-    Machine m = counting_machine(cfg);
-    Count k = {.tally = {.m = &m, .share = 1, .scatter = 1}};
+    Count k = {.sink = {add_flops, &k}};
     double sum = 0, *cost = xcalloc(3 * (size_t)pl->n, sizeof *cost);
     BUG_ON(pl->v != 1);
-    predict_device(&k.dev, &k.tally, cfg->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32);
+    cost_open(&k.dev, cfg->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32, &k.sink);
     for (int op = 0; op < 3; op++)
         shape->cost[op] = k.cost[op] = cost + op * pl->n;
     for (int s = 0; s < pl->n; s++) {

@@ -7,13 +7,12 @@
  * late, or a message was. The two events cost each op about a microsecond on the GPU, which counts as the
  * op's. Writes JSON to the file that BENCH_STEP names, else a table to standard error, when the run ends. */
 #include "cuda.h"
-#include "device_calls.h"
 #include "machine.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPY_PUT = WORKS, COPY_TELL, KINDS };
+enum { COPY_PUT = OPKINDS, COPY_TELL, KINDS };
 
 typedef struct { int kind; cudaEvent_t begin, end; } Span;
 typedef struct { int kind; double ms, idle; int64_t calls; } Total;
@@ -49,11 +48,11 @@ static void leave(Device *d)
     span[spans++].end = mark(d);
 }
 
-#define X(name, args)                       \
-    static void timed_##name args           \
+#define X(name, params, names)                       \
+    static void timed_##name params           \
     {                                       \
-        enter(d, WORK_##name);              \
-        gpu.name(d, CALL_##name);           \
+        enter(d, OPKIND_##name);              \
+        gpu.name names;           \
         leave(d);                           \
     }
 OPS(X)
@@ -91,7 +90,7 @@ static int by_time(const void *a, const void *b)
 
 static const char *kind_name(int kind)
 {
-    return kind == COPY_PUT ? "copy to the GPU" : kind == COPY_TELL ? "copy to the host" : work_name[kind];
+    return kind == COPY_PUT ? "copy to the GPU" : kind == COPY_TELL ? "copy to the host" : op_name[kind];
 }
 
 static void print(FILE *f, int json, const Total *t, int steps, double step)
@@ -154,7 +153,7 @@ void __wrap_cuda_open(Device *d, Dtype real, int index)
     gpu = *d;
     d->put = timed_put;
     d->read_async = timed_read_async;
-#define X(name, args) d->name = timed_##name;
+#define X(name, params, names) d->name = timed_##name;
     OPS(X)
 #undef X
 }

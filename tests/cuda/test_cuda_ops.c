@@ -509,7 +509,7 @@ static int is_word(const char *words, const char *name)
 /* Every row of the table has a case. */
 static void check_all(void)
 {
-#define X(op, args)                                                                                          \
+#define X(op, params, names)                                                                                 \
     {                                                                                                        \
         int has = 0;                                                                                         \
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)                                            \

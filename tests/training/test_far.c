@@ -5,7 +5,6 @@
  * when ops may change what it is of. */
 #define _GNU_SOURCE
 #include "device.h"
-#include "device_calls.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -204,11 +203,11 @@ static int64_t far_prefetch(Device *d, void *dst, const void *mapped, size_t byt
     return -ticket;
 }
 
-#define X(name, args)                                                                                        \
-    static void far_##name args                                                                              \
+#define X(name, params, names)                                                                               \
+    static void far_##name params                                                                            \
     {                                                                                                        \
         enter();                                                                                             \
-        cpu.name(d, CALL_##name);                                                                            \
+        cpu.name names;                                                                            \
         leave();                                                                                             \
     }
 OPS(X)
@@ -243,7 +242,7 @@ void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads)
     d->read_wait = far_read_wait;
     d->snapshot = far_snapshot;
     d->wait_snapshots = far_wait_snapshots;
-#define X(name, args) d->name = far_##name;
+#define X(name, params, names) d->name = far_##name;
     OPS(X)
 #undef X
 }

@@ -241,7 +241,7 @@ REAL *FN(sum_buf)(Device *d, int thread, int slot);
  * is at least p * 2^32. */
 static inline uint32_t dropout_limit(double p) { return (uint32_t)fmin(ceil(p * 0x1p32), 0xffffffffp0); }
 
-#define X(name, args) void FN(cpu_##name) args;
+#define X(name, params, names) void FN(cpu_##name) params;
 OPS(X)
 #undef X
 #endif

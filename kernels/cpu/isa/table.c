@@ -4,7 +4,7 @@
 void FN(cpu_fill)(Device *d)
 {
     d->real = REAL_TYPE;
-#define X(op, args) d->op = FN(cpu_##op);
+#define X(op, params, names) d->op = FN(cpu_##op);
     OPS(X)
 #undef X
 }

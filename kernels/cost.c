@@ -1,0 +1,201 @@
+/* cost -- what each op costs by the shapes of its arguments */
+#include "cost.h"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+const char *const op_name[OPKINDS] = {
+#define X(name, params, names) #name,
+    OPS(X)
+#undef X
+};
+
+static const CostSink *sink_of(const Device *d) { return d->impl; }
+static int unfused(const Device *d) { return sink_of(d)->unfused; }
+
+static void add(Device *d, Cost c)
+{
+    const CostSink *s = sink_of(d);
+    s->add(s->ctx, &c);
+}
+
+static double elements(Mat m) { return (double)m.rows * (double)m.cols; }
+static double bytes_of(Mat m) { return elements(m) * (double)dtype_size(m.type); }
+static double bytes_of8(Mat8 m) { return (double)m.rows * (double)m.cols; }
+
+/* An op whose time is that of its bytes. */
+#define MOVES(name, n) add(d, (Cost){.op = OPKIND_##name, .rate = 1, .bytes = (n)})
+/* A matrix product into c, whose factors are `k` long and of `t`. */
+#define MULTIPLIES(name, c, k, t, r, n)                                                                      \
+    add(d, (Cost){OPKIND_##name, t, cost_product((double)(c).rows, (double)(c).cols, (double)(k)), r, n})
+
+/* Bytes of the mask that dropout stores where ops are not fused. */
+static double mask_bytes(const Device *d, Mat x, const Dropout *s)
+{
+    return unfused(d) && s->p > 0 ? elements(x) : 0;
+}
+
+/* ---- attention ---- */
+
+/* Query-key pairs of all heads; causal: those that the mask lets through. */
+static double pairs(const Attention *s, int causal)
+{
+    double q = (double)s->seq_q, seen = (double)s->pos0 + (q + 1) / 2;
+    if (s->window && seen > (double)s->window)
+        seen = (double)s->window;
+    return (double)s->batch * s->heads * q * (causal ? seen : (double)s->seq_k);
+}
+
+static void attention_fused(Device *d, OpKind op, const Attention *s, Dtype type, double forwards,
+                            double bytes)
+{
+    add(d, (Cost){op, type, forwards * cost_attention(pairs(s, 1), s->dim), 1, bytes});
+}
+
+/* n products of all heads over all pairs, of scores that are stored: each is one call. */
+static void score_products(Device *d, OpKind op, const Attention *s, Dtype type, int n)
+{
+    double size = (double)dtype_size(type), rows = (double)s->batch * s->heads * s->dim * size,
+           bytes = pairs(s, 0) * size + rows * (double)(s->seq_q + s->seq_k);
+    for (int i = 0; i < n; i++)
+        add(d, (Cost){op, type, cost_product(pairs(s, 0), 1, s->dim), 1, bytes});
+}
+
+static void attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
+{
+    double n = pairs(s, 0), size = (double)dtype_size(q.type);
+    if (!unfused(d)) {
+        attention_fused(d, OPKIND_attention_fwd, s, q.type, 1,
+                        bytes_of(o) + bytes_of(lse) + bytes_of(q) + bytes_of(k) + bytes_of(v));
+        return;
+    }
+    score_products(d, OPKIND_attention_fwd, s, q.type, 1); /* scores */
+    MOVES(attention_fwd, 2 * n * size);                    /* scale, mask and softmax are one kernel */
+    MOVES(attention_fwd, n * (2 * size + 1));              /* dropout, and its mask */
+    score_products(d, OPKIND_attention_fwd, s, q.type, 1); /* times v */
+    MOVES(attention_fwd, 2 * bytes_of(o));                 /* heads back side by side */
+}
+
+static void attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat q, Mat k, Mat v,
+                          const Attention *s)
+{
+    double n = pairs(s, 0), size = (double)dtype_size(q.type);
+    double grads = bytes_of(dq) + bytes_of(dk) + bytes_of(dv);
+    if (!unfused(d)) {
+        attention_fused(d, OPKIND_attention_bwd, s, q.type, 2.5,
+                        grads + bytes_of(dout) + bytes_of(o) + bytes_of(q) + bytes_of(k) + bytes_of(v));
+        return;
+    }
+    score_products(d, OPKIND_attention_bwd, s, q.type, 4); /* of v, of the probabilities, of q, of k */
+    MOVES(attention_bwd, n * (2 * size + 1));              /* dropout */
+    MOVES(attention_bwd, 3 * n * size);                    /* softmax */
+    MOVES(attention_bwd, 2 * grads);
+}
+
+/* ---- lists of arrays ---- */
+
+/* Arrays whose numbers of elements lie `step` bytes apart from n on, `each` bytes an element. */
+static void arrays(Device *d, OpKind op, const int64_t *n, size_t step, int64_t count, double each,
+                   double bus)
+{
+    Cost all = {.op = op, .rate = 1};
+    for (int64_t i = 0; i < count; i++) {
+        double elements = (double)*(const int64_t *)((const char *)n + (size_t)i * step);
+        if (sink_of(d)->apart)
+            add(d, (Cost){.op = op, .rate = 1, .bytes = each * elements});
+        all.bytes += each * elements;
+        all.bus += bus * elements;
+    }
+    if (count && !sink_of(d)->apart)
+        add(d, all);
+}
+
+/* Gradient read; weight and `states` more read and written, over the bus where they lie in mapped memory; the
+ * storage copy written. */
+static void update(Device *d, OpKind op, const Update *u, int states)
+{
+    size_t real = dtype_size(d->real), copy = u->out_type == d->real ? 0 : dtype_size(u->out_type);
+    arrays(d, op, &u->list->n, sizeof *u->list, u->count, (double)((size_t)(3 + 2 * states) * real + copy),
+           u->mapped ? (double)((size_t)(1 + states) * real) : 0);
+}
+
+/* ---- one row per op: statements over its arguments ---- */
+
+#define X(name, params, names) static void cost_##name params;
+OPS(X)
+#undef X
+
+#define COST_copy MOVES(copy, bytes_of(dst) + bytes_of(src))
+#define COST_zero MOVES(zero, (double)bytes)
+#define COST_add MOVES(add, bytes_of(y) + bytes_of(a) + bytes_of(b))
+#define COST_sum_parts MOVES(sum_parts, bytes_of(y) + bytes_of(parts))
+#define COST_matmul                                                                                          \
+    MULTIPLIES(matmul, c, ta ? a.rows : a.cols, a.type, 1,                                                   \
+               bytes_of(a) + bytes_of(b) + (acc ? 2 : 1) * bytes_of(c))
+#define COST_linear MULTIPLIES(linear, y, x.cols, x.type, 1, bytes_of(x) + bytes_of(w) + bytes_of(y))
+#define COST_bias_bwd MOVES(bias_bwd, bytes_of(db) + bytes_of(dy))
+/* linear layers with what belongs to them are counted as their parts */
+#define COST_linear_act_fwd cost_linear(d, h, x, w, bias), cost_act_fwd(d, a, h, kind)
+#define COST_linear_act_bwd_x cost_matmul(d, da, dy, 0, w, 0, 0), cost_act_bwd(d, dh, da, h, kind)
+#define COST_linear_bwd_w                                                                                    \
+    cost_matmul(d, dw, dy, 1, x, 0, 1);                                                                      \
+    if (db.rows)                                                                                             \
+        cost_bias_bwd(d, db, dy)
+/* rounded from one reading; a scale that is the matrix's own is found in another one */
+#define COST_fp8_cast                                                                                        \
+    MOVES(fp8_cast, (delayed ? 1 : 2) * bytes_of(x) + elements(x) * (!!y + !!yt ? !!y + !!yt : 2))
+/* tensor cores multiply FP8 at twice the rate of BF16 */
+#define COST_fp8_matmul                                                                                      \
+    MULTIPLIES(fp8_matmul, c, a.cols, BF16, 2, bytes_of8(a) + bytes_of8(b) + (acc ? 2 : 1) * bytes_of(c))
+#define COST_fp8_next MOVES(fp8_next, (double)n * sizeof *s)
+#define COST_norm_fwd MOVES(norm_fwd, bytes_of(y) + bytes_of(x) + bytes_of(stats))
+/* one pass over memory, where it is fused */
+#define COST_add_norm_fwd                                                                                    \
+    if (unfused(d))                                                                                          \
+        cost_dropout_fwd(d, y, x, res, s), cost_norm_fwd(d, ln, stats, y, gain, bias, eps, kind, 1);         \
+    else                                                                                                     \
+        MOVES(add_norm_fwd, bytes_of(y) + bytes_of(ln) + bytes_of(stats) + bytes_of(x) + bytes_of(res))
+#define COST_norm_bwd_x                                                                                      \
+    MOVES(norm_bwd_x, bytes_of(dx) + bytes_of(dres) + bytes_of(dy) + bytes_of(x) + bytes_of(stats))
+#define COST_norm_bwd_w MOVES(norm_bwd_w, bytes_of(dgain) + bytes_of(dy) + bytes_of(x) + bytes_of(stats))
+#define COST_act_fwd MOVES(act_fwd, bytes_of(a) + bytes_of(h))
+#define COST_act_bwd MOVES(act_bwd, bytes_of(dh) + bytes_of(da) + bytes_of(h))
+#define COST_rope MOVES(rope, 2 * bytes_of(x))
+#define COST_attention_fwd attention_fwd(d, o, lse, q, k, v, s)
+#define COST_attention_bwd attention_bwd(d, dq, dk, dv, dout, o, q, k, v, s)
+#define COST_embed_fwd MOVES(embed_fwd, 3 * bytes_of(y))
+#define COST_embed_bwd MOVES(embed_bwd, bytes_of(dy) + 8 * elements(dy))
+#define COST_dropout_fwd MOVES(dropout_fwd, bytes_of(y) + bytes_of(x) + bytes_of(res) + mask_bytes(d, x, s))
+#define COST_dropout_bwd MOVES(dropout_bwd, bytes_of(dx) + bytes_of(dy) + mask_bytes(d, dy, s))
+#define COST_xent_stats MOVES(xent_stats, bytes_of(stats) + bytes_of(logits))
+#define COST_xent_combine MOVES(xent_combine, bytes_of(stats) + bytes_of(parts))
+#define LOSSES ((double)logits.rows * (double)dtype_size(loss.type))
+#define COST_xent_grad MOVES(xent_grad, bytes_of(dlogits) + bytes_of(logits) + bytes_of(stats) + LOSSES)
+#define COST_xent                                                                                            \
+    if (unfused(d))                                                                                          \
+        cost_xent_stats(d, stats, logits, label, rows, 0, valid),                                            \
+            cost_xent_grad(d, loss, dlogits, logits, stats, label, mask, rows, 0, valid, scale);             \
+    else                                                                                                     \
+        MOVES(xent, bytes_of(dlogits) + bytes_of(logits) + LOSSES)
+#define COST_sum MOVES(sum, bytes_of(x))
+#define COST_squares arrays(d, OPKIND_squares, &list->n, sizeof *list, count, (double)dtype_size(type), 0)
+#define COST_carry MOVES(carry, 2.0 * (double)n * sizeof *s)
+#define COST_verdict MOVES(verdict, sizeof *v + sizeof *squares)
+#define COST_trust MOVES(trust, 2.0 * (double)n * sizeof *norms)
+#define COST_adam update(d, OPKIND_adam, u, 2)
+#define COST_sgd update(d, OPKIND_sgd, u, 1)
+#define COST_lamb_direction update(d, OPKIND_lamb_direction, u, 2)
+#define COST_lamb_apply update(d, OPKIND_lamb_apply, u, 0)
+#define COST_lars update(d, OPKIND_lars, u, 1)
+
+#define X(name, params, names)                                                                               \
+    static void cost_##name params { COST_##name; }
+OPS(X)
+#undef X
+
+void cost_open(Device *d, Dtype real, const CostSink *sink)
+{
+    null_open(d, real);
+    d->impl = (void *)sink;
+#define X(name, params, names) d->name = cost_##name;
+    OPS(X)
+#undef X
+}
