@@ -186,10 +186,7 @@ void bubble_json(FILE *f, const Table *t)
         json_object_set_new(j, "peak_activations", peak);
         json_array_append_new(cells, j);
     }
-    json_t *all = json_pack("{s:o}", "cells", cells);
-    json_dumpf(all, f, JSON_INDENT(2));
-    fprintf(f, "\n");
-    json_decref(all);
+    json_print(f, json_pack("{s:o}", "cells", cells), JSON_INDENT(2));
 }
 
 /* ---- CSV ---- */

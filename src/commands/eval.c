@@ -28,9 +28,7 @@ static void print_json(const char *dir, const char *split, int64_t tokens, doubl
     json_object_set_new(j, key, json_number(loss));
     snprintf(key, sizeof key, "%s_ppl", split);
     json_object_set_new(j, key, json_number(exp(loss)));
-    json_dumpf(j, stdout, JSON_REAL_PRECISION(17));
-    putchar('\n');
-    json_decref(j);
+    json_print(stdout, j, JSON_REAL_PRECISION(17));
 }
 
 int command_eval(int argc, char **argv)

@@ -26,12 +26,8 @@ int command_help(int argc, char **argv)
     if (config_help(stdout, topic) || c)
         return EXIT_DONE;
     near = commands_suggest(topic);
-    if ((guess = near ? near->name : config_help_suggest(topic)))
-        die(EXIT_CONFIG, "usage",
-            "there is no help on `%s`; did you mean `%s`?; change: give a command, a section or a key, or "
-            "`keys` for all of these",
-            topic, guess);
+    guess = near ? near->name : config_help_suggest(topic);
     die(EXIT_CONFIG, "usage",
-        "there is no help on `%s`; change: give a command, a section or a key, or `keys` for all of these",
-        topic);
+        "there is no help on `%s`%s%s%s; change: give a command, a section or a key, or `keys` for all of "
+        "these", topic, guess ? "; did you mean `" : "", guess ? guess : "", guess ? "`?" : "");
 }

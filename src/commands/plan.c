@@ -227,10 +227,7 @@ int command_plan(int argc, char **argv)
         predict_check(c, m);
     plan_open(&p, c, m);
     if (json) {
-        json_t *j = as_json(&p);
-        json_dumpf(j, stdout, JSON_INDENT(2));
-        printf("\n");
-        json_decref(j);
+        json_print(stdout, as_json(&p), JSON_INDENT(2));
     } else {
         print(&p);
         if (p.machine)

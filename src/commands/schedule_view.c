@@ -275,12 +275,9 @@ int command_schedule(int argc, char **argv)
         custom_write(f, &v.set);
         close_written(f, csv);
     }
-    if (json) {
-        json_t *j = as_json(&v);
-        json_dumpf(j, stdout, JSON_INDENT(2));
-        printf("\n");
-        json_decref(j);
-    } else
+    if (json)
+        json_print(stdout, as_json(&v), JSON_INDENT(2));
+    else
         print_text(&v);
     view_close(&v);
     return EXIT_DONE;

@@ -111,9 +111,7 @@ static void print(const Result *r, const Config *c, int ok, int json)
             json_number(r->one.loss), "layout", json_number(r->layout.loss), "grad_norm", "one_rank",
             json_number(r->one.norm), "layout", json_number(r->layout.norm), "tensors", r->tensors, "worst",
             "tensor", r->worst, "relative", json_number(r->relative), "bitwise", r->bitwise);
-        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
-        printf("\n");
-        json_decref(j);
+        json_print(stdout, j, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
         free(dtype);
         return;
     }

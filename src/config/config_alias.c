@@ -6,212 +6,203 @@
 /* ALIAS(name, key)         the same setting under another name
  * MEANS(name, key, text)   it is said with `key`, but its value differs: what to write
  * NEEDLESS(name, text)     no key is needed: why, behind "leave it out: " */
-#define ALIAS(name, key)       {name, key, NULL},
-#define MEANS(name, key, text) {name, key, text},
-#define NEEDLESS(name, text)   {name, NULL, text},
+#define ALIAS(name, key)       {name, key, NULL}
+#define MEANS(name, key, text) {name, key, text}
+#define NEEDLESS(name, text)   {name, NULL, text}
 
 #define ALWAYS_FUSED "the kernels are fused already"
 #define NO_MEGATRON_CODE "there is one implementation"
 
 static const Alias aliases[] = {
     /* model */
-    ALIAS("attention_bias", "add_qkv_bias") ALIAS("block_size", "seq_length") ALIAS(
-        "context_length", "seq_length") ALIAS("d_model",
-                                              "hidden_size") ALIAS("dropout",
-                                                                   "hidden_dropout") ALIAS("embd_pdrop",
-                                                                                           "hidden_dropout")
-        ALIAS("resid_pdrop", "hidden_dropout") ALIAS("attn_pdrop", "attention_dropout") ALIAS(
-            "head_dim", "kv_channels") ALIAS("hidden_act",
-                                             "activation") ALIAS("initializer_range",
-                                                                 "init_method_std") ALIAS("intermediate_size",
-                                                                                          "ffn_hidden_size")
-            ALIAS("layer_norm_eps", "norm_epsilon") ALIAS("layer_norm_epsilon", "norm_epsilon") ALIAS(
-                "layernorm_epsilon", "norm_epsilon") ALIAS("rms_norm_eps",
-                                                           "norm_epsilon") ALIAS("max_position_embedding",
-                                                                                 "max_position_embeddings")
-                ALIAS("max_seq_len", "seq_length") ALIAS("max_seq_length", "seq_length") ALIAS(
-                    "max_sequence_length", "seq_length") ALIAS("decoder_seq_length", "seq_length")
-                    ALIAS("model_max_length",
-                          "seq_length") ALIAS("n_ctx", "seq_length") ALIAS("n_embd", "hidden_size")
-                        ALIAS("n_head", "num_attention_heads") ALIAS("n_heads", "num_attention_heads") ALIAS(
-                            "n_inner", "ffn_hidden_size") ALIAS("n_kv_heads", "num_query_groups")
-                            ALIAS("n_layer", "num_layers") ALIAS("n_layers", "num_layers") ALIAS(
-                                "n_positions", "max_position_embeddings") ALIAS("num_hidden_layers",
-                                                                                "num_layers")
-                                ALIAS("num_key_value_heads", "num_query_groups") ALIAS(
-                                    "num_kv_heads",
-                                    "num_query_groups") ALIAS("partial_rotary_factor", "rotary_percent")
-                                    ALIAS("rope_theta", "rotary_base") ALIAS("sliding_window", "window_size")
-                                        MEANS("swiglu", "activation", "activation=swiglu") MEANS(
-                                            "gated_linear_unit", "activation",
-                                            "activation=swiglu (with SiLU) or activation=geglu (with GELU)")
-                                            MEANS("squared_relu", "activation",
-                                                  "activation=squared_relu") MEANS("disable_bias_linear",
-                                                                                   "add_bias_linear",
-                                                                                   "add_bias_linear=false")
-                                                MEANS("use_rotary_position_embeddings",
-                                                      "position_embedding_type",
-                                                      "position_embedding_type=rope")
-                                                    MEANS("no_position_embedding", "position_embedding_type",
-                                                          "position_embedding_type=none, or =rope")
-                                                        MEANS("apply_layernorm_1p", "normalization",
-                                                              "normalization=LayerNorm (the gain is stored "
-                                                              "as it is applied)")
-                                                            MEANS("tie_word_embeddings",
-                                                                  "untie_embeddings_and_output_weights",
-                                                                  "untie_embeddings_and_output_weights=false "
-                                                                  "where it is true, =true where it is false")
-                                                                NEEDLESS("group_query_attention",
-                                                                         "num_query_groups alone says how "
-                                                                         "many key/value heads there are")
-                                                                    NEEDLESS("model_type",
-                                                                             "the keys of section model say "
-                                                                             "what it is")
-                                                                        NEEDLESS("architectures",
-                                                                                 "the keys of section model "
-                                                                                 "say what it is")
+    ALIAS("attention_bias", "add_qkv_bias"),
+    ALIAS("block_size", "seq_length"),
+    ALIAS("context_length", "seq_length"),
+    ALIAS("d_model", "hidden_size"),
+    ALIAS("dropout", "hidden_dropout"),
+    ALIAS("embd_pdrop", "hidden_dropout"),
+    ALIAS("resid_pdrop", "hidden_dropout"),
+    ALIAS("attn_pdrop", "attention_dropout"),
+    ALIAS("head_dim", "kv_channels"),
+    ALIAS("hidden_act", "activation"),
+    ALIAS("initializer_range", "init_method_std"),
+    ALIAS("intermediate_size", "ffn_hidden_size"),
+    ALIAS("layer_norm_eps", "norm_epsilon"),
+    ALIAS("layer_norm_epsilon", "norm_epsilon"),
+    ALIAS("layernorm_epsilon", "norm_epsilon"),
+    ALIAS("rms_norm_eps", "norm_epsilon"),
+    ALIAS("max_position_embedding", "max_position_embeddings"),
+    ALIAS("max_seq_len", "seq_length"),
+    ALIAS("max_seq_length", "seq_length"),
+    ALIAS("max_sequence_length", "seq_length"),
+    ALIAS("decoder_seq_length", "seq_length"),
+    ALIAS("model_max_length", "seq_length"),
+    ALIAS("n_ctx", "seq_length"),
+    ALIAS("n_embd", "hidden_size"),
+    ALIAS("n_head", "num_attention_heads"),
+    ALIAS("n_heads", "num_attention_heads"),
+    ALIAS("n_inner", "ffn_hidden_size"),
+    ALIAS("n_kv_heads", "num_query_groups"),
+    ALIAS("n_layer", "num_layers"),
+    ALIAS("n_layers", "num_layers"),
+    ALIAS("n_positions", "max_position_embeddings"),
+    ALIAS("num_hidden_layers", "num_layers"),
+    ALIAS("num_key_value_heads", "num_query_groups"),
+    ALIAS("num_kv_heads", "num_query_groups"),
+    ALIAS("partial_rotary_factor", "rotary_percent"),
+    ALIAS("rope_theta", "rotary_base"),
+    ALIAS("sliding_window", "window_size"),
+    MEANS("swiglu", "activation", "activation=swiglu"),
+    MEANS("gated_linear_unit", "activation", "activation=swiglu (with SiLU) or activation=geglu (with GELU)"),
+    MEANS("squared_relu", "activation", "activation=squared_relu"),
+    MEANS("disable_bias_linear", "add_bias_linear", "add_bias_linear=false"),
+    MEANS("use_rotary_position_embeddings", "position_embedding_type", "position_embedding_type=rope"),
+    MEANS("no_position_embedding", "position_embedding_type", "position_embedding_type=none, or =rope"),
+    MEANS("apply_layernorm_1p", "normalization",
+          "normalization=LayerNorm (the gain is stored as it is applied)"),
+    MEANS("tie_word_embeddings", "untie_embeddings_and_output_weights",
+          "untie_embeddings_and_output_weights=false where it is true, =true where it is false"),
+    NEEDLESS("group_query_attention", "num_query_groups alone says how many key/value heads there are"),
+    NEEDLESS("model_type", "the keys of section model say what it is"),
+    NEEDLESS("architectures", "the keys of section model say what it is"),
     /* data */
-    NEEDLESS("vocab_file", "a corpus holds token ids; vocab_size says how many there are")
-        NEEDLESS("merge_file", "a corpus holds token ids; vocab_size says how many there are")
-            NEEDLESS("data_cache_path", "the order of the samples is made anew at each start")
-                NEEDLESS("num_workers", "a thread of each rank reads ahead")
-                    NEEDLESS("dataloader_type", "samples come in Megatron's order `single`") NEEDLESS(
-                        "mock_data",
-                        "`train tokenize TEXT -o PREFIX` makes a corpus of any text; data_path=PREFIX")
-                        NEEDLESS("no_create_attention_mask_in_dataloader", "no mask is stored")
+    NEEDLESS("vocab_file", "a corpus holds token ids; vocab_size says how many there are"),
+    NEEDLESS("merge_file", "a corpus holds token ids; vocab_size says how many there are"),
+    NEEDLESS("data_cache_path", "the order of the samples is made anew at each start"),
+    NEEDLESS("num_workers", "a thread of each rank reads ahead"),
+    NEEDLESS("dataloader_type", "samples come in Megatron's order `single`"),
+    NEEDLESS("mock_data", "`train tokenize TEXT -o PREFIX` makes a corpus of any text; data_path=PREFIX"),
+    NEEDLESS("no_create_attention_mask_in_dataloader", "no mask is stored"),
     /* train */
-    ALIAS("batch_size", "micro_batch_size") ALIAS("train_micro_batch_size_per_gpu", "micro_batch_size") ALIAS(
-        "per_device_train_batch_size",
-        "micro_batch_size") ALIAS("global_train_batch_size", "global_batch_size") ALIAS("train_batch_size",
-                                                                                        "global_batch_size")
-        ALIAS("eval_steps", "eval_interval") ALIAS("max_iters", "train_iters") ALIAS(
-            "max_steps",
-            "train_iters") ALIAS("num_train_steps",
-                                 "train_iters") MEANS("gradient_accumulation_steps", "global_batch_size",
-                                                      "global_batch_size, which is micro_batch_size times "
-                                                      "the data-parallel size times these steps")
-            MEANS("rampup_batch_size", "step_batch_size_schedule",
-                  "step_batch_size_schedule='0:64 10M:128' (from so many tokens on, so many samples a step)")
-                NEEDLESS("exit_signal_handler",
-                         "SIGUSR1 always saves and ends the run, SIGTERM where a save is quick")
-                    NEEDLESS("manual_gc", "there is no garbage collector") NEEDLESS(
-                        "deterministic_mode",
-                        "a run on CPUs always has the same bits; on GPUs cublaslt_tune=1 fixes the choices")
+    ALIAS("batch_size", "micro_batch_size"),
+    ALIAS("train_micro_batch_size_per_gpu", "micro_batch_size"),
+    ALIAS("per_device_train_batch_size", "micro_batch_size"),
+    ALIAS("global_train_batch_size", "global_batch_size"),
+    ALIAS("train_batch_size", "global_batch_size"),
+    ALIAS("eval_steps", "eval_interval"),
+    ALIAS("max_iters", "train_iters"),
+    ALIAS("max_steps", "train_iters"),
+    ALIAS("num_train_steps", "train_iters"),
+    MEANS("gradient_accumulation_steps", "global_batch_size",
+          "global_batch_size, which is micro_batch_size times the data-parallel size times these steps"),
+    MEANS("rampup_batch_size", "step_batch_size_schedule",
+          "step_batch_size_schedule='0:64 10M:128' (from so many tokens on, so many samples a step)"),
+    NEEDLESS("exit_signal_handler", "SIGUSR1 always saves and ends the run, SIGTERM where a save is quick"),
+    NEEDLESS("manual_gc", "there is no garbage collector"),
+    NEEDLESS("deterministic_mode",
+             "a run on CPUs always has the same bits; on GPUs cublaslt_tune=1 fixes the choices"),
     /* optimizer */
-    ALIAS("beta1", "adam_beta1") ALIAS("beta2", "adam_beta2") ALIAS("eps", "adam_eps")
-        ALIAS("grad_clip", "clip_grad") ALIAS("gradient_clipping", "clip_grad")
-            ALIAS("max_grad_norm", "clip_grad") ALIAS("learning_rate", "lr") ALIAS("max_lr", "lr")
-                ALIAS("lr_scheduler_type", "lr_decay_style") ALIAS("warmup_iters", "lr_warmup_iters")
-                    ALIAS("warmup_steps", "lr_warmup_iters") ALIAS("warmup_ratio", "lr_warmup_fraction")
-                        MEANS("decay_lr", "lr_decay_style", "lr_decay_style=cosine, or =constant for none")
+    ALIAS("beta1", "adam_beta1"),
+    ALIAS("beta2", "adam_beta2"),
+    ALIAS("eps", "adam_eps"),
+    ALIAS("grad_clip", "clip_grad"),
+    ALIAS("gradient_clipping", "clip_grad"),
+    ALIAS("max_grad_norm", "clip_grad"),
+    ALIAS("learning_rate", "lr"),
+    ALIAS("max_lr", "lr"),
+    ALIAS("lr_scheduler_type", "lr_decay_style"),
+    ALIAS("warmup_iters", "lr_warmup_iters"),
+    ALIAS("warmup_steps", "lr_warmup_iters"),
+    ALIAS("warmup_ratio", "lr_warmup_fraction"),
+    MEANS("decay_lr", "lr_decay_style", "lr_decay_style=cosine, or =constant for none"),
     /* parallel */
-    ALIAS("tp", "tensor_model_parallel_size") ALIAS("pp", "pipeline_model_parallel_size") ALIAS(
-        "cp", "context_parallel_size") ALIAS("ep", "expert_model_parallel_size")
-        ALIAS("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank") ALIAS(
-            "microbatch_group_size_per_virtual_pipeline_stage",
-            "microbatch_group_size_per_vp_stage") ALIAS("decoder_first_pipeline_num_layers",
-                                                        "num_layers_in_first_pipeline_stage")
-            ALIAS("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage") MEANS(
-                "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank",
-                "num_virtual_stages_per_pipeline_rank, which is num_layers / pipeline_model_parallel_size / "
-                "these layers") MEANS("use_tp_pp_dp_mapping", "rank_order", "rank_order=tp-cp-ep-pp-dp")
-                MEANS("use_distributed_optimizer", "data_parallel_sharding_strategy",
-                      "data_parallel_sharding_strategy=optim") MEANS("use_megatron_fsdp",
-                                                                     "data_parallel_sharding_strategy",
-                                                                     "data_parallel_sharding_strategy=optim_"
-                                                                     "grads_params")
-                    MEANS("use_custom_fsdp", "data_parallel_sharding_strategy",
-                          "data_parallel_sharding_strategy=optim_grads_params")
-                        MEANS("use_torch_fsdp2", "data_parallel_sharding_strategy",
-                              "data_parallel_sharding_strategy=optim_grads_params")
-                            MEANS("zero_stage", "data_parallel_sharding_strategy",
-                                  "data_parallel_sharding_strategy=no_shard, optim, optim_grads or "
-                                  "optim_grads_params for stage 0, 1, 2 or 3")
-                                NEEDLESS("accumulate_allreduce_grads_in_fp32", "gradients are summed in fp32")
-                                    NEEDLESS("overlap_p2p_comm", "messages of the pipeline travel beside "
-                                                                 "computation") NEEDLESS(
-                                        "no_overlap_p2p_communication",
-                                        "messages of the pipeline travel beside computation")
-                                        NEEDLESS(
-                                            "ddp_bucket_size",
-                                            "gradients are reduced part by part, each as soon as it is final")
-                                            NEEDLESS("n", "`scripts/launch -n N` starts N ranks") NEEDLESS(
-                                                "np", "`scripts/launch -n N` starts N ranks")
-                                                NEEDLESS("world",
-                                                         "`scripts/launch -n N` starts N ranks; data "
-                                                         "parallelism takes what remains of them")
-                                                    NEEDLESS("world_size",
-                                                             "`scripts/launch -n N` starts N ranks; data "
-                                                             "parallelism takes what remains of them")
-                                                        NEEDLESS("nproc_per_node",
-                                                                 "`scripts/launch -n N` starts N ranks")
-                                                            NEEDLESS("gpus",
-                                                                     "`scripts/launch -n N` starts N ranks, "
-                                                                     "with device=cuda one on each GPU")
-                                                                NEEDLESS(
-                                                                    "num_gpus",
-                                                                    "`scripts/launch -n N` starts N ranks")
-                                                                    NEEDLESS(
-                                                                        "nnodes",
-                                                                        "`scripts/launch -n N --hosts FILE` "
-                                                                        "starts ranks on several hosts")
-                                                                        NEEDLESS(
-                                                                            "local_rank",
-                                                                            "the launcher tells each rank")
+    ALIAS("tp", "tensor_model_parallel_size"),
+    ALIAS("pp", "pipeline_model_parallel_size"),
+    ALIAS("cp", "context_parallel_size"),
+    ALIAS("ep", "expert_model_parallel_size"),
+    ALIAS("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"),
+    ALIAS("microbatch_group_size_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage"),
+    ALIAS("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage"),
+    ALIAS("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage"),
+    MEANS("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank",
+          "num_virtual_stages_per_pipeline_rank, which is num_layers / pipeline_model_parallel_size / "
+          "these layers"),
+    MEANS("use_tp_pp_dp_mapping", "rank_order", "rank_order=tp-cp-ep-pp-dp"),
+    MEANS("use_distributed_optimizer", "data_parallel_sharding_strategy",
+          "data_parallel_sharding_strategy=optim"),
+    MEANS("use_megatron_fsdp", "data_parallel_sharding_strategy",
+          "data_parallel_sharding_strategy=optim_grads_params"),
+    MEANS("use_custom_fsdp", "data_parallel_sharding_strategy",
+          "data_parallel_sharding_strategy=optim_grads_params"),
+    MEANS("use_torch_fsdp2", "data_parallel_sharding_strategy",
+          "data_parallel_sharding_strategy=optim_grads_params"),
+    MEANS("zero_stage", "data_parallel_sharding_strategy",
+          "data_parallel_sharding_strategy=no_shard, optim, optim_grads or optim_grads_params for stage 0, "
+          "1, 2 or 3"),
+    NEEDLESS("accumulate_allreduce_grads_in_fp32", "gradients are summed in fp32"),
+    NEEDLESS("overlap_p2p_comm", "messages of the pipeline travel beside computation"),
+    NEEDLESS("no_overlap_p2p_communication", "messages of the pipeline travel beside computation"),
+    NEEDLESS("ddp_bucket_size", "gradients are reduced part by part, each as soon as it is final"),
+    NEEDLESS("n", "`scripts/launch -n N` starts N ranks"),
+    NEEDLESS("np", "`scripts/launch -n N` starts N ranks"),
+    NEEDLESS("world", "`scripts/launch -n N` starts N ranks; data parallelism takes what remains of them"),
+    NEEDLESS("world_size",
+             "`scripts/launch -n N` starts N ranks; data parallelism takes what remains of them"),
+    NEEDLESS("nproc_per_node", "`scripts/launch -n N` starts N ranks"),
+    NEEDLESS("gpus", "`scripts/launch -n N` starts N ranks, with device=cuda one on each GPU"),
+    NEEDLESS("num_gpus", "`scripts/launch -n N` starts N ranks"),
+    NEEDLESS("nnodes", "`scripts/launch -n N --hosts FILE` starts ranks on several hosts"),
+    NEEDLESS("local_rank", "the launcher tells each rank"),
     /* precision */
-    ALIAS("dtype", "params_dtype") ALIAS("torch_dtype", "params_dtype") MEANS("bf16", "params_dtype",
-                                                                              "params_dtype=bf16")
-        MEANS("fp16", "params_dtype", "params_dtype=fp16") MEANS("fp32", "params_dtype", "params_dtype=fp32")
-            MEANS("fp64", "params_dtype", "params_dtype=fp64") MEANS("fp8_format", "fp8", "fp8=hybrid")
-                NEEDLESS("attention_softmax_in_fp32", "softmax always computes in fp32") NEEDLESS(
-                    "use_flash_attn",
-                    "attention never holds the whole matrix; attention_backend chooses the kernels of a GPU")
-                    NEEDLESS("transformer_impl", NO_MEGATRON_CODE)
-                        NEEDLESS("use_mcore_models", NO_MEGATRON_CODE)
-                            NEEDLESS("use_legacy_models", NO_MEGATRON_CODE)
-                                NEEDLESS("no_masked_softmax_fusion", ALWAYS_FUSED)
-                                    NEEDLESS("no_bias_gelu_fusion", ALWAYS_FUSED)
-                                        NEEDLESS("no_bias_swiglu_fusion", ALWAYS_FUSED)
-                                            NEEDLESS("no_bias_dropout_fusion", ALWAYS_FUSED)
-                                                NEEDLESS("no_rope_fusion", ALWAYS_FUSED)
-                                                    NEEDLESS("no_gradient_accumulation_fusion", ALWAYS_FUSED)
-                                                        NEEDLESS("cross_entropy_loss_fusion", ALWAYS_FUSED)
+    ALIAS("dtype", "params_dtype"),
+    ALIAS("torch_dtype", "params_dtype"),
+    MEANS("bf16", "params_dtype", "params_dtype=bf16"),
+    MEANS("fp16", "params_dtype", "params_dtype=fp16"),
+    MEANS("fp32", "params_dtype", "params_dtype=fp32"),
+    MEANS("fp64", "params_dtype", "params_dtype=fp64"),
+    MEANS("fp8_format", "fp8", "fp8=hybrid"),
+    NEEDLESS("attention_softmax_in_fp32", "softmax always computes in fp32"),
+    NEEDLESS("use_flash_attn",
+             "attention never holds the whole matrix; attention_backend chooses the kernels of a GPU"),
+    NEEDLESS("transformer_impl", NO_MEGATRON_CODE),
+    NEEDLESS("use_mcore_models", NO_MEGATRON_CODE),
+    NEEDLESS("use_legacy_models", NO_MEGATRON_CODE),
+    NEEDLESS("no_masked_softmax_fusion", ALWAYS_FUSED),
+    NEEDLESS("no_bias_gelu_fusion", ALWAYS_FUSED),
+    NEEDLESS("no_bias_swiglu_fusion", ALWAYS_FUSED),
+    NEEDLESS("no_bias_dropout_fusion", ALWAYS_FUSED),
+    NEEDLESS("no_rope_fusion", ALWAYS_FUSED),
+    NEEDLESS("no_gradient_accumulation_fusion", ALWAYS_FUSED),
+    NEEDLESS("cross_entropy_loss_fusion", ALWAYS_FUSED),
     /* recompute, moe */
-    MEANS("recompute_activations", "recompute_granularity", "recompute_granularity=selective")
-        MEANS("activation_checkpointing", "recompute_granularity",
-              "recompute_granularity=full recompute_method=uniform recompute_num_layers=1, or "
-              "recompute_granularity=selective")
-            MEANS("gradient_checkpointing", "recompute_granularity",
-                  "recompute_granularity=full recompute_method=uniform recompute_num_layers=1, or "
-                  "recompute_granularity=selective")
-                ALIAS("num_experts", "num_moe_experts") ALIAS("num_experts_per_tok", "moe_router_topk")
+    MEANS("recompute_activations", "recompute_granularity", "recompute_granularity=selective"),
+    MEANS("activation_checkpointing", "recompute_granularity",
+          "recompute_granularity=full recompute_method=uniform recompute_num_layers=1, or "
+          "recompute_granularity=selective"),
+    MEANS("gradient_checkpointing", "recompute_granularity",
+          "recompute_granularity=full recompute_method=uniform recompute_num_layers=1, or "
+          "recompute_granularity=selective"),
+    ALIAS("num_experts", "num_moe_experts"),
+    ALIAS("num_experts_per_tok", "moe_router_topk"),
     /* checkpoint, log */
-    ALIAS("output_dir", "save") ALIAS("out_dir", "save") ALIAS("o", "save") ALIAS("save_dir", "save") ALIAS(
-        "save_steps", "save_interval") ALIAS("save_total_limit", "save_keep_last") ALIAS("checkpoint", "load")
-        ALIAS("resume_from_checkpoint", "load") MEANS("resume", "load", "load=latest") NEEDLESS(
-            "dry_run", "`train plan CONFIG.yaml` computes placement, memory and messages and trains nothing")
-            MEANS("no_load_optim", "finetune", "finetune=true (weights only, from iteration 0)") NEEDLESS(
-                "no_load_rng", "random numbers follow from seed and position: no state is kept")
-                NEEDLESS("no_save_rng", "random numbers follow from seed and position: no state is kept")
-                    NEEDLESS("no_save_optim",
-                             "a checkpoint holds the whole state; `train export` writes the weights alone")
-                        NEEDLESS("ckpt_format", "there is one format; `train export` writes Hugging Face's")
-                            NEEDLESS("use_checkpoint_args", "model keys that a configuration leaves out come "
-                                                            "from the checkpoint that is loaded") ALIAS(
-                                "logging_steps", "log_interval") ALIAS("tensorboard_log_interval",
-                                                                       "log_interval")
-                                NEEDLESS("log_throughput", "it is always printed") NEEDLESS(
-                                    "timing_log_level", "trace_steps draws the timeline of a step")
-                                    NEEDLESS("wandb_project", "TensorBoard's files are in the run directory; "
-                                                              "tensorboard_dir moves them") NEEDLESS(
-                                        "yaml_cfg",
-                                        "the configuration is the first argument: `train CONFIG.yaml`")
-                                        NEEDLESS("config", "the configuration is the first argument: `train "
-                                                           "CONFIG.yaml`") NEEDLESS(
-                                            "config_file",
-                                            "the configuration is the first argument: `train CONFIG.yaml`")
-                                            NEEDLESS("job_config_file", "the configuration is the first "
-                                                                        "argument: `train CONFIG.yaml`")};
+    ALIAS("output_dir", "save"),
+    ALIAS("out_dir", "save"),
+    ALIAS("o", "save"),
+    ALIAS("save_dir", "save"),
+    ALIAS("save_steps", "save_interval"),
+    ALIAS("save_total_limit", "save_keep_last"),
+    ALIAS("checkpoint", "load"),
+    ALIAS("resume_from_checkpoint", "load"),
+    MEANS("resume", "load", "load=latest"),
+    NEEDLESS("dry_run",
+             "`train plan CONFIG.yaml` computes placement, memory and messages and trains nothing"),
+    MEANS("no_load_optim", "finetune", "finetune=true (weights only, from iteration 0)"),
+    NEEDLESS("no_load_rng", "random numbers follow from seed and position: no state is kept"),
+    NEEDLESS("no_save_rng", "random numbers follow from seed and position: no state is kept"),
+    NEEDLESS("no_save_optim", "a checkpoint holds the whole state; `train export` writes the weights alone"),
+    NEEDLESS("ckpt_format", "there is one format; `train export` writes Hugging Face's"),
+    NEEDLESS("use_checkpoint_args",
+             "model keys that a configuration leaves out come from the checkpoint that is loaded"),
+    ALIAS("logging_steps", "log_interval"),
+    ALIAS("tensorboard_log_interval", "log_interval"),
+    NEEDLESS("log_throughput", "it is always printed"),
+    NEEDLESS("timing_log_level", "trace_steps draws the timeline of a step"),
+    NEEDLESS("wandb_project", "TensorBoard's files are in the run directory; tensorboard_dir moves them"),
+    NEEDLESS("yaml_cfg", "the configuration is the first argument: `train CONFIG.yaml`"),
+    NEEDLESS("config", "the configuration is the first argument: `train CONFIG.yaml`"),
+    NEEDLESS("config_file", "the configuration is the first argument: `train CONFIG.yaml`"),
+    NEEDLESS("job_config_file", "the configuration is the first argument: `train CONFIG.yaml`"),
+};
 
 /* Values that others spell otherwise, and ours; the key decides which of several it can be. */
 static const struct { const char *value, *ours;

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "corpus.h"
 #include "base.h"
-#include <jansson.h>
+#include "json_number.h"
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -113,10 +113,7 @@ int corpus_inspect(const char *spec, FILE *out, int json)
     /* ids are at most 2^31 - 1 in every trainer's tables: a larger one is damage */
     int whole = c && corpus_scan(c, INT32_MAX, &range, &why);
     if (json) {
-        json_t *o = describe(spec, c, &range, whole ? NULL : why);
-        json_dumpf(o, out, JSON_INDENT(2));
-        fputc('\n', out);
-        json_decref(o);
+        json_print(out, describe(spec, c, &range, whole ? NULL : why), JSON_INDENT(2));
     } else {
         fprintf(out, "%s\n  kind        corpus%s%s\n", spec, c ? ", " : "", c ? c->kind : "");
         if (c) {

@@ -1,5 +1,5 @@
-/* json_number -- numbers in JSON, which has neither NaN nor infinity: null stands for both. What writes JSON
- * for other programs writes its real numbers by these two. */
+/* json_number -- JSON for other programs. It has neither NaN nor infinity: null stands for both, where real
+ * numbers are written by the first two. */
 #ifndef JSON_NUMBER_H
 #define JSON_NUMBER_H
 #include <jansson.h>
@@ -13,5 +13,13 @@ static inline const char *json_number_text(char text[32], double x)
 {
     snprintf(text, 32, isfinite(x) ? "%.17g" : "null", x);
     return text;
+}
+
+/* Prints j, with flags of json_dumpf, and ends it. */
+static inline void json_print(FILE *f, json_t *j, size_t flags)
+{
+    json_dumpf(j, f, flags);
+    fputc('\n', f);
+    json_decref(j);
 }
 #endif
