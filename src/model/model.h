@@ -92,7 +92,7 @@ typedef struct {
 } ModelUnit;
 
 typedef struct {
-    int unit0, units;      /* its units in Model.unit */
+    int unit0, units;      /* its units in ModelHeld.unit */
     int groups;            /* units of layers among them */
     int layers;
     int prev, next;        /* pipeline ranks that hold the stage before and after, -1: none */

@@ -21,13 +21,13 @@ typedef enum {
     RUN_TRAIN                  /* and masters, moments, the snapshot of asynchronous saves */
 } RunUse;
 
-/* Bytes of this rank, exact. total: of the device; without one of its own, of the process, host included. */
+/* Bytes of this rank, exact. */
 typedef struct {
-    int64_t parameters, gradients, optimizer, activations, buffers, total;
-    int64_t
-        host; /* the host's: what is offloaded and, beside a device of its own, what copies run through; */
-    int64_t arena, mapped, staging; /* sizes of Run's arenas: run, mapped, host */
-    int64_t reserve; /* of a device of its own, beside total: left free for what its libraries load later */
+    int64_t parameters, gradients, optimizer, activations, buffers;
+    int64_t total;             /* of the device; without one of its own, of the process */
+    int64_t host;              /* of the host: what is offloaded, and what a device of its own copies through */
+    int64_t arena, mapped, staging;    /* sizes of RunArenas: run, mapped, host */
+    int64_t reserve;           /* of a device of its own, not in total: left free for what its libraries load */
 } Memory;
 #define RUN_RESERVE ((int64_t)1 << 30)
 
@@ -181,7 +181,7 @@ typedef struct {
     void *ctx;                     /* of open and step */
     const StepLists *lists;        /* of the same configuration, where they are there already, else NULL */
     int apart; /* the plan is of a device with a memory of its own, whatever `device` says */
-    int fp8_recast;                /* as Run's */
+    int fp8_recast;                /* as RunPlan's */
 } Rehearsal;
 void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over);
 
@@ -250,7 +250,7 @@ const Lists *run_lists(const Run *r, int64_t batch);
 /* Gives the executor this run's functions (step.c), and the model its microbatches. */
 void step_open(Run *r);
 /* One step of training of this size, and one of evaluation, as the executor runs them; microbatches come from
- * r->source. */
+ * r->step.source. */
 void step_train(Run *r, const Lists *l);
 void step_forward(Run *r, const Schedule *s, int64_t B, int64_t S, int share_rows);
 
