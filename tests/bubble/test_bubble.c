@@ -148,14 +148,14 @@ static void published(void)
     CHECK(strstr(svg, ">figure 6 n=32 b&#39;=128</text>") && strstr(svg, ">1f1b, p 8, m 32</text>") &&
               strstr(svg, "</svg>"),
           "the drawing: %.80s", svg);
-    /* narrow enough for a telephone, dark where the reader's page is, no panel for one bar */
-    int panels = 0, bars = 0;
+    /* narrow enough for a telephone, dark where the reader's page is, a file's labels once, over their bars */
+    int labels = 0, bars = 0;
     for (const char *s = svg; (s = strstr(s, "class=\"p\"")); s++)
-        panels++;
+        labels++;
     for (const char *s = svg; (s = strstr(s, "</title></rect>")); s++)
         bars++;
     CHECK(strstr(svg, "width=\"440\"") && strstr(svg, "prefers-color-scheme:dark"), "%.200s", svg);
-    CHECK(panels > 1 && bars >= 2 * panels, "%d panels of %d bars", panels, bars);
+    CHECK(labels > 1 && bars >= 2 * labels, "%d labels over %d bars", labels, bars);
     CHECK(run("configs/bubble/controllable_memory.yaml --simulate --p 8") == 0 &&
               strstr(contents("out"), "v-half"),
           "%s", contents("err"));
