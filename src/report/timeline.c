@@ -267,12 +267,8 @@ static int read_event(TraceEvent *e, const json_t *o)
             part = whole(args, "part", -1, WHOLE - 1, -1);
     if (strcmp(report_text_of(o, "ph"), "X") || !isfinite(ts) || !(dur >= 0) || step < 0)
         return 0;
-    *e = (TraceEvent){.start = ts * 1e-6,
-                      .end = (ts + dur) * 1e-6,
-                      .step = step,
-                      .peer = -1,
-                      .kind = UINT16_MAX,
-                      .mb = (uint16_t)whole(args, "microbatch", 0, UINT16_MAX, 0),
+    *e = (TraceEvent){.start = ts * 1e-6, .end = (ts + dur) * 1e-6, .step = step, .peer = -1,
+                      .kind = UINT16_MAX, .mb = (uint16_t)whole(args, "microbatch", 0, UINT16_MAX, 0),
                       .chunk = (uint8_t)whole(args, "chunk", 0, UINT8_MAX, 0),
                       .phase = (uint8_t)whole(args, "phase", 0, 2, 0),
                       .unit = part < 0 ? WHOLE : (uint16_t)part};

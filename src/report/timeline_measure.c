@@ -156,8 +156,7 @@ static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *
     size_t cells = (size_t)stages * (size_t)s->m;
     char why[WHY];
     Ran ran = {.list = xcalloc((size_t)s->p, sizeof *ran.list),
-               .work = xcalloc((size_t)stages, sizeof *ran.work),
-               .seen = xcalloc(cells, 1)};
+               .work = xcalloc((size_t)stages, sizeof *ran.work), .seen = xcalloc(cells, 1)};
     ran.each[0] = xcalloc(3 * cells, sizeof *ran.each[0]);
     ran.each[1] = ran.each[0] + cells;
     ran.each[2] = ran.each[1] + cells;
@@ -229,18 +228,16 @@ void timeline_say(const Timeline *t, char *text, int size)
     *text = 0;
     Overlap o = timeline_overlap(t, -1, -1);
     if (o.bytes > 0)
-        n += snprintf(text + n, (size_t)(size - n),
-                      "%.0f %% of the reductions' bytes were moved under computation (%.0f %% of their time "
-                      "was)",
-                      100 * o.bytes_under / o.bytes, 100 * o.seconds_under / fmax(o.seconds, 1e-12));
+        n += snprintf(text + n, (size_t)(size - n), "%.0f %% of the reductions' bytes were moved under "
+                      "computation (%.0f %% of their time was)", 100 * o.bytes_under / o.bytes,
+                      100 * o.seconds_under / fmax(o.seconds, 1e-12));
     int p = t->ranks && step >= 0 ? timeline_pipeline(t, 0, lane) : 0;
     if (p > 1) {
         PipelineTimes x;
         timeline_times(&x, t, lane, p, step);
         if (isfinite(x.measured.step_rate))
             n += snprintf(text + n, (size_t)(size - n), "%sbubble of iteration %lld %.1f %%", n ? "; " : "",
-                          (long long)step,
-                          100 * x.measured.step_rate);
+                          (long long)step, 100 * x.measured.step_rate);
         if (isfinite(x.schedule.step_rate))
             n += snprintf(text + n, (size_t)(size - n), ", the schedule's with the same times %.1f %%",
                           100 * x.schedule.step_rate);

@@ -148,7 +148,7 @@ static void published(void)
     CHECK(strstr(svg, ">figure 6 n=32 b&#39;=128</text>") && strstr(svg, ">1f1b, p 8, m 32</text>") &&
               strstr(svg, "</svg>"),
           "the drawing: %.80s", svg);
-    /* narrow enough for a telephone, dark where the reader's page is, a file's labels once, over their bars */
+    /* narrow enough for a telephone, dark where the reader's page is, labels once over their bars */
     int labels = 0, bars = 0;
     for (const char *s = svg; (s = strstr(s, "class=\"p\"")); s++)
         labels++;
