@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "commands.h"
 #include "run.h"
-#include "sample.h"
 #include "start.h"
 #include "tokenizer.h"
 #include <errno.h>
@@ -12,6 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
+typedef struct {
+    double temperature;        /* 0: the most likely token */
+    int64_t top_k;             /* 0: all */
+    double top_p;              /* 1: all; nucleus, Holtzman et al. 2020, arXiv:1904.09751 */
+    uint64_t seed;
+} Sampling;
+
 static int falling(const void *a, const void *b, void *logits)
 {
     int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
@@ -19,7 +25,10 @@ static int falling(const void *a, const void *b, void *logits)
     return x[i] != x[j] ? (x[i] < x[j] ? 1 : -1) : i - j;
 }
 
-int32_t sample_token(const Sampling *s, const double *logits, int64_t n, int64_t position, int32_t *order)
+/* Draws from logits[0..n) with the random number of `position`; order [n] is work memory. Ties go to the
+ * lower token. */
+static int32_t sample_token(const Sampling *s, const double *logits, int64_t n, int64_t position,
+                            int32_t *order)
 {
     for (int32_t i = 0; i < n; i++)
         order[i] = i;
@@ -44,8 +53,10 @@ int32_t sample_token(const Sampling *s, const double *logits, int64_t n, int64_t
     return order[keep - 1];
 }
 
-int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t n, int64_t count, int32_t end,
-                      int32_t *out)
+/* Continues prompt[0..n) by up to `count` tokens, until `end` is drawn (it is kept); returns how many are in
+ * out. The run has a cache for n + count positions. */
+static int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t n, int64_t count,
+                             int32_t end, int32_t *out)
 {
     int64_t V = r->cfg->vocab_size, made = 0;
     double *logits = xcalloc((size_t)V, sizeof *logits);

@@ -25,9 +25,9 @@ typedef enum {
 typedef struct {
     int64_t parameters, gradients, optimizer, activations, buffers;
     int64_t total;             /* of the device; without one of its own, of the process */
-    int64_t host;              /* of the host: what is offloaded, and what a device of its own copies through */
+    int64_t host;              /* of the host: what is offloaded, and what copies of a device go through */
     int64_t arena, mapped, staging;    /* sizes of RunArenas: run, mapped, host */
-    int64_t reserve;           /* of a device of its own, not in total: left free for what its libraries load */
+    int64_t reserve;           /* of a device of its own, not in total: left free for its libraries */
 } Memory;
 #define RUN_RESERVE ((int64_t)1 << 30)
 

@@ -21,9 +21,8 @@ unseen() { # ROOM
 public="config.h placement.h config_table.h  corpus.h loader.h tokenizer.h  model.h params.h
         checkpoint.h source.h safetensors.h huggingface.h  metrics.h trace.h timeline.h chart.h
         run.h start.h balance.h whole.h  predict.h sweep.h calibrate.h  bubble.h  commands.h"
-# and, beside those: what plan prints, the costs that plan and schedule show, the pictures of schedule and of bubble, the
-# sampling that generate does
-public="$public  plan_times.h  run_costs.h  schedule_svg.h  svg.h  sample.h"
+# and, beside those: what plan prints, the costs that plan and schedule show, the pictures of schedule and of bubble
+public="$public  plan_times.h  run_costs.h  schedule_svg.h  svg.h"
 
 # FILE:ROOM -- what points upward all the same: dispatch.c to the training loop, which train.c keeps in sight
 except="src/run/run_costs.c:src/plan src/commands/dispatch.c:train.c"

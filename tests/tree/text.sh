@@ -57,8 +57,6 @@ tests_only="alias_at comm_stats config_docs config_fingerprint config_forget con
             grid_expert_group grid_expert_size grid_group interval_parse linear_bwd_x linear_fwd loader_samples
             loss_scale_open manifest_parse pair_count pairs param_defs params_refresh philox rng_normal
             scale_tick_text split_parse st_parse tensorboard_crc32c"
-# still to be made static
-alone="generate_text sample_token"
 debug=0
 case ${BUILD:-} in *debug*) debug=1 ;; esac
 {
@@ -70,7 +68,7 @@ while read -r file object; do
 done < "$work/objects" > "$work/symbols"
 [ "$(wc -l < "$work/symbols")" -gt 200 ] || { echo "only $(wc -l < "$work/symbols") objects: build first"; bad=1; }
 sed 's/: .*//' "$work/symbols" | xargs nm -A -P >> "$work/symbols"
-awk -v tests_only="$tests_only $alone" '
+awk -v tests_only="$tests_only" '
     BEGIN { n = split(tests_only, names, " "); for (i = 1; i <= n; i++) known[names[i]] = 1 }
     NF == 2 && $1 ~ /\.o:$/ { file[$1] = $2; next }
     { sub(/_(generic|avx2|avx512)_f(32|64)$/, "", $2) }
