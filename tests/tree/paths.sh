@@ -1,6 +1,6 @@
 #!/bin/sh
 # tests/tree/paths.sh -- every path into one of our folders that a tracked text file names exists: in READMEs,
-# comments, scripts, tests. `*`, `{`, `%` and `$` end what is checked. scripts/README.md names every script,
+# comments, scripts, tests. `*`, `{`, `%`, `$` and `\` end what is checked. scripts/README.md names every script,
 # README.md has an example of every command and knows about how long the files of its reading order are.
 set -u
 work=${WORK:?}
@@ -17,7 +17,7 @@ grep -v '^tests/golden/.*\(safetensors\|bin\|idx\)$' "$work/files" | xargs awk \
             path = substr(line, RSTART, RLENGTH)
             line = substr(line, RSTART + RLENGTH)
             sub(/^[^a-z]/, "", path)
-            open = line ~ /^[*{%$]/ || path ~ /_$/          # a pattern: its beginning is enough
+            open = line ~ /^[*{%$\\]/ || path ~ /_$/        # a pattern: its beginning is enough
             if (!open) sub(/[.\/-]+$/, "", path)
             if (path !~ made) print path (open ? "*" : "") "\t" FILENAME ":" FNR
         }
