@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SERIES = 8, WIDTH = 450 };      /* of a chart at most; px: a plot has room for the labels of these */
+enum { WIDTH = 450, DOTS = 80 };       /* px that a plot has for its labels; more points have no dots */
 
 /* ---- Pages ---- */
 
@@ -166,7 +166,6 @@ static void put_curve(FILE *f, const Series *s, Scale x, Scale y)
 void chart_plot(FILE *f, const Chart *c)
 {
     Scale x = x_scale(c), y = x.lo < x.hi ? y_scale(c, x) : (Scale){1, 0, 0};
-    BUG_ON(c->n > SERIES);
     if (!(y.lo < y.hi)) {
         html_put(f, "<p class='none'>nothing was recorded</p>\n");
         return;
@@ -177,11 +176,14 @@ void chart_plot(FILE *f, const Chart *c)
              c->x_name);
     put_axes(f, c, x, y);
     html_put(f, "<svg viewBox='0 0 1000 1000' preserveAspectRatio='none'>\n");
-    for (int k = c->n; k-- > 0;) {
-        Series line = c->series[k];
-        put_curve(f, &line, x, y);
+    for (int k = 0; k < c->n; k++) {
+        /* lines over those before them; of a stack's areas each would hide the lower ones */
+        Series line = c->series[c->series[k].draw == DRAW_AREA ? c->n - 1 - k : k];
+        int dots = line.draw == DRAW_DOTS;
+        if (!dots || line.n <= DOTS)
+            put_curve(f, &line, x, y);
         line.draw = DRAW_LINE;
-        if (c->series[k].draw == DRAW_DOTS)
+        if (dots)
             put_curve(f, &line, x, y);
     }
     html_put(f, "</svg></svg>\n<script type='application/json'>[");

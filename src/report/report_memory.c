@@ -4,14 +4,13 @@
 #include <math.h>
 
 /* both: there is a column for what is held; what is not known leaves its cell empty. */
-static void memory_row(FILE *f, const char *name, double planned, double used, double most, int both,
-                       int total)
+static void memory_row(FILE *f, const char *css, const char *name, double planned, double used, double most,
+                       int both)
 {
     char t[32], u[32];
-    html_put(f,
-             "<tr%s><td>%s</td><td class='mem'><div><span class='a faint' style='width:%.2f%%'></span>"
-             "<span class='a' style='width:%.2f%%'></span></div></td><td class='n'>%s</td>",
-             total ? " class=total" : "", name, 100 * fmax(0, planned) / most, 100 * fmax(0, used) / most,
+    html_put(f, "<tr class='%s'><td>%s</td><td class='mem'><div><span class='a faint' style='width:%.2f%%'>"
+             "</span><span class='a' style='width:%.2f%%'></span></div></td><td class='n'>%s</td>", css, name,
+             100 * fmax(0, planned) / most, 100 * fmax(0, used) / most,
              isfinite(planned) ? report_bytes_text(t, planned) : "");
     if (both)
         html_put(f, "<td class='n'>%s</td>", isfinite(used) ? report_bytes_text(u, used) : "");
@@ -38,8 +37,8 @@ void report_put_memory(FILE *f, const Report *r)
     html_keys(f, keys, 1 + both);
     html_table(f, "", both ? "||planned|held at most" : "||planned");
     json_object_foreach(memory, name, o)
-        memory_row(f, name, report_number_of(o, "planned"), report_number_of(o, "used"), most, both, 0);
-    memory_row(f, "in all", plan, resident, most, both, 1);
+        memory_row(f, "", name, report_number_of(o, "planned"), report_number_of(o, "used"), most, both);
+    memory_row(f, "total", "in all", plan, resident, most, both);
     html_table_end(f);
     if (both)
         html_put(f, "<p class='note'>What the process holds is known as a whole; the program itself and its "

@@ -14,11 +14,9 @@ enum { PIPELINES = 24, BARS = 24000 }; /* drawn at most; beyond the first pipeli
 
 static void put_legend(FILE *f, const Picture *d)
 {
-    static const Key comm[LANE_STREAMS] = {{"tp low", "tensor", NULL},
-                                           {"cp low", "context", NULL},
-                                           {"ep low", "experts", NULL},
-                                           {"pp low", "messages of the pipeline", NULL},
-                                           {"dp low", "reductions, gathers", NULL}};
+    static const Key comm[LANE_STREAMS] = {
+        {"tp low", "tensor", NULL}, {"cp low", "context", NULL}, {"ep low", "experts", NULL},
+        {"pp low", "messages of the pipeline", NULL}, {"dp low", "reductions, gathers", NULL}};
     Key key[LANE_KEYS + LANE_STREAMS];
     int n = lane_keys(key, d->used, d->chunks);
     for (int i = 0; i < LANE_STREAMS; i++)

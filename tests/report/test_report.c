@@ -512,8 +512,11 @@ static void test_report(void)
         fprintf(f, "{\"iteration\": %d, \"lm_loss\": %.17g, \"grad_norm\": %g, \"elapsed_ms\": 10, "
                 "\"forward_ms\": 3, \"tokens_per_second\": 1000, \"learning_rate\": 1e-4}\n", i, 2 + sin(i),
                 i % 7 + 0.5);
+    for (int i = 100; i <= 20000; i += 100)
+        fprintf(f, "{\"iteration\": %d, \"valid_loss\": 2}\n", i);
     fclose(f);
     page = report_of(dir);
+    CHECK(strstr(page, "class=\"line b\"") && !strstr(page, "class=\"dots"), "200 dots in a curve");
     CHECK(strlen(page) < 500000, "%zu bytes", strlen(page));
     CHECK(strstr(page, "log iterations") && strstr(page, "means of 401 recorded steps"), "views and means");
     free(page);
