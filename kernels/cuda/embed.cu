@@ -1,11 +1,14 @@
 /* embed -- rows of the token and position tables, and the sums of their gradients.
- *
  * The backward adds the rows of dy that belong to one row of a table, in the order of the tokens, without
- * float atomics: 1 count     how many tokens each row has; a token keeps the number that it was 2 place each
- * row with tokens takes its range of a list, and of the list of long rows if it has more than a segment 3
- * scatter   tokens into their row's range, in any order 4 order     each token's place there is how many
- * before it there are: compared with all others of the range 5 sum       a block adds a segment of them, into
- * the gradient, or of a long row into a partial sum 6 total     partial sums of the long rows, in order
+ * float atomics:
+ *   1 count     how many tokens each row has; a token keeps the number that it was
+ *   2 place     each row with tokens takes its range of a list, and of the list of long rows if it has more
+ *               than a segment
+ *   3 scatter   tokens into their row's range, in any order
+ *   4 order     each token's place there is how many before it there are: compared with all others of the
+ *               range
+ *   5 sum       a block adds a segment of them, into the gradient, or of a long row into a partial sum
+ *   6 total     partial sums of the long rows, in order
  * Ranges lie in any order, but what is added to what, and when, follows from the tokens alone. */
 #include "common.cuh"
 

@@ -1,10 +1,10 @@
 /* collective -- the operations of a whole group, as stages that follow each other step by step (group.h):
- *
  *   post    my pieces of all blocks that others of this host own go into my scatter slot
  *   sum     the pieces of my blocks are taken from all scatter slots and added; one host: that is the result
  *   join    several hosts: partial sums of other ranks' blocks are sent to them, theirs of mine are added in
- * host order offer   my finished piece goes into my gather slot, and to the other hosts; theirs come into
- * mine copy    all finished pieces are taken from the gather slots
+ *           host order
+ *   offer   my finished piece goes into my gather slot, and to the other hosts; theirs come into mine
+ *   copy    all finished pieces are taken from the gather slots
  *
  * Each stage has a counter of the steps it has done and does the next one as soon as what it needs is there.
  */

@@ -1,11 +1,12 @@
 /* group -- what the members of a process group share and who of them does what.
- *
  * Between ranks of one host everything goes through one shared segment, in steps whose pieces stay in the
- * caches, DEPTH of them under way. Two channels, each with a slot per member and step: scatter   member i
- * leaves in its slot a piece for every block; who owns a block takes it from all slots and adds gather    who
- * owns a block leaves a finished piece; all take it A member counts in the segment how many steps it has
- * filled and how many it has taken; a slot is filled again when all others have taken it. An all-reduce uses
- * both channels, a reduce-scatter the first, an all-gather the second.
+ * caches, DEPTH of them under way. Two channels, each with a slot per member and step:
+ *   scatter   member i leaves in its slot a piece for every block; who owns a block takes it from all slots
+ *             and adds
+ *   gather    who owns a block leaves a finished piece; all take it
+ * A member counts in the segment how many steps it has filled and how many it has taken; a slot is filled
+ * again when all others have taken it. An all-reduce uses both channels, a reduce-scatter the first, an
+ * all-gather the second.
  *
  * With several hosts every block (there is one for each rank of the group) has an owner on each host: its
  * rank where it lives, elsewhere one of the host's members. Sums are formed in rank order inside each host,

@@ -44,8 +44,9 @@ int job_cores(void);             /* the cores this rank may run on */
 int job_sharers(void); /* ranks of the host that may run on some of the same cores, this one included */
 
 /* Doorbells. A rank that finds nothing to do sleeps on its own; who changes something that it may wait for
- * rings. seen = job_bell(); look; job_sleepy(1); look again; job_sleep(seen, seconds); job_sleepy(-1) looks
- * twice, so that a ring between the looks is not lost. Any number of threads of a rank may sleep. */
+ * rings.
+ *     seen = job_bell(); look; job_sleepy(1); look again; job_sleep(seen, seconds); job_sleepy(-1)
+ * looks twice, so that a ring between the looks is not lost. Any number of threads of a rank may sleep. */
 uint32_t job_bell(void);
 void job_sleepy(int change);
 void job_sleep(uint32_t seen, double seconds);

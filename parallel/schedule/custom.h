@@ -1,9 +1,8 @@
 /* custom -- compute lists as text: one line a rank, actions between commas, in the syntax of PyTorch's
  * pipeline schedules (torch.distributed.pipelining, compute only).
- *
  *     0F0,0F1,0I0,0W0,0B1     an action: virtual stage, letter, microbatch
  *     1F0,1I0,1F1,1W0,1B1     F forward, B backward, I its half for the input (D here), W that for the
- * weights
+ *                             weights
  *
  * Line k of those that have actions is rank k of the pipeline. Blanks, empty cells and empty lines mean
  * nothing. With p lines and v * p stages every line has v of them, in a loop (stage s on rank s mod p), or

@@ -1,8 +1,7 @@
 /* Settings that exclude each other, or of which one needs the other: one row a pair, all of them here, so
  * that no configuration passes the rules and is refused later.
- *
  *   PAIR(a, b, broken, change)     both keys readable and `broken`: reported under a, with both values and
- * `change`
+ *                                  `change`
  *
  * The conditions see what was set, before anything that is absent is derived. On an axis of size 1 its
  * options are legal: rows about data parallelism ask for DP, rows about the pipeline for PP. */

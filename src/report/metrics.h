@@ -3,11 +3,13 @@
  * One row of METRICS is one number of a step; it feeds the progress line, metrics.jsonl, TensorBoard and
  * the report. metrics.jsonl is the single source of truth: the report's curves are made from it alone, so a
  * resumed run's report shows the whole history. Only rank 0 opens a Log.
- *
  * X(field, type, unit, over ranks, over steps, TensorBoard tag, Megatron-LM's where it has one, or "", label
- * in the report) over ranks   SAME: every rank has it already; MAX, MEAN: metrics_reduce makes it over steps
- * what a line says about the steps since the line before it: OWN   the value of the line's own step: nothing
- * that describes the training is averaged, so that a resumed run writes the same bits TIME  the mean a step
+ * in the report)
+ *   over ranks   SAME: every rank has it already; MAX, MEAN: metrics_reduce makes it
+ *   over steps   what a line says about the steps since the line before it:
+ *                OWN   the value of the line's own step: nothing that describes the training is averaged, so
+ *                      that a resumed run writes the same bits
+ *                TIME  the mean a step
  *                COUNT the growth of a total that the caller counts from the start of training and keeps in
  *                      its checkpoint: exact when a run stops between two lines
  *                RATE  filled in by log_step from the others, over the same steps; the caller leaves it 0

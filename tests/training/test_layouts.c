@@ -1,13 +1,14 @@
 /* Every layout equal to one rank: many layouts of one world in one job, each beside the model on one rank.
  * Modes:
- *
  *   cover             a set of layouts of this world in which every two choices meet
  *   all [K N [SEED]]  every tp x sp x pp x v x dp x ZeRO x schedule of this world, of N parts the K-th; the
- * rest drawn bitwise FILE [all]  three steps with clipping; a line "what may change bits <tab> bits" a layout
- * to FILE: all whose first columns agree must have the same bits, whatever the world
- * (tests/training/layouts.sh compares) optimizers        every rule with every ZeRO stage, three steps,
- * against one rank bf16              fifty steps, loss against one rank at each one KEY=VALUE ..  this layout
- * alone, with the words that a failure prints
+ *                     rest drawn
+ *   bitwise FILE [all]  three steps with clipping; a line "what may change bits <tab> bits" a layout to FILE:
+ *                     all whose first columns agree must have the same bits, whatever the world
+ *                     (tests/training/layouts.sh compares)
+ *   optimizers        every rule with every ZeRO stage, three steps, against one rank
+ *   bf16              fifty steps, loss against one rank at each
+ *   one KEY=VALUE ..  this layout alone, with the words that a failure prints
  *
  * Rank 0 alone computes the one-rank results, once a family. A layout that fails prints one line with its
  * arguments. */

@@ -1,10 +1,11 @@
 /* Checkpoints move between layouts: what one layout saves after two steps, any other loads, element by
  * element the same bits of weights, masters and moments, and goes on with the same third step; what that one
  * saves, the first loads.
- *
  *   save FOLDER K     K layouts of this world, each into a run directory of its own, with what it held beside
- * it load FOLDER TAG   every one of them, whatever world wrote it, in another layout of this world, saved
- * again as TAG back FOLDER TAG   those of this world as TAG, in the layout that wrote the first one
+ *                     it
+ *   load FOLDER TAG   every one of them, whatever world wrote it, in another layout of this world, saved
+ *                     again as TAG
+ *   back FOLDER TAG   those of this world as TAG, in the layout that wrote the first one
  *
  * Parts of one model are told from another's by their place in the whole tensor, so a permutation shows. */
 #include "layout_run.h"

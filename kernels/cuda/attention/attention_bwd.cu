@@ -3,10 +3,10 @@
  *   dv = (P M)^T do      ds = P ((do v^T) M - delta)      dq = ds k scale      dk = ds^T q scale
  *
  * (Dao 2023, arXiv:2307.08691, sec 3.1), P made again from q, k and lse. One kernel, in roles:
- *
  *   QUERIES    a block holds a tile of queries and makes their dq; keys and values pass by
  *   KEYS       a block holds a tile of keys and makes their dk and dv; queries and do of all query heads of
- * the group pass by. It works on the transposed scores k q^T: here, too, rows are what the block holds
+ *              the group pass by. It works on the transposed scores k q^T: here, too, rows are what the block
+ *              holds
  *   KEYS_DK, KEYS_DV   for heads of 256, whose two sums do not fit the registers: one of them each
  *
  * That is seven matrix products (eight in heads of 256) where one kernel by keys needs five: scores and do

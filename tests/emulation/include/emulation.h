@@ -10,19 +10,21 @@
  *
  * Device memory is 0xff (NaN) when new, ends at a page that faults, and is never reused after cudaFree.
  * Shared memory is 0xff in every new block, and checked behind its end.
- *
  *   EMULATION_SEED=N        the order (default 1)
  *   EMULATION_LAST=N        stream N, in the order in which they were made, 0 first, runs when no other can
  *   EMULATION_GUARD=1       the host faults when it touches device memory, or pinned memory that it has freed
  *   EMULATION_NO_DEVICE=1   as on a machine without a driver: cudaErrorInsufficientDriver
  *   EMULATION_DEVICES=N     how many devices there seem to be (default 1): their memory is one; processes
- * that are given this see the same ones, others have one each EMULATION_NCCL_VERSION=N  the version that NCCL
- * says it is EMULATION_ENGINES=1     copies off the device run one after the other, whatever their streams,
- * and so do those to it EMULATION_MEMORY=BYTES  of device memory (default 4 GiB) EMULATION_SMS=N
- * multiprocessors (default 4) EMULATION_SITES=FILE    adds to FILE, when the process ends, `KIND FILE:LINE
- * COUNT` for each place that has waited: event waits, synchronisations, barriers EMULATION_LAUNCHES=FILE adds
- * to FILE, when the process ends, `COUNT KERNEL` for each kernel EMULATION_DROP=FILE:LINE  what waits there
- * does not
+ *                           that are given this see the same ones, others have one each
+ *   EMULATION_NCCL_VERSION=N  the version that NCCL says it is
+ *   EMULATION_ENGINES=1     copies off the device run one after the other, whatever their streams, and so do
+ *                           those to it
+ *   EMULATION_MEMORY=BYTES  of device memory (default 4 GiB)
+ *   EMULATION_SMS=N         multiprocessors (default 4)
+ *   EMULATION_SITES=FILE    adds to FILE, when the process ends, `KIND FILE:LINE COUNT` for each place that
+ *                           has waited: event waits, synchronisations, barriers
+ *   EMULATION_LAUNCHES=FILE adds to FILE, when the process ends, `COUNT KERNEL` for each kernel
+ *   EMULATION_DROP=FILE:LINE  what waits there does not
  *
  * This header is what the emulated libraries (matrix products, collectives, instructions) are written with.
  */
