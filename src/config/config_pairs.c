@@ -56,31 +56,32 @@ static int nothing_to_validate(const Config *c)
          PP && (c->pipeline_schedule == PIPELINE_SCHEDULE_CUSTOM) == ABSENT(pipeline_schedule_file),         \
          "the file goes with custom, and only with it")                                                      \
     PAIR(pipeline_max_activations, pipeline_schedule,                                                        \
-         PP &&SET(pipeline_max_activations) && c->pipeline_schedule != PIPELINE_SCHEDULE_ZB_AUTO,            \
+         PP && SET(pipeline_max_activations) && c->pipeline_schedule != PIPELINE_SCHEDULE_ZB_AUTO,           \
          "it is a bound for zb-auto only: leave it out")                                                     \
     PAIR(pipeline_model_parallel_layout, num_layers_in_first_pipeline_stage,                                 \
-         PP &&SET(pipeline_model_parallel_layout) && SET(num_layers_in_first_pipeline_stage), ONE_WAY)       \
+         PP && SET(pipeline_model_parallel_layout) && SET(num_layers_in_first_pipeline_stage), ONE_WAY)      \
     PAIR(pipeline_model_parallel_layout, num_layers_in_last_pipeline_stage,                                  \
-         PP &&SET(pipeline_model_parallel_layout) && SET(num_layers_in_last_pipeline_stage), ONE_WAY)        \
+         PP && SET(pipeline_model_parallel_layout) && SET(num_layers_in_last_pipeline_stage), ONE_WAY)       \
     PAIR(pipeline_model_parallel_layout, account_for_embedding_in_pipeline_split,                            \
-         PP &&SET(pipeline_model_parallel_layout) && c->account_for_embedding_in_pipeline_split, ONE_WAY)    \
+         PP && SET(pipeline_model_parallel_layout) && c->account_for_embedding_in_pipeline_split, ONE_WAY)   \
     PAIR(pipeline_model_parallel_layout, account_for_loss_in_pipeline_split,                                 \
-         PP &&SET(pipeline_model_parallel_layout) && c->account_for_loss_in_pipeline_split, ONE_WAY)         \
+         PP && SET(pipeline_model_parallel_layout) && c->account_for_loss_in_pipeline_split, ONE_WAY)        \
     PAIR(pipeline_model_parallel_layout, pipeline_balance,                                                   \
-         PP &&SET(pipeline_model_parallel_layout) && BY_COST, ONE_WAY)                                       \
+         PP && SET(pipeline_model_parallel_layout) && BY_COST, ONE_WAY)                                      \
     PAIR(num_layers_in_first_pipeline_stage, account_for_embedding_in_pipeline_split,                        \
-         PP &&SET(num_layers_in_first_pipeline_stage) && c->account_for_embedding_in_pipeline_split,         \
+         PP && SET(num_layers_in_first_pipeline_stage) && c->account_for_embedding_in_pipeline_split,        \
          ONE_WAY)                                                                                            \
     PAIR(num_layers_in_first_pipeline_stage, account_for_loss_in_pipeline_split,                             \
-         PP &&SET(num_layers_in_first_pipeline_stage) && c->account_for_loss_in_pipeline_split, ONE_WAY)     \
+         PP && SET(num_layers_in_first_pipeline_stage) && c->account_for_loss_in_pipeline_split, ONE_WAY)    \
     PAIR(num_layers_in_first_pipeline_stage, pipeline_balance,                                               \
-         PP &&SET(num_layers_in_first_pipeline_stage) && BY_COST, ONE_WAY)                                   \
+         PP && SET(num_layers_in_first_pipeline_stage) && BY_COST, ONE_WAY)                                  \
     PAIR(num_layers_in_last_pipeline_stage, account_for_embedding_in_pipeline_split,                         \
-         PP &&SET(num_layers_in_last_pipeline_stage) && c->account_for_embedding_in_pipeline_split, ONE_WAY) \
+         PP && SET(num_layers_in_last_pipeline_stage) && c->account_for_embedding_in_pipeline_split,         \
+         ONE_WAY)                                                                                            \
     PAIR(num_layers_in_last_pipeline_stage, account_for_loss_in_pipeline_split,                              \
-         PP &&SET(num_layers_in_last_pipeline_stage) && c->account_for_loss_in_pipeline_split, ONE_WAY)      \
+         PP && SET(num_layers_in_last_pipeline_stage) && c->account_for_loss_in_pipeline_split, ONE_WAY)     \
     PAIR(num_layers_in_last_pipeline_stage, pipeline_balance,                                                \
-         PP &&SET(num_layers_in_last_pipeline_stage) && BY_COST, ONE_WAY)                                    \
+         PP && SET(num_layers_in_last_pipeline_stage) && BY_COST, ONE_WAY)                                   \
     PAIR(account_for_embedding_in_pipeline_split, pipeline_balance,                                          \
          PP && c->account_for_embedding_in_pipeline_split && BY_COST, ONE_WAY)                               \
     PAIR(account_for_loss_in_pipeline_split, pipeline_balance,                                               \
@@ -98,12 +99,12 @@ static int nothing_to_validate(const Config *c)
          "the run is given in samples: use lr_decay_samples")                                                \
     PAIR(lr_wsd_decay_iters, train_samples, SET(lr_wsd_decay_iters) && BY_SAMPLES,                           \
          "the run is given in samples: use lr_wsd_decay_samples")                                            \
-    PAIR(lr_warmup_iters, train_samples, c->lr_warmup_iters &&BY_SAMPLES,                                    \
+    PAIR(lr_warmup_iters, train_samples, c->lr_warmup_iters && BY_SAMPLES,                                   \
          "the run is given in samples: use lr_warmup_samples")                                               \
     PAIR(lr_wsd_decay_iters, lr_decay_style,                                                                 \
          !BY_SAMPLES && (SET(train_iters) || SET(lr_decay_iters)) && WSD == ABSENT(lr_wsd_decay_iters),      \
          "the closing decay goes with WSD, and only with it")                                                \
-    PAIR(lr_wsd_decay_samples, lr_decay_style, BY_SAMPLES &&WSD == ABSENT(lr_wsd_decay_samples),             \
+    PAIR(lr_wsd_decay_samples, lr_decay_style, BY_SAMPLES && WSD == ABSENT(lr_wsd_decay_samples),            \
          "the closing decay goes with WSD, and only with it")                                                \
     PAIR(lr_warmup_fraction, lr_warmup_iters, SET(lr_warmup_fraction) && c->lr_warmup_iters, KEEP_ONE)       \
     PAIR(lr_warmup_fraction, lr_warmup_samples, SET(lr_warmup_fraction) && c->lr_warmup_samples, KEEP_ONE)   \
@@ -130,12 +131,12 @@ static int nothing_to_validate(const Config *c)
     PAIR(recompute_modules, recompute_granularity,                                                           \
          c->recompute_modules.n && c->recompute_granularity != RECOMPUTE_GRANULARITY_SELECTIVE,              \
          "they are for selective: leave them out")                                                           \
-    PAIR(cpu_offloading_num_layers, recompute_granularity, c->cpu_offloading_num_layers &&FULL,              \
+    PAIR(cpu_offloading_num_layers, recompute_granularity, c->cpu_offloading_num_layers && FULL,             \
          "layers that run again keep nothing that could lie elsewhere: use none or selective, or offload 0 " \
          "layers")                                                                                           \
     PAIR(loss_scale, params_dtype, SET(loss_scale) && c->params_dtype != PARAMS_DTYPE_FP16,                  \
          "it is for fp16: leave it out")                                                                     \
-    PAIR(finetune, load, c->finetune &&ABSENT(load), "set load to the checkpoint to take the weights from")  \
+    PAIR(finetune, load, c->finetune && ABSENT(load), "set load to the checkpoint to take the weights from") \
     PAIR(save_retain_interval, save_interval, SET(save_retain_interval) && ABSENT(save_interval),            \
          "set save_interval too")
 
