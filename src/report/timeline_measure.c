@@ -82,13 +82,9 @@ static Bubble measured(const Timeline *t, const int *lane, int p, int64_t step, 
                     : (Bubble){NAN, NAN};
 }
 
-/* The work of one kind at a stage. */
-typedef struct { double sum; int n; } Work;
-
 /* What the ranks of a pipeline ran in the step, as compute lists. */
 typedef struct {
     InstrList *list;                   /* [p] */
-    Work (*work)[I_W + 1];             /* [p*v] */
     char *seen;                        /* [p*v*m] bits of 1 << I_F .. I_W */
     double *each[3];                   /* [p*v*m] s of F, of D or B, of W */
 } Ran;
@@ -102,17 +98,14 @@ static int add_event(Ran *x, const PipeShape *s, int rank, const TraceEvent *e)
         return 0;
     Instr i = {.op = (uint8_t)e->kind, .chunk = e->chunk, .unit = WHOLE, .mb = e->mb};
     const Instr *last = l->n ? &l->list[l->n - 1] : &(Instr){.op = INSTR_KINDS};
-    int stage = pipe_stage(s, rank, i.chunk),
-        more = last->op == i.op && last->chunk == i.chunk && last->mb == i.mb;
-    size_t cell = (size_t)stage * (size_t)s->m + i.mb;
+    int more = last->op == i.op && last->chunk == i.chunk && last->mb == i.mb;
+    size_t cell = (size_t)pipe_stage(s, rank, i.chunk) * (size_t)s->m + i.mb;
     char *seen = &x->seen[cell];
     if (!more && *seen & 1 << i.op)
         return 0;
     if (!more)
         l->list[l->n++] = i;
     *seen |= (char)(1 << i.op);
-    x->work[stage][i.op].sum += e->end - e->start;
-    x->work[stage][i.op].n += !more;
     x->each[i.op == I_F ? 0 : i.op == I_W ? 2 : 1][cell] += e->end - e->start;
     return 1;
 }
@@ -127,25 +120,6 @@ static int is_whole(const Ran *x, size_t cells)
     return 1;
 }
 
-static double mean(Work w) { return w.n ? w.sum / w.n : 0; }
-
-/* Mean times of every stage; where some of its backwards are joined these take D and W together. 0: no times
- * do. */
-static int find_costs(PipelineTimes *x, const Ran *ran, int stages)
-{
-    for (int k = 0; k < 3; k++)
-        x->cost[k] = xcalloc((size_t)stages, sizeof *x->cost[k]);
-    for (int s = 0; s < stages; s++) {
-        const Work *w = ran->work[s];
-        x->cost[0][s] = mean(w[I_F]);
-        x->cost[2][s] = mean(w[I_W]);
-        x->cost[1][s] = (w[I_D].sum + w[I_B].sum - w[I_B].n * x->cost[2][s]) / x->m;
-        if (x->cost[1][s] < 0)
-            return 0;
-    }
-    return 1;
-}
-
 /* The lists that ran, from the order of their events, replayed with every instruction's own time: where ranks
  * share cores an instruction takes longer while others run, and a replay with mean times would stretch those
  * that ran alone at the ends of the step. No replayed step is longer than the one that ran. 0: not all of a
@@ -155,8 +129,7 @@ static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *
     int stages = s->p * s->v, ok = 1;
     size_t cells = (size_t)stages * (size_t)s->m;
     char why[WHY];
-    Ran ran = {.list = xcalloc((size_t)s->p, sizeof *ran.list),
-               .work = xcalloc((size_t)stages, sizeof *ran.work), .seen = xcalloc(cells, 1)};
+    Ran ran = {.list = xcalloc((size_t)s->p, sizeof *ran.list), .seen = xcalloc(cells, 1)};
     ran.each[0] = xcalloc(3 * cells, sizeof *ran.each[0]);
     ran.each[1] = ran.each[0] + cells;
     ran.each[2] = ran.each[1] + cells;
@@ -168,8 +141,11 @@ static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *
             if (r->event[i].step == step && timeline_is_compute(&r->event[i]))
                 ok = add_event(&ran, s, k, &r->event[i]);
     }
-    ok = ok && is_whole(&ran, cells) && find_costs(x, &ran, stages);
+    ok = ok && is_whole(&ran, cells);
     for (int k = 0; k < 3; k++) {
+        x->cost[k] = xcalloc((size_t)stages, sizeof *x->cost[k]);
+        for (size_t i = 0; i < cells; i++)
+            x->cost[k][i / (size_t)s->m] += ran.each[k][i] / s->m;
         s->cost[k] = x->cost[k];
         s->each[k] = ran.each[k];
     }
@@ -182,7 +158,6 @@ static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *
     free(all);
     free(ran.each[0]);
     free(ran.seen);
-    free(ran.work);
     free(ran.list);
     return ok;
 }
