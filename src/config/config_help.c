@@ -10,9 +10,10 @@ const char *config_build_id(void)
     return "gridiron " BUILD_ID;
 }
 
-void help_wrap(FILE *f, int indent, const char *text)
+/* Lines of at most `width` columns behind `indent` blanks; the first one goes on behind what stands there. */
+static void wrap(FILE *f, int indent, int width, const char *text)
 {
-    int width = 100 - indent;
+    int first = 1;
     while (*text) {
         int n = (int)strlen(text), cut = n;
         if (n > width) {
@@ -20,10 +21,17 @@ void help_wrap(FILE *f, int indent, const char *text)
                 ;
             cut = cut ? cut : (int)strcspn(text, " ");
         }
-        fprintf(f, "%*s%.*s\n", indent, "", cut, text);
+        fprintf(f, "%*s%.*s\n", first ? 0 : indent, "", cut, text);
+        first = 0;
         text += cut;
         text += strspn(text, " ");
     }
+}
+
+void help_wrap(FILE *f, int indent, const char *text)
+{
+    fprintf(f, "%*s", indent, "");
+    wrap(f, indent, 100 - indent, text);
 }
 
 static void help_sections(FILE *f)
@@ -67,11 +75,11 @@ static void help_option(FILE *f, const Option *o)
 {
     static const char *const changes[] = {"free", "allowed with a warning: it becomes another run",
                                           "refused: start anew, or load weights with finetune"};
-    char *legal = legal_text(o);
     fprintf(f, "%s (section %s)\n", o->key, o->section);
     help_wrap(f, 2, o->help);
-    fprintf(f, "\n  takes      %s%s\n  default    %s\n  on resume  %s\n", legal,
-            option_optional(o) ? ", or null" : "", o->def, changes[o->change]);
+    fprintf(f, "\n  takes      ");
+    wrap(f, 13, 105, textf("%s%s", legal_text(o), option_optional(o) ? ", or null" : ""));
+    fprintf(f, "  default    %s\n  on resume  %s\n", o->def, changes[o->change]);
 }
 
 int config_help(FILE *f, const char *topic)
