@@ -11,20 +11,16 @@ const char *const grid_axis_name[AXES] = {"tp", "cp", "ep", "dp", "pp"};
 
 int grid_parse_order(const char *text, Axis order[AXES])
 {
-    int n = 0, seen[AXES] = {0};
-    while (*text) {
+    unsigned seen = 0;
+    for (int n = 0; n < AXES; n++, text += 3) {
         int a = 0;
         while (a < AXES && strncmp(text, grid_axis_name[a], 2))
             a++;
-        if (a == AXES || seen[a] || (text[2] != '-' && text[2] != 0) || (text[2] == '-' && !text[3]))
+        if (a == AXES || seen >> a & 1 || text[2] != (n < AXES - 1 ? '-' : 0))
             return 0;
-        seen[a] = 1;
-        order[n++] = (Axis)a;
-        text += text[2] ? 3 : 2;
+        seen |= 1u << a;
+        order[n] = (Axis)a;
     }
-    for (int a = 0; a < AXES; a++)
-        if (!seen[a])
-            order[n++] = (Axis)a;
     return 1;
 }
 

@@ -44,8 +44,7 @@ int grid_group(const int size[AXES], const Axis order[AXES], unsigned mask, int 
 /* The place of world rank `rank` on an axis. Pure. */
 int grid_index(const GridSpec *spec, int rank, Axis axis);
 
-/* Parses "tp-cp-ep-dp-pp" or any permutation; absent axes follow at the end. Returns 0 when it is malformed.
- */
+/* Parses "tp-cp-ep-dp-pp" or any permutation of it. Returns 0 when it is none. */
 int grid_parse_order(const char *text, Axis order[AXES]);
 
 /* The expert grid of a spec: tp = etp, cp = 1, dp = world / (etp ep pp). Returns 0 when it does not fit the

@@ -21,7 +21,7 @@ static inline void ranks_grid(Grid *g, const RankShape *s, int rank, MakeComm ma
 {
     int t = rank % s->tp, d = rank / s->tp % s->dp, p = rank / s->tp / s->dp;
     int each = s->dp / s->instances, end = p == 0 || p == s->pp - 1;
-    *g = (Grid){.world = ranks_world(s), .rank = rank};
+    *g = (Grid){.world = ranks_world(s), .rank = rank, .spec = {.kv_share = s->kv_share}};
     for (int a = 0; a < AXES; a++) {
         g->size[a] = a == AXIS_TP ? s->tp : a == AXIS_DP ? s->dp : a == AXIS_PP ? s->pp : 1;
         g->index[a] = a == AXIS_TP ? t : a == AXIS_DP ? d : a == AXIS_PP ? p : 0;

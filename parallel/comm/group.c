@@ -145,6 +145,7 @@ void group_segment_map(Group *g, int fd)
     if (g->map == MAP_FAILED)
         no_memory(g, "map");
     Counter *c = (Counter *)g->map;
+    _Static_assert(sizeof(Counter) % _Alignof(Signature) == 0, "signatures lie behind the counters");
     for (int k = 0; k < 2; k++) {
         g->filled[k] = c + (size_t)(2 * k) * (size_t)g->m;
         g->taken[k] = c + (size_t)(2 * k + 1) * (size_t)g->m;

@@ -50,6 +50,7 @@ extern const struct InstrInfo { const char *letters; int message; } instr_info[I
  * the unit's gradients (after B, or after the last W), 1 those that D finishes (norms, embedding, head), 2
  * those that W finishes (linear layers). */
 typedef struct { uint8_t op, chunk, join, phase; uint16_t unit, mb; } Instr;
+_Static_assert(sizeof(Instr) == 8, "no padding: schedules_hash reads the bytes");
 typedef struct { int n; Instr *list; } InstrList;
 
 /* "F0.0", "F0.0/3", "SA0.0", "R/3", "R/3d", "R/3w", "S": the instruction as text. */

@@ -3,6 +3,7 @@
 #include "config_rules.h"
 #include "custom.h"
 #include "file.h"
+#include "grid.h"
 #include "placement.h"
 #include <fcntl.h>
 #include <limits.h>
@@ -80,27 +81,11 @@ void rules_world(Check *k, int world)
                           c->num_distributed_optimizer_instances));
 }
 
-static int rank_order_ok(const char *s)
-{
-    static const char *const axes[] = {"tp", "cp", "ep", "dp", "pp"};
-    int seen = 0;
-    for (int i = 0; i < 5; i++, s += 3) {
-        int axis = -1;
-        for (int a = 0; a < 5; a++)
-            if (!strncmp(s, axes[a], 2))
-                axis = a;
-        if (axis < 0 || seen >> axis & 1 || s[2] != (i < 4 ? '-' : 0))
-            return 0;
-        seen |= 1 << axis;
-    }
-    return 1;
-}
-
 /* Chunks a rank by the layout string, which the grammar has passed; 1 where it does not come out even. */
 static int64_t chunks_of_layout(const Config *c, int stages)
 {
     int64_t p = c->pipeline_model_parallel_size;
-    return p > 1 && stages % p == 0 && stages / p <= 255 ? stages / p : 1;
+    return p > 1 && stages % p == 0 && stages / p <= CHUNKS_MOST ? stages / p : 1;
 }
 
 /* ---- lists from a file ---- */
@@ -175,7 +160,8 @@ static void derive_pipeline(Check *k, int layout)
 static void rules_lists(Check *k)
 {
     Config *c = k->cfg;
-    RULE(ON1(rank_order), !rank_order_ok(c->rank_order),
+    Axis order[AXES];
+    RULE(ON1(rank_order), !grid_parse_order(c->rank_order, order),
          "'%.60s' is not an order of tp, cp, ep, dp, pp joined by '-'; usual: tp-cp-ep-dp-pp", c->rank_order);
     for (int i = 0; i < c->cp_comm_type.n; i++) {
         const char *t = c->cp_comm_type.v[i];
@@ -318,8 +304,9 @@ static void rules_layout(Check *k, int64_t p, int64_t v, const int *layers, int 
              num_virtual_stages_per_pipeline_rank),
          stages != p * v && !k->seen[OPT_num_virtual_stages_per_pipeline_rank] &&
              !placement_turns(c) && !c->custom,
-         "has %d stages, which %lld pipeline ranks cannot share evenly, 255 each at most; nearest: %s",
-         stages, LL(p), check_nearest_multiples(p, stages > 255 * p ? 255 * p - 1 : stages));
+         "has %d stages, which %lld pipeline ranks cannot share evenly, %d each at most; nearest: %s",
+         stages, LL(p), CHUNKS_MOST,
+         check_nearest_multiples(p, stages > CHUNKS_MOST * p ? CHUNKS_MOST * p - 1 : stages));
     RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size,
              num_virtual_stages_per_pipeline_rank),
          stages != p * v && (k->seen[OPT_num_virtual_stages_per_pipeline_rank] ||

@@ -53,11 +53,7 @@ static int tp_size(const Params *p) { return p->grid->size[AXIS_TP]; }
 static int tp_rank(const Params *p) { return p->grid->index[AXIS_TP]; }
 
 /* Neighbouring tensor ranks that hold the same key/value head. */
-static int kv_share(const Params *p)
-{
-    int64_t heads = p->cfg->num_query_groups;
-    return tp_size(p) > heads ? tp_size(p) / (int)heads : 1;
-}
+static int kv_share(const Params *p) { return p->grid->spec.kv_share; }
 
 static int is_kv(const Param *t, int segment) { return (t->id == P_QKV || t->id == P_QKVB) && segment > 0; }
 

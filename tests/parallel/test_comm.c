@@ -429,7 +429,7 @@ static void layouts(void)
                 GridSpec spec = {.size = {tp, cp, 1, world / (tp * cp * pp), pp}};
                 Grid g;
                 Known k[16];
-                grid_parse_order(tp % 2 ? "tp-cp-ep-dp-pp" : "pp-dp-tp", spec.order);
+                grid_parse_order(tp % 2 ? "tp-cp-ep-dp-pp" : "pp-dp-tp-cp-ep", spec.order);
                 grid_open(&g, &spec, world, rank);
                 int n = known(&g, k);
                 many_at_once(k, n, 3);

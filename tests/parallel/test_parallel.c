@@ -66,13 +66,14 @@ static void partitions(void)
 
 static void bad_orders(void)
 {
-    static const char *const bad[] = {"tp-tp", "tp-", "xx", "tp_pp", "tp-cp-ep-dp-pp-tp", "t"};
+    static const char *const bad[] = {"tp-tp", "tp-", "xx", "tp_pp", "tp-cp-ep-dp-pp-tp", "t", "",
+                                      "pp-tp", "tp-cp-ep-dp-dp", "tp-cp-ep-dp-pp-"};
     Axis order[AXES];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         CHECK(!grid_parse_order(bad[i], order), "%s", bad[i]);
-    CHECK(grid_parse_order("pp-tp", order) && order[0] == AXIS_PP && order[1] == AXIS_TP &&
-              order[2] == AXIS_CP,
-          "pp-tp");
+    CHECK(grid_parse_order("pp-tp-cp-ep-dp", order) && order[0] == AXIS_PP && order[1] == AXIS_TP &&
+              order[4] == AXIS_DP,
+          "pp-tp-cp-ep-dp");
 }
 
 static void group_of_one(void)

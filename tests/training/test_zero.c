@@ -290,7 +290,7 @@ static void step(Member *me, Params *p, Optimizer *o, const PartRange *unit, int
     Verdict v = optimizer_verdict(o);
     me->out->norm[number] = v.norm;
     CHECK(!v.bad && isfinite(v.norm), "norm");
-    p->grid->all.barrier((Comm *)&p->grid->all);
+    p->grid->all.barrier(&p->grid->all);
     optimizer_step(o, 0.01);
     data_gather_all(&p->data, j->seed & 1);
 }
@@ -299,7 +299,7 @@ static void load_state(const Job *j, Params *p)
 {
     int n;
     TensorPiece *list = pieces_open(p, PIECES_LOAD, &n);
-    json_decref(checkpoint_load(j->load, j->cfg, (Comm *)&p->grid->all, list, n, 0, NULL));
+    json_decref(checkpoint_load(j->load, j->cfg, &p->grid->all, list, n, 0, NULL));
     pieces_close(list, n);
 }
 
@@ -308,7 +308,7 @@ static void save_state(const Job *j, Params *p)
     int n;
     TensorPiece *list = pieces_open(p, PIECES_SAVE, &n);
     int64_t mine = 0, total;
-    Comm *all = (Comm *)&p->grid->all;
+    Comm *all = &p->grid->all;
     for (int i = 0; i < n; i++)
         mine += list[i].rows * list[i].cols;
     total = mine;
