@@ -4,13 +4,12 @@
 #include "tensor.h"
 #include <math.h>
 
-static Mat q_of(const Model *m, Mat qkv) { return mat_cols(qkv, 0, m->dim.A * m->dim.D); }
-static Mat k_of(const Model *m, Mat qkv) { return mat_cols(qkv, m->dim.A * m->dim.D, m->dim.K * m->dim.D); }
-static Mat qk_of(const Model *m, Mat qkv) { return mat_cols(qkv, 0, (m->dim.A + m->dim.K) * m->dim.D); }
-static Mat v_of(const Model *m, Mat qkv)
-{
-    return mat_cols(qkv, (m->dim.A + m->dim.K) * m->dim.D, m->dim.K * m->dim.D);
-}
+static int64_t q_cols(const Model *m) { return m->dim.A * m->dim.D; }
+static int64_t kv_cols(const Model *m) { return m->dim.K * m->dim.D; }
+static Mat q_of(const Model *m, Mat qkv) { return mat_cols(qkv, 0, q_cols(m)); }
+static Mat k_of(const Model *m, Mat qkv) { return mat_cols(qkv, q_cols(m), kv_cols(m)); }
+static Mat qk_of(const Model *m, Mat qkv) { return mat_cols(qkv, 0, q_cols(m) + kv_cols(m)); }
+static Mat v_of(const Model *m, Mat qkv) { return mat_cols(qkv, q_cols(m) + kv_cols(m), kv_cols(m)); }
 
 static Attention shape_of(const Model *m, const Pass *p, int layer)
 {
@@ -101,10 +100,10 @@ static void add_norm1(Model *m, const Pass *p, int part, LayerActs *a)
 
 static void take_core(Model *m, LayerActs *a, Arena *o, Arena *lse)
 {
-    a->o = mat_take(o, m->now.B * m->now.S, m->dim.A * m->dim.D, m->dim.type);
-    a->lse = mat_take(lse, m->now.B * m->now.S, m->dim.A, m->dim.real);
+    a->o = model_take(m, o, model_tokens(m), q_cols(m));
+    a->lse = mat_take(lse, model_tokens(m), m->dim.A, m->dim.real);
     if (m->dev->keeps.scores) {
-        size_t pairs = (size_t)(m->now.B * m->now.S * m->dim.A * m->now.S), size = dtype_size(m->dim.type);
+        size_t pairs = (size_t)(model_tokens(m) * m->dim.A * m->now.S), size = dtype_size(m->dim.type);
         arena_take(lse, pairs * (m->cfg->attention_dropout > 0 ? 2 * size + 1 : size));
     }
 }
@@ -113,20 +112,20 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
 {
     Device *d = m->dev;
     const Params *w = m->params;
-    int64_t R = a->x.rows, T = m->now.B * m->now.S;
+    int64_t R = a->x.rows, T = model_tokens(m);
     a->stat1 = mat_take(p->keep_d, R, 2, m->dim.real);
-    a->ln1 = mat_take(m->keep.ln ? p->keep_w : &m->scratch, R, m->dim.H, m->dim.type);
-    a->qkv = mat_take(p->keep_d, T, (m->dim.A + 2 * m->dim.K) * m->dim.D, m->dim.type);
+    a->ln1 = model_take(m, m->keep.ln ? p->keep_w : &m->scratch, R, m->dim.H);
+    a->qkv = model_take(m, p->keep_d, T, q_cols(m) + 2 * kv_cols(m));
     if (m->cfg->qk_layernorm) {
-        a->qk = mat_take(p->keep_d, T, (m->dim.A + m->dim.K) * m->dim.D, m->dim.type);
+        a->qk = model_take(m, p->keep_d, T, q_cols(m) + kv_cols(m));
         a->qstat = mat_take(p->keep_d, T, 2 * m->dim.A, m->dim.real);
         a->kstat = mat_take(p->keep_d, T, 2 * m->dim.K, m->dim.real);
     }
     int output = m->keep.attn || m->dev->keeps.scores; /* which the projection reads: Megatron-LM keeps it */
     take_core(m, a, output ? p->keep_w : &m->scratch, m->keep.attn ? p->keep_d : &m->scratch);
-    a->x1 = mat_take(p->keep_d, R, m->dim.H, m->dim.type);
+    a->x1 = model_take(m, p->keep_d, R, m->dim.H);
     a->stat2 = mat_take(p->keep_d, R, 2, m->dim.real);
-    a->ln2 = mat_take(m->keep.ln ? p->keep_w : &m->scratch, R, m->dim.H, m->dim.type);
+    a->ln2 = model_take(m, m->keep.ln ? p->keep_w : &m->scratch, R, m->dim.H);
     model_keep_mask(m, p);
     add_norm1(m, p, part, a);
     model_watch(m, part, "input_layernorm", a->ln1);
@@ -135,7 +134,7 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
     core(m, p, part, a);
     model_watch(m, part, "self_attention.core_attention", a->o);
     size_t mark = m->scratch.used;
-    Mat out = mat_take(&m->scratch, R, m->dim.H, m->dim.type);
+    Mat out = model_take(m, &m->scratch, R, m->dim.H);
     row_linear_fwd(d, &m->tp.group, &m->scratch, out, a->o, params_weight(w, part, P_PROJ),
                    params_weight(w, part, P_PROJB), model_precision(m, part, LINEAR_PROJ));
     Dropout drop = model_dropout(m, p, SITE_PROJ, m->params->part[part].layer);
@@ -149,7 +148,7 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
 void attention_restore(Model *m, const Pass *p, int part, LayerActs *a)
 {
     if (!m->keep.ln) {
-        a->ln1 = mat_take(p->late, a->x.rows, m->dim.H, m->dim.type);
+        a->ln1 = model_take(m, p->late, a->x.rows, m->dim.H);
         norm1(m, part, a);
     }
     if (!m->keep.attn) {
@@ -166,8 +165,7 @@ static void project_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dqk
     Mat dq = q_of(m, dqkv), dk = k_of(m, dqkv), none = {.type = m->dim.type};
     rotate(m, p, dqkv, 1);
     if (m->cfg->qk_layernorm) {
-        Mat q = mat_cols(a->qk, 0, m->dim.A * m->dim.D),
-            k = mat_cols(a->qk, m->dim.A * m->dim.D, m->dim.K * m->dim.D);
+        Mat q = mat_cols(a->qk, 0, q_cols(m)), k = mat_cols(a->qk, q_cols(m), kv_cols(m));
         d->norm_bwd_w(d, params_grad(w, part, P_QNORM), params_grad(w, part, P_QNORMB), dq, q, a->qstat,
                       model_norm(m), (int)m->dim.A);
         d->norm_bwd_w(d, params_grad(w, part, P_KNORM), params_grad(w, part, P_KNORMB), dk, k, a->kstat,
@@ -194,19 +192,19 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
 {
     Device *d = m->dev;
     const Params *w = m->params;
-    int64_t T = m->now.B * m->now.S;
+    int64_t T = model_tokens(m);
     int layer = w->part[part].layer;
     Dropout drop = model_dropout(m, p, SITE_PROJ, layer);
     g->proj = dx1;
     if (drop.p > 0) {
-        g->proj = mat_take(p->late, dx1.rows, m->dim.H, m->dim.type);
+        g->proj = model_take(m, p->late, dx1.rows, m->dim.H);
         d->dropout_bwd(d, g->proj, dx1, &drop);
     }
-    g->qkv = mat_take(p->late, T, a->qkv.cols, m->dim.type);
+    g->qkv = model_take(m, p->late, T, a->qkv.cols);
     size_t start = m->scratch.used;
     Mat dy = tensor_room(&m->tp.group, &m->scratch, g->proj);
     size_t mark = m->scratch.used;
-    Mat dout = mat_take(&m->scratch, T, m->dim.A * m->dim.D, m->dim.type),
+    Mat dout = model_take(m, &m->scratch, T, q_cols(m)),
         delta = mat_take(&m->scratch, T, m->dim.A, m->dim.real);
     tensor_gather_matmul(d, &m->tp.group, &m->scratch, dy, dout, g->proj, params_weight(w, part, P_PROJ),
                          model_precision(m, part, LINEAR_PROJ));
@@ -219,7 +217,7 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
     TensorRows x = {0};
     if (weights)
         x = tensor_gather(&m->tp.group, &m->scratch, a->ln1);
-    Mat dln = mat_take(&m->scratch, dx.rows, m->dim.H, m->dim.type);
+    Mat dln = model_take(m, &m->scratch, dx.rows, m->dim.H);
     TensorSum sum = column_linear_bwd_x(d, &m->tp.group, &m->scratch, dln, g->qkv,
                                         params_weight(w, part, P_QKV), model_precision(m, part, LINEAR_QKV));
     if (weights)

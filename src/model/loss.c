@@ -59,7 +59,7 @@ static Slice slice_open(Model *m, const Batch *b, Mat x, int64_t first, int64_t 
 {
     int64_t ranks = m->tp.group.rows->size, N = n * ranks;
     Slice s = {.batch = b, .first = first, .n = n, .rows = {n, first, x.rows}, .x = mat_rows(x, first, n)};
-    s.ln = mat_take(&m->scratch, n, m->dim.H, m->dim.type);
+    s.ln = model_take(m, &m->scratch, n, m->dim.H);
     s.stat = mat_take(&m->scratch, n, 2, m->dim.real);
     s.logits = mat_take(&m->scratch, N, m->dim.V, m->dim.real);
     return s;
@@ -81,7 +81,7 @@ static void slice_fwd(Model *m, const Head *h, Slice *s)
 static void slice_bwd(Model *m, const Head *h, const Slice *s, Mat dx, Mat dlogits)
 {
     Device *d = m->dev;
-    Mat dln = mat_take(&m->scratch, s->n, m->dim.H, m->dim.type), none = {.type = m->dim.real};
+    Mat dln = model_take(m, &m->scratch, s->n, m->dim.H), none = {.type = m->dim.real};
     TensorSum sum = column_linear_bwd_x(d, &m->tp.group, &m->scratch, dln, dlogits, h->w, as_stored);
     tensor_bwd_w(d, &m->scratch, h->dw, dlogits, s->all, none, none, as_stored);
     tensor_wait(&m->tp.group, sum);
@@ -95,7 +95,7 @@ void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)
 {
     Device *d = m->dev;
     Head h = head_of(m, part, dx.rows > 0);
-    int64_t step = slice_rows(m, x.rows), T = m->now.B * m->now.S;
+    int64_t step = slice_rows(m, x.rows), T = model_tokens(m);
     size_t start = m->scratch.used;
     /* summed in the order of tokens, however they were sliced */
     Mat loss = mat_take(&m->scratch, T, 1, m->dim.real), none = {.type = m->dim.type};
@@ -123,7 +123,7 @@ void head_logits(Model *m, int part, Mat x, Mat logits)
     Head h = head_of(m, part, 0);
     Comm *tp = m->tp.group.tp;
     size_t mark = m->scratch.used;
-    Mat ln = mat_take(&m->scratch, x.rows, m->dim.H, m->dim.type),
+    Mat ln = model_take(m, &m->scratch, x.rows, m->dim.H),
         stat = mat_take(&m->scratch, x.rows, 2, m->dim.real);
     Mat mine = mat_take(&m->scratch, x.rows, m->dim.V, m->dim.real), none = {.type = m->dim.type};
     Mat all = mat_take(&m->scratch, 1, m->dim.V * tp->size, m->dim.real);

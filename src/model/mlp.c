@@ -4,8 +4,8 @@
 static void take_inner(Model *m, LayerActs *a, Arena *from)
 {
     ActKind act = (ActKind)m->cfg->activation;
-    a->h = mat_take(from, m->now.B * m->now.S, act_gated(act) ? 2 * m->dim.F : m->dim.F, m->dim.type);
-    a->a = mat_take(from, m->now.B * m->now.S, m->dim.F, m->dim.type);
+    a->h = model_take(m, from, model_tokens(m), act_gated(act) ? 2 * m->dim.F : m->dim.F);
+    a->a = model_take(m, from, model_tokens(m), m->dim.F);
 }
 
 static void inner(Model *m, int part, LayerActs *a)
@@ -46,7 +46,7 @@ void mlp_settle(Model *m, const Pass *p)
 void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a)
 {
     if (!m->keep.ln) {
-        a->ln2 = mat_take(p->late, a->x1.rows, m->dim.H, m->dim.type);
+        a->ln2 = model_take(m, p->late, a->x1.rows, m->dim.H);
         m->dev->norm_fwd(m->dev, a->ln2, a->stat2, a->x1, params_weight(m->params, part, P_LN2),
                          params_weight(m->params, part, P_LN2B), m->cfg->norm_epsilon, model_norm(m), 1);
     }
@@ -73,7 +73,7 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
     Dropout drop = model_dropout(m, p, SITE_MLP, w->part[part].layer);
     g->fc2 = dy;
     if (drop.p > 0) {
-        g->fc2 = mat_take(p->late, dy.rows, m->dim.H, m->dim.type);
+        g->fc2 = model_take(m, p->late, dy.rows, m->dim.H);
         d->dropout_bwd(d, g->fc2, dy, &drop);
     }
     size_t start = m->scratch.used;
@@ -83,7 +83,7 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
      * copy */
     ActKind act = (ActKind)m->cfg->activation;
     int apart = weights && !act_gated(act);
-    Mat da = mat_take(&m->scratch, a->a.rows, m->dim.F, m->dim.type), dh = apart ? da : a->h;
+    Mat da = model_take(m, &m->scratch, a->a.rows, m->dim.F), dh = apart ? da : a->h;
     tensor_gather_matmul_act(d, &m->tp.group, &m->scratch, dout, dh, da, g->fc2,
                              params_weight(w, part, P_FC2), a->h, act, model_precision(m, part, LINEAR_FC2));
     if (!apart)
@@ -91,7 +91,7 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
     TensorRows x = {0};
     if (weights)
         x = tensor_gather(&m->tp.group, &m->scratch, a->ln2);
-    Mat dln = mat_take(&m->scratch, dy.rows, m->dim.H, m->dim.type);
+    Mat dln = model_take(m, &m->scratch, dy.rows, m->dim.H);
     TensorSum sum = column_linear_bwd_x(d, &m->tp.group, &m->scratch, dln, dh, params_weight(w, part, P_FC1),
                                         model_precision(m, part, LINEAR_FC1));
     if (weights)

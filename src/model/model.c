@@ -2,7 +2,7 @@
 #include "model.h"
 #include <stdlib.h>
 
-static int64_t rows_here(const Model *m) { return m->now.B * m->now.S / m->tp.group.rows->size; }
+static int64_t rows_here(const Model *m) { return model_tokens(m) / m->tp.group.rows->size; }
 
 Dropout model_dropout(const Model *m, const Pass *p, int site, int layer)
 {
@@ -25,7 +25,7 @@ int64_t model_row0(const Model *m) { return m->tp.group.rows->rank * rows_here(m
 
 /* ---- slots ---- */
 
-static Mat boundary(Model *m, Arena *from) { return mat_take(from, rows_here(m), m->dim.H, m->dim.type); }
+static Mat boundary(Model *m, Arena *from) { return model_take(m, from, rows_here(m), m->dim.H); }
 
 static SlotFD *fd_of(Model *m, int chunk, int mb)
 {
@@ -89,7 +89,7 @@ static void copy_words(Device *d, void *dst, const void *src, size_t bytes)
 
 static void batch_layout(const Model *m, Batch *b, Arena *mem)
 {
-    size_t T = (size_t)(m->now.B * m->now.S);
+    size_t T = (size_t)model_tokens(m);
     *b = (Batch){.batch = m->now.B, .seq = m->now.S};
     b->tokens = arena_take(mem, T * 4);
     b->labels = arena_take(mem, T * 4);
@@ -106,7 +106,7 @@ static void batch_keep(const Model *m, SlotFD *s, const Batch *src, int slot)
     void (*keep)(Device *, void *, const void *, size_t) = slot ? copy_words : m->dev->put;
     Device *d = m->dev;
     Batch *b = &s->batch;
-    size_t T = (size_t)(m->now.B * m->now.S);
+    size_t T = (size_t)model_tokens(m);
     batch_layout(m, b, &s->mem);
     if (!src || !src->tokens)
         return;

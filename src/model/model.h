@@ -313,6 +313,13 @@ void offload_start(Model *m, const Pass *p, const ModelUnit *u, LayerWindow *w);
 void offload_return(Model *m, const Pass *p, int k);
 
 static inline NormKind model_norm(const Model *m) { return (NormKind)m->cfg->normalization; }
+/* T, the positions of a microbatch. */
+static inline int64_t model_tokens(const Model *m) { return m->now.B * m->now.S; }
+/* A matrix of storage type. */
+static inline Mat model_take(const Model *m, Arena *from, int64_t rows, int64_t cols)
+{
+    return mat_take(from, rows, cols, m->dim.type);
+}
 static inline void model_watch(Model *m, int part, const char *where, Mat x)
 {
     if (m->watch.see)
