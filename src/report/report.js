@@ -1,4 +1,4 @@
-// The pages are whole without this script. It adds a cross hair over all plots, a box with the values under it, and tables that sort.
+// The pages are whole without this script. It adds a cross hair with values over all plots, and tables that sort.
 'use strict';
 const plots = [...document.querySelectorAll('.plot[data-x]')].map(box => {
     const [lo, hi, log] = box.dataset.x.split(' ').map(Number);
@@ -47,7 +47,8 @@ function hover(plot, event) {
     }
     tip.replaceChildren(plot.name + ' ' + text(x));
     for (const s of plot.series) {
-        const [row, value, dot] = ['div', 'b', 'span'].map(tag => document.createElement(tag)), i = nearest(s.x, x);
+        const [row, value, dot] = ['div', 'b', 'span'].map(tag => document.createElement(tag));
+        const i = nearest(s.x, x);
         dot.className = 'dot ' + s.c;
         value.textContent = text(s.y[i]);
         row.append(value, dot, s.n + (text(s.x[i]) !== text(x) ? ' at ' + text(s.x[i]) : ''));
@@ -67,7 +68,10 @@ for (const th of document.querySelectorAll('.sorts th')) th.addEventListener('cl
     const body = th.closest('table').tBodies[0], at = th.cellIndex, down = th.dataset.down !== '1';
     for (const other of th.parentNode.cells) delete other.dataset.down;
     th.dataset.down = down ? '1' : '0';
-    const key = row => { const t = row.cells[at].textContent, x = parseFloat(t); return isNaN(x) ? t || '\uffff' : x; };
+    const key = row => {
+        const t = row.cells[at].textContent, x = parseFloat(t);
+        return isNaN(x) ? t || '\uffff' : x;
+    };
     const order = (x, y) => typeof x === typeof y ? (x > y) - (x < y) : typeof x === 'number' ? -1 : 1;
     [...body.rows].sort((a, b) => order(key(a), key(b)) * (down ? 1 : -1)).forEach(row => body.append(row));
 });
