@@ -24,6 +24,13 @@ int grid_parse_order(const char *text, Axis order[AXES])
     return 1;
 }
 
+GridSpec grid_along(Axis axis, int ranks)
+{
+    GridSpec s = {.size = {1, 1, 1, 1, 1}, .order = {AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP}};
+    s.size[axis] = ranks;
+    return s;
+}
+
 /* The place of `rank` on every axis, fastest first. */
 static void coordinates(const int size[AXES], const Axis order[AXES], int rank, int index[AXES])
 {

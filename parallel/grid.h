@@ -47,6 +47,9 @@ int grid_index(const GridSpec *spec, int rank, Axis axis);
 /* Parses "tp-cp-ep-dp-pp" or any permutation of it. Returns 0 when it is none. */
 int grid_parse_order(const char *text, Axis order[AXES]);
 
+/* All ranks along one axis, in the usual order. Pure. */
+GridSpec grid_along(Axis axis, int ranks);
+
 /* The expert grid of a spec: tp = etp, cp = 1, dp = world / (etp ep pp). Returns 0 when it does not fit the
  * world, or when its pipelines would not be the dense grid's (pp not last in the order, pp > 1, and another
  * dp). */

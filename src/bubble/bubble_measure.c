@@ -78,7 +78,7 @@ void bubble_measure(Table *t)
 {
     Grid g;
     int rank, world = job_launched(&rank);
-    GridSpec spec = {.size = {[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = 1, [AXIS_PP] = world}};
+    GridSpec spec = grid_along(AXIS_PP, world);
     int mine = 0;
     for (int i = 0; i < t->n; i++) {
         mine += t->cell[i].shape.p == world;
@@ -90,7 +90,6 @@ void bubble_measure(Table *t)
     }
     if (!mine)
         return;
-    BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
     grid_open(&g, &spec, world, rank);
     for (int i = 0; i < t->n; i++)
         if (t->cell[i].shape.p == world)

@@ -134,8 +134,7 @@ int hf_names(const HfFamily *family, const Param *t, HfTensor out[MAX_SEGMENTS])
 
 void hf_params(Params *p, Grid *grid, const Config *cfg)
 {
-    GridSpec spec = {.size = {1, 1, 1, 1, 1}};
-    BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
+    GridSpec spec = grid_along(AXIS_DP, 1);
     grid_open(grid, &spec, 1, 0);
     StagePlace whole = {.layers = (int)cfg->num_layers, .embedding = 1, .loss = 1};
     params_open(p, cfg, grid, &(Placement){.p = 1, .v = 1, .n = 1, .stage = &whole});

@@ -13,11 +13,9 @@
 /* A grid that follows from the world alone. */
 static void world_open(Grid *g, const Config *cfg)
 {
-    GridSpec spec = {
-        .size = {[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = cfg->world, [AXIS_PP] = 1}};
+    GridSpec spec = grid_along(AXIS_DP, cfg->world);
     int rank;
     job_launched(&rank);
-    BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
     grid_open(g, &spec, cfg->world, rank);
 }
 
