@@ -63,34 +63,35 @@ static Expand open_units(Run *r, int *units)
     return expand_of(r, units);
 }
 
-static _Noreturn void broken(const char *why)
-{
-    die(EXIT_BUG, "schedule",
-        "the schedule does not hold: %s; change: another pipeline_schedule, and report this one", why);
-}
-
 /* Of this rank, in a step of segment i. */
 static int microbatches(const Config *c, int i)
 {
     return (int)(c->batch_step[i].batch / (c->micro_batch_size * c->data_parallel_size));
 }
 
-/* All lists of all ranks, checked, and this rank's made ready. sim: their replay, on rank 0; NULL: not
+/* The lists of all ranks; check: dies when they do not hold. */
+static void open_set(ScheduleSet *set, PipeShape shape, ScheduleKind kind, int check)
+{
+    char why[WHY];
+    shape.kind = kind;
+    schedules_open(set, &shape);
+    if (check && !schedules_check(set, why, sizeof why))
+        die(EXIT_BUG, "schedule",
+            "the schedule does not hold: %s; change: another pipeline_schedule, and report this one", why);
+}
+
+/* This rank's list, from `made`, or from the lists of all ranks. sim: their replay, on rank 0; NULL: not
  * wanted. */
 static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e,
                       const ScheduleSet *made, Simulation *sim)
 {
     ScheduleSet set;
-    char why[WHY];
     if (made) {
         schedule_open(own, made, r->grid.index[AXIS_PP], e);
         return;
     }
-    r->plan.shape.kind = kind;
     r->plan.shape.m = m;
-    schedules_open(&set, &r->plan.shape);
-    if (r->grid.rank == 0 && !schedules_check(&set, why, sizeof why))
-        broken(why);
+    open_set(&set, r->plan.shape, kind, r->grid.rank == 0);
     uint64_t hash = schedules_hash(&set);
     r->plan.hash = hash64(&hash, sizeof hash, r->plan.hash);
     if (sim && r->grid.rank == 0)
@@ -104,7 +105,6 @@ void lists_open(Run *r, const StepLists *made)
     const Config *c = r->cfg;
     int *units = xcalloc((size_t)r->params.nchunks, sizeof *units);
     r->plan.shape = run_shape(c, &r->plan.placement);
-    ScheduleKind kind = r->plan.shape.kind;
     Expand e = open_units(r, units);
     r->plan.hash = HASH_SEED;
     r->plan.lists = xcalloc((size_t)c->batch_steps, sizeof *r->plan.lists);
@@ -113,13 +113,12 @@ void lists_open(Run *r, const StepLists *made)
         l->batch = c->batch_step[i].batch;
         l->m = microbatches(c, i);
         if (r->use != RUN_FORWARD)
-            open_list(r, &l->train, kind, l->m, &e, made ? &made->train[i] : NULL,
+            open_list(r, &l->train, r->plan.shape.kind, l->m, &e, made ? &made->train[i] : NULL,
                       i == c->batch_steps - 1 ? &r->plan.sim : NULL);
         open_list(r, &l->forward, SCHEDULE_FORWARD, l->m, &e, made ? &made->forward[i] : NULL, NULL);
     }
     if (r->generation.kv_length)
         open_list(r, &r->generation.list, SCHEDULE_FORWARD, 1, &e, NULL, NULL);
-    r->plan.shape.kind = kind;
     free(units);
 }
 
@@ -144,18 +143,13 @@ void lists_close(Run *r)
 
 void step_lists_open(StepLists *l, const Config *c, const Placement *pl)
 {
-    char why[WHY];
     *l = (StepLists){.n = c->batch_steps, .shape = run_shape(c, pl)};
     l->train = xcalloc(2 * (size_t)l->n, sizeof *l->train);
     l->forward = l->train + l->n;
     for (int i = 0; i < l->n; i++) {
         l->shape.m = microbatches(c, i);
-        schedules_open(&l->train[i], &l->shape);
-        if (!schedules_check(&l->train[i], why, sizeof why))
-            broken(why);
-        PipeShape forward = l->shape;
-        forward.kind = SCHEDULE_FORWARD;
-        schedules_open(&l->forward[i], &forward);
+        open_set(&l->train[i], l->shape, l->shape.kind, 1);
+        open_set(&l->forward[i], l->shape, SCHEDULE_FORWARD, 0);
     }
 }
 
