@@ -166,67 +166,40 @@ static void forward_vee(Writer *w, int rank)
     }
 }
 
+static void forward(Writer *w, int rank)
+{
+    if (w->s->vee)
+        forward_vee(w, rank);
+    else
+        for (int k = 0; k < w->s->m * w->s->v; k++)
+            in_groups(w, I_F, k);
+}
+
 /* ---- one function for each row of SCHEDULES ---- */
 
-void generate_gpipe(const PipeShape *s, InstrList *out)
-{
-    for (int r = 0; r < s->p; r++)
-        joined(&(Writer){s, &out[r]}, s->m);
-}
-
-void generate_1f1b(const PipeShape *s, InstrList *out)
-{
-    for (int r = 0; r < s->p; r++)
-        joined(&(Writer){s, &out[r]}, s->p - r - 1);
-}
-
-void generate_interleaved(const PipeShape *s, InstrList *out)
-{
-    for (int r = 0; r < s->p; r++)
-        interleaved(&(Writer){s, &out[r]}, r);
-}
-
-void generate_zb_h1(const PipeShape *s, InstrList *out)
-{
-    for (int r = 0; r < s->p; r++)
-        split(&(Writer){s, &out[r]}, s->p - r, r);
-}
-
-void generate_zb_h2(const PipeShape *s, InstrList *out)
-{
-    for (int r = 0; r < s->p; r++)
-        split(&(Writer){s, &out[r]}, 2 * (s->p - r) - 1, 2 * r);
-}
-
-void generate_zb_v(const PipeShape *s, InstrList *out)
-{
-    for (int r = 0; r < s->p; r++)
-        zb_v(&(Writer){s, &out[r]}, r);
-}
-
-void generate_dualpipev(const PipeShape *s, InstrList *out)
-{
-    for (int r = 0; r < s->p; r++)
-        dualpipev(&(Writer){s, &out[r]}, r);
-}
+/* generate_NAME: writes the list of each rank r by w. */
+#define BY_RANK(name, write)                                                                                 \
+    void generate_##name(const PipeShape *s, InstrList *out)                                                 \
+    {                                                                                                        \
+        for (int r = 0; r < s->p; r++) {                                                                     \
+            Writer *w = &(Writer){s, &out[r]};                                                               \
+            write;                                                                                           \
+        }                                                                                                    \
+    }
+BY_RANK(gpipe, joined(w, s->m))
+BY_RANK(1f1b, joined(w, s->p - r - 1))
+BY_RANK(interleaved, interleaved(w, r))
+BY_RANK(zb_h1, split(w, s->p - r, r))
+BY_RANK(zb_h2, split(w, 2 * (s->p - r) - 1, 2 * r))
+BY_RANK(zb_v, zb_v(w, r))
+BY_RANK(dualpipev, dualpipev(w, r))
+BY_RANK(forward, forward(w, r))
 
 void generate_custom(const PipeShape *s, InstrList *out)
 {
     for (int r = 0; r < s->p; r++) {
         out[r].n = s->lists[r].n;
         memcpy(out[r].list, s->lists[r].list, (size_t)out[r].n * sizeof *out[r].list);
-    }
-}
-
-void generate_forward(const PipeShape *s, InstrList *out)
-{
-    for (int r = 0; r < s->p; r++) {
-        Writer w = {s, &out[r]};
-        if (s->vee)
-            forward_vee(&w, r);
-        else
-            for (int k = 0; k < s->m * s->v; k++)
-                in_groups(&w, I_F, k);
     }
 }
 
