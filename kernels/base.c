@@ -4,7 +4,6 @@
 #include <math.h>
 #include <sched.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -161,6 +160,14 @@ char *xasprintf(const char *fmt, ...)
         s = NULL;
     va_end(ap);
     return heap_checked(s, strlen(fmt));
+}
+
+FILE *xmemstream(char **text, size_t *bytes)
+{
+    FILE *f = open_memstream(text, bytes);
+    if (!f)
+        die(EXIT_RESOURCE, "memory", "no memory for a text; change: free memory on this machine");
+    return f;
 }
 
 Philox philox(uint64_t key, uint64_t lo, uint64_t hi)

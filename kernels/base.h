@@ -14,6 +14,7 @@
 #define BASE_H
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #ifdef __cplusplus
 extern "C" {
 #define _Noreturn [[noreturn]]
@@ -77,6 +78,7 @@ void *xcalloc(size_t n, size_t size);
 void *xrealloc(void *p, size_t bytes);
 char *xstrdup(const char *s);
 char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+FILE *xmemstream(char **text, size_t *bytes);      /* open_memstream */
 
 /* Philox4x32-10: four random words for a 64-bit key and a 128-bit counter. */
 typedef struct { uint32_t v[4]; } Philox;

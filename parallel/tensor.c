@@ -107,11 +107,7 @@ void tensor_gather_linear_act(Device *d, const TensorGroup *g, Arena *scratch, M
                               Mat w, Mat b, ActKind kind, Precision p)
 {
     size_t mark = scratch->used;
-    Product q = {.f = linear_factor(d, scratch, w, b, 1, p),
-                 .y = h,
-                 .out = a,
-                 .act = 1,
-                 .kind = kind,
+    Product q = {.f = linear_factor(d, scratch, w, b, 1, p), .y = h, .out = a, .act = 1, .kind = kind,
                  .scratch = scratch};
     gather_multiply(d, g, all, x, q, mark);
 }
@@ -120,13 +116,8 @@ void tensor_gather_matmul_act(Device *d, const TensorGroup *g, Arena *scratch, M
                               Mat dy, Mat w, Mat h, ActKind kind, Precision p)
 {
     size_t mark = scratch->used;
-    Product q = {.f = linear_factor(d, scratch, w, (Mat){.type = dy.type}, 0, p),
-                 .y = da,
-                 .out = dh,
-                 .h = h,
-                 .act = 1,
-                 .kind = kind,
-                 .scratch = scratch};
+    Product q = {.f = linear_factor(d, scratch, w, (Mat){.type = dy.type}, 0, p), .y = da, .out = dh, .h = h,
+                 .act = 1, .kind = kind, .scratch = scratch};
     gather_multiply(d, g, all, dy, q, mark);
 }
 

@@ -48,25 +48,18 @@ static void pair(void *dst, const void *a, const void *b, int64_t n, Dtype type,
     }
 }
 
-CLONES static void widen(float *dst, const uint16_t *src, int64_t n, Dtype type)
-{
-    if (type == BF16)
-        for (int64_t i = 0; i < n; i++)
-            dst[i] = bf16_to_f32(src[i]);
-    else
-        for (int64_t i = 0; i < n; i++)
-            dst[i] = f16_to_f32(src[i]);
-}
-
-CLONES static void narrow(uint16_t *dst, const float *src, int64_t n, Dtype type)
-{
-    if (type == BF16)
-        for (int64_t i = 0; i < n; i++)
-            dst[i] = f32_to_bf16(src[i]);
-    else
-        for (int64_t i = 0; i < n; i++)
-            dst[i] = f32_to_f16(src[i]);
-}
+#define CONVERT(name, To, From, of_bf16, of_f16)                                                             \
+    CLONES static void name(To *dst, const From *src, int64_t n, Dtype type)                                 \
+    {                                                                                                        \
+        if (type == BF16)                                                                                    \
+            for (int64_t i = 0; i < n; i++)                                                                  \
+                dst[i] = of_bf16(src[i]);                                                                    \
+        else                                                                                                 \
+            for (int64_t i = 0; i < n; i++)                                                                  \
+                dst[i] = of_f16(src[i]);                                                                     \
+    }
+CONVERT(widen, float, uint16_t, bf16_to_f32, f16_to_f32)
+CONVERT(narrow, uint16_t, float, f32_to_bf16, f32_to_f16)
 
 /* Sums of two, the most frequent case: one pass. */
 #define PAIR_SUM(name, widen_one, narrow_one)                                                                \

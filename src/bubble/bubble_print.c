@@ -81,6 +81,16 @@ static void print_head(FILE *f, int show, int width)
             show & SHOW_CLOSED ? " closed" : "", show & SHOW_PEAK ? "  publ." : "");
 }
 
+static void put_shares(FILE *f, int show, double simulated, double measured, double closed_form)
+{
+    fprintf(f, "  |");
+    put_share(f, simulated, 6);
+    if (show & SHOW_MEASURED)
+        put_share(f, measured, 6);
+    if (show & SHOW_CLOSED)
+        put_share(f, closed_form, 6);
+}
+
 static void print_cell(FILE *f, const Cell *c, int show, int width)
 {
     char *time[TIMES], *all, name[32];
@@ -96,12 +106,7 @@ static void print_cell(FILE *f, const Cell *c, int show, int width)
                 100 * (c->most - c->least) / c->measured_span, c->steps);
     else if (show & SHOW_MEASURED)
         fprintf(f, " %10s %6s %10s", "-", "-", "-");
-    fprintf(f, "  |");
-    put_share(f, c->simulated.rate, 6);
-    if (show & SHOW_MEASURED)
-        put_share(f, c->measured.rate, 6);
-    if (show & SHOW_CLOSED)
-        put_share(f, c->closed_form.rate, 6);
+    put_shares(f, show, c->simulated.rate, c->measured.rate, c->closed_form.rate);
     if (show & SHOW_PUBLISHED) {
         put_share(f, c->published, 6);
         if (isfinite(c->published))
@@ -109,12 +114,7 @@ static void print_cell(FILE *f, const Cell *c, int show, int width)
         else
             fprintf(f, " %7s", "-");
     }
-    fprintf(f, "  |");
-    put_share(f, c->simulated.step_rate, 6);
-    if (show & SHOW_MEASURED)
-        put_share(f, c->measured.step_rate, 6);
-    if (show & SHOW_CLOSED)
-        put_share(f, c->closed_form.step_rate, 6);
+    put_shares(f, show, c->simulated.step_rate, c->measured.step_rate, c->closed_form.step_rate);
     fprintf(f, "  | %4.3g", most_of(c));
     if (show & SHOW_PEAK)
         fprintf(f, isfinite(c->published_peak) ? " %6.3g" : "      -", c->published_peak);

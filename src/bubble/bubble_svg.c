@@ -1,6 +1,7 @@
 /* bubble_svg -- a bubble table as a drawing of its own, narrow enough for a telephone: a bar for every
  * pipeline, under the labels that the rows of a file have. */
 #include "bubble.h"
+#include "base.h"
 #include "svg.h"
 #include <math.h>
 #include <stdlib.h>
@@ -76,7 +77,7 @@ void bubble_svg(FILE *f, const Table *t)
     }
     char *rows = NULL;                 /* drawn first: their height stands before them */
     size_t size;
-    Svg s = {open_memstream(&rows, &size), {0, 1.03 * most, 0}, GAP + LEFT, width, "", width};
+    Svg s = {xmemstream(&rows, &size), {0, 1.03 * most, 0}, GAP + LEFT, width, "", width};
     double legend = HEAD + 16.2 * svg_wrap(NULL, "s", GAP, HEAD, 12, inner, said) + 8,
            top = legend + svg_keys(NULL, key, keys, GAP, legend, WIDTH - GAP) + AXIS, y = top;
     for (int i = 0; i < t->n; i++) {

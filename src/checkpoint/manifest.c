@@ -1,7 +1,6 @@
 /* manifest -- manifest.json written, parsed and checked against its own hash */
 #define _GNU_SOURCE
 #include "manifest.h"
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -329,10 +328,7 @@ char *manifest_text(json_t *const *part, int parts, int64_t iteration, const jso
 {
     char *text = NULL, hex[HEX + 1];
     size_t n = 0;
-    FILE *f = open_memstream(&text, &n);
-    if (!f)
-        die(EXIT_RESOURCE, "memory", "no memory for a manifest: %s; change: free memory on this machine",
-            strerror(errno));
+    FILE *f = xmemstream(&text, &n);
     json_t *files = json_array(), *tensors = merge_tensors(part, parts);
     for (int r = 0; r < parts; r++)
         json_array_extend(files, json_object_get(part[r], "files"));

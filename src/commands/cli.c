@@ -121,6 +121,12 @@ const char *cli_config(Args *a)
     return file || !loads ? cli_next(a, "CONFIG, or load=DIR,") : NULL;
 }
 
+void cli_needs(const Args *a, const char *value, const char *flag, const char *change)
+{
+    if (!value)
+        die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: %s", a->command, flag, change);
+}
+
 void cli_end(const Args *a)
 {
     int keys = commands_find(a->command)->keys;

@@ -52,6 +52,9 @@ const char *cli_next(Args *a, const char *what);
 /* The configuration's path; NULL where it is left out beside load=DIR. */
 const char *cli_config(Args *a);
 
+/* Dies when a flag that the command needs was left out. */
+void cli_needs(const Args *a, const char *value, const char *flag, const char *change);
+
 /* Dies when anything is left but key=value of a command that takes keys. */
 void cli_end(const Args *a);
 #endif

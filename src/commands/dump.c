@@ -174,8 +174,7 @@ int command_dump(int argc, char **argv)
                *path = cli_next(&a, "CONFIG");
     char why[WHY];
     cli_end(&a);
-    if (!file)
-        die(EXIT_CONFIG, "usage", "train dump: -o FILE.safetensors is missing; change: say where to write");
+    cli_needs(&a, file, "-o FILE.safetensors", "say where to write");
     if (names && strcmp(names, "hf"))
         die(EXIT_CONFIG, "usage", "train dump: --names %s; change: --names hf, or leave it out", names);
     const Config *cfg = start_config(path, &a, USE_DATA);

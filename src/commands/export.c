@@ -200,9 +200,8 @@ int command_export(int argc, char **argv)
     Grid grid;
     int n;
     cli_end(&args);
+    cli_needs(&args, out, "-o HF_DIR", "say where the directory goes");
     free(args.v);
-    if (!out)
-        die(EXIT_CONFIG, "usage", "train export: -o HF_DIR is missing; change: say where the directory goes");
     open_newest(&s, path);
     text = json_string_value(json_object_get(s.m.state, "config"));
     hint = json_string_value(json_object_get(json_object_get(s.m.state, "huggingface"), "model_type"));

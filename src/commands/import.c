@@ -242,9 +242,7 @@ static json_t *make_state(const Config *cfg, const HfFamily *family, const json_
     static const char *const ids[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
     char *text;
     size_t size;
-    FILE *f = open_memstream(&text, &size);
-    if (!f)
-        die(EXIT_RESOURCE, "memory", "no memory for a text; change: free memory on this machine");
+    FILE *f = xmemstream(&text, &size);
     config_write(f, cfg);
     fclose(f);
     json_t *origin = json_pack("{s:s}", "model_type", family->type);
@@ -269,9 +267,8 @@ int command_import(int argc, char **argv)
     Params params;
     Grid grid;
     cli_end(&args);
+    cli_needs(&args, out, "-o CKPT", "say where the checkpoint goes");
     free(args.v);
-    if (!out)
-        die(EXIT_CONFIG, "usage", "train import: -o CKPT is missing; change: say where the checkpoint goes");
     if (checkpoint_exists(out))
         REFUSE("%s holds a checkpoint already; change: -o another folder", out);
     char *config = xasprintf("%s/config.yaml", out);

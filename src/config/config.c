@@ -131,8 +131,7 @@ int config_save(const char *dir, const Config *cfg, void (*write)(FILE *f, const
 {
     char *text = NULL, reason[WHY];
     size_t size = 0;
-    FILE *f = open_memstream(&text, &size);
-    BUG_ON(!f);
+    FILE *f = xmemstream(&text, &size);
     write(f, cfg);
     fclose(f);
     int fd = file_open_dir(AT_FDCWD, dir, 0, reason), ok = fd >= 0;
@@ -163,9 +162,7 @@ char *config_text(const Config *cfg, int option)
 {
     char *text = NULL;
     size_t size;
-    FILE *f = open_memstream(&text, &size);
-    if (!f)
-        die(EXIT_RESOURCE, "memory", "no memory for a setting's text; change: free memory on this machine");
+    FILE *f = xmemstream(&text, &size);
     value_print(f, &options[option], cfg);
     fclose(f);
     return text;

@@ -152,9 +152,7 @@ char *config_print_layout(const int *layers, int n)
 {
     char *text = NULL;
     size_t size;
-    FILE *f = open_memstream(&text, &size);
-    if (!f)
-        die(EXIT_RESOURCE, "memory", "no memory for a layout string; change: free memory on this machine");
+    FILE *f = xmemstream(&text, &size);
     for (int s = 0; s < n; s++) {
         fprintf(f, "%s%s%s", s ? "|" : "", s ? "" : "E", layers[s] ? "t" : "");
         if (layers[s] > 1)

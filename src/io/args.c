@@ -13,9 +13,7 @@ char *args_text(int argc, char **argv)
 {
     char *text = NULL;
     size_t size;
-    FILE *f = open_memstream(&text, &size);
-    if (!f)
-        die(EXIT_RESOURCE, "memory", "no memory for the command line; change: free memory on this machine");
+    FILE *f = xmemstream(&text, &size);
     for (int i = 0; i < argc; i++) {
         int plain = *argv[i] && !argv[i][strspn(argv[i], PLAIN)];
         fputs(plain ? " " : " '", f);

@@ -37,14 +37,20 @@ static SlotDW *dw_of(Model *m, int chunk, int mb)
     return &m->slots.dw[m->now.schedule->slot[SLOT_DW][chunk * m->now.schedule->m + mb]];
 }
 
+/* Empties a slot, once what was sent from it has left. */
+static void slot_clear(Model *m, Arena *mem, Token *arrived, Token *sent)
+{
+    Comm *pp = &m->grid->axis[AXIS_PP];
+    pp->wait(pp, *sent);
+    *sent = *arrived = 0;
+    mem->used = 0;
+}
+
 /* A microbatch enters a chunk: the slot is its own from here on, and in[0] is where its input goes. */
 static SlotFD *fd_open(Model *m, int chunk, int mb)
 {
     SlotFD *s = fd_of(m, chunk, mb);
-    Comm *pp = &m->grid->axis[AXIS_PP];
-    pp->wait(pp, s->sent);
-    s->sent = s->arrived = 0;
-    s->mem.used = 0;
+    slot_clear(m, &s->mem, &s->arrived, &s->sent);
     s->in[0] = boundary(m, &s->mem);
     s->residual = (Residual){0};
     return s;
@@ -54,10 +60,7 @@ static SlotFD *fd_open(Model *m, int chunk, int mb)
 static SlotDW *dw_open(Model *m, int chunk, int mb)
 {
     SlotDW *s = dw_of(m, chunk, mb);
-    Comm *pp = &m->grid->axis[AXIS_PP];
-    pp->wait(pp, s->sent);
-    s->sent = s->arrived = 0;
-    s->mem.used = 0;
+    slot_clear(m, &s->mem, &s->arrived, &s->sent);
     s->dy = boundary(m, &s->mem);
     s->dx = m->split ? (Mat){0} : boundary(m, &s->mem);
     return s;

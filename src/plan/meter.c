@@ -85,24 +85,25 @@ static Meter *meter_of_group(Comm *c)
     return (Meter *)((char *)c - offsetof(Meter, run.grid.axis[AXIS_TP]));
 }
 
+static Token record_message(Meter *m, double start, Token t)
+{
+    m->cost = (Cost){0};
+    record(m, METER_MESSAGE, start, now());
+    return t;
+}
+
 static Token metered_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp op)
 {
     Meter *m = meter_of_group(c);
     double start = now();
-    Token t = m->group.all_reduce(c, buf, n, type, op);
-    m->cost = (Cost){0};
-    record(m, METER_MESSAGE, start, now());
-    return t;
+    return record_message(m, start, m->group.all_reduce(c, buf, n, type, op));
 }
 
 static Token metered_all_gather(Comm *c, void *out, const void *in, int64_t n, Dtype type)
 {
     Meter *m = meter_of_group(c);
     double start = now();
-    Token t = m->group.all_gather(c, out, in, n, type);
-    m->cost = (Cost){0};
-    record(m, METER_MESSAGE, start, now());
-    return t;
+    return record_message(m, start, m->group.all_gather(c, out, in, n, type));
 }
 
 static void metered_wait(Comm *c, Token t)
@@ -110,8 +111,7 @@ static void metered_wait(Comm *c, Token t)
     Meter *m = meter_of_group(c);
     double start = now();
     m->group.wait(c, t);
-    m->cost = (Cost){0};
-    record(m, METER_MESSAGE, start, now());
+    record_message(m, start, t);
 }
 
 static void replace_group(Meter *m)

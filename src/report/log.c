@@ -121,7 +121,7 @@ static void config_summary(Log *l, const Config *cfg)
 {
     char *text = NULL;
     size_t n;
-    FILE *f = open_memstream(&text, &n);
+    FILE *f = xmemstream(&text, &n);
     fprintf(f, "```\n");
     config_write(f, cfg);
     fprintf(f, "```\n");

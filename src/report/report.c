@@ -232,7 +232,7 @@ int report_write(const char *run_dir, char why[WHY])
     char *page = NULL;
     size_t size = 0;
     report_read(&r, run_dir);
-    FILE *f = open_memstream(&page, &size);
+    FILE *f = xmemstream(&page, &size);
     put_page(f, &r);
     fclose(f);
     int dir = file_open_dir(AT_FDCWD, run_dir, 0, why), ok = 0;

@@ -220,7 +220,7 @@ static int put_file(const Timeline *t, const char *run_dir, char why[WHY])
 {
     char *text = NULL;
     size_t size;
-    FILE *f = open_memstream(&text, &size);
+    FILE *f = xmemstream(&text, &size);
     timeline_put(f, t);
     fclose(f);
     int dir = file_open_dir(AT_FDCWD, run_dir, 0, why);

@@ -8,7 +8,7 @@ json_t *run_state(const Run *r)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *f = open_memstream(&text, &size);
+    FILE *f = xmemstream(&text, &size);
     config_write(f, r->cfg);
     fclose(f);
     const LossScale *s = &r->opt.loss_scale;
