@@ -43,7 +43,8 @@ typedef struct { int64_t ops, bytes; } Traffic;
 /* A step that has been launched: what the host knows of it, and the ticket of what the device finds. */
 typedef struct {
     Metrics m;
-    int64_t ticket, consumed_samples;      /* before it */
+    int64_t ticket;            /* of its verdict */
+    int64_t consumed_samples;  /* before the step */
     double start;
 } Launched;
 #define STEPS_OPEN 2
@@ -67,10 +68,11 @@ typedef struct {
 /* All memory of a run, in place or counting. */
 typedef struct {
     Arena run;                 /* of the device */
-    Arena mapped;               /* of the host, for the device's use */
+    Arena mapped;              /* of the host, for the device's use */
     Arena host;                /* of the host: what is copied from the device, the timeline */
 } RunArenas;
 
+/* What a run on a GPU has found and chosen before its first step. */
 typedef struct {
     int sharing;               /* ranks on this one's GPU */
     Products products;         /* matrix products that the rehearsal has met */
@@ -88,8 +90,9 @@ typedef struct {
     Batch sequence;            /* on the host: the tokens that come next */
 } RunGeneration;
 
+/* What this rank saves, and where it comes from. */
 typedef struct {
-    TensorPiece *pieces;             /* what this rank writes */
+    TensorPiece *pieces;       /* what this rank writes */
     int npieces;
     Saver *saver;              /* RUN_TRAIN with a run directory */
     json_t *huggingface;       /* family and special tokens of the directory that the weights once came from;
@@ -129,7 +132,7 @@ typedef struct {
     Params params;
     Model model;
     Optimizer opt;
-    Stage stage;
+    Stage stage;               /* what the executor calls */
     RunPlan plan;
     RunArenas arenas;
     RunGpu gpu;
