@@ -4,15 +4,10 @@
 # size may change at a resume, or grow within a run, and there are samples enough all the same.
 set -u
 work=${WORK:?} bad=0
+. tests/tiny.sh
 "$TRAIN" tokenize parallel -o "$work/corpus" > /dev/null 2>&1 || exit 1
-cat > "$work/tiny.yaml" <<YAML
-model: {num_layers: 1, hidden_size: 16, num_attention_heads: 2, seq_length: 16}
-data: {tokenizer_type: byte, split: '90, 10, 0', data_path: $work/corpus}
-train: {micro_batch_size: 1, global_batch_size: 2, train_iters: 40}
-optimizer: {lr: 0.01, lr_decay_iters: 40}
-precision: {cpu_isa: ${ISA:-auto}}
-log: {log_interval: 10}
-YAML
+tiny "$work/tiny.yaml" model.num_layers=1 model.hidden_size=16 model.num_attention_heads=2 model.seq_length=16 \
+    train.train_iters=40 optimizer.lr_decay_iters=40 log.log_interval=10
 "$TRAIN" "$work/tiny.yaml" save="$work/run" exit_interval=20 > "$work/log" 2>&1
 [ $? = 75 ] || { cat "$work/log"; exit 1; }
 cp -r "$work/run" "$work/good"

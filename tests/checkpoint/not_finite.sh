@@ -3,18 +3,13 @@
 # inspect; and no JSON holds one of these words.
 set -e
 work=${WORK:?}
+. tests/tiny.sh
 fail() { echo "$*"; cat "$work/log"; exit 1; }
 "$TRAIN" tokenize src/*/a*.c -o "$work/corpus" > /dev/null 2>&1
-cat > "$work/tiny.yaml" <<YAML
-model:
-  {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 16, position_embedding_type: rope,
-   normalization: RMSNorm, activation: swiglu, ffn_hidden_size: 32, add_bias_linear: false, hidden_dropout: 0,
-   attention_dropout: 0}
-data: {data_path: $work/corpus, tokenizer_type: byte, split: '80, 20, 0'}
-train: {micro_batch_size: 2, global_batch_size: 4, train_iters: 3, eval_iters: 1}
-optimizer: {lr: 1e-3}
-precision: {cpu_isa: ${ISA:-auto}}
-YAML
+tiny "$work/tiny.yaml" model.hidden_size=16 model.num_attention_heads=2 model.seq_length=16 \
+    model.position_embedding_type=rope model.normalization=RMSNorm model.activation=swiglu model.ffn_hidden_size=32 \
+    model.add_bias_linear=false model.hidden_dropout=0 model.attention_dropout=0 data.split="'80, 20, 0'" \
+    train.micro_batch_size=2 train.global_batch_size=4 train.train_iters=3 train.eval_iters=1 optimizer.lr=1e-3
 conf=$work/tiny.yaml
 run() { "$TRAIN" "$@" > "$work/log" 2>&1 || fail "train $*: exit $?"; }
 exits() { # code, words, command: one line

@@ -3,15 +3,10 @@
 # line with the reason, the older checkpoints stay. A disk that cannot read (EIO) is told as that, not as another format.
 set -u
 work=${WORK:?} bad=0
+. tests/tiny.sh
 "$TRAIN" tokenize parallel -o "$work/corpus" > /dev/null 2>&1 || exit 1
-cat > "$work/tiny.yaml" <<YAML
-model: {num_layers: 1, hidden_size: 64, num_attention_heads: 2, seq_length: 16}
-data: {tokenizer_type: byte, split: '90, 10, 0', data_path: $work/corpus}
-train: {micro_batch_size: 1, global_batch_size: 2, train_iters: 2}
-optimizer: {lr: 0.01, lr_decay_iters: 8}
-precision: {cpu_isa: ${ISA:-auto}}
-log: {log_interval: 1}
-YAML
+tiny "$work/tiny.yaml" model.num_layers=1 model.hidden_size=64 model.num_attention_heads=2 model.seq_length=16 \
+    optimizer.lr_decay_iters=8
 
 # wanted CODE WORDS COMMAND... -- ends with CODE and one error line that has the words
 wanted() {

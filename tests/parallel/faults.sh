@@ -5,17 +5,11 @@
 # one rank cannot use; signals to the launcher. long: every rank killed at every site in two layouts.
 set -u
 work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch bad=0
+. tests/tiny.sh
 real=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults
 "$real" tokenize src -o "$work/corpus" > /dev/null 2>&1 || exit 1
-cat > "$work/tiny.yaml" <<YAML
-model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, seq_length: 32, hidden_dropout: 0.1}
-data: {data_path: $work/corpus, tokenizer_type: byte, split: '90, 10, 0'}
-train: {micro_batch_size: 1, global_batch_size: 8, train_iters: 12}
-optimizer: {lr: 0.01, lr_decay_style: cosine}
-checkpoint: {save_interval: 4}
-precision: {cpu_isa: ${ISA:-auto}}
-log: {log_interval: 1}
-YAML
+tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 train.global_batch_size=8 train.train_iters=12 \
+    optimizer.lr_decay_style=cosine checkpoint.save_interval=4
 model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
 data='pipeline_model_parallel_size=2 data_parallel_sharding_strategy=optim_grads overlap_grad_reduce=true'
 

@@ -2,14 +2,11 @@
 # tests/plan/sweep.sh -- sweeps of 2 ranks: how many layouts are legal (counted by hand), what is measured and what is not, what is
 # left after a stop at any moment, rows of layouts that fail, and that what is written can be read.
 work=${WORK:?}
+. tests/tiny.sh
 fail() { echo "# $1"; [ ! -f "$work/err" ] || sed 's/^/#   /' "$work/err"; exit 1; }
 "$TRAIN" tokenize src/plan/sweep.c -o "$work/corpus" > /dev/null 2>&1 || fail "no corpus"
-cat > "$work/tiny.yaml" <<YAML
-model: {num_layers: 4, hidden_size: 32, num_attention_heads: 2, seq_length: 32}
-data: {data_path: $work/corpus, tokenizer_type: byte, split: '100, 0, 0'}
-train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 100000}
-optimizer: {lr: 0.01}
-YAML
+tiny "$work/tiny.yaml" model.num_layers=4 model.num_attention_heads=2 data.split="'100, 0, 0'" \
+    train.global_batch_size=4 train.train_iters=100000 log.log_interval=100
 cat > "$work/machine.yaml" <<YAML
 machine: {name: for a test}
 device: {matmul_tflops: 0.1, matmul_tflops_fp32: 0.1, matmul_efficiency: [1e6, 0.5], attention_forward: 0.5,

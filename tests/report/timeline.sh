@@ -3,15 +3,10 @@
 # every message and reduction, on one clock; the report's picture; what is said about reductions under computation.
 set -e
 work=${WORK:?} launched=$TRAIN
+. tests/tiny.sh
 "$TRAIN" tokenize src -o "$work/corpus" > /dev/null 2>&1
-cat > "$work/tiny.yaml" <<YAML
-model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, seq_length: 32,
-        untie_embeddings_and_output_weights: true}
-data: {data_path: $work/corpus, tokenizer_type: byte, split: '100, 0, 0'}
-train: {micro_batch_size: 1, global_batch_size: 8, train_iters: 5}
-optimizer: {lr: 0.01}
-log: {log_interval: 1, trace_steps: [2, 3, 5]}
-YAML
+tiny "$work/tiny.yaml" model.num_layers=4 model.untie_embeddings_and_output_weights=true data.split="'100, 0, 0'" \
+    train.global_batch_size=8 train.train_iters=5 'log.trace_steps=[2, 3, 5]'
 # traced RANKS NAME MINIMUM key=value ...: MINIMUM is the share of the reductions' bytes that must be under computation
 traced() {
     n=$1 name=$2 minimum=$3

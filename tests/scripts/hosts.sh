@@ -15,6 +15,7 @@ if [ -z "${OWN_MOUNTS:-}" ]; then
     OWN_MOUNTS=1 exec unshare -m --propagation private "$0" "$@"
 fi
 work=${WORK:-$(mktemp -d)} bad=0
+. tests/tiny.sh
 trap 'kill $(cat "$work"/*.pid 2> /dev/null) 2> /dev/null' EXIT
 mkdir -p "$work/keys" "$work/tmp" "$work/own" /run/sshd
 
@@ -70,14 +71,7 @@ CONF
     mkdir "$work/home"
     mount --bind "$work/hosts" /etc/hosts && mount --bind "$work/ssh_config" /etc/ssh/ssh_config &&
         mount --bind "$work/passwd" /etc/passwd || skip "no bind mounts"
-    cat > "$work/tiny.yaml" <<YAML
-model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32}
-data: {data_path: $work/corpus, tokenizer_type: byte}
-train: {micro_batch_size: 1, global_batch_size: 60, train_iters: 100000}
-optimizer: {lr: 0.001}
-precision: {cpu_isa: ${ISA:-auto}}
-log: {log_interval: 1}
-YAML
+    tiny "$work/tiny.yaml" train.global_batch_size=60 train.train_iters=100000 optimizer.lr=0.001
     "$TRAIN" tokenize README.md -o "$work/corpus" > /dev/null 2>&1 || exit 1
 }
 

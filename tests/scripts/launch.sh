@@ -17,14 +17,9 @@ if [ -z "${OWN_SHM:-}" ]; then
     fi
 fi
 work=${WORK:-$(mktemp -d)} bad=0
+. tests/tiny.sh
 "$TRAIN" tokenize README.md -o "$work/corpus" > /dev/null 2>&1 || exit 1
-cat > "$work/tiny.yaml" <<YAML
-model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32}
-data: {data_path: $work/corpus, tokenizer_type: byte}
-train: {micro_batch_size: 1, global_batch_size: 2, train_iters: 1000000}
-optimizer: {lr: 0.001}
-precision: {cpu_isa: ${ISA:-auto}}
-YAML
+tiny "$work/tiny.yaml" train.train_iters=1000000 optimizer.lr=0.001 log.log_interval=100
 mkdir "$work/tmp"
 
 alive() { # the processes of the job that live: all of them have the folder of the run in their arguments

@@ -4,14 +4,10 @@
 # losses, norms, and every tensor of the checkpoint.
 set -e
 work=${WORK:?} far=$(cd "$BUILD" && pwd)/test_far launch=$PWD/scripts/launch train=$TRAIN
+. tests/tiny.sh
 "$train" tokenize README.md data/README.md tests/*/*.sh -o "$work/corpus" > /dev/null 2>&1
-cat > "$work/tiny.yaml" <<YAML
-model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, seq_length: 16, hidden_dropout: 0.1, attention_dropout: 0.1}
-data: {data_path: $work/corpus, tokenizer_type: byte, split: '90, 10, 0'}
-train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 3, eval_interval: 2, eval_iters: 1}
-optimizer: {lr: 0.01}
-log: {log_interval: 1}
-YAML
+tiny "$work/tiny.yaml" model.num_layers=4 model.seq_length=16 model.hidden_dropout=0.1 model.attention_dropout=0.1 \
+    train.global_batch_size=4 train.train_iters=3 train.eval_interval=2 train.eval_iters=1
 numbers() { sed -nE 's/.*"lm_loss": *([^,}]*).*"grad_norm": *([^,}]*).*/\1 \2/p' "$1/metrics.jsonl"; }
 run() { # PROGRAM DIRECTORY RANKS options
     program=$1 dir=$2 ranks=$3

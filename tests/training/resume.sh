@@ -3,14 +3,11 @@
 # of the last checkpoint, and every line of metrics.jsonl, times apart. Then by SIGUSR1, at whatever step it finds.
 set -e
 work=${WORK:?}
+. tests/tiny.sh
 "$TRAIN" tokenize src -o "$work/corpus" > /dev/null 2>&1
-cat > "$work/tiny.yaml" <<YAML
-model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32, hidden_dropout: 0.1, attention_dropout: 0.1}
-data: {data_path: $work/corpus, tokenizer_type: byte, split: '90, 10, 0'}
-train: {micro_batch_size: 2, step_batch_size_schedule: '0:2 320:4', train_iters: 12, eval_interval: 4, eval_iters: 2}
-optimizer: {lr: 0.01, lr_decay_style: cosine, lr_warmup_iters: 2}
-log: {log_interval: 1}
-YAML
+tiny "$work/tiny.yaml" train.micro_batch_size=2 train.global_batch_size=null train.train_iters=12 \
+    train.step_batch_size_schedule="'0:2 320:4'" train.eval_interval=4 train.eval_iters=2 \
+    optimizer.lr_decay_style=cosine optimizer.lr_warmup_iters=2
 run() { "$TRAIN" "$work/tiny.yaml" cpu_isa="$ISA" "$@" > "$work/log" 2>&1; }
 kept() { # the lines of metrics.jsonl without times and rates
     sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' "$1/metrics.jsonl"
