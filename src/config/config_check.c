@@ -2,19 +2,13 @@
 #define _GNU_SOURCE
 #include "config_table.h"
 
-/* The defaults of the table; absent where it says null or required. */
 void check_open(Check *k, const char *path)
 {
     *k = (Check){.path = path, .cfg = keep_alloc(1, sizeof(Config))};
     k->cfg->path = path;
-    for (int i = 0; i < OPTIONS; i++) {
-        Value v = {0};
+    for (int i = 0; i < OPTIONS; i++)
         k->set[i].arg = -1;
-        option_clear(&options[i], k->cfg);
-        if (!option_required(&options[i]))
-            BUG_ON(!config_parse_value(k, 0, options[i].key, options[i].def, &v) ||
-                   value_store(&options[i], &v, k->cfg));
-    }
+    option_defaults(options, OPTIONS, k->cfg);
 }
 
 void check_add(Check *k, Place place, const char *fmt, ...)

@@ -3,15 +3,6 @@
 #define _GNU_SOURCE
 #include "config_rules.h"
 
-/* The field of `from` into `to`. */
-static void option_copy(const Option *o, Config *to, const Config *from)
-{
-    static const size_t size[] = {
-        [TYPE_INT] = sizeof(int64_t), [TYPE_FLOAT] = sizeof(double), [TYPE_BOOL] = sizeof(int),
-        [TYPE_STR] = sizeof(char *), [TYPE_LIST] = sizeof(List), [TYPE_ENUM] = sizeof(int)};
-    memcpy(option_field(o, to), option_field(o, from), size[o->type]);
-}
-
 /* The same run with every key that has no effect at one value, and every other one in its plainest form. */
 static Config plain(const Config *cfg)
 {

@@ -96,13 +96,15 @@ void keep_release(void *mark)
 
 void config_forget(void) { keep_release(&kept); }
 
-int option_find(const char *key)
+int option_find_in(const Option *row, int n, const char *key)
 {
-    for (int i = 0; i < OPTIONS; i++)
-        if (!strcmp(options[i].key, key))
+    for (int i = 0; i < n; i++)
+        if (!strcmp(row[i].key, key))
             return i;
     return -1;
 }
+
+int option_find(const char *key) { return option_find_in(options, OPTIONS, key); }
 
 int section_find(const char *name)
 {
@@ -112,9 +114,9 @@ int section_find(const char *name)
     return -1;
 }
 
-int option_absent(const Option *o, const Config *cfg)
+int option_absent(const Option *o, const void *base)
 {
-    const void *p = option_field(o, cfg);
+    const void *p = option_field(o, base);
     switch (o->type) {
     case TYPE_INT:   return *(const int64_t *)p == CFG_ABSENT;
     case TYPE_FLOAT: return isnan(*(const double *)p);
@@ -126,9 +128,9 @@ int option_absent(const Option *o, const Config *cfg)
     return 0;
 }
 
-void option_clear(const Option *o, Config *cfg)
+void option_clear(const Option *o, void *base)
 {
-    void *p = option_field(o, cfg);
+    void *p = option_field(o, base);
     switch (o->type) {
     case TYPE_INT:   *(int64_t *)p = CFG_ABSENT; break;
     case TYPE_FLOAT: *(double *)p = NAN; break;
@@ -136,6 +138,25 @@ void option_clear(const Option *o, Config *cfg)
     case TYPE_LIST:  *(List *)p = (List){0}; break;
     case TYPE_ENUM:  *(int *)p = -1; break;
     case TYPE_BOOL:  *(int *)p = 0; break;
+    }
+}
+
+void option_copy(const Option *o, void *to, const void *from)
+{
+    static const size_t size[] = {
+        [TYPE_INT] = sizeof(int64_t), [TYPE_FLOAT] = sizeof(double), [TYPE_BOOL] = sizeof(int),
+        [TYPE_STR] = sizeof(char *), [TYPE_LIST] = sizeof(List), [TYPE_ENUM] = sizeof(int)};
+    memcpy(option_field(o, to), option_field(o, from), size[o->type]);
+}
+
+void option_defaults(const Option *row, int n, void *base)
+{
+    Check none = {0};
+    for (const Option *o = row; o < row + n; o++) {
+        Value v = {0};
+        option_clear(o, base);
+        if (!option_required(o))
+            BUG_ON(!config_parse_value(&none, 0, o->key, o->def, &v) || value_store(o, &v, base));
     }
 }
 

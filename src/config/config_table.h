@@ -30,7 +30,7 @@ typedef struct {
     Change change;
     const char *help;
     const char *const *choices;      /* ENUM: NULL-terminated, index = value */
-    size_t offset;                   /* of the field in Config */
+    size_t offset;                   /* of the field in the struct that the table fills: Config, Machine */
 } Option;
 
 typedef struct { const char *name, *help; } Section;
@@ -39,14 +39,19 @@ extern const Option options[OPTIONS];
 extern const Section sections[];
 extern const int section_count;
 
-static inline void *option_field(const Option *o, const Config *cfg) { return (char *)cfg + o->offset; }
+/* base: the struct that holds the field, a Config for the rows of `options`. */
+static inline void *option_field(const Option *o, const void *base) { return (char *)base + o->offset; }
 static inline int option_optional(const Option *o) { return !strcmp(o->def, "null"); }
 static inline int option_required(const Option *o) { return !strcmp(o->def, "required"); }
-int option_absent(const Option *o, const Config *cfg);
-void option_clear(const Option *o, Config *cfg);
+int option_absent(const Option *o, const void *base);
+void option_clear(const Option *o, void *base);
+void option_copy(const Option *o, void *to, const void *from);
+/* Sets the fields of n rows to their defaults; absent where a row says null or required. */
+void option_defaults(const Option *row, int n, void *base);
 
 /* Index of a key, of a section; -1. */
 int option_find(const char *key);
+int option_find_in(const Option *row, int n, const char *key);
 int section_find(const char *name);
 
 /* Damerau-Levenshtein distance (restricted: a pair of letters swaps once), capitals folded, - read as _. */
@@ -97,9 +102,9 @@ typedef struct Value {
 ScalarKind scalar_kind(const Value *v);
 
 /* Converts v to the option's type and stores it. Returns NULL, or what is wrong. */
-char *value_store(const Option *o, const Value *v, Config *cfg);
+char *value_store(const Option *o, const Value *v, void *base);
 /* Prints the field as YAML flow text; value_store of it gives the field back. */
-void value_print(FILE *f, const Option *o, const Config *cfg);
+void value_print(FILE *f, const Option *o, const void *base);
 /* A string made fit for a message: quoted, cut short, control characters as \xNN. */
 char *quoted(const char *text, size_t len);
 /* What an option takes: "an integer in [1, 10]", "one of a, b". */

@@ -272,12 +272,12 @@ static char *enum_store(const Option *o, const Value *v, int *x)
     return guess < 0 ? s : textf("%s; did you mean '%s'?", s, o->choices[guess]);
 }
 
-char *value_store(const Option *o, const Value *v, Config *cfg)
+char *value_store(const Option *o, const Value *v, void *base)
 {
-    void *p = option_field(o, cfg);
+    void *p = option_field(o, base);
     ScalarKind kind = v->kind == VALUE_SCALAR ? scalar_kind(v) : SCALAR_NULL;
     if (v->kind == VALUE_SCALAR && kind == SCALAR_NULL && option_optional(o)) {
-        option_clear(o, cfg);
+        option_clear(o, base);
         return NULL;
     }
     if (o->type == TYPE_LIST)
@@ -328,12 +328,12 @@ static void string_print(FILE *f, const char *s, int numbers_plain)
     fputc('\'', f);
 }
 
-void value_print(FILE *f, const Option *o, const Config *cfg)
+void value_print(FILE *f, const Option *o, const void *base)
 {
-    const void *p = option_field(o, cfg);
+    const void *p = option_field(o, base);
     const List *list = p;
     char number[32];
-    if (o->type != TYPE_LIST && option_absent(o, cfg)) {
+    if (o->type != TYPE_LIST && option_absent(o, base)) {
         fputs("null", f);
         return;
     }

@@ -16,9 +16,6 @@ static const Option fields[] = {
 #undef FIELD
 enum { FIELDS = sizeof fields / sizeof *fields };
 
-/* Values are stored by the rows' offsets, so that a Machine serves where the table's functions say Config. */
-static Config *target(Machine *m) { return (Config *)m; }
-
 double curve_at(const Curve *c, double size)
 {
     int i = 0;
@@ -36,13 +33,7 @@ typedef struct { Check list; Machine *m; uint8_t seen[FIELDS]; Place at[FIELDS];
 
 static Place place_of(yaml_mark_t m) { return (Place){(int)m.line + 1, (int)m.column + 1, -1}; }
 
-static int field_find(const char *key)
-{
-    for (int i = 0; i < FIELDS; i++)
-        if (!strcmp(fields[i].key, key))
-            return i;
-    return -1;
-}
+static int field_find(const char *key) { return option_find_in(fields, FIELDS, key); }
 
 /* The key that is most like this one. */
 static const char *nearest_field(const char *key)
@@ -99,7 +90,7 @@ static void read_field(Reading *r, yaml_document_t *doc, const char *section, co
         check_add(&r->list, at, "%s: duplicate; first at line %d", name, r->at[i].line);
     } else {
         Value v = value_of(doc, node);
-        char *error = value_store(&fields[i], &v, target(r->m));
+        char *error = value_store(&fields[i], &v, r->m);
         r->seen[i] = 1;
         r->at[i] = at;
         if (error)
@@ -193,7 +184,7 @@ static void resolve(Reading *r)
 {
     Machine *m = r->m;
     for (int i = 0; i < FIELDS; i++)
-        if (option_required(&fields[i]) && !r->seen[i] && option_absent(&fields[i], target(m)))
+        if (option_required(&fields[i]) && !r->seen[i] && option_absent(&fields[i], m))
             check_add(&r->list, (Place){1, 1, -1}, "%s: missing in section '%s'; expected %s", fields[i].key,
                       fields[i].section, legal_text(&fields[i]));
     if (r->list.n)
@@ -237,14 +228,7 @@ static char *path_of(const char *name)
 Machine *machine_blank(void)
 {
     Machine *m = keep_alloc(1, sizeof *m);
-    Check defaults = {.path = "machine.def"};
-    for (int i = 0; i < FIELDS; i++) {
-        Value v = {0};
-        option_clear(&fields[i], target(m));
-        if (!option_required(&fields[i]))
-            BUG_ON(!config_parse_value(&defaults, 0, fields[i].key, fields[i].def, &v) ||
-                   value_store(&fields[i], &v, target(m)));
-    }
+    option_defaults(fields, FIELDS, m);
     return m;
 }
 
@@ -268,12 +252,8 @@ static void load(Machine *m, const char *path, int depth)
         const char *slash = strrchr(path, '/');
         load(base, textf("%.*s%s.yaml", slash ? (int)(slash + 1 - path) : 0, path, m->like), depth + 1);
         for (int i = 0; i < FIELDS; i++)
-            if (!r.seen[i]) {
-                size_t bytes = fields[i].type == TYPE_LIST   ? sizeof(List)
-                               : fields[i].type == TYPE_BOOL ? sizeof(int)
-                                                             : 8;
-                memcpy((char *)m + fields[i].offset, (char *)base + fields[i].offset, bytes);
-            }
+            if (!r.seen[i])
+                option_copy(&fields[i], m, base);
     }
     resolve(&r);
     free(text);
@@ -297,12 +277,12 @@ void machine_write(FILE *f, const Machine *m, const char *notes)
     const char *section = "";
     fputs(notes, f);
     for (int i = 0; i < FIELDS; i++) {
-        if (option_absent(&fields[i], (const Config *)m))
+        if (option_absent(&fields[i], m))
             continue;
         if (strcmp(section, fields[i].section))
             fprintf(f, "%s:\n", section = fields[i].section);
         fprintf(f, "  %s: ", fields[i].key);
-        value_print(f, &fields[i], (const Config *)m);
+        value_print(f, &fields[i], m);
         fputc('\n', f);
     }
 }
