@@ -1,5 +1,6 @@
 /* cpu -- the CPU device: which instruction set it takes, and its table of ops */
 #include "cpu.h"
+#include "isas.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,10 +8,12 @@
 #include <cpuid.h>
 #endif
 
-/* The instruction sets, best first; `auto` takes the first that this CPU has. amx runs the avx512 ops and
- * multiplies BF16 in tiles. */
-enum { ISA_AMX, ISA_AVX512, ISA_AVX2, ISA_GENERIC, ISA_COUNT };
-static const char *const isa_names[ISA_COUNT] = {"amx", "avx512", "avx2", "generic"};
+#define X(id, name) ISA_##id,
+enum { CPU_ISAS(X) ISA_COUNT };
+#undef X
+#define X(id, name) name,
+static const char *const isa_names[ISA_COUNT] = {CPU_ISAS(X)};
+#undef X
 
 typedef struct { void (*fill)(Device *d); const GemmKernel *gemm; } IsaTable;
 

@@ -73,7 +73,7 @@ enum { THREADS = 256, EACH = 2 };  /* pieces of a thread, THREADS apart */
 
 template <class T, int N, int KIND> __global__ void __launch_bounds__(THREADS) k_act_fwd(const Act j)
 {
-    enum { GATED = KIND == ACT_SWIGLU || KIND == ACT_GEGLU };
+    enum { GATED = ACT_GATED(KIND) };
     uint32_t first = blockIdx.x * (THREADS * EACH) + threadIdx.x;
     Chunk<T, N> x[EACH], up[GATED ? EACH : 1];
 #pragma unroll
@@ -104,7 +104,7 @@ template <class T, int N, int KIND> __global__ void __launch_bounds__(THREADS) k
 
 template <class T, int N, int KIND> __global__ void __launch_bounds__(THREADS) k_act_bwd(const Act j)
 {
-    enum { GATED = KIND == ACT_SWIGLU || KIND == ACT_GEGLU };
+    enum { GATED = ACT_GATED(KIND) };
     uint32_t first = blockIdx.x * (THREADS * EACH) + threadIdx.x;
     Chunk<T, N> x[EACH], g[EACH], up[GATED ? EACH : 1];
 #pragma unroll
@@ -171,7 +171,7 @@ template <class T, int N> static void launch_kind(Cuda *c, const Act &j, int bac
 static void run(Device *d, Mat a, Mat h, Mat out, Mat da, ActKind kind)
 {
     int64_t rows = a.rows, f = a.cols, n = 16 / (int64_t)dtype_size(a.type);
-    BUG_ON(a.rows != h.rows || h.cols != f * (1 + act_gated(kind)) || h.type != a.type || out.type != a.type);
+    BUG_ON(a.rows != h.rows || h.cols != act_width(kind, f) || h.type != a.type || out.type != a.type);
     if (!rows || !f)
         return;
     if (!aligned(a) || !aligned(h) || !aligned(out) || f % n)

@@ -20,20 +20,26 @@ static const HfFamily hf_families[] = {
 };
 
 /* Names of the same function; the first one is what we write. */
-static const struct { int activation; const char *name; int gated; } activations[] = {
-    {ACTIVATION_GELU_TANH, "gelu_new", 0},
-    {ACTIVATION_GELU_TANH, "gelu_pytorch_tanh", 0},
-    {ACTIVATION_GELU_TANH, "gelu_python_tanh", 0},
-    {ACTIVATION_GELU, "gelu", 0},
-    {ACTIVATION_GELU, "gelu_python", 0},
-    {ACTIVATION_RELU, "relu", 0},
-    {ACTIVATION_SQUARED_RELU, "relu2", 0},
-    {ACTIVATION_SWIGLU, "silu", 1},
-    {ACTIVATION_SWIGLU, "swish", 1},
-    {ACTIVATION_GEGLU, "gelu", 1},
-    {ACTIVATION_GEGLU, "gelu_python", 1},
+static const struct { int activation; const char *name; } activations[] = {
+    {ACTIVATION_GELU_TANH, "gelu_new"},
+    {ACTIVATION_GELU_TANH, "gelu_pytorch_tanh"},
+    {ACTIVATION_GELU_TANH, "gelu_python_tanh"},
+    {ACTIVATION_GELU, "gelu"},
+    {ACTIVATION_GELU, "gelu_python"},
+    {ACTIVATION_RELU, "relu"},
+    {ACTIVATION_SQUARED_RELU, "relu2"},
+    {ACTIVATION_SWIGLU, "silu"},
+    {ACTIVATION_SWIGLU, "swish"},
+    {ACTIVATION_GEGLU, "gelu"},
+    {ACTIVATION_GEGLU, "gelu_python"},
 };
 #define ACTIVATIONS (sizeof activations / sizeof *activations)
+
+/* Row i is an activation of the family: GPT-2 has none that is gated, the others no other. */
+static int has_activation(const HfFamily *f, size_t i)
+{
+    return act_gated((ActKind)activations[i].activation) != f->gpt2;
+}
 
 /* ---- lists of reasons, "; " between them */
 
@@ -68,7 +74,7 @@ static int fits(const HfFamily *f, const Config *c, char why[WHY])
         because(why, "add_qkv_bias");
     if (c->qk_layernorm != f->qk_layernorm)
         because(why, "qk_layernorm");
-    while (a < ACTIVATIONS && (activations[a].activation != c->activation || activations[a].gated == f->gpt2))
+    while (a < ACTIVATIONS && (activations[a].activation != c->activation || !has_activation(f, a)))
         a++;
     if (a == ACTIVATIONS)
         because(why, "activation");
@@ -294,7 +300,7 @@ static const char *activation(const In *in, const HfFamily *f)
     const char *key = f->gpt2 ? "activation_function" : "hidden_act",
                *name = text(in, key, f->gpt2 ? "gelu_new" : "silu");
     for (size_t i = 0; i < ACTIVATIONS; i++)
-        if (activations[i].gated != f->gpt2 && !strcmp(activations[i].name, name))
+        if (has_activation(f, i) && !strcmp(activations[i].name, name))
             return ours[activations[i].activation];
     because(in->why, "%s %.40s", key, name);
     return "gelu";
@@ -372,7 +378,7 @@ json_t *hf_write_config(const Config *c, const HfFamily *f, Dtype type, const js
     json_t *more;
     const char *act = NULL;
     for (size_t i = 0; i < ACTIVATIONS && !act; i++)
-        if (activations[i].activation == c->activation && activations[i].gated != f->gpt2)
+        if (activations[i].activation == c->activation && has_activation(f, i))
             act = activations[i].name;
     for (int i = 0; i < 3; i++) {
         const json_t *id = json_object_get(tokens, ids[i]);

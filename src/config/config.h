@@ -9,6 +9,7 @@
 #ifndef CONFIG_H
 #define CONFIG_H
 #include "file.h"
+#include "isas.h"
 #include "kinds.h"
 #include <stdint.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@ typedef struct { int64_t samples, batch; } BatchStep;
 
 /* Enumerators of the ENUM rows, KEY_CHOICE in table order. NORMALIZATION_, ACTIVATION_ and PARAMS_DTYPE_ have
  * the values of NormKind, ActKind and Dtype (kernels/device.h), PIPELINE_SCHEDULE_ those of ScheduleKind. */
+#define CPU_ISA_CHOICE(id, name) CHOICE(CPU_ISA_##id, name)
 #define SCHEDULE_CHOICE(id, name, ...) CHOICE(PIPELINE_SCHEDULE_##id, name)
 #define SECTION(name, help)
 #define OPTION(section, key, type, def, legal, change, help)
@@ -105,6 +107,9 @@ Config *config_with_layout(const Config *cfg, const char *layout);
 /* A copy for one rank that computes the same step: all sizes 1, 1f1b, nothing sharded, the same global batch
  * in microbatches of the same size. Dies with EXIT_CONFIG when that makes more than 65535. */
 Config *config_for_one_rank(const Config *cfg);
+
+/* Sets padded_vocab_size: vocab_size up to a multiple that the tensor ranks share out evenly. */
+void config_pad_vocab(Config *c);
 
 /* Hash of every key's value. Equal hashes, equal config.yaml. */
 uint64_t config_hash(const Config *cfg);

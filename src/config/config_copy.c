@@ -38,7 +38,6 @@ Config *config_for_one_rank(const Config *cfg)
 {
     Config *c = copy_of(cfg);
     int *layers = keep_alloc(1, sizeof *layers);
-    int64_t unit = c->make_vocab_size_divisible_by;
     for (int i = 0; i < c->batch_steps; i++)
         if (c->batch_step[i].batch / c->micro_batch_size > UINT16_MAX)
             die(EXIT_CONFIG, "one-rank",
@@ -57,7 +56,7 @@ Config *config_for_one_rank(const Config *cfg)
     c->custom = NULL;
     c->data_parallel_sharding_strategy = DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD;
     c->num_distributed_optimizer_instances = 1;
-    c->padded_vocab_size = (c->vocab_size + unit - 1) / unit * unit;
+    config_pad_vocab(c);
     *layers = (int)c->num_layers;
     set_layout(c, NULL, layers, 1);
     return c;

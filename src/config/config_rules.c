@@ -3,12 +3,16 @@
  * config_pairs.c. */
 #define _GNU_SOURCE
 #include "config_rules.h"
+#include "device.h"
 #include "placement.h"
 #include <ctype.h>
 
-static int gated(const Config *c)
+static int gated(const Config *c) { return act_gated((ActKind)c->activation); }
+
+void config_pad_vocab(Config *c)
 {
-    return c->activation == ACTIVATION_SWIGLU || c->activation == ACTIVATION_GEGLU;
+    int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
+    c->padded_vocab_size = (c->vocab_size + unit - 1) / unit * unit;
 }
 
 const char *config_default_save(const char *path)
@@ -102,10 +106,8 @@ static void rules_vocabulary(Check *k)
          LL(c->vocab_size));
     RULE(ON1(tokenizer_model), !ABSENT(tokenizer_model),
          "no tokenizer of this build reads a file; leave it out");
-    if (check_usable(k, ON3(vocab_size, make_vocab_size_divisible_by, tensor_model_parallel_size))) {
-        int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
-        c->padded_vocab_size = (c->vocab_size + unit - 1) / unit * unit;
-    }
+    if (check_usable(k, ON3(vocab_size, make_vocab_size_divisible_by, tensor_model_parallel_size)))
+        config_pad_vocab(c);
 }
 
 static void rules_model(Check *k)
@@ -221,7 +223,7 @@ static void rules_size(Check *k)
         !check_usable(k, ON4(num_attention_heads, num_query_groups, kv_channels, max_position_embeddings)) ||
         !check_usable(k, ON3(activation, make_vocab_size_divisible_by, tensor_model_parallel_size)))
         return;
-    double h = (double)c->hidden_size, f = (double)c->ffn_hidden_size * (gated(c) ? 2 : 1);
+    double h = (double)c->hidden_size, f = (double)act_width((ActKind)c->activation, c->ffn_hidden_size);
     double qkv = (double)(c->num_attention_heads + 2 * c->num_query_groups) * (double)c->kv_channels;
     double ends = h * (2 * (double)c->padded_vocab_size + (double)c->max_position_embeddings);
     double parameters = (double)c->num_layers * h * (2 * qkv + 2 * f + 8) + ends;

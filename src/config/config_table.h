@@ -1,5 +1,5 @@
 /* config_table -- inside the configuration: the option table as data, values, and the list of violations.
- * Only config*.c and its test include this. */
+ * Only config*.c, their tests and readers of another table of this form (src/plan/machine.c) include it. */
 #ifndef CONFIG_TABLE_H
 #define CONFIG_TABLE_H
 #include "base.h"

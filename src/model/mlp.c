@@ -4,7 +4,7 @@
 static void take_inner(Model *m, LayerActs *a, Arena *from)
 {
     ActKind act = (ActKind)m->cfg->activation;
-    a->h = model_take(m, from, model_tokens(m), act_gated(act) ? 2 * m->dim.F : m->dim.F);
+    a->h = model_take(m, from, model_tokens(m), act_width(act, m->dim.F));
     a->a = model_take(m, from, model_tokens(m), m->dim.F);
 }
 

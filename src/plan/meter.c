@@ -183,8 +183,7 @@ Meter *meter_open(const Config *cfg, int world, int64_t sequences)
     c->micro_batch_size = sequences;
     c->world = world;
     *(halves(c) ? &c->tensor_model_parallel_size : &c->data_parallel_size) = world;
-    int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
-    c->padded_vocab_size = (c->vocab_size + unit - 1) / unit * unit;
+    config_pad_vocab(c);
     c->threads = world == 1 ? pool_cores() : 0;
     c->check_for_nan_in_loss_and_grad = 0;
     m->batch = (BatchStep){0, c->micro_batch_size * c->data_parallel_size};

@@ -96,7 +96,7 @@ static void fwd_item(void *ctx, int64_t item, int thread)
 
 void FN(cpu_act_fwd)(Device *d, Mat a, Mat h, ActKind kind)
 {
-    BUG_ON(a.rows != h.rows || h.cols != a.cols * (1 + act_gated(kind)));
+    BUG_ON(a.rows != h.rows || h.cols != act_width(kind, a.cols));
     Job j = {.d = d, .a = a, .h = h, .kind = kind};
     pool_run(d->pool, fwd_item, &j, work_items(a));
 }
@@ -132,7 +132,7 @@ static void bwd_item(void *ctx, int64_t item, int thread)
 
 void FN(cpu_act_bwd)(Device *d, Mat dh, Mat da, Mat h, ActKind kind)
 {
-    BUG_ON(da.rows != h.rows || h.cols != da.cols * (1 + act_gated(kind)));
+    BUG_ON(da.rows != h.rows || h.cols != act_width(kind, da.cols));
     BUG_ON(dh.rows != h.rows || dh.cols != h.cols);
     Job j = {.d = d, .da = da, .h = h, .dh = dh, .kind = kind};
     pool_run(d->pool, bwd_item, &j, work_items(da));
