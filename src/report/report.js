@@ -1,4 +1,4 @@
-// The pages are whole without this script. It adds a cross hair with values over all plots, and tables that sort.
+// The pages are whole without this script: it adds a cross hair with values, and tables that sort.
 'use strict';
 const plots = [...document.querySelectorAll('.plot[data-x]')].map(box => {
     const [lo, hi, log] = box.dataset.x.split(' ').map(Number);
