@@ -257,6 +257,27 @@ static json_t *make_state(const Config *cfg, const HfFamily *family, const json_
     return state;
 }
 
+static void refuse_existing(const char *out)
+{
+    if (checkpoint_exists(out))
+        REFUSE("%s holds a checkpoint already; change: -o another folder", out);
+    char *config = xasprintf("%s/config.yaml", out);
+    if (!access(config, F_OK))
+        REFUSE("%s is there already; change: -o another folder", config);
+    free(config);
+}
+
+static void close_dir(HfDir *d)
+{
+    for (int i = 0; i < d->nfile; i++) {
+        munmap(d->file[i].map, (size_t)d->file[i].st.size);
+        st_close(&d->file[i].st);
+    }
+    free(d->file);
+    free(d->found);
+    close(d->dir);
+}
+
 int command_import(int argc, char **argv)
 {
     Args args = cli_open("import", argc, argv);
@@ -269,12 +290,7 @@ int command_import(int argc, char **argv)
     cli_end(&args);
     cli_needs(&args, out, "-o CKPT", "say where the checkpoint goes");
     free(args.v);
-    if (checkpoint_exists(out))
-        REFUSE("%s holds a checkpoint already; change: -o another folder", out);
-    char *config = xasprintf("%s/config.yaml", out);
-    if (!access(config, F_OK))
-        REFUSE("%s is there already; change: -o another folder", config);
-    free(config);
+    refuse_existing(out);
     d.dir = file_open_dir(AT_FDCWD, d.path, 0, why);
     if (d.dir < 0)
         REFUSE("%s; change: give a Hugging Face directory", why);
@@ -315,12 +331,6 @@ int command_import(int argc, char **argv)
     json_decref(hf);
     params_close(&params);
     grid_close(&grid);
-    for (int i = 0; i < d.nfile; i++) {
-        munmap(d.file[i].map, (size_t)d.file[i].st.size);
-        st_close(&d.file[i].st);
-    }
-    free(d.file);
-    free(d.found);
-    close(d.dir);
+    close_dir(&d);
     return EXIT_DONE;
 }
