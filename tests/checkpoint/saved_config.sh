@@ -3,20 +3,15 @@
 # leaves the model to the checkpoint that it loads, and commands that read a run do without one, in any layout.
 set -e
 work=${WORK:?}
+. tests/tiny.sh
 fail() { echo "$*"; cat "$work/log"; exit 1; }
 "$TRAIN" tokenize src/*/a*.c -o "$work/corpus" > /dev/null 2>&1
-cat > "$work/whole.yaml" <<YAML
-model:
-  {num_layers: 2, hidden_size: 16, num_attention_heads: 2, num_query_groups: 1, seq_length: 32, position_embedding_type: rope,
-   max_position_embeddings: 64, normalization: RMSNorm, activation: swiglu, ffn_hidden_size: 48, add_bias_linear: false,
-   hidden_dropout: 0, attention_dropout: 0}
-data: {data_path: $work/corpus, tokenizer_type: byte, split: '80, 20, 0'}
-train: {micro_batch_size: 2, global_batch_size: 4, train_iters: 4, eval_interval: 4, eval_iters: 2}
-optimizer: {lr: 1e-3}
-precision: {cpu_isa: ${ISA:-auto}}
-log: {log_interval: 1}
-YAML
-sed '/^model:/,/dropout/d' "$work/whole.yaml" > "$work/mine.yaml"
+tiny "$work/whole.yaml" model.hidden_size=16 model.num_attention_heads=2 model.num_query_groups=1 \
+    model.position_embedding_type=rope model.max_position_embeddings=64 model.normalization=RMSNorm \
+    model.activation=swiglu model.ffn_hidden_size=48 model.add_bias_linear=false model.hidden_dropout=0 \
+    model.attention_dropout=0 data.split="'80, 20, 0'" train.micro_batch_size=2 train.global_batch_size=4 \
+    train.train_iters=4 train.eval_interval=4 train.eval_iters=2 optimizer.lr=1e-3
+sed '/^model:/d' "$work/whole.yaml" > "$work/mine.yaml"
 run() { "$TRAIN" "$@" > "$work/log" 2>&1 || fail "train $*: exit $?"; }
 exits() { # code, words, command
     want=$1 words=$2; shift 2

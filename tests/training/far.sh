@@ -4,15 +4,11 @@
 # generate; with the optimizer's state offloaded, first half of it, then all. A host access to device memory faults.
 set -e
 work=${WORK:?} far=$(cd "$BUILD" && pwd)/test_far
+. tests/tiny.sh
 "$TRAIN" tokenize src -o "$work/corpus" > /dev/null 2>&1
-cat > "$work/tiny.yaml" <<YAML
-model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32, hidden_dropout: 0.1, attention_dropout: 0.1,
-        position_embedding_type: rope}
-data: {data_path: $work/corpus, tokenizer_type: byte, split: '90, 10, 0'}
-train: {micro_batch_size: 2, global_batch_size: 4, train_iters: 6, eval_interval: 3, eval_iters: 2}
-optimizer: {lr: 0.01, lr_decay_style: cosine, lr_warmup_iters: 2}
-log: {log_interval: 1, trace_steps: [2]}
-YAML
+tiny "$work/tiny.yaml" model.hidden_dropout=0.1 model.attention_dropout=0.1 model.position_embedding_type=rope \
+    train.micro_batch_size=2 train.global_batch_size=4 train.train_iters=6 train.eval_interval=3 train.eval_iters=2 \
+    optimizer.lr_decay_style=cosine optimizer.lr_warmup_iters=2 'log.trace_steps=[2]'
 kept() { # lines without times and rates
     sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' "$1"
 }

@@ -5,6 +5,7 @@
 set -u
 work=${WORK:?} launch=$PWD/scripts/launch
 train=$TRAIN
+. tests/tiny.sh
 bad() { echo "$*"; exit 1; }
 
 # ---- tensors: save in A, load in B, save, load in A
@@ -18,15 +19,9 @@ rm -rf "$work/tensors"
 
 # ---- a run in pieces
 "$train" tokenize src -o "$work/corpus" > /dev/null 2>&1 || bad "tokenize"
-cat > "$work/tiny.yaml" <<YAML
-model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, seq_length: 32,
-        hidden_dropout: 0.1, attention_dropout: 0.1}
-data: {data_path: $work/corpus, tokenizer_type: byte, split: '90, 10, 0'}
-train: {micro_batch_size: 1, global_batch_size: 8, train_iters: 8, eval_iters: 2, eval_interval: 100}
-optimizer: {lr: 0.01, lr_decay_style: cosine, lr_warmup_iters: 2}
-precision: {params_dtype: fp64}
-log: {log_interval: 1}
-YAML
+tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 model.attention_dropout=0.1 \
+    train.global_batch_size=8 train.train_iters=8 train.eval_iters=2 train.eval_interval=100 \
+    optimizer.lr_decay_style=cosine optimizer.lr_warmup_iters=2 precision.params_dtype=fp64
 run() { # ranks, expected exit code, command and arguments
     n=$1 code=$2; shift 2
     "$launch" -n "$n" "$@" cpu_isa="$ISA" > "$work/log" 2>&1 && rc=0 || rc=$?
