@@ -1,4 +1,4 @@
-/* algorithms -- the table of chosen algorithms: a key, and the library's words for it */
+/* algorithms -- the list of chosen algorithms: find, add, close */
 #include "algorithms.h"
 #include "base.h"
 #include <stdlib.h>

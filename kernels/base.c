@@ -1,4 +1,4 @@
-/* base -- how a run stops, arenas, counter-based random numbers, text that is allocated */
+/* base -- how a run stops, arenas, start-up heap, counter-based random numbers, clock */
 #define _GNU_SOURCE
 #include "base.h"
 #include <math.h>
@@ -58,8 +58,7 @@ _Noreturn void die_at(const char *file, int line, int code, const char *id, cons
     if (speaks && !speaks(code))
         leave(code);
     make_room();
-    /* one write: lines of several threads must not mix; where the code stands helps only with mistakes of our
-     * own */
+    /* one fprintf a line, so that lines of several threads do not mix */
     if (code == EXIT_BUG)
         fprintf(stderr, "error[%s] %s%s:%d: %s\n", id, rank, file, line, text);
     else
@@ -97,7 +96,8 @@ void arena_open(Arena *a, const char *name, size_t size)
     if (!size)
         size = 1;
     size = (size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    /* over-map to align at 2 MiB: fresh 4 KiB pages cost three times as much to touch as huge ones */
+    /* maps HUGE_PAGE bytes more than asked for and cuts the ends off, so that the memory starts at a
+     * multiple of 2 MiB: the first touch of 4 KiB pages costs three times that of huge pages */
     char *p = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
@@ -196,7 +196,7 @@ double rng_uniform(uint64_t key, uint64_t sub, uint64_t index)
     return (double)(((uint64_t)r.v[0] << 32 | r.v[1]) >> 11) * 0x1p-53;
 }
 
-/* Box-Muller: one counter gives the normals 2i and 2i+1. */
+/* Box-Muller: counter i gives the normals 2i and 2i+1. */
 static void normal_pair(uint64_t key, uint64_t sub, uint64_t i, double out[2])
 {
     Philox r = philox(key, i, sub);
@@ -247,11 +247,11 @@ void thread_urgency(Urgency u)
         int32_t nice;
         uint32_t priority;
         uint64_t runtime, deadline, period;
-    } attr = {.size = 48, .policy = SCHED_RR, .priority = 1};      /* struct sched_attr of sched_setattr(2) */
+    } attr = {.size = 48, .policy = SCHED_RR, .priority = 1};  /* struct sched_attr of sched_setattr(2) */
     if (u == RUNS_FIRST && !syscall(SYS_sched_setattr, 0, &attr, 0))
         return;
     attr.policy = SCHED_OTHER;
     attr.priority = 0;
-    attr.runtime = u == RUNS_USUAL ? 0 : 100000;   /* ns; 0: the usual */
+    attr.runtime = u == RUNS_USUAL ? 0 : 100000;   /* time slice in ns; 0: the system's default */
     syscall(SYS_sched_setattr, 0, &attr, 0);
 }

@@ -1,15 +1,16 @@
 /* base -- what every layer stands on: stopping, arenas, counter-based random numbers.
  *
- * Stopping. `die` is for the world's faults (a file, memory, the user's input): one line for the whole
- * job, `error[ID] ...; change: ...`, then exit with a code from the list below. `BUG_ON` is for ours.
+ * Stopping. `die` reports a fault outside the program (a file, memory, the user's input). The whole job
+ * prints one line, `error[ID] ...; change: ...`, and exits with a code from the list below. `BUG_ON`
+ * reports a mistake of the program.
  *
- * Arenas. Memory has few lifetimes and one arena each. The code that lays memory out runs twice: first
- * with `base == NULL`, when it only counts, then for real. After the first step the arenas are sealed:
- * a take that grows the peak is a BUG.
+ * Arenas. Memory has few lifetimes, and each lifetime has one arena. The code that lays memory out runs
+ * twice: first with `base == NULL`, when the arena only counts bytes, then with memory. After the first
+ * step the arenas are sealed: a take that grows the peak is a BUG.
  *
- * Random numbers are functions of (key, counter), never of a generator's state, so that every layout
- * of ranks draws the same bits. Philox4x32-10: Salmon et al. 2011, "Parallel random numbers: as easy
- * as 1, 2, 3", sec 3.3. */
+ * Random numbers are functions of (key, counter). No generator has a state, so every layout of ranks
+ * draws the same bits. Philox4x32-10: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
+ * sec 3.3. */
 #ifndef BASE_H
 #define BASE_H
 #include <stddef.h>
@@ -22,33 +23,36 @@ extern "C" {
 
 enum {
     EXIT_DONE = 0,        /* all went well */
-    EXIT_COMPARE = 1,     /* a comparison failed, a file is not whole */
+    EXIT_COMPARE = 1,     /* a comparison failed, or a file is not whole */
     EXIT_CONFIG = 2,      /* configuration or usage */
     EXIT_DATA = 3,        /* corpus or tokenizer */
     EXIT_CHECKPOINT = 4,  /* checkpoint */
     EXIT_RESOURCE = 5,    /* memory, disk, descriptors */
-    EXIT_NUMERIC = 6,     /* a number that is not finite */
-    EXIT_COMM = 7,        /* communication lost or hung */
-    EXIT_BUG = 8,         /* our fault */
-    EXIT_REQUEUE = 75     /* checkpoint saved, run me again */
+    EXIT_NUMERIC = 6,     /* a loss or norm is not finite */
+    EXIT_COMM = 7,        /* communication failed or hung */
+    EXIT_BUG = 8,         /* a mistake of the program */
+    EXIT_REQUEUE = 75     /* a checkpoint was saved: start the job again */
 };
 
-/* Prints `error[id] text` once and ends the job with `code`; EXIT_BUG names the place in the code too. The
- * text says what and why and ends in `change: ...`, what the user can do. Never returns. */
+/* Prints `error[id] text` once for the job and ends the job with `code`. With EXIT_BUG the line also has
+ * the source file and line number. The text says what failed and why, and ends in `change: ` and what
+ * the user can do. */
 #define die(code, id, ...) die_at(__FILE__, __LINE__, code, id, __VA_ARGS__)
 _Noreturn void die_at(const char *file, int line, int code, const char *id, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Our own mistakes: prints the condition and where, then aborts with EXIT_BUG. */
+/* A mistake of the program: prints the condition, file and line, then ends the job with EXIT_BUG. */
 #define BUG_ON(cond) do { if (__builtin_expect(!!(cond), 0)) bug_at(__FILE__, __LINE__, #cond); } while (0)
 _Noreturn void bug_at(const char *file, int line, const char *cond);
 
-/* where: says which rank speaks ("rank 3 tp 1 pp 1 dp 0"), NULL with one rank. may_speak: asked before the
- * line is printed; no: another rank has printed the job's. stop: ends all ranks. Any may be NULL. */
+/* Functions that die, BUG_ON call; any may be NULL.
+ *   where      in  returns the name of this rank ("rank 3 tp 1 pp 1 dp 0"), or NULL with one rank
+ *   may_speak  in  returns 0 when another rank has already printed the job's error line
+ *   stop       in  ends all ranks of the job */
 void die_hooks(const char *(*where)(void), int (*may_speak)(int code), void (*stop)(int code));
 
-/* before(ctx) runs before anything is written to standard error: a live line on the terminal gives way. NULL:
- * none. */
+/* before(ctx) runs before a message goes to standard error, so that a live line on the terminal can be
+ * erased. before NULL: no call. */
 void message_hook(void (*before)(void *ctx), void *ctx);
 
 /* A non-fatal notice on standard error, `warning: ...`. */
@@ -56,54 +60,62 @@ void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 typedef struct {
     const char *name;
-    char *base;                /* NULL: only count */
-    size_t used, peak, size;
-    uint8_t sealed;
+    char *base;                /* start of the memory; NULL: the arena only counts */
+    size_t used, peak, size;   /* bytes taken now, the most bytes ever taken, bytes of the memory */
+    uint8_t sealed;            /* bool: the peak must not grow any more */
 } Arena;
 
 #define ARENA_ALIGN 64
 
-/* Maps `size` bytes, zeroed, in huge pages where the system has them. Dies with EXIT_RESOURCE. */
+/* Maps `size` bytes, zeroed, in huge pages where the system has them. Dies with EXIT_RESOURCE where
+ * memory is short. */
 void arena_open(Arena *a, const char *name, size_t size);
 void arena_close(Arena *a);
 
-/* `bytes` more, aligned to ARENA_ALIGN; not cleared. A counting arena returns NULL. */
+/* Returns the next `bytes` bytes, aligned to ARENA_ALIGN and not cleared; NULL when the arena only
+ * counts. */
 void *arena_take(Arena *a, size_t bytes);
 
-/* Everything taken since `mark` is given back: size_t mark = a->used; ...; arena_reset(a, mark). */
+/* Gives back everything taken since a->used was `mark`. */
 void arena_reset(Arena *a, size_t mark);
 
-/* Heap for start-up only (tables, parsed files): dies instead of returning NULL; zeroed. */
+/* Heap memory for start-up only (tables, parsed files). Each call dies instead of returning NULL;
+ * xcalloc's memory is zeroed. */
 void *xcalloc(size_t n, size_t size);
 void *xrealloc(void *p, size_t bytes);
 char *xstrdup(const char *s);
 char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 FILE *xmemstream(char **text, size_t *bytes);      /* open_memstream */
 
-/* Philox4x32-10: four random words for a 64-bit key and a 128-bit counter. */
+/* Philox4x32-10: returns four random words for a 64-bit key and a 128-bit counter. */
 typedef struct { uint32_t v[4]; } Philox;
 Philox philox(uint64_t key, uint64_t counter_lo, uint64_t counter_hi);
 
-/* A key from a seed and a stream name; different names give independent streams. */
+/* Returns the key of a seed and a stream name; different names give independent streams. */
 uint64_t rng_key(uint64_t seed, const char *stream);
 
-/* Uniform in [0, 1) with 53 bits, and standard normal (Box-Muller), for `index` of stream (key, sub). */
+/* Number `index` of stream (key, sub): uniform in [0, 1) with 53 bits, or standard normal
+ * (Box-Muller). */
 double rng_uniform(uint64_t key, uint64_t sub, uint64_t index);
 double rng_normal(uint64_t key, uint64_t sub, uint64_t index);
-/* out[k] = rng_normal(key, sub, index + k), at half the cost. */
+/* out[k] = rng_normal(key, sub, index + k) for k in [0, n), at half the cost of n calls. */
 void rng_normals(uint64_t key, uint64_t sub, uint64_t index, int64_t n, double *out);
 
-/* 64-bit FNV-1a, for names and small records. */
+/* 64-bit FNV-1a of n bytes, for names and small records. h: HASH_SEED, or the hash of the bytes
+ * before. */
 uint64_t hash64(const void *p, size_t n, uint64_t h);
 #define HASH_SEED 1469598103934665603ull
 
 /* Seconds on the monotonic clock. */
 double now(void);
 
-/* How soon this thread runs once it has something to do, whatever else the cores do. USUAL: in its turn.
- * SOON: short slices, 0.1 ms, let it in early for a moment (Linux before 6.12 ignores them). FIRST: before
- * all others, where this process may ask for real-time priority, else SOON. */
+/* How soon the scheduler runs a thread that has become ready.
+ *   RUNS_USUAL  in turn, as any thread
+ *   RUNS_SOON   early, in time slices of 0.1 ms (Linux before 6.12 ignores the slice)
+ *   RUNS_FIRST  before all other threads if this process may ask for real-time priority, else as
+ *               RUNS_SOON */
 typedef enum { RUNS_USUAL, RUNS_SOON, RUNS_FIRST } Urgency;
+/* Sets the urgency of the calling thread. */
 void thread_urgency(Urgency u);
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* cuda_none -- a build without CUDA: what asks for it is told so. */
+/* cuda_none -- the CUDA device of a build without CUDA: opening it is an error of the configuration */
 #include "device.h"
 #include "products.h"
 

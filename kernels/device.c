@@ -1,4 +1,4 @@
-/* device -- what all devices share: names of types, arenas of device and host, copies between the two */
+/* device -- what all devices share: names of types, arenas of device and host memory, copies */
 #include "device.h"
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ size_t host_left(void)
     FILE *f = fopen("/proc/meminfo", "r");
     char line[256];
     unsigned long long kib;
-    size_t left = SIZE_MAX / 2;        /* where the system does not say */
+    size_t left = SIZE_MAX / 2;        /* for systems without MemAvailable */
     while (f && fgets(line, sizeof line, f))
         if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
             left = (size_t)kib * 1024;

@@ -4,16 +4,16 @@
 #include <math.h>
 #include <string.h>
 
-/* Fewer than 2^31 terms of at most 2^32 fill a word's upper half. */
+/* Terms between two carries: a term adds less than 2^32 to a digit, and 2^31 of them fill a word. */
 #define CARRY_EVERY ((int64_t)1 << 28)
 
 static void add_one(Exact *s, double x)
 {
     uint64_t bits, fraction;
     memcpy(&bits, &x, sizeof bits);
-    int exponent = (int)(bits >> 52);            /* the sign is 0 */
+    int exponent = (int)(bits >> 52);            /* the sign bit is 0 */
     fraction = bits & (((uint64_t)1 << 52) - 1);
-    if (exponent >= 0x7ff) {                     /* and a sign of 1 ends here too */
+    if (exponent >= 0x7ff) {                     /* not finite, or the sign bit is 1 */
         BUG_ON(x < 0);
         s->bad += !(x == 0);
         return;
@@ -56,17 +56,17 @@ double exact_round(const Exact *sum)
         top--;
     if (top < 0)
         return 0;
-    /* the two top digits and the next fill 64 bits; what is below them only breaks a tie */
+    /* wide holds the three top digits, which have at least 65 bits; digits below them only break a tie */
     int bits = 32 - __builtin_clz((unsigned)s.digit[top]);
     unsigned __int128 wide = 0;
     for (int k = 0; k < 3; k++)
         wide = wide << 32 | (uint64_t)(top - k >= 0 ? s.digit[top - k] : 0);
     for (int i = top - 3; i >= 0; i--)
         lost |= s.digit[i] != 0;
-    int length = 64 + bits;                      /* of wide; its lowest bit counts 2^(32 (top - 2) - 1074) */
-    int lowest = 32 * (top - 2) - 1074;
-    int keep = 53, spare = length - keep;        /* bits to cut off */
-    if (lowest + spare < -1074)                  /* a subnormal has fewer */
+    int length = 64 + bits;                /* bits of wide */
+    int lowest = 32 * (top - 2) - 1074;    /* the lowest bit of wide counts 2^lowest */
+    int keep = 53, spare = length - keep;  /* bits of the result, bits to cut off */
+    if (lowest + spare < -1074)            /* a subnormal keeps fewer bits */
         spare = -1074 - lowest;
     uint64_t kept = (uint64_t)(wide >> spare);
     unsigned __int128 rest = wide & (((unsigned __int128)1 << spare) - 1),

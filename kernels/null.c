@@ -1,5 +1,5 @@
-/* null -- a device that does nothing. A counting run of the real code over it, with arenas that have no
- * memory, finds every arena's exact size. */
+/* null -- a device whose ops do nothing. A run of the real code on it, with arenas that only count,
+ * finds the exact size of every arena. */
 #include "device.h"
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 

@@ -1,4 +1,4 @@
-/* pool -- the threads of one rank, and how an op's items are shared out among them */
+/* pool -- the threads of one rank: each takes the next item of an op until none is left */
 #define _GNU_SOURCE
 #include "pool.h"
 #include "base.h"
@@ -10,28 +10,28 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Ops follow each other within microseconds, a sleeping thread takes longer than that to wake: so a thread
- * looks for the next job this long before it sleeps, and lets others that wait for its core, such as another
- * rank's threads, go first. With more threads than cores it does not look at all. */
+/* Ops follow each other within microseconds, and a sleeping thread takes longer than that to wake. A
+ * thread therefore spins this long before it sleeps. While spinning it yields its core to other threads,
+ * such as those of another rank. With more threads than cores it does not spin. */
 #define SPIN_SECONDS 20e-6
 
-/* A job is open between `open = 1` and `open = 0`. A worker says `inside++` before it looks at `open`, the
- * caller says `open = 0` before it looks at `inside`: in the one order of all these accesses either the
- * caller sees the worker and waits for it, or the worker sees a closed job and touches nothing. So a job
- * never waits for a worker that has not woken up, and a process that has lost its workers (a forked child)
- * still does all items itself. */
+/* A job is open between `open = 1` and `open = 0`. A worker increments `inside` before it reads `open`;
+ * the caller clears `open` before it reads `inside`. The accesses are sequentially consistent: either
+ * the caller sees the worker and waits for it, or the worker sees a closed job and touches nothing. So a
+ * job never waits for a worker that is still asleep, and a process without workers (a forked child) does
+ * all items itself. */
 struct Pool {
     void (*fn)(void *ctx, int64_t item, int thread);
     void *ctx;
     int64_t items;
-    int threads, spin;
-    pid_t owner;
-    pthread_t *workers;
-    _Alignas(64) _Atomic int64_t next;
-    _Alignas(64) _Atomic uint32_t job;         /* counts jobs; what idle workers wait on */
-    _Atomic uint32_t open, sleepers, stop;
-    _Alignas(64) _Atomic uint32_t inside;      /* workers at the current job; what the caller waits on */
-    _Atomic uint32_t caller_sleeps;
+    int threads, spin;                         /* the caller included; bool: spin before sleeping */
+    pid_t owner;                               /* process that opened the pool */
+    pthread_t *workers;                        /* [threads]; [0], the caller, is unused */
+    _Alignas(64) _Atomic int64_t next;         /* next item to take */
+    _Alignas(64) _Atomic uint32_t job;         /* jobs so far; idle workers wait until it changes */
+    _Atomic uint32_t open, sleepers, stop;     /* bool; workers asleep; bool: workers are to end */
+    _Alignas(64) _Atomic uint32_t inside;      /* workers in the current job; the caller waits for 0 */
+    _Atomic uint32_t caller_sleeps;            /* bool */
 };
 
 typedef struct { Pool *p; int thread; } Worker;
@@ -52,7 +52,8 @@ static inline void relax(void)
 #endif
 }
 
-/* Waits until *at differs from `seen`, at most SPIN_SECONDS; the clock is read once in a few looks. */
+/* Spins until *at differs from `seen`, at most SPIN_SECONDS. Returns whether it differs. The clock is
+ * read once in 16 loads. */
 static int spin_until_changed(const Pool *p, _Atomic uint32_t *at, uint32_t seen)
 {
     if (!p->spin)
@@ -158,7 +159,7 @@ void pool_close(Pool *p)
 {
     if (!p)
         return;
-    if (p->owner == getpid()) {        /* in a forked child there is nobody to wait for */
+    if (p->owner == getpid()) {        /* a forked child has no workers */
         atomic_store(&p->stop, 1);
         wake_workers(p, p->threads);
         for (int i = 1; i < p->threads; i++)

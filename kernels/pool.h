@@ -1,5 +1,5 @@
-/* pool -- the threads of one rank. An op cuts its work into fixed items; which thread takes an item
- * is chance, what an item computes is not, so no result depends on the number of threads. */
+/* pool -- the threads of one rank. An op cuts its work into items, and the cut does not depend on the
+ * number of threads. Any thread may run any item, so no result depends on the number of threads. */
 #ifndef POOL_H
 #define POOL_H
 #include <stdint.h>
@@ -9,16 +9,17 @@ extern "C" {
 
 typedef struct Pool Pool;
 
-/* `threads` >= 1 in all, the caller included. */
+/* Starts threads - 1 worker threads; the caller is the other one. threads >= 1. */
 Pool *pool_open(int threads);
 void pool_close(Pool *p);
 int pool_threads(const Pool *p);
 
-/* The cores that this process may run on. */
+/* Returns the number of cores that this process may run on. */
 int pool_cores(void);
 
-/* Calls fn(ctx, item, thread) once for each item in [0, items), spread over the threads; returns when
- * all are done. thread in [0, threads). Not reentrant: an fn must not call pool_run. */
+/* Calls fn(ctx, item, thread) once for each item in [0, items), on all threads, and returns when all
+ * calls have returned. thread is the number of the calling thread, in [0, threads). fn must not call
+ * pool_run. */
 void pool_run(Pool *p, void (*fn)(void *ctx, int64_t item, int thread), void *ctx, int64_t items);
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* products -- a list of the matrix products and attention calls of a run, and each of them done once */
+/* products -- records a run's matrix products and attention calls by shape, and does each product once */
 #include "products.h"
 #include <stdlib.h>
 #include <string.h>
@@ -164,7 +164,7 @@ void products_close(Products *p)
     *p = (Products){0};
 }
 
-/* Operands lie as in an arena: at multiples of ARENA_ALIGN. */
+/* Gives m the next memory at a multiple of ARENA_ALIGN, as an arena would. Returns whether it fits. */
 static int place(Mat *m, char *memory, size_t *used, size_t bytes)
 {
     size_t n = m->rows ? ((size_t)(m->rows - 1) * (size_t)m->ld + (size_t)m->cols) * dtype_size(m->type) : 0;

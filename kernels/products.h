@@ -1,6 +1,6 @@
-/* products -- the matrix products and calls of attention that a run will ask for, by shape: a device that
- * only counts writes them down, and another does each product once, before the first step, and chooses
- * kernels for attention. */
+/* products -- the matrix products and attention calls that a run will make, by shape. The device of the
+ * counting run records them. Before the first step a GPU does each product once and chooses its kernels
+ * for attention. */
 #ifndef PRODUCTS_H
 #define PRODUCTS_H
 #include "algorithms.h"
@@ -16,71 +16,82 @@ typedef enum {
 } ProductOp;
 enum { PRODUCT_MATS = 5 };
 
-/* One call: its matrices without their memory, in the order of the op's arguments. rows 0: absent. */
+/* One product, as an op was called. */
 typedef struct {
     ProductOp op;
-    Mat mat[PRODUCT_MATS];     /* FP8: of a and b rows and cols count */
-    int ta, tb, acc, kind;
-    Fp8Format a, b;
+    Mat mat[PRODUCT_MATS];     /* the op's matrices in order, p unused; rows 0: absent */
+    int ta, tb, acc, kind;     /* arguments of the op; 0 where the op has none */
+    Fp8Format a, b;            /* formats of the operands of PRODUCT_FP8 */
 } Product;
 
-/* One call of attention; its matrices without their memory: q, k, v, o, of a backward dout, dq, dk, dv too.
- */
+/* One call of attention_fwd or attention_bwd. */
 typedef struct {
-    int backward;
-    Attention shape;           /* without key and samples */
-    Mat mat[8];
+    int backward;              /* bool: attention_bwd */
+    Attention shape;           /* key, sample and doc_start are cleared in a recorded call */
+    Mat mat[8];                /* q, k, v, o, and of a backward dout, dq, dk, dv; recorded with p NULL */
 } AttentionCall;
 
 typedef struct {
-    Product *list;
+    Product *list;             /* [room], n of them used: each shape once */
     int64_t n, room;
-    AttentionCall *call;
+    AttentionCall *call;       /* [calls_room], `calls` of them used: each shape once */
     int64_t calls, calls_room;
 } Products;
 
-/* From here on d's products and calls of attention are added to p, each shape once. d is a device that does
- * nothing, without an `impl`. */
+/* Makes d add each of its products and attention calls to p, each shape once.
+ *   d  in/out  a device of null_open, without `impl` */
 void products_watch(Device *d, Products *p);
 void products_close(Products *p);
 
-/* Does each product once, with all operands in `memory` of d, whose numbers are lost. What does not fit into
- * `bytes` is left out: a run has room for the operands of all its products. */
+/* Does each product once. A product whose operands do not fit into `memory` is left out; a run's memory
+ * has room for the operands of each of its products.
+ *   memory  out  [bytes]  memory of d for the operands, overwritten */
 void products_replay(const Products *p, Device *d, void *memory, size_t bytes);
 
-/* Whether cuDNN may do a call: its kernels draw dropout's masks from a generator of their own, and know
- * documents by their lengths, not by starts. Rows lie at multiples of 16 bytes, and so do matrices that have
- * memory. */
+/* Whether cuDNN may do a call. It may not with dropout (cuDNN draws the masks from its own generator),
+ * with documents (cuDNN takes their lengths, not their starts), or with part of a sequence. The type
+ * must be BF16 or F16, and rows and matrices must start at multiples of 16 bytes. */
 int attention_fusible(const AttentionCall *c);
-/* Bytes that its kernels may take for one: of a backward dq in F32 and its rows' sums, and, where heads share
- * keys, dk and dv of each. Of the device, when cuDNN does all it may of p: the most of these, and statistics
- * in its order. */
+/* Most bytes of workspace that cuDNN's kernels take for one call. A backward has dq in F32 and one sum a
+ * row, and where query heads share keys also dk and dv of each query head. */
 size_t attention_room(const AttentionCall *c);
+/* Bytes of device memory when cuDNN does every call of p that it may: the largest attention_room
+ * together with that call's statistics in cuDNN's layout. */
 size_t attention_bytes(const Products *p);
+/* Rounds up to a multiple of 256. */
 static inline size_t attention_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/* On a GPU: attention goes through cuDNN, from here on, where p's calls are such that it can (causal, without
- * dropout and documents, of the whole sequence) and it has kernels for them. Of these calls `forward` and
- * `backward`: how many there are; fused_*: how many cuDNN does; why: what the first of the others lacks, or
- * the library. name: it and its release. reserve: bytes that its workspace leaves free. */
+/* What cuda_attention has found. The counts are of shapes that attention_fusible accepts. */
 typedef struct {
-    int forward, backward, fused_forward, fused_backward;
-    char name[32], why[320];
+    int forward, backward;                 /* shapes of the run */
+    int fused_forward, fused_backward;     /* shapes that cuDNN does */
+    char name[32];                         /* the library and its release, "cuDNN 9.28.0" */
+    char why[320];                         /* why cuDNN refuses the first shape that it refuses, or all */
 } AttentionUse;
+/* On a GPU: from this call on cuDNN does attention for every shape of p that attention_fusible accepts
+ * and the library has kernels for.
+ *   reserve  in   bytes of device memory that cuDNN's workspace must leave free
+ *   use      out  what was found */
 void cuda_attention(Device *d, const Products *p, size_t reserve, AttentionUse *use);
-/* What one of each of these calls takes, in nanoseconds, in all: ns[backward][0] with our own kernels, [1]
- * with cuDNN's. Measured in `memory`, whose numbers are lost, and added to `known`, or found there. What our
- * kernels do not do, or has no room, counts as nothing. Start-up only. */
+/* Times one call of each shape that cuDNN does, with both kinds of kernels. Start-up only.
+ *   known   in/out           times of earlier runs; new ones are added
+ *   memory  out     [bytes]  device memory for the operands, overwritten
+ *   ns      out     [2][2]   nanoseconds of all shapes: ns[backward][0] by our kernels, [1] by cuDNN's;
+ *                            a shape that our kernels do not do, or that does not fit `memory`, counts
+ *                            as 0 */
 void cuda_attention_time(Device *d, Algorithms *known, void *memory, size_t bytes, int64_t ns[2][2]);
-/* Our own kernels do all forwards again, or all backwards: how many shapes cuDNN is left with, and its memory
- * if there are any. close: everything. */
+/* Gives all forwards (backward 0) or all backwards (1) back to our own kernels. Returns the number of
+ * shapes that cuDNN still does; at 0 its memory has been freed. */
 int cuda_attention_leave(Device *d, int backward);
+/* Gives all attention back to our own kernels and frees cuDNN's memory. */
 void cuda_attention_close(Device *d);
-/* Whether this executable was built with it. */
+/* Whether this executable was built with cuDNN. */
 int cuda_attention_built(void);
 
-/* On a GPU: does all products once, so that nothing is chosen within a step. Their algorithms are those of
- * `known`, which stays as long as the device; with `most` > 1 the others are timed, that many candidates
- * each, and added to it. `memory` of d is scratch, zeros afterwards. */
+/* On a GPU: does every product once, so that no algorithm is chosen within a step.
+ *   known   in/out           algorithms of earlier runs, used first; must live as long as the device
+ *   most    in               candidates to time for a product that is not in `known`, which are then
+ *                            added to it; 0 or 1: none is timed, the library's first choice is taken
+ *   memory  out     [bytes]  device memory, scratch; zeros afterwards */
 void cuda_tune(Device *d, const Products *p, Algorithms *known, int most, void *memory, size_t bytes);
 #endif

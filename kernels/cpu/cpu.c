@@ -1,4 +1,4 @@
-/* cpu -- the CPU device: which instruction set it takes, and its table of ops */
+/* cpu -- the CPU device: the choice of an instruction set, memory, open and close */
 #include "cpu.h"
 #include "isas.h"
 #include <stdio.h>
@@ -38,8 +38,8 @@ static const IsaTable tables[ISA_COUNT][2] = {      /* [isa][real], F64 first as
 #ifdef __x86_64__
 static int bit(uint32_t word, int n) { return word >> n & 1; }
 
-/* What the CPU says, and what the system saves at a task switch (XCR0), without which the instructions trap.
- * */
+/* Fills has[] from CPUID and from XCR0, which says what registers the system saves at a task switch:
+ * instructions on other registers trap. bf16dot: whether vdpbf16ps is the faster way to multiply BF16. */
 static void detect(int has[ISA_COUNT], int *bf16dot)
 {
     uint32_t a, b, c, d, xcr0 = 0, eax7 = 0, ebx7 = 0, edx7 = 0, c1 = 0, top;
@@ -54,11 +54,11 @@ static void detect(int has[ISA_COUNT], int *bf16dot)
     int avx = (xcr0 & 0x6) == 0x6, avx512 = (xcr0 & 0xe6) == 0xe6, tiles = (xcr0 & 0x60000) == 0x60000;
     has[ISA_AVX2] = avx && bit(c1, 12) && bit(c1, 29) && bit(ebx7, 5);        /* FMA, F16C, AVX2 */
     has[ISA_AVX512] = has[ISA_AVX2] && avx512 && bit(ebx7, 16) && bit(ebx7, 17) && bit(ebx7, 30)
-                      && bit(ebx7, 31);                                                  /* F, DQ, BW, VL */
+                      && bit(ebx7, 31);                               /* F, DQ, BW, VL */
     int bf16 = has[ISA_AVX512] && bit(eax7, 5);
     has[ISA_AMX] = bf16 && tiles && bit(edx7, 22) && bit(edx7, 24) && amx_works();
-    /* vdpbf16ps does twice the work of an F32 FMA on AMD's cores and half of it on Intel's (measured on Zen 5
-     * and on Granite Rapids): on Intel F32 panels win. */
+    /* vdpbf16ps does twice the work of an F32 FMA on AMD's cores and half of it on Intel's (measured on
+     * Zen 5 and on Granite Rapids), so Intel without AMX multiplies BF16 in F32. */
     *bf16dot = 0;
     if (bf16 && __get_cpuid(0, &a, &b, &c, &d))
         *bf16dot = b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
@@ -90,7 +90,7 @@ static void lay_out(Cpu *c, Dtype real, int threads)
     c->sums = arena_take(&c->arena, (size_t)threads * 2 * SUM_MAX * dtype_size(real));
 }
 
-/* Which instructions, which kernels; dies when this CPU has them not. */
+/* Sets the kernels of c and returns the instruction set; dies when this CPU lacks `isa`. */
 static int pick(Cpu *c, Dtype real, const char *isa)
 {
     int has[ISA_COUNT] = {0}, bf16dot;
@@ -114,7 +114,7 @@ size_t cpu_workspace(Dtype real, const char *isa, int threads)
     return c.arena.peak;
 }
 
-/* ---- memory: the host's own, so that every copy is one at once ---- */
+/* ---- memory: device memory is host memory, and every copy is done when its call returns ---- */
 
 static void *take(Device *d, size_t bytes)
 {

@@ -1,4 +1,4 @@
-/* verdict -- what follows from norms: clip coefficient, go or stop, trust ratios of LAMB and LARS */
+/* verdict -- what a step computes from its norms: clip coefficient, go or stop, trust ratios */
 #include "cpu.h"
 #include <math.h>
 
@@ -7,7 +7,7 @@ void verdict_of(Verdict *v, const double *sums, const Exact *squares, double nom
 {
     v->tokens = sums[1];
     v->loss = sums[1] > 0 ? sums[0] / sums[1] : 0;
-    /* with every token masked all gradients are zero, whatever they are multiplied by */
+    /* without tokens all gradients are zero, and gscale only has to be finite */
     v->gscale = (sums[1] > 0 ? nominal / sums[1] : 1) / loss_scale;
     v->norm = sqrt(exact_round(squares)) * v->gscale;
     v->bad = squares->bad;
