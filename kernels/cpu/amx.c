@@ -1,6 +1,6 @@
-/* amx -- products of BF16 by AMX: TDPBF16PS multiplies tiles of 16 rows by 64 bytes. Like vdpbf16ps it takes
- * denormals for zero. Palette 1 (eight tiles of 16 x 64 bytes) is fixed by the architecture; CPUID's leaf
- * 0x1D, where it could be read, is hidden by some hypervisors and therefore not used. */
+/* amx -- products of BF16 by AMX. TDPBF16PS multiplies tiles of 16 rows by 64 bytes; like vdpbf16ps it
+ * takes denormals for zero. Palette 1 has eight tiles of 16 x 64 bytes on every CPU, so CPUID's leaf
+ * 0x1D, which some hypervisors hide, is not read. */
 #define _GNU_SOURCE
 #include "bf16.h"
 #include "cpu.h"
@@ -9,8 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define ROWS 16                /* of a tile */
-#define WORDS 16               /* pairs of BF16, or F32, in a tile's row */
+#define ROWS 16                /* rows of a tile */
+#define WORDS 16               /* 32-bit words of a tile's row: pairs of BF16, or F32 */
 #define MR 32
 #define NR 32
 #define GROUP 32               /* k of one tile product */
@@ -27,14 +27,15 @@ static void begin(void)
     TileConfig c = {.palette = 1};
     for (int t = 0; t < 8; t++)
         c.rows[t] = ROWS, c.row_bytes[t] = 4 * WORDS;
-    /* gcc 12 believes that _tile_loadconfig reads 8 of the 64 bytes and drops the stores of the others */
+    /* gcc 12 takes it that _tile_loadconfig reads 8 of the 64 bytes and drops the stores to the others;
+     * this statement keeps them */
     __asm__ volatile("" :: "r"(&c) : "memory");
     _tile_loadconfig(&c);
 }
 static void end(void) { _tile_release(); }
 
-/* Tiles 0-3 are c: 0 1 above, 2 3 below; 4, 5 are a, 6, 7 are b. a is [kn/32][32 rows][32], b is [kn/2][32]
- * pairs. */
+/* GemmKernel.tile. Tile registers 0 and 1 are the upper half of c, 2 and 3 the lower half, 4 and 5 are
+ * a, 6 and 7 are b. a is [kn/32][32 rows][32 of k], b is [kn/2][32] pairs. */
 static void tile(int64_t kn, const void *a, const void *b, void *c, int rows, int add)
 {
     const char *x = a, *y = b;
@@ -115,7 +116,7 @@ static void on_trap(int sig)
     siglongjmp(trapped, 1);
 }
 
-/* Linux gives a process the tiles' state only on request; threads inherit the permission. */
+/* Linux lets a process use AMX tiles only on request (arch_prctl); its threads inherit the permission. */
 int amx_works(void)
 {
     enum { REQUEST = 0x1023, TILE_DATA = 18 };

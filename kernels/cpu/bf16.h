@@ -1,7 +1,7 @@
-/* bf16 -- packing of BF16 panels for instructions that multiply pairs: AMX tiles and vdpbf16ps. AVX-512.
+/* bf16 -- packs panels of BF16 for AMX tiles and vdpbf16ps, which multiply pairs; needs AVX-512.
  *
- * Pairs of neighbours in k stay together as 32-bit words: a panel of pairs is [kn/2][width] words, with zeros
- * for missing lanes and for an odd last k. */
+ * A pair is two neighbours in k in a 32-bit word. A panel is [kn/2][width] pairs; missing lanes and the
+ * partner of an odd last k are zeros. */
 #ifndef BF16_H
 #define BF16_H
 #include "gemm.h"
@@ -10,7 +10,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* v[i][j] <-> v[j][i] of 16 x 16 words, by exchanging halves, quarters, ... of pairs of vectors. */
+/* Transposes 16 x 16 words: exchanges halves, quarters, ... of pairs of vectors. */
 INLINE void transpose_words(__m512i v[16])
 {
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -32,8 +32,9 @@ INLINE void transpose_words(__m512i v[16])
 
 static inline uint32_t first_bits(int64_t n) { return n >= 32 ? ~0u : n <= 0 ? 0 : (1u << n) - 1; }
 
-/* Sixteen lanes by up to 32 of k of a factor that lies along k: v[lane] = its 16 words. Fetches the lanes
- * `ahead`, the next panel's: the hardware does not follow that many short streams. */
+/* Loads sixteen lanes by up to 32 of k of a factor with k_step 1: v[lane] = 16 pairs. Prefetches the
+ * same lanes of the next panel, which is `ahead` lanes on: the hardware prefetcher does not follow that
+ * many short streams. */
 INLINE void load_along_k(__m512i v[16], Factor f, int64_t lanes, int64_t kn, int ahead)
 {
     __mmask32 some = first_bits(kn);
@@ -44,7 +45,7 @@ INLINE void load_along_k(__m512i v[16], Factor f, int64_t lanes, int64_t kn, int
     for (int l = 0; l < 16; l++)
         __builtin_prefetch(f.p + 2 * (l + ahead) * f.lane_step);
 }
-/* Sixteen words of one pair of k (the second may be missing) of a factor that lies along its lanes. */
+/* Loads a pair of k (with kn 1 its second half is 0) of sixteen lanes of a factor with lane_step 1. */
 INLINE __m512i load_pair(Factor f, int64_t lanes, int64_t kn)
 {
     __mmask16 some = (__mmask16)first_bits(lanes < 16 ? lanes : 16);
@@ -53,7 +54,12 @@ INLINE __m512i load_pair(Factor f, int64_t lanes, int64_t kn)
     return _mm512_or_si512(_mm512_cvtepu16_epi32(a), _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
 }
 
-/* to [pairs][width] words, pairs = half of kn rounded up to `group`; width a constant. */
+/* Packs a factor as pairs.
+ *   to     out  [pairs][width]  words; pairs is half of kn, rounded up to a multiple of `group`
+ *   f      in                   the factor
+ *   lanes  in                   lanes of f to pack, at most width
+ *   kn     in                   elements of a lane
+ *   width  in                   lanes of the panel, a constant at each call */
 INLINE void pack_pairs(uint32_t *to, Factor f, int lanes, int64_t kn, int64_t group, const int width)
 {
     int64_t pairs = (kn + group - 1) / group * group / 2;

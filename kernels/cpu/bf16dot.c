@@ -1,5 +1,5 @@
-/* bf16dot -- products of BF16 by AVX512-BF16: vdpbf16ps adds the products of a pair of neighbours in k to an
- * F32. It rounds to nearest even after each of the two products and takes denormals for zero. */
+/* bf16dot -- products of BF16 by AVX512-BF16. vdpbf16ps adds the two products of a pair (bf16.h) to an
+ * F32. It rounds to nearest even after each of the two and takes denormals for zero. */
 #include "bf16.h"
 #include "cpu.h"
 
@@ -7,7 +7,8 @@
 #define NR 32
 #define KC 512
 
-/* c is [MR][NR] floats; a is [kn/2][MR] pairs, b is [kn/2][NR] pairs. */
+/* GemmKernel.tile for a constant number of rows: c [MR][NR] floats, a [kn/2][MR] pairs, b [kn/2][NR]
+ * pairs. */
 INLINE void tile_rows(const int rows, int64_t kn, const uint32_t *restrict a, const uint32_t *restrict b,
                       float *restrict c, int add)
 {

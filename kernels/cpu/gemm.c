@@ -1,32 +1,31 @@
-/* gemm -- the blocked driver of matrix products, around the kernels of gemm_real.c, amx.c and bf16dot.c */
+/* gemm -- the blocked driver of matrix products; its kernels are gemm_real.c, amx.c and bf16dot.c */
 #include "gemm.h"
 #include "cpu.h"
 
-/* Sizes in bytes of packed elements: of a panel's row over one block of k, and of the packed block of op(a),
- * which is to stay in L3. K_BYTES is part of the definition of the sum: see gemm.h. */
-#define K_BYTES 4096
-#define A_BYTES (544 * K_BYTES)
-#define PART_COLS 1024
-#define PART_ROWS (2 * A_BYTES / K_BYTES)      /* equal blocks of k are at least half of K_BYTES */
-#define STRIP_PANELS 8         /* of op(b) in a strip, at most */
-#define PACK_PANELS 4          /* of op(a) in a work item: neighbours in memory */
-#define ITEMS_PER_THREAD 4     /* enough for the threads to end together */
+/* K_BYTES is part of the definition of the sum (gemm.h): another value gives other bits. */
+#define K_BYTES 4096           /* most bytes of a packed lane over one block of k */
+#define A_BYTES (544 * K_BYTES)                /* bytes of the packed block of op(a): it stays in L3 */
+#define PART_COLS 1024         /* columns of GemmBuffers.part */
+#define PART_ROWS (2 * A_BYTES / K_BYTES)      /* its rows: a lane has at least K_BYTES / 2 bytes */
+#define STRIP_PANELS 8         /* most panels of op(b) in a strip */
+#define PACK_PANELS 4          /* panels of op(a) that a work item packs, neighbours in memory */
+#define ITEMS_PER_THREAD 4     /* work items of a thread: with 4 the threads end at about the same time */
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-/* One block of c, [m, n], over one block of k. */
+/* The product of one block of c, [m, n], over one block of k. */
 typedef struct {
     const GemmKernel *g;
     Factor a, b;
     int64_t m, n, k, k_padded;
-    Finish finish;             /* at the block's first element */
-    char *packed;              /* op(a): panels of mr x k_padded */
-    char *own;
+    Finish finish;             /* its matrices start at the block's first element */
+    char *packed;              /* the block of op(a): panels of mr x k_padded */
+    char *own;                 /* GemmBuffers.own */
     size_t own_bytes, real_size;
-    int64_t bands, strips;     /* of rows and of columns: a work item is one of each */
+    int64_t bands, strips;     /* bands of rows, strips of columns: a work item is one of each */
 } Job;
 
 static void pack_a_item(void *ctx, int64_t item, int thread)
@@ -49,8 +48,8 @@ static void finish_tile(const Job *j, void *tile, int64_t row, int64_t col, int 
     j->g->finish(&f, tile, j->g->nr, rows, cols);
 }
 
-/* Starts fetching what a tile will be added to, a whole tile's time before it is needed: c beyond L2 cost a
- * fifth of the time without. */
+/* Prefetches what a tile will be added to, one tile product ahead. Without it c beyond L2 cost a fifth
+ * of the time. */
 static void prefetch_piece(Mat m, int64_t row, int64_t col, int rows, int64_t cols)
 {
     for (int r = 0; r < rows; r++) {
@@ -60,21 +59,22 @@ static void prefetch_piece(Mat m, int64_t row, int64_t col, int rows, int64_t co
     }
 }
 
-/* A strip of op(b) has at least one panel, whatever k. */
+/* Bytes of a packed strip of op(b): at least one panel. */
 static size_t strip_bytes(const GemmKernel *g)
 {
     return (size_t)max64(g->strip, (int64_t)g->nr * K_BYTES);
 }
 
-/* Where piece i of `pieces` of [0, n) begins: whole panels, the larger pieces first. */
+/* Returns the start of piece i when [0, n) is cut into `pieces` pieces of whole panels, larger pieces
+ * first. */
 static int64_t cut(int64_t n, int64_t panel, int64_t i, int64_t pieces)
 {
     int64_t panels = ceil_div(n, panel);
     return min64(n, (panels / pieces * i + min64(i, panels % pieces)) * panel);
 }
 
-/* One work item: a band of rows by a strip of columns. A panel of op(b) is packed just before its first use,
- * which then finds it in L1. */
+/* One work item: a band of rows by a strip of columns. A panel of op(b) is packed just before its first
+ * use and is then in L1. */
 static void multiply_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
@@ -113,15 +113,16 @@ static void multiply_item(void *ctx, int64_t item, int thread)
         g->end();
 }
 
-/* The size of the fewest equal blocks of at most `most`, a multiple of `unit`; `most` is one too. */
+/* Cuts n into the fewest blocks of at most `most` and returns the size of equal blocks, a multiple of
+ * `unit`; `most` is a multiple of `unit`. */
 static int64_t equal_block(int64_t n, int64_t most, int64_t unit)
 {
     return max64(unit, round_up(ceil_div(n, max64(1, ceil_div(n, most))), unit));
 }
 
-/* How c is shared out: strips that fit the kernel's share of L2, a multiple of the threads and enough of them
- * to end together; where op(b) has too few panels, also bands of rows, each of which packs its strip again.
- */
+/* Cuts c into work items. Strips fit the kernel's share of L2; their number is a multiple of the
+ * threads, and large enough that the threads end at about the same time. Where op(b) has too few panels
+ * for that, rows are cut into bands too, and each band packs its strip again. */
 static void share_out(Job *j, int64_t threads)
 {
     const GemmKernel *g = j->g;
@@ -156,11 +157,11 @@ void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias)
              .real_size = dtype_size(d->real)};
     Factor fa = {a.p, ta ? 1 : a.ld, ta ? a.ld : 1, a.type}, fb = {b.p, tb ? b.ld : 1, tb ? 1 : b.ld, b.type};
 
-    /* blocks of equal size; that of k is a function of k alone */
+    /* blocks of equal size; the size of a block of k is a function of k alone */
     int64_t block_k = equal_block(k, K_BYTES / g->size, g->kc);
     int64_t padded = round_up(min64(block_k, k), g->group);
     int64_t block_m = equal_block(m, A_BYTES / (max64(padded, 1) * g->size) / g->mr * g->mr, g->mr);
-    int parts = k > block_k && c.type != d->real;      /* sums of earlier blocks of k wait outside of c */
+    int parts = k > block_k && c.type != d->real;      /* bool: part holds sums between blocks of k */
     int64_t block_n = parts ? PART_COLS : n;
     for (int64_t i = 0; i < m; i += block_m)
         for (int64_t l = 0; l < n; l += block_n)

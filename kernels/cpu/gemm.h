@@ -1,22 +1,22 @@
-/* gemm -- matrix products on the CPU: one blocked driver, and a table of kernels that differ in instructions
+/* gemm -- matrix products on the CPU: one blocked driver, and kernels that differ in their instructions
  * and in the layout of their packed panels.
  *
- *   for each block of op(a)                 packed by all threads, read from L3
- *     for each strip of columns of op(b)    a work item: packed by the thread that uses it, in its L2
- *       for each block of rows, of kc of k, of nr columns, of mr rows: the kernel, a tile in registers
+ *   for each block of op(a) packed by all threads, read from L3 for each strip of columns of op(b) a
+ *       work item: packed by the thread that uses it, in its L2 for each block of mc rows, of kc of k,
+ *       of nr columns, of mr rows: the kernel, a tile in registers
  *
- * An element of c is the sum over blocks of kc, in order, of sums over k in order: its bits depend on its row
- * of op(a), its column of op(b), k and the kernel's constants, and on nothing else: not on threads, tiles, m,
- * n or where it lies.
+ * An element of c is the sum over blocks of kc, in order, of sums over k in order. Its bits depend on
+ * its row of op(a), its column of op(b), k and the kernel's constants. They do not depend on threads,
+ * tiles, m, n, or the element's position.
  *
- * Goto, van de Geijn 2008, "Anatomy of high-performance matrix multiplication"; Van Zee, van de Geijn 2015,
- * "BLIS". */
+ * Goto, van de Geijn 2008, "Anatomy of high-performance matrix multiplication"; Van Zee, van de Geijn
+ * 2015, "BLIS". */
 #ifndef GEMM_H
 #define GEMM_H
 #include "device.h"
 
-/* A factor seen as lanes (rows of op(a) or columns of op(b)) by k: element (lane, k) is at lane*lane_step +
- * k*k_step, in elements; one of the two steps is 1. */
+/* A factor as lanes (rows of op(a), or columns of op(b)) by k. Element (lane, k) is element
+ * lane*lane_step + k*k_step from p on; one of the two steps is 1. */
 typedef struct { const char *p; int64_t lane_step, k_step; Dtype type; } Factor;
 
 static inline Factor factor_at(Factor f, int64_t lane, int64_t k)
@@ -25,43 +25,52 @@ static inline Factor factor_at(Factor f, int64_t lane, int64_t k)
     return f;
 }
 
-/* What a finished tile becomes: out (+)= tile + part + bias. All start at the tile's first column; part
- * (real) and bias (one row) are absent when their p is NULL. */
+/* Where a finished tile goes: out (+)= tile + part + bias. The three matrices start at the tile's first
+ * element. part (real) and bias (one row) are absent when their p is NULL. acc != 0 adds to out. */
 typedef struct { Mat out, part, bias; int acc; } Finish;
 
-#define TILE_ROWS 32           /* the largest mr, nr */
-#define TILE_COLS 32
+#define TILE_ROWS 32           /* largest mr of a kernel */
+#define TILE_COLS 32           /* largest nr of a kernel */
 
 typedef struct GemmKernel {
     const char *name;
-    int mr, nr;                /* tile: lanes of a panel of op(a), of op(b) */
+    int mr, nr;                /* rows and columns of a tile: lanes of a panel of op(a), of op(b) */
     int group;                 /* k is padded with zeros to a multiple of it; divides kc */
-    int kc;                    /* k per tile pass: a B panel of kc x nr stays in L1 */
-    int mc, strip;             /* rows of op(a), bytes of op(b) worked on together: both stay in L2 */
+    int kc;                    /* k of one tile pass: a panel of op(b), kc x nr, stays in L1 */
+    int mc, strip;             /* rows of op(a), bytes of op(b) that are used together: both stay in L2 */
     int size;                  /* bytes of a packed element */
-    /* Packs `lanes` <= mr (nr) lanes by kn of f into one panel; missing lanes and the padding of k are zeros.
-     * */
+    /* Pack lanes into a panel of mr (pack_a) or nr (pack_b) lanes; missing lanes and the padding of k
+     * are 0.
+     *   panel  out  the panel
+     *   f      in   the factor, from its first lane and k on
+     *   lanes  in   lanes of f to pack, at most mr or nr
+     *   kn     in   elements of a lane */
     void (*pack_a)(void *panel, Factor f, int lanes, int64_t kn);
     void (*pack_b)(void *panel, Factor f, int lanes, int64_t kn);
-    /* tile [mr][nr] real = (add: +=) panel product over kn (a multiple of group); only the first `rows` rows
-     * matter. */
+    /* Multiplies two panels.
+     *   kn    in                  k of the panels, a multiple of group
+     *   a, b  in                  panels of op(a), op(b)
+     *   tile  in/out  [mr][nr]    real: the product
+     *   rows  in                  rows of the tile that are needed, from the first on
+     *   add   in                  bool: += instead of = */
     void (*tile)(int64_t kn, const void *a, const void *b, void *tile, int rows, int add);
-    void (*finish)(const Finish *f, void *tile, int width, int rows, int cols);   /* tile [rows][width] */
-    void (*begin)(void);       /* around a work item, or NULL */
-    void (*end)(void);
+    /* Writes a tile [rows][width], of which `cols` columns are used, to where f says. */
+    void (*finish)(const Finish *f, void *tile, int width, int rows, int cols);
+    void (*begin)(void);       /* called before each work item, or NULL */
+    void (*end)(void);         /* called after each work item, or NULL */
 } GemmKernel;
 
 typedef struct {
-    void *a;                   /* packed block of op(a), shared */
-    void *part;                /* real: partial sums of a block of c, where c itself cannot hold them */
-    char *own;                 /* [threads][own_bytes]: packed strip of op(b), tiles of c */
-    size_t own_bytes;
+    void *a;                   /* packed block of op(a), shared by all threads */
+    void *part;                /* real: sums of earlier blocks of k, where c's type cannot hold them */
+    char *own;                 /* [threads][own_bytes]: packed strip of op(b), then tiles of c */
+    size_t own_bytes;          /* bytes of a thread's part of own */
 } GemmBuffers;
 
-/* Takes the buffers that kernels `g` and `h` need from the arena. */
+/* Takes from arena `a` the buffers that kernels g and h need. */
 void gemm_buffers(GemmBuffers *b, Arena *a, Dtype real, const GemmKernel *g, const GemmKernel *h,
                   int threads);
 
-/* The body of ops matmul and linear. bias.p NULL: none. */
+/* The ops matmul and linear (device.h): c (+)= op(a) op(b) + bias; bias.p NULL: no bias. */
 void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias);
 #endif

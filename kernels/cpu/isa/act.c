@@ -1,8 +1,8 @@
 /* act -- activations of the feed-forward layer, forward and backward.
  *
- * GELU: Hendrycks, Gimpel 2016, arXiv:1606.08415 (exact by erf; its tanh form is x sigmoid(2u), u =
- * sqrt(2/pi) (x + 0.044715 x^3), which needs one exponential). SwiGLU, GEGLU: Shazeer 2020, arXiv:2002.05202.
- * Squared ReLU: So et al. 2021, arXiv:2109.08668. */
+ * GELU: Hendrycks, Gimpel 2016, arXiv:1606.08415. ACT_GELU is exact, by erf. ACT_GELU_TANH is x
+ * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3), which needs one exponential. SwiGLU, GEGLU: Shazeer
+ * 2020, arXiv:2002.05202. Squared ReLU: So et al. 2021, arXiv:2109.08668. */
 #include "work.h"
 
 #define GELU_A ((REAL)1.5957691216057307117597842397375)     /* 2 sqrt(2/pi) */
@@ -14,7 +14,8 @@ typedef struct { Device *d; Mat a, da, h, dh; ActKind kind; } Job;
 
 static inline Vec sigmoid(Vec x) { return 1 / (1 + vexp(-x)); }
 
-/* The function and its derivative, in one so that they share exponentials; d == NULL: only the value. */
+/* Returns act(x) and writes act'(x) to *d, which shares its exponentials; d NULL: the value alone. Of
+ * gated kinds it is the function of the gate. */
 static inline Vec apply(ActKind kind, Vec x, Vec *d)
 {
     Vec s, zero = {0};

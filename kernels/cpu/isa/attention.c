@@ -1,20 +1,23 @@
-/* Attention, forward: a run of queries against block after block of keys, with the maximum and the sum of
- * each softmax row corrected as larger scores appear (Milakov, Gimelshein 2018, arXiv:1805.02867; Dao 2023,
- * arXiv:2307.08691). Scores are kept in units of log 2: the factor log2(e) comes free with `scale`.
+/* attention -- attention's forward: strips of queries against block after block of keys.
  *
- * A query's result depends on the blocks of keys, which start at multiples of key_block(), and on nothing
- * else of its strip or item: a token generated with a cache gets the same bits as in a pass over the whole
- * text, and the length of an item may follow the number of threads. */
+ * The maximum and the sum of each softmax row are corrected when a larger score appears (Milakov,
+ * Gimelshein 2018, arXiv:1805.02867; Dao 2023, arXiv:2307.08691). Scores are in units of log 2: the
+ * factor log2(e) is part of what the queries are multiplied by.
+ *
+ * The bits of a query's result depend on the blocks of keys, which start at multiples of key_block(),
+ * and not on the query's strip or item. So a token generated with a cache gets the same bits as in a
+ * pass over the whole text, and the length of an item may depend on the number of threads. */
 #include "attention_tile.h"
 
-#define STRIPS 32                /* of one item at most: they share the conversion of keys and values */
+#define STRIPS 32                /* most strips of an item: they share the conversion of keys and values */
 
 typedef struct { Device *d; const Attention *s; Mat q, k, v, o, lse; int64_t strips, items; } Forward;
 typedef struct { Strip t; Drop drop; REAL max[STRIP], sum[STRIP], alpha[STRIP]; } Rows;
 
-/* Scores p [n][STRIP] of keys j.. become exp2(score - max); max, sum and alpha (by how much what was summed
- * so far shrinks) of the rows follow. Dropped elements count in the sum but not in p. A row that has seen
- * nothing keeps its finite start, so that exp2(-inf - max) is 0. */
+/* Softmax of one block of keys. Dropped elements are in the sum but 0 in p. A row that has seen no key
+ * keeps its finite first maximum, so that exp2(-inf - max) is 0.
+ *   w  in/out              max and sum of the rows so far; alpha: what earlier sums are multiplied by
+ *   p  in/out  [n][STRIP]  scores of keys j .. j+n; becomes exp2(score - max) */
 static void softmax(Rows *w, REAL *p, int64_t j, int64_t n)
 {
     int masked = strip_masked(&w->t, j, j + n);
@@ -24,7 +27,7 @@ static void softmax(Rows *w, REAL *p, int64_t j, int64_t n)
         for (int64_t i = 0; masked && i < n; i++)
             vstore(x + i * STRIP, vselect(strip_sees(&w->t, v, j + i), vload(x + i * STRIP), none));
         int64_t i = 0;
-        for (; i + 4 <= n; i += 4) {    /* a tree: one link of the chain in four rows */
+        for (; i + 4 <= n; i += 4) {    /* a tree: the chain of maxima has one link in four rows */
             Vec a = vmax(vload(x + i * STRIP), vload(x + (i + 1) * STRIP));
             Vec b = vmax(vload(x + (i + 2) * STRIP), vload(x + (i + 3) * STRIP));
             top = vmax(vmax(a, b), top);
@@ -49,7 +52,10 @@ static void softmax(Rows *w, REAL *p, int64_t j, int64_t n)
     }
 }
 
-/* A strip begins: q [ld][STRIP] scaled queries, out [ld][STRIP] zero; row is a buffer [STRIP][ld]. */
+/* Starts a strip.
+ *   q    out  [ld][STRIP]  the strip's queries times scale * log2(e)
+ *   out  out  [ld][STRIP]  zeros
+ *   row  out  [STRIP][ld]  scratch */
 static void begin(const Forward *f, Rows *w, int64_t b, int head, REAL *q, REAL *out, REAL *row)
 {
     const Attention *s = f->s;
@@ -65,7 +71,7 @@ static void begin(const Forward *f, Rows *w, int64_t b, int head, REAL *q, REAL 
     memset(out, 0, (size_t)(ld * STRIP) * sizeof(REAL));
 }
 
-/* o and lse of a finished strip; out [ld][STRIP] are the unnormalised sums. */
+/* Writes o and lse of a finished strip. out [ld][STRIP] are the sums, not yet divided; row is scratch. */
 static void finish(const Forward *f, Rows *w, int64_t b, int head, REAL *out, REAL *row)
 {
     const Attention *s = f->s;
@@ -88,7 +94,7 @@ static void forward(void *ctx, int64_t item, int thread)
     const Forward *f = ctx;
     const Attention *s = f->s;
     int64_t heads = s->batch * s->heads, b = item % heads / s->heads, dim = s->dim, ld = whole_vectors(dim);
-    int64_t i0 = (f->items - 1 - item / heads) * f->strips * STRIP;     /* long rows first: an even finish */
+    int64_t i0 = (f->items - 1 - item / heads) * f->strips * STRIP;     /* longest items first */
     int64_t block = key_block(ld), panel = ld * STRIP, first = s->seq_k, end = 0;
     int head = (int)(item % s->heads), kv = head / (s->heads / s->kv_heads), n = 0;
     REAL *q = FN(row_buf)(f->d, thread, 0), *out = FN(row_buf)(f->d, thread, 1);
@@ -129,7 +135,8 @@ void FN(cpu_attention_fwd)(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const
     BUG_ON(q.rows != queries || o.rows != queries || lse.rows != queries || k.rows != keys || v.rows != keys);
     BUG_ON(q.cols != s->heads * dim || o.cols != q.cols || lse.cols != s->heads || lse.type != REAL_TYPE);
     BUG_ON(k.cols != s->kv_heads * dim || v.cols != k.cols || q.type != k.type || q.type != v.type);
-    /* whole heads when there are enough of them for an even finish, and as far as a strip's panels fit */
+    /* an item is a whole head if that makes eight items a thread, or else a part of one; at most as many
+     * strips as fit the row buffers */
     int64_t strips = (s->seq_q + STRIP - 1) / STRIP, room = ROW_MAX / (whole_vectors(dim) * STRIP);
     int64_t cuts = heads ? (8 * pool_threads(d->pool) + heads - 1) / heads : 1;
     int64_t each = (strips + cuts - 1) / cuts, most = room < STRIPS ? room : STRIPS;

@@ -1,53 +1,55 @@
-/* Attention, backward. With P = exp(score - lse), delta = rowsum(do * o) and M the dropout mask / (1 - p):
+/* attention_bwd -- attention's backward: dq, dk and dv of strips of queries and blocks of keys.
+ *
+ * With P = exp(score - lse), delta = rowsum(do * o) and M the dropout mask / (1 - p):
  *
  *   dv = (P M)^T do      ds = P ((do v^T) M - delta)      dq = ds k scale      dk = ds^T q scale
  *
- * (Dao 2023, arXiv:2307.08691, sec 3.1). P is made again from q, k and lse, one strip of queries and one
- * block of keys at a time. One loop nest, `range`, serves two ways to share the work:
+ * (Dao 2023, arXiv:2307.08691, sec 3.1). P is computed again from q, k and lse, for one strip and one
+ * block at a time. One loop nest, `range`, serves two ways to cut the work into items:
  *
  *   whole   an item is one key/value head of one sample and makes its dq, dk and dv: five products
- *   parts   items that are blocks of keys make dk and dv, then items that are runs of queries make dq: seven
- *           products, but many items, and sums of one block of keys only
+ *   parts   an item is a block of keys and makes dk and dv, or a group of strips and makes dq: seven
+ *           products, but many items, and an item needs sums of one block of keys only
  *
- * Every sum runs over the same strips and blocks in the same order both ways, so the bits are the same and
- * the choice may look at the number of threads. */
+ * Every sum runs over the same strips and blocks in the same order both ways, so both give the same
+ * bits, and the choice may depend on the number of threads. */
 #include "attention_tile.h"
 
-#define DELTA_ROWS 16            /* rows of one item of the delta pass */
-#define GROUP 4                  /* strips at most that share a packed block of keys and values */
+#define DELTA_ROWS 16            /* rows of an item that makes delta */
+#define GROUP 4                  /* most strips that share a packed block of keys and values */
 
 typedef struct {
     Device *d;
     const Attention *s;
     Mat dq, dk, dv, dout, o, lse, delta, q, k, v;
-    int64_t ld, block, group;
-    int64_t keys;                /* keys of an item that makes dk, dv: all of them (whole), or one block */
-    int whole;
+    int64_t ld, block, group;    /* see attention_tile.h; keys of a block; strips of a group */
+    int64_t keys;                /* keys of an item that makes dk and dv: all of them (whole), or one block */
+    int whole;                   /* bool */
 } Backward;
 
-/* What range() covers and makes. */
+/* The part of the backward that one call of range() does. */
 typedef struct {
-    int64_t b;
-    int kv, head0, head1;
-    int64_t i0, i1, j0, j1;      /* queries and keys of the sample */
-    int want_q, want_kv;
+    int64_t b;                   /* sample */
+    int kv, head0, head1;        /* key/value head; its query heads [head0, head1) */
+    int64_t i0, i1, j0, j1;      /* queries [i0, i1) and keys [j0, j1) of the sample */
+    int want_q, want_kv;         /* bool: make dq; make dk and dv */
 } Range;
 
 /* Panels that the strips of a thread share. */
 typedef struct {
     REAL *dk, *dv;               /* [j1 - j0][ld] sums */
-    REAL *k, *v;                 /* [block][ld] of the keys from `packed` on */
+    REAL *k, *v;                 /* [block][ld] keys and values of the packed block */
     REAL *p, *ds;                /* [block][STRIP] */
-    int64_t packed;
+    int64_t packed;              /* first key of the packed block; -1: none */
 } Panels;
 
-/* One strip. lse in units of log 2. */
+/* One strip. */
 typedef struct {
     Strip t;
     Drop drop;
-    REAL lse[STRIP], delta[STRIP];
+    REAL lse[STRIP], delta[STRIP];     /* lse in units of log 2 */
     REAL *qt, *gt, *dqt;         /* [ld][STRIP] queries * scale * log2 e; do / (1 - p); sum of dq */
-    REAL *q, *g;                 /* [STRIP][ld] the first two again, q unscaled */
+    REAL *q, *g;                 /* [STRIP][ld] queries; do / (1 - p) */
 } Rows;
 
 static void delta_rows(void *ctx, int64_t item, int thread)
@@ -66,8 +68,9 @@ static void delta_rows(void *ctx, int64_t item, int thread)
         }
 }
 
-/* Scores p and products ds = do v^T, both [n][STRIP] of keys j.., become P M (without 1/(1-p), which do
- * carries) and the gradient of the scores. */
+/* The softmax's part of the backward, for keys j .. j+n.
+ *   p   in/out  [n][STRIP]  scores; becomes P times the mask, without 1/(1-p), which is part of do
+ *   ds  in/out  [n][STRIP]  do v^T; becomes the gradient of the scores */
 static void softmax_bwd(const Rows *w, REAL *p, REAL *ds, int64_t j, int64_t n)
 {
     int masked = strip_masked(&w->t, j, j + n);
@@ -93,7 +96,7 @@ static void softmax_bwd(const Rows *w, REAL *p, REAL *ds, int64_t j, int64_t n)
     }
 }
 
-/* Queries and output gradients of a strip in both layouts; its lse and delta by lanes. */
+/* Loads a strip: queries and do in both layouts, lse and delta by lanes. */
 static void begin(const Backward *f, const Range *a, Rows *w, int head)
 {
     const Attention *s = f->s;
@@ -115,7 +118,7 @@ static void begin(const Backward *f, const Range *a, Rows *w, int head)
         memset(w->dqt, 0, (size_t)(ld * STRIP) * sizeof(REAL));
 }
 
-/* The products of one strip with keys [from, to) of the packed block. */
+/* Does the products of one strip with keys [from, to) of the packed block. */
 static void tile_bwd(const Backward *f, const Range *a, const Panels *x, const Rows *w, int64_t from,
                      int64_t to)
 {
@@ -133,7 +136,7 @@ static void tile_bwd(const Backward *f, const Range *a, const Panels *x, const R
         product(0, (Product){w->dqt, k, x->ds, STRIP, ld, STRIP}, dim, width, n, ADD, NULL);
 }
 
-/* A group of strips of one head against the keys of the range that they see. */
+/* Does a group of strips of one head with the keys of the range that they see. */
 static void group_bwd(const Backward *f, const Range *a, Panels *x, Rows *w, int count, int head)
 {
     const Attention *s = f->s;
@@ -202,7 +205,7 @@ static void bwd_kv(void *ctx, int64_t item, int thread)
 {
     const Backward *f = ctx;
     const Attention *s = f->s;
-    int64_t heads = s->batch * s->kv_heads, j = item / heads * f->keys;   /* the longest columns come first */
+    int64_t heads = s->batch * s->kv_heads, j = item / heads * f->keys;   /* the longest items come first */
     int kv = (int)(item % s->kv_heads), group = s->heads / s->kv_heads;
     Range a = {item % heads / s->kv_heads, kv, kv * group, (kv + 1) * group, 0, s->seq_q,
                j, j + f->keys < s->seq_k ? j + f->keys : s->seq_k, f->whole, 1};
@@ -235,7 +238,7 @@ void FN(cpu_attention_bwd)(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, M
     int64_t group = HEAD_MAX / ld < GROUP ? HEAD_MAX / ld : GROUP;
     Backward f = {d, s, dq, dk, dv, dout, o, lse, delta, q, k, v, ld, key_block(ld), group, s->seq_k, 1};
     pool_run(d->pool, delta_rows, &f, (n + DELTA_ROWS - 1) / DELTA_ROWS);
-    /* whole takes 2/3 of the time of parts (measured) as long as no thread idles in its last round */
+    /* whole takes 2/3 of the time of parts (measured), unless threads idle in its last round */
     int64_t slots = (items + threads - 1) / threads * threads, rows = f.group * STRIP;
     f.whole = s->seq_k * ld <= SUM_MAX && items * 3 >= slots * 2;
     if (!f.whole)

@@ -1,33 +1,34 @@
-/* attention_tile -- what attention's forward and backward are made of.
+/* attention_tile -- strips, masks and products of attention's forward and backward.
  *
- * A strip is up to STRIP queries of one head, one to a vector lane. Keys are taken in blocks of key_block()
- * rows that start at multiples of it. Scores of a strip with a block lie as [key][lane], so that maxima, sums
- * and masks of the softmax are plain lane-wise operations, and every product is
+ * A strip is up to STRIP queries of one head, one query a vector lane. A block is key_block() keys and
+ * starts at a multiple of that. Scores of a strip and a block are stored as [key][lane], so that maxima,
+ * sums and masks of the softmax are lane-wise operations, and every product is
  *
  *   c[m][n] = sum over k of a(m, k) * b[k][n]        n along the lanes
  *
- * in which `a` is read one element at a time. Keys and values are therefore used in the layout they have in
- * memory (converted and made dense, never transposed); only the queries of a strip are turned, once.
- * `ld` is dim rounded up to whole vectors; the columns between are zero in packed panels. */
+ * in which `a` is read one element at a time. Keys and values are therefore used in the order of their
+ * memory: they are converted and made dense, but not transposed. Only the queries of a strip are
+ * transposed, once. `ld` is dim rounded up to whole vectors; columns [dim, ld) of packed panels are
+ * zero. */
 #ifndef ATTENTION_TILE_H
 #define ATTENTION_TILE_H
 #include "isa.h"
 
 #define INLINE static inline __attribute__((always_inline))
-#define NV 2                     /* vectors to a strip and to a tile */
+#define NV 2                     /* vectors of a strip and of a tile */
 #define STRIP (NV * VN)
 #ifdef ISA_avx512
-#define MR 8                     /* rows of a register tile: MR * NV sums, NV of b and one of a, of 32 */
+#define MR 8                     /* rows of a tile: MR * NV sums, NV of b, one of a, in 32 registers */
 #else
-#define MR 6                     /* the same of 16 registers */
+#define MR 6                     /* rows of a tile, for 16 registers */
 #endif
-#define HEAD_MAX 512             /* largest head size: what the four buffers of a thread hold */
-#define KEYS 128                 /* keys to a block, fewer for wide heads */
+#define HEAD_MAX 512             /* largest head size that the four row buffers of a thread can hold */
+#define KEYS 128                 /* most keys of a block; wide heads have fewer */
 #define LOG2E 1.44269504088896340736
 #define LN2 0.693147180559945309417
 
 INLINE int64_t whole_vectors(int64_t n) { return (n + VN - 1) / VN * VN; }
-/* A function of the head size only: blocks are part of what fixes the bits. */
+/* Keys of a block, a function of the head size alone: the bits of a result depend on it. */
 INLINE int64_t key_block(int64_t ld)
 {
     int64_t n = 32 * HEAD_MAX / ld / 16 * 16;
@@ -35,14 +36,14 @@ INLINE int64_t key_block(int64_t ld)
 }
 
 typedef struct {
-    int64_t i0, n;               /* first query of the sample, number of queries */
-    int64_t width;               /* n in whole vectors; lanes past n repeat query n - 1, never stored */
-    int64_t first, end;          /* keys that some query sees lie in [first, end); empty when end <= first */
-    int64_t all_first, all_end;  /* keys in [all_first, all_end) are seen by all */
-    IntLane lo[STRIP], hi[STRIP];    /* query of a lane sees keys lo..hi */
+    int64_t i0, n;               /* first query, counted within its sample; number of queries */
+    int64_t width;               /* lanes: n in whole vectors; lanes past n are not stored */
+    int64_t first, end;          /* keys outside of [first, end) are seen by no query */
+    int64_t all_first, all_end;  /* keys in [all_first, all_end) are seen by all queries */
+    IntLane lo[STRIP], hi[STRIP];    /* the query of a lane sees keys lo..hi; lanes past n as query n - 1 */
 } Strip;
 
-/* The strip of sample b that starts at query i0 and ends before query `stop`. */
+/* Makes *t the strip of sample b that starts at query i0 and ends before query `stop`, or after STRIP. */
 static inline void strip_open(Strip *t, const Attention *s, int64_t b, int64_t i0, int64_t stop)
 {
     t->i0 = i0;
@@ -69,12 +70,12 @@ static inline void strip_open(Strip *t, const Attention *s, int64_t b, int64_t i
         t->hi[i] = t->hi[t->n - 1];
     }
 }
-/* Does some query of the strip not see some key of [from, to)? */
+/* Whether some query of the strip does not see some key of [from, to). */
 INLINE int strip_masked(const Strip *t, int64_t from, int64_t to)
 {
     return from < t->all_first || to > t->all_end;
 }
-/* Which lanes of vector v see key j. */
+/* Returns which of the lanes from v on see key j. */
 INLINE IVec strip_sees(const Strip *t, int64_t v, int64_t j)
 {
     IVec lo, hi, key = (IntLane)j - (IVec){0};
@@ -83,8 +84,8 @@ INLINE IVec strip_sees(const Strip *t, int64_t v, int64_t j)
     return (key >= lo) & (key <= hi);
 }
 
-/* The dropout masks of a strip (isa.h says which word is whose): drop_masks makes those of keys j .. j+3, j a
- * multiple of 4, for lanes v .. v + VN. limit = 0: no dropout. */
+/* What the dropout masks of a strip are drawn from (isa.h). limit 0: no dropout. drop_masks makes the
+ * masks of keys j .. j+3, j a multiple of 4, and lanes v .. v + VN. */
 typedef struct { uint64_t key; uint32_t limit, hi0, hi1; int64_t position; } Drop;
 static inline Drop drop_open(const Attention *s, int64_t b, int head, const Strip *t)
 {
@@ -116,7 +117,7 @@ static inline void drop_masks(IVec keep[4], const Drop *p, int64_t v, int64_t j)
 #endif
 }
 
-/* 2^x for x <= 0 (and a rounding above); 0 from x = -126.5 down in F32; NaN stays NaN. */
+/* 2^x for x <= 0 and the rounding errors above 0. In F32 it is 0 from x = -126.5 down; NaN stays NaN. */
 INLINE Vec vexp2(Vec x)
 {
 #ifdef REAL_f64
@@ -124,9 +125,9 @@ INLINE Vec vexp2(Vec x)
         x[i] = exp2(x[i]);
     return x;
 #else
-    /* Adding 1.5 * 2^23 + 127 rounds to an integer and leaves it, with the exponent's bias, in the low bits:
-     * the exponent of 2^n, and 0 at n = -127. The polynomial is 2^r on |r| <= 1/2, a least-squares fit
-     * reweighted until its relative error was level, 9.2e-8. */
+    /* x = n + r, |r| <= 1/2. Adding 1.5 * 2^23 + 127 rounds x to n and leaves n plus the exponent's bias
+     * in the low bits; a shift makes 2^n of them, 0 at n = -127. The polynomial is 2^r: a least-squares
+     * fit, reweighted until its relative error was level, 9.2e-8. */
     Vec c = vmax(vset(-127), x), t = c + 12583039.0f, r = c - (t - 12583039.0f);
     Vec p = r * 0.001326472731307149f + 0.009671512991189957f;
     p = p * r + 0.05550733581185341f;
@@ -137,10 +138,11 @@ INLINE Vec vexp2(Vec x)
 #endif
 }
 
-typedef enum { SET, ADD, SCALE } Init;   /* c = ab, c = c + ab, c = c * alpha + ab with alpha by lanes */
+/* SET: c = ab. ADD: c = c + ab. SCALE: c = c * alpha + ab, with one alpha a lane. */
+typedef enum { SET, ADD, SCALE } Init;
 typedef struct { REAL *c; const REAL *a, *b; int64_t ldc, lda, ldb; } Product;
 
-/* M rows by N vectors. along: a(m, k) is a[m*lda + k], else a[k*lda + m]. */
+/* A tile of M rows by N vectors of c. along: bool: a(m, k) is a[m*lda + k], else a[k*lda + m]. */
 INLINE void tile(const int M, const int N, const int along, Product p, int64_t k, Init init,
                  const REAL *alpha)
 {
@@ -183,7 +185,7 @@ INLINE void tiles(const int N, const int along, Product p, int64_t m, int64_t k,
         tile(1, N, along, p, k, init, alpha);
 }
 
-/* c [m, n] from a (m by k; see tile) and b [k, n]; n in whole vectors. The sum runs over k in order. */
+/* c [m, n] from a (m by k, see tile) and b [k, n]; n is a multiple of VN. Sums run over k in order. */
 static void product(int along, Product p, int64_t m, int64_t n, int64_t k, Init init, const REAL *alpha)
 {
     for (; n > 0; n -= STRIP, p.c += STRIP, p.b += STRIP, alpha += alpha ? STRIP : 0) {
@@ -198,8 +200,8 @@ static void product(int along, Product p, int64_t m, int64_t n, int64_t k, Init 
     }
 }
 
-/* dst[c][r] = src[r][c] * factor; rows and cols in whole vectors. VN rows at a time: after log2(VN) rounds in
- * which rows i and i + VN/2 are interleaved, the rows are the columns. */
+/* dst[c][r] = src[r][c] * factor; rows and cols are multiples of VN. It works on VN x VN blocks: after
+ * log2(VN) rounds, each of which interleaves rows i and i + VN/2, the rows of a block are its columns. */
 static void transpose(REAL *dst, int64_t ldd, const REAL *src, int64_t lds, int64_t rows, int64_t cols,
                       REAL factor)
 {
@@ -225,7 +227,8 @@ static void transpose(REAL *dst, int64_t ldd, const REAL *src, int64_t lds, int6
         }
 }
 
-/* Rows r .. r+n of columns c .. c+dim of x as reals, ld to a row, zeros between; unpack is the way back. */
+/* pack: dst [n][ld] = columns [c, c+dim) of rows [r, r+n) of x, as reals, with zeros from dim on.
+ * unpack: the other way. */
 static inline void pack(REAL *dst, int64_t ld, Mat x, int64_t r, int64_t n, int64_t c, int64_t dim)
 {
     for (int64_t i = 0; i < n; i++) {

@@ -1,8 +1,8 @@
 /* colsum -- gradients that are sums over rows: the norms' gain and bias, and the bias of a linear layer.
  *
- * Rows are cut into blocks; an item adds up one block, rows in order, reading memory as it lies; then the
- * blocks are added in order. How many rows make a block follows from the shape, and two levels of sums keep
- * the error of long F32 sums small. */
+ * Rows are cut into blocks. An item adds up the rows of one block in order; then the sums of the blocks
+ * are added in order. The number of rows in a block follows from the shape alone. Two levels of sums
+ * keep the error of long F32 sums small. */
 #include "work.h"
 
 #define BLOCK_ROWS 64
@@ -11,15 +11,16 @@
 typedef struct {
     Device *d;
     Mat out[2];                /* dgain, dbias; either may be absent */
-    Mat dy, x, stats;          /* x and stats only for dgain */
+    Mat dy, x, stats;          /* x and stats are used for dgain only */
     int groups;
-    int64_t n, rows, blocks;   /* columns of out; rows of a block */
+    int64_t n, rows, blocks;   /* columns of out, rows of a block, number of blocks */
 } Job;
 
 static int64_t pieces(const Job *j) { return (j->n + PIECE - 1) / PIECE; }
 static int64_t piece_cols(const Job *j, int64_t c0) { return j->n - c0 < PIECE ? j->n - c0 : PIECE; }
 
-/* The blocks' sums lie in two buffers of the first thread, for all threads. */
+/* Returns the sum of a block for out[k], [n]. The sums of all blocks lie in two row buffers of thread
+ * 0. */
 static REAL *partial(const Job *j, int k, int64_t block)
 {
     return FN(row_buf)(j->d, 0, 2 + k) + block * j->n;
@@ -85,7 +86,7 @@ static void column_sums(Job *j)
 
 void FN(cpu_norm_bwd_w)(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups)
 {
-    (void)kind;                /* RMSNorm: stats hold a mean of 0 */
+    (void)kind;                /* the stats of RMSNorm have mean 0 */
     BUG_ON(dy.rows != x.rows || dy.cols != x.cols || stats.type != REAL_TYPE || !dgain.p);
     BUG_ON(stats.rows != x.rows || stats.cols != 2 * groups);
     Job j = {.d = d, .out = {dgain, dbias}, .dy = dy, .x = x, .stats = stats, .groups = groups};

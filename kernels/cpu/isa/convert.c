@@ -1,9 +1,10 @@
-/* convert -- storage to reals and back; copy, zero, add.
+/* convert -- storage to reals and back; the ops copy, zero, add and sum_parts.
  *
- * BF16 and F16 are reached through F32, so an F64 is rounded twice on its way to them. */
+ * An F64 becomes BF16 or F16 by way of F32, and is therefore rounded twice. */
 #include "work.h"
 
-/* Plain loops: the compiler vectorises all of them; F16 has instructions where the ISA has F16C. */
+/* The compiler vectorises these loops; F16 uses the F16C instructions where the instruction set has
+ * them. */
 void FN(load_reals)(REAL *restrict dst, const void *restrict src, int64_t n, Dtype type)
 {
     int64_t i = 0;

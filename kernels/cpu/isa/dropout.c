@@ -1,7 +1,8 @@
-/* dropout -- masks from Philox4x32-10 (isa.h), a vector of counters at a time. */
+/* dropout -- dropout with a residual; masks from Philox4x32-10 (isa.h), a vector of counters at a
+ * time. */
 #include "work.h"
 
-#define WN ((int)(VBYTES / 8))     /* counters at a time */
+#define WN ((int)(VBYTES / 8))     /* counters of a vector */
 
 /* out = a[0] b[0] a[2] b[2] ... a[1] b[1] a[3] b[3] ... */
 static inline void store_pairs(void *out, WVec a, WVec b)
@@ -23,7 +24,9 @@ static inline void store_pairs(void *out, WVec a, WVec b)
     memcpy((char *)out + sizeof even, &odd, sizeof odd);
 }
 
-/* The words of counters first .. of one row, in order, at least n of them (WN * 4 at a time). */
+/* Draws the random words of one row from counter `first` on, in order.
+ *   words  out  [n]  rounded up to a multiple of WN * 4
+ *   first  in        counter of words[0..3]: column / 4 */
 static void draw(uint32_t *words, int64_t n, uint64_t key, int64_t first, int64_t position, int64_t sample)
 {
     WVec step, zero = {0};
@@ -53,7 +56,7 @@ static void item_fn(void *ctx, int64_t item, int thread)
     REAL *xbuf = FN(row_buf)(j->d, thread, 0), *rbuf = FN(row_buf)(j->d, thread, 1);
     REAL *f = FN(row_buf)(j->d, thread, 2), keep = (REAL)(1 / (1 - s->p));
     uint32_t *words = (void *)FN(row_buf)(j->d, thread, 3), limit = dropout_limit(s->p);
-    int64_t first = (s->col0 + t.c0) / 4, skip = (s->col0 + t.c0) % 4;   /* its first words are not ours */
+    int64_t first = (s->col0 + t.c0) / 4, skip = (s->col0 + t.c0) % 4;   /* words of columns before c0 */
     for (int64_t i = 0; i < t.cols; i++)
         f[i] = 1;
     for (int64_t r = t.r0; r < t.r1; r++) {
@@ -81,7 +84,7 @@ void FN(cpu_dropout_fwd)(Device *d, Mat y, Mat x, Mat res, const Dropout *s)
     pool_run(d->pool, item_fn, &j, work_items(y));
 }
 
-/* The mask is symmetric: backward is forward without the residual. */
+/* The backward applies the same mask: it is the forward without a residual. */
 void FN(cpu_dropout_bwd)(Device *d, Mat dx, Mat dy, const Dropout *s)
 {
     FN(cpu_dropout_fwd)(d, dx, dy, (Mat){0}, s);

@@ -1,7 +1,7 @@
-/* embed -- rows of the token and position tables, and the sums of their gradients. */
+/* embed -- looks up rows of the token and position tables, and sums their gradients. */
 #include "work.h"
 
-#define COL_BLOCK 128          /* backward: columns of an item */
+#define COL_BLOCK 128          /* columns of an item of the backward */
 
 typedef struct { Device *d; Mat y, wte, wpe; const int32_t *token, *position; int64_t v0; } Job;
 
@@ -43,7 +43,7 @@ static void add_row(Mat w, int64_t row, const REAL *e)
         vput(o + i, vget(o + i, w.cols - i) + vget(e + i, w.cols - i), w.cols - i);
 }
 
-/* One block of columns, all tokens in order: two tokens may be the same row. */
+/* An item is a block of columns and goes over all tokens in order, because two tokens may share a row. */
 static void bwd_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;

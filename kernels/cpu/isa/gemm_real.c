@@ -1,8 +1,8 @@
-/* gemm_real -- the product in reals: packing and the tile kernel, for one instruction set and one real type.
- * */
+/* gemm_real -- the product in reals: packing and tile kernel of one instruction set and real type. */
 #include "isa.h"
 
-/* NV vectors by MR rows of accumulators: as many as leave registers for a row of b and a broadcast of a. */
+/* A tile is MR rows of NV vectors: its accumulators leave registers for a row of b and an element of
+ * a. */
 #define NV 2
 #if defined(ISA_avx512)
 #define MR 14
@@ -16,11 +16,11 @@
 #else
 #define VLANES (VBYTES / 4)
 #endif
-#define CHUNK 64               /* of k converted at a time */
+#define CHUNK 64               /* elements of a lane that are converted at a time */
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* acc is rows x NV registers: rows is a constant at each call below. The sum over k runs in order. */
+/* GemmKernel.tile for a constant number of rows: acc is rows x NV registers. Sums run over k in order. */
 INLINE void tile_rows(const int rows, int64_t kn, const REAL *restrict a, const REAL *restrict b,
                       REAL *restrict c, int add)
 {
@@ -76,7 +76,7 @@ static const IVec lane_numbers = {
 #endif
 };
 
-/* v[i][j] <-> v[j][i], by exchanging halves, quarters, ... of pairs of vectors. */
+/* Transposes VN x VN reals: exchanges halves, quarters, ... of pairs of vectors. */
 INLINE void transpose(Vec v[VN])
 {
 #pragma GCC unroll 4
@@ -93,8 +93,9 @@ INLINE void transpose(Vec v[VN])
     }
 }
 
-/* A block of VN of k, of `width` lanes that each lie along k, `bytes` apart. Fetches the next panel's lanes:
- * the hardware does not follow that many short streams. */
+/* Packs VN of k of `width` lanes; the next element of a lane is the next in memory, and lanes are
+ * `bytes` apart. Prefetches the lanes of the next panel: the hardware prefetcher does not follow that
+ * many short streams. */
 INLINE void transpose_block(REAL *to, const char *from, int64_t bytes, const int width)
 {
 #pragma GCC unroll 4
@@ -114,7 +115,7 @@ INLINE void transpose_block(REAL *to, const char *from, int64_t bytes, const int
     }
 }
 
-/* Panel layout: [kn][width]. */
+/* GemmKernel.pack_a, pack_b for a constant width: to [kn][width]. */
 INLINE void pack(REAL *to, Factor f, int lanes, int64_t kn, const int width)
 {
     REAL rows[NR][CHUNK];
@@ -218,7 +219,7 @@ void FN(cpu_linear_bwd_w)(Device *d, Mat dw, Mat db, Mat dy, Mat x)
         d->bias_bwd(d, db, dy);
 }
 
-/* ---- FP8: the configuration refuses it on a CPU ---- */
+/* ---- FP8, which the configuration refuses on a CPU ---- */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 void FN(cpu_fp8_cast)(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed)

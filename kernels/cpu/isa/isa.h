@@ -1,10 +1,10 @@
-/* isa -- what a file in this directory is written in. Each file compiles once for every instruction set
- * (ISA = generic, avx2, avx512) and real type (REAL = float, double); FN(name) gives each its own symbol.
- * Vec is a vector of VN reals in the compiler's own vector type, so plain operators work on it and the
- * generic build is plain C on any CPU.
+/* isa -- the vectors and helpers that the files of this folder use. Each file is compiled once for every
+ * instruction set (ISA = generic, avx2, avx512) and real type (REAL = float, double); FN(name) is the
+ * symbol of one such build. Vec is a vector of VN reals, a vector type of the compiler: C's operators
+ * work on it, and the generic build runs on any CPU.
  *
- * Ops read and write storage through row_in / row_out: when the storage type is REAL these are
- * the row itself, without a copy; else a converted copy in the thread's buffer. */
+ * Ops read and write storage by row_in and row_out. Where the storage type is REAL these return the row
+ * itself; else they return a converted copy in a buffer of the thread. */
 #ifndef ISA_H
 #define ISA_H
 #include "half.h"
@@ -40,9 +40,11 @@ typedef uint32_t UVec __attribute__((vector_size(VBYTES)));
 
 static inline Vec vload(const REAL *p) { Vec v; memcpy(&v, p, sizeof v); return v; }
 static inline void vstore(REAL *p, Vec v) { memcpy(p, &v, sizeof v); }
-static inline Vec vset(REAL x) { return x - (Vec){0}; }   /* folds to a broadcast; 0 + x would not (x = -0) */
+/* x in every lane. x - 0 compiles to a broadcast; 0 + x would not, because of x = -0. */
+static inline Vec vset(REAL x) { return x - (Vec){0}; }
+/* m ? a : b, lane by lane. */
 static inline Vec vselect(IVec m, Vec a, Vec b) { return (Vec)((m & (IVec)a) | (~m & (IVec)b)); }
-/* a > b ? a : b and a < b ? a : b, lane by lane: b where either is NaN. */
+/* vmax: a > b ? a : b, vmin: a < b ? a : b, lane by lane; both are b where either is NaN. */
 #if defined(ISA_avx512) || defined(ISA_avx2)
 #define VCAT_(a, b) a##b
 #define VCAT(a, b) VCAT_(a, b)
@@ -68,7 +70,8 @@ static inline Vec vsqrt(Vec x)
         x[i] = sizeof(REAL) == 8 ? (REAL)sqrt(x[i]) : (REAL)sqrtf((float)x[i]);
     return x;
 }
-/* First n (< VN) lanes from memory, the rest `fill`; and back. */
+/* vload_part: the first n lanes from memory, the others `fill`. vstore_part: the first n lanes to
+ * memory. n < VN. */
 static inline Vec vload_part(const REAL *p, int64_t n, REAL fill)
 {
 #ifdef ISA_avx512
@@ -87,7 +90,7 @@ static inline void vstore_part(REAL *p, Vec v, int64_t n)
     memcpy(p, &v, (size_t)n * sizeof(REAL));
 #endif
 }
-/* Where n may also be VN or more: for (i = 0; i < n; i += VN) vput(y + i, f(vget(x + i, n - i)), n - i) */
+/* The same for any n > 0: for (i = 0; i < n; i += VN) vput(y + i, f(vget(x + i, n - i)), n - i) */
 static inline Vec vget(const REAL *p, int64_t n) { return n >= VN ? vload(p) : vload_part(p, n, 0); }
 static inline void vput(REAL *p, Vec v, int64_t n)
 {
@@ -96,7 +99,8 @@ static inline void vput(REAL *p, Vec v, int64_t n)
     else
         vstore_part(p, v, n);
 }
-/* Sum and maximum of the lanes, always in the same order: halves onto halves. */
+/* Sum and maximum of the lanes, in a fixed order: the upper half is added to the lower half, and so
+ * on. */
 static inline REAL vsum(Vec v)
 {
 #ifdef ISA_avx512
@@ -120,8 +124,8 @@ static inline REAL vmaximum(Vec v)
 #endif
 }
 
-/* exp and erf: F32 by polynomial, within 2 ulp; F64 through libm lane by lane (the oracle is not in a hurry).
- * In F32 exp(x) is infinite from x = 88.38 on and 0 below -87.69; NaN stays NaN. */
+/* exp and erf: F32 by polynomials, within 2 ulp; F64 by libm, lane by lane, because F64 is for checking
+ * and need not be fast. In F32 exp(x) is infinite from x = 88.38 on and 0 below -87.69; NaN stays NaN. */
 static inline Vec vexp(Vec x)
 {
 #ifdef REAL_f64
@@ -129,10 +133,10 @@ static inline Vec vexp(Vec x)
         x[i] = exp(x[i]);
     return x;
 #else
-    /* x = n ln2 + r, |r| <= ln2/2; the polynomial is Cephes' expf (Moshier 1984). Adding 1.5 * 2^23 + 127
-     * rounds x / ln2 to n and leaves n, with the exponent's bias, in the low bits, which a shift makes 2^n: 0
-     * and infinity at the two ends that x is clamped to. A NaN passes the clamp, which keeps its second
-     * argument, and p. */
+    /* x = n ln2 + r, |r| <= ln2/2; the polynomial of r is Cephes' expf (Moshier 1984). Adding 1.5 * 2^23
+     * + 127 rounds x / ln2 to n and leaves n plus the exponent's bias in the low bits; a shift makes 2^n
+     * of them. At the two ends that x is clamped to, 2^n is 0 and infinity. A NaN passes the clamp (vmin
+     * and vmax return their second argument) and the polynomial. */
     Vec c = vmin(vset(89), vmax(vset(-88), x));
     Vec t = c * 1.44269504088896341f + 12583039.0f, n = t - 12583039.0f;
     Vec r = c - n * 0.693359375f + n * 2.12194440e-4f;
@@ -153,8 +157,8 @@ static inline Vec verf(Vec x)
         x[i] = erf(x[i]);
     return x;
 #else
-    /* |x| < 0.9375: x + x P(x^2); else 1 - exp(-Q(|x|)), which is 1 from |x| = 4 on. P and Q are minimax fits
-     * of erf(x)/x - 1 (relative error 2e-8) and of -log erfc (error in erf 2e-9) */
+    /* erf is x + x P(x^2) for |x| < 0.9375, else 1 - exp(-Q(|x|)), which is 1 from |x| = 4 on. P is a
+     * minimax fit of erf(x)/x - 1 (relative error 2e-8), Q of -log erfc (error in erf 2e-9) */
     Vec a = vmax(x, -x), z = x * x, b = vmin(a, vset(4.0f));
     Vec p = vset(-0.00059431343f);
     p = p * z + 0.004984377f;
@@ -171,13 +175,15 @@ static inline Vec verf(Vec x)
     q = q * b + 0.000235039f;
     Vec big = 1.0f - vexp(-q);
     big = vselect(x < 0, -big, big);
-    return vselect(a >= 0.9375f, big, p * x + x);      /* NaN takes the polynomial and stays NaN */
+    return vselect(a >= 0.9375f, big, p * x + x);      /* NaN goes through P and stays NaN */
 #endif
 }
 
-/* Philox4x32-10 of a vector of counters (base.h: philox). Each 64-bit lane carries one 32-bit word in its low
- * half; the high halves are noise on the way in and zero on the way out. c[0], c[1] are counter_lo, c[2],
- * c[3] counter_hi. */
+/* Philox4x32-10 of a vector of counters, the bits of philox (base.h).
+ *   c    in/out  [4]  32-bit words in the low halves of 64-bit lanes: in c[0], c[1] are counter_lo,
+ *                     c[2], c[3] counter_hi, with anything in the high halves; out the random words,
+ *                     with zeros there
+ *   key  in           the key */
 typedef uint64_t WVec __attribute__((vector_size(VBYTES)));
 static inline WVec wmul(WVec a, uint32_t b)
 {
@@ -205,11 +211,11 @@ static inline void vphilox(WVec c[4], uint64_t key)
         c[i] &= 0xffffffffu;
 }
 
-/* n elements of storage to reals and back, vectorised (convert.c). */
+/* Convert n elements of storage type `type` to reals, and n reals to that type (convert.c). */
 void FN(load_reals)(REAL *dst, const void *src, int64_t n, Dtype type);
 void FN(store_reals)(void *dst, const REAL *src, int64_t n, Dtype type);
 
-/* Row r of m as reals: the row itself when its type is REAL, else converted into buf (m.cols long). */
+/* Returns row r of m as reals: the row itself when its type is REAL, else a copy in buf [m.cols]. */
 static inline const REAL *row_in(Mat m, int64_t r, REAL *buf)
 {
     if (m.type == REAL_TYPE)
@@ -217,7 +223,7 @@ static inline const REAL *row_in(Mat m, int64_t r, REAL *buf)
     FN(load_reals)(buf, mat_at(m, r, 0), m.cols, m.type);
     return buf;
 }
-/* Where to write row r as reals; then row_done stores it. */
+/* Returns where to write row r as reals; row_done then stores what was written. */
 static inline REAL *row_out(Mat m, int64_t r, REAL *buf)
 {
     return m.type == REAL_TYPE ? (REAL *)m.p + r * m.ld : buf;
@@ -228,17 +234,16 @@ static inline void row_done(Mat m, int64_t r, const REAL *buf)
         FN(store_reals)(mat_at(m, r, 0), buf, m.cols, m.type);
 }
 
-/* The thread's own buffer, `slot` 0..ROW_SLOTS-1 of ROW_MAX reals each: rows up to ROW_MAX columns. Wider
- * rows are worked on in pieces by the ops that can meet them. */
+/* Returns buffer `slot`, 0..ROW_SLOTS-1, of a thread: ROW_MAX reals. Ops whose rows may be wider work on
+ * pieces of a row. */
 REAL *FN(row_buf)(Device *d, int thread, int slot);
-/* Two larger ones (slot 0, 1) of SUM_MAX reals. */
+/* Returns sum buffer `slot`, 0 or 1, of a thread: SUM_MAX reals. */
 REAL *FN(sum_buf)(Device *d, int thread, int slot);
 
-/* Dropout masks. Four consecutive elements share one Philox counter (vphilox): element i is kept iff word
- * i % 4 of
- *   activations   philox(key, column / 4 | position << 32, sample)              i = column of the whole row
- *   attention     philox(key, key position / 4 | query position << 32, sample << 16 | head)  i = key position
- * is at least p * 2^32. */
+/* Dropout masks: element i of a row is kept if word i % 4 of a Philox counter is at least p * 2^32.
+ *   activations  i is the column of the whole row; philox(key, i / 4 | position << 32, sample)
+ *   attention    i is the key's position; philox(key, i / 4 | query position << 32, sample << 16 | head)
+ * dropout_limit returns p * 2^32, rounded up. */
 static inline uint32_t dropout_limit(double p) { return (uint32_t)fmin(ceil(p * 0x1p32), 0xffffffffp0); }
 
 #define X(name, params, names) void FN(cpu_##name) params;

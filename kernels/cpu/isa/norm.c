@@ -1,6 +1,7 @@
 /* norm -- LayerNorm and RMSNorm of groups of columns, forward and both halves of the backward pass.
  *
- * A group is read three times (mean, spread, result) but is in L1 after the first: memory sees one pass. */
+ * A group is read three times, for the mean, the spread and the result; after the first time it is in
+ * L1. */
 #include "work.h"
 
 typedef struct {
@@ -11,7 +12,8 @@ typedef struct {
     int groups;
 } Job;
 
-/* Four accumulators hide the latency of the addition; a tail shorter than a vector enters as zeros. */
+/* Four accumulators hide the latency of the addition; a tail shorter than a vector is padded with
+ * zeros. */
 static REAL sum_row(const REAL *x, int64_t n)
 {
     Vec s[4] = {{0}};
@@ -89,7 +91,8 @@ void FN(cpu_norm_fwd)(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, do
     pool_run(d->pool, fwd_item, &j, row_items(x));
 }
 
-/* With xh = (x - mean) rstd, e = dy gain: dx = rstd (e - avg(e) - xh avg(e xh)), RMSNorm without avg(e). */
+/* With xh = (x - mean) rstd, e = dy gain: dx = rstd (e - avg(e) - xh avg(e xh)), RMSNorm without
+ * avg(e). */
 static void bwd_x_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;

@@ -1,19 +1,18 @@
 /* optim -- one update of each optimizer, and sums of squares.
  *
- * Every element goes through the same vector code wherever it lies (a tail is padded to a vector), so an
- * update has the same bits however the weights are cut into shards. */
+ * Every element goes through the same vector code, because a tail is padded to a whole vector. An update
+ * therefore has the same bits however the weights are cut into shards. */
 #include "isa.h"
 
 #define BLOCK 16384            /* elements of a work item */
-#define PIECE 1024             /* elements between two conversions to storage: still in L1 */
+#define PIECE 1024             /* elements updated before they are converted to storage: still in L1 */
 
-/* The arrays of an update; NULL where the optimizer has none. */
+/* The arrays of an update; an array that the optimizer does not have is NULL. */
 enum { W, M, V, DIR, G, ARRAYS };
 
-/* The gradients' multiplier, the learning rate times the trust ratio, both from the device's memory; weight
- * decay. */
+/* scale: what gradients are multiplied by. rate: learning rate times trust ratio. wd: weight decay. */
 typedef struct { const Update *u; REAL scale, rate, wd; } Rates;
-/* Updates n elements, n a multiple of VN. */
+/* Updates elements [0, n) of arrays a; n is a multiple of VN. */
 typedef void UpdateRule(const Rates *k, REAL *const a[ARRAYS], int64_t n);
 typedef struct { const Updated *x; Rates rates; UpdateRule *rule; void *dir, *out; } Job;
 
@@ -55,7 +54,9 @@ static void update_item(void *ctx, int64_t item, int thread)
     }
 }
 
-/* dir, out: whether the rule reads or writes a direction; writes weights. */
+/* Updates all arrays of u, if the verdict says so.
+ *   dir  in  bool: the rule reads or writes Updated.dir
+ *   out  in  bool: the rule writes weights, and Updated.out with them */
 static void update(Device *d, const Update *u, UpdateRule *rule, int dir, int out)
 {
     const Verdict *v = u->verdict;
@@ -67,7 +68,7 @@ static void update(Device *d, const Update *u, UpdateRule *rule, int dir, int ou
     }
 }
 
-/* The moments of Adam; returns mhat / (sqrt(vhat) + eps). */
+/* Updates Adam's moments of elements i .. i + VN and returns mhat / (sqrt(vhat) + eps). */
 static inline Vec adam_direction(const Rates *k, REAL *const a[ARRAYS], int64_t i)
 {
     const Update *u = k->u;
@@ -136,12 +137,13 @@ void FN(cpu_sgd)(Device *d, const Update *u)
     update(d, u, sgd_rule, 0, 1);
 }
 
-/* Sixteen F64 accumulators whatever the vector length: all instruction sets add in the same order. */
+/* Squares have sixteen F64 accumulators with every vector length: all instruction sets add in one
+ * order. */
 #define SUMS 16
 typedef struct { const void *x; int64_t n; Dtype type; double *out; } SumJob;
 typedef double DVec __attribute__((vector_size(VBYTES)));
 
-/* x[0..n) as F64, zeros up to a multiple of SUMS; returns that multiple. */
+/* piece = x[0..n) as F64, with zeros up to a multiple of SUMS; returns that multiple. */
 static int64_t widen(double *piece, const char *x, int64_t n, Dtype type)
 {
     REAL buf[SUMSQ_BLOCK];
@@ -188,7 +190,7 @@ static void squares_item(void *ctx, int64_t item, int thread)
     }
 }
 
-/* A thread's room for sums takes the blocks' as they come, so many at a time. */
+/* Sums of blocks, doubles, that the two sum buffers of thread 0 hold. */
 #define ROOM ((int64_t)(2 * SUM_MAX * sizeof(REAL) / sizeof(double)))
 
 void FN(cpu_squares)(Device *d, const Squares *list, int64_t count, Dtype type)

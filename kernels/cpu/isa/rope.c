@@ -17,7 +17,7 @@ static void turn(REAL *row, int64_t cols, int dim, const REAL *cosine, int64_t h
         }
 }
 
-/* As many heads at a time as a row buffer holds. */
+/* An item is a few rows; it turns as many heads at a time as a row buffer holds. */
 static void rope_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;

@@ -1,4 +1,4 @@
-/* table -- fills a Device with the ops of this instruction set and real type. */
+/* table -- fills a Device with the ops of one instruction set and real type; the threads' buffers. */
 #include "isa.h"
 
 void FN(cpu_fill)(Device *d)

@@ -1,5 +1,5 @@
-/* verdict -- the few scalars at the end of a step. Their arithmetic stands in ../verdict.c, where no
- * instruction set fuses it. */
+/* verdict -- the ops on the few scalars at the end of a step. Their arithmetic is in ../verdict.c, which
+ * is compiled once, without fused multiply-adds. */
 #include "isa.h"
 
 void FN(cpu_carry)(Device *d, Exact *s, int64_t n)
@@ -24,7 +24,7 @@ void FN(cpu_trust)(Device *d, double *trust, const Exact *norms, int64_t n, int 
         trust[i] = trust_of(&norms[2 * i], lars, coefficient, wd, v->multiplier);
 }
 
-/* The fused one is its parts. */
+/* On the CPU the fused op is its two parts. */
 void FN(cpu_add_norm_fwd)(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain,
                           Mat bias, double eps, NormKind kind)
 {

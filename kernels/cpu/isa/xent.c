@@ -1,9 +1,9 @@
-/* xent -- cross-entropy of rows of logits, one pass over memory for each of its two steps, or for both: a
+/* xent -- cross-entropy of rows of logits. Statistics and gradient are one pass over memory each: a
  * piece that fits L1 is read for its maximum and again for its sum (Milakov, Gimelshein 2018,
  * arXiv:1805.02867). */
 #include "isa.h"
 
-#define PIECE 2048             /* a multiple of every VN */
+#define PIECE 2048             /* logits of a piece; a multiple of every VN */
 
 typedef struct {
     Device *d;
@@ -29,7 +29,8 @@ static REAL largest_of(const REAL *x, int64_t n)
     return vmaximum(vmax(vmax(m[0], m[1]), vmax(m[2], m[3])));
 }
 
-/* Fetches the next piece meanwhile: the search for its maximum would only wait for memory. */
+/* Returns the sum of exp(x - largest). It also prefetches the next piece, because the search for that
+ * piece's maximum would only wait for memory. */
 static REAL sum_exp(const REAL *x, int64_t n, REAL largest)
 {
     Vec s[2] = {{0}};
@@ -59,7 +60,8 @@ static void stats_item(void *ctx, int64_t r, int thread)
             sum *= (REAL)exp((double)(largest - m));
             largest = m;
         }
-        /* while all are -inf the sum is 0: subtracting 0 then avoids -inf + inf. A NaN stays in the sum */
+        /* while all logits are -inf the sum is 0; 0 in place of `largest` then avoids -inf + inf. A NaN
+         * stays in the sum */
         sum += sum_exp(x + c, n, largest == -INFINITY ? 0 : largest);
     }
     int64_t v = j->label[mapped_row(j->rows, r)] - j->v0;
@@ -83,7 +85,7 @@ void FN(cpu_xent_stats)(Device *d, Mat stats, Mat logits, const int32_t *label, 
     pool_run(d->pool, stats_item, &j, logits.rows);
 }
 
-/* One part gives its own bits back: a factor of exp(0), a sum from 0. */
+/* With one part the output has the bits of that part: its sum is added to 0 without a factor. */
 static void combine_item(void *ctx, int64_t r, int thread)
 {
     (void)thread;
@@ -110,15 +112,15 @@ void FN(cpu_xent_combine)(Device *d, Mat stats, Mat parts)
     pool_run(d->pool, combine_item, &j, stats.rows);
 }
 
-/* dlogits may start at the logits: pieces go left to right and an element is never wider than a real, so what
- * is written lies behind what is still to be read. */
+/* dlogits may start where the logits start: pieces go left to right, and an element of dlogits is at
+ * most as wide as a real, so no logit is overwritten before it has been read. */
 static void grad_item(void *ctx, int64_t r, int thread)
 {
     const Job *j = ctx;
     const REAL *x = mat_at(j->logits, r, 0), *stats = mat_at(j->stats, r, 0);
     int64_t row = mapped_row(j->rows, r), v = j->label[row] - j->v0;
     double mask = j->mask ? j->mask[row] : 1;
-    /* a masked row gives zeros whatever its label and its logits are */
+    /* a masked row gives zeros, even if its label or its logits are invalid */
     *(REAL *)mat_at(j->loss, row, 0) =
         mask == 0 ? 0 : (REAL)(mask * (log((double)stats[1]) + ((double)stats[0] - (double)stats[2])));
     if (!j->dlogits.p)
