@@ -359,13 +359,10 @@ static void start_log(Training *t)
     print_start(t);
     t->log = log_open(t->cfg, &(LogStart){.run_dir = t->dir.path,
                                           .resume_iteration = t->run.progress.iteration,
-                                          .total_iterations = t->total,
-                                          .devices = t->run.grid.world,
+                                          .total_iterations = t->total, .devices = t->run.grid.world,
                                           .flops_per_token = run_flops_per_token(t->cfg),
-                                          .parameters = params_count(t->cfg),
-                                          .build = config_build_id(),
-                                          .command = command,
-                                          .id = t->dir.id});
+                                          .parameters = params_count(t->cfg), .build = config_build_id(),
+                                          .command = command, .id = t->dir.id});
     record_start(t);
     free(command);
 }

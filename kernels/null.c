@@ -23,28 +23,12 @@ static int64_t null_side_end(Device *d) { return 0; }
 
 void null_open(Device *d, Dtype real)
 {
-    *d = (Device){.name = "null",
-                  .isa = "none",
-                  .real = real,
-                  .take = null_take,
-                  .give = null_give,
-                  .owns = null_owns,
-                  .left = null_left,
-                  .mapped_take = null_take,
-                  .mapped_give = null_give,
-                  .offload = null_read_async,
-                  .prefetch = null_prefetch,
-                  .stream_wait = null_read_wait,
-                  .side_begin = null_sync,
-                  .side_end = null_side_end,
-                  .put = null_put,
-                  .get = null_put,
-                  .read_async = null_read_async,
-                  .read_wait = null_read_wait,
-                  .snapshot = null_read_async,
-                  .wait_snapshots = null_sync,
-                  .host_take = null_take,
-                  .host_give = null_give,
+    *d = (Device){.name = "null", .isa = "none", .real = real, .take = null_take, .give = null_give,
+                  .owns = null_owns, .left = null_left, .mapped_take = null_take, .mapped_give = null_give,
+                  .offload = null_read_async, .prefetch = null_prefetch, .stream_wait = null_read_wait,
+                  .side_begin = null_sync, .side_end = null_side_end, .put = null_put, .get = null_put,
+                  .read_async = null_read_async, .read_wait = null_read_wait, .snapshot = null_read_async,
+                  .wait_snapshots = null_sync, .host_take = null_take, .host_give = null_give,
                   .sync = null_sync};
 #define X(name, params, names) d->name = null_##name;
     OPS(X)

@@ -44,16 +44,9 @@ void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Buck
 {
     /* a strategy over one rank changes nothing: what it holds is its shard, and windows would only cost
      * memory */
-    *d = (Data){.stage = grid->shard.size > 1 ? stage : SHARD_NONE,
-                .type = type,
-                .real = real,
-                .data = &grid->data,
-                .shard = &grid->shard,
-                .copies = &grid->copies,
-                .embedding = &grid->embedding,
-                .bucket = bucket,
-                .buckets = buckets,
-                .tied = tied};
+    *d = (Data){.stage = grid->shard.size > 1 ? stage : SHARD_NONE, .type = type, .real = real,
+                .data = &grid->data, .shard = &grid->shard, .copies = &grid->copies,
+                .embedding = &grid->embedding, .bucket = bucket, .buckets = buckets, .tied = tied};
     for (int b = 0; b < buckets; b++) {
         BUG_ON(bucket[b].at != d->elems || bucket[b].n % ((int64_t)d->shard->size * SUMSQ_BLOCK));
         d->elems += bucket[b].n;

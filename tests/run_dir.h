@@ -70,8 +70,7 @@ UNUSED static Log *open_log(const char *dir, int64_t resume, int64_t total)
 {
     return log_open(cfg, &(LogStart){.run_dir = dir, .resume_iteration = resume, .total_iterations = total,
                                      .flops_per_token = 1e6, .parameters = 123456,
-                                     .command = "train x <y> & 'z'",
-                                     .build = "test"});
+                                     .command = "train x <y> & 'z'", .build = "test"});
 }
 
 /* Standard output goes to `path` (or a pipe's end) until it is put back. */

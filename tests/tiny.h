@@ -42,15 +42,9 @@ static inline void add(Model *m, int t, int64_t row0, int64_t col0, int64_t rows
 {
     size_t size = dtype_size(tensors[t].type);
     m->p[m->n++] = (TensorPiece){.name = tensors[t].name,
-                           .type = tensors[t].type,
-                           .ndim = tensors[t].ndim,
-                           .shape = {tensors[t].rows, tensors[t].cols},
-                           .row0 = row0,
-                           .col0 = col0,
-                           .rows = rows,
-                           .cols = cols,
-                           .data = m->memory + m->used,
-                           .ld = ld,
+                           .type = tensors[t].type, .ndim = tensors[t].ndim,
+                           .shape = {tensors[t].rows, tensors[t].cols}, .row0 = row0, .col0 = col0,
+                           .rows = rows, .cols = cols, .data = m->memory + m->used, .ld = ld,
                            .optim = tensors[t].optim};
     m->used += ((size_t)(rows * ld) * size + 7) / 8 * 8;
     BUG_ON(m->used > sizeof m->memory || m->n > 64);

@@ -166,30 +166,13 @@ void cpu_open(Device *d, Dtype real, const char *isa, int threads)
     int i = pick(c, real, isa);
     if (!threads)
         threads = pool_cores();
-    *d = (Device){.name = "cpu",
-                  .isa = isa_names[i],
-                  .bf16 = c->gemm_bf16 != c->gemm ? c->gemm_bf16->name : "f32",
-                  .impl = c,
-                  .take = take,
-                  .give = give,
-                  .owns = owns,
-                  .left = left,
-                  .mapped_take = take,
-                  .mapped_give = give,
-                  .offload = read_async,
-                  .prefetch = prefetch,
-                  .stream_wait = read_wait,
-                  .side_begin = in_step,
-                  .side_end = side_end,
-                  .put = put,
-                  .get = put,
-                  .read_async = read_async,
-                  .read_wait = read_wait,
-                  .snapshot = read_async,
-                  .wait_snapshots = in_step,
-                  .host_take = take,
-                  .host_give = give,
-                  .sync = in_step};
+    *d = (Device){.name = "cpu", .isa = isa_names[i],
+                  .bf16 = c->gemm_bf16 != c->gemm ? c->gemm_bf16->name : "f32", .impl = c, .take = take,
+                  .give = give, .owns = owns, .left = left, .mapped_take = take, .mapped_give = give,
+                  .offload = read_async, .prefetch = prefetch, .stream_wait = read_wait,
+                  .side_begin = in_step, .side_end = side_end, .put = put, .get = put,
+                  .read_async = read_async, .read_wait = read_wait, .snapshot = read_async,
+                  .wait_snapshots = in_step, .host_take = take, .host_give = give, .sync = in_step};
     tables[i][real].fill(d);
     lay_out(c, real, threads);
     arena_open(&c->arena, "cpu", c->arena.peak);

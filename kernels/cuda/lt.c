@@ -111,26 +111,12 @@ static uint8_t alignment(const void *p)
 
 static Key key_of(const LtProduct *q)
 {
-    return (Key){.m = q->c.rows,
-                 .n = q->c.cols,
-                 .k = q->ta ? q->a.rows : q->a.cols,
-                 .lda = q->a.ld,
-                 .ldb = q->b.ld,
-                 .ldc = q->c.ld,
-                 .ld_aux = q->aux.p ? q->aux.ld : 0,
-                 .type_a = q->a.type,
-                 .type_b = q->b.type,
-                 .type_c = q->c.type,
-                 .epilogue = q->epilogue,
-                 .ta = !!q->ta,
-                 .tb = !!q->tb,
-                 .acc = !!q->acc,
-                 .fast = !!q->fast,
-                 .align_a = alignment(q->a.p),
-                 .align_b = alignment(q->b.p),
-                 .align_c = alignment(q->c.p),
-                 .align_vector = alignment(q->vector),
-                 .align_aux = alignment(q->aux.p)};
+    return (Key){.m = q->c.rows, .n = q->c.cols, .k = q->ta ? q->a.rows : q->a.cols, .lda = q->a.ld,
+                 .ldb = q->b.ld, .ldc = q->c.ld, .ld_aux = q->aux.p ? q->aux.ld : 0, .type_a = q->a.type,
+                 .type_b = q->b.type, .type_c = q->c.type, .epilogue = q->epilogue, .ta = !!q->ta,
+                 .tb = !!q->tb, .acc = !!q->acc, .fast = !!q->fast, .align_a = alignment(q->a.p),
+                 .align_b = alignment(q->b.p), .align_c = alignment(q->c.p),
+                 .align_vector = alignment(q->vector), .align_aux = alignment(q->aux.p)};
 }
 
 static const char *type_name(int32_t t)

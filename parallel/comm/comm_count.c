@@ -75,16 +75,8 @@ void comm_count_open(Comm *c, const char *name, int size, int rank)
         comm_self_open(c, name);
         return;
     }
-    *c = (Comm){.name = name,
-                .rank = rank,
-                .size = size,
-                .all_reduce = count_all_reduce,
-                .reduce_scatter = count_reduce_scatter,
-                .all_gather = count_all_gather,
-                .all_to_all = count_all_to_all,
-                .broadcast = count_broadcast,
-                .send = count_send,
-                .recv = count_recv,
-                .barrier = count_barrier,
-                .wait = count_wait};
+    *c = (Comm){.name = name, .rank = rank, .size = size, .all_reduce = count_all_reduce,
+                .reduce_scatter = count_reduce_scatter, .all_gather = count_all_gather,
+                .all_to_all = count_all_to_all, .broadcast = count_broadcast, .send = count_send,
+                .recv = count_recv, .barrier = count_barrier, .wait = count_wait};
 }

@@ -142,23 +142,11 @@ DeviceGroup *device_group(Comm *c, Device *d)
     DeviceGroup *g = xcalloc(1, sizeof *g);
     g->host = *c;
     g->dev = d;
-    *c = (Comm){.name = c->name,
-                .rank = c->rank,
-                .size = c->size,
-                .ops = c->ops,
-                .bytes = c->bytes,
-                .dev = d,
-                .impl = g,
-                .all_reduce = device_all_reduce,
-                .reduce_scatter = device_reduce_scatter,
-                .all_gather = device_all_gather,
-                .all_to_all = device_all_to_all,
-                .broadcast = device_broadcast,
-                .send = device_send,
-                .recv = device_recv,
-                .together = device_together,
-                .barrier = device_barrier,
-                .wait = device_wait,
+    *c = (Comm){.name = c->name, .rank = c->rank, .size = c->size, .ops = c->ops, .bytes = c->bytes, .dev = d,
+                .impl = g, .all_reduce = device_all_reduce, .reduce_scatter = device_reduce_scatter,
+                .all_gather = device_all_gather, .all_to_all = device_all_to_all,
+                .broadcast = device_broadcast, .send = device_send, .recv = device_recv,
+                .together = device_together, .barrier = device_barrier, .wait = device_wait,
                 .close = device_close};
     g->host.ops = g->host.bytes = 0;
     return g;

@@ -202,17 +202,8 @@ static Token submit(Comm *c, CommKind kind, const void *in, void *out, int64_t n
 {
     Group *g = c->impl;
     BUG_ON(n < 0 || root < 0 || root >= g->size);
-    Request r = {.group = g,
-                 .kind = kind,
-                 .name = g->name,
-                 .type = type,
-                 .op = op,
-                 .in = in,
-                 .out = out,
-                 .n = n,
-                 .root = root,
-                 .payload = comm_payload(c, kind, n, type, root),
-                 .wire = -1,
+    Request r = {.group = g, .kind = kind, .name = g->name, .type = type, .op = op, .in = in, .out = out,
+                 .n = n, .root = root, .payload = comm_payload(c, kind, n, type, root), .wire = -1,
                  .advance = collective_advance};
     Queue *q = &g->queue;
     if (kind == COMM_SEND || kind == COMM_RECV) {
@@ -294,20 +285,10 @@ static void group_close(Comm *c)
 
 void group_comm(Group *g, Comm *c)
 {
-    *c = (Comm){.name = g->name,
-                .rank = g->rank,
-                .size = g->size,
-                .impl = g,
-                .all_reduce = group_all_reduce,
-                .reduce_scatter = group_reduce_scatter,
-                .all_gather = group_all_gather,
-                .all_to_all = group_all_to_all,
-                .broadcast = group_broadcast,
-                .send = group_send,
-                .recv = group_recv,
-                .barrier = group_barrier,
-                .wait = group_wait,
-                .close = group_close};
+    *c = (Comm){.name = g->name, .rank = g->rank, .size = g->size, .impl = g, .all_reduce = group_all_reduce,
+                .reduce_scatter = group_reduce_scatter, .all_gather = group_all_gather,
+                .all_to_all = group_all_to_all, .broadcast = group_broadcast, .send = group_send,
+                .recv = group_recv, .barrier = group_barrier, .wait = group_wait, .close = group_close};
 }
 
 CommStats comm_stats(const Comm *c)

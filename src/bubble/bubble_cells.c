@@ -59,12 +59,8 @@ char *bubble_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell
         t->cell = xrealloc(t->cell, (t->n ? 2 * (size_t)t->n : 1) * sizeof *t->cell);
     Cell *c = &t->cell[t->n++];
     int stages = shape->p * shape->v;
-    *c = (Cell){.shape = *shape,
-                .published = NAN,
-                .published_peak = NAN,
-                .simulated = NO_RATES,
-                .closed_form = NO_RATES,
-                .measured = NO_RATES};
+    *c = (Cell){.shape = *shape, .published = NAN, .published_peak = NAN, .simulated = NO_RATES,
+                .closed_form = NO_RATES, .measured = NO_RATES};
     c->cost = xcalloc((size_t)(TIMES * stages), sizeof *c->cost);
     for (int k = 0; k < TIMES; k++) {
         c->time[k] = (Times){time[k].n, xcalloc((size_t)time[k].n, sizeof(double))};

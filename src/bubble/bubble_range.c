@@ -185,12 +185,8 @@ void bubble_add_range(Table *t, const Config *c, Wanted *w, const Times time[TIM
                 for (int v = 0; v < w->v.n; v++) {
                     ScheduleKind kind = (ScheduleKind)w->kind.x[k];
                     int chunks = schedule_chunks(kind);
-                    PipeShape s = {.kind = kind,
-                                   .p = w->p.x[p],
-                                   .v = chunks ? chunks : w->v.x[v],
-                                   .m = w->m.x[m],
-                                   .group = group,
-                                   .limit = limit,
+                    PipeShape s = {.kind = kind, .p = w->p.x[p], .v = chunks ? chunks : w->v.x[v],
+                                   .m = w->m.x[m], .group = group, .limit = limit,
                                    .weight_share = bubble_weight_share(c)};
                     if ((chunks || kind == SCHEDULE_CUSTOM) && v)
                         continue;              /* --v is for schedules that have a choice */

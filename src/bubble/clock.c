@@ -113,10 +113,7 @@ void clock_open(Clock *c, Grid *grid, const ScheduleSet *set)
         c->sent[back] = xcalloc(n, sizeof *c->sent[back]);
         c->due[back] = xcalloc(n, sizeof *c->due[back]);
     }
-    c->stage = (Stage){.ctx = c,
-                       .progress = comm_progress,
-                       .note = note,
-                       .arrive = arrive,
+    c->stage = (Stage){.ctx = c, .progress = comm_progress, .note = note, .arrive = arrive,
                        .act = {[I_F] = compute,
                                [I_B] = compute,
                                [I_D] = compute,

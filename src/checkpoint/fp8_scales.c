@@ -14,16 +14,11 @@ void fp8_scales_pieces(const Model *m, PieceUse use, TensorPiece **list, int *n)
         if (weight)
             pieces_add(list, n,
                        (TensorPiece){.name = xasprintf("%s" FP8_SCALES, weight->name),
-                               .type = F32,
-                               .ndim = 2,
-                               .shape = {LINEAR_SCALES, 1 + FP8_HISTORY},
-                               .rows = LINEAR_SCALES,
-                               .cols = 1 + FP8_HISTORY,
+                               .type = F32, .ndim = 2, .shape = {LINEAR_SCALES, 1 + FP8_HISTORY},
+                               .rows = LINEAR_SCALES, .cols = 1 + FP8_HISTORY,
                                .ld = sizeof(Fp8Scale) / sizeof(float),
                                .data = m->fp8.scale ? &m->fp8.scale[i * LINEAR_SCALES].scale : NULL,
-                               .dev = m->dev,
-                               .optim = 1,
-                               .may_lack = 1});
+                               .dev = m->dev, .optim = 1, .may_lack = 1});
     }
 }
 

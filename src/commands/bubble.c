@@ -127,9 +127,7 @@ int command_bubble(int argc, char **argv)
         real = args_switch(&a, "--real"), rank;
     const char *csv = args_value(&a, "--csv"), *svg = args_value(&a, "--svg");
     BubbleRange range = {.schedules = args_value(&a, "--schedules"),
-                   .p = args_value(&a, "--p"),
-                   .m = args_value(&a, "--m"),
-                   .v = args_value(&a, "--v")};
+                   .p = args_value(&a, "--p"), .m = args_value(&a, "--m"), .v = args_value(&a, "--v")};
     Table t = {.steps = (int)args_number(&a, "--steps")};
     const char *path = cli_next(&a, "CONFIG");
     cli_end(&a);

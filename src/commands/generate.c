@@ -193,8 +193,7 @@ int command_generate(int argc, char **argv)
     const char *text = args_value(&a, "--prompt");
     int64_t count = (int64_t)args_number(&a, "--tokens");
     Sampling s = {.temperature = args_number(&a, "--temperature"),
-                  .top_k = (int64_t)args_number(&a, "--top-k"),
-                  .top_p = args_number(&a, "--top-p")};
+                  .top_k = (int64_t)args_number(&a, "--top-k"), .top_p = args_number(&a, "--top-p")};
     double seed = args_number(&a, "--seed");
     int json = args_switch(&a, "--json");
     const char *path = cli_config(&a);

@@ -58,8 +58,7 @@ static void ask_ranks(Plan *p)
         }
         Run r;
         run_plan_over(&r, c, RUN_TRAIN, 0, rank,
-                      &(Rehearsal){.lists = &p->lists,
-                                   .apart = p->machine && !p->machine->shared,
+                      &(Rehearsal){.lists = &p->lists, .apart = p->machine && !p->machine->shared,
                                    .fp8_recast = p->will.fp8_recast});
         p->memory[rank] = r.plan.memory;
         for (int a = 0; a < AXES; a++)
@@ -73,8 +72,7 @@ static void ask_ranks(Plan *p)
 static void plan_open(Plan *p, const Config *c, const Machine *machine)
 {
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
-    *p = (Plan){.cfg = c,
-                .machine = machine,
+    *p = (Plan){.cfg = c, .machine = machine,
                 .flops = run_flops_per_token(c) * (double)(last->batch * c->seq_length)};
     placement_open(&p->placement, c);
     step_lists_open(&p->lists, c, &p->placement);

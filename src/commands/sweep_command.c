@@ -42,11 +42,9 @@ static void take_fixed(Sweep *s, const Config *c)
 {
     int kept = 0;
     s->only = (SweepLayout){.tp = (int)c->tensor_model_parallel_size,
-                       .rows = c->sequence_parallel,
-                       .pp = (int)c->pipeline_model_parallel_size,
+                       .rows = c->sequence_parallel, .pp = (int)c->pipeline_model_parallel_size,
                        .v = (int)c->num_virtual_stages_per_pipeline_rank,
-                       .zero = c->data_parallel_sharding_strategy,
-                       .micro = (int)c->micro_batch_size,
+                       .zero = c->data_parallel_sharding_strategy, .micro = (int)c->micro_batch_size,
                        .recompute = c->recompute_granularity};
     if (c->given[OPT_pipeline_schedule])
         s->schedule = options[OPT_pipeline_schedule].choices[c->pipeline_schedule];
@@ -281,8 +279,7 @@ int command_sweep(int argc, char **argv)
     int json = args_switch(&a, "--json"), rank;
     const char *csv = args_value(&a, "--csv"), *dir = args_value(&a, "-o");
     Sweep s = {.machine = args_value(&a, "--machine"), .world = world_of(&a), .measure = measure_of(&a),
-               .steps = (int)args_number(&a, "--steps"),
-               .rounds = (int)args_number(&a, "--rounds"),
+               .steps = (int)args_number(&a, "--steps"), .rounds = (int)args_number(&a, "--rounds"),
                .timeout = args_number(&a, "--timeout")};
     s.path = cli_next(&a, "CONFIG");
     cli_end(&a);

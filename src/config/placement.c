@@ -25,11 +25,8 @@ void placement_open(Placement *pl, const Config *c)
     *pl = (Placement){.p = p, .v = c->stages / p, .n = c->stages};
     pl->stage = xcalloc((size_t)pl->n, sizeof *pl->stage);
     for (int s = 0; s < pl->n; s++) {
-        pl->stage[s] = (StagePlace){.pp_rank = placement_rank(c, p, s),
-                                    .chunk = s / p,
-                                    .first_layer = layer,
-                                    .layers = c->stage_layers[s],
-                                    .embedding = s == 0,
+        pl->stage[s] = (StagePlace){.pp_rank = placement_rank(c, p, s), .chunk = s / p, .first_layer = layer,
+                                    .layers = c->stage_layers[s], .embedding = s == 0,
                                     .loss = s == pl->n - 1};
         layer += c->stage_layers[s];
     }

@@ -209,15 +209,9 @@ Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank
     Loader *l = xcalloc(1, sizeof *l);
     char *why = NULL;
     Reads from = reads(cfg, split);
-    *l = (Loader){.key = from.key,
-                  .seq = cfg->seq_length,
-                  .vocab = cfg->vocab_size,
-                  .eod = t->eod,
-                  .dp_rank = dp_rank,
-                  .dp_size = dp_size,
-                  .reset_mask = cfg->reset_attention_mask,
-                  .fingerprint = HASH_SEED,
-                  .reset_position = cfg->reset_position_ids,
+    *l = (Loader){.key = from.key, .seq = cfg->seq_length, .vocab = cfg->vocab_size, .eod = t->eod,
+                  .dp_rank = dp_rank, .dp_size = dp_size, .reset_mask = cfg->reset_attention_mask,
+                  .fingerprint = HASH_SEED, .reset_position = cfg->reset_position_ids,
                   .mask_eod = cfg->eod_mask_loss};
     if (!from.path.n)
         die(EXIT_DATA, "data", "%s is empty; change: name a corpus (`train tokenize` makes one)", from.key);

@@ -17,19 +17,11 @@ static Attention shape_of(const Model *m, const Pass *p, int layer)
     const Batch *b = p->batch;
     Dropout drop = model_dropout(m, p, SITE_ATTENTION, layer);
     int64_t before = m->now.cache ? m->now.cache->length : 0;
-    return (Attention){.batch = b->batch,
-                       .seq_q = b->seq,
-                       .seq_k = before + b->seq,
-                       .pos0 = before,
-                       .heads = (int)m->dim.A,
-                       .kv_heads = (int)m->dim.K,
-                       .dim = (int)m->dim.D,
-                       .head0 = m->tp.group.tp->rank * (int)m->dim.A,
-                       .window = c->window_size,
-                       .scale = 1 / sqrt((double)m->dim.D),
-                       .doc_start = b->doc_start,
-                       .dropout = m->now.evaluating ? 0 : c->attention_dropout,
-                       .key = drop.key,
+    return (Attention){.batch = b->batch, .seq_q = b->seq, .seq_k = before + b->seq, .pos0 = before,
+                       .heads = (int)m->dim.A, .kv_heads = (int)m->dim.K, .dim = (int)m->dim.D,
+                       .head0 = m->tp.group.tp->rank * (int)m->dim.A, .window = c->window_size,
+                       .scale = 1 / sqrt((double)m->dim.D), .doc_start = b->doc_start,
+                       .dropout = m->now.evaluating ? 0 : c->attention_dropout, .key = drop.key,
                        .sample = b->sample};
 }
 

@@ -9,10 +9,8 @@ Dropout model_dropout(const Model *m, const Pass *p, int site, int layer)
     static const char *const name[] = {"embedding", "attention", "proj", "mlp"};
     uint64_t key = rng_key((uint64_t)m->cfg->seed, name[site]);
     return (Dropout){.p = m->now.evaluating ? 0 : m->cfg->hidden_dropout,
-                     .key = hash64(&layer, sizeof layer, key),
-                     .sample = p->batch->sample,
-                     .seq = p->batch->seq,
-                     .row0 = model_row0(m)};
+                     .key = hash64(&layer, sizeof layer, key), .sample = p->batch->sample,
+                     .seq = p->batch->seq, .row0 = model_row0(m)};
 }
 
 void model_keep_mask(const Model *m, const Pass *p)
@@ -73,13 +71,8 @@ static Pass pass_of(Model *m, const Instr *i)
     SlotFD *fd = fd_of(m, i->chunk, i->mb);
     SlotFW *fw = &m->slots.fw[forward ? 0 : s->slot[SLOT_FW][at]];
     SlotDW *dw = forward ? NULL : dw_of(m, i->chunk, i->mb);
-    return (Pass){.chunk = &m->held.chunk[i->chunk],
-                  .batch = &fd->batch,
-                  .fd = fd,
-                  .fw = fw,
-                  .dw = dw,
-                  .keep_d = forward ? &m->scratch : &fd->mem,
-                  .keep_w = forward ? &m->scratch : &fw->mem,
+    return (Pass){.chunk = &m->held.chunk[i->chunk], .batch = &fd->batch, .fd = fd, .fw = fw, .dw = dw,
+                  .keep_d = forward ? &m->scratch : &fd->mem, .keep_w = forward ? &m->scratch : &fw->mem,
                   .late = m->split && !forward ? &dw->mem : &m->scratch};
 }
 
@@ -377,11 +370,8 @@ void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int s
 {
     Comm *tp = &m->grid->axis[AXIS_TP];
     int shared = share_rows && m->cfg->sequence_parallel;
-    m->tp.group = (TensorGroup){.tp = tp,
-                                .rows = shared ? tp : &m->tp.one,
-                                .sum = shared ? &m->tp.one : tp,
-                                .sent = m->tp.tokens,
-                                .come = m->tp.tokens + tp->size};
+    m->tp.group = (TensorGroup){.tp = tp, .rows = shared ? tp : &m->tp.one, .sum = shared ? &m->tp.one : tp,
+                                .sent = m->tp.tokens, .come = m->tp.tokens + tp->size};
     m->tp.group.overlap = tensor_overlaps(&m->tp.group, m->cfg->tp_comm_overlap);
     precision_begin(m);
     m->now.schedule = schedule;

@@ -156,14 +156,9 @@ static ModelDims dims_of(const Params *p)
     const Config *c = p->cfg;
     int tp = p->grid->size[AXIS_TP];
     int64_t groups = c->num_query_groups;
-    ModelDims d = {.H = c->hidden_size,
-                   .A = c->num_attention_heads / tp,
-                   .K = groups < tp ? 1 : groups / tp,
-                   .D = c->kv_channels,
-                   .F = c->ffn_hidden_size / tp,
-                   .V = c->padded_vocab_size / tp,
-                   .type = p->type,
-                   .real = p->real};
+    ModelDims d = {.H = c->hidden_size, .A = c->num_attention_heads / tp, .K = groups < tp ? 1 : groups / tp,
+                   .D = c->kv_channels, .F = c->ffn_hidden_size / tp, .V = c->padded_vocab_size / tp,
+                   .type = p->type, .real = p->real};
     d.vocab0 = p->grid->index[AXIS_TP] * d.V;
     d.Vvalid = c->vocab_size - d.vocab0;
     d.Vvalid = d.Vvalid < 0 ? 0 : d.Vvalid < d.V ? d.Vvalid : d.V;
@@ -175,14 +170,8 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
                 const ModelBytes *bytes)
 {
     int tp = grid->size[AXIS_TP];
-    *m = (Model){.cfg = cfg,
-                 .grid = grid,
-                 .dev = dev,
-                 .params = params,
-                 .data = &params->data,
-                 .dim = dims_of(params),
-                 .held.nchunks = params->nchunks,
-                 .split = split,
+    *m = (Model){.cfg = cfg, .grid = grid, .dev = dev, .params = params, .data = &params->data,
+                 .dim = dims_of(params), .held.nchunks = params->nchunks, .split = split,
                  .now.loss_scale = 1};
     comm_self_open(&m->tp.one, "rows");
     m->tp.tokens = xcalloc((size_t)tp * 2, sizeof *m->tp.tokens);
@@ -200,8 +189,7 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
 
 ModelBytes model_peaks(const Model *m)
 {
-    ModelBytes b = {.scratch = m->scratch.peak,
-                    .window_d = offload_window_room(&m->offload.window[0].d),
+    ModelBytes b = {.scratch = m->scratch.peak, .window_d = offload_window_room(&m->offload.window[0].d),
                     .window_w = offload_window_room(&m->offload.window[0].w)};
     for (int i = 0; i < m->slots.nfd; i++)
         b.fd = m->slots.fd[i].mem.peak > b.fd ? m->slots.fd[i].mem.peak : b.fd;

@@ -105,8 +105,7 @@ Precision model_precision(const Model *m, int part, LinearId which)
     return (Precision){s,
                        s ? s + 1 : NULL,
                        s ? s + 2 : NULL,
-                       .fp8 = 1,
-                       .delayed = m->fp8.known[at] && !m->now.evaluating,
+                       .fp8 = 1, .delayed = m->fp8.known[at] && !m->now.evaluating,
                        .kept = part < m->fp8.keep ? &m->fp8.weight[at] : NULL};
 }
 

@@ -185,18 +185,8 @@ void predict_group(void *tally, const Grid *g, Comm *c, const char *name, const 
     t->axis = account_of(name);
     t->per = per;
     t->nodes = (n + per - 1) / per;
-    *c = (Comm){.name = name,
-                .rank = place,
-                .size = n,
-                .impl = t,
-                .all_reduce = timed_all_reduce,
-                .reduce_scatter = timed_reduce_scatter,
-                .all_gather = timed_all_gather,
-                .all_to_all = timed_all_to_all,
-                .broadcast = timed_broadcast,
-                .send = timed_send,
-                .recv = timed_recv,
-                .barrier = timed_barrier,
-                .wait = timed_wait,
-                .close = timed_close};
+    *c = (Comm){.name = name, .rank = place, .size = n, .impl = t, .all_reduce = timed_all_reduce,
+                .reduce_scatter = timed_reduce_scatter, .all_gather = timed_all_gather,
+                .all_to_all = timed_all_to_all, .broadcast = timed_broadcast, .send = timed_send,
+                .recv = timed_recv, .barrier = timed_barrier, .wait = timed_wait, .close = timed_close};
 }

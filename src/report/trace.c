@@ -41,16 +41,9 @@ static void heard(void *trace, const CommEvent *e)
     Trace *t = trace;
     for (int w = 0; w < 2; w++)
         if (e->start >= t->window[w].from && e->start < t->window[w].to)
-            record(t, (TraceEvent){.start = e->start,
-                                   .called = e->start,
-                                   .end = e->end,
-                                   .bytes = e->bytes,
-                                   .moved = e->moved,
-                                   .behind = e->behind,
-                                   .step = t->window[w].step,
-                                   .peer = e->peer,
-                                   .unit = WHOLE,
-                                   .kind = (uint16_t)(SPAN_END + e->kind),
+            record(t, (TraceEvent){.start = e->start, .called = e->start, .end = e->end, .bytes = e->bytes,
+                                   .moved = e->moved, .behind = e->behind, .step = t->window[w].step,
+                                   .peer = e->peer, .unit = WHOLE, .kind = (uint16_t)(SPAN_END + e->kind),
                                    .group = group_of(e->comm)});
 }
 
@@ -89,27 +82,16 @@ void trace_step(Trace *t, int64_t step)
 void trace_end(Trace *t, TraceSpan span, double start)
 {
     if (t->on && start > 0)
-        record(t, (TraceEvent){.start = start,
-                               .end = now(),
-                               .kind = (uint16_t)span,
-                               .unit = WHOLE,
-                               .peer = -1,
-                               .step = t->window[0].step});
+        record(t, (TraceEvent){.start = start, .end = now(), .kind = (uint16_t)span, .unit = WHOLE,
+                               .peer = -1, .step = t->window[0].step});
 }
 
 void trace_instr(Trace *t, const Instr *i, double start, double end)
 {
     if (!t->on)
         return;
-    record(t, (TraceEvent){.start = start,
-                           .end = end,
-                           .kind = i->op,
-                           .mb = i->mb,
-                           .chunk = i->chunk,
-                           .unit = i->unit,
-                           .phase = i->phase,
-                           .peer = -1,
-                           .step = t->window[0].step});
+    record(t, (TraceEvent){.start = start, .end = end, .kind = i->op, .mb = i->mb, .chunk = i->chunk,
+                           .unit = i->unit, .phase = i->phase, .peer = -1, .step = t->window[0].step});
     if (i->op == I_S)
         close_window(t, end);
 }

@@ -13,11 +13,8 @@ int lists_split(const Config *c, const PipeShape *s)
 
 PipeShape run_shape(const Config *c, const Placement *pl)
 {
-    PipeShape s = {.kind = SCHEDULE_1F1B,
-                   .p = pl->p,
-                   .v = pl->v,
-                   .group = (int)c->microbatch_group_size_per_vp_stage,
-                   .weight_share = 1};
+    PipeShape s = {.kind = SCHEDULE_1F1B, .p = pl->p, .v = pl->v,
+                   .group = (int)c->microbatch_group_size_per_vp_stage, .weight_share = 1};
     if (pl->p > 1)
         s.kind = (ScheduleKind)c->pipeline_schedule;
     s.vee = pl->p > 1 && placement_turns(c);
@@ -38,10 +35,8 @@ void run_shape_close(PipeShape *s)
 static Expand expand_of(const Run *r, const int *units)
 {
     const Data *d = &r->params.data;
-    Expand e = {.units = units,
-                .sharded_grads = d->stage >= SHARD_GRADS,
-                .overlap = r->cfg->overlap_grad_reduce,
-                .gather = d->stage == SHARD_PARAMS,
+    Expand e = {.units = units, .sharded_grads = d->stage >= SHARD_GRADS,
+                .overlap = r->cfg->overlap_grad_reduce, .gather = d->stage == SHARD_PARAMS,
                 .tied = d->tied >= 0};
     for (int u = 0; e.tied && u < d->units; u++)
         if (d->tied >= d->unit[u].first && d->tied < d->unit[u].first + d->unit[u].count)

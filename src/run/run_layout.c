@@ -60,11 +60,8 @@ static void layout_generation(Run *r, Arena *run, Arena *host)
             g->cache.v[layer] = mat_take(run, g->kv_length, m->K * m->D, m->type);
         }
     g->logits = mat_take(run, 1, c->vocab_size, m->real);
-    g->sequence = (Batch){.batch = 1,
-                          .tokens = arena_take(host, n * 4),
-                          .labels = arena_take(host, n * 4),
-                          .position = arena_take(host, n * 4),
-                          .loss_mask = arena_take(host, n * 4),
+    g->sequence = (Batch){.batch = 1, .tokens = arena_take(host, n * 4), .labels = arena_take(host, n * 4),
+                          .position = arena_take(host, n * 4), .loss_mask = arena_take(host, n * 4),
                           .sample = arena_take(host, 8)};
 }
 
@@ -227,11 +224,8 @@ static void count(Run *r, const Rehearsal *over)
 void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over)
 {
     GridSpec spec = run_spec(cfg);
-    *r = (Run){.cfg = cfg,
-               .use = use,
-               .generation.kv_length = kv_length,
-               .plan.apart = over->apart || cfg->device == DEVICE_CUDA,
-               .plan.fp8_recast = over->fp8_recast};
+    *r = (Run){.cfg = cfg, .use = use, .generation.kv_length = kv_length,
+               .plan.apart = over->apart || cfg->device == DEVICE_CUDA, .plan.fp8_recast = over->fp8_recast};
     if (over->open)
         grid_open_by(&r->grid, &spec, cfg->world, rank, over->open, over->ctx);
     else

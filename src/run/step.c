@@ -137,10 +137,7 @@ static void note(void *run, const Instr *i)
 void step_open(Run *r)
 {
     r->step.feed = next_batch;
-    r->stage = (Stage){.ctx = r,
-                       .progress = comm_progress,
-                       .note = note,
-                       .arrive = stage_arrive,
+    r->stage = (Stage){.ctx = r, .progress = comm_progress, .note = note, .arrive = stage_arrive,
                        .act = {[I_F] = stage_forward,
                                [I_B] = stage_backward,
                                [I_D] = stage_backward_x,

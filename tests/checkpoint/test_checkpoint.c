@@ -95,22 +95,9 @@ static void other_types(void)
     double w[120], bad = 0;
     float moment = 9;
     TensorPiece p[] = {{.name = "layer.weight",
-                  .type = F64,
-                  .ndim = 2,
-                  .shape = {12, 10},
-                  .rows = 12,
-                  .cols = 10,
-                  .data = w,
-                  .ld = 10},
-                 {.name = "layer.bias.exp_avg",
-                  .type = F32,
-                  .ndim = 1,
-                  .shape = {7},
-                  .rows = 1,
-                  .cols = 1,
-                  .data = &moment,
-                  .ld = 1,
-                  .optim = 1}};
+                  .type = F64, .ndim = 2, .shape = {12, 10}, .rows = 12, .cols = 10, .data = w, .ld = 10},
+                 {.name = "layer.bias.exp_avg", .type = F32, .ndim = 1, .shape = {7}, .rows = 1, .cols = 1,
+                  .data = &moment, .ld = 1, .optim = 1}};
     json_decref(checkpoint_load(dir, &cfg, &self, p, 2, 1, NULL));
     for (int i = 0; i < 120; i++)
         bad = fmax(bad, fabs(w[i] - (float)value(0, 12345678, i / 10, i % 10)));
@@ -118,14 +105,7 @@ static void other_types(void)
           bad);
     float b[7];
     TensorPiece q = {.name = "layer.bias.master",
-               .type = F32,
-               .ndim = 1,
-               .shape = {7},
-               .rows = 7,
-               .cols = 1,
-               .data = b,
-               .ld = 1,
-               .optim = 1};
+               .type = F32, .ndim = 1, .shape = {7}, .rows = 7, .cols = 1, .data = b, .ld = 1, .optim = 1};
     json_decref(checkpoint_load(dir, &cfg, &self, &q, 1, 1, NULL));
     for (int i = 0; i < 7; i++) {
         uint16_t h;

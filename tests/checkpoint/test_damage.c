@@ -204,13 +204,7 @@ static void load_other(void *arg)
     Comm self;
     float w[4];
     TensorPiece p[] = {
-        {.name = "layer.weight",
-         .type = F32,
-         .ndim = 2,
-         .shape = {2, 2},
-         .rows = 2,
-         .cols = 2,
-         .data = w,
+        {.name = "layer.weight", .type = F32, .ndim = 2, .shape = {2, 2}, .rows = 2, .cols = 2, .data = w,
          .ld = 2},
         {.name = "absent", .type = F32, .ndim = 1, .shape = {4}, .rows = 4, .cols = 1, .data = w, .ld = 1}};
     comm_self_open(&self, "all");

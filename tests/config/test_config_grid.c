@@ -277,18 +277,10 @@ static Layout random_layout(int world, int tp, int pp)
         PIPELINE_SCHEDULE_V_MIN,       PIPELINE_SCHEDULE_DUALPIPEV,   PIPELINE_SCHEDULE_ZB_AUTO};
     static const int heads[] = {12, 24, 48, 5, 8, 16}, widths[] = {48, 96, 40, 240},
                      seqs[] = {48, 32, 15, 240};
-    Layout l = {.world = world,
-                .tp = tp,
-                .pp = pp,
-                .schedule = one_of(schedules, 12),
-                .heads = one_of(heads, 6),
-                .ffn = one_of(widths, 4),
-                .seq = one_of(seqs, 4),
-                .sp = (int)draw(2),
-                .micro = 1 + (int)draw(2),
-                .sharding = (int)draw(4),
-                .instances = draw(3) ? 1 : 1 + (int)draw(4),
-                .reduce = (int)draw(4) > 0,
+    Layout l = {.world = world, .tp = tp, .pp = pp, .schedule = one_of(schedules, 12),
+                .heads = one_of(heads, 6), .ffn = one_of(widths, 4), .seq = one_of(seqs, 4),
+                .sp = (int)draw(2), .micro = 1 + (int)draw(2), .sharding = (int)draw(4),
+                .instances = draw(3) ? 1 : 1 + (int)draw(4), .reduce = (int)draw(4) > 0,
                 .gather = (int)draw(4) == 0};
     int fixed = schedule_info[l.schedule].place == PLACE_VEE;
     int dp = world / (tp * pp) ? world / (tp * pp) : 1;
@@ -335,8 +327,7 @@ static void check_derived(const Config *given, const char *args)
         }
         Schedule list;
         schedule_open(&list, &set, r,
-                      &(Expand){.units = units,
-                                .overlap = c->overlap_grad_reduce,
+                      &(Expand){.units = units, .overlap = c->overlap_grad_reduce,
                                 .sharded_grads = c->data_parallel_sharding_strategy >= 2,
                                 .gather = c->data_parallel_sharding_strategy ==
                                           DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS_PARAMS});

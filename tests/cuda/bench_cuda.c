@@ -137,16 +137,8 @@ CASE(squares)
 CASE(adam)
 {
     Updated x = {.n = b->n, .w = b->master, .g = b->grad, .m = b->m, .v = b->v, .out = b->wide.p, .wd = 0.1};
-    Update u = {.list = &x,
-                .count = 1,
-                .out_type = BF16,
-                .verdict = b->verdict,
-                .lr = 1e-4,
-                .beta1 = 0.9,
-                .beta2 = 0.95,
-                .eps = 1e-8,
-                .bias1 = 0.1,
-                .bias2 = 0.05};
+    Update u = {.list = &x, .count = 1, .out_type = BF16, .verdict = b->verdict, .lr = 1e-4, .beta1 = 0.9,
+                .beta2 = 0.95, .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.05};
     b->d.adam(&b->d, &u);
     COUNT(30.0 * (double)b->n, 0);
 }
@@ -163,16 +155,8 @@ CASE(adam_listed)
         at += n;
     }
     BUG_ON(at > b->n);
-    Update u = {.list = x,
-                .count = TENSORS,
-                .out_type = BF16,
-                .verdict = b->verdict,
-                .lr = 1e-4,
-                .beta1 = 0.9,
-                .beta2 = 0.95,
-                .eps = 1e-8,
-                .bias1 = 0.1,
-                .bias2 = 0.05};
+    Update u = {.list = x, .count = TENSORS, .out_type = BF16, .verdict = b->verdict, .lr = 1e-4,
+                .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.05};
     b->d.adam(&b->d, &u);
     COUNT(30.0 * (double)at, 0);
 }

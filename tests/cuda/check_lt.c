@@ -39,15 +39,9 @@ int main(void)
         q.aux = q.epilogue & 128 ? of(32, 64, CUDA_R_16BF) : (LtMat){0};
         say(&lt, &q);
     }
-    q = (LtProduct){.c = of(32, 64, CUDA_R_32F),
-                    .a = of(32, 48, CUDA_R_8F_E5M2),
-                    .b = of(64, 48, CUDA_R_8F_E4M3),
-                    .tb = 1,
-                    .acc = 1,
-                    .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
-                    .scale_a = &scale,
-                    .scale_b = &scale,
-                    .fast = 1};
+    q = (LtProduct){.c = of(32, 64, CUDA_R_32F), .a = of(32, 48, CUDA_R_8F_E5M2),
+                    .b = of(64, 48, CUDA_R_8F_E4M3), .tb = 1, .acc = 1, .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+                    .scale_a = &scale, .scale_b = &scale, .fast = 1};
     say(&lt, &q);
     /* asked without a handle it knows nothing, once it has taken the preferences */
     Plan p = {.key = key_of(&q), .used = 1};

@@ -39,16 +39,8 @@ static SdpaShape layer(int backward, Dtype type, int64_t batch, int64_t seq, int
                        int64_t window)
 {
     int64_t all = (int64_t)(heads + 2 * kv) * dim, one = (int64_t)heads * dim;
-    SdpaShape a = {.backward = backward,
-                   .type = type,
-                   .batch = batch,
-                   .seq = seq,
-                   .window = window,
-                   .heads = heads,
-                   .kv_heads = kv,
-                   .dim = dim,
-                   .scale = 0.125,
-                   .ld = {all, all, all, one}};
+    SdpaShape a = {.backward = backward, .type = type, .batch = batch, .seq = seq, .window = window,
+                   .heads = heads, .kv_heads = kv, .dim = dim, .scale = 0.125, .ld = {all, all, all, one}};
     if (backward)
         for (int i = SDPA_DOUT; i <= SDPA_DV; i++)
             a.ld[i] = i == SDPA_DOUT ? one : all;

@@ -40,17 +40,9 @@ static Call call_open(const Case *c)
     int64_t n = c->batch * c->seq_q, m = c->batch * c->seq_k;
     int64_t a = (int64_t)c->heads * c->dim, k = (int64_t)c->kv * c->dim;
     Call x = {.s = {.batch = c->batch,
-                    .seq_q = c->seq_q,
-                    .seq_k = c->seq_k,
-                    .pos0 = c->pos0,
-                    .heads = c->heads,
-                    .kv_heads = c->kv,
-                    .dim = c->dim,
-                    .head0 = 3,
-                    .window = c->window,
-                    .scale = 1 / sqrt(c->dim),
-                    .dropout = c->dropout,
-                    .key = 0x123456789abcdef0}};
+                    .seq_q = c->seq_q, .seq_k = c->seq_k, .pos0 = c->pos0, .heads = c->heads,
+                    .kv_heads = c->kv, .dim = c->dim, .head0 = 3, .window = c->window,
+                    .scale = 1 / sqrt(c->dim), .dropout = c->dropout, .key = 0x123456789abcdef0}};
     int64_t rows[MATS] = {n, m, m, n, n, n, n, n, m, m};
     int64_t cols[MATS] = {a, k, k, a, a, c->heads, c->heads, a, k, k};
     for (int i = 0; i < MATS; i++) {

@@ -244,13 +244,8 @@ static Dropout draw_dropout(Bench *b, int64_t rows)
         seq = rows;
     double p = draw(b, 0, 3) ? 0.1 * (double)draw(b, 1, 9) : 0;
     int64_t col0 = draw(b, 0, 40) * (b->tight ? 8 : 1), row0 = draw(b, 0, seq - 1);
-    return (Dropout){.p = p,
-                     .key = 0x1234567890abcdefull,
-                     .sample = raw(b, sample, sizeof sample),
-                     .seq = seq,
-                     .pos0 = draw(b, 0, 99),
-                     .col0 = col0,
-                     .row0 = row0};
+    return (Dropout){.p = p, .key = 0x1234567890abcdefull, .sample = raw(b, sample, sizeof sample),
+                     .seq = seq, .pos0 = draw(b, 0, 99), .col0 = col0, .row0 = row0};
 }
 
 static void case_dropout(Bench *b)
@@ -410,15 +405,8 @@ static Updated updated_part(const Updated *x, const Mat *array, int64_t from, in
     const void *at[6];
     for (int i = 0; i < 6; i++)
         at[i] = mat_at(array[i], 0, from);
-    return (Updated){.n = n,
-                     .w = (void *)at[0],
-                     .g = at[1],
-                     .m = (void *)at[2],
-                     .v = (void *)at[3],
-                     .out = (void *)at[4],
-                     .dir = (void *)at[5],
-                     .trust = x->trust,
-                     .wd = x->wd};
+    return (Updated){.n = n, .w = (void *)at[0], .g = at[1], .m = (void *)at[2], .v = (void *)at[3],
+                     .out = (void *)at[4], .dir = (void *)at[5], .trust = x->trust, .wd = x->wd};
 }
 
 /* Neighbouring parts of one set of arrays in one call, at any address; more than one launch takes, some of
@@ -445,17 +433,9 @@ static void case_update(Bench *b)
         list[i] = updated_part(&of, array, at, each);
         at += each;
     }
-    Update u = {.list = list,
-                .count = count,
-                .out_type = out.p ? out.type : F32,
-                .verdict = draw_verdict(b),
-                .lr = 0.1,
-                .beta1 = 0.9,
-                .beta2 = 0.95,
-                .eps = 1e-5,
-                .bias1 = 1 - pow(0.9, 3),
-                .bias2 = 1 - pow(0.95, 3),
-                .momentum = momentum ? 0.9 : 0,
+    Update u = {.list = list, .count = count, .out_type = out.p ? out.type : F32, .verdict = draw_verdict(b),
+                .lr = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .bias1 = 1 - pow(0.9, 3),
+                .bias2 = 1 - pow(0.95, 3), .momentum = momentum ? 0.9 : 0,
                 .nesterov = which == 1 && momentum && draw(b, 0, 1)};
     if (which == 0)
         b->d->adam(b->d, &u);

@@ -140,27 +140,11 @@ static void xent_whole_run(Device *d, Mat *m, const Case *c, const Given *g)
 static Update update_of(const Mat *m, const Case *c, const Given *g, int trust)
 {
     static Updated x;
-    x = (Updated){.n = m[0].cols,
-                  .w = m[0].p,
-                  .g = m[1].p,
-                  .m = m[2].p,
-                  .v = m[3].p,
-                  .dir = m[5].p,
-                  .out = m[4].p,
-                  .trust = trust ? &g->trust : NULL,
-                  .wd = c->a.wd};
-    return (Update){.list = &x,
-                    .count = 1,
-                    .out_type = m[4].type,
-                    .verdict = c->a.stop ? &g->stop : &g->go,
-                    .lr = 0.1,
-                    .beta1 = 0.9,
-                    .beta2 = 0.95,
-                    .eps = 1e-5,
-                    .bias1 = 1 - pow(0.9, 3),
-                    .bias2 = 1 - pow(0.95, 3),
-                    .momentum = c->a.momentum,
-                    .nesterov = c->a.nesterov};
+    x = (Updated){.n = m[0].cols, .w = m[0].p, .g = m[1].p, .m = m[2].p, .v = m[3].p, .dir = m[5].p,
+                  .out = m[4].p, .trust = trust ? &g->trust : NULL, .wd = c->a.wd};
+    return (Update){.list = &x, .count = 1, .out_type = m[4].type, .verdict = c->a.stop ? &g->stop : &g->go,
+                    .lr = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .bias1 = 1 - pow(0.9, 3),
+                    .bias2 = 1 - pow(0.95, 3), .momentum = c->a.momentum, .nesterov = c->a.nesterov};
 }
 static void adam_run(Device *d, Mat *m, const Case *c, const Given *g)
 {

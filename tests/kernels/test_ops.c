@@ -299,27 +299,11 @@ static const double trust = 1.7;
 static Update update_of(const Mat *m, const Arg *a)
 {
     static Updated x;
-    x = (Updated){.n = m[0].cols,
-                  .w = m[0].p,
-                  .g = m[1].p,
-                  .m = m[2].p,
-                  .v = m[3].p,
-                  .dir = m[5].p,
-                  .out = m[4].p,
-                  .trust = &trust,
-                  .wd = a->wd};
-    return (Update){.list = &x,
-                    .count = 1,
-                    .out_type = m[4].type,
-                    .verdict = &verdict,
-                    .lr = a->lr,
-                    .beta1 = 0.9,
-                    .beta2 = 0.95,
-                    .eps = 1e-5,
-                    .bias1 = 1 - pow(0.9, 3),
-                    .bias2 = 1 - pow(0.95, 3),
-                    .momentum = a->momentum,
-                    .nesterov = a->nesterov};
+    x = (Updated){.n = m[0].cols, .w = m[0].p, .g = m[1].p, .m = m[2].p, .v = m[3].p, .dir = m[5].p,
+                  .out = m[4].p, .trust = &trust, .wd = a->wd};
+    return (Update){.list = &x, .count = 1, .out_type = m[4].type, .verdict = &verdict, .lr = a->lr,
+                    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .bias1 = 1 - pow(0.9, 3),
+                    .bias2 = 1 - pow(0.95, 3), .momentum = a->momentum, .nesterov = a->nesterov};
 }
 static void adam_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, a); d->adam(d, &u); }
 static void sgd_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, a); d->sgd(d, &u); }

@@ -207,14 +207,9 @@ static void each_operation(const Known *k)
                 for (int op = 0; op < (kind <= COMM_REDUCE_SCATTER && l < 4 ? 3 : 1); op++) {
                     if (l == 5 && t != 1 && (size_t)kind != t)
                         continue;
-                    Case one = {.c = k->c,
-                                .member = k->member,
-                                .kind = kind,
-                                .root = (int)(l + t) % k->c->size,
-                                .n = lengths[l],
-                                .type = types[t],
-                                .op = (ReduceOp)op,
-                                .salt = draw()};
+                    Case one = {.c = k->c, .member = k->member, .kind = kind,
+                                .root = (int)(l + t) % k->c->size, .n = lengths[l], .type = types[t],
+                                .op = (ReduceOp)op, .salt = draw()};
                     start(&one);
                     finish(&one);
                 }
@@ -231,14 +226,12 @@ static void many_at_once(const Known *k, int groups, int rounds)
         for (int i = 0; i < FLIGHT; i++) {
             const Known *which = &k[draw() % (uint64_t)groups];
             uint64_t length = draw() % 20;
-            flight[i] = (Case){.c = which->c,
-                               .member = which->member,
+            flight[i] = (Case){.c = which->c, .member = which->member,
                                .kind = (int)(draw() % (COMM_SEND + 1)),
                                .n = length == 0  ? 70001
                                     : length < 4 ? 9000
                                                  : (int64_t)(draw() % 40),
-                               .type = types[draw() % 6],
-                               .op = OP_SUM};
+                               .type = types[draw() % 6], .op = OP_SUM};
             flight[i].root = (int)(draw() % 64);
             if (flight[i].kind == COMM_BROADCAST)
                 flight[i].root %= which->c->size;

@@ -499,11 +499,8 @@ static void expansion(void)
                 for (int c = 0; c < s.v; c++)
                     total += units[c] = dice(8) ? 1 + dice(4) : 0;
                 units[0] += !total;
-                Expand e = {.units = units,
-                            .sharded_grads = shard > 0,
-                            .gather = shard == 2,
-                            .overlap = dice(2),
-                            .tied = dice(2)};
+                Expand e = {.units = units, .sharded_grads = shard > 0, .gather = shard == 2,
+                            .overlap = dice(2), .tied = dice(2)};
                 check_expanded(&set, rank, &e);
                 schedules_close(&set);
             }

@@ -46,11 +46,7 @@ static void published(void)
         for (int limit = 1; limit <= 2; limit++) {
             int p = cells[k].p;
             double cost[3][64], before = cpu_now();
-            PipeShape s = {.kind = SCHEDULE_ZB_AUTO,
-                           .p = p,
-                           .v = 1,
-                           .m = cells[k].m,
-                           .hop = cells[k].hop,
+            PipeShape s = {.kind = SCHEDULE_ZB_AUTO, .p = p, .v = 1, .m = cells[k].m, .hop = cells[k].hop,
                            .limit = limit * p,
                            .weight_share = 32.0 * cells[k].h / (34.0 * cells[k].h + 5.0 * cells[k].a * 1024)};
             for (int i = 0; i < p; i++)
@@ -141,10 +137,7 @@ static void sweep(void)
         for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
             for (int limit = 0; limit < 5; limit++) {
                 int limits[] = {0, 1, p / 2 + 1, p + 1, 2 * p};
-                one_search((PipeShape){.kind = SCHEDULE_ZB_AUTO,
-                                       .p = p,
-                                       .v = 1,
-                                       .m = ms[i],
+                one_search((PipeShape){.kind = SCHEDULE_ZB_AUTO, .p = p, .v = 1, .m = ms[i],
                                        .limit = limits[limit],
                                        .weight_share = n % 3   ? 1
                                                        : n % 2 ? 0.4
@@ -390,12 +383,7 @@ static void round_trip(PipeShape s)
     CHECK(ok && c.p == s.p && c.v == s.v && c.m == s.m && c.vee == vee, "%s p %d v %d m %d: %s",
           schedule_name(s.kind), s.p, s.v, s.m, said);
     if (ok) {
-        PipeShape own = {.kind = SCHEDULE_CUSTOM,
-                         .p = s.p,
-                         .v = c.v,
-                         .m = c.m,
-                         .vee = vee,
-                         .lists = c.list,
+        PipeShape own = {.kind = SCHEDULE_CUSTOM, .p = s.p, .v = c.v, .m = c.m, .vee = vee, .lists = c.list,
                          .weight_share = 1};
         schedules_open(&again, &own);
         for (int r = 0; r < s.p; r++) {

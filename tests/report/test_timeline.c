@@ -29,23 +29,15 @@ static TraceEvent *add(Timeline *t, int rank, TraceEvent e)
 static void add_instr(Timeline *t, int rank, InstrKind op, int chunk, int mb, double start, double end)
 {
     add(t, rank, (TraceEvent){.start = start, .end = end, .kind = (uint16_t)op, .chunk = (uint8_t)chunk,
-                              .mb = (uint16_t)mb,
-                              .unit = WHOLE, .peer = -1});
+                              .mb = (uint16_t)mb, .unit = WHOLE, .peer = -1});
 }
 
 static void add_comm(Timeline *t, int rank, CommKind kind, TraceGroup group, int peer, double called,
                      double end, int64_t moved, int64_t behind)
 {
     add(t, rank,
-        (TraceEvent){.start = called,
-                     .called = called,
-                     .end = end,
-                     .kind = (uint16_t)(SPAN_END + kind),
-                     .group = (uint8_t)group,
-                     .peer = peer,
-                     .bytes = moved,
-                     .moved = moved,
-                     .behind = behind,
+        (TraceEvent){.start = called, .called = called, .end = end, .kind = (uint16_t)(SPAN_END + kind),
+                     .group = (uint8_t)group, .peer = peer, .bytes = moved, .moved = moved, .behind = behind,
                      .unit = WHOLE});
 }
 
@@ -69,15 +61,10 @@ static void test_form(void)
     t.shape = (PipeShape){.kind = SCHEDULE_ZB_V, .p = 2, .v = 2, .vee = 1};
     for (int k = 0; k < INSTR_KINDS; k++)
         add(&t, 0, (TraceEvent){.start = 100 + k, .end = 100.5 + k, .kind = (uint16_t)k, .chunk = 1, .mb = 7,
-                                .phase = k == I_R,
-                                .unit = k == I_R ? 3 : WHOLE, .peer = -1});
+                                .phase = k == I_R, .unit = k == I_R ? 3 : WHOLE, .peer = -1});
     for (int s = SPAN_FIRST + 1; s < SPAN_END; s++)
         add(&t, 1,
-            (TraceEvent){.start = 200 + s,
-                         .end = 201 + s,
-                         .kind = (uint16_t)s,
-                         .unit = WHOLE,
-                         .peer = -1,
+            (TraceEvent){.start = 200 + s, .end = 201 + s, .kind = (uint16_t)s, .unit = WHOLE, .peer = -1,
                          .step = 1ll << 40});
     for (int k = 0; k < COMM_KINDS; k++)
         for (int g = 0; g < GROUPS; g++)

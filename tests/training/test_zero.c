@@ -511,14 +511,9 @@ static Result with_files(RankShape s, const char *model, const char *optimizer, 
     char *list =
         xasprintf("%s|optimizer=%s|data_parallel_sharding_strategy=%s", model, optimizer, stages[stage]);
     int k = cases++;
-    Result r = run_job((Job){.shape = s,
-                             .integers = integers,
-                             .split_backward = k % 3 == 1,
-                             .unit = 1 + k % 3,
-                             .offload = k % 5 == 4 ? 1 : 0.3 * (k % 5),
-                             .seed = k % 4 ? hash64(&k, sizeof k, HASH_SEED) : 0,
-                             .load = load,
-                             .save = save,
+    Result r = run_job((Job){.shape = s, .integers = integers, .split_backward = k % 3 == 1,
+                             .unit = 1 + k % 3, .offload = k % 5 == 4 ? 1 : 0.3 * (k % 5),
+                             .seed = k % 4 ? hash64(&k, sizeof k, HASH_SEED) : 0, .load = load, .save = save,
                              .first = first},
                        list);
     free(list);
