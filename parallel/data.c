@@ -42,8 +42,7 @@ void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
 void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
                int tied)
 {
-    /* a strategy over one rank changes nothing: what it holds is its shard, and windows would only cost
-     * memory */
+    /* one rank: its shard is everything, and windows would only cost memory */
     *d = (Data){.stage = grid->shard.size > 1 ? stage : SHARD_NONE, .type = type, .real = real,
                 .data = &grid->data, .shard = &grid->shard, .copies = &grid->copies,
                 .embedding = &grid->embedding, .bucket = bucket, .buckets = buckets, .tied = tied};
@@ -71,7 +70,7 @@ int data_first_offloaded(const Data *d)
 
 void data_updating(Data *d, int bucket, int64_t ticket) { d->bucket[bucket].update = ticket; }
 
-/* Ops from here on come behind the bucket's update. */
+/* Makes later ops wait for the bucket's update on the side stream. */
 static void wait_update(Data *d, int bucket)
 {
     Bucket *b = &d->bucket[bucket];
@@ -130,7 +129,7 @@ void data_close(Data *d)
     *d = (Data){0};
 }
 
-/* The buckets of a unit that a phase touches, one after the other: b = -1 to start with; -1 at the end. */
+/* Walks the buckets of a unit that a phase completes: the one after b, -1 at the end. Start with b = -1. */
 static int next_bucket(const Data *d, int unit, GradPhase phase, int b)
 {
     const Unit *u = &d->unit[unit];
@@ -168,7 +167,7 @@ void data_offload(Data *d, double share, Arena *mapped)
         d->resident = d->bucket[--b].at;
 }
 
-/* The first `resident` elements from `run`, the others from d->mapped. */
+/* Takes an array: elements [0, resident) from `run`, the others from d->mapped. */
 static Flat take_parts(const Data *d, Arena *run, Dtype type, int sharded, int64_t resident)
 {
     int64_t cut = sharded ? d->shard->size : 1;
@@ -184,13 +183,14 @@ static Flat take(const Data *d, Arena *run, Dtype type, int sharded)
     return take_parts(d, run, type, sharded, d->elems);
 }
 
-/* Of masters and moments. */
+/* Takes an array of masters or moments. */
 static Flat take_state(const Data *d, Arena *run)
 {
     return take_parts(d, run, d->real, d->stage >= SHARD_OPTIM, d->resident);
 }
 
-/* Two windows in one room: the first grows from its start, the second from its end. */
+/* Takes both windows from one block of d->window elements: the first grows from its start, the second from
+ * its end, so any two units fit. */
 static void take_windows(const Data *d, UnitWindow w[2], Arena *run, Dtype type, int wanted)
 {
     size_t bytes = (size_t)d->window * dtype_size(type);
@@ -202,7 +202,7 @@ static void take_windows(const Data *d, UnitWindow w[2], Arena *run, Dtype type,
     }
 }
 
-/* Where window k begins when it holds `bytes`. */
+/* The lowest address of window k when it holds `bytes`. */
 static char *window_start(const UnitWindow w[2], int k, size_t bytes)
 {
     return w[k].base ? w[k].base - (k ? bytes : 0) : NULL;
@@ -251,7 +251,7 @@ void data_begin(Data *d)
             offloaded = d->elems / cut - resident;
     size_t size = dtype_size(d->real);
     d->dev->zero(d->dev, d->grad.p, (size_t)resident * size);
-    if (offloaded) {                        /* updates beside the ops may still read them */
+    if (offloaded) {                        /* updates on the side stream may still read them */
         d->dev->side_begin(d->dev);
         d->dev->zero(d->dev, d->grad.p ? d->grad.p + (size_t)resident * size : NULL,
                      (size_t)offloaded * size);
@@ -262,7 +262,8 @@ void data_begin(Data *d)
     d->open = 1;
 }
 
-/* Waits for the reductions of a window; a microbatch's shards go to the sum over microbatches. */
+/* Waits for the reductions of a window. Sharded gradients: adds this rank's shards of the microbatch to the
+ * sum over microbatches. */
 static void finish(Data *d, UnitWindow *w)
 {
     Comm *c = d->stage == SHARD_NONE ? d->data : d->shard;
@@ -289,7 +290,7 @@ void data_enter(Data *d, int unit, GradPhase phase)
     if (!grads_sharded(d))
         return;
     finish(d, w);
-    if (d->out[!d->turn].unit == unit)     /* the windows have room for two different units */
+    if (d->out[!d->turn].unit == unit)     /* the two windows have room for different units only */
         finish(d, &d->out[!d->turn]);
     size_t bytes = unit_bytes(d, unit, phase, d->real);
     char *start = window_start(d->out, d->turn, bytes), *at = start;
@@ -305,11 +306,11 @@ void data_reduce(Data *d, int unit, GradPhase phase)
 {
     UnitWindow *w = &d->out[d->turn];
     int sharded = grads_sharded(d);
-    BUG_ON(!d->open /* data_begin starts a step */);
+    BUG_ON(!d->open /* data_begin comes first */);
     for (int b = next_bucket(d, unit, phase, -1); b >= 0; b = next_bucket(d, unit, phase, b)) {
         Bucket *k = &d->bucket[b];
         int64_t n = shard_length(d, b);
-        /* whole gradients of a bucket that two units touch are final with the unit that owns it */
+        /* a whole gradient that two units add to is final with the unit that owns its bucket */
         if (!sharded && b == d->unit[unit].also)
             continue;
         BUG_ON(w->n == d->buckets + 1);
@@ -322,11 +323,11 @@ void data_reduce(Data *d, int unit, GradPhase phase)
         if (sharded)
             k->grad = NULL;
     }
-    if (sharded && w->n)       /* the halves of some units touch nothing */
+    if (sharded && w->n)       /* a phase of some units completes no bucket */
         d->turn = !d->turn;
 }
 
-/* Where a sum overlaps what this rank holds of the bucket. */
+/* Starts sum s over the elements that this rank updates of the bucket. */
 static Token start_sum(Data *d, int bucket, const PartialSum *s)
 {
     int64_t from, to;
@@ -352,7 +353,7 @@ void data_wait_grads(Data *d)
         BUG_ON(!grads_sharded(d) && d->bucket[b].reduced != 1);
         data_own(d, b, &from, &to);
         d->token[b] = 0;
-        if (d->stage != SHARD_NONE)      /* which has added over the copies already */
+        if (d->stage != SHARD_NONE)      /* SHARD_NONE's all-reduce has added over the copies */
             d->token[b] =
                 d->copies->all_reduce(d->copies, data_at(d, &d->grad, b, from), to - from, d->real, OP_SUM);
     }
@@ -393,7 +394,7 @@ void data_gather(Data *d, int unit)
         return;
     }
     w = window_of(d, -1);
-    BUG_ON(!w /* a third unit at a time */);
+    BUG_ON(!w /* a third unit at once */);
     w->unit = unit;
     w->held = 1;
     char *at = window_start(d->in, (int)(w - d->in), unit_bytes(d, unit, PHASE_ALL, d->type));

@@ -1,10 +1,10 @@
-/* data -- data parallelism: gradients added over the ranks that hold the same parameters, and ZeRO's shards
- * of what those ranks would otherwise hold in full (Rajbhandari et al. 2020, arXiv:1910.02054, sec 5).
+/* data -- data parallelism: gradients are added over the ranks that hold the same parameters, and ZeRO cuts
+ * what those ranks would otherwise all hold into shards (Rajbhandari et al. 2020, arXiv:1910.02054, sec 5).
  *
- * A rank's parameters lie in one flat space of elements, cut into buckets; a bucket is what one message
- * carries. Its length is a multiple of shards * SUMSQ_BLOCK, and shard r of it is the r-th of `shards` equal
- * parts. An array over the flat space is either whole, or holds only this rank's shard of every bucket, one
- * behind the other.
+ * A rank's parameters lie in one flat space of elements. The space is cut into buckets; one message carries
+ * one bucket. The length of a bucket is a multiple of shards * SUMSQ_BLOCK; shard r of a bucket is the r-th
+ * of `shards` equal parts. An array over the flat space is either whole, or sharded: then it holds this
+ * rank's shard of every bucket, one behind the other.
  *
  *   stage           weights            gradients          masters, moments     name in the paper
  *   SHARD_NONE      whole              whole              whole                 -
@@ -12,28 +12,28 @@
  *   SHARD_GRADS     whole              shard + window     shard                 P_os+g
  *   SHARD_PARAMS    shard + window     shard + window     shard                 P_os+g+p
  *
- * Where weights are their own masters (fp32, fp64) the shard of a master is a slice of the whole weights.
+ * fp32 and fp64 weights are their own masters: the shard of the masters is a slice of the whole weights.
  *
- * A unit is what moves at a time: the buckets of some neighbouring parts of the model. Two windows hold a
- * unit each, whole: one that is computed with and one that is on its way.
+ * A unit is a run of neighbouring parts of the model; its buckets are gathered and reduced together. Two
+ * windows hold the whole buckets of one unit each: one unit is computed with while the other is under way.
  *
- * Two halves of a backward: D, the input's gradient, completes the gradients of some buckets (norms,
- * embedding, head), W those of the others (linear layers). PHASE_ALL is both at once.
+ * A backward may run in two phases. D, the gradient of the input, completes the gradients of norms, embedding
+ * and head; W, the gradient of the weights, those of linear layers. PHASE_ALL is both at once.
  *
- * Life of a step, in every stage:
+ * One step, in every stage:
  *     data_begin
  *     before a unit's forward or D:   data_gather (ahead), data_ready;   after it: data_release
  *     before a unit's backward:       data_enter;                        after it: data_reduce
  *        (SHARD_NONE, SHARD_OPTIM: reduce only after the unit's last backward of the step)
  *     data_wait_grads, data_tied, the optimizer's update, data_gather_all
- * All functions are collective over the groups they name: every member calls them in the same order. Messages
- * are started where they can be and waited for where their result is needed. Nothing is allocated after
- * data_layout.
+ * A function is collective over the group that its comment names: every member calls it in the same order
+ * with the same arguments. Functions that name no group are local. Messages start as early as they can and
+ * are waited for where their result is needed. Nothing is allocated after data_layout.
  *
- * Sums: reduction over the shard group, then over copies of it (hybrid sharding), then the partial sums over
- * the tensor group, in this order in every stage. A reduce_scatter is the slice of an all_reduce, so
- * SHARD_NONE and SHARD_OPTIM give the same bits, and so do SHARD_GRADS and SHARD_PARAMS, which add whole
- * microbatches up. */
+ * Order of the sums, in every stage: over the shard group, then over its copies (hybrid sharding), then the
+ * partial sums over the tensor group. A reduce_scatter is the slice of an all_reduce, so SHARD_NONE and
+ * SHARD_OPTIM give the same bits. SHARD_GRADS and SHARD_PARAMS add reduced microbatches and give the same
+ * bits as each other. */
 #ifndef DATA_H
 #define DATA_H
 #include "grid.h"
@@ -41,125 +41,140 @@
 typedef enum { SHARD_NONE, SHARD_OPTIM, SHARD_GRADS, SHARD_PARAMS } Sharding;    /* order of the option */
 typedef enum { PHASE_ALL, PHASE_D, PHASE_W } GradPhase;
 
-/* Elements whose gradient each member of `comm` holds a part of; flat. */
+/* Flat elements [at, at + n): each member of `comm` holds a part of their gradient's sum. */
 typedef struct { int64_t at, n; Comm *comm; } PartialSum;
 #define BUCKET_SUMS 3
 
 typedef struct {
-    int64_t at, n;             /* elements of the flat space */
-    GradPhase phase;               /* PHASE_D or PHASE_W: what completes its gradients */
-    int sums;
+    int64_t at, n;             /* flat elements [at, at + n) */
+    GradPhase phase;           /* the phase that completes its gradients: PHASE_D or PHASE_W */
+    int sums;                  /* entries of sum */
     PartialSum sum[BUCKET_SUMS];
-    /* where element `at` is now; NULL: not held */
-    char *weight, *grad;
-    enum { NO_GATHER, PUT_OFF, UNDER_WAY } gather;     /* of its weights, after the update */
+    char *weight, *grad;       /* address of element `at`; NULL: not held */
+    enum { NO_GATHER, PUT_OFF, UNDER_WAY } gather;     /* of the weights, after the update */
     int reduced;               /* reductions since data_begin */
-    int64_t update;            /* the ticket of an update beside the ops, until these wait for it; 0: none */
-    Token token;               /* of that gather */
+    int64_t update;            /* ticket of an update on the side stream; 0: none, or ops wait already */
+    Token token;               /* of the gather */
 } Bucket;
 
-/* Buckets [first, first + count), and one more that lies elsewhere, -1: none. */
+/* Buckets [first, first + count), and bucket `also` that lies elsewhere; -1: none. */
 typedef struct { int first, count, also; } Unit;
 
-/* An array over the flat space, or over this rank's shards of it. Elements [0, resident) lie at p, the
- * others, from the start of a bucket on, at `offloaded`. p NULL: the array is only counted, or absent. */
+/* An array over the flat space, or over this rank's shards of it. Elements [0, resident) lie at p, the others
+ * at `offloaded`; `resident` is the start of a bucket. p NULL: the array is counted only, or absent. */
 typedef struct { char *p, *offloaded; int64_t resident; Dtype type; int sharded; } Flat;
 
-/* A message of a window, or of whole gradients. */
+/* One bucket's message: into a window, out of it, or of whole gradients at `at`. */
 typedef struct { int bucket; char *at; Token token; } Transfer;
 typedef struct {
-    char *base;
-    int unit, held;            /* weights: whose, -1 free; by how many data_gather */
-    int n;
-    Transfer *list;
+    char *base;                /* window 0 grows up from here, window 1 down */
+    int unit;                  /* whose buckets it holds; -1: free */
+    int held;                  /* weights: data_gather calls not yet released */
+    int n;                     /* entries of list */
+    Transfer *list;            /* [buckets + 1] */
 } UnitWindow;
 
 typedef struct {
     Sharding stage;
     Device *dev;
-    Dtype type, real;          /* of weights; of gradients, masters and moments */
+    Dtype type;                /* of weights */
+    Dtype real;                /* of gradients, masters and moments */
     Comm *data, *shard, *copies, *embedding;
-    int64_t elems;             /* of the flat space */
+    int64_t elems;             /* length of the flat space */
     int buckets, units;
-    Bucket *bucket;            /* in the order of the forward */
-    Unit *unit;
-    int tied;                  /* the bucket that another stage has too, -1: none */
-    int64_t resident;          /* elements whose masters and moments lie on the device */
-    Arena *mapped;             /* host memory of the masters and moments of the other elements */
-    int64_t cleared; /* ticket of the zeroing of offloaded gradients; 0 once ops have waited for it */
+    Bucket *bucket;            /* [buckets] in the order of the forward */
+    Unit *unit;                /* [units] */
+    int tied;                  /* the bucket that another stage has too; -1: none */
+    int64_t resident;          /* masters and moments of elements [0, resident) lie on the device */
+    Arena *mapped;             /* host memory for the masters and moments of the others */
+    int64_t cleared;           /* ticket of the zeroing of offloaded gradients; 0: as above */
 
     Flat weight, grad, master, moment[2];
-    int gradients, moments;    /* what there is */
-    int64_t window;            /* elements of two units: the largest and the next */
-    UnitWindow in[2], out[2];      /* weights; gradients (whole gradients: out[0] lists their reductions) */
-    int turn;                  /* the gradients' next window */
-    int open;                  /* between data_begin and data_wait_grads */
-    Token *token;
-    int64_t bytes[3]; /* parameters; gradients; masters and moments: with windows, without `mapped` */
+    int gradients;             /* bool: there are gradients and masters */
+    int moments;               /* how many moments there are: 0 to 2 */
+    int64_t window;            /* elements of the two largest units together */
+    UnitWindow in[2];          /* weights */
+    UnitWindow out[2];         /* gradients; whole gradients: out[0] lists their reductions */
+    int turn;                  /* the window of out that the next data_enter takes */
+    int open;                  /* bool: between data_begin and data_wait_grads */
+    Token *token;              /* [buckets * BUCKET_SUMS] */
+    int64_t bytes[3];          /* on the device, windows too: parameters; gradients; masters, moments */
 } Data;
 
-/* The groups are the grid's. bucket and unit become d's, on the heap; a change of units goes through
- * data_units. */
+/* Sets up the buckets; nothing is laid out yet. Local.
+ *   stage    in             SHARD_NONE is taken where the shard group has one rank
+ *   grid     in             its groups data, shard, copies and embedding are kept, not copied
+ *   type     in             of weights
+ *   real     in             of gradients, masters and moments
+ *   bucket   in  [buckets]  on the heap, d's from now on; at, n, phase and sums are set
+ *   tied     in             the bucket that another stage has too; -1: none */
 void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
                int tied);
 void data_close(Data *d);
 
-/* Sets the units (heap; d's from now on); before data_layout. */
+/* Sets or replaces the units, before data_layout.
+ *   unit     in  [units]    on the heap, d's from now on */
 void data_units(Data *d, Unit *unit, int units);
 
-/* Masters and moments of the last buckets, as few as hold at least `share` of the elements, shall lie in
- * `mapped`, which may be counting: memory that ops can use. Where weights are their own masters these stay.
- * Before data_layout. */
+/* Moves masters and moments of the last buckets to host memory, before data_layout. Weights that are their
+ * own masters stay on the device.
+ *   share    in             0 to 1: as few buckets move as hold at least this share of the elements
+ *   mapped   in             arena of host memory that ops can use; may be counting */
 void data_offload(Data *d, double share, Arena *mapped);
 
-/* Takes the arrays from `run`, which may be counting. Without gradients there are weights alone. moments: 0
- * to 2. */
+/* Takes all arrays and windows from `run`.
+ *   run        in/out       arena on dev; may be counting
+ *   gradients  in           bool; 0: weights alone
+ *   moments    in           0 to 2 */
 void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments);
 
 /* This rank's shard of a bucket: flat elements [*from, *to). */
 void data_own(const Data *d, int bucket, int64_t *from, int64_t *to);
-/* What this rank updates of a bucket: everything with SHARD_NONE, else its shard. */
+/* What this rank updates of a bucket: the whole of it with SHARD_NONE, else its shard. */
 void data_updated(const Data *d, int bucket, int64_t *from, int64_t *to);
-/* Flat element `at` of an array, which must be held; NULL while counting. */
+/* The address of flat element `at` of array f. `at` lies in `bucket`, and this rank must hold it. NULL while
+ * counting. */
 void *data_at(const Data *d, const Flat *f, int bucket, int64_t at);
 
-/* Clears the gradients: the start of a step. Not collective. */
+/* Clears the gradients: a step starts. */
 void data_begin(Data *d);
 
-/* Gives the unit zeroed gradients to add a backward to, in stages that do not keep them whole. May wait for
- * an earlier data_reduce. Collective over the shard group. */
+/* SHARD_GRADS, SHARD_PARAMS: gives the unit's buckets of this phase zeroed gradients in a window; may wait
+ * for an earlier data_reduce. Collective over the shard group. */
 void data_enter(Data *d, int unit, GradPhase phase);
 
-/* The unit's gradients of this phase are final (whole gradients), or those of one microbatch are: starts
- * their reduction. They must not be read or written until data_wait_grads or the next data_enter. Collective
- * over the data group. */
+/* Starts the reduction of the unit's gradients of this phase: final ones where gradients are whole, those of
+ * one microbatch in a window. Nobody may touch these gradients until data_wait_grads or the next data_enter.
+ * Collective over the data group. */
 void data_reduce(Data *d, int unit, GradPhase phase);
 
-/* The first bucket whose masters and moments lie in mapped memory, or their number. */
+/* The first bucket whose masters and moments lie in host memory; without one, the number of buckets. */
 int data_first_offloaded(const Data *d);
-/* The bucket's update is under way beside the ops: what reads its weights or its gradient waits for the
- * ticket, at the last moment. */
+/* Says that the side stream updates the bucket. Ops that read its weights or gradient are made to wait for
+ * `ticket`, as late as possible. */
 void data_updating(Data *d, int bucket, int64_t ticket);
-/* Ops from here on come behind every update and every zero: before masters, moments or weights are read that
- * no unit's forward or backward has made ready. */
+/* Makes later ops wait for every update and every zeroing on the side stream. Call it before reading masters
+ * or moments, or weights that data_ready has not made ready. */
 void data_settle(Data *d);
 
-/* All sums of the step are done, but for the tied one. May be called again. Collective over data and tensor
- * groups. */
+/* Returns when all sums of the step are done, that of data_tied aside. Further calls do nothing. Collective
+ * over the data and tensor groups. */
 void data_wait_grads(Data *d);
 
-/* Adds the two gradients of a bucket that lies on two stages. Collective over the embedding group. */
+/* Adds the two gradients of the bucket that lies on two stages. Collective over the embedding group. */
 void data_tied(Data *d);
 
-/* SHARD_PARAMS: starts to gather the unit's weights; at most two units at a time, one gathered twice counts
- * once. Other stages: nothing. Collective over the shard group. */
+/* SHARD_PARAMS: starts to gather the unit's weights, or holds them once more where they are gathered already.
+ * At most two units at a time. Other stages: does nothing. Collective over the shard group. */
 void data_gather(Data *d, int unit);
 /* The unit's weights may be read when this returns. Collective over the shard group. */
 void data_ready(Data *d, int unit);
+/* SHARD_PARAMS: takes back one data_gather; after the last one the window is free. */
 void data_release(Data *d, int unit);
 
-/* After an update of the shards: starts to gather the weights of all buckets where they are held whole, in
- * the order of the forward. overlap: data_ready waits for them, and starts those whose update is under way
- * beside the ops; else they are there on return. Collective over the shard group. */
+/* SHARD_OPTIM, SHARD_GRADS: starts to gather the updated weights of all buckets, in the order of the
+ * forward. Collective over the shard group.
+ *   overlap  in             bool; 0: the weights are there on return; 1: data_ready waits for them, and
+ *                           starts the gathers of buckets that the side stream still updates */
 void data_gather_all(Data *d, int overlap);
 #endif

@@ -127,7 +127,7 @@ static void open_counting(void *ctx, const Grid *g, Comm *c, const char *name, c
 
 typedef struct { GridOpener open; void *ctx; } Opening;
 
-/* Members [first, first + n * step) of the list, every step-th. */
+/* Opens the group of list[first], list[first + step], ..., n ranks. */
 static void open_part(const Grid *g, Opening how, Comm *c, const char *name, const int *list, int first,
                       int step, int n)
 {
@@ -160,7 +160,7 @@ static void open_groups(Grid *g, Opening how)
     };
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
         n = grid_group(g->size, g->order, whole[i].mask, rank, list);
-        if (i == 0)                    /* world: group ranks are world ranks in every order of the axes */
+        if (i == 0)                    /* in the world's group a rank is its world rank, whatever the order */
             for (int r = 0; r < n; r++)
                 list[r] = r;
         how.open(how.ctx, g, whole[i].c, whole[i].name, list, n);

@@ -1,7 +1,7 @@
 /* linear -- the products of one linear layer, as stored or in FP8 */
 #include "linear.h"
 
-/* x in FP8, as it is or transposed. Until the scratch is reset. */
+/* An FP8 copy of x, transposed or not, in scratch. */
 static Mat8 cast(Device *d, Arena *scratch, Mat x, int transposed, Fp8Scale *s, Fp8Format format, Precision p)
 {
     void *at = arena_take(scratch, (size_t)x.rows * (size_t)x.cols);
@@ -9,6 +9,7 @@ static Mat8 cast(Device *d, Arena *scratch, Mat x, int transposed, Fp8Scale *s, 
     return (Mat8){at, transposed ? x.cols : x.rows, transposed ? x.rows : x.cols, format, s};
 }
 
+/* The FP8 copy of w: the kept one, or one in scratch. */
 static Mat8 weight(Device *d, Arena *scratch, Mat w, int transposed, Precision p)
 {
     Fp8Weight *k = p.kept;

@@ -1,41 +1,51 @@
 /* linear -- one rank's part of a linear layer, multiplied as its matrices are stored or in FP8 (Micikevicius
- * et al. 2022, arXiv:2209.05433): activations and weights in E4M3, gradients of outputs in E5M2, sums in F32.
- * Each of the three has one scale on each rank. Copies in FP8 lie in scratch, during the call; those of a
- * weight may be kept while it does not change. Local. */
+ * et al. 2022, arXiv:2209.05433): activations and weights in E4M3, output gradients in E5M2, sums in F32.
+ * Each of the three has one scale on each rank. FP8 copies lie in scratch during the call; a weight's copies
+ * may be kept while the weight does not change. All functions are local, as are all shapes. Shared arguments:
+ *   d        in         the device that computes
+ *   scratch  in/out     arena for FP8 copies
+ *   p        in         how the layer is multiplied */
 #ifndef LINEAR_H
 #define LINEAR_H
 #include "device.h"
 
-/* A weight in FP8, as it is and transposed, made when it is first asked for; turned NULL: nobody will. */
-typedef struct { void *plain, *turned; int there; } Fp8Weight;
+typedef struct {
+    void *plain;               /* FP8 copy of the weight */
+    void *turned;              /* FP8 copy of the transposed weight; NULL: nobody asks for it */
+    int there;                 /* bool: the copies are made */
+} Fp8Weight;
 
 typedef struct {
-    Fp8Scale *x, *w, *dy;      /* on the device; of a layer that is multiplied as it is stored: unused */
-    int fp8, delayed;          /* scales from the steps before, or each matrix's own */
-    Fp8Weight *kept;           /* NULL: each call makes a copy for itself */
+    Fp8Scale *x, *w, *dy;      /* on the device; without fp8: unused */
+    int fp8;                   /* bool: multiply in FP8 */
+    int delayed;               /* bool: scales from the steps before; 0: from each matrix itself */
+    Fp8Weight *kept;           /* copies that outlive the call; NULL: each call makes its own */
 } Precision;
 
-/* What rows are multiplied by, block after block of them: y = x w^T + b (forward), or y = x w. In FP8 the
- * weight's copy is made once; where it is not kept, it lies in the scratch of linear_factor until that is
- * reset. */
+/* The right-hand factor of a product of rows, which may come block by block: y = x w^T + b (forward), or
+ * y = x w. The FP8 copy of w is made once; one that is not kept lies in the scratch of linear_factor until
+ * that is reset. */
 typedef struct { Mat w, b; int forward; Precision p; Mat8 w8; } Factor;
 Factor linear_factor(Device *d, Arena *scratch, Mat w, Mat b, int forward, Precision p);
 
-/* Rows to be multiplied by f: x, in FP8 a copy of it with one scale, in scratch. part: rows [first, first +
- * n) of it. */
+/* Rows to be multiplied: x, and with FP8 a copy of it in scratch that has one scale. */
 typedef struct { Mat x; Mat8 x8; } Rows;
 Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f);
+/* Rows [first, first + n) of x. */
 Rows linear_rows_part(Rows x, int64_t first, int64_t n);
 
+/* y = x times f. */
 void linear_multiply(Device *d, Mat y, Rows x, const Factor *f);
-/* With the activation. Forward: y, and out = act(y); h is unused. Else out = y times act'(h), y being
- * scratch; out may be h, or y where the kind is not gated. */
+/* The product with the activation, forward or backward as f says.
+ *   out      out        forward: act(y); else y times act'(h), and out may be h, or y where kind is not gated
+ *   y        out        x times f; backward: scratch
+ *   h        in         backward: input of the activation; forward: unused */
 void linear_multiply_act(Device *d, Mat out, Mat y, Mat h, Rows x, const Factor *f, ActKind kind);
 
-/* y [T,out] = x [T,in] w [out,in]^T + b */
+/* y [T, out] = x [T, in] w [out, in]^T + b [1, out] */
 void linear_fwd(Device *d, Arena *scratch, Mat y, Mat x, Mat w, Mat b, Precision p);
-/* dx [T,in] = dy [T,out] w */
+/* dx [T, in] = dy [T, out] w [out, in] */
 void linear_bwd_x(Device *d, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p);
-/* dw += dy^T x, db += column sums of dy; db absent: dw alone */
+/* dw [out, in] += dy [T, out]^T x [T, in], db [1, out] += column sums of dy; db absent: dw alone */
 void linear_bwd_w(Device *d, Arena *scratch, Mat dw, Mat db, Mat dy, Mat x, Precision p);
 #endif

@@ -9,10 +9,10 @@ static Mat block(Mat m, const TensorGroup *g, int r)
 }
 static int64_t elements(Mat m) { return m.rows * m.cols; }
 
-/* y = x times f; with `act` the activation behind it, as linear_multiply_act. */
+/* A product to be made block by block: y = x times f; act: then the activation, as linear_multiply_act. */
 typedef struct { Factor f; Mat y, out, h; int act; ActKind kind; Arena *scratch; } Product;
 
-/* Of rows x, which are n of y's from `first` on. */
+/* Makes rows [first, first + x.rows) of the product, from rows x of the left-hand factor. */
 static void multiply(Device *d, const Product *q, Mat x, int64_t first)
 {
     size_t mark = q->scratch->used;
@@ -26,8 +26,8 @@ static void multiply(Device *d, const Product *q, Mat x, int64_t first)
     arena_reset(q->scratch, mark);
 }
 
-/* In step s every rank sends to the one s places on, so that all links are in use and the blocks come in the
- * order in which they are multiplied. */
+/* In step s every rank sends to the rank s places on: all links are in use, and blocks arrive in the order in
+ * which they are multiplied. */
 static void gather_by_blocks(Device *d, const TensorGroup *g, Mat all, Mat x, const Product *q)
 {
     Comm *c = g->rows;
@@ -50,7 +50,7 @@ static void gather_by_blocks(Device *d, const TensorGroup *g, Mat all, Mat x, co
         c->wait(c, g->sent[s]);
 }
 
-/* x is rounded as a whole: its blocks have one scale. */
+/* In FP8 all blocks of x have one scale. */
 static void scatter_by_blocks(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat x, const Factor *f)
 {
     Comm *c = g->rows;
@@ -138,7 +138,7 @@ void row_linear_fwd(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat 
 TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, Mat dx, Mat dy, Mat w,
                               Precision p)
 {
-    Mat room = g->overlap ? dx : tensor_room(g, scratch, dx);      /* stays until the sum is there */
+    Mat room = g->overlap ? dx : tensor_room(g, scratch, dx);      /* read until tensor_wait */
     size_t mark = scratch->used;
     Factor f = linear_factor(d, scratch, w, (Mat){.type = dx.type}, 0, p);
     if (g->overlap)
@@ -151,8 +151,7 @@ TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, M
 
 void tensor_bwd_w(Device *d, Arena *scratch, Mat dw, Mat dy, Mat x, Mat db, Mat dyb, Precision p)
 {
-    int whole =
-        dyb.rows == dy.rows; /* with sequence parallelism a row linear's bias gets a rank's own rows */
+    int whole = dyb.rows == dy.rows;   /* no: a row linear's bias with sequence parallelism */
     linear_bwd_w(d, scratch, dw, whole ? db : (Mat){.type = db.type}, dy, x, p);
     if (!whole && db.rows)
         d->bias_bwd(d, db, dyb);

@@ -1,5 +1,5 @@
-/* tensor_rows -- rows of a matrix over a group, and of logits: the one file of the tensor code that knows
- * that a group of one has all of them already. */
+/* tensor_rows -- rows gathered, and the loss over a split vocabulary: the one file of the tensor code that
+ * asks whether a group is one rank, which has all rows already. */
 #include "tensor.h"
 
 Mat tensor_room(const TensorGroup *g, Arena *scratch, Mat y)
