@@ -1,4 +1,4 @@
-/* about -- run.json: read, kept up to date, written */
+/* about -- run.json: read, updated, written */
 #define _GNU_SOURCE
 #include "about.h"
 #include "json_number.h"
@@ -29,7 +29,8 @@ static json_t *child(json_t *parent, const char *name, json_t *fresh)
     return fresh;
 }
 
-/* UTF-8 or not, the text becomes JSON: bytes that are not UTF-8 (a file name, a cut sample) turn into '?'. */
+/* A JSON string of s. If s is not UTF-8 (a file name, a cut sample), every non-ASCII byte becomes
+ * '?'. */
 static json_t *json_text(const char *s)
 {
     json_t *t = json_string(s);
@@ -66,7 +67,7 @@ static json_t *machine_facts(void)
     return o;
 }
 
-/* "6 layers, 256 wide, ..." and "tensor 2, pipeline 2, data 1, 1f1b": the configuration in two lines. */
+/* Adds the facts `model` ("6 layers, 256 wide, ...") and `layout` ("tensor 2, ..."). */
 static void describe(About *a, const Config *c)
 {
     char *activation = config_text(c, OPT_activation), *norm = config_text(c, OPT_normalization);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 450, DOTS = 80 };       /* px that a plot has for its labels; more points have no dots */
+enum { WIDTH = 450, DOTS = 80 };       /* px: width that labels get; most points drawn as dots */
 
 /* ---- Pages ---- */
 
@@ -49,7 +49,7 @@ void html_table_end(FILE *f) { fputs("</tbody></table>\n", f); }
 
 /* ---- Axes ---- */
 
-/* The range of a chart's x, or of its y where x reaches. */
+/* The range of the chart's x, or with of_y of the y whose x lie in *x. */
 static Scale range(const Chart *c, const Scale *x, int of_y)
 {
     Scale s = {INFINITY, -INFINITY, of_y ? c->log_y : c->log_x};
@@ -87,7 +87,7 @@ static Scale y_scale(const Chart *c, Scale x)
                    : (Scale){s.lo - pad, s.hi + pad, 0};
 }
 
-/* Both axes, and the marks. */
+/* Draws both axes and the marks. */
 static void put_axes(FILE *f, const Chart *c, Scale x, Scale y)
 {
     double tick[12], step, most = fmax(fabs(y.lo), fabs(y.hi));
@@ -106,7 +106,8 @@ static void put_axes(FILE *f, const Chart *c, Scale x, Scale y)
                      c->mark[i]);
 }
 
-/* Which points of the series are drawn, on the heap: those right of the axis' beginning, thinned. */
+/* Indices of the points that are drawn, thinned: those from the beginning of the axis on. On the
+ * heap. */
 static int64_t *kept(const Series *s, Scale x, int64_t *n)
 {
     int64_t first = 0, *keep = xcalloc((size_t)s->n + 1, sizeof *keep);
@@ -128,7 +129,7 @@ static void put_array(FILE *f, const double *v, const int64_t *keep, int64_t n)
             fputs(k ? ",null" : "null", f);
 }
 
-/* The numbers of a curve, for the script. */
+/* Prints the points of a curve as JSON, which the script shows on hover. */
 static void put_numbers(FILE *f, const Series *s, Scale x)
 {
     int64_t n, *keep = kept(s, x, &n);
@@ -152,7 +153,7 @@ static void put_curve(FILE *f, const Series *s, Scale x, Scale y)
         int ok = isfinite(s->y[keep[k]]) && isfinite(px) && isfinite(py) && px >= -1e-6;
         int alone = ok && !open && (k + 1 == n || !isfinite(s->y[keep[k + 1]]));
         if (ok && area && !open)
-            fprintf(f, "M%.1f 1000V%.1f", alone ? 0 : px, py);     /* one step alone is as wide as the plot */
+            fprintf(f, "M%.1f 1000V%.1f", alone ? 0 : px, py); /* a single step fills the plot */
         else if (ok)
             fprintf(f, "%c%.1f %.1f", open ? 'L' : 'M', px, py);
         if (alone || (ok && dots))
@@ -177,7 +178,8 @@ void chart_plot(FILE *f, const Chart *c)
     put_axes(f, c, x, y);
     html_put(f, "<svg viewBox='0 0 1000 1000' preserveAspectRatio='none'>\n");
     for (int k = 0; k < c->n; k++) {
-        /* lines over those before them; of a stack's areas each would hide the lower ones */
+        /* Lines are drawn in order. Areas of a stack are drawn highest first, as each hides the lower
+         * ones. */
         Series line = c->series[c->series[k].draw == DRAW_AREA ? c->n - 1 - k : k];
         int dots = line.draw == DRAW_DOTS;
         if (!dots || line.n <= DOTS)

@@ -15,7 +15,7 @@
 
 static void emit(Console *c, const char *text, size_t n)
 {
-    fflush(stdout);                                /* what printf holds comes first */
+    fflush(stdout);                                /* text still in printf's buffer comes first */
     while (n) {
         ssize_t w = write(c->fd, text, n);
         if (w < 0 && errno == EINTR)
@@ -29,7 +29,7 @@ static void emit(Console *c, const char *text, size_t n)
     }
 }
 
-/* Wipes the live line so that somebody else may write; the next step draws it again. */
+/* Wipes the live line before other text is printed; the next step draws it again. */
 static void clear(void *console)
 {
     Console *c = console;
@@ -38,9 +38,9 @@ static void clear(void *console)
     c->shown = 0;
 }
 
-/* mpirun hands every rank a terminal of its own and passes on what is written to it, so under a launcher
- * isatty says nothing about where the text ends up: scripts/launch knows, and without it there are plain
- * lines. */
+/* Whether text written to fd ends up on a terminal. mpirun gives every rank a pseudo-terminal, so isatty
+ * is true under it even when the output goes to a file. scripts/launch sets GRIDIRON_TERMINAL to 1 or 0;
+ * other launchers get plain lines. */
 static int on_terminal(int fd)
 {
     const char *launcher = getenv("GRIDIRON_TERMINAL");
@@ -64,13 +64,14 @@ void console_open(Console *c, int fd, int style, int64_t total_iterations)
         message_hook(clear, c);
 }
 
-/* Seconds until the last iteration at the pace so far, evaluations and saves included; -1 = not known. */
+/* Seconds until the last iteration at the pace so far, evaluations and saves included; -1: not known. */
 static double time_left(const Console *c)
 {
     if (c->first_iteration < 0)
         return -1;
     int64_t left = c->total - c->m.iteration, done = c->m.iteration - c->first_iteration;
-    /* the first step is slower (memory is touched for the first time), so it only counts while it is alone */
+    /* The first step is slower (memory is touched for the first time): it counts only until the second
+     * ends. */
     double pace = done > 0 ? (c->last_end - c->first_end) / (double)done : c->m.elapsed_ms * 1e-3;
     return left > 0 ? pace * (double)left : 0;
 }
@@ -91,7 +92,7 @@ const char *console_duration(char text[32], double seconds)
 
 /* ---- The live line ---- */
 
-/* Text being built, with the columns it takes on the screen (escapes and UTF-8 make bytes and columns
+/* A line being built: n bytes that take cols columns on the screen (escapes and UTF-8 make them
  * differ). */
 typedef struct { char text[2048]; int n, cols; } Line;
 
@@ -134,7 +135,7 @@ static int screen_width(const Console *c)
     return !ioctl(c->fd, TIOCGWINSZ, &w) && w.ws_col ? w.ws_col : 80;
 }
 
-/* 950, 12.4k, 1.31M: three digits are what an eye can follow */
+/* v with three digits, as many as an eye can follow: 950, 12.4k, 1.3M. */
 static const char *short_count(char text[16], double v)
 {
     static const char unit[] = " kMGT";
@@ -153,7 +154,7 @@ static void draw(Console *c)
     int width = screen_width(c) - 1, used;         /* the last column wraps on some terminals */
     double share = c->total > 0 ? (double)m->iteration / (double)c->total : 0;
 
-    /* in the order in which they are dropped from a narrow screen's right end: the last goes first */
+    /* Parts in the order in which they stand; a narrow screen shows those that fit, tried in `order`. */
     add(&tail[0], " %3.0f%%", floor(share * 100));
     add(&tail[1], "  loss %.4f", m->lm_loss);
     add(&tail[2], "  %s left", console_duration(t, time_left(c)));
@@ -191,7 +192,7 @@ void console_step(Console *c, const Metrics *m)
 {
     c->m = *m;
     c->last_end = now();
-    /* smoothed over about ten steps: a flickering number is unreadable */
+    /* Smoothed over about ten steps: a flickering number is unreadable. */
     if (m->tokens_per_second > 0)
         c->speed += (m->tokens_per_second - c->speed) * (c->speed > 0 ? 0.1 : 1);
     if (c->first_iteration < 0) {
@@ -212,7 +213,7 @@ void console_status(Console *c, const char *text)
 
 /* ---- Lines that stay ---- */
 
-/* A logged step above the live line: what fits the screen, the last parts go first. */
+/* Prints a logged step above the live line. A narrow screen loses the last parts first. */
 static void record(Console *c, const Metrics *m)
 {
     Line l = {.n = 0}, tail[5] = {{.n = 0}};

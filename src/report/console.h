@@ -1,45 +1,48 @@
-/* console -- rank 0's standard output while training: Megatron-LM's progress line in a file or pipe, one
- * live line on a terminal, below a short one for each logged step. Writes go straight to the descriptor; one
- * that fails (the pipe's reader has gone, the disk is full) is counted and never stops anything. */
+/* console -- rank 0's standard output while training. A file or pipe gets Megatron-LM's progress line
+ * for each logged step. A terminal gets a short line for each logged step, and below them one live line.
+ * Writes go straight to the descriptor; a write that fails (the pipe's reader has gone, the disk is
+ * full) is counted and never stops the run. */
 #ifndef CONSOLE_H
 #define CONSOLE_H
 #include "metrics.h"
 #include <time.h>
 
 typedef struct {
-    int fd, live;                  /* live: redraw one line */
-    int colour, utf8;
-    int shown;                     /* the live line is on the screen */
+    int fd;                        /* standard output */
+    int live;                      /* bool: a terminal with a live line */
+    int colour, utf8;              /* bool: the terminal shows colours; UTF-8 */
+    int shown;                     /* bool: the live line is on the screen */
     int64_t total;                 /* iterations of the run */
     int64_t lost;                  /* writes that failed */
-    double drawn;                  /* when the live line was drawn last, now() */
-    double first_end, last_end;    /* when the first and the last step seen ended, now() */
-    int64_t first_iteration;       /* ... and which step the first was; -1 = none yet */
-    double speed;                  /* tokens a second, smoothed */
-    Metrics m;                     /* last step */
-    char status[96];               /* what else the run is doing; "" = training */
+    double drawn;                  /* now() when the live line was drawn last */
+    double first_end, last_end;    /* now() when the first and the last step of this start ended */
+    int64_t first_iteration;       /* iteration of the first step of this start; -1: none yet */
+    double speed;                  /* tokens/s, smoothed over about ten steps */
+    Metrics m;                     /* of the last step */
+    char status[96];               /* what the run is doing beside training; "": nothing */
 } Console;
 
-/* style: LOG_STYLE_*. Colour is off when NO_COLOR is set or TERM is dumb. c stays where it is until
- * console_close: a live console gives way to messages on standard error. */
+/* style: LOG_STYLE_*. Colour is off when NO_COLOR is set or TERM is dumb. c must keep its address until
+ * console_close: messages on standard error wipe its live line first. */
 void console_open(Console *c, int fd, int style, int64_t total_iterations);
-/* Wipes the live line and gives the terminal back. */
+/* Draws the live line a last time and moves to the next line. */
 void console_close(Console *c);
 
-/* A step has ended: the live line follows, at most ten times a second. */
+/* A step has ended: redraws the live line, at most ten times a second. */
 void console_step(Console *c, const Metrics *m);
-/* A logged step: Megatron's line; on a live console a short one, which scrolls away above the live line. */
+/* Prints a logged step: Megatron's line, or on a live console a short line above the live line. */
 void console_line(Console *c, const Metrics *m);
 void console_eval(Console *c, int64_t iteration, double loss);
-/* Text and a newline, above the live line. */
+/* Prints text and a newline, above the live line. */
 void console_note(Console *c, const char *text);
+/* Sets what the live line says the run is doing; "": training. */
 void console_status(Console *c, const char *text);
 
-/* The progress line without its newline: Megatron's fields, then tokens a second, model FLOPs utilisation,
- * memory in GiB and time left, "n/a" when not known. Returns its length. */
+/* Writes the progress line without its newline to text: Megatron's fields, then tokens/s, model FLOPs
+ * utilisation, memory in GiB and time left, "n/a" when not known. Returns its length. */
 int console_progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left,
-                  struct timespec at);
+                          struct timespec at);
 
-/* "1:02:03", "2:03"; days as "3d 1:02:03"; negative: "n/a". */
+/* Seconds as "2:03", "1:02:03" or "3d 01:02:03"; negative: "n/a". */
 const char *console_duration(char text[32], double seconds);
 #endif

@@ -1,4 +1,5 @@
-/* log -- everything a run records: console, metrics.jsonl, TensorBoard, run.json, trace.json, the report */
+/* log -- everything a run records: console, metrics.jsonl, TensorBoard, run.json, trace.json, the
+ * report */
 #define _GNU_SOURCE
 #include "about.h"
 #include "console.h"
@@ -20,18 +21,18 @@ struct Log {
     int64_t interval, total, seq_length;
     int devices;
     double flops_per_token, peak_flops;
-    char *run_dir;                 /* NULL: no files */
+    char *run_dir;                 /* NULL: no files are written */
     char id[64];                   /* `, "run_id": "ID"`, the last key of every line; "" without an id */
-    int dir;                       /* its descriptor, -1 = none */
+    int dir;                       /* descriptor of run_dir; -1: none */
     Console console;
-    int fd;                        /* metrics.jsonl, -1 = none */
-    int64_t size, lost;            /* whole bytes in it; lines that could not be written */
-    int error;                     /* errno of the first line lost */
+    int fd;                        /* of metrics.jsonl; -1: none */
+    int64_t size, lost;            /* bytes of whole lines in metrics.jsonl; lines lost */
+    int error;                     /* errno of the first lost line */
     EventFile events;
-    Metrics sum;                   /* TIME rows, over the steps since the last line */
-    Metrics counted;               /* COUNT rows, totals at the last line */
-    Metrics last;                  /* the last step */
-    int64_t steps, tokens;         /* since the last line */
+    Metrics sum;                   /* sums of the TIME rows over the steps since the last line */
+    Metrics counted;               /* totals of the COUNT rows at the last line */
+    Metrics last;                  /* of the last step */
+    int64_t steps, tokens;         /* trained since the last line */
     About about;
 };
 
@@ -54,7 +55,7 @@ static void put_line(Log *l, const char *text, int n)
             continue;
         if (w <= 0) {
             l->error = l->lost++ ? l->error : errno;
-            if (ftruncate(l->fd, l->size))         /* no torn line in front of the next one */
+            if (ftruncate(l->fd, l->size))         /* removes the torn line before the next is written */
                 l->fd = (close(l->fd), -1);
             return;
         }
@@ -81,11 +82,12 @@ static void put_metrics(Log *l, const Metrics *m)
             n += put_number(text + n, room - n, metric_defs[i].name, metric_get(m, i));
     n += snprintf(text + n, (size_t)(room - n), "%s}\n", l->id);
     BUG_ON(n >= room);
-    text[1] = '{';                                 /* the first ", " */
+    text[1] = '{';                                 /* replaces the first ", " */
     put_line(l, text + 1, n - 1);
 }
 
-/* Drops the lines after iteration `last`, torn and foreign ones too, and counts what the others counted. */
+/* Drops torn and foreign lines and those after iteration `last`; adds the COUNT rows of the rest to
+ * counted. */
 static void continue_lines(Log *l, int64_t last)
 {
     char why[WHY];
@@ -140,7 +142,7 @@ static void open_files(Log *l, const Config *cfg, const LogStart *s)
     if (resumed)
         continue_lines(l, s->resume_iteration);
     else
-        /* another run's timeline does not belong into this one's report */
+        /* the timeline of an earlier run does not belong in this report */
         unlinkat(l->dir, "trace.json", 0);
     l->fd = openat(l->dir, "metrics.jsonl",
                    O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0666);
@@ -200,7 +202,7 @@ void log_memory(Log *l, const char *category, int64_t planned, int64_t used)
     about_memory(&l->about, category, planned, used);
 }
 
-/* RATE rows, from `tokens` trained in `ms`. */
+/* Fills in the RATE rows, from `tokens` trained in `ms`. */
 static void fill_rates(const Log *l, Metrics *m, int64_t tokens, double ms)
 {
     double rate = ms > 0 ? (double)tokens / (ms * 1e-3) : NAN;
@@ -210,7 +212,7 @@ static void fill_rates(const Log *l, Metrics *m, int64_t tokens, double ms)
     m->mfu = l->peak_flops > 0 ? flops / l->peak_flops : NAN;
 }
 
-/* A row that Megatron-LM writes a second time over consumed samples. */
+/* Whether Megatron-LM writes the row at `offset` a second time, over consumed samples. */
 static int has_samples_twin(const Metrics *m, size_t offset)
 {
     const void *twins[] = {&m->lm_loss,           &m->grad_norm,   &m->learning_rate, &m->loss_scale,
@@ -235,14 +237,14 @@ static void log_scalars(Log *l, const Metrics *m)
             k++;
         }
     }
-    s[n++] = (Scalar){"iteration-time", 1e-3 * m->elapsed_ms};     /* in seconds, as Megatron-LM's */
+    s[n++] = (Scalar){"iteration-time", 1e-3 * m->elapsed_ms};     /* in seconds, as Megatron-LM does */
     s[n++] = (Scalar){"world-size", l->devices};
     twin[k++] = (Scalar){"world-size vs samples", l->devices};
     event_scalars(&l->events, wall(), m->iteration, s, n);
     event_scalars(&l->events, wall(), m->consumed_samples, twin, k);
 }
 
-/* A line everywhere, about the steps since the line before it. */
+/* Writes a line to every output, about the steps since the line before it. */
 static void put_record(Log *l)
 {
     char why[WHY];

@@ -1,4 +1,4 @@
-/* metrics -- values of the metrics table set, and reduced over ranks */
+/* metrics -- values of the metrics table read, set and reduced over ranks */
 #define _GNU_SOURCE
 #include "metrics.h"
 #include <math.h>
@@ -49,7 +49,7 @@ void metrics_reduce(Metrics *m, Comm *all)
 
 int64_t metrics_memory_resident(void)
 {
-    /* statm's "shared" counts mapped files too, so the corpus would show up as memory of ours */
+    /* /proc/self/statm counts mapped files as shared memory, so it would count the corpus. */
     FILE *f = fopen("/proc/self/status", "re");
     long long kib, total = 0;
     char line[256];

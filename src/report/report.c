@@ -1,4 +1,4 @@
-/* The report of a run: one page, from the files of its directory. */
+/* report -- report.html: one page made from the files of a run directory */
 #define _GNU_SOURCE
 #include "chart.h"
 #include "console.h"
@@ -55,7 +55,7 @@ static void put_head(FILE *f, const Report *r)
 __attribute__((format(printf, 4, 5)))
 static void tile(FILE *f, const char *name, const char *value, const char *fmt, ...)
 {
-    /* a value's unit is set smaller: what follows the first space */
+    /* The unit, which follows the first space of value, is printed smaller. */
     char number[64];
     va_list ap;
     snprintf(number, sizeof number, "%s", value);

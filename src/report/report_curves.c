@@ -1,17 +1,18 @@
-/* The report's curves: loss, learning rate, gradient norm, throughput, and where the time of a step goes. */
+/* report_curves -- the report's curves: loss, learning rate, gradient norm, throughput, times of a
+ * step */
 #include "base.h"
 #include "chart.h"
 #include "report_data.h"
 #include <math.h>
 #include <stdlib.h>
 
-/* s: the means of y over a window of about 2 % of the n steps, centred where it can be. What is not finite is
- * left out. */
+/* Writes to s [n] the mean of y in a window around each step: 2 % of the n steps, fewer near the ends.
+ * Values that are not finite are left out. */
 enum { SMOOTH_FROM = 100 };
 static double *smooth(double *s, const double *y, int64_t n)
 {
     double sum = 0;
-    int64_t lo = 0, hi = 0, k = 0;     /* the window [lo, hi), k finite values in it */
+    int64_t lo = 0, hi = 0, k = 0;     /* the window [lo, hi) has k finite values */
     for (int64_t i = 0; i < n; i++) {
         int64_t h = n / SMOOTH_FROM < i ? n / SMOOTH_FROM : i;
         h = n - 1 - i < h ? n - 1 - i : h;
@@ -26,8 +27,8 @@ static double *smooth(double *s, const double *y, int64_t n)
     return s;
 }
 
-/* A column of the table as one curve, or, when there are many steps, as a faint one and its mean. Returns how
- * many series; *mean is the caller's to free. */
+/* Makes series of a column: one curve, or from SMOOTH_FROM steps on a faint curve and its mean. Returns
+ * the number of series. *mean: to be freed by the caller. */
 static int curve(const Report *r, int column, const char *name, Series s[2], double **mean)
 {
     const double *x = r->col[C_iteration], *y = r->col[column];
@@ -56,8 +57,8 @@ static void put_card(FILE *f, const Chart *c)
 
 /* ---- the loss, over iterations, tokens and time ---- */
 
-/* The training time at the end of each recorded step, in the unit *name, evaluations and saves included: a
- * line holds the means of the steps since the line before it. On the heap. */
+/* Training time at the end of each recorded step, evaluations and saves included, in the unit *name. A
+ * line of metrics.jsonl holds means over the steps since the line before it. On the heap. */
 static double *time_of(const Report *r, const char **name)
 {
     static const int parts[] = {C_elapsed_ms, C_eval_ms, C_checkpoint_ms};
@@ -75,7 +76,7 @@ static double *time_of(const Report *r, const char **name)
     return t;
 }
 
-/* Where iteration `at` lies on the axis `x`, between the recorded steps beside it. */
+/* The x of iteration `at`, interpolated between the recorded steps on both sides. */
 static double place(const Report *r, const double *x, double at)
 {
     const double *it = r->col[C_iteration];
@@ -88,7 +89,8 @@ static double place(const Report *r, const double *x, double at)
     return it[i] > from ? x0 + (x[i] - x0) * (at - from) / (it[i] - from) : x[i];
 }
 
-/* x: of the recorded steps; NULL: there is no such view */
+/* A view of the loss. x: [n] of the recorded steps; NULL: the view is left out. from: as Chart's
+ * x_from. */
 typedef struct { const char *label, *x_name; const double *x; int log; double from; } LossView;
 
 static void put_view(FILE *f, const Report *r, Chart c, const LossView *v)
@@ -153,8 +155,8 @@ static int varies(const double *v, int64_t n)
     return 0;
 }
 
-/* A card with one column of the table, as it stands or with its mean; the axis from 0 or, LOG, logarithmic
- * where the values ask for it. */
+/* How a column is drawn. PLAIN: as it is; MEAN: with its mean. The y axis begins at 0; with LOG it is
+ * logarithmic where values differ by more than a factor of 30. */
 typedef enum { PLAIN, PLAIN_LOG, MEAN, MEAN_LOG } How;
 static void put_curve(FILE *f, const Report *r, int column, const char *title, How how)
 {
@@ -174,7 +176,7 @@ static void put_curve(FILE *f, const Report *r, int column, const char *title, H
     free(mean);
 }
 
-/* The first STEP_PHASES are parts of elapsed_ms; -1: its rest. */
+/* The parts of a step. The first STEP_PHASES add up to elapsed_ms. column -1: the rest of elapsed_ms. */
 enum { PHASES = 7, STEP_PHASES = 5 };
 static const struct { int column; const char *css; } phase[PHASES] = {
     {C_data_ms, "data"}, {C_forward_ms, "forward"}, {C_backward_ms, "backward"},

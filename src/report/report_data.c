@@ -1,4 +1,4 @@
-/* report_data -- what the report shows, read from the files of a run; numbers as text */
+/* report_data -- the data of the report, read from the files of a run; numbers as text */
 #define _GNU_SOURCE
 #include "report_data.h"
 #include "base.h"
@@ -10,7 +10,7 @@
 
 /* ---- Reading ---- */
 
-/* One more number behind the n there are: room doubles when it is full. */
+/* Appends x to the n numbers of *v, whose room doubles when n is a power of 2. */
 static void append(double **v, int64_t n, double x)
 {
     if (!(n & (n - 1)))
@@ -32,8 +32,7 @@ static void add_line(Report *r, const json_t *o)
     r->n++;
 }
 
-/* The last of what `train generate` has written with the run's weights. */
-enum { SAMPLES = 3 };
+enum { SAMPLES = 3 };              /* most texts of `train generate` that are shown: the last ones */
 static void add_sample(Report *r, const json_t *o)
 {
     if (json_is_string(json_object_get(o, "text")))
@@ -129,7 +128,7 @@ double report_median(const double *v, int64_t n)
     return m;
 }
 
-/* v in the largest unit of which it has at least one; three digits, below `two` as 1.23. */
+/* v with its unit: divided by base while it is at least `most`. Below `two` it has two decimals. */
 static const char *in_units(char t[32], double v, double base, double most, double two,
                             const char *const unit[6])
 {

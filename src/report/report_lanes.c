@@ -1,4 +1,5 @@
-/* The drawing of a pipeline's timeline: a lane a rank, over the schedule that it followed. */
+/* report_lanes -- the drawing of a pipeline's timeline: a lane for each rank, below them the replayed
+ * schedule */
 #include "report_lanes.h"
 #include "base.h"
 #include "report_data.h"
@@ -6,8 +7,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* px: compute of a rank, one stream of its operations, between ranks, a replayed rank; the width of an
- * instruction in the middle, the least and the most of the drawing */
+/* px. Heights: LANE a rank's instructions, THIN one stream of its operations, GAP between ranks,
+ * REPLAY a replayed rank. Widths: MICROBATCH an instruction of median length, NARROWEST and WIDEST
+ * the drawing. */
 enum { LANE = 26, THIN = 6, GAP = 12, REPLAY = 18, MICROBATCH = 15, NARROWEST = 640, WIDEST = 20000 };
 
 const TraceStream lane_streams[LANE_STREAMS] = {STREAM_TP, STREAM_CP, STREAM_EP, STREAM_PP, STREAM_DP};
@@ -52,7 +54,7 @@ void lanes_look(Picture *d)
     free(length);
 }
 
-/* Times of the drawing: ms from its beginning. */
+/* Times of a timeline (s) as times of the drawing: ms from its beginning. */
 static Span place(const Picture *d, double start, double end)
 {
     return (Span){1e3 * (start - d->from), 1e3 * (end - d->from)};
@@ -74,7 +76,8 @@ static void put_computes(const Svg *s, Picture *d, const TimelineRank *r, double
     }
 }
 
-/* Operations of one stream; those that the eye could not part become one bar. */
+/* Draws the operations of one stream. Operations less than 1/4000 of the drawing apart become one
+ * bar. */
 static void put_operations(const Svg *s, Picture *d, const TimelineRank *r, TraceStream stream, double y)
 {
     double start = 0, end = -INFINITY, least = (d->to - d->from) / 4000;
@@ -108,7 +111,8 @@ static void put_operations(const Svg *s, Picture *d, const TimelineRank *r, Trac
     }
 }
 
-/* The replay of the schedule with the measured times, from the moment of the first instruction. */
+/* Draws the replay of the schedule with the measured times; it begins where the first instruction
+ * began. */
 static void put_replay(const Svg *s, Picture *d, double y)
 {
     for (int k = 0; k < d->p; k++)

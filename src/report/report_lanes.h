@@ -1,10 +1,10 @@
-/* report_lanes -- the drawing of a pipeline's timeline. Inside the report only. */
+/* report_lanes -- the drawing of a pipeline's timeline. Private to the report. */
 #ifndef REPORT_LANES_H
 #define REPORT_LANES_H
 #include "svg.h"
 #include "timeline.h"
 
-/* The streams that have thin rows beneath a rank's instructions, in this order. */
+/* The streams whose operations are drawn in thin rows beneath a rank's instructions, in this order. */
 enum { LANE_STREAMS = 5 };
 extern const TraceStream lane_streams[LANE_STREAMS];
 
@@ -12,22 +12,24 @@ extern const TraceStream lane_streams[LANE_STREAMS];
 typedef struct {
     const Timeline *t;
     int64_t step;
-    const int *lane; /* [p] ranks */
+    const int *lane;               /* [p] ranks, by pipeline stage */
     int p;
     /* lanes_look fills these */
-    double from, to;               /* s: the step's first and last event, the replay's too */
-    double first;                  /* s: the first computation */
-    double px;                     /* the width at which an instruction has room for its number */
-    int row[STREAMS], rows;        /* which thin row a stream has, -1: none; how many */
-    int used[INSTR_KINDS], chunks; /* kinds of instructions; the largest number of chunks on a rank */
+    double from, to;               /* s: the step's first and last event, with the replay */
+    double first;                  /* s: start of the first computation */
+    double px;                     /* width of the drawing: an instruction has room for its microbatch */
+    int row[STREAMS], rows;        /* the thin row of each stream (-1: none); number of thin rows */
+    int used[INSTR_KINDS], chunks; /* bool by kind of instruction; chunks of a rank */
+    /* the caller fills it in before lanes_put */
     PipelineTimes times;
-    int64_t bars; /* lanes_put counts them */
+    /* lanes_put fills it in */
+    int64_t bars;                  /* number of bars drawn */
 } Picture;
 
-/* Whether the event is of this picture's step, and drawn. */
+/* Whether the event belongs to the picture's step and is drawn. */
 int lanes_drawn(const Picture *d, const TraceEvent *e);
-/* from < to does not hold where nothing was recorded. */
+/* Looks through the events of the step. Afterwards from < to, unless nothing was recorded. */
 void lanes_look(Picture *d);
-/* The drawing. times: filled. */
+/* Prints the drawing. */
 void lanes_put(FILE *f, Picture *d);
 #endif

@@ -1,9 +1,9 @@
-/* The report's memory, beside its plan. */
+/* report_memory -- the report's card of memory: planned and held bytes by category */
 #include "chart.h"
 #include "report_data.h"
 #include <math.h>
 
-/* both: there is a column for what is held; what is not known leaves its cell empty. */
+/* Prints a row. both: bool, the table has a column `held at most`. A NAN leaves its cell empty. */
 static void memory_row(FILE *f, const char *css, const char *name, double planned, double used, double most,
                        int both)
 {

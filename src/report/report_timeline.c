@@ -1,4 +1,5 @@
-/* The report's timeline: the last recorded step of every pipeline, drawn and in numbers. */
+/* report_timeline -- the report's timeline: the last recorded step of every pipeline, drawn and in
+ * numbers */
 #include "base.h"
 #include "chart.h"
 #include "report_data.h"
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIPELINES = 24, BARS = 24000 }; /* drawn at most; beyond the first pipeline, bars */
+enum { PIPELINES = 24, BARS = 24000 }; /* most pipelines drawn; no further one after so many bars */
 
 /* ---- words and numbers ---- */
 
@@ -46,7 +47,7 @@ static void put_bubble(FILE *f, const PipelineTimes *x)
     html_table_end(f);
 }
 
-/* A line a rank: what its time went into, and what it sent. */
+/* Prints a row for each rank: the time of each kind of instruction, and the bytes of each stream. */
 static void put_ranks(FILE *f, const Picture *d)
 {
     static const InstrKind op[] = {I_F, I_B, I_D, I_W, I_S};

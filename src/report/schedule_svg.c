@@ -1,4 +1,4 @@
-/* schedule_svg -- pipelines drawn as lanes of instructions, and a simulated one as a drawing of its own. */
+/* schedule_svg -- bars of instructions, and a simulated pipeline as an SVG file */
 #include "schedule_svg.h"
 #include <math.h>
 

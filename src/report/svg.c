@@ -1,12 +1,12 @@
-/* svg -- what every picture of the program is made with. */
+/* svg -- the parts of every picture of the program */
 #include "svg.h"
 #include "base.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The style sheets and the script go into the executable as they stand: a page may ask no network for them.
- */
+/* The style sheets and the script are embedded in the executable: a page loads nothing from a
+ * network. */
 #define EMBED(symbol, file)                                                                                  \
     __asm__(".section .rodata\n.global " #symbol "\n" #symbol ": .incbin \"" file "\"\n.byte "               \
                                                                                   "0\n.previous\n")
@@ -14,9 +14,9 @@ EMBED(svg_css, "src/report/svg.css");
 EMBED(page_css, "src/report/report.css");
 EMBED(page_js, "src/report/report.js");
 
-enum { LONG = 900 };                   /* px: the end of a longer axis is seldom seen */
+enum { LONG = 900 };                   /* px: a longer axis has its name at its beginning */
 
-/* Control characters but newline and tab become spaces. */
+/* Prints s escaped. Control characters other than newline and tab become spaces. */
 static void escaped(FILE *f, const char *s)
 {
     for (; *s; s++)
@@ -112,7 +112,8 @@ void svg_text(const Svg *s, const char *css, double at, double dx, double y, con
 
 int svg_wrap(FILE *f, const char *css, double x, double y, double size, double width, const char *text)
 {
-    /* a letter is about so wide at most, over a line; from 13 px on text is bold */
+    /* A letter is at most about 0.53 of its size wide on average over a line, or 0.62 from 13 px on
+     * (bold). */
     int most = (int)(width / ((size < 13 ? 0.53 : 0.62) * size)), lines = 0;
     while (*text || !lines) {
         int n = (int)strlen(text), cut = n;
@@ -142,7 +143,8 @@ void svg_axis(const Svg *s, double top, double bottom, int whole, const char *na
         step = 1;
         tick[0] = ceil(tick[0]);
     }
-    /* scale_ticks gives the first twelve at most; where they are equally far apart more follow */
+    /* scale_ticks gives at most the first twelve; where ticks are equally far apart (step > 0) more
+     * follow. */
     for (int i = 0; step > 0 ? tick[0] + i * step <= s->x.hi + 1e-9 * step : i < n; i++) {
         double v = step > 0 ? tick[0] + i * step : tick[i], x = svg_x(s, v);
         html_put(s->f, "<line class='tick' x1='%.2f%s' x2='%.2f%s' y1='%.1f' y2='%.1f'/>", x, s->unit, x,

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Half a byte at a time: 16 entries, and a run writes a few hundred bytes a step. */
+/* Half a byte at a time: a table of 16 entries is enough for the few hundred bytes of a step. */
 uint32_t tensorboard_crc32c(const void *p, size_t n)
 {
     static const uint32_t table[16] = {
@@ -24,16 +24,16 @@ uint32_t tensorboard_crc32c(const void *p, size_t n)
     return ~c;
 }
 
-/* As records store it. */
+/* The CRC masked as records store it. */
 static uint32_t crc32c_masked(const void *p, size_t n)
 {
     uint32_t c = tensorboard_crc32c(p, n);
     return (c >> 15 | c << 17) + 0xa282ead8u;
 }
 
-/* ---- Protocol buffers, as much as is needed: a buffer that grows at its end ---- */
+/* ---- Protocol buffers: the few encodings that events need ---- */
 
-typedef struct { uint8_t *p; size_t n, max; } Buf;
+typedef struct { uint8_t *p; size_t n, max; } Buf;     /* n of max bytes are filled */
 
 enum { WIRE_VARINT = 0, WIRE_F64 = 1, WIRE_BYTES = 2, WIRE_F32 = 5 };
 
@@ -87,7 +87,8 @@ static int write_all(int fd, const uint8_t *p, size_t n)
     return 0;
 }
 
-/* event[16 .. n) holds the Event; the 12 bytes before it take the record's head. */
+/* Writes a record. The Event is at bytes [16, n) of the buffer; the record's head goes to bytes [4,
+ * 16). */
 static void put_record(EventFile *f, Buf *event)
 {
     uint64_t len = event->n - 16;
@@ -99,7 +100,7 @@ static void put_record(EventFile *f, Buf *event)
         f->size += (int64_t)event->n - 4;
         return;
     }
-    /* a torn record would hide every later one from the reader */
+    /* A torn record would hide all later records from the reader. */
     f->lost++;
     if (f->fd >= 0 && ftruncate(f->fd, f->size))
         f->fd = (close(f->fd), -1);
@@ -115,7 +116,7 @@ int event_open(EventFile *f, const char *dir, double wall_time, int64_t first_st
     for (char *c = host; *c; c++)
         if (*c == '/')
             *c = '-';
-    /* the last number tells files of one second and one process apart */
+    /* The last number of the name makes files of one process and one second differ. */
     for (int uid = 0; uid < 1000 && f->fd < 0; uid++) {
         int n = snprintf(f->path, sizeof f->path, "%s/events.out.tfevents.%010lld.%s.%d.%d", dir,
                          (long long)wall_time, host, (int)getpid(), uid);
@@ -179,7 +180,7 @@ void event_text(EventFile *f, double wall_time, const char *tag, const char *tex
     put_bytes(&value, 8, tensor.p, tensor.n);
     put_bytes(&value, 9, metadata.p, metadata.n);
     put_head(&event, wall_time, 0);
-    tensor.n = 0;                              /* its bytes are in value: now the summary */
+    tensor.n = 0;                              /* copied into value: the buffer now takes the summary */
     put_bytes(&tensor, 1, value.p, value.n);
     put_bytes(&event, 5, tensor.p, tensor.n);
     put_record(f, &event);

@@ -57,7 +57,7 @@ void timeline_name(const TraceEvent *e, char *text, int size)
     }
 }
 
-/* ---- what the form promises ---- */
+/* ---- starts corrected, events sorted ---- */
 
 static int by_end(const void *a, const void *b)
 {
@@ -72,7 +72,8 @@ static int by_start(const void *a, const void *b)
                                 : (x->end < y->end) - (x->end > y->end);
 }
 
-/* Events in the order of their ends: an operation begins when the one before it in its queue has ended. */
+/* e: in order of end. An operation starts when the one before it in its queue has ended. A queue is a
+ * group's collectives, or its messages to or from one peer. */
 static void start_in_turn(TraceEvent *e, int64_t n, int ranks)
 {
     double *last = xcalloc((size_t)GROUPS * (size_t)(2 * ranks + 1), sizeof *last);
@@ -104,7 +105,8 @@ int timeline_pipeline(const Timeline *t, int rank, int *lane)
     return n;
 }
 
-/* The messages of one kind between `r` and the pipeline rank `peer` in step order; returns how many. */
+/* Lists the messages of one kind between rank r and pipeline rank `peer`, in their order. Returns the
+ * number. */
 static int64_t messages(const TimelineRank *r, int kind, int peer, TraceEvent **out)
 {
     int64_t n = 0;
@@ -114,8 +116,8 @@ static int64_t messages(const TimelineRank *r, int kind, int peer, TraceEvent **
     return n;
 }
 
-/* A receive that waits for its sender has nothing to move yet. Messages between two ranks keep their order;
- * where one of them has lost events nothing is changed. */
+/* Moves the start of each receive to that of its send: before it there is nothing to move. Messages
+ * between two ranks keep their order. Where one of the ranks has lost events nothing is changed. */
 static void start_with_sender(Timeline *t, int from, int to, int from_pp, int to_pp, TraceEvent **sent,
                               TraceEvent **got)
 {
@@ -153,9 +155,9 @@ void timeline_settle(Timeline *t)
 
 /* ---- trace.json ---- */
 
-enum { ROWS = 100 };               /* of a stream: the first is tid ROWS * stream */
+enum { ROWS = 100 };               /* most rows of a stream; row i has tid ROWS * stream + i */
 
-/* The lowest row of the event's stream that is free at its start. */
+/* Takes the first row of the event's stream that is free at its start. Returns the row's tid. */
 static int row_of(double free_at[STREAMS][ROWS], const TraceEvent *e)
 {
     int row = 0, s = timeline_stream(e);
@@ -227,7 +229,7 @@ void timeline_put(FILE *f, const Timeline *t)
         for (int64_t i = 0; i < t->rank[r].n; i++)
             origin = fmin(origin, timeline_is_comm(&t->rank[r].event[i]) ? t->rank[r].event[i].called
                                                                           : t->rank[r].event[i].start);
-    origin = isfinite(origin) ? origin : 0;            /* no event: JSON has no infinity */
+    origin = isfinite(origin) ? origin : 0;            /* without events: JSON has no infinity */
     fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"clock\",\"ph\":\"M\",\"pid\":0,"
             "\"args\":{\"origin_s\":%.9f}}", origin);
     if (t->shape.p)
@@ -242,7 +244,7 @@ void timeline_put(FILE *f, const Timeline *t)
 
 /* ---- reading it back ---- */
 
-/* A whole number of [low, high], or `otherwise`. */
+/* The member `name` as a whole number; `otherwise`: it is missing or not in [low, high]. */
 static int64_t whole(const json_t *o, const char *name, int64_t low, int64_t high, int64_t otherwise)
 {
     double x = report_number_of(o, name);
@@ -257,7 +259,7 @@ static int find(const char *const *list, int n, const char *what, size_t length)
     return i;
 }
 
-/* Returns whether `o` is an event of ours. */
+/* Reads an event. Returns 1, or 0 when `o` is none that timeline_put writes. */
 static int read_event(TraceEvent *e, const json_t *o)
 {
     const json_t *args = json_object_get(o, "args");
@@ -334,7 +336,7 @@ void timeline_read(Timeline *t, const json_t *trace)
         read_record(t, o, rank);
         if (!read_event(&e, o))
             continue;
-        if (!(r->n & (r->n - 1)))      /* full: room doubles */
+        if (!(r->n & (r->n - 1)))      /* full: doubles the room */
             r->event = xrealloc(r->event, (size_t)(r->n ? 2 * r->n : 1) * sizeof e);
         r->event[r->n++] = e;
     }

@@ -1,4 +1,4 @@
-/* What can be read off a timeline: reductions under computation, the pipeline's bubble. */
+/* timeline_measure -- reductions under computation and bubbles, from a timeline */
 #include "timeline.h"
 #include "base.h"
 #include <math.h>
@@ -23,8 +23,8 @@ static int is_reduction(const TraceEvent *e)
            (e->kind == SPAN_END + COMM_REDUCE_SCATTER && e->group == GROUP_SHARD);
 }
 
-/* Seconds of [start, end) in which the rank computes. Instructions do not overlap. first: where to begin to
- * look; moves on, for calls whose starts do not fall. */
+/* Seconds of [start, end) in which the rank computes. Instructions do not overlap. *first: the event
+ * where the search begins; advances, so the starts of successive calls must not fall. */
 static double under(const TimelineRank *r, double start, double end, int64_t *first)
 {
     double sum = 0;
@@ -82,15 +82,15 @@ static Bubble measured(const Timeline *t, const int *lane, int p, int64_t step, 
                     : (Bubble){NAN, NAN};
 }
 
-/* What the ranks of a pipeline ran in the step, as compute lists. */
+/* The computations of a pipeline's ranks in one step. */
 typedef struct {
-    InstrList *list;                   /* [p] */
-    char *seen;                        /* [p*v*m] bits of 1 << I_F .. I_W */
+    InstrList *list;                   /* [p] F, B, D, W of each rank in their order */
+    char *seen;                        /* [p*v*m] bits 1 << I_F .. 1 << I_W that ran */
     double *each[3];                   /* [p*v*m] s of F, of D or B, of W */
 } Ran;
 
-/* Adds an event to a rank's list; units of a chunk that follow each other are one instruction. 0: it is of no
- * such pipeline. */
+/* Adds an event to a rank's list. Successive units of a chunk are one instruction. Returns 0 when the
+ * event cannot belong to the pipeline: its chunk does not exist, or the instruction ran before. */
 static int add_event(Ran *x, const PipeShape *s, int rank, const TraceEvent *e)
 {
     InstrList *l = &x->list[rank];
@@ -110,7 +110,7 @@ static int add_event(Ran *x, const PipeShape *s, int rank, const TraceEvent *e)
     return 1;
 }
 
-/* Every microbatch went forward and backward once through every stage, joined or in halves. */
+/* Whether each microbatch ran once through each stage: F and B, or F, D and W. */
 static int is_whole(const Ran *x, size_t cells)
 {
     const char joined = 1 << I_F | 1 << I_B, halves = 1 << I_F | 1 << I_D | 1 << I_W;
@@ -120,10 +120,10 @@ static int is_whole(const Ran *x, size_t cells)
     return 1;
 }
 
-/* The lists that ran, from the order of their events, replayed with every instruction's own time: where ranks
- * share cores an instruction takes longer while others run, and a replay with mean times would stretch those
- * that ran alone at the ends of the step. No replayed step is longer than the one that ran. 0: not all of a
- * step is there. */
+/* Replays the lists that ran, in the order of their events, each instruction with its own time. Mean
+ * times would not do: where ranks share cores an instruction takes longer while others run, and the mean
+ * would lengthen those that ran alone at both ends of the step. No replayed step is longer than the one
+ * that ran. Returns 0 when the recorded step is not complete. */
 static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *lane, int64_t step)
 {
     int stages = s->p * s->v, ok = 1;

@@ -1,4 +1,4 @@
-/* trace -- a rank's ring of events, and its way to rank 0 */
+/* trace -- the ring of a rank's events, and their gathering on rank 0 */
 #define _GNU_SOURCE
 #include "timeline.h"
 #include <fcntl.h>
@@ -35,7 +35,7 @@ static uint8_t group_of(const char *name)
     return (uint8_t)g;
 }
 
-/* An operation has ended, on whatever thread. Under the lock that comm_listen takes. */
+/* Called when an operation has ended, on any thread, under the lock that comm_listen takes. */
 static void heard(void *trace, const CommEvent *e)
 {
     Trace *t = trace;
@@ -47,7 +47,7 @@ static void heard(void *trace, const CommEvent *e)
                                    .group = group_of(e->comm)});
 }
 
-/* Changes what `heard` looks at while it cannot be running. */
+/* comm_listen(NULL) makes sure that `heard` does not run while its windows change. */
 static void open_window(Trace *t, int64_t step)
 {
     comm_listen(NULL, NULL);
@@ -74,7 +74,7 @@ void trace_step(Trace *t, int64_t step)
         close_window(t, now());
     if (on)
         open_window(t, step);
-    else if (t->window[0].from > 0 && !was) /* what a recorded step left under way has ended a step later */
+    else if (t->window[0].from > 0 && !was) /* operations of a recorded step have ended a step later */
         comm_listen(NULL, NULL);
     t->on = on;
 }
@@ -98,10 +98,10 @@ void trace_instr(Trace *t, const Instr *i, double start, double end)
 
 /* ---- one clock ---- */
 
-enum { QUESTIONS = 16 };
+enum { QUESTIONS = 16 };               /* round trips of a comparison */
 
-/* What added to this host's clock gives rank 0's: rank 0 answers `leader` with its time. Called by the two of
- * them. */
+/* The offset to be added to this host's clock to get rank 0's: rank 0 sends `leader` its time. Called by
+ * these two ranks. */
 static double compare_clocks(Comm *all, int leader)
 {
     double best = INFINITY, offset = 0;
@@ -124,7 +124,7 @@ static double compare_clocks(Comm *all, int leader)
     return offset;
 }
 
-/* This host's offset; the ranks of a host learn it from their lowest. Collective over g->all. */
+/* The offset of this host, compared by its lowest rank. Collective over g->all. */
 static double offset_of(Grid *g)
 {
     Comm *all = &g->all;
@@ -160,7 +160,7 @@ static double rank0_time(const Trace *t, double x)
 typedef struct { int64_t n, lost, index[AXES]; } RankHead;
 enum { WORDS = sizeof(TraceEvent) / 8, HEAD_WORDS = sizeof(RankHead) / 8 };
 
-/* This rank's events, the oldest first, on rank 0's clock. */
+/* This rank's last n events, the oldest first, on rank 0's clock. On the heap. */
 static TraceEvent *own_events(const Trace *t, int64_t n)
 {
     TraceEvent *e = xcalloc((size_t)n + 1, sizeof *e);
