@@ -1,4 +1,4 @@
-/* balance -- layers measured one by one, and shared out over the stages by their times */
+/* balance -- embedding, layer and head timed, and the layers split over the stages by these times */
 #include "balance.h"
 #include "placement.h"
 #include "run.h"
@@ -6,7 +6,7 @@
 
 enum { EMBEDDING, LAYER, LOSS, PARTS };
 
-/* Best of some: what disturbs a measurement only adds to it. */
+/* Each time is the minimum of ROUNDS runs: noise only makes a run longer. */
 #define ROUNDS 3
 
 static double timed(Run *r, void (*act)(void *model, const Instr *i), InstrKind op, int unit)
@@ -17,7 +17,7 @@ static double timed(Run *r, void (*act)(void *model, const Instr *i), InstrKind 
     return now() - start;
 }
 
-/* Any tokens take the same time. */
+/* Gives every microbatch the same tokens: the time does not depend on them. */
 static const Batch *some_tokens(void *batch, int mb)
 {
     (void)mb;
@@ -49,7 +49,8 @@ void balance_tokens_close(Batch *b)
     free(b->sample);
 }
 
-/* Seconds of forward and backward of a model with one layer, unit by unit. */
+/* Times forward plus backward of each unit of a model with one layer.
+ *   cost  out  [PARTS]  seconds */
 static void measure(const Config *cfg, double cost[PARTS])
 {
     static const int one[] = {1};

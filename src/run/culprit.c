@@ -1,10 +1,13 @@
-/* What is not finite in a step that must stop: the step runs again, watched. */
+/* culprit -- the first tensor that is not finite, found by running the failed step again */
 #include "run.h"
 #include <math.h>
 #include <stdio.h>
 
-/* The first tensor of a forward that is not finite, for the message. */
-typedef struct { char name[160]; int64_t order; } Culprit;     /* order: in the model, weights first */
+/* The first tensor that is not finite. */
+typedef struct {
+    char name[160];            /* for the message */
+    int64_t order;             /* place in a forward; weights come before activations */
+} Culprit;
 static const Culprit nobody = {.order = INT64_MAX};
 
 static double sum_of(Model *m, Mat x)
@@ -29,7 +32,8 @@ static void find_culprit(void *culprit, Model *m, int part, const char *where, M
         snprintf(c->name, sizeof c->name, "the output of %s", where);
 }
 
-/* The gradient that is not finite, of the batch that comes next; "the loss" when none is. */
+/* Runs the next batch and names the first gradient that is not finite; "the loss" when all are
+ * finite. */
 static const char *bad_gradient(Run *r)
 {
     run_gradients(r);
@@ -37,7 +41,7 @@ static const char *bad_gradient(Run *r)
     return bad ? bad : "the loss";
 }
 
-/* The first weight that this rank holds and that is not finite is the culprit. */
+/* The first weight of this rank that is not finite. */
 static Culprit find_weight(Run *r)
 {
     const Params *p = &r->params;
@@ -70,7 +74,7 @@ _Noreturn void run_not_finite(Run *r, const Launched *s)
 {
     Comm *all = &r->grid.all;
     double loss = r->step.verdict.loss;
-    /* back to where the step began: the weights have not changed since, whatever was launched meanwhile */
+    /* the weights are still those of step s: a verdict that is not finite stops every later update */
     data_settle(&r->params.data);
     r->step.metrics = NULL;
     r->stage.mark = NULL;

@@ -1,4 +1,4 @@
-/* Whether what a run would take is there, before it is taken. */
+/* fit -- whether a run's memory is free before it is taken, and which settings would need less */
 #include "config_table.h"
 #include "run_layout.h"
 #include <stdio.h>
@@ -6,12 +6,16 @@
 
 static double gib(int64_t bytes) { return (double)bytes / (1 << 30); }
 
-/* Settings that take less, what this rank would need of the device with them, and what they leave of its
- * workspace. */
-typedef struct { char set[160]; Config cfg; int64_t need, leaves; } Remedy;
+/* A configuration that needs less memory. */
+typedef struct {
+    char set[160];             /* the settings, as on a command line */
+    Config cfg;                /* the configuration with these settings */
+    int64_t need;              /* bytes of the device that this rank would need */
+    int64_t leaves;            /* bytes of the present workspace that would become free */
+} Remedy;
 enum { REMEDIES = 8 };
 
-/* One more, for the caller to set. */
+/* Adds a remedy named `set`. Returns its configuration, for the caller to change. */
 static Config *remedy(const Run *r, Remedy *list, int *n, const char *set)
 {
     Remedy *x = &list[(*n)++];
@@ -39,7 +43,7 @@ static void offload_remedies(const Run *r, Remedy *list, int *n)
     }
 }
 
-/* The smallest micro batch size that a schedule can count the microbatches of; it divides the present one. */
+/* The smallest divisor of micro_batch_size that makes at most MICROBATCHES_MOST microbatches. */
 static int64_t least_micro_batch(const Config *c)
 {
     int64_t micro = 1;
@@ -49,8 +53,8 @@ static int64_t least_micro_batch(const Config *c)
     return micro;
 }
 
-/* In the order of what they cost: little, time on the bus, messages, time of the matrix products, accuracy.
- */
+/* Lists the remedies by rising cost: next to nothing, time on the bus, messages, smaller or repeated
+ * matrix products, accuracy. Returns how many. */
 static int list_remedies(const Run *r, Remedy *list)
 {
     static const char *const sharding[] = {"data_parallel_sharding_strategy=optim",
@@ -85,13 +89,13 @@ static int list_remedies(const Run *r, Remedy *list)
     return n;
 }
 
-/* What this rank takes of the device after it was opened, and leaves; its workspace is there already on a
- * GPU. */
+/* Bytes of the device that this rank needs once it is open, reserve included. An open GPU has taken its
+ * workspace already. */
 static int64_t device_need(const Run *r)
 {
     return r->plan.apart ? r->plan.memory.arena + r->plan.memory.reserve : r->plan.memory.total;
 }
-/* What of that workspace depends on the configuration. */
+/* Bytes of the GPU's workspace that depend on the configuration: cuDNN's attention. */
 static int64_t taken(const Run *r) { return r->gpu.fused ? (int64_t)run_attention_bytes(r) : 0; }
 
 static void plan_remedy(const Run *r, Remedy *x)
@@ -105,8 +109,8 @@ static void plan_remedy(const Run *r, Remedy *x)
     run_plan_close(&other);
 }
 
-/* The next to name: one that suffices, in the order of cost, else the one that helps most; -1: none helps any
- * more. */
+/* The next remedy to name: the cheapest one that suffices, else the one that saves most; -1: none saves
+ * anything. */
 static int next_remedy(const Remedy *list, int n, int64_t room, int64_t need)
 {
     int best = -1;
@@ -120,7 +124,8 @@ static int next_remedy(const Remedy *list, int n, int64_t room, int64_t need)
     return best;
 }
 
-/* The three changes. room: of this rank. */
+/* The text of at most three changes that would help.
+ *   room  in  bytes of the device that this rank may take */
 static const char *remedies(const Run *r, int64_t room)
 {
     static char text[700];
@@ -144,16 +149,17 @@ static const char *remedies(const Run *r, int64_t room)
 
 /* ---- copies of FP8 weights ---- */
 
-/* A plan of one rank for a device with `room` bytes. */
+/* One rank's plan for a device with limited memory. */
 typedef struct {
     const Config *cfg;
     RunUse use;
-    int64_t kv_length, room;
-    int rank, opened;          /* opened: its workspace is taken already */
+    int64_t kv_length, room;   /* room: bytes of the device that the rank may take */
+    int rank, opened;          /* opened, bool: the device is open and its workspace taken */
     Rehearsal over;
 } Room;
 
-/* *layers: FP8 layers of the rank. */
+/* Whether the plan fits when the last `recast` FP8 layers of the rank go without copies.
+ *   layers  out  FP8 layers of the rank */
 static int fits_with(Room *f, int recast, int *layers)
 {
     Run r;
@@ -165,13 +171,13 @@ static int fits_with(Room *f, int recast, int *layers)
     return need <= f->room;
 }
 
-/* Each layer more takes the same off the copies, so the fewest are found by halving. */
+/* The fewest layers without copies, by bisection: memory falls with every layer that goes without. */
 static int fewest(Room *f)
 {
     int low = 0, high;
     if (!precision_keeps(f->cfg) || fits_with(f, 0, &high))
         return 0;
-    while (high > low + 1) {           /* low is too few; high suffices, or nothing does */
+    while (high > low + 1) {           /* low does not suffice; high does, or is all layers */
         int middle = (low + high) / 2, layers;
         if (fits_with(f, middle, &layers))
             high = middle;
@@ -198,7 +204,8 @@ const char *run_fp8_text(const Config *c, int recast)
                   : "copies of weights kept by all layers";
 }
 
-/* The same layers on all ranks: how long a step takes is decided by the one with least room. */
+/* Sets r->plan.fp8_recast to the largest number that any rank needs: the slowest rank decides the time
+ * of a step, so copies on the others would gain nothing. */
 static void keep_copies(Run *r, int64_t room)
 {
     Comm *all = &r->grid.all;
@@ -220,9 +227,9 @@ void run_fit(Run *r)
     Comm *all = &r->grid.all;
     const Memory *m = &r->plan.memory;
     int here = grid_host_ranks(&r->grid), share = run_device_ranks(r);
-    all->barrier(all);                 /* all devices are open */
+    all->barrier(all);                 /* every rank has opened its device */
     int64_t room = (int64_t)r->dev.left(&r->dev) / share, host = (int64_t)host_left() / here;
-    all->barrier(all);                 /* and nobody has taken anything yet */
+    all->barrier(all);                 /* every rank has measured before any takes memory */
     keep_copies(r, room);
     int64_t need = device_need(r);
     int fits = need <= room;

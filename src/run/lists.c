@@ -31,7 +31,8 @@ void run_shape_close(PipeShape *s)
     memset(s->cost, 0, sizeof s->cost);
 }
 
-/* What happens between the units of this rank, beside what every pipeline does. */
+/* Which instructions stand between the units of this rank: gather, release, reduce, the tied
+ * embedding. */
 static Expand expand_of(const Run *r, const int *units)
 {
     const Data *d = &r->params.data;
@@ -44,7 +45,8 @@ static Expand expand_of(const Run *r, const int *units)
     return e;
 }
 
-/* The units of every chunk [nchunks] of an open table. */
+/* Cuts an open table into units.
+ *   units  out  [nchunks]  number of units of each chunk */
 static Expand open_units(Run *r, int *units)
 {
     int n;
@@ -58,13 +60,13 @@ static Expand open_units(Run *r, int *units)
     return expand_of(r, units);
 }
 
-/* Of this rank, in a step of segment i. */
+/* Microbatches of this rank in a step of segment i. */
 static int microbatches(const Config *c, int i)
 {
     return (int)(c->batch_step[i].batch / (c->micro_batch_size * c->data_parallel_size));
 }
 
-/* The lists of all ranks; check: dies when they do not hold. */
+/* Opens the lists of all ranks. check: dies when they break a rule of schedules_check. */
 static void open_set(ScheduleSet *set, PipeShape shape, ScheduleKind kind, int check)
 {
     char why[WHY];
@@ -75,8 +77,9 @@ static void open_set(ScheduleSet *set, PipeShape shape, ScheduleKind kind, int c
             "the schedule does not hold: %s; change: another pipeline_schedule, and report this one", why);
 }
 
-/* This rank's list, from `made`, or from the lists of all ranks. sim: their replay, on rank 0; NULL: not
- * wanted. */
+/* Opens this rank's list.
+ *   made  in   the lists of all ranks; NULL: made here
+ *   sim   out  rank 0: replay of the lists made here; NULL: not wanted */
 static void open_list(Run *r, Schedule *own, ScheduleKind kind, int m, const Expand *e,
                       const ScheduleSet *made, Simulation *sim)
 {

@@ -1,8 +1,8 @@
-/* lr -- the learning rate after so many samples */
+/* lr -- the learning rate after a number of consumed samples */
 #include "lr.h"
 #include <math.h>
 
-/* A length given in iterations or, for runs counted in samples, in samples. */
+/* A length in samples, from one given in iterations or, for runs counted in samples, in samples. */
 static double span(const Config *c, int64_t iters, int64_t samples)
 {
     if (c->train_samples != CFG_ABSENT)
@@ -10,7 +10,7 @@ static double span(const Config *c, int64_t iters, int64_t samples)
     return iters == CFG_ABSENT ? 0 : (double)config_samples_after(c, iters);
 }
 
-/* Share of lr - min_lr that is left, given the steps of the WSD decay and how far into it we are. */
+/* Share of lr - min_lr that is left at `ratio` (0 to 1) of the WSD decay. */
 static double wsd_left(const Config *c, double ratio)
 {
     switch (c->lr_wsd_decay_style) {

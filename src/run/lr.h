@@ -1,11 +1,12 @@
 /* lr -- the learning rate as a function of consumed samples, Megatron-LM's OptimizerParamScheduler.
  *
- * Warm-up and decay are counted in samples: iterations times batch size (or what the batch-size schedule
- * makes of them). The rate of an update is that of the samples consumed before it, so the first update of a
- * warm-up uses lr_warmup_init. Afterwards: constant; linear, cosine and WSD decay from lr to min_lr;
- * inverse-square-root. WSD's closing decay: Hu et al. 2024, arXiv:2404.06395. With lr_scaling all of it is
- * multiplied by (batch size of this step / lr_base_batch_size), or its root (Goyal et al. 2017,
- * arXiv:1706.02677; Krizhevsky 2014, arXiv:1404.5997). */
+ * Warm-up and decay are counted in samples: iterations times batch size, summed over the batch-size
+ * schedule. The rate of an update is the rate at the samples consumed before it, so the first update of
+ * a warm-up uses lr_warmup_init. After the warm-up the rate is constant, decays from lr to min_lr
+ * (linear, cosine, WSD), or falls with the inverse square root. WSD's closing decay: Hu et al. 2024,
+ * arXiv:2404.06395. With lr_scaling the rate is multiplied by (batch size of this step /
+ * lr_base_batch_size) or by the square root of that (Goyal et al. 2017, arXiv:1706.02677; Krizhevsky
+ * 2014, arXiv:1404.5997). */
 #ifndef LR_H
 #define LR_H
 #include "config.h"

@@ -5,7 +5,7 @@
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* What this rank squares of t for everybody: its shard of what is counted here; n = 0: nothing. */
+/* This rank's share of t in a norm: its shard of the elements that are counted here; n = 0: none. */
 static Squares squares_of(const Optimizer *o, Exact *sum, const Param *t, const Flat *f)
 {
     int64_t from, to;
@@ -17,11 +17,10 @@ static Squares squares_of(const Optimizer *o, Exact *sum, const Param *t, const 
 /* ---- the rules ---- */
 
 typedef struct {
-    int moments;
-    /* before the norms of a trust ratio: what they need. NULL: nothing */
-    void (*prepare)(Device *d, const Update *u);
+    int moments;                                   /* how many the rule keeps */
+    void (*prepare)(Device *d, const Update *u);   /* before the norms of a trust ratio; NULL: nothing */
     enum { NO_TRUST, LAMB_TRUST, LARS_TRUST } trust;
-    void (*apply)(Device *d, const Update *u);
+    void (*apply)(Device *d, const Update *u);     /* the update */
 } OptimizerRule;
 
 static void adam(Device *d, const Update *u) { d->adam(d, u); }
@@ -43,7 +42,7 @@ void optimizer_go(Optimizer *o) { o->dev->put(o->dev, o->verdict, &(Verdict){.go
 
 /* ---- the lists ---- */
 
-/* The k-th pair of sums; NULL while counting. */
+/* Sum `which` (0: weight, 1: step or gradient) of pair k; NULL while counting. */
 static Exact *pair_of(const Optimizer *o, int k, int which)
 {
     return o->norms ? o->norms + 2 * k + which : NULL;
@@ -55,8 +54,8 @@ static void list_squares(SquaresList *l, Squares s)
     l->n += s.n > 0;
 }
 
-/* trust: the ratio of t on the device, NULL where it has none. LAMB's direction takes the place of the
- * gradient, which nobody needs any more. */
+/* What the update needs of t. LAMB's direction overwrites the gradient, which is not needed any more.
+ *   trust  in  the trust ratio of t, on the device; NULL: t has none */
 static Updated updated_of(const Optimizer *o, const Param *t, const double *trust)
 {
     const Params *p = o->params;
@@ -72,8 +71,9 @@ static Updated updated_of(const Optimizer *o, const Param *t, const double *trus
                      .wd = t->def->decay ? o->cfg->weight_decay : 0};
 }
 
-/* o->updated, by bucket and in the order of the parameters within one: these are counted first, because
- * models have thousands of both. ratio: of every parameter. */
+/* Fills o->updated and o->first: sorted by bucket, in the order of the parameters within a bucket. A
+ * counting sort, because models have thousands of both.
+ *   ratio  in  [nparam]  trust ratio of each parameter, NULL where it has none */
 static void list_updated(Optimizer *o, const double *const *ratio)
 {
     const Params *p = o->params;
@@ -83,7 +83,7 @@ static void list_updated(Optimizer *o, const double *const *ratio)
         end[p->param[i].bucket + 1]++;
     for (int b = 0; b < buckets; b++)
         end[b + 1] += end[b];
-    for (int i = 0; i < p->nparam; i++)        /* end[b] goes from where bucket b begins to where it ends */
+    for (int i = 0; i < p->nparam; i++)        /* moves end[b] from the start of bucket b to its end */
         order[end[p->param[i].bucket]++] = i;
     for (int b = 0, k = 0; b < buckets; b++) {
         for (; k < end[b]; k++) {
@@ -96,7 +96,7 @@ static void list_updated(Optimizer *o, const double *const *ratio)
     free(end);
 }
 
-/* Arrays stay where they are, so what a step squares and updates is listed once. */
+/* Lists what every step squares and updates, once: the arrays never move. */
 static void make_lists(Optimizer *o, int trust)
 {
     const Params *p = o->params;
@@ -110,7 +110,7 @@ static void make_lists(Optimizer *o, int trust)
     for (int i = 0, k = 0; i < p->nparam; i++) {
         const Param *t = &p->param[i];
         int has = trust && t->def->decay;
-        /* with hybrid sharding every copy has the same shards: the first one speaks */
+        /* with hybrid sharding every copy has the same shards: only the first one is counted */
         if (p->data.copies->rank == 0) {
             list_squares(&o->of_gradient, squares_of(o, o->squares, t, &p->data.grad));
             list_squares(&o->of_masters, squares_of(o, o->squares, t, &p->data.master));
@@ -155,13 +155,13 @@ void optimizer_close(Optimizer *o)
 
 /* ---- the verdict ---- */
 
-/* Sums of this rank, carried, to those of a group. */
+/* Adds up carried sums over a group. */
 static void add_up(Comm *c, Exact *sums, int64_t n)
 {
     c->wait(c, c->all_reduce(c, sums, n * EXACT_WORDS, I64, OP_SUM));
 }
 
-/* o->squares = the squares of what all ranks have listed. */
+/* o->squares = the sum of squares over the lists of all ranks. */
 static void square(Optimizer *o, const SquaresList *l)
 {
     Device *d = o->dev;
@@ -209,7 +209,7 @@ const char *optimizer_blame(Optimizer *o, const Verdict *v)
     return o->bad;
 }
 
-/* ---- what a logged step tells ---- */
+/* ---- numbers of a logged step ---- */
 
 double optimizer_params_norm(Optimizer *o)
 {
@@ -220,7 +220,7 @@ double optimizer_params_norm(Optimizer *o)
     return sqrt(exact_round(&sum));
 }
 
-/* Zeros among n numbers of `type` at x, in the device's memory. */
+/* Counts the zeros among n numbers of `type` at x, in device memory. */
 static int64_t zeros(Device *d, const char *x, int64_t n, Dtype type)
 {
     union { float f32[8192]; double f64[4096]; } part;
@@ -246,7 +246,7 @@ double optimizer_zeros(const Optimizer *o)
         param_own(p, t, &from, &to);
         int64_t last = least(to, t->counted);
         int boxes = from < last ? param_boxes(p, t, from, last, box) : 0;
-        for (int b = 0; b < boxes; b++)        /* of several rows a box has whole ones */
+        for (int b = 0; b < boxes; b++)        /* a box of several rows has whole rows, so it is dense */
             found += zeros(o->dev, param_at(p, t, &p->data.grad, box[b].at - t->offset),
                            box[b].rows * box[b].cols, p->real);
     }
@@ -266,8 +266,9 @@ static Update update_of(const Optimizer *o, double lr)
                     .momentum = c->sgd_momentum, .nesterov = c->sgd_nesterov};
 }
 
-/* Norms of every tensor that decays, whole, over its shards and its slices: one message for all of them.
- * Biases and gains take the plain step, as in every published training recipe of LAMB and LARS. */
+/* Finds the trust ratio of every tensor that decays from norms over all its shards and slices, one
+ * message for all tensors. Biases and gains take the plain step, as in every published training recipe
+ * of LAMB and LARS. */
 static void find_trust(Optimizer *o, const OptimizerRule *rule)
 {
     const Config *c = o->cfg;
@@ -281,7 +282,7 @@ static void find_trust(Optimizer *o, const OptimizerRule *rule)
     add_up(p->data.shard, o->norms, n);
     d->carry(d, o->norms, n);
     add_up(&p->grid->axis[AXIS_TP], o->norms, n);
-    if (o->tied >= 0) {   /* the copy has counted nothing */
+    if (o->tied >= 0) {   /* the stage with the copy has counted 0 and needs the sums */
         d->carry(d, pair_of(o, o->tied, 0), 2);
         add_up(p->data.embedding, pair_of(o, o->tied, 0), 2);
     }
@@ -289,7 +290,7 @@ static void find_trust(Optimizer *o, const OptimizerRule *rule)
              c->weight_decay, o->verdict);
 }
 
-/* Of buckets [from, to). */
+/* Runs a rule's function over this rank's shards in buckets [from, to). rule NULL: nothing to do. */
 static void go_over(const Optimizer *o, void (*rule)(Device *d, const Update *u), Update u, int from, int to)
 {
     u.list = o->updated + o->first[from];

@@ -3,7 +3,7 @@
 #include "run_layout.h"
 #include "job.h"
 
-/* The number that the launcher gave this process. */
+/* The rank that the launcher gave this process. */
 static int launched_rank(const Config *cfg)
 {
     int rank = 0;
@@ -18,7 +18,7 @@ void run_grid(Grid *g, const Config *cfg)
     grid_open(g, &spec, cfg->world, launched_rank(cfg));
 }
 
-/* Groups of ranks, in place of those of the plan, which counted. */
+/* Opens the groups of ranks, in place of the plan's, which only count. */
 static void open_groups(Run *r)
 {
     params_close(&r->params);
@@ -26,7 +26,7 @@ static void open_groups(Run *r)
     run_grid(&r->grid, r->cfg);
 }
 
-/* Every rank must be about to do the same. */
+/* Dies unless all ranks have the same configuration and instruction lists. */
 static void compare_ranks(Run *r)
 {
     Comm *all = &r->grid.all;
@@ -39,7 +39,7 @@ static void compare_ranks(Run *r)
            "build on every host, and report this");
 }
 
-/* The table of the plan once more, over the groups of ranks. */
+/* Opens the parameter table again, over the groups of ranks. */
 static void open_table(Run *r)
 {
     run_table_open(r);
@@ -56,16 +56,16 @@ static void open_values(Run *r)
 
 void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const char *run_dir)
 {
-    run_plan(r, cfg, use, kv_length, launched_rank(cfg));  /* run_layout.c: lists, and every size */
+    run_plan(r, cfg, use, kv_length, launched_rank(cfg));  /* run_layout.c: lists and sizes */
     open_groups(r);
     compare_ranks(r);
     open_table(r);
-    run_device_open(r);            /* run_device.c: CPU or GPU */
-    run_attention(r);              /* run_attention.c: which kernels attention goes to on a GPU */
-    run_fit(r);                    /* fit.c: the job ends here when the plan does not fit */
-    run_device_arenas(r);          /* run_device.c: all memory, empty */
-    run_tune(r, run_dir);          /* run_tune.c: the algorithms of a GPU's matrix products */
-    run_layout_take(r, &r->dev, &r->arenas, run_dir); /* run_layout.c: tensors, optimizer, model, saver */
+    run_device_open(r);                                /* run_device.c: CPU or GPU */
+    run_attention(r);                                  /* run_attention.c: a GPU's attention kernels */
+    run_fit(r);                                        /* fit.c: dies when the plan does not fit */
+    run_device_arenas(r);                              /* run_device.c: all memory, empty */
+    run_tune(r, run_dir);                              /* run_tune.c: algorithms of a GPU's products */
+    run_layout_take(r, &r->dev, &r->arenas, run_dir);  /* run_layout.c: tensors, optimizer, saver */
     open_values(r);
 }
 
@@ -79,7 +79,7 @@ void run_close(Run *r)
     lists_close(r);
     params_close(&r->params);
     placement_close(&r->plan.placement);
-    grid_close(&r->grid);              /* groups wait for the device, and know its memory */
+    grid_close(&r->grid);              /* before the device: groups wait for it and use its memory */
     run_device_close(r);
     products_close(&r->gpu.products);
     algorithms_close(&r->gpu.algorithms);

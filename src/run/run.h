@@ -1,9 +1,9 @@
-/* run -- everything a command needs of one model, opened in the order in which it must be, and the step of
- * training.
+/* run -- a model opened for a command: grid, device, memory, parameters, optimizer; and the training
+ * step.
  *
- * Memory is found by running: the layout code and one step of the real schedule go over a device that does
- * nothing and arenas without memory, which count; then one arena of the exact size is mapped. `train plan`
- * stops before that. */
+ * Memory is sized by a rehearsal: the layout code and one step of the real schedule run over a device
+ * that does nothing and over arenas that only count. Then one arena of the exact size is mapped. `train
+ * plan` stops before that. */
 #ifndef RUN_H
 #define RUN_H
 #include "checkpoint.h"
@@ -17,35 +17,36 @@
 
 typedef enum {
     RUN_FORWARD,               /* weights only: eval, generate */
-    RUN_GRADIENT,              /* and gradients: dump */
-    RUN_TRAIN                  /* and masters, moments, the snapshot of asynchronous saves */
+    RUN_GRADIENT,              /* weights and gradients: dump */
+    RUN_TRAIN                  /* also masters, moments, the snapshot of asynchronous saves */
 } RunUse;
 
-/* Bytes of this rank, exact. */
+/* Memory of this rank in bytes, exact. */
 typedef struct {
     int64_t parameters, gradients, optimizer, activations, buffers;
-    int64_t total;             /* of the device; without one of its own, of the process */
-    int64_t host;              /* of the host: what is offloaded, and what copies of a device go through */
-    int64_t arena, mapped, staging;    /* sizes of RunArenas: run, mapped, host */
-    int64_t reserve;           /* of a device of its own, not in total: left free for its libraries */
+    int64_t total;             /* device memory; on a CPU the memory of the process */
+    int64_t host;              /* host memory: offloaded data, and the staging of copies from a GPU */
+    int64_t arena, mapped, staging;    /* sizes of the arenas of RunArenas: run, mapped, host */
+    int64_t reserve;           /* GPU memory left free for libraries, not in total; 0 on a CPU */
 } Memory;
 #define RUN_RESERVE ((int64_t)1 << 30)
 
-/* The lists of a step of one size, and what it sends: operations and bytes of this rank on every axis. */
+/* The instruction lists of a step of one batch size. */
 typedef struct {
     int64_t batch;             /* samples of the step, all ranks together */
     int m;                     /* microbatches of this rank */
-    Schedule train, forward;   /* forward: evaluation of a batch of this size */
+    Schedule train, forward;   /* a training step; an evaluation of as many samples */
 } Lists;
 
+/* Messages that this rank sends on one axis of the grid in a step. */
 typedef struct { int64_t ops, bytes; } Traffic;
 
-/* A step that has been launched: what the host knows of it, and the ticket of what the device finds. */
+/* A step that has been launched. */
 typedef struct {
-    Metrics m;
-    int64_t ticket;            /* of its verdict */
+    Metrics m;                 /* what the host knows of the step so far */
+    int64_t ticket;            /* read_wait's, for the step's verdict */
     int64_t consumed_samples;  /* before the step */
-    double start;
+    double start;              /* now() at the launch */
 } Launched;
 #define STEPS_OPEN 2
 
@@ -53,74 +54,73 @@ typedef struct {
 typedef struct {
     Placement placement;
     PipeShape shape;
-    Simulation sim;            /* rank 0: of the last segment's training step */
-    Lists *lists;              /* one for each segment of the batch-size schedule */
+    Simulation sim;            /* rank 0: replay of the last segment's training step */
+    Lists *lists;              /* [cfg->batch_steps], one for each segment of the batch-size schedule */
     uint64_t hash;             /* of all lists of all ranks */
-    Traffic traffic[AXES];     /* of the last segment's step */
-    ModelBytes bytes;          /* of the model's slots */
-    Memory memory;             /* what the arenas hold, and `workspace` */
+    Traffic traffic[AXES];     /* of a step of the last segment */
+    ModelBytes bytes;          /* sizes of the model's slots */
+    Memory memory;             /* the arenas, and `workspace` */
     int64_t workspace;         /* bytes that device and transport take for themselves */
-    int apart;                 /* bool: device and host have a memory each */
-    int fp8_recast;            /* layers of a rank whose FP8 weights are cast in every microbatch: no room for
-                                  copies */
+    int apart;                 /* bool: device and host have separate memories */
+    int fp8_recast;            /* layers of a rank that cast their FP8 weights in every microbatch */
 } RunPlan;
 
-/* All memory of a run, in place or counting. */
+/* All memory of a run, mapped or counting. */
 typedef struct {
-    Arena run;                 /* of the device */
-    Arena mapped;              /* of the host, for the device's use */
-    Arena host;                /* of the host: what is copied from the device, the timeline */
+    Arena run;                 /* device memory */
+    Arena mapped;              /* host memory that the device reads and writes */
+    Arena host;                /* host memory: copies from the device, the timeline */
 } RunArenas;
 
 /* What a run on a GPU has found and chosen before its first step. */
 typedef struct {
-    int sharing;               /* ranks on this one's GPU */
+    int sharing;               /* ranks on this rank's GPU, itself included */
     Products products;         /* matrix products that the rehearsal has met */
-    Algorithms algorithms;     /* how the GPU does them */
-    char attention[640];       /* what attention computes with, and why */
-    int fused;                 /* bool: cuDNN has a part in it */
+    Algorithms algorithms;     /* the algorithm chosen for each of `products` */
+    char attention[640];       /* text: which kernels attention uses, and why */
+    int fused;                 /* bool: attention uses cuDNN, at least in one direction */
 } RunGpu;
 
 /* One sequence that grows token by token. */
 typedef struct {
-    int64_t kv_length;         /* positions of the cache, 0: no generation */
+    int64_t kv_length;         /* positions of the key/value cache; 0: no generation */
     Schedule list;             /* one microbatch forward */
     KvCache cache;
-    Mat logits;                /* real [1,V] of the position after */
-    Batch sequence;            /* on the host: the tokens that come next */
+    Mat logits;                /* real [1,V], of the position after the last token */
+    Batch sequence;            /* on the host: the tokens of the next run_extend */
 } RunGeneration;
 
-/* What this rank saves, and where it comes from. */
+/* What this rank saves. */
 typedef struct {
-    TensorPiece *pieces;       /* what this rank writes */
+    TensorPiece *pieces;       /* [npieces] what this rank writes */
     int npieces;
-    Saver *saver;              /* RUN_TRAIN with a run directory */
-    json_t *huggingface;       /* family and special tokens of the directory that the weights once came from;
-                                  NULL: of none */
-    const char *id;            /* of the run whose checkpoints these are (run_directory.h); NULL: of none */
+    Saver *saver;              /* NULL unless RUN_TRAIN with a run directory */
+    json_t *huggingface;       /* family, special tokens of the weights' Hugging Face folder; NULL: none */
+    const char *id;            /* id of the run that saves (run_directory.h); NULL: none */
 } RunCheckpoint;
 
-/* How far the run is: all of it is in a checkpoint. */
+/* How far the run is. Every checkpoint holds all of it. */
 typedef struct {
     int64_t iteration, consumed_samples, skipped, nans;
-    struct { int64_t iteration, samples; } batches;    /* when the run took the batch sizes that it has */
+    struct { int64_t iteration, samples; } batches;    /* where the present batch sizes took effect */
 } RunProgress;
 
-/* Steps launched whose verdict the host has not seen: numbers [collected, launched), at most STEPS_OPEN. */
+/* Steps launched whose verdict the host has not seen: numbers [collected, launched), at most
+ * STEPS_OPEN. */
 typedef struct {
     int64_t launched, collected;
-    Launched step[STEPS_OPEN];
-    Verdict *verdict;          /* [STEPS_OPEN] on the host: written by the device */
-    double seen;               /* when the last verdict came */
+    Launched step[STEPS_OPEN]; /* step number n is at n % STEPS_OPEN */
+    Verdict *verdict;          /* [STEPS_OPEN] on the host, written by the device */
+    double seen;               /* now() when the last verdict came */
 } RunFlight;
 
 /* The list that runs now. */
 typedef struct {
-    int64_t ticket;            /* of its verdict */
-    Metrics *metrics;          /* NULL: STEP leaves the parameters alone */
-    const Batch *(*feed)(void *run, int mb);   /* its microbatches; from `source` as a rule */
+    int64_t ticket;            /* read_wait's, for the verdict of this step */
+    Metrics *metrics;          /* of this step; NULL: STEP does not update the parameters */
+    const Batch *(*feed)(void *run, int mb);   /* gives microbatch mb; default: from `source` */
     Loader *source;
-    int64_t source_first;      /* first sample of them in `source` */
+    int64_t source_first;      /* first sample of the step in `source` */
     Verdict verdict;           /* the last one seen; gscale times a gradient is that of the mean loss */
 } RunStep;
 
@@ -132,7 +132,7 @@ typedef struct {
     Params params;
     Model model;
     Optimizer opt;
-    Stage stage;               /* what the executor calls */
+    Stage stage;               /* functions that the executor calls */
     RunPlan plan;
     RunArenas arenas;
     RunGpu gpu;
@@ -141,124 +141,128 @@ typedef struct {
     RunProgress progress;
     RunFlight flight;
     RunStep step;
-    Loader *loader;            /* of training; opened by the caller */
+    Loader *loader;            /* the training split; opened by the caller */
     Trace trace;               /* the timeline of the steps that trace_steps lists */
 } Run;
 
-/* Opens the device, the grid of cfg->world ranks, and all memory, and gives the parameters their initial
- * values. kv_length: positions of the key/value cache, 0 for none. run_dir: where checkpoints go, NULL for
- * none. Checks that all ranks have the same configuration and lists, and that the lists can run. Dies with
- * EXIT_RESOURCE, and three changes that would help, when the plan of this host's ranks is larger than the
- * memory that it has left. Collective. */
+/* Opens the device, the grid of cfg->world ranks and all memory, and gives the parameters their initial
+ * values. Checks that all ranks have the same configuration and lists, and that the lists can run. Dies
+ * with EXIT_RESOURCE, and names three changes that would help, when this host's ranks need more memory
+ * than is left. Collective.
+ *   kv_length  in  positions of the key/value cache; 0: none
+ *   run_dir    in  where checkpoints go; NULL: nowhere */
 void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const char *run_dir);
 void run_close(Run *r);
 
-/* Keeps the algorithms of a GPU's products in run_dir, unless they are kept there already: a resume computes
- * with the same. Collective. */
+/* Writes the algorithms of a GPU's products into run_dir, unless a file is there already, so that a
+ * resume computes with the same ones. Collective. */
 void run_keep_tuned(Run *r, const char *run_dir);
 
-/* The groups of all ranks alone. Collective. */
+/* Opens the groups of all ranks and nothing else. Collective. */
 void run_grid(Grid *g, const Config *cfg);
 
-/* What rank `rank` of cfg->world would hold and send, without opening anything: memory and traffic of *r are
- * filled. */
+/* Plans rank `rank` of cfg->world without opening anything: fills r->plan, memory and traffic
+ * included. */
 void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank);
 void run_plan_close(Run *r);
 
-/* The lists of all ranks of a training step and of its evaluation, by segment of the batch-size schedule,
- * checked: for plans that ask several ranks. */
+/* The checked lists of all ranks, one training step and one evaluation for each segment of the
+ * batch-size schedule. Plans of several ranks share them. */
 typedef struct {
-    int n;
+    int n;                         /* segments */
     PipeShape shape;               /* of the last segment */
     ScheduleSet *train, *forward;  /* [n] */
 } StepLists;
 void step_lists_open(StepLists *l, const Config *cfg, const Placement *pl);
 void step_lists_close(StepLists *l);
 
-/* What a plan runs over in place of a device and groups that only count, and what it does with a training
- * step of the last segment in place of run_rehearse_step. */
+/* What a plan runs over in place of the device and the groups that only count. */
 typedef struct {
-    Device *dev;
-    GridOpener open;
-    void (*step)(void *ctx, Run *r, const Lists *l);
-    void *ctx;                     /* of open and step */
-    const StepLists *lists;        /* of the same configuration, where they are there already, else NULL */
-    int apart; /* the plan is of a device with a memory of its own, whatever `device` says */
-    int fp8_recast;                /* as RunPlan's */
+    Device *dev;                   /* NULL: a device that does nothing */
+    GridOpener open;               /* NULL: groups that only count */
+    void (*step)(void *ctx, Run *r, const Lists *l); /* last segment's step; NULL: run_rehearse_step */
+    void *ctx;                     /* argument of open and step */
+    const StepLists *lists;        /* of this configuration, made before; NULL: the plan makes them */
+    int apart;                     /* bool: the device has its own memory, whatever `device` says */
+    int fp8_recast;                /* as in RunPlan */
 } Rehearsal;
 void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over);
 
-/* How many layers' copies of FP8 weights `rank` has to do without, at least, to take no more than `room`
- * bytes of a device in training; all of its FP8 layers where that does not suffice either. lists, apart: as a
- * Rehearsal's. */
+/* The fewest layers of `rank` that must go without copies of FP8 weights so that training takes at most
+ * `room` bytes of the device. All FP8 layers of the rank when even that is too much.
+ *   lists, apart  in  as in Rehearsal */
 int run_recast(const Config *cfg, RunUse use, int rank, int64_t room, const StepLists *lists, int apart);
-/* "copies of weights kept by all layers": where FP8 weights are; NULL without FP8. */
+/* Says which layers keep copies of FP8 weights, as "copies of weights kept by all layers". NULL without
+ * FP8. */
 const char *run_fp8_text(const Config *cfg, int recast);
-/* A step and, for RUN_TRAIN, the update. */
+/* Runs a training step and, for RUN_TRAIN, the update. */
 void run_rehearse_step(Run *r, const Lists *l);
 
-/* The pipeline of a training step, but for its number of microbatches. With one pipeline rank every schedule
- * is the plain loop. A searched schedule has costs (run_costs.h), the others have none; they are on the heap.
- */
+/* The pipeline of a training step, without its number of microbatches. With one pipeline rank every
+ * schedule is the plain loop. Only a searched schedule has costs (run_costs.h), on the heap. */
 PipeShape run_shape(const Config *cfg, const Placement *pl);
 void run_shape_close(PipeShape *s);
-/* How the lists of `rank` are expanded. units: room for one number a chunk, as long as the Expand. */
+/* How the lists of `rank` are expanded.
+ *   units  out  [chunks of the rank]  room for the Expand's numbers; must live as long as the Expand */
 Expand run_expand(const Config *cfg, int rank, int *units);
 /* The pipeline rank of `rank`. */
 int run_stage(const Config *cfg, int rank);
 
-/* Fills the model, and for RUN_TRAIN the whole state unless the checkpoint or `finetune` says weights only.
- * Checks what has changed in the config since, and that the weights are finite. Returns the directory read;
- * free it. */
+/* Loads the checkpoint at `path`: the weights, and for RUN_TRAIN the whole state unless the checkpoint
+ * or `finetune` says weights only. Checks which keys of the configuration have changed since, and that
+ * the weights are finite. Returns the directory read; free it. */
 char *run_load(Run *r, const char *path);
 
-/* Dies with EXIT_NUMERIC, and names the first weight that is not finite, after a load from `dir`. Collective.
- */
+/* After a load from `dir`: dies with EXIT_NUMERIC and names the first weight that is not finite.
+ * Collective. */
 void run_check_weights(Run *r, const char *dir);
 
 /* The state that a checkpoint keeps beside the tensors; the caller owns it. */
 json_t *run_state(const Run *r);
 
-/* Runs the instruction list over the global batch that starts at consumed_samples. Sets the verdict; STEP
- * updates the parameters only within run_step. Collective. */
+/* Runs the instruction list over the global batch that starts at consumed_samples, and sets the verdict.
+ * STEP updates the parameters only within run_step. Collective. */
 void run_gradients(Run *r);
 
-/* fp16 may overflow at the first loss scale, as training does: halves it until the gradients of the first
- * batch are finite. Collective. */
+/* Halves the loss scale of fp16 until the gradients of the first batch are finite, as training would.
+ * Collective. */
 void run_find_scale(Run *r);
 
-/* Launches one step: gradients, checks, clip, update, progress. Nothing waits for the device, but with fp16.
- * so_far: what is known of its metrics. Collective. */
+/* Launches one step: gradients, checks, clip, update, progress. Waits for the device only with fp16.
+ * Collective.
+ *   so_far  in  metrics of the step that are known before it */
 void run_step(Run *r, const Metrics *so_far);
 /* How many steps have been launched and not collected; at most STEPS_OPEN. */
 int run_open_steps(const Run *r);
-/* Waits for the oldest of them and fills its metrics. Dies with EXIT_NUMERIC when its loss or a gradient was
- * not finite: neither it nor those launched since have updated anything. Collective. */
+/* Waits for the oldest step that is not collected and fills its metrics. Dies with EXIT_NUMERIC
+ * when its loss or a gradient was not finite: neither this step nor a later one has updated
+ * anything. Collective. */
 void run_collect(Run *r, Metrics *m);
-/* Dies, and names the first tensor of step s that is not finite: the rank that finds the earliest one speaks.
+/* Dies, and names the first tensor of step s that is not finite; the rank that found it reports.
  * Collective. */
 _Noreturn void run_not_finite(Run *r, const Launched *s);
 
-/* Logits ([V], in the type of run's reals, on the host) of the position after n more tokens of one sequence,
- * whose earlier ones are in the cache, on every rank. tokens NULL: only counts. Collective. */
+/* Extends one sequence, whose earlier tokens are in the cache, by n tokens. Collective.
+ *   tokens  in   [n]  NULL: only counts memory
+ *   logits  out  [V]  on the host of every rank, of type Params.real: the position after the last token */
 void run_extend(Run *r, const int32_t *tokens, int64_t n, void *logits);
 
-/* Mean loss over the first `batches` global batches of a loader, nats a token. Collective. tick may be NULL.
- */
+/* Mean loss over the first `batches` global batches of a loader, nats a token. Collective.
+ *   tick  in  called with ctx after each batch; may be NULL */
 double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx);
 
 /* The lists of a step of `batch` samples. */
 const Lists *run_lists(const Run *r, int64_t batch);
 
-/* Gives the executor this run's functions (step.c), and the model its microbatches. */
+/* Fills r->stage with the functions of step.c, and sets where the model's microbatches come from. */
 void step_open(Run *r);
-/* One step of training of this size, and one of evaluation, as the executor runs them; microbatches come from
- * r->step.source. */
+/* Runs one training step. Its microbatches come from r->step.feed. */
 void step_train(Run *r, const Lists *l);
+/* Runs one evaluation. share_rows: as model_begin's. */
 void step_forward(Run *r, const Schedule *s, int64_t B, int64_t S, int share_rows);
 
-/* Arithmetic of a token's forward and backward: 6 FLOPs a weight of a matrix product (output layer included)
- * and 12 L A D S of attention without regard to the mask, as Megatron-LM and PaLM count (Chowdhery et al.
+/* FLOPs of a token's forward and backward: 6 for each weight of a matrix product (output layer included)
+ * and 12 L A D S for attention, causal mask or not, as Megatron-LM and PaLM count (Chowdhery et al.
  * 2022, arXiv:2204.02311, app. B). */
 double run_flops_per_token(const Config *cfg);
 #endif

@@ -1,11 +1,11 @@
-/* Which kernels attention goes to on a GPU: chosen once, before anything of the run is taken, alike on all
- * ranks. */
+/* run_attention -- which kernels compute attention on a GPU: chosen once at the start, alike on all
+ * ranks */
 #include "run_layout.h"
 #include <stdio.h>
 #include <string.h>
 
-/* Why cuDNN has nothing to do with this configuration; NULL: it may. Where attention_backend asks for it,
- * most of these were refused with the configuration. */
+/* Why cuDNN cannot compute this configuration's attention; NULL: it may. With attention_backend fused
+ * the configuration has been refused before for most of these reasons. */
 static const char *unwanted(const Config *c)
 {
     if (c->attention_backend == ATTENTION_BACKEND_FLASH)
@@ -26,7 +26,8 @@ size_t run_attention_bytes(const Run *r)
     return c->device == DEVICE_CUDA && may && !unwanted(c) ? attention_bytes(&r->gpu.products) : 0;
 }
 
-/* "cuDNN 9.28.0, forward; our own kernels, backward: ..." */
+/* Fills r->gpu.attention: "cuDNN 9.28.0", "our own kernels: REASON", or how many shapes each
+ * computes. */
 static void say(Run *r, const AttentionUse *u, const char *why)
 {
     char *said = r->gpu.attention;
@@ -65,7 +66,7 @@ void run_attention(Run *r)
                *u.why ? "install cuDNN 9 and set LD_LIBRARY_PATH to its folder" : "leave it out");
     int64_t missing = !why && !some;
     all->wait(all, all->all_reduce(all, &missing, 1, I64, OP_MAX));
-    if (missing && some) {             /* ranks that compute the same thing do it in the same way */
+    if (missing && some) {             /* all ranks must use the same kernels for the same bits */
         cuda_attention_close(&r->dev);
         why = "another rank cannot use cuDNN";
     }
@@ -77,7 +78,8 @@ void run_attention(Run *r)
 
 /* ---- the faster one ---- */
 
-/* "; backward: our own kernels, 1.20 ms, cuDNN's 1.35 ms" */
+/* Appends to r->gpu.attention: "; backward: our own kernels, 1.200 ms, cuDNN's 1.350 ms".
+ *   ns  in  [2]  nanoseconds of our own kernels and of cuDNN's, summed over the ranks */
 static void say_time(Run *r, int backward, const int64_t ns[2], int ours)
 {
     size_t at = strlen(r->gpu.attention);

@@ -4,12 +4,12 @@
 #include "json_number.h"
 #include <stdlib.h>
 
-/* One rank's walk over a device that counts. */
+/* One rank's step over a device that counts FLOPs. */
 typedef struct {
     double flops;                                           /* so far: whole numbers, so sums are exact */
     CostSink sink;
     Device dev;
-    void (*act[INSTR_KINDS])(void *run, const Instr *i);    /* the model's */
+    void (*act[INSTR_KINDS])(void *run, const Instr *i);    /* the model's functions that act() wraps */
     double *cost[3];                                        /* [n] F, D, W of the virtual stages */
     PipeShape shape;
 } Count;
@@ -45,7 +45,7 @@ static int same_stage(const StagePlace *a, const StagePlace *b)
     return a->layers == b->layers && a->embedding == b->embedding && a->loss == b->loss;
 }
 
-/* One microbatch of the stage at place s, with its backward in halves. */
+/* Counts one microbatch of stage s, with its backward split in D and W. */
 static void count_stage(Count *k, const Config *cfg, int s)
 {
     Config one = *cfg;

@@ -1,11 +1,12 @@
-/* Which device a run computes on, and what carries its messages. */
+/* run_device -- the device that a run computes on, its memory, and the transport of its messages */
 #include "comm_device.h"
 #include "run_layout.h"
 #include <stdlib.h>
 
 static int threads_of(const Run *r) { return r->cfg->threads ? (int)r->cfg->threads : grid_cores(&r->grid); }
 
-/* By what a GPU is, not by its number: a launcher may show each rank its own as number 0. */
+/* Ranks on this rank's GPU. GPUs are told apart by their unit id: a launcher may give each rank a number
+ * 0. */
 static int ranks_of_gpu(Run *r)
 {
     Comm *all = &r->grid.all;
@@ -23,7 +24,7 @@ static void open_cuda(Run *r)
     const Config *c = r->cfg;
     int gpus = cuda_count();
     cuda_open(&r->dev, r->params.real, grid_host_rank(&r->grid) % gpus);
-    r->dev.pool = pool_open(threads_of(r));        /* for the host's own work: initial values */
+    r->dev.pool = pool_open(threads_of(r));        /* host threads: they compute the initial values */
     r->gpu.sharing = ranks_of_gpu(r);
     all_ok(&r->grid.all, r->gpu.sharing == 1 || c->distributed_backend == DISTRIBUTED_BACKEND_STAGED,
            EXIT_RESOURCE, "nccl",

@@ -1,4 +1,4 @@
-/* The folder of a run: claimed by one job at a time, for one run. */
+/* run_directory -- the folder of a run, claimed by one job at a time, for one run */
 #define _GNU_SOURCE
 #include "run_directory.h"
 #include "checkpoint.h"
@@ -23,7 +23,7 @@ static int same_folder(const char *a, const char *b)
     return stat(a, &s) == 0 && stat(b, &t) == 0 && s.st_dev == t.st_dev && s.st_ino == t.st_ino;
 }
 
-/* `load` means the run in `path`: by name, as the folder, or as one of its checkpoints. */
+/* Whether `load` means the run in `path`: by name, as the folder, or as one of its checkpoints. */
 static int is_own(const char *load, const char *path)
 {
     if (!strcmp(load, "latest") || !strcmp(load, path) || same_folder(load, path))
@@ -53,8 +53,8 @@ static void new_id(char id[RUN_ID])
 
 /* ---- claiming ---- */
 
-/* Locks PATH/.lock for this process; the file says whose it is, in a record of fixed size. Returns 0, or the
- * exit code and a reason. */
+/* Locks PATH/.lock for this process and writes its owner into it, a record of fixed size. Returns 0, or
+ * the exit code and a reason. */
 static int lock(RunDirectory *d, char why[WHY])
 {
     char *path = xasprintf("%s/.lock", d->path), who[128] = "", host[64] = "?";
@@ -91,8 +91,8 @@ static int make_and_lock(RunDirectory *d, char why[WHY])
     return code;
 }
 
-/* The id of the run that is there, from run.json or else from its newest checkpoint; 0 when none is written.
- */
+/* Fills d->id with the id of the run in the folder, from run.json or else from its newest checkpoint.
+ * Returns 0 when none is written. */
 static int old_id(RunDirectory *d)
 {
     char *id = source_run_id(d->path), why[WHY];
@@ -109,7 +109,8 @@ static int old_id(RunDirectory *d)
     return known;
 }
 
-/* Rank 0: fills d. Returns 0, or the exit code and a reason with what to change. */
+/* Claims the folder on rank 0 and fills d. Returns 0, or the exit code and a reason with what to
+ * change. */
 static int claim(RunDirectory *d, const Config *cfg, char why[WHY])
 {
     const char *load = cfg->load;
@@ -179,7 +180,7 @@ static char *free_name(const char *base)
     }
 }
 
-/* A fresh start: the old run goes aside, and the lock of the new folder is this job's. */
+/* A fresh start over an old run: moves the old folder aside and locks the new one. */
 static int replace_run(RunDirectory *d, char why[WHY])
 {
     char *to = free_name(d->path);
@@ -209,8 +210,8 @@ static int copy_metrics(const char *from, const char *to, char why[WHY])
     return ok;
 }
 
-/* A run goes on from an earlier iteration: its later checkpoints and the metrics until now make a folder of
- * their own, which can be loaded like a run's. */
+/* A resume from an earlier iteration: moves the later checkpoints and a copy of the metrics into a
+ * folder of their own, which can be loaded like a run's. */
 static int replace_later(const RunDirectory *d, int64_t iteration, char why[WHY])
 {
     char *folder = xasprintf("%s/checkpoints", d->path), *base = xasprintf("%s/replaced", d->path),

@@ -1,13 +1,12 @@
-/* run_directory -- the folder of a run: whose it is, who writes in it, and which checkpoint a start begins
- * from.
+/* run_directory -- the folder of a run: its id, its lock, and the checkpoint that a start begins from.
  *
- * A folder holds one run. The run has an id, 16 hexadecimal digits drawn at its fresh start, which stands in
- * run.json, in every line of metrics.jsonl and in the state of every checkpoint; a resume keeps it. A fresh
- * start where a run is already is refused, unless `overwrite` says that the old run is to be moved aside: to
- * FOLDER.1, .2, ... Nothing is deleted.
+ * A folder holds one run. The run has an id, 16 hexadecimal digits drawn at its fresh start, which
+ * stands in run.json, in every line of metrics.jsonl and in the state of every checkpoint; a resume
+ * keeps it. A fresh start in a folder that holds a run is refused, unless `overwrite` is set: then the
+ * old run is moved to FOLDER.1, .2, ... Nothing is deleted.
  *
- * A start has two halves. The claim looks, locks and refuses, before memory is taken; the beginning moves
- * folders, when nothing is left that could refuse to start. */
+ * A start has two halves. run_directory_claim checks, locks and refuses, before memory is taken.
+ * run_directory_begin moves folders, after every check that could refuse the start. */
 #ifndef RUN_DIRECTORY_H
 #define RUN_DIRECTORY_H
 #include "comm.h"
@@ -19,21 +18,22 @@ typedef struct {
     char *path;                 /* cfg->save, without slashes at its end */
     const char *from;           /* what to load; NULL: a fresh start */
     int64_t goes_on;            /* bool: `load` names this folder, so its run is continued */
-    int64_t used;               /* bool: a run is in it: a checkpoint, or a line of metrics.jsonl */
-    int lock; /* descriptor of PATH/.lock on rank 0, -1 elsewhere; closing it gives the folder free */
-    char id[RUN_ID];            /* of the run, the same on every rank */
+    int64_t used;               /* bool: the folder holds a checkpoint or a line of metrics.jsonl */
+    int lock;                   /* rank 0: descriptor of PATH/.lock, closing it unlocks; -1 elsewhere */
+    char id[RUN_ID];            /* the run's id, the same on every rank */
 } RunDirectory;
 
-/* Claims the folder that cfg->save names for this job, and makes it where it is missing. `load` may be absent
- * (a fresh start), `latest` or a path into this folder (the run here goes on, or starts where nothing is
- * saved yet), or another place. Collective over all; rank 0 alone touches the folder. Dies with EXIT_CONFIG
- * when the start would mix two runs or `save` is itself a checkpoint, EXIT_CHECKPOINT when another job holds
- * the lock, EXIT_RESOURCE when the folder cannot be made or written. */
+/* Claims the folder cfg->save for this job, and makes it where it is missing. cfg->load may be absent (a
+ * fresh start), `latest` or a path into this folder (this run goes on, or starts where nothing is saved
+ * yet), or another place. Dies with EXIT_CONFIG when the start would mix two runs or `save` is itself a
+ * checkpoint, EXIT_CHECKPOINT when another job holds the lock, EXIT_RESOURCE when the folder cannot be
+ * made or written. Collective over all; rank 0 alone touches the folder. */
 void run_directory_claim(RunDirectory *d, const Config *cfg, Comm *all);
 
-/* The run begins, after `iteration` steps. A fresh start moves aside the run that is there; a run that goes
- * on from an iteration before its last one moves its later checkpoints and a copy of metrics.jsonl to
- * PATH/replaced.1, .2, ... Collective over all; rank 0 says what it has moved. Dies with EXIT_RESOURCE. */
+/* Prepares the folder for the step after `iteration`. A fresh start moves aside the run that is there. A
+ * resume from before the last iteration moves the later checkpoints and a copy of metrics.jsonl to
+ * PATH/replaced.1, .2, ... Rank 0 prints what it has moved. Dies with EXIT_RESOURCE. Collective over
+ * all. */
 void run_directory_begin(RunDirectory *d, int64_t iteration, Comm *all);
 void run_directory_close(RunDirectory *d);
 #endif

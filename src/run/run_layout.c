@@ -1,4 +1,5 @@
-/* A run before it has memory: grid, and the rehearsal that finds every size. */
+/* run_layout -- the memory of a run: taken from arenas, and sized by a rehearsal over arenas that
+ * count */
 #include "run_layout.h"
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +15,7 @@ GridSpec run_spec(const Config *c)
                            [AXIS_DP] = (int)c->data_parallel_size,
                            [AXIS_PP] = (int)c->pipeline_model_parallel_size},
                   .kv_share = c->num_query_groups < tp ? tp / (int)c->num_query_groups : 1,
-                  .instances =
-                      (int)(copies < ranks ? copies : ranks)}; /* legal with one rank, and changes nothing */
+                  .instances = (int)(copies < ranks ? copies : ranks)}; /* one rank: any number is legal */
     BUG_ON(!grid_parse_order(c->rank_order, s.order));
     return s;
 }
@@ -32,7 +32,7 @@ static void most(int slots[SLOT_KINDS], const Schedule *s)
         slots[k] = s->slots[k] > slots[k] ? s->slots[k] : slots[k];
 }
 
-/* Bytes that `run` has grown by since the last call. */
+/* Bytes that `run` has grown by since the last call with the same *before. */
 static int64_t grown(const Arena *run, size_t *before)
 {
     int64_t n = (int64_t)(run->used - *before);
@@ -40,8 +40,8 @@ static int64_t grown(const Arena *run, size_t *before)
     return n;
 }
 
-/* The sequence that is being generated: its tokens as a microbatch, and the keys and values of its layers
- * here. */
+/* Takes the memory of generation: the tokens of a sequence as a microbatch, and keys and values of the
+ * layers of this rank. */
 static void layout_generation(Run *r, Arena *run, Arena *host)
 {
     const Config *c = r->cfg;
@@ -65,8 +65,8 @@ static void layout_generation(Run *r, Arena *run, Arena *host)
                           .sample = arena_take(host, 8)};
 }
 
-/* Events of a step on this rank: its instructions, the operations that the rehearsal has counted on every
- * axis, and about as many of all ranks together as the end of a step has. */
+/* Events that a step records on this rank: its instructions, the messages that the rehearsal has counted
+ * on every axis, and about 32 messages over all ranks at the end of a step. */
 static int64_t events(const Run *r)
 {
     int64_t n = 0, ops = 32;
@@ -77,7 +77,7 @@ static int64_t events(const Run *r)
     return n + ops;
 }
 
-/* Takes all memory of the run. Runs over counting arenas first, then over the real ones. */
+/* Called over counting arenas first, then over the real ones. */
 void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
 {
     const Config *c = r->cfg;
@@ -138,15 +138,14 @@ void run_layout_give(Run *r)
     r->checkpoint.pieces = NULL;
 }
 
-/* What the groups of each axis have sent so far, those that share an axis together. */
+/* What this rank has sent so far on each axis; groups within an axis count towards it. */
 static void traffic(const Grid *g, Traffic t[AXES])
 {
-    const struct { int axis; const Comm *comm;
-    } more[] = {{AXIS_TP, &g->kv},
-                {AXIS_DP, &g->data},
-                {AXIS_DP, &g->shard},
-                {AXIS_DP, &g->copies},
-                {AXIS_PP, &g->embedding}};
+    const struct { int axis; const Comm *comm; } more[] = {{AXIS_TP, &g->kv},
+                                                           {AXIS_DP, &g->data},
+                                                           {AXIS_DP, &g->shard},
+                                                           {AXIS_DP, &g->copies},
+                                                           {AXIS_PP, &g->embedding}};
     for (int a = 0; a < AXES; a++)
         t[a] = (Traffic){g->axis[a].ops, g->axis[a].bytes};
     for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
@@ -155,7 +154,7 @@ static void traffic(const Grid *g, Traffic t[AXES])
     }
 }
 
-/* What device and transport take for themselves. */
+/* Bytes that device and transport take for themselves. */
 static int64_t workspace(const Run *r)
 {
     const Grid *g = &r->grid;
@@ -176,8 +175,8 @@ void run_rehearse_step(Run *r, const Lists *l)
     data_gather_all(&r->params.data, r->cfg->overlap_param_gather);
 }
 
-/* Everything that a command can make the model do, over a device and groups that do nothing; counts what a
- * step of the last segment sends. */
+/* Runs every list of the plan over a device and groups that do nothing, and counts the traffic of a
+ * training step of the last segment. */
 static void rehearse(Run *r, const Rehearsal *over)
 {
     const Config *c = r->cfg;
@@ -200,8 +199,8 @@ static void rehearse(Run *r, const Rehearsal *over)
 
 void run_table_open(Run *r) { params_open(&r->params, r->cfg, &r->grid, &r->plan.placement); }
 
-/* Finds every size: takes memory and runs every list over arenas and a device that only count, the first time
- * with slots that grow as they must, then with slots of that size. */
+/* Finds every size over arenas that only count: takes memory with slots that grow, runs every list, and
+ * takes memory again with slots of the peak sizes. */
 static void count(Run *r, const Rehearsal *over)
 {
     Device null, *dev = over->dev ? over->dev : &null;

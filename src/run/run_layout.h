@@ -1,54 +1,56 @@
-/* run_layout -- inside run: the steps of its start, in their order. */
+/* run_layout -- the steps of run_open, in their order; only src/run includes this. */
 #ifndef RUN_LAYOUT_H
 #define RUN_LAYOUT_H
 #include "run.h"
 
+/* The grid that a configuration describes. */
 GridSpec run_spec(const Config *c);
 
-/* The parameter table, with the groups of r->grid. */
+/* Opens the parameter table with the groups of r->grid. */
 void run_table_open(Run *r);
-/* Units and instruction lists of this rank, from the table; all lists of all ranks are checked by rank 0.
- * made: NULL, or where they come from. */
+/* Makes units and instruction lists of this rank from the table. Rank 0 checks the lists of all ranks.
+ *   made  in  lists of all ranks, checked before; NULL: made here */
 void lists_open(Run *r, const StepLists *made);
-/* The units alone, for a table that was opened again. */
+/* Sets the units alone, for a table that was opened again. */
 void lists_units(Run *r);
 void lists_close(Run *r);
 /* Whether the schedule splits the backward in D and W. */
 int lists_split(const Config *c, const PipeShape *s);
 
-/* The device of this rank, and the groups of r->grid over its memory. Collective. Dies as cuda_open and the
- * groups do. */
+/* Opens the device of this rank, and the groups of r->grid over its memory. Dies as cuda_open and the
+ * groups do. Collective. */
 void run_device_open(Run *r);
 void run_device_close(Run *r);
-/* Ranks that share this one's device. */
+/* Ranks that share this rank's device, itself included. */
 int run_device_ranks(const Run *r);
 /* Bytes that the device would take for itself. */
 size_t run_device_workspace(const Run *r);
 
-/* On a GPU: chooses what attention computes with, and takes what that needs of its memory; r->gpu.attention
- * says it. With attention_backend fused and without cuDNN's kernels for all of it dies with EXIT_RESOURCE.
- * Collective. */
+/* On a GPU: chooses the kernels of attention, reserves their memory, and describes the choice in
+ * r->gpu.attention. Dies with EXIT_RESOURCE when attention_backend is fused and cuDNN lacks a kernel for
+ * one of the shapes. Collective. */
 void run_attention(Run *r);
-/* Bytes that attention takes, when it is cuDNN. */
+/* Bytes that cuDNN's attention takes; 0 where cuDNN is not used. */
 size_t run_attention_bytes(const Run *r);
 
-/* Keeps copies of FP8 weights of as many layers as there is room for on every rank: fills r->plan.fp8_recast,
- * and bytes and memory of the plan anew where that is not all. Dies with EXIT_RESOURCE, and three changes
- * that would help, when device or host have less memory left than the plan of the ranks that share it.
- * Collective. */
+/* Checks that the plan fits. With FP8 weights, keeps their copies for as many layers as every rank has
+ * room for: sets r->plan.fp8_recast and, when that is above 0, bytes and memory of the plan anew. Dies
+ * with EXIT_RESOURCE, and names three changes that would help, when device or host have less memory left
+ * than the ranks that share it need. Collective. */
 void run_fit(Run *r);
 
-/* Maps the arenas of the plan's sizes; the groups may know of them. */
+/* Maps the arenas in the plan's sizes and registers them with the groups that need that (NCCL). */
 void run_device_arenas(Run *r);
 
-/* On a GPU: the algorithms of its matrix products, from the file of the run, or timed in the arena, which is
- * empty still, and written to the file. */
+/* On a GPU: reads the algorithms of the matrix products from the run's file, times those that are
+ * missing in the arena, which is still empty, and writes them to the file. */
 void run_tune(Run *r, const char *run_dir);
-/* With attention_backend auto: of cuDNN and our own kernels the faster for forwards, and for backwards, of
- * all ranks' time; says so. As run_tune: products of cublaslt_tune 1 are not timed either. Collective. */
+/* With attention_backend auto: times cuDNN's kernels and our own over all ranks, and takes the faster
+ * ones for the forward, and for the backward. Adds the times to r->gpu.attention. Times nothing with
+ * cublaslt_tune 1. Collective. */
 void run_attention_tune(Run *r);
 
-/* Takes all memory of the run from arenas that may be counting, and fills r->plan.memory. */
+/* Takes all memory of the run from arenas, which may only count, and fills r->plan.memory. */
 void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir);
 void run_layout_give(Run *r);
 #endif

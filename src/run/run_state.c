@@ -32,8 +32,8 @@ json_t *run_state(const Run *r)
 
 #define OTHER_STATE "; change: load another checkpoint, or set finetune: true to take the weights only"
 
-/* A number of the state in [low, high]. A right hash shows that it was written so, not that a run can go on
- * from it. */
+/* A number of the state; dies when it is outside [low, high]. The manifest's hash proves that the number
+ * was written so, not that a run can go on from it. */
 static int64_t state_int(const json_t *state, const char *key, int64_t low, int64_t high, const char *dir)
 {
     json_t *v = json_object_get(state, key);
@@ -48,7 +48,7 @@ static int64_t state_int(const json_t *state, const char *key, int64_t low, int6
     return n;
 }
 
-/* Refuses or tells what changed in the config since the checkpoint was written. */
+/* Dies or warns about keys of the configuration that have changed since the checkpoint was written. */
 static const Config *compare_config(const Config *cfg, const json_t *state, const char *dir)
 {
     const char *text = json_string_value(json_object_get(state, "config")), *skipped = "", *diff = "";
@@ -66,8 +66,8 @@ static const Config *compare_config(const Config *cfg, const json_t *state, cons
     return saved;
 }
 
-/* How far the run was: as many samples as its batch sizes give, where they have not changed since it began or
- * last did. */
+/* Reads how far the run was. The consumed samples must be those that the batch sizes give, counted from
+ * where the present batch sizes took effect. */
 static void load_progress(Run *r, const json_t *state, const Config *saved, const char *dir)
 {
     RunProgress *p = &r->progress;

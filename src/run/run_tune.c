@@ -1,5 +1,5 @@
-/* The algorithms of a GPU's matrix products, and the kernels of its attention: chosen before the first step,
- * kept beside the run. */
+/* run_tune -- algorithms of a GPU's matrix products, chosen before the first step and kept beside the
+ * run */
 #include "file.h"
 #include "run_layout.h"
 #include "tuned.h"
@@ -26,7 +26,7 @@ void run_tune(Run *r, const char *run_dir)
               r->arenas.run.size);
     if (path && r->gpu.algorithms.n > known) {
         if (run_dir)
-            file_make_dirs(run_dir, why); /* a folder that cannot be made is one that cannot be written */
+            file_make_dirs(run_dir, why); /* tuned_write reports a folder that could not be made */
         tuned_write(&r->gpu.algorithms, path);
     }
     free(path);

@@ -1,4 +1,5 @@
-/* start -- the beginning of a command that runs a model: configuration, grid, memory, corpus, first lines */
+/* start -- the beginning of a command that runs a model: configuration, grid, memory, corpus, first
+ * lines */
 #define _GNU_SOURCE
 #include "start.h"
 #include "balance.h"
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A grid that follows from the world alone. */
+/* Opens a grid whose only axis is the world, for checks that come before the layout is trusted. */
 static void world_open(Grid *g, const Config *cfg)
 {
     GridSpec spec = grid_along(AXIS_DP, cfg->world);
@@ -19,8 +20,8 @@ static void world_open(Grid *g, const Config *cfg)
     grid_open(g, &spec, cfg->world, rank);
 }
 
-/* Ranks that have read something else would wait for each other in groups that only some of them open: they
- * are compared before there is any other grid. */
+/* Compares the configurations of all ranks before the grid is opened: ranks with different
+ * configurations would wait for each other in groups that only some of them open. */
 static void compare(const Config *cfg)
 {
     Grid g;
@@ -29,7 +30,7 @@ static void compare(const Config *cfg)
     grid_close(&g);
 }
 
-/* What config_load asks for: the configuration in the newest checkpoint. */
+/* The configuration in the newest checkpoint, for config_load_over. */
 static char *saved_config(const char *load, char **dir)
 {
     char why[WHY], *text = NULL;
@@ -86,8 +87,8 @@ const Config *start_config(const char *path, Args *a, ConfigUse use)
 {
     struct stat st;
     char *load = NULL;
-    if (path && (use & USE_LOAD) && stat(path, &st) == 0 &&
-        S_ISDIR(st.st_mode)) { /* of a run: it has its own */
+    /* a folder is a run or a checkpoint, which carries its own configuration */
+    if (path && (use & USE_LOAD) && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
         a->v[a->n++] = load = xasprintf("load=%s", path);
         path = NULL;
     }

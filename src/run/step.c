@@ -1,4 +1,4 @@
-/* What the instructions of a step do, how a step ends, and evaluation. */
+/* step -- what the instructions of a step do, the end of a step, evaluation and generation */
 #include "lr.h"
 #include "run.h"
 #include <math.h>
@@ -40,14 +40,15 @@ static const Batch *next_batch(void *run, int mb)
 
 /* ---- the end of a step ---- */
 
-/* The gradients of v overflow in fp16: the update is left out and the scale halved. */
+/* Whether the gradients overflow in fp16: then the update is skipped and the scale halved. */
 static int overflows(const Run *r, const Verdict *v)
 {
     return r->cfg->params_dtype == PARAMS_DTYPE_FP16 && isfinite(v->loss) && !isfinite(v->norm);
 }
 
-/* fp16's dynamic scale of the next step depends on this one's norm, so here alone the host waits for the
- * device within a step. Returns 0 when the gradients overflow: the update is left out. */
+/* Updates fp16's dynamic loss scale. Returns 0 when the gradients overflow: the update is skipped. The
+ * next step's scale depends on this step's norm: the only place in a step where the host waits for the
+ * device. */
 static int scale_allows(Run *r)
 {
     const Config *c = r->cfg;
@@ -72,14 +73,14 @@ static void update(Run *r, Metrics *m)
     m->loss_scale = r->opt.loss_scale.scale;
     m->learning_rate = lr_at(c, r->progress.consumed_samples);
     if (scale_allows(r)) {
-        r->dev.wait_snapshots(&r->dev);            /* what a save still copies is about to change */
+        r->dev.wait_snapshots(&r->dev);            /* the update overwrites what a save may still copy */
         optimizer_step(&r->opt, m->learning_rate);
         data_gather_all(&r->params.data, c->overlap_param_gather);
     }
     m->skipped_iterations = r->progress.skipped;
 }
 
-/* The step that runs now will be a line of the log. */
+/* Whether the step that runs now is logged. */
 static int is_logged(const Run *r)
 {
     int64_t i = r->progress.iteration + 1;
@@ -110,7 +111,7 @@ static void stage_step(void *run, const Instr *i)
     }
 }
 
-/* Where the time of a step goes, and the timeline when one is asked for. */
+/* Adds an instruction's time to the step's metrics, and to the timeline when one is recorded. */
 static void mark(void *run, const Instr *i, double start, double end)
 {
     Run *r = run;
@@ -179,7 +180,7 @@ void step_forward(Run *r, const Schedule *s, int64_t B, int64_t S, int share_row
     m->now.evaluating = 0;
 }
 
-/* The list over the batch that comes next; its verdict is on its way. */
+/* Runs the training list over the next batch. read_wait(r->step.ticket) then gives the verdict. */
 static void launch(Run *r)
 {
     int64_t batch = config_batch_at(r->cfg, r->progress.consumed_samples);
@@ -278,7 +279,7 @@ double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, 
     return sums[1] > 0 ? sums[0] / sums[1] : 0;
 }
 
-/* What comes next in the sequence that is being generated. */
+/* The next tokens of the sequence that is being generated. */
 static const Batch *sequence(void *run, int mb)
 {
     (void)mb;

@@ -27,7 +27,7 @@ static int read_words(const json_t *words, uint64_t *out)
     return 1;
 }
 
-/* Adds all of the file's to a, or nothing and 0. */
+/* Adds all algorithms of j to a. Returns 0, and adds none, when one of them is malformed. */
 static int parse(Algorithms *a, json_t *j)
 {
     const char *format = json_string_value(json_object_get(j, "format")), *key;
@@ -50,7 +50,8 @@ static int parse(Algorithms *a, json_t *j)
     return good;
 }
 
-/* 1: read, or there is no file; 0: it is not ours, *why says in what way. */
+/* Returns 1 when the file was read or does not exist; 0 when it is broken or foreign, with the reason in
+ * why. */
 static int read_file(Algorithms *a, const char *path, char why[WHY])
 {
     int64_t size;
@@ -106,9 +107,7 @@ void tuned_write(const Algorithms *a, const char *path)
         slash[slash == dir] = 0;
     int fd = file_open_dir(AT_FDCWD, slash ? dir : ".", 0, why);
     if (fd >= 0)
-        flock(
-            fd,
-            LOCK_EX); /* where the file system has no locks, another rank's may be lost: it is timed again */
+        flock(fd, LOCK_EX); /* without locks another rank's entries may be lost: they are timed again */
     int ours = fd >= 0 && read_file(&all, path, why);
     for (int64_t i = 0; ours && i < a->n; i++)
         algorithms_add(&all, &a->list[i]);

@@ -16,7 +16,7 @@ double *whole_piece(const Run *r, const TensorPiece *p)
     return x;
 }
 
-/* One box, from the rank that has it (p) to rank 0 (out). */
+/* Moves one box from `rank`, where p is the box, to rank 0, where out is the whole gradient. */
 static void move(Run *r, int rank, const TensorPiece *p, int64_t cols, double *out)
 {
     Comm *all = &r->grid.all;
@@ -32,7 +32,7 @@ static void move(Run *r, int rank, const TensorPiece *p, int64_t cols, double *o
     free(x);
 }
 
-/* What one rank contributes: the number of boxes, then each. */
+/* Moves the boxes of one rank to rank 0: their number, then each. */
 static void contribute(Run *r, int rank, const TensorPiece *p, int n, const char *name, int64_t cols,
                        double *out)
 {
