@@ -1,9 +1,9 @@
-/* common -- what the row-wise and elementwise kernels share: 16-byte pieces of storage, reductions in a fixed
- * order, fast division by what a launch knows, Philox.
+/* common -- what the row-wise and elementwise kernels share: 16-byte pieces of storage, reductions in a
+ * fixed order, division by a constant of the launch, Philox.
  *
- * Storage is float, bf16 or f16; arithmetic is float. A kernel that reads storage comes twice: in 16-byte
- * pieces (Piece) where every pointer and every distance between rows is a multiple of 16 bytes, element by
- * element elsewhere. */
+ * Storage is float, bf16 or f16; arithmetic is float. A kernel that reads storage has two versions: one
+ * for 16-byte pieces (Piece), where every pointer and every distance between rows is a multiple of 16
+ * bytes, and one element by element. */
 #ifndef COMMON_CUH
 #define COMMON_CUH
 #include <cuda_runtime.h>
@@ -21,7 +21,7 @@ template <> struct DtypeOf<float> { enum { value = F32 }; };
 template <> struct DtypeOf<Bf16> { enum { value = BF16 }; };
 template <> struct DtypeOf<Half> { enum { value = F16 }; };
 
-/* run(T{}) with T the storage type t. */
+/* Calls run(T{}), where T is the C++ type of storage type t. */
 template <class Run> static inline void with_type(Dtype t, Run run)
 {
     switch (t) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void from_float(Half *p, float x) { *p = __float2half
 __device__ __forceinline__ uint32_t float_bits(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float bits_float(uint32_t x) { return __uint_as_float(x); }
 
-/* Two elements of a 16-bit type in a word, the first in its low half. */
+/* Two elements of a 16-bit type are a word, the first one in the low half. */
 __device__ __forceinline__ void unpack(float *f, uint32_t w, Bf16)
 {
     f[0] = bits_float(w << 16);
@@ -60,7 +60,7 @@ __device__ __forceinline__ void unpack(float *f, uint32_t w, Half)
     f[0] = __half2float(Half(low));
     f[1] = __half2float(Half(high));
 }
-/* A pair rounds in one instruction. */
+/* One instruction rounds a pair. */
 __device__ __forceinline__ uint32_t pack(float a, float b, Bf16)
 {
     __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
@@ -76,7 +76,7 @@ __device__ __forceinline__ uint32_t pack(float a, float b, Half)
     return w;
 }
 
-/* N elements as they lie in memory: half the registers of their floats where T has 16 bits. */
+/* 16 bytes, N elements, in their storage type: half as many registers as floats where T has 16 bits. */
 template <class T> struct Piece {
     enum { N = 16 / sizeof(T) };
     uint4 raw;
@@ -108,7 +108,7 @@ template <> __device__ __forceinline__ void Piece<float>::set(const float *f)
     raw.x = float_bits(f[0]), raw.y = float_bits(f[1]), raw.z = float_bits(f[2]), raw.w = float_bits(f[3]);
 }
 
-/* What one access moves: a piece, or with N = 1 an element. */
+/* What one access loads or stores: a piece, or with N = 1 an element. */
 template <class T, int N> struct Chunk : Piece<T> {
     static_assert(N == Piece<T>::N, "a piece or an element");
 };
@@ -120,7 +120,7 @@ template <class T> struct Chunk<T, 1> {
     __device__ __forceinline__ void store(T *p) const { *p = x; }
 };
 
-/* N floats from and to a row of any storage type: 1, or a multiple of its piece. */
+/* Load or store N elements of any storage type as floats; N is 1 or a multiple of Piece<T>::N. */
 template <int N, class T> __device__ __forceinline__ void get_floats(float *f, const T *p)
 {
     enum { STEP = N == 1 ? 1 : Piece<T>::N };
@@ -142,7 +142,7 @@ template <int N, class T> __device__ __forceinline__ void put_floats(T *p, const
     }
 }
 
-/* May p be read in 16-byte pieces, row after row? An absent matrix may. */
+/* Whether p, or each row of m, can be accessed in 16-byte pieces; 1 for an absent matrix. */
 static inline int aligned(const void *p) { return (uintptr_t)p % 16 == 0; }
 static inline int aligned(Mat m)
 {
@@ -154,8 +154,8 @@ static inline int aligned(Mat m)
 enum { WARP = 32 };
 static const unsigned EVERY_LANE = 0xffffffffu;
 
-/* Over groups of `lanes` neighbours (a power of two); every lane gets the same bits, because a + b = b + a.
- */
+/* Sums over groups of `lanes` neighbouring lanes, a power of two. Every lane gets the same bits, because
+ * a + b = b + a. */
 __device__ __forceinline__ float warp_sum(float x, int lanes = WARP)
 {
     for (int o = lanes / 2; o; o >>= 1)
@@ -169,8 +169,8 @@ __device__ __forceinline__ double warp_sum(double x)
     return x;
 }
 
-/* Over a block of whole warps, up to 32. slot: 32 numbers of shared memory that nothing else uses until the
- * block meets again; one meeting. */
+/* Sum over a block of up to 32 whole warps; has one barrier.
+ *   slot  out  [32]  shared memory that nothing else uses until the next barrier */
 template <class T> __device__ __forceinline__ T block_sum(T x, T *slot)
 {
     int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
@@ -183,7 +183,7 @@ template <class T> __device__ __forceinline__ T block_sum(T x, T *slot)
 
 /* ---- whole numbers ---- */
 
-/* n / d and n % d for 0 <= n < 2^31 by a multiplication: Granlund, Montgomery 1994, "Division by invariant
+/* n / d for 0 <= n < 2^31 by a multiplication: Granlund, Montgomery 1994, "Division by invariant
  * integers using multiplication", sec 4 (with N = 31 the multiplier fits 32 bits). */
 struct Divider { uint32_t d, multiplier, shift; };
 static inline Divider divider(int64_t d)
@@ -203,7 +203,7 @@ __device__ __forceinline__ uint32_t operator/(uint32_t n, Divider v)
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* Number of blocks: a grid has one dimension here, and fewer than 2^31 of them. */
+/* Returns n as the size of a one-dimensional grid, which has fewer than 2^31 blocks. */
 static inline unsigned blocks_of(int64_t n)
 {
     BUG_ON(n < 1 || n >= (int64_t)1 << 31);
@@ -212,7 +212,7 @@ static inline unsigned blocks_of(int64_t n)
 
 /* ---- random numbers ---- */
 
-/* base.h: philox. key, counter and bits are the same. */
+/* philox of base.h: c is the counter (counter_lo in c[0], c[1]) and becomes the random words. */
 __device__ __forceinline__ void device_philox(uint32_t c[4], uint64_t key)
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -229,15 +229,15 @@ __device__ __forceinline__ void device_philox(uint32_t c[4], uint64_t key)
     }
 }
 
-/* Dropout as a kernel takes it. limit, and which word is whose: kernels/cpu/isa/isa.h. */
+/* A Dropout (device.h) as kernels take it. The masks are those of kernels/cpu/isa/isa.h. */
 struct Drop {
     const int64_t *sample;
     uint64_t key;
     int64_t pos0, col0, row0;
     Divider seq;
-    uint32_t limit;
-    float keep;                /* what a kept element is multiplied by; 1 and no drawing when p is 0 */
-    int on;
+    uint32_t limit;            /* p * 2^32: an element is kept if its random word is at least this */
+    float keep;                /* 1 / (1 - p): what a kept element is multiplied by */
+    int on;                    /* bool: p > 0 */
 };
 static inline Drop drop_of(const Dropout *s)
 {
@@ -246,7 +246,7 @@ static inline Drop drop_of(const Dropout *s)
               (uint32_t)fmin(ceil(s->p * 4294967296.0), 4294967295.0), (float)(1 / (1 - s->p)), s->p > 0};
     return d;
 }
-/* Where a row's masks come from. */
+/* What the masks of a row are drawn from. */
 struct DropRow { uint32_t position; uint64_t sample; };
 __device__ __forceinline__ DropRow drop_row(const Drop &d, uint32_t row)
 {
@@ -254,7 +254,7 @@ __device__ __forceinline__ DropRow drop_row(const Drop &d, uint32_t row)
     DropRow at = {(uint32_t)d.pos0 + (r - b * d.seq.d), (uint64_t)d.sample[b]};
     return at;
 }
-/* x[i] times the mask of column col + i: N and col0 + col multiples of 4, or N = 1. */
+/* x[i] *= the mask of column col + i times keep. N and col0 + col are multiples of 4, or N = 1. */
 template <int N> __device__ __forceinline__ void drop(float *x, const Drop &d, DropRow at, uint32_t col)
 {
     uint32_t column = (uint32_t)d.col0 + col;

@@ -126,7 +126,7 @@ static void pinned_give(CudaRanges *r, void *p, size_t bytes)
     CUDA_OK(cudaFreeHost(p));
 }
 
-/* Pinned memory has one address for host and kernels (unified addressing). */
+/* Pinned memory has the same address on the host and in kernels (unified addressing). */
 static void *cuda_mapped_take(Device *d, size_t bytes) { return pinned_take(&cuda_of(d)->mapped, bytes); }
 static void cuda_mapped_give(Device *d, void *p, size_t bytes) { pinned_give(&cuda_of(d)->mapped, p, bytes); }
 static void *cuda_host_take(Device *d, size_t bytes) { return pinned_take(&cuda_of(d)->pinned, bytes); }
@@ -134,7 +134,7 @@ static void cuda_host_give(Device *d, void *p, size_t bytes) { pinned_give(&cuda
 
 void *cuda_workspace(Cuda *c, size_t bytes)
 {
-    BUG_ON(bytes > CUDA_WORKSPACE || c->ops /* it is that of the ops, which run beside */);
+    BUG_ON(bytes > CUDA_WORKSPACE || c->ops /* ops of `compute` may use it at the same time */);
     return c->workspace;
 }
 
@@ -145,7 +145,8 @@ void cuda_watch(Device *d, void (*watch)(double waited))
     cuda_of(d)->watch = watch;
 }
 
-/* "Not yet" is also the thread's last error, which the next launch would take for its own. */
+/* cudaEventQuery leaves "not ready" as the thread's last error; it is cleared here, because the next
+ * launch would report it as its own. */
 int cuda_done(cudaEvent_t e)
 {
     cudaError_t is = cudaEventQuery(e);
@@ -157,7 +158,8 @@ int cuda_done(cudaEvent_t e)
     return 1;
 }
 
-/* Every thread begins on GPU 0, and would open that one too. What is watched is one thread's. */
+/* A thread starts on GPU 0, and a CUDA call would open that GPU too: other threads set the device first.
+ * Only the thread that opened d calls watch. */
 void cuda_await(Device *d, cudaEvent_t e)
 {
     Cuda *c = cuda_of(d);
@@ -174,11 +176,12 @@ void cuda_await(Device *d, cudaEvent_t e)
     CUDA_OK(cudaEventSynchronize(e));
 }
 
-/* The piece in turn has room, or the next one is taken as soon as its last copies have run. */
+/* Returns room in the current pinned piece of put. If the piece is full, it takes the next one and waits
+ * until that piece's earlier copies have run. */
 static char *room_for(Device *d, size_t bytes)
 {
     Cuda *c = cuda_of(d);
-    BUG_ON(c->ops /* `sent` would be another stream's */);
+    BUG_ON(c->ops /* `sent` must be recorded on the ops' own stream */);
     if (c->filled + bytes > CUDA_PIECE) {
         CUDA_OK(cudaEventRecord(c->sent[c->turn], c->compute));
         c->turn = (c->turn + 1) % CUDA_PIECES;
@@ -201,7 +204,7 @@ static void cuda_put(Device *d, void *dst, const void *src, size_t bytes)
     }
 }
 
-/* One piece is copied off the device while the host empties the one before. */
+/* Piece i is copied off the device while the host empties piece i - 1. */
 static void cuda_get(Device *d, void *dst, const void *src, size_t bytes)
 {
     Cuda *c = cuda_of(d);
@@ -222,7 +225,7 @@ static void cuda_get(Device *d, void *dst, const void *src, size_t bytes)
     }
 }
 
-/* Of words. */
+/* Copies 32-bit words by a kernel on `compute`. */
 static void copy_by_op(Device *d, void *dst, const void *src, size_t bytes)
 {
     BUG_ON(bytes % 4);
@@ -230,8 +233,8 @@ static void copy_by_op(Device *d, void *dst, const void *src, size_t bytes)
     cuda_copy(d, mat(dst, 1, n, F32), mat((void *)src, 1, n, F32));
 }
 
-/* The runtime would wait for a copy within the host's memory: an op does it. Returns whether src lies there.
- */
+/* If src is mapped memory, copies it by a kernel and returns 1: a copy from host to host by the CUDA
+ * runtime would make the host wait. Else returns 0. */
 static int copied_mapped(Device *d, void *dst, const void *src, size_t bytes)
 {
     if (!cuda_owns_mapped(d, src))
@@ -240,22 +243,22 @@ static int copied_mapped(Device *d, void *dst, const void *src, size_t bytes)
     return 1;
 }
 
-/* A ticket for what q's stream has been given so far. */
+/* Records the next event of q behind all that q's stream has so far, and returns its ticket. */
 static int64_t ticket_of(CudaCopies *q)
 {
     CUDA_OK(cudaEventRecord(q->event[q->tickets % CUDA_TICKETS], q->stream));
     return q->tickets++;
 }
 
-/* The end of the ops so far. */
+/* Returns an event recorded behind all ops so far. */
 static cudaEvent_t ops_so_far(Cuda *c)
 {
     CUDA_OK(cudaEventRecord(c->before, c->compute));
     return c->before;
 }
 
-/* The end of copy `ticket` of q. An event that a later ticket has taken over comes no sooner than this one's.
- */
+/* Returns an event at the end of copy `ticket` of q or later: CUDA_TICKETS copies on its event is
+ * recorded again. */
 static cudaEvent_t end_of_copy(const CudaCopies *q, int64_t ticket)
 {
     BUG_ON(ticket < 0 || ticket >= q->tickets);
@@ -266,7 +269,8 @@ static int64_t cuda_read_async(Device *d, void *dst, const void *src, size_t byt
 {
     Cuda *c = cuda_of(d);
     BUG_ON(!range_has(&c->pinned, dst) || c->ops);
-    /* few words by an op: the GPU copies one thing at a time each way, and a snapshot may be on its way */
+    /* a few words are copied by a kernel: the copy engine does one copy at a time, and may do a snapshot
+     * now */
     if (bytes <= CUDA_WORDS && bytes % 4 == 0)
         copy_by_op(d, dst, src, bytes);
     else if (!copied_mapped(d, dst, src, bytes))
@@ -283,7 +287,7 @@ static int64_t cuda_snapshot(Device *d, void *dst, const void *src, size_t bytes
     if (!copied)
         CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->snapshots.stream));
     c->unsettled = 1;
-    return -1 - ticket_of(&c->snapshots); /* tickets of read_async count up from 0, these down from -1 */
+    return -1 - ticket_of(&c->snapshots);  /* read_async's tickets are >= 0, snapshot's < 0 */
 }
 
 static void cuda_wait_snapshots(Device *d)
@@ -304,7 +308,8 @@ static void cuda_read_wait(Device *d, int64_t ticket)
 
 /* ---- copies beside the ops ---- */
 
-/* Tickets say which way, and are above 0, which stands for no copy. */
+/* Returns a ticket of offload, prefetch or side_end. It is above 0, since 0 means no copy, and contains
+ * `way`. */
 static int64_t trip_ticket(Cuda *c, int way) { return 1 + way + CUDA_WAYS * ticket_of(&c->trips[way]); }
 
 static cudaEvent_t end_of_trip(const Cuda *c, int64_t ticket)
@@ -339,7 +344,7 @@ static void cuda_stream_wait(Device *d, int64_t ticket)
         CUDA_OK(cudaStreamWaitEvent(c->compute, end_of_trip(c, ticket), 0));
 }
 
-/* What `compute` means changes places, so that an op knows of no other stream. */
+/* Exchanges `compute`: ops launch on `compute` and know no other stream. */
 static void cuda_side_begin(Device *d)
 {
     Cuda *c = cuda_of(d);
@@ -480,7 +485,7 @@ void cuda_close(Device *d)
     cuda_sync(d);
     cuda_attention_close(d);
     lt_close(c->lt);
-    /* the stream of read_async is the ops' */
+    /* the stream of c->reads is c->compute */
     CudaCopies *copies[] = {&c->reads, &c->snapshots, &c->trips[CUDA_OFFLOADS], &c->trips[CUDA_PREFETCHES],
                             &c->trips[CUDA_ASIDE]};
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {

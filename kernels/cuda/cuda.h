@@ -1,9 +1,9 @@
-/* cuda -- what the files of this folder share, and the groups whose buffers lie on a GPU
- * (parallel/comm/comm_*): a GPU's streams, memory and waits.
+/* cuda -- the state of the CUDA device: streams, events, memory. Used by this folder and by the groups
+ * whose buffers are on a GPU (parallel/comm/comm_*).
  *
- * Ops are enqueued on one stream, `compute`, and return at once; the host waits in get, read_wait and sync
- * alone. A call that fails, and a launch that cannot be, dies with EXIT_RESOURCE. One thread of the host, but
- * for read_wait. */
+ * Ops are enqueued on one stream, `compute`, and return at once; the host waits only in get, read_wait
+ * and sync. A CUDA call or launch that fails dies with EXIT_RESOURCE. Only the thread that opened the
+ * device may use it, except for read_wait. */
 #ifndef CUDA_H
 #define CUDA_H
 #include "device.h"
@@ -21,78 +21,79 @@ extern "C" {
     } while (0)
 _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, int line);
 
-#define CUDA_PIECE ((size_t)1 << 20) /* bytes of pinned memory that one copy of put or get takes at most */
-#define CUDA_WORDS ((size_t)4 << 10)           /* bytes that read_async has an op copy */
+#define CUDA_PIECE ((size_t)1 << 20)   /* bytes of a pinned piece, the most of one copy of put or get */
+#define CUDA_WORDS ((size_t)4 << 10)   /* most bytes that read_async copies by a kernel */
 enum { CUDA_PIECES = 16, CUDA_TICKETS = 256 };
 enum { CUDA_OFFLOADS, CUDA_PREFETCHES, CUDA_ASIDE, CUDA_WAYS };
-enum { CUDA_FEW = 16 }; /* blocks of an op aside: they wait for the bus, which they fill */
+enum { CUDA_FEW = 16 };                /* blocks of an op on the side stream: enough to fill the bus */
 
 typedef struct { char *p; size_t bytes; } CudaRange;
 typedef struct { CudaRange *at; int n, room; } CudaRanges;
 
-/* Copies on a stream; event of ticket t: [t % CUDA_TICKETS]. */
+/* A stream whose copies have tickets 0, 1, ...; event[t % CUDA_TICKETS] is recorded behind copy t. */
 typedef struct { cudaStream_t stream; cudaEvent_t event[CUDA_TICKETS]; int64_t tickets; } CudaCopies;
 
 typedef struct {
-    int index;                         /* which GPU */
-    pthread_t thread;                  /* that opened it */
-    char gpu[256];                     /* its name */
-    int sms, major, minor;
+    int index;                         /* number of the GPU */
+    pthread_t thread;                  /* thread that opened the device */
+    char gpu[256];                     /* name of the GPU */
+    int sms, major, minor;             /* multiprocessors; compute capability */
     size_t shared;                     /* bytes of shared memory that a block may ask for */
-    cudaStream_t compute;
-    char *workspace;
-    CudaRanges taken, mapped, pinned;   /* what take, mapped_take and host_take gave */
-    /* put: pinned pieces, filled in turn; `sent` of a piece is recorded when it is full */
-    char *piece;
-    cudaEvent_t sent[CUDA_PIECES];
-    size_t filled;                     /* bytes of the piece in turn */
-    int turn;
-    /* get: two pinned pieces */
-    char *landing;
-    cudaEvent_t landed[2];
-    CudaCopies reads;                   /* among the ops */
-    CudaCopies snapshots; /* beside the ops, each copy behind `before`, recorded anew for it: of saves, */
-    CudaCopies trips[CUDA_WAYS];       /* of what layers keep on the host, there and back; and ops aside */
-    cudaStream_t ops;                  /* aside: where `compute` is to go back to; else NULL */
-    cudaEvent_t before;
-    int unsettled;                     /* the ops are behind none of the last snapshots */
-    void (*watch)(double waited);
+    cudaStream_t compute;              /* stream of the ops */
+    char *workspace;                   /* [CUDA_WORKSPACE] */
+    CudaRanges taken, mapped, pinned;  /* memory that take, mapped_take, host_take have given */
+    /* put goes through pinned pieces, filled in turn */
+    char *piece;                       /* [CUDA_PIECES][CUDA_PIECE] */
+    cudaEvent_t sent[CUDA_PIECES];     /* recorded behind the last copy of a piece */
+    size_t filled;                     /* bytes used of the current piece */
+    int turn;                          /* current piece */
+    /* get goes through two pinned pieces */
+    char *landing;                     /* [2][CUDA_PIECE] */
+    cudaEvent_t landed[2];             /* recorded behind the copy into a piece */
+    CudaCopies reads;                  /* read_async: on `compute` */
+    CudaCopies snapshots;              /* snapshot: on a stream of its own */
+    CudaCopies trips[CUDA_WAYS];       /* offload, prefetch, side stream: a stream each */
+    cudaStream_t ops;                  /* from side_begin to side_end the stream of the ops; else NULL */
+    cudaEvent_t before;                /* end of the ops so far; recorded for each copy beside them */
+    int unsettled;                     /* bool: `compute` does not wait yet for the last snapshot */
+    void (*watch)(double waited);      /* see cuda_watch */
     struct Lt *lt;                     /* matrix products */
-    struct CudaAttention *attention;   /* what cuDNN does of attention; NULL: nothing */
+    struct CudaAttention *attention;   /* attention by cuDNN; NULL: none */
 } Cuda;
 
 static inline Cuda *cuda_of(const Device *d) { return (Cuda *)d->impl; }
-/* Blocks of an op that would have as many, and can do with fewer. */
+/* Blocks of an op that can do with fewer than `blocks`: on the side stream at most CUDA_FEW. */
 static inline int64_t cuda_few(const Cuda *c, int64_t blocks)
 {
     return c->ops && blocks > CUDA_FEW ? (int64_t)CUDA_FEW : blocks;
 }
 static inline cudaStream_t cuda_stream(const Device *d) { return cuda_of(d)->compute; }
 
-/* Device memory for the op that asks, until it has run: at most CUDA_WORKSPACE bytes, aligned to 256; not
- * cleared. */
+/* Returns device memory for one op, until the op has run: at most CUDA_WORKSPACE bytes, aligned to 256,
+ * not cleared. */
 void *cuda_workspace(Cuda *c, size_t bytes);
 
-/* Device memory until cudaFree, not cleared; dies with EXIT_RESOURCE. Start-up only. */
+/* Returns device memory until cudaFree, not cleared; dies with EXIT_RESOURCE. Start-up only. */
 void *cuda_memory(size_t bytes);
 
-/* Whether p lies in memory of the host that ops can use: what mapped_take or host_take gave. */
+/* Whether p lies in memory that mapped_take or host_take gave, which is the host's and which ops can
+ * use. */
 int cuda_on_host(Device *d, const void *p);
 
-/* Whether what `e` was recorded behind has run. */
+/* Whether event e has completed. */
 int cuda_done(cudaEvent_t e);
-/* The host waits for what `e` was recorded behind. Any thread. */
+/* The host waits for event e. Any thread may call it. */
 void cuda_await(Device *d, cudaEvent_t e);
-/* watch(seconds that the host has waited so far) is called now and then while the thread that opened d waits;
- * it may die. NULL: never. */
+/* Sets a function that cuda_await calls about every 50 ms on the thread that opened d. It may die. NULL:
+ * none.
+ *   waited  in  seconds of this wait so far */
 void cuda_watch(Device *d, void (*watch)(double waited));
 
-/* The kernels of attention and of xent may use the shared memory that they need: once, when the device is
- * opened. */
+/* Ask for the shared memory that the kernels of attention and of xent need; called once, by cuda_open. */
 void cuda_attention_open(const Cuda *c);
 void cuda_xent_open(const Cuda *c);
 
-/* Every row of the table: cuda_add, cuda_adam, ... */
+/* The ops: cuda_add, cuda_adam, ... */
 #define X(name, params, names) void cuda_##name params;
 OPS(X)
 #undef X

@@ -1,16 +1,17 @@
-/* libraries -- what is opened when a GPU is used, not when the program starts: cuBLASLt, NCCL, cuDNN. The
- * functions of each, under their own names, in a table; asked for the first time it is filled, and a library
- * that is not there dies with EXIT_RESOURCE, but for cuDNN, which can be done without (attention_cudnn.cpp).
- * The runtime itself is linked in. */
+/* libraries -- cuBLASLt, NCCL and cuDNN, which are opened when a GPU is used, not when the program
+ * starts. The functions of a library are a table with their own names, filled at the first call of
+ * lt_api or nccl_api. A missing library dies with EXIT_RESOURCE, except for cuDNN, which is optional
+ * (attention_cudnn.cpp). The CUDA runtime is linked in. */
 #ifndef LIBRARIES_H
 #define LIBRARIES_H
 #include <stddef.h>
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* A library that may be missing: NULL, and `why` (of `bytes`) says so. A function of it, NULL where it has
- * none. */
+/* Opens a library. If it is missing, returns NULL and writes the reason.
+ *   why  out  [bytes]  text */
 void *library_find(const char *name, char *why, size_t bytes);
+/* Returns a function of library l, or NULL if it has no such function. */
 void *library_symbol(void *l, const char *name);
 #ifdef __cplusplus
 }
@@ -36,11 +37,10 @@ const LtApi *lt_api(void);
 #include <nccl.h>
 
 #define NCCL_FUNCTIONS(X)                                                                                    \
-    X(ncclGetVersion)                                                                                        \
-    X(ncclGetErrorString) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommSplit)                      \
-        X(ncclCommGetAsyncError) X(ncclCommFinalize) X(ncclCommDestroy) X(ncclCommAbort) X(ncclCommRegister) \
-            X(ncclCommDeregister) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclReduceScatter)    \
-                X(ncclAllGather) X(ncclBroadcast) X(ncclSend) X(ncclRecv)
+    X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommSplit)    \
+    X(ncclCommGetAsyncError) X(ncclCommFinalize) X(ncclCommDestroy) X(ncclCommAbort) X(ncclCommRegister)     \
+    X(ncclCommDeregister) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclReduceScatter)            \
+    X(ncclAllGather) X(ncclBroadcast) X(ncclSend) X(ncclRecv)
 #define X(f) __typeof__(f) *f;
 typedef struct { NCCL_FUNCTIONS(X) } NcclApi;
 #undef X

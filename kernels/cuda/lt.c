@@ -8,9 +8,9 @@
 
 enum { WAYS = 8, SETS = 128, CANDIDATES = 64, WARM = 2, TIMED = 8, ALIGNED = 16 };
 
-/* All that an algorithm may depend on. Without padding: compared as bytes. Alignments up to 16 bytes, where
- * the demands of the kernels end: finer ones would give the same product other algorithms, and other bits, by
- * where it lies. */
+/* All that an algorithm may depend on. It has no padding, because keys are compared as bytes. Alignments
+ * count up to 16 bytes, the most that kernels ask for: beyond that, the address of a product would
+ * change its algorithm and its bits. */
 typedef struct {
     int64_t m, n, k, lda, ldb, ldc, ld_aux;
     int32_t type_a, type_b, type_c, epilogue;
@@ -20,12 +20,12 @@ _Static_assert(sizeof(Key) == 88, "a key has no padding");
 
 typedef struct {
     Key key;
-    uint64_t used;             /* when, in calls; 0: free */
+    uint64_t used;             /* number of the call that last used it; 0: the entry is free */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
-    int has;
-    double us;                 /* that it took when it was timed; -1: it was not */
+    int has;                   /* bool: the library has an algorithm */
+    double us;                 /* microseconds of the product when it was timed; -1: never timed */
 } Plan;
 
 struct Lt {
@@ -33,14 +33,13 @@ struct Lt {
     cublasLtHandle_t handle;
     const char *gpu;
     cudaStream_t stream;
-    void *workspace, *vector;
-    size_t bytes;              /* of workspace */
-    Algorithms *known;
-    int most, warned;
-    cudaEvent_t start, end;
+    void *workspace, *vector;  /* [bytes]; [LT_VECTOR] */
+    size_t bytes;
+    Algorithms *known;         /* see lt_tune */
+    int most, warned;          /* see lt_tune; bool: the user was warned of a refused algorithm */
+    cudaEvent_t start, end;    /* for timing */
     uint64_t calls;
-    Plan plan[SETS]
-             [WAYS]; /* generation asks for ever new shapes: the plan that was not used for longest goes */
+    Plan plan[SETS][WAYS];     /* generation always has new shapes: the least recently used goes */
 };
 
 #define LT_OK(lt, call) lt_ok((lt)->api, (lt)->api->call, #call)
@@ -131,7 +130,7 @@ static const char *type_name(int32_t t)
     }
 }
 
-/* The key as text, for a file: of this library on this GPU. */
+/* The key as text, with the library's version and the GPU, for the file of known algorithms. */
 static void key_text(const Lt *lt, const Key *k, char text[ALGORITHM_KEY])
 {
     int n = snprintf(text, ALGORITHM_KEY,
@@ -150,7 +149,7 @@ static void key_text(const Lt *lt, const Key *k, char text[ALGORITHM_KEY])
 #define SET(lt, desc, which, value) \
     LT_OK(lt, cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_##which, &(value), sizeof(value)))
 
-/* What of a descriptor changes from call to call. */
+/* Sets what may change of a descriptor between two calls of one plan. */
 static void set_pointers(Lt *lt, Plan *p, const LtProduct *q)
 {
     if (q->vector)
@@ -163,7 +162,7 @@ static void set_pointers(Lt *lt, Plan *p, const LtProduct *q)
         SET(lt, p->desc, B_SCALE_POINTER, q->scale_a);
 }
 
-/* A row-major matrix, as columns. */
+/* Describes a row-major matrix to cuBLASLt as the column-major transpose. */
 static cublasLtMatrixLayout_t layout(Lt *lt, LtMat m)
 {
     cublasLtMatrixLayout_t l;
@@ -190,7 +189,7 @@ static void describe(Lt *lt, Plan *p, const LtProduct *q)
     p->c = layout(lt, q->c);
 }
 
-/* The library's candidates, the one that it expects to be fastest first. */
+/* Asks for the library's candidates, best expected first; returns their number. */
 static int candidates(Lt *lt, const Plan *p, int most, cublasLtMatmulHeuristicResult_t *found)
 {
     cublasLtMatmulPreference_t pref;
@@ -226,7 +225,7 @@ static cublasStatus_t multiply(Lt *lt, const Plan *p, const LtProduct *q)
                                    lt->bytes, lt->stream);
 }
 
-/* Microseconds of one call, or -1 where it cannot run. */
+/* Returns the microseconds of one call, or -1 if it cannot run. */
 static double time_of(Lt *lt, const Plan *p, const LtProduct *q)
 {
     float ms;
@@ -264,7 +263,8 @@ static int tune(Lt *lt, Plan *p, const LtProduct *q, const char *text)
     return 1;
 }
 
-/* A known algorithm, when the library agrees that it computes this product. */
+/* Takes a known algorithm, if the library confirms that it can do this product. Returns whether it
+ * did. */
 static int recall(Lt *lt, Plan *p, const char *text)
 {
     _Static_assert(sizeof(cublasLtMatmulAlgo_t) == ALGORITHM_WORDS * sizeof(uint64_t),

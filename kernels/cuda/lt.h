@@ -1,13 +1,13 @@
-/* lt -- matrix products through cuBLASLt, row-major, with what happens at their end.
+/* lt -- matrix products through cuBLASLt, row-major, with its epilogues.
  *
- * cuBLASLt's matrices are stored by columns: ours, read as such, are the transposes, so c = op(a) op(b) is
- * asked for as c^T = op(b)^T op(a)^T. Its A is our b, its B our a.
+ * cuBLASLt's matrices are column-major: a row-major matrix is to it the transpose. c = op(a) op(b) is
+ * therefore computed as c^T = op(b)^T op(a)^T; cuBLASLt's A is our b, its B our a.
  *
- * What a product needs beside its pointers (descriptors, layouts, the algorithm) is a plan, made when its
- * shape is first seen and kept. Its algorithm comes from the list of known ones; else, while lt_tune is on,
- * it is the fastest of several; else the first that the library's heuristic names. So a run's algorithms
- * follow from the library, the GPU and the list. Partial sums along k are added in F32: no other reduction
- * scheme is allowed. */
+ * A plan is what a product needs beside its pointers: descriptors, layouts, algorithm. It is made when a
+ * shape is first seen, and kept. Its algorithm comes from the list of known ones; else, while lt_tune is
+ * on, it is the fastest of several candidates; else it is the first of the library's heuristic. The
+ * library, the GPU and the list thus determine all algorithms of a run. Partial sums along k are added
+ * in F32: no other reduction scheme is allowed. */
 #ifndef LT_H
 #define LT_H
 #include "algorithms.h"
@@ -20,32 +20,37 @@ typedef struct {
     LtMat c, a, b;             /* c [m,n] (+)= op(a) [m,k] op(b) [k,n] */
     int ta, tb, acc;
     cublasLtEpilogue_t epilogue;
-    void *vector;              /* bias [n], or the bias gradient [m] of BGRADB: sums along k of op(a) */
-    LtMat aux;                 /* what GELU is taken of [m,n]; p NULL: none */
+    void *vector;              /* in: bias [n]; out with BGRADB: bias gradient [m], op(a) over k */
+    LtMat aux;                 /* [m,n] input of GELU: out of GELU_AUX, in of DGELU; p NULL: none */
     const float *scale_a, *scale_b;    /* device memory: what a and b in FP8 are multiplied by */
-    int fast;                  /* FP8: sums are not promoted to F32 in between */
+    int fast;                  /* bool, FP8: sums may stay in the tensor cores' precision */
 } LtProduct;
 
 typedef struct Lt Lt;
 
-/* gpu: its name, the caller's. workspace: device memory, more than LT_VECTOR bytes at a multiple of 256,
- * which others may use for what runs on this stream. */
+/* Opens cuBLASLt for products on one stream.
+ *   gpu        in           name of the GPU; must live as long as the result
+ *   stream     in           stream of the products
+ *   workspace  in  [bytes]  device memory, more than LT_VECTOR bytes, at a multiple of 256; other work
+ *                           on this stream may use it too */
 Lt *lt_open(const LtApi *api, const char *gpu, cudaStream_t stream, void *workspace, size_t bytes);
 void lt_close(Lt *lt);
 
 /* Whether the library has an algorithm for this product. */
 int lt_has(Lt *lt, const LtProduct *q);
-/* Microseconds of this product when its algorithm was timed, in this run or for the list; -1: it was not. */
+/* Microseconds of this product when its algorithm was timed, in this run or an earlier one; -1: never
+ * timed. */
 double lt_us(Lt *lt, const LtProduct *q);
-/* Enqueues the product. No algorithm, or a call that fails, dies with EXIT_RESOURCE. */
+/* Enqueues the product. Dies with EXIT_RESOURCE if it has no algorithm or a call fails. */
 void lt_multiply(Lt *lt, const LtProduct *q);
 
-/* Products that are new from here on take their algorithm from `known`, which is the caller's and stays until
- * lt_close; with `most` > 1 the others are timed, that many candidates each, and added to it. NULL: neither.
- * Start-up only. */
+/* Sets where products that are new from now on take their algorithm from. Start-up only.
+ *   known  in/out  known algorithms; must live until lt_close; NULL: none
+ *   most   in      candidates to time for a product that is not in `known`, which are then added to it;
+ *                  0, 1: none */
 void lt_tune(Lt *lt, Algorithms *known, int most);
 
-/* Device memory for one vector that belongs to the next product, at most LT_VECTOR bytes. */
+/* Returns device memory for one vector of the next product, at most LT_VECTOR bytes. */
 #define LT_VECTOR (1u << 20)
 void *lt_vector(const Lt *lt, size_t bytes);
 #endif

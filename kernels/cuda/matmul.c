@@ -1,5 +1,5 @@
-/* Matrix products, and linear layers with what belongs to them, as products of cuBLASLt with epilogues. Where
- * the library has no algorithm with an epilogue (odd sizes), the same is computed in two steps. */
+/* matmul -- matrix products and linear layers, as products of cuBLASLt with epilogues. Where the library
+ * has no algorithm with an epilogue (odd sizes), a product and a second op compute the same. */
 #include "cuda.h"
 #include "lt.h"
 #include "products.h"
@@ -22,7 +22,7 @@ static LtProduct product(const Device *d, Mat c, Mat a, int ta, Mat b, int tb, i
                        .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
 }
 
-/* Without terms a sum is 0. */
+/* c = 0: the product for k = 0. */
 static void zero_rows(Device *d, Mat c)
 {
     for (int64_t r = 0; r < c.rows; r++)
@@ -40,7 +40,8 @@ void cuda_matmul(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)
         zero_rows(d, c);
 }
 
-/* The library adds a bias of the output's type alone. */
+/* Gives q a bias. The library's epilogue adds a bias of the output's type only: others are converted
+ * first. */
 static void add_bias(Device *d, LtProduct *q, Mat y, Mat bias)
 {
     BUG_ON(bias.p && bias.cols != y.cols);
@@ -65,9 +66,11 @@ void cuda_linear(Device *d, Mat y, Mat x, Mat w, Mat bias)
     lt_multiply(cuda_of(d)->lt, &q);
 }
 
-/* Does an epilogue pay? Some are in older kernels of the library alone, and then a product without, and a
- * pass over memory behind it, is sooner done. It is taken to pay where nothing was timed. plain: the product
- * without; cells: what the pass reads and writes more. */
+/* Whether a product with an epilogue is faster than one without and a second op. It may not be, because
+ * only older kernels of the library have some epilogues. Returns 1 where nothing was timed.
+ *   plain  in  the product without the epilogue
+ *   cells  in  elements that the second op reads and writes
+ *   bytes  in  bytes of an element */
 static int epilogue_pays(const Device *d, const LtProduct *q, LtProduct plain, int64_t cells, size_t bytes)
 {
     const double launch = 4, speed = 3e6;      /* us; bytes a us, about what an H200 copies at */
@@ -76,8 +79,11 @@ static int epilogue_pays(const Device *d, const LtProduct *q, LtProduct plain, i
     return without < 0 || with <= without + launch + (double)cells * (double)bytes / speed;
 }
 
-/* GELU by its tanh form is the one activation that the library has: of its own sums, before they are rounded
- * to h. made: what the product without it makes. Its pass reads one matrix and writes one more. */
+/* Whether an epilogue does the activation: the library has GELU in its tanh form only. It is applied to
+ * the sums before these are rounded to h. A second op would read one matrix and write another.
+ *   q        in/out  the product; its aux becomes h
+ *   made     in      output of the product without the activation
+ *   without  in      epilogue of the product without the activation */
 static int has_gelu(const Device *d, LtProduct *q, Mat h, Mat made, cublasLtEpilogue_t without, ActKind kind)
 {
     LtProduct plain = *q;
@@ -119,7 +125,7 @@ void cuda_linear_act_bwd_x(Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActK
         d->copy(d, dh, da);
 }
 
-/* The library writes a bias gradient over what was there: it goes through a vector, which is then added. */
+/* The library overwrites the bias gradient: it goes to a vector, which is then added to db. */
 void cuda_linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x)
 {
     Lt *lt = cuda_of(d)->lt;
@@ -146,8 +152,9 @@ static LtMat lt_mat8(Mat8 m)
     return (LtMat){m.p, m.rows, m.cols, m.cols, m.format == E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2};
 }
 
-/* Along rows of both, the only way that the library multiplies FP8 on every GPU that can. A forward's sums
- * may stay in the tensor cores' own precision, those of gradients are promoted on the way. */
+/* Both factors have k along their rows, the only layout in which the library multiplies FP8 on every GPU
+ * that has it. Sums of a forward (both E4M3) may stay in the tensor cores' precision; sums of gradients
+ * are promoted to F32 on the way. */
 void cuda_fp8_matmul(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 {
     BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || a.rows % 16 || b.rows % 16 ||

@@ -1,6 +1,6 @@
-/* launch -- LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...): the only way a kernel is
- * launched. A kernel that is a template with a comma in its arguments stands in parentheses. More than 48 KB
- * of shared memory: first cudaFuncSetAttribute. */
+/* launch -- LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...), the only way a kernel is
+ * launched. A kernel whose template arguments have a comma must be in parentheses. More than 48 KB of
+ * shared memory need cudaFuncSetAttribute first. */
 #ifndef LAUNCH_CUH
 #define LAUNCH_CUH
 #include "cuda.h"

@@ -1,9 +1,9 @@
-/* ptx -- the instructions that CUDA C++ has no name for: warp-wide matrix products (mma.sync), the loads that
- * feed them (ldmatrix), copies into shared memory that run behind the arithmetic (cp.async), and 2^x. All
- * exist from sm_80 on. The only file with PTX in it.
+/* ptx -- PTX instructions without a function in CUDA C++: matrix products of a warp (mma.sync), loads of
+ * their operands (ldmatrix), asynchronous copies to shared memory (cp.async), 2^x. All need sm_80. No
+ * other file has PTX.
  *
- * Fragments of one warp, lane = 4 g + t (PTX ISA, "Matrix Fragments for mma.m16n8k16"); a register holds two
- * elements, the lower half the one of lower index:
+ * Fragments of a warp, lane = 4 g + t (PTX ISA, "Matrix Fragments for mma.m16n8k16"). A register holds
+ * two elements, the one of lower index in its lower half:
  *   A [16 rows][16 k]   a[0] (g, 2t..) a[1] (g + 8, 2t..) a[2] (g, 2t + 8..) a[3] (g + 8, 2t + 8..)
  *   B [16 k][8 columns] b0 (2t.., g)   b1 (2t + 8.., g)
  *   C [16 rows][8]      c[0], c[1] (g, 2t..) c[2], c[3] (g + 8, 2t..)   in F32 */
@@ -20,9 +20,9 @@ __device__ __forceinline__ SharedAt shared_at(const void *p)
     return (SharedAt)__cvta_generic_to_shared(p);
 }
 
-/* Four 8 x 8 matrices of 2-byte elements. Lane i gives the address of row i % 8 of matrix i / 8, 16 bytes at
- * a multiple of 16; r[m] gets of matrix m row g, columns 2t and 2t + 1; trans: rows 2t and 2t + 1 of column
- * g. */
+/* Load four 8 x 8 matrices of 2-byte elements.
+ *   r   out  [4]  r[m]: of matrix m row g, columns 2t and 2t + 1; _trans: rows 2t and 2t + 1 of column g
+ *   at  in        lane i: address of row i % 8 of matrix i / 8, 16 bytes at a multiple of 16 */
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], SharedAt at)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -34,7 +34,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAt at)
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
 
-/* c += a b, elements of type T, sums in F32. */
+/* c += a b: elements of type T, sums in F32. */
 template <typename T>
 __device__ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <>
@@ -58,9 +58,9 @@ __device__ __forceinline__ void mma_m16n8k16<__half>(float (&c)[4], const uint32
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Copies 16 (4) bytes to shared memory; zeros, and nothing is read, when `there` is false. Both addresses are
- * multiples of the size. The copy is done when cp_async_wait says so, for this thread; then a barrier for
- * others. */
+/* Copy 16 or 4 bytes to shared memory; without `there` they write zeros and read nothing. Both addresses
+ * are multiples of the size. The copy is complete for this thread after cp_async_wait, and for other
+ * threads after a barrier behind that. */
 __device__ __forceinline__ void cp_async16(SharedAt to, const void *from, bool there)
 {
     int n = there ? 16 : 0;
@@ -71,19 +71,19 @@ __device__ __forceinline__ void cp_async4(SharedAt to, const void *from, bool th
     int n = there ? 4 : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" : : "r"(to), "l"(from), "r"(n) : "memory");
 }
-/* The copies since the last commit become one group, which may be empty. */
+/* Makes a group of the copies since the last commit; it may be empty. */
 __device__ __forceinline__ void cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" : : : "memory");
 }
-/* Waits until at most the N youngest groups of this thread are under way. */
+/* Waits until all groups of this thread but the N newest are complete. */
 template <int N>
 __device__ __forceinline__ void cp_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 
-/* 2^x, two units in the last place; 0 for -inf; results below 2^-126 are 0. */
+/* 2^x within two units in the last place; 0 for -inf; results below 2^-126 are 0. */
 __device__ __forceinline__ float exp2_approx(float x)
 {
     float y;
@@ -91,7 +91,8 @@ __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
-/* blockIdx.x and threadIdx.x, read anew: what follows from them need not stay in registers through a loop. */
+/* Read blockIdx.x and threadIdx.x again, so that values computed from them need no registers during a
+ * loop. */
 __device__ __forceinline__ uint32_t block_again()
 {
     uint32_t r;
