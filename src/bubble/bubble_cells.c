@@ -1,4 +1,4 @@
-/* The cells of a bubble table: what can be one, and what is simulated of it. */
+/* bubble_cells -- cells of a bubble table: which are legal, their times, their simulation */
 #define _GNU_SOURCE
 #include "bubble_table.h"
 #include "config_table.h"
@@ -21,6 +21,7 @@ const char *bubble_name(const Cell *c, char name[32])
     return name;
 }
 
+/* NULL, or on the heap why the pipeline is illegal. */
 static char *why_not(const PipeShape *s, const Times time[TIMES])
 {
     int group = s->group ? s->group : s->p, chunks = schedule_chunks(s->kind);

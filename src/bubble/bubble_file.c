@@ -1,4 +1,4 @@
-/* The cells of a file: those of clock_cells, and what bubble_csv wrote. */
+/* bubble_file -- cells read from a file: clock_cells, or the CSV that bubble_csv wrote */
 #define _GNU_SOURCE
 #include "bubble_table.h"
 #include "file.h"
@@ -29,13 +29,13 @@ static const char *const column_name[COLUMNS] = {
     "measured_step_rate", "simulated_ms", "simulated_rate", "simulated_step_rate", "closed_form_rate",
     "closed_form_step_rate", "peak_activations"};
 
-/* As bubble_csv writes them. standard: the times that a line does not give, and what of an activation stays
- * until W. */
 typedef struct {
     const char *path;
-    int line, at[COLUMNS], results;            /* results: measurements are taken over */
-    Times standard[TIMES];
-    double weight_share;
+    int line;                      /* from 1 */
+    int at[COLUMNS];               /* place of each column in a line; -1: the file does not have it */
+    int results;                   /* bool: read the results too */
+    Times standard[TIMES];         /* times of a line that does not give them */
+    double weight_share;           /* the same, of an activation that stays until W */
 } Reader;
 
 static void read_head(Reader *r, const char *line)
@@ -61,7 +61,7 @@ static void read_head(Reader *r, const char *line)
                         r->path, r->line, column_name[k]);
 }
 
-/* One number, or one a virtual stage with blanks between; empty: the standard. */
+/* text: one number, or one for each virtual stage with blanks between; "": the standard times. */
 static Times read_times(const Reader *r, const char *text, int k)
 {
     Times new = {0};
@@ -97,7 +97,7 @@ static double read_number(const Reader *r, char *const field[], int k, int whole
     return x;
 }
 
-/* The line's fields by column, "" where there is none; on the heap. */
+/* Splits a line into fields by column, on the heap; "": the column is missing. */
 static void read_fields(const Reader *r, const char *line, char *field[COLUMNS])
 {
     int n = 0;
@@ -200,7 +200,8 @@ static void read_file(Table *t, Reader *r, const Wanted *w)
     free(text);
 }
 
-/* The path itself, or, where nothing is there and it is relative, from the configuration's folder on. */
+/* The path of clock_cells. A relative path that does not exist is taken from the configuration's
+ * folder. */
 static char *find_cells(const Config *c)
 {
     const char *slash = strrchr(c->path, '/');

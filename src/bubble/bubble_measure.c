@@ -1,4 +1,4 @@
-/* Measuring a bubble table: on the ranks of this job, or in jobs that this process starts. */
+/* bubble_measure -- a bubble table measured on the ranks of this job, or in jobs of its own */
 #define _GNU_SOURCE
 #include "bubble.h"
 #include "base.h"
@@ -16,8 +16,8 @@
 /* ---- on the ranks of this job ---- */
 
 enum { STEPS_LEAST = 2, STEPS_MOST = 5 };
-#define SECONDS_ENOUGH 2.0             /* of a cell */
-#define SPREAD_CALM 0.01               /* steps of a cell that differ by more are not enough */
+#define SECONDS_ENOUGH 2.0             /* s of measured steps that are enough for a cell */
+#define SPREAD_CALM 0.01               /* most by which steps may differ without more steps */
 
 static int by_span(const void *a, const void *b)
 {
@@ -25,7 +25,7 @@ static int by_span(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* T: what a microbatch costs the slowest rank. */
+/* T: ms of one microbatch on the slowest rank. */
 static double work_of(const PipeShape *s)
 {
     double most = 0;
@@ -45,15 +45,15 @@ Rates bubble_rates(const PipeShape *s, double span, double cost)
     return (Rates){(cost - work) / cost, (span - work) / span};
 }
 
-/* Steps to measure of a cell, before anything is known of their spread. */
+/* Steps to measure of a cell at first; their spread may ask for more. */
 static int steps_of(const Table *t, const Cell *c)
 {
     double fit = ceil(SECONDS_ENOUGH * 1e3 / fmax(c->span, 1e-3));
     return t->steps ? t->steps : fit < STEPS_LEAST ? STEPS_LEAST : fit < STEPS_MOST ? (int)fit : STEPS_MOST;
 }
 
-/* What disturbs the machine for longer than a computation makes a step longer: then more of them are
- * measured. The same on every rank, because a step's times are. */
+/* Measures a cell. A disturbance longer than a computation lengthens a step; then more steps are
+ * measured. All ranks measure the same number, because the times of a step are the same on all ranks. */
 static void measure(const Table *t, Cell *c, Grid *g)
 {
     Clock clock;
@@ -99,7 +99,7 @@ void bubble_measure(Table *t)
 
 /* ---- in jobs of their own ---- */
 
-/* Runs `bubble ...` on p ranks, which write the results' file `out`. Returns its exit code. */
+/* Runs `bubble ...` on p ranks, which write their results to the file `out`. Returns the exit code. */
 static int run_job(int p, int argc, char **argv, const char *out)
 {
     char **line = xcalloc((size_t)argc + 2, sizeof *line);
@@ -111,7 +111,7 @@ static int run_job(int p, int argc, char **argv, const char *out)
     return code;
 }
 
-/* What the ranks of p have measured, cell by cell in t's order. */
+/* Reads the results of the job of p ranks, which has the cells of p in t's order. */
 static void take(Table *t, int p, const char *path)
 {
     Table got = {0};
@@ -146,7 +146,7 @@ static void announce(const Table *t, int p)
                 seconds);
 }
 
-/* A folder for results, and a file in it; both on the heap. */
+/* Makes a folder for results. *out: the path of a file in it. Both on the heap. */
 static char *make_folder(char **out)
 {
     const char *folder = getenv("TMPDIR");
@@ -175,7 +175,7 @@ int bubble_launch(Table *t, int argc, char **argv)
     for (int i = 0; i < t->n && !code; i++) {
         int p = t->cell[i].shape.p;
         if (t->cell[i].steps)
-            continue;                  /* measured with an earlier one */
+            continue;                  /* measured together with an earlier cell */
         announce(t, p);
         line[argc + 1] = xasprintf("%d", p);
         code = run_job(p, argc + 2, line, out);

@@ -1,4 +1,4 @@
-/* bubble_open -- the cells of a table: those of clock_cells, or those of a range and the configuration. */
+/* bubble_open -- fills a table with the cells of clock_cells, or of a range and the configuration */
 #include "bubble_table.h"
 
 void bubble_open(Table *t, const Config *cfg, const BubbleRange *range, int timeless, int says)

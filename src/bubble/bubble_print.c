@@ -1,4 +1,4 @@
-/* A bubble table as text, JSON and CSV, and a job's CSV read back. */
+/* bubble_print -- a bubble table as text, JSON and CSV */
 #define _GNU_SOURCE
 #include "bubble.h"
 #include "base.h"
@@ -19,7 +19,7 @@ static double most_of(const Cell *c)
 
 /* ---- text ---- */
 
-/* A share as a percentage, or a dash, in `width` places. */
+/* Prints a share as a percentage in `width` places; not finite: a dash. */
 static void put_share(FILE *f, double x, int width)
 {
     if (isfinite(x))

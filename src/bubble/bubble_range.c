@@ -1,4 +1,4 @@
-/* The cells that a range and the configuration make. */
+/* bubble_range -- the cells of a range and the configuration */
 #define _GNU_SOURCE
 #include "bubble_table.h"
 #include "config_table.h"
@@ -57,7 +57,7 @@ static int holds(const Numbers *n, int x)
     for (int i = 0; i < n->n; i++)
         if (n->x[i] == x)
             return 1;
-    return !n->n;                      /* nothing said: everything */
+    return !n->n;                      /* an empty list holds everything */
 }
 
 Wanted wanted_open(const BubbleRange *s)
@@ -79,6 +79,7 @@ int wanted_holds(const Wanted *w, const PipeShape *s)
     return holds(&w->kind, (int)s->kind) && holds(&w->p, s->p) && holds(&w->m, s->m) && holds(&w->v, s->v);
 }
 
+/* An empty list becomes {x}. */
 static void otherwise(Numbers *n, int64_t x)
 {
     if (n->n)
@@ -89,7 +90,7 @@ static void otherwise(Numbers *n, int64_t x)
 
 /* ---- the range ---- */
 
-/* The first thing that is wrong with lists. */
+/* The first mistake in lists; "": none. */
 typedef struct { char text[256]; } Mistake;
 
 static void note_mistake(void *ctx, int line, int col, const char *what)
@@ -99,7 +100,7 @@ static void note_mistake(void *ctx, int line, int col, const char *what)
         snprintf(m->text, sizeof m->text, "%d:%d: %s", line, col, what);
 }
 
-#define SAID 8                         /* lines about what is left out */
+#define SAID 8                         /* most lines about combinations left out */
 
 static void say(int says, int *said, const PipeShape *s, const char *why)
 {
@@ -128,7 +129,8 @@ static void fill_wanted(Wanted *w, const Config *c)
     otherwise(&w->m, batch / micro);
 }
 
-/* Lists from the configuration's file for p ranks; p 0 afterwards: they cannot be. */
+/* Reads the lists of pipeline_schedule_file for s->p ranks into *s. Returns NULL, with *why on the heap,
+ * when they do not fit. */
 static CustomLists *read_custom(const Config *c, PipeShape *s, char **why)
 {
     CustomLists *lists = xcalloc(1, sizeof *lists);
@@ -189,9 +191,9 @@ void bubble_add_range(Table *t, const Config *c, Wanted *w, const Times time[TIM
                                    .m = w->m.x[m], .group = group, .limit = limit,
                                    .weight_share = bubble_weight_share(c)};
                     if ((chunks || kind == SCHEDULE_CUSTOM) && v)
-                        continue;              /* --v is for schedules that have a choice */
+                        continue;              /* --v has no effect on this schedule: one cell */
                     if (s.v < schedule_info[kind].chunks && w->v.n > 1)
-                        continue;              /* of a list meant for other schedules too */
+                        continue;              /* this v is for other schedules of the range */
                     char *why = add_pipeline(t, c, &s, time);
                     if (why)
                         say(says, &said, &s, why);
@@ -208,7 +210,7 @@ void bubble_add_range(Table *t, const Config *c, Wanted *w, const Times time[TIM
     free(first);
 }
 
-/* One pipeline: what the range says; 0: nothing. kind -1: nothing. */
+/* The overrides of one pipeline. p, m, v 0 and kind -1: not overridden. */
 static Overrides overrides_of(const Config *raw, int kind, int p, int m, int v)
 {
     Overrides o = {0};

@@ -1,10 +1,11 @@
-/* The bubble of real computation: a few steps of the configuration's own model, recorded, and what the
- * simulator makes of their times.
+/* bubble_real -- the bubble of real computation: steps of the model recorded, and simulated with their
+ * times
  *
- * Between two computations of a rank passes some time. Where the input of the second was not there yet it is
- * a message's, else the rank's own: it handed messages over, took them in, woke up; that counts to the
- * second. The simulator gets every computation's own time, because the same work takes longer while the other
- * ranks of a host compute, and of messages the one in the middle, by the stage that sends. */
+ * Some time passes between two computations of a rank. If the second computation's input has not arrived
+ * yet, that time belongs to the message. Otherwise the rank sent messages, received messages or woke up,
+ * and the time counts as the second computation's. The simulator gets each computation's own time,
+ * because the same work takes longer while other ranks of the host compute. It gets one message time for
+ * each sending stage, the median. */
 #include "bubble.h"
 #include "balance.h"
 #include "base.h"
@@ -18,20 +19,21 @@
 
 /* ---- one step, from the timeline ---- */
 
-/* F (0), B or D (1), W (2) of a stage and a microbatch, s. */
+/* A computation. kind: 0 F, 1 B or D, 2 W. start, end: s. */
 typedef struct { int kind, stage, mb; double start, end; } Op;
 
 typedef struct {
     const PipeShape *shape;
-    Op **op;                           /* [p] in the order of time */
-    int *nop;
-    double *made[2];                   /* [stage*m + mb] end of F, of B or D */
-    double *each[3];                   /* [stage*m + mb] times; of B in each[1] */
-    double *hop;                       /* [p*v] of what the stage sends */
-    double *waits,
-        *slack; /* [p*v][2m] times of messages that a computation waited for; by how much others were early */
-    int *nwaits, *nslack;
-    double first, last, longest;       /* of all ranks; the longest of a rank's last end - first start */
+    Op **op;                           /* [p][nop] computations of each rank in order of time */
+    int *nop;                          /* [p] */
+    double *made[2];                   /* [stage*m + mb] s: end of F, of B or D */
+    double *each[3];                   /* [stage*m + mb] s: time of F, of B or D, of W */
+    double *hop;                       /* [p*v] s: time of a message that the stage sends */
+    double *waits;                     /* [p*v][2m] s: times of messages that a computation waited for */
+    double *slack;                     /* [p*v][2m] s: by how much other messages were early */
+    int *nwaits, *nslack;              /* [p*v] entries of waits and slack */
+    double first, last;                /* s: first start and last end of all ranks */
+    double longest;                    /* s: longest of a rank's last end - first start */
 } Step;
 
 static void step_alloc(Step *x, const PipeShape *s)
@@ -61,7 +63,7 @@ static void step_free(Step *x)
     free(x->made[0]);
 }
 
-/* What the rank at place r of the pipeline did. A chunk may run in parts. */
+/* Reads the computations of pipeline rank r. Successive units of a chunk are one computation. */
 static void read_rank(Step *x, const TimelineRank *t, int r, int64_t step)
 {
     const PipeShape *s = x->shape;
@@ -92,7 +94,7 @@ static void read_rank(Step *x, const TimelineRank *t, int r, int64_t step)
     x->last = fmax(x->last, end);
 }
 
-/* The times of rank r's computations, and of the messages that it waited for. */
+/* Finds the times of rank r's computations and of the messages that it waited for. */
 static void split_times(Step *x, int r)
 {
     const PipeShape *s = x->shape;
@@ -125,8 +127,9 @@ static double median(double *x, int n)
     return n ? 0.5 * (x[(n - 1) / 2] + x[n / 2]) : NAN;
 }
 
-/* The time in the middle of the stage's messages; NAN: nobody waited for any. One that was early took at most
- * as long as it was early: without these only the slow ones would count. */
+/* The median time of the messages that the stage sends; NAN: no computation waited for any. An early
+ * message counts with at most the time by which it was early: without early messages only slow ones
+ * would count. */
 static double message_time(const Step *x, int stage)
 {
     size_t at = 2 * (size_t)stage * (size_t)x->shape->m;
@@ -137,7 +140,8 @@ static double message_time(const Step *x, int stage)
     return median(x->waits + at, n + early);
 }
 
-/* Stages whose messages nobody waited for have what the others have in the middle: it matters little. */
+/* Finds the message time of each stage. A stage whose messages nobody waited for gets the others'
+ * median. */
 static void find_hops(Step *x)
 {
     int stages = x->shape->p * x->shape->v, n = 0;
@@ -171,7 +175,7 @@ static int by_span(const void *a, const void *b)
     return (x->last - x->first > y->last - y->first) - (x->last - x->first < y->last - y->first);
 }
 
-/* The step in the middle as a cell, whose times are means. */
+/* Adds the step of median length as a cell, whose times are means over the microbatches. */
 static void add_middle(Table *t, Step *step, int n, const PipeShape *shape)
 {
     int stages = shape->p * shape->v, m = shape->m;
@@ -197,7 +201,7 @@ static void add_middle(Table *t, Step *step, int n, const PipeShape *shape)
     c->least = 1e3 * (step[0].last - step[0].first);
     c->most = 1e3 * (step[n - 1].last - step[n - 1].first);
     c->measured = bubble_rates(&c->shape, c->measured_span, 1e3 * x->longest);
-    bubble_simulate_cell(c, shape);                /* the very lists that ran */
+    bubble_simulate_cell(c, shape);                /* with the lists that ran */
     memset(c->shape.each, 0, sizeof c->shape.each);
     c->closed_form = NO_RATES;
     for (int k = 0; k < TIMES; k++)
@@ -231,7 +235,7 @@ static void mark(void *run, const Instr *i, double start, double end)
     trace_instr(&((Run *)run)->trace, i, start, end);
 }
 
-/* The numbers 2 .. steps + 1 as a list of the configuration. */
+/* trace_steps for the measured steps: 2 .. steps + 1. */
 static List recorded(int steps)
 {
     const char **v = keep_alloc((size_t)steps, sizeof *v);
@@ -240,7 +244,7 @@ static List recorded(int steps)
     return (List){steps, v};
 }
 
-/* Rank 0 says how far the steps of this pipeline are. */
+/* Shows on rank 0 how many steps of this pipeline are done. */
 static void say_step(const Run *r, int done, int all)
 {
     const Config *c = r->cfg;
@@ -254,7 +258,7 @@ static void say_step(const Run *r, int done, int all)
 
 void bubble_real(Table *t, const Config *cfg, int steps)
 {
-    static Run r;                          /* as long as the process */
+    static Run r;                          /* lives as long as the process */
     Config c = *cfg;
     Timeline timeline;
     c.trace_steps = recorded(steps);

@@ -1,5 +1,4 @@
-/* bubble_svg -- a bubble table as a drawing of its own, narrow enough for a telephone: a bar for every
- * pipeline, under the labels that the rows of a file have. */
+/* bubble_svg -- a bubble table as an SVG file, narrow enough for a telephone: a bar for each cell */
 #include "bubble.h"
 #include "base.h"
 #include "svg.h"
@@ -7,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* px. LEFT: room for the names of the bars. HEAD, LABEL, AXIS: heights of the title, a label, an
+ * axis. */
 enum { WIDTH = 440, GAP = 14, LEFT = 176, ROW = 22, BAR = 14, LABEL = 34, HEAD = 47, AXIS = 46 };
 
-/* What the bars and marks stand for. */
+/* The results that are drawn: a bar for SIMULATED, marks for the others. */
 enum { SIMULATED, CLOSED, PUBLISHED, MEASURED, MARKS };
 static const Key marks[MARKS] = {
     {"sim", "simulated", NULL},
@@ -18,7 +19,7 @@ static const Key marks[MARKS] = {
     {"meas", "measured", "M-4.5 0A4.5 4.5 0 0 1 4.5 0A4.5 4.5 0 0 1 -4.5 0Z"},
 };
 
-/* The quantity that is drawn: where values are published, theirs; else what a step loses. */
+/* Whether the rate is drawn, which publications give; otherwise the step_rate is. */
 static int by_rate(const Table *t)
 {
     for (int i = 0; i < t->n; i++)
@@ -27,7 +28,7 @@ static int by_rate(const Table *t)
     return 0;
 }
 
-/* In %. */
+/* The result that `mark` stands for, in %. */
 static double value_of(const Cell *c, int mark, int rate)
 {
     const Rates r[MARKS] = {c->simulated, c->closed_form, {c->published, NAN}, c->measured};
@@ -70,12 +71,12 @@ void bubble_svg(FILE *f, const Table *t)
         int used = 0;
         for (int i = 0; i < t->n; i++) {
             used |= isfinite(value_of(&t->cell[i], k, rate)) != 0;
-            most = fmax(most, value_of(&t->cell[i], k, rate));     /* fmax passes over a NAN */
+            most = fmax(most, value_of(&t->cell[i], k, rate));     /* fmax ignores a NAN */
         }
         if (used)
             key[keys++] = marks[k];
     }
-    char *rows = NULL;                 /* drawn first: their height stands before them */
+    char *rows = NULL;                 /* drawn first: their height is needed before them */
     size_t size;
     Svg s = {xmemstream(&rows, &size), {0, 1.03 * most, 0}, GAP + LEFT, width, "", width};
     double legend = HEAD + 16.2 * svg_wrap(NULL, "s", GAP, HEAD, 12, inner, said) + 8,
@@ -85,7 +86,7 @@ void bubble_svg(FILE *f, const Table *t)
         if (c->label && (!before || !before->label || strcmp(c->label, before->label)))
             svg_wrap(s.f, "p", GAP, (y += LABEL) - 10, 13, inner, c->label);
         else if (before && !same_size(c, before) && i + 1 < t->n && same_size(c, c + 1))
-            y += GAP;                  /* between groups that differ in their schedule alone */
+            y += GAP;                  /* between groups of cells with the same p and m */
         put_row(&s, c, rate, y + ROW / 2.0);
         y += ROW;
     }

@@ -1,5 +1,5 @@
-/* bubble_table -- inside the making of a bubble table: what the command line, a configuration and a file of
- * cells have in common. */
+/* bubble_table -- how a bubble table is filled: helpers for ranges, configurations and files of cells.
+ * Private to the room. */
 #ifndef BUBBLE_TABLE_H
 #define BUBBLE_TABLE_H
 #include "base.h"
@@ -7,29 +7,30 @@
 
 #define USAGE_ERROR(...) die(EXIT_CONFIG, "bubble", "train bubble: " __VA_ARGS__)
 
-typedef struct { int n, *x; } Numbers;
+typedef struct { int n, *x; } Numbers;             /* [n] */
 
-/* What a range names; an empty list: everything. */
+/* The schedules, p, m and v that a range names; an empty list: everything. */
 typedef struct { Numbers kind, p, m, v; } Wanted;
 Wanted wanted_open(const BubbleRange *s);
 void wanted_close(Wanted *w);
+/* Whether the range names the pipeline. */
 int wanted_holds(const Wanted *w, const PipeShape *s);
 
-/* The pieces of a list with commas, one a call; NULL at its end. *rest begins as the whole list; the piece is
- * on the heap. */
+/* Returns the next piece of a list with commas, on the heap; NULL at its end. *rest: in/out, at first
+ * the whole list, then what is left of it. */
 char *bubble_next_piece(const char **rest);
 
-/* Dies, naming `where`, when there is none of that name. */
+/* The schedule of that name. Dies, naming `where`, when there is none. */
 ScheduleKind bubble_kind(const char *name, const char *where);
 
-/* Those of the configuration; n = 0: it has none. A message takes nothing unless it says something. */
+/* The times of the configuration; n 0: it has none. A message without a time takes 0 ms. */
 void bubble_times(const Config *cfg, Times time[TIMES]);
 void bubble_times_close(Times time[TIMES]);
 
-/* What of an activation stays until W. */
+/* The share of an activation that stays until W. */
 double bubble_weight_share(const Config *cfg);
 
-/* Cells of cfg->clock_cells; of the range. */
+/* Add the cells of cfg->clock_cells that w names; the cells of the range w. */
 void bubble_add_file(Table *t, const Config *cfg, const Wanted *w);
 void bubble_add_range(Table *t, const Config *cfg, Wanted *w, const Times time[TIMES], int says);
 #endif

@@ -1,4 +1,4 @@
-/* clock -- a device whose ops take a given time and compute nothing */
+/* clock -- a device whose computations take a given time and compute nothing */
 #define _GNU_SOURCE
 #include "clock.h"
 #include <math.h>
@@ -21,7 +21,8 @@ static int stage_of(const Clock *c, const Instr *i)
 }
 static Comm *pipe_of(Clock *c) { return &c->grid->axis[AXIS_PP]; }
 
-/* Returns when the message that this computation needs is here. */
+/* Waits for the message that the computation needs, and adds its hop to the time when the device is
+ * free. */
 static void arrive(void *ctx, const Instr *i)
 {
     Clock *c = ctx;
@@ -44,7 +45,7 @@ static void compute(void *ctx, const Instr *i)
                    (i->op == I_B || i->op == I_W ? cost[2][s] : 0);
     double asked = c->counts ? -INFINITY : now();
     c->first = fmin(c->first, c->free);
-    c->free = fmax(c->free + c->scale * takes, asked);     /* nothing ends before it was asked for */
+    c->free = fmax(c->free + c->scale * takes, asked); /* ends no earlier than it was asked for */
     if (c->free > asked && !c->counts)
         sleep_until(c->free);
     if (i->op != I_W)
@@ -124,8 +125,8 @@ void clock_open(Clock *c, Grid *grid, const ScheduleSet *set)
                                [I_RG] = receive,
                                [I_R] = nothing,
                                [I_S] = nothing}};
-    prctl(PR_SET_TIMERSLACK, 1000ul); /* ns by which the kernel may let a sleep end late; 50000 as a rule */
-    thread_urgency(RUNS_FIRST); /* it must run at once when its sleep ends or a message comes */
+    prctl(PR_SET_TIMERSLACK, 1000ul); /* ns by which the kernel may end a sleep late; default 50000 */
+    thread_urgency(RUNS_FIRST); /* it must run at once when its sleep ends or a message arrives */
     comm_threads(1);
     clock_step(c);
     c->scale = 1e-3;
@@ -145,7 +146,7 @@ void clock_close(Clock *c)
     *c = (Clock){0};
 }
 
-#define HEAD_START 2e-3 /* s from the word to begin to the beginning: the word must have reached every rank */
+#define HEAD_START 2e-3 /* s from the broadcast of the start to the start: every rank must have it */
 
 ClockStep clock_step(Clock *c)
 {

@@ -29,8 +29,7 @@ static json_t *child(json_t *parent, const char *name, json_t *fresh)
     return fresh;
 }
 
-/* A JSON string of s. If s is not UTF-8 (a file name, a cut sample), every non-ASCII byte becomes
- * '?'. */
+/* A JSON string of s. If s is not UTF-8 (a file name, a cut sample), non-ASCII bytes become '?'. */
 static json_t *json_text(const char *s)
 {
     json_t *t = json_string(s);

@@ -106,8 +106,7 @@ static void put_axes(FILE *f, const Chart *c, Scale x, Scale y)
                      c->mark[i]);
 }
 
-/* Indices of the points that are drawn, thinned: those from the beginning of the axis on. On the
- * heap. */
+/* Indices of the points that are drawn, thinned: those from the axis' beginning on. On the heap. */
 static int64_t *kept(const Series *s, Scale x, int64_t *n)
 {
     int64_t first = 0, *keep = xcalloc((size_t)s->n + 1, sizeof *keep);
@@ -178,8 +177,7 @@ void chart_plot(FILE *f, const Chart *c)
     put_axes(f, c, x, y);
     html_put(f, "<svg viewBox='0 0 1000 1000' preserveAspectRatio='none'>\n");
     for (int k = 0; k < c->n; k++) {
-        /* Lines are drawn in order. Areas of a stack are drawn highest first, as each hides the lower
-         * ones. */
+        /* Lines are drawn in order. Areas of a stack are drawn highest first, to hide no lower one. */
         Series line = c->series[c->series[k].draw == DRAW_AREA ? c->n - 1 - k : k];
         int dots = line.draw == DRAW_DOTS;
         if (!dots || line.n <= DOTS)

@@ -70,8 +70,7 @@ static double time_left(const Console *c)
     if (c->first_iteration < 0)
         return -1;
     int64_t left = c->total - c->m.iteration, done = c->m.iteration - c->first_iteration;
-    /* The first step is slower (memory is touched for the first time): it counts only until the second
-     * ends. */
+    /* The first step is slower (memory is touched for the first time): it counts only while it is alone. */
     double pace = done > 0 ? (c->last_end - c->first_end) / (double)done : c->m.elapsed_ms * 1e-3;
     return left > 0 ? pace * (double)left : 0;
 }

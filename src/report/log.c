@@ -1,5 +1,4 @@
-/* log -- everything a run records: console, metrics.jsonl, TensorBoard, run.json, trace.json, the
- * report */
+/* log -- everything a run records: console, metrics.jsonl, TensorBoard, run.json, the report */
 #define _GNU_SOURCE
 #include "about.h"
 #include "console.h"
@@ -86,8 +85,7 @@ static void put_metrics(Log *l, const Metrics *m)
     put_line(l, text + 1, n - 1);
 }
 
-/* Drops torn and foreign lines and those after iteration `last`; adds the COUNT rows of the rest to
- * counted. */
+/* Drops torn and foreign lines and those after iteration `last`; sums up the others' COUNT rows. */
 static void continue_lines(Log *l, int64_t last)
 {
     char why[WHY];

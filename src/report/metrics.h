@@ -2,8 +2,8 @@
  *
  * One row of METRICS is one number of a step; the row feeds the progress line, metrics.jsonl,
  * TensorBoard and the report. The report's curves are made from metrics.jsonl alone, so a resumed run's
- * report shows the whole history. Only rank 0 opens a Log. X(field, type, unit, over ranks, over steps,
- * tag, label)
+ * report shows the whole history. Only rank 0 opens a Log.
+ * X(field, type, unit, over ranks, over steps, tag, label)
  *   over ranks   SAME: every rank has the same value; MAX, MEAN: metrics_reduce combines them
  *   over steps   what a line says about the steps since the line before it:
  *                OWN   the value of the line's own step: nothing that describes the training is averaged,
