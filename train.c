@@ -64,9 +64,9 @@ static void start_from(Training *t)
     if (t->dir.goes_on)
         t->saved = t->run.progress.iteration;
     if (speaks(t))
-        printf("loaded %s: %s iteration %lld\n", found,
+        printf("loaded %s: %s iteration %ld\n", found,
                t->run.progress.iteration ? "resuming after" : "weights only, starting at",
-               (long long)t->run.progress.iteration);
+               t->run.progress.iteration);
     free(found);
 }
 
@@ -107,8 +107,8 @@ static void print_start(const Training *t)
     const Run *r = &t->run;
     const Memory *m = &r->plan.memory;
     char *how = arithmetic(r);
-    printf("%s: %.2f M parameters, %lld layers, %s\n", config_build_id(), (double)params_count(t->cfg) / 1e6,
-           (long long)t->cfg->num_layers, how);
+    printf("%s: %.2f M parameters, %ld layers, %s\n", config_build_id(), (double)params_count(t->cfg) / 1e6,
+           t->cfg->num_layers, how);
     free(how);
     if (*r->gpu.attention)
         printf("attention: %s\n", r->gpu.attention);
@@ -116,15 +116,13 @@ static void print_start(const Training *t)
         printf("fp8: %s\n", run_fp8_text(t->cfg, r->plan.fp8_recast));
     start_print(stdout, r);
     printf("memory of rank 0: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers "
-           "%.1f: %.1f MB in all, %.1f of the host\n",
-           (double)m->parameters / 1e6, (double)m->gradients / 1e6, (double)m->optimizer / 1e6,
-           (double)m->activations / 1e6, (double)m->buffers / 1e6, (double)m->total / 1e6,
-           (double)m->host / 1e6);
-    printf("corpus: %lld tokens, %lld epoch%s for %lld iterations\n", (long long)loader_tokens(r->loader),
-           (long long)loader_epochs(r->loader), loader_epochs(r->loader) == 1 ? "" : "s",
-           (long long)t->total);
+           "%.1f: %.1f MB in all, %.1f of the host\n", (double)m->parameters / 1e6,
+           (double)m->gradients / 1e6, (double)m->optimizer / 1e6, (double)m->activations / 1e6,
+           (double)m->buffers / 1e6, (double)m->total / 1e6, (double)m->host / 1e6);
+    printf("corpus: %ld tokens, %ld epoch%s for %ld iterations\n", loader_tokens(r->loader),
+           loader_epochs(r->loader), loader_epochs(r->loader) == 1 ? "" : "s", t->total);
     if (t->valid)
-        printf("validation: %lld tokens\n", (long long)loader_tokens(t->valid));
+        printf("validation: %ld tokens\n", loader_tokens(t->valid));
     fflush(stdout);
 }
 
@@ -138,8 +136,8 @@ static void record_start(const Training *t)
     log_memory(t->log, "activations", m->activations, -1);
     log_memory(t->log, "buffers", m->buffers, -1);
     log_memory(t->log, "host", m->host, -1);
-    log_fact(t->log, "corpus", "%lld tokens, %lld epochs", (long long)loader_tokens(t->run.loader),
-             (long long)loader_epochs(t->run.loader));
+    log_fact(t->log, "corpus", "%ld tokens, %ld epochs", loader_tokens(t->run.loader),
+             loader_epochs(t->run.loader));
     char *how = arithmetic(&t->run);
     log_fact(t->log, "arithmetic", "%s", how);
     if (*t->run.gpu.attention)
@@ -149,7 +147,7 @@ static void record_start(const Training *t)
     free(how);
 }
 
-static void tick(void *log, int64_t done) { log_status(log, "evaluating, batch %lld", (long long)done); }
+static void tick(void *log, int64_t done) { log_status(log, "evaluating, batch %ld", done); }
 
 /* Evaluation at the end of an iteration; returns its time in ms. */
 static double evaluate(Training *t)
@@ -180,7 +178,7 @@ static double save(Training *t)
 {
     double start = now(), traced = trace_begin(&t->run.trace);
     char text[64];
-    snprintf(text, sizeof text, "save of iteration %lld", (long long)t->run.progress.iteration);
+    snprintf(text, sizeof text, "save of iteration %ld", t->run.progress.iteration);
     comm_note(text);
     json_t *state = run_state(&t->run);
     data_settle(&t->run.params.data);
@@ -196,8 +194,7 @@ static void tell_saved(Training *t)
     int64_t i = saver_committed(t->run.checkpoint.saver);
     if (i > t->saved) {
         t->saved = i;
-        log_note(t->log, "saved iteration %lld: %s/checkpoints/iter_%07lld", (long long)i, t->dir.path,
-                 (long long)i);
+        log_note(t->log, "saved iteration %ld: %s/checkpoints/iter_%07ld", i, t->dir.path, i);
     }
 }
 
@@ -274,11 +271,10 @@ static int train_loop(Training *t)
     tell_saved(t);
     const char *lost =
         newest < t->run.progress.iteration && wants_save ? saver_lost(t->run.checkpoint.saver) : NULL;
-    all_ok(&t->run.grid.all, !lost, EXIT_RESOURCE, "save",
-           "the run ended (%s) at iteration %lld, but its last checkpoint could not be written: %s; change: "
-           "free space, or allow larger files, where `save` points; load=latest goes on from the checkpoint "
-           "before",
-           t->why, (long long)t->run.progress.iteration, lost);
+    all_ok(&t->run.grid.all, !lost, EXIT_RESOURCE, "save", "the run ended (%s) at iteration %ld, but its "
+           "last checkpoint could not be written: %s; change: free space, or allow larger files, where "
+           "`save` points; load=latest goes on from the checkpoint before", t->why, t->run.progress.iteration,
+           lost);
     return code;
 }
 
@@ -303,8 +299,7 @@ static void say_command(const Training *t)
     const Config *c = t->cfg;
     int finished = t->run.progress.iteration >= t->total, samples = c->train_iters == CFG_ABSENT;
     int64_t length = 2 * (samples ? c->train_samples : c->train_iters);
-    char *longer = finished ? xasprintf(" train_%s=%lld", samples ? "samples" : "iters", (long long)length)
-                            : xstrdup("");
+    char *longer = finished ? xasprintf(" train_%s=%ld", samples ? "samples" : "iters", length) : xstrdup("");
     char *with =
         xasprintf(" load=latest%s%s%s", c->overwrite && !is_given(t, "overwrite") ? " overwrite=false" : "",
                   c->finetune && !is_given(t, "finetune") ? " finetune=false" : "", longer);
@@ -319,11 +314,11 @@ static void say_command(const Training *t)
 static void say_end(const Training *t)
 {
     int64_t i = t->run.progress.iteration;
-    printf("%s: iteration %lld of %lld is done\n", t->why, (long long)i, (long long)t->total);
+    printf("%s: iteration %ld of %ld is done\n", t->why, i, t->total);
     if (t->saved < 0)
         printf("saved   nothing: neither save_interval nor save_at_end asked for it\n");
     else
-        printf("saved   %s/checkpoints/iter_%07lld%s\n", t->dir.path, (long long)t->saved,
+        printf("saved   %s/checkpoints/iter_%07ld%s\n", t->dir.path, t->saved,
                t->saved < i ? "; what came after it is not saved" : "");
     printf("report  %s/report.html\n", t->dir.path);
     if (t->saved >= 0)
@@ -335,8 +330,8 @@ static void say_end(const Training *t)
 static int finished_before(Training *t)
 {
     if (speaks(t)) {
-        printf("the run in %s is finished: iteration %lld of %lld is done; to go on, raise train_%s\n",
-               t->dir.path, (long long)t->run.progress.iteration, (long long)t->total,
+        printf("the run in %s is finished: iteration %ld of %ld is done; to go on, raise train_%s\n",
+               t->dir.path, t->run.progress.iteration, t->total,
                t->cfg->train_iters == CFG_ABSENT ? "samples" : "iters");
         say_command(t);
         fflush(stdout);
@@ -350,8 +345,7 @@ static int finished_before(Training *t)
 static void start_log(Training *t)
 {
     static const char *const none[] = {NULL};
-    char *command = start_command(t->cfg, t->argc, t->argv, none, "");
-    char why[WHY];
+    char *command = start_command(t->cfg, t->argc, t->argv, none, ""), why[WHY];
     Config kept = *t->cfg;
     kept.overwrite = 0;                /* what the start did once is no setting of the run */
     if (!config_save(t->dir.path, &kept, config_write, why))

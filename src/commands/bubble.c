@@ -18,9 +18,8 @@ static void write_to(const char *path, const Table *t, void (*put)(FILE *f, cons
         put(f, t);
     int bad = !f || ferror(f);
     if ((f && fclose(f)) || bad)
-        die(EXIT_RESOURCE, "write",
-            "cannot write %s: %s; change: free space, or give a path in a folder that is there", path,
-            strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or give a path in a folder "
+            "that is there", path, strerror(errno));
 }
 
 /* What the ranks of a job are told: `bubble` CONFIG, what selects the cells, and the overrides. */

@@ -83,9 +83,8 @@ const char *cli_next(Args *a, const char *what)
         return value;
     }
     if (settings)
-        die(EXIT_CONFIG, "usage",
-            "train %s: %s is missing; change: CONFIG.yaml comes first, then key=value (`train help %s`)",
-            a->command, what, a->command);
+        die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: CONFIG.yaml comes first, then key=value "
+            "(`train help %s`)", a->command, what, a->command);
     die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: see `train help %s`", a->command, what,
         a->command);
 }
@@ -99,16 +98,13 @@ static _Noreturn void refuse_word(const Args *a, int i)
         next = i + 2 < a->n ? a->v[i + 2] : NULL;
     char *text = config_argument(v, next, &known);
     if (known)
-        die(EXIT_CONFIG, "usage",
-            "train %s: `%s` has no `=`; change: write %s, without blanks around the `=`", a->command, v,
-            text);
+        die(EXIT_CONFIG, "usage", "train %s: `%s` has no `=`; change: write %s, without blanks around the "
+            "`=`", a->command, v, text);
     if (!access(v, F_OK) && access(xasprintf("%s/.", v), F_OK))
         die(EXIT_CONFIG, "usage",
             "train %s: `%s` is one file too many; change: one configuration, then key=value", a->command, v);
-    die(EXIT_CONFIG, "usage",
-        "train %s: `%s` is not key=value; change: write key=value (a checkpoint or run directory: load=%s); "
-        "quotes hold a value with blanks together",
-        a->command, v, v);
+    die(EXIT_CONFIG, "usage", "train %s: `%s` is not key=value; change: write key=value (a checkpoint or run "
+        "directory: load=%s); quotes hold a value with blanks together", a->command, v, v);
 }
 
 const char *cli_config(Args *a)

@@ -53,15 +53,11 @@ static int command_or_file(int argc, char **argv)
         die(EXIT_CONFIG, "usage", "there is no command `%s`; change: `train --version`", name);
     int words = !strpbrk(name, "./=") && *name != '-' && access(name, F_OK);
     if (words && guess)
-        die(EXIT_CONFIG, "usage",
-            "there is no command and no file `%s`; change: did you mean `%s`? `train help` lists the "
-            "commands",
-            name, guess->name);
+        die(EXIT_CONFIG, "usage", "there is no command and no file `%s`; change: did you mean `%s`? `train "
+            "help` lists the commands", name, guess->name);
     if (words)
-        die(EXIT_CONFIG, "usage",
-            "there is no command and no file `%s`; change: `train help` lists the commands, `train "
-            "CONFIG.yaml` trains",
-            name);
+        die(EXIT_CONFIG, "usage", "there is no command and no file `%s`; change: `train help` lists the "
+            "commands, `train CONFIG.yaml` trains", name);
     return command_run(argc, argv);
 }
 

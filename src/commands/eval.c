@@ -47,15 +47,14 @@ int command_eval(int argc, char **argv)
     Loader *l = start_loader(cfg, &r, split, cfg->eval_iters * batch);
     double loss = run_evaluate(&r, l, cfg->eval_iters, NULL, NULL);
     int64_t tokens = cfg->eval_iters * batch * cfg->seq_length;
-    all_ok(&r.grid.all, isfinite(loss), EXIT_NUMERIC, "not-finite",
-           "%s: the %s loss is %g, of weights that are all finite; change: params_dtype=fp32, or load an "
-           "earlier checkpoint",
-           dir, splits[split].word, loss);
+    all_ok(&r.grid.all, isfinite(loss), EXIT_NUMERIC, "not-finite", "%s: the %s loss is %g, of weights that "
+           "are all finite; change: params_dtype=fp32, or load an earlier checkpoint", dir,
+           splits[split].word, loss);
     if (r.grid.rank == 0 && json)
         print_json(dir, splits[split].name, tokens, loss);
     else if (r.grid.rank == 0)
-        printf("%s: %s loss %.6f | perplexity %.4f | %lld tokens\n", dir, splits[split].word, loss, exp(loss),
-               (long long)tokens);
+        printf("%s: %s loss %.6f | perplexity %.4f | %ld tokens\n", dir, splits[split].word, loss, exp(loss),
+               tokens);
     loader_close(l);
     free(dir);
     run_close(&r);

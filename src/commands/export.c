@@ -8,7 +8,6 @@
 #include "source.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +42,7 @@ static int plan(const Source *s, const Params *p, const HfFamily *family, double
         if (!from || from->type > F16 || from->ndim != t->ndim || from->shape[0] != t->rows ||
             from->shape[1] != t->cols)
             REFUSE("%s: tensor %s is not there in the shape that its configuration says; change: give "
-                   "another checkpoint",
-                   s->dir, t->name);
+                   "another checkpoint", s->dir, t->name);
         for (int j = 0; j < k; j++) {
             int64_t bytes = out[j].rows * t->cols * (int64_t)dtype_size(from->type);
             if (filled && (double)(filled + bytes) > limit)
@@ -88,10 +86,8 @@ static void write_shard(Source *s, int dir, const char *name, const Item *item, 
             REFUSE("%s: %s; change: give another checkpoint", s->dir, why);
         int64_t odd = convert_count_not_finite(data, m->from->type, m->hf.rows * cols);
         if (odd)
-            die(EXIT_NUMERIC, "not-finite",
-                "%s: tensor %s has %" PRId64 " value%s NaN or infinite; change: give an earlier "
-                "checkpoint",
-                s->dir, m->param->name, odd, odd == 1 ? " that is" : "s that are");
+            die(EXIT_NUMERIC, "not-finite", "%s: tensor %s has %ld value%s NaN or infinite; change: give an "
+                "earlier checkpoint", s->dir, m->param->name, odd, odd == 1 ? " that is" : "s that are");
         if (m->hf.transposed) {
             char *turned = xcalloc(1, (size_t)m->bytes);
             hf_transpose(turned, data, m->hf.rows, cols, dtype_size(m->from->type));
@@ -123,8 +119,7 @@ static char *json_text(const json_t *j)
 
 static void write_json(int dir, const char *name, json_t *j)
 {
-    char why[WHY], *dump = json_text(j);
-    char *text = xasprintf("%s\n", dump);
+    char why[WHY], *dump = json_text(j), *text = xasprintf("%s\n", dump);
     int64_t n = (int64_t)strlen(text);
     int fd = file_create(dir, name, 1, why);
     if (fd < 0 || !file_write_at(fd, name, text, n, 0, why) || !file_sync_close(fd, name, why))
@@ -235,7 +230,7 @@ int command_export(int argc, char **argv)
         file_errno(why, "cannot rename %s to %s", tmp, out);
         DISK(why);
     }
-    printf("%s: %s, %" PRId64 " parameters in %d files, from %s\n", out, family->type, params_count(cfg),
+    printf("%s: %s, %ld parameters in %d files, from %s\n", out, family->type, params_count(cfg),
            shards, s.dir);
     close(dir);
     free(tmp);

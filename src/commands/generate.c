@@ -72,10 +72,9 @@ static int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, i
             finite &= isfinite(logits[i]) != 0;
         }
         if (!finite)                   /* on every rank */
-            all_ok(&r->grid.all, 0, EXIT_NUMERIC, "not-finite",
-                   "the logits of token %lld are not finite, of weights that are; change: params_dtype=fp32, "
-                   "or load an earlier checkpoint",
-                   (long long)r->generation.cache.length);
+            all_ok(&r->grid.all, 0, EXIT_NUMERIC, "not-finite", "the logits of token %ld are not finite, of "
+                   "weights that are; change: params_dtype=fp32, or load an earlier checkpoint",
+                   r->generation.cache.length);
         out[made] = sample_token(s, logits, V, r->generation.cache.length, order);
         if (out[made++] == end)
             break;
@@ -132,13 +131,13 @@ static void print_sample(const Tokenizer *tok, const char *prompt, const int32_t
 
 /* The run directory of a checkpoint that a run has written, on the heap, and its iteration; NULL: there is
  * none that may be written to. */
-static char *run_of(const char *checkpoint, long long *iteration)
+static char *run_of(const char *checkpoint, int64_t *iteration)
 {
     char *dir = xstrdup(checkpoint), *slash = strrchr(dir, '/'), *metrics;
     if (slash)
         *slash = 0;
     size_t n = strlen(dir), tail = strlen("/checkpoints");
-    if (!slash || sscanf(slash + 1, "iter_%lld", iteration) != 1 || n <= tail ||
+    if (!slash || sscanf(slash + 1, "iter_%ld", iteration) != 1 || n <= tail ||
         strcmp(dir + n - tail, "/checkpoints")) {
         free(dir);
         return NULL;
@@ -158,7 +157,7 @@ static char *run_of(const char *checkpoint, long long *iteration)
 static void keep_sample(const char *checkpoint, const Tokenizer *tok, const char *prompt,
                         const int32_t *token, int64_t n)
 {
-    long long iteration;
+    int64_t iteration;
     char *dir = run_of(checkpoint, &iteration), why[WHY];
     if (!dir)
         return;
@@ -202,10 +201,8 @@ int command_generate(int argc, char **argv)
     s.seed = isnan(seed) ? (uint64_t)cfg->seed : (uint64_t)seed;
     const Tokenizer *tok = tokenizer_open(cfg);
     if (!tok->encode)
-        die(EXIT_DATA, "tokenizer",
-            "tokenizer_type %s cannot turn text into tokens; change: set the tokenizer that the corpus was "
-            "made with",
-            tok->name);
+        die(EXIT_DATA, "tokenizer", "tokenizer_type %s cannot turn text into tokens; change: set the "
+            "tokenizer that the corpus was made with", tok->name);
     if (!text)
         text = "";
     int32_t *prompt = xcalloc(strlen(text) + 1, sizeof *prompt);
@@ -213,11 +210,9 @@ int command_generate(int argc, char **argv)
     if (!n)                                    /* nothing said: start as a document starts */
         prompt[n++] = tok->eod;
     if (n + count > cfg->max_position_embeddings)
-        die(EXIT_CONFIG, "generate-length",
-            "a prompt of %lld tokens and --tokens %lld make more than the %lld positions of the model; "
-            "change: --tokens %lld or a shorter prompt",
-            (long long)n, (long long)count, (long long)cfg->max_position_embeddings,
-            (long long)(cfg->max_position_embeddings - n));
+        die(EXIT_CONFIG, "generate-length", "a prompt of %ld tokens and --tokens %ld make more than the %ld "
+            "positions of the model; change: --tokens %ld or a shorter prompt", n, count,
+            cfg->max_position_embeddings, cfg->max_position_embeddings - n);
     Run r;
     run_open(&r, cfg, RUN_FORWARD, n + count, NULL);
     char *found = run_load(&r, cfg->load);

@@ -150,9 +150,8 @@ static int match(const HfDir *d, const Param *t, const HfTensor *out, int n, Fou
         if (f->t->type != found[0]->t->type)
             return file_why(why, "tensors %s and %s have different types", out[0].name, out[i].name);
         if (f->t->ndim != t->ndim || f->t->shape[0] != rows || (t->ndim == 2 && f->t->shape[1] != cols))
-            return file_why(why, "tensor %s is [%lld, %lld], config.json makes it [%lld, %lld]", out[i].name,
-                            (long long)f->t->shape[0], (long long)(f->t->ndim > 1 ? f->t->shape[1] : 1),
-                            (long long)rows, (long long)cols);
+            return file_why(why, "tensor %s is [%ld, %ld], config.json makes it [%ld, %ld]", out[i].name,
+                            f->t->shape[0], f->t->ndim > 1 ? f->t->shape[1] : 1, rows, cols);
         f->used = 1;
     }
     return 1;
@@ -180,15 +179,12 @@ static void check_rest(const HfDir *d, const Config *cfg, const Found *embedding
             continue;
         if (!cfg->untie_embeddings_and_output_weights && !strcmp(f->name, "lm_head.weight")) {
             if (f->t->bytes != embedding->t->bytes || memcmp(f->data, embedding->data, (size_t)f->t->bytes))
-                REFUSE(
-                    "%s: lm_head.weight is not the embedding's, but tie_word_embeddings is true; change: set "
-                    "tie_word_embeddings to false in its config.json",
-                    d->path);
+                REFUSE("%s: lm_head.weight is not the embedding's, but tie_word_embeddings is true; change: "
+                       "set tie_word_embeddings to false in its config.json", d->path);
             continue;
         }
         REFUSE("%s: tensor %.120s has no place in this model; change: import another directory, or export "
-               "this one without it",
-               d->path, f->name);
+               "this one without it", d->path, f->name);
     }
 }
 
@@ -196,9 +192,8 @@ static void check_finite(const HfDir *d, const StTensor *t, const char *data)
 {
     int64_t n = convert_count_not_finite(data, (Dtype)t->type, st_elements(t));
     if (n)
-        die(EXIT_NUMERIC, "not-finite",
-            "%s: tensor %s has %lld value%s NaN or infinite; change: another directory, or its right files",
-            d->path, t->name, (long long)n, n == 1 ? " that is" : "s that are");
+        die(EXIT_NUMERIC, "not-finite", "%s: tensor %s has %ld value%s NaN or infinite; change: another "
+            "directory, or its right files", d->path, t->name, n, n == 1 ? " that is" : "s that are");
 }
 
 /* Turns the directory's tensors into pieces; *kept: the matrices that had to be transposed. */
@@ -320,8 +315,8 @@ int command_import(int argc, char **argv)
     if (!config_save(out, cfg, config_write_model,
                      why)) /* what train, generate, eval and plan need to know of it */
         die(EXIT_RESOURCE, "import", "%s; change: free space, or -o another folder", why);
-    printf("%s: %s, %lld parameters in %d tensors, from %s\n", out, family->type,
-           (long long)params_count(cfg), params.nparam, d.path);
+    printf("%s: %s, %ld parameters in %d tensors, from %s\n", out, family->type,
+           params_count(cfg), params.nparam, d.path);
 
     for (char **k = kept; *k; k++)
         free(*k);

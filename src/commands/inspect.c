@@ -11,7 +11,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -404,10 +403,8 @@ static void must_exist(const char *path)
         free(file);
     }
     if (!found)
-        die(EXIT_CONFIG, "usage",
-            "train inspect: %s: no such file or folder; change: give a corpus (PREFIX of PREFIX.bin and "
-            "PREFIX.idx), a checkpoint, a run directory or a safetensors file",
-            path);
+        die(EXIT_CONFIG, "usage", "train inspect: %s: no such file or folder; change: give a corpus (PREFIX "
+            "of PREFIX.bin and PREFIX.idx), a checkpoint, a run directory or a safetensors file", path);
 }
 
 int command_inspect(int argc, char **argv)

@@ -136,16 +136,15 @@ static void print_memory(const Plan *p)
         printf("  %-12s", categories[i].name);
         for (int s = 0; s < p->placement.p; s++) {
             const Memory *m = &p->memory[p->first[s]];
-            printf(" %18lld", (long long)bytes_of(m, i));
+            printf(" %18ld", bytes_of(m, i));
             most = m->total > most ? m->total : most;
         }
         printf("\n");
     }
     printf("  %.1f MB on the fullest rank\n", (double)most / 1e6);
     if (reserve)
-        printf(
-            "  %.1f MB more stay free: a reserve for what the GPU's libraries load while the run goes on\n",
-            (double)reserve / 1e6);
+        printf("  %.1f MB more stay free: a reserve for what the GPU's libraries load while the run goes "
+               "on\n", (double)reserve / 1e6);
     if (p->machine) {
         double room = machine_room(p->machine, p->cfg->world), need = (double)(most + reserve);
         printf("  %.1f MB of the machine's %.1f: %s\n", need / 1e6, room / 1e6,
@@ -160,19 +159,16 @@ static void print(const Plan *p)
 {
     const Config *c = p->cfg;
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
-    printf("model      %lld parameters: %lld layers, width %lld, %lld heads of %lld (%lld key/value), "
-           "vocabulary %lld (%lld with padding)\n",
-           (long long)params_count(c), (long long)c->num_layers, (long long)c->hidden_size,
-           (long long)c->num_attention_heads, (long long)c->kv_channels, (long long)c->num_query_groups,
-           (long long)c->vocab_size, (long long)c->padded_vocab_size);
-    printf("layout     %d ranks: tensor %lld x pipeline %lld x context %lld x data %lld\n", c->world,
-           (long long)c->tensor_model_parallel_size, (long long)c->pipeline_model_parallel_size,
-           (long long)c->context_parallel_size, (long long)c->data_parallel_size);
+    printf("model      %ld parameters: %ld layers, width %ld, %ld heads of %ld (%ld key/value), vocabulary "
+           "%ld (%ld with padding)\n", params_count(c), c->num_layers, c->hidden_size, c->num_attention_heads,
+           c->kv_channels, c->num_query_groups, c->vocab_size, c->padded_vocab_size);
+    printf("layout     %d ranks: tensor %ld x pipeline %ld x context %ld x data %ld\n", c->world,
+           c->tensor_model_parallel_size, c->pipeline_model_parallel_size,
+           c->context_parallel_size, c->data_parallel_size);
     placement_print(stdout, &p->placement);
-    printf("step       %lld samples of %lld tokens: %d microbatches of %lld on each of %lld model replicas; "
-           "%.3g TFLOP\n",
-           (long long)last->batch, (long long)c->seq_length, p->shape.m, (long long)c->micro_batch_size,
-           (long long)c->data_parallel_size, p->flops / 1e12);
+    printf("step       %ld samples of %ld tokens: %d microbatches of %ld on each of %ld model replicas; %.3g "
+           "TFLOP\n", last->batch, c->seq_length, p->shape.m, c->micro_batch_size, c->data_parallel_size,
+           p->flops / 1e12);
     printf("schedule   %s, bubble %.1f %% %s; activations of", schedule_name(p->shape.kind),
            100 * p->sim.rate, run_costs_phrase(&p->shape));
     for (int s = 0; s < p->shape.p; s++)
@@ -187,7 +183,7 @@ static void print(const Plan *p)
     printf("messages   of a rank and step, on the rank with most\n");
     for (int a = 0; a < AXES; a++)
         if (p->most[a].ops)
-            printf("  %-12s %15lld operations %15.1f MB\n", grid_axis_name[a], (long long)p->most[a].ops,
+            printf("  %-12s %15ld operations %15.1f MB\n", grid_axis_name[a], p->most[a].ops,
                    (double)p->most[a].bytes / 1e6);
 }
 
@@ -196,9 +192,8 @@ static void command_calibrate(const Config *c, const char *path, int argc, char 
 {
     size_t n = path ? strlen(path) : 0;
     if (n < 6 || strcmp(path + n - 5, ".yaml"))
-        die(EXIT_CONFIG, "usage",
-            "train plan --calibrate writes what it measures to --machine FILE.yaml; change: give the file, "
-            "for example --machine configs/machines/local.yaml");
+        die(EXIT_CONFIG, "usage", "train plan --calibrate writes what it measures to --machine FILE.yaml; "
+            "change: give the file, for example --machine configs/machines/local.yaml");
     char **line = xcalloc((size_t)argc + 1, sizeof *line);
     line[0] = "plan";
     memcpy(line + 1, argv, (size_t)argc * sizeof *argv);
@@ -209,8 +204,7 @@ static void command_calibrate(const Config *c, const char *path, int argc, char 
 int command_plan(int argc, char **argv)
 {
     Args a = cli_open("plan", argc, argv);
-    int json = args_switch(&a, "--json");
-    int world = (int)args_number(&a, "--world");
+    int json = args_switch(&a, "--json"), world = (int)args_number(&a, "--world");
     int explain = args_switch(&a, "--explain"), measure = args_switch(&a, "--calibrate");
     const char *machine = args_value(&a, "--machine"), *path = cli_next(&a, "CONFIG");
     cli_end(&a);

@@ -69,9 +69,8 @@ static void view_open(View *v, const Config *c, int spans)
     open_shape(v, c);
     schedules_open(&v->set, &v->shape);
     if (!schedules_check(&v->set, why, sizeof why))
-        die(EXIT_BUG, "schedule",
-            "the lists of this schedule are wrong: %s; change: pipeline_schedule=1f1b, and report it",
-            why);
+        die(EXIT_BUG, "schedule", "the lists of this schedule are wrong: %s; change: pipeline_schedule=1f1b, "
+            "and report it", why);
     simulate(&v->set, &v->sim, spans);
     v->rank = xcalloc((size_t)v->shape.p, sizeof *v->rank);
     int *units = xcalloc((size_t)v->shape.v, sizeof *units);
@@ -111,12 +110,11 @@ static char *title_of(const View *v)
         most = v->sim.peak[r] > most ? v->sim.peak[r] : most;
     }
     char *peak = least < most ? xasprintf("%g to %g", least, most) : xasprintf("%g", most);
-    char *title =
-        xasprintf("%s, %d rank%s x %d chunk%s, %d microbatch%s: time %g%s, bubble %.1f %% (of the step "
-                  "%.1f %%), peak activations %s",
-                  options[OPT_pipeline_schedule].choices[s->kind], s->p, s->p == 1 ? "" : "s", s->v,
-                  s->v == 1 ? "" : "s", s->m, s->m == 1 ? "" : "es", v->sim.makespan, v->timed ? " ms" : "",
-                  100 * v->sim.rate, 100 * v->sim.step_rate, peak);
+    char *title = xasprintf("%s, %d rank%s x %d chunk%s, %d microbatch%s: time %g%s, bubble %.1f %% (of the "
+                            "step %.1f %%), peak activations %s",
+                            options[OPT_pipeline_schedule].choices[s->kind], s->p, s->p == 1 ? "" : "s", s->v,
+                            s->v == 1 ? "" : "s", s->m, s->m == 1 ? "" : "es", v->sim.makespan,
+                            v->timed ? " ms" : "", 100 * v->sim.rate, 100 * v->sim.step_rate, peak);
     free(peak);
     return title;
 }
@@ -160,15 +158,14 @@ static void print_text(const View *v)
     }
     printf("F forward, B backward (D of the input, W of the weights), microbatch%s; A a activation sent, "
            "received, G g gradient; [ ] one group;\nG/ X/ gather, release a unit's parameters, R/ reduce its "
-           "gradients, T add a tied embedding's two, S step\n",
-           v->shape.v > 1 ? ".chunk" : "");
+           "gradients, T add a tied embedding's two, S step\n", v->shape.v > 1 ? ".chunk" : "");
     if (v->own.cost[0]) {
         printf("searched with the %s, forward and both halves of backward:",
                v->timed ? "times of clock_*, ms" : "FLOPs of the stages");
         run_costs_print(stdout, &v->shape);
         printf("\n");
     }
-    printf("checked: %lld instructions, every message paired, no deadlock; hash %016llx\n", (long long)all,
+    printf("checked: %ld instructions, every message paired, no deadlock; hash %016llx\n", all,
            (unsigned long long)schedules_hash(&v->set));
 }
 

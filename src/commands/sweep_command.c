@@ -53,9 +53,8 @@ static void take_fixed(Sweep *s, const Config *c)
         key[strcspn(key, "=")] = 0;
         int option = option_find(key), at = swept_at(option);
         if (option == OPT_recompute_method || option == OPT_recompute_num_layers)
-            die(EXIT_CONFIG, "sweep",
-                "train sweep recomputes whole layers one by one and has no use for %s; change: leave it out",
-                key);
+            die(EXIT_CONFIG, "sweep", "train sweep recomputes whole layers one by one and has no use for %s; "
+                "change: leave it out", key);
         if (at >= 0)
             s->fixed |= swept[at].fixed;
         else
@@ -90,10 +89,8 @@ static void check_config(const Sweep *s, const Config *c)
     Check twice;
     config_check(&twice, s->path, s->nargs, s->args, 2 * c->world, USE_MODEL);
     if (twice.cfg->batch_steps == 1 && twice.cfg->batch_step[0].batch != c->batch_step[0].batch)
-        die(EXIT_CONFIG, "sweep",
-            "%s says no batch size: each layout would have another one, and steps that do not compare; "
-            "change: global_batch_size=N",
-            c->path);
+        die(EXIT_CONFIG, "sweep", "%s says no batch size: each layout would have another one, and steps that "
+            "do not compare; change: global_batch_size=N", c->path);
 }
 
 /* --world, else the tasks of a Slurm allocation, else 1. */
@@ -201,8 +198,7 @@ static void print_errors(const Sweep *s)
     }
     if (n)
         printf("%d measured: predictions are off by %.1f %% on average; the layout predicted to be best "
-               "takes %.1f %% more than the best\n",
-               n, 100 * sum / n, 100 * (chosen / best - 1));
+               "takes %.1f %% more than the best\n", n, 100 * sum / n, 100 * (chosen / best - 1));
 }
 
 static void print_row(const SweepLayout *l)

@@ -392,9 +392,8 @@ static void open_output(Job *j)
     j->idx_tmp = xasprintf("%s.idx.%d.tmp", j->prefix, pid);
     j->fd = make_folder(j, why) ? file_create(AT_FDCWD, bin_tmp, 0, why) : -1;
     if (j->fd < 0)
-        give_up(
-            j, EXIT_RESOURCE, "disk",
-            xasprintf("%s; change: give -o PREFIX in a folder that is there and that you may write to", why));
+        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: give -o PREFIX in a folder that is there "
+                                                    "and that you may write to", why));
     j->bin_tmp = bin_tmp;
 }
 
@@ -460,9 +459,8 @@ int command_tokenize(int argc, char **argv)
                 xasprintf("%ld files hold no text; change: name files with text in them", j->inputs));
     commit(j);
     double seconds = now() - start;
-    printf("%s.bin, %s.idx: %ld documents, %ld tokens (%s, %s) from %ld files, %.1f MB in %.1f s, "
-           "%.0f MB/s", j->prefix, j->prefix, j->documents, j->tokens, j->tokenizer->name,
-           j->width == 2 ? "u16" : "i32",
+    printf("%s.bin, %s.idx: %ld documents, %ld tokens (%s, %s) from %ld files, %.1f MB in %.1f s, %.0f MB/s",
+           j->prefix, j->prefix, j->documents, j->tokens, j->tokenizer->name, j->width == 2 ? "u16" : "i32",
            j->inputs, 1e-6 * (double)j->bytes, seconds, 1e-6 * (double)j->bytes / seconds);
     printf(j->empty ? "; %ld empty documents left out\n" : "\n", j->empty);
     return EXIT_DONE;

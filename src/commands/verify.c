@@ -131,8 +131,7 @@ int command_verify(int argc, char **argv)
     int json = args_switch(&a, "--json");
     const char *path = cli_next(&a, "CONFIG");
     cli_end(&a);
-    const Config *cfg = start_config(path, &a, USE_DATA);
-    const Config *single = config_for_one_rank(cfg);
+    const Config *cfg = start_config(path, &a, USE_DATA), *single = config_for_one_rank(cfg);
     static Run layout, one;            /* as long as the process */
     Result res = {.tolerance = tolerance_of(cfg)};
     Grid grid;

@@ -83,21 +83,18 @@ Config *config_load_over(const char *path, int nargs, char **args, int world, Co
     if (rank) {
         sleep(GRACE);
         check_sort(&k);
-        die(EXIT_CONFIG, "config",
-            "rank %d: %d problem%s in %s, and rank 0 has not ended the job; the first: %s; change: give "
-            "every rank the same file, arguments and environment",
-            rank, n, n == 1 ? "" : "s", path, k.list[0].text);
+        die(EXIT_CONFIG, "config", "rank %d: %d problem%s in %s, and rank 0 has not ended the job; the "
+            "first: %s; change: give every rank the same file, arguments and environment", rank, n,
+            n == 1 ? "" : "s", path, k.list[0].text);
     }
     if (k.unopened)
         die(EXIT_CONFIG, "config", "%s: %s; change: %s", path, k.list[0].text, what_to_give(path));
     if (*there.others)                 /* rules between keys of two models say little */
-        die(EXIT_CHECKPOINT, "checkpoint-model",
-            "%s holds another model: %s; change: set these keys as they were, or load another checkpoint",
-            there.dir, there.others);
+        die(EXIT_CHECKPOINT, "checkpoint-model", "%s holds another model: %s; change: set these keys as they "
+            "were, or load another checkpoint", there.dir, there.others);
     if (path == k.cfg->load && !there.found)
-        die(EXIT_CHECKPOINT, "checkpoint-missing",
-            "no model without a configuration: %s; change: load=DIR, a whole checkpoint or a run directory",
-            there.dir);
+        die(EXIT_CHECKPOINT, "checkpoint-missing", "no model without a configuration: %s; change: load=DIR, "
+            "a whole checkpoint or a run directory", there.dir);
     check_print(&k, stderr);
     die(EXIT_CONFIG, "config", "%d problem%s in %s; change: what the list above names (`train help KEY`)", n,
         n == 1 ? "" : "s", path);

@@ -3,7 +3,6 @@
 #include "config_table.h"
 #include <ctype.h>
 
-#define LL(x) ((long long)(x))
 
 /* A number of the batch-size schedule: digits, a point, K, M, B or T. -1: not a whole number. */
 static int64_t schedule_number(const char **s)
@@ -47,18 +46,17 @@ char *config_parse_schedule(Config *c, int64_t unit)
                              length > 60 ? 60 : length, entry);
         int64_t samples = tokens / c->seq_length;
         if (!n && tokens)
-            return textf("the first threshold is %lld tokens; it must be 0", LL(tokens));
+            return textf("the first threshold is %ld tokens; it must be 0", tokens);
         if (n && samples <= step[n - 1].samples)
-            return textf("threshold '%.*s' (%lld samples) is not above the one before (%lld samples)",
-                             length, entry, LL(samples), LL(step[n - 1].samples));
+            return textf("threshold '%.*s' (%ld samples) is not above the one before (%ld samples)",
+                             length, entry, samples, step[n - 1].samples);
         if (batch < 1 || batch > 1 << 30 || batch % unit)
-            return textf("batch size %lld of '%.*s' is not a multiple of micro_batch_size %lld x "
-                         "data-parallel size %lld; nearest: %s",
-                         LL(batch), length, entry, LL(c->micro_batch_size), LL(c->data_parallel_size),
-                         check_nearest_multiples(unit, batch));
+            return textf("batch size %ld of '%.*s' is not a multiple of micro_batch_size %ld x data-parallel "
+                         "size %ld; nearest: %s", batch, length, entry, c->micro_batch_size,
+                         c->data_parallel_size, check_nearest_multiples(unit, batch));
         if (batch / unit > 65535)
-            return textf("batch size %lld is %lld microbatches; at most 65535; raise micro_batch_size",
-                             LL(batch), LL(batch / unit));
+            return textf("batch size %ld is %ld microbatches; at most 65535; raise micro_batch_size",
+                             batch, batch / unit);
         step = keep_grow(step, sizeof *step * (size_t)(n + 1));
         step[n++] = (BatchStep){samples, batch};
     }
@@ -88,8 +86,7 @@ static void walk(const Config *cfg, int64_t consumed, int64_t *iterations, int64
         if (consumed >= end)
             continue;                                  /* one step of the last segment jumped over this one */
         int64_t n = (end - consumed - 1) / batch + 1;
-        int64_t room = (*samples - consumed) / batch, left = *iterations - steps;
-        int64_t run = n < room ? n : room;
+        int64_t room = (*samples - consumed) / batch, left = *iterations - steps, run = n < room ? n : room;
         run = run < left ? run : left;
         steps += run;
         consumed += run * batch;

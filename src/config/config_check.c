@@ -29,12 +29,8 @@ void check_add(Check *k, Place place, const char *fmt, ...)
 static int violation_order(const void *a, const void *b)
 {
     const Violation *x = a, *y = b;
-    int gx = x->place.line > 0   ? 0
-             : x->place.arg >= 0 ? 1
-                                 : 2,
-        gy = y->place.line > 0   ? 0
-             : y->place.arg >= 0 ? 1
-                                 : 2;
+    int gx = x->place.line > 0   ? 0 : x->place.arg >= 0 ? 1 : 2,
+        gy = y->place.line > 0   ? 0 : y->place.arg >= 0 ? 1 : 2;
     if (gx != gy)
         return gx - gy;
     if (x->place.line != y->place.line)
@@ -46,11 +42,7 @@ static int violation_order(const void *a, const void *b)
     return x->order - y->order;
 }
 
-void check_sort(Check *k)
-{
-    if (k->n)
-        qsort(k->list, (size_t)k->n, sizeof *k->list, violation_order);
-}
+void check_sort(Check *k) { if (k->n) qsort(k->list, (size_t)k->n, sizeof *k->list, violation_order); }
 
 void check_print(Check *k, FILE *f)
 {
@@ -99,14 +91,11 @@ void check_report(Check *k, const int *on, const char *fmt, ...)
 /* "4 or 6": the multiples of m (>= m), or divisors of n, that enclose x. */
 static const char *either(int64_t below, int64_t above)
 {
-    return below && above && below != above ? textf("%lld or %lld", (long long)below, (long long)above)
-                                            : textf("%lld", (long long)(below ? below : above));
+    return below && above && below != above ? textf("%ld or %ld", below, above)
+                                            : textf("%ld", (below ? below : above));
 }
 
-const char *check_nearest_multiples(int64_t m, int64_t x)
-{
-    return either(x / m * m, (x / m + 1) * m);
-}
+const char *check_nearest_multiples(int64_t m, int64_t x) { return either(x / m * m, (x / m + 1) * m); }
 
 const char *check_nearest_divisors(int64_t n, int64_t x)
 {

@@ -4,10 +4,7 @@
 #include "comm.h"
 #include "config_table.h"
 
-static Config *copy_of(const Config *c)
-{
-    return memcpy(keep_alloc(1, sizeof *c), c, sizeof *c);
-}
+static Config *copy_of(const Config *c) { return memcpy(keep_alloc(1, sizeof *c), c, sizeof *c); }
 
 /* One way to share layers out instead of all others. */
 static void set_layout(Config *c, const char *layout, const int *layers, int stages)
@@ -40,11 +37,9 @@ Config *config_for_one_rank(const Config *cfg)
     int *layers = keep_alloc(1, sizeof *layers);
     for (int i = 0; i < c->batch_steps; i++)
         if (c->batch_step[i].batch / c->micro_batch_size > UINT16_MAX)
-            die(EXIT_CONFIG, "one-rank",
-                "one rank alone needs %lld microbatches of %lld for a batch of %lld; at most 65535; change: "
-                "lower global_batch_size, or raise micro_batch_size",
-                (long long)(c->batch_step[i].batch / c->micro_batch_size), (long long)c->micro_batch_size,
-                (long long)c->batch_step[i].batch);
+            die(EXIT_CONFIG, "one-rank", "one rank alone needs %ld microbatches of %ld for a batch of %ld; "
+                "at most 65535; change: lower global_batch_size, or raise micro_batch_size",
+                c->batch_step[i].batch / c->micro_batch_size, c->micro_batch_size, c->batch_step[i].batch);
     c->tensor_model_parallel_size = c->pipeline_model_parallel_size = c->context_parallel_size = 1;
     c->expert_model_parallel_size = c->expert_tensor_parallel_size = 1;
     c->data_parallel_size = c->world = 1;
@@ -141,11 +136,10 @@ void config_same(const Config *c, Comm *all)
     char *text = config_text(c, (int)first), theirs[256] = "";
     snprintf(theirs, sizeof theirs, "%s", text);
     broadcast(all, theirs, sizeof theirs, model);
-    all_ok(all, all->rank != odd, EXIT_CONFIG, "config-differs",
-           "the configuration of %s is not that of the others: %s is %.200s on rank %d and %s on rank %d; "
-           "change: give every rank the same file, arguments and environment (is a host's copy of the file "
-           "old?)",
-           others(hash, all->size, want), options[first].key, text, odd, theirs, model);
+    all_ok(all, all->rank != odd, EXIT_CONFIG, "config-differs", "the configuration of %s is not that of the "
+           "others: %s is %.200s on rank %d and %s on rank %d; change: give every rank the same file, "
+           "arguments and environment (is a host's copy of the file old?)", others(hash, all->size, want),
+           options[first].key, text, odd, theirs, model);
     free(text);
     free(hash);
 }

@@ -5,10 +5,7 @@
 static const char *const type_names[] = {"integer", "number", "true or false", "string", "list", "choice"};
 static const char *const change_names[] = {"free", "warn", "refuse"};
 
-const char *config_build_id(void)
-{
-    return "gridiron " BUILD_ID;
-}
+const char *config_build_id(void) { return "gridiron " BUILD_ID; }
 
 /* Lines of at most `width` columns behind `indent` blanks; the first one goes on behind what stands there. */
 static void wrap(FILE *f, int indent, int width, const char *text)

@@ -28,7 +28,7 @@ static const char *splits(int world, const int64_t want[3])
             }
         if (best == INFINITY)
             break;
-        text = textf("%s%s%lldx%lldx1", text, shown ? ", " : "", LL(tp), LL(pp));
+        text = textf("%s%s%ldx%ldx1", text, shown ? ", " : "", tp, pp);
         done = best;
     }
     return text;
@@ -47,13 +47,10 @@ void rules_world(Check *k, int world)
                        c->context_parallel_size};
     int64_t product = size[0] * size[1] * size[2];
     const int *on = ON3(tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size);
-    RULE(on, world % product,
-         "tensor %lld x pipeline %lld x context %lld = %lld does not divide the world of %d ranks; nearest "
-         "(tensor x pipeline x context): %s%s",
-         LL(size[0]), LL(size[1]), LL(size[2]), LL(product), world, splits(world, size),
-         world == 1 ? textf("; start %lld ranks (scripts/launch -n %lld ...), or plan them (--world %lld)",
-                            LL(product), LL(product), LL(product))
-                    : "");
+    RULE(on, world % product, "tensor %ld x pipeline %ld x context %ld = %ld does not divide the world of %d "
+         "ranks; nearest (tensor x pipeline x context): %s%s", size[0], size[1], size[2], product, world,
+         splits(world, size), world == 1 ? textf("; start %ld ranks (scripts/launch -n %ld ...), or plan "
+                                                 "them (--world %ld)", product, product, product) : "");
     c->data_parallel_size = check_usable(k, on) && world % product == 0 ? world / product : 0;
     RULE(ON1(context_parallel_size), c->context_parallel_size > 1,
          "this build has no context parallelism; use 1");
@@ -75,8 +72,8 @@ void rules_world(Check *k, int world)
     RULE(ON2(num_distributed_optimizer_instances, context_parallel_size),
          c->data_parallel_size * c->context_parallel_size > 1 &&
              c->data_parallel_size * c->context_parallel_size % c->num_distributed_optimizer_instances,
-         "%lld copies do not divide data parallel %lld x context %lld; nearest: %s",
-         LL(c->num_distributed_optimizer_instances), LL(c->data_parallel_size), LL(c->context_parallel_size),
+         "%ld copies do not divide data parallel %ld x context %ld; nearest: %s",
+         c->num_distributed_optimizer_instances, c->data_parallel_size, c->context_parallel_size,
          check_nearest_divisors(c->data_parallel_size * c->context_parallel_size,
                           c->num_distributed_optimizer_instances));
 }
@@ -188,16 +185,14 @@ static void rules_chunks(Check *k)
     int broken = breaks(c, 0) & BREAKS_CHUNKS, fixed = schedule_chunks(kind);
     const int *on = ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule);
     RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_schedule_file), c->custom && v != c->custom->v,
-         "%lld, but %s has %d stages on each rank; leave it out", LL(v), c->pipeline_schedule_file,
-         c->custom->v);
-    RULE(on, broken && fixed > 1, "%lld, but schedule %s has %d chunks a rank", LL(v), row->name, fixed);
+         "%ld, but %s has %d stages on each rank; leave it out", v, c->pipeline_schedule_file, c->custom->v);
+    RULE(on, broken && fixed > 1, "%ld, but schedule %s has %d chunks a rank", v, row->name, fixed);
     RULE(on, broken && !fixed, "schedule %s needs %d or more", row->name, row->chunks);
-    RULE(on, broken && fixed == 1,
-         "%lld, but schedule %s has one chunk a rank; use 1, or pipeline_schedule interleaved", LL(v),
-         row->name);
+    RULE(on, broken && fixed == 1, "%ld, but schedule %s has one chunk a rank; use 1, or pipeline_schedule "
+         "interleaved", v, row->name);
     RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_model_parallel_size), p * v > STAGES_MOST,
-         "%lld on each of %lld pipeline ranks are %lld virtual stages; at most %d: use %lld or fewer", LL(v),
-         LL(p), LL(p * v), STAGES_MOST, LL(STAGES_MOST / p));
+         "%ld on each of %ld pipeline ranks are %ld virtual stages; at most %d: use %ld or fewer", v,
+         p, p * v, STAGES_MOST, STAGES_MOST / p);
 }
 
 /* The groups nearest to `group` that leave nothing, or at least p, of m microbatches; p <= m, so m itself
@@ -209,7 +204,7 @@ static const char *groups_that_fit(int64_t p, int64_t m, int64_t group)
         below--;
     while (schedule_leaves(p, m, above))
         above++;
-    return below >= p ? textf("%lld or %lld", LL(below), LL(above)) : textf("%lld", LL(above));
+    return below >= p ? textf("%ld or %ld", below, above) : textf("%ld", above);
 }
 
 /* The microbatches that a schedule asks for, and its groups of them, for every batch size of the run. */
@@ -222,23 +217,17 @@ static void rules_microbatches(Check *k)
     for (int i = 0; i < c->batch_steps; i++) {
         int64_t batch = c->batch_step[i].batch, m = batch / (c->micro_batch_size * c->data_parallel_size);
         unsigned broken = breaks(c, m);
-        RULE(on, broken & BREAKS_GROUP,
-             "%lld microbatches in a row, but %s needs from %lld (pipeline ranks) to %lld (microbatches)%s",
-             LL(group), row->name, LL(p), LL(m),
+        RULE(on, broken & BREAKS_GROUP, "%ld microbatches in a row, but %s needs from %ld (pipeline ranks) "
+             "to %ld (microbatches)%s", group, row->name, p, m,
              m < p ? "; raise the batch size or use pipeline_schedule 1f1b" : "");
-        RULE(on, broken & BREAKS_REST,
-             "%lld microbatches in groups of %lld leave %lld, fewer than the %lld pipeline ranks; nearest "
-             "groups: %s",
-             LL(m), LL(group), LL(m % group), LL(p), groups_that_fit(p, m, group));
-        RULE(ON2(pipeline_schedule, global_batch_size), broken & BREAKS_LEAST,
-             "%s needs %s microbatches for each of %lld pipeline ranks, a step of %lld samples has %lld; "
-             "raise "
-             "the batch size or use zb-v",
-             row->name, schedule_least(row), LL(p), LL(batch), LL(m));
-        RULE(ON2(pipeline_schedule_file, global_batch_size), c->custom && m != c->custom->m,
-             "%s is for %d microbatches, a step of %lld samples has %lld; use a batch of %lld",
-             c->pipeline_schedule_file, c->custom->m, LL(batch), LL(m),
-             LL(c->custom->m * c->micro_batch_size * c->data_parallel_size));
+        RULE(on, broken & BREAKS_REST, "%ld microbatches in groups of %ld leave %ld, fewer than the %ld "
+             "pipeline ranks; nearest groups: %s", m, group, m % group, p, groups_that_fit(p, m, group));
+        RULE(ON2(pipeline_schedule, global_batch_size), broken & BREAKS_LEAST, "%s needs %s microbatches for "
+             "each of %ld pipeline ranks, a step of %ld samples has %ld; raise the batch size or use zb-v",
+             row->name, schedule_least(row), p, batch, m);
+        RULE(ON2(pipeline_schedule_file, global_batch_size), c->custom && m != c->custom->m, "%s is for %d "
+             "microbatches, a step of %ld samples has %ld; use a batch of %ld", c->pipeline_schedule_file,
+             c->custom->m, batch, m, c->custom->m * c->micro_batch_size * c->data_parallel_size);
     }
 }
 
@@ -256,23 +245,17 @@ static int64_t rules_ends(Check *k, int64_t p, int64_t v)
     int64_t ranks = p - has_first - has_last, unit = ranks * v, rest = c->num_layers - first - last;
     const int *on = has_first ? ON2(num_layers_in_first_pipeline_stage, num_layers)
                               : ON2(num_layers_in_last_pipeline_stage, num_layers);
-    RULE(ON1(num_layers_in_first_pipeline_stage), first % v,
-         "%lld layers do not divide into %lld virtual stages a rank; nearest: %s", LL(first), LL(v),
-         check_nearest_multiples(v, first));
-    RULE(ON1(num_layers_in_last_pipeline_stage), last % v,
-         "%lld layers do not divide into %lld virtual stages a rank; nearest: %s", LL(last), LL(v),
-         check_nearest_multiples(v, last));
-    RULE(on, !ranks && rest,
-         "%lld on the first and %lld on the last of 2 pipeline ranks are not the %lld of num_layers",
-         LL(first), LL(last), LL(c->num_layers));
-    RULE(on, ranks && rest < 0,
-         "first and last rank have %lld layers together, num_layers is %lld; use fewer", LL(first + last),
-         LL(c->num_layers));
-    RULE(on, ranks && rest > 0 && rest % unit,
-         "%lld of %lld layers remain for %lld pipeline ranks of %lld virtual stages and do not divide; "
-         "nearest num_layers: %lld or %lld",
-         LL(rest), LL(c->num_layers), LL(ranks), LL(v), LL(first + last + rest / unit * unit),
-         LL(first + last + (rest / unit + 1) * unit));
+    RULE(ON1(num_layers_in_first_pipeline_stage), first % v, "%ld layers do not divide into %ld virtual "
+         "stages a rank; nearest: %s", first, v, check_nearest_multiples(v, first));
+    RULE(ON1(num_layers_in_last_pipeline_stage), last % v, "%ld layers do not divide into %ld virtual stages "
+         "a rank; nearest: %s", last, v, check_nearest_multiples(v, last));
+    RULE(on, !ranks && rest, "%ld on the first and %ld on the last of 2 pipeline ranks are not the %ld of "
+         "num_layers", first, last, c->num_layers);
+    RULE(on, ranks && rest < 0, "first and last rank have %ld layers together, num_layers is %ld; use fewer",
+         first + last, c->num_layers);
+    RULE(on, ranks && rest > 0 && rest % unit, "%ld of %ld layers remain for %ld pipeline ranks of %ld "
+         "virtual stages and do not divide; nearest num_layers: %ld or %ld", rest, c->num_layers, ranks, v,
+         first + last + rest / unit * unit, first + last + (rest / unit + 1) * unit);
     return ranks ? rest / ranks : 0;
 }
 
@@ -283,13 +266,13 @@ static void rules_even(Check *k, int64_t p, int64_t v)
     int ends = c->account_for_embedding_in_pipeline_split + c->account_for_loss_in_pipeline_split;
     int64_t all = c->num_layers + ends, n = p * v, below = all / n * n - ends;
     RULE(ON3(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank), all % n,
-         "%lld layers%s do not divide into pipeline %lld x %lld virtual stages; nearest number of layers: %s",
-         LL(c->num_layers),
+         "%ld layers%s do not divide into pipeline %ld x %ld virtual stages; nearest number of layers: %s",
+         c->num_layers,
          ends == 2 ? " and embedding and loss counted as one each"
          : ends    ? " and one end counted as one"
                    : "",
-         LL(p), LL(v),
-         below > 0 ? textf("%lld or %lld", LL(below), LL(below + n)) : textf("%lld", LL(below + n)));
+         p, v,
+         below > 0 ? textf("%ld or %ld", below, below + n) : textf("%ld", below + n));
 }
 
 static void rules_layout(Check *k, int64_t p, int64_t v, const int *layers, int stages)
@@ -299,19 +282,19 @@ static void rules_layout(Check *k, int64_t p, int64_t v, const int *layers, int 
     for (int s = 0; s < stages; s++)
         sum += layers[s];
     RULE(ON2(pipeline_model_parallel_layout, num_layers), sum != c->num_layers,
-         "holds %lld layers (t), num_layers is %lld", LL(sum), LL(c->num_layers));
+         "holds %ld layers (t), num_layers is %ld", sum, c->num_layers);
     RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size,
              num_virtual_stages_per_pipeline_rank),
          stages != p * v && !k->seen[OPT_num_virtual_stages_per_pipeline_rank] &&
              !placement_turns(c) && !c->custom,
-         "has %d stages, which %lld pipeline ranks cannot share evenly, %d each at most; nearest: %s",
-         stages, LL(p), CHUNKS_MOST,
+         "has %d stages, which %ld pipeline ranks cannot share evenly, %d each at most; nearest: %s",
+         stages, p, CHUNKS_MOST,
          check_nearest_multiples(p, stages > CHUNKS_MOST * p ? CHUNKS_MOST * p - 1 : stages));
     RULE(ON3(pipeline_model_parallel_layout, pipeline_model_parallel_size,
              num_virtual_stages_per_pipeline_rank),
          stages != p * v && (k->seen[OPT_num_virtual_stages_per_pipeline_rank] ||
                              placement_turns(c) || c->custom),
-         "has %d stages, but pipeline %lld x %lld virtual stages make %lld", stages, LL(p), LL(v), LL(p * v));
+         "has %d stages, but pipeline %ld x %ld virtual stages make %ld", stages, p, v, p * v);
 }
 
 /* Fills c->stage_layers. layout: layers of each stage, or NULL; middle: of a rank between the ends, or < 0.

@@ -53,8 +53,7 @@ static void rules_required(Check *k, ConfigUse use)
     for (int i = 0; i < OPTIONS; i++) {
         k->bad[i] |= k->guessed[i] && !k->seen[i];     /* what was meant for it stands under another name */
         int corpus = !own_corpora(c)                    ? OPT_data_path
-                     : c->data_path.n || use & USE_EVAL ? -1
-                                                        : OPT_train_data_path;
+                     : c->data_path.n || use & USE_EVAL ? -1 : OPT_train_data_path;
         int needed = option_required(&options[i]) || ((use & USE_DATA) && i == corpus) ||
                      ((use & USE_STEPS) && (i == OPT_lr || (i == OPT_micro_batch_size && ABSENT(load)))) ||
                      ((use & USE_LOAD) && i == OPT_load);
@@ -85,7 +84,7 @@ static const char *tensor_sizes(const Check *k)
             (check_usable(k, ON2(seq_length, sequence_parallel)) && c->sequence_parallel &&
              c->seq_length % t))
             continue;
-        text = textf("%s%s%lld", text, shown++ ? ", " : "", LL(t));
+        text = textf("%s%s%ld", text, shown++ ? ", " : "", t);
     }
     return text;
 }
@@ -102,8 +101,7 @@ static void rules_vocabulary(Check *k)
         k->bad[OPT_vocab_size] = 1;
     DERIVE(vocab_size, ON1(tokenizer_type), 257);
     RULE(ON2(vocab_size, tokenizer_type), c->tokenizer_type == TOKENIZER_TYPE_BYTE && c->vocab_size != 257,
-         "%lld, but tokenizer_type byte has 257 token ids; use 257 or tokenizer_type none",
-         LL(c->vocab_size));
+         "%ld, but tokenizer_type byte has 257 token ids; use 257 or tokenizer_type none", c->vocab_size);
     RULE(ON1(tokenizer_model), !ABSENT(tokenizer_model),
          "no tokenizer of this build reads a file; leave it out");
     if (check_usable(k, ON3(vocab_size, make_vocab_size_divisible_by, tensor_model_parallel_size)))
@@ -114,43 +112,37 @@ static void rules_model(Check *k)
 {
     Config *c = k->cfg;
     RULE(ON3(hidden_size, num_attention_heads, kv_channels),
-         ABSENT(kv_channels) && c->hidden_size % c->num_attention_heads,
-         "%lld is not a multiple of num_attention_heads %lld; nearest: %s; or set kv_channels",
-         LL(c->hidden_size), LL(c->num_attention_heads),
+         ABSENT(kv_channels) && c->hidden_size % c->num_attention_heads, "%ld is not a multiple of "
+         "num_attention_heads %ld; nearest: %s; or set kv_channels", c->hidden_size, c->num_attention_heads,
          check_nearest_multiples(c->num_attention_heads, c->hidden_size));
     RULE(ON3(hidden_size, num_attention_heads, kv_channels),
-         ABSENT(kv_channels) && c->hidden_size / c->num_attention_heads > 512,
-         "%lld / num_attention_heads %lld makes heads of %lld, attention takes up to 512; use at least %lld "
-         "heads",
-         LL(c->hidden_size), LL(c->num_attention_heads), LL(c->hidden_size / c->num_attention_heads),
-         LL((c->hidden_size + 511) / 512));
+         ABSENT(kv_channels) && c->hidden_size / c->num_attention_heads > 512, "%ld / num_attention_heads "
+         "%ld makes heads of %ld, attention takes up to 512; use at least %ld heads", c->hidden_size,
+         c->num_attention_heads, c->hidden_size / c->num_attention_heads, (c->hidden_size + 511) / 512);
     DERIVE(kv_channels, ON2(hidden_size, num_attention_heads), c->hidden_size / c->num_attention_heads);
     RULE(ON2(num_attention_heads, kv_channels),
-         !ABSENT(kv_channels) && c->num_attention_heads * c->kv_channels > 65536,
-         "%lld heads of %lld kv_channels make rows of %lld, more than 65536; use at most %lld heads",
-         LL(c->num_attention_heads), LL(c->kv_channels), LL(c->num_attention_heads * c->kv_channels),
-         LL(65536 / c->kv_channels));
+         !ABSENT(kv_channels) && c->num_attention_heads * c->kv_channels > 65536, "%ld heads of %ld "
+         "kv_channels make rows of %ld, more than 65536; use at most %ld heads", c->num_attention_heads,
+         c->kv_channels, c->num_attention_heads * c->kv_channels, 65536 / c->kv_channels);
     DERIVE(num_query_groups, ON1(num_attention_heads), c->num_attention_heads);
     DERIVE(max_position_embeddings, ON1(seq_length), c->seq_length);
     RULE(ON3(ffn_hidden_size, hidden_size, activation),
-         ABSENT(ffn_hidden_size) && gated(c) && c->hidden_size < 24,
-         "missing; hidden_size %lld is too small to derive it (8/3 of it is less than 64)",
-         LL(c->hidden_size));
+         ABSENT(ffn_hidden_size) && gated(c) && c->hidden_size < 24, "missing; hidden_size %ld is too small "
+         "to derive it (8/3 of it is less than 64)", c->hidden_size);
     DERIVE(ffn_hidden_size, ON2(hidden_size, activation),
            gated(c) ? c->hidden_size / 24 * 64 : 4 * c->hidden_size);
     DERIVE(moe_ffn_hidden_size, ON1(ffn_hidden_size), c->ffn_hidden_size);
     rules_vocabulary(k);
     RULE(ON2(num_query_groups, num_attention_heads), c->num_attention_heads % c->num_query_groups,
-         "%lld does not divide num_attention_heads %lld; nearest: %s", LL(c->num_query_groups),
-         LL(c->num_attention_heads), check_nearest_divisors(c->num_attention_heads, c->num_query_groups));
-    RULE(ON2(max_position_embeddings, seq_length), c->max_position_embeddings < c->seq_length,
-         "%lld is below seq_length %lld; use %lld or more", LL(c->max_position_embeddings), LL(c->seq_length),
-         LL(c->seq_length));
+         "%ld does not divide num_attention_heads %ld; nearest: %s", c->num_query_groups,
+         c->num_attention_heads, check_nearest_divisors(c->num_attention_heads, c->num_query_groups));
+    RULE(ON2(max_position_embeddings, seq_length), c->max_position_embeddings < c->seq_length, "%ld is below "
+         "seq_length %ld; use %ld or more", c->max_position_embeddings, c->seq_length, c->seq_length);
     int64_t turned = (int64_t)((double)c->kv_channels * c->rotary_percent);
     RULE(ON3(rotary_percent, kv_channels, position_embedding_type),
          c->position_embedding_type == POSITION_EMBEDDING_TYPE_ROPE && (turned < 2 || turned % 2),
-         "rope turns int(%lld kv_channels x %g) = %lld columns of a head, which must be even and at least 2",
-         LL(c->kv_channels), c->rotary_percent, LL(turned));
+         "rope turns int(%ld kv_channels x %g) = %ld columns of a head, which must be even and at least 2",
+         c->kv_channels, c->rotary_percent, turned);
 }
 
 /* What the tensor and the context group cut. */
@@ -159,28 +151,26 @@ static void rules_cut(Check *k)
     Config *c = k->cfg;
     int64_t tp = c->tensor_model_parallel_size;
     RULE(ON2(num_attention_heads, tensor_model_parallel_size), c->num_attention_heads % tp,
-         "%lld is not a multiple of tensor_model_parallel_size %lld; tensor sizes that fit: %s",
-         LL(c->num_attention_heads), LL(tp), tensor_sizes(k));
+         "%ld is not a multiple of tensor_model_parallel_size %ld; tensor sizes that fit: %s",
+         c->num_attention_heads, tp, tensor_sizes(k));
     RULE(ON2(num_query_groups, tensor_model_parallel_size),
          k->seen[OPT_num_query_groups] && c->num_query_groups % tp && tp % c->num_query_groups,
-         "%lld is neither a multiple nor a divisor of tensor_model_parallel_size %lld; tensor sizes that "
-         "fit: %s",
-         LL(c->num_query_groups), LL(tp), tensor_sizes(k));
+         "%ld is neither a multiple nor a divisor of tensor_model_parallel_size %ld; tensor sizes that fit: "
+         "%s", c->num_query_groups, tp, tensor_sizes(k));
     RULE(ON2(ffn_hidden_size, tensor_model_parallel_size), c->ffn_hidden_size % tp,
-         "%lld is not a multiple of tensor_model_parallel_size %lld; nearest: %s; tensor sizes that fit: %s",
-         LL(c->ffn_hidden_size), LL(tp), check_nearest_multiples(tp, c->ffn_hidden_size), tensor_sizes(k));
+         "%ld is not a multiple of tensor_model_parallel_size %ld; nearest: %s; tensor sizes that fit: %s",
+         c->ffn_hidden_size, tp, check_nearest_multiples(tp, c->ffn_hidden_size), tensor_sizes(k));
     RULE(ON3(seq_length, sequence_parallel, tensor_model_parallel_size),
-         c->sequence_parallel && c->seq_length % tp,
-         "%lld is not a multiple of tensor_model_parallel_size %lld, as sequence_parallel asks; nearest: %s; "
-         "tensor sizes that fit: %s",
-         LL(c->seq_length), LL(tp), check_nearest_multiples(tp, c->seq_length), tensor_sizes(k));
+         c->sequence_parallel && c->seq_length % tp, "%ld is not a multiple of tensor_model_parallel_size "
+         "%ld, as sequence_parallel asks; nearest: %s; tensor sizes that fit: %s", c->seq_length, tp,
+         check_nearest_multiples(tp, c->seq_length), tensor_sizes(k));
     RULE(ON3(tp_comm_overlap, sequence_parallel, tensor_model_parallel_size),
          c->tp_comm_overlap && tp > 1 && !c->sequence_parallel,
          "true needs sequence_parallel: true, whose gathers and scatters it cuts into blocks");
     RULE(ON2(seq_length, context_parallel_size),
          c->context_parallel_size > 1 && c->seq_length % (2 * c->context_parallel_size),
-         "%lld is not a multiple of 2 x context_parallel_size %lld; nearest: %s", LL(c->seq_length),
-         LL(c->context_parallel_size), check_nearest_multiples(2 * c->context_parallel_size, c->seq_length));
+         "%ld is not a multiple of 2 x context_parallel_size %ld; nearest: %s", c->seq_length,
+         c->context_parallel_size, check_nearest_multiples(2 * c->context_parallel_size, c->seq_length));
 }
 
 /* FP8 is multiplied in pieces of 16 numbers. */
@@ -189,30 +179,26 @@ static void rules_fp8(Check *k)
     Config *c = k->cfg;
     int on = check_usable(k, ON1(fp8)) && c->fp8 != FP8_NONE;
     int64_t tp = c->tensor_model_parallel_size, groups = c->num_query_groups;
-    RULE(ON2(hidden_size, fp8), on && c->hidden_size % 16,
-         "%lld is not a multiple of 16, as fp8 asks; nearest: %s", LL(c->hidden_size),
-         check_nearest_multiples(16, c->hidden_size));
+    RULE(ON2(hidden_size, fp8), on && c->hidden_size % 16, "%ld is not a multiple of 16, as fp8 asks; "
+         "nearest: %s", c->hidden_size, check_nearest_multiples(16, c->hidden_size));
     RULE(ON3(ffn_hidden_size, fp8, tensor_model_parallel_size), on && c->ffn_hidden_size % (16 * tp),
-         "%lld is not a multiple of 16 x tensor_model_parallel_size %lld, as fp8 asks; nearest: %s",
-         LL(c->ffn_hidden_size), LL(tp), check_nearest_multiples(16 * tp, c->ffn_hidden_size));
+         "%ld is not a multiple of 16 x tensor_model_parallel_size %ld, as fp8 asks; nearest: %s",
+         c->ffn_hidden_size, tp, check_nearest_multiples(16 * tp, c->ffn_hidden_size));
     if (on && check_usable(k, ON4(num_attention_heads, num_query_groups, kv_channels,
                                   tensor_model_parallel_size))) {
         int64_t q = c->num_attention_heads / tp * c->kv_channels;
         int64_t kv = (groups < tp ? 1 : groups / tp) * c->kv_channels;
-        RULE(ON2(kv_channels, fp8), q % 16 || 2 * kv % 16,
-             "a rank has %lld columns of queries and %lld of keys and values, and fp8 asks for multiples of "
-             "16; use a multiple of 16",
-             LL(q), LL(2 * kv));
+        RULE(ON2(kv_channels, fp8), q % 16 || 2 * kv % 16, "a rank has %ld columns of queries and %ld of "
+             "keys and values, and fp8 asks for multiples of 16; use a multiple of 16", q, 2 * kv);
     }
     RULE(ON3(micro_batch_size, seq_length, fp8), on && c->micro_batch_size * c->seq_length % 16,
-         "%lld x seq_length %lld is not a multiple of 16, as fp8 asks", LL(c->micro_batch_size),
-         LL(c->seq_length));
+         "%ld x seq_length %ld is not a multiple of 16, as fp8 asks", c->micro_batch_size, c->seq_length);
     RULE(ON4(micro_batch_size, seq_length, tp_comm_overlap, tensor_model_parallel_size),
          on && c->tp_comm_overlap && c->micro_batch_size * c->seq_length % 16 == 0 &&
              c->micro_batch_size * c->seq_length % (16 * tp),
-         "%lld x seq_length %lld is not a multiple of 16 x tensor_model_parallel_size %lld, as fp8 with "
+         "%ld x seq_length %ld is not a multiple of 16 x tensor_model_parallel_size %ld, as fp8 with "
          "tp_comm_overlap asks",
-         LL(c->micro_batch_size), LL(c->seq_length), LL(tp));
+         c->micro_batch_size, c->seq_length, tp);
 }
 
 /* Sizes beyond which 64-bit byte counts, or 32-bit token positions of a microbatch, would overflow. */
@@ -230,9 +216,8 @@ static void rules_size(Check *k)
     RULE(ON2(hidden_size, num_layers), parameters > 1e15, "the model has about %.2g parameters; at most 1e15",
          parameters);
     double tokens = (double)c->micro_batch_size * (double)c->seq_length;
-    RULE(ON2(micro_batch_size, seq_length), tokens > INT32_MAX,
-         "%lld samples of %lld tokens are more than 2^31 - 1 in a microbatch", LL(c->micro_batch_size),
-         LL(c->seq_length));
+    RULE(ON2(micro_batch_size, seq_length), tokens > INT32_MAX, "%ld samples of %ld tokens are more than "
+         "2^31 - 1 in a microbatch", c->micro_batch_size, c->seq_length);
     double wide = fmax(fmax(h, f), fmax(qkv, (double)c->padded_vocab_size));
     RULE(ON2(micro_batch_size, seq_length), tokens <= INT32_MAX && tokens * wide > 1e15,
          "the widest activation of a microbatch has %.2g elements; at most 1e15", tokens * wide);
@@ -257,13 +242,12 @@ static void rules_batch(Check *k)
         return;
     }
     DERIVE(global_batch_size, ON1(micro_batch_size), unit);
-    RULE(ON2(global_batch_size, micro_batch_size), c->global_batch_size % unit,
-         "%lld is not a multiple of micro_batch_size %lld x data-parallel size %lld; nearest: %s",
-         LL(c->global_batch_size), LL(c->micro_batch_size), LL(c->data_parallel_size),
-         check_nearest_multiples(unit, c->global_batch_size));
+    RULE(ON2(global_batch_size, micro_batch_size), c->global_batch_size % unit, "%ld is not a multiple of "
+         "micro_batch_size %ld x data-parallel size %ld; nearest: %s", c->global_batch_size,
+         c->micro_batch_size, c->data_parallel_size, check_nearest_multiples(unit, c->global_batch_size));
     RULE(ON2(global_batch_size, micro_batch_size), c->global_batch_size / unit > 65535,
-         "%lld is %lld microbatches of %lld; at most 65535; raise micro_batch_size", LL(c->global_batch_size),
-         LL(c->global_batch_size / unit), LL(unit));
+         "%ld is %ld microbatches of %ld; at most 65535; raise micro_batch_size", c->global_batch_size,
+         c->global_batch_size / unit, unit);
     k->bad[OPT_global_batch_size] |= c->global_batch_size % unit || c->global_batch_size / unit > 65535;
     BatchStep *step = keep_alloc(1, sizeof *step);
     *step = (BatchStep){0, c->global_batch_size};
@@ -283,7 +267,7 @@ static void rules_steps(Check *k)
     for (int i = 0; i < c->batch_steps; i++)
         largest = fmax(largest, (double)c->batch_step[i].batch);
     RULE(ON1(train_samples), !ABSENT(train_samples) && c->train_samples < c->batch_step[0].batch,
-         "%lld are less than one step of %lld", LL(c->train_samples), LL(c->batch_step[0].batch));
+         "%ld are less than one step of %ld", c->train_samples, c->batch_step[0].batch);
     RULE(ON2(seq_length, train_iters), samples * seq > 9e18, "the run has %.2g tokens; at most 9e18",
          samples * seq);
     RULE(ON2(eval_iters, eval_interval), evaluations * (double)c->eval_iters * largest * seq > 9e18,
@@ -309,11 +293,10 @@ static void rules_rate(Check *k)
     const int *in_iters = ON4(lr_wsd_decay_iters, lr_decay_style, lr_decay_iters, lr_warmup_iters);
     const int *on_tail = by_samples ? in_samples : in_iters;
     RULE(on, decay != CFG_ABSENT && warmup >= decay,
-         "warm-up of %lld is not shorter than the decay of %lld, which includes it", LL(warmup), LL(decay));
+         "warm-up of %ld is not shorter than the decay of %ld, which includes it", warmup, decay);
     double before = ABSENT(lr_warmup_fraction) ? (double)warmup : c->lr_warmup_fraction * (double)decay;
     RULE(on_tail, decay != CFG_ABSENT && wsd && tail != CFG_ABSENT && (double)tail + before > (double)decay,
-         "closing decay of %lld after a warm-up of %.17g does not fit into %lld", LL(tail), before,
-         LL(decay));
+         "closing decay of %ld after a warm-up of %.17g does not fit into %ld", tail, before, decay);
 }
 
 static int recompute_module(const char *s)
@@ -349,13 +332,13 @@ static void rules_recompute(Check *k)
     int64_t layers = most_layers(c);
     RULE(ON4(recompute_num_layers, num_layers, pipeline_model_parallel_size, recompute_granularity),
          full && !ABSENT(recompute_num_layers) && layers && c->recompute_num_layers > layers,
-         "%lld is more than the %lld layers of a pipeline rank", LL(c->recompute_num_layers), LL(layers));
+         "%ld is more than the %ld layers of a pipeline rank", c->recompute_num_layers, layers);
     int64_t stage = c->num_layers;
     for (int s = 0; s < c->stages; s++)
         stage = s && stage > c->stage_layers[s] ? stage : c->stage_layers[s];
     RULE(ON3(cpu_offloading_num_layers, num_layers, pipeline_model_parallel_size),
-         c->cpu_offloading_num_layers > stage, "%lld is more than the %lld layers of a virtual stage",
-         LL(c->cpu_offloading_num_layers), LL(stage));
+         c->cpu_offloading_num_layers > stage, "%ld is more than the %ld layers of a virtual stage",
+         c->cpu_offloading_num_layers, stage);
     if (selective && !c->recompute_modules.n && !k->bad[OPT_recompute_modules])
         c->recompute_modules = (List){1, core_attn};
 }
@@ -371,16 +354,15 @@ static void rules_rest(Check *k, ConfigUse use)
     RULE(ON2(eval_interval, valid_data_path),
          (use & USE_STEPS) && !ABSENT(eval_interval) && c->eval_iters && own_corpora(c) &&
              ABSENT(valid_data_path),
-         "%lld needs valid_data_path, which is absent; set it, or eval_iters: 0", LL(c->eval_interval));
-    RULE(ON1(eval_iters), (use & USE_EVAL) && !c->eval_iters,
-         "0 switches evaluation off, and this command evaluates; give a number of batches, for example "
-         "eval_iters=100");
+         "%ld needs valid_data_path, which is absent; set it, or eval_iters: 0", c->eval_interval);
+    RULE(ON1(eval_iters), (use & USE_EVAL) && !c->eval_iters, "0 switches evaluation off, and this command "
+         "evaluates; give a number of batches, for example eval_iters=100");
     RULE(ON2(initial_loss_scale, min_loss_scale), c->initial_loss_scale < c->min_loss_scale,
          "%g is below min_loss_scale %g", c->initial_loss_scale, c->min_loss_scale);
     RULE(ON2(save_retain_interval, save_interval),
          !ABSENT(save_retain_interval) && !ABSENT(save_interval) &&
              c->save_retain_interval % c->save_interval,
-         "%lld is not a multiple of save_interval; nearest: %s", LL(c->save_retain_interval),
+         "%ld is not a multiple of save_interval; nearest: %s", c->save_retain_interval,
          check_nearest_multiples(c->save_interval, c->save_retain_interval));
     DERIVE(save, ON1(save), config_default_save(c->path));
 }
@@ -400,8 +382,8 @@ static void rules_clock(Check *k, ConfigUse use)
             continue;
         int given = ((const List *)option_field(&options[i], c))->n;
         int64_t n = p > 1 ? p * c->num_virtual_stages_per_pipeline_rank : 1;
-        RULE(key, given > 1 && given != n, "%d numbers; give one%s, or %lld, one for each virtual stage",
-             given, i == OPT_clock_p2p_ms ? "" : ", of a rank", LL(n));
+        RULE(key, given > 1 && given != n, "%d numbers; give one%s, or %ld, one for each virtual stage",
+             given, i == OPT_clock_p2p_ms ? "" : ", of a rank", n);
     }
 }
 

@@ -32,7 +32,6 @@
     } while (0)
 
 #define ABSENT(key) option_absent(&options[OPT_##key], c)
-#define LL(x)       ((long long)(x))
 
 /* `split` into three shares. 0 if it is not one to three non-negative numbers with a first above 0. */
 int shares_parse(const char *s, double share[3]);

@@ -51,10 +51,7 @@ void *keep_grow(void *p, size_t bytes)
     return b + 1;
 }
 
-void *keep_alloc(size_t n, size_t size)
-{
-    return memset(keep_grow(NULL, n * size), 0, n * size);
-}
+void *keep_alloc(size_t n, size_t size) { return memset(keep_grow(NULL, n * size), 0, n * size); }
 
 char *textv(const char *fmt, va_list ap)
 {
@@ -76,10 +73,7 @@ char *textf(const char *fmt, ...)
     return s;
 }
 
-char *text_copy(const char *s)
-{
-    return textf("%s", s);
-}
+char *text_copy(const char *s) { return textf("%s", s); }
 
 void *keep_mark(void) { return kept.last; }
 

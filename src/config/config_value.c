@@ -181,8 +181,7 @@ static char *float_parse(const char *text, const char *legal, double *x)
     double sign = *digits == '-' ? -1 : 1;
     errno = 0;
     double y = !strcasecmp(word, ".inf")   ? sign * INFINITY
-               : !strcasecmp(word, ".nan") ? NAN
-                                           : strtod(digits, NULL);
+               : !strcasecmp(word, ".nan") ? NAN : strtod(digits, NULL);
     int underflow = errno == ERANGE && fabs(y) < 1; /* too near to 0 for a double to hold what was written */
     if (!underflow && isfinite(y) && interval_has(&in, y)) {
         *x = y;
@@ -230,7 +229,7 @@ static char *element_store(const Option *o, const Value *v, const char **out)
     }
     if (kind == SCALAR_INT && !strncmp(o->legal, "integers", 8)) {
         if (!(error = int_parse(v->text, o->legal, &x)))
-            *out = textf("%lld", (long long)x);
+            *out = textf("%ld", x);
         return error;
     }
     if ((kind == SCALAR_INT || kind == SCALAR_FLOAT) && !strncmp(o->legal, "numbers", 7)) {
@@ -338,7 +337,7 @@ void value_print(FILE *f, const Option *o, const void *base)
         return;
     }
     switch (o->type) {
-    case TYPE_INT:   fprintf(f, "%lld", (long long)*(const int64_t *)p); break;
+    case TYPE_INT:   fprintf(f, "%ld", *(const int64_t *)p); break;
     case TYPE_FLOAT: fputs(double_format(number, *(const double *)p), f); break;
     case TYPE_BOOL:  fputs(*(const int *)p ? "true" : "false", f); break;
     case TYPE_STR:   string_print(f, *(const char *const *)p, 0); break;

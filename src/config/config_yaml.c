@@ -86,9 +86,7 @@ static int utf8_length(const unsigned char *s, size_t left)
     if (s[0] < 0x80)
         return 1;
     int n = s[0] >= 0xC2 && s[0] < 0xE0   ? 2
-            : s[0] >= 0xE0 && s[0] < 0xF0 ? 3
-            : s[0] >= 0xF0 && s[0] < 0xF5 ? 4
-                                          : 0;
+            : s[0] >= 0xE0 && s[0] < 0xF0 ? 3 : s[0] >= 0xF0 && s[0] < 0xF5 ? 4 : 0;
     if (!n || (size_t)n > left)
         return 0;
     for (int i = 1; i < n; i++)
@@ -325,10 +323,8 @@ static int read_section(Reader *r)
         if (!read_value(r, &v, &ok))
             return 0;
         if (s >= 0 && ok && !(v.kind == VALUE_SCALAR && scalar_kind(&v) == SCALAR_NULL))
-            check_add(
-                k, value,
-                "section '%s': expected keys below it, each as 'key: value', with a blank behind the colon",
-                name.text);
+            check_add(k, value, "section '%s': expected keys below it, each as 'key: value', with a blank "
+                      "behind the colon", name.text);
         return 1;
     }
     while (next(r)) {
@@ -410,9 +406,8 @@ static int check_bytes(Check *k, const char *text, size_t size)
         if (c == '\t' && indent)
             check_add(k, (Place){line, col, -1}, "a tab in the indentation; use spaces");
         else if (!c)
-            return check_add(k, (Place){line, col, -1},
-                             "control character \\x00: this is no text, so no configuration"),
-                   0;
+            return check_add(k, (Place){line, col, -1}, "control character \\x00: this is no text, so no "
+                             "configuration"), 0;
         else if ((c < 32 && c != '\t' && c != '\n' && c != '\r') || c == 127)
             check_add(k, (Place){line, col, -1}, "control character \\x%02x; remove it", c);
         indent = text[i] == '\n' || (indent && text[i] == ' ');

@@ -13,10 +13,7 @@ int placement_turns(const Config *c)
     return place == PLACE_VEE || (c->custom && c->custom->vee);
 }
 
-int placement_rank(const Config *c, int p, int s)
-{
-    return place_rank(placement_turns(c), p, s);
-}
+int placement_rank(const Config *c, int p, int s) { return place_rank(placement_turns(c), p, s); }
 
 void placement_open(Placement *pl, const Config *c)
 {
@@ -64,9 +61,7 @@ void placement_print(FILE *f, const Placement *pl)
         fprintf(f, "           %5d  %4d  %5d  %s%s%s%s%s\n", s, st->pp_rank, st->chunk,
                 st->embedding ? "embedding" : "", st->embedding && (st->layers || st->loss) ? ", " : "", text,
                 st->layers && st->loss ? ", " : "",
-                st->loss                      ? "loss"
-                : st->layers || st->embedding ? ""
-                                              : "nothing");
+                st->loss                      ? "loss" : st->layers || st->embedding ? "" : "nothing");
     }
     fprintf(f, "           %d layers in %d stage%s\n", layers, pl->n, pl->n == 1 ? "" : "s");
 }

@@ -312,18 +312,14 @@ int corpus_is_stream(const char *spec)
 static int open_streams(Corpus *c, const char *spec, char **why)
 {
     int raw = !strncmp(spec, "raw:", 4), ok = 1;
-    const char *pattern = spec + (raw ? 4 : 0);
-    const char *kind = raw ? "raw" : "llm.c";
+    const char *pattern = spec + (raw ? 4 : 0), *kind = raw ? "raw" : "llm.c";
     if (c->kind && strcmp(c->kind, kind))
         return fail(why, "%s: %s and %s files cannot form one stream; change: give them weights", spec,
                     c->kind, kind);
     c->kind = kind;
     if (!raw && !exists(spec, "") && errno == ENOENT && !strpbrk(pattern, "*?["))
-        return fail(
-            why,
-            "%s: No such file or directory, and no %s.bin with its %s.idx; change: correct the path, or make "
-            "the corpus: `train tokenize TEXT -o %s`",
-            spec, spec, spec, spec);
+        return fail(why, "%s: No such file or directory, and no %s.bin with its %s.idx; change: correct the "
+                    "path, or make the corpus: `train tokenize TEXT -o %s`", spec, spec, spec, spec);
     if (exists(pattern, "") || !strpbrk(pattern, "*?["))
         return open_stream(c, pattern, raw, why);
     glob_t g;

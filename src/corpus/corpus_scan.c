@@ -40,8 +40,7 @@ static int bad_token(const Corpus *c, int file, int64_t token, int32_t id, int64
 
 int corpus_scan(const Corpus *c, int64_t vocab, TokenRange *range, char **why)
 {
-    int32_t *x = xcalloc(CHUNK, 4);
-    int32_t least = INT32_MAX, most = INT32_MIN;
+    int32_t *x = xcalloc(CHUNK, 4), least = INT32_MAX, most = INT32_MIN;
     int ok = 1;
     for (int f = 0; ok && f < c->files; f++)
         for (int64_t t = 0, n; ok && t < c->file[f].tokens; t += n) {

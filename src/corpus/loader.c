@@ -180,9 +180,8 @@ static void check_corpus(Loader *l, const Corpus *c)
     for (int f = 0; f < c->files; f++) {
         bytes += c->file[f].size;
         if (c->file[f].type == TOKEN_U16 && l->vocab > 65536)
-            die(EXIT_DATA, "data",
-                "%s: %s: holds u16 tokens, which cannot name %ld ids; change: vocab_size, or tokenize again",
-                l->key, c->file[f].path, l->vocab);
+            die(EXIT_DATA, "data", "%s: %s: holds u16 tokens, which cannot name %ld ids; change: vocab_size, "
+                "or tokenize again", l->key, c->file[f].path, l->vocab);
     }
     if ((bytes < SCAN_BYTES && !corpus_scan(c, l->vocab, &range, &why)) ||
         !corpus_fingerprint(c, &print, &why))

@@ -35,8 +35,7 @@ static uint16_t narrow(double d, int ebits, int mbits)
 
 static double widen(uint16_t h, int ebits, int mbits)
 {
-    uint64_t sign = (uint64_t)(h >> (ebits + mbits)) << 63, u;
-    uint64_t m = h & ((1u << mbits) - 1);
+    uint64_t sign = (uint64_t)(h >> (ebits + mbits)) << 63, u, m = h & ((1u << mbits) - 1);
     int e = h >> mbits & ((1 << ebits) - 1), top = (1 << ebits) - 1;
     double d;
     if (e == 0) {           /* a subnormal: m units of the smallest one */

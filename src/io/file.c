@@ -87,10 +87,9 @@ int file_read_at(int fd, const char *name, void *p, int64_t n, int64_t at, char 
         ssize_t r;
         AGAIN(r, pread(fd, (char *)p + done, (size_t)(n - done), at + done));
         if (r < 0)
-            return file_errno(why, "cannot read %s at byte %lld", name, (long long)(at + done));
+            return file_errno(why, "cannot read %s at byte %ld", name, at + done);
         if (r == 0)
-            return file_why(why, "%s ends at byte %lld, %lld more are needed", name, (long long)(at + done),
-                            (long long)(n - done));
+            return file_why(why, "%s ends at byte %ld, %ld more are needed", name, at + done, n - done);
         done += r;
     }
     return 1;
@@ -103,8 +102,7 @@ int file_write_at(int fd, const char *name, const void *p, int64_t n, int64_t at
         AGAIN(r, pwrite(fd, (const char *)p + done, (size_t)(n - done), at + done));
         if (r <= 0) {
             errno = r == 0 ? ENOSPC : errno;
-            return file_errno(why, "cannot write %lld bytes to %s at byte %lld", (long long)(n - done), name,
-                              (long long)(at + done));
+            return file_errno(why, "cannot write %ld bytes to %s at byte %ld", n - done, name, at + done);
         }
         done += r;
     }
@@ -177,8 +175,7 @@ char *file_read_text(int dir, const char *name, int nofollow, int64_t limit, int
         return NULL;
     char *p = NULL;
     if (n > limit)
-        file_why(why, "%s has %lld bytes, more than the %lld that such a file may have", name, (long long)n,
-                 (long long)limit);
+        file_why(why, "%s has %ld bytes, more than the %ld that such a file may have", name, n, limit);
     else if (p = xcalloc(1, (size_t)n + 1), !file_read_at(fd, name, p, n, 0, why)) {
         free(p);
         p = NULL;

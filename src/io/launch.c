@@ -49,11 +49,8 @@ static _Noreturn void start(char **line, const char *self, const char *out, cons
         setenv("TRAIN", self, 1))
         _exit(EXIT_RESOURCE);
     execvp(line[0], line);
-    fprintf(
-        stderr,
-        "error[launch] cannot start %s: %s; change: run the program from its tree, or put mpirun into the "
-        "path\n",
-        line[0], strerror(errno));
+    fprintf(stderr, "error[launch] cannot start %s: %s; change: run the program from its tree, or put mpirun "
+            "into the path\n", line[0], strerror(errno));
     _exit(EXIT_RESOURCE);
 }
 
