@@ -1,8 +1,9 @@
-/* act -- activations of the feed-forward layer, forward and backward: one pass, two 16-byte pieces a thread.
+/* act -- activations of the feed-forward layer, forward and backward: one pass, two 16-byte pieces a
+ * thread.
  *
- * Formulas and their sources: kernels/cpu/isa/act.c. With two bytes an element there is time for about 20
- * instructions on each before arithmetic, not memory, sets the pace; that is why the normal distribution is
- * one polynomial and one exponential here. */
+ * Formulas and their sources: kernels/cpu/isa/act.c. With elements of two bytes, more than about 20
+ * instructions an element are slower than memory. The normal distribution is therefore one polynomial
+ * and one exponential. */
 #include "common.cuh"
 
 #define GELU_A 1.5957691216057308f     /* 2 sqrt(2/pi) */
@@ -17,8 +18,8 @@ __device__ __forceinline__ float normal_cdf(float x, float)
 {
     return 0.5f + 0.5f * erff(x * 0.70710678118654752f);
 }
-/* For 16-bit storage 2^-Q(|x|) below 0 and 1 - 2^-Q above: Q is a minimax fit of -log2 Phi(-a) on 0 <= a <=
- * 7, which puts Phi within 7e-7, and grows on beyond. */
+/* Phi for 16-bit storage: 2^-Q(|x|) for x < 0, else 1 - 2^-Q(x). Q is a minimax fit of -log2 Phi(-a) on
+ * 0 <= a <= 7 and grows beyond; the error of Phi is below 7e-7. */
 template <class T> __device__ __forceinline__ float normal_cdf(float x, T)
 {
     float a = fabsf(x), q = 1.5479626e-06f;
@@ -33,7 +34,8 @@ template <class T> __device__ __forceinline__ float normal_cdf(float x, T)
     return x < 0 ? tail : 1 - tail;
 }
 
-/* The function and its derivative, which share exponentials; what is not used is not computed. */
+/* Returns act(x) and writes act'(x) to *d; the two share exponentials. The compiler drops an unused
+ * *d. */
 template <int KIND, class T> __device__ __forceinline__ float apply(float x, float *d)
 {
     float s;
@@ -64,7 +66,7 @@ template <int KIND, class T> __device__ __forceinline__ float apply(float x, flo
 struct Act {
     void *out;                 /* a, or dh */
     const void *h, *da;
-    int64_t ldout, ldh, ldda, up;      /* up: columns from the gate to its factor */
+    int64_t ldout, ldh, ldda, up;      /* up: columns from an element of the gate to its factor */
     uint32_t total;            /* pieces of N columns */
     Divider per_row;           /* pieces of a row */
 };
@@ -167,7 +169,10 @@ template <class T, int N> static void launch_kind(Cuda *c, const Act &j, int bac
     BUG_ON("unknown activation");
 }
 
-/* a: the [T,F] matrix, a or da; h, out: of the width of h when backward. */
+/* The body of both ops.
+ *   a    in/out  [T, F]         act_fwd's a, or act_bwd's da
+ *   out  out     as a, or as h  act_fwd's a, or act_bwd's dh
+ *   da   in      [T, F]         act_bwd's da; absent: this is act_fwd */
 static void run(Device *d, Mat a, Mat h, Mat out, Mat da, ActKind kind)
 {
     int64_t rows = a.rows, f = a.cols, n = 16 / (int64_t)dtype_size(a.type);

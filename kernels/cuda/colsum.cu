@@ -1,26 +1,27 @@
 /* colsum -- gradients that are sums over rows: the norms' gain and bias, and the bias of a linear layer.
  *
- * Rows are cut into parts; a block adds up one part of up to 32 pieces across, then a second launch adds the
- * parts in order. The cut follows from the shape alone: the same bits on every GPU. A warp reads whole rows
- * of its columns, several ahead; where a row is narrower than a warp (QK norm: one head), it reads several
- * side by side. */
+ * Rows are cut into parts. A block adds up one part of up to 32 pieces of columns; a second launch adds
+ * the parts in order. The cut follows from the shape alone, so the bits are the same on every GPU. A
+ * warp reads its columns of a row, several rows ahead; where a row is narrower than a warp (QK norm: one
+ * head), it reads several rows at a time. */
 #include "common.cuh"
 
 struct ColumnSums {
     const void *dy, *x;
     const float *stats;
-    float *part[2], *out[2];   /* gain, bias: [parts, n] each; [n] */
+    float *part[2], *out[2];   /* of gain and bias: sums of the parts [parts, n], and their total [n] */
     int64_t lddy, ldx, ldstats;
-    uint32_t rows, per_part;   /* of the matrix, times groups */
-    int n, pieces, tiles, parts;
-    Divider per_row;           /* groups */
+    uint32_t rows, per_part;   /* rows of the matrix times groups; how many of these make a part */
+    int n, pieces, tiles, parts;       /* columns of a group; its pieces; tiles of WARP pieces; parts */
+    Divider per_row;           /* groups of a row */
 };
 
 enum { THREADS = 256, WARPS = THREADS / WARP, BLOCKS = 528 };
 
 extern __shared__ __align__(16) char shared[];
 
-/* The columns of a tile: the lanes of each added up in order, sum [GAIN, BIAS][high][wide]. */
+/* Adds up the columns of a tile, whose `high` rows of partial sums are sum [GAIN, BIAS][high][wide], in
+ * order. */
 template <int N, int GAIN, int BIAS>
 __device__ __forceinline__ void column_parts(const ColumnSums &a, const float *sum, int tile, int part,
                                              int wide, int high)
@@ -46,7 +47,7 @@ __device__ __forceinline__ void column_parts(const ColumnSums &a, const float *s
 template <class T, int N, int GAIN, int BIAS>
 __global__ void __launch_bounds__(THREADS, 4) k_colsum(const ColumnSums a)
 {
-    enum { AHEAD = GAIN ? 3 : 4 };             /* what four blocks an SM have registers for */
+    enum { AHEAD = GAIN ? 3 : 4 };             /* rows ahead: four blocks an SM have registers for these */
     int tile = (int)blockIdx.x % a.tiles, part = (int)blockIdx.x / a.tiles;
     int across = a.pieces < WARP ? a.pieces : WARP, lane = (int)threadIdx.x % WARP,
         warp = (int)threadIdx.x / WARP;
@@ -105,8 +106,8 @@ __global__ void __launch_bounds__(THREADS, 4) k_colsum(const ColumnSums a)
     column_parts<N, GAIN, BIAS>(a, sum, tile, part, wide, high);
 }
 
-/* out += the parts: 32 columns a block; warp w adds parts w, w + 8, .., then the warps' sums are added in
- * order. */
+/* out += the sums of the parts, 32 columns a block: warp w adds parts w, w + 8, ..; then the sums of the
+ * warps are added in order. */
 __global__ void __launch_bounds__(THREADS) k_colsum_total(const float *part, float *out, int n, int parts)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP,
@@ -136,7 +137,7 @@ template <class T, int N> static void launch(Cuda *c, const ColumnSums &a)
         LAUNCH((k_colsum<T, N, 1, 1>), grid, THREADS, sizeof(float) * THREADS * N * 2, c->compute, a);
 }
 
-/* dgain and dbias may be absent; x and stats only for dgain. */
+/* The body of both ops. dgain or dbias may be absent; x and stats are used for dgain only. */
 static void column_sums(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, int groups)
 {
     Cuda *c = cuda_of(d);
@@ -158,7 +159,8 @@ static void column_sums(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stat
     a.pieces = (int)(cols / n);
     a.tiles = (int)ceil_div(a.pieces, WARP);
     a.per_row = divider(groups);
-    /* four blocks an SM of an H200, but no part so short that its reduction costs more than its rows */
+    /* BLOCKS is four blocks an SM of an H200; a part is not so short that its reduction costs more than
+     * its rows */
     int64_t most = ceil_div(a.rows, WARPS * 4), parts = BLOCKS / a.tiles;
     parts = parts < 1 ? 1 : parts > most ? most : parts;
     a.per_part = (uint32_t)ceil_div(a.rows, parts);
@@ -180,7 +182,7 @@ static void column_sums(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stat
 
 void cuda_norm_bwd_w(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups)
 {
-    (void)kind;                /* RMSNorm: stats hold a mean of 0 */
+    (void)kind;                /* the stats of RMSNorm have mean 0 */
     BUG_ON(dy.rows != x.rows || dy.cols != x.cols || dy.type != x.type || stats.type != F32 || !dgain.p);
     BUG_ON(stats.rows != x.rows || stats.cols != 2 * groups);
     column_sums(d, dgain, dbias, dy, x, stats, groups);

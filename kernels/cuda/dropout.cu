@@ -1,4 +1,4 @@
-/* dropout -- with the residual it is added to; masks from Philox4x32-10, the same bits as on the CPU. */
+/* dropout -- dropout, added to a residual; masks from Philox4x32-10 are the same bits as on the CPU. */
 #include "common.cuh"
 
 struct DropoutJob {
@@ -70,7 +70,7 @@ void cuda_dropout_fwd(Device *d, Mat y, Mat x, Mat res, const Dropout *s)
     });
 }
 
-/* The mask is symmetric: backward is forward without the residual. */
+/* The backward applies the same mask: it is the forward without a residual. */
 void cuda_dropout_bwd(Device *d, Mat dx, Mat dy, const Dropout *s)
 {
     Mat none = {};

@@ -1,9 +1,9 @@
-/* elementwise -- copies, zeroes, sums of two: bound by memory, 16 bytes an access where addresses allow. */
+/* elementwise -- the ops copy, zero, add and sum_parts, with 16-byte accesses where addresses allow. */
 #include "common.cuh"
 
-enum { THREADS = 256, EACH = 4 };  /* chunks of a thread, THREADS apart, under way together */
+enum { THREADS = 256, EACH = 4 };  /* EACH: chunks of a thread, THREADS apart, loaded at the same time */
 
-/* Rows of `per_row` chunks of N elements each. */
+/* y from a and b: `total` chunks of N elements, per_row of them in a row. */
 struct Elements {
     void *y;
     const void *a, *b;
@@ -59,7 +59,7 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) k_ad
     }
 }
 
-/* y = the `parts` blocks of a, `apart` elements from one to the next, added up in this order. */
+/* y = the sum of the `parts` parts of a, in order; the starts of two parts are `apart` elements apart. */
 template <class T, int N>
 static __global__ void __launch_bounds__(THREADS) k_sum_parts(const Elements e, int parts, int64_t apart)
 {
@@ -78,7 +78,7 @@ static __global__ void __launch_bounds__(THREADS) k_sum_parts(const Elements e, 
     put_floats<N>((T *)e.y + (int64_t)r * e.ldy + c, sum);
 }
 
-/* Cuts e's rows into chunks of n elements; rows that follow one another without a gap are one. */
+/* Cuts the rows of e into chunks of n elements; rows without gaps between them count as one row. */
 static void cut(Elements *e, int64_t rows, int64_t cols, int64_t n)
 {
     if (e->ldy == cols && e->lda == cols && (!e->b || e->ldb == cols))
@@ -111,7 +111,7 @@ void cuda_copy(Device *d, Mat dst, Mat src)
         CUDA_OK(cudaMemcpyAsync(dst.p, src.p, mat_bytes(src), cudaMemcpyDeviceToDevice, c->compute));
         return;
     }
-    if (dst.type == src.type && dtype_size(dst.type) % 4 == 0) {   /* words, whatever they are */
+    if (dst.type == src.type && dtype_size(dst.type) % 4 == 0) {   /* copied as words, I32 and I64 too */
         int64_t words = (int64_t)dtype_size(dst.type) / 4;
         dst = (Mat){dst.p, dst.rows, dst.cols * words, dst.ld * words, F32};
         src = (Mat){src.p, src.rows, src.cols * words, src.ld * words, F32};

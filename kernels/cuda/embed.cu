@@ -1,19 +1,20 @@
-/* embed -- rows of the token and position tables, and the sums of their gradients.
- * The backward adds the rows of dy that belong to one row of a table, in the order of the tokens, without
- * float atomics:
- *   1 count     how many tokens each row has; a token keeps the number that it was
- *   2 place     each row with tokens takes its range of a list, and of the list of long rows if it has more
- *               than a segment
- *   3 scatter   tokens into their row's range, in any order
- *   4 order     each token's place there is how many before it there are: compared with all others of the
- *               range
- *   5 sum       a block adds a segment of them, into the gradient, or of a long row into a partial sum
- *   6 total     partial sums of the long rows, in order
- * Ranges lie in any order, but what is added to what, and when, follows from the tokens alone. */
+/* embed -- looks up rows of the token and position tables, and sums their gradients.
+ *
+ * The backward adds the rows of dy that belong to one row of a table, in the order of the tokens,
+ * without float atomics. Its launches:
+ *   1 count    counts the tokens of each row; a token keeps its number of arrival
+ *   2 place    gives each row a range of a list, and puts rows with more tokens than a segment on a
+ *              second list
+ *   3 scatter  writes tokens into their row's range, in any order
+ *   4 order    sorts each range: a token's place is the number of smaller tokens in the range
+ *   5 sum      adds a segment of tokens, to the gradient, or of a long row to a partial sum
+ *   6 total    adds the partial sums of the long rows, in order
+ * The order of the ranges may change from run to run, but the order of the additions depends on the
+ * tokens only. */
 #include "common.cuh"
 
 enum { THREADS = 256, EACH = 2, SUM_THREADS = 128, AHEAD = 4 };
-static const int64_t SEGMENT = 128;    /* tokens of a partial sum, at least */
+static const int64_t SEGMENT = 128;    /* least tokens of a segment */
 
 extern __shared__ __align__(16) char shared[];
 
@@ -63,7 +64,7 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) k_embed(con
         if (j.wpe) {
             b[u].get(e);
 #pragma unroll
-            for (int k = 0; k < N; k++) /* a position that is in no table is a bug of the caller's: loud */
+            for (int k = 0; k < N; k++)        /* a position outside of the table shows as NaN */
                 f[k] += p[u] >= 0 && p[u] < j.positions ? e[k] : nanf("");
         }
         put_floats<N>((T *)j.y + (int64_t)r * j.ldy + (int64_t)(i - r * j.per_row.d) * N, f);
@@ -94,18 +95,20 @@ void cuda_embed_fwd(Device *d, Mat y, const int32_t *token, const int32_t *posit
 
 /* ---- backward ---- */
 
-/* One table's gradient. Arrays of `rows` words and of `tokens` words in the workspace. */
+/* The gradient of one table. Its arrays are in the workspace. */
 struct Back {
-    const int32_t *row_of;     /* [tokens] + row0: the row of the table; outside of [0, rows): nobody's */
+    const int32_t *row_of;     /* [tokens] row of the table plus row0; outside of the table: skipped */
     int64_t row0, rows;
-    int tokens, segment;
-    int *count, *start, *base; /* [rows]: tokens; where their range starts; the first partial sum */
-    int *arrival, *list, *sorted, *long_rows;  /* [tokens]; the last [tokens / segment] */
-    int *cursor;               /* [3]: of list, of partial sums, of long_rows */
-    float *dw, *partial;       /* partial: [.., cols] */
+    int tokens, segment;       /* number of tokens; tokens of a segment */
+    int *count, *start, *base; /* [rows] tokens of a row, start of its range, its first partial sum */
+    int *arrival;              /* [tokens] how many tokens of the same row arrived before */
+    int *list, *sorted;        /* [tokens] tokens by ranges: in any order, in order */
+    int *long_rows;            /* [tokens / SEGMENT + 1] rows with more tokens than a segment */
+    int *cursor;               /* [3] entries used of list, of partial, of long_rows */
+    float *dw, *partial;       /* the gradient; partial sums [.., cols] */
     const void *dy;
     int64_t lddw, lddy;
-    int cols, tiles;           /* blocks across */
+    int cols, tiles;           /* columns; blocks across them */
 };
 
 __device__ __forceinline__ int64_t row_of_token(const Back &j, int i)
@@ -133,8 +136,9 @@ __global__ void __launch_bounds__(THREADS) k_embed_count(const Back j)
         j.arrival[i] = atomicAdd(&j.count[r], 1);
 }
 
-/* This thread's range of a counter that all blocks take from: one atomic a block. memory: WARPS + 1 numbers.
- */
+/* Takes n from a counter that all blocks share, with one atomic a block, and returns this thread's first
+ * number.
+ *   memory  out  [warps + 1]  shared memory, scratch */
 __device__ __forceinline__ int take_range(int n, int *counter, int *memory)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, before = n, base = 0;
@@ -184,7 +188,7 @@ __global__ void __launch_bounds__(THREADS) k_embed_scatter(const Back j)
         j.list[j.start[r] + j.arrival[i]] = i;
 }
 
-/* By place in the list, not by token: neighbours then mostly walk the same range. */
+/* A thread is a place in the list, not a token: neighbouring threads then mostly read the same range. */
 __global__ void __launch_bounds__(THREADS) k_embed_order(const Back j)
 {
     int at = (int)(blockIdx.x * THREADS + threadIdx.x), before = 0;
@@ -200,7 +204,8 @@ __global__ void __launch_bounds__(THREADS) k_embed_order(const Back j)
     j.sorted[j.start[r] + before] = token;
 }
 
-/* Place `at` of the sorted list if it is the first of a segment; a tile of columns. */
+/* A block is a place of the sorted list and a tile of columns; it works if a segment starts at that
+ * place. */
 template <class T, int N> __global__ void __launch_bounds__(SUM_THREADS) k_embed_sum(const Back j)
 {
     int at = (int)blockIdx.x / j.tiles, c = ((int)blockIdx.x % j.tiles * SUM_THREADS + (int)threadIdx.x) * N;
@@ -254,7 +259,11 @@ __global__ void __launch_bounds__(SUM_THREADS) k_embed_total(const Back j)
     *out = sum;
 }
 
-/* dw [rows, H] real += the rows of dy whose row_of - row0 it is. */
+/* Adds rows of dy to one table's gradient.
+ *   dw      in/out  [rows, H]  real
+ *   row0    in                 what row_of says of the first row of dw
+ *   dy      in      [T, H]     storage
+ *   row_of  in      [T]        row of dw plus row0, for each row of dy */
 static void table_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *row_of)
 {
     Cuda *c = cuda_of(d);
@@ -265,7 +274,7 @@ static void table_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *ro
         return;
     if (!aligned(dy) || !aligned(dw) || dy.cols % n)
         n = 1;
-    /* a row of more tokens than a segment has at most two partial sums for each segment of them */
+    /* a row longer than a segment has at most two partial sums for each whole segment of its tokens */
     int64_t words = 3 * dw.rows + 3 * tokens + longest + 3, most = (int64_t)(CUDA_WORKSPACE / 4) - words;
     while (2 * (tokens / segment) * dy.cols > most)
         segment *= 2;
@@ -275,7 +284,7 @@ static void table_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *ro
     j.row_of = row_of, j.row0 = row0, j.rows = dw.rows;
     j.tokens = (int)tokens;
     j.segment = (int)segment;
-    j.partial = (float *)memory;       /* first: it is read in pieces */
+    j.partial = (float *)memory;       /* first in memory, for 16-byte accesses */
     j.count = memory + partials * dy.cols, j.start = j.count + dw.rows, j.base = j.start + dw.rows;
     j.arrival = j.base + dw.rows, j.list = j.arrival + tokens, j.sorted = j.list + tokens;
     j.long_rows = j.sorted + tokens, j.cursor = j.long_rows + longest;

@@ -1,6 +1,8 @@
-/* fp8 -- matrices to E4M3 and E5M2 with one scale each (Micikevicius et al. 2022, arXiv:2209.05433). The
- * library multiplies FP8 along rows alone, so a matrix comes as it is, transposed, or both, from one reading
- * of it. The largest element is found by an integer maximum of bits: exact, whatever the order. */
+/* fp8 -- casts matrices to E4M3 and E5M2 with one scale each (Micikevicius et al. 2022,
+ * arXiv:2209.05433).
+ *
+ * cuBLASLt multiplies FP8 along rows only, so one pass over a matrix writes it as it is, transposed, or
+ * both. The largest magnitude is an integer maximum of bits, which is exact in any order. */
 #include "common.cuh"
 #include <cuda_fp8.h>
 
@@ -25,7 +27,7 @@ __device__ __forceinline__ uint32_t largest_bits(uint32_t m, float x)
     return b > m ? b : m;
 }
 
-/* The largest of a block, in thread 0. */
+/* Returns the largest m of a block, in thread 0. */
 __device__ __forceinline__ uint32_t block_largest(uint32_t m)
 {
     uint32_t *slot = (uint32_t *)shared;
@@ -34,7 +36,7 @@ __device__ __forceinline__ uint32_t block_largest(uint32_t m)
         uint32_t other = __shfl_xor_sync(EVERY_LANE, m, o);
         m = other > m ? other : m;
     }
-    __syncthreads();           /* the tile, which lies in the same memory, has been read */
+    __syncthreads();           /* all have read the tile, which is in the same memory */
     if (lane == 0)
         slot[threadIdx.x / WARP] = m;
     __syncthreads();
@@ -43,7 +45,7 @@ __device__ __forceinline__ uint32_t block_largest(uint32_t m)
     return m;
 }
 
-/* Adds a block's largest to *amax. */
+/* *amax = the larger of *amax and the block's largest m. */
 __device__ __forceinline__ void note_largest(uint32_t *amax, uint32_t m)
 {
     m = block_largest(m);
@@ -51,7 +53,7 @@ __device__ __forceinline__ void note_largest(uint32_t *amax, uint32_t m)
         atomicMax(amax, m);
 }
 
-/* Eight neighbours as floats; x is aligned to as many. */
+/* Loads eight neighbours as floats; x is a multiple of eight elements. */
 template <class T> __device__ __forceinline__ void load_eight(float *f, const T *x)
 {
     get_floats<EIGHT>(f, x);
@@ -72,16 +74,19 @@ k_fp8_amax(Fp8Scale *s, const T *x, int64_t rows, int64_t eights, int64_t ld)
     note_largest(&s->amax, m);
 }
 
-/* Of a largest element: what to multiply by, 1 where there is nothing to go by. */
+/* Returns the scale for a largest magnitude: it becomes the format's largest number. 1 for 0 and not
+ * finite. */
 __device__ __forceinline__ float scale_for(uint32_t amax, float largest)
 {
     return amax == 0 || amax >= 0x7f800000u ? 1.0f : largest / bits_float(amax);
 }
 
-/* A block: the tile at (blockIdx.x / column tiles, blockIdx.x % column tiles). y [rows, cols], yt [cols,
- * rows]; either may be absent. found: the scale is that of s->amax, which is there; else it is s->scale, if
- * there is one. Sizes are multiples of 16. Where x is not finite, and E4M3 could not say so, the scale of its
- * products is NaN. */
+/* Casts one tile a block: tile (blockIdx.x / column tiles, blockIdx.x % column tiles). If x is not
+ * finite, the scale of its products becomes NaN, because E4M3 has no infinity.
+ *   y      out     [rows, cols]  or NULL; rows and cols are multiples of 16
+ *   yt     out     [cols, rows]  or NULL
+ *   s      in/out                the scale
+ *   found  in                    bool: s->amax is x's, and sets the scale; else s->scale is used, or 1 */
 template <class T, Fp8Format F>
 __global__ void __launch_bounds__(THREADS)
     k_fp8_cast(unsigned char *y, unsigned char *yt, const T *x, int64_t rows, int64_t cols, int64_t ld,
@@ -171,7 +176,7 @@ void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format f
     });
 }
 
-/* A block each. */
+/* fp8_next; a block a scale. */
 __global__ void __launch_bounds__(THREADS) k_fp8_next(Fp8Scale *all, int length)
 {
     enum { EACH = FP8_HISTORY / THREADS };
@@ -187,7 +192,7 @@ __global__ void __launch_bounds__(THREADS) k_fp8_next(Fp8Scale *all, int length)
         if (i + 1 < length && float_bits(kept[k]) > top)
             top = float_bits(kept[k]);
     }
-    top = block_largest(top);      /* and all have read */
+    top = block_largest(top);      /* has a barrier: all threads have read the history */
     for (int k = 0; k < EACH; k++)
         if (k * THREADS + t + 1 < FP8_HISTORY)
             s->history[k * THREADS + t + 1] = kept[k];

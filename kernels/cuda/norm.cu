@@ -1,33 +1,33 @@
-/* norm -- LayerNorm and RMSNorm of rows, or of groups of columns, forward and the gradient of the input; with
- * the residual and dropout before it in the same pass. A gain's and a bias's gradient: colsum.cu.
+/* norm -- LayerNorm and RMSNorm of rows or of groups of columns: forward, and the gradient of the input.
  *
- * A team reads its row once, keeps it in registers and reduces it there: 8, 16 or 32 lanes for a short row
- * (32 rows of 64 columns are one block), a block of up to 1024 threads for a long one. The mean is known
- * before the spread is summed, as on the CPU. Rows that no team can hold, or that are not aligned, are read
- * again from the cache instead. */
+ * add_norm_fwd adds dropout and residual in the same pass. The gradients of gain and bias are in
+ * colsum.cu. A row is read once, by a team of threads that keeps it in registers: 8, 16 or 32 lanes for
+ * a short row (32 rows of 64 columns are one block), a block of up to 1024 threads for a long one. The
+ * mean is known before the spread is summed, as on the CPU. Rows that are too long for a team or not
+ * aligned are read again from the cache. */
 #include "common.cuh"
 
 struct Norm {
-    void *y, *ln; /* forward: the sum that is normalised (fused only), the result. backward: ln = dx */
+    void *y, *ln;              /* forward: add_norm_fwd's y, and the result; backward: ln is dx */
     const void *x, *res, *dy, *gain, *bias;
     float *stats;
     int64_t ldy, ldln, ldx, ldres, lddy, ldstats;
-    uint32_t rows;             /* of the matrix, times groups */
-    int n, lanes;              /* columns of a group; lanes of a short team */
-    Divider per_row;           /* groups */
+    uint32_t rows;             /* rows of the matrix times groups */
+    int n, lanes;              /* columns of a group; lanes of a short row's team */
+    Divider per_row;           /* groups of a row */
     float eps;
     int kind;
     Drop drop;
 };
 
-/* Element 0 of group g of row r. */
+/* Returns the address of group g of row r. */
 template <class T>
 __device__ __forceinline__ T *row_at(const void *p, int64_t ld, uint32_t r, uint32_t g, int n)
 {
     return (T *)p + (int64_t)r * ld + (int64_t)g * n;
 }
 
-/* One row's team: 8 to 32 lanes of a warp, or a block. */
+/* The threads of a row: 8, 16 or 32 lanes of a warp, or with LONG a block. */
 template <int LONG> struct Team {
     int at, size, warp_lanes;
     uint32_t row;
@@ -48,11 +48,12 @@ template <int LONG> struct Team {
 };
 
 extern __shared__ __align__(16) char shared[];
-enum { SLOTS = 2 * 32 * sizeof(float) };   /* of a block's reductions */
+enum { SLOTS = 2 * 32 * sizeof(float) };   /* bytes for the two reductions of a block */
 
 /* ---- forward ---- */
 
-/* The row's numbers: the input, or with ADD res + dropout(x), which is also stored, as it is stored. */
+/* Loads the row that is normalised: x, or with ADD y = res + dropout(x), which it stores; v is y as
+ * stored. */
 template <class T, int K, int LONG, int ADD>
 __device__ __forceinline__ void forward_row(const Norm &a, const Team<LONG> &team, uint32_t r, uint32_t g,
                                             Piece<T> *v)
@@ -161,7 +162,8 @@ __global__ void __launch_bounds__(LONG ? (K > 2 ? 1024 : 512) : 256) k_norm_fwd(
     }
 }
 
-/* Any row: a block, element by element. A thread reads again only what it wrote itself. */
+/* A row of any length and alignment: a block, element by element. With ADD a thread reads y back only
+ * where it wrote it itself. */
 template <class T, int ADD> __global__ void __launch_bounds__(256) k_norm_fwd_any(const Norm a)
 {
     float *slot = (float *)shared, sum = 0, mean = 0;
@@ -205,9 +207,8 @@ template <class T, int ADD> __global__ void __launch_bounds__(256) k_norm_fwd_an
 
 /* ---- backward ---- */
 
-/* With xh = (x - mean) rstd, e = dy gain: dx = rstd (e - avg(e) - xh avg(e xh)), RMSNorm without avg(e). A
- * short row also holds its residual gradient from the start; a long one of K > 2 has no registers to spare
- * for it. */
+/* With xh = (x - mean) rstd, e = dy gain: dx = rstd (e - avg(e) - xh avg(e xh)), RMSNorm without avg(e).
+ * dres is loaded at the start, except for long rows with K > 2, which have no registers for it. */
 template <class T, int K, int LONG>
 __global__ void __launch_bounds__(LONG ? (K > 2 ? 1024 : 512) : 256) k_norm_bwd_x(const Norm a)
 {
@@ -303,8 +304,10 @@ template <class T> __global__ void __launch_bounds__(256) k_norm_bwd_x_any(const
 
 /* ---- launches ---- */
 
-/* A team and its number of pieces a thread. pieces: 16-byte pieces of a row, 0 when it has no such. */
+/* Which kernel a row takes. k: pieces a thread, 0 for the element-wise kernels. is_long: a team is a
+ * block. */
 struct Plan { int k, is_long, lanes, threads; int64_t blocks; };
+/* pieces: 16-byte pieces of a row of n columns; 0: the row is not aligned. */
 static Plan plan_of(int64_t rows, int64_t pieces, int64_t n)
 {
     Plan p = {0, 1, WARP, 0, rows};
@@ -312,7 +315,7 @@ static Plan plan_of(int64_t rows, int64_t pieces, int64_t n)
         p.threads = (int)(n >= 256 ? 256 : ceil_div(n, WARP) * WARP);
         return p;
     }
-    if (pieces <= 4 * WARP) {                   /* a warp or less; 256 threads of such */
+    if (pieces <= 4 * WARP) {     /* a team is at most a warp; a block is 256 threads of teams */
         p.is_long = 0;
         p.lanes = pieces <= 8 ? 8 : pieces <= 16 ? 16 : WARP;
         p.k = pieces <= p.lanes ? 1 : 4;
@@ -343,7 +346,7 @@ static Norm norm_of(Mat x, Mat gain, Mat bias, Mat stats, NormKind kind, int gro
     return a;
 }
 
-/* How many 16-byte pieces a group has, 0 when one of the matrices is not aligned. */
+/* Returns the number of 16-byte pieces of a group, or 0 when one of the matrices is not aligned. */
 static int64_t pieces_of(const Norm *a, Dtype t, Mat x, Mat y, Mat z, Mat w)
 {
     int64_t n = 16 / (int64_t)dtype_size(t);

@@ -1,22 +1,23 @@
-/* optimizer -- one update of each optimizer, of up to LISTED tensors a launch: a block takes a piece of one
- * of them, and then the next where there are fewer blocks than pieces. Every array is read and written once,
- * eight elements a thread in 16-byte pieces. All reads of a thread are on their way before its first result;
- * where the verdict says not to go, none of its writes is done. Elements do not see each other, so an update
- * has the same bits however the weights are cut. */
+/* optimizer -- one update of each optimizer, of up to LISTED tensors a launch.
+ *
+ * A block updates BLOCK elements of one tensor, then further ones where the grid is smaller than their
+ * number. Every array is read and written once, eight elements a thread in 16-byte pieces. A thread
+ * issues all its loads before it computes. With the verdict's go 0 it writes nothing. An element does
+ * not depend on others, so an update has the same bits however the weights are cut. */
 #include "common.cuh"
 #include "listed.cuh"
 
 enum { THREADS = 256, EACH = 8, ROUND = THREADS * EACH, BLOCK = 4 * ROUND };
 
 struct Array {
-    int64_t first;             /* block of its start */
+    int64_t first;             /* number of its first block */
     int64_t n;
     float *w, *m, *v, *dir;
     const float *g;
     void *out;
     const double *trust;
     float wd;
-    int vector;                /* all of them start at multiples of 16 bytes */
+    int vector;                /* bool: all arrays start at multiples of 16 bytes */
 };
 struct Step {
     const Verdict *verdict;
@@ -27,11 +28,11 @@ struct Step {
     Array array[LISTED];
 };
 
-/* One element; which arrays a rule reads and writes is in its masks. */
+/* Arrays of an update; a rule's masks READS and WRITES are sums of these. */
 enum { W = 1, M = 2, V = 4, DIR = 8, G = 16 };
 struct Element { float w, m, v, dir, g; };
 
-/* What a rule reads beside its arrays. */
+/* What a rule needs beside its arrays. */
 struct Rates { float multiplier, rate, wd; int64_t go; };
 
 __device__ __forceinline__ float adam_direction(const Step &u, Element &e, const Rates &k)
@@ -89,7 +90,7 @@ struct Lars {
     }
 };
 
-/* N elements: EACH, or 1 at an unaligned address and at the end. */
+/* Updates N elements: EACH, or 1 at an unaligned address and at the end of an array. */
 template <class Rule, class Out, int N>
 __device__ __forceinline__ void update(const Step &u, const Array &a, const Rates &rates, int64_t i)
 {

@@ -1,5 +1,5 @@
-/* rope -- rotary positions, in place: a thread turns the same pairs of up to HEADS heads of a row, so that
- * the table's cosines and sines are read once for all of them. */
+/* rope -- rotary positions, in place. A thread turns the same columns of up to HEADS heads of a row, so
+ * that it reads their cosines and sines once. */
 #include "common.cuh"
 
 struct Rope {
@@ -7,10 +7,10 @@ struct Rope {
     const float *table;
     const int32_t *position;
     int64_t ldx, ldtable, positions;
-    uint32_t total; /* rows x heads / HEADS (rounded up) x pieces of half a head's turned columns */
-    Divider pieces, teams;     /* of a head; of a row */
-    int heads, dim, half;
-    float sign;                /* of the sines: -1 turns back */
+    uint32_t total;            /* threads: rows x teams x pieces */
+    Divider pieces, teams;     /* pieces of `half` columns; teams of up to HEADS heads in a row */
+    int heads, dim, half;      /* half: half of a head's turned columns */
+    float sign;                /* what sines are multiplied by; -1 turns back */
 };
 
 enum { THREADS = 128, HEADS = 4 };
@@ -38,7 +38,7 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) k_rope(cons
         get_floats<N>(sine, j.table + p * j.ldtable + j.half + c);
     } else {
         for (int k = 0; k < N; k++)
-            cosine[k] = sine[k] = nanf("");        /* a bug of the caller's: loud, not a wild read */
+            cosine[k] = sine[k] = nanf("");        /* a bug of the caller shows as NaN */
     }
 #pragma unroll
     for (int k = 0; k < HEADS; k++) {

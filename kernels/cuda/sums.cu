@@ -1,4 +1,4 @@
-/* sums -- sums of all elements, exact sums of squares (exact.h), and the few scalars at the end of a step. */
+/* sums -- sums of all elements, exact sums of squares (exact.h), and the scalars at the end of a step. */
 #include "common.cuh"
 #include "listed.cuh"
 
@@ -7,9 +7,9 @@ extern __shared__ __align__(16) char shared[];
 /* ---- sum ---- */
 
 enum { THREADS = 256, WARPS = THREADS / WARP, SUM_PARTS = 256 };
-static const int64_t SUM_EACH = 4096;      /* elements of a block, at least */
+static const int64_t SUM_EACH = 4096;      /* least elements of a block */
 
-/* part[block] = the sum of its elements, `each` of them; element i is at (i / cols, i % cols). */
+/* part[block] = the sum of the block's `each` elements; element i is (i / cols, i % cols) of x. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
 k_sum(double *part, const T *x, int64_t ld, int64_t cols, int64_t n, int64_t each)
@@ -48,12 +48,13 @@ void cuda_sum(Device *d, double *out, Mat x)
 
 /* ---- squares ---- */
 
-/* exact.c's add_one, cut at digits: `at` and what digits at, at + 1, at + 2 grow by; at = -1: nothing. */
+/* What a double adds to an exact sum (exact.c: add_one): digit[k] to digit at + k, `bad` to the count of
+ * terms that are not finite. at -1: no digits. */
 struct Term { int at; uint32_t digit[3]; int bad; };
 __device__ __forceinline__ Term term_of(double x)
 {
     uint64_t bits = (uint64_t)__double_as_longlong(x), fraction = bits & (((uint64_t)1 << 52) - 1);
-    int exponent = (int)(bits >> 52);          /* the sign is 0, but for some NaN */
+    int exponent = (int)(bits >> 52);          /* the sign bit is 0, except for some NaN */
     Term t = {-1, {0, 0, 0}, exponent >= 0x7ff};
     if (t.bad)
         return t;
@@ -70,7 +71,7 @@ __device__ __forceinline__ Term term_of(double x)
 
 enum { QUAD = 4, ACROSS = WARP / QUAD, OWN = (EXACT_WORDS + WARP - 1) / WARP };
 
-/* Four neighbours in one access: 16 or 8 bytes. */
+/* Loads four neighbours in one access of 16 or 8 bytes. */
 __device__ __forceinline__ void quad_floats(float (&f)[QUAD], const float *p)
 {
     Piece<float> v;
@@ -84,11 +85,11 @@ template <class T> __device__ __forceinline__ void quad_floats(float (&f)[QUAD],
     unpack(f + 2, raw.y, T());
 }
 
-/* Four lanes sum one block of SUMSQ_BLOCK elements, lane q the accumulators 4q .. 4q + 3 of the CPU's
- * sixteen, in the CPU's order; a square of a float is exact in double, so a fused multiply-add changes no
- * bit. A warp adds up the digits of its blocks in registers, digit i in lane i % 32, without carries (fewer
- * than 2^31 terms), and a thread block's sum goes to memory by one atomic a digit: exact, so no order
- * matters. */
+/* Four lanes sum one block of SUMSQ_BLOCK elements: lane q has accumulators 4q .. 4q + 3 of the CPU's
+ * sixteen, in the CPU's order. The square of a float is exact in double, so a fused multiply-add changes
+ * no bit. A warp adds up the digits of its blocks in registers, digit i in lane i % 32, without carries
+ * (fewer than 2^31 terms). A thread block adds its sum to memory by one atomic a digit; sums are exact,
+ * so the order does not matter. */
 template <class T, int FULL>
 __device__ __forceinline__ void add_squares(double (&sum)[QUAD], const T *x, int left)
 {
@@ -114,20 +115,20 @@ __device__ __forceinline__ void add_squares(double (&sum)[QUAD], const T *x, int
     }
 }
 
-/* What one thread block takes at a time: a round of its warps, of one array. */
+/* Elements of a round: what the warps of a thread block sum at a time, all of one array. */
 static const int64_t ROUND = (int64_t)WARPS * ACROSS * SUMSQ_BLOCK;
 
 struct Addend {
     int64_t n;
     const void *x;
     Exact *sum;
-    int first;                 /* round of its start */
-    int vector;                /* quads may be read in one access */
+    int first;                 /* number of its first round */
+    int vector;                /* bool: a quad can be read in one access */
 };
 struct Addends { int rounds, count; Addend array[LISTED]; };
 
-/* A warp's part of a round: the blocks at x, of which there are n more elements, are added to own. Whole
- * warps go on together: they exchange sums. */
+/* Adds a warp's part of a round to own. All lanes take part, because they exchange sums.
+ *   x  in  [n]  first block of the warp, and what follows it in the array */
 template <class T>
 __device__ __forceinline__ void add_round(int64_t (&own)[OWN], const T *x, int64_t n, int vector)
 {
@@ -137,7 +138,7 @@ __device__ __forceinline__ void add_round(int64_t (&own)[OWN], const T *x, int64
         add_squares<T, 1>(sum, x + b, SUMSQ_BLOCK);
     else if (n > b)
         add_squares<T, 0>(sum, x + b, n - b < SUMSQ_BLOCK ? (int)(n - b) : SUMSQ_BLOCK);
-    /* the CPU's tree over 16: s += s + 8, s + 4, s + 2, s + 1 */
+    /* the CPU's tree over 16 accumulators: s[i] += s[i + 8], then s[i + 4], s[i + 2], s[i + 1] */
 #pragma unroll
     for (int o = 2; o; o >>= 1)
 #pragma unroll
@@ -158,7 +159,7 @@ __device__ __forceinline__ void add_round(int64_t (&own)[OWN], const T *x, int64
     }
 }
 
-/* *out += what all warps own, which starts again at 0. */
+/* *out += the sums of all warps of the block, which become 0. */
 __device__ __forceinline__ void give_sum(Exact *out, int64_t (&own)[OWN])
 {
     int64_t *digits = (int64_t *)shared, all = 0;
@@ -171,12 +172,13 @@ __device__ __forceinline__ void give_sum(Exact *out, int64_t (&own)[OWN])
     __syncthreads();
     for (int w = 0; w < WARPS && word < EXACT_WORDS; w++)
         all += digits[w * OWN * WARP + word];
-    if (all)       /* `bad` follows the digits: exact.h */
+    if (all)       /* word EXACT_DIGITS is `bad` (exact.h) */
         atomicAdd((unsigned long long *)out + word, (unsigned long long)all);
     __syncthreads();
 }
 
-/* A thread block takes neighbouring rounds, and gives its sum where the next one adds to another. */
+/* A thread block does consecutive rounds. It adds its sum to memory when the next round has another
+ * sum. */
 template <class T>
 __global__ void __launch_bounds__(THREADS, 4) k_squares(const __grid_constant__ Addends u)
 {
@@ -250,16 +252,16 @@ void cuda_carry(Device *d, Exact *s, int64_t n)
         LAUNCH(k_carry, blocks_of(ceil_div(n, WARP)), WARP, 0, cuda_of(d)->compute, s, n);
 }
 
-/* exact.c's exact_round, digits from the lowest up in one walk: what it does to a copy is done on the fly.
- * The three top digits that are not 0 at the top are kept, and whether any below is not 0. */
+/* exact_round of exact.c, without its copy: one walk from the lowest digit up carries, and keeps the
+ * three top digits and whether any digit below them is not 0. */
 __device__ static double device_round(const Exact *s)
 {
-    int64_t up = 0, digit[3] = {0, 0, 0};      /* of a sum's top: [0] the lowest */
+    int64_t up = 0, digit[3] = {0, 0, 0};      /* the three top digits, lowest first */
     int top = -1, lost = 0;
     if (s->bad)
         return nan("");
     int64_t window[3] = {0, 0, 0};
-    int below = 0;                             /* anything under the window */
+    int below = 0;                             /* bool: a digit below the window is not 0 */
     for (int i = 0; i < EXACT_DIGITS; i++) {
         int64_t x = s->digit[i] + up;
         if (i + 1 < EXACT_DIGITS) {
@@ -280,7 +282,7 @@ __device__ static double device_round(const Exact *s)
     unsigned __int128 wide = ((unsigned __int128)(uint64_t)digit[2] << 64)
                              | ((unsigned __int128)(uint64_t)digit[1] << 32) | (uint64_t)digit[0];
     int length = 64 + bits, lowest = 32 * (top - 2) - 1074, spare = length - 53;
-    if (lowest + spare < -1074)                /* a subnormal has fewer */
+    if (lowest + spare < -1074)                /* a subnormal keeps fewer bits */
         spare = -1074 - lowest;
     uint64_t kept = (uint64_t)(wide >> spare);
     unsigned __int128 rest = wide & (((unsigned __int128)1 << spare) - 1),
@@ -291,7 +293,7 @@ __device__ static double device_round(const Exact *s)
 
 /* ---- the end of a step ---- */
 
-/* kernels/cpu/verdict.c's arithmetic, rounded after every operation as there: no fused multiply-add. */
+/* The arithmetic of kernels/cpu/verdict.c, rounded after every operation: no fused multiply-add. */
 __global__ void k_verdict(Verdict *v, const double *sums, const Exact *squares, double nominal,
                           double loss_scale, double clip_grad, int stop)
 {

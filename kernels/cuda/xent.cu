@@ -1,16 +1,19 @@
-/* xent -- cross-entropy of rows of logits: a block a row, one pass over memory for each of its two steps, or,
- * where a row is the whole vocabulary, one for both: the block keeps the row in shared memory, 57,344 logits
- * on a GPU with 227 KB of it (GPT-2: all), and reads again only what does not fit, which a row later L2 may
- * still have; a slice of all rows (128 MB, src/model/loss.c) is more than an L2 keeps from one launch to the
- * next. Each thread keeps a running maximum and the sum of exponentials relative to it (Milakov, Gimelshein
- * 2018, arXiv:1805.02867); threads and warps are merged in a fixed order. */
+/* xent -- cross-entropy of rows of logits, one block a row.
+ *
+ * xent_stats and xent_grad read the logits once each. xent, for rows of the whole vocabulary, reads them
+ * once for both: the block keeps the row in shared memory. A GPU with 227 KB of that keeps 57,344 logits
+ * (GPT-2: all). Logits that do not fit are read again, perhaps from L2. A slice of all rows (128 MB,
+ * src/model/loss.c) is more than an L2 keeps from one launch to the next.
+ *
+ * Each thread has a running maximum and the sum of exponentials relative to it (Milakov, Gimelshein
+ * 2018, arXiv:1805.02867). Threads and warps are merged in a fixed order. */
 #include "common.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / WARP, WIDE = 1024, WIDE_WARPS = WIDE / WARP };
 
 extern __shared__ __align__(16) char shared[];
 
-/* base.h's row_of on the device. */
+/* RowMap and mapped_row of device.h, for kernels. */
 struct XentRows { int64_t n, first, stride; };
 __device__ __forceinline__ int64_t whole_row(XentRows m, int64_t i)
 {
@@ -33,11 +36,12 @@ struct XentJob {
     int64_t ldlogits, ldstats, ldd, ldloss, v0, count;
     int valid, cols;
     double scale;
-    int behind;                /* what is written may lie where another thread still has to read */
+    int behind;                /* bool: dlogits overwrites logits: tiles are read before written */
 };
 
-/* The largest and the sum of exp(x - largest) of what two hold. While all is -inf the sum is 0: subtracting 0
- * then avoids -inf + inf. A NaN is in no maximum, but stays in the sum. */
+/* Statistics of some logits: the largest, and the sum of exp(x - largest). While all logits are -inf the
+ * sum is 0; 0 in place of `largest` then avoids -inf + inf. A NaN is in no maximum, but stays in the
+ * sum. */
 struct XentPart { float largest, sum; };
 __device__ __forceinline__ XentPart merge(XentPart a, XentPart b)
 {
@@ -55,7 +59,8 @@ __device__ __forceinline__ XentPart merge_warp(XentPart a)
     return a;
 }
 
-/* A thread's numbers of a tile: AHEAD chunks of N, BLOCK chunks apart; -inf beyond the end. */
+/* Loads a thread's logits of a tile: AHEAD chunks of N, BLOCK chunks apart; from `end` on they are
+ * -inf. */
 template <int N, int AHEAD, int BLOCK = THREADS>
 __device__ __forceinline__ void load_tile(float (&x)[AHEAD][N], const float *row, int first, int end)
 {
@@ -118,7 +123,7 @@ template <int N> __global__ void __launch_bounds__(THREADS) k_xent_stats(const X
     stats[2] = v >= 0 && v < j.valid ? row[v] : -INFINITY;
 }
 
-/* One part gives its own bits back: a factor of 1, a sum from 0. */
+/* With one part the output has the bits of that part: its sum is added to 0 without a factor. */
 __global__ void __launch_bounds__(THREADS) k_xent_combine(float *stats, int64_t ldstats, const float *part,
                                                           int64_t ldpart, int64_t rows, int parts)
 {
@@ -139,7 +144,7 @@ __global__ void __launch_bounds__(THREADS) k_xent_combine(float *stats, int64_t 
     stats[0] = largest, stats[1] = sum, stats[2] = label;
 }
 
-/* A masked row gives zeros whatever its label and its logits are. */
+/* A masked row gives zeros, even if its label or its logits are invalid. */
 __device__ __forceinline__ void write_loss(const XentJob &j, const float *stats, int64_t whole)
 {
     double mask = j.mask ? j.mask[whole] : 1;
@@ -154,8 +159,8 @@ __global__ void __launch_bounds__(THREADS) k_xent_loss(const XentJob j)
         write_loss(j, j.stats + r * j.ldstats, whole_row(j.rows, r));
 }
 
-/* What turns logits into their gradient: (exp(x - largest) norm, less k at the label), 0 from column `in` on.
- */
+/* The gradient of logit x of a row: exp(x - largest) norm, minus k at the label; 0 from column `in`
+ * on. */
 struct XentGrad { float largest, norm, k; int64_t label; int in; };
 
 template <int N, int AHEAD, int BLOCK, class T>
@@ -184,9 +189,9 @@ __device__ __forceinline__ void write_tile(T *out, float (&x)[AHEAD][N], int fir
     }
 }
 
-/* dlogits may start at the logits: tiles go left to right and an element is never wider than a logit, so once
- * every thread has read its part of a tile, what the tile writes lies behind all that is still to be read.
- * The next tile's logits are on their way meanwhile. */
+/* dlogits may start where the logits start. Tiles go left to right, and an element of dlogits is at most
+ * as wide as a logit: once all threads have read their part of a tile, writing the tile overwrites no
+ * logit that is still to be read. The next tile is loaded before that. */
 template <class T, int N> __global__ void __launch_bounds__(THREADS) k_xent_grad(const XentJob j)
 {
     enum { AHEAD = 8 / N, TILE = AHEAD * THREADS * N };
@@ -214,9 +219,8 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) k_xent_grad
     }
 }
 
-/* Both steps of a row. kept: its first columns, a multiple of a tile or all of them, stay in shared memory
- * behind the blocks' slots. Its own writes are behind what it still reads as in k_xent_grad; what is kept
- * nobody overwrites. */
+/* Both steps of a row. The first `kept` columns, whole tiles, stay in shared memory behind SLOTS bytes.
+ * dlogits may start where the logits start, as in k_xent_grad. */
 enum { SLOTS = 512 };
 
 template <class T, int N> __global__ void __launch_bounds__(WIDE) k_xent(const XentJob j, int kept)
@@ -306,7 +310,7 @@ static int overlap(Mat a, Mat b)
     return p < (const char *)mat_at(b, b.rows - 1, b.cols) && q < (const char *)mat_at(a, a.rows - 1, a.cols);
 }
 
-/* stats are there, or to come. Returns whether there are rows. */
+/* Makes the job of xent_grad and xent. Returns 0 if there are no rows. */
 static int grad_job(XentJob *j, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,
                     const float *mask, RowMap rows, int64_t v0, int64_t valid, double scale)
 {
@@ -346,7 +350,7 @@ void cuda_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, con
     });
 }
 
-/* Columns that a block keeps: whole tiles of 8 a thread, as many as its shared memory has room for. */
+/* Columns that k_xent keeps: whole tiles of 8 columns a thread, as many as fit in shared memory. */
 static int64_t kept_columns(const Cuda *c, int64_t valid)
 {
     int64_t tile = 8 * WIDE, room = ((int64_t)c->shared - SLOTS) / 4 / tile * tile;

@@ -1,6 +1,8 @@
-/* Attention: which kernels a call goes to. A call whose graph cuDNN has made before the first step goes
- * there, any other to our own (attention_fwd.cu, attention_bwd.cu, attention_plain.cu). Both keep the same
- * statistics, so that forward and backward need not go the same way. */
+/* attention -- the ops of attention: which kernels a call goes to.
+ *
+ * A call whose graph was made before the first step goes to cuDNN, any other one to our own kernels
+ * (attention_fwd.cu, attention_bwd.cu, attention_plain.cu). Both keep the same statistics, so a forward
+ * and its backward may go to different kernels. */
 #include "attention.h"
 #include "cuda.h"
 #include "products.h"

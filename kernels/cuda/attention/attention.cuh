@@ -1,36 +1,37 @@
-/* attention -- what the kernels of attention's forward and backward share: who works on what, who sees whom,
+/* attention -- what the kernels of attention's forward and backward share: the work of a block, masks,
  * dropout, tiles in shared memory.
  *
- * A block works on a tile of rows (queries, or keys where dk and dv are made) of one head of one sample;
- * `warps` warps share its rows, 16 * MT each. Tiles of the other side stream through shared memory. Tiles of
- * which the block sees nothing are never loaded, a warp computes none of which its rows see nothing, and only
- * those on an edge of what is seen are masked. */
+ * A block has a tile of rows of one head of one sample: queries, or keys where dk and dv are made. Its
+ * warps share the rows, 16 * MT each. Tiles of columns (the keys, or queries) go through shared memory.
+ * A block does not load a column tile of which it sees nothing; a warp does not compute one of which its
+ * rows see nothing; masks are applied only to tiles that are seen in part. */
 #ifndef ATTENTION_CUH
 #define ATTENTION_CUH
 #include "common.cuh"
 #include <ptx.cuh>
 #include <initializer_list>
 
-/* Every block's shared memory; tiles in it start at multiples of 128 bytes. */
+/* The shared memory of a block; tiles start at multiples of 128 bytes. */
 extern __shared__ __align__(128) char shared[];
 
 #define ATTENTION_LOG2E 1.44269504088896340736f
 
 /* An Attention (device.h) as kernels take it. */
 struct Shape {
-    int batch, seq_q, seq_k, pos0, window;     /* window: 0 none */
+    int batch, seq_q, seq_k, pos0, window;     /* window 0: none */
     int heads, kv_heads, group, head0, dim;    /* group = heads / kv_heads */
-    int tiles;                                 /* of rows, to a head */
-    int section;                               /* see work_at */
-    float scale, scale2;                       /* of scores; the same in units of log 2 */
-    const int32_t *doc;
+    int tiles;                                 /* row tiles of a head */
+    int section;                               /* heads of a section: see work_at */
+    float scale, scale2;                       /* what scores are multiplied by; scale2 = scale * log2 e */
+    const int32_t *doc;                        /* Attention.doc_start */
     const int64_t *sample;
-    uint32_t limit;                            /* dropout; 0: none */
-    uint32_t round[10][2]; /* its key in Philox's rounds: operands from here cost no registers */
+    uint32_t limit;                            /* p * 2^32 of the dropout; 0: no dropout */
+    uint32_t round[10][2];                     /* Philox's key of each round: here it takes no registers */
     float keep;                                /* 1 / (1 - p) */
 };
 
-/* A matrix as kernels take it: rows b*seq + i, heads side by side. */
+/* A matrix as kernels take it: row b*seq + i, heads side by side, ld elements from one row to the
+ * next. */
 template <class T> struct View { T *p; int ld; };
 template <class T> static inline View<T> view(Mat m)
 {
@@ -38,11 +39,11 @@ template <class T> static inline View<T> view(Mat m)
     return {static_cast<T *>(m.p), (int)m.ld};
 }
 
-/* ---- who works on what ---- */
+/* ---- the work of a block ---- */
 
-/* Heads are taken `section` at a time, as many as leave their keys and values in half of the L2 cache. Within
- * a section the tiles come in order, which callers make that of falling work: the last blocks to start are
- * short, so that multiprocessors end together. */
+/* Returns the work of block x. Heads are done in sections: as many heads as have their keys and values
+ * in half of the L2 cache. Within a section the tiles go up; callers number them so that the longest
+ * come first, and the multiprocessors end at about the same time. */
 struct Work { int tile, b, head; };
 __device__ __forceinline__ Work work_at(const Shape &s, int heads, int x)
 {
@@ -52,7 +53,7 @@ __device__ __forceinline__ Work work_at(const Shape &s, int heads, int x)
     return w;
 }
 
-/* ---- who sees whom: key j is seen by query i where first_key <= j <= last_key ---- */
+/* ---- masks: query i sees keys first_key .. last_key ---- */
 
 __device__ __forceinline__ int first_key(const Shape &s, int b, int i)
 {
@@ -61,7 +62,8 @@ __device__ __forceinline__ int first_key(const Shape &s, int b, int i)
 }
 __device__ __forceinline__ int last_key(const Shape &s, int i) { return min(s.pos0 + i, s.seq_k - 1); }
 
-/* Keys that some row sees lie in [first, end), keys in [all_first, all_end) are seen by all. */
+/* Keys outside of [first, end) are seen by no row, keys in [all_first, all_end) by all rows. span_none:
+ * the rows see none of keys j .. j+n. span_masked: some row does not see one of them. */
 struct Span { int first, end, all_first, all_end; };
 __device__ __forceinline__ bool span_none(const Span &s, int j, int n)
 {
@@ -72,8 +74,10 @@ __device__ __forceinline__ bool span_masked(const Span &s, int j, int n)
     return j < s.all_first || j + n > s.all_end;
 }
 
-/* Makes *span that of queries i0 .. i0 + N of a warp, N 16 or 32, and lo[r] the first key of query i0 + r.
- * Both lie in shared memory, for the tiles to read: registers are what there is least of. */
+/* Computes the masks of a warp's queries i0 .. i0 + N, N 16 or 32, to shared memory, because registers
+ * are short.
+ *   span  out       what these queries see
+ *   lo    out  [N]  first key of each query */
 template <int N> __device__ __forceinline__ void span_make(Span *span, int *lo, const Shape &s, int b, int i0)
 {
     int r = (int)threadIdx.x % N, n = min(N, s.seq_q - i0), first = 0;
@@ -93,7 +97,7 @@ template <int N> __device__ __forceinline__ void span_make(Span *span, int *lo, 
     }
     *span = a;
 }
-/* The union of the warps' spans, after a barrier. */
+/* [*first, *end) = the union of the warps' spans; call it after a barrier. */
 __device__ __forceinline__ void span_join(int *first, int *end, const Span *spans, int warps)
 {
     *first = 0x7fffffff, *end = 0;
@@ -101,7 +105,7 @@ __device__ __forceinline__ void span_join(int *first, int *end, const Span *span
         *first = min(*first, spans[i].first), *end = max(*end, spans[i].end);
 }
 
-/* ---- dropout: word j % 4 of philox(key, j / 4 | query << 32, sample << 16 | head), j the key seen (isa.h)
+/* ---- dropout: word j % 4 of philox(key, j / 4 | query << 32, sample << 16 | head) for key j (isa.h)
  * ---- */
 
 struct HeadDrop { uint32_t hi0, hi1; };
@@ -111,7 +115,8 @@ __device__ __forceinline__ HeadDrop head_drop(const Shape &s, int b, int head)
     HeadDrop d = {(uint32_t)hi, (uint32_t)(hi >> 32)};
     return d;
 }
-/* base.h: philox */
+/* Philox (base.h): w = the random words of keys `key` .. `key` + 3 and one query; key is a multiple of
+ * 4. */
 __device__ __forceinline__ void drop_words(uint32_t w[4], const Shape &s, HeadDrop d, int key, int query)
 {
     w[0] = (uint32_t)key / 4, w[1] = (uint32_t)query, w[2] = d.hi0, w[3] = d.hi1;
@@ -125,9 +130,9 @@ __device__ __forceinline__ void drop_words(uint32_t w[4], const Shape &s, HeadDr
     }
 }
 
-/* keep[e]: is element e of this lane's part of a 16 x 8 fragment kept, whose rows are queries from `query`
- * and columns keys from `key`, a multiple of 8? Lanes 2m and 2m + 1 hold four keys of two queries: each draws
- * one query's. */
+/* Dropout of a 16 x 8 fragment whose rows are queries from `query` on and whose columns are keys from
+ * `key` on, a multiple of 8. keep[e]: whether this lane's element e is kept. Lanes 2m and 2m + 1 hold
+ * four keys of two queries: each draws the words of one query, and they exchange halves. */
 __device__ __forceinline__ void drop_rows(bool keep[4], const Shape &s, HeadDrop d, int query, int key)
 {
     int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4, odd = t & 1;
@@ -140,9 +145,9 @@ __device__ __forceinline__ void drop_rows(bool keep[4], const Shape &s, HeadDrop
     keep[2] = (odd ? w[2] : x) >= s.limit;
     keep[3] = (odd ? w[3] : y) >= s.limit;
 }
-/* The same with rows that are keys and columns that are queries. The four lanes that hold four keys of the
- * same two queries, and those eight keys on, draw one of their four counters each; then 4 x 4 words change
- * hands. */
+/* The same with keys as rows and queries as columns. Four lanes hold four keys of the same two queries,
+ * and the four keys eight rows on: each draws one of their four counters, and then they exchange 4 x 4
+ * words. */
 __device__ __forceinline__ void drop_columns(bool keep[4], const Shape &s, HeadDrop d, int key, int query)
 {
     int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4, c = g & 3;
@@ -161,10 +166,10 @@ __device__ __forceinline__ void drop_columns(bool keep[4], const Shape &s, HeadD
 
 /* ---- tiles of 2-byte elements in shared memory ----
  *
- * Row r is D elements, D / 8 chunks of 16 bytes. Eight rows of one column of chunks, which is what ldmatrix
- * reads at a time, must lie in eight different places modulo 128 bytes: chunk c of row r lies at c ^
- * swizzle(r), in which rows that would meet (all when 8 divides D / 8, every other one when only 4 does, ...)
- * differ. */
+ * A row is D elements, D / 8 chunks of 16 bytes. ldmatrix reads eight rows of one column of chunks at a
+ * time, which must be in eight different places modulo 128 bytes. Chunk c of row r is therefore stored
+ * at c ^ swizzle(r). Rows whose chunks would collide have different swizzles: all eight rows when 8
+ * divides D / 8, every other row when only 4 does, and so on. */
 template <int D> struct Chunks {
     static constexpr int N = D / 8, PERIOD = N % 8 == 0 ? 8 : N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
 };
@@ -178,12 +183,14 @@ template <int D> __device__ __forceinline__ uint32_t chunk_at(int row, int chunk
     return (uint32_t)(row * Chunks<D>::N + (chunk ^ swizzle<D>(row))) * 16;
 }
 
-/* How many copies' addresses a thread holds at a time: all of them, but where the accumulators would spill
- * (ptxas). */
+/* Copies of a tile that a thread unrolls: all, except where their addresses would make the accumulators
+ * spill (seen with ptxas). */
 template <int D, bool DROP> struct Copies { static constexpr int AHEAD = D == 128 && !DROP ? 2 : 16; };
 
-/* Rows r0 .. r0 + ROWS of a head begin to arrive; rows from `end` on are zeros. p: row 0. A thread copies one
- * column of chunks. */
+/* Starts the copies (cp.async) of rows r0 .. r0 + ROWS of a head; a thread copies one column of chunks.
+ *   to   out  the tile in shared memory
+ *   p    in   row 0 of the head
+ *   end  in   rows from here on become zeros */
 template <int D, int ROWS, int THREADS, int AHEAD, class T>
 __device__ __forceinline__ void tile_load(SharedAt to, const T *p, int ld, int r0, int end)
 {
@@ -195,9 +202,10 @@ __device__ __forceinline__ void tile_load(SharedAt to, const T *p, int ld, int r
             cp_async16(to + chunk_at<D>(r + k, c), p + 8 * c + (int64_t)(r0 + r + k) * ld, r0 + r + k < end);
 }
 
-/* A lane's place in a tile, which starts at a multiple of 128 bytes, for ldmatrix_x4. across: a 16 x 16 piece
- * as four 8 x 8 matrices in the order (rows, columns) (0, 0) (8, 0) (0, 8) (8, 8): operand A, and B by
- * .trans; else (0, 0) (0, 8) (8, 0) (8, 8): B. */
+/* The address of a lane for ldmatrix_x4 of a 16 x 16 piece of a tile, which starts at a multiple of 128
+ * bytes. The piece is four 8 x 8 matrices at (row, column):
+ *   across  (0, 0) (8, 0) (0, 8) (8, 8): operand A, or B by ldmatrix_x4_trans
+ *   else    (0, 0) (0, 8) (8, 0) (8, 8): operand B */
 template <int D> struct Lane {
     SharedAt row;
 
@@ -207,9 +215,9 @@ template <int D> struct Lane {
         int r = across ? lane % 16 : lane % 8 + lane / 16 * 8, half = across ? lane / 16 : lane / 8 % 2;
         row = tile + chunk_at<D>(r, half);
     }
-    /* The piece whose first row is r0, a multiple of 8, and whose first column is 16 k: chunk 2 k + half,
-     * swizzled. The bits in which the swizzle may differ are flipped, the others added, which the load does
-     * by itself. */
+    /* Returns the address for the piece at row r0, a multiple of 8, and column 16 k: chunk 2 k + half,
+     * swizzled. An xor sets the bits that the swizzle may change; the other bits are an addition, which
+     * the load instruction does. */
     __device__ __forceinline__ SharedAt at(int r0, int k) const
     {
         constexpr int FLIP = Chunks<D>::PERIOD - 1;
@@ -217,8 +225,9 @@ template <int D> struct Lane {
     }
 };
 
-/* c [16 MT][8 N] = a b^T: rows a0.. of tile a (as Lane across), rows b0 .. of tile b (as Lane along); D
- * columns. */
+/* c [16 MT][8 N] = a b^T, over D columns.
+ *   a  in  [16 MT][D]  Lane across
+ *   b  in  [8 N][D]    Lane not across */
 template <class T, int D, int MT, int N>
 __device__ __forceinline__ void scores(float (&c)[MT][N][4], const Lane<D> &a, const Lane<D> &b)
 {
@@ -246,8 +255,9 @@ __device__ __forceinline__ void scores(float (&c)[MT][N][4], const Lane<D> &a, c
     }
 }
 
-/* Scores of keys from j on become -inf where they are not seen: c [16 MT][8 N]; lo: first keys of the warp's
- * queries, which start at i0. */
+/* Sets scores to -inf where the query does not see the key.
+ *   c   in/out  [16 MT][8 N]  scores: rows are queries from i0 on, columns keys from j on
+ *   lo  in      [16 MT]       first key that each query sees */
 template <int MT, int N>
 __device__ __forceinline__ void mask_rows(float (&c)[MT][N][4], const Shape &s, const int *lo, int i0, int j)
 {
@@ -266,7 +276,7 @@ __device__ __forceinline__ void mask_rows(float (&c)[MT][N][4], const Shape &s, 
         }
 }
 
-/* Columns 16 k .. 16 k + 16 of c as operand A: a fragment of C is half of one of A. */
+/* a = columns 16 k .. 16 k + 16 of c as operand A: a fragment of A is two fragments of C. */
 template <class T, int N>
 __device__ __forceinline__ void operand(uint32_t (&a)[4], const float (&c)[N][4], int k)
 {
@@ -276,7 +286,7 @@ __device__ __forceinline__ void operand(uint32_t (&a)[4], const float (&c)[N][4]
     a[3] = pack(c[2 * k + 1][2], c[2 * k + 1][3], T());
 }
 
-/* sum [16 MT][D] += p [16 MT][8 N] times rows of tile b (as Lane across). */
+/* sum [16 MT][D] += p [16 MT][8 N] times b [8 N][D], Lane across. */
 template <class T, int D, int MT, int N>
 __device__ __forceinline__ void weighted(float (&sum)[MT][D / 8][4], const float (&p)[MT][N][4],
                                          const Lane<D> &b)
@@ -300,8 +310,11 @@ __device__ __forceinline__ void weighted(float (&sum)[MT][D / 8][4], const float
     }
 }
 
-/* Rows r0 .. of a warp, through its own 16 MT rows of tile `at` that nobody reads any more, to memory: 16
- * bytes at a time. p: row 0; rows from `end` on are not written. */
+/* Writes the rows of a warp to memory, 16 bytes at a time, by way of shared memory.
+ *   tile  out                16 MT rows of shared memory that no thread reads any more
+ *   sum   in   [16 MT][D]    the rows, from row r0 on
+ *   p     out                row 0 of the head
+ *   end   in                 rows from here on are not written */
 template <class T, int D, int MT>
 __device__ __forceinline__ void rows_store(char *tile, const float (&sum)[MT][D / 8][4], T *p, int ld, int r0,
                                            int end)
@@ -329,8 +342,10 @@ __device__ __forceinline__ void rows_store(char *tile, const float (&sum)[MT][D 
 
 /* ---- launches ---- */
 
-/* Checks what every attention call must have; tiles of `rows` rows of seq, heads (query or key/value) to a
- * sample. */
+/* Checks an attention call and makes its Shape.
+ *   seq    in  rows of a sample that are cut into tiles
+ *   heads  in  heads of a sample that are cut into tiles: query or key/value heads
+ *   rows   in  rows of a tile */
 static inline Shape shape_of(const Attention *s, int64_t seq, int heads, int rows, Dtype type)
 {
     BUG_ON(s->dim < 1 || s->kv_heads < 1 || s->heads % s->kv_heads || !(s->scale > 0));
@@ -357,7 +372,8 @@ static inline Shape shape_of(const Attention *s, int64_t seq, int heads, int row
     return a;
 }
 
-/* run(constant) with the head size as a constant; sizes that there are no kernels for are refused. */
+/* Call run(Head<D>()) with every head size, or with size `dim`; a size without kernels dies with
+ * EXIT_CONFIG. */
 template <int D> struct Head { enum { value = D }; };
 template <class Run> static inline void with_every_head(Run run)
 {
@@ -377,13 +393,13 @@ template <class Run> static inline void with_head(int dim, Run run)
             dim);
 }
 
-/* Once, when the device is opened: `kernel` may use `bytes` of shared memory, where the GPU has as much. */
+/* Lets `kernel` use `bytes` of shared memory if the GPU has as much. Called when the device is opened. */
 template <class... P> static inline void attention_shared(const Cuda *c, void (*kernel)(P...), size_t bytes)
 {
     if (bytes <= c->shared)
         CUDA_OK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 }
-/* At a launch: refuses what attention_shared could not allow. */
+/* Dies with EXIT_CONFIG if a launch needs more shared memory than the GPU has. */
 static inline void attention_fits(const Cuda *c, size_t bytes, int dim)
 {
     if (bytes > c->shared)
@@ -397,8 +413,7 @@ void attention_fwd_open(const Cuda *c);
 void attention_bwd_open(const Cuda *c);
 void attention_plain_open(const Cuda *c);
 
-/* The plain kernels: F32, any head size up to 256; and what has rows that are not at multiples of 16 bytes.
- */
+/* Whether the plain kernels do a call: in F32, or with rows that are not at multiples of 16 bytes. */
 static inline int attention_is_plain(Dtype type, std::initializer_list<Mat> all)
 {
     int plain = type == F32;

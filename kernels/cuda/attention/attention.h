@@ -1,4 +1,5 @@
-/* attention -- the two ways that attention's ops go: our own kernels, and cuDNN's (attention.c chooses). */
+/* attention -- the two implementations of attention's ops: our own kernels, and cuDNN's (attention.c
+ * chooses). */
 #ifndef ATTENTION_H
 #define ATTENTION_H
 #include "cuda.h"
@@ -7,26 +8,29 @@
 extern "C" {
 #endif
 
-/* A call of which there is a graph. */
+/* A shape that cuDNN does, and its graph. */
 typedef struct { SdpaShape shape; SdpaPlan *plan; } AttentionEntry;
 
 typedef struct CudaAttention {
     Sdpa *library;
     AttentionEntry *entry;
     int n;
-    char *workspace;           /* statistics as cuDNN wants them, and what its kernels take */
+    char *workspace;           /* device memory: statistics in cuDNN's layout, then its workspace */
 } CudaAttention;
 
-/* Runs it: mat as in SdpaShape, lse as the table's ops have it. */
+/* Does one call by cuDNN.
+ *   e    in                     its graph
+ *   mat  in/out                 the matrices, as SdpaShape numbers them
+ *   lse  in/out  [B seq_q, A]   as in device.h: out of a forward, in of a backward */
 void attention_fused(Cuda *c, const AttentionEntry *e, const Mat mat[SDPA_MATS], Mat lse);
 
-/* Our own kernels: every case of device.h's attention_fwd and attention_bwd. */
+/* The ops attention_fwd and attention_bwd (device.h) by our own kernels, which do every case. */
 void flash_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s);
 void flash_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k,
                          Mat v, const Attention *s);
 
-/* Statistics from rows of heads, lse [batch*seq, heads] F32, to rows of queries, dense [batch, heads, seq];
- * and back. */
+/* attention_pack: packed [batch, heads, seq], dense, = lse [batch*seq, heads], F32. attention_unpack:
+ * the other way. */
 void attention_pack(Cuda *c, float *packed, Mat lse, int64_t seq);
 void attention_unpack(Cuda *c, Mat lse, const float *packed, int64_t seq);
 

@@ -1,21 +1,26 @@
-/* Attention, backward. With P = exp(score - lse), delta = rowsum(do * o) and M the dropout mask / (1 - p):
+/* attention_bwd -- attention's backward by mma.sync.
+ *
+ * With P = exp(score - lse), delta = rowsum(do * o) and M the dropout mask / (1 - p):
  *
  *   dv = (P M)^T do      ds = P ((do v^T) M - delta)      dq = ds k scale      dk = ds^T q scale
  *
- * (Dao 2023, arXiv:2307.08691, sec 3.1), P made again from q, k and lse. One kernel, in roles:
- *   QUERIES    a block holds a tile of queries and makes their dq; keys and values pass by
- *   KEYS       a block holds a tile of keys and makes their dk and dv; queries and do of all query heads of
- *              the group pass by. It works on the transposed scores k q^T: here, too, rows are what the block
- *              holds
- *   KEYS_DK, KEYS_DV   for heads of 256, whose two sums do not fit the registers: one of them each
+ * (Dao 2023, arXiv:2307.08691, sec 3.1). P is computed again from q, k and lse. One kernel has several
+ * roles:
+ *   QUERIES   a block has a tile of queries (rows) and makes dq; columns are keys and values
+ *   KEYS      a block has a tile of keys (rows) and makes dk and dv; columns are queries and do of all
+ *             query heads of the group; scores are transposed, k q^T
+ *   KEYS_DK   makes dk only: with heads of 256 the sums of dk and dv together do not fit the registers
+ *   KEYS_DV   makes dv only
  *
- * That is seven matrix products (eight in heads of 256) where one kernel by keys needs five: scores and do
- * v^T are made twice. What they buy: P and ds go from product to product in registers in both roles, nothing
- * is exchanged between warps and there is one barrier a tile, where the five need ds in shared memory for dq;
- * and dq is a sum in registers in a fixed order, where the five add F32 partial sums of every key tile to
- * memory (16 KB for 64 queries of 64, with atomics, so not the same bits twice; in order, by turns, with
- * blocks waiting for each other; or kept apart, T / 64 times the size of dq), cleared before and converted
- * after. The sums of a row are those of its tiles in order: the same bits in every run. */
+ * Together these have seven matrix products (eight with heads of 256), because scores and do v^T are
+ * computed twice; one kernel by keys would have five. In exchange P and ds stay in registers between
+ * products, warps exchange nothing, a tile has one barrier, and dq is summed in registers in a fixed
+ * order. One kernel by keys would need ds in shared memory for dq, and would add F32 partial sums of dq
+ * to memory for every key tile, 16 KB for 64 queries of 64, cleared before and converted after: with
+ * atomics two runs differ in their bits; in a fixed order blocks wait for each other; kept apart, the
+ * sums are T / 64 times the size of dq.
+ *
+ * A row adds up its tiles in order, so every run has the same bits. */
 #include "attention.cuh"
 #include "attention.h"
 
@@ -23,8 +28,8 @@ namespace {
 
 enum Role { QUERIES, KEYS, KEYS_DK, KEYS_DV };
 
-/* ROWS rows to a block, MT * 16 to a warp; COLS rows of the other side at a time, in two stages: one is
- * computed with while the other arrives. */
+/* A block has ROWS rows, a warp MT * 16 of them. Tiles of COLS columns alternate between two stages of
+ * shared memory: one is used while the other is being copied. */
 template <int D, int ROLE, bool DROP> struct Bwd {
     static constexpr int WARPS = 4, THREADS = 32 * WARPS, AHEAD = Copies<D, DROP>::AHEAD;
     static constexpr int MT = D == 64 || (ROLE == QUERIES && D < 256) ? 2 : 1;
@@ -32,27 +37,30 @@ template <int D, int ROLE, bool DROP> struct Bwd {
                                                 : D == 80 || D == 96 ? 64 : D == 64 && DROP ? 16 : 32;
     static constexpr int ROWS = 16 * MT * WARPS, BLOCKS = D == 256 ? 1 : 2;
     static constexpr int HELD = ROWS * D * 2, TILE = COLS * D * 2;
-    /* of a stage: both tiles; of each column lse, delta, and where its document starts (KEYS) */
+    /* bytes of a stage: two tiles; in the roles by keys also lse, delta and document start of each
+     * column */
     static constexpr int STAGE = 2 * TILE + (ROLE == QUERIES ? 0 : (3 * COLS * 4 + 127) / 128 * 128);
-    static constexpr int AFTER = (ROLE == KEYS_DV ? 1 : 2) * HELD;     /* where the stages start */
-    /* then of each row its first key, lse and delta (QUERIES), and four numbers a warp */
+    static constexpr int AFTER = (ROLE == KEYS_DV ? 1 : 2) * HELD;     /* start of the stages */
+    /* behind the stages: first key, lse and delta of each row (QUERIES), and four numbers a warp */
     static constexpr size_t BYTES =
         (size_t)AFTER + 2 * STAGE + ((ROLE == QUERIES ? 3 * ROWS : 0) + 4 * WARPS) * 4;
     static_assert(STAGE % 128 == 0 && AFTER % 128 == 0 && COLS <= THREADS, "");
 };
 
-/* rows: what a block holds, k and v, or q and do; cols: the other two. */
+/* row1, row2: k and v, or q and do with role QUERIES. col1, col2: the other two. out1, out2: dk and dv,
+ * or dq. */
 template <class T> struct Backward {
     Shape s;
     View<T> row1, row2, col1, col2, out1, out2;
     View<float> lse, delta;
 };
 
-/* Queries of a sample that see some of keys j0 .. j1 lie in [first, end); those before `clear` that are at or
- * behind a key see it. */
+/* Queries outside of [first, end) see none of keys [j0, j1). A query before `clear` sees each of these
+ * keys that is not after the query. */
 struct Queries { int first, end, clear; };
 
-/* Where documents start is read, query by query. slot: 2 ints a warp. */
+/* Computes the queries that see keys [j0, j1) of sample b; it reads the document start of each query.
+ *   slot  out  [2 warps]  shared memory, scratch */
 __device__ __forceinline__ Queries queries_of(const Shape &s, int b, int j0, int j1, int *slot)
 {
     Queries a = {max(0, j0 - s.pos0), s.seq_q, s.seq_q};
@@ -83,8 +91,9 @@ __device__ __forceinline__ Queries queries_of(const Shape &s, int b, int j0, int
     return a;
 }
 
-/* Transposed scores become -inf where the query does not see the key: rows are keys from j0, columns queries
- * from i0 on; doc: where their documents start. */
+/* Sets transposed scores to -inf where the query does not see the key.
+ *   c    in/out  [16 MT][8 N]  scores: rows are keys from j0 on, columns queries from i0 on
+ *   doc  in      [8 N]         document start of each query; unused without documents */
 template <int MT, int N>
 __device__ __forceinline__ void mask_columns(float (&c)[MT][N][4], const Shape &s, const int *doc, int j0,
                                              int i0)
@@ -109,7 +118,7 @@ __device__ __forceinline__ void mask_columns(float (&c)[MT][N][4], const Shape &
         }
 }
 
-/* In units of log 2; a row that sees nothing has P = 0 everywhere. */
+/* Returns lse in units of log 2. For a row that sees nothing it is infinite, so that P is 0. */
 __device__ __forceinline__ float lse_log2(float lse)
 {
     return lse == -INFINITY ? INFINITY : lse * ATTENTION_LOG2E;
@@ -143,7 +152,7 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
     if (MAKES1)
         hold(held + B::HELD, a.row2);
 
-    /* [first, end): what passes by; head .. head_end: the query heads that do */
+    /* columns [first, end) of query heads [head, head_end) */
     int head = BY_KEYS ? w.head * s.group : w.head, head_end = BY_KEYS ? head + s.group : head + 1;
     int first, end, clear = 0;
     Span *spans = reinterpret_cast<Span *>(slot);
@@ -213,12 +222,12 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
         if (more(next_head, next))
             load(stage ^ 1, next_head, next);
         cp_async_commit();
-        if (!BY_KEYS) { /* what follows from the thread's number, again: cheap, and registers are short */
+        if (!BY_KEYS) {        /* computed again, which is cheap, because registers are short */
             int me = (int)thread_again();
             warp = me / WARP, g = me % WARP / 4, t = me % 4, mine = warp * 16 * MT, r0 = block0 + mine;
             lo = after + mine, row_stat = reinterpret_cast<float *>(lo) + B::ROWS;
         }
-        /* does this warp see something of the tile, and does it see all of it? */
+        /* none: this warp's rows see nothing of the tile; masked: they do not see all of it */
         bool none, masked;
         if (BY_KEYS) {
             none = s.pos0 + c0 + COLS <= r0 || r0 >= s.seq_k
@@ -275,7 +284,7 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
                 }
             }
             at = across;
-            if (!BY_KEYS)              /* the same place, from another tile's */
+            if (!BY_KEYS)              /* the same place as in the row tile */
                 at.row = row_lane.row + stages - held - mine * D * 2;
             at.row += stage * B::STAGE;
             if constexpr (MAKES1)
@@ -285,7 +294,7 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
                 weighted<T, D>(sum2, c, at);
         }
         cp_async_wait<0>();
-        __syncthreads();               /* the next tiles are there for all, and nobody reads these any more */
+        __syncthreads();               /* all see the next tiles, and no thread reads these any more */
         head = next_head, c0 = next, stage ^= 1;
     }
 
@@ -312,7 +321,7 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
         rows_store<T, D, MT>(tile, sum2, start(a.out2), a.out2.ld, block0 + mine, rows);
 }
 
-/* delta [B*seq_q, A] = rowsum(do * o): eight lanes to a row of a head, 16 bytes at a time. */
+/* delta [B*seq_q, A] = rowsum(do * o): eight lanes a row of a head, 16 bytes at a time. */
 template <class T, int D>
 __global__ void k_attention_delta(View<T> dout, View<T> o, View<float> delta, int heads, int64_t n)
 {

@@ -1,9 +1,10 @@
-/* attention_cudnn -- sdpa.h over cuDNN's graph interface, by way of cudnn-frontend, which builds the graph of
- * attention and its gradient from their definition (headers alone).
+/* attention_cudnn -- sdpa.h by cuDNN's graph interface. cudnn-frontend, a library of headers, builds the
+ * graph of attention and its gradient.
  *
- * The library is opened at run time: what the frontend calls of it goes through a table. NVRTC, which the
- * frontend knows for kernels of its own that are not asked for here, is not used. The frontend reports by
- * error objects and, in a few places, by exceptions: none leaves this file. */
+ * The library is opened at run time: the frontend's calls go through a table of its functions. The
+ * frontend uses NVRTC for kernels that are not needed here; its calls of NVRTC are defined to fail. The
+ * frontend reports by error objects and, in a few places, by exceptions; no exception leaves this
+ * file. */
 #include "sdpa.h"
 #include "libraries.h"
 #include <cudnn.h>
@@ -29,7 +30,7 @@ static struct { CUDNN_FUNCTIONS(X) } api;
 #define cudnnBackendSetAttribute      api.cudnnBackendSetAttribute_
 #define cudnnBackendGetAttribute      api.cudnnBackendGetAttribute_
 #define cudnnBackendExecute           api.cudnnBackendExecute_
-#define cudnnGetExecutionPlanWorkspaceSize(...) CUDNN_STATUS_NOT_SUPPORTED /* of plans for several shapes */
+#define cudnnGetExecutionPlanWorkspaceSize(...) CUDNN_STATUS_NOT_SUPPORTED /* for plans of several shapes */
 #define nvrtcCreateProgram(...)       NVRTC_ERROR_INTERNAL_ERROR
 #define nvrtcDestroyProgram(...)      NVRTC_ERROR_INTERNAL_ERROR
 #define nvrtcCompileProgram(...)      NVRTC_ERROR_INTERNAL_ERROR
@@ -43,17 +44,17 @@ static struct { CUDNN_FUNCTIONS(X) } api;
 namespace fe = cudnn_frontend;
 
 struct Sdpa {
-    cudnnHandle_t handle;                              /* NULL: for a GPU that is not there, */
-    std::shared_ptr<fe::DeviceProperties> properties;  /* which this describes */
-    int sm;
-    char name[32];
+    cudnnHandle_t handle;                              /* NULL: opened by sdpa_open_absent */
+    std::shared_ptr<fe::DeviceProperties> properties;  /* the GPU of sdpa_open_absent; else empty */
+    int sm;                                            /* compute capability */
+    char name[32];                                     /* see sdpa_name */
 };
 
 struct SdpaPlan {
     fe::graph::Graph graph;
-    std::unordered_map<int64_t, void *> at;            /* by number: SDPA_MATS for the statistics */
-    int mats;
-    int64_t bytes;
+    std::unordered_map<int64_t, void *> at;            /* matrix i, and the statistics as SDPA_MATS */
+    int mats;                                          /* number of matrices */
+    int64_t bytes;                                     /* of workspace */
 };
 
 static int refuse(SdpaWhy *why, const char *text)
@@ -153,7 +154,7 @@ static int heads_of(const SdpaShape *a, int i)
     return i == SDPA_K || i == SDPA_V || i == SDPA_DK || i == SDPA_DV ? a->kv_heads : a->heads;
 }
 
-/* Matrix i as [batch, heads, seq, dim]: the heads of a row lie side by side. */
+/* Describes matrix i as [batch, heads, seq, dim]: the heads of a row lie side by side. */
 static fe::graph::Tensor_attributes &describe(fe::graph::Tensor_attributes &t, const SdpaShape *a, int i)
 {
     return t.set_uid(i).set_dim({a->batch, heads_of(a, i), a->seq, a->dim})
@@ -201,7 +202,7 @@ static void add_backward(SdpaPlan *p, const SdpaShape *a)
         describe(*out[(size_t)i], a, SDPA_DQ + i).set_output(true);
 }
 
-/* Its steps, each of which may refuse. Without a GPU the last, which compiles, is left out. */
+/* Makes a graph; each step may refuse. Without a GPU the steps that compile are left out. */
 static fe::error_t make(Sdpa *s, SdpaPlan *p, const SdpaShape *a, size_t bytes)
 {
     fe::DataType_t type = a->type == BF16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF;
@@ -230,7 +231,8 @@ static fe::error_t make(Sdpa *s, SdpaPlan *p, const SdpaShape *a, size_t bytes)
 SdpaPlan *sdpa_plan(Sdpa *s, const SdpaShape *shape, size_t bytes, SdpaWhy *why)
 {
     SdpaPlan *p = new SdpaPlan();
-    /* Hopper's deterministic gradient would keep T x T numbers; with this it adds up dq in order instead. */
+    /* Hopper's deterministic gradient would take a workspace of T x T; with limit 0 it adds up dq in
+     * order. */
     setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", "0", 0);
     p->mats = shape->backward ? SDPA_MATS : SDPA_O + 1;
     int made = 0;

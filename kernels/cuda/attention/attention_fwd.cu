@@ -1,12 +1,14 @@
-/* Attention, forward: FlashAttention-2 (Dao 2023, arXiv:2307.08691, algorithm 1) on mma.sync. A block holds a
- * tile of queries; keys and values pass by in tiles of KEYS rows through a ring of slots in shared memory:
- * while a tile of keys is multiplied its values and the next keys are under way. Scores stay in the registers
- * that the matrix product leaves them in, which are those that the next one wants them in. The sums of a row
- * are those of its tiles in order, whoever runs: the same bits in every run.
+/* attention_fwd -- attention's forward: FlashAttention-2 (Dao 2023, arXiv:2307.08691, algorithm 1) by
+ * mma.sync.
  *
- * Four warps of 32 queries: each fragment of keys or values that a warp loads from shared memory serves two
- * products, 128 bytes a product, which is what keeps the products and not shared memory the limit. Heads of
- * 256 have no registers for that: eight warps of 16. */
+ * A block has a tile of queries. Tiles of KEYS keys, and of their values, go through a ring of slots in
+ * shared memory: while the product with a tile of keys runs, its values and the next keys are being
+ * copied. Scores stay in registers, because the first product leaves them where the second one needs
+ * them. A row adds up its tiles in order, so every run has the same bits.
+ *
+ * There are four warps of 32 queries: each fragment of keys or values that a warp loads from shared
+ * memory serves two products, 128 bytes a product, so the products are the limit, not shared memory.
+ * Heads of 256 have no registers for that and have eight warps of 16 queries. */
 #include "attention.cuh"
 #include "attention.h"
 
@@ -30,9 +32,13 @@ template <class T> struct Forward {
     View<float> lse;
 };
 
-/* Softmax of a tile's scores against the rows' largest so far (in units of scores, finite from the start, so
- * that exp2(-inf - largest) is 0): c becomes exp2(scale2 (c - largest)), sum and out shrink by as much as
- * largest grew. sum is this lane's part. */
+/* Softmax of a tile of scores. What was summed before is multiplied by exp2(scale2 (old largest -
+ * largest)).
+ *   c        in/out  scores; becomes exp2(scale2 (c - largest))
+ *   largest  in/out  largest score of a row so far; finite at the start, so that exp2(-inf - largest) is
+ *                    0
+ *   sum      in/out  this lane's part of the sum of each row
+ *   out      in/out  sums of values */
 template <int D, int MT, int N>
 __device__ __forceinline__ void softmax(float (&c)[MT][N][4], float (&largest)[MT][2], float (&sum)[MT][2],
                                         float (&out)[MT][D / 8][4], float scale2)
@@ -90,7 +96,7 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
     span_join(&first, &end, spans, F::WARPS);
     first = first / KEYS * KEYS;
 
-    /* keys and values in turn, each into the slot after the last one's, a group of copies each */
+    /* starts the copy of one tile, a group of copies; keys and values alternate, each in the next slot */
     auto load = [&](int slot, const T *p, int ld, int j) {
         if (j < end)
             tile_load<D, KEYS, F::THREADS, F::AHEAD>(ring + slot * F::TILE, p, ld, j, s.seq_k);
@@ -115,11 +121,11 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
 
     int slot = 0;
     for (int j = first; j < end; j += KEYS) {
-        /* of this warp, again: it is known from one instruction, and registers are short */
+        /* computed again, by one instruction, because registers are short */
         warp = (int)thread_again() / WARP, mine = warp * 16 * MT;
         bool none = span_none(spans[warp], j, KEYS);
         cp_async_wait<1>();
-        __syncthreads(); /* the keys are there for all, and nobody reads the slot before them any more */
+        __syncthreads();       /* all see the keys, and no thread reads the slot before them any more */
         load(slot == 0 ? F::SLOTS - 1 : slot - 1, k, a.k.ld, j + KEYS);
         if (!none) {
             Lane<D> at = k_lane;
@@ -146,7 +152,7 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
         __syncthreads();
         load(slot == 0 ? F::SLOTS - 1 : slot - 1, v, a.v.ld, j + KEYS);
         if (!none) {
-            Lane<D> at = q_lane;       /* the same place in another tile */
+            Lane<D> at = q_lane;       /* the same place, in the tile of values */
             at.row += ring - q_at + slot * F::TILE - mine * D * 2;
             weighted<T, D>(out, c, at);
         }
@@ -154,7 +160,7 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
     }
 
     cp_async_wait<0>();
-    __syncthreads();                   /* no copy of q may still arrive where the output now goes */
+    __syncthreads();                   /* the output goes where q was: all copies must be complete */
     w = work_at(s, s.heads, (int)block_again());
     row = (int64_t)w.b * s.seq_q;
     i0 = (s.tiles - 1 - w.tile) * F::ROWS + (int)thread_again() / WARP * 16 * MT;

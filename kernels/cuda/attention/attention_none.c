@@ -1,4 +1,4 @@
-/* attention_none -- a build without cuDNN. */
+/* attention_none -- sdpa.h in a build without cuDNN: the library cannot be opened. */
 #include "sdpa.h"
 #include <stdio.h>
 

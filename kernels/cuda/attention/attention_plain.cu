@@ -1,7 +1,9 @@
-/* Attention without tensor cores: in F32, whose products they would round, for heads of any size up to 256;
- * and for matrices whose rows do not lie at multiples of 16 bytes. The same passes as attention_fwd.cu and
- * attention_bwd.cu, with all arithmetic in F32. A block holds 16 rows, eight lanes to a row; 32 rows of the
- * other side at a time. */
+/* attention_plain -- attention without tensor cores, with all arithmetic in F32.
+ *
+ * It does F32, whose products tensor cores would round, with heads of any size up to 256, and matrices
+ * whose rows are not at multiples of 16 bytes. The passes are those of attention_fwd.cu and
+ * attention_bwd.cu. A block has 16 rows, eight lanes a row, and loads 32 columns (rows of the other
+ * side) at a time. */
 #include "attention.cuh"
 
 namespace {
@@ -15,7 +17,7 @@ template <class T> struct Plain {
     View<float> lse, delta;
 };
 
-/* Rows r0 .. r0 + n of a head as F32, dim + 1 to a row; zeros from `end` on. */
+/* Loads rows r0 .. r0 + n of a head as F32, dim + 1 floats a row; rows from `end` on are zeros. */
 template <class T> __device__ void tile_read(float *to, const T *p, int ld, int r0, int n, int end, int dim)
 {
     for (int i = (int)threadIdx.x; i < n * dim; i += THREADS) {
@@ -32,7 +34,7 @@ __device__ __forceinline__ float dot(const float *a, const float *b, int n)
     return sum;
 }
 
-/* Is the element kept? */
+/* Whether dropout keeps the element of a key and a query. */
 __device__ __forceinline__ bool kept(const Shape &s, HeadDrop d, int key, int query)
 {
     uint32_t w[4];
@@ -43,7 +45,7 @@ __device__ __forceinline__ bool kept(const Shape &s, HeadDrop d, int key, int qu
     return (i < 2 ? i ? w[1] : w[0] : i == 2 ? w[2] : w[3]) >= s.limit;
 }
 
-/* Keys that queries i0 .. i0 + ROWS see, from a multiple of COLS on. */
+/* Returns the keys that queries i0 .. i0 + ROWS see; `first` is a multiple of COLS. */
 __device__ Span keys_of(const Shape &s, int b, int i0)
 {
     int stop = min(i0 + ROWS, s.seq_q);
@@ -54,7 +56,7 @@ __device__ Span keys_of(const Shape &s, int b, int i0)
     return a;
 }
 
-/* sum[c] += the eight lanes' row of weights p [COLS] times column lane + 8 c of tile b. M: most columns to a
+/* sum[c] += weights p [COLS] of the row times column lane + LANES c of tile b. M: most columns of a
  * lane. */
 template <int M>
 __device__ __forceinline__ void weigh(float (&sum)[M], const float *p, const float *b, int lane, int dim)
@@ -76,7 +78,7 @@ __device__ __forceinline__ void row_write(T *p, const float (&sum)[M], float fac
             from_float(p + lane + LANES * c, sum[c] * factor);
 }
 
-/* row1: q; col1, col2: k, v; out1: o */
+/* The forward. row1 is q; col1 and col2 are k and v; out1 is o. */
 template <class T, int M> __global__ void __launch_bounds__(THREADS, 4) k_plain_fwd(Plain<T> a)
 {
     const Shape &s = a.s;
@@ -132,7 +134,7 @@ template <class T, int M> __global__ void __launch_bounds__(THREADS, 4) k_plain_
     row_write(a.out1.p + (row + i) * a.out1.ld + w.head * dim, out, sum == 0 ? 0 : s.keep / sum, lane, dim);
 }
 
-/* Rows and columns as in attention_bwd.cu. */
+/* The backward; rows and columns are those of attention_bwd.cu. */
 template <class T, int M, bool BY_KEYS> __global__ void __launch_bounds__(THREADS, 4) k_plain_bwd(Plain<T> a)
 {
     const Shape &s = a.s;
@@ -238,7 +240,8 @@ void attention_plain_open(const Cuda *c)
     open<float, 8>(c), open<float, 32>(c), open<Bf16, 32>(c), open<Half, 32>(c);
 }
 
-/* run(T{}, constant): few columns to a lane have a kernel of their own where F32 makes them frequent. */
+/* Calls run(T{}, Head<columns of a lane>()): 8 columns in F32 with heads up to 64, a frequent case, else
+ * 32. */
 template <class Run> static void with_columns(Dtype type, int dim, Run run)
 {
     check_head(dim);

@@ -1,5 +1,5 @@
-/* attention_stats -- log-sum-exps of attention between two orders: those of the table's lse, whose rows are
- * tokens, and cuDNN's, whose rows are heads. */
+/* attention_stats -- converts log-sum-exps between the op's lse, whose rows are tokens, and cuDNN's
+ * layout, whose rows are heads. */
 #include "attention.h"
 #include "common.cuh"
 #include <launch.cuh>

@@ -1,4 +1,4 @@
-/* Which of the two is faster for the calls that cuDNN has graphs of. */
+/* attention_time -- times our own kernels and cuDNN's for the shapes that cuDNN has graphs of. */
 #include "attention.h"
 #include "products.h"
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 enum { WARM = 2, TIMED = 8 };
 
-/* All that a time may depend on, as text, for a file. */
+/* All that a time may depend on, as text, for the file of known algorithms. */
 static void key_text(const Cuda *c, const SdpaShape *a, char text[ALGORITHM_KEY])
 {
     char ld[SDPA_MATS * 8] = "";
@@ -20,8 +20,10 @@ static void key_text(const Cuda *c, const SdpaShape *a, char text[ALGORITHM_KEY]
     BUG_ON(n >= ALGORITHM_KEY);
 }
 
-/* The operands of a shape in `memory`: q, k and v lie side by side where their rows are long enough for it,
- * and so do their gradients; then lse, delta. Returns whether they fit. */
+/* Places the operands of a shape in memory. Returns whether they fit.
+ *   memory  in   [bytes]
+ *   mat     out  [SDPA_MATS]  q, k, v share rows where these are long enough, and so do dq, dk, dv
+ *   stats   out  [2]          lse, delta */
 static int place(const SdpaShape *a, char *memory, size_t bytes, Mat mat[SDPA_MATS], Mat stats[2])
 {
     int64_t rows = a->batch * a->seq, wide = (a->heads + 2 * a->kv_heads) * (int64_t)a->dim;
@@ -53,7 +55,7 @@ static void call_ours(Device *d, const SdpaShape *a, const Mat m[SDPA_MATS], con
         flash_attention_fwd(d, m[SDPA_O], stats[0], m[SDPA_Q], m[SDPA_K], m[SDPA_V], &s);
 }
 
-/* Nanoseconds of a call: of ours, or of cuDNN's. */
+/* Returns the nanoseconds of a call, by our own kernels (ours 1) or by cuDNN's (0). */
 static uint64_t time_of(Device *d, const AttentionEntry *e, const Mat mat[SDPA_MATS], const Mat stats[2],
                         int ours)
 {
@@ -78,7 +80,7 @@ static uint64_t time_of(Device *d, const AttentionEntry *e, const Mat mat[SDPA_M
     return (uint64_t)(1e6 * (double)ms / TIMED) + 1;
 }
 
-/* Whether our own kernels do it: they would refuse other heads, and a GPU whose blocks have little shared
+/* Whether our own kernels can do heads of `dim`: they have these sizes, and need 160 KB of shared
  * memory. */
 static int ours_do(const Cuda *c, int dim)
 {
@@ -98,7 +100,7 @@ void cuda_attention_time(Device *d, Algorithms *known, void *memory, size_t byte
         const Algorithm *found = algorithms_find(known, one.key);
         if (!found && ours_do(c, e->shape.dim) && place(&e->shape, memory, bytes, mat, stats)) {
             CUDA_OK(cudaMemsetAsync(memory, 0x3c, bytes, c->compute));         /* 0.0115 in BF16 */
-            call_ours(d, &e->shape, mat, stats, 0);                            /* what a backward reads */
+            call_ours(d, &e->shape, mat, stats, 0);        /* makes the o and lse that a backward reads */
             one.words[0] = time_of(d, e, mat, stats, 1);
             one.words[1] = time_of(d, e, mat, stats, 0);
             one.us = 1e-3 * (double)(one.words[0] < one.words[1] ? one.words[0] : one.words[1]);

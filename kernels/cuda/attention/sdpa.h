@@ -1,9 +1,10 @@
-/* sdpa -- attention through cuDNN: one graph for each shape, compiled once. attention_cudnn.cpp makes them
- * with cudnn-frontend (make CUDNN=1); attention_none.c says, in other builds, that there is none; the
- * emulation has its own.
+/* sdpa -- attention through cuDNN: one graph for each shape, compiled once. attention_cudnn.cpp makes
+ * graphs with cudnn-frontend (make CUDNN=1); other builds have attention_none.c, which refuses; the
+ * emulation has an implementation of its own.
  *
- * Only what training asks for is here: queries and keys of the same rows, causal, without dropout (its masks
- * are another generator's) and without documents. Backward graphs are deterministic or are not made. */
+ * It does what training needs: queries and keys of the same rows, causal, without dropout (cuDNN draws
+ * its masks from another generator) and without documents. A backward graph is deterministic, or is not
+ * made. */
 #ifndef SDPA_H
 #define SDPA_H
 #include "base.h"
@@ -15,45 +16,53 @@ extern "C" {
 
 enum { SDPA_Q, SDPA_K, SDPA_V, SDPA_O, SDPA_DOUT, SDPA_DQ, SDPA_DK, SDPA_DV, SDPA_MATS };
 
-/* One graph; without padding: compared as bytes. Matrices as in device.h, rows ld[] elements apart, each row
- * and pointer at a multiple of 16 bytes; of a forward SDPA_Q .. SDPA_O. Statistics, the log-sum-exp of each
- * row of scores, are dense [batch, heads, seq] in F32: the one layout that every release of cuDNN reads. */
+/* The shape of a graph. It has no padding, because shapes are compared as bytes. Matrices are those of
+ * device.h; each row and pointer is at a multiple of 16 bytes; a forward has SDPA_Q .. SDPA_O only.
+ * Statistics are the log-sum-exp of each row of scores, dense [batch, heads, seq] in F32, which every
+ * release of cuDNN can read. */
 typedef struct {
-    int backward;
-    Dtype type;                /* BF16, F16 */
-    int64_t batch, seq, window;                /* window 0: none */
-    int heads, kv_heads, dim, zero;
+    int backward;                      /* bool */
+    Dtype type;                        /* BF16 or F16 */
+    int64_t batch, seq, window;        /* window: see Attention (device.h) */
+    int heads, kv_heads, dim, zero;    /* zero: 0, in place of padding */
     double scale;
-    int64_t ld[SDPA_MATS];
+    int64_t ld[SDPA_MATS];             /* elements from one row to the next; 0: no such matrix */
 } SdpaShape;
 
 #ifndef __cplusplus
 _Static_assert(sizeof(SdpaShape) == 56 + 8 * SDPA_MATS, "a shape has no padding");
 #endif
 
-typedef struct Sdpa Sdpa;      /* the library, open */
-typedef struct SdpaPlan SdpaPlan;
+typedef struct Sdpa Sdpa;          /* the library, open */
+typedef struct SdpaPlan SdpaPlan;  /* a compiled graph */
 typedef struct { char text[256]; } SdpaWhy;
 
 /* Whether this executable was built with cuDNN. */
 int sdpa_built(void);
-/* Opens the library for what runs on `stream` of the current device. NULL: *why says what is missing. */
+/* Opens the library for calls on `stream` of the current device. Returns NULL and writes *why if it
+ * cannot. */
 Sdpa *sdpa_open(cudaStream_t stream, SdpaWhy *why);
-/* Opens it for a GPU that is not there, as cuDNN describes it in JSON: plans are checked and not compiled.
- * `sm`: its compute capability, 90. For tests. */
+/* Opens the library for a GPU that this machine does not have, for tests: plans are checked, not
+ * compiled.
+ *   sm          in   compute capability, such as 90
+ *   properties  in   the GPU in cuDNN's JSON
+ *   why         out  the reason when NULL is returned */
 Sdpa *sdpa_open_absent(int sm, const char *properties, SdpaWhy *why);
 void sdpa_close(Sdpa *s);
-/* "cuDNN 9.28.0" */
+/* Returns the name of the library and its release, "cuDNN 9.28.0". */
 const char *sdpa_name(const Sdpa *s);
 
-/* Compiles the graph of a shape: allocates, takes up to seconds. NULL: *why says what the library lacks for
- * it. At most `bytes` of workspace; one that asks for more is not made. */
+/* Compiles the graph of a shape, which allocates memory and takes up to seconds.
+ *   bytes  in   most bytes of workspace that the graph may ask for
+ *   why    out  what the library lacks for the shape, when NULL is returned */
 SdpaPlan *sdpa_plan(Sdpa *s, const SdpaShape *shape, size_t bytes, SdpaWhy *why);
 void sdpa_plan_close(SdpaPlan *p);
-/* Bytes of workspace that running it takes. */
+/* Returns the bytes of workspace that the graph takes. */
 size_t sdpa_plan_bytes(const SdpaPlan *p);
-/* Enqueues it on the stream of sdpa_open: mat[i] and statistics are device memory, as is `workspace`, at a
- * multiple of 256. A failure dies with EXIT_RESOURCE. */
+/* Enqueues a graph on the stream of sdpa_open. A failure dies with EXIT_RESOURCE.
+ *   mat         in/out  [SDPA_MATS]          device memory of each matrix
+ *   statistics  in/out  [batch, heads, seq]  device memory: out of a forward, in of a backward
+ *   workspace   out     [sdpa_plan_bytes]    device memory at a multiple of 256 */
 void sdpa_run(Sdpa *s, SdpaPlan *p, void *const mat[SDPA_MATS], float *statistics, void *workspace);
 
 #ifdef __cplusplus
