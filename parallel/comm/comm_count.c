@@ -1,4 +1,4 @@
-/* comm_count -- a group that moves nothing: every operation only adds to the counters. */
+/* comm_count -- a group that moves nothing: every operation only adds to the counters */
 #include "comm.h"
 
 int64_t comm_payload(const Comm *c, CommKind kind, int64_t n, Dtype type, int root)

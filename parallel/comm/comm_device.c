@@ -1,4 +1,5 @@
-/* Groups over a GPU's memory: which operation goes which way. */
+/* comm_device -- groups over a GPU's memory: device buffers go to the transport, host buffers to the
+ * wrapped group */
 #include "device_group.h"
 #include <stdlib.h>
 
@@ -38,13 +39,13 @@ static Token on_device(Comm *c, Operation o)
     return -g->started;
 }
 
-/* Both ends of an operation lie on the same side. */
+/* Whether p is device memory. Both buffers of an operation lie on the same side. */
 static int here(Comm *c, const void *p)
 {
     return c->dev->owns(c->dev, p);
 }
 
-/* The group underneath has counted. */
+/* Takes over what the wrapped group has counted. */
 static Token on_host(Comm *c, Token t)
 {
     const Comm *h = &of(c)->host;
@@ -124,7 +125,7 @@ static void device_wait(Comm *c, Token t)
     DeviceGroup *g = of(c);
     if (t >= 0)
         g->host.wait(&g->host, t);
-    else if (g->number[-t % DEVICE_TOKENS] >= -t)      /* 0: it has been waited for */
+    else if (g->number[-t % DEVICE_TOKENS] >= -t)
         g->finish(g, -t);
 }
 

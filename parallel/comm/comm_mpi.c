@@ -11,14 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 
-static MPI_Comm world = MPI_COMM_NULL; /* ours alone: no message of anybody else in this process meets ours */
+static MPI_Comm world = MPI_COMM_NULL; /* a duplicate, so that no other MPI user's message meets ours */
 static int world_rank, world_size;
-static int *host_of;                       /* [world] by world rank: the lowest rank of the same host */
-static int *real_host_of;                  /* the same without GRIDIRON_RANKS_PER_HOST */
+static int *host_of;                       /* [world] lowest world rank of the rank's host */
+static int *real_host_of;                  /* [world] the same without GRIDIRON_RANKS_PER_HOST */
 static int *place_of;                      /* [world] place in the job page of the real host */
-static int next_id;
+static int next_id;                        /* groups that the world has opened */
 
-#define BOOT_TAG 0                         /* groups have ids from 1 on, so tags from TAGS on */
+#define BOOT_TAG 0                         /* groups have ids from 1 on, so their tags begin at TAGS */
 
 /* ---- messages between hosts ---- */
 
@@ -54,7 +54,7 @@ int wire_send(const void *p, size_t bytes, int to, int tag)
 {
     int id = new_wire();
     check(MPI_Isend(p, (int)bytes, MPI_BYTE, to, tag, world, &wire[id]), "send");
-    if (real_host_of[to] == real_host_of[world_rank])      /* a host that is only pretended */
+    if (real_host_of[to] == real_host_of[world_rank])      /* same real host: its ranks may sleep */
         job_ring(place_of[to]);
     return id;
 }
@@ -82,8 +82,8 @@ int wire_done(int *id)
 
 /* ---- the job ---- */
 
-/* Ends all ranks. Another thread may be inside MPI; when it does not come out the launcher sees this rank
- * end. */
+/* Ends all ranks. Another thread may be inside MPI; if it does not leave MPI in time, the launcher ends
+ * the job when it sees this rank end. */
 static void abort_job(int code)
 {
     if (engine_try_lock(0.2))
@@ -91,22 +91,22 @@ static void abort_job(int code)
     _exit(code);
 }
 
-/* Normal ends of a process: it leaves the job together with the others. A rank that ends alone, with a
- * failure that is its own, is not waited for. */
+/* Runs at exit: leaves the job together with the other ranks. After a failure of this rank alone the
+ * others do not come, and MPI is left unfinished. */
 static void leave(int status, void *unused)
 {
     (void)unused;
     int over;
     engine_close();
     MPI_Finalized(&over);
-    if (over || job_pid() != getpid())     /* a forked child has no part in the job */
+    if (over || job_pid() != getpid())     /* a forked child is no rank */
         return;
     job_leave();
     if (!status || job_all_left(2))
         MPI_Finalize();
 }
 
-/* Numbers the hosts by their lowest ranks; `every` > 0: pretends that each so many ranks are a host. */
+/* Numbers the hosts by their lowest ranks. every > 0: within a host, each `every` world ranks count as one. */
 static void find_hosts(int every)
 {
     MPI_Comm host;
@@ -134,8 +134,11 @@ static void find_hosts(int every)
     check(MPI_Comm_free(&host), "find hosts");
 }
 
-/* One member of a host, the first, has made shared memory; the others open it through /proc. member: their
- * world ranks. Returns this process's descriptor. */
+/* Shares memory that the first member of this host has made; the others open it through /proc. Returns
+ * this process's descriptor.
+ *   fd       in          of the memory; used on the first member only
+ *   member   in   [n]    world ranks of the members of this host
+ *   what     in          for error lines */
 static int share_descriptor(int fd, const int *member, int n, const char *what)
 {
     int mine[2] = {(int)getpid(), fd}, ack = 0;
@@ -159,6 +162,7 @@ static int share_descriptor(int fd, const int *member, int n, const char *what)
     return fd;
 }
 
+/* Opens the page of this host and starts the watch over its ranks. */
 static void open_page(void)
 {
     int n = 0, *member = xcalloc((size_t)world_size, sizeof *member);

@@ -1,20 +1,22 @@
-/* comm_mpi -- what MPI is for: that the ranks a launcher started find each other, and messages between hosts.
- * Between ranks of one host nothing goes through it (group.h). */
+/* comm_mpi -- how the ranks that a launcher started find each other over MPI. Ranks of one host do not
+ * send each other messages through MPI (group.h). */
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
 #include "comm.h"
 
-/* Joins the job that the launcher started: MPI, the page of this host, the watch over its ranks. Once; the
- * process leaves the job by itself when it ends. Collective over all ranks. Where GRIDIRON_RANKS_PER_HOST=k
- * is in the environment every k ranks, in world order, behave as if they were a host. */
+/* Joins the job that the launcher started: MPI, the page of this host, the watch over its ranks. A second
+ * call does nothing. The process leaves the job when it ends. With GRIDIRON_RANKS_PER_HOST=k in the
+ * environment, every k ranks in world order behave as one host. Collective over all ranks. */
 void comm_mpi_start(void);
 
-/* The lowest world rank of this rank's host; 0 when no job was joined. */
+/* The lowest world rank of this rank's host; 0 when no job was joined. Local. */
 int comm_mpi_host(void);
 
-/* Opens the group of `n` >= 2 world ranks, given in group order, of which this process is one. All ranks of
- * the world open their groups in the same order, those outside a group call comm_mpi_skip; nothing may be
- * under way. Collective over the members. */
+/* Opens a group. All ranks of the world open their groups in the same order; a rank outside the group
+ * calls comm_mpi_skip instead. No operation may be under way. Collective over the members.
+ *   c        out   local
+ *   name     in    global        for messages; a constant
+ *   member   in    global [n]    world ranks in group order, this one among them; n >= 2 */
 void comm_mpi_open(Comm *c, const char *name, const int *member, int n);
 void comm_mpi_skip(void);
 #endif

@@ -1,4 +1,4 @@
-/* comm_none -- a build without CUDA: no device whose memory groups could reach has been opened. */
+/* comm_none -- comm_device.h in a build without CUDA: nobody has a cuda device to call it with */
 #include "comm_device.h"
 
 void comm_staged_wrap(void *device, Comm *c)

@@ -1,4 +1,4 @@
-/* comm_self -- the group of one: what every operation means when there is nobody else. */
+/* comm_self -- the group of one: what every operation does without other ranks */
 #include "comm.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@ static Token self_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp
     return 0;
 }
 
-/* A copy within this rank, in the order of the device's ops where it owns the buffers. */
+/* Copies within this rank; device buffers in the order of the ops. */
 static void copy(Comm *c, void *out, const void *in, int64_t n, Dtype type)
 {
     if (c->dev && c->dev->owns(c->dev, out))
@@ -84,5 +84,5 @@ void all_ok(Comm *c, int ok, int code, const char *id, const char *fmt, ...)
         va_end(ap);
         die(code, id, "%s", text);
     }
-    c->barrier(c);   /* the speaker ends the job */
+    c->barrier(c);   /* the rank that died ends the job */
 }

@@ -1,20 +1,21 @@
-/* Device buffers through the host: for several ranks on one GPU, and for machines without NCCL. Starting an
- * operation waits until the device has computed what is sent; the group underneath moves it; finishing puts
- * the result back. */
+/* comm_staged -- device buffers through host memory: for several ranks on one GPU, and for machines
+ * without NCCL. An operation's start waits for the device and copies what is sent to the host; the wrapped
+ * group moves it; its finish copies the result to the device. */
 #include "device_group.h"
 #include <stdlib.h>
 
-/* An operation under way, and its part of the host's memory: what is sent, then what comes. */
+/* An operation under way, and its host memory: what is sent, then what is received. */
 typedef struct {
-    int64_t number;                /* 0: free */
-    Token token;
-    void *out;                     /* device */
-    size_t bytes, room;            /* that come; of `memory` */
-    char *memory, *in;             /* in: where they are, within memory */
+    int64_t number;                /* DeviceGroup.started of the operation; 0: free */
+    Token token;                   /* of the wrapped group */
+    void *out;                     /* device address of the result */
+    size_t bytes, room;            /* of the result; of memory */
+    char *memory, *in;             /* in: address of the result, within memory */
 } Staging;
 
 typedef struct { Staging at[DEVICE_TOKENS]; } Staged;
 
+/* A free Staging with at least `room` bytes. */
 static Staging *vacant(DeviceGroup *g, size_t room)
 {
     Staged *s = g->impl;
@@ -24,7 +25,7 @@ static Staging *vacant(DeviceGroup *g, size_t room)
         if (!p->number && (!best || (p->room >= room && (best->room < room || p->room < best->room))))
             best = p;
     }
-    BUG_ON(!best /* more operations under way than anything starts */);
+    BUG_ON(!best /* more operations under way than DEVICE_TOKENS */);
     if (best->room < room) {       /* grows in the first steps */
         if (best->memory)
             g->dev->host_give(g->dev, best->memory, best->room);
@@ -34,7 +35,7 @@ static Staging *vacant(DeviceGroup *g, size_t room)
     return best;
 }
 
-/* Reductions and broadcasts work in place: what is sent lies where the result will. */
+/* Whether what is sent lies where the result will: reductions and broadcasts. */
 static int in_place(const Operation *o) { return o->out == o->in; }
 
 static Token send_on(Comm *h, const Operation *o, char *send, char *come)
@@ -64,7 +65,7 @@ static void staged_start(DeviceGroup *g, const Operation *o)
     if (reads)
         g->dev->get(g->dev, p->memory, o->in, reads);
     else
-        g->dev->sync(g->dev);      /* whoever still reads the buffer that a message will fill has done so */
+        g->dev->sync(g->dev);      /* ops that read the buffer which the message will fill are done */
     p->token = send_on(&g->host, o, p->memory, p->in);
 }
 

@@ -1,9 +1,9 @@
-/* crash -- the last words of a process that the system kills for a mistake of ours: SIGSEGV, SIGBUS, SIGILL,
- * SIGFPE, SIGABRT. One error line with the signal, the rank and what it was doing, the calls that led there,
- * EXIT_BUG. */
+/* crash -- what a process says when a bug of this program ends it: SIGSEGV, SIGBUS, SIGILL, SIGFPE,
+ * SIGABRT. It writes one error line with the signal, the rank and what the rank was doing, then the calls
+ * that led there, and exits with EXIT_BUG. */
 #ifndef CRASH_H
 #define CRASH_H
 
-/* From now on. A handler that somebody else has set (a sanitizer) stays. */
+/* Sets the signal handlers. A handler that is there already (a sanitizer's) stays. */
 void crash_listen(void);
 #endif

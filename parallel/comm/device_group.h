@@ -1,5 +1,5 @@
-/* device_group -- what the transports between GPUs share (comm_device.h): a group as it was, and its
- * operations on the device. */
+/* device_group -- what the transports between GPUs share (comm_device.h): a wrapped group, and its
+ * operations on device buffers. */
 #ifndef DEVICE_GROUP_H
 #define DEVICE_GROUP_H
 #include "comm_device.h"
@@ -12,30 +12,28 @@ typedef struct {
     int64_t n;                     /* elements, as in the call */
     Dtype type;
     ReduceOp op;
-    int root;                      /* of a broadcast; the peer of a message */
+    int root;                      /* of a broadcast; of a message: the peer */
 } Operation;
 
-#define DEVICE_TOKENS 64           /* operations whose ends are told apart */
+#define DEVICE_TOKENS 64           /* operations of a group that may be under way at once */
 
 typedef struct DeviceGroup DeviceGroup;
 struct DeviceGroup {
-    Comm host;                     /* the group as it was */
+    Comm host;                     /* the wrapped group */
     Device *dev;
-    int64_t started;               /* operations on the device so far: token -k is the k-th */
-    int64_t number[DEVICE_TOKENS]; /* which of them each entry below is about */
-    Operation last;
-    void *impl;
-    /* starts number g->started; makes the compute stream wait for the k-th; NULL where nothing is to be
-     * closed */
-    void (*start)(DeviceGroup *g, const Operation *o);
-    void (*finish)(DeviceGroup *g, int64_t k);
-    void (*together)(DeviceGroup *g, int begin);   /* NULL: nothing to be done */
-    void (*close)(DeviceGroup *g);
+    int64_t started;               /* operations on device buffers so far: token -k is the k-th */
+    int64_t number[DEVICE_TOKENS]; /* k of the last operation in entry k % DEVICE_TOKENS */
+    Operation last;                /* the operation with k = started */
+    void *impl;                    /* of the transport */
+    void (*start)(DeviceGroup *g, const Operation *o);     /* starts operation k = started */
+    void (*finish)(DeviceGroup *g, int64_t k);             /* makes the compute stream wait for operation k */
+    void (*together)(DeviceGroup *g, int begin);           /* as Comm.together; NULL: nothing to do */
+    void (*close)(DeviceGroup *g);                         /* NULL: nothing to give back */
 };
 
-/* Wraps c, a group of several ranks. impl and the functions are set by the caller. */
+/* Wraps c, a group of several ranks. The caller sets impl and the functions. Local. */
 DeviceGroup *device_group(Comm *c, Device *d);
-/* The elements that `o` reads from in, and writes to out. */
+/* The elements that operation o reads from o->in, and those that it writes to o->out. */
 int64_t operation_reads(const Comm *c, const Operation *o);
 int64_t operation_writes(const Comm *c, const Operation *o);
 #endif

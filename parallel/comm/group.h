@@ -1,17 +1,19 @@
-/* group -- what the members of a process group share and who of them does what.
- * Between ranks of one host everything goes through one shared segment, in steps whose pieces stay in the
- * caches, DEPTH of them under way. Two channels, each with a slot per member and step:
- *   scatter   member i leaves in its slot a piece for every block; who owns a block takes it from all slots
- *             and adds
- *   gather    who owns a block leaves a finished piece; all take it
- * A member counts in the segment how many steps it has filled and how many it has taken; a slot is filled
- * again when all others have taken it. An all-reduce uses both channels, a reduce-scatter the first, an
- * all-gather the second.
+/* group -- what the members of a process group share, and which member does what.
  *
- * With several hosts every block (there is one for each rank of the group) has an owner on each host: its
- * rank where it lives, elsewhere one of the host's members. Sums are formed in rank order inside each host,
- * then in host order by the rank whose block it is; so a sum's bits depend on the group and its hosts alone,
- * and a reduce-scatter is the slice of an all-reduce. Hosts stand in the order of their first ranks. */
+ * A member is a rank of the group on this host; members share one segment of memory. An array has a block
+ * for each rank of the group. A collective runs in steps, whose pieces of the blocks stay in the caches;
+ * up to DEPTH steps are under way. The segment has two channels, each with a slot per member and step:
+ *   scatter   member i leaves a piece of every block in its slot; the owner of a block takes that block's
+ *             pieces from all slots and adds them
+ *   gather    the owner of a block leaves a finished piece in its slot; all members take it
+ * Each member counts in the segment the slots that it has filled and the steps that it has taken; a slot
+ * is filled again when all others have taken it. An all-reduce uses both channels, a reduce-scatter the
+ * first, an all-gather the second.
+ *
+ * With several hosts a block has an owner on each host: its own rank where that lives, elsewhere one of
+ * the host's members. Sums are formed in rank order inside each host, then in host order by the block's
+ * rank. So the bits of a sum depend on the group and its hosts alone, and a reduce-scatter is the slice of
+ * an all-reduce. Hosts stand in the order of their first ranks. */
 #ifndef GROUP_H
 #define GROUP_H
 #include "engine.h"
@@ -19,81 +21,88 @@
 
 typedef struct { _Alignas(64) _Atomic int64_t v; } Counter;
 
-/* What a member has called: compared before anything is taken from it. */
+/* The hashes of a member's last 16 calls, compared before anything is taken from the member. */
 typedef struct { _Alignas(64) _Atomic uint64_t seen[16]; } Signature;
 
-#define PAIR_SLOT 262144           /* bytes of a message's piece */
-#define PAIR_SLOTS 4096
+#define PAIR_SLOT 262144           /* bytes of a slot, which holds one piece of a message */
+#define PAIR_SLOTS 4096            /* slots of a pair */
 
-/* The way from one rank to another of its host: pieces lie in slots; the writer reuses the lowest free one,
- * so that the memory touched follows what is under way. */
+/* A pair carries messages from one member to another, in pieces that lie in slots. The writer takes the
+ * lowest free slot, so that no more memory is touched than messages under way need. */
 typedef struct {
     uint32_t slot, bytes;
-    int64_t total;                 /* of the message */
-    uint32_t type, first;
+    int64_t total;                 /* bytes of the message */
+    uint32_t type;                 /* Dtype of the message */
+    uint32_t first;                /* bool: first piece of the message */
 } GroupPiece;
 typedef struct {
-    _Alignas(64) _Atomic int64_t sent;
-    _Alignas(64) _Atomic int64_t taken;
-    _Atomic uint32_t blocked;      /* the writer waits for room */
-    _Alignas(64) GroupPiece piece[PAIR_SLOTS];
+    _Alignas(64) _Atomic int64_t sent;     /* pieces, by the writer */
+    _Alignas(64) _Atomic int64_t taken;    /* pieces, by the reader */
+    _Atomic uint32_t blocked;      /* bool: the writer waits for room */
+    _Alignas(64) GroupPiece piece[PAIR_SLOTS];     /* piece k at k % PAIR_SLOTS */
 } PairHead;
 
 /* This process's end of a pair. */
 typedef struct {
-    PairHead *head;
+    PairHead *head;                /* NULL: not mapped yet */
     char *slots;
-    Queue queue;
-    int64_t freed;                 /* writer: pieces whose slots have been given back */
-    uint64_t used[PAIR_SLOTS / 64];
+    Queue queue;                   /* messages */
+    int64_t freed;                 /* writer: taken pieces whose slots are free again */
+    uint64_t used[PAIR_SLOTS / 64];    /* writer: a bit for each slot */
 } Pair;
 
 typedef struct {
     const char *name;
     int id, rank, size;
     int *world;                    /* [size] world ranks of the members */
-    int *host;                     /* [size] which host, in host order */
+    int *host;                     /* [size] index of the rank's host, in host order */
     int hosts, my_host;
-    int m, me;                     /* members on this host; my place among them */
+    int m, me;                     /* number of members; this rank's place among them */
     int *local;                    /* [m] their ranks in the group */
     int *bell;                     /* [m] their places in the host's job page */
-    int *owner;                    /* [size] place of the member of this host that owns block r */
-    int *place;                    /* [size] which of its owner's blocks r is; the owner's own is 0 */
-    int *duty, duties;             /* the blocks I own: duty[0] = rank */
-    int most_duties;               /* of any member of any host */
-    int *proxy;                    /* [hosts] the rank that owns my block there */
+    int *owner;                    /* [size] place of the member that owns block r */
+    int *place;                    /* [size] index of block r among its owner's; 0: the owner's own block */
+    int *duty, duties;             /* [duties] the blocks that this rank owns; duty[0] = rank */
+    int most_duties;               /* the most blocks that any member of any host owns */
+    int *proxy;                    /* [hosts] the rank that owns this rank's block there */
 
-    int fd;                        /* of the segment */
+    int fd;                        /* of the segment; -1: none */
     Counter *filled[2], *taken[2]; /* [channel][member] */
     Signature *signature;          /* [m] */
     char *slots[2];                /* [channel] [m][DEPTH] slots */
-    size_t slot_bytes[2];
-    char *map;
+    size_t slot_bytes[2];          /* [channel] */
+    char *map;                     /* the segment, without the pairs */
     size_t map_bytes;
 
     Queue queue;                   /* collectives */
-    int64_t base[2];               /* steps so far */
-    int64_t calls;                 /* collectives so far */
+    int64_t base[2];               /* [channel] steps of all collectives that have begun */
+    int64_t calls;                 /* collectives that have begun */
     Pair *out, *in;                /* [size] */
-    const void **source;           /* [size] what a sum is made of */
+    const void **source;           /* [size] scratch: the addends of a sum */
 
-    /* between hosts: partial sums and the messages of the steps under way */
-    char *partial, *sending;       /* [DEPTH][hosts] and [DEPTH][most_duties - 1] pieces */
-    int *wire_partial, *wire_sending, *wire_block, *wire_own;
-    int *wire_all;                 /* all_to_all: [2 * size] */
+    /* with several hosts: partial sums, and the numbers of messages (wire_send) of the steps under way */
+    char *partial;                 /* [DEPTH][hosts] pieces: each host's sum of this rank's block */
+    char *sending;                 /* [DEPTH][most_duties] pieces: this host's sums of other owned blocks */
+    int *wire_partial;             /* [DEPTH][hosts] partial comes in */
+    int *wire_sending, *wire_block;    /* [DEPTH][most_duties] sending goes out; finished pieces come in */
+    int *wire_own;                 /* [DEPTH][hosts] this rank's finished piece goes out */
+    int *wire_all;                 /* [2 * size] all_to_all: in and out */
     CommStats stats;
 } Group;
 
 enum { SCATTER, GATHER };
 
-/* Who does what, from members' world ranks and the host of every world rank (any numbers, equal on one host).
- */
+/* Plans a group: which member does what. Local; the same on all ranks.
+ *   id       in                distinguishes the groups of the world; > 0
+ *   member   in    [n]         world ranks in group order
+ *   host_of  in    [world]     the host of every world rank: any numbers, equal on one host
+ *   my_rank  in                world rank of this process */
 Group *group_plan(const char *name, int id, const int *member, int n, const int *host_of, int my_rank);
-/* Makes the segment, for one member of the host; the others map it from `fd` likewise. bells: the members'
- * places. */
+/* Makes the segment and returns its descriptor: called by one member of the host. Each member then maps
+ * it. */
 int group_segment_make(const Group *g);
 void group_segment_map(Group *g, int fd);
-/* Fills in the interface. */
+/* Fills in c, the group's interface. */
 void group_comm(Group *g, Comm *c);
 
 static inline char *group_slot(const Group *g, int channel, int member, int64_t step)
@@ -101,8 +110,9 @@ static inline char *group_slot(const Group *g, int channel, int member, int64_t 
     return g->slots[channel] + ((size_t)member * DEPTH + (size_t)(step % DEPTH)) * g->slot_bytes[channel];
 }
 
-/* Raises my counter and wakes the members for which that can be what they wait for: a filled slot is waited
- * for together with all others of its step, so is a taken one; `alone`: it is waited for by itself. */
+/* Raises this member's counter and rings the members that may wait for it. Members wait for the slots of
+ * all others of a step; only the last of these to be raised rings, unless
+ *   alone    in                bool: members wait for this counter by itself */
 void group_raise(Group *g, Counter *c, int64_t to, int alone);
 
 static inline void group_moved(Group *g, int64_t bytes)
@@ -111,13 +121,17 @@ static inline void group_moved(Group *g, int64_t bytes)
     g->stats.behind += engine_moved(bytes);
 }
 
-/* collective.c, message.c */
+/* advance() of collectives (collective.c), and of sends and receives (message.c). */
 int collective_advance(Request *r);
 int message_advance(Request *r);
+/* This rank's end of the pair `from` -> `to`, ranks of the group on this host; maps it at its first
+ * use. */
 Pair *group_message_pair(Group *g, int from, int to);
 
-/* Messages between hosts (comm_mpi.c), bytes between world ranks; the number returned names the message until
- * wire_done, which sets it to -1 and returns 1 when it is through (or was -1). Under the engine's lock. */
+/* Messages between hosts (comm_mpi.c), in bytes between world ranks. They return a number that names the
+ * message until wire_done, which returns 1 and sets it to -1 when the message is through, or it was -1
+ * before. Call them under the engine's lock.
+ *   tag      in                id of the group * TAGS + one of the tags below */
 int wire_send(const void *p, size_t bytes, int to, int tag);
 int wire_recv(void *p, size_t bytes, int from, int tag);
 int wire_done(int *id);

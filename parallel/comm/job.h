@@ -1,65 +1,71 @@
-/* job -- the processes that a launcher started on this host, and what they must know of each other whatever
- * the main thread of any of them is doing: doorbells to wake one that waits, who still lives, who may print
- * the one error line of the job. All of it lies in one small page that the ranks of a host share.
+/* job -- the ranks that a launcher started on this host, and what they know of each other whatever their
+ * main threads are doing: doorbells that wake a rank, which ranks are alive, which rank prints the one
+ * error line of the job. All of it lies in one small page of memory that the ranks of a host share.
  *
- * A thread of every rank sleeps until another rank of the host ends. One that ends without having said
- * goodbye is lost: the first to see it prints `error[rank-lost]` with what that rank was doing, and the job
- * ends with EXIT_COMM. The page is a file when GRIDIRON_PAGE gives a path (scripts/launch reads it when
- * nobody was left to speak), else it has no name. */
+ * A thread of every rank watches the other ranks of the host. A rank that ends without job_leave is lost:
+ * the first rank to see that prints `error[rank-lost]` with what the lost rank was doing, and the job ends
+ * with EXIT_COMM. The page is a file where GRIDIRON_PAGE gives a path (scripts/launch reads it when no
+ * rank was left to print the line), else anonymous memory. All functions are local. */
 #ifndef JOB_H
 #define JOB_H
 #include "base.h"
 
-/* The number of ranks that a launcher (mpirun, srun) started, by its environment; 1 without a launcher.
- * rank: out, which of them this process is. */
+/* The number of ranks that a launcher (mpirun, srun) started, from its environment; 1 without a launcher.
+ *   rank     out   this process's world rank; 0 without a launcher */
 int job_launched(int *rank);
 
-/* Makes the page of a host of `ranks` ranks; returns its descriptor. host: distinguishes the hosts of a job.
- */
+/* Makes the page of a host with `ranks` ranks; returns its descriptor.
+ *   host     in    distinguishes the hosts of a job */
 int job_page_make(int ranks, int host);
 
-/* Maps the page (fd, closed by this) as local rank `local`, world rank `rank`, and announces this process;
- * job_watch, once all ranks of the host have done so, starts the watch over them and the rule that one rank
- * speaks for all. */
+/* Maps the page and announces this process in it.
+ *   fd       in    of the page; this call closes it
+ *   ranks    in    on this host
+ *   local    in    this rank's place among them
+ *   rank     in    its world rank */
 void job_page_open(int fd, int ranks, int local, int rank);
+/* Starts the watch over the ranks of the host; from now on one rank prints the error line for all. Call it
+ * when all ranks of the host have opened the page.
+ *   abort_job  in  ends all ranks of the job with this code; does not return */
 void job_watch(void (*abort_job)(int code));
 
-/* Says goodbye: what happens to this process from now on is no loss to anybody. */
+/* Says goodbye: from now on this process may end without being lost. */
 void job_leave(void);
 /* Waits, at most `seconds`, until every rank of the host has said goodbye. Returns whether all have. */
 int job_all_left(double seconds);
 
-/* First of all: a process that a launcher has started ends with it, and one that crashes says so (crash.h).
- */
+/* Call it first: makes a process that a launcher has started end with it, and sets the handlers of
+ * crash.h. */
 void job_begin(void);
-/* Tells scripts/launch, where that has started this process: "together" (all ranks have found each other and
- * listen to signals, or this command is done by one of them), "code N" (with which code the job ends). */
+/* Tells scripts/launch, if it has started this process: "together" (all ranks have found each other and
+ * listen to signals, or one rank alone runs this command), "code N" (the code with which the job ends). */
 void job_tell(const char *text);
 
 int job_here(void);              /* whether there is a page */
 int job_ranks(void);             /* on this host; 1 without a page */
-int job_local(void);             /* which of them this is */
+int job_local(void);             /* this rank's place among them */
 int job_pid(void);               /* of the process that opened the page */
-int job_cores(void);             /* the cores this rank may run on */
-int job_sharers(void); /* ranks of the host that may run on some of the same cores, this one included */
+int job_cores(void);             /* number of cores that this rank may run on */
+int job_sharers(void);           /* ranks of the host, this one too, that may run on some of these cores */
 
-/* Doorbells. A rank that finds nothing to do sleeps on its own; who changes something that it may wait for
- * rings.
- *     seen = job_bell(); look; job_sleepy(1); look again; job_sleep(seen, seconds); job_sleepy(-1)
- * looks twice, so that a ring between the looks is not lost. Any number of threads of a rank may sleep. */
-uint32_t job_bell(void);
-void job_sleepy(int change);
-void job_sleep(uint32_t seen, double seconds);
-void job_ring(int local);        /* wakes the rank's sleepers, if it has any */
+/* Doorbells. A rank with nothing to do sleeps on its own bell; a rank that changes what another may wait
+ * for rings that one's bell. Any number of threads of a rank may sleep:
+ *     seen = job_bell(); job_sleepy(1); if there is nothing to do: job_sleep(seen, seconds); job_sleepy(-1)
+ * The look comes after job_sleepy(1), before which nobody rings; a ring after it ends the sleep at
+ * once. */
+uint32_t job_bell(void);         /* counts the rings of this rank's bell */
+void job_sleepy(int change);     /* adds to the number of threads that sleep or are about to */
+void job_sleep(uint32_t seen, double seconds);     /* until the bell differs from seen, or for `seconds` */
+void job_ring(int local);        /* wakes the threads of rank `local` that sleep, if any */
 
-/* Where this rank stands ("rank 3 tp 1 cp 0 dp 0 pp 1") and what it is doing (comm_note), for whoever must
- * report its end. */
+/* Notes where this rank stands in the grid ("rank 3 tp 1 cp 0 dp 0 pp 1"), for the error line. */
 void job_where(const char *text);
-const char *job_place(void);     /* "" where no job was joined */
-const char *job_doing(void);
+const char *job_place(void);     /* what job_where noted; "" where no job was joined */
+const char *job_doing(void);     /* what comm_note noted */
 
-/* For a process that cannot come back: whether it is the one of its host that speaks, and that it has spoken.
- */
+/* For a process that crashes with `code`: whether this rank is the one of its host that prints the error
+ * line.
+ *  */
 int job_claim(int code);
-void job_claimed(void);
+void job_claimed(void);          /* says that the line is printed */
 #endif

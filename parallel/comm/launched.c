@@ -1,4 +1,4 @@
-/* launched -- what the environment says of the ranks that a launcher started. */
+/* launched -- number and rank of the processes that a launcher started, from the environment */
 #include "job.h"
 #include <stdlib.h>
 
