@@ -1,5 +1,7 @@
-/* The attention half of a decoder layer. Heads are split over the tensor group; q, k and v are columns of one
- * matrix: (A | K | K) heads of D. */
+/* attention -- the attention half of a decoder layer
+ *
+ * Heads are split over the tensor group. q, k and v are columns of one matrix: (A | K | K) heads of
+ * D. */
 #include "model.h"
 #include "tensor.h"
 #include <math.h>
@@ -25,14 +27,14 @@ static Attention shape_of(const Model *m, const Pass *p, int layer)
                        .sample = b->sample};
 }
 
-/* q and k lie side by side, so that their heads are turned in one call. */
+/* Rotates q and k in one call: their heads lie side by side. back, bool: rotates gradients back. */
 static void rotate(Model *m, const Pass *p, Mat qkv, int back)
 {
     if (m->rope.rows)
         m->dev->rope(m->dev, qk_of(m, qkv), (int)m->dim.D, m->rope, p->batch->position, back);
 }
 
-/* ln1 -> q, k, v, normalised and rotated. */
+/* Makes q, k and v from ln1, with QK norm and rotation. */
 static void project(Model *m, const Pass *p, int part, LayerActs *a)
 {
     Device *d = m->dev;
@@ -74,7 +76,7 @@ static void norm1(Model *m, int part, LayerActs *a)
                      params_weight(m->params, part, P_LN1B), m->cfg->norm_epsilon, model_norm(m), 1);
 }
 
-/* norm1 with the end of the layer before, where that is still to be done. */
+/* norm1, in one pass with the pending Residual of the layer before. */
 static void add_norm1(Model *m, const Pass *p, int part, LayerActs *a)
 {
     Residual r = p->fd->residual;
@@ -113,7 +115,7 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
         a->qstat = mat_take(p->keep_d, T, 2 * m->dim.A, m->dim.real);
         a->kstat = mat_take(p->keep_d, T, 2 * m->dim.K, m->dim.real);
     }
-    int output = m->keep.attn || m->dev->keeps.scores; /* which the projection reads: Megatron-LM keeps it */
+    int output = m->keep.attn || m->dev->keeps.scores; /* keep o, proj's input, as Megatron-LM does */
     take_core(m, a, output ? p->keep_w : &m->scratch, m->keep.attn ? p->keep_d : &m->scratch);
     a->x1 = model_take(m, p->keep_d, R, m->dim.H);
     a->stat2 = mat_take(p->keep_d, R, 2, m->dim.real);
@@ -149,7 +151,7 @@ void attention_restore(Model *m, const Pass *p, int part, LayerActs *a)
     }
 }
 
-/* Gradient of q and k back through rotation and QK norm, in place in dqkv. */
+/* Takes the gradients of q and k back through rotation and QK norm, in place in dqkv. */
 static void project_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dqkv)
 {
     Device *d = m->dev;
@@ -169,7 +171,8 @@ static void project_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dqk
     }
 }
 
-/* x and dy: all rows of the inputs and of the projection's output gradient. */
+/* Weight gradients of qkv and proj.
+ *   x, dy  in  all T rows of qkv's input, and of the gradient of proj's output */
 static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy)
 {
     const Params *w = m->params;
@@ -205,7 +208,7 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
                      q_of(m, a->qkv), k_of(m, a->qkv), v_of(m, a->qkv), &shape);
     arena_reset(&m->scratch, mark);
     project_bwd(m, p, part, a, g->qkv);
-    /* the weights' gradient needs all rows again: gathered while the input's gradient is multiplied */
+    /* the weight gradients need all rows of ln1 again: gathered during the input gradient's product */
     TensorRows x = {0};
     if (weights)
         x = tensor_gather(&m->tp.group, &m->scratch, a->ln1);

@@ -1,4 +1,4 @@
-/* Word and position embeddings. The vocabulary is split over the tensor group. */
+/* embedding -- word and position embeddings; the vocabulary is split over the tensor group */
 #include "model.h"
 
 void embedding_fwd(Model *m, const Pass *p, int part, Mat x)
@@ -6,7 +6,7 @@ void embedding_fwd(Model *m, const Pass *p, int part, Mat x)
     Device *d = m->dev;
     size_t mark = m->scratch.used;
     Mat wpe = params_weight(m->params, part, P_WPE), room = tensor_room(&m->tp.group, &m->scratch, x);
-    if (m->tp.group.tp->rank != 0) /* positions enter once, like the bias of a row linear */
+    if (m->tp.group.tp->rank != 0) /* tensor rank 0 alone adds positions: the outputs are summed */
         wpe.p = NULL;
     d->embed_fwd(d, room, p->batch->tokens, p->batch->position, params_weight(m->params, part, P_WTE),
                  m->dim.vocab0, wpe);
@@ -18,8 +18,8 @@ void embedding_fwd(Model *m, const Pass *p, int part, Mat x)
     model_watch(m, part, "embedding", x);
 }
 
-/* A word's row gets the gradients of all rows of tokens, a position's those of the rows that this rank has.
- */
+/* The word embedding gets the gradients of all T rows, the position embedding those of this rank's R
+ * rows. */
 void embedding_bwd(Model *m, const Pass *p, int part, Mat dx)
 {
     Device *d = m->dev;

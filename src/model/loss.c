@@ -1,10 +1,10 @@
-/* The head: final norm, output layer, cross-entropy. The vocabulary is split over the tensor group, logits
- * are never gathered.
+/* loss -- the head: final norm, output layer, cross-entropy
  *
- * A slice of rows at a time, logits are made, turned into their own gradient in place, and used for the
- * input's and the weight's gradient while they are in cache: the [T, V] logits exist neither in F32 nor
- * twice. This couples the two gradients, so the head's bwd_w is part of its bwd_x. (Hsu et al. 2024,
- * arXiv:2410.10989, sec 3.2, fuse likewise.) */
+ * The vocabulary is split over the tensor group; logits are never gathered. Logits are made for a slice
+ * of rows at a time, turned into their own gradient in place, and used for the gradients of input and
+ * weight while they are in cache: the [T, V] logits exist neither in F32 nor twice. This couples the two
+ * gradients, so the head's bwd_w is part of its bwd_x. (Hsu et al. 2024, arXiv:2410.10989, sec 3.2, fuse
+ * likewise.) */
 #include "model.h"
 
 /* Bytes of one slice of logits. Larger slices read and write the weight's gradient [V,H] fewer times. */
@@ -12,18 +12,17 @@
 
 typedef struct { int part; Mat w, dw; } Head;
 
-/* Rows [first, first + n) of those that this rank has, and with sequence parallelism of every other rank: N
- * rows of T. */
+/* Rows [first, first + n) of the R rows of this rank. With sequence parallelism the same rows of every
+ * tensor rank are in the slice: N rows of T. */
 typedef struct {
     const Batch *batch;
     int64_t first, n;
-    RowMap rows;               /* which row of T each is */
-    Mat x, ln, stat;           /* [n,H], [n,H], real [n,2]: this rank's */
-    Mat all, logits;           /* [N,H], real [N,V] */
+    RowMap rows;               /* from a row of the slice to its row of T */
+    Mat x, ln, stat;           /* [n,H], [n,H], real [n,2]: rows of this rank */
+    Mat all, logits;           /* [N,H], real [N,V]: rows of all tensor ranks */
 } Slice;
 
-/* The output layer's weight: the head's own, or the embedding's when they are tied. Its gradient is there in
- * a backward only. */
+/* The output layer's weight (the embedding's when they are tied) and, in a backward, its gradient. */
 static Head head_of(const Model *m, int part, int backward)
 {
     int owner;
@@ -47,14 +46,14 @@ static void final_norm(Model *m, int part, Mat y, Mat stats, Mat x)
                      params_weight(m->params, part, P_LNFB), m->cfg->norm_epsilon, model_norm(m), 1);
 }
 
-/* dlogits lie where the logits were, row on row. */
+/* View of dlogits, of storage type, over the memory of the logits, row on row. */
 static Mat over_logits(const Model *m, Mat logits)
 {
     return (Mat){logits.p, logits.rows, logits.cols,
                  logits.ld * (int64_t)(dtype_size(m->dim.real) / dtype_size(m->dim.type)), m->dim.type};
 }
 
-/* Which rows, and memory for what is made of them. */
+/* Chooses the rows of a slice and takes memory for it. */
 static Slice slice_open(Model *m, const Batch *b, Mat x, int64_t first, int64_t n)
 {
     int64_t ranks = m->tp.group.rows->size, N = n * ranks;
@@ -65,7 +64,7 @@ static Slice slice_open(Model *m, const Batch *b, Mat x, int64_t first, int64_t 
     return s;
 }
 
-/* Logits of this rank's part of the vocabulary. */
+/* Makes the logits of this rank's part of the vocabulary. */
 static void slice_fwd(Model *m, const Head *h, Slice *s)
 {
     Device *d = m->dev;
@@ -97,7 +96,7 @@ void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)
     Head h = head_of(m, part, dx.rows > 0);
     int64_t step = slice_rows(m, x.rows), T = model_tokens(m);
     size_t start = m->scratch.used;
-    /* summed in the order of tokens, however they were sliced */
+    /* losses of all tokens, summed in the order of tokens, so that the slices change no bit */
     Mat loss = mat_take(&m->scratch, T, 1, m->dim.real), none = {.type = m->dim.type};
     for (int64_t r = 0; r < x.rows; r += step) {
         size_t mark = m->scratch.used;
@@ -110,7 +109,7 @@ void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)
             slice_bwd(m, &h, &s, mat_rows(dx, s.first, s.n), dlogits);
         arena_reset(&m->scratch, mark);
     }
-    /* every tensor rank knows them; one counts them */
+    /* every tensor rank has the losses; rank 0 alone counts them */
     if (m->tp.group.tp->rank == 0) {
         d->sum(d, m->sums, loss);
         d->sum(d, m->sums ? m->sums + 1 : NULL, mat(p->batch->loss_mask, T, 1, F32));

@@ -1,4 +1,4 @@
-/* The feed-forward half of a decoder layer; its width is split over the tensor group. */
+/* mlp -- the feed-forward half of a decoder layer; its width is split over the tensor group */
 #include "model.h"
 
 static void take_inner(Model *m, LayerActs *a, Arena *from)
@@ -56,7 +56,8 @@ void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a)
     }
 }
 
-/* x, dy and dh: all rows of the input, of the output gradient and of fc1's. */
+/* Weight gradients of fc1 and fc2.
+ *   x, dy, dh  in  all T rows of fc1's input, of the gradients of fc2's output and of fc1's output */
 static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy, Mat dh)
 {
     const Params *w = m->params;
@@ -79,8 +80,7 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
     size_t start = m->scratch.used;
     Mat dout = tensor_room(&m->tp.group, &m->scratch, g->fc2);
     size_t mark = m->scratch.used;
-    /* a kernel that does both cannot write over h: that is asked for where W comes later, and then costs a
-     * copy */
+    /* a fused product and activation cannot write dh over h; with W later it must, at the price of a copy */
     ActKind act = (ActKind)m->cfg->activation;
     int apart = weights && !act_gated(act);
     Mat da = model_take(m, &m->scratch, a->a.rows, m->dim.F), dh = apart ? da : a->h;

@@ -1,4 +1,4 @@
-/* A rank's chunks: how a forward and the two halves of a backward go through their units. */
+/* model -- a rank's chunks: how F, B, D and W go through their units, and the messages between stages */
 #include "model.h"
 #include <stdlib.h>
 
@@ -35,7 +35,7 @@ static SlotDW *dw_of(Model *m, int chunk, int mb)
     return &m->slots.dw[m->now.schedule->slot[SLOT_DW][chunk * m->now.schedule->m + mb]];
 }
 
-/* Empties a slot, once what was sent from it has left. */
+/* Empties a slot, once the message sent from it has left. */
 static void slot_clear(Model *m, Arena *mem, Token *arrived, Token *sent)
 {
     Comm *pp = &m->grid->axis[AXIS_PP];
@@ -44,7 +44,7 @@ static void slot_clear(Model *m, Arena *mem, Token *arrived, Token *sent)
     mem->used = 0;
 }
 
-/* A microbatch enters a chunk: the slot is its own from here on, and in[0] is where its input goes. */
+/* Takes the FD slot of a microbatch that enters a chunk. in[0] is room for the input. */
 static SlotFD *fd_open(Model *m, int chunk, int mb)
 {
     SlotFD *s = fd_of(m, chunk, mb);
@@ -54,7 +54,7 @@ static SlotFD *fd_open(Model *m, int chunk, int mb)
     return s;
 }
 
-/* A gradient enters a chunk from behind. */
+/* Takes the DW slot of a gradient that enters a chunk. */
 static SlotDW *dw_open(Model *m, int chunk, int mb)
 {
     SlotDW *s = dw_of(m, chunk, mb);
@@ -76,7 +76,7 @@ static Pass pass_of(Model *m, const Instr *i)
                   .late = m->split && !forward ? &dw->mem : &m->scratch};
 }
 
-/* Words of 32 bits, whatever they are. */
+/* Copies 32-bit words of any type within the device. */
 static void copy_words(Device *d, void *dst, const void *src, size_t bytes)
 {
     int64_t n = (int64_t)bytes / 4;
@@ -95,8 +95,9 @@ static void batch_layout(const Model *m, Batch *b, Arena *mem)
     b->sample = arena_take(mem, (size_t)m->now.B * 8);
 }
 
-/* Copies a microbatch into its slot, which outlives the loader's buffer: from the host, or from another slot
- * of this rank. src NULL: counting. */
+/* Copies a microbatch into its slot, which outlives the loader's buffer.
+ *   src   in  NULL: only counts memory
+ *   slot  in  bool: src is a slot of this rank, on the device; else src is on the host */
 static void batch_keep(const Model *m, SlotFD *s, const Batch *src, int slot)
 {
     void (*keep)(Device *, void *, const void *, size_t) = slot ? copy_words : m->dev->put;
@@ -127,8 +128,8 @@ static void layer_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat x, Ma
     mlp_fwd(m, p, part, a, y);
 }
 
-/* A group that will be recomputed keeps nothing but its input. The end of a layer is left to the next layer's
- * norm where what it adds stays until then, and that layer is in this chunk. */
+/* A group that will be recomputed keeps only its input. The Residual of a layer is left to the next
+ * layer's norm where that layer is in this chunk and the summand lives until then. */
 static void group_fwd(Model *m, const Pass *pass, const ModelUnit *u)
 {
     Pass p = *pass;
@@ -158,15 +159,15 @@ static void group_fwd(Model *m, const Pass *pass, const ModelUnit *u)
         offload_start(m, &p, u, w);
 }
 
-/* The first thing that happens to a microbatch in a chunk: its input, and its own copy of the batch. */
+/* A microbatch enters a chunk: sets its input and copies its batch. */
 static void enter(Model *m, const Instr *i, const Pass *p)
 {
     const Chunk *c = p->chunk;
     if (c->prev < 0 || c->prev_here >= 0)
         fd_open(m, i->chunk, i->mb);
-    if (c->prev_here >= 0)             /* the stage before keeps its output for as long as we need it */
+    if (c->prev_here >= 0)             /* the stage before is here and keeps its output long enough */
         p->fd->in[0] = fd_of(m, c->prev_here, i->mb)->in[m->held.chunk[c->prev_here].groups];
-    /* in training the chunk before still has the microbatch */
+    /* in training the chunk before still holds the microbatch on the device */
     int again = i->chunk > 0 && m->now.schedule->slots[SLOT_FW] > 0;
     batch_keep(m, p->fd,
                again               ? &fd_of(m, i->chunk - 1, i->mb)->batch
@@ -181,11 +182,11 @@ static void head_fwd(Model *m, const Pass *p, const ModelUnit *u)
     Mat x = p->fd->in[p->chunk->groups], none = {.type = m->dim.type};
     if (m->now.cache)
         head_logits(m, u->part, mat_rows(x, x.rows - 1, 1), m->now.logits);
-    else if (m->now.evaluating) /* training makes the loss in D, together with its gradient */
+    else if (m->now.evaluating) /* training makes the loss in D, with its gradient */
         head_run(m, p, u->part, x, none);
 }
 
-/* First unit of an instruction, and one after its last. */
+/* Units [*first, *end) of an instruction. */
 static void units_of(const Model *m, const Instr *i, int *first, int *end)
 {
     const Chunk *c = &m->held.chunk[i->chunk];
@@ -226,8 +227,8 @@ static void layer_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrad
     arena_reset(&m->scratch, mark);
 }
 
-/* The forward of a group again, keeping what its backward needs; the output of the last layer is not among
- * it. */
+/* Runs the forward of a group again and keeps what its backward reads. The output of the last layer is
+ * not made. */
 static void group_redo(Model *m, const Pass *pass, const ModelUnit *u)
 {
     Pass p = *pass;
@@ -249,7 +250,7 @@ static void group_bwd(Model *m, const Pass *p, const ModelUnit *u)
         group_redo(m, p, u);
     for (int i = u->count - 1; i >= 0; i--) {
         SlotDW *s = p->dw;
-        Mat dx = m->split ? boundary(m, &s->mem) : s->dx;      /* W reads dy again */
+        Mat dx = m->split ? boundary(m, &s->mem) : s->dx;      /* split: W reads dy again, so keep it */
         layer_bwd(m, p, u->part + i, &p->fw->layer[u->layer + i], &p->fw->grads[u->layer + i], dx, s->dy);
         s->dx = s->dy;
         s->dy = dx;
@@ -257,7 +258,8 @@ static void group_bwd(Model *m, const Pass *p, const ModelUnit *u)
     arena_reset(&m->scratch, mark);
 }
 
-/* The gradient of a chunk's input is the next chunk's to send, or this rank's own to go on with. */
+/* After a chunk's first unit: copies the gradient of its input to the chunk before, where that is on
+ * this rank. */
 static void leave(Model *m, const Instr *i, const Pass *p)
 {
     if (p->chunk->prev_here >= 0)
@@ -272,7 +274,7 @@ static void unit_bwd_w(Model *m, const Pass *p, const ModelUnit *u)
     }
 }
 
-/* D, or B: where a list has both, B is D with its W behind it, unit by unit. */
+/* Runs D or B. In a list with both, B is D followed by W, unit by unit. */
 static void backward(Model *m, const Instr *i)
 {
     Pass p = pass_of(m, i);

@@ -1,11 +1,13 @@
-/* What a rank holds of the model: units, chunks, tables and memory. */
+/* model_open -- what a rank holds of the model: units, chunks, tables and memory */
 #include "model.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Groups of layers that run again together in the backward: each a unit. `block` counts through the whole
- * rank. */
+/* Number of layers in the next unit, and whether the unit is recomputed.
+ *   left       in   layers left in the chunk
+ *   before     in   layers of the rank so far: recompute_method block counts through the whole rank
+ *   recompute  out  bool */
 static int group_size(const Config *c, int left, int before, int *recompute)
 {
     int n = (int)c->recompute_num_layers;
@@ -132,7 +134,7 @@ static void open_slots(Model *m, const int slots[SLOT_KINDS], Arena *run, const 
         layers = m->held.chunk[c].layers > layers ? m->held.chunk[c].layers : layers;
     }
     m->slots.nfd = slots[SLOT_FD];
-    m->slots.nfw = slots[SLOT_FW] ? slots[SLOT_FW] : 1; /* forward-only lists need its tables */
+    m->slots.nfw = slots[SLOT_FW] ? slots[SLOT_FW] : 1; /* forward-only lists need one for its tables */
     m->slots.ndw = slots[SLOT_DW];
     m->slots.fd = xcalloc((size_t)m->slots.nfd, sizeof *m->slots.fd);
     m->slots.fw = xcalloc((size_t)m->slots.nfw, sizeof *m->slots.fw);

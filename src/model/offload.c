@@ -1,11 +1,10 @@
-/* What the first layers of a chunk keep from F to their backward, on the host in between
- * (cpu_offloading_num_layers).
+/* offload -- activations of a chunk's first layers, on the host between F and the backward
  *
- * A layer computes into one of two windows on the device, in turn, and a copy beside the ops takes the window
- * off when the layer's forward has run; the window is written again behind that copy. In the backward a
- * window is filled while the layer after it computes, and while layers of another microbatch leave. What D
- * needs stays in the window; with D and W apart, what W needs goes where it stays until W. The layers'
- * inputs, which messages carry, do not leave.
+ * cpu_offloading_num_layers is their number. A layer computes into one of two windows on the device, in
+ * turn. After the layer's forward the window is copied to the host beside the ops; the next forward in
+ * this window waits for that copy. In the backward a window is prefetched while the layer after it
+ * computes. Activations that D reads stay in the window; with D and W apart, those that W reads go to DW
+ * memory until W. The inputs of the layers, which are sent to other ranks, are not offloaded.
  *
  * Rhu et al. 2016, "vDNN", arXiv:1602.08124, sec 3. */
 #include "model.h"
@@ -22,7 +21,7 @@ size_t offload_window_room(const Arena *a)
 
 static LayerActs *acts_of(const Pass *p, const ModelUnit *u) { return &p->fw->layer[u->layer]; }
 
-/* The next window; nobody waits for what is in it. */
+/* The next window, emptied. */
 static LayerWindow *next_window(Model *m)
 {
     LayerWindow *w = &m->offload.window[m->offload.turn];
@@ -32,7 +31,7 @@ static LayerWindow *next_window(Model *m)
     return w;
 }
 
-/* Where what layer u of this microbatch keeps is meanwhile; NULL while counting. */
+/* Host memory for the activations of unit u and this microbatch; NULL while counting. */
 static char *offloaded_of(const Model *m, const Pass *p, const ModelUnit *u)
 {
     const LayerWindow *w = &m->offload.window[0];
@@ -60,7 +59,7 @@ void offload_start(Model *m, const Pass *p, const ModelUnit *u, LayerWindow *w)
     w->ticket = acts_of(p, u)->left = w->left;
 }
 
-/* Starts to bring back what the next offloaded layer at or before unit k of this backward needs. */
+/* Starts the prefetch of the nearest offloaded unit at or before unit k, unless it is under way. */
 static void offload_ahead(Model *m, const Pass *p, int k)
 {
     Device *d = m->dev;
@@ -77,10 +76,10 @@ static void offload_ahead(Model *m, const Pass *p, int k)
     LayerWindow *w = next_window(m);
     char *from = offloaded_of(m, p, u);
     size_t room_d = offload_window_room(&w->d),
-           room_w = offload_window_room(&w->w); /* while counting as well: a plan times them */
+           room_w = offload_window_room(&w->w); /* above 0 while counting too: a plan times the copies */
     w->due = a;
     w->late = m->split ? arena_take(p->late, room_w) : w->w.base;
-    /* what comes back has left, and so has what was in the window */
+    /* the prefetch waits for the copy of these activations to the host, and for the window's last one */
     int64_t after = a->left > w->left ? a->left : w->left;
     if (room_d)
         w->ticket = d->prefetch(d, w->d.base, from, room_d, after);
@@ -93,7 +92,7 @@ static int lies_in(const Arena *a, const Mat *x)
     return (char *)x->p >= a->base && (char *)x->p < a->base + a->size;
 }
 
-/* From the window of the forward to the one of the backward. */
+/* Moves the view x from the window of the forward to the window of the backward. */
 static void move(const Model *m, Mat *x, const LayerWindow *to)
 {
     for (int i = 0; x->p && i < 2; i++) {

@@ -1,10 +1,10 @@
-/* The table, what a rank holds of it, and where in the flat space. */
+/* params -- the parameter table, the parts that a rank holds, and their places in the flat space */
 #include "params.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The words that the table's expressions use. */
+/* Names that the table's expressions use. */
 #define H (c->hidden_size)
 #define V (c->vocab_size)
 #define P (c->max_position_embeddings)
@@ -52,12 +52,13 @@ const ParamDef param_defs[PARAM_KINDS] = {
 static int tp_size(const Params *p) { return p->grid->size[AXIS_TP]; }
 static int tp_rank(const Params *p) { return p->grid->index[AXIS_TP]; }
 
-/* Neighbouring tensor ranks that hold the same key/value head. */
+/* How many neighbouring tensor ranks hold the same key/value head. */
 static int kv_share(const Params *p) { return p->grid->spec.kv_share; }
 
 static int is_kv(const Param *t, int segment) { return (t->id == P_QKV || t->id == P_QKVB) && segment > 0; }
 
-/* Rows of segment s here, counted from the segment's start; with the vocabulary's padding. */
+/* Rows [*first, *first + *rows) of segment s that are in this rank's slice, vocabulary padding
+ * included. */
 static void slice(const Params *p, const Param *t, int s, int64_t *first, int64_t *rows)
 {
     int64_t n = t->segment[s];
@@ -95,7 +96,7 @@ int param_boxes(const Params *p, const Param *t, int64_t from, int64_t to, Box b
         int64_t valid = first + rows > t->segment[s] ? t->segment[s] - first : rows;
         int64_t a = from > local * C ? from : local * C,
                 b = to < (local + valid) * C ? to : (local + valid) * C;
-        while (a < b) {       /* the end of a row, whole rows, the start of one */
+        while (a < b) {       /* up to three boxes: the end of a row, whole rows, the start of a row */
             int64_t col = a % C, whole = col ? 0 : (b - a) / C, part = b - a < C - col ? b - a : C - col;
             box[n++] = (Box){global + first + a / C - local, col0 + col, whole ? whole : 1, whole ? C : part,
                              t->offset + a, C};
@@ -151,8 +152,8 @@ static void add_param(Params *p, Part *part, ParamId id)
 
 /* ---- the flat space ---- */
 
-/* Tensors of a part in the order of memory, bucket by bucket. What is a partial sum over the tensor group
- * comes first in its bucket, so that one message carries it. */
+/* Tensors of a part in the order of memory, bucket by bucket. Tensors whose gradients are partial sums
+ * over the tensor group come first in their bucket, so that one message carries them. */
 typedef enum { BUCKET_D, BUCKET_EMBEDDING, BUCKET_W, BUCKET_KINDS } BucketKind;
 static const ParamId flat_order[BUCKET_KINDS][13] = {
     [BUCKET_D] = {P_QNORM, P_QNORMB, P_KNORM, P_KNORMB, P_LN1, P_LN1B, P_LN2, P_LN2B, P_LNF, P_LNFB, P_WPE,
@@ -161,7 +162,8 @@ static const ParamId flat_order[BUCKET_KINDS][13] = {
     [BUCKET_W] = {P_PROJB, P_FC2B, P_QKV, P_QKVB, P_PROJ, P_FC1, P_FC1B, P_FC2, PARAM_KINDS},
 };
 
-/* Each tensor rank has the gradient of its own heads, and with sequence parallelism of its own positions. */
+/* Whether a rank's gradient of t is a partial sum: a replicated tensor that each tensor rank applies to
+ * its own heads, or with sequence parallelism to its own positions. */
 static int is_partial(const Params *p, const Param *t)
 {
     int head_norm = t->id == P_QNORM || t->id == P_QNORMB || t->id == P_KNORM || t->id == P_KNORMB;
@@ -226,7 +228,7 @@ static Bucket *make_buckets(Params *p, int *n)
     return bucket;
 }
 
-/* The part of this kind, -1: none here. */
+/* The part of this kind on this rank; -1: none. */
 static int find_part(const Params *p, PartKind kind)
 {
     for (int i = 0; i < p->nparts; i++)
@@ -290,7 +292,7 @@ void params_units(Params *p, const PartRange *unit, int n)
         BUG_ON(unit[i].first != next || unit[i].count < 1);
         next += unit[i].count;
         made[i] = (Unit){first->bucket, last->bucket + last->buckets - first->bucket, -1};
-        /* the head's unit multiplies with the embedding's matrix */
+        /* tied embeddings: the head's unit also reads the embedding's bucket */
         if (last->kind == PART_HEAD && head == embedding && unit[i].first > head)
             made[i].also = p->param[p->part[head].param[P_WTE]].bucket;
     }

@@ -1,19 +1,19 @@
-/* params -- the parameter table. From one row follow allocation, this rank's slice, the initial value, the
- * gradient, the optimizer group, the checkpoint entry, Hugging Face import and export, and the tests.
+/* params -- the parameter table. One row defines a tensor's allocation, slices, initial value, gradient,
+ * optimizer group, checkpoint entry, Hugging Face import and export, and tests.
  *
- * A model is cut into parts: the embedding, each decoder layer, the head. Every tensor has a global shape
- * (the checkpoint's: no padding) and a local one (this rank's slice, the vocabulary padded). A weight of a
- * linear layer is [out, in]. Rows may come in segments (q | k | v, gate | up), each of which tensor
- * parallelism cuts on its own and which Hugging Face may keep as tensors of their own. Vectors have cols = 0
- * in the table and one dimension on disk.
+ * A model is cut into parts: the embedding, each decoder layer, the head. Every tensor has a global
+ * shape (the checkpoint's: no padding) and a local one (this rank's slice, the vocabulary padded). A
+ * weight of a linear layer is [out, in]. Rows may come in segments (q | k | v, gate | up): tensor
+ * parallelism cuts each segment on its own, and Hugging Face may store each as its own tensor. Vectors
+ * have cols = 0 in the table and one dimension on disk.
  *
  * A rank holds the parts of its virtual stages, chunk by chunk. In memory a part is one to two buckets
- * (data.h): D, whose gradients the input half of a backward completes, and W, completed by the weight half;
- * the token embedding is a bucket of its own. Tied embeddings on two ranks: the last stage has a copy of the
- * token embedding in its head part.
+ * (data.h): D, whose gradients are complete after the input half of a backward, and W, complete after
+ * the weight half. The token embedding is its own bucket. Tied embeddings on two ranks: the last stage
+ * has a copy of the token embedding in its head part.
  *
- * With more tensor ranks than key/value heads, tp / heads neighbouring ranks (grid.kv) hold one head of k and
- * v. */
+ * With more tensor ranks than key/value heads, tp / heads neighbouring ranks (grid.kv) hold one head of
+ * k and v. */
 #ifndef PARAMS_H
 #define PARAMS_H
 #include "config.h"
@@ -21,14 +21,14 @@
 #include "placement.h"
 
 typedef enum { PART_EMBEDDING, PART_LAYER, PART_HEAD } PartKind;
-typedef enum { CUT_NONE, CUT_ROWS, CUT_COLS } Cut; /* over the tensor group; rows: each segment on its own */
+typedef enum { CUT_NONE, CUT_ROWS, CUT_COLS } Cut; /* over tensor ranks; CUT_ROWS cuts each segment */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_SCALED } Init; /* SCALED: init_method_std / sqrt(2 L) */
 
-/* X(id, name, part, condition, segments, cols, cut, init, decay, gpt2 names, llama names)
- * condition and the dimensions are expressions of `c`, the resolved config. Names inside a layer follow the
- * prefix "decoder.layers.N."; Hugging Face names likewise "transformer.h.N." and "model.layers.N." (a leading
- * '/' means no layer prefix); commas separate one name a segment; a trailing '^' marks a transposed (Conv1D)
- * tensor. */
+/* X(id, name, part, condition, segments, cols, cut, init, decay, gpt2 names, llama names) condition and
+ * the dimensions are expressions of `c`, the resolved config. Names inside a layer follow the prefix
+ * "decoder.layers.N."; Hugging Face names likewise "transformer.h.N." and "model.layers.N." (a leading
+ * '/' means no layer prefix); commas separate one name a segment; a trailing '^' marks a transposed
+ * (Conv1D) tensor. */
 #define PARAMS(X)                                                                                            \
     X(WTE, "embedding.word_embeddings.weight", PART_EMBEDDING, 1, SEG(V), H, CUT_ROWS, INIT_NORMAL, 1,       \
       "transformer.wte.weight", "model.embed_tokens.weight")                                                 \
@@ -91,7 +91,7 @@ typedef struct {
     void (*shape)(const Config *c, int64_t segment[MAX_SEGMENTS], int64_t *cols);   /* global, unpadded */
     Cut cut;
     Init init;
-    int decay;                       /* takes weight decay */
+    int decay;                       /* bool: takes weight decay */
     const char *gpt2, *llama;        /* Hugging Face names, see PARAMS; "" = that family has none */
 } ParamDef;
 
@@ -100,10 +100,10 @@ extern const ParamDef param_defs[PARAM_KINDS];
 typedef struct {
     const ParamDef *def;
     ParamId id;
-    int layer;                       /* global number of its layer, -1 outside the layers */
-    int number; /* its place in the whole model's order, the same on every rank; with gaps */
-    int copy;                        /* of a tensor that another rank owns: not counted, not saved */
-    int bucket;
+    int layer;                       /* global number of its layer; -1 outside the layers */
+    int number;                      /* place in the model's order, with gaps; same on every rank */
+    int copy;                        /* bool: another rank owns the tensor; not counted, not saved */
+    int bucket;                      /* index in Params.data */
     char name[96];                   /* the checkpoint's: "decoder.layers.3.mlp.linear_fc1.weight" */
     int ndim;                        /* 1 or 2 */
     int64_t segment[MAX_SEGMENTS];   /* global rows of each segment, unused ones 0 */
@@ -111,85 +111,87 @@ typedef struct {
     int64_t local_rows, local_cols;  /* this rank's slice, vocabulary padded; a vector is local_rows x 1 */
     int64_t offset;                  /* in the rank's flat space, a multiple of SUMSQ_BLOCK */
     int64_t n;                       /* local elements, padding included */
-    int64_t counted; /* leading elements that this rank counts and saves for all that hold them */
+    int64_t counted;                 /* leading elements that this rank counts and saves; 0 for a copy */
 } Param;
 
 typedef struct {
     PartKind kind;
-    int layer;                       /* global, PART_LAYER only */
+    int layer;                       /* PART_LAYER: global number */
     int chunk;
-    int first, count;                /* its params in Params.param */
-    int bucket, buckets;             /* its buckets in Params.data */
-    int param[PARAM_KINDS];          /* index by ParamId, -1 = absent */
+    int first, count;                /* [first, first + count) of Params.param */
+    int bucket, buckets;             /* [bucket, bucket + buckets) of Params.data */
+    int param[PARAM_KINDS];          /* index in Params.param by ParamId; -1: absent */
 } Part;
 
-/* Neighbouring parts. */
+/* Parts [first, first + count). */
 typedef struct { int first, count; } PartRange;
 
-/* A box of the global tensor that lies in this rank's slice, dense or strided: global rows [row0, row0+rows),
- * cols [col0, col0+cols) stand at flat element `at` + r*ld + c. */
+/* A box of the global tensor within this rank's slice. Element (row0 + r, col0 + c) of the tensor, r <
+ * rows and c < cols, is flat element at + r*ld + c. */
 typedef struct { int64_t row0, col0, rows, cols, at, ld; } Box;
 #define MAX_BOXES (3 * MAX_SEGMENTS)
 
 typedef struct {
     const Config *cfg;
     Grid *grid;
-    Dtype type, real;                /* storage of weights; gradients, masters and moments */
+    Dtype type, real;                /* type of stored weights; of gradients, masters and moments */
     int nparts, nparam, nchunks;
-    Part *part; /* the parts that this rank holds: chunk by chunk, in model order inside a chunk */
-    PartRange *chunk;
-    Param *param;                    /* by part, then in table order */
+    Part *part;                      /* [nparts] chunk by chunk, in model order inside a chunk */
+    PartRange *chunk;                /* [nchunks] */
+    Param *param;                    /* [nparam] by part, then in table order */
     Data data;                       /* buckets and arrays */
 } Params;
 
-/* Makes the table for this rank of the grid; allocates no tensor memory. A unit of data is a part until
- * params_units says otherwise. Not collective. */
+/* Makes the table for this rank of the grid; allocates no tensor memory. Each part is a unit until
+ * params_units sets others. Not collective. */
 void params_open(Params *p, const Config *cfg, Grid *grid, const Placement *pl);
 void params_close(Params *p);
 
-/* Sets the units that weights and gradients move in; together they are all parts, in order. Before
- * params_layout. */
+/* Sets the units in which weights and gradients are sent. Call before params_layout.
+ *   unit  in  [n]  ranges that cover all parts in order */
 void params_units(Params *p, const PartRange *unit, int n);
 
-/* data_offload, before params_layout. */
+/* As data_offload. Call before params_layout. */
 void params_offload(Params *p, double share, Arena *mapped);
 
-/* Lays the arrays out in `run` (which may be counting). Without gradients there are weights alone. moments: 0
- * to 2. */
+/* Lays the arrays out in `run`, which may only count.
+ *   gradients  in  bool: 0 lays out the weights alone
+ *   moments    in  0 to 2 */
 void params_layout(Params *p, Device *dev, Arena *run, int gradients, int moments);
 
-/* Initial values, the same bits in every layout: a function of (seed, name, index in the global tensor).
- * Needs a layout with gradients. Collective over the shard group. */
+/* Sets initial values, the same bits in every layout: a function of (seed, name, index in the global
+ * tensor). Needs a layout with gradients. Collective over the shard group. */
 void params_init(Params *p, Device *d);
 
-/* weight <- master (bf16, fp16) of what this rank updates, then the others' shards. Collective over the shard
- * group. */
+/* Casts this rank's masters to weights (bf16, fp16) and gathers the other ranks' shards. Collective over
+ * the shard group. */
 void params_refresh(Params *p, Device *d);
 
-/* Local views. A vector is [1, n]. Mat.p is NULL when the model has no such tensor, or while counting. A
- * unit's weights are there after data_ready, its gradients after data_enter; to ask earlier is a BUG. */
+/* Views of a weight and of its gradient on this rank. A vector is [1, n]. Mat.p is NULL when the model
+ * has no such tensor, or while counting. Weights of a unit need data_ready first, gradients data_enter,
+ * else BUG. */
 Mat params_weight(const Params *p, int part, ParamId id);
 Mat params_grad(const Params *p, int part, ParamId id);
 
-/* Where the output layer's weight lives: the head's own, its copy of the token embedding, or the embedding
- * part's. part is -1 when this rank has no head. */
+/* The part and id of the output layer's weight: the head's own, the head's copy of the token embedding,
+ * or the embedding part's. *part is -1 when this rank has no head. */
 void params_head(const Params *p, int *part, ParamId *id);
 
-/* Elements [*from, *to) of tensor t, from its start, that are in this rank's shard; that this rank updates;
- * that it holds of an array. May be empty. */
+/* Elements [*from, *to) of tensor t, counted from its start; may be empty. param_own: this rank's shard.
+ * param_updated: what this rank updates. param_held: what this rank holds of array f. */
 void param_own(const Params *p, const Param *t, int64_t *from, int64_t *to);
 void param_updated(const Params *p, const Param *t, int64_t *from, int64_t *to);
 void param_held(const Params *p, const Param *t, const Flat *f, int64_t *from, int64_t *to);
-/* Element `from` of tensor t in an array that holds it; NULL while counting. */
+/* Address of element `from` of tensor t in array f, which must hold it; NULL while counting. */
 void *param_at(const Params *p, const Param *t, const Flat *f, int64_t from);
 
-/* The boxes of elements [from, to) of one tensor, [0, n) being this rank's whole slice; padding has none.
- * Returns how many. */
+/* Cuts elements [from, to) of a tensor's local slice [0, n) into boxes, without the padding. Returns how
+ * many. */
 int param_boxes(const Params *p, const Param *t, int64_t from, int64_t to, Box box[MAX_BOXES]);
 
 /* The checkpoint's name of the tensor with this number. */
 void param_name(const Config *cfg, int number, char *name, int size);
 
-/* Parameters of the whole model, each once, without padding. */
+/* Number of parameters of the whole model, each once, without padding. */
 int64_t params_count(const Config *cfg);
 #endif

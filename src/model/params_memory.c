@@ -1,4 +1,4 @@
-/* The arrays: views, shards, initial values. */
+/* params_memory -- the arrays of the parameters: views, shards, initial values */
 #include "params.h"
 #include <math.h>
 
@@ -24,7 +24,7 @@ static Mat view(const Params *p, int part, ParamId id, int gradient)
     const Param *t = &p->param[i];
     const Bucket *b = &d->bucket[t->bucket];
     char *base = gradient ? b->grad : b->weight;
-    BUG_ON(!base && (gradient ? d->grad.p : d->weight.p) /* its unit has not been entered, or made ready */);
+    BUG_ON(!base && (gradient ? d->grad.p : d->weight.p) /* no data_enter or data_ready for its unit */);
     char *at = base ? base + (size_t)(t->offset - b->at) * dtype_size(type) : NULL;
     return t->ndim == 1 ? mat(at, 1, t->n, type) : mat(at, t->local_rows, t->local_cols, type);
 }
@@ -32,7 +32,7 @@ static Mat view(const Params *p, int part, ParamId id, int gradient)
 Mat params_weight(const Params *p, int part, ParamId id) { return view(p, part, id, 0); }
 Mat params_grad(const Params *p, int part, ParamId id) { return view(p, part, id, 1); }
 
-/* Flat elements [*from, *to) to elements of t. */
+/* Turns flat elements [*from, *to) into elements of t. */
 static void within(const Param *t, int64_t *from, int64_t *to)
 {
     *from = *from > t->offset ? *from - t->offset : 0;
@@ -69,10 +69,10 @@ void *param_at(const Params *p, const Param *t, const Flat *f, int64_t from)
 
 typedef struct { const Param *t; Box box; void *at; Dtype type; uint64_t key; double std; } InitWork;
 
-/* Rows of one item: small enough to share a tensor out, the same whatever the number of threads. */
+/* An item of work is INIT_ROWS rows: few enough to spread a tensor over the threads. */
 #define INIT_ROWS 16
-#define INIT_COLS 256
-#define INIT_ROOM ((int64_t)1 << 22)   /* elements at a time on their way to the device */
+#define INIT_COLS 256                  /* numbers drawn at a time */
+#define INIT_ROOM ((int64_t)1 << 22)   /* elements copied to the device at a time */
 
 static void init_rows(void *ctx, int64_t item, int thread)
 {
@@ -96,7 +96,7 @@ static void init_rows(void *ctx, int64_t item, int thread)
         }
 }
 
-/* A box, some rows at a time, by way of `room` on the host. */
+/* Initialises a box, some rows at a time, through `room` on the host. */
 static void init_box(Device *d, InitWork w, char *to, char *room)
 {
     Box box = w.box;

@@ -1,14 +1,14 @@
-/* How the linear layers are multiplied: as they are stored, or in FP8.
+/* precision -- how the linear layers are multiplied: as they are stored, or in FP8
  *
- * With delayed scaling a scale is of a whole tensor: before it follows from the largest magnitude of a step,
- * all ranks that hold parts of the tensor agree on that (as Transformer Engine does over tensor and data
- * groups). So the scales of a step, and a checkpoint's, are the same in every layout but for the rounding of
- * what was cast.
+ * With delayed scaling a scale belongs to a whole tensor: at the end of a step all ranks that hold parts
+ * of the tensor take the maximum of their magnitudes (as Transformer Engine does over tensor and data
+ * groups). So the scales of a step, and those in a checkpoint, are the same in every layout but for the
+ * rounding of the values that were cast.
  *
- * Weights change between steps alone: where a step has several microbatches, the first one's copies serve the
- * others, for two bytes an element, where there is room for them (fit.c); the last layers go without first. A
- * copy that is made anew has the same bits. Sharded weights are whole for one unit at a time, and so are
- * their copies. */
+ * Weights change only between steps. Where a step has several microbatches, the FP8 copies that the
+ * first one makes serve the others, for two bytes an element, where there is room (fit.c); the last
+ * layers go without first. A copy that is made anew has the same bits. Sharded weights are whole for one
+ * unit at a time, so their copies are not kept. */
 #include "model.h"
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ int precision_layers(const Config *c, const Params *p)
     return n;
 }
 
-/* The first part from which on copies are not kept. */
+/* The number of leading parts whose weights have copies. */
 static int keep_before(const Model *m, int recast)
 {
     int keep = precision_keeps(m->cfg) ? m->params->nparts : 0;
@@ -96,7 +96,7 @@ void precision_close(Model *m)
 
 Precision model_precision(const Model *m, int part, LinearId which)
 {
-    /* a sequence that is being generated grows by rows of any number */
+    /* generation is not multiplied in FP8: its number of rows is arbitrary */
     if (!in_fp8(m->cfg, m->params->part[part].layer) || m->now.cache)
         return as_stored;
     int64_t at = (int64_t)part * LINEARS + which;
@@ -109,8 +109,8 @@ Precision model_precision(const Model *m, int part, LinearId which)
                        .kept = part < m->fp8.keep ? &m->fp8.weight[at] : NULL};
 }
 
-/* The largest magnitudes of this rank's parts become those of the whole tensors: whole numbers in order, so
- * any rank may add what it has. */
+/* Turns the largest magnitudes of this rank's parts into those of the whole tensors. As integers, the
+ * bits of non-negative floats have the order of the floats, so I32 maximum serves. */
 static void agree(Model *m)
 {
     const int64_t n = scales(m), apart = sizeof *m->fp8.scale / sizeof *m->fp8.seen;
@@ -128,7 +128,7 @@ void model_next_scales(Model *m)
     const Config *c = m->cfg;
     if (!precision_delayed(m))
         return;
-    m->dev->wait_snapshots(m->dev);            /* what a save still copies is about to change */
+    m->dev->wait_snapshots(m->dev);            /* fp8_next overwrites what a save may still copy */
     agree(m);
     m->dev->fp8_next(m->dev, m->fp8.scale, scales(m), c->fp8_amax_history_len,
                      c->fp8_amax_compute_algo == FP8_AMAX_COMPUTE_ALGO_MOST_RECENT);
