@@ -9,18 +9,8 @@
 #include <unistd.h>
 
 enum {
-    COLUMN_LABEL = TIMES,
-    COLUMN_SCHEDULE,
-    COLUMN_P,
-    COLUMN_V,
-    COLUMN_M,
-    COLUMN_LIMIT,
-    COLUMN_SHARE,
-    COLUMN_PUBLISHED,
-    COLUMN_PEAK,
-    COLUMN_STEPS,
-    COLUMN_RESULTS,
-    COLUMNS = COLUMN_RESULTS + 11
+    COLUMN_LABEL = TIMES, COLUMN_SCHEDULE, COLUMN_P, COLUMN_V, COLUMN_M, COLUMN_LIMIT, COLUMN_SHARE,
+    COLUMN_PUBLISHED, COLUMN_PEAK, COLUMN_STEPS, COLUMN_RESULTS, COLUMNS = COLUMN_RESULTS + 11
 };
 static const char *const column_name[COLUMNS] = {
     "forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms", "label", "schedule", "p", "v", "m",
@@ -48,11 +38,9 @@ static void read_head(Reader *r, const char *line)
         while (k < COLUMNS && strcmp(column_name[k], name))
             k++;
         if (k == COLUMNS)
-            USAGE_ERROR(
-                "%s:%d: there is no column '%s'; change: label, schedule, p, v, m, forward_ms, "
-                "backward_input_ms, backward_weight_ms, p2p_ms, max_activations, weight_share, published, "
-                "published_peak",
-                r->path, r->line, name);
+            USAGE_ERROR("%s:%d: there is no column '%s'; change: label, schedule, p, v, m, forward_ms, "
+                        "backward_input_ms, backward_weight_ms, p2p_ms, max_activations, weight_share, "
+                        "published, published_peak", r->path, r->line, name);
         r->at[k] = n;
     }
     for (int k = COLUMN_SCHEDULE; k <= COLUMN_M; k++)
@@ -116,15 +104,8 @@ static void read_fields(const Reader *r, const char *line, char *field[COLUMNS])
 
 static void read_results(const Reader *r, char *const field[], Cell *c)
 {
-    double *to[] = {&c->measured_span,
-                    &c->least,
-                    &c->most,
-                    &c->measured.rate,
-                    &c->measured.step_rate,
-                    &c->span,
-                    &c->simulated.rate,
-                    &c->simulated.step_rate,
-                    &c->closed_form.rate,
+    double *to[] = {&c->measured_span, &c->least, &c->most, &c->measured.rate, &c->measured.step_rate,
+                    &c->span, &c->simulated.rate, &c->simulated.step_rate, &c->closed_form.rate,
                     &c->closed_form.step_rate};
     const char *peak = field[COLUMNS - 1];
     for (size_t i = 0; i < sizeof to / sizeof *to; i++)
@@ -154,13 +135,11 @@ static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
     if (*field[COLUMN_SHARE])
         s.weight_share = read_number(r, field, COLUMN_SHARE, 0);
     if (!(s.weight_share >= 0 && s.weight_share <= 1))
-        USAGE_ERROR(
-            "%s:%d: weight_share %s is not in [0, 1]; change: the part of an activation that stays until W",
-            r->path, r->line, field[COLUMN_SHARE]);
+        USAGE_ERROR("%s:%d: weight_share %s is not in [0, 1]; change: the part of an activation that stays "
+                    "until W", r->path, r->line, field[COLUMN_SHARE]);
     if (kind == SCHEDULE_CUSTOM && !r->results)
-        USAGE_ERROR(
-            "%s:%d: lists of a file are no cell; change: pipeline_schedule=custom without clock_cells",
-            r->path, r->line);
+        USAGE_ERROR("%s:%d: lists of a file are no cell; change: pipeline_schedule=custom without "
+                    "clock_cells", r->path, r->line);
     if (wanted_holds(w, &s)) {
         Cell *cell;
         char *why = bubble_add(t, &s, time, &cell);
@@ -217,9 +196,8 @@ void bubble_add_file(Table *t, const Config *c, const Wanted *w)
     bubble_times(c, r.standard);
     read_file(t, &r, w);
     if (!t->n)
-        USAGE_ERROR(
-            "%s has no cell that --schedules, --p, --m and --v let pass; change: leave some of them out",
-            path);
+        USAGE_ERROR("%s has no cell that --schedules, --p, --m and --v let pass; change: leave some of them "
+                    "out", path);
     bubble_times_close(r.standard);
     free(path);
 }

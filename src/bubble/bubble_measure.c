@@ -83,10 +83,8 @@ void bubble_measure(Table *t)
     for (int i = 0; i < t->n; i++) {
         mine += t->cell[i].shape.p == world;
         if (t->cell[i].shape.p != world && world > 1)
-            die(EXIT_CONFIG, "bubble",
-                "a pipeline of p = %d in a job of %d ranks; change: --p %d, or start `train bubble` alone: "
-                "it starts its ranks itself",
-                t->cell[i].shape.p, world, world);
+            die(EXIT_CONFIG, "bubble", "a pipeline of p = %d in a job of %d ranks; change: --p %d, or start "
+                "`train bubble` alone: it starts its ranks itself", t->cell[i].shape.p, world, world);
     }
     if (!mine)
         return;

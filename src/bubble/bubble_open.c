@@ -12,9 +12,8 @@ void bubble_open(Table *t, const Config *cfg, const BubbleRange *range, int time
         bubble_times(cfg, time);
         int given = (time[TIME_F].n > 0) + (time[TIME_D].n > 0) + (time[TIME_W].n > 0);
         if (given && given < 3)
-            USAGE_ERROR(
-                "clock_forward_ms, clock_backward_input_ms and clock_backward_weight_ms go together; change: "
-                "give all three, or none");
+            USAGE_ERROR("clock_forward_ms, clock_backward_input_ms and clock_backward_weight_ms go together; "
+                        "change: give all three, or none");
         if (!given && !timeless)
             USAGE_ERROR(
                 "nothing says how long a computation takes; change: give clock_forward_ms, "

@@ -141,10 +141,8 @@ void bubble_print(FILE *f, const Table *t)
                "longest over ranks of last end - first start\n(arXiv:2401.10241); of the step: cost = last "
                "end - first start of all ranks. peak: activations of the fullest rank, in microbatches.\n");
     if (show & SHOW_MEASURED)
-        fprintf(f,
-                "measured: the step in the middle of some; spread: slowest - fastest. Furthest from the "
-                "simulated step: %.2f %%\n",
-                100 * worst);
+        fprintf(f, "measured: the step in the middle of some; spread: slowest - fastest. Furthest from the "
+                "simulated step: %.2f %%\n", 100 * worst);
     if (show & SHOW_PUBLISHED)
         fprintf(f, "furthest from what was published: %.5f\n", far);
 }
@@ -207,15 +205,9 @@ void bubble_csv(FILE *f, const Table *t)
     fprintf(f, "%s\n", header);
     for (int i = 0; i < t->n; i++) {
         const Cell *c = &t->cell[i];
-        const double ms[] = {c->steps ? c->measured_span : NAN,
-                             c->steps ? c->least : NAN,
-                             c->steps ? c->most : NAN,
-                             c->measured.rate,
-                             c->measured.step_rate,
-                             c->span,
-                             c->simulated.rate,
-                             c->simulated.step_rate,
-                             c->closed_form.rate,
+        const double ms[] = {c->steps ? c->measured_span : NAN, c->steps ? c->least : NAN,
+                             c->steps ? c->most : NAN, c->measured.rate, c->measured.step_rate, c->span,
+                             c->simulated.rate, c->simulated.step_rate, c->closed_form.rate,
                              c->closed_form.step_rate};
         fprintf(f, "%s,%s,%d,%d,%d", c->label ? c->label : "", schedule_name(c->shape.kind), c->shape.p,
                 c->shape.v, c->shape.m);

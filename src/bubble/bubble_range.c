@@ -123,9 +123,8 @@ static void fill_wanted(Wanted *w, const Config *c)
     if (!w->m.n && batch == CFG_ABSENT)
         USAGE_ERROR("no number of microbatches; change: give --m, or global_batch_size in %s", c->path);
     if (!w->m.n && (batch % micro || batch / micro > UINT16_MAX))
-        USAGE_ERROR(
-            "global_batch_size %lld is no number of microbatches of %lld that can be; change: give --m",
-            (long long)batch, (long long)micro);
+        USAGE_ERROR("global_batch_size %lld is no number of microbatches of %lld that can be; change: give "
+                    "--m", (long long)batch, (long long)micro);
     otherwise(&w->m, batch / micro);
 }
 
@@ -204,9 +203,7 @@ void bubble_add_range(Table *t, const Config *c, Wanted *w, const Times time[TIM
                 }
     if (!t->n)
         USAGE_ERROR("no pipeline is left: %s; change: --schedules, --p, --m or --v",
-                    first ? first
-                          : "interleaved needs --v "
-                            "of 2 or more");
+                    first ? first : "interleaved needs --v of 2 or more");
     free(first);
 }
 

@@ -73,10 +73,8 @@ static void read_rank(Step *x, const TimelineRank *t, int r, int64_t step)
         if (e->step != step || !timeline_is_compute(e))
             continue;
         BUG_ON(e->chunk >= s->v || e->mb >= s->m);
-        Op op = {e->kind == I_F   ? 0
-                 : e->kind == I_W ? 2
-                                  : 1,
-                 pipe_stage(s, r, e->chunk), e->mb, e->start, e->end};
+        int kind = e->kind == I_F ? 0 : e->kind == I_W ? 2 : 1;
+        Op op = {kind, pipe_stage(s, r, e->chunk), e->mb, e->start, e->end};
         Op *last = *n ? &x->op[r][*n - 1] : NULL;
         if (last && last->kind == op.kind && last->stage == op.stage && last->mb == op.mb) {
             last->end = op.end;

@@ -97,10 +97,9 @@ void clock_open(Clock *c, Grid *grid, const ScheduleSet *set)
     size_t n = (size_t)set->shape.v * (size_t)set->shape.m;
     int *units = xcalloc((size_t)set->shape.v, sizeof *units);
     *c = (Clock){.grid = grid, .shape = &set->shape, .counts = time_is_virtual()};
-    all_ok(&grid->all, grid_host_ranks(grid) == grid->world, EXIT_CONFIG, "clock-hosts",
-           "device clock needs all ranks on one host, whose clock they share; this one has %d of %d; change: "
-           "start them without --hosts",
-           grid_host_ranks(grid), grid->world);
+    all_ok(&grid->all, grid_host_ranks(grid) == grid->world, EXIT_CONFIG, "clock-hosts", "device clock needs "
+           "all ranks on one host, whose clock they share; this one has %d of %d; change: start them without "
+           "--hosts", grid_host_ranks(grid), grid->world);
     BUG_ON(grid->size[AXIS_PP] != set->shape.p || !set->shape.cost[0] || !set->shape.cost[1] ||
            !set->shape.cost[2]);
     for (int chunk = 0; chunk < set->shape.v; chunk++)

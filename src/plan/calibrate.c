@@ -245,11 +245,8 @@ static void write_down(const Machine *m, const char *path)
     strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&t, &tm));
     FILE *f = fopen(path, "w");
     if (f)
-        machine_write(
-            f, m,
-            textf("# Measured by train plan --calibrate, %s, %s. The figures are the host's, which its "
-                  "ranks share.\n",
-                  day, config_build_id()));
+        machine_write(f, m, textf("# Measured by train plan --calibrate, %s, %s. The figures are the host's, "
+                                  "which its ranks share.\n", day, config_build_id()));
     if (!f || fclose(f))
         die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: --machine with a file that you may write",
             path, strerror(errno));
@@ -395,9 +392,7 @@ void calibrate(const Config *cfg, const char *path, int argc, char **argv)
         return;
     }
     if (world != 2)
-        die(EXIT_CONFIG, "usage",
-            "train plan --calibrate measures with 2 ranks, not %d; change: scripts/launch -n 2, or start it "
-            "alone",
-            world);
+        die(EXIT_CONFIG, "usage", "train plan --calibrate measures with 2 ranks, not %d; change: "
+            "scripts/launch -n 2, or start it alone", world);
     measure(cfg, path, rank);
 }

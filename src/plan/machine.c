@@ -241,8 +241,7 @@ static void load(Machine *m, const char *path, int depth)
     char *text = file_read_text(AT_FDCWD, path, 0, 1 << 20, &size, why);
     if (!text)
         die(EXIT_CONFIG, "machine",
-            "%s; change: --machine NAME with configs/machines/NAME.yaml, or the path of a .yaml file",
-            why);
+            "%s; change: --machine NAME with configs/machines/NAME.yaml, or the path of a .yaml file", why);
     m->like = NULL;
     parse(&r, text, (size_t)size);
     if (m->like && depth > 4)

@@ -15,10 +15,8 @@ static int busiest(const Prediction *p)
 
 static void print_stages(FILE *f, const Prediction *p)
 {
-    fprintf(f,
-            "stages     ms of a microbatch, in brackets of it waiting for the tensor group\n  %-8s %18s %18s "
-            "%18s\n",
-            "stage", "forward", "backward", "of weights");
+    fprintf(f, "stages     ms of a microbatch, in brackets of it waiting for the tensor group\n  %-8s %18s "
+            "%18s %18s\n", "stage", "forward", "backward", "of weights");
     for (int s = 0; s < p->n; s++) {
         const Spent *t[] = {&p->stage[s].forward, &p->stage[s].backward_x, &p->stage[s].backward_w};
         fprintf(f, "  %-8d", s);
@@ -66,9 +64,8 @@ void plan_times(FILE *f, const Prediction *p, const Config *c, int explain)
     double tokens = (double)(batch * c->seq_length), flops = run_flops_per_token(c) * tokens;
     fprintf(f, "time       %.2f ms a step: %.0f tokens/s, %.1f TFLOP/s of a rank; bubble %.2f %%\n",
             1e3 * p->step, tokens / p->step, flops / p->step / c->world / 1e12, 100 * p->bubble);
-    fprintf(f,
-            "           computing %.1f %%, waiting for the tensor group %.1f %%, for the pipeline %.1f %%, "
-            "for the data group %.1f %%, optimizer %.1f %%, on pipeline rank %d\n",
+    fprintf(f, "           computing %.1f %%, waiting for the tensor group %.1f %%, for the pipeline %.1f "
+            "%%, for the data group %.1f %%, optimizer %.1f %%, on pipeline rank %d\n",
             percent(t->forward + t->backward, t->total), percent(t->tp, t->total),
             percent(t->bubble, t->total), percent(t->dp, t->total), percent(t->optimizer, t->total), rank);
     if (!explain)

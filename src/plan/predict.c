@@ -370,10 +370,8 @@ void predict_check(const Config *cfg, const Machine *m)
                           ? "optimizer_cpu_offload"
                           : NULL;
     if (key && !m->shared && isnan(m->host_gbps))
-        die(EXIT_CONFIG, "machine",
-            "%s does not say host_gbps, the speed between a rank's memory and its host's, where %s moves "
-            "data; change: add host_gbps to its section device",
-            m->path, key);
+        die(EXIT_CONFIG, "machine", "%s does not say host_gbps, the speed between a rank's memory and its "
+            "host's, where %s moves data; change: add host_gbps to its section device", m->path, key);
 }
 
 void predict(Prediction *out, const Config *cfg, const Machine *m)

@@ -224,10 +224,8 @@ static void run_workers(const Plan *p)
         if (WIFEXITED(status) && WEXITSTATUS(status))
             exit(WEXITSTATUS(status));         /* it has said why */
         if (!WIFEXITED(status))
-            die(EXIT_BUG, "sweep",
-                "a process that planned layouts was ended by signal %d; change: see whether memory ran out "
-                "(the system log), and report it otherwise",
-                WTERMSIG(status));
+            die(EXIT_BUG, "sweep", "a process that planned layouts was ended by signal %d; change: see "
+                "whether memory ran out (the system log), and report it otherwise", WTERMSIG(status));
     }
 }
 
@@ -281,10 +279,9 @@ static void take_layouts(Sweep *s, const SweepLayout *all, int n)
             s->layout[s->n++] = all[i];
         }
     if (!s->n)
-        die(EXIT_CONFIG, "sweep",
-            "no layout of %d ranks is legal for %s with a batch of %lld%s; change: --world or the batch "
-            "size; `train plan` with one layout says which rule it breaks",
-            s->world, s->path, (long long)s->batch, s->fixed ? " and the sizes given" : "");
+        die(EXIT_CONFIG, "sweep", "no layout of %d ranks is legal for %s with a batch of %lld%s; change: "
+            "--world or the batch size; `train plan` with one layout says which rule it breaks", s->world,
+            s->path, (long long)s->batch, s->fixed ? " and the sizes given" : "");
     sweep_sort(s);
 }
 

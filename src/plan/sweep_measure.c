@@ -69,9 +69,8 @@ static void recall(Sweep *s, int fd, const char *path)
     }
     free(line);
     if (!f || fclose(f) || (last && last != '\n' && write(fd, "\n", 1) != 1))
-        die(EXIT_RESOURCE, "write",
-            "cannot read and write %s: %s; change: free space, or -o with another folder", path,
-            strerror(errno));
+        die(EXIT_RESOURCE, "write", "cannot read and write %s: %s; change: free space, or -o with another "
+            "folder", path, strerror(errno));
 }
 
 /* The last launch of a layout. One write, so that nothing can come between its halves. */
@@ -163,17 +162,10 @@ static void remove_tree(const char *path)
 }
 
 /* What a measurement needs of the configuration's run: steps, an end without evaluation and checkpoint. */
-static const char *const still[] = {"log_interval=1",
-                                    "eval_interval=null",
-                                    "save_interval=null",
-                                    "save_retain_interval=null",
-                                    "save_at_end=false",
-                                    "load=null",
-                                    "finetune=false",
-                                    "trace_steps=[]",
-                                    "exit_duration_in_mins=null",
-                                    "exit_interval=",
-                                    "save="};
+static const char *const still[] = {
+    "log_interval=1", "eval_interval=null", "save_interval=null", "save_retain_interval=null",
+    "save_at_end=false", "load=null", "finetune=false", "trace_steps=[]", "exit_duration_in_mins=null",
+    "exit_interval=", "save="};
 enum { STILL = sizeof still / sizeof *still };
 
 static int is_still(const char *arg)
@@ -248,10 +240,8 @@ static int open_rows(const char *path)
         die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: -o with a folder that you may write to",
             path, strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB))
-        die(EXIT_RESOURCE, "sweep",
-            "another sweep is at work in this folder (%s is locked); change: wait for it, or -o with another "
-            "folder",
-            path);
+        die(EXIT_RESOURCE, "sweep", "another sweep is at work in this folder (%s is locked); change: wait "
+            "for it, or -o with another folder", path);
     return fd;
 }
 
@@ -276,10 +266,8 @@ void sweep_measure(Sweep *s)
     for (int i = 0; i < most; i++)
         known += s->layout[i].rounds >= s->rounds || layout_failed(&s->layout[i]);
     if (most)
-        fprintf(stderr,
-                "measuring %d layouts in %d rounds, %d of them known already; interrupted, the same command "
-                "goes on\n",
-                most, s->rounds, known);
+        fprintf(stderr, "measuring %d layouts in %d rounds, %d of them known already; interrupted, the same "
+                "command goes on\n", most, s->rounds, known);
     for (int round = 1; round <= s->rounds; round++)
         for (int i = 0; i < most; i++) {
             SweepLayout *l = &s->layout[i];

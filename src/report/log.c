@@ -109,9 +109,8 @@ static void continue_lines(Log *l, int64_t last)
         json_decref(o);
     }
     if (!text || (kept < size && !file_replace(l->dir, "metrics.jsonl", text, kept, why)))
-        die(EXIT_RESOURCE, "log",
-            "cannot continue %s/metrics.jsonl: %s; change: free space, or make the run directory writable",
-            l->run_dir, why);
+        die(EXIT_RESOURCE, "log", "cannot continue %s/metrics.jsonl: %s; change: free space, or make the run "
+            "directory writable", l->run_dir, why);
     free(text);
 }
 
@@ -145,16 +144,14 @@ static void open_files(Log *l, const Config *cfg, const LogStart *s)
     l->fd = openat(l->dir, "metrics.jsonl",
                    O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0666);
     if (l->fd < 0)
-        die(EXIT_RESOURCE, "log",
-            "cannot open %s/metrics.jsonl: %s; change: make the run directory writable, or choose another "
-            "with save", l->run_dir, strerror(errno));
+        die(EXIT_RESOURCE, "log", "cannot open %s/metrics.jsonl: %s; change: make the run directory "
+            "writable, or choose another with save", l->run_dir, strerror(errno));
     l->size = lseek(l->fd, 0, SEEK_END);
     if (!file_make_dirs(events, why))
         die(EXIT_RESOURCE, "log", "%s; change: choose another tensorboard_dir", why);
     if (event_open(&l->events, events, wall(), resumed ? s->resume_iteration + 1 : 0))
-        die(EXIT_RESOURCE, "log",
-            "cannot write an event file in %s: %s; change: make it writable, or choose another with "
-            "tensorboard_dir", events, strerror(errno));
+        die(EXIT_RESOURCE, "log", "cannot write an event file in %s: %s; change: make it writable, or choose "
+            "another with tensorboard_dir", events, strerror(errno));
     config_summary(l, cfg);
 }
 

@@ -198,11 +198,9 @@ static void put_share(FILE *f, const Report *r, const double *share)
     html_put(f, "</div>\n<table>");
     for (int k = 0; k < PHASES; k++)
         if (share[k] > 0)
-            html_put(f,
-                     "<tr><td><span class='dot %s'></span>%s</td><td class='n'>%s a step</td><td "
-                     "class='n'>%.1f %%</td></tr>\n",
-                     phase[k].css, phase[k].css, report_ms_text(t, share[k] / (double)r->n),
-                     100 * share[k] / total);
+            html_put(f, "<tr><td><span class='dot %s'></span>%s</td><td class='n'>%s a step</td><td "
+                     "class='n'>%.1f %%</td></tr>\n", phase[k].css, phase[k].css,
+                     report_ms_text(t, share[k] / (double)r->n), 100 * share[k] / total);
     html_put(f, "</table>\n<p class='note'>other: the rest of a step, in which a rank waits for the work of "
              "another rank, moves messages, gathers weights or writes the log; means over the ranks.</p>");
     card_close(f);

@@ -92,9 +92,8 @@ static void put_operations(const Svg *s, Picture *d, const TimelineRank *r, Trac
             if (n > 1)
                 snprintf(more, sizeof more, " and %lld more", (long long)(n - 1));
             svg_rect(s, timeline_stream_name[stream], 1, at.start, at.end, y, THIN - 1,
-                     "%s%s: %.3f MB, %.3f ms from "
-                     "%.3f ms",
-                     name, n > 1 ? more : "", (double)bytes / 1e6, at.end - at.start, at.start);
+                     "%s%s: %.3f MB, %.3f ms from %.3f ms", name, n > 1 ? more : "", (double)bytes / 1e6,
+                     at.end - at.start, at.start);
             d->bars++;
             n = bytes = 0;
         }

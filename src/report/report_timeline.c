@@ -120,11 +120,9 @@ static void put_notes(FILE *f, const Timeline *t, int64_t step, int left_out)
              "time: what the measured bubble has above theirs is waiting for messages, and work between "
              "instructions. ");
     if (o.bytes > 0)
-        html_put(f,
-                 "All ranks together: %.0f %% of the %s moved for gradient reductions were moved under "
-                 "computation (%.0f %% of their time). ",
-                 100 * o.bytes_under / o.bytes, report_bytes_text(b, o.bytes),
-                 100 * o.seconds_under / fmax(o.seconds, 1e-12));
+        html_put(f, "All ranks together: %.0f %% of the %s moved for gradient reductions were moved under "
+                 "computation (%.0f %% of their time). ", 100 * o.bytes_under / o.bytes,
+                 report_bytes_text(b, o.bytes), 100 * o.seconds_under / fmax(o.seconds, 1e-12));
     if (left_out)
         html_put(f, "%d more pipelines are in trace.json. ", left_out);
     html_put(f, "trace.json opens in Perfetto.</p>\n");

@@ -3,15 +3,7 @@
 #include <math.h>
 
 enum {
-    LEFT = 66,
-    HEAD = 26,
-    TITLE = 15,
-    ROW = 30,
-    BAR = 24,
-    RIGHT = 24,
-    BOTTOM = 46,
-    LEAST = 900,
-    WIDEST = 16000
+    LEFT = 66, HEAD = 26, TITLE = 15, ROW = 30, BAR = 24, RIGHT = 24, BOTTOM = 46, LEAST = 900, WIDEST = 16000
 };
 
 void lane_bar(const Svg *s, const Instr *i, int v, Span at, double y, double height, const char *title)

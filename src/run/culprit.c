@@ -64,10 +64,9 @@ void run_check_weights(Run *r, const char *dir)
     Culprit culprit = find_weight(r);
     int64_t first = culprit.order;
     all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
-    all_ok(all, first == INT64_MAX || culprit.order != first, EXIT_NUMERIC, "not-finite",
-           "%s: %s holds a NaN or an infinity; change: load an earlier checkpoint; `train inspect` counts "
-           "such values",
-           dir, culprit.name);
+    all_ok(all, first == INT64_MAX || culprit.order != first, EXIT_NUMERIC, "not-finite", "%s: %s holds a "
+           "NaN or an infinity; change: load an earlier checkpoint; `train inspect` counts such values", dir,
+           culprit.name);
 }
 
 _Noreturn void run_not_finite(Run *r, const Launched *s)

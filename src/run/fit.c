@@ -199,8 +199,7 @@ const char *run_fp8_text(const Config *c, int recast)
     if (!precision_keeps(c))
         return "weights are cast once a step or for each unit gathered, no copies kept";
     return recast ? textf("copies of weights kept by all layers but the last %d of each rank, which cast "
-                          "theirs in every microbatch: the GPU has no room for them",
-                          recast)
+                          "theirs in every microbatch: the GPU has no room for them", recast)
                   : "copies of weights kept by all layers";
 }
 
@@ -233,16 +232,14 @@ void run_fit(Run *r)
     keep_copies(r, room);
     int64_t need = device_need(r);
     int fits = need <= room;
-    all_ok(all, fits, EXIT_RESOURCE, "memory-plan",
-           "this rank needs %.2f GiB of the %s's memory (parameters %.2f, gradients %.2f, optimizer %.2f, "
-           "activations %.2f, buffers %.2f%s), %.2f are left for each of the %d that share it; change: %s",
-           gib(need), r->plan.apart ? "GPU" : "host", gib(m->parameters), gib(m->gradients),
-           gib(m->optimizer), gib(m->activations), gib(m->buffers),
+    all_ok(all, fits, EXIT_RESOURCE, "memory-plan", "this rank needs %.2f GiB of the %s's memory (parameters "
+           "%.2f, gradients %.2f, optimizer %.2f, activations %.2f, buffers %.2f%s), %.2f are left for each "
+           "of the %d that share it; change: %s", gib(need), r->plan.apart ? "GPU" : "host",
+           gib(m->parameters), gib(m->gradients), gib(m->optimizer), gib(m->activations), gib(m->buffers),
            m->reserve ? textf(", %.2f for libraries", gib(m->reserve)) : "", gib(room), share,
            fits ? "" : remedies(r, room));
-    all_ok(all, !r->plan.apart || m->host <= host, EXIT_RESOURCE, "memory-plan",
-           "this rank needs %.2f GiB of the host's memory (offloaded %.2f, copies %.2f), %.2f are left for "
-           "each of its %d ranks; change: a lower optimizer_offload_fraction or cpu_offloading_num_layers, "
-           "async_save=false, or fewer ranks a host",
-           gib(m->host), gib(m->mapped), gib(m->staging), gib(host), here);
+    all_ok(all, !r->plan.apart || m->host <= host, EXIT_RESOURCE, "memory-plan", "this rank needs %.2f GiB "
+           "of the host's memory (offloaded %.2f, copies %.2f), %.2f are left for each of its %d ranks; "
+           "change: a lower optimizer_offload_fraction or cpu_offloading_num_layers, async_save=false, or "
+           "fewer ranks a host", gib(m->host), gib(m->mapped), gib(m->staging), gib(host), here);
 }

@@ -34,9 +34,8 @@ static void compare_ranks(Run *r)
     int64_t low = (int64_t)(r->plan.hash >> 1), high = low;
     all->wait(all, all->all_reduce(all, &low, 1, I64, OP_MIN));
     all->wait(all, all->all_reduce(all, &high, 1, I64, OP_MAX));
-    all_ok(all, low == high, EXIT_BUG, "schedule-hash",
-           "the ranks have made different instruction lists of the same configuration; change: run the same "
-           "build on every host, and report this");
+    all_ok(all, low == high, EXIT_BUG, "schedule-hash", "the ranks have made different instruction lists of "
+           "the same configuration; change: run the same build on every host, and report this");
 }
 
 /* Opens the parameter table again, over the groups of ranks. */

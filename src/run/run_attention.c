@@ -59,10 +59,7 @@ void run_attention(Run *r)
     if (c->attention_backend == ATTENTION_BACKEND_FUSED)
         all_ok(all, some && taken == u.forward + u.backward, EXIT_RESOURCE, "cudnn",
                "attention_backend is fused, and %s cannot do it: %s; change: attention_backend: auto, or %s",
-               u.name,
-               why      ? why
-               : *u.why ? u.why
-                        : "no call that it could do",
+               u.name, why ? why : *u.why ? u.why : "no call that it could do",
                *u.why ? "install cuDNN 9 and set LD_LIBRARY_PATH to its folder" : "leave it out");
     int64_t missing = !why && !some;
     all->wait(all, all->all_reduce(all, &missing, 1, I64, OP_MAX));

@@ -27,9 +27,8 @@ static void open_cuda(Run *r)
     r->dev.pool = pool_open(threads_of(r));        /* host threads: they compute the initial values */
     r->gpu.sharing = ranks_of_gpu(r);
     all_ok(&r->grid.all, r->gpu.sharing == 1 || c->distributed_backend == DISTRIBUTED_BACKEND_STAGED,
-           EXIT_RESOURCE, "nccl",
-           "%d ranks have the same GPU, one of %d that this one sees, and NCCL needs one for each; change: "
-           "as many ranks on each host as it has GPUs, or distributed_backend: staged",
+           EXIT_RESOURCE, "nccl", "%d ranks have the same GPU, one of %d that this one sees, and NCCL needs "
+           "one for each; change: as many ranks on each host as it has GPUs, or distributed_backend: staged",
            r->gpu.sharing, gpus);
     grid_device(&r->grid, &r->dev);
     if (c->distributed_backend == DISTRIBUTED_BACKEND_STAGED)

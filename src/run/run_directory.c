@@ -69,12 +69,8 @@ static int lock(RunDirectory *d, char why[WHY])
             return file_errno(why, "cannot lock %s", d->path), EXIT_RESOURCE;
         int known = file_read_at(d->lock, ".lock", who, sizeof who - 1, 0, why);
         who[strcspn(who, "\n")] = 0;
-        return file_why(
-                   why,
-                   "another job (%s) is writing in %s; change: wait for the other job, or save=DIR, another "
-                   "folder",
-                   known ? who : "unknown", d->path),
-               EXIT_CHECKPOINT;
+        return file_why(why, "another job (%s) is writing in %s; change: wait for the other job, or "
+                        "save=DIR, another folder", known ? who : "unknown", d->path), EXIT_CHECKPOINT;
     }
     gethostname(host, sizeof host - 1);
     memset(who + snprintf(who, sizeof who, "process %d on %s", (int)getpid(), host), '\n', 1);
@@ -119,25 +115,17 @@ static int claim(RunDirectory *d, const Config *cfg, char why[WHY])
         return code;
     if (holds(d->path, MANIFEST, 0))
         return file_why(why, "save names %s, which is a checkpoint itself; change: save=DIR, another folder",
-                        d->path),
-               EXIT_CONFIG;
+                        d->path), EXIT_CONFIG;
     int saved = checkpoint_exists(d->path);
     d->used = saved || holds(d->path, "metrics.jsonl", 1);
     d->goes_on = load && !cfg->finetune && is_own(load, d->path);
     if (d->goes_on && cfg->overwrite)
-        return file_why(why,
-                        "load=%s goes on with the run in %s, and overwrite=true begins another one; change: "
-                        "leave one of the two out",
-                        load, d->path),
-               EXIT_CONFIG;
+        return file_why(why, "load=%s goes on with the run in %s, and overwrite=true begins another one; "
+                        "change: leave one of the two out", load, d->path), EXIT_CONFIG;
     if (d->used && !d->goes_on && !cfg->overwrite)
-        return file_why(
-                   why,
-                   "%s holds a run already, and this would be another one; change: load=latest to go on with "
-                   "it, save=DIR, another folder, or overwrite=true, which moves it aside and deletes "
-                   "nothing",
-                   d->path),
-               EXIT_CONFIG;
+        return file_why(why, "%s holds a run already, and this would be another one; change: load=latest to "
+                        "go on with it, save=DIR, another folder, or overwrite=true, which moves it aside "
+                        "and deletes nothing", d->path), EXIT_CONFIG;
     d->from = !load || (d->goes_on && !saved) ? NULL : strcmp(load, "latest") ? load : d->path;
     if (d->goes_on && !saved && strcmp(load, "latest"))
         printf("%s holds no checkpoint yet: a fresh start\n", load);

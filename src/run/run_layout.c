@@ -141,11 +141,9 @@ void run_layout_give(Run *r)
 /* What this rank has sent so far on each axis; groups within an axis count towards it. */
 static void traffic(const Grid *g, Traffic t[AXES])
 {
-    const struct { int axis; const Comm *comm; } more[] = {{AXIS_TP, &g->kv},
-                                                           {AXIS_DP, &g->data},
-                                                           {AXIS_DP, &g->shard},
-                                                           {AXIS_DP, &g->copies},
-                                                           {AXIS_PP, &g->embedding}};
+    const struct { int axis; const Comm *comm; } more[] = {
+        {AXIS_TP, &g->kv}, {AXIS_DP, &g->data}, {AXIS_DP, &g->shard}, {AXIS_DP, &g->copies},
+        {AXIS_PP, &g->embedding}};
     for (int a = 0; a < AXES; a++)
         t[a] = (Traffic){g->axis[a].ops, g->axis[a].bytes};
     for (size_t i = 0; i < sizeof more / sizeof *more; i++) {

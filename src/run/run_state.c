@@ -59,9 +59,8 @@ static const Config *compare_config(const Config *cfg, const json_t *state, cons
     if (change != CHANGE_FREE)
         fprintf(stderr, "%s was written with other settings:\n%s", dir, diff);
     if (change == CHANGE_REFUSE)
-        die(EXIT_CHECKPOINT, "resume-config",
-            "%s: the settings marked `refuse` above cannot change within a run; change: set them back, or "
-            "set finetune: true to start at iteration 0 with its weights",
+        die(EXIT_CHECKPOINT, "resume-config", "%s: the settings marked `refuse` above cannot change within a "
+            "run; change: set them back, or set finetune: true to start at iteration 0 with its weights",
             dir);
     return saved;
 }

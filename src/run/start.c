@@ -137,6 +137,7 @@ void start_print(FILE *f, const Run *r)
 {
     const Config *c = r->cfg;
     const Lists *l = &r->plan.lists[c->batch_steps - 1];
+    const PipeShape *s = &r->plan.shape;
     if (c->world == 1)
         return;
     char *schedule = config_text(c, OPT_pipeline_schedule),
@@ -146,14 +147,13 @@ void start_print(FILE *f, const Run *r)
             (long long)c->pipeline_model_parallel_size, (long long)c->data_parallel_size, sharding);
     placement_print(f, &r->plan.placement);
     fprintf(f, "schedule %s: %d microbatches, bubble %.1f %% %s; activations of",
-            r->plan.shape.p > 1 ? schedule : "1f1b", l->m, 100 * r->plan.sim.rate,
-            run_costs_phrase(&r->plan.shape));
-    for (int p = 0; p < r->plan.shape.p; p++)
+            s->p > 1 ? schedule : "1f1b", l->m, 100 * r->plan.sim.rate, run_costs_phrase(s));
+    for (int p = 0; p < s->p; p++)
         fprintf(f, " %.3g", r->plan.sim.peak[p]);
     fprintf(f, " microbatches\n");
-    if (r->plan.shape.cost[0]) {
+    if (s->cost[0]) {
         fprintf(f, "costs of the search, forward and both halves of backward:");
-        run_costs_print(f, &r->plan.shape);
+        run_costs_print(f, s);
         fprintf(f, "\n");
     }
     free(schedule);
