@@ -12,10 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A machine's speed wanders for seconds at a time: one rank with the host for itself, and two that share it,
- * take turns, with short and with long microbatches. */
-#define SECONDS 12.0               /* in all, for models whose steps are short */
-#define TURN 0.4
+/* A machine's speed changes for seconds at a time. So the measurements alternate: one rank alone and two
+ * ranks that share the host, each with short and with long microbatches. */
+#define SECONDS 12.0               /* of all turns, for models whose steps are short */
+#define TURN 0.4                   /* s */
 
 static int by_size(const void *a, const void *b)
 {
@@ -25,9 +25,10 @@ static int by_size(const void *a, const void *b)
 
 /* ---- one rank alone ---- */
 
-typedef struct { double size, bytes, seconds; } Amount;        /* of one or more calls */
+typedef struct { double size, bytes, seconds; } Amount;        /* sums or means of calls */
 
-/* Products of the model's linear layers, in order of size; sizes within a factor of 1.6 are one. */
+/* Writes the mean products of the linear layers to out, in order of size; sizes within a factor of 1.6
+ * are one. Returns their number. */
 static int gather_products(const Call *call, int n, Amount *out)
 {
     int kept = 0;
@@ -36,7 +37,7 @@ static int gather_products(const Call *call, int n, Amount *out)
     for (int i = 0; i < n; i++)
         if (call[i].work == OPKIND_matmul || call[i].work == OPKIND_linear)
             all[products++] = (Amount){call[i].size, call[i].bytes, call[i].seconds};
-    qsort(all, (size_t)products, sizeof *all, by_size);        /* size comes first */
+    qsort(all, (size_t)products, sizeof *all, by_size);        /* by_size reads the first field, size */
     for (int i = 0; i < products;) {
         double first = all[i].size;
         Amount sum = {0};
@@ -71,9 +72,9 @@ static void list_add(List *l, const char *text)
 
 static const char *number(double x) { return textf("%.4g", x); }
 
-/* Seconds a byte of products whose seconds are x FLOPs + y bytes: least squares of the relative error. What
- * few rows multiply costs more than its arithmetic: weights are read, gradients added to, for a few rows as
- * for many. 0: no product takes longer for its bytes. */
+/* Fits the time of products as x FLOPs + y bytes by least squares of the relative error. Returns y, s a
+ * byte; 0: bytes make no product longer. A product of few rows takes longer than its arithmetic, because
+ * it reads all weights, or adds to all their gradients, as one of many rows does. */
 static double seconds_of_byte(const Call *call, int n)
 {
     double ff = 0, fb = 0, bb = 0, f1 = 0, b1 = 0;
@@ -87,8 +88,8 @@ static double seconds_of_byte(const Call *call, int n)
     return det > 1e-9 * ff * bb ? fmax(0, (ff * b1 - fb * f1) / det) : 0;
 }
 
-/* The arithmetic of products: what is left of their time without their bytes. That is never less than half of
- * it. */
+/* Takes the time of their bytes off the products' times; at least half of each time is left as
+ * arithmetic. Sets matmul_gbps. */
 static void leave_arithmetic(Machine *m, const Call *call, int n, Amount *point, int points)
 {
     double byte = seconds_of_byte(call, n);
@@ -145,7 +146,7 @@ static void describe_others(Machine *m, const Call *call, int n)
 
 /* ---- ranks that share the host ---- */
 
-/* What the description says of a call, on half of the host. */
+/* Time of a call by the description, s, on half of the host. */
 static double expected(const Machine *m, const Call *c, int fp64)
 {
     double peak = m->matmul_tflops * 1e12 / 2 / (fp64 ? 2 : 1);
@@ -175,8 +176,8 @@ static void describe_sharing(Machine *m, const Call *call, int n, int fp64)
     }
 }
 
-/* Waiting of a tensor group that messages do not explain, as a share of its computing. sent: operations and
- * bytes of a step. */
+/* Sets jitter: the time that a tensor group waits beyond the time of its messages, as a share of its
+ * computing. sent: operations and bytes of the group in a step. */
 static void describe_jitter(Machine *m, const Call *call, int n, const int64_t sent[2])
 {
     double computed = 0, waited = total(call, n, METER_MESSAGE).seconds;
@@ -218,7 +219,7 @@ static double median_call(Comm *c, void (*call)(Comm *c, char *p, int64_t bytes)
     return took[ROUNDS / 2];
 }
 
-/* Collective over the two ranks. `cold` is more than caches hold. */
+/* Measures messages. cold: bytes, more than caches hold. Collective over the two ranks. */
 static void measure_links(Machine *m, Comm *c)
 {
     const int64_t few = 4096, many = 8 << 20, cold = 128 << 20;
@@ -230,7 +231,7 @@ static void measure_links(Machine *m, Comm *c)
     double near = median_call(c, there_and_back, p, few) / 2,
            far = median_call(c, there_and_back, p, many) / 2;
     m->message_gbps = (double)(many - few) / (far - near) / 1e9;
-    comm_threads(pool_cores());                /* of both ranks more than cores: they sleep while they wait */
+    comm_threads(pool_cores());                /* more threads than cores: a rank that waits sleeps */
     m->link_latency_crowded_us = median_call(c, all_reduce, p, few) / 2 * 1e6;
     free(p);
 }
@@ -257,7 +258,7 @@ static double memory_gib(void)
     return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE) / (1 << 30);
 }
 
-/* Steps for the time of a turn, of rank 0's clock; at least one. */
+/* Runs steps for a turn by rank 0's clock, at least one. Collective over the two ranks. */
 static void turn_together(Meter *both, Comm *all)
 {
     double left = TURN;
@@ -285,13 +286,13 @@ static Machine *blank(void)
     m->ranks = 4096;
     m->overlap = 0;
     m->memory_gib = memory_gib();
-    m->launch_us = 0;                          /* the operations' times hold it */
+    m->launch_us = 0;                          /* the measured times contain it */
     list_add(&m->memory_efficiency, "1");
     list_add(&m->memory_efficiency, "1");
     return m;
 }
 
-/* The meters of every size of a microbatch. */
+/* A meter for each size of a microbatch. */
 typedef struct { int n; Meter *of[METER_SIZES]; } Meters;
 
 static Meters meters_open(const Config *cfg, int world)
@@ -309,7 +310,7 @@ static void meters_close(Meters *m)
         meter_close(m->of[k]);
 }
 
-/* The calls of all sizes, one behind the other; allocates. */
+/* *out: the calls of all sizes, one after the other, on the heap. Returns their number. */
 static int meters_calls(const Meters *m, Call **out)
 {
     int n = 0;
@@ -337,7 +338,8 @@ static void describe(Machine *m, const Meters *alone, const Meters *both, const 
     free(call);
 }
 
-/* Adds operations and bytes of a step's tensor group. Collective over the two ranks. */
+/* Runs a step; adds the operations and bytes of its tensor group to sent. Collective over the two
+ * ranks. */
 static void count_sent(Meter *m, int64_t sent[2])
 {
     Comm *tp = &meter_run(m)->grid.axis[AXIS_TP];
@@ -347,7 +349,8 @@ static void count_sent(Meter *m, int64_t sent[2])
     sent[1] += tp->bytes - bytes;
 }
 
-/* Collective over the two ranks. The second has nothing to do while the first is alone: it sleeps. */
+/* Measures everything and writes it to path. While rank 0 runs alone, rank 1 sleeps. Collective over the
+ * ranks. */
 static void measure(const Config *cfg, const char *path, int rank)
 {
     Machine *m = blank();

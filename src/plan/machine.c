@@ -35,7 +35,7 @@ static Place place_of(yaml_mark_t m) { return (Place){(int)m.line + 1, (int)m.co
 
 static int field_find(const char *key) { return option_find_in(fields, FIELDS, key); }
 
-/* The key that is most like this one. */
+/* "; did you mean 'KEY'?" with the key most like this one; "": none is like it. */
 static const char *nearest_field(const char *key)
 {
     const char *names[FIELDS + 1] = {0};
@@ -151,7 +151,7 @@ static Curve curve_of(Reading *r, const char *key, const List *l)
         c.share[i] = strtod(l->v[2 * i + 1], NULL);
         if (i && c.size[i] <= c.size[i - 1])
             check_add(&r->list, at, "%s: %g after %g; sizes go upward", key, c.size[i], c.size[i - 1]);
-        if (c.share[i] > 2)            /* above 1: what caches give */
+        if (c.share[i] > 2)            /* caches give shares above 1 */
             check_add(&r->list, at, "%s: %g is no share of a peak", key, c.share[i]);
     }
     return c;
@@ -203,7 +203,8 @@ static void resolve(Reading *r)
 
 /* ---- where it is ---- */
 
-/* configs/machines of the tree that the executable stands in, or of the current directory. */
+/* The path of a description: name itself if it ends in .yaml, else below the current directory or a
+ * folder above the executable. */
 static char *path_of(const char *name)
 {
     size_t n = strlen(name);
@@ -214,8 +215,8 @@ static char *path_of(const char *name)
     ssize_t len = access(path, R_OK) ? readlink("/proc/self/exe", exe, sizeof exe - 1) : 0;
     if (len > 0) {
         exe[len] = 0;
-        for (char *slash = strrchr(exe, '/'); slash;
-             slash = strrchr(exe, '/')) { /* a test lies deeper in the tree */
+        /* The executable of a test lies deeper in the tree. */
+        for (char *slash = strrchr(exe, '/'); slash; slash = strrchr(exe, '/')) {
             *slash = 0;
             char *other = textf("%s/configs/machines/%s.yaml", exe, name);
             if (!access(other, R_OK))
@@ -232,7 +233,7 @@ Machine *machine_blank(void)
     return m;
 }
 
-/* Reads a file over what *m holds. depth: of `like`. */
+/* Reads a file into *m, over the values that are there. depth: number of `like` followed. */
 static void load(Machine *m, const char *path, int depth)
 {
     char why[WHY];

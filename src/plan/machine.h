@@ -1,12 +1,12 @@
-/* machine -- what a machine can do, for planning: read from configs/machines/NAME.yaml, never asked of
- * hardware (that is `train plan --calibrate`). machine.def is the table of keys. */
+/* machine -- descriptions of machines, for planning. They are read from configs/machines/NAME.yaml; only
+ * `train plan --calibrate` measures hardware. machine.def is the table of keys. */
 #ifndef MACHINE_H
 #define MACHINE_H
 #include "config.h"
 #include "cost.h"
 
-/* Share of a peak by size: points in order of size, between them linear in its logarithm, beyond them
- * constant. */
+/* Share of a peak by size: [n] points in order of size. Between points the share is linear in the
+ * logarithm of the size; beyond them it is constant. */
 typedef struct { int n; double *size, *share; } Curve;
 double curve_at(const Curve *c, double size);
 
@@ -14,26 +14,28 @@ typedef struct {
 #define FIELD(section, key, type, def, legal, help) FIELD_##type key;
 #include "machine.def"
 #undef FIELD
-    const char *path;
+    const char *path;          /* of the file */
     Curve matmul, memory;      /* matmul_efficiency, memory_efficiency */
-    double speed[OPKINDS];       /* op_speed; 1 */
-    double together[OPKINDS];    /* op_speed_shared; 1 */
-    int unfused;               /* op_set */
+    double speed[OPKINDS];     /* op_speed; 1: not given */
+    double together[OPKINDS];  /* op_speed_shared; 1: not given */
+    int unfused;               /* bool: op_set is unfused */
 } Machine;
 
-/* NAME (of configs/machines beside the executable, or below the current directory) or a path ending in .yaml.
- * Mistakes are listed with their places, then it dies with EXIT_CONFIG. As long as the process. */
+/* Reads a description. name: of a file in configs/machines, below the current directory or beside the
+ * executable, or a path that ends in .yaml. Lists mistakes with their places, then dies with
+ * EXIT_CONFIG. The result lives as long as the process. */
 const Machine *machine_load(const char *name);
 
-/* Bytes of memory of each of `world` ranks. */
+/* Bytes of memory that each of `world` ranks has. */
 static inline double machine_room(const Machine *m, int world)
 {
     double here = world < m->ranks ? (double)world : (double)m->ranks;
     return m->memory_gib * (1 << 30) / (m->shared ? here : 1);
 }
 
-/* One without values, to be filled in and written; absent keys are left out. As long as the process. */
+/* A description without values, to be filled in and written; keys without a value are not written. It
+ * lives as long as the process. */
 Machine *machine_blank(void);
-/* Writes what machine_load reads. `notes`: comment lines for its head. */
+/* Writes a file that machine_load reads. notes: comment lines for its head. */
 void machine_write(FILE *f, const Machine *m, const char *notes);
 #endif

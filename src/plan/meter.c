@@ -6,28 +6,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The run's device is the CPU, whose functions are replaced by ones that call them and look at the clock. */
+/* The functions of the run's CPU device and tensor group are replaced by ones that call and time
+ * them. */
 struct Meter {
     Run run;
     Config cfg;
-    int layers;                /* of the one stage */
+    int layers;                /* of the only stage */
     BatchStep batch;
     Batch tokens;
-    Comm group;                /* the functions replaced, of the tensor group */
-    Device cpu, sizes;         /* and of the device; a device that says what an op costs */
+    Comm group;                /* the tensor group as it was */
+    Device cpu;                /* the device as it was */
+    Device sizes;              /* a device that reports the FLOPs and bytes of an op to sink */
     CostSink sink;
     Cost cost;                 /* of the last op */
-    int inside;                /* an operation that another one calls is part of it */
+    int inside;                /* bool: an operation runs; operations that it calls are part of it */
     Metrics metrics;
-    Call *call;                /* of the last step */
+    Call *call;                /* [n] of the last step */
     int n, room;
-    float *took;               /* [step][n] */
-    int steps;
+    float *took;               /* [steps][n] s */
+    int steps;                 /* recorded */
 };
 
-#define LAYERS 2 /* or more of them, up to the model's, until a step's parameters, gradients and ... */
-#define STATE (128 << 20)      /* ... moments are so many bytes: more than caches hold */
-#define TOKENS 2048            /* of a microbatch, where sequences are no longer */
+#define LAYERS 2               /* least layers; there are more until the state is STATE bytes */
+#define STATE (128 << 20)      /* bytes of parameters, gradients and moments: more than caches hold */
+#define TOKENS 2048            /* most tokens of a microbatch of several sequences */
 
 int meter_is_product(OpKind w)
 {
@@ -50,7 +52,7 @@ static void record(Meter *m, OpKind w, double start, double end)
     m->call[m->n++] = (Call){w, size, m->cost.bytes, end - start};
 }
 
-/* Rows that the CPU composes of others: these are metered. */
+/* Operations that the CPU composes of others, which are timed instead. */
 static int composed(OpKind w)
 {
     return w == OPKIND_linear_act_fwd || w == OPKIND_linear_act_bwd_x || w == OPKIND_linear_bwd_w;
@@ -157,7 +159,8 @@ int meter_sizes(const Config *cfg, int64_t size[METER_SIZES])
     return size[1] > 1 ? 2 : 1;
 }
 
-/* Of the model's own: a parameter is four numbers of four bytes, or more. */
+/* Least layers, at most the model's, whose state is STATE bytes; a parameter takes at least 4 numbers of
+ * 4 bytes. */
 static int layers_of(const Config *cfg, Config *c)
 {
     int n = LAYERS;
@@ -226,7 +229,7 @@ double meter_step(Meter *m)
     double took = now() - start;
     if (first)
         return took;
-    if (m->n != before) {                      /* an update was left out, or the first one was: begin again */
+    if (m->n != before) {                      /* one of the steps skipped its update: begin again */
         m->steps = 0;
         return took;
     }

@@ -3,7 +3,7 @@
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
-/* Rank that computes most: where the step's time is. */
+/* The pipeline rank with the smallest bubble. */
 static int busiest(const Prediction *p)
 {
     int best = 0;

@@ -3,6 +3,7 @@
 #define PLAN_TIMES_H
 #include "predict.h"
 
-/* The step and what it loses; with `explain`, where the time of every stage and pipeline rank goes. */
+/* Prints the time of the step and its losses. explain: bool, also the times of each stage, rank and
+ * operation. */
 void plan_times(FILE *f, const Prediction *p, const Config *cfg, int explain);
 #endif

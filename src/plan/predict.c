@@ -4,43 +4,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What an instruction on a whole chunk does to the account: the same for every microbatch, so the layers are
- * walked for the first two of them, and the rest is added up. */
+/* What an instruction on a whole chunk adds to the Tally. It is the same for every microbatch: the
+ * layers are walked for the first WALKED microbatches, and for the others the effect of the last walk is
+ * added again. */
 typedef struct {
-    int walked, repeated;
-    double took, tp, comm[AXES], work[OPKINDS];
+    int walked, repeated;      /* microbatches walked; microbatches added */
+    double took;               /* s on the clock, without waiting for the data group */
+    double tp;                 /* s of waiting for the tensor group */
+    double comm[AXES], work[OPKINDS];      /* s, as in Tally */
     Traffic traffic[AXES];
 } Habit;
 #define WALKED 2
 
-/* One pipeline rank's walk through its step. The device counts into tally. */
+/* A walk of one pipeline rank through its step. Its device and its groups add to tally. */
 typedef struct {
     Tally tally;
     Lookup matmul[LOOKUPS], memory[LOOKUPS];
     Device dev;
     Prediction *out;
-    int rank;                  /* of the pipeline */
-    void (*act[INSTR_KINDS])(void *run, const Instr *i);   /* the model's */
+    int rank;                  /* pipeline rank */
+    void (*act[INSTR_KINDS])(void *run, const Instr *i);   /* the model's actions */
     PipeShape shape;
-    Spent spent[4][256];       /* by InstrKind F, B, D, W, of each chunk; all microbatches */
-    int runs[4][256];
-    Habit *habit;              /* [op up to RG][chunk] */
-    uint8_t *cut; /* [chunk][microbatch] some of its instructions are in parts: all of them are walked */
-    int before;                /* this is the step before the one that counts */
-    RankTime t;
-    double alone,
-        crowded; /* shares of the device: while the pipeline decides who computes, and while all do */
-    double base;               /* when the first instruction begins */
-    double grads;              /* when all gradients are there */
-    /* of the second walk: when compute instructions begin */
-    const ScheduleSet *set;
-    const Span *span;
-    int turns;                 /* its ranks are more than cores */
-    int at;                    /* in set's list of this rank; -1 before the first */
+    Spent spent[4][256];       /* [F, B, D, W][chunk] sums over all microbatches */
+    int runs[4][256];          /* [F, B, D, W][chunk] instructions of the list */
+    Habit *habit;              /* [InstrKind up to RG][chunk] */
+    uint8_t *cut;              /* [chunk][microbatch] bool: cut into units, so all instructions are walked */
+    int before;                /* bool: this is the step before the one that counts */
+    RankTime t;                /* the result */
+    double alone;              /* share of the device in F, B, D, W: other pipeline ranks may wait */
+    double crowded;            /* share of the device in all else: all ranks of the host compute */
+    double base;               /* s: when the first instruction begins; -1: not yet */
+    double grads;              /* s: when all gradients are reduced */
+    /* of the second walk: when each compute instruction begins and ends */
+    const ScheduleSet *set;    /* NULL: this is a first walk */
+    const Span *span;          /* of this rank's list in set */
+    int turns;                 /* bool: the host has more ranks than cores */
+    int at;                    /* place in this rank's list in set; -1: before the first instruction */
 } Walk;
 _Static_assert(offsetof(Walk, tally) == 0, "the Walk of a Tally has its address");
 
-/* Instructions of the list, whatever units they are cut into. */
+/* Counts the compute instructions of the list; units of a chunk count as one. */
 static void count_runs(Walk *w, const ScheduleSet *set)
 {
     const InstrList *l = &set->rank[w->rank];
@@ -54,8 +57,8 @@ static int same_work(const Instr *a, const Instr *b)
     return a->op == b->op && a->chunk == b->chunk && a->mb == b->mb;
 }
 
-/* Where ranks take turns an instruction lasts longer than on a core of its own: to the end that the
- * simulation says. */
+/* Waits until the simulated end of the instruction at w->at. Where ranks take turns on cores an
+ * instruction lasts longer than on a core of its own. */
 static void last_its_time(Walk *w)
 {
     if (!w->turns || w->at < 0)
@@ -67,7 +70,7 @@ static void last_its_time(Walk *w)
     *(w->set->rank[w->rank].list[w->at].op == I_F ? &w->t.forward : &w->t.backward) += wait;
 }
 
-/* Nothing computes before the simulation says so. */
+/* Waits until the simulated start of instruction i. */
 static void hold_back(Walk *w, const Instr *i)
 {
     const InstrList *l = &w->set->rank[w->rank];
@@ -85,7 +88,8 @@ static void hold_back(Walk *w, const Instr *i)
     }
 }
 
-/* What comes behind all computing: the end of the step, and reductions that do not overlap. */
+/* Whether the instruction runs after all computing: the end of the step, and reductions that do not
+ * overlap. */
 static int comes_last(const Run *r, const Instr *i)
 {
     const Config *c = r->cfg;
@@ -93,7 +97,7 @@ static int comes_last(const Run *r, const Instr *i)
            c->data_parallel_sharding_strategy < DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS);
 }
 
-/* Does it as before, without doing it. */
+/* Adds the known effect of an instruction instead of walking it. */
 static void repeat(Walk *w, Run *r, Habit *h)
 {
     Tally *k = &w->tally;
@@ -106,7 +110,8 @@ static void repeat(Walk *w, Run *r, Habit *h)
     }
 }
 
-/* Does it, and learns what it does. Waits for the data group are of the first microbatch only. */
+/* Walks an instruction and stores its effect in h (NULL: not stored). Waits for the data group are left
+ * out: only the first microbatch has them. */
 static void perform(Walk *w, Run *r, const Instr *i, Habit *h)
 {
     if (!h) {
@@ -129,7 +134,7 @@ static void perform(Walk *w, Run *r, const Instr *i, Habit *h)
         h->work[n] = k->work[n] - before.work[n];
 }
 
-/* What the repetitions have cost, operation by operation. */
+/* Adds the operations and messages of all repetitions. */
 static void add_habits(Walk *w)
 {
     for (int i = 0; i < (I_RG + 1) * w->shape.v; i++) {
@@ -141,7 +146,8 @@ static void add_habits(Walk *w)
     }
 }
 
-/* In a list whose time is not asked for: microbatches that are like the first. */
+/* Whether an instruction of a list whose time is not needed can be skipped: a later microbatch does the
+ * same as the first ones. */
 static int says_nothing_new(const Walk *w, const Run *r, const Instr *i, const Habit *h)
 {
     return i->mb >= WALKED && (r->model.now.evaluating || (h && !w->cut[i->chunk * w->shape.m + i->mb]));
@@ -185,7 +191,8 @@ static void act(void *run, const Instr *i)
     *(i->op == I_F ? &w->t.forward : &w->t.backward) += took - dp - tp;
 }
 
-/* Parts read what the instructions before them left in their slots. */
+/* Marks the microbatches whose instructions are cut into units: a unit reads what the instructions
+ * before it left in the slots, so none of them can be skipped. */
 static void find_cuts(Walk *w, const Schedule *s)
 {
     for (int i = 0; i < s->n; i++)
@@ -200,7 +207,7 @@ static void walk_step(void *walk, Run *r, const Lists *l)
     w->shape = r->plan.shape;
     w->shape.m = l->m;
     w->habit = xcalloc((size_t)(I_RG + 1) * (size_t)w->shape.v, sizeof *w->habit);
-    r->stage.note = NULL;                  /* nobody reads what a walk is at */
+    r->stage.note = NULL;                  /* a walk needs no notes for hang reports */
     w->cut = xcalloc((size_t)w->shape.v * (size_t)w->shape.m, 1);
     find_cuts(w, &l->train);
     for (int i = 0; i < INSTR_KINDS; i++) {
@@ -208,7 +215,7 @@ static void walk_step(void *walk, Run *r, const Lists *l)
         r->stage.act[i] = r->stage.act[i] ? act : NULL;
     }
     w->before = r->cfg->overlap_param_gather || r->cfg->optimizer_cpu_offload;
-    if (w->before)                         /* its weights are still on their way, or being updated */
+    if (w->before)                         /* gathers or updates of this step reach into the next */
         run_rehearse_step(r, l);
     w->before = 0;
     memset(k->work, 0, sizeof k->work);
@@ -224,10 +231,10 @@ static void walk_step(void *walk, Run *r, const Lists *l)
     memcpy(w->t.sent, k->comm, sizeof k->comm);
 }
 
-/* Of the last segment; as a run makes them: it knows no times. */
+/* The training lists of the last batch-size segment, made without times, as a run makes them. */
 static const ScheduleSet *training(const StepLists *l) { return &l->train[l->n - 1]; }
 
-/* A world rank of pipeline rank s: the first one. */
+/* The lowest world rank of pipeline rank s. */
 static int world_rank(const Config *c, int s)
 {
     int rank = 0;
@@ -236,18 +243,20 @@ static int world_rank(const Config *c, int s)
     return rank;
 }
 
-/* Ranks of a host. */
+/* Ranks on one node. */
 static double ranks_here(const Config *c, const Machine *m)
 {
     return c->world < m->ranks ? (double)c->world : (double)m->ranks;
 }
 
-/* They are more than cores. */
+/* Whether a host has more ranks than cores. */
 static int crowded(const Config *c, const Machine *m)
 {
     return m->shared && ranks_here(c, m) > (double)m->cores;
 }
 
+/* Walks pipeline rank `rank`. span: when each instruction of its list runs; NULL: a first walk, which
+ * waits for no other rank. On the heap. */
 static Walk *walk(Prediction *out, const Config *c, const Machine *m, const StepLists *l, int rank,
                   const Span *span)
 {
@@ -310,7 +319,7 @@ static void read_stages(Prediction *out, const Walk *w, int rank)
     }
 }
 
-/* Walks one rank of each kind alone. */
+/* Does the first walk of each pipeline rank; ranks whose stages are the same share one. */
 static void time_stages(Prediction *out, const Config *c, const Machine *m, const StepLists *l,
                         const Placement *pl)
 {
@@ -329,8 +338,8 @@ static void time_stages(Prediction *out, const Config *c, const Machine *m, cons
     }
 }
 
-/* The times of the virtual stages for the simulator [3][n]. Where both ends wait for a message, it takes
- * their time. */
+/* [3][n] s of F, of D or B, of W of each virtual stage, for the simulator; on the heap. On an unfused
+ * machine both ends wait for a message, whose time is added to theirs. */
 static double *costs_of(const Prediction *p, const Machine *m)
 {
     double *cost = xcalloc(3 * (size_t)p->n, sizeof *cost), held = m->unfused ? p->hop : 0;
@@ -344,7 +353,8 @@ static double *costs_of(const Prediction *p, const Machine *m)
 
 /* ---- the step ---- */
 
-/* All ranks wait for the last gradients before any of them updates. */
+/* Fills in the step and the times of the ranks. No rank updates before all ranks have their gradients.
+ * Frees the walks. */
 static void finish(Prediction *out, Walk **w)
 {
     double grads = 0, update = 0;
@@ -408,7 +418,7 @@ void predict_over(Prediction *out, const Config *cfg, const Machine *m, const St
     simulate(&set, &sim, 1);
     if (crowded(cfg, m))
         take_turns(&set, &sim, ranks_here(cfg, m) / pl.p, (double)m->cores);
-    out->bubble = fabs(sim.rate) < 1e-9 ? 0 : sim.rate;            /* sums in another order */
+    out->bubble = fabs(sim.rate) < 1e-9 ? 0 : sim.rate;            /* rounding of sums */
     out->step_bubble = fabs(sim.step_rate) < 1e-9 ? 0 : sim.step_rate;
     out->m = set.shape.m;
     out->kind = set.shape.kind;

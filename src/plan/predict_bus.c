@@ -1,13 +1,15 @@
-/* Copies between a rank's memory and its host's, one after the other in each direction, and updates of what
- * lies there: all of it beside the operations. The norms of masters that lie there (LAMB, LARS) count as if
- * they were at home. */
+/* predict_bus -- times of offloads, prefetches and updates of offloaded parameters, beside the
+ * operations
+ *
+ * Copies of one direction run one after the other. Norms of offloaded masters (LAMB, LARS) count as if
+ * the masters were on the device. */
 #include "predict.h"
 #include <math.h>
 #include <string.h>
 
 static Tally *tally_of(Device *d) { return cost_ctx(d); }
 
-/* A ticket is the time of the end, whose bits grow with it; it is never zero. */
+/* A ticket is the bit pattern of the end time, s. It grows with the time and is never 0. */
 static int64_t ticket_of(double end)
 {
     int64_t t;
@@ -24,7 +26,8 @@ static double end_of(int64_t ticket)
 
 double predict_bus(const Tally *k, double bytes) { return bytes / (k->m->host_gbps * 1e9); }
 
-/* A host's own memory is where everything lies: the copy is one of its operations. */
+/* Adds a copy. *through: in/out, when the last copy of the direction ends. after: when the copy may
+ * begin. Returns its ticket. Where the device is the host itself the copy is one of its operations. */
 static int64_t go(Device *d, size_t bytes, double *through, double after)
 {
     Tally *k = tally_of(d);
@@ -49,7 +52,7 @@ static int64_t time_prefetch(Device *d, void *dst, const void *mapped, size_t by
     return go(d, bytes, &tally_of(d)->fetched, end_of(after));
 }
 
-/* Operations aside have a clock of their own, behind the one of the others. */
+/* Operations of the side stream begin no earlier than now, and not before the last of them has ended. */
 static void time_side_begin(Device *d)
 {
     Tally *k = tally_of(d);
@@ -59,7 +62,7 @@ static void time_side_begin(Device *d)
     k->now = fmax(k->now, k->beside);
 }
 
-/* The ticket is below 0. */
+/* Returns a ticket below 0, which tells an update from a copy. */
 static int64_t time_side_end(Device *d)
 {
     Tally *k = tally_of(d);
@@ -70,7 +73,7 @@ static int64_t time_side_end(Device *d)
     return -ticket_of(k->beside);
 }
 
-/* What waits for an update waits once a step, as for the data group. */
+/* Waiting for an update is counted as waiting for the data group: both occur once a step. */
 static void time_stream_wait(Device *d, int64_t ticket)
 {
     Tally *k = tally_of(d);

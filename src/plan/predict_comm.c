@@ -1,4 +1,4 @@
-/* Groups whose operations move nothing and take the time that the machine's links say. */
+/* predict_comm -- groups whose operations move nothing and take the time of the machine's links */
 #include "predict.h"
 #include <math.h>
 #include <stdlib.h>
@@ -6,13 +6,13 @@
 
 typedef struct {
     Tally *k;
-    Axis axis;                 /* in whose account its time goes */
-    int nodes, per;            /* nodes that have members, and members on each */
-    int *member;               /* world ranks */
-    double free;               /* when the last operation that was started will be through */
+    Axis axis;                 /* the axis that its times are added to */
+    int nodes, per;            /* nodes with members; members on each node */
+    int *member;               /* [size] world ranks */
+    double free;               /* s: when the operation started last will have ended */
 } Timed;
 
-/* Where tokens come from: the time of the end, which is never zero. */
+/* A token is the bit pattern of the end time, s, which is never 0. */
 static Token token_of(double end)
 {
     Token t;
@@ -20,8 +20,8 @@ static Token token_of(double end)
     return t;
 }
 
-/* Seconds that `steps` messages inside a node take, one behind the other, whatever their sizes. A rank that
- * sleeps while it waits finds all of them there when it is woken. */
+/* Latency of `steps` successive messages inside a node, s. A rank that sleeps while it waits finds all
+ * of them when it is woken, so they cost one latency. */
 static double latency(const Tally *k, double steps)
 {
     double asleep = k->m->link_latency_crowded_us;
@@ -30,16 +30,16 @@ static double latency(const Tally *k, double steps)
     return 1e-6 * k->m->link_latency_us * steps;
 }
 
-/* Bytes a second of a ring inside a node. What a tensor group sends has just been computed; gradients and
- * parameters of a whole step have left the caches. */
+/* Bytes/s of a ring inside a node. A tensor group sends data that has just been computed and is in the
+ * caches; gradients and parameters of a whole step are not. */
 static double ring_speed(const Timed *t)
 {
     double cold = t->k->m->link_cold_gbps;
     return 1e9 * (t->axis == AXIS_DP && !isnan(cold) ? cold : t->k->m->link_gbps);
 }
 
-/* Seconds of a collective over S bytes in all. passes: 2 for an all-reduce, 1 for its halves. Where ranks
- * take turns on the cores of their host, those that move bytes do so as well. */
+/* Time of a collective, s. S: bytes of the whole buffer. passes: 2 for an all-reduce, 1 for the others.
+ * Where ranks take turns on the cores of their host, moving bytes slows down with them. */
 static double collective(const Timed *t, const Comm *c, double S, int passes)
 {
     const Machine *m = t->k->m;
@@ -63,7 +63,7 @@ static Token start(Comm *c, CommKind kind, int64_t n, Dtype type, double seconds
     if (!n)
         return 0;
     k->comm[t->axis] += seconds;
-    if (t->axis == AXIS_TP) {                  /* the last rank is there later than this one */
+    if (t->axis == AXIS_TP) {                  /* the last rank arrives later than this one */
         double late = k->m->jitter * (k->now - k->met);
         k->now += late;
         k->waited[t->axis] += late;
@@ -108,7 +108,7 @@ static Token timed_broadcast(Comm *c, void *buf, int64_t n, Dtype type, int root
     return start(c, COMM_BROADCAST, n, type, collective(c->impl, c, bytes_of(n, type), 1));
 }
 
-/* Messages between pipeline ranks do not hold the clock: the simulation knows when they are there. */
+/* Messages between pipeline ranks do not add to the clock: the simulation decides when they arrive. */
 static Token timed_send(Comm *c, const void *buf, int64_t n, Dtype type, int peer)
 {
     Timed *t = c->impl;
@@ -121,7 +121,7 @@ static Token timed_send(Comm *c, const void *buf, int64_t n, Dtype type, int pee
     c->bytes += comm_payload(c, COMM_SEND, n, type, peer);
     k->message = here ? latency(k, 1) + part / (m->message_gbps * 1e9)
                       : m->network_latency_us * 1e-6 + part / (m->network_gbps * 1e9);
-    if (k->scatter > 1)        /* and put together again inside the tensor group */
+    if (k->scatter > 1)        /* the tensor group gathers the parts */
         k->message += (S - part) / link + latency(k, k->scatter - 1);
     k->comm[t->axis] += k->message;
     return 0;
@@ -144,7 +144,7 @@ static void timed_wait(Comm *c, Token token)
     memcpy(&end, &token, sizeof end);
     if (token && end > t->k->now) {
         t->k->waited[t->axis] += end - t->k->now;
-        t->k->met += end - t->k->now;          /* since then it has not computed all the time */
+        t->k->met += end - t->k->now;          /* waiting is no computing since the last meeting */
         t->k->now = end;
     }
 }

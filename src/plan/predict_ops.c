@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* curve_at, whose logarithms would be a third of a walk. */
+/* curve_at with a cache, as its logarithms would take a third of a walk's time. known NULL: no cache. */
 static double share_at(const Curve *c, Lookup *known, double size)
 {
     uint64_t bits;
@@ -23,7 +23,7 @@ static double peak(const Tally *k, Dtype type)
     return type == F64 ? flops / 2 : flops;
 }
 
-/* Seconds that an op computes, or copies over the bus. */
+/* Time of an op's arithmetic, or of its copy between device and host, s. */
 static double arithmetic(const Tally *k, const Cost *c)
 {
     const Machine *m = k->m;
@@ -36,13 +36,13 @@ static double arithmetic(const Tally *k, const Cost *c)
     if (c->op == OPKIND_attention_bwd && !m->unfused)
         return c->flops / (peak(k, c->type) * m->attention_backward);
     double t = c->flops / (peak(k, c->type) * share_at(&m->matmul, k->matmul, c->flops)) / c->rate;
-    /* a core packs what it multiplies: products read and write beside their arithmetic */
+    /* A core packs its operands, so a product's traffic adds to its arithmetic. */
     if ((c->op == OPKIND_matmul || c->op == OPKIND_linear) && !isnan(m->matmul_gbps))
         t += c->bytes / (m->matmul_gbps * 1e9 * k->share);
     return t;
 }
 
-/* An op is as slow as the slower of its arithmetic and its traffic. */
+/* Adds an op to the Tally: the longer of its arithmetic and its memory traffic, plus the launch. */
 static void spend(void *tally, const Cost *c)
 {
     Tally *k = tally;

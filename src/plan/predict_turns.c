@@ -1,4 +1,4 @@
-/* Processor sharing: a replay of the lists in which a core is not a rank's own. */
+/* predict_turns -- processor sharing: a replay of the lists in which ranks share cores */
 #include "predict.h"
 #include <math.h>
 #include <stdlib.h>
@@ -6,14 +6,14 @@
 typedef struct {
     const ScheduleSet *set;
     Simulation *sim;
-    double *ready[2];          /* [stages*m] when F's, D's input is there; INFINITY: not known yet */
-    double *left;              /* [p] of the instruction that runs, on a core of its own */
-    double *last;              /* [p] end of the one before */
-    int *next;                 /* [p] place in the list, of compute */
-    uint8_t *running;          /* [p] */
+    double *ready[2];          /* [stages*m] s: when the input of F, of B or D arrives; INFINITY: unknown */
+    double *left;              /* [p] s that the running instruction still needs on a core of its own */
+    double *last;              /* [p] s: end of the instruction before */
+    int *next;                 /* [p] place of the next or running compute instruction in the list */
+    uint8_t *running;          /* [p] bool */
 } Turns;
 
-/* The rank's next compute instruction, or the end of its list. */
+/* The place of the first compute instruction from i on; l->n: there is none. */
 static int compute_from(const InstrList *l, int i)
 {
     while (i < l->n && l->list[i].op > I_W)
@@ -21,7 +21,7 @@ static int compute_from(const InstrList *l, int i)
     return i;
 }
 
-/* When the rank's next instruction may begin; INFINITY: not yet known, or none is left. */
+/* When the rank's next instruction may begin, s; INFINITY: not known yet, or none is left. */
 static double may_begin(const Turns *t, int r)
 {
     const PipeShape *s = &t->set->shape;
@@ -56,7 +56,7 @@ static void end(Turns *t, int r, double now)
     t->ready[i->op != I_F][(size_t)to * (size_t)s->m + i->mb] = now + (peer == r ? 0 : pipe_hop(s, stage));
 }
 
-/* From one beginning or end to the next one; 0: all is done. */
+/* Advances *now to the next start or end of an instruction. Returns 0 when all are done. */
 static int advance(Turns *t, double *now, double crowd, double cores)
 {
     int p = t->set->shape.p, active = 0;

@@ -1,4 +1,4 @@
-/* Which layouts there are, and what the planner says of each. */
+/* sweep -- the legal layouts of a world, predicted and sorted */
 #define _GNU_SOURCE
 #include "sweep.h"
 #include "config_table.h"
@@ -50,7 +50,8 @@ const char *layout_state(const SweepLayout *l)
 
 /* ---- one layout ---- */
 
-/* The configuration of a layout, until its keep_mark is released; NULL when a rule is broken. */
+/* The configuration of a layout; NULL: a rule is broken. It lives until the caller's keep_mark is
+ * released. */
 static const Config *config_of(const Sweep *s, SweepLayout *l)
 {
     LayoutArg text[LAYOUT_ARGS];
@@ -102,8 +103,8 @@ static int wanted(const Sweep *s, const SweepLayout *l)
              (s->fixed & FIXED_RECOMPUTE && l->recompute != o->recompute));
 }
 
-/* A larger micro batch keeps as much or more in every part of the memory: once one is too large, so are
- * all that follow. */
+/* Predicts a layout with each micro batch; returns how many are legal. A larger micro batch needs at
+ * least as much memory, so after the first that is too large none is predicted. */
 static int plan_micros(const Sweep *s, const Machine *m, SweepLayout l, SweepLayout *out)
 {
     int n = 0, too_large = 0;
@@ -125,7 +126,7 @@ static int plan_micros(const Sweep *s, const Machine *m, SweepLayout l, SweepLay
 
 static int sharding_kinds(const SweepLayout *cut) { return cut->dp > 1 ? 4 : 1; }
 
-/* Fills out[]; returns how many. */
+/* Predicts the legal variants of a cut into out; returns their number. */
 static int plan_cut(const Sweep *s, const Machine *m, const SweepLayout *cut, SweepLayout *out)
 {
     int n = 0;
@@ -149,8 +150,9 @@ static int variants(const Sweep *s, const SweepLayout *cut)
 
 /* ---- all cuts, on all cores ---- */
 
-/* tp x rows x pp x v whose product with dp is the world; rules decide later which of them are legal. With one
- * pipeline rank there is one chunk; a chunk has a layer at least, but for the ends, which may stand alone. */
+/* All tp x rows x pp x v for which tp * pp * dp is the world; the rules decide later which of them are
+ * legal. One pipeline rank has one chunk. A chunk has at least one layer, except that embedding and head
+ * may have chunks of their own. *n: their number. On the heap. */
 static SweepLayout *cuts_of(const Sweep *s, int layers, int *n)
 {
     SweepLayout *cut = NULL;
@@ -168,29 +170,29 @@ static SweepLayout *cuts_of(const Sweep *s, int layers, int *n)
     return cut;
 }
 
-/* Cuts are taken in turn by as many processes as there are cores: a sweep of a large world is minutes of
- * planning. */
+/* Memory shared by the worker processes, of which there are as many as cores: planning a large world
+ * takes minutes. next: the cut that the next free worker takes. */
 typedef struct { int next; SweepLayout layout[]; } Shared;
 
 typedef struct {
     const Sweep *s;
     const Machine *m;
-    const SweepLayout *cut;
-    const int *at;             /* where the variants of each cut begin in shared->layout */
+    const SweepLayout *cut;    /* [n] */
+    const int *at;             /* [n] where the variants of each cut begin in shared->layout */
     int n;
     Shared *shared;
 } Plan;
 
 static _Noreturn void work(const Plan *p, pid_t parent)
 {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);          /* nobody plans for nobody */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);          /* a worker ends with its parent */
     for (int i;
          getppid() == parent && (i = __atomic_fetch_add(&p->shared->next, 1, __ATOMIC_RELAXED)) < p->n;)
         plan_cut(p->s, p->m, &p->cut[i], p->shared->layout + p->at[i]);
     _exit(EXIT_DONE);
 }
 
-/* Waits for one of them; says now and then how far they are. */
+/* Waits for a worker to end; prints the progress every 10 s. Returns the worker's status. */
 static int await_worker(const Plan *p, double *spoken)
 {
     int status = 0;
@@ -222,7 +224,7 @@ static void run_workers(const Plan *p)
     for (int w = 0; w < started; w++) {
         int status = await_worker(p, &spoken);
         if (WIFEXITED(status) && WEXITSTATUS(status))
-            exit(WEXITSTATUS(status));         /* it has said why */
+            exit(WEXITSTATUS(status));         /* the worker has printed why */
         if (!WIFEXITED(status))
             die(EXIT_BUG, "sweep", "a process that planned layouts was ended by signal %d; change: see "
                 "whether memory ran out (the system log), and report it otherwise", WTERMSIG(status));
@@ -231,7 +233,7 @@ static void run_workers(const Plan *p)
 
 /* ---- order ---- */
 
-/* Equal predictions keep one order, so that a sweep that goes on asks for the same layouts. */
+/* The order is total, so that a continued sweep measures the same layouts. */
 static int by_prediction(const SweepLayout *x, const SweepLayout *y)
 {
     if (x->state != y->state)

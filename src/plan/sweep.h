@@ -1,8 +1,9 @@
-/* sweep -- every legal layout of a world, ranked by what the planner predicts; the best of them measured.
+/* sweep -- all legal layouts of a world, in the order of their predicted times; the best of them are
+ * measured.
  *
- * A layout is tensor x sequence parallel x pipeline x chunks x data x sharding x micro batch x recomputation;
- * all else is the configuration's. What the rules of the configuration allow is legal, nothing is decided
- * here. */
+ * A layout is tensor x sequence parallel x pipeline x chunks x data x sharding x micro batch x
+ * recomputation; all else comes from the configuration. Legal is what the rules of the configuration
+ * allow. */
 #ifndef SWEEP_H
 #define SWEEP_H
 #include <stdint.h>
@@ -11,47 +12,47 @@
 typedef enum {
     LAYOUT_NONE,               /* not legal */
     LAYOUT_FITS,
-    LAYOUT_TOO_LARGE,          /* `memory` is more than a rank has */
-    LAYOUT_LARGER              /* a smaller micro batch of the same is too large: nothing was predicted */
+    LAYOUT_TOO_LARGE,          /* memory is more than a rank has */
+    LAYOUT_LARGER              /* the same with a smaller micro batch is too large; not predicted */
 } LayoutState;
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTES } Recompute;
 
 typedef struct {
-    int tp, rows, pp, v, dp, zero, micro, recompute;   /* rows: sequence parallel; zero: ZeRO's stage */
+    int tp, rows, pp, v, dp, zero, micro, recompute; /* rows: bool, sequence parallel; zero: ZeRO stage */
     LayoutState state;
-    double predicted, bubble;      /* ms of a step; rate */
+    double predicted, bubble;      /* ms of a step; its bubble rate */
     int64_t memory;                /* bytes of the fullest rank */
-    uint64_t id;                   /* of its settings: how measured rows are found again */
-    double measured;               /* ms of the fastest step; 0: not measured, or see why */
+    uint64_t id;                   /* hash of the settings, by which measured rows are found again */
+    double measured;               /* ms of the fastest step; 0: not measured, or failed */
     int rounds;                    /* launches behind `measured` */
-    char why[200];                 /* it could not be measured */
+    char why[200];                 /* why it could not be measured; "": it did not fail */
 } SweepLayout;
 
 typedef struct {
     const char *path;              /* of the configuration */
     int nargs;
-    char **args;                   /* key=value of the command line, those that say what is swept left out */
+    char **args;                   /* [nargs] key=value of the command line without swept keys */
     int world;
     const char *machine;           /* as machine_load takes it */
-    const char *schedule;          /* the configuration's, NULL: it names none */
-    const char *dir;
-    uint64_t identity;             /* of model, batch, world and build: what measured rows are kept for */
-    int64_t batch, seq;            /* samples of the last segment's step; tokens of a sample */
+    const char *schedule;          /* of the configuration; NULL: it names none */
+    const char *dir;               /* folder for the results */
+    uint64_t identity;             /* hash of model, batch, world and build, for which measured rows hold */
+    int64_t batch, seq;            /* samples of a step of the last segment; tokens of a sample */
     int context;                   /* ranks of the context group */
-    int measure, rounds, steps;    /* layouts to measure; launches of each, and their steps */
-    double timeout;                /* s of a layout */
+    int measure, rounds, steps;    /* layouts to measure; launches of each; steps of a launch */
+    double timeout;                /* s of a launch */
     double room;                   /* bytes that a rank may take */
-    int64_t reserve;               /* bytes beside them that a GPU's libraries have */
-    SweepLayout only;                   /* sizes that the command line has fixed */
-    unsigned fixed;                /* bits of FIXED_ */
-    SweepLayout *layout;                /* the legal ones in order: sweep_sort */
-    int n, fit;                    /* all; those that fit */
+    int64_t reserve;               /* bytes beside room that the libraries of a GPU take */
+    SweepLayout only;              /* sizes that the command line fixes */
+    unsigned fixed;                /* bits FIXED_*: which sizes of `only` */
+    SweepLayout *layout;           /* [n] the legal layouts, in the order of sweep_sort */
+    int n, fit;                    /* legal layouts; those that fit */
 } Sweep;
 
 enum { FIXED_TP = 1, FIXED_ROWS = 2, FIXED_PP = 4, FIXED_V = 8, FIXED_ZERO = 16, FIXED_MICRO = 32,
       FIXED_RECOMPUTE = 64 };
 
-/* A layout's settings as arguments of `train`; returns how many. */
+/* Writes the settings of a layout as arguments of `train`; returns their number. */
 #define LAYOUT_ARGS 10
 typedef char LayoutArg[64];
 int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS]);
@@ -61,23 +62,24 @@ double layout_tokens_per_second(const Sweep *s, const SweepLayout *l);
 const char *layout_state(const SweepLayout *l);
 static inline int layout_failed(const SweepLayout *l) { return l->why[0] != 0; }
 
-/* Finds and predicts all of them, on all cores. Dies with EXIT_CONFIG when none is legal. */
+/* Finds and predicts all legal layouts, on all cores. Dies with EXIT_CONFIG when none is legal. */
 void sweep_plan(Sweep *s);
-/* Measures the first `measure` that fit, each in launches of its own: all of them once, then all of them
- * again, `rounds` times, so that what disturbs the machine for a while does not meet the same layouts in all
- * of them; the fastest step counts. One that fails before it has been measured is not tried again. Every
- * result is in dir/sweep.jsonl before the next launch begins; what is known there for the same identity is
- * not measured again, unless over fewer steps, or too late within a shorter timeout. */
+/* Measures the first s->measure layouts that fit, each in launches of its own; the fastest step counts.
+ * There are `rounds` rounds over all of them, so that a passing disturbance does not hit all launches of
+ * a layout. A layout that fails before it has been measured is not tried again. Each result is written
+ * to dir/sweep.jsonl before the next launch. A result found there for the same identity is not measured
+ * again, unless it was over fewer steps, or timed out with a shorter timeout. */
 void sweep_measure(Sweep *s);
-/* The measured first, in order; then those that fit by prediction, those that failed, those that do not fit.
- */
+/* Sorts: measured layouts by time, then those that fit by predicted time, then failed ones, then those
+ * that do not fit. */
 void sweep_sort(Sweep *s);
 
-/* A line a layout; empty: not known. */
+/* Prints a line for each layout; an empty field is not known. */
 void sweep_csv(FILE *f, const Sweep *s);
-/* One self-contained page: bars of the best, and a table that sorts. */
+/* Prints a self-contained page: bars of the best layouts, and a table that sorts. */
 void sweep_page(FILE *f, const Sweep *s);
-/* The fastest that works as YAML; nothing, if there is none. */
+/* Prints the settings of the fastest working layout as YAML; nothing if there is none. */
 void sweep_winner(FILE *f, const Sweep *s);
+/* The first layout after sweep_sort; NULL: it does not fit or has failed. */
 const SweepLayout *sweep_best(const Sweep *s);
 #endif

@@ -1,4 +1,4 @@
-/* Layouts in launches of their own; what was measured stays in dir/sweep.jsonl, whatever happens next. */
+/* sweep_measure -- layouts measured in launches of their own; results are kept in dir/sweep.jsonl */
 #define _GNU_SOURCE
 #include "base.h"
 #include "file.h"
@@ -14,10 +14,10 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* Of a layout. measured: ms of its fastest step; 0: see why. */
+/* Result of a launch. measured: ms of the fastest step; 0: failed, see why. late: bool, it timed out. */
 typedef struct { double measured; int late; char why[sizeof ((SweepLayout *)0)->why]; } Launch;
 
-/* ---- what is known already ---- */
+/* ---- results of earlier launches ---- */
 
 static char *hex(uint64_t x) { return xasprintf("%016llx", (unsigned long long)x); }
 
@@ -27,8 +27,7 @@ static int same(const json_t *j, const char *key, uint64_t x)
     return text && strtoull(text, NULL, 16) == x && strlen(text) == 16;
 }
 
-/* A launch more: its steps are as good as those before. It has failed when none of its launches was measured.
- */
+/* Adds a launch to a layout's result. A layout has failed when none of its launches was measured. */
 static void take(SweepLayout *l, double measured, const char *why)
 {
     if (measured > 0 && (l->measured <= 0 || measured < l->measured))
@@ -37,7 +36,7 @@ static void take(SweepLayout *l, double measured, const char *why)
     l->rounds++;
 }
 
-/* One over fewer steps, or that was too late when it had less time, does not count. */
+/* Takes over a result. One over fewer steps, or a timeout with less time, does not count. */
 static void recall_line(Sweep *s, const char *line)
 {
     json_t *j = json_loads(line, 0, NULL);
@@ -55,8 +54,8 @@ static void recall_line(Sweep *s, const char *line)
     json_decref(j);
 }
 
-/* A line that was cut off when the machine stopped is no JSON and counts for nothing; the next one begins
- * behind it. */
+/* Takes over the results of the file. A line cut off when the machine stopped is no JSON and is ignored;
+ * a newline is added after it. */
 static void recall(Sweep *s, int fd, const char *path)
 {
     FILE *f = fopen(path, "re");
@@ -73,7 +72,7 @@ static void recall(Sweep *s, int fd, const char *path)
             "folder", path, strerror(errno));
 }
 
-/* The last launch of a layout. One write, so that nothing can come between its halves. */
+/* Appends the result of a layout's last launch, in one write, so that no line is torn. */
 static void keep(const Sweep *s, const SweepLayout *l, const Launch *last, int fd, const char *path)
 {
     LayoutArg text[LAYOUT_ARGS];
@@ -103,7 +102,7 @@ static void keep(const Sweep *s, const SweepLayout *l, const Launch *last, int f
 
 /* ---- one layout ---- */
 
-/* The fastest step but the first: what disturbs a step only lengthens it. 0: there is none. */
+/* ms of the fastest step without the first: noise only makes a step longer. 0: there is none. */
 static double fastest(const char *run)
 {
     char *path = xasprintf("%s/metrics.jsonl", run), *line = NULL;
@@ -125,7 +124,8 @@ static double fastest(const char *run)
     return best;
 }
 
-/* The line with which a job has ended; text that is no UTF-8 would not get into the table. */
+/* Sets why from the error line that a job ended with. Bytes that are not printable ASCII become '?', as
+ * JSON takes only UTF-8. */
 static void read_reason(const Sweep *s, Launch *l, const char *errors, int code)
 {
     char *line = NULL;
@@ -153,7 +153,7 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
     return remove(path);
 }
 
-/* A job's folder must not be taken for the next one's. */
+/* Removes a job's folder: the next job must not find it. */
 static void remove_tree(const char *path)
 {
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT)
@@ -161,7 +161,7 @@ static void remove_tree(const char *path)
             path, strerror(errno));
 }
 
-/* What a measurement needs of the configuration's run: steps, an end without evaluation and checkpoint. */
+/* Settings of every launch: all steps are logged; no evaluation, no checkpoint. */
 static const char *const still[] = {
     "log_interval=1", "eval_interval=null", "save_interval=null", "save_retain_interval=null",
     "save_at_end=false", "load=null", "finetune=false", "trace_steps=[]", "exit_duration_in_mins=null",
@@ -176,7 +176,7 @@ static int is_still(const char *arg)
     return 0;
 }
 
-/* train run CONFIG ...; returns the number of arguments. */
+/* Writes `train run CONFIG ...` to line; returns the number of arguments. */
 static int job_of(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS], char *steps, char *save,
                   char **line)
 {
@@ -210,7 +210,7 @@ static Launch measure(const Sweep *s, const SweepLayout *layout)
         read_reason(s, &l, errors, code);
     l.late = code == LAUNCH_LATE;
     int started = strncmp(l.why, "error[launch]", 13) != 0;
-    if (code == EXIT_DATA || !started)     /* no layout's fault: every other would end so */
+    if (code == EXIT_DATA || !started)     /* every other layout would fail in the same way */
         die(code, "sweep", "%s: %s", started ? "the corpus cannot be read" : "no job can be started", l.why);
     remove_tree(run);
     unlink(errors);
@@ -232,7 +232,7 @@ static void speak(const Sweep *s, const SweepLayout *l)
         fprintf(stderr, " %s", strchr(text[i], '=') + 1);
 }
 
-/* The file, of which this process is the only writer. */
+/* Opens the file of results and locks it: this process is its only writer. */
 static int open_rows(const char *path)
 {
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
@@ -245,7 +245,7 @@ static int open_rows(const char *path)
     return fd;
 }
 
-/* One launch more of this layout. */
+/* Launches a layout once more and keeps the result. */
 static void visit(const Sweep *s, SweepLayout *l, int fd, const char *path)
 {
     speak(s, l);

@@ -1,4 +1,4 @@
-/* A sweep as CSV, as a page with a table that sorts and bars, and its winner as YAML. */
+/* sweep_page -- a sweep as CSV and as a page of bars and a table, its best layout as YAML */
 #include "base.h"
 #include "chart.h"
 #include "sweep.h"
@@ -56,7 +56,7 @@ void sweep_winner(FILE *f, const Sweep *s)
 
 /* ---- The page ---- */
 
-enum { BARS = 24, LINES = 2000, HEIGHT = 44 };
+enum { BARS = 24, LINES = 2000, HEIGHT = 44 };         /* most bars; most rows; px of a layout's bars */
 
 static void short_name(const SweepLayout *l, char *text, size_t size)
 {
@@ -82,7 +82,7 @@ static int any_measured(const Sweep *s)
 /* Layouts [from, to) of the sweep. */
 typedef struct { int from, to; } Group;
 
-/* The best of a group, each with its name over its bars; all groups have one scale. */
+/* Draws the best layouts of a group, the name of each above its bars. All groups have the same scale. */
 static void put_bars(FILE *f, const Sweep *s, Group g)
 {
     int n = g.to - g.from < BARS ? g.to - g.from : BARS;
@@ -132,7 +132,7 @@ static void put_table(FILE *f, const Sweep *s, Group g)
         put_cell(f, ms, l->predicted, planned);
         put_cell(f, ms, l->measured, measured);
         put_cell(f, "%+.1f", measured ? 100 * (l->predicted / l->measured - 1) : 0, measured);
-        put_cell(f, "%.1f", fabs(100 * l->bubble), planned); /* a rounded nothing has no sign */
+        put_cell(f, "%.1f", fabs(100 * l->bubble), planned); /* no "-0.0" */
         put_cell(f, "%.2f", (double)l->memory / (1 << 30), planned);
         put_cell(f, "%.0f", layout_tokens_per_second(s, l), planned);
         html_put(f, "<td class='text'>%s</td></tr>\n", layout_state(l));
@@ -140,7 +140,8 @@ static void put_table(FILE *f, const Sweep *s, Group g)
     html_table_end(f);
 }
 
-/* A measured time says nothing of one that is predicted alone, so the two kinds do not stand in one order. */
+/* Prints a group: measured layouts, or layouts that are only predicted; the two kinds cannot be
+ * compared. */
 static void put_group(FILE *f, const Sweep *s, const char *title, Group g, int fit)
 {
     static const Key keys[] = {{"a", "predicted", NULL}, {"b", "measured", NULL}};
