@@ -28,7 +28,7 @@ typedef struct {
     Spent spent[4][256];       /* [F, B, D, W][chunk] sums over all microbatches */
     int runs[4][256];          /* [F, B, D, W][chunk] instructions of the list */
     Habit *habit;              /* [InstrKind up to RG][chunk] */
-    uint8_t *cut;              /* [chunk][microbatch] bool: cut into units, so all instructions are walked */
+    uint8_t *cut;              /* [chunk][microbatch] bool: cut into units: nothing is skipped */
     int before;                /* bool: this is the step before the one that counts */
     RankTime t;                /* the result */
     double alone;              /* share of the device in F, B, D, W: other pipeline ranks may wait */

@@ -32,8 +32,8 @@ typedef struct {
     double forward, backward;  /* computing F; B, D, W: without waiting for the tensor group */
     double tp;                 /* waiting for the tensor group inside F, B, D, W */
     double bubble;             /* waiting for other pipeline ranks and for their messages */
-    double dp;                 /* waiting for reductions and gathers of the data group that computing does
-                                * not hide, and for updates of offloaded parameters */
+    double dp;                 /* waiting for reductions and gathers of the data group that are not
+                                * hidden, and for updates of offloaded parameters */
     double optimizer;          /* gradient norm, update, clearing of gradients */
     double total;              /* the step */
     double work[OPKINDS];      /* each operation in the whole step */
@@ -67,8 +67,8 @@ void prediction_close(Prediction *p);
 
 /* Adapts a simulation to a host that has more ranks than cores: all ranks that compute at a time share
  * them.
- *   sim    in/out  simulated with spans and with the costs of a rank on a core of its own. Spans are moved
- *                  and lengthened, makespan and rates set; the work of a rank is the sum of its spans
+ *   sim    in/out  simulated with spans and with the costs of a rank on a core of its own. Spans are
+ *                  moved and lengthened, makespan and rates set; a rank's work is the sum of its spans
  *   crowd  in      ranks of the host for each pipeline rank
  *   cores  in      cores of the host */
 void take_turns(const ScheduleSet *set, Simulation *sim, double crowd, double cores);
@@ -94,7 +94,7 @@ typedef struct {
     double left, fetched;      /* when the last offload, the last prefetch will have ended */
     double beside;             /* when the last operation on the side stream will have ended */
     double meanwhile;          /* between side_begin and side_end: the clock of the main stream */
-    double scatter;            /* parts of a message that are sent side by side; 1: the message is whole */
+    double scatter;            /* parts of a message that are sent side by side; 1: it is whole */
 } Tally;
 
 /* Opens a device whose operations add their times to k. */

@@ -1,5 +1,4 @@
-/* predict_bus -- times of offloads, prefetches and updates of offloaded parameters, beside the
- * operations
+/* predict_bus -- times of offloads, prefetches and offloaded updates, beside the operations
  *
  * Copies of one direction run one after the other. Norms of offloaded masters (LAMB, LARS) count as if
  * the masters were on the device. */

@@ -6,7 +6,7 @@
 typedef struct {
     const ScheduleSet *set;
     Simulation *sim;
-    double *ready[2];          /* [stages*m] s: when the input of F, of B or D arrives; INFINITY: unknown */
+    double *ready[2];          /* [stages*m] s: arrival of the input of F, of B or D; INFINITY: unknown */
     double *left;              /* [p] s that the running instruction still needs on a core of its own */
     double *last;              /* [p] s: end of the instruction before */
     int *next;                 /* [p] place of the next or running compute instruction in the list */

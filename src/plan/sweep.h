@@ -18,7 +18,7 @@ typedef enum {
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTES } Recompute;
 
 typedef struct {
-    int tp, rows, pp, v, dp, zero, micro, recompute; /* rows: bool, sequence parallel; zero: ZeRO stage */
+    int tp, rows, pp, v, dp, zero, micro, recompute; /* rows: bool, sequence parallel; zero: stage */
     LayoutState state;
     double predicted, bubble;      /* ms of a step; its bubble rate */
     int64_t memory;                /* bytes of the fullest rank */
@@ -36,7 +36,7 @@ typedef struct {
     const char *machine;           /* as machine_load takes it */
     const char *schedule;          /* of the configuration; NULL: it names none */
     const char *dir;               /* folder for the results */
-    uint64_t identity;             /* hash of model, batch, world and build, for which measured rows hold */
+    uint64_t identity;             /* hash of model, batch, world and build of measured rows */
     int64_t batch, seq;            /* samples of a step of the last segment; tokens of a sample */
     int context;                   /* ranks of the context group */
     int measure, rounds, steps;    /* layouts to measure; launches of each; steps of a launch */
