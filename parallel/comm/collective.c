@@ -1,13 +1,15 @@
 /* collective -- the operations of a whole group, as stages that follow each other step by step (group.h):
- *   post    my pieces of all blocks that others of this host own go into my scatter slot
- *   sum     the pieces of my blocks are taken from all scatter slots and added; one host: that is the result
- *   join    several hosts: partial sums of other ranks' blocks are sent to them, theirs of mine are added in
- *           host order
- *   offer   my finished piece goes into my gather slot, and to the other hosts; theirs come into mine
- *   copy    all finished pieces are taken from the gather slots
- *
- * Each stage has a counter of the steps it has done and does the next one as soon as what it needs is there.
- */
+ *   post            fills this rank's scatter slot with its pieces of the blocks that other members own
+ *   sum             adds the pieces of this rank's blocks from all scatter slots. One host: that is the
+ *                   result. Several hosts: a partial sum; those of other ranks' blocks go to their ranks
+ *   await_partials  receives the other hosts' partial sums of this rank's block
+ *   join            adds the partial sums of this rank's block in host order
+ *   offer           fills this rank's gather slot with its finished piece, sends it to the other hosts, and
+ *                   starts to receive theirs into the slot
+ *   gather          waits for these, then publishes the slot
+ *   copy            takes all finished pieces from the gather slots
+ * Each stage counts the steps it has done, and does the next one as soon as its input is there. A stage
+ * returns whether it did a step. */
 #include "group.h"
 #include "job.h"
 #include "reduce.h"
@@ -15,11 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SMALL_BYTES 8192               /* up to here everybody adds everything: one exchange instead of two */
-#define WIRE_BYTES (1 << 30)            /* one message between hosts; MPI counts in int */
+#define SMALL_BYTES 8192       /* up to here every rank adds everything: one exchange instead of two */
+#define WIRE_BYTES (1 << 30)   /* most bytes of a message between hosts; MPI counts in int */
 
 static size_t width(const Request *r) { return dtype_size(r->type); }
 static size_t partial_width(const Request *r) { return dtype_size(reduce_partial(r->type)); }
+/* Whether the operation goes through a channel. */
 static int uses(const Request *r, int channel)
 {
     int scatter = r->kind == COMM_REDUCE_SCATTER || r->kind == COMM_ALL_TO_ALL;
@@ -29,9 +32,11 @@ static int uses(const Request *r, int channel)
 static int reduces(const Request *r) { return uses(r, SCATTER) && r->kind != COMM_ALL_TO_ALL; }
 
 static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+/* Elements of a piece of at most e, where `left` are left. */
 static int64_t clip(int64_t left, int64_t e) { return left < 0 ? 0 : at_most(left, e); }
 
-/* How many elements block `block` has in step s, and where they lie in the array that holds all blocks. */
+/* The number of elements of a block's piece in step s; *at: where the piece lies in the array of all
+ * blocks. */
 static int64_t piece(const Group *g, const Request *r, int64_t s, int block, int64_t *at)
 {
     if (r->small || r->kind == COMM_BROADCAST) {
@@ -46,7 +51,8 @@ static int64_t piece(const Group *g, const Request *r, int64_t s, int block, int
     return clip(r->n - s * r->e, r->e);
 }
 
-/* Cuts the operation into steps and takes its place in the channels. Called when it is first in its queue. */
+/* Cuts the operation into steps and reserves their slots in the channels. Called when it is first in its
+ * queue. */
 static void begin(Group *g, Request *r)
 {
     int64_t line = 64 / (int64_t)width(r),
@@ -57,7 +63,7 @@ static void begin(Group *g, Request *r)
         r->e = r->n;
         r->steps = 1;
     } else {
-        /* partial sums travel between hosts through pieces of their own, so only stored pieces count here */
+        /* partial sums between hosts have memory of their own, so only the pieces in slots count here */
         if (uses(r, SCATTER))
             room = (int64_t)(g->slot_bytes[SCATTER] / (size_t)g->size);
         if (uses(r, GATHER))
@@ -73,14 +79,14 @@ static void begin(Group *g, Request *r)
         if (uses(r, k))
             g->base[k] += r->steps;
     if (g->hosts > 1 && reduces(r) && !g->partial) {
-        size_t bytes = 2 * g->slot_bytes[SCATTER] / (size_t)g->size;     /* partial sums of BF16 are F32 */
+        size_t bytes = 2 * g->slot_bytes[SCATTER] / (size_t)g->size;     /* partial sums of BF16 are in F32 */
         g->partial = xcalloc((size_t)(DEPTH * g->hosts), bytes);
         g->sending = xcalloc((size_t)(DEPTH * g->most_duties), bytes);
     }
     r->begun = 1;
 }
 
-/* ---- that all members do the same ---- */
+/* ---- checks that all members call the same operation ---- */
 
 static uint64_t signature(const Request *r)
 {
@@ -94,8 +100,7 @@ static void sign(Group *g, Request *r)
     atomic_store(&g->signature[g->me].seen[g->calls % 16], signature(r));
 }
 
-/* What member i posted belongs to the same operation as mine: it has been called there, with the same
- * arguments. */
+/* Dies unless member i has called this operation too, with the same arguments. */
 static void check(const Group *g, const Request *r, int i)
 {
     if (atomic_load(&g->signature[i].seen[g->calls % 16]) != signature(r))
@@ -126,6 +131,7 @@ static int slot_filled(const Group *g, int channel, int64_t s, int only)
     return 1;
 }
 
+/* Before the first step: checks member `only` (-1: all others). */
 static void check_all(const Group *g, const Request *r, int64_t s, int only)
 {
     for (int i = 0; i < g->m && !s; i++)
@@ -154,17 +160,19 @@ static int post(Group *g, Request *r)
     return 1;
 }
 
+/* Host `host`'s partial sum of this rank's block in step s. */
 static char *partial_of(const Group *g, const Request *r, int64_t s, int host)
 {
     return g->partial + (size_t)((s % DEPTH) * g->hosts + host) * (size_t)r->e * partial_width(r);
 }
 
+/* This host's partial sum of block duty[k] in step s. */
 static char *sending_of(const Group *g, const Request *r, int64_t s, int k)
 {
     return g->sending + (size_t)((s % DEPTH) * g->most_duties + k) * (size_t)r->e * partial_width(r);
 }
 
-/* Adds the pieces of block b of step s from all members of the host. */
+/* Adds all members' pieces of block b in step s. Returns the number of elements. */
 static int64_t sum_block(Group *g, Request *r, int64_t s, int b, void *dst, Dtype dst_type)
 {
     int64_t at, n = piece(g, r, s, b, &at);
@@ -178,7 +186,7 @@ static int64_t sum_block(Group *g, Request *r, int64_t s, int b, void *dst, Dtyp
     return n;
 }
 
-/* Where my finished piece of step s belongs. */
+/* Where this rank's finished piece of step s lies in the result. */
 static char *result_of(const Group *g, const Request *r, int64_t s)
 {
     int64_t at;
@@ -224,6 +232,7 @@ static int sum(Group *g, Request *r)
     return 1;
 }
 
+/* Whether all of n messages between hosts are through. */
 static int all_through(int *id, int n)
 {
     int through = 1;
@@ -232,7 +241,7 @@ static int all_through(int *id, int n)
     return through;
 }
 
-/* Receives the other hosts' partial sums of my block, DEPTH steps ahead. */
+/* Starts to receive the other hosts' partial sums of this rank's block, up to DEPTH steps ahead of join. */
 static int await_partials(Group *g, Request *r)
 {
     int64_t s = r->awaited, at;
@@ -266,19 +275,18 @@ static int join(Group *g, Request *r)
     return 1;
 }
 
-/* The member of this host whose slot a broadcast fills; -1: every member fills its own. */
+/* The member whose gather slot a broadcast fills; -1: no broadcast, every member fills its own. */
 static int teller(const Group *g, const Request *r)
 {
     return r->kind == COMM_BROADCAST ? g->owner[r->root] : -1;
 }
 
-/* My finished piece is ready to be given to others. */
+/* The number of steps in which this rank's piece is finished. */
 static int64_t ready(const Group *g, const Request *r)
 {
     return !reduces(r) ? r->steps : g->hosts == 1 ? r->summed : r->joined;
 }
 
-/* Fills my gather slot: what I have at once, what comes from other hosts when `gather` sees it has come. */
 static int offer(Group *g, Request *r)
 {
     int64_t s = r->offered, gs = r->gather_base + s, at, only = teller(g, r);
@@ -286,7 +294,7 @@ static int offer(Group *g, Request *r)
     if (s == r->steps || (only >= 0 && only != g->me) || s >= ready(g, r) || s - r->gathered >= DEPTH ||
         !slot_free(g, GATHER, gs))
         return 0;
-    /* between hosts I take other ranks' blocks from my slot too, and the messages of its last use must be
+    /* with several hosts this rank reads its own slot too, and messages of the slot's last use must be
      * through */
     if (g->hosts > 1 && (s - r->copied >= DEPTH || !all_through(own, g->hosts)))
         return 0;
@@ -326,6 +334,7 @@ static int gather(Group *g, Request *r)
     return 1;
 }
 
+/* A small all-reduce: adds all members' arrays. */
 static void add_small(Group *g, Request *r, int64_t gs)
 {
     const void **src = (const void **)g->source;
@@ -367,7 +376,8 @@ static int copy(Group *g, Request *r)
     return 1;
 }
 
-/* All-to-all between hosts: straight from and to the callers' arrays. Returns whether anything moved. */
+/* All-to-all with ranks of other hosts, straight from and to the callers' arrays. Returns whether it
+ * moved. */
 static int exchange(Group *g, Request *r)
 {
     int64_t total = r->n * (int64_t)width(r), tag = g->id * TAGS + TAG_EXCHANGE;

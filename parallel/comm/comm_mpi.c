@@ -106,7 +106,7 @@ static void leave(int status, void *unused)
         MPI_Finalize();
 }
 
-/* Numbers the hosts by their lowest ranks. every > 0: within a host, each `every` world ranks count as one. */
+/* Numbers the hosts by their lowest ranks. every > 0: within a host, each `every` ranks count as one. */
 static void find_hosts(int every)
 {
     MPI_Comm host;

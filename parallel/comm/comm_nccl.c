@@ -1,10 +1,10 @@
-/* Device buffers over NCCL. One communicator of the world, from which those of the groups are split; every
- * operation of a group on the group's own stream, behind an event of the compute stream.
+/* comm_nccl -- device buffers over NCCL. The communicators of the groups are split from one of the world. An
+ * operation runs on its group's own stream, after an event of the compute stream.
  *
- * Communicators do not block: a call that has to wait for other ranks says so, and is asked again until it is
- * through, so that a rank that is lost ends the job instead of hanging it. Operations of different groups are
- * started in the order of the instruction list on every rank; NCCL_LAUNCH_ORDER_IMPLICIT makes that the order
- * on the device too, without which two ranks could each run first what the other runs second. */
+ * Communicators do not block: a call that must wait for other ranks returns ncclInProgress and is asked again
+ * until it is done, so that a lost rank ends the job instead of hanging it. Every rank starts the operations
+ * of all groups in the order of the instruction list. NCCL_LAUNCH_ORDER_IMPLICIT makes the device keep that
+ * order; without it two ranks could each run first what the other runs second. */
 #define _GNU_SOURCE
 #include "device_group.h"
 #include "libraries.h"
@@ -16,10 +16,10 @@
 typedef struct {
     ncclComm_t comm;
     cudaStream_t stream;
-    cudaEvent_t before; /* what the compute stream had been given when the last operation started */
-    cudaEvent_t done[DEVICE_TOKENS];
-    void *registered;
-    int64_t first;                 /* of the operations that start together, 0: none do */
+    cudaEvent_t before;            /* on the compute stream, when the last operation started */
+    cudaEvent_t done[DEVICE_TOKENS];   /* end of operation k at k % DEVICE_TOKENS */
+    void *registered;              /* of comm_nccl_register */
+    int64_t first;                 /* between together(1) and together(0): the first operation; else 0 */
 } Nccl;
 
 static struct {
@@ -27,10 +27,11 @@ static struct {
     ncclComm_t world;              /* NULL: the world is one rank */
     int64_t rank;                  /* of the world */
     double timeout;                /* s */
-    DeviceGroup *group[16];        /* all that are open, for who waits */
+    DeviceGroup *group[16];        /* [groups] all that are open */
     int groups;
 } all;
 
+/* Aborts the operations of all groups and dies. */
 static _Noreturn void abort_all(const char *id, const char *text)
 {
     for (int i = 0; i < all.groups; i++) {
@@ -59,12 +60,11 @@ static ncclResult_t state_of(ncclComm_t comm, const char *what, const Comm *c)
     return r;
 }
 
-/* How long a call is looked at without a pause: a thread of NCCL's launches what it starts within some ten
- * microseconds. */
-#define AT_ONCE 2e-4               /* s */
+/* Seconds to ask without a pause: a thread of NCCL launches an operation within about ten microseconds. */
+#define AT_ONCE 2e-4
 
-/* Until the communicator is through with its last call. What that call returned, r, may be success while it
- * is under way (a split's is): only the communicator knows. */
+/* Returns when the communicator is done with its last call, which returned r. r may be success while the call
+ * is under way (a split's is), so the communicator is asked. */
 static void settle(ncclComm_t comm, ncclResult_t r, const char *what, const Comm *c)
 {
     double start = now();
@@ -137,6 +137,7 @@ static ncclResult_t launch(const DeviceGroup *g, const Operation *o)
     }
 }
 
+/* Makes the group's stream wait for what the compute stream has been given so far. */
 static void follow_compute(DeviceGroup *g)
 {
     Nccl *n = g->impl;
@@ -171,7 +172,7 @@ static void nccl_together(DeviceGroup *g, int begin)
     n->first = 0;
 }
 
-/* An entry that has been used again is about a later operation, which is as good. */
+/* An event that was used again marks a later operation of the same stream, so waiting for it is right too. */
 static void nccl_finish(DeviceGroup *g, int64_t k)
 {
     Nccl *n = g->impl;
@@ -181,7 +182,7 @@ static void nccl_finish(DeviceGroup *g, int64_t k)
 static void nccl_close(DeviceGroup *g)
 {
     Nccl *n = g->impl;
-    if (g->started)                    /* gathers of the last update, say, for which nobody has waited */
+    if (g->started)                    /* operations that nobody waited for, such as the last gathers */
         cuda_await(g->dev, n->done[g->started % DEVICE_TOKENS]);
     if (n->registered)
         check(all.api->ncclCommDeregister(n->comm, n->registered), "deregister", &g->host);
@@ -202,7 +203,7 @@ static void nccl_close(DeviceGroup *g)
     free(n);
 }
 
-/* Called while the host waits for the device: says what hangs. */
+/* Called while the host waits for the device; waited: s so far. Dies if an operation fails or hangs. */
 static void watch(double waited)
 {
     for (int i = 0; i < all.groups; i++) {
@@ -234,7 +235,7 @@ static ncclConfig_t config_of(const char *name)
     return c;
 }
 
-/* Rank 0's invitation, by the host's group. */
+/* Opens the communicator of the world; the group c carries rank 0's id to all ranks. */
 static void open_world(Comm *c)
 {
     ncclUniqueId id = {0};
@@ -246,7 +247,8 @@ static void open_world(Comm *c)
     settle(all.world, r, "start", c);
 }
 
-/* All ranks of the world come here once for every group; a group is named by its lowest world rank. */
+/* Every rank of the world calls this once for every kind of group. The color of a group is its lowest world
+ * rank. */
 void comm_nccl_wrap(void *device, Comm *c)
 {
     int64_t lowest = all.rank;
@@ -265,7 +267,7 @@ void comm_nccl_wrap(void *device, Comm *c)
     settle(comm, r, "split", c);
     Nccl *n = xcalloc(1, sizeof *n);
     n->comm = comm;
-    /* before the kernels of compute that wait for room on the GPU: others wait for these few blocks */
+    /* NCCL's few blocks run before waiting compute kernels, since other ranks wait for them */
     CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     CUDA_OK(cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest));
     CUDA_OK(cudaEventCreateWithFlags(&n->before, cudaEventDisableTiming));
@@ -280,7 +282,7 @@ void comm_nccl_wrap(void *device, Comm *c)
     all.group[all.groups++] = g;
 }
 
-/* NCCL_LAUNCH_ORDER_IMPLICIT is 2.26's. */
+/* NCCL_LAUNCH_ORDER_IMPLICIT came with NCCL 2.26. */
 static void check_version(void)
 {
     int v = 0;

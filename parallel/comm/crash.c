@@ -1,5 +1,5 @@
-/* crash -- runs inside a signal handler, in a process that may be broken: no allocation, no stdio, one write.
- */
+/* crash -- the error line and the calls of a crash. All of it runs inside a signal handler, in a process that
+ * may be broken: no allocation, no stdio, one write. */
 #define _GNU_SOURCE
 #include "crash.h"
 #include "job.h"
@@ -18,9 +18,9 @@
 
 enum { FRAMES = 48, STACK = 64 << 10 };
 
-static uintptr_t load_bias;                    /* what the system added to the addresses of the executable */
-static char stack[STACK];                      /* the handler's: after an overflow there is no other */
-static _Atomic pid_t crashed;                  /* the thread that speaks */
+static uintptr_t load_bias;                    /* address at which the executable is loaded */
+static char stack[STACK];                      /* of the handler: the thread's own may have overflowed */
+static _Atomic pid_t crashed;                  /* the thread that prints; 0: none */
 
 static const struct { int number; const char *name; } signals[] = {
     {SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGILL, "SIGILL"}, {SIGFPE, "SIGFPE"}, {SIGABRT, "SIGABRT"},
@@ -33,7 +33,7 @@ typedef struct { char at[8192]; size_t n; } Text;
 
 static void put(Text *t, const char *s)
 {
-    while (*s && t->n < sizeof t->at - 1)      /* room for the end of the line */
+    while (*s && t->n < sizeof t->at - 1)      /* one byte is left for the last newline */
         t->at[t->n++] = *s++;
 }
 
@@ -49,7 +49,7 @@ static void put_number(Text *t, uint64_t x, unsigned base)
     put(t, p);
 }
 
-/* ---- names of functions, static ones included: from the executable's own table of symbols ---- */
+/* ---- names of functions, static ones too, from the executable's symbol table ---- */
 
 typedef struct { const Elf64_Sym *symbol; size_t n; const char *names; } Symbols;
 
@@ -72,6 +72,7 @@ static Symbols open_symbols(void)
     return s;
 }
 
+/* Writes the function at an address of the executable. 0: it has none there. */
 static int put_symbol(Text *t, const Symbols *s, uintptr_t at)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -104,7 +105,7 @@ static void put_frame(Text *t, const Symbols *s, int number, uintptr_t at)
     put(t, "\n");
 }
 
-/* Where the signal came, and the calls that led there: what lies above in the list is the handler itself. */
+/* Writes where the signal came and the calls that led there. The frames before those are the handler's. */
 static void put_calls(Text *t, const void *context)
 {
     void *frame[FRAMES];
@@ -118,7 +119,7 @@ static void put_calls(Text *t, const void *context)
     for (int i = 0; i < n && !first; i++)
         first = (uintptr_t)frame[i] == pc ? i + 1 : 0;
     put_frame(t, &s, 0, pc);
-    for (int i = first; i < n; i++)    /* a return address may lie behind its function */
+    for (int i = first; i < n; i++)    /* a return address may lie behind its function: - 1 */
         put_frame(t, &s, i - first + 1, (uintptr_t)frame[i] - 1);
 }
 
@@ -145,10 +146,10 @@ static void on_crash(int sig, siginfo_t *info, void *context)
     static Text t;
     pid_t nobody = 0, me = gettid();
     if (!atomic_compare_exchange_strong(&crashed, &nobody, me)) {
-        if (nobody == me)                      /* in the lines below */
+        if (nobody == me)                      /* the handler itself crashed */
             _exit(EXIT_BUG);
         for (;;)
-            pause();                           /* the thread that was first ends the process */
+            pause();                           /* the first thread ends the process */
     }
     signal(SIGALRM, SIG_DFL);
     alarm(10);                                 /* whatever state the process is in, it ends */
@@ -185,7 +186,7 @@ void crash_listen(void)
     stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
     struct sigaction now_, act = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     dl_iterate_phdr(first_object, &load_bias);
-    backtrace(frame, 1);                       /* loads the library that it needs */
+    backtrace(frame, 1);                       /* loads its library now, not in the handler */
     sigaltstack(&own, NULL);
     sigfillset(&act.sa_mask);
     for (int i = 0; i < SIGNALS; i++)

@@ -1,4 +1,4 @@
-/* engine -- queues of operations under way, and the thread that advances them */
+/* engine -- queues of operations under way, and the progress thread */
 #define _GNU_SOURCE
 #include "engine.h"
 #include "job.h"
@@ -15,37 +15,36 @@
 #include <unistd.h>
 
 #define BLOCK 256                  /* requests are allocated in blocks, which never move */
-#define SPIN_SECONDS 30e-6         /* how long to look before sleeping, where cores are to spare */
-#define WIRE_SECONDS 100e-6        /* sleep while messages between hosts are under way ... */
-#define WIRE_LOOKS 100             /* ... after having given the core away so often */
-#define INLINE_BYTES                                                                                         \
-    65536 /* up to here a caller moves what it can itself although there is a thread for it */
+#define SPIN_SECONDS 30e-6         /* time to spin before sleeping, where cores are to spare */
+#define WIRE_LOOKS 100             /* yields before sleeping while messages between hosts are under way */
+#define WIRE_SECONDS 100e-6        /* length of such a sleep */
+#define INLINE_BYTES 65536         /* payload up to which the caller advances, even with a progress thread */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic int lock_owner;     /* thread id */
-static _Atomic int wanted; /* main threads that wait for the lock: the progress thread lets them go first */
+static _Atomic int lock_owner;     /* thread id; 0: nobody */
+static _Atomic int wanted;         /* threads in engine_lock: the progress thread lets them go first */
 
-static Request **block;
+static Request **block;            /* [blocks][BLOCK] */
 static int blocks;
-static Request *vacant;
-static uint32_t generations;
+static Request *vacant;            /* list of free requests */
+static uint32_t generations;       /* requests submitted, modulo INT_MAX */
 
-static Queue **active;
+static Queue **active;             /* [nactive] queues that hold requests */
 static int nactive, active_room;
-static _Atomic int pending;        /* requests */
+static _Atomic int pending;        /* requests in queues */
 
 static int waiting;                /* threads inside engine_wait */
-static int sleepers;               /* of them, asleep */
-static int wires;
-static int spin;
+static int sleepers;               /* threads asleep on the bell */
+static int wires;                  /* messages between hosts under way */
+static int spin;                   /* bool: cores are to spare */
 
 static pthread_t thread;
 static int thread_on, thread_idle;
 static _Atomic int thread_id;
-static _Atomic uint32_t kick;      /* the progress thread sleeps on it while there is nothing for it to do */
+static _Atomic uint32_t kick;      /* the progress thread sleeps on it while it has nothing to do */
 static _Atomic int thread_stop;
 
-static Request *advancing;         /* whose advance() runs */
+static Request *advancing;         /* the request whose advance() runs */
 static CommListener listener;
 static void *listener_ctx;
 
@@ -110,7 +109,8 @@ void comm_listen(CommListener fn, void *ctx)
 
 /* ---- requests ---- */
 
-/* A token is a generation and a place; the place may long be another request's when somebody waits for it. */
+/* A token is a generation and a place among the requests. Another request may have the place by now: compare
+ * the tokens. */
 static Request *find(Token t) { return &block[(t & 0xffffffff) / BLOCK][(t & 0xffffffff) % BLOCK]; }
 
 static void grow(void)
@@ -135,11 +135,11 @@ static void finish(Request *r)
         listener(listener_ctx, &(CommEvent){r->name, r->kind,
                                             r->kind == COMM_SEND || r->kind == COMM_RECV ? r->root : -1,
                                             r->payload, r->touched, r->behind, r->start, now()});
-    r->token &= 0xffffffff;        /* no token in anybody's hands names it any more */
+    r->token &= 0xffffffff;        /* clears the generation: no caller's token names the request now */
     r->next = vacant;
     vacant = r;
     pending--;
-    if (sleepers)                  /* another thread may wait for this one */
+    if (sleepers)                  /* another thread may wait for this request */
         job_ring(job_local());
 }
 
@@ -218,7 +218,7 @@ void comm_progress(void)
     give();
 }
 
-/* Between two looks: whoever waits for this core, perhaps the rank that we wait for, goes first. */
+/* Between two looks: gives the core away, perhaps to the rank that this one waits for. */
 static void relax(void)
 {
 #ifdef __x86_64__
@@ -230,8 +230,8 @@ static void relax(void)
 
 static double nap(void) { return wires ? WIRE_SECONDS : 1; }
 
-/* Sleeps, the lock given back meanwhile, until the doorbell rings; not at all when there is something to do.
- */
+/* Advances; if nothing moves and the request r of token t is not done, sleeps until the doorbell rings. The
+ * lock is free meanwhile. r NULL: no request. */
 static void sleep_on_bell(const Request *r, Token t)
 {
     uint32_t seen = job_bell();
@@ -283,8 +283,7 @@ static void *progress(void *arg)
     (void)arg;
     thread_id = self();
     prctl(PR_SET_NAME, "messages");
-    thread_urgency(
-        RUNS_SOON); /* a piece is moved in microseconds, also where the main threads keep all cores busy */
+    thread_urgency(RUNS_SOON);     /* moving a piece takes microseconds, even where all cores are busy */
     while (!thread_stop) {
         while (wanted)
             sched_yield();

@@ -1,4 +1,4 @@
-/* group -- collectives and messages of a group: steps over the shared segment of a host, and between hosts */
+/* group -- the plan of a group, the segment that its members share, and its interface */
 #define _GNU_SOURCE
 #include "group.h"
 #include "job.h"
@@ -10,8 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* What a slot holds: pieces small enough that what is under way between two ranks stays in the second-level
- * cache. */
+/* Bytes of a slot: small enough that what is under way between two ranks stays in the second-level cache. */
 #define SCATTER_BYTES (512 << 10)
 #define GATHER_BYTES (256 << 10)
 #define WIRE_PIECE_BYTES (64 << 10)    /* between hosts shorter messages cost more than they overlap */
@@ -20,7 +19,8 @@
 
 static int *ints(int n) { return xcalloc((size_t)n, sizeof(int)); }
 
-/* Which blocks the members of host h own; returns how many the most burdened of them does. */
+/* Finds which member of host h owns each block, and the block's index among its owner's. Returns the most
+ * blocks that one member owns. */
 static int owners(const int *host, int n, int h, int *owner, int *place)
 {
     int m = 0, most = 0, *load = ints(n);
@@ -38,6 +38,7 @@ static int owners(const int *host, int n, int h, int *owner, int *place)
     return most;
 }
 
+/* Finds most_duties and proxy. */
 static void plan_hosts(Group *g)
 {
     int *owner = ints(g->size), *place = ints(g->size);
@@ -131,7 +132,7 @@ static _Noreturn void no_memory(const Group *g, const char *what)
 int group_segment_make(const Group *g)
 {
     int fd = memfd_create("gridiron-group", MFD_CLOEXEC);
-    /* pages that nobody touches cost nothing: the ways between pairs are long and mostly empty */
+    /* pages that nobody touches cost nothing, and most slots of the pairs are never touched */
     if (fd < 0 || ftruncate(fd, (off_t)(shared_bytes(g) + (size_t)g->m * (size_t)g->m * pair_bytes())))
         no_memory(g, "make");
     return fd;
@@ -155,7 +156,6 @@ void group_segment_map(Group *g, int fd)
     g->slots[GATHER] = g->slots[SCATTER] + channel_bytes(g, SCATTER);
 }
 
-/* The window of one pair, mapped when the first message is sent or awaited. */
 Pair *group_message_pair(Group *g, int from, int to)
 {
     int writes = from == g->rank;
@@ -181,7 +181,8 @@ void group_raise(Group *g, Counter *c, int64_t to, int alone)
     int64_t old = atomic_load_explicit(&c->v, memory_order_relaxed);
     if (to <= old)
         return;
-    /* in one order with a sleeper's announcement, so that either it sees the counter or we see it asleep */
+    /* sequentially consistent, as job_sleepy: either the sleeper sees the counter, or this rank sees the
+     * sleeper */
     atomic_store(&c->v, to);
     int behind = 0, who = 0;
     for (int i = 0; i < g->m && !alone; i++)
@@ -191,7 +192,7 @@ void group_raise(Group *g, Counter *c, int64_t to, int alone)
         for (int i = 0; i < g->m; i++)
             if (i != g->me)
                 ring_member(g, i);
-    } else if (behind == 1)            /* it waits for all but itself */
+    } else if (behind == 1)            /* that member waits for all but itself */
         ring_member(g, who);
 }
 

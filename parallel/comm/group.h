@@ -110,9 +110,9 @@ static inline char *group_slot(const Group *g, int channel, int member, int64_t 
     return g->slots[channel] + ((size_t)member * DEPTH + (size_t)(step % DEPTH)) * g->slot_bytes[channel];
 }
 
-/* Raises this member's counter and rings the members that may wait for it. Members wait for the slots of
- * all others of a step; only the last of these to be raised rings, unless
- *   alone    in                bool: members wait for this counter by itself */
+/* Raises this member's counter and rings the members that may wait for it. A member waits for the counters
+ * of all others: the last counter of a step to be raised rings all members, the last but one rings the last.
+ *   alone    in                bool: members wait for this counter by itself; rings all members */
 void group_raise(Group *g, Counter *c, int64_t to, int alone);
 
 static inline void group_moved(Group *g, int64_t bytes)

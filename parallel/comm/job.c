@@ -1,4 +1,5 @@
-/* job -- the page that the ranks of one host share: doorbells, who lives, who prints the error line */
+/* job -- the page that the ranks of one host share: doorbells, which ranks live, which prints the error
+ * line */
 #define _GNU_SOURCE
 #include "job.h"
 #include "comm.h"
@@ -25,26 +26,28 @@
 
 enum { ABSENT, RUNNING, LEFT };
 
-/* Texts begin with @ and end in a zero: `tr '\0' '\n' < page | grep ^@` reads them. */
+/* A rank's part of the page. Texts begin with @ and end in a zero: `tr '\0' '\n' < page | grep ^@` reads
+ * them. */
 typedef struct {
-    _Alignas(64) _Atomic uint32_t bell, sleepers;
-    _Alignas(64) _Atomic int state;
+    _Alignas(64) _Atomic uint32_t bell, sleepers;  /* rings so far; threads that sleep or are about to */
+    _Alignas(64) _Atomic int state;    /* ABSENT, RUNNING, LEFT */
     pid_t pid;
-    int rank;
-    cpu_set_t cores;
-    char status[16], where[112], note[112];
+    int rank;                      /* in the world */
+    cpu_set_t cores;               /* that the rank may run on */
+    char status[16], where[112], note[112];        /* texts: of job_leave, job_where, comm_note */
 } Member;
 
 typedef struct {
-    _Atomic uint32_t claimed, spoken;
-    int ranks, code;
-    char status[16];
-    Member member[];
+    _Atomic uint32_t claimed;      /* 1 + place of the rank that prints the error line; 0: none yet */
+    _Atomic uint32_t spoken;       /* bool: the line is printed */
+    int ranks, code;               /* of the host; exit code of the job */
+    char status[16];               /* text: the code */
+    Member member[];               /* [ranks] */
 } Page;
 
-static Page *page;
-static int mine;
-static int wake_fd = -1;
+static Page *page;                 /* NULL: no job was joined */
+static int mine;                   /* this rank's place in the page */
+static int wake_fd = -1;           /* eventfd: wakes the watcher for a signal */
 static pthread_t watcher;
 static void (*abort_hook)(int code);
 
@@ -57,10 +60,10 @@ int job_page_make(int ranks, int host)
     if (prefix && *prefix) {
         char path[PATH_MAX];
         snprintf(path, sizeof path, "%s.%d", prefix, host);
-        /* memory, not a result: for this job's user alone, whatever the umask */
+        /* not a result: for this job's user alone, whatever the umask */
         fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     }
-    if (fd < 0)                    /* on another host than the launcher's its folder does not exist */
+    if (fd < 0)                    /* no prefix, or a host where its folder does not exist */
         fd = memfd_create("gridiron-page", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)page_bytes(ranks)))
         die(EXIT_RESOURCE, "shared-memory",
@@ -162,8 +165,8 @@ const char *job_doing(void) { return (page ? page->member[mine].note : alone) + 
 
 /* ---- the one error line ---- */
 
-/* Whether this rank is the first of its host that wants to end the job. The others give it half a second to
- * say why. */
+/* Whether this rank is the first of its host that wants to end the job. Any other rank waits up to half a
+ * second for the first to print its line. */
 static int may_speak(int code)
 {
     uint32_t nobody = 0, me = (uint32_t)mine + 1;
@@ -182,7 +185,7 @@ void job_tell(const char *text)
     char line[64];
     int n = snprintf(line, sizeof line, "@%s\n", text);
     if (getenv("GRIDIRON_PAGE") && write(2, line, (size_t)n) < n)
-        return;                        /* nobody listens */
+        return;                        /* scripts/launch is gone */
 }
 
 int job_claim(int code) { return page ? may_speak(code) : 1; }
@@ -195,6 +198,7 @@ void job_claimed(void)
     job_tell(page->status + 1);
 }
 
+/* Ends the process, and the job if this rank has printed the line. */
 static void stop(int code)
 {
     if (atomic_load(&page->claimed) == (uint32_t)mine + 1) {
@@ -207,7 +211,7 @@ static void stop(int code)
 
 /* ---- the watch ---- */
 
-/* Ended, or a zombie that its launcher has not yet taken away. */
+/* Whether a process has ended; a zombie that its launcher has not reaped has ended. */
 static int is_gone(pid_t pid)
 {
     char path[32], text[256];
@@ -224,9 +228,10 @@ static int is_gone(pid_t pid)
     return state && (state[2] == 'Z' || state[2] == 'X');
 }
 
+/* Ends the job because rank m is lost. */
 static void lost(const Member *m)
 {
-    if (atomic_load(&page->claimed)) {             /* somebody speaks already; this process is silent */
+    if (atomic_load(&page->claimed)) {             /* another rank prints the line */
         may_speak(0);
         _exit(page->code);
     }
@@ -240,8 +245,9 @@ static void lost(const Member *m)
         where + 1, m->pid, note + 1);
 }
 
-/* Several gone at once: the launcher is ending the job because one of them was lost, and this process is
- * next. It knows which one (scripts/launch says so); if it lets us live we say what we see. */
+/* Ends the job if a rank of this host is lost. If several are gone at once, the launcher is ending the job
+ * because one of them was lost, and scripts/launch knows which one: this process waits to be ended too, and
+ * speaks only if it still lives. */
 static void look_for_the_lost(void)
 {
     const Member *first = NULL;
@@ -265,8 +271,8 @@ static void look_for_the_lost(void)
 #define SYS_pidfd_open 434
 #endif
 
-/* Sleeps until a rank of this host ends or a signal asks; where the system has no descriptors for processes
- * (before Linux 5.3) it looks five times a second. */
+/* The watcher: sleeps until a rank of this host ends or a signal comes. Where the system has no descriptors
+ * for processes (before Linux 5.3) it looks five times a second. at: [ranks + 1], freed here. */
 static void *watch(void *arg)
 {
     int n = page->ranks, blind = 0;
@@ -290,7 +296,7 @@ static void *watch(void *arg)
         if ((at[n].revents & POLLIN) && read(wake_fd, &signals, sizeof signals) == sizeof signals) {
             if (signals >= 1u << 16)               /* goodbye */
                 break;
-            usleep(100000); /* a launcher may be faster than the news of why it ends the job */
+            usleep(100000);        /* a lost rank may be seen after the launcher's signal */
             look_for_the_lost();
             signal(SIGTERM, SIG_DFL);
             kill(getpid(), SIGTERM);
@@ -303,6 +309,7 @@ static void *watch(void *arg)
     return NULL;
 }
 
+/* Wakes the watcher, which ends the process. */
 static void on_term(int sig)
 {
     (void)sig;
@@ -326,7 +333,8 @@ void job_watch(void (*abort_job)(int code))
             "and open files (ulimit -u, -n)",
             strerror(errno));
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    /* USR2: scripts/launch asks so, since mpirun passes it on; USR1: of a command that has nothing to save */
+    /* USR2 comes from scripts/launch, since mpirun passes it on; USR1 to commands that have nothing to
+     * save */
     static const int ends[] = {SIGTERM, SIGUSR2, SIGUSR1};
     struct sigaction now_;
     for (int i = 0; i < 3; i++)

@@ -1,15 +1,16 @@
-/* message -- sends and receives. Between ranks of one host a message goes through slots of shared memory
- * piece by piece, so that it is copied out while it is still copied in, and a sender is done when all is in
- * the slots. */
+/* message -- sends and receives. Between ranks of one host a message goes piece by piece through slots of
+ * shared memory: the receiver copies out while the sender still copies in, and a send is done when all is in
+ * slots. */
 #include "group.h"
 #include "job.h"
 #include <stdio.h>
 #include <string.h>
 
-#define WIRE_BYTES (1 << 30)           /* one message between hosts; MPI counts in int */
+#define WIRE_BYTES (1 << 30)   /* most bytes of a message between hosts; MPI counts in int */
 
 static int64_t total_bytes(const Request *r) { return r->n * (int64_t)dtype_size(r->type); }
 
+/* Takes the lowest free slot. */
 static uint32_t take_slot(Pair *p)
 {
     for (uint32_t w = 0; w < PAIR_SLOTS / 64; w++)
@@ -22,7 +23,7 @@ static uint32_t take_slot(Pair *p)
     return 0;
 }
 
-/* Slots that the reader has emptied are free again. Returns whether there is room for a piece. */
+/* Frees the slots that the reader has emptied. Returns whether there is room for a piece. */
 static int make_room(Pair *p)
 {
     PairHead *h = p->head;
@@ -42,7 +43,7 @@ static int send_pieces(Request *r, Group *g)
     int peer = g->bell[g->owner[r->root]];
     while (r->moved < total) {
         if (!make_room(p)) {
-            atomic_store(&h->blocked, 1);          /* then look again: the reader looks at it after taking */
+            atomic_store(&h->blocked, 1);          /* look again: the reader reads it after taking */
             if (!make_room(p))
                 break;
         }
@@ -60,6 +61,7 @@ static int send_pieces(Request *r, Group *g)
     return r->moved > before;
 }
 
+/* Dies unless the piece belongs to the message that this rank expects. */
 static void check_piece(const Group *g, const Request *r, const GroupPiece *piece)
 {
     if (piece->total != total_bytes(r) || piece->type != r->type || piece->first != (r->moved == 0))

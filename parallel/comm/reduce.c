@@ -1,10 +1,10 @@
-/* reduce -- sums, maxima and minima of arrays, for the best instruction set of this CPU */
+/* reduce -- sums, maxima and minima of arrays, in the best instruction set of this CPU */
 #include "reduce.h"
 #include "half.h"
 #include <string.h>
 
-/* One source, three instruction sets, chosen when the program starts; additions and conversions give the same
- * bits in all of them. */
+/* Compiles a function for three instruction sets; one is chosen when the program starts. Additions and
+ * conversions give the same bits in all of them. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -22,7 +22,7 @@
         dst[i] = join(a[i], b[i]);                                                                           \
     break
 
-/* dst = a op b; dst may be a or b */
+/* pair_TYPE: dst = a op b; dst may be a or b */
 #define PAIR(type, name)                                                                                     \
     CLONES static void pair_##name(type *dst, const type *a, const type *b, int64_t n, ReduceOp op)          \
     {                                                                                                        \
@@ -61,7 +61,7 @@ static void pair(void *dst, const void *a, const void *b, int64_t n, Dtype type,
 CONVERT(widen, float, uint16_t, bf16_to_f32, f16_to_f32)
 CONVERT(narrow, uint16_t, float, f32_to_bf16, f32_to_f16)
 
-/* Sums of two, the most frequent case: one pass. */
+/* Sums of two 16-bit arrays, the most frequent case, in one pass. */
 #define PAIR_SUM(name, widen_one, narrow_one)                                                                \
     CLONES static void name(uint16_t *dst, const uint16_t *a, const uint16_t *b, int64_t n)                  \
     {                                                                                                        \
@@ -71,7 +71,7 @@ CONVERT(narrow, uint16_t, float, f32_to_bf16, f32_to_f16)
 PAIR_SUM(pair_sum_bf16, bf16_to_f32, f32_to_bf16)
 PAIR_SUM(pair_sum_f16, f16_to_f32, f32_to_f16)
 
-/* n <= BLOCK elements of `type` in the type of partial results: converted into buf, or where they are. */
+/* n <= BLOCK elements of src in the type of partial results: converted into buf, or src itself. */
 static const void *load(const void *src, Dtype type, int64_t n, float *buf)
 {
     if (reduce_partial(type) == type)
@@ -80,7 +80,7 @@ static const void *load(const void *src, Dtype type, int64_t n, float *buf)
     return buf;
 }
 
-/* A block of at most BLOCK elements. */
+/* Reduces elements [at, at + n), n <= BLOCK. */
 static void reduce_block(char *dst, Dtype dst_type, const char *const *src, Dtype src_type, int m, int64_t at,
                          int64_t n, ReduceOp op)
 {
@@ -91,7 +91,7 @@ static void reduce_block(char *dst, Dtype dst_type, const char *const *src, Dtyp
     int same = dst_type == part;
     const void *first = load(src[0] + skip, src_type, n, (float *)sum);
     for (int k = 1; k < m; k++) {
-        /* dst may be one of the sources: it is written when all have been read */
+        /* dst may be a source, so it is written when all sources have been read */
         void *to = same && k == m - 1 ? out : sum;
         pair(to, first, load(src[k] + skip, src_type, n, (float *)wide), n, part, op);
         first = to;

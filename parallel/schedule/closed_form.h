@@ -4,11 +4,11 @@
 #include "schedule.h"
 #include <math.h>
 
-/* Shares of the time; NAN: not known. As in Simulation. */
+/* Bubbles as in Simulation, shares of the time; NAN: not known. */
 typedef struct { double rate, step_rate; } Rates;
 #define NO_RATES ((Rates){NAN, NAN})
 
-/* The bubble of a pipeline whose stages are equal (with the backward split: F = D = W too) and whose messages
- * take no time, by the formula of its schedule's row; NO_RATES for everything else. */
+/* The bubble by the formula of the schedule's row, if all stages take equal times (F = D = W too where the
+ * backward is split) and messages take none; else NO_RATES. */
 Rates closed_form(const PipeShape *s);
 #endif

@@ -1,5 +1,5 @@
-/* generators -- between the files that write compute lists: generate_X for every row of SCHEDULES. out[p]:
- * lists without instructions, with room for all. */
+/* generators -- generate_X of every row of SCHEDULES, which the files that write compute lists define;
+ * contract as schedule_generate. */
 #ifndef GENERATORS_H
 #define GENERATORS_H
 #include "schedule.h"

@@ -1,23 +1,24 @@
-/* kinds -- the table of schedules, and the rules that a row alone decides. Whoever wants to know something of
- * a schedule asks its row; nobody knows one by its place in the table. */
+/* kinds -- the table of schedules, and the rules that a row alone decides. A property of a schedule is read
+ * from its row; no code depends on the place of a row. */
 #ifndef KINDS_H
 #define KINDS_H
 #include <stdint.h>
 
-enum { MICROBATCHES_MOST = 65535 };    /* of a step, a rank: an instruction has 16 bits for its microbatch */
-enum { RANKS_MOST = 4096, CHUNKS_MOST = 255, STAGES_MOST = 65536 };    /* of a pipeline, of a rank; both */
+enum { MICROBATCHES_MOST = 65535 };    /* in a step: an instruction has 16 bits for its microbatch */
+enum { RANKS_MOST = 4096, CHUNKS_MOST = 255 };     /* of a pipeline; of a rank */
+enum { STAGES_MOST = 65536 };          /* of a pipeline */
 
 /* X(id, name, chunks, most, place, backward, least, generator, closed form), in the order in which the option
  * pipeline_schedule lists them:
  *
- *   name         in the configuration
- *   chunks most  a rank has from `chunks` to `most` chunks
+ *   name         value of the option
+ *   chunks, most a rank has `chunks` to `most` chunks
  *   place        LOOP: stage s lies on rank s mod p; VEE: chunk 1 in the reverse order of ranks;
- *                GIVEN: one of them, as PipeShape.vee says
+ *                GIVEN: one of these, as PipeShape.vee says
  *   backward     JOINED: B; SPLIT: D and W; GIVEN: as the lists have it
- *   least        microbatches that a step needs for each rank of the pipeline
+ *   least        a step needs at least this many microbatches for each rank of the pipeline
  *   generator    generate_X (generators.h) writes the lists
- *   closed form  closed_X (closed_form.c) is the bubble of equal stages; none: nobody has a formula */
+ *   closed form  closed_X (closed_form.c) is the bubble of equal stages; none: no formula is known */
 /* clang-format off */
 #define SCHEDULES(X)                                                                                         \
     X(GPIPE,       "gpipe",       1, 1,   LOOP,  JOINED, 0, gpipe,       gpipe)                              \
@@ -37,13 +38,13 @@ enum { RANKS_MOST = 4096, CHUNKS_MOST = 255, STAGES_MOST = 65536 };    /* of a p
     X(V_MIN,       "v-min",       2, 2,   VEE,   SPLIT,  0, v_min,       none)                               \
         /* the same, sec 3 */                                                                                \
     X(DUALPIPEV,   "dualpipev",   2, 2,   VEE,   SPLIT,  2, dualpipev,   none)                               \
-        /* DeepSeek 2025, DualPipe's half in a V, F and B of a pair one after the other */                   \
+        /* DeepSeek 2025: half of DualPipe in a V; the F and B of a pair run one after the other */          \
     X(ZB_AUTO,     "zb-auto",     1, 1,   LOOP,  SPLIT,  0, zb_auto,     none)                               \
         /* by search from the costs (search.c): Qi et al. 2023, sec 3 */                                     \
     X(CUSTOM,      "custom",      1, 255, GIVEN, GIVEN,  0, custom,      none)                               \
         /* lists from outside (custom.h) */
 
-/* Those, and what evaluation and generation run: forward only. It is no choice of the configuration. */
+/* These, and the forward-only schedule of evaluation and generation, which the option does not offer. */
 #define ALL_SCHEDULES(X)                                                                                     \
     SCHEDULES(X)                                                                                             \
     X(FORWARD,     "forward",     1, 255, GIVEN, JOINED, 0, forward,     none)
@@ -66,23 +67,24 @@ typedef struct {
 } ScheduleInfo;
 extern const ScheduleInfo schedule_info[SCHEDULE_KINDS];
 
-/* "1f1b": as in the configuration. */
+/* The option's value: "1f1b". */
 const char *schedule_name(ScheduleKind kind);
-/* The choice of that name; SCHEDULE_CHOICES: there is none. */
+/* The schedule of that name; SCHEDULE_CHOICES: there is none. */
 ScheduleKind schedule_find(const char *name);
-/* The chunks of a rank where the row leaves no choice; else 0. */
+/* The chunks of a rank where the row fixes them; else 0. */
 int schedule_chunks(ScheduleKind kind);
 
-/* The rules that a pipeline of p ranks, v chunks a rank and m microbatches breaks; group: microbatches in a
- * row for one chunk (interleaved alone asks for them). 0: it is legal. */
+/* The rules that a pipeline breaks, as bits below; 0: it is legal.
+ *   p, v, m  in    ranks, chunks a rank, microbatches
+ *   group    in    interleaved: microbatches in a row for one chunk; other schedules ignore it */
 enum {
     BREAKS_CHUNKS = 1,     /* v is not what the row says */
-    BREAKS_GROUP = 2,      /* a group has less than p microbatches, or more than there are */
-    BREAKS_REST = 4,       /* the last group has less than p */
+    BREAKS_GROUP = 2,      /* a group has fewer than p microbatches, or more than m */
+    BREAKS_REST = 4,       /* the last group has fewer than p */
     BREAKS_LEAST = 8       /* m is less than `least` for each rank */
 };
 unsigned schedule_breaks(ScheduleKind kind, int64_t p, int64_t v, int64_t m, int64_t group);
-/* Whether groups of `group` of m microbatches leave a last one with less than p. */
+/* Whether m microbatches in groups of `group` leave a last group with fewer than p. */
 int schedule_leaves(int64_t p, int64_t m, int64_t group);
 /* The row's `least` as a word, for messages: "two". */
 const char *schedule_least(const ScheduleInfo *row);

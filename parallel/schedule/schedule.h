@@ -1,20 +1,21 @@
 /* schedule -- what the ranks of a pipeline do in one step, as lists of instructions.
  *
- * A generator writes compute only: F, B (or its halves D and W), by chunk and microbatch, in the order a rank
- * wants. Lowering plays these lists forward in time; when an instruction that feeds another rank finishes,
- * its send is appended here and its receive there in the same breath. So all messages stand in one total
- * order and every rank's list is a part of it. Take the earliest message that is not done: all before it is
- * done in both lists, so it is at the head of both, so it proceeds. No list can deadlock, whatever the
- * generator wrote and whatever the costs were. Messages of one moment form a group (`join`).
+ * A generator writes the compute of each rank in order: F, B or its halves D and W, by chunk and microbatch.
+ * Lowering plays these lists forward in time. When an instruction that feeds another rank ends, its send is
+ * appended to this rank's list and its receive to the other's. So all messages stand in one total order, and
+ * every list is a part of it. The earliest message that is not done is at the head of both its lists, since
+ * all before it is done, so it proceeds: no lists can deadlock, whatever the generator wrote and whatever
+ * the costs were. Messages of one moment form a group (`join`).
  *
- * Expanding makes of a rank's list what its executor runs: chunks cut into units (embedding, a layer, head)
- * where something happens between them, parameters gathered and released, gradients reduced, the optimizer's
- * step, and a place in memory for each microbatch. With one rank there are no messages, so the list is the
+ * Expanding makes a rank's list executable. It cuts chunks into units (embedding, a layer, head) where
+ * something happens between them, gathers and releases parameters, reduces gradients, adds the optimizer's
+ * step, and gives each microbatch a slot in memory. With one rank there are no messages, and the list is the
  * plain training loop: F0 B0 F1 B1 ... R S.
  *
  * Letters: p ranks of the pipeline, v chunks a rank, m microbatches a step; p*v virtual stages in model
- * order. Every chunk's microbatches run in order, forward, backward and weights. Nothing here is collective:
- * every rank makes all lists by itself, and they are equal because the shape is (compare schedules_hash). */
+ * order. The microbatches of a chunk run in order, in each of F, D or B, and W. All functions are local:
+ * every rank makes all lists, and these are equal on all ranks because the shape is (compare
+ * schedules_hash). */
 #ifndef SCHEDULE_H
 #define SCHEDULE_H
 #include "kinds.h"
@@ -23,17 +24,17 @@
 #define INSTRS(X)                                                                                            \
     X(F, "F", 0)   /* forward */                                                                             \
     X(B, "B", 0)   /* backward, joined */                                                                    \
-    X(D, "D", 0)   /* backward of the input */                                                               \
-    X(W, "W", 0)   /* backward of the weights */                                                             \
-    X(SA, "SA", 1) /* activation sent, received; gradient sent, received */                                  \
-    X(RA, "RA", 1)                                                                                           \
-    X(SG, "SG", 1)                                                                                           \
-    X(RG, "RG", 1)                                                                                           \
-    X(G, "G", 0) /* gather a unit's parameters */                                                            \
-    X(X, "X", 0) /* release them */                                                                          \
-    X(R, "R", 0) /* a unit's gradients are final: reduce them */                                             \
-    X(T, "T", 0) /* add the two gradients of a tied embedding */                                             \
-    X(S, "S", 0) /* optimizer step */
+    X(D, "D", 0)   /* backward, gradient of the input only */                                                \
+    X(W, "W", 0)   /* backward, gradient of the weights only */                                              \
+    X(SA, "SA", 1) /* send activation */                                                                     \
+    X(RA, "RA", 1) /* receive activation */                                                                  \
+    X(SG, "SG", 1) /* send gradient */                                                                       \
+    X(RG, "RG", 1) /* receive gradient */                                                                    \
+    X(G, "G", 0)   /* gather a unit's parameters */                                                          \
+    X(X, "X", 0)   /* release a unit's parameters */                                                         \
+    X(R, "R", 0)   /* reduce a unit's gradients */                                                           \
+    X(T, "T", 0)   /* add the two gradients of a tied embedding */                                           \
+    X(S, "S", 0)   /* optimizer step */
 
 typedef enum {
 #define X(id, ...) I_##id,
@@ -46,78 +47,84 @@ extern const struct InstrInfo { const char *letters; int message; } instr_info[I
 
 #define WHOLE 0xffff       /* Instr.unit: the whole chunk */
 
-/* chunk: of this rank, for messages too. join: in one group with the message before. phase, of R: 0 all of
- * the unit's gradients (after B, or after the last W), 1 those that D finishes (norms, embedding, head), 2
- * those that W finishes (linear layers). */
-typedef struct { uint8_t op, chunk, join, phase; uint16_t unit, mb; } Instr;
+typedef struct {
+    uint8_t op;            /* InstrKind */
+    uint8_t chunk;         /* of this rank, for messages too */
+    uint8_t join;          /* bool: in one group with the message before */
+    uint8_t phase;         /* R: 0 all of the unit's gradients (after B, or after the last W), 1 those that D
+                            * completes (norms, embedding, head), 2 those that W completes (linear layers) */
+    uint16_t unit;         /* numbered through the rank; or WHOLE */
+    uint16_t mb;           /* microbatch */
+} Instr;
 _Static_assert(sizeof(Instr) == 8, "no padding: schedules_hash reads the bytes");
 typedef struct { int n; Instr *list; } InstrList;
 
-/* "F0.0", "F0.0/3", "SA0.0", "R/3", "R/3d", "R/3w", "S": the instruction as text. */
+/* Writes an instruction as text: "F0.0", "F0.0/3", "SA0.0", "R/3", "R/3d", "R/3w", "S". */
 void instr_print(const Instr *i, char *text, int size);
 
 /* ---- the pipeline and its lists ---- */
 
 typedef struct {
     ScheduleKind kind;
-    int p, v, m;           /* v is 2 for the V kinds, any for INTERLEAVED, CUSTOM and FORWARD, else 1; m <=
-                              MICROBATCHES_MOST */
+    int p;
+    int v;                 /* V kinds: 2; INTERLEAVED, CUSTOM, FORWARD: any; else 1 */
+    int m;                 /* at most MICROBATCHES_MOST */
     int group;             /* INTERLEAVED, FORWARD: microbatches run in a row for one chunk; 0: p */
-    int vee; /* CUSTOM, FORWARD: the placement is that of the V kinds, which have it without asking */
-    const InstrList *lists; /* CUSTOM: compute of every rank [p], for m microbatches. The caller's */
-    const double
-        *cost[3]; /* time of F, D, W of each virtual stage [p*v], B takes D + W; NULL: 1. The caller's */
-    const double *each[3]; /* replay only: the times of every F, D, W, [p*v*m] of stage * m + microbatch,
-                            * whose means are in cost; NULL: all of a stage are equal. The caller's */
-    double hop;            /* time of a message, same unit; does not occupy the device */
-    const double *hops;    /* the same by the virtual stage that sends it [p*v]; NULL: hop. The caller's */
-    double weight_share;   /* of a microbatch's activations: what is kept until W; the rest goes with D */
-    int limit;             /* ZB_AUTO: microbatches' activations that a rank may hold, >= 1; 0: p */
+    int vee;               /* bool, CUSTOM and FORWARD: stages are placed as in the V kinds */
+    const InstrList *lists;/* [p] CUSTOM: compute of every rank. The caller's, as all pointers here */
+    const double *cost[3]; /* [p*v] time of F, D, W of each virtual stage, any unit; B: D + W; NULL: 1 */
+    const double *each[3]; /* [p*v*m] replay only: time of F, D, W at stage * m + microbatch, whose means are
+                            * in cost; NULL: the microbatches of a stage take equal times */
+    double hop;            /* time of a message, same unit; it does not occupy the device */
+    const double *hops;    /* [p*v] the same by the virtual stage that sends; NULL: hop */
+    double weight_share;   /* share of a microbatch's activations that is held until W; D frees the rest */
+    int limit;             /* ZB_AUTO: microbatches whose activations a rank may hold, >= 1; 0: p */
 } PipeShape;
 
 /* The time of a message that `stage` sends. */
 static inline double pipe_hop(const PipeShape *s, int stage) { return s->hops ? s->hops[stage] : s->hop; }
 
-/* Looped placement: stage = chunk * p + rank. V: chunk 0 of a rank is stage `rank`, chunk 1 is stage 2p - 1 -
- * rank. */
+/* The virtual stage of a rank's chunk. Loop: chunk * p + rank. V: chunk 0 is stage rank, chunk 1 is stage
+ * 2p - 1 - rank. */
 int pipe_stage(const PipeShape *s, int rank, int chunk);
+/* The rank and chunk of a virtual stage. */
 void pipe_place(const PipeShape *s, int stage, int *rank, int *chunk);
-/* The same where no shape is at hand: the rank of a stage; the stage of a rank's chunk. */
+/* The same without a shape: the rank of a stage; the stage of a rank's chunk. */
 int place_rank(int vee, int p, int stage);
 int place_stage(int vee, int p, int rank, int chunk);
 
-/* The rank at the other end of message i of `rank`'s list; *chunk: the chunk there. */
+/* The rank at the other end of message i in `rank`'s list; *chunk: its chunk there. */
 int pipe_peer(const PipeShape *s, int rank, const Instr *i, int *chunk);
 
-/* The compute instructions of every rank in order. out[p]: lists without instructions, with room for v * m *
- * 3 each (FORWARD: v * m). */
+/* Writes the compute of every rank in order.
+ *   out      out  [p]     empty lists with room for 3 * v * m instructions each (FORWARD: v * m) */
 void schedule_generate(const PipeShape *s, InstrList *out);
 
 typedef struct {
     PipeShape shape;
     InstrList *rank;       /* [p] compute and messages */
-    Instr *all;            /* their memory */
-    int stuck;             /* a rank whose compute list waits for ever, -1: none; and where */
-    Instr stuck_at;
+    Instr *all;            /* memory of these lists */
+    int stuck;             /* a rank whose compute waits for ever; -1: none */
+    Instr stuck_at;        /* the instruction at which it waits */
 } ScheduleSet;
 
-/* Generates and lowers: O(n log p) for n instructions of all ranks. Costs only order the lists (FORWARD
- * ignores them, so that a slow rank does not pile up what it receives). */
+/* Generates and lowers the lists of all ranks, in O(n log p) for n instructions. Costs only decide the order;
+ * FORWARD ignores them, so that a slow rank does not receive far ahead of its compute. */
 void schedules_open(ScheduleSet *set, const PipeShape *shape);
 
-/* Lowers any compute lists [p]. Lists that wait for each other end where they are stuck, which
- * schedules_check reports. */
+/* Lowers any compute lists. Lists that wait for each other end where they are stuck; schedules_check says so.
+ *   compute  in   [p] */
 void schedules_lower(ScheduleSet *set, const PipeShape *shape, const InstrList *compute);
 void schedules_close(ScheduleSet *set);
 
-/* Equal on all ranks, or they would not fit together. */
+/* A hash of all lists, to compare between ranks: lists that differ would not fit together. */
 uint64_t schedules_hash(const ScheduleSet *set);
 
-/* The check at start, on the very lists that will run: every F once and its B, or D and W, once; every
- * chunk's microbatches in order; nothing before what it needs; every message paired; no deadlock under the
- * weakest promise a transport makes: each rank does one thing at a time in order, and a send ends when its
- * receive is posted. For programs without wildcards one such run is a proof (Siegel, Avrunin 2005). 1, or 0
- * with the reason in why. O(n). */
+/* Checks the lists that will run, in O(n). Every F stands once, and its B, or D and W, once; the microbatches
+ * of a chunk are in order; no instruction stands before what it needs; every message has its other end.
+ * Nothing deadlocks under the weakest promise of a transport: each rank does one thing at a time in order,
+ * and a send ends when its receive is posted. Without wildcards one such run is a proof (Siegel, Avrunin
+ * 2005). 1; 0: the reason is in why. */
 int schedules_check(const ScheduleSet *set, char *why, int size);
 
 /* ---- replay with a clock ---- */
@@ -126,37 +133,40 @@ typedef struct { double start, end; } Span;
 
 typedef struct {
     double makespan;       /* last end - first start of all ranks together, in the unit of the costs */
-    double rate; /* bubble: (cost - m T) / cost, T = the work of a microbatch on the slowest rank, cost = the
-                  * longest of last end - first start over ranks (the Zero Bubble paper's) */
+    double rate;           /* bubble (cost - m T) / cost: T is the work of a microbatch on the slowest rank,
+                            * cost the longest of last end - first start over ranks (Zero Bubble paper) */
     double step_rate;      /* the same with cost = makespan */
-    double *peak; /* [p] activations held, in microbatches of a rank's whole share: F takes 1/v, the end of D
-                   * gives (1 - weight_share)/v back, the end of W the rest */
-    Span **span;  /* [p][n] if asked for: when each runs; a message from the end of what it carries */
+    double *peak;          /* [p] most activations held, in microbatches of a rank: F takes 1/v, the end of D
+                            * frees (1 - weight_share)/v, the end of W the rest */
+    Span **span;           /* [p][n] when each instruction runs, a message from the end of what it carries;
+                            * NULL: not asked for */
 } Simulation;
 
-/* Replays checked lists. spans: fill `span` too. */
+/* Replays checked lists with a clock. spans: bool, fill `span` too. */
 void simulate(const ScheduleSet *set, Simulation *sim, int spans);
 void simulation_close(Simulation *sim);
 
 /* ---- one rank's executable list ---- */
 
 typedef struct {
-    const int *units;  /* of each chunk [v]; numbered through the rank, chunk by chunk; F runs them upward, B,
-                        * D, W  downward */
-    int sharded_grads; /* ZeRO-2, 3: R of every unit after each of its backwards; else once, after its last */
-    int overlap;           /* that R right behind the unit's last backward, else all of them before S */
-    int gather; /* ZeRO-3: F, B, D by units, G of the next one ahead, X behind: at most two are gathered */
-    int tied;   /* this rank has one of the two ends of a tied embedding: T, behind every R and message */
+    const int *units;      /* [v] units of each chunk, numbered through the rank chunk by chunk; F runs them
+                            * upward, B, D and W downward */
+    int sharded_grads;     /* bool, ZeRO-2, 3: R of a unit after each of its backwards; 0: after the last */
+    int overlap;           /* bool: that last R stands right behind the backward; 0: before S */
+    int gather;            /* bool, ZeRO-3: F, B, D run by units; G stands one unit ahead, X behind, so that
+                            * at most two units are gathered */
+    int tied;              /* bool: this rank has an end of a tied embedding: T behind every R and message */
     int tied_unit;         /* the unit that T names */
 } Expand;
 
-/* What of a microbatch lives in a chunk, and from when to when (both included). A stage whose neighbour is on
- * the same rank gets no message: the model hands over by itself. FORWARD has F-D only, to the end of its SA
- * (or of the F on the same rank). */
+/* Lifetimes of a microbatch's data in a chunk, first and last instruction included. Neighbouring stages on
+ * one rank have no message between them: the model hands over. FORWARD has SLOT_FD only, which ends with SA,
+ * or with the F of the next stage on the same rank. */
 enum {
-    SLOT_FD, /* from RA (F on the first stage, and behind a neighbour on the same rank) to D or B */
-    SLOT_FW, /* from F to W or B */
-    SLOT_DW, /* from RG (D, B on the last stage; those of a next stage on the same rank) to W or B, and SG */
+    SLOT_FD,   /* from RA to D or B; first stage, or behind a neighbour on this rank: from F */
+    SLOT_FW,   /* from F to W or B */
+    SLOT_DW,   /* from RG to the later of W or B, and SG; last stage: from D or B; before a neighbour on this
+                * rank: from that one's D or B */
     SLOT_KINDS
 };
 #define NO_SLOT 0xffff
@@ -164,13 +174,13 @@ enum {
 typedef struct {
     int n;
     Instr *list;
-    int slots[SLOT_KINDS];       /* places needed: the peak over the list, all chunks together */
-    uint16_t *slot[SLOT_KINDS];  /* [chunk*m + mb] the lowest place that was free; NO_SLOT: none */
-    int units, m;                /* of the rank; microbatches */
+    int slots[SLOT_KINDS];       /* slots needed: the peak over the list, all chunks together */
+    uint16_t *slot[SLOT_KINDS];  /* [v*m] slot at chunk * m + mb, the lowest that was free; NO_SLOT: none */
+    int units, m;                /* units of the rank; microbatches */
 } Schedule;
 
-/* A whole step of one rank: its list expanded, R of every unit from the last to the first where nothing said
- * earlier, T, S. FORWARD lists have none of these. Allocates. */
+/* Expands the list of one rank to a whole step: then R of the units not reduced before, from the last to the
+ * first, T and S. FORWARD lists have no R, T and S. */
 void schedule_open(Schedule *s, const ScheduleSet *set, int rank, const Expand *expand);
 void schedule_close(Schedule *s);
 #endif
