@@ -165,6 +165,12 @@ static void close_file(Dump *d)
     d->w.put = put;
     all_ok(all, st_finish(&d->w, why), EXIT_RESOURCE, "dump", "%s; change: free space, or give another file",
            why);
+    for (int i = FIRST_GRAD; i < d->n; i++) {
+        free((char *)d->source[i].name);
+        free((char *)d->tensor[i].name);
+    }
+    free(d->source);
+    free(d->tensor);
 }
 
 int command_dump(int argc, char **argv)
