@@ -1,19 +1,19 @@
-/* The check at start: what is in each rank's list, and that all lists together come to their end. */
+/* check -- whether each rank's list is complete and in order, and all lists together come to their end */
 #include "base.h"
 #include "schedule.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Of one chunk: microbatches done so far by operation. B counts as D and as W. */
+/* Microbatches of one chunk done so far, by operation. B counts as D and as W. */
 typedef struct { int done[I_RG + 1]; } Progress;
 
 typedef struct {
     const ScheduleSet *set;
-    char *why;
+    char *why;                 /* [size] the reason */
     int size;
     Progress *chunk;           /* [v] of the rank being read */
-    int *before, *after;       /* [v] neighbours of each chunk: chunk of this rank, OTHER rank, or NONE */
+    int *before, *after;       /* [v] stages next to each chunk: a chunk of this rank, OTHER rank, or NONE */
 } Reader;
 
 enum { OTHER = -1, NONE = -2 };
@@ -26,7 +26,7 @@ static int complain(const Reader *c, int rank, int at, const Instr *i, const cha
     return 0;
 }
 
-/* Why instruction i may not stand here; NULL: it may. */
+/* Why instruction i must not stand here; NULL: it may. */
 static const char *misplaced(const Reader *c, const Instr *i)
 {
     const Progress *k = c->chunk;
@@ -124,8 +124,9 @@ static int read_all(const ScheduleSet *set, char *why, int size)
     return ok;
 }
 
-/* ---- one queue a rank, strictly in order ---- */
+/* ---- no deadlock ---- */
 
+/* Whether `other` is the other end of message i. */
 static int fits(const PipeShape *s, int rank, const Instr *i, const Instr *other)
 {
     static const uint8_t answer[] = {[I_SA] = I_RA, [I_RA] = I_SA, [I_SG] = I_RG, [I_RG] = I_SG};
@@ -148,8 +149,7 @@ static int explain(const ScheduleSet *set, const int *next, int rank, char *why,
     return 0;
 }
 
-/* Runs all lists with messages that end only together. A rank stops at a message and goes on when its peer
- * has come there. */
+/* Runs all lists. A rank stops at a message, and goes on when its peer has come to the other end of it. */
 static int rendezvous(const ScheduleSet *set, char *why, int size)
 {
     const PipeShape *s = &set->shape;

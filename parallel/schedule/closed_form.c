@@ -1,5 +1,4 @@
-/* closed_form -- one function for each schedule that has a formula. T = F + D + W of a rank; the papers are
- * those of the rows of SCHEDULES. */
+/* closed_form -- the bubble of each schedule that has a formula, from the paper in its row of SCHEDULES */
 #include "closed_form.h"
 
 static Rates both(double rate) { return (Rates){rate, rate}; }
@@ -13,10 +12,10 @@ static Rates closed_none(const PipeShape *s)
 /* (p-1) / (m+p-1): sec 2.2 of the paper. */
 static Rates closed_gpipe(const PipeShape *s) { return both((double)(s->p - 1) / (s->m + s->p - 1)); }
 
-/* The same, with p microbatches at least. */
+/* As gpipe, if there are at least p microbatches. */
 static Rates closed_1f1b(const PipeShape *s) { return s->m >= s->p ? closed_gpipe(s) : NO_RATES; }
 
-/* (p-1) / (vm+p-1), in groups of p microbatches that leave none. */
+/* (p-1) / (vm+p-1), if groups of p microbatches leave no rest. */
 static Rates closed_interleaved(const PipeShape *s)
 {
     if (s->m % s->p || (s->group && s->group != s->p))
@@ -24,8 +23,8 @@ static Rates closed_interleaved(const PipeShape *s)
     return both((s->p - 1) / ((double)s->v * s->m + s->p - 1));
 }
 
-/* A rank waits for (p-1)(F+D-W): (p-1) / (3m+p-1). With m < p all that waits is on the way there and back:
- * (2p-m-1) / (2(m+p-1)+1). */
+/* A rank waits for (p-1)(F+D-W), so (p-1) / (3m+p-1). With m < p it waits for the way down the pipeline and
+ * back: (2p-m-1) / (2(m+p-1)+1). */
 static Rates closed_zb_h1(const PipeShape *s)
 {
     double p = s->p, m = s->m;
@@ -39,7 +38,7 @@ static Rates closed_zb_v(const PipeShape *s)
     return m >= 2 * p - 1 ? (Rates){0, (p - 1) / (6 * m + p - 1)} : NO_RATES;
 }
 
-/* Whether all stages take the same times and no message takes any. thirds: and F, D and W are equal. */
+/* Whether all stages take equal times and messages take none. thirds: bool, F, D and W must be equal too. */
 static int equal(const PipeShape *s, int thirds)
 {
     const double none = 1;

@@ -1,4 +1,4 @@
-/* custom -- reads and writes compute lists as text. */
+/* custom -- reads and writes compute lists as text */
 #define _GNU_SOURCE
 #include "custom.h"
 #include "base.h"
@@ -10,10 +10,11 @@
 typedef struct { int line, col, rank, stage, mb; InstrKind op; } Action;
 
 typedef struct {
-    int p, n, room, lines;         /* lines: those with actions */
-    Action *action;                /* [n] as they stand */
-    int *first;                    /* [lines + 1] actions of each */
-    int line, mistakes;            /* line: the last of the text */
+    int p, n, room;                /* ranks; actions; room for actions */
+    int lines;                     /* lines that have actions */
+    Action *action;                /* [n] in the order of the text */
+    int *first;                    /* [lines + 1] index of each line's first action */
+    int line, mistakes;            /* line of the text being read; mistakes so far */
     CustomMistake *say;
     void *ctx;
 } Reader;
@@ -34,7 +35,7 @@ static const char letter[] = {[I_F] = 'F', [I_B] = 'B', [I_D] = 'I', [I_W] = 'W'
 
 /* ---- cells ---- */
 
-/* A number below `most` at *s; -1: there is none. */
+/* Reads a number below `most` and moves *s behind it; -1: there is none. */
 static int number(const char **s, const char *end, int most)
 {
     int64_t n = 0;
@@ -50,6 +51,7 @@ static int has_word(const char *s, const char *end, const char *word)
     return memmem(s, (size_t)(end - s), word, strlen(word)) != NULL;
 }
 
+/* Says why a cell is no action. */
 static void refuse_cell(Reader *r, int col, const char *s, const char *end)
 {
     static const char *const ours[] = {"SEND", "RECV", "UNSHARD", "RESHARD", "REDUCE_GRAD"};
@@ -141,7 +143,7 @@ static void read_text(Reader *r, const char *text, size_t size)
 
 /* ---- stages ---- */
 
-/* How many chunks a rank has, and how they lie. */
+/* Finds m, v and vee from the stages and microbatches of the actions. */
 static void find_placement(Reader *r, CustomLists *c)
 {
     const Action *last = r->action, *turn = NULL;
@@ -174,11 +176,10 @@ static void find_placement(Reader *r, CustomLists *c)
 
 /* ---- order ---- */
 
-typedef struct {
-    int f, d, w;
-} Done; /* next microbatch of F, of I or B, of W or B */
+/* Of a chunk: the next microbatch of F, of I or B, of W or B. */
+typedef struct { int f, d, w; } Done;
 
-/* What is wrong with an action after these; NULL: nothing. */
+/* What is wrong with an action after those in n; NULL: nothing. */
 static const char *misplaced(const Action *a, const Done *n)
 {
     int next = a->op == I_F ? n->f : a->op == I_W ? n->w : n->d;
@@ -193,7 +194,7 @@ static const char *misplaced(const Action *a, const Done *n)
     return a->op == I_B && n->w != a->mb ? "is out of order: a W of an earlier microbatch is not done" : NULL;
 }
 
-/* done: [v] */
+/* Copies a line's actions to the list of its rank. done: [v], zeros. */
 static void read_order(Reader *r, CustomLists *c, int rank, Done *done)
 {
     InstrList *l = &c->list[rank];
@@ -214,6 +215,7 @@ static void read_order(Reader *r, CustomLists *c, int rank, Done *done)
     }
 }
 
+/* Checks that a line has every microbatch. done: [v] */
 static void read_end(Reader *r, const CustomLists *c, int rank, const Done *done)
 {
     const Action *end = &r->action[r->first[rank + 1] - 1];
@@ -227,7 +229,7 @@ static void read_end(Reader *r, const CustomLists *c, int rank, const Done *done
     }
 }
 
-/* Lists that are right each by itself may still wait for each other. */
+/* Lowers and checks: lists that are right by themselves may still wait for each other. */
 static void check_together(Reader *r, const CustomLists *c)
 {
     ScheduleSet set;

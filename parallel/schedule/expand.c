@@ -1,5 +1,4 @@
-/* Expanding: from a rank's list of compute and messages to what its executor runs, with a place in memory for
- * every microbatch. */
+/* expand -- makes a rank's list of compute and messages executable, with slots in memory for microbatches */
 #include "base.h"
 #include "schedule.h"
 #include <stdlib.h>
@@ -9,7 +8,8 @@ typedef struct {
     Schedule *s;
     const ScheduleSet *set;
     const Expand *e;
-    int rank, room;
+    int rank;
+    int room;                  /* instructions that fit s->list */
     int *base;                 /* [v] first unit of each chunk */
 } Expander;
 
@@ -29,7 +29,7 @@ static Instr of_unit(InstrKind op, int unit, int phase)
 
 static int is_compute(const Instr *i) { return i->op <= I_W; }
 
-/* One instruction of the list, by units where something happens between them. */
+/* Puts one instruction of the list: by units where something happens between them, else whole. */
 static void expand(Expander *x, const Instr *i)
 {
     const Expand *e = x->e;
@@ -38,8 +38,7 @@ static void expand(Expander *x, const Instr *i)
     int reduce = backward && (e->sharded_grads || (e->overlap && last));
     int phase = !e->sharded_grads || i->op == I_B ? 0 : i->op == I_D ? 1 : 2;
     int n = is_compute(i) ? e->units[i->chunk] : 0;
-    if (!n ||
-        !(reduce || (e->gather && i->op != I_W))) { /* a chunk that holds nothing passes on what it gets */
+    if (!n || !(reduce || (e->gather && i->op != I_W))) {      /* a chunk without units passes on its input */
         put(x->s, &x->room, *i);
         return;
     }
@@ -64,7 +63,7 @@ static void step_end(Expander *x)
 
 /* ---- ZeRO-3 ---- */
 
-/* F, B, D: W does without the parameters, and so does a chunk that holds nothing. */
+/* Whether an instruction needs gathered parameters: F, B, D of a unit. W and chunks without units do not. */
 static int needs(const Instr *i) { return i->op <= I_D && i->unit != WHOLE; }
 
 static int next_need(const Schedule *s, int i)
@@ -74,7 +73,7 @@ static int next_need(const Schedule *s, int i)
     return i;
 }
 
-/* G one unit ahead of its use, X behind; nothing in between when the next use is of the same unit. */
+/* Puts G one unit ahead of each use and X behind it; neither stands between two uses of the same unit. */
 static void gather(Expander *x)
 {
     Schedule old = *x->s, *s = x->s;
@@ -100,10 +99,16 @@ static void gather(Expander *x)
     free(old.list);
 }
 
-/* ---- places in memory ---- */
+/* ---- slots in memory ---- */
 
-/* first: no word before has a free bit */
-typedef struct { uint64_t *used; int words, first, most; uint16_t *slot; uint8_t *ended; } Places;
+typedef struct {
+    uint64_t *used;            /* [words] a bit for each slot */
+    int words;
+    int first;                 /* no word before this has a free bit */
+    int most;                  /* slots needed so far */
+    uint16_t *slot;            /* [v*m] slot of each chunk and microbatch; NO_SLOT: none yet */
+    uint8_t *ended;            /* [v*m] uses of a gradient that have ended */
+} Places;
 
 static void take(Places *p, int at)
 {
@@ -129,7 +134,7 @@ static void give(Places *p, int at)
         p->first = place / 64;
 }
 
-/* The chunk of this rank that is the stage `by` further, or -1 when another rank has it or none. */
+/* The chunk of this rank whose stage is `by` further than the given chunk's; -1: there is none. */
 static int neighbour(const PipeShape *s, int rank, int chunk, int by)
 {
     int stage = pipe_stage(s, rank, chunk) + by, r = -1, c = -1;
@@ -138,7 +143,8 @@ static int neighbour(const PipeShape *s, int rank, int chunk, int by)
     return r == rank ? c : -1;
 }
 
-/* What is left of a gradient ends with W or B, and where the input's part of it is sent, not before that. */
+/* Ends one use of a gradient: W or B, and SG where the input's gradient is sent. The last use frees its
+ * slot. */
 static void end_gradient(const PipeShape *s, int rank, const Instr *i, Places *p)
 {
     int at = i->chunk * s->m + i->mb;

@@ -1,4 +1,4 @@
-/* The generators: in which order a rank computes. Each is a page of its paper. */
+/* generators -- in which order a rank computes, as its paper says */
 #include "base.h"
 #include "generators.h"
 #include <string.h>
@@ -11,7 +11,7 @@ static void put(Writer *w, InstrKind op, int chunk, int mb)
         (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .unit = WHOLE, .mb = (uint16_t)mb};
 }
 
-/* `ahead` forwards, then F and B in turn, then the backwards that are left. gpipe: ahead = m. */
+/* Writes `ahead` F, then F and B in turn, then the B that are left. gpipe: ahead = m. */
 static void joined(Writer *w, int ahead)
 {
     int m = w->s->m, f = 0;
@@ -24,8 +24,7 @@ static void joined(Writer *w, int ahead)
     }
 }
 
-/* `ahead` forwards, then D, W of the microbatch `late` before it, F in turn; what is left of W fills the end.
- */
+/* Writes `ahead` F; then in turn D, the W of `late` microbatches before, and F; then the W that are left. */
 static void split(Writer *w, int ahead, int late)
 {
     int m = w->s->m, f = 0, done = 0;
@@ -42,8 +41,8 @@ static void split(Writer *w, int ahead, int late)
         put(w, I_W, 0, done++);
 }
 
-/* Groups of n microbatches, the last one shorter; a group runs all chunks before the next begins. The k-th of
- * this order. */
+/* Writes the k-th instruction of an order by groups of n microbatches, the last group shorter: a group runs
+ * all chunks before the next group begins. */
 static void in_groups(Writer *w, InstrKind op, int k)
 {
     int m = w->s->m, v = w->s->v, n = w->s->group ? w->s->group : w->s->p;
@@ -66,8 +65,10 @@ static void interleaved(Writer *w, int rank)
 
 /* ---- two chunks a rank, placed as a V ---- */
 
-typedef struct { Writer *w; int done[4][2]; } Turns;           /* next microbatch by operation and chunk */
+/* done: next microbatch of each operation and chunk. */
+typedef struct { Writer *w; int done[4][2]; } Turns;
 
+/* Writes the next microbatch of an operation and chunk, if there is one. */
 static void turn(Turns *t, InstrKind op, int chunk)
 {
     int mb = t->done[op][chunk]++;
@@ -75,7 +76,7 @@ static void turn(Turns *t, InstrKind op, int chunk)
         put(t->w, op, chunk, mb);
 }
 
-/* Phases of a full pipe of at least 2p - 1 microbatches; those beyond m are left out. */
+/* Runs the phases of a pipeline with at least 2p - 1 microbatches, and leaves out microbatches from m on. */
 static void zb_v(Writer *w, int rank)
 {
     int p = w->s->p, n = w->s->m > 2 * p - 1 ? w->s->m : 2 * p - 1;
@@ -102,14 +103,14 @@ static void zb_v(Writer *w, int rank)
         turn(&t, I_W, 0);
 }
 
-/* Both halves at once. */
+/* Writes the next B of a chunk: D and W at once. */
 static void joined_turn(Turns *t, int chunk)
 {
     t->done[I_W][chunk]++;
     put(t->w, I_B, chunk, t->done[I_D][chunk]++);
 }
 
-/* W of the first D from *from on in the list whose W is still to come. */
+/* Writes the W of the first D at or after *from in the list, and moves *from behind that D. */
 static void late_turn(Turns *t, int *from)
 {
     const Instr *list = t->w->out->list;
@@ -118,9 +119,9 @@ static void late_turn(Turns *t, int *from)
     turn(t, I_W, list[(*from)++].chunk);
 }
 
-/* DualPipeV: the half of DualPipe (DeepSeek-AI 2024, arXiv:2412.19437, sec 3.2.1) that a V makes of it; eight
- * phases. The last half of the backwards that drain the pipe is split, to put off W: from the middle of phase
- * six on, an odd rank with chunk 1 and an even one with the chunk 0 behind it. */
+/* DualPipeV: one half of DualPipe (DeepSeek-AI 2024, arXiv:2412.19437, sec 3.2.1), placed as a V; eight
+ * phases. From the middle of phase six on the backwards that drain the pipeline are split, to put off W: on
+ * an odd rank from a chunk 1 on, on an even rank from the chunk 0 behind it. */
 static void dualpipev(Writer *w, int rank)
 {
     int p = w->s->p, m = w->s->m, below = p - 1 - rank, above = rank + 1;
@@ -154,10 +155,11 @@ static void dualpipev(Writer *w, int rank)
         late_turn(&t, &late);
 }
 
-/* In a V microbatch j is at stage s at time 2 j + s: a rank's two stages never meet, and nothing waits. */
+/* In a V microbatch j runs on stage s at time 2 j + s: a rank's two stages never coincide, and no rank
+ * waits. */
 static void forward_vee(Writer *w, int rank)
 {
-    int m = w->s->m, ahead = w->s->p - rank; /* forwards of chunk 0 before chunk 1 has its first */
+    int m = w->s->m, ahead = w->s->p - rank; /* F of chunk 0 before the first of chunk 1 */
     for (int j = 0; j < m + ahead; j++) {
         if (j >= ahead)
             put(w, I_F, 1, j - ahead);
@@ -177,7 +179,7 @@ static void forward(Writer *w, int rank)
 
 /* ---- one function for each row of SCHEDULES ---- */
 
-/* generate_NAME: writes the list of each rank r by w. */
+/* Defines generate_NAME: for each rank r, `write` writes its list by w. */
 #define BY_RANK(name, write)                                                                                 \
     void generate_##name(const PipeShape *s, InstrList *out)                                                 \
     {                                                                                                        \

@@ -1,4 +1,4 @@
-/* kinds -- the rows of SCHEDULES as data, and the rules that they make. */
+/* kinds -- the rows of SCHEDULES as data, and the rules that they make */
 #include "kinds.h"
 #include <string.h>
 

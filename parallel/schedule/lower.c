@@ -1,6 +1,6 @@
-/* Lowering: plays compute lists forward in time and puts the messages between them, each pair at the moment
- * when the instruction that feeds it ends. Moments are whole ticks, so that equal sums of costs are equal
- * whatever way they were added. */
+/* lower -- plays compute lists forward in time and adds the messages, each pair at the moment when the
+ * instruction that feeds it ends. Time is in whole ticks, so that equal sums of costs are equal in whatever
+ * order they were added. */
 #include "base.h"
 #include "schedule.h"
 #include <math.h>
@@ -12,14 +12,14 @@ typedef struct {
     ScheduleSet *set;
     const InstrList *todo;
     int p, m, stages;
-    int *stage;                /* [p*v] of rank * v + chunk */
-    int *rank, *chunk;         /* [stages] */
-    int64_t *cost[4];          /* [stages] of F, D, W, and of a message that the stage sends */
-    int64_t *ready[2];         /* [stages*m] when F's, D's input is there; -1: nobody knows yet */
-    int64_t *message; /* [p] moment of the message that ends the rank's list; -1: something else does */
+    int *stage;                /* [p*v] stage at rank * v + chunk */
+    int *rank, *chunk;         /* [stages] where a stage lies */
+    int64_t *cost[4];          /* [stages] ticks of F, D, W, and of a message that the stage sends */
+    int64_t *ready[2];         /* [stages*m] when the input of F, of D is there; -1: not known yet */
+    int64_t *message;          /* [p] time of the message at the end of the rank's list; -1: none there */
     int *next;                 /* [p] place in todo */
-    uint8_t *waits;            /* [p] for an input that is not there: the rank has no event */
-    uint64_t *heap;            /* the next event of each rank: time, then ends before starts, then rank */
+    uint8_t *waits;            /* [p] bool: waits for an input whose time is not known, so it has no event */
+    uint64_t *heap;            /* [events] one for each rank: time, then ends before starts, then rank */
     int events;
 } Player;
 
@@ -47,6 +47,7 @@ static uint64_t pop(Player *pl)
     return top;
 }
 
+/* message: time of the message i; -1: i is compute. */
 static void append(Player *pl, int rank, Instr i, int64_t message)
 {
     InstrList *l = &pl->set->rank[rank];
@@ -55,7 +56,7 @@ static void append(Player *pl, int rank, Instr i, int64_t message)
     l->list[l->n++] = i;
 }
 
-/* The rank is free at time `at`: its next instruction starts then or when its input comes. */
+/* The rank is free at time `at`: its next instruction starts then, or when its input is there. */
 static void go_on(Player *pl, int rank, int64_t at)
 {
     pl->waits[rank] = 0;
@@ -70,7 +71,8 @@ static void go_on(Player *pl, int rank, int64_t at)
         push(pl, ready > at ? ready : at, 1, rank);
 }
 
-/* What instruction i of `rank` has made goes to the stage that waits for it. */
+/* Instruction i of `rank` has ended: its result goes to the stage that needs it, by a message to another
+ * rank. */
 static void deliver(Player *pl, int rank, const Instr *i, int64_t at)
 {
     int forward = i->op == I_F, stage = pl->stage[rank * pl->set->shape.v + i->chunk],
@@ -117,7 +119,7 @@ static void play(Player *pl)
     }
 }
 
-/* k: F, D, W, message. plain: every computation takes 1, messages nothing. */
+/* k: F, D, W, message. plain: bool, every computation takes 1 and a message 0. */
 static double cost_of(const PipeShape *s, int plain, int k, int stage)
 {
     if (k == 3)
@@ -145,8 +147,8 @@ static void open_costs(Player *pl)
     }
 }
 
-/* A rank's list has its compute, and two messages a microbatch for each side of a chunk that faces another
- * rank. */
+/* Allocates the lists: a rank's compute, and for each neighbour of a chunk on another rank two messages a
+ * microbatch (FORWARD: one). */
 static void open_lists(Player *pl, int v)
 {
     ScheduleSet *set = pl->set;
@@ -184,7 +186,7 @@ static void player_open(Player *pl, ScheduleSet *set, const PipeShape *s, const 
         }
     pl->ready[0] = xcalloc(2 * all, sizeof *pl->ready[0]);
     pl->ready[1] = pl->ready[0] + all;
-    for (size_t i = 0; i < all - (size_t)s->m; i++)        /* the first F and the last D wait for no other */
+    for (size_t i = 0; i < all - (size_t)s->m; i++)        /* first F and last D wait for no stage */
         pl->ready[0][i + (size_t)s->m] = pl->ready[1][i] = -1;
     pl->message = xcalloc(p, sizeof *pl->message);
     pl->next = xcalloc(p, sizeof *pl->next);

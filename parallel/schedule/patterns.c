@@ -1,12 +1,12 @@
-/* V-half and V-min: schedules that hold about a half and a third of 1F1B's activations (Qi et al. 2024,
- * arXiv:2405.15362, sec 3).
+/* patterns -- v-half and v-min, which hold about a half and a third of 1F1B's activations (Qi et al. 2024,
+ * arXiv:2405.15362, sec 3)
  *
- * Microbatch j of a rank has F of chunk 0, F of chunk 1, D of chunk 1 and D of chunk 0 at four offsets + 6 j,
- * in cells of one chunk's F; the offsets are such that no two meet, two cells of six stay empty for W, and
- * memory is what the offsets' distances make it. The ends of the pattern are loose. They are squeezed:
- * whatever stands before the first D of stage 0, or after its last F begins, moves to the first empty cell
- * where its input is there and memory stays within the pattern's own peak. Then the ranks run in that order,
- * with W wherever a rank would wait or has no room. */
+ * Time is in cells, a cell is the F of one chunk. A rank runs F of chunk 0, F of chunk 1, D of chunk 1 and D
+ * of chunk 0 of microbatch j in cells offset[0..3] + 6 j. No two of these share a cell, and two cells of six
+ * stay empty for W. The distances between the offsets decide the memory. The pattern has gaps at its ends,
+ * which are squeezed out: instructions before the first D of stage 0, or after its last F, move to the
+ * first empty cell where their input is there and memory stays within the pattern's peak. Then the ranks run
+ * in that order, with W wherever a rank would wait or has no room. */
 #include "base.h"
 #include "generators.h"
 #include <stdlib.h>
@@ -17,14 +17,15 @@ enum { F0, F1, D1, D0, W, KINDS, EMPTY = 0xff };
 static const uint8_t op_of[] = {I_F, I_F, I_D, I_D}, chunk_of[] = {0, 1, 1, 0};
 
 typedef struct {
-    int p, m, cells, limit;    /* limit: chunks' activations that a rank may hold */
+    int p, m, cells;
+    int limit;                 /* activations of chunks that a rank may hold */
     int (*at)[4];              /* [p] offsets */
-    uint8_t *cell;             /* [p][cells] what runs when */
-    int *held;                 /* [p][cells] activations held then */
-    int *when;                 /* [p][4][m] */
-    int *backward;             /* [p][2m] times of all D so far, sorted */
-    int (*n)[KINDS];           /* [p] how many so far */
-    int *last;                 /* [p] time of the last W; -1: none */
+    uint8_t *cell;             /* [p][cells] what runs in a cell, F0 to W; or EMPTY */
+    int *held;                 /* [p][cells] activations of chunks held then */
+    int *when;                 /* [p][4][m] cell of each F0 to D0 */
+    int *backward;             /* [p][2m] cells of all D so far, sorted */
+    int (*n)[KINDS];           /* [p] instructions of each kind so far */
+    int *last;                 /* [p] cell of the last W; -1: none */
 } Grid;
 
 static uint8_t *cells_of(Grid *g, int rank) { return g->cell + (size_t)rank * (size_t)g->cells; }
@@ -35,6 +36,7 @@ static int *when(Grid *g, int rank, int kind, int mb)
     return &g->when[((size_t)rank * 4 + (size_t)kind) * (size_t)g->m + (size_t)mb];
 }
 
+/* Lays the pattern of a rank, with each W in the first empty cell after its D. */
 static void lay(Grid *g, int rank)
 {
     uint8_t *cell = cells_of(g, rank);
@@ -56,7 +58,7 @@ static void lay(Grid *g, int rank)
     BUG_ON(pending);
 }
 
-/* The first time at which the input of the next `kind` of a rank, its mb-th, is there. */
+/* The first cell in which a rank could run its mb-th `kind`: when the input is there. */
 static int earliest(Grid *g, int rank, int kind, int mb)
 {
     int t = -1, before = kind == F0 || kind == D1 ? rank - 1 : rank + 1;
@@ -73,7 +75,7 @@ static int earliest(Grid *g, int rank, int kind, int mb)
     return t + 1;
 }
 
-/* The best cell up to t for the mb-th `kind`. */
+/* The first cell up to t to which the mb-th `kind` may move: empty, input there, memory within the limit. */
 static int better(Grid *g, int rank, int kind, int mb, int t)
 {
     const uint8_t *cell = cells_of(g, rank);
@@ -87,6 +89,7 @@ static int better(Grid *g, int rank, int kind, int mb, int t)
     return x < t ? x : t;
 }
 
+/* Moves the mb-th `kind` of a rank from one cell to an earlier one, or leaves it where it is. */
 static void move(Grid *g, int rank, int kind, int mb, int from, int to)
 {
     uint8_t *cell = cells_of(g, rank);
@@ -126,11 +129,15 @@ static void squeeze(Grid *g)
 
 /* ---- the ranks run in that order ---- */
 
-/* next: cell of the next F or D; w: place in the list of the D whose W is next; limit: the squeezed pattern's
- * peak */
-typedef struct { InstrList *out; int rank, held, limit, next, w; } Runner;
+typedef struct {
+    InstrList *out;
+    int rank;
+    int held, limit;           /* activations of chunks; the peak of the squeezed pattern */
+    int next;                  /* cell of the next F or D */
+    int w;                     /* place in the list of the D whose W is next */
+} Runner;
 
-/* One cell of time of one rank; 0: it waits. */
+/* Runs one rank for one cell of time. 0: the rank waits. */
 static int run_cell(Grid *g, Runner *r, int t)
 {
     const uint8_t *cell = cells_of(g, r->rank);
@@ -169,8 +176,8 @@ static void run(Grid *g, InstrList *out)
                 r[rank].limit = held_by(g, rank)[t];
     }
     memset(g->n, 0, (size_t)g->p * sizeof *g->n);
-    memset(g->when, 0x7f,
-           (size_t)g->p * 4 * (size_t)g->m * sizeof *g->when); /* later than any t: has not run */
+    size_t all = (size_t)g->p * 4 * (size_t)g->m;
+    memset(g->when, 0x7f, all * sizeof *g->when);          /* later than any t: has not run */
     for (int t = 0, left = g->p * g->m * 6, now; left; t++, left -= now) {
         now = 0;
         for (int rank = 0; rank < g->p; rank++)
@@ -186,7 +193,7 @@ static void from_pattern(const PipeShape *s, int (*at)[4], InstrList *out)
     Grid g = {.p = s->p, .m = s->m, .at = at};
     for (int r = 0; r < s->p; r++)
         g.cells = at[r][D0] > g.cells ? at[r][D0] : g.cells;
-    g.cells += 8 * s->m;                                   /* the last D, and every W behind it */
+    g.cells += 8 * s->m;                                   /* room behind the last D for every W */
     g.cell = xcalloc(p * (size_t)g.cells, sizeof *g.cell);
     g.held = xcalloc(p * (size_t)g.cells, sizeof *g.held);
     g.when = xcalloc(p * 4 * m, sizeof *g.when);

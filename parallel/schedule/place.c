@@ -1,4 +1,4 @@
-/* place -- which rank and chunk a virtual stage lies on, and who is at the other end of a message. */
+/* place -- which rank and chunk a virtual stage lies on, and which rank is at the other end of a message */
 #include "schedule.h"
 
 int place_rank(int vee, int p, int stage) { return vee && stage / p ? p - 1 - stage % p : stage % p; }

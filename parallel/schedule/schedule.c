@@ -1,4 +1,4 @@
-/* schedule -- instructions as text, and the set of all ranks' lists. */
+/* schedule -- instructions as text, and the set of all ranks' lists */
 #include "schedule.h"
 #include "base.h"
 #include <stdio.h>

@@ -1,15 +1,15 @@
-/* zb-auto: F, D and W of every rank ordered by search, for costs of any kind and a bound on memory (Qi et al.
- * 2023, arXiv:2401.10241, sec 3: the heuristics behind ZB-1p and ZB-2p).
+/* search -- zb-auto: orders F, D and W of every rank by search, for any costs and a bound on memory (Qi et
+ * al. 2023, arXiv:2401.10241, sec 3: the heuristics behind ZB-1p and ZB-2p).
  *
- * A rule plays the ranks forward in time: D as soon as it can run, F as long as memory and the rule's own
- * bounds allow, W where a rank would otherwise wait for longer than the rule lets it, or where F has no room.
- * Rules differ in how many microbatches a rank takes in before its first D and later, in how long it waits
- * for D or F before it does W, and in how long F may keep D waiting. All rules of a grid are played, beside
- * the orders of 1F1B, ZB-H1 and ZB-H2; the best is improved by changes of its bounds, rank by rank, and by
- * exchanging neighbours on the way that the last end waited for. The shortest step wins, among equals the one
- * with the shortest rank (Simulation.step_rate, then rate).
+ * A rule plays the ranks forward in time: D as soon as it can run, F while memory and the rule's bounds
+ * allow, W where the rank would otherwise wait for longer than the rule allows, or where F has no room. Rules
+ * differ in how many microbatches a rank may have between F and D, before its first D and later; in how long
+ * a rank waits for D or F before it does W; and in how long F may delay D. The orders of 1F1B, ZB-H1 and
+ * ZB-H2 and all rules of a grid are played. The best is improved by changing its bounds rank by rank, then by
+ * exchanging neighbours on the critical path. The shortest step wins, among equals the one with the shortest
+ * rank (Simulation.step_rate, then rate).
  *
- * Time is whole ticks, nothing is drawn by chance and work is counted, not timed: equal shapes have equal
+ * Time is in whole ticks, nothing is random, and work is counted, not timed: equal shapes give equal
  * lists. */
 #include "base.h"
 #include "generators.h"
@@ -20,34 +20,37 @@
 enum { TICKS = 1 << 20, RANK_BITS = 13 };      /* ticks of the longest cost */
 #define NEVER INT64_MAX
 
-/* span: the longest of a rank, from its first start to its last end. */
+/* Ticks of a step. span: the longest time of a rank, from its first start to its last end. */
 typedef struct { int64_t makespan, span; } Score;
 
-/* first, later: microbatches between F and D that a rank may have before its first D, after it. patience: a
- * gap below this part of W is waited for. delay: the part of F that D may have to wait for F. */
-typedef struct { int *first, *later; double patience, delay; } Greed;
+/* A rule. */
+typedef struct {
+    int *first, *later;            /* [p] most microbatches between F and D: before the first D; after it */
+    double patience;               /* a rank idles rather than do W for less than this share of W's time */
+    double delay;                  /* F may delay D by this share of F's time */
+} Greed;
 
 typedef struct {
     int p, m;
-    int64_t *cost[4];              /* [p] of F, D, W, and of a message that the rank sends */
-    double limit, share;
-    uint8_t *best, *trial;         /* [p][3m] what a rank does: F, D, W; microbatches follow by counting */
-    Score score, least;            /* of `best`; no order can be better */
-    int64_t *ready[2];             /* [p*m] when F's, D's input is there; -1: not known yet */
-    int64_t *at, *began;           /* [p] when the rank is free, its first F */
+    int64_t *cost[4];              /* [p] ticks of F, D, W, and of a message that the rank sends */
+    double limit, share;           /* PipeShape.limit and weight_share */
+    uint8_t *best, *trial;         /* [p][3m] strings: 0 F, 1 D, 2 W; counting gives the microbatch */
+    Score score, least;            /* of `best`; a bound that no order can beat */
+    int64_t *ready[2];             /* [p*m] when the input of F, of D is there; -1: not known yet */
+    int64_t *at, *began;           /* [p] when the rank is free; when its first F started */
     int (*done)[3];                /* [p] F, D, W so far */
-    int64_t *start, *was; /* [p][3m] of the string that was replayed last; of the one that is improved */
-    int *place;                    /* [3][p][m] where it has the F, D, W of a microbatch */
-    uint64_t *heap;                /* when a rank looks again: time, rank */
-    int events, room;
+    int64_t *start, *was;          /* [p][3m] start times: of the last replay; of the string being improved */
+    int *place;                    /* [3][p][m] index of each F, D, W in the string being improved */
+    uint64_t *heap;                /* [events] when a rank looks again: time, then rank */
+    int events, room;              /* in the heap; that it has room for */
     int64_t budget;                /* instructions that may still be played */
-    int rules;                     /* played so far */
+    int rules;                     /* rules played so far */
 } Search;
 
-/* Instructions played before a search ends, and rules that are played in any case: about a tenth of a second.
- */
+/* Most instructions played in a search, about a tenth of a second; rules that are played in any case. */
 enum { BUDGET = 4000000, RULES_LEAST = 10 };
 
+/* Rank r's part of a string. */
 static uint8_t *string_of(const Search *s, uint8_t *all, int r) { return all + (size_t)r * 3 * (size_t)s->m; }
 
 /* ---- events ---- */
@@ -80,18 +83,19 @@ static uint64_t pop(Search *s)
     return top;
 }
 
+/* Starts a play or replay. */
 static void reset(Search *s)
 {
     size_t all = (size_t)s->p * (size_t)s->m;
     memset(s->done, 0, (size_t)s->p * sizeof *s->done);
     memset(s->at, 0, (size_t)s->p * sizeof *s->at);
     memset(s->ready[0], 0xff, 2 * all * sizeof **s->ready);
-    memset(s->ready[0], 0, (size_t)s->m * sizeof **s->ready);      /* the first stage waits for no F */
+    memset(s->ready[0], 0, (size_t)s->m * sizeof **s->ready);      /* stage 0 waits for no F */
     s->budget -= 3 * (int64_t)all;
 }
 
-/* Does the next `op` of a rank at time t; what it makes is there when it ends, on another rank after its hop.
- * Returns the rank that is fed, or -1. */
+/* Runs the next `op` of a rank at time t. Its result is there when it ends, on another rank a message later.
+ * Returns the rank that gets the result; -1: no other. */
 static int run(Search *s, int r, int op, int64_t t)
 {
     int mb = s->done[r][op]++, to = -1;
@@ -107,7 +111,7 @@ static int run(Search *s, int r, int op, int64_t t)
     return to;
 }
 
-/* Whether rank r can hold one more microbatch, counted as the simulator does. */
+/* Whether rank r may hold one more microbatch, counted as in Simulation.peak. */
 static int has_room(const Search *s, int r)
 {
     const int *n = s->done[r];
@@ -134,7 +138,8 @@ static int goes_on(const Search *s) { return s->budget > 0 && better(s->least, s
 
 /* ---- a rule ---- */
 
-/* What rank r begins at time t, or -1 and when it looks again (NEVER: when something is on its way to it). */
+/* The op that rank r begins at time t; -1: none, and the rank looks again at *again (NEVER: when it is
+ * fed). */
 static int decide(const Search *s, const Greed *rule, int r, int64_t t, int64_t *again)
 {
     const int *n = s->done[r], m = s->m, ahead = n[0] - n[1];
@@ -153,13 +158,13 @@ static int decide(const Search *s, const Greed *rule, int r, int64_t t, int64_t 
     int64_t next = f > t && f < d ? f : d;
     if (n[2] < n[1] && (next == NEVER || (double)(next - t) >= rule->patience * (double)s->cost[2][r]))
         return 2;
-    if (n[2] < n[1] && open && !room && next > t)          /* nothing else makes room */
+    if (n[2] < n[1] && open && !room && next > t)          /* only W makes room */
         return 2;
     *again = next;
     return -1;
 }
 
-/* Plays a rule into `trial`. 0: it stands still. */
+/* Plays a rule and writes `trial`. 0: the ranks are stuck. */
 static int play(Search *s, const Greed *rule)
 {
     int left = 3 * s->p * s->m;
@@ -191,14 +196,14 @@ static int play(Search *s, const Greed *rule)
 
 /* ---- strings ---- */
 
-/* Replays `trial`. 0: ranks wait for each other, or one holds too much. */
+/* Replays `trial`. 0: the ranks wait for each other, or one holds too much. */
 static int replay(Search *s)
 {
     int left = 3 * s->p * s->m, moved = 1;
     size_t m = (size_t)s->m;
     reset(s);
     while (moved)
-        for (int turn = moved = 0; turn < 2 * s->p; turn++) {      /* F runs down the ranks, D up */
+        for (int turn = moved = 0; turn < 2 * s->p; turn++) {      /* down for F, up for D */
             int r = turn < s->p ? turn : 2 * s->p - 1 - turn, *n = s->done[r], i;
             while ((i = n[0] + n[1] + n[2]) < 3 * s->m) {
                 int op = string_of(s, s->trial, r)[i];
@@ -227,9 +232,9 @@ static int keep_if_better(Search *s)
     return 1;
 }
 
-/* ---- where it starts ---- */
+/* ---- known orders and rules to start from ---- */
 
-/* `ahead` F, then D, W of the microbatch `late` before it, F in turn. */
+/* Writes `ahead` F; then in turn D, the W of `late` microbatches before, and F; then the W that are left. */
 static void write_known(Search *s, int r, int ahead, int late)
 {
     uint8_t *out = string_of(s, s->trial, r);
@@ -247,8 +252,7 @@ static void write_known(Search *s, int r, int ahead, int late)
         *out++ = 2;
 }
 
-/* 1F1B, with fewer microbatches ahead where the bound asks for that, which always fits; ZB-H1 and ZB-H2 where
- * they fit. */
+/* Tries 1F1B, with as few F ahead as memory demands, so that it always fits; then ZB-H1 and ZB-H2. */
 static void try_known(Search *s)
 {
     for (int late = 0; late < 3; late++) {
@@ -262,8 +266,8 @@ static void try_known(Search *s)
     }
 }
 
-/* Microbatches that a rank may have between F and D. H1, H2: of ZB-H1 and ZB-H2. DOWN, UP: F that fit before
- * its first D can come, rounded down and up. */
+/* Kinds of bounds on the microbatches between F and D. H1, H2: as ZB-H1 and ZB-H2. DOWN, UP: as many F as fit
+ * before the input of the first D can be there, rounded down and up. ALL: m. */
 enum { H1, H2, DOWN, UP, ALL };
 
 static int bound_of(const Search *s, int r, int kind)
@@ -288,7 +292,7 @@ static int try_rule(Search *s, const Greed *rule)
     return play(s, rule) && keep_if_better(s);
 }
 
-/* The best of a grid. 1: it is better than what is known. */
+/* Tries a grid of rules. 1: one was better than the best so far, and is in `best`. */
 static int try_grid(Search *s, Greed *best)
 {
     static const uint8_t bounds[][2] = {{H1, H1}, {H2, H1},  {H2, H2}, {H2, ALL},
@@ -316,9 +320,9 @@ static int try_grid(Search *s, Greed *best)
     return found;
 }
 
-/* ---- how it gets better ---- */
+/* ---- improvement ---- */
 
-/* Changes the bounds of one rank after the other as long as that helps. */
+/* Changes the rule's bounds one after the other as long as that helps. */
 static void climb(Search *s, Greed *rule)
 {
     static const int by[] = {1, -1, 2, -2};
@@ -336,7 +340,7 @@ static void climb(Search *s, Greed *rule)
     }
 }
 
-/* Exchanges instructions i and i + 1 of rank r of the string `trial`. 1: that was better. */
+/* Exchanges instructions i and i + 1 of rank r in `trial`. 1: that is better; 0: they are exchanged back. */
 static int exchange(Search *s, int r, int i)
 {
     uint8_t *x = string_of(s, s->trial, r) + i, first = x[0];
@@ -351,8 +355,7 @@ static int exchange(Search *s, int r, int i)
     return 0;
 }
 
-/* Makes `trial` the best string, and finds when it starts what, and where it has it. The rank that ends last.
- */
+/* Copies `best` to `trial` and fills was and place. Returns the rank that ends last. */
 static int open_best(Search *s)
 {
     int last = 0;
@@ -370,8 +373,8 @@ static int open_best(Search *s)
     return last;
 }
 
-/* Goes back from the last end to the start along what each instruction waited for, and exchanges neighbours
- * on that way. 0: nothing helps. */
+/* Follows the critical path back from the last end, along what each instruction waited for, and exchanges
+ * neighbours on it. 1: an exchange helped; 0: none does. */
 static int mend(Search *s)
 {
     int r = open_best(s), i = 3 * s->m - 1;
@@ -379,7 +382,7 @@ static int mend(Search *s)
         const uint8_t *x = string_of(s, s->trial, r);
         const int64_t *was = s->was + (size_t)r * 3 * (size_t)s->m;
         int op = x[i], mb = 0;
-        if (was[i] == was[i - 1] + s->cost[x[i - 1]][r]) {         /* for the rank itself */
+        if (was[i] == was[i - 1] + s->cost[x[i - 1]][r]) {         /* waited for its own rank */
             if (exchange(s, r, i - 1))
                 return 1;
             i--;
@@ -387,7 +390,7 @@ static int mend(Search *s)
         }
         for (int k = 0; k < i; k++)
             mb += x[k] == op;
-        if (op == 1 && r == s->p - 1)                              /* for its own F */
+        if (op == 1 && r == s->p - 1)                              /* waited for its own F */
             op = 0;
         else
             r += op == 0 ? -1 : 1;
@@ -403,7 +406,7 @@ static void search(Search *s)
     rule.later = rule.first + s->p;
     s->score = (Score){NEVER, NEVER};
     s->least = (Score){0, 0};
-    for (int r = 0; r < s->p; r++) { /* a rank works without a pause once its first input is there */
+    for (int r = 0; r < s->p; r++) {  /* at best a rank never pauses after its first input */
         int64_t work = s->m * (s->cost[0][r] + s->cost[1][r] + s->cost[2][r]);
         s->least.span = work > s->least.span ? work : s->least.span;
         s->least.makespan = head + work > s->least.makespan ? head + work : s->least.makespan;

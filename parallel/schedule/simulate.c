@@ -1,4 +1,5 @@
-/* Replay with a clock: a rank computes in order, each instruction as soon as its input is there. */
+/* simulate -- replay with a clock: a rank computes in order, each instruction as soon as its input is
+ * there */
 #include "base.h"
 #include "schedule.h"
 #include <math.h>
@@ -8,7 +9,7 @@ typedef struct {
     const ScheduleSet *set;
     Simulation *sim;
     int stages;
-    double *ready[2];          /* [stages*m] when F's, D's input is there; -1: not known yet */
+    double *ready[2];          /* [stages*m] when the input of F, of D is there; -1: not known yet */
     double *end[2];            /* [stages*m] when F, D ended; only with spans */
     double *at;                /* [p] end of the rank's last instruction */
     int *next;                 /* [p] place in the list */
@@ -18,6 +19,7 @@ typedef struct {
 
 static double cost(const PipeShape *s, int k, int stage) { return s->cost[k] ? s->cost[k][stage] : 1; }
 
+/* Time of F, D or W (k) of one microbatch. */
 static double part(const PipeShape *s, int k, int stage, int mb)
 {
     return s->each[k] ? s->each[k][(size_t)stage * (size_t)s->m + (size_t)mb] : cost(s, k, stage);
@@ -41,7 +43,7 @@ static void wake(Replay *p, int rank)
     p->listed[rank] = 1;
 }
 
-/* What has ended at `end` is the input of the stage `by` further. */
+/* Instruction i has ended: its result is the input of the stage `by` further. */
 static void feed(Replay *p, int rank, const Instr *i, int stage, int by, double end)
 {
     const PipeShape *s = &p->set->shape;
@@ -79,7 +81,7 @@ static void run_rank(Replay *p, int rank)
     }
 }
 
-/* A message takes its hop from the end of what it carries. */
+/* Fills the spans of messages: a message starts when what it carries has ended. */
 static void time_messages(Replay *p)
 {
     const PipeShape *s = &p->set->shape;
@@ -94,7 +96,7 @@ static void time_messages(Replay *p)
         }
 }
 
-/* The most that a rank holds. It holds most right at an F. */
+/* The peak of Simulation, which a rank reaches at an F. */
 static double peak(const PipeShape *s, const InstrList *l)
 {
     double most = 0;
@@ -121,7 +123,7 @@ static void find_rates(Replay *p)
             for (int k = 0; k < (s->kind == SCHEDULE_FORWARD ? 1 : 3); k++)
                 sum += cost(s, k, pipe_stage(s, r, c));
         work = fmax(work, sum * s->m);
-        /* a rank's first compute is the first F of its first chunk: it starts when its input comes */
+        /* a rank's first compute is an F, which starts when its input is there */
         const Instr *i = p->set->rank[r].list;
         while (i->op > I_W)
             i++;
