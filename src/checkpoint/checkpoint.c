@@ -1,4 +1,5 @@
-/* Pieces of the parameter table, and loading: which checkpoint, whether it is this model's, and the boxes. */
+/* checkpoint -- pieces of the parameter table, and loading: choice of a checkpoint, its model, its
+ * boxes */
 #include "checkpoint.h"
 #include "source.h"
 #include <inttypes.h>
@@ -11,7 +12,7 @@
 
 /* ---- pieces */
 
-/* Elements of t in this array that belong into a list: to load, all that is held; else this rank's share. */
+/* Elements of t in this array that go into a list: to load, all that is held; else this rank's share. */
 static void range_of(const Params *p, const Param *t, const Flat *flat, PieceUse use, int64_t *from,
                      int64_t *to)
 {
@@ -21,7 +22,7 @@ static void range_of(const Params *p, const Param *t, const Flat *flat, PieceUse
     }
     param_own(p, t, from, to);
     *to = *to < t->counted ? *to : t->counted;
-    if (p->data.copies->rank)      /* with hybrid sharding the first copy speaks for all */
+    if (p->data.copies->rank)      /* with hybrid sharding only the first copy saves */
         *to = *from;
 }
 
@@ -77,8 +78,8 @@ void pieces_close(TensorPiece *p, int n)
 
 /* ---- is it this model's? */
 
-/* Where the stored model and this one differ, "; " between entries, cut at a length that a message can
- * have. */
+/* Differences between the stored model and this one, "; " between entries, cut at the length of a
+ * message. */
 typedef struct { char text[1400]; int entries, left_out; } Diff;
 
 __attribute__((format(printf, 2, 3))) static void differs(Diff *d, const char *fmt, ...)
@@ -105,7 +106,7 @@ static const struct { int option; const char *name; } shape_keys[] = {
     KEY(max_position_embeddings),
 };
 
-/* Keys that leave the shapes and change the function: a fine-tuning run may mean it. */
+/* Keys that change the function but no shape: a fine-tuning run may change them on purpose. */
 static const struct { int option; const char *name; } function_keys[] = {
     KEY(rotary_base), KEY(rotary_percent), KEY(norm_epsilon), KEY(window_size),
 };
@@ -129,7 +130,8 @@ static void compare_keys(Diff *d, const Config *cfg, const json_t *state)
     }
 }
 
-/* A whole resume compares every key elsewhere; weights alone must not become another function in silence. */
+/* Warns when weights alone are loaded into another function. run_load compares all keys of a whole
+ * resume. */
 static void warn_of_function(const Config *cfg, const json_t *state, const char *dir)
 {
     const Config *saved = saved_config(state);
@@ -201,12 +203,12 @@ int checkpoint_exists(const char *path)
     return n > 0;
 }
 
-/* What rank 0 sees, on every rank: list[0] the id of the run that the folder belongs to, "" where none is
- * known; then the n candidates, newest first. */
+/* Broadcasts what rank 0 sees: list[0] is the id of the folder's run, "" where none is known; then come
+ * the n candidates, newest first. */
 static char **agree_on_list(Comm *c, const char *path, int *n)
 {
     char **list = NULL, *all = NULL;
-    int64_t size[2] = {0, 0};       /* candidates, 4-byte words of all texts */
+    int64_t size[2] = {0, 0};       /* number of candidates; 4-byte words of all texts */
     if (c->rank == 0) {
         char *id = source_run_id(path);
         list = source_list(path, n);
@@ -244,7 +246,7 @@ static int64_t reduce(Comm *c, int64_t v, ReduceOp op)
 static int open_candidate(Source *s, const char *dir, Comm *c, char why[WHY])
 {
     int ok = source_open(s, dir, why) && (c->rank != 0 || source_check_files(s, why));
-    /* every rank must have read the same manifest: folders local to a host may differ */
+    /* the manifests of all ranks must be equal: folders local to a host may differ */
     int64_t mine = ok ? (int64_t)(s->m.hash >> 1) : 0;
     int64_t low = reduce(c, ok ? mine : INT64_MAX, OP_MIN), high = reduce(c, mine, OP_MAX);
     if (ok && low != high)
@@ -252,10 +254,11 @@ static int open_candidate(Source *s, const char *dir, Comm *c, char why[WHY])
     return ok;
 }
 
-/* A multiple of a block: what a box is cut into on its way through the host is hardly read twice. */
+/* Bytes of a piece that go through the host at a time: several blocks, so that few blocks are read
+ * twice. */
 #define ROOM (8 * HASH_BLOCK)
 
-/* A piece, as many rows at a time as `room` holds. */
+/* Reads a piece, as many rows at a time as `room` holds. */
 static int read_piece(Source *s, const TensorPiece *p, void *room, char why[WHY])
 {
     int64_t size = (int64_t)dtype_size(p->type), line = p->cols * size,
@@ -299,10 +302,10 @@ typedef struct {
     int n, weights_only;
     json_t *state;                  /* of the checkpoint that was loaded */
     int64_t speaker;                /* lowest rank that found the candidate damaged */
-    char why[WHY];                  /* and what it found */
+    char why[WHY];                  /* what this rank found */
 } Loading;
 
-/* Every rank tries the same folder. Dies when it holds another model. */
+/* Tries to load a candidate, the same folder on every rank. Dies when it holds another model. */
 static Tried try_candidate(Loading *l, const char *dir, const char *id)
 {
     Comm *all = l->all;
@@ -334,8 +337,7 @@ static Tried try_candidate(Loading *l, const char *dir, const char *id)
     return tried;
 }
 
-/* Goes through the candidates until one is loaded. GONE: a run that is going on has deleted one; look again.
- */
+/* Tries the candidates until one is loaded. GONE: a live run has deleted one; list them again. */
 static Tried try_list(Loading *l, char **list, int count, char **found_dir)
 {
     Tried tried = FOREIGN;

@@ -1,6 +1,7 @@
-/* Saving: the protocol of checkpoint.h as three phases. Messages between ranks are only ever started by the
- * thread that trains, in saver_save, _poll and _wait, so the writer thread needs no communicator of its
- * own. */
+/* checkpoint_save -- the protocol of a save (checkpoint.h) as phases
+ *
+ * Only the training thread sends messages to other ranks, in saver_save, _poll and _wait, so the writer
+ * thread needs no communicator of its own. */
 #define _GNU_SOURCE
 #include "saver.h"
 #include <errno.h>
@@ -24,7 +25,7 @@ static void check_piece(const TensorPiece *p)
     BUG_ON(p->row0 > p->shape[0] - p->rows || p->col0 > cols - p->cols);
 }
 
-/* Pieces that continue each other row by row become one entry: with one rank, an entry a tensor. */
+/* Joins pieces that continue each other row by row into entries: with one rank one entry a tensor. */
 static void find_entries(Saver *s)
 {
     s->entry = xcalloc((size_t)s->n, sizeof *s->entry);
@@ -53,7 +54,8 @@ static void find_entries(Saver *s)
     }
 }
 
-/* Asks for a dense copy of a piece; the update of the next step waits until it is there (step.c). */
+/* Launches a dense copy of a piece to the snapshot. The update of the next step waits for it
+ * (step.c). */
 static void snap_piece(Saver *s, const TensorPiece *p, char *to)
 {
     const int64_t line = p->cols * (int64_t)dtype_size(p->type), ld = p->ld * (int64_t)dtype_size(p->type);
@@ -108,7 +110,7 @@ static void job_start(Saver *s, int (*job)(Saver *, char *))
     pthread_mutex_unlock(&s->mutex);
 }
 
-/* 1 when the job of this rank has ended; waits for that when asked. */
+/* Whether the job of this rank has ended. wait, bool: waits until it has. */
 static int job_ended(Saver *s, int wait)
 {
     pthread_mutex_lock(&s->mutex);
@@ -147,12 +149,12 @@ static void attempt(Saver *s)
     s->part[s->all->rank] = manifest_part_new();
     s->ok = ok;
     s->phase = WRITING;
-    /* the others wait for the folder here; where it could not be made, nobody writes and advance() is told */
+    /* all ranks wait for the folder here; if it could not be made nobody writes, and advance() sees it */
     if (reduce_min(s, ok))
         job_start(s, saver_write);
 }
 
-/* Rank 0 collects what all have written. */
+/* Gathers the manifest parts of all ranks on rank 0. */
 static void gather_parts(Saver *s)
 {
     Comm *c = s->all;
@@ -184,7 +186,7 @@ static void end_save(Saver *s)
     s->phase = IDLE;
 }
 
-/* An attempt has failed on rank `speaker`: the first time it is written again from memory, the second time it
+/* An attempt has failed on rank `speaker`: the first time all is written again, the second time the save
  * is given up. */
 static void fail(Saver *s, int64_t speaker)
 {
@@ -213,7 +215,7 @@ static void fail(Saver *s, int64_t speaker)
     end_save(s);
 }
 
-/* One step further, if every rank's job has ended. Returns 0 when there is nothing to do yet. */
+/* Goes on to the next phase if every rank's job has ended. Returns 0 when there is nothing to do yet. */
 static int advance(Saver *s, int wait)
 {
     if (s->phase == IDLE || !reduce_min(s, job_ended(s, wait)))
@@ -255,7 +257,7 @@ void saver_save(Saver *s, int64_t iteration, const json_t *state)
 {
     BUG_ON(s->dir < 0);
     saver_poll(s);
-    /* said at the first, second, fourth, eighth ... wait: a disk that is too slow must not flood the log */
+    /* warns at wait 1, 2, 4, 8 ...: a disk that is too slow must not flood the log */
     s->waits += s->phase != IDLE;
     if (s->phase != IDLE && !(s->waits & (s->waits - 1)) && s->all->rank == 0)
         warn("iteration %" PRId64 " waits for the checkpoint of iteration %" PRId64
@@ -278,7 +280,7 @@ void saver_save(Saver *s, int64_t iteration, const json_t *state)
 
 static void open_thread(Saver *s)
 {
-    /* signals are the training thread's business */
+    /* the training thread handles all signals */
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);

@@ -1,4 +1,5 @@
-/* What a save does on the disk: shards, the manifest, the name, and the deletion of what is not kept. */
+/* checkpoint_write -- the files of a save: shards, manifest, the folder's name, deletion of old
+ * checkpoints */
 #define _GNU_SOURCE
 #include "saver.h"
 #include <dirent.h>
@@ -12,7 +13,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* Reads an entry's bytes in order, over its pieces. */
+/* Position in an entry's bytes, which go over its pieces in order. */
 typedef struct { const Saver *s; int piece; int64_t row, col; } Cursor;
 
 static void cursor_read(Cursor *c, char *to, int64_t bytes)
@@ -53,7 +54,7 @@ static int write_entry(Saver *s, StWriter *w, int index, const char *file, const
     return ok;
 }
 
-/* One shard: this rank's entries of one kind. No entries, no file. */
+/* Writes a shard: this rank's entries for the optim or the model file. No file where there are none. */
 static int write_shard(Saver *s, int dir, int optim, char why[WHY])
 {
     StTensor *t = xcalloc((size_t)s->nentry, sizeof *t);
@@ -103,8 +104,8 @@ int saver_write(Saver *s, char why[WHY])
     return ok;
 }
 
-/* Renames to iter_N.trash, durably, then removes: a deletion that is cut short leaves no half checkpoint
- * under its name. */
+/* Renames a checkpoint to iter_N.trash, flushes the parent, then removes it: an interrupted deletion
+ * leaves no half checkpoint under its name. */
 static int trash(Saver *s, const char *name, char why[WHY])
 {
     char to[64];
@@ -154,8 +155,8 @@ static int retain(Saver *s, char why[WHY])
     return ok;
 }
 
-/* The name of a finished folder. One that is there already (the same step, saved again after a resume) is
- * exchanged for it, so that there is a whole checkpoint under the name at every moment. */
+/* Renames a finished folder to its name. A checkpoint that has the name already (the same step, saved
+ * again after a resume) is exchanged for it, so that a whole checkpoint has the name at every moment. */
 static int publish(Saver *s, char why[WHY])
 {
     if (renameat2(s->dir, s->tmp, s->dir, s->name, RENAME_NOREPLACE) == 0)

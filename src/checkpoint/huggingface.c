@@ -1,4 +1,4 @@
-/* Families, names, and config.json both ways. */
+/* huggingface -- families, tensor names, and config.json read and written */
 #define _GNU_SOURCE
 #include "huggingface.h"
 #include <inttypes.h>
@@ -19,7 +19,7 @@ static const HfFamily hf_families[] = {
     {0},
 };
 
-/* Names of the same function; the first one is what we write. */
+/* Hugging Face names of our activations; of several names for one, the first is written. */
 static const struct { int activation; const char *name; } activations[] = {
     {ACTIVATION_GELU_TANH, "gelu_new"},
     {ACTIVATION_GELU_TANH, "gelu_pytorch_tanh"},
@@ -35,7 +35,7 @@ static const struct { int activation; const char *name; } activations[] = {
 };
 #define ACTIVATIONS (sizeof activations / sizeof *activations)
 
-/* Row i is an activation of the family: GPT-2 has none that is gated, the others no other. */
+/* Whether row i is an activation of the family: GPT-2 has no gated ones, the others only gated ones. */
 static int has_activation(const HfFamily *f, size_t i)
 {
     return act_gated((ActKind)activations[i].activation) != f->gpt2;
@@ -84,8 +84,7 @@ static int fits(const HfFamily *f, const Config *c, char why[WHY])
         because(why, "rotary_percent");
     if (c->window_size && !f->window && !f->window_switch)
         because(why, "window_size");
-    /* transformers' own check: a Llama's width is a multiple of its heads; Mistral is the same function
-     * without it */
+    /* transformers requires that a Llama's width is a multiple of its heads; Mistral has no such check */
     if (!strcmp(f->type, "llama") && c->hidden_size % c->num_attention_heads)
         because(why, "hidden_size");
     return !why[0];
@@ -148,7 +147,7 @@ void hf_params(Params *p, Grid *grid, const Config *cfg)
 
 void hf_transpose(void *dst, const void *src, int64_t rows, int64_t cols, size_t size)
 {
-    enum { TILE = 32 };     /* both sides of a tile stay in the first cache */
+    enum { TILE = 32 };     /* a tile of source and destination fits the L1 cache */
     const char *s = src;
     char *d = dst;
     for (int64_t r0 = 0; r0 < rows; r0 += TILE)
@@ -168,7 +167,7 @@ static const json_t *get(const In *in, const char *key)
     return json_is_null(v) ? NULL : v;
 }
 
-/* A whole number of at least `low`. absent < 0: the key must be there. */
+/* A whole number of at least `low`. absent: the value of a missing key; < 0: the key must be there. */
 static int64_t whole(const In *in, const char *key, int64_t absent, int64_t low)
 {
     const json_t *v = get(in, key);
@@ -205,7 +204,7 @@ static const char *text(const In *in, const char *key, const char *absent)
     return json_is_string(v) ? json_string_value(v) : absent;
 }
 
-/* Settings that would change the function and that the model does not have: only these values will do. */
+/* Refuses other values of settings that would change the function and that the model does not have. */
 static void refuse(const In *in, const HfFamily *f)
 {
     static const struct { const char *key; int value; } flags[] = {
@@ -221,8 +220,8 @@ static void refuse(const In *in, const HfFamily *f)
         because(in->why, "partial_rotary_factor %g", real(in, "partial_rotary_factor", 1));
 }
 
-/* The base of the angles, from rope_parameters, rope_scaling or rope_theta; every kind but the plain one is
- * refused. */
+/* The base of the rotary angles, from rope_parameters, rope_scaling or rope_theta. Refuses every rope
+ * type but the default one. */
 static double rotary_base(const In *in)
 {
     double base = real(in, "rope_theta", 10000);
@@ -243,11 +242,11 @@ static double rotary_base(const In *in)
     return base;
 }
 
-/* The window of every layer: 0 for none. A model in which layers differ is refused. */
+/* The window of every layer; 0: none. Refuses a model whose layers differ. */
 static int64_t window(const In *in, const HfFamily *f, int64_t layers)
 {
     const json_t *types = get(in, "layer_types"), *v;
-    /* an absent key means the class's default, null means none */
+    /* an absent key has the class's default, null means no window */
     int64_t size = json_object_get(in->j, "sliding_window") ? whole(in, "sliding_window", 0, 1) : f->window;
     int64_t slide = layers, full = 0;
     size_t i;
@@ -328,7 +327,7 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
     int64_t positions = whole(&in, g ? "n_positions" : "max_position_embeddings", -1, 1);
     int64_t groups = heads, dim = hidden / heads;
     if (!g) {
-        /* an absent key means the class's default, null means one that follows from the others */
+        /* an absent key has the class's default; null means as many groups as heads */
         int64_t absent = json_object_get(j, "num_key_value_heads") || !f->groups ? heads : f->groups;
         groups = whole(&in, "num_key_value_heads", absent, 1);
         dim = whole(&in, "head_dim", json_object_get(j, "head_dim") || !f->head_dim ? dim : f->head_dim, 1);
@@ -407,7 +406,7 @@ json_t *hf_write_config(const Config *c, const HfFamily *f, Dtype type, const js
             json_object_set_new(more, "use_sliding_window", json_boolean(c->window_size > 0));
             json_object_set_new(more, "max_window_layers", json_integer(c->window_size ? 0 : c->num_layers));
         }
-        /* Qwen2's class has no such key, but its code obeys one that is there */
+        /* Qwen2's class has no key head_dim, but its code uses one that is there */
         if (!f->add_qkv_bias || c->kv_channels * c->num_attention_heads != c->hidden_size)
             json_object_set_new(more, "head_dim", json_integer(c->kv_channels));
         if (f->biases)

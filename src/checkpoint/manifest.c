@@ -40,7 +40,8 @@ void manifest_box_name(char out[BOX_NAME], const char *tensor, int64_t row0, int
 
 /* ---- reading */
 
-/* index: the number of each file by its name. */
+/* Reads the list of files.
+ *   index  out  number of each file by its name */
 static int parse_shards(Manifest *m, json_t *index, char why[WHY])
 {
     json_t *files = json_object_get(m->json, "files"), *j;
@@ -95,14 +96,14 @@ static int by_row(const void *a, const void *b)
     return s->col0 < t->col0 ? -1 : s->col0 > t->col0;
 }
 
-/* Disjoint boxes inside a tensor whose sizes add up to its size tile it. */
+/* Checks that the boxes tile the tensor: inside it, disjoint, and as large together. */
 static int check_tiling(const StoredTensor *t, char why[WHY])
 {
     int64_t sum = 0;
     qsort(t->box, (size_t)t->nbox, sizeof *t->box, by_row);
     for (int i = 0; i < t->nbox; i++) {
         const StoredBox *b = &t->box[i];
-        /* disjoint so far: at most the tensor's size, which does not overflow */
+        /* no overflow: the boxes so far are disjoint, so the sum is at most the tensor's size */
         sum += b->rows * b->cols;
         for (int k = i + 1; k < t->nbox && t->box[k].row0 < b->row0 + b->rows; k++)
             if (t->box[k].col0 < b->col0 + b->cols && b->col0 < t->box[k].col0 + t->box[k].cols)
@@ -150,7 +151,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const StoredTensor *)a)->name, ((const StoredTensor *)b)->name);
 }
 
-/* The text must end in TAIL, 16 digits, END; the digits are the hash of what stands before them. */
+/* Checks that the text ends in TAIL, 16 digits, END, and that the digits are the hash of all before
+ * them. */
 static int check_self(Manifest *m, const char *text, int64_t n, char why[WHY])
 {
     char want[HEX + 1];
@@ -273,7 +275,7 @@ void manifest_part_box(json_t *part, const char *file, const char *tensor, Dtype
                                     (json_int_t)box->rows, "cols", (json_int_t)box->cols, "hash", hash));
 }
 
-/* All ranks' tensors in one object: boxes of a tensor that several ranks hold stand together. */
+/* Joins the tensors of all ranks in one object, with the boxes of a tensor in one list. */
 static json_t *merge_tensors(json_t *const *part, int parts)
 {
     json_t *all = json_object(), *t, *old;
@@ -304,7 +306,7 @@ static json_t *merge_tensors(json_t *const *part, int parts)
     return all;
 }
 
-/* `"NAME":` and one element a line, so that people and diff can read it. */
+/* Writes `"NAME":` and one element a line, for people and diff. */
 static void put_lines(FILE *f, json_t *container)
 {
     const char *sep = "\n", *name;

@@ -10,9 +10,9 @@
 #include <xxhash.h>
 
 #define HEADER_MAX 100000000            /* the format's own limit */
-#define ALIGN 8 /* the header is padded with spaces so that the data start at a multiple */
+#define ALIGN 8                         /* spaces pad the header so that the data start at a multiple */
 
-/* Every type of the format with its size in bits; the first six are ours, in Dtype's order. */
+/* All types of the format with their bits; the first six are ours, in the order of Dtype. */
 static const struct { const char *name; int bits; } types[] = {
     {"F64", 64}, {"F32", 32}, {"BF16", 16}, {"F16", 16}, {"I32", 32}, {"I64", 64},
     {"BOOL", 8}, {"U8", 8}, {"I8", 8}, {"I16", 16}, {"U16", 16}, {"U32", 32}, {"U64", 64}, {"C64", 64},
@@ -42,7 +42,7 @@ static int as_int64(const json_t *j, int64_t *v)
     return 1;
 }
 
-/* One entry of the header; t->at counts from the start of the data here. */
+/* Parses one entry of the header. t->at counts from the start of the data until st_parse shifts it. */
 static int parse_tensor(StTensor *t, const char *name, const json_t *j, char why[WHY])
 {
     const json_t *shape = json_object_get(j, "shape"), *at = json_object_get(j, "data_offsets");
@@ -78,7 +78,7 @@ static int parse_tensor(StTensor *t, const char *name, const json_t *j, char why
     return 1;
 }
 
-/* The ranges must tile [0, size) in the order of their offsets. */
+/* Checks that the ranges tile [0, size) in the order of their offsets. */
 static int check_ranges(const StFile *f, int64_t size, char why[WHY])
 {
     const StTensor **order = xcalloc((size_t)f->n, sizeof *order);
@@ -136,7 +136,7 @@ int st_parse(StFile *f, const char *text, int64_t n, int64_t size, char why[WHY]
     return 1;
 }
 
-/* Adds the file's name in front of a reason. */
+/* Puts the file's name in front of a reason. Returns 0. */
 static int named(const char *path, char why[WHY])
 {
     char text[WHY];
@@ -212,8 +212,8 @@ int st_read(const StFile *f, const StTensor *t, int64_t at, void *p, int64_t byt
     return file_read_at(f->fd, f->path, p, bytes, t->at + at, why);
 }
 
-/* Fills at and bytes: falling element size, otherwise the order given, so that every tensor is aligned to its
- * type. */
+/* Sets at and bytes of all tensors by falling element size, otherwise in the given order, so that every
+ * tensor is aligned to its type. Returns the bytes of all. */
 static int64_t place(StTensor *t, int n)
 {
     int64_t end = 0;
@@ -227,7 +227,7 @@ static int64_t place(StTensor *t, int n)
     return end;
 }
 
-/* The first bytes of the file, from malloc: length, JSON, spaces. */
+/* The header of the file, from malloc: length, JSON, spaces. */
 static char *header_text(const StTensor *t, int n, const char *const *meta, int64_t *bytes)
 {
     json_t *top = json_object(), *m = json_object();
@@ -258,7 +258,7 @@ static char *header_text(const StTensor *t, int n, const char *const *meta, int6
     return p;
 }
 
-/* The writer's table, and the header's text (free it). */
+/* Fills the writer's table. Returns the header's text (free it). */
 static char *layout(StWriter *w, const char *name, const StTensor *t, int n, const char *const *meta)
 {
     w->n = n;

@@ -1,12 +1,12 @@
-/* saver -- inside saving: the state of a Saver, and what its jobs do. Only checkpoint_save.c and
- * checkpoint_write.c include this. */
+/* saver -- the state of a Saver, and its jobs. Only checkpoint_save.c and checkpoint_write.c include
+ * this. */
 #ifndef SAVER_H
 #define SAVER_H
 #include "checkpoint.h"
 #include "source.h"
 #include <pthread.h>
 
-/* Neighbouring pieces of one tensor that go to the disk as one box. */
+/* Pieces [first, first + count) of one tensor, written as one box of `rows` rows. */
 typedef struct { int first, count; int64_t rows; char name[BOX_NAME]; } Entry;
 
 typedef struct { const char *p; int64_t ld; Device *dev; } View;     /* dev as in TensorPiece */
@@ -19,28 +19,28 @@ struct Saver {
     char *run_dir;
     int dir;                        /* descriptor of RUN/checkpoints; -1 before saver_start */
     const TensorPiece *piece;
-    View *view;                     /* [n] what is written: the caller's memory, or the snapshot */
+    View *view;                     /* [n] memory that is written: the caller's, or the snapshot */
     int n, nentry;
     Entry *entry;
     int64_t bytes;                  /* of this rank's tensors */
     char *snapshot, *buffer;        /* buffer: HASH_BLOCK bytes */
-    Device *teller;                 /* of the snapshot: who copies, NULL for nobody, */
-    int64_t ticket;                 /* and when it is whole */
+    Device *teller;                 /* device that copies the snapshot; NULL: none */
+    int64_t ticket;                 /* teller's read_wait ticket of the whole snapshot */
 
     Phase phase;                    /* of the save under way */
     int attempt;                    /* 0, then 1 */
-    int64_t iteration, committed;   /* committed: newest on disk, -1 none */
-    int failed;                     /* saves in a row */
-    char lost[WHY]; /* why the last save was given up, on the rank that could not write, else "" */
+    int64_t iteration, committed;   /* committed: newest checkpoint on disk; -1: none */
+    int failed;                     /* failed saves in a row */
+    char lost[WHY];                 /* why this rank could not write the last save, given up; else "" */
     unsigned waits;                 /* saves that found another one under way */
-    char name[32], tmp[48];
-    json_t *state, **part;          /* part[rank]: its own; on rank 0, once written, everybody's */
+    char name[32], tmp[48];         /* iter_N; iter_N.tmp */
+    json_t *state, **part;          /* part: [ranks] this rank's; on rank 0 after WRITING all ranks' */
 
     /* the job: run by the thread, or in place without async_save */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t cond;
-    int (*job)(Saver *s, char why[WHY]);    /* NULL: nothing to do */
+    int (*job)(Saver *s, char why[WHY]);    /* NULL: none */
     int quit, ok;
     char why[WHY];
 };
@@ -50,14 +50,13 @@ static inline int64_t piece_bytes(const TensorPiece *p)
     return p->rows * p->cols * (int64_t)dtype_size(p->type);
 }
 
-/* The jobs, run by the writer thread or in place. Writes this rank's shards into the folder s->tmp and
- * flushes them; fills s->part[rank]. */
+/* First job: writes and flushes this rank's shards in the folder s->tmp, and fills s->part[rank]. */
 int saver_write(Saver *s, char why[WHY]);
 
-/* Rank 0: the manifest, the name, the hint, and the deletions. Failures of the last two are only warnings:
- * the checkpoint is there. */
+/* Second job, rank 0: writes the manifest, renames the folder, writes the hint `latest`, deletes old
+ * checkpoints. A failure of the last two is only a warning: the checkpoint is complete. */
 int saver_commit(Saver *s, char why[WHY]);
 
-/* Removes what earlier saves and deletions have left; a leftover that stays is no reason not to try. */
+/* Removes leftovers (*.tmp, *.trash) of earlier saves and deletions. Failures are ignored. */
 void saver_clean(Saver *s);
 #endif

@@ -48,7 +48,7 @@ static int has_manifest(const char *dir)
     return ok;
 }
 
-/* NULL: there is none. */
+/* Opens TOP/checkpoints; NULL: there is none. */
 static DIR *open_checkpoints(const char *top)
 {
     DIR *d = opendir(top);
@@ -186,7 +186,7 @@ int source_check_files(const Source *s, char why[WHY])
     return ok;
 }
 
-/* Opens a shard at first use: its size, its header's hash, and the step that it says it belongs to. */
+/* Opens a shard at first use, and checks its size, its header's hash and its iteration. */
 static int open_shard(Source *s, int i, char why[WHY])
 {
     const Shard *want = &s->m.shard[i];
@@ -215,7 +215,7 @@ static int open_shard(Source *s, int i, char why[WHY])
     return ok;
 }
 
-/* All of them at once: what is open stays readable when its name is deleted. */
+/* Opens all shards at once: an open file stays readable when its name is deleted. */
 static int open_shards(Source *s, char why[WHY])
 {
     struct rlimit files;
@@ -229,7 +229,7 @@ static int open_shards(Source *s, char why[WHY])
     return ok;
 }
 
-/* 1 open; 0 damaged, with the reason; -1 deleted meanwhile. */
+/* Opens a checkpoint. Returns 1; 0 and a reason: damaged; -1: deleted meanwhile. */
 static int try_open(Source *s, const char *dir, char why[WHY])
 {
     char reason[WHY];
@@ -263,10 +263,10 @@ int source_open_newest(Source *s, const char *path, char why[WHY])
     return ok > 0;
 }
 
-/* The part of box b that rows [row0, row0+rows) x cols [col0, col0+cols) need, relative to b; 0 when they do
- * not meet. */
+/* Rows [row0, row1) and columns [col0, col1) of a box that a region needs, from the start of the box. */
 typedef struct { int64_t row0, row1, col0, col1; } Cross;
 
+/* The overlap of box b and a region of the tensor. Returns 0 when they do not meet. */
 static int cross(Cross *x, const StoredBox *b, int64_t row0, int64_t col0, int64_t rows, int64_t cols)
 {
     int64_t row1 = row0 + rows, col1 = col0 + cols;
@@ -277,10 +277,10 @@ static int cross(Cross *x, const StoredBox *b, int64_t row0, int64_t col0, int64
     return x->row0 < x->row1 && x->col0 < x->col1;
 }
 
-/* The reader's memory: the first element of the region that it asked for is data[0]. */
+/* The reader's memory. data[0] is element (row0, col0) of the tensor, the first of the region. */
 typedef struct { char *data; int64_t row0, col0, ld; Dtype to; } Sink;
 
-/* Elements [begin, end) of the box, dense in `block`, into the sink, as far as x needs them. */
+/* Copies elements [begin, end) of the box, dense in `block`, into the sink, as far as x needs them. */
 static void scatter(const Sink *k, const StoredBox *b, const Cross *x, const char *block, int64_t begin,
                     int64_t end, Dtype from)
 {
@@ -296,7 +296,7 @@ static void scatter(const Sink *k, const StoredBox *b, const Cross *x, const cha
     }
 }
 
-/* Reads and verifies the blocks of box b that hold a part of x. k NULL: only verifies. */
+/* Reads and verifies the blocks of box b that overlap x. k NULL: only verifies. */
 static int read_box(Source *s, const StoredTensor *t, const StoredBox *b, const Cross *x, const Sink *k,
                     char why[WHY])
 {

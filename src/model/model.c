@@ -258,8 +258,8 @@ static void group_bwd(Model *m, const Pass *p, const ModelUnit *u)
     arena_reset(&m->scratch, mark);
 }
 
-/* After a chunk's first unit: copies the gradient of its input to the chunk before, where that is on
- * this rank. */
+/* Copies the gradient of a chunk's input to the chunk before, where that is on this rank. The list has a
+ * message to any other rank. */
 static void leave(Model *m, const Instr *i, const Pass *p)
 {
     if (p->chunk->prev_here >= 0)

@@ -22,13 +22,13 @@
 
 typedef enum { PART_EMBEDDING, PART_LAYER, PART_HEAD } PartKind;
 typedef enum { CUT_NONE, CUT_ROWS, CUT_COLS } Cut; /* over tensor ranks; CUT_ROWS cuts each segment */
-typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_SCALED } Init; /* SCALED: init_method_std / sqrt(2 L) */
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_SCALED } Init; /* SCALED: std / sqrt(2 L) */
 
 /* X(id, name, part, condition, segments, cols, cut, init, decay, gpt2 names, llama names) condition and
  * the dimensions are expressions of `c`, the resolved config. Names inside a layer follow the prefix
- * "decoder.layers.N."; Hugging Face names likewise "transformer.h.N." and "model.layers.N." (a leading
- * '/' means no layer prefix); commas separate one name a segment; a trailing '^' marks a transposed
- * (Conv1D) tensor. */
+ * "decoder.layers.N.", Hugging Face names the prefix "transformer.h.N." or "model.layers.N."; a leading
+ * '/' means no prefix. Commas separate one name a segment. A trailing '^' marks a transposed (Conv1D)
+ * tensor. */
 #define PARAMS(X)                                                                                            \
     X(WTE, "embedding.word_embeddings.weight", PART_EMBEDDING, 1, SEG(V), H, CUT_ROWS, INIT_NORMAL, 1,       \
       "transformer.wte.weight", "model.embed_tokens.weight")                                                 \
