@@ -59,8 +59,7 @@ int bubble_overrides(const Config *raw, const BubbleRange *range, Overrides **li
 
 /* Fills in the simulated and closed-form results of every cell. */
 void bubble_simulate(Table *t);
-/* The same for one cell. made: the shape that the lists are made from; it may have other costs than
- * c. */
+/* Fills them in for one cell. made: the shape for making the lists; its costs may differ from c's. */
 void bubble_simulate_cell(Cell *c, const PipeShape *made);
 
 /* The schedule, and its bound where it has one: "zb-auto 8". Returns name. */

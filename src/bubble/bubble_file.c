@@ -179,8 +179,7 @@ static void read_file(Table *t, Reader *r, const Wanted *w)
     free(text);
 }
 
-/* The path of clock_cells. A relative path that does not exist is taken from the configuration's
- * folder. */
+/* The path of clock_cells; a relative one that does not exist is below the configuration's folder. */
 static char *find_cells(const Config *c)
 {
     const char *slash = strrchr(c->path, '/');

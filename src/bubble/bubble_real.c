@@ -138,8 +138,7 @@ static double message_time(const Step *x, int stage)
     return median(x->waits + at, n + early);
 }
 
-/* Finds the message time of each stage. A stage whose messages nobody waited for gets the others'
- * median. */
+/* Finds the message time of each stage; the others' median where nobody waited for its messages. */
 static void find_hops(Step *x)
 {
     int stages = x->shape->p * x->shape->v, n = 0;

@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* px. LEFT: room for the names of the bars. HEAD, LABEL, AXIS: heights of the title, a label, an
- * axis. */
+/* px. LEFT: room for the names of bars. HEAD, LABEL, AXIS: heights of the title, a label, an axis. */
 enum { WIDTH = 440, GAP = 14, LEFT = 176, ROW = 22, BAR = 14, LABEL = 34, HEAD = 47, AXIS = 46 };
 
 /* The results that are drawn: a bar for SIMULATED, marks for the others. */

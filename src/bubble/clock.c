@@ -21,8 +21,7 @@ static int stage_of(const Clock *c, const Instr *i)
 }
 static Comm *pipe_of(Clock *c) { return &c->grid->axis[AXIS_PP]; }
 
-/* Waits for the message that the computation needs, and adds its hop to the time when the device is
- * free. */
+/* Waits for the message that the computation needs; the device is not free before its hop is over. */
 static void arrive(void *ctx, const Instr *i)
 {
     Clock *c = ctx;

@@ -338,8 +338,7 @@ static void describe(Machine *m, const Meters *alone, const Meters *both, const 
     free(call);
 }
 
-/* Runs a step; adds the operations and bytes of its tensor group to sent. Collective over the two
- * ranks. */
+/* Runs a step; adds operations and bytes of the tensor group to sent. Collective over both ranks. */
 static void count_sent(Meter *m, int64_t sent[2])
 {
     Comm *tp = &meter_run(m)->grid.axis[AXIS_TP];
@@ -349,8 +348,7 @@ static void count_sent(Meter *m, int64_t sent[2])
     sent[1] += tp->bytes - bytes;
 }
 
-/* Measures everything and writes it to path. While rank 0 runs alone, rank 1 sleeps. Collective over the
- * ranks. */
+/* Measures and writes the description. Rank 1 sleeps while rank 0 runs alone. Collective over both. */
 static void measure(const Config *cfg, const char *path, int rank)
 {
     Machine *m = blank();

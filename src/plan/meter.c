@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The functions of the run's CPU device and tensor group are replaced by ones that call and time
- * them. */
+/* The functions of the run's device and tensor group are replaced by ones that call and time them. */
 struct Meter {
     Run run;
     Config cfg;
@@ -159,8 +158,7 @@ int meter_sizes(const Config *cfg, int64_t size[METER_SIZES])
     return size[1] > 1 ? 2 : 1;
 }
 
-/* Least layers, at most the model's, whose state is STATE bytes; a parameter takes at least 4 numbers of
- * 4 bytes. */
+/* Layers until the state is STATE bytes, at most the model's; a parameter takes at least 16 bytes. */
 static int layers_of(const Config *cfg, Config *c)
 {
     int n = LAYERS;

@@ -33,8 +33,7 @@ Run *meter_run(Meter *m);
 /* Runs a step; returns its seconds. The first step is not recorded. Collective like meter_open. */
 double meter_step(Meter *m);
 
-/* *call: the calls of a step, each with its median time over the recorded steps. Returns their
- * number. */
+/* *call: the calls of a step with their median times over the recorded steps. Returns their number. */
 int meter_calls(const Meter *m, Call **call);
 
 /* Whether the time of an operation follows from its FLOPs. */

@@ -3,7 +3,6 @@
 #define PLAN_TIMES_H
 #include "predict.h"
 
-/* Prints the time of the step and its losses. explain: bool, also the times of each stage, rank and
- * operation. */
+/* Prints the time of the step. explain: bool, also the times of each stage, rank and operation. */
 void plan_times(FILE *f, const Prediction *p, const Config *cfg, int explain);
 #endif

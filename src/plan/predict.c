@@ -88,8 +88,7 @@ static void hold_back(Walk *w, const Instr *i)
     }
 }
 
-/* Whether the instruction runs after all computing: the end of the step, and reductions that do not
- * overlap. */
+/* Whether i runs after all computing: the end of the step, and reductions that do not overlap. */
 static int comes_last(const Run *r, const Instr *i)
 {
     const Config *c = r->cfg;

@@ -157,9 +157,9 @@ static void timed_close(Comm *c)
 
 static Axis account_of(const char *name)
 {
-    static const struct { const char *name; Axis axis;
-    } accounts[] = {{"tp", AXIS_TP}, {"kv", AXIS_TP}, {"cp", AXIS_CP},
-                    {"ep", AXIS_EP}, {"pp", AXIS_PP}, {"embedding", AXIS_PP}};
+    static const struct { const char *name; Axis axis; } accounts[] = {
+        {"tp", AXIS_TP}, {"kv", AXIS_TP}, {"cp", AXIS_CP}, {"ep", AXIS_EP}, {"pp", AXIS_PP},
+        {"embedding", AXIS_PP}};
     for (size_t i = 0; i < sizeof accounts / sizeof *accounts; i++)
         if (!strcmp(name, accounts[i].name))
             return accounts[i].axis;

@@ -50,8 +50,7 @@ const char *layout_state(const SweepLayout *l)
 
 /* ---- one layout ---- */
 
-/* The configuration of a layout; NULL: a rule is broken. It lives until the caller's keep_mark is
- * released. */
+/* The configuration of a layout, until the caller's keep_mark is released; NULL: a rule is broken. */
 static const Config *config_of(const Sweep *s, SweepLayout *l)
 {
     LayoutArg text[LAYOUT_ARGS];

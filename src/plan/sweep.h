@@ -2,8 +2,7 @@
  * measured.
  *
  * A layout is tensor x sequence parallel x pipeline x chunks x data x sharding x micro batch x
- * recomputation; all else comes from the configuration. Legal is what the rules of the configuration
- * allow. */
+ * recomputation; all else comes from the configuration, whose rules decide what is legal. */
 #ifndef SWEEP_H
 #define SWEEP_H
 #include <stdint.h>

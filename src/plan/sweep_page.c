@@ -140,8 +140,7 @@ static void put_table(FILE *f, const Sweep *s, Group g)
     html_table_end(f);
 }
 
-/* Prints a group: measured layouts, or layouts that are only predicted; the two kinds cannot be
- * compared. */
+/* Prints a group: measured layouts, or predicted ones; the two kinds cannot be compared. */
 static void put_group(FILE *f, const Sweep *s, const char *title, Group g, int fit)
 {
     static const Key keys[] = {{"a", "predicted", NULL}, {"b", "measured", NULL}};

@@ -15,8 +15,7 @@ void card_close(FILE *f);
  * element of class "views". name: the same for all of them. i: from 1; view 1 is shown first. */
 void view_open(FILE *f, const char *name, int i, const char *label);
 void view_close(FILE *f);
-/* Begins a table. names: heads of its columns with | between; the first is over text, others over
- * numbers. */
+/* Begins a table. names: heads with | between; the first is over text, others over numbers. */
 void html_table(FILE *f, const char *css, const char *names);
 void html_table_end(FILE *f);
 

@@ -70,7 +70,7 @@ static double time_left(const Console *c)
     if (c->first_iteration < 0)
         return -1;
     int64_t left = c->total - c->m.iteration, done = c->m.iteration - c->first_iteration;
-    /* The first step is slower (memory is touched for the first time): it counts only while it is alone. */
+    /* The first step is slower (memory is touched for the first time): it counts only while alone. */
     double pace = done > 0 ? (c->last_end - c->first_end) / (double)done : c->m.elapsed_ms * 1e-3;
     return left > 0 ? pace * (double)left : 0;
 }
@@ -91,8 +91,7 @@ const char *console_duration(char text[32], double seconds)
 
 /* ---- The live line ---- */
 
-/* A line being built: n bytes that take cols columns on the screen (escapes and UTF-8 make them
- * differ). */
+/* A line being built: n bytes, and cols columns on the screen (escapes take none, UTF-8 takes fewer). */
 typedef struct { char text[2048]; int n, cols; } Line;
 
 __attribute__((format(printf, 2, 3))) static void add(Line *l, const char *fmt, ...)

@@ -80,8 +80,7 @@ void metric_set(Metrics *m, int i, double v);
 /* Reduces a step's numbers over the ranks of `all` as the table says, in place. Collective. */
 void metrics_reduce(Metrics *m, Comm *all);
 
-/* Anonymous and shared resident memory of this process in bytes; mapped files (a corpus) do not
- * count. */
+/* Bytes of anonymous and shared resident memory of this process, without mapped files (a corpus). */
 int64_t metrics_memory_resident(void);
 
 /* ---- The log of a run ---- */

@@ -97,8 +97,8 @@ static void put_tiles(FILE *f, const Report *r)
     double took = 0, total = report_number_of(r->run, "total_iterations");
     size_t i;
     json_t *s;
-    json_array_foreach(json_object_get(r->run, "sessions"), i, s) took +=
-        fmax(0, report_number_of(s, "ended") - report_number_of(s, "started"));
+    json_array_foreach(json_object_get(r->run, "sessions"), i, s)
+        took += fmax(0, report_number_of(s, "ended") - report_number_of(s, "started"));
     if (!r->n && !r->evals)
         return;
     html_put(f, "<dl class='tiles'>\n");

@@ -1,5 +1,4 @@
-/* report_curves -- the report's curves: loss, learning rate, gradient norm, throughput, times of a
- * step */
+/* report_curves -- the report's curves: loss, learning rate, gradient norm, throughput, step times */
 #include "base.h"
 #include "chart.h"
 #include "report_data.h"
@@ -89,8 +88,7 @@ static double place(const Report *r, const double *x, double at)
     return it[i] > from ? x0 + (x[i] - x0) * (at - from) / (it[i] - from) : x[i];
 }
 
-/* A view of the loss. x: [n] of the recorded steps; NULL: the view is left out. from: as Chart's
- * x_from. */
+/* A view of the loss. x: [n] of the recorded steps; NULL: no such view. from: as Chart.x_from. */
 typedef struct { const char *label, *x_name; const double *x; int log; double from; } LossView;
 
 static void put_view(FILE *f, const Report *r, Chart c, const LossView *v)

@@ -1,5 +1,4 @@
-/* report_lanes -- the drawing of a pipeline's timeline: a lane for each rank, below them the replayed
- * schedule */
+/* report_lanes -- a drawing of a pipeline's timeline: a lane for each rank, below them the replay */
 #include "report_lanes.h"
 #include "base.h"
 #include "report_data.h"
@@ -76,8 +75,7 @@ static void put_computes(const Svg *s, Picture *d, const TimelineRank *r, double
     }
 }
 
-/* Draws the operations of one stream. Operations less than 1/4000 of the drawing apart become one
- * bar. */
+/* Draws the operations of one stream; those less than 1/4000 of the drawing apart become one bar. */
 static void put_operations(const Svg *s, Picture *d, const TimelineRank *r, TraceStream stream, double y)
 {
     double start = 0, end = -INFINITY, least = (d->to - d->from) / 4000;
@@ -110,8 +108,7 @@ static void put_operations(const Svg *s, Picture *d, const TimelineRank *r, Trac
     }
 }
 
-/* Draws the replay of the schedule with the measured times; it begins where the first instruction
- * began. */
+/* Draws the schedule replayed with the measured times, from the first computation on. */
 static void put_replay(const Svg *s, Picture *d, double y)
 {
     for (int k = 0; k < d->p; k++)

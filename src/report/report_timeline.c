@@ -1,5 +1,4 @@
-/* report_timeline -- the report's timeline: the last recorded step of every pipeline, drawn and in
- * numbers */
+/* report_timeline -- the report's timeline: the last recorded step of each pipeline */
 #include "base.h"
 #include "chart.h"
 #include "report_data.h"

@@ -2,9 +2,10 @@
 #include "schedule_svg.h"
 #include <math.h>
 
-enum {
-    LEFT = 66, HEAD = 26, TITLE = 15, ROW = 30, BAR = 24, RIGHT = 24, BOTTOM = 46, LEAST = 900, WIDEST = 16000
-};
+/* px. TITLE: size of the title. HEAD: its foot. ROW, BAR: heights of a rank's row and of its bars.
+ * LEAST: least width of a file. WIDEST: most width of a time axis. LEFT, RIGHT, BOTTOM: margins. */
+enum { LEFT = 66, RIGHT = 24, BOTTOM = 46, HEAD = 26, TITLE = 15, ROW = 30, BAR = 24, LEAST = 900 };
+enum { WIDEST = 16000 };
 
 void lane_bar(const Svg *s, const Instr *i, int v, Span at, double y, double height, const char *title)
 {

@@ -11,8 +11,7 @@ void schedule_svg(FILE *f, const ScheduleSet *set, const Simulation *sim, const 
 /* Draws the bar of instruction i, with its microbatch's number where there is room. Used by every
  * drawing of a pipeline. v: chunks of the rank; later chunks are fainter. title: shown on hover. */
 void lane_bar(const Svg *s, const Instr *i, int v, Span at, double y, double height, const char *title);
-/* Fills in the legend of the kinds of instruction in used [INSTR_KINDS]; returns the number of
- * entries. */
+/* Fills in the legend of the kinds in used [INSTR_KINDS], bool. Returns the number of entries. */
 enum { LANE_KEYS = 9 };
 int lane_keys(Key key[LANE_KEYS], const int *used, int v);
 #endif

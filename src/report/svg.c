@@ -5,11 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The style sheets and the script are embedded in the executable: a page loads nothing from a
- * network. */
+/* The style sheets and the script are embedded in the executable: no page loads anything. */
 #define EMBED(symbol, file)                                                                                  \
-    __asm__(".section .rodata\n.global " #symbol "\n" #symbol ": .incbin \"" file "\"\n.byte "               \
-                                                                                  "0\n.previous\n")
+    __asm__(".section .rodata\n.global " #symbol "\n" #symbol ": .incbin \"" file "\"\n.byte 0\n.previous\n")
 EMBED(svg_css, "src/report/svg.css");
 EMBED(page_css, "src/report/report.css");
 EMBED(page_js, "src/report/report.js");
@@ -112,8 +110,7 @@ void svg_text(const Svg *s, const char *css, double at, double dx, double y, con
 
 int svg_wrap(FILE *f, const char *css, double x, double y, double size, double width, const char *text)
 {
-    /* A letter is at most about 0.53 of its size wide on average over a line, or 0.62 from 13 px on
-     * (bold). */
+    /* Over a line a letter is at most about 0.53 of its size wide; from 13 px on it is bold: 0.62. */
     int most = (int)(width / ((size < 13 ? 0.53 : 0.62) * size)), lines = 0;
     while (*text || !lines) {
         int n = (int)strlen(text), cut = n;
@@ -143,8 +140,7 @@ void svg_axis(const Svg *s, double top, double bottom, int whole, const char *na
         step = 1;
         tick[0] = ceil(tick[0]);
     }
-    /* scale_ticks gives at most the first twelve; where ticks are equally far apart (step > 0) more
-     * follow. */
+    /* scale_ticks gives at most twelve; where ticks have a constant step more of them follow. */
     for (int i = 0; step > 0 ? tick[0] + i * step <= s->x.hi + 1e-9 * step : i < n; i++) {
         double v = step > 0 ? tick[0] + i * step : tick[i], x = svg_x(s, v);
         html_put(s->f, "<line class='tick' x1='%.2f%s' x2='%.2f%s' y1='%.1f' y2='%.1f'/>", x, s->unit, x,

@@ -41,12 +41,10 @@ __attribute__((format(printf, 6, 7))) void svg_text(const Svg *s, const char *cs
  * Returns the number of lines. */
 int svg_wrap(FILE *f, const char *css, double x, double y, double size, double width, const char *text);
 
-/* Draws ticks from top to 5 px below bottom, their values and the axis' name. whole: bool, x has whole
- * numbers. */
+/* Draws ticks from top to 5 px below bottom, their values and the name. whole: bool, x is whole. */
 void svg_axis(const Svg *s, double top, double bottom, int whole, const char *name);
 
-/* An entry of a legend. path: the mark, drawn around (0, 0); NULL: a square. css NULL: no mark, the name
- * alone. */
+/* An entry of a legend. path: the mark, drawn around (0, 0); NULL: a square. css NULL: no mark. */
 typedef struct { const char *css, *name, *path; } Key;
 void svg_mark(FILE *f, const Key *k, double x, double y);
 /* Prints the entries side by side between x and right, in as many lines as they need. f NULL: prints

@@ -87,8 +87,7 @@ static int write_all(int fd, const uint8_t *p, size_t n)
     return 0;
 }
 
-/* Writes a record. The Event is at bytes [16, n) of the buffer; the record's head goes to bytes [4,
- * 16). */
+/* Writes a record. event: the Event at bytes [16, n); the record's head goes to bytes [4, 16). */
 static void put_record(EventFile *f, Buf *event)
 {
     uint64_t len = event->n - 16;

@@ -105,8 +105,7 @@ int timeline_pipeline(const Timeline *t, int rank, int *lane)
     return n;
 }
 
-/* Lists the messages of one kind between rank r and pipeline rank `peer`, in their order. Returns the
- * number. */
+/* Lists r's messages of one kind with pipeline rank `peer`, in order. Returns their number. */
 static int64_t messages(const TimelineRank *r, int kind, int peer, TraceEvent **out)
 {
     int64_t n = 0;

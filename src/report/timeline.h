@@ -53,8 +53,7 @@ void timeline_close(Timeline *t);
 /* The last step whose optimizer step was recorded; -1: none. */
 int64_t timeline_step(const Timeline *t);
 
-/* Writes the ranks of the pipeline of `rank` to lane, by stage. lane: room for t->ranks. Returns their
- * number. */
+/* Writes the ranks of rank's pipeline to lane [t->ranks], by stage. Returns their number. */
 int timeline_pipeline(const Timeline *t, int rank, int *lane);
 
 /* How much of the gradient reductions over data-parallel ranks ran under computation. Counted are

@@ -100,8 +100,7 @@ void trace_step(Trace *t, int64_t step);
 static inline double trace_begin(const Trace *t) { return t->on ? now() : 0; }
 void trace_end(Trace *t, TraceSpan span, double start);
 
-/* Records an instruction that the executor has finished. The optimizer's step ends the recording of
- * operations. */
+/* Records a finished instruction. The optimizer's step ends the recording of operations. */
 void trace_instr(Trace *t, const Instr *i, double start, double end);
 
 /* Ends recording. Rank 0 gathers the events of all ranks and writes run_dir/trace.json, unless nothing
