@@ -1,6 +1,5 @@
-/* train bubble, run as a program: its simulated cells against published ones and against closed forms written
- * here anew, what it measures on the clock device against what it simulates, its files, and what it refuses.
- */
+/* test_bubble -- `train bubble`: simulated cells against published ones and closed forms, measured cells
+ * on the clock device against simulated ones, its files, and what it refuses */
 #include "schedules.h"
 #include <jansson.h>
 #include <sys/wait.h>

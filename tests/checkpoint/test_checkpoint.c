@@ -1,4 +1,4 @@
-/* Checkpoints: what is saved comes back, in any layout and type, whatever the disk does meanwhile.
+/* test_checkpoint -- checkpoints saved and loaded in any layout and type, with faults of the disk
  *
  *   test_checkpoint                        all of it
  *   test_checkpoint save DIR N [async]     saves iteration N of the tiny model; 0 if it is on disk

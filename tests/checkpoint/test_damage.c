@@ -1,5 +1,5 @@
-/* Checkpoints that are damaged, foreign, hostile or of another model: each is refused by name, nothing
- * crashes. */
+/* test_damage -- damaged, foreign and hostile checkpoints, and other models: refused by name, without a
+ * crash */
 #define _GNU_SOURCE
 #include "tiny.h"
 #define XXH_INLINE_ALL

@@ -1,6 +1,8 @@
-/* Import and export of Hugging Face directories: every form of config.json and of the files that means the
- * same gives the same tensors; everything that the model cannot express is refused by name. The families'
- * numbers against transformers are in tests/model/goldens. */
+/* test_huggingface -- import and export of Hugging Face directories
+ *
+ * All forms of config.json and of the files with one meaning give the same tensors. All that the model
+ * cannot express is refused by name. tests/model/goldens compares the families' numbers with
+ * transformers. */
 #define _GNU_SOURCE
 #include "checkpoint.h"
 #include "child.h"

@@ -1,4 +1,5 @@
-/* The safetensors reader and writer: round trip, one case for each rule of the format, and random damage. */
+/* test_safetensors -- the safetensors reader and writer: round trip, each rule of the format, random
+ * damage */
 #define _GNU_SOURCE
 #include "safetensors.h"
 #include "test.h"

@@ -1,4 +1,4 @@
-/* The table of commands: what help says of a command's flags and keys is what its row allows. */
+/* test_commands -- the table of commands: help lists the flags and keys that a command's row allows */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "test.h"

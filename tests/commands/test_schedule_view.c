@@ -1,5 +1,5 @@
-/* train schedule, run as a program: its JSON, drawing and timeline against published times and against each
- * other. */
+/* test_schedule_view -- `train schedule`: its JSON, drawing and timeline against published times and
+ * each other */
 #include "schedules.h"
 #include <jansson.h>
 #include <sys/wait.h>

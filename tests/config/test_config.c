@@ -1,4 +1,4 @@
-/* The configuration: every row of the option table against typing errors, wrong places, types and ranges;
+/* test_config -- every row of the option table against typing errors, wrong places, types and ranges;
  * hostile files; the environment. `--docs` writes configs/OPTIONS.md to standard output. */
 #define _GNU_SOURCE
 #include "config_text.h"

@@ -1,6 +1,7 @@
-/* Layouts: which are legal, by brute force over every world of up to 16 ranks; every pair of settings that is
- * refused; and that whatever passes can be placed, scheduled, written down and read again, and compared with
- * one rank. */
+/* test_config_grid -- which layouts are legal, by brute force over every world of up to 16 ranks
+ *
+ * Also every pair of settings that is refused. A layout that passes must be placed, scheduled, written,
+ * read again and compared with one rank. */
 #define _GNU_SOURCE
 #include "config_text.h"
 #include "grid.h"

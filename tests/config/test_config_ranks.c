@@ -1,5 +1,5 @@
-/* One configuration on many ranks: who tells of its errors, whether all have the same one, and what one rank
- * alone would compute. */
+/* test_config_ranks -- one configuration on many ranks: who reports its errors, whether all ranks have
+ * the same one, and its equivalent on one rank */
 #define _GNU_SOURCE
 #include "child.h"
 #include "config_text.h"

@@ -1,6 +1,6 @@
-/* The rules between options: each one broken once and kept once; the ones about numbers against brute force;
- * the nearest legal values that they name, tried; the batch-size schedule against a loop over single steps.
- */
+/* test_config_rules -- the rules between options: each one broken once and kept once; rules about
+ * numbers against brute force; the nearest legal values that they name, tried; the batch-size schedule
+ * against a loop over single steps */
 #define _GNU_SOURCE
 #include "config_text.h"
 

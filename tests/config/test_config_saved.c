@@ -1,5 +1,5 @@
-/* The configuration that is written and read again: resuming, round trips, random texts. `--random N` prints
- * N lines of arguments for runs. */
+/* test_config_saved -- the configuration written and read again: resuming, round trips, random texts.
+ * `--random N` prints N lines of arguments for runs. */
 #define _GNU_SOURCE
 #include "config_text.h"
 #include <glob.h>

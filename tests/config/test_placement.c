@@ -1,5 +1,5 @@
-/* Which rank holds what: every split against a count of its own, layout strings valid and broken, the balance
- * by cost against all splits there are. */
+/* test_placement -- which rank holds what: every split against an independent count, layout strings
+ * valid and broken, the balance by cost against all possible splits */
 #define _GNU_SOURCE
 #include "config_text.h"
 #include "placement.h"

@@ -1,5 +1,5 @@
-/* Corpora, the order of samples against goldens, bad files one by one, the loader, the tokenizer. Files are
- * made in the folder $WORK. Cases that end in die() run in a child. */
+/* test_data -- corpora, the order of samples against goldens, bad files one by one, the loader, the
+ * tokenizer. Files are made in the folder $WORK. Cases that end in die() run in a child. */
 #define _GNU_SOURCE
 #include "base.h"
 #include "dataset.h"

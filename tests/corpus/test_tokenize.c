@@ -1,5 +1,5 @@
-/* The byte tokenizer, the JSON scanner beside jansson on damaged lines, `train tokenize` and `train
- * inspect`. */
+/* test_tokenize -- the byte tokenizer, the JSON scanner against jansson, `train tokenize`, `train
+ * inspect` */
 #define _GNU_SOURCE
 #include "base.h"
 #include "corpus.h"

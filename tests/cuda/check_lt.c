@@ -1,7 +1,7 @@
-/* check_lt -- what kernels/cuda/lt.c says to cuBLASLt, said to the library itself, which needs no GPU for it:
- * every function that is asked for is there, NCCL's too, and every attribute of a product and of a preference
- * is taken, of the size that we give. Against the emulation alone a wrong name or size would be wrong twice.
- */
+/* check_lt -- the calls of kernels/cuda/lt.c against the real cuBLASLt, which needs no GPU for them
+ *
+ * Every function that we load exists, NCCL's too, and every attribute of a product and of a preference
+ * is accepted in the size that we give. The emulation would repeat our own wrong name or size. */
 #include "lt.c"
 #include "test.h"
 

@@ -1,11 +1,11 @@
-/* test_cuda_attention: attention on a GPU, or on its emulation, against the CPU's in F32 from the same
- * numbers, rounded to the storage type. Outputs are poisoned first, columns beside them must keep the poison,
- * and a second run must give the same bits. Shapes are small, because an emulated warp is slow; each reaches
- * another corner of the tiles.
+/* test_cuda_attention -- attention on a GPU, or on its emulation, against the CPU's in F32 from the same
+ * numbers, rounded to the storage type. Outputs are poisoned first, columns beside them must keep the
+ * poison, and a second run must give the same bits. Shapes are small, because an emulated warp is slow;
+ * each reaches another corner of the tiles.
  *
- * test_cuda_attention [CASE]; with `cudnn` in front the calls that cuDNN can do go there, which shows in what
- * they leave behind: other last bits of lse, nothing in delta. Which these are is known of the emulated one
- * (EMULATION_CUDNN); of another the last line says how many went there. */
+ * test_cuda_attention [CASE]; with `cudnn` in front the calls that cuDNN can do go there, which shows in
+ * what they leave behind: other last bits of lse, nothing in delta. Which these are is known of the
+ * emulated one (EMULATION_CUDNN); of another the last line says how many went there. */
 #include "ops.h"
 #include "products.h"
 

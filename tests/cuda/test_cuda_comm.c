@@ -1,11 +1,10 @@
-/* cuda_comm: every operation of groups over device memory beside the same operation over host memory, which
- * goes another way.
+/* test_cuda_comm -- every operation of groups over device memory against the same one over host memory
  *
  *   test_cuda_comm staged|nccl [ROUNDS]     under a launcher
  *
- * What is sent has just been written by an op, what comes is read by one at once, and both buffers are
- * overwritten behind that: an event that is not waited for, or a call in another order on one rank, is a
- * wrong number or a job that ends. */
+ * An op writes each buffer just before it is sent, an op reads each received buffer at once, and then
+ * both are overwritten. So a missing wait for an event, or a call in another order on one rank, gives a
+ * wrong number or ends the job. */
 #include "grid.h"
 #include "half.h"
 #include "job.h"

@@ -1,7 +1,8 @@
-/* test_cuda_copies -- snapshots of device memory: ops launched later run meanwhile, and none that comes
- * behind settle changes what is copied; copies to the host and back: those of one direction do not wait for
- * the other's, but for the one that they are told to; ops aside. The host sees a copy in what lies at its
- * destination. */
+/* test_cuda_copies -- snapshots, offload, prefetch and the side stream of a GPU
+ *
+ * Ops launched after a snapshot run during its copy; ops behind wait_snapshots do not change what
+ * is copied. Offloads and prefetches do not wait for each other, except for the ticket that they
+ * are given. */
 #include "device.h"
 #include "test.h"
 #include <pthread.h>

@@ -1,6 +1,8 @@
-/* Matrix products on the GPU against the CPU's, which test_gemm and test_ops have held against arithmetic of
- * their own: thin and large, every transpose, odd leading dimensions and starts, added to and overwritten,
- * every epilogue, with the library's fused kernels and without. What lies beside a matrix must stay. */
+/* test_cuda_matmul -- matrix products on the GPU against the CPU's, which test_gemm and test_ops check
+ *
+ * Thin and large, every transpose, odd leading dimensions and starts, accumulating and overwriting,
+ * every epilogue, with and without the library's fused kernels. Memory beside a matrix must not
+ * change. */
 #include "linear.h"
 #include "products.h"
 #include "ops.h"

@@ -1,4 +1,5 @@
-/* cuda_ops: every op of a GPU beside its CPU twin in F64, random sizes and types. See cuda_ops.h.
+/* test_cuda_ops -- every op of a GPU against its CPU twin in F64, random sizes and types. See
+ * cuda_ops.h.
  *   test_cuda_ops [NAME [ROUNDS]]      ops whose case's name begins with NAME; ROUNDS draws of each case and
  *                                      type (default 6) */
 #include "cuda_ops.h"

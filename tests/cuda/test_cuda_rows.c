@@ -1,7 +1,8 @@
-/* cuda_rows: the row-wise and elementwise ops of a GPU beside the CPU's, at sizes that take each of the
- * kernels' plans. Every type, rows 16-byte aligned and not, outputs poisoned with NaN first, twice (bitwise
- * equal), and once more for each aliasing that device.h allows (bitwise equal). What is exact is compared bit
- * for bit: dropout's masks, sums of squares, the verdict, trust. A case is a row of `cases`.
+/* test_cuda_rows -- row-wise and elementwise ops of a GPU against the CPU's, at sizes that take each of
+ * the kernels' plans. Every type, rows 16-byte aligned and not, outputs poisoned with NaN first, twice
+ * (bitwise equal), and once more for each aliasing that device.h allows (bitwise equal). What is exact
+ * is compared bit for bit: dropout's masks, sums of squares, the verdict, trust. A case is a row of
+ * `cases`.
  *
  *   test_cuda_rows [OP]     only this op; `sums`: the scalars */
 #include "ops.h"

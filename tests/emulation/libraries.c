@@ -1,4 +1,4 @@
-/* libraries -- the emulated ones need not be opened. */
+/* libraries -- opens the emulated CUDA libraries, which are linked in: nothing to do */
 #include "libraries.h"
 
 #define X(f) .f = f,

@@ -1,6 +1,7 @@
-/* test_attention [ISA]: attention_fwd and _bwd of one instruction set against a plain O(T^2) implementation
- * in F64, finite differences, and what must hold to the bit: threads, causality, generation with a cache.
- * test_attention bench [ISA]: GFLOP/s; forward 4 D and backward 10 D per (query, key) pair that is seen. */
+/* test_attention [ISA] -- attention_fwd and _bwd of one instruction set against a plain O(T^2)
+ * implementation in F64, finite differences, and what must hold to the bit: threads, causality,
+ * generation with a cache. test_attention bench [ISA]: GFLOP/s; forward 4 D and backward 10 D per
+ * (query, key) pair that is seen. */
 #include <sys/wait.h>
 #include <unistd.h>
 #include "test.h"

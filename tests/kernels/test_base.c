@@ -1,4 +1,5 @@
-/* base: arenas, Philox against the published known answers, moments of the normal numbers, hashes. */
+/* test_base -- arenas, Philox against the published known answers, moments of the normal numbers,
+ * hashes */
 #define _GNU_SOURCE
 #include "base.h"
 #include "test.h"

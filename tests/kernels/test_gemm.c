@@ -1,6 +1,6 @@
-/* Matrix products: every kernel, type and transposition against a sum in F64, on integers small enough that
- * every order of summation gives the same bytes; then what must not change a bit: threads, neighbouring rows,
- * alignment. */
+/* test_gemm -- matrix products: every kernel, type and transposition against a sum in F64, on integers
+ * small enough that every order of summation gives the same bytes. Threads, neighbouring rows and
+ * alignment must not change a bit. */
 #include "cpu.h"
 #include "test.h"
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
-/* numbers: what the table of test_ops cannot say about the ops: every rounding of a conversion, the accuracy
- * of exp and erf, exact sums, bits that do not depend on where a shard is cut, the statistics of dropout, odd
- * logits.
+/* test_numbers -- properties of the ops beside test_ops's table: every rounding of a conversion, the
+ * accuracy of exp and erf, exact sums, bits that do not depend on where a shard is cut, the statistics
+ * of dropout, odd logits
  *
  *   test_numbers [ISA]      only this instruction set */
 #include "ops.h"

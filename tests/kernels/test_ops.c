@@ -1,7 +1,7 @@
-/* ops: every row of the op table that is not a matrix product or attention, against plain scalar code in F64
- * written from the header's formulas. A case is a row of `cases`; each runs on every instruction set, real
- * and storage type, with 1 and 2 threads (bitwise equal), with rows wider apart than they are long, outputs
- * poisoned with NaN, and once more for each aliasing that device.h allows (bitwise equal).
+/* test_ops -- every row of the op table but matrix products and attention, against plain scalar code in
+ * F64 written from the header's formulas. A case is a row of `cases`; each runs on every instruction
+ * set, real and storage type, with 1 and 2 threads (bitwise equal), with rows wider apart than they are
+ * long, outputs poisoned with NaN, and once more for each aliasing that device.h allows (bitwise equal).
  *
  *   test_ops [ISA]      only this instruction set */
 #include "ops.h"

@@ -1,4 +1,5 @@
-/* The thread pool: every item once, whatever the timing; a forked child; more threads than cores. */
+/* test_pool -- the thread pool: every item once, whatever the timing; a forked child; more threads than
+ * cores */
 #include "base.h"
 #include "pool.h"
 #include "test.h"

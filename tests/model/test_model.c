@@ -1,6 +1,7 @@
-/* The whole model: gradients against central finite differences in F64; recompute, schedule and threads
- * bitwise; splits of the batch, vocabulary padding and the key/value cache to rounding; arenas exactly as
- * planned. */
+/* test_model -- the whole model: gradients against central finite differences in F64
+ *
+ * Recompute, schedule and threads change no bit; splits of the batch, vocabulary padding and the
+ * key/value cache agree to rounding; arenas have exactly the planned sizes. */
 #include "run.h"
 #include "test.h"
 #include <unistd.h>
@@ -288,7 +289,7 @@ static void cache_agrees(int family)
     run_close(&r);
 }
 
-/* What a document says does not depend on the one before it. */
+/* With reset_attention_mask the logits of a document do not depend on the document before it. */
 static void documents_apart(int family)
 {
     Run r;

@@ -1,7 +1,8 @@
-/* The parameter table over every layout: what all ranks save tiles each tensor once, what a rank loads is all
- * that it holds, heads of keys and values go with their queries, buckets hold what data.c relies on, and
- * initial values have the same bits everywhere. Ranks are opened one after the other over groups whose
- * messages do nothing. */
+/* test_params -- the parameter table in every layout
+ *
+ * The pieces that all ranks save tile each tensor once; a rank loads all that it holds; key and value
+ * heads are with their queries; buckets are as data.c needs them; initial values have the same bits
+ * everywhere. Ranks are opened one after the other over groups whose messages do nothing. */
 #include "checkpoint.h"
 #include "ranks.h"
 #include "test.h"

@@ -1,10 +1,12 @@
-/* test_faults -- the executable itself, with a rank that kills itself at a moment of one's choice, for
- * tests/parallel/faults.sh. The link lets every comm_note pass through here (Makefile), so the program under
- * test is the program.
+/* test_faults -- the executable with a rank that kills itself at a chosen moment, for
+ * tests/parallel/faults.sh
  *
- * FAULT="RANK SITE ITERATION MICROSECONDS": rank RANK dies that long after it has said that it does SITE in
- * that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save". FAULT_DIR: every rank
- * leaves a file named after its process there, and the dying one `died`, whose time is the moment. */
+ * The linker wraps comm_note (Makefile); all else is the program itself.
+ *
+ * FAULT="RANK SITE ITERATION MICROSECONDS": rank RANK dies that long after its comm_note of SITE in that
+ * iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save". FAULT_DIR: every rank
+ * leaves a file named after its process there; the dying one also leaves `died`, whose time is the
+ * moment. */
 #define _GNU_SOURCE
 #include "comm.h"
 #include "job.h"

@@ -1,8 +1,8 @@
-/* The groups of a grid against two generators written here: an odometer that counts through all coordinates,
- * and the strided ranges by which Megatron-LM's earlier code listed the groups of the default order. Then,
- * for all 120 orders and all factorisations of up to 64 ranks: groups part the world, two groups meet in one
- * rank, coordinates round-trip, the expert grid included; and the derived groups (key/value heads, shards,
- * copies, embedding). */
+/* test_grid -- the groups of a grid against two generators: an odometer that counts through all
+ * coordinates, and the strided ranges by which Megatron-LM's earlier code listed the groups of the
+ * default order. Then, for all 120 orders and all factorisations of up to 64 ranks: groups part the
+ * world, two groups meet in one rank, coordinates round-trip, the expert grid included; and the derived
+ * groups (key/value heads, shards, copies, embedding). */
 #include "grid.h"
 #include "test.h"
 

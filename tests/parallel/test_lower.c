@@ -1,6 +1,6 @@
-/* From compute lists to what ranks execute: no list stands still, the check at start finds what is wrong,
- * expanded lists keep every order, and no place in memory is used twice. `long`: every schedule up to 64
- * ranks; `speed`: how long the making takes. */
+/* test_lower -- from compute lists to the lists that ranks execute: no deadlock, the check finds wrong
+ * lists, expanded lists keep every order, and no slot is used twice at a time. `long`: every schedule up
+ * to 64 ranks; `speed`: how long making the lists takes. */
 #include "schedules.h"
 #include <time.h>
 

@@ -1,4 +1,5 @@
-/* Groups of ranks against Megatron-LM's own numbers and as partitions; the group of one. */
+/* test_parallel -- groups of ranks against Megatron-LM's own numbers and as partitions; the group
+ * of one */
 #include "grid.h"
 #include "test.h"
 

@@ -1,4 +1,4 @@
-/* What pipeline schedules are: their published orders, times, bubbles and memory. */
+/* test_schedule -- pipeline schedules against their published orders, times, bubbles and memory */
 #include "closed_form.h"
 #include "schedules.h"
 

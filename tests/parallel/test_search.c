@@ -1,4 +1,4 @@
-/* Schedules that no page of a paper writes down: searched ones, those from a file, DualPipeV. */
+/* test_search -- schedules without a published list: searched ones, those from a file, DualPipeV */
 #define _GNU_SOURCE
 #include "custom.h"
 #include "schedules.h"

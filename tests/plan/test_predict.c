@@ -1,5 +1,4 @@
-/* Predictions beside published step times and memory, and beside arithmetic by hand on machines with round
- * numbers. */
+/* test_predict -- predictions against published step times and memory, and against arithmetic by hand */
 #include "predict.h"
 #include "test.h"
 #include <stdarg.h>

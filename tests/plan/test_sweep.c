@@ -1,6 +1,7 @@
-/* What a sweep has written, read by someone else: sweep.json, sweep.csv and sweep.html of the folder argv[1]
- * beside each other, and the numbers of layouts that argv[2..4] expect: legal, fitting, measured; - : any.
- * tests/plan/sweep.sh runs sweeps. */
+/* test_sweep FOLDER LEGAL FITTING MEASURED -- the files of a sweep, which tests/plan/sweep.sh runs
+ *
+ * sweep.json, sweep.csv and sweep.html in FOLDER must agree. The others are expected numbers of layouts,
+ * - for any. */
 #include "test.h"
 #include <jansson.h>
 

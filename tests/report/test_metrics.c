@@ -1,4 +1,4 @@
-/* The metrics table, the console, and the log of a run through resumes and a world that fails it. */
+/* test_metrics -- the metrics table, the console, and a run's log through resumes and system faults */
 #define _GNU_SOURCE
 #include "run_dir.h"
 #include "console.h"

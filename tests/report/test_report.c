@@ -1,4 +1,4 @@
-/* What a run leaves for its reader: TensorBoard's event file, the trace and the report. */
+/* test_report -- a run's files for its reader: TensorBoard's event file, the trace and the report */
 #define _GNU_SOURCE
 #include "run_dir.h"
 #include "svg.h"

@@ -1,6 +1,6 @@
-/* The timeline of many ranks: its form and back, reductions under computation, bubbles of known schedules. As
- * `test_timeline check RUN_DIR LISTS STEPS MINIMUM`: the trace.json of a run against the lists that
- * `train schedule --json` prints. */
+/* test_timeline -- the timeline of many ranks: its format, overlapped reductions, bubbles of known
+ * schedules. As `test_timeline check RUN_DIR LISTS STEPS MINIMUM`: the trace.json of a run against the
+ * lists that `train schedule --json` prints. */
 #include "custom.h"
 #include "test.h"
 #include "timeline.h"

@@ -1,8 +1,10 @@
-/* test_far -- the executable itself over a device whose memory the host cannot touch and that is behind, for
- * tests/training/far.sh. The link lets cpu_open pass through here (Makefile). The CPU's ops do the work; what
- * `take` gives cannot be read or written but while an op or a copy runs, so that a host that does it faults.
- * What the host is told of arrives when it asks whether it is there, and not before; a snapshot is read only
- * when ops may change what it is of. */
+/* test_far -- the executable over a device with protected memory and late copies, for
+ * tests/training/far.sh
+ *
+ * The linker wraps cpu_open (Makefile). The CPU's ops do the work. Device memory can be read and
+ * written only while an op or a copy runs, so that a host that touches it faults. Data of
+ * read_async arrive in read_wait, never before. A snapshot is copied as late as allowed: when an op
+ * may overwrite its source. */
 #define _GNU_SOURCE
 #include "device.h"
 #include <pthread.h>
@@ -24,7 +26,8 @@ static int ranges, inside,
     reached; /* reached: FAR_REACHED is set, so that ranks' messages can go to and from there */
 static Stash told, snapshots;
 static pthread_mutex_t lock;
-/* Leaves and fetches; ticket t (from 1) of a way: trip[(t - 1) % 1024], the tickets of fetches below 0 */
+/* Offloads or prefetches in flight. Ticket t, from 1, is trip[(t - 1) % 1024]; prefetches have tickets
+ * -t. */
 typedef struct { Trip trip[1024]; int64_t n, done; } Way;
 static Way leaves, fetches;
 
@@ -83,7 +86,7 @@ static void far_give(Device *d, void *p, size_t bytes)
     cpu.give(d, p, bytes);
 }
 
-/* One side is the device's and the other is not. */
+/* Checks that one side of the copy is device memory and the other is not. */
 static void far_put(Device *d, void *dst, const void *src, size_t bytes)
 {
     BUG_ON(bytes && (!far_owns(d, dst) || far_owns(d, src)));
@@ -110,7 +113,7 @@ static int64_t stash(Stash *s, void *dst, const void *src, size_t bytes)
     return s->n++;
 }
 
-/* Reads what is still to be read. */
+/* Copies the sources of a stash that are not copied yet. */
 static void far_read(Device *d, Stash *s)
 {
     pthread_mutex_lock(&lock);
@@ -129,7 +132,8 @@ static int64_t far_read_async(Device *d, void *dst, const void *src, size_t byte
     return ticket;
 }
 
-/* Read as late as the caller allows: in settle, or where none comes. */
+/* The source is copied as late as the caller allows: in wait_snapshots, or when the snapshot is asked
+ * for. */
 static int64_t far_snapshot(Device *d, void *dst, const void *src, size_t bytes)
 {
     (void)d;
@@ -160,8 +164,8 @@ static void far_read_wait(Device *d, int64_t ticket)
     }
 }
 
-/* Copies beside the ops run as late as they may: an op that does not wait spoils what is on its way off, or
- * finds nothing of what comes back. */
+/* Copies beside the ops run as late as they may: an op that does not wait overwrites what is being
+ * offloaded, or does not find what is being prefetched. */
 static void travel(Way *w, int64_t ticket)
 {
     BUG_ON(ticket > w->n);
@@ -192,7 +196,8 @@ static int64_t far_offload(Device *d, void *mapped, const void *src, size_t byte
     return set_out(d, &leaves, mapped, src, bytes);
 }
 
-/* Of the copies that it does not wait for some come later: to what lies there then. */
+/* Some of the copies that this prefetch does not wait for run after it, over the data that it
+ * brought. */
 static int64_t far_prefetch(Device *d, void *dst, const void *mapped, size_t bytes, int64_t after)
 {
     travel(&leaves, after);

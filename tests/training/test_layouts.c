@@ -1,4 +1,4 @@
-/* Every layout equal to one rank: many layouts of one world in one job, each beside the model on one rank.
+/* test_layouts -- every layout gives the results of one rank: many layouts of one world in one job.
  * Modes:
  *   cover             a set of layouts of this world in which every two choices meet
  *   all [K N [SEED]]  every tp x sp x pp x v x dp x ZeRO x schedule of this world, of N parts the K-th; the
@@ -10,8 +10,8 @@
  *   bf16              fifty steps, loss against one rank at each
  *   one KEY=VALUE ..  this layout alone, with the words that a failure prints
  *
- * Rank 0 alone computes the one-rank results, once a family. A layout that fails prints one line with its
- * arguments. */
+ * Rank 0 alone computes the one-rank results, once a family. A layout that fails prints one line with
+ * its arguments. */
 #include "layout_run.h"
 
 /* Where each tensor lies when all of them stand one behind the other, whole. */
@@ -38,7 +38,7 @@ static Whole whole_open(const Config *c)
     return w;
 }
 
-/* The gradient, or the masters, of the whole model, on every rank: what ranks hold of it adds up, each
+/* The gradient, or the masters, of the whole model on every rank, by adding what all ranks hold, each
  * element once. Collective. */
 static double *gather(Run *r, const Whole *w, int weights)
 {
@@ -68,9 +68,8 @@ static double *gather(Run *r, const Whole *w, int weights)
 
 static int with_zeros;                 /* layouts whose gradient has some */
 
-/* What a step has said of its gradient and of the parameters, beside the whole model's, element by element.
- * (Not beside one rank's: gradients that vanish in exact arithmetic are 0 in one layout and 1e-17 in
- * another.) */
+/* Compares num_zeros and params_norm of a step with those counted over the whole model. (Not with those
+ * of one rank: gradients that vanish in exact arithmetic are 0 in one layout and 1e-17 in another.) */
 static void check_zeros(Run *r, const Whole *w, double said)
 {
     int64_t zeros = 0;

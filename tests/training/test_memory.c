@@ -1,5 +1,5 @@
-/* What every rank holds beside what the plan says, at every ZeRO stage: mpirun -n 4 test_memory (pipeline 2 x
- * data 2). */
+/* test_memory -- each rank's memory against its plan, at every ZeRO stage: mpirun -n 4 (pipeline 2 x
+ * data 2) */
 #include "job.h"
 #include "run.h"
 #include "test.h"

@@ -1,4 +1,4 @@
-/* Learning rates, loss scale and update rules against the formulas written out anew. */
+/* test_optimizer -- learning rates, loss scale and update rules against the formulas written out anew */
 #include "lr.h"
 #include "run.h"
 #include "test.h"
@@ -58,7 +58,7 @@ static void every_style(void)
          0.005, 1e-15);
 }
 
-/* 5 samples of 8 tokens a step up to 80 tokens, then 10: the rate follows the samples. */
+/* Batches of 2 samples, 8 tokens each, up to 64 tokens, then of 4: the rate follows the samples. */
 static void batch_schedule(void)
 {
     const Config *c = WITH("global_batch_size=null", "step_batch_size_schedule='0:2 64:4'",
@@ -197,7 +197,7 @@ static void plain_step(const Config *c, int decays, int t, Plain p, const double
     free(gs);
 }
 
-/* Of gradients that are `gscale` times too large. */
+/* The verdict on gradients that have to be multiplied by `gscale`. */
 static Verdict judge(Run *r, double gscale)
 {
     double sums[2] = {3, 1};
@@ -205,7 +205,7 @@ static Verdict judge(Run *r, double gscale)
     return optimizer_verdict(&r->opt);
 }
 
-/* A verdict on a gradient of one element x, without and with what the step before has said. */
+/* The verdict on a gradient of one element x. go: whether the step before let updates happen. */
 static Verdict verdict_on(double x, double tokens, double clip, int stop, int go)
 {
     Device d;

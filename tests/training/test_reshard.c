@@ -1,17 +1,19 @@
-/* Checkpoints move between layouts: what one layout saves after two steps, any other loads, element by
- * element the same bits of weights, masters and moments, and goes on with the same third step; what that one
- * saves, the first loads.
+/* test_reshard -- checkpoints move between layouts
+ *
+ * One layout saves after two steps. Any other loads the same bits of weights, masters and moments, and
+ * takes the same third step. The first layout loads what the other saves.
  *   save FOLDER K     K layouts of this world, each into a run directory of its own, with what it held beside
  *                     it
  *   load FOLDER TAG   every one of them, whatever world wrote it, in another layout of this world, saved
  *                     again as TAG
  *   back FOLDER TAG   those of this world as TAG, in the layout that wrote the first one
  *
- * Parts of one model are told from another's by their place in the whole tensor, so a permutation shows. */
+ * Parts of one model are told from another's by their place in the whole tensor, so a permutation
+ * shows. */
 #include "layout_run.h"
 
-/* Of everything that a checkpoint holds: elements, and the sum over them of a hash of tensor, place and bits.
- */
+/* All that a checkpoint holds: number of elements, and the sum of a hash of each one's tensor, place,
+ * bits. */
 typedef struct { uint64_t elements, hash; } State;
 
 static State state_of(Run *r)

@@ -1,5 +1,5 @@
-/* The costs that a searched schedule has in a run: FLOPs beside arithmetic by hand, and lists that are better
- * for them. */
+/* test_run_costs -- costs of a searched schedule: FLOPs against arithmetic by hand, and better lists
+ * with them */
 #include "predict.h"
 #include "run_costs.h"
 #include "test.h"
@@ -37,7 +37,7 @@ static const Config *config_of(const Case *c)
     return config_load(path, 0, NULL, 8 * c->tp, USE_MODEL);
 }
 
-/* Of a rank's share: tensor ranks have equal ones here. */
+/* Costs of one rank's share by hand; tensor ranks have equal shares here. */
 static void by_hand(const Case *c, double out[3][4])
 {
     double T = (double)(c->micro * c->seq), dim = (double)(c->hidden / c->heads), H = (double)c->hidden,
@@ -57,7 +57,7 @@ static void by_hand(const Case *c, double out[3][4])
     out[1][3] += 6 * T * H * (double)c->padded / c->tp; /* the head: logits and both of its products, in D */
 }
 
-/* Lists made with these costs, replayed with those. */
+/* Time of a step whose lists are made with the costs `with` and replayed with the costs `by`. */
 static double step(PipeShape s, const double *const with[3], const double *const by[3])
 {
     ScheduleSet set;
@@ -97,8 +97,7 @@ static void check(const Case *c, int better)
     run_plan_close(&r);
 }
 
-/* A prediction and plans of several ranks with lists that were made once are those with lists of their own.
- */
+/* Predictions and plans of several ranks are the same with shared lists as with lists of their own. */
 static void check_lists(const Case *c)
 {
     const Config *cfg = config_of(c);

@@ -1,5 +1,5 @@
-/* The file of algorithms: what was written is read, several runs add to one file, and what is broken or
- * foreign is neither used nor touched. */
+/* test_tuned -- the file of algorithms: written, read, shared by runs; broken or foreign files stay
+ * untouched */
 #include "files.h"
 #include "test.h"
 #include "tuned.h"

@@ -1,16 +1,17 @@
-/* Data parallelism over ranks that are threads: every ZeRO stage, hybrid sharding, tensor and pipeline
- * slices, against plain sums and against one rank. The gradient of an element in microbatch m is a function
- * of (tensor, element, m), so every layout must find the same sums; where several ranks hold parts of it, the
- * parts differ and add up to it.
+/* test_zero -- data parallelism over ranks that are threads, against plain sums and against one rank
  *
- * Integers make sums exact: every layout must then match one rank bit for bit, whatever its order. With other
- * numbers the pairs of stages that promise equal bits must keep it, and all must agree with one rank to
- * rounding.
+ * Every ZeRO stage, hybrid sharding, tensor and pipeline slices. The gradient of an element in
+ * microbatch m is a function of (tensor, element, m), so every layout must find the same sums; where
+ * several ranks hold parts of it, the parts differ and add up to it.
  *
- * Masters and moments of some, all or none of the buckets lie in a memory of their own, which changes
- * nothing.
+ * Integers make sums exact: every layout must then match one rank bit for bit, whatever its order. With
+ * other numbers the pairs of stages that promise equal bits must keep it, and all must agree with one
+ * rank to rounding.
  *
- * The same ranks save and load: what one layout has written, any other reads to the bit, and goes on from. */
+ * Masters and moments of some, all or none of the buckets are offloaded, which must change no bit.
+ *
+ * The same ranks save and load: what one layout has written, any other reads to the bit, and goes on
+ * from. */
 #include "checkpoint.h"
 #include "optimizer.h"
 #include "ranks.h"
