@@ -1,11 +1,17 @@
-/* config -- the resolved configuration. config.def is the option table; from it come the fields below, the
- * parsing of YAML and key=value, help, configs/OPTIONS.md and config.yaml. Rules between options are in
- * config_rules.c.
+/* config -- the resolved configuration.
  *
- * A Config that config_load returned is resolved: derived defaults are filled in and every rule holds. It
- * lives as long as the process and never changes. Field types: INT int64_t, FLOAT double, BOOL int, STR
- * const char *, ENUM int (constants KEY_CHOICE), LIST List. Absent: CFG_ABSENT, NAN, NULL, an empty list; an
- * ENUM is never absent once resolved. */
+ * config.def is the option table. From it come the fields below, the parsing of YAML and key=value,
+ * help, configs/OPTIONS.md and config.yaml. Rules between options are in config_rules.c.
+ *
+ * A Config that config_load returned is resolved: derived defaults are filled in and every rule holds.
+ * It lives as long as the process and never changes. Its fields and their values for an absent key:
+ *
+ *   INT    int64_t                     CFG_ABSENT
+ *   FLOAT  double                      NAN
+ *   BOOL   int                         never absent
+ *   STR    const char *                NULL
+ *   LIST   List                        an empty list
+ *   ENUM   int, constants KEY_CHOICE   never absent once resolved */
 #ifndef CONFIG_H
 #define CONFIG_H
 #include "file.h"
@@ -18,11 +24,13 @@
 
 typedef struct { int n; const char **v; } List;
 
-/* One segment of the batch-size schedule: from `samples` consumed samples on, a step has `batch` samples. */
+/* One segment of the batch-size schedule: once `samples` samples are consumed, a step has `batch`
+ * samples. */
 typedef struct { int64_t samples, batch; } BatchStep;
 
-/* Enumerators of the ENUM rows, KEY_CHOICE in table order. NORMALIZATION_, ACTIVATION_ and PARAMS_DTYPE_ have
- * the values of NormKind, ActKind and Dtype (kernels/device.h), PIPELINE_SCHEDULE_ those of ScheduleKind. */
+/* Constants of the ENUM rows, KEY_CHOICE in table order. NORMALIZATION_, ACTIVATION_ and PARAMS_DTYPE_
+ * have the values of NormKind, ActKind and Dtype (kernels/device.h), PIPELINE_SCHEDULE_ those of
+ * ScheduleKind. */
 #define CPU_ISA_CHOICE(id, name) CHOICE(CPU_ISA_##id, name)
 #define SCHEDULE_CHOICE(id, name, ...) CHOICE(PIPELINE_SCHEDULE_##id, name)
 #define SECTION(name, help)
@@ -34,7 +42,7 @@ typedef struct { int64_t samples, batch; } BatchStep;
 #undef ENUM
 #undef CHOICE
 
-/* OPT_key: the row's index. */
+/* OPT_key: index of the key's row in the option table. */
 enum {
 #define OPTION(section, key, type, def, legal, change, help) OPT_##key,
 #define ENUM(section, key, def, change, help, choices) OPT_##key,
@@ -57,125 +65,140 @@ typedef struct {
 #undef OPTION
 #undef ENUM
 #undef SECTION
-    const char *path;                /* the file it came from */
-    int world;                       /* ranks */
-    int64_t data_parallel_size;      /* world / (tensor * pipeline * context) */
-    int64_t padded_vocab_size;       /* vocab_size, up to make_vocab_size_divisible_by * tensor size */
-    int batch_steps;                 /* >= 1, the first from sample 0; 1 when the batch size is constant */
-    const BatchStep *batch_step;
-    int stages;                      /* virtual stages; 1 with one pipeline rank; 0: by cost, not yet split */
-    const int *stage_layers;         /* layers of each, in model order */
-    const struct CustomLists *custom; /* what pipeline_schedule_file holds; NULL: not used */
-    uint8_t given[OPTIONS];          /* set by the file, the command line or a checkpoint, not by default */
+    const char *path;                 /* configuration file; without one `load`, or "the command line" */
+    int world;                        /* ranks of the job */
+    int64_t data_parallel_size;       /* world / (tensor * pipeline * context) */
+    int64_t padded_vocab_size;        /* token ids with padding: see config_pad_vocab */
+    int batch_steps;                  /* segments of the batch-size schedule, >= 1; 1: a constant size */
+    const BatchStep *batch_step;      /* [batch_steps] the segments; the first starts at sample 0 */
+    int stages;                       /* virtual stages; 0: not split yet (pipeline_balance cost) */
+    const int *stage_layers;          /* [stages] layers of each virtual stage, in model order */
+    const struct CustomLists *custom; /* lists of pipeline_schedule_file; NULL: no such file is used */
+    uint8_t given[OPTIONS];           /* 1: set by the file, the command line or a checkpoint */
 } Config;
 
-/* What a command needs beside the model. */
+/* Keys that a command needs beside the model's. */
 typedef enum {
     USE_MODEL = 0,
-    USE_DATA = 1,                /* data_path, or train_data_path (with USE_EVAL: any split's) */
-    USE_STEPS = 2,               /* train_iters or train_samples, lr, and without `load` micro_batch_size */
+    USE_DATA = 1,                /* data_path or train_data_path; with USE_EVAL the path of any split */
+    USE_STEPS = 2,               /* train_iters or train_samples, lr, without `load` micro_batch_size */
     USE_LOAD = 4,                /* load */
-    USE_CLOCK = 8,               /* the times of the clock device (train bubble) */
-    USE_BUBBLE = 16 | USE_CLOCK, /* these and a pipeline's shape alone: no model, and no rule between keys */
-    USE_EVAL = 32,               /* eval_iters above 0 */
+    USE_CLOCK = 8,               /* clock_*: times of the clock device (train bubble) */
+    USE_BUBBLE = 16 | USE_CLOCK, /* clock_* and the pipeline's shape; no model, no rules between keys */
+    USE_EVAL = 32,               /* eval_iters, above 0 */
     USE_TRAIN = USE_DATA | USE_STEPS
 } ConfigUse;
 
-/* Reads the file, then args ("key=value", the value a YAML flow value), resolves for `world` ranks (0: those
- * that the launcher started, 1 without one; WORLD_SMALLEST: tensor x pipeline x context), checks. All
- * violations go to standard error, sorted by position; then it dies with EXIT_CONFIG and one line. That is
- * rank 0 of a launched job. The others wait for the launcher to end them; one that is not ended has
+/* Reads a configuration, resolves it and checks every rule.
+ *
+ *   path   in            YAML file
+ *   args   in   [nargs]  "key=value", the value in YAML's flow form; args override the file
+ *   world  in            ranks. 0: those that the launcher started, 1 without a launcher.
+ *                        WORLD_SMALLEST: tensor x pipeline x context
+ *   use    in            keys that the command needs
+ *
+ * Violations are printed to standard error, sorted by position, and the process dies with EXIT_CONFIG.
+ * In a launched job rank 0 does so, and the launcher ends the other ranks. A rank that is not ended has
  * violations that rank 0 does not have, and says so. Not collective: needs no MPI. */
 #define WORLD_SMALLEST (-1)
 Config *config_load(const char *path, int nargs, char **args, int world, ConfigUse use);
 
-/* The text that config_write left in the checkpoint that `load` stands for, and *dir, the checkpoint's
- * folder; NULL where there is none, and *dir says why. Both from malloc. */
+/* Finds the checkpoint that `load` names. Returns the text that config_write left in it; *dir: its
+ * folder. NULL: there is none, and *dir says why. Text and *dir are from malloc. */
 typedef char *(*SavedConfig)(const char *load, char **dir);
 
-/* config_load, but with `load` given the model's keys that the file and the command line leave out come from
- * that checkpoint. path NULL: there is no file, and data, the seed and with USE_DATA the batch and eval_iters
- * come from there too; never how ranks share the work. Dies with EXIT_CHECKPOINT when there is neither file
- * nor checkpoint, and when rules are broken by a key that is not the checkpoint's. */
+/* config_load; keys of the model that the file and the command line leave out come from the checkpoint
+ * that `load` names.
+ *
+ * path may be NULL: there is no file. Then the keys of the data and the seed come from the checkpoint
+ * too, and with USE_DATA the batch size and eval_iters; the layout never does. Dies with EXIT_CHECKPOINT
+ * when there is neither file nor checkpoint, and when a rule is broken while the model's keys differ
+ * from the checkpoint's. */
 Config *config_load_over(const char *path, int nargs, char **args, int world, ConfigUse use,
                          SavedConfig saved);
 
-/* A copy that shares layers out by this layout string, which placement_balance made, and in no other way:
- * what config.yaml then says. */
+/* Returns a copy that shares layers out by a layout string of placement_balance and drops all other keys
+ * that share layers out. Its config.yaml holds that string. */
 Config *config_with_layout(const Config *cfg, const char *layout);
 
-/* A copy for one rank that computes the same step: all sizes 1, 1f1b, nothing sharded, the same global batch
- * in microbatches of the same size. Dies with EXIT_CONFIG when that makes more than 65535. */
+/* Returns a copy for one rank that computes the same step: all group sizes 1, schedule 1f1b, nothing
+ * sharded, the same global batch in microbatches of the same size. Dies with EXIT_CONFIG when a step
+ * then has more than 65535 microbatches. */
 Config *config_for_one_rank(const Config *cfg);
 
-/* Sets padded_vocab_size: vocab_size up to a multiple that the tensor ranks share out evenly. */
+/* Sets padded_vocab_size: vocab_size rounded up to a multiple of make_vocab_size_divisible_by * tensor
+ * size. */
 void config_pad_vocab(Config *c);
 
-/* Hash of every key's value. Equal hashes, equal config.yaml. */
+/* Returns a hash of every key's value: equal hashes mean equal config.yaml. */
 uint64_t config_hash(const Config *cfg);
 
-/* Dies with EXIT_CONFIG when the ranks of `all` do not have the same configuration: names those that differ
- * from the majority (rank 0, if there is none) and the first key that does, with both values. Collective over
- * all. */
+/* Dies with EXIT_CONFIG when the ranks of `all` have different configurations. The message names the
+ * ranks that differ from the majority (from rank 0, if there is none), and the first key that differs
+ * with both values. Collective over all. */
 struct Comm;
 void config_same(const Config *cfg, struct Comm *all);
 
-/* The resolved configuration as YAML, every key, absent ones as null: config_load gives the same Config. */
+/* Writes the resolved configuration as YAML: every key, absent ones as null. config_load of it gives the
+ * same Config. */
 void config_write(FILE *f, const Config *cfg);
 
-/* Its sections model and data alone: what a model that was trained elsewhere has. */
+/* Writes the sections model and data alone, for a model that was trained elsewhere. */
 void config_write_model(FILE *f, const Config *cfg);
 
-/* Writes dir/config.yaml by one of the two; readers see the old file or the new one. 1, or 0 and a reason. */
+/* Writes dir/config.yaml with config_write or config_write_model; readers see the old file or the new
+ * one. Returns 1, or 0 and a reason. */
 int config_save(const char *dir, const Config *cfg, void (*write)(FILE *f, const Config *cfg), char why[WHY]);
 
-/* Reads what config_write wrote beside a checkpoint: no rules, no requirements. Keys that this build does not
- * know, and values that it does not take, are skipped and named in *skipped ("" when none). NULL: no YAML. */
+/* Reads the config.yaml of a checkpoint, without rules or required keys. *skipped names the keys that
+ * this build does not know and those whose values it does not take; "": none. NULL: the text is no
+ * YAML. */
 Config *config_read_saved(const char *text, size_t size, const char **skipped);
 
-/* Whether the key makes a difference between two configurations, which it does not where only its spelling
- * differs or where it has no effect: add_qkv_bias beside add_bias_linear, rotary_base without rope, a window
- * as long as the positions. */
+/* Returns 1 if the key's values in the two configurations differ in meaning. They do not if only the
+ * spelling differs, or if the key has no effect: add_qkv_bias beside add_bias_linear, rotary_base
+ * without rope, a window as long as the positions. */
 int config_differs(const Config *a, const Config *b, int option);
 
-/* Compares a resuming run with the saved one, by what each key means. *text gets a line for each key that
- * differs and is not free: `key: saved -> now (refuse|warn)`. Returns the worst class. */
+/* Compares a resuming run with the saved one, by what each key means. *text gets a line for each key
+ * that differs and is not free: `key: saved -> now (refuse|warn)`. Returns the worst class of change. */
 typedef enum { CHANGE_FREE, CHANGE_WARN, CHANGE_REFUSE } Change;
 Change config_compare_resume(const Config *now, const Config *saved, const char **text);
 
-/* Hash of every key that is not free on resume: equal hashes, same run. */
+/* Returns a hash of every key that is not free on resume: equal hashes mean the same run. */
 uint64_t config_fingerprint(const Config *cfg);
 
-/* Batch size of the step that starts after `samples` consumed samples. */
+/* Batch size, in samples, of the step that starts after `samples` consumed samples. */
 int64_t config_batch_at(const Config *cfg, int64_t samples);
-/* Samples consumed by the first `iterations` steps. */
+/* Samples that the first `iterations` steps consume. */
 int64_t config_samples_after(const Config *cfg, int64_t iterations);
-/* Samples consumed `iterations` steps after `consumed` were. */
+/* Samples consumed in all after `iterations` more steps, from `consumed` samples on. */
 int64_t config_samples_from(const Config *cfg, int64_t consumed, int64_t iterations);
-/* The largest batch size that the run has. */
+/* Largest batch size of the run, in samples. */
 int64_t config_batch_most(const Config *cfg);
-/* 1 if both give every step the same batch size. */
+/* 1 if both configurations give every step the same batch size. */
 int config_same_batches(const Config *now, const Config *saved);
 /* Steps of the whole run: train_iters, or the whole steps that fit into train_samples. */
 int64_t config_iterations(const Config *cfg);
 
-/* A key's value as YAML text, as in config.yaml. On the heap. */
+/* Returns a key's value as YAML text, as config.yaml has it. On the heap. */
 char *config_text(const Config *cfg, int option);
 
-/* The part of `train help [TOPIC]` that is about keys: NULL (the sections), `keys`, a section, a key or
- * another program's name for one. 0: no such topic. */
+/* Writes the part of `train help TOPIC` that is about keys. topic: NULL for the sections, `keys`, a
+ * section, a key, or another program's name for a key. Returns 0 if there is no such topic. */
 int config_help(FILE *f, const char *topic);
 
-/* The section or key that `topic` may be a slip for; NULL. */
+/* Returns the section or key whose name is nearest to a misspelled topic; NULL: none is near. */
 const char *config_help_suggest(const char *topic);
 
-/* How a setting given as a flag is written: "--lr" and "3", or "--lr=3", give "lr=3". *known = 0: no key is
- * meant for certain, and the text is advice, or NULL. Lives as long as the process. */
+/* Returns a setting given as a flag in the form key=value: "--lr" with "3", or "--lr=3", gives "lr=3".
+ * *known = 0: no key is certain, and the text is advice, or NULL. The text lives as long as the
+ * process. */
 char *config_argument(const char *flag, const char *value, int *known);
 
-/* configs/OPTIONS.md: the whole table in Markdown. */
+/* Writes configs/OPTIONS.md: the option table in Markdown. */
 void config_docs(FILE *f);
 
-/* What was built: "gridiron" and git's description of the commit. */
+/* Returns the name of this build: "gridiron" and git's description of the commit. */
 const char *config_build_id(void);
 #endif

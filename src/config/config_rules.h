@@ -1,10 +1,10 @@
-/* config_rules -- inside the rules: how one is written. Only config_rules.c, config_parallel.c and
- * config_pairs.c include this.
+/* config_rules -- how a rule between keys is written. Only config_*.c that hold rules include this.
  *
- * RULE(ON2(a, b), broken, "text", ...) reads: unless a or b is unusable for a reason already listed, if
- * `broken` holds, report it under a, at the place where the first of them was set. The text has the numbers
- * and the nearest legal values. On an axis of size 1 its options are legal and change nothing: rules about
- * them ask for more than one rank. A rule that says "this build" is about something that is not there yet. */
+ * RULE(ON2(a, b), broken, "text", ...) adds a violation of key a if `broken` holds, at the place of the
+ * first of the keys a and b that was set. The rule is skipped if a or b is unusable: the reason is
+ * listed already. The text has the numbers and the nearest legal values. On an axis of size 1 all its
+ * options are legal, so rules about them hold for more than one rank. A rule that says "this build" is
+ * about something that is not implemented. */
 #ifndef CONFIG_RULES_H
 #define CONFIG_RULES_H
 #include "config_table.h"
@@ -20,7 +20,8 @@
             check_report(k, on, __VA_ARGS__); \
     } while (0)
 
-/* Fills an absent key from the keys `on`; unusable ones make it unusable. */
+/* Gives an absent key a value that follows from the keys `on`; if one of these is unusable, so is the
+ * key. */
 #define DERIVE(key, on, value) \
     do { \
         if (!k->bad[OPT_##key] && option_absent(&options[OPT_##key], c)) { \
@@ -33,15 +34,16 @@
 
 #define ABSENT(key) option_absent(&options[OPT_##key], c)
 
-/* `split` into three shares. 0 if it is not one to three non-negative numbers with a first above 0. */
+/* Reads `split` as three shares. Returns 0 unless it is one to three numbers >= 0, the first above 0. */
 int shares_parse(const char *s, double share[3]);
 
-/* config_parallel.c: the grid; the pipeline, with the layers of every virtual stage. */
+/* config_parallel.c: rules about the grid of ranks. */
 void rules_world(Check *k, int world);
-/* tensor x pipeline x context: the smallest world that a configuration fits. */
+/* tensor x pipeline x context: ranks of the smallest world that the configuration fits. */
 int smallest_world(const Config *c);
+/* Rules about the pipeline; fills the layers of every virtual stage. */
 void rules_pipeline(Check *k);
 
-/* config_pairs.c: settings that do not go together. */
+/* config_pairs.c: rules about two settings that exclude or need each other. */
 void rules_pairs(Check *k);
 #endif

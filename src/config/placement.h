@@ -1,10 +1,11 @@
-/* placement -- which virtual stage of the pipeline stands on which rank, and what it holds.
+/* placement -- which pipeline rank holds which virtual stage, and which layers the stage has.
  *
- * A model in p pipeline ranks of v chunks each is p * v virtual stages, numbered in model order: stage 0
- * holds the embedding, the last one the loss, and the layers lie between them in order. A stage may be empty:
- * it passes on what it gets. Looped placement: stage s is chunk s / p of rank s mod p (Narayanan et al. 2021,
- * arXiv:2104.04473, sec 2.2). The V schedules turn round at the last rank: chunk 0 of rank s, then chunk 1 of
- * rank 2p - 1 - s (Qi et al. 2024, arXiv:2405.15362), so rank 0 holds both ends of the model.
+ * A model on p pipeline ranks of v chunks each has p * v virtual stages, numbered in model order. Stage
+ * 0 holds the embedding, the last stage the loss, and the layers lie between them in order. A stage may
+ * be empty: it passes on what it receives. Looped placement: stage s is chunk s / p of rank s mod p
+ * (Narayanan et al. 2021, arXiv:2104.04473, sec 2.2). V placement: stage s < p is chunk 0 of rank s,
+ * stage s >= p is chunk 1 of rank 2p - 1 - s (Qi et al. 2024, arXiv:2405.15362). Rank 0 then holds both
+ * ends of the model.
  *
  * A layout string lists stages in model order, whatever the placement. For looped placement that is
  * Megatron-LM's order: its list index is vpp_rank * pp + pp_rank. */
@@ -13,32 +14,39 @@
 #include "config.h"
 #include <stdio.h>
 
-/* pp_rank, chunk: where it stands. first_layer: global number of its first layer (of the next one, when it
- * has none). embedding, loss: 1 where the model begins and ends. */
-typedef struct { int pp_rank, chunk, first_layer, layers, embedding, loss; } StagePlace;
+/* A virtual stage. */
+typedef struct {
+    int pp_rank, chunk;          /* pipeline rank that holds the stage, and which of its chunks it is */
+    int first_layer, layers;     /* global number of its first layer (the next one if empty); count */
+    int embedding, loss;         /* bool: the stage holds the embedding, the loss */
+} StagePlace;
 
-/* n = p * v, stages in model order. With one pipeline rank v is 1, whatever is configured. */
+/* n = p * v virtual stages; stage [n] lists them in model order. With one pipeline rank v is 1. */
 typedef struct { int p, v, n; StagePlace *stage; } Placement;
 
-/* Follows a resolved configuration; every rank gets the same. Needs a split: with pipeline_balance cost, the
- * one that config_with_layout makes. Not collective; allocates. */
+/* Places the stages of a resolved configuration; the result is the same on every rank. The layers must
+ * be split: with pipeline_balance cost, config_with_layout does it. Not collective; allocates. */
 void placement_open(Placement *pl, const Config *cfg);
 void placement_close(Placement *pl);
 
 const StagePlace *placement_at(const Placement *pl, int pp_rank, int chunk);
 
-/* The table printed at start: a line a stage, its rank, chunk, and what it holds. */
+/* Prints a table with one line a stage: its rank, its chunk and what it holds. */
 void placement_print(FILE *f, const Placement *pl);
 
-/* pipeline_balance cost: the layout string of the split with the smallest largest cost, a rank's cost being
- * that of all its chunks. cost: of {embedding, one layer, loss} in any one unit, finite, >= 0, the layer's >
- * 0; the same on every rank of the job (measured values: rank 0's). Exact. Among equals the second largest
- * cost decides, and so on; then fewer layers lie where embedding and loss sit. On the heap. */
+/* Splits the layers for pipeline_balance cost: the largest cost of a rank, over all its chunks, becomes
+ * as small as possible.
+ *
+ *   cost  in  [3]  cost of the embedding, of one layer (> 0) and of the loss, in any one unit; finite,
+ *                  >= 0, the same on every rank of the job (measured costs are rank 0's)
+ *
+ * Returns the layout string, on the heap. The split is exact. Among equal ones the second largest cost
+ * decides, and so on; then the one with fewer layers beside the embedding and the loss. */
 char *placement_balance(const Config *cfg, const double cost[3]);
 
-/* Whether the pipeline turns round at its last rank: V schedules, and lists from a file that say so. */
+/* Returns 1 for V placement: V schedules, and a file of lists that says so. */
 int placement_turns(const Config *cfg);
 
-/* The pipeline rank of virtual stage s of p * v. */
+/* Returns the pipeline rank of virtual stage s, of p pipeline ranks. */
 int placement_rank(const Config *cfg, int p, int s);
 #endif

@@ -1,4 +1,4 @@
-/* args -- flags by name, and arguments as a shell takes them. */
+/* args -- flags taken by name; arguments quoted for a shell */
 #define _GNU_SOURCE
 #include "args.h"
 #include "base.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Letters that no shell takes for anything else. */
+/* Characters that need no quotes in a shell. */
 #define PLAIN "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-=,:@%"
 
 char *args_text(int argc, char **argv)
@@ -38,7 +38,7 @@ void args_drop(Args *a, int i, int n)
     a->n -= n;
 }
 
-/* Where the flag stands; -1. */
+/* Returns the index of the flag among the arguments; -1: absent. */
 static int find(const Args *a, const char *name)
 {
     for (int i = 0; i < a->n; i++)
@@ -47,7 +47,8 @@ static int find(const Args *a, const char *name)
     return -1;
 }
 
-/* The row of a flag that the command reads: there is one, or no help and no suggestion would know of it. */
+/* Returns the flag's row of the command's table. A flag without a row is a BUG: help would not name
+ * it. */
 static const Flag *row(const Args *a, const char *name)
 {
     char own[FLAG_NAME];

@@ -1,40 +1,43 @@
-/* args -- a command's arguments: flags taken by name, and the words that are left, in order. Mistakes die
- * with EXIT_CONFIG. */
+/* args -- the arguments of a command: flags are taken by name, the other words stay in order. A mistake
+ * in them dies with EXIT_CONFIG. */
 #ifndef ARGS_H
 #define ARGS_H
 
 /* A flag of a command. */
 typedef struct {
     enum { FLAG_SWITCH, FLAG_TEXT, FLAG_NUMBER } kind;
-    enum { TOLD_USAGE, TOLD_HELP, TOLD_NOWHERE } told; /* by help: in the usage line, in its text */
-    const char *text;                  /* as help writes it: "[--world N]", "--calibrate]]" */
-    int every_rank;                    /* bool: with it every rank of a job does a command of rank 0's */
-    double absent, low, high;          /* FLAG_NUMBER: the value without the flag; the legal range */
+    /* where `train help` names the flag: in the usage line, in the command's text, nowhere */
+    enum { TOLD_USAGE, TOLD_HELP, TOLD_NOWHERE } told;
+    const char *text;                  /* the flag as help writes it: "[--world N]", "--calibrate]]" */
+    int every_rank;                    /* bool: with this flag every rank runs a command of rank 0 */
+    double absent, low, high;          /* FLAG_NUMBER: value without the flag; legal range [low, high] */
 } Flag;
 
 typedef struct {
-    const char *command;               /* for messages: "dump" */
-    const Flag *flag;                  /* [flags] what it takes */
-    int flags, n;
-    char **v;                          /* [n] what no call has taken yet */
+    const char *command;               /* name of the command, for messages: "dump" */
+    const Flag *flag;                  /* [flags] flags that the command has */
+    int flags, n;                      /* lengths of flag and of v */
+    char **v;                          /* [n] arguments that no call has taken yet; v[n] is NULL */
 } Args;
 
-/* The flag's name: "--world". Returns `name`. */
+/* Writes the flag's name, "--world", into `name` and returns `name`. */
 enum { FLAG_NAME = 32 };
 char *args_name(const Flag *flag, char name[FLAG_NAME]);
 
-/* These arguments as a shell takes them, each behind a blank. On the heap. */
+/* Returns the arguments quoted for a shell, a blank before each. On the heap. */
 char *args_text(int argc, char **argv);
 
-/* Takes n arguments from the i-th on. */
+/* Removes arguments [i, i + n). */
 void args_drop(Args *a, int i, int n);
 
-/* What follows takes a flag of the command's table. 1 if the switch is there, once or more often. */
+/* args_switch, args_value and args_number remove a flag of the command's table from the arguments. */
+
+/* Returns 1 if the switch is given, once or more often, else 0. */
 int args_switch(Args *a, const char *name);
 
-/* The argument behind the flag, the last one when it is given more often; NULL when it is absent. */
+/* Returns the argument behind the flag: the last one if the flag is repeated, NULL if it is absent. */
 const char *args_value(Args *a, const char *name);
 
-/* The same as a number of the flag's range; its `absent` when the flag is not there. */
+/* args_value as a number within the flag's range; Flag.absent if the flag is absent. */
 double args_number(Args *a, const char *name);
 #endif

@@ -2,7 +2,7 @@
 #include "convert.h"
 #include <string.h>
 
-/* BF16 and F16 are sign, ebits of exponent, mbits of fraction. */
+/* BF16 and F16: a sign bit, _E bits of exponent, _M bits of fraction. */
 enum { BF16_E = 8, BF16_M = 7, F16_E = 5, F16_M = 10 };
 
 static uint64_t round_shift(uint64_t m, int shift)
@@ -81,7 +81,7 @@ void convert(void *dst, Dtype to, const void *src, Dtype from, int64_t n)
     }
 }
 
-/* Elements whose exponent has all its bits set. */
+/* Counts elements whose exponent bits are all set: NaN and infinity. */
 #define COUNT(word, exponent)                                                                                \
     for (int64_t i = 0; i < n; i++) {                                                                        \
         word w;                                                                                              \

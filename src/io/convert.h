@@ -1,14 +1,16 @@
-/* convert -- storage types into each other, on the host, one rounding to nearest even. For files, where a
- * tensor is read once; Device.copy is the op for the hot path and rounds F64 to BF16 in the same single step
- * here, so that no value depends on the way it took. */
+/* convert -- converts between storage types on the host, rounding once, to nearest even.
+ *
+ * It is for files, where a tensor is read once. The op for the hot path is Device.copy. Both round F64
+ * to BF16 in one step, so that a value has the same bits on either way. */
 #ifndef CONVERT_H
 #define CONVERT_H
 #include "device.h"
 
-/* dst[i] = src[i] for n elements of F64, F32, BF16 or F16; the same type copies bits. Other pairs are a
- * BUG. */
+/* dst[i] = src[i] for n elements of F64, F32, BF16 or F16. Equal types copy the bits; any other pair of
+ * types is a BUG. */
 void convert(void *dst, Dtype to, const void *src, Dtype from, int64_t n);
 
-/* How many of n elements, anywhere in memory, are NaN or infinite; of types that have neither, none. */
+/* Returns how many of n elements are NaN or infinite; 0 for a type that has neither. src may be
+ * unaligned. */
 int64_t convert_count_not_finite(const void *src, Dtype type, int64_t n);
 #endif

@@ -1,4 +1,4 @@
-/* file -- files read, written and committed, with a reason for what failed */
+/* file -- reads, writes and commits files; a failure has a reason */
 #define _GNU_SOURCE
 #include "file.h"
 #include "base.h"
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Repeats a call that a signal, or a file system short of buffers for a moment, has interrupted. */
+/* Repeats a call that failed with EINTR (a signal) or EAGAIN (a file system out of buffers). */
 #define AGAIN(result, call)                                                                                  \
     for (int tries_ = 0; ((result) = (call)) < 0 && (errno == EINTR || errno == EAGAIN) && tries_ < 1000;)   \
         if (tries_++, errno == EAGAIN)                                                                       \
@@ -118,7 +118,7 @@ int file_sync_close(int fd, const char *name, char why[WHY])
         close(fd);
         return 0;
     }
-    /* after a successful fsync nothing is left that close could lose; EINTR here means closed */
+    /* after fsync close has nothing to lose; with EINTR the descriptor is closed too */
     if (close(fd) < 0 && errno != EINTR)
         return file_errno(why, "cannot close %s", name);
     return 1;
@@ -131,7 +131,7 @@ int file_sync_dir(int dir, const char *name, char why[WHY])
     return r < 0 ? file_errno(why, "cannot flush the folder %s", name) : 1;
 }
 
-/* The name of a new folder is durable once the folder above it is flushed. */
+/* Flushes the folder above path, which makes the name of a new folder durable. */
 static int sync_parent(const char *path, char why[WHY])
 {
     char *up = xstrdup(path), *slash = strrchr(up, '/');

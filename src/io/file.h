@@ -1,10 +1,10 @@
-/* file -- reading and writing whole byte ranges and committing names, with one way to say what went wrong.
+/* file -- reads and writes byte ranges of files, and commits files under their names.
  *
- * Every call returns 1, or 0 with a reason in `why` (what was tried, on which name, the system's word for it,
- * and for a full disk the bytes that were wanted). Interrupted calls and short transfers are continued; a
- * failed fsync is never repeated, because the kernel may have dropped the pages it could not write. `dir` is
- * a directory's descriptor or AT_FDCWD. Nothing here dies: saving must be able to fail and the run to go
- * on. */
+ * Unless said otherwise a function returns 1, or 0 with a reason in `why`: what was tried, on which
+ * name, the system's error, and for a full disk the bytes that were needed. Interrupted calls and short
+ * transfers are continued. A failed fsync is never repeated, because the kernel may have dropped the
+ * pages that it could not write. `dir` is a folder's descriptor or AT_FDCWD. No function here dies: a
+ * save may fail and the run goes on. */
 #ifndef FILE_H
 #define FILE_H
 #include <stdarg.h>
@@ -13,45 +13,50 @@
 
 #define WHY 512
 
-/* Formats into why and returns 0, for `return file_why(why, ...)`. errno, when not 0, is appended by
- * file_errno. */
+/* Both format a reason into why and return 0, for `return file_why(why, ...)`; file_errno appends
+ * errno's text. */
 int file_why(char why[WHY], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int file_errno(char why[WHY], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Opens a regular file for reading and gives its size. FIFOs, devices and folders are refused without
- * blocking; with nofollow so is a symbolic link. Returns the descriptor, -1 on failure. */
+/* Opens a regular file for reading; *size: its bytes. A FIFO, a device or a folder is refused without
+ * blocking; so is a symbolic link if nofollow is set. Returns the descriptor, or -1. */
 int file_open(int dir, const char *name, int nofollow, int64_t *size, char why[WHY]);
 
-/* Opens a new file for writing, mode 0666 less the umask; one that exists is an error with exclusive, else
- * emptied. */
+/* Creates a file for writing, mode 0666 less the umask. A file that exists is emptied, or refused if
+ * exclusive is set. Returns the descriptor, or -1. */
 int file_create(int dir, const char *name, int exclusive, char why[WHY]);
 
-/* Opens a folder. nofollow: the last component must not be a symbolic link. */
+/* Opens a folder; if nofollow is set, name's last component must not be a symbolic link. Returns the
+ * descriptor, or -1. */
 int file_open_dir(int dir, const char *name, int nofollow, char why[WHY]);
 
+/* Read or write n bytes at offset `at`; name is for messages. */
 int file_read_at(int fd, const char *name, void *p, int64_t n, int64_t at, char why[WHY]);
 int file_write_at(int fd, const char *name, const void *p, int64_t n, int64_t at, char why[WHY]);
 
-/* Flushes to the disk and closes; the descriptor is gone either way. */
+/* Flushes the file to the disk and closes it; fd is closed on failure too. */
 int file_sync_close(int fd, const char *name, char why[WHY]);
 
-/* Flushes a folder: the names in it are durable afterwards. */
+/* Flushes a folder to the disk: the names in it are durable afterwards. */
 int file_sync_dir(int dir, const char *name, char why[WHY]);
 
-/* Creates a folder and those above it, mode 0777 less the umask; one that exists is fine. */
+/* Creates a folder and the folders above it, mode 0777 less the umask. A folder that exists is no
+ * error. */
 int file_make_dirs(const char *path, char why[WHY]);
 
-/* The whole of a small text, NUL-terminated, from malloc; at most `limit` bytes. NULL on failure. */
+/* Reads a whole text of at most `limit` bytes; *size: its bytes. Returns it from malloc, NUL-terminated,
+ * or NULL. */
 char *file_read_text(int dir, const char *name, int nofollow, int64_t limit, int64_t *size, char why[WHY]);
 
-/* Writes a small file as NAME.tmp, flushes, renames it to NAME, flushes the folder: readers see the old or
- * the new. */
+/* Writes p[n] to NAME.tmp, flushes it, renames it to NAME and flushes the folder: a reader sees the old
+ * file or the new one, whole. */
 int file_replace(int dir, const char *name, const void *p, int64_t n, char why[WHY]);
 
-/* Removes a folder and the files in it, one level deep: what a checkpoint is. Missing is fine. */
+/* Removes a folder and the files in it, one level deep, as a checkpoint is. A missing folder is no
+ * error. */
 int file_remove_dir(int parent, const char *name, char why[WHY]);
 
-/* 1 if a name from a file may be used as a name in a folder: [A-Za-z0-9_.-]+, not starting with '.', at most
- * 200 bytes. */
+/* Returns 1 if a name that was read from a file is safe as a file name: [A-Za-z0-9_.-]+, not starting
+ * with '.', at most 200 bytes. */
 int file_name_ok(const char *name);
 #endif

@@ -1,5 +1,4 @@
-/* json_number -- JSON for other programs. It has neither NaN nor infinity: null stands for both, where real
- * numbers are written by the first two. */
+/* json_number -- numbers as JSON, which has neither NaN nor infinity: null stands for them */
 #ifndef JSON_NUMBER_H
 #define JSON_NUMBER_H
 #include <jansson.h>
@@ -8,14 +7,14 @@
 
 static inline json_t *json_number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-/* With all digits. Returns text. */
+/* Writes x with 17 digits, which read back as x, or "null", and returns text. */
 static inline const char *json_number_text(char text[32], double x)
 {
     snprintf(text, 32, isfinite(x) ? "%.17g" : "null", x);
     return text;
 }
 
-/* Prints j, with flags of json_dumpf, and ends it. */
+/* Prints j and a newline, and drops the reference to j. flags: those of json_dumpf. */
 static inline void json_print(FILE *f, json_t *j, size_t flags)
 {
     json_dumpf(j, f, flags);

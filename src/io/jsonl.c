@@ -1,13 +1,13 @@
-/* jsonl -- one string taken out of a line of JSON, without a tree */
+/* jsonl -- one string field of a line of JSON, found without building a tree */
 #include "jsonl.h"
 #include <string.h>
 
 #define UNCLOSED "an object without ',' or '}'"
-#define DEPTH 256   /* of nested values: a line may be hostile, the stack is finite */
+#define DEPTH 256       /* levels of nested values at most: the scan recurses */
 
 typedef struct {
-    const unsigned char *p, *end;
-    const char *what;   /* the first error, NULL so far */
+    const unsigned char *p, *end;   /* next byte to read; end of the line */
+    const char *what;               /* first error found; NULL: none so far */
 } Scan;
 
 static int bad(Scan *s, const char *what)
@@ -31,9 +31,9 @@ static int expect(Scan *s, char c, const char *what)
     return 1;
 }
 
-/* Bytes from p on that stand for themselves: ASCII but quote, backslash and control. Eight at a time: a
- * byte's top bit comes up in `stop` where it is one of those (a borrow can only mark bytes after a true
- * one). */
+/* Returns the number of bytes from p on that stand for themselves: ASCII other than quote, backslash and
+ * control characters. Eight bytes are tested at a time: `stop` has the top bit of each byte that ends
+ * the run. A borrow of the subtraction can set wrong bits only behind the first true one. */
 static int64_t plain_run(const unsigned char *p, const unsigned char *end)
 {
     const uint64_t ones = 0x0101010101010101ull, high = ones << 7;
@@ -52,7 +52,7 @@ static int64_t plain_run(const unsigned char *p, const unsigned char *end)
     return q - p;
 }
 
-/* Length of the UTF-8 sequence at p, 0 when it is none (Unicode 15, table 3-7). */
+/* Returns the bytes of the UTF-8 sequence at p; 0: it is not UTF-8 (Unicode 15, table 3-7). */
 static int utf8_length(const unsigned char *p, const unsigned char *end)
 {
     int n = *p >= 0xc2 && *p <= 0xdf ? 2 : *p >= 0xe0 && *p <= 0xef ? 3 : *p >= 0xf0 && *p <= 0xf4 ? 4 : 0;
@@ -81,7 +81,7 @@ static int utf8_put(char *out, uint32_t c)
     return n;
 }
 
-/* Four hexadecimal digits, -1 when they are not. */
+/* Reads four hexadecimal digits; -1 on an error. */
 static int32_t hex4(Scan *s)
 {
     int32_t v = 0;
@@ -96,7 +96,8 @@ static int32_t hex4(Scan *s)
     return v;
 }
 
-/* After a backslash: the character meant, -1 on an error. */
+/* Reads the rest of an escape, behind its backslash. Returns the character that it stands for, -1 on an
+ * error. */
 static int64_t escape(Scan *s)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -122,7 +123,8 @@ static int64_t escape(Scan *s)
     return 0x10000 + ((v - 0xd800) << 10) + (low - 0xdc00);
 }
 
-/* A string, its opening quote read. out: where its text goes, NULL: nowhere. Length, or -1. */
+/* Reads a string from behind its opening quote and writes its text to out, unless out is NULL. Returns
+ * the length of the text, -1 on an error. */
 static int64_t string(Scan *s, char *out)
 {
     int64_t n = 0;
@@ -200,7 +202,7 @@ static int word(Scan *s, const char *text)
 
 static int value(Scan *s, int depth);
 
-/* What stands between brackets: items with commas. */
+/* Reads the items of an object or an array, from behind the opening bracket to the closing one. */
 static int items(Scan *s, char close, int depth)
 {
     if (depth > DEPTH)
@@ -246,10 +248,11 @@ static int value(Scan *s, int depth)
     }
 }
 
-/* One field of the outermost object. */
+/* Reads one field of the outermost object. *length: length of the text in `out`, -1 while it is not
+ * found. */
 static int field(Scan *s, const char *key, char *out, int64_t *length)
 {
-    char *name = *length < 0 ? out : NULL;   /* names are guests of `out` until the text is there */
+    char *name = *length < 0 ? out : NULL;   /* until `out` holds the text, it is the buffer for names */
     space(s);
     if (!expect(s, '"', "a field without a name in quotes"))
         return 0;
@@ -257,7 +260,7 @@ static int field(Scan *s, const char *key, char *out, int64_t *length)
     int64_t n = string(s, name), k = (int64_t)strlen(key);
     if (n < 0)
         return 0;
-    /* once the text is in `out`, a name counts as the key when it is spelled without escapes */
+    /* once `out` holds the text, a second field of that name is found only if its name has no escapes */
     int wanted = n == k && !memcmp(name ? name : (const char *)from, key, (size_t)k);
     space(s);
     if (!expect(s, ':', "a field without ':'"))

@@ -1,4 +1,4 @@
-/* launch -- starts this executable on several ranks, and waits until the job has ended */
+/* launch -- starts a job of this executable and waits until it has ended */
 #define _GNU_SOURCE
 #include "launch.h"
 #include "base.h"
@@ -14,7 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* This program, and scripts/launch of the tree in which it lies; NULL: it lies in none. */
+/* Writes the path of this executable to self. Returns the path of scripts/launch in its tree, on the
+ * heap; NULL: it lies in no tree. */
 static char *find_launcher(char self[PATH_MAX])
 {
     static const char *const up[] = {"", "/..", "/../.."};
@@ -41,8 +42,8 @@ static int to_file(const char *path, int fd)
 static _Noreturn void start(char **line, const char *self, const char *out, const char *errors, pid_t parent)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    setpgid(0, 0);                             /* so that all of it can be ended, by us alone */
-    prctl(PR_SET_PDEATHSIG, SIGTERM);          /* nothing goes on measuring for nobody */
+    setpgid(0, 0);                             /* one signal reaches all processes of the job */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);          /* the job ends if this process is killed */
     if (getppid() != parent)
         _exit(EXIT_COMM);
     if (null < 0 || dup2(null, 0) < 0 || !to_file(out, 1) || (errors && !to_file(errors, 2)) ||
@@ -54,19 +55,19 @@ static _Noreturn void start(char **line, const char *self, const char *out, cons
     _exit(EXIT_RESOURCE);
 }
 
-/* ---- until it is over ---- */
+/* ---- waiting for the job ---- */
 
-#define PATIENCE 5.0                           /* s between asking and asking harder */
+#define PATIENCE 5.0                           /* seconds from one signal to the next, harder one */
 
-static volatile sig_atomic_t stopping;         /* the signal that asks this process to end */
+static volatile sig_atomic_t stopping;         /* signal that asks this process to end; 0: none */
 
 static void on_signal(int sig) { stopping = sig; }
 
 static const int asking[] = {SIGINT, SIGTERM, SIGHUP};
 enum { ASKING = sizeof asking / sizeof *asking };
 
-/* Its exit code, once it is over or has been ended: first asked to stop, which ends a job after its step;
- * asked again, which ends it at once (scripts/launch); then killed. */
+/* Waits for the job and returns its exit code. A job over its limit gets SIGTERM, which ends it after
+ * its step, SIGTERM again, which ends it at once (scripts/launch), then SIGKILL. */
 static int await(pid_t job, double seconds)
 {
     static const int ways[] = {SIGTERM, SIGTERM, SIGKILL};
@@ -82,11 +83,11 @@ static int await(pid_t job, double seconds)
             limit = now() + PATIENCE;
         }
     }
-    kill(-job, SIGKILL);                       /* what it left behind */
+    kill(-job, SIGKILL);                       /* processes that the job left behind */
     return late ? LAUNCH_LATE : WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_COMM;
 }
 
-/* await, where a signal that ends this process ends the job first. */
+/* await; a signal that ends this process ends the job first. */
 static int await_or_end(pid_t job, double seconds)
 {
     struct sigaction act = {.sa_handler = on_signal}, before[ASKING];

@@ -1,13 +1,17 @@
-/* launch -- jobs of several ranks of this very executable, started from a process that no launcher started.
- */
+/* launch -- starts a job of several ranks of this executable, from a process without a launcher */
 #ifndef LAUNCH_H
 #define LAUNCH_H
 
-/* Runs `train ARGV...` on `ranks` ranks through scripts/launch of the tree in which the executable lies
- * (mpirun, where it lies in none; one rank needs neither) and returns its exit code; LAUNCH_LATE when it has
- * been ended after `seconds` (0: no limit). Standard output goes to the file `out`, errors to `errors`; NULL:
- * nowhere, and where ours go. SIGINT, SIGTERM and SIGHUP end the job first and then this process; when this
- * process is killed the job ends after the step that it is at. */
+/* Runs `train ARGV...` and waits until it has ended.
+ *
+ *   ranks    ranks of the job. Several are started by scripts/launch of the executable's tree, or by
+ *            mpirun if the executable lies in no tree
+ *   out      file for the job's standard output; NULL: it is dropped
+ *   errors   file for its standard error; NULL: this process's standard error
+ *   seconds  time limit; 0: none
+ *
+ * Returns the job's exit code, or LAUNCH_LATE if the limit ended it. SIGINT, SIGTERM and SIGHUP end the
+ * job first, then this process. If this process is killed, the job ends after its current step. */
 #define LAUNCH_LATE 124
 int launch_job(int ranks, int argc, char **argv, const char *out, const char *errors, double seconds);
 #endif

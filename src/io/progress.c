@@ -1,4 +1,4 @@
-/* progress -- a progress line on standard error */
+/* progress -- progress of a piece of work, on standard error */
 #include "progress.h"
 #include "base.h"
 #include <math.h>
@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WIDTH 24
+#define WIDTH 24    /* characters of the bar */
 
-/* 12345678 -> "12.3 M" */
+/* Writes 12345678 of unit "B" as "12.3 MB". */
 static void amount(char out[32], double x, const char *unit)
 {
     static const char prefix[] = " kMGT";

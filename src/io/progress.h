@@ -1,11 +1,16 @@
-/* progress -- one live line on a terminal, a plain line now and then in a file; on standard error. */
+/* progress -- progress on standard error: one live line on a terminal, a line now and then in a file */
 #ifndef PROGRESS_H
 #define PROGRESS_H
 #include <stdint.h>
 
-/* `done` of `total` (any unit, total > 0) of the work `label`, with rate and time left. Cheap to call often:
- * it draws at most ten times a second on a terminal, else at the first call after each 10 s, and always when
- * done == total. The bar starts over when the label changes. `unit` names what done counts, one of a kind:
- * "B" is shown as MB. */
+/* Shows how much of a piece of work is done, its rate and the time left.
+ *
+ *   label  name of the work; the bar starts over when it changes
+ *   done   units that are done
+ *   total  units of the whole work, > 0
+ *   unit   name of one unit: "B" is shown as MB
+ *
+ * A call is cheap: it draws at most ten times a second on a terminal, else once in 10 s, and always when
+ * done == total. */
 void progress_bar(const char *label, int64_t done, int64_t total, const char *unit);
 #endif

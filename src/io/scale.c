@@ -1,19 +1,19 @@
-/* scale -- axes: positions, round ticks, names of ticks, thinned series */
+/* scale -- axes of plots: positions, round ticks, labels of ticks, thinned series */
 #include "scale.h"
 #include <math.h>
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
 
-#define THIN_ABOVE 1000
-#define COLUMNS 250                /* of a thinned plot, each with up to 4 points */
+#define THIN_ABOVE 1000            /* points: a plot with more is thinned */
+#define COLUMNS 250                /* columns of a thinned plot; each has up to 4 points */
 
 double scale_at(Scale s, double v)
 {
     return s.log ? log(v / s.lo) / log(s.hi / s.lo) : (v - s.lo) / (s.hi - s.lo);
 }
 
-/* 1, 2 or 5 times a power of ten, the smallest that is not below v */
+/* Returns the smallest of 1, 2 or 5 times a power of ten that is not below v. */
 static double round_up(double v)
 {
     double p = pow(10, floor(log10(v)));
@@ -25,7 +25,7 @@ static double round_up(double v)
 
 static int log_ticks(Scale s, int want, double tick[12], double *step)
 {
-    /* decades when there are enough of them, else 1 2 5 */
+    /* powers of ten if they are enough, else also their 2- and 5-fold */
     double decades = log10(s.hi / s.lo);
     int every = (int)ceil(decades / want), n = 0, fine = decades < want / 2.0;
     for (int e = (int)floor(log10(s.lo)); e <= (int)ceil(log10(s.hi)); e++)
@@ -83,7 +83,7 @@ const char *scale_axis_text(char text[32], double v, double step, double most)
     return text;
 }
 
-/* Four significant digits; 6e-5 rather than 6.000e-5. */
+/* Below 1e-3 zeros at the end are dropped: 6e-5, not 6.000e-5. */
 const char *scale_number_text(char text[32], double v)
 {
     double size = fabs(v);
@@ -94,8 +94,8 @@ const char *scale_number_text(char text[32], double v)
     return text;
 }
 
-/* A column of the picture keeps its first, lowest, highest and last point: the eye cannot see that the rest
- * is gone. */
+/* A column of the picture keeps its first, lowest, highest and last point: dropping the others does not
+ * show. */
 int64_t scale_thin(Scale x, const double *xs, const double *ys, int64_t n, int64_t *keep)
 {
     int64_t kept = 0;

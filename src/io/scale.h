@@ -1,27 +1,30 @@
-/* scale -- the arithmetic of a plot: where a value lies on an axis, round ticks and their names, and which
- * of many points a picture needs. */
+/* scale -- arithmetic of a plot: positions on an axis, round ticks and their labels, thinned points */
 #ifndef SCALE_H
 #define SCALE_H
 #include <stdint.h>
 
+/* lo, hi: ends of the axis; log: 1 if it is logarithmic. */
 typedef struct { double lo, hi; int log; } Scale;
 
-/* Where v lies, 0 at lo, 1 at hi. */
+/* Returns the position of v on the axis: 0 at lo, 1 at hi. */
 double scale_at(Scale s, double v);
 
-/* Round values within the scale, at least 1 and at most 12, about `want` of them; step is their distance, 0
- * when they are not equally far apart. */
+/* Finds about `want` round values on the axis, at least 1 and at most 12, and returns their number.
+ * *step: distance from one to the next; 0: the distances differ. */
 int scale_ticks(Scale s, int want, double tick[12], double *step);
 
-/* "0.25", "3e-4", "12,000", "1.5M": a tick's name, with as many digits as ticks `step` apart need; and any
- * value's, with four significant digits. Not finite: "n/a". */
+/* The three write v as a label, "0.25", "3e-4", "12,000", "1.5M", or "n/a" if v is not finite, and
+ * return text. */
+/* One tick, with the digits that ticks `step` apart need. */
 const char *scale_tick_text(char text[32], double v, double step);
-/* The same for the ticks of one axis, whose largest is `most`: all in one way of writing, "0.5M, 1.0M". A
- * logarithmic axis has ticks that are not equally far apart (step 0), and each is written by itself. */
+/* A tick of an axis whose largest tick is `most`: all its ticks get one unit, "0.5M, 1.0M". With step 0,
+ * as a logarithmic axis has it, each tick is written by itself. */
 const char *scale_axis_text(char text[32], double v, double step, double most);
+/* Any value, with four significant digits. */
 const char *scale_number_text(char text[32], double v);
 
-/* Which of n points a plot of about 1000 points needs: all extremes, and a gap where a whole column of the
- * picture has no finite value. keep has room for n. Returns how many. */
+/* Picks the points that a plot of about 1000 points needs: all extremes, and one point as a gap where a
+ * whole column of the picture has no finite value. Writes their indices to keep [n] and returns their
+ * number. */
 int64_t scale_thin(Scale x, const double *xs, const double *ys, int64_t n, int64_t *keep);
 #endif
