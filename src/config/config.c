@@ -1,13 +1,16 @@
-/* Loading, writing, comparing and asking a configuration. */
+/* config -- a configuration is loaded, written and saved */
 #define _GNU_SOURCE
 #include "config_table.h"
 #include "job.h"
 #include <fcntl.h>
 #include <unistd.h>
 
-/* What `load` stands for: the checkpoint's folder, or why there is none; the keys of its model that are set
- * otherwise here. */
-typedef struct { char *dir; int found; const char *others; } Saved;
+/* The checkpoint that `load` names. */
+typedef struct {
+    char *dir;                         /* its folder; if it is not found, why */
+    int found;                         /* bool */
+    const char *others;                /* its keys of the model that are set otherwise here; "": none */
+} Saved;
 
 static void take_saved(Check *k, int alone, ConfigUse use, SavedConfig saved, Saved *s)
 {
@@ -19,7 +22,7 @@ static void take_saved(Check *k, int alone, ConfigUse use, SavedConfig saved, Sa
     const Config *there = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
     s->found = there != NULL;
     if (there) {
-        s->others = k->n ? "" : config_other_model(k, there);     /* what cannot be read is told first */
+        s->others = k->n ? "" : config_other_model(k, there);     /* unreadable values come first */
         config_take(k, there, alone, use);
     }
     int missing = 0;
@@ -51,10 +54,10 @@ void config_check(Check *k, const char *path, int nargs, char **args, int world,
     check_over(k, path, nargs, args, world, use, NULL, NULL);
 }
 
-/* Seconds that a rank gives the launcher to end it after rank 0 has ended. */
+/* Seconds that another rank waits for the launcher to end it after rank 0 has ended. */
 #define GRACE 2
 
-/* What CONFIG should have been, when it is no file that can be read. */
+/* Returns advice for a path that is no readable file. */
 static const char *what_to_give(const char *path)
 {
     const char *inside = textf("%s/config.yaml", path);

@@ -1,11 +1,10 @@
-/* Names that other programs have for a key, or for something that needs no key here: Megatron's flags,
- * Hugging Face, nanoGPT, llm.c, DeepSpeed. */
+/* config_alias -- names of settings in Megatron-LM, Hugging Face, nanoGPT, llm.c and DeepSpeed */
 #define _GNU_SOURCE
 #include "config_table.h"
 
-/* ALIAS(name, key)         the same setting under another name
- * MEANS(name, key, text)   it is said with `key`, but its value differs: what to write
- * NEEDLESS(name, text)     no key is needed: why, behind "leave it out: " */
+/* ALIAS(name, key)         `key` is the same setting and takes the same value
+ * MEANS(name, key, text)   `key` is the setting, with other values; text: what to write
+ * NEEDLESS(name, text)     the setting needs no key; text: why, behind "leave it out: " */
 #define ALIAS(name, key)       {name, key, NULL}
 #define MEANS(name, key, text) {name, key, text}
 #define NEEDLESS(name, text)   {name, NULL, text}
@@ -204,7 +203,7 @@ static const Alias aliases[] = {
     NEEDLESS("job_config_file", "the configuration is the first argument: `train CONFIG.yaml`"),
 };
 
-/* Values that others spell otherwise, and ours; the key decides which of several it can be. */
+/* Values as other programs spell them, and ours. A value may have several rows: the key decides. */
 static const struct { const char *value, *ours;
 } values[] = {{"bfloat16", "bf16"},
               {"float16", "fp16"},

@@ -1,10 +1,10 @@
-/* The batch size by progress: step_batch_size_schedule, and what follows from it. */
+/* config_batch -- step_batch_size_schedule: batch sizes, samples and steps of a run */
 #define _GNU_SOURCE
 #include "config_table.h"
 #include <ctype.h>
 
 
-/* A number of the batch-size schedule: digits, a point, K, M, B or T. -1: not a whole number. */
+/* Reads a number of the schedule: digits, a point, and K, M, B or T. Returns -1 if it is not whole. */
 static int64_t schedule_number(const char **s)
 {
     static const char suffixes[] = "KMBT";
@@ -29,7 +29,6 @@ static int64_t schedule_number(const char **s)
     return !digits || x % scale || x / scale > 1000000000000000000 ? -1 : (int64_t)(x / scale);
 }
 
-/* step_batch_size_schedule into c->batch_step. Returns NULL or what is wrong. */
 char *config_parse_schedule(Config *c, int64_t unit)
 {
     const char *s = c->step_batch_size_schedule;
@@ -75,8 +74,8 @@ int64_t config_batch_at(const Config *cfg, int64_t samples)
     return cfg->batch_step[i].batch;
 }
 
-/* Runs whole steps from `consumed` samples on, segment by segment, until `iterations` steps or the step that
- * would pass `samples`. */
+/* Counts whole steps from `consumed` samples on, segment by segment. Stops after *iterations steps or
+ * before the step that would pass *samples, and sets both to what was reached. */
 static void walk(const Config *cfg, int64_t consumed, int64_t *iterations, int64_t *samples)
 {
     int64_t steps = 0;
@@ -84,7 +83,7 @@ static void walk(const Config *cfg, int64_t consumed, int64_t *iterations, int64
         int64_t batch = cfg->batch_step[i].batch;
         int64_t end = i + 1 < cfg->batch_steps ? cfg->batch_step[i + 1].samples : INT64_MAX;
         if (consumed >= end)
-            continue;                                  /* one step of the last segment jumped over this one */
+            continue;                                  /* the step before it ended behind this one */
         int64_t n = (end - consumed - 1) / batch + 1;
         int64_t room = (*samples - consumed) / batch, left = *iterations - steps, run = n < room ? n : room;
         run = run < left ? run : left;

@@ -1,4 +1,4 @@
-/* config_check -- the list of violations: opened, filled, sorted, printed. */
+/* config_check -- the list of violations: filled, sorted, printed */
 #define _GNU_SOURCE
 #include "config_table.h"
 
@@ -25,7 +25,8 @@ void check_add(Check *k, Place place, const char *fmt, ...)
     k->n++;
 }
 
-/* The file from top to bottom, then the command line from left to right, then what stands nowhere. */
+/* Violations of the file come first, by line; then those of arguments, by index; then those of no
+ * place. */
 static int violation_order(const void *a, const void *b)
 {
     const Violation *x = a, *y = b;
@@ -70,7 +71,8 @@ int check_usable(const Check *k, const int *on)
     return 1;
 }
 
-/* Where the first of the keys was set; if none was, where its section stands, or the top of the file. */
+/* Returns the place of the first key that was set. If none was: the place of the first key's section, or
+ * the top of the file. */
 static Place blame(const Check *k, const int *on)
 {
     for (const int *o = on; *o >= 0; o++)
@@ -88,7 +90,7 @@ void check_report(Check *k, const int *on, const char *fmt, ...)
     va_end(ap);
 }
 
-/* "4 or 6": the multiples of m (>= m), or divisors of n, that enclose x. */
+/* Returns "4 or 6" for the two nearest legal values; 0: there is none on that side. */
 static const char *either(int64_t below, int64_t above)
 {
     return below && above && below != above ? textf("%ld or %ld", below, above)

@@ -1,12 +1,11 @@
-/* Configurations made of others: a split found by measuring, one rank for comparison; and whether all ranks
- * have the same. */
+/* config_copy -- copies with another layout; comparison of the ranks' configurations */
 #define _GNU_SOURCE
 #include "comm.h"
 #include "config_table.h"
 
 static Config *copy_of(const Config *c) { return memcpy(keep_alloc(1, sizeof *c), c, sizeof *c); }
 
-/* One way to share layers out instead of all others. */
+/* Shares layers out by `layout` and resets all other keys that do so. */
 static void set_layout(Config *c, const char *layout, const int *layers, int stages)
 {
     c->pipeline_model_parallel_layout = layout;
@@ -76,7 +75,8 @@ uint64_t config_hash(const Config *c)
     return h;
 }
 
-/* The hash that more than half of the ranks have, else rank 0's (Boyer and Moore 1991, MJRTY). */
+/* Returns the hash that more than half of the ranks have, else rank 0's (Boyer and Moore 1991,
+ * MJRTY). */
 static uint64_t usual(const uint64_t *hash, int n)
 {
     uint64_t pick = hash[0];
@@ -90,7 +90,7 @@ static uint64_t usual(const uint64_t *hash, int n)
     return 2 * have > n ? pick : hash[0];
 }
 
-/* "rank 3", "ranks 1, 3 and 5 more": those whose hash is not `want`. */
+/* Returns "rank 3", "ranks 1, 3 and 5 more": the ranks whose hash is not `want`. */
 static const char *others(const uint64_t *hash, int n, uint64_t want)
 {
     int differ = 0, shown = 0;

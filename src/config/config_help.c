@@ -1,4 +1,4 @@
-/* config_help -- the option table as text: its part of `train help`, and configs/OPTIONS.md. */
+/* config_help -- the option table as text: keys in `train help`, and configs/OPTIONS.md */
 #define _GNU_SOURCE
 #include "config_table.h"
 
@@ -7,7 +7,8 @@ static const char *const change_names[] = {"free", "warn", "refuse"};
 
 const char *config_build_id(void) { return "gridiron " BUILD_ID; }
 
-/* Lines of at most `width` columns behind `indent` blanks; the first one goes on behind what stands there. */
+/* Prints text in lines of at most `width` columns after `indent` blanks. The first line is not indented:
+ * it continues a line. */
 static void wrap(FILE *f, int indent, int width, const char *text)
 {
     int first = 1;
@@ -52,7 +53,7 @@ static void help_section(FILE *f, const Section *s)
         }
 }
 
-/* Every key: its default, and what it takes. */
+/* Prints every key, its default and its legal values. */
 static void help_keys(FILE *f)
 {
     for (int s = 0; s < section_count; s++) {
@@ -112,7 +113,7 @@ const char *config_help_suggest(const char *topic)
     return s >= 0 ? sections[s].name : o >= 0 ? options[o].key : NULL;
 }
 
-/* Text in a cell of a Markdown table. */
+/* Prints text with | and * escaped, for a cell of a Markdown table. */
 static void cell(FILE *f, const char *text)
 {
     for (; *text; text++) {

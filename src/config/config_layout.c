@@ -1,6 +1,12 @@
-/* LayoutText strings: E (embedding), t (layer), L (loss), | between virtual stages in model order, x*n and
- * (..)*n repeat, commas are for the eye and removed before anything else. Megatron-LM's grammar
- * (pipeline_parallel_layer_layout.py), without m (multi-token prediction). */
+/* config_layout -- layout strings, which share layers out over virtual stages
+ *
+ *   E  embedding          x*n     x repeated n times
+ *   t  layer              (..)*n  a group repeated n times
+ *   L  loss               ,       no meaning: commas are removed before the string is read
+ *   |  next virtual stage, in model order
+ *
+ * The grammar is Megatron-LM's (pipeline_parallel_layer_layout.py) without m (multi-token
+ * prediction). */
 #define _GNU_SOURCE
 #include "config_table.h"
 #include <ctype.h>
@@ -8,14 +14,14 @@
 #define MARKS_MAX (STAGES_MOST + 10000 + 2)
 static const char legal[] = "E (embedding), t (layer), L (loss), | (next stage), x*n, (..)*n";
 
-typedef struct { char c; int at; } Mark;        /* at: position in the string as it was given, from 1 */
+typedef struct { char c; int at; } Mark;        /* at: position in the user's string, from 1 */
 
 typedef struct {
-    const Mark *in;
-    int n, i;
-    Mark *out;
+    const Mark *in;     /* [n] characters without commas */
+    int n, i;           /* length of in; next one to read */
+    Mark *out;          /* [made] characters with all repetitions written out */
     int made;
-    char *why;
+    char *why;          /* what is wrong, and where; NULL: nothing so far */
 } LayoutText;
 
 static int here(const LayoutText *l)
@@ -34,7 +40,8 @@ static int wrong(LayoutText *l, int at, const char *fmt, ...)
     return 0;
 }
 
-/* *n behind a mark or a group into *times; 1 without it, unless it must be there. */
+/* Reads a repetition *n behind a mark or a group into *times; 1 if there is none. must: it may not be
+ * left out. */
 static int repeat(LayoutText *l, int must, int *times)
 {
     *times = 1;
@@ -53,7 +60,7 @@ static int repeat(LayoutText *l, int must, int *times)
     return 1;
 }
 
-/* The marks made since `from`, `times` in all instead of once. */
+/* Repeats the marks made since `from`, so that they stand there `times` times. */
 static int copy(LayoutText *l, int from, int times, int at)
 {
     int64_t length = l->made - from;
@@ -97,7 +104,7 @@ static int group(LayoutText *l)
     return repeat(l, 1, &times) && copy(l, from, times, at);
 }
 
-/* One E, first; one L, last. */
+/* Checks that the string has one E, first, and one L, last. */
 static int ends(LayoutText *l)
 {
     if (!l->made)

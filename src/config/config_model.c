@@ -1,22 +1,23 @@
-/* What a configuration means, however it is spelled: which keys of two runs really differ; and what another
- * one says for it. */
+/* config_model -- keys of two configurations compared by meaning; keys taken from a checkpoint */
 #define _GNU_SOURCE
 #include "config_rules.h"
 
-/* The same run with every key that has no effect at one value, and every other one in its plainest form. */
+/* Returns a copy in which a key without effect has a fixed value and any other key its plainest form:
+ * two configurations of equal meaning become equal. */
 static Config plain(const Config *cfg)
 {
     Config c = *cfg;
     Check k;
     double share[3];
     check_open(&k, "");
-    if (c.add_bias_linear)             /* query, key and value have their biases already */
+    if (c.add_bias_linear)             /* query, key and value have biases whatever add_qkv_bias says */
         c.add_qkv_bias = 1;
     if (c.window_size >= c.max_position_embeddings)
         c.window_size = 0;
     if (c.position_embedding_type != POSITION_EMBEDDING_TYPE_LEARNED_ABSOLUTE)
         c.max_position_embeddings = CFG_ABSENT;
-    c.rotary_percent = (double)(int64_t)((double)c.kv_channels * c.rotary_percent);    /* columns that turn */
+    /* number of columns that turn */
+    c.rotary_percent = (double)(int64_t)((double)c.kv_channels * c.rotary_percent);
     if (c.position_embedding_type != POSITION_EMBEDDING_TYPE_ROPE)
         c.rotary_base = c.rotary_percent = 0;
     for (int i = 0; i < OPTIONS && c.num_moe_experts == CFG_ABSENT; i++)
@@ -81,8 +82,8 @@ uint64_t config_fingerprint(const Config *cfg)
 
 static int of_model(int option) { return !strcmp(options[option].section, "model"); }
 
-/* Keys that say which tokens are read and, with `batches`, how many at a time: with the model all that a loss
- * depends on. */
+/* Returns 1 if the key decides which tokens are read or, with `batches`, how many at a time. These keys
+ * and the model's are all that a loss depends on. */
 static int of_reading(int i, int batches)
 {
     return !strcmp(options[i].section, "data") || i == OPT_seed ||
@@ -90,7 +91,8 @@ static int of_reading(int i, int batches)
                         i == OPT_step_batch_size_schedule || i == OPT_eval_iters));
 }
 
-/* Where the tokens are: a corpus that is given replaces the run's, whatever that one consists of. */
+/* Returns 1 if the key belongs to the corpus. A corpus that is given replaces all of these keys of the
+ * run. */
 static int of_corpus(int i)
 {
     return i == OPT_data_path || i == OPT_train_data_path || i == OPT_valid_data_path ||
@@ -126,7 +128,7 @@ void config_take(Check *k, const Config *saved, int alone, ConfigUse use)
             option_copy(&options[i], c, saved);
             k->seen[i] = 1;
         }
-    /* positions that are not learned go as far as the sequences */
+    /* positions that are not learned need no more rows than seq_length: it is derived again */
     if (positions && c->position_embedding_type != POSITION_EMBEDDING_TYPE_LEARNED_ABSOLUTE &&
         c->max_position_embeddings < c->seq_length)
         c->max_position_embeddings = CFG_ABSENT;

@@ -1,10 +1,11 @@
-/* Settings that exclude each other, or of which one needs the other: one row a pair, all of them here, so
- * that no configuration passes the rules and is refused later.
- *   PAIR(a, b, broken, change)     both keys readable and `broken`: reported under a, with both values and
- *                                  `change`
+/* config_pairs -- pairs of keys that exclude or need each other
  *
- * The conditions see what was set, before anything that is absent is derived. On an axis of size 1 its
- * options are legal: rows about data parallelism ask for DP, rows about the pipeline for PP. */
+ *   PAIR(a, b, broken, change)  if both keys are readable and `broken` holds, a violation of key a is
+ *                               reported with both values and the advice `change`
+ *
+ * All pairs stand here, so that no configuration passes the rules and is refused later. The conditions
+ * see the keys as they were set, before absent keys are derived. On an axis of size 1 all its options
+ * are legal: rows about data parallelism ask for DP, rows about the pipeline for PP. */
 #define _GNU_SOURCE
 #include "config_rules.h"
 

@@ -1,4 +1,4 @@
-/* The rules about the grid of ranks and the pipeline, and what follows for the placement of the layers. */
+/* config_parallel -- rules about the grid of ranks and the pipeline; layers of every virtual stage */
 #define _GNU_SOURCE
 #include "config_rules.h"
 #include "custom.h"
@@ -8,13 +8,13 @@
 #include <fcntl.h>
 #include <limits.h>
 
-/* As text: the sizes (tp, pp, cp) whose product divides `world` that are nearest to what was asked; cp is 1,
- * as this build has no other. */
+/* Returns a list of the three sizes (tp, pp, cp) nearest to `want` whose product divides `world`; cp is
+ * 1, as this build has no other. */
 static const char *splits(int world, const int64_t want[3])
 {
     char *text = text_copy("");
     double done = -1;
-    for (int shown = 0; shown < 3; shown++) {          /* each round: the nearest not yet shown */
+    for (int shown = 0; shown < 3; shown++) {          /* each round adds the nearest not yet listed */
         double best = INFINITY;
         int64_t tp = 0, pp = 0;
         for (int64_t t = 1; t <= world; t++)
@@ -37,7 +37,7 @@ static const char *splits(int world, const int64_t want[3])
 int smallest_world(const Config *c)
 {
     int64_t n = c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
-    return n <= INT_MAX ? (int)n : 1; /* 1: refused with the sizes that it does not divide by */
+    return n <= INT_MAX ? (int)n : 1; /* 1: rules_world refuses it */
 }
 
 void rules_world(Check *k, int world)
@@ -78,7 +78,8 @@ void rules_world(Check *k, int world)
                           c->num_distributed_optimizer_instances));
 }
 
-/* Chunks a rank by the layout string, which the grammar has passed; 1 where it does not come out even. */
+/* Returns the chunks of a rank that a layout string of `stages` stages asks for; 1 if it is no whole
+ * number. */
 static int64_t chunks_of_layout(const Config *c, int stages)
 {
     int64_t p = c->pipeline_model_parallel_size;
@@ -87,7 +88,7 @@ static int64_t chunks_of_layout(const Config *c, int stages)
 
 /* ---- lists from a file ---- */
 
-#define LISTS_MOST (256 << 20)         /* bytes of a schedule file */
+#define LISTS_MOST (256 << 20)         /* bytes: largest schedule file */
 
 static void say_mistake(void *ctx, int line, int col, const char *what)
 {
@@ -96,7 +97,7 @@ static void say_mistake(void *ctx, int line, int col, const char *what)
                  what);
 }
 
-/* A copy that lives as long as the configuration. */
+/* Returns a copy that lives as long as the configuration. */
 static const CustomLists *kept_lists(const CustomLists *l)
 {
     CustomLists *c = keep_alloc(1, sizeof *c);
@@ -135,7 +136,7 @@ static void read_lists(Check *k)
     free(text);
 }
 
-/* What is absent and follows from the others. layout: the stages of the layout string, 0 without one. */
+/* Derives absent keys of the pipeline. layout: virtual stages of the layout string, 0 without one. */
 static void derive_pipeline(Check *k, int layout)
 {
     Config *c = k->cfg;
@@ -168,14 +169,14 @@ static void rules_lists(Check *k)
     }
 }
 
-/* What the pipeline breaks of its schedule's rules in a step of m microbatches. */
+/* Returns the set of rules of its schedule that the pipeline breaks in a step of m microbatches. */
 static unsigned breaks(const Config *c, int64_t m)
 {
     return schedule_breaks((ScheduleKind)c->pipeline_schedule, c->pipeline_model_parallel_size,
                            c->num_virtual_stages_per_pipeline_rank, m, c->microbatch_group_size_per_vp_stage);
 }
 
-/* How many chunks the schedule takes. */
+/* Checks the chunks a rank against those that the schedule takes. */
 static void rules_chunks(Check *k)
 {
     Config *c = k->cfg;
@@ -195,8 +196,8 @@ static void rules_chunks(Check *k)
          p, p * v, STAGES_MOST, STAGES_MOST / p);
 }
 
-/* The groups nearest to `group` that leave nothing, or at least p, of m microbatches; p <= m, so m itself
- * fits. */
+/* Returns the group sizes nearest to `group` that leave 0 or at least p of m microbatches for the last
+ * group. p <= m, so that m is such a size. */
 static const char *groups_that_fit(int64_t p, int64_t m, int64_t group)
 {
     int64_t below = group, above = group;
@@ -207,7 +208,8 @@ static const char *groups_that_fit(int64_t p, int64_t m, int64_t group)
     return below >= p ? textf("%ld or %ld", below, above) : textf("%ld", above);
 }
 
-/* The microbatches that a schedule asks for, and its groups of them, for every batch size of the run. */
+/* Checks the number of microbatches and the group size against the schedule, for every batch size of the
+ * run. */
 static void rules_microbatches(Check *k)
 {
     Config *c = k->cfg;
@@ -231,10 +233,10 @@ static void rules_microbatches(Check *k)
     }
 }
 
-/* ---- who gets which layers ---- */
+/* ---- sharing layers out ---- */
 
-/* The layers of first and last rank are given; the ranks between them share the rest. Returns those of one of
- * these. */
+/* Shares layers out when those of the first or the last rank are given: the other ranks share the rest.
+ * Returns the layers of one of these. */
 static int64_t rules_ends(Check *k, int64_t p, int64_t v)
 {
     Config *c = k->cfg;
@@ -259,7 +261,8 @@ static int64_t rules_ends(Check *k, int64_t p, int64_t v)
     return ranks ? rest / ranks : 0;
 }
 
-/* The same number on every virtual stage, where the embedding and the loss may count as a layer each. */
+/* Checks that all virtual stages get equally many layers; embedding and loss may count as a layer
+ * each. */
 static void rules_even(Check *k, int64_t p, int64_t v)
 {
     Config *c = k->cfg;
@@ -297,8 +300,8 @@ static void rules_layout(Check *k, int64_t p, int64_t v, const int *layers, int 
          "has %d stages, but pipeline %ld x %ld virtual stages make %ld", stages, p, v, p * v);
 }
 
-/* Fills c->stage_layers. layout: layers of each stage, or NULL; middle: of a rank between the ends, or < 0.
- */
+/* Fills c->stage_layers. layout: layers of each stage, or NULL; middle: layers of a rank between the
+ * ends if those of an end are given, else < 0. */
 static void split(Check *k, int64_t p, int64_t v, const int *layout, int64_t middle)
 {
     Config *c = k->cfg;

@@ -1,6 +1,7 @@
-/* What follows from several options together: derived defaults, then the rules about the model, batches,
- * steps and the rest. The grid and the pipeline are in config_parallel.c, settings that exclude each other in
- * config_pairs.c. */
+/* config_rules -- derived defaults, and rules about the model, batches and steps
+ *
+ * Rules about the grid and the pipeline are in config_parallel.c, pairs of keys that exclude each other
+ * in config_pairs.c. */
 #define _GNU_SOURCE
 #include "config_rules.h"
 #include "device.h"
@@ -39,7 +40,7 @@ int shares_parse(const char *s, double share[3])
     return 0;
 }
 
-/* Whether the splits have corpora of their own, instead of shares of data_path. */
+/* Returns 1 if the splits have corpora of their own instead of shares of data_path. */
 static int own_corpora(const Config *c)
 {
     return c->train_data_path.n || c->valid_data_path.n || c->test_data_path.n;
@@ -51,7 +52,7 @@ static void rules_required(Check *k, ConfigUse use)
 {
     Config *c = k->cfg;
     for (int i = 0; i < OPTIONS; i++) {
-        k->bad[i] |= k->guessed[i] && !k->seen[i];     /* what was meant for it stands under another name */
+        k->bad[i] |= k->guessed[i] && !k->seen[i];     /* its value is given under an unknown name */
         int corpus = !own_corpora(c)                    ? OPT_data_path
                      : c->data_path.n || use & USE_EVAL ? -1 : OPT_train_data_path;
         int needed = option_required(&options[i]) || ((use & USE_DATA) && i == corpus) ||
@@ -67,7 +68,8 @@ static void rules_required(Check *k, ConfigUse use)
          "missing; training needs train_iters or train_samples");
 }
 
-/* As text: the tensor sizes that the model's sizes and the world allow, as far as these can be read. */
+/* Returns a list of the tensor sizes that the model and the world allow, as far as their keys are
+ * usable. */
 static const char *tensor_sizes(const Check *k)
 {
     const Config *c = k->cfg;
@@ -145,7 +147,7 @@ static void rules_model(Check *k)
          c->kv_channels, c->rotary_percent, turned);
 }
 
-/* What the tensor and the context group cut. */
+/* Checks the sizes that the tensor group and the context group cut. */
 static void rules_cut(Check *k)
 {
     Config *c = k->cfg;
@@ -173,7 +175,7 @@ static void rules_cut(Check *k)
          c->context_parallel_size, check_nearest_multiples(2 * c->context_parallel_size, c->seq_length));
 }
 
-/* FP8 is multiplied in pieces of 16 numbers. */
+/* Checks that the model's sizes are multiples of 16: FP8 is multiplied in pieces of 16 numbers. */
 static void rules_fp8(Check *k)
 {
     Config *c = k->cfg;
@@ -201,7 +203,7 @@ static void rules_fp8(Check *k)
          c->micro_batch_size, c->seq_length, tp);
 }
 
-/* Sizes beyond which 64-bit byte counts, or 32-bit token positions of a microbatch, would overflow. */
+/* Checks that 64-bit byte counts and 32-bit token positions of a microbatch do not overflow. */
 static void rules_size(Check *k)
 {
     Config *c = k->cfg;
@@ -304,8 +306,8 @@ static int recompute_module(const char *s)
     return !strcmp(s, "core_attn") || !strcmp(s, "layernorm") || !strcmp(s, "mlp");
 }
 
-/* Layers of the pipeline rank that has most; 0: the split is not known, because of what is listed already.
- * While pipeline_balance cost has not split them yet, a rank may get all of them. */
+/* Returns the most layers of a pipeline rank; 0: the split is unknown, because of violations listed
+ * already. Until pipeline_balance cost has split the layers, a rank may get all of them. */
 static int64_t most_layers(const Config *c)
 {
     int64_t most = 0;
@@ -367,7 +369,8 @@ static void rules_rest(Check *k, ConfigUse use)
     DERIVE(save, ON1(save), config_default_save(c->path));
 }
 
-/* Commands that only look at a layout (schedule, plan) take the times of its virtual stages. */
+/* Checks clock_* keys. Commands that only look at a layout (schedule, plan) take times of its virtual
+ * stages too. */
 static void rules_clock(Check *k, ConfigUse use)
 {
     Config *c = k->cfg;

@@ -1,4 +1,4 @@
-/* The option table as data, and finding names in it. */
+/* config_table -- the option table as data; memory of the configuration; names found and guessed */
 #define _GNU_SOURCE
 #include "config_table.h"
 #include <ctype.h>
@@ -32,10 +32,10 @@ const Section sections[] = {
 };
 const int section_count = sizeof sections / sizeof *sections;
 
-#define NAME_MAX_LEN 64        /* longer names are nobody's typing error */
+#define NAME_MAX_LEN 64        /* characters: a longer name is not taken for a misspelled key */
 
 typedef struct Block { struct Block *next, *last; } Block;
-static Block kept = {&kept, &kept};        /* a ring: leak checkers see that all of it is still in use */
+static Block kept = {&kept, &kept};        /* a ring, so that leak checkers find every block in use */
 
 void *keep_grow(void *p, size_t bytes)
 {
@@ -194,14 +194,16 @@ int edit_distance(const char *a, const char *b)
     return row[n % 3][m];
 }
 
-/* How many edits are still a slip: one in short names, a third of the letters in long ones. */
+/* Returns the most edits of a misspelled name: one in a short name, a third of the letters in a long
+ * one. */
 static int edits_allowed(const char *name)
 {
     int n = (int)strlen(name);
     return n < 4 ? 1 : n < 9 ? 2 : n / 3;
 }
 
-/* Words of `name` (between _ and -) that are, up to one slip, words of `key`, over all different words. */
+/* Returns the share of words (between _ and -) that `name` and `key` have in common, over all different
+ * words of both. Two long words may differ by one edit. */
 static double words_shared(const char *name, const char *key)
 {
     char a[NAME_MAX_LEN + 1], *rest = a, *word;

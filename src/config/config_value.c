@@ -1,10 +1,10 @@
-/* One value: from YAML text to a field of Config, and back. */
+/* config_value -- one value: from YAML text to a field, and back */
 #define _GNU_SOURCE
 #include "config_table.h"
 #include <ctype.h>
 #include <errno.h>
 
-/* [-+]?(0|[1-9][0-9_]*) with single underscores between digits only. */
+/* Returns 1 for [-+]?(0|[1-9][0-9_]*), with single underscores between digits only. */
 static int looks_int(const char *s)
 {
     s += *s == '-' || *s == '+';
@@ -17,7 +17,8 @@ static int looks_int(const char *s)
     return 1;
 }
 
-/* [-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?, .inf, .nan; no leading zeros, as in integers */
+/* Returns 1 for [-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?, .inf and .nan, without leading
+ * zeros. */
 static int looks_float(const char *s)
 {
     s += *s == '-' || *s == '+';
@@ -71,7 +72,7 @@ char *quoted(const char *text, size_t len)
     *p++ = '\'';
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)text[i];
-        if (i >= SHOWN && (c & 0xC0) != 0x80) {        /* cut between characters, not inside one */
+        if (i >= SHOWN && (c & 0xC0) != 0x80) {        /* cut between two characters of UTF-8 */
             p += sprintf(p, "...");
             break;
         }
@@ -81,7 +82,7 @@ char *quoted(const char *text, size_t len)
     return s;
 }
 
-/* What stands there: "the string 'abc'", "a list". */
+/* Describes a value for a message: "the string 'abc'", "a list". */
 static char *seen_text(const Value *v)
 {
     static const char *const names[] = {"null", "the boolean", "the integer", "the number", "the string"};
@@ -147,7 +148,7 @@ static char *wrong_type(const Option *o, const Value *v)
                  seen_text(v), hint);
 }
 
-/* Digits without the underscores. */
+/* Returns a number's text without its underscores. */
 static char *plain_digits(const char *s)
 {
     char *t = text_copy(s), *p = t;
@@ -158,7 +159,8 @@ static char *plain_digits(const char *s)
     return t;
 }
 
-/* Reads an integer or number that looks_int or looks_float let through: *x, or else what is wrong. */
+/* int_parse and float_parse read a text for which looks_int or looks_float holds. They return NULL and
+ * set *x, or return what is wrong. */
 static char *int_parse(const char *text, const char *legal, int64_t *x)
 {
     Interval in = interval_parse(legal);
@@ -182,7 +184,7 @@ static char *float_parse(const char *text, const char *legal, double *x)
     errno = 0;
     double y = !strcasecmp(word, ".inf")   ? sign * INFINITY
                : !strcasecmp(word, ".nan") ? NAN : strtod(digits, NULL);
-    int underflow = errno == ERANGE && fabs(y) < 1; /* too near to 0 for a double to hold what was written */
+    int underflow = errno == ERANGE && fabs(y) < 1; /* a double cannot hold it: it is too near to 0 */
     if (!underflow && isfinite(y) && interval_has(&in, y)) {
         *x = y;
         return NULL;
@@ -202,7 +204,7 @@ static char *string_check(const Value *v)
 
 static const char *double_format(char s[32], double x)
 {
-    for (int digits = 1; digits <= 17; digits++) {     /* the shortest that reads back as x */
+    for (int digits = 1; digits <= 17; digits++) {     /* the shortest text that reads back as x */
         snprintf(s, 32, "%.*g", digits, x);
         if (strtod(s, NULL) == x)
             break;
@@ -212,7 +214,7 @@ static const char *double_format(char s[32], double x)
     return s;
 }
 
-/* One element of a list: *out is its text, numbers in a form that strtoll and strtod read. */
+/* Reads one element of a list; *out: its text, a number in a form that strtoll and strtod read. */
 static char *element_store(const Option *o, const Value *v, const char **out)
 {
     ScalarKind kind = v->kind == VALUE_SCALAR ? scalar_kind(v) : SCALAR_NULL;
@@ -240,7 +242,7 @@ static char *element_store(const Option *o, const Value *v, const char **out)
     return wrong_type(o, v);
 }
 
-/* A scalar is a list of one. */
+/* Reads a list; a scalar is a list of one element. */
 static char *list_store(const Option *o, const Value *v, List *list)
 {
     const Value *item = v->kind == VALUE_LIST ? v->item : v;
@@ -308,8 +310,8 @@ char *value_store(const Option *o, const Value *v, void *base)
     return NULL;
 }
 
-/* A string as YAML: plain where no reader could take it for anything else, else in single quotes, in which
- * neither escapes nor ${} mean anything. */
+/* Prints a string as YAML: plain if no reader can take it for anything else, otherwise in single quotes,
+ * in which neither escapes nor ${} have a meaning. */
 static void string_print(FILE *f, const char *s, int numbers_plain)
 {
     static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";

@@ -1,8 +1,9 @@
-/* Reading: the YAML file, event by event, and key=value arguments.
+/* config_yaml -- reads the YAML file, event by event, and key=value arguments
  *
- * The accepted subset: one document, two levels of mappings, scalars and flow or block lists of scalars. No
- * anchors, aliases, tags or directives: what is read is what is written. Limits keep hostile files cheap.
- * ${NAME} in a value that is not in single quotes is replaced by the environment variable. */
+ * The accepted subset of YAML is one document, two levels of mappings, scalars, and flow or block lists
+ * of scalars. Anchors, aliases, tags and directives are refused. Limits on bytes, depth and nodes bound
+ * the work for a hostile file. ${NAME} in a value that is not in single quotes is replaced by the
+ * environment variable. */
 #define _GNU_SOURCE
 #include "config_table.h"
 #include <ctype.h>
@@ -16,12 +17,12 @@ enum { BYTES_MAX = 1 << 20, DEPTH_MAX = 64, NODES_MAX = 100000 };
 
 typedef struct {
     Check *k;
-    int arg;                         /* argument being read, -1: the file */
-    const char *name;                /* its key, for messages */
+    int arg;                         /* index of the argument that is read; -1: the file is read */
+    const char *name;                /* key of the argument, for messages */
     yaml_parser_t yaml;
-    yaml_event_t event;
-    int depth, nodes;
-    int alien; /* there is text, but no mapping of sections: rules would only list what is missing */
+    yaml_event_t event;              /* current event */
+    int depth, nodes;                /* levels that are open; nodes read so far */
+    int alien;                       /* bool: the text is no mapping of sections; no rule is checked */
 } Reader;
 
 static Place place_of(const Reader *r, yaml_mark_t m)
@@ -33,7 +34,8 @@ static Place place_of(const Reader *r, yaml_mark_t m)
     check_add((r)->k, place_of(r, mark), (r)->arg >= 0 ? "%s: " fmt : "%s" fmt,                              \
               (r)->arg >= 0 ? (r)->name : "", ##__VA_ARGS__)
 
-/* The next event. 0 when the text is no YAML, or has more of it than is accepted: then reading stops. */
+/* Reads the next event. Returns 0 if the text is no YAML or not of the accepted subset: reading
+ * stops. */
 static int next(Reader *r)
 {
     yaml_event_delete(&r->event);
@@ -94,11 +96,11 @@ static int utf8_length(const unsigned char *s, size_t left)
             return 0;
     if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] >= 0xA0) || (s[0] == 0xF0 && s[1] < 0x90) ||
         (s[0] == 0xF4 && s[1] >= 0x90))
-        return 0;                                      /* overlong, a surrogate, beyond U+10FFFF */
+        return 0;                                      /* overlong, a surrogate, or above U+10FFFF */
     return n;
 }
 
-/* The offset of the first byte that is not UTF-8, or `size`. */
+/* Returns the offset of the first byte that is not UTF-8; `size`: all are. */
 static size_t utf8_end(const char *text, size_t size)
 {
     size_t i = 0;
@@ -107,7 +109,7 @@ static size_t utf8_end(const char *text, size_t size)
     return i;
 }
 
-/* Replaces ${NAME} in *text. 0 and a violation when a variable is not defined. */
+/* Replaces every ${NAME} in *text. Returns 0 and adds a violation if a variable is not defined. */
 static int interpolate(Reader *r, yaml_mark_t mark, char **text, size_t *len)
 {
     for (char *s = strstr(*text, "${"); s; ) {
@@ -136,20 +138,20 @@ static int interpolate(Reader *r, yaml_mark_t mark, char **text, size_t *len)
         memcpy(t + at, end + 1, *len - (size_t)(end + 1 - *text));
         *text = t;
         *len = size;
-        s = strstr(t + at, "${");                      /* what a variable holds is not looked at again */
+        s = strstr(t + at, "${");                      /* a ${ in a variable's value is not replaced */
     }
     return 1;
 }
 
 static int read_value(Reader *r, Value *v, int *ok);
 
-/* The items up to the end of the list; only one level is kept. */
+/* Reads the items of a list, to its end. Lists within it are read but not kept. */
 static int read_list(Reader *r, Value *v, int *ok)
 {
     while (next(r)) {
         if (r->event.type == YAML_SEQUENCE_END_EVENT)
             return 1;
-        if (!(v->n & (v->n - 1)))                      /* full at every power of two: doubled */
+        if (!(v->n & (v->n - 1)))                      /* the array is full at every power of two */
             v->item = keep_grow(v->item, sizeof *v->item * (size_t)(v->n ? 2 * v->n : 1));
         if (!read_value(r, &v->item[v->n++], ok))
             return 0;
@@ -169,8 +171,8 @@ static int skip_map(Reader *r, int *ok)
     return 0;
 }
 
-/* The value that starts with the current event, to its end. 0: reading stops. *ok = 0: it is unusable for a
- * reason that is in the list already. */
+/* Reads the value that starts with the current event, to its end. Returns 0 if reading stops. *ok = 0:
+ * the value is unusable, for a reason that is listed already. */
 static int read_value(Reader *r, Value *v, int *ok)
 {
     const yaml_event_t *e = &r->event;
@@ -202,7 +204,7 @@ static int read_value(Reader *r, Value *v, int *ok)
     return 1;
 }
 
-/* Stores a value under a key, wherever both came from. */
+/* Stores a value of a key. ok: the value is usable; key, value: places where they stand. */
 static void set(Check *k, int option, const Value *v, int ok, Place key, Place value)
 {
     const Option *o = &options[option];
@@ -218,7 +220,7 @@ static void set(Check *k, int option, const Value *v, int ok, Place key, Place v
 
 static void unknown_key(Check *k, Place at, const char *key, size_t len, const char *section)
 {
-    int listed = k->n < VIOLATIONS_MAX;                /* beyond, only the number counts */
+    int listed = k->n < VIOLATIONS_MAX;                /* beyond, violations are only counted */
     const char *dot = strrchr(key, '.'),
                *name = dot ? dot + 1 : key + strspn(key, "-"); /* optimizer.lr, --num-layers */
     const Alias *alias = listed && strlen(key) == len ? alias_find(name) : NULL;
@@ -248,7 +250,8 @@ static void unknown_key(Check *k, Place at, const char *key, size_t len, const c
         k->guessed[guess] = 1;
 }
 
-/* One `key: value` of a section (NULL: of a section that nobody knows). The current event is the key. */
+/* Reads one `key: value`, whose key is the current event. section: name of its section; NULL: an unknown
+ * one. */
 static int read_key(Reader *r, const char *section)
 {
     Check *k = r->k;
@@ -282,7 +285,7 @@ static int read_key(Reader *r, const char *section)
     return 1;
 }
 
-/* One `section: {keys}`. The current event is the section's name. */
+/* Reads one `section: {keys}`, whose name is the current event. */
 static int read_section(Reader *r)
 {
     Check *k = r->k;
@@ -340,7 +343,7 @@ static void read_document(Reader *r)
 {
     Value v;
     int ok = 1;
-    if (!next(r) || !next(r))                          /* the stream's start; the document's */
+    if (!next(r) || !next(r))                          /* start of the stream, start of the document */
         return;
     if (r->event.type == YAML_STREAM_END_EVENT) {
         r->alien = 1;
@@ -367,7 +370,7 @@ static void read_document(Reader *r)
                 return;
         }
     }
-    if (!next(r) || !next(r))                          /* the document's end; the stream's */
+    if (!next(r) || !next(r))                          /* end of the document, end of the stream */
         return;
     if (r->event.type != YAML_STREAM_END_EVENT)
         COMPLAIN(r, r->event.start_mark, "a second document; one file holds one configuration");
@@ -388,7 +391,8 @@ static void close_reader(Reader *r)
     yaml_parser_delete(&r->yaml);
 }
 
-/* What libyaml accepts or reports badly: encodings, tabs, control characters. 0: not worth parsing. */
+/* Checks what libyaml accepts or reports badly: encoding, tabs, control characters. Returns 0 if the
+ * text should not be parsed. */
 static int check_bytes(Check *k, const char *text, size_t size)
 {
     static const struct { const char *bytes, *name; int n; } marks[] = {
@@ -436,7 +440,7 @@ void config_parse_file(Check *k, const char *path)
 {
     Place nowhere = {0, 0, -1};
     struct stat st;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);    /* a FIFO must not block us */
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);    /* opening a FIFO must not block */
     k->path = path;
     k->unread = 1;
     if (fd < 0 || fstat(fd, &st)) {
@@ -464,10 +468,10 @@ void config_parse_file(Check *k, const char *path)
         close(fd);
 }
 
-/* The value of an argument: one scalar or flow list. */
+/* Reads the value of an argument: one scalar or one list in flow form. */
 static int read_argument(Reader *r, Value *v, int *ok)
 {
-    *v = (Value){.text = ""};                          /* nothing after = is null, as in YAML */
+    *v = (Value){.text = ""};                          /* nothing behind = is null, as in YAML */
     if (!next(r) || !next(r))
         return 0;
     if (r->event.type == YAML_STREAM_END_EVENT)
@@ -514,7 +518,7 @@ void config_parse_args(Check *k, int nargs, char **args)
         } else if (option < 0) {
             unknown_key(k, at, key, n, NULL);
         } else {
-            Value v;                                   /* the last of several on the command line stays */
+            Value v;                                   /* a later argument replaces an earlier one */
             int ok = config_parse_value(k, i, key, text + 1, &v);
             set(k, option, &v, ok, at, at);
         }

@@ -1,4 +1,4 @@
-/* placement -- virtual stages placed on ranks, and layers shared out among them */
+/* placement -- virtual stages placed on ranks, and layers shared out among the stages */
 #define _GNU_SOURCE
 #include "placement.h"
 #include "base.h"
@@ -68,11 +68,16 @@ void placement_print(FILE *f, const Placement *pl)
 
 /* ---- balance ---- */
 
-/* Shares n equal layers out over `count` places that already have `fixed` cost each: one by one to where the
- * cost becomes smallest. As layers cost the same, a split of the model is no more than a number for each
- * place, and this greedy order minimises the largest cost, then the second largest, and so on (Federgruen and
- * Groenevelt 1986, "The greedy procedure for resource allocation problems"). Among equal costs the place that
- * holds fewer of embedding and loss (`ends`) comes first, then the lower one. */
+/* Shares n layers of cost `layer` out over `count` places.
+ *
+ *   fixed   in   [count]  cost that a place has without layers
+ *   ends    in   [count]  how many of embedding and loss the place holds
+ *   layers  out  [count]  layers of the place
+ *
+ * Each layer goes to the place whose cost with it is smallest; among equal costs to the one with fewer
+ * ends, then to the lower one. As all layers cost the same, this order minimises the largest cost, then
+ * the second largest, and so on (Federgruen and Groenevelt 1986, "The greedy procedure for resource
+ * allocation problems"). */
 static void share(int64_t n, int count, const double *fixed, const int *ends, double layer, int *layers)
 {
     for (int i = 0; i < count; i++)
@@ -109,7 +114,7 @@ char *placement_balance(const Config *c, const double cost[3])
         rank_ends[placement_rank(c, p, s)] += ends[s];
     }
     share(c->num_layers, p, of_rank, rank_ends, cost[1], rank_layers);
-    for (int r = 0; r < p; r++) {                  /* a rank's layers over its chunks, by the same rule */
+    for (int r = 0; r < p; r++) {                  /* shares a rank's layers out over its chunks */
         for (int k = 0; k < v; k++) {
             of_chunk[k] = fixed[place_stage(vee, p, r, k)];
             chunk_ends[k] = ends[place_stage(vee, p, r, k)];
