@@ -1,4 +1,4 @@
-/* corpus -- token files opened, checked and read by position */
+/* corpus -- token files: opened, checked, read by position */
 #define _GNU_SOURCE
 #include "corpus.h"
 #include "base.h"
@@ -12,12 +12,12 @@
 #include <unistd.h>
 
 #define BLOCK ((int64_t)1 << 20)          /* bytes of one sequential read */
-#define PIECE ((int64_t)1 << 30)          /* tokens of a stream's longest sequence: offsets stay below 2^31 */
-#define IDX_HEAD 34
-#define SHARD_HEAD 1024
+#define PIECE ((int64_t)1 << 30)          /* tokens: longest sequence of a stream; offsets are < 2^31 */
+#define IDX_HEAD 34                       /* bytes of the .idx before its lengths */
+#define SHARD_HEAD 1024                   /* bytes of an llm.c shard before its tokens */
 #define REMAKE "; change: make the pair again"
 
-/* Sets *why once; always 0, so that `return fail(...)` reads as what it is. */
+/* Sets *why and returns 0, for `return fail(...)`. */
 static int fail(char **why, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static int fail(char **why, const char *fmt, ...)
 {
@@ -94,7 +94,7 @@ static int token_bytes(const TokenFile *f, void *to, int64_t at, int64_t bytes, 
 static uint64_t u64_at(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 static uint32_t u32_at(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 
-/* What a file seems to be, from its first bytes, for the message. */
+/* Returns what a file seems to be, from its first n bytes, for a message. */
 static const char *looks_like(const unsigned char *h, int64_t n)
 {
     if (n >= 9 && !memcmp(h, "MMIDIDX\0\0", 9))
@@ -119,14 +119,14 @@ static const char *looks_like(const unsigned char *h, int64_t n)
     return n && text == n ? "text: tokenize it first with `train tokenize`" : "raw tokens, such as a .bin";
 }
 
-/* The first *n bytes of a file, at most 64. */
+/* Reads the first *n bytes of a file into h; *n is at most 64. */
 static int peek(const TokenFile *f, unsigned char h[64], int64_t *n, char **why)
 {
     *n = f->size < 64 ? f->size : 64;
     return token_bytes(f, h, 0, *n, why);
 }
 
-/* Sizes and counts of the .idx, before anything in it is believed. */
+/* Checks the header of the .idx and its counts against the file's size. */
 static int idx_header(Corpus *c, char **why)
 {
     TokenFile *x = &c->index, *bin = &c->file[0];
@@ -155,7 +155,7 @@ static int idx_header(Corpus *c, char **why)
         return fail(why, "%s: its header names %lu sequences and %lu documents, too many for a file" REMAKE,
                     x->path, u64_at(h + 18), u64_at(h + 26));
     need += IDX_HEAD;
-    if (x->size != need && x->size != need + s)   /* + s: one mode byte a sequence, in multimodal files */
+    if (x->size != need && x->size != need + s)   /* s: multimodal files have one mode byte a sequence */
         return fail(why, "%s: needs %ld bytes for %ld sequences, has %ld" REMAKE, x->path, need, s, x->size);
     if (s > INT32_MAX || d < 1)
         return fail(why, "%s: %ld sequences and %ld document entries; at most 2^31-1 and at least 1" REMAKE,
@@ -165,8 +165,8 @@ static int idx_header(Corpus *c, char **why)
     return 1;
 }
 
-/* Every length and pointer. The writer lays sequences end to end, so anything else is a damaged file or a
- * .bin and an .idx that do not belong together. */
+/* Checks every length and pointer of the .idx. Writers lay sequences end to end: anything else is a
+ * damaged file, or a .bin and an .idx that do not belong together. */
 static int idx_sequences(Corpus *c, char **why)
 {
     TokenFile *x = &c->index, *bin = &c->file[0];
@@ -201,7 +201,7 @@ static int idx_sequences(Corpus *c, char **why)
     return ok;
 }
 
-/* document_indices: 0, ..., sequences; nondecreasing. */
+/* Checks the document entries of the .idx: from 0 to `sequences`, none below the one before it. */
 static int idx_documents(Corpus *c, char **why)
 {
     int64_t rows = BLOCK / 8, before = 0, d = c->documents + 1, from = IDX_HEAD + 12 * c->sequences;
@@ -232,7 +232,7 @@ static int open_megatron(Corpus *c, const char *prefix, char **why)
     return ok;
 }
 
-/* One file of a stream. */
+/* Adds one file to a stream. */
 static int open_stream(Corpus *c, const char *path, int raw, char **why)
 {
     c->file = xrealloc(c->file, sizeof *c->file * (size_t)(c->files + 1));
@@ -285,7 +285,7 @@ static int exists(const char *prefix, const char *tail)
     return yes;
 }
 
-/* The prefix of the megatron pair a spec names, on the heap, or NULL. */
+/* Returns the prefix of the megatron pair that a spec names, on the heap; NULL: it names none. */
 static char *pair_prefix(const char *spec)
 {
     size_t n = strlen(spec);
@@ -435,7 +435,7 @@ static void widen(int32_t *out, const void *raw, int64_t n, TokenType type)
     else if (type == TOKEN_U16)
         for (int64_t i = 0; i < n; i++)
             out[i] = ((const uint16_t *)raw)[i];
-    else   /* a u32 above 2^31 comes out negative, which is no token id either */
+    else   /* a u32 >= 2^31 becomes negative, which is no token id */
         memcpy(out, raw, 4 * (size_t)n);
 }
 

@@ -1,4 +1,4 @@
-/* Reading every token of a corpus: the range of its ids, its fingerprint, and `train inspect`. */
+/* corpus_scan -- tokens of a whole corpus: range of ids, fingerprint, `train inspect` */
 #define _GNU_SOURCE
 #include "corpus.h"
 #include "base.h"
@@ -7,9 +7,10 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define CHUNK 32768   /* tokens a read: 128 KiB, stays in the second-level cache */
+#define CHUNK 32768   /* tokens a read: 128 KiB, which fit the second-level cache */
 
-/* The sequence that token `token` of a megatron corpus is in, and how far into it. */
+/* Finds the sequence of a megatron corpus that contains token `token`; *offset: its place in the
+ * sequence. */
 static int locate(const Corpus *c, int64_t token, int64_t *sequence, int64_t *offset, char **why)
 {
     Window w;
@@ -109,7 +110,7 @@ int corpus_inspect(const char *spec, FILE *out, int json)
     char *why = NULL;
     TokenRange range = {0};
     Corpus *c = corpus_open(1, &spec, &why);
-    /* ids are at most 2^31 - 1 in every trainer's tables: a larger one is damage */
+    /* no trainer has ids above 2^31 - 1: a larger one is damage */
     int whole = c && corpus_scan(c, INT32_MAX, &range, &why);
     if (json) {
         json_print(out, describe(spec, c, &range, whole ? NULL : why), JSON_INDENT(2));

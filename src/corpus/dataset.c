@@ -1,4 +1,4 @@
-/* dataset -- sample k of a run: shuffled documents of one corpus, corpora blended by weight */
+/* dataset -- samples of a run: shuffled documents of a corpus, corpora blended by weight */
 #define _GNU_SOURCE
 #include "dataset.h"
 #include "base.h"
@@ -35,15 +35,15 @@ static uint32_t random_u32(RandomState *r)
     return y ^ y >> 18;
 }
 
-/* What is drawn does not depend on what is swapped: places are drawn AHEAD at a time and fetched, then the
- * swaps find them in the cache. 10 million elements: 165 ns an element without, 12 with. */
+/* Random numbers do not depend on the swaps. So AHEAD places are drawn and prefetched, then swapped from
+ * the cache. 10 million elements take 165 ns an element without prefetch, 12 ns with it. */
 #define AHEAD 128
 
-/* In place, a[n], as RandomState.shuffle does on a one-dimensional array. */
+/* Shuffles a[n] in place as RandomState.shuffle does for a one-dimensional array. */
 static void random_shuffle(RandomState *r, uint32_t *a, int64_t n)
 {
     uint32_t to[AHEAD];
-    BUG_ON(n > (int64_t)UINT32_MAX);   /* above 2^32 numpy draws two words */
+    BUG_ON(n > (int64_t)UINT32_MAX);   /* above 2^32 numpy draws two words a place */
     for (int64_t i = n - 1, left; i > 0; i -= left) {
         left = i < AHEAD ? i : AHEAD;
         for (int64_t k = 0; k < left; k++) {
@@ -78,7 +78,7 @@ static void document_index(Dataset *d, RandomState *r)
     random_shuffle(r, d->document + d->documents - apart, apart);
 }
 
-/* Walks the text once, seq tokens at a time. */
+/* Fills d->sample: walks through the text once, seq tokens at a time. */
 static void sample_index(Dataset *d)
 {
     int64_t at = 0, doc = 0, off = 0;
@@ -86,7 +86,7 @@ static void sample_index(Dataset *d)
     const int32_t *length = d->window.length;
     uint32_t first = (uint32_t)d->window.first;
     for (int64_t s = 1; s <= d->samples; s++) {
-        /* seq tokens past (doc, off) there is one more: the shared one, where sample s starts */
+        /* sample s starts seq tokens behind (doc, off) */
         for (at = off + d->seq; at >= length[d->document[doc] - first]; doc++) {
             at -= length[d->document[doc] - first];
             if (doc + AHEAD < d->documents)
@@ -98,7 +98,7 @@ static void sample_index(Dataset *d)
     }
 }
 
-/* The part [from, to) of a corpus; the rest as for blend_open. */
+/* Opens the share [from, to) of a corpus; the other arguments are those of blend_open. */
 static int dataset_open(Dataset *d, const Corpus *c, double from, double to, int64_t wanted, int64_t seq,
                         uint32_t seed, char **why)
 {
@@ -148,7 +148,7 @@ static void dataset_close(Dataset *d)
     *d = (Dataset){0};
 }
 
-/* Text of the k-th sample, out[seq + 1]. */
+/* Reads the k-th sample into out[seq + 1]. */
 static int dataset_read(const Dataset *d, int64_t k, int32_t *out, char **why)
 {
     BUG_ON(k < 0 || k >= d->samples);
@@ -174,7 +174,7 @@ void dataset_where(const Dataset *d, int64_t k, int64_t t, int64_t *sequence, in
     *offset = t;
 }
 
-/* ---- several ---- */
+/* ---- several corpora ---- */
 
 int split_parse(const char *text, double edges[4], char **why)
 {
@@ -205,7 +205,7 @@ int split_parse(const char *text, double edges[4], char **why)
     return 1;
 }
 
-/* The order in which numpy.sum adds, so that normalised weights have the same bits. */
+/* Adds in the order of numpy.sum, so that normalised weights have the same bits. */
 static double numpy_sum(const double *a, int n)
 {
     double sum = 0, r[8];
@@ -232,8 +232,12 @@ static void normalize(double *w, int n)
         w[i] /= sum;
 }
 
-/* which[n], nth[n] by the greedy rule with normalised weights[sets]; limit[i] >= 0 bounds set i's samples
- * (exhaustive variant), limit NULL: none. */
+/* Chooses the corpus of every sample by the greedy rule.
+ *
+ *   weights  in   [sets]  share of each set; they add up to 1
+ *   limit    in   [sets]  samples that each set has (Megatron's exhaustive variant); NULL: no limit
+ *   which    out  [n]     set of sample k
+ *   nth      out  [n]     number of sample k within its set */
 static void blend_order(int sets, const double *weights, const int64_t *limit, int64_t n, int16_t *which,
                         uint32_t *nth)
 {
@@ -262,7 +266,7 @@ static int number(const char *s, double *x)
     return end != s && !*end;
 }
 
-/* data_path -> specs, and weights[] or NULL. */
+/* Splits data_path into spec [*sets] and *weights [*sets]; *weights is NULL if it has no weights. */
 static int parse_path(int n, const char *const *path, int *sets, const char **spec, double **weights,
                       char **why)
 {
@@ -312,8 +316,8 @@ static int open_corpora(Blend *b, int n, const char **spec, int joined, char **w
     return 1;
 }
 
-/* Who gives sample k. Weighted sets were built 0.5% larger than their share, which covers what greedy
- * rounding adds; without weights every set gives at most what it has. */
+/* Fills b->which and b->nth. Weighted sets were built 0.5% larger than their share, which covers the
+ * rounding of the greedy rule; without weights a set gives at most the samples that it has. */
 static int mix(Blend *b, double *weights, int64_t wanted, char **why)
 {
     int n = b->corpora;

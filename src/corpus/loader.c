@@ -1,4 +1,4 @@
-/* loader -- microbatches read ahead by a thread */
+/* loader -- microbatches of a data rank, read ahead by a thread */
 #define _GNU_SOURCE
 #include "loader.h"
 #include "base.h"
@@ -9,35 +9,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOTS 4                            /* one held by the caller, three read ahead */
-#define SCAN_BYTES ((int64_t)1 << 30)      /* corpora up to this are scanned whole at open */
+#define SLOTS 4                            /* batches: one held by the caller, three read ahead */
+#define SCAN_BYTES ((int64_t)1 << 30)      /* bytes: a smaller corpus is scanned whole at open */
 
 typedef struct {
     Batch b;
-    int64_t room;       /* samples the arrays have room for */
-    char *why;          /* reading failed: what the caller dies of */
+    int64_t room;       /* samples that the arrays have room for */
+    char *why;          /* error of reading, with which the caller dies; NULL: none */
 } Slot;
 
 struct Loader {
-    const char *key;               /* that names the corpus: data_path, valid_data_path, ... */
+    const char *key;               /* key of the corpus: data_path, valid_data_path, ... */
     Blend blend;
-    int64_t seq, vocab;
-    int32_t eod;
+    int64_t seq, vocab;            /* tokens of a sample; token ids */
+    int32_t eod;                   /* token id of end-of-document */
     int reset_mask, reset_position, mask_eod, dp_rank, dp_size;
-    int32_t *text;                 /* [seq + 1] the thread's */
+    int32_t *text;                 /* [seq + 1] tokens of one sample, for the thread alone */
     uint64_t fingerprint;
-    double waited;
+    double waited;                 /* seconds blocked in loader_get */
 
-    /* Batch number q of the present run of calls lives in slot q % SLOTS. The caller holds q = taken - 1; the
-     * thread writes q = made while made - taken < SLOTS - 1. A jump starts a new run of calls: `turn`
-     * changes, and what the thread was reading for the old one is not counted. All under the lock. */
+    /* Batch q of a series of calls lies in slot q % SLOTS. The caller holds batch taken - 1; the thread
+     * fills batch `made` while made - taken < SLOTS - 1. A call for other samples than the next ones
+     * starts a new series: `turn` changes, and the thread drops the batch that it is filling. The lock
+     * guards it all. */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     Slot slot[SLOTS];
     int64_t made, taken, turn;
-    int64_t next, n;               /* first sample of batch `made`; samples of a batch, all ranks; 0: none */
-    int ending;
+    int64_t next, n;               /* first sample of batch `made`; its samples on all ranks, 0: none */
+    int ending;                    /* bool: the thread has to end */
 };
 
 /* ---- the thread's side ---- */
@@ -71,10 +72,10 @@ static void slot_free(Slot *s)
     free(s->why);
 }
 
-/* NULL, or why a token of sample k is no token. */
+/* Checks the token ids of sample k, which is in l->text. Returns NULL, or what is wrong. */
 static char *check_ids(const Loader *l, int64_t k, int set)
 {
-    uint32_t most = 0;   /* negative ids become large */
+    uint32_t most = 0;   /* as unsigned numbers negative ids are large */
     for (int64_t i = 0; i <= l->seq; i++)
         most = (uint32_t)l->text[i] > most ? (uint32_t)l->text[i] : most;
     if (most < l->vocab)
@@ -89,7 +90,7 @@ static char *check_ids(const Loader *l, int64_t k, int set)
                      sequence, offset, k, l->text[i], l->vocab);
 }
 
-/* Row i of the batch from l->text. */
+/* Fills sample i of the batch from l->text. */
 static void fill_row(const Loader *l, Batch *b, int64_t i)
 {
     int64_t at = i * l->seq;
@@ -189,7 +190,7 @@ static void check_corpus(Loader *l, const Corpus *c)
     l->fingerprint = hash64(&print, sizeof print, l->fingerprint);
 }
 
-/* What a split reads: the key that says so, its corpora, and which share of them. */
+/* What a split reads: key, its corpora, their shares (as split_parse reads them) and which share. */
 typedef struct { const char *key; List path; const char *shares; int share; } Reads;
 
 static Reads reads(const Config *c, Split split)
@@ -225,7 +226,7 @@ Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank
     l->text = xcalloc((size_t)l->seq + 1, 4);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
-    sigset_t all, old;   /* signals are the main thread's */
+    sigset_t all, old;   /* the thread blocks all signals: they go to the main thread */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     if (pthread_create(&l->thread, NULL, read_ahead, l))

@@ -1,4 +1,4 @@
-/* tokenizer -- the byte tokenizer, and none */
+/* tokenizer -- the kinds `byte` and `none` */
 #include "tokenizer.h"
 #include "base.h"
 #include <string.h>
