@@ -32,7 +32,7 @@ typedef struct {
     int64_t ld;
     Device *dev;                    /* device whose memory data points to; NULL: host memory */
     int optim;                      /* bool: in the optim shard; weights_only loads masters alone of it */
-    int may_lack;                   /* bool: a checkpoint may lack the tensor; then data is left as it is */
+    int may_lack;                   /* bool: a checkpoint may lack it; then data stays as it is */
 } TensorPiece;
 
 /* Pieces of the parameter table, on the heap: weights, masters where they differ from the weights, and

@@ -132,8 +132,8 @@ static int64_t far_read_async(Device *d, void *dst, const void *src, size_t byte
     return ticket;
 }
 
-/* The source is copied as late as the caller allows: in wait_snapshots, or when the snapshot is asked
- * for. */
+/* The source is copied as late as allowed: in wait_snapshots, or when read_wait has waited half a
+ * second. */
 static int64_t far_snapshot(Device *d, void *dst, const void *src, size_t bytes)
 {
     (void)d;
