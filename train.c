@@ -1,4 +1,4 @@
-/* train -- the executable: main, and the training loop, readable from top to bottom. */
+/* train -- the executable: main, and the training loop from top to bottom */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "job.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- signals: asked for by a handler, answered between steps ---- */
+/* ---- signals: a handler notes them, the loop acts on them between steps ---- */
 
 static volatile sig_atomic_t save_asked, stop_asked;
 
@@ -17,7 +17,7 @@ static void on_signal(int sig)
 {
     sig =
         sig == SIGUSR2 ? SIGTERM : sig; /* as scripts/launch passes it on: mpirun keeps SIGTERM for itself */
-    if (save_asked || stop_asked)      /* the second one does not wait for the step to end */
+    if (save_asked || stop_asked)      /* the second signal ends the process at once */
         _exit(sig == SIGUSR1 ? EXIT_REQUEUE : 128 + sig);
     if (sig == SIGUSR1)
         save_asked = 1;
@@ -44,17 +44,17 @@ typedef struct {
     Log *log;
     Loader *valid;
     int64_t total;                     /* iterations of the whole run */
-    double started;
-    int save_asked, stop_asked, late;  /* by any rank */
-    const char *why;                   /* how it ended */
-    int64_t saved; /* iteration of the newest checkpoint that the log has told of; -1: none */
-    int argc;                          /* the command's arguments, */
-    char **argv;                       /* as they were given */
+    double started;                    /* seconds: time of the start */
+    int save_asked, stop_asked, late;  /* on any rank: SIGUSR1; signal to stop, 0: none; out of time */
+    const char *why;                   /* how the run ended, for people */
+    int64_t saved;                     /* iteration of the newest checkpoint in the log; -1: none */
+    int argc;
+    char **argv;                       /* [argc] arguments of the command */
 } Training;
 
 static int speaks(const Training *t) { return t->run.grid.rank == 0; }
 
-/* Where the weights come from: `load`, else the initial values. */
+/* Loads weights and state from `load`, if it is set; the initial values are there already. */
 static void start_from(Training *t)
 {
     t->saved = -1;
@@ -70,8 +70,8 @@ static void start_from(Training *t)
     free(found);
 }
 
-/* The validation corpus, when evaluations are due. A split's own corpus that this run does not read is
- * checked all the same: a mistake in it shows now and not when the run has ended. */
+/* Opens the validation corpus if the run evaluates. A split's own corpus that the run does not read is
+ * opened and closed: an error in it shows now and not after the run. */
 static void open_valid(Training *t)
 {
     const Config *c = t->cfg;
@@ -93,7 +93,7 @@ static void open_corpora(Training *t)
     open_valid(t);
 }
 
-/* "BF16 on cpu (amx, 8 threads a rank)", "BF16 on cuda (NVIDIA H200)" */
+/* Returns "BF16 on cpu (amx, 8 threads a rank)" or "BF16 on cuda (NVIDIA H200)". */
 static char *arithmetic(const Run *r)
 {
     const char *type = dtype_name(r->params.type);
@@ -126,7 +126,7 @@ static void print_start(const Training *t)
     fflush(stdout);
 }
 
-/* The same for the report. */
+/* Writes what print_start prints to the log, for the report. */
 static void record_start(const Training *t)
 {
     const Memory *m = &t->run.plan.memory;
@@ -149,7 +149,7 @@ static void record_start(const Training *t)
 
 static void tick(void *log, int64_t done) { log_status(log, "evaluating, batch %ld", done); }
 
-/* Evaluation at the end of an iteration; returns its time in ms. */
+/* Evaluates at the end of an iteration; returns the time it took in ms. */
 static double evaluate(Training *t)
 {
     double start = now(), traced = trace_begin(&t->run.trace);
@@ -160,8 +160,8 @@ static double evaluate(Training *t)
     return (now() - start) * 1e3;
 }
 
-/* What the signals and clocks of all ranks ask for: a launcher does not reach all of them in the same step.
- */
+/* What the signals and clocks of all ranks ask for: a launcher does not reach all of them in the same
+ * step. */
 static void agree_on_signals(Training *t)
 {
     const Config *c = t->cfg;
@@ -188,7 +188,7 @@ static double save(Training *t)
     return (now() - start) * 1e3;
 }
 
-/* A line for each checkpoint, once it is whole on the disk. */
+/* Logs a line for a checkpoint once it is whole on the disk. */
 static void tell_saved(Training *t)
 {
     int64_t i = saver_committed(t->run.checkpoint.saver);
@@ -206,7 +206,8 @@ static int quick_to_save(const Run *r)
            (int64_t)200 << 20;
 }
 
-/* What ends the run after this iteration: the exit code, or -1 to go on. Sets *wants_save. */
+/* Decides whether the run ends after this iteration. Returns its exit code, or -1: the run goes on. Sets
+ * t->why; *wants_save: a checkpoint is due. */
 static int ending(Training *t, int *wants_save)
 {
     const Config *c = t->cfg;
@@ -236,7 +237,8 @@ static int ending(Training *t, int *wants_save)
     return -1;
 }
 
-/* Says what the steps have found, until at most `open` of them are still on their way. */
+/* Collects and logs the metrics of finished steps, oldest first, until at most `open` steps are
+ * uncollected. */
 static void settle(Training *t, int open)
 {
     while (run_open_steps(&t->run) > open) {
@@ -251,16 +253,16 @@ static int train_loop(Training *t)
 {
     const Config *c = t->cfg;
     int code = -1, wants_save = 0;
-    double eval_ms = 0, checkpoint_ms = 0;     /* of the pause before a step: told with that step */
+    double eval_ms = 0, checkpoint_ms = 0;     /* time spent before a step; logged with that step */
     while (code < 0) {
         run_step(&t->run, &(Metrics){.eval_ms = eval_ms, .checkpoint_ms = checkpoint_ms});
         int evaluates = t->valid && t->run.progress.iteration % c->eval_interval == 0;
-        settle(t, t->run.dev.late && !evaluates);      /* a device that is behind: the step before */
+        settle(t, t->run.dev.late && !evaluates);      /* an asynchronous device: this step stays open */
         saver_poll(t->run.checkpoint.saver);
         tell_saved(t);
         eval_ms = evaluates ? evaluate(t) : 0;
         code = ending(t, &wants_save);
-        if (wants_save || code >= 0)           /* what a checkpoint knows, the log has said */
+        if (wants_save || code >= 0)           /* the log has every step that a checkpoint contains */
             settle(t, 0);
         if (code >= 0)
             log_last(t->log);
@@ -278,7 +280,7 @@ static int train_loop(Training *t)
     return code;
 }
 
-/* ---- the end, for people ---- */
+/* ---- messages at the end ---- */
 
 static int is_given(const Training *t, const char *key)
 {
@@ -289,8 +291,8 @@ static int is_given(const Training *t, const char *key)
     return 0;
 }
 
-/* The command that goes on with this run, for twice as long where it is finished. Keys that the configuration
- * file sets against that are set back. */
+/* Prints the command that continues this run, for twice as long if it is finished. It also resets
+ * `overwrite` and `finetune` if the configuration file sets them. */
 static void say_command(const Training *t)
 {
     static const char *const without[] = {"load",        "overwrite",     "finetune",
@@ -310,7 +312,7 @@ static void say_command(const Training *t)
     free(longer);
 }
 
-/* Where the run stands, what of it is saved, its report, and how it goes on. */
+/* Prints where the run stands, what is saved, where the report is, and the command that continues it. */
 static void say_end(const Training *t)
 {
     int64_t i = t->run.progress.iteration;
@@ -326,7 +328,7 @@ static void say_end(const Training *t)
     fflush(stdout);
 }
 
-/* A run that was finished when it was started again: nothing of it is touched. */
+/* Ends a run that was finished when it was started again; no file of it changes. */
 static int finished_before(Training *t)
 {
     if (speaks(t)) {
@@ -341,13 +343,13 @@ static int finished_before(Training *t)
     return EXIT_DONE;
 }
 
-/* Rank 0: what stands at the head of the log, and the files of the run directory. */
+/* Rank 0: writes config.yaml to the run directory, prints the start, and opens the log. */
 static void start_log(Training *t)
 {
     static const char *const none[] = {NULL};
     char *command = start_command(t->cfg, t->argc, t->argv, none, ""), why[WHY];
     Config kept = *t->cfg;
-    kept.overwrite = 0;                /* what the start did once is no setting of the run */
+    kept.overwrite = 0;                /* it applies to this start alone */
     if (!config_save(t->dir.path, &kept, config_write, why))
         die(EXIT_RESOURCE, "run-directory", "%s; change: free space, or set save to another folder", why);
     print_start(t);
@@ -363,7 +365,7 @@ static void start_log(Training *t)
 
 int command_run(int argc, char **argv)
 {
-    static Training t;                 /* as long as the process */
+    static Training t;                 /* it lives as long as the process */
     char why[WHY], said[TRACE_SAID];
     t.started = now();
     t.argc = argc;
@@ -402,7 +404,7 @@ int command_run(int argc, char **argv)
         say_end(&t);
     snprintf(said, sizeof said, "code %d", code);
     if (speaks(&t))
-        job_tell(said);                /* what a signal does from here on ends no training */
+        job_tell(said);                /* from here on a signal does not change the exit code */
     run_close(&t.run);
     run_directory_close(&t.dir);
     return code;
@@ -411,6 +413,6 @@ int command_run(int argc, char **argv)
 int main(int argc, char **argv)
 {
     job_begin();
-    signal(SIGXFSZ, SIG_IGN);          /* a file above the limit (ulimit -f) is a write that fails */
+    signal(SIGXFSZ, SIG_IGN);          /* above the limit on file sizes (ulimit -f) a write fails */
     return commands_dispatch(argc, argv);
 }

@@ -1,4 +1,4 @@
-/* train bubble -- bubbles of pipelines: measured, simulated, in closed form, and published ones. */
+/* train bubble -- pipeline bubbles: measured, simulated, in closed form, published */
 #define _GNU_SOURCE
 #include "bubble.h"
 #include "commands.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS_REAL 5                   /* of real computation, recorded */
+#define STEPS_REAL 5                   /* steps that --real records */
 
 static void write_to(const char *path, const Table *t, void (*put)(FILE *f, const Table *t))
 {
@@ -22,7 +22,8 @@ static void write_to(const char *path, const Table *t, void (*put)(FILE *f, cons
             "that is there", path, strerror(errno));
 }
 
-/* What the ranks of a job are told: `bubble` CONFIG, what selects the cells, and the overrides. */
+/* Writes the arguments of a job to line: `bubble` CONFIG, flags that select the cells, key=value.
+ * Returns their number. */
 static int job_line(char **line, const char *path, const BubbleRange *range, const char *steps, const Args *a)
 {
     const char *flag[][2] = {
@@ -40,7 +41,7 @@ static int job_line(char **line, const char *path, const BubbleRange *range, con
     return n;
 }
 
-/* On the clock device, or simulated alone. Returns the exit code of a job that failed. */
+/* Measures on the clock device, or only simulates. Returns 0, or the exit code of a job that failed. */
 static int clocked(Table *t, const char *path, const BubbleRange *range, const Args *a, int simulated)
 {
     int rank, world = job_launched(&rank), code = 0;
@@ -60,7 +61,8 @@ static int clocked(Table *t, const char *path, const BubbleRange *range, const A
     return code;
 }
 
-/* `bubble` CONFIG --real and what makes this pipeline; the last ones are key=value. Returns their number. */
+/* Writes the arguments of a job to line: `bubble` CONFIG --real, then key=value for one pipeline.
+ * Returns their number. */
 static int real_line(char **line, const char *path, const char *steps, const Args *a, const Overrides *o)
 {
     const char *head[] = {"bubble", path, "--real", "--steps", steps};
@@ -71,8 +73,8 @@ static int real_line(char **line, const char *path, const char *steps, const Arg
     return n + a->n + o->n;
 }
 
-/* One pipeline after the other, from a process that no launcher started; all are checked before the first one
- * runs. */
+/* Runs one job a pipeline, from a process without a launcher. All configurations are checked before the
+ * first job starts. */
 static int compute_alone(Table *t, const char *path, const Args *a, const Overrides *list, int n)
 {
     const Config **cfg = xcalloc((size_t)n, sizeof *cfg);
@@ -95,7 +97,7 @@ static int compute_alone(Table *t, const char *path, const Args *a, const Overri
     return code;
 }
 
-/* Real computation: in this job, or in one for each pipeline of the range. */
+/* Measures by computing: in this job, or in one job for each pipeline of the range. */
 static int computed(Table *t, const char *path, const BubbleRange *range, Args *a)
 {
     int rank, code = 0;

@@ -1,4 +1,4 @@
-/* cli -- the command line of a command: what is no flag of its table is a word, key=value, or a mistake */
+/* cli -- the command line of a command: flags, words, key=value, and messages about mistakes */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "config_table.h"
@@ -14,13 +14,14 @@ Args cli_open(const char *command, int argc, char **argv)
 
 static int is_flag(const char *v) { return v[0] == '-' && v[1]; }
 
-/* What `text` adds to a list. */
+/* Returns the list with `text` added to it. */
 static char *join(char *list, const char *gap, const char *text)
 {
     return *list ? xasprintf("%s%s%s", list, gap, text) : xstrdup(text);
 }
 
-/* The flag of the command, of those that help names, that `flag` may be a slip for, into `name`; NULL. */
+/* Finds the command's flag, among those that help names, nearest to a misspelled one. Returns its name,
+ * in `name`; NULL: none is near. */
 static const char *suggest_flag(const Command *c, const char *flag, char name[FLAG_NAME])
 {
     for (int i = 0; i < c->flags; i++) {
@@ -31,8 +32,8 @@ static const char *suggest_flag(const Command *c, const char *flag, char name[FL
     return NULL;
 }
 
-/* Flags that no command has: most are keys of the configuration, written as Megatron and others write theirs.
- */
+/* Dies of the flags that are left. Most of them are keys of the configuration, written as flags as
+ * Megatron has them: the message gives key=value. */
 static _Noreturn void refuse_flags(const Args *a)
 {
     char *write = "", *advice = "";
@@ -59,7 +60,7 @@ static _Noreturn void refuse_flags(const Args *a)
         *write ? ", and keys of the configuration are given as key=value" : "", advice, a->command);
 }
 
-/* key=value, and no file of that name. */
+/* Returns 1 if v is key=value and no file has that name. */
 static int is_setting(const char *v)
 {
     int known = 0;
@@ -89,7 +90,8 @@ const char *cli_next(Args *a, const char *what)
         a->command);
 }
 
-/* An argument that is neither a flag nor key=value: `lr 3`, `lr = 3` and `lr: 3` are meant as one. */
+/* Dies of argument i, which is neither a flag nor key=value. `lr 3`, `lr = 3` and `lr: 3` are taken for
+ * lr=3. */
 static _Noreturn void refuse_word(const Args *a, int i)
 {
     const char *v = a->v[i], *next = i + 1 < a->n ? a->v[i + 1] : NULL;

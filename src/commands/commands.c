@@ -1,4 +1,4 @@
-/* commands -- the table of commands as data. */
+/* commands -- the table of commands as data */
 #include "commands.h"
 #include "config_table.h"
 

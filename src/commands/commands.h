@@ -1,8 +1,8 @@
-/* commands -- the commands of the executable. commands.def is their table: from it come the functions'
- * prototypes, `train help`, what main calls on which rank, and what a command line may hold.
+/* commands -- the commands of the executable.
  *
- * A command's function gets the arguments behind its name and returns the exit code. Output that other
- * programs read (--json) goes to standard output alone. */
+ * commands.def is their table. From it come the prototypes of their functions, `train help`, the ranks
+ * that run a command, and the flags that it has. A command's function gets the arguments behind the
+ * command's name and returns the exit code. With --json standard output has the JSON alone. */
 #ifndef COMMANDS_H
 #define COMMANDS_H
 #include "args.h"
@@ -22,39 +22,39 @@ enum {
 
 typedef struct {
     const char *name;
-    enum { EVERY_RANK, RANK_0 } ranks; /* of a launched job: who does it */
-    enum { NO_KEYS, KEYS } keys;       /* whether it takes key=value */
-    const char *words, *help;
-    const Flag *flag;                  /* [flags] */
+    enum { EVERY_RANK, RANK_0 } ranks; /* ranks of a launched job that run the command */
+    enum { NO_KEYS, KEYS } keys;       /* whether the command takes key=value */
+    const char *words, *help;          /* usage line up to the flags; text of `train help` */
+    const Flag *flag;                  /* [flags] flags of the command */
     int flags;
 } Command;
 
 extern const Command commands[COMMANDS];
 
-/* NULL where there is none of that name. */
+/* Returns a command by its name; NULL: there is none of that name. */
 const Command *commands_find(const char *name);
-/* The command that `name` may be a slip for; NULL. */
+/* Returns the command whose name is nearest to a misspelled one; NULL: none is near. */
 const Command *commands_suggest(const char *name);
 
-/* Does what the arguments of the executable say. Returns the exit code. */
+/* Runs the command that the arguments of the executable name. Returns the exit code. */
 int commands_dispatch(int argc, char **argv);
 
-/* ---- the command line of a command. Mistakes die with EXIT_CONFIG. ---- */
+/* ---- the command line of a command; a mistake in it dies with EXIT_CONFIG ---- */
 
-/* The arguments behind the command's name; argv stays the caller's. The flags are taken by args_switch,
- * args_value and args_number. */
+/* Opens the arguments behind a command's name; argv stays the caller's. args_switch, args_value and
+ * args_number then take the flags. */
 Args cli_open(const char *command, int argc, char **argv);
 
-/* Takes the next argument that is neither a flag nor key=value; dies with "what" when there is none. Flags
- * that no call has taken are none of the command's: they are refused here and by cli_end. */
+/* Takes the next argument that is neither a flag nor key=value. Dies if there is none; what: its name
+ * for the message. A flag that is still there is not one of the command's: cli_next and cli_end die. */
 const char *cli_next(Args *a, const char *what);
 
-/* The configuration's path; NULL where it is left out beside load=DIR. */
+/* Takes the path of the configuration; NULL: it is left out, and load=DIR is given. */
 const char *cli_config(Args *a);
 
-/* Dies when a flag that the command needs was left out. */
+/* Dies if the value of a flag that the command needs is NULL. */
 void cli_needs(const Args *a, const char *value, const char *flag, const char *change);
 
-/* Dies when anything is left but key=value of a command that takes keys. */
+/* Dies if any argument is left; key=value may be left if the command takes keys. */
 void cli_end(const Args *a);
 #endif

@@ -1,4 +1,4 @@
-/* dispatch -- which command the arguments name, and which ranks of a launched job do it. */
+/* dispatch -- runs the command that the arguments name, on the ranks that its row says */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "config.h"
@@ -13,7 +13,7 @@ static int (*const functions[COMMANDS])(int argc, char **argv) = {
 #undef COMMAND
 };
 
-/* Whether every rank does the command: its row says so, or a flag among the arguments does. */
+/* Returns 1 if every rank runs the command: by its row, or by a flag among the arguments. */
 static int for_every_rank(const Command *c, int argc, char **argv)
 {
     char name[FLAG_NAME];
@@ -24,7 +24,8 @@ static int for_every_rank(const Command *c, int argc, char **argv)
     return every;
 }
 
-/* argv: behind the command's name. What one process does, rank 0 of a launched job does; the others end. */
+/* Runs a command with the arguments behind its name. Of a launched job only rank 0 runs a RANK_0
+ * command; the other ranks end. */
 static int do_command(const Command *c, int argc, char **argv)
 {
     int rank;
@@ -44,7 +45,8 @@ static int asks_for_help(int argc, char **argv)
     return 0;
 }
 
-/* No command: a configuration to train, or a slip. */
+/* Handles a first argument that is no command: it is a configuration to train, or a misspelled
+ * command. */
 static int command_or_file(int argc, char **argv)
 {
     const char *name = argv[0];
@@ -61,8 +63,9 @@ static int command_or_file(int argc, char **argv)
     return command_run(argc, argv);
 }
 
-/* Until the ranks are joined, each finds the same mistake: rank 0 tells it, and the launcher ends the others.
- * Only a rank that is still there after a while has found what rank 0 has not. */
+/* Before the ranks are joined every rank finds the same mistake: rank 0 reports it, and the launcher
+ * ends the others. A rank that is not ended after a while has found a mistake of its own, and reports
+ * it. */
 static int rank_0_first(int code)
 {
     (void)code;

@@ -1,6 +1,7 @@
-/* train dump -- loss, logits and gradients of the first global batch as one safetensors file, for checking
- * against another implementation. Tensors are whole and in global shape; padding of the vocabulary is
- * removed. Every rank writes what it has into the one file. */
+/* train dump -- loss, logits and gradients of the first global batch as one safetensors file
+ *
+ * The file is for comparison with another implementation. Tensors have their global shape, without
+ * padding of the vocabulary. Every rank writes the parts that it has into the one file. */
 #include "commands.h"
 #include "huggingface.h"
 #include "safetensors.h"
@@ -13,7 +14,7 @@
 
 enum { TOKENS, LABELS, MASK, LOSS, LOGITS, FIRST_GRAD };
 
-/* A tensor of the file: rows [row0, row0 + rows) of a parameter's gradient, as they are or transposed. */
+/* A tensor of the file: rows [row0, row0 + rows) of a parameter's gradient; transposed: bool. */
 typedef struct { const char *name; int transposed; int64_t row0, rows, cols; } Source;
 
 typedef struct {
@@ -41,7 +42,7 @@ static void add(Dump *d, Source source, const char *name, Dtype type, int ndim, 
     d->tensor[d->n++] = (StTensor){.name = name, .type = (int)type, .ndim = ndim, .shape = {a, b, c}};
 }
 
-/* Of the whole model, whatever this rank holds. */
+/* Adds the gradients of the whole model to the file, also those that this rank does not hold. */
 static void add_gradients(Dump *d, const Config *cfg, const HfFamily *family)
 {
     Params table;
@@ -62,7 +63,7 @@ static void add_gradients(Dump *d, const Config *cfg, const HfFamily *family)
     params_close(&table);
 }
 
-/* Rows [lo, hi) of a piece, whose values are g, into tensor i, a row of the file at a time. */
+/* Writes rows [lo, hi) of a piece, whose values are g, to tensor i, one row of the file at a time. */
 static void put_piece(Dump *d, int i, const TensorPiece *p, const double *g, int64_t lo, int64_t hi)
 {
     const Source *s = &d->source[i];
@@ -103,8 +104,8 @@ static void put_gradients(Dump *d)
     pieces_close(p, n);
 }
 
-/* Logits pass by once, a slice of rows at a time, before they turn into their gradient: this rank's part of
- * the vocabulary. */
+/* Writes a slice of rows of the logits, in this rank's part of the vocabulary. The model calls it for
+ * each slice, before the logits are overwritten by their gradient. */
 static void see_logits(void *dump, Model *m, int part, const char *where, Mat x)
 {
     (void)part;
@@ -123,7 +124,7 @@ static void see_logits(void *dump, Model *m, int part, const char *where, Mat x)
     free(line);
 }
 
-/* The samples of this data rank, from the ranks of the first stage. */
+/* Writes the samples of this data rank; the ranks of the first stage do so. */
 static void put_batch(Dump *d)
 {
     Run *r = d->run;
@@ -144,7 +145,7 @@ static void put_batch(Dump *d)
     free(wide);
 }
 
-/* Rank 0 makes the file, the others open it. */
+/* Opens the file: rank 0 creates it, then the other ranks open it. */
 static void open_file(Dump *d)
 {
     static const char *const meta[] = {"format", "pt", NULL};

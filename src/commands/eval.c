@@ -1,4 +1,4 @@
-/* train eval -- loss and perplexity of a checkpoint over the validation split, or another. */
+/* train eval -- loss and perplexity of a checkpoint on the validation split, or on another */
 #include "commands.h"
 #include "json_number.h"
 #include "start.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --split NAME, in the order of Split; `word` is for people. */
+/* Names of --split, in the order of Split; word: the name in messages. */
 static const struct {
     const char *name, *word;
 } splits[] = {{"train", "training"}, {"valid", "validation"}, {"test", "test"}};

@@ -1,6 +1,8 @@
-/* train export -- makes a Hugging Face directory of a checkpoint, one tensor at a time: config.json,
- * generation_config.json, model.safetensors, or numbered files with an index when there is more than
- * --shard-bytes of weights. The directory is written beside its place and renamed when it is whole. */
+/* train export -- makes a Hugging Face directory of a checkpoint
+ *
+ * It writes config.json, generation_config.json and model.safetensors, or numbered files with an index
+ * if there are more than --shard-bytes of weights. One tensor is in memory at a time. The directory is
+ * written as OUT.tmp and renamed when it is whole. */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "convert.h"
@@ -28,7 +30,8 @@ static void open_newest(Source *s, const char *path)
         REFUSE("%s; change: give another checkpoint or run directory", why);
 }
 
-/* Lists the tensors and shares them out over files of at most `limit` bytes; returns the number of files. */
+/* Lists the tensors in item [*n] and shares them out over files of at most `limit` bytes. Returns the
+ * number of files. */
 static int plan(const Source *s, const Params *p, const HfFamily *family, double limit, Item *item, int *n)
 {
     int shard = 0;
@@ -62,7 +65,7 @@ static void shard_name(char out[64], int shard, int shards)
         snprintf(out, 64, "model-%05d-of-%05d.safetensors", shard + 1, shards);
 }
 
-/* Items [first, end) into one file. */
+/* Writes item [n] to one file. */
 static void write_shard(Source *s, int dir, const char *name, const Item *item, int n)
 {
     static const char *const meta[] = {"format", "pt", NULL};
@@ -103,7 +106,7 @@ static void write_shard(Source *s, int dir, const char *name, const Item *item, 
     free(t);
 }
 
-/* Reals with 15 digits where that loses nothing: 1e-06 and not 9.9999999999999995e-07. */
+/* Returns JSON with reals of 15 digits if that loses nothing: 1e-06, not 9.9999999999999995e-07. */
 static char *json_text(const json_t *j)
 {
     char *text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
@@ -143,8 +146,8 @@ static void write_index(int dir, const Item *item, int n, int shards)
                json_pack("{s:{s:I}, s:o}", "metadata", "total_size", total, "weight_map", map));
 }
 
-/* Special tokens: those of the directory that the checkpoint came from; else the byte tokenizer's end of
- * document. */
+/* Returns the special tokens of the directory that the checkpoint was imported from; else
+ * end-of-document of the byte tokenizer. */
 static json_t *special_tokens(const json_t *state, const Config *cfg)
 {
     json_t *origin = json_object_get(state, "huggingface");
@@ -168,7 +171,7 @@ static void write_configs(int dir, const Config *cfg, const HfFamily *family, Dt
     json_decref(tokens);
 }
 
-/* Makes OUT.tmp, empty; OUT itself may not be there, or be an empty folder. */
+/* Creates OUT.tmp, empty. OUT itself must be missing or an empty folder. */
 static int open_output(const char *out, const char *tmp)
 {
     char why[WHY];

@@ -1,5 +1,5 @@
-/* train generate -- a sample of text: the prompt goes through the model once, then one token at a time over
- * the cache of keys and values. */
+/* train generate -- continues a text: the prompt in one forward pass, then one token a pass with a KV
+ * cache */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "run.h"
@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 typedef struct {
-    double temperature;        /* 0: the most likely token */
-    int64_t top_k;             /* 0: all */
-    double top_p;              /* 1: all; nucleus, Holtzman et al. 2020, arXiv:1904.09751 */
+    double temperature;        /* divisor of the logits; 0: the most likely token is taken */
+    int64_t top_k;             /* number of most likely tokens to draw from; 0: all */
+    double top_p;              /* share of probability to keep; Holtzman et al. 2020, arXiv:1904.09751 */
     uint64_t seed;
 } Sampling;
 
@@ -25,8 +25,8 @@ static int falling(const void *a, const void *b, void *logits)
     return x[i] != x[j] ? (x[i] < x[j] ? 1 : -1) : i - j;
 }
 
-/* Draws from logits[0..n) with the random number of `position`; order [n] is work memory. Ties go to the
- * lower token. */
+/* Draws a token from logits [n] with the random number of `position`; order [n] is work memory. Of equal
+ * logits the lower token comes first. */
 static int32_t sample_token(const Sampling *s, const double *logits, int64_t n, int64_t position,
                             int32_t *order)
 {
@@ -39,7 +39,7 @@ static int32_t sample_token(const Sampling *s, const double *logits, int64_t n, 
     double total = 0, cut = 0;
     for (int64_t i = 0; i < keep; i++)
         total += exp((logits[order[i]] - logits[order[0]]) / s->temperature);
-    for (int64_t i = 0; i < keep; i++) {      /* the fewest tokens whose share reaches top_p */
+    for (int64_t i = 0; i < keep; i++) {      /* keeps the fewest tokens whose share reaches top_p */
         cut += exp((logits[order[i]] - logits[order[0]]) / s->temperature);
         if (cut >= s->top_p * total)
             keep = i + 1;
@@ -53,8 +53,8 @@ static int32_t sample_token(const Sampling *s, const double *logits, int64_t n, 
     return order[keep - 1];
 }
 
-/* Continues prompt[0..n) by up to `count` tokens, until `end` is drawn (it is kept); returns how many are in
- * out. The run has a cache for n + count positions. */
+/* Continues prompt [n] by up to `count` tokens, or up to and including the token `end`. Returns the
+ * number of tokens in out. The run must have a KV cache for n + count positions. */
 static int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t n, int64_t count,
                              int32_t end, int32_t *out)
 {
@@ -85,7 +85,8 @@ static int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, i
     return made;
 }
 
-/* Bytes that are no UTF-8 become U+FFFD: a byte-level model may stop within a character. */
+/* Returns text [n] with every byte that is not UTF-8 replaced by U+FFFD: a model of bytes may stop
+ * within a character. */
 static char *valid_utf8(const char *text, size_t n)
 {
     char *out = xcalloc(3 * n + 1, 1), *to = out;
@@ -129,8 +130,8 @@ static void print_sample(const Tokenizer *tok, const char *prompt, const int32_t
     free(text);
 }
 
-/* The run directory of a checkpoint that a run has written, on the heap, and its iteration; NULL: there is
- * none that may be written to. */
+/* Returns the run directory of a checkpoint, on the heap, and its *iteration. NULL: the checkpoint lies
+ * in no run directory, or in one that may not be written to. */
 static char *run_of(const char *checkpoint, int64_t *iteration)
 {
     char *dir = xstrdup(checkpoint), *slash = strrchr(dir, '/'), *metrics;
@@ -153,7 +154,7 @@ static char *run_of(const char *checkpoint, int64_t *iteration)
     return dir;
 }
 
-/* The run's report shows what its model has written last: a line of samples.jsonl. */
+/* Appends the text to the run's samples.jsonl, for its report. */
 static void keep_sample(const char *checkpoint, const Tokenizer *tok, const char *prompt,
                         const int32_t *token, int64_t n)
 {
@@ -207,7 +208,7 @@ int command_generate(int argc, char **argv)
         text = "";
     int32_t *prompt = xcalloc(strlen(text) + 1, sizeof *prompt);
     int64_t n = tok->encode(tok, text, (int64_t)strlen(text), prompt);
-    if (!n)                                    /* nothing said: start as a document starts */
+    if (!n)                                    /* an empty prompt: start as a document starts */
         prompt[n++] = tok->eod;
     if (n + count > cfg->max_position_embeddings)
         die(EXIT_CONFIG, "generate-length", "a prompt of %ld tokens and --tokens %ld make more than the %ld "

@@ -1,8 +1,8 @@
-/* train help -- what the tables say of a command, a section or a key. */
+/* train help -- explains a command, a section or a key from the tables */
 #include "commands.h"
 #include "config_table.h"
 
-/* Its usage line after `indent` blanks, its help after `inner`. */
+/* Prints a command's usage line after `indent` blanks and its help after `inner` blanks. */
 static void explain(const Command *c, int indent, int inner)
 {
     printf("%*strain %s %s", indent, "", c->name, c->words);

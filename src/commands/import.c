@@ -1,8 +1,8 @@
-/* train import -- makes a checkpoint of a Hugging Face directory: iteration 0, weights only, every tensor in
- * its own type.
+/* train import -- makes a checkpoint of a Hugging Face directory: iteration 0, weights only, every
+ * tensor in its own type.
  *
- * The files are mapped and the saver reads from the mapping, so that nothing but GPT-2's transposed matrices
- * takes memory. */
+ * The files are mapped and the saver reads from the mapping, so that nothing but GPT-2's transposed
+ * matrices takes memory. */
 #define _GNU_SOURCE
 #include "checkpoint.h"
 #include "commands.h"
@@ -22,7 +22,7 @@
 
 typedef struct { StFile st; char *map; } HfFile;
 
-/* One tensor of the directory. */
+/* A tensor of the directory. */
 typedef struct { const char *name; const StTensor *t; const char *data; int used; } Found;
 
 typedef struct {
@@ -126,16 +126,16 @@ static void open_tensors(HfDir *d)
     json_decref(index);
 }
 
-/* A tensor by its full name, or without the first word: models saved without their head have no "model." in
- * front. */
+/* Finds a tensor by its full name, or by the name without its first word: a model that was saved without
+ * its head has no "model." in front. */
 static Found *find_either(const HfDir *d, const char *name)
 {
     Found *f = find(d, name);
     return f || !strchr(name, '.') ? f : find(d, strchr(name, '.') + 1);
 }
 
-/* Why one parameter cannot be read as the Hugging Face tensors of `out`; 1 when it can, and found[] is
- * filled. */
+/* Finds the Hugging Face tensors out [n] of one parameter and checks their shapes. Returns 1 and fills
+ * found [n], or 0 and a reason. */
 static int match(const HfDir *d, const Param *t, const HfTensor *out, int n, Found *found[], char why[WHY])
 {
     for (int i = 0; i < n; i++) {
@@ -157,7 +157,7 @@ static int match(const HfDir *d, const Param *t, const HfTensor *out, int n, Fou
     return 1;
 }
 
-/* Buffers of models that are no weights: masks and angles that older versions stored. */
+/* Returns 1 for a tensor that is no weight: masks and angles that older versions stored. */
 static int ignored(const char *name)
 {
     static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
@@ -169,8 +169,8 @@ static int ignored(const char *name)
     return 0;
 }
 
-/* What no parameter has asked for must be known to mean nothing; a tied lm_head must be the embedding's
- * bytes. */
+/* Checks the tensors that no parameter has used: each must be one of `ignored`, or a tied lm_head with
+ * the bytes of the embedding. */
 static void check_rest(const HfDir *d, const Config *cfg, const Found *embedding)
 {
     for (int i = 0; i < d->n; i++) {
@@ -196,7 +196,8 @@ static void check_finite(const HfDir *d, const StTensor *t, const char *data)
             "directory, or its right files", d->path, t->name, n, n == 1 ? " that is" : "s that are");
 }
 
-/* Turns the directory's tensors into pieces; *kept: the matrices that had to be transposed. */
+/* Makes the pieces for the saver from the directory's tensors; *kept: memory of the transposed
+ * matrices. */
 static TensorPiece *make_pieces(const HfDir *d, const Params *p, const HfFamily *family, int *n, char ***kept)
 {
     TensorPiece *list = xcalloc((size_t)p->nparam * MAX_SEGMENTS, sizeof *list);

@@ -1,6 +1,6 @@
 /* train inspect -- what a corpus, checkpoint, run directory, safetensors file or Hugging Face directory
- * holds, and whether it is whole: every byte is read and compared with its hash where there is one. Exit code
- * 0 whole, 1 not. */
+ * holds, and whether it is whole: every byte is read and compared with its hash where there is one. Exit
+ * code 0 whole, 1 not. */
 #define _GNU_SOURCE
 #include "checkpoint.h"
 #include "commands.h"
@@ -31,7 +31,7 @@ static int has(const char *dir, const char *name)
     return ok;
 }
 
-/* The object that every kind fills: kind and path first, whole and why last. */
+/* Starts the report of any kind: kind and path. verdict adds whole and why at its end. */
 static json_t *report(const char *kind, const char *path)
 {
     return json_pack("{s:s, s:s}", "kind", kind, "path", path);
@@ -50,7 +50,7 @@ static void count_type(json_t *types, const char *dtype, int64_t elements)
     json_object_set_new(types, dtype, json_integer(n + elements));
 }
 
-/* Elements that are NaN or infinite, and the tensors that have some. */
+/* n: elements that are NaN or infinite; tensors: names of the tensors that have some. */
 typedef struct { json_int_t n; json_t *tensors; } NotFinite;
 
 static void count_odd(NotFinite *odd, const char *tensor, int64_t n)
@@ -66,9 +66,9 @@ static void report_odd(json_t *o, NotFinite *odd)
     json_object_set_new(o, "not_finite_tensors", odd->tensors);
 }
 
-/* ---- a checkpoint */
+/* ---- a checkpoint ---- */
 
-/* *gone, when not NULL: 1 if a run that is going on has deleted it while it was read. */
+/* Reports on a checkpoint. *gone, if not NULL: 1 if a run in progress deleted it while it was read. */
 static json_t *checkpoint(const char *path, int *gone)
 {
     static const char *const keys[] = {"run_id", "consumed_samples", "weights_only", "build"};
@@ -118,11 +118,11 @@ static json_t *checkpoint(const char *path, int *gone)
     return verdict(o, whole, why);
 }
 
-/* ---- a run directory: its checkpoints, newest first, and what killed saves have left */
+/* ---- a run directory: its checkpoints, and leftovers of killed saves ---- */
 
-/* The checkpoints of a run directory, newest first; those that a run still going on deletes under way are
- * left out, and looked for again when nothing else is left. *damaged: how many are, and the first one's
- * reason. */
+/* Returns the reports of a run directory's checkpoints, newest first. One that a run in progress deletes
+ * meanwhile is left out; if none is left the folder is listed again. *damaged: number of damaged ones;
+ * why: reason of the first. */
 static json_t *checkpoints(const char *path, int *damaged, char why[WHY])
 {
     json_t *list = json_array();
@@ -148,7 +148,7 @@ static json_t *checkpoints(const char *path, int *damaged, char why[WHY])
     return list;
 }
 
-/* The iteration of the newest checkpoint of the run `id`; NULL without one. */
+/* Returns the iteration of the newest checkpoint of the run `id`; NULL: it has none. */
 static json_t *newest_of(const json_t *list, const char *id)
 {
     size_t i;
@@ -191,9 +191,10 @@ static json_t *run_directory(const char *path)
     return verdict(o, !damaged, why);
 }
 
-/* ---- safetensors files and Hugging Face directories */
+/* ---- safetensors files and Hugging Face directories ---- */
 
-/* Reads a tensor for what in it is not finite. */
+/* Reads a tensor and counts its elements that are not finite. Returns 0 and a reason on a failing
+ * read. */
 static int count_values(const StFile *f, const StTensor *t, NotFinite *odd, char why[WHY])
 {
     enum { PIECE = 1 << 20 };
@@ -213,7 +214,8 @@ static int count_values(const StFile *f, const StTensor *t, NotFinite *odd, char
     return ok;
 }
 
-/* Adds a file's tensors to `types`; 0 and a reason when it is damaged. */
+/* Adds the tensors of a file to `types`, *tensors and *bytes. Returns 0 and a reason if it is
+ * damaged. */
 static int count_file(int dir, const char *name, json_t *types, json_int_t *tensors, json_int_t *bytes,
                       NotFinite *odd, char why[WHY])
 {
@@ -308,7 +310,7 @@ static json_t *huggingface(const char *path)
     return verdict(o, whole, why);
 }
 
-/* ---- what it is, and how it is shown */
+/* ---- kind of a path, and output ---- */
 
 static json_t *inspect(const char *path)
 {
@@ -322,7 +324,7 @@ static json_t *inspect(const char *path)
     return has(path, "checkpoints") || has(path, "metrics.jsonl") ? run_directory(path) : NULL;
 }
 
-/* A value within a line: lists as [61, 20], the values of an object one after the other. */
+/* Prints a value within a line: a list as [61, 20], an object as its values one after the other. */
 static void put(FILE *f, const json_t *v)
 {
     const char *key, *gap = "";
@@ -349,8 +351,8 @@ static void put(FILE *f, const json_t *v)
     }
 }
 
-/* A report, one line a key: "elements  F32 1234, BF16 56"; lists one element a line, reports in reports
- * indented. */
+/* Prints a report, one line a key: "elements  F32 1234, BF16 56". A list has one element a line; a
+ * report within a report is indented. */
 static void show(FILE *f, const json_t *o, int indent)
 {
     const char *key, *k, *gap;
@@ -390,8 +392,8 @@ static void show(FILE *f, const json_t *o, int indent)
     }
 }
 
-/* Dies when the path names nothing: no file, no PREFIX of a corpus. raw:FILE and patterns are the corpus's to
- * judge. */
+/* Dies if the path is neither a file nor the PREFIX of a corpus. raw:FILE and patterns are left to
+ * corpus_open. */
 static void must_exist(const char *path)
 {
     static const char *const ends[] = {"", ".bin", ".idx"};

@@ -1,5 +1,5 @@
-/* train plan -- placement, exact memory, arithmetic and messages of a run of any size, without starting it.
- */
+/* train plan -- placement, exact memory, arithmetic and messages of a run of any size, without starting
+ * it */
 #include "calibrate.h"
 #include "commands.h"
 #include "json_number.h"
@@ -24,20 +24,20 @@ static int64_t bytes_of(const Memory *m, int i)
 
 typedef struct {
     const Config *cfg;
-    Memory *memory;                /* [world] */
-    Traffic most[AXES];            /* of the rank that sends most on the axis */
+    Memory *memory;                /* [world] memory of each rank */
+    Traffic most[AXES];            /* messages of the rank that sends most on the axis */
     Placement placement;
     StepLists lists;
-    PipeShape shape;               /* of the last segment's step */
+    PipeShape shape;               /* pipeline of a step in the last segment of batch sizes */
     Simulation sim;
     double flops;
-    int *first;                    /* [p] the first rank of each pipeline rank */
-    const Machine *machine;        /* NULL: no prediction */
+    int *first;                    /* [p] lowest rank of each pipeline rank */
+    const Machine *machine;        /* machine of the prediction; NULL: no prediction */
     Prediction will;
 } Plan;
 
-/* Ranks of one pipeline stage hold the same, but for what they would write of a checkpoint: with asynchronous
- * saves that is memory too, and every rank is asked. */
+/* Fills p->memory. Ranks of one pipeline stage need the same memory, apart from the buffers of
+ * asynchronous saves: with these every rank is asked. */
 static void ask_ranks(Plan *p)
 {
     const Config *c = p->cfg;
@@ -52,7 +52,7 @@ static void ask_ranks(Plan *p)
         }
         p->first[stage] = known[stage] ? p->first[stage] : rank;
         known[stage] = rank + 1;
-        if (p->machine && !c->async_save) {        /* the walk has asked already */
+        if (p->machine && !c->async_save) {        /* the prediction has asked already */
             p->memory[rank] = p->will.memory[stage];
             continue;
         }
@@ -187,7 +187,7 @@ static void print(const Plan *p)
                    (double)p->most[a].bytes / 1e6);
 }
 
-/* argv: behind the command's name. */
+/* Does --calibrate. argv: arguments behind the command's name. */
 static void command_calibrate(const Config *c, const char *path, int argc, char **argv)
 {
     size_t n = path ? strlen(path) : 0;

@@ -1,5 +1,5 @@
-/* train schedule -- the instruction lists of a configuration: checked, simulated, printed and drawn, without
- * starting a run. */
+/* train schedule -- instruction lists of a configuration: checked, simulated, printed, drawn; trains
+ * nothing */
 #include "commands.h"
 #include "config_table.h"
 #include "custom.h"
@@ -23,8 +23,8 @@ typedef struct {
     Schedule *rank;            /* [p] expanded */
 } View;
 
-/* Times of every virtual stage: those of a clock_* key, or 1 a rank; one number is a rank's, shared evenly by
- * its chunks. */
+/* Fills out [stages] with the times of a clock_* key, or with 1 a rank. A single number is the time of a
+ * rank: its chunks share it evenly. */
 static void costs_of(double *out, const List *times, int stages, int chunks)
 {
     for (int s = 0; s < stages; s++)
@@ -95,7 +95,7 @@ static void view_close(View *v)
     free(v->cost);
 }
 
-/* What the times of the replay, and of a search, are. */
+/* Returns where the times of the simulation and of a schedule search come from. */
 static const char *source_of(const View *v)
 {
     return v->timed ? "clock" : v->own.cost[0] ? "flops" : "equal";
@@ -121,7 +121,8 @@ static char *title_of(const View *v)
 
 /* ---- text ---- */
 
-/* Capital: sent, small: received. */
+/* Prints one instruction. A message that is sent has a capital letter, one that is received a small
+ * one. */
 static void print_instr(const Instr *i, int v)
 {
     static const char *const short_name[] = {[I_SA] = "A", [I_RA] = "a", [I_SG] = "G", [I_RG] = "g"};
@@ -221,8 +222,8 @@ static void write_svg(const View *v, const char *path)
     close_written(f, path);
 }
 
-/* Chrome's trace form: a process a rank, compute and messages on rows of their own. A unit without clock
- * times is 1 ms. */
+/* Writes Chrome's trace format: a process a rank, with one row for compute and others for messages.
+ * Without clock times one unit of time is 1 ms. */
 static void write_trace(const View *v, const char *path)
 {
     FILE *f = open_for_writing(path);

@@ -1,4 +1,4 @@
-/* train sweep -- the command: what is asked, and what is said. */
+/* train sweep -- the command: its arguments and its output */
 #define _GNU_SOURCE
 #include "calibrate.h"
 #include "commands.h"
@@ -13,9 +13,9 @@
 #include <jansson.h>
 #include <unistd.h>
 
-/* ---- what is asked ---- */
+/* ---- arguments ---- */
 
-/* Keys that layouts differ in, and what the command line may fix. */
+/* Keys in which layouts differ; the command line may fix each of them. */
 static const struct { int option; unsigned fixed;
 } swept[] = {{OPT_tensor_model_parallel_size, FIXED_TP},
              {OPT_sequence_parallel, FIXED_ROWS},
@@ -37,7 +37,8 @@ static int swept_at(int option)
     return -1;
 }
 
-/* key=value that name what is swept go from the arguments into s->fixed: a job gets them from its layout. */
+/* Moves key=value of swept keys from the arguments to s->fixed: a job gets these keys from its
+ * layout. */
 static void take_fixed(Sweep *s, const Config *c)
 {
     int kept = 0;
@@ -63,8 +64,8 @@ static void take_fixed(Sweep *s, const Config *c)
     s->nargs = kept;
 }
 
-/* Measured rows belong to what the file and the command line say, but for what a sweep tries, on this world,
- * by this build. */
+/* Returns a hash of everything that measured rows depend on: build, world, and all keys that are set
+ * other than the swept ones. */
 static uint64_t identity_of(const Sweep *s, const Config *c)
 {
     const char *build = config_build_id();
@@ -80,7 +81,8 @@ static uint64_t identity_of(const Sweep *s, const Config *c)
     return h;
 }
 
-/* A batch size that follows from the world is none. */
+/* Dies if layers are shared out by cost, or if no batch size is given: it would follow from the
+ * layout. */
 static void check_config(const Sweep *s, const Config *c)
 {
     if (c->pipeline_balance == PIPELINE_BALANCE_COST)
@@ -93,7 +95,7 @@ static void check_config(const Sweep *s, const Config *c)
             "do not compare; change: global_batch_size=N", c->path);
 }
 
-/* --world, else the tasks of a Slurm allocation, else 1. */
+/* Returns the ranks: --world, else the tasks of a Slurm allocation, else 1. */
 static int world_of(Args *a)
 {
     const char *tasks = getenv("SLURM_NTASKS");
@@ -102,7 +104,7 @@ static int world_of(Args *a)
     return !isnan(given) ? (int)given : found > 0 ? found : 1;
 }
 
-/* --measure K, or all. */
+/* Returns K of --measure K; SWEEP_ALL for `all`. */
 static int measure_of(Args *a)
 {
     for (int i = 0; i + 1 < a->n; i++)
@@ -111,7 +113,8 @@ static int measure_of(Args *a)
     return (int)args_number(a, "--measure");
 }
 
-/* Without --machine: this host, measured once for this model and kept in the sweep's folder. */
+/* Without --machine: measures this host, once for this model, and keeps the result in the sweep's
+ * folder. */
 static void find_machine(Sweep *s, const Config *c)
 {
     if (s->machine)
@@ -138,7 +141,7 @@ static void find_machine(Sweep *s, const Config *c)
     free(line);
 }
 
-/* ---- what is said ---- */
+/* ---- output ---- */
 
 static json_t *number(double x) { return x > 0 ? json_number(x) : json_null(); }
 
@@ -159,7 +162,7 @@ static json_t *row_of(const Sweep *s, const SweepLayout *l)
     return row;
 }
 
-/* The winner's settings, as `train` takes them. */
+/* Returns the winner's settings as arguments of `train`. */
 static json_t *winner_of(const Sweep *s)
 {
     const SweepLayout *l = sweep_best(s);
@@ -181,7 +184,8 @@ static json_t *as_json(const Sweep *s)
                      winner_of(s), "layouts", rows);
 }
 
-/* Average error of the prediction, and how far its best is from the best. */
+/* Prints the average error of the prediction, and how much slower its best layout is than the best
+ * one. */
 static void print_errors(const Sweep *s)
 {
     double sum = 0, best = 0, chosen = 0, least = 0;
@@ -214,7 +218,7 @@ static void print_row(const SweepLayout *l)
            layout_failed(l) || l->state != LAYOUT_FITS ? layout_state(l) : "");
 }
 
-/* The best, and all that was measured. */
+/* Prints the best layouts and all measured ones. */
 static void print(const Sweep *s)
 {
     enum { SHOWN = 20 };

@@ -1,12 +1,12 @@
-/* train tokenize -- text into a Megatron corpus, PREFIX.bin and PREFIX.idx.
+/* train tokenize -- makes a Megatron corpus, PREFIX.bin and PREFIX.idx, of text
  *
- * A file ending in .jsonl or .json holds one JSON object a line and a document in its field --json-key; any
- * other file is one document; a folder stands for the regular files in it and below, by name, hidden ones
- * left out. The end-of-document token follows each document; empty documents are left out.
+ * A file ending in .jsonl or .json has one JSON object a line, with a document in its field --json-key.
+ * Any other file is one document. A folder stands for the regular files in it and below, sorted by name,
+ * without hidden ones. The end-of-document token follows each document; empty documents are left out.
  *
- * The pair appears when it is complete (a temporary name, flushed, renamed); one of that name is replaced.
- * It has u16 ids when the vocabulary is below 65500, else i32. Input that cannot be read dies with EXIT_DATA,
- * file and line, writing that fails with EXIT_RESOURCE. */
+ * The pair is written under temporary names, flushed and renamed when it is complete; it replaces a pair
+ * of that name. Ids are u16 if the vocabulary is below 65500, else i32. Input that cannot be read dies
+ * with EXIT_DATA and names file and line; a failing write dies with EXIT_RESOURCE. */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "base.h"
@@ -33,17 +33,17 @@
 
 typedef struct { char *path; int64_t size; int json; } Input;
 
-/* A run of whole documents: lines of one JSON file, or one text file. */
+/* Whole documents for one thread: lines of one JSON file, or one text file. */
 typedef struct {
     const Input *in;
     const char *text;
     int64_t bytes;
-    char *out;                      /* tokens as they go to the .bin; room for bytes + 1 */
-    int64_t tokens, lines, empty;   /* written; lines seen; documents without a token */
-    int64_t at;                     /* first token's place in the .bin */
-    int32_t *length;                /* [documents] tokens of each */
-    int64_t documents, room;
-    char *why;
+    char *out;                      /* [bytes + 1] tokens as the .bin has them */
+    int64_t tokens, lines, empty;   /* tokens written; lines read; documents without a token */
+    int64_t at;                     /* index of the first token in the .bin */
+    int32_t *length;                /* [documents] tokens of each document */
+    int64_t documents, room;        /* documents; room of length */
+    char *why;                      /* what is wrong with the input; NULL: nothing */
 } Item;
 
 typedef struct {
@@ -54,16 +54,16 @@ typedef struct {
     int64_t inputs, bytes, done;
     char *bin, *bin_tmp, *idx, *idx_tmp;
     int fd;
-    Item *item;                     /* the batch */
+    Item *item;                     /* [items] the batch */
     int64_t items, item_room;
-    char *text, *out;               /* of all items, end to end */
+    char *text, *out;               /* texts of all items, end to end; their tokens */
     int64_t text_room, out_room;
     struct Scratch { char *text; int32_t *ids; int64_t room; } *scratch;   /* one a thread */
-    int32_t *length;                /* [documents] of the whole corpus */
+    int32_t *length;                /* [documents] tokens of each document of the corpus */
     int64_t documents, length_room, tokens, empty;
 } Job;
 
-/* Dies, after taking away what was written. */
+/* Removes the temporary files and dies. */
 static _Noreturn void give_up(Job *j, int code, const char *id, char *why)
 {
     if (j->bin_tmp) {
@@ -73,7 +73,8 @@ static _Noreturn void give_up(Job *j, int code, const char *id, char *why)
     die(code, id, "%s", why);
 }
 
-/* room for `need` of size `one` behind *p, at least doubled when it grows */
+/* Makes room for `need` elements of `one` bytes at p and at least doubles *room when it grows. Returns
+ * the memory. */
 static void *grow(void *p, int64_t *room, int64_t need, size_t one)
 {
     if (need <= *room)
@@ -82,7 +83,7 @@ static void *grow(void *p, int64_t *room, int64_t need, size_t one)
     return xrealloc(p, (size_t)*room * one);
 }
 
-/* ---- what to read ---- */
+/* ---- inputs ---- */
 
 static void add_input(Job *j, const char *path)
 {
@@ -210,15 +211,15 @@ static void write_item(void *ctx, int64_t i, int thread)
 
 /* ---- batches ---- */
 
-/* Room for a new item of `bytes` at the end of the batch; its text goes to j->text + at. */
+/* Adds an item of `bytes` to the batch; its text lies at j->text + at. */
 static void add_item(Job *j, const Input *in, int64_t at, int64_t bytes)
 {
     j->item = grow(j->item, &j->item_room, j->items + 1, sizeof *j->item);
     j->item[j->items++] = (Item){.in = in, .at = at, .bytes = bytes};
 }
 
-/* Encodes and writes the items. `lines` were before them in a JSON file; returns how many are up to their
- * end. */
+/* Encodes and writes the items. lines: lines of the JSON file before them; returns that number after
+ * them. */
 static int64_t run_batch(Job *j, Pool *pool, int64_t lines)
 {
     char *out;
@@ -277,7 +278,8 @@ static int open_input(Job *j, const Input *in)
     return fd;
 }
 
-/* Batches of whole lines; a batch without a line's end grows until it has one. */
+/* Reads a JSON file in batches of whole lines; a batch without the end of a line grows until it has
+ * one. */
 static void run_json(Job *j, Pool *pool, const Input *in)
 {
     int fd = open_input(j, in);
@@ -305,7 +307,7 @@ static void run_json(Job *j, Pool *pool, const Input *in)
     close(fd);
 }
 
-/* Text files, as many as fit into a batch. */
+/* Reads text files [from, to), as many as fit into a batch at a time. */
 static void run_text(Job *j, Pool *pool, int64_t from, int64_t to)
 {
     int64_t at = 0;
@@ -344,8 +346,8 @@ static int write_index(Job *j, FILE *f)
     return !fflush(f) && !ferror(f) && !fsync(fileno(f));
 }
 
-/* The .idx makes the pair: an old one goes first and the new one comes last, so that no moment has a pair of
- * files that do not belong together. */
+/* Renames the files. An old .idx is removed first and the new one comes last, so that at no time a .bin
+ * and an .idx lie there that do not belong together. */
 static void commit(Job *j)
 {
     char why[WHY];
@@ -371,7 +373,7 @@ static void commit(Job *j)
     free(dir);
 }
 
-/* Makes the folder that PREFIX lies in. */
+/* Creates the folder of PREFIX. */
 static int make_folder(const Job *j, char why[WHY])
 {
     char *dir = xstrdup(j->prefix), *slash = strrchr(dir, '/');
@@ -433,7 +435,7 @@ static void parse(Job *j, int argc, char **argv)
 
 int command_tokenize(int argc, char **argv)
 {
-    static Job job;                    /* as long as the process */
+    static Job job;                    /* it lives as long as the process */
     Job *j = &job;
     double start = now();
     parse(j, argc, argv);

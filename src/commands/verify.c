@@ -1,5 +1,5 @@
-/* train verify -- the first step in this layout and on one rank, in the same job: loss, gradient norm, every
- * gradient. */
+/* train verify -- compares the first step in this layout with one rank: loss, gradient norm, every
+ * gradient */
 #include "commands.h"
 #include "huggingface.h"
 #include "json_number.h"
@@ -18,9 +18,9 @@ typedef struct {
     double relative, tolerance;
 } Result;
 
-/* Largest difference a tensor may show, relative as in `compare`: some roundings of the storage type, growing
- * with depth by a factor of 1.03 a layer (Megatron-LM's bound on the growth of an error through a decoder
- * layer). A sum that is missing or doubled shows up as tens of percent. */
+/* Returns the largest difference that a tensor may have, relative as in `compare`. It is some roundings
+ * of the storage type, times 1.03 a layer (Megatron-LM's bound on the growth of an error through a
+ * decoder layer). A missing or doubled sum gives tens of percent. */
 static double tolerance_of(const Config *c)
 {
     double depth = pow(1.03, (double)(c->num_layers + 1));
@@ -32,7 +32,7 @@ static double tolerance_of(const Config *c)
     }
 }
 
-/* Loss, norm and gradients of the first global batch; left in the run. */
+/* Computes loss, norm and gradients of the first global batch; the gradients stay in the run. */
 static Sums first_step(Run *r, const Config *cfg)
 {
     int64_t batch = config_batch_at(cfg, 0);
@@ -53,9 +53,9 @@ static double largest(const double *x, int64_t n)
     return m;
 }
 
-/* Every tensor of the layout's run beside the one rank's; only rank 0 has the latter. relative: the largest
- * difference over the larger of the tensor's largest element and 1e-6 of the largest gradient: some are zero
- * in exact arithmetic. */
+/* Compares every tensor of the layout's run with that of one rank, which only rank 0 has. The relative
+ * difference of a tensor is its largest difference over the larger of its largest element and 1e-6 of
+ * the largest gradient: some gradients are zero in exact arithmetic. */
 static void compare(Result *res, Run *layout, Run *one, const Params *table)
 {
     double *diff = xcalloc((size_t)table->nparam, sizeof *diff),
@@ -132,7 +132,7 @@ int command_verify(int argc, char **argv)
     const char *path = cli_next(&a, "CONFIG");
     cli_end(&a);
     const Config *cfg = start_config(path, &a, USE_DATA), *single = config_for_one_rank(cfg);
-    static Run layout, one;            /* as long as the process */
+    static Run layout, one;            /* they live as long as the process */
     Result res = {.tolerance = tolerance_of(cfg)};
     Grid grid;
     Params table;
