@@ -101,10 +101,8 @@ void arena_open(Arena *a, const char *name, size_t size)
     char *p = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
-        die(EXIT_RESOURCE, "memory",
-            "cannot map %zu bytes for %s; change: lower micro_batch_size or the model, or free memory on "
-            "this machine",
-            size, name);
+        die(EXIT_RESOURCE, "memory", "cannot map %zu bytes for %s; change: lower micro_batch_size or the "
+            "model, or free memory on this machine", size, name);
     char *q = (char *)(((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
     if (q > p)
         munmap(p, (size_t)(q - p));

@@ -8,9 +8,8 @@
 
 _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, int line)
 {
-    die_at(file, line, EXIT_RESOURCE, "cuda",
-           "%.80s: %s (%s); change: see what nvidia-smi and dmesg say of the GPU", call,
-           cudaGetErrorString(e), cudaGetErrorName(e));
+    die_at(file, line, EXIT_RESOURCE, "cuda", "%.80s: %s (%s); change: see what nvidia-smi and dmesg say of "
+           "the GPU", call, cudaGetErrorString(e), cudaGetErrorName(e));
 }
 
 /* ---- memory ---- */
@@ -71,11 +70,9 @@ void *cuda_memory(size_t bytes)
         size_t left = 0, all = 0;
         cudaGetLastError();
         CUDA_OK(cudaMemGetInfo(&left, &all));
-        die(EXIT_RESOURCE, "memory",
-            "cannot take %zu bytes of the GPU's memory, of which %zu of %zu are free; change: lower "
-            "micro_batch_size or the model, spread it over more GPUs, or see with nvidia-smi who else uses "
-            "this one",
-            bytes, left, all);
+        die(EXIT_RESOURCE, "memory", "cannot take %zu bytes of the GPU's memory, of which %zu of %zu are "
+            "free; change: lower micro_batch_size or the model, spread it over more GPUs, or see with "
+            "nvidia-smi who else uses this one", bytes, left, all);
     }
     CUDA_OK(e);
     return p;
@@ -86,9 +83,8 @@ static void *pinned_memory(size_t bytes)
     void *p;
     cudaError_t e = cudaMallocHost(&p, bytes ? bytes : 1);
     if (e == cudaErrorMemoryAllocation)
-        die(EXIT_RESOURCE, "memory",
-            "cannot lock %zu bytes of this machine's memory for copies to the GPU; change: free memory "
-            "on this machine", bytes);
+        die(EXIT_RESOURCE, "memory", "cannot lock %zu bytes of this machine's memory for copies to the GPU; "
+            "change: free memory on this machine", bytes);
     CUDA_OK(e);
     return p;
 }
@@ -441,9 +437,8 @@ void cuda_open(Device *d, Dtype real, int index)
         die(EXIT_CONFIG, "cuda", "a GPU computes in F32, not in %s; change: device: cpu, or another type",
             dtype_name(real));
     if (index >= count)
-        die(EXIT_RESOURCE, "cuda",
-            "GPU %d is asked for, and there are %d; change: start at most %d ranks on this machine",
-            index, count, count);
+        die(EXIT_RESOURCE, "cuda", "GPU %d is asked for, and there are %d; change: start at most %d ranks on "
+            "this machine", index, count, count);
     CUDA_OK(cudaSetDevice(index));
     CUDA_OK(cudaGetDeviceProperties(&p, index));
     Cuda *c = xcalloc(1, sizeof *c);

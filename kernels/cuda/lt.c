@@ -46,10 +46,8 @@ struct Lt {
 static void lt_ok(const LtApi *api, cublasStatus_t s, const char *call)
 {
     if (s != CUBLAS_STATUS_SUCCESS)
-        die(EXIT_RESOURCE, "cublaslt",
-            "%.60s: %s; change: check the driver and the CUDA libraries that were found (nvidia-smi, "
-            "LD_LIBRARY_PATH)",
-            call, api->cublasLtGetStatusString(s));
+        die(EXIT_RESOURCE, "cublaslt", "%.60s: %s; change: check the driver and the CUDA libraries that were "
+            "found (nvidia-smi, LD_LIBRARY_PATH)", call, api->cublasLtGetStatusString(s));
 }
 
 Lt *lt_open(const LtApi *api, const char *gpu, cudaStream_t stream, void *workspace, size_t bytes)
@@ -133,14 +131,13 @@ static const char *type_name(int32_t t)
 /* The key as text, with the library's version and the GPU, for the file of known algorithms. */
 static void key_text(const Lt *lt, const Key *k, char text[ALGORITHM_KEY])
 {
-    int n = snprintf(text, ALGORITHM_KEY,
-                     "cublaslt %zu %.64s %lldx%lldx%lld %s%s %s%s %s%s ld %lld %lld %lld %lld align %d %d %d "
-                     "%d %d epilogue %d%s workspace %zu",
-                     lt_version(lt), lt->gpu, (long long)k->m, (long long)k->n, (long long)k->k,
-                     type_name(k->type_a), k->ta ? "^T" : "", type_name(k->type_b), k->tb ? "^T" : "",
-                     k->acc ? "+= " : "= ", type_name(k->type_c), (long long)k->lda, (long long)k->ldb,
-                     (long long)k->ldc, (long long)k->ld_aux, k->align_a, k->align_b, k->align_c,
-                     k->align_vector, k->align_aux, k->epilogue, k->fast ? " fast" : "", lt->bytes);
+    int n = snprintf(text, ALGORITHM_KEY, "cublaslt %zu %.64s %lldx%lldx%lld %s%s %s%s %s%s ld %lld %lld "
+                     "%lld %lld align %d %d %d %d %d epilogue %d%s workspace %zu", lt_version(lt), lt->gpu,
+                     (long long)k->m, (long long)k->n, (long long)k->k, type_name(k->type_a),
+                     k->ta ? "^T" : "", type_name(k->type_b), k->tb ? "^T" : "", k->acc ? "+= " : "= ",
+                     type_name(k->type_c), (long long)k->lda, (long long)k->ldb, (long long)k->ldc,
+                     (long long)k->ld_aux, k->align_a, k->align_b, k->align_c, k->align_vector, k->align_aux,
+                     k->epilogue, k->fast ? " fast" : "", lt->bytes);
     BUG_ON(n >= ALGORITHM_KEY);
 }
 
@@ -331,10 +328,8 @@ void lt_multiply(Lt *lt, const LtProduct *q)
     if (!p->has) {
         char text[ALGORITHM_KEY];
         key_text(lt, &p->key, text);
-        die(EXIT_RESOURCE, "cublaslt",
-            "no algorithm for a product: %s; change: another release of the CUDA libraries, or other sizes "
-            "(multiples of 16 always have one)",
-            text);
+        die(EXIT_RESOURCE, "cublaslt", "no algorithm for a product: %s; change: another release of the CUDA "
+            "libraries, or other sizes (multiples of 16 always have one)", text);
     }
     lt_ok(lt->api, multiply(lt, p, q), "cublasLtMatmul");
 }

@@ -104,11 +104,9 @@ static void sign(Group *g, Request *r)
 static void check(const Group *g, const Request *r, int i)
 {
     if (atomic_load(&g->signature[i].seen[g->calls % 16]) != signature(r))
-        die(EXIT_BUG, "comm-mismatch",
-            "group %s, operation %lld: ranks %d and %d disagree; here it is %s of %lld %s; change: please "
-            "report this line with your config",
-            g->name, (long long)g->calls, g->rank, g->local[i], comm_kind_name[r->kind], (long long)r->n,
-            dtype_name(r->type));
+        die(EXIT_BUG, "comm-mismatch", "group %s, operation %lld: ranks %d and %d disagree; here it is %s of "
+            "%lld %s; change: please report this line with your config", g->name, (long long)g->calls,
+            g->rank, g->local[i], comm_kind_name[r->kind], (long long)r->n, dtype_name(r->type));
 }
 
 /* ---- the channels ---- */

@@ -147,11 +147,10 @@ static int share_descriptor(int fd, const int *member, int n, const char *what)
         check(MPI_Recv(mine, 2, MPI_INT, member[0], BOOT_TAG, world, MPI_STATUS_IGNORE), what);
         snprintf(path, sizeof path, "/proc/%d/fd/%d", mine[0], mine[1]);
         if ((fd = open(path, O_RDWR | O_CLOEXEC)) < 0)
-            die(EXIT_RESOURCE, "shared-memory",
-                "cannot open the memory shared by ranks %d and %d of this host: %s: %s; change: run both as "
-                "one user in one container, or set GRIDIRON_RANKS_PER_HOST=1, or raise the limit on open "
-                "files (ulimit -n)",
-                member[0], world_rank, path, strerror(errno));
+            die(EXIT_RESOURCE, "shared-memory", "cannot open the memory shared by ranks %d and %d of this "
+                "host: %s: %s; change: run both as one user in one container, or set "
+                "GRIDIRON_RANKS_PER_HOST=1, or raise the limit on open files (ulimit -n)", member[0],
+                world_rank, path, strerror(errno));
         check(MPI_Send(&ack, 1, MPI_INT, member[0], BOOT_TAG, world), what);
         return fd;
     }
@@ -189,9 +188,8 @@ static int ranks_per_host(void)
     char *end;
     long k = strtol(text, &end, 10);
     if (*end || k < 1 || k > 1 << 20)
-        die(EXIT_CONFIG, "environment",
-            "GRIDIRON_RANKS_PER_HOST=%s; change: a number of ranks from 1 on, or leave it out",
-            text);
+        die(EXIT_CONFIG, "environment", "GRIDIRON_RANKS_PER_HOST=%s; change: a number of ranks from 1 on, or "
+            "leave it out", text);
     return (int)k;
 }
 
@@ -211,10 +209,9 @@ void comm_mpi_start(void)
     MPI_Comm_size(world, &world_size);
     int rank, launched = job_launched(&rank);
     if (launched != world_size || rank != world_rank)
-        die(EXIT_COMM, "mpi",
-            "the launcher says rank %d of %d, MPI says %d of %d; change: start with the mpirun of the MPI "
-            "that this was built with (srun: --mpi=pmix)",
-            rank, launched, world_rank, world_size);
+        die(EXIT_COMM, "mpi", "the launcher says rank %d of %d, MPI says %d of %d; change: start with the "
+            "mpirun of the MPI that this was built with (srun: --mpi=pmix)", rank, launched, world_rank,
+            world_size);
     find_hosts(ranks_per_host());
     open_page();
     int threads = job_cores() / job_sharers();

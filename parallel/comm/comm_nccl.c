@@ -46,10 +46,8 @@ static void check(ncclResult_t r, const char *what, const Comm *c)
     char text[512];
     if (r == ncclSuccess || r == ncclInProgress)
         return;
-    snprintf(text, sizeof text,
-             "NCCL: %s of group %s: %s; change: NCCL_DEBUG=WARN says more; see whether all GPUs of the job "
-             "are well",
-             what, c->name, all.api->ncclGetErrorString(r));
+    snprintf(text, sizeof text, "NCCL: %s of group %s: %s; change: NCCL_DEBUG=WARN says more; see whether "
+             "all GPUs of the job are well", what, c->name, all.api->ncclGetErrorString(r));
     abort_all("nccl", text);
 }
 
@@ -73,10 +71,9 @@ static void settle(ncclComm_t comm, ncclResult_t r, const char *what, const Comm
         double waited = now() - start;
         if (waited > all.timeout) {
             char text[512];
-            snprintf(text, sizeof text,
-                     "NCCL: %s of group %s has waited for %.0f s for the other ranks; change: see which of "
-                     "them hangs, or raise distributed_timeout_minutes",
-                     what, c->name, all.timeout);
+            snprintf(text, sizeof text, "NCCL: %s of group %s has waited for %.0f s for the other ranks; "
+                     "change: see which of them hangs, or raise distributed_timeout_minutes", what, c->name,
+                     all.timeout);
             abort_all("nccl-timeout", text);
         }
         comm_progress();
@@ -217,10 +214,9 @@ static void watch(double waited)
         if (!g->started || cuda_done(n->done[g->started % DEVICE_TOKENS]))
             continue;
         char text[512];
-        snprintf(text, sizeof text,
-                 "no end of %s number %lld of group %s after %.0f s; change: see which rank hangs, or raise "
-                 "distributed_timeout_minutes",
-                 comm_kind_name[g->last.kind], (long long)g->started, g->host.name, waited);
+        snprintf(text, sizeof text, "no end of %s number %lld of group %s after %.0f s; change: see which "
+                 "rank hangs, or raise distributed_timeout_minutes", comm_kind_name[g->last.kind],
+                 (long long)g->started, g->host.name, waited);
         abort_all("nccl-timeout", text);
     }
 }
@@ -288,10 +284,9 @@ static void check_version(void)
     int v = 0;
     all.api->ncclGetVersion(&v);
     if (v < 22600)
-        die(EXIT_RESOURCE, "nccl",
-            "this NCCL is %d.%d.%d, and before 2.26 operations of different groups may wait for each other "
-            "in a circle; change: a newer libnccl.so.2 (LD_LIBRARY_PATH), or distributed_backend: staged",
-            v / 10000, v / 100 % 100, v % 100);
+        die(EXIT_RESOURCE, "nccl", "this NCCL is %d.%d.%d, and before 2.26 operations of different groups "
+            "may wait for each other in a circle; change: a newer libnccl.so.2 (LD_LIBRARY_PATH), or "
+            "distributed_backend: staged", v / 10000, v / 100 % 100, v % 100);
 }
 
 void comm_nccl_start(Comm *world, Device *d, double timeout)

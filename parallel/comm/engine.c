@@ -318,9 +318,8 @@ static void progress_thread(int on)
     pthread_sigmask(SIG_BLOCK, &all, &old);
     thread_stop = 0;
     if (pthread_create(&thread, NULL, progress, NULL))
-        die(EXIT_RESOURCE, "threads",
-            "cannot start the thread that moves messages; change: raise the limit on processes (ulimit -u), "
-            "or GRIDIRON_PROGRESS=0");
+        die(EXIT_RESOURCE, "threads", "cannot start the thread that moves messages; change: raise the limit "
+            "on processes (ulimit -u), or GRIDIRON_PROGRESS=0");
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     engine_lock();
     thread_on = 1;
@@ -333,9 +332,8 @@ void comm_threads(int threads)
     spin = threads * sharers <= cores;
     const char *asked = getenv("GRIDIRON_PROGRESS");
     if (asked && *asked && strcmp(asked, "0") && strcmp(asked, "1"))
-        die(EXIT_CONFIG, "environment",
-            "GRIDIRON_PROGRESS=%s; change: 0 (no progress thread), 1 (one), or leave it out",
-            asked);
+        die(EXIT_CONFIG, "environment", "GRIDIRON_PROGRESS=%s; change: 0 (no progress thread), 1 (one), or "
+            "leave it out", asked);
     if (job_here())
         progress_thread(asked && *asked ? *asked == '1' : (threads + 1) * sharers <= cores);
 }

@@ -123,10 +123,9 @@ static size_t shared_bytes(const Group *g)
 
 static _Noreturn void no_memory(const Group *g, const char *what)
 {
-    die(EXIT_RESOURCE, "shared-memory",
-        "cannot %s the memory that the %d ranks of group %s on this host share: %s; change: raise the limits "
-        "on open files, memory and file sizes (ulimit -n, -v, -f), or free memory",
-        what, g->m, g->name, strerror(errno));
+    die(EXIT_RESOURCE, "shared-memory", "cannot %s the memory that the %d ranks of group %s on this host "
+        "share: %s; change: raise the limits on open files, memory and file sizes (ulimit -n, -v, -f), or "
+        "free memory", what, g->m, g->name, strerror(errno));
 }
 
 int group_segment_make(const Group *g)

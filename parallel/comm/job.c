@@ -66,9 +66,8 @@ int job_page_make(int ranks, int host)
     if (fd < 0)                    /* no prefix, or a host where its folder does not exist */
         fd = memfd_create("gridiron-page", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)page_bytes(ranks)))
-        die(EXIT_RESOURCE, "shared-memory",
-            "cannot make the page that the ranks of a host share: %s; change: raise the limits on open files "
-            "and file sizes (ulimit -n, -f), or free memory",
+        die(EXIT_RESOURCE, "shared-memory", "cannot make the page that the ranks of a host share: %s; "
+            "change: raise the limits on open files and file sizes (ulimit -n, -f), or free memory",
             strerror(errno));
     return fd;
 }
@@ -77,10 +76,8 @@ void job_page_open(int fd, int ranks, int local, int rank)
 {
     page = mmap(NULL, page_bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
-        die(EXIT_RESOURCE, "shared-memory",
-            "cannot map the page that the ranks of a host share: %s; change: free memory, or raise the limit "
-            "on it (ulimit -v)",
-            strerror(errno));
+        die(EXIT_RESOURCE, "shared-memory", "cannot map the page that the ranks of a host share: %s; change: "
+            "free memory, or raise the limit on it (ulimit -v)", strerror(errno));
     close(fd);
     mine = local;
     page->ranks = ranks;
@@ -239,10 +236,9 @@ static void lost(const Member *m)
     memcpy(where, m->where, sizeof where);
     memcpy(note, m->note, sizeof note);
     where[sizeof where - 1] = note[sizeof note - 1] = 0;
-    die(EXIT_COMM, "rank-lost",
-        "%s (process %d) died in %s; change: see what killed it (the system log; memory that ran out is the "
-        "usual cause), then start again with load=latest",
-        where + 1, m->pid, note + 1);
+    die(EXIT_COMM, "rank-lost", "%s (process %d) died in %s; change: see what killed it (the system log; "
+        "memory that ran out is the usual cause), then start again with load=latest", where + 1, m->pid,
+        note + 1);
 }
 
 /* Ends the job if a rank of this host is lost. If several are gone at once, the launcher is ending the job
@@ -328,10 +324,8 @@ void job_watch(void (*abort_job)(int code))
     pthread_sigmask(SIG_BLOCK, &all, &old);
     struct pollfd *at = xcalloc((size_t)page->ranks + 1, sizeof *at);
     if (wake_fd < 0 || pthread_create(&watcher, NULL, watch, at))
-        die(EXIT_RESOURCE, "threads",
-            "cannot start the thread that watches the other ranks: %s; change: raise the limits on processes "
-            "and open files (ulimit -u, -n)",
-            strerror(errno));
+        die(EXIT_RESOURCE, "threads", "cannot start the thread that watches the other ranks: %s; change: "
+            "raise the limits on processes and open files (ulimit -u, -n)", strerror(errno));
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     /* USR2 comes from scripts/launch, since mpirun passes it on; USR1 to commands that have nothing to
      * save */

@@ -65,11 +65,10 @@ static int send_pieces(Request *r, Group *g)
 static void check_piece(const Group *g, const Request *r, const GroupPiece *piece)
 {
     if (piece->total != total_bytes(r) || piece->type != r->type || piece->first != (r->moved == 0))
-        die(EXIT_BUG, "comm-mismatch",
-            "group %s: rank %d sent %lld bytes of %s, rank %d receives %lld of %s; change: please report "
-            "this line with your config",
-            g->name, r->root, (long long)piece->total, piece->type < DTYPES ? dtype_name(piece->type) : "?",
-            g->rank, (long long)total_bytes(r), dtype_name(r->type));
+        die(EXIT_BUG, "comm-mismatch", "group %s: rank %d sent %lld bytes of %s, rank %d receives %lld of "
+            "%s; change: please report this line with your config", g->name, r->root, (long long)piece->total,
+            piece->type < DTYPES ? dtype_name(piece->type) : "?", g->rank, (long long)total_bytes(r),
+            dtype_name(r->type));
 }
 
 static int recv_pieces(Request *r, Group *g)

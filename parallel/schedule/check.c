@@ -192,9 +192,8 @@ int schedules_check(const ScheduleSet *set, char *why, int size)
     if (set->stuck >= 0) {
         char text[32];
         instr_print(&set->stuck_at, text, sizeof text);
-        snprintf(why, (size_t)size,
-                 "rank %d never gets to %s: the ranks' orders of compute wait for each other", set->stuck,
-                 text);
+        snprintf(why, (size_t)size, "rank %d never gets to %s: the ranks' orders of compute wait for each "
+                 "other", set->stuck, text);
         return 0;
     }
     return read_all(set, why, size) && rendezvous(set, why, size);

@@ -62,20 +62,16 @@ static void refuse_cell(Reader *r, int col, const char *s, const char *end)
     shown[n] = 0;
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
         if (has_word(s, end, ours[i])) {
-            mistake(r, r->line, col,
-                    "%s: messages, gathered parameters and reduced gradients are put in by this program: "
-                    "give F, I, B and W only",
-                    shown);
+            mistake(r, r->line, col, "%s: messages, gathered parameters and reduced gradients are put in by "
+                    "this program: give F, I, B and W only", shown);
             return;
         }
     if (has_word(s, end, "OVERLAP") || *s == '(')
         mistake(r, r->line, col, "%s: this build has no overlapped pairs; give the two one after the other",
                 shown);
     else
-        mistake(r, r->line, col,
-                "'%s' is no action; one is a stage below %d, one of F, I, B, W, and a microbatch below %d, "
-                "such as 0F0",
-                shown, STAGES_MOST, MICROBATCHES_MOST);
+        mistake(r, r->line, col, "'%s' is no action; one is a stage below %d, one of F, I, B, W, and a "
+                "microbatch below %d, such as 0F0", shown, STAGES_MOST, MICROBATCHES_MOST);
 }
 
 static void read_cell(Reader *r, int col, const char *s, const char *end)
@@ -135,10 +131,8 @@ static void read_text(Reader *r, const char *text, size_t size)
     if (r->lines)
         r->first[r->lines] = r->n;
     if (r->lines != r->p)
-        mistake(r, r->line ? r->line : 1, 1,
-                "the file ends with %d line%s of actions, but the pipeline has %d ranks: give a line for "
-                "each",
-                r->lines, r->lines == 1 ? "" : "s", r->p);
+        mistake(r, r->line ? r->line : 1, 1, "the file ends with %d line%s of actions, but the pipeline has "
+                "%d ranks: give a line for each", r->lines, r->lines == 1 ? "" : "s", r->p);
 }
 
 /* ---- stages ---- */
@@ -166,9 +160,8 @@ static void find_placement(Reader *r, CustomLists *c)
             int there = place_rank(c->vee, c->p, a->stage);
             if (there == a->rank)
                 continue;
-            mistake(r, a->line, a->col,
-                    "stage %d stands in the line of rank %d; %d stages on %d ranks %s have it on rank %d",
-                    a->stage, a->rank, c->p * c->v, c->p,
+            mistake(r, a->line, a->col, "stage %d stands in the line of rank %d; %d stages on %d ranks %s "
+                    "have it on rank %d", a->stage, a->rank, c->p * c->v, c->p,
                     c->vee ? "as a V (stage p is on the last rank)" : "in a loop", there);
             break;
         }
@@ -223,9 +216,8 @@ static void read_end(Reader *r, const CustomLists *c, int rank, const Done *done
         const Done *n = &done[k];
         int stage = place_stage(c->vee, c->p, rank, k);
         if (n->f != c->m || n->d != c->m || n->w != c->m)
-            mistake(r, end->line, end->col,
-                    "the line ends with %d F, %d I or B, %d W or B of stage %d; the file has %d microbatches",
-                    n->f, n->d, n->w, stage, c->m);
+            mistake(r, end->line, end->col, "the line ends with %d F, %d I or B, %d W or B of stage %d; the "
+                    "file has %d microbatches", n->f, n->d, n->w, stage, c->m);
     }
 }
 

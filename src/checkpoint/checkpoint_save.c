@@ -197,8 +197,7 @@ static void fail(Saver *s, int64_t speaker)
         saver_clean(s);
     if (s->all->rank == speaker)
         warn("saving iteration %" PRId64 " failed: %s; this rank's part needs %" PRId64
-             " bytes, %lld are free%s",
-             s->iteration, s->why, s->bytes, room,
+             " bytes, %lld are free%s", s->iteration, s->why, s->bytes, room,
              s->attempt ? "; older checkpoints stay, the run goes on" : "; writing it again");
     memcpy(why, s->why, WHY);
     if (s->attempt++ == 0) {
@@ -260,9 +259,8 @@ void saver_save(Saver *s, int64_t iteration, const json_t *state)
     /* warns at wait 1, 2, 4, 8 ...: a disk that is too slow must not flood the log */
     s->waits += s->phase != IDLE;
     if (s->phase != IDLE && !(s->waits & (s->waits - 1)) && s->all->rank == 0)
-        warn("iteration %" PRId64 " waits for the checkpoint of iteration %" PRId64
-             ", which is still being written; a longer save_interval or a faster disk would avoid it",
-             iteration, s->iteration);
+        warn("iteration %" PRId64 " waits for the checkpoint of iteration %" PRId64 ", which is still being "
+             "written; a longer save_interval or a faster disk would avoid it", iteration, s->iteration);
     saver_wait(s);
     s->iteration = iteration;
     s->lost[0] = 0;
@@ -287,9 +285,8 @@ static void open_thread(Saver *s)
     int e = pthread_create(&s->thread, NULL, worker, s);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (e)
-        die(EXIT_RESOURCE, "thread",
-            "cannot start the thread that writes checkpoints: %s; change: async_save=false, or a higher "
-            "limit of processes", strerror(e));
+        die(EXIT_RESOURCE, "thread", "cannot start the thread that writes checkpoints: %s; change: "
+            "async_save=false, or a higher limit of processes", strerror(e));
 }
 
 Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const TensorPiece *p, int n, Arena *host)

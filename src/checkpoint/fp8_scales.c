@@ -31,10 +31,8 @@ void fp8_scales_loaded(Model *m)
     m->dev->get(m->dev, s, m->fp8.scale, (size_t)n * sizeof *s);
     for (int64_t i = 0; i < n; i++)
         if (!(s[i].scale >= 0 && isfinite(s[i].scale)))
-            die(EXIT_CHECKPOINT, "checkpoint-state",
-                "an FP8 scale of the checkpoint is %g; change: load another checkpoint, or set finetune: "
-                "true to take the weights only",
-                (double)s[i].scale);
+            die(EXIT_CHECKPOINT, "checkpoint-state", "an FP8 scale of the checkpoint is %g; change: load "
+                "another checkpoint, or set finetune: true to take the weights only", (double)s[i].scale);
     for (int64_t i = 0; i < linears; i++) {
         const Fp8Scale *x = &s[i * LINEAR_SCALES];
         m->fp8.known[i] = x[0].scale > 0 && x[1].scale > 0 && x[2].scale > 0;

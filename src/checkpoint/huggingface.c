@@ -273,9 +273,8 @@ static int64_t window(const In *in, const HfFamily *f, int64_t layers)
                     layers);
     }
     if (size && slide && full)
-        because(in->why,
-                "sliding_window in %" PRId64 " of %" PRId64 " layers (layer_types, max_window_layers)", slide,
-                layers);
+        because(in->why, "sliding_window in %" PRId64 " of %" PRId64 " layers (layer_types, "
+                "max_window_layers)", slide, layers);
     return slide ? size : 0;
 }
 

@@ -110,9 +110,8 @@ static int check_tiling(const StoredTensor *t, char why[WHY])
                 return file_why(why, "manifest.json: boxes of tensor %.100s overlap", t->name);
     }
     if (sum != t->shape[0] * t->shape[1])
-        return file_why(
-            why, "manifest.json: the boxes of tensor %.100s hold %" PRId64 " of its %" PRId64 " elements",
-            t->name, sum, t->shape[0] * t->shape[1]);
+        return file_why(why, "manifest.json: the boxes of tensor %.100s hold %" PRId64 " of its %" PRId64
+                        " elements", t->name, sum, t->shape[0] * t->shape[1]);
     return 1;
 }
 

@@ -160,10 +160,9 @@ int st_open(StFile *f, int dir, const char *name, int nofollow, char why[WHY])
         for (int i = 7; i >= 0; i--)
             n = n << 8 | length[i];
         if (n > HEADER_MAX || n > (uint64_t)size - 8)
-            ok = file_why(why,
-                          "%.200s: a header of %llu bytes does not fit in a file of %lld (limit %d): not a "
-                          "safetensors file, or cut short",
-                          name, (unsigned long long)n, (long long)size, HEADER_MAX);
+            ok = file_why(why, "%.200s: a header of %llu bytes does not fit in a file of %lld (limit %d): "
+                          "not a safetensors file, or cut short", name, (unsigned long long)n,
+                          (long long)size, HEADER_MAX);
     }
     if (ok) {
         char *text = xcalloc(1, n + 1);

@@ -31,10 +31,8 @@ int source_iteration(const char *name, int64_t *iteration)
 static int is_absent(const char *path)
 {
     if (errno != ENOENT && errno != ENOTDIR && errno != ESTALE)
-        die(EXIT_CHECKPOINT, "unreadable",
-            "cannot read %s: %s; change: let this user read it and search the folders above it (chmod), or "
-            "name another",
-            path, strerror(errno));
+        die(EXIT_CHECKPOINT, "unreadable", "cannot read %s: %s; change: let this user read it and search the "
+            "folders above it (chmod), or name another", path, strerror(errno));
     return 1;
 }
 
@@ -315,9 +313,8 @@ static int read_box(Source *s, const StoredTensor *t, const StoredBox *b, const 
         if (!st_read(&s->shard[b->shard], st, at, s->buffer, n, why))
             return 0;
         if (XXH3_64bits(s->buffer, (size_t)n) != b->hash[i])
-            return file_why(why,
-                            "%.100s is damaged: tensor %.100s, bytes %" PRId64 " to %" PRId64 " of the file",
-                            file, t->name, st->at + at, st->at + at + n);
+            return file_why(why, "%.100s is damaged: tensor %.100s, bytes %" PRId64 " to %" PRId64
+                            " of the file", file, t->name, st->at + at, st->at + at + n);
         if (k)
             scatter(k, b, x, s->buffer, at / size, (at + n) / size, t->type);
         else

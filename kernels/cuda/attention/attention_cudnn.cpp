@@ -270,8 +270,6 @@ void sdpa_run(Sdpa *s, SdpaPlan *p, void *const mat[SDPA_MATS], float *statistic
         refuse(&why, x.what());
     }
     if (!done)
-        die(EXIT_RESOURCE, "cudnn",
-            "attention failed: %s; change: attention_backend: flash, or see what nvidia-smi and dmesg say of "
-            "the GPU",
-            why.text);
+        die(EXIT_RESOURCE, "cudnn", "attention failed: %s; change: attention_backend: flash, or see what "
+            "nvidia-smi and dmesg say of the GPU", why.text);
 }
