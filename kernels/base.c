@@ -90,12 +90,12 @@ void warn(const char *fmt, ...)
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
+static size_t huge_pages(size_t n) { return ((n ? n : 1) + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE; }
+
 void arena_open(Arena *a, const char *name, size_t size)
 {
     *a = (Arena){.name = name, .size = size};
-    if (!size)
-        size = 1;
-    size = (size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    size = huge_pages(size);
     /* maps HUGE_PAGE bytes more than asked for and cuts the ends off, so that the memory starts at a
      * multiple of 2 MiB: the first touch of 4 KiB pages costs three times that of huge pages */
     char *p = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE,
@@ -114,7 +114,7 @@ void arena_open(Arena *a, const char *name, size_t size)
 void arena_close(Arena *a)
 {
     if (a->base)
-        munmap(a->base, ((a->size ? a->size : 1) + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+        munmap(a->base, huge_pages(a->size));
     *a = (Arena){0};
 }
 
@@ -184,8 +184,7 @@ Philox philox(uint64_t key, uint64_t lo, uint64_t hi)
 
 uint64_t rng_key(uint64_t seed, const char *stream)
 {
-    uint64_t h = hash64(&seed, sizeof seed, HASH_SEED);
-    return hash64(stream, strlen(stream), h);
+    return hash64(stream, strlen(stream), hash64(&seed, sizeof seed, HASH_SEED));
 }
 
 double rng_uniform(uint64_t key, uint64_t sub, uint64_t index)

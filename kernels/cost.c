@@ -44,10 +44,9 @@ static double pairs(const Attention *s, int causal)
     return (double)s->batch * s->heads * q * (causal ? seen : (double)s->seq_k);
 }
 
-static void attention_fused(Device *d, OpKind op, const Attention *s, Dtype type, double forwards,
-                            double bytes)
+static void attention_fused(Device *d, OpKind op, const Attention *s, Dtype t, double forwards, double bytes)
 {
-    add(d, (Cost){op, type, forwards * cost_attention(pairs(s, 1), s->dim), 1, bytes});
+    add(d, (Cost){op, t, forwards * cost_attention(pairs(s, 1), s->dim), 1, bytes});
 }
 
 /* n products of all heads over all pairs, of scores that are stored: each is one call. */
@@ -93,18 +92,17 @@ static void attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Ma
 /* ---- lists of arrays ---- */
 
 /* Arrays whose numbers of elements lie `step` bytes apart from n on, `each` bytes an element. */
-static void arrays(Device *d, OpKind op, const int64_t *n, size_t step, int64_t count, double each,
-                   double bus)
+static void arrays(Device *d, OpKind op, const int64_t *n, size_t step, int64_t many, double each, double bus)
 {
     Cost all = {.op = op, .rate = 1};
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < many; i++) {
         double elements = (double)*(const int64_t *)((const char *)n + (size_t)i * step);
         if (sink_of(d)->apart)
             add(d, (Cost){.op = op, .rate = 1, .bytes = each * elements});
         all.bytes += each * elements;
         all.bus += bus * elements;
     }
-    if (count && !sink_of(d)->apart)
+    if (many && !sink_of(d)->apart)
         add(d, all);
 }
 

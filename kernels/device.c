@@ -65,18 +65,12 @@ static void host_copy(void *dst, const void *src, size_t bytes)
 
 void device_put(Device *d, void *dst, const void *src, size_t bytes)
 {
-    if (d)
-        d->put(d, dst, src, bytes);
-    else
-        host_copy(dst, src, bytes);
+    d ? d->put(d, dst, src, bytes) : host_copy(dst, src, bytes);
 }
 
 void device_get(Device *d, void *dst, const void *src, size_t bytes)
 {
-    if (d)
-        d->get(d, dst, src, bytes);
-    else
-        host_copy(dst, src, bytes);
+    d ? d->get(d, dst, src, bytes) : host_copy(dst, src, bytes);
 }
 
 int64_t device_snapshot(Device *d, void *dst, const void *src, size_t bytes)

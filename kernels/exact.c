@@ -9,10 +9,10 @@
 
 static void add_one(Exact *s, double x)
 {
-    uint64_t bits, fraction;
+    uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     int exponent = (int)(bits >> 52);            /* the sign bit is 0 */
-    fraction = bits & (((uint64_t)1 << 52) - 1);
+    uint64_t fraction = bits & (((uint64_t)1 << 52) - 1);
     if (exponent >= 0x7ff) {                     /* not finite, or the sign bit is 1 */
         BUG_ON(x < 0);
         s->bad += !(x == 0);

@@ -13,10 +13,7 @@ static int null_owns(Device *d, const void *p) { return 0; }
 static size_t null_left(Device *d) { return SIZE_MAX; }
 static void null_put(Device *d, void *dst, const void *src, size_t bytes) {}
 static int64_t null_read_async(Device *d, void *dst, const void *src, size_t bytes) { return 0; }
-static int64_t null_prefetch(Device *d, void *dst, const void *mapped, size_t bytes, int64_t after)
-{
-    return 0;
-}
+static int64_t null_prefetch(Device *d, void *dst, const void *src, size_t n, int64_t after) { return 0; }
 static void null_read_wait(Device *d, int64_t ticket) {}
 static void null_sync(Device *d) {}
 static int64_t null_side_end(Device *d) { return 0; }

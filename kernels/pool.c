@@ -36,14 +36,9 @@ struct Pool {
 
 typedef struct { Pool *p; int thread; } Worker;
 
-static void futex_wait(_Atomic uint32_t *at, uint32_t seen)
-{
-    syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-}
-static void futex_wake(_Atomic uint32_t *at, int n)
-{
-    syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
-}
+static void futex(_Atomic uint32_t *at, int op, uint32_t n) { syscall(SYS_futex, at, op, n, NULL, NULL, 0); }
+static void futex_wait(_Atomic uint32_t *at, uint32_t seen) { futex(at, FUTEX_WAIT_PRIVATE, seen); }
+static void futex_wake(_Atomic uint32_t *at, int n) { futex(at, FUTEX_WAKE_PRIVATE, (uint32_t)n); }
 
 static inline void relax(void)
 {

@@ -57,10 +57,8 @@ static void note_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x)
 
 static void note_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 {
-    Mat ma = {.rows = a.rows, .cols = a.cols, .ld = a.cols, .type = F16},
-        mb = {.rows = b.rows, .cols = b.cols, .ld = b.cols, .type = F16};
-    note(d,
-         (Product){.op = PRODUCT_FP8, .mat = {c, ma, mb, bias}, .acc = !!acc, .a = a.format, .b = b.format});
+    Mat x = mat(NULL, a.rows, a.cols, F16), w = mat(NULL, b.rows, b.cols, F16);
+    note(d, (Product){.op = PRODUCT_FP8, .mat = {c, x, w, bias}, .acc = !!acc, .a = a.format, .b = b.format});
 }
 
 /* ---- attention ---- */
@@ -68,9 +66,8 @@ static void note_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 static int same_call(const AttentionCall *a, const AttentionCall *b)
 {
     const Attention *s = &a->shape, *t = &b->shape;
-    int is =
-        a->backward == b->backward && s->batch == t->batch && s->seq_q == t->seq_q && s->seq_k == t->seq_k;
-    is = is && s->pos0 == t->pos0 && s->heads == t->heads && s->kv_heads == t->kv_heads && s->dim == t->dim;
+    int is = a->backward == b->backward && s->batch == t->batch && s->seq_q == t->seq_q && s->pos0 == t->pos0;
+    is = is && s->heads == t->heads && s->kv_heads == t->kv_heads && s->seq_k == t->seq_k && s->dim == t->dim;
     is = is && s->window == t->window && s->scale == t->scale && s->dropout == t->dropout;
     for (size_t i = 0; is && i < sizeof a->mat / sizeof *a->mat; i++)
         is = same(&a->mat[i], &b->mat[i]);

@@ -97,10 +97,7 @@ static void pack_a(void *panel, Factor f, int lanes, int64_t kn)
                 _mm512_storeu_si512(to + i * WORDS, v[i]);
         }
 }
-static void pack_b(void *panel, Factor f, int lanes, int64_t kn)
-{
-    pack_pairs(panel, f, lanes, kn, GROUP, NR);
-}
+static void pack_b(void *to, Factor f, int lanes, int64_t kn) { pack_pairs(to, f, lanes, kn, GROUP, NR); }
 
 const GemmKernel amx_kernel = {
     .name = "amx", .size = sizeof(uint16_t),

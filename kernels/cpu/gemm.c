@@ -60,10 +60,7 @@ static void prefetch_piece(Mat m, int64_t row, int64_t col, int rows, int64_t co
 }
 
 /* Bytes of a packed strip of op(b): at least one panel. */
-static size_t strip_bytes(const GemmKernel *g)
-{
-    return (size_t)max64(g->strip, (int64_t)g->nr * K_BYTES);
-}
+static size_t strip_bytes(const GemmKernel *g) { return (size_t)max64(g->strip, (int64_t)g->nr * K_BYTES); }
 
 /* Returns the start of piece i when [0, n) is cut into `pieces` pieces of whole panels, larger pieces
  * first. */

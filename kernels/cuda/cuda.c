@@ -136,10 +136,7 @@ void *cuda_workspace(Cuda *c, size_t bytes)
 
 /* ---- waits and copies ---- */
 
-void cuda_watch(Device *d, void (*watch)(double waited))
-{
-    cuda_of(d)->watch = watch;
-}
+void cuda_watch(Device *d, void (*watch)(double waited)) { cuda_of(d)->watch = watch; }
 
 /* cudaEventQuery leaves "not ready" as the thread's last error; it is cleared here, because the next
  * launch would report it as its own. */
@@ -297,9 +294,8 @@ static void cuda_wait_snapshots(Device *d)
 
 static void cuda_read_wait(Device *d, int64_t ticket)
 {
-    const CudaCopies *q = ticket < 0 ? &cuda_of(d)->snapshots : &cuda_of(d)->reads;
-    int64_t at = ticket < 0 ? -1 - ticket : ticket;
-    cuda_await(d, end_of_copy(q, at));
+    Cuda *c = cuda_of(d);
+    cuda_await(d, ticket < 0 ? end_of_copy(&c->snapshots, -1 - ticket) : end_of_copy(&c->reads, ticket));
 }
 
 /* ---- copies beside the ops ---- */
@@ -382,33 +378,6 @@ int cuda_count(void)
     return n;
 }
 
-static void fill(Device *d)
-{
-#define X(name, params, names) d->name = cuda_##name;
-    OPS(X)
-#undef X
-    d->take = cuda_take;
-    d->give = cuda_give;
-    d->owns = cuda_owns;
-    d->left = cuda_left;
-    d->mapped_take = cuda_mapped_take;
-    d->mapped_give = cuda_mapped_give;
-    d->offload = cuda_offload;
-    d->prefetch = cuda_prefetch;
-    d->stream_wait = cuda_stream_wait;
-    d->side_begin = cuda_side_begin;
-    d->side_end = cuda_side_end;
-    d->put = cuda_put;
-    d->get = cuda_get;
-    d->read_async = cuda_read_async;
-    d->read_wait = cuda_read_wait;
-    d->snapshot = cuda_snapshot;
-    d->wait_snapshots = cuda_wait_snapshots;
-    d->host_take = cuda_host_take;
-    d->host_give = cuda_host_give;
-    d->sync = cuda_sync;
-}
-
 static void open_events(cudaEvent_t *e, int n)
 {
     for (int i = 0; i < n; i++)
@@ -442,15 +411,21 @@ void cuda_open(Device *d, Dtype real, int index)
     CUDA_OK(cudaSetDevice(index));
     CUDA_OK(cudaGetDeviceProperties(&p, index));
     Cuda *c = xcalloc(1, sizeof *c);
-    c->index = index;
-    c->thread = pthread_self();
+    *c = (Cuda){.index = index, .thread = pthread_self(), .sms = p.multiProcessorCount, .major = p.major,
+                .minor = p.minor, .shared = p.sharedMemPerBlockOptin};
     memcpy(c->gpu, p.name, sizeof c->gpu);
-    c->sms = p.multiProcessorCount;
-    c->major = p.major;
-    c->minor = p.minor;
-    c->shared = p.sharedMemPerBlockOptin;
     *d = (Device){.name = "cuda", .isa = c->gpu, .bf16 = "mma", .real = real, .impl = c, .late = 1,
-                  .unit = hash64(&p.uuid, sizeof p.uuid, HASH_SEED)};
+                  .unit = hash64(&p.uuid, sizeof p.uuid, HASH_SEED), .take = cuda_take, .give = cuda_give,
+                  .owns = cuda_owns, .left = cuda_left, .mapped_take = cuda_mapped_take,
+                  .mapped_give = cuda_mapped_give, .offload = cuda_offload, .prefetch = cuda_prefetch,
+                  .stream_wait = cuda_stream_wait, .side_begin = cuda_side_begin, .side_end = cuda_side_end,
+                  .put = cuda_put, .get = cuda_get, .read_async = cuda_read_async,
+                  .read_wait = cuda_read_wait, .snapshot = cuda_snapshot,
+                  .wait_snapshots = cuda_wait_snapshots, .host_take = cuda_host_take,
+                  .host_give = cuda_host_give, .sync = cuda_sync};
+#define X(name, params, names) d->name = cuda_##name;
+    OPS(X)
+#undef X
     c->compute = new_stream();
     open_copies(&c->reads, c->compute);
     open_copies(&c->snapshots, new_stream());
@@ -463,7 +438,6 @@ void cuda_open(Device *d, Dtype real, int index)
     c->piece = pinned_memory(CUDA_PIECES * CUDA_PIECE);
     c->landing = pinned_memory(2 * CUDA_PIECE);
     c->lt = lt_open(lt_api(), c->gpu, c->compute, c->workspace, CUDA_WORKSPACE);
-    fill(d);
     cuda_attention_open(c);
     cuda_xent_open(c);
 }

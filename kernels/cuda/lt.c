@@ -195,9 +195,8 @@ static int candidates(Lt *lt, const Plan *p, int most, cublasLtMatmulHeuristicRe
     uint32_t align[] = {p->key.align_b, p->key.align_a, p->key.align_c};
     int n = 0, good = 0;
     LT_OK(lt, cublasLtMatmulPreferenceCreate(&pref));
-#define PREFER(which, value)                                                                                 \
-    LT_OK(lt,                                                                                                \
-          cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_##which, &(value), sizeof(value)))
+#define PREFER(which, v)                                                                                     \
+    LT_OK(lt, cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_##which, &(v), sizeof(v)))
     PREFER(MAX_WORKSPACE_BYTES, bytes);
     PREFER(REDUCTION_SCHEME_MASK, schemes);
     PREFER(MIN_ALIGNMENT_A_BYTES, align[0]);
@@ -264,8 +263,7 @@ static int tune(Lt *lt, Plan *p, const LtProduct *q, const char *text)
  * did. */
 static int recall(Lt *lt, Plan *p, const char *text)
 {
-    _Static_assert(sizeof(cublasLtMatmulAlgo_t) == ALGORITHM_WORDS * sizeof(uint64_t),
-                   "an algorithm's words");
+    _Static_assert(sizeof(cublasLtMatmulAlgo_t) == ALGORITHM_WORDS * 8, "an algorithm's words");
     cublasLtMatmulHeuristicResult_t r = {0};
     const Algorithm *known = lt->known ? algorithms_find(lt->known, text) : NULL;
     if (!known)

@@ -98,11 +98,8 @@ void cuda_linear_act_fwd(Device *d, Mat a, Mat h, Mat x, Mat w, Mat bias, ActKin
 {
     LtProduct q = product(d, act_gated(kind) ? h : a, x, 0, w, 1, 0);
     BUG_ON(h.type != x.type || a.type != x.type || (bias.p && bias.type != x.type));
-    q.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
-    if (bias.p) {
-        q.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-        q.vector = bias.p;
-    }
+    q.epilogue = bias.p ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    q.vector = bias.p;
     if (has_gelu(d, &q, h, h, bias.p ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT, kind)) {
         lt_multiply(cuda_of(d)->lt, &q);
         return;

@@ -40,10 +40,7 @@ static Token on_device(Comm *c, Operation o)
 }
 
 /* Whether p is device memory. Both buffers of an operation lie on the same side. */
-static int here(Comm *c, const void *p)
-{
-    return c->dev->owns(c->dev, p);
-}
+static int here(Comm *c, const void *p) { return c->dev->owns(c->dev, p); }
 
 /* Takes over what the wrapped group has counted. */
 static Token on_host(Comm *c, Token t)

@@ -99,10 +99,7 @@ int job_ranks(void) { return page ? page->ranks : 1; }
 int job_local(void) { return mine; }
 int job_pid(void) { return page->member[mine].pid; }
 
-int job_cores(void)
-{
-    return page ? CPU_COUNT(&page->member[mine].cores) : pool_cores();
-}
+int job_cores(void) { return page ? CPU_COUNT(&page->member[mine].cores) : pool_cores(); }
 
 int job_sharers(void)
 {
@@ -152,10 +149,7 @@ void job_where(const char *text)
 
 static char alone[112] = "@its start";         /* the note of a process without a page */
 
-void comm_note(const char *text)
-{
-    put_text(page ? page->member[mine].note : alone, sizeof alone, text);
-}
+void comm_note(const char *text) { put_text(page ? page->member[mine].note : alone, sizeof alone, text); }
 
 const char *job_place(void) { return page ? page->member[mine].where + 1 : ""; }
 const char *job_doing(void) { return (page ? page->member[mine].note : alone) + 1; }

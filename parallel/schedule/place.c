@@ -3,10 +3,7 @@
 
 int place_rank(int vee, int p, int stage) { return vee && stage / p ? p - 1 - stage % p : stage % p; }
 
-int place_stage(int vee, int p, int rank, int chunk)
-{
-    return chunk * p + (vee && chunk ? p - 1 - rank : rank);
-}
+int place_stage(int vee, int p, int rank, int c) { return c * p + (vee && c ? p - 1 - rank : rank); }
 
 static int is_vee(const PipeShape *s)
 {

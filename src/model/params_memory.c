@@ -2,10 +2,7 @@
 #include "params.h"
 #include <math.h>
 
-void params_offload(Params *p, double share, Arena *mapped)
-{
-    data_offload(&p->data, share, mapped);
-}
+void params_offload(Params *p, double share, Arena *mapped) { data_offload(&p->data, share, mapped); }
 
 void params_layout(Params *p, Device *dev, Arena *run, int gradients, int moments)
 {

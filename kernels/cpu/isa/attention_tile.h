@@ -71,10 +71,7 @@ static inline void strip_open(Strip *t, const Attention *s, int64_t b, int64_t i
     }
 }
 /* Whether some query of the strip does not see some key of [from, to). */
-INLINE int strip_masked(const Strip *t, int64_t from, int64_t to)
-{
-    return from < t->all_first || to > t->all_end;
-}
+INLINE int strip_masked(const Strip *t, int64_t a, int64_t b) { return a < t->all_first || b > t->all_end; }
 /* Returns which of the lanes from v on see key j. */
 INLINE IVec strip_sees(const Strip *t, int64_t v, int64_t j)
 {

@@ -21,10 +21,7 @@ static int64_t piece_cols(const Job *j, int64_t c0) { return j->n - c0 < PIECE ?
 
 /* Returns the sum of a block for out[k], [n]. The sums of all blocks lie in two row buffers of thread
  * 0. */
-static REAL *partial(const Job *j, int k, int64_t block)
-{
-    return FN(row_buf)(j->d, 0, 2 + k) + block * j->n;
-}
+static REAL *partial(const Job *j, int k, int64_t b) { return FN(row_buf)(j->d, 0, 2 + k) + b * j->n; }
 
 static void block_item(void *ctx, int64_t item, int thread)
 {
