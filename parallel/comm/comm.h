@@ -21,6 +21,21 @@ typedef struct Comm Comm;
 typedef int64_t Token;             /* 0: already done */
 typedef enum { OP_SUM, OP_MAX, OP_MIN } ReduceOp;
 
+typedef enum {
+    COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_TO_ALL, COMM_BROADCAST,
+    COMM_SEND, COMM_RECV, COMM_BARRIER, COMM_KINDS
+} CommKind;
+
+typedef struct {
+    CommKind kind;
+    void *out;
+    const void *in;
+    int64_t n;                     /* elements, as in the call */
+    Dtype type;
+    ReduceOp op;
+    int root;                      /* of a broadcast; of a message: the peer */
+} Operation;
+
 struct Comm {
     const char *name;              /* "tp", "dp", ... for messages */
     int rank, size;
@@ -28,6 +43,7 @@ struct Comm {
     int64_t bytes;                 /* brought to them by this rank (comm_payload) */
     Device *dev;                   /* buffers may also lie in its memory; NULL: only in the host's */
     void *impl;                    /* of the transport */
+    Token (*start)(Comm *c, Operation o);          /* what the operations below call (comm_operations) */
     /* Operations; all but the messages are collective.
      *   buf, in, out   local       in the host's memory or dev's
      *   n              global      elements; of a message the same on both sides
@@ -95,18 +111,10 @@ size_t comm_workspace(void);
 typedef struct { int64_t moved, behind; } CommStats;
 CommStats comm_stats(const Comm *c);
 
-typedef enum {
-    COMM_ALL_REDUCE,
-    COMM_REDUCE_SCATTER,
-    COMM_ALL_GATHER,
-    COMM_ALL_TO_ALL,
-    COMM_BROADCAST,
-    COMM_SEND,
-    COMM_RECV,
-    COMM_BARRIER,
-    COMM_KINDS
-} CommKind;
 extern const char *const comm_kind_name[COMM_KINDS];
+
+/* Sets the operations that move something: each calls `start`. */
+void comm_operations(Comm *c, Token (*start)(Comm *c, Operation o));
 
 /* The bytes by which an operation raises Comm.bytes: all of `in` or `buf`; a broadcast counts at its root,
  * a message at its sender. n: as in the call. */

@@ -35,28 +35,12 @@ static Staging *vacant(DeviceGroup *g, size_t room)
     return best;
 }
 
-/* Whether what is sent lies where the result will: reductions and broadcasts. */
-static int in_place(const Operation *o) { return o->out == o->in; }
-
-static Token send_on(Comm *h, const Operation *o, char *send, char *come)
-{
-    switch (o->kind) {
-    case COMM_ALL_REDUCE:     return h->all_reduce(h, come, o->n, o->type, o->op);
-    case COMM_REDUCE_SCATTER: return h->reduce_scatter(h, come, send, o->n, o->type, o->op);
-    case COMM_ALL_GATHER:     return h->all_gather(h, come, send, o->n, o->type);
-    case COMM_ALL_TO_ALL:     return h->all_to_all(h, come, send, o->n, o->type);
-    case COMM_BROADCAST:      return h->broadcast(h, come, o->n, o->type, o->root);
-    case COMM_SEND:           return h->send(h, send, o->n, o->type, o->root);
-    case COMM_RECV:           return h->recv(h, come, o->n, o->type, o->root);
-    default:                  BUG_ON(1);
-    }
-}
-
 static void staged_start(DeviceGroup *g, const Operation *o)
 {
     size_t size = dtype_size(o->type), reads = (size_t)operation_reads(&g->host, o) * size;
     size_t writes = (size_t)operation_writes(&g->host, o) * size;
-    int same = in_place(o) && (o->kind == COMM_ALL_REDUCE || o->kind == COMM_BROADCAST);
+    /* reductions and broadcasts work in place: what is sent lies where the result will */
+    int same = o->kind == COMM_ALL_REDUCE || o->kind == COMM_BROADCAST;
     Staging *p = vacant(g, same ? reads > writes ? reads : writes : reads + writes);
     p->number = g->started;
     p->out = o->out;
@@ -66,7 +50,7 @@ static void staged_start(DeviceGroup *g, const Operation *o)
         g->dev->get(g->dev, p->memory, o->in, reads);
     else
         g->dev->sync(g->dev);      /* ops that read the buffer which the message will fill are done */
-    p->token = send_on(&g->host, o, p->memory, p->in);
+    p->token = g->host.start(&g->host, (Operation){o->kind, p->in, p->memory, o->n, o->type, o->op, o->root});
 }
 
 static void staged_finish(DeviceGroup *g, int64_t k)

@@ -5,16 +5,6 @@
 #include "comm_device.h"
 #include "cuda.h"
 
-typedef struct {
-    CommKind kind;
-    void *out;
-    const void *in;
-    int64_t n;                     /* elements, as in the call */
-    Dtype type;
-    ReduceOp op;
-    int root;                      /* of a broadcast; of a message: the peer */
-} Operation;
-
 #define DEVICE_TOKENS 64           /* operations of a group that may be under way at once */
 
 typedef struct DeviceGroup DeviceGroup;

@@ -197,60 +197,31 @@ void group_raise(Group *g, Counter *c, int64_t to, int alone)
 
 /* ---- the interface ---- */
 
-static Token submit(Comm *c, CommKind kind, const void *in, void *out, int64_t n, Dtype type, ReduceOp op,
-                    int root)
+static Token submit(Comm *c, Operation o)
 {
     Group *g = c->impl;
-    BUG_ON(n < 0 || root < 0 || root >= g->size);
-    Request r = {.group = g, .kind = kind, .name = g->name, .type = type, .op = op, .in = in, .out = out,
-                 .n = n, .root = root, .payload = comm_payload(c, kind, n, type, root), .wire = -1,
-                 .advance = collective_advance};
+    BUG_ON(o.n < 0 || o.root < 0 || o.root >= g->size);
+    Request r = {.group = g, .kind = o.kind, .name = g->name, .type = o.type, .op = o.op, .in = o.in,
+                 .out = o.out, .n = o.n, .root = o.root, .wire = -1, .advance = collective_advance,
+                 .payload = comm_payload(c, o.kind, o.n, o.type, o.root)};
     Queue *q = &g->queue;
-    if (kind == COMM_SEND || kind == COMM_RECV) {
-        BUG_ON(root == g->rank /* a message to oneself */);
+    if (o.kind == COMM_SEND || o.kind == COMM_RECV) {
+        BUG_ON(o.root == g->rank /* a message to oneself */);
         r.advance = message_advance;
-        q = kind == COMM_SEND ? &g->out[root].queue : &g->in[root].queue;
+        q = o.kind == COMM_SEND ? &g->out[o.root].queue : &g->in[o.root].queue;
     }
-    if (kind != COMM_BARRIER) {
+    if (o.kind != COMM_BARRIER) {
         c->ops++;
         c->bytes += r.payload;
     }
-    return n || kind == COMM_BARRIER ? engine_submit(q, &r) : 0;
+    return o.n || o.kind == COMM_BARRIER ? engine_submit(q, &r) : 0;
 }
 
-static Token group_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp op)
-{
-    return submit(c, COMM_ALL_REDUCE, buf, buf, n, type, op, 0);
-}
-static Token group_reduce_scatter(Comm *c, void *out, const void *in, int64_t n, Dtype type, ReduceOp op)
-{
-    return submit(c, COMM_REDUCE_SCATTER, in, out, n, type, op, 0);
-}
-static Token group_all_gather(Comm *c, void *out, const void *in, int64_t n, Dtype type)
-{
-    return submit(c, COMM_ALL_GATHER, in, out, n, type, OP_SUM, 0);
-}
-static Token group_all_to_all(Comm *c, void *out, const void *in, int64_t n, Dtype type)
-{
-    return submit(c, COMM_ALL_TO_ALL, in, out, n, type, OP_SUM, 0);
-}
-static Token group_broadcast(Comm *c, void *buf, int64_t n, Dtype type, int root)
-{
-    return submit(c, COMM_BROADCAST, buf, buf, n, type, OP_SUM, root);
-}
-static Token group_send(Comm *c, const void *buf, int64_t n, Dtype type, int peer)
-{
-    return submit(c, COMM_SEND, buf, NULL, n, type, OP_SUM, peer);
-}
-static Token group_recv(Comm *c, void *buf, int64_t n, Dtype type, int peer)
-{
-    return submit(c, COMM_RECV, NULL, buf, n, type, OP_SUM, peer);
-}
 static void group_wait(Comm *c, Token t) { (void)c, engine_wait(t); }
 static void group_barrier(Comm *c)
 {
     int32_t one = 1;
-    engine_wait(submit(c, COMM_BARRIER, &one, &one, 1, I32, OP_MIN, 0));
+    engine_wait(submit(c, (Operation){COMM_BARRIER, &one, &one, 1, I32, OP_MIN, 0}));
 }
 
 static void unmap_pairs(Pair *p, int n)
@@ -285,10 +256,9 @@ static void group_close(Comm *c)
 
 void group_comm(Group *g, Comm *c)
 {
-    *c = (Comm){.name = g->name, .rank = g->rank, .size = g->size, .impl = g, .all_reduce = group_all_reduce,
-                .reduce_scatter = group_reduce_scatter, .all_gather = group_all_gather,
-                .all_to_all = group_all_to_all, .broadcast = group_broadcast, .send = group_send,
-                .recv = group_recv, .barrier = group_barrier, .wait = group_wait, .close = group_close};
+    *c = (Comm){.name = g->name, .rank = g->rank, .size = g->size, .impl = g, .barrier = group_barrier,
+                .wait = group_wait, .close = group_close};
+    comm_operations(c, submit);
 }
 
 CommStats comm_stats(const Comm *c)
