@@ -7,9 +7,8 @@
 #include <string.h>
 
 /* Names of --split, in the order of Split; word: the name in messages. */
-static const struct {
-    const char *name, *word;
-} splits[] = {{"train", "training"}, {"valid", "validation"}, {"test", "test"}};
+static const struct { const char *name, *word; } splits[] = {
+    {"train", "training"}, {"valid", "validation"}, {"test", "test"}};
 
 static Split split_named(const char *name)
 {

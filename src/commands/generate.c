@@ -104,18 +104,26 @@ static char *valid_utf8(const char *text, size_t n)
     return out;
 }
 
+/* The text of the tokens, on the heap; end-of-document has none. */
+static char *text_of(const Tokenizer *tok, const int32_t *token, int64_t n, size_t *bytes)
+{
+    char *text = xcalloc((size_t)(n * tok->longest) + 1, 1), *to = text;
+    for (int64_t i = 0; i < n; i++)
+        if (token[i] != tok->eod)
+            to += tok->decode(tok, token[i], to);
+    *bytes = (size_t)(to - text);
+    return text;
+}
+
 static void print_sample(const Tokenizer *tok, const char *prompt, const int32_t *token, int64_t n, int json)
 {
-    char *text = xcalloc((size_t)(n * tok->longest) + 1, 1);
-    int64_t bytes = 0;
-    json_t *tokens = json_array();
-    for (int64_t i = 0; i < n; i++) {
-        if (token[i] != tok->eod)
-            bytes += tok->decode(tok, token[i], text + bytes);
-        json_array_append_new(tokens, json_integer(token[i]));
-    }
+    size_t bytes;
+    char *text = text_of(tok, token, n, &bytes);
     if (json) {
-        char *clean = valid_utf8(text, (size_t)bytes), *asked = valid_utf8(prompt, strlen(prompt));
+        json_t *tokens = json_array();
+        for (int64_t i = 0; i < n; i++)
+            json_array_append_new(tokens, json_integer(token[i]));
+        char *clean = valid_utf8(text, bytes), *asked = valid_utf8(prompt, strlen(prompt));
         json_t *j = json_pack("{s:s s:o s:s}", "prompt", asked, "tokens", tokens, "text", clean);
         json_dumpf(j, stdout, JSON_COMPACT);
         json_decref(j);
@@ -123,8 +131,7 @@ static void print_sample(const Tokenizer *tok, const char *prompt, const int32_t
         free(asked);
     } else {
         fputs(prompt, stdout);
-        fwrite(text, 1, (size_t)bytes, stdout);
-        json_decref(tokens);
+        fwrite(text, 1, bytes, stdout);
     }
     putchar('\n');
     free(text);
@@ -138,20 +145,16 @@ static char *run_of(const char *checkpoint, int64_t *iteration)
     if (slash)
         *slash = 0;
     size_t n = strlen(dir), tail = strlen("/checkpoints");
-    if (!slash || sscanf(slash + 1, "iter_%ld", iteration) != 1 || n <= tail ||
-        strcmp(dir + n - tail, "/checkpoints")) {
-        free(dir);
-        return NULL;
-    }
-    dir[n - tail] = 0;
+    int ours = slash && sscanf(slash + 1, "iter_%ld", iteration) == 1 && n > tail &&
+               !strcmp(dir + n - tail, "/checkpoints");
+    dir[ours ? n - tail : 0] = 0;
     metrics = xasprintf("%s/metrics.jsonl", dir);
-    int ours = !access(metrics, R_OK) && !access(dir, W_OK);
+    ours = ours && !access(metrics, R_OK) && !access(dir, W_OK);
     free(metrics);
-    if (!ours) {
-        free(dir);
-        return NULL;
-    }
-    return dir;
+    if (ours)
+        return dir;
+    free(dir);
+    return NULL;
 }
 
 /* Appends the text to the run's samples.jsonl, for its report. */
@@ -162,12 +165,9 @@ static void keep_sample(const char *checkpoint, const Tokenizer *tok, const char
     char *dir = run_of(checkpoint, &iteration), why[WHY];
     if (!dir)
         return;
-    char *path = xasprintf("%s/samples.jsonl", dir), *text = xcalloc((size_t)(n * tok->longest) + 1, 1);
-    int64_t bytes = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (token[i] != tok->eod)
-            bytes += tok->decode(tok, token[i], text + bytes);
-    char *clean = valid_utf8(text, (size_t)bytes), *asked = valid_utf8(prompt, strlen(prompt));
+    size_t bytes;
+    char *path = xasprintf("%s/samples.jsonl", dir), *text = text_of(tok, token, n, &bytes);
+    char *clean = valid_utf8(text, bytes), *asked = valid_utf8(prompt, strlen(prompt));
     json_t *j =
         json_pack("{s:I s:s s:s}", "iteration", (json_int_t)iteration, "prompt", asked, "text", clean);
     char *line = json_dumps(j, JSON_COMPACT);
@@ -204,8 +204,7 @@ int command_generate(int argc, char **argv)
     if (!tok->encode)
         die(EXIT_DATA, "tokenizer", "tokenizer_type %s cannot turn text into tokens; change: set the "
             "tokenizer that the corpus was made with", tok->name);
-    if (!text)
-        text = "";
+    text = text ? text : "";
     int32_t *prompt = xcalloc(strlen(text) + 1, sizeof *prompt);
     int64_t n = tok->encode(tok, text, (int64_t)strlen(text), prompt);
     if (!n)                                    /* an empty prompt: start as a document starts */

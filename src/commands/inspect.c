@@ -102,11 +102,8 @@ static json_t *checkpoint(const char *path, int *gone)
                                                (json_int_t)s.m.shard[i].bytes));
         bytes += s.m.shard[i].bytes;
     }
-    json_object_set_new(o, "parameters", json_integer(weights));
-    json_object_set_new(o, "tensors", json_integer(s.m.ntensor));
-    json_object_set_new(o, "elements", types);
-    json_object_set_new(o, "bytes", json_integer(bytes));
-    json_object_set_new(o, "files", files);
+    json_object_update_new(o, json_pack("{s:I s:i s:o s:I s:o}", "parameters", weights, "tensors",
+                                        s.m.ntensor, "elements", types, "bytes", bytes, "files", files));
     int whole = source_verify(&s, NULL, why);
     NotFinite odd = {0, json_array()};
     for (int i = 0; i < s.m.ntensor; i++)
@@ -182,12 +179,9 @@ static json_t *run_directory(const char *path)
     if (d)
         closedir(d);
     free(folder);
-    json_object_set_new(o, "holds", holds);
-    json_object_set_new(o, "run_id", id ? json_string(id) : json_null());
-    json_object_set_new(o, "newest", newest_of(list, id));
+    json_object_update_new(o, json_pack("{s:o s:s? s:o* s:o s:o}", "holds", holds, "run_id", id, "newest",
+                                        newest_of(list, id), "checkpoints", list, "unfinished", left));
     free(id);
-    json_object_set_new(o, "checkpoints", list);
-    json_object_set_new(o, "unfinished", left);
     return verdict(o, !damaged, why);
 }
 
@@ -253,8 +247,7 @@ static json_t *safetensors(const char *path)
         json_object_set_new(o, "metadata", meta ? json_incref(meta) : json_object());
         st_close(&f);
     }
-    json_object_set_new(o, "elements", types);
-    json_object_set_new(o, "bytes", json_integer(bytes));
+    json_object_update_new(o, json_pack("{s:o s:I}", "elements", types, "bytes", bytes));
     report_odd(o, &odd);
     json_object_set_new(o, "tensors", list);
     return verdict(o, whole, why);
@@ -300,9 +293,8 @@ static json_t *huggingface(const char *path)
     json_object_set_new(o, "can_import", json_boolean(cfg != NULL));
     if (!cfg && json_is_object(hf))
         json_object_set_new(o, "cannot_express", json_string(reason));
-    json_object_set_new(o, "tensors", json_integer(tensors));
-    json_object_set_new(o, "elements", types);
-    json_object_set_new(o, "bytes", json_integer(bytes));
+    json_object_update_new(o, json_pack("{s:I s:o s:I}", "tensors", tensors, "elements", types, "bytes",
+                                        bytes));
     report_odd(o, &odd);
     json_decref(hf);
     free(text);

@@ -17,10 +17,7 @@ static const struct { const char *name; size_t at; } categories[] = {
 };
 enum { CATEGORIES = sizeof categories / sizeof *categories };
 
-static int64_t bytes_of(const Memory *m, int i)
-{
-    return *(const int64_t *)((const char *)m + categories[i].at);
-}
+static int64_t bytes_of(const Memory *m, int i) { return *(int64_t *)((char *)m + categories[i].at); }
 
 typedef struct {
     const Config *cfg;

@@ -96,10 +96,7 @@ static void view_close(View *v)
 }
 
 /* Returns where the times of the simulation and of a schedule search come from. */
-static const char *source_of(const View *v)
-{
-    return v->timed ? "clock" : v->own.cost[0] ? "flops" : "equal";
-}
+static const char *source(const View *v) { return v->timed ? "clock" : v->own.cost[0] ? "flops" : "equal"; }
 
 static char *title_of(const View *v)
 {
@@ -187,7 +184,7 @@ static json_t *as_json(const View *v)
     }
     return json_pack("{s:o s:o s:o s:o s:o s:o}", "ranks", ranks, "makespan", json_number(v->sim.makespan),
                      "rate", json_number(v->sim.rate), "step_rate", json_number(v->sim.step_rate),
-                     "peak_activations", peak, "costs", run_costs_json(&v->shape, source_of(v)));
+                     "peak_activations", peak, "costs", run_costs_json(&v->shape, source(v)));
 }
 
 /* ---- files ---- */

@@ -70,14 +70,9 @@ static uint64_t identity_of(const Sweep *s, const Config *c)
 {
     const char *build = config_build_id();
     uint64_t h = hash64(build, strlen(build) + 1, hash64(&s->world, sizeof s->world, HASH_SEED));
-    for (int i = 0; i < OPTIONS; i++) {
-        if (!c->given[i] || (swept_at(i) >= 0 && i != OPT_pipeline_schedule))
-            continue;
-        char *text = config_text(c, i);
-        h = hash64(options[i].key, strlen(options[i].key) + 1, h);
-        h = hash64(text, strlen(text) + 1, h);
-        free(text);
-    }
+    for (int i = 0; i < OPTIONS; i++)
+        if (c->given[i] && (swept_at(i) < 0 || i == OPT_pipeline_schedule))
+            h = config_hash_key(c, i, h);
     return h;
 }
 
@@ -148,18 +143,14 @@ static json_t *number(double x) { return x > 0 ? json_number(x) : json_null(); }
 static json_t *row_of(const Sweep *s, const SweepLayout *l)
 {
     int known = l->state != LAYOUT_LARGER;
-    json_t *row = json_pack("{s:i s:b s:i s:i s:i s:s s:i s:s}", "tp", l->tp, "sp", l->rows, "pp", l->pp, "v",
-                            l->v, "dp", l->dp, "zero", layout_zero[l->zero], "micro_batch_size", l->micro,
-                            "recompute", layout_recompute[l->recompute]);
-    json_object_set_new(row, "predicted_ms", number(l->predicted));
-    json_object_set_new(row, "measured_ms", number(l->measured));
-    json_object_set_new(row, "rounds", json_integer(l->rounds));
-    json_object_set_new(row, "tokens_per_second", number(layout_tokens_per_second(s, l)));
-    json_object_set_new(row, "bubble", known ? json_number(l->bubble) : json_null());
-    json_object_set_new(row, "memory", known ? json_integer((json_int_t)l->memory) : json_null());
-    json_object_set_new(row, "fits", json_boolean(l->state == LAYOUT_FITS));
-    json_object_set_new(row, "state", json_string(layout_state(l)));
-    return row;
+    return json_pack("{s:i s:b s:i s:i s:i s:s s:i s:s s:o s:o s:i s:o s:o s:o s:b s:s}", "tp", l->tp, "sp",
+                     l->rows, "pp", l->pp, "v", l->v, "dp", l->dp, "zero", layout_zero[l->zero],
+                     "micro_batch_size", l->micro, "recompute", layout_recompute[l->recompute],
+                     "predicted_ms", number(l->predicted), "measured_ms", number(l->measured), "rounds",
+                     l->rounds, "tokens_per_second", number(layout_tokens_per_second(s, l)), "bubble",
+                     known ? json_number(l->bubble) : json_null(), "memory",
+                     known ? json_integer((json_int_t)l->memory) : json_null(), "fits",
+                     l->state == LAYOUT_FITS, "state", layout_state(l));
 }
 
 /* Returns the winner's settings as arguments of `train`. */

@@ -132,6 +132,7 @@ void config_pad_vocab(Config *c);
 
 /* Returns a hash of every key's value: equal hashes mean equal config.yaml. */
 uint64_t config_hash(const Config *cfg);
+uint64_t config_hash_key(const Config *cfg, int option, uint64_t hash); /* one option, added to `hash` */
 
 /* Dies with EXIT_CONFIG when the ranks of `all` have different configurations. The message names the
  * ranks that differ from the majority (from rank 0, if there is none), and the first key that differs

@@ -202,36 +202,18 @@ static const Alias aliases[] = {
     NEEDLESS("config_file", "the configuration is the first argument: `train CONFIG.yaml`"),
     NEEDLESS("job_config_file", "the configuration is the first argument: `train CONFIG.yaml`"),
 };
+enum { ALIASES = sizeof aliases / sizeof *aliases };
 
 /* Values as other programs spell them, and ours. A value may have several rows: the key decides. */
-static const struct { const char *value, *ours;
-} values[] = {{"bfloat16", "bf16"},
-              {"float16", "fp16"},
-              {"half", "fp16"},
-              {"float32", "fp32"},
-              {"float", "fp32"},
-              {"float64", "fp64"},
-              {"double", "fp64"},
-              {"silu", "swiglu"},
-              {"swish", "swiglu"},
-              {"gelu_new", "gelu_tanh"},
-              {"gelu_fast", "gelu_tanh"},
-              {"gelu_pytorch_tanh", "gelu_tanh"},
-              {"relu2", "squared_relu"},
-              {"rotary", "rope"},
-              {"gpu", "cuda"},
-              {"gloo", "mpi"},
-              {"rms", "RMSNorm"},
-              {"momentum", "sgd"},
-              {"e4m3", "hybrid"},
-              {"loop", "interleaved"},
-              {"zb", "zb-h1"},
-              {"GPT2BPETokenizer", "none"},
-              {"HuggingFaceTokenizer", "none"},
-              {"SentencePieceTokenizer", "none"},
-              {"Llama2Tokenizer", "none"},
-              {"TikTokenizer", "none"},
-              {"NullTokenizer", "none"}};
+static const struct { const char *value, *ours; } values[] = {
+    {"bfloat16", "bf16"}, {"float16", "fp16"}, {"half", "fp16"}, {"float32", "fp32"}, {"float", "fp32"},
+    {"float64", "fp64"}, {"double", "fp64"}, {"silu", "swiglu"}, {"swish", "swiglu"},
+    {"gelu_new", "gelu_tanh"}, {"gelu_fast", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"},
+    {"relu2", "squared_relu"}, {"rotary", "rope"}, {"gpu", "cuda"}, {"gloo", "mpi"}, {"rms", "RMSNorm"},
+    {"momentum", "sgd"}, {"e4m3", "hybrid"}, {"loop", "interleaved"}, {"zb", "zb-h1"},
+    {"GPT2BPETokenizer", "none"}, {"HuggingFaceTokenizer", "none"}, {"SentencePieceTokenizer", "none"},
+    {"Llama2Tokenizer", "none"}, {"TikTokenizer", "none"}, {"NullTokenizer", "none"},
+};
 
 const char *value_alias(const char *value, int nth)
 {
@@ -241,14 +223,11 @@ const char *value_alias(const char *value, int nth)
     return NULL;
 }
 
-const Alias *alias_at(int i)
-{
-    return i >= 0 && i < (int)(sizeof aliases / sizeof *aliases) ? &aliases[i] : NULL;
-}
+const Alias *alias_at(int i) { return i >= 0 && i < ALIASES ? &aliases[i] : NULL; }
 
 const Alias *alias_find(const char *name)
 {
-    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+    for (int i = 0; i < ALIASES; i++)
         if (name_is(name, aliases[i].name))
             return &aliases[i];
     return NULL;
@@ -256,7 +235,7 @@ const Alias *alias_find(const char *name)
 
 const Alias *alias_suggest(const char *name)
 {
-    for (size_t i = 0; strlen(name) > 4 && i < sizeof aliases / sizeof *aliases; i++)
+    for (int i = 0; strlen(name) > 4 && i < ALIASES; i++)
         if (edit_distance(name, aliases[i].name) == 1)
             return &aliases[i];
     return NULL;

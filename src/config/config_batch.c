@@ -42,20 +42,20 @@ char *config_parse_schedule(Config *c, int64_t unit)
             s++, batch = schedule_number(&s);
         if (tokens < 0 || batch < 0 || s != entry + length)
             return textf("'%.*s' is not THRESHOLD:BATCH, whole numbers with K, M, B or T if need be",
-                             length > 60 ? 60 : length, entry);
+                         length > 60 ? 60 : length, entry);
         int64_t samples = tokens / c->seq_length;
         if (!n && tokens)
             return textf("the first threshold is %ld tokens; it must be 0", tokens);
         if (n && samples <= step[n - 1].samples)
             return textf("threshold '%.*s' (%ld samples) is not above the one before (%ld samples)",
-                             length, entry, samples, step[n - 1].samples);
+                         length, entry, samples, step[n - 1].samples);
         if (batch < 1 || batch > 1 << 30 || batch % unit)
             return textf("batch size %ld of '%.*s' is not a multiple of micro_batch_size %ld x data-parallel "
                          "size %ld; nearest: %s", batch, length, entry, c->micro_batch_size,
                          c->data_parallel_size, check_nearest_multiples(unit, batch));
         if (batch / unit > 65535)
-            return textf("batch size %ld is %ld microbatches; at most 65535; raise micro_batch_size",
-                             batch, batch / unit);
+            return textf("batch size %ld is %ld microbatches; at most 65535; raise micro_batch_size", batch,
+                         batch / unit);
         step = keep_grow(step, sizeof *step * (size_t)(n + 1));
         step[n++] = (BatchStep){samples, batch};
     }
@@ -103,10 +103,7 @@ int64_t config_samples_from(const Config *cfg, int64_t consumed, int64_t iterati
     return samples;
 }
 
-int64_t config_samples_after(const Config *cfg, int64_t iterations)
-{
-    return config_samples_from(cfg, 0, iterations);
-}
+int64_t config_samples_after(const Config *c, int64_t n) { return config_samples_from(c, 0, n); }
 
 int64_t config_batch_most(const Config *cfg)
 {
@@ -120,12 +117,8 @@ int config_same_batches(const Config *now, const Config *saved)
 {
     static const int key[] = {OPT_global_batch_size, OPT_step_batch_size_schedule, OPT_seq_length};
     int same = 1;
-    for (size_t i = 0; same && i < sizeof key / sizeof *key; i++) {
-        char *a = config_text(now, key[i]), *b = config_text(saved, key[i]);
-        same = !strcmp(a, b);
-        free(a);
-        free(b);
-    }
+    for (size_t i = 0; same && i < sizeof key / sizeof *key; i++)
+        same = config_same_text(now, saved, key[i]);
     return same;
 }
 

@@ -58,7 +58,7 @@ Config *config_for_one_rank(const Config *cfg)
 
 /* ---- the same on every rank ---- */
 
-static uint64_t key_hash(const Config *c, int option, uint64_t h)
+uint64_t config_hash_key(const Config *c, int option, uint64_t h)
 {
     char *text = config_text(c, option);
     h = hash64(options[option].key, strlen(options[option].key) + 1, h);
@@ -71,7 +71,7 @@ uint64_t config_hash(const Config *c)
 {
     uint64_t h = HASH_SEED;
     for (int i = 0; i < OPTIONS; i++)
-        h = key_hash(c, i, h);
+        h = config_hash_key(c, i, h);
     return h;
 }
 
@@ -127,10 +127,10 @@ void config_same(const Config *c, Comm *all)
         return;
     }
     for (int i = 0; i < OPTIONS; i++)
-        of_key[i] = key_hash(c, i, HASH_SEED);
+        of_key[i] = config_hash_key(c, i, HASH_SEED);
     broadcast(all, of_key, sizeof of_key, model);
     int64_t first = 0;
-    while (first < OPTIONS - 1 && of_key[first] == key_hash(c, (int)first, HASH_SEED))
+    while (first < OPTIONS - 1 && of_key[first] == config_hash_key(c, (int)first, HASH_SEED))
         first++;
     broadcast(all, &first, sizeof first, odd);
     char *text = config_text(c, (int)first), theirs[256] = "";

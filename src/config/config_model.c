@@ -28,7 +28,7 @@ static Config plain(const Config *cfg)
     return c;
 }
 
-static int same_text(const Config *a, const Config *b, int option)
+int config_same_text(const Config *a, const Config *b, int option)
 {
     char *x = config_text(a, option), *y = config_text(b, option);
     int same = !strcmp(x, y);
@@ -39,10 +39,10 @@ static int same_text(const Config *a, const Config *b, int option)
 
 int config_differs(const Config *a, const Config *b, int option)
 {
-    if (same_text(a, b, option))
+    if (config_same_text(a, b, option))
         return 0;
     Config x = plain(a), y = plain(b);
-    return !same_text(&x, &y, option);
+    return !config_same_text(&x, &y, option);
 }
 
 Change config_compare_resume(const Config *now, const Config *saved, const char **text)
@@ -69,12 +69,8 @@ uint64_t config_fingerprint(const Config *cfg)
     const Config c = plain(cfg);
     uint64_t h = HASH_SEED;
     for (int i = 0; i < OPTIONS; i++)
-        if (options[i].change != CHANGE_FREE) {
-            char *text = config_text(&c, i);
-            h = hash64(options[i].key, strlen(options[i].key) + 1, h);
-            h = hash64(text, strlen(text) + 1, h);
-            free(text);
-        }
+        if (options[i].change != CHANGE_FREE)
+            h = config_hash_key(&c, i, h);
     return h;
 }
 

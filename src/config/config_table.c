@@ -7,15 +7,8 @@
 #define SECTION(name, help)
 #define OPTION(section, key, type, def, legal, change, help) \
     {#section, #key, TYPE_##type, def, legal, CHANGE_##change, help, NULL, offsetof(Config, key)},
-#define ENUM(section, key, def, change, help, choices)                                                       \
-    {#section,                                                                                               \
-     #key,                                                                                                   \
-     TYPE_ENUM,                                                                                              \
-     def,                                                                                                    \
-     "",                                                                                                     \
-     CHANGE_##change,                                                                                        \
-     help,                                                                                                   \
-     (const char *const[]){choices NULL},                                                                    \
+#define ENUM(section, key, def, change, help, choices)              \
+    {#section, #key, TYPE_ENUM, def, "", CHANGE_##change, help, (const char *const[]){choices NULL}, \
      offsetof(Config, key)},
 const Option options[OPTIONS] = {
 #include "config.def"

@@ -90,6 +90,7 @@ const char *value_alias(const char *value, int nth);
 /* An interval as in Option.legal; for INT the bounds are exact integers. */
 typedef struct { double lo, hi; int64_t ilo, ihi; int lo_open, hi_open; } Interval;
 Interval interval_parse(const char *text);
+int config_same_text(const Config *a, const Config *b, int option);   /* config.yaml says the same of both */
 
 /* Kinds of scalars in YAML 1.2 (core schema). A scalar in quotes is always a string. */
 typedef enum { SCALAR_NULL, SCALAR_BOOL, SCALAR_INT, SCALAR_FLOAT, SCALAR_STRING } ScalarKind;

@@ -126,7 +126,7 @@ char *legal_text(const Option *o)
     case TYPE_STR:   return text_copy("a string");
     case TYPE_LIST:
         return textf("a list of %s", strcmp(o->legal, "mixed") ? o->legal : "strings and numbers");
-    case TYPE_ENUM: break;
+    case TYPE_ENUM:  break;
     }
     char *s = text_copy("one of ");
     for (int i = 0; o->choices[i]; i++)
@@ -168,10 +168,8 @@ static char *int_parse(const char *text, const char *legal, int64_t *x)
     errno = 0;
     int64_t y = strtoll(digits, NULL, 10);
     int overflow = errno == ERANGE;
-    if (!overflow && y >= in.ilo + in.lo_open && y <= in.ihi - in.hi_open) {
-        *x = y;
-        return NULL;
-    }
+    if (!overflow && y >= in.ilo + in.lo_open && y <= in.ihi - in.hi_open)
+        return *x = y, NULL;
     return textf("%.60s is not in %s", text, strpbrk(legal, "[("));
 }
 
@@ -185,10 +183,8 @@ static char *float_parse(const char *text, const char *legal, double *x)
     double y = !strcasecmp(word, ".inf")   ? sign * INFINITY
                : !strcasecmp(word, ".nan") ? NAN : strtod(digits, NULL);
     int underflow = errno == ERANGE && fabs(y) < 1; /* a double cannot hold it: it is too near to 0 */
-    if (!underflow && isfinite(y) && interval_has(&in, y)) {
-        *x = y;
-        return NULL;
-    }
+    if (!underflow && isfinite(y) && interval_has(&in, y))
+        return *x = y, NULL;
     return textf("%.60s is not in %s", text, strpbrk(legal, "[("));
 }
 
@@ -264,10 +260,8 @@ static char *list_store(const Option *o, const Value *v, List *list)
 static char *enum_store(const Option *o, const Value *v, int *x)
 {
     for (int i = 0; o->choices[i]; i++)
-        if (!strcmp(o->choices[i], v->text)) {
-            *x = i;
-            return NULL;
-        }
+        if (!strcmp(o->choices[i], v->text))
+            return *x = i, NULL;
     char *s = wrong_type(o, v);
     int guess = choice_suggest(v->text, o->choices);
     return guess < 0 ? s : textf("%s; did you mean '%s'?", s, o->choices[guess]);
@@ -287,8 +281,7 @@ char *value_store(const Option *o, const Value *v, void *base)
         return wrong_type(o, v);
     char *error;
     switch (o->type) {
-    case TYPE_INT:
-        return kind == SCALAR_INT ? int_parse(v->text, o->legal, p) : wrong_type(o, v);
+    case TYPE_INT:  return kind == SCALAR_INT ? int_parse(v->text, o->legal, p) : wrong_type(o, v);
     case TYPE_FLOAT:
         return kind == SCALAR_INT || kind == SCALAR_FLOAT ? float_parse(v->text, o->legal, p)
                                                           : wrong_type(o, v);
@@ -303,8 +296,7 @@ char *value_store(const Option *o, const Value *v, void *base)
         if (!(error = string_check(v)))
             *(const char **)p = text_copy(v->text);
         return error;
-    case TYPE_ENUM:
-        return kind == SCALAR_STRING ? enum_store(o, v, p) : wrong_type(o, v);
+    case TYPE_ENUM: return kind == SCALAR_STRING ? enum_store(o, v, p) : wrong_type(o, v);
     case TYPE_LIST: break;
     }
     return NULL;

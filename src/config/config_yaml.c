@@ -48,39 +48,26 @@ static int next(Reader *r)
     }
     const yaml_event_t *e = &r->event;
     const yaml_char_t *anchor = NULL, *tag = NULL;
-    switch (e->type) {
-    case YAML_SCALAR_EVENT:
+    int list = e->type == YAML_SEQUENCE_START_EVENT, map = e->type == YAML_MAPPING_START_EVENT;
+    if (e->type == YAML_SCALAR_EVENT)
         anchor = e->data.scalar.anchor, tag = e->data.scalar.tag;
-        break;
-    case YAML_SEQUENCE_START_EVENT:
+    else if (list)
         anchor = e->data.sequence_start.anchor, tag = e->data.sequence_start.tag;
-        r->depth++;
-        break;
-    case YAML_MAPPING_START_EVENT:
+    else if (map)
         anchor = e->data.mapping_start.anchor, tag = e->data.mapping_start.tag;
-        r->depth++;
-        break;
-    case YAML_SEQUENCE_END_EVENT: case YAML_MAPPING_END_EVENT:
-        r->depth--;
-        break;
-    default:
-        break;
-    }
+    r->depth += list + map - (e->type == YAML_SEQUENCE_END_EVENT || e->type == YAML_MAPPING_END_EVENT);
     if (e->type == YAML_ALIAS_EVENT)
         COMPLAIN(r, e->start_mark, "aliases (*name) are not accepted; write the value again");
     if (anchor)
         COMPLAIN(r, e->start_mark, "anchors (&name) are not accepted; remove it");
     if (tag)
         COMPLAIN(r, e->start_mark, "tags (!name) are not accepted; remove it");
-    if (r->depth > DEPTH_MAX) {
+    int deep = r->depth > DEPTH_MAX, many = !deep && ++r->nodes > NODES_MAX;
+    if (deep)
         COMPLAIN(r, e->start_mark, "nested deeper than %d levels; two are enough", DEPTH_MAX);
-        return 0;
-    }
-    if (++r->nodes > NODES_MAX) {
+    if (many)
         COMPLAIN(r, e->start_mark, "more than %d nodes", NODES_MAX);
-        return 0;
-    }
-    return 1;
+    return !deep && !many;
 }
 
 static int utf8_length(const unsigned char *s, size_t left)
@@ -207,15 +194,12 @@ static int read_value(Reader *r, Value *v, int *ok)
 /* Stores a value of a key. ok: the value is usable; key, value: places where they stand. */
 static void set(Check *k, int option, const Value *v, int ok, Place key, Place value)
 {
-    const Option *o = &options[option];
+    char *error = ok ? value_store(&options[option], v, k->cfg) : NULL;
     k->seen[option] = 1;
     k->set[option] = key;
-    k->bad[option] = !ok;
-    char *error = ok ? value_store(o, v, k->cfg) : NULL;
-    if (error) {
-        check_add(k, value, "%s: %s", o->key, error);
-        k->bad[option] = 1;
-    }
+    k->bad[option] = !ok || error;
+    if (error)
+        check_add(k, value, "%s: %s", options[option].key, error);
 }
 
 static void unknown_key(Check *k, Place at, const char *key, size_t len, const char *section)
@@ -483,11 +467,10 @@ static int read_argument(Reader *r, Value *v, int *ok)
                 r->event.data.sequence_start.style != YAML_FLOW_SEQUENCE_STYLE;
     if (!read_value(r, v, ok) || !next(r) || !next(r))
         return 0;
-    if (block || explicit || r->event.type != YAML_STREAM_END_EVENT) {
+    int one = !block && !explicit && r->event.type == YAML_STREAM_END_EVENT;
+    if (!one)
         COMPLAIN(r, r->event.start_mark, "expected one value: a scalar or [a, b]");
-        return 0;
-    }
-    return 1;
+    return one;
 }
 
 int config_parse_value(Check *k, int arg, const char *key, const char *text, Value *v)

@@ -17,11 +17,9 @@
 #define SHARD_HEAD 1024                   /* bytes of an llm.c shard before its tokens */
 #define REMAKE "; change: make the pair again"
 
-/* Sets *why and returns 0, for `return fail(...)`. */
-static int fail(char **why, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static int fail(char **why, const char *fmt, ...)
+int fail(char **why, const char *fmt, ...)
 {
-    char text[2048];
+    char text[4096];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
@@ -39,10 +37,7 @@ const char *corpus_type_name(TokenType t)
 
 /* ---- one file ---- */
 
-static int64_t stamp(const struct stat *s)
-{
-    return (int64_t)s->st_mtim.tv_sec * 1000000000 + s->st_mtim.tv_nsec;
-}
+static int64_t stamp(const struct stat *s) { return s->st_mtim.tv_sec * 1000000000 + s->st_mtim.tv_nsec; }
 
 static int token_open(TokenFile *f, const char *path, char **why)
 {

@@ -18,6 +18,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* Sets *why and returns 0, for `return fail(...)`. */
+int fail(char **why, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 /* Type codes of the .idx; TOKEN_U32 occurs in llm.c shards alone. */
 typedef enum { TOKEN_U8 = 1, TOKEN_I32 = 4, TOKEN_U16 = 8, TOKEN_U32 = 100 } TokenType;
 

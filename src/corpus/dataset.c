@@ -106,24 +106,20 @@ static int dataset_open(Dataset *d, const Corpus *c, double from, double to, int
     if (!window_open(&d->window, c, from, to, why))
         return 0;
     int64_t per_epoch = d->window.tokens, total = 0, need = 0;
-    if (per_epoch < seq + 1) {
-        *why = xasprintf("%s: the share %.6g to %.6g of its %ld %s holds %ld tokens, fewer than the %ld of "
-                         "one sample; change: split, a larger corpus, or a smaller seq_length", c->name, from,
-                         to, c->sequences ? c->sequences : c->tokens, c->sequences ? "sequences" : "tokens",
-                         per_epoch, seq + 1);
-        return 0;
-    }
+    if (per_epoch < seq + 1)
+        return fail(why, "%s: the share %.6g to %.6g of its %ld %s holds %ld tokens, fewer than the %ld of "
+                    "one sample; change: split, a larger corpus, or a smaller seq_length", c->name, from,
+                    to, c->sequences ? c->sequences : c->tokens, c->sequences ? "sequences" : "tokens",
+                    per_epoch, seq + 1);
     if (wanted > 0 && __builtin_mul_overflow(wanted, seq, &need))
         need = INT64_MAX;
     d->epochs = need / per_epoch + 1;   /* the least n with n * per_epoch >= need + 1 */
     if (__builtin_mul_overflow(d->window.count, d->epochs, &d->documents) || d->documents > INT32_MAX ||
         __builtin_mul_overflow(per_epoch, d->epochs, &total) ||
-        (total - 1) / seq >= (int64_t)UINT32_MAX - 1) {
-        *why = xasprintf("%s: %ld epochs of %ld sequences are more than the index can number (2^31-1 "
-                         "sequences, 2^32-2 samples); change: fewer steps or a larger seq_length", c->name,
-                         d->epochs, d->window.count);
-        return 0;
-    }
+        (total - 1) / seq >= (int64_t)UINT32_MAX - 1)
+        return fail(why, "%s: %ld epochs of %ld sequences are more than the index can number (2^31-1 "
+                    "sequences, 2^32-2 samples); change: fewer steps or a larger seq_length", c->name,
+                    d->epochs, d->window.count);
     d->samples = (total - 1) / seq;
     int64_t before_last = ((d->epochs - 1) * per_epoch - 1) / seq;
     d->separate = d->epochs > 1 && wanted - before_last < (int64_t)(0.80 * (double)((per_epoch - 1) / seq));
@@ -194,11 +190,9 @@ int split_parse(const char *text, double edges[4], char **why)
             break;
         p++;
     }
-    if (*p || n == 3 || !(sum > 0) || !isfinite(sum)) {
-        *why = xasprintf("split '%s' is not one to three numbers >= 0 with commas and a sum above 0; change: "
-                         "split, for example '969, 30, 1'", text);
-        return 0;
-    }
+    if (*p || n == 3 || !(sum > 0) || !isfinite(sum))
+        return fail(why, "split '%s' is not one to three numbers >= 0 with commas and a sum above 0; change: "
+                    "split, for example '969, 30, 1'", text);
     edges[0] = 0;
     for (int i = 0; i < 3; i++)
         edges[i + 1] = edges[i] + share[i] / sum;
@@ -278,29 +272,23 @@ static int parse_path(int n, const char *const *path, int *sets, const char **sp
         memcpy(spec, path, sizeof *spec * (size_t)n);
         return 1;
     }
-    if (n % 2) {
-        *why = xasprintf("the list starts with a weight but has %d entries; change: weights and prefixes in "
-                         "turn, [0.3, a, 0.7, b]", n);
-        return 0;
-    }
+    if (n % 2)
+        return fail(why, "the list starts with a weight but has %d entries; change: weights and prefixes in "
+                    "turn, [0.3, a, 0.7, b]", n);
     *weights = xcalloc((size_t)*sets, 8);
     for (int i = 0; i < *sets; i++) {
-        if (!number(path[2 * i], &x) || !isfinite(x) || x <= 0) {
-            *why = xasprintf("'%s' before '%s' is not a weight above 0; change: weights and "
-                             "prefixes in turn, [0.3, a, 0.7, b]", path[2 * i], path[2 * i + 1]);
-            return 0;
-        }
+        if (!number(path[2 * i], &x) || !isfinite(x) || x <= 0)
+            return fail(why, "'%s' before '%s' is not a weight above 0; change: weights and "
+                        "prefixes in turn, [0.3, a, 0.7, b]", path[2 * i], path[2 * i + 1]);
         (*weights)[i] = x;
         spec[i] = path[2 * i + 1];
     }
     normalize(*weights, *sets);
     for (int i = 0; i < *sets; i++)
-        if (!((*weights)[i] > 0)) {
-            *why = xasprintf("data_path: beside the other weights, '%s' before '%s' is nothing: their sum is "
-                             "too large for it; change: weights that are nearer to 1",
-                             path[2 * i], path[2 * i + 1]);
-            return 0;
-        }
+        if (!((*weights)[i] > 0))
+            return fail(why, "data_path: beside the other weights, '%s' before '%s' is nothing: their sum is "
+                        "too large for it; change: weights that are nearer to 1",
+                        path[2 * i], path[2 * i + 1]);
     return 1;
 }
 
@@ -354,14 +342,10 @@ int blend_open(Blend *b, int n, const char *const *path, const char *split, int 
     *b = (Blend){0};
     *why = NULL;
     ok = split_parse(split, edges, why);
-    if (ok && edges[which] == edges[which + 1]) {
-        *why = xasprintf("split '%s' leaves nothing for %s; change: split", split, name[which]);
-        ok = 0;
-    }
-    if (ok && (n < 1 || n > 2 * INT16_MAX)) {
-        *why = xasprintf("%d entries; change: name 1 to %d corpora", n, INT16_MAX);
-        ok = 0;
-    }
+    if (ok && edges[which] == edges[which + 1])
+        ok = fail(why, "split '%s' leaves nothing for %s; change: split", split, name[which]);
+    if (ok && (n < 1 || n > 2 * INT16_MAX))
+        ok = fail(why, "%d entries; change: name 1 to %d corpora", n, INT16_MAX);
     ok = ok && parse_path(n, path, &sets, spec, &weights, why);
     for (int i = 0; ok && i < sets; i++)
         streams += corpus_is_stream(spec[i]);

@@ -45,11 +45,10 @@ int file_open(int dir, const char *name, int nofollow, int64_t *size, char why[W
     int fd;
     struct stat st;
     AGAIN(fd, openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | (nofollow ? O_NOFOLLOW : 0)));
-    if (fd < 0) {
-        if (errno == ELOOP && nofollow)
-            return file_why(why, "%s is a symbolic link", name) - 1;
+    if (fd < 0 && errno == ELOOP && nofollow)
+        return file_why(why, "%s is a symbolic link", name) - 1;
+    if (fd < 0)
         return file_errno(why, "cannot open %s", name) - 1;
-    }
     if (fstat(fd, &st) < 0)
         file_errno(why, "cannot read the size of %s", name);
     else if (!S_ISREG(st.st_mode))

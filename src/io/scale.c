@@ -50,10 +50,7 @@ int scale_ticks(Scale s, int want, double tick[12], double *step)
     return n;
 }
 
-const char *scale_tick_text(char text[32], double v, double step)
-{
-    return scale_axis_text(text, v, step, fabs(v));
-}
+const char *scale_tick_text(char t[32], double v, double by) { return scale_axis_text(t, v, by, fabs(v)); }
 
 const char *scale_axis_text(char text[32], double v, double step, double most)
 {
