@@ -132,8 +132,7 @@ void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments);
 void data_own(const Data *d, int bucket, int64_t *from, int64_t *to);
 /* What this rank updates of a bucket: the whole of it with SHARD_NONE, else its shard. */
 void data_updated(const Data *d, int bucket, int64_t *from, int64_t *to);
-/* The address of flat element `at` of array f. `at` lies in `bucket`, and this rank must hold it. NULL while
- * counting. */
+/* The address of flat element `at` of array f, in `bucket`, which this rank must hold. NULL: counting. */
 void *data_at(const Data *d, const Flat *f, int bucket, int64_t at);
 
 /* Clears the gradients: a step starts. */

@@ -35,8 +35,7 @@ static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Elements of a piece of at most e, where `left` are left. */
 static int64_t clip(int64_t left, int64_t e) { return left < 0 ? 0 : at_most(left, e); }
 
-/* The number of elements of a block's piece in step s; *at: where the piece lies in the array of all
- * blocks. */
+/* The number of elements of a block's piece in step s; *at: the place of the piece in the whole array. */
 static int64_t piece(const Group *g, const Request *r, int64_t s, int block, int64_t *at)
 {
     if (r->small || r->kind == COMM_BROADCAST) {
@@ -51,8 +50,7 @@ static int64_t piece(const Group *g, const Request *r, int64_t s, int block, int
     return clip(r->n - s * r->e, r->e);
 }
 
-/* Cuts the operation into steps and reserves their slots in the channels. Called when it is first in its
- * queue. */
+/* Cuts the operation, which is first in its queue, into steps and reserves their slots in the channels. */
 static void begin(Group *g, Request *r)
 {
     int64_t line = 64 / (int64_t)width(r),
@@ -292,8 +290,7 @@ static int offer(Group *g, Request *r)
     if (s == r->steps || (only >= 0 && only != g->me) || s >= ready(g, r) || s - r->gathered >= DEPTH ||
         !slot_free(g, GATHER, gs))
         return 0;
-    /* with several hosts this rank reads its own slot too, and messages of the slot's last use must be
-     * through */
+    /* with several hosts this rank reads its slot too, and the slot's last messages must be through */
     if (g->hosts > 1 && (s - r->copied >= DEPTH || !all_through(own, g->hosts)))
         return 0;
     char *slot = group_slot(g, GATHER, g->me, gs);
@@ -374,8 +371,7 @@ static int copy(Group *g, Request *r)
     return 1;
 }
 
-/* All-to-all with ranks of other hosts, straight from and to the callers' arrays. Returns whether it
- * moved. */
+/* All-to-all with ranks of other hosts, straight from and to the callers' arrays. */
 static int exchange(Group *g, Request *r)
 {
     int64_t total = r->n * (int64_t)width(r), tag = g->id * TAGS + TAG_EXCHANGE;

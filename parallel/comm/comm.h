@@ -101,8 +101,7 @@ void comm_progress(void);
  * environment decides that instead. Local. */
 void comm_threads(int threads);
 
-/* Bytes of a rank's part of the memory that a group on one host shares, once large messages went
- * through. */
+/* A rank's part, in bytes, of the memory that a group on one host shares after large messages. */
 size_t comm_workspace(void);
 
 /* moved: bytes that this rank has copied or added for the group. behind: those that the progress thread
@@ -134,8 +133,7 @@ typedef void (*CommListener)(void *ctx, const CommEvent *e);
  * call into a group. NULL: nobody listens. */
 void comm_listen(CommListener fn, void *ctx);
 
-/* Notes what this rank is doing ("B5.0 of iteration 12"); the last note is reported if the rank dies.
- * Cheap. */
+/* Notes what this rank is doing ("B5.0 of iteration 12"), to be reported if the rank dies. Cheap. */
 void comm_note(const char *text);
 
 /* Returns if `ok` holds on every rank. Else the lowest failing rank dies with its own code, id and text,

@@ -180,8 +180,7 @@ void group_raise(Group *g, Counter *c, int64_t to, int alone)
     int64_t old = atomic_load_explicit(&c->v, memory_order_relaxed);
     if (to <= old)
         return;
-    /* sequentially consistent, as job_sleepy: either the sleeper sees the counter, or this rank sees the
-     * sleeper */
+    /* sequentially consistent, as job_sleepy: the sleeper sees the counter, or this rank the sleeper */
     atomic_store(&c->v, to);
     int behind = 0, who = 0;
     for (int i = 0; i < g->m && !alone; i++)

@@ -54,7 +54,7 @@ typedef struct {
 typedef struct {
     const char *name;
     int id, rank, size;
-    int *world;                    /* [size] world ranks of the members */
+    int *world;                    /* [size] world ranks of the group */
     int *host;                     /* [size] index of the rank's host, in host order */
     int hosts, my_host;
     int m, me;                     /* number of members; this rank's place among them */
@@ -98,8 +98,7 @@ enum { SCATTER, GATHER };
  *   host_of  in    [world]     the host of every world rank: any numbers, equal on one host
  *   my_rank  in                world rank of this process */
 Group *group_plan(const char *name, int id, const int *member, int n, const int *host_of, int my_rank);
-/* Makes the segment and returns its descriptor: called by one member of the host. Each member then maps
- * it. */
+/* Makes the segment and returns its descriptor: for one member of the host. Then each member maps it. */
 int group_segment_make(const Group *g);
 void group_segment_map(Group *g, int fd);
 /* Fills in c, the group's interface. */
@@ -124,8 +123,7 @@ static inline void group_moved(Group *g, int64_t bytes)
 /* advance() of collectives (collective.c), and of sends and receives (message.c). */
 int collective_advance(Request *r);
 int message_advance(Request *r);
-/* This rank's end of the pair `from` -> `to`, ranks of the group on this host; maps it at its first
- * use. */
+/* This rank's end of the pair `from` -> `to`, two ranks of the group; maps it at its first use. */
 Pair *group_message_pair(Group *g, int from, int to);
 
 /* Messages between hosts (comm_mpi.c), in bytes between world ranks. They return a number that names the

@@ -1,5 +1,4 @@
-/* job -- the page that the ranks of one host share: doorbells, which ranks live, which prints the error
- * line */
+/* job -- the page that the ranks of one host share: doorbells, who lives, who prints the error line */
 #define _GNU_SOURCE
 #include "job.h"
 #include "comm.h"
@@ -26,8 +25,7 @@
 
 enum { ABSENT, RUNNING, LEFT };
 
-/* A rank's part of the page. Texts begin with @ and end in a zero: `tr '\0' '\n' < page | grep ^@` reads
- * them. */
+/* A rank's part of the page. Texts begin with @, end in a zero: `tr '\0' '\n' < page | grep ^@` reads them. */
 typedef struct {
     _Alignas(64) _Atomic uint32_t bell, sleepers;  /* rings so far; threads that sleep or are about to */
     _Alignas(64) _Atomic int state;    /* ABSENT, RUNNING, LEFT */
@@ -321,8 +319,7 @@ void job_watch(void (*abort_job)(int code))
         die(EXIT_RESOURCE, "threads", "cannot start the thread that watches the other ranks: %s; change: "
             "raise the limits on processes and open files (ulimit -u, -n)", strerror(errno));
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    /* USR2 comes from scripts/launch, since mpirun passes it on; USR1 to commands that have nothing to
-     * save */
+    /* USR2 comes from scripts/launch, as mpirun passes it on; USR1 to commands with nothing to save */
     static const int ends[] = {SIGTERM, SIGUSR2, SIGUSR1};
     struct sigaction now_;
     for (int i = 0; i < 3; i++)

@@ -34,8 +34,7 @@ void job_leave(void);
 /* Waits, at most `seconds`, until every rank of the host has said goodbye. Returns whether all have. */
 int job_all_left(double seconds);
 
-/* Call it first: makes a process that a launcher has started end with it, and sets the handlers of
- * crash.h. */
+/* Call it first: makes this process end with its launcher, if it has one, and sets crash.h's handlers. */
 void job_begin(void);
 /* Tells scripts/launch, if it has started this process: "together" (all ranks have found each other and
  * listen to signals, or one rank alone runs this command), "code N" (the code with which the job ends). */
@@ -51,8 +50,7 @@ int job_sharers(void);           /* ranks of the host, this one too, that may ru
 /* Doorbells. A rank with nothing to do sleeps on its own bell; a rank that changes what another may wait
  * for rings that one's bell. Any number of threads of a rank may sleep:
  *     seen = job_bell(); job_sleepy(1); if there is nothing to do: job_sleep(seen, seconds); job_sleepy(-1)
- * The look comes after job_sleepy(1), before which nobody rings; a ring after it ends the sleep at
- * once. */
+ * Before job_sleepy(1) nobody rings, so the look comes after it; a later ring ends the sleep at once. */
 uint32_t job_bell(void);         /* counts the rings of this rank's bell */
 void job_sleepy(int change);     /* adds to the number of threads that sleep or are about to */
 void job_sleep(uint32_t seen, double seconds);     /* until the bell differs from seen, or for `seconds` */
@@ -64,8 +62,7 @@ const char *job_place(void);     /* what job_where noted; "" where no job was jo
 const char *job_doing(void);     /* what comm_note noted */
 
 /* For a process that crashes with `code`: whether this rank is the one of its host that prints the error
- * line.
- *  */
+ * line. */
 int job_claim(int code);
 void job_claimed(void);          /* says that the line is printed */
 #endif

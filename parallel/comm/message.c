@@ -1,6 +1,5 @@
 /* message -- sends and receives. Between ranks of one host a message goes piece by piece through slots of
- * shared memory: the receiver copies out while the sender still copies in, and a send is done when all is in
- * slots. */
+ * shared memory: the receiver copies out while the sender copies in. A send is done when all is in slots. */
 #include "group.h"
 #include "job.h"
 #include <stdio.h>

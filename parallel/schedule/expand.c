@@ -143,8 +143,7 @@ static int neighbour(const PipeShape *s, int rank, int chunk, int by)
     return r == rank ? c : -1;
 }
 
-/* Ends one use of a gradient: W or B, and SG where the input's gradient is sent. The last use frees its
- * slot. */
+/* Ends a use of a gradient: W or B, and SG where the input's part is sent. The last use frees its slot. */
 static void end_gradient(const PipeShape *s, int rank, const Instr *i, Places *p)
 {
     int at = i->chunk * s->m + i->mb;

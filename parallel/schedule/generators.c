@@ -155,8 +155,7 @@ static void dualpipev(Writer *w, int rank)
         late_turn(&t, &late);
 }
 
-/* In a V microbatch j runs on stage s at time 2 j + s: a rank's two stages never coincide, and no rank
- * waits. */
+/* In a V microbatch j runs on stage s at time 2 j + s: a rank's two stages never meet, no rank waits. */
 static void forward_vee(Writer *w, int rank)
 {
     int m = w->s->m, ahead = w->s->p - rank; /* F of chunk 0 before the first of chunk 1 */

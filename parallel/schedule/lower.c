@@ -71,8 +71,7 @@ static void go_on(Player *pl, int rank, int64_t at)
         push(pl, ready > at ? ready : at, 1, rank);
 }
 
-/* Instruction i of `rank` has ended: its result goes to the stage that needs it, by a message to another
- * rank. */
+/* Instruction i of `rank` has ended: its result goes to the next stage, to another rank by a message. */
 static void deliver(Player *pl, int rank, const Instr *i, int64_t at)
 {
     int forward = i->op == I_F, stage = pl->stage[rank * pl->set->shape.v + i->chunk],

@@ -1,6 +1,5 @@
 /* pipeline -- the executor of a rank's list: it calls one function for each instruction, in order. GPipe,
- * 1F1B, zero bubble and plain training differ in the list. The model fills the Stage with what instructions
- * do. */
+ * 1F1B, zero bubble and plain training differ in the list. The model fills the Stage. */
 #ifndef PIPELINE_H
 #define PIPELINE_H
 #include "schedule.h"

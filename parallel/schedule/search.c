@@ -9,8 +9,7 @@
  * exchanging neighbours on the critical path. The shortest step wins, among equals the one with the shortest
  * rank (Simulation.step_rate, then rate).
  *
- * Time is in whole ticks, nothing is random, and work is counted, not timed: equal shapes give equal
- * lists. */
+ * Time is whole ticks, nothing is random, work is counted, not timed: equal shapes give equal lists. */
 #include "base.h"
 #include "generators.h"
 #include <math.h>
@@ -138,8 +137,7 @@ static int goes_on(const Search *s) { return s->budget > 0 && better(s->least, s
 
 /* ---- a rule ---- */
 
-/* The op that rank r begins at time t; -1: none, and the rank looks again at *again (NEVER: when it is
- * fed). */
+/* The op that rank r begins at time t; -1: none until *again (NEVER: until it is fed). */
 static int decide(const Search *s, const Greed *rule, int r, int64_t t, int64_t *again)
 {
     const int *n = s->done[r], m = s->m, ahead = n[0] - n[1];

@@ -1,5 +1,4 @@
-/* simulate -- replay with a clock: a rank computes in order, each instruction as soon as its input is
- * there */
+/* simulate -- replay with a clock: a rank computes in order, as soon as the input is there */
 #include "base.h"
 #include "schedule.h"
 #include <math.h>
