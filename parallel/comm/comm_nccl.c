@@ -243,7 +243,7 @@ static void open_world(Comm *c)
     settle(all.world, r, "start", c);
 }
 
-/* Every rank of the world calls this once for each of its groups. A group's color is its lowest world rank. */
+/* Every rank of the world calls this once for each of its groups. Color of a group: its lowest world rank. */
 void comm_nccl_wrap(void *device, Comm *c)
 {
     int64_t lowest = all.rank;

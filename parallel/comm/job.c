@@ -25,7 +25,7 @@
 
 enum { ABSENT, RUNNING, LEFT };
 
-/* A rank's part of the page. Texts begin with @, end in a zero: `tr '\0' '\n' < page | grep ^@` reads them. */
+/* A rank's part of the page. Texts begin with @, end in 0: `tr '\0' '\n' < page | grep ^@` reads them. */
 typedef struct {
     _Alignas(64) _Atomic uint32_t bell, sleepers;  /* rings so far; threads that sleep or are about to */
     _Alignas(64) _Atomic int state;    /* ABSENT, RUNNING, LEFT */
