@@ -1,4 +1,4 @@
-/* cost -- what each op costs by the shapes of its arguments */
+/* cost -- FLOPs and bytes of each op by the shapes of its arguments: a device that reports them */
 #include "cost.h"
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
@@ -21,13 +21,13 @@ static double elements(Mat m) { return (double)m.rows * (double)m.cols; }
 static double bytes_of(Mat m) { return elements(m) * (double)dtype_size(m.type); }
 static double bytes_of8(Mat8 m) { return (double)m.rows * (double)m.cols; }
 
-/* An op whose time is that of its bytes. */
+/* Adds an op that only moves n bytes. */
 #define MOVES(name, n) add(d, (Cost){.op = OPKIND_##name, .rate = 1, .bytes = (n)})
-/* A matrix product into c, whose factors are `k` long and of `t`. */
+/* Adds a matrix product: output c, k terms a sum, factors of type t at r times its rate, n bytes. */
 #define MULTIPLIES(name, c, k, t, r, n)                                                                      \
     add(d, (Cost){OPKIND_##name, t, cost_product((double)(c).rows, (double)(c).cols, (double)(k)), r, n})
 
-/* Bytes of the mask that dropout stores where ops are not fused. */
+/* Bytes of dropout's mask, which is stored only where ops are not fused. */
 static double mask_bytes(const Device *d, Mat x, const Dropout *s)
 {
     return unfused(d) && s->p > 0 ? elements(x) : 0;
@@ -35,7 +35,7 @@ static double mask_bytes(const Device *d, Mat x, const Dropout *s)
 
 /* ---- attention ---- */
 
-/* Query-key pairs of all heads; causal: those that the mask lets through. */
+/* Pairs of a query and a key, of all heads. causal: bool: only pairs that the mask lets through. */
 static double pairs(const Attention *s, int causal)
 {
     double q = (double)s->seq_q, seen = (double)s->pos0 + (q + 1) / 2;
@@ -49,7 +49,7 @@ static void attention_fused(Device *d, OpKind op, const Attention *s, Dtype t, d
     add(d, (Cost){op, t, forwards * cost_attention(pairs(s, 1), s->dim), 1, bytes});
 }
 
-/* n products of all heads over all pairs, of scores that are stored: each is one call. */
+/* Adds n products over all pairs of all heads, with stored scores; each product is one call. */
 static void score_products(Device *d, OpKind op, const Attention *s, Dtype type, int n)
 {
     double size = (double)dtype_size(type), rows = (double)s->batch * s->heads * s->dim * size,
@@ -66,11 +66,11 @@ static void attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const 
                         bytes_of(o) + bytes_of(lse) + bytes_of(q) + bytes_of(k) + bytes_of(v));
         return;
     }
-    score_products(d, OPKIND_attention_fwd, s, q.type, 1); /* scores */
-    MOVES(attention_fwd, 2 * n * size);                    /* scale, mask and softmax are one kernel */
-    MOVES(attention_fwd, n * (2 * size + 1));              /* dropout, and its mask */
-    score_products(d, OPKIND_attention_fwd, s, q.type, 1); /* times v */
-    MOVES(attention_fwd, 2 * bytes_of(o));                 /* heads back side by side */
+    score_products(d, OPKIND_attention_fwd, s, q.type, 1);     /* q k^T */
+    MOVES(attention_fwd, 2 * n * size);                        /* scale, mask and softmax in one kernel */
+    MOVES(attention_fwd, n * (2 * size + 1));                  /* dropout, and its mask */
+    score_products(d, OPKIND_attention_fwd, s, q.type, 1);     /* probabilities times v */
+    MOVES(attention_fwd, 2 * bytes_of(o));                     /* transposes o: heads side by side */
 }
 
 static void attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat q, Mat k, Mat v,
@@ -83,15 +83,18 @@ static void attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Ma
                         grads + bytes_of(dout) + bytes_of(o) + bytes_of(q) + bytes_of(k) + bytes_of(v));
         return;
     }
-    score_products(d, OPKIND_attention_bwd, s, q.type, 4); /* of v, of the probabilities, of q, of k */
-    MOVES(attention_bwd, n * (2 * size + 1));              /* dropout */
-    MOVES(attention_bwd, 3 * n * size);                    /* softmax */
+    score_products(d, OPKIND_attention_bwd, s, q.type, 4);     /* gradients of v, probabilities, q, k */
+    MOVES(attention_bwd, n * (2 * size + 1));                  /* dropout */
+    MOVES(attention_bwd, 3 * n * size);                        /* softmax */
     MOVES(attention_bwd, 2 * grads);
 }
 
 /* ---- lists of arrays ---- */
 
-/* Arrays whose numbers of elements lie `step` bytes apart from n on, `each` bytes an element. */
+/* Adds the cost of a list of arrays.
+ *   n     in  [many]  numbers of elements, `step` bytes from one to the next
+ *   each  in           bytes that an element moves in device memory
+ *   bus   in           bytes that an element moves over the bus, in each direction */
 static void arrays(Device *d, OpKind op, const int64_t *n, size_t step, int64_t many, double each, double bus)
 {
     Cost all = {.op = op, .rate = 1};
@@ -106,8 +109,8 @@ static void arrays(Device *d, OpKind op, const int64_t *n, size_t step, int64_t 
         add(d, all);
 }
 
-/* Gradient read; weight and `states` more read and written, over the bus where they lie in mapped memory; the
- * storage copy written. */
+/* Adds an optimizer update: it reads the gradient, reads and writes the weight and `states` moments
+ * (over the bus where these are in mapped memory), and writes the storage copy. */
 static void update(Device *d, OpKind op, const Update *u, int states)
 {
     size_t real = dtype_size(d->real), copy = u->out_type == d->real ? 0 : dtype_size(u->out_type);
@@ -130,22 +133,22 @@ OPS(X)
                bytes_of(a) + bytes_of(b) + (acc ? 2 : 1) * bytes_of(c))
 #define COST_linear MULTIPLIES(linear, y, x.cols, x.type, 1, bytes_of(x) + bytes_of(w) + bytes_of(y))
 #define COST_bias_bwd MOVES(bias_bwd, bytes_of(db) + bytes_of(dy))
-/* linear layers with what belongs to them are counted as their parts */
+/* the fused ops of linear layers cost as much as their parts */
 #define COST_linear_act_fwd cost_linear(d, h, x, w, bias), cost_act_fwd(d, a, h, kind)
 #define COST_linear_act_bwd_x cost_matmul(d, da, dy, 0, w, 0, 0), cost_act_bwd(d, dh, da, h, kind)
 #define COST_linear_bwd_w                                                                                    \
     cost_matmul(d, dw, dy, 1, x, 0, 1);                                                                      \
     if (db.rows)                                                                                             \
         cost_bias_bwd(d, db, dy)
-/* rounded from one reading; a scale that is the matrix's own is found in another one */
+/* reads x once to round it, and once more for its largest magnitude unless the scale is delayed */
 #define COST_fp8_cast                                                                                        \
     MOVES(fp8_cast, (delayed ? 1 : 2) * bytes_of(x) + elements(x) * (!!y + !!yt ? !!y + !!yt : 2))
-/* tensor cores multiply FP8 at twice the rate of BF16 */
+/* tensor cores multiply FP8 at twice BF16's FLOP/s */
 #define COST_fp8_matmul                                                                                      \
     MULTIPLIES(fp8_matmul, c, a.cols, BF16, 2, bytes_of8(a) + bytes_of8(b) + (acc ? 2 : 1) * bytes_of(c))
 #define COST_fp8_next MOVES(fp8_next, (double)n * sizeof *s)
 #define COST_norm_fwd MOVES(norm_fwd, bytes_of(y) + bytes_of(x) + bytes_of(stats))
-/* one pass over memory, where it is fused */
+/* one pass over memory where ops are fused */
 #define COST_add_norm_fwd                                                                                    \
     if (unfused(d))                                                                                          \
         cost_dropout_fwd(d, y, x, res, s), cost_norm_fwd(d, ln, stats, y, gain, bias, eps, kind, 1);         \

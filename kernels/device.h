@@ -487,30 +487,38 @@ struct Device {
      * memory */
     void *(*mapped_take)(Device *d, size_t bytes);
     void (*mapped_give)(Device *d, void *p, size_t bytes);
-    /* Copies on streams of their own: offload to mapped memory, prefetch from it. A copy starts when
-     * every op launched before it has run. Copies of one direction run in order, the two directions side
-     * by side; a prefetch waits for the offload with ticket `after` and all earlier ones. The host does
-     * not wait. Both return a ticket; an offload's tickets grow, 0 is none. stream_wait: ops launched
-     * after this call run after the copy with that ticket and all earlier ones of its direction */
+    /* Copies to and from mapped memory, each direction on its own stream. The host does not wait. A copy
+     * starts when every op launched before it has run; copies of one direction run in order. Both return
+     * a ticket; later copies of a direction have larger ones, and 0 is a copy that is complete.
+     * stream_wait makes ops launched later wait for the copy with that ticket and for all earlier ones
+     * of its direction.
+     *   mapped  out, in  [bytes]  mapped memory: out of offload, in of prefetch
+     *   src     in       [bytes]  device memory that offload copies
+     *   dst     out      [bytes]  device memory that prefetch fills
+     *   after   in                ticket of an offload that prefetch waits for, with all earlier ones;
+     *                             0: none */
     int64_t (*offload)(Device *d, void *mapped, const void *src, size_t bytes);
     int64_t (*prefetch)(Device *d, void *dst, const void *mapped, size_t bytes, int64_t after);
     void (*stream_wait)(Device *d, int64_t ticket);
-    /* A side stream for updates and zeroes of mapped memory: what is launched between side_begin and
-     * side_end runs after all ops launched before side_begin, in order, on few of the device's cores,
+    /* A side stream, for updates and zeroes of mapped memory. Ops launched between side_begin and
+     * side_end run on it in order, after all ops launched before side_begin, on few cores of the device,
      * and beside ops launched after side_end. side_end returns a ticket for stream_wait */
     void (*side_begin)(Device *d);
     int64_t (*side_end)(Device *d);
-    /* Copies in the order of the ops. put: host to device; src may be written on return. get: device to
-     * host; waits for every op before it. read_async: as get without waiting; dst is memory of
-     * host_take. When read_wait(ticket) returns, this copy and all earlier ones of read_async are done;
-     * any thread may call it */
+    /* Copies in the order of the ops.
+     *   put         host to device; src may be overwritten when it returns
+     *   get         device to host; the host waits for it and for every op before it
+     *   read_async  device to memory of host_take; the host does not wait; returns a ticket
+     *   read_wait   the host waits for the read_async or snapshot with that ticket and for all earlier
+     *               ones of its kind; any thread may call it */
     void (*put)(Device *d, void *dst, const void *src, size_t bytes);
     void (*get)(Device *d, void *dst, const void *src, size_t bytes);
     int64_t (*read_async)(Device *d, void *dst, const void *src, size_t bytes);
     void (*read_wait)(Device *d, int64_t ticket);
-    /* read_async on a stream of its own: starts when every op launched before it has run. Ops launched
-     * later do not wait for it and must not write src until wait_snapshots: ops launched after that call
-     * run after every snapshot. A src in mapped memory is copied in the order of the ops */
+    /* snapshot is read_async on a stream of its own: it starts when every op launched before it has run,
+     * and ops launched later do not wait for it. They must not write src before wait_snapshots, which
+     * makes ops launched later wait for all snapshots. A src in mapped memory is copied in the order of
+     * the ops */
     int64_t (*snapshot)(Device *d, void *dst, const void *src, size_t bytes);
     void (*wait_snapshots)(Device *d);
     /* Host memory, zeroed and pinned, so that copies run at full speed */
