@@ -229,6 +229,12 @@ uint64_t hash64(const void *p, size_t n, uint64_t h)
     return h;
 }
 
+int by_double(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 double now(void)
 {
     struct timespec t;

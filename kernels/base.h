@@ -106,6 +106,9 @@ void rng_normals(uint64_t key, uint64_t sub, uint64_t index, int64_t n, double *
 uint64_t hash64(const void *p, size_t n, uint64_t h);
 #define HASH_SEED 1469598103934665603ull
 
+/* Order of qsort for records that begin with a double, the smallest first. */
+int by_double(const void *a, const void *b);
+
 /* Seconds on the monotonic clock. */
 double now(void);
 

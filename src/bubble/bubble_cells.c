@@ -80,8 +80,7 @@ char *bubble_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell
 void bubble_close(Table *t)
 {
     for (int i = 0; i < t->n; i++) {
-        for (int k = 0; k < TIMES; k++)
-            free(t->cell[i].time[k].ms);
+        bubble_times_close(t->cell[i].time);
         if (t->cell[i].custom)
             custom_close(t->cell[i].custom);
         free(t->cell[i].custom);

@@ -19,12 +19,6 @@ enum { STEPS_LEAST = 2, STEPS_MOST = 5 };
 #define SECONDS_ENOUGH 2.0             /* s of measured steps that are enough for a cell */
 #define SPREAD_CALM 0.01               /* most by which steps may differ without more steps */
 
-static int by_span(const void *a, const void *b)
-{
-    double x = ((const ClockStep *)a)->span, y = ((const ClockStep *)b)->span;
-    return (x > y) - (x < y);
-}
-
 /* T: ms of one microbatch on the slowest rank. */
 static double work_of(const PipeShape *s)
 {
@@ -63,7 +57,7 @@ static void measure(const Table *t, Cell *c, Grid *g)
     for (int n = 0; n < planned || (n < most && step[n - 1].span > step[0].span * (1 + SPREAD_CALM));
          c->steps = n) {
         step[n++] = clock_step(&clock);
-        qsort(step, (size_t)n, sizeof *step, by_span);
+        qsort(step, (size_t)n, sizeof *step, by_double);
     }
     clock_close(&clock);
     ClockStep middle = step[(c->steps - 1) / 2];

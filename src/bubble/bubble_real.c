@@ -113,15 +113,9 @@ static void split_times(Step *x, int r)
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *x, int n)
 {
-    qsort(x, (size_t)n, sizeof *x, by_value);
+    qsort(x, (size_t)n, sizeof *x, by_double);
     return n ? 0.5 * (x[(n - 1) / 2] + x[n / 2]) : NAN;
 }
 
@@ -221,12 +215,6 @@ static void read_timeline(Table *t, const Timeline *timeline, const PipeShape *s
 
 /* ---- the run ---- */
 
-static const Batch *tokens(void *run, int mb)
-{
-    (void)mb;
-    return &((Run *)run)->generation.sequence;
-}
-
 static void mark(void *run, const Instr *i, double start, double end)
 {
     trace_instr(&((Run *)run)->trace, i, start, end);
@@ -262,7 +250,7 @@ void bubble_real(Table *t, const Config *cfg, int steps)
     Batch batch = balance_tokens_open(&c);
     run_open(&r, &c, RUN_TRAIN, 0, NULL);
     r.generation.sequence = batch;
-    r.step.feed = tokens;
+    r.step.feed = run_sequence;
     r.stage.mark = mark;
     for (int i = 1; i <= steps + 1; i++) {         /* the first one is warm-up */
         trace_step(&r.trace, i);

@@ -34,10 +34,7 @@ static double value_of(const Cell *c, int mark, int rate)
     return 100 * (rate ? r[mark].rate : r[mark].step_rate);
 }
 
-static int same_size(const Cell *a, const Cell *b)
-{
-    return a->shape.p == b->shape.p && a->shape.m == b->shape.m;
-}
+static int same(const Cell *a, const Cell *b) { return a->shape.p == b->shape.p && a->shape.m == b->shape.m; }
 
 static void put_row(const Svg *s, const Cell *c, int rate, double y)
 {
@@ -84,7 +81,7 @@ void bubble_svg(FILE *f, const Table *t)
         const Cell *c = &t->cell[i], *before = i ? c - 1 : NULL;
         if (c->label && (!before || !before->label || strcmp(c->label, before->label)))
             svg_wrap(s.f, "p", GAP, (y += LABEL) - 10, 13, inner, c->label);
-        else if (before && !same_size(c, before) && i + 1 < t->n && same_size(c, c + 1))
+        else if (before && !same(c, before) && i + 1 < t->n && same(c, c + 1))
             y += GAP;                  /* between groups of cells with the same p and m */
         put_row(&s, c, rate, y + ROW / 2.0);
         y += ROW;

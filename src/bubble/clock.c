@@ -69,11 +69,7 @@ static void receive(void *ctx, const Instr *i)
 }
 
 /* There are no parameters to reduce or to update. */
-static void nothing(void *ctx, const Instr *i)
-{
-    (void)ctx;
-    (void)i;
-}
+static void nothing(void *ctx, const Instr *i) { (void)ctx, (void)i; }
 
 static void note(void *ctx, const Instr *i)
 {
@@ -113,16 +109,9 @@ void clock_open(Clock *c, Grid *grid, const ScheduleSet *set)
         c->due[back] = xcalloc(n, sizeof *c->due[back]);
     }
     c->stage = (Stage){.ctx = c, .progress = comm_progress, .note = note, .arrive = arrive,
-                       .act = {[I_F] = compute,
-                               [I_B] = compute,
-                               [I_D] = compute,
-                               [I_W] = compute,
-                               [I_SA] = send,
-                               [I_RA] = receive,
-                               [I_SG] = send,
-                               [I_RG] = receive,
-                               [I_R] = nothing,
-                               [I_S] = nothing}};
+                       .act = {[I_F] = compute, [I_B] = compute, [I_D] = compute, [I_W] = compute,
+                               [I_SA] = send, [I_RA] = receive, [I_SG] = send, [I_RG] = receive,
+                               [I_R] = nothing, [I_S] = nothing}};
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns by which the kernel may end a sleep late; default 50000 */
     thread_urgency(RUNS_FIRST); /* it must run at once when its sleep ends or a message arrives */
     comm_threads(1);

@@ -108,6 +108,17 @@ int file_write_at(int fd, const char *name, const void *p, int64_t n, int64_t at
     return 1;
 }
 
+int file_append(int fd, const void *p, size_t n)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t w = write(fd, (const char *)p + done, n - done);
+        if (w <= 0 && !(w < 0 && errno == EINTR))
+            return 0;
+        done += w > 0 ? (size_t)w : 0;
+    }
+    return 1;
+}
+
 int file_sync_close(int fd, const char *name, char why[WHY])
 {
     int r;

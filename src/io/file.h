@@ -34,6 +34,9 @@ int file_open_dir(int dir, const char *name, int nofollow, char why[WHY]);
 int file_read_at(int fd, const char *name, void *p, int64_t n, int64_t at, char why[WHY]);
 int file_write_at(int fd, const char *name, const void *p, int64_t n, int64_t at, char why[WHY]);
 
+/* Writes all n bytes where the file stands; returns 0, with errno set, when that fails. */
+int file_append(int fd, const void *p, size_t n);
+
 /* Flushes the file to the disk and closes it; fd is closed on failure too. */
 int file_sync_close(int fd, const char *name, char why[WHY]);
 

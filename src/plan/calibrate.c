@@ -17,12 +17,6 @@
 #define SECONDS 12.0               /* of all turns, for models whose steps are short */
 #define TURN 0.4                   /* s */
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* ---- one rank alone ---- */
 
 typedef struct { double size, bytes, seconds; } Amount;        /* sums or means of calls */
@@ -37,7 +31,7 @@ static int gather_products(const Call *call, int n, Amount *out)
     for (int i = 0; i < n; i++)
         if (call[i].work == OPKIND_matmul || call[i].work == OPKIND_linear)
             all[products++] = (Amount){call[i].size, call[i].bytes, call[i].seconds};
-    qsort(all, (size_t)products, sizeof *all, by_size);        /* by_size reads the first field, size */
+    qsort(all, (size_t)products, sizeof *all, by_double);      /* reads the first field, size */
     for (int i = 0; i < products;) {
         double first = all[i].size;
         Amount sum = {0};
@@ -190,10 +184,7 @@ static void describe_jitter(Machine *m, const Call *call, int n, const int64_t s
 
 /* ---- messages ---- */
 
-static void all_reduce(Comm *c, char *p, int64_t bytes)
-{
-    c->wait(c, c->all_reduce(c, p, bytes / 4, F32, OP_SUM));
-}
+static void all_reduce(Comm *c, char *p, int64_t n) { c->wait(c, c->all_reduce(c, p, n / 4, F32, OP_SUM)); }
 
 static void there_and_back(Comm *c, char *p, int64_t bytes)
 {
@@ -215,7 +206,7 @@ static double median_call(Comm *c, void (*call)(Comm *c, char *p, int64_t bytes)
         if (i >= 0)
             took[i] = now() - start;
     }
-    qsort(took, ROUNDS, sizeof *took, by_size);
+    qsort(took, ROUNDS, sizeof *took, by_double);
     return took[ROUNDS / 2];
 }
 
@@ -253,11 +244,6 @@ static void write_down(const Machine *m, const char *path)
             path, strerror(errno));
 }
 
-static double memory_gib(void)
-{
-    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE) / (1 << 30);
-}
-
 /* Runs steps for a turn by rank 0's clock, at least one. Collective over the two ranks. */
 static void turn_together(Meter *both, Comm *all)
 {
@@ -285,7 +271,7 @@ static Machine *blank(void)
     m->cores = pool_cores();
     m->ranks = 4096;
     m->overlap = 0;
-    m->memory_gib = memory_gib();
+    m->memory_gib = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE) / (1 << 30);
     m->launch_us = 0;                          /* the measured times contain it */
     list_add(&m->memory_efficiency, "1");
     list_add(&m->memory_efficiency, "1");

@@ -81,10 +81,7 @@ OPS(X)
 
 /* ---- the tensor group ---- */
 
-static Meter *meter_of_group(Comm *c)
-{
-    return (Meter *)((char *)c - offsetof(Meter, run.grid.axis[AXIS_TP]));
-}
+static Meter *group_meter(Comm *c) { return (Meter *)((char *)c - offsetof(Meter, run.grid.axis[AXIS_TP])); }
 
 static Token record_message(Meter *m, double start, Token t)
 {
@@ -95,21 +92,21 @@ static Token record_message(Meter *m, double start, Token t)
 
 static Token metered_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp op)
 {
-    Meter *m = meter_of_group(c);
+    Meter *m = group_meter(c);
     double start = now();
     return record_message(m, start, m->group.all_reduce(c, buf, n, type, op));
 }
 
 static Token metered_all_gather(Comm *c, void *out, const void *in, int64_t n, Dtype type)
 {
-    Meter *m = meter_of_group(c);
+    Meter *m = group_meter(c);
     double start = now();
     return record_message(m, start, m->group.all_gather(c, out, in, n, type));
 }
 
 static void metered_wait(Comm *c, Token t)
 {
-    Meter *m = meter_of_group(c);
+    Meter *m = group_meter(c);
     double start = now();
     m->group.wait(c, t);
     record_message(m, start, t);
@@ -136,12 +133,6 @@ static void replace_device(Meter *m)
 }
 
 /* ---- the model ---- */
-
-static const Batch *tokens(void *run, int mb)
-{
-    (void)mb;
-    return &((Run *)run)->generation.sequence;
-}
 
 static int halves(const Config *c)
 {
@@ -193,7 +184,7 @@ Meter *meter_open(const Config *cfg, int world, int64_t sequences)
     m->tokens = balance_tokens_open(c);
     run_open(&m->run, c, RUN_TRAIN, 0, NULL);
     m->run.generation.sequence = m->tokens;
-    m->run.step.feed = tokens;
+    m->run.step.feed = run_sequence;
     m->run.step.metrics = &m->metrics;
     replace_device(m);
     replace_group(m);
@@ -238,18 +229,6 @@ double meter_step(Meter *m)
     return took;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double usual(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, by_value);
-    return x[(n - 1) / 2];
-}
-
 int meter_calls(const Meter *m, Call **call)
 {
     double *x = xcalloc((size_t)m->steps, sizeof *x);
@@ -257,7 +236,8 @@ int meter_calls(const Meter *m, Call **call)
     for (int i = 0; i < m->n; i++) {
         for (int s = 0; s < m->steps; s++)
             x[s] = m->took[(size_t)s * (size_t)m->n + (size_t)i];
-        m->call[i].seconds = usual(x, m->steps);
+        qsort(x, (size_t)m->steps, sizeof *x, by_double);
+        m->call[i].seconds = x[(m->steps - 1) / 2];
     }
     free(x);
     *call = m->call;

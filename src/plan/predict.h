@@ -104,6 +104,9 @@ void predict_device(Device *d, Tally *k, Dtype real);
 void predict_copies(Device *d);
 /* Seconds of an offload or a prefetch. */
 double predict_bus(const Tally *k, double bytes);
+/* A ticket or token is the bit pattern of the end time, s, which is never 0. */
+int64_t ticket_of(double end);
+double end_of(int64_t ticket);
 /* A GridOpener of groups whose operations add their times to a Tally. */
 void predict_group(void *tally, const Grid *g, Comm *c, const char *name, const int *member, int n);
 #endif

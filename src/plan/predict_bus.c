@@ -9,14 +9,14 @@
 static Tally *tally_of(Device *d) { return cost_ctx(d); }
 
 /* A ticket is the bit pattern of the end time, s. It grows with the time and is never 0. */
-static int64_t ticket_of(double end)
+int64_t ticket_of(double end)
 {
     int64_t t;
     memcpy(&t, &end, sizeof t);
     return t;
 }
 
-static double end_of(int64_t ticket)
+double end_of(int64_t ticket)
 {
     double end;
     memcpy(&end, &ticket, sizeof end);

@@ -12,14 +12,6 @@ typedef struct {
     double free;               /* s: when the operation started last will have ended */
 } Timed;
 
-/* A token is the bit pattern of the end time, s, which is never 0. */
-static Token token_of(double end)
-{
-    Token t;
-    memcpy(&t, &end, sizeof t);
-    return t;
-}
-
 /* Latency of `steps` successive messages inside a node, s. A rank that sleeps while it waits finds all
  * of them when it is woken, so they cost one latency. */
 static double latency(const Tally *k, double steps)
@@ -73,7 +65,7 @@ static Token start(Comm *c, CommKind kind, int64_t n, Dtype type, double seconds
     k->now += taken;
     k->waited[t->axis] += taken;
     t->free = fmax(t->free, k->now) + seconds - taken;
-    return token_of(t->free);
+    return ticket_of(t->free);
 }
 
 static double bytes_of(int64_t n, Dtype type) { return (double)n * (double)dtype_size(type); }
@@ -140,8 +132,7 @@ static void timed_barrier(Comm *c) { (void)c; }
 static void timed_wait(Comm *c, Token token)
 {
     Timed *t = c->impl;
-    double end;
-    memcpy(&end, &token, sizeof end);
+    double end = end_of(token);
     if (token && end > t->k->now) {
         t->k->waited[t->axis] += end - t->k->now;
         t->k->met += end - t->k->now;          /* waiting is no computing since the last meeting */

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static double wall(void)
+double about_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
@@ -57,13 +57,10 @@ static json_t *machine_facts(void)
     gethostname(host, sizeof host - 1);
     sysinfo(&info);
     uname(&u);
-    json_t *o = json_object();
-    json_object_set_new(o, "host", json_text(host));
-    json_object_set_new(o, "cpu", json_text(*cpu ? cpu : u.machine));
-    json_object_set_new(o, "cores", json_integer(sysconf(_SC_NPROCESSORS_ONLN)));
-    json_object_set_new(o, "memory_bytes", json_integer((json_int_t)info.totalram * info.mem_unit));
-    json_object_set_new(o, "system", json_text(u.release));
-    return o;
+    return json_pack("{s:o s:o s:I s:I s:o}", "host", json_text(host), "cpu",
+                     json_text(*cpu ? cpu : u.machine), "cores", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN),
+                     "memory_bytes", (json_int_t)info.totalram * info.mem_unit, "system",
+                     json_text(u.release));
 }
 
 /* Adds the facts `model` ("6 layers, 256 wide, ...") and `layout` ("tensor 2, ..."). */
@@ -99,7 +96,10 @@ void about_open(About *a, const Config *cfg, const LogStart *s, int dir)
     int64_t size;
     int resumed = dir >= 0 && s->resume_iteration > 0;
     char *old = resumed ? file_read_text(dir, "run.json", 0, 1 << 26, &size, why) : NULL;
-    json_t *session = json_object();
+    json_t *session = json_pack("{s:o s:I s:o s:o}", "started", json_number(about_now()), "from",
+                                (json_int_t)s->resume_iteration, "command",
+                                json_text(s->command ? s->command : ""), "build",
+                                json_text(s->build ? s->build : ""));
     *a = (About){.json = old ? json_loadb(old, (size_t)size, 0, NULL) : NULL, .dirty = 1};
     if (!json_is_object(a->json)) {
         json_decref(a->json);
@@ -112,10 +112,6 @@ void about_open(About *a, const Config *cfg, const LogStart *s, int dir)
     json_object_set_new(a->json, "devices", json_integer(s->devices ? s->devices : 1));
     json_object_set_new(a->json, "flops_per_token", json_number(s->flops_per_token));
     json_object_set_new(a->json, "machine", machine_facts());
-    json_object_set_new(session, "started", json_number(wall()));
-    json_object_set_new(session, "from", json_integer(s->resume_iteration));
-    json_object_set_new(session, "command", json_text(s->command ? s->command : ""));
-    json_object_set_new(session, "build", json_text(s->build ? s->build : ""));
     json_array_append_new(child(a->json, "sessions", json_array()), session);
     describe(a, cfg);
     free(old);
@@ -135,9 +131,8 @@ void about_fact(About *a, const char *name, const char *text)
 
 void about_memory(About *a, const char *category, int64_t planned, int64_t used)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "planned", planned < 0 ? json_null() : json_integer(planned));
-    json_object_set_new(o, "used", used < 0 ? json_null() : json_integer(used));
+    json_t *o = json_pack("{s:o s:o}", "planned", planned < 0 ? json_null() : json_integer(planned), "used",
+                          used < 0 ? json_null() : json_integer(used));
     json_object_set_new(child(a->json, "memory", json_object()), category, o);
     a->dirty = 1;
 }
@@ -146,7 +141,7 @@ void about_end(About *a, const char *why)
 {
     json_t *sessions = json_object_get(a->json, "sessions");
     json_t *session = json_array_get(sessions, json_array_size(sessions) - 1);
-    json_object_set_new(session, "ended", json_number(wall()));
+    json_object_set_new(session, "ended", json_number(about_now()));
     json_object_set_new(session, "why", json_text(why));
     a->dirty = 1;
 }

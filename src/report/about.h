@@ -15,6 +15,9 @@ typedef struct {
     int dirty;                     /* bool: json differs from the file */
 } About;
 
+/* Seconds since 1970. */
+double about_now(void);
+
 /* Starts a session. A resumed run continues the run.json that is there, a fresh run begins a new one.
  * dir: descriptor of the run directory; -1: none. */
 void about_open(About *a, const Config *cfg, const LogStart *s, int dir);

@@ -1,6 +1,7 @@
 /* console -- the progress line and the live line of rank 0 */
 #define _GNU_SOURCE
 #include "console.h"
+#include "file.h"
 #include "job.h"
 #include <errno.h>
 #include <math.h>
@@ -16,17 +17,7 @@
 static void emit(Console *c, const char *text, size_t n)
 {
     fflush(stdout);                                /* text still in printf's buffer comes first */
-    while (n) {
-        ssize_t w = write(c->fd, text, n);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w <= 0) {
-            c->lost++;
-            return;
-        }
-        text += w;
-        n -= (size_t)w;
-    }
+    c->lost += !file_append(c->fd, text, n);
 }
 
 /* Wipes the live line before other text is printed; the next step draws it again. */

@@ -35,32 +35,19 @@ struct Log {
     About about;
 };
 
-static double wall(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* ---- metrics.jsonl ---- */
 
 static void put_line(Log *l, const char *text, int n)
 {
     if (l->fd < 0)
         return;
-    for (int done = 0; done < n;) {
-        ssize_t w = write(l->fd, text + done, (size_t)(n - done));
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w <= 0) {
-            l->error = l->lost++ ? l->error : errno;
-            if (ftruncate(l->fd, l->size))         /* removes the torn line before the next is written */
-                l->fd = (close(l->fd), -1);
-            return;
-        }
-        done += (int)w;
+    if (file_append(l->fd, text, (size_t)n)) {
+        l->size += n;
+        return;
     }
-    l->size += n;
+    l->error = l->lost++ ? l->error : errno;
+    if (ftruncate(l->fd, l->size))                 /* removes the torn line before the next is written */
+        l->fd = (close(l->fd), -1);
 }
 
 static int put_number(char *text, int room, const char *name, double v)
@@ -125,7 +112,7 @@ static void config_summary(Log *l, const Config *cfg)
     config_write(f, cfg);
     fprintf(f, "```\n");
     fclose(f);
-    event_text(&l->events, wall(), "config", text);
+    event_text(&l->events, about_now(), "config", text);
     free(text);
 }
 
@@ -149,7 +136,7 @@ static void open_files(Log *l, const Config *cfg, const LogStart *s)
     l->size = lseek(l->fd, 0, SEEK_END);
     if (!file_make_dirs(events, why))
         die(EXIT_RESOURCE, "log", "%s; change: choose another tensorboard_dir", why);
-    if (event_open(&l->events, events, wall(), resumed ? s->resume_iteration + 1 : 0))
+    if (event_open(&l->events, events, about_now(), resumed ? s->resume_iteration + 1 : 0))
         die(EXIT_RESOURCE, "log", "cannot write an event file in %s: %s; change: make it writable, or choose "
             "another with tensorboard_dir", events, strerror(errno));
     config_summary(l, cfg);
@@ -192,9 +179,8 @@ void log_fact(Log *l, const char *name, const char *fmt, ...)
 
 void log_memory(Log *l, const char *category, int64_t planned, int64_t used)
 {
-    if (!l)
-        return;
-    about_memory(&l->about, category, planned, used);
+    if (l)
+        about_memory(&l->about, category, planned, used);
 }
 
 /* Fills in the RATE rows, from `tokens` trained in `ms`. */
@@ -235,8 +221,8 @@ static void log_scalars(Log *l, const Metrics *m)
     s[n++] = (Scalar){"iteration-time", 1e-3 * m->elapsed_ms};     /* in seconds, as Megatron-LM does */
     s[n++] = (Scalar){"world-size", l->devices};
     twin[k++] = (Scalar){"world-size vs samples", l->devices};
-    event_scalars(&l->events, wall(), m->iteration, s, n);
-    event_scalars(&l->events, wall(), m->consumed_samples, twin, k);
+    event_scalars(&l->events, about_now(), m->iteration, s, n);
+    event_scalars(&l->events, about_now(), m->consumed_samples, twin, k);
 }
 
 /* Writes a line to every output, about the steps since the line before it. */
@@ -297,11 +283,11 @@ void log_eval(Log *l, int64_t iteration, double loss)
     n += snprintf(text + n, (size_t)(room - n), "%s}\n", l->id);
     put_line(l, text, n);
     Scalar s[] = {{"lm loss validation", loss}, {"lm loss validation ppl", exp(loss)}};
-    event_scalars(&l->events, wall(), iteration, s, 2);
+    event_scalars(&l->events, about_now(), iteration, s, 2);
     s[0].tag = "lm loss validation vs samples";
     s[1].tag = "lm loss validation ppl vs samples";
     if (l->last.iteration == iteration)
-        event_scalars(&l->events, wall(), l->last.consumed_samples, s, 2);
+        event_scalars(&l->events, about_now(), l->last.consumed_samples, s, 2);
     console_eval(&l->console, iteration, loss);
 }
 

@@ -108,12 +108,6 @@ double report_largest(const double *v, int64_t n)
     return m;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double report_median(const double *v, int64_t n)
 {
     double *s = xcalloc((size_t)n, sizeof *s), m = NAN;
@@ -121,7 +115,7 @@ double report_median(const double *v, int64_t n)
     for (int64_t i = 0; i < n; i++)
         if (isfinite(v[i]))
             s[k++] = v[i];
-    qsort(s, (size_t)k, sizeof *s, by_value);
+    qsort(s, (size_t)k, sizeof *s, by_double);
     if (k)
         m = k & 1 ? s[k / 2] : (s[k / 2 - 1] + s[k / 2]) / 2;
     free(s);

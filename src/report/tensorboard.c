@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "tensorboard.h"
 #include "base.h"
+#include "file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -73,20 +74,6 @@ static void put_head(Buf *b, double wall_time, int64_t step)
     }
 }
 
-static int write_all(int fd, const uint8_t *p, size_t n)
-{
-    while (n) {
-        ssize_t w = write(fd, p, n);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w <= 0)
-            return -1;
-        p += w;
-        n -= (size_t)w;
-    }
-    return 0;
-}
-
 /* Writes a record. event: the Event at bytes [16, n); the record's head goes to bytes [4, 16). */
 static void put_record(EventFile *f, Buf *event)
 {
@@ -95,7 +82,7 @@ static void put_record(EventFile *f, Buf *event)
     memcpy(event->p + 4, &len, 8);
     memcpy(event->p + 12, &crc, 4);
     put(event, &data_crc, 4);
-    if (f->fd >= 0 && !write_all(f->fd, event->p + 4, event->n - 4)) {
+    if (f->fd >= 0 && file_append(f->fd, event->p + 4, event->n - 4)) {
         f->size += (int64_t)event->n - 4;
         return;
     }

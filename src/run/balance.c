@@ -81,10 +81,7 @@ static void measure(const Config *cfg, double cost[PARTS])
     balance_tokens_close(&batch);
 }
 
-static int balanced(const Config *cfg)
-{
-    return cfg->pipeline_balance != PIPELINE_BALANCE_COST || cfg->stages;
-}
+static int balanced(const Config *c) { return c->pipeline_balance != PIPELINE_BALANCE_COST || c->stages; }
 
 static const Config *share_out(const Config *cfg, const double cost[PARTS], int speaks)
 {

@@ -27,7 +27,6 @@ static Config *remedy(const Run *r, Remedy *list, int *n, const char *set)
 static void offload_remedies(const Run *r, Remedy *list, int *n)
 {
     const Config *c = r->cfg;
-    char set[64];
     int stage = 0;
     for (int s = 0; s < c->stages; s++)
         stage = c->stage_layers[s] > stage ? c->stage_layers[s] : stage;
@@ -37,10 +36,8 @@ static void offload_remedies(const Run *r, Remedy *list, int *n)
         to->optimizer_cpu_offload = 1;
         to->optimizer_offload_fraction = 1;
     }
-    if (c->recompute_granularity != RECOMPUTE_GRANULARITY_FULL && c->cpu_offloading_num_layers < stage) {
-        snprintf(set, sizeof set, "cpu_offloading_num_layers=%d", stage);
-        remedy(r, list, n, set)->cpu_offloading_num_layers = stage;
-    }
+    if (c->recompute_granularity != RECOMPUTE_GRANULARITY_FULL && c->cpu_offloading_num_layers < stage)
+        remedy(r, list, n, textf("cpu_offloading_num_layers=%d", stage))->cpu_offloading_num_layers = stage;
 }
 
 /* The smallest divisor of micro_batch_size that makes at most MICROBATCHES_MOST microbatches. */
@@ -63,7 +60,6 @@ static int list_remedies(const Run *r, Remedy *list)
                                    DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS_PARAMS};
     const Config *c = r->cfg;
     int64_t micro = least_micro_batch(c);
-    char set[64];
     int n = 0;
     if (r->gpu.fused && c->attention_backend == ATTENTION_BACKEND_AUTO)
         remedy(r, list, &n, "attention_backend=flash")->attention_backend = ATTENTION_BACKEND_FLASH;
@@ -72,10 +68,8 @@ static int list_remedies(const Run *r, Remedy *list)
     for (int i = 0; i < 2; i++)
         if (c->data_parallel_size > 1 && (int)c->data_parallel_sharding_strategy < strategy[i])
             remedy(r, list, &n, sharding[i])->data_parallel_sharding_strategy = strategy[i];
-    if (micro < c->micro_batch_size) {
-        snprintf(set, sizeof set, "micro_batch_size=%lld", (long long)micro);
-        remedy(r, list, &n, set)->micro_batch_size = micro;
-    }
+    if (micro < c->micro_batch_size)
+        remedy(r, list, &n, textf("micro_batch_size=%lld", (long long)micro))->micro_batch_size = micro;
     if (r->use != RUN_FORWARD && c->recompute_granularity == RECOMPUTE_GRANULARITY_NONE &&
         !c->cpu_offloading_num_layers) {
         Config *to =

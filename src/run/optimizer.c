@@ -43,10 +43,7 @@ void optimizer_go(Optimizer *o) { o->dev->put(o->dev, o->verdict, &(Verdict){.go
 /* ---- the lists ---- */
 
 /* Sum `which` (0: weight, 1: step or gradient) of pair k; NULL while counting. */
-static Exact *pair_of(const Optimizer *o, int k, int which)
-{
-    return o->norms ? o->norms + 2 * k + which : NULL;
-}
+static Exact *pair_of(const Optimizer *o, int k, int i) { return o->norms ? o->norms + 2 * k + i : NULL; }
 
 static void list_squares(SquaresList *l, Squares s)
 {

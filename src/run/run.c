@@ -38,13 +38,6 @@ static void compare_ranks(Run *r)
            "the same configuration; change: run the same build on every host, and report this");
 }
 
-/* Opens the parameter table again, over the groups of ranks. */
-static void open_table(Run *r)
-{
-    run_table_open(r);
-    lists_units(r);
-}
-
 static void open_values(Run *r)
 {
     if (r->use != RUN_FORWARD)
@@ -58,7 +51,8 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     run_plan(r, cfg, use, kv_length, launched_rank(cfg));  /* run_layout.c: lists and sizes */
     open_groups(r);
     compare_ranks(r);
-    open_table(r);
+    run_table_open(r);                                 /* the parameter table again, over the groups */
+    lists_units(r);
     run_device_open(r);                                /* run_device.c: CPU or GPU */
     run_attention(r);                                  /* run_attention.c: a GPU's attention kernels */
     run_fit(r);                                        /* fit.c: dies when the plan does not fit */

@@ -242,6 +242,9 @@ void run_collect(Run *r, Metrics *m);
  * Collective. */
 _Noreturn void run_not_finite(Run *r, const Launched *s);
 
+/* A feed for r->step: the batch in generation.sequence, for every microbatch. */
+const Batch *run_sequence(void *run, int mb);
+
 /* Extends one sequence, whose earlier tokens are in the cache, by n tokens. Collective.
  *   tokens  in   [n]  NULL: only counts memory
  *   logits  out  [V]  on the host of every rank, of type Params.real: the position after the last token */

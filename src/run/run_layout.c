@@ -9,9 +9,7 @@ GridSpec run_spec(const Config *c)
     int tp = (int)c->tensor_model_parallel_size;
     int64_t ranks = c->data_parallel_size * c->context_parallel_size,
             copies = c->num_distributed_optimizer_instances;
-    GridSpec s = {.size = {[AXIS_TP] = tp,
-                           [AXIS_CP] = (int)c->context_parallel_size,
-                           [AXIS_EP] = 1,
+    GridSpec s = {.size = {[AXIS_TP] = tp, [AXIS_CP] = (int)c->context_parallel_size, [AXIS_EP] = 1,
                            [AXIS_DP] = (int)c->data_parallel_size,
                            [AXIS_PP] = (int)c->pipeline_model_parallel_size},
                   .kv_share = c->num_query_groups < tp ? tp / (int)c->num_query_groups : 1,

@@ -20,16 +20,6 @@ static void world_open(Grid *g, const Config *cfg)
     grid_open(g, &spec, cfg->world, rank);
 }
 
-/* Compares the configurations of all ranks before the grid is opened: ranks with different
- * configurations would wait for each other in groups that only some of them open. */
-static void compare(const Config *cfg)
-{
-    Grid g;
-    world_open(&g, cfg);
-    config_same(cfg, &g.all);
-    grid_close(&g);
-}
-
 /* The configuration in the newest checkpoint, for config_load_over. */
 static char *saved_config(const char *load, char **dir)
 {
@@ -86,6 +76,7 @@ char *start_command(const Config *cfg, int argc, char **argv, const char *const 
 const Config *start_config(const char *path, Args *a, ConfigUse use)
 {
     struct stat st;
+    Grid g;
     char *load = NULL;
     /* a folder is a run or a checkpoint, which carries its own configuration */
     if (path && (use & USE_LOAD) && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
@@ -95,7 +86,11 @@ const Config *start_config(const char *path, Args *a, ConfigUse use)
     const Config *cfg = config_load_over(path, a->n, a->v, 0, use, saved_config);
     free(a->v);
     free(load);
-    compare(cfg);
+    /* Compares the configurations of all ranks before the grid is opened: ranks with different
+     * configurations would wait for each other in groups that only some of them open. */
+    world_open(&g, cfg);
+    config_same(cfg, &g.all);
+    grid_close(&g);
     return balance_choose(cfg);
 }
 

@@ -139,19 +139,11 @@ void step_open(Run *r)
 {
     r->step.feed = next_batch;
     r->stage = (Stage){.ctx = r, .progress = comm_progress, .note = note, .arrive = stage_arrive,
-                       .act = {[I_F] = stage_forward,
-                               [I_B] = stage_backward,
-                               [I_D] = stage_backward_x,
-                               [I_W] = stage_backward_w,
-                               [I_SA] = stage_send_activation,
-                               [I_RA] = stage_recv_activation,
-                               [I_SG] = stage_send_gradient,
-                               [I_RG] = stage_recv_gradient,
-                               [I_G] = stage_gather,
-                               [I_X] = stage_release,
-                               [I_R] = stage_reduce,
-                               [I_T] = stage_tied,
-                               [I_S] = stage_step}};
+                       .act = {[I_F] = stage_forward, [I_B] = stage_backward, [I_D] = stage_backward_x,
+                               [I_W] = stage_backward_w, [I_SA] = stage_send_activation,
+                               [I_RA] = stage_recv_activation, [I_SG] = stage_send_gradient,
+                               [I_RG] = stage_recv_gradient, [I_G] = stage_gather, [I_X] = stage_release,
+                               [I_R] = stage_reduce, [I_T] = stage_tied, [I_S] = stage_step}};
 }
 
 void step_train(Run *r, const Lists *l)
@@ -280,7 +272,7 @@ double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, 
 }
 
 /* The next tokens of the sequence that is being generated. */
-static const Batch *sequence(void *run, int mb)
+const Batch *run_sequence(void *run, int mb)
 {
     (void)mb;
     return &((Run *)run)->generation.sequence;
@@ -293,7 +285,7 @@ void run_extend(Run *r, const int32_t *tokens, int64_t n, void *logits)
     Mat row = r->generation.logits;
     int last, chunk;
     const Batch *(*feed)(void *, int) = r->step.feed;
-    r->step.feed = sequence;
+    r->step.feed = run_sequence;
     r->generation.sequence.seq = n;
     for (int64_t i = 0; tokens && i < n; i++) {
         r->generation.sequence.tokens[i] = tokens[i];
