@@ -70,45 +70,14 @@ static Token start(Comm *c, CommKind kind, int64_t n, Dtype type, double seconds
 
 static double bytes_of(int64_t n, Dtype type) { return (double)n * (double)dtype_size(type); }
 
-static Token timed_all_reduce(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp op)
-{
-    (void)buf, (void)op;
-    return start(c, COMM_ALL_REDUCE, n, type, collective(c->impl, c, bytes_of(n, type), 2));
-}
-
-static Token timed_reduce_scatter(Comm *c, void *out, const void *in, int64_t n, Dtype type, ReduceOp op)
-{
-    (void)out, (void)in, (void)op;
-    return start(c, COMM_REDUCE_SCATTER, n, type, collective(c->impl, c, bytes_of(n, type) * c->size, 1));
-}
-
-static Token timed_all_gather(Comm *c, void *out, const void *in, int64_t n, Dtype type)
-{
-    (void)out, (void)in;
-    return start(c, COMM_ALL_GATHER, n, type, collective(c->impl, c, bytes_of(n, type) * c->size, 1));
-}
-
-static Token timed_all_to_all(Comm *c, void *out, const void *in, int64_t n, Dtype type)
-{
-    (void)out, (void)in;
-    return start(c, COMM_ALL_TO_ALL, n, type, collective(c->impl, c, bytes_of(n, type) * c->size, 1));
-}
-
-static Token timed_broadcast(Comm *c, void *buf, int64_t n, Dtype type, int root)
-{
-    (void)buf, (void)root;
-    return start(c, COMM_BROADCAST, n, type, collective(c->impl, c, bytes_of(n, type), 1));
-}
-
 /* Messages between pipeline ranks do not add to the clock: the simulation decides when they arrive. */
-static Token timed_send(Comm *c, const void *buf, int64_t n, Dtype type, int peer)
+static Token message(Comm *c, int64_t n, Dtype type, int peer)
 {
     Timed *t = c->impl;
     Tally *k = t->k;
     const Machine *m = k->m;
     int here = t->member[c->rank] / (int)m->ranks == t->member[peer] / (int)m->ranks;
     double link = m->link_gbps * 1e9, S = bytes_of(n, type), part = S / k->scatter;
-    (void)buf;
     c->ops++;
     c->bytes += comm_payload(c, COMM_SEND, n, type, peer);
     k->message = here ? latency(k, 1) + part / (m->message_gbps * 1e9)
@@ -119,10 +88,15 @@ static Token timed_send(Comm *c, const void *buf, int64_t n, Dtype type, int pee
     return 0;
 }
 
-static Token timed_recv(Comm *c, void *buf, int64_t n, Dtype type, int peer)
+static Token timed(Comm *c, Operation o)
 {
-    (void)buf, (void)n, (void)type;
-    BUG_ON(peer == c->rank);
+    int whole = o.kind == COMM_ALL_REDUCE || o.kind == COMM_BROADCAST;         /* n is of the whole group */
+    double bytes = bytes_of(o.n, o.type) * (whole ? 1 : c->size), passes = o.kind == COMM_ALL_REDUCE ? 2 : 1;
+    if (o.kind == COMM_SEND)
+        return message(c, o.n, o.type, o.root);
+    if (o.kind != COMM_RECV)
+        return start(c, o.kind, o.n, o.type, collective(c->impl, c, bytes, passes));
+    BUG_ON(o.root == c->rank);
     c->ops++;
     return 0;
 }
@@ -176,8 +150,7 @@ void predict_group(void *tally, const Grid *g, Comm *c, const char *name, const 
     t->axis = account_of(name);
     t->per = per;
     t->nodes = (n + per - 1) / per;
-    *c = (Comm){.name = name, .rank = place, .size = n, .impl = t, .all_reduce = timed_all_reduce,
-                .reduce_scatter = timed_reduce_scatter, .all_gather = timed_all_gather,
-                .all_to_all = timed_all_to_all, .broadcast = timed_broadcast, .send = timed_send,
-                .recv = timed_recv, .barrier = timed_barrier, .wait = timed_wait, .close = timed_close};
+    *c = (Comm){.name = name, .rank = place, .size = n, .impl = t, .barrier = timed_barrier,
+                .wait = timed_wait, .close = timed_close};
+    comm_operations(c, timed);
 }
