@@ -363,7 +363,8 @@ static void start_log(Training *t)
     free(command);
 }
 
-int command_run(int argc, char **argv)
+/* Trains: the command `run`. Exported, so that the backtrace of a crash names it. */
+int training_run(int argc, char **argv)
 {
     static Training t;                 /* it lives as long as the process */
     char why[WHY], said[TRACE_SAID];
@@ -414,5 +415,5 @@ int main(int argc, char **argv)
 {
     job_begin();
     signal(SIGXFSZ, SIG_IGN);          /* above the limit on file sizes (ulimit -f) a write fails */
-    return commands_dispatch(argc, argv);
+    return commands_dispatch(argc, argv, training_run);
 }

@@ -36,8 +36,9 @@ const Command *commands_find(const char *name);
 /* Returns the command whose name is nearest to a misspelled one; NULL: none is near. */
 const Command *commands_suggest(const char *name);
 
-/* Runs the command that the arguments of the executable name. Returns the exit code. */
-int commands_dispatch(int argc, char **argv);
+/* Runs the command that the arguments of the executable name; train: the command `run`, which lies
+ * above this room. Returns the exit code. */
+int commands_dispatch(int argc, char **argv, int (*train)(int argc, char **argv));
 
 /* ---- the command line of a command; a mistake in it dies with EXIT_CONFIG ---- */
 

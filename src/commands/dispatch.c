@@ -7,6 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+static int (*training)(int argc, char **argv);     /* the command `run`, handed down by main */
+int command_run(int argc, char **argv) { return training(argc, argv); }
+
 static int (*const functions[COMMANDS])(int argc, char **argv) = {
 #define COMMAND(name, ...) command_##name,
 #include "commands.def"
@@ -72,9 +75,10 @@ static int rank_0_first(int code)
     return sleep(2) == 0;
 }
 
-int commands_dispatch(int argc, char **argv)
+int commands_dispatch(int argc, char **argv, int (*train)(int argc, char **argv))
 {
     int rank;
+    training = train;
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
     if (job_launched(&rank) > 1 && rank)

@@ -104,7 +104,7 @@ await $job
 rc=$?
 if [ $rc != 8 ] || ! head -n 1 "$work/errors" |
     grep -q '^error\[crashed\] SIGSEGV (signal 11, sent by process [0-9]*) in [^;]*; change: ' ||
-    ! grep -q '^    #[0-9]* command_run+0x' "$work/errors"; then
+    ! grep -q '^    #[0-9]* training_run+0x' "$work/errors"; then
     echo "# one process: code $rc"
     cat "$work/errors"
     bad=1

@@ -24,9 +24,6 @@ public="config.h placement.h config_table.h  corpus.h loader.h tokenizer.h  mode
 # and, beside those: what plan prints, the costs that plan and schedule show, the pictures of schedule and of bubble
 public="$public  plan_times.h  run_costs.h  schedule_svg.h  svg.h"
 
-# FILE:ROOM -- what points upward all the same: dispatch.c to the training loop, which train.c keeps in sight
-except="src/commands/dispatch.c:train.c"
-
 # above ROOM -- the rooms that it may not see
 above() {
     local room seen=
@@ -65,16 +62,15 @@ plant() {
         header=$(sed -n "s,^$other ,,p" "$work/headers")
         [ -n "$header" ] || continue
         if compile "$header" "$@"; then
-            excepted "$file" "$other" || fail "$file: an include of $other/$header compiles"
+            fail "$file: an include of $other/$header compiles"
         else
             grep -q "fatal error: $header: No such file" "$work/err" || fail "$file: $(cat "$work/err")"
         fi
     done
 }
-excepted() { case " $except " in *[[:space:]]"$1:$2"[[:space:]]*) ;; *) return 1 ;; esac }
 # one file for each room and list of folders
-awk -v except="$except" '{
-    key = $1 (index(except, $2 ":") ? " " $2 : "")
+awk '{
+    key = $1
     for (i = 4; i <= NF; i++) if ($i ~ /^-I/ || $(i - 1) ~ /^-i/) key = key " " $i
     if (!seen[key]++) print }' "$work/commands" > "$work/chosen"
 while read -r room file _ command; do
@@ -93,7 +89,7 @@ for room in $rooms; do
 done > "$work/links"
 cat "$work/objects" >> "$work/links"
 cut -d ' ' -f 3 "$work/objects" | xargs nm -A -P >> "$work/links"
-awk -v except="$except" '
+awk '
     $1 == "above"  { for (i = 3; i <= NF; i++) above[$2, $i] = 1; next }
     $1 == "object" { room[$3 ":"] = $2; file[$3 ":"] = $4; next }
     $3 ~ /^[TDBRVWC]$/ { home[$2] = room[$1] }
@@ -101,7 +97,7 @@ awk -v except="$except" '
     END {
         for (u in uses) {
             split(u, p, " ")
-            if ((uses[u], home[p[2]]) in above && !index(" " except " ", file[p[1]] ":" home[p[2]])) { print p[1] " needs " p[2] ", which " home[p[2]] " defines"; bad = 1 }
+            if ((uses[u], home[p[2]]) in above) { print p[1] " needs " p[2] ", which " home[p[2]] " defines"; bad = 1 }
         }
         exit bad
     }' "$work/links" || bad=1

@@ -52,11 +52,11 @@ done > "$work/found"
 
 # ---- exported symbols
 
-# what tests alone call
-tests_only="alias_at comm_stats config_docs config_fingerprint config_forget config_hash console_progress_line
+# what tests alone call; training_run: main hands it down; command_run: its prototype is commands.def's
+tests_only="alias_at comm_stats command_run config_docs config_fingerprint config_forget config_hash console_progress_line
             grid_expert_group grid_expert_size grid_group interval_parse linear_bwd_x linear_fwd loader_samples
             loss_scale_open manifest_parse pair_count pairs param_defs params_refresh philox rng_normal
-            scale_tick_text split_parse st_parse tensorboard_crc32c"
+            scale_tick_text split_parse st_parse tensorboard_crc32c training_run"
 debug=0
 case ${BUILD:-} in *debug*) debug=1 ;; esac
 {
