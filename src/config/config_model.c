@@ -23,7 +23,7 @@ static Config plain(const Config *cfg)
     for (int i = 0; i < OPTIONS && c.num_moe_experts == CFG_ABSENT; i++)
         if (!strcmp(options[i].section, "moe"))
             option_copy(&options[i], &c, k.cfg);
-    if (c.split && shares_parse(c.split, share))
+    if (c.split && rules_shares_parse(c.split, share))
         c.split = textf("%.17g, %.17g, %.17g", share[0], share[1], share[2]);
     return c;
 }

@@ -26,7 +26,7 @@
 static int nothing_to_validate(const Config *c)
 {
     double share[3];
-    return c->eval_iters && c->split && shares_parse(c->split, share) && share[1] == 0;
+    return c->eval_iters && c->split && rules_shares_parse(c->split, share) && share[1] == 0;
 }
 
 #define PAIRS(PAIR)                                                                                          \

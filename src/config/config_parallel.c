@@ -34,7 +34,7 @@ static const char *splits(int world, const int64_t want[3])
     return text;
 }
 
-int smallest_world(const Config *c)
+int rules_smallest_world(const Config *c)
 {
     int64_t n = c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
     return n <= INT_MAX ? (int)n : 1; /* 1: rules_world refuses it */

@@ -22,7 +22,7 @@ const char *config_default_save(const char *path)
     return textf("runs/%.*s", (int)(dot && dot != name ? dot - name : (long)strlen(name)), name);
 }
 
-int shares_parse(const char *s, double share[3])
+int rules_shares_parse(const char *s, double share[3])
 {
     int n = 0;
     share[0] = share[1] = share[2] = 0;
@@ -41,7 +41,7 @@ int shares_parse(const char *s, double share[3])
 }
 
 /* Returns 1 if the splits have corpora of their own instead of shares of data_path. */
-static int own_corpora(const Config *c)
+static int rules_own_corpora(const Config *c)
 {
     return c->train_data_path.n || c->valid_data_path.n || c->test_data_path.n;
 }
@@ -53,7 +53,7 @@ static void rules_required(Check *k, ConfigUse use)
     Config *c = k->cfg;
     for (int i = 0; i < OPTIONS; i++) {
         k->bad[i] |= k->guessed[i] && !k->seen[i];     /* its value is given under an unknown name */
-        int corpus = !own_corpora(c)                    ? OPT_data_path
+        int corpus = !rules_own_corpora(c)                    ? OPT_data_path
                      : c->data_path.n || use & USE_EVAL ? -1 : OPT_train_data_path;
         int needed = option_required(&options[i]) || ((use & USE_DATA) && i == corpus) ||
                      ((use & USE_STEPS) && (i == OPT_lr || (i == OPT_micro_batch_size && ABSENT(load)))) ||
@@ -349,12 +349,12 @@ static void rules_rest(Check *k, ConfigUse use)
 {
     Config *c = k->cfg;
     double share[3];
-    if (!own_corpora(c))
+    if (!rules_own_corpora(c))
         DERIVE(split, ON1(split), "969, 30, 1");
-    RULE(ON1(split), !ABSENT(split) && !shares_parse(c->split, share),
+    RULE(ON1(split), !ABSENT(split) && !rules_shares_parse(c->split, share),
          "'%.60s' is not one to three shares with the first above 0; for example '969, 30, 1'", c->split);
     RULE(ON2(eval_interval, valid_data_path),
-         (use & USE_STEPS) && !ABSENT(eval_interval) && c->eval_iters && own_corpora(c) &&
+         (use & USE_STEPS) && !ABSENT(eval_interval) && c->eval_iters && rules_own_corpora(c) &&
              ABSENT(valid_data_path),
          "%ld needs valid_data_path, which is absent; set it, or eval_iters: 0", c->eval_interval);
     RULE(ON1(eval_iters), (use & USE_EVAL) && !c->eval_iters, "0 switches evaluation off, and this command "
@@ -393,7 +393,7 @@ static void rules_clock(Check *k, ConfigUse use)
 void config_resolve(Check *k, int world, ConfigUse use)
 {
     if (world == WORLD_SMALLEST)
-        world = smallest_world(k->cfg);
+        world = rules_smallest_world(k->cfg);
     k->cfg->world = world;
     if (use == USE_BUBBLE)
         return;

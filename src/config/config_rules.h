@@ -35,12 +35,12 @@
 #define ABSENT(key) option_absent(&options[OPT_##key], c)
 
 /* Reads `split` as three shares. Returns 0 unless it is one to three numbers >= 0, the first above 0. */
-int shares_parse(const char *s, double share[3]);
+int rules_shares_parse(const char *s, double share[3]);
 
 /* config_parallel.c: rules about the grid of ranks. */
 void rules_world(Check *k, int world);
 /* tensor x pipeline x context: ranks of the smallest world that the configuration fits. */
-int smallest_world(const Config *c);
+int rules_smallest_world(const Config *c);
 /* Rules about the pipeline; fills the layers of every virtual stage. */
 void rules_pipeline(Check *k);
 

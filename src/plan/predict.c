@@ -416,7 +416,7 @@ void predict_over(Prediction *out, const Config *cfg, const Machine *m, const St
     set.shape.hop = m->unfused ? 0 : out->hop;
     simulate(&set, &sim, 1);
     if (crowded(cfg, m))
-        take_turns(&set, &sim, ranks_here(cfg, m) / pl.p, (double)m->cores);
+        predict_turns(&set, &sim, ranks_here(cfg, m) / pl.p, (double)m->cores);
     out->bubble = fabs(sim.rate) < 1e-9 ? 0 : sim.rate;            /* rounding of sums */
     out->step_bubble = fabs(sim.step_rate) < 1e-9 ? 0 : sim.step_rate;
     out->m = set.shape.m;

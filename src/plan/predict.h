@@ -71,7 +71,7 @@ void prediction_close(Prediction *p);
  *                  moved and lengthened, makespan and rates set; a rank's work is the sum of its spans
  *   crowd  in      ranks of the host for each pipeline rank
  *   cores  in      cores of the host */
-void take_turns(const ScheduleSet *set, Simulation *sim, double crowd, double cores);
+void predict_turns(const ScheduleSet *set, Simulation *sim, double crowd, double cores);
 
 /* A cached result of curve_at: a walk asks for the same few hundred sizes a hundred thousand times. */
 enum { LOOKUPS = 256 };

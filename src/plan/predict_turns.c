@@ -106,7 +106,7 @@ static void find_rates(Turns *t)
     sim->step_rate = sim->makespan > 0 ? (sim->makespan - work) / sim->makespan : 0;
 }
 
-void take_turns(const ScheduleSet *set, Simulation *sim, double crowd, double cores)
+void predict_turns(const ScheduleSet *set, Simulation *sim, double crowd, double cores)
 {
     const PipeShape *s = &set->shape;
     size_t p = (size_t)s->p, m = (size_t)s->m, all = p * (size_t)s->v * m;
