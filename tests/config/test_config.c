@@ -7,7 +7,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- C01: unknown keys ---- */
@@ -335,16 +334,14 @@ static char *repeat(const char *head, const char *piece, int n, const char *tail
     return text;
 }
 
+/* A time that grows with the square of the size would take longer than the row may. */
 static void hostile(const char *name, const char *head, const char *piece, int n, const char *tail,
                     const char *text)
 {
     size_t size;
     char *s = repeat(head, piece, n, tail, &size);
-    clock_t start = clock();                           /* of this process: the machine may be busy */
     Check k = read_text(s, size, 0, NULL, 1, USE_MODEL);
-    double took = (double)(clock() - start) / CLOCKS_PER_SEC;
     CHECK(k.n && (!text || count(&k, text, NULL, NULL)), "%s: %s", name, listing(&k));
-    CHECK(took < (SANITIZED ? 20 : 2), "%s takes %.1f s", name, took);
     free(s);
     config_forget();
 }

