@@ -1,6 +1,7 @@
 /* train -- the executable: main, and the training loop from top to bottom */
 #define _GNU_SOURCE
 #include "commands.h"
+#include "config_table.h"
 #include "job.h"
 #include "start.h"
 #include <math.h>
@@ -136,14 +137,14 @@ static void record_start(const Training *t)
     log_memory(t->log, "activations", m->activations, -1);
     log_memory(t->log, "buffers", m->buffers, -1);
     log_memory(t->log, "host", m->host, -1);
-    log_fact(t->log, "corpus", "%ld tokens, %ld epochs", loader_tokens(t->run.loader),
-             loader_epochs(t->run.loader));
+    log_fact(t->log, "corpus", textf("%ld tokens, %ld epochs", loader_tokens(t->run.loader),
+                                     loader_epochs(t->run.loader)));
     char *how = arithmetic(&t->run);
-    log_fact(t->log, "arithmetic", "%s", how);
+    log_fact(t->log, "arithmetic", how);
     if (*t->run.gpu.attention)
-        log_fact(t->log, "attention", "%s", t->run.gpu.attention);
+        log_fact(t->log, "attention", t->run.gpu.attention);
     if (run_fp8_text(t->cfg, t->run.plan.fp8_recast))
-        log_fact(t->log, "fp8", "%s", run_fp8_text(t->cfg, t->run.plan.fp8_recast));
+        log_fact(t->log, "fp8", run_fp8_text(t->cfg, t->run.plan.fp8_recast));
     free(how);
 }
 
@@ -398,7 +399,7 @@ int training_run(int argc, char **argv)
         warn("no timeline: %s", why);
     if (*said) {
         log_note(t.log, "timeline: %s", said);
-        log_fact(t.log, "timeline", "%s", said);
+        log_fact(t.log, "timeline", said);
     }
     log_close(t.log, t.why);
     if (speaks(&t))

@@ -241,9 +241,8 @@ static void write_file(const Sweep *s, const char *path, void (*put)(FILE *f, co
 
 static void answer(const Sweep *s, int json, const char *csv)
 {
-    char *page = xasprintf("%s/sweep.html", s->dir),
-         *table = csv ? xstrdup(csv) : xasprintf("%s/sweep.csv", s->dir);
-    char *data = xasprintf("%s/sweep.json", s->dir);
+    const char *page = textf("%s/sweep.html", s->dir), *data = textf("%s/sweep.json", s->dir),
+               *table = csv ? csv : textf("%s/sweep.csv", s->dir);
     json_t *j = as_json(s);
     write_file(s, page, sweep_page);
     write_file(s, table, sweep_csv);
@@ -258,9 +257,6 @@ static void answer(const Sweep *s, int json, const char *csv)
         sweep_winner(stdout, s);
     }
     json_decref(j);
-    free(page);
-    free(table);
-    free(data);
 }
 
 int command_sweep(int argc, char **argv)

@@ -165,16 +165,10 @@ Log *log_open(const Config *cfg, const LogStart *s)
     return l;
 }
 
-void log_fact(Log *l, const char *name, const char *fmt, ...)
+void log_fact(Log *l, const char *name, const char *text)
 {
-    if (!l)
-        return;
-    char text[4096];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    about_fact(&l->about, name, text);
+    if (l)
+        about_fact(&l->about, name, text);
 }
 
 void log_memory(Log *l, const char *category, int64_t planned, int64_t used)

@@ -123,7 +123,7 @@ void log_note(Log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3))
 void log_status(Log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Adds a named fact ("tokenizer", "corpus") to run.json, for the report. */
-void log_fact(Log *l, const char *name, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void log_fact(Log *l, const char *name, const char *text);
 /* Sets the planned and used bytes of a memory category in run.json; -1: not known. */
 void log_memory(Log *l, const char *category, int64_t planned, int64_t used);
 

@@ -50,7 +50,7 @@ static void log_resumed(const char *dir)
         Metrics m = step_at(i);
         log_step(l, &m);
     }
-    log_fact(l, "corpus", "%d tokens of <text>", 7);
+    log_fact(l, "corpus", "7 tokens of <text>");
     write_text(dir, "samples.jsonl",
                "{\"iteration\": 9, \"prompt\": \"In the\", \"text\": \" beginning & so on\"}\n[3]\n{\"te");
     log_close(l, "finished");
