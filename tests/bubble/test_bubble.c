@@ -222,7 +222,8 @@ static double sum_of(const json_t *list)
 }
 
 /* A step's computations, what it loses, what the simulator makes of it. How near the two are is the
- * machine's. */
+ * machine's. A step may lose nothing: with zb-v rank 0 begins first and ends last, and where it is slower
+ * than rank 1 every message is there before rank 0 needs it. */
 static void computed(const char *schedule, int chunks, int split)
 {
     char line[1024];
@@ -241,7 +242,7 @@ static void computed(const char *schedule, int chunks, int split)
     for (int k = 0; k < 2; k++) {
         const char *which = k ? "simulated" : "measured";
         const json_t *rates = json_object_get(c, which);
-        CHECK(number(rates, "rate") > -1e-6 && number(rates, "step_rate") > 0 &&
+        CHECK(number(rates, "rate") > -1e-6 && number(rates, "step_rate") > -1e-6 &&
                   number(rates, "step_rate") < 1,
               "%s: %s %g, %g", schedule, which, number(rates, "rate"), number(rates, "step_rate"));
     }
