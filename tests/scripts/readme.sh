@@ -112,6 +112,11 @@ grep -Ev '^(#|$)' "$top/tests/scripts/readme.rows" | while IFS= read -r entry; d
     grep -qxF -- "$pattern" "$WORK/matched" || echo "tests/scripts/readme.rows: matches no command: $entry"
 done > "$WORK/idle"
 [ ! -s "$WORK/idle" ] || fail "$(cat "$WORK/idle")"
+# The demo trains in the type that its timed steps found faster.
+awk '/^params_dtype .* ms a step$/ { sub(":", "", $2); ms[$2] = $3 }
+     /^training .* iterations in / { sub(":", "", $5); for (t in ms) if (ms[t] < ms[$5]) slow = slow " " $5 }
+     END { if (slow) { print "scripts/demo trains in the slower type:" slow; exit 1 } }' "$WORK/out" > "$WORK/one" ||
+    fail "$(cat "$WORK/one")"
 # A second run keeps the first; an argument that is refused touches nothing.
 [ -d runs/demo.1/checkpoints ] || fail "the second scripts/demo has not kept the run of the first"
 find runs -type f | sort > "$WORK/before"
