@@ -44,7 +44,6 @@ $(error no MPI: `$(MPICC) --showme:link` gives nothing; change: install libopenm
 endif
 endif
 EXTRA_parallel/comm/comm_mpi := $(MPI_CFLAGS)
-# includes that still point upward
 # only programs that open groups of several ranks carry MPI
 LDLIBS  += -Wl,--as-needed $(MPI_LIBS)
 

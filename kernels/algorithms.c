@@ -16,10 +16,7 @@ void algorithms_add(Algorithms *a, const Algorithm *one)
 {
     if (algorithms_find(a, one->key))
         return;
-    if (a->n == a->room) {
-        a->room = a->room ? 2 * a->room : 64;
-        a->list = xrealloc(a->list, (size_t)a->room * sizeof *a->list);
-    }
+    a->list = xgrow(a->list, a->n, sizeof *a->list);
     a->list[a->n++] = *one;
 }
 

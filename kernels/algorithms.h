@@ -13,7 +13,7 @@ typedef struct {
     double us;                          /* microseconds of the product when it was timed */
 } Algorithm;
 
-typedef struct { Algorithm *list; int64_t n, room; } Algorithms;
+typedef struct { Algorithm *list; int64_t n; } Algorithms;
 
 /* Returns the algorithm of a key, or NULL. */
 const Algorithm *algorithms_find(const Algorithms *a, const char *key);

@@ -147,6 +147,11 @@ static void *heap_checked(void *p, size_t bytes)
 
 void *xcalloc(size_t n, size_t size) { return heap_checked(calloc(n ? n : 1, size ? size : 1), n * size); }
 void *xrealloc(void *p, size_t bytes) { return heap_checked(realloc(p, bytes ? bytes : 1), bytes); }
+
+void *xgrow(void *p, int64_t n, size_t size)
+{
+    return n & (n - 1) ? p : xrealloc(p, (size_t)(n ? 2 * n : 1) * size);
+}
 char *xstrdup(const char *s) { return heap_checked(strdup(s), strlen(s) + 1); }
 
 char *xasprintf(const char *fmt, ...)

@@ -80,9 +80,11 @@ void *arena_take(Arena *a, size_t bytes);
 void arena_reset(Arena *a, size_t mark);
 
 /* Heap memory for start-up only (tables, parsed files). Each call dies instead of returning NULL;
- * xcalloc's memory is zeroed. */
+ * xcalloc's memory is zeroed. xgrow makes room for element n of a list that grows by it alone: the room
+ * doubles when n is a power of 2. */
 void *xcalloc(size_t n, size_t size);
 void *xrealloc(void *p, size_t bytes);
+void *xgrow(void *p, int64_t n, size_t size);
 char *xstrdup(const char *s);
 char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 FILE *xmemstream(char **text, size_t *bytes);      /* open_memstream */

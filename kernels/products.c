@@ -23,10 +23,7 @@ static void note(Device *d, Product one)
     for (int64_t i = 0; i < p->n; i++)
         if (same_product(&p->list[i], &one))
             return;
-    if (p->n == p->room) {
-        p->room = p->room ? 2 * p->room : 32;
-        p->list = xrealloc(p->list, (size_t)p->room * sizeof *p->list);
-    }
+    p->list = xgrow(p->list, p->n, sizeof *p->list);
     p->list[p->n++] = one;
 }
 
@@ -86,10 +83,7 @@ static void note_call(Device *d, AttentionCall one, const Attention *s)
     for (int64_t i = 0; i < p->calls; i++)
         if (same_call(&p->call[i], &one))
             return;
-    if (p->calls == p->calls_room) {
-        p->calls_room = p->calls_room ? 2 * p->calls_room : 8;
-        p->call = xrealloc(p->call, (size_t)p->calls_room * sizeof *p->call);
-    }
+    p->call = xgrow(p->call, p->calls, sizeof *p->call);
     p->call[p->calls++] = one;
 }
 

@@ -32,10 +32,10 @@ typedef struct {
 } AttentionCall;
 
 typedef struct {
-    Product *list;             /* [room], n of them used: each shape once */
-    int64_t n, room;
-    AttentionCall *call;       /* [calls_room], `calls` of them used: each shape once */
-    int64_t calls, calls_room;
+    Product *list;             /* [n] each shape once */
+    int64_t n;
+    AttentionCall *call;       /* [calls] each shape once */
+    int64_t calls;
 } Products;
 
 /* Makes d add each of its products and attention calls to p, each shape once.

@@ -10,7 +10,7 @@
 typedef struct { int line, col, rank, stage, mb; InstrKind op; } Action;
 
 typedef struct {
-    int p, n, room;                /* ranks; actions; room for actions */
+    int p, n;                      /* ranks; actions */
     int lines;                     /* lines that have actions */
     Action *action;                /* [n] in the order of the text */
     int *first;                    /* [lines + 1] index of each line's first action */
@@ -89,10 +89,7 @@ static void read_cell(Reader *r, int col, const char *s, const char *end)
         refuse_cell(r, col, from, end);
         return;
     }
-    if (r->n == r->room) {
-        r->room = r->room ? 2 * r->room : 256;
-        r->action = xrealloc(r->action, (size_t)r->room * sizeof *r->action);
-    }
+    r->action = xgrow(r->action, r->n, sizeof *r->action);
     r->action[r->n++] = a;
 }
 

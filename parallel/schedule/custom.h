@@ -13,6 +13,8 @@
 #include "schedule.h"
 #include <stdio.h>
 
+enum { CUSTOM_BYTES_MOST = 256 << 20 };    /* of a file of lists */
+
 typedef struct CustomLists {
     int p, v, m, vee;
     int split;                 /* bool: some backward stands in halves */

@@ -9,16 +9,12 @@ typedef struct {
     const ScheduleSet *set;
     const Expand *e;
     int rank;
-    int room;                  /* instructions that fit s->list */
     int *base;                 /* [v] first unit of each chunk */
 } Expander;
 
-static void put(Schedule *s, int *room, Instr i)
+static void put(Schedule *s, Instr i)
 {
-    if (s->n == *room) {
-        *room = *room ? 2 * *room : 256;
-        s->list = xrealloc(s->list, (size_t)*room * sizeof *s->list);
-    }
+    s->list = xgrow(s->list, s->n, sizeof *s->list);
     s->list[s->n++] = i;
 }
 
@@ -39,15 +35,15 @@ static void expand(Expander *x, const Instr *i)
     int phase = !e->sharded_grads || i->op == I_B ? 0 : i->op == I_D ? 1 : 2;
     int n = is_compute(i) ? e->units[i->chunk] : 0;
     if (!n || !(reduce || (e->gather && i->op != I_W))) {      /* a chunk without units passes on its input */
-        put(x->s, &x->room, *i);
+        put(x->s, *i);
         return;
     }
     for (int k = 0; k < n; k++) {
         Instr unit = *i;
         unit.unit = (uint16_t)(x->base[i->chunk] + (backward ? n - 1 - k : k));
-        put(x->s, &x->room, unit);
+        put(x->s, unit);
         if (reduce)
-            put(x->s, &x->room, of_unit(I_R, unit.unit, phase));
+            put(x->s, of_unit(I_R, unit.unit, phase));
     }
 }
 
@@ -55,10 +51,10 @@ static void step_end(Expander *x)
 {
     Schedule *s = x->s;
     for (int u = s->units - 1; u >= 0 && !x->e->sharded_grads && !x->e->overlap; u--)
-        put(s, &x->room, of_unit(I_R, u, 0));
+        put(s, of_unit(I_R, u, 0));
     if (x->e->tied)
-        put(s, &x->room, (Instr){.op = I_T, .unit = (uint16_t)x->e->tied_unit});
-    put(s, &x->room, (Instr){.op = I_S, .unit = WHOLE});
+        put(s, (Instr){.op = I_T, .unit = (uint16_t)x->e->tied_unit});
+    put(s, (Instr){.op = I_S, .unit = WHOLE});
 }
 
 /* ---- ZeRO-3 ---- */
@@ -77,24 +73,24 @@ static int next_need(const Schedule *s, int i)
 static void gather(Expander *x)
 {
     Schedule old = *x->s, *s = x->s;
-    int ahead = next_need(&old, 0), room = 0;
+    int ahead = next_need(&old, 0);
     s->list = NULL;
     s->n = 0;
     if (ahead < old.n)
-        put(s, &room, of_unit(I_G, old.list[ahead].unit, 0));
+        put(s, of_unit(I_G, old.list[ahead].unit, 0));
     for (int i = 0; i < old.n; i++) {
         const Instr *now = &old.list[i];
         if (!needs(now)) {
-            put(s, &room, *now);
+            put(s, *now);
             continue;
         }
         ahead = next_need(&old, i + 1);
         int stays = ahead < old.n && old.list[ahead].unit == now->unit;
         if (ahead < old.n && !stays)
-            put(s, &room, of_unit(I_G, old.list[ahead].unit, 0));
-        put(s, &room, *now);
+            put(s, of_unit(I_G, old.list[ahead].unit, 0));
+        put(s, *now);
         if (!stays)
-            put(s, &room, of_unit(I_X, now->unit, 0));
+            put(s, of_unit(I_X, now->unit, 0));
     }
     free(old.list);
 }

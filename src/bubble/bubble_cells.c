@@ -56,8 +56,7 @@ char *bubble_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell
     char *why = why_not(shape, time);
     if (why)
         return why;
-    if ((t->n & (t->n - 1)) == 0)
-        t->cell = xrealloc(t->cell, (t->n ? 2 * (size_t)t->n : 1) * sizeof *t->cell);
+    t->cell = xgrow(t->cell, t->n, sizeof *t->cell);
     Cell *c = &t->cell[t->n++];
     int stages = shape->p * shape->v;
     *c = (Cell){.shape = *shape, .published = NAN, .published_peak = NAN, .simulated = NO_RATES,

@@ -136,7 +136,8 @@ static CustomLists *read_custom(const Config *c, PipeShape *s, char **why)
     char reason[WHY];
     int64_t size;
     char *text = c->pipeline_schedule_file
-                     ? file_read_text(AT_FDCWD, c->pipeline_schedule_file, 0, 256 << 20, &size, reason)
+                     ? file_read_text(AT_FDCWD, c->pipeline_schedule_file, 0, CUSTOM_BYTES_MOST, &size,
+                                      reason)
                      : NULL;
     Mistake first = {0};
     if (!text)

@@ -88,8 +88,6 @@ static int64_t chunks_of_layout(const Config *c, int stages)
 
 /* ---- lists from a file ---- */
 
-#define LISTS_MOST (256 << 20)         /* bytes: largest schedule file */
-
 static void say_mistake(void *ctx, int line, int col, const char *what)
 {
     Check *k = ctx;
@@ -124,7 +122,7 @@ static void read_lists(Check *k)
         c->pipeline_model_parallel_size == 1)
         return;
     int p = (int)c->pipeline_model_parallel_size;
-    char *text = file_read_text(AT_FDCWD, c->pipeline_schedule_file, 0, LISTS_MOST, &size, why);
+    char *text = file_read_text(AT_FDCWD, c->pipeline_schedule_file, 0, CUSTOM_BYTES_MOST, &size, why);
     if (!text)
         check_report(k, ON1(pipeline_schedule_file), "%s; give a file of lists, a line for each pipeline "
                      "rank", why);
@@ -190,7 +188,7 @@ static void rules_chunks(Check *k)
     RULE(on, broken && fixed > 1, "%ld, but schedule %s has %d chunks a rank", v, row->name, fixed);
     RULE(on, broken && !fixed, "schedule %s needs %d or more", row->name, row->chunks);
     RULE(on, broken && fixed == 1, "%ld, but schedule %s has one chunk a rank; use 1, or pipeline_schedule "
-         "interleaved", v, row->name);
+         "%s", v, row->name, schedule_name(SCHEDULE_INTERLEAVED));
     RULE(ON2(num_virtual_stages_per_pipeline_rank, pipeline_model_parallel_size), p * v > STAGES_MOST,
          "%ld on each of %ld pipeline ranks are %ld virtual stages; at most %d: use %ld or fewer", v,
          p, p * v, STAGES_MOST, STAGES_MOST / p);

@@ -45,6 +45,11 @@ const StagePlace *placement_at(const Placement *pl, int pp_rank, int chunk)
     return there->pp_rank == pp_rank ? there : turned;
 }
 
+int placement_same(const StagePlace *a, const StagePlace *b)
+{
+    return a->layers == b->layers && a->embedding == b->embedding && a->loss == b->loss;
+}
+
 void placement_print(FILE *f, const Placement *pl)
 {
     int layers = 0;

@@ -31,6 +31,9 @@ void placement_close(Placement *pl);
 
 const StagePlace *placement_at(const Placement *pl, int pp_rank, int chunk);
 
+/* Whether two stages hold as many layers, and both or none the embedding and the loss. */
+int placement_same(const StagePlace *a, const StagePlace *b);
+
 /* Prints a table with one line a stage: its rank, its chunk and what it holds. */
 void placement_print(FILE *f, const Placement *pl);
 

@@ -1,5 +1,8 @@
-/* jsonl -- one string field of a line of JSON, found without building a tree */
+/* jsonl -- files of JSON lines: each line parsed, or one string field found without building a tree */
+#define _GNU_SOURCE
 #include "jsonl.h"
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define UNCLOSED "an object without ',' or '}'"
@@ -301,4 +304,21 @@ int64_t jsonl_text(const char *line, int64_t bytes, const char *key, char *out, 
         ok = bad(&s, "no text field");
     *what = s.what;
     return ok ? length : -1;
+}
+
+int jsonl_each(const char *path, JsonlEach *each, void *ctx)
+{
+    FILE *f = fopen(path, "re");
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    int last = 0;
+    while (f && (n = getline(&line, &room, f)) > 0) {
+        json_t *j = json_loads(line, 0, NULL);
+        last = (unsigned char)line[n - 1];
+        each(ctx, j);
+        json_decref(j);
+    }
+    free(line);
+    return f && !fclose(f) ? last : -1;
 }

@@ -1,9 +1,16 @@
-/* jsonl -- one string field of one line of JSON; checks the whole line (RFC 8259), allocates nothing */
+/* jsonl -- files with a line of JSON for each record */
 #ifndef JSONL_H
 #define JSONL_H
+#include <jansson.h>
 #include <stdint.h>
 
-/* Extracts the text of a string field, in UTF-8 with escapes resolved.
+/* Calls each(ctx, line) for every line of a file; a line that is no JSON is NULL. Returns the last byte of
+ * the file, 0 if it is empty, -1 if it cannot be read. */
+typedef void JsonlEach(void *ctx, const json_t *line);
+int jsonl_each(const char *path, JsonlEach *each, void *ctx);
+
+/* Extracts the text of a string field, in UTF-8 with escapes resolved. Checks the whole line (RFC 8259) and
+ * allocates nothing.
  *
  *   line  in   [bytes]  one JSON object
  *   key   in            name of the field

@@ -21,7 +21,7 @@ struct Meter {
     int inside;                /* bool: an operation runs; operations that it calls are part of it */
     Metrics metrics;
     Call *call;                /* [n] of the last step */
-    int n, room;
+    int n;
     float *took;               /* [steps][n] s */
     int steps;                 /* recorded */
 };
@@ -44,10 +44,7 @@ static void keep_cost(void *meter, const Cost *c) { ((Meter *)meter)->cost = *c;
 static void record(Meter *m, OpKind w, double start, double end)
 {
     double size = meter_is_product(w) ? m->cost.flops : m->cost.bytes;
-    if (m->n == m->room) {
-        m->room = m->room ? 2 * m->room : 256;
-        m->call = xrealloc(m->call, (size_t)m->room * sizeof *m->call);
-    }
+    m->call = xgrow(m->call, m->n, sizeof *m->call);
     m->call[m->n++] = (Call){w, size, m->cost.bytes, end - start};
 }
 

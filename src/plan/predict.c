@@ -293,11 +293,9 @@ static Walk *walk(Prediction *out, const Config *c, const Machine *m, const Step
 
 static int same_stages(const Placement *pl, int a, int b)
 {
-    for (int c = 0; c < pl->v; c++) {
-        const StagePlace *x = placement_at(pl, a, c), *y = placement_at(pl, b, c);
-        if (x->layers != y->layers || x->embedding != y->embedding || x->loss != y->loss)
+    for (int c = 0; c < pl->v; c++)
+        if (!placement_same(placement_at(pl, a, c), placement_at(pl, b, c)))
             return 0;
-    }
     return 1;
 }
 

@@ -16,8 +16,8 @@ const char *const layout_recompute[RECOMPUTES] = {"none", "selective", "full"};
 int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS])
 {
     int n = 0;
-    const char *usual = l->v > 1 ? "interleaved" : "1f1b";
-    const char *schedule = l->pp == 1 ? "1f1b" : s->schedule ? s->schedule : usual;
+    const char *usual = schedule_name(l->v > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B);
+    const char *schedule = l->pp > 1 && s->schedule ? s->schedule : usual;
 #define ARG(...) snprintf(text[n++], sizeof *text, __VA_ARGS__)
     ARG("tensor_model_parallel_size=%d", l->tp);
     ARG("sequence_parallel=%s", l->rows ? "true" : "false");

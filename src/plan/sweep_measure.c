@@ -3,6 +3,7 @@
 #include "base.h"
 #include "file.h"
 #include "json_number.h"
+#include "jsonl.h"
 #include "launch.h"
 #include "sweep.h"
 #include <errno.h>
@@ -37,9 +38,9 @@ static void take(SweepLayout *l, double measured, const char *why)
 }
 
 /* Takes over a result. One over fewer steps, or a timeout with less time, does not count. */
-static void recall_line(Sweep *s, const char *line)
+static void recall_line(void *sweep, const json_t *j)
 {
-    json_t *j = json_loads(line, 0, NULL);
+    Sweep *s = sweep;
     const char *name = json_string_value(json_object_get(j, "id"));
     const char *why = json_string_value(json_object_get(j, "reason"));
     uint64_t id = name ? strtoull(name, NULL, 16) : 0;
@@ -51,23 +52,14 @@ static void recall_line(Sweep *s, const char *line)
     for (int i = 0; use && i < s->n; i++)
         if (s->layout[i].id == id)
             take(&s->layout[i], measured, why ? why : "");
-    json_decref(j);
 }
 
 /* Takes over the results of the file. A line cut off when the machine stopped is no JSON and is ignored;
  * a newline is added after it. */
 static void recall(Sweep *s, int fd, const char *path)
 {
-    FILE *f = fopen(path, "re");
-    char *line = NULL;
-    size_t room = 0;
-    ssize_t n, last = 0;
-    while (f && (n = getline(&line, &room, f)) > 0) {
-        last = line[n - 1];
-        recall_line(s, line);
-    }
-    free(line);
-    if (!f || fclose(f) || (last && last != '\n' && write(fd, "\n", 1) != 1))
+    int last = jsonl_each(path, recall_line, s);
+    if (last < 0 || (last && last != '\n' && write(fd, "\n", 1) != 1))
         die(EXIT_RESOURCE, "write", "cannot read and write %s: %s; change: free space, or -o with another "
             "folder", path, strerror(errno));
 }
@@ -102,26 +94,25 @@ static void keep(const Sweep *s, const SweepLayout *l, const Launch *last, int f
 
 /* ---- one layout ---- */
 
+typedef struct { double best; int steps; } Fastest;
+
+static void add_step(void *fastest, const json_t *line)
+{
+    Fastest *f = fastest;
+    json_t *ms = json_object_get(line, "elapsed_ms");
+    double t = json_number_value(ms);
+    if (ms && f->steps++ && (f->best <= 0 || t < f->best))
+        f->best = t;
+}
+
 /* ms of the fastest step without the first: noise only makes a step longer. 0: there is none. */
 static double fastest(const char *run)
 {
-    char *path = xasprintf("%s/metrics.jsonl", run), *line = NULL;
-    FILE *f = fopen(path, "re");
-    size_t room = 0;
-    double best = 0;
-    int steps = 0;
-    while (f && getline(&line, &room, f) > 0) {
-        json_t *j = json_loads(line, 0, NULL), *ms = json_object_get(j, "elapsed_ms");
-        double t = json_number_value(ms);
-        if (ms && steps++ && (best <= 0 || t < best))
-            best = t;
-        json_decref(j);
-    }
-    free(line);
+    char *path = xasprintf("%s/metrics.jsonl", run);
+    Fastest f = {0};
+    jsonl_each(path, add_step, &f);
     free(path);
-    if (f)
-        fclose(f);
-    return best;
+    return f.best;
 }
 
 /* Sets why from the error line that a job ended with. Bytes that are not printable ASCII become '?', as

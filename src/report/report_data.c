@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "report_data.h"
 #include "base.h"
+#include "jsonl.h"
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -10,16 +11,16 @@
 
 /* ---- Reading ---- */
 
-/* Appends x to the n numbers of *v, whose room doubles when n is a power of 2. */
+/* Appends x to the n numbers of *v. */
 static void append(double **v, int64_t n, double x)
 {
-    if (!(n & (n - 1)))
-        *v = xrealloc(*v, (size_t)(n ? 2 * n : 1) * sizeof **v);
+    *v = xgrow(*v, n, sizeof **v);
     (*v)[n] = x;
 }
 
-static void add_line(Report *r, const json_t *o)
+static void add_line(void *report, const json_t *o)
 {
+    Report *r = report;
     if (!json_is_integer(json_object_get(o, "iteration")))
         return;
     if (json_object_get(o, "valid_loss")) {
@@ -33,27 +34,19 @@ static void add_line(Report *r, const json_t *o)
 }
 
 enum { SAMPLES = 3 };              /* most texts of `train generate` that are shown: the last ones */
-static void add_sample(Report *r, const json_t *o)
+static void add_sample(void *report, const json_t *o)
 {
+    Report *r = report;
     if (json_is_string(json_object_get(o, "text")))
         json_array_append(r->samples, (json_t *)o);
     if (json_array_size(r->samples) > SAMPLES)
         json_array_remove(r->samples, 0);
 }
 
-static void read_lines(Report *r, const char *dir, const char *name, void (*add)(Report *r, const json_t *o))
+static void read_lines(Report *r, const char *dir, const char *name, JsonlEach *add)
 {
-    char *path = xasprintf("%s/%s", dir, name), *line = NULL;
-    size_t room = 0;
-    FILE *f = fopen(path, "re");
-    while (f && getline(&line, &room, f) > 0) {
-        json_t *o = json_loads(line, 0, NULL);
-        add(r, o);
-        json_decref(o);
-    }
-    if (f)
-        fclose(f);
-    free(line);
+    char *path = xasprintf("%s/%s", dir, name);
+    jsonl_each(path, add, r);
     free(path);
 }
 

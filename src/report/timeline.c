@@ -335,8 +335,7 @@ void timeline_read(Timeline *t, const json_t *trace)
         read_record(t, o, rank);
         if (!read_event(&e, o))
             continue;
-        if (!(r->n & (r->n - 1)))      /* full: doubles the room */
-            r->event = xrealloc(r->event, (size_t)(r->n ? 2 * r->n : 1) * sizeof e);
+        r->event = xgrow(r->event, r->n, sizeof e);
         r->event[r->n++] = e;
     }
     for (int r = 0; r < t->ranks; r++)

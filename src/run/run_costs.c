@@ -40,11 +40,6 @@ static void count_step(void *count, Run *r, const Lists *l)
     run_rehearse_step(r, l);
 }
 
-static int same_stage(const StagePlace *a, const StagePlace *b)
-{
-    return a->layers == b->layers && a->embedding == b->embedding && a->loss == b->loss;
-}
-
 /* Counts one microbatch of stage s, with its backward split in D and W. */
 static void count_stage(Count *k, const Config *cfg, int s)
 {
@@ -72,7 +67,7 @@ void run_costs(PipeShape *shape, const Config *cfg, const Placement *pl)
         shape->cost[op] = k.cost[op] = cost + op * pl->n;
     for (int s = 0; s < pl->n; s++) {
         int like = 0;
-        while (!same_stage(&pl->stage[like], &pl->stage[s]))
+        while (!placement_same(&pl->stage[like], &pl->stage[s]))
             like++;
         if (like == s)
             count_stage(&k, cfg, s);

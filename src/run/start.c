@@ -142,7 +142,8 @@ void start_print(FILE *f, const Run *r)
             (long long)c->pipeline_model_parallel_size, (long long)c->data_parallel_size, sharding);
     placement_print(f, &r->plan.placement);
     fprintf(f, "schedule %s: %d microbatches, bubble %.1f %% %s; activations of",
-            s->p > 1 ? schedule : "1f1b", l->m, 100 * r->plan.sim.rate, run_costs_phrase(s));
+            s->p > 1 ? schedule : schedule_name(SCHEDULE_1F1B), l->m, 100 * r->plan.sim.rate,
+            run_costs_phrase(s));
     for (int p = 0; p < s->p; p++)
         fprintf(f, " %.3g", r->plan.sim.peak[p]);
     fprintf(f, " microbatches\n");
