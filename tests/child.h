@@ -9,7 +9,7 @@
 
 static char said[8192];             /* standard error of the last child */
 
-/* Runs fn in a child process; returns its exit code, 128 + the signal that killed it. */
+/* Runs fn(arg) in a child process. Returns its exit code, or 128 + the signal that killed it. */
 static int child(void (*fn)(void *), void *arg)
 {
     int pipes[2], status;
@@ -43,7 +43,7 @@ static int lines(const char *text)
     return n;
 }
 
-/* fn(arg) must end with `code` and one line that holds every one of the words. */
+/* Checks that fn(arg) ends with exit code `code` and writes one line that holds every one of the words. */
 #define DIES(fn, arg, code, ...)                                                                             \
     do {                                                                                                     \
         const char *words_[] = {__VA_ARGS__};                                                                \

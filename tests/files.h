@@ -12,11 +12,12 @@
 static char *work;
 static void work_open(void) { work = getenv("WORK") ? getenv("WORK") : "/tmp"; }
 
+/* Path of `name` in the folder $WORK. */
 static char *in_work(const char *name) { return xasprintf("%s/%s", work, name); }
 
 static void put_file(const char *path, const void *p, size_t n)
 {
-    unlink(path);   /* to rewrite a file in place may wait for the disk */
+    unlink(path);   /* a file rewritten in place may wait for the disk */
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(p, 1, n, f) != n || fclose(f)) {
         perror(path);
@@ -36,8 +37,8 @@ static char *get_file(const char *path, size_t *n)
 
 static char said[8192];   /* what the child wrote to standard error */
 
-/* Runs fn(arg) in a child; 1 when it ended with `code` and, unless that is 0, said one error line with `part`
- * in it and something to change. */
+/* Runs fn(arg) in a child process. Returns 1 when the child ended with exit code `code`. A code other
+ * than 0 also takes one error line that holds `part` and "; change: ". */
 static int child(void (*fn)(void *), void *arg, int code, const char *part)
 {
     char *path = in_work("stderr");

@@ -8,7 +8,7 @@
 __attribute__((unused)) static const char *const isa_names[] = {"generic", "avx2", "avx512"};
 enum { ISAS = 3 };
 
-/* Does this CPU have instruction set i, and does the command line (PROGRAM [ISA]) not say another one? */
+/* 1: this CPU has instruction set i, and the command line (PROGRAM [ISA]) names i or no instruction set. */
 __attribute__((unused)) static int isa_wanted(int i, int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], isa_names[i]))
@@ -23,7 +23,7 @@ __attribute__((unused)) static int isa_wanted(int i, int argc, char **argv)
     return i == 0;
 }
 
-/* Standard normal numbers, the same in every run: element i of stream s. */
+/* Element i of random sequence s: a standard normal number, the same in every run. */
 static inline double normal(uint64_t s, int64_t i)
 {
     enum { N = 1 << 16 };
@@ -34,7 +34,7 @@ static inline double normal(uint64_t s, int64_t i)
     return table[(s * 10007 + (uint64_t)i) % N];
 }
 
-/* x rounded to nearest even to `bits` bits of significand, exponents from `emin`, largest number `top`. */
+/* x rounded to nearest even: `bits` bits of significand, smallest exponent emin, largest number `top`. */
 static inline double rounded_to(double x, int bits, int emin, double top)
 {
     if (!isfinite(x) || x == 0)
@@ -54,7 +54,7 @@ static inline double rounded(double x, Dtype t)
     }
 }
 
-/* Element i of an array of type t; `put` rounds first, so that only the numbers of t are written. */
+/* get reads element i of an array of type t; put rounds x to type t and writes it. */
 static inline double get(const void *p, int64_t i, Dtype t)
 {
     uint16_t h;

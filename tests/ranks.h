@@ -11,12 +11,13 @@ typedef struct { int tp, dp, pp, instances, kv_share; } RankShape;
 
 typedef enum { R_ALL, R_TP, R_DP, R_PP, R_SHARD, R_COPIES, R_KV, R_EMBEDDING, R_KINDS } RankGroup;
 
-/* Makes member `rank` of `size` of the group number `id` of its kind. */
+/* Makes the communicator of member `rank` of a group of `size` ranks. id: number of the group among the
+ * groups of its kind. */
 typedef Comm (*MakeComm)(void *ctx, RankGroup kind, int id, int size, int rank);
 
 static inline int ranks_world(const RankShape *s) { return s->tp * s->dp * s->pp; }
 
-/* The grid of `rank` = tp + TP (dp + DP pp), the default order. */
+/* Fills *g for `rank` in the default order: rank = tp index + TP (dp index + DP pp index). */
 static inline void ranks_grid(Grid *g, const RankShape *s, int rank, MakeComm make, void *ctx)
 {
     int t = rank % s->tp, d = rank / s->tp % s->dp, p = rank / s->tp / s->dp;
@@ -40,7 +41,8 @@ static inline void ranks_grid(Grid *g, const RankShape *s, int rank, MakeComm ma
         g->embedding = make(ctx, R_EMBEDDING, t + s->tp * d, 2, p > 0);
 }
 
-/* key=value arguments from a list between bars, and those of the shape. */
+/* Loads `file` for the shape's ranks. list: key=value arguments, separated by bars; those of the shape are
+ * added. */
 static inline const Config *ranks_config(const char *file, const RankShape *s, const char *list)
 {
     char *args[40], *text = xasprintf("%s%stensor_model_parallel_size=%d|pipeline_model_parallel_size=%d|"

@@ -54,7 +54,7 @@ UNUSED static void write_text(const char *dir, const char *name, const char *tex
 }
 
 
-/* A step whose every number is a function of its iteration. */
+/* Metrics of iteration i; every number is a function of i. */
 UNUSED static Metrics step_at(int64_t i)
 {
     double x = (double)i;
@@ -73,7 +73,7 @@ UNUSED static Log *open_log(const char *dir, int64_t resume, int64_t total)
                                      .command = "train x <y> & 'z'", .build = "test"});
 }
 
-/* Standard output goes to `path` (or a pipe's end) until it is put back. */
+/* Sends standard output to fd, until put_back gets the returned descriptor. */
 UNUSED static int redirect(int fd)
 {
     fflush(stdout);

@@ -10,7 +10,7 @@ work=${WORK:-$(mktemp -d)}
 [ -n "${WORK:-}" ] || trap 'rm -rf "$work"' EXIT
 
 number='[0-9.eE+-]*'
-hide() { # what no two runs of one executable share
+hide() { # takes out what differs between two runs of one executable: times, dates, ids, build, memory
     sed -E "s/ \[20[-0-9]+ [0-9:.]+\]//
         s/(elapsed time per iteration \(ms\)|throughput per GPU \(TFLOP\/s\/GPU\)|tokens\/s|memory \(GiB\)|time left): [^|]*/\1/g
         s/(tokenize \[)?=*\] *100%.*|in $number s, $number MB\/s//g
@@ -31,7 +31,7 @@ row() {
         > "$name.out" 2> "$name.err" < /dev/null
     echo "$?: $*" > "$name.code"
 }
-run() { # NAME RANKS WORDS...: four steps of the tiny GPT, or what the words make of it
+run() { # NAME RANKS WORDS...: trains tiny.yaml with the words on the command line and saves to NAME
     local name=$1 ranks=$2
     shift 2
     row "$name" "$ranks" tiny.yaml save="$name" "$@"
@@ -94,7 +94,7 @@ runs() {
     run eight 8 $tp=2 $pp=2 $by=interleaved $vpp=2 $zero=optim_grads_params sequence_parallel=true params_dtype=bf16
 }
 
-# ---- what reads them, and tables
+# ---- commands that read the runs, and tables
 
 reads() {
     local two="tensor_model_parallel_size=2 pipeline_model_parallel_size=2"
@@ -151,7 +151,7 @@ helps() {
     done
 }
 
-# ---- what is refused
+# ---- refused input
 
 errors() {
     local two="tensor_model_parallel_size=2 pipeline_model_parallel_size=2"
@@ -187,7 +187,8 @@ errors() {
     row inspect-torn 1 inspect torn --json
 }
 
-# record FOLDER EXECUTABLE -- all of it, in a folder of its own under the same names; then takes out what is not compared
+# record FOLDER EXECUTABLE -- makes all runs in FOLDER, under the same names for both executables; then takes out what is
+# not compared
 record() {
     local file
     mkdir -p "$1/bin"
@@ -201,7 +202,7 @@ record() {
     tables
     helps
     errors
-    for file in */trace.json; do # which instructions were drawn
+    for file in */trace.json; do # of a trace only the names of its instructions are compared
         grep -o '"name":"[^"]*","cat":"[A-Z]*"' "$file" > "$file.names"
     done
     rm -rf bin tree configs torn

@@ -17,16 +17,16 @@ static inline int chunks_of(ScheduleKind k, int v)
     return k == SCHEDULE_INTERLEAVED ? v : schedule_info[k].chunks;
 }
 
-/* A schedule that its generator can make; v: chunks of interleaved. */
+/* Shape of a schedule of p ranks and m microbatches. v: chunks a rank, used by interleaved alone. */
 static inline PipeShape shape_of(int kind, int p, int v, int m)
 {
     ScheduleKind k = (ScheduleKind)kind;
     return (PipeShape){.kind = k, .p = p, .v = chunks_of(k, v), .m = m, .weight_share = 1};
 }
 
-/* Whether the generator can make lists of this size. interleaved takes whole groups of p, or a last one of p
- * or more, or one group alone. custom makes none, and the search of zb-auto has its own test (test_search.c).
- */
+/* 1: the schedule has a generator, and it makes lists of p ranks and m microbatches. interleaved is
+ * tried with whole groups of p microbatches or with one group. The search of zb-auto has its own test
+ * (test_search.c). */
 static inline int fits(int kind, int p, int m)
 {
     return kind != SCHEDULE_CUSTOM && kind != SCHEDULE_ZB_AUTO && m >= p * schedule_info[kind].least &&
@@ -41,7 +41,7 @@ static inline void check_set(const ScheduleSet *set, const char *what)
           s->m, why);
 }
 
-/* xorshift: the tests' own numbers. */
+/* Random number in [0, n) of the tests' own generator, xorshift. */
 static uint64_t dice_state = 88172645463325252ull;
 static inline int dice(int n)
 {
@@ -55,11 +55,13 @@ static inline int dice(int n)
 
 typedef struct {
     const ScheduleSet *set;
-    int pc[64], message[64]; /* next in the list; with messages beside compute: next compute, next message */
-    double at[64], sent[64];       /* end of the last compute, and of the last message */
-    double *have[2],
-        *made[2]; /* [stage*m + mb] when the input of F, D is there, their output made; -1: not */
-    int ok;                        /* nothing was used before it was there */
+    int pc[64],              /* [rank] position of the next instruction; beside: of the next compute */
+        message[64];         /* [rank] position of the next message, when messages run beside compute */
+    double at[64],           /* [rank] end of the last compute */
+        sent[64];            /* [rank] end of the last message */
+    double *have[2],         /* [F, D][stage*m + mb] time when the input has arrived; -1: not yet */
+        *made[2];            /* [F, D][stage*m + mb] time when the output was computed; -1: not yet */
+    int ok;                  /* bool: no instruction used data before the data had arrived */
 } Model;
 
 static inline int stage_at(const PipeShape *s, int rank, int chunk)
@@ -77,7 +79,8 @@ static inline double time_of(const PipeShape *s, int k, int stage)
     return s->cost[k] ? s->cost[k][stage] : 1;
 }
 
-/* Runs one compute; 0: its input is not there (with `early`: an error). */
+/* Runs compute instruction i of rank r. Returns 0 when its input has not arrived; with `early` a missing
+ * input is an error, and the return value is 1. */
 static inline int model_compute(Model *o, int r, const Instr *i, int early)
 {
     const PipeShape *s = &o->set->shape;
@@ -106,7 +109,7 @@ static inline int model_compute(Model *o, int r, const Instr *i, int early)
     return 1;
 }
 
-/* Whether b on its rank is the receive of send a on rank r. */
+/* 1: instruction b of rank q receives what send a of rank r sends. */
 static inline int pair(const PipeShape *s, int r, const Instr *a, int q, const Instr *b)
 {
     return ((a->op == I_SA && b->op == I_RA) || (a->op == I_SG && b->op == I_RG)) && a->mb == b->mb &&
@@ -115,7 +118,8 @@ static inline int pair(const PipeShape *s, int r, const Instr *a, int q, const I
 
 static inline int is_message(const Instr *i) { return i->op >= I_SA && i->op <= I_RG; }
 
-/* The next thing of rank r's queue. beside: messages and compute are two queues of the list's order. */
+/* Next instruction of rank r; NULL: none is left. beside: messages and compute are two queues, each in the
+ * list's order, and `message` picks one. */
 static inline const Instr *head(Model *o, int r, int beside, int message)
 {
     const InstrList *l = &o->set->rank[r];
@@ -125,7 +129,8 @@ static inline const Instr *head(Model *o, int r, int beside, int message)
     return *pc < l->n ? &l->list[*pc] : NULL;
 }
 
-/* Sends `a` of rank r if its receive is at the head of another queue. */
+/* Runs send a of rank r when its receive is the next instruction of the other rank. Returns 0 when it
+ * waits. */
 static inline int model_send(Model *o, int r, const Instr *a, int beside)
 {
     const PipeShape *s = &o->set->shape;
@@ -136,7 +141,7 @@ static inline int model_send(Model *o, int r, const Instr *a, int beside)
     if (!b || !is_message(b) || !pair(s, r, a, q, b))
         return 0;
     if (made < 0) {
-        o->ok &= beside;           /* beside compute it waits; in one queue it would send what is not there */
+        o->ok &= beside;           /* the data is not computed: a send beside compute waits for it */
         return !beside;
     }
     double t = made > o->sent[r] ? made : o->sent[r];
@@ -150,9 +155,9 @@ static inline int model_send(Model *o, int r, const Instr *a, int beside)
     return 1;
 }
 
-/* Plays the set to its end. beside 0: everything of a rank in one queue, a send and its receive end together.
- * beside 1: messages in a queue of their own. Returns the time, -1 when something stands still or is used
- * before it is there. */
+/* Replays the lists of all ranks to their end. beside 0: a rank has one queue for compute and messages.
+ * beside 1: messages have a queue of their own. A send and its receive end at the same time. Returns the
+ * time of the step; -1: ranks wait for each other, or data is used before it has arrived. */
 static inline double model_run(const ScheduleSet *set, int beside)
 {
     const PipeShape *s = &set->shape;

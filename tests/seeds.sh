@@ -10,7 +10,7 @@ build=${BUILD:-build/cpu} pattern=${1:-.}
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 
-# Writes the changed copy of a seed's file. `-` lines are a text to find, the `+` lines after it what takes its place.
+# Writes the changed copy of a seed's file: `-` lines are the text to find, the `+` lines after them replace it.
 plant() { # name, file, output
     awk -v name="$1" -v file="$2" '
         function apply(   at) {
@@ -35,7 +35,7 @@ plant() { # name, file, output
         END { apply(); if (!failed) printf "%s", text; exit failed }' "$2" tests/seeds > "$3"
 }
 
-# The programs that a row of tests/table runs, and the scripts that it goes through.
+# Prints the test programs that a row of tests/table runs, itself or in its script, and train.
 programs() {
     row=$(awk -v row="$1" '$1 == row' tests/table)
     script=$(echo "$row" | grep -o 'tests/[a-z_]*/[a-z_]*\(\.sh\)\?' | head -1)
@@ -44,7 +44,7 @@ programs() {
     echo train
 }
 
-# Compiles every object of the seed's file, and links the programs of the row with it. make says how.
+# Compiles every object of the seed's file and links the programs of the row with them, by make's own commands.
 compile() { # file, folder, row
     commands=$work/commands
     targets=$(programs "$3" | sed "s,^,$build/,")
@@ -63,7 +63,7 @@ compile() { # file, folder, row
 }
 
 caught=0 missed=0
-passes() { # row, without a seed
+passes() { # row: passes as the source is, without a seed
     grep -qx "$1" "$work/passed" 2> /dev/null && return 0
     BUILD=$build tests/run "^$1\$" > "$work/log" 2>&1 && echo "$1" >> "$work/passed"
 }

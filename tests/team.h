@@ -18,14 +18,14 @@ typedef struct { TeamKind kind; void *out; const void *in; int64_t n; Dtype type
 
 typedef struct {
     int size;
-    uint64_t seed;                  /* 0: every operation is done when it returns */
+    uint64_t seed;                  /* picks the operations that are put off; 0: none is */
     pthread_barrier_t barrier;
-    const void *slot[TEAM_MAX];     /* what each member brought to the collective under way */
+    const void *slot[TEAM_MAX];     /* [member] input of the collective that is running */
     int64_t started[TEAM_MAX], done[TEAM_MAX];
     TeamOp queue[TEAM_MAX][TEAM_QUEUE];
     pthread_mutex_t post;
     pthread_cond_t posted;
-    const void *mail[TEAM_MAX];     /* what each member is sending; NULL once it has been taken */
+    const void *mail[TEAM_MAX];     /* [member] data that the member sends; NULL once it is received */
 } Team;
 
 static void team_barrier(Comm *c) { pthread_barrier_wait(&((Team *)c->impl)->barrier); }
@@ -50,8 +50,8 @@ static void team_fold(void *a, const void *b, int64_t n, Dtype type, ReduceOp op
     }
 }
 
-/* One collective: every member reads what the others brought, in rank order, and writes only when all have
- * read. */
+/* Runs one collective. Every member reads the inputs of all members in rank order, and writes its output
+ * when all members have read. */
 static void team_run(Comm *c, const TeamOp *o)
 {
     Team *t = c->impl;

@@ -20,7 +20,7 @@ static int test_failures, test_checks;
         }                                                                                                    \
     } while (0)
 
-/* What `cpu_isa` every device of a test is opened with: ISA of tests/run, "auto" without it. */
+/* cpu_isa of the devices that a test opens: the variable ISA of tests/run, or "auto". */
 static inline const char *test_isa(void)
 {
     const char *isa = getenv("ISA");

@@ -8,10 +8,10 @@
 #include "source.h"
 #include <fcntl.h>
 
-static char folder[] = "/tmp/test_checkpoint.XXXXXX";      /* where a test program works */
+static char folder[] = "/tmp/test_checkpoint.XXXXXX";      /* folder of the test program's files */
 static char why[WHY];
 
-/* ---- a model: four tensors, every value a function of name, iteration and place */
+/* ---- the model: four tensors whose values are functions of name, iteration and position */
 
 #define TENSORS 4
 static const struct {
@@ -32,12 +32,13 @@ static inline double value(int tensor, int64_t iteration, int64_t r, int64_t c)
     double x =
         rng_uniform((uint64_t)iteration, (uint64_t)(tensor == 2 ? 0 : tensor), (uint64_t)(r * 1000 + c)) -
         0.5;
-    return x;       /* the weight is its master, rounded */
+    return x;       /* tensors 0 and 2 share their values: the weight is its master, rounded by fill */
 }
 
 typedef struct { TensorPiece p[64]; int n; char memory[1 << 16]; size_t used; } Model;
 
-/* A box of a tensor, with rows `ld` elements apart. */
+/* Adds the box [row0, row0 + rows) x [col0, col0 + cols) of tensor t to the model. ld: elements from row to
+ * row. */
 static inline void add(Model *m, int t, int64_t row0, int64_t col0, int64_t rows, int64_t cols, int64_t ld)
 {
     size_t size = dtype_size(tensors[t].type);
@@ -50,8 +51,12 @@ static inline void add(Model *m, int t, int64_t row0, int64_t col0, int64_t rows
     BUG_ON(m->used > sizeof m->memory || m->n > 64);
 }
 
-/* Layouts: 0 whole; 1 the first tensor in three row segments; 2 rank r of n: rows; 3: columns with a
- * stride. */
+/* Makes the boxes of one rank of `size`.
+ *
+ *   layout 0   whole tensors
+ *   layout 1   tensors of several columns in three segments of rows
+ *   layout 2   the rank's share of the rows
+ *   layout 3   the rank's share of the columns, rows wider apart than they are long; vectors as in 2 */
 static inline void make(Model *m, int layout, int rank, int size)
 {
     memset(m, 0, sizeof *m);
@@ -93,7 +98,7 @@ static inline void fill(Model *m, int64_t iteration)
             }
 }
 
-/* Elements that are not what fill() writes; `from`: the type that the values were last rounded to. */
+/* Number of elements that differ from what fill() writes for this iteration. */
 static inline int wrong(const Model *m, int64_t iteration)
 {
     int bad = 0;
@@ -118,7 +123,7 @@ static inline Config base_config(void)
 
 static Arena no_arena = {.base = (char *)1};
 
-/* Saves iteration `it` of a fresh model through a Saver of its own; returns what is committed. */
+/* Saves iteration `it` of a new model through a new Saver. Returns the iteration that is committed. */
 static inline int64_t save(const char *dir, int64_t it, const Config *cfg)
 {
     static Model m;
@@ -137,14 +142,15 @@ static inline int64_t save(const char *dir, int64_t it, const Config *cfg)
     saver_save(s, it, state);
     json_decref(state);
     if (cfg->async_save)
-        memset(m.memory, 0, sizeof m.memory);       /* training goes on: the snapshot must not notice */
+        memset(m.memory, 0, sizeof m.memory);       /* training goes on: the snapshot must not change */
     int64_t committed = saver_wait(s);
     saver_close(s);
     arena_close(&arena);
     return committed;
 }
 
-/* Loads into a layout and returns the iteration whose values all boxes hold; -1 when they do not. */
+/* Loads the checkpoint into the boxes of a layout. Returns its iteration; -1: an element has another
+ * value. */
 static inline int64_t load(const char *dir, int layout, int rank, int size, const Config *cfg)
 {
     static Model m;

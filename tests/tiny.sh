@@ -1,6 +1,6 @@
 # tests/tiny.sh -- sourced by tests: the configuration of a GPT that trains in an instant on $work/corpus.
 
-# tiny FILE [SECTION.KEY=VALUE ...] -- writes it; a key that is given takes the place of the one here, or joins its section
+# tiny FILE [SECTION.KEY=VALUE ...] -- writes the configuration to FILE; a given key overrides the one here or is added
 tiny() {
     tiny_file=$1
     shift

@@ -55,7 +55,7 @@ static float emulate_bf16(const uint8_t *p)
     memcpy(&f, wide, sizeof f);
     return f;
 }
-/* c [m][n] F32 += a [m][2k] b [k][2n], for each pair in order. */
+/* Tiles: c [m][n] F32 += a [m][k] b [k][n], where an element of a and b is a pair of BF16; k in order. */
 static void emulate_dot(int c, int a, int b)
 {
     emulate_check(a), emulate_check(b), emulate_check(c);

@@ -10,7 +10,7 @@
 #define ROUNDS_MAX 101
 #define PEAK_STEPS 200000
 
-typedef struct { const char *name; int64_t m, n, k; int ta, tb, acc, wide; } Shape;   /* wide: c is real */
+typedef struct { const char *name; int64_t m, n, k; int ta, tb, acc, wide; } Shape;   /* wide: c is F32 */
 static const Shape shapes[] = {
     {"qkv fwd",      1024, 2304,  768, 0, 1, 0, 0}, {"proj fwd",   1024,  768,  768, 0, 1, 0, 0},
     {"fc fwd",       1024, 3072,  768, 0, 1, 0, 0}, {"fcproj fwd", 1024,  768, 3072, 0, 1, 0, 0},
@@ -28,8 +28,9 @@ static const Shape shapes[] = {
 };
 #define SHAPES ((int)(sizeof shapes / sizeof *shapes))
 
-/* Peak: independent chains of multiply-adds in registers, enough to hide their latency; returns operations
- * done. In assembly, so that the compiler can neither spill nor drop them. */
+/* The peak_ functions run independent chains of multiply-adds in registers, enough chains to hide the
+ * latency, and return the number of operations. The chains are assembly: a compiler could spill or drop
+ * them. */
 #ifdef __x86_64__
 #define ONE(op, r, n) op " %%" r "12, %%" r "13, %%" r #n "\n"
 #define SIX(op, r, a, b, c, d, e, f)                                                                         \
@@ -70,7 +71,7 @@ static void peak_item(void *ctx, int64_t item, int thread)
     p->ops = p->fn(PEAK_STEPS);
 }
 
-/* GFLOP/s of all threads together; NAN where we have no loop for this device. */
+/* Peak GFLOP/s of all threads together; NAN: no peak_ function is made for this device. */
 static double peak(Device *d, Dtype type)
 {
     Peak p = {0};

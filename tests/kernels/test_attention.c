@@ -14,7 +14,8 @@ typedef struct {
     double dropout;
 } Case;
 
-/* A case laid out: q, k, v side by side in one matrix when they have equally many rows; so the gradients. */
+/* Matrices of a case. q, k and v are columns of one matrix when they have the same number of rows; so are
+ * their gradients. */
 typedef struct {
     Attention s;
     Mat q, k, v, o, lse, dout, dq, dk, dv, delta;
@@ -61,7 +62,7 @@ static void fill(Mat m, double size)
             put(m, r, c, (uniform() * 2 - 1) * size);
 }
 
-/* rows x ld of memory, every byte 0xff: a NaN in each type. The matrix is columns [gap, gap + cols). */
+/* Allocates rows x ld elements, every byte 0xff: a NaN in each type. */
 static void *poisoned(int64_t rows, int64_t ld, Dtype t)
 {
     size_t n = (size_t)(rows * ld) * dtype_size(t);
@@ -95,7 +96,7 @@ static Call call_open(const Case *c, Dtype type, Dtype real)
     x.lse = poisoned_mat(rq, c->heads, real);
     x.delta = poisoned_mat(rq, c->heads, real);
     fill(x.q, 2), fill(x.k, 2), fill(x.v, 1), fill(x.dout, 1);
-    if (c->docs) {      /* documents of random length; queries of a later pass belong to the last ones */
+    if (c->docs) {      /* documents of random length: the first starts at key 0, others at a query */
         x.doc = xcalloc((size_t)rq, sizeof *x.doc);
         for (int64_t b = 0; b < c->batch; b++)
             for (int64_t i = 0, start = 0; i < c->seq_q; i++) {
@@ -121,7 +122,7 @@ static void call_run(Device *d, Call *x, int bwd)
         d->attention_bwd(d, x->dq, x->dk, x->dv, x->dout, x->o, x->lse, x->delta, x->q, x->k, x->v, &x->s);
 }
 
-/* The definition: every score of a row, written out. Matrices are dense F64. */
+/* sees, kept and plain compute attention by its definition, score by score. Outputs are dense F64. */
 static int sees(const Attention *s, int64_t b, int64_t i, int64_t j)
 {
     int64_t p = s->pos0 + i, start = s->doc_start ? s->doc_start[b * s->seq_q + i] : 0;
@@ -162,7 +163,7 @@ static void plain(const Call *x, Mat o, Mat lse, Mat dq, Mat dk, Mat dv)
             for (int64_t c = 0; p[j] > 0 && c < dim; c++)
                 more(o, r, h * dim + c, p[j] * m[j] * get(x->v, r0 + j, kv * dim + c));
         }
-        for (int64_t c = 0; c < dim; c++)       /* o as stored: what the op is given */
+        for (int64_t c = 0; c < dim; c++)       /* the op, too, gets o rounded to its storage type */
             delta += get(x->o, r, h * dim + c) * get(x->dout, r, h * dim + c);
         for (int64_t j = 0; dq.p && j < s->seq_k; j++) {
             double dp = 0;
@@ -184,8 +185,9 @@ static void plain(const Call *x, Mat o, Mat lse, Mat dq, Mat dk, Mat dv)
     free(m);
 }
 
-/* Largest difference over the largest value, or over 0.3, the size of the terms of these sums, where they
- * cancel (one visible key: dq = 0). Not finite anywhere is infinite, unless both are the same infinity. */
+/* Largest difference of a and b, divided by the largest value of b or 0.3. 0.3 is the size of the summed
+ * terms, for sums that cancel (one visible key: dq = 0). Returns infinity when an element is not finite,
+ * unless both matrices hold the same infinity there. */
 static double differ(Mat a, Mat b)
 {
     double worst = 0, size = 0.3;
@@ -204,7 +206,7 @@ static double differ(Mat a, Mat b)
 
 static double tolerance(Dtype t) { return t == F64 ? 2e-13 : t == F32 ? 1e-5 : t == BF16 ? 4e-3 : 5e-4; }
 
-/* Columns between and after the matrices keep their poison. */
+/* 1: the columns behind those of m hold their poison. */
 static int untouched(Mat m)
 {
     size_t e = dtype_size(m.type), width = (size_t)(m.ld - m.cols) * e;
@@ -255,7 +257,7 @@ static void check_cases(Device *d, int count)
         Case c = {.batch = 1 + pick(2), .heads = groups[g][0], .kv = groups[g][1], .dim = dims[i % 11],
                   .docs = (int)pick(2), .window = windows[pick(4)], .dropout = pick(2) ? 0.3 : 0};
         c.seq_k = c.seq_q = seqs[pick(11)];
-        if (pick(3) == 0) {      /* generation: new tokens behind a cache, which may have room to spare */
+        if (pick(3) == 0) {      /* generation: new tokens behind a cache, which may have unused rows */
             c.pos0 = pick(140);
             c.seq_q = 1 + pick(3) * pick(20);
             c.seq_k = c.pos0 + c.seq_q + pick(3);
@@ -267,7 +269,7 @@ static void check_cases(Device *d, int count)
     check_case(d, &(Case){1, 20, 10, 0, 1, 1, 8, 0, 4, 0}, d->real);        /* the last rows see nothing */
 }
 
-/* The largest loss of accuracy of gradients by central differences, over some elements of q, k and v. */
+/* Gradients of random elements of q, k and v against central differences. */
 static void check_differences(Device *d)
 {
     Case c = {2, 37, 37, 0, 4, 2, 20, 1, 25, 0.2};
@@ -300,7 +302,8 @@ static int same(Mat a, Mat b, int64_t r0, int64_t r1)
     return 1;
 }
 
-/* One thread takes whole heads, five of them blocks of keys and of queries: the bits are the same. */
+/* The number of threads changes no bit: one thread computes whole heads, five share blocks of keys and
+ * queries. */
 static void check_threads(Device *one, const char *isa, Dtype type)
 {
     static const int counts[] = {2, 5};
@@ -323,7 +326,8 @@ static void check_threads(Device *one, const char *isa, Dtype type)
     }
 }
 
-/* Later keys and values change nothing; one key gives its value; a cache gives the bits of the whole pass. */
+/* Properties that hold to the bit. Queries behind a cache give the rows of the whole pass. Keys and values
+ * after a query do not change its row. A query that sees one key gives the key's value. */
 static void check_exact(Device *d, Dtype type)
 {
     Case c = {1, 150, 150, 0, 2, 1, 24, 0, 0, 0.1};
@@ -356,7 +360,7 @@ static void check_exact(Device *d, Dtype type)
     call_close(&y);
 }
 
-/* Scores in the thousands neither overflow nor vanish; what is not a number stays visible. */
+/* Scores in the thousands give finite outputs and gradients. A NaN in a query shows in its row alone. */
 static void check_extremes(Device *d, Dtype type)
 {
     Case c = {1, 64, 64, 0, 1, 1, 32, 0, 0, 0};
@@ -414,7 +418,7 @@ static void bench(const char *isa)
             }
 }
 
-/* Whether cpu_open takes this instruction set, tried in a child because it dies where it does not. */
+/* 1: cpu_open accepts this instruction set. Tried in a child process, because cpu_open dies otherwise. */
 static int runs(const char *isa)
 {
     int status = 0;

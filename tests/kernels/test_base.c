@@ -48,7 +48,7 @@ static void full_take(void)
 }
 static void die_here(void) { die(EXIT_DATA, "test", "x = %d; change: nothing", 7); }
 
-/* The exit code and the text of a call that ends the process. */
+/* Runs fn in a child process. Returns the exit code; text: what fn wrote to standard error. */
 static int ends_with(void (*fn)(void), char *text, size_t size)
 {
     int fd[2], status;
@@ -119,10 +119,10 @@ static void moments(void)
     }
     CHECK(!wild, "%d numbers out of range", wild);
     double run[7];
-    rng_normals(key, 3, 5, 7, run);            /* from an odd index to an odd one */
+    rng_normals(key, 3, 5, 7, run);            /* indices 5 to 11: both ends split a pair of normals */
     for (int i = 0; i < 7; i++)
         CHECK(run[i] == rng_normal(key, 3, 5 + (uint64_t)i), "normal %d of a run", i);
-    /* five standard errors */
+    /* limits: five standard errors */
     double e = 5 / sqrt(N);
     CHECK(fabs(m[1]) < e && fabs(m[2] - 1) < e * sqrt(2), "mean %g variance %g", m[1], m[2]);
     CHECK(fabs(m[3]) < e * sqrt(15) && fabs(m[4] - 3) < e * sqrt(96), "third %g fourth %g", m[3], m[4]);
@@ -143,7 +143,9 @@ static void hashes(void)
     CHECK(hash64("bar", 3, hash64("foo", 3, HASH_SEED)) == hash64("foobar", 6, HASH_SEED), "in two pieces");
 }
 
-/* Short slices where the kernel has them (older ones say 0), real time where it is allowed; and back. */
+/* Scheduling of a thread for each urgency. RUNS_SOON sets a short time slice where the kernel has slices
+ * (older kernels report 0), RUNS_FIRST real-time scheduling where the process may, RUNS_USUAL the
+ * initial values. */
 static void urgency(void)
 {
     struct {

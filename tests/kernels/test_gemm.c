@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #ifdef __x86_64__
-/* amx.c once more, on emulated tiles */
+/* a second copy of amx.c, compiled for emulated tiles */
 #include "amx_emulation.h"
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
@@ -60,7 +60,8 @@ static void put(Mat m, int64_t r, int64_t c, double v)
     }
 }
 
-/* rows x cols with guard columns, starting `shift` elements into its allocation; freed by drop. */
+/* Allocates a matrix with GUARD columns behind each row. It starts `shift` elements into its memory;
+ * drop frees it. */
 static Mat make(int64_t rows, int64_t cols, Dtype type, int shift)
 {
     Mat m = mat(xcalloc((size_t)((rows + 1) * (cols + GUARD) + shift), dtype_size(type)), rows, cols, type);
@@ -77,7 +78,8 @@ static void fill(Mat m, int range)
             put(m, r, c, c >= m.cols ? 77 : range ? floor(draw() * (2 * range + 1)) - range : draw() - 0.5);
 }
 
-/* want [m][n] += op(a) op(b) in F64, plus its sum of magnitudes for error bounds. */
+/* want [m][n] += op(a) op(b) in F64; size [m][n] += the sum of the products' magnitudes, for error
+ * bounds. */
 static void product(double *restrict want, double *restrict size, Mat a, int ta, Mat b, int tb, int64_t m,
                     int64_t n, int64_t k)
 {
@@ -101,7 +103,8 @@ static void product(double *restrict want, double *restrict size, Mat a, int ta,
 typedef struct { int64_t m, n, k; } Size;
 typedef struct { Dtype in, out; int ta, tb, acc, bias, shift; } Case;
 
-/* One product. exact: integers, and every byte must agree; else random numbers within the type's rounding. */
+/* Checks one product. exact: on small integers, where every byte must agree; otherwise on random
+ * numbers, to within the types' rounding. */
 static void check_case(Device *d, const char *name, Size s, Case t, int exact)
 {
     Mat a = make(t.ta ? s.k : s.m, t.ta ? s.m : s.k, t.in, t.shift), bias = make(1, s.n, t.in, t.shift);
@@ -124,7 +127,7 @@ static void check_case(Device *d, const char *name, Size s, Case t, int exact)
         d->linear(d, c, a, b, bias);
     else
         d->matmul(d, c, a, t.ta, b, t.tb, t.acc);
-    /* F32 sums of products of BF16 are exact up to F32's rounding; the type of c rounds once more */
+    /* eps_sum: rounding of the sums in the device's real type; eps_out: rounding of c's storage type */
     double eps_sum = d->real == F64 ? 1e-15 : 3e-7, eps_out = t.out == BF16 ? 0.004 : t.out == F16 ? 5e-4 : 0;
     int64_t wrong = 0, touched = 0;
     for (int64_t i = 0; i < s.m; i++)
@@ -176,7 +179,8 @@ static void check_types(Device *d, const char *name, int only_bf16)
     }
 }
 
-/* The same bits from one and from two threads, from a row alone and among others, and from shifted memory. */
+/* Threads, neighbouring rows and alignment change no bit: one thread against two, a row alone against
+ * the same row among others, shifted memory against aligned. */
 static void check_bits(Device *one, Device *two, const char *name, Dtype type)
 {
     for (int f = 0; f < 4; f++) {
@@ -209,7 +213,7 @@ static void check_bits(Device *one, Device *two, const char *name, Dtype type)
     }
 }
 
-/* cpu_open in a child, which may die: its exit status. */
+/* Exit code of a child process that runs cpu_open; -1: the child was killed. */
 static int open_status(const char *isa)
 {
     fflush(stdout);

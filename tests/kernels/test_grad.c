@@ -14,9 +14,9 @@ typedef struct { int64_t rows, cols; int from_half; } Shape;
 typedef struct Case Case;
 struct Case {
     const char *name;
-    Shape in[INPUTS];          /* inputs with gradients */
-    int64_t out;               /* numbers in the output */
-    /* y from x; then dx (one per input) from dy */
+    Shape in[INPUTS];          /* shapes of the inputs that have gradients */
+    int64_t out;               /* elements of the output */
+    /* fwd computes y from x, bwd computes dx [INPUTS] from dy and x */
     void (*fwd)(Device *d, const Case *c, Mat y, Mat *x);
     void (*bwd)(Device *d, const Case *c, Mat *dx, Mat dy, Mat *x);
     int kind, groups, flag;
@@ -60,7 +60,7 @@ static void act_bwd(Device *d, const Case *c, Mat *dx, Mat dy, Mat *x)
     d->act_bwd(d, dx[0], mat(dy.p, T, c->out / T, F64), x[0], (ActKind)c->kind);
 }
 
-/* kind: head size; groups: rotary columns. */
+/* Rotary table [3 positions, columns] of a rope case. c->kind: head size; c->groups: rotary columns. */
 static Mat table_of(const Case *c)
 {
     Mat t = mat(scratch[0], 3, c->groups, F64);
@@ -110,8 +110,9 @@ static void dropout_bwd(Device *d, const Case *c, Mat *dx, Mat dy, Mat *x)
     d->copy(d, dx[1], mat(dy.p, T, x[0].cols, F64));
 }
 
-/* Two ranks' halves of the vocabulary, their statistics added up as tensor parallelism does; the second half
- * ends in padding. The loss weighs rows by mask * dy[0]. */
+/* The cross-entropy cases cut the vocabulary in the halves of two ranks and combine their statistics as
+ * tensor parallelism does. The second half ends in a column of padding. Row r has the weight mask[r]
+ * dy[0]. */
 static const int64_t halves[2] = {7, 9};
 static const RowMap all_rows = {T, 0, 0};
 static void xent_stats(Device *d, Mat *x, Mat all)

@@ -5,7 +5,8 @@
  *   test_numbers [ISA]      only this instruction set */
 #include "ops.h"
 
-/* Every F16 and BF16 to F32 and back; F32 near every rounding boundary, at the ends of the range, and NaN. */
+/* Conversions: every F16 and BF16 to F32 and back; F32 to F16 and BF16 near every rounding boundary, at the
+ * ends of the range, and NaN. */
 static void conversions(Device *d)
 {
     static const Dtype half[] = {BF16, F16};
@@ -26,7 +27,8 @@ static void conversions(Device *d)
         }
         CHECK(!wrong && !lost, "%s %s: %d wrong, %d lost on the way back", d->isa, dtype_name(half[t]), wrong,
               lost);
-        /* each value, a hair less, a hair more, the middle to its neighbour, and a random one */
+        /* each value, the middle to the next value and both neighbours of the middle, and a random
+         * number */
         for (int i = 0; i < N; i++) {
             float x = (float)get(h, i, half[t]), next = (float)get(h, (i + 1) % N, half[t]);
             f[5 * i] = x;
@@ -51,7 +53,8 @@ static void conversions(Device *d)
     free(g);
 }
 
-/* F32 exp through xent_grad with stats of our own: dlogits = exp(x); erf through gelu: x/2 (1 + erf(..)). */
+/* Accuracy of exp and erf in F32. xent_grad with statistics {0, 1, 0} gives dlogits = exp(x); gelu gives
+ * x/2 (1 + erf(x / sqrt 2)). */
 static void functions(Device *d)
 {
     enum { N = 1 << 18 };
@@ -93,7 +96,7 @@ static void sums(Device *one, Device *two, Dtype type)
         want[i / SUMSQ_BLOCK] += get(x, i, type) * get(x, i, type);
         total += i < 9 * 8 && i % 8 < 7 ? get(x, i, type) : 0;
     }
-    /* a sum of one block is that block's; shards of one device together have the bits of the other's whole */
+    /* one's sums of single blocks against F64; one's sum over two shards against two's sum of the whole */
     Exact whole = {0}, parts = {0};
     for (int k = 0; k < 3; k++) {
         int64_t at = k * SUMSQ_BLOCK, n = N - at < SUMSQ_BLOCK ? N - at : SUMSQ_BLOCK;
@@ -115,7 +118,7 @@ static void sums(Device *one, Device *two, Dtype type)
     double limit = one->real == F32 && type == F64 ? 1e-6 : 1e-12;
     CHECK(fabs(s - total) < limit * fabs(total), "%s sum %s: %g, want %g", one->isa, dtype_name(type), s,
           total);
-    enum { WIDE = 200000 };            /* one row, longer than a row buffer */
+    enum { WIDE = 200000 };            /* longer than the kernels' buffer of a row */
     void *wide = xcalloc(WIDE, 8);
     for (int64_t i = 0; i < WIDE; i++)
         put(wide, i, type, (double)(i % 3));
@@ -126,7 +129,7 @@ static void sums(Device *one, Device *two, Dtype type)
     free(x);
 }
 
-/* Long and wide sums over rows, in whole numbers: exact, whatever the order. */
+/* Sums over rows of a tall and wide matrix. Its numbers are integers: the sums are exact in every order. */
 static void column_sums(Device *d)
 {
     enum { R = 200, C = 20001 };
@@ -161,7 +164,7 @@ static void zeros(Device *d)
     free(p);
 }
 
-/* An update has the same bits wherever an element lies in the shard, in F32 with every remainder. */
+/* The update of an element has the same bits wherever a shard is cut: F32, cuts at 1 to 39 elements. */
 static void shards(Device *d)
 {
     enum { N = 67 };
@@ -186,7 +189,7 @@ static void shards(Device *d)
     }
 }
 
-/* A share p of the elements is dropped; rows, columns and samples have masks of their own. */
+/* Dropout drops a share p of the elements; masks of different rows, columns and samples are independent. */
 static void masks(Device *d)
 {
     enum { R = 64, C = 1000 };
@@ -213,7 +216,7 @@ static void masks(Device *d)
     CHECK(fabs(rows / n - agree) < 2 * e && fabs(columns / n - agree) < 2 * e
           && fabs(samples / n - agree) < 2 * e, "agreement %g %g %g, want %g", rows / n, columns / n,
           samples / n, agree);
-    /* rows shared out over ranks, the cut in the middle of a sample: the same masks */
+    /* a rank that holds the rows from the middle of a sample on has the same masks */
     Dropout rest = s;
     rest.row0 = R / 4 + 3;
     float *z = xcalloc(R * C, 4);
@@ -225,7 +228,7 @@ static void masks(Device *d)
     free(y);
 }
 
-/* A logit that is not a number must reach the loss; logits of any size, or impossible ones, must not. */
+/* Odd logits: a NaN makes the loss NaN; logits of +-1e30 or -infinity give a finite loss and gradient. */
 static void odd_logits(Device *d)
 {
     enum { C = 5000 };

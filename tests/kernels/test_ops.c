@@ -8,7 +8,7 @@
 
 enum { MATS = 8 };
 
-/* What the cases' fixed arrays hold: at most this many rows. */
+/* ROWS: length of the cases' arrays; VOCAB: token ids are in [0, VOCAB). */
 enum { ROWS = 512, VOCAB = 50 };
 static int32_t token[ROWS], position[ROWS];
 static float mask[ROWS];
@@ -21,20 +21,22 @@ typedef struct {
     int64_t v0, valid, seq, col0;
 } Arg;
 
-/* role: i, I input; o, O output; x, X both; A real, added to; - absent. Small letters: storage; capitals:
- * real. spread: standard deviation of the input. */
+/* One tensor of a case. Small letters of `role` have the storage type, capitals the real type.
+ *
+ *   role     i, I input; o, O output; x, X input and output; Y like X, not negative; A added to; - absent
+ *   spread   standard deviation of the input */
 typedef struct { char role; int64_t rows, cols; double spread; } Spec;
 
 typedef struct {
     const char *name;
     Spec spec[MATS];
     void (*run)(Device *d, Mat *m, const Arg *a);
-    /* m: dense F64; outputs and sums in place. NULL: the F64 device is the reference (finite differences:
-     * test_grad) */
+    /* computes the outputs of the dense F64 tensors m in place; NULL: the F64 device is the reference,
+     * which test_grad checks by finite differences */
     void (*naive)(Mat *m, const Arg *a);
-    int alias[4][2];           /* pairs (output, input) + 1 that may be one memory */
+    int alias[4][2];           /* pairs of tensors, (output, input) + 1, that may share memory */
     Arg a;
-    double loose;              /* factor on the tolerance; 0 is 1 */
+    double loose;              /* factor on what the arithmetic may lose, relative to the largest element */
 } Case;
 
 #define AT(k, r, c) (((double *)m[k].p)[(r) * m[k].cols + (c)])
@@ -95,7 +97,7 @@ static void norm_naive(Mat *m, const Arg *a)
         }
 }
 
-/* 0 dx, 1 dres, 2 dy, 3 x, 4 gain, 5 stats (made here), 6 dgain, 7 dbias */
+/* Tensors: 0 dx, 1 dres, 2 dy, 3 x, 4 gain, 5 stats (computed here), 6 dgain, 7 dbias. */
 static void norm_bwd_run(Device *d, Mat *m, const Arg *a)
 {
     double *stats = xcalloc((size_t)(m[3].rows * 2 * a->groups), sizeof(double));
@@ -208,7 +210,8 @@ static void dropout_bwd_run(Device *d, Mat *m, const Arg *a)
     d->dropout_bwd(d, m[0], m[1], &s);
 }
 
-/* 0 y, 1 ln, 2 stats, 3 x, 4 res, 5 gain, 6 bias: the bits of its two parts, one after the other */
+/* Tensors: 0 y, 1 ln, 2 stats, 3 x, 4 res, 5 gain, 6 bias. The fused op has the bits of dropout_fwd
+ * followed by norm_fwd. */
 static void add_norm_run(Device *d, Mat *m, const Arg *a)
 {
     Dropout s = dropout_of(a);
@@ -231,13 +234,13 @@ static void add_norm_naive(Mat *m, const Arg *a)
     norm_naive((Mat[]){m[1], m[2], m[0], m[5], m[6]}, &(Arg){.kind = a->kind, .groups = 1});
 }
 
-/* Rows in the order of the microbatch. */
+/* RowMap of rows in the order of the microbatch. */
 #define ALL ((RowMap){ROWS, 0, 0})
 
-/* 0 loss, 1 dlogits, 2 logits, 3 stats */
+/* Tensors: 0 loss, 1 dlogits, 2 logits, 3 stats. */
 static void xent_run(Device *d, Mat *m, const Arg *a)
 {
-    /* three ranks' parts of the vocabulary, of which the last may hold nothing but padding */
+    /* parts of the vocabulary of three ranks; the last part may be all padding */
     static double memory[3 * 3 * 64];
     const int64_t rows = m[2].rows, cut[] = {0, m[2].cols / 3, m[2].cols - 5, m[2].cols};
     Mat parts = mat(memory, 3 * rows, 3, m[3].type);
@@ -250,7 +253,7 @@ static void xent_run(Device *d, Mat *m, const Arg *a)
     d->xent_combine(d, m[3], parts);
     d->xent_grad(d, m[0], m[1], m[2], m[3], token, a->nomask ? NULL : mask, ALL, a->v0, a->valid, 0.25);
 }
-/* Memory of its own for what is like x. */
+/* A dense matrix of x's shape and type in new memory; no memory when x has none. */
 static Mat apart(Mat x)
 {
     return mat(x.p ? xcalloc(1, mat_bytes(x)) : NULL, x.rows, x.cols, x.type);
@@ -262,7 +265,7 @@ static int same_rows(Mat a, Mat b)
             return 0;
     return 1;
 }
-/* The fused one has the bits of one part after the other. */
+/* The fused op has the bits of xent_stats followed by xent_grad. */
 static void xent_whole_run(Device *d, Mat *m, const Arg *a)
 {
     Mat loss = apart(m[0]), dlogits = apart(m[1]), stats = apart(m[3]);
@@ -295,7 +298,7 @@ static void xent_naive(Mat *m, const Arg *a)
 static const Verdict verdict = {.multiplier = 0.7, .go = 1};
 static const double trust = 1.7;
 
-/* 0 w, 1 g, 2 m, 3 v, 4 out, 5 direction */
+/* Tensors: 0 w, 1 g, 2 m, 3 v, 4 out, 5 direction. */
 static Update update_of(const Mat *m, const Arg *a)
 {
     static Updated x;
@@ -427,7 +430,7 @@ static const Case cases[] = {
      {{0}},
      {.dim = 48, .inverse = 1},
      1},
-    /* wider than a row buffer */
+    /* rows wider than the kernels' buffer of a row */
     {"rope", {{'x', 2, 9 * 8192, 1}, {'I', 64, 10, 1}}, rope_run, rope_naive, {{0}}, {.dim = 8192}, 1},
     {"embed_fwd",
      {{'o', 150, 257, 0}, {'i', VOCAB, 257, 1}, {'i', 64, 257, 1}},
@@ -525,7 +528,7 @@ static const Case cases[] = {
      {{2, 3}},
      {.valid = VOCAB},
      2},
-    /* labels that other ranks hold, or nobody: infinite loss, unless masked */
+    /* labels outside this rank's part of the vocabulary: the loss is infinite, unless masked */
     {"xent",
      {{'O', 40, 1, 0}, {'o', 40, VOCAB + 7, 0}, {'I', 40, VOCAB + 7, 3}, {'O', 40, 3, 0}},
      xent_run,
@@ -621,7 +624,7 @@ static const Case cases[] = {
 
 /* ---- running a case ---- */
 
-/* Tensors of one run: `gap` columns lie between rows and must stay untouched. */
+/* Tensors of one run. Columns between the rows of a tensor hold NaN and must stay untouched. */
 typedef struct { Mat m[MATS]; size_t bytes[MATS]; } Set;
 
 static int is_input(char role) { return strchr("iIxXYA", role) != NULL; }
@@ -656,8 +659,8 @@ static void set_close(Set *s)
         free(s->m[k].p);
 }
 
-/* What an element may differ by: what its arithmetic loses, in terms of the tensor's largest element, and
- * half a unit of the last place of the type that it is rounded to. */
+/* Limit of an element's difference: the error of the arithmetic, relative to the tensor's largest
+ * element, plus half a unit of the last place of the storage type t. */
 static double tolerance(Dtype t, Dtype real, double x, double largest)
 {
     double half = t == BF16 ? 0x1p-8 * fabs(x) : t == F16 ? fmax(0x1p-11 * fabs(x), 0x1p-25) : 0;
@@ -700,7 +703,9 @@ static void same(const Case *c, const Set *a, const Set *b, int skip, const char
                   c->name, (int)(c - cases), k, what);
 }
 
-/* The output takes the input's memory; of one type, or starting where wider rows start (xent). */
+/* Runs the case once more for each pair that may share memory: the output lies in the input's memory,
+ * and no bit changes. Both have one type, but for xent: there each output row starts where an input row
+ * starts. */
 static void aliased(const Case *c, Device *d, const Set *plain, Dtype real, Dtype storage, int64_t gap)
 {
     for (int i = 0; i < 4 && c->alias[i][0]; i++) {
@@ -731,7 +736,7 @@ static void run_case(const Case *c, Device *one, Device *two, const Device *orac
     Dtype real = one->real;
     char what[64];
     snprintf(what, sizeof what, "%s %s", one->isa, dtype_name(storage));
-    /* the reference starts from the rounded inputs */
+    /* the reference gets the inputs as they are rounded to the storage type */
     set_open(&ref, c, F64, F64, 0);
     set_open(&a, c, real, storage, 5);
     set_open(&b, c, real, storage, 5);

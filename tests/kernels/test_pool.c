@@ -38,7 +38,7 @@ int main(void)
             int wrong = marks_wrong(items, 300);
             CHECK(!wrong, "%d threads, %ld items: %d wrong", threads, (long)items, wrong);
         }
-        for (int i = 0; i < 20; i++) {     /* long enough apart for the workers to sleep */
+        for (int i = 0; i < 20; i++) {     /* pauses, in which the workers fall asleep */
             usleep(1000);
             pool_run(p, mark, &threads, ITEMS);
         }

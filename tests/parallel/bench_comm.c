@@ -22,7 +22,7 @@ static double median(double *t, int n)
     return t[n / 2];
 }
 
-/* The slowest rank's seconds of one call. */
+/* Seconds of one call on the slowest rank. */
 static double timed(Comm *c, void (*fn)(Comm *c, void *buf, int64_t n), void *buf, int64_t n)
 {
     c->barrier(c);

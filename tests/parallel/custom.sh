@@ -11,21 +11,21 @@ model="num_layers=8 num_attention_heads=8 ffn_hidden_size=24 seq_length=8 micro_
 
 fail() { echo "# $*"; bad=1; }
 
-# ranks, then words: the gradients of this layout are those of one rank
+# same RANKS WORDS... -- the gradients of the layout in WORDS are those of one rank
 same() {
     n=$1; shift
     # shellcheck disable=SC2086
     TRAIN=$BUILD/test_layouts scripts/launch -n "$n" one $model global_batch_size=8 pipeline_schedule=custom "$@" || fail "$*"
 }
 
-# file, then words: the lists of a schedule
+# lists FILE WORDS... -- writes the lists of the schedule in WORDS to FILE
 lists() {
     file=$1; shift
     # shellcheck disable=SC2086
     "$BUILD/train" schedule configs/demo.yaml $model tensor_model_parallel_size=1 "$@" --csv "$file" > /dev/null || fail "$*"
 }
 
-# halves in even microbatches, W late; joined in odd ones
+# even microbatches have backwards in two halves with a late W, odd microbatches have joined backwards
 cat > "$work/mixed.csv" << 'END'
 0F0,0F1,0I0,0F2,0W0,0B1,0F3,0I2,0F4,0W2,0B3,0F5,0I4,0F6,0W4,0B5,0F7,0I6,0W6,0B7
 
@@ -48,12 +48,12 @@ for zero in no_shard optim optim_grads optim_grads_params; do
          data_parallel_sharding_strategy=$zero
 done
 
-# written and read again: the same lists
+# lists that are read from a file are written as they were
 lists "$work/again.csv" pipeline_model_parallel_size=4 pipeline_schedule=custom pipeline_schedule_file="$work/half.csv" \
       global_batch_size=8
 cmp "$work/half.csv" "$work/again.csv" || fail "the lists of a custom schedule are not the file's"
 
-# refused: PHRASE, then words
+# refused PHRASE WORDS... -- WORDS is refused with an error line that holds PHRASE
 refused() {
     phrase=$1; shift
     # shellcheck disable=SC2086

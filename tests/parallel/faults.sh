@@ -1,8 +1,10 @@
 #!/bin/sh
-# tests/parallel/faults.sh killed|wrong|long -- four ranks, and what becomes of the job when one of them is lost or sees
-# something else than the others. killed: SIGKILL in the middle of a forward, a backward, a message, a reduction, an
-# update, a save; the job is gone, says once who died at what, returns 7, and the run resumed from its newest checkpoint ends with the bytes of the undisturbed one. wrong: corpora, checkpoints and configurations that
-# one rank cannot use; signals to the launcher. long: every rank killed at every site in two layouts.
+# tests/parallel/faults.sh killed|wrong|long -- jobs of four ranks in which one rank is lost or reads other input.
+#   killed  SIGKILL in a forward, a backward, a message, a reduction, an update and a save. All ranks end, one error
+#           line names the rank and its instruction, the exit code is 7. The run resumed from its newest checkpoint
+#           ends with the bytes of the undisturbed run.
+#   wrong   corpora, checkpoints and configurations that one rank cannot use; signals to the launcher
+#   long    as killed, with every rank at every site in two layouts
 set -u
 work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch bad=0
 . tests/tiny.sh
@@ -18,12 +20,12 @@ errors() { grep -c '^error\[' "$work/log"; }
 
 # ---- killed
 
-kept() { # the lines of metrics.jsonl without times and rates
+kept() { # DIRECTORY: the lines of metrics.jsonl without times and rates
     sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' \
         "$1/metrics.jsonl"
 }
 
-# same NAME DIRECTORY WHAT -- the run in DIRECTORY has ended as the undisturbed run NAME did
+# same NAME DIRECTORY WHAT -- the run in DIRECTORY has the checkpoint and metrics of the undisturbed run NAME
 same() {
     for shard in "$work/$1"/checkpoints/iter_0000012/*.safetensors; do
         cmp "$shard" "$2/checkpoints/iter_0000012/${shard##*/}" > /dev/null ||
@@ -34,7 +36,7 @@ same() {
     cmp "$work/a" "$work/b" > /dev/null || fail "$3: the metrics differ after the resume"
 }
 
-# undisturbed NAME SETTING...
+# undisturbed NAME SETTING... -- trains the run NAME without a fault
 undisturbed() {
     name=$1; shift
     "$launch" -n 4 "$work/tiny.yaml" "$@" save="$work/$name" > "$work/log" 2>&1 || fail "the undisturbed run: $?"
@@ -47,7 +49,7 @@ alive() { # the ranks of the job that still run
     done
 }
 
-# killed RANK SITE ITERATION MICROSECONDS NAME SETTING...
+# killed RANK SITE ITERATION MICROSECONDS NAME SETTING... -- kills RANK that long after SITE begins, resumes, compares
 killed() {
     rank=$1 site=$2 iteration=$3 delay=$4 name=$5; shift 5
     what="rank $rank killed $delay us after the start of $site of iteration $iteration ($name)"
@@ -103,7 +105,8 @@ all_killed() {
 
 # ---- wrong
 
-# What rank 2 sees: its own folder $work/odd where the others have $work/even, so that relative paths differ
+# Makes two folders and a program that starts rank 2 in $work/odd and the others in $work/even: the same relative paths
+# lead to different files
 two_folders() {
     rm -rf "$work/even" "$work/odd"
     mkdir "$work/even"
@@ -119,7 +122,7 @@ SH
     chmod +x "$work/split"
 }
 
-# expect CODE WHAT-THE-ERROR-LINE-SAYS EXECUTABLE ARGUMENTS... -- one error line, the code, and no hang
+# expect CODE WORDS EXECUTABLE ARGUMENTS... -- the job ends with CODE and one error line that holds WORDS, and never hangs
 expect() {
     code=$1 says=$2 exe=$3; shift 3
     TRAIN=$exe timeout 240 "$launch" -n 4 "$@" > "$work/log" 2>&1
@@ -144,7 +147,7 @@ all_wrong() {
     odd "rm checkpoints/iter_0000012/model-00002*" 4 "rank 2 .*model-00002" "$save load=."
     odd "cp checkpoints/iter_0000008/manifest.json checkpoints/iter_0000012/" 4 "iter_0000012.*manifest" "$save load=."
 
-    # shards: missing, one too many, one twice, one of another step; whoever notices, one line names the shard
+    # a missing shard, one too many, one in two places, one of another step: one error line names the shard
     for harm in "rm model-00002.safetensors" "cp optim-00001.safetensors optim-00007.safetensors" \
         "cp model-00000.safetensors model-00001.safetensors" "cp ../iter_0000008/optim-00003.safetensors ."; do
         rm -rf "$work/load"
@@ -160,13 +163,13 @@ all_wrong() {
 
     rm -rf "$work/other"
 
-    # another model: every field that differs, in one line
+    # a checkpoint of another model: one error line names every field that differs
     expect 4 "num_layers.*hidden_size.*ffn_hidden_size.*num_attention_heads.*vocab_size.*normal.*activation.*untie" \
         "$real" "$work/tiny.yaml" $model $save load="$work/load" num_layers=2 hidden_size=48 ffn_hidden_size=96 \
         num_attention_heads=2 tokenizer_type=none vocab_size=300 activation=relu normalization=RMSNorm \
         untie_embeddings_and_output_weights=true
 
-    # rules between settings: one list, 2
+    # settings that break rules: one list of all problems, exit code 2
     expect 2 "problems\? in" "$real" "$work/tiny.yaml" tensor_model_parallel_size=3
     expect 2 "problems\? in" "$real" "$work/tiny.yaml" tensor_model_parallel_size=4 sequence_parallel=true \
         seq_length=30 num_attention_heads=6 global_batch_size=7 micro_batch_size=2
@@ -176,7 +179,7 @@ all_wrong() {
     expect 2 "problems\? in" "$real" "$work/tiny.yaml" pipeline_model_parallel_size=4 \
         num_virtual_stages_per_pipeline_rank=3 pipeline_schedule=interleaved global_batch_size=3
 
-    # signals to the launcher
+    # a signal to the launcher: the run saves, ends with 75 and can be resumed
     for signal in USR1 TERM; do
         rm -rf "$work/run"
         : > "$work/log"

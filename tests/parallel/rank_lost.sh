@@ -1,11 +1,12 @@
 #!/bin/sh
-# tests/parallel/rank_lost.sh -- a rank that dies, in a collective, in the middle of others' computation, all at once, or by a
-# failure of its own: one error line, the right exit code, nobody left. Four minutes are a hang.
-# A sanitizer that took the signals would keep the crash handler from them
+# tests/parallel/rank_lost.sh -- ranks that die: in a collective, while others compute, all at once, or by a failure of
+# their own. The job ends with one error line and the right exit code, and no rank is left. Four minutes are a hang.
+
+# sanitizers leave these signals to the crash handler
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_abort=0"
 export TRAIN="${TEST_COMM:-$BUILD/test_comm}"
 failed=0
-until_true() {  # the command, for a minute at most
+until_true() {  # COMMAND...: runs the command until it succeeds, for a minute at most
     for _ in $(seq 600); do
         "$@" && return
         sleep 0.1
@@ -13,7 +14,7 @@ until_true() {  # the command, for a minute at most
     return 1
 }
 none_left() { ! ps -eo args | grep -F "lost $1 $WORK" | grep -qv grep; }
-check() {       # site, exit code, what the one line says
+check() {       # SITE CODE PATTERN [LINES]: exit code and error line; LINES: number of error lines, 1 if not given
     timeout 240 scripts/launch -n 4 lost "$1" "$WORK" > "$WORK/out" 2> "$WORK/errors"
     rc=$?
     lines=$(grep -c '^error\[' "$WORK/errors")
@@ -32,7 +33,7 @@ check die     3 '^error\[test\] \[rank [13] tp [13] cp 0 dp 0 pp 0\]'
 check bug     8 '^error\[bug\] rank [0-3] tp'
 check exit    1 '^# leaving' 0
 
-# a mistake of ours: one line with the signal and the rank, and where it was, down to functions that no other file sees
+# a crash: one error line names the signal, the rank and its instruction; the backtrace names static functions too
 for signal in SEGV BUS FPE ABRT; do
     scripts/launch -n 4 lost $signal > "$WORK/out" 2> "$WORK/errors"
     rc=$?
@@ -45,7 +46,7 @@ for signal in SEGV BUS FPE ABRT; do
     fi
 done
 
-# the launcher itself is killed: no rank outlives it
+# mpirun is killed: no rank outlives it
 scripts/launch -n 4 lost nobody "$WORK" > "$WORK/out" 2> "$WORK/errors" &
 launch=$!
 all_on_their_way() { [ "$(grep -c 'on its way' "$WORK/out")" = 4 ]; }

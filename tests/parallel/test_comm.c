@@ -14,7 +14,7 @@ static uint64_t seed = 1;
 
 static uint64_t draw(void) { return philox(rng_key(7, "test_comm"), seed++, 0).v[0]; }
 
-#define GUARD 64                       /* bytes before and after every output */
+#define GUARD 64                       /* bytes before and after every output that must stay untouched */
 
 /* ---- values ---- */
 
@@ -32,7 +32,7 @@ static void put(void *p, int64_t i, Dtype t, double v)
     }
 }
 
-/* A small whole number, exact in every type with all its sums over eight ranks. */
+/* Integer in [-7, 8] of rank `who`: exact in every type, and so are its sums over eight ranks. */
 static double value(uint64_t salt, int who, int64_t i)
 {
     uint64_t h = (salt * 2654435761u + (uint64_t)who * 40503u + (uint64_t)i) * 0x9E3779B97F4A7C15u;
@@ -49,7 +49,7 @@ static Out out_open(size_t bytes)
     return o;
 }
 
-/* Compares with `want` and frees both. */
+/* Compares an output and its guards with `want`; frees both. */
 static void out_check(Out o, void *want, const char *what, const Comm *c, int64_t n, Dtype t)
 {
     int same = !o.bytes || !memcmp(o.p, want, o.bytes);
@@ -137,7 +137,7 @@ static void start(Case *k)
             memcpy(k->out.p, k->in, bytes);
         k->token[0] = c->broadcast(c, k->out.p, k->n, k->type, k->root);
         break;
-    case COMM_SEND: {              /* everybody sends to the rank `root` further on */
+    case COMM_SEND: {              /* every rank sends to the rank d places further on */
         int d = many > 1 ? 1 + k->root % (many - 1) : 0;
         k->in = values(k, rank, k->n);
         k->out = out_open(many > 1 ? bytes : 0);
@@ -217,7 +217,8 @@ static void each_operation(const Known *k)
     k->c->barrier(k->c);
 }
 
-/* Many operations of all groups at once, waited for in another order than they were started in. */
+/* Operations of all groups are in flight together; ranks wait for them in another order than they start
+ * them. */
 static void many_at_once(const Known *k, int groups, int rounds)
 {
     enum { FLIGHT = 24 };
@@ -243,7 +244,7 @@ static void many_at_once(const Known *k, int groups, int rounds)
                 comm_progress();
         }
         for (int n = FLIGHT; n; n--) {
-            /* each rank in an order of its own */
+            /* ranks wait in different orders */
             int at = (int)((draw() + (uint64_t)rank * 7) % (uint64_t)n);
             finish(&flight[left[at]]);
             left[at] = left[n - 1];
@@ -324,7 +325,7 @@ static void float_bits(const Known *k)
         }
 }
 
-/* A pipeline's activations: sends finish before the peer looks. */
+/* Sends as large as a pipeline's activations complete before the peer receives. */
 static void sends_do_not_wait(Comm *c)
 {
     enum { LARGE = 3 << 20, HOW_MANY = 6 };
@@ -346,7 +347,7 @@ static void sends_do_not_wait(Comm *c)
     free(out);
 }
 
-/* A bucket of gradients: many steps of every channel, in place. */
+/* Operations as large as a bucket of gradients: each channel takes many steps. */
 static void large(const Known *k)
 {
     for (int kind = 0; kind <= COMM_ALL_GATHER; kind++) {
@@ -392,7 +393,7 @@ static void counters(Comm *c)
     CHECK(comm_stats(c).moved > 0, "moved %lld", (long long)comm_stats(c).moved);
 }
 
-/* With a thread for it, what is under way goes on while nobody waits. */
+/* With a progress thread (GRIDIRON_PROGRESS) an operation goes on while no rank waits for it. */
 static void moves_by_itself(Comm *c)
 {
     enum { N = 3000000 };
@@ -402,7 +403,7 @@ static void moves_by_itself(Comm *c)
     c->barrier(c);
     CommStats before = comm_stats(c), after = before;
     Token t = c->all_reduce(c, x, N, F32, OP_SUM);
-    int64_t all = 2 * (int64_t)N * 4; /* every element is left for others or added, then offered or taken */
+    int64_t all = 2 * (int64_t)N * 4; /* bytes: the reduction moves every element, and so does the gather */
     for (double end = now() + 240; after.behind - before.behind < all && now() < end; after = comm_stats(c))
         usleep(2000);
     c->wait(c, t);
@@ -443,7 +444,7 @@ static void layouts(void)
             }
 }
 
-/* Four mistakes: their names are those of the signals. */
+/* Raises the named signal, SEGV and ABRT by a mistake in the code. */
 static __attribute__((noinline, no_sanitize("undefined"))) void make_mistake(const char *signal)
 {
     static int *volatile nowhere;
@@ -457,7 +458,7 @@ static __attribute__((noinline, no_sanitize("undefined"))) void make_mistake(con
             raise(sent[i].number);
 }
 
-/* Goes round in collectives until somebody dies. */
+/* Runs collectives in a loop, until ranks die at iteration 50 in the way that `site` names. */
 static int lost(const char *site)
 {
     GridSpec spec = {.size = {world, 1, 1, 1, 1}};
@@ -471,7 +472,7 @@ static int lost(const char *site)
         snprintf(note, sizeof note, "B%d.0 of iteration %d", i % 8, i);
         comm_note(note);
         if (i == 50 && !strcmp(site, "die") && rank % 2) {
-            /* what Open MPI's event library may say when connections to ranks are gone */
+            /* a warning of Open MPI's event library, as it may come when connections to ranks are lost */
             fputs("[warn] Epoll MOD(1) on fd 22 failed.  Old events were 6\n", stderr);
             die(EXIT_DATA, "test", "ranks die together; change: nothing");
         }

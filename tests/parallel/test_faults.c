@@ -57,7 +57,8 @@ static void begin(void)
     }
 }
 
-/* "B5.0 of iteration 12" is site B of iteration 12, "save of iteration 12" its save. */
+/* 1: the note is the chosen site of the chosen iteration. "B5.0 of iteration 12" is site B of iteration 12,
+ * "save of iteration 12" is its site `save`. */
 static int is_there(const char *text)
 {
     size_t n = strlen(site);

@@ -26,7 +26,7 @@ static void count_through(const int size[AXES], const Axis order[AXES], int worl
     }
 }
 
-/* All ranks that stand where `rank` stands on the axes outside the mask, in rising order. */
+/* Lists the ranks whose coordinates equal those of `rank` on all axes outside the mask, in rising order. */
 static int same_elsewhere(unsigned mask, int rank, int world, int *out)
 {
     int n = 0;
@@ -85,7 +85,7 @@ static void strided(const GridSpec *s, int world, int rank)
     }
 }
 
-/* nodes, ranks a node, tp, pp, cp, ep: the range of sizes that Megatron-LM's test of its rank order covers */
+/* Sizes that Megatron-LM's test of its rank order covers: nodes, ranks a node, tp, pp, cp, ep. */
 static const int published[][6] = {
     {1, 1, 1, 1, 1, 1},   {1, 8, 8, 1, 1, 1},    {1, 8, 2, 2, 1, 1},   {1, 8, 2, 4, 1, 1},
     {1, 8, 1, 8, 1, 1},   {1, 8, 2, 2, 1, 2},    {1, 8, 1, 1, 8, 1},   {1, 8, 4, 1, 2, 1},

@@ -6,7 +6,8 @@
 
 static double costs[3][4096];
 
-/* Costs of a few kinds: equal, whole numbers that meet often, anything, some of them nothing. */
+/* Sets the costs of all stages. how 0: all equal; 1: integers from 1 to 4, so that times often coincide;
+ * 2: any numbers; 3: small integers, many of them 0. */
 static void random_costs(PipeShape *s, int how)
 {
     for (int k = 0; k < 3; k++) {
@@ -49,8 +50,8 @@ static void every_schedule(void)
             }
 }
 
-/* Megatron-LM's groups: any n of at least p, whole groups, or at least p microbatches in the last. What it
- * refuses may wait for itself, and the check says so before anything runs. */
+/* Groups of n >= p microbatches of interleaved. Megatron-LM takes whole groups, or a last group of at
+ * least p. Lists of the sizes that it refuses may deadlock; schedules_check then says so. */
 static void groups(void)
 {
     int refused = 0;
@@ -94,7 +95,7 @@ static void large_schedules(int whole)
             for (int m = 1; m <= 1024; m += m < 2 * p + 4 ? 1 : 1 + m / 3)
                 for (int v = 2; v <= (kind == SCHEDULE_INTERLEAVED ? 8 : 2) && fits(kind, p, m); v++)
                     large(p, kind, v, m);
-    for (int p = 1; whole && p <= 64; p++)                 /* whole groups, up to the largest */
+    for (int p = 1; whole && p <= 64; p++)                 /* interleaved: whole groups, up to 1024 */
         for (int v = 2; v <= 8; v++)
             for (int m = p; m <= 1024; m += p * (1 + m / (4 * p)))
                 large(p, SCHEDULE_INTERLEAVED, v, m);
@@ -112,7 +113,8 @@ static void large_schedules(int whole)
 
 /* ---- random lists ---- */
 
-/* Any order that respects what needs what: at each turn any rank does anything that it can. */
+/* Random lists whose order respects all dependencies: each turn a random stage runs a compute that is
+ * ready. */
 typedef struct { PipeShape s; Instr memory[6][6 * 4 * 12]; InstrList list[6]; } Random;
 
 static void random_lists(Random *w)
@@ -193,8 +195,8 @@ static void swap(Instr *a, Instr *b)
     *b = t;
 }
 
-/* Damages one list. 1: for certain wrong; 0: perhaps harmless; -1: could not. room: one instruction more
- * fits. */
+/* Damages one list, which has room for one more instruction. Returns 1: the list is wrong for certain;
+ * 0: the list may still be right; -1: the damage was not possible. */
 static int mutate(InstrList *l, Mutation how)
 {
     int i = pick(l, how == DROP || how == DOUBLE || how == RENAME ? -1 : how == SWAP_F ? 0 : 1), j;
@@ -208,7 +210,7 @@ static int mutate(InstrList *l, Mutation how)
     case DOUBLE:
         memmove(at + 1, at, (size_t)(l->n++ - i) * sizeof *at);
         break;
-    case RENAME:                                           /* another microbatch, chunk or letter */
+    case RENAME:                                           /* another microbatch, chunk or opcode */
         if (dice(3) == 0)
             at->mb++;
         else if (dice(2))
@@ -216,7 +218,7 @@ static int mutate(InstrList *l, Mutation how)
         else
             at->op = (uint8_t)((at->op + 1) % (I_RG + 1));
         break;
-    case SWAP_PAIRED:                                      /* two messages of one kind of one chunk */
+    case SWAP_PAIRED:                                      /* swaps two of the same opcode and chunk */
     case SWAP_F:
         for (j = i + 1; j < l->n; j++)
             if (l->list[j].op == at->op && l->list[j].chunk == at->chunk)
@@ -231,7 +233,7 @@ static int mutate(InstrList *l, Mutation how)
             return -1;
         swap(at, &l->list[j]);
         return 0;
-    default:                                               /* a message changes places with what comes next */
+    default:                                               /* EARLY: a message swaps with its successor */
         if (i + 1 == l->n)
             return -1;
         swap(at, at + 1);
@@ -260,7 +262,7 @@ static void mutants(int n)
         }
         Mutation how = (Mutation)dice(MUTATIONS);
         int r = dice(p), wrong = mutate(&copy.rank[r], how), ok = schedules_check(&copy, why, sizeof why);
-        for (int k = 0; k < copy.rank[r].n; k++)           /* groups do not count here */
+        for (int k = 0; k < copy.rank[r].n; k++)           /* the replay runs each message alone */
             copy.rank[r].list[k].join = 0;
         CHECK(wrong >= 0 || ok, "an unharmed list is refused: %s", why);
         CHECK(wrong != 1 || !ok, "%s p %d m %d rank %d, mutation %d: not caught", schedule_name(kind), p, m,
@@ -289,8 +291,10 @@ static int stage_is_alone(const PipeShape *s, int stage, int by, int rank)
     return stage + by < 0 || stage + by >= s->p * s->v || rank_of(s, stage + by) != rank;
 }
 
-/* The lifetimes of a slot kind, from the list alone: first and last instruction that touch it, [chunk*m +
- * mb]. */
+/* Lifetimes of a slot kind, derived from the list alone.
+ *
+ *   from  out  [chunk*m + mb]  position of the first instruction that uses the microbatch's slot; -1: none
+ *   to    out  [chunk*m + mb]  position of the last one */
 static void lifetimes(const PipeShape *s, int rank, const InstrList *l, int kind, int *from, int *to)
 {
     for (int i = 0; i < s->v * s->m; i++)
@@ -353,14 +357,16 @@ static void check_slots(const PipeShape *s, int rank, const InstrList *l, const 
     free(from);
 }
 
-/* An expanded list put together again is the list it came from; parameters are there when they are used,
- * gradients reduced when they are final and not before. */
+/* State of a walk through an expanded list. The walk checks that its parts make up the original list, that
+ * parameters are gathered when they are used, and that gradients are reduced as soon as they are final. */
 typedef struct {
     const PipeShape *s;
     const Expand *e;
     const InstrList *list;
     const Schedule *x;
-    int chunk[64], gathered[64], now, pending, reduces[64], ran[64], step, tied;  /* ran: its last backward */
+    int chunk[64], gathered[64], now, pending, reduces[64],
+        ran[64],             /* [unit] bool: the unit's last backward has run */
+        step, tied;
 } Walk;
 
 static int chunk_of_unit(const Walk *w, int unit)
@@ -427,7 +433,7 @@ static void walk_expanded(Walk *w, int rank)
             CHECK(!w->tied++ && k->unit == e->tied_unit, "T of unit %d", k->unit);
         else if (k->op == I_S)
             w->step++;
-        else {                                             /* one of the list, whole or in parts */
+        else {                                             /* an instruction of the list, or a unit of it */
             const Instr *want = &w->list->list[from];
             int n = is_message(k) ? 0 : e->units[k->chunk], base = 0;
             for (int c = 0; c < k->chunk; c++)
@@ -506,9 +512,9 @@ static void expansion(void)
             }
 }
 
-/* What a rank must hold at most: whatever the costs, 1f1b keeps p - rank microbatches, and one more that came
- * early; of gradients one that came early, one in use, one on its way. Evaluation holds two microbatches a
- * rank, or three where a V's two chunks meet, whatever m. */
+/* Slots of a rank, whatever the costs. 1f1b holds p - rank microbatches plus one received early, and
+ * three gradients: one received early, one in use, one being sent. Evaluation holds two microbatches, or
+ * three where the two chunks of a V meet. */
 static void bounds(void)
 {
     for (int p = 1; p <= 8; p++)
@@ -580,7 +586,8 @@ static double cpu_seconds(PipeShape s, int64_t *n)
     return best;
 }
 
-/* `speed`, for `make bench-schedules`: prints, checks nothing (tests/BENCHMARKS.md has some). */
+/* `speed`, for `make bench-schedules`: prints CPU times and checks nothing (figures:
+ * tests/BENCHMARKS.md). */
 static int speed(void)
 {
     static const struct { int kind, p, v, m; } of[] = {

@@ -33,7 +33,8 @@ static void published_groups(void)
     }
 }
 
-/* Every order and factorisation of 24: the groups of every set of axes part the ranks. */
+/* All orders and factorisations of 24 ranks: the groups of every set of axes are a partition of the
+ * ranks. */
 static void partitions(void)
 {
     char order[AXES * 3];

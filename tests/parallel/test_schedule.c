@@ -37,8 +37,8 @@ static void published_orders(void)
     }
 }
 
-/* Of 1F1B, Megatron's fused send_forward_recv_backward and send_backward_recv_forward come out of the clock.
- */
+/* Messages of one moment are grouped (+). The groups of 1F1B are Megatron's fused
+ * send_forward_recv_backward and send_backward_recv_forward. */
 static void published_messages(void)
 {
     static const struct { ScheduleKind kind; int rank; const char *text;
@@ -68,7 +68,7 @@ static void published_messages(void)
     }
 }
 
-/* One rank: the plain training loop. */
+/* The lists of one rank are the plain training loop. */
 static void one_rank(void)
 {
     static const struct { ScheduleKind kind; int slots; const char *text; } want[] = {
@@ -117,7 +117,7 @@ static void order_table(void)
     }
 }
 
-/* The invariants of Megatron-LM's own test of its order, on its own sizes. */
+/* Invariants of interleaved's order that Megatron-LM's own test checks, on the sizes of that test. */
 static void order_invariants(void)
 {
     static const int sizes[][2] = {{1, 1}, {2, 2}, {2, 4}, {4, 4}, {4, 5}, {8, 9}, {8, 11}},
@@ -153,7 +153,7 @@ static void order_invariants(void)
 
 /* ---- time and memory ---- */
 
-/* The set, checked and simulated, times `unit` for every F, D and W. */
+/* Checks and simulates a schedule whose F, D and W take `unit` each. Returns the makespan. */
 static double overhead_of(PipeShape s, double unit, Simulation *sim)
 {
     double cost[256];
@@ -199,10 +199,10 @@ static void closed_forms(void)
                 }
 }
 
-/* Time beyond 3m, wait inside a stage, and peaks, in forwards of a whole rank: an event simulation of the
- * Zero Bubble authors' scheduler. Their V schedules search; ours are built, and reach the same. Independent
- * of m from 2p
- * - 1 on. */
+/* Time beyond 3m, wait inside a stage, and peaks of the first, the last and the fullest rank, in
+ * forwards of a whole rank. The numbers are those of an event simulation of the Zero Bubble authors'
+ * scheduler. Its V schedules come from a search; the generators here reach the same. The numbers do not
+ * depend on m >= 2p - 1. */
 static void published_overheads(void)
 {
     static const struct { int kind, p; double overhead, wait, first, last, most;
@@ -258,8 +258,8 @@ static void few_microbatches(void)
     }
 }
 
-/* Bubble rates of Qi et al. 2023, arXiv:2401.10241, table of measured times and computed rates: all 36 cells
- * of the schedules that are rules, not searches. */
+/* Bubble rates of Qi et al. 2023, arXiv:2401.10241, table of measured times and computed rates: all 36
+ * cells of the schedules that follow a rule (1f1b, zb-h1, zb-h2). */
 static void published_rates(void)
 {
     static const struct { int p, m; double f, d, w, hop, rate[3]; } row[] = {
@@ -297,8 +297,8 @@ static void published_rates(void)
         }
 }
 
-/* What a rank holds when a share of a microbatch stays for W alone: 1f1b is what it was, zb-h1's late W cost
- * only that share. */
+/* Peaks of zb-h1 when W needs a share of a microbatch's memory: a microbatch between D and W counts as that
+ * share. */
 static void weight_share(void)
 {
     PipeShape s = shape_of(SCHEDULE_ZB_H1, 4, 1, 8);
@@ -308,7 +308,7 @@ static void weight_share(void)
         s.weight_share = i / 4.0;
         schedules_open(&set, &s);
         simulate(&set, &sim, 0);
-        for (int r = 0; r < 4; r++) /* p - r microbatches between F and D, r between D and W */
+        for (int r = 0; r < 4; r++) /* rank r holds p - r microbatches between F and D, r between D and W */
             CHECK(fabs(sim.peak[r] - (4 - r + r * s.weight_share)) < 1e-12, "share %g rank %d: %g",
                   s.weight_share, r, sim.peak[r]);
         simulation_close(&sim);
@@ -316,8 +316,9 @@ static void weight_share(void)
     }
 }
 
-/* Times of single instructions: in the list's order, inside the makespan, messages from the end of what they
- * carry and in the list at that moment: behind what started before, in front of what starts then. */
+/* Checks the spans of single instructions. Computes follow each other in the list's order; so do messages.
+ * A message starts after the compute before it has started, and a send by the end of that compute.
+ * A compute starts no earlier than the message before it. The last compute ends at the makespan. */
 static void spans_of(const ScheduleSet *set, const Simulation *sim)
 {
     const PipeShape *s = &set->shape;
@@ -349,7 +350,7 @@ static void spans_of(const ScheduleSet *set, const Simulation *sim)
           "%s: busy %g, end %g of %g", name, busy, last, sim->makespan);
 }
 
-/* Every row: its name finds it, and its closed form is what its lists take. */
+/* Every row of SCHEDULES: its name finds it, and its closed form gives the rates of its simulated lists. */
 static void rows(void)
 {
     int known = 0;

@@ -22,8 +22,12 @@ static double most(const Simulation *sim, int p)
 
 /* ---- zb-auto ---- */
 
-/* Zero Bubble paper (Qi et al. 2023, arXiv:2401.10241), tables 4 and 5 with the models' sizes: heads, width;
- * ranks, microbatches; T_F, T_B, T_W, T_comm in ms; bubble rates of ZB-1p and ZB-2p. Sequences of 1024. */
+/* Cells of tables 4 and 5 of the Zero Bubble paper (Qi et al. 2023, arXiv:2401.10241), for sequences of 1024.
+ *
+ *   a, h           heads and width of the model
+ *   p, m           ranks, microbatches
+ *   f, d, w, hop   ms: T_F, T_B, T_W, T_comm
+ *   rate           bubble rates of ZB-1p and ZB-2p */
 static const struct { int a, h, p, m; double f, d, w, hop, rate[2]; } cells[] = {
     {24, 2304, 8, 24, 18.522, 18.086, 9.337, 0.601, {0.1585, 0.0433}},
     {24, 2304, 8, 32, 18.513, 18.086, 9.331, 0.626, {0.1242, 0.0039}},
@@ -38,7 +42,8 @@ static const struct { int a, h, p, m; double f, d, w, hop, rate[2]; } cells[] = 
     {48, 6144, 32, 128, 10.408, 10.204, 7.703, 0.408, {0.1106, 0.0029}},
     {48, 6144, 32, 256, 10.402, 10.248, 7.698, 0.460, {0.0594, 0.0018}}};
 
-/* The paper's memory: an activation is s b (34 h + 5 a s) bytes, of which W keeps 32 s b h. */
+/* The paper's cells. In its memory model an activation has s b (34 h + 5 a s) bytes; W needs 32 s b h of
+ * them. */
 static void published(void)
 {
     double worst = -1, longest = 0, start = cpu_now();
@@ -89,7 +94,8 @@ static void cost_ways(PipeShape *s, int way, double *cost)
     s->hops = way == UNEVEN ? cost + 192 : NULL;
 }
 
-/* Whether a schedule of the paper fits this limit, and then its times. */
+/* Simulates schedule `kind` on the shape s. t: makespan and bubble rate. Returns 1: its peak is within
+ * s.limit. */
 static int times_of(PipeShape s, ScheduleKind kind, double t[2])
 {
     ScheduleSet set;
@@ -148,7 +154,7 @@ static void sweep(void)
     printf("# %d searches\n", n);
 }
 
-/* Every order of one rank: after each prefix as many F as D, as many D as W, or more. */
+/* Lists all orders of F, D and W of m microbatches on one rank: no D before its F, no W before its D. */
 enum { ORDERS = 512 };
 static int orders(int m, char (*out)[16])
 {
@@ -168,8 +174,8 @@ static int orders(int m, char (*out)[16])
     return n;
 }
 
-/* The step's time of two ranks in these orders, by its definition; -1: they wait for each other, or hold too
- * much. */
+/* Time of a step of two ranks in these orders, by its definition; -1: the ranks wait for each other, or
+ * a rank holds more than `limit` microbatches. */
 static double time_of_two(const char *order[2], const double *cost, int m, int limit)
 {
     double end[3][2][4], at[2] = {0, 0};
@@ -191,7 +197,7 @@ static double time_of_two(const char *order[2], const double *cost, int m, int l
     return done[0][2] == m && done[1][2] == m ? fmax(at[0], at[1]) : -1;
 }
 
-/* Beside every schedule there is. */
+/* The search against all orders of two ranks. */
 static void exhaustive(void)
 {
     static char order[ORDERS][16];
@@ -227,7 +233,7 @@ static void exhaustive(void)
     CHECK(exact >= all * 3 / 4, "%d of %d", exact, all);
 }
 
-/* The compute of a rank, microbatches counted anew: what two neighbours exchanged make of it. */
+/* Renumbers the microbatches of a rank's compute, after two neighbours have been exchanged. */
 static void recount(InstrList *l)
 {
     int n[4] = {0};
@@ -235,7 +241,7 @@ static void recount(InstrList *l)
         l->list[i].mb = (uint16_t)n[l->list[i].op]++;
 }
 
-/* No two neighbours of any rank exchanged make the step shorter. */
+/* The exchange of two neighbouring instructions of a rank never makes the step shorter. */
 static void no_exchange_helps(void)
 {
     for (int round = 0; round < 30; round++) {
@@ -284,8 +290,8 @@ static void no_exchange_helps(void)
     }
 }
 
-/* Where memory does not matter the step takes no longer than it must: the last stage begins late, and never
- * waits. */
+/* With memory for 2p microbatches the step takes the least time possible: the last stage starts after p - 1
+ * forwards and never waits. */
 static void reaches_bound(void)
 {
     for (int p = 2; p <= 16; p *= 2) {
@@ -331,7 +337,7 @@ static void dualpipev(void)
         }
 }
 
-/* The phases of two ranks and four microbatches, by hand. */
+/* Lists of two ranks and four microbatches, written by hand from the phases of DualPipeV. */
 static void dualpipev_by_hand(void)
 {
     static const char want[] = "0F0,0F1,0F2,3F0,3I0,3W0,3F1,0F3,3B1,3F2,0B0,3B2,3F3,0B1,3B3,0I2,0W2,0I3,0W3\n"
@@ -461,7 +467,7 @@ static void broken_files(void)
     }
 }
 
-/* Bytes at random in the place of others never do more than be refused. */
+/* Files with random bytes in place of others are read, or refused with a message. */
 static void damaged(void)
 {
     static const char bytes[] = "0123456789FBIW, \n\r;(xSEND\0";
