@@ -16,14 +16,15 @@
 typedef struct {
     Device d;
     int quick;
-    int64_t T, H, F, V, side;      /* tokens, width, feed-forward width, vocabulary; of the square matrices */
+    int64_t T, H, F, V,            /* tokens, width, feed-forward width, vocabulary */
+        side;                      /* rows and columns of the square matrices */
     Mat x, y, z, dx, h, dh, a, w, wide, logits, stats, moments, gain, bias, dgain, dbias, hbias, table, wte,
         dwte, loss;
     Mat lse, delta, qkv, dqkv, o;
-    Mat8 x8, w8, t8;               /* x, w, and x transposed */
-    Fp8Scale *scale;               /* of them, and one that fp8_next moves */
+    Mat8 x8, w8, t8;               /* FP8 copies of x, w, and x transposed */
+    Fp8Scale *scale;               /* [3] scales of x and w, and one that fp8_next changes */
     float *master, *m, *v, *grad;
-    int64_t n;                     /* of them */
+    int64_t n;                     /* elements of master, m, v and grad that updates use */
     int32_t *token, *position;
     int64_t *sample;
     double *sums;
@@ -33,7 +34,7 @@ typedef struct {
     Attention shape;
 } Bench;
 
-/* ---- the ops, and what each must move or multiply ---- */
+/* ---- the ops, with the bytes that each must move or its FLOPs ---- */
 
 static double size(Mat m) { return (double)(m.rows * m.cols) * (double)dtype_size(m.type); }
 static const Mat none = {.type = BF16};
@@ -142,7 +143,7 @@ CASE(adam)
     b->d.adam(&b->d, &u);
     COUNT(30.0 * (double)b->n, 0);
 }
-/* The same elements as the layers of a model have them: half of the tensors are vectors. */
+/* Adam over as many elements in a model's list of tensors, half of them vectors. */
 CASE(adam_listed)
 {
     enum { TENSORS = 48, VECTOR = 1024 };
@@ -193,8 +194,7 @@ CASE(gelu_linear_fwd)
     b->d.linear_act_fwd(&b->d, b->a, mat_cols(b->h, 0, b->F), b->x, b->w, b->hbias, ACT_GELU_TANH);
     COUNT(0, layer_flops(b));
 }
-/* the layer after the activation, whose weight is [H, F]: what it sends back, times the activation's
- * derivative */
+/* Input gradient of the layer after the activation (weight [H, F]), times the activation's derivative. */
 CASE(gelu_linear_bwd)
 {
     Mat w = mat(b->w.p, b->H, b->F, BF16), da = mat_cols(b->dh, 0, b->F);
@@ -217,7 +217,7 @@ CASE(fp8_cast_weight)
     COUNT(2.5 * size(b->w), 0);
 }
 CASE(fp8_linear) { b->d.fp8_matmul(&b->d, b->a, b->x8, b->w8, none, 0); COUNT(0, layer_flops(b)); }
-static double attention_flops(const Bench *b)      /* causal: half of all pairs */
+static double attention_flops(const Bench *b)      /* causal: half of all (query, key) pairs count */
 {
     return 2.0 * (double)b->T * (double)b->shape.seq_q * b->shape.heads * b->shape.dim;
 }
@@ -239,7 +239,7 @@ CASE(attention_bwd)
                        &b->shape);
     COUNT(0, 2.5 * attention_flops(b));
 }
-/* heads of 64, as GPT-2's, and seven of 128 for one key and value, as Qwen2's */
+/* Runs attention with heads of another size and `groups` query heads for one key and value head. */
 static void with_heads(Bench *b, int dim, int groups, double *bytes, double *flops,
                        void (*run)(Bench *b, double *bytes, double *flops))
 {
@@ -259,7 +259,7 @@ CASE(attention_gqa_bwd) { with_heads(b, 128, b->quick ? 2 : 8, bytes, flops, run
 static const struct { const char *name; void (*run)(Bench *b, double *bytes, double *flops);
 } cases[] = {
     {"copy", run_copy},
-    {"matmul, square", run_matmul}, /* the ceilings come first */
+    {"matmul, square", run_matmul}, /* cases 0 and 1 set the ceilings of the others */
     {"add", run_add},
     {"add, in place", run_accumulate},
     {"zero", run_zero},
@@ -313,7 +313,7 @@ static Mat take(Bench *b, int64_t rows, int64_t cols, Dtype type)
     return mat(b->d.take(&b->d, (size_t)(rows * cols) * dtype_size(type)), rows, cols, type);
 }
 
-/* Small numbers of both signs, the same every time. */
+/* Fills m with numbers in [-0.5, 0.5), the same in every run. */
 static void fill(Bench *b, Mat m)
 {
     size_t n = (size_t)(m.rows * m.cols), bytes = n * dtype_size(m.type);
@@ -332,7 +332,7 @@ static void fill(Bench *b, Mat m)
     free(half);
 }
 
-/* Cosines and sines of one angle: rope keeps what it turns as large as it was. */
+/* Fills the rotary table with cosine and sine of one angle: rope then keeps the size of its numbers. */
 static void fill_angles(Bench *b, Mat table)
 {
     float *x = xcalloc(1, mat_bytes(table));
@@ -344,7 +344,7 @@ static void fill_angles(Bench *b, Mat table)
 
 static void *take_bytes(Bench *b, int64_t n) { return b->d.take(&b->d, (size_t)n); }
 
-/* Matrices of eight bits and their scales, which have seen the first. */
+/* Makes the FP8 matrices and their scales, by a first cast. */
 static void open_fp8(Bench *b)
 {
     b->scale = take_bytes(b, 3 * (int64_t)sizeof *b->scale);
@@ -414,7 +414,7 @@ static void open_bench(Bench *b, int quick)
     free(ids);
 }
 
-/* The matrix products with the fastest of the library's algorithms, as a run chooses them before its first
+/* Chooses the fastest of the library's algorithms for every matrix product, as a run does before its first
  * step. */
 static void tune(Bench *b, Algorithms *known)
 {
@@ -443,7 +443,7 @@ static int by_value(const void *a, const void *b)
 
 typedef struct { cudaEvent_t begin, end; } Clock;
 
-/* Milliseconds of `loops` runs. */
+/* Milliseconds of `loops` runs of case `at`. */
 static double loop(Bench *b, int at, int loops, Clock c, double *bytes, double *flops)
 {
     cudaStream_t s = cuda_stream(&b->d);
@@ -457,7 +457,7 @@ static double loop(Bench *b, int at, int loops, Clock c, double *bytes, double *
     return ms;
 }
 
-/* Seconds of one run: the middle of five loops. */
+/* Seconds of one run of case `at`: median of five loops. */
 static double measure(Bench *b, int at, Clock c, double *bytes, double *flops)
 {
     double sample[5];
@@ -484,7 +484,7 @@ static void print_row(int json, int at, const char *name, const char *what, int 
     fflush(stdout);
 }
 
-/* Row `at` of the table. ceiling: GB/s, TFLOP/s, which the first two set. */
+/* Measures and prints case `at`. ceiling: GB/s and TFLOP/s; cases 0 and 1 set them. */
 static void run_case(Bench *b, int at, const char *name, Clock clock, double ceiling[2], int json)
 {
     double bytes, flops, t = measure(b, at, clock, &bytes, &flops),
@@ -497,7 +497,7 @@ static void run_case(Bench *b, int at, const char *name, Clock clock, double cei
     print_row(json, at, name, what, kind, rate, rate / ceiling[kind], t);
 }
 
-/* The same case through cuDNN, or why not. */
+/* Measures and prints attention case `at` through cuDNN, or prints why cuDNN does not compute it. */
 static void run_cudnn(Bench *b, int at, Clock clock, double ceiling[2], int json)
 {
     Products p = {0};

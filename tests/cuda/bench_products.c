@@ -14,7 +14,7 @@
 
 typedef struct { const char *layer, *pass; int64_t rows, out, in; } Named;
 
-/* What of the model [out, in] is the weight of. */
+/* Name of the layer whose weight is [out, in]. */
 static const char *layer_of(const Config *c, int64_t out, int64_t in)
 {
     int64_t H = c->hidden_size, F = c->ffn_hidden_size, Q = c->num_attention_heads * c->kv_channels;
@@ -28,7 +28,7 @@ static const char *layer_of(const Config *c, int64_t out, int64_t in)
     return "other";
 }
 
-/* y [rows, out] = x [rows, in] w^T, and its two gradients. */
+/* Layer, pass and sizes of a product: y [rows, out] = x [rows, in] w^T or one of its two gradients. */
 static Named name_of(const Config *c, const Product *q)
 {
     static const char *const pass[] = {"forward", "input gradient", "weight gradient"};
@@ -57,8 +57,8 @@ static Named name_of(const Config *c, const Product *q)
     return n;
 }
 
-/* Random numbers of both signs in BF16: a GPU multiplies zeros faster. Two of them are an F32, each byte is
- * an FP8. */
+/* Fills memory with random BF16 of both signs: a GPU multiplies zeros faster. Products in F32 read two
+ * of them as one number, products in FP8 read each byte as one. */
 static void fill(Device *d, char *memory, size_t bytes)
 {
     const size_t piece = (size_t)1 << 24;
@@ -94,7 +94,7 @@ static double loop(Bench *b, Products *one, int loops)
     return ms;
 }
 
-/* Seconds of one product: the middle of five loops. */
+/* Seconds of one product: median of five loops. */
 static double measure(Bench *b, Product *q)
 {
     Products one = {.list = q, .n = 1};
@@ -109,7 +109,7 @@ static double measure(Bench *b, Product *q)
     return sample[samples / 2];
 }
 
-/* Bytes of a product's operands, and what lies between them. */
+/* Bytes of memory for a product's operands, with the padding between them. */
 static size_t room_of(const Product *q)
 {
     size_t n = (PRODUCT_MATS + 1) * ARENA_ALIGN + sizeof(Fp8Scale);
@@ -128,7 +128,7 @@ static void open_bench(Bench *b, const Products *p, const Config *c, Algorithms 
     CUDA_OK(cudaEventCreate(&b->end));
     cuda_tune(&b->d, p, known, b->quick ? 1 : (int)c->cublaslt_tune, b->memory, b->bytes);
     fill(&b->d, b->memory, b->bytes);
-    Fp8Scale scale = {.scale = 1};         /* replayed products in FP8 find theirs first */
+    Fp8Scale scale = {.scale = 1};         /* a replayed FP8 product reads its scale at the start of memory */
     b->d.put(&b->d, b->memory, &scale, sizeof scale);
 }
 

@@ -20,9 +20,9 @@ typedef struct { int kind; double ms, idle; int64_t calls; } Total;
 static Device gpu;
 static Span *span;
 static int64_t spans, span_room;
-static int64_t *told;                  /* the span of each verdict */
+static int64_t *told;                  /* [tells] span of each verdict that the host has read */
 static int64_t tells;
-static int inside;                     /* an op that another one calls is part of it */
+static int inside;                     /* depth of nested ops; only the outermost op is a span */
 
 static cudaEvent_t mark(Device *d)
 {

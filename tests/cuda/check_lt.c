@@ -15,7 +15,7 @@ static LtMat of(int64_t rows, int64_t cols, cudaDataType type)
     return (LtMat){(void *)4096, rows, cols, cols, type};
 }
 
-/* Descriptor and layouts, as for a product that is new. */
+/* Makes descriptor and layouts of a product, as the first call of a new product does. */
 static void say(Lt *lt, const LtProduct *q)
 {
     Plan p = {.key = key_of(q), .used = 1};
@@ -43,7 +43,7 @@ int main(void)
                     .b = of(64, 48, CUDA_R_8F_E4M3), .tb = 1, .acc = 1, .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
                     .scale_a = &scale, .scale_b = &scale, .fast = 1};
     say(&lt, &q);
-    /* asked without a handle it knows nothing, once it has taken the preferences */
+    /* without a handle the library accepts the preferences and finds no algorithm */
     Plan p = {.key = key_of(&q), .used = 1};
     cublasLtMatmulHeuristicResult_t found;
     describe(&lt, &p, &q);

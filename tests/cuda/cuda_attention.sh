@@ -1,7 +1,7 @@
 #!/bin/sh
-# tests/cuda/cuda_attention.sh -- attention_backend: what a run says that attention computes with, and that it does; over the
-# emulated device and cuDNN. Losses of both ways agree to what BF16 leaves; and one that needs what is not there is
-# refused, or goes the other way and says why.
+# tests/cuda/cuda_attention.sh -- attention_backend on the emulated device and cuDNN: a run computes attention with the
+# kernels that it names. Losses of both backends agree to the accuracy of BF16. A backend that cannot be used is refused;
+# `auto` takes the other one and says why.
 set -e
 work=${WORK:?} program=${EMULATED:-build/emulated}/train
 export EMULATION_GUARD=1
@@ -17,18 +17,18 @@ parallel: {distributed_backend: staged}
 checkpoint: {save: $work/run, save_at_end: false, save_interval: null}
 log: {log_interval: 1}
 YAML
-run() { # NAME options: $work/NAME.said, $work/NAME.losses
+run() { # NAME options: trains; standard output and error to $work/NAME.said, losses to $work/NAME.losses
     name=$1
     shift
     rm -rf "$work/run"
     "$program" "$work/tiny.yaml" "$@" > "$work/$name.said" 2>&1 || { cat "$work/$name.said"; exit 1; }
     grep -o '"lm_loss": *[^,]*' "$work/run/metrics.jsonl" > "$work/$name.losses"
 }
-says() { # NAME text
+says() { # NAME PATTERN: the run NAME has printed one line `attention: PATTERN`
     [ "$(grep -c "^attention: $2" "$work/$1.said")" = 1 ] ||
         { cat "$work/$1.said"; echo "$1: not 'attention: $2'"; exit 1; }
 }
-refused() { # CODE ID options
+refused() { # CODE ID options: the run ends with CODE and one line error[ID]
     code=$1 id=$2
     shift 2
     rm -rf "$work/run"
@@ -49,7 +49,7 @@ paste "$work/flash.losses" "$work/fused.losses" | awk '
     { d = $2 - $4; if (d < 0) d = -d; if (d > 0.02 * $2) { print "losses", $2, $4; bad = 1 } }
     END { if (NR != 2) { print NR " losses"; bad = 1 } exit bad }'
 
-# where cuDNN cannot, and why
+# cases that cuDNN cannot compute, with the reason that the run prints
 EMULATION_CUDNN=absent run absent
 says absent 'our own kernels: cuDNN: cannot open it'
 cmp -s "$work/absent.losses" "$work/flash.losses" ||
@@ -63,12 +63,12 @@ EMULATION_CUDNN=absent refused 5 cudnn attention_backend=fused
 EMULATION_CUDNN=greedy refused 5 cudnn attention_backend=fused
 refused 2 'config[a-z-]*' attention_backend=fused attention_dropout=0.1
 
-# the faster of the two, by times that are in the file: turned round, they choose the other
-known="cublaslt_tune=2 cublaslt_algorithms=$work/times.json"      # products too are those of the file
+# auto takes the faster backend by the times in the file: other times there choose the other backend
+known="cublaslt_tune=2 cublaslt_algorithms=$work/times.json"      # algorithms of products come from the file, too
 # shellcheck disable=SC2086
 run timed $known
 says timed 'emulated cuDNN.*; forward: .* ms, .* ms; backward: .* ms, .* ms$'
-turn() { # FORWARD BACKWARD NAME: hexadecimal nanoseconds of our kernels; cuDNN's are 1000; then a run with these
+turn() { # FORWARD BACKWARD NAME: writes nanoseconds of our own kernels to the file, 1000 for cuDNN; then runs NAME
     "${PYTHON:-python3}" - "$work/times.json" "$1" "$2" <<'PY'
 import json, sys
 path, forward, backward = sys.argv[1:]
@@ -95,7 +95,7 @@ turn 1200000 900 mixed
 EMULATION_CUDNN=forward run forward2 $known
 cmp -s "$work/mixed.losses" "$work/forward2.losses" || { echo "cuDNN is faster in the forward alone"; exit 1; }
 
-# what it takes of the GPU's memory is in the plan, and is not taken where it is not used
+# cuDNN's memory is in the plan; a run without cuDNN does not take it
 total() { sed -n 's/^memory of rank 0.*: \([0-9.]*\) MB in all.*/\1/p' "$work/$1.said"; }
 planned=$("$program" plan "$work/tiny.yaml" --json | awk -F'[:,]' '/"total"/ { printf "%.1f", $2 / 1e6; exit }')
 [ "$(total auto)" = "$planned" ] || { echo "plan: $planned MB, run: $(total auto)"; exit 1; }
@@ -106,8 +106,8 @@ awk -v a="$(total auto)" -v f="$(total flash)" 'BEGIN { exit !(a > f + 16) }' ||
 plan() { "$1" plan "$work/tiny.yaml" attention_backend=fused --json; }
 plan "$TRAIN" > "$work/plan" && plan "$program" | cmp - "$work/plan" || { echo "other plans without CUDA"; exit 1; }
 
-# less memory: said with what helps; and too little for cuDNN alone
-memory() { # MEGABYTES beyond what our own kernels and the reserve need: of the GPU
+# too little memory is refused with a remedy; with too little for cuDNN alone, auto takes our own kernels
+memory() { # MEGABYTES: bytes of a GPU that has MEGABYTES more than our own kernels and the reserve need
     awk -v m="$(total flash)" -v more="$1" 'BEGIN { printf "%.0f", (m + more) * 1e6 + 2 ^ 30 }'
 }
 EMULATION_MEMORY=$(memory 12) refused 5 memory-plan
@@ -117,7 +117,7 @@ EMULATION_MEMORY=$(memory 8) run smaller
 says smaller 'our own kernels: emulated cuDNN: its [0-9]* bytes of workspace are more than'
 EMULATION_MEMORY=$(memory 8) refused 5 cudnn attention_backend=fused
 
-# two ranks, one of which has no cuDNN: both do without
+# two ranks, one of which has no cuDNN: neither uses it
 cat > "$work/half" <<'SH'
 #!/bin/sh
 [ "${OMPI_COMM_WORLD_RANK:-0}" = 0 ] || export EMULATION_CUDNN=absent

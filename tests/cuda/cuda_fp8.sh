@@ -1,5 +1,6 @@
 #!/bin/sh
-# tests/cuda/cuda_fp8.sh -- delayed FP8 scales on the emulated GPU: kept by checkpoints, of whole tensors in every layout.
+# tests/cuda/cuda_fp8.sh -- delayed FP8 scales on the emulated GPU: checkpoints hold them, and every layout has the scales
+# of whole tensors.
 cd "$(dirname "$0")/../.." || exit 2
 emulated=${EMULATED:-build/emulated} work=${WORK:-$(mktemp -d)} fail=0 python=${PYTHON:-python3}
 cpu=${TRAIN:-$PWD/build/cpu/train}
@@ -15,7 +16,7 @@ precision: {params_dtype: bf16, device: cuda, fp8: hybrid, cublaslt_tune: 1}
 log: {log_interval: 1}
 checkpoint: {save_interval: 3}
 YAML
-train() { # DIRECTORY RANKS options...
+train() { # DIRECTORY RANKS options...: trains into $work/DIRECTORY
     dir=$1 ranks=$2
     shift 2
     timeout 240 scripts/launch -n "$ranks" "$work/tiny.yaml" "save=$work/$dir" "$@" > "$work/log" 2>&1 || {
@@ -23,9 +24,9 @@ train() { # DIRECTORY RANKS options...
         return 1
     }
 }
-# loss and norm of the steps from FIRST on
+# numbers DIRECTORY FIRST -- iteration, loss and norm of the steps from FIRST on
 numbers() { sed -nE 's/.*"iteration": *([0-9]+),.*"lm_loss": *([^,}]*).*"grad_norm": *([^,}]*).*/\1 \2 \3/p' "$work/$1/metrics.jsonl" | awk -v first="$2" '$1 >= first'; }
-try() { # what, then a command
+try() { # WHAT COMMAND...: runs the command and prints WHAT as passed or failed
     what=$1
     shift
     if "$@"; then
@@ -36,7 +37,7 @@ try() { # what, then a command
     fi
 }
 same() { numbers "$1" 4 > "$work/a"; numbers "$2" 4 > "$work/b"; [ -s "$work/a" ] && [ "$(wc -l < "$work/b")" = 3 ] && cmp "$work/a" "$work/b"; }
-close_to() { # losses within 2 %, norms within 10 %: what FP8 rounds otherwise in another layout
+close_to() { # DIRECTORY DIRECTORY: losses within 2 %, norms within 10 %, as layouts round differently in FP8
     numbers "$1" 4 > "$work/a"
     numbers "$2" 4 > "$work/b"
     paste -d' ' "$work/a" "$work/b" | awk '
@@ -44,8 +45,8 @@ close_to() { # losses within 2 %, norms within 10 %: what FP8 rounds otherwise i
         NF != 6 || off($2, $5) > 0.02 || off($3, $6) > 0.1 { bad = 1 }
         END { exit bad || NR != 3 }' || { paste "$work/a" "$work/b"; return 1; }
 }
-# The scales of two checkpoints: the same tensors, magnitudes of the same steps. In the first step those of weights agree
-# exactly, and of inputs too where no products are cut.
+# Compares the scales of two checkpoints: they have the same tensors and the magnitudes of the same steps. In the first
+# step magnitudes of weights agree exactly, those of inputs to WITHIN (0 where no products are cut), of gradients to 0.5.
 scales() { # DIRECTORY DIRECTORY WITHIN
     "$python" - "$work/$1/checkpoints/iter_0000003" "$work/$2/checkpoints/iter_0000003" "$3" <<'PYTHON'
 import json, struct, sys
@@ -93,7 +94,7 @@ for layout in "2 tensor_model_parallel_size=2 sequence_parallel=true" "2 pipelin
     try "as it would have" close_to whole other
 done
 rm -rf "$work/other"
-# a checkpoint without scales; one with scales, for a run without
+# FP8 goes on from a checkpoint without scales, and BF16 from one with scales
 try "3 steps in BF16" train other 1 fp8=none train_iters=3
 try "3 more in FP8" train other 1 load=latest
 try "and with scales of one step more" train other 1 fp8=none load=latest train_iters=9

@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/cuda/cuda_launches.sh -- launches of a step on the emulated GPU: what goes over all tensors does so in one launch, and weights are
-# rounded to FP8 once. Counted in two runs of a different number of steps, so that what happens once falls out.
+# tests/cuda/cuda_launches.sh -- launches of a step on the emulated GPU: kernels over all tensors are launched once, and
+# weights are rounded to FP8 once. The launches of a step are the difference between runs of three steps and one step,
+# halved: launches outside the steps cancel.
 cd "$(dirname "$0")/../.." || exit 2
 emulated=${EMULATED:-build/emulated} work=${WORK:-$(mktemp -d)} fail=0
 "${TRAIN:-$PWD/build/cpu/train}" tokenize src -o "$work/corpus" > /dev/null 2>&1 || exit 2
@@ -12,7 +13,7 @@ optimizer: {lr: 0.001, lr_decay_style: constant}
 precision: {params_dtype: bf16, device: cuda}
 checkpoint: {save_at_end: false}
 YAML
-launches() { # ITERATIONS KERNEL options...: of the kernel in a run
+launches() { # ITERATIONS KERNEL options...: prints the launches of the kernel in a run
     iterations=$1 kernel=$2
     shift 2
     rm -rf "$work/run" "$work/launches"
@@ -20,7 +21,7 @@ launches() { # ITERATIONS KERNEL options...: of the kernel in a run
         tail -n 5 "$work/log" >&2
     awk -v kernel="$kernel" 'index($0, kernel) { n += $1 } END { print n + 0 }' "$work/launches"
 }
-expect() { # LAUNCHES KERNEL options...: of the kernel in a step
+expect() { # LAUNCHES KERNEL options...: the kernel has that many launches in a step
     want=$1
     shift
     got=$((($(launches 3 "$@") - $(launches 1 "$@")) / 2))
@@ -36,7 +37,8 @@ expect 1 k_update optimizer=adam
 expect 2 k_squares optimizer=lamb
 expect 2 k_update optimizer=lamb
 expect 1 k_update optimizer=sgd
-# 48 products of two microbatches: inputs and gradients as they are and transposed; weights twice where copies are not kept
+# 48 products, two microbatches: inputs and gradients are cast as they are and transposed; weights are cast once with
+# copies that are kept, twice without
 expect $((48 * (2 * 4 + 1))) k_fp8_cast fp8=hybrid
 expect $((48 * (4 + 2))) k_fp8_cast fp8=hybrid global_batch_size=1
 [ $fail = 0 ]

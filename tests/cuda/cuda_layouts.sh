@@ -1,10 +1,10 @@
 #!/bin/sh
-# tests/cuda/cuda_layouts.sh [short|long|drop] -- whole runs with `device: cuda` on the emulated GPU beside the same runs on the CPU: three
-# steps in F32, each loss within 1e-5, each gradient norm within 1e-4; in FP8 beside BF16 5e-3 and 5e-2.
+# tests/cuda/cuda_layouts.sh [short|long|drop] -- runs with `device: cuda` on the emulated GPU against the same runs on the
+# CPU: three steps in F32, each loss within 1e-5, each gradient norm within 1e-4; FP8 against BF16 within 5e-3 and 5e-2.
 #   short   a few layouts, one order of the streams each (default)
 #   long    all layouts, SEEDS orders each (default 20)
-#   drop    every place where a stream or the host waits left out, one at a time: a layout has to fail under one of TRIES orders
-#           (default 3)
+#   drop    leaves out each place where a stream or the host waits, one at a time: a layout has to fail under one of TRIES
+#           orders (default 3)
 # EMULATED names the build with CUDA=emulated.
 cd "$(dirname "$0")/../.." || exit 2
 emulated=${EMULATED:-build/emulated} work=${WORK:-$(mktemp -d)} seeds=${SEEDS:-20} tries=${TRIES:-3} fail=0 n=0
@@ -21,7 +21,7 @@ optimizer: {lr: 0.001, lr_decay_style: constant}
 log: {log_interval: 1}
 checkpoint: {save_at_end: false}
 YAML
-# ranks, then options; * in front: of the short set. Every schedule, every ZeRO stage, both backends, every overlap
+# A line: ranks and options; the short set has a * in front. The lines cover all schedules, ZeRO stages, backends, overlaps.
 layouts() {
     sed -e 's/tp=/tensor_model_parallel_size=/; s/pp=/pipeline_model_parallel_size=/; s/ sp / sequence_parallel=true /; s/zero=/data_parallel_sharding_strategy=/' \
         -e 's/overlap$/overlap_grad_reduce=true overlap_param_gather=true/; s/schedule=/pipeline_schedule=/; s/ staged/ distributed_backend=staged/' \
@@ -70,13 +70,13 @@ LAYOUTS
 }
 # loss and norm of every step, from metrics.jsonl
 numbers() { sed -nE 's/.*"lm_loss": *([^,}]*).*"grad_norm": *([^,}]*).*/\1 \2/p' "$1/metrics.jsonl"; }
-train() { # PROGRAM DIRECTORY RANKS options
+train() { # PROGRAM DIRECTORY RANKS options: trains into DIRECTORY
     program=$1 dir=$2 ranks=$3
     shift 3
     rm -rf "$dir"
     TRAIN=$program timeout 300 scripts/launch -n "$ranks" "$work/tiny.yaml" "save=$dir" "$@" > "$work/log" 2>&1
 }
-compare() { # DIRECTORY OF THE CPU, OF THE GPU, how far losses and norms may be apart
+compare() { # CPU-DIRECTORY GPU-DIRECTORY LOSS NORM: losses agree to LOSS, norms to NORM, relative
     numbers "$1" > "$work/a"
     numbers "$2" > "$work/b"
     paste -d' ' "$work/a" "$work/b" | awk -v loss="$3" -v norm="$4" '
@@ -84,11 +84,11 @@ compare() { # DIRECTORY OF THE CPU, OF THE GPU, how far losses and norms may be 
         NF != 4 || !(off($1, $3) <= loss) || !(off($2, $4) <= norm) { bad = 1 }
         END { exit bad || NR != 3 }'
 }
-one() { # RANKS options...: on the CPU, and on the GPU under the orders $orders
+one() { # RANKS options...: compares a run on the CPU with runs on the GPU under the orders $orders
     ranks=$1
     shift
-    # what a GPU has and the CPU has not; beside its BF16 FP8 is rough, the more so while delayed scales are still those
-    # that they start with
+    # host: options without those that only a GPU has. FP8 is far from the CPU's BF16, most of all in the first steps, with
+    # the initial delayed scales
     host=$(printf '%s\n' "$@" | grep -Ev '^(distributed_backend|fp8.*)=' | tr '\n' ' ')
     case $* in *fp8=hybrid*) near="5e-3 5e-2" ;; *) near="1e-5 1e-4" ;; esac
     # shellcheck disable=SC2086
@@ -122,7 +122,7 @@ if [ "${1:-short}" != drop ]; then
     [ $fail = 0 ] && [ $n -gt 0 ]
     exit
 fi
-# Places that wait, as the layouts meet them; barriers are the op tests' affair.
+# drop: collects the places that wait in these layouts. Barriers of kernels are left to the op tests (emulation.sh).
 : > "$work/sites"
 while read -r ranks options; do
     # shellcheck disable=SC2086

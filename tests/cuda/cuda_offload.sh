@@ -1,7 +1,8 @@
 #!/bin/sh
-# tests/cuda/cuda_offload.sh -- runs on the emulated GPU whose optimizer state lies in the host's memory, and whose updates so run
-# beside the next step, have the bits of the same runs on it that offload nothing: losses, norms, and every tensor of both
-# checkpoints, the first of them saved in between. The stream of these updates, the fifth, is as late as it can be. SEEDS: orders of the streams each (default 1). EMULATED names the build.
+# tests/cuda/cuda_offload.sh -- runs on the emulated GPU that offload the optimizer's state have the bits of runs that do
+# not: losses, norms, and every tensor of two checkpoints, the first from the middle of the run. Offloaded updates run on
+# the fifth stream, beside the next step; here that stream is as late as it can be. SEEDS: orders of the streams for each
+# run (default 1). EMULATED names the build.
 set -e
 emulated=${EMULATED:-build/emulated} work=${WORK:?} seeds=${SEEDS:-1}
 launch=$PWD/scripts/launch
@@ -16,7 +17,7 @@ checkpoint: {save_interval: 3}
 log: {log_interval: 1}
 YAML
 numbers() { sed -nE 's/.*"lm_loss": *([^,}]*).*"grad_norm": *([^,}]*).*/\1 \2/p' "$1/metrics.jsonl"; }
-run() { # DIRECTORY RANKS options
+run() { # DIRECTORY RANKS options: trains into DIRECTORY
     dir=$1 ranks=$2
     shift 2
     rm -rf "$dir"

@@ -13,31 +13,31 @@ typedef enum { IN, OUT, INOUT, RAW, EXACT } Role;
 typedef struct {
     Mat m;
     Role role;
-    int mapped;                 /* lies in the host's memory */
-    char *base;                /* what take or mapped_take gave, and its size */
-    size_t bytes;
-    double loose;              /* factor on the tolerance */
-    double largest;            /* at least this, of what rounding is measured by */
-    Dtype rounded;             /* the type that a number went through: m.type on the GPU */
-    char *host;                /* after the run: all bytes */
+    int mapped;                /* bool: the tensor is in the host's memory */
+    char *base;                /* memory of take or mapped_take */
+    size_t bytes;              /* size of base */
+    double loose;              /* factor on the tolerance of arithmetic */
+    double largest;            /* lower bound of the largest element, to which tolerances are relative */
+    Dtype rounded;             /* type that the numbers were rounded to: m.type on the GPU */
+    char *host;                /* [bytes] copy of base after the run */
 } Tensor;
 
 typedef struct {
     Device *d;
-    int oracle;                /* this is the CPU in F64 */
-    Dtype storage;             /* of the case, on the GPU */
+    int oracle;                /* bool: this device is the reference, the CPU in F64 */
+    Dtype storage;             /* storage type of the case on the GPU */
     uint64_t seed, draws;
-    int tight;                 /* dense and aligned: the widest accesses */
+    int tight;                 /* bool: tensors are aligned to 16 bytes, for the widest accesses */
     Tensor t[TENSORS];
     int n;
 } Bench;
 
-/* In [lo, hi]. */
+/* Random integer in [lo, hi]. */
 static inline int64_t draw(Bench *b, int64_t lo, int64_t hi)
 {
     return lo + (int64_t)(philox(b->seed, b->draws++, 0).v[0] % (uint64_t)(hi - lo + 1));
 }
-/* A size: small ones, round ones, odd ones. */
+/* Random size in [1, most]: small, round or odd. */
 static inline int64_t draw_size(Bench *b, int64_t most)
 {
     static const int64_t some[] = {1,   2,   3,   5,   8,   16,  24,   31,   32,   33,  64,
@@ -46,7 +46,7 @@ static inline int64_t draw_size(Bench *b, int64_t most)
     n = draw(b, 0, 2) ? n : odd;
     return n > most ? odd : n;
 }
-/* A number of columns: with `tight` a whole number of 16-byte pieces of every type. */
+/* Random number of columns in [1, most]; with `tight` a multiple of 8, 16 bytes of the narrowest type. */
 static inline int64_t draw_cols(Bench *b, int64_t most)
 {
     int64_t n = draw_size(b, most);
@@ -90,7 +90,7 @@ static inline Mat numbers(Bench *b, Role role, int64_t rows, int64_t cols, Dtype
     tensor_put(b, t);
     return t->m;
 }
-/* Normal numbers of this standard deviation: read alone; read and written. */
+/* input: normal numbers of standard deviation `spread`, read by the op; changed: read and written. */
 static inline Mat input(Bench *b, int64_t rows, int64_t cols, Dtype type, double spread)
 {
     return numbers(b, IN, rows, cols, type, spread, 0);
@@ -99,16 +99,16 @@ static inline Mat changed(Bench *b, int64_t rows, int64_t cols, Dtype type, doub
 {
     return numbers(b, INOUT, rows, cols, type, spread, 0);
 }
-/* Written: NaN before. */
+/* A tensor that the op writes; it holds NaN before. */
 static inline Mat output(Bench *b, int64_t rows, int64_t cols, Dtype type)
 {
     Tensor *t = tensor_add(b, OUT, rows, cols, type);
     tensor_put(b, t);
     return t->m;
 }
-/* The last tensor may be `loose` times further off. */
+/* Multiplies the last tensor's tolerance by `loose`. */
 static inline void loosen(Bench *b, double loose) { b->t[b->n - 1].loose = loose; }
-/* x, an input, is written too: it is the output as well. */
+/* Makes the input x an output, too. */
 static inline Mat in_place(Bench *b, Mat x)
 {
     for (int i = 0; i < b->n; i++)
@@ -116,7 +116,7 @@ static inline Mat in_place(Bench *b, Mat x)
             b->t[i].role = INOUT;
     return x;
 }
-/* The output is one of its own, or lies on x when they are of one type. */
+/* An output of x's shape and type: x itself or a tensor of its own, by chance. */
 static inline Mat output_or(Bench *b, Mat x)
 {
     Dtype type = F32;
@@ -126,7 +126,7 @@ static inline Mat output_or(Bench *b, Mat x)
     return draw(b, 0, 1) ? in_place(b, x) : output(b, x.rows, x.cols, type);
 }
 
-/* Bytes that are the same on both sides. */
+/* Bytes that are the same on CPU and GPU. */
 static inline void *raw(Bench *b, const void *p, size_t bytes)
 {
     Tensor *t = tensor_add(b, RAW, 1, (int64_t)(bytes + 3) / 4, I32);
@@ -134,7 +134,7 @@ static inline void *raw(Bench *b, const void *p, size_t bytes)
     tensor_put(b, t);
     return t->m.p;
 }
-/* n whole numbers in [lo, hi]. */
+/* n random integers in [lo, hi]. */
 static inline int32_t *whole(Bench *b, int64_t n, int64_t lo, int64_t hi)
 {
     int32_t *v = xcalloc((size_t)n + 1, sizeof *v);
@@ -145,7 +145,7 @@ static inline int32_t *whole(Bench *b, int64_t n, int64_t lo, int64_t hi)
     return p;
 }
 
-/* Runs fn on CPU (F64) and GPU twice, compares; what: said of a failure. */
+/* Runs fn once on the CPU in F64 and twice on the GPU, and compares. what: name in messages of failures. */
 void compare_op(const char *what, void (*fn)(Bench *b), Device *oracle, Device *gpu, Dtype storage,
                 uint64_t seed, int tight);
 #endif

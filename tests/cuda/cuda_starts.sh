@@ -1,8 +1,8 @@
 #!/bin/sh
-# tests/cuda/cuda_starts.sh -- the executable built with CUDA=1, on a machine without a driver: it trains on the CPU with the
-# bits of the one built without, says in one line why device: cuda cannot be, and asks the loader for no library of
-# NVIDIA's. Builds for one kind of GPU, in a folder of its own, unless build/cuda/train is newer than its sources. 77,
-# for "not run": no nvcc, or a GPU that can be used. BUILT=FOLDER: what was built there.
+# tests/cuda/cuda_starts.sh -- the executable built with CUDA=1, on a machine without a driver: it trains on the CPU with
+# the bits of a build without CUDA, refuses `device: cuda` with one error line, and links no library of NVIDIA's. Tests
+# build/cuda/train when that is newer than its sources, otherwise builds for one kind of GPU in another folder.
+# BUILT=FOLDER: tests FOLDER/train. Ends with 77 (not run) without nvcc or with a usable GPU.
 set -e
 work=${WORK:?}
 command -v "${NVCC:-nvcc}" > /dev/null || { echo "no nvcc: the build with CUDA=1 is not tried"; exit 77; }
@@ -23,7 +23,7 @@ train: {micro_batch_size: 2, global_batch_size: 4, train_iters: 5}
 optimizer: {lr: 0.01, lr_decay_style: constant}
 log: {log_interval: 1}
 YAML
-plain=build/cpu/train                    # not one with sanitizers, whose bits are others
+plain=build/cpu/train                    # a build with sanitizers has other bits
 [ -x $plain ] || plain=$TRAIN
 for with in "$plain" "$built"; do
     "$with" "$work/tiny.yaml" save="$work/run" save_interval=null save_at_end=false > "$work/log" 2>&1 ||
@@ -39,7 +39,7 @@ done
 [ "$(grep -c '^error\[cuda\].*no GPU can be used.*; change: device: cpu' "$work/log")" = 1 ] &&
     [ "$(wc -l < "$work/log")" = 1 ] || { echo "not one error line"; cat "$work/log"; exit 1; }
 "$built" plan "$work/tiny.yaml" device=cuda > "$work/log" 2>&1 || { echo "no plan"; cat "$work/log"; exit 1; }
-# the libraries themselves, where they are, take what is said to them
+# the real libraries, where they are installed, accept the project's calls
 home=${CUDA_HOME:-$(dirname "$(dirname "$(command -v "${NVCC:-nvcc}")")")}
 if [ -e "$home/lib64/libcublasLt.so" ] && [ -e "$home/lib64/libnccl.so.2" ]; then
     ${CC:-gcc} -std=gnu11 -O1 -Ikernels -Ikernels/cuda -Itests -isystem "$home/include" tests/cuda/check_lt.c \

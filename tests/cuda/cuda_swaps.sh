@@ -1,12 +1,13 @@
 #!/bin/sh
-# tests/cuda/cuda_swaps.sh -- calls of NCCL in another order on one rank: each of the first LAUNCHES (default 40) launches of rank 1 after
-# the one that follows it, and no order between communicators at all. Every one has to be noticed, by numbers or by a job that ends.
+# tests/cuda/cuda_swaps.sh -- NCCL calls in another order on one rank: each of the first LAUNCHES (default 40) launches of
+# rank 1 is exchanged with the next one; then communicators have no common order. Each change has to give wrong numbers or
+# end the job.
 cd "$(dirname "$0")/../.." || exit 2
 emulated=${EMULATED:-build/emulated} fail=0
 log=$(mktemp) || exit 2
 trap 'rm -f "$log"' EXIT
 export EMULATION_HANG=5 TRAIN="$PWD/$emulated/test_cuda_comm"
-try() { # what
+try() { # WHAT: the test of groups fails; WHAT names the change
     if timeout 120 scripts/launch -n 4 nccl > "$log" 2>&1; then
         echo "not ok - $1: nothing fails"
         fail=1

@@ -15,7 +15,7 @@ static const Gpu gpus[] = {
     {100, 148, 232448, 132644864, 256, "NVIDIA B200"},
 };
 
-/* As cuDNN writes a description: names and units are those of the runtime's device attributes. */
+/* Description of a GPU as cuDNN writes it. Names and units are those of the runtime's device attributes. */
 static char *description(const Gpu *g)
 {
     char *text = xcalloc(2048, 1);
@@ -34,7 +34,7 @@ static char *description(const Gpu *g)
     return text;
 }
 
-/* As a layer has them: q, k and v side by side, and their gradients. */
+/* Shape of a layer's attention: q, k and v are columns of one matrix, and so are their gradients. */
 static SdpaShape layer(int backward, Dtype type, int64_t batch, int64_t seq, int heads, int kv, int dim,
                        int64_t window)
 {

@@ -1,13 +1,13 @@
 #!/bin/sh
-# tests/cuda/emulation.sh [PATTERN] -- the op tests on the emulated device under SEEDS seeds (default 20), then with each
-# place that waits (event waits, synchronisations, barriers; those whose FILE:LINE matches PATTERN) left out, one at a
-# time: a test has to fail under one of up to TRIES seeds (default 4). BUILD names the folder (default build/emulated).
+# tests/cuda/emulation.sh [PATTERN] -- runs the op tests on the emulated device under SEEDS seeds (default 20). Then leaves
+# out each place that waits (event wait, synchronisation or barrier whose FILE:LINE matches PATTERN), one at a time: a test
+# has to fail under one of up to TRIES seeds (default 4). BUILD names the folder (default build/emulated).
 cd "$(dirname "$0")/../.." || exit 2
 build=${BUILD:-build/emulated} seeds=${SEEDS:-20} tries=${TRIES:-4} pattern=${1:-.} fail=0
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 export EMULATION_GUARD=1
-# programs that run without arguments and must pass; groups of ranks wait where tests/cuda/cuda_layouts.sh drop looks
+# programs that run without arguments; the waits of groups of ranks are left to tests/cuda/cuda_layouts.sh drop
 programs=$(ls "$build"/test_cuda_* | grep -v -e '\.[a-z]*$' -e '_comm$' -e '_tensor$')
 for p in $programs; do
     s=0
@@ -32,7 +32,7 @@ for p in $programs; do
         echo "$site $p ${caught:-nothing}" >> "$work/found"
     done < "$work/list"
 done
-# a place that several programs pass is caught when one of them fails
+# a place in several programs is caught when one of the programs fails
 for site in $(awk '{print $1}' "$work/found" 2> /dev/null | sort -u); do
     if grep -F "$site " "$work/found" | grep -qv 'nothing$'; then
         echo "ok - without $site: $(grep -F "$site " "$work/found" | grep -v 'nothing$' | head -n 1 | cut -d' ' -f2-)"

@@ -14,15 +14,15 @@ typedef struct {
     int heads, kv, dim;
     int64_t batch, seq_q, seq_k, pos0;
     int64_t window;
-    int docs;                  /* 0 none, 1 in order, 2 starts also behind their query: it sees nothing */
+    int docs;                  /* documents. 0: none; 1: in order; 2: some start behind their query */
     double dropout;
-    int odd;                   /* rows that do not lie at multiples of 16 bytes */
+    int odd;                   /* bool: rows are not aligned to 16 bytes */
 } Case;
 
 enum { Q, K, V, DOUT, O, LSE, DELTA, DQ, DK, DV, MATS };
 static const char *const names[MATS] = {"q", "k", "v", "dout", "o", "lse", "delta", "dq", "dk", "dv"};
 
-/* A matrix on the host as F32 and as stored, with `gap` columns of poison behind its own. */
+/* A matrix on the host: in F32, and in its storage type with columns of poison behind its own. */
 typedef struct { Mat real, stored; } Pair;
 typedef struct { Attention s; Pair m[MATS]; int32_t *doc; int64_t *sample; } Call;
 
@@ -94,8 +94,8 @@ static void bwd(Device *d, const Mat m[MATS], const Attention *s)
     d->attention_bwd(d, m[DQ], m[DK], m[DV], m[DOUT], m[O], m[LSE], m[DELTA], m[Q], m[K], m[V], s);
 }
 
-/* Another layer's forward, between a layer's forward and its backward: dq, which is still to come, and lse of
- * its own. */
+/* Runs another layer's forward, as it happens between a layer's forward and backward. Its output goes to
+ * dq, which the backward then overwrites, its lse to new memory. */
 static void other_layer(Device *d, const Mat m[MATS], const Attention *s)
 {
     size_t bytes = (size_t)(m[LSE].rows * m[LSE].ld) * sizeof(float);
@@ -109,8 +109,8 @@ static void other_layer(Device *d, const Mat m[MATS], const Attention *s)
     d->give(d, other[LSE].p, bytes);
 }
 
-/* One run on the device: every matrix as `x` has it goes there, and what is there afterwards comes to out[i].
- */
+/* Runs x on the device. The matrices of x are copied there; out[i] gets the bytes of matrix i after the
+ * run. */
 static void run_device(Device *d, const Case *c, const Call *x, int back, void *out[MATS])
 {
     Mat m[MATS];
@@ -140,9 +140,9 @@ static void run_device(Device *d, const Case *c, const Call *x, int back, void *
     d->give(d, sample, samples);
 }
 
-/* Rows are compared one by one, so that a short row's mistake is not measured by a long one: largest
- * difference over the row's largest value, or a tenth of the matrix's, or of the size of the terms of these
- * sums, where they cancel. */
+/* Largest difference within a row, divided by the row's largest value; by a tenth of the matrix's
+ * largest value or of 0.3, if that is more. 0.3 is the size of the summed terms, for sums that cancel.
+ * Each row has its own divisor: large values of one row do not hide an error in another. */
 static double differ(const void *got, Mat as, Mat want)
 {
     double worst = 0, top = 0.3;
@@ -175,16 +175,16 @@ static int untouched(const void *p, Mat m)
     return 1;
 }
 
-/* Sums are in F32 everywhere; P, ds and the results round to the type once each. lse is F32 from exact
- * products. */
+/* Limit of differ: sums are in F32; P, ds and the results are each rounded to the storage type once. lse
+ * has a limit of its own, because it is F32 from exact products. */
 static double tolerance(Dtype t) { return t == F32 ? 1e-5 : t == BF16 ? 1e-2 : 1.2e-3; }
 
 /* ---- cuDNN ---- */
 
-static int went, asked;        /* calls, of all cases */
-static char refused[400];      /* why not */
+static int went, asked;        /* calls of all cases: computed by cuDNN; made */
+static char refused[400];      /* first reason why a call was not computed by cuDNN */
 
-/* Which calls of a case go to cuDNN. */
+/* Calls of a case that cuDNN computes. */
 typedef struct { int forward, backward; } Fused;
 
 static Fused expected(const Case *c, int back)
@@ -195,7 +195,7 @@ static Fused expected(const Case *c, int back)
     return (Fused){can && forward, can && backward};
 }
 
-/* From here on the device does the calls of x through cuDNN where it can: which. */
+/* Lets the device compute the calls of x with cuDNN where cuDNN can. Returns these calls. */
 static Fused choose(Device *d, const Case *c, const Call *x, int back)
 {
     Device null;
@@ -215,7 +215,7 @@ static Fused choose(Device *d, const Case *c, const Call *x, int back)
     cuda_attention(d, &p, 0, &use);
     int some = use.fused_forward + use.fused_backward;
     Fused got = {use.fused_forward, use.fused_backward}, want = expected(c, back);
-    if (c->docs)               /* whose starts are not known before */
+    if (c->docs)               /* documents' starts are not known before the call */
         got = want;
     if (!strcmp(use.name, "emulated cuDNN")) {
         CHECK(got.forward == want.forward && got.backward == want.backward, "%d forward, %d backward: %s",
@@ -232,7 +232,8 @@ static Fused choose(Device *d, const Case *c, const Call *x, int back)
     return got;
 }
 
-/* What went to cuDNN: own[] is what our kernels have left of the same call. */
+/* Checks that cuDNN computed the calls in `want`, and our own kernels the others. own: memory after the
+ * same call of our own kernels. */
 static void check_went(Fused want, int back, void *const got[MATS], void *const own[MATS], const Call *x,
                        const char *text)
 {
@@ -272,7 +273,7 @@ static void check_case(Device *gpu, Device *cpu, const Case *c, int cudnn)
         check_went(fused, back, got, own, &x, text);
     for (int i = O; i < (back ? MATS : DELTA); i++) {
         Mat as = x.m[i].stored;
-        if (i == DQ) {         /* o is an input of the backward, as the forward has stored it */
+        if (i == DQ) {         /* the backward of both devices reads o as the GPU's forward stored it */
             Mat o = x.m[O].stored;
             for (int64_t j = 0; j < o.rows * o.cols; j++)
                 put(want[O].p, j, F32, get(got[O], j / o.cols * o.ld + j % o.cols, o.type));
@@ -308,12 +309,12 @@ static const Case cases[] = {
     {F16, 1, 1, 96, 1, 129, 129, 0, 1, 0, 0.5, 0},
     {F16, 1, 1, 64, 3, 1, 1, 0, 0, 0, 0, 0},
     {BF16, 1, 1, 64, 1, 128, 128, 0, 0, 2, 0, 0},
-    {F16, 4, 2, 64, 2, 1, 101, 99, 0, 0, 0, 0},              /* a token behind a cache with room to spare */
+    {F16, 4, 2, 64, 2, 1, 101, 99, 0, 0, 0, 0},              /* a token behind a cache with unused rows */
     {F16, 2, 1, 128, 1, 5, 80, 60, 40, 1, 0.1, 0},
     {BF16, 1, 1, 80, 1, 20, 10, 0, 4, 0, 0, 0},              /* the last rows see nothing */
-    {F16, 1, 1, 64, 30, 150, 10, 0, 4, 0, 0, 0},             /* nor does a whole tile */
-    {F16, 1, 1, 64, 11, 130, 8192, 0, 8, 0, 0, 0},           /* more heads than fit the cache at a time */
-    {BF16, 2, 1, 64, 1, 40, 40, 0, 0, 0, 0.1, 1},            /* plain kernels from here on */
+    {F16, 1, 1, 64, 30, 150, 10, 0, 4, 0, 0, 0},             /* a whole tile of rows sees nothing */
+    {F16, 1, 1, 64, 11, 130, 8192, 0, 8, 0, 0, 0},           /* more heads than fit the L2 cache at a time */
+    {BF16, 2, 1, 64, 1, 40, 40, 0, 0, 0, 0.1, 1},            /* from here on: shapes of the plain kernels */
     {F16, 1, 1, 80, 1, 37, 37, 0, 9, 0, 0, 1},
     {F32, 2, 2, 64, 1, 70, 70, 0, 0, 0, 0, 0},
     {F32, 4, 1, 8, 2, 50, 50, 0, 0, 1, 0.2, 0},

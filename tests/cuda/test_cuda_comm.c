@@ -24,9 +24,11 @@ typedef struct {
     int64_t n;
     Dtype type;
     ReduceOp op;
-    char *in, *out, *seen,
-        *source; /* device: what the op takes, gives; a copy of it made at once; what `in` is made of */
-    void *want, *mine;                     /* host */
+    char *in, *out, /* device: input and output of the operation */
+        *seen,      /* device: copy of the output, made right after the operation */
+        *source;    /* device: numbers that an op copies to the input right before the operation */
+    void *want,     /* host: output of the same operation over host memory */
+        *mine;      /* host: this rank's input */
     Token token[2];
 } Case;
 
@@ -41,7 +43,7 @@ static int64_t outs(const Case *k)
 }
 static int in_place(const Case *k) { return k->kind == COMM_ALL_REDUCE || k->kind == COMM_BROADCAST; }
 
-/* Small whole numbers, exact in every type with all their sums. */
+/* Fills k->mine with integers of rank `who`, exact in every type, and so are their sums. */
 static void fill(Case *k, int who)
 {
     for (int64_t i = 0; i < ins(k); i++) {
@@ -70,7 +72,7 @@ static Token start(Case *k, void *out, void *in)
     }
 }
 
-/* A ring: everyone sends to the next and receives from the one before, together. */
+/* Ring: in one group call every rank sends to the next rank and receives from the one before. */
 static void start_ring(Case *k, void *out, void *in, Token token[2])
 {
     Comm *c = k->c;
@@ -106,7 +108,7 @@ static void begin(Case *k)
     fill(k, grid.rank);
     dev.put(&dev, k->source, k->mine, bytes_of(k, ins(k)));
     dev.zero(&dev, k->out, bytes_of(k, outs(k)));
-    /* the op that writes what is sent */
+    /* an op writes the operation's input on the compute stream */
     char *from = in_place(k) ? k->out : k->in;
     dev.copy(&dev, mat(from, 1, ins(k), k->type), mat(k->source, 1, ins(k), k->type));
     if (k->kind == COMM_SEND)

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
-/* On a GPU the copy takes some 300 us, an op and its answer a tenth of that. */
+/* A copy of N floats takes a GPU about 300 us; an op and the read of its result take a tenth of that. */
 enum { N = 1 << 22, TRIES = 40 };
 
 typedef struct { Device d; float *src, *other, *host, *mapped, *said; } Bench;
@@ -24,7 +24,7 @@ static void fill(Bench *b, float *p, int64_t n, float x)
     }
 }
 
-/* An op that changes memory: p = 2 p. */
+/* Enqueues an op that changes memory: p = 2 p. */
 static void twice(Bench *b, float *p, int64_t n)
 {
     Mat m = mat(p, 1, n, F32);
@@ -45,7 +45,7 @@ static int all_are(const Bench *b, float x)
     return 1;
 }
 
-/* What b->other holds, without a copy that others of that direction go before. */
+/* Value of b->other after the ops before, read in a way that does not wait for other copies to the host. */
 static float answer(Bench *b)
 {
     *b->said = NAN;
@@ -53,8 +53,8 @@ static float answer(Bench *b)
     return *b->said;
 }
 
-/* An op launched behind a snapshot has run while that is still under way: in one of some tries, for a device
- * may also happen to copy first. */
+/* An op launched after a snapshot runs while the snapshot is copied. One of TRIES tries has to show it:
+ * a device may also copy first. */
 static void check_beside(Bench *b)
 {
     int beside = 0;
@@ -64,12 +64,13 @@ static void check_beside(Bench *b)
         answer(b);
         beside = ((volatile float *)b->host)[N - 1] == 0;
         b->d.read_wait(&b->d, ticket);
-        CHECK(b->host[N - 1] != 0, "told before it is there");
+        CHECK(b->host[N - 1] != 0, "read_wait returned before the snapshot was copied");
     }
     CHECK(beside, "ops wait for the snapshot before them");
 }
 
-/* It starts behind the ops before it, ends before those behind settle, and is there when told returns. */
+/* A snapshot starts after the ops before it and ends before the ops after wait_snapshots. It is complete
+ * when read_wait returns. */
 static void check_order(Bench *b)
 {
     for (int i = 0; i < 6; i++) {
@@ -96,7 +97,8 @@ static void *write_out(void *arg)
     return NULL;
 }
 
-/* Any thread may wait for it: the one that writes a checkpoint does, while this one launches on. */
+/* Any thread may wait for a snapshot: the thread that writes a checkpoint does, while another launches
+ * ops. */
 static void check_thread(Bench *b)
 {
     for (int i = 0; i < 4; i++) {
@@ -110,11 +112,11 @@ static void check_thread(Bench *b)
         twice(b, b->other, 1);
         pthread_join(t, NULL);
         b->d.wait_snapshots(&b->d);
-        CHECK(w.there, "another thread has not waited");
+        CHECK(w.there, "read_wait in another thread returned before the snapshot was copied");
     }
 }
 
-/* What lies outside, one number, is back while more is on its way out. */
+/* A prefetch of one number ends while an offload is still copying. */
 static void check_ways(Bench *b)
 {
     int beside = 0;
@@ -129,10 +131,11 @@ static void check_ways(Bench *b)
         beside = ((volatile float *)b->mapped)[N - 1] == 0;
         CHECK(x == 3, "%g instead of 3 has come back", (double)x);
     }
-    CHECK(beside, "what comes back waits for what leaves");
+    CHECK(beside, "the prefetch waits for the offload before it");
 }
 
-/* What comes back is what the ops before its leave have made, and there for those behind `arrived`. */
+/* An offload copies the results of the ops before it. The prefetched bytes are complete for the ops after
+ * stream_wait. */
 static void check_return(Bench *b)
 {
     for (int i = 0; i < 6; i++) {
@@ -141,7 +144,7 @@ static void check_return(Bench *b)
         fill(b, b->src, N, 1);
         twice(b, b->src, N);
         left = b->d.offload(&b->d, b->mapped, b->src, N * sizeof *b->mapped);
-        if (i % 2) {                   /* the same memory again, behind the copy */
+        if (i % 2) {                   /* the same memory is changed after the offload */
             b->d.stream_wait(&b->d, left);
             twice(b, b->src, N);
             b->d.stream_wait(&b->d, b->d.prefetch(&b->d, b->src, b->mapped, N * sizeof *b->mapped, 0));
@@ -157,9 +160,9 @@ static void check_return(Bench *b)
     }
 }
 
-/* Ops aside come behind those before, each behind the one before it, and before what is launched behind
- * arrived; what is launched behind along does not wait for them. Outer memory takes the GPU long enough to
- * tell. */
+/* Ops between side_begin and side_end run in order, after the ops before side_begin. Ops after a
+ * stream_wait on their ticket wait for them; ops after side_end alone do not. The side ops update mapped
+ * memory, which takes the GPU long enough for the test to see the difference. */
 static void check_side(Bench *b)
 {
     int beside = 0;
@@ -193,7 +196,7 @@ static void check_side(Bench *b)
         beside |= ((volatile float *)b->mapped)[N - 1] == 10;
         b->d.stream_wait(&b->d, ticket);
     }
-    CHECK(beside, "ops wait for those aside");
+    CHECK(beside, "ops after side_end wait for the side stream");
     b->d.sync(&b->d);
     b->d.give(&b->d, v, sizeof *v);
 }

@@ -21,8 +21,8 @@ static int64_t draw_size(uint64_t *s)
     return some[draw(s, sizeof some / sizeof *some)];
 }
 
-/* A matrix on both devices, `pad` elements longer in each row than it must be and `skew` elements into its
- * memory; cells around it hold 7. */
+/* A matrix on CPU and GPU. It starts `skew` elements into its memory, and `pad` elements lie between its
+ * rows; elements around the matrix hold 7. */
 typedef struct { Mat host, dev; void *base, *dev_base; size_t bytes; } Pair;
 
 static Pair pair_open(int64_t rows, int64_t cols, int64_t pad, int64_t skew, Dtype t, uint64_t stream,
@@ -49,7 +49,7 @@ static void pair_close(Pair *p)
     free(p->base);
 }
 
-/* Largest difference of the device's memory from the host's, over 1 + the host's value; infinite where a cell
+/* Largest difference between GPU and CPU, divided by 1 + |the CPU's value|; infinite when an element
  * beside the matrix has changed. */
 static double difference(const Pair *p)
 {
@@ -72,7 +72,8 @@ static double difference(const Pair *p)
     return worst;
 }
 
-/* Sums of k products of numbers around 1 in another order; then what the output type cannot hold. */
+/* Limit of difference: error of sums of k products of numbers around 1, added in another order, plus the
+ * rounding of the output type. */
 static double tolerance(Dtype out, int64_t k)
 {
     double round = out == F32 ? 0 : out == BF16 ? 0x1p-7 : 0x1p-10;
@@ -147,8 +148,8 @@ static void test_linear(void)
 
 static const ActKind kinds[] = {ACT_GELU_TANH, ACT_GELU, ACT_SWIGLU, ACT_GELU_TANH, ACT_RELU, ACT_GELU_TANH};
 
-/* Feed-forward layers: the linear layer with its activation, then its gradients. Every second time all sizes
- * are such that the library has the fused kernels. */
+/* Feed-forward layers: the linear layer with its activation, then its gradients. Every second layer has
+ * sizes for which the library has fused kernels. */
 static void test_feed_forward(void)
 {
     uint64_t s = 2000;
@@ -183,7 +184,7 @@ static void test_feed_forward(void)
     }
 }
 
-/* Weight and bias gradients, added to what is there. */
+/* Weight and bias gradients, which are added to the values before. */
 static void test_weights(void)
 {
     uint64_t s = 3000;
@@ -207,7 +208,7 @@ static void test_weights(void)
     }
 }
 
-/* ---- FP8, against rounding and adding up in F64 ---- */
+/* ---- FP8, against rounded numbers multiplied and summed in F64 ---- */
 
 static double fp8(double x, Fp8Format f)
 {
@@ -221,7 +222,8 @@ static double fp8_value(uint8_t u, Fp8Format f)
     return (u >> 7 ? -1 : 1) * ldexp(e ? m + (1 << bits) : m, (e ? e : 1) - bias - bits);
 }
 
-/* A matrix in FP8 on the GPU and what it must be, in F64. */
+/* A matrix in FP8 on the GPU, by rows and transposed. want: the rounded numbers in F64; inverse: 1 /
+ * scale. */
 typedef struct { Pair x; Mat8 rows, cols; Fp8Scale *scale; double *want, inverse; size_t bytes; } Eight;
 
 static double cell(const Pair *p, int64_t i)
@@ -236,7 +238,8 @@ static double largest_of(const Pair *p)
     return largest;
 }
 
-/* What all elements must become with this scale, 0: their own. Returns what undoes it. */
+/* Fills e->want with the elements rounded to FP8 under `scale`; 0: the scale of their own largest
+ * magnitude. Returns 1 / scale. */
 static double round_all(Eight *e, Fp8Format f, double scale)
 {
     float by = scale > 0 ? (float)scale : (f == E4M3 ? 448.0f : 57344.0f) / (float)largest_of(&e->x);
@@ -266,7 +269,7 @@ static void eight_close(Eight *e)
     pair_close(&e->x);
 }
 
-/* Bytes that are not what they must be, in both copies. */
+/* Number of wrong bytes in both FP8 copies. */
 static int64_t eight_wrong(const Eight *e)
 {
     int64_t r = e->rows.rows, c = e->rows.cols, wrong = 0;
@@ -279,7 +282,7 @@ static int64_t eight_wrong(const Eight *e)
     return wrong;
 }
 
-/* sum over j of a[i][j] b[l][j], with the scales undone; ta, tb: along columns. */
+/* Sum over j of a[i][j] b[l][j], divided by both scales. ta, tb: a or b is read transposed. */
 static double eight_product(const Eight *a, int ta, int64_t i, const Eight *b, int tb, int64_t l)
 {
     int64_t k = ta ? a->rows.rows : a->rows.cols;
@@ -325,7 +328,7 @@ static void test_fp8(void)
     }
 }
 
-/* A linear layer in FP8, its three products. */
+/* The three products of a linear layer in FP8. */
 static void test_layer_fp8(void)
 {
     enum { T = 48, IN = 80, OUT = 112 };
@@ -366,7 +369,8 @@ static void test_layer_fp8(void)
     gpu.give(&gpu, scratch.base, scratch.size);
 }
 
-/* Delayed scales: casts go by the steps before, the history forgets, zeros and infinities change nothing. */
+/* Delayed scales: a cast uses the magnitudes of earlier steps; only the last LENGTH steps count; a step
+ * of zeros or with an infinity leaves the scale as it is. */
 static void test_delayed(void)
 {
     enum { STEPS = 12, LENGTH = 3, N = 32 };
@@ -411,8 +415,7 @@ static void test_delayed(void)
     }
 }
 
-/* The same product twice, with another one in between that leaves its numbers in the workspace: the same
- * bits. */
+/* A product has the same bits again after another product has left its numbers in the workspace. */
 static void test_bits(void)
 {
     Pair a = pair_open(70, 129, 0, 0, BF16, 1, 1), b = pair_open(64, 129, 0, 0, BF16, 2, 1);
@@ -432,11 +435,11 @@ static void test_bits(void)
     pair_close(&e);
 }
 
-/* What a run does before its first step: products written down by shape, each timed once; the next run takes
- * what was found, unless the library says no to it. */
+/* Algorithms of test_tune. A run records its products by shape before its first step and times each
+ * once. The next run takes the found algorithms (known), unless the library refuses them (broken). */
 static Algorithms known, broken;
 
-/* Has the library an algorithm with this epilogue? */
+/* 1: the list has an algorithm with this epilogue. */
 static int has_epilogue(const Algorithms *a, int epilogue)
 {
     char text[32];
@@ -468,7 +471,7 @@ static void test_tune(void)
     size_t dirty = 0;
     for (size_t i = 0; i < bytes; i++)
         dirty += got[i] != 0;
-    int64_t all = 4 + has_epilogue(&known, 512);       /* the bias gradient's also without */
+    int64_t all = 4 + has_epilogue(&known, 512);       /* the bias gradient: with its epilogue and without */
     CHECK(known.n == all && !dirty, "%lld algorithms, %zu bytes are not 0", (long long)known.n, dirty);
     cuda_tune(&gpu, &p, &known, 8, memory, bytes);
     CHECK(known.n == all, "what was known was timed again");
@@ -488,7 +491,8 @@ static void test_tune(void)
     free(got);
 }
 
-static int64_t passes, summed;             /* activations computed apart; rows whose bias gradient was */
+static int64_t passes,                     /* activations computed in a pass of their own */
+    summed;                                /* rows whose bias gradient was computed in a pass of its own */
 static void (*bias_bwd)(Device *d, Mat db, Mat dy), (*act_fwd)(Device *d, Mat a, Mat h, ActKind kind);
 static void (*act_bwd)(Device *d, Mat dh, Mat da, Mat h, ActKind kind);
 static void count_bias(Device *d, Mat db, Mat dy) { summed += dy.rows; bias_bwd(d, db, dy); }
@@ -499,7 +503,7 @@ static void count_bwd(Device *d, Mat dh, Mat da, Mat h, ActKind kind)
     act_bwd(d, dh, da, h, kind);
 }
 
-/* An epilogue is used while it is no slower than the pass that it saves. */
+/* An epilogue is used unless it is slower than the plain product and the pass that it replaces. */
 static void test_pays(void)
 {
     enum { T = 48, IN = 64, OUT = 80 };

@@ -6,7 +6,7 @@
 
 /* ---- comparing ---- */
 
-/* As a checkpoint is taken. */
+/* Copies device memory to the host as a checkpoint does: read_async into pinned memory. */
 static void be_told(Device *d, void *dst, const void *src, size_t bytes)
 {
     void *host = d->host_take(d, bytes);
@@ -37,8 +37,8 @@ static void bench_close(Bench *b)
     }
 }
 
-/* What an element may differ by: what F32 arithmetic loses, in terms of the tensor's largest element, and a
- * half of the last place of the type that it is rounded to. */
+/* Limit of an element's difference: the error of F32 arithmetic, relative to the tensor's largest
+ * element, plus half a unit of the last place of the type that the element is rounded to. */
 static double tolerance(const Tensor *t, double x, double largest)
 {
     double half = t->rounded == BF16  ? 0x1p-8 * fabs(x)
@@ -217,7 +217,7 @@ static void case_rope(Bench *b)
 static void case_embed(Bench *b)
 {
     int64_t rows = draw_size(b, 150), cols = draw_cols(b, 600), vocab = draw_size(b, 60), v0 = draw(b, 0, 20);
-    /* now and then hundreds of tokens of one word: their gradients are added in several segments */
+    /* one case in four has hundreds of equal tokens: their gradients are summed in several segments */
     int many = draw(b, 0, 3) == 0;
     if (many)
         rows = draw(b, 300, 700), cols = draw_cols(b, 70);
@@ -258,8 +258,8 @@ static void case_dropout(Bench *b)
     b->d->dropout_bwd(b->d, output_or(b, x), x, &s);
 }
 
-/* ln follows from y as it is stored: compared with that of the rounded y through a looser bound on 16-bit
- * types. */
+/* The GPU computes ln from y as it is stored, the CPU from y in F64: 16-bit types have looser bounds for
+ * ln and stats. */
 static void case_add_norm(Bench *b)
 {
     int64_t rows = draw_size(b, 70), cols = draw_cols(b, 2100);
@@ -307,7 +307,7 @@ static void case_xent_whole(Bench *b)
     int64_t total = rows + draw(b, 0, 20);
     RowMap map = {rows, total - rows, 1};
     Mat none = {0}, logits = input(b, rows, cols, F32, 3), stats = changed(b, rows, 3, F32, 1);
-    b->t[b->n - 1].role = IN;                          /* scratch: anything */
+    b->t[b->n - 1].role = IN;                          /* scratch memory: not compared */
     const int32_t *label = whole(b, total, 0, valid - 1);
     float mask[64];
     for (int i = 0; i < 64; i++)
@@ -340,7 +340,8 @@ static void case_sums(Bench *b)
     b->d->carry(b->d, e, 1);
 }
 
-/* As many as one launch takes, and more; sums of their own, or one for some neighbours. */
+/* Lists within the entries that one launch takes, and longer ones; each entry has its own sum, or
+ * neighbours share one. */
 static void case_squares(Bench *b)
 {
     int64_t count = draw(b, 0, 1) ? draw(b, 250, 600) : draw(b, 1, 9), n = draw_size(b, 150000),
@@ -368,13 +369,13 @@ static void case_verdict(Bench *b)
     Exact *e = exact(b, 1);
     b->d->squares(b->d, &(Squares){e, y.p, n}, 1, y.type);
     b->d->carry(b->d, e, 1);
-    Mat v = changed(b, 1, 5, F64, 0);                  /* loss, tokens, gscale, norm, multiplier */
+    Mat v = changed(b, 1, 5, F64, 0);                  /* copy of loss, tokens, gscale, norm, multiplier */
     loosen(b, 1e-7);
     Verdict *at = raw(b, &(Verdict){.go = 1}, sizeof(Verdict));
     b->t[b->n - 1].role = IN;
     b->d->verdict(b->d, at, s, e, (double)draw(b, 1, 50), (double)draw(b, 1, 3), draw(b, 0, 1) ? 0.5 : 0,
                   (int)draw(b, 0, 1));
-    /* bad and go have to be the same bits */
+    /* bad and go are compared bit for bit */
     void *whole_numbers = raw(b, &(int64_t[2]){0}, 16);
     b->d->copy(b->d, v, mat(at, 1, 5, F64));
     b->d->copy(b->d, mat(whole_numbers, 1, 2, F64), mat(&at->bad, 1, 2, F64));
@@ -400,7 +401,7 @@ static void case_trust(Bench *b)
     b->d->trust(b->d, t.p, e, n, (int)draw(b, 0, 1), 0.001, 0.1, draw_verdict(b));
 }
 
-/* Elements [from, from + n) of the arrays of x. */
+/* Update of elements [from, from + n) of the arrays, with the trust ratio and weight decay of x. */
 static Updated updated_part(const Updated *x, const Mat *array, int64_t from, int64_t n)
 {
     const void *at[6];
@@ -410,8 +411,8 @@ static Updated updated_part(const Updated *x, const Mat *array, int64_t from, in
                      .out = (void *)at[4], .dir = (void *)at[5], .trust = x->trust, .wd = x->wd};
 }
 
-/* Neighbouring parts of one set of arrays in one call, at any address; more than one launch takes, some of
- * them. */
+/* One call updates neighbouring parts of one set of arrays, at any alignment; one list in four is longer
+ * than a launch takes. */
 static void case_update(Bench *b)
 {
     int64_t count = draw(b, 0, 3) ? draw(b, 1, 5) : draw(b, 257, 560), n = count - 1 + draw_size(b, 20000),
@@ -486,7 +487,7 @@ static int is_word(const char *words, const char *name)
     return 0;
 }
 
-/* Every row of the table has a case. */
+/* Every row of OPS has a case. */
 static void check_all(void)
 {
 #define X(op, params, names)                                                                                 \

@@ -9,7 +9,7 @@
 
 enum { MATS = 8, TOKENS = 700, TABLE = 64, SAMPLES = 16 };
 
-/* What a side's ops read beside matrices; the same numbers on both. */
+/* Inputs of ops beside their matrices, the same on CPU and GPU. */
 typedef struct {
     int32_t token[TOKENS], position[TOKENS];
     float mask[TOKENS];
@@ -25,8 +25,10 @@ typedef struct {
     int64_t v0, valid, seq, col0;
 } Arg;
 
-/* role: i, I input; o, O output; x, X both; - absent. Small letters: storage; capitals: real. spread:
- * standard deviation of the input; 0: ones. */
+/* One matrix of a case. Small letters of `role` have the storage type, capitals F32.
+ *
+ *   role     i, I input; o, O output; x, X input and output; - absent
+ *   spread   standard deviation of the input; 0: all ones; negative: no number is below 0 */
 typedef struct { char role; int64_t rows, cols; double spread; } Spec;
 
 typedef struct Case Case;
@@ -35,9 +37,9 @@ struct Case {
     void (*run)(Device *d, Mat *m, const Case *c, const Given *g);
     Spec spec[MATS];
     Arg a;
-    int alias[4][2];           /* pairs (output, input) + 1 that may be one memory */
-    double loose;              /* factor on the tolerance; 0 is 1 */
-    int exact;                 /* the same bits as the CPU */
+    int alias[4][2];           /* pairs of matrices, (output, input) + 1, that may share memory */
+    double loose;              /* factor on the tolerance of arithmetic; 0: 1 */
+    int exact;                 /* bool: the GPU has the bits of the CPU */
 };
 
 /* ---- the ops ---- */
@@ -55,21 +57,21 @@ static Dropout dropout_of(const Arg *a, const Given *g)
                      .col0 = a->col0, .row0 = 2};
 }
 
-/* 0 y, 1 ln, 2 stats, 3 x, 4 res, 5 gain, 6 bias */
+/* Matrices: 0 y, 1 ln, 2 stats, 3 x, 4 res, 5 gain, 6 bias. */
 static void add_norm_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
     Dropout s = dropout_of(&c->a, g);
     d->add_norm_fwd(d, m[0], m[1], m[2], m[3], m[4], &s, m[5], m[6], EPS, (NormKind)c->a.kind);
 }
 
-/* 0 dx, 1 dres, 2 dy, 3 x, 4 gain, 5 stats: any numbers do */
+/* Matrices: 0 dx, 1 dres, 2 dy, 3 x, 4 gain, 5 stats (any numbers). */
 static void norm_bwd_x_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
     (void)g;
     d->norm_bwd_x(d, m[0], m[1], m[2], m[3], m[5], m[4], (NormKind)c->a.kind, c->a.groups);
 }
 
-/* 0 dgain, 1 dbias, 2 dy, 3 x, 4 stats */
+/* Matrices: 0 dgain, 1 dbias, 2 dy, 3 x, 4 stats. */
 static void norm_bwd_w_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
     (void)g;
@@ -114,7 +116,8 @@ static void dropout_bwd_run(Device *d, Mat *m, const Case *c, const Given *g)
     d->dropout_bwd(d, m[0], m[1], &s);
 }
 
-/* 0 loss of the whole microbatch, 1 dlogits, 2 logits, 3 stats, 4 stats of three parts of the vocabulary */
+/* Matrices: 0 loss of the whole microbatch, 1 dlogits, 2 logits, 3 stats, 4 stats of three vocabulary
+ * parts. */
 static const RowMap map = {2, 1, 4};
 static void xent_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
@@ -130,14 +133,14 @@ static void xent_run(Device *d, Mat *m, const Case *c, const Given *g)
     d->xent_grad(d, m[0], m[1], m[2], m[3], g->token, a->nomask ? NULL : g->mask, map, a->v0, a->valid, 0.25);
 }
 
-/* 0 loss of the whole microbatch, 1 dlogits, 2 logits */
+/* Matrices: 0 loss of the whole microbatch, 1 dlogits, 2 logits. */
 static void xent_whole_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
     Mat stats = mat((void *)g->scratch, m[2].rows, 3, F32);
     d->xent(d, m[0], m[1], m[2], stats, g->token, c->a.nomask ? NULL : g->mask, map, c->a.valid, 0.25);
 }
 
-/* 0 w, 1 g, 2 m, 3 v, 4 out, 5 direction; v and the seconds of a row's pair stay positive: |x| */
+/* Matrices: 0 w, 1 g, 2 m, 3 v, 4 out, 5 direction. */
 static Update update_of(const Mat *m, const Case *c, const Given *g, int trust)
 {
     static Updated x;
@@ -171,8 +174,9 @@ static void lamb_run(Device *d, Mat *m, const Case *c, const Given *g)
 
 /* ---- the cases ---- */
 
-/* Rows of one group of n columns go through every plan of norm.cu: part of a warp, a warp, one of four
- * pieces, a block with two and with four pieces a thread, element by element. */
+/* Cases of norm_fwd and norm_bwd_x with rows of g groups of n columns. Their sizes take every plan of
+ * norm.cu: part of a warp, a warp, a warp with four pieces a thread, a block with two and with four
+ * pieces a thread, element by element. */
 #define NORM(n, g, k, b)                                                                                     \
     {"norm_fwd",                                                                                             \
      norm_run,                                                                                               \
@@ -315,13 +319,13 @@ static const Case cases[] = {
      {.p = 0.1, .seq = 5, .col0 = 36},
      {{1, 2}},
      .exact = 1},
-    /* three tiles of a part of the vocabulary for each thread */
+    /* every thread has three tiles of a part of the vocabulary */
     XENT(12000, 11987, 0, 0, 'o'),
     XENT(56, 50, 0, 1, 'o'),
     XENT(64, 30, 10, 0, 'o'),
     XENT(64, 64, 0, 0, '-'),
-    /* seven tiles are kept in 227 KB of shared memory, the others read again: the first of them where the
-       last is written */
+    /* 227 KB of shared memory hold seven tiles; the other tiles are read again. When dlogits overwrites
+     * logits, the last tile is written where the first of these is read */
     XENT_WHOLE(120000, 119987, 0, 'o'),
     XENT_WHOLE(8192, 8192, 1, 'o'),
     XENT_WHOLE(56, 50, 0, 'o'),
@@ -337,12 +341,12 @@ static const Case cases[] = {
     UPDATE("lamb", lamb_run, 'X', 'X', 'x', 'X', .stop = 1),
 };
 
-/* ---- two sides ---- */
+/* ---- CPU and GPU ---- */
 
 static int is_input(char role) { return role == 'i' || role == 'I' || role == 'x' || role == 'X'; }
 static int is_output(char role) { return role == 'o' || role == 'O' || role == 'x' || role == 'X'; }
 
-/* The matrices of a case on one side. offset: elements from a 16-byte boundary to the first. */
+/* Matrices of a case on one device. They start `offset` elements behind a 16-byte boundary. */
 typedef struct { Mat m[MATS]; char *memory[MATS]; size_t bytes[MATS]; } Set;
 
 static void fill(const Case *c, int k, Dtype t, char *p, size_t bytes, int64_t offset, int64_t ld)
@@ -394,7 +398,7 @@ static char *fetched(Device *d, const void *p, size_t bytes)
 
 static double tolerance(Dtype t, double x, double largest)
 {
-    /* a unit of the last place: the two may round a number that lies between to either side */
+    /* a unit of the last place: CPU and GPU may round to different neighbours */
     double unit = t == BF16 ? 0x1p-7 * fabs(x) : t == F16 ? fmax(0x1p-10 * fabs(x), 0x1p-24) : 0;
     return unit + 3e-6 * largest;
 }
@@ -429,8 +433,9 @@ static void compare(const Case *c, const Set *a, int k, const char *cpu, const c
               (int)(c - cases), what, k);
 }
 
-/* The output takes the input's memory; of one type, or starting where wider rows start (xent). plain: the
- * bytes of the outputs without that. */
+/* Runs the case once more for each pair that may share memory: the output lies in the input's memory,
+ * and no bit changes. Both have one type, but for xent: there each output row starts where an input row
+ * starts. plain: bytes of the outputs in memory of their own. */
 static void aliased(const Case *c, Device *d, const Given *g, char *const *plain, Dtype storage, int64_t gap,
                     int64_t offset)
 {
@@ -490,8 +495,8 @@ static void run_case(const Case *c, Device *gpu, Device *cpu, const Given *on_gp
 
 enum { SUMS = 6 };
 
-/* n numbers over many powers of two, some not finite, some zero; squares, carry, verdict and trust bit for
- * bit. */
+/* Runs squares, carry, sum, verdict and trust over n numbers x in memory of `type`. exact, v, trust,
+ * sum: results. */
 static void run_sums(Device *d, const float *x, int64_t n, Dtype type, int64_t offset, Exact *exact,
                      Verdict *v, double *trust, double *sum)
 {
@@ -506,7 +511,7 @@ static void run_sums(Device *d, const float *x, int64_t n, Dtype type, int64_t o
     void *at = memory + (size_t)offset * size;
     d->put(d, scalars, start, sizeof start);
     d->put(d, w, &before, sizeof before);
-    /* some sums in one launch, one of them twice, and in another */
+    /* one launch adds to three sums, to one of them twice; a second launch adds to another sum */
     Squares list[] = {{&e[0], at, n}, {&e[1], at, n / 2}, {&e[0], at, n}, {&e[2], at, n < 3 ? n : 3}};
     d->squares(d, list, 4, type);
     d->squares(d, &(Squares){&e[3], at, n - 1}, 1, type);
@@ -528,6 +533,12 @@ static void run_sums(Device *d, const float *x, int64_t n, Dtype type, int64_t o
 
 static int same_bits(double a, double b) { return !memcmp(&a, &b, sizeof a) || (isnan(a) && isnan(b)); }
 
+/* Results of run_sums have the same bits on CPU and GPU, but for the sum's last ones.
+ *
+ *   n       in   numbers
+ *   wide    in   bool: the numbers are spread over 180 powers of two
+ *   bad     in   numbers that are infinite or NaN
+ *   offset  in   elements from a 16-byte boundary to the first */
 static void sums_case(Device *gpu, Device *cpu, int64_t n, int wide, int bad, Dtype type, int64_t offset)
 {
     float *x = xcalloc((size_t)n, sizeof *x);
@@ -555,8 +566,9 @@ static void sums_case(Device *gpu, Device *cpu, int64_t n, int wide, int bad, Dt
     free(x);
 }
 
-/* Sums as no addition leaves them, rounded on both sides: ties that a far digit breaks or does not, carries
- * waiting, subnormals, sums above the largest double. trust with a step of 1 is the root of each. */
+/* Rounding of exact sums whose digits no addition produces: ties that a far digit breaks or does not,
+ * pending carries, subnormals, sums above the largest double. trust divides by the norm of a sum of 1:
+ * its result is the root of the other sum. */
 enum { ROUNDED = 240 };
 static void round_run(Device *d, const Exact *host, double *out)
 {
@@ -581,8 +593,7 @@ static void round_case(Device *gpu, Device *cpu)
                   : i < 16 ? EXACT_DIGITS - 1 - i % 4
                            : 3 + (int)(r.v[0] % 60),
             bit = (int)(r.v[1] % 20);
-        /* 21 + bit bits above a digit, which then holds the rest of 53, a half of the last place and nothing
-         */
+        /* the digits below `top` hold the rest of 53 bits and half a unit of the last place */
         e[2 * i].digit[top] = (int64_t)1 << (bit + 20) % 32 | (r.v[2] & 0xfffff);
         if (top > 1) {
             int length = 64 - __builtin_clzll((uint64_t)e[2 * i].digit[top]), low = 53 - length;
@@ -604,12 +615,12 @@ static void round_case(Device *gpu, Device *cpu)
     free(e);
 }
 
-/* ---- all of it ---- */
+/* ---- main ---- */
 
 static void given(Given *g)
 {
     for (int i = 0; i < TOKENS; i++) {
-        /* a third of all tokens are one: more than a segment of the sum of its rows */
+        /* a third of the tokens are equal: their rows are summed in more than one segment */
         g->token[i] = i % 3 == 1 ? 11 : (int32_t)(philox(1, (uint64_t)i, 0).v[0] % 50);
         g->position[i] = i % 4 == 3 ? 5 : (int32_t)(philox(2, (uint64_t)i, 0).v[0] % TABLE);
         g->mask[i] = i % 5 == 2 ? 0 : i % 5 == 3 ? 0.5f : 1;

@@ -10,18 +10,19 @@
 #include "test.h"
 #include <math.h>
 
-enum { R = 32, IN = 64, OUT = 96 };    /* rows of a rank; what a rank has of a layer's width */
+enum { R = 32, IN = 64, OUT = 96 };    /* a rank's rows, and its columns of a layer's input and output */
 
 static Device dev, own;
 static Grid grid;
 static Comm one;
 static TensorGroup group;
 static Arena mem, scratch;
-static int T, activations;             /* rows of all; activations that were passes of their own */
+static int T, activations;             /* rows of all ranks; activations computed in passes of their own */
 
 static double cell(int seed, int64_t i) { return 2 * rng_uniform(7, (uint64_t)seed, (uint64_t)i) - 1; }
 
-/* Rows as large as their rank's, from row `first` of all on; seed of 100 and up: all the same size. */
+/* A matrix of rows [first, first + rows) of the whole. Rows of rank r are scaled by 4^r; with a seed of
+ * 100 or more all rows have one scale. */
 static Mat made(int seed, int64_t first, int64_t rows, int64_t cols)
 {
     Mat m = mat_take(&mem, rows, cols, BF16);
@@ -47,7 +48,7 @@ static double *seen(Mat m)
     return x;
 }
 
-/* The largest difference of a row beside the row's largest number. */
+/* Largest difference within a row, divided by the row's largest number. */
 static double off(Mat a, const double *want)
 {
     double *x = seen(a), worst = 0;
@@ -63,7 +64,7 @@ static double off(Mat a, const double *want)
     return worst;
 }
 
-/* x w^T, or x w, in F64. */
+/* x w^T (transposed) or x w, in F64. */
 static double *product(Mat x, Mat w, int transposed)
 {
     int64_t n = transposed ? w.rows : w.cols;
@@ -92,8 +93,8 @@ static void count_act_bwd(Device *d, Mat dh, Mat da, Mat h, ActKind kind)
 static void near(const char *what, Precision p, Mat blocks, Mat whole, const double *exact)
 {
     double *want = seen(whole);
-    /* a scale of the steps before is the same for every block; a block's own lets it be finer than all rows
-     */
+    /* delayed scales are the same for every block; a current scale of a block is finer than that of all
+     * rows */
     double same = p.fp8 && !p.delayed ? 0.15 : 1.0 / 64,
            e[2] = {off(blocks, want), exact ? off(blocks, exact) : 0};
     CHECK(e[0] <= same, "%s, fp8 %d, delayed %d: blocks are %g off the whole", what, p.fp8, p.delayed, e[0]);
@@ -104,7 +105,7 @@ static void near(const char *what, Precision p, Mat blocks, Mat whole, const dou
 
 static Mat room(int64_t rows, int64_t cols) { return mat_take(&mem, rows, cols, BF16); }
 
-/* What leads into the row region's end: gathered rows times a weight, with the activation. */
+/* Products that end the row region: gathered rows times a weight, with the activation. */
 static void gathers(Precision p)
 {
     size_t mark = mem.used;
@@ -142,8 +143,8 @@ static void gathers(Precision p)
     arena_reset(&mem, mark);
 }
 
-/* What leads out of it: products whose rows are summed over the ranks and shared out. Their input has one
- * scale. */
+/* Products that begin the row region: their rows are reduce-scattered over the ranks. Their input has
+ * one scale. */
 static void scatters(Precision p)
 {
     size_t mark = mem.used;
@@ -157,7 +158,7 @@ static void scatters(Precision p)
         tensor_wait(&group, column_linear_bwd_x(&dev, &group, &scratch, dx[k], x, v, p));
         arena_reset(&scratch, 0);
     }
-    p.delayed = p.fp8;                 /* one scale: no coarser than the whole */
+    p.delayed = p.fp8;                 /* the input has one scale for all blocks, as with delayed scales */
     near("linear, scatter", p, y[1], y[0], NULL);
     near("matmul, scatter", p, dx[1], dx[0], NULL);
     arena_reset(&mem, mark);
@@ -192,7 +193,7 @@ int main(int argc, char **argv)
     Precision p = {scale, scale + 1, scale + 2, .fp8 = 1};
     gathers(p);
     scatters(p);
-    dev.fp8_next(&dev, scale, 3, 1, 1);        /* what all products have seen */
+    dev.fp8_next(&dev, scale, 3, 1, 1);        /* the products above have left their magnitudes */
     p.delayed = 1;
     gathers(p);
     scatters(p);

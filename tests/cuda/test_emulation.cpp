@@ -23,7 +23,7 @@ enum { SEEDS = 20, N = 256 };
 
 extern __shared__ __align__(16) char shared[];
 
-/* Every case makes its own, and none destroys them: known here, they are no leaks. */
+/* Keeps a pointer to streams and events, which no case destroys: leak checkers then do not report them. */
 template <class T> static T known(T made)
 {
     static auto *all = new std::vector<T>;
@@ -55,7 +55,7 @@ template <class T> static T *pinned(size_t n)
     return p;
 }
 
-/* ---- right: streams ---- */
+/* ---- right cases: streams ---- */
 
 static __global__ void k_set(float *p, float x) { p[threadIdx.x + blockIdx.x * blockDim.x] = x; }
 static __global__ void k_next(float *q, const float *p)
@@ -71,8 +71,8 @@ static int all_are(const float *p, int n, float x)
     return 1;
 }
 
-/* One stream makes, another uses, and the first makes anew when that is done; the host reads what the other
- * kept. */
+/* Stream a writes a buffer and stream b reads it; a writes again after b has read. The host checks b's
+ * results. */
 static int producer_consumer(void)
 {
     cudaStream_t a = stream(), b = stream();
@@ -91,7 +91,7 @@ static int producer_consumer(void)
     return all_are(h, N, 1) && all_are(h + N, N, 2) && all_are(h + 2 * N, N, 3);
 }
 
-/* The host fills one pinned buffer again and again. */
+/* The host refills one pinned buffer after each copy from it. */
 static int one_buffer(void)
 {
     cudaStream_t s = stream();
@@ -112,7 +112,7 @@ static int one_buffer(void)
     return 1;
 }
 
-/* ---- right: blocks and warps ---- */
+/* ---- right cases: blocks and warps ---- */
 
 static __global__ void k_reverse(float *p, int rounds)
 {
@@ -169,7 +169,7 @@ static int rotation(void)
     return 1;
 }
 
-/* ---- right: what needs no wait ---- */
+/* ---- right cases that need no wait ---- */
 
 static __global__ void k_lanes(int *out)
 {
@@ -219,7 +219,7 @@ static int counting(void)
     return h.total == 8ull * (N * (N - 1) / 2) + N * 28ull && h.next == N;
 }
 
-/* A launch and a copy from ordinary memory take what is there when they are called. */
+/* A launch reads its arguments, and a copy from pageable memory its bytes, when it is called. */
 static int taken_at_call(void)
 {
     cudaStream_t s = stream();
@@ -278,7 +278,7 @@ static int no_driver(void)
            cudaGetLastError() == cudaErrorInsufficientDriver && cudaGetLastError() == cudaSuccess;
 }
 
-/* ---- told ---- */
+/* ---- told cases: they end with a message ---- */
 
 static __global__ void k_diverged(int *p)
 {
@@ -373,7 +373,11 @@ static const struct { const char *message; void (*run)(cudaStream_t s);
 
 /* ---- running them ---- */
 
-/* What a child that runs fn says: its exit status, and in *text its standard error. */
+/* Runs fn(ctx) in a child process. Returns its exit code, or 128 + the signal that killed it.
+ *
+ *   drop    in   place that does not wait (EMULATION_DROP); NULL: none
+ *   sites   in   file for the places that wait (EMULATION_SITES); NULL: none
+ *   text    out  standard error of the child is appended */
 static int child(int (*fn)(void *ctx), void *ctx, int seed, const char *drop, const char *sites,
                  std::string *text)
 {
@@ -411,7 +415,8 @@ static int run_told(void *ctx)
     return 0;
 }
 
-/* Right under all seeds; with each of its `places` left out wrong under some. */
+/* Checks that a case is right under all seeds, that it waits at `places` places, and that it is wrong
+ * under some seed without any one of them. */
 static void test_right(const char *name, Case fn, int places)
 {
     char path[] = "/tmp/emulation_sites_XXXXXX";
@@ -424,7 +429,7 @@ static void test_right(const char *name, Case fn, int places)
     std::vector<std::string> places_seen;
     char line[512];
     FILE *f = fdopen(fd, "r");
-    while (fgets(line, sizeof line, f)) {              /* KIND FILE:LINE COUNT */
+    while (fgets(line, sizeof line, f)) {              /* a line: KIND FILE:LINE COUNT */
         *strrchr(line, ' ') = 0;
         places_seen.push_back(strrchr(line, ' ') + 1);
     }
@@ -453,8 +458,7 @@ static void test_told(void)
         }
 }
 
-/* The threads of a block run in an order that is another one with another seed, and the same with the same.
- */
+/* Prints the order in which the threads of a block run. A seed determines it; two seeds give two orders. */
 static int run_order(void *)
 {
     if (!counting())
@@ -474,8 +478,8 @@ static void test_order(void)
 
 /* ---- numbers ---- */
 
-/* `bits` is of the numbers of a type (value(b) of all b < count) the nearest to x, of two as near the even
- * one. */
+/* 1: `bits` is the number of a type that is nearest to x, of two equally near ones the even one. The
+ * type's numbers are value(b), b < count. */
 template <class Value> static int nearest(double x, unsigned bits, unsigned count, Value value)
 {
     double best = fabs(value(bits) - x);
