@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/checkpoint/families.sh -- a model of a Hugging Face directory stays one: its family is remembered by a training run, a resume, a
-# resume in another layout and the export after each; and it is the same model however its configuration is spelled.
+# tests/checkpoint/families.sh -- a model imported from a Hugging Face directory keeps its family through a
+# training run, a resume, a resume in another layout, and the export after each. It is the same model however
+# its configuration is spelled.
 set -e
 work=${WORK:?}
 "$TRAIN" tokenize src/*/a*.c -o "$work/corpus" > /dev/null 2>&1
@@ -16,7 +17,7 @@ sizes='num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 16, h
 { echo "model: {$sizes}"; cat "$work/data.yaml"; } > "$work/gpt2.yaml"
 
 run() { "$TRAIN" "$@" > "$work/log" 2>&1 || { echo "train $*: exit $?"; cat "$work/log"; exit 1; }; }
-family() { # a checkpoint's, by its export
+family() { # CHECKPOINT: prints the family that its export names
     run export "$1" -o "$work/out"
     sed -n 's/.*"model_type": "\([a-z0-9]*\)".*/\1/p' "$work/out/config.json"
     rm -r "$work/out"
@@ -60,7 +61,7 @@ for spelled in add_qkv_bias=true rotary_base=5000 window_size=16 'num_query_grou
     rm -r "$work/again"
 done
 run "$work/llama.yaml" "load=$work/seed" "save=$work/again" max_position_embeddings=32 train_iters=1
-refused() { # key, arguments
+refused() { # KEY ARGUMENT...: eval with these arguments is refused because of KEY
     key=$1; shift
     "$TRAIN" eval "$@" > "$work/log" 2>&1 && rc=0 || rc=$?
     [ $rc = 4 ] && grep -q "holds another model: .*$key is" "$work/log" || { echo "$*: exit $rc"; cat "$work/log"; exit 1; }

@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 static int short_writes; /* pwrite moves half of what it is given, and every third call is interrupted */
-static atomic_int held_writes;      /* pwrite waits until this is 0 */
-static int fail_after = -1;         /* >= 0: that many writes and flushes succeed, then all fail ... */
-static int fail_with;               /* ... with this errno */
+static atomic_int held_writes;      /* not 0: pwrite waits */
+static int fail_after = -1;         /* number of writes and flushes before all fail; -1: none fails */
+static int fail_with;               /* errno of the calls that fail after fail_after */
 
 static struct { char call[16]; int when, onward, error, ready; atomic_int count; } fault;
 

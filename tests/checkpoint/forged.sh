@@ -1,7 +1,8 @@
 #!/bin/sh
-# tests/checkpoint/forged.sh -- a manifest whose hash is right proves nothing about its numbers, because anyone can compute it: every
-# number of the state that a resume uses is looked at, and one that no run can have is refused with 4 and one line. A batch
-# size may change at a resume, or grow within a run, and there are samples enough all the same.
+# tests/checkpoint/forged.sh -- a right hash proves nothing about a manifest's numbers, because anyone can
+# compute the hash. Every number of the state that a resume uses is checked; a number that no run can have is
+# refused with exit code 4 and one line. A batch size may change at a resume, or grow within a run, and the
+# samples suffice.
 set -u
 work=${WORK:?} bad=0
 . tests/tiny.sh
@@ -13,7 +14,7 @@ tiny "$work/tiny.yaml" model.num_layers=1 model.hidden_size=16 model.num_attenti
 cp -r "$work/run" "$work/good"
 checkpoint=$work/run/checkpoints/iter_0000020
 
-# forged FROM TO WORDS -- the line that refuses it has these words
+# forged FROM TO WORDS -- with TO in the place of FROM in the manifest, a resume ends with WORDS in its error
 forged() {
     rm -rf "$work/run"
     cp -r "$work/good" "$work/run"
@@ -47,7 +48,7 @@ forged '"batch_sizes_since":{"iteration":0' '"batch_sizes_since":{"iteration":21
 forged '"samples":0' '"samples":-1' 'samples. is -1'
 forged '"samples":0' '"samples":2' 'consumed_samples. is 40, not in .42, 42.'
 
-# goes_on RESULT ARGUMENT... -- a run that ends well, with so many samples consumed
+# goes_on SAMPLES ARGUMENT... -- a run ends with 0 and has consumed SAMPLES
 goes_on() {
     want=$1; shift
     timeout 240 "$TRAIN" "$work/tiny.yaml" save="$work/run" "$@" > "$work/log" 2>&1
@@ -58,7 +59,7 @@ goes_on() {
     bad=$((bad + 1))
 }
 
-# other batch sizes: 20 iterations of 32, then of 1; once more with the same
+# another batch size at a resume: 20 iterations of 64 samples, then 20 of 1, then 10 more of 1
 head -c 1500 README.md > "$work/a.txt"
 for i in 1 2 3 4 5 6 7 8 9; do cp "$work/a.txt" "$work/a$i.txt"; done
 "$TRAIN" tokenize "$work"/a?.txt -o "$work/small" > /dev/null 2>&1

@@ -20,7 +20,7 @@ points=0 bad=0
 
 fail() { bad=$((bad + 1)); echo "$*"; sed 's/^/    /' "$work/err" | head -5; }
 
-# start: a run with iterations 0 and 1; saving 2 deletes 0
+# start: a run with iterations 0 and 1; the save of 2 deletes 0
 mkdir "$work/start"
 "$program" save "$work/start" 0 && "$program" save "$work/start" 1 || exit 1
 
@@ -31,7 +31,7 @@ with_strace() {
 }
 inject=with_own
 
-# once MODE CALL INJECTION -- returns 1 when the injection came too late to happen
+# once MODE CALL INJECTION -- one save with this fault; returns 1 when the save ends before the fault happens
 once() {
     rm -rf "$work/run" "$work/log"
     cp -r "$work/start" "$work/run"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/checkpoint/not_finite.sh -- a weight that is NaN or infinite is named by whatever would compute or pass on with it, and counted by
-# inspect; and no JSON holds one of these words.
+# tests/checkpoint/not_finite.sh -- every command that would compute with a NaN or infinite weight, or pass it
+# on, names the weight; inspect counts such weights. No JSON output holds NaN or infinity.
 set -e
 work=${WORK:?}
 . tests/tiny.sh
@@ -12,13 +12,13 @@ tiny "$work/tiny.yaml" model.hidden_size=16 model.num_attention_heads=2 model.se
     train.micro_batch_size=2 train.global_batch_size=4 train.train_iters=3 train.eval_iters=1 optimizer.lr=1e-3
 conf=$work/tiny.yaml
 run() { "$TRAIN" "$@" > "$work/log" 2>&1 || fail "train $*: exit $?"; }
-exits() { # code, words, command: one line
+exits() { # CODE WORDS COMMAND...: ends with CODE and one line, which has WORDS
     want=$1 words=$2; shift 2
     "$TRAIN" "$@" > "$work/out" 2> "$work/log" && rc=0 || rc=$?
     [ $rc = "$want" ] && grep -q "$words" "$work/log" && [ "$(wc -l < "$work/log")" = 1 ] ||
         fail "train $*: exit $rc, not $want with '$words'"
 }
-plain() { # JSON without NaN and infinity
+plain() { # FILE NAME: fails where the JSON of FILE has NaN or infinity
     if grep -Eiq '(^|[^a-z_"])-?(nan|inf(inity)?)' "$1"; then cat "$1"; fail "$2: no JSON"; fi
 }
 run "$conf" "save=$work/good"
@@ -26,7 +26,7 @@ run export "$work/good" -o "$work/hf"
 run inspect "$work/good" --json
 grep -q '"not_finite": 0' "$work/log" || fail "inspect of finite weights"
 
-# planted in a directory of Hugging Face: the last element of its last tensor
+# a NaN planted in a Hugging Face directory: the last element of the last tensor
 cp -r "$work/hf" "$work/bad"
 f=$work/bad/model.safetensors
 printf '\000\000\300\377' | dd of="$f" bs=1 seek=$(($(stat -c %s "$f") - 4)) conv=notrunc 2> /dev/null
@@ -37,7 +37,7 @@ for path in "$work/bad" "$f"; do
     grep -q '"not_finite": 1' "$work/log" || fail "inspect $path"
 done
 
-# in a checkpoint: a run that was told not to look
+# NaN in a checkpoint, from a run with check_for_nan_in_loss_and_grad=false
 run "$conf" "save=$work/nan" check_for_nan_in_loss_and_grad=false optimizer=sgd lr=1000 init_method_std=30 clip_grad=0 train_iters=9
 exits 6 "the weight [a-z]*\.[a-z_.0-9]* holds" eval "load=$work/nan" --json
 [ ! -s "$work/out" ] || fail "eval has printed something"

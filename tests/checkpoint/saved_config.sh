@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/checkpoint/saved_config.sh -- what a checkpoint says need not be said again: import writes a configuration, a configuration
-# leaves the model to the checkpoint that it loads, and commands that read a run do without one, in any layout.
+# tests/checkpoint/saved_config.sh -- keys that a checkpoint holds need not be given again. Import writes a
+# configuration, a configuration may leave the model out when it loads a checkpoint, and commands that read a
+# run need no configuration, in any layout.
 set -e
 work=${WORK:?}
 . tests/tiny.sh
@@ -13,14 +14,14 @@ tiny "$work/whole.yaml" model.hidden_size=16 model.num_attention_heads=2 model.n
     train.train_iters=4 train.eval_interval=4 train.eval_iters=2 optimizer.lr=1e-3
 sed '/^model:/d' "$work/whole.yaml" > "$work/mine.yaml"
 run() { "$TRAIN" "$@" > "$work/log" 2>&1 || fail "train $*: exit $?"; }
-exits() { # code, words, command
+exits() { # CODE WORDS COMMAND...: ends with CODE, and its output has WORDS
     want=$1 words=$2; shift 2
     "$TRAIN" "$@" > "$work/log" 2>&1 && rc=0 || rc=$?
     [ $rc = "$want" ] && grep -q "$words" "$work/log" || fail "train $*: exit $rc, not $want with '$words'"
 }
 loss() { sed -n 's/.*"valid_loss": \([0-9.]*\).*/\1/p' "$1" | tail -n 1; }
 
-# a run in four ranks; its loss, by one rank without a configuration
+# a run of four ranks; one rank without a configuration finds the same loss
 export OMPI_MCA_rmaps_base_oversubscribe=1
 TRAIN=$TRAIN scripts/launch -n 4 "$work/whole.yaml" "save=$work/run" tensor_model_parallel_size=2 \
     pipeline_model_parallel_size=2 > "$work/log" 2>&1 || fail "four ranks: exit $?"
@@ -35,7 +36,7 @@ cmp "$work/log" "$work/text" || fail "another text without a configuration"
 TRAIN=$TRAIN scripts/launch -n 2 generate "load=$work/run" --prompt "int " --tokens 8 --temperature 0 \
     tensor_model_parallel_size=2 > "$work/log" 2>&1 || fail "generate on two ranks: exit $?"
 cmp "$work/log" "$work/text" || fail "another text on two ranks"
-# the run's report shows it
+# the run's report shows the samples
 [ "$(grep -c '"iteration":4,"prompt":"int ","text":"' "$work/run/samples.jsonl")" = 3 ] || fail "samples.jsonl: $(cat "$work/run/samples.jsonl")"
 [ "$(grep -c '<blockquote><b>int </b>' "$work/run/report.html")" = 3 ] || fail "no sample in the report"
 TRAIN=$TRAIN scripts/launch -n 3 generate "load=$work/run" --prompt "int " --tokens 8 --temperature 0 \
@@ -44,7 +45,7 @@ cmp "$work/log" "$work/text" || fail "another text on three ranks"
 run inspect "$work/run"
 run export "$work/run" -o "$work/hf"
 
-# import's configuration, as it is
+# the configuration that import writes, unchanged
 run import "$work/hf" -o "$work/start"
 grep -E '^[a-z]' "$work/start/config.yaml" > "$work/log"
 [ "$(tr -d '\n' < "$work/log")" = model:data: ] || fail "sections of import's config.yaml"
@@ -59,7 +60,7 @@ exits 4 "holds a checkpoint already" import "$work/hf" -o "$work/run"
 mkdir "$work/mine" && cp "$work/whole.yaml" "$work/mine/config.yaml"
 exits 4 "config.yaml is there already" import "$work/hf" -o "$work/mine"
 
-# a configuration that leaves the model out: from the checkpoint; what it says must be that
+# a configuration without a model takes the checkpoint's; keys of the model that it gives must agree with it
 run "$work/mine.yaml" "load=$work/start" "save=$work/tuned"
 grep -q 'ffn_hidden_size: 48' "$work/tuned/config.yaml" || fail "the model of config.yaml"
 grep -q 'hidden_dropout: 0$' "$work/tuned/config.yaml" || fail "the dropout of config.yaml"

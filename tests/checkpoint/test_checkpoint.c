@@ -46,7 +46,7 @@ static void conversions(void)
         {0x1.8p-25, 0x3340, 0x0001},
         {0x1p-140, 0x0000, 0x0000},
         {0x1p-133, 0x0001, 0x0000},
-        /* halfway in BF16 but for a bit that F32 does not hold: a detour over F32 would round down */
+        /* just above halfway in BF16, by a bit that F32 does not hold: going through F32 would round down */
         {1 + 0x1p-8 + 0x1p-40, 0x3f81, 0x3c04},
         {1 + 0x1p-8, 0x3f80, 0x3c04},
         {1 + 0x1.8p-7, 0x3f82, 0x3c0c},
@@ -73,7 +73,7 @@ static void round_trip(int async)
                 CHECK(load(dir, layout, rank, size, &cfg) == 12345678, "layout %d, rank %d of %d", layout,
                       rank, size);
     CHECK(load(path_of("trip%d/checkpoints/iter_0000003", async), 0, 0, 1, &cfg) == 3, "by its own folder");
-    /* the same step again replaces the folder, and the bytes are the same */
+    /* saving the same step again replaces the folder by one with the same bytes */
     shell("cp -r %s/checkpoints/iter_12345678 %s/copy", dir, dir);
     CHECK(save(dir, 12345678, &cfg) == 12345678, "saved again");
     shell("diff -r %s/checkpoints/iter_12345678 %s/copy && [ \"$(ls %s/checkpoints)\" = "
@@ -84,8 +84,8 @@ static void round_trip(int async)
           "'manifest.json model-00000.safetensors optim-00000.safetensors ' ]", dir, dir);
 }
 
-/* Types on load: from the master when there is one, to the master when there is none; moments only for a
- * whole resume. */
+/* A load in another type reads the master where the checkpoint has one, and makes the master from the
+ * weight where it has none. Moments are loaded only for a whole resume. */
 static void other_types(void)
 {
     Config cfg = base_config();
@@ -117,7 +117,7 @@ static void other_types(void)
     }
 }
 
-/* Several hash blocks, a partial read of one tensor, and a flipped bit outside of what is read. */
+/* A shard of several hash blocks: one tensor is read in part, a bit outside of that part is flipped. */
 static void large(void)
 {
     Config cfg = base_config();
@@ -178,7 +178,7 @@ static void retention(void)
           dir);
 }
 
-/* K12: a folder is one job's, for as long as that lives. */
+/* K12: a job claims its folder for as long as the job lives. */
 static void claim(const char *dir, RunDirectory *d)
 {
     Config cfg = base_config();
@@ -207,8 +207,8 @@ static void locked(void)
     CHECK(rc == 0, "exit %d: %s", rc, said);
 }
 
-/* A checkpoint that is deleted or replaced while somebody reads it is gone, not damaged; one that lies there
- * is neither. */
+/* A checkpoint that is deleted or replaced while it is read counts as gone, and not as damaged. One that
+ * still lies there does not count as gone. */
 static void gone(void)
 {
     Config cfg = base_config();
@@ -232,7 +232,7 @@ static void gone(void)
 
 /* ---- faults of the system */
 
-/* Two saves of which every write after the third fails. */
+/* Two saves, each with every write after the third failing. */
 static void save_two(void *dir, int async)
 {
     Config cfg = base_config();
@@ -253,13 +253,13 @@ static void save_two(void *dir, int async)
     fail_after = 3;
     saver_save(s, 3, state);
     saver_wait(s);
-    _exit(98);                      /* max_failed_saves is 2: not reached */
+    _exit(98);                      /* not reached, because max_failed_saves is 2 */
 }
 
 static void save_two_sync(void *dir) { save_two(dir, 0); }
 static void save_two_async(void *dir) { save_two(dir, 1); }
 
-/* Passes on what is said, and lets writes go on once a save waits for them. */
+/* Passes on what the program prints; releases held writes when the text says that a save waits. */
 static void *let_go(void *pipe)
 {
     char text[1024];
@@ -273,7 +273,7 @@ static void *let_go(void *pipe)
     return NULL;
 }
 
-/* K17: the second save comes while the first is being written, which goes on when the second waits. */
+/* K17: the second save comes while the first is being written. The first goes on once the second waits. */
 static void save_in_a_hurry(void *dir)
 {
     int said_by[3] = {-1, -1, dup(2)};
@@ -281,7 +281,7 @@ static void save_in_a_hurry(void *dir)
     if (pipe(said_by) || dup2(said_by[1], 2) != 2 || close(said_by[1]) ||
         pthread_create(&thread, NULL, let_go, said_by))
         _exit(94);
-    alarm(240);                     /* the first save waits for the disk, and so for ever */
+    alarm(240);                     /* ends a first save that is never released */
     Config cfg = base_config();
     static Model m;
     Comm self;

@@ -5,7 +5,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* K07: every bit of the manifest, and random bits of the shards. */
+/* K07: every flipped bit of the manifest is found, and random ones of the shards. */
 static void flipped_bits(int shard_bits)
 {
     Config cfg = base_config();
@@ -53,7 +53,7 @@ static void flipped_bits(int shard_bits)
     source_close(&s);
 }
 
-/* K08 and K15: files that are missing, foreign, swapped; hints that lie. */
+/* K08 and K15: files that are missing, foreign or swapped; a wrong `latest`. */
 static void wrong_files(void)
 {
     Config cfg = base_config();
@@ -96,7 +96,7 @@ static void wrong_files(void)
     DIES(load_whole, dir, 4, "holds no checkpoint", "change:");
 }
 
-/* Rewrites a manifest and gives it the hash that then fits, as an attacker would. */
+/* Replaces `from` by `to` in a manifest and computes its hash anew, as an attacker would. */
 static void forge(const char *dir, const char *from, const char *to)
 {
     int64_t n;
@@ -116,7 +116,7 @@ static void forge(const char *dir, const char *from, const char *to)
     json_decref(j);
 }
 
-/* K11 and K19: manifests that verify but must not be followed. */
+/* K11 and K19: manifests whose hash is right and whose content must be refused. */
 static void hostile(void)
 {
     static const struct { const char *from, *to, *reason;
@@ -163,7 +163,7 @@ static void hostile(void)
     CHECK(load(dir, 0, 0, 1, &cfg) == 2, "a forged manifest that changes nothing loads");
 }
 
-/* Random damage that carries the right hash: nothing may crash, whatever it says. */
+/* Manifests with random damage and the right hash: none may crash the reader. */
 static void forged_at_random(int runs)
 {
     Config cfg = base_config();
@@ -175,7 +175,7 @@ static void forged_at_random(int runs)
     char *bad = xcalloc(1, (size_t)n + 64);
     static const char *const words[] = {
         "-1", "0", "9223372036854775807", "1e300", "[]", "{}", "null", "\"x\"", "true", ""};
-    const size_t body = (size_t)n - 19;         /* up to the hash's 16 digits, quote, brace, newline */
+    const size_t body = (size_t)n - 19;         /* without the hash's 16 digits, quote, brace, newline */
     for (int run = 0; run < runs; run++) {
         Philox r = philox(5, (uint64_t)run, 0);
         const char *word = words[r.v[1] % (sizeof words / sizeof *words)];
@@ -193,7 +193,7 @@ static void forged_at_random(int runs)
     free(bad);
 }
 
-/* K10: another model; every key and tensor that differs in one line. */
+/* K10: a checkpoint of another model: one line names every key and tensor that differs. */
 static void load_other(void *arg)
 {
     static const char mine[] =

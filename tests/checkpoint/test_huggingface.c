@@ -15,10 +15,10 @@
 static char folder[] = "/tmp/test_huggingface.XXXXXX";
 static char why[WHY];
 
-/* ---- directories: a golden one with some lines of config.json changed and some tensors renamed, added, left
+/* ---- directories: copies of a golden one, with config.json edited and tensors renamed, added or left
  * out */
 
-/* Texts that live as long as the test. */
+/* Texts that are never freed. */
 static char *kept[512];
 static int nkept;
 
@@ -65,8 +65,8 @@ static char *variant(const char *family, const char *edit)
     return dir;
 }
 
-/* Rewrites model.safetensors: `from` becomes `to` in every name that starts with it; type, when >= 0, becomes
- * another; a tensor `drop` is left out, `twice` is written again under the name `again`. */
+/* A change of model.safetensors. from: becomes `to` at the start of every name. drop: a tensor left out.
+ * twice: a tensor that is written again under the name `again`, with one bit flipped where `flip` is set. */
 typedef struct { const char *from, *to, *drop, *twice, *again; int type, flip; } Edit;
 
 static void rewrite(const char *dir, const Edit *edit)
@@ -192,7 +192,7 @@ static void same_meaning(void)
     same_import("mistral", variant("mistral", "{\"num_key_value_heads\": 1, \"sliding_window\": null}"));
 }
 
-/* The configuration of an import, as YAML lines. */
+/* The configuration that the config.json of `dir` stands for. */
 static const Config *imported(const char *dir)
 {
     const HfFamily *family;
@@ -232,7 +232,7 @@ static void windows(void)
         CHECK(c && c->window_size == t[i].window, "%s %s: %lld", t[i].family, t[i].edit,
               c ? (long long)c->window_size : -1);
     }
-    /* out and in again */
+    /* the window survives import and export */
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         char *dir = variant(t[i].family, t[i].edit), *ckpt = xasprintf("%s-c", dir),
              *out = xasprintf("%s-o", dir);
@@ -309,7 +309,7 @@ static void refusals(void)
         REFUSED(dir, t[i].word);
     }
     char *dir = variant("llama", "{\"mlp_bias\": true, \"hidden_act\": \"tanh\", \"rope_theta\": \"x\"}");
-    REFUSED(dir, "mlp_bias", "hidden_act tanh", "rope_theta is not a number");       /* all at once */
+    REFUSED(dir, "mlp_bias", "hidden_act tanh", "rope_theta is not a number");   /* one line for all */
     dir = variant("llama", "{}");
     rewrite(dir, &(Edit){.twice = "model.norm.weight", .again = "model.layers.0.extra"});
     REFUSED(dir, "tensor model.layers.0.extra has no place");
@@ -337,7 +337,7 @@ static void refusals(void)
     shell("[ ! -e %s/refused ]", folder);
 }
 
-/* Every key of every family set to everything it should not be: refused or accepted, never a crash. */
+/* Every key of every family is set to odd values: refused or accepted, never a crash. */
 static void odd_values(void)
 {
     static const char *const odd[] = {"null",
@@ -375,7 +375,7 @@ static void odd_values(void)
     printf("# odd values: %d refused, %d accepted\n", refused, accepted);
 }
 
-/* Files of at most N bytes with an index, types kept, and the output folder. */
+/* Export: shards of at most N bytes with an index, the tensors' types, and a damaged checkpoint. */
 static void exporting(void)
 {
     char *ckpt = path("plain-llama"), *out = path("sharded"), *back = path("back"), *one = path("one");
@@ -401,7 +401,7 @@ static void exporting(void)
     shell("[ ! -e %s/none ]", folder);
 }
 
-/* Models of no family, and models of several. */
+/* Models that belong to no family, and models that belong to several. */
 static void families(void)
 {
     static const char llama[] =
@@ -440,7 +440,7 @@ static void families(void)
         const HfFamily *f = hf_family(c, t[i].hint, why);
         CHECK(t[i].family ? f && !strcmp(f->type, t[i].family) : !f && strstr(why, t[i].word), "%s: %s", text,
               f ? f->type : why);
-        if (f) {        /* what is written reads back as the same model */
+        if (f) {        /* the config.json written reads back as the same model */
             json_t *j = hf_write_config(c, f, BF16, NULL);
             const HfFamily *again;
             const Config *back = hf_read_config(j, &again, why);

@@ -53,7 +53,7 @@ static void round_trip(void)
     st_close(&f);
 }
 
-/* A header of `text` and `data` zero bytes after it. Returns whether it opens. */
+/* Whether a file of the header `text` and `data` zero bytes opens. */
 static int parses(const char *text, int64_t data)
 {
     StFile f = {.fd = -1};
@@ -133,8 +133,8 @@ static void files(void)
     st_close(&f);
 }
 
-/* Random damage to a legal header: nothing may crash, and what is accepted must keep every promise of the
- * reader. */
+/* Random damage to a legal header: none may crash the reader, and a header that is accepted must keep
+ * every rule of the format. */
 static void fuzz(int runs)
 {
     static const char seed[] =

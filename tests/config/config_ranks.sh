@@ -21,7 +21,8 @@ exec "$real" "\$@"
 SH
 chmod +x "$WORK/train"
 
-# expect CODE WHAT-THE-ERROR-LINE-SAYS ARGUMENTS...; ODD is what rank 2 reads beside
+# expect CODE TEXT ARGUMENTS...: four ranks end with CODE, with TEXT and one error line (none when CODE is 0).
+# ODD holds arguments that rank 2 alone reads too.
 expect() {
     code=$1 says=$2; shift 2
     TRAIN="$WORK/train" timeout 240 scripts/launch -n 4 "$WORK/good.yaml" "$@" > "$WORK/out" 2>&1

@@ -1,5 +1,5 @@
-/* config_text -- for the tests of the configuration: makes YAML texts from the option table, and asks a
- * Check. */
+/* config_text -- helpers of the configuration's tests: make YAML texts from the option table, and read
+ * what a Check holds. */
 #ifndef CONFIG_TEXT_H
 #define CONFIG_TEXT_H
 #include "config_table.h"
@@ -18,8 +18,8 @@ static const struct { const char *key, *value; } base_keys[] = {
 
 typedef struct { char *text; size_t size; int line; } Text;    /* line: where the extra lines start */
 
-/* The base without `key`, with `extra` (one or more lines, each indented by two) as the last lines of a
- * section. */
+/* The text of the base configuration without `key`; `section` ends with the lines of `extra`, each
+ * indented by two. */
 static inline Text compose(const char *section, const char *key, const char *extra)
 {
     Text t = {0};
@@ -107,7 +107,7 @@ static inline const char *listing(const Check *k)
     return s;
 }
 
-/* A value that the option takes, and its bounds. */
+/* A value that the option accepts. */
 static inline const char *sample_value(const Option *o)
 {
     switch (o->type) {

@@ -15,17 +15,17 @@ static void mistype(char *s)
 {
     int n = (int)strlen(s), at = (int)draw((uint32_t)n), c = 'a' + (int)draw(26);
     switch (draw(4)) {
-    case 0:                                            /* a letter too much */
+    case 0:                                            /* one letter inserted */
         memmove(s + at + 1, s + at, (size_t)(n - at + 1));
         s[at] = (char)c;
         break;
-    case 1:                                            /* one too few */
+    case 1:                                            /* one letter removed */
         memmove(s + at, s + at + 1, (size_t)(n - at));
         break;
     case 2:
         s[at] = (char)c;
         break;
-    default:                                           /* two swapped */
+    default:                                           /* two letters swapped */
         if (at + 1 < n) {
             char t = s[at];
             s[at] = s[at + 1];
@@ -130,7 +130,8 @@ static void test_aliases(void)
 
 /* ---- C04: types ---- */
 
-/* The kinds of value, as letters; and the letters that each type takes. */
+/* Texts of values, each with a letter for its kind. taken() gives the kinds that an option's type
+ * accepts. */
 static const struct { const char *text; char kind;
 } kinds[] = {{"\"8\"", 's'}, {"'true'", 's'}, {"1e3", 'f'},    {"yes", 's'},  {"null", 'n'},
              {"[[a]]", 'x'}, {"{a: 1}", 'x'}, {"true", 'b'},   {"0x10", 's'}, {"007", 's'},
@@ -214,7 +215,7 @@ static void test_ranges(void)
             range_case(o, "-1", 0);
         }
     }
-    for (int i = 0; i < OPTIONS; i++)                  /* every choice, and one that is nearly one */
+    for (int i = 0; i < OPTIONS; i++)                  /* each choice; refused with _ behind it */
         for (int c = 0; options[i].choices && options[i].choices[c]; c++) {
             const Option *o = &options[i];
             Text t = compose(o->section, o->key, textf("  %s: %s", o->key, o->choices[c]));
@@ -334,7 +335,8 @@ static char *repeat(const char *head, const char *piece, int n, const char *tail
     return text;
 }
 
-/* A time that grows with the square of the size would take longer than the row may. */
+/* Reads a large hostile text. A parser whose time grows with the square of the size exceeds the row's
+ * limit. */
 static void hostile(const char *name, const char *head, const char *piece, int n, const char *tail,
                     const char *text)
 {
@@ -358,7 +360,7 @@ static void test_hostile(void)
         return;
     }
     struct rlimit limit = {256 << 20, 256 << 20};
-    CHECK(SANITIZED || !setrlimit(RLIMIT_AS, &limit), "set up"); /* shadow memory is larger than any limit */
+    CHECK(SANITIZED || !setrlimit(RLIMIT_AS, &limit), "set up"); /* a sanitizer's memory exceeds it */
     hostile("alias bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b, *b]\nd: [", "*c, ", 10000, "*c]\n",
             "aliases");
     hostile("nested lists", "model:\n  num_layers: ", "[", 1000000, "", "nested deeper than 64");

@@ -9,7 +9,7 @@
 #include "run.h"
 #include "schedule.h"
 
-/* args and more, where what `more` sets counts: a key may be given once. */
+/* Joins args and more. A key of both comes from `more` alone, because a key may be given once. */
 static const char *with(const char *args, const char *more)
 {
     char *copy = text_copy(args);
@@ -24,8 +24,8 @@ static const char *with(const char *args, const char *more)
 
 /* ---- every refused pair ---- */
 
-/* What breaks exactly this row of the table, what must be changed to mend it (later settings win), and
- * whether other rules may speak too. One for every row, in any order. */
+/* One entry for each refused pair (a, b), in any order. args: break this pair. mend: arguments that replace
+ * those of args and make the configuration legal. others: bool: other rules may report args too. */
 static const struct { const char *a, *b, *args, *mend; int world, others;
 } refused[] = {
     {"attention_backend", "device", "attention_backend=fused|params_dtype=bf16|attention_dropout=0",
@@ -116,7 +116,8 @@ static const struct { const char *a, *b, *args, *mend; int world, others;
     {"save_retain_interval", "save_interval", "save_retain_interval=4", "save_interval=2", 1, 0},
 };
 
-/* The ways to share layers out, each legal alone on two pipeline ranks, and what takes it back. */
+/* Ways to split layers over stages. set: value that is legal alone on two pipeline ranks; unset: value
+ * that turns the way off. Ways of one kind go together. */
 static const struct { const char *key, *set, *unset; int kind; } ways[] = {
     {"pipeline_model_parallel_layout", "Et/t*3L", "null", 0},
     {"num_layers_in_first_pipeline_stage", "1", "null", 1},
@@ -134,7 +135,7 @@ static int row_of(const char *a, const char *b)
     return -1;
 }
 
-/* The violations that the row (a, b) makes. */
+/* The number of violations that report the pair (a, b). */
 static int told(const Check *k, const char *a, const char *b)
 {
     int n = 0;
@@ -170,7 +171,7 @@ static void test_pairs(void)
             const char *both =
                 textf("num_layers=4|%s=%s|%s=%s", ways[i].key, ways[i].set, ways[j].key, ways[j].set);
             int odd = (ways[i].kind == 2) !=
-                      (ways[j].kind == 2); /* counted as a layer: three divide, four do not */
+                      (ways[j].kind == 2); /* an end counts as a layer: 3 + 1 divide by 2, 4 + 1 do not */
             if (ways[i].kind != ways[j].kind)
                 check_pair(ways[i].key, ways[j].key, with(both, "pipeline_model_parallel_size=2"),
                            textf("%s=%s%s", ways[j].key, ways[j].unset,
@@ -200,7 +201,7 @@ static int divides(int a, int b)
     return 0;
 }
 
-/* Chunks a rank that a schedule takes: 1, 2 for the V shape, 2 and more. */
+/* Whether the schedule takes v chunks a rank: 1, exactly 2 for the V shape, 2 and more for interleaved. */
 static int chunks_fit(const Layout *l)
 {
     switch (l->schedule) {
@@ -268,7 +269,7 @@ static const char *spelled(const Layout *l)
 
 static int one_of(const int *list, int n) { return list[draw((uint32_t)n)]; }
 
-/* Sizes that often fit: small numbers with many divisors. */
+/* A layout of random sizes: small numbers with many divisors, so that many layouts are legal. */
 static Layout random_layout(int world, int tp, int pp)
 {
     static const int schedules[] = {
@@ -294,7 +295,7 @@ static Layout random_layout(int world, int tp, int pp)
     return l;
 }
 
-/* Whatever passes can be done: places, grid, schedule of every rank. */
+/* A legal configuration has a placement, a grid, and a schedule for every rank. */
 static void check_derived(const Config *given, const char *args)
 {
     const Config *c = given;
@@ -337,7 +338,7 @@ static void check_derived(const Config *given, const char *args)
     }
     schedules_close(&set);
     placement_close(&pl);
-    for (int i = 0; i < 2; i++) { /* the whole rehearsal of a rank, checks of the schedule included */
+    for (int i = 0; i < 2; i++) { /* run_plan rehearses one rank and checks its schedule */
         Run r;
         int rank = i ? (int)draw((uint32_t)c->world) : c->world - 1;
         run_plan(&r, c, RUN_TRAIN, 0, rank);
@@ -347,7 +348,7 @@ static void check_derived(const Config *given, const char *args)
     free(text);
 }
 
-/* Written down it is read again as the same, and one rank alone can do it too. */
+/* The configuration, and its equivalent on one rank, are the same after writing and reading. */
 static void check_copies(const Config *c, const char *args)
 {
     for (int alone = 0; alone < 2; alone++) {
@@ -364,7 +365,7 @@ static void check_copies(const Config *c, const char *args)
     }
 }
 
-/* The values that a list in a message names. */
+/* Tries the tensor sizes that a message lists: each must be accepted. */
 static void try_tensor_sizes(const Check *k, const Layout *l)
 {
     for (int i = 0; i < k->n; i++) {

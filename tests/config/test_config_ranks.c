@@ -9,7 +9,7 @@
 
 static char path[256];
 
-/* In the place of the C library's: a rank that waits says so, and is done. */
+/* Replaces the C library's sleep(): prints the seconds and returns at once. */
 unsigned sleep(unsigned seconds)
 {
     fprintf(stderr, "sleeps %u s\n", seconds);
@@ -23,7 +23,7 @@ static void write_bad(const char *text)
     fclose(f);
 }
 
-/* As a launcher would start it: "RANK of SIZE". */
+/* Loads the configuration as a launched rank does. arg: "RANK of SIZE". */
 static void load_as(void *arg)
 {
     int rank, size;
@@ -159,7 +159,7 @@ static void test_one_rank(void)
         Config *c = config_for_one_rank(k.cfg);
         size_t size;
         char *text = written(c, &size);
-        Check again = read_text(text, size, 0, NULL, 1, USE_TRAIN); /* it is what one rank would have read */
+        Check again = read_text(text, size, 0, NULL, 1, USE_TRAIN); /* one rank can read c's text */
         CHECK(!again.n && config_hash(again.cfg) == config_hash(c), "%s: %s", text, listing(&again));
         CHECK(again.cfg->padded_vocab_size == c->padded_vocab_size && c->stages == 1 &&
                   again.cfg->stages == 1 && c->stage_layers[0] == c->num_layers && c->world == 1 &&

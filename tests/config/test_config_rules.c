@@ -6,7 +6,7 @@
 
 /* ---- each rule once ---- */
 
-/* n: violations in all where there are more than this one */
+/* says: part of the violation's text; NULL: legal. n: number of all violations; 0: this one alone */
 static const struct { const char *args; int world; const char *says; int n;
 } cases[] = {
     {"", 1, NULL},
@@ -283,7 +283,7 @@ static const struct { const char *args; int world; const char *says; int n;
     {"step_batch_size_schedule='0:4 9999999999T:8'", 1, "is not THRESHOLD:BATCH"},
 };
 
-/* What commands take that only look at a layout. */
+/* Configurations for commands that look at a layout and do not train. */
 static const struct { const char *args; int world; const char *says;
 } looked_at[] = {
     {"clock_forward_ms=1|clock_backward_input_ms=[1.5]|clock_weight_share=0.5|clock_p2p_ms=0.1", 1, NULL},

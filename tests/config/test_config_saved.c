@@ -20,15 +20,15 @@ static void change_field(const Option *o, Config *c)
     }
 }
 
-/* Without rope and experts, and with biases everywhere: keys that change nothing. */
+/* Whether a key changes nothing in a model without rope and experts and with biases everywhere. */
 static int idle(int option)
 {
     return option == OPT_rotary_base || option == OPT_rotary_percent || option == OPT_add_qkv_bias ||
            (!strcmp(options[option].section, "moe") && option != OPT_num_moe_experts);
 }
 
-/* One run, and the arguments that spell it otherwise, that make no difference to it, or that do: then its
- * first key. */
+/* base: arguments of a run. more: arguments added to them. key: the first key of the run that `more`
+ * changes; NULL: `more` changes nothing. */
 static void test_meaning(void)
 {
     static const struct { const char *base, *more, *key; } t[] = {
@@ -130,8 +130,8 @@ static void check_round_trip(const Config *c)
     free(twice);
 }
 
-/* Prints n lines of key=value arguments, each of which makes the base configuration another valid one: for
- * runs. Keys that name files, devices or how long a run is are left alone. */
+/* Prints n lines of key=value arguments for runs. Each line turns the base configuration into another
+ * valid one. Keys of files, devices and the run's length keep their values. */
 static void print_random(int n)
 {
     static const char *const kept[] = {"load",
@@ -192,7 +192,7 @@ static void test_round_trips(void)
     printf("# round trips: %d\n", valid);
 }
 
-/* The files that come with the project are valid, and written back they are the same. */
+/* Every configuration of configs/ is valid, and is the same after writing and reading. */
 static void test_examples(void)
 {
     glob_t files;
@@ -207,7 +207,7 @@ static void test_examples(void)
     globfree(&files);
 }
 
-/* ---- fuzz: no text does harm, and what passes is whole ---- */
+/* ---- fuzz: no text crashes the reader; an accepted text survives the round trip ---- */
 
 static void test_fuzz(void)
 {
@@ -232,7 +232,7 @@ static void test_fuzz(void)
             case 0:
                 s[at] = (char)draw(256);
                 break;
-            case 1:                                    /* a piece goes */
+            case 1:                                    /* bytes removed */
                 m = draw(20) % (n - at);
                 memmove(s + at, s + at + m, n - at - m);
                 n -= m;

@@ -4,7 +4,8 @@
 #include "config_text.h"
 #include "placement.h"
 
-/* Every layer once and in order, every (rank, chunk) once, both ends where they belong. */
+/* A placement has every layer once and in order, every (rank, chunk) once, embedding and loss at its
+ * ends. */
 static void check_whole(const Config *c, const char *what)
 {
     Placement pl;
@@ -49,10 +50,10 @@ static void test_even(void)
 }
 
 
-/* ---- shares of the ends ---- */
+/* ---- layers of the first and the last stage ---- */
 
-/* What Megatron-LM builds on a virtual stage, or -1 where it refuses: transformer_block.py,
- * get_num_layers_to_build. */
+/* The layers that Megatron-LM builds on a virtual stage; -1 where Megatron-LM refuses
+ * (transformer_block.py, get_num_layers_to_build). */
 static int64_t megatron(int64_t layers, int p, int v, int rank, int chunk, int64_t first, int64_t last,
                         int emb, int loss)
 {
@@ -78,7 +79,7 @@ static void test_ends(void)
     for (int p = 2; p <= 4; p++)
         for (int v = 1; v <= 2; v++)
             for (int layers = 1; layers <= 14; layers++)
-                for (int way = 0; way < 9 + 3; way++) { /* first and last of 0, 2, 3; then what counts */
+                for (int way = 0; way < 9 + 3; way++) { /* 9 pairs of first and last; 3 of emb and loss */
                     static const int64_t of[] = {0, 2, 3};
                     int64_t first = way < 9 ? of[way / 3] : 0, last = way < 9 ? of[way % 3] : 0;
                     int emb = way >= 9 && (way - 8) & 1, loss = way >= 9 && (way - 8) & 2, fits = 1;
@@ -232,7 +233,7 @@ static void test_broken_layouts(void)
 
 /* ---- balance ---- */
 
-static double costs[64];                 /* of the ranks of one split */
+static double costs[64];                 /* of each rank in one split */
 static const double unit_costs[][3] = {{0, 1, 0},    {1, 1, 1},  {0.5, 1, 2.5}, {3, 1, 7},
                                        {0.25, 2, 1}, {10, 1, 0}, {0, 1, 3.75}};
 
@@ -242,8 +243,8 @@ static int downward(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Costs of the ranks, the largest first, then the layers that lie beside embedding or loss: less is better.
- */
+/* out: costs of the p ranks, the largest first, then the number of layers on ranks with embedding or
+ * loss. The smaller list belongs to the better split. */
 static void judge(const Config *c, const int *layers, const double cost[3], double out[64])
 {
     int p = (int)c->pipeline_model_parallel_size, n = p * (int)c->num_virtual_stages_per_pipeline_rank,

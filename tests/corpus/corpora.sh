@@ -66,13 +66,13 @@ same one two "the dump of a blend differs"
 does 0 . verify c.yaml train_data_path=a valid_data_path=b
 does 0 . plan c.yaml train_data_path=a valid_data_path=b
 
-# a run goes on with them, from its own config.yaml; another corpus is told
+# a run resumes from its own config.yaml; a changed corpus is reported
 does 0 'resuming after iteration 6' own/config.yaml load=latest train_iters=8
 does 0 'valid_data_path: \[b\] -> \[a\]' own/config.yaml load=latest train_iters=10 valid_data_path=a
 grep -q '^  split: null$' own/config.yaml || { echo "config.yaml names a split"; bad=$((bad + 1)); }
 grep -q "^  split: '1, 1'$" shares/config.yaml || { echo "config.yaml names no split"; bad=$((bad + 1)); }
 
-# each is checked at the start, read or not
+# every corpus is checked at the start, even one that is not read
 off=eval_iters=0
 does 3 '\] valid_data_path: nowhere: No such file' c.yaml train_data_path=a valid_data_path=nowhere $off save=x1
 does 3 '\] test_data_path: nowhere: No such file' c.yaml train_data_path=a valid_data_path=b test_data_path=nowhere save=x2
@@ -81,7 +81,7 @@ does 3 '\] valid_data_path: .*id 60000, the vocabulary' c.yaml train_data_path=a
 does 3 '\] test_data_path is empty' eval c.yaml valid_data_path=b load=own --split test
 does 2 "'valid', 'test' or 'train'" eval c.yaml valid_data_path=b load=own --split dev
 
-# what does not go together
+# settings that do not go together
 does 2 'train_data_path: .*does not go with data_path' c.yaml data_path=ab train_data_path=a valid_data_path=b
 does 2 'test_data_path: .*does not go with data_path' c.yaml data_path=ab test_data_path=b
 does 2 'train_data_path: .*does not go with split' c.yaml split='9, 1' train_data_path=a valid_data_path=b

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A pair with the given lengths, one document a sequence. fill: token of (sequence, at), or NULL for a hole
- * of zeros, which takes no time. */
+/* Writes PREFIX.idx and .bin: n documents of one sequence each, of the given lengths. fill: token of
+ * (sequence, at); NULL: zeros as a hole in the file, which takes no time. */
 static void put_pair(const char *prefix, int64_t n, const int32_t *length, int type,
                      int64_t (*fill)(int64_t, int64_t))
 {
@@ -110,8 +110,8 @@ static void test_blend_order(char *line)
     int got = sscanf(line, "blend %63s %15s %d %s %ld %ld %ld %lx %lx", name, kind, &n,
                      given, &wanted, &size, &built, &h[0], &h[1]);
     CHECK(got == 9, "golden line has %d fields", got);
-    /* Corpora just large enough: one document each, of seq 4. With weights any size will do, epochs
-     * repeat. */
+    /* Corpora of one document each, just large enough for seq_length 4. With weights any size is enough,
+     * because epochs repeat. */
     int weighted = !strcmp(kind, "weight");
     const char **path = xcalloc((size_t)(2 * n), sizeof *path);
     char *word = strtok(given, ",");
@@ -214,7 +214,7 @@ static void test_format(void)
     free(prefix);
 }
 
-/* Every length that either file can be cut to, and one byte too many. */
+/* A pair is refused when either file is cut to any length, or has one byte too many. */
 static void test_truncation(void)
 {
     enum { N = 90 };
@@ -278,7 +278,7 @@ static void test_damage(void)
     bad = 0;
     for (int code = 0; code < 256; code++)
         if (code != 8) {
-            char c = (char)code;   /* u8 and i32 do not fit this .bin, no other holds tokens */
+            char c = (char)code;   /* u8, i32: another size than this .bin's; else no token type */
             bad += !damaged(prefix, idx, 17, &c, 1, code == 1 || code == 4 ? "sequence 1 starts" : "dtype");
         }
     CHECK(!bad, "%d dtype codes were accepted", bad);
@@ -411,7 +411,7 @@ static void test_streams(void)
     free(glob);
 }
 
-/* What data_path and split may not be. */
+/* Values of data_path and split that are refused. */
 static void test_paths(void)
 {
     char *a = in_work("hand"), *why = NULL;
@@ -465,7 +465,7 @@ static void test_packing(void)
             continue;
         }
         const Dataset *d = &b.set[0];
-        int64_t texts = 0;   /* the samples, end to end, are the documents in order */
+        int64_t texts = 0;   /* tokens compared: samples end to end are the documents in order */
         for (int64_t s = 0; s < d->samples; s++)
             for (int64_t k = 0; k < d->samples; k++)
                 if (d->shuffle[k] == s) {
@@ -543,7 +543,7 @@ static void test_loader(void)
                 int64_t n = 2 * dp, first = 0;
                 for (int step = 0; step < 12; step++, first += n) {
                     if (step == 7)
-                        first = 300;   /* a jump, and back: resume, evaluation */
+                        first = 300;   /* jumps ahead and back, as resume and evaluation do */
                     if (step == 10)
                         first = 3;
                     const Batch *b = loader_get(l, first, n);
@@ -558,7 +558,7 @@ static void test_loader(void)
                     check_masks(&cfg, b);
                 }
                 if (r == 0) {
-                    int64_t last = loader_samples(l) / n * n - n;   /* another size of batch, up to the end */
+                    int64_t last = loader_samples(l) / n * n - n;   /* the end, then another batch size */
                     CHECK(loader_get(l, last, n)->sample[0] == last && loader_get(l, 0, dp)->batch == 1,
                           "the end");
                 }
@@ -577,7 +577,7 @@ static void open_only(void *arg)
     loader_close(loader_open(&h->cfg, SPLIT_TRAIN, 100, 0, 1));
 }
 
-/* Reads a while, harms the file, reads on. */
+/* Reads batches, damages the .bin after some of them as h->harm says, and reads on. */
 static void harm_and_read(void *arg)
 {
     Harm *h = arg;
@@ -651,7 +651,7 @@ static void test_loader_faults(void)
     free(prefix);
 }
 
-/* Corpora too large to be scanned at open: the bad id is met in its batch. */
+/* A corpus too large to be scanned at open: a bad id is reported when its batch is read. */
 static void read_one(void *arg)
 {
     Harm *h = arg;
@@ -675,7 +675,7 @@ static void test_large(void)
     char *why = NULL;
     int64_t row, at, end_row, end_at;
     CHECK(blend_open(&b, 1, &path, "1", 0, -1, 1 << 20, 1234, &why), "%s", why);
-    for (h.harm = 0;; h.harm++) {   /* the sample that the token is in */
+    for (h.harm = 0;; h.harm++) {   /* finds the sample with the bad token */
         dataset_where(&b.set[0], h.harm, 0, &row, &at);
         dataset_where(&b.set[0], h.harm, (1 << 20) - 1, &end_row, &end_at);
         if ((row != 1 && end_row == 1) || (row == 1 && at == 0))

@@ -97,7 +97,7 @@ static void test_json_cases(void)
     json_bad(deep, "levels of nesting");
 }
 
-/* A line of JSON, made of all its parts. */
+/* Writes a random line of JSON with values of all kinds; returns its length. */
 static int line_of_json(char *p, int depth)
 {
     static const char *const atoms[] = {
@@ -168,7 +168,7 @@ static void run_tokenize(void *arg)
     _exit(command_tokenize(n - 1, arguments + 1));
 }
 
-/* `train tokenize` with these words; as child(). */
+/* Runs `train tokenize` with these arguments; checks and returns as child() does. */
 #define TOKENIZE(code, part, ...)                                                                            \
     (memcpy(arguments, ((char *[16]){"tokenize", __VA_ARGS__}), sizeof arguments),                           \
      child(run_tokenize, NULL, code, part))
@@ -253,7 +253,8 @@ static void test_command(void)
         free(all[i]);
 }
 
-/* A file of many batches and items, lines from one byte to 40 MB, against what went in. */
+/* Tokenizes a file of many batches, with lines from one byte to 40 MB: the corpus holds the text
+ * written. */
 static void test_batches(void)
 {
     char *path = in_work("long.jsonl"), *to = in_work("long"), *why = NULL, *line = xcalloc(1, 42 << 20);
@@ -296,7 +297,7 @@ static void test_batches(void)
     CHECK(read == wrote, "the text differs");
     window_close(&w);
     corpus_close(c);
-    f = fopen(path, "ab");   /* the last of many batches knows which line it is at */
+    f = fopen(path, "ab");   /* an error in the last batch names its line */
     fputs("{\"text\":\"\"}\n{\"text\"}\n{", f);
     fclose(f);
     snprintf(line, 100, "long.jsonl:%ld: a field without", documents + 2);

@@ -20,7 +20,7 @@ static const struct { const char *dtype; double values, weights; } tolerances[] 
 #define RATE_TOLERANCE 1e-14       /* learning rates, computed in F64 whatever the type of the model */
 
 typedef struct {
-    char name[128];                /* plain_name of the file's */
+    char name[128];                /* the file's tensor name, after plain_name */
     int type, ndim;
     int64_t shape[ST_DIMS], n, bytes;
     void *raw;
@@ -39,7 +39,7 @@ static double value(const Tensor *t, int64_t i)
     BUG_ON("a type that no golden has");
 }
 
-/* GPT-2's names come with and without "transformer.": without it, and likewise in "grad.transformer.wte". */
+/* Drops "transformer.", also behind "grad.": GPT-2's names come with and without it. */
 static void plain_name(char *out, size_t size, const char *s)
 {
     const char *p = strstr(s, "transformer.");
@@ -117,8 +117,8 @@ static double largest(const Tensor *t)
     return m;
 }
 
-/* `floor`: the least that differences are measured against. NaN anywhere gives NaN, which no tolerance
- * passes. */
+/* The largest difference, relative to golden's largest value or to `floor` if that is larger. A NaN
+ * gives NaN, which is within no tolerance. */
 static double relative(const Tensor *got, const Tensor *golden, double floor)
 {
     double d = 0, scale = fmax(largest(golden), floor);
@@ -131,7 +131,7 @@ static double relative(const Tensor *got, const Tensor *golden, double floor)
     return d == 0 ? 0 : d / scale;
 }
 
-/* The golden tensors whose names begin with `prefix` against those of `got` named `put` + the rest. */
+/* Compares every golden tensor named `prefix` + REST with the tensor of `got` named `put` + REST. */
 static void compare(const Tensors *golden, const Tensors *got, const char *prefix, const char *put,
                     double tolerance)
 {
@@ -179,7 +179,7 @@ static void dump(const char *golden_path, const char *path, const char *dtype, d
     check_exact(&golden, &got, "tokens");
     check_exact(&golden, &got, "labels");
     if (test_failures)
-        goto end;                  /* of other samples all the rest is different too */
+        goto end;                  /* with other samples every other tensor differs too */
     const Tensor *mask = find(&got, "loss_mask"), *tokens = find(&golden, "tokens");
     CHECK(mask && mask->type == F32 && same_shape(mask, tokens), "loss_mask is not F32 of tokens' shape");
     for (int64_t i = 0; mask && i < mask->n; i++)
@@ -203,7 +203,7 @@ end:
     release(&got);
 }
 
-/* The numbers of metrics.jsonl against those of the golden steps. */
+/* Compares the numbers of metrics.jsonl with those of the golden steps. */
 static void check_metrics(const Tensors *golden, const char *path, double tolerance)
 {
     static const struct { const char *key, *golden; } columns[] = {

@@ -50,9 +50,10 @@ static const Config *config(const char *const *a, const char *const *b)
     return config_load(file, n, args, 1, USE_MODEL);
 }
 
-/* Four samples of random tokens, whatever the microbatch size; every third token does not count. */
-static int changed;                /* the first document has other tokens */
+static int changed;                /* bool: the first document has other tokens */
 
+/* A microbatch of random tokens. A sample has the same tokens whatever the microbatch size; every third
+ * token has loss mask 0. */
 static const Batch *random_batch(void *run, int mb)
 {
     static int32_t tokens[64], labels[64], position[64], doc_start[64];
@@ -137,7 +138,7 @@ static void finite_differences(int family)
     run_close(&r);
 }
 
-/* Gradients, loss and a hash of them under some more options. */
+/* What a run gives: loss, gradients, and the hash of both. */
 typedef struct { uint64_t bits; double loss, *grad; int64_t n; } Result;
 
 static Result result_of(int family, const char *const *more)
@@ -199,7 +200,7 @@ static void close_to(int family, const char *const *one, const char *const *othe
 {
     Result a = result_of(family, one), b = result_of(family, other);
     double most = largest(a.grad, a.n), worst = 0;
-    int same_layout = !strstr(other[0], "vocab");     /* padding moves the tensors */
+    int same_layout = !strstr(other[0], "vocab");     /* vocabulary padding moves the tensors */
     CHECK(fabs(a.loss - b.loss) <= 1e-13 * fabs(a.loss), "family %d %s: loss %.17g and %.17g", family,
           other[0], a.loss, b.loss);
     for (int64_t i = 0; same_layout && i < a.n; i++)
@@ -209,11 +210,12 @@ static void close_to(int family, const char *const *one, const char *const *othe
     free(b.grad);
 }
 
-/* How many sums of the residual stream the next norm does in its own pass, and how many stand alone. */
+/* Sums of the residual stream are counted. fused: those in add_norm_fwd, together with the next norm.
+ * alone: those in dropout_fwd. */
 static Device own;
 static int fused, alone;
 static int64_t inner;          /* width of the feed-forward */
-static int outputs;            /* of layers that were computed */
+static int outputs;            /* outputs of layers that were computed */
 
 static void count_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s,
                                Mat gain, Mat bias, double eps, NormKind kind)
@@ -234,7 +236,8 @@ static void count_linear(Device *d, Mat y, Mat x, Mat w, Mat bias)
     own.linear(d, y, x, w, bias);
 }
 
-/* A layer's output is its second product of the feed-forward; recomputed are those that are read again. */
+/* A layer's output is the second product of its feed-forward. Recompute repeats the outputs that are
+ * read again. */
 static void sums_fused(const char *const *more, int with_norm, int without, int products)
 {
     Run r;
@@ -262,7 +265,7 @@ static void see_logits(void *ctx, Model *m, int part, const char *where, Mat x)
                (size_t)x.cols * sizeof *whole);
 }
 
-/* Token by token over the cache gives the logits of the whole sequence at once. */
+/* Logits computed token by token over the cache equal those of the whole sequence at once. */
 static void cache_agrees(int family)
 {
     Run r;
@@ -326,8 +329,9 @@ int main(void)
         cache_agrees(i);
     }
     documents_apart(4);
-    /* two microbatches of three layers: every sum but the last of the chunk; where a layer's memory goes with
-     * it, those within the layer, and in the backward all that are read again */
+    /* Two microbatches of three layers. Every sum but the chunk's last is fused. With full recompute a
+     * layer's memory ends with the layer: the forward fuses the sums within a layer, the backward every
+     * sum that is read again. */
     sums_fused(WITH("num_layers=3"), 2 * 5, 2, 2 * 3);
     sums_fused(WITH("num_layers=3", "recompute_granularity=selective"), 2 * 5, 2, 2 * 3);
     sums_fused(WITH("num_layers=3", "recompute_granularity=full", "recompute_method=uniform",

@@ -9,7 +9,7 @@
 
 static char file[512];
 
-/* ---- groups that exist by size and rank alone ---- */
+/* ---- groups with a size and a rank, whose messages do nothing ---- */
 
 static Token nothing_reduce(Comm *c, void *b, int64_t n, Dtype t, ReduceOp o)
 {
@@ -92,7 +92,7 @@ static void check_seen(Whole *w, const char *what, int arrays[ARRAYS])
 
 /* ---- one rank ---- */
 
-/* Elements of the weights that a rank loads, as the slices of its tensors say. */
+/* A rank loads as many elements of the weights as the slices of its tensors hold. */
 static void check_load(const Params *p, const char *what)
 {
     int n;
@@ -183,7 +183,7 @@ static void check_buckets(const Params *p, const char *what)
     CHECK(end == d->elems, "%s: flat space", what);
 }
 
-/* Own shard of masters against the formula, for every element. */
+/* Compares every element of this rank's shard of masters with the formula of the initial values. */
 static void check_values(Params *p, const char *what)
 {
     int n;
@@ -277,7 +277,7 @@ static const char *const families[] = {
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
-/* Two and four pipeline ranks plain, interleaved, and turning round. */
+/* One, two and four pipeline ranks with one chunk each; two with two chunks, interleaved and as a V. */
 static const struct { int pp; const char *list; } pipes[] = {
     {1, ""}, {2, ""}, {4, ""}, {2, "num_virtual_stages_per_pipeline_rank=2"}, {2, "pipeline_schedule=zb-v"},
 };
@@ -291,7 +291,7 @@ static void one_of_all(const Config *c, Whole *w, int family, int tp, int pipe, 
     RankShape s = {tp, dp, pipes[pipe].pp, split, share};
     if (dp % split || (split > 1 && !stage))
         return;
-    /* all of them where they differ, a sample of the products */
+    /* a sample of the combinations of large sizes */
     if ((tp > 2 && dp > 2 && stage != family) || (tp == 2 && pipe > 1 && dp == 4))
         return;
     char *list = xasprintf("%s%s%s%sdata_parallel_sharding_strategy=%s", families[family],
