@@ -13,7 +13,7 @@
 
 static Token twofold(Comm *c, void *buf, int64_t n, Dtype type, ReduceOp op)
 {
-    /* the group's other rank holds the same numbers plus 2 */
+    /* reduces as if the group's other rank held the same numbers plus 2 */
     double *v = buf;
     CHECK(type == F64 && c->size == 2, "type %d", type);
     for (int64_t i = 0; i < n; i++)
@@ -76,7 +76,7 @@ static void test_memory(void)
 
 /* ---- Console ---- */
 
-/* Made by the Python of Megatron-LM's training_log, our own fields apart. */
+/* The wanted lines come from the Python of Megatron-LM's training_log, except for our own fields. */
 static void test_progress_line(void)
 {
     char text[1024];
@@ -108,7 +108,7 @@ static void test_progress_line(void)
     CHECK(!strcmp(console_duration(text, 3 * 86400 + 3723), "3d 01:02:03"), "%s", text);
 }
 
-/* What the screen shows: columns of the widest picture of the live line; -1 when escapes are left over. */
+/* The number of columns of the widest line on the screen; -1 for an escape that does not end. */
 static int widest(const char *s)
 {
     int cols = 0, most = 0;
@@ -125,7 +125,7 @@ static int widest(const char *s)
     return most;
 }
 
-/* One terminal session on a pseudo terminal of `width` columns; returns what it was sent. */
+/* Runs a console on a pseudo terminal of `width` columns; returns the bytes that the terminal got. */
 static char *terminal(int width, int64_t steps, const char *style)
 {
     char *text = xcalloc(1, 65536);
@@ -146,7 +146,7 @@ static char *terminal(int width, int64_t steps, const char *style)
     for (int64_t i = 1; i <= steps; i++) {
         Metrics m = step_at(i);
         m.tokens_per_second = 12345;
-        c.drawn = 0;                               /* as if a tenth of a second had passed */
+        c.drawn = 0;                               /* redraw without waiting */
         console_step(&c, &m);
         console_line(&c, &m);
     }
@@ -178,7 +178,7 @@ static void test_live_line(void)
         "a logged step stays above the live line: %s", text);
     free(text);
     text = terminal(30, 3, "utf8");
-    *strstr(text, " iteration") = 0;               /* what stays is as long as it is */
+    *strstr(text, " iteration") = 0;               /* without the logged lines, which may be wide */
     CHECK(widest(text) <= 29 && strstr(text, "3/1000000") && !strstr(text, "tok/s"), "narrow: %s", text);
     free(text);
     text = terminal(80, 3, "plain");
@@ -256,7 +256,7 @@ static void test_lines(void)
     free(dir);
 }
 
-/* Runs iterations (from, to] with a line every `interval`; a crash ends without log_close. */
+/* Logs iterations (from, to] in a child process; crash: the process ends without log_close. */
 static void run_steps(const char *dir, int64_t from, int64_t to, int64_t total, int crash)
 {
     fflush(stdout);
@@ -303,7 +303,7 @@ static void test_resume(int64_t interval)
     for (int64_t stop = 1; stop <= 11; stop++) {
         char *part = xasprintf("part%lld.%lld", (long long)interval, (long long)stop), *dir = new_dir(part);
         char *file = path_of(dir, "metrics.jsonl");
-        /* a run that got further than its checkpoint, and died while it wrote a line */
+        /* the run went on beyond its checkpoint at `stop`, and died while it wrote a line */
         run_steps(dir, 0, stop + 2 < 12 ? stop + 2 : 12, 12, stop & 1);
         FILE *f = fopen(file, "ae");
         fprintf(f, "{\"iteration\": 1");
@@ -339,8 +339,7 @@ static void test_resume(int64_t interval)
     ((Config *)cfg)->log_interval = 1;
 }
 
-/* The last step has its line, whatever the interval: of a whole run, and of one that is stopped and goes on.
- */
+/* The last step has a line whatever the interval, in a whole run and in one that is stopped and resumed. */
 static void test_last_line(void)
 {
     static const struct {
@@ -389,10 +388,10 @@ static void test_last_line(void)
     ((Config *)cfg)->log_interval = 1;
 }
 
-/* ---- What goes wrong outside ---- */
+/* ---- System faults ---- */
 
-/* Runs `steps` with standard output `out`; file sizes are limited to `limit` after the first step and free
- * again for the last. Returns what standard error got. */
+/* Logs `steps` with standard output `out`. File sizes are limited to `limit` after the first step and
+ * unlimited again for the last one. Returns the text of standard error. */
 static char *bad_world(const char *dir, int out, int64_t steps, rlim_t limit)
 {
     int err[2], status;

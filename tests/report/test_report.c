@@ -6,7 +6,7 @@
 #include "trace.h"
 #include <math.h>
 
-/* Four steps, the second with a loss that is not finite, the third with a huge one, and an evaluation. */
+/* Logs four steps and an evaluation. The second step's loss is not finite, the third step's is huge. */
 static void log_lines(const char *dir)
 {
     int null = open("/dev/null", O_WRONLY), saved = redirect(null);
@@ -25,7 +25,7 @@ static void log_lines(const char *dir)
     close(null);
 }
 
-/* Some steps, with memory that is planned and not counted by category. */
+/* Logs four steps, with memory that is planned by category and not measured. */
 static void log_planned(const char *dir)
 {
     int null = open("/dev/null", O_WRONLY), saved = redirect(null);
@@ -41,7 +41,7 @@ static void log_planned(const char *dir)
     close(null);
 }
 
-/* The same run goes on from its third step. */
+/* Resumes the run of log_lines after its third step. */
 static void log_resumed(const char *dir)
 {
     int null = open("/dev/null", O_WRONLY), saved = redirect(null);
@@ -58,7 +58,7 @@ static void log_resumed(const char *dir)
     close(null);
 }
 
-/* Leaves: the name of the one event file there is. */
+/* The name of the newest event file of `dir`; from malloc. */
 static char *event_name(const char *dir)
 {
     char *pattern = xasprintf("ls -t %s | grep -m1 tfevents", dir), name[512] = "";
@@ -93,7 +93,8 @@ static uint64_t varint(const uint8_t **p)
     }
 }
 
-/* Field `field` of the message [p, end): its payload, or NULL. *n: bytes of a string, else the value. */
+/* The payload of field `field` in the message [p, end), NULL without it. *n: bytes of a string, else the
+ * value. */
 static const uint8_t *field_of(const uint8_t *p, const uint8_t *end, int field, uint64_t *n)
 {
     while (p < end) {
@@ -111,7 +112,7 @@ static const uint8_t *field_of(const uint8_t *p, const uint8_t *end, int field, 
     return NULL;
 }
 
-/* Value of `tag` in the record's summary; NAN when it has none. */
+/* The value of `tag` in the event's summary; NAN without one. */
 static double scalar_of(const uint8_t *event, uint64_t len, const char *tag, uint64_t *step)
 {
     uint64_t n = 0, t;
@@ -132,7 +133,7 @@ static double scalar_of(const uint8_t *event, uint64_t len, const char *tag, uin
 
 static void test_events(void)
 {
-    /* shared golden bytes of the first record at 1.7e9 s */
+    /* golden bytes of the first record at 1.7e9 s */
     static const uint8_t golden[] =
         "\x18\0\0\0\0\0\0\0" "\xa3\x7f\x4b\x22" "\x09\0\0\0\x40\xfc\x54\xd9\x41" "\x1a\x0d" "brain.Event:2"
         "\xec\xed\x8f\x9d";
@@ -336,7 +337,7 @@ static void test_scale(void)
     free(y);
 }
 
-/* What svg_axis draws for the scale, in px; lasts until the next call. */
+/* The text that svg_axis draws for the scale x over px pixels; valid until the next call. */
 static const char *axis_of(Scale x, double px, int whole)
 {
     static char *text;
@@ -356,7 +357,7 @@ static int count(const char *text, const char *what)
     return n;
 }
 
-/* One axis for every picture: the ticks of a logarithmic one are each written by themselves. */
+/* svg_axis: a logarithmic axis has a label at every power of ten; titles are escaped. */
 static void test_axis(void)
 {
     const char *t = axis_of((Scale){1, 1e6, 1}, 500, 1);
@@ -438,14 +439,14 @@ static void test_report(void)
     free(page);
     free(dir);
 
-    dir = path_of(top, "lines");                   /* huge, infinite and missing values */
+    dir = path_of(top, "lines");                   /* with huge, infinite and missing values */
     page = report_of(dir);
     CHECK(strstr(page, "train x &lt;y&gt; &amp; &#39;z&#39;") && strstr(page, "not finite"),
           "escaped, and said");
     free(page);
     free(dir);
 
-    dir = path_of(top, "planned");                 /* what is not known leaves no hole */
+    dir = path_of(top, "planned");                 /* unknown values leave no empty place */
     mkdir(dir, 0777);
     log_planned(dir);
     page = report_of(dir);
@@ -500,7 +501,7 @@ static void test_report(void)
     /* seven instructions of the last step, and the six of the schedule beneath them */
     CHECK(count(page, "</title></rect>") == 13 && strstr(page, "F2.0: 1.000 ms from"), "%d bars",
           count(page, "<rect"));
-    /* F 1 ms and B 2 ms of three microbatches, each 10 ms after the one before: 9 of 23 ms */
+    /* F takes 1 ms and B 2 ms. Three microbatches begin 10 ms apart and compute 9 of 23 ms. */
     CHECK(strstr(page, "<td class=\"n\">60.9 %</td><td class=\"n\">0.0 %</td>"), "the bubble");
     free(page);
     free(dir);
@@ -524,7 +525,7 @@ static void test_report(void)
     free(dir);
 }
 
-/* report DIR...: makes reports anew, for whoever changes their look. */
+/* test_report report DIR...: makes the reports of run directories anew, to look at a changed layout. */
 static int remake(int n, char **dir)
 {
     char why[WHY];

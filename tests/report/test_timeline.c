@@ -101,7 +101,8 @@ static void test_form(void)
     timeline_close(&t);
 }
 
-/* One operation of a group begins when the one before it has ended, a receive when its sender does. */
+/* timeline_settle: an operation of a group begins when the group's previous one has ended; a receive
+ * begins with its send. */
 static void test_settle(void)
 {
     Timeline t = new_timeline(2, 1);
@@ -129,14 +130,14 @@ static void test_overlap(void)
     add_instr(&t, 0, I_R, 0, 0, 10, 11);       /* no computation */
     add_instr(&t, 0, I_W, 0, 0, 11, 12);
     add_instr(&t, 0, I_S, 0, 0, 12, 20);
-    add_comm(&t, 0, COMM_REDUCE_SCATTER, GROUP_SHARD, -1, 2, 6, 100, 80); /* beneath B: what moved behind */
+    add_comm(&t, 0, COMM_REDUCE_SCATTER, GROUP_SHARD, -1, 2, 6, 100, 80); /* under B: `behind` counts */
     add_comm(&t, 0, COMM_REDUCE_SCATTER, GROUP_SHARD, -1, 8, 16, 100,
-             90);                                                         /* 2 + 1 of 8 s: no more than 3/8 */
-    add_comm(&t, 0, COMM_ALL_REDUCE, GROUP_SHARD, -1, 1, 2, 1000, 1000);  /* none of these counts */
+             90);                                                         /* 2 + 1 of 8 s: at most 3/8 */
+    add_comm(&t, 0, COMM_ALL_REDUCE, GROUP_SHARD, -1, 1, 2, 1000, 1000);  /* 4 that do not count */
     add_comm(&t, 0, COMM_ALL_REDUCE, GROUP_EMBEDDING, -1, 1, 2, 1000, 1000);
     add_comm(&t, 0, COMM_ALL_GATHER, GROUP_SHARD, -1, 1, 2, 1000, 1000);
     add_comm(&t, 0, COMM_ALL_REDUCE, GROUP_WORLD, -1, 1, 2, 1000, 1000);
-    add_comm(&t, 1, COMM_ALL_REDUCE, GROUP_DATA, -1, 3, 5, 200, 200); /* this rank computes nothing then */
+    add_comm(&t, 1, COMM_ALL_REDUCE, GROUP_DATA, -1, 3, 5, 200, 200); /* rank 1 does not compute then */
     add_instr(&t, 1, I_F, 0, 0, 5, 6);
     timeline_settle(&t);
     Overlap o = timeline_overlap(&t, 1, 0), both = timeline_overlap(&t, -1, -1),
@@ -150,8 +151,9 @@ static void test_overlap(void)
     timeline_close(&t);
 }
 
-/* A run that keeps exactly to its schedule: measured and replayed bubbles are equal, and equal to the closed
- * form. */
+/* A timeline that follows its simulated schedule exactly: the measured and the replayed bubble equal the
+ * simulated one and `closed`, the closed form (< 0: none). hold: seconds by which the second half is
+ * late. */
 static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, double dx, double dw,
                       double closed, double hold, const CustomLists *lists)
 {
@@ -174,7 +176,8 @@ static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, do
         for (int i = 0; i < set.rank[r].n; i++) {
             const Instr *x = &set.rank[r].list[i];
             Span s = sim.span[r][i];
-            /* late from some moment on: the step is longer, the instructions are not */
+            /* instructions of the second half are late by `hold`: the step is longer, instructions are
+             * not */
             double late = s.start >= sim.makespan / 2 ? hold : 0;
             double half = 50 + late + 0.5 * (s.start + s.end);
             if (instr_info[x->op].message)
@@ -201,7 +204,7 @@ static void bubble_of(ScheduleKind kind, int p, int v, int m, double forward, do
           schedule_name(kind),
           x.measured.step_rate, closed);
     timeline_times_close(&x);
-    /* what is no whole step is measured alone */
+    /* a step that is not whole is measured and not replayed */
     t.rank[0].event[0].kind = t.rank[0].event[1].kind = I_G;
     timeline_times(&x, &t, lane, p, 1);
     CHECK(isfinite(x.measured.rate) && isnan(x.schedule.rate) && !x.set.rank, "%s: an F is missing",
@@ -220,7 +223,7 @@ static void mistake(void *ctx, int line, int col, const char *what)
 
 static void test_bubble(void)
 {
-    /* some backwards joined, some in halves; a V */
+    /* joined backwards beside split ones; a V */
     static const char *const texts[] = {
         "0F0,0F1,0I0,0F2,0W0,0B1,0B2\n1F0,1I0,1F1,1I1,1F2,1W0,1W1,1B2\n",
         "0F0,0F1,3F0,3B0,3F1,0B0,3I1,0I1,3W1,0W1\n1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\n"};
@@ -243,17 +246,17 @@ static void test_bubble(void)
     }
 }
 
-/* Two stages of tensor-parallel ranks share cores: an instruction takes twice as long while the other stage
- * computes. No message takes time and nobody waits for anything but its input, so the replay is the step
- * itself. Mean times would make the first and the last instruction, which run alone, longer than they were,
- * and the replay's bubble larger. */
+/* Two stages of tensor-parallel ranks share cores: an instruction takes twice as long while the other
+ * stage computes. Messages take no time and instructions wait for their input alone, so the replay
+ * equals the step. With mean times the first and the last instruction, which run alone, would be longer
+ * than they were, and the replay's bubble larger. */
 static void test_shared_cores(void)
 {
     static const struct { int rank; InstrKind op; int mb; double start, end; } ran[] = {
         {0, I_F, 0, 0, 1}, {0, I_F, 1, 1, 3}, {1, I_F, 0, 1, 3}, {1, I_B, 0, 3, 5},
         {0, I_B, 0, 5, 9}, {1, I_F, 1, 5, 7}, {1, I_B, 1, 7, 9}, {0, I_B, 1, 9, 11}};
     int lane[2];
-    for (int gap = 0; gap < 2; gap++) {        /* what waits for a message is shown by the difference alone */
+    for (int gap = 0; gap < 2; gap++) {        /* gap: a delay that is measured, not replayed */
         Timeline t = new_timeline(2, 1);
         t.shape = (PipeShape){.kind = SCHEDULE_1F1B, .p = 2, .v = 1};
         for (size_t i = 0; i < sizeof ran / sizeof *ran; i++)
@@ -274,7 +277,7 @@ static void test_shared_cores(void)
 
 /* ---- a run's trace ---- */
 
-/* Rows of one thread do not overlap; returns how many events there are. */
+/* Checks that events of one row do not overlap; returns the number of events. */
 static int64_t check_rows(json_t *events)
 {
     json_t *e, *last = json_object();
@@ -297,7 +300,7 @@ static int64_t check_rows(json_t *events)
     return n;
 }
 
-/* Reductions that were called within an instruction. */
+/* The number of reductions called within the instruction `within`. */
 static int reductions(const TimelineRank *r, const TraceEvent *within)
 {
     int n = 0;
@@ -310,8 +313,8 @@ static int reductions(const TimelineRank *r, const TraceEvent *within)
     return n;
 }
 
-/* The instructions of one rank in one step, as they ran, against its list; and as many messages as the list
- * has. */
+/* Compares one rank's instructions of a step, in the order in which they ran, with its list, and the
+ * number of its messages with the list's. */
 static void check_list(const Timeline *t, int rank, int dp, int64_t step, json_t *list)
 {
     const TimelineRank *r = &t->rank[rank];
@@ -328,7 +331,7 @@ static void check_list(const Timeline *t, int rank, int dp, int64_t step, json_t
         char name[64];
         if (e->step != step)
             continue;
-        if (e->kind == I_R && dp > 1 && e->phase != 2) /* a W of embedding or head has nothing to finish */
+        if (e->kind == I_R && dp > 1 && e->phase != 2) /* no reduction after W of embedding or head */
             CHECK(reductions(r, e) > 0, "rank %d step %lld: nothing is reduced by R/%d", rank,
                   (long long)step, e->unit);
         if (timeline_is_comm(e)) {
@@ -355,9 +358,9 @@ static void check_list(const Timeline *t, int rank, int dp, int64_t step, json_t
           (long long)found[0], (long long)listed[0], (long long)found[1], (long long)listed[1]);
 }
 
-/* One clock: what is received was sent before, to the nanosecond on one host. Between hosts, whose clocks are
- * 1000 s apart, to `slack`: half of what the fastest of some messages took, which on a busy machine is long.
- */
+/* All ranks have one clock: a message is received after it was sent, to within `slack` seconds. On one
+ * host slack is two nanoseconds. Between hosts the clocks are 1000 s apart, and slack covers half the
+ * time of the fastest message by which they were compared, which is long on a busy machine. */
 static int64_t check_clock(const Timeline *t, int64_t step, double slack)
 {
     int64_t pairs = 0;
@@ -395,8 +398,8 @@ static int64_t check_clock(const Timeline *t, int64_t step, double slack)
     return pairs;
 }
 
-/* The same without messages: the optimizer's step adds over all ranks, so at one moment all of them are
- * inside it. */
+/* Checks the clock without messages: the optimizer's step adds over all ranks, so at one moment all
+ * ranks are inside it. */
 static void check_order(const Timeline *t, int64_t step, double slack)
 {
     double end[64] = {0}, start[64] = {0};
@@ -414,7 +417,7 @@ static void check_order(const Timeline *t, int64_t step, double slack)
                   a, b);
 }
 
-/* The replay leaves nothing out but waiting, so no pipeline's bubble is below its own. */
+/* The replay leaves out waiting alone, so a pipeline's measured bubble is not below the replayed one. */
 static void check_replay(const Timeline *t, int64_t step, double slack)
 {
     int lane[64];

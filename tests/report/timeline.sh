@@ -24,7 +24,7 @@ traced() {
     [ "$lanes" = "$n" ] || { echo "$name: $lanes lanes"; exit 1; }
     grep -c 'lm loss:' "$work/log" | grep -qx 5 || { echo "$name: not one line a step"; exit 1; }
 }
-# a core is not to spare here, so the progress thread is asked for: then reductions do move while others compute
+# the progress thread is asked for, because ranks without a spare core have none: with it reductions overlap
 export GRIDIRON_PROGRESS=1
 traced 2 dp2 0 overlap_grad_reduce=true
 unset GRIDIRON_PROGRESS

@@ -1,7 +1,8 @@
 #!/bin/sh
-# tests/training/far.sh -- every command that opens a model over a device whose memory the host cannot touch and that is behind
-# (test_far) writes what it writes over the CPU: training with evaluation and saves of both kinds, resuming, dump, eval,
-# generate; with the optimizer's state offloaded, first half of it, then all. A host access to device memory faults.
+# tests/training/far.sh -- commands over test_far, a device whose memory the host cannot touch and whose
+# copies are late, write the same as over the CPU: training with evaluation and both kinds of save, resuming,
+# dump, eval, generate. Half of the optimizer's state is offloaded, then all of it. A host access to device
+# memory faults.
 set -e
 work=${WORK:?} far=$(cd "$BUILD" && pwd)/test_far
 . tests/tiny.sh
@@ -9,7 +10,7 @@ work=${WORK:?} far=$(cd "$BUILD" && pwd)/test_far
 tiny "$work/tiny.yaml" model.hidden_dropout=0.1 model.attention_dropout=0.1 model.position_embedding_type=rope \
     train.micro_batch_size=2 train.global_batch_size=4 train.train_iters=6 train.eval_interval=3 train.eval_iters=2 \
     optimizer.lr_decay_style=cosine optimizer.lr_warmup_iters=2 'log.trace_steps=[2]'
-kept() { # lines without times and rates
+kept() { # FILE: its lines without times and rates
     sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' "$1"
 }
 commands() { # PROGRAM key=value ...
@@ -56,7 +57,8 @@ for options in params_dtype=bf16 "params_dtype=fp32 qk_layernorm=true" \
     done
     [ "$(grep -c lm_loss "$b/metrics")" = 6 ] || { echo "$options: not one line a step"; exit 1; }
 done
-# a step that is not finite stops with the same message, and the steps launched after it have changed nothing
+# a step that is not finite stops the run with the same message; steps already launched after it change
+# nothing
 for kind in near far; do
     here=$work/stop-$kind program=$TRAIN
     [ $kind = near ] || program=$far

@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/training/fit.sh -- a run that the device has no room for is refused before it takes any, with changes that would make it fit;
-# the first that is said to suffice does. On the CPU, and on the emulated GPU with as little memory as we like.
+# tests/training/fit.sh -- a run that does not fit the device's memory is refused before it allocates any. The
+# error names changes that would make it fit, and the first of them does. On the CPU, and on the emulated GPU,
+# whose memory the test sets.
 set -e
 work=${WORK:?} emulated=${EMULATED:-build/emulated}/train
 "$TRAIN" tokenize README.md -o "$work/corpus" > /dev/null 2>&1
@@ -21,26 +22,27 @@ refused() { # PROGRAM options: exits with 5, one line in $work/said
 }
 refused "$TRAIN" hidden_size=65536 num_layers=100 params_dtype=fp64
 grep 'full.*not enough alone), or more ranks' "$work/said" > /dev/null || { cat "$work/said"; exit 1; }
-# a micro batch size of 1 would be more microbatches than a schedule can count
+# micro_batch_size=1 is not proposed: its microbatches are more than a schedule can count
 refused "$TRAIN" hidden_size=65536 num_layers=100 micro_batch_size=131072 global_batch_size=131072
 grep 'micro_batch_size=4 (' "$work/said" > /dev/null || { cat "$work/said"; exit 1; }
 # a plan is the same in a build that has no GPU
 set -- plan "$work/tiny.yaml" device=cuda fp8=hybrid global_batch_size=4 --json
 "$TRAIN" "$@" > "$work/plan"
 "$emulated" "$@" | cmp - "$work/plan" || { echo "the plan is another one without CUDA"; exit 1; }
-# 1 GiB beside what the plan says stays free for libraries: the plan says it, and the run asks for it
+# 1 GiB beside the plan's total stays free for libraries: the plan names this reserve, and a run needs it
 total() { "$emulated" plan "$work/tiny.yaml" device=cuda --json "$@" | awk -F'[:,]' '/"total"/ { print $2 + 0; exit }'; }
 reserve=$((1 << 30))
 export EMULATION_GUARD=1
 "$TRAIN" plan "$work/tiny.yaml" device=cuda | grep '^  1073.7 MB more stay free: a reserve' > /dev/null || { echo "the plan names no reserve"; exit 1; }
 EMULATION_MEMORY=$(($(total) + reserve - 4096)) refused "$emulated" device=cuda cublaslt_tune=1
 grep 'buffers [0-9.]*, 1.00 for libraries), ' "$work/said" > /dev/null || { cat "$work/said"; exit 1; }
-# copies of FP8 weights are kept by as many layers as there is room for, as the plan for such a machine says, with the same bits
+# as many layers keep copies of FP8 weights as there is room for. The plan for a machine of that size names
+# the same layers, and fewer copies change no bit.
 fp8="fp8=hybrid global_batch_size=4"
 # shellcheck disable=SC2086
 {
 room=$(($(total $fp8) + reserve))
-fp8_run() { # MEMORY
+fp8_run() { # BYTES: a run on a device with so much memory; its numbers
     EMULATION_MEMORY=$1 "$emulated" "$work/tiny.yaml" device=cuda $fp8 cublaslt_tune=1 log_interval=1 log_style=lines > "$work/said" 2>&1 || { cat "$work/said"; exit 1; }
     sed -nE 's/.*("lm_loss": *[^,}]*).*("grad_norm": *[^,}]*).*/\1 \2/p' "$work/run/metrics.jsonl" > "$work/numbers"
     rm -rf "$work/run"
@@ -57,7 +59,7 @@ sed "s/memory_gib: [0-9]*/memory_gib: $(echo $less | awk '{ printf "%.12f", $1 /
 grep -F "fp8        $fewer" "$work/plan" > /dev/null && grep ' fits$' "$work/plan" > /dev/null || { cat "$work/plan"; echo "the run: $fewer"; exit 1; }
 "$TRAIN" plan configs/gpu/7b.yaml fp8=hybrid --machine h200 | grep ' fits$' > /dev/null || { echo "7B in FP8 does not fit an H200"; exit 1; }
 }
-# what the plan says, without half of the optimizer's state
+# memory for the plan's total without half of the optimizer's state
 room=$("$emulated" plan "$work/tiny.yaml" device=cuda --json |
     awk -F'[:,]' '/"optimizer"/ { o = $2 } /"total"/ { print $2 - int(o / 2); exit }')
 export EMULATION_MEMORY=$((room + reserve))
@@ -65,9 +67,10 @@ refused "$emulated" device=cuda cublaslt_tune=1
 change=$(sed -n 's/.*change: \([a-z_]*=[^ ]*\) ([0-9.]* GiB), .*/\1/p' "$work/said")
 [ "$change" = optimizer_cpu_offload=true ] || { cat "$work/said"; echo "the first change is '$change'"; exit 1; }
 "$emulated" "$work/tiny.yaml" device=cuda cublaslt_tune=1 "$change" > "$work/said" 2>&1 || { cat "$work/said"; exit 1; }
-# ranks of one GPU have half of it each, and no NCCL; those with one each, be they all number 0, have all of it
+# two ranks on one GPU have half of its memory each, and cannot use NCCL. Two ranks with a GPU each have all
+# of their GPU's memory, even where both GPUs have number 0.
 one=$("$emulated" plan "$work/tiny.yaml" device=cuda micro_batch_size=1 --json | awk -F'[:,]' '/"total"/ { print $2; exit }')
-export EMULATION_MEMORY=$((one + reserve + (one - (64 << 20) + reserve) / 2))     # 64 MiB are the device's own, taken by then
+export EMULATION_MEMORY=$((one + reserve + (one - (64 << 20) + reserve) / 2))    # 64 MiB are the device's own
 two() {
     rm -rf "$work/run"
     EMULATION_DEVICES=$devices EMULATION_NCCL_VERSION=$version TRAIN=$PWD/$emulated \

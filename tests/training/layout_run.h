@@ -1,5 +1,5 @@
-/* layout_run -- layouts that run: the model's configuration and text, a run with nothing at 0 or 1, some
- * steps. For test programs that open many layouts of one world in one job. */
+/* layout_run -- running layouts, for test programs that open many layouts of one world in one job: the
+ * model's configuration, its text, a run whose biases and gains are neither 0 nor 1, and some steps. */
 #ifndef LAYOUT_RUN_H
 #define LAYOUT_RUN_H
 #include "job.h"
@@ -8,8 +8,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-static char file[512];                 /* what all configurations have in common */
-static char current[4096];             /* the layout that runs, for the line that names it */
+static char file[512];                 /* the configuration that all layouts share */
+static char current[4096];             /* arguments of the layout that runs now, for failures */
 static int rank, world, layouts;
 
 static const char base[] =
@@ -23,7 +23,7 @@ static const char base[] =
 
 static inline const char *work_folder(void) { return getenv("WORK") ? getenv("WORK") : "/tmp"; }
 
-/* ---- which layout, when something ends the process ---- */
+/* ---- the running layout is named when something ends the process ---- */
 
 static inline void name_layout(void *ctx)
 {
@@ -55,10 +55,12 @@ static inline const Config *configure(Words *a, int n)
 
 /* ---- data: sample s is a function of s ---- */
 
-enum { ROOM = 64 };                    /* tokens of a microbatch */
+enum { ROOM = 64 };                    /* most tokens of a microbatch */
 
-/* A text that can be learnt (most tokens follow from the one before), in documents; a quarter of the samples
- * have few tokens that count and some have none, so that no two microbatches or ranks have equally many. */
+/* A microbatch of a text that can be learnt: most tokens follow from the one before. Where the
+ * configuration resets the attention mask, samples hold several documents. A quarter of the samples have
+ * few tokens with loss mask 1, and some have none, so that microbatches and ranks differ in the number
+ * of tokens that count. */
 static inline const Batch *microbatch(void *run, int mb)
 {
     static int32_t tokens[ROOM], labels[ROOM], position[ROOM], doc_start[ROOM];
@@ -93,7 +95,7 @@ static inline const Batch *microbatch(void *run, int mb)
     return &batch;
 }
 
-/* ---- a run and what it computes, put together from all ranks ---- */
+/* ---- a run and its results ---- */
 
 static inline void open_run(Run *r, const Config *c, RunUse use, const char *run_dir)
 {
@@ -122,9 +124,10 @@ static inline void open_run(Run *r, const Config *c, RunUse use, const char *run
     params_refresh(p, &r->dev);
 }
 
-/* `steps` steps: the loss of each, the last norm. steps 0: only gradients, and their norm. */
+/* loss: of each step; norm, params_norm, zeros: of the last one; x: gathered gradients or weights. */
 typedef struct { double loss[64], norm, params_norm, zeros; double *x; } Result;
 
+/* Runs `steps` steps; 0: computes gradients alone. Fills everything of *res but x. */
 static inline void train(Run *r, int steps, Result *res)
 {
     Metrics m = {0};
@@ -142,7 +145,7 @@ static inline void train(Run *r, int steps, Result *res)
 
 static inline double apart(double a, double b) { return a == b ? 0 : fabs(a - b) / fmax(fabs(a), fabs(b)); }
 
-/* Writes the file, and has the layout named when something ends the process. */
+/* Writes the configuration file, and makes errors and signals name the running layout. */
 static inline void layouts_open(void)
 {
     world = job_launched(&rank);
@@ -155,7 +158,7 @@ static inline void layouts_open(void)
     signal(SIGSEGV, on_signal);
 }
 
-/* What main returns. */
+/* Prints the summary on rank 0; returns main's exit code. */
 static inline int layouts_close(double start)
 {
     *current = 0;

@@ -1,12 +1,12 @@
-/* layouts -- which layouts there are: one as a row of choices, all of a world, a covering set of pairs, and
- * each as the key=value arguments that make it. */
+/* layouts -- the layouts that the tests run: a layout as a row of choices and as key=value arguments,
+ * all layouts of a world, and a set that covers every pair of choices. */
 #ifndef LAYOUTS_H
 #define LAYOUTS_H
 #include "run.h"
 #include <stdio.h>
 #include <string.h>
 
-/* What a layout chooses. TP, PP, DP, INSTANCES and MICRO are the sizes themselves. */
+/* The choices of a layout. TP, PP, DP, INSTANCES and MICRO hold sizes, the others an index. */
 enum {
     TP,
     PP,
@@ -26,7 +26,7 @@ enum {
     CHOICES
 };
 typedef struct { int is[CHOICES]; } Layout;
-#define VALUES 16                      /* more than any choice has */
+#define VALUES 16                      /* more values than any choice has */
 
 static const struct { const char *name; int v;
 } layout_schedules[] = {{"1f1b", 1},        {"gpipe", 1},       {"zb-h1", 1},   {"zb-h2", 1},
@@ -46,8 +46,8 @@ static const char *const layout_recompute[][4] = {
 enum { RECOMPUTES = sizeof layout_recompute / sizeof *layout_recompute };
 static const int layout_padding[] = {1, 3, 8};
 
-/* Model families. groups: key/value heads as layout_model says, 0: one for each query head. width: of the
- * feed-forward layers, per head; the wide ones have shards that end inside of tensors. */
+/* Model families. groups: 0 gives each query head its own key/value head, layout_model chooses their number
+ * otherwise. width: columns of the feed-forward layers per head; 24 makes shards end inside of tensors. */
 static const struct { int layers, groups, width; const char *args[14];
 } families[] = {
     {4, 0, 24, {"activation=gelu_tanh"}},
@@ -79,7 +79,7 @@ static const struct { int layers, groups, width; const char *args[14];
     {4, 1, 3, {"qk_layernorm=true", "normalization=RMSNorm", "activation=swiglu", "hidden_dropout=0.3"}}};
 enum { FAMILIES = sizeof families / sizeof *families };
 
-/* Heads and batch that every layout of n ranks can share out. */
+/* Number of heads, and batch size, that every layout of n ranks can divide. */
 static inline int layout_heads(int n) { return n == 3 || n == 6 ? 12 : n == 5 || n == 7 ? n : 8; }
 static inline int layout_batch(int n) { return n == 3 || n == 6 ? 12 : n == 5 || n == 7 ? 2 * n : 8; }
 static inline int layout_world(const Layout *l) { return l->is[TP] * l->is[PP] * l->is[DP]; }
@@ -93,15 +93,15 @@ static inline int layout_micros(const Layout *l)
     return layout_batch(layout_world(l)) / (l->is[DP] * l->is[MICRO]);
 }
 
-/* The microbatches in a row that interleaved takes: as many as stages, one more, all of the step. 0: not
- * legal. */
+/* Microbatches in a group of the interleaved schedule: as many as pipeline ranks, one more, or all of
+ * the step. 0: not legal. */
 static inline int layout_group(const Layout *l)
 {
     int p = l->is[PP], m = layout_micros(l), g = l->is[GROUP] == 0 ? p : l->is[GROUP] == 1 ? p + 1 : m;
     return g >= p && g <= m && (m % g == 0 || m % g >= p) ? g : 0;
 }
 
-/* Takes back the choices that mean nothing in this layout. 0: there is no such layout. */
+/* Resets the choices that mean nothing in this layout. Returns 0 when the layout is not legal. */
 static inline int layout_normal(Layout *l)
 {
     int *is = l->is, interleaved;
@@ -124,7 +124,7 @@ static inline int layout_normal(Layout *l)
         is[MICRO] = 1;
     if (!interleaved || !layout_group(l))
         is[GROUP] = 0;
-    if (!strcmp(layout_schedules[is[SCHEDULE]].name, "dualpipev")) {       /* two microbatches a rank */
+    if (!strcmp(layout_schedules[is[SCHEDULE]].name, "dualpipev")) {       /* needs two a rank */
         is[MICRO] = layout_micros(l) < 2 * is[PP] ? 1 : is[MICRO];
         if (layout_micros(l) < 2 * is[PP])
             return 0;
@@ -144,7 +144,7 @@ static inline void add_arg(Words *a, const char *key, const char *value)
     a->n++;
 }
 
-/* KEY=VALUE, in the place of another value of KEY. */
+/* Adds KEY=VALUE, or replaces the value of KEY. */
 static inline void set_arg(Words *a, const char *text)
 {
     size_t key = strcspn(text, "=") + 1;
@@ -163,7 +163,7 @@ static inline void add_number(Words *a, const char *key, int value)
     add_arg(a, key, text);
 }
 
-/* The model of a family as worlds of n ranks have it. */
+/* Arguments of the family's model for a world of n ranks. */
 static inline void layout_model(Words *a, int n, int family)
 {
     int heads = layout_heads(n), odd = n == 5 || n == 7;
@@ -180,15 +180,15 @@ static inline void layout_model(Words *a, int n, int family)
     add_arg(a, "cpu_isa", getenv("ISA") && *getenv("ISA") ? getenv("ISA") : "auto");
 }
 
-/* Which pipeline rank has stage s. */
+/* The pipeline rank that has stage s. */
 static inline int stage_rank(const Layout *l, int s)
 {
     int p = l->is[PP], k = l->is[SCHEDULE];
     return ((k >= 4 && k <= 6) || k == 11) && s >= p ? 2 * p - 1 - s : s % p;
 }
 
-/* Layers shared out at random, empty stages included; evenly when that is asked for and possible. Returns the
- * most layers of one pipeline rank, or fewer. */
+/* Adds the split of layers over stages: evenly where the layout asks for that and it is possible, else
+ * at random, with empty stages. Returns the largest number of layers of a pipeline rank, or less. */
 static inline int add_split(Words *a, const Layout *l, uint64_t seed)
 {
     int layers = families[l->is[FAMILY]].layers, p = l->is[PP], v = layout_v(l), n = p * v;
@@ -203,7 +203,7 @@ static inline int add_split(Words *a, const Layout *l, uint64_t seed)
     if (split == 1 && (layers + 2) % n == 0 && (layers + 2) / n > 0) {
         add_arg(a, "account_for_embedding_in_pipeline_split", "true");
         add_arg(a, "account_for_loss_in_pipeline_split", "true");
-        return (layers + 2) / n * v - 2;       /* of the rank with both ends, if one has */
+        return (layers + 2) / n * v - 2;       /* of the rank with embedding and head, if one has both */
     }
     if (split == 2 && p > 2 && v == 1 && (layers - 2) % (p - 2) == 0) {
         add_number(a, "num_layers_in_first_pipeline_stage", 1);
@@ -257,7 +257,7 @@ static const int layout_values[CHOICES] = {0, 0, 0, 3, SCHEDULES, 4, 0,       RE
 
 static inline int pick(uint64_t key, uint64_t at, int n) { return (int)(rng_uniform(key, 11, at) * n); }
 
-/* Draws everything that the sizes leave open. */
+/* Draws every choice but TP, PP and DP. */
 static inline void layout_draw(Layout *l, uint64_t key)
 {
     for (int c = 0; c < CHOICES; c++)
@@ -290,8 +290,8 @@ static inline int layouts_all(int n, Layout *list, int max, uint64_t seed)
 
 typedef uint8_t PairsSeen[CHOICES][VALUES][CHOICES][VALUES];
 
-/* A choice's value, or that it means nothing here: without sequence parallelism is one thing on one tensor
- * rank and another on two. */
+/* The value of a choice; VALUES - 1 where the choice means nothing. No sequence parallelism on one
+ * tensor rank is another case than on two. */
 static inline int layout_value(const Layout *l, int choice)
 {
     const int *is = l->is;
@@ -315,8 +315,9 @@ static inline int pairs_new(PairsSeen seen, const Layout *l, int mark)
     return fresh;
 }
 
-/* Layouts of n ranks in which every pair of values of two choices that can meet does so, found greedily: the
- * best of many drawn layouts, until some rounds bring nothing new. Returns how many. */
+/* Layouts of n ranks in which every possible pair of values of two choices occurs. Greedy: each round
+ * adds the drawn layout with the most new pairs; ends after three rounds without any. Returns the number
+ * of layouts. */
 static inline int layouts_cover(int n, Layout *list, int max, uint64_t seed)
 {
     static PairsSeen seen;

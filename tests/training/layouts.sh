@@ -24,7 +24,7 @@ for n in 1 2 4 8; do
     # shellcheck disable=SC2046
     scripts/launch -n $n bitwise "$work/bits" $([ "$1" = long ] && echo all) || bad=1
 done
-# one set of bits for each first column, and most of these with layouts of several worlds or schedules
+# layouts with the same first column have the same bits; a first column has three layouts on average
 awk -F '\t' '
     !($1 in bits) { bits[$1] = $2; first[$1] = $3; keys++ }
     bits[$1] != $2 { printf "# other bits, %s:\n#   %s\n#   %s\n", $1, first[$1], $3; failed++ }

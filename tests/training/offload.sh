@@ -1,7 +1,7 @@
 #!/bin/sh
-# tests/training/offload.sh -- runs whose optimizer state and activations are offloaded, over a device whose memory the host cannot
-# touch and whose copies come as late as they may (test_far), have the bits of the runs on the CPU that offload nothing:
-# losses, norms, and every tensor of the checkpoint.
+# tests/training/offload.sh -- runs that offload optimizer state and activations over test_far (a device whose
+# memory the host cannot touch and whose copies are as late as allowed) have the same bits as runs on the CPU
+# that offload nothing: losses, norms, and every tensor of the checkpoint.
 set -e
 work=${WORK:?} far=$(cd "$BUILD" && pwd)/test_far launch=$PWD/scripts/launch train=$TRAIN
 . tests/tiny.sh
@@ -9,7 +9,7 @@ work=${WORK:?} far=$(cd "$BUILD" && pwd)/test_far launch=$PWD/scripts/launch tra
 tiny "$work/tiny.yaml" model.num_layers=4 model.seq_length=16 model.hidden_dropout=0.1 model.attention_dropout=0.1 \
     train.global_batch_size=4 train.train_iters=3 train.eval_interval=2 train.eval_iters=1
 numbers() { sed -nE 's/.*"lm_loss": *([^,}]*).*"grad_norm": *([^,}]*).*/\1 \2/p' "$1/metrics.jsonl"; }
-run() { # PROGRAM DIRECTORY RANKS options
+run() { # PROGRAM DIRECTORY RANKS key=value ...
     program=$1 dir=$2 ranks=$3
     shift 3
     TRAIN=$program "$launch" -n "$ranks" "$work/tiny.yaml" save="$dir" cpu_isa="$ISA" "$@" > "$work/log" 2>&1 ||

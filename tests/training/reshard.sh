@@ -1,7 +1,7 @@
 #!/bin/sh
-# tests/training/reshard.sh [long] -- checkpoints in other layouts: tensors (test_reshard), and what a user does with them: a run
-# is stopped and resumed in other layouts and worlds and has the losses of the run that was not, over the same samples;
-# dump, eval, generate and export of a checkpoint agree whatever layout computes them.
+# tests/training/reshard.sh [long] -- checkpoints in other layouts. Tensors: test_reshard. A run that is
+# stopped and resumed in other layouts and worlds has the losses of an undisturbed run over the same samples.
+# dump, eval, generate and export of a checkpoint agree in every layout.
 set -u
 work=${WORK:?} launch=$PWD/scripts/launch
 train=$TRAIN
@@ -17,12 +17,12 @@ for n in $loads; do reshard "$n" load "$work/tensors" "$n"; done
 for n in $saves; do for tag in $loads; do reshard "$n" back "$work/tensors" "$tag"; done; done
 rm -rf "$work/tensors"
 
-# ---- a run in pieces
+# ---- a run that is stopped and resumed three times
 "$train" tokenize src -o "$work/corpus" > /dev/null 2>&1 || bad "tokenize"
 tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 model.attention_dropout=0.1 \
     train.global_batch_size=8 train.train_iters=8 train.eval_iters=2 train.eval_interval=100 \
     optimizer.lr_decay_style=cosine optimizer.lr_warmup_iters=2 precision.params_dtype=fp64
-run() { # ranks, expected exit code, command and arguments
+run() { # RANKS CODE COMMAND...: ends with CODE
     n=$1 code=$2; shift 2
     "$launch" -n "$n" "$@" cpu_isa="$ISA" > "$work/log" 2>&1 && rc=0 || rc=$?
     [ $rc = "$code" ] || { cat "$work/log"; bad "$* on $n ranks: $rc, not $code"; }
@@ -38,7 +38,7 @@ mix='tensor_model_parallel_size=2 sequence_parallel=true pipeline_model_parallel
     run 2 75 "$work/tiny.yaml" save="$work/parts" exit_interval=5 $dp2 load=latest
     run 8 0 "$work/tiny.yaml" save="$work/parts" $mix load=latest
 }
-steps() { # iteration, samples, loss, norm, rate of each step
+steps() { # RUN_DIR: iteration, samples, loss, norm, rate of each step
     tr -d ' ' < "$1/metrics.jsonl" | awk -F '[:,{}]' '/lm_loss/ {
         for (i = 1; i < NF; i++) { gsub(/"/, "", $i); v[$i] = $(i + 1) }
         print v["iteration"], v["consumed_samples"], v["lm_loss"], v["grad_norm"], v["learning_rate"] }'
@@ -50,7 +50,7 @@ paste "$work/a" "$work/b" | awk '
     apart($3, $8) > 1e-10 || apart($4, $9) > 1e-10 || $5 != $10 { print "other numbers: " $0; failed = 1 }
     END { exit failed || NR != 8 }' || bad "the run in pieces is not the run in one: $(cat "$work/b")"
 
-# ---- commands, from the checkpoint of 8 ranks, on one and in layouts
+# ---- commands that load the checkpoint of 8 ranks, on one rank and in three layouts
 run 1 0 dump "$work/tiny.yaml" load="$work/parts" -o "$work/one.safetensors"
 "$train" eval "$work/tiny.yaml" load="$work/parts" --json cpu_isa="$ISA" > "$work/eval" || bad "eval"
 run 1 0 generate "$work/tiny.yaml" load="$work/parts" --prompt 'static int' --tokens 20 --temperature 0

@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/training/resume.sh -- a run stopped after step k = 1..10 and resumed ends with the bytes of the undisturbed run: every shard
-# of the last checkpoint, and every line of metrics.jsonl, times apart. Then by SIGUSR1, at whatever step it finds.
+# tests/training/resume.sh -- a run stopped after step k = 1..10 and resumed ends with the bytes of the
+# undisturbed run: every shard of the last checkpoint, and every line of metrics.jsonl, times apart. Then the
+# same for a run that SIGUSR1 stops at some step.
 set -e
 work=${WORK:?}
 . tests/tiny.sh
@@ -12,7 +13,7 @@ run() { "$TRAIN" "$work/tiny.yaml" cpu_isa="$ISA" "$@" > "$work/log" 2>&1; }
 kept() { # the lines of metrics.jsonl without times and rates
     sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' "$1/metrics.jsonl"
 }
-compare() { # directory, what
+compare() { # RUN_DIR NAME: the same shards and metrics as the undisturbed run
     for shard in model-00000 optim-00000; do
         cmp "$whole/checkpoints/iter_0000012/$shard.safetensors" "$1/checkpoints/iter_0000012/$shard.safetensors" ||
             { echo "$2: $shard differs"; exit 1; }

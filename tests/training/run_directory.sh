@@ -1,7 +1,8 @@
 #!/bin/sh
-# tests/training/run_directory.sh -- a folder holds one run. A fresh start never mixes with the run that is there; the newest checkpoint
-# is the newest of this run; what a resume replays is not doubled; what is replaced is moved aside; readers of a folder in
-# which a run is saving and deleting find it whole.
+# tests/training/run_directory.sh -- a folder holds one run. A fresh start never mixes with the run that is
+# there. The newest checkpoint is the newest of this run. Steps that a resume repeats have one line of
+# metrics. Replaced checkpoints are moved aside. Readers find whole checkpoints while the run saves and
+# deletes them.
 set -e
 work=${WORK:?}
 here=$PWD
@@ -16,7 +17,7 @@ optimizer: {lr: 0.01}
 log: {log_interval: 1}
 YAML
 fail() { echo "FAILED: $*"; cat log errors 2> /dev/null; exit 1; }
-want() { # exit code, arguments of train
+want() { # CODE ARGUMENT...: `train ARGUMENT...` ends with CODE
     code=$1; shift
     "$TRAIN" "$@" cpu_isa="$ISA" > log 2> errors && rc=0 || rc=$?
     [ $rc = "$code" ] || fail "train $*: $rc, not $code"
@@ -29,7 +30,7 @@ iterations() { sed -n 's/.*"iteration": \([0-9]*\),.*lm_loss.*/\1/p' "$1/metrics
 ids() { cat "$@" | grep -o '"run_id": "[0-9a-f]*"' | sort -u | wc -l; }
 range() { seq "$1" "$2" | tr '\n' ' '; }
 
-# a second run where one is: refused in one line, and nothing is touched
+# a second run in the same folder is refused in one line, and changes nothing
 want 0 tiny.yaml save=S
 snapshot S > before
 for again in "" "train_iters=30 lr=5e-4 save_interval=10" "load=other" "load=S finetune=true"; do
@@ -42,7 +43,7 @@ cmp before after || fail "a refused start has touched the run"
 "$launch" -n 2 tiny.yaml save=S cpu_isa="$ISA" > log 2> errors && fail "two ranks are not refused"
 refuses run-directory "S holds a run" overwrite
 
-# finished: said, exit 0, nothing touched
+# resuming a finished run says so, ends with 0 and changes nothing
 want 0 tiny.yaml save=S load=latest
 says "is finished: iteration 40 of 40"; says "load=latest train_iters=80"
 want 0 tiny.yaml save=S load=latest train_iters=30
@@ -50,7 +51,7 @@ says "is finished: iteration 40 of 30"
 snapshot S > after
 cmp before after || fail "a finished run was touched"
 
-# overwrite: what is wrong is found before anything moves; then the old run stands beside, whole
+# overwrite: errors are found before anything moves; then the old run is whole in S.1
 want 3 tiny.yaml save=S overwrite=true data_path=nowhere
 want 2 tiny.yaml save=S overwrite=true load=latest
 refuses run-directory "load=latest goes on" "leave one"
@@ -67,7 +68,7 @@ cmp before after || fail "the run that was moved aside has changed"
 [ "$(ids S/metrics.jsonl S/checkpoints/*/manifest.json S/run.json)" = 1 ] || fail "ids within S"
 [ "$(ids S/metrics.jsonl S.1/metrics.jsonl)" = 2 ] || fail "two runs share an id"
 
-# `save=X load=X`: the command that was said goes on; with an empty X it starts afresh
+# the command printed behind `go on` resumes the run; `save=X load=X` with an empty X is a fresh start
 sh -c "$go" > log 2> errors || fail "the command to go on: $go"
 says "resuming after iteration 20"
 [ "$(iterations S)" = "$(range 1 30)" ] || fail "lines of S: $(iterations S)"
@@ -83,14 +84,14 @@ says "^go on .*scripts/launch -n 2 tiny.yaml save=L .*load=latest"
 sh -c "$(sed -n 's/^go on *//p' log) exit_interval=9" > log 2> errors || [ $? = 75 ] || fail "two ranks, going on"
 says "resuming after iteration 5"; says "iteration 9 of 40 is done"
 
-# back to an earlier checkpoint: later ones are replaced, kept, and never the newest again
+# a resume from an earlier checkpoint moves the later ones aside, and none of them is the newest any more
 want 75 tiny.yaml save=X load=X/checkpoints/iter_0000010 exit_interval=12 train_iters=40
 says "are in X/replaced.1 now"
 [ "$(newest X)" = 12 ] || fail "the newest after going back: $(newest X)"
 [ "$(newest X/replaced.1)" = 15 ] || fail "what was replaced"
 [ "$(iterations X)" = "$(range 1 12)" ] && [ "$(iterations X/replaced.1)" = "$(range 1 15)" ] || fail "lines after going back"
 
-# a checkpoint of another run under a greater number is not this run's newest
+# another run's checkpoint with a greater number is not this run's newest
 cp -r S.1/checkpoints/iter_0000040 X/checkpoints/
 [ "$(newest X)" = 12 ] || fail "another run's checkpoint was taken"
 "$TRAIN" inspect X --json > log || fail "inspect"
@@ -100,7 +101,7 @@ says "resuming after iteration 12"
 want 2 tiny.yaml save=X/checkpoints/iter_0000012
 refuses run-directory "is a checkpoint itself" save=DIR
 
-# read while it rotates: every reader finds a whole checkpoint
+# every reader finds a whole checkpoint while the run saves and deletes
 "$TRAIN" tiny.yaml save=R save_interval=1 save_keep_last=1 train_iters=1000000 lr_decay_iters=10 log_interval=1000 cpu_isa="$ISA" > /dev/null 2>&1 &
 writer=$!
 until find R/checkpoints -name 'iter_*[0-9]' 2> /dev/null | grep -q .; do
@@ -117,10 +118,10 @@ done
 kill -TERM $writer
 wait $writer || [ $? = 75 ] || fail "the writer"
 
-# however a run ends, it says where it stands, what is saved, its report, and the command that goes on
+# a run that ends prints the iteration, what is saved, its report, and the command that goes on
 for signal in INT USR1 TERM; do
     for at_end in true false; do
-        : > log                 # what the run before has said
+        : > log                 # output of the previous run
         "$TRAIN" tiny.yaml save="E$signal$at_end" save_interval=3 save_at_end=$at_end train_iters=1000000 lr_decay_iters=10 \
             cpu_isa="$ISA" > log 2> errors &
         run=$!
@@ -131,7 +132,7 @@ for signal in INT USR1 TERM; do
         kill -$signal $run
         wait $run && rc=0 || rc=$?
         case $signal$at_end$rc in
-        USR1*75 | *true75 | INTfalse130 | TERMfalse143 | *false75) ;;    # at a save anyway: 75
+        USR1*75 | *true75 | INTfalse130 | TERMfalse143 | *false75) ;;    # stopped at a save: 75
         *) fail "SIG$signal, save_at_end=$at_end: $rc" ;;
         esac
         last=$(sed -n 's/.*"newest": \([0-9]*\).*/\1/p' << NEWEST

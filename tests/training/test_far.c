@@ -16,18 +16,18 @@
 #include <unistd.h>
 
 typedef struct { char *p; size_t bytes; } Range;
-typedef struct { void *dst, *copy; const void *src; size_t bytes; } Told;   /* src: still to be read */
-typedef struct { Told *of; int64_t n, delivered; } Stash;              /* of[ticket] */
+typedef struct { void *dst, *copy; const void *src; size_t bytes; } Told;   /* src: NULL once copied */
+typedef struct { Told *of; int64_t n, delivered; } Stash;   /* of[ticket]; delivered: those at dst */
 typedef struct { void *dst; const void *src; size_t bytes; } Trip;
 
 static Device cpu;
 static Range range[8];
 static int ranges, inside,
-    reached; /* reached: FAR_REACHED is set, so that ranks' messages can go to and from there */
+    reached; /* bool: FAR_REACHED is set; no protection, because messages use the memory */
 static Stash told, snapshots;
 static pthread_mutex_t lock;
-/* Offloads or prefetches in flight. Ticket t, from 1, is trip[(t - 1) % 1024]; prefetches have tickets
- * -t. */
+/* Offloads or prefetches in flight. Copy t, from 1, is trip[(t - 1) % 1024]. Its ticket is t for an
+ * offload, -t for a prefetch. n: copies begun; done: copies done. */
 typedef struct { Trip trip[1024]; int64_t n, done; } Way;
 static Way leaves, fetches;
 
@@ -132,8 +132,8 @@ static int64_t far_read_async(Device *d, void *dst, const void *src, size_t byte
     return ticket;
 }
 
-/* The source is copied as late as allowed: in wait_snapshots, or when read_wait has waited half a
- * second. */
+/* A snapshot's source is copied as late as allowed: in wait_snapshots, or when read_wait has waited half
+ * a second. */
 static int64_t far_snapshot(Device *d, void *dst, const void *src, size_t bytes)
 {
     (void)d;
@@ -164,8 +164,8 @@ static void far_read_wait(Device *d, int64_t ticket)
     }
 }
 
-/* Copies beside the ops run as late as they may: an op that does not wait overwrites what is being
- * offloaded, or does not find what is being prefetched. */
+/* Offloads and prefetches run as late as allowed. An op that does not wait overwrites the source of an
+ * offload, or reads data that are not prefetched yet. */
 static void travel(Way *w, int64_t ticket)
 {
     BUG_ON(ticket > w->n);
@@ -196,8 +196,8 @@ static int64_t far_offload(Device *d, void *mapped, const void *src, size_t byte
     return set_out(d, &leaves, mapped, src, bytes);
 }
 
-/* Some of the copies that this prefetch does not wait for run after it, over the data that it
- * brought. */
+/* The prefetch waits for offload `after` alone and overwrites its destination at once, with 0xff until
+ * its copy runs. An offload that still reads there copies 0xff. */
 static int64_t far_prefetch(Device *d, void *dst, const void *mapped, size_t bytes, int64_t after)
 {
     travel(&leaves, after);

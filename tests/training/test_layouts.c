@@ -14,7 +14,8 @@
  * its arguments. */
 #include "layout_run.h"
 
-/* Where each tensor lies when all of them stand one behind the other, whole. */
+/* The whole model as one array. at[number], n[number]: place and size of a tensor; elems: of all
+ * together. */
 typedef struct { int numbers; int64_t *at, *n, elems; } Whole;
 
 static Whole whole_open(const Config *c)
@@ -38,8 +39,8 @@ static Whole whole_open(const Config *c)
     return w;
 }
 
-/* The gradient, or the masters, of the whole model on every rank, by adding what all ranks hold, each
- * element once. Collective. */
+/* Gradients or masters of the whole model, on every rank: the sum over ranks of the elements that each
+ * owns. Collective. */
 static double *gather(Run *r, const Whole *w, int weights)
 {
     Params *p = &r->params;
@@ -66,15 +67,15 @@ static double *gather(Run *r, const Whole *w, int weights)
     return out;
 }
 
-static int with_zeros;                 /* layouts whose gradient has some */
+static int with_zeros;                 /* number of layouts with a zero in the gradient */
 
-/* Compares num_zeros and params_norm of a step with those counted over the whole model. (Not with those
- * of one rank: gradients that vanish in exact arithmetic are 0 in one layout and 1e-17 in another.) */
+/* Compares num_zeros of a step with the zeros of the gathered gradient. One rank's number may differ,
+ * because gradients that vanish in exact arithmetic are 0 in one layout and 1e-17 in another. */
 static void check_zeros(Run *r, const Whole *w, double said)
 {
     int64_t zeros = 0;
     if (r->cfg->optimizer != OPTIMIZER_ADAM && r->cfg->optimizer != OPTIMIZER_SGD)
-        return;                        /* the others leave something else in its place */
+        return;                        /* lamb, lars: the gradient is overwritten */
     double *x = gather(r, w, 0);
     for (int64_t i = 0; i < w->elems; i++)
         zeros += x[i] == 0;
@@ -119,8 +120,8 @@ static double largest(const double *x, int64_t n)
     return m;
 }
 
-/* The largest difference of any tensor over the larger of its largest element and 1e-6 of the largest of all:
- * some gradients are zero in exact arithmetic. */
+/* The largest relative difference of a tensor, *number. Its scale is the tensor's largest element, or
+ * 1e-6 of the largest of all if that is larger, because some gradients are zero in exact arithmetic. */
 static double furthest(const Whole *w, const double *one, const double *x, int *number)
 {
     double most = largest(one, w->elems), worst = 0;
@@ -136,8 +137,8 @@ static double furthest(const Whole *w, const double *one, const double *x, int *
     return worst;
 }
 
-/* The one-rank result of the same model: computed when it is first asked for, on rank 0. `more` are arguments
- * beside the model's. */
+/* The one-rank result of the family's model with the arguments `more`; computed on the first call, on
+ * rank 0. */
 static const Result *one_rank(int n, int family, const char *const *more, const Whole *w, int steps)
 {
     static struct { char key[256]; Result res; } kept[64];
@@ -277,7 +278,7 @@ static void one_bitwise(FILE *out, Layout *l, uint64_t key)
     run_close(&r);
 }
 
-/* All layouts of this world, or of a large one every third. */
+/* Writes the bits of this world's layouts: of all with `every` or below 4 ranks, else of a third. */
 static void bitwise(const char *path, int every)
 {
     FILE *out = rank == 0 ? fopen(path, "a") : NULL;
@@ -306,7 +307,7 @@ static void bf16(void)
         Layout l;
         Words a;
         uint64_t draw = (uint64_t)(i + 700);
-        do {                           /* a schedule that these microbatches are enough for */
+        do {                           /* until the schedule has enough microbatches */
             l = (Layout){{0}};
             layout_draw(&l, draw);
             memcpy(l.is, (int[]){sizes[i][0], sizes[i][1], sizes[i][2] * world / 4}, sizeof sizes[i]);
@@ -336,7 +337,7 @@ static void bf16(void)
         printf("# losses of 50 steps apart by %.2g at most\n", worst);
 }
 
-/* The layout with these arguments, the model's included. */
+/* Runs one layout. arg: its arguments, those of the model included. */
 static void one(int n, char **arg)
 {
     Words a = {0};

@@ -31,7 +31,8 @@ static const Batch *zeros(void *run, int mb)
     return &batch;
 }
 
-/* A step; the growth of resident memory, anonymous and shared, over what the process had before. */
+/* Runs a step and compares the growth of resident memory, anonymous and shared, with the plan. held: the
+ * plan. */
 static void stage(const char *file, const char *strategy, const char *dtype, const char *offload,
                   Memory *held)
 {
@@ -45,7 +46,7 @@ static void stage(const char *file, const char *strategy, const char *dtype, con
     char *args[] = {sharding, type, isa, elsewhere};
     const Config *c = config_load(file, 4, args, 0, USE_MODEL);
     Grid g;
-    run_grid(&g, c);                   /* what the launcher's library takes is not the plan's */
+    run_grid(&g, c);                   /* MPI's own memory is not part of the plan */
     grid_close(&g);
     int64_t before = metrics_memory_resident();
     run_open(&r, c, RUN_TRAIN, 0, NULL);
@@ -70,7 +71,7 @@ int main(void)
     job_launched(&rank);
     snprintf(file, sizeof file, "%s/%d", getenv("WORK") ? getenv("WORK") : "/tmp", rank);
     mkdir(file, 0700);
-    strcat(file, "/memory.yaml");      /* the name is part of the configuration */
+    strcat(file, "/memory.yaml");      /* one name on all ranks, which compare it */
     FILE *f = fopen(file, "w");
     fputs(BASE, f);
     fclose(f);
@@ -79,7 +80,7 @@ int main(void)
         CHECK(s == 0 || held[s].total < held[s - 1].total, "%s holds %lld, the stage before %lld",
               strategies[s], (long long)held[s].total, (long long)held[s - 1].total);
     }
-    stage(file, strategies[1], "fp32", "true", &away);     /* the same bytes, on another account */
+    stage(file, strategies[1], "fp32", "true", &away);     /* the same bytes, counted as host's */
     CHECK(labs(away.total - held[1].total) < 4096 && away.optimizer + away.host == held[1].optimizer &&
               away.optimizer < 4096,
           "offloaded: %lld in all, %lld of the optimizer, %lld of the host; before %lld and %lld",

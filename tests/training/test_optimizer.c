@@ -21,8 +21,7 @@ static void same(const char *what, double got, double want, double tolerance)
     CHECK(fabs(got - want) <= tolerance * fmax(1e-300, fabs(want)), "%s: %.17g, not %.17g", what, got, want);
 }
 
-/* Rates of Megatron-LM's own scheduler class for lr 0.01, min_lr 0.001, warm-up 2, decay 10, as it prints
- * them. */
+/* Rates that Megatron-LM's scheduler class prints for lr 0.01, min_lr 0.001, warm-up 2, decay 10. */
 static void published_rates(void)
 {
     static const double want[] = {0, .005, .01, .009657, .008682, .007222, .0055, .003778, .002318, .001343};
@@ -58,7 +57,7 @@ static void every_style(void)
          0.005, 1e-15);
 }
 
-/* Batches of 2 samples, 8 tokens each, up to 64 tokens, then of 4: the rate follows the samples. */
+/* Batches of 2 samples of 8 tokens up to 64 tokens, then of 4 samples: the rate follows the samples. */
 static void batch_schedule(void)
 {
     const Config *c = WITH("global_batch_size=null", "step_batch_size_schedule='0:2 64:4'",
@@ -73,7 +72,7 @@ static void scale_of_fp16(void)
 {
     const Config *c = WITH("params_dtype=fp16", "initial_loss_scale=16", "loss_scale_window=3",
                            "hysteresis=2", "min_loss_scale=4");
-    /* overflow, good or bad, and the scale after it */
+    /* bool overflow of a step, and the scale after it */
     static const struct { int overflow; double scale; } step[] = {
         {0, 16}, {1, 16}, {1, 8}, {1, 4}, {0, 4}, {0, 4}, {0, 8}, {1, 8}, {1, 4}, {0, 4}, {0, 4}, {0, 8}};
     LossScale s;
@@ -87,15 +86,15 @@ static void scale_of_fp16(void)
     CHECK(s.scale == 4 && !loss_scale_update(&s, c, 1), "no stop at the smallest scale");
 }
 
-/* A nonnegative double of any size, subnormals and zeros among them. */
+/* A random double >= 0 of any size, zeros and subnormals included. */
 static double any_size(uint64_t stream, uint64_t i)
 {
     double x = rng_uniform(11, stream, i);
     return i % 17 == 0 ? 0 : ldexp(0.5 + x / 2, (int)(rng_uniform(12, stream, i) * 2090) - 1078);
 }
 
-/* Exact sums: against 113-bit arithmetic where that is exact, and against themselves in other orders and
- * groupings. */
+/* Exact sums equal those of 113-bit arithmetic where that is exact, and are the same in any order and
+ * grouping. */
 static void exact_sums(void)
 {
     enum { N = 1000 };
@@ -149,7 +148,7 @@ static void exact_sums(void)
     CHECK(isnan(exact_round(&s)) && s.bad == 2, "%d terms are not finite", (int)s.bad);
 }
 
-/* One tensor of the rule in plain C. */
+/* One tensor's state for the update rules in plain C. */
 typedef struct { double *w, *m, *v; } Plain;
 
 static double norm_of(const double *x, int64_t n)
@@ -205,7 +204,7 @@ static Verdict judge(Run *r, double gscale)
     return optimizer_verdict(&r->opt);
 }
 
-/* The verdict on a gradient of one element x. go: whether the step before let updates happen. */
+/* The verdict on a gradient of one element x. go: bool: the previous step allowed updates. */
 static Verdict verdict_on(double x, double tokens, double clip, int stop, int go)
 {
     Device d;

@@ -12,8 +12,8 @@
  * shows. */
 #include "layout_run.h"
 
-/* All that a checkpoint holds: number of elements, and the sum of a hash of each one's tensor, place,
- * bits. */
+/* What a checkpoint holds. elements: their number; hash: sum over elements of a hash of tensor, place
+ * and bits. */
 typedef struct { uint64_t elements, hash; } State;
 
 static State state_of(Run *r)
@@ -33,7 +33,7 @@ static State state_of(Run *r)
             }
     }
     pieces_close(p, n);
-    /* added modulo 2^64, 32 bits at a time */
+    /* the hash is added modulo 2^64 in two halves of 32 bits */
     int64_t sum[3] = {(int64_t)s.elements, (int64_t)(s.hash & 0xffffffff), (int64_t)(s.hash >> 32)};
     Comm *all = &r->grid.all;
     all->wait(all, all->all_reduce(all, sum, 3, I64, OP_SUM));
@@ -75,7 +75,7 @@ static const Config *config_of(const Layout *l, int k, int async)
     return configure(&a, world);
 }
 
-/* What stands beside a saved run: its layout, what it held, the loss of the step after. */
+/* The record beside a saved run: its layout, its state, and the loss of the step after the save. */
 typedef struct { Layout layout; State state; double loss; } Record;
 
 static int record(const char *path, Record *rec, const char *mode)
@@ -113,8 +113,8 @@ static void save_all(const char *folder, int count)
     }
 }
 
-/* Loads `dir` in the layout and goes on: the record's state, its third step. `to`: where to save again, or
- * NULL. */
+/* Loads `dir` in another layout: the state is the record's, and so is the loss of the third step. to:
+ * run directory for a second save; NULL: none. */
 static void load_one(const char *dir, const Layout *l, int k, const Record *rec, const char *to)
 {
     static Run r;

@@ -11,7 +11,7 @@ typedef struct {
     int64_t layers, hidden, heads, groups, ffn, seq, vocab, padded, micro;
     int gated, recompute, tp;
     const char *dtype, *layout;
-    int stage[4];                      /* layers */
+    int stage[4];                      /* layers of each stage */
 } Case;
 
 static const Config *config_of(const Case *c)
@@ -37,7 +37,7 @@ static const Config *config_of(const Case *c)
     return config_load(path, 0, NULL, 8 * c->tp, USE_MODEL);
 }
 
-/* Costs of one rank's share by hand; tensor ranks have equal shares here. */
+/* One rank's FLOPs by hand, of F, D and W (rows) of each stage; tensor ranks have equal shares here. */
 static void by_hand(const Case *c, double out[3][4])
 {
     double T = (double)(c->micro * c->seq), dim = (double)(c->hidden / c->heads), H = (double)c->hidden,
@@ -50,14 +50,14 @@ static void by_hand(const Case *c, double out[3][4])
     for (int s = 0; s < 4; s++) {
         double product = c->stage[s] * 2 * T * weights, attention = c->stage[s] * 4 * pairs * dim;
         out[0][s] = (product + attention) / c->tp;
-        double unread = c->stage[s] * 2 * T * H * (double)c->ffn / c->tp; /* outputs of groups of one layer */
+        double unread = c->stage[s] * 2 * T * H * (double)c->ffn / c->tp; /* outputs, not recomputed */
         out[1][s] = (product + 2.5 * attention) / c->tp + (c->recompute ? out[0][s] - unread : 0);
         out[2][s] = product / c->tp;
     }
     out[1][3] += 6 * T * H * (double)c->padded / c->tp; /* the head: logits and both of its products, in D */
 }
 
-/* Time of a step whose lists are made with the costs `with` and replayed with the costs `by`. */
+/* Time of a step whose lists are generated with the costs `with` and simulated with the costs `by`. */
 static double step(PipeShape s, const double *const with[3], const double *const by[3])
 {
     ScheduleSet set;
@@ -97,7 +97,7 @@ static void check(const Case *c, int better)
     run_plan_close(&r);
 }
 
-/* Predictions and plans of several ranks are the same with shared lists as with lists of their own. */
+/* Predictions and plans of several ranks are the same with shared lists as with a list for each rank. */
 static void check_lists(const Case *c)
 {
     const Config *cfg = config_of(c);

@@ -25,7 +25,7 @@ static void test_kept(const char *path)
     tuned_write(&b, path);
     algorithms_close(&b);
     algorithms_add(&b, &again);
-    tuned_write(&b, path);                         /* the first to find a key stays */
+    tuned_write(&b, path);                         /* a key keeps the algorithm of its first run */
     tuned_read(&all, path);
     CHECK(all.n == 2, "two runs have written one each, there are %lld", (long long)all.n);
     for (int i = 0; i < 2; i++) {

@@ -21,20 +21,20 @@
 static char file[512];
 enum { MICROBATCHES = 4, STEPS = 3, TEAMS = 8 };
 
-/* What a run is made of. */
+/* A run, which all its ranks share. */
 typedef struct {
     RankShape shape;
     const Config *cfg;
     Placement place;
-    int integers, split_backward, unit;    /* unit: layers of one */
-    double offload;                        /* share of the state that lies in the other memory */
-    uint64_t seed;                         /* of the team: what is put off */
+    int integers, split_backward, unit;    /* unit: layers in a unit */
+    double offload;                        /* share of the optimizer's state that is offloaded */
+    uint64_t seed;                         /* of the team: chooses which messages are delayed */
     const char *load, *save;               /* run directories; load: steps start at `first` */
     int first;
     Team *team[R_KINDS][TEAMS];
 } Job;
 
-/* Whole tensors, put together from what each rank saves. */
+/* Whole tensors, assembled from the pieces that the ranks save. */
 typedef struct { char name[128]; int64_t n; double *x; } Tensor;
 typedef struct { Tensor *tensor; int n; double norm[STEPS]; int64_t bytes[3]; } Result;
 
@@ -48,7 +48,8 @@ static double gradient(const Job *j, const Param *t, int64_t index, int step, in
     return rng_normal(21, stream, (uint64_t)index);
 }
 
-/* The part of contributor k of n: all but the first have some integer, the first has the rest. */
+/* The part of an element's gradient that contributor k of n has: a random integer; contributor 0 has the
+ * rest. */
 static double contribution(const Job *j, const Param *t, int64_t index, int step, int mb, int k, int n)
 {
     double rest = gradient(j, t, index, step, mb);
@@ -62,8 +63,8 @@ static double contribution(const Job *j, const Param *t, int64_t index, int step
     return rest;
 }
 
-/* Adds what this rank finds in the backward of one tensor. tie: 0 embedding's half of a tied tensor, 1
- * head's. */
+/* Adds this rank's part of one tensor's gradient to g. tie: 0: the embedding's half of a tied tensor, 1:
+ * the head's. */
 static void add_gradient(const Job *j, const Params *p, const Param *t, Mat g, int step, int mb, int tie)
 {
     int tp = p->grid->size[AXIS_TP], r = p->grid->index[AXIS_TP], share = j->shape.kv_share;
@@ -90,7 +91,7 @@ static void add_gradient(const Job *j, const Params *p, const Param *t, Mat g, i
     }
 }
 
-/* The backward of one unit, as a model does it: layers ask for their gradients tensor by tensor. */
+/* The backward of one unit as the model does it: each layer asks for its gradients tensor by tensor. */
 static void unit_backward(const Job *j, Params *p, PartRange unit, int number, int step, int mb, int last,
                           GradPhase phase)
 {
@@ -116,14 +117,14 @@ static void unit_backward(const Job *j, Params *p, PartRange unit, int number, i
 
 /* ---- weights ---- */
 
-/* An element as a number; of BF16 its bits. */
+/* An element as a number; a BF16 element gives its bits. */
 static double number_at(const void *e, Dtype type)
 {
     return type == F64 ? *(const double *)e : type == F32 ? *(const float *)e : *(const uint16_t *)e;
 }
 
-/* A forward over all units: weights are there, and are what the last update made them (by a sum that any
- * stale shard moves). */
+/* A forward over all units, with their weights gathered. Returns a weighted sum of the weights, which a
+ * stale shard would change. */
 static double forward(Params *p, const PartRange *unit, int units)
 {
     double sum = 0;
@@ -155,7 +156,7 @@ static double forward(Params *p, const PartRange *unit, int units)
     return sum;
 }
 
-/* The same sum from what is owned: masters and storage of the update itself, over all ranks. */
+/* The same sum over the weights that each rank owns and updates. */
 static double owned(Params *p)
 {
     int n;
@@ -223,7 +224,7 @@ static Tensor *tensor_of(Result *out, const TensorPiece *q, const char *suffix)
     return t;
 }
 
-/* Puts this rank's share of a list where it belongs. */
+/* Copies this rank's pieces of a list into the whole tensors. */
 static void keep(Member *me, Params *p, PieceUse use, const char *suffix)
 {
     int n;
@@ -243,7 +244,7 @@ static void keep(Member *me, Params *p, PieceUse use, const char *suffix)
     pieces_close(list, n);
 }
 
-/* The last stage's copy of a tied embedding is what the first stage saves. */
+/* The last stage's copy of a tied embedding equals the tensor that the first stage saves. */
 static void check_copy(Member *me, Params *p)
 {
     int64_t wrong = 0;
@@ -326,8 +327,8 @@ static void save_state(const Job *j, Params *p)
     pieces_close(list, n);
 }
 
-/* What lies elsewhere is the share that was asked for, and not a bucket more; in bytes, all arrays of the
- * optimizer's. */
+/* The offloaded share is the one asked for, rounded up to a bucket; its bytes are those of all arrays of
+ * the optimizer. */
 static void check_offload(const Job *j, const Data *d, int64_t bytes)
 {
     int64_t away = d->elems - d->resident, cut = d->stage >= SHARD_OPTIM ? d->shard->size : 1, first = away;
@@ -363,7 +364,7 @@ static void *run_rank(void *arg)
     optimizer_close(&o);
     arena_open(&run, "run", count.used);
     arena_open(&mapped, "mapped", mapped_count.used);
-    memset(run.base, 0xff, count.used);           /* what nobody has written is not a number */
+    memset(run.base, 0xff, count.used);           /* NaN, so that unwritten memory shows */
     memset(mapped.base, 0xff, mapped_count.used);
     cpu_open(&dev, p.real, test_isa(), 1);
     params_offload(&p, j->offload, &mapped);
@@ -462,8 +463,8 @@ static void close_result(Result *r)
     free(r->tensor);
 }
 
-/* The largest difference of any tensor, relative to its largest element; a missing element counts as
- * infinite. */
+/* The largest difference of a tensor, relative to its largest element; infinite where an element is
+ * missing. */
 static double difference(const Result *a, const Result *b, char *where, size_t room)
 {
     double worst = 0;
@@ -526,7 +527,7 @@ static Result with(RankShape s, const char *model, const char *optimizer, int st
     return with_files(s, model, optimizer, stage, integers, NULL, NULL, 0);
 }
 
-/* One model and layout over all stages. */
+/* Compares all ZeRO stages of one model and layout with one rank and with each other. */
 static void layout(RankShape s, const char *one_rank, const char *pipe, const char *optimizer)
 {
     char *model = xasprintf("%s%s%s", one_rank, *pipe ? "|" : "", pipe);
@@ -542,12 +543,12 @@ static void layout(RankShape s, const char *one_rank, const char *pipe, const ch
             r[stage] = with(s, model, optimizer, stage, integers);
             snprintf(what, sizeof what, "tp %d dp %d/%d pp %d %s %s stage %d%s", s.tp, s.dp, s.instances,
                      s.pp, model, optimizer, stage, integers ? " integers" : "");
-            /* sums are exact with integers: only the norms' blocks follow the tensor slices */
+            /* integers make sums exact; with tp 1 the norm's blocks are those of one rank too */
             compare(what, &one, &r[stage], integers && s.tp == 1 ? 0 : f64 ? 1e-12 : 1e-6);
             if (stage % 2 && (stage > 1 || s.instances == 1))
                 compare(what, &r[stage - 1], &r[stage], 0);
         }
-        for (int stage = 1; stage < 4 && s.instances == 1; stage++) /* moments, and masters of their own */
+        for (int stage = 1; stage < 4 && s.instances == 1; stage++) /* bytes of moments and own masters */
             CHECK(r[stage].bytes[2] * s.dp == r[0].bytes[2], "stage %d keeps %lld bytes of %lld", stage,
                   (long long)r[stage].bytes[2], (long long)r[0].bytes[2]);
         for (int stage = 0; stage < 4; stage++)
@@ -557,7 +558,7 @@ static void layout(RankShape s, const char *one_rank, const char *pipe, const ch
     free(model);
 }
 
-/* The sum over microbatches of every element's gradient, by the formula. */
+/* Each element's gradient is the formula's sum over microbatches. */
 static void plain_sums(void)
 {
     RankShape one = {1, 1, 1, 1, 1};
@@ -590,8 +591,8 @@ static void plain_sums(void)
 #define GROUPS "num_query_groups=2|untie_embeddings_and_output_weights=true|qk_layernorm=true"
 #define BF16 "params_dtype=bf16"
 
-/* Saved in one layout and loaded in the next, around a ring of layouts; then a step more, which one rank took
- * as well. */
+/* Each layout of a ring loads the checkpoint of the layout before it and saves its own. Each also takes
+ * one more step from that checkpoint, and all have the same result. */
 static void reshard(void)
 {
     static const struct { RankShape shape; const char *pipe; int stage;
@@ -633,7 +634,7 @@ static void reshard(void)
                 compare(what, &first, &r, 0);
                 close_result(&r);
             }
-            if (i) {                                /* the third step again, from the layout before */
+            if (i) {    /* one more step from the checkpoint of the layout before */
                 r = with_files(s, list, "adam", ring[i].stage, 1, from, NULL, STEPS - 1);
                 if (i == 1)
                     more = r;
