@@ -44,7 +44,7 @@ static double number(const json_t *o, const char *name)
     return json_number_value(json_object_get(o, name));
 }
 
-/* NULL: it failed, and why has been said. */
+/* The cells of `train bubble --json`; NULL when it failed, which a CHECK has reported. */
 static json_t *cells_of(const char *options)
 {
     char line[2048];
@@ -63,7 +63,8 @@ static json_t *cells_of(const char *options)
 
 /* ---- closed forms ---- */
 
-/* Waiting of a pipeline in units of a third of T, on a rank and of the step; < 0: there is no form. */
+/* Closed form of a pipeline's idle time, in thirds of T. rank: of the slowest rank; step: of the whole
+ * step; < 0: no closed form. */
 static void waiting(const char *name, int p, int v, int m, double *rank, double *step)
 {
     *rank = *step = -1;
@@ -111,7 +112,7 @@ static void closed_forms(void)
 
 /* ---- published ---- */
 
-/* Columns of a CSV that the command wrote: the n-th field of a line. */
+/* The n-th field, from 0, of a line of the CSV that the command wrote. */
 static const char *field(const char *line, int n)
 {
     for (; n && *line; line++)
@@ -130,7 +131,7 @@ static void published(void)
         double far = fabs(atof(field(s, SIMULATED)) - atof(field(s, PUBLISHED)));
         int loose =
             !strncmp(field(s, SCHEDULE), "interleaved", 11); /* the paper counts its messages otherwise */
-        int searched = !strncmp(field(s, SCHEDULE), "zb-auto", 7);          /* ours may be better */
+        int searched = !strncmp(field(s, SCHEDULE), "zb-auto", 7);          /* our search may be better */
         exact += !loose && !searched && far < 1e-4;
         if (searched)
             CHECK(atof(field(s, SIMULATED)) < atof(field(s, PUBLISHED)) + 2e-3, "%.60s: off by %g", s, far);
@@ -147,7 +148,7 @@ static void published(void)
     CHECK(strstr(svg, ">figure 6 n=32 b&#39;=128</text>") && strstr(svg, ">1f1b, p 8, m 32</text>") &&
               strstr(svg, "</svg>"),
           "the drawing: %.80s", svg);
-    /* narrow enough for a telephone, dark where the reader's page is, labels once over their bars */
+    /* the drawing fits a telephone, is dark on a dark page, and has one label over a group of bars */
     int labels = 0, bars = 0;
     for (const char *s = svg; (s = strstr(s, "class=\"p\"")); s++)
         labels++;
@@ -164,8 +165,8 @@ static void published(void)
 
 enum { STEPS = 11, MEDIAN, LEAST, MOST, SIMULATED = 17 };
 
-/* Every cell of these options: executor and messages take the time that the simulator says, to the last bits
- * where time is counted. wanted: ms of the step, of the first cell. */
+/* Every cell of these options: on the virtual clock the executor and its messages take exactly the
+ * simulated time. wanted: ms of the first cell's step. */
 static void counted(const char *options, int cells, double wanted)
 {
     char line[1024];
@@ -183,7 +184,7 @@ static void counted(const char *options, int cells, double wanted)
     CHECK(n == cells, "%s: %d cells", options, n);
 }
 
-/* Where time is slept no step is faster than its computations; how near it comes is the machine's. */
+/* On the sleeping clock no step is faster than simulated. How much slower it is depends on the machine. */
 static void slept(void)
 {
     double simulated = 9 * 24;
@@ -197,8 +198,7 @@ static void measurements(void)
 {
     slept();
     setenv("GRIDIRON_CLOCK", "virtual", 1);
-    /* (m + p - 1) 3 x 8 ms; ZB-H1 with W late; two chunks; every hop of a message on the way there and back
-     */
+    /* In order: (m + p - 1) 3 x 8 ms; with a late W; two chunks; a message at every hop there and back. */
     counted("--schedules 1f1b --p 2 --m 8", 1, 9 * 24);
     counted("--schedules zb-h1,zb-v,zb-h2,v-half,v-min,1f1b,gpipe --p 4 --m 8", 7, 27 * 8);
     counted("--schedules zb-v --p 4 --m 8", 1, 24 * 8 + 12);
@@ -221,9 +221,9 @@ static double sum_of(const json_t *list)
     return sum;
 }
 
-/* A step's computations, what it loses, what the simulator makes of it. How near the two are is the
- * machine's. A step may lose nothing: with zb-v rank 0 begins first and ends last, and where it is slower
- * than rank 1 every message is there before rank 0 needs it. */
+/* Measured times of computations, the measured bubble, and the simulated one. Their difference depends
+ * on the machine. A bubble may be 0: with zb-v rank 0 begins first and ends last, and where rank 0 is
+ * slower than rank 1, every message arrives before rank 0 needs it. */
 static void computed(const char *schedule, int chunks, int split)
 {
     char line[1024];

@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/commands/config_runs.sh [N] -- what passes the checks must train: N random valid configurations (default 40), each run
-# for ten iterations of a tiny model; every run must end well, and its config.yaml must be accepted and resumed.
+# tests/commands/config_runs.sh [N] -- configurations that pass the checks must train: N random valid ones
+# (default 40) run ten iterations of a tiny model each. Every run must end with 0 and resume from its own
+# config.yaml.
 set -u
 n=${1:-40}
 "$TRAIN" tokenize src/*/*.c -o "$WORK/corpus" > /dev/null 2>&1 || exit 1

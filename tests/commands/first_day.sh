@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/commands/first_day.sh -- what a new user mistypes, brings along from other programs and asks for: every mistake gets one
-# line that says what to write instead, and its exit code.
+# tests/commands/first_day.sh -- questions, mistypings and habits from other programs of a new user. Every
+# mistake ends with its exit code and one line that says what to write instead.
 set -u
 cd "$WORK" || exit 1
 cat > c.yaml <<YAML
@@ -16,8 +16,8 @@ yes '{"text": "It was a bright cold day in April, and the clocks were striking t
 mkdir folder
 bad=0 n=0
 
-# says CODE TEXT ARGUMENTS...: `train ARGUMENTS` ends with CODE and its output has TEXT (a pattern of grep -E). When it
-# fails, one line `error[ID] ...; change: ...` is there, and no C file's name.
+# says CODE TEXT ARGUMENTS...: `train ARGUMENTS` ends with CODE and its output has TEXT (a pattern of grep
+# -E). A command that fails prints one line `error[ID] ...; change: ...`, without a C file's name.
 says() {
     code=$1 text=$2
     shift 2
@@ -107,7 +107,7 @@ says 2 'train plan CONFIG.yaml' c.yaml --dry-run
 says 2 'load=nothing' c.yaml nothing
 says 2 'load=folder' eval c.yaml folder
 
-# files that are no configuration: what is wrong, and no list of what is missing
+# files that are no configuration: one problem is reported, not a list of missing keys
 printf -- '- model\n- data\n' > list.yaml
 : > empty.yaml
 printf 'model:\n  num_layers 2\n' > colon.yaml
@@ -116,7 +116,7 @@ for file in list empty; do
 done
 says 2 "as 'key: value', with a blank behind the colon" colon.yaml
 
-# slips
+# wrong words, files and folders
 says 2 'did you mean `generate`' generat c.yaml
 says 2 'did you mean `--json`' plan c.yaml --jsn
 says 2 'nofile.yaml: No such file' nofile.yaml
@@ -135,7 +135,7 @@ says 4 'nowhere' export nowhere -o x
 says 2 "lr: duplicate; first at line" twice.yaml
 says 2 'built without CUDA|fused' c.yaml device=cuda attention_backend=fused
 
-# what this build refuses, its help says
+# help names what this build refuses
 for key in context_parallel_size cp_comm_type num_moe_experts moe_router_topk moe_ffn_hidden_size moe_layer_freq \
     expert_model_parallel_size expert_tensor_parallel_size tokenizer_model; do
     says 0 'this build' help $key
@@ -144,7 +144,7 @@ for key in device fp8 attention_backend distributed_backend; do
     says 0 'CUDA=1' help $key
 done
 
-# the last of a key's values on the command line; evaluation off
+# of a key given twice on the command line the last value counts; eval_iters=0 turns evaluation off
 says 0 'validation loss' c.yaml save=last eval_iters=2 eval_iters=1 lr=1 lr=2e-3
 grep -q 'lr: 0.002$' last/config.yaml || { echo "lr is not the last"; bad=$((bad + 1)); }
 says 0 'iteration +4/' c.yaml save=off eval_iters=0

@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/commands/limits.sh -- a file that may not become as large as it must (ulimit -f) is a write that fails: exit 5, one error
-# line with the reason, the older checkpoints stay. A disk that cannot read (EIO) is told as that, not as another format.
+# tests/commands/limits.sh -- a write beyond the file size limit (ulimit -f) ends with exit 5 and one error
+# line with the reason, and older checkpoints stay. A disk that cannot read (EIO) is reported as such, not as
+# a file of another format.
 set -u
 work=${WORK:?} bad=0
 . tests/tiny.sh
@@ -8,7 +9,7 @@ work=${WORK:?} bad=0
 tiny "$work/tiny.yaml" model.num_layers=1 model.hidden_size=64 model.num_attention_heads=2 model.seq_length=16 \
     optimizer.lr_decay_iters=8
 
-# wanted CODE WORDS COMMAND... -- ends with CODE and one error line that has the words
+# wanted CODE WORDS COMMAND... -- the command ends with CODE and one error line that has WORDS
 wanted() {
     code=$1 words=$2; shift 2
     timeout 240 "$@" > "$work/log" 2>&1
@@ -71,7 +72,7 @@ C
 ${CC:-cc} -shared -fPIC -o "$work/eio.so" "$work/eio.c" -ldl || exit 1
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0"
 
-# unreadable CODE FILE COMMAND...
+# unreadable CODE FILE COMMAND... -- with reads of FILE failing, CODE and one line with FILE and EIO
 unreadable() {
     code=$1 file=$2; shift 2
     wanted "$code" "$file.*Input/output error" env LD_PRELOAD="$work/eio.so" EIO_OF="$file" "$@"

@@ -1,10 +1,10 @@
 #!/bin/sh
-# tests/commands/modes.sh -- files and folders follow the umask: corpora, run directories, checkpoints, logs, caches, exports,
-# reports of a sweep are 0666 and 0777 less its bits, and nothing else.
+# tests/commands/modes.sh -- files and folders follow the umask: corpora, run directories, checkpoints, logs,
+# caches, exports and reports of a sweep have exactly the modes 0666 and 0777 without the umask's bits.
 set -eu
 work=${WORK:?}
 
-if [ $# = 1 ]; then         # all that writes, in this folder
+if [ $# = 1 ]; then         # MASK: runs every command that writes, in this folder
     umask "$1"
     mkdir corpus
     "$TRAIN" tokenize "$TEXT" -o corpus/corpus

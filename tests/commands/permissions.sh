@@ -1,7 +1,7 @@
 #!/bin/sh
-# tests/commands/permissions.sh -- what an ordinary user may not read is told as "Permission denied" with its path: not as a folder
-# that holds no checkpoint, a job that is to be waited for, another format, or a fresh start. Root may read everything, so
-# it becomes user 65534 here.
+# tests/commands/permissions.sh -- a file or folder that an ordinary user may not read is reported as
+# "Permission denied" with its path, and not as a folder without checkpoints, another job, another format, or
+# a fresh start. Root may read everything, so the test runs as user 65534 then.
 set -u
 bad=0
 as() { "$@"; }
@@ -9,7 +9,7 @@ if [ "$(id -u)" = 0 ]; then
     setpriv --reuid=65534 --regid=65534 --clear-groups true 2> /dev/null || { echo "setpriv cannot become another user"; exit 77; }
     as() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
 fi
-top=$(TMPDIR=/tmp mktemp -d) || exit 1        # the folders above $WORK are the owner's alone
+top=$(TMPDIR=/tmp mktemp -d) || exit 1        # others cannot enter the folders above $WORK
 trap 'chmod -R u+rwX "$top"; rm -rf "$top"' EXIT
 chmod 777 "$top"
 cp "$TRAIN" "$top/train" && chmod 755 "$top/train" || exit 1
@@ -26,7 +26,7 @@ cd "$top" || exit 1
 as ./train tokenize text -o corpus > log 2>&1 && as ./train tiny.yaml save=run > log 2>&1 || { cat log; exit 1; }
 checkpoint=run/checkpoints/iter_0000002
 
-# denied CODE PATH COMMAND... -- with mode 000 of PATH the command ends with CODE, and its one line names the path and why
+# denied CODE PATH COMMAND... -- with mode 000 of PATH CODE and one line with PATH and the reason
 denied() {
     code=$1 path=$2; shift 2
     mode=$(stat -c %a "$path")

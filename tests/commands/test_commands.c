@@ -4,7 +4,7 @@
 #include "test.h"
 #include <math.h>
 
-/* The command's flag of this name; NULL. */
+/* The command's flag of this name; NULL without one. */
 static const Flag *flag_of(const Command *c, const char *word)
 {
     char name[FLAG_NAME];
@@ -14,7 +14,7 @@ static const Flag *flag_of(const Command *c, const char *word)
     return NULL;
 }
 
-/* Every flag that a text names is one that the row says is told there. */
+/* Every flag that `text` names is the command's, and its row says that it is told in such a text. */
 static void check_text(const Command *c, const char *text, int told)
 {
     char *copy = strdup(text), *rest = copy, *word;

@@ -18,7 +18,7 @@ static int run(const char *options)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* A file of $WORK; its text lasts for three more calls. */
+/* The text of a file of $WORK; valid for three more calls. */
 static char *contents(const char *name)
 {
     static char texts[4][4 << 20];
@@ -41,7 +41,7 @@ static int count(const char *text, const char *what)
     return n;
 }
 
-/* How often each letter stands in a rank's list; -1: an instruction that is none. */
+/* Counts the instructions of each kind in a rank's list; returns -1 for one of no kind. */
 static int letters(const json_t *list, int n[INSTR_KINDS])
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -95,7 +95,7 @@ static void json_of(int kind, int p, int m, double overhead, double peak)
     json_decref(j);
 }
 
-/* Of all ranks. */
+/* The number of computations of all ranks. */
 static int computes_of(const PipeShape *s)
 {
     ScheduleSet set;
@@ -108,8 +108,8 @@ static int computes_of(const PipeShape *s)
     return n;
 }
 
-/* Every bar of the drawing is an instruction of the timeline; nothing of a rank overlaps; both end with the
- * step. */
+/* Bars of the drawing are the instructions of the timeline. A rank's instructions do not overlap.
+ * Drawing and timeline end with the step. */
 static void files(int kind, int p, int m)
 {
     char options[512];
@@ -129,7 +129,7 @@ static void files(int kind, int p, int m)
     CHECK(strstr(svg, "prefers-color-scheme:dark"), "%s: a white drawing on a dark page",
           schedule_name(kind));
     double width = 0,
-           right = 0; /* titles and the legend: within the drawing, and within 900 px of a wide one */
+           right = 0; /* end of titles and legend, in px */
     sscanf(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%lf", &width);
     for (const char *s = svg; (s = strstr(s, "<text class=\"h\" x=\"")); s++) {
         const char *from = strchr(s, '>') + 1, *to = strchr(from, '<');

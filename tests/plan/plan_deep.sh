@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/plan/plan_deep.sh -- plans of models with 10,000 layers, the most that there may be, take a second each. Where the work
-# grows with the square of the layers, these take minutes, and the row's limit ends them.
+# tests/plan/plan_deep.sh -- plans of models with 10,000 layers, the largest legal number, take a second each.
+# Plans whose work grows with the square of the layers would take minutes and exceed the row's limit.
 set -eu
 cat > "$WORK/deep.yaml" <<YAML
 model: {num_layers: 10000, hidden_size: 64, num_attention_heads: 2, seq_length: 16}

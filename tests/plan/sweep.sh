@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/plan/sweep.sh -- sweeps of 2 ranks: how many layouts are legal (counted by hand), what is measured and what is not, what is
-# left after a stop at any moment, rows of layouts that fail, and that what is written can be read.
+# tests/plan/sweep.sh -- sweeps of 2 ranks: the number of legal layouts (counted by hand), which layouts are
+# measured, what remains when a sweep is stopped, rows of layouts that fail, and the files that a sweep
+# writes.
 work=${WORK:?}
 . tests/tiny.sh
 fail() { echo "# $1"; [ ! -f "$work/err" ] || sed 's/^/#   /' "$work/err"; exit 1; }
@@ -14,7 +15,7 @@ device: {matmul_tflops: 0.1, matmul_tflops_fp32: 0.1, matmul_efficiency: [1e6, 0
 node: {ranks: 8, link_gbps: 5, link_latency_us: 10}
 network: {network_gbps: 5, network_latency_us: 10, overlap: 0}
 YAML
-# sweep FOLDER ARGS...: the command, its answer in out, what it says meanwhile in err
+# sweep FOLDER ARGS...: runs the command; standard output goes to out, standard error to err
 sweep() {
     folder=$1
     shift
@@ -22,7 +23,7 @@ sweep() {
 }
 wrote() { folder=$1; shift; "$BUILD/test_sweep" "$work/$folder" "$@" > "$work/log" || { cat "$work/log"; fail "$folder: $*"; }; }
 tried() { grep -c "^[0-9]* of [0-9]*, round [0-9]*:" "$work/err"; }
-# alive: processes of a measurement; gone: waits until there is none
+# alive: prints the number of processes of measurements; gone: waits until there is none
 gone() { for _ in $(seq 600); do [ "$(alive)" = 0 ] && return; sleep 0.1; done; return 1; }
 alive() { ps -eo args | grep -F "save=$work/" | grep -vc grep; }
 
@@ -32,21 +33,21 @@ sweep all --json || fail "sweep"
 wrote all 57 57 0
 head -c 1 "$work/out" | grep -q '{' || fail "--json says more than an object"
 cmp -s "$work/out" "$work/all/sweep.json" || "$BUILD/test_sweep" "$work/all" 57 > /dev/null || fail "--json"
-# a description without the bus cannot time what is offloaded
+# a machine without host_gbps cannot predict the time of offloading
 sweep away optimizer_cpu_offload=true && fail "offloading without host_gbps"
 grep -q '^error\[machine\].*host_gbps.*optimizer_cpu_offload.*change: add host_gbps' "$work/err" || fail "no word of host_gbps"
 sweep zb-v pipeline_schedule=zb-v || fail "sweep zb-v"
-wrote zb-v 51 51 0                         # two chunks with every micro batch, and never one
+wrote zb-v 51 51 0                         # always two chunks
 sweep small recompute_granularity=none data_parallel_sharding_strategy=no_shard overlap_grad_reduce=true || fail "sweep small"
 wrote small 13 13 0
 sweep gather overlap_grad_reduce=true overlap_param_gather=true || fail "sweep gather"
-wrote gather 51 51 0                       # no_shard has nothing to gather: 6 fewer
+wrote gather 51 51 0                       # 6 fewer, because no_shard gathers nothing
 sed 's/memory_gib: 4/memory_gib: 1.001/' "$work/machine.yaml" > "$work/little.yaml"
 "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/little.yaml" --world 2 -o "$work/little" > "$work/out" 2> "$work/err" ||
     fail "nothing fits"
 grep -q "none fits" "$work/out" || fail "nothing fits, and nobody says so"
 
-# measured, and only once; a line that was cut off costs that layout alone
+# each layout is measured once; a truncated line of sweep.jsonl costs its own layout alone
 two="tensor_model_parallel_size=2 recompute_granularity=none sequence_parallel=false"
 # shellcheck disable=SC2086
 rounds=1
@@ -72,7 +73,8 @@ measured --measure 1 seed=7
 sweep m $two --measure 1 --rounds 1 --steps 4 || fail "more steps"
 [ "$(tried)" = 1 ] || fail "a row over fewer steps was taken"
 
-# rounds: each layout once in a round, none twice (the visit of more steps is the first one's second); the fastest counts
+# rounds measure each layout once a round, the fastest visit counts. Layout 1 has two visits from above (the
+# second with --steps 4), layout 2 has one.
 rounds=3
 measured --measure 2
 sed -n 's/^\([0-9]* of 2, round [0-9]*\):.*/\1/p' "$work/err" | tr '\n' ';' > "$work/log"
@@ -88,7 +90,7 @@ measured --measure all
 grep -q ',0.25,' "$work/m/sweep.csv" || fail "the fastest of five visits does not count"
 [ "$(tried)" = 0 ] && ! grep -q ',1e+06,\|,1000000,' "$work/m/sweep.csv" || fail "a slower visit counts"
 
-# layouts that do not fit are rows, and are not tried: room for the second largest micro batch of three
+# layouts that do not fit are rows and are not tried; memory is for the second largest micro batch of three
 room=$(awk -F, 'NR > 1 {print $12}' "$work/m/sweep.csv" | sort -n | sed -n 2p)
 sed "s/memory_gib: 4/memory_gib: $(awk "BEGIN {printf \"%.12f\", ($room + 1) / 2^30 + 1}")/" "$work/machine.yaml" > "$work/part.yaml"
 # shellcheck disable=SC2086
@@ -98,7 +100,8 @@ wrote part 3 2 2
 grep -q '^2,.*,4,none,.*,"does not fit"' "$work/part/sweep.csv" || fail "no row for what does not fit"
 [ "$(tried)" = 2 ] || fail "2 of 3 fit, tried $(tried)"
 
-# nor is memory that is less than planned the sweep's end (a sanitizer needs terabytes of addresses)
+# a layout that gets less memory than planned does not end the sweep (a sanitizer needs terabytes of
+# addresses)
 if (ulimit -v 500000 && "$TRAIN" help) > /dev/null 2>&1; then
     # shellcheck disable=SC2086
     (ulimit -v 500000; sweep limit $two hidden_size=1024 --measure 2) || fail "a layout without memory ended the sweep"
@@ -121,7 +124,8 @@ grep -q '"error\[' "$work/wrong/sweep.csv" || fail "no reason for a failed one"
 sweep nothing $two --measure all data_path="$work/nothing"
 [ $? = 3 ] && [ "$(tried)" = 1 ] && [ ! -s "$work/nothing/sweep.jsonl" ] || fail "without a corpus there is nothing to measure"
 
-# stopped in the middle of the second: the first is kept, no job lives on, the rest is measured
+# a sweep stopped while it measures the second layout keeps the first and leaves no job; the next measures the
+# rest
 for signal in TERM KILL; do
     # shellcheck disable=SC2086
     "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/$signal" $two --measure all --rounds 1 --steps 400 \
@@ -143,7 +147,7 @@ for signal in TERM KILL; do
     wrote $signal 3 3 3
 done
 
-# a job of minutes does not outlive its sweep
+# a job that would take minutes ends with its sweep
 # shellcheck disable=SC2086
 "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/slow" $two --measure 1 --steps 1000 \
     hidden_size=256 seq_length=256 > /dev/null 2> "$work/err" &
@@ -157,7 +161,7 @@ kill -KILL $sweep
 wait $sweep
 gone || fail "a long job outlives its sweep"
 
-# what is wrong is said in one line
+# refused arguments are reported in one line
 refused() {
     sweep refused "$@"
     rc=$?

@@ -57,10 +57,10 @@ static double seconds(const Row *r, int sequence_parallel, const char *recompute
     return step;
 }
 
-/* Korthikanti et al. 2022, arXiv:2205.05198, tables 3 and 5: seconds with full recomputation, and with
- * sequence parallelism and selective recomputation; figure 1: GiB of parameters with optimizer, and of
- * activations kept without recomputation; figure 7: % of those with sequence parallelism, selective
- * recomputation, both, and full recomputation. */
+/* Korthikanti et al. 2022, arXiv:2205.05198. Tables 3 and 5: full, selective: seconds of a step with
+ * full recomputation, and with sequence parallelism and selective recomputation. Figure 1: state: GiB of
+ * parameters and optimizer; kept: GiB of activations without recomputation. Figure 7: share: % of kept
+ * with sequence parallelism, selective recomputation, both, and full recomputation. */
 static const struct { Row run; double full, selective, state, kept, share[4];
 } models[] = {
     {{"22B", 48, 6144, 64, 8, 1, 8, 4, 4, 1}, 1.42, 1.10, 45.56, 59.25, {66.84, 49.42, 16.18, 7.64}},
@@ -102,15 +102,16 @@ static void test_times(const Machine *m)
     printf("# average %.2f %%, largest %.2f %%\n", sum / (2 * MODELS), most);
 }
 
-/* Gradients between layers, which the figures do not count: two [R,H] each. */
+/* Bytes of the gradients between layers, two [rows, hidden] each; the figures do not count them. */
 static double in_flight(const Row *r, const Run *first)
 {
     double rows = (double)r->micro * 2048 / (first->cfg->sequence_parallel ? r->tp : 1);
     return first->plan.lists[0].train.slots[SLOT_DW] * 2 * rows * r->hidden * 2;
 }
 
-/* A stage in the middle: the figures hold no embedding. With one stage that is in it, and small. Activations:
- * of the first stage, which holds most. */
+/* Parameters and optimizer are compared on a middle stage, because the figures leave out the embedding;
+ * a model of one stage includes it, and it is small. Activations are compared on the first stage, which
+ * holds most. */
 static void test_memory(const Machine *m)
 {
     static const struct { const char *what; int rows; const char *recompute; } modes[] = {
@@ -144,9 +145,9 @@ static void test_memory(const Machine *m)
     CHECK(most <= 5, "activations: %.2f %%", most);
 }
 
-/* Narayanan et al. 2021, arXiv:2104.04473, table 1: full recomputation; seconds follow from its TFLOP/s.
- * Microbatch and chunks are not given there: these are the fastest of the planner's that fit 80 GiB (micro 1
- * to 16, any chunks). */
+/* Narayanan et al. 2021, arXiv:2104.04473, table 1: full recomputation. step: seconds, computed from the
+ * table's TFLOP/s. The table gives neither microbatch nor chunks: these are the planner's fastest that
+ * fit 80 GiB (micro 1 to 16, any chunks). */
 static const struct { Row run; double step;
 } clusters[] = {
     {{"1.7", 24, 2304, 24, 1, 1, 32, 512, 16, 1}, 3.528},
@@ -177,7 +178,8 @@ static void test_clusters(const Machine *m)
 
 /* ---- by hand ---- */
 
-/* Nothing costs anything but what the arguments say: TFLOP/s, GB/s inside and between nodes. */
+/* A machine on which only the arguments cost time. tflops: TFLOP/s; link, network: GB/s inside and
+ * between nodes; ranks: of a node; ops: op_set. */
 static const Machine *ideal(double tflops, double link, double network, int ranks, const char *ops)
 {
     return machine_load(file_of(
@@ -211,21 +213,21 @@ static void near(const char *what, double got, double want, double tolerance)
 
 static void test_arithmetic(void)
 {
-    /* slow enough that only products count */
+    /* slow arithmetic, so that only products count */
     const Machine *m = ideal(1e-3, 1e6, 1e6, 8, "unfused");
     const Config *c = small(1, "");
     Prediction p;
     predict(&p, c, m);
     near("FLOPs of a step", p.step, run_flops_per_token(c) * 32 * 256 / 1e9, 1e-3);
     prediction_close(&p);
-    /* 16 microbatches over 4 ranks, every stage two layers; the last one has the head as well */
+    /* 16 microbatches over 4 ranks; a stage has two layers, the last one the head as well */
     c = small(4, "pipeline_model_parallel_size: 4");
     predict(&p, c, m);
     double layer = 12.0 * 512 * 512 * 6 + 12 * 512 * 256, head = 6.0 * 512 * 1024, token = 1e9 / (2 * 256);
     near("a pipeline whose last rank sets the pace", p.step,
          ((2 * layer + head) * 16 + 2 * layer * 3) / token, 2e-3);
     prediction_close(&p);
-    /* tensor parallelism divides it */
+    /* tensor parallelism divides the arithmetic */
     predict(&p, small(4, "tensor_model_parallel_size: 4"), m);
     near("a quarter of the arithmetic", p.step, run_flops_per_token(c) * 32 * 256 / 4e9, 1e-3);
     prediction_close(&p);
@@ -235,8 +237,8 @@ static void test_messages(void)
 {
     double bytes = 2.0 * 256 * 512 * 2, layers = 8, m = 16, bandwidth = 1e6;
     Prediction p;
-    /* arithmetic is free; a microbatch has four all-reduces a layer, one behind the embedding, one before the
-     * head, and those of the softmax's statistics, which are small */
+    /* Arithmetic takes no time. A microbatch has four all-reduces a layer, one after the embedding, one
+     * before the head, and small ones of the softmax's statistics. */
     const char *tensor = "tensor_model_parallel_size: 4";
     predict(&p, small(4, tensor), ideal(1e6, 1e-3, 1e-3, 4, "fused"));
     near("all-reduces inside a node", p.rank[0].tp, m * (4 * layers + 2) * 1.5 * bytes / bandwidth, 0.01);
@@ -245,14 +247,14 @@ static void test_messages(void)
             ideal(1e6, 1e-3, 1e-3, 4, "fused"));
     near("gathers and scatters", p.rank[0].tp, m * (10 * layers + 4) * 0.75 * bytes / bandwidth, 0.03);
     prediction_close(&p);
-    /* two nodes of two: a ring has 2 x 0.5e-3 GB/s between them, and so have levels with half of the bytes
-     * each */
+    /* Two nodes of two ranks: a ring has 2 x 0.5e-3 GB/s between the nodes. All-reduces by levels take
+     * the same time, with half of the bytes on each link. */
     predict(&p, small(4, tensor), ideal(1e6, 1e3, 0.5e-3, 2, "fused"));
     near("all-reduces between nodes", p.rank[0].tp, m * (4 * layers + 2) * bytes / 2 / 0.5e6, 0.01);
     prediction_close(&p);
 }
 
-/* Layers that leave for the host and come back: a microbatch fetches when all of its layers have left. */
+/* Layers are offloaded and prefetched: a microbatch prefetches once all of its layers are offloaded. */
 static void test_offload(void)
 {
     const Machine *m = ideal(1e6, 1e6, 1e6, 8, "fused");
@@ -260,15 +262,15 @@ static void test_offload(void)
     predict(&p, small(1, "}\nrecompute: {cpu_offloading_num_layers: 8"), m);
     near("layers to the host and back", p.step, 16 * 2 * (double)p.memory[0].mapped / 1e6, 1e-3);
     prediction_close(&p);
-    /* masters and two moments, read and written at once, beside everything but what waits for them */
+    /* masters and two moments are read and written at the same time; nothing else takes time */
     predict(&p, small(1, "}\noptimizer: {optimizer_cpu_offload: true"), m);
     near("an update over the bus", p.step, (double)p.memory[0].mapped / 1e6, 1e-2);
     near("nothing else takes time", p.rank[0].dp, p.step, 1e-2);
     prediction_close(&p);
 }
 
-/* Reductions: behind everything, or hidden but for those that begin with the last layer's backward, which is
- * the first layer's, and the embedding's. */
+/* Without overlap all reductions wait for the backward. With overlap only those of the first layer and
+ * the embedding are not hidden, because their backward comes last. */
 static void test_data(void)
 {
     const Machine *m = ideal(0.1, 1e6, 0.4, 1, "fused");
@@ -285,8 +287,8 @@ static void test_data(void)
     prediction_close(&b);
 }
 
-/* A host of two cores, which only counts products. jitter of tensor groups; speed of products where ranks
- * share. */
+/* A host of two cores, where only products take time. jitter: of tensor groups; speed: of products where
+ * ranks share cores. */
 static const Machine *host(double jitter, double speed)
 {
     return machine_load(
@@ -308,20 +310,20 @@ static Prediction on_host(int world, const char *parallel, double jitter, double
     return p;
 }
 
-/* Ranks that are more than the cores of their host take turns: while one waits for its neighbours, others
- * have its core. */
+/* Where a host has more ranks than cores, ranks take turns: while one waits for its neighbours, another
+ * uses its core. */
 static void test_host(void)
 {
     Prediction one = on_host(1, "", 0, 2), two = on_host(2, "pipeline_model_parallel_size: 2", 0, 1);
     Prediction four = on_host(4, "pipeline_model_parallel_size: 2", 0, 1), deep =
         on_host(4, "pipeline_model_parallel_size: 4", 0, 1);
-    /* of two ranks on two cores each has its own, and nobody uses it while it waits */
+    /* two ranks on two cores: each has its own core, which is idle while the rank waits */
     CHECK(two.step > 1.05 * one.step && two.bubble > 0.05, "a core for each rank: %g s, alone %g", two.step,
           one.step);
     near("two replicas of the pipeline leave no core idle", four.step, one.step, 2e-3);
     CHECK(four.bubble > 0.02, "a pipeline rank waits although no core does: bubble %g", four.bubble);
-    /* stages of equal cost would keep both cores busy but for the first and the last stage's microbatches
-     * alone */
+    /* four stages of equal cost on two cores: cores are idle only while the first or the last stage
+     * computes alone */
     CHECK(deep.step > 1.001 * one.step && deep.step < 0.9 * two.step + 0.1 * one.step,
           "four stages on two cores: %g s, alone %g, two stages %g",
           deep.step, one.step, two.step);
@@ -337,9 +339,9 @@ static void test_host(void)
         prediction_close(all[i]);
 }
 
-/* ---- what only descriptions of hosts say ---- */
+/* ---- keys of machines that only hosts have ---- */
 
-/* An all-reduce of 4 MB by n ranks of the tensor or the data group; seconds. */
+/* Seconds of an all-reduce of 4 MB by n ranks. name: group, "tp" or "dp"; crowd: more ranks than cores. */
 static double reduced(Machine *m, const char *name, int n, int crowd)
 {
     Tally k = {.m = m, .share = 1, .scatter = 1, .crowd = crowd};
@@ -351,7 +353,7 @@ static double reduced(Machine *m, const char *name, int n, int crowd)
     return k.now;
 }
 
-/* A message of 4 MB to a neighbour; seconds. */
+/* Seconds of a message of 4 MB to a neighbour. crowd: more ranks than cores. */
 static double sent(Machine *m, int crowd)
 {
     Tally k = {.m = m, .share = 1, .scatter = 1, .crowd = crowd};
@@ -363,8 +365,8 @@ static double sent(Machine *m, int crowd)
     return k.message;
 }
 
-/* Where ranks are more than cores each pass of a ring, and each message, has its own latency; what the data
- * group sends has its own bandwidth. */
+/* With more ranks than cores, each pass of a ring and each message takes link_latency_crowded_us.
+ * Messages of the data group have the bandwidth link_cold_gbps. */
 static void test_waits(void)
 {
     Machine m = *ideal(1, 8, 1, 64, "fused");
@@ -397,8 +399,8 @@ static double multiplied(const Machine *m, int64_t rows, int acc)
     return k.now;
 }
 
-/* On half of a device of 0.2 TFLOP/s whose products read and write 16 GB/s: 64 rows take less than four times
- * less than 256. */
+/* Products on half of a device of 0.2 TFLOP/s, with matmul_gbps 16: 64 rows take more than a quarter of
+ * the time of 256. */
 static void test_rows(void)
 {
     Machine m = *ideal(0.2, 1, 1, 64, "fused");

@@ -1,7 +1,6 @@
 /* test_sweep FOLDER LEGAL FITTING MEASURED -- the files of a sweep, which tests/plan/sweep.sh runs
- *
- * sweep.json, sweep.csv and sweep.html in FOLDER must agree. The others are expected numbers of layouts,
- * - for any. */
+ * sweep.json, sweep.csv and sweep.html in FOLDER must agree. LEGAL, FITTING and MEASURED are the
+ * expected numbers of layouts; - stands for any number. */
 #include "test.h"
 #include <jansson.h>
 
@@ -21,7 +20,7 @@ static double value(const json_t *row, const char *key)
     return json_number_value(json_object_get(row, key));
 }
 
-/* Fields of a line of CSV, in place; returns how many. */
+/* Splits a line of CSV in place; returns the number of fields. */
 static int split(char *line, char *field[32])
 {
     int n = 0, quoted = 0;
@@ -59,7 +58,7 @@ static void check_csv(const json_t *rows, char *text)
     CHECK(at == json_array_size(rows), "%zu rows, %zu in the JSON", at, json_array_size(rows));
 }
 
-/* Each layout once, its sizes a factorisation of the world, the measured first. */
+/* Each layout has one row, its sizes multiply to the world, and measured layouts come first. */
 static void check_rows(const json_t *j, const json_t *rows, int expected[3])
 {
     double world = value(j, "world"), batch = value(j, "global_batch_size"),
@@ -107,7 +106,7 @@ static void check_page(const char *page)
     CHECK(strstr(page, "</html>") && strstr(page, "<svg") && strstr(page, "predicted ms") &&
               strstr(page, "GiB"),
           "not the whole page");
-    /* one order each: what was measured, and what was predicted alone */
+    /* two tables, each in its own order: measured layouts, and layouts that are only predicted */
     const char *measured = strstr(page, "Measured, by the time measured"),
                *rest = strstr(page, "by the time predicted");
     CHECK((measured || rest) && (!measured || !rest || measured < rest),
