@@ -73,7 +73,7 @@ struct Tensors {
     cudaDataType type;
 };
 
-/* Element c of row i of head h of sample b. */
+/* Index in matrix m of column c, token i, head h, sample b. */
 static int64_t at(const Tensors *t, int m, int64_t b, int64_t i, int64_t h, int64_t c)
 {
     return (b * t->a.seq + i) * t->a.ld[m] + h * t->a.dim + c;
@@ -116,7 +116,7 @@ static void forward(const Tensors *t)
     }
 }
 
-/* dq is added up in the workspace, as the library's kernels do. */
+/* dq is summed in the workspace, as in the library's kernels. */
 static void backward(const Tensors *t)
 {
     const SdpaShape *a = &t->a;

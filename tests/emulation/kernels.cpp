@@ -1,8 +1,7 @@
-/* kernels -- a grid's blocks, one after the other, and the threads of a block as fibers: see
+/* kernels -- runs a grid's blocks one after the other, and the threads of a block as fibers: see
  * include/emulation.h.
  *
- * A fiber runs threads from their start; it takes up the next one when a thread ends without ever having
- * waited, so that kernels without barriers switch nothing. */
+ * When a thread ends, its fiber starts the next thread: a kernel without barriers never switches fibers. */
 #include "runtime.h"
 #include <cuda_runtime.h>
 #include <inttypes.h>
@@ -26,13 +25,13 @@ enum {
     SHARED = 228 * 1024,
     CANARY = 256
 };
-/* What a kernel declares as `extern __shared__ char shared[]`. */
+/* Shared memory: kernels declare it as `extern __shared__ char shared[]`. */
 alignas(PAGE) char shared[SHARED + 2 * PAGE];
 static_assert(SHARED % PAGE == 0, "");
 
 /* ---- switching stacks ---- */
 
-/* Leaves this stack, kept in *from, for that one. */
+/* Switches to the stack `to`; *from: the stack that was left. */
 #ifdef __x86_64__
 extern "C" void emulation_switch(void **from, void *to);
 __asm__(".text\n.globl emulation_switch\n.type emulation_switch, @function\nemulation_switch:\n"
@@ -74,13 +73,13 @@ static void *stack_start(char *stack, void (*body)(void))
 struct Fiber { void *at; };
 struct Place { const char *what, *file; int line; };
 struct Thread {
-    Fiber *fiber;              /* that it waits on; NULL: not started */
+    Fiber *fiber;              /* fiber on which the thread waits; NULL: not started, or not waiting */
     uint3 index;
-    Place place;               /* where it waits */
+    Place place;               /* call at which the thread waits */
     int ended;
 };
-/* Lanes that meet: who is there, and what they brought, twice: the next meeting may begin before all have
- * read. */
+/* A warp, and the meeting of its lanes at a warp operation. Masks of lanes and their bytes have two
+ * buffers, because a meeting may begin before all lanes have read the results of the one before. */
 struct Warp {
     unsigned alive, ready, met, mask, present[2];
     int turn;
@@ -88,13 +87,13 @@ struct Warp {
     char lanes[2][32 * EMULATION_LANE_BYTES];
 };
 
-/* The block that runs. */
+/* The block that is running. */
 static struct Block {
     std::function<void()> *body;
     const char *kernel;
     int threads, warps, alive, at_barrier;
     unsigned warps_ready;
-    int current, warp;         /* the thread; the warp that goes on while it can */
+    int current, warp;         /* running thread; its warp, which mostly goes on while it can */
     Place barrier;
     Thread thread[THREADS];
     Warp warp_of[WARPS];
@@ -132,7 +131,7 @@ static int lane_of(unsigned set)
     return (__builtin_ctz(turned) + (int)r) & 31;
 }
 
-/* The thread that goes on next, or -1 when all have ended. Mostly one of the warp that ran last. */
+/* Picks the thread that goes on, mostly of the warp that ran last; -1: all threads have ended. */
 static int pick(void)
 {
     if (!b.alive)
@@ -177,7 +176,7 @@ static Fiber *fiber_take(void)
     return f;
 }
 
-/* The current thread waits where b.thread[].place says; the next one goes on. */
+/* The current thread waits until it is picked again; another thread goes on. */
 static void wait_here(void)
 {
     int self = b.current, next = pick();
@@ -244,7 +243,7 @@ static void fiber_body(void)
     }
 }
 
-/* ---- what kernels call ---- */
+/* ---- barriers and warp operations ---- */
 
 static void in_kernel(const char *what)
 {
@@ -328,7 +327,8 @@ cudaError_t emulation_shared_limit(const void *kernel, cudaFuncAttribute which, 
     return cudaSuccess;
 }
 
-/* Memory behind `bytes` of shared memory faults from the next page on; before that stands a pattern. */
+/* Fills `bytes` of shared memory with 0xff. CANARY bytes behind them hold 0xff, which shared_whole
+ * checks; the pages behind these fault. */
 static void shared_ready(size_t bytes)
 {
     static size_t open = sizeof shared;
@@ -341,7 +341,7 @@ static void shared_ready(size_t bytes)
     memset(shared, 0xff, bytes + CANARY);
 }
 
-/* A leak checker reads all variables when the process ends. */
+/* Makes shared memory readable when the process ends: a leak checker reads all variables then. */
 static struct Open { ~Open() { mprotect(shared, sizeof shared, PROT_READ | PROT_WRITE); } } open_at_end;
 
 static void shared_whole(size_t bytes)
@@ -378,7 +378,7 @@ static void run_grid(const char *kernel, dim3 grid, dim3 block, size_t bytes, st
     running = 0;
 }
 
-/* ---- how many launches ---- */
+/* ---- numbers of launches ---- */
 
 static std::map<std::string, uint64_t> launches;
 

@@ -32,7 +32,7 @@ struct cublasLtMatmulDescOpaque_t {
 using Desc = cublasLtMatmulDescOpaque_t;
 using Layout = cublasLtMatrixLayoutOpaque_t;
 
-/* Says why and returns the status, for `return no(...)`. */
+/* Prints why a call is refused and returns its status. */
 static cublasStatus_t no(const char *why)
 {
     fprintf(stderr, "emulated cuBLASLt: %s\n", why);
@@ -136,11 +136,12 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return set(&p->align[a - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], v, n);
 }
 
-/* ---- what is legal ---- */
+/* ---- legal products ---- */
 
 static int is_fp8(cudaDataType t) { return t == CUDA_R_8F_E4M3 || t == CUDA_R_8F_E5M2; }
 
-/* Types that the library multiplies: the table of its page, as far as the project goes. */
+/* 1: the library multiplies these types, by the table of its documentation. Types that the project does
+ * not use are left out. */
 static int types_fit(cudaDataType a, cudaDataType b, cudaDataType d)
 {
     if (is_fp8(a) || is_fp8(b))
@@ -149,7 +150,7 @@ static int types_fit(cudaDataType a, cudaDataType b, cudaDataType d)
     return a == b && (a == CUDA_R_32F || a == CUDA_R_16BF || a == CUDA_R_16F) && (d == a || d == CUDA_R_32F);
 }
 
-/* The bias is of the output's type; of FP8 with an output in F32 it is BF16. */
+/* Type of the bias: the output's type; BF16 for FP8 products with an output in F32. */
 static int32_t bias_type(const Layout *a, const Layout *d)
 {
     return is_fp8(a->type) && d->type == CUDA_R_32F ? CUDA_R_16BF : d->type;
@@ -189,7 +190,7 @@ static const char *fp8_wrong(const Desc *p, const Layout *a, const Layout *b, co
     return NULL;
 }
 
-/* NULL, or why descriptor and layouts make no product. */
+/* Returns why descriptor and layouts are no legal product; NULL: they are one. */
 static const char *wrong(const Desc *p, const Layout *a, const Layout *b, const Layout *c, const Layout *d)
 {
     uint64_t m = p->ta ? a->cols : a->rows, k = p->ta ? a->rows : a->cols;
@@ -225,8 +226,7 @@ static uint64_t problem(const Desc *p, const Layout *a, const Layout *b, const L
 
 enum { ALGORITHM, PROBLEM, ALIGN_A, ALIGN_B, ALIGN_C, ALIGN_D, ALIGN_BIAS, ALIGN_AUX };
 
-/* The alignment of a pointer that the library reads off the descriptor; up to 16, where its kernels' demands
- * end. */
+/* Alignment of a pointer in bytes, at most 16: the library's kernels ask for no more. */
 static uint64_t alignment(const void *p)
 {
     uint64_t a = (uintptr_t)p & (~(uintptr_t)p + 1);
@@ -301,7 +301,7 @@ typedef struct {
     uint64_t algorithm;
 } Product;
 
-/* op(x) as floats [k][lanes], lanes being those of the result, or [lanes][k]. */
+/* op(x) in F32: [k][lanes] with k_first, otherwise [lanes][k]. Lanes are rows or columns of the result. */
 static std::vector<float> unpack(const void *p, const Layout *l, int lanes_are_cols, int k_first)
 {
     uint64_t lanes = lanes_are_cols ? l->cols : l->rows, k = lanes_are_cols ? l->rows : l->cols;
@@ -314,7 +314,7 @@ static std::vector<float> unpack(const void *p, const Layout *l, int lanes_are_c
     return x;
 }
 
-/* sum [n][m] += a [k][m] b [n][k] over k in [k0, k1), in order. */
+/* sum [n][m] += a [k][m] b [n][k], added in the order of k in [k0, k1). */
 static void add_products(float *sum, const std::vector<float> &a, const std::vector<float> &b, uint64_t m,
                          uint64_t n, uint64_t k, uint64_t k0, uint64_t k1)
 {
@@ -361,7 +361,7 @@ static void finish(const Product *q, const float *sum)
         }
 }
 
-/* The bias gradient: sums along k of the rows of op(a), or of the columns of op(b). */
+/* Bias gradient: sums over k of the rows of op(a) or of the columns of op(b), which x holds. */
 static void bias_gradient(const Product *q, const std::vector<float> &x, uint64_t lanes, uint64_t lane_step,
                           uint64_t k, uint64_t k_step)
 {
@@ -375,7 +375,8 @@ static void bias_gradient(const Product *q, const std::vector<float> &x, uint64_
 
 static const size_t WINDOW = 32 << 10;
 
-/* Both ends of the workspace, and somewhere between them: all of it would be most of a test's time. */
+/* Fills both ends of the workspace and a random part between them with 0xff. To fill all of it would
+ * take most of a test's time. */
 static void poison(void *workspace, size_t bytes)
 {
     size_t part = bytes < WINDOW ? bytes : WINDOW;
@@ -420,7 +421,8 @@ static const char *const operand[] = {"cublasLtMatmul: A",    "cublasLtMatmul: B
                                       "cublasLtMatmul: C",    "cublasLtMatmul: D",
                                       "cublasLtMatmul: bias", "cublasLtMatmul: auxiliary matrix"};
 
-/* Ends the process where the memory of a product that `algo` was made for is not as it must be. */
+/* Ends the process when an operand or the workspace is not in device memory, is less aligned than `algo`
+ * was promised, or overlaps another in an illegal way. */
 static void check_memory(const Product *q, const cublasLtMatmulAlgo_t *algo)
 {
     const Desc *p = &q->p;

@@ -26,7 +26,8 @@ static inline uint32_t bits_of(float f)
     return u;
 }
 
-/* A number of 1 + e + m bits with exponents from 1 - bias: E5M2 and F16 as IEEE, E4M3 without infinities. */
+/* Value of a number of 1 sign, e exponent and m mantissa bits. ieee: as IEEE has it (E5M2, F16); otherwise
+ * without infinities (E4M3). */
 static inline float small_get(uint32_t u, int e, int m, int ieee)
 {
     int bias = (1 << (e - 1)) - 1, x = (int)(u >> m & ((1u << e) - 1)), f = (int)(u & ((1u << m) - 1));
@@ -39,7 +40,8 @@ static inline float small_get(uint32_t u, int e, int m, int ieee)
         y = ldexpf((float)(x ? f + (1 << m) : f), (x ? x : 1) - bias - m);
     return u >> (e + m) & 1 ? -y : y;
 }
-/* saturate: beyond the largest number is that number, otherwise infinity. */
+/* Bits of v in such a type. saturate: v above the largest number becomes the largest number, not
+ * infinity. */
 static inline uint32_t small_put(float v, int e, int m, int ieee, int saturate)
 {
     int bias = (1 << (e - 1)) - 1, exponent;

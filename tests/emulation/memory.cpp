@@ -19,7 +19,7 @@ static int open_now = 1, guard;
 static size_t pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 static char *page_of(const void *p) { return (char *)((uintptr_t)p / PAGE * PAGE); }
 
-/* The piece that p lies in, or whose end it is behind. */
+/* The piece that holds p, or else the last one below p. */
 static std::map<char *, TensorPiece>::iterator piece_before(std::map<char *, TensorPiece> &all, const void *p)
 {
     auto i = all.upper_bound((char *)p);
@@ -103,7 +103,7 @@ void memory_access(int allowed)
                      allowed ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
-/* ---- taking and giving ---- */
+/* ---- allocation ---- */
 
 static size_t memory_size(void) { return (size_t)emulation_option("EMULATION_MEMORY", (int64_t)4 << 30); }
 
@@ -137,7 +137,7 @@ extern "C" cudaError_t cudaMalloc(void **p, size_t bytes)
     if (mprotect(start, size, PROT_READ | PROT_WRITE))
         return cudaErrorMemoryAllocation;
     if (size > HUGE)
-        madvise(start, size, MADV_HUGEPAGE);           /* cheaper to protect */
+        madvise(start, size, MADV_HUGEPAGE);           /* mprotect is faster on large pages */
     memset(start, 0xff, size);
     top += size + PAGE;
     if (!open_now)
@@ -148,7 +148,7 @@ extern "C" cudaError_t cudaMalloc(void **p, size_t bytes)
     return cudaSuccess;
 }
 
-/* What lies between a piece's end and the page that faults is as it was. */
+/* Checks that the bytes between a piece and the ends of its pages still hold 0xff. */
 static void check_slack(char *p, size_t bytes)
 {
     char *end = p + (bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -269,7 +269,7 @@ static void copy_rows(const Rows &r)
 
 static size_t extent(size_t pitch, const Rows &r) { return (r.height - 1) * pitch + r.width; }
 
-/* Both ends are what `kind` says; returns the kind that they are. */
+/* Checks that source and destination are what `kind` says. Returns their kind. */
 static cudaMemcpyKind check_kind(const Rows &r, cudaMemcpyKind kind)
 {
     int to = in_space(r.dst), from = in_space(r.src);
@@ -285,8 +285,9 @@ static cudaMemcpyKind check_kind(const Rows &r, cudaMemcpyKind kind)
     return is;
 }
 
-/* As the runtime has it: out of memory that is not pinned, what it holds at the call; into such memory,
- * before the call returns; pinned memory is read and written when the copy runs. */
+/* Enqueues a copy with the semantics of the runtime. A copy from pageable memory reads it at the call; a
+ * copy to pageable memory ends before the call returns. Pinned memory is read and written when the copy
+ * runs. */
 static cudaError_t copy_async(Rows r, cudaMemcpyKind kind, cudaStream_t s)
 {
     Entry e;
@@ -326,7 +327,8 @@ extern "C" cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void
     return copy_async({(char *)dst, (const char *)src, dst_pitch, src_pitch, width, height}, kind, s);
 }
 
-/* Waits for no stream of ours: they are all made not to wait for the default one. */
+/* cudaMemcpy runs on the default stream and waits for no other stream: all are made with
+ * cudaStreamNonBlocking. */
 extern "C" cudaError_t emulation_memcpy(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
                                         const char *, int)
 {

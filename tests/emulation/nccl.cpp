@@ -18,7 +18,7 @@
 #include <deque>
 #include <vector>
 
-/* MPI is entered under the transport's lock (parallel/comm/engine.h). */
+/* Calls of MPI hold the transport's lock (parallel/comm/engine.h). */
 extern "C" {
 void engine_lock(void);
 void engine_unlock(void);
@@ -36,16 +36,16 @@ struct Call {
     size_t n;
     ncclDataType_t type;
     ncclRedOp_t op;
-    int peer;                  /* or root */
+    int peer;                  /* peer of a message, root of a broadcast */
     ncclComm_t comm;
     cudaStream_t stream;
 };
 
-/* Of a group, or one call; and how far it has come. */
+/* The calls of a group, or a single call, and the progress of their execution. */
 struct Launch {
     std::vector<Call> calls;
-    size_t at;                                 /* which of them runs */
-    int step;                                  /* 0: has not begun; 1: signatures on their way; 2: data */
+    size_t at;                                 /* index of the call that is running */
+    int step;                                  /* 0: not begun; 1: exchanges signatures; 2: exchanges data */
     std::vector<MPI_Request> wait;
     std::vector<long> words;
     std::vector<std::vector<char>> data;
@@ -54,7 +54,7 @@ struct Launch {
 
 std::vector<Call> open_group;
 int group_depth;
-std::deque<Launch *> launched;                 /* on this rank, not done */
+std::deque<Launch *> launched;                 /* launches of this rank that are not complete */
 Launch *running;
 
 size_t size_of(ncclDataType_t t)
@@ -71,12 +71,12 @@ struct EmulatedComm {
     MPI_Comm mpi;
     char name[32];
     int rank, size;
-    long calls;                                /* run so far */
+    long calls;                                /* calls completed */
     int blocking;
-    int asked; /* what does not block is told to be under way once, so that somebody asks again */
+    int asked; /* bool: a nonblocking call returned ncclInProgress, and ncclCommGetAsyncError is due */
     int aborted;
-    pthread_t thread;                          /* whose it is: calls of two threads at once are not safe */
-    ncclComm_t *child_at, child; /* of a split under way: where its result goes once it is done */
+    pthread_t thread;            /* thread that made the communicator: only this thread may use it */
+    ncclComm_t *child_at, child; /* a split in progress: address of its result, and the result */
 };
 
 namespace {
@@ -102,7 +102,7 @@ double seconds()
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Whether what the launch waits for has come. */
+/* 1: the MPI requests of the launch are complete. */
 int arrived(Launch *l)
 {
     int done;
@@ -129,7 +129,8 @@ template <class T> T combine(ncclRedOp_t op, T a, T b)
     return op == ncclSum ? a + b : op == ncclMax ? (a > b ? a : b) : (a < b ? a : b);
 }
 
-/* acc (of the type, F32 for the short ones) = combination over ranks of element i, ranks in order. */
+/* out[i] = reduction of element at + i over all ranks, in rank order. all: inputs of the ranks, `each`
+ * elements of one after the other. reduce_short does so for 16-bit types, in F32. */
 template <class T> void reduce(const Call &c, const std::vector<char> &all, size_t each, size_t at, char *out)
 {
     for (size_t i = 0; i < c.n; i++) {
@@ -159,8 +160,8 @@ void reduce_short(const Call &c, const std::vector<char> &all, size_t each, size
     }
 }
 
-/* ---- a collective: every rank says what it is about to do, all must say the same; then the data of all to
- * all ---- */
+/* ---- collectives: all ranks exchange and compare signatures of their calls, then gather all inputs
+ * ---- */
 
 enum { WORDS = 6 };
 
@@ -234,8 +235,8 @@ void take_data(const Launch *l, const Call &c)
         reduce_short(c, all, n, at, out);
 }
 
-/* ---- messages of a launch go at once; a send ends when its receive has begun. Their length and type go in
- * front ---- */
+/* ---- messages: those of a launch start together, each behind a message with its length and type. A
+ * send ends when its receive has begun ---- */
 
 void start_messages(Launch *l)
 {
@@ -283,7 +284,7 @@ int ordered()
 
 int is_message(const Call &c) { return c.kind == SEND || c.kind == RECV; }
 
-/* As far as it gets without waiting; whether it is done. */
+/* Advances a launch as far as possible without waiting. Returns 1 when the launch is complete. */
 int advance(Launch *l)
 {
     while (l->at < l->calls.size()) {
@@ -316,7 +317,8 @@ int advance(Launch *l)
     return 1;
 }
 
-/* One launch at a time on a rank. */
+/* Advances a launch when it is its turn: a rank runs one launch at a time. Returns 1 when it is
+ * complete. */
 int turn(Launch *l)
 {
     if ((running && running != l) || (!running && ordered() && launched.front() != l))
@@ -343,7 +345,8 @@ void start(const std::vector<Call> &calls)
     emulation_enqueue_until(calls[0].stream, "nccl", [l] { return turn(l); });
 }
 
-/* EMULATION_SWAP=RANK:K: this rank makes its K-th launch after the next one. */
+/* EMULATION_SWAP=RANK:K: rank RANK makes its K-th launch after the next one. Returns 1: the calls are
+ * taken care of. */
 int held_back(const std::vector<Call> &calls)
 {
     static std::vector<Call> held;
@@ -435,8 +438,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n, ncclUniqueId id, in
     return r;
 }
 
-/* As the library has it: success as soon as it is under way, and the new communicator is there when the old
- * one says that it is through. */
+/* As in the library, a nonblocking split returns success at once; *out is set when ncclCommGetAsyncError
+ * of the old communicator reports success. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config)
 {
     MPI_Comm mpi;

@@ -3,27 +3,27 @@
 #define EMULATION_RUNTIME_H
 #include <emulation.h>
 
-/* The kernel that runs, or NULL. */
+/* Name of the running kernel; NULL: none runs. */
 const char *emulation_kernel(void);
 
-/* Memory (memory.cpp). `lost` says what an address that faulted is, in words, or returns NULL. */
+/* Memory (memory.cpp). */
 void memory_open(void);
-void memory_access(int allowed); /* whether device memory may be touched now, where EMULATION_GUARD asks */
+void memory_access(int allowed); /* EMULATION_GUARD: allows or forbids access to device memory */
 int memory_is_device(const void *p, size_t bytes);
 int memory_is_pinned(const void *p, size_t bytes);
 
 /* Streams (streams.cpp). */
 void streams_drain(void);
 void stream_drain(cudaStream_t s);
-/* Around a copy off the device (way 0) or to it (1), where EMULATION_ENGINES asks: it waits for the last of
- * its way. */
+/* EMULATION_ENGINES: called before (ends 0) and after (ends 1) a copy is enqueued, lets the copy wait
+ * for the last one in its direction. way 0: copies to the host; 1: to the device. */
 void copy_in_turn(cudaStream_t s, int way, int ends);
-/* What every call of the runtime begins with: the lock, kept till the end of the scope; whether there is a
- * device. anywhere: a thread may make this call before it has chosen a device. */
+/* Every call of the runtime begins with an Entry, which holds the lock until its scope ends. anywhere: a
+ * thread may make this call before it has chosen a device. */
 struct Entry {
     Entry(int anywhere = 0);
     ~Entry();
-    cudaError_t error;                    /* cudaSuccess, or why this call cannot be */
+    cudaError_t error;                    /* cudaSuccess; otherwise the call fails with this error */
 };
 int64_t emulation_option(const char *name, int64_t otherwise);
 #endif

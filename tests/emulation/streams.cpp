@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-/* One cudaEventRecord. */
+/* State of one cudaEventRecord: complete or not, and the time when it completed. */
 struct Record { int done; double when; cudaStream_t stream; };
-/* Work; or what records (record), or what waits for a record (wait). */
+/* An item of a stream's queue: work (run), an event record (record) or a wait for one (wait). */
 struct Item {
     const char *what;
     std::function<int()> run;
@@ -24,7 +24,8 @@ struct Item {
 };
 struct CUstream_st {
     std::deque<Item> queue;
-    uint64_t added, ran, rank;             /* rank: which stream goes first, for a while */
+    uint64_t added, ran,                   /* items enqueued, items run */
+        rank;                              /* the stream of the highest rank runs first */
     int closed;
 };
 struct CUevent_st { std::shared_ptr<Record> last; int timed; };
@@ -35,7 +36,7 @@ static pthread_mutex_t lock;
 static int no_device, depth, inside, device, waits_for_others, until_rank, until_haste, haste;
 static uint64_t random_state, calls;
 static thread_local cudaError_t last_error;
-static thread_local int chose_device;      /* who has not is on device 0, and opens it */
+static thread_local int chose_device;      /* bool: the thread has called cudaSetDevice */
 static pthread_t first_thread;
 
 [[noreturn]] void emulation_fail(const char *fmt, ...)
@@ -93,7 +94,7 @@ static void write_sites(void)
         close(fd);
 }
 
-/* *state: the place's number + 1, doubled; odd: it is left out. */
+/* *state: 2 (index in sites + 1), plus 1 when EMULATION_DROP names the place. */
 int emulation_site(int *state, const char *kind, const char *file, int line)
 {
     if (!*state) {
@@ -160,7 +161,7 @@ static int can_run(cudaStream_t s)
     return !s->queue.empty() && !(s->queue.front().wait && !s->queue.front().wait->done);
 }
 
-/* Runs what stands first in s; 0 when it waits for another process. */
+/* Runs the first item of s. Returns 0 when the item waits for another process. */
 static int run_first(cudaStream_t s)
 {
     Item &i = s->queue.front();
@@ -168,7 +169,7 @@ static int run_first(cudaStream_t s)
         i.record->done = 1;
         i.record->when = seconds();
     } else if (i.run) {
-        memory_access(1);                  /* till the call that runs this returns to the host */
+        memory_access(1);                  /* until the runtime call that runs this item returns */
         depth++;
         int done = i.run();
         depth--;
@@ -186,8 +187,8 @@ static int run_first(cudaStream_t s)
     return 1;
 }
 
-/* One item of some stream: of those that can run, the one that the ranks put first. They are drawn anew now
- * and then, so that one stream runs far ahead of another. 0: none could. */
+/* Runs one item, of the stream with the highest rank that can run. Ranks are drawn again after up to 40
+ * items, so that one stream runs far ahead of another. Returns 0 when no item can run. */
 static int run_any(void)
 {
     if (--until_rank < 0) {
@@ -212,7 +213,7 @@ static int run_any(void)
     return 0;
 }
 
-/* One item that `s` needs to get on: its own first, or what its wait waits for. */
+/* Runs one item that stream s needs: its first one, or one of the stream that its first item waits for. */
 static int run_needed(cudaStream_t s)
 {
     while (!s->queue.empty() && !can_run(s))
@@ -220,7 +221,8 @@ static int run_needed(cudaStream_t s)
     return !s->queue.empty() && run_first(s);
 }
 
-/* Runs until reached() says so: either nothing that `s` (NULL: none) does not need, or this and that. */
+/* Runs items until reached() returns 1. By chance runs only items that stream s needs (s NULL: never),
+ * or any. */
 static void run_until(cudaStream_t s, const std::function<int()> &reached)
 {
     int barely = s && emulation_random(2) == 0;
@@ -256,8 +258,8 @@ void stream_drain(cudaStream_t s)
     run_until(s, [&] { return s->ran >= end; });
 }
 
-/* Where work waits for other processes they may wait for ours while our host waits for theirs: a thread runs
- * what a host leaves lying. */
+/* Thread that runs items while the host makes no runtime calls. Without it ranks could deadlock: one
+ * rank's work may need work of another rank whose host waits outside the runtime. */
 static void *keep_going(void *)
 {
     for (uint64_t seen = 0;;) {
@@ -286,7 +288,7 @@ static void add(cudaStream_t s, Item i)
     check_stream(s);
     s->queue.push_back(std::move(i));
     s->added++;
-    /* now and then the device keeps pace with the host */
+    /* haste: for up to 200 items at a time the device keeps pace with the host */
     if (--until_haste < 0) {
         static const int hastes[] = {0, 0, 0, 1, 4, 8};
         until_haste = (int)emulation_random(200);
@@ -319,7 +321,7 @@ void emulation_enqueue_until(cudaStream_t s, const char *what, std::function<int
     add(s, {what, run, nullptr, nullptr});
 }
 
-/* What a query says of work under way is also the thread's last error, until cudaGetLastError. */
+/* cudaErrorNotReady of a query is also the thread's last error, until cudaGetLastError. */
 static cudaError_t not_ready(void) { return last_error = cudaErrorNotReady; }
 
 void copy_in_turn(cudaStream_t s, int way, int ends)
@@ -395,7 +397,7 @@ extern "C" cudaError_t emulation_device_synchronize(const char *file, int line)
     return cudaSuccess;
 }
 
-/* Who asks again and again sees the device get on. */
+/* A query runs an item: a host that polls makes progress. */
 extern "C" cudaError_t cudaStreamQuery(cudaStream_t s)
 {
     Entry e;
@@ -542,7 +544,8 @@ extern "C" cudaError_t cudaGetDevice(int *d)
     return e.error;
 }
 
-/* Processes that are told how many devices there are see the same ones; else each has its own. */
+/* With EMULATION_DEVICES all processes see the same devices; without it each process has a device of its
+ * own. */
 extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
 {
     Entry e;

@@ -34,9 +34,9 @@ SEQ, BATCH, STEPS, VOCAB = 17, 4, 10, 61
 LR = dict(lr=0.01, min_lr=0.001, warmup=2, decay=10)
 ADAM = dict(betas=(0.9, 0.95), eps=1e-5, weight_decay=0.1)
 
-# Odd on purpose: sizes no vector width divides, query groups (one group, several, as many as heads), a head
-# size that is not hidden / heads, a rotary base that is nobody's default. Then: seed, clip (both stand in
-# FAMILY.yaml too), transformers' config.
+# Families by name: seed, clip (both are in FAMILY.yaml, too), transformers' config. The models are odd on purpose:
+# sizes that no vector width divides, one query group, several, or as many as heads, a head size that is not
+# hidden / heads, a rotary base that is no model's default.
 FAMILIES = {
     "gpt2": (101, 4.0, transformers.GPT2Config(
         vocab_size=VOCAB, n_positions=23, n_embd=30, n_layer=2, n_head=6, n_inner=52,
@@ -293,7 +293,7 @@ def check_second(config, weights, x, loss, logits, grads):
 def write_model(directory, family, config, weights):
     """The directory as the world writes it: each family another variant of what importers must read."""
     model = build(config, weights, torch.float32)
-    limit = {"mistral": "20KB"}.get(family, "1GB")              # mistral: many files and an index
+    limit = {"mistral": "20KB"}.get(family, "1GB")              # mistral has several files and an index
     model.save_pretrained(directory, max_shard_size=limit)
     generation = os.path.join(directory, "generation_config.json")
     if os.path.exists(generation):
@@ -301,12 +301,12 @@ def write_model(directory, family, config, weights):
     path = os.path.join(directory, "config.json")
     with open(path) as f:
         c = json.load(f)
-    if family == "llama":                                       # as transformers 4 wrote it
+    if family == "llama":                                       # llama's config.json is as transformers 4 wrote it
         c["rope_theta"] = c.pop("rope_parameters")["rope_theta"]
         c["rope_scaling"] = None
         c["torch_dtype"] = c.pop("dtype")
         del c["head_dim"]
-    if family == "gpt2":                                        # as on the Hub: no prefix, masks stored
+    if family == "gpt2":                                        # gpt2 is as on the Hub: names without prefix, with masks
         w = load_file(os.path.join(directory, "model.safetensors"))
         w = {n.removeprefix("transformer."): t for n, t in w.items()}
         for i in range(config.n_layer):

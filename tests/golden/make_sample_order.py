@@ -87,7 +87,7 @@ def text(size, document, sample, shuffle, seq, k):
     return np.array(out, dtype=np.int32)
 
 
-# name, documents, shortest, longest, every n-th empty, state, split, which, wanted, seq, seed
+# fields: name, documents, shortest, longest, every n-th is empty, state, split, which split, samples wanted, seq, seed
 CASES = [
     ("one-epoch", 1000, 1, 200, 0, 1, (969, 30, 1), 0, 500, 64, 1234),
     ("last-epoch-apart", 700, 1, 300, 0, 2, (969, 30, 1), 0, 1720, 128, 1234),
@@ -97,7 +97,7 @@ CASES = [
     ("200k-samples", 20000, 1, 1000, 5, 5, (969, 30, 1), 0, 190000, 76, 42),
 ]
 
-# name, weights (None: by size), wanted, samples that each corpus has (for weights None)
+# fields: name, weights (None: by size), samples wanted, samples of each corpus (for weights None)
 BLENDS = [
     ("two", [0.3, 0.7], 1000, None),
     ("ten", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 4321, None),

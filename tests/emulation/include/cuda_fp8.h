@@ -10,8 +10,8 @@ typedef unsigned __nv_fp8x4_storage_t;
 typedef enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE } __nv_saturation_t;
 typedef enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 } __nv_fp8_interpretation_t;
 
-/* To nearest even. E4M3 has no infinity: what is too large is NaN, or the largest number with __NV_SATFINITE.
- */
+/* Rounds to nearest even. E4M3 has no infinity: a number that is too large becomes NaN, or the largest
+ * number with __NV_SATFINITE. */
 static inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float f, __nv_saturation_t saturate,
                                                        __nv_fp8_interpretation_t kind)
 {
@@ -29,7 +29,7 @@ static inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float f, __nv_saturation_
     float units = nearbyintf(ldexpf(a, mantissa - e));
     if (ldexpf(units, e - mantissa) > largest)
         return (__nv_fp8_storage_t)(sign | (saturate ? top : kind == __NV_E4M3 ? 0x7fu : 0x7cu));
-    /* the leading one, where there is one, adds 1 to the exponent's field */
+    /* the leading 1 of a normal number adds 1 to the exponent's field */
     return (__nv_fp8_storage_t)(sign | (((unsigned)(e + bias - 1) << mantissa) + (unsigned)units));
 }
 static inline float emulation_fp8_to_float(__nv_fp8_storage_t x, __nv_fp8_interpretation_t kind)

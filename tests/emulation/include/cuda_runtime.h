@@ -67,7 +67,7 @@ static inline void emulation_sync_warp(const char *file, int line, unsigned mask
     emulation_meet(mask, nullptr, 0, &present, "__syncwarp", file, line);
 }
 
-/* Lane `from`'s value of a shuffle whose lanes come in parts of `width`. */
+/* Value of lane `from` in a shuffle. */
 template <class T> static inline T emulation_shuffle(unsigned mask, const T &v, int from, const char *what,
                                                      const char *file, int line)
 {
@@ -162,7 +162,7 @@ static inline unsigned long long atomicCAS(unsigned long long *p, unsigned long 
 {
     return emulation_atomic(p, *p == was ? v : *p);
 }
-/* Counts up to `top`, then from 0 on. */
+/* Counts from 0 to `top`, then from 0 again. */
 static inline unsigned atomicInc(unsigned *p, unsigned top)
 {
     return emulation_atomic(p, *p >= top ? 0 : *p + 1);
@@ -219,7 +219,7 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s)
     return r;
 }
 
-/* the C library has these names for itself */
+/* the C library declares these names itself */
 #define __expf(x) expf(x)
 #define __exp2f(x) exp2f(x)
 #define __logf(x) logf(x)
@@ -235,7 +235,7 @@ static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1) : 0; }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 static inline double rsqrt(double x) { return 1 / sqrt(x); }
-/* One rounding each, never joined with what stands beside it. */
+/* Operations that round once and are never fused with a neighbour. */
 #define EMULATION_ROUNDED(t, name, op)                                                                       \
     static inline t name(t a, t b)                                                                           \
     {                                                                                                        \
@@ -260,7 +260,7 @@ static inline float __int2float_rn(int x) { return (float)x; }
 static inline float __uint2float_rn(unsigned x) { return (float)x; }
 static inline float __double2float_rn(double x) { return (float)x; }
 
-/* ---- what the C++ interface adds ---- */
+/* ---- functions of the C++ interface alone ---- */
 cudaError_t emulation_shared_limit(const void *kernel, cudaFuncAttribute which, int value);
 template <class... P>
 static inline cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute which, int value)

@@ -25,7 +25,7 @@ typedef enum cudaError {
     cudaErrorUnknown = 999
 } cudaError_t;
 
-/* These have no typedef, as NVIDIA's have none: C says enum and struct */
+/* These types have no typedef, as in NVIDIA's header: C writes `enum` and `struct`. */
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost = 0,
     cudaMemcpyHostToDevice = 1,
@@ -119,7 +119,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
 cudaError_t cudaEventQuery(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end);
 
-/* What waits knows where it is called: EMULATION_DROP leaves one place out. */
+/* Calls that wait get the place of the call: EMULATION_DROP lets one place not wait. */
 cudaError_t emulation_free(void *p, const char *file, int line);
 cudaError_t emulation_free_host(void *p, const char *file, int line);
 cudaError_t emulation_memcpy(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,

@@ -16,15 +16,15 @@
  *   EMULATION_NO_DEVICE=1   as on a machine without a driver: cudaErrorInsufficientDriver
  *   EMULATION_DEVICES=N     how many devices there seem to be (default 1): their memory is one; processes
  *                           that are given this see the same ones, others have one each
- *   EMULATION_NCCL_VERSION=N  the version that NCCL says it is
- *   EMULATION_ENGINES=1     copies off the device run one after the other, whatever their streams, and so do
- *                           those to it
- *   EMULATION_MEMORY=BYTES  of device memory (default 4 GiB)
- *   EMULATION_SMS=N         multiprocessors (default 4)
+ *   EMULATION_NCCL_VERSION=N  the version that NCCL reports
+ *   EMULATION_ENGINES=1     copies to the host run one after the other, whatever their streams; so do copies
+ *                           to the device
+ *   EMULATION_MEMORY=BYTES  size of device memory (default 4 GiB)
+ *   EMULATION_SMS=N         number of multiprocessors (default 4)
  *   EMULATION_SITES=FILE    adds to FILE, when the process ends, `KIND FILE:LINE COUNT` for each place that
  *                           has waited: event waits, synchronisations, barriers
  *   EMULATION_LAUNCHES=FILE adds to FILE, when the process ends, `COUNT KERNEL` for each kernel
- *   EMULATION_DROP=FILE:LINE  what waits there does not
+ *   EMULATION_DROP=FILE:LINE  the call at this place does not wait
  *
  * This header is what the emulated libraries (matrix products, collectives, instructions) are written with.
  */
@@ -39,37 +39,41 @@
 /* A mistake in the code under test: prints `emulation: ...` and ends the process with 8. */
 [[noreturn]] void emulation_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* One piece of work on a stream; `what` is a literal. */
+/* Enqueues work on a stream. what: name of the work, a literal. */
 void emulation_enqueue(cudaStream_t s, const char *what, std::function<void()> run);
-/* One that may have to wait for other processes: it says 0 when it could do nothing yet, and is tried again,
- * other streams' work in between. */
+/* Enqueues work that may wait for other processes. run returns 0 when it is not complete; it is called
+ * again, and other streams' work may run in between. */
 void emulation_enqueue_until(cudaStream_t s, const char *what, std::function<int()> run);
 
-/* [p, p + bytes) lies in one live piece of device memory, or the process ends; bytes 0: anything. */
+/* Ends the process unless [p, p + bytes) is within one allocation of device memory. bytes 0: not
+ * checked. */
 void emulation_check(const void *p, size_t bytes, const char *what);
 
-/* In [0, n), from the seed. */
+/* Random number in [0, n), from the seed. */
 uint64_t emulation_random(uint64_t n);
 
 /* ---- in a kernel ---- */
 
-/* Whether the place waits (EMULATION_DROP has not named it); counts it. kind: "barrier", "event wait", ...
- * `state` is the place's own memory, 0 at first. */
+/* Counts a place that waits. Returns 0 when EMULATION_DROP names the place: it must not wait.
+ *
+ *   state  in/out  memory of the place, 0 at first
+ *   kind   in      "barrier", "event wait", ... */
 int emulation_site(int *state, const char *kind, const char *file, int line);
 
 void emulation_barrier(const char *file, int line);
 enum { EMULATION_LANE_BYTES = 256 };
-/* Meets the other lanes that `mask` names at this place. Returns what each gave: lane i's `bytes` (at most
- * EMULATION_LANE_BYTES) at [i * bytes], until this lane's next but one meeting. *present: the lanes that were
- * there. */
+/* Waits for the other lanes of `mask` at this place and exchanges bytes with them. Returns the bytes of all
+ * lanes, those of lane i at [i * bytes]; they stay valid until this lane's second meeting from here.
+ *
+ *   mine     in   [bytes]  bytes of this lane, at most EMULATION_LANE_BYTES
+ *   present  out           mask of the lanes that took part */
 const char *emulation_meet(unsigned mask, const void *mine, size_t bytes, unsigned *present, const char *what,
                            const char *file, int line);
-/* The number of this thread in its block, and of the block since the process started. */
+/* Index of this thread in its block; number of the block, counted from the start of the process. */
 int emulation_thread(void);
 uint64_t emulation_block(void);
 
-/* As a template: T const *all = emulation_lanes(mine, "mma", file, line); all lanes of the warp must be
- * there. */
+/* emulation_meet of a whole warp: returns `mine` of all 32 lanes, none of which may have ended. */
 template <class T>
 const T *emulation_lanes(const T &mine, const char *what, const char *file = __builtin_FILE(),
                          int line = __builtin_LINE())

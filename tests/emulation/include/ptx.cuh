@@ -97,7 +97,7 @@ static inline void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t 
 /* ---- cp.async ---- */
 
 struct EmulationCopy { SharedAt to; const void *from; unsigned size; int there; };
-/* Of one thread: copies in the order of their issue, and how many of them each closed group holds. */
+/* Copies of one thread in the order of their issue, and the number of copies in each committed group. */
 struct EmulationCopies {
     uint64_t block;
     std::vector<EmulationCopy> copies;
