@@ -1,5 +1,5 @@
-/* child -- for tests of what ends a process, and of files: runs a function in a process of its own and keeps
- * what it says. */
+/* child -- for tests of code that ends its process: runs a function in a child process and keeps its
+ * standard error. */
 #ifndef CHILD_H
 #define CHILD_H
 #include "test.h"

@@ -1,4 +1,4 @@
-/* files -- for tests: files in the folder $WORK, and code that must end in die(), run in a child. */
+/* files -- for tests: files in the folder $WORK, and a child process for code that must end in die(). */
 #ifndef FILES_H
 #define FILES_H
 #include "base.h"

@@ -1,5 +1,5 @@
-/* ops -- what the tests of the op table share: devices of every instruction set that this CPU has, numbers
- * with a seed, and storage types by arithmetic instead of by bits. */
+/* ops -- shared by the tests of the op table: the instruction sets of this CPU, random numbers from a
+ * seed, and rounding to storage types by arithmetic instead of by bits. */
 #ifndef TEST_OPS_H
 #define TEST_OPS_H
 #include "device.h"

@@ -1,5 +1,5 @@
-/* run_dir -- for tests: a configuration, steps whose every number is known, and run directories to log them
- * in. */
+/* run_dir -- for tests: a configuration, metrics whose numbers are known, and run directories to log
+ * them in. */
 #ifndef RUN_DIR_H
 #define RUN_DIR_H
 #include "metrics.h"

@@ -1,8 +1,8 @@
 #!/bin/bash
-# tests/same.sh OLD [NEW] -- that a refactoring changes nothing a user sees: the executables OLD and NEW (by default
-# $TRAIN or ./train) make the same runs, and all that they write is compared byte for byte: every file of a checkpoint,
-# metrics.jsonl, config.yaml, what is printed, dumps, tables, help, error texts and exit codes. Times, dates, ids, the
-# build's name and measured memory are taken out first; pictures and pages are not compared. `make test-same OLD=PATH`.
+# tests/same.sh OLD [NEW] -- checks that a refactoring changes nothing a user sees. The executables OLD and NEW (by default
+# $TRAIN or ./train) make the same runs, and their output is compared byte for byte: files of checkpoints, metrics.jsonl,
+# config.yaml, standard output, dumps, tables, help, error texts and exit codes. Times, dates, ids, the build's name and
+# measured memory are taken out first; pictures and pages are not compared. `make test-same OLD=PATH`.
 set -u
 top=$(cd "$(dirname "$0")/.." && pwd)
 old=${1:?usage: tests/same.sh OLD_TRAIN [NEW_TRAIN]} new=${2:-${TRAIN:-$top/train}}
@@ -23,7 +23,7 @@ hide() { # takes out what differs between two runs of one executable: times, dat
         s/gridiron [0-9a-f]{7,}(-dirty)?/gridiron BUILD/g" "$@"
 }
 
-# row NAME RANKS WORDS... -- runs `train WORDS...`; NAME.out, NAME.err and NAME.code say how it went
+# row NAME RANKS WORDS... -- runs `train WORDS...`; its output goes to NAME.out and NAME.err, its exit code to NAME.code
 row() {
     local name=$1 ranks=$2
     shift 2

@@ -1,9 +1,9 @@
 #!/bin/sh
-# tests/seeds.sh [PATTERN] -- plants the bugs of tests/seeds one by one and runs the test that must catch each: it has
-# to pass as the source is, and to fail with the bug. A seed's source is changed in a folder of its own (its text must
-# be there exactly once), compiled as make would, and linked in front of the archive; the tree stays as it is.
+# tests/seeds.sh [PATTERN] -- plants the bugs of tests/seeds one by one and runs the test that must catch each. The test has
+# to pass on the source as it is, and to fail with the bug. A copy of the seed's file is changed in another folder (its
+# text must occur exactly once), compiled as make would, and linked in front of the archive; the tree is not changed.
 #
-# tests/seeds.sh --texts: only that every text is still there, and every row.
+# tests/seeds.sh --texts: checks only that every text and every row still exists.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 build=${BUILD:-build/cpu} pattern=${1:-.}

@@ -1,8 +1,8 @@
-/* team -- a process group whose members are threads of one process: what a transport does, over shared
- * memory, for tests of code that N ranks run.
+/* team -- a process group whose members are threads of one process: a transport over shared memory, for
+ * tests of code that N ranks run.
  *
- * With a seed, a part of the reductions and gathers is put off until somebody waits for them (or for a later
- * one): code that reads a result before it has waited then sees the old values, on every run of that seed. */
+ * With a seed, some reductions and gathers run only when a member waits for them or for a later one.
+ * Code that reads a result before it has waited then sees the old values, on every run with that seed. */
 #ifndef TEAM_H
 #define TEAM_H
 #include "comm.h"

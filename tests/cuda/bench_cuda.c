@@ -1,11 +1,12 @@
-/* bench_cuda [--json] [--quick] -- what one GPU reaches: copy bandwidth, matmul, and every op that training
- * spends time in against its ceiling: the copy's bytes a second for ops that are bound by memory, the square
- * matmul's FLOPs for attention and linear layers (those in FP8 too: up to 200 %).
+/* bench_cuda [--json] [--quick] -- speed of every op that training spends time in, on one GPU, against
+ * its ceiling. The ceiling of ops that are bound by memory is the bytes a second of a copy; that of
+ * attention and linear layers is the FLOP/s of a square BF16 matmul (layers in FP8 may reach 200 %).
  *
- * An op runs in a loop between two events, long enough for 20 ms, on operands larger than the L2 cache; the
- * middle of five such loops counts; attention once more where cuDNN does it. Bytes are what the op must move
- * at least: each operand that it reads or writes, once. Numbers are random: a GPU multiplies zeros faster.
- * --quick: small operands, each op twice; the figures mean nothing. */
+ * An op runs in a loop between two events, long enough for 20 ms, on operands larger than the L2 cache;
+ * the median of five such loops counts. Attention runs once more through cuDNN, where cuDNN computes it.
+ * The bytes of an op are the least that it must move: each operand that it reads or writes, once.
+ * Numbers are random: a GPU multiplies zeros faster. --quick: small operands, each op twice; the figures
+ * mean nothing. */
 #include "cuda.h"
 #include "exact.h"
 #include "products.h"

@@ -1,11 +1,11 @@
-/* bench_products [--json] [--quick] CONFIG [key=value ...] -- the matrix products of one model on one GPU, as
- * its training step asks for them: of qkv, proj, fc1, fc2 and the head the forward, the gradient of the input
- * and that of the weight, with their epilogues, each with the fastest of the library's algorithms
+/* bench_products [--json] [--quick] CONFIG [key=value ...] -- speed of the matrix products of one
+ * model's training step on one GPU: the forward, the input gradient and the weight gradient of qkv,
+ * proj, fc1, fc2 and the head, with their epilogues, each with the fastest of the library's algorithms
  * (cublaslt_tune).
  *
- * The list is what the rehearsal of a run writes down (products.h). A product runs in a loop between two
- * events, long enough for 20 ms, on random numbers; the middle of five such loops counts. --quick: each
- * twice; the figures mean nothing. */
+ * The rehearsal of a run records the list of products (products.h). A product runs in a loop between two
+ * events, long enough for 20 ms, on random numbers; the median of five such loops counts. --quick: each
+ * product twice; the figures mean nothing. */
 #include "cuda.h"
 #include "run.h"
 #include <stdio.h>

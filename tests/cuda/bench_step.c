@@ -1,11 +1,13 @@
-/* bench_step CONFIG [key=value ...] -- the executable itself, with an event before and after everything that
- * a step enqueues on the GPU's compute stream: how long each op takes there, and how long the stream is idle
- * before it. The link lets cuda_open and cuda_close pass through here (Makefile).
+/* bench_step CONFIG [key=value ...] -- the executable itself, with an event before and after every op
+ * that a step enqueues on the GPU's compute stream. Shows how long each op takes there, and how long the
+ * stream is idle before it. The linker wraps cuda_open and cuda_close with those of this file
+ * (Makefile).
  *
- * A step lasts from the end of one's gradients to the end of the next one's, where the run tells the host its
- * verdict; the first BENCH_STEP_SKIPPED (2) do not count. Idle is what no op and no copy fills: the host was
- * late, or a message was. The two events cost each op about a microsecond on the GPU, which counts as the
- * op's. Writes JSON to the file that BENCH_STEP names, else a table to standard error, when the run ends. */
+ * A step lasts from the end of its predecessor's gradients, where the host reads the verdict, to the end
+ * of its own. The first BENCH_STEP_SKIPPED (2) steps do not count. The stream is idle when no op and no
+ * copy runs: the host was late, or a message was. The two events cost each op about a microsecond on the
+ * GPU, which counts as the op's time. When the run ends, writes JSON to the file that BENCH_STEP names,
+ * or a table to standard error. */
 #include "cuda.h"
 #include "machine.h"
 #include <stdio.h>

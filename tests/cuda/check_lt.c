@@ -1,7 +1,7 @@
 /* check_lt -- the calls of kernels/cuda/lt.c against the real cuBLASLt, which needs no GPU for them
  *
- * Every function that we load exists, NCCL's too, and every attribute of a product and of a preference
- * is accepted in the size that we give. The emulation would repeat our own wrong name or size. */
+ * Every function that the project loads exists, NCCL's too, and the library accepts every attribute of a
+ * product and of a preference in the size that is passed. The emulation would repeat a wrong name or size. */
 #include "lt.c"
 #include "test.h"
 

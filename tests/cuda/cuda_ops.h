@@ -1,8 +1,10 @@
-/* cuda_ops -- comparing an op on a GPU with its CPU twin. A case is a function that draws sizes, makes its
- * tensors and calls the op once; it is run on the CPU in F64 and on the GPU, with the same draws and the same
- * numbers (rounded to the GPU's types), and what it gave as output is compared. On the GPU a tensor lies at
- * an odd offset and with gaps between its rows now and then, or in the host's memory; outputs and gaps hold
- * NaN before, and gaps have to hold it after; a second run gives the same bits. */
+/* cuda_ops -- compares an op on a GPU with its CPU twin.
+ *
+ * A case is a function that draws sizes, makes its tensors and calls the op once. It runs on the CPU in
+ * F64 and on the GPU, with the same draws and the same numbers (rounded to the GPU's types), and the
+ * outputs are compared. On the GPU some tensors start at an odd offset, have gaps between their rows, or
+ * are in the host's memory. Outputs and gaps hold NaN before the op; gaps must hold NaN after it. A
+ * second run on the GPU must give the same bits. */
 #ifndef CUDA_OPS_H
 #define CUDA_OPS_H
 #include "exact.h"

@@ -1,7 +1,8 @@
-/* cudnn_graphs -- whether cuDNN has kernels for the graphs of attention that runs ask for, on GPUs that are
- * not there: the library is asked with a description of each GPU, and compiles nothing. A table; 0 when every
- * shape that a GPU should have (attention's heads, but a backward of 256 on sm_80) is accepted. For
- * developers: tests/cuda/cudnn_graphs.sh builds and runs it. */
+/* cudnn_graphs -- asks cuDNN whether it has kernels for the graphs of attention that runs ask for, on
+ * GPUs that this machine does not have. The library gets a description of each GPU and compiles nothing.
+ * Prints a table; exits with 0 when cuDNN accepts every shape that a GPU should have (all head sizes of
+ * attention, except a backward of 256 on sm_80). For developers: tests/cuda/cudnn_graphs.sh builds and
+ * runs it. */
 #include "sdpa.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,9 +3,12 @@
  * poison, and a second run must give the same bits. Shapes are small, because an emulated warp is slow;
  * each reaches another corner of the tiles.
  *
- * test_cuda_attention [CASE]; with `cudnn` in front the calls that cuDNN can do go there, which shows in
- * what they leave behind: other last bits of lse, nothing in delta. Which these are is known of the
- * emulated one (EMULATION_CUDNN); of another the last line says how many went there. */
+ *   test_cuda_attention [CASE]         our own kernels
+ *   test_cuda_attention cudnn [CASE]   cuDNN computes the calls that it can
+ *
+ * Calls of cuDNN have other last bits of lse and do not write delta, which the test checks. For the
+ * emulated cuDNN (EMULATION_CUDNN) the test knows which calls these are; for the real library the last
+ * line of the output says how many. */
 #include "ops.h"
 #include "products.h"
 
@@ -223,7 +226,7 @@ static Fused choose(Device *d, const Case *c, const Call *x, int back)
         CHECK(before - d->left(d) == (some ? room : 0), "takes %zu bytes, not %zu", before - d->left(d),
               room);
     }
-    CHECK(use.forward + use.backward == some || *use.why, "no word of why");
+    CHECK(use.forward + use.backward == some || *use.why, "no reason why cuDNN does not compute all calls");
     went += got.forward + got.backward;
     asked += use.forward + use.backward;
     if (*use.why && !*refused)

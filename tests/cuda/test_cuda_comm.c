@@ -2,9 +2,9 @@
  *
  *   test_cuda_comm staged|nccl [ROUNDS]     under a launcher
  *
- * An op writes each buffer just before it is sent, an op reads each received buffer at once, and then
- * both are overwritten. So a missing wait for an event, or a call in another order on one rank, gives a
- * wrong number or ends the job. */
+ * An op writes each buffer just before it is sent, another op reads each received buffer at once, and then
+ * both buffers are overwritten. A missing wait for an event, or a call in another order on one rank, thus
+ * gives a wrong number or ends the job. */
 #include "grid.h"
 #include "half.h"
 #include "job.h"

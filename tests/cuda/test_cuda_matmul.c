@@ -482,7 +482,7 @@ static void test_tune(void)
     cuda_open(&next, F32, 0);
     void *room = next.take(&next, bytes);
     cuda_tune(&next, &p, &broken, 1, room, bytes);
-    CHECK(broken.n == all, "candidates were timed that nobody asked for");
+    CHECK(broken.n == all, "more candidates were timed than asked for");
     next.sync(&next);
     next.give(&next, room, bytes);
     cuda_close(&next);

@@ -1,5 +1,7 @@
-/* test_cuda_tensor -- products of the tensor group block by block (tp_comm_overlap) beside the same products
- * whole, on a GPU, in BF16 and FP8, and beside F64: under a launcher, [staged|nccl]; any number of ranks.
+/* test_cuda_tensor -- products of the tensor group computed block by block (tp_comm_overlap) against the
+ * same products computed whole and against F64, on a GPU, in BF16 and FP8
+ *
+ *   test_cuda_tensor [staged|nccl]     under a launcher, any number of ranks
  *
  * The rows of rank r are 4^r times as large as those of rank 0, so that a block that is multiplied with
  * another block's scale is off by a factor. */

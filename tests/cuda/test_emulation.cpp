@@ -1,6 +1,8 @@
-/* emulation: that the emulated device is one, and that it sees what it is there to see. A case is a function
- * that runs in a process of its own: `right` ones are right under every seed, and wrong under some seed (or
- * reported) as soon as any one place that waits is left out; `told` ones end with a message. */
+/* test_emulation -- the emulated device runs right code right and finds mistakes
+ *
+ * A case is a function that runs in a process of its own. A `right` case gives right results under every
+ * seed; when any one place that waits is left out, it gives wrong results under some seed or ends with a
+ * message. A `told` case ends with a message. */
 #include "test.h"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -1,9 +1,10 @@
-/* cudnn -- cuDNN's attention on the host: sdpa.h by its definition, in F64, one task on the stream for each
- * call. Refuses what the library documents as not supported; statistics are what the forward has written,
- * dense [batch, heads, seq]; the workspace is used, and holds no number from before.
+/* cudnn -- cuDNN's attention on the host: the interface of sdpa.h, computed by definition in F64, one
+ * task on the stream for each call. Refuses shapes that the library documents as not supported. The
+ * backward reads the statistics that the forward wrote, dense [batch, heads, seq]. Calls fill the
+ * workspace with NaN.
  *
- * EMULATION_CUDNN=absent: there is no library. =forward: it has no backward graphs. =greedy: a backward asks
- * for more workspace than it may have. */
+ * EMULATION_CUDNN=absent: there is no library. =forward: it has no backward graphs. =greedy: a backward
+ * asks for more workspace than it may have. */
 #include "emulation.h"
 #include "lt_numbers.h"
 #include "sdpa.h"

@@ -1,13 +1,14 @@
-/* lt -- cuBLASLt on the host: refuses what the library documents as illegal, and computes the rest in a fixed
- * order.
+/* lt -- cuBLASLt on the host: refuses what the library documents as illegal, and computes the rest in a
+ * fixed order.
  *
- * A product is a task on its stream. Its algorithms differ as the library's do: number 0 adds along k in
- * order, number 1 in two halves through the workspace, which holds no number from before. An algorithm
- * carries the problem that it was made for and the alignment that it was promised; another problem or a
- * pointer that breaks the promise is an error here, where the library would compute something else or trap.
+ * A product is a task on its stream. Its two algorithms give different bits, as the library's do: number
+ * 0 adds along k in order, number 1 in two halves through the workspace, which is filled with NaN first.
+ * An algorithm carries the problem that it was made for and the alignment that it was promised. Another
+ * problem or a pointer that breaks the promise is an error here, where the library would compute
+ * something else or trap.
  *
- * EMULATION_LT_REFUSE=1: no algorithm has an epilogue other than the bias, as for shapes that the library has
- * none for. EMULATION_LT_VERSION: the version that it says it is. */
+ * EMULATION_LT_REFUSE=1: no algorithm has an epilogue other than the bias, as the library has none for
+ * some shapes. EMULATION_LT_VERSION: the version that cublasLtGetVersion returns. */
 #include "emulation.h"
 #include "lt_numbers.h"
 #include <cublasLt.h>

@@ -1,4 +1,4 @@
-/* memory -- device and pinned memory, copies, and what a faulting address means: see include/emulation.h. */
+/* memory -- device and pinned memory, copies, and messages for faults: see include/emulation.h. */
 #include "runtime.h"
 #include <signal.h>
 #include <stdio.h>

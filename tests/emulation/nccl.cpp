@@ -1,6 +1,6 @@
-/* NCCL between processes, over MPI: every rank of a communicator has to issue the same calls in the same
- * order, a rank runs one operation at a time, and a send ends no sooner than its receive begins. What breaks
- * a rule ends the job and says which call. Reductions add in rank order.
+/* nccl -- NCCL between processes, over MPI. Every rank of a communicator has to issue the same calls in
+ * the same order, a rank runs one operation at a time, and a send ends no sooner than its receive
+ * begins. A call that breaks a rule is named and ends the job. Reductions add in rank order.
  *
  * With NCCL_LAUNCH_ORDER_IMPLICIT=1 a rank's operations run in the order of their launches, whatever their
  * streams; without it two communicators may cross, and hang (EMULATION_HANG seconds, default 240, then the

@@ -1,4 +1,4 @@
-/* runtime -- what the files of the emulation share: see include/emulation.h. */
+/* runtime -- declarations shared by the files of the emulation: see include/emulation.h. */
 #ifndef EMULATION_RUNTIME_H
 #define EMULATION_RUNTIME_H
 #include <emulation.h>

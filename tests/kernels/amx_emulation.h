@@ -1,5 +1,5 @@
-/* amx_emulation -- the AMX tile instructions in software, so that amx.c is proven on a CPU without AMX:
- * include this, then amx.c. Tiles belong to a thread; using them without a configuration aborts, as the
+/* amx_emulation -- the AMX tile instructions in software, to test amx.c on a CPU without AMX: include
+ * this file, then amx.c. Each thread has its own tiles; their use without a configuration aborts, where
  * hardware traps. */
 #ifndef AMX_EMULATION_H
 #define AMX_EMULATION_H

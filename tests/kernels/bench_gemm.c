@@ -1,6 +1,7 @@
-/* bench_gemm [rounds] [isa] [threads] [type] -- speed of matrix products beside the peak of the units that
- * they use. Every round measures the peak and every shape once: the machine's clock drifts, so only numbers
- * of one round compare. Prints medians over the rounds: GFLOP/s, and the part of the peak. */
+/* bench_gemm [rounds] [isa] [threads] [type] -- speed of matrix products against the peak of the CPU's
+ * multiply-add units. Every round measures the peak beside every shape: the CPU's clock drifts, so only
+ * numbers of one round can be compared. Prints medians over the rounds: GFLOP/s, and the share of the
+ * peak. */
 #include "cpu.h"
 #include <math.h>
 #include <stdio.h>

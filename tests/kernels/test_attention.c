@@ -1,7 +1,9 @@
 /* test_attention [ISA] -- attention_fwd and _bwd of one instruction set against a plain O(T^2)
- * implementation in F64, finite differences, and what must hold to the bit: threads, causality,
- * generation with a cache. test_attention bench [ISA]: GFLOP/s; forward 4 D and backward 10 D per
- * (query, key) pair that is seen. */
+ * implementation in F64 and against finite differences. Numbers of threads, later keys and generation
+ * with a cache must not change a bit.
+ *
+ *   test_attention bench [ISA]     prints GFLOP/s. A visible (query, key) pair takes 4 D operations
+ *                                  in the forward and 10 D in the backward. */
 #include <sys/wait.h>
 #include <unistd.h>
 #include "test.h"

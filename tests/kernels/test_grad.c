@@ -1,7 +1,7 @@
 /* test_grad -- backward ops against central finite differences in F64: every input of every case,
- * relative error of each gradient tensor below 1e-6. A case is a loss, the sum of its output times fixed
- * weights, and the gradients that the backward ops make of those weights; gradients that accumulate
- * start from 0.5.
+ * relative error of each gradient tensor below 1e-6. The loss of a case is the sum of its output times
+ * fixed weights; the backward ops compute gradients from these weights. Gradients that accumulate start
+ * from 0.5.
  *
  * Step 1e-5: the truncation error is about 1e-10 and the rounding error 1e-11 of the loss. */
 #include "ops.h"

@@ -1,5 +1,5 @@
-/* test_pool -- the thread pool: every item once, whatever the timing; a forked child; more threads than
- * cores */
+/* test_pool -- the thread pool: runs every item once, after a pause, in a forked child, and with more
+ * threads than cores */
 #include "base.h"
 #include "pool.h"
 #include "test.h"

@@ -1,8 +1,8 @@
-/* bench_comm -- two (or more) ranks of one host: all-reduce of 64 MB beside MPI_Allreduce in the same run, by
- * turns; then messages between ranks 0 and 1. Prints medians. Arguments: megabytes (64), rounds (15).
+/* bench_comm [megabytes [rounds]] -- two or more ranks of one host: all-reduce of 64 MB in turn with
+ * MPI_Allreduce in the same run; then messages between ranks 0 and 1. Prints medians of 15 rounds.
  *     TRAIN=build/cpu/bench_comm scripts/launch -n 2
- * The launcher forbids MPI the kernel's copying between processes; with
- * OMPI_MCA_btl_vader_single_copy_mechanism=cma in the environment and plain mpirun MPI has it. */
+ * scripts/launch turns off MPI's copies between processes through the kernel. Plain mpirun with
+ * OMPI_MCA_btl_vader_single_copy_mechanism=cma in the environment turns them on. */
 #include "grid.h"
 #include "job.h"
 #include <mpi.h>

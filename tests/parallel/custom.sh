@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/parallel/custom.sh -- lists from a file, trained by: each of several beside one rank in F64, mixed halves and joined backwards
-# under every way of sharding included; and a file with a mistake is refused with its place before anything starts.
+# tests/parallel/custom.sh -- training with lists from a file: gradients are those of one rank in F64, with several lists,
+# among them one of split and joined backwards, and under every kind of sharding. A file with a mistake is refused with
+# the place of the mistake before the run starts.
 set -u
 work=${WORK:-$(mktemp -d)}
 BUILD=${BUILD:-build/cpu}

@@ -4,9 +4,9 @@
  * The linker wraps comm_note (Makefile); all else is the program itself.
  *
  * FAULT="RANK SITE ITERATION MICROSECONDS": rank RANK dies that long after its comm_note of SITE in that
- * iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save". FAULT_DIR: every rank
- * leaves a file named after its process there; the dying one also leaves `died`, whose time is the
- * moment. */
+ * iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save". FAULT_DIR: folder in
+ * which every rank leaves a file named after its process id; the rank that dies also leaves `died`,
+ * whose time is the time of its death. */
 #define _GNU_SOURCE
 #include "comm.h"
 #include "job.h"

@@ -1,6 +1,6 @@
-/* test_lower -- from compute lists to the lists that ranks execute: no deadlock, the check finds wrong
- * lists, expanded lists keep every order, and no slot is used twice at a time. `long`: every schedule up
- * to 64 ranks; `speed`: how long making the lists takes. */
+/* test_lower -- from compute lists to the lists that ranks execute: lists do not deadlock, the check
+ * finds wrong lists, expanded lists keep every order, and no slot has two owners at a time. `long`:
+ * every schedule up to 64 ranks; `speed`: prints how long it takes to make the lists. */
 #include "schedules.h"
 #include <time.h>
 
@@ -26,7 +26,7 @@ static void one_schedule(PipeShape s)
     schedules_open(&set, &s);
     check_set(&set, "one queue");
     double one = model_run(&set, 0), two = model_run(&set, 1);
-    CHECK(one >= 0 && two >= 0, "kind %d p %d v %d m %d stands still: %g, beside compute %g", s.kind, s.p,
+    CHECK(one >= 0 && two >= 0, "kind %d p %d v %d m %d deadlocks: %g, with queues %g", s.kind, s.p,
           s.v, s.m, one, two);
     schedules_close(&set);
 }
@@ -164,7 +164,7 @@ static void random_schedules(int n)
         for (int r = 0; r < w.s.p; r++)
             same &= same_compute(&w.list[r], &set.rank[r]);
         if (!ok || !same || model_run(&set, 0) < 0 || model_run(&set, 1) < 0)
-            CHECK(0, "random list %d, p %d v %d m %d: %s", i, w.s.p, w.s.v, w.s.m, ok ? "stands still" : why);
+            CHECK(0, "random list %d, p %d v %d m %d: %s", i, w.s.p, w.s.v, w.s.m, ok ? "deadlock" : why);
         schedules_close(&set);
     }
     CHECK(1, "all done");
@@ -268,7 +268,7 @@ static void mutants(int n)
         CHECK(wrong != 1 || !ok, "%s p %d m %d rank %d, mutation %d: not caught", schedule_name(kind), p, m,
               r, how);
         CHECK(wrong || !ok || model_run(&copy, 0) >= 0,
-              "%s p %d m %d rank %d, mutation %d: passes, and stands still", schedule_name(kind), p, m, r,
+              "%s p %d m %d rank %d, mutation %d: passes, and deadlocks", schedule_name(kind), p, m, r,
               how);
         CHECK(ok || strlen(why) > 10, "no reason given");
         certain += wrong == 1, caught += wrong == 1 && !ok, perhaps += wrong == 0,
@@ -390,7 +390,7 @@ static void walk_reduce(Walk *w, const Instr *k, const Instr *before)
     } else {
         CHECK(k->phase == 0 && w->ran[k->unit], "R/%d before the last backward", k->unit);
         CHECK(!e->overlap || (before->unit == k->unit && (before->op == I_B || before->op == I_W)),
-              "R/%d comes late", k->unit);
+              "R/%d is not right after the last backward", k->unit);
     }
 }
 

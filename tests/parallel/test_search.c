@@ -320,7 +320,7 @@ static void dualpipev(void)
             schedules_open(&set, &s);
             check_set(&set, "dualpipev");
             simulate(&set, &sim, 0);
-            CHECK(model_run(&set, 0) > 0, "p %d m %d: stands still", p, m);
+            CHECK(model_run(&set, 0) > 0, "p %d m %d: deadlock", p, m);
             CHECK(fabs(sim.makespan - (6 * m + p - 1)) < 1e-9, "p %d m %d: time %g", p, m, sim.makespan);
             for (int r = 0; r < p; r++) {
                 int n[4] = {0};
@@ -492,7 +492,7 @@ static void damaged(void)
             custom_close(&c);
         else
             refused++;
-        CHECK(!*said == !mistakes, "refused without a word");
+        CHECK(!*said == !mistakes, "refused without a message, or read with one");
         free(bad);
     }
     CHECK(refused > 2000, "%d of 4000 refused", refused);

@@ -1,12 +1,13 @@
-/* emulation -- a CUDA device on the host, for tests: a process has its own, and nothing of it is fast.
+/* emulation -- a CUDA device on the host, for tests: each process has its own device, and none is fast.
  *
- * Streams are queues. Nothing runs when it is enqueued; what runs, and when, a seed decides within what
- * stream order, events and synchronisation allow, mostly as late as possible: a missing wait is a wrong
- * number under some seed. What runs on a stream runs whole, on the thread of the host that asked for it.
+ * Streams are queues. Nothing runs when it is enqueued. A seed decides which work runs when, as far as
+ * stream order, events and synchronisation allow, and mostly as late as possible: a missing wait gives a
+ * wrong number under some seed. Each piece of work runs whole, on a host thread that calls the runtime.
  *
- * A block's threads are fibers, switched at barriers and warp operations, in an order that the seed shuffles;
- * blocks of a grid run one after the other, shuffled too. Threads of a warp that meet at different warp
- * operations, threads of a block at different barriers, and blocks in which nobody can go on, are reported.
+ * The threads of a block are fibers, switched at barriers and warp operations in an order that the seed
+ * shuffles. The blocks of a grid run one after the other, in shuffled order. The process ends with a
+ * message when threads of a warp meet at different warp operations, threads of a block wait at different
+ * barriers, or no thread of a block can go on.
  *
  * Device memory is 0xff (NaN) when new, ends at a page that faults, and is never reused after cudaFree.
  * Shared memory is 0xff in every new block, and checked behind its end.
@@ -26,8 +27,7 @@
  *   EMULATION_LAUNCHES=FILE adds to FILE, when the process ends, `COUNT KERNEL` for each kernel
  *   EMULATION_DROP=FILE:LINE  the call at this place does not wait
  *
- * This header is what the emulated libraries (matrix products, collectives, instructions) are written with.
- */
+ * The emulated libraries (matrix products, collectives, instructions) are written with this header. */
 #ifndef EMULATION_H
 #define EMULATION_H
 #include <cuda_runtime_api.h>

@@ -1,7 +1,6 @@
-/* launch -- LAUNCH on the host: the call becomes work on the stream, its arguments copied as a launch does.
+/* launch -- LAUNCH on the host: enqueues the kernel as work on the stream, with a copy of its arguments.
  *
- * Whatever is made of a kernel's types stays in its file: different files may have different types of one
- * name. */
+ * The templates are static, because different files may have different types of one name. */
 #ifndef LAUNCH_CUH
 #define LAUNCH_CUH
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-/* The part of NCCL that the project uses, for the emulation (tests/emulation/nccl.cpp). */
+/* nccl -- the part of NCCL that the project uses, for the emulation (tests/emulation/nccl.cpp). */
 #ifndef EMULATION_NCCL_H
 #define EMULATION_NCCL_H
 #include <cuda_runtime_api.h>

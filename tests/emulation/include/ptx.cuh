@@ -1,6 +1,5 @@
-/* ptx -- the instructions of kernels/cuda/ptx/ptx.cuh on the host, fragment by fragment, exchanged among the
- * 32 threads of a warp. A copy of cp.async is made as late as a wait allows, and what it will overwrite is
- * 0xff until then. */
+/* ptx -- the instructions of kernels/cuda/ptx/ptx.cuh on the host; the 32 threads of a warp exchange their
+ * fragments. A cp.async copies as late as a wait allows; its destination holds 0xff until then. */
 #ifndef PTX_CUH
 #define PTX_CUH
 #include <cuda_bf16.h>
