@@ -43,7 +43,6 @@ UNUSED static char *new_dir(const char *name)
     return dir;
 }
 
-
 UNUSED static void write_text(const char *dir, const char *name, const char *text)
 {
     char *path = path_of(dir, name);
@@ -52,7 +51,6 @@ UNUSED static void write_text(const char *dir, const char *name, const char *tex
     fclose(f);
     free(path);
 }
-
 
 /* Metrics of iteration i; every number is a function of i. */
 UNUSED static Metrics step_at(int64_t i)

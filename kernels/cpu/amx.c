@@ -29,7 +29,7 @@ static void begin(void)
         c.rows[t] = ROWS, c.row_bytes[t] = 4 * WORDS;
     /* gcc 12 takes it that _tile_loadconfig reads 8 of the 64 bytes and drops the stores to the others;
      * this statement keeps them */
-    __asm__ volatile("" :: "r"(&c) : "memory");
+    __asm__ volatile("" ::"r"(&c) : "memory");
     _tile_loadconfig(&c);
 }
 static void end(void) { _tile_release(); }

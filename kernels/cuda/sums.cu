@@ -138,8 +138,8 @@ __device__ __forceinline__ void add_round(int64_t (&own)[OWN], const T *x, int64
         add_squares<T, 1>(sum, x + b, SUMSQ_BLOCK);
     else if (n > b)
         add_squares<T, 0>(sum, x + b, n - b < SUMSQ_BLOCK ? (int)(n - b) : SUMSQ_BLOCK);
-    /* the CPU's tree over 16 accumulators: s[i] += s[i + 8], then s[i + 4], s[i + 2], s[i + 1] */
 #pragma unroll
+    /* the CPU's tree over 16 accumulators: s[i] += s[i + 8], then s[i + 4], s[i + 2], s[i + 1] */
     for (int o = 2; o; o >>= 1)
 #pragma unroll
         for (int i = 0; i < QUAD; i++)

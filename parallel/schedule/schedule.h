@@ -71,7 +71,7 @@ typedef struct {
     int m;                 /* at most MICROBATCHES_MOST */
     int group;             /* INTERLEAVED, FORWARD: microbatches run in a row for one chunk; 0: p */
     int vee;               /* bool, CUSTOM and FORWARD: stages are placed as in the V kinds */
-    const InstrList *lists;/* [p] CUSTOM: compute of every rank. The caller's, as all pointers here */
+    const InstrList *lists; /* [p] CUSTOM: compute of every rank. The caller's, as all pointers here */
     const double *cost[3]; /* [p*v] time of F, D, W of each virtual stage, any unit; B: D + W; NULL: 1 */
     const double *each[3]; /* [p*v*m] replay only: time of F, D, W at stage * m + microbatch, whose means are
                             * in cost; NULL: the microbatches of a stage take equal times */

@@ -52,25 +52,25 @@ static void read_head(Reader *r, const char *line)
 /* text: one number, or one for each virtual stage with blanks between; "": the standard times. */
 static Times read_times(const Reader *r, const char *text, int k)
 {
-    Times new = {0};
+    Times times = {0};
     for (const char *s = text + strspn(text, " "); *s; s += strspn(s, " ")) {
         char *end;
         double x = strtod(s, &end);
         if (end == s || !(x >= 0) || !isfinite(x))
             USAGE_ERROR("%s:%d: %s '%s' is no time; change: a number of ms, or one a virtual stage", r->path,
                         r->line, column_name[k], text);
-        new.ms = xrealloc(new.ms, (size_t)(new.n + 1) * sizeof *new.ms);
-        new.ms[new.n++] = x;
+        times.ms = xrealloc(times.ms, (size_t)(times.n + 1) * sizeof *times.ms);
+        times.ms[times.n++] = x;
         s = end;
     }
-    if (new.n)
-        return new;
+    if (times.n)
+        return times;
     if (!r->standard[k].n)
         USAGE_ERROR("%s:%d: no %s; change: give it there, or clock_%s in the configuration", r->path, r->line,
                     bubble_time_name[k], bubble_time_name[k]);
-    new = (Times){r->standard[k].n, xcalloc((size_t)r->standard[k].n, sizeof(double))};
-    memcpy(new.ms, r->standard[k].ms, (size_t)new.n * sizeof(double));
-    return new;
+    times = (Times){r->standard[k].n, xcalloc((size_t)r->standard[k].n, sizeof(double))};
+    memcpy(times.ms, r->standard[k].ms, (size_t)times.n * sizeof(double));
+    return times;
 }
 
 static double read_number(const Reader *r, char *const field[], int k, int whole)

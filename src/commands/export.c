@@ -16,7 +16,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-
 /* One tensor to write. */
 typedef struct { const Param *param; const StoredTensor *from; HfTensor hf; int64_t bytes; int shard; } Item;
 

@@ -3,7 +3,6 @@
 #include "config_table.h"
 #include <ctype.h>
 
-
 /* Reads a number of the schedule: digits, a point, and K, M, B or T. Returns -1 if it is not whole. */
 static int64_t schedule_number(const char **s)
 {

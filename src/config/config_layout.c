@@ -90,7 +90,7 @@ static int mark(LayoutText *l)
 static int group(LayoutText *l)
 {
     int at = here(l), from = l->made, times;
-    for (l->i++; peek(l) != ')'; ) {
+    for (l->i++; peek(l) != ')';) {
         if (!peek(l))
             return wrong(l, at, "this ( is not closed");
         if (peek(l) == '(')

@@ -99,7 +99,7 @@ static size_t utf8_end(const char *text, size_t size)
 /* Replaces every ${NAME} in *text. Returns 0 and adds a violation if a variable is not defined. */
 static int interpolate(Reader *r, yaml_mark_t mark, char **text, size_t *len)
 {
-    for (char *s = strstr(*text, "${"); s; ) {
+    for (char *s = strstr(*text, "${"); s;) {
         char *end = strchr(s, '}');
         size_t n = end ? (size_t)(end - s) - 2 : 0;
         if (!end || !n ||

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 /* Result of a launch. measured: ms of the fastest step; 0: failed, see why. late: bool, it timed out. */
-typedef struct { double measured; int late; char why[sizeof ((SweepLayout *)0)->why]; } Launch;
+typedef struct { double measured; int late; char why[sizeof((SweepLayout *)0)->why]; } Launch;
 
 /* ---- results of earlier launches ---- */
 

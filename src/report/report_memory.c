@@ -26,8 +26,7 @@ void report_put_memory(FILE *f, const Report *r)
     int both = isfinite(resident);
     if (!json_object_size(memory))
         return;
-    json_object_foreach(memory, name, o)
-    {
+    json_object_foreach(memory, name, o) {
         plan += fmax(0, report_number_of(o, "planned"));
         most = fmax(most, fmax(report_number_of(o, "planned"), report_number_of(o, "used")));
         both |= isfinite(report_number_of(o, "used"));

@@ -78,7 +78,7 @@ static inline Check resolve(const char *args, int world, ConfigUse use)
     int n = 0;
     if (!base.text)
         base = compose(NULL, NULL, NULL);
-    for (char *a; (a = strsep(&copy, "|")); )
+    for (char *a; (a = strsep(&copy, "|"));)
         if (*a)
             list[n++] = a;
     for (int i = 0; i < n; i++)

@@ -14,7 +14,7 @@ static const char *with(const char *args, const char *more)
 {
     char *copy = text_copy(args);
     const char *all = more;
-    for (char *a; (a = strsep(&copy, "|")); ) {
+    for (char *a; (a = strsep(&copy, "|"));) {
         const char *key = textf("|%.*s=", (int)strcspn(a, "="), a);
         if (*a && !strstr(textf("|%s", more), key))
             all = textf("%s|%s", a, all);

@@ -152,9 +152,9 @@ static void print_random(int n)
                                        "eval_iters",
                                        "vocab_size",
                                        "init_method_std"};
-    for (int done = 0; done < n; ) {
+    for (int done = 0; done < n;) {
         char *args[5];
-        for (int a = 0; a < 5; ) {
+        for (int a = 0; a < 5;) {
             const Option *o = &options[draw(OPTIONS)];
             int free = 1;
             for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)

@@ -49,7 +49,6 @@ static void test_even(void)
             }
 }
 
-
 /* ---- layers of the first and the last stage ---- */
 
 /* The layers that Megatron-LM builds on a virtual stage; -1 where Megatron-LM refuses

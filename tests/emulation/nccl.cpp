@@ -544,5 +544,4 @@ ncclResult_t ncclRecv(void *out, size_t n, ncclDataType_t type, int peer, ncclCo
 {
     return call({RECV, nullptr, out, n, type, ncclSum, peer, comm, s});
 }
-
 }

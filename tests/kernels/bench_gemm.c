@@ -47,7 +47,7 @@ static double peak_avx2(int steps)
 {
     ZERO_FACTORS();
     for (int s = 0; s < steps; s++)
-        __asm__ volatile(LOW_12("vfmadd231ps", "ymm") ::: LOW_NAMES);
+        __asm__ volatile(LOW_12("vfmadd231ps", "ymm")::: LOW_NAMES);
     return 12.0 * 16 * steps;
 }
 #define PEAK_AVX512(name, op, operations)                                                                    \

@@ -40,7 +40,7 @@ static double get(Mat m, int64_t r, int64_t c)
     case F64: return *(const double *)p;
     case F32: return *(const float *)p;
     case F16: memcpy(&h, p, 2); return (double)h;
-    default: u = (uint32_t)*(const uint16_t *)p << 16; memcpy(&f, &u, 4); return f;
+    default: u = (uint32_t)((const uint16_t *)p)[0] << 16; memcpy(&f, &u, 4); return f;
     }
 }
 static void put(Mat m, int64_t r, int64_t c, double x)

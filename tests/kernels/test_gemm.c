@@ -34,7 +34,7 @@ static double draw(void)       /* [0, 1); Knuth's MMIX generator: philox is slow
 static double get(Mat m, int64_t r, int64_t c)
 {
     const void *p = mat_at(m, r, c);
-    uint32_t u = m.type == BF16 ? (uint32_t)*(const uint16_t *)p << 16 : 0;
+    uint32_t u = m.type == BF16 ? (uint32_t)((const uint16_t *)p)[0] << 16 : 0;
     float f;
     _Float16 h;
     switch (m.type) {
