@@ -1,6 +1,7 @@
 /* test_sweep FOLDER LEGAL FITTING MEASURED -- the files of a sweep, which tests/plan/sweep.sh runs
- * sweep.json, sweep.csv and sweep.html in FOLDER must agree. LEGAL, FITTING and MEASURED are the
- * expected numbers of layouts; - stands for any number. */
+ *
+ * sweep.json, sweep.csv and sweep.html in FOLDER must agree. LEGAL, FITTING and MEASURED are the expected
+ * numbers of layouts; - stands for any number. */
 #include "test.h"
 #include <jansson.h>
 
