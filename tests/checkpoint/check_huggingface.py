@@ -55,9 +55,9 @@ def model_of(family, settings, dtype):
     torch.manual_seed(7)
     config = transformers.AutoConfig.for_model(family, **settings)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    for p in model.parameters():                # far from the initial values, so that every tensor matters
+    for p in model.parameters():                # not the initial values, so that every tensor matters
         p.data = (p.data + 0.3 * torch.randn_like(p.data) if p.dim() == 1 else 8 * p.data).to(DTYPES[dtype])
-    model.config.dtype = DTYPES[dtype]          # not model.to(): it would round the rotary angles as well
+    model.config.dtype = DTYPES[dtype]          # model.to() would round the rotary angles too
     return model.eval()
 
 

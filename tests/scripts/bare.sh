@@ -1,8 +1,9 @@
 #!/bin/sh
-# tests/scripts/bare.sh [PATTERN] -- the two commands of the README in a bare Debian, which debootstrap makes in a folder: an ordinary
-# user is told in one line what is missing; root gets it installed, runs scripts/demo, then scripts/test; then both run as the
-# user, in a copy of the user's own. PATTERN: rows of the tests (all when absent). Packages come from where this machine's apt
-# has its own. 77 without root, debootstrap or Debian. Takes as long as the suite, twice, and 2 GB below TMPDIR.
+# tests/scripts/bare.sh [PATTERN] -- the two commands of the README in a bare Debian, which debootstrap makes
+# in a folder. For an ordinary user one line says what is missing. For root the missing packages are
+# installed, and scripts/demo and scripts/test run. Then both run for the user, in another copy of the tree.
+# PATTERN: rows of the tests (all when absent). Packages come from this machine's apt sources. Ends with 77
+# without root, debootstrap or Debian. Takes twice the time of the suite, and 2 GB below TMPDIR.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 pattern=${1:-.}
@@ -27,7 +28,7 @@ began=$(date +%s)
 step "a bare $2"
 debootstrap --variant=minbase "$2" "$root" "$1" > "$work/log" 2>&1 || { tail -n 5 "$work/log"; fail "debootstrap"; }
 cp /etc/resolv.conf "$root/etc/" 2> /dev/null
-for file in /etc/apt/apt.conf.d/*; do          # a proxy, where this machine needs one
+for file in /etc/apt/apt.conf.d/*; do          # the proxy of this machine's apt, if it has one
     ! grep -qi proxy "$file" 2> /dev/null || cp "$file" "$root/etc/apt/apt.conf.d/"
 done
 mkdir -p "$root/proc" "$root/sys" "$root/dev/shm" "$root/dev/pts"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/scripts/gpu_bench.sh -- scripts/gpu_bench over the emulated device, in two calls that fill one file; the products of every
-# layer; what nvidia-smi says beside each row; PyTorch without our libraries, even where none of ours runs.
+# tests/scripts/gpu_bench.sh -- scripts/gpu_bench over the emulated device. Two calls fill one file. It has
+# the products of every layer, and nvidia-smi's numbers beside each row. PyTorch does not get our libraries,
+# even where no program of ours runs.
 cd "$(dirname "$0")/../.." || exit 2
 work=${WORK:-$(mktemp -d)} python=${PYTHON:-python3}
 export EMULATED="${EMULATED:-build/emulated}"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/scripts/gpu_pack.sh -- the archive of scripts/gpu_pack runs from where it is unpacked, by what lies in it and the C library;
-# it holds no C++ library, and gives its libraries to our programs alone. (PRESET=0: packed in a hurry.)
+# tests/scripts/gpu_pack.sh -- programs of scripts/gpu_pack's archive run where it is unpacked, with the
+# archive's libraries and the C library alone. The archive holds no C++ library, and gives its libraries to
+# our programs alone. PRESET=0 packs quickly.
 cd "$(dirname "$0")/../.." || exit 2
 work=${WORK:-$(mktemp -d)}
 [ "${EMULATED:-build/emulated}" = build/emulated ] || { echo "scripts/gpu_pack takes build/emulated, not $EMULATED"; exit 77; }
@@ -13,7 +14,7 @@ strays=$(./with sh -c 'for p in bin/* build/emulated/* lib/*.so* lib/plugins/*.s
 cxx=$(find . -name 'libstdc++*' -o -name 'libgcc_s*')
 [ -z "$cxx" ] || { echo "in the folder: $cxx"; exit 1; }
 
-# NVIDIA's libraries, from the wheels that Python finds, for our programs; not for Python
+# our programs get NVIDIA's libraries from the wheels that Python finds; Python does not get them from us
 mkdir -p "$work/torch/bin" "$work/wheels/nvidia/cudnn/lib" "$work/x"
 touch "$work/wheels/nvidia/cudnn/lib/libcudnn.so.9"
 printf '#!/bin/sh\necho %s\n' "$work/wheels/nvidia/cudnn/lib" > "$work/torch/bin/python"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/scripts/gpu_test.sh -- scripts/gpu_test over the emulated device: losses first, rows of every kind; and over programs that
-# hang, with nothing left of them: what was found is in the file, whoever ends the test.
+# tests/scripts/gpu_test.sh -- scripts/gpu_test over the emulated device: losses first, then rows of every
+# kind. Then over programs that hang: no process is left of them, and the file holds all finished rows however
+# the test ends.
 cd "$(dirname "$0")/../.." || exit 2
 work=${WORK:-$(mktemp -d)} here=$PWD
 export EMULATED="${EMULATED:-build/emulated}"
@@ -14,7 +15,7 @@ scripts/gpu_test --only '^memcheck' --json "$work/none.json" > "$work/log" 2>&1 
 scripts/gpu_test --sanitizer --only '^memcheck test_cuda_copies' --json "$work/none.json" > "$work/log" 2>&1
 grep '^not run *memcheck test_cuda_copies.*the device is emulated' "$work/log" > /dev/null || fail "no sanitizer rows"
 
-# a folder of programs of which one ends, and one hangs with a child in a session of its own
+# a folder of programs: test_cuda_b hangs with a child in a session of its own, the others end at once
 mkdir -p "$work/x/scripts" "$work/x/fake"
 cp scripts/gpu_test scripts/gpu.py "$work/x/scripts"
 cd "$work/x" || exit 2

@@ -1,8 +1,9 @@
 #!/bin/bash
-# tests/scripts/hosts.sh [long] -- a job over three hosts: network namespaces with a hostname, a temporary folder and an sshd of
-# their own, on a switch that is a fourth. Each host also has docker0 with the address that all of them give it, and a
-# network `vpn` that connects nobody. Every way in which a host can fail ends the job with one line that names it. long:
-# Open MPI's keepalives as scripts/launch sets them, and a cut of 30 seconds. Skipped where there may be no namespaces.
+# tests/scripts/hosts.sh [long] -- a job over three hosts. A host is a network namespace with a hostname, a
+# temporary folder and an sshd of its own; a fourth namespace is the switch. Each host also has docker0, with
+# the same address on every host, and a network `vpn` that connects no hosts. Every failure of a host ends the
+# job with one line that names the host. long: Open MPI's keepalives as scripts/launch sets them, and a
+# network cut of 30 seconds. Skipped where namespaces are forbidden.
 set -u
 skip() { echo "$*"; exit 77; }
 [ "$(id -u)" = 0 ] || skip "needs root, for network namespaces"
@@ -66,7 +67,7 @@ SetEnv PATH=$PATH
 CONF
     printf 'Host *\n IdentityFile %s\n IdentitiesOnly yes\n UserKnownHostsFile %s\n GlobalKnownHostsFile none\n' \
         "$work/keys/user" "$work/keys/known" > "$work/ssh_config"
-    # a home of our own: what a login does here is not of the test
+    # root has an empty home, so that this machine's login files have no effect
     sed "s,^\\(root:[^:]*:[^:]*:[^:]*:[^:]*:\\)[^:]*,\\1$work/home," /etc/passwd > "$work/passwd"
     mkdir "$work/home"
     mount --bind "$work/hosts" /etc/hosts && mount --bind "$work/ssh_config" /etc/ssh/ssh_config &&
@@ -78,25 +79,25 @@ CONF
 # ---- jobs
 
 hosts_file() { printf '%s\n' "$@" > "$work/list"; }
-launch() { # RANKS ARGUMENT...: on the hosts of the list, from g1
+launch() { # RANKS ARGUMENT...: runs scripts/launch on g1, for the hosts of $work/list
     local n=$1
     shift
     inside g1 env TMPDIR="$work/tmp" timeout 300 scripts/launch -n "$n" --hosts "$work/list" "$@"
 }
-begin() { # RANKS ARGUMENT...: trains until it is stopped, and is on its way
+begin() { # RANKS ARGUMENT...: starts a job that trains until it is stopped; returns after iteration 3
     rm -rf "$work/run"
     : > "$work/log"
     launch "$@" "$work/tiny.yaml" save="$work/run" > "$work/log" 2>&1 &
     job=$!
     wait_for 400 grep -q 'iteration        3/' "$work/log" || fail "the job does not start"
 }
-wait_for() { # TENTHS COMMAND...
+wait_for() { # TENTHS COMMAND...: waits so many tenths of a second until COMMAND succeeds
     local n=$1
     shift
     while ! "$@" && [ "$n" -gt 0 ]; do sleep 0.1; n=$((n - 1)); done
     [ "$n" -gt 0 ]
 }
-on() { # HOST: its ranks, by their folder of temporary files
+on() { # HOST: prints the processes of its ranks
     local p
     for p in $(grep -lsF "save=$work/run" /proc/[0-9]*/cmdline); do
         p=${p%/cmdline}
@@ -108,7 +109,7 @@ rank_of() { tr '\0' '\n' < "/proc/$1/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=
 launched() { pgrep -P "$(pgrep -P $job | head -n 1)" -f scripts/launch | head -n 1; }
 nobody() { [ -z "$(on g1)$(on g2)$(on g3)" ] && [ -z "$(inside g1 ls -A "$work/tmp")" ]; }
 fail() { bad=$((bad + 1)); echo "# $*"; grep -v ' iteration ' "$work/log" | tail -n 6 | sed 's/^/    /'; }
-# expect WHAT CODE LINE: one line of errors, of this job, and nothing that is left
+# expect WHAT CODE LINE: the job ends with CODE and one error line, which matches LINE, and leaves nothing
 expect() {
     local what=$1 code=$2 line=$3
     wait $job
@@ -120,7 +121,7 @@ expect() {
         grep -q 'PI\|ORTE\|daemon\|mpirun\|orted\|---' || fail "$what: lines of Open MPI"
     wait_for 150 nobody || fail "$what: left are $(on g1) $(on g2) $(on g3) $(inside g1 ls -A "$work/tmp")"
 }
-refused() { # WHAT CODE LINE ARGUMENT...: at the start
+refused() { # WHAT CODE LINE ARGUMENT...: a job that fails at its start, as expect says
     local what=$1 code=$2 line=$3
     shift 3
     launch 2 "$@" "$work/tiny.yaml" save="$work/run" > "$work/log" 2>&1 &
@@ -136,14 +137,14 @@ starts() {
     grep -q 'iteration        3/' "$work/log" || fail "six ranks on three hosts have not trained"
     ! grep -q 'error\|warning\|ORTE\|---' "$work/log" || fail "six ranks on three hosts: more lines than the training's"
     hosts_file 'g2 slots=2' 'g3 slots=1'
-    begin 3                            # no rank on the host that launches
+    begin 3                            # the launching host has no rank
     kill -TERM "$(launched)"
     wait $job
     rc=$?
     [ $rc = 143 ] || [ $rc = 75 ] || fail "SIGTERM: $rc"
     wait_for 150 nobody || fail "SIGTERM: left are $(on g1) $(on g2) $(on g3)"
 }
-killed_rank() { # HOST COUNT: of g3, which has so many ranks
+killed_rank() { # COUNT: kills one of COUNT ranks of g3
     hosts_file 'g1 slots=2' 'g2 slots=1' "g3 slots=$1"
     begin $((3 + $1))
     pid=$(on g3 | tail -n 1)
@@ -174,7 +175,7 @@ wrong_network() {
     GRIDIRON_START_SECONDS=6 refused "a network that connects nobody" 7 \
         'hosts-apart\] .*10.99.0.0/24.*g1 has .*10.77.0.1/24.*reaches no other; g2 has ' --network 10.99.0.0/24
 }
-lost_host() { # SECONDS
+lost_host() { # SECONDS: within which the loss of g3 must end the job
     hosts_file 'g1 slots=2' 'g2 slots=1' 'g3 slots=1'
     begin 4
     inside gswitch ip link set port3 down
@@ -184,7 +185,7 @@ lost_host() { # SECONDS
     echo "# the loss of a host ended all of its job after $((SECONDS - start)) s"
     inside gswitch ip link set port3 up
 }
-cut() { # a cut of 30 s is no loss
+cut() { # a network cut of 30 s does not end the job
     hosts_file 'g1 slots=2' 'g2 slots=1' 'g3 slots=1'
     begin 4
     inside gswitch ip link set port3 down

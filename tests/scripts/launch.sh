@@ -1,14 +1,14 @@
 #!/bin/sh
-# tests/scripts/launch.sh TRIES -- what becomes of a job when scripts/launch or mpirun is ended, at TRIES delays from 0 to 1 s
-# after the start, most of them short, in each of six ways: SIGTERM, SIGUSR1, SIGKILL to scripts/launch, SIGTERM and at once SIGKILL, SIGKILL to
-# mpirun, SIGKILL to all that calls itself scripts/launch. Afterwards no process of the job is left, no work folder, no
-# shared memory, and a signal that asks was not lost. `make test-launch` runs it with 100 tries.
+# tests/scripts/launch.sh TRIES -- jobs whose scripts/launch or mpirun is ended leave no process, no work
+# folder and no shared memory, and lose no signal. TRIES delays from 0 to 1 s after the start, most of them
+# short, for each of six ways: SIGTERM, SIGUSR1, SIGKILL to scripts/launch; SIGTERM and at once SIGKILL to it;
+# SIGKILL to mpirun; SIGKILL to every process named scripts/launch. `make test-launch` runs 100 tries.
 #
-# A sanitizer that took the signals would keep the crash handler from them
+# The sanitizer must not take these signals, which the crash handler needs
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_abort=0"
 set -u
 tries=${1:-10}
-# shared memory of our own, where that is allowed: what others leave in /dev/shm is not ours
+# a /dev/shm of our own, where that is allowed, because other programs leave files there too
 if [ -z "${OWN_SHM:-}" ]; then
     export OWN_SHM=no
     if unshare -m sh -c 'mount -t tmpfs none /dev/shm' 2> /dev/null; then
@@ -22,13 +22,13 @@ work=${WORK:-$(mktemp -d)} bad=0
 tiny "$work/tiny.yaml" train.train_iters=1000000 optimizer.lr=0.001 log.log_interval=100
 mkdir "$work/tmp"
 
-alive() { # the processes of the job that live: all of them have the folder of the run in their arguments
+alive() { # prints the job's living processes: those with the run directory among their arguments
     for p in $(grep -lsF "$work/run" /proc/[0-9]*/cmdline); do
         p=${p#/proc/} p=${p%/cmdline}
         ! grep -qs '^State:.[^ZX]' "/proc/$p/status" || echo "$p"
     done
 }
-mpirun_of() { # waits for the mpirun below launch
+mpirun_of() { # PID of scripts/launch: waits for its mpirun and prints its process id
     while :; do
         for pid in $(alive); do
             case $(cat "/proc/$pid/comm" 2> /dev/null) in mpirun | orterun) echo "$pid"; return ;; esac
@@ -43,7 +43,7 @@ left() {
     [ "$OWN_SHM" = no ] || ls -A /dev/shm
 }
 way=alone delay=0
-await() { # until it has ended; generously
+await() { # PID: waits up to two minutes until the process has ended
     for _ in $(seq 2400); do
         kill -0 "$1" 2> /dev/null || break
         sleep 0.05
@@ -62,7 +62,7 @@ clear_up() {
 try() { # WAY DELAY CODES
     way=$1 delay=$2 codes=$3 wrong=
     rm -rf "$work/run"
-    : > "$work/out"                # the shell that starts launch may be killed before it has emptied the file
+    : > "$work/out"                # the shell that starts launch may be killed before it empties the file
     TMPDIR="$work/tmp" scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1 &
     job=$!
     sleep "$delay"
@@ -77,10 +77,10 @@ try() { # WAY DELAY CODES
     await $job
     rc=$?
     case " $codes " in *" $rc "*) ;; *) wrong="code $rc, not $codes" ;; esac
-    # a program that was killed before its first line has begun nothing
+    # 138 (SIGUSR1 killed it) is right only for a job that had printed nothing
     [ $rc != 138 ] || [ ! -s "$work/out" ] || wrong="code $rc"
     for _ in $(seq 600); do
-        [ $way != everything ] || rm -rf "$work"/tmp/*  # nobody was left to do it
+        [ $way != everything ] || rm -rf "$work"/tmp/*  # no process was left to remove them
         rest=$(left)
         [ -n "$rest" ] || break
         sleep 0.1
@@ -94,7 +94,7 @@ try() { # WAY DELAY CODES
     }
 }
 
-# a process alone that crashes says so
+# a crash of a process alone is reported
 : > "$work/out"
 "$TRAIN" "$work/tiny.yaml" save="$work/alone" > "$work/out" 2> "$work/errors" &
 job=$!

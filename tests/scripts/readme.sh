@@ -1,8 +1,9 @@
 #!/bin/sh
-# tests/scripts/readme.sh [long] -- every command that a README prints runs as printed, in order, in a fresh copy of the tree with
-# corpora of its own, and ends with 0; figures that a README prints below a command are what the command says. Rows of
-# tests/scripts/readme.rows shorten commands, prepare what they need, or leave them out with a reason; a row that matches no command
-# is a failure. `long` (make test-readme) takes the commands of rows `short` in their whole length.
+# tests/scripts/readme.sh [long] -- every command that a README prints runs as printed, in order, in a fresh
+# copy of the tree with its own corpora, and ends with 0. Figures that a README prints below a command are
+# those that the command prints. Rows of tests/scripts/readme.rows shorten commands, prepare their inputs, or
+# leave commands out with a reason; a row that matches no command is a failure. `long` (make test-readme) runs
+# the commands of rows `short` as printed.
 #
 # A command is a line of a fenced or indented block, or `code` in a line of text, that begins with one of our programs and
 # has an argument: a bare name, such as `scripts/launch`, is a reference, which tests/tree/paths.sh looks for.
@@ -19,7 +20,7 @@ git ls-files > "$WORK/files" 2> "$WORK/log" && [ -s "$WORK/files" ] ||
 tar -cf - -T "$WORK/files" | tar -xf - -C "$tree" && cp "${TRAIN:-./train}" "$tree/train" || exit 1
 unset TRAIN
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1     # for plain mpirun, when the tests run as root
-# The copy is not built again: make only has to know what it is asked for.
+# This make builds nothing: it only checks that the target exists.
 cat > "$bin/make" <<MAKE
 #!/bin/sh
 PATH=$PATH exec make -C "$top" -n "\$@" > /dev/null
@@ -67,7 +68,7 @@ commands $(grep -E '(^|/)README\.md$' "$WORK/files" | LC_ALL=C sort) > "$WORK/co
 
 ran=0 left=0 bad=0
 fail() { bad=$((bad + 1)); printf '%s\n' "$*"; }
-row() { # ACTION COMMAND: what rows of this action that match say; notes that they matched
+row() { # ACTION COMMAND: prints the texts of this action's rows that match COMMAND, and notes the match
     grep "^$1 " "$top/tests/scripts/readme.rows" | while IFS= read -r entry; do
         entry=${entry#* } pattern=${entry%% :: *}
         printf '%s\n' "$2" | grep -Eq -- "$pattern" || continue
@@ -112,12 +113,12 @@ grep -Ev '^(#|$)' "$top/tests/scripts/readme.rows" | while IFS= read -r entry; d
     grep -qxF -- "$pattern" "$WORK/matched" || echo "tests/scripts/readme.rows: matches no command: $entry"
 done > "$WORK/idle"
 [ ! -s "$WORK/idle" ] || fail "$(cat "$WORK/idle")"
-# The demo trains in the type that its timed steps found faster.
+# The demo trains in the params_dtype whose timed steps were faster.
 awk '/^params_dtype .* ms a step$/ { sub(":", "", $2); ms[$2] = $3 }
      /^training .* iterations in / { sub(":", "", $5); for (t in ms) if (ms[t] < ms[$5]) slow = slow " " $5 }
      END { if (slow) { print "scripts/demo trains in the slower type:" slow; exit 1 } }' "$WORK/out" > "$WORK/one" ||
     fail "$(cat "$WORK/one")"
-# A second run keeps the first; an argument that is refused touches nothing.
+# A second run keeps the first; a refused argument changes no file.
 [ -d runs/demo.1/checkpoints ] || fail "the second scripts/demo has not kept the run of the first"
 find runs -type f | sort > "$WORK/before"
 scripts/demo micro_batch_size=3 > "$WORK/one" 2> "$WORK/log" && fail "scripts/demo micro_batch_size=3 passed"

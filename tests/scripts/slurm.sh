@@ -1,7 +1,7 @@
 #!/bin/bash
-# tests/scripts/slurm.sh -- scripts/slurm.sbatch on a real Slurm: a controller, two node daemons and munge of this test's own,
-# all on this machine, with their key, ports and state in a temporary folder. Four to ten minutes, most of them Slurm's:
-# it lets a requeued job rest for two. `make test-slurm` runs it; it is no row of the table.
+# tests/scripts/slurm.sh -- scripts/slurm.sbatch on a real Slurm: the test starts a controller, two node
+# daemons and munge on this machine, with key, ports and state in a temporary folder. Takes four to ten
+# minutes, because Slurm holds a requeued job back for two. `make test-slurm` runs it, not the suite.
 work=$(mktemp -d /tmp/slurm.XXXXXX) || exit 2
 cd "$(dirname "$0")/../.." && top=$PWD || exit 2
 export TRAIN="${TRAIN:-$PWD/train}"
@@ -20,7 +20,7 @@ down() {
     kill $daemons 2> /dev/null
     for _ in $(seq 50); do
         # shellcheck disable=SC2086
-        kill -0 $daemons 2> /dev/null || break     # until the last of them has gone
+        kill -0 $daemons 2> /dev/null || break     # all daemons have ended
         sleep 0.1
     done
     # shellcheck disable=SC2086
@@ -102,13 +102,14 @@ cd "$work" || exit 2
 fail() { echo "$*"; grep -v ' iteration  ' "slurm-$job.log" | tail -n 30; exit 1; }
 state() { squeue -h -j "$1" -o %T 2> /dev/null; }
 until_gone() { while [ -n "$(state "$1")" ]; do sleep 0.5; done; }
-until_says() { # job, text
+until_says() { # JOB TEXT: waits until the job's log has TEXT
     for _ in $(seq 300); do grep -qs "$2" "slurm-$1.log" && return; sleep 0.2; done
     fail "job $1 has not said '$2'"
 }
 submit() { sbatch --parsable --nodes 2 --ntasks-per-node 2 --time 20 "$@"; }
 
-# An undisturbed run of about 45 seconds, which no time limit of a minute with a signal 20 seconds before leaves alone
+# An undisturbed run of about 45 seconds. The same steps under a time limit of a minute, with USR1 20 seconds
+# before it, take more than one turn.
 start=$(date +%s%N)
 "$top/scripts/launch" -n 4 run.yaml train_iters=100 save=pace > pace.log 2>&1 || { cat pace.log; exit 1; }
 steps=$((100 * 45000000000 / ($(date +%s%N) - start)))
@@ -134,7 +135,7 @@ echo "ok: $steps steps in $(grep -c 'ended with' "$log") turns, $(($(date +%s) -
     "included: losses, gradient norms and checkpoint equal the undisturbed run's to the bit"
 grep -E "^loaded|ended with|error|CANCELLED" "$log"
 
-# Saved when asked to, in the queue again, and gone for good when cancelled
+# USR1 makes a job save and go back into the queue; a cancelled job does not come back
 job=$(submit "$top/scripts/slurm.sbatch" run.yaml train_iters=100000 save=asked)
 until_says "$job" "iteration        3/"
 scancel --signal=USR1 "$job"
@@ -148,14 +149,14 @@ scancel "$job"; until_gone "$job"
 scontrol show job "$job" | grep -q JobState=CANCELLED || fail "a cancelled job came back"
 echo "ok: saved at once on scancel --signal=USR1, then cancelled"
 
-# A configuration that does not fit: its list once, one error line, code 2
+# A configuration with an error: its list of errors once, one error line, code 2
 job=$(submit "$top/scripts/slurm.sbatch" run.yaml train_iters=3 num_attention_heads=3 save=wrong)
 until_gone "$job"
 scontrol show job "$job" | grep -q ExitCode=2:0 && [ "$(grep -c '^error\[' "slurm-$job.log")" = 1 ] ||
     fail "a wrong configuration"
 echo "ok: a wrong configuration ends with 2 and one error line"
 
-# A lost rank: the others say which, and end
+# A lost rank: the other ranks name it and end
 job=$(submit "$top/scripts/slurm.sbatch" run.yaml train_iters=100000 save=lost)
 until_says "$job" "iteration        3/"
 for p in /proc/[0-9]*; do

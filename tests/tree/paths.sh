@@ -1,12 +1,13 @@
 #!/bin/sh
 # tests/tree/paths.sh -- every path into one of our folders that a tracked text file names exists: in READMEs,
-# comments, scripts, tests. `*`, `{`, `%`, `$` and `\` end what is checked. scripts/README.md names every script,
-# README.md has an example of every command and knows about how long the files of its reading order are.
+# comments, scripts, tests. A path is checked up to the first `*`, `{`, `%`, `$` or `\`. scripts/README.md
+# names every script. README.md has an example of every command, and about the right lengths in its reading
+# order.
 set -u
 work=${WORK:?}
 git ls-files > "$work/files" 2> /dev/null && [ -s "$work/files" ] || { echo "no list of files"; exit 77; }
 named='(^|[^A-Za-z0-9_./$}*-])(src|parallel|kernels|configs|scripts|tests|data)/[A-Za-z0-9_./-]*'
-# What a reader or a test makes, and names that stand for any.
+# Files that a reader or a test makes, and names that stand for any file.
 made='^(configs/(mine|gpt)\.yaml|configs/machines/(NAME|local)\.yaml|tests/ROOM/.*)$'
 grep -v '^tests/golden/.*\(safetensors\|bin\|idx\)$' "$work/files" | xargs awk \
     -v named="$named" -v made="$made" '
@@ -17,7 +18,7 @@ grep -v '^tests/golden/.*\(safetensors\|bin\|idx\)$' "$work/files" | xargs awk \
             path = substr(line, RSTART, RLENGTH)
             line = substr(line, RSTART + RLENGTH)
             sub(/^[^a-z]/, "", path)
-            open = line ~ /^[*{%$\\]/ || path ~ /_$/        # a pattern: its beginning is enough
+            open = line ~ /^[*{%$\\]/ || path ~ /_$/        # a pattern: its beginning must exist
             if (!open) sub(/[.\/-]+$/, "", path)
             if (path !~ made) print path (open ? "*" : "") "\t" FILENAME ":" FNR
         }

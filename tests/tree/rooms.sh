@@ -1,16 +1,16 @@
 #!/bin/bash
-# tests/tree/rooms.sh -- no room knows a room above it: an include of a header of a higher room does not compile with the
-# flags that make uses for the file, no object needs a symbol that a higher room defines, and a header that is not public
-# is included by its own room alone (and by tests). Needs the objects of the build.
+# tests/tree/rooms.sh -- no room uses a room above it. An include of a higher room's header does not compile
+# with make's flags. No object needs a symbol that a higher room defines. A header that is not public is
+# included by its own room and by tests alone. Needs the objects of the build.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 work=${WORK:-$(mktemp -d)} bad=0
 fail() { echo "$*"; bad=$((bad + 1)); }
 
-# The rooms, bottom to top; and what some may not see of the rooms below them.
+# The rooms, bottom to top.
 rooms="kernels parallel/comm parallel/schedule parallel
        src/io src/config src/corpus src/model src/checkpoint src/report src/run src/plan src/bubble src/commands train.c"
-unseen() { # ROOM
+unseen() { # ROOM: prints the rooms below it that it may not see either
     case $1 in
     parallel/schedule) echo parallel/comm ;;
     src/report) printf '%s\n' src/corpus src/model src/checkpoint ;;
@@ -21,10 +21,10 @@ unseen() { # ROOM
 public="config.h placement.h config_table.h  corpus.h loader.h tokenizer.h  model.h params.h
         checkpoint.h source.h safetensors.h huggingface.h  metrics.h trace.h timeline.h chart.h
         run.h start.h balance.h whole.h  predict.h sweep.h calibrate.h  bubble.h  commands.h"
-# and, beside those: what plan prints, the costs that plan and schedule show, the pictures of schedule and of bubble
+# Public too: what plan prints, the costs that plan and schedule show, the pictures of schedule and bubble.
 public="$public  plan_times.h  run_costs.h  schedule_svg.h  svg.h"
 
-# above ROOM -- the rooms that it may not see
+# above ROOM -- prints the rooms that ROOM may not see
 above() {
     local room seen=
     for room in $rooms; do
@@ -46,12 +46,12 @@ case ${BUILD:-} in *debug*) debug=1 ;; esac
     > "$work/commands"
 [ "$(wc -l < "$work/commands")" -gt 200 ] || fail "make -n names only $(wc -l < "$work/commands") compilations"
 
-for room in $rooms; do # one header of each
+for room in $rooms; do # one header of each room
     echo "$room $(git ls-files "$room/*.h" | grep -E "^$room/[^/]*$" | head -n 1 | xargs -r basename)"
 done > "$work/headers"
 
 
-# plant ROOM FILE COMMAND... -- COMMAND compiles a header of the file's own room, and none of a room above it
+# plant ROOM FILE COMMAND... -- COMMAND, which compiles FILE, finds a header of ROOM and none of higher rooms
 compile() { echo "#include \"$1\"" | "${@:2}" -E -x c - -o /dev/null 2> "$work/err"; }
 plant() {
     local room=$1 file=$2 other header
@@ -68,7 +68,7 @@ plant() {
         fi
     done
 }
-# one file for each room and list of folders
+# one file for each room and each list of -I folders
 awk '{
     key = $1
     for (i = 4; i <= NF; i++) if ($i ~ /^-I/ || $(i - 1) ~ /^-i/) key = key " " $i

@@ -1,7 +1,8 @@
 #!/bin/sh
-# tests/tree/text.sh -- what the text of the tree keeps to: a group's size is asked for only where groups are made, no line
-# is wider than 110 columns, no function of the product longer than 60 lines, every .c opens with a comment that says
-# what it is, and every symbol that an object exports is used by another. Exceptions are named here.
+# tests/tree/text.sh -- rules for the sources: a group's size is compared with 1 or 2 only where groups are
+# made, no line is wider than 110 columns, no function of the product is longer than 60 lines, every .c opens
+# with a comment that says what it is, and every exported symbol is used by another object. Exceptions are
+# named here.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 work=${WORK:-$(mktemp -d)} bad=0
@@ -10,7 +11,7 @@ product='src parallel kernels train.c'
 
 # ---- a layout of one rank is no special case
 
-# parallel/tensor_rows.c is tensor code that asks its group; config and fit.c speak of options, not of groups
+# parallel/tensor_rows.c is tensor code that compares its group's size; config and fit.c compare options
 # shellcheck disable=SC2086
 git grep -nE 'size (==|!=|>|<=|<) [12]\>([^.]|$)|#if.*(defined|ifdef).*CUDA' -- $product |
     grep -vE '^(parallel/comm/|parallel/(grid|data|tensor_rows)\.c|parallel/schedule/schedule\.c|src/config/|src/run/fit\.c)' \
@@ -23,8 +24,8 @@ git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' '*.def' | xargs awk 'length > 11
 
 # ---- length
 
-# Lines of a body, without those of its braces. Kernels of attention and norms are one
-# loop each, over tiles or pieces of a row that stay in registers.
+# The length of a function is the number of lines between its braces. The exceptions are kernels of one loop
+# each, over tiles or pieces of a row that stay in registers.
 long="k_attention_bwd k_attention_fwd k_norm_bwd_x"
 # shellcheck disable=SC2086
 git ls-files $product | grep -E '\.(c|h|cu|cuh|cpp)$' | xargs awk -v long="$long" '
@@ -52,7 +53,7 @@ done > "$work/found"
 
 # ---- exported symbols
 
-# what tests alone call; training_run: main hands it down; command_run: its prototype is commands.def's
+# symbols of tests alone; training_run is handed down by main, command_run is declared in commands.def
 tests_only="alias_at comm_stats command_run config_docs config_fingerprint config_forget config_hash console_progress_line
             grid_expert_group grid_expert_size grid_group interval_parse linear_bwd_x linear_fwd loader_samples
             loss_scale_open manifest_parse pair_count pairs param_defs params_refresh philox rng_normal
