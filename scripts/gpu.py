@@ -15,29 +15,29 @@ def emulated():
 # ---- programs ----
 
 def ours():
-    """The environment of our programs: a packed folder's `with` names their libraries in GRIDIRON_LIBRARIES, which Python
-    and PyTorch do not get: other releases of the same libraries are what those were built with."""
+    """The environment of our programs, with the libraries of a packed folder, which GRIDIRON_LIBRARIES names.
+    Python and PyTorch do not get them: they were built with other releases of the same libraries."""
     found = os.environ.get("GRIDIRON_LIBRARIES")
     more = [p for p in (found, os.environ.get("LD_LIBRARY_PATH")) if p]
     return {**os.environ, **({"LD_LIBRARY_PATH": ":".join(more)} if found else {})}
 
 
 def marked(mark):
-    """Processes that carry the mark in their environment: a program's, its children's, wherever they went."""
+    """The processes with the mark in their environment: a program and all its descendants."""
     found = []
     for path in glob.glob("/proc/[0-9]*/environ"):
         try:
             with open(path, "rb") as f:
                 if mark in f.read().split(b"\0"):
                     found.append(int(path.split("/")[2]))
-        except OSError:                        # it has ended, or is another user's
+        except OSError:                        # the process has ended, or is another user's
             pass
     return found
 
 
 def end_all(process, mark, patience):
-    """Ends a program and all that it started, with `patience` seconds to do so by itself: a rank that lives on holds its
-    GPU's memory. Returns those that outlive even SIGKILL: they hang in the driver."""
+    """Ends a program and its descendants, because a living rank holds its GPU's memory. They have `patience`
+    seconds to end by themselves. Returns the processes that survive SIGKILL: they hang in the driver."""
     if process.poll() is None:
         process.terminate()
     for again in range(int(10 * patience) + 50):
@@ -60,10 +60,10 @@ def die_with_parent():
 
 def run(command, limit, environment=None):
     """Return code, standard output, standard error, seconds. The code is None when the command has not ended within its
-    limit. When this returns, or dies, nothing that the command started is left."""
+    limit. When this function returns, or its process dies, no process that the command started is left."""
     start, mark = time.time(), f"GRIDIRON_ROW={os.getpid()}.{time.time_ns()}"
     env = {**(ours() if environment is None else environment), "GRIDIRON_ROW": mark.split("=")[1]}
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:     # pipes would wait for every grandchild
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:   # pipes wait for grandchildren
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env,
                                    preexec_fn=die_with_parent)
         patience, code = 0, None
@@ -88,7 +88,7 @@ def why_failed(code, said, limit):
 
 
 def end_politely():
-    """SIGTERM and SIGHUP end what runs, too."""
+    """Makes SIGTERM and SIGHUP end the running program too."""
     for s in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(s, lambda number, frame: sys.exit(128 + number))
 
@@ -96,7 +96,7 @@ def end_politely():
 # ---- the GPU ----
 
 def smi(*arguments):
-    """What nvidia-smi says, or nothing."""
+    """The output of nvidia-smi; empty when it fails."""
     try:
         r = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, errors="replace", timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -105,7 +105,7 @@ def smi(*arguments):
 
 
 def gpus():
-    """How many GPUs there are."""
+    """The number of GPUs."""
     return 8 if emulated() else sum(line.startswith("GPU ") for line in smi("-L").split("\n"))
 
 
@@ -113,19 +113,19 @@ FACTS = ["name", "driver_version", "memory.total", "memory.used", "compute_mode"
 
 
 def machine():
-    """The first GPU, as nvidia-smi describes it; {} where there is none to ask."""
+    """The first GPU, as nvidia-smi describes it; {} without nvidia-smi."""
     said = smi("-i", "0", f"--query-gpu={','.join(FACTS)}", "--format=csv,noheader,nounits").split("\n")[0].split(", ")
     return dict(zip(FACTS, said)) if len(said) == len(FACTS) else {}
 
 
 def memory_used():
-    """MiB of the first GPU that somebody holds; None: not known."""
+    """MiB of the first GPU's memory in use; None: not known."""
     said = smi("-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits").split("\n")[0]
     return int(said) if said.isdigit() else None
 
 
 def wait_for_memory(before, seconds=20):
-    """After a program was ended: waits until the GPU has its memory back; says how much is missing then, or nothing."""
+    """Waits until an ended program's GPU memory is free. Returns a text about memory still held, or ""."""
     end = time.time() + seconds
     while before is not None:
         held = memory_used()
@@ -153,7 +153,7 @@ class Watch:
 
     def __exit__(self, *_):
         if self.process:
-            late = time.time() + 10            # a short row may be over before the first line is there
+            late = time.time() + 10            # a short row may end before nvidia-smi prints its first line
             while not os.fstat(self.file.fileno()).st_size and self.process.poll() is None and time.time() < late:
                 time.sleep(0.05)
             self.process.kill()
@@ -170,7 +170,7 @@ class Watch:
 # ---- files and tables ----
 
 def write_json(path, what):
-    """Whole or not at all: who is ended meanwhile leaves the file as it was."""
+    """Writes the file whole: a process that is ended meanwhile leaves the old file."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(f"{path}.part", "w") as f:
         json.dump(what, f, indent=1)
@@ -178,7 +178,7 @@ def write_json(path, what):
 
 
 def need(build, programs):
-    """The programs of the build are there, or nvcc makes them."""
+    """Makes the programs of the build that are missing; exits where nvcc is missing too."""
     missing = [p for p in programs if not os.path.exists(f"{build}/{p}")]
     if not missing:
         return
@@ -205,7 +205,7 @@ def make_tokens(prefix, vocabulary, n):
 
 
 def last_line(text):
-    """What a program that failed said: its error line, else its last."""
+    """The error line of a failed program's output, else the last line."""
     lines = [line for line in text.strip().split("\n") if line.strip()]
     said = [line for line in lines if line.startswith("error[")]
     return (said or lines or ["it said nothing"])[-1][:300]

@@ -9,7 +9,7 @@ import argparse, json, os, platform, shutil, signal, statistics, subprocess, sys
 TOKENS = 4 * 256
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = "build/bench"
-WARM_UP = 3                          # steps before the first turn: pages are touched, code is compiled
+WARM_UP = 3                          # steps before the first turn, which touch pages and compile code
 
 
 class Program:
@@ -79,7 +79,7 @@ def measure(dtype, rounds, steps, preload):
               ("torch compiled", peer + ["--compile"], f"{FOLDER}/compiled.out", env)]
     programs = []
     try:
-        for start in starts:         # one by one, so that none warms up beside another
+        for start in starts:         # one by one: each warms up alone
             p = Program(*start)
             programs.append(p)
             p.wait_for(WARM_UP)

@@ -71,7 +71,7 @@ def main():
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
     if hasattr(torch.cpu, "_init_amx"):
-        torch.cpu._init_amx()                       # asks the kernel for tiles; False where there are none
+        torch.cpu._init_amx()                       # asks the kernel for AMX tiles; False without AMX
     model = GPT2()
     decay = [p for p in model.parameters() if p.dim() == 2]
     rest = [p for p in model.parameters() if p.dim() == 1]

@@ -1,7 +1,8 @@
-/* tiles -- a preload for PyTorch on machines whose hypervisor hides CPUID leaf 0x1D: its matmul library takes
- * the AMX tile palette from there, finds a palette of size zero and dies. Makes the CPUID instruction fault,
- * and answers in its place: leaves 0x1D and 0x1E as the architecture defines them (8 tiles of 16 rows x 64
- * bytes), all others as the machine does. Does nothing where there is no AMX or where the leaf is there.
+/* tiles -- a preload for PyTorch on machines whose hypervisor hides CPUID leaf 0x1D: PyTorch's matmul
+ * library reads the AMX tile palette from that leaf, finds a palette of size zero and dies. This library
+ * makes CPUID fault and answers for it: leaves 0x1D and 0x1E as the architecture defines them (8 tiles
+ * of 16 rows x 64 bytes), all others as the machine does. It does nothing without AMX, or where leaf
+ * 0x1D is not hidden.
  *
  *   gcc -O2 -shared -fPIC tiles.c -o tiles.so; LD_PRELOAD=./tiles.so python ...
  *
@@ -20,7 +21,7 @@ static void answer(int sig, siginfo_t *info, void *context)
     greg_t *r = ((ucontext_t *)context)->uc_mcontext.gregs;
     const unsigned char *code = (const unsigned char *)r[REG_RIP];
     (void)info;
-    if (code[0] != 0x0f || code[1] != 0xa2) {          /* a real fault: let it happen */
+    if (code[0] != 0x0f || code[1] != 0xa2) {          /* another fault, which ends the process */
         signal(sig, SIG_DFL);
         return;
     }
