@@ -108,7 +108,10 @@ static const struct { int option; const char *name; } shape_keys[] = {
 
 /* Keys that change the function but no shape: a fine-tuning run may change them on purpose. */
 static const struct { int option; const char *name; } function_keys[] = {
-    KEY(rotary_base), KEY(rotary_percent), KEY(norm_epsilon), KEY(window_size),
+    KEY(rotary_base), KEY(rotary_percent), KEY(norm_epsilon), KEY(window_size), KEY(rope_scaling),
+    KEY(rope_scaling_factor), KEY(rope_original_max_position_embeddings), KEY(rope_low_freq_factor),
+    KEY(rope_high_freq_factor), KEY(rope_attention_factor), KEY(rope_beta_fast), KEY(rope_beta_slow),
+    KEY(rope_truncate),
 };
 
 static const Config *saved_config(const json_t *state)

@@ -107,7 +107,7 @@ int checkpoint_exists(const char *path);
  * Dies with EXIT_CHECKPOINT: no checkpoint; a file missing, foreign, cut short or damaged (named, with
  * the tensor), unless cfg->on_corrupt is `previous` and an older one loads; a model of another shape,
  * with every key and tensor that differs. Weights alone under another rotary_base, rotary_percent,
- * norm_epsilon or window_size are a warning. */
+ * rope_scaling, norm_epsilon or window_size are a warning. */
 json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
                         int weights_only, char **found_dir);
 #endif

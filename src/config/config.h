@@ -158,8 +158,22 @@ Config *config_read_saved(const char *text, size_t size, const char **skipped);
 
 /* Returns 1 if the key's values in the two configurations differ in meaning. They do not if only the
  * spelling differs, or if the key has no effect: add_qkv_bias beside add_bias_linear, rotary_base
- * without rope, a window as long as the positions. */
+ * without rope, keys of another rope_scaling, a window as long as the positions. */
 int config_differs(const Config *a, const Config *b, int option);
+
+/* A key of rope_scaling. */
+typedef struct {
+    int option;
+    const char *hf;                   /* its name in Hugging Face's config.json */
+    unsigned kinds, needed;           /* sets of bits 1 << ROPE_SCALING_x: the kinds that read it, need it */
+} RopeKey;
+enum { ROPE_FACTOR, ROPE_ORIGINAL, ROPE_LOW, ROPE_HIGH, ROPE_ATTENTION, ROPE_FAST, ROPE_SLOW, ROPE_TRUNCATE,
+       ROPE_KEYS };
+extern const RopeKey rope_keys[ROPE_KEYS];
+/* The number that cosines and sines are multiplied by. */
+double config_rope_attention(const Config *c);
+/* Returns what the rules between the keys of rope_scaling find wrong, or NULL. */
+const char *config_rope_wrong(const Config *c);
 
 /* Compares a resuming run with the saved one, by what each key means. *text gets a line for each key
  * that differs and is not free: `key: saved -> now (refuse|warn)`. Returns the worst class of change. */

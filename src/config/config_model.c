@@ -20,6 +20,7 @@ static Config plain(const Config *cfg)
     c.rotary_percent = (double)(int64_t)((double)c.kv_channels * c.rotary_percent);
     if (c.position_embedding_type != POSITION_EMBEDDING_TYPE_ROPE)
         c.rotary_base = c.rotary_percent = 0;
+    config_rope_plain(&c);
     for (int i = 0; i < OPTIONS && c.num_moe_experts == CFG_ABSENT; i++)
         if (!strcmp(options[i].section, "moe"))
             option_copy(&options[i], &c, k.cfg);
@@ -95,6 +96,15 @@ static int of_corpus(int i)
            i == OPT_test_data_path || i == OPT_split;
 }
 
+/* Returns 1 for a key of rope_scaling. A kind that is given replaces all of them. */
+static int of_scaling(int option)
+{
+    int found = 0;
+    for (int i = 0; i < ROPE_KEYS; i++)
+        found |= rope_keys[i].option == option;
+    return found;
+}
+
 static int left_out(const Check *k, int i) { return !k->seen[i] || option_absent(&options[i], k->cfg); }
 
 const char *config_other_model(const Check *k, const Config *saved)
@@ -116,11 +126,12 @@ void config_take(Check *k, const Config *saved, int alone, ConfigUse use)
 {
     Config *c = k->cfg;
     int positions = left_out(k, OPT_max_position_embeddings), corpus = 0;
+    int scaling = !left_out(k, OPT_rope_scaling);
     for (int i = 0; i < OPTIONS; i++)
         corpus |= of_corpus(i) && i != OPT_split && !left_out(k, i);
     for (int i = 0; i < OPTIONS; i++)
         if ((of_model(i) || (alone && of_reading(i, use & USE_DATA) && !(corpus && of_corpus(i)))) &&
-            left_out(k, i) && saved->given[i]) {
+            left_out(k, i) && saved->given[i] && !(scaling && of_scaling(i))) {
             option_copy(&options[i], c, saved);
             k->seen[i] = 1;
         }

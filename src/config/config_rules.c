@@ -145,6 +145,7 @@ static void rules_model(Check *k)
          c->position_embedding_type == POSITION_EMBEDDING_TYPE_ROPE && (turned < 2 || turned % 2),
          "rope turns int(%ld kv_channels x %g) = %ld columns of a head, which must be even and at least 2",
          c->kv_channels, c->rotary_percent, turned);
+    rules_rope(k);
 }
 
 /* Checks the sizes that the tensor group and the context group cut. */

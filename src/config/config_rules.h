@@ -44,6 +44,12 @@ int rules_smallest_world(const Config *c);
 /* Rules about the pipeline; fills the layers of every virtual stage. */
 void rules_pipeline(Check *k);
 
+/* config_rope.c: rules about rope_scaling and its keys. */
+void rules_rope(Check *k);
+/* Sets the keys that the kind of rope_scaling does not read to their defaults, and an absent attention
+ * factor to its number. */
+void config_rope_plain(Config *c);
+
 /* config_pairs.c: rules about two settings that exclude or need each other. */
 void rules_pairs(Check *k);
 #endif

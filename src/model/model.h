@@ -191,7 +191,7 @@ typedef struct Model {
     ModelSlots slots;
     ModelOffload offload;
     Arena scratch;
-    Mat rope;                  /* real [P, rot] = (cos | sin); no rows without rotary embedding */
+    Mat rope;                  /* real [P, rot] = (cos | sin) x attention factor; no rows without rope */
     int split;                 /* bool: the schedule splits the backward in D and W */
     struct { int ln, attn, mlp; } keep;    /* bool: F keeps this; 0: selective recompute remakes it */
     ModelFp8 fp8;
@@ -212,11 +212,12 @@ typedef struct { size_t fd, fw, dw, scratch, window_d, window_w; } ModelBytes;
  *   slots        in      [SLOT_KINDS] how many slots of each lifetime
  *   split        in      bool: D and W apart
  *   recast       in      the last layers of this rank that go without copies of FP8 weights
+ *   length       in      positions of a sequence: rope_scaling dynamic goes by it
  *   run, mapped  in/out  arenas that memory comes from; may only count
  *   bytes        in      model_peaks of a counting run of the same lists; zeros to count */
 void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape, Device *dev,
-                Params *params, const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *mapped,
-                const ModelBytes *bytes);
+                Params *params, const int slots[SLOT_KINDS], int split, int recast, int64_t length,
+                Arena *run, Arena *mapped, const ModelBytes *bytes);
 void model_close(Model *m);
 ModelBytes model_peaks(const Model *m);
 
@@ -254,6 +255,12 @@ Dropout model_dropout(const Model *m, const Pass *p, int site, int layer);
 void model_keep_mask(const Model *m, const Pass *p);
 /* First of the T rows that this rank has. */
 int64_t model_row0(const Model *m);
+
+/* rope.c: angles of the rotary columns. rates [n/2]: radians a position, of pairs of columns, for
+ * sequences of `length` positions. */
+void rope_rates(const Config *c, int64_t n, int64_t length, double *rates);
+/* Makes the table Model.rope. */
+void rope_open(Model *m, int64_t length, Arena *run);
 
 /* Embedding: x [R,H] from the tokens. */
 void embedding_fwd(Model *m, const Pass *p, int part, Mat x);

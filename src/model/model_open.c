@@ -83,31 +83,6 @@ static int recomputes(const Config *c, const char *module)
     return 0;
 }
 
-static void make_rope(Model *m, Arena *run)
-{
-    const Config *c = m->cfg;
-    if (c->position_embedding_type != POSITION_EMBEDDING_TYPE_ROPE)
-        return;
-    int64_t rot = (int64_t)((double)m->dim.D * c->rotary_percent), half = rot / 2;
-    m->rope = mat_take(run, c->max_position_embeddings, rot, m->dim.real);
-    if (!m->rope.p)
-        return;
-    void *table = xcalloc(1, mat_bytes(m->rope));
-    for (int64_t p = 0; p < m->rope.rows; p++)
-        for (int64_t i = 0; i < half; i++) {
-            double angle = (double)p * pow(c->rotary_base, -2.0 * (double)i / (double)rot);
-            if (m->dim.real == F64) {
-                double *row = (double *)table + p * rot;
-                row[i] = cos(angle), row[half + i] = sin(angle);
-            } else {
-                float *row = (float *)table + p * rot;
-                row[i] = (float)cos(angle), row[half + i] = (float)sin(angle);
-            }
-        }
-    m->dev->put(m->dev, m->rope.p, table, mat_bytes(m->rope));
-    free(table);
-}
-
 static Arena slot_arena(Arena *run, const char *name, size_t bytes)
 {
     return (Arena){.name = name, .size = bytes, .base = arena_take(run, bytes)};
@@ -168,8 +143,8 @@ static ModelDims dims_of(const Params *p)
 }
 
 void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape, Device *dev, Params *params,
-                const int slots[SLOT_KINDS], int split, int recast, Arena *run, Arena *mapped,
-                const ModelBytes *bytes)
+                const int slots[SLOT_KINDS], int split, int recast, int64_t length, Arena *run,
+                Arena *mapped, const ModelBytes *bytes)
 {
     int tp = grid->size[AXIS_TP];
     *m = (Model){.cfg = cfg, .grid = grid, .dev = dev, .params = params, .data = &params->data,
@@ -182,7 +157,7 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
     m->keep.attn = !recomputes(cfg, "core_attn");
     m->keep.mlp = !recomputes(cfg, "mlp");
     open_chunks(m, shape);
-    make_rope(m, run);
+    rope_open(m, length, run);
     m->sums = arena_take(run, MODEL_SUMS * sizeof *m->sums);
     precision_open(m, recast, run);
     open_slots(m, slots, run, bytes);

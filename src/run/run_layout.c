@@ -101,7 +101,8 @@ void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
         optimizer_open(&r->opt, c, &r->params, dev, run);
     mem->optimizer += grown(run, &before);
     model_open(&r->model, c, &r->grid, &r->plan.shape, dev, &r->params, slots, lists_split(c, &r->plan.shape),
-               r->plan.fp8_recast, run, mapped, bytes);
+               r->plan.fp8_recast, r->generation.kv_length ? r->generation.kv_length : c->seq_length, run,
+               mapped, bytes);
     mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.slots.nfw * (int64_t)bytes->fw +
                        slots[SLOT_DW] * (int64_t)bytes->dw + 2 * (int64_t)(bytes->window_d + bytes->window_w);
     mem->buffers = grown(run, &before) - mem->activations;

@@ -61,6 +61,8 @@ static void test_typos(void)
                                             {"layernorm_epsilon", "norm_epsilon"},
                                             {"rms_norm_eps", "norm_epsilon"},
                                             {"rope_theta", "rotary_base"},
+                                            {"low_freq_factor", "rope_low_freq_factor"},
+                                            {"use_rope_scaling", "rope_scaling"},
                                             {"intermediate_size", "ffn_hidden_size"},
                                             {"bf16", "params_dtype"},
                                             {"learning_rate", "lr"},

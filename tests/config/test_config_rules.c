@@ -154,6 +154,34 @@ static const struct { const char *args; int world; const char *says; int n;
     {"max_position_embeddings=31", 1, "max_position_embeddings: 31 is below seq_length 32"},
     {"position_embedding_type=rope|rotary_percent=0.2", 1,
      "rotary_percent: rope turns int(16 kv_channels x 0.2) = 3"},
+    {"rope_scaling=linear|rope_scaling_factor=2", 1,
+     "rope_scaling: linear scales rotary angles, which only position_embedding_type rope has"},
+    {"position_embedding_type=rope|rope_scaling=linear", 1,
+     "rope_scaling_factor: missing; rope_scaling linear needs it"},
+    {"position_embedding_type=rope|rope_scaling=linear|rope_scaling_factor=2", 1, NULL},
+    {"position_embedding_type=rope|rope_scaling=linear|rope_scaling_factor=0.5", 1,
+     "rope_scaling_factor: 0.5 is not in [1, 1e6]"},
+    {"position_embedding_type=rope|rope_scaling_factor=2", 1,
+     "rope_scaling_factor: rope_scaling none does not read it; leave it out, or use linear, dynamic, yarn, "
+     "llama3"},
+    {"position_embedding_type=rope|rope_scaling=dynamic|rope_scaling_factor=2", 1,
+     "rope_original_max_position_embeddings: missing; rope_scaling dynamic needs it"},
+    {"position_embedding_type=rope|rope_scaling=dynamic|rope_scaling_factor=2|"
+     "rope_original_max_position_embeddings=16|kv_channels=2", 1,
+     "rope_scaling: dynamic needs heads with at least 4 columns that turn"},
+    {"position_embedding_type=rope|rope_scaling=dynamic|rope_scaling_factor=2|"
+     "rope_original_max_position_embeddings=16|rotary_percent=0.25", 1, NULL},
+    {"position_embedding_type=rope|rope_scaling=yarn|rope_scaling_factor=2|"
+     "rope_original_max_position_embeddings=16|rope_beta_fast=1|rope_beta_slow=2", 1,
+     "rope_beta_slow: 2 is above rope_beta_fast 1"},
+    {"position_embedding_type=rope|rope_scaling=yarn|rope_scaling_factor=2|"
+     "rope_original_max_position_embeddings=16|rope_high_freq_factor=8", 1,
+     "rope_high_freq_factor: rope_scaling yarn does not read it; leave it out, or use llama3"},
+    {"position_embedding_type=rope|rope_scaling=llama3|rope_scaling_factor=8|"
+     "rope_original_max_position_embeddings=16", 1, NULL},
+    {"position_embedding_type=rope|rope_scaling=llama3|rope_scaling_factor=8|"
+     "rope_original_max_position_embeddings=16|rope_low_freq_factor=4", 1,
+     "rope_low_freq_factor: 4 is not below rope_high_freq_factor 4"},
     {"num_attention_heads=1024|kv_channels=128", 1,
      "num_attention_heads: 1024 heads of 128 kv_channels make rows of 131072, "
      "more than 65536; use at most 512 heads"},

@@ -23,9 +23,16 @@ static void change_field(const Option *o, Config *c)
 /* Whether a key changes nothing in a model without rope and experts and with biases everywhere. */
 static int idle(int option)
 {
-    return option == OPT_rotary_base || option == OPT_rotary_percent || option == OPT_add_qkv_bias ||
+    return (option >= OPT_rotary_base && option <= OPT_rope_truncate) || option == OPT_add_qkv_bias ||
            (!strcmp(options[option].section, "moe") && option != OPT_num_moe_experts);
 }
+
+#define LLAMA3                                                                                               \
+    "position_embedding_type=rope|rope_scaling=llama3|rope_scaling_factor=8|"                                \
+    "rope_original_max_position_embeddings=8"
+#define YARN                                                                                                 \
+    "position_embedding_type=rope|rope_scaling=yarn|rope_scaling_factor=1|"                                  \
+    "rope_original_max_position_embeddings=8"
 
 /* base: arguments of a run. more: arguments added to them. key: the first key of the run that `more`
  * changes; NULL: `more` changes nothing. */
@@ -43,6 +50,18 @@ static void test_meaning(void)
         {"position_embedding_type=rope", "rotary_base=5000", "rotary_base"},
         {"position_embedding_type=rope", "rotary_percent=0.5", "rotary_percent"},
         {"position_embedding_type=rope", "max_position_embeddings=64", NULL},
+        {"position_embedding_type=rope", "rope_beta_fast=32|rope_truncate=true", NULL},
+        {LLAMA3, "rope_low_freq_factor=1|rope_high_freq_factor=4", NULL},
+        {LLAMA3, "rope_scaling_factor=4", "rope_scaling_factor"},
+        {LLAMA3, "rope_original_max_position_embeddings=16", "rope_original_max_position_embeddings"},
+        {LLAMA3, "rope_low_freq_factor=2", "rope_low_freq_factor"},
+        {LLAMA3, "rope_high_freq_factor=2", "rope_high_freq_factor"},
+        {YARN, "rope_attention_factor=1", NULL},
+        {YARN, "rope_attention_factor=1.1", "rope_attention_factor"},
+        {YARN, "rope_beta_fast=16", "rope_beta_fast"},
+        {YARN, "rope_beta_slow=2", "rope_beta_slow"},
+        {YARN, "rope_truncate=false", "rope_truncate"},
+        {YARN, "rope_scaling=llama3", "rope_scaling"},
         {"", "max_position_embeddings=64", "max_position_embeddings"},
         {"", "window_size=32", NULL},
         {"", "window_size=31", "window_size"},
