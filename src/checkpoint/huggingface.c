@@ -1,12 +1,7 @@
 /* huggingface -- families, tensor names, and config.json read and written */
 #define _GNU_SOURCE
-#include "huggingface.h"
-#include <inttypes.h>
-#include <math.h>
-#include <stdarg.h>
+#include "hf_json.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Defaults of the configuration classes of transformers 4 and 5; ends with type NULL. */
 static const HfFamily hf_families[] = {
@@ -39,21 +34,6 @@ static const struct { int activation; const char *name; } activations[] = {
 static int has_activation(const HfFamily *f, size_t i)
 {
     return act_gated((ActKind)activations[i].activation) != f->gpt2;
-}
-
-/* ---- lists of reasons, "; " between them */
-
-__attribute__((format(printf, 2, 3))) static void because(char why[WHY], const char *fmt, ...)
-{
-    size_t used = strlen(why);
-    va_list ap;
-    va_start(ap, fmt);
-    if (used && used + 2 < WHY) {
-        memcpy(why + used, "; ", 3);
-        used += 2;
-    }
-    vsnprintf(why + used, WHY - used, fmt, ap);
-    va_end(ap);
 }
 
 /* ---- which family */
@@ -159,51 +139,6 @@ void hf_transpose(void *dst, const void *src, int64_t rows, int64_t cols, size_t
 
 /* ---- config.json, reading */
 
-typedef struct { const json_t *j; char *why; } In;
-
-static const json_t *get(const In *in, const char *key)
-{
-    const json_t *v = json_object_get(in->j, key);
-    return json_is_null(v) ? NULL : v;
-}
-
-/* A whole number of at least `low`. absent: the value of a missing key; < 0: the key must be there. */
-static int64_t whole(const In *in, const char *key, int64_t absent, int64_t low)
-{
-    const json_t *v = get(in, key);
-    if (!v && absent < 0)
-        because(in->why, "%s is missing", key);
-    else if (v && (!json_is_integer(v) || json_integer_value(v) < low || json_integer_value(v) > INT32_MAX))
-        because(in->why, "%s is not a whole number of at least %" PRId64, key, low);
-    else
-        return v ? json_integer_value(v) : absent;
-    return 1;
-}
-
-static double real(const In *in, const char *key, double absent)
-{
-    const json_t *v = get(in, key);
-    if (v && (!json_is_number(v) || !(json_number_value(v) >= 0)))
-        because(in->why, "%s is not a number >= 0", key);
-    return v ? json_number_value(v) : absent;
-}
-
-static int flag(const In *in, const char *key, int absent)
-{
-    const json_t *v = get(in, key);
-    if (v && !json_is_boolean(v))
-        because(in->why, "%s is not true or false", key);
-    return v ? json_is_true(v) : absent;
-}
-
-static const char *text(const In *in, const char *key, const char *absent)
-{
-    const json_t *v = get(in, key);
-    if (v && !json_is_string(v))
-        because(in->why, "%s is not a text", key);
-    return json_is_string(v) ? json_string_value(v) : absent;
-}
-
 /* Refuses other values of settings that would change the function and that the model does not have. */
 static void refuse(const In *in, const HfFamily *f)
 {
@@ -218,28 +153,6 @@ static void refuse(const In *in, const HfFamily *f)
         because(in->why, "quantization_config");
     if (!f->gpt2 && real(in, "partial_rotary_factor", 1) != 1)
         because(in->why, "partial_rotary_factor %g", real(in, "partial_rotary_factor", 1));
-}
-
-/* The base of the rotary angles, from rope_parameters, rope_scaling or rope_theta. Refuses every rope
- * type but the default one. */
-static double rotary_base(const In *in)
-{
-    double base = real(in, "rope_theta", 10000);
-    for (int old = 0; old < 2; old++) {
-        const char *key = old ? "rope_scaling" : "rope_parameters";
-        In rope = {get(in, key), in->why};
-        if (!rope.j)
-            continue;
-        const char *type = text(&rope, "rope_type", text(&rope, "type", "default"));
-        if (!json_is_object(rope.j))
-            because(in->why, "%s is not an object", key);
-        if (strcmp(type, "default"))
-            because(in->why, "%s of type %.40s", key, type);
-        if (real(&rope, "partial_rotary_factor", 1) != 1)
-            because(in->why, "partial_rotary_factor %g", real(&rope, "partial_rotary_factor", 1));
-        base = real(&rope, "rope_theta", base);
-    }
-    return base;
 }
 
 /* The window of every layer; 0: none. Refuses a model whose layers differ. */
@@ -337,6 +250,7 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
         because(why, "n_embd %" PRId64 " is not a multiple of n_head %" PRId64, hidden, heads);
     if (!g && dim % 2)
         because(why, "head_dim %" PRId64 " is odd", dim);
+    HfRope rope = g ? (HfRope){.base = 10000} : hf_read_rope(&in, positions);
     char *yaml = xasprintf(
         "model:\n  num_layers: %" PRId64 "\n  hidden_size: %" PRId64 "\n  ffn_hidden_size: %" PRId64 "\n"
         "  num_attention_heads: %" PRId64 "\n  num_query_groups: %" PRId64 "\n  kv_channels: %" PRId64 "\n"
@@ -344,20 +258,23 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
         "  position_embedding_type: %s\n  rotary_base: %.17g\n  normalization: %s\n  norm_epsilon: %.17g\n"
         "  activation: %s\n  add_bias_linear: %s\n  add_qkv_bias: %s\n  qk_layernorm: %s\n"
         "  untie_embeddings_and_output_weights: %s\n  hidden_dropout: %.17g\n  attention_dropout: %.17g\n"
-        "  init_method_std: %.17g\n  window_size: %" PRId64 "\nprecision:\n  params_dtype: %s\n",
+        "  init_method_std: %.17g\n  window_size: %" PRId64 "\n%sprecision:\n  params_dtype: %s\n",
         layers, hidden, whole(&in, g ? "n_inner" : "intermediate_size", g ? 4 * hidden : -1, 1), heads,
         groups, dim, positions, positions, whole(&in, "vocab_size", -1, 1), g ? "learned_absolute" : "rope",
-        g ? 10000 : rotary_base(&in), g ? "LayerNorm" : "RMSNorm",
+        rope.base, g ? "LayerNorm" : "RMSNorm",
         real(&in, g ? "layer_norm_epsilon" : "rms_norm_eps", g ? 1e-5 : 1e-6), activation(&in, f),
         g ? "true" : "false", f->add_qkv_bias ? "true" : "false", f->qk_layernorm ? "true" : "false",
         flag(&in, "tie_word_embeddings", g) ? "false" : "true", g ? real(&in, "resid_pdrop", 0.1) : 0.0,
         real(&in, g ? "attn_pdrop" : "attention_dropout", g ? 0.1 : 0), real(&in, "initializer_range", 0.02),
-        g ? 0 : window(&in, f, layers), params_dtype(&in));
+        g ? 0 : window(&in, f, layers), rope.scaling ? rope.scaling : "", params_dtype(&in));
     const Config *cfg = config_read_saved(yaml, strlen(yaml), &skipped);
     free(yaml);
+    free(rope.scaling);
     BUG_ON(!cfg);
     if (*skipped)
         because(why, "%.300s", skipped);
+    if (!why[0] && config_rope_wrong(cfg))
+        because(why, "%.200s", config_rope_wrong(cfg));
     return why[0] ? NULL : cfg;
 }
 
@@ -398,6 +315,7 @@ json_t *hf_write_config(const Config *c, const HfFamily *f, Dtype type, const js
                          (json_int_t)c->max_position_embeddings, "rms_norm_eps", c->norm_epsilon,
                          "attention_dropout", c->attention_dropout, "rope_theta", c->rotary_base,
                          "rope_parameters", "rope_type", "default", "rope_theta", c->rotary_base);
+        hf_write_rope(more, c);
         if (f->window || f->window_switch)
             json_object_set_new(more, "sliding_window",
                                 c->window_size ? json_integer(c->window_size) : json_null());

@@ -244,17 +244,81 @@ static void windows(void)
     }
 }
 
+/* rope_scaling in its forms, each with the lines of config.yaml that it means; and out and in again. */
+static void rope_scaling(void)
+{
+    static const struct { const char *edit; int kind; double factor; int64_t original; double attention;
+    } t[] = {
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}", ROPE_SCALING_LINEAR, 2, CFG_ABSENT, 1},
+        {"{\"rope_parameters\": {\"rope_type\": \"dynamic\", \"factor\": 2.5}}",
+         ROPE_SCALING_DYNAMIC, 2.5, 19, 1},
+        {"{\"rope_scaling\": {\"type\": \"yarn\", \"original_max_position_embeddings\": 4}}",
+         ROPE_SCALING_YARN, 4.75, 4, 1.155814461804655},
+        {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2.0, \"finetuned\": true}}",
+         ROPE_SCALING_YARN, 2, 19, 1.0693147180559945},
+        {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"mscale\": 0.707, "
+         "\"mscale_all_dim\": 1.0, \"beta_fast\": 16}, \"original_max_position_embeddings\": 7}",
+         ROPE_SCALING_YARN, 40, 7, 0.9210423553163399},
+        {"{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, \"attention_factor\": 1.5, "
+         "\"mscale\": 1}}",
+         ROPE_SCALING_YARN, 2, 19, 1.5},
+        {"{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 1.0, "
+         "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8}}",
+         ROPE_SCALING_LLAMA3, 8, 8, 1},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        const HfFamily *f;
+        const Config *c = imported(variant("llama", t[i].edit));
+        for (int again = 0; c && again < 2; again++) {
+            CHECK(c->rope_scaling == t[i].kind && c->rope_scaling_factor == t[i].factor &&
+                      c->rope_original_max_position_embeddings == t[i].original &&
+                      fabs(config_rope_attention(c) - t[i].attention) < 1e-14, "%s: %d, %g, %ld, %.17g",
+                  t[i].edit, c->rope_scaling, c->rope_scaling_factor,
+                  c->rope_original_max_position_embeddings, config_rope_attention(c));
+            json_t *j = hf_write_config(c, hf_family(c, NULL, why), F32, NULL);
+            json_t *v4 = json_object_get(j, "rope_scaling"), *v5 = json_object_get(j, "rope_parameters");
+            CHECK(json_object_get(v5, "rope_theta") && json_object_size(v5) == json_object_size(v4) + 1, "%s",
+                  t[i].edit);
+            c = hf_read_config(j, &f, why);
+            CHECK(c, "%s: %s", t[i].edit, why);
+            json_object_del(j, again ? "rope_scaling" : "rope_parameters");      /* each alone says all */
+            const Config *one = hf_read_config(j, &f, why);
+            for (int k = OPT_rope_scaling; c && one && k <= OPT_rope_truncate; k++)
+                CHECK(!config_differs(c, one, k), "%s: option %d", t[i].edit, k);
+            json_decref(j);
+        }
+    }
+}
+
 static void refusals(void)
 {
     static const struct { const char *family, *edit, *word;
     } t[] = {
         {"llama", "{\"model_type\": \"mixtral\"}", "model_type mixtral"},
         {"llama", "{\"model_type\": \"ABSENT\"}", "model_type is missing"},
-        {"llama", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}",
-         "rope_scaling of type linear"},
-        {"llama", "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 5e5}}",
-         "rope_parameters of type llama3"},
-        {"mistral", "{\"rope_parameters\": {\"rope_type\": \"yarn\"}}", "rope_parameters of type yarn"},
+        {"llama", "{\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2.0}}",
+         "rope_scaling of type longrope (this build knows default, linear, dynamic, yarn and llama3)"},
+        {"llama", "{\"rope_scaling\": {\"type\": \"linear\"}}", "rope_scaling.factor is missing"},
+        {"llama", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}}", "rope_scaling_factor"},
+        {"llama", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": \"2\"}}", "factor is not a number"},
+        {"llama", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0, \"mrope_section\": [1]}}",
+         "rope_scaling has mrope_section"},
+        {"llama", "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 5e5, \"factor\": 8.0}}",
+         "rope_parameters.low_freq_factor is missing; rope_parameters.high_freq_factor is missing"},
+        {"llama",
+         "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 4, "
+         "\"high_freq_factor\": 1, \"original_max_position_embeddings\": 8}}",
+         "rope_low_freq_factor: 4 is not below rope_high_freq_factor 1"},
+        {"llama",
+         "{\"rope_parameters\": {\"rope_type\": \"default\"}, \"rope_scaling\": {\"type\": \"linear\", "
+         "\"factor\": 2.0}}",
+         "rope_scaling of type linear beside rope_parameters of type default"},
+        {"mistral",
+         "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2.0, "
+         "\"original_max_position_embeddings\": 8.5}}",
+         "original_max_position_embeddings is not a whole number"},
+        {"mistral", "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"yarn\"}}}",
+         "rope_parameters has full_attention"},
         {"llama", "{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor 0.5"},
         {"llama", "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}", "partial_rotary_factor 0.25"},
         {"llama", "{\"attention_bias\": true}", "attention_bias"},
@@ -352,7 +416,10 @@ static void odd_values(void)
                                       "[]",
                                       "[1]",
                                       "{}",
-                                      "{\"rope_type\": 3}"};
+                                      "{\"rope_type\": 3}",
+                                      "{\"type\": \"llama3\", \"factor\": []}",
+                                      "{\"type\": \"yarn\", \"factor\": 1e300}",
+                                      "{\"type\": \"yarn\", \"factor\": 2, \"beta_slow\": 0}"};
     static const char *const names[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
     int refused = 0, accepted = 0;
     for (size_t f = 0; f < 5; f++) {
@@ -423,6 +490,9 @@ static void families(void)
         {llama, "  window_size: 4\n", NULL, "mistral", NULL},
         {llama, "  window_size: 4\n", "llama", "mistral", NULL},
         {llama, "  rotary_percent: 0.5\n", NULL, NULL, "rotary_percent"},
+        {llama, "  rope_scaling: linear\n  rope_scaling_factor: 4\n", NULL, "llama", NULL},
+        {llama, "  rope_scaling: yarn\n  rope_scaling_factor: 4\n  rope_original_max_position_embeddings: 2\n"
+                "  rope_attention_factor: 1.25\n  rope_truncate: false\n", "mistral", "mistral", NULL},
         {llama, "  add_qkv_bias: true\n  qk_layernorm: true\n", NULL, NULL, "qk_layernorm"},
         {gpt2, "", NULL, "gpt2", NULL},
         {gpt2, "  untie_embeddings_and_output_weights: true\n", NULL, "gpt2", NULL},
@@ -482,6 +552,7 @@ int main(void)
     families();
     same_meaning();
     windows();
+    rope_scaling();
     refusals();
     odd_values();
     exporting();
