@@ -3,6 +3,7 @@
 
     corpus.bin, corpus.idx     a Megatron corpus of seven documents, 61 token ids (all families)
     FAMILY/                    a Hugging Face directory: a tiny model of odd sizes, F32 weights of order one
+    rope_rates.txt             frequencies of rope_scaling in many settings, which tests/model/test_rope compares
     FAMILY.safetensors         what the trainer must compute from the two, F64:
         tokens, labels         [4, 17] I64, the first global batch in the order Megatron's rules give
         loss, logits, grad.*   of that batch, in Hugging Face's names and shapes
@@ -14,7 +15,7 @@ this script; continuous integration needs only the files.
 
 Three things are worked out twice, so that a mistake in one place shows here and not as a wrong golden:
 transformers keeps norms, softmax and rotary tables in fp32 even in an fp64 model, so its code runs here with
-every mention of float32 meaning float64, and a second implementation of the five models, written below from
+every mention of float32 meaning float64, and a second implementation of the models, written below from
 the papers' formulas, must agree to 1e-13; the learning rates are checked against values computed by
 Megatron's own scheduler class; the sample order comes from numpy's RandomState, the generator Megatron uses.
 
@@ -57,6 +58,26 @@ FAMILIES = {
         vocab_size=VOCAB, hidden_size=20, intermediate_size=34, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, head_dim=10, max_position_embeddings=32, rms_norm_eps=1e-6,
         tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 1000003.0})),
+    # RoPE for sequences longer than the original length. llama3: the shape of Llama 3.1; of its four frequencies
+    # one stays, one is interpolated, two are divided by the factor. yarn: its ramp starts between two columns.
+    "llama3": (106, 0.7, transformers.LlamaConfig(
+        vocab_size=VOCAB, hidden_size=16, intermediate_size=28, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=48, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "llama3", "rope_theta": 11.0, "factor": 4.0, "low_freq_factor": 0.75,
+                         "high_freq_factor": 1.5, "original_max_position_embeddings": 12})),
+    "linear": (107, 0.55, transformers.LlamaConfig(
+        vocab_size=VOCAB, hidden_size=12, intermediate_size=22, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=18, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "linear", "rope_theta": 101.0, "factor": 2.25})),
+    "dynamic": (108, 0.6, transformers.MistralConfig(
+        vocab_size=VOCAB, hidden_size=12, intermediate_size=22, num_hidden_layers=1, num_attention_heads=3,
+        num_key_value_heads=3, head_dim=6, max_position_embeddings=7, rms_norm_eps=1e-6, sliding_window=None,
+        tie_word_embeddings=False, rope_parameters={"rope_type": "dynamic", "rope_theta": 103.0, "factor": 3.5})),
+    "yarn": (109, 0.67, transformers.Qwen3Config(
+        vocab_size=VOCAB, hidden_size=12, intermediate_size=22, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=12, max_position_embeddings=24, rms_norm_eps=1e-6, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 29.0, "factor": 3.0, "beta_fast": 1.1, "beta_slow": 0.3,
+                         "original_max_position_embeddings": 8, "truncate": False})),
 }
 
 
@@ -200,6 +221,34 @@ def second_gpt2(c, w, tokens):
     return norm(x, "ln_f") @ w["wte.weight"].T
 
 
+def second_rates(p, positions, dim, length):
+    """Radians a position of each pair of columns, and what queries and keys are multiplied by."""
+    kind, base, factor = p["rope_type"], p["rope_theta"], p.get("factor", 1)
+    if kind == "dynamic" and length > positions:                # NTK-aware: the base grows with the text
+        base *= (factor * length / positions - factor + 1) ** (dim / (dim - 2))
+    rates = [base ** (-2 * i / dim) for i in range(dim // 2)]
+    if kind in ("default", "dynamic"):
+        return rates, 1
+    if kind == "linear":                                        # arXiv:2306.15595
+        return [r / factor for r in rates], 1
+    turns = [p["original_max_position_embeddings"] * r / (2 * math.pi) for r in rates]
+    if kind == "llama3":
+        low, high = p["low_freq_factor"], p["high_freq_factor"]
+        keep = [0 if t < low else 1 if t > high else (t - low) / (high - low) for t in turns]
+        return [r * k + r / factor * (1 - k) for r, k in zip(rates, keep)], 1
+    assert kind == "yarn"                                       # arXiv:2309.00071, the ramp over columns
+    def column(n):
+        return dim / 2 * math.log(p["original_max_position_embeddings"] / (2 * math.pi * n), base)
+    first, last = column(p.get("beta_fast") or 32), column(p.get("beta_slow") or 1)
+    if p.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dim - 1)
+    last += 0.001 * (first == last)                             # a ramp of no width is a step
+    keep = [1 - min(max((i - first) / (last - first), 0), 1) for i in range(dim // 2)]
+    grow = p.get("attention_factor") or 1 + math.log(factor) / 10
+    return [r * k + r / factor * (1 - k) for r, k in zip(rates, keep)], grow
+
+
 def second_llama(c, w, tokens):
     dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
 
@@ -211,11 +260,11 @@ def second_llama(c, w, tokens):
         return y + w[name + ".bias"] if name + ".bias" in w else y
 
     def rotate(x):
-        """Feature i of the first half and of the second are a pair, turned by position / theta^(2i/dim)."""
+        """Feature i of the first half and of the second are a pair, turned by position x rate i."""
         half = dim // 2
-        rate = c.rope_parameters["rope_theta"] ** (-2 * torch.arange(half, dtype=x.dtype) / dim)
-        angle = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * rate
-        a, b = x[..., :half], x[..., half:]
+        rate, grow = second_rates(c.rope_parameters, c.max_position_embeddings, dim, x.shape[2])
+        angle = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * torch.tensor(rate, dtype=x.dtype)
+        a, b = grow * x[..., :half], grow * x[..., half:]
         return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
 
     x = w["model.embed_tokens.weight"][tokens]
@@ -301,9 +350,10 @@ def write_model(directory, family, config, weights):
     path = os.path.join(directory, "config.json")
     with open(path) as f:
         c = json.load(f)
-    if family == "llama":                                       # llama's config.json is as transformers 4 wrote it
-        c["rope_theta"] = c.pop("rope_parameters")["rope_theta"]
-        c["rope_scaling"] = None
+    if family in ("llama", "linear"):                           # config.json as transformers 4 wrote it
+        rope = c.pop("rope_parameters")
+        c["rope_theta"] = rope["rope_theta"]
+        c["rope_scaling"] = {"type": "linear", "factor": rope["factor"]} if "factor" in rope else None
         c["torch_dtype"] = c.pop("dtype")
         del c["head_dim"]
     if family == "gpt2":                                        # gpt2 is as on the Hub: names without prefix, with masks
@@ -315,6 +365,51 @@ def write_model(directory, family, config, weights):
     with open(path, "w") as f:
         json.dump(c, f, indent=2, sort_keys=True)
         f.write("\n")
+
+
+# Settings of rope_rates.txt, beside base, head size and length of the text: lengths on both sides of the original one,
+# heads that turn in part, ramps cut at either end, empty ramps, and the models that are met most.
+LLAMA31 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+               original_max_position_embeddings=8192)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
+RATES = [
+    (500000.0, 128, 131072, LLAMA31), (500000.0, 64, 131072, dict(LLAMA31, factor=32.0)),
+    (10007.0, 24, 9, dict(LLAMA31, low_freq_factor=0.5, high_freq_factor=30.0, original_max_position_embeddings=900)),
+    (10007.0, 24, 9, dict(LLAMA31, partial_rotary_factor=0.25, original_max_position_embeddings=40)),
+    (10007.0, 16, 99, dict(rope_type="linear", factor=2.5)),
+    (10007.0, 20, 99, dict(rope_type="linear", factor=1.0, partial_rotary_factor=0.3)),
+    (10007.0, 16, 63, dict(rope_type="dynamic", factor=2.5)), (10007.0, 16, 64, dict(rope_type="dynamic", factor=2.5)),
+    (10007.0, 16, 65, dict(rope_type="dynamic", factor=2.5)), (10007.0, 16, 640, dict(rope_type="dynamic", factor=1.0)),
+    (10007.0, 16, 900, dict(rope_type="dynamic", factor=8.0, partial_rotary_factor=0.25)),
+    (1000000.0, 128, 131072, dict(YARN, original_max_position_embeddings=32768)),
+    (10007.0, 32, 99, YARN), (10007.0, 32, 99, dict(YARN, truncate=False)), (10007.0, 32, 99, dict(YARN, factor=1.0)),
+    (10007.0, 48, 99, dict(YARN, partial_rotary_factor=0.5, beta_fast=4.0, beta_slow=0.25)),
+    (10007.0, 32, 99, dict(YARN, attention_factor=0.75, beta_fast=2.0, beta_slow=2.0)),
+    (10007.0, 32, 99, dict(YARN, beta_fast=2.0, beta_slow=2.0, truncate=False)),
+    (7.0, 8, 99, dict(YARN, original_max_position_embeddings=65536)),         # a ramp that ends before it starts
+]
+
+
+def make_rates():
+    """rope_rates.txt: settings by the trainer's names, the attention factor, radians a position of every pair."""
+    ours = dict(rope_type="rope_scaling", factor="rope_scaling_factor", partial_rotary_factor="rotary_percent")
+    with open(os.path.join(HERE, "rope_rates.txt"), "w") as f:
+        for base, dim, length, rope in RATES:
+            config = transformers.LlamaConfig(
+                hidden_size=dim, num_attention_heads=1, head_dim=dim, max_position_embeddings=64,
+                rope_parameters=dict(rope, rope_theta=base))
+            with everything_f64():
+                rates, attention = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[rope["rope_type"]](
+                    config, seq_len=length)
+            turning = int(dim * rope.get("partial_rotary_factor", 1))
+            second, grow = second_rates(rope | {"rope_theta": base}, 64, turning, length)
+            assert np.allclose(rates, second, rtol=1e-14, atol=0) and abs(attention - grow) < 1e-15, rope
+            settings = {ours.get(k, "rope_" + k): str(v).lower() for k, v in rope.items()}
+            if rope["rope_type"] == "dynamic":
+                settings["rope_original_max_position_embeddings"] = 64
+            f.write(f"length={length} rotary_base={base} kv_channels={dim} " +
+                    " ".join(f"{k}={v}" for k, v in settings.items()) +
+                    " : " + " ".join(repr(float(x)) for x in [attention, *rates]) + "\n")
 
 
 def own_error(config, weights, x, golden, after, samples, clip):
@@ -355,5 +450,6 @@ def make(family, show_error):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     names = [a for a in sys.argv[1:] if not a.startswith("-")] or list(FAMILIES)
+    make_rates()
     for name in names:
         make(name, "--own-error" in sys.argv)
