@@ -215,6 +215,14 @@ int file_replace(int dir, const char *name, const void *p, int64_t n, char why[W
     return ok;
 }
 
+int file_replace_in(const char *folder, const char *name, const void *p, int64_t n, char why[WHY])
+{
+    int dir = file_open_dir(AT_FDCWD, folder, 0, why), ok = dir >= 0 && file_replace(dir, name, p, n, why);
+    if (dir >= 0)
+        close(dir);
+    return ok;
+}
+
 int file_remove_dir(int parent, const char *name, char why[WHY])
 {
     int r, ok = 1, fd;

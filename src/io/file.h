@@ -54,6 +54,8 @@ char *file_read_text(int dir, const char *name, int nofollow, int64_t limit, int
 /* Writes p[n] to NAME.tmp, flushes it, renames it to NAME and flushes the folder: a reader sees the old
  * file or the new one, whole. */
 int file_replace(int dir, const char *name, const void *p, int64_t n, char why[WHY]);
+/* The same in the folder of that path. */
+int file_replace_in(const char *folder, const char *name, const void *p, int64_t n, char why[WHY]);
 
 /* Removes a folder and the files in it, one level deep, as a checkpoint is. A missing folder is no
  * error. */

@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void csv_number(FILE *f, const char *format, double x)
+/* Prints the separator, and the number if it is known. */
+static void cell(FILE *f, char separator, const char *format, double x, int known)
 {
-    if (x > 0)
+    fputc(separator, f);
+    if (known)
         fprintf(f, format, x);
-    fputc(',', f);
 }
 
 void sweep_csv(FILE *f, const Sweep *s)
@@ -19,16 +20,16 @@ void sweep_csv(FILE *f, const Sweep *s)
                "tokens_per_second,state\n");
     for (int i = 0; i < s->n; i++) {
         const SweepLayout *l = &s->layout[i];
-        fprintf(f, "%d,%d,%d,%d,%d,%s,%d,%s,", l->tp, l->rows, l->pp, l->v, l->dp, layout_zero[l->zero],
+        int planned = l->state != LAYOUT_LARGER;
+        double rate = layout_tokens_per_second(s, l);
+        fprintf(f, "%d,%d,%d,%d,%d,%s,%d,%s", l->tp, l->rows, l->pp, l->v, l->dp, layout_zero[l->zero],
                 l->micro, layout_recompute[l->recompute]);
-        csv_number(f, "%.6g", l->predicted);
-        csv_number(f, "%.6g", l->measured);
-        if (l->state != LAYOUT_LARGER)
-            fprintf(f, "%.4f,%lld,", l->bubble, (long long)l->memory);
-        else
-            fprintf(f, ",,");
-        csv_number(f, "%.6g", layout_tokens_per_second(s, l));
-        fputc('"', f);
+        cell(f, ',', "%.6g", l->predicted, l->predicted > 0);
+        cell(f, ',', "%.6g", l->measured, l->measured > 0);
+        cell(f, ',', "%.4f", l->bubble, planned);
+        cell(f, ',', "%.0f", (double)l->memory, planned);
+        cell(f, ',', "%.6g", rate, rate > 0);
+        fprintf(f, ",\"");
         for (const char *c = layout_state(l); *c; c++)
             fprintf(f, *c == '"' ? "\"\"" : "%c", *c);
         fprintf(f, "\"\n");
@@ -60,15 +61,12 @@ enum { BARS = 24, LINES = 2000, HEIGHT = 44 };         /* most bars; most rows; 
 
 static void short_name(const SweepLayout *l, char *text, size_t size)
 {
-    char chunks[24] = "", recompute[24] = "", sharding[24] = "";
-    if (l->v > 1)
-        snprintf(chunks, sizeof chunks, " x %d", l->v);
-    if (l->recompute != RECOMPUTE_NONE)
-        snprintf(recompute, sizeof recompute, ", %s", layout_recompute[l->recompute]);
-    if (l->dp > 1)
-        snprintf(sharding, sizeof sharding, " %s", layout_zero[l->zero]);
-    snprintf(text, size, "tp %d%s, pp %d%s, dp %d%s, micro %d%s", l->tp, l->rows ? " sp" : "", l->pp, chunks,
-             l->dp, sharding, l->micro, recompute);
+    int shards = l->dp > 1, again = l->recompute != RECOMPUTE_NONE;
+    char v[24];
+    snprintf(v, sizeof v, l->v > 1 ? " x %d" : "", l->v);
+    snprintf(text, size, "tp %d%s, pp %d%s, dp %d%s%s, micro %d%s%s", l->tp, l->rows ? " sp" : "", l->pp, v,
+             l->dp, shards ? " " : "", shards ? layout_zero[l->zero] : "", l->micro, again ? ", " : "",
+             again ? layout_recompute[l->recompute] : "");
 }
 
 static int any_measured(const Sweep *s)
@@ -108,36 +106,30 @@ static void put_bars(FILE *f, const Sweep *s, Group g)
     html_put(f, "</svg></div>\n");
 }
 
-static void put_cell(FILE *f, const char *format, double x, int known)
-{
-    char text[32] = "";
-    if (known)
-        snprintf(text, sizeof text, format, x);
-    html_put(f, "<td class='n'>%s</td>", text);
-}
-
 static void put_table(FILE *f, const Sweep *s, Group g)
 {
-    html_table(f, "sorts", "tensor ranks|sequence parallel|pipeline ranks|chunks a rank|data "
-               "ranks|sharding|micro batch, sequences|recompute|predicted ms|measured ms|predicted off by "
-               "%|bubble %|memory GiB a rank|tokens/s|state");
+    char *text;
+    size_t size;
+    FILE *rows = xmemstream(&text, &size);
+    fprintf(rows, "tensor ranks\tsequence parallel\tpipeline ranks\tchunks a rank\tdata ranks\tsharding\t"
+            "micro batch, sequences\trecompute\tpredicted ms\tmeasured ms\tpredicted off by %%\tbubble %%\t"
+            "memory GiB a rank\ttokens/s\tstate\n");
     for (int i = g.from; i < g.to && i < LINES; i++) {
         const SweepLayout *l = &s->layout[i];
         int planned = l->predicted > 0, measured = l->measured > 0;
         const char *ms = l->predicted < 10 ? "%.3f" : "%.1f";
-        html_put(f, "<tr><td>%d</td><td class='n'>%s</td><td class='n'>%d</td><td class='n'>%d</td><td "
-                 "class='n'>%d</td><td class='n'>%s</td><td class='n'>%d</td><td class='n'>%s</td>", l->tp,
-                 l->rows ? "yes" : "", l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
-                 layout_recompute[l->recompute]);
-        put_cell(f, ms, l->predicted, planned);
-        put_cell(f, ms, l->measured, measured);
-        put_cell(f, "%+.1f", measured ? 100 * (l->predicted / l->measured - 1) : 0, measured);
-        put_cell(f, "%.1f", fabs(100 * l->bubble), planned); /* no "-0.0" */
-        put_cell(f, "%.2f", (double)l->memory / (1 << 30), planned);
-        put_cell(f, "%.0f", layout_tokens_per_second(s, l), planned);
-        html_put(f, "<td class='text'>%s</td></tr>\n", layout_state(l));
+        fprintf(rows, "%d\t%s\t%d\t%d\t%d\t%s\t%d\t%s", l->tp, l->rows ? "yes" : "", l->pp, l->v, l->dp,
+                layout_zero[l->zero], l->micro, layout_recompute[l->recompute]);
+        cell(rows, '\t', ms, l->predicted, planned);
+        cell(rows, '\t', ms, l->measured, measured);
+        cell(rows, '\t', "%+.1f", 100 * (l->predicted / l->measured - 1), measured);
+        cell(rows, '\t', "%.1f", fabs(100 * l->bubble), planned); /* no "-0.0" */
+        cell(rows, '\t', "%.2f", (double)l->memory / (1 << 30), planned);
+        cell(rows, '\t', "%.0f", layout_tokens_per_second(s, l), planned);
+        fprintf(rows, "\t%s\n", layout_state(l));
     }
-    html_table_end(f);
+    fclose(rows);
+    html_table(f, "sorts", text);
 }
 
 /* Prints a group: measured layouts, or predicted ones; the two kinds cannot be compared. */

@@ -35,17 +35,21 @@ void view_open(FILE *f, const char *name, int i, const char *label)
 
 void view_close(FILE *f) { fputs("</div>\n", f); }
 
-void html_table(FILE *f, const char *css, const char *names)
+void html_table(FILE *f, const char *css, char *text)
 {
-    char *list = xstrdup(names), *rest = list, *name;
-    html_put(f, "<table class='%s'><thead><tr>", css);
-    while ((name = strsep(&rest, "|")))
-        html_put(f, name == list ? "<th>%s</th>" : "<th class='n'>%s</th>", name);
-    free(list);
-    html_put(f, "</tr></thead><tbody>\n");
+    char *rest = text, *line, *cell;
+    const char *tag = "th";
+    html_put(f, "<table class='%s'><thead>", css);
+    while ((line = strsep(&rest, "\n")) && *line) {
+        html_put(f, "<tr>");
+        for (int i = 0; (cell = strsep(&line, "\t")); i++)
+            html_put(f, i ? "<%s class='n'>%s</%s>" : "<%s>%s</%s>", tag, cell, tag);
+        html_put(f, tag[1] == 'h' ? "</tr></thead><tbody>\n" : "</tr>\n");
+        tag = "td";
+    }
+    html_put(f, "</tbody></table>\n");
+    free(text);
 }
-
-void html_table_end(FILE *f) { fputs("</tbody></table>\n", f); }
 
 /* ---- Axes ---- */
 

@@ -15,9 +15,9 @@ void card_close(FILE *f);
  * element of class "views". name: the same for all of them. i: from 1; view 1 is shown first. */
 void view_open(FILE *f, const char *name, int i, const char *label);
 void view_close(FILE *f);
-/* Begins a table. names: heads with | between; the first is over text, others over numbers. */
-void html_table(FILE *f, const char *css, const char *names);
-void html_table_end(FILE *f);
+/* Prints a table. text: on the heap, freed; cells with tabs between, a line a row, the first line the
+ * head; the first column is text, others are numbers. */
+void html_table(FILE *f, const char *css, char *text);
 
 /* How a series is drawn. DOTS: a line with a dot at each point. AREA: filled from the axis up to y; the
  * areas of a stack are listed in the order of their heights, the lowest first. */

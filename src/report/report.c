@@ -3,38 +3,36 @@
 #include "chart.h"
 #include "console.h"
 #include "report_data.h"
-#include <fcntl.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 /* ---- Head and key numbers ---- */
 
-static json_t *last_session(const Report *r)
+/* The moment as text; "": s is not known. */
+static const char *when_text(char text[64], const char *format, double s)
 {
-    json_t *s = json_object_get(r->run, "sessions");
-    return json_array_size(s) ? json_array_get(s, json_array_size(s) - 1) : NULL;
+    time_t at = isfinite(s) ? (time_t)s : 0;
+    struct tm tm;
+    *text = 0;
+    if (isfinite(s))
+        strftime(text, 64, format, localtime_r(&at, &tm));
+    return text;
 }
 
 static void put_head(FILE *f, const Report *r)
 {
-    json_t *session = last_session(r);
+    json_t *sessions = json_object_get(r->run, "sessions"),
+           *session = json_array_get(sessions, json_array_size(sessions) - 1);
     const char *why = report_text_of(session, "why");
     double parameters = report_number_of(r->run, "parameters"), tokens = report_last_of(r, C_consumed_tokens);
-    char t[32], when[64] = "";
-    double started = report_number_of(session, "started");
-    if (isfinite(started)) {
-        time_t at = (time_t)started;
-        struct tm tm;
-        strftime(when, sizeof when, "%-d %B %Y, %H:%M", localtime_r(&at, &tm));
-    }
+    char t[32], when[64];
     html_put(f, "<header>\n<div class='eyebrow'><span>gridiron</span><span>%s</span><span>%s</span><span "
-             "class='badge%s'>%s</span></div>\n<h1>", r->name, when, strncmp(why, "finished", 8) ? "" : " ok",
-             *why ? why : "no end was recorded");
-    html_put(f, "%s%s", parameters > 0 ? report_count_text(t, parameters) : r->name,
+             "class='badge%s'>%s</span></div>\n<h1>%s%s", r->name,
+             when_text(when, "%-d %B %Y, %H:%M", report_number_of(session, "started")),
+             strncmp(why, "finished", 8) ? "" : " ok", *why ? why : "no end was recorded",
+             parameters > 0 ? report_count_text(t, parameters) : r->name,
              parameters > 0 ? " parameters" : "");
     if (isfinite(tokens))
         html_put(f, " after %s tokens", report_count_text(t, tokens));
@@ -71,18 +69,15 @@ static void tile(FILE *f, const char *name, const char *value, const char *fmt, 
 static void put_loss_tiles(FILE *f, const Report *r)
 {
     char v[32], g[32];
+    int64_t last = r->evals - 1, best = 0;
+    for (int64_t i = 1; i < r->evals; i++)
+        if (!(r->eval_loss[i] >= r->eval_loss[best]))
+            best = i;
     if (r->evals) {
-        int64_t best = 0;
-        for (int64_t i = 1; i < r->evals; i++)
-            if (!(r->eval_loss[i] >= r->eval_loss[best]))
-                best = i;
-        double loss = r->eval_loss[r->evals - 1];
-        snprintf(v, sizeof v, "%.4f", loss);
-        if (best == r->evals - 1)
-            tile(f, "Validation loss", v, "perplexity %.4g, its lowest", exp(loss));
-        else
-            tile(f, "Validation loss", v, "perplexity %.4g, lowest %.4f at %s", exp(loss), r->eval_loss[best],
-                 report_grouped(g, r->eval_at[best]));
+        snprintf(v, sizeof v, "%.4f", r->eval_loss[last]);
+        tile(f, "Validation loss", v,
+             best == last ? "perplexity %.4g, its lowest" : "perplexity %.4g, lowest %.4f at %s",
+             exp(r->eval_loss[last]), r->eval_loss[best], report_grouped(g, r->eval_at[best]));
     }
     if (r->n) {
         snprintf(v, sizeof v, "%.4f", report_last_of(r, C_lm_loss));
@@ -91,43 +86,80 @@ static void put_loss_tiles(FILE *f, const Report *r)
     }
 }
 
+static void put_step_tiles(FILE *f, const Report *r)
+{
+    char v[48], t[32], u[32], more[80] = "";
+    double tflops = report_median(r->col[C_tflops_per_device], r->n),
+           mfu = report_median(r->col[C_mfu], r->n), total = report_number_of(r->run, "total_iterations");
+    int n = isfinite(tflops) ? snprintf(more, sizeof more, ", %.3g TFLOP/s a device", tflops) : 0;
+    if (isfinite(tflops) && isfinite(report_last_of(r, C_mfu)))
+        snprintf(more + n, sizeof more - (size_t)n, ", MFU %.0f %%", 100 * mfu);
+    snprintf(v, sizeof v, "%s tokens/s", report_grouped(t, report_median(r->col[C_tokens_per_second], r->n)));
+    tile(f, "Throughput", v, "median%s", more);
+    tile(f, "Step time", report_ms_text(u, report_median(r->col[C_elapsed_ms], r->n)), "median, slowest %s",
+         report_ms_text(t, report_largest(r->col[C_elapsed_ms], r->n)));
+    snprintf(more, sizeof more, total > 0 ? "of %s, " : "", report_grouped(t, total));
+    tile(f, "Iterations", report_grouped(u, report_last_of(r, C_iteration)), "%s%s samples", more,
+         report_count_text(t, report_last_of(r, C_consumed_samples)));
+    tile(f, "Memory", report_bytes_text(t, report_largest(r->col[C_memory_bytes], r->n)),
+         "most a process held");
+}
+
 static void put_tiles(FILE *f, const Report *r)
 {
-    char v[32], t[32], u[32];
-    double took = 0, total = report_number_of(r->run, "total_iterations");
+    char v[32];
+    double took = 0;
     size_t i;
-    json_t *s;
-    json_array_foreach(json_object_get(r->run, "sessions"), i, s)
-        took += fmax(0, report_number_of(s, "ended") - report_number_of(s, "started"));
+    json_t *sessions = json_object_get(r->run, "sessions"), *s;
     if (!r->n && !r->evals)
         return;
     html_put(f, "<dl class='tiles'>\n");
     put_loss_tiles(f, r);
-    if (r->n) {
-        double mfu = report_last_of(r, C_mfu), tflops = report_median(r->col[C_tflops_per_device], r->n);
-        char speed[48], use[80] = "", of[48] = "";
-        snprintf(speed, sizeof speed, "%s tokens/s",
-                 report_grouped(t, report_median(r->col[C_tokens_per_second], r->n)));
-        int n = isfinite(tflops) ? snprintf(use, sizeof use, ", %.3g TFLOP/s a device", tflops) : 0;
-        if (isfinite(tflops) && isfinite(mfu))
-            snprintf(use + n, sizeof use - (size_t)n, ", MFU %.0f %%",
-                     100 * report_median(r->col[C_mfu], r->n));
-        tile(f, "Throughput", speed, "median%s", use);
-        tile(f, "Step time", report_ms_text(v, report_median(r->col[C_elapsed_ms], r->n)),
-             "median, slowest %s", report_ms_text(t, report_largest(r->col[C_elapsed_ms], r->n)));
-        if (total > 0)
-            snprintf(of, sizeof of, "of %s, ", report_grouped(t, total));
-        tile(f, "Iterations", report_grouped(v, report_last_of(r, C_iteration)), "%s%s samples", of,
-             report_count_text(u, report_last_of(r, C_consumed_samples)));
-        tile(f, "Memory", report_bytes_text(v, report_largest(r->col[C_memory_bytes], r->n)),
-             "most a process held");
-    }
-    size_t starts = json_array_size(json_object_get(r->run, "sessions"));
-    if (took > 0 && starts > 1)
-        tile(f, "Time", console_duration(v, took), "in %d starts", (int)starts);
-    else if (took > 0)
-        tile(f, "Time", console_duration(v, took), "from start to end");
+    if (r->n)
+        put_step_tiles(f, r);
+    json_array_foreach(sessions, i, s)
+        took += fmax(0, report_number_of(s, "ended") - report_number_of(s, "started"));
+    if (took > 0)
+        tile(f, "Time", console_duration(v, took), i > 1 ? "in %d starts" : "from start to end", (int)i);
     html_put(f, "</dl>\n");
+}
+
+/* ---- Memory: planned and held bytes by category ---- */
+
+/* Prints a row. A NAN leaves its cell empty. */
+static void memory_row(FILE *f, const char *css, const char *name, double planned, double used, double most)
+{
+    char t[32], u[32];
+    html_put(f, "<tr class='%s'><td>%s</td><td class='mem'><div><span class='a faint' style='width:%.2f%%'>"
+             "</span><span class='a' style='width:%.2f%%'></span></div></td><td class='n'>%s</td><td "
+             "class='n'>%s</td></tr>\n", css, name, 100 * fmax(0, planned) / most, 100 * fmax(0, used) / most,
+             isfinite(planned) ? report_bytes_text(t, planned) : "",
+             isfinite(used) ? report_bytes_text(u, used) : "");
+}
+
+static void put_memory(FILE *f, const Report *r)
+{
+    static const Key keys[] = {{"a faint", "planned", NULL}, {"a", "held", NULL}};
+    json_t *memory = json_object_get(r->run, "memory"), *o;
+    const char *name;
+    double plan = 0, most = 0, resident = report_largest(r->col[C_memory_bytes], r->n);
+    if (!json_object_size(memory))
+        return;
+    json_object_foreach(memory, name, o) {
+        plan += fmax(0, report_number_of(o, "planned"));
+        most = fmax(most, fmax(report_number_of(o, "planned"), report_number_of(o, "used")));
+    }
+    most = fmax(most, fmax(plan, resident));
+    card_open(f, "", "Memory", "of one process");
+    html_keys(f, keys, 2);
+    html_put(f, "<table><thead><tr><th></th><th></th><th class='n'>planned</th><th class='n'>held at most"
+             "</th></tr></thead><tbody>\n");
+    json_object_foreach(memory, name, o)
+        memory_row(f, "", name, report_number_of(o, "planned"), report_number_of(o, "used"), most);
+    memory_row(f, "total", "in all", plan, resident, most);
+    html_put(f, "</tbody></table>\n<p class='note'>What the process holds is known as a whole; the program "
+             "itself and its libraries are in it.</p>\n");
+    card_close(f);
 }
 
 /* ---- Words: sample, facts, evaluations, configuration ---- */
@@ -156,34 +188,30 @@ static void fact(FILE *f, const char *css, const char *name, const char *value)
 
 static void put_facts(FILE *f, const Report *r)
 {
-    json_t *machine = json_object_get(r->run, "machine"), *o;
+    json_t *machine = json_object_get(r->run, "machine"), *facts = json_object_get(r->run, "facts"), *o;
     const char *name;
-    char text[512], t[32];
+    char text[512], t[64], from[64], took[64];
     size_t i;
     if (!r->run)
         return;
     card_open(f, " wide", "This run", "");
     html_put(f, "<table>");
-    json_object_foreach(json_object_get(r->run, "facts"), name, o)
+    json_object_foreach(facts, name, o)
         if (strcmp(name, "model"))
-            fact(f, "", name, json_string_value(o) ? json_string_value(o) : "");
+            fact(f, "", name, report_text_of(facts, name));
     snprintf(text, sizeof text, "%s: %s, %.0f cores, %s, Linux %s", report_text_of(machine, "host"),
              report_text_of(machine, "cpu"), report_number_of(machine, "cores"),
              report_bytes_text(t, report_number_of(machine, "memory_bytes")),
              report_text_of(machine, "system"));
     fact(f, "", "machine", machine ? text : "");
     json_array_foreach(json_object_get(r->run, "sessions"), i, o) {
-        time_t at = (time_t)fmax(0, report_number_of(o, "started"));
-        struct tm tm;
-        int n = (int)strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", localtime_r(&at, &tm));
-        double from = report_number_of(o, "from"),
-               took = report_number_of(o, "ended") - report_number_of(o, "started");
-        if (from > 0)
-            n += snprintf(text + n, sizeof text - (size_t)n, ", from iteration %s", report_grouped(t, from));
-        if (isfinite(took))
-            n += snprintf(text + n, sizeof text - (size_t)n, ", for %s", console_duration(t, took));
+        double start = report_number_of(o, "started"), s = report_number_of(o, "ended") - start,
+               at = report_number_of(o, "from");
         const char *why = report_text_of(o, "why");
-        snprintf(text + n, sizeof text - (size_t)n, ": %s", *why ? why : "no end was recorded");
+        snprintf(from, sizeof from, at > 0 ? ", from iteration %s" : "", report_grouped(t, at));
+        snprintf(took, sizeof took, isfinite(s) ? ", for %s" : "", console_duration(t, s));
+        snprintf(text, sizeof text, "%s%s%s: %s", when_text(t, "%Y-%m-%d %H:%M:%S", fmax(0, start)), from,
+                 took, *why ? why : "no end was recorded");
         fact(f, "", i ? "resumed" : "started", text);
         fact(f, "code", "command", report_text_of(o, "command"));
         fact(f, "code", "build", report_text_of(o, "build"));
@@ -194,15 +222,16 @@ static void put_facts(FILE *f, const Report *r)
 
 static void put_evaluations(FILE *f, const Report *r)
 {
-    char t[32];
-    if (!r->evals)
-        return;
-    html_put(f, "<details class='card wide'><summary>Evaluations</summary>");
-    html_table(f, "", "iteration|validation loss|perplexity");
+    char t[32], *text;
+    size_t size;
+    FILE *rows = xmemstream(&text, &size);
+    fprintf(rows, "iteration\tvalidation loss\tperplexity\n");
     for (int64_t i = 0; i < r->evals; i++)
-        html_put(f, "<tr><td>%s</td><td class='n'>%.6f</td><td class='n'>%.6g</td></tr>\n",
-                 report_grouped(t, r->eval_at[i]), r->eval_loss[i], exp(r->eval_loss[i]));
-    html_table_end(f);
+        fprintf(rows, "%s\t%.6f\t%.6g\n", report_grouped(t, r->eval_at[i]), r->eval_loss[i],
+                exp(r->eval_loss[i]));
+    fclose(rows);
+    html_put(f, "<details class='card wide'><summary>Evaluations</summary>");
+    html_table(f, "", text);
     html_put(f, "</details>\n");
 }
 
@@ -213,11 +242,12 @@ static void put_page(FILE *f, const Report *r)
     put_tiles(f, r);
     html_put(f, "<div class='grid'>\n");
     report_put_curves(f, r);
-    report_put_memory(f, r);
+    put_memory(f, r);
     report_put_timeline(f, r);
     put_sample(f, r);
     put_facts(f, r);
-    put_evaluations(f, r);
+    if (r->evals)
+        put_evaluations(f, r);
     if (r->config)
         html_put(f, "<details class='card wide'><summary>Configuration</summary><pre>%s</pre></details>\n",
                  r->config);
@@ -229,18 +259,14 @@ static void put_page(FILE *f, const Report *r)
 int report_write(const char *run_dir, char why[WHY])
 {
     Report r;
-    char *page = NULL;
-    size_t size = 0;
-    report_read(&r, run_dir);
+    char *page;
+    size_t size;
     FILE *f = xmemstream(&page, &size);
+    report_read(&r, run_dir);
     put_page(f, &r);
     fclose(f);
-    int dir = file_open_dir(AT_FDCWD, run_dir, 0, why), ok = 0;
-    if (dir >= 0) {
-        ok = file_replace(dir, "report.html", page, (int64_t)size, why);
-        close(dir);
-    }
     report_free(&r);
+    int ok = file_replace_in(run_dir, "report.html", page, (int64_t)size, why);
     free(page);
     return ok;
 }

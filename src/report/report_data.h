@@ -49,6 +49,5 @@ double report_number_of(const json_t *o, const char *name);
 
 /* Print cards of the page. */
 void report_put_curves(FILE *f, const Report *r);
-void report_put_memory(FILE *f, const Report *r);
 void report_put_timeline(FILE *f, const Report *r);
 #endif

@@ -7,14 +7,16 @@
 enum { LEFT = 66, RIGHT = 24, BOTTOM = 46, HEAD = 26, TITLE = 15, ROW = 30, BAR = 24, LEAST = 900 };
 enum { WIDEST = 16000 };
 
-void lane_bar(const Svg *s, const Instr *i, int v, Span at, double y, double height, const char *title)
+void lane_bar(const Svg *s, const Instr *i, int v, Span at, double y, double height, const char *unit)
 {
     double strong = v > 1 ? 1 - 0.6 * fmin(1, i->chunk / (v - 1.0)) : 1, px = s->px / (s->x.hi - s->x.lo);
     double width = (at.end - at.start) * px;
     int digits = snprintf(NULL, 0, "%d", i->mb);
-    char css[16];
+    char css[16], name[32];
     const char *letters = instr_info[i->op].letters;
-    svg_rect(s, letters, strong, at.start, at.end - (width > 4) / px, y, height, "%s", title);
+    instr_print(i, name, sizeof name);
+    svg_rect(s, letters, strong, at.start, at.end - (width > 4) / px, y, height, "%s: %.6g%s from %.6g%s",
+             name, at.end - at.start, unit, at.start, unit);
     snprintf(css, sizeof css, "tag %s", strong > 0.6 ? letters : "far");
     if (i->op <= I_W && width >= 6.5 * digits + 3)
         svg_text(s, css, (at.start + at.end) / 2, 0, y + height / 2 + 4, "%d", i->mb);
@@ -71,11 +73,8 @@ void schedule_svg(FILE *f, const ScheduleSet *set, const Simulation *sim, const 
         for (int i = 0; i < set->rank[r].n; i++) {
             const Instr *x = &set->rank[r].list[i];
             Span at = {sim->span[r][i].start - first, sim->span[r][i].end - first};
-            char name[32], hover[96];
-            instr_print(x, name, sizeof name);
-            snprintf(hover, sizeof hover, "%s  %g to %g", name, at.start, at.end);
             if (x->op <= I_W && at.end > at.start)
-                lane_bar(&s, x, p->v, at, top + r * ROW, BAR, hover);
+                lane_bar(&s, x, p->v, at, top + r * ROW, BAR, "");
         }
     svg_close(f);
 }

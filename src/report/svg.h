@@ -13,7 +13,7 @@
 extern const char svg_css[], page_css[], page_js[]; /* texts of svg.css, report.css, report.js */
 
 /* fprintf for markup: the text of a %s is escaped, and a ' of the format is printed as ". Knows %d,
- * %lld, %c, %s, %% and %f, %e, %g with sizes and signs, but no *. */
+ * %ld, %lld, %c, %s, %% and %f, %e, %g with sizes and signs, but no *. */
 __attribute__((format(printf, 2, 3))) void html_put(FILE *f, const char *fmt, ...);
 void html_vput(FILE *f, const char *fmt, va_list ap);
 

@@ -43,11 +43,16 @@ TraceStream timeline_stream(const TraceEvent *e)
            : e->kind < SPAN_END  ? span_info[e->kind - SPAN_FIRST - 1].stream : group_stream[e->group];
 }
 
+Instr timeline_instr(const TraceEvent *e)
+{
+    uint8_t op = (uint8_t)e->kind;
+    return (Instr){.op = op, .chunk = e->chunk, .phase = e->phase, .unit = e->unit, .mb = e->mb};
+}
+
 void timeline_name(const TraceEvent *e, char *text, int size)
 {
     if (e->kind <= SPAN_FIRST) {
-        Instr i = {
-            .op = (uint8_t)e->kind, .chunk = e->chunk, .phase = e->phase, .unit = e->unit, .mb = e->mb};
+        Instr i = timeline_instr(e);
         instr_print(&i, text, size);
     } else if (e->kind < SPAN_END) {
         snprintf(text, (size_t)size, "%s", span_info[e->kind - SPAN_FIRST - 1].name);

@@ -9,6 +9,7 @@
  * A record "pipeline" holds the shape of the pipeline, from which the schedule can be made again. */
 #ifndef TIMELINE_H
 #define TIMELINE_H
+#include "closed_form.h"
 #include "trace.h"
 #include <jansson.h>
 #include <stdio.h>
@@ -30,6 +31,7 @@ extern const char *const timeline_stream_name[STREAMS], *const timeline_group_na
 TraceStream timeline_stream(const TraceEvent *e);
 int timeline_is_compute(const TraceEvent *e);     /* F, B, D, W */
 int timeline_is_comm(const TraceEvent *e);
+Instr timeline_instr(const TraceEvent *e);
 /* The event as text: "F0.0", "reduce_scatter shard", "save". */
 void timeline_name(const TraceEvent *e, char *text, int size);
 
@@ -74,11 +76,10 @@ Overlap timeline_overlap(const Timeline *t, int64_t step, int rank);
  * microbatches on the rank that computes longest. rate = (cost - T) / cost, where cost is the longest
  * span from a rank's first to its last computation. step_rate: the same with the span of all ranks
  * together. NAN: not known. */
-typedef struct { double rate, step_rate; } Bubble;
 typedef struct {
     int m;                             /* microbatches */
-    Bubble measured;                   /* from the F, B, D, W of the ranks */
-    Bubble schedule;                   /* of the replayed lists: own time of each instruction, messages
+    Rates measured;                    /* from the F, B, D, W of the ranks */
+    Rates schedule;                    /* of the replayed lists: own time of each instruction, messages
                                         * without time; its step_rate is not above the measured one, but
                                         * for the error of the clocks */
     double *cost[3];                   /* [p*v] s of F, of D or B, of W of a virtual stage, mean of the

@@ -58,7 +58,7 @@ Overlap timeline_overlap(const Timeline *t, int64_t step, int rank)
 
 /* ---- bubble ---- */
 
-static Bubble measured(const Timeline *t, const int *lane, int p, int64_t step, int *m)
+static Rates measured(const Timeline *t, const int *lane, int p, int64_t step, int *m)
 {
     double busy = 0, cost = 0, first = INFINITY, last = -INFINITY;
     for (int k = 0; k < p; k++) {
@@ -78,8 +78,7 @@ static Bubble measured(const Timeline *t, const int *lane, int p, int64_t step, 
         first = fmin(first, from);
         last = fmax(last, to);
     }
-    return cost > 0 ? (Bubble){(cost - busy) / cost, (last - first - busy) / (last - first)}
-                    : (Bubble){NAN, NAN};
+    return cost > 0 ? (Rates){(cost - busy) / cost, (last - first - busy) / (last - first)} : NO_RATES;
 }
 
 /* The computations of a pipeline's ranks in one step. */
@@ -164,14 +163,14 @@ static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *
 
 void timeline_times(PipelineTimes *x, const Timeline *t, const int *lane, int p, int64_t step)
 {
-    *x = (PipelineTimes){.schedule = {NAN, NAN}};
+    *x = (PipelineTimes){.schedule = NO_RATES};
     x->measured = measured(t, lane, p, step, &x->m);
     int vee = p > 1 && pipe_stage(&t->shape, 0, 1) == 2 * p - 1;
     PipeShape s = {
         .kind = SCHEDULE_CUSTOM, .p = p, .v = t->shape.v, .m = x->m, .vee = vee, .weight_share = 1};
     int known = t->shape.p == p && s.v >= 1 && (!vee || s.v == 2) && s.m >= 1 && s.m <= UINT16_MAX;
     if (known && replay(x, &s, t, lane, step))
-        x->schedule = (Bubble){x->sim.rate, x->sim.step_rate};
+        x->schedule = (Rates){x->sim.rate, x->sim.step_rate};
     else
         timeline_times_close(x);
 }

@@ -205,10 +205,7 @@ static int put_file(const Timeline *t, const char *run_dir, char why[WHY])
     FILE *f = xmemstream(&text, &size);
     timeline_put(f, t);
     fclose(f);
-    int dir = file_open_dir(AT_FDCWD, run_dir, 0, why);
-    int ok = dir >= 0 && file_replace(dir, "trace.json", text, (int64_t)size, why);
-    if (dir >= 0)
-        close(dir);
+    int ok = file_replace_in(run_dir, "trace.json", text, (int64_t)size, why);
     free(text);
     return ok;
 }

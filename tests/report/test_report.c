@@ -499,7 +499,7 @@ static void test_report(void)
     dir = path_of(top, "trace");
     page = report_of(dir);
     /* seven instructions of the last step, and the six of the schedule beneath them */
-    CHECK(count(page, "</title></rect>") == 13 && strstr(page, "F2.0: 1.000 ms from"), "%d bars",
+    CHECK(count(page, "</title></rect>") == 13 && strstr(page, "F2.0: 1 ms from"), "%d bars",
           count(page, "<rect"));
     /* F takes 1 ms and B 2 ms. Three microbatches begin 10 ms apart and compute 9 of 23 ms. */
     CHECK(strstr(page, "<td class=\"n\">60.9 %</td><td class=\"n\">0.0 %</td>"), "the bubble");
