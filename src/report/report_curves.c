@@ -5,40 +5,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Writes to s [n] the mean of y in a window around each step: 2 % of the n steps, fewer near the ends.
- * Values that are not finite are left out. */
-enum { SMOOTH_FROM = 100 };
-static double *smooth(double *s, const double *y, int64_t n)
+/* Makes series of a column: one curve, or where means are drawn a faint curve and its mean. Returns the
+ * number of series. */
+static int curve(const Report *r, int column, const char *name, Series s[2])
 {
-    double sum = 0;
-    int64_t lo = 0, hi = 0, k = 0;     /* the window [lo, hi) has k finite values */
-    for (int64_t i = 0; i < n; i++) {
-        int64_t h = n / SMOOTH_FROM < i ? n / SMOOTH_FROM : i;
-        h = n - 1 - i < h ? n - 1 - i : h;
-        for (; hi <= i + h; hi++)
-            if (isfinite(y[hi]))
-                sum += y[hi], k++;
-        for (; lo < i - h; lo++)
-            if (isfinite(y[lo]))
-                sum -= y[lo], k--;
-        s[i] = k ? sum / (double)k : NAN;
-    }
-    return s;
-}
-
-/* Makes series of a column: one curve, or from SMOOTH_FROM steps on a faint curve and its mean. Returns
- * the number of series. *mean: to be freed by the caller. */
-static int curve(const Report *r, int column, const char *name, Series s[2], double **mean)
-{
-    const double *x = r->col[C_iteration], *y = r->col[column];
-    *mean = NULL;
-    s[0] = (Series){name, "a", r->n < 30 ? DRAW_DOTS : DRAW_LINE, r->n, x, y, NULL};
-    if (r->n < SMOOTH_FROM)
-        return r->n > 0;
-    *mean = smooth(xcalloc((size_t)r->n, sizeof **mean), y, r->n);
-    s[1] = (Series){name, "a", DRAW_LINE, r->n, x, *mean, NULL};
-    s[0] = (Series){"each recorded step", "a", DRAW_FAINT, r->n, x, y, NULL};
-    return 2;
+    const double *x = r->col[C_iteration];
+    int means = r->n >= SMOOTH_FROM;
+    s[0] = (Series){"each recorded step", "a", DRAW_FAINT, r->n, x, r->col[column], NULL};
+    s[means] = (Series){name, "a", r->n < 30 ? DRAW_DOTS : DRAW_LINE, r->n, x, r->mean[column], NULL};
+    return r->n ? 1 + means : 0;
 }
 
 static Chart over_iterations(const Report *r, const char *title, const char *unit, int n, const Series *s)
@@ -56,25 +31,6 @@ static void put_card(FILE *f, const Chart *c)
 
 /* ---- the loss, over iterations, tokens and time ---- */
 
-/* Training time at the end of each recorded step, evaluations and saves included, in the unit *name. A
- * line of metrics.jsonl holds means over the steps since the line before it. On the heap. */
-static double *time_of(const Report *r, const char **name)
-{
-    static const int parts[] = {C_elapsed_ms, C_eval_ms, C_checkpoint_ms};
-    double *t = xcalloc((size_t)r->n + 1, sizeof *t), sum = 0;
-    for (int64_t i = 0; i < r->n; i++) {
-        double steps = r->col[C_iteration][i] - (i ? r->col[C_iteration][i - 1] : 0);
-        for (int k = 0; k < 3; k++)
-            sum += isfinite(r->col[parts[k]][i]) ? 1e-3 * steps * r->col[parts[k]][i] : 0;
-        t[i] = sum;
-    }
-    double unit = sum < 120 ? 1 : sum < 7200 ? 60 : 3600;
-    for (int64_t i = 0; i < r->n; i++)
-        t[i] /= unit;
-    *name = sum < 120 ? "seconds" : sum < 7200 ? "minutes" : "hours";
-    return t;
-}
-
 /* The x of iteration `at`, interpolated between the recorded steps on both sides. */
 static double place(const Report *r, const double *x, double at)
 {
@@ -83,102 +39,91 @@ static double place(const Report *r, const double *x, double at)
     while (i < r->n && it[i] < at)
         i++;
     if (i == r->n)
-        return x[r->n - 1];
+        return i ? x[i - 1] : at;
     double from = i ? it[i - 1] : 0, x0 = i ? x[i - 1] : 0;
     return it[i] > from ? x0 + (x[i] - x0) * (at - from) / (it[i] - from) : x[i];
 }
 
-/* A view of the loss. x: [n] of the recorded steps; NULL: no such view. from: as Chart.x_from. */
-typedef struct { const char *label, *x_name; const double *x; int log; double from; } LossView;
-
-static void put_view(FILE *f, const Report *r, Chart c, const LossView *v)
-{
-    Series s[3];
-    double *at = xcalloc((size_t)r->evals + 1, sizeof *at);
-    for (int64_t i = 0; i < r->evals; i++)
-        at[i] = r->n ? place(r, v->x, r->eval_at[i]) : r->eval_at[i];
-    for (int k = 0; k < c.n; k++) {
-        s[k] = c.series[k];
-        s[k].x = s[k].y == r->eval_loss ? at : v->x;
-    }
-    c.series = s;
-    c.x_name = v->x_name;
-    c.log_x = v->log;
-    c.x_from = v->from;
-    c.nmark = v->x == r->col[C_iteration] ? c.nmark : 0;       /* marks are iterations */
-    chart_plot(f, &c);
-    free(at);
-}
-
 static void put_loss(FILE *f, const Report *r)
 {
-    const double *x = r->col[C_iteration],
-                 *tokens = report_last_of(r, C_consumed_tokens) > 0 ? r->col[C_consumed_tokens] : NULL;
-    double *mean, last = r->n ? x[r->n - 1] : NAN;
-    const char *unit;
-    double *time = time_of(r, &unit);
+    const double *x = r->col[C_iteration], *tokens = r->col[C_consumed_tokens], *time = r->col[C_time];
+    double last = report_last_of(r, C_iteration), *at = xcalloc((size_t)r->evals + 1, sizeof *at);
     Series s[3];
-    int k = curve(r, C_lm_loss, "training", s, &mean), many = r->n >= 20 && last > 2 * x[0], shown = 0;
+    int k = curve(r, C_lm_loss, "training", s), many = r->n >= 20 && last > 2 * x[0], shown = 0;
     if (r->evals)
-        s[k++] = (Series){"validation", "b", DRAW_DOTS, r->evals, r->eval_at, r->eval_loss, NULL};
+        s[k++] = (Series){"validation", "b", DRAW_DOTS, r->evals, at, r->eval_loss, NULL};
     Chart c = over_iterations(r, "Loss", "nats a token", k, s);
     c.height = 340;
-    const LossView view[] = {{"iterations", "iteration", x, 0, NAN},
-                             {"tokens", "tokens", r->n >= 2 ? tokens : NULL, 0, NAN},
-                             {"time", unit, r->n >= 2 && time[r->n - 1] > 0 ? time : NULL, 0, NAN},
-                             {"log iterations", "iteration", many ? x : NULL, 1, NAN},
-                             {"last three quarters", "iteration", many ? x : NULL, 0, last / 4}};
+    /* x: of the recorded steps; from: as Chart.x_from */
+    const struct { const char *label, *x_name; const double *x; int shown, log; double from; } view[] = {
+        {"iterations", "iteration", x, 1, 0, NAN},
+        {"tokens", "tokens", tokens, r->n >= 2 && report_last_of(r, C_consumed_tokens) > 0, 0, NAN},
+        {"time", r->time_unit, time, r->n >= 2 && report_last_of(r, C_time) > 0, 0, NAN},
+        {"log iterations", "iteration", x, many, 1, NAN},
+        {"last three quarters", "iteration", x, many, 0, last / 4}};
     chart_open(f, " wide", &c);
     html_put(f, "<div class='views'>");
-    for (int i = 0; i < 5; i++)
-        if (i == 0 || view[i].x) {
-            view_open(f, "v", ++shown, view[i].label);
-            put_view(f, r, c, &view[i]);
-            view_close(f);
-        }
+    for (int v = 0; v < 5; v++) {
+        if (!view[v].shown)
+            continue;
+        for (int64_t i = 0; i < r->evals; i++)
+            at[i] = place(r, view[v].x, r->eval_at[i]);
+        for (int i = 0; i < k; i++)
+            s[i].x = s[i].x == at ? at : view[v].x;
+        c.x_name = view[v].x_name;
+        c.log_x = view[v].log;
+        c.x_from = view[v].from;
+        c.nmark = view[v].x == x ? r->marks : 0;                   /* marks are iterations */
+        view_open(f, "v", ++shown, view[v].label);
+        chart_plot(f, &c);
+        view_close(f);
+    }
     html_put(f, "</div>\n");
-    if (mean)
+    if (r->n >= SMOOTH_FROM)
         html_put(f, "<p class='note'>Strong lines are means of %d recorded steps.</p>\n",
                  (int)(2 * (r->n / SMOOTH_FROM) + 1));
     card_close(f);
-    free(mean);
-    free(time);
+    free(at);
 }
 
-static int varies(const double *v, int64_t n)
-{
-    for (int64_t i = 1; i < n; i++)
-        if (isfinite(v[i]) && v[i] != v[0])
-            return 1;
-    return 0;
-}
+/* ---- other columns ---- */
 
-/* How a column is drawn. PLAIN: as it is; MEAN: with its mean. The y axis begins at 0; with LOG it is
- * logarithmic where values differ by more than a factor of 30. */
-typedef enum { PLAIN, PLAIN_LOG, MEAN, MEAN_LOG } How;
-static void put_curve(FILE *f, const Report *r, int column, const char *title, How how)
+/* mean: bool, with its mean. log: bool, the y axis is logarithmic where values differ by more than a factor
+ * of 30; otherwise it begins at 0. varies: bool, drawn only if values differ. */
+static const struct { int column; const char *title; int mean, log, varies; } curves[] = {
+    {C_learning_rate, "Learning rate", 0, 0, 0},    {C_grad_norm, "Gradient norm", 1, 1, 0},
+    {C_tokens_per_second, "Throughput", 1, 0, 0},   {C_global_batch_size, "Global batch", 0, 0, 1},
+    {C_loss_scale, "Loss scale", 0, 1, 1}};
+
+static void put_curve(FILE *f, const Report *r, int k)
 {
-    const double *y = r->col[column];
-    double low = INFINITY, high = 0, *mean = NULL;
+    const double *y = r->col[curves[k].column];
+    double low = INFINITY, high = 0;
+    Series s[2];
+    int n = curve(r, curves[k].column, curves[k].title, s);
     for (int64_t i = 0; i < r->n; i++)
         if (isfinite(y[i]) && y[i] > 0) {
             low = fmin(low, y[i]);
             high = fmax(high, y[i]);
         }
-    Series s[2] = {{title, "a", r->n < 30 ? DRAW_DOTS : DRAW_LINE, r->n, r->col[C_iteration], y, NULL}};
-    int k = how < MEAN ? 1 : curve(r, column, title, s, &mean);
-    Chart c = over_iterations(r, title, metric_defs[column].unit, k, s);
-    c.zero = how == PLAIN || how == MEAN;
-    c.log_y = !c.zero && high > 30 * low;
-    put_card(f, &c);
-    free(mean);
+    if (!curves[k].mean) {
+        s[0] = s[n - 1];
+        s[0].y = y;
+        n = 1;
+    }
+    Chart c = over_iterations(r, curves[k].title, metric_defs[curves[k].column].unit, n, s);
+    c.zero = !curves[k].log;
+    c.log_y = curves[k].log && high > 30 * low;
+    if (!curves[k].varies || high > low)
+        put_card(f, &c);
 }
 
-/* The parts of a step. The first STEP_PHASES add up to elapsed_ms. column -1: the rest of elapsed_ms. */
+/* The parts of a step. The first STEP_PHASES add up to elapsed_ms. */
 enum { PHASES = 7, STEP_PHASES = 5 };
 static const struct { int column; const char *css; } phase[PHASES] = {
     {C_data_ms, "data"}, {C_forward_ms, "forward"}, {C_backward_ms, "backward"},
-    {C_optimizer_ms, "optimizer"}, {-1, "other"}, {C_checkpoint_ms, "checkpoint"}, {C_eval_ms, "evaluation"}};
+    {C_optimizer_ms, "optimizer"}, {C_other, "other"}, {C_checkpoint_ms, "checkpoint"},
+    {C_eval_ms, "evaluation"}};
 
 static void put_share(FILE *f, const Report *r, const double *share)
 {
@@ -207,42 +152,31 @@ static void put_share(FILE *f, const Report *r, const double *share)
 static void put_phases(FILE *f, const Report *r)
 {
     int64_t n = r->n;
-    double *all = xcalloc((size_t)n, 3 * PHASES * sizeof *all), share[PHASES] = {0};
-    double *part = all, *mean = all + PHASES * n, *sum = mean + PHASES * n;        /* [PHASES][n] */
-    const double *x = r->col[C_iteration];
+    double *sum = xcalloc((size_t)n, STEP_PHASES * sizeof *sum), share[PHASES] = {0};  /* [STEP_PHASES][n] */
     Series s[STEP_PHASES];
     for (int k = 0; k < PHASES; k++) {
-        const double *y = r->col[phase[k].column < 0 ? C_elapsed_ms : phase[k].column];
+        const double *y = r->col[phase[k].column], *mean = r->mean[phase[k].column];
         for (int64_t i = 0; i < n; i++) {
-            part[k * n + i] = isfinite(y[i]) ? y[i] : 0;
-            for (int j = 0; phase[k].column < 0 && j < k; j++)
-                part[k * n + i] = fmax(0, part[k * n + i] - part[j * n + i]);
-            share[k] += part[k * n + i];
+            share[k] += isfinite(y[i]) ? y[i] : 0;
+            if (k < STEP_PHASES)
+                sum[k * n + i] = (isfinite(mean[i]) ? mean[i] : 0) + (k ? sum[(k - 1) * n + i] : 0);
         }
-        smooth(mean + k * n, part + k * n, n);
-        for (int64_t i = 0; i < n; i++)
-            sum[k * n + i] = mean[k * n + i] + (k ? sum[(k - 1) * n + i] : 0);
+        if (k < STEP_PHASES)
+            s[k] = (Series){phase[k].css, phase[k].css, DRAW_AREA, n, r->col[C_iteration], sum + k * n, mean};
     }
-    for (int k = 0; k < STEP_PHASES; k++)
-        s[k] = (Series){phase[k].css, phase[k].css, DRAW_AREA, n, x, sum + k * n, mean + k * n};
     Chart c = over_iterations(r, "Step time", "ms", STEP_PHASES, s);
     c.zero = 1;
     put_card(f, &c);
     put_share(f, r, share);
-    free(all);
+    free(sum);
 }
 
 void report_put_curves(FILE *f, const Report *r)
 {
     put_loss(f, r);
-    if (r->n) {
-        put_curve(f, r, C_learning_rate, "Learning rate", PLAIN);
-        put_curve(f, r, C_grad_norm, "Gradient norm", MEAN_LOG);
-        put_curve(f, r, C_tokens_per_second, "Throughput", MEAN);
-        if (varies(r->col[C_global_batch_size], r->n))
-            put_curve(f, r, C_global_batch_size, "Global batch", PLAIN);
-        if (varies(r->col[C_loss_scale], r->n))
-            put_curve(f, r, C_loss_scale, "Loss scale", PLAIN_LOG);
-        put_phases(f, r);
-    }
+    if (!r->n)
+        return;
+    for (size_t k = 0; k < sizeof curves / sizeof *curves; k++)
+        put_curve(f, r, (int)k);
+    put_phases(f, r);
 }

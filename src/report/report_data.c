@@ -58,11 +58,62 @@ static json_t *read_object(const char *dir, const char *name)
     return o;
 }
 
+/* ---- Columns that follow from others ---- */
+
+/* Returns [n] the mean of y in a window around each step: 2 % of the n steps, fewer near the ends. Values
+ * that are not finite are left out. */
+static double *smooth(double *y, int64_t n)
+{
+    if (n < SMOOTH_FROM)
+        return y;
+    double sum = 0, *s = xcalloc((size_t)n, sizeof *s);
+    int64_t lo = 0, hi = 0, k = 0;     /* the window [lo, hi) has k finite values */
+    for (int64_t i = 0; i < n; i++) {
+        int64_t h = n / SMOOTH_FROM < i ? n / SMOOTH_FROM : i;
+        h = n - 1 - i < h ? n - 1 - i : h;
+        for (; hi <= i + h; hi++)
+            if (isfinite(y[hi]))
+                sum += y[hi], k++;
+        for (; lo < i - h; lo++)
+            if (isfinite(y[lo]))
+                sum -= y[lo], k--;
+        s[i] = k ? sum / (double)k : NAN;
+    }
+    return s;
+}
+
+/* The column's value at row i; 0: there is none. */
+static double number(const Report *r, int column, int64_t i)
+{
+    return isfinite(r->col[column][i]) ? r->col[column][i] : 0;
+}
+
+/* A line of metrics.jsonl holds means over the steps since the line before it. */
+static void derive(Report *r)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        double steps = r->col[C_iteration][i] - (i ? r->col[C_iteration][i - 1] : 0),
+               other = number(r, C_elapsed_ms, i);
+        sum += 1e-3 * steps * (other + number(r, C_eval_ms, i) + number(r, C_checkpoint_ms, i));
+        other -= number(r, C_data_ms, i) + number(r, C_forward_ms, i) + number(r, C_backward_ms, i) +
+                 number(r, C_optimizer_ms, i);
+        append(&r->col[C_time], i, sum);
+        append(&r->col[C_other], i, fmax(0, other));
+    }
+    r->time_unit = sum < 120 ? "seconds" : sum < 7200 ? "minutes" : "hours";
+    for (int64_t i = 0; i < r->n; i++)
+        r->col[C_time][i] /= sum < 120 ? 1 : sum < 7200 ? 60 : 3600;
+    for (int c = 0; c < COLUMNS; c++)
+        r->mean[c] = smooth(r->col[c], r->n);
+}
+
 void report_read(Report *r, const char *dir)
 {
     *r = (Report){.run = read_object(dir, "run.json"), .trace = read_object(dir, "trace.json"),
                   .samples = json_array()};
     read_lines(r, dir, "metrics.jsonl", add_line);
+    derive(r);
     read_lines(r, dir, "samples.jsonl", add_sample);
     char why[WHY], *real = realpath(dir, NULL), *slash = real ? strrchr(real, '/') : NULL;
     snprintf(r->name, sizeof r->name, "%s", slash && slash[1] ? slash + 1 : dir);
@@ -79,8 +130,11 @@ void report_read(Report *r, const char *dir)
 
 void report_free(Report *r)
 {
-    for (int i = 0; i < METRIC_COUNT; i++)
-        free(r->col[i]);
+    for (int c = 0; c < COLUMNS; c++) {
+        if (r->mean[c] != r->col[c])
+            free(r->mean[c]);
+        free(r->col[c]);
+    }
     free(r->eval_at);
     free(r->eval_loss);
     free(r->config);

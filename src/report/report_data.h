@@ -5,19 +5,25 @@
 #include <jansson.h>
 #include <stdio.h>
 
-/* Row numbers of the metrics table, so that a column is r->col[C_lm_loss]. */
+/* Row numbers of the metrics table, so that a column is r->col[C_lm_loss], and two more columns. */
 enum {
 #define X(field, ...) C_##field,
     METRICS(X)
 #undef X
+    C_other,                       /* elapsed_ms beyond data, forward, backward and optimizer */
+    C_time,                        /* training time so far, evaluations and saves included, in time_unit */
+    COLUMNS
 };
 
 enum { MARKS = 64 };               /* most resumptions that are marked */
+enum { SMOOTH_FROM = 100 };        /* steps: from so many on means are drawn, of 2 % of the steps */
 
 /* The files of a run directory. */
 typedef struct {
     int64_t n, evals;              /* logged steps; evaluations */
-    double *col[METRIC_COUNT];     /* [n] by row of METRICS; NAN where a line has no number */
+    double *col[COLUMNS];          /* [n] by row of METRICS; NAN where a line has no number */
+    double *mean[COLUMNS];         /* [n] mean around each step; below SMOOTH_FROM steps: col */
+    const char *time_unit;
     double *eval_at, *eval_loss;   /* [evals] iteration; mean validation loss */
     json_t *run, *trace;           /* run.json, trace.json; NULL: none */
     json_t *samples;               /* the last lines of samples.jsonl */
