@@ -2,9 +2,9 @@
  * C library's in the program that includes this header once.
  *
  * The environment variable FAULT asks for one fault in strace's words: "fsync:error=EIO:when=3" (the third
- * fsync fails), "when=3+" (it and all later ones), "pwrite64:signal=KILL:when=2" (the process dies in place
- * of the call). A fault that happens is noted in the file FAULT_LOG names. Tests in the same process set the
- * variables below instead. */
+ * fsync fails), "when=3+" (the third and all later ones), "pwrite64:signal=KILL:when=2" (the process is
+ * killed in place of the call). A fault that happens is noted in the file FAULT_LOG. Tests in the same
+ * process set the variables below instead. */
 #ifndef FAULTS_H
 #define FAULTS_H
 #include <errno.h>

@@ -1,9 +1,9 @@
 #!/bin/sh
-# tests/checkpoint/kill_save.sh kill|errors|long -- a save of a tiny checkpoint is killed at every system call that
-# changes or opens a file (kill), or such a call fails, once or from then on (errors: the commonest two; long:
-# all errors, and both with the asynchronous writer). After each: the newest checkpoint loads and holds its
-# own values, what the program said agrees with what is on disk, and the next save works over what was left
-# and cleans it up.
+# tests/checkpoint/kill_save.sh kill|errors|long -- a save of a tiny checkpoint is killed at every system call
+# that changes or opens a file (kill), or such a call fails, once or from then on (errors: the commonest two;
+# long: all errors, and both with the asynchronous writer). After each fault the newest checkpoint loads with
+# its own values, the program's exit code agrees with the files on disk, and the next save works and removes
+# leftovers.
 #
 # kill and errors use the program's own faults (tests/checkpoint/faults.h), so that they run everywhere; long uses
 # strace, which needs no help from the program. Calls are counted for each kind on its own (when=N). BUILD as

@@ -112,7 +112,8 @@ static void rules(void)
     CHECK(parses("{" T("a", "U8", "[1,1,1,1,1,1,1,1]", "[0,1]") "}", 1), "%s", why);
 }
 
-/* Files: too short for a length, a length beyond the file or the limit, not a regular file, links. */
+/* Files that are too short for a length, have a length beyond the file or the limit, are not regular, or
+ * links. */
 static void files(void)
 {
     StFile f;

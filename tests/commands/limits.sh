@@ -72,7 +72,7 @@ C
 ${CC:-cc} -shared -fPIC -o "$work/eio.so" "$work/eio.c" -ldl || exit 1
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0"
 
-# unreadable CODE FILE COMMAND... -- with reads of FILE failing, CODE and one line with FILE and EIO
+# unreadable CODE FILE COMMAND... -- COMMAND without reads of FILE ends with CODE and a line with FILE and EIO
 unreadable() {
     code=$1 file=$2; shift 2
     wanted "$code" "$file.*Input/output error" env LD_PRELOAD="$work/eio.so" EIO_OF="$file" "$@"

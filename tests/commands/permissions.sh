@@ -26,7 +26,7 @@ cd "$top" || exit 1
 as ./train tokenize text -o corpus > log 2>&1 && as ./train tiny.yaml save=run > log 2>&1 || { cat log; exit 1; }
 checkpoint=run/checkpoints/iter_0000002
 
-# denied CODE PATH COMMAND... -- with mode 000 of PATH CODE and one line with PATH and the reason
+# denied CODE PATH COMMAND... -- COMMAND without access to PATH ends with CODE and a line with PATH and why
 denied() {
     code=$1 path=$2; shift 2
     mode=$(stat -c %a "$path")

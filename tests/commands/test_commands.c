@@ -14,7 +14,7 @@ static const Flag *flag_of(const Command *c, const char *word)
     return NULL;
 }
 
-/* Every flag that `text` names is the command's, and its row says that it is told in such a text. */
+/* Every flag that `text` names is the command's, and its row puts it into such texts (`told`). */
 static void check_text(const Command *c, const char *text, int told)
 {
     char *copy = strdup(text), *rest = copy, *word;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/config/config_ranks.sh -- four launched ranks and their configuration: a rank that has read something else is named,
-# with the first key that differs, before any group is made that depends on it; errors are told once.
+# tests/config/config_ranks.sh -- the configuration of four launched ranks. A rank with another configuration
+# is named, with the first key that differs, before any group depends on the key. Errors are printed once.
 set -u
 real=$TRAIN bad=0
 printf 'one two three four five six seven eight nine ten\n%.0s' $(seq 200) > "$WORK/text"

@@ -5,7 +5,7 @@
 #include "config_text.h"
 #include "team.h"
 
-/* ---- errors: rank 0 tells all of them, at once; the others leave it to rank 0 ---- */
+/* ---- errors: rank 0 prints all of them at once, the other ranks print none ---- */
 
 static char path[256];
 

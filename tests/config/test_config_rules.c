@@ -1,6 +1,6 @@
-/* test_config_rules -- the rules between options: each one broken once and kept once; rules about
- * numbers against brute force; the nearest legal values that they name, tried; the batch-size schedule
- * against a loop over single steps */
+/* test_config_rules -- the rules between options: each rule is broken once and kept once; rules about
+ * numbers are compared with brute force; the nearest legal values of messages are tried; the batch-size
+ * schedule is compared with a loop over single steps */
 #define _GNU_SOURCE
 #include "config_text.h"
 
@@ -272,7 +272,7 @@ static const struct { const char *args; int world; const char *says; int n;
     {"recompute_granularity=full|recompute_method=uniform|recompute_num_layers=4", 1, NULL},
     {"recompute_granularity=full|recompute_method=uniform|recompute_num_layers=5", 1,
      "5 is more than the 4 layers"},
-    /* the rest */
+    /* other rules */
     {"loss_scale=8", 1, "loss_scale: 8 does not go with params_dtype fp32; it is for fp16"},
     {"loss_scale=8|params_dtype=fp16", 1, NULL},
     {"initial_loss_scale=1|min_loss_scale=2", 1, "initial_loss_scale: 1 is below min_loss_scale 2"},

@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/corpus/corpora.sh -- train_data_path, valid_data_path and test_data_path: the numbers are those of data_path and split
-# when the texts are the same; every corpus is checked at the start; what does not go together is refused.
+# tests/corpus/corpora.sh -- train_data_path, valid_data_path and test_data_path give the numbers of data_path
+# and split over the same texts. Every corpus is checked at the start. Settings that do not go together are
+# refused.
 set -u
 cd "$WORK" || exit 1
 i=0
@@ -44,7 +45,7 @@ numbers() {
     grep -o '"\(iteration\|consumed_samples\|lm_loss\|grad_norm\|valid_loss\)": [^,}]*' "$1/metrics.jsonl"
 }
 
-# the same texts, the same numbers
+# the same texts give the same numbers by split and by corpora of their own
 does 0 finished\|iteration c.yaml data_path=ab split='1, 1' save=shares
 does 0 'validation: [0-9]+ tokens' c.yaml train_data_path=a valid_data_path=b test_data_path=b save=own
 numbers shares > shares.numbers

@@ -447,7 +447,7 @@ static void test_paths(void)
     free(a);
 }
 
-/* Empty documents, documents shorter than a sample, one document, nothing at all, too little. */
+/* Packs empty documents, documents shorter than a sample, and one document; no tokens at all are refused. */
 static void test_packing(void)
 {
     char *prefix = in_work("pack"), *why = NULL;

@@ -138,7 +138,7 @@ static void finite_differences(int family)
     run_close(&r);
 }
 
-/* What a run gives: loss, gradients, and the hash of both. */
+/* The results of a run. bits: hash of loss and gradients; grad: n elements. */
 typedef struct { uint64_t bits; double loss, *grad; int64_t n; } Result;
 
 static Result result_of(int family, const char *const *more)

@@ -1,8 +1,8 @@
 /* test_params -- the parameter table in every layout
  *
- * The pieces that all ranks save tile each tensor once; a rank loads all that it holds; key and value
- * heads are with their queries; buckets are as data.c needs them; initial values have the same bits
- * everywhere. Ranks are opened one after the other over groups whose messages do nothing. */
+ * The pieces that all ranks save tile each tensor once. A rank loads all that it holds. Key and value
+ * heads are on the rank of their queries. Buckets are as data.c needs them. Initial values have the same
+ * bits in every layout. Ranks are opened one after the other over groups whose messages do nothing. */
 #include "checkpoint.h"
 #include "ranks.h"
 #include "test.h"

@@ -31,7 +31,7 @@ SH
 printf '#!/bin/sh\necho well\n' > fake/test_cuda_c
 chmod +x fake/*
 export EMULATED=fake
-gone() { # nothing of the row is left
+gone() { # waits until the row's child has ended
     for _ in $(seq 120); do kill -0 "$(cat child)" 2> /dev/null || return 0; sleep 0.5; done
     fail "a child of the row lives on"
 }

@@ -1,11 +1,11 @@
 /* test_layouts -- every layout gives the results of one rank: many layouts of one world in one job.
  * Modes:
  *   cover             a set of layouts of this world in which every two choices meet
- *   all [K N [SEED]]  every tp x sp x pp x v x dp x ZeRO x schedule of this world, of N parts the K-th; the
- *                     rest drawn
- *   bitwise FILE [all]  three steps with clipping; a line "what may change bits <tab> bits" a layout to FILE:
- *                     all whose first columns agree must have the same bits, whatever the world
- *                     (tests/training/layouts.sh compares)
+ *   all [K N [SEED]]  every tp x sp x pp x v x dp x ZeRO x schedule of this world, or part K of N of them;
+ *                     the other choices are drawn
+ *   bitwise FILE [all]  three steps with clipping; adds a line "what may change bits <tab> bits" a layout
+ *                     to FILE: lines with the same first column must have the same bits in every world
+ *                     (tests/training/layouts.sh compares them)
  *   optimizers        every rule with every ZeRO stage, three steps, against one rank
  *   bf16              fifty steps, loss against one rank at each
  *   one KEY=VALUE ..  this layout alone, with the words that a failure prints
@@ -178,7 +178,7 @@ static void check(const Whole *w, const Config *c, const Result *one, const Resu
           one->loss[0], norm, one->norm, current);
 }
 
-/* Runs a layout of `family` with these arguments; rank 0 compares. */
+/* Runs a layout of `family` with these arguments; rank 0 compares its result with one rank's. */
 static void compare(Words *a, int family, const char *const *more, int steps)
 {
     const Config *c = configure(a, world);

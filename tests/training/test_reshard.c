@@ -2,14 +2,11 @@
  *
  * One layout saves after two steps. Any other loads the same bits of weights, masters and moments, and
  * takes the same third step. The first layout loads what the other saves.
- *   save FOLDER K     K layouts of this world, each into a run directory of its own, with what it held beside
- *                     it
- *   load FOLDER TAG   every one of them, whatever world wrote it, in another layout of this world, saved
- *                     again as TAG
- *   back FOLDER TAG   those of this world as TAG, in the layout that wrote the first one
+ *   save FOLDER K     K layouts of this world save, each into its own run directory with a record beside it
+ *   load FOLDER TAG   layouts of this world load the saved runs of all worlds and save them again as TAG
+ *   back FOLDER TAG   the layouts of `save` in this world load what was saved again as TAG
  *
- * Parts of one model are told from another's by their place in the whole tensor, so a permutation
- * shows. */
+ * Elements are compared by their place in the whole tensor, so a permutation is found. */
 #include "layout_run.h"
 
 /* What a checkpoint holds. elements: their number; hash: sum over elements of a hash of tensor, place

@@ -1,17 +1,16 @@
 /* test_zero -- data parallelism over ranks that are threads, against plain sums and against one rank
  *
  * Every ZeRO stage, hybrid sharding, tensor and pipeline slices. The gradient of an element in
- * microbatch m is a function of (tensor, element, m), so every layout must find the same sums; where
- * several ranks hold parts of it, the parts differ and add up to it.
+ * microbatch m is a function of (tensor, element, m), so every layout must find the same sums. Where
+ * several ranks contribute to a gradient, their parts differ and add up to it.
  *
  * Integers make sums exact: every layout must then match one rank bit for bit, whatever its order. With
- * other numbers the pairs of stages that promise equal bits must keep it, and all must agree with one
- * rank to rounding.
+ * other numbers the pairs of stages that promise equal bits must have them, and all stages must agree
+ * with one rank to rounding.
  *
  * Masters and moments of some, all or none of the buckets are offloaded, which must change no bit.
  *
- * The same ranks save and load: what one layout has written, any other reads to the bit, and goes on
- * from. */
+ * The same ranks save and load: any layout reads another layout's checkpoint to the bit and resumes. */
 #include "checkpoint.h"
 #include "optimizer.h"
 #include "ranks.h"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# tests/tree/format.sh -- the spacing of every C, C++ and CUDA source is clang-format's, by .clang-format: a blank is
-# there or not, a statement's indent, its braces, single empty lines. What clang-format cannot say stays its writer's
-# and is read over: where a line breaks (it takes structs on one line and lists by row apart), the indent of a line
-# that goes on, columns set by two blanks and more, macros. Releases of clang-format differ: one is asked.
+# tests/tree/format.sh -- the spacing of every C, C++ and CUDA source is clang-format's, by .clang-format:
+# blanks, the indent of statements, braces, single empty lines. Not compared are line breaks (clang-format
+# would take apart structs on one line and lists by row), the indent of continued lines, columns set by two
+# blanks and more, and macros. Releases of clang-format differ, so one release is used.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 work=${WORK:-$(mktemp -d)} release=14
@@ -31,7 +31,7 @@ LC_ALL=C awk -v files="$work/files" '
         before = substr(text, offset, 1); after = substr(text, offset + size + 1, 4); first = substr(after, 1, 1)
         lines = count(old); wanted = count(new)
         if (old new ~ /[^ \t\n]/ || (macro[at] && lines <= wanted)) next
-        if (lines + wanted == 0)                            # the last two: it takes pointers for products
+        if (lines + wanted == 0)              # the last two: clang-format takes pointers for products
             bad = length(old) < 2 && length(new) < 2 && !(old == "" && before == "*") && after !~ /^\(\*/
         else if (lines == wanted) bad = before ~ /[;{}\/]/ && first !~ /[{.]/
         else if (wanted) bad = lines ? lines > wanted : before == ")" && after ~ /^\{\n/
