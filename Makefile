@@ -44,6 +44,7 @@ $(error no MPI: `$(MPICC) --showme:link` gives nothing; change: install libopenm
 endif
 endif
 EXTRA_parallel/comm/comm_mpi := $(MPI_CFLAGS)
+EXTRA_parallel/comm/wire     := $(MPI_CFLAGS)
 # only programs that open groups of several ranks carry MPI
 LDLIBS  += -Wl,--as-needed $(MPI_LIBS)
 

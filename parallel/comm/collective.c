@@ -13,6 +13,7 @@
 #include "group.h"
 #include "job.h"
 #include "reduce.h"
+#include "wire.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,9 @@
-/* comm_mpi -- how ranks find each other over MPI, and messages between hosts */
+/* comm_mpi -- how ranks find each other over MPI */
 #define _GNU_SOURCE
 #include "comm_mpi.h"
 #include "group.h"
 #include "job.h"
+#include "wire.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <mpi.h>
@@ -14,71 +15,10 @@
 static MPI_Comm world = MPI_COMM_NULL; /* a duplicate, so that no other MPI user's message meets ours */
 static int world_rank, world_size;
 static int *host_of;                       /* [world] lowest world rank of the rank's host */
-static int *real_host_of;                  /* [world] the same without GRIDIRON_RANKS_PER_HOST */
-static int *place_of;                      /* [world] place in the job page of the real host */
+static int *place_of;                      /* [world] place in the page of this real host; -1: elsewhere */
 static int next_id;                        /* groups that the world has opened */
 
 #define BOOT_TAG 0                         /* groups have ids from 1 on, so their tags begin at TAGS */
-
-/* ---- messages between hosts ---- */
-
-static MPI_Request *wire;
-static int *vacant_wire;
-static int wires, nvacant;
-
-static int new_wire(void)
-{
-    if (!nvacant) {
-        wire = xrealloc(wire, (size_t)(wires + 64) * sizeof *wire);
-        vacant_wire = xrealloc(vacant_wire, (size_t)(wires + 64) * sizeof *vacant_wire);
-        for (int i = 63; i >= 0; i--)
-            vacant_wire[nvacant++] = wires + i;
-        wires += 64;
-    }
-    engine_wires(1);
-    return vacant_wire[--nvacant];
-}
-
-static void check(int rc, const char *what)
-{
-    char text[MPI_MAX_ERROR_STRING] = "";
-    int n;
-    if (rc == MPI_SUCCESS)
-        return;
-    MPI_Error_string(rc, text, &n);
-    die(EXIT_COMM, "mpi", "%s: %s; change: see whether all hosts of the job are up and reach each other",
-        what, text);
-}
-
-int wire_send(const void *p, size_t bytes, int to, int tag)
-{
-    int id = new_wire();
-    check(MPI_Isend(p, (int)bytes, MPI_BYTE, to, tag, world, &wire[id]), "send");
-    if (real_host_of[to] == real_host_of[world_rank])      /* same real host: its ranks may sleep */
-        job_ring(place_of[to]);
-    return id;
-}
-
-int wire_recv(void *p, size_t bytes, int from, int tag)
-{
-    int id = new_wire();
-    check(MPI_Irecv(p, (int)bytes, MPI_BYTE, from, tag, world, &wire[id]), "receive");
-    return id;
-}
-
-int wire_done(int *id)
-{
-    int done;
-    if (*id < 0)
-        return 1;
-    check(MPI_Test(&wire[*id], &done, MPI_STATUS_IGNORE), "test");
-    if (!done)
-        return 0;
-    vacant_wire[nvacant++] = *id;
-    *id = -1;
-    engine_wires(-1);
-    return 1;
-}
 
 /* ---- the job ---- */
 
@@ -106,32 +46,30 @@ static void leave(int status, void *unused)
         MPI_Finalize();
 }
 
-/* Numbers the hosts by their lowest ranks. every > 0: within a host, each `every` ranks count as one. */
+/* Numbers the hosts by their lowest ranks. every > 0: within a real host, each `every` ranks count as one. */
 static void find_hosts(int every)
 {
     MPI_Comm host;
-    check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "find hosts");
+    wire_check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "find hosts");
     int lowest = world_rank, mine[2];
-    check(MPI_Bcast(&lowest, 1, MPI_INT, 0, host), "find hosts");
-    check(MPI_Comm_rank(host, &mine[1]), "find hosts");
+    wire_check(MPI_Bcast(&lowest, 1, MPI_INT, 0, host), "find hosts");
+    wire_check(MPI_Comm_rank(host, &mine[1]), "find hosts");
     mine[0] = lowest;
     int *all = xcalloc(2 * (size_t)world_size, sizeof *all);
-    check(MPI_Allgather(mine, 2, MPI_INT, all, 2, MPI_INT, world), "find hosts");
-    real_host_of = xcalloc((size_t)world_size, sizeof *real_host_of);
+    wire_check(MPI_Allgather(mine, 2, MPI_INT, all, 2, MPI_INT, world), "find hosts");
     host_of = xcalloc((size_t)world_size, sizeof *host_of);
     place_of = xcalloc((size_t)world_size, sizeof *place_of);
     for (int r = 0; r < world_size; r++) {
-        real_host_of[r] = all[2 * r];
-        place_of[r] = all[2 * r + 1];
+        place_of[r] = all[2 * r] == lowest ? all[2 * r + 1] : -1;
         host_of[r] = r;
         for (int q = 0; q < r; q++)
-            if (real_host_of[q] == real_host_of[r] && (!every || q / every == r / every)) {
+            if (all[2 * q] == all[2 * r] && (!every || q / every == r / every)) {
                 host_of[r] = q;
                 break;
             }
     }
     free(all);
-    check(MPI_Comm_free(&host), "find hosts");
+    wire_check(MPI_Comm_free(&host), "find hosts");
 }
 
 /* Shares memory that the first member of this host has made; the others open it through /proc. Returns
@@ -144,20 +82,20 @@ static int share_descriptor(int fd, const int *member, int n, const char *what)
     int mine[2] = {(int)getpid(), fd}, ack = 0;
     if (n > 1 && member[0] != world_rank) {
         char path[64];
-        check(MPI_Recv(mine, 2, MPI_INT, member[0], BOOT_TAG, world, MPI_STATUS_IGNORE), what);
+        wire_check(MPI_Recv(mine, 2, MPI_INT, member[0], BOOT_TAG, world, MPI_STATUS_IGNORE), what);
         snprintf(path, sizeof path, "/proc/%d/fd/%d", mine[0], mine[1]);
         if ((fd = open(path, O_RDWR | O_CLOEXEC)) < 0)
             die(EXIT_RESOURCE, "shared-memory", "cannot open the memory shared by ranks %d and %d of this "
                 "host: %s: %s; change: run both as one user in one container, or set "
                 "GRIDIRON_RANKS_PER_HOST=1, or raise the limit on open files (ulimit -n)", member[0],
                 world_rank, path, strerror(errno));
-        check(MPI_Send(&ack, 1, MPI_INT, member[0], BOOT_TAG, world), what);
+        wire_check(MPI_Send(&ack, 1, MPI_INT, member[0], BOOT_TAG, world), what);
         return fd;
     }
     for (int i = 1; i < n; i++)
-        check(MPI_Send(mine, 2, MPI_INT, member[i], BOOT_TAG, world), what);
+        wire_check(MPI_Send(mine, 2, MPI_INT, member[i], BOOT_TAG, world), what);
     for (int i = 1; i < n; i++)            /* the descriptor stays open until all have it */
-        check(MPI_Recv(&ack, 1, MPI_INT, member[i], BOOT_TAG, world, MPI_STATUS_IGNORE), what);
+        wire_check(MPI_Recv(&ack, 1, MPI_INT, member[i], BOOT_TAG, world, MPI_STATUS_IGNORE), what);
     return fd;
 }
 
@@ -166,14 +104,14 @@ static void open_page(void)
 {
     int n = 0, *member = xcalloc((size_t)world_size, sizeof *member);
     for (int r = 0; r < world_size; r++)
-        if (real_host_of[r] == real_host_of[world_rank])
+        if (place_of[r] >= 0)
             member[n++] = r;
     int fd = place_of[world_rank] ? -1 : job_page_make(n, world_rank);
     job_page_open(share_descriptor(fd, member, n, "start"), n, place_of[world_rank], world_rank);
     free(member);
-    check(MPI_Barrier(world), "start");
+    wire_check(MPI_Barrier(world), "start");
     job_watch(abort_job);
-    check(MPI_Barrier(world), "start");
+    wire_check(MPI_Barrier(world), "start");
     if (world_rank == 0)
         job_tell("together");
 }
@@ -213,6 +151,7 @@ void comm_mpi_start(void)
             "mpirun of the MPI that this was built with (srun: --mpi=pmix)", rank, launched, world_rank,
             world_size);
     find_hosts(ranks_per_host());
+    wire_open(MPI_Comm_c2f(world), place_of);
     open_page();
     int threads = job_cores() / job_sharers();
     comm_threads(threads ? threads : 1);

@@ -1,8 +1,7 @@
-/* group -- the plan of a group, the segment that its members share, and its interface */
+/* group -- the plan of a group, and the segment that its members share */
 #define _GNU_SOURCE
 #include "group.h"
 #include "job.h"
-#include "reduce.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,34 +193,7 @@ void group_raise(Group *g, Counter *c, int64_t to, int alone)
         ring_member(g, who);
 }
 
-/* ---- the interface ---- */
-
-static Token submit(Comm *c, Operation o)
-{
-    Group *g = c->impl;
-    BUG_ON(o.n < 0 || o.root < 0 || o.root >= g->size);
-    Request r = {.group = g, .kind = o.kind, .name = g->name, .type = o.type, .op = o.op, .in = o.in,
-                 .out = o.out, .n = o.n, .root = o.root, .wire = -1, .advance = collective_advance,
-                 .payload = comm_payload(c, o.kind, o.n, o.type, o.root)};
-    Queue *q = &g->queue;
-    if (o.kind == COMM_SEND || o.kind == COMM_RECV) {
-        BUG_ON(o.root == g->rank /* a message to oneself */);
-        r.advance = message_advance;
-        q = o.kind == COMM_SEND ? &g->out[o.root].queue : &g->in[o.root].queue;
-    }
-    if (o.kind != COMM_BARRIER) {
-        c->ops++;
-        c->bytes += r.payload;
-    }
-    return o.n || o.kind == COMM_BARRIER ? engine_submit(q, &r) : 0;
-}
-
-static void group_wait(Comm *c, Token t) { (void)c, engine_wait(t); }
-static void group_barrier(Comm *c)
-{
-    int32_t one = 1;
-    engine_wait(submit(c, (Operation){COMM_BARRIER, &one, &one, 1, I32, OP_MIN, 0}));
-}
+/* ---- the end ---- */
 
 static void unmap_pairs(Pair *p, int n)
 {
@@ -233,10 +205,8 @@ static void unmap_pairs(Pair *p, int n)
     free(p);
 }
 
-static void group_close(Comm *c)
+void group_free(Group *g)
 {
-    Group *g = c->impl;
-    engine_lock();
     BUG_ON(g->queue.head /* an operation is under way */);
     unmap_pairs(g->out, g->size);
     unmap_pairs(g->in, g->size);
@@ -250,22 +220,4 @@ static void group_close(Comm *c)
     for (size_t i = 0; i < sizeof heap / sizeof *heap; i++)
         free(heap[i]);
     free(g);
-    engine_unlock();
-}
-
-void group_comm(Group *g, Comm *c)
-{
-    *c = (Comm){.name = g->name, .rank = g->rank, .size = g->size, .impl = g, .barrier = group_barrier,
-                .wait = group_wait, .close = group_close};
-    comm_operations(c, submit);
-}
-
-CommStats comm_stats(const Comm *c)
-{
-    if (c->close != group_close)
-        return (CommStats){0};
-    engine_lock();
-    CommStats s = ((Group *)c->impl)->stats;
-    engine_unlock();
-    return s;
 }

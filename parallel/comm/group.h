@@ -101,7 +101,9 @@ Group *group_plan(const char *name, int id, const int *member, int n, const int 
 /* Makes the segment and returns its descriptor: for one member of the host. Then each member maps it. */
 int group_segment_make(const Group *g);
 void group_segment_map(Group *g, int fd);
-/* Fills in c, the group's interface. */
+/* Unmaps the segment and frees the group. No operation may be under way. */
+void group_free(Group *g);
+/* Fills in c, the group's interface (group_comm.c). */
 void group_comm(Group *g, Comm *c);
 
 static inline char *group_slot(const Group *g, int channel, int member, int64_t step)
@@ -125,13 +127,4 @@ int collective_advance(Request *r);
 int message_advance(Request *r);
 /* This rank's end of the pair `from` -> `to`, two ranks of the group; maps it at its first use. */
 Pair *group_message_pair(Group *g, int from, int to);
-
-/* Messages between hosts (comm_mpi.c), in bytes between world ranks. They return a number that names the
- * message until wire_done, which returns 1 and sets it to -1 when the message is through, or it was -1
- * before. Call them under the engine's lock.
- *   tag      in                id of the group * TAGS + one of the tags below */
-int wire_send(const void *p, size_t bytes, int to, int tag);
-int wire_recv(void *p, size_t bytes, int from, int tag);
-int wire_done(int *id);
-enum { TAG_PARTIAL, TAG_BLOCK, TAG_MESSAGE, TAG_EXCHANGE, TAGS };
 #endif

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "job.h"
 #include "comm.h"
-#include "crash.h"
 #include "pool.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +17,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -325,14 +323,6 @@ void job_watch(void (*abort_job)(int code))
     for (int i = 0; i < 3; i++)
         if (!sigaction(ends[i], NULL, &now_) && now_.sa_handler == SIG_DFL)
             signal(ends[i], on_term);
-}
-
-void job_begin(void)
-{
-    int rank;
-    if (job_launched(&rank) > 1 || getenv("OMPI_COMM_WORLD_SIZE"))
-        prctl(PR_SET_PDEATHSIG, SIGKILL);      /* no rank outlives its launcher */
-    crash_listen();
 }
 
 void job_leave(void)

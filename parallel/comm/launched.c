@@ -1,6 +1,9 @@
-/* launched -- number and rank of the processes that a launcher started, from the environment */
+/* launched -- how a process begins: with its launcher, whose number of ranks the environment says */
+#include "crash.h"
 #include "job.h"
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 
 int job_launched(int *rank)
 {
@@ -16,4 +19,12 @@ int job_launched(int *rank)
     }
     *rank = 0;
     return 1;
+}
+
+void job_begin(void)
+{
+    int rank;
+    if (job_launched(&rank) > 1 || getenv("OMPI_COMM_WORLD_SIZE"))
+        prctl(PR_SET_PDEATHSIG, SIGKILL);      /* no rank outlives its launcher */
+    crash_listen();
 }

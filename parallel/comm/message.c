@@ -2,6 +2,7 @@
  * shared memory: the receiver copies out while the sender copies in. A send is done when all is in slots. */
 #include "group.h"
 #include "job.h"
+#include "wire.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -1,7 +1,8 @@
 #!/bin/bash
 # tests/tree/rooms.sh -- no room uses a room above it. An include of a higher room's header does not compile
-# with make's flags. No object needs a symbol that a higher room defines. A header that is not public is
-# included by its own room and by tests alone. Needs the objects of the build.
+# with make's flags. No object needs a symbol that a higher room defines. The files of parallel/comm need each
+# other in no circle. A header that is not public is included by its own room and by tests alone. Needs the
+# objects of the build.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 work=${WORK:-$(mktemp -d)} bad=0
@@ -89,18 +90,20 @@ for room in $rooms; do
 done > "$work/links"
 cat "$work/objects" >> "$work/links"
 cut -d ' ' -f 3 "$work/objects" | xargs nm -A -P >> "$work/links"
-awk '
+awk -v pairs="$work/pairs" '
     $1 == "above"  { for (i = 3; i <= NF; i++) above[$2, $i] = 1; next }
     $1 == "object" { room[$3 ":"] = $2; file[$3 ":"] = $4; next }
-    $3 ~ /^[TDBRVWC]$/ { home[$2] = room[$1] }
+    $3 ~ /^[TDBRVWC]$/ { home[$2] = room[$1]; from[$2] = file[$1] }
     $3 ~ /^[Uw]$/ { uses[$1 " " $2] = room[$1] }
     END {
         for (u in uses) {
             split(u, p, " ")
+            if (uses[u] == "parallel/comm" && home[p[2]] == uses[u]) print file[p[1]], from[p[2]] > pairs
             if ((uses[u], home[p[2]]) in above) { print p[1] " needs " p[2] ", which " home[p[2]] " defines"; bad = 1 }
         }
         exit bad
     }' "$work/links" || bad=1
+tsort "$work/pairs" > /dev/null 2> "$work/err" || fail "a circle in parallel/comm: $(tr '\n' ' ' < "$work/err")"
 
 # ---- text
 
