@@ -102,11 +102,13 @@ void hf_write_rope(json_t *j, const Config *c)
 {
     if (c->rope_scaling == ROPE_SCALING_NONE)
         return;
+    int dynamic = c->rope_scaling == ROPE_SCALING_DYNAMIC;     /* its original length is the model's own */
     json_t *rope = json_pack("{s:s}", "rope_type", options[OPT_rope_scaling].choices[c->rope_scaling]);
     for (int i = 0; i < ROPE_KEYS; i++) {
         const Option *o = &options[rope_keys[i].option];
         const void *field = option_field(o, c);
-        if (rope_keys[i].kinds >> c->rope_scaling & 1 && !option_absent(o, c))
+        if (rope_keys[i].kinds >> c->rope_scaling & 1 && !option_absent(o, c) &&
+            !(dynamic && i == ROPE_ORIGINAL))
             json_object_set_new(rope, rope_keys[i].hf,
                                 o->type == TYPE_INT    ? json_integer(*(const int64_t *)field)
                                 : o->type == TYPE_BOOL ? json_boolean(*(const int *)field)
@@ -114,7 +116,7 @@ void hf_write_rope(json_t *j, const Config *c)
     }
     json_object_update(json_object_get(j, "rope_parameters"), rope);
     json_object_set_new(j, "rope_scaling", rope);
-    if (c->rope_scaling == ROPE_SCALING_DYNAMIC)       /* transformers has no other key for its length */
+    if (dynamic)
         json_object_set_new(j, "max_position_embeddings",
                             json_integer(c->rope_original_max_position_embeddings));
 }

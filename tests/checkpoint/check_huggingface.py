@@ -40,6 +40,17 @@ CASES = [
     ("qwen3", dict(small, head_dim=14)),
     ("qwen3", dict(small, head_dim=16, tie_word_embeddings=True, use_sliding_window=True, sliding_window=3,
                    max_window_layers=0)),
+    ("llama", dict(small, rope_parameters=dict(
+        rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=16), tie_word_embeddings=True)),
+    ("mistral", dict(small, sliding_window=5, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=4.0))),
+    ("llama", dict(small, max_position_embeddings=11, rope_parameters=dict(
+        rope_type="dynamic", rope_theta=1e4, factor=2.0))),
+    ("qwen2", dict(small, rope_parameters=dict(
+        rope_type="yarn", rope_theta=1e6, factor=4.0, original_max_position_embeddings=10))),
+    ("qwen3", dict(small, head_dim=14, rope_parameters=dict(
+        rope_type="yarn", rope_theta=1e4, factor=8.0, original_max_position_embeddings=5, attention_factor=1.3,
+        beta_fast=4.0, beta_slow=0.5, truncate=False))),
 ]
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16,
           "float16": torch.float16}
@@ -78,6 +89,8 @@ def check(family, settings, dtype, work):
     for name in a:
         assert a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]), f"{name} differs"
     ours, theirs = transformers.AutoConfig.from_pretrained(out).to_dict(), model.config.to_dict()
+    if settings.get("rope_parameters", {}).get("rope_type") == "yarn":        # an export says all that absent keys mean
+        theirs["rope_parameters"] = dict(beta_fast=32.0, beta_slow=1.0, truncate=True) | theirs["rope_parameters"]
     ignore = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "rope_theta",
               "layer_types", "max_window_layers", "sliding_window", "use_sliding_window", "n_inner"}
     diff = {k: (ours.get(k), theirs.get(k)) for k in ours.keys() | theirs.keys()
@@ -90,7 +103,8 @@ def check(family, settings, dtype, work):
         f.writelines(line + "\n" for line in lines if not line.endswith(": null"))
     run("dump", f"{work}/c.yaml", f"load={ckpt}", "params_dtype=fp32", "seq_length=20", "micro_batch_size=2",
         "global_batch_size=2", "data_path=tests/golden/corpus", "split=1, 0, 0", "hidden_dropout=0",
-        "attention_dropout=0", "train_iters=1", "lr=1e-3", "-o", f"{work}/d.safetensors")
+        "attention_dropout=0", "train_iters=1", "lr=1e-3", "-o", f"{work}/d.safetensors",
+        *["max_position_embeddings=20"] * ("rope_parameters" in settings))
     dump = load_file(f"{work}/d.safetensors")
     want = logits_of(model, dump["tokens"])
     error = ((dump["logits"].double() - want).abs().max() / want.abs().max()).item()

@@ -60,6 +60,20 @@ exits 4 "holds a checkpoint already" import "$work/hf" -o "$work/run"
 mkdir "$work/mine" && cp "$work/whole.yaml" "$work/mine/config.yaml"
 exits 4 "config.yaml is there already" import "$work/hf" -o "$work/mine"
 
+# a model of Llama 3.1's shape keeps its rope_scaling; a kind that is given takes none of its keys from the checkpoint
+run import tests/golden/llama3 -o "$work/llama3"
+llama3() { run eval "load=$work/llama3" data_path=tests/golden/corpus "split='1, 1'" eval_iters=1 seq_length=17 "$@"; }
+llama3
+grep -q warning "$work/log" && fail "a warning about its own rope_scaling"
+cp "$work/log" "$work/text"
+llama3 rope_scaling=llama3 rope_scaling_factor=4 rope_original_max_position_embeddings=12 rope_low_freq_factor=0.75 \
+    rope_high_freq_factor=1.5
+cmp "$work/log" "$work/text" || fail "another loss with the same rope_scaling"
+llama3 rope_scaling=linear rope_scaling_factor=2
+grep -q 'warning: .* rope_scaling was llama3 for these weights and is linear here' "$work/log" || fail "no warning of rope_scaling"
+exits 4 "rope_scaling is llama3 there, yarn here" eval "load=$work/llama3" data_path=tests/golden/corpus "split='1, 1'" \
+    eval_iters=1 rope_scaling=yarn
+
 # a configuration without a model takes the checkpoint's; keys of the model that it gives must agree with it
 run "$work/mine.yaml" "load=$work/start" "save=$work/tuned"
 grep -q 'ffn_hidden_size: 48' "$work/tuned/config.yaml" || fail "the model of config.yaml"

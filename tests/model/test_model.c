@@ -15,15 +15,18 @@
     "data: {tokenizer_type: none}\n"                                                                         \
     "precision: {params_dtype: fp64}\n"
 
-static const char *const families[][10] = {
+static const char *const families[][11] = {
     {"activation=gelu_tanh", NULL},
     {"activation=gelu", "hidden_dropout=0.2", "attention_dropout=0.1", NULL},
     {"position_embedding_type=rope", "normalization=RMSNorm", "activation=swiglu", "add_bias_linear=false",
      "untie_embeddings_and_output_weights=true", "num_query_groups=2", NULL},
     {"position_embedding_type=rope", "rotary_percent=0.7", "qk_layernorm=true", "activation=geglu",
-     "num_query_groups=1", "window_size=3", NULL},
+     "num_query_groups=1", "window_size=3", "rope_scaling=yarn", "rope_scaling_factor=3",
+     "rope_original_max_position_embeddings=4", NULL},
     {"position_embedding_type=none", "normalization=RMSNorm", "qk_layernorm=true", "add_bias_linear=false",
      "add_qkv_bias=true", "activation=squared_relu", "num_query_groups=2", "reset_attention_mask=true", NULL},
+    {"position_embedding_type=rope", "rope_scaling=dynamic", "rope_scaling_factor=3",
+     "rope_original_max_position_embeddings=4", "normalization=RMSNorm", NULL},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
@@ -265,8 +268,9 @@ static void see_logits(void *ctx, Model *m, int part, const char *where, Mat x)
                (size_t)x.cols * sizeof *whole);
 }
 
-/* Logits computed token by token over the cache equal those of the whole sequence at once. */
-static void cache_agrees(int family)
+/* Logits computed token by token over the cache, in a run with samples of `seq`, equal those of the whole
+ * sequence at once. */
+static void cache_agrees(int family, const char *seq)
 {
     Run r;
     open_run(&r, config(families[family], WITH("micro_batch_size=1", "reset_attention_mask=false")));
@@ -278,7 +282,9 @@ static void cache_agrees(int family)
     double *one = xcalloc((size_t)V, sizeof *one);
     r.model.watch = (ModelWatch){.see = see_logits, .ctx = whole};
     step_forward(&r, &r.plan.lists[0].forward, 1, S, 1);
-    r.model.watch.see = NULL;
+    run_close(&r);
+    open_run(&r, config(families[family], WITH("micro_batch_size=1", "reset_attention_mask=false", seq,
+                                               "max_position_embeddings=7")));
     for (int64_t s = 0, n; s < S; s += n) {
         n = s == 0 ? 3 : 1;                /* a prompt, then one at a time */
         run_extend(&r, tokens + s, n, one);
@@ -326,7 +332,8 @@ int main(void)
         finite_differences(i);
         bitwise(i, "params_dtype=fp64");
         close_to(i, WITH("micro_batch_size=2"), WITH("micro_batch_size=1"));
-        cache_agrees(i);
+        cache_agrees(i, "seq_length=7");
+        cache_agrees(i, "seq_length=5");
     }
     documents_apart(4);
     /* Two microbatches of three layers. Every sum but the chunk's last is fused. With full recompute a
