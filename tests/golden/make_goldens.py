@@ -3,7 +3,7 @@
 
     corpus.bin, corpus.idx     a Megatron corpus of seven documents, 61 token ids (all families)
     FAMILY/                    a Hugging Face directory: a tiny model of odd sizes, F32 weights of order one
-    rope_rates.txt             frequencies of rope_scaling in many settings, which tests/model/test_rope compares
+    rope_rates.txt             frequencies of rope_scaling in many settings, which tests/model/test_rope.c compares
     FAMILY.safetensors         what the trainer must compute from the two, F64:
         tokens, labels         [4, 17] I64, the first global batch in the order Megatron's rules give
         loss, logits, grad.*   of that batch, in Hugging Face's names and shapes
