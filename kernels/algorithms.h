@@ -2,7 +2,6 @@
  * file, so that the next run computes the same bits and does not time anything again. */
 #ifndef ALGORITHMS_H
 #define ALGORITHMS_H
-#include <stddef.h>
 #include <stdint.h>
 
 enum { ALGORITHM_KEY = 256, ALGORITHM_WORDS = 8 };

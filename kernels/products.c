@@ -1,7 +1,6 @@
 /* products -- records a run's matrix products and attention calls by shape, and does each product once */
 #include "products.h"
 #include <stdlib.h>
-#include <string.h>
 
 static int same(const Mat *a, const Mat *b)
 {

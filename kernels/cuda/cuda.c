@@ -2,7 +2,6 @@
 #include "cuda.h"
 #include "lt.h"
 #include "products.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +15,7 @@ _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, in
 
 static void range_add(CudaRanges *r, void *p, size_t bytes)
 {
-    if (r->n == r->room)
-        r->at = xrealloc(r->at, sizeof *r->at * (size_t)(r->room = 2 * r->room + 8));
+    r->at = xgrow(r->at, r->n, sizeof *r->at);
     r->at[r->n++] = (CudaRange){p, bytes};
 }
 

@@ -28,7 +28,7 @@ enum { CUDA_OFFLOADS, CUDA_PREFETCHES, CUDA_ASIDE, CUDA_WAYS };
 enum { CUDA_FEW = 16 };                /* blocks of an op on the side stream: enough to fill the bus */
 
 typedef struct { char *p; size_t bytes; } CudaRange;
-typedef struct { CudaRange *at; int n, room; } CudaRanges;
+typedef struct { CudaRange *at; int n; } CudaRanges;
 
 /* A stream whose copies have tickets 0, 1, ...; event[t % CUDA_TICKETS] is recorded behind copy t. */
 typedef struct { cudaStream_t stream; cudaEvent_t event[CUDA_TICKETS]; int64_t tickets; } CudaCopies;

@@ -14,8 +14,6 @@
 #include "job.h"
 #include "reduce.h"
 #include "wire.h"
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define SMALL_BYTES 8192       /* up to here every rank adds everything: one exchange instead of two */

@@ -3,7 +3,6 @@
 #include "group.h"
 #include "job.h"
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

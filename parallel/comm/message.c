@@ -3,7 +3,6 @@
 #include "group.h"
 #include "job.h"
 #include "wire.h"
-#include <stdio.h>
 #include <string.h>
 
 #define WIRE_BYTES (1 << 30)   /* most bytes of a message between hosts; MPI counts in int */

@@ -3,7 +3,6 @@
 #include "bubble.h"
 #include "base.h"
 #include "json_number.h"
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>

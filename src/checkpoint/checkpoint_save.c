@@ -4,7 +4,6 @@
  * thread needs no communicator of its own. */
 #define _GNU_SOURCE
 #include "saver.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>

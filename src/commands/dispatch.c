@@ -3,7 +3,6 @@
 #include "commands.h"
 #include "config.h"
 #include "job.h"
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -8,7 +8,6 @@
 #include "start.h"
 #include "whole.h"
 #include <fcntl.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

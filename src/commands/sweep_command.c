@@ -9,7 +9,6 @@
 #include "run.h"
 #include "sweep.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <unistd.h>
 

@@ -6,7 +6,6 @@
  * environment variable. */
 #define _GNU_SOURCE
 #include "config_table.h"
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>

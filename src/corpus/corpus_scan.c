@@ -4,7 +4,6 @@
 #include "base.h"
 #include "json_number.h"
 #include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 #define CHUNK 32768   /* tokens a read: 128 KiB, which fit the second-level cache */

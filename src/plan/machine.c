@@ -4,7 +4,6 @@
 #include "config_table.h"
 #include "file.h"
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
 

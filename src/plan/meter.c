@@ -4,7 +4,6 @@
 #include "cost.h"
 #include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* The functions of the run's device and tensor group are replaced by ones that call and time them. */
 struct Meter {

@@ -3,7 +3,6 @@
 #include "chart.h"
 #include "sweep.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Prints the separator, and the number if it is known. */

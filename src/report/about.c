@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "about.h"
 #include "json_number.h"
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

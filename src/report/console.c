@@ -3,7 +3,6 @@
 #include "console.h"
 #include "file.h"
 #include "job.h"
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -3,8 +3,6 @@
 #include "metrics.h"
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 const MetricDef metric_defs[METRIC_COUNT] = {
 #define X(field, type, unit, ranks, steps, tag, label)                                                       \

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 void trace_open(Trace *t, const Config *cfg, int64_t per_step, Arena *host)
 {

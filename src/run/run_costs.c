@@ -2,7 +2,6 @@
 #include "run_costs.h"
 #include "cost.h"
 #include "json_number.h"
-#include <stdlib.h>
 
 /* One rank's step over a device that counts FLOPs. */
 typedef struct {

@@ -2,7 +2,6 @@
  * count */
 #include "run_layout.h"
 #include <stdlib.h>
-#include <string.h>
 
 GridSpec run_spec(const Config *c)
 {

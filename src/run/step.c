@@ -2,7 +2,6 @@
 #include "lr.h"
 #include "run.h"
 #include <math.h>
-#include <string.h>
 
 /* ---- what the executor calls ---- */
 
