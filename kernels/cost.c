@@ -1,5 +1,6 @@
 /* cost -- FLOPs and bytes of each op by the shapes of its arguments: a device that reports them */
 #include "cost.h"
+#include <math.h>
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 const char *const op_name[OPKINDS] = {
@@ -35,13 +36,33 @@ static double mask_bytes(const Device *d, Mat x, const Dropout *s)
 
 /* ---- attention ---- */
 
+/* Sum of max(0, p + 1 - c) over positions p of a run: how many of the keys from position c on its queries
+ * see without a window. */
+static double seen_from(const PositionRun *q, double c)
+{
+    double end = (double)q->start + q->n, lo = fmax(q->start, c);
+    return lo < end ? (end - lo) * (lo + 1 - c + end - c) / 2 : 0;
+}
+
+/* Pairs of a query and a key of one sample and head that the mask lets through, documents apart. */
+static double seen_pairs(const Attention *s)
+{
+    double sum = 0;
+    for (int i = 0; i < s->q.count; i++)
+        for (int j = 0; j < s->k.count; j++) {
+            const PositionRun *q = &s->q.run[i];
+            double k0 = s->k.run[j].start, k1 = k0 + s->k.run[j].n, w = (double)s->window;
+            sum += seen_from(q, k0) - seen_from(q, k1);
+            sum -= s->window ? seen_from(q, k0 + w) - seen_from(q, k1 + w) : 0;
+        }
+    return sum;
+}
+
 /* Pairs of a query and a key, of all heads. causal: bool: only pairs that the mask lets through. */
 static double pairs(const Attention *s, int causal)
 {
-    double q = (double)s->seq_q, seen = (double)s->pos0 + (q + 1) / 2;
-    if (s->window && seen > (double)s->window)
-        seen = (double)s->window;
-    return (double)s->batch * s->heads * q * (causal ? seen : (double)s->seq_k);
+    double all = (double)positions_rows(&s->q) * (double)positions_rows(&s->k);
+    return (double)s->batch * s->heads * (causal ? seen_pairs(s) : all);
 }
 
 static void attention_fused(Device *d, OpKind op, const Attention *s, Dtype t, double forwards, double bytes)
@@ -53,7 +74,7 @@ static void attention_fused(Device *d, OpKind op, const Attention *s, Dtype t, d
 static void score_products(Device *d, OpKind op, const Attention *s, Dtype type, int n)
 {
     double size = (double)dtype_size(type), rows = (double)s->batch * s->heads * s->dim * size,
-           bytes = pairs(s, 0) * size + rows * (double)(s->seq_q + s->seq_k);
+           bytes = pairs(s, 0) * size + rows * (double)(positions_rows(&s->q) + positions_rows(&s->k));
     for (int i = 0; i < n; i++)
         add(d, (Cost){op, type, cost_product(pairs(s, 0), 1, s->dim), 1, bytes});
 }
@@ -161,6 +182,8 @@ OPS(X)
 #define COST_act_bwd MOVES(act_bwd, bytes_of(dh) + bytes_of(da) + bytes_of(h))
 #define COST_rope MOVES(rope, 2 * bytes_of(x))
 #define COST_attention_fwd attention_fwd(d, o, lse, q, k, v, s)
+#define COST_attention_merge MOVES(attention_merge, 2 * bytes_of(o) + 2 * bytes_of(lse) + bytes_of(piece) + \
+                                                    bytes_of(plse))
 #define COST_attention_bwd attention_bwd(d, dq, dk, dv, dout, o, q, k, v, s)
 #define COST_embed_fwd MOVES(embed_fwd, 3 * bytes_of(y))
 #define COST_embed_bwd MOVES(embed_bwd, bytes_of(dy) + 8 * elements(dy))

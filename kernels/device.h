@@ -82,31 +82,72 @@ typedef struct {
 /* A dense matrix in FP8. */
 typedef struct { void *p; int64_t rows, cols; Fp8Format format; const Fp8Scale *scale; } Mat8;
 
-/* A dropout mask. Row r of the matrix is row row0 + r = b*S + s of the microbatch, and so position pos0
- * + s of global sample sample[b]. Philox(key; col0 + col, position, sample) decides whether element (r,
- * col) is kept, so the mask is the same in every layout. Kept values are multiplied by 1/(1-p). */
+/* Which positions the rows of a matrix are, the same in each of its samples: rows [row, row + n) of
+ * sample b, counted from row b * stride, are positions [start, start + n). Runs ascend by `start` and do
+ * not overlap. The rows of a whole sequence S are one run, {0, S, 0}. */
+typedef struct { int32_t start, n, row; } PositionRun;
+enum { POSITION_RUNS = 128 };
+typedef struct {
+    int64_t stride;            /* rows from one sample to the next */
+    int32_t count;
+    PositionRun run[POSITION_RUNS];    /* [count] */
+} Positions;
+/* One run of n positions from `start` on, which are all rows of a sample. */
+static inline Positions positions_one(int64_t start, int64_t n)
+{
+    Positions r;
+    r.stride = n;
+    r.count = 1;
+    r.run[0].start = (int32_t)start, r.run[0].n = (int32_t)n, r.run[0].row = 0;
+    return r;
+}
+/* Number of rows of a sample. */
+static inline int64_t positions_rows(const Positions *r)
+{
+    int64_t n = 0;
+    for (int i = 0; i < r->count; i++)
+        n += r->run[i].n;
+    return n;
+}
+/* The position of a row of a sample. */
+static inline int64_t positions_at(const Positions *r, int64_t row)
+{
+    int i = 0;
+    while (row < r->run[i].row || row >= r->run[i].row + r->run[i].n)
+        i++;
+    return r->run[i].start + row - r->run[i].row;
+}
+
+/* A dropout mask. Row r of the matrix is row row0 + r = b * seq + s of the microbatch, and so the position
+ * of row s of global sample sample[b]. Philox(key; col0 + col, position, sample) decides whether element
+ * (r, col) is kept, so the mask is the same in every layout. Kept values are multiplied by 1/(1-p). */
 typedef struct {
     double p;                  /* probability of dropping; 0: everything is kept */
     uint64_t key;              /* rng_key(seed, site) mixed with the layer */
     const int64_t *sample;     /* [B] global sample number */
-    int64_t seq, pos0, col0;   /* S; first position; first column of this rank within the whole row */
+    const Positions *runs;     /* of the rows of a sample; at most two runs, in the order of its rows */
+    int64_t col0;              /* first column of this rank within the whole row */
     int64_t row0;              /* first row of this rank within the microbatch (sequence parallelism) */
 } Dropout;
 
-/* Shape, mask and dropout of an attention call. Row b*seq_q + i of q is position pos0 + i; row b*seq_k +
- * j of k and v is position j. Query i sees key j if start <= j <= pos0 + i. start is doc_start[b*seq_q +
- * i], or 0 without doc_start; with a window it is at least pos0 + i - window + 1. Head h is columns
- * h*dim .. (h+1)*dim. Query head h reads key/value head h / (heads / kv_heads). Attention dropout
- * decides on (head0 + h, query position, key position) of sample[b]. */
+/* Shape, mask and dropout of an attention call: the queries and the keys may be any positions of the
+ * samples, so that a sequence can be done by pieces. The query at position i sees the key at position j
+ * if start <= j <= i. start is doc_start[b*seq + i], or 0 without doc_start; with a window it is at
+ * least i - window + 1. Head h is columns h*dim .. (h+1)*dim. Query head h reads key/value head h /
+ * (heads / kv_heads). Attention dropout decides on (head0 + h, query position, key position) of
+ * sample[b]. A query that sees no key has o = 0 and lse = -inf. */
 typedef struct {
-    int64_t batch, seq_q, seq_k, pos0;
+    int64_t batch;
+    Positions q, k;            /* of the rows of q, o and lse, and of the rows of k and v */
     int heads, kv_heads, dim, head0;   /* head0: first query head of this rank */
     int64_t window;            /* positions that a query sees, its own included; 0: no limit */
     double scale;              /* what q k^T is multiplied by, usually 1/sqrt(dim) */
-    const int32_t *doc_start;  /* [batch*seq_q] first position of a query's document; NULL: 0 */
+    const int32_t *doc_start;  /* [batch*seq] first position of the document of each position; NULL: 0 */
+    int64_t seq;               /* positions of a whole sample; read with doc_start alone */
     double dropout;            /* probability of dropping */
     uint64_t key;              /* of the dropout's Philox */
     const int64_t *sample;     /* [batch] global sample number */
+    int add;                   /* bool: attention_bwd adds to dq, which is real then */
 } Attention;
 
 /* Rows of a part of an array: blocks of n rows, `stride` rows from one to the next, the first at row
@@ -306,24 +347,33 @@ typedef struct { Exact *sum; const void *x; int64_t n; } Squares;
      *   inverse   in                      bool: turn back, which is the gradient */                         \
     X(rope, (Device *d, Mat x, int dim, Mat table, const int32_t *position, int inverse),                    \
       (d, x, dim, table, position, inverse))                                                                 \
-    /* Attention. Never holds a T x T matrix. Dao 2023, arXiv:2307.08691.                                    \
-     *   o     out  [B seq_q, A D]  storage                                                                  \
-     *   lse   out  [B seq_q, A]    real: log-sum-exp of each row of scores                                  \
-     *   q     in   [B seq_q, A D]  storage                                                                  \
-     *   k, v  in   [B seq_k, K D]  storage                                                                  \
-     *   s     in                   shape, mask and dropout */                                               \
+    /* Attention of some queries and some keys of each sample. Never holds a T x T matrix. Dao 2023,         \
+     * arXiv:2307.08691. Tq = B positions_rows(s->q), Tk = B positions_rows(s->k).                           \
+     *   o     out  [Tq, A D]  storage                                                                       \
+     *   lse   out  [Tq, A]    real: log-sum-exp of each row of scores                                       \
+     *   q     in   [Tq, A D]  storage                                                                       \
+     *   k, v  in   [Tk, K D]  storage                                                                       \
+     *   s     in              shape, mask and dropout */                                                    \
     X(attention_fwd, (Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s),                   \
       (d, o, lse, q, k, v, s))                                                                               \
-    /* The gradient of attention_fwd, for seq_q = seq_k and pos0 = 0.                                        \
-     *   dq      out  [B seq_q, A D]  storage                                                                \
-     *   dk, dv  out  [B seq_k, K D]  storage                                                                \
-     *   dout    in   [B seq_q, A D]  storage: gradient of o                                                 \
-     *   o       in   [B seq_q, A D]  storage, from attention_fwd                                            \
-     *   lse     in   [B seq_q, A]    real, from attention_fwd                                               \
-     *   delta   out  [B seq_q, A]    real: scratch                                                          \
-     *   q       in   [B seq_q, A D]  storage                                                                \
-     *   k, v    in   [B seq_k, K D]  storage                                                                \
-     *   s       in                   shape, mask and dropout of attention_fwd */                            \
+    /* Adds the keys of another piece to attention: o and lse become those of both pieces' keys. Liu et al.  \
+     * 2023, arXiv:2310.01889.                                                                               \
+     *   o      in/out  [T, A D]  real                                                                       \
+     *   lse    in/out  [T, A]    real                                                                       \
+     *   piece  in      [T, A D]  storage: o of the other keys                                               \
+     *   plse   in      [T, A]    real: lse of the other keys */                                             \
+    X(attention_merge, (Device *d, Mat o, Mat lse, Mat piece, Mat plse), (d, o, lse, piece, plse))           \
+    /* The gradient of attention. The gradients of pieces add up, if o and lse are those of all keys that the\
+     * queries see.                                                                                          \
+     *   dq      out  [Tq, A D]  storage or real; with s->add in/out, real                                   \
+     *   dk, dv  out  [Tk, K D]  storage or real                                                             \
+     *   dout    in   [Tq, A D]  storage: gradient of o                                                      \
+     *   o       in   [Tq, A D]  storage: of all pieces                                                      \
+     *   lse     in   [Tq, A]    real: of all pieces                                                         \
+     *   delta   out  [Tq, A]    real: scratch                                                               \
+     *   q       in   [Tq, A D]  storage                                                                     \
+     *   k, v    in   [Tk, K D]  storage                                                                     \
+     *   s       in              shape, mask and dropout of attention_fwd */                                 \
     X(attention_bwd, (Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q,         \
                       Mat k, Mat v, const Attention *s), (d, dq, dk, dv, dout, o, lse, delta, q, k, v, s))   \
     /* y = wte[token - v0] + wpe[position].                                                                  \

@@ -1,6 +1,7 @@
 /* products -- records a run's matrix products and attention calls by shape, and does each product once */
 #include "products.h"
 #include <stdlib.h>
+#include <string.h>
 
 static int same(const Mat *a, const Mat *b)
 {
@@ -59,11 +60,18 @@ static void note_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 
 /* ---- attention ---- */
 
+static int same_positions(const Positions *a, const Positions *b)
+{
+    return a->stride == b->stride && a->count == b->count &&
+           !memcmp(a->run, b->run, (size_t)a->count * sizeof *a->run);
+}
+
 static int same_call(const AttentionCall *a, const AttentionCall *b)
 {
     const Attention *s = &a->shape, *t = &b->shape;
-    int is = a->backward == b->backward && s->batch == t->batch && s->seq_q == t->seq_q && s->pos0 == t->pos0;
-    is = is && s->heads == t->heads && s->kv_heads == t->kv_heads && s->seq_k == t->seq_k && s->dim == t->dim;
+    int is = a->backward == b->backward && s->batch == t->batch && same_positions(&s->q, &t->q);
+    is = is && same_positions(&s->k, &t->k) && s->dim == t->dim && s->add == t->add;
+    is = is && s->heads == t->heads && s->kv_heads == t->kv_heads;
     is = is && s->window == t->window && s->scale == t->scale && s->dropout == t->dropout;
     for (size_t i = 0; is && i < sizeof a->mat / sizeof *a->mat; i++)
         is = same(&a->mat[i], &b->mat[i]);
@@ -90,7 +98,8 @@ int attention_fusible(const AttentionCall *c)
 {
     const Attention *s = &c->shape;
     Dtype type = c->mat[0].type;
-    if (s->dropout > 0 || s->doc_start || s->pos0 || s->seq_q != s->seq_k || (type != BF16 && type != F16))
+    int whole = s->q.count == 1 && s->q.run[0].start == 0 && same_positions(&s->q, &s->k);
+    if (s->dropout > 0 || s->doc_start || !whole || s->add || (type != BF16 && type != F16))
         return 0;
     for (int i = 0; i < (c->backward ? 8 : 4); i++)
         if ((uintptr_t)c->mat[i].p % 16 || c->mat[i].ld % 8)
@@ -98,7 +107,7 @@ int attention_fusible(const AttentionCall *c)
     return 1;
 }
 
-static size_t heads_rows(const Attention *s) { return (size_t)(s->batch * s->seq_q * s->heads); }
+static size_t heads_rows(const Attention *s) { return (size_t)(s->batch * positions_rows(&s->q) * s->heads); }
 
 size_t attention_room(const AttentionCall *c)
 {

@@ -174,6 +174,12 @@ static void open_groups(Grid *g, Opening how)
     n = g->spec.kv_share;
     grid_group(g->size, g->order, BIT(AXIS_TP), rank, list);
     open_part(g, how, &g->kv, "kv", list, g->index[AXIS_TP] / n * n, 1, n);
+    n = grid_group(g->size, g->order, BIT(AXIS_CP), rank, list);
+    at = g->index[AXIS_CP];
+    int heads = g->spec.context_heads, rings = heads ? n / heads : 1;
+    heads = heads ? heads : 1;
+    open_part(g, how, &g->context_heads, "cp-heads", list, at / heads * heads, 1, heads);
+    open_part(g, how, &g->context_ring, "cp-ring", list, rings > 1 ? at % heads : at, heads, rings);
     n = grid_group(g->size, g->order, BIT(AXIS_DP) | BIT(AXIS_CP), rank, list);
     at = place_in(list, rank);
     int instances = g->spec.instances, part = n / instances;
@@ -197,6 +203,7 @@ static void grid_init(Grid *g, const GridSpec *spec, int world, int rank)
         g->spec.instances = 1;
     BUG_ON(product != world || rank < 0 || rank >= world);
     BUG_ON(g->size[AXIS_TP] % g->spec.kv_share);
+    BUG_ON(g->spec.context_heads && g->size[AXIS_CP] % g->spec.context_heads);
     BUG_ON(g->size[AXIS_DP] * g->size[AXIS_CP] % g->spec.instances);
     coordinates(g->size, spec->order, rank, g->index);
 }
@@ -228,7 +235,8 @@ void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank)
 /* Every group, in an order that is the same on all ranks. */
 static void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx)
 {
-    Comm *rest[] = {&g->all, &g->model, &g->data, &g->embedding, &g->kv, &g->shard, &g->copies};
+    Comm *rest[] = {&g->all, &g->model, &g->data, &g->embedding, &g->kv, &g->context_heads, &g->context_ring,
+                    &g->shard, &g->copies};
     for (int a = 0; a < AXES; a++)
         fn(ctx, &g->axis[a]);
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)

@@ -18,6 +18,7 @@ typedef struct {
     int kv_share;            /* neighbours in tp with the same key/value heads: max(1, tp / heads); 0: 1 */
     int instances;           /* num_distributed_optimizer_instances: parts of the data group that each hold
                               * the whole optimizer state; 0: 1 */
+    int context_heads;       /* a2a+p2p: ranks of cp that exchange positions for heads; 0: no such groups */
     int etp;                 /* expert grid: size of tp; 0: as the dense grid */
     int ep;                  /* expert grid: size of ep; 0: 1 */
 } GridSpec;
@@ -34,6 +35,8 @@ typedef struct {
     Comm data;               /* dp and cp together: the ranks whose gradients are added */
     Comm embedding;          /* first and last rank of a pipeline: these two; others: a group of one */
     Comm kv;                 /* the kv_share neighbours in tp with this rank's key/value heads */
+    Comm context_heads;      /* the neighbours in cp that exchange positions for heads; else a group of one */
+    Comm context_ring;       /* the ranks in cp with this rank's place among them; else a group of one */
     Comm shard;              /* a run of |data| / instances neighbours in data: one optimizer instance */
     Comm copies;             /* the ranks with this rank's place in each instance */
 } Grid;

@@ -22,7 +22,7 @@ template <> struct DtypeOf<Bf16> { enum { value = BF16 }; };
 template <> struct DtypeOf<Half> { enum { value = F16 }; };
 
 /* Calls run(T{}), where T is the C++ type of storage type t. */
-template <class Run> static inline void with_type(Dtype t, Run run)
+template <class PositionRun> static inline void with_type(Dtype t, PositionRun run)
 {
     switch (t) {
     case F32: run(float()); return;
@@ -233,8 +233,9 @@ __device__ __forceinline__ void device_philox(uint32_t c[4], uint64_t key)
 struct Drop {
     const int64_t *sample;
     uint64_t key;
-    int64_t pos0, col0, row0;
-    Divider seq;
+    int64_t col0, row0;
+    Divider seq;               /* rows of a sample */
+    uint32_t start[2], first;  /* positions of rows 0 and `first` of a sample; others follow the one before */
     uint32_t limit;            /* p * 2^32: an element is kept if its random word is at least this */
     float keep;                /* 1 / (1 - p): what a kept element is multiplied by */
     int on;                    /* bool: p > 0 */
@@ -242,7 +243,11 @@ struct Drop {
 static inline Drop drop_of(const Dropout *s)
 {
     BUG_ON(!(s->p >= 0 && s->p < 1));
-    Drop d = {s->sample, s->key, s->pos0, s->col0, s->row0, divider(s->seq > 0 ? s->seq : 1),
+    const Positions none = positions_one(0, 1), *r = s->p > 0 ? s->runs : &none;
+    const PositionRun *last = &r->run[r->count - 1];
+    BUG_ON(r->count > 2);
+    Drop d = {s->sample, s->key, s->col0, s->row0, divider(r->stride),
+              {(uint32_t)r->run[0].start, (uint32_t)last->start}, (uint32_t)last->row,
               (uint32_t)fmin(ceil(s->p * 4294967296.0), 4294967295.0), (float)(1 / (1 - s->p)), s->p > 0};
     return d;
 }
@@ -251,7 +256,8 @@ struct DropRow { uint32_t position; uint64_t sample; };
 __device__ __forceinline__ DropRow drop_row(const Drop &d, uint32_t row)
 {
     uint32_t r = (uint32_t)d.row0 + row, b = r / d.seq;
-    DropRow at = {(uint32_t)d.pos0 + (r - b * d.seq.d), (uint64_t)d.sample[b]};
+    uint32_t i = r - b * d.seq.d;
+    DropRow at = {i < d.first ? d.start[0] + i : d.start[1] + (i - d.first), (uint64_t)d.sample[b]};
     return at;
 }
 /* x[i] *= the mask of column col + i times keep. N and col0 + col are multiples of 4, or N = 1. */

@@ -123,7 +123,20 @@ static void see_logits(void *dump, Model *m, int part, const char *where, Mat x)
     free(line);
 }
 
-/* Writes the samples of this data rank; the ranks of the first stage do so. */
+/* Writes the positions of one run of a sample: its rows are those from `row` on in the batch, and its
+ * tokens those from `at` on in the file. wide [n] is work memory. */
+static void put_run(Dump *d, const Batch *b, int64_t row, int64_t at, int64_t n, int64_t *wide)
+{
+    for (int64_t i = 0; i < n; i++)
+        wide[i] = b->tokens[row + i];
+    put(d, TOKENS, at * 8, wide, n * 8);
+    for (int64_t i = 0; i < n; i++)
+        wide[i] = b->labels[row + i];
+    put(d, LABELS, at * 8, wide, n * 8);
+    put(d, MASK, at * 4, b->loss_mask + row, n * 4);
+}
+
+/* Writes this data and context rank's positions of its samples; the ranks of the first stage do so. */
 static void put_batch(Dump *d)
 {
     Run *r = d->run;
@@ -131,15 +144,9 @@ static void put_batch(Dump *d)
     int64_t batch = config_batch_at(r->cfg, 0), *wide = xcalloc((size_t)S, sizeof *wide);
     for (int64_t first = 0; first < batch && r->grid.model.rank == 0; first += unit) {
         const Batch *b = loader_get(r->loader, first, unit);
-        for (int64_t k = 0; k < b->batch; k++) {
-            for (int64_t i = 0; i < S; i++)
-                wide[i] = b->tokens[k * S + i];
-            put(d, TOKENS, b->sample[k] * S * 8, wide, S * 8);
-            for (int64_t i = 0; i < S; i++)
-                wide[i] = b->labels[k * S + i];
-            put(d, LABELS, b->sample[k] * S * 8, wide, S * 8);
-            put(d, MASK, b->sample[k] * S * 4, b->loss_mask + k * S, S * 4);
-        }
+        for (int64_t k = 0; k < b->batch; k++)
+            for (const PositionRun *p = b->runs.run; p < b->runs.run + b->runs.count; p++)
+                put_run(d, b, k * b->runs.stride + p->row, b->sample[k] * S + p->start, p->n, wide);
     }
     free(wide);
 }

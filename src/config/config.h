@@ -68,6 +68,7 @@ typedef struct {
     const char *path;                 /* configuration file; without one `load`, or "the command line" */
     int world;                        /* ranks of the job */
     int64_t data_parallel_size;       /* world / (tensor * pipeline * context) */
+    int64_t context_heads;            /* a2a+p2p: ranks of an a2a group; 0: no layer has that kind */
     int64_t padded_vocab_size;        /* token ids with padding: see config_pad_vocab */
     int batch_steps;                  /* segments of the batch-size schedule, >= 1; 1: a constant size */
     const BatchStep *batch_step;      /* [batch_steps] the segments; the first starts at sample 0 */

@@ -42,6 +42,7 @@ Config *config_for_one_rank(const Config *cfg)
     c->tensor_model_parallel_size = c->pipeline_model_parallel_size = c->context_parallel_size = 1;
     c->expert_model_parallel_size = c->expert_tensor_parallel_size = 1;
     c->data_parallel_size = c->world = 1;
+    c->context_heads = 0;
     c->sequence_parallel = c->overlap_grad_reduce = c->overlap_param_gather = 0;
     c->num_virtual_stages_per_pipeline_rank = c->microbatch_group_size_per_vp_stage = 1;
     c->pipeline_schedule = PIPELINE_SCHEDULE_1F1B;

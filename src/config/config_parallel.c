@@ -8,27 +8,26 @@
 #include <fcntl.h>
 #include <limits.h>
 
-/* Returns a list of the three sizes (tp, pp, cp) nearest to `want` whose product divides `world`; cp is
- * 1, as this build has no other. */
+/* Returns a list of the three sizes (tp, pp, cp) nearest to `want` whose product divides `world`. */
 static const char *splits(int world, const int64_t want[3])
 {
     char *text = text_copy("");
     double done = -1;
     for (int shown = 0; shown < 3; shown++) {          /* each round adds the nearest not yet listed */
         double best = INFINITY;
-        int64_t tp = 0, pp = 0;
-        for (int64_t t = 1; t <= world; t++)
-            for (int64_t p = 1; world % t == 0 && p <= world / t; p++) {
-                if (world / t % p)
-                    continue;
-                double far = fabs(log((double)t / (double)want[0])) + fabs(log((double)p / (double)want[1])) +
-                             1e-9 * (double)(t * 65536 + p);
-                if (far > done && far < best)
-                    best = far, tp = t, pp = p;
-            }
+        int64_t at[3] = {0}, n[3];
+        for (n[0] = 1; n[0] <= world; n[0]++)
+            for (n[1] = 1; world % n[0] == 0 && n[1] <= world / n[0]; n[1]++)
+                for (n[2] = 1; world / n[0] % n[1] == 0 && n[2] <= world / n[0] / n[1]; n[2]++) {
+                    double far = 1e-9 * ((double)(n[0] * 65536 + n[1]) + (double)n[2] / 65536);
+                    for (int i = 0; i < 3; i++)
+                        far += fabs(log((double)n[i] / (double)want[i]));
+                    if (world / n[0] / n[1] % n[2] == 0 && far > done && far < best)
+                        best = far, memcpy(at, n, sizeof at);
+                }
         if (best == INFINITY)
             break;
-        text = textf("%s%s%ldx%ldx1", text, shown ? ", " : "", tp, pp);
+        text = textf("%s%s%ldx%ldx%ld", text, shown ? ", " : "", at[0], at[1], at[2]);
         done = best;
     }
     return text;
@@ -52,8 +51,6 @@ void rules_world(Check *k, int world)
          splits(world, size), world == 1 ? textf("; start %ld ranks (scripts/launch -n %ld ...), or plan "
                                                  "them (--world %ld)", product, product, product) : "");
     c->data_parallel_size = check_usable(k, on) && world % product == 0 ? world / product : 0;
-    RULE(ON1(context_parallel_size), c->context_parallel_size > 1,
-         "this build has no context parallelism; use 1");
     RULE(ON1(num_moe_experts), !ABSENT(num_moe_experts),
          "this build has no mixture of experts; leave it out");
     RULE(ON1(device), c->device == DEVICE_CLOCK,
@@ -159,12 +156,6 @@ static void rules_lists(Check *k)
     Axis order[AXES];
     RULE(ON1(rank_order), !grid_parse_order(c->rank_order, order),
          "'%.60s' is not an order of tp, cp, ep, dp, pp joined by '-'; usual: tp-cp-ep-dp-pp", c->rank_order);
-    for (int i = 0; i < c->cp_comm_type.n; i++) {
-        const char *t = c->cp_comm_type.v[i];
-        RULE(ON1(cp_comm_type),
-             strcmp(t, "p2p") && strcmp(t, "a2a") && strcmp(t, "allgather") && strcmp(t, "a2a+p2p"),
-             "'%.60s' is none of p2p, a2a, allgather, a2a+p2p", t);
-    }
 }
 
 /* Returns the set of rules of its schedule that the pipeline breaks in a step of m microbatches. */
@@ -366,6 +357,7 @@ void rules_pipeline(Check *k)
     read_lists(k);
     derive_pipeline(k, stages);
     rules_lists(k);
+    rules_context(k);
     if (c->pipeline_model_parallel_size > 1 &&
         check_usable(k,
                ON3(pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank, pipeline_schedule))) {

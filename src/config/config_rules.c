@@ -163,10 +163,16 @@ static void rules_cut(Check *k)
     RULE(ON2(ffn_hidden_size, tensor_model_parallel_size), c->ffn_hidden_size % tp,
          "%ld is not a multiple of tensor_model_parallel_size %ld; nearest: %s; tensor sizes that fit: %s",
          c->ffn_hidden_size, tp, check_nearest_multiples(tp, c->ffn_hidden_size), tensor_sizes(k));
-    RULE(ON3(seq_length, sequence_parallel, tensor_model_parallel_size),
-         c->sequence_parallel && c->seq_length % tp, "%ld is not a multiple of tensor_model_parallel_size "
-         "%ld, as sequence_parallel asks; nearest: %s; tensor sizes that fit: %s", c->seq_length, tp,
-         check_nearest_multiples(tp, c->seq_length), tensor_sizes(k));
+    int64_t cp = c->context_parallel_size;
+    RULE(ON4(seq_length, sequence_parallel, tensor_model_parallel_size, context_parallel_size),
+         c->sequence_parallel && cp == 1 && c->seq_length % tp, "%ld is not a multiple of "
+         "tensor_model_parallel_size %ld, as sequence_parallel asks; nearest: %s; tensor sizes that fit: %s",
+         c->seq_length, tp, check_nearest_multiples(tp, c->seq_length), tensor_sizes(k));
+    RULE(ON4(seq_length, sequence_parallel, tensor_model_parallel_size, context_parallel_size),
+         c->sequence_parallel && cp > 1 && c->seq_length % (2 * cp) == 0 && c->seq_length / cp % tp,
+         "%ld / context_parallel_size %ld is not a multiple of tensor_model_parallel_size %ld, as "
+         "sequence_parallel asks; nearest: %s", c->seq_length, cp, tp,
+         check_nearest_multiples(tp % 2 ? 2 * cp * tp : cp * tp, c->seq_length));
     RULE(ON3(tp_comm_overlap, sequence_parallel, tensor_model_parallel_size),
          c->tp_comm_overlap && tp > 1 && !c->sequence_parallel,
          "true needs sequence_parallel: true, whose gathers and scatters it cuts into blocks");

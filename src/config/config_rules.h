@@ -50,6 +50,9 @@ void rules_rope(Check *k);
  * factor to its number. */
 void config_rope_plain(Config *c);
 
+/* config_context.c: rules about the ranks that share a sequence. */
+void rules_context(Check *k);
+
 /* config_pairs.c: rules about two settings that exclude or need each other. */
 void rules_pairs(Check *k);
 #endif

@@ -144,18 +144,23 @@ static void dataset_close(Dataset *d)
     *d = (Dataset){0};
 }
 
-/* Reads the k-th sample into out[seq + 1]. */
-static int dataset_read(const Dataset *d, int64_t k, int32_t *out, char **why)
+/* Reads tokens [from, from + left) of the k-th sample's seq + 1 into out. */
+static int dataset_read(const Dataset *d, int64_t k, int64_t from, int64_t left, int32_t *out, char **why)
 {
-    BUG_ON(k < 0 || k >= d->samples);
-    int64_t doc = d->sample[2 * d->shuffle[k]], off = d->sample[2 * d->shuffle[k] + 1];
-    for (int64_t left = d->seq + 1; left > 0; doc++, off = 0) {
+    BUG_ON(k < 0 || k >= d->samples || from < 0 || from + left > d->seq + 1);
+    int64_t doc = d->sample[2 * d->shuffle[k]], off = d->sample[2 * d->shuffle[k] + 1] + from;
+    for (; left > 0; doc++) {
         int64_t i = d->document[doc] - d->window.first, n = d->window.length[i] - off;
+        if (n <= 0) {
+            off = -n;
+            continue;
+        }
         n = n < left ? n : left;
-        if (n > 0 && !window_read(&d->window, i, off, n, out, why))
+        if (!window_read(&d->window, i, off, n, out, why))
             return 0;
         out += n;
         left -= n;
+        off = 0;
     }
     return 1;
 }
@@ -382,13 +387,13 @@ void blend_close(Blend *b)
     *b = (Blend){0};
 }
 
-int blend_read(const Blend *b, int64_t k, int32_t *out, int *set, char **why)
+int blend_read(const Blend *b, int64_t k, int64_t from, int64_t n, int32_t *out, int *set, char **why)
 {
     BUG_ON(k < 0 || k >= b->samples);
     int i = b->which ? b->which[k] : 0;
     if (set)
         *set = i;
-    return dataset_read(&b->set[i], b->which ? b->nth[k] : k, out, why);
+    return dataset_read(&b->set[i], b->which ? b->nth[k] : k, from, n, out, why);
 }
 
 int64_t blend_epochs(const Blend *b)

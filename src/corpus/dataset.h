@@ -65,9 +65,9 @@ int blend_open(Blend *b, int n, const char *const *path, const char *split, int 
                int64_t seq, uint32_t seed, char **why);
 void blend_close(Blend *b);
 
-/* Reads sample k into out[seq + 1]; *set: index of its corpus (set may be NULL). Returns 0 and *why on a
- * failing read. Thread-safe. */
-int blend_read(const Blend *b, int64_t k, int32_t *out, int *set, char **why);
+/* Reads tokens [from, from + n) of the seq + 1 tokens of sample k into out[n], and touches no others; *set:
+ * index of its corpus (set may be NULL). Returns 0 and *why on a failing read. Thread-safe. */
+int blend_read(const Blend *b, int64_t k, int64_t from, int64_t n, int32_t *out, int *set, char **why);
 
 /* Returns the epochs of the corpus that has most. */
 int64_t blend_epochs(const Blend *b);

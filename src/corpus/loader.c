@@ -22,9 +22,11 @@ struct Loader {
     const char *key;               /* key of the corpus: data_path, valid_data_path, ... */
     Blend blend;
     int64_t seq, vocab;            /* tokens of a sample; token ids */
+    Positions runs;                     /* positions of a sample that this rank gets */
     int32_t eod;                   /* token id of end-of-document */
     int reset_mask, reset_position, mask_eod, dp_rank, dp_size;
-    int32_t *text;                 /* [seq + 1] tokens of one sample, for the thread alone */
+    int32_t *text, *start;         /* [seq + 1] tokens of one sample and the first positions of their
+                                      documents, for the thread alone */
     uint64_t fingerprint;
     double waited;                 /* seconds blocked in loader_get */
 
@@ -48,9 +50,10 @@ static void slot_resize(Slot *s, const Loader *l, int64_t batch)
     Batch *b = &s->b;
     b->batch = batch;
     b->seq = l->seq;
+    b->runs = l->runs;
     if (batch <= s->room)
         return;
-    size_t tokens = (size_t)(batch * l->seq);
+    size_t tokens = (size_t)(batch * l->runs.stride);
     s->room = batch;
     b->tokens = xrealloc(b->tokens, 4 * tokens);
     b->labels = xrealloc(b->labels, 4 * tokens);
@@ -58,7 +61,7 @@ static void slot_resize(Slot *s, const Loader *l, int64_t batch)
     b->loss_mask = xrealloc(b->loss_mask, 4 * tokens);
     b->sample = xrealloc(b->sample, 8 * (size_t)batch);
     if (l->reset_mask)
-        b->doc_start = xrealloc(b->doc_start, 4 * tokens);
+        b->doc_start = xrealloc(b->doc_start, 4 * (size_t)(batch * l->seq));
 }
 
 static void slot_free(Slot *s)
@@ -72,15 +75,20 @@ static void slot_free(Slot *s)
     free(s->why);
 }
 
-/* Checks the token ids of sample k, which is in l->text. Returns NULL, or what is wrong. */
-static char *check_ids(const Loader *l, int64_t k, int set)
+/* Reads tokens [from, from + n) of sample k to their places in l->text and checks their ids. Returns NULL,
+ * or what is wrong. */
+static char *read_part(const Loader *l, int64_t k, int64_t from, int64_t n)
 {
+    int set;
+    char *why = NULL;
+    if (!blend_read(&l->blend, k, from, n, l->text + from, &set, &why))
+        return why;
     uint32_t most = 0;   /* as unsigned numbers negative ids are large */
-    for (int64_t i = 0; i <= l->seq; i++)
+    for (int64_t i = from; i < from + n; i++)
         most = (uint32_t)l->text[i] > most ? (uint32_t)l->text[i] : most;
     if (most < l->vocab)
         return NULL;
-    int64_t i = 0, sequence, offset;
+    int64_t i = from, sequence, offset;
     while ((uint32_t)l->text[i] < l->vocab)
         i++;
     const Dataset *d = &l->blend.set[set];
@@ -90,31 +98,45 @@ static char *check_ids(const Loader *l, int64_t k, int set)
                      sequence, offset, k, l->text[i], l->vocab);
 }
 
+/* Reads sample k: all of it where documents are told apart, else this rank's positions and the labels of
+ * the last ones. */
+static char *read_sample(const Loader *l, int64_t k)
+{
+    if (!l->reset_mask && !l->reset_position) {
+        char *why = NULL;
+        for (const PositionRun *r = l->runs.run; r < l->runs.run + l->runs.count && !why; r++)
+            why = read_part(l, k, r->start, r->n + 1);
+        return why;
+    }
+    char *why = read_part(l, k, 0, l->seq + 1);
+    for (int64_t t = 0; t < l->seq && !why; t++)
+        l->start[t + 1] = l->text[t] == l->eod ? (int32_t)t + 1 : l->start[t];
+    return why;
+}
+
 /* Fills sample i of the batch from l->text. */
 static void fill_row(const Loader *l, Batch *b, int64_t i)
 {
-    int64_t at = i * l->seq;
-    int32_t start = 0;
-    memcpy(b->tokens + at, l->text, 4 * (size_t)l->seq);
-    memcpy(b->labels + at, l->text + 1, 4 * (size_t)l->seq);
-    for (int32_t t = 0; t < l->seq; t++) {
-        int eod = l->text[t] == l->eod;
-        b->position[at + t] = t - (l->reset_position ? start : 0);
-        b->loss_mask[at + t] = !(eod && l->mask_eod);
-        if (b->doc_start)
-            b->doc_start[at + t] = start;
-        start = eod ? t + 1 : start;
+    if (b->doc_start)
+        memcpy(b->doc_start + i * l->seq, l->start, 4 * (size_t)l->seq);
+    for (const PositionRun *r = l->runs.run; r < l->runs.run + l->runs.count; r++) {
+        int64_t at = i * l->runs.stride + r->row;
+        memcpy(b->tokens + at, l->text + r->start, 4 * (size_t)r->n);
+        memcpy(b->labels + at, l->text + r->start + 1, 4 * (size_t)r->n);
+        for (int32_t t = r->start; t < r->start + r->n; t++, at++) {
+            b->position[at] = t - (l->reset_position ? l->start[t] : 0);
+            b->loss_mask[at] = !(l->text[t] == l->eod && l->mask_eod);
+        }
     }
 }
 
 static void slot_fill(Loader *l, Slot *s, int64_t first, int64_t n)
 {
     int64_t batch = n / l->dp_size;
-    int set;
     slot_resize(s, l, batch);
     for (int64_t i = 0; i < batch && !s->why; i++) {
         int64_t k = s->b.sample[i] = first + l->dp_rank * batch + i;
-        if (blend_read(&l->blend, k, l->text, &set, &s->why) && !(s->why = check_ids(l, k, set)))
+        if (!(s->why = read_sample(l, k)))
             fill_row(l, &s->b, i);
     }
     for (int c = 0; c < l->blend.corpora && !s->why; c++)
@@ -203,7 +225,8 @@ static Reads reads(const Config *c, Split split)
     return (Reads){"data_path", c->data_path, c->split, split};
 }
 
-Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank, int dp_size)
+Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank, int dp_size,
+                    const Positions *runs)
 {
     const Tokenizer *t = tokenizer_open(cfg);
     Loader *l = xcalloc(1, sizeof *l);
@@ -212,7 +235,7 @@ Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank
     *l = (Loader){.key = from.key, .seq = cfg->seq_length, .vocab = cfg->vocab_size, .eod = t->eod,
                   .dp_rank = dp_rank, .dp_size = dp_size, .reset_mask = cfg->reset_attention_mask,
                   .fingerprint = HASH_SEED, .reset_position = cfg->reset_position_ids,
-                  .mask_eod = cfg->eod_mask_loss};
+                  .mask_eod = cfg->eod_mask_loss, .runs = *runs};
     if (!from.path.n)
         die(EXIT_DATA, "data", "%s is empty; change: name a corpus (`train tokenize` makes one)", from.key);
     if (!blend_open(&l->blend, from.path.n, from.path.v, from.shares, from.share, samples, cfg->seq_length,
@@ -224,6 +247,7 @@ Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank
     for (int i = 0; i < l->blend.corpora; i++)
         check_corpus(l, l->blend.corpus[i]);
     l->text = xcalloc((size_t)l->seq + 1, 4);
+    l->start = xcalloc((size_t)l->seq + 1, 4);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     sigset_t all, old;   /* the thread blocks all signals: they go to the main thread */
@@ -248,6 +272,7 @@ void loader_close(Loader *l)
         slot_free(&l->slot[i]);
     blend_close(&l->blend);
     free(l->text);
+    free(l->start);
     free(l);
 }
 

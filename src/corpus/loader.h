@@ -12,13 +12,18 @@
 #ifndef LOADER_H
 #define LOADER_H
 #include "config.h"
+#include "device.h"
 
+/* What a rank has of a microbatch: B samples, and of each the positions in `runs`, S of them, row after
+ * row. Everything that depends on a position reads it from here. */
 typedef struct {
-    int64_t batch, seq;         /* B samples on this rank; S = seq_length tokens a sample */
+    int64_t batch, seq;         /* B samples on this rank; P = seq_length positions of a whole sample */
+    Positions runs;                  /* positions of the rows of a sample; runs.stride = S */
     int32_t *tokens, *labels;   /* [B * S] token ids; labels[i] follows tokens[i] in the text */
-    int32_t *position;          /* [B * S] 0 .. S-1; with reset_position_ids 0 again at each document */
-    int32_t *doc_start;         /* [B * S] 0 .. S-1: where in the sample the token's document starts;
-                                   NULL: no reset_attention_mask. End-of-document ends its document */
+    int32_t *position;          /* [B * S] the position; with reset_position_ids 0 again at each document */
+    int32_t *doc_start;         /* [B * P] of all positions of a sample, 0 .. P-1: where in the sample the
+                                   token's document starts; NULL: no reset_attention_mask. End-of-document
+                                   ends its document */
     float *loss_mask;           /* [B * S] 1; 0: end-of-document with eod_mask_loss */
     int64_t *sample;            /* [B] number of each sample in the run's global order */
 } Batch;
@@ -28,8 +33,11 @@ typedef struct Loader Loader;
 
 /* Opens a split with at least `samples` samples; -1: those of one epoch. If the configuration has
  * corpora for the splits (valid_data_path, ...), the split's own is read whole, else its share of
- * data_path. An empty list of corpora dies. */
-Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank, int dp_size);
+ * data_path. An empty list of corpora dies. runs: the positions of each sample that this rank gets; only
+ * their tokens are read, but all of a sample where documents are told apart (reset_attention_mask,
+ * reset_position_ids). */
+Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank, int dp_size,
+                    const Positions *runs);
 void loader_close(Loader *l);
 
 /* Returns this rank's n / dp_size samples of the samples [first, first + n) of the global order.

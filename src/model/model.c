@@ -10,7 +10,7 @@ Dropout model_dropout(const Model *m, const Pass *p, int site, int layer)
     uint64_t key = rng_key((uint64_t)m->cfg->seed, name[site]);
     return (Dropout){.p = m->now.evaluating ? 0 : m->cfg->hidden_dropout,
                      .key = hash64(&layer, sizeof layer, key), .sample = p->batch->sample,
-                     .seq = p->batch->seq, .row0 = model_row0(m)};
+                     .runs = &p->batch->runs, .row0 = model_row0(m)};
 }
 
 void model_keep_mask(const Model *m, const Pass *p)
@@ -86,11 +86,11 @@ static void copy_words(Device *d, void *dst, const void *src, size_t bytes)
 static void batch_layout(const Model *m, Batch *b, Arena *mem)
 {
     size_t T = (size_t)model_tokens(m);
-    *b = (Batch){.batch = m->now.B, .seq = m->now.S};
+    *b = (Batch){.batch = m->now.B, .seq = m->now.context.positions, .runs = context_own(&m->now.context)};
     b->tokens = arena_take(mem, T * 4);
     b->labels = arena_take(mem, T * 4);
     b->position = arena_take(mem, T * 4);
-    b->doc_start = m->cfg->reset_attention_mask ? arena_take(mem, T * 4) : NULL;
+    b->doc_start = m->cfg->reset_attention_mask ? arena_take(mem, (size_t)(b->batch * b->seq) * 4) : NULL;
     b->loss_mask = arena_take(mem, T * 4);
     b->sample = arena_take(mem, (size_t)m->now.B * 8);
 }
@@ -107,14 +107,15 @@ static void batch_keep(const Model *m, SlotFD *s, const Batch *src, int slot)
     batch_layout(m, b, &s->mem);
     if (!src || !src->tokens)
         return;
-    BUG_ON(src->batch != m->now.B || src->seq != m->now.S);
+    BUG_ON(src->batch != m->now.B || src->seq != b->seq || src->runs.stride != m->now.S);
+    b->runs = src->runs;
     keep(d, b->tokens, src->tokens, T * 4);
     keep(d, b->labels, src->labels, T * 4);
     keep(d, b->position, src->position, T * 4);
     keep(d, b->loss_mask, src->loss_mask, T * 4);
     keep(d, b->sample, src->sample, (size_t)m->now.B * 8);
     if (src->doc_start)
-        keep(d, b->doc_start, src->doc_start, T * 4);
+        keep(d, b->doc_start, src->doc_start, (size_t)(b->batch * b->seq) * 4);
     else
         b->doc_start = NULL;
 }
@@ -227,7 +228,7 @@ static void layer_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrad
     arena_reset(&m->scratch, mark);
 }
 
-/* Runs the forward of a group again and keeps what its backward reads. The output of the last layer is
+/* Positions the forward of a group again and keeps what its backward reads. The output of the last layer is
  * not made. */
 static void group_redo(Model *m, const Pass *pass, const ModelUnit *u)
 {
@@ -274,7 +275,7 @@ static void unit_bwd_w(Model *m, const Pass *p, const ModelUnit *u)
     }
 }
 
-/* Runs D or B. In a list with both, B is D followed by W, unit by unit. */
+/* Positions D or B. In a list with both, B is D followed by W, unit by unit. */
 static void backward(Model *m, const Instr *i)
 {
     Pass p = pass_of(m, i);
@@ -368,18 +369,22 @@ void model_recv_gradient(void *model, const Instr *i)
 
 void model_clear(Model *m) { m->dev->zero(m->dev, m->sums, MODEL_SUMS * sizeof *m->sums); }
 
-void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int share_rows)
+void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t positions, int share)
 {
     Comm *tp = &m->grid->axis[AXIS_TP];
-    int shared = share_rows && m->cfg->sequence_parallel;
+    int shared = share && m->cfg->sequence_parallel;
+    if (share)
+        context_open(&m->now.context, m->grid, &m->tp.one, positions);
+    else
+        context_open_whole(&m->now.context, &m->tp.one, positions);
     m->tp.group = (TensorGroup){.tp = tp, .rows = shared ? tp : &m->tp.one, .sum = shared ? &m->tp.one : tp,
                                 .sent = m->tp.tokens, .come = m->tp.tokens + tp->size};
     m->tp.group.overlap = tensor_overlaps(&m->tp.group, m->cfg->tp_comm_overlap);
     precision_begin(m);
     m->now.schedule = schedule;
     m->now.B = B;
-    m->now.S = S;
-    BUG_ON(B * S % m->tp.group.rows->size);
+    m->now.S = positions / m->now.context.size;
+    BUG_ON(B * m->now.S % m->tp.group.rows->size);
     BUG_ON(schedule->slots[SLOT_FD] > m->slots.nfd || schedule->slots[SLOT_FW] > m->slots.nfw ||
            schedule->slots[SLOT_DW] > m->slots.ndw);
 }

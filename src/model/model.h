@@ -17,6 +17,7 @@
  * data are made by the same code as in the forward, so the bits are the same. */
 #ifndef MODEL_H
 #define MODEL_H
+#include "context.h"
 #include "data.h"
 #include "loader.h"
 #include "params.h"
@@ -28,8 +29,9 @@ typedef struct {
     Mat x;                 /* [R,H] the layer's input. FD */
     Mat ln1, stat1;        /* [R,H] FW, real [R,2] FD */
     Mat qk, qstat, kstat;  /* [T,(A+K)D] before QK norm, real [T,2A], [T,2K]; only with qk_layernorm. FD */
-    Mat qkv;               /* [T,(A+2K)D] after QK norm and rotation. FD */
-    Mat o, lse;            /* [T,AD] FW, real [T,A] FD */
+    Mat qkv;               /* [T,(A+2K)D] after QK norm, rotation and, with a2a over a ranks, the exchange
+                              of heads, which makes it [aT,(A+2K)D/a]. FD */
+    Mat o, lse;            /* [T,AD] FW, real [T,A] or [aT,A/a] FD */
     Mat x1;                /* [R,H] after attention. FD */
     Mat ln2, stat2;        /* [R,H] FW, real [R,2] FD */
     Mat h, a;              /* [T,F] or [T,2F]; [T,F]. FW. With D and W apart D writes dh over h */
@@ -162,7 +164,8 @@ typedef struct {
 /* The list that runs now. */
 typedef struct {
     const Schedule *schedule;
-    int64_t B, S;              /* samples of a microbatch, positions */
+    int64_t B, S;              /* samples of a microbatch, positions of each that this rank has */
+    Context context;           /* who has the others */
     const Batch *(*next_batch)(void *ctx, int mb); /* gives microbatch mb; returns NULL while counting */
     void *batch_ctx;
     double loss_scale;         /* multiplies every gradient: loss scale / tokens of a full global batch */
@@ -225,10 +228,10 @@ ModelBytes model_peaks(const Model *m);
 enum { SUM_LOSS, SUM_MASK, SUM_WATCH, MODEL_SUMS };
 void model_clear(Model *m);
 
-/* Prepares the model for a list: its slots, and microbatches of B samples with S positions. share_rows:
- * split rows over the tensor group where sequence parallelism is on; generation passes 0, its rows are
- * too few. */
-void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t S, int share_rows);
+/* Prepares the model for a list: its slots, and microbatches of B samples of `positions` each. share: split
+ * the positions over the context group, and rows over the tensor group where sequence parallelism is on;
+ * generation passes 0, its rows are too few. */
+void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t positions, int share);
 
 /* The instructions F, B, D and W, and the four messages, as the executor calls them. `model` is the
  * Model. */

@@ -27,9 +27,9 @@ static const Batch *some_tokens(void *batch, int mb)
 Batch balance_tokens_open(const Config *c)
 {
     size_t n = (size_t)(c->micro_batch_size * c->seq_length);
-    Batch b = {.batch = c->micro_batch_size, .seq = c->seq_length, .tokens = xcalloc(n, 4),
-               .labels = xcalloc(n, 4), .position = xcalloc(n, 4), .loss_mask = xcalloc(n, 4),
-               .sample = xcalloc((size_t)c->micro_batch_size, 8)};
+    Batch b = {.batch = c->micro_batch_size, .seq = c->seq_length, .runs = positions_one(0, c->seq_length),
+               .tokens = xcalloc(n, 4), .labels = xcalloc(n, 4), .position = xcalloc(n, 4),
+               .loss_mask = xcalloc(n, 4), .sample = xcalloc((size_t)c->micro_batch_size, 8)};
     b.doc_start = c->reset_attention_mask ? xcalloc(n, 4) : NULL;
     for (size_t i = 0; i < n; i++) {
         b.tokens[i] = b.labels[i] = (int32_t)((int64_t)(i * 7919) % c->vocab_size);

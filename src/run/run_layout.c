@@ -11,6 +11,7 @@ GridSpec run_spec(const Config *c)
     GridSpec s = {.size = {[AXIS_TP] = tp, [AXIS_CP] = (int)c->context_parallel_size, [AXIS_EP] = 1,
                            [AXIS_DP] = (int)c->data_parallel_size,
                            [AXIS_PP] = (int)c->pipeline_model_parallel_size},
+                  .context_heads = (int)c->context_heads,
                   .kv_share = c->num_query_groups < tp ? tp / (int)c->num_query_groups : 1,
                   .instances = (int)(copies < ranks ? copies : ranks)}; /* one rank: any number is legal */
     BUG_ON(!grid_parse_order(c->rank_order, s.order));
@@ -140,7 +141,8 @@ void run_layout_give(Run *r)
 static void traffic(const Grid *g, Traffic t[AXES])
 {
     const struct { int axis; const Comm *comm; } more[] = {
-        {AXIS_TP, &g->kv}, {AXIS_DP, &g->data}, {AXIS_DP, &g->shard}, {AXIS_DP, &g->copies},
+        {AXIS_TP, &g->kv}, {AXIS_CP, &g->context_heads}, {AXIS_CP, &g->context_ring},
+        {AXIS_DP, &g->data}, {AXIS_DP, &g->shard}, {AXIS_DP, &g->copies},
         {AXIS_PP, &g->embedding}};
     for (int a = 0; a < AXES; a++)
         t[a] = (Traffic){g->axis[a].ops, g->axis[a].bytes};

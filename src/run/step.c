@@ -171,7 +171,7 @@ void step_forward(Run *r, const Schedule *s, int64_t B, int64_t S, int share_row
     m->now.evaluating = 0;
 }
 
-/* Runs the training list over the next batch. read_wait(r->step.ticket) then gives the verdict. */
+/* Positions the training list over the next batch. read_wait(r->step.ticket) then gives the verdict. */
 static void launch(Run *r)
 {
     int64_t batch = config_batch_at(r->cfg, r->progress.consumed_samples);
@@ -286,6 +286,7 @@ void run_extend(Run *r, const int32_t *tokens, int64_t n, void *logits)
     const Batch *(*feed)(void *, int) = r->step.feed;
     r->step.feed = run_sequence;
     r->generation.sequence.seq = n;
+    r->generation.sequence.runs = positions_one(r->generation.cache.length, n);
     for (int64_t i = 0; tokens && i < n; i++) {
         r->generation.sequence.tokens[i] = tokens[i];
         r->generation.sequence.position[i] = (int32_t)(r->generation.cache.length + i);

@@ -16,7 +16,7 @@ static const struct { const char *args; int world; const char *says; int n;
      "the world of 1 ranks; nearest (tensor x pipeline x context): 1x1x1"},
     {"", 2, NULL},
     {"tensor_model_parallel_size=2|pipeline_model_parallel_size=2", 8, NULL},
-    {"context_parallel_size=2", 2, "context_parallel_size: this build has no context parallelism"},
+    {"context_parallel_size=2", 2, NULL},
     {"expert_model_parallel_size=2", 1,
      "expert_model_parallel_size: 2 needs num_moe_experts, which is absent"},
     {"num_moe_experts=8", 1, "num_moe_experts: this build has no mixture of experts"},

@@ -90,7 +90,7 @@ static void test_order(const char *line)
     int32_t *text = xcalloc((size_t)(seq + 1), 16);
     int64_t k[4] = {0, 1, samples / 2, last}, row, at;
     for (int i = 0; i < 4; i++) {
-        CHECK(blend_read(&b, k[i], text + i * (seq + 1), NULL, &why), "%s: %s", name, why);
+        CHECK(blend_read(&b, k[i], 0, seq + 1, text + i * (seq + 1), NULL, &why), "%s: %s", name, why);
         dataset_where(d, k[i], seq / 2, &row, &at);
         CHECK(golden_token(row, at) == text[i * (seq + 1) + seq / 2], "%s: dataset_where is wrong", name);
     }
@@ -374,7 +374,7 @@ static void test_streams(void)
               "90%% of 100 tokens in two files");
         int32_t text[9];
         for (int k = 0; k < 11; k++) {   /* every sample is consecutive but where one file meets the next */
-            CHECK(blend_read(&d, k, text, NULL, &why), "%s", why);
+            CHECK(blend_read(&d, k, 0, d.set[0].seq + 1, text, NULL, &why), "%s", why);
             int jumps = 0;
             for (int i = 1; i < 9; i++)
                 jumps += text[i] != text[i - 1] + 1;
@@ -399,7 +399,7 @@ static void test_streams(void)
     Blend d;
     CHECK(blend_open(&d, 1, &path, "1", 0, 1, 7, 1, &why) && d.set[0].window.tokens == 8, "%s", why);
     int32_t text[8];
-    CHECK(blend_read(&d, 0, text, NULL, &why) && text[0] == 'I' + 256 * 'n', "%s", why);
+    CHECK(blend_read(&d, 0, 0, d.set[0].seq + 1, text, NULL, &why) && text[0] == 'I' + 256 * 'n', "%s", why);
     blend_close(&d);
     put_file(a, "odd", 3);
     CHECK(refused(raw, "odd number"), "%s", said);
@@ -469,7 +469,7 @@ static void test_packing(void)
         for (int64_t s = 0; s < d->samples; s++)
             for (int64_t k = 0; k < d->samples; k++)
                 if (d->shuffle[k] == s) {
-                    CHECK(blend_read(&b, k, text, NULL, &why), "%s", why);
+                    CHECK(blend_read(&b, k, 0, b.set[0].seq + 1, text, NULL, &why), "%s", why);
                     for (int i = 0; i < 8; i++, texts++) {
                         int64_t at = texts, doc = 0;
                         while (at >= lengths[c][d->document[doc]])
@@ -508,6 +508,13 @@ static Config config(const char **path, int n)
     return c;
 }
 
+/* A loader whose rank has all positions of its samples. */
+static Loader *open_whole(const Config *cfg, int64_t samples, int dp_rank, int dp_size)
+{
+    Positions all = positions_one(0, cfg->seq_length);
+    return loader_open(cfg, SPLIT_TRAIN, samples, dp_rank, dp_size, &all);
+}
+
 static void check_masks(const Config *cfg, const Batch *b)
 {
     for (int64_t i = 0; i < b->batch; i++)
@@ -539,7 +546,7 @@ static void test_loader(void)
                 cfg.reset_attention_mask = flags & 1;
                 cfg.reset_position_ids = flags >> 1 & 1;
                 cfg.eod_mask_loss = flags >> 2;
-                Loader *l = loader_open(&cfg, SPLIT_TRAIN, 500, r, dp);
+                Loader *l = open_whole(&cfg, 500, r, dp);
                 int64_t n = 2 * dp, first = 0;
                 for (int step = 0; step < 12; step++, first += n) {
                     if (step == 7)
@@ -550,7 +557,7 @@ static void test_loader(void)
                     CHECK(b->batch == 2 && b->seq == 16, "shape");
                     for (int i = 0; i < 2; i++) {
                         int64_t k = first + r * 2 + i;
-                        blend_read(&whole, k, text, NULL, &why);
+                        blend_read(&whole, k, 0, 17, text, NULL, &why);
                         CHECK(b->sample[i] == k && !memcmp(b->tokens + 16 * i, text, 64) &&
                                   !memcmp(b->labels + 16 * i, text + 1, 64),
                               "dp %d rank %d sample %ld", dp, r, k);
@@ -574,14 +581,14 @@ typedef struct { Config cfg; char *bin; int harm; } Harm;
 static void open_only(void *arg)
 {
     Harm *h = arg;
-    loader_close(loader_open(&h->cfg, SPLIT_TRAIN, 100, 0, 1));
+    loader_close(open_whole(&h->cfg, 100, 0, 1));
 }
 
 /* Reads batches, damages the .bin after some of them as h->harm says, and reads on. */
 static void harm_and_read(void *arg)
 {
     Harm *h = arg;
-    Loader *l = loader_open(&h->cfg, SPLIT_TRAIN, 5000, 0, 1);
+    Loader *l = open_whole(&h->cfg, 5000, 0, 1);
     size_t n;
     char *p = get_file(h->bin, &n), *other = xasprintf("%s.other", h->bin);
     for (int64_t i = 0; i < 4000; i += 2) {
@@ -655,7 +662,7 @@ static void test_loader_faults(void)
 static void read_one(void *arg)
 {
     Harm *h = arg;
-    Loader *l = loader_open(&h->cfg, SPLIT_TRAIN, -1, 0, 1);
+    Loader *l = open_whole(&h->cfg, -1, 0, 1);
     loader_get(l, h->harm, 1);
 }
 

@@ -220,7 +220,7 @@ CASE(fp8_cast_weight)
 CASE(fp8_linear) { b->d.fp8_matmul(&b->d, b->a, b->x8, b->w8, none, 0); COUNT(0, layer_flops(b)); }
 static double attention_flops(const Bench *b)      /* causal: half of all (query, key) pairs count */
 {
-    return 2.0 * (double)b->T * (double)b->shape.seq_q * b->shape.heads * b->shape.dim;
+    return 2.0 * (double)b->T * (double)b->shape.q.stride * b->shape.heads * b->shape.dim;
 }
 CASE(attention_fwd)
 {
@@ -382,7 +382,8 @@ static void open_bench(Bench *b, int quick)
     b->logits = take(b, slice, b->V, F32);
     fill(b, b->logits);
     b->loss = take(b, b->T, 1, F32);
-    b->shape = (Attention){.batch = b->T / seq, .seq_q = seq, .seq_k = seq, .heads = (int)(b->H / 128),
+    b->shape = (Attention){.batch = b->T / seq, .q = positions_one(0, seq), .k = positions_one(0, seq),
+                           .heads = (int)(b->H / 128),
                            .kv_heads = (int)(b->H / 128), .dim = 128, .scale = 0.088};
     b->qkv = take(b, b->T, 3 * b->H, BF16), b->dqkv = take(b, b->T, 3 * b->H, BF16);
     fill(b, b->qkv);
@@ -411,7 +412,7 @@ static void open_bench(Bench *b, int quick)
         ids[i] = (int32_t)(i % seq);
     b->d.put(&b->d, b->position, ids, (size_t)b->T * 4);
     b->sample = b->d.take(&b->d, (size_t)(b->T / seq) * 8);
-    b->drop = (Dropout){.p = 0, .key = 1, .sample = b->sample, .seq = seq};
+    b->drop = (Dropout){.p = 0, .key = 1, .sample = b->sample, .runs = &b->shape.q};
     free(ids);
 }
 

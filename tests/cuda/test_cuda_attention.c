@@ -42,8 +42,9 @@ static Call call_open(const Case *c)
 {
     int64_t n = c->batch * c->seq_q, m = c->batch * c->seq_k;
     int64_t a = (int64_t)c->heads * c->dim, k = (int64_t)c->kv * c->dim;
-    Call x = {.s = {.batch = c->batch,
-                    .seq_q = c->seq_q, .seq_k = c->seq_k, .pos0 = c->pos0, .heads = c->heads,
+    int64_t P = c->pos0 + c->seq_q;
+    Call x = {.s = {.batch = c->batch, .seq = P,
+                    .q = positions_one(c->pos0, c->seq_q), .k = positions_one(0, c->seq_k), .heads = c->heads,
                     .kv_heads = c->kv, .dim = c->dim, .head0 = 3, .window = c->window,
                     .scale = 1 / sqrt(c->dim), .dropout = c->dropout, .key = 0x123456789abcdef0}};
     int64_t rows[MATS] = {n, m, m, n, n, n, n, n, m, m};
@@ -61,13 +62,13 @@ static Call call_open(const Case *c)
             }
     }
     x.sample = xcalloc((size_t)c->batch, sizeof *x.sample);
-    x.doc = xcalloc((size_t)n + 1, sizeof *x.doc);
+    x.doc = xcalloc((size_t)(c->batch * P) + 1, sizeof *x.doc);
     for (int64_t b = 0; b < c->batch; b++) {
         x.sample[b] = 100000 + 7 * b;
         for (int64_t i = 0, start = 0; i < c->seq_q; i++) {
             if (fabs(normal(99, b * 1000 + i)) > 2)
                 start = c->pos0 + i;
-            x.doc[b * c->seq_q + i] = (int32_t)(c->docs == 2 && i % 5 == 0 ? c->pos0 + i + 1 : start);
+            x.doc[b * P + c->pos0 + i] = (int32_t)(c->docs == 2 && i % 5 == 0 ? c->pos0 + i + 1 : start);
         }
     }
     return x;
@@ -118,7 +119,7 @@ static void run_device(Device *d, const Case *c, const Call *x, int back, void *
 {
     Mat m[MATS];
     Attention s = x->s;
-    size_t docs = (size_t)(c->batch * c->seq_q) * sizeof *x->doc,
+    size_t docs = (size_t)(c->batch * x->s.seq) * sizeof *x->doc,
            samples = (size_t)c->batch * sizeof *x->sample;
     int32_t *doc = to_device(d, x->doc, docs);
     int64_t *sample = to_device(d, x->sample, samples);

@@ -202,6 +202,15 @@ static void case_act(Bench *b)
     b->d->act_bwd(b->d, output_or(b, h), da, h, kind);
 }
 
+static void case_merge(Bench *b)
+{
+    int heads = (int)draw(b, 1, 10), dim = (int)draw(b, 1, 70);
+    int64_t rows = draw_size(b, 70);
+    Mat o = changed(b, rows, heads * dim, F32, 1), lse = changed(b, rows, heads, F32, 2);
+    Mat piece = input(b, rows, heads * dim, b->storage, 1), plse = input(b, rows, heads, F32, 2);
+    b->d->attention_merge(b->d, o, lse, piece, plse);
+}
+
 static void case_rope(Bench *b)
 {
     int heads = (int)draw(b, 1, 5), dim = 2 * (int)draw(b, 1, 40);
@@ -245,8 +254,13 @@ static Dropout draw_dropout(Bench *b, int64_t rows)
         seq = rows;
     double p = draw(b, 0, 3) ? 0.1 * (double)draw(b, 1, 9) : 0;
     int64_t col0 = draw(b, 0, 40) * (b->tight ? 8 : 1), row0 = draw(b, 0, seq - 1);
+    static Positions runs;             /* two runs, with a gap between them */
+    int32_t start = (int32_t)draw(b, 0, 99), half = (int32_t)draw(b, 0, seq - 1);
+    int32_t gap = (int32_t)draw(b, 0, 9);
+    runs = (Positions){.stride = seq, .count = 2,
+                       .run = {{start, half, 0}, {start + half + gap, (int32_t)seq - half, half}}};
     return (Dropout){.p = p, .key = 0x1234567890abcdefull, .sample = raw(b, sample, sizeof sample),
-                     .seq = seq, .pos0 = draw(b, 0, 99), .col0 = col0, .row0 = row0};
+                     .runs = &runs, .col0 = col0, .row0 = row0};
 }
 
 static void case_dropout(Bench *b)
@@ -463,6 +477,7 @@ static const struct { const char *ops; void (*fn)(Bench *b);
     {"add_norm_fwd", case_add_norm},
     {"act_fwd act_bwd", case_act},
     {"rope", case_rope},
+    {"attention_merge", case_merge},
     {"embed_fwd embed_bwd", case_embed},
     {"dropout_fwd dropout_bwd", case_dropout},
     {"xent_stats xent_combine xent_grad", case_xent},

@@ -53,7 +53,9 @@ static void norm_run(Device *d, Mat *m, const Case *c, const Given *g)
 
 static Dropout dropout_of(const Arg *a, const Given *g)
 {
-    return (Dropout){.p = a->p, .key = 0x123456789abcdef1ull, .sample = g->sample, .seq = a->seq, .pos0 = 5,
+    static Positions runs;
+    runs = positions_one(5, a->seq);
+    return (Dropout){.p = a->p, .key = 0x123456789abcdef1ull, .sample = g->sample, .runs = &runs,
                      .col0 = a->col0, .row0 = 2};
 }
 

@@ -14,6 +14,7 @@ typedef struct {
     int heads, kv, dim, docs;
     int64_t window;
     double dropout;
+    int pieces;            /* bool: queries and keys are some positions of a longer sequence */
 } Case;
 
 /* Matrices of a case. q, k and v are columns of one matrix when they have the same number of rows; so are
@@ -21,7 +22,7 @@ typedef struct {
 typedef struct {
     Attention s;
     Mat q, k, v, o, lse, dout, dq, dk, dv, delta;
-    void *qkv, *dqkv, *kvs;
+    void *qkv, *dqkv, *kvs, *dkvs;
     int32_t *doc;
     int64_t sample[8];
 } Call;
@@ -77,9 +78,27 @@ static Mat poisoned_mat(int64_t rows, int64_t cols, Dtype t)
     return m;
 }
 
+/* Some n positions of a sequence of PIECED, in up to three runs, whose rows are in no order. */
+enum { PIECED = 400 };
+static Positions some_positions(int64_t n)
+{
+    Positions p = {.stride = n, .count = n < 3 ? 1 : 3};
+    int64_t at = 0, row = n, gap = PIECED - n;
+    for (int i = 0; i < p.count; i++) {
+        int64_t take = i + 1 < p.count ? n / 3 : row, skip = pick(gap + 1);
+        row -= take;
+        p.run[i] = (PositionRun){(int32_t)(at + skip), (int32_t)take, (int32_t)row};
+        at += skip + take;
+        gap -= skip;
+    }
+    return p;
+}
+
 static Call call_open(const Case *c, Dtype type, Dtype real)
 {
-    Call x = {.s = {.batch = c->batch, .seq_q = c->seq_q, .seq_k = c->seq_k, .pos0 = c->pos0,
+    Call x = {.s = {.batch = c->batch, .seq = c->pieces ? PIECED : c->pos0 + c->seq_q,
+                    .q = c->pieces ? some_positions(c->seq_q) : positions_one(c->pos0, c->seq_q),
+                    .k = c->pieces ? some_positions(c->seq_k) : positions_one(0, c->seq_k),
                     .heads = c->heads, .kv_heads = c->kv, .dim = c->dim, .head0 = 3, .window = c->window,
                     .scale = 1 / sqrt(c->dim), .dropout = c->dropout, .key = 0x123456789abcdef0}};
     int64_t a = (int64_t)c->heads * c->dim, k = (int64_t)c->kv * c->dim, ld = a + 2 * k + 5;
@@ -89,29 +108,32 @@ static Call call_open(const Case *c, Dtype type, Dtype real)
     x.qkv = poisoned(rq, ld, type);
     x.dqkv = poisoned(rq, ld, type);
     x.kvs = poisoned(rk, ld, type);
+    x.dkvs = poisoned(rk, ld, type);
     Mat kvs = {rq == rk ? x.qkv : x.kvs, rk, ld, ld, type};
+    Mat dkvs = {rq == rk ? x.dqkv : x.dkvs, rk, ld, ld, type};
     Mat all = {x.qkv, rq, ld, ld, type}, d = {x.dqkv, rq, ld, ld, type};
     x.q = mat_cols(all, 0, a), x.k = mat_cols(kvs, a, k), x.v = mat_cols(kvs, a + k, k);
-    x.dq = mat_cols(d, 0, a), x.dk = mat_cols(d, a, k), x.dv = mat_cols(d, a + k, k);
+    x.dq = mat_cols(d, 0, a), x.dk = mat_cols(dkvs, a, k), x.dv = mat_cols(dkvs, a + k, k);
     x.o = poisoned_mat(rq, a, type);
     x.dout = poisoned_mat(rq, a, type);
     x.lse = poisoned_mat(rq, c->heads, real);
     x.delta = poisoned_mat(rq, c->heads, real);
     fill(x.q, 2), fill(x.k, 2), fill(x.v, 1), fill(x.dout, 1);
-    if (c->docs) {      /* documents of random length: the first starts at key 0, others at a query */
-        x.doc = xcalloc((size_t)rq, sizeof *x.doc);
+    if (c->docs) {      /* documents of random length; queries behind a cache belong to the last ones */
+        int64_t P = x.s.seq;
+        x.doc = xcalloc((size_t)(c->batch * P), sizeof *x.doc);
         for (int64_t b = 0; b < c->batch; b++)
-            for (int64_t i = 0, start = 0; i < c->seq_q; i++) {
-                if (pick(20) == 0)
-                    start = c->pos0 + i;
-                x.doc[b * c->seq_q + i] = (int32_t)start;
+            for (int64_t i = 0, start = 0; i < P; i++) {
+                if (i >= c->pos0 && pick(20) == 0)
+                    start = i;
+                x.doc[b * P + i] = (int32_t)start;
             }
     }
     return x;
 }
 static void call_close(Call *x)
 {
-    void *all[] = {x->qkv, x->dqkv, x->kvs, x->doc, x->o.p, x->dout.p, x->lse.p, x->delta.p};
+    void *all[] = {x->qkv, x->dqkv, x->kvs, x->dkvs, x->doc, x->o.p, x->dout.p, x->lse.p, x->delta.p};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -127,27 +149,28 @@ static void call_run(Device *d, Call *x, int bwd)
 /* sees, kept and plain compute attention by its definition, score by score. Outputs are dense F64. */
 static int sees(const Attention *s, int64_t b, int64_t i, int64_t j)
 {
-    int64_t p = s->pos0 + i, start = s->doc_start ? s->doc_start[b * s->seq_q + i] : 0;
-    return j >= start && j <= p && (s->window <= 0 || j > p - s->window);
+    int64_t p = positions_at(&s->q, i), key = positions_at(&s->k, j);
+    int64_t start = s->doc_start ? s->doc_start[b * s->seq + p] : 0;
+    return key >= start && key <= p && (s->window <= 0 || key > p - s->window);
 }
 static double kept(const Attention *s, int64_t b, int h, int64_t i, int64_t j)
 {
+    uint64_t p = (uint64_t)positions_at(&s->q, i), key = (uint64_t)positions_at(&s->k, j);
     if (s->dropout <= 0)
         return 1;
-    Philox r = philox(s->key, (uint64_t)j / 4 | (uint64_t)(s->pos0 + i) << 32,
-                      (uint64_t)s->sample[b] << 16 | (uint64_t)(s->head0 + h));
-    return r.v[j % 4] >= s->dropout * 0x1p32 ? 1 / (1 - s->dropout) : 0;
+    Philox r = philox(s->key, key / 4 | p << 32, (uint64_t)s->sample[b] << 16 | (uint64_t)(s->head0 + h));
+    return r.v[key % 4] >= s->dropout * 0x1p32 ? 1 / (1 - s->dropout) : 0;
 }
 static void plain(const Call *x, Mat o, Mat lse, Mat dq, Mat dk, Mat dv)
 {
     const Attention *s = &x->s;
-    int64_t dim = s->dim;
-    double *p = xcalloc((size_t)s->seq_k + 1, sizeof *p), *m = xcalloc((size_t)s->seq_k + 1, sizeof *m);
-    for (int64_t row = 0; row < s->batch * s->seq_q * s->heads; row++) {
-        int64_t h = row % s->heads, r = row / s->heads, b = r / s->seq_q, i = r % s->seq_q;
-        int64_t kv = h / (s->heads / s->kv_heads), r0 = b * s->seq_k;
+    int64_t dim = s->dim, nq = positions_rows(&s->q), nk = positions_rows(&s->k);
+    double *p = xcalloc((size_t)nk + 1, sizeof *p), *m = xcalloc((size_t)nk + 1, sizeof *m);
+    for (int64_t row = 0; row < s->batch * nq * s->heads; row++) {
+        int64_t h = row % s->heads, r = row / s->heads, b = r / nq, i = r % nq;
+        int64_t kv = h / (s->heads / s->kv_heads), r0 = b * nk;
         double top = -INFINITY, sum = 0, delta = 0;
-        for (int64_t j = 0; j < s->seq_k; j++) {
+        for (int64_t j = 0; j < nk; j++) {
             p[j] = -INFINITY;
             if (sees(s, b, i, j)) {
                 p[j] = 0;
@@ -156,10 +179,10 @@ static void plain(const Call *x, Mat o, Mat lse, Mat dq, Mat dk, Mat dv)
             }
             top = p[j] > top ? p[j] : top;
         }
-        for (int64_t j = 0; j < s->seq_k; j++)
+        for (int64_t j = 0; j < nk; j++)
             sum += p[j] = top == -INFINITY ? 0 : exp(p[j] - top);
         put(lse, r, h, top + log(sum));
-        for (int64_t j = 0; j < s->seq_k; j++) {
+        for (int64_t j = 0; j < nk; j++) {
             p[j] /= sum ? sum : 1;
             m[j] = p[j] > 0 ? kept(s, b, (int)h, i, j) : 0;
             for (int64_t c = 0; p[j] > 0 && c < dim; c++)
@@ -167,7 +190,7 @@ static void plain(const Call *x, Mat o, Mat lse, Mat dq, Mat dk, Mat dv)
         }
         for (int64_t c = 0; c < dim; c++)       /* the op, too, gets o rounded to its storage type */
             delta += get(x->o, r, h * dim + c) * get(x->dout, r, h * dim + c);
-        for (int64_t j = 0; dq.p && j < s->seq_k; j++) {
+        for (int64_t j = 0; dq.p && j < nk; j++) {
             double dp = 0;
             if (p[j] == 0)
                 continue;
@@ -226,22 +249,22 @@ static Mat zeros(Mat like)
 
 static void check_case(Device *d, const Case *c, Dtype type)
 {
-    int bwd = c->seq_q == c->seq_k && c->pos0 == 0;
     Call x = call_open(c, type, d->real);
-    call_run(d, &x, bwd);
+    call_run(d, &x, 1);
     Mat want[5] = {zeros(x.o), zeros(x.lse), zeros(x.q), zeros(x.k), zeros(x.v)};
     Mat got[5] = {x.o, x.lse, x.dq, x.dk, x.dv};
     static const char *const names[5] = {"o", "lse", "dq", "dk", "dv"};
-    plain(&x, want[0], want[1], bwd ? want[2] : (Mat){0}, want[3], want[4]);
-    for (int i = 0; i < (bwd ? 5 : 2); i++) {
+    plain(&x, want[0], want[1], want[2], want[3], want[4]);
+    for (int i = 0; i < 5; i++) {
         double e = differ(got[i], want[i]), limit = tolerance(i == 1 ? d->real : type);
-        CHECK(e <= limit, "%s %s %s: %g; B%ld S%ld of %ld pos0 %ld A%d K%d D%d window %ld docs %d drop %g",
-              d->isa, dtype_name(type), names[i], e, (long)c->batch, (long)c->seq_q, (long)c->seq_k,
-              (long)c->pos0, c->heads, c->kv, c->dim, (long)c->window, c->docs, c->dropout);
+        CHECK(e <= limit, "%s %s %s: %g; B%ld S%ld of %ld pos0 %ld A%d K%d D%d window %ld docs %d "
+              "drop %g pieces %d", d->isa, dtype_name(type), names[i], e, (long)c->batch, (long)c->seq_q,
+              (long)c->seq_k, (long)c->pos0, c->heads, c->kv, c->dim, (long)c->window, c->docs, c->dropout, c->pieces);
     }
     CHECK(untouched(x.o) && untouched(x.lse), "wrote past the columns");
-    Mat all = {x.dqkv, x.q.rows, (int64_t)(c->heads + 2 * c->kv) * c->dim, x.q.ld, type};
-    CHECK(!bwd || untouched(all), "gradients wrote past the columns");
+    int64_t a = (int64_t)c->heads * c->dim, kv = 2 * (int64_t)c->kv * c->dim;
+    Mat all = {x.dqkv, x.q.rows, x.q.rows == x.k.rows ? a + kv : a, x.q.ld, type};
+    CHECK(untouched(all), "gradients wrote past the columns");
     for (int i = 0; i < 5; i++)
         free(want[i].p);
     call_close(&x);
@@ -263,6 +286,11 @@ static void check_cases(Device *d, int count)
             c.pos0 = pick(140);
             c.seq_q = 1 + pick(3) * pick(20);
             c.seq_k = c.pos0 + c.seq_q + pick(3);
+        }
+        if (pick(3) == 0) {
+            c.pieces = 1;
+            c.pos0 = 0;
+            c.seq_k = seqs[pick(11)];
         }
         check_case(d, &c, d->real == F64 ? F64 : narrow[i % 3]);
     }
@@ -341,7 +369,7 @@ static void check_exact(Device *d, Dtype type)
     for (int64_t pos = 0; pos < 150; pos += 1 + pos / 3) {
         int64_t n = 150 - pos < 3 ? 150 - pos : 3;
         Attention s = x.s;
-        s.pos0 = pos, s.seq_q = n;
+        s.q = positions_one(pos, n);
         Mat oi = mat_rows(x.o, pos, n), li = mat_rows(x.lse, pos, n), qi = mat_rows(x.q, pos, n);
         d->attention_fwd(d, oi, li, qi, x.k, x.v, &s);
         CHECK(same(x.o, o, pos, pos + n) && same(x.lse, lse, pos, pos + n), "cache at %ld", (long)pos);
@@ -360,6 +388,50 @@ static void check_exact(Device *d, Dtype type)
     CHECK(same(y.o, y.v, 0, 150), "one key: not its value");
     CHECK(differ(y.dv, y.dout) <= tolerance(type), "one key: gradient of its value");
     call_close(&y);
+}
+
+/* Attention by pieces: the keys are cut in three, each piece is done alone, and the pieces are merged. The
+ * first piece is seen by no query of the first positions. Gradients of pieces add up to those of the
+ * whole. */
+static void check_merge(Device *d)
+{
+    Dtype type = d->real;
+    Case c = {2, 90, 90, 0, 4, 2, 24, 1, 30, 0.1, 0};
+    Call x = call_open(&c, type, type);
+    call_run(d, &x, 1);
+    Mat o = poisoned_mat(180, 96, type), lse = poisoned_mat(180, 4, type);
+    Mat piece = poisoned_mat(180, 96, type), plse = poisoned_mat(180, 4, type);
+    Mat dq = poisoned_mat(180, 96, type), dk = poisoned_mat(180, 48, type), dv = poisoned_mat(180, 48, type);
+    static const int32_t cut[] = {60, 20, 0};      /* pieces [60, 90), [20, 60), [0, 20) */
+    for (int i = 0; i < 3; i++) {
+        int32_t end = i ? cut[i - 1] : 90, n = end - cut[i];
+        Attention s = x.s;
+        s.k = (Positions){.stride = n, .count = 1, .run = {{cut[i], n, 0}}};
+        s.add = i > 0;
+        Mat k = poisoned_mat(2 * n, 48, type), v = poisoned_mat(2 * n, 48, type);
+        Mat dki = poisoned_mat(2 * n, 48, type), dvi = poisoned_mat(2 * n, 48, type);
+        for (int b = 0; b < 2; b++) {
+            d->copy(d, mat_rows(k, b * n, n), mat_rows(x.k, b * 90 + cut[i], n));
+            d->copy(d, mat_rows(v, b * n, n), mat_rows(x.v, b * 90 + cut[i], n));
+        }
+        d->attention_fwd(d, i ? piece : o, i ? plse : lse, x.q, k, v, &s);
+        if (i)
+            d->attention_merge(d, o, lse, piece, plse);
+        d->attention_bwd(d, dq, dki, dvi, x.dout, x.o, x.lse, x.delta, x.q, k, v, &s);
+        for (int b = 0; b < 2; b++) {
+            d->copy(d, mat_rows(dk, b * 90 + cut[i], n), mat_rows(dki, b * n, n));
+            d->copy(d, mat_rows(dv, b * 90 + cut[i], n), mat_rows(dvi, b * n, n));
+        }
+        free(k.p), free(v.p), free(dki.p), free(dvi.p);
+    }
+    double limit = type == F64 ? 1e-13 : 1e-5;
+    CHECK(differ(o, x.o) <= limit && differ(lse, x.lse) <= limit, "pieces: %g %g", differ(o, x.o),
+          differ(lse, x.lse));
+    CHECK(differ(dq, x.dq) <= limit && differ(dk, x.dk) <= limit && differ(dv, x.dv) <= limit,
+          "gradients of pieces: %g %g %g", differ(dq, x.dq), differ(dk, x.dk), differ(dv, x.dv));
+    CHECK(untouched(o) && untouched(dq), "pieces wrote past the columns");
+    free(o.p), free(lse.p), free(piece.p), free(plse.p), free(dq.p), free(dk.p), free(dv.p);
+    call_close(&x);
 }
 
 /* Scores in the thousands give finite outputs and gradients. A NaN in a query shows in its row alone. */
@@ -459,6 +531,7 @@ int main(int argc, char **argv)
         check_threads(&d, isa, reals[i]);
         check_exact(&d, reals[i]);
         check_extremes(&d, reals[i]);
+        check_merge(&d);
         if (reals[i] == F32)
             check_threads(&d, isa, BF16);
         cpu_close(&d);

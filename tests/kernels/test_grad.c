@@ -94,7 +94,9 @@ static void embed_bwd(Device *d, const Case *c, Mat *dx, Mat dy, Mat *x)
 
 static Dropout dropout_of(void)
 {
-    return (Dropout){.p = 0.4, .key = 99, .sample = sample, .seq = T / 2, .pos0 = 8, .col0 = 5};
+    static Positions runs;
+    runs = positions_one(8, T / 2);
+    return (Dropout){.p = 0.4, .key = 99, .sample = sample, .runs = &runs, .col0 = 5};
 }
 static void dropout_fwd(Device *d, const Case *c, Mat y, Mat *x)
 {

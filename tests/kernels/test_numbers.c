@@ -194,7 +194,8 @@ static void masks(Device *d)
 {
     enum { R = 64, C = 1000 };
     int64_t two[] = {1, 2};
-    Dropout s = {.p = 0.25, .key = 1, .sample = two, .seq = R / 2};
+    Positions runs = positions_one(0, R / 2);
+    Dropout s = {.p = 0.25, .key = 1, .sample = two, .runs = &runs};
     float *x = xcalloc(R * C, 4), *y = xcalloc(R * C, 4);
     for (int i = 0; i < R * C; i++)
         x[i] = 1;

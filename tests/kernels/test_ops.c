@@ -185,11 +185,16 @@ static void embed_bwd_naive(Mat *m, const Arg *a)
 #define KEY 0x123456789abcdef1ull
 static Dropout dropout_of(const Arg *a)
 {
-    return (Dropout){.p = a->p, .key = KEY, .sample = sample, .seq = a->seq, .pos0 = 5, .col0 = a->col0};
+    /* two runs of positions, with a gap between them */
+    static Positions runs;
+    int32_t half = (int32_t)a->seq / 2, rest = (int32_t)a->seq - half;
+    runs = (Positions){.stride = a->seq, .count = 2, .run = {{5, half, 0}, {5 + 2 * half, rest, half}}};
+    return (Dropout){.p = a->p, .key = KEY, .sample = sample, .runs = &runs, .col0 = a->col0};
 }
 static double dropout_naive_factor(const Arg *a, int64_t r, int64_t c)
 {
-    uint64_t col = (uint64_t)(a->col0 + c), pos = (uint64_t)(5 + r % a->seq);
+    uint64_t col = (uint64_t)(a->col0 + c), row = (uint64_t)(r % a->seq), half = (uint64_t)a->seq / 2;
+    uint64_t pos = 5 + row + (row < half ? 0 : half);
     uint32_t word = philox(KEY, col / 4 | pos << 32, (uint64_t)sample[r / a->seq]).v[col % 4];
     return word >= a->p * 0x1p32 ? 1 / (1 - a->p) : 0;
 }

@@ -77,7 +77,8 @@ static const Batch *random_batch(void *run, int mb)
         }
     }
     static Batch batch;
-    batch = (Batch){B, S, tokens, labels, position, c->reset_attention_mask ? doc_start : NULL, mask, sample};
+    batch = (Batch){B, S, positions_one(0, S), tokens, labels, position,
+                    c->reset_attention_mask ? doc_start : NULL, mask, sample};
     return &batch;
 }
 

@@ -66,32 +66,39 @@ static inline const Batch *microbatch(void *run, int mb)
     static int32_t tokens[ROOM], labels[ROOM], position[ROOM], doc_start[ROOM];
     static float mask[ROOM];
     static int64_t sample[8];
+    static Batch batch;
     Run *r = run;
     const Config *c = r->cfg;
     int64_t B = c->micro_batch_size, S = c->seq_length, V = c->vocab_size, dp = r->grid.size[AXIS_DP];
     int packed = c->reset_attention_mask;
+    Positions own = context_own(&r->model.now.context);
     BUG_ON(B * S > ROOM);
     for (int64_t b = 0; b < B; b++) {
         int64_t s = r->progress.consumed_samples + (mb * dp + r->grid.index[AXIS_DP]) * B + b, start = 0;
         sample[b] = s;
-        int32_t next = (int32_t)(rng_uniform(1, (uint64_t)s, 99) * (double)V);
+        int32_t next = (int32_t)(rng_uniform(1, (uint64_t)s, 99) * (double)V), token;
         for (int64_t i = 0; i < S; i++) {
-            int64_t at = b * S + i;
             uint64_t draw = (uint64_t)i;
             double keep = s % 8 == 5 ? 0 : s % 4 == 0 ? 0.2 : 0.8;
-            tokens[at] = next;
+            token = next;
             next = rng_uniform(2, (uint64_t)s, draw) < 0.15
                        ? (int32_t)(rng_uniform(3, (uint64_t)s, draw) * (double)V)
                        : (int32_t)((5 * next + 3) % V);
-            labels[at] = next;
             start = packed && i && rng_uniform(4, (uint64_t)s, draw) < 0.25 ? i : start;
-            position[at] = (int32_t)(i - start);
-            doc_start[at] = (int32_t)start;
-            mask[at] = rng_uniform(5, (uint64_t)s, draw) < keep ? 1 : 0;
+            doc_start[b * S + i] = (int32_t)start;
+            for (int k = 0; k < own.count; k++) {
+                PositionRun p = own.run[k];
+                int64_t at = b * own.stride + p.row + i - p.start;
+                if (i < p.start || i >= p.start + p.n)
+                    continue;
+                tokens[at] = token;
+                labels[at] = next;
+                position[at] = (int32_t)(i - start);
+                mask[at] = rng_uniform(5, (uint64_t)s, draw) < keep ? 1 : 0;
+            }
         }
     }
-    static Batch batch;
-    batch = (Batch){B, S, tokens, labels, position, packed ? doc_start : NULL, mask, sample};
+    batch = (Batch){B, S, own, tokens, labels, position, packed ? doc_start : NULL, mask, sample};
     return &batch;
 }
 

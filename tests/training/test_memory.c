@@ -27,7 +27,8 @@ static const Batch *zeros(void *run, int mb)
         position[i] = i;
         mask[i] = 1;
     }
-    static Batch batch = {1, 128, tokens, tokens, position, NULL, mask, sample};
+    static Batch batch;
+    batch = (Batch){1, 128, positions_one(0, 128), tokens, tokens, position, NULL, mask, sample};
     return &batch;
 }
 

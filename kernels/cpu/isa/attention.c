@@ -11,7 +11,12 @@
 
 #define STRIPS 32                /* most strips of an item: they share the conversion of keys and values */
 
-typedef struct { Device *d; const Attention *s; Mat q, k, v, o, lse; int64_t strips, items; } Forward;
+typedef struct {
+    Device *d;
+    const Attention *s;
+    Mat q, k, v, o, lse;
+    int64_t queries, strips, items;    /* queries of a sample; strips of an item; items of a head */
+} Forward;
 typedef struct { Strip t; Drop drop; REAL max[STRIP], sum[STRIP], alpha[STRIP]; } Rows;
 
 /* Softmax of one block of keys. Dropped elements are in the sum but 0 in p. A row that has seen no key
@@ -65,7 +70,7 @@ static void begin(const Forward *f, Rows *w, int64_t b, int head, REAL *q, REAL 
         w->max[i] = (REAL)-1e30;
         w->sum[i] = 0;
     }
-    pack(row, ld, f->q, b * s->seq_q + w->t.i0, w->t.n, head * dim, dim);
+    pack(row, ld, f->q, b * s->q.stride + w->t.row, w->t.n, head * dim, dim);
     memset(row + w->t.n * ld, 0, (size_t)((w->t.width - w->t.n) * ld) * sizeof(REAL));
     transpose(q, STRIP, row, ld, w->t.width, ld, (REAL)(s->scale * LOG2E));
     memset(out, 0, (size_t)(ld * STRIP) * sizeof(REAL));
@@ -75,7 +80,7 @@ static void begin(const Forward *f, Rows *w, int64_t b, int head, REAL *q, REAL 
 static void finish(const Forward *f, Rows *w, int64_t b, int head, REAL *out, REAL *row)
 {
     const Attention *s = f->s;
-    int64_t dim = s->dim, ld = whole_vectors(dim), r = b * s->seq_q + w->t.i0;
+    int64_t dim = s->dim, ld = whole_vectors(dim), r = b * s->q.stride + w->t.row;
     for (int64_t i = 0; i < w->t.width; i++) {
         REAL sum = w->sum[i], lse = sum == 0 ? -INFINITY : (w->max[i] + (REAL)log2(sum)) * (REAL)LN2;
         w->alpha[i] = sum == 0 ? 0 : (REAL)(1 / (1 - s->dropout)) / sum;
@@ -89,58 +94,115 @@ static void finish(const Forward *f, Rows *w, int64_t b, int head, REAL *out, RE
     unpack(f->o, r, w->t.n, head * dim, dim, row, ld);
 }
 
+/* The panels of a thread. */
+typedef struct {
+    REAL *q, *out;               /* [strips][ld][STRIP] queries; sums of values */
+    REAL *k, *v;                 /* [block][ld] keys and values of a block */
+    REAL *p;                     /* [block][STRIP] */
+    REAL *row;                   /* [STRIP][ld] scratch */
+} Panels;
+
+/* Adds the keys [first, end) of a run to n strips of a head. */
+static void add_run(const Forward *f, const PositionRun *r, const Panels *x, Rows *w, int n, int64_t b,
+                    int head, int64_t first, int64_t end)
+{
+    const Attention *s = f->s;
+    int64_t dim = s->dim, ld = whole_vectors(dim), block = key_block(ld), panel = ld * STRIP;
+    int kv = head / (s->heads / s->kv_heads);
+    run_clip(r, &first, &end);
+    for (int64_t j = first / block * block; j < end; j += block) {
+        int64_t base = j > r->start ? j : r->start, stop = j + block < end ? j + block : end;
+        int64_t at = b * s->k.stride + r->row + base - r->start;
+        pack(x->k, ld, f->k, at, stop - base, kv * dim, dim);
+        pack(x->v, ld, f->v, at, stop - base, kv * dim, dim);
+        for (int i = 0; i < n; i++) {
+            const Strip *t = &w[i].t;
+            int64_t from = base > t->first ? base : t->first, to = stop < t->end ? stop : t->end;
+            int64_t seen = to - from;
+            if (seen <= 0)
+                continue;
+            REAL *qi = x->q + i * panel, *oi = x->out + i * panel;
+            REAL *ki = x->k + (from - base) * ld, *vi = x->v + (from - base) * ld;
+            product(1, (Product){x->p, ki, qi, STRIP, ld, STRIP}, seen, t->width, dim, SET, NULL);
+            softmax(&w[i], x->p, from, seen);
+            product(0, (Product){oi, vi, x->p, STRIP, ld, STRIP}, dim, t->width, seen, SCALE, w[i].alpha);
+        }
+    }
+}
+
 static void forward(void *ctx, int64_t item, int thread)
 {
     const Forward *f = ctx;
     const Attention *s = f->s;
-    int64_t heads = s->batch * s->heads, b = item % heads / s->heads, dim = s->dim, ld = whole_vectors(dim);
-    int64_t i0 = (f->items - 1 - item / heads) * f->strips * STRIP;     /* longest items first */
-    int64_t block = key_block(ld), panel = ld * STRIP, first = s->seq_k, end = 0;
-    int head = (int)(item % s->heads), kv = head / (s->heads / s->kv_heads), n = 0;
-    REAL *q = FN(row_buf)(f->d, thread, 0), *out = FN(row_buf)(f->d, thread, 1);
-    REAL *k = FN(row_buf)(f->d, thread, 2), *v = k + block * ld, *p = v + block * ld;
-    REAL *row = p + block * STRIP;
+    int64_t heads = s->batch * s->heads, b = item % heads / s->heads, ld = whole_vectors(s->dim);
+    int64_t i = (f->items - 1 - item / heads) * f->strips * STRIP;      /* longest items first */
+    int64_t stop = i + f->strips * STRIP, block = key_block(ld), panel = ld * STRIP;
+    int head = (int)(item % s->heads);
+    Panels x = {.q = FN(row_buf)(f->d, thread, 0), .out = FN(row_buf)(f->d, thread, 1),
+                .k = FN(row_buf)(f->d, thread, 2)};
+    x.v = x.k + block * ld, x.p = x.v + block * ld, x.row = x.p + block * STRIP;
     Rows w[STRIPS];
-    for (; n < f->strips && i0 + n * STRIP < s->seq_q; n++) {
-        strip_open(&w[n].t, s, b, i0 + n * STRIP, s->seq_q);
-        begin(f, &w[n], b, head, q + n * panel, out + n * panel, row);
-        first = w[n].t.first < first ? w[n].t.first : first;
-        end = w[n].t.end > end ? w[n].t.end : end;
-    }
-    for (int64_t j = first / block * block; j < end; j += block) {
-        int64_t stop = j + block < end ? j + block : end;
-        pack(k, ld, f->k, b * s->seq_k + j, stop - j, kv * dim, dim);
-        pack(v, ld, f->v, b * s->seq_k + j, stop - j, kv * dim, dim);
-        for (int i = 0; i < n; i++) {
-            const Strip *t = &w[i].t;
-            int64_t from = j > t->first ? j : t->first, to = stop < t->end ? stop : t->end, seen = to - from;
-            if (seen <= 0)
-                continue;
-            REAL *qi = q + i * panel, *oi = out + i * panel;
-            REAL *ki = k + (from - j) * ld, *vi = v + (from - j) * ld;
-            product(1, (Product){p, ki, qi, STRIP, ld, STRIP}, seen, t->width, dim, SET, NULL);
-            softmax(&w[i], p, from, seen);
-            product(0, (Product){oi, vi, p, STRIP, ld, STRIP}, dim, t->width, seen, SCALE, w[i].alpha);
+    for (stop = stop < f->queries ? stop : f->queries; i < stop;) {
+        int64_t first = INT64_MAX, end = 0;
+        int n = 0;
+        for (; n < f->strips && i < stop; i += w[n++].t.n) {
+            strip_open(&w[n].t, s, b, i, stop);
+            begin(f, &w[n], b, head, x.q + n * panel, x.out + n * panel, x.row);
+            first = w[n].t.first < first ? w[n].t.first : first;
+            end = w[n].t.end > end ? w[n].t.end : end;
         }
+        for (int r = 0; r < s->k.count; r++)
+            add_run(f, &s->k.run[r], &x, w, n, b, head, first, end);
+        for (int k = 0; k < n; k++)
+            finish(f, &w[k], b, head, x.out + k * panel, x.row);
     }
-    for (int i = 0; i < n; i++)
-        finish(f, &w[i], b, head, out + i * panel, row);
+}
+
+/* ---- two pieces of keys ---- */
+
+typedef struct { Device *d; Mat o, lse, piece, plse; } Merge;
+
+static void merge_row(void *ctx, int64_t r, int thread)
+{
+    const Merge *m = ctx;
+    int64_t heads = m->lse.cols, dim = m->o.cols / heads;
+    REAL *piece = FN(row_buf)(m->d, thread, 0);
+    for (int64_t h = 0; h < heads; h++) {
+        REAL *lse = mat_at(m->lse, r, h), *o = mat_at(m->o, r, h * dim);
+        REAL b = *(REAL *)mat_at(m->plse, r, h), top = *lse > b ? *lse : b;
+        if (b == -INFINITY)
+            continue;
+        REAL wa = (REAL)exp(*lse - top), wb = (REAL)exp(b - top), sum = wa + wb;
+        pack(piece, dim, m->piece, r, 1, h * dim, dim);
+        for (int64_t c = 0; c < dim; c++)
+            o[c] = (o[c] * wa + piece[c] * wb) / sum;
+        *lse = top + (REAL)log(sum);
+    }
+}
+
+void FN(cpu_attention_merge)(Device *d, Mat o, Mat lse, Mat piece, Mat plse)
+{
+    BUG_ON(o.rows != lse.rows || o.rows != piece.rows || o.rows != plse.rows || o.cols != piece.cols);
+    BUG_ON(o.type != REAL_TYPE || lse.type != REAL_TYPE || plse.type != REAL_TYPE || lse.cols != plse.cols);
+    BUG_ON(o.cols % lse.cols || o.cols / lse.cols > HEAD_MAX);
+    Merge m = {d, o, lse, piece, plse};
+    pool_run(d->pool, merge_row, &m, o.rows);
 }
 
 void FN(cpu_attention_fwd)(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
 {
-    int64_t queries = s->batch * s->seq_q, keys = s->batch * s->seq_k, heads = s->batch * s->heads;
-    int64_t dim = s->dim;
+    int64_t queries = positions_rows(&s->q), heads = s->batch * s->heads, dim = s->dim;
     BUG_ON(s->dim < 1 || s->dim > HEAD_MAX || s->kv_heads < 1 || s->heads % s->kv_heads);
-    BUG_ON(q.rows != queries || o.rows != queries || lse.rows != queries || k.rows != keys || v.rows != keys);
+    BUG_ON(q.rows != s->batch * queries || o.rows != q.rows || lse.rows != q.rows);
+    BUG_ON(k.rows != s->batch * positions_rows(&s->k) || v.rows != k.rows);
     BUG_ON(q.cols != s->heads * dim || o.cols != q.cols || lse.cols != s->heads || lse.type != REAL_TYPE);
     BUG_ON(k.cols != s->kv_heads * dim || v.cols != k.cols || q.type != k.type || q.type != v.type);
     /* an item is a whole head if that makes eight items a thread, or else a part of one; at most as many
      * strips as fit the row buffers */
-    int64_t strips = (s->seq_q + STRIP - 1) / STRIP, room = ROW_MAX / (whole_vectors(dim) * STRIP);
+    int64_t strips = (queries + STRIP - 1) / STRIP, room = ROW_MAX / (whole_vectors(dim) * STRIP);
     int64_t cuts = heads ? (8 * pool_threads(d->pool) + heads - 1) / heads : 1;
     int64_t each = (strips + cuts - 1) / cuts, most = room < STRIPS ? room : STRIPS;
     each = each < 1 ? 1 : each < most ? each : most;
-    Forward f = {d, s, q, k, v, o, lse, each, (strips + each - 1) / each};
+    Forward f = {d, s, q, k, v, o, lse, queries, each, (strips + each - 1) / each};
     pool_run(d->pool, forward, &f, f.items * heads);
 }

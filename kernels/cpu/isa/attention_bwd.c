@@ -23,7 +23,7 @@ typedef struct {
     const Attention *s;
     Mat dq, dk, dv, dout, o, lse, delta, q, k, v;
     int64_t ld, block, group;    /* see attention_tile.h; keys of a block; strips of a group */
-    int64_t keys;                /* keys of an item that makes dk and dv: all of them (whole), or one block */
+    int64_t queries, keys;       /* of a sample */
     int whole;                   /* bool */
 } Backward;
 
@@ -31,7 +31,7 @@ typedef struct {
 typedef struct {
     int64_t b;                   /* sample */
     int kv, head0, head1;        /* key/value head; its query heads [head0, head1) */
-    int64_t i0, i1, j0, j1;      /* queries [i0, i1) and keys [j0, j1) of the sample */
+    int64_t i0, i1, j0, j1;      /* queries [i0, i1) and keys [j0, j1), counted through the sample's runs */
     int want_q, want_kv;         /* bool: make dq; make dk and dv */
 } Range;
 
@@ -40,7 +40,7 @@ typedef struct {
     REAL *dk, *dv;               /* [j1 - j0][ld] sums */
     REAL *k, *v;                 /* [block][ld] keys and values of the packed block */
     REAL *p, *ds;                /* [block][STRIP] */
-    int64_t packed;              /* first key of the packed block; -1: none */
+    int64_t packed;              /* first key of the packed block, a position; -1: none */
 } Panels;
 
 /* One strip. */
@@ -100,7 +100,7 @@ static void softmax_bwd(const Rows *w, REAL *p, REAL *ds, int64_t j, int64_t n)
 static void begin(const Backward *f, const Range *a, Rows *w, int head)
 {
     const Attention *s = f->s;
-    int64_t dim = s->dim, ld = f->ld, n = w->t.n, width = w->t.width, r = a->b * s->seq_q + w->t.i0;
+    int64_t dim = s->dim, ld = f->ld, n = w->t.n, width = w->t.width, r = a->b * s->q.stride + w->t.row;
     w->drop = drop_open(s, a->b, head, &w->t);
     pack(w->q, ld, f->q, r, n, head * dim, dim);
     pack(w->g, ld, f->dout, r, n, head * dim, dim);
@@ -118,9 +118,10 @@ static void begin(const Backward *f, const Range *a, Rows *w, int head)
         memset(w->dqt, 0, (size_t)(ld * STRIP) * sizeof(REAL));
 }
 
-/* Does the products of one strip with keys [from, to) of the packed block. */
+/* Does the products of one strip with keys [from, to) of the packed block. `at`: row of key `from` in the
+ * sums of dk and dv. */
 static void tile_bwd(const Backward *f, const Range *a, const Panels *x, const Rows *w, int64_t from,
-                     int64_t to)
+                     int64_t to, int64_t at)
 {
     int64_t dim = f->s->dim, ld = f->ld, n = to - from, width = w->t.width;
     REAL *k = x->k + (from - x->packed) * ld, *v = x->v + (from - x->packed) * ld;
@@ -128,53 +129,98 @@ static void tile_bwd(const Backward *f, const Range *a, const Panels *x, const R
     product(1, (Product){x->ds, v, w->gt, STRIP, ld, STRIP}, n, width, dim, SET, NULL);
     softmax_bwd(w, x->p, x->ds, from, n);
     if (a->want_kv) {
-        REAL *dk = x->dk + (from - a->j0) * ld, *dv = x->dv + (from - a->j0) * ld;
-        product(1, (Product){dv, x->p, w->g, ld, STRIP, ld}, n, ld, w->t.n, ADD, NULL);
-        product(1, (Product){dk, x->ds, w->q, ld, STRIP, ld}, n, ld, w->t.n, ADD, NULL);
+        product(1, (Product){x->dv + at * ld, x->p, w->g, ld, STRIP, ld}, n, ld, w->t.n, ADD, NULL);
+        product(1, (Product){x->dk + at * ld, x->ds, w->q, ld, STRIP, ld}, n, ld, w->t.n, ADD, NULL);
     }
     if (a->want_q)
         product(0, (Product){w->dqt, k, x->ds, STRIP, ld, STRIP}, dim, width, n, ADD, NULL);
+}
+
+/* The part of positions [*from, *to) that a run and the range hold. `before`: keys of earlier runs. */
+static void clip(const Range *a, const PositionRun *r, int64_t before, int64_t *from, int64_t *to)
+{
+    int64_t first = r->start + a->j0 - before, end = r->start + a->j1 - before;
+    *from = *from > first ? *from : first;
+    *to = *to < end ? *to : end;
+    run_clip(r, from, to);
+}
+
+/* Does a group of strips with the keys [first, end), which a run and the range hold. */
+static void run_bwd(const Backward *f, const Range *a, const PositionRun *r, int64_t before, Panels *x,
+                    Rows *w, int count, int64_t first, int64_t end)
+{
+    const Attention *s = f->s;
+    int64_t dim = s->dim, block = f->block;
+    for (int64_t j = first / block * block; j < end; j += block) {
+        int64_t base = j, stop = j + block;
+        run_clip(r, &base, &stop);
+        if (x->packed != base) {
+            int64_t row = a->b * s->k.stride + r->row + base - r->start;
+            pack(x->k, f->ld, f->k, row, stop - base, a->kv * dim, dim);
+            pack(x->v, f->ld, f->v, row, stop - base, a->kv * dim, dim);
+            x->packed = base;
+        }
+        for (int i = 0; i < count; i++) {
+            const Strip *t = &w[i].t;
+            int64_t from = base > t->first ? base : t->first, to = stop < t->end ? stop : t->end;
+            if (from < to)
+                tile_bwd(f, a, x, &w[i], from, to, before + from - r->start - a->j0);
+        }
+    }
 }
 
 /* Does a group of strips of one head with the keys of the range that they see. */
 static void group_bwd(const Backward *f, const Range *a, Panels *x, Rows *w, int count, int head)
 {
     const Attention *s = f->s;
-    int64_t dim = s->dim, first = a->j1, end = a->j0, block = f->block;
+    int64_t dim = s->dim, first = INT64_MAX, end = 0, before = 0;
+    int begun = 0;
     for (int i = 0; i < count; i++) {
         first = w[i].t.first < first ? w[i].t.first : first;
         end = w[i].t.end > end ? w[i].t.end : end;
     }
-    first = first > a->j0 ? first : a->j0;
-    end = end < a->j1 ? end : a->j1;
-    if (first >= end && !a->want_q)
-        return;
-    for (int i = 0; i < count; i++)
-        begin(f, a, &w[i], head);
-    for (int64_t j = first / block * block; j < end; j += block) {
-        int64_t stop = j + block < s->seq_k ? j + block : s->seq_k;
-        if (x->packed != j) {
-            pack(x->k, f->ld, f->k, a->b * s->seq_k + j, stop - j, a->kv * dim, dim);
-            pack(x->v, f->ld, f->v, a->b * s->seq_k + j, stop - j, a->kv * dim, dim);
-            x->packed = j;
-        }
-        for (int i = 0; i < count; i++) {
-            int64_t from = j > w[i].t.first ? j : w[i].t.first, to = stop < w[i].t.end ? stop : w[i].t.end;
-            if (from < to)
-                tile_bwd(f, a, x, &w[i], from, to);
-        }
+    for (const PositionRun *r = s->k.run; r < s->k.run + s->k.count; before += r++->n) {
+        int64_t from = first, to = end;
+        clip(a, r, before, &from, &to);
+        for (int i = 0; !begun && (from < to || a->want_q) && i < count; i++)
+            begin(f, a, &w[i], head);
+        begun |= from < to || a->want_q;
+        if (from < to)
+            run_bwd(f, a, r, before, x, w, count, from, to);
     }
     for (int i = 0; a->want_q && i < count; i++) {
         transpose(w[i].q, f->ld, w[i].dqt, STRIP, f->ld, w[i].t.width, (REAL)s->scale);
-        unpack(f->dq, a->b * s->seq_q + w[i].t.i0, w[i].t.n, head * dim, dim, w[i].q, f->ld);
+        int64_t row = a->b * s->q.stride + w[i].t.row, n = w[i].t.n, ld = f->ld;
+        for (int64_t r = 0; s->add && r < n; r++)
+            for (int64_t c = 0; c < dim; c++)
+                w[i].q[r * ld + c] += *(const REAL *)mat_at(f->dq, row + r, head * dim + c);
+        unpack(f->dq, row, n, head * dim, dim, w[i].q, ld);
+    }
+}
+
+/* Writes dk and dv of the range from their sums. */
+static void write_keys(const Backward *f, const Range *a, const Panels *x)
+{
+    const Attention *s = f->s;
+    int64_t dim = s->dim, ld = f->ld, before = 0;
+    for (int64_t i = 0; i < (a->j1 - a->j0) * ld; i += VN)
+        vstore(x->dk + i, vload(x->dk + i) * (REAL)s->scale);
+    for (const PositionRun *r = s->k.run; r < s->k.run + s->k.count; before += r++->n) {
+        int64_t from = a->j0 - before, to = a->j1 - before;        /* within the run */
+        from = from > 0 ? from : 0;
+        to = to < r->n ? to : r->n;
+        if (from >= to)
+            continue;
+        int64_t at = (before + from - a->j0) * ld, row = a->b * s->k.stride + r->row + from;
+        unpack(f->dk, row, to - from, a->kv * dim, dim, x->dk + at, ld);
+        unpack(f->dv, row, to - from, a->kv * dim, dim, x->dv + at, ld);
     }
 }
 
 static void range(const Backward *f, const Range *a, int thread)
 {
     const Attention *s = f->s;
-    int64_t dim = s->dim, ld = f->ld, panel = ld * STRIP, sums = (a->j1 - a->j0) * ld;
-    int64_t r = a->b * s->seq_k + a->j0;
+    int64_t ld = f->ld, panel = ld * STRIP, sums = (a->j1 - a->j0) * ld;
     REAL *at = FN(row_buf)(f->d, thread, 2), *k = FN(row_buf)(f->d, thread, 3), *g;
     Panels x = {.dk = FN(sum_buf)(f->d, thread, 0), .dv = FN(sum_buf)(f->d, thread, 1), .packed = -1};
     x.k = k, x.v = x.k + f->block * ld, x.p = x.v + f->block * ld, x.ds = x.p + f->block * STRIP;
@@ -189,26 +235,43 @@ static void range(const Backward *f, const Range *a, int thread)
     for (int head = a->head0; head < a->head1; head++)
         for (int64_t i = a->i0; i < a->i1;) {
             int count = 0;
-            for (; count < f->group && i < a->i1; count++, i += STRIP)
+            for (; count < f->group && i < a->i1; i += w[count++].t.n)
                 strip_open(&w[count].t, s, a->b, i, a->i1);
             group_bwd(f, a, &x, w, count, head);
         }
-    if (a->want_kv) {
-        for (int64_t i = 0; i < sums; i += VN)
-            vstore(x.dk + i, vload(x.dk + i) * (REAL)s->scale);
-        unpack(f->dk, r, a->j1 - a->j0, a->kv * dim, dim, x.dk, ld);
-        unpack(f->dv, r, a->j1 - a->j0, a->kv * dim, dim, x.dv, ld);
+    if (a->want_kv)
+        write_keys(f, a, &x);
+}
+
+/* The keys of block n of a sample: blocks end at multiples of f->block and at the ends of runs. Returns 0
+ * where there are fewer blocks. */
+static int64_t block_at(const Backward *f, int64_t n, int64_t *j0, int64_t *j1)
+{
+    int64_t before = 0;
+    for (const PositionRun *r = f->s->k.run; r < f->s->k.run + f->s->k.count; before += r++->n) {
+        int64_t first = r->start / f->block, blocks = (r->start + r->n + f->block - 1) / f->block - first;
+        if (n < blocks) {
+            int64_t from = (first + n) * f->block, to = from + f->block;
+            run_clip(r, &from, &to);
+            *j0 = before + from - r->start;
+            *j1 = before + to - r->start;
+            return 1;
+        }
+        n -= blocks;
     }
+    return 0;
 }
 
 static void bwd_kv(void *ctx, int64_t item, int thread)
 {
     const Backward *f = ctx;
     const Attention *s = f->s;
-    int64_t heads = s->batch * s->kv_heads, j = item / heads * f->keys;   /* the longest items come first */
+    int64_t heads = s->batch * s->kv_heads, n = item / heads;      /* the longest items come first */
     int kv = (int)(item % s->kv_heads), group = s->heads / s->kv_heads;
-    Range a = {item % heads / s->kv_heads, kv, kv * group, (kv + 1) * group, 0, s->seq_q,
-               j, j + f->keys < s->seq_k ? j + f->keys : s->seq_k, f->whole, 1};
+    Range a = {item % heads / s->kv_heads, kv, kv * group, (kv + 1) * group, 0, f->queries, 0, f->keys,
+               f->whole, 1};
+    if (!f->whole)
+        block_at(f, n, &a.j0, &a.j1);
     range(f, &a, thread);
 }
 
@@ -216,34 +279,36 @@ static void bwd_q(void *ctx, int64_t item, int thread)
 {
     const Backward *f = ctx;
     const Attention *s = f->s;
-    int64_t heads = s->batch * s->heads, rows = f->group * STRIP, runs = (s->seq_q + rows - 1) / rows;
-    int64_t i = (runs - 1 - item / heads) * rows;
+    int64_t heads = s->batch * s->heads, rows = f->group * STRIP, parts = (f->queries + rows - 1) / rows;
+    int64_t i = (parts - 1 - item / heads) * rows;
     int head = (int)(item % s->heads);
     Range a = {item % heads / s->heads, head / (s->heads / s->kv_heads), head, head + 1,
-               i, i + rows < s->seq_q ? i + rows : s->seq_q, 0, s->seq_k, 1, 0};
+               i, i + rows < f->queries ? i + rows : f->queries, 0, f->keys, 1, 0};
     range(f, &a, thread);
 }
 
 void FN(cpu_attention_bwd)(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q,
                            Mat k, Mat v, const Attention *s)
 {
-    int64_t n = s->batch * s->seq_q, dim = s->dim, qcols = s->heads * dim, kcols = s->kv_heads * dim;
+    int64_t queries = positions_rows(&s->q), keys = positions_rows(&s->k), n = s->batch * queries;
+    int64_t dim = s->dim, qcols = s->heads * dim, kcols = s->kv_heads * dim, rows = s->batch * keys;
     int64_t items = s->batch * s->kv_heads, threads = pool_threads(d->pool), ld = whole_vectors(dim);
     BUG_ON(dim < 1 || dim > HEAD_MAX || s->kv_heads < 1 || s->heads % s->kv_heads);
-    BUG_ON(s->seq_q != s->seq_k || s->pos0 || q.rows != n || k.rows != n || v.rows != n || dout.rows != n);
-    BUG_ON(dq.rows != n || dk.rows != n || dv.rows != n || o.rows != n || lse.rows != n || delta.rows != n);
+    BUG_ON(q.rows != n || k.rows != rows || v.rows != rows || dout.rows != n || dk.rows != rows);
+    BUG_ON(dq.rows != n || dv.rows != rows || o.rows != n || lse.rows != n || delta.rows != n);
     BUG_ON(q.cols != qcols || dq.cols != qcols || dout.cols != qcols || o.cols != qcols);
     BUG_ON(k.cols != kcols || v.cols != kcols || dk.cols != kcols || dv.cols != kcols);
     BUG_ON(lse.type != REAL_TYPE || delta.type != REAL_TYPE);
-    int64_t group = HEAD_MAX / ld < GROUP ? HEAD_MAX / ld : GROUP;
-    Backward f = {d, s, dq, dk, dv, dout, o, lse, delta, q, k, v, ld, key_block(ld), group, s->seq_k, 1};
+    BUG_ON(s->add && dq.type != REAL_TYPE);
+    int64_t group = HEAD_MAX / ld < GROUP ? HEAD_MAX / ld : GROUP, parts = group * STRIP, blocks = 0, j0, j1;
+    Backward f = {d, s, dq, dk, dv, dout, o, lse, delta, q, k, v, ld, key_block(ld), group, queries, keys, 1};
     pool_run(d->pool, delta_rows, &f, (n + DELTA_ROWS - 1) / DELTA_ROWS);
     /* whole takes 2/3 of the time of parts (measured), unless threads idle in its last round */
-    int64_t slots = (items + threads - 1) / threads * threads, rows = f.group * STRIP;
-    f.whole = s->seq_k * ld <= SUM_MAX && items * 3 >= slots * 2;
+    int64_t slots = (items + threads - 1) / threads * threads;
+    f.whole = keys * ld <= SUM_MAX && items * 3 >= slots * 2;
+    while (!f.whole && block_at(&f, blocks, &j0, &j1))
+        blocks++;
+    pool_run(d->pool, bwd_kv, &f, items * (f.whole ? 1 : blocks));
     if (!f.whole)
-        f.keys = f.block;
-    pool_run(d->pool, bwd_kv, &f, items * ((s->seq_k + f.keys - 1) / f.keys));
-    if (!f.whole)
-        pool_run(d->pool, bwd_q, &f, s->batch * s->heads * ((s->seq_q + rows - 1) / rows));
+        pool_run(d->pool, bwd_q, &f, s->batch * s->heads * ((queries + parts - 1) / parts));
 }

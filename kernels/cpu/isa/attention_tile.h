@@ -36,26 +36,35 @@ INLINE int64_t key_block(int64_t ld)
 }
 
 typedef struct {
-    int64_t i0, n;               /* first query, counted within its sample; number of queries */
+    int64_t i0, n;               /* first query, counted through the runs of a sample; number of queries */
+    int64_t row;                 /* row of the first query within its sample */
+    int64_t position;            /* of the first query; those of the others follow */
     int64_t width;               /* lanes: n in whole vectors; lanes past n are not stored */
-    int64_t first, end;          /* keys outside of [first, end) are seen by no query */
+    int64_t first, end;          /* positions outside of [first, end) are seen by no query */
     int64_t all_first, all_end;  /* keys in [all_first, all_end) are seen by all queries */
     IntLane lo[STRIP], hi[STRIP];    /* the query of a lane sees keys lo..hi; lanes past n as query n - 1 */
 } Strip;
 
-/* Makes *t the strip of sample b that starts at query i0 and ends before query `stop`, or after STRIP. */
+/* Makes *t the strip of sample b that starts at query i0 and ends before query `stop`, at the end of the
+ * run of i0, or after STRIP. */
 static inline void strip_open(Strip *t, const Attention *s, int64_t b, int64_t i0, int64_t stop)
 {
+    const PositionRun *r = s->q.run;
+    int64_t at = i0;             /* i0 within its run */
+    for (; at >= r->n; r++)
+        at -= r->n;
     t->i0 = i0;
-    t->n = stop - i0 < STRIP ? stop - i0 : STRIP;
+    t->row = r->row + at;
+    t->position = r->start + at;
+    t->n = stop - i0 < r->n - at ? stop - i0 : r->n - at;
+    t->n = t->n < STRIP ? t->n : STRIP;
     t->width = whole_vectors(t->n);
-    t->first = t->all_end = s->seq_k;
+    t->first = t->all_end = INT64_MAX;
     t->end = t->all_first = 0;
     for (int64_t i = 0; i < t->n; i++) {
-        int64_t position = s->pos0 + i0 + i, lo = s->doc_start ? s->doc_start[b * s->seq_q + i0 + i] : 0;
-        int64_t hi = position < s->seq_k ? position : s->seq_k - 1;
-        if (s->window > 0 && lo < position - s->window + 1)
-            lo = position - s->window + 1;
+        int64_t hi = t->position + i, lo = s->doc_start ? s->doc_start[b * s->seq + hi] : 0;
+        if (s->window > 0 && lo < hi - s->window + 1)
+            lo = hi - s->window + 1;
         if (lo <= hi) {
             t->first = lo < t->first ? lo : t->first;
             t->end = hi + 1 > t->end ? hi + 1 : t->end;
@@ -69,6 +78,13 @@ static inline void strip_open(Strip *t, const Attention *s, int64_t b, int64_t i
         t->lo[i] = t->lo[t->n - 1];
         t->hi[i] = t->hi[t->n - 1];
     }
+}
+/* The part of [*from, *to) that a run holds; empty where *from >= *to. Positions. */
+INLINE void run_clip(const PositionRun *r, int64_t *from, int64_t *to)
+{
+    int64_t end = (int64_t)r->start + r->n;
+    *from = *from > r->start ? *from : r->start;
+    *to = *to < end ? *to : end;
 }
 /* Whether some query of the strip does not see some key of [from, to). */
 INLINE int strip_masked(const Strip *t, int64_t a, int64_t b) { return a < t->all_first || b > t->all_end; }
@@ -89,7 +105,7 @@ static inline Drop drop_open(const Attention *s, int64_t b, int head, const Stri
     if (s->dropout <= 0)
         return (Drop){0};
     uint64_t hi = (uint64_t)s->sample[b] << 16 | (uint64_t)(s->head0 + head);
-    return (Drop){s->key, dropout_limit(s->dropout), (uint32_t)hi, (uint32_t)(hi >> 32), s->pos0 + t->i0};
+    return (Drop){s->key, dropout_limit(s->dropout), (uint32_t)hi, (uint32_t)(hi >> 32), t->position};
 }
 static inline void drop_masks(IVec keep[4], const Drop *p, int64_t v, int64_t j)
 {

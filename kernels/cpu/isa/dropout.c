@@ -63,8 +63,9 @@ static void item_fn(void *ctx, int64_t item, int thread)
         const REAL *x = row_in(xm, r, xbuf), *res = j->res.p ? row_in(rm, r, rbuf) : NULL;
         REAL *y = row_out(ym, r, xbuf);
         if (s->p > 0) {
-            draw(words, skip + t.cols, s->key, first, s->pos0 + (s->row0 + r) % s->seq,
-                 s->sample[(s->row0 + r) / s->seq]);
+            int64_t row = s->row0 + r, seq = s->runs->stride;
+            draw(words, skip + t.cols, s->key, first, positions_at(s->runs, row % seq),
+                 s->sample[row / seq]);
             for (int64_t i = 0; i < t.cols; i++)
                 f[i] = words[skip + i] >= limit ? keep : 0;
         }

@@ -18,8 +18,8 @@ static SdpaShape shape_of(const Attention *s, int backward, const Mat mat[SDPA_M
     a.backward = backward;
     a.type = mat[SDPA_Q].type;
     a.batch = s->batch;
-    a.seq = s->seq_q;
-    a.window = s->window > 0 && s->window < s->seq_q ? s->window : 0;
+    a.seq = positions_rows(&s->q);
+    a.window = s->window > 0 && s->window < a.seq ? s->window : 0;
     a.heads = s->heads;
     a.kv_heads = s->kv_heads;
     a.dim = s->dim;

@@ -24,6 +24,7 @@ struct Shape {
     int section;                               /* heads of a section: see work_at */
     float scale, scale2;                       /* what scores are multiplied by; scale2 = scale * log2 e */
     const int32_t *doc;                        /* Attention.doc_start */
+    int64_t doc_rows;                          /* Attention.seq */
     const int64_t *sample;
     uint32_t limit;                            /* p * 2^32 of the dropout; 0: no dropout */
     uint32_t round[10][2];                     /* Philox's key of each round: here it takes no registers */
@@ -57,7 +58,7 @@ __device__ __forceinline__ Work work_at(const Shape &s, int heads, int x)
 
 __device__ __forceinline__ int first_key(const Shape &s, int b, int i)
 {
-    int lo = s.doc ? s.doc[(int64_t)b * s.seq_q + i] : 0;
+    int lo = s.doc ? s.doc[b * s.doc_rows + s.pos0 + i] : 0;
     return s.window ? max(lo, s.pos0 + i - s.window + 1) : lo;
 }
 __device__ __forceinline__ int last_key(const Shape &s, int i) { return min(s.pos0 + i, s.seq_k - 1); }
@@ -349,13 +350,16 @@ __device__ __forceinline__ void rows_store(char *tile, const float (&sum)[MT][D 
 static inline Shape shape_of(const Attention *s, int64_t seq, int heads, int rows, Dtype type)
 {
     BUG_ON(s->dim < 1 || s->kv_heads < 1 || s->heads % s->kv_heads || !(s->scale > 0));
-    BUG_ON(!(s->dropout >= 0 && s->dropout < 1) || s->seq_q + s->pos0 >= 1 << 30 || s->seq_k >= 1 << 30);
-    int64_t window = s->window > 0 && s->window < s->pos0 + s->seq_q ? s->window : 0;
-    int64_t bytes = 2 * s->seq_k * s->dim * (int64_t)dtype_size(type), l2 = (int64_t)16 << 20;
+    int64_t queries = positions_rows(&s->q), keys = positions_rows(&s->k), pos0 = s->q.run[0].start;
+    BUG_ON(s->q.count != 1 || s->k.count != 1 || s->k.run[0].start || s->add);
+    BUG_ON(!(s->dropout >= 0 && s->dropout < 1) || queries + pos0 >= 1 << 30 || keys >= 1 << 30);
+    int64_t window = s->window > 0 && s->window < pos0 + queries ? s->window : 0;
+    int64_t bytes = 2 * keys * s->dim * (int64_t)dtype_size(type), l2 = (int64_t)16 << 20;
     int64_t group = s->heads / s->kv_heads, items = s->batch * heads;
     int64_t section = !bytes ? items : heads == s->heads ? l2 / bytes * group : l2 / (bytes * group);
     Shape a = {};
-    a.batch = (int)s->batch, a.seq_q = (int)s->seq_q, a.seq_k = (int)s->seq_k, a.pos0 = (int)s->pos0;
+    a.batch = (int)s->batch, a.seq_q = (int)queries, a.seq_k = (int)keys, a.pos0 = (int)pos0;
+    a.doc_rows = s->seq;
     a.window = (int)window;
     a.heads = s->heads, a.kv_heads = s->kv_heads, a.group = s->heads / s->kv_heads, a.head0 = s->head0,
     a.dim = s->dim;
@@ -375,11 +379,11 @@ static inline Shape shape_of(const Attention *s, int64_t seq, int heads, int row
 /* Call run(Head<D>()) with every head size, or with size `dim`; a size without kernels dies with
  * EXIT_CONFIG. */
 template <int D> struct Head { enum { value = D }; };
-template <class Run> static inline void with_every_head(Run run)
+template <class PositionRun> static inline void with_every_head(PositionRun run)
 {
     run(Head<64>()), run(Head<80>()), run(Head<96>()), run(Head<128>()), run(Head<256>());
 }
-template <class Run> static inline void with_head(int dim, Run run)
+template <class PositionRun> static inline void with_head(int dim, PositionRun run)
 {
     int found = 0;
     with_every_head([&](auto head) {

@@ -347,7 +347,7 @@ template <class T, int D, int ROLE, bool DROP> void launch_role(Cuda *c, Backwar
 {
     using B = Bwd<D, ROLE, DROP>;
     int heads = ROLE == QUERIES ? s->heads : s->kv_heads;
-    a.s = shape_of(s, s->seq_q, heads, B::ROWS, BF16);
+    a.s = shape_of(s, positions_rows(&s->q), heads, B::ROWS, BF16);
     attention_fits(c, B::BYTES, D);
     LAUNCH((k_attention_bwd<T, D, ROLE, DROP>), blocks_of((int64_t)a.s.tiles * s->batch * heads), B::THREADS,
            B::BYTES, c->compute, a);
@@ -382,7 +382,7 @@ void run(Cuda *c, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, M
     View<float> l = view<float>(lse), sums = view<float>(delta);
     Backward<T> by_queries = {{}, vq, vdo, vk, vv, view<T>(dq), none, l, sums};
     Backward<T> by_keys = {{}, vk, vv, vq, vdo, view<T>(dk), view<T>(dv), l, sums};
-    int64_t n = s->batch * s->seq_q * s->heads;
+    int64_t n = s->batch * positions_rows(&s->q) * s->heads;
     with_head(s->dim, [&](auto head) {
         constexpr int D = decltype(head)::value;
         LAUNCH((k_attention_delta<T, D>), blocks_of(ceil_div(n, 32)), 256, 0, c->compute, vdo, view<T>(o),
@@ -408,9 +408,10 @@ void attention_bwd_open(const Cuda *c)
 void flash_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k,
                          Mat v, const Attention *s)
 {
-    int64_t n = s->batch * s->seq_q, qcols = (int64_t)s->heads * s->dim,
+    int64_t n = s->batch * positions_rows(&s->q), qcols = (int64_t)s->heads * s->dim,
             kcols = (int64_t)s->kv_heads * s->dim;
-    BUG_ON(s->seq_q != s->seq_k || s->pos0 || q.rows != n || k.rows != n || v.rows != n || dout.rows != n);
+    BUG_ON(positions_rows(&s->q) != positions_rows(&s->k) || s->q.run[0].start);
+    BUG_ON(q.rows != n || k.rows != n || v.rows != n || dout.rows != n);
     BUG_ON(dq.rows != n || dk.rows != n || dv.rows != n || o.rows != n || lse.rows != n || delta.rows != n);
     BUG_ON(q.cols != qcols || dq.cols != qcols || dout.cols != qcols || o.cols != qcols);
     BUG_ON(k.cols != kcols || v.cols != kcols || dk.cols != kcols || dv.cols != kcols);

@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
 template <class T, int D, bool DROP> void launch(Cuda *c, Forward<T> a, const Attention *s)
 {
     using F = Fwd<D, DROP>;
-    a.s = shape_of(s, s->seq_q, s->heads, F::ROWS, BF16);
+    a.s = shape_of(s, positions_rows(&s->q), s->heads, F::ROWS, BF16);
     attention_fits(c, F::BYTES, D);
     unsigned grid = blocks_of((int64_t)a.s.tiles * a.s.batch * a.s.heads);
     LAUNCH((k_attention_fwd<T, D, DROP>), grid, F::THREADS, F::BYTES, c->compute, a);
@@ -232,7 +232,7 @@ void cuda_attention_open(const Cuda *c)
 
 void flash_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
 {
-    int64_t queries = s->batch * s->seq_q, keys = s->batch * s->seq_k, dim = s->dim;
+    int64_t queries = s->batch * positions_rows(&s->q), keys = s->batch * positions_rows(&s->k), dim = s->dim;
     BUG_ON(q.rows != queries || o.rows != queries || lse.rows != queries || k.rows != keys || v.rows != keys);
     BUG_ON(q.cols != s->heads * dim || o.cols != q.cols || lse.cols != s->heads || lse.type != F32);
     BUG_ON(k.cols != s->kv_heads * dim || v.cols != k.cols || q.type != k.type || q.type != v.type ||

@@ -242,7 +242,7 @@ void attention_plain_open(const Cuda *c)
 
 /* Calls run(T{}, Head<columns of a lane>()): 8 columns in F32 with heads up to 64, a frequent case, else
  * 32. */
-template <class Run> static void with_columns(Dtype type, int dim, Run run)
+template <class PositionRun> static void with_columns(Dtype type, int dim, PositionRun run)
 {
     check_head(dim);
     if (type == F32 && dim <= 64)
@@ -255,7 +255,7 @@ void plain_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const A
 {
     with_columns(q.type, s->dim, [&](auto t, auto m) {
         typedef decltype(t) T;
-        Plain<T> a = {shape_of(s, s->seq_q, s->heads, ROWS, q.type),
+        Plain<T> a = {shape_of(s, positions_rows(&s->q), s->heads, ROWS, q.type),
                       view<T>(q),
                       {},
                       view<T>(k),
@@ -275,15 +275,15 @@ void plain_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat
                          Mat v, const Attention *s)
 {
     Cuda *c = cuda_of(d);
-    int64_t n = s->batch * s->seq_q * s->heads;
+    int64_t n = s->batch * positions_rows(&s->q) * s->heads;
     size_t bytes = bwd_bytes(s->dim);
     with_columns(q.type, s->dim, [&](auto t, auto m) {
         typedef decltype(t) T;
         constexpr int M = decltype(m)::value;
         View<float> l = view<float>(lse), sums = view<float>(delta);
         View<T> vq = view<T>(q), vk = view<T>(k), vv = view<T>(v), vdo = view<T>(dout), none = {};
-        Shape keys = shape_of(s, s->seq_q, s->kv_heads, ROWS, q.type);
-        Shape queries = shape_of(s, s->seq_q, s->heads, ROWS, q.type);
+        Shape keys = shape_of(s, positions_rows(&s->q), s->kv_heads, ROWS, q.type);
+        Shape queries = shape_of(s, positions_rows(&s->q), s->heads, ROWS, q.type);
         Plain<T> by_keys = {keys, vk, vv, vq, vdo, view<T>(dk), view<T>(dv), l, sums};
         Plain<T> by_queries = {queries, vq, vdo, vk, vv, view<T>(dq), none, l, sums};
         attention_fits(c, bytes, s->dim);

@@ -45,7 +45,8 @@ static int place(const SdpaShape *a, char *memory, size_t bytes, Mat mat[SDPA_MA
 
 static void call_ours(Device *d, const SdpaShape *a, const Mat m[SDPA_MATS], const Mat stats[2], int backward)
 {
-    Attention s = {.batch = a->batch, .seq_q = a->seq, .seq_k = a->seq, .heads = a->heads,
+    Positions all = positions_one(0, a->seq);
+    Attention s = {.batch = a->batch, .q = all, .k = all, .heads = a->heads,
                    .kv_heads = a->kv_heads, .dim = a->dim, .window = a->window, .scale = a->scale};
     if (backward)
         flash_attention_bwd(d, m[SDPA_DQ], m[SDPA_DK], m[SDPA_DV], m[SDPA_DOUT], m[SDPA_O], stats[0],
