@@ -51,7 +51,7 @@ static void put_row(const Svg *s, const Cell *c, int rate, double y)
              bubble_name(c, kind), c->shape.p, c->shape.v, c->shape.m, said);
     for (int k = CLOSED; k < MARKS; k++)
         if (isfinite(value_of(c, k, rate)))
-            svg_mark(s->f, &marks[k], s->left + s->width * scale_at(s->x, value_of(c, k, rate)), y);
+            svg_mark(s->f, &marks[k], svg_x(s, value_of(c, k, rate)), y);
 }
 
 void bubble_svg(FILE *f, const Table *t)
@@ -74,7 +74,7 @@ void bubble_svg(FILE *f, const Table *t)
     }
     char *rows = NULL;                 /* drawn first: their height is needed before them */
     size_t size;
-    Svg s = {xmemstream(&rows, &size), {0, 1.03 * most, 0}, GAP + LEFT, width, "", width};
+    Svg s = {xmemstream(&rows, &size), GAP + LEFT, width, 1.03 * most};
     double legend = HEAD + 16.2 * svg_wrap(NULL, "s", GAP, HEAD, 12, inner, said) + 8,
            top = legend + svg_keys(NULL, key, keys, GAP, legend, WIDTH - GAP) + AXIS, y = top;
     for (int i = 0; i < t->n; i++) {
@@ -92,8 +92,8 @@ void bubble_svg(FILE *f, const Table *t)
     svg_wrap(f, "h", GAP, 28, 16, inner, "Pipeline bubbles");
     svg_wrap(f, "s", GAP, HEAD, 12, inner, said);
     svg_keys(f, key, keys, GAP, legend, WIDTH - GAP);
-    svg_axis(&s, top - AXIS, top - AXIS, 0, "bubble, %");
-    svg_axis(&s, top, y, 0, "bubble, %");
+    svg_axis(&s, top - AXIS, top - AXIS, "bubble, %");
+    svg_axis(&s, top, y, "bubble, %");
     fwrite(rows, 1, size, f);
     svg_close(f);
     free(rows);

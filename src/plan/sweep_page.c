@@ -1,6 +1,6 @@
 /* sweep_page -- a sweep as CSV and as a page of bars and a table, its best layout as YAML */
 #include "base.h"
-#include "chart.h"
+#include "page.h"
 #include "sweep.h"
 #include <math.h>
 #include <string.h>
@@ -56,7 +56,7 @@ void sweep_winner(FILE *f, const Sweep *s)
 
 /* ---- The page ---- */
 
-enum { BARS = 24, LINES = 2000, HEIGHT = 44 };         /* most bars; most rows; px of a layout's bars */
+enum { BARS = 24, LINES = 2000 };                      /* most bars; most rows */
 
 static void short_name(const SweepLayout *l, char *text, size_t size)
 {
@@ -79,30 +79,18 @@ static int any_measured(const Sweep *s)
 /* Layouts [from, to) of the sweep. */
 typedef struct { int from, to; } Group;
 
-/* Draws the best layouts of a group, the name of each above its bars. All groups have the same scale. */
+/* Prints the best layouts of a group, which the page's script draws. */
 static void put_bars(FILE *f, const Sweep *s, Group g)
 {
     int n = g.to - g.from < BARS ? g.to - g.from : BARS;
-    double most = 0;
-    for (int i = 0; i < s->fit && i < any_measured(s) + BARS; i++)
-        most = fmax(most, fmax(s->layout[i].predicted, s->layout[i].measured));
-    Svg v = {f, {0, 1.25 * most, 0}, 0, 100, "%", 450};    /* the longest bar leaves room for its time */
-    html_put(f, "<div class='plot bars' style='height:%dpx' role='img' aria-label='ms a step of the best "
-             "layouts'><svg>\n", n * HEIGHT);
-    svg_axis(&v, 0, n * HEIGHT, 0, "ms a step; shorter is better");
+    html_put(f, "<script type='application/json' class='bars'>[");
     for (int i = 0; i < n; i++) {
         const SweepLayout *l = &s->layout[g.from + i];
-        int measured = l->measured > 0, y = i * HEIGHT;
         char name[128];
         short_name(l, name, sizeof name);
-        svg_text(&v, "", 0, 0, y + 14, "%s", name);
-        svg_rect(&v, "a", 1, 0, l->predicted, y + 19, measured ? 9 : 18, "predicted %.3f ms", l->predicted);
-        if (measured)
-            svg_rect(&v, "b", 1, 0, l->measured, y + 28, 9, "measured %.3f ms", l->measured);
-        svg_text(&v, "", fmax(l->predicted, l->measured), 6, y + 32,
-                 l->predicted < 10 ? "%.2f ms" : "%.1f ms", measured ? l->measured : l->predicted);
+        fprintf(f, "%s[\"%s\",%.6g,%.6g]", i ? ",\n" : "", name, l->predicted, fmax(0, l->measured));
     }
-    html_put(f, "</svg></div>\n");
+    html_put(f, "]</script>\n");
 }
 
 static void put_table(FILE *f, const Sweep *s, Group g)

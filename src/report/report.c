@@ -1,6 +1,6 @@
 /* report -- report.html: one page made from the files of a run directory */
 #define _GNU_SOURCE
-#include "chart.h"
+#include "page.h"
 #include "console.h"
 #include "report_data.h"
 #include <math.h>

@@ -1,6 +1,7 @@
 /* svg -- the parts of every picture of the program */
 #include "svg.h"
 #include "base.h"
+#include "scale.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,18 +73,14 @@ void svg_open(FILE *f, double width, double height)
 
 void svg_close(FILE *f) { fputs("</svg>\n", f); }
 
-static double svg_x(const Svg *s, double v)
-{
-    return s->left + s->width * fmin(1, fmax(0, scale_at(s->x, v)));
-}
+double svg_x(const Svg *s, double v) { return s->left + s->width * fmin(1, fmax(0, v / s->most)); }
 
 void svg_rect(const Svg *s, const char *css, double opacity, double from, double to, double y, double height,
               const char *title, ...)
 {
     double x = svg_x(s, from), width = fmax(svg_x(s, to) - x, s->width / 5000);
     va_list ap;
-    html_put(s->f, "<rect class='%s' x='%.2f%s' y='%.1f' width='%.2f%s' height='%.1f'", css, x, s->unit, y,
-             width, s->unit, height);
+    html_put(s->f, "<rect class='%s' x='%.2f' y='%.1f' width='%.2f' height='%.1f'", css, x, y, width, height);
     if (opacity < 1)
         html_put(s->f, " fill-opacity='%.2f'", opacity);
     html_put(s->f, title ? "><title>" : "/>\n");
@@ -98,7 +95,7 @@ void svg_rect(const Svg *s, const char *css, double opacity, double from, double
 void svg_text(const Svg *s, const char *css, double at, double dx, double y, const char *fmt, ...)
 {
     va_list ap;
-    html_put(s->f, "<text class='%s' x='%.2f%s' y='%.1f'", css, svg_x(s, at), s->unit, y);
+    html_put(s->f, "<text class='%s' x='%.2f' y='%.1f'", css, svg_x(s, at), y);
     if (dx)
         html_put(s->f, " dx='%.1f'", dx);
     html_put(s->f, ">");
@@ -131,26 +128,17 @@ int svg_wrap(FILE *f, const char *css, double x, double y, double size, double w
     return lines;
 }
 
-void svg_axis(const Svg *s, double top, double bottom, int whole, const char *name)
+void svg_axis(const Svg *s, double top, double bottom, const char *name)
 {
-    double tick[12], step;
+    double step = scale_step(s->most / (int)fmax(4, s->width / 75));
     char text[32];
-    int n = scale_ticks(s->x, (int)fmax(4, s->px / 75), tick, &step);
-    if (whole && step > 0 && step < 1) {
-        step = 1;
-        tick[0] = ceil(tick[0]);
+    for (int i = 0; i * step <= s->most + 1e-9 * step; i++) {
+        double x = svg_x(s, i * step);
+        html_put(s->f, "<line class='tick' x1='%.2f' x2='%.2f' y1='%.1f' y2='%.1f'/>", x, x, top, bottom + 5);
+        svg_text(s, "t", i * step, 0, bottom + 18, "%s", scale_label(text, i * step, step, s->most));
     }
-    /* scale_ticks gives at most twelve; where ticks have a constant step more of them follow. */
-    for (int i = 0; step > 0 ? tick[0] + i * step <= s->x.hi + 1e-9 * step : i < n; i++) {
-        double v = step > 0 ? tick[0] + i * step : tick[i], x = svg_x(s, v);
-        html_put(s->f, "<line class='tick' x1='%.2f%s' x2='%.2f%s' y1='%.1f' y2='%.1f'/>", x, s->unit, x,
-                 s->unit, top, bottom + 5);
-        svg_text(s, "t", v, 0, bottom + 18, "%s", scale_axis_text(text, v, step, s->x.hi));
-    }
-    if (s->px > LONG)
-        svg_text(s, "soft", s->x.lo, 0, bottom + 35, "%s", name);
-    else
-        svg_text(s, "r soft", s->x.hi, 0, bottom + 35, "%s", name);
+    int begins = s->width > LONG;
+    svg_text(s, begins ? "soft" : "r soft", begins ? 0 : s->most, 0, bottom + 35, "%s", name);
 }
 
 void svg_mark(FILE *f, const Key *k, double x, double y)

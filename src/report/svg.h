@@ -1,12 +1,10 @@
 /* svg -- the parts of every picture of the program: printing that escapes its text, bars with hover
  * titles, axes, legends, and one style sheet (svg.css), light or dark as the reader's system is.
  *
- * A picture is an SVG file or part of a page. In a file x is in px. In a page x is in % of the page's
- * width, so that the picture fills a telephone and a wide screen alike and letters never shrink. y is in
- * px. `css` is a class: a colour or a kind of text, defined in svg.css. */
+ * x and y are in px. `css` is a class: a colour or a kind of text, defined in svg.css. The pictures of pages
+ * are drawn by report.js in the same style. */
 #ifndef SVG_H
 #define SVG_H
-#include "scale.h"
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -19,17 +17,15 @@ void html_vput(FILE *f, const char *fmt, va_list ap);
 
 typedef struct {
     FILE *f;
-    Scale x;            /* the values along the width */
-    double left, width; /* position of x.lo; distance from x.lo to x.hi */
-    const char *unit;   /* of left and width: "" px, "%" of a page's width */
-    double px;          /* least width in px: decides how many ticks and letters have room */
+    double left, width; /* px: position of value 0; distance from there to `most` */
+    double most;        /* the largest value along the width */
 } Svg;
 
 /* Begins an SVG file, width x height px; svg_close ends it. */
 void svg_open(FILE *f, double width, double height);
 void svg_close(FILE *f);
 
-/* Draws a bar from value `from` to value `to`, cut to the range of x. opacity: 0 to 1. title: a format,
+/* Draws a bar from value `from` to value `to`, cut to the range. opacity: 0 to 1. title: a format,
  * shown on hover; NULL: none. */
 __attribute__((format(printf, 8, 9))) void svg_rect(const Svg *s, const char *css, double opacity,
                                                     double from, double to, double y, double height,
@@ -41,8 +37,10 @@ __attribute__((format(printf, 6, 7))) void svg_text(const Svg *s, const char *cs
  * Returns the number of lines. */
 int svg_wrap(FILE *f, const char *css, double x, double y, double size, double width, const char *text);
 
-/* Draws ticks from top to 5 px below bottom, their values and the name. whole: bool, x is whole. */
-void svg_axis(const Svg *s, double top, double bottom, int whole, const char *name);
+/* The position of value v, cut to the range. */
+double svg_x(const Svg *s, double v);
+/* Draws ticks from top to 5 px below bottom, their values and the name. */
+void svg_axis(const Svg *s, double top, double bottom, const char *name);
 
 /* An entry of a legend. path: the mark, drawn around (0, 0); NULL: a square. css NULL: no mark. */
 typedef struct { const char *css, *name, *path; } Key;

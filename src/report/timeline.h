@@ -82,10 +82,8 @@ typedef struct {
     Rates schedule;                    /* of the replayed lists: own time of each instruction, messages
                                         * without time; its step_rate is not above the measured one, but
                                         * for the error of the clocks */
-    double *cost[3];                   /* [p*v] s of F, of D or B, of W of a virtual stage, mean of the
-                                        * microbatches; NULL: the recorded step is not complete */
-    ScheduleSet set;                   /* where cost is known: the lists */
-    Simulation sim;                    /* where cost is known: their replay, with spans, s */
+    ScheduleSet set;                   /* the lists; rank NULL: the recorded step is not complete */
+    Simulation sim;                    /* their replay, with spans, s */
 } PipelineTimes;
 /* lane: [p] ranks of the pipeline, from timeline_pipeline. */
 void timeline_times(PipelineTimes *x, const Timeline *t, const int *lane, int p, int64_t step);

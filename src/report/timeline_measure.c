@@ -133,6 +133,7 @@ static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *
     ran.each[1] = ran.each[0] + cells;
     ran.each[2] = ran.each[1] + cells;
     Instr *all = xcalloc(4 * cells, sizeof *all);
+    double *mean = xcalloc(3 * (size_t)stages, sizeof *mean);
     for (int k = 0; k < s->p; k++) {
         const TimelineRank *r = &t->rank[lane[k]];
         ran.list[k].list = all + 4 * cells / (size_t)s->p * (size_t)k;
@@ -142,10 +143,9 @@ static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *
     }
     ok = ok && is_whole(&ran, cells);
     for (int k = 0; k < 3; k++) {
-        x->cost[k] = xcalloc((size_t)stages, sizeof *x->cost[k]);
         for (size_t i = 0; i < cells; i++)
-            x->cost[k][i / (size_t)s->m] += ran.each[k][i] / s->m;
-        s->cost[k] = x->cost[k];
+            mean[k * stages + (int)(i / (size_t)s->m)] += ran.each[k][i] / s->m;
+        s->cost[k] = mean + k * stages;
         s->each[k] = ran.each[k];
     }
     if (ok)
@@ -154,6 +154,8 @@ static int replay(PipelineTimes *x, PipeShape *s, const Timeline *t, const int *
     if (ok)
         simulate(&x->set, &x->sim, 1);
     memset(x->set.shape.each, 0, sizeof x->set.shape.each);
+    memset(x->set.shape.cost, 0, sizeof x->set.shape.cost);
+    free(mean);
     free(all);
     free(ran.each[0]);
     free(ran.seen);
@@ -179,10 +181,6 @@ void timeline_times_close(PipelineTimes *x)
 {
     simulation_close(&x->sim);
     schedules_close(&x->set);
-    for (int k = 0; k < 3; k++) {
-        free(x->cost[k]);
-        x->cost[k] = NULL;
-    }
 }
 
 /* ---- in words ---- */

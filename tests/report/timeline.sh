@@ -19,8 +19,8 @@ traced() {
     page=$work/$name/report.html
     said=$(sed -n 's/^timeline: //p' "$work/log")
     [ -z "$said" ] || grep -qF "$said" "$work/$name/run.json" || { echo "$name: '$said' is not kept"; exit 1; }
-    grep -q '<rect class="F' "$page" || { echo "$name: no picture"; exit 1; }
-    lanes=$(grep -c 'class="floor"' "$page")
+    grep -q '\["F",0,0,"F0.0",' "$page" || { echo "$name: no picture"; exit 1; }
+    lanes=$(grep -c '{"rank":' "$page")
     [ "$lanes" = "$n" ] || { echo "$name: $lanes lanes"; exit 1; }
     grep -c 'lm loss:' "$work/log" | grep -qx 5 || { echo "$name: not one line a step"; exit 1; }
 }
