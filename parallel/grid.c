@@ -148,6 +148,13 @@ static int place_in(const int *list, int rank)
 
 #define BIT(axis) (1u << (axis))
 
+static const struct { const char *name; unsigned mask; } expert_group[EXPERT_GROUPS] = {
+    [EXPERT_EP] = {"ep", BIT(AXIS_EP)},
+    [EXPERT_TP] = {"etp", BIT(AXIS_TP)},
+    [EXPERT_DATA] = {"edp", BIT(AXIS_DP)},
+    [EXPERT_COPIES] = {"edp-copies", 0},
+};
+
 static void open_groups(Grid *g, Opening how)
 {
     int *list = xcalloc((size_t)g->world, sizeof *list), rank = g->rank, n, at;
@@ -185,6 +192,11 @@ static void open_groups(Grid *g, Opening how)
     int instances = g->spec.instances, part = n / instances;
     open_part(g, how, &g->shard, "shard", list, at / part * part, 1, part);
     open_part(g, how, &g->copies, "copies", list, at % part, part, instances);
+    for (int e = 0; e < EXPERT_GROUPS; e++) {
+        list[0] = rank;
+        n = g->spec.experts ? grid_expert_group(&g->spec, g->world, expert_group[e].mask, rank, list) : 1;
+        how.open(how.ctx, g, &g->expert[e], expert_group[e].name, list, n);
+    }
     free(list);
 }
 
@@ -241,6 +253,8 @@ static void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx)
         fn(ctx, &g->axis[a]);
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
         fn(ctx, rest[i]);
+    for (int e = 0; e < EXPERT_GROUPS && g->spec.experts; e++)    /* groups of one need nothing */
+        fn(ctx, &g->expert[e]);
 }
 
 static void set_device(void *device, Comm *c) { c->dev = device; }

@@ -11,6 +11,11 @@
 typedef enum { AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP, AXES } Axis;
 extern const char *const grid_axis_name[AXES];
 
+/* Groups in the expert grid: ranks that hold different experts; the slices of the same experts; the same
+ * slices of the same experts, whose gradients are added; those with the same shard of an optimizer instance,
+ * which are one rank, since the expert grid has one instance. */
+typedef enum { EXPERT_EP, EXPERT_TP, EXPERT_DATA, EXPERT_COPIES, EXPERT_GROUPS } ExpertGroup;
+
 /* How the world is cut; global: the same on every rank. */
 typedef struct {
     int size[AXES];          /* dense grid: size[AXIS_EP] = 1; the product is the world */
@@ -19,6 +24,7 @@ typedef struct {
     int instances;           /* num_distributed_optimizer_instances: parts of the data group that each hold
                               * the whole optimizer state; 0: 1 */
     int context_heads;       /* a2a+p2p: ranks of cp that exchange positions for heads; 0: no such groups */
+    int experts;             /* bool: the model has experts, so that the expert grid has groups */
     int etp;                 /* expert grid: size of tp; 0: as the dense grid */
     int ep;                  /* expert grid: size of ep; 0: 1 */
 } GridSpec;
@@ -39,6 +45,7 @@ typedef struct {
     Comm context_ring;       /* the ranks in cp with this rank's place among them; else a group of one */
     Comm shard;              /* a run of |data| / instances neighbours in data: one optimizer instance */
     Comm copies;             /* the ranks with this rank's place in each instance */
+    Comm expert[EXPERT_GROUPS]; /* this rank's groups in the expert grid; groups of one without experts */
 } Grid;
 
 /* Functions marked pure only compute: local, no communicator needed. */

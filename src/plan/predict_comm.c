@@ -123,7 +123,8 @@ static void timed_close(Comm *c)
 static Axis account_of(const char *name)
 {
     static const struct { const char *name; Axis axis; } accounts[] = {
-        {"tp", AXIS_TP}, {"kv", AXIS_TP}, {"cp", AXIS_CP}, {"ep", AXIS_EP}, {"pp", AXIS_PP},
+        {"tp", AXIS_TP}, {"kv", AXIS_TP}, {"cp", AXIS_CP}, {"cp-heads", AXIS_CP},
+        {"cp-ring", AXIS_CP}, {"ep", AXIS_EP}, {"etp", AXIS_EP}, {"pp", AXIS_PP},
         {"embedding", AXIS_PP}};
     for (size_t i = 0; i < sizeof accounts / sizeof *accounts; i++)
         if (!strcmp(name, accounts[i].name))

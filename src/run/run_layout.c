@@ -13,7 +13,9 @@ GridSpec run_spec(const Config *c)
                            [AXIS_PP] = (int)c->pipeline_model_parallel_size},
                   .context_heads = (int)c->context_heads,
                   .kv_share = c->num_query_groups < tp ? tp / (int)c->num_query_groups : 1,
-                  .instances = (int)(copies < ranks ? copies : ranks)}; /* one rank: any number is legal */
+                  .instances = (int)(copies < ranks ? copies : ranks), /* one rank: any number is legal */
+                  .experts = c->num_moe_experts != CFG_ABSENT,
+                  .etp = (int)c->expert_tensor_parallel_size, .ep = (int)c->expert_model_parallel_size};
     BUG_ON(!grid_parse_order(c->rank_order, s.order));
     return s;
 }
@@ -142,7 +144,8 @@ static void traffic(const Grid *g, Traffic t[AXES])
 {
     const struct { int axis; const Comm *comm; } more[] = {
         {AXIS_TP, &g->kv}, {AXIS_CP, &g->context_heads}, {AXIS_CP, &g->context_ring},
-        {AXIS_DP, &g->data}, {AXIS_DP, &g->shard}, {AXIS_DP, &g->copies},
+        {AXIS_EP, &g->expert[EXPERT_EP]}, {AXIS_EP, &g->expert[EXPERT_TP]},
+        {AXIS_DP, &g->data}, {AXIS_DP, &g->shard}, {AXIS_DP, &g->copies}, {AXIS_DP, &g->expert[EXPERT_DATA]},
         {AXIS_PP, &g->embedding}};
     for (int a = 0; a < AXES; a++)
         t[a] = (Traffic){g->axis[a].ops, g->axis[a].bytes};
@@ -156,8 +159,10 @@ static void traffic(const Grid *g, Traffic t[AXES])
 static int64_t workspace(const Run *r)
 {
     const Grid *g = &r->grid;
-    const Comm *large[] = {&g->axis[AXIS_TP], &g->axis[AXIS_PP], &g->kv,       &g->data,
-                           &g->shard,         &g->copies,        &g->embedding};
+    const Comm *large[] = {&g->axis[AXIS_TP],      &g->axis[AXIS_PP],      &g->kv,
+                           &g->data,               &g->shard,              &g->copies,
+                           &g->embedding,          &g->expert[EXPERT_EP],  &g->expert[EXPERT_TP],
+                           &g->expert[EXPERT_DATA]};
     size_t n = run_device_workspace(r);
     for (size_t i = 0; i < sizeof large / sizeof *large; i++)
         n += large[i]->ops ? comm_workspace() : 0;

@@ -186,10 +186,13 @@ static int known(Grid *g, Known *k)
         {&g->all, 31}, {&g->axis[AXIS_TP], 1u << AXIS_TP}, {&g->axis[AXIS_CP], 1u << AXIS_CP},
         {&g->axis[AXIS_DP], 1u << AXIS_DP}, {&g->axis[AXIS_PP], 1u << AXIS_PP},
         {&g->model, 1u << AXIS_TP | 1u << AXIS_PP}, {&g->data, 1u << AXIS_DP | 1u << AXIS_CP}};
-    int n = sizeof all / sizeof *all;
+    static const unsigned expert[] = {
+        [EXPERT_EP] = 1u << AXIS_EP, [EXPERT_TP] = 1u << AXIS_TP, [EXPERT_DATA] = 1u << AXIS_DP};
+    int dense = sizeof all / sizeof *all, n = dense + (g->spec.experts ? EXPERT_DATA + 1 : 0);
     for (int i = 0; i < n; i++) {
-        k[i].c = all[i].c;
-        int m = grid_group(g->size, g->order, all[i].mask, rank, k[i].member);
+        k[i].c = i < dense ? all[i].c : &g->expert[i - dense];
+        int m = i < dense ? grid_group(g->size, g->order, all[i].mask, rank, k[i].member)
+                          : grid_expert_group(&g->spec, world, expert[i - dense], rank, k[i].member);
         if (i == 0)
             for (int r = 0; r < m; r++)
                 k[i].member[r] = r;
@@ -421,10 +424,12 @@ static void layouts(void)
             for (int pp = 1; tp * cp * pp <= world; pp++) {
                 if (world % (tp * cp * pp))
                     continue;
-                GridSpec spec = {.size = {tp, cp, 1, world / (tp * cp * pp), pp}};
+                int dp = world / (tp * cp * pp), expert[AXES];
+                GridSpec spec = {.size = {tp, cp, 1, dp, pp}, .etp = cp, .ep = dp};
                 Grid g;
                 Known k[16];
                 grid_parse_order(tp % 2 ? "tp-cp-ep-dp-pp" : "pp-dp-tp-cp-ep", spec.order);
+                spec.experts = grid_expert_size(&spec, world, expert);
                 grid_open(&g, &spec, world, rank);
                 int n = known(&g, k);
                 many_at_once(k, n, 3);

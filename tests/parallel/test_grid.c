@@ -267,6 +267,47 @@ static void derived(const Axis order[AXES])
     }
 }
 
+/* The groups of the expert grid: ep, etp, edp and pp make up the world. */
+static void expert_groups(const Axis order[AXES])
+{
+    static const int sizes[][6] = {   /* tp cp dp pp, etp ep */
+        {1, 1, 1, 1, 1, 1}, {1, 1, 4, 1, 1, 2}, {4, 1, 2, 3, 2, 4}, {2, 2, 3, 2, 1, 6},
+        {2, 2, 2, 1, 2, 4}, {1, 2, 4, 1, 2, 1}, {2, 1, 4, 2, 8, 1}, {6, 2, 2, 5, 3, 2}};
+    static const Axis axis[] = {
+        [EXPERT_EP] = AXIS_EP, [EXPERT_TP] = AXIS_TP, [EXPERT_DATA] = AXIS_DP};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int *z = sizes[i];
+        int world = z[0] * z[1] * z[2] * z[3], size[AXES];
+        GridSpec s = {.size = {z[0], z[1], 1, z[2], z[3]}, .experts = 1, .etp = z[4], .ep = z[5]};
+        memcpy(s.order, order, sizeof s.order);
+        if (!grid_expert_size(&s, world, size))
+            continue;
+        CHECK(size[AXIS_TP] == z[4] && size[AXIS_EP] == z[5], "expert grid %zu", i);
+        for (int k = 0; k < 6; k++) {
+            int rank = draw(world);
+            Grid g;
+            count_through(size, order, world);
+            grid_open_counting(&g, &s, world, rank);
+            for (int e = 0; e <= EXPERT_DATA; e++) {
+                int n = same_elsewhere(BIT(axis[e]), rank, world, want);
+                check_comm(&g.expert[e], want, n, rank);
+                CHECK(g.expert[e].rank == place[rank][axis[e]], "%s of rank %d", g.expert[e].name, rank);
+            }
+            CHECK(g.expert[EXPERT_COPIES].size == 1, "one instance");
+            CHECK(g.expert[EXPERT_EP].size * g.expert[EXPERT_TP].size * g.expert[EXPERT_DATA].size * z[3] ==
+                      world,
+                  "expert grid %zu", i);
+            grid_close(&g);
+            s.experts = 0;
+            grid_open_counting(&g, &s, world, rank);
+            for (int e = 0; e < EXPERT_GROUPS; e++)
+                CHECK(g.expert[e].size == 1, "%s without experts", g.expert[e].name);
+            grid_close(&g);
+            s.experts = 1;
+        }
+    }
+}
+
 static void what_does_not_fit(void)
 {
     int size[AXES];
@@ -288,6 +329,7 @@ int main(void)
     orders(factorisations);
     CHECK(grids > 20000 && experts > 1000, "%d grids, %d expert grids", grids, experts);
     orders(derived);
+    orders(expert_groups);
     what_does_not_fit();
     printf("# %d dense grids, %d expert grids\n", grids, experts);
     return test_end();
