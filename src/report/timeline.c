@@ -175,23 +175,18 @@ static void put_event(FILE *f, const TraceEvent *e, int rank, int tid, double or
 {
     char name[64];
     timeline_name(e, name, sizeof name);
-    fprintf(f,
-            ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
-            "\"args\":{\"step\":%lld",
-            name,
-            e->kind <= SPAN_FIRST ? instr_info[e->kind].letters
-            : timeline_is_comm(e) ? timeline_stream_name[timeline_stream(e)]
-                                  : name,
-            (e->start - origin) * 1e6, (e->end - e->start) * 1e6, rank, tid, (long long)e->step);
+    const char *cat = e->kind <= SPAN_FIRST ? instr_info[e->kind].letters
+                      : timeline_is_comm(e) ? timeline_stream_name[timeline_stream(e)] : name;
+    fprintf(f, ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,"
+            "\"tid\":%d,\"args\":{\"step\":%lld", name, cat, (e->start - origin) * 1e6,
+            (e->end - e->start) * 1e6, rank, tid, (long long)e->step);
     if (e->kind <= SPAN_FIRST)
         fprintf(f, ",\"chunk\":%d,\"microbatch\":%d,\"part\":%d,\"phase\":%d", e->chunk, e->mb,
                 e->unit == WHOLE ? -1 : e->unit, e->phase);
     else if (timeline_is_comm(e))
-        fprintf(
-            f,
-            ",\"group\":\"%s\",\"bytes\":%lld,\"moved\":%lld,\"behind\":%lld,\"peer\":%d,\"queued_us\":%.3f",
-            timeline_group_name[e->group], (long long)e->bytes, (long long)e->moved, (long long)e->behind,
-            e->peer, (e->start - e->called) * 1e6);
+        fprintf(f, ",\"group\":\"%s\",\"bytes\":%lld,\"moved\":%lld,\"behind\":%lld,\"peer\":%d,"
+                "\"queued_us\":%.3f", timeline_group_name[e->group], (long long)e->bytes, (long long)e->moved,
+                (long long)e->behind, e->peer, (e->start - e->called) * 1e6);
     fprintf(f, "}}");
 }
 
@@ -203,10 +198,8 @@ static void put_rank(FILE *f, const TimelineRank *r, int rank, double origin)
     for (int a = 0, sep = 0; a < AXES; a++)
         if (a != AXIS_EP)
             fprintf(f, "%s%s%d", sep++ ? " " : "", grid_axis_name[a], r->index[a]);
-    fprintf(f,
-            ")\"}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
-            rank, rank);
-    fprintf(f, ",\n{\"name\":\"grid\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"lost\":%lld", rank,
+    fprintf(f, ")\"}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":"
+            "%d}},\n{\"name\":\"grid\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"lost\":%lld", rank, rank, rank,
             (long long)r->lost);
     for (int a = 0; a < AXES; a++)
         fprintf(f, ",\"%s\":%d", grid_axis_name[a], r->index[a]);
@@ -215,13 +208,14 @@ static void put_rank(FILE *f, const TimelineRank *r, int rank, double origin)
         put_event(f, &r->event[i], rank, row_of(free_at, &r->event[i]), origin);
     for (int s = 0; s < STREAMS; s++)
         for (int row = 0; row < ROWS && free_at[s][row] > 0; row++) {
-            fprintf(f,
-                    ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s",
-                    rank, s * ROWS + row, timeline_stream_name[s]);
-            fprintf(f, row ? " %d\"}}" : "\"}}", row + 1);
-            fprintf(f, ",\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
-                    "\"args\":{\"sort_index\":%d}}",
-                    rank, s * ROWS + row, s * ROWS + row);
+            int tid = s * ROWS + row;
+            char number[8] = "";
+            if (row)
+                snprintf(number, sizeof number, " %d", row + 1);
+            fprintf(f, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":"
+                    "\"%s%s\"}},\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
+                    "\"args\":{\"sort_index\":%d}}", rank, tid, timeline_stream_name[s], number, rank, tid,
+                    tid);
         }
     free(free_at);
 }
@@ -237,10 +231,9 @@ void timeline_put(FILE *f, const Timeline *t)
     fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"clock\",\"ph\":\"M\",\"pid\":0,"
             "\"args\":{\"origin_s\":%.9f}}", origin);
     if (t->shape.p)
-        fprintf(f,
-                ",\n{\"name\":\"pipeline\",\"ph\":\"M\",\"pid\":0,\"args\":{\"schedule\":\"%s\",\"p\":%d,"
-                "\"v\":%d,\"group\":%d,\"vee\":%d}}",
-                schedule_name(t->shape.kind), t->shape.p, t->shape.v, t->shape.group, t->shape.vee);
+        fprintf(f, ",\n{\"name\":\"pipeline\",\"ph\":\"M\",\"pid\":0,\"args\":{\"schedule\":\"%s\",\"p\":%d,"
+                "\"v\":%d,\"group\":%d,\"vee\":%d}}", schedule_name(t->shape.kind), t->shape.p, t->shape.v,
+                t->shape.group, t->shape.vee);
     for (int r = 0; r < t->ranks; r++)
         put_rank(f, &t->rank[r], r, origin);
     fprintf(f, "\n]}\n");

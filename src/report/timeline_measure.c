@@ -185,17 +185,9 @@ void timeline_times_close(PipelineTimes *x)
 
 /* ---- in words ---- */
 
-static int64_t lost(const Timeline *t)
-{
-    int64_t n = 0;
-    for (int r = 0; r < t->ranks; r++)
-        n += t->rank[r].lost;
-    return n;
-}
-
 void timeline_say(const Timeline *t, char *text, int size)
 {
-    int64_t step = timeline_step(t);
+    int64_t step = timeline_step(t), lost = 0;
     int *lane = xcalloc((size_t)t->ranks + 1, sizeof *lane), n = 0;
     *text = 0;
     Overlap o = timeline_overlap(t, -1, -1);
@@ -215,8 +207,10 @@ void timeline_say(const Timeline *t, char *text, int size)
                           100 * x.schedule.step_rate);
         timeline_times_close(&x);
     }
-    if (lost(t))
+    for (int r = 0; r < t->ranks; r++)
+        lost += t->rank[r].lost;
+    if (lost)
         snprintf(text + n, (size_t)(size - n), "%sthe oldest %lld events found no room", n ? "; " : "",
-                 (long long)lost(t));
+                 (long long)lost);
     free(lane);
 }
