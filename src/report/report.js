@@ -1,5 +1,6 @@
 // Draws the pages' pictures from the data that stands in them as JSON: curves, timelines, bars of a sweep.
-// Adds a cross hair with values, and tables that sort. Words and numbers of a page are whole without it.
+// Adds a cross hair with values, the table of a timeline's ranks, and tables that sort. All other words and
+// numbers of a page are whole without it.
 'use strict';
 const all = selector => [...document.querySelectorAll(selector)];
 const data = box => JSON.parse(box.textContent);
@@ -174,10 +175,10 @@ const streams = {tp: 'tensor', cp: 'context', ep: 'experts', pp: 'messages of th
 
 function lanes(box) {
     const d = data(box), bars = d.flatMap(l => l.bars), work = bars.filter(b => 'FBDW'.includes(b[0]));
-    if (!bars.length) return put(box, nothing);
     const from = lowest(bars.map(b => b[4])), first = lowest(work.map(b => b[4]));
     const replay = d.flatMap(l => l.replay).map(b => first + b[4] + b[5]);
     const length = highest([...bars.map(b => b[4] + b[5]), ...replay]) - from;
+    if (!(length > 0)) return put(box, nothing);
     const median = work.map(b => b[5]).sort((a, b) => a - b)[work.length >> 1];
     const px = clamp(15 * length / median || 0, 640, 20000);       // an instruction has room for its number
     const chunks = 1 + highest(bars.map(b => b[2]));
