@@ -3,12 +3,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t shard_length(const Data *d, int bucket) { return d->bucket[bucket].n / d->shard->size; }
+const DataGroups *data_groups(const Data *d, int bucket) { return &d->groups[d->bucket[bucket].expert]; }
+
+static Comm *shard_of(const Data *d, int bucket) { return data_groups(d, bucket)->shard; }
 static int grads_sharded(const Data *d) { return d->stage >= SHARD_GRADS; }
+
+static int64_t shard_length(const Data *d, int bucket)
+{
+    return d->bucket[bucket].n / shard_of(d, bucket)->size;
+}
+
+/* Whether this rank's shard is the bucket. */
+static int is_whole(const Data *d, int bucket) { return shard_length(d, bucket) == d->bucket[bucket].n; }
 
 void data_own(const Data *d, int bucket, int64_t *from, int64_t *to)
 {
-    *from = d->bucket[bucket].at + d->shard->rank * shard_length(d, bucket);
+    *from = d->bucket[bucket].at + shard_of(d, bucket)->rank * shard_length(d, bucket);
     *to = *from + shard_length(d, bucket);
 }
 
@@ -24,15 +34,14 @@ void data_updated(const Data *d, int bucket, int64_t *from, int64_t *to)
 void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
 {
     int offloaded = d->bucket[bucket].at >= f->resident;
-    int64_t start = offloaded ? f->resident : 0;
+    int64_t start = offloaded ? f->n[0] : 0;
     if (!f->p)
         return NULL;
     if (f->sharded) {
         int64_t from, to;
         data_own(d, bucket, &from, &to);
         BUG_ON(at < from || at > to);
-        at += d->bucket[bucket].at / d->shard->size - from;
-        start /= d->shard->size;
+        at += d->bucket[bucket].own - from;
     }
     return (offloaded ? f->offloaded : f->p) + (size_t)(at - start) * dtype_size(f->type);
 }
@@ -42,13 +51,18 @@ void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
 void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
                int tied)
 {
-    /* one rank: its shard is everything, and windows would only cost memory */
-    *d = (Data){.stage = grid->shard.size > 1 ? stage : SHARD_NONE, .type = type, .real = real,
-                .data = &grid->data, .shard = &grid->shard, .copies = &grid->copies,
+    Comm *experts = &grid->expert[EXPERT_DATA];
+    /* one rank: its shard is everything */
+    *d = (Data){.stage = grid->shard.size > 1 || experts->size > 1 ? stage : SHARD_NONE, .type = type,
+                .real = real,
+                .groups = {{&grid->data, &grid->shard, &grid->copies},
+                           {experts, experts, &grid->expert[EXPERT_COPIES]}},
                 .embedding = &grid->embedding, .bucket = bucket, .buckets = buckets, .tied = tied};
     for (int b = 0; b < buckets; b++) {
-        BUG_ON(bucket[b].at != d->elems || bucket[b].n % ((int64_t)d->shard->size * SUMSQ_BLOCK));
+        BUG_ON(bucket[b].at != d->elems || bucket[b].n % ((int64_t)shard_of(d, b)->size * SUMSQ_BLOCK));
+        bucket[b].own = d->own;
         d->elems += bucket[b].n;
+        d->own += shard_length(d, b);
     }
     d->resident = d->elems;
     for (int w = 0; w < 2; w++) {
@@ -99,8 +113,8 @@ static void start_gather(Data *d, int bucket)
     int64_t from, to;
     wait_update(d, bucket);
     data_own(d, bucket, &from, &to);
-    b->token =
-        d->shard->all_gather(d->shard, b->weight, data_at(d, &d->weight, bucket, from), to - from, d->type);
+    Comm *c = shard_of(d, bucket);
+    b->token = c->all_gather(c, b->weight, data_at(d, &d->weight, bucket, from), to - from, d->type);
     b->gather = UNDER_WAY;
 }
 
@@ -110,7 +124,7 @@ static void wait_gather(Data *d, int bucket)
     if (b->gather == PUT_OFF)
         start_gather(d, bucket);
     if (b->gather == UNDER_WAY)
-        d->shard->wait(d->shard, b->token);
+        shard_of(d, bucket)->wait(shard_of(d, bucket), b->token);
     b->gather = NO_GATHER;
 }
 
@@ -142,6 +156,15 @@ static int next_bucket(const Data *d, int unit, GradPhase phase, int b)
     return u->also >= 0 && (phase == PHASE_ALL || d->bucket[u->also].phase == phase) ? u->also : -1;
 }
 
+/* next_bucket among those that have a place in a window. */
+static int next_window(const Data *d, int unit, GradPhase phase, int b)
+{
+    do
+        b = next_bucket(d, unit, phase, b);
+    while (b >= 0 && is_whole(d, b));
+    return b;
+}
+
 void data_units(Data *d, Unit *unit, int units)
 {
     free(d->unit);
@@ -150,7 +173,7 @@ void data_units(Data *d, Unit *unit, int units)
     int64_t most = 0, next = 0;
     for (int u = 0; u < units; u++) {
         int64_t n = 0;
-        for (int b = next_bucket(d, u, PHASE_ALL, -1); b >= 0; b = next_bucket(d, u, PHASE_ALL, b))
+        for (int b = next_window(d, u, PHASE_ALL, -1); b >= 0; b = next_window(d, u, PHASE_ALL, b))
             n += d->bucket[b].n;
         next = n > most ? most : n > next ? n : next;
         most = n > most ? n : most;
@@ -167,14 +190,24 @@ void data_offload(Data *d, double share, Arena *mapped)
         d->resident = d->bucket[--b].at;
 }
 
+/* The elements of an array that lie before flat element `at`, which is the start of a bucket or the end. */
+static int64_t before(const Data *d, int sharded, int64_t at)
+{
+    int64_t n = d->own;
+    for (int b = d->buckets - 1; b >= 0 && d->bucket[b].at >= at; b--)
+        n = d->bucket[b].own;
+    return sharded ? n : at;
+}
+
 /* Takes an array: elements [0, resident) from `run`, the others from d->mapped. */
 static Flat take_parts(const Data *d, Arena *run, Dtype type, int sharded, int64_t resident)
 {
-    int64_t cut = sharded ? d->shard->size : 1;
     Flat f = {.resident = resident, .type = type, .sharded = sharded};
-    f.p = arena_take(run, (size_t)(resident / cut) * dtype_size(type));
+    f.n[0] = before(d, sharded, resident);
+    f.n[1] = before(d, sharded, d->elems) - f.n[0];
+    f.p = arena_take(run, (size_t)f.n[0] * dtype_size(type));
     if (resident < d->elems)
-        f.offloaded = arena_take(d->mapped, (size_t)((d->elems - resident) / cut) * dtype_size(type));
+        f.offloaded = arena_take(d->mapped, (size_t)f.n[1] * dtype_size(type));
     return f;
 }
 
@@ -211,7 +244,7 @@ static char *window_start(const UnitWindow w[2], int k, size_t bytes)
 static size_t unit_bytes(const Data *d, int unit, GradPhase phase, Dtype type)
 {
     int64_t n = 0;
-    for (int b = next_bucket(d, unit, phase, -1); b >= 0; b = next_bucket(d, unit, phase, b))
+    for (int b = next_window(d, unit, phase, -1); b >= 0; b = next_window(d, unit, phase, b))
         n += d->bucket[b].n;
     return (size_t)n * dtype_size(type);
 }
@@ -238,8 +271,8 @@ void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
         Bucket *b = &d->bucket[i];
         b->gather = NO_GATHER;
         b->reduced = 0;
-        b->weight = d->weight.sharded ? NULL : data_at(d, &d->weight, i, b->at);
-        b->grad = d->grad.sharded ? NULL : data_at(d, &d->grad, i, b->at);
+        b->weight = d->weight.sharded && !is_whole(d, i) ? NULL : data_at(d, &d->weight, i, b->at);
+        b->grad = d->grad.sharded && !is_whole(d, i) ? NULL : data_at(d, &d->grad, i, b->at);
     }
 }
 
@@ -247,8 +280,7 @@ void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
 
 void data_begin(Data *d)
 {
-    int64_t cut = d->grad.sharded ? d->shard->size : 1, resident = d->resident / cut,
-            offloaded = d->elems / cut - resident;
+    int64_t resident = before(d, d->grad.sharded, d->resident), offloaded = d->grad.n[0] - resident;
     size_t size = dtype_size(d->real);
     d->dev->zero(d->dev, d->grad.p, (size_t)resident * size);
     if (offloaded) {                        /* updates on the side stream may still read them */
@@ -266,11 +298,11 @@ void data_begin(Data *d)
  * sum over microbatches. */
 static void finish(Data *d, UnitWindow *w)
 {
-    Comm *c = d->stage == SHARD_NONE ? d->data : d->shard;
     size_t size = dtype_size(d->real);
     for (int i = 0; i < w->n; i++) {
         Transfer *t = &w->list[i];
         int64_t from, to;
+        Comm *c = d->stage == SHARD_NONE ? data_groups(d, t->bucket)->data : shard_of(d, t->bucket);
         c->wait(c, t->token);
         if (!grads_sharded(d))
             continue;
@@ -295,7 +327,7 @@ void data_enter(Data *d, int unit, GradPhase phase)
     size_t bytes = unit_bytes(d, unit, phase, d->real);
     char *start = window_start(d->out, d->turn, bytes), *at = start;
     w->unit = unit;
-    for (int b = next_bucket(d, unit, phase, -1); b >= 0; b = next_bucket(d, unit, phase, b)) {
+    for (int b = next_window(d, unit, phase, -1); b >= 0; b = next_window(d, unit, phase, b)) {
         d->bucket[b].grad = at;
         at += at ? (size_t)d->bucket[b].n * dtype_size(d->real) : 0;
     }
@@ -311,13 +343,13 @@ void data_reduce(Data *d, int unit, GradPhase phase)
         Bucket *k = &d->bucket[b];
         int64_t n = shard_length(d, b);
         /* a whole gradient that two units add to is final with the unit that owns its bucket */
-        if (!sharded && b == d->unit[unit].also)
+        if (sharded ? is_whole(d, b) : b == d->unit[unit].also)
             continue;
         BUG_ON(w->n == d->buckets + 1);
-        char *mine = k->grad ? k->grad + (size_t)(d->shard->rank * n) * dtype_size(d->real) : NULL;
-        Token t = d->stage == SHARD_NONE
-                      ? d->data->all_reduce(d->data, k->grad, k->n, d->real, OP_SUM)
-                      : d->shard->reduce_scatter(d->shard, mine, k->grad, n, d->real, OP_SUM);
+        Comm *data = data_groups(d, b)->data, *shard = shard_of(d, b);
+        char *mine = k->grad ? k->grad + (size_t)(shard->rank * n) * dtype_size(d->real) : NULL;
+        Token t = d->stage == SHARD_NONE ? data->all_reduce(data, k->grad, k->n, d->real, OP_SUM)
+                                         : shard->reduce_scatter(shard, mine, k->grad, n, d->real, OP_SUM);
         w->list[w->n++] = (Transfer){b, k->grad, t};
         k->reduced++;
         if (sharded)
@@ -349,16 +381,16 @@ void data_wait_grads(Data *d)
     finish(d, &d->out[d->turn]);
     finish(d, &d->out[!d->turn]);
     for (int b = 0; b < d->buckets; b++) {
+        Comm *c = data_groups(d, b)->copies;
         int64_t from, to;
         BUG_ON(!grads_sharded(d) && d->bucket[b].reduced != 1);
         data_own(d, b, &from, &to);
         d->token[b] = 0;
         if (d->stage != SHARD_NONE)      /* SHARD_NONE's all-reduce has added over the copies */
-            d->token[b] =
-                d->copies->all_reduce(d->copies, data_at(d, &d->grad, b, from), to - from, d->real, OP_SUM);
+            d->token[b] = c->all_reduce(c, data_at(d, &d->grad, b, from), to - from, d->real, OP_SUM);
     }
     for (int b = 0; b < d->buckets; b++)
-        d->copies->wait(d->copies, d->token[b]);
+        data_groups(d, b)->copies->wait(data_groups(d, b)->copies, d->token[b]);
     for (int b = 0; b < d->buckets; b++)
         for (int s = 0; s < d->bucket[b].sums; s++)
             d->token[b * BUCKET_SUMS + s] = start_sum(d, b, &d->bucket[b].sum[s]);
@@ -398,11 +430,12 @@ void data_gather(Data *d, int unit)
     w->unit = unit;
     w->held = 1;
     char *at = window_start(d->in, (int)(w - d->in), unit_bytes(d, unit, PHASE_ALL, d->type));
-    for (int b = next_bucket(d, unit, PHASE_ALL, -1); b >= 0; b = next_bucket(d, unit, PHASE_ALL, b)) {
+    for (int b = next_window(d, unit, PHASE_ALL, -1); b >= 0; b = next_window(d, unit, PHASE_ALL, b)) {
+        Comm *c = shard_of(d, b);
         int64_t from, to;
         data_own(d, b, &from, &to);
         wait_update(d, b);
-        Token t = d->shard->all_gather(d->shard, at, data_at(d, &d->weight, b, from), to - from, d->type);
+        Token t = c->all_gather(c, at, data_at(d, &d->weight, b, from), to - from, d->type);
         w->list[w->n++] = (Transfer){b, at, t};
         at += at ? (size_t)d->bucket[b].n * dtype_size(d->type) : 0;
     }
@@ -410,19 +443,19 @@ void data_gather(Data *d, int unit)
 
 void data_ready(Data *d, int unit)
 {
-    if (d->stage != SHARD_PARAMS) {
-        for (int b = next_bucket(d, unit, PHASE_ALL, -1); b >= 0; b = next_bucket(d, unit, PHASE_ALL, b)) {
-            wait_gather(d, b);
-            wait_update(d, b);
-        }
-        return;
+    for (int b = next_bucket(d, unit, PHASE_ALL, -1); b >= 0; b = next_bucket(d, unit, PHASE_ALL, b)) {
+        wait_gather(d, b);
+        wait_update(d, b);
     }
+    if (d->stage != SHARD_PARAMS)
+        return;
     UnitWindow *w = window_of(d, unit);
     BUG_ON(!w /* not gathered */);
     for (int i = 0; i < w->n; i++) {
-        d->shard->wait(d->shard, w->list[i].token);
-        w->list[i].token = 0;
-        d->bucket[w->list[i].bucket].weight = w->list[i].at;
+        Transfer *t = &w->list[i];
+        shard_of(d, t->bucket)->wait(shard_of(d, t->bucket), t->token);
+        t->token = 0;
+        d->bucket[t->bucket].weight = t->at;
     }
 }
 
@@ -435,9 +468,10 @@ void data_release(Data *d, int unit)
     if (--w->held)
         return;
     for (int i = 0; i < w->n; i++) {
-        d->shard->wait(d->shard, w->list[i].token);
-        if (d->bucket[w->list[i].bucket].weight == w->list[i].at)
-            d->bucket[w->list[i].bucket].weight = NULL;
+        Transfer *t = &w->list[i];
+        shard_of(d, t->bucket)->wait(shard_of(d, t->bucket), t->token);
+        if (d->bucket[t->bucket].weight == t->at)
+            d->bucket[t->bucket].weight = NULL;
     }
     w->unit = -1;
     w->n = 0;

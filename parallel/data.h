@@ -4,7 +4,8 @@
  * A rank's parameters lie in one flat space of elements. The space is cut into buckets; one message carries
  * one bucket. The length of a bucket is a multiple of shards * SUMSQ_BLOCK; shard r of a bucket is the r-th
  * of `shards` equal parts. An array over the flat space is either whole, or sharded: then it holds this
- * rank's shard of every bucket, one behind the other.
+ * rank's shard of every bucket, one behind the other. The buckets of experts are reduced and sharded over
+ * groups of their own (DataGroups), so that their shards are another part of the bucket than those of others.
  *
  *   stage           weights            gradients          masters, moments     name in the paper
  *   SHARD_NONE      whole              whole              whole                 -
@@ -15,7 +16,8 @@
  * fp32 and fp64 weights are their own masters: the shard of the masters is a slice of the whole weights.
  *
  * A unit is a run of neighbouring parts of the model; its buckets are gathered and reduced together. Two
- * windows hold the whole buckets of one unit each: one unit is computed with while the other is under way.
+ * windows hold the whole buckets of one unit each: one unit is computed with while the other is under way. A
+ * bucket whose shard group has one rank has no place in a window: its shard is the bucket.
  *
  * A backward may run in two phases. D, the gradient of the input, completes the gradients of norms, embedding
  * and head; W, the gradient of the weights, those of linear layers. PHASE_ALL is both at once.
@@ -45,8 +47,14 @@ typedef enum { PHASE_ALL, PHASE_D, PHASE_W } GradPhase;
 typedef struct { int64_t at, n; Comm *comm; } PartialSum;
 #define BUCKET_SUMS 3
 
+/* The groups of a bucket: the ranks whose gradients are added, those that share the optimizer's work, and
+ * those with the same shard. */
+typedef struct { Comm *data, *shard, *copies; } DataGroups;
+
 typedef struct {
     int64_t at, n;             /* flat elements [at, at + n) */
+    int64_t own;               /* where this rank's shard of the bucket starts in a sharded array */
+    int expert;                /* bool: parameters of experts */
     GradPhase phase;           /* the phase that completes its gradients: PHASE_D or PHASE_W */
     int sums;                  /* entries of sum */
     PartialSum sum[BUCKET_SUMS];
@@ -60,9 +68,15 @@ typedef struct {
 /* Buckets [first, first + count), and bucket `also` that lies elsewhere; -1: none. */
 typedef struct { int first, count, also; } Unit;
 
-/* An array over the flat space, or over this rank's shards of it. Elements [0, resident) lie at p, the others
- * at `offloaded`; `resident` is the start of a bucket. p NULL: the array is counted only, or absent. */
-typedef struct { char *p, *offloaded; int64_t resident; Dtype type; int sharded; } Flat;
+/* An array over the flat space, or over this rank's shards of it. Flat elements [0, resident) lie at p, the
+ * others at `offloaded`; `resident` is the start of a bucket. p NULL: the array is counted only, or absent. */
+typedef struct {
+    char *p, *offloaded;
+    int64_t resident;
+    int64_t n[2];              /* elements at p, and at offloaded */
+    Dtype type;
+    int sharded;
+} Flat;
 
 /* One bucket's message: into a window, out of it, or of whole gradients at `at`. */
 typedef struct { int bucket; char *at; Token token; } Transfer;
@@ -79,8 +93,10 @@ typedef struct {
     Device *dev;
     Dtype type;                /* of weights */
     Dtype real;                /* of gradients, masters and moments */
-    Comm *data, *shard, *copies, *embedding;
+    DataGroups groups[2];      /* of buckets that are not expert's, and that are */
+    Comm *embedding;
     int64_t elems;             /* length of the flat space */
+    int64_t own;               /* length of this rank's shards of it */
     int buckets, units;
     Bucket *bucket;            /* [buckets] in the order of the forward */
     Unit *unit;                /* [units] */
@@ -102,11 +118,11 @@ typedef struct {
 } Data;
 
 /* Sets up the buckets; nothing is laid out yet. Local.
- *   stage    in             SHARD_NONE is taken where the shard group has one rank
- *   grid     in             its groups data, shard, copies and embedding are kept, not copied
+ *   stage    in             SHARD_NONE is taken where all shard groups have one rank
+ *   grid     in             its groups data, shard, copies, embedding and expert are kept, not copied
  *   type     in             of weights
  *   real     in             of gradients, masters and moments
- *   bucket   in  [buckets]  on the heap, d's from now on; at, n, phase and sums are set
+ *   bucket   in  [buckets]  on the heap, d's from now on; at, n, expert, phase and sums are set
  *   tied     in             the bucket that another stage has too; -1: none */
 void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
                int tied);
@@ -128,6 +144,8 @@ void data_offload(Data *d, double share, Arena *mapped);
  *   moments    in           0 to 2 */
 void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments);
 
+/* The groups of a bucket. */
+const DataGroups *data_groups(const Data *d, int bucket);
 /* This rank's shard of a bucket: flat elements [*from, *to). */
 void data_own(const Data *d, int bucket, int64_t *from, int64_t *to);
 /* What this rank updates of a bucket: the whole of it with SHARD_NONE, else its shard. */
@@ -139,12 +157,12 @@ void *data_at(const Data *d, const Flat *f, int bucket, int64_t at);
 void data_begin(Data *d);
 
 /* SHARD_GRADS, SHARD_PARAMS: gives the unit's buckets of this phase zeroed gradients in a window; may wait
- * for an earlier data_reduce. Collective over the shard group. */
+ * for an earlier data_reduce. Collective over the shard groups. */
 void data_enter(Data *d, int unit, GradPhase phase);
 
 /* Starts the reduction of the unit's gradients of this phase: final ones where gradients are whole, those of
  * one microbatch in a window. Nobody may touch these gradients until data_wait_grads or the next data_enter.
- * Collective over the data group. */
+ * Collective over the data groups. */
 void data_reduce(Data *d, int unit, GradPhase phase);
 
 /* The first bucket whose masters and moments lie in host memory; without one, the number of buckets. */
@@ -164,15 +182,15 @@ void data_wait_grads(Data *d);
 void data_tied(Data *d);
 
 /* SHARD_PARAMS: starts to gather the unit's weights, or holds them once more where they are gathered already.
- * At most two units at a time. Other stages: does nothing. Collective over the shard group. */
+ * At most two units at a time. Other stages: does nothing. Collective over the shard groups. */
 void data_gather(Data *d, int unit);
-/* The unit's weights may be read when this returns. Collective over the shard group. */
+/* The unit's weights may be read when this returns. Collective over the shard groups. */
 void data_ready(Data *d, int unit);
 /* SHARD_PARAMS: takes back one data_gather; after the last one the window is free. */
 void data_release(Data *d, int unit);
 
 /* SHARD_OPTIM, SHARD_GRADS: starts to gather the updated weights of all buckets, in the order of the
- * forward. Collective over the shard group.
+ * forward. Collective over the shard groups.
  *   overlap  in             bool; 0: the weights are there on return; 1: data_ready waits for them, and
  *                           starts the gathers of buckets that the side stream still updates */
 void data_gather_all(Data *d, int overlap);

@@ -36,6 +36,8 @@ static inline void ranks_grid(Grid *g, const RankShape *s, int rank, MakeComm ma
     g->shard = make(ctx, R_SHARD, t + s->tp * (p * s->instances + d / each), each, d % each);
     g->copies = make(ctx, R_COPIES, t + s->tp * (p * each + d % each), s->instances, d / each);
     g->kv = make(ctx, R_KV, rank / s->kv_share, s->kv_share, t % s->kv_share);
+    for (int e = 0; e < EXPERT_GROUPS; e++)
+        comm_self_open(&g->expert[e], "expert");
     comm_self_open(&g->embedding, "embedding");
     if (end && s->pp > 1)
         g->embedding = make(ctx, R_EMBEDDING, t + s->tp * d, 2, p > 0);

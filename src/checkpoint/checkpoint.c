@@ -22,7 +22,7 @@ static void range_of(const Params *p, const Param *t, const Flat *flat, PieceUse
     }
     param_own(p, t, from, to);
     *to = *to < t->counted ? *to : t->counted;
-    if (p->data.copies->rank)      /* with hybrid sharding only the first copy saves */
+    if (data_groups(&p->data, t->bucket)->copies->rank)  /* hybrid sharding: only the first copy saves */
         *to = *from;
 }
 

@@ -19,8 +19,10 @@ int64_t timeline_step(const Timeline *t)
 
 static int is_reduction(const TraceEvent *e)
 {
-    return (e->kind == SPAN_END + COMM_ALL_REDUCE && (e->group == GROUP_DATA || e->group == GROUP_COPIES)) ||
-           (e->kind == SPAN_END + COMM_REDUCE_SCATTER && e->group == GROUP_SHARD);
+    int edp = e->group == GROUP_EDP;
+    return (e->kind == SPAN_END + COMM_ALL_REDUCE &&
+            (e->group == GROUP_DATA || e->group == GROUP_COPIES || edp)) ||
+           (e->kind == SPAN_END + COMM_REDUCE_SCATTER && (e->group == GROUP_SHARD || edp));
 }
 
 /* Seconds of [start, end) in which the rank computes. Instructions do not overlap. *first: the event

@@ -14,6 +14,10 @@ static Squares squares_of(const Optimizer *o, Exact *sum, const Param *t, const 
     return from < to ? (Squares){sum, param_at(o->params, t, f, from), to - from} : (Squares){0};
 }
 
+/* Whether this rank's shard of t is counted: with hybrid sharding every copy has the same shards, and only
+ * the first one counts. */
+static int counts(const Params *p, const Param *t) { return !data_groups(&p->data, t->bucket)->copies->rank; }
+
 /* ---- the rules ---- */
 
 typedef struct {
@@ -104,11 +108,11 @@ static void make_lists(Optimizer *o, int trust)
     o->first = xcalloc((size_t)p->data.buckets + 1, sizeof *o->first);
     const double **ratio = xcalloc((size_t)p->nparam + 1, sizeof *ratio);
     o->tied = -1;
-    for (int i = 0, k = 0; i < p->nparam; i++) {
+    for (int i = 0, next[2] = {0, o->dense}; i < p->nparam; i++) {
         const Param *t = &p->param[i];
+        int *place = &next[p->data.bucket[t->bucket].expert], k = *place;
         int has = trust && t->def->decay;
-        /* with hybrid sharding every copy has the same shards: only the first one is counted */
-        if (p->data.copies->rank == 0) {
+        if (counts(p, t)) {
             list_squares(&o->of_gradient, squares_of(o, o->squares, t, &p->data.grad));
             list_squares(&o->of_masters, squares_of(o, o->squares, t, &p->data.master));
         }
@@ -119,7 +123,7 @@ static void make_lists(Optimizer *o, int trust)
         list_squares(&o->of_pairs, squares_of(o, pair_of(o, k, 1), t, &p->data.grad));
         if (t->bucket == p->data.tied)
             o->tied = k;
-        k++;
+        ++*place;
     }
     list_updated(o, ratio);
     free(ratio);
@@ -129,8 +133,11 @@ void optimizer_open(Optimizer *o, const Config *cfg, Params *params, Device *dev
 {
     int trust = rules[cfg->optimizer].trust;
     *o = (Optimizer){.cfg = cfg, .params = params, .dev = dev};
-    for (int i = 0; i < params->nparam && trust; i++)
-        o->ratios += params->param[i].def->decay;
+    for (int i = 0; i < params->nparam && trust; i++) {
+        const Param *t = &params->param[i];
+        o->ratios += t->def->decay;
+        o->dense += t->def->decay && !params->data.bucket[t->bucket].expert;
+    }
     o->verdict = arena_take(run, sizeof *o->verdict);
     o->squares = arena_take(run, sizeof *o->squares);
     o->trust = arena_take(run, (size_t)o->ratios * sizeof *o->trust);
@@ -191,9 +198,11 @@ const char *optimizer_blame(Optimizer *o, const Verdict *v)
     int64_t first = INT64_MAX;
     if (!v->bad)
         return isfinite(v->norm) ? NULL : "the sum over all tensors";
-    for (int i = 0; i < p->nparam && p->data.copies->rank == 0; i++) {
+    for (int i = 0; i < p->nparam; i++) {
         Exact sum = {0};
         Squares of = squares_of(o, o->squares, &p->param[i], &p->data.grad);
+        if (!counts(p, &p->param[i]))
+            continue;
         d->zero(d, o->squares, sizeof *o->squares);
         if (of.n)
             d->squares(d, &of, 1, p->real);
@@ -238,10 +247,10 @@ double optimizer_zeros(const Optimizer *o)
     int64_t found = 0, from, to;
     Box box[MAX_BOXES];
     BUG_ON(p->real != F32 && p->real != F64);
-    for (int i = 0; i < p->nparam && p->data.copies->rank == 0; i++) {
+    for (int i = 0; i < p->nparam; i++) {
         const Param *t = &p->param[i];
         param_own(p, t, &from, &to);
-        int64_t last = least(to, t->counted);
+        int64_t last = counts(p, t) ? least(to, t->counted) : 0;
         int boxes = from < last ? param_boxes(p, t, from, last, box) : 0;
         for (int b = 0; b < boxes; b++)        /* a box of several rows has whole rows, so it is dense */
             found += zeros(o->dev, param_at(p, t, &p->data.grad, box[b].at - t->offset),
@@ -263,22 +272,31 @@ static Update update_of(const Optimizer *o, double lr)
                     .momentum = c->sgd_momentum, .nesterov = c->sgd_nesterov};
 }
 
+/* Adds up pairs [from, to) over the ranks with a tensor's shards, then over those with its slices. */
+static void sum_pairs(Optimizer *o, Comm *shards, Comm *slices, int from, int to)
+{
+    int n = 2 * (to - from);
+    if (!n)
+        return;
+    o->dev->carry(o->dev, pair_of(o, from, 0), n);
+    add_up(shards, pair_of(o, from, 0), n);
+    o->dev->carry(o->dev, pair_of(o, from, 0), n);
+    add_up(slices, pair_of(o, from, 0), n);
+}
+
 /* Finds the trust ratio of every tensor that decays from norms over all its shards and slices, one
- * message for all tensors. Biases and gains take the plain step, as in every published training recipe
- * of LAMB and LARS. */
+ * message for all tensors of each grid. Biases and gains take the plain step, as in every published training
+ * recipe of LAMB and LARS. */
 static void find_trust(Optimizer *o, const OptimizerRule *rule)
 {
     const Config *c = o->cfg;
     Params *p = o->params;
     Device *d = o->dev;
-    int n = 2 * o->ratios;
-    d->zero(d, o->norms, (size_t)n * sizeof *o->norms);
+    d->zero(d, o->norms, 2 * (size_t)o->ratios * sizeof *o->norms);
     if (o->of_pairs.n)
         d->squares(d, o->of_pairs.list, o->of_pairs.n, p->real);
-    d->carry(d, o->norms, n);
-    add_up(p->data.shard, o->norms, n);
-    d->carry(d, o->norms, n);
-    add_up(&p->grid->axis[AXIS_TP], o->norms, n);
+    sum_pairs(o, p->data.groups[0].shard, &p->grid->axis[AXIS_TP], 0, o->dense);
+    sum_pairs(o, p->data.groups[1].shard, &p->grid->expert[EXPERT_TP], o->dense, o->ratios);
     if (o->tied >= 0) {   /* the stage with the copy has counted 0 and needs the sums */
         d->carry(d, pair_of(o, o->tied, 0), 2);
         add_up(p->data.embedding, pair_of(o, o->tied, 0), 2);

@@ -37,6 +37,7 @@ typedef struct {
     double *trust;             /* [ratios] trust ratios of LAMB or LARS in this step */
     Exact *norms;              /* [ratios, 2] squares of the weight, and of its step or gradient */
     int ratios;                /* tensors with a trust ratio: those that decay; 0 with other rules */
+    int dense;                 /* the first `dense` of these are not expert's */
     /* this rank's shards that a step reads or updates, listed once */
     SquaresList of_gradient;   /* gradients, summed into `squares` */
     SquaresList of_pairs;      /* weights and steps or gradients, summed into `norms` */

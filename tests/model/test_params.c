@@ -176,8 +176,8 @@ static void check_buckets(const Params *p, const char *what)
     }
     for (int b = 0; b < d->buckets; b++) {
         int64_t n = d->bucket[b].n;
-        CHECK(d->bucket[b].at == end && n > 0 && n % (d->shard->size * SUMSQ_BLOCK) == 0, "%s: bucket %d",
-              what, b);
+        int64_t edge = data_groups(d, b)->shard->size * SUMSQ_BLOCK;
+        CHECK(d->bucket[b].at == end && n > 0 && n % edge == 0, "%s: bucket %d", what, b);
         end += n;
     }
     CHECK(end == d->elems, "%s: flat space", what);

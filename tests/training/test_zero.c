@@ -159,7 +159,7 @@ static double forward(Params *p, const PartRange *unit, int units)
 static double owned(Params *p)
 {
     int n;
-    double sum = 0;
+    double sum[2] = {0};
     for (int i = 0; i < p->nparam; i++) {
         const Param *t = &p->param[i];
         int64_t from, to;
@@ -172,12 +172,14 @@ static double owned(Params *p)
                     const void *e =
                         param_at(p, t, &p->data.weight, box[b].at - t->offset + y * box[b].ld + x);
                     double at = (double)((box[b].row0 + y) * t->cols + box[b].col0 + x);
-                    sum += number_at(e, p->type) * fmod(at, 7);
+                    sum[p->data.bucket[t->bucket].expert] += number_at(e, p->type) * fmod(at, 7);
                 }
     }
-    Comm *c = p->data.shard;
-    c->wait(c, c->all_reduce(c, &sum, 1, F64, OP_SUM));
-    return sum;
+    for (int e = 0; e < 2; e++) {
+        Comm *c = p->data.groups[e].shard;
+        c->wait(c, c->all_reduce(c, &sum[e], 1, F64, OP_SUM));
+    }
+    return sum[0] + sum[1];
 }
 
 /* ---- a rank ---- */
@@ -314,7 +316,7 @@ static void save_state(const Job *j, Params *p)
         mine += list[i].rows * list[i].cols;
     total = mine;
     all->wait(all, all->all_reduce(all, &total, 1, I64, OP_SUM));
-    CHECK(p->data.copies->rank || mine * 3 >= total / (p->data.shard->size * j->shape.pp * j->shape.tp),
+    CHECK(p->grid->copies.rank || mine * 3 >= total / (p->grid->shard.size * j->shape.pp * j->shape.tp),
           "rank %d writes %lld of %lld elements", p->grid->rank, (long long)mine, (long long)total);
     Arena arena = {.base = (char *)1};
     Saver *s = saver_open(j->cfg, j->save, all, list, n, &arena);
@@ -330,7 +332,7 @@ static void save_state(const Job *j, Params *p)
  * the optimizer. */
 static void check_offload(const Job *j, const Data *d, int64_t bytes)
 {
-    int64_t away = d->elems - d->resident, cut = d->stage >= SHARD_OPTIM ? d->shard->size : 1, first = away;
+    int64_t away = d->elems - d->resident, first = away;
     int arrays = d->moments + (d->type != d->real);
     for (int b = 0; b < d->buckets; b++)
         first = d->bucket[b].at == d->resident ? d->bucket[b].n : first;
@@ -338,7 +340,7 @@ static void check_offload(const Job *j, const Data *d, int64_t bytes)
               (!away || (double)(away - first) < j->offload * (double)d->elems),
           "%lld of %lld elements are offloaded, asked for %g of them", (long long)away, (long long)d->elems,
           j->offload);
-    CHECK(bytes == away / cut * arrays * (int64_t)dtype_size(d->real), "%lld bytes for %lld elements",
+    CHECK(bytes == d->moment[0].n[1] * arrays * (int64_t)dtype_size(d->real), "%lld bytes for %lld elements",
           (long long)bytes, (long long)away);
 }
 
@@ -381,9 +383,8 @@ static void *run_rank(void *arg)
         params_init(&p, &dev);
     for (int m = 0; m < p.data.moments && !j->load; m++) {
         const Flat *f = &p.data.moment[m];
-        int64_t cut = f->sharded ? p.data.shard->size : 1;
-        dev.zero(&dev, f->p, (size_t)(f->resident / cut) * dtype_size(p.real));
-        dev.zero(&dev, f->offloaded, (size_t)((p.data.elems - f->resident) / cut) * dtype_size(p.real));
+        dev.zero(&dev, f->p, (size_t)f->n[0] * dtype_size(p.real));
+        dev.zero(&dev, f->offloaded, (size_t)f->n[1] * dtype_size(p.real));
     }
     for (int s = j->first; s < STEPS; s++)
         step(me, &p, &o, unit, units, s);
