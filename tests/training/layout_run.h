@@ -56,47 +56,60 @@ static inline const Config *configure(Words *a, int n)
 /* ---- data: sample s is a function of s ---- */
 
 enum { ROOM = 64 };                    /* most tokens of a microbatch */
+static double document_rate = 0.25;    /* share of the tokens that start a document, where these are apart */
 
-/* A microbatch of a text that can be learnt: most tokens follow from the one before. Where the
- * configuration resets the attention mask, samples hold several documents. A quarter of the samples have
- * few tokens with loss mask 1, and some have none, so that microbatches and ranks differ in the number
- * of tokens that count. */
+/* One sample: tokens, labels, loss mask, and where the token's document starts. */
+typedef struct { int32_t token[ROOM], label[ROOM], start[ROOM]; float mask[ROOM]; } Sample;
+
+/* Makes sample s of a text that can be learnt: most tokens follow from the one before. A quarter of the
+ * samples have few tokens with loss mask 1, and some have none, so that microbatches and ranks differ in the
+ * number of tokens that count. */
+static inline void sample_text(Sample *x, const Config *c, int64_t s)
+{
+    int64_t V = c->vocab_size;
+    double keep = s % 8 == 5 ? 0 : s % 4 == 0 ? 0.2 : 0.8;
+    int32_t next = (int32_t)(rng_uniform(1, (uint64_t)s, 99) * (double)V), start = 0;
+    for (int32_t i = 0; i < c->seq_length; i++) {
+        uint64_t draw = (uint64_t)i;
+        x->token[i] = next;
+        next = rng_uniform(2, (uint64_t)s, draw) < 0.15
+                   ? (int32_t)(rng_uniform(3, (uint64_t)s, draw) * (double)V)
+                   : (int32_t)((5 * next + 3) % V);
+        x->label[i] = next;
+        x->start[i] = start = i && rng_uniform(4, (uint64_t)s, draw) < document_rate ? i : start;
+        x->mask[i] = rng_uniform(5, (uint64_t)s, draw) < keep ? 1 : 0;
+    }
+}
+
+static void (*text_source)(Sample *x, const Config *c, int64_t s) = sample_text;
+
+/* A microbatch of what text_source makes: this rank's positions. Where the configuration resets the
+ * attention mask, samples hold several documents, and positions count from their starts. */
 static inline const Batch *microbatch(void *run, int mb)
 {
     static int32_t tokens[ROOM], labels[ROOM], position[ROOM], doc_start[ROOM];
     static float mask[ROOM];
     static int64_t sample[8];
     static Batch batch;
+    static Sample x;
     Run *r = run;
     const Config *c = r->cfg;
-    int64_t B = c->micro_batch_size, S = c->seq_length, V = c->vocab_size, dp = r->grid.size[AXIS_DP];
+    int64_t B = c->micro_batch_size, S = c->seq_length, dp = r->grid.size[AXIS_DP];
     int packed = c->reset_attention_mask;
     Positions own = context_own(&r->model.now.context);
     BUG_ON(B * S > ROOM);
     for (int64_t b = 0; b < B; b++) {
-        int64_t s = r->progress.consumed_samples + (mb * dp + r->grid.index[AXIS_DP]) * B + b, start = 0;
-        sample[b] = s;
-        int32_t next = (int32_t)(rng_uniform(1, (uint64_t)s, 99) * (double)V), token;
-        for (int64_t i = 0; i < S; i++) {
-            uint64_t draw = (uint64_t)i;
-            double keep = s % 8 == 5 ? 0 : s % 4 == 0 ? 0.2 : 0.8;
-            token = next;
-            next = rng_uniform(2, (uint64_t)s, draw) < 0.15
-                       ? (int32_t)(rng_uniform(3, (uint64_t)s, draw) * (double)V)
-                       : (int32_t)((5 * next + 3) % V);
-            start = packed && i && rng_uniform(4, (uint64_t)s, draw) < 0.25 ? i : start;
-            doc_start[b * S + i] = (int32_t)start;
-            for (int k = 0; k < own.count; k++) {
-                PositionRun p = own.run[k];
-                int64_t at = b * own.stride + p.row + i - p.start;
-                if (i < p.start || i >= p.start + p.n)
-                    continue;
-                tokens[at] = token;
-                labels[at] = next;
-                position[at] = (int32_t)(i - start);
-                mask[at] = rng_uniform(5, (uint64_t)s, draw) < keep ? 1 : 0;
+        sample[b] = r->progress.consumed_samples + (mb * dp + r->grid.index[AXIS_DP]) * B + b;
+        text_source(&x, c, sample[b]);
+        memcpy(doc_start + b * S, x.start, sizeof *doc_start * (size_t)S);
+        for (int k = 0; k < own.count; k++)
+            for (int32_t i = own.run[k].start; i < own.run[k].start + own.run[k].n; i++) {
+                int64_t at = b * own.stride + own.run[k].row + i - own.run[k].start;
+                tokens[at] = x.token[i];
+                labels[at] = x.label[i];
+                position[at] = i - (packed ? x.start[i] : 0);
+                mask[at] = x.mask[i];
             }
-        }
     }
     batch = (Batch){B, S, own, tokens, labels, position, packed ? doc_start : NULL, mask, sample};
     return &batch;

@@ -6,11 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The choices of a layout. TP, PP, DP, INSTANCES and MICRO hold sizes, the others an index. */
+/* The choices of a layout. TP, PP, CP, DP, HEADS, INSTANCES and MICRO hold sizes, the others an index. HEADS:
+ * ranks of an a2a group of cp_comm_type a2a+p2p. */
 enum {
     TP,
     PP,
+    CP,
     DP,
+    KIND,
+    HEADS,
     SP,
     SCHEDULE,
     ZERO,
@@ -45,6 +49,9 @@ static const char *const layout_recompute[][4] = {
     {"recompute_granularity=selective", "recompute_modules=[layernorm, mlp, core_attn]", NULL}};
 enum { RECOMPUTES = sizeof layout_recompute / sizeof *layout_recompute };
 static const int layout_padding[] = {1, 3, 8};
+/* KIND; the last value gives the layers one kind after the other. */
+static const char *const layout_kinds[] = {"p2p", "allgather", "a2a", "a2a+p2p"};
+enum { KINDS = sizeof layout_kinds / sizeof *layout_kinds, MIXED = KINDS };
 
 /* Model families. groups: 0 gives each query head its own key/value head, layout_model chooses their number
  * otherwise. width: columns of the feed-forward layers per head; 24 makes shards end inside of tensors. */
@@ -77,13 +84,24 @@ static const struct { int layers, groups, width; const char *args[14];
      24,
      {"position_embedding_type=rope", "rotary_base=9973", "activation=gelu_tanh", "hidden_dropout=0.1",
       "attention_dropout=0.2", "reset_attention_mask=true", "untie_embeddings_and_output_weights=true"}},
-    {4, 1, 3, {"qk_layernorm=true", "normalization=RMSNorm", "activation=swiglu", "hidden_dropout=0.3"}}};
+    {4, 1, 3, {"qk_layernorm=true", "normalization=RMSNorm", "activation=swiglu", "hidden_dropout=0.3"}},
+    {4, 0, 3, {"activation=relu", "window_size=5", "attention_dropout=0.1", "reset_attention_mask=true"}}};
 enum { FAMILIES = sizeof families / sizeof *families };
 
-/* Number of heads, and batch size, that every layout of n ranks can divide. */
+/* Number of heads, batch size and sequence length that every layout of n ranks can divide. */
 static inline int layout_heads(int n) { return n == 3 || n == 6 ? 12 : n == 5 || n == 7 ? n : 8; }
 static inline int layout_batch(int n) { return n == 3 || n == 6 ? 12 : n == 5 || n == 7 ? 2 * n : 8; }
-static inline int layout_world(const Layout *l) { return l->is[TP] * l->is[PP] * l->is[DP]; }
+static inline int layout_seq(int n) { return n == 3 || n == 6 ? 12 : n == 5 || n == 7 ? 2 * n : 16; }
+static inline int layout_world(const Layout *l) { return l->is[TP] * l->is[PP] * l->is[CP] * l->is[DP]; }
+/* Key/value heads of the family's model for a world of n ranks. */
+static inline int layout_groups(int n, int family)
+{
+    int heads = layout_heads(n);
+    return !families[family].groups                              ? heads
+           : n == 5 || n == 7 || families[family].groups == 2    ? 1
+           : heads == 12                                         ? 6
+                                                                 : 2;
+}
 static inline int layout_v(const Layout *l)
 {
     return l->is[PP] > 1 ? layout_schedules[l->is[SCHEDULE]].v : 1;
@@ -102,6 +120,16 @@ static inline int layout_group(const Layout *l)
     return g >= p && g <= m && (m % g == 0 || m % g >= p) ? g : 0;
 }
 
+/* Returns whether layers of the kind can exchange positions for heads, or need not. */
+static inline int layout_fits(const Layout *l, int kind)
+{
+    const int *is = l->is;
+    int n = layout_world(l), k = layout_groups(n, is[FAMILY]);
+    int shares = kind == 2 ? is[CP] : kind == 3 ? is[HEADS] : 1;
+    return is[CP] % shares == 0 && layout_heads(n) / is[TP] % shares == 0 &&
+           (k < is[TP] ? 1 : k / is[TP]) % shares == 0;
+}
+
 /* Resets the choices that mean nothing in this layout. Returns 0 when the layout is not legal. */
 static inline int layout_normal(Layout *l)
 {
@@ -113,13 +141,19 @@ static inline int layout_normal(Layout *l)
     if (is[PP] == 1)
         is[SCHEDULE] = is[SPLIT] = 0;
     interleaved = !strcmp(layout_schedules[is[SCHEDULE]].name, "interleaved");
-    if (is[DP] == 1)
+    if (is[CP] == 1)
+        is[KIND] = 0;
+    if (is[KIND] < 3 || (is[KIND] == MIXED && !layout_fits(l, 3)))
+        is[HEADS] = 1;
+    if (is[KIND] < MIXED && !layout_fits(l, is[KIND]))
+        return 0;
+    if (is[DP] * is[CP] == 1)
         is[ZERO] = is[OVERLAP] = 0;
     if (is[ZERO] == 0) {
         is[INSTANCES] = 1;
         is[OVERLAP] = is[OVERLAP] == 2 ? 1 : is[OVERLAP];
     }
-    if (is[DP] % is[INSTANCES])
+    if (is[DP] * is[CP] % is[INSTANCES])
         is[INSTANCES] = 1;
     if (layout_batch(layout_world(l)) % (is[DP] * is[MICRO]) || (interleaved && !layout_group(l)))
         is[MICRO] = 1;
@@ -167,17 +201,17 @@ static inline void add_number(Words *a, const char *key, int value)
 /* Arguments of the family's model for a world of n ranks. */
 static inline void layout_model(Words *a, int n, int family)
 {
-    int heads = layout_heads(n), odd = n == 5 || n == 7;
+    int heads = layout_heads(n);
     a->n = 0;
     for (const char *const *s = families[family].args; *s; s++)
         add_arg(a, *s, NULL);
     add_number(a, "num_layers", families[family].layers);
     add_number(a, "num_attention_heads", heads);
     add_number(a, "ffn_hidden_size", families[family].width * heads);
-    add_number(a, "seq_length", heads);
+    add_number(a, "seq_length", layout_seq(n));
     add_number(a, "global_batch_size", layout_batch(n));
     if (families[family].groups)
-        add_number(a, "num_query_groups", odd || families[family].groups == 2 ? 1 : heads == 12 ? 6 : 2);
+        add_number(a, "num_query_groups", layout_groups(n, family));
     add_arg(a, "cpu_isa", getenv("ISA") && *getenv("ISA") ? getenv("ISA") : "auto");
 }
 
@@ -226,6 +260,28 @@ static inline int add_split(Words *a, const Layout *l, uint64_t seed)
     return most;
 }
 
+/* Adds how keys and queries come together: one kind, or of those that fit one after the other. */
+static inline void add_context(Words *a, const Layout *l)
+{
+    const int *is = l->is;
+    int layers = is[KIND] == MIXED ? families[is[FAMILY]].layers : 1, kind = is[KIND] % KINDS, has = 0;
+    char text[96] = "[", sizes[16];
+    for (int i = 0; i < layers; i++, kind = (kind + 1) % KINDS) {
+        while (!layout_fits(l, kind))
+            kind = (kind + 1) % KINDS;
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", i ? ", " : "", layout_kinds[kind]);
+        has |= kind == 3;
+    }
+    add_number(a, "context_parallel_size", is[CP]);
+    if (is[CP] == 1)
+        return;
+    strcat(text, "]");
+    add_arg(a, "cp_comm_type", text);
+    snprintf(sizes, sizeof sizes, "[%d, %d]", is[HEADS], is[CP] / is[HEADS]);
+    if (has)
+        add_arg(a, "hierarchical_context_parallel_sizes", sizes);
+}
+
 /* All arguments of a layout. */
 static inline void layout_args(Words *a, const Layout *l)
 {
@@ -236,6 +292,7 @@ static inline void layout_args(Words *a, const Layout *l)
     add_arg(a, "sequence_parallel", is[SP] ? "true" : "false");
     add_arg(a, "tp_comm_overlap", is[SP] == 2 ? "true" : "false");
     add_number(a, "pipeline_model_parallel_size", is[PP]);
+    add_context(a, l);
     add_arg(a, "pipeline_schedule", is[PP] > 1 ? layout_schedules[is[SCHEDULE]].name : "1f1b");
     int most = add_split(a, l, seed), recompute = is[RECOMPUTE] == 2 && most < 2 ? 1 : is[RECOMPUTE];
     if (is[GROUP])
@@ -253,39 +310,66 @@ static inline void layout_args(Words *a, const Layout *l)
 
 /* ---- sets of layouts ---- */
 
-static const int layout_values[CHOICES] = {0, 0, 0, 3, SCHEDULES, 4, 0,       RECOMPUTES,
-                                           3, 4, 4, 3, 0,         3, FAMILIES};
+static const int layout_values[CHOICES] = {
+    [KIND] = MIXED + 1, [SP] = 3,    [SCHEDULE] = SCHEDULES, [ZERO] = 4,  [RECOMPUTE] = RECOMPUTES,
+    [OVERLAP] = 3,      [SPLIT] = 4, [ORDER] = 4,            [PADDING] = 3, [GROUP] = 3,
+    [FAMILY] = FAMILIES};
 
 static inline int pick(uint64_t key, uint64_t at, int n) { return (int)(rng_uniform(key, 11, at) * n); }
 
-/* Draws every choice but TP, PP and DP. */
+/* Draws a divisor of n. */
+static inline int pick_divisor(uint64_t key, uint64_t at, int n)
+{
+    int x;
+    do
+        x = 1 + pick(key, at += 100, n);
+    while (n % x);
+    return x;
+}
+
+/* Draws every choice but TP, PP, CP and DP; CP is 1. */
 static inline void layout_draw(Layout *l, uint64_t key)
 {
     for (int c = 0; c < CHOICES; c++)
         if (layout_values[c])
             l->is[c] = pick(key, (uint64_t)c, layout_values[c]);
+    l->is[CP] = 1;
+    l->is[HEADS] = 1 + pick(key, HEADS, 4);
     l->is[INSTANCES] = 1 << pick(key, INSTANCES, 3);
     l->is[MICRO] = 1 + pick(key, MICRO, 2);
 }
 
-/* Every tp x sp x pp x v x dp x ZeRO x schedule of n ranks; the other choices are drawn. Returns how many. */
+/* Adds every sp x schedule x ZeRO of these sizes and kind to list[found]; the other choices are drawn, until
+ * the layout is legal. Returns how many layouts the list has then. */
+static inline int layouts_of(int tp, int pp, int cp, int kind, int dp, Layout *list, int found, uint64_t seed)
+{
+    for (int at = 0; at < 3 * SCHEDULES * 4; at++) {
+        int sp = at % 3, s = at / 3 % SCHEDULES, z = at / 3 / SCHEDULES, legal = 0;
+        Layout l;
+        if ((sp && tp == 1) || (s && pp == 1) || (z && dp * cp == 1))
+            continue;
+        for (int draw = 0; draw < 64 && !legal; draw++) {
+            layout_draw(&l, hash64(&(int[]){tp, pp, sp, s, z, dp, cp, kind, draw}, 9 * sizeof(int), seed));
+            l.is[TP] = tp, l.is[PP] = pp, l.is[CP] = cp, l.is[DP] = dp;
+            l.is[KIND] = kind, l.is[SP] = sp, l.is[SCHEDULE] = s, l.is[ZERO] = z;
+            legal = layout_normal(&l);
+        }
+        if (legal)
+            list[found++] = l;
+    }
+    return found;
+}
+
+/* Every tp x sp x cp (each kind) x pp x v x dp x ZeRO x schedule of n ranks. Returns how many. */
 static inline int layouts_all(int n, Layout *list, int max, uint64_t seed)
 {
     int found = 0;
     for (int tp = 1; tp <= n; tp++)
         for (int pp = 1; pp <= n; pp++)
-            for (int sp = 0; sp < 3; sp++)
-                for (int s = 0; s < SCHEDULES; s++)
-                    for (int z = 0; z < 4; z++) {
-                        Layout l;
-                        if (n % (tp * pp) || (sp && tp == 1) || (s && pp == 1) || (z && n == tp * pp))
-                            continue;
-                        layout_draw(&l, hash64(&(int[]){tp, pp, sp, s, z, n}, 6 * sizeof(int), seed));
-                        l.is[TP] = tp, l.is[PP] = pp, l.is[DP] = n / (tp * pp);
-                        l.is[SP] = sp, l.is[SCHEDULE] = s, l.is[ZERO] = z;
-                        if (layout_normal(&l) && found < max)
-                            list[found++] = l;
-                    }
+            for (int cp = 1; cp <= n; cp++)
+                for (int kind = 0; kind < (cp > 1 ? MIXED + 1 : 1) && n % (tp * pp * cp) == 0; kind++)
+                    found = layouts_of(tp, pp, cp, kind, n / (tp * pp * cp), list, found, seed);
+    BUG_ON(found > max);
     return found;
 }
 
@@ -297,8 +381,9 @@ static inline int layout_value(const Layout *l, int choice)
 {
     const int *is = l->is;
     int nothing = (choice == SP && is[TP] == 1) || ((choice == SCHEDULE || choice == SPLIT) && is[PP] == 1) ||
-                  ((choice == ZERO || choice == OVERLAP) && is[DP] == 1) ||
-                  (choice == INSTANCES && is[ZERO] == 0) ||
+                  ((choice == ZERO || choice == OVERLAP) && is[DP] * is[CP] == 1) ||
+                  (choice == INSTANCES && is[ZERO] == 0) || (choice == KIND && is[CP] == 1) ||
+                  (choice == HEADS && is[KIND] < 3) ||
                   (choice == GROUP && strcmp(layout_schedules[is[SCHEDULE]].name, "interleaved"));
     return nothing ? VALUES - 1 : is[choice];
 }
@@ -331,11 +416,10 @@ static inline int layouts_cover(int n, Layout *list, int max, uint64_t seed)
         for (int i = 0; i < 300; i++) {
             Layout l;
             layout_draw(&l, ++key);
-            l.is[TP] = 1 + pick(key, 100, n);
-            l.is[PP] = 1 + pick(key, 101, n);
-            if (n % (l.is[TP] * l.is[PP]))
-                continue;
-            l.is[DP] = n / (l.is[TP] * l.is[PP]);
+            l.is[TP] = pick_divisor(key, 100, n);
+            l.is[PP] = pick_divisor(key, 101, n / l.is[TP]);
+            l.is[CP] = pick_divisor(key, 102, n / l.is[TP] / l.is[PP]);
+            l.is[DP] = n / (l.is[TP] * l.is[PP] * l.is[CP]);
             int fresh = layout_normal(&l) ? pairs_new(seen, &l, 0) : 0;
             if (fresh > most)
                 most = fresh, best = l;

@@ -57,7 +57,8 @@ static void layout_of(Layout *l, int n, uint64_t key)
         layout_draw(l, ++key);
         l->is[TP] = sizes[pick(key, 100, 4)];
         l->is[PP] = sizes[pick(key, 101, 4)];
-        l->is[DP] = n / (l->is[TP] * l->is[PP]);
+        l->is[CP] = sizes[pick(key, 102, 4)];
+        l->is[DP] = n / (l->is[TP] * l->is[PP] * l->is[CP]);
     } while (layout_world(l) != n || !layout_normal(l));
 }
 
