@@ -189,6 +189,16 @@ OPS(X)
 #define COST_embed_bwd MOVES(embed_bwd, bytes_of(dy) + 8 * elements(dy))
 #define COST_dropout_fwd MOVES(dropout_fwd, bytes_of(y) + bytes_of(x) + bytes_of(res) + mask_bytes(d, x, s))
 #define COST_dropout_bwd MOVES(dropout_bwd, bytes_of(dx) + bytes_of(dy) + mask_bytes(d, dy, s))
+#define COST_gather_rows MOVES(gather_rows, 2 * bytes_of(y))
+#define COST_sum_rows MOVES(sum_rows, (1.0 + k) * bytes_of(y))
+#define COST_scale_rows MOVES(scale_rows, bytes_of(y) + bytes_of(x) + bytes_of(w))
+#define COST_row_dots MOVES(row_dots, bytes_of(dot) + bytes_of(x) + bytes_of(y))
+#define COST_route_fwd                                                                                       \
+    MOVES(route_fwd, bytes_of(logits) + bytes_of(scores) + bytes_of(weight)                                  \
+                         + elements(weight) * sizeof *choice)
+#define COST_route_bwd                                                                                       \
+    MOVES(route_bwd, bytes_of(logits) + bytes_of(dlogits) + bytes_of(dweight)                                \
+                         + elements(dweight) * sizeof *choice)
 #define COST_xent_stats MOVES(xent_stats, bytes_of(stats) + bytes_of(logits))
 #define COST_xent_combine MOVES(xent_combine, bytes_of(stats) + bytes_of(parts))
 #define LOSSES ((double)logits.rows * (double)dtype_size(loss.type))

@@ -193,6 +193,22 @@ typedef struct {
 /* n elements of device memory whose squares are added to *sum, device memory too. */
 typedef struct { Exact *sum; const void *x; int64_t n; } Squares;
 
+/* Routing of tokens to experts: scores, choice and weights of a router. E experts, k = topk. Shazeer et al.
+ * 2017, arXiv:1701.06538; groups and sigmoid: DeepSeek-AI 2024, arXiv:2412.19437. */
+enum { ROUTING_GROUPS = 32 };  /* most groups */
+typedef struct {
+    int topk;                  /* experts of a token, 1..E */
+    int sigmoid;               /* bool: a score is the sigmoid of a logit; else softmax of the logits */
+    int pre_softmax;           /* bool: softmax's weights are the chosen scores, else a softmax of the
+                                  chosen logits */
+    double scale;              /* what weights are multiplied by */
+    int groups, group_topk;    /* choose among the best group_topk of `groups` groups of E / groups
+                                  neighbouring experts; groups 0: among all */
+    double z;                  /* coefficient of the z-loss, z * sum over rows of logsumexp(logits)^2: Zoph
+                                  et al. 2022, arXiv:2202.08906 */
+    int64_t row0, each;        /* logits row r has the scores' gradient in row (row0 + r) / each of `push` */
+} Routing;
+
 #define OPS(X)                                                                                               \
     /* dst = src, converted to the type of dst.                                                              \
      *   dst  out  [n, m]  any type                                                                          \
@@ -405,6 +421,50 @@ typedef struct { Exact *sum; const void *x; int64_t n; } Squares;
      *   dy  in   [n, m]  storage                                                                            \
      *   s   in           the mask of dropout_fwd */                                                         \
     X(dropout_bwd, (Device *d, Mat dx, Mat dy, const Dropout *s), (d, dx, dy, s))                            \
+    /* y = rows of x: row i is x's row index[i], zeros where index[i] is -1.                                 \
+     *   y      out  [n, C]  any type                                                                        \
+     *   x      in   [m, C]  y's type                                                                        \
+     *   index  in   [n]     rows of x, or -1 */                                                             \
+    X(gather_rows, (Device *d, Mat y, Mat x, const int32_t *index), (d, y, x, index))                        \
+    /* y = sums of rows of x: row i is the sum of x's rows index[i k + j] over j < k, in order, rounded      \
+     * once. A row -1 is left out.                                                                           \
+     *   y      out  [n, C]  storage or real                                                                 \
+     *   x      in   [m, C]  y's type                                                                        \
+     *   index  in   [n, k]  rows of x, or -1                                                                \
+     *   k      in           rows of a sum */                                                                \
+    X(sum_rows, (Device *d, Mat y, Mat x, const int32_t *index, int k), (d, y, x, index, k))                 \
+    /* Row i of y = w[i] times row i of x.                                                                   \
+     *   y  out  [n, C]  storage; may be x                                                                   \
+     *   x  in   [n, C]  y's type                                                                            \
+     *   w  in   [n, 1]  real */                                                                             \
+    X(scale_rows, (Device *d, Mat y, Mat x, Mat w), (d, y, x, w))                                            \
+    /* dot[i] = sum of row i of x times row i of y.                                                          \
+     *   dot   out  [n, 1]  real                                                                             \
+     *   x, y  in   [n, C]  storage */                                                                       \
+    X(row_dots, (Device *d, Mat dot, Mat x, Mat y), (d, dot, x, y))                                          \
+    /* The router: chooses topk experts a row. The value of an expert is its logit (softmax), sigmoid        \
+     * (sigmoid), or score (softmax with a bias, or with groups and pre_softmax), plus its bias; NaN counts  \
+     * as -inf. The value of a group is the sum of its topk / group_topk largest values. Of equal values     \
+     * the lower index comes first.                                                                          \
+     *   choice  out  [R, k]  experts, largest value first                                                   \
+     *   weight  out  [R, k]  real: softmax: softmax of the chosen logits, or the chosen scores with         \
+     *                        pre_softmax; sigmoid: the sigmoids, divided by (their sum + 1e-20) if k > 1;   \
+     *                        all times scale                                                                \
+     *   scores  out  [R, E]  real: softmax of the logits, or sigmoid / (sum of the row's sigmoids + 1e-20)  \
+     *   logits  in   [R, E]  real                                                                           \
+     *   bias    in   [1, E]  real: for choosing only; absent: 0                                             \
+     *   r       in           the rule */                                                                    \
+    X(route_fwd, (Device *d, int32_t *choice, Mat weight, Mat scores, Mat logits, Mat bias,                  \
+                  const Routing *r), (d, choice, weight, scores, logits, bias, r))                           \
+    /* The gradient of the logits through weights, scores and the z-loss. The choice is a constant.          \
+     *   dlogits  out  [R, E]  real; may be logits                                                           \
+     *   dweight  in   [R, k]  real: gradient of weight                                                      \
+     *   logits   in   [R, E]  real                                                                          \
+     *   choice   in   [R, k]  from route_fwd                                                                \
+     *   push     in   [*, E]  real: row (row0 + r) / each is the gradient of row r of scores; absent: 0     \
+     *   r        in           the rule */                                                                   \
+    X(route_bwd, (Device *d, Mat dlogits, Mat dweight, Mat logits, const int32_t *choice, Mat push,          \
+                  const Routing *r), (d, dlogits, dweight, logits, choice, push, r))                         \
     /* First step of cross-entropy over a slice of rows. Ranks that hold parts of the vocabulary combine     \
      * their statistics before the second step, xent_grad.                                                   \
      *   stats   out  [rows, 3]     real: largest logit; sum of exp(logit - largest); the label's logit,     \

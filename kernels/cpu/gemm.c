@@ -149,6 +149,8 @@ void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias)
     BUG_ON((ta ? a.cols : a.rows) != m || (tb ? b.rows : b.cols) != n || (tb ? b.cols : b.rows) != k);
     BUG_ON(a.type != b.type || a.type > F16 || (c.type != a.type && c.type != d->real));
     BUG_ON(bias.p && (bias.cols != n || bias.type > F16));
+    if (!m || !n || (!k && acc))
+        return;
     const GemmKernel *g = a.type == BF16 ? cpu->gemm_bf16 : cpu->gemm;
     Job j = {.g = g, .packed = cpu->buffers.a, .own = cpu->buffers.own, .own_bytes = cpu->buffers.own_bytes,
              .real_size = dtype_size(d->real)};

@@ -290,6 +290,63 @@ static void case_add_norm(Bench *b)
     b->d->add_norm_fwd(b->d, y, ln, stats, x, res, &s, gain, bias, 1e-1, kind);
 }
 
+/* Index -1 is no row; a row of sum_rows is the sum of k rows of x. */
+static void case_rows(Bench *b)
+{
+    int64_t rows = draw_size(b, 70), many = draw_size(b, 70), cols = draw_cols(b, 1100), k = draw(b, 1, 9);
+    Mat x = input(b, many, cols, b->storage, 1);
+    const int32_t *index = whole(b, rows, -1, many - 1), *sums = whole(b, rows * k, -1, many - 1);
+    b->d->gather_rows(b->d, output(b, rows, cols, b->storage), x, index);
+    b->d->sum_rows(b->d, output(b, rows, cols, b->storage), x, sums, (int)k);
+    loosen(b, 4);
+    Mat real = input(b, many, cols, F32, 1), z = input(b, many, cols, b->storage, 1);
+    b->d->gather_rows(b->d, output(b, rows, cols, F32), real, index);
+    Mat w = input(b, many, 1, F32, 1);
+    b->d->row_dots(b->d, output(b, many, 1, F32), x, z);
+    loosen(b, 8);
+    b->d->scale_rows(b->d, output_or(b, x), x, w);
+}
+
+/* Logits are multiples of 1/16 in F64 and F32: rounding changes no choice, and many are equal. */
+static Mat logits_of(Bench *b, int64_t rows, int64_t experts)
+{
+    Mat x = input(b, rows, experts, F32, 2);
+    Tensor *t = &b->t[b->n - 1];
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t e = 0; e < experts; e++) {
+            int64_t at = i * t->m.ld + e;
+            put(tensor_host(t), at, t->m.type, nearbyint(16 * get(tensor_host(t), at, t->m.type)) / 16);
+        }
+    tensor_put(b, t);
+    return x;
+}
+
+static void case_route(Bench *b)
+{
+    int64_t rows = draw_size(b, 70), groups = draw(b, 0, 1) * draw(b, 1, 9), each = draw(b, 1, 40);
+    int64_t experts = groups ? groups * each : draw_size(b, 300), per = draw(b, 1, groups ? each : experts);
+    int64_t limit = groups ? draw(b, 1, groups) : 1;
+    Routing r = {.topk = (int)(per * limit), .sigmoid = (int)draw(b, 0, 1), .pre_softmax = (int)draw(b, 0, 1),
+                 .scale = draw(b, 0, 1) ? 2.5 : 1, .groups = (int)groups, .group_topk = (int)limit,
+                 .z = draw(b, 0, 1) ? 0.01 : 0, .row0 = draw(b, 0, 9), .each = draw(b, 1, 80)};
+    Mat none = {0}, logits = logits_of(b, rows, experts);
+    Mat bias = draw(b, 0, 1) ? input(b, 1, experts, F32, 0.1) : none;
+    Mat weight = output(b, rows, r.topk, F32);
+    loosen(b, 4);
+    Mat scores = output(b, rows, experts, F32);
+    loosen(b, 4);
+    int32_t *choice, *zeros = xcalloc((size_t)(rows * r.topk), sizeof *choice);
+    choice = raw(b, zeros, (size_t)(rows * r.topk) * sizeof *choice);
+    free(zeros);
+    b->d->route_fwd(b->d, choice, weight, scores, logits, bias, &r);
+    Mat dweight = input(b, rows, r.topk, F32, 1);
+    Mat push = draw(b, 0, 1) ? input(b, (r.row0 + rows - 1) / r.each + 1, experts, F32, 1) : none;
+    Mat dlogits = output_or(b, logits);
+    for (int i = 0; i < b->n; i++)
+        b->t[i].loose = b->t[i].m.p == dlogits.p ? 16 : b->t[i].loose;
+    b->d->route_bwd(b->d, dlogits, dweight, logits, choice, push, &r);
+}
+
 static void case_xent(Bench *b)
 {
     int64_t rows = draw_size(b, 40), cols = draw_cols(b, 5100), valid = draw(b, 1, cols), v0 = draw(b, 0, 9);
@@ -480,6 +537,8 @@ static const struct { const char *ops; void (*fn)(Bench *b);
     {"attention_merge", case_merge},
     {"embed_fwd embed_bwd", case_embed},
     {"dropout_fwd dropout_bwd", case_dropout},
+    {"gather_rows sum_rows scale_rows row_dots", case_rows},
+    {"route_fwd route_bwd", case_route},
     {"xent_stats xent_combine xent_grad", case_xent},
     {"xent", case_xent_whole},
     {"sum carry", case_sums},

@@ -72,11 +72,11 @@ static void column_sums(Job *j)
     BUG_ON(j->dy.cols % j->groups || j->n > ROW_MAX);
     for (int k = 0; k < 2; k++)
         BUG_ON(j->out[k].p && (j->out[k].cols != j->n || j->out[k].type != REAL_TYPE));
-    if (!j->n)
+    if (!j->n || !j->dy.rows)
         return;
     int64_t most = ROW_MAX / j->n, blocks = (j->dy.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
     j->rows = BLOCK_ROWS * ((blocks + most - 1) / most);
-    j->blocks = j->rows ? (j->dy.rows + j->rows - 1) / j->rows : 0;
+    j->blocks = (j->dy.rows + j->rows - 1) / j->rows;
     pool_run(j->d->pool, block_item, j, j->blocks * pieces(j));
     pool_run(j->d->pool, total_item, j, pieces(j));
 }
