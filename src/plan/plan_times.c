@@ -1,5 +1,6 @@
 /* plan_times -- prints a prediction */
 #include "plan_times.h"
+#include <stddef.h>
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
@@ -13,15 +14,19 @@ static int busiest(const Prediction *p)
     return best;
 }
 
+/* Whether several ranks share a sequence. */
+static int has_context(const Prediction *p) { return p->most[AXIS_CP].ops > 0; }
+
 static void print_stages(FILE *f, const Prediction *p)
 {
-    fprintf(f, "stages     ms of a microbatch, in brackets of it waiting for the tensor group\n  %-8s %18s "
-            "%18s %18s\n", "stage", "forward", "backward", "of weights");
+    fprintf(f, "stages     ms of a microbatch, in brackets of it waiting for the tensor %s\n  %-8s %18s "
+            "%18s %18s\n", has_context(p) ? "and the context group" : "group", "stage", "forward", "backward",
+            "of weights");
     for (int s = 0; s < p->n; s++) {
         const Spent *t[] = {&p->stage[s].forward, &p->stage[s].backward_x, &p->stage[s].backward_w};
         fprintf(f, "  %-8d", s);
         for (int k = 0; k < 3; k++)
-            fprintf(f, " %9.3f (%6.3f)", 1e3 * t[k]->work, 1e3 * t[k]->tp);
+            fprintf(f, " %9.3f (%6.3f)", 1e3 * t[k]->work, 1e3 * t[k]->waits);
         fprintf(f, "\n");
     }
     if (p->p > 1)
@@ -30,14 +35,22 @@ static void print_stages(FILE *f, const Prediction *p)
 
 static void print_ranks(FILE *f, const Prediction *p)
 {
-    fprintf(f, "ranks      ms of the step, by pipeline rank\n  %-8s %10s %10s %10s %10s %10s %10s %10s\n",
-            "rank", "forward", "backward", "tensor", "pipeline", "data", "optimizer", "step");
-    for (int r = 0; r < p->p; r++) {
-        const RankTime *t = &p->rank[r];
-        const double column[] = {t->forward, t->backward, t->tp, t->bubble, t->dp, t->optimizer, t->total};
-        fprintf(f, "  %-8d", r);
-        for (size_t i = 0; i < sizeof column / sizeof *column; i++)
-            fprintf(f, " %10.2f", 1e3 * column[i]);
+    static const struct { const char *name; size_t at; } columns[] = {
+        {"forward", offsetof(RankTime, forward)}, {"backward", offsetof(RankTime, backward)},
+        {"tensor", offsetof(RankTime, tp)},       {"context", offsetof(RankTime, cp)},
+        {"pipeline", offsetof(RankTime, bubble)}, {"data", offsetof(RankTime, dp)},
+        {"optimizer", offsetof(RankTime, optimizer)}, {"step", offsetof(RankTime, total)}};
+    fprintf(f, "ranks      ms of the step, by pipeline rank\n  %-8s", "rank");
+    for (int r = -1; r < p->p; r++) {
+        if (r >= 0)
+            fprintf(f, "  %-8d", r);
+        for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+            if (columns[i].at == offsetof(RankTime, cp) && !has_context(p))
+                continue;
+            else if (r < 0)
+                fprintf(f, " %10s", columns[i].name);
+            else
+                fprintf(f, " %10.2f", 1e3 * *(const double *)((const char *)&p->rank[r] + columns[i].at));
         fprintf(f, "\n");
     }
 }
@@ -64,10 +77,13 @@ void plan_times(FILE *f, const Prediction *p, const Config *c, int explain)
     double tokens = (double)(batch * c->seq_length), flops = run_flops_per_token(c) * tokens;
     fprintf(f, "time       %.2f ms a step: %.0f tokens/s, %.1f TFLOP/s of a rank; bubble %.2f %%\n",
             1e3 * p->step, tokens / p->step, flops / p->step / c->world / 1e12, 100 * p->bubble);
-    fprintf(f, "           computing %.1f %%, waiting for the tensor group %.1f %%, for the pipeline %.1f "
-            "%%, for the data group %.1f %%, optimizer %.1f %%, on pipeline rank %d\n",
-            percent(t->forward + t->backward, t->total), percent(t->tp, t->total),
-            percent(t->bubble, t->total), percent(t->dp, t->total), percent(t->optimizer, t->total), rank);
+    fprintf(f, "           computing %.1f %%, waiting for the tensor group %.1f %%",
+            percent(t->forward + t->backward, t->total), percent(t->tp, t->total));
+    if (has_context(p))
+        fprintf(f, ", for the context group %.1f %%", percent(t->cp, t->total));
+    fprintf(f, ", for the pipeline %.1f %%, for the data group %.1f %%, optimizer %.1f %%, on pipeline rank "
+            "%d\n", percent(t->bubble, t->total), percent(t->dp, t->total), percent(t->optimizer, t->total),
+            rank);
     if (!explain)
         return;
     print_stages(f, p);

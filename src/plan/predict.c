@@ -10,7 +10,7 @@
 typedef struct {
     int walked, repeated;      /* microbatches walked; microbatches added */
     double took;               /* s on the clock, without waiting for the data group */
-    double tp;                 /* s of waiting for the tensor group */
+    double waited[AXES];       /* s, as in Tally; 0 for the data group */
     double comm[AXES], work[OPKINDS];      /* s, as in Tally */
     Traffic traffic[AXES];
 } Habit;
@@ -96,17 +96,33 @@ static int comes_last(const Run *r, const Instr *i)
            c->data_parallel_sharding_strategy < DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS);
 }
 
+/* Adds messages to what the rank has sent, or takes them away (times -1); the axis counts for the groups
+ * within it. */
+static void add_traffic(Run *r, const Traffic t[AXES], int times)
+{
+    for (int a = 0; a < AXES; a++) {
+        r->grid.axis[a].ops += times * t[a].ops;
+        r->grid.axis[a].bytes += times * t[a].bytes;
+    }
+}
+
+/* What the rank has sent since `from`. */
+static void traffic_since(const Run *r, const Traffic from[AXES], Traffic t[AXES])
+{
+    run_traffic(&r->grid, t);
+    for (int a = 0; a < AXES; a++)
+        t[a] = (Traffic){t[a].ops - from[a].ops, t[a].bytes - from[a].bytes};
+}
+
 /* Adds the known effect of an instruction instead of walking it. */
 static void repeat(Walk *w, Run *r, Habit *h)
 {
     Tally *k = &w->tally;
     h->repeated++;
     k->now += h->took;
-    k->waited[AXIS_TP] += h->tp;
-    for (int a = 0; a < AXES; a++) {
-        r->grid.axis[a].ops += h->traffic[a].ops;
-        r->grid.axis[a].bytes += h->traffic[a].bytes;
-    }
+    for (int a = 0; a < AXES; a++)
+        k->waited[a] += h->waited[a];
+    add_traffic(r, h->traffic, 1);
 }
 
 /* Walks an instruction and stores its effect in h (NULL: not stored). Waits for the data group are left
@@ -118,16 +134,15 @@ static void perform(Walk *w, Run *r, const Instr *i, Habit *h)
         return;
     }
     Tally before = w->tally, *k = &w->tally;
-    Traffic t[AXES];
-    for (int a = 0; a < AXES; a++)
-        t[a] = (Traffic){r->grid.axis[a].ops, r->grid.axis[a].bytes};
+    Traffic from[AXES];
+    run_traffic(&r->grid, from);
     w->act[i->op](r, i);
+    traffic_since(r, from, h->traffic);
     h->walked++;
     h->took = k->now - before.now - (k->waited[AXIS_DP] - before.waited[AXIS_DP]);
-    h->tp = k->waited[AXIS_TP] - before.waited[AXIS_TP];
     for (int a = 0; a < AXES; a++) {
+        h->waited[a] = a == AXIS_DP ? 0 : k->waited[a] - before.waited[a];
         h->comm[a] = k->comm[a] - before.comm[a];
-        h->traffic[a] = (Traffic){r->grid.axis[a].ops - t[a].ops, r->grid.axis[a].bytes - t[a].bytes};
     }
     for (int n = 0; n < OPKINDS; n++)
         h->work[n] = k->work[n] - before.work[n];
@@ -170,13 +185,14 @@ static void act(void *run, const Instr *i)
     else if (comes_last(r, i))
         last_its_time(w);
     k->share = i->op <= I_W ? w->alone : w->crowded;
-    double start = k->now, tp = k->waited[AXIS_TP], dp = k->waited[AXIS_DP];
+    double start = k->now, tp = k->waited[AXIS_TP], cp = k->waited[AXIS_CP], dp = k->waited[AXIS_DP];
     if (h && h->walked >= WALKED && !w->cut[i->chunk * w->shape.m + i->mb])
         repeat(w, r, h);
     else
         perform(w, r, i, h);
     double took = k->now - start;
     tp = k->waited[AXIS_TP] - tp;
+    cp = k->waited[AXIS_CP] - cp;
     dp = k->waited[AXIS_DP] - dp;
     w->t.dp += dp;
     if (i->op == I_S)
@@ -185,9 +201,10 @@ static void act(void *run, const Instr *i)
         return;
     Spent *s = &w->spent[i->op][i->chunk];
     s->work += took - dp;
-    s->tp += tp;
+    s->waits += tp + cp;
     w->t.tp += tp;
-    *(i->op == I_F ? &w->t.forward : &w->t.backward) += took - dp - tp;
+    w->t.cp += cp;
+    *(i->op == I_F ? &w->t.forward : &w->t.backward) += took - dp - tp - cp;
 }
 
 /* Marks the microbatches whose instructions are cut into units: a unit reads what the instructions
@@ -214,8 +231,13 @@ static void walk_step(void *walk, Run *r, const Lists *l)
         r->stage.act[i] = r->stage.act[i] ? act : NULL;
     }
     w->before = r->cfg->overlap_param_gather || r->cfg->optimizer_cpu_offload;
-    if (w->before)                         /* gathers or updates of this step reach into the next */
+    if (w->before) {                       /* gathers or updates of this step reach into the next */
+        Traffic from[AXES], sent[AXES];
+        run_traffic(&r->grid, from);
         run_rehearse_step(r, l);
+        traffic_since(r, from, sent);
+        add_traffic(r, sent, -1);
+    }
     w->before = 0;
     memset(k->work, 0, sizeof k->work);
     memset(k->comm, 0, sizeof k->comm);
@@ -303,7 +325,7 @@ static Spent mean(const Walk *w, InstrKind op, int chunk)
 {
     const Spent *s = &w->spent[op][chunk];
     int n = w->runs[op][chunk];
-    return n ? (Spent){s->work / n, s->tp / n} : (Spent){0};
+    return n ? (Spent){s->work / n, s->waits / n} : (Spent){0};
 }
 
 static void read_stages(Prediction *out, const Walk *w, int rank)
@@ -365,7 +387,7 @@ static void finish(Prediction *out, Walk **w)
         *t = w[r]->t;
         t->bubble += grads - w[r]->grads + update - (t->total - w[r]->grads);
         t->total = out->step;
-        t->optimizer = t->total - t->forward - t->backward - t->tp - t->bubble - t->dp;
+        t->optimizer = t->total - t->forward - t->backward - t->tp - t->cp - t->bubble - t->dp;
         free(w[r]);
     }
 }

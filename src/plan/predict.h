@@ -18,8 +18,9 @@
 #include "machine.h"
 #include "run.h"
 
-/* The time of an instruction, s. work: all of it. tp: the part spent waiting for the tensor group. */
-typedef struct { double work, tp; } Spent;
+/* The time of an instruction, s. work: all of it. waits: the part spent waiting for the tensor group and
+ * the context group. */
+typedef struct { double work, waits; } Spent;
 
 typedef struct {
     Spent forward;             /* of one microbatch, as all three */
@@ -29,8 +30,8 @@ typedef struct {
 
 /* Times of one pipeline rank's step, s; those from forward to optimizer add up to total. */
 typedef struct {
-    double forward, backward;  /* computing F; B, D, W: without waiting for the tensor group */
-    double tp;                 /* waiting for the tensor group inside F, B, D, W */
+    double forward, backward;  /* computing F; B, D, W: without waiting for tensor and context group */
+    double tp, cp;             /* waiting for the tensor group, the context group, inside F, B, D, W */
     double bubble;             /* waiting for other pipeline ranks and for their messages */
     double dp;                 /* waiting for reductions and gathers of the data group that are not
                                 * hidden, and for updates of offloaded parameters */
@@ -85,7 +86,8 @@ typedef struct {
     double share;              /* share of the device that this rank has, 0 to 1 */
     int together;              /* bool: other ranks use the device too */
     int crowd;                 /* bool: more ranks than cores on the host; a rank that waits sleeps */
-    double met;                /* when the tensor group last met, plus what this rank has waited since */
+    double met;                /* when the tensor or context group last met, plus what this rank has waited
+                                * since */
     double now;                /* the clock */
     double work[OPKINDS];      /* of each operation so far */
     double waited[AXES];       /* waiting for groups of each axis so far */

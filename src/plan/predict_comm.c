@@ -31,8 +31,9 @@ static double ring_speed(const Timed *t)
 }
 
 /* Time of a collective, s. S: bytes of the whole buffer. passes: 2 for an all-reduce, 1 for the others.
- * Where ranks take turns on the cores of their host, moving bytes slows down with them. */
-static double collective(const Timed *t, const Comm *c, double S, int passes)
+ * Where ranks take turns on the cores of their host, moving bytes slows down with them. In an all-to-all
+ * every pair of ranks exchanges a block of its own, so ranks of a node cannot share what crosses nodes. */
+static double collective(const Timed *t, const Comm *c, CommKind kind, double S, int passes)
 {
     const Machine *m = t->k->m;
     double turns = m->shared ? fmin(1, t->k->share * (double)m->cores) : 1;
@@ -40,6 +41,8 @@ static double collective(const Timed *t, const Comm *c, double S, int passes)
     double near = latency(t->k, k - 1) / turns, far = m->network_latency_us * 1e-6;
     if (t->nodes == 1)
         return passes * ((n - 1) / n * S / link + near);
+    if (kind == COMM_ALL_TO_ALL)
+        return fmax((k - 1) / n * S / link + near, (n - k) / n * S / net + (g - 1) * far);
     double ring = passes * ((n - 1) / n * S / fmin(link, k * net) + g * (near + far));
     double inside = (k - 1) / k * S / link + near, between = (g - 1) / g * S / k / net + ceil(log2(g)) * far;
     double levels = passes * (inside + between);
@@ -55,7 +58,7 @@ static Token start(Comm *c, CommKind kind, int64_t n, Dtype type, double seconds
     if (!n)
         return 0;
     k->comm[t->axis] += seconds;
-    if (t->axis == AXIS_TP) {                  /* the last rank arrives later than this one */
+    if (t->axis == AXIS_TP || t->axis == AXIS_CP) {    /* the last rank arrives later than this one */
         double late = k->m->jitter * (k->now - k->met);
         k->now += late;
         k->waited[t->axis] += late;
@@ -70,6 +73,14 @@ static Token start(Comm *c, CommKind kind, int64_t n, Dtype type, double seconds
 
 static double bytes_of(int64_t n, Dtype type) { return (double)n * (double)dtype_size(type); }
 
+/* Time of a message of S bytes between two ranks, s. near: bool, they are on one node. */
+static double message_time(const Tally *k, int near, double S)
+{
+    const Machine *m = k->m;
+    return near ? latency(k, 1) + S / (m->message_gbps * 1e9)
+                : m->network_latency_us * 1e-6 + S / (m->network_gbps * 1e9);
+}
+
 /* Messages between pipeline ranks do not add to the clock: the simulation decides when they arrive. */
 static Token message(Comm *c, int64_t n, Dtype type, int peer)
 {
@@ -80,25 +91,30 @@ static Token message(Comm *c, int64_t n, Dtype type, int peer)
     double link = m->link_gbps * 1e9, S = bytes_of(n, type), part = S / k->scatter;
     c->ops++;
     c->bytes += comm_payload(c, COMM_SEND, n, type, peer);
-    k->message = here ? latency(k, 1) + part / (m->message_gbps * 1e9)
-                      : m->network_latency_us * 1e-6 + part / (m->network_gbps * 1e9);
+    k->message = message_time(k, here, part);
     if (k->scatter > 1)        /* the tensor group gathers the parts */
         k->message += (S - part) / link + latency(k, k->scatter - 1);
     k->comm[t->axis] += k->message;
     return 0;
 }
 
+/* In a ring of the context group all ranks send and receive at the same time, and the slowest link
+ * decides for all of them: what this rank receives arrives when its own message does. */
 static Token timed(Comm *c, Operation o)
 {
     int whole = o.kind == COMM_ALL_REDUCE || o.kind == COMM_BROADCAST;         /* n is of the whole group */
-    double bytes = bytes_of(o.n, o.type) * (whole ? 1 : c->size), passes = o.kind == COMM_ALL_REDUCE ? 2 : 1;
+    double bytes = bytes_of(o.n, o.type) * (whole ? 1 : c->size);
+    int passes = o.kind == COMM_ALL_REDUCE ? 2 : 1;
+    Timed *t = c->impl;
+    if (o.kind == COMM_SEND && t->axis == AXIS_CP)
+        return start(c, o.kind, o.n, o.type, message_time(t->k, t->nodes == 1, bytes_of(o.n, o.type)));
     if (o.kind == COMM_SEND)
         return message(c, o.n, o.type, o.root);
     if (o.kind != COMM_RECV)
-        return start(c, o.kind, o.n, o.type, collective(c->impl, c, bytes, passes));
+        return start(c, o.kind, o.n, o.type, collective(t, c, o.kind, bytes, passes));
     BUG_ON(o.root == c->rank);
     c->ops++;
-    return 0;
+    return t->axis == AXIS_CP ? ticket_of(t->free) : 0;
 }
 
 static void timed_barrier(Comm *c) { (void)c; }

@@ -264,6 +264,9 @@ void step_train(Run *r, const Lists *l);
 /* Runs one evaluation. share_rows: as model_begin's. */
 void step_forward(Run *r, const Schedule *s, int64_t B, int64_t S, int share_rows);
 
+/* What this rank has sent so far on each axis; groups within an axis count towards it. */
+void run_traffic(const Grid *g, Traffic t[AXES]);
+
 /* FLOPs of a token's forward and backward: 6 for each weight of a matrix product (output layer included)
  * and 12 L A D S for attention, causal mask or not, as Megatron-LM and PaLM count (Chowdhery et al.
  * 2022, arXiv:2204.02311, app. B). */

@@ -139,8 +139,7 @@ void run_layout_give(Run *r)
     r->checkpoint.pieces = NULL;
 }
 
-/* What this rank has sent so far on each axis; groups within an axis count towards it. */
-static void traffic(const Grid *g, Traffic t[AXES])
+void run_traffic(const Grid *g, Traffic t[AXES])
 {
     const struct { int axis; const Comm *comm; } more[] = {
         {AXIS_TP, &g->kv}, {AXIS_CP, &g->context_heads}, {AXIS_CP, &g->context_ring},
@@ -159,7 +158,8 @@ static void traffic(const Grid *g, Traffic t[AXES])
 static int64_t workspace(const Run *r)
 {
     const Grid *g = &r->grid;
-    const Comm *large[] = {&g->axis[AXIS_TP],      &g->axis[AXIS_PP],      &g->kv,
+    const Comm *large[] = {&g->axis[AXIS_TP],      &g->axis[AXIS_CP],      &g->axis[AXIS_PP],
+                           &g->kv,                 &g->context_heads,      &g->context_ring,
                            &g->data,               &g->shard,              &g->copies,
                            &g->embedding,          &g->expert[EXPERT_EP],  &g->expert[EXPERT_TP],
                            &g->expert[EXPERT_DATA]};
@@ -185,12 +185,12 @@ static void rehearse(Run *r, const Rehearsal *over)
     const Config *c = r->cfg;
     for (int i = 0; i < c->batch_steps; i++) {
         Traffic before[AXES];
-        traffic(&r->grid, before);
+        run_traffic(&r->grid, before);
         if (r->use != RUN_FORWARD && over->step && i == c->batch_steps - 1)
             over->step(over->ctx, r, &r->plan.lists[i]);
         else if (r->use != RUN_FORWARD)
             run_rehearse_step(r, &r->plan.lists[i]);
-        traffic(&r->grid, r->plan.traffic);
+        run_traffic(&r->grid, r->plan.traffic);
         for (int a = 0; a < AXES; a++)
             r->plan.traffic[a] =
                 (Traffic){r->plan.traffic[a].ops - before[a].ops, r->plan.traffic[a].bytes - before[a].bytes};
