@@ -6,6 +6,7 @@
 #include "plan_times.h"
 #include "run_costs.h"
 #include "start.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +28,8 @@ typedef struct {
     StepLists lists;
     PipeShape shape;               /* pipeline of a step in the last segment of batch sizes */
     Simulation sim;
-    double flops;
+    double flops;                  /* of the model in a step, as MFU counts them */
+    double *rank_flops;            /* [p * cp] of a rank of each pipeline rank and context rank */
     int *first;                    /* [p] lowest rank of each pipeline rank */
     const Machine *machine;        /* machine of the prediction; NULL: no prediction */
     Prediction will;
@@ -42,7 +44,7 @@ static void ask_ranks(Plan *p)
     p->memory = xcalloc((size_t)c->world, sizeof *p->memory);
     p->first = xcalloc((size_t)stages, sizeof *p->first);
     for (int rank = 0; rank < c->world; rank++) {
-        int stage = run_stage(c, rank);
+        int stage = run_index(c, rank, AXIS_PP);
         if (known[stage] && !c->async_save) {
             p->memory[rank] = p->memory[known[stage] - 1];
             continue;
@@ -66,6 +68,21 @@ static void ask_ranks(Plan *p)
     free(known);
 }
 
+/* Fills p->rank_flops. Context ranks of one pipeline rank see equally many pairs of a query and a key only
+ * where their chunks are balanced, so each of them is asked. */
+static void ask_flops(Plan *p)
+{
+    const Config *c = p->cfg;
+    int cp = (int)c->context_parallel_size, n = p->placement.p * cp;
+    p->rank_flops = xcalloc((size_t)n, sizeof *p->rank_flops);
+    for (int rank = 0; rank < c->world; rank++) {
+        double *at =
+            &p->rank_flops[run_index(c, rank, AXIS_PP) * cp + run_index(c, rank, AXIS_CP)];
+        if (!*at)
+            *at = run_flops(c, rank, &p->lists);
+    }
+}
+
 static void plan_open(Plan *p, const Config *c, const Machine *machine)
 {
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
@@ -79,6 +96,7 @@ static void plan_open(Plan *p, const Config *c, const Machine *machine)
         memcpy(p->most, p->will.most, sizeof p->most);
     }
     ask_ranks(p);
+    ask_flops(p);
     simulate(&p->lists.train[p->lists.n - 1], &p->sim, 0);
 }
 
@@ -89,14 +107,23 @@ static void plan_close(Plan *p)
     placement_close(&p->placement);
     prediction_close(&p->will);
     free(p->memory);
+    free(p->rank_flops);
     free(p->first);
+}
+
+static double flops_of(const Plan *p, int rank)
+{
+    const Config *c = p->cfg;
+    return p->rank_flops[run_index(c, rank, AXIS_PP) * c->context_parallel_size +
+                         run_index(c, rank, AXIS_CP)];
 }
 
 static json_t *as_json(const Plan *p)
 {
     const Config *c = p->cfg;
-    json_t *memory = json_array(), *messages = json_object(), *stages = json_array();
+    json_t *memory = json_array(), *messages = json_object(), *stages = json_array(), *flops = json_array();
     for (int rank = 0; rank < c->world; rank++) {
+        json_array_append_new(flops, json_number(flops_of(p, rank)));
         json_t *m = json_pack("{s:i}", "rank", rank);
         for (int i = 0; i < CATEGORIES; i++)
             json_object_set_new(m, categories[i].name, json_integer(bytes_of(&p->memory[rank], i)));
@@ -113,12 +140,12 @@ static json_t *as_json(const Plan *p)
                             json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
                                       (json_int_t)p->most[a].bytes));
     json_t *step = p->machine ? json_number(1e3 * p->will.step) : json_null();
-    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:o s:o s:o s:I s:i s:o}", "world", c->world, "layout",
+    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:o s:o s:o s:o s:I s:i s:o}", "world", c->world, "layout",
                      start_layout(c), "schedule", schedule_name(p->shape.kind), "microbatches", p->shape.m,
                      "stages", stages, "memory", memory, "messages", messages, "flops_per_step",
-                     json_number(p->flops), "bubble", json_number(p->machine ? p->will.bubble : p->sim.rate),
-                     "step_ms", step, "num_parameters", (json_int_t)params_count(c), "fp8_recast_layers",
-                     p->will.fp8_recast, "schedule_costs",
+                     json_number(p->flops), "flops_per_rank", flops, "bubble",
+                     json_number(p->machine ? p->will.bubble : p->sim.rate), "step_ms", step,
+                     "num_parameters", (json_int_t)params_count(c), "fp8_recast_layers", p->will.fp8_recast, "schedule_costs",
                      run_costs_json(&p->shape, p->shape.cost[0] ? "flops" : "equal"));
 }
 
@@ -152,6 +179,24 @@ static void print_memory(const Plan *p)
         printf("fp8        %s\n", fp8);
 }
 
+static void print_flops(const Plan *p)
+{
+    int cp = (int)p->cfg->context_parallel_size;
+    double apart = 0;
+    printf("arithmetic of a rank of each pipeline stage, recomputation included:");
+    for (int s = 0; s < p->placement.p; s++) {
+        const double *x = p->rank_flops + s * cp;
+        double most = x[0], least = x[0];
+        for (int i = 1; i < cp; i++)
+            most = fmax(most, x[i]), least = fmin(least, x[i]);
+        apart = fmax(apart, most / least - 1);
+        printf(" %.4g", most / 1e12);
+    }
+    printf(" TFLOP a step\n");
+    if (cp > 1)
+        printf("           context ranks apart by %.2f %%\n", 100 * apart);
+}
+
 static void print(const Plan *p)
 {
     const Config *c = p->cfg;
@@ -176,6 +221,7 @@ static void print(const Plan *p)
         run_costs_print(stdout, &p->shape);
         printf("\n");
     }
+    print_flops(p);
     print_memory(p);
     printf("messages   of a rank and step, on the rank with most\n");
     for (int a = 0; a < AXES; a++)

@@ -75,7 +75,7 @@ static void view_open(View *v, const Config *c, int spans)
     v->rank = xcalloc((size_t)v->shape.p, sizeof *v->rank);
     int *units = xcalloc((size_t)v->shape.v, sizeof *units);
     for (int rank = 0; rank < c->world; rank++) {
-        int stage = run_stage(c, rank);
+        int stage = run_index(c, rank, AXIS_PP);
         if (v->rank[stage].list)
             continue;
         Expand e = run_expand(c, rank, units);

@@ -259,7 +259,7 @@ static const ScheduleSet *training(const StepLists *l) { return &l->train[l->n -
 static int world_rank(const Config *c, int s)
 {
     int rank = 0;
-    while (run_stage(c, rank) != s)
+    while (run_index(c, rank, AXIS_PP) != s)
         rank++;
     return rank;
 }

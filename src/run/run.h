@@ -205,8 +205,8 @@ void run_shape_close(PipeShape *s);
 /* How the lists of `rank` are expanded.
  *   units  out  [chunks of the rank]  room for the Expand's numbers; must live as long as the Expand */
 Expand run_expand(const Config *cfg, int rank, int *units);
-/* The pipeline rank of `rank`. */
-int run_stage(const Config *cfg, int rank);
+/* The place of world rank `rank` on an axis. */
+int run_index(const Config *cfg, int rank, Axis axis);
 
 /* Loads the checkpoint at `path`: the weights, and for RUN_TRAIN the whole state unless the checkpoint
  * or `finetune` says weights only. Checks which keys of the configuration have changed since, and that

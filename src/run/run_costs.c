@@ -1,4 +1,4 @@
-/* run_costs -- costs of F, D and W of each stage for zb-auto, counted in FLOPs */
+/* run_costs -- FLOPs of a rank's step; costs of F, D and W of each stage for zb-auto */
 #include "run_costs.h"
 #include "cost.h"
 #include "json_number.h"
@@ -14,6 +14,7 @@ typedef struct {
 } Count;
 
 static void add_flops(void *count, const Cost *c) { ((Count *)count)->flops += c->flops / c->rate; }
+static void add_whole_flops(void *count, const Cost *c) { ((Count *)count)->flops += c->flops; }
 
 static void act(void *run, const Instr *i)
 {
@@ -49,7 +50,7 @@ static void count_stage(Count *k, const Config *cfg, int s)
     one.data_parallel_sharding_strategy = DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD;
     one.batch_steps = 1;
     one.batch_step = &(BatchStep){0, cfg->micro_batch_size * cfg->data_parallel_size};
-    while (run_stage(&one, rank) != s)
+    while (run_index(&one, rank, AXIS_PP) != s)
         rank++;
     run_plan_over(&r, &one, RUN_GRADIENT, 0, rank,
                   &(Rehearsal){.dev = &k->dev, .step = count_step, .ctx = k});
@@ -78,6 +79,44 @@ void run_costs(PipeShape *shape, const Config *cfg, const Placement *pl)
         sum += cost[i];
     for (int i = 0; i < 3 * pl->n; i++)
         cost[i] *= 3 * pl->n / sum;
+}
+
+/* ---- a whole step ---- */
+
+/* Of the first microbatch; the others cost the same. */
+static void act_once(void *run, const Instr *i)
+{
+    Run *r = run;
+    Count *k = cost_ctx(r->model.dev);
+    if (!i->mb && !r->model.now.evaluating && k->act[i->op])
+        k->act[i->op](run, i);
+}
+
+static void count_once(void *count, Run *r, const Lists *l)
+{
+    Count *k = count;
+    for (int i = 0; i < INSTR_KINDS; i++) {
+        k->act[i] = i <= I_W || instr_info[i].message ? r->stage.act[i] : NULL;
+        r->stage.act[i] = act_once;
+    }
+    run_rehearse_step(r, l);
+}
+
+double run_flops(const Config *cfg, int rank, const StepLists *lists)
+{
+    Config one = *cfg;
+    Count k = {.sink = {add_whole_flops, &k}};
+    int last = lists->n - 1;
+    StepLists own = {1, lists->shape, &lists->train[last], &lists->forward[last]};
+    Run r;
+    one.data_parallel_sharding_strategy = DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD;
+    one.batch_steps = 1;
+    one.batch_step = &cfg->batch_step[last];
+    cost_open(&k.dev, cfg->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32, &k.sink);
+    run_plan_over(&r, &one, RUN_GRADIENT, 0, rank,
+                  &(Rehearsal){.dev = &k.dev, .step = count_once, .ctx = &k, .lists = &own});
+    run_plan_close(&r);
+    return k.flops * lists->shape.m;
 }
 
 /* ---- in words ---- */

@@ -1,4 +1,5 @@
-/* run_costs -- relative costs of F, D and W of the stages, for a schedule that is searched (zb-auto).
+/* run_costs -- FLOPs of a rank, and relative costs of F, D and W of the stages, for a schedule that is
+ * searched (zb-auto).
  *
  * Nothing is measured: every stage runs over a device that counts the FLOPs of matrix products and
  * attention, recomputed ones and this rank's share of the tensor group included. So all ranks have the
@@ -13,6 +14,11 @@
 /* Sets shape->cost for every virtual stage of pl, on the heap. The unit is a third of a stage's mean
  * work: all costs are 1 where all times are equal. Not collective. */
 void run_costs(PipeShape *shape, const Config *cfg, const Placement *pl);
+
+/* FLOPs of matrix products and attention in one rank's step of the last segment of batch sizes: recomputed
+ * ones too, in attention only pairs that the mask lets through, documents apart. Not collective.
+ *   lists  in  of cfg */
+double run_flops(const Config *cfg, int rank, const StepLists *lists);
 
 /* Says which costs a replay of this shape assumes: "where ...". */
 const char *run_costs_phrase(const PipeShape *shape);

@@ -20,10 +20,10 @@ GridSpec run_spec(const Config *c)
     return s;
 }
 
-int run_stage(const Config *cfg, int rank)
+int run_index(const Config *cfg, int rank, Axis axis)
 {
     GridSpec spec = run_spec(cfg);
-    return grid_index(&spec, rank, AXIS_PP);
+    return grid_index(&spec, rank, axis);
 }
 
 static void most(int slots[SLOT_KINDS], const Schedule *s)

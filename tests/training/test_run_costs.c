@@ -1,5 +1,5 @@
 /* test_run_costs -- costs of a searched schedule: FLOPs against arithmetic by hand, and better lists
- * with them */
+ * with them; FLOPs of the ranks that share a sequence beside each other */
 #include "predict.h"
 #include "run_costs.h"
 #include "test.h"
@@ -121,6 +121,47 @@ static void check_lists(const Case *c)
     placement_close(&pl);
 }
 
+/* ---- context parallelism ---- */
+
+static double flops_of(const Config *c, int rank)
+{
+    Placement pl;
+    StepLists lists;
+    placement_open(&pl, c);
+    step_lists_open(&lists, c, &pl);
+    double x = run_flops(c, rank, &lists);
+    step_lists_close(&lists);
+    placement_close(&pl);
+    return x;
+}
+
+/* The ranks that share a sequence have equally many FLOPs under a causal mask, and together those of one
+ * rank. With a window the first positions see less than the others, and the rank that has them. */
+static void check_balance(int cp, const char *kind, int window)
+{
+    FILE *f = fopen(path, "w");
+    fprintf(f, "model: {num_layers: 2, hidden_size: 64, num_attention_heads: 8, seq_length: 768, vocab_size: "
+            "256, window_size: %d}\ndata: {tokenizer_type: none}\ntrain: {micro_batch_size: 2, "
+            "global_batch_size: 4}\nparallel: {cp_comm_type: [%s], context_parallel_size: %d",
+            window ? 100 : 0, kind, cp);
+    if (!strcmp(kind, "a2a+p2p"))
+        fprintf(f, ", hierarchical_context_parallel_sizes: [%d, 2]", cp / 2);
+    fprintf(f, "}\n");
+    fclose(f);
+    char *alone[] = {"context_parallel_size=1", "hierarchical_context_parallel_sizes=[]"};
+    double sum = 0, most = 0, least = HUGE_VAL, one = flops_of(config_load(path, 2, alone, 1, USE_MODEL), 0);
+    const Config *c = config_load(path, 0, NULL, cp, USE_MODEL);
+    for (int rank = 0; rank < cp; rank++) {
+        double x = flops_of(c, rank);
+        sum += x;
+        most = fmax(most, x);
+        least = fmin(least, x);
+    }
+    CHECK(window || most <= 1.01 * least, "%s over %d: ranks have %.6g to %.6g FLOPs", kind, cp, least, most);
+    CHECK(fabs(sum / one - 1) < 1e-12, "%s over %d: %.9g FLOPs together, one rank has %.9g", kind, cp, sum,
+          one);
+}
+
 int main(void)
 {
     static const Case cases[] = {
@@ -134,6 +175,12 @@ int main(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check(&cases[i], i >= 2);
     check_lists(&cases[0]);
+    static const char *const kinds[] = {"p2p", "allgather", "a2a", "a2a+p2p"};
+    for (int cp = 2; cp <= 8; cp *= 2)
+        for (int k = 0; k < 4; k++) {
+            check_balance(cp, kinds[k], 0);
+            check_balance(cp, kinds[k], 1);
+        }
     unlink(path);
     return test_end();
 }
