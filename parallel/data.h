@@ -69,7 +69,7 @@ typedef struct {
 typedef struct { int first, count, also; } Unit;
 
 /* An array over the flat space, or over this rank's shards of it. Flat elements [0, resident) lie at p, the
- * others at `offloaded`; `resident` is the start of a bucket. p NULL: the array is counted only, or absent. */
+ * others at `offloaded`; `resident` is the start of a bucket. p NULL: the array is counted, or absent. */
 typedef struct {
     char *p, *offloaded;
     int64_t resident;

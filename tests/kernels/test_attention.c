@@ -259,7 +259,8 @@ static void check_case(Device *d, const Case *c, Dtype type)
         double e = differ(got[i], want[i]), limit = tolerance(i == 1 ? d->real : type);
         CHECK(e <= limit, "%s %s %s: %g; B%ld S%ld of %ld pos0 %ld A%d K%d D%d window %ld docs %d "
               "drop %g pieces %d", d->isa, dtype_name(type), names[i], e, (long)c->batch, (long)c->seq_q,
-              (long)c->seq_k, (long)c->pos0, c->heads, c->kv, c->dim, (long)c->window, c->docs, c->dropout, c->pieces);
+              (long)c->seq_k, (long)c->pos0, c->heads, c->kv, c->dim, (long)c->window, c->docs, c->dropout,
+              c->pieces);
     }
     CHECK(untouched(x.o) && untouched(x.lse), "wrote past the columns");
     int64_t a = (int64_t)c->heads * c->dim, kv = 2 * (int64_t)c->kv * c->dim;
