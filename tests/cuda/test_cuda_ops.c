@@ -347,6 +347,34 @@ static void case_route(Bench *b)
     b->d->route_bwd(b->d, dlogits, dweight, logits, choice, push, &r);
 }
 
+/* Ops on the rows of an expert that has no token write nothing. */
+static void case_none(Bench *b)
+{
+    int64_t in = draw_cols(b, 40), n = draw_cols(b, 40), r = draw(b, 0, 1) * 4;
+    ActKind kind = (ActKind)draw(b, 0, 5);
+    Mat x = mat_rows(output(b, 4, in, b->storage), r, 0), y = mat_rows(output(b, 4, n, b->storage), r, 0);
+    Mat h = mat_rows(output(b, 4, act_width(kind, n), b->storage), r, 0);
+    Mat w = input(b, n, in, b->storage, 1), wh = input(b, h.cols, in, b->storage, 1), none = {0};
+    Mat bias = storage_input_or_none(b, 1, n, 1), w2 = input(b, in, n, b->storage, 1);
+    Mat dw = changed(b, n, in, F32, 1), db = draw(b, 0, 1) ? changed(b, 1, n, F32, 1) : none;
+    Mat real = mat(NULL, 0, 1, dw.type);
+    b->d->linear(b->d, y, x, w, bias);
+    b->d->matmul(b->d, x, y, 0, w, 0, (int)draw(b, 0, 1));
+    b->d->linear_bwd_w(b->d, dw, db, y, x);
+    b->d->act_fwd(b->d, y, h, kind);
+    b->d->act_bwd(b->d, h, y, h, kind);
+    b->d->linear_act_fwd(b->d, y, h, x, wh, none, kind);
+    b->d->linear_act_bwd_x(b->d, h, y, x, w2, h, kind);
+    b->d->gather_rows(b->d, y, y, NULL);
+    b->d->sum_rows(b->d, y, y, NULL, 2);
+    b->d->scale_rows(b->d, y, y, real);
+    b->d->row_dots(b->d, real, y, y);
+    Mat logits = mat(NULL, 0, 3, real.type);
+    Routing rule = {.topk = 1, .scale = 1};
+    b->d->route_fwd(b->d, NULL, real, logits, logits, none, &rule);
+    b->d->route_bwd(b->d, logits, real, logits, NULL, none, &rule);
+}
+
 static void case_xent(Bench *b)
 {
     int64_t rows = draw_size(b, 40), cols = draw_cols(b, 5100), valid = draw(b, 1, cols), v0 = draw(b, 0, 9);
@@ -539,6 +567,7 @@ static const struct { const char *ops; void (*fn)(Bench *b);
     {"dropout_fwd dropout_bwd", case_dropout},
     {"gather_rows sum_rows scale_rows row_dots", case_rows},
     {"route_fwd route_bwd", case_route},
+    {"(no rows)", case_none},
     {"xent_stats xent_combine xent_grad", case_xent},
     {"xent", case_xent_whole},
     {"sum carry", case_sums},

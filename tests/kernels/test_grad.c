@@ -153,6 +153,55 @@ static void xent_bwd(Device *d, const Case *c, Mat *dx, Mat dy, Mat *x)
                      all_rows, at, h ? halves[1] - 1 : halves[0], *(double *)dy.p);
 }
 
+/* Routing: the output is the weights, then the sums of scores over each row of push, then the z-loss.
+ * c->kind: index of `routings`. c->flag: with a bias, which changes choices alone. The rows are rows 2..7 of
+ * the microbatch. */
+enum { WEIGHTS = T * 4, PUSHES = 3 };
+static const Routing routings[] = {
+    {.topk = 2, .scale = 1.5, .z = 1, .row0 = 2, .each = 3},
+    {.topk = 2, .pre_softmax = 1, .scale = 1.5, .z = 1, .row0 = 2, .each = 3},
+    {.topk = 2, .sigmoid = 1, .scale = 1.5, .z = 1, .row0 = 2, .each = 3},
+    {.topk = 1, .scale = 2, .row0 = 2, .each = 3},
+    {.topk = 1, .pre_softmax = 1, .scale = 2, .row0 = 2, .each = 3},
+    {.topk = 1, .sigmoid = 1, .scale = 2, .row0 = 2, .each = 3},
+    {.topk = 4, .scale = 1, .groups = 4, .group_topk = 2, .row0 = 2, .each = 3},
+    {.topk = 4, .pre_softmax = 1, .scale = 1, .groups = 4, .group_topk = 2, .row0 = 2, .each = 3},
+    {.topk = 4, .sigmoid = 1, .scale = 1, .groups = 3, .group_topk = 1, .row0 = 2, .each = 3},
+};
+static int32_t choice[WEIGHTS];
+static void route(Device *d, const Case *c, Mat weight, Mat scores, Mat *x)
+{
+    Mat bias = mat(scratch[0], 1, x[0].cols, F64);
+    for (int64_t e = 0; e < bias.cols; e++)
+        scratch[0][e] = 0.3 * normal(30, e);
+    d->route_fwd(d, choice, weight, scores, x[0], c->flag ? bias : (Mat){0}, &routings[c->kind]);
+}
+static void route_fwd(Device *d, const Case *c, Mat y, Mat *x)
+{
+    const Routing *r = &routings[c->kind];
+    int64_t n = x[0].cols;
+    double *sums = (double *)y.p + T * r->topk, *z = sums + PUSHES * n;
+    route(d, c, mat(y.p, T, r->topk, F64), mat(scratch[1], T, n, F64), x);
+    memset(sums, 0, (size_t)(PUSHES * n + 1) * sizeof *sums);
+    for (int64_t i = 0; i < T; i++) {
+        double sum = 0;
+        for (int64_t e = 0; e < n; e++) {
+            sums[(r->row0 + i) / r->each * n + e] += scratch[1][i * n + e];
+            sum += exp(((double *)x[0].p)[i * n + e]);
+        }
+        *z += r->z * log(sum) * log(sum);
+    }
+}
+static void route_bwd(Device *d, const Case *c, Mat *dx, Mat dy, Mat *x)
+{
+    Routing r = routings[c->kind];
+    int64_t n = x[0].cols;
+    double *push = (double *)dy.p + T * r.topk;
+    route(d, c, mat(scratch[2], T, r.topk, F64), mat(scratch[1], T, n, F64), x);
+    r.z *= push[PUSHES * n];
+    d->route_bwd(d, dx[0], mat(dy.p, T, r.topk, F64), x[0], choice, mat(push, PUSHES, n, F64), &r);
+}
+
 static void bias_fwd(Device *d, const Case *c, Mat y, Mat *x)
 {
     (void)d;
@@ -169,6 +218,8 @@ static void bias_bwd(Device *d, const Case *c, Mat *dx, Mat dy, Mat *x)
     {"norm", {{T, cols, 0}, {1, cols / groups, 1}, {bias, cols / groups, 1}}, T * cols, norm_fwd, norm_bwd,  \
      kind, groups, res}
 #define ACT(kind, wide) {"act", {{T, wide * 37, 0}}, T * 37, act_fwd, act_bwd, kind, 0, 0}
+#define ROUTE(kind, experts, topk, bias)                                                                     \
+    {"route", {{T, experts, 0}}, T * topk + PUSHES * experts + 1, route_fwd, route_bwd, kind, 0, bias}
 
 static const Case cases[] = {
     NORM(NORM_LAYER, 1, 37, 1, 0), NORM(NORM_RMS, 1, 37, 0, 0), NORM(NORM_LAYER, 3, 33, 1, 1),
@@ -181,6 +232,10 @@ static const Case cases[] = {
     {"embed slice", {{8, 21, 1}, {0, 21, 0}}, T * 21, embed_fwd, embed_bwd, 5, 0, 0},
     {"dropout", {{T, 41, 0}, {T, 41, 0}}, T * 41, dropout_fwd, dropout_bwd, 0, 0, 0},
     {"xent", {{T, 16, 0}}, 1, xent_fwd, xent_bwd, 0, 0, 0},
+    ROUTE(0, 12, 2, 0), ROUTE(1, 12, 2, 0), ROUTE(2, 12, 2, 0), ROUTE(0, 12, 2, 1), ROUTE(1, 12, 2, 1),
+    ROUTE(2, 12, 2, 1), ROUTE(0, 2, 2, 0), ROUTE(1, 2, 2, 0), ROUTE(2, 2, 2, 0), ROUTE(3, 12, 1, 0),
+    ROUTE(4, 12, 1, 0), ROUTE(5, 12, 1, 1), ROUTE(5, 1, 1, 0), ROUTE(6, 12, 4, 0), ROUTE(7, 12, 4, 1),
+    ROUTE(8, 12, 4, 1),
     {"bias", {{1, 45, 1}}, T * 45, bias_fwd, bias_bwd, 0, 0, 0},
 };
 
