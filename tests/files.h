@@ -25,7 +25,7 @@ static void put_file(const char *path, const void *p, size_t n)
     }
 }
 
-static char *get_file(const char *path, size_t *n)
+static inline char *get_file(const char *path, size_t *n)
 {
     FILE *f = fopen(path, "rb");
     char *p = xcalloc(1, 1 << 20);
@@ -39,7 +39,7 @@ static char said[8192];   /* what the child wrote to standard error */
 
 /* Runs fn(arg) in a child process. Returns 1 when the child ended with exit code `code`. A code other
  * than 0 also takes one error line that holds `part` and "; change: ". */
-static int child(void (*fn)(void *), void *arg, int code, const char *part)
+static inline int child(void (*fn)(void *), void *arg, int code, const char *part)
 {
     char *path = in_work("stderr");
     fflush(stdout);
