@@ -50,7 +50,8 @@ static void save(Run *r)
 
 static const char *const rules[] = {"optimizer=adam", "optimizer=sgd", "optimizer=lamb"};
 
-static void layout_of(Layout *l, int n, uint64_t key)
+/* Draws a layout of n ranks; family: of its model, or FAMILIES for any. */
+static void layout_of(Layout *l, int n, int family, uint64_t key)
 {
     static const int sizes[] = {1, 2, 4, 8};
     do {
@@ -59,6 +60,7 @@ static void layout_of(Layout *l, int n, uint64_t key)
         l->is[PP] = sizes[pick(key, 101, 4)];
         l->is[CP] = sizes[pick(key, 102, 4)];
         l->is[DP] = n / (l->is[TP] * l->is[PP] * l->is[CP]);
+        l->is[FAMILY] = family < FAMILIES ? family : l->is[FAMILY];
     } while (layout_world(l) != n || !layout_normal(l));
 }
 
@@ -93,7 +95,7 @@ static void save_all(const char *folder, int count)
         char dir[600], path[640];
         Record rec = {0};
         Result res = {0};
-        layout_of(&rec.layout, world, (uint64_t)(1000 * world + 100 * k));
+        layout_of(&rec.layout, world, FAMILIES, (uint64_t)(1000 * world + 100 * k));
         snprintf(dir, sizeof dir, "%s/%d-%d", folder, world, k);
         snprintf(path, sizeof path, "%s.record", dir);
         r = (Run){0};
@@ -110,6 +112,8 @@ static void save_all(const char *folder, int count)
         layouts++;
     }
 }
+
+static int contexts;                   /* number of loads under another number of context ranks */
 
 /* Loads `dir` in another layout: the state is the record's, and so is the loss of the third step. to:
  * run directory for a second save; NULL: none. */
@@ -135,6 +139,7 @@ static void load_one(const char *dir, const Layout *l, int k, const Record *rec,
               "%s: third step %.17g, was %.17g\n#   %s", dir, res.loss[0], rec->loss, current);
     run_close(&r);
     layouts++;
+    contexts += l->is[CP] != rec->layout.is[CP];
 }
 
 enum { WORLDS = 4, MOST = 64 };
@@ -152,8 +157,7 @@ static void load_all(const char *folder, const char *tag)
             snprintf(to, sizeof to, "%s-%s", dir, tag);
             if (!record(path, &rec, "r"))
                 continue;
-            layout_of(&l, world, (uint64_t)(7777 * world + 13 * worlds[w] + k));
-            l.is[FAMILY] = rec.layout.is[FAMILY];
+            layout_of(&l, world, rec.layout.is[FAMILY], (uint64_t)(7777 * world + 13 * worlds[w] + k));
             load_one(dir, &l, k, &rec, to);
         }
 }
@@ -182,5 +186,7 @@ int main(int argc, char **argv)
     else if (argc == 4 && !strcmp(argv[1], "back"))
         load_back(argv[2], argv[3]);
     CHECK(layouts > 0, "nothing to do");
+    if (rank == 0 && contexts)
+        printf("# %d loads under another context_parallel_size\n", contexts);
     return layouts_close(start);
 }
