@@ -110,12 +110,14 @@ static void see_logits(void *dump, Model *m, int part, const char *where, Mat x)
     (void)part;
     if (strcmp(where, "logits") || !x.cols)      /* a rank may have nothing but padding */
         return;
+    Positions own = context_own(&m->now.context);
     int64_t size = (int64_t)dtype_size(m->dim.real), V = m->cfg->vocab_size;
     int64_t *sample = xcalloc((size_t)m->now.B, sizeof *sample);
     char *line = xcalloc((size_t)x.cols, (size_t)size);
     m->dev->get(m->dev, sample, m->watch.batch->sample, (size_t)m->now.B * sizeof *sample);
     for (int64_t r = 0; r < x.rows; r++) {
-        int64_t row = mapped_row(m->watch.rows, r), at = sample[row / m->now.S] * m->now.S + row % m->now.S;
+        int64_t row = mapped_row(m->watch.rows, r);
+        int64_t at = sample[row / own.stride] * m->now.context.positions + positions_at(&own, row % own.stride);
         m->dev->get(m->dev, line, mat_at(x, r, 0), (size_t)(x.cols * size));
         put(dump, LOGITS, (at * V + m->dim.vocab0) * size, line, x.cols * size);
     }

@@ -171,7 +171,7 @@ void step_forward(Run *r, const Schedule *s, int64_t B, int64_t S, int share_row
     m->now.evaluating = 0;
 }
 
-/* Positions the training list over the next batch. read_wait(r->step.ticket) then gives the verdict. */
+/* Runs the training list over the next batch. read_wait(r->step.ticket) then gives the verdict. */
 static void launch(Run *r)
 {
     int64_t batch = config_batch_at(r->cfg, r->progress.consumed_samples);

@@ -17,7 +17,7 @@ for n in $loads; do reshard "$n" load "$work/tensors" "$n"; done
 for n in $saves; do for tag in $loads; do reshard "$n" back "$work/tensors" "$tag"; done; done
 rm -rf "$work/tensors"
 
-# ---- a run that is stopped and resumed three times
+# ---- a run that is stopped and resumed four times
 "$train" tokenize src -o "$work/corpus" > /dev/null 2>&1 || bad "tokenize"
 tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 model.attention_dropout=0.1 \
     train.global_batch_size=8 train.train_iters=8 train.eval_iters=2 train.eval_interval=100 \
@@ -31,11 +31,17 @@ tp2pp2='tensor_model_parallel_size=2 pipeline_model_parallel_size=2 pipeline_sch
 dp2='data_parallel_sharding_strategy=optim_grads_params'
 mix='tensor_model_parallel_size=2 sequence_parallel=true pipeline_model_parallel_size=2 pipeline_schedule=interleaved
      num_virtual_stages_per_pipeline_rank=2 data_parallel_sharding_strategy=optim overlap_grad_reduce=true'
+cp4='context_parallel_size=4 cp_comm_type=[p2p,allgather,a2a,a2a+p2p] hierarchical_context_parallel_sizes=[2,2]'
+cp2='context_parallel_size=2 cp_comm_type=a2a tensor_model_parallel_size=2 sequence_parallel=true
+     pipeline_model_parallel_size=2 pipeline_schedule=zb-h1'
 # shellcheck disable=SC2086
 {
     run 1 0 "$work/tiny.yaml" save="$work/whole"
-    run 4 75 "$work/tiny.yaml" save="$work/parts" exit_interval=3 $tp2pp2 async_save=true
-    run 2 75 "$work/tiny.yaml" save="$work/parts" exit_interval=5 $dp2 load=latest
+    run 4 75 "$work/tiny.yaml" save="$work/parts" exit_interval=2 $cp4
+    run 2 75 "$work/tiny.yaml" save="$work/parts" exit_interval=3 $dp2 load=latest
+    grep -i context "$work/log" && bad "a checkpoint has a trace of its context ranks"
+    run 8 75 "$work/tiny.yaml" save="$work/parts" exit_interval=5 $cp2 load=latest async_save=true
+    run 4 75 "$work/tiny.yaml" save="$work/parts" exit_interval=7 $tp2pp2 load=latest async_save=true
     run 8 0 "$work/tiny.yaml" save="$work/parts" $mix load=latest
 }
 steps() { # RUN_DIR: iteration, samples, loss, norm, rate of each step
@@ -50,13 +56,13 @@ paste "$work/a" "$work/b" | awk '
     apart($3, $8) > 1e-10 || apart($4, $9) > 1e-10 || $5 != $10 { print "other numbers: " $0; failed = 1 }
     END { exit failed || NR != 8 }' || bad "the run in pieces is not the run in one: $(cat "$work/b")"
 
-# ---- commands that load the checkpoint of 8 ranks, on one rank and in three layouts
+# ---- commands that load the checkpoint of 8 ranks, on one rank and in five layouts
 run 1 0 dump "$work/tiny.yaml" load="$work/parts" -o "$work/one.safetensors"
 "$train" eval "$work/tiny.yaml" load="$work/parts" --json cpu_isa="$ISA" > "$work/eval" || bad "eval"
 run 1 0 generate "$work/tiny.yaml" load="$work/parts" --prompt 'static int' --tokens 20 --temperature 0
 cp "$work/log" "$work/text"
 number() { sed -n 's/.*"valid_loss": \([^,]*\),.*/\1/p' "$1"; }
-for layout in "4 $tp2pp2" "2 $dp2" "8 $mix"; do
+for layout in "4 $tp2pp2" "2 $dp2" "8 $mix" "4 $cp4" "8 $cp2"; do
     # shellcheck disable=SC2086
     set -- $layout
     n=$1; shift
@@ -74,6 +80,10 @@ run 4 0 dump "$work/tiny.yaml" load="$work/again" -o "$work/4.safetensors" tenso
 "$BUILD/test_goldens" dump "$work/one.safetensors" "$work/4.safetensors" fp64 || bad "export and import"
 # the default layout of the config, verified by its own command
 # shellcheck disable=SC2086
-run 8 0 verify "$work/tiny.yaml" load="$work/parts" $mix
-run 4 0 verify "$work/tiny.yaml" $tp2pp2
+{
+    run 8 0 verify "$work/tiny.yaml" load="$work/parts" $mix
+    run 4 0 verify "$work/tiny.yaml" $tp2pp2
+    run 4 0 verify "$work/tiny.yaml" load="$work/parts" $cp4
+    run 8 0 verify "$work/tiny.yaml" $cp2
+}
 echo "other layouts agree"
