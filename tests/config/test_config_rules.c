@@ -71,6 +71,39 @@ static const struct { const char *args; int world; const char *says; int n;
     {"rank_order=tp-cp-ep-pp-dp", 1, NULL},
     {"cp_comm_type=[p2p, ring]", 1, "cp_comm_type: 'ring' is none of"},
     {"cp_comm_type=a2a+p2p", 1, NULL},
+    {"context_parallel_size=4|seq_length=20", 4,
+     "seq_length: 20 is not a multiple of 2 x context_parallel_size 4; nearest: 16 or 24"},
+    {"context_parallel_size=4|cp_comm_type=a2a", 4, NULL},
+    {"context_parallel_size=8|cp_comm_type=a2a", 8,
+     "cp_comm_type: a2a over 8 ranks shares out 4 query heads and 4 key/value heads of a tensor rank; groups "
+     "that fit: 4; or use p2p or allgather"},
+    {"context_parallel_size=4|cp_comm_type=a2a+p2p|hierarchical_context_parallel_sizes=[2,2]", 4, NULL},
+    {"context_parallel_size=4|cp_comm_type=a2a+p2p", 4,
+     "hierarchical_context_parallel_sizes: a2a+p2p needs two sizes, of an a2a group and the number of "
+     "groups, whose product is context_parallel_size 4; for example [2, 2]"},
+    {"context_parallel_size=4|cp_comm_type=a2a+p2p|hierarchical_context_parallel_sizes=[2,3]", 4,
+     "whose product is context_parallel_size 4; for example [2, 2]"},
+    {"context_parallel_size=4|cp_comm_type=a2a+p2p|hierarchical_context_parallel_sizes=[4]", 4,
+     "needs two sizes"},
+    {"context_parallel_size=4|cp_comm_type=a2a+p2p|hierarchical_context_parallel_sizes=[2,2,1]", 4,
+     "needs two sizes"},
+    {"context_parallel_size=8|cp_comm_type=a2a+p2p|hierarchical_context_parallel_sizes=[8,1]", 8,
+     "cp_comm_type: a2a+p2p over 8 ranks shares out 4 query heads"},
+    {"context_parallel_size=4|hierarchical_context_parallel_sizes=[2,2]", 4,
+     "sizes are for cp_comm_type a2a+p2p, which no layer has"},
+    {"context_parallel_size=2|cp_comm_type=[p2p,a2a,allgather,p2p]", 2, NULL},
+    {"context_parallel_size=2|cp_comm_type=[p2p,a2a]", 2,
+     "cp_comm_type: 2 kinds, but num_layers is 4; give one for all layers, or one for each"},
+    {"context_parallel_size=2|cp_comm_type=[]", 2, "cp_comm_type: 0 kinds, but num_layers is 4"},
+    {"context_parallel_size=64|cp_comm_type=allgather|seq_length=128", 64, NULL},
+    {"context_parallel_size=128|cp_comm_type=p2p|seq_length=256", 128, NULL},
+    {"context_parallel_size=128|cp_comm_type=allgather|seq_length=256", 128,
+     "cp_comm_type: a group that gathers or exchanges all positions has at most 64 ranks; use p2p, or "
+     "a2a+p2p with a smaller first size"},
+    {"context_parallel_size=128|cp_comm_type=a2a|seq_length=256|num_attention_heads=128|hidden_size=128", 128,
+     "has at most 64 ranks"},
+    {"context_parallel_size=256|cp_comm_type=a2a+p2p|hierarchical_context_parallel_sizes=[128,2]|"
+     "seq_length=512|num_attention_heads=128|hidden_size=128", 256, "has at most 64 ranks"},
     /* pipeline */
     {"pipeline_model_parallel_layout=Et*4L", 1, NULL},
     {"pipeline_model_parallel_layout=Et*3L", 1, NULL},
@@ -473,7 +506,37 @@ static void test_model(void)
             k = resolve(textf("seq_length=%d|context_parallel_size=%d", seq, n), n, USE_MODEL);
             CHECK(count(&k, "seq_length: ", "multiple of 2 x context", NULL) == (n > 1 && seq % (2 * n)),
                   "%d %d", seq, n);
+            try_nearest(&k, "multiple of 2 x context", textf("context_parallel_size=%d", n), "seq_length", n);
         }
+}
+
+/* Ranks that exchange positions for heads have equally many heads, and key/value heads. The sizes that a
+ * message names are legal. */
+static void test_heads_of_context(void)
+{
+    for (int heads = 1; heads <= 12; heads++)
+        for (int groups = 1; groups <= heads; groups++)
+            for (int cp = 2; cp <= 6 && heads % groups == 0; cp++)
+                for (int tp = 1; tp <= 3; tp++) {
+                    if (heads % tp || (groups % tp && tp % groups))
+                        continue;
+                    int own = groups < tp ? 1 : groups / tp, fits = heads / tp % cp == 0 && own % cp == 0;
+                    const char *args = textf("num_attention_heads=%d|num_query_groups=%d|kv_channels=8|"
+                                             "ffn_hidden_size=60|tensor_model_parallel_size=%d|"
+                                             "seq_length=120|context_parallel_size=%d",
+                                             heads, groups, tp, cp);
+                    Check k = resolve(textf("%s|cp_comm_type=a2a", args), tp * cp, USE_MODEL);
+                    CHECK(k.n == !fits, "%s: %s", args, listing(&k));
+                    int n[2] = {0}, named = 0;
+                    const char *at = k.n ? strstr(k.list[0].text, "groups that fit: ") : NULL;
+                    named = at ? sscanf(at, "groups that fit: %d or %d", &n[0], &n[1]) : 0;
+                    CHECK(named > 0 || fits, "%s: %s", args, listing(&k));
+                    for (int i = 0; i < named; i++)
+                        CHECK(heads / tp % n[i] == 0 && own % n[i] == 0, "%s: %s", args, listing(&k));
+                    k = resolve(textf("%s|cp_comm_type=a2a+p2p|hierarchical_context_parallel_sizes=[%d, 1]",
+                                      args, cp), tp * cp, USE_MODEL);
+                    CHECK(k.n == !fits, "%s: %s", args, listing(&k));
+                }
 }
 
 static void test_pipeline(void)
@@ -563,6 +626,7 @@ int main(void)
     test_derived();
     test_world();
     test_model();
+    test_heads_of_context();
     test_pipeline();
     test_batch();
     test_schedule();

@@ -31,7 +31,8 @@ tp2pp2='tensor_model_parallel_size=2 pipeline_model_parallel_size=2 pipeline_sch
 dp2='data_parallel_sharding_strategy=optim_grads_params'
 mix='tensor_model_parallel_size=2 sequence_parallel=true pipeline_model_parallel_size=2 pipeline_schedule=interleaved
      num_virtual_stages_per_pipeline_rank=2 data_parallel_sharding_strategy=optim overlap_grad_reduce=true'
-cp4='context_parallel_size=4 cp_comm_type=[p2p,allgather,a2a,a2a+p2p] hierarchical_context_parallel_sizes=[2,2]'
+cp4='context_parallel_size=4 cp_comm_type=[p2p,allgather,a2a,a2a+p2p]
+     hierarchical_context_parallel_sizes=[2,2]'
 cp2='context_parallel_size=2 cp_comm_type=a2a tensor_model_parallel_size=2 sequence_parallel=true
      pipeline_model_parallel_size=2 pipeline_schedule=zb-h1'
 # shellcheck disable=SC2086
