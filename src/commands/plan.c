@@ -145,8 +145,8 @@ static json_t *as_json(const Plan *p)
                      "stages", stages, "memory", memory, "messages", messages, "flops_per_step",
                      json_number(p->flops), "flops_per_rank", flops, "bubble",
                      json_number(p->machine ? p->will.bubble : p->sim.rate), "step_ms", step,
-                     "num_parameters", (json_int_t)params_count(c), "fp8_recast_layers", p->will.fp8_recast, "schedule_costs",
-                     run_costs_json(&p->shape, p->shape.cost[0] ? "flops" : "equal"));
+                     "num_parameters", (json_int_t)params_count(c), "fp8_recast_layers", p->will.fp8_recast,
+                     "schedule_costs", run_costs_json(&p->shape, p->shape.cost[0] ? "flops" : "equal"));
 }
 
 static void print_memory(const Plan *p)

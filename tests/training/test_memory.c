@@ -1,5 +1,5 @@
-/* test_memory -- each rank's memory against its plan, at every ZeRO stage: mpirun -n 4 (pipeline 2 x
- * data 2) */
+/* test_memory -- each rank's memory against its plan: mpirun -n 4. Every ZeRO stage on pipeline 2 x
+ * data 2; every kind of context parallelism, whose ranks divide the activations, too */
 #include "job.h"
 #include "run.h"
 #include "test.h"
@@ -17,35 +17,36 @@
 
 static const Batch *zeros(void *run, int mb)
 {
-    static int32_t tokens[128], position[128];
-    static float mask[128];
+    enum { MOST = 1024 };
+    static int32_t tokens[MOST], position[MOST];
+    static float mask[MOST];
     static int64_t sample[1];
-    (void)run;
+    const Run *r = run;
+    Positions own = context_own(&r->model.now.context);
+    BUG_ON(own.stride > MOST);
     sample[0] = mb;
-    for (int i = 0; i < 128; i++) {
-        tokens[i] = (i * 61 + mb) % 8000;
-        position[i] = i;
-        mask[i] = 1;
-    }
+    for (const PositionRun *p = own.run; p < own.run + own.count; p++)
+        for (int i = 0; i < p->n; i++) {
+            tokens[p->row + i] = ((p->start + i) * 61 + mb) % 8000;
+            position[p->row + i] = p->start + i;
+            mask[p->row + i] = 1;
+        }
     static Batch batch;
-    batch = (Batch){1, 128, positions_one(0, 128), tokens, tokens, position, NULL, mask, sample};
+    batch = (Batch){1, r->cfg->seq_length, own, tokens, tokens, position, NULL, mask, sample};
     return &batch;
 }
 
-/* Runs a step and compares the growth of resident memory, anonymous and shared, with the plan. held: the
- * plan. */
-static void stage(const char *file, const char *strategy, const char *dtype, const char *offload,
-                  Memory *held)
+/* Runs a step and compares the growth of resident memory, anonymous and shared, with the plan, which it
+ * returns. Of the memory that groups share, planned for messages of any size, context groups need only
+ * part: their messages are small here.
+ *   n, args  in  what the layout changes in the file, and room for one argument more */
+static Memory held(const char *file, int n, char **args)
 {
-    char sharding[96], type[64], elsewhere[64];
     static char isa[32];
     Run r;
-    snprintf(sharding, sizeof sharding, "data_parallel_sharding_strategy=%s", strategy);
-    snprintf(type, sizeof type, "params_dtype=%s", dtype);
     snprintf(isa, sizeof isa, "cpu_isa=%s", test_isa());
-    snprintf(elsewhere, sizeof elsewhere, "optimizer_cpu_offload=%s", offload);
-    char *args[] = {sharding, type, isa, elsewhere};
-    const Config *c = config_load(file, 4, args, 0, USE_MODEL);
+    args[n] = isa;
+    const Config *c = config_load(file, n + 1, args, 0, USE_MODEL);
     Grid g;
     run_grid(&g, c);                   /* MPI's own memory is not part of the plan */
     grid_close(&g);
@@ -57,17 +58,66 @@ static void stage(const char *file, const char *strategy, const char *dtype, con
     run_gradients(&r);
     r.step.metrics = NULL;
     int64_t used = metrics_memory_resident() - before, plan = r.plan.memory.total;
-    CHECK(fabs((double)(used - plan)) <= 0.05 * (double)plan, "rank %d %s %s: %.2f MB held, %.2f planned",
-          r.grid.rank, strategy, dtype, (double)used / 1e6, (double)plan / 1e6);
-    *held = r.plan.memory;
+    int64_t unused = c->context_parallel_size > 1 ? r.plan.workspace : 0;
+    CHECK((double)used <= 1.05 * (double)plan && (double)used >= 0.95 * (double)(plan - unused),
+          "rank %d %s %s: %.2f MB held, %.2f planned", r.grid.rank, args[0], args[1], (double)used / 1e6,
+          (double)plan / 1e6);
+    Memory all = r.plan.memory;
     run_close(&r);
+    return all;
+}
+
+static Memory stage(const char *file, const char *strategy, const char *dtype, const char *offload)
+{
+    char sharding[96], type[64], elsewhere[64];
+    snprintf(sharding, sizeof sharding, "data_parallel_sharding_strategy=%s", strategy);
+    snprintf(type, sizeof type, "params_dtype=%s", dtype);
+    snprintf(elsewhere, sizeof elsewhere, "optimizer_cpu_offload=%s", offload);
+    return held(file, 3, (char *[4]){sharding, type, elsewhere});
+}
+
+/* ---- ranks that share a sequence ---- */
+
+enum { POSITIONS = 1024 };
+
+static int64_t planned_activations(const char *file, int n, char **args, int world)
+{
+    Run r;
+    run_plan(&r, config_load(file, n, args, world, USE_MODEL), RUN_TRAIN, 0, 0);
+    int64_t bytes = r.plan.memory.activations;
+    run_plan_close(&r);
+    return bytes;
+}
+
+/* Long sequences over cp ranks: the activations of a rank are those of one, divided by cp. */
+static void shared_sequence(const char *file, int cp, const char *kind)
+{
+    char ranks[48], how[48], length[48];
+    snprintf(ranks, sizeof ranks, "context_parallel_size=%d", cp);
+    snprintf(how, sizeof how, "cp_comm_type=[%s]", kind);
+    snprintf(length, sizeof length, "seq_length=%d", POSITIONS);
+    char *args[12] = {how, ranks, length, "max_position_embeddings=1024", "num_layers=4", "hidden_size=192",
+                      "vocab_size=512", "global_batch_size=2",
+                      cp == 4 ? "pipeline_model_parallel_size=1" : "pipeline_model_parallel_size=2"};
+    int n = 9;
+    if (!strcmp(kind, "a2a+p2p"))
+        args[n++] = cp == 4 ? "hierarchical_context_parallel_sizes=[2, 2]"
+                            : "hierarchical_context_parallel_sizes=[1, 2]";
+    int64_t own = planned_activations(file, n, args, 4);
+    held(file, n, args);
+    args[0] = "cp_comm_type=[p2p]";
+    args[1] = "context_parallel_size=1";
+    int64_t one = planned_activations(file, 9, args, 4 / cp);
+    CHECK(fabs((double)(own * cp) / (double)one - 1) <= 0.1,
+          "%s over %d: %.2f MB of activations, one rank %.2f", kind, cp, (double)own / 1e6, (double)one / 1e6);
 }
 
 int main(void)
 {
     static const char *const strategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
     char file[512];
-    Memory held[4], away;
+    static const char *const kinds[] = {"p2p", "allgather", "a2a", "a2a+p2p"};
+    Memory planned[4], away;
     int rank;
     job_launched(&rank);
     snprintf(file, sizeof file, "%s/%d", getenv("WORK") ? getenv("WORK") : "/tmp", rank);
@@ -77,16 +127,20 @@ int main(void)
     fputs(BASE, f);
     fclose(f);
     for (int s = 0; s < 4; s++) {
-        stage(file, strategies[s], "fp32", "false", &held[s]);
-        CHECK(s == 0 || held[s].total < held[s - 1].total, "%s holds %lld, the stage before %lld",
-              strategies[s], (long long)held[s].total, (long long)held[s - 1].total);
+        planned[s] = stage(file, strategies[s], "fp32", "false");
+        CHECK(s == 0 || planned[s].total < planned[s - 1].total, "%s holds %lld, the stage before %lld",
+              strategies[s], (long long)planned[s].total, (long long)planned[s - 1].total);
     }
-    stage(file, strategies[1], "fp32", "true", &away);     /* the same bytes, counted as host's */
-    CHECK(labs(away.total - held[1].total) < 4096 && away.optimizer + away.host == held[1].optimizer &&
+    away = stage(file, strategies[1], "fp32", "true");      /* the same bytes, counted as host's */
+    CHECK(labs(away.total - planned[1].total) < 4096 && away.optimizer + away.host == planned[1].optimizer &&
               away.optimizer < 4096,
           "offloaded: %lld in all, %lld of the optimizer, %lld of the host; before %lld and %lld",
-          (long long)away.total, (long long)away.optimizer, (long long)away.host, (long long)held[1].total,
-          (long long)held[1].optimizer);
+          (long long)away.total, (long long)away.optimizer, (long long)away.host, (long long)planned[1].total,
+          (long long)planned[1].optimizer);
+    for (int k = 0; k < 4; k++) {
+        shared_sequence(file, 2, kinds[k]);
+        shared_sequence(file, 4, kinds[k]);
+    }
     unlink(file);
     return test_end();
 }
