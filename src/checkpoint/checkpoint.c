@@ -103,7 +103,8 @@ static const struct { int option; const char *name; } shape_keys[] = {
     KEY(num_layers), KEY(hidden_size), KEY(ffn_hidden_size), KEY(num_attention_heads), KEY(num_query_groups),
     KEY(kv_channels), KEY(vocab_size), KEY(position_embedding_type), KEY(normalization), KEY(activation),
     KEY(add_bias_linear), KEY(add_qkv_bias), KEY(qk_layernorm), KEY(untie_embeddings_and_output_weights),
-    KEY(max_position_embeddings),
+    KEY(max_position_embeddings), KEY(num_moe_experts), KEY(moe_layer_freq), KEY(moe_ffn_hidden_size),
+    KEY(moe_shared_expert_intermediate_size), KEY(moe_shared_expert_gate),
 };
 
 /* Keys that change the function but no shape: a fine-tuning run may change them on purpose. */
@@ -111,7 +112,8 @@ static const struct { int option; const char *name; } function_keys[] = {
     KEY(rotary_base), KEY(rotary_percent), KEY(norm_epsilon), KEY(window_size), KEY(rope_scaling),
     KEY(rope_scaling_factor), KEY(rope_original_max_position_embeddings), KEY(rope_low_freq_factor),
     KEY(rope_high_freq_factor), KEY(rope_attention_factor), KEY(rope_beta_fast), KEY(rope_beta_slow),
-    KEY(rope_truncate),
+    KEY(rope_truncate), KEY(moe_router_topk), KEY(moe_router_score_function), KEY(moe_router_pre_softmax),
+    KEY(moe_router_topk_scaling_factor), KEY(moe_router_num_groups), KEY(moe_router_group_topk),
 };
 
 static const Config *saved_config(const json_t *state)

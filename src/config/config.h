@@ -87,6 +87,7 @@ typedef enum {
     USE_CLOCK = 8,               /* clock_*: times of the clock device (train bubble) */
     USE_BUBBLE = 16 | USE_CLOCK, /* clock_* and the pipeline's shape; no model, no rules between keys */
     USE_EVAL = 32,               /* eval_iters, above 0 */
+    USE_EXPERTS = 64,            /* for tests: num_moe_experts is not refused */
     USE_TRAIN = USE_DATA | USE_STEPS
 } ConfigUse;
 
@@ -161,6 +162,9 @@ Config *config_read_saved(const char *text, size_t size, const char **skipped);
  * spelling differs, or if the key has no effect: add_qkv_bias beside add_bias_linear, rotary_base
  * without rope, keys of another rope_scaling, a window as long as the positions. */
 int config_differs(const Config *a, const Config *b, int option);
+
+/* Whether a layer, by its global number, has experts. */
+int config_is_moe(const Config *c, int layer);
 
 /* A key of rope_scaling. */
 typedef struct {

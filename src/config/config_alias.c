@@ -181,7 +181,15 @@ static const Alias aliases[] = {
           "recompute_granularity=full recompute_method=uniform recompute_num_layers=1, or "
           "recompute_granularity=selective"),
     ALIAS("num_experts", "num_moe_experts"),
+    ALIAS("num_local_experts", "num_moe_experts"),
+    ALIAS("n_routed_experts", "num_moe_experts"),
     ALIAS("num_experts_per_tok", "moe_router_topk"),
+    ALIAS("moe_intermediate_size", "moe_ffn_hidden_size"),
+    ALIAS("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
+    ALIAS("routed_scaling_factor", "moe_router_topk_scaling_factor"),
+    ALIAS("n_group", "moe_router_num_groups"),
+    ALIAS("topk_group", "moe_router_group_topk"),
+    ALIAS("router_aux_loss_coef", "moe_aux_loss_coeff"),
     /* checkpoint, log */
     ALIAS("output_dir", "save"),
     ALIAS("out_dir", "save"),

@@ -79,6 +79,13 @@ uint64_t config_fingerprint(const Config *cfg)
 
 static int of_model(int option) { return !strcmp(options[option].section, "model"); }
 
+/* Returns 1 if the key belongs to the experts of a model that has some. */
+static int of_experts(int i, const Config *saved)
+{
+    return saved->num_moe_experts != CFG_ABSENT && !strcmp(options[i].section, "moe") &&
+           options[i].change == CHANGE_REFUSE;
+}
+
 /* Returns 1 if the key decides which tokens are read or, with `batches`, how many at a time. These keys
  * and the model's are all that a loss depends on. */
 static int of_reading(int i, int batches)
@@ -111,8 +118,8 @@ const char *config_other_model(const Check *k, const Config *saved)
 {
     const char *list = "";
     for (int i = 0; i < OPTIONS; i++) {
-        if (!of_model(i) || options[i].change != CHANGE_REFUSE || left_out(k, i) || !saved->given[i] ||
-            !config_differs(k->cfg, saved, i))
+        if (!(of_model(i) || of_experts(i, saved)) || options[i].change != CHANGE_REFUSE || left_out(k, i) ||
+            !saved->given[i] || !config_differs(k->cfg, saved, i))
             continue;
         char *then = config_text(saved, i), *now = config_text(k->cfg, i);
         list = textf("%s%s%s is %s there, %s here", list, *list ? "; " : "", options[i].key, then, now);
@@ -130,7 +137,8 @@ void config_take(Check *k, const Config *saved, int alone, ConfigUse use)
     for (int i = 0; i < OPTIONS; i++)
         corpus |= of_corpus(i) && i != OPT_split && !left_out(k, i);
     for (int i = 0; i < OPTIONS; i++)
-        if ((of_model(i) || (alone && of_reading(i, use & USE_DATA) && !(corpus && of_corpus(i)))) &&
+        if ((of_model(i) || of_experts(i, saved) ||
+             (alone && of_reading(i, use & USE_DATA) && !(corpus && of_corpus(i)))) &&
             left_out(k, i) && saved->given[i] && !(scaling && of_scaling(i))) {
             option_copy(&options[i], c, saved);
             k->seen[i] = 1;

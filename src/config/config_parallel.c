@@ -35,7 +35,11 @@ static const char *splits(int world, const int64_t want[3])
 
 int rules_smallest_world(const Config *c)
 {
-    int64_t n = c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
+    int64_t tp = c->tensor_model_parallel_size, stage = tp * c->context_parallel_size, n = stage;
+    int64_t etp = c->expert_tensor_parallel_size == CFG_ABSENT ? tp : c->expert_tensor_parallel_size;
+    while (!ABSENT(num_moe_experts) && n % (etp * c->expert_model_parallel_size))
+        n += stage;
+    n *= c->pipeline_model_parallel_size;
     return n <= INT_MAX ? (int)n : 1; /* 1: rules_world refuses it */
 }
 
@@ -51,8 +55,6 @@ void rules_world(Check *k, int world)
          splits(world, size), world == 1 ? textf("; start %ld ranks (scripts/launch -n %ld ...), or plan "
                                                  "them (--world %ld)", product, product, product) : "");
     c->data_parallel_size = check_usable(k, on) && world % product == 0 ? world / product : 0;
-    RULE(ON1(num_moe_experts), !ABSENT(num_moe_experts),
-         "this build has no mixture of experts; leave it out");
     RULE(ON1(device), c->device == DEVICE_CLOCK,
          "device clock computes nothing: `train bubble` runs it; use cpu");
     if (c->device == DEVICE_CUDA && !k->seen[OPT_distributed_backend])

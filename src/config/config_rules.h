@@ -53,6 +53,9 @@ void config_rope_plain(Config *c);
 /* config_context.c: rules about the ranks that share a sequence. */
 void rules_context(Check *k);
 
+/* config_moe.c: rules about experts. */
+void rules_moe(Check *k, ConfigUse use);
+
 /* config_pairs.c: rules about two settings that exclude or need each other. */
 void rules_pairs(Check *k);
 #endif

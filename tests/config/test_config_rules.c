@@ -357,6 +357,96 @@ static const struct { const char *args; int world; const char *says;
     {"clock_cells=x", 1, "clock_cells: only `train bubble` reads"},
 };
 
+/* Rules about experts, with 8 of them and the refusal of num_moe_experts left out. */
+static const struct { const char *args; int world; const char *says;
+} with_experts[] = {
+    {"", 1, NULL},
+    {"", 8, NULL},
+    {"expert_model_parallel_size=3", 3,
+     "expert_model_parallel_size: 3 does not divide num_moe_experts 8; nearest: 2 or 4"},
+    {"expert_model_parallel_size=4", 4, NULL},
+    {"expert_model_parallel_size=8", 4,
+     "expert tensor 1 x expert 8 x pipeline 1 = 8 does not divide the world of 4 ranks; nearest "
+     "expert_model_parallel_size: 4"},
+    {"expert_model_parallel_size=4", 6,
+     "expert_model_parallel_size: expert tensor 1 x expert 4 x pipeline 1 = 4 does not divide the world of 6 "
+     "ranks; nearest expert_model_parallel_size: 2"},
+    {"expert_tensor_parallel_size=4", 2,
+     "expert tensor 4 x pipeline 1 = 4 does not divide the world of 2 ranks; nearest "
+     "expert_tensor_parallel_size: 2"},
+    {"expert_tensor_parallel_size=2|expert_model_parallel_size=2|pipeline_model_parallel_size=2", 8, NULL},
+    {"expert_model_parallel_size=2|pipeline_model_parallel_size=2|rank_order=tp-cp-ep-pp-dp", 8,
+     "rank_order: with this order the expert grid has other pipelines"},
+    {"tensor_model_parallel_size=2|sequence_parallel=true", 2, NULL},
+    {"tensor_model_parallel_size=2", 2,
+     "sequence_parallel: experts beside tensor_model_parallel_size 2 need sequence_parallel: true"},
+    {"expert_tensor_parallel_size=2|moe_ffn_hidden_size=31", 2,
+     "moe_ffn_hidden_size: 31 is not a multiple of expert_tensor_parallel_size 2; nearest: 30 or 32"},
+    {"moe_router_topk=9", 1, "moe_router_topk: 9 is more than num_moe_experts 8"},
+    {"moe_router_topk=8", 1, NULL},
+    {"moe_router_topk=1", 1, "moe_router_topk: the softmax over one choice is 1"},
+    {"moe_router_topk=1|moe_router_pre_softmax=true", 1, NULL},
+    {"moe_router_topk=1|moe_router_score_function=sigmoid", 1, NULL},
+    {"moe_router_num_groups=4", 1, "moe_router_num_groups and moe_router_group_topk go together"},
+    {"moe_router_num_groups=3|moe_router_group_topk=2", 1,
+     "moe_router_num_groups: 3 does not divide num_moe_experts 8; nearest: 2 or 4"},
+    {"moe_router_num_groups=4|moe_router_group_topk=8|moe_router_topk=8", 1,
+     "moe_router_group_topk 8 is more than moe_router_num_groups 4"},
+    {"moe_router_num_groups=4|moe_router_group_topk=2|moe_router_topk=3", 1,
+     "moe_router_group_topk: 2 does not divide moe_router_topk 3; nearest: 1 or 3"},
+    {"moe_router_num_groups=4|moe_router_group_topk=2|moe_router_topk=6", 1,
+     "2 groups of 2 experts are fewer than moe_router_topk 6"},
+    {"moe_router_num_groups=4|moe_router_group_topk=2|moe_router_topk=4", 1, NULL},
+    {"moe_aux_loss_coeff=0.01", 1, NULL},
+    {"moe_aux_loss_coeff=0.01|moe_router_load_balancing_type=none", 1,
+     "moe_aux_loss_coeff: 0.01 needs a loss that it is the weight of"},
+    {"moe_pad_expert_input_to_capacity=true", 1,
+     "moe_pad_expert_input_to_capacity: true needs moe_expert_capacity_factor"},
+    {"moe_layer_freq=2", 1, NULL},
+    {"moe_layer_freq=[0, 1, 1, 1]", 1, NULL},
+    {"moe_layer_freq=[0, 1, 1]", 1, "moe_layer_freq: 3 numbers, but num_layers is 4"},
+    {"moe_layer_freq=[0, 2, 1, 1]", 1, "a list for all layers has 0 and 1 only"},
+    {"moe_layer_freq=[0, 0, 0, 0]", 1, "no layer has experts"},
+    {"moe_layer_freq=0", 1, "no layer has experts"},
+    {"moe_shared_expert_gate=true", 1,
+     "moe_shared_expert_gate: true needs moe_shared_expert_intermediate_size, which is absent"},
+    {"moe_shared_expert_intermediate_size=31|tensor_model_parallel_size=2|sequence_parallel=true", 2,
+     "moe_shared_expert_intermediate_size: 31 is not a multiple of tensor_model_parallel_size 2"},
+    {"moe_ffn_hidden_size=8388608|hidden_size=65536|num_attention_heads=128|num_layers=1000", 1,
+     "num_moe_experts: the experts have about"},
+    {"moe_token_dispatcher_type=allgather", 1,
+     "moe_token_dispatcher_type: with experts this build does not take allgather; use alltoall"},
+    {"moe_router_load_balancing_type=global_aux_loss", 1,
+     "with experts this build does not take global_aux_loss"},
+    {"moe_router_enable_expert_bias=true", 1, "true needs moe_router_score_function: sigmoid"},
+    {"moe_router_enable_expert_bias=true|moe_router_score_function=sigmoid", 1,
+     "moe_router_enable_expert_bias: with experts this build does not take true; use false"},
+    {"moe_expert_capacity_factor=1.25", 1,
+     "moe_expert_capacity_factor: with experts this build does not take 1.25"},
+    {"num_distributed_optimizer_instances=2|data_parallel_sharding_strategy=optim", 4,
+     "num_distributed_optimizer_instances: with experts this build does not take 2; use 1"},
+};
+
+static void test_with_experts(void)
+{
+    for (size_t i = 0; i < sizeof with_experts / sizeof *with_experts; i++) {
+        char *args = xasprintf("num_moe_experts=8|%s", with_experts[i].args);
+        Check k = resolve(args, with_experts[i].world, USE_TRAIN | USE_EXPERTS);
+        CHECK(with_experts[i].says ? count(&k, with_experts[i].says, NULL, NULL) == 1 : !k.n, "%s: %s", args,
+              listing(&k));
+        Config *c = k.cfg;
+        if (!strcmp(with_experts[i].args, "moe_layer_freq=2"))
+            CHECK(config_is_moe(c, 0) && !config_is_moe(c, 1) && config_is_moe(c, 2), "every second layer");
+        if (!strcmp(with_experts[i].args, "moe_layer_freq=[0, 1, 1, 1]"))
+            CHECK(!config_is_moe(c, 0) && config_is_moe(c, 1) && !config_is_moe(c, -1), "all but the first");
+        free(args);
+    }
+    Check k = resolve("num_moe_experts=8|expert_model_parallel_size=4|tensor_model_parallel_size=2|"
+                      "sequence_parallel=true|expert_tensor_parallel_size=1",
+                      WORLD_SMALLEST, USE_TRAIN | USE_EXPERTS);
+    CHECK(!k.n && k.cfg->world == 4, "the smallest world has %d ranks: %s", k.cfg->world, listing(&k));
+}
+
 static void test_looked_at(void)
 {
     for (size_t i = 0; i < sizeof looked_at / sizeof *looked_at; i++) {
@@ -623,6 +713,7 @@ int main(void)
 {
     test_cases();
     test_looked_at();
+    test_with_experts();
     test_derived();
     test_world();
     test_model();
