@@ -47,5 +47,9 @@ done <<RUNS
 4 2 data_parallel_sharding_strategy=optim_grads
 4 2 tensor_model_parallel_size=2 sequence_parallel=true tp_comm_overlap=true
 2 4 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1 data_parallel_sharding_strategy=optim overlap_grad_reduce=true
+2 2 context_parallel_size=2
+4 4 context_parallel_size=4 cp_comm_type=[p2p,allgather,a2a,a2a+p2p] hierarchical_context_parallel_sizes=[2,2]
+2 4 context_parallel_size=2 cp_comm_type=a2a pipeline_model_parallel_size=2 pipeline_schedule=zb-h1 recompute_granularity=selective
+1 4 context_parallel_size=2 cp_comm_type=allgather tensor_model_parallel_size=2 sequence_parallel=true params_dtype=bf16
 RUNS
 echo "$n runs, the same bits"

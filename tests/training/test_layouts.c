@@ -137,17 +137,19 @@ static void bf16(void)
                                        "hidden_size=64",      "ffn_hidden_size=128",
                                        "seq_length=16",       "global_batch_size=16",
                                        "init_method_std=0.1", NULL};
-    static const int sizes[8][3] = {{4, 1, 1}, {1, 4, 1}, {1, 1, 4}, {2, 2, 1},
-                                    {2, 1, 2}, {1, 2, 2}, {2, 2, 1}, {1, 2, 2}};
+    static const int sizes[][4] = {{4, 1, 1, 1}, {1, 4, 1, 1}, {1, 1, 1, 4}, {2, 2, 1, 1}, {2, 1, 1, 2},
+                                   {1, 2, 1, 2}, {2, 2, 1, 1}, {1, 2, 1, 2}, {1, 1, 4, 1}, {2, 1, 2, 1},
+                                   {1, 2, 2, 1}, {1, 1, 2, 2}};
     double worst = 0;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
         Layout l;
         Words a;
         uint64_t draw = (uint64_t)(i + 700);
-        do {                           /* until the schedule has enough microbatches */
+        do {                           /* until microbatches and heads are enough for schedule and kind */
             l = (Layout){{0}};
             layout_draw(&l, draw);
-            memcpy(l.is, (int[]){sizes[i][0], sizes[i][1], sizes[i][2] * world / 4}, sizeof sizes[i]);
+            memcpy(l.is, sizes[i], sizeof sizes[i]);
+            l.is[DP] *= world / 4;
             l.is[FAMILY] = i % 4 == 3 ? 3 : i % 2 ? 0 : 2;
             draw += 100;
         } while (!layout_normal(&l));
