@@ -51,7 +51,7 @@ static void compare_numbers(const char *what, int k, const Tensor *t, const Tens
 {
     const Mat m = t->m;
     const char *p = tensor_host(t), *q = tensor_host(ref);
-    double worst = 0, largest = 0, at[2] = {0, 0};
+    double worst = 0, largest = t->largest, at[2] = {0, 0};
     int wild = 0, stray = 0;
     for (int64_t i = 0; i < m.rows * m.cols; i++) {
         double z = get(q, i, ref->m.type);
@@ -308,9 +308,9 @@ static void case_rows(Bench *b)
 }
 
 /* Logits are multiples of 1/16 in F64 and F32: rounding changes no choice, and many are equal. */
-static Mat logits_of(Bench *b, int64_t rows, int64_t experts)
+static Mat logits_of(Bench *b, int64_t rows, int64_t experts, double spread)
 {
-    Mat x = input(b, rows, experts, F32, 2);
+    Mat x = input(b, rows, experts, F32, spread);
     Tensor *t = &b->t[b->n - 1];
     for (int64_t i = 0; i < rows; i++)
         for (int64_t e = 0; e < experts; e++) {
@@ -329,8 +329,12 @@ static void case_route(Bench *b)
     Routing r = {.topk = (int)(per * limit), .sigmoid = (int)draw(b, 0, 1), .pre_softmax = (int)draw(b, 0, 1),
                  .scale = draw(b, 0, 1) ? 2.5 : 1, .groups = (int)groups, .group_topk = (int)limit,
                  .z = draw(b, 0, 1) ? 0.01 : 0, .row0 = draw(b, 0, 9), .each = draw(b, 1, 80)};
-    Mat none = {0}, logits = logits_of(b, rows, experts);
-    Mat bias = draw(b, 0, 1) ? input(b, 1, experts, F32, 0.1) : none;
+    /* half of the cases have logits so far apart that most scores are 0, unless choices are by scores alone */
+    int biased = (int)draw(b, 0, 1), far = !r.sigmoid && (biased || !groups) && draw(b, 0, 1);
+    if (far && per > 2)
+        r.topk = (int)(2 * limit);     /* far above the chosen ones there are others */
+    Mat none = {0}, logits = logits_of(b, rows, experts, far ? 100 : 2);
+    Mat bias = biased ? input(b, 1, experts, F32, far ? 1 : 0.1) : none;
     Mat weight = output(b, rows, r.topk, F32);
     loosen(b, 4);
     Mat scores = output(b, rows, experts, F32);
@@ -342,8 +346,9 @@ static void case_route(Bench *b)
     Mat dweight = input(b, rows, r.topk, F32, 1);
     Mat push = draw(b, 0, 1) ? input(b, (r.row0 + rows - 1) / r.each + 1, experts, F32, 1) : none;
     Mat dlogits = output_or(b, logits);
-    for (int i = 0; i < b->n; i++)
-        b->t[i].loose = b->t[i].m.p == dlogits.p ? 16 : b->t[i].loose;
+    for (int i = 0; i < b->n; i++)     /* dlogits is made of differences of numbers of dweight's size */
+        if (b->t[i].m.p == dlogits.p)
+            b->t[i].loose = 16, b->t[i].largest = 1;
     b->d->route_bwd(b->d, dlogits, dweight, logits, choice, push, &r);
 }
 
