@@ -1,7 +1,8 @@
 /* test_cuda_attention -- attention on a GPU, or on its emulation, against the CPU's in F32 from the same
  * numbers, rounded to the storage type. Outputs are poisoned first, columns beside them must keep the
  * poison, and a second run must give the same bits. Shapes are small, because an emulated warp is slow;
- * each reaches another corner of the tiles.
+ * each reaches another corner of the tiles. Keys and queries that are far from every pair of the mask are
+ * NaN: a tile that the mask empties is not computed.
  *
  *   test_cuda_attention [CASE]         our own kernels
  *   test_cuda_attention cudnn [CASE]   cuDNN computes the calls that it can
@@ -9,6 +10,7 @@
  * Calls of cuDNN have other last bits of lse and do not write delta, which the test checks. For the
  * emulated cuDNN (EMULATION_CUDNN) the test knows which calls these are; for the real library the last
  * line of the output says how many. */
+#include "context.h"
 #include "ops.h"
 #include "products.h"
 
@@ -20,7 +22,14 @@ typedef struct {
     int docs;                  /* documents. 0: none; 1: in order; 2: some start behind their query */
     double dropout;
     int odd;                   /* bool: rows are not aligned to 16 bytes */
+    /* ranks of context parallelism over seq_q positions. 0: one run each, keys from 0 on; SCATTERED: three
+     * runs each of PIECED positions */
+    int cp;
+    int q0, qn, k0, kn;        /* ranks that the queries are from, and the keys */
+    int real;                  /* bits: dq is real; dk and dv are; the gradient is added to dq */
 } Case;
+enum { SCATTERED = -1, PIECED = 400, TILE = 128 };
+enum { REAL_Q = 1, REAL_KV = 2, ADD = 4 };
 
 enum { Q, K, V, DOUT, O, LSE, DELTA, DQ, DK, DV, MATS };
 static const char *const names[MATS] = {"q", "k", "v", "dout", "o", "lse", "delta", "dq", "dk", "dv"};
@@ -31,6 +40,20 @@ typedef struct { Attention s; Pair m[MATS]; int32_t *doc; int64_t *sample; } Cal
 
 static uint64_t stream;
 
+/* Position and row of the r-th position of sample b, counted through the runs. */
+static const PositionRun *run_of(const Positions *p, int64_t *r)
+{
+    const PositionRun *run = p->run;
+    while (*r >= run->n)
+        *r -= run++->n;
+    return run;
+}
+static int64_t nth(const Positions *p, int64_t r) { return run_of(p, &r)->start + r; }
+static int64_t row_of(const Positions *p, int64_t b, int64_t r)
+{
+    return b * p->stride + run_of(p, &r)->row + r;
+}
+
 static Mat matrix(int64_t rows, int64_t cols, int64_t ld, Dtype t)
 {
     size_t bytes = (size_t)(rows * ld) * dtype_size(t);
@@ -38,23 +61,79 @@ static Mat matrix(int64_t rows, int64_t cols, int64_t ld, Dtype t)
     return m;
 }
 
+/* n of PIECED positions, in three runs whose rows are in the other order. */
+static Positions scattered(int64_t n, int64_t first)
+{
+    Positions p = {.stride = n, .count = 3};
+    for (int i = 0; i < 3; i++) {
+        int64_t at = n * i / 3, end = n * (i + 1) / 3;
+        p.run[i] = (PositionRun){(int32_t)(first + PIECED * i / 3), (int32_t)(end - at), (int32_t)(n - end)};
+    }
+    return p;
+}
+
+static Positions positions_of(const Case *c, int keys)
+{
+    int64_t n = keys ? c->seq_k : c->seq_q;
+    if (c->cp == SCATTERED)
+        return scattered(n, keys ? 11 : 0);
+    if (c->cp)
+        return context_positions(c->seq_q, c->batch, c->cp, keys ? c->k0 : c->q0, keys ? c->kn : c->qn);
+    return positions_one(keys ? 0 : c->pos0, n);
+}
+
+/* Whether the query at position i of sample b sees the key at position j. */
+static int sees(const Attention *s, int64_t b, int64_t i, int64_t j)
+{
+    int64_t start = s->doc_start ? s->doc_start[b * s->seq + i] : 0;
+    return j >= start && j <= i && (!s->window || j > i - s->window);
+}
+/* Makes the rows of m NaN that are more than a tile away from every row that has a pair.
+ *   keys  in  bool: m has keys, the others are queries; else the other way */
+static void poison(const Call *x, int i, int keys)
+{
+    const Attention *s = &x->s;
+    const Positions *of = keys ? &s->k : &s->q, *other = keys ? &s->q : &s->k;
+    char *near = xcalloc((size_t)(s->seq + 1 + 2 * TILE), 1);
+    for (int64_t b = 0; b < s->batch; b++) {
+        memset(near, 0, (size_t)(s->seq + 1 + 2 * TILE));
+        for (int64_t r = 0; r < positions_rows(of) * positions_rows(other); r++) {
+            int64_t at = nth(of, r / positions_rows(other)), to = nth(other, r % positions_rows(other));
+            if (keys ? sees(s, b, to, at) : sees(s, b, at, to))
+                near[TILE + at] = 1;
+        }
+        for (int64_t r = 0; r < positions_rows(of); r++) {
+            int64_t at = nth(of, r), row = row_of(of, b, r);
+            Mat m = x->m[i].stored;
+            if (!memchr(near + at, 1, 2 * TILE + 1))
+                for (int64_t c = 0; c < m.cols; c++)
+                    put(x->m[i].real.p, row * m.cols + c, F32, NAN), put(m.p, row * m.ld + c, m.type, NAN);
+        }
+    }
+    free(near);
+}
+
 static Call call_open(const Case *c)
 {
-    int64_t n = c->batch * c->seq_q, m = c->batch * c->seq_k;
+    Positions q = positions_of(c, 0), keys = positions_of(c, 1);
+    int64_t n = c->batch * positions_rows(&q), m = c->batch * positions_rows(&keys);
     int64_t a = (int64_t)c->heads * c->dim, k = (int64_t)c->kv * c->dim;
-    int64_t P = c->pos0 + c->seq_q;
-    Call x = {.s = {.batch = c->batch, .seq = P,
-                    .q = positions_one(c->pos0, c->seq_q), .k = positions_one(0, c->seq_k), .heads = c->heads,
+    int64_t P = c->cp == SCATTERED ? PIECED : c->pos0 + c->seq_q;
+    if (P < c->seq_k)
+        P = c->seq_k;
+    Call x = {.s = {.batch = c->batch, .seq = P, .q = q, .k = keys, .heads = c->heads,
                     .kv_heads = c->kv, .dim = c->dim, .head0 = 3, .window = c->window,
-                    .scale = 1 / sqrt(c->dim), .dropout = c->dropout, .key = 0x123456789abcdef0}};
+                    .scale = 1 / sqrt(c->dim), .dropout = c->dropout, .key = 0x123456789abcdef0,
+                    .add = !!(c->real & ADD)}};
     int64_t rows[MATS] = {n, m, m, n, n, n, n, n, m, m};
     int64_t cols[MATS] = {a, k, k, a, a, c->heads, c->heads, a, k, k};
     for (int i = 0; i < MATS; i++) {
-        Dtype t = i == LSE || i == DELTA ? F32 : c->type;
+        int real = i == LSE || i == DELTA || (i == DQ && c->real & REAL_Q) || (i > DQ && c->real & REAL_KV);
+        Dtype t = real ? F32 : c->type;
         x.m[i].real = matrix(rows[i], cols[i], cols[i], F32);
-        x.m[i].stored = matrix(rows[i], cols[i], cols[i] + (c->odd || t != c->type ? 3 : 8), t);
+        x.m[i].stored = matrix(rows[i], cols[i], cols[i] + (c->odd || i == LSE || i == DELTA ? 3 : 8), t);
         stream++;
-        for (int64_t r = 0; i <= DOUT && r < rows[i]; r++)
+        for (int64_t r = 0; (i <= DOUT || (i == DQ && c->real & ADD)) && r < rows[i]; r++)
             for (int64_t j = 0; j < cols[i]; j++) {
                 double v = rounded(normal(stream, r * cols[i] + j) * (i < V ? 1.5 : 1), t);
                 put(x.m[i].real.p, r * cols[i] + j, F32, v);
@@ -65,12 +144,15 @@ static Call call_open(const Case *c)
     x.doc = xcalloc((size_t)(c->batch * P) + 1, sizeof *x.doc);
     for (int64_t b = 0; b < c->batch; b++) {
         x.sample[b] = 100000 + 7 * b;
-        for (int64_t i = 0, start = 0; i < c->seq_q; i++) {
+        for (int64_t i = 0, start = 0; i < P - c->pos0; i++) {
             if (fabs(normal(99, b * 1000 + i)) > 2)
                 start = c->pos0 + i;
             x.doc[b * P + c->pos0 + i] = (int32_t)(c->docs == 2 && i % 5 == 0 ? c->pos0 + i + 1 : start);
         }
     }
+    x.s.doc_start = c->docs ? x.doc : NULL;
+    x.s.sample = x.sample;
+    poison(&x, Q, 0), poison(&x, K, 1), poison(&x, V, 1);
     return x;
 }
 
@@ -113,6 +195,16 @@ static void other_layer(Device *d, const Mat m[MATS], const Attention *s)
     d->give(d, other[LSE].p, bytes);
 }
 
+/* The log-sum-exps of more keys than those of the call: the backward of a piece gets such ones. */
+static void more_keys(const Case *c, void *lse, Mat m)
+{
+    for (int64_t i = 0; c->cp && i < m.rows; i++)
+        for (int64_t j = 0; j < m.cols; j++) {
+            double x = get(lse, i * m.ld + j, F32);
+            put(lse, i * m.ld + j, F32, isfinite(x) ? x + 0.25 : 1);
+        }
+}
+
 /* Runs x on the device. The matrices of x are copied there; out[i] gets the bytes of matrix i after the
  * run. */
 static void run_device(Device *d, const Case *c, const Call *x, int back, void *out[MATS])
@@ -131,7 +223,14 @@ static void run_device(Device *d, const Case *c, const Call *x, int back, void *
     }
     fwd(d, m, &s);
     if (back) {
-        other_layer(d, m, &s);
+        size_t bytes = (size_t)(m[LSE].rows * m[LSE].ld) * sizeof(float);
+        void *lse = xcalloc(bytes, 1);
+        d->get(d, lse, m[LSE].p, bytes);
+        more_keys(c, lse, m[LSE]);
+        d->put(d, m[LSE].p, lse, bytes);
+        free(lse);
+        if (!c->real)
+            other_layer(d, m, &s);
         bwd(d, m, &s);
     }
     for (int i = 0; i < MATS; i++) {
@@ -194,7 +293,7 @@ typedef struct { int forward, backward; } Fused;
 static Fused expected(const Case *c, int back)
 {
     const char *mode = getenv("EMULATION_CUDNN");
-    int can = c->type != F32 && !c->odd && !c->docs && c->dropout == 0 && back;
+    int can = c->type != F32 && !c->odd && !c->docs && c->dropout == 0 && back && !c->cp && !c->real;
     int forward = !mode || strcmp(mode, "absent"), backward = !mode;
     return (Fused){can && forward, can && backward};
 }
@@ -250,7 +349,7 @@ static void check_went(Fused want, int back, void *const got[MATS], void *const 
 
 static void check_case(Device *gpu, Device *cpu, const Case *c, int cudnn)
 {
-    int back = c->seq_q == c->seq_k && c->pos0 == 0;
+    int back = c->cp || (c->seq_q == c->seq_k && c->pos0 == 0);
     Call x = call_open(c);
     Mat want[MATS];
     void *got[MATS], *again[MATS], *own[MATS];
@@ -258,8 +357,6 @@ static void check_case(Device *gpu, Device *cpu, const Case *c, int cudnn)
     Fused fused = {0};
     for (int i = 0; i < MATS; i++)
         want[i] = x.m[i].real;
-    x.s.doc_start = c->docs ? x.doc : NULL;
-    x.s.sample = x.sample;
     if (cudnn) {
         run_device(gpu, c, &x, back, own);
         fused = choose(gpu, c, &x, back);
@@ -268,9 +365,12 @@ static void check_case(Device *gpu, Device *cpu, const Case *c, int cudnn)
     run_device(gpu, c, &x, back, again);
     cuda_attention_close(gpu);
     fwd(cpu, want, &x.s);
-    snprintf(text, sizeof text, "%s A%d K%d D%d B%ld S%ld of %ld pos0 %ld window %ld docs %d drop %g%s",
-             dtype_name(c->type), c->heads, c->kv, c->dim, (long)c->batch, (long)c->seq_q, (long)c->seq_k,
-             (long)c->pos0, (long)c->window, c->docs, c->dropout, c->odd ? " odd" : "");
+    if (back)
+        more_keys(c, want[LSE].p, want[LSE]);
+    snprintf(text, sizeof text, "%s A%d K%d D%d B%ld S%ld of %ld pos0 %ld window %ld docs %d drop %g%s cp %d "
+             "%d+%d %d+%d real %d", dtype_name(c->type), c->heads, c->kv, c->dim, (long)c->batch,
+             (long)c->seq_q, (long)c->seq_k, (long)c->pos0, (long)c->window, c->docs, c->dropout,
+             c->odd ? " odd" : "", c->cp, c->q0, c->qn, c->k0, c->kn, c->real);
     if (getenv("VERBOSE"))
         printf("# %s:", text);
     if (cudnn)
@@ -326,6 +426,28 @@ static const Case cases[] = {
     {F32, 1, 1, 128, 1, 35, 35, 0, 0, 2, 0.5, 0},
     {F32, 2, 1, 16, 2, 1, 41, 40, 0, 0, 0, 0},
     {F32, 1, 1, 16, 1, 7, 60, 50, 20, 1, 0.1, 0},
+    /* pieces; from here on also: cp, ranks of queries, ranks of keys, real */
+    {BF16, 2, 1, 64, 2, 256, 0, 0, 0, 0, 0, 0, 2, 0, 1, 0, 1, 0},        /* a ring: its own keys */
+    {F16, 2, 1, 128, 1, 256, 0, 0, 0, 0, 0, 0, 2, 1, 1, 0, 1, 7},
+    {F16, 1, 1, 64, 1, 256, 0, 0, 0, 0, 0.2, 0, 2, 0, 1, 1, 1, 7},       /* half of the queries see nothing */
+    {BF16, 2, 2, 80, 2, 192, 0, 0, 0, 1, 0, 0, 4, 1, 1, 2, 1, 7},
+    {F16, 1, 1, 64, 1, 1024, 0, 0, 64, 0, 0, 0, 4, 0, 1, 1, 1, 7},       /* half of both has no pair */
+    {BF16, 1, 1, 64, 1, 64, 0, 0, 5, 0, 0, 0, 4, 0, 1, 2, 1, 3},         /* nothing is seen */
+    {F16, 2, 1, 96, 2, 160, 0, 0, 40, 0, 0.2, 0, 4, 2, 1, 0, 4, 2},      /* gathered keys */
+    {BF16, 1, 1, 64, 2, 640, 0, 0, 0, 1, 0, 0, 4, 1, 1, 0, 4, 2},
+    {F16, 2, 2, 64, 2, 40, 0, 0, 7, 0, 0.3, 0, 4, 3, 1, 0, 4, 3},        /* chunks of 5 */
+    {BF16, 2, 1, 256, 1, 128, 0, 0, 0, 1, 0.2, 0, 2, 0, 2, 0, 2, 0},     /* heads for positions */
+    {F16, 1, 1, 128, 2, 96, 0, 0, 0, 0, 0, 0, 4, 0, 2, 2, 2, 7},         /* both */
+    {BF16, 2, 2, 64, 1, 100, 77, 0, 0, 2, 0.2, 0, SCATTERED, 0, 0, 0, 0, 0},
+    {F16, 2, 1, 128, 2, 150, 130, 0, 60, 0, 0, 0, SCATTERED, 0, 0, 0, 0, 7},
+    {BF16, 1, 1, 80, 1, 3, 90, 0, 0, 0, 0.1, 0, SCATTERED, 0, 0, 0, 0, 1},
+    {F16, 2, 1, 96, 1, 130, 3, 0, 0, 0, 0, 0, SCATTERED, 0, 0, 0, 0, 2},
+    {F16, 1, 1, 256, 1, 65, 70, 0, 100, 1, 0, 0, SCATTERED, 0, 0, 0, 0, 7},
+    {F32, 2, 1, 16, 2, 96, 0, 0, 0, 1, 0.2, 0, 4, 1, 1, 2, 1, 7},
+    {F32, 1, 1, 64, 1, 768, 0, 0, 30, 0, 0, 0, 3, 0, 1, 0, 3, 4},
+    {F32, 2, 2, 20, 1, 60, 0, 0, 0, 1, 0, 1, 2, 0, 2, 0, 2, 0},
+    {BF16, 2, 1, 64, 2, 64, 0, 0, 9, 0, 0.1, 1, 2, 1, 1, 0, 1, 7},
+    {F32, 1, 1, 128, 1, 50, 60, 0, 0, 0, 0.1, 0, SCATTERED, 0, 0, 0, 0, 4},
 };
 
 int main(int argc, char **argv)

@@ -16,9 +16,16 @@ extern __shared__ __align__(128) char shared[];
 
 #define ATTENTION_LOG2E 1.44269504088896340736f
 
+/* Positions (device.h) as kernels take them. */
+struct Runs {
+    int count, stride;
+    PositionRun run[POSITION_RUNS];
+};
+
 /* An Attention (device.h) as kernels take it. */
 struct Shape {
-    int batch, seq_q, seq_k, pos0, window;     /* window 0: none */
+    Runs q, k;
+    int batch, window;                         /* window 0: none */
     int heads, kv_heads, group, head0, dim;    /* group = heads / kv_heads */
     int tiles;                                 /* row tiles of a head */
     int section;                               /* heads of a section: see work_at */
@@ -31,8 +38,7 @@ struct Shape {
     float keep;                                /* 1 / (1 - p) */
 };
 
-/* A matrix as kernels take it: row b*seq + i, heads side by side, ld elements from one row to the
- * next. */
+/* A matrix as kernels take it: heads side by side, ld elements from one row to the next. */
 template <class T> struct View { T *p; int ld; };
 template <class T> static inline View<T> view(Mat m)
 {
@@ -54,37 +60,71 @@ __device__ __forceinline__ Work work_at(const Shape &s, int heads, int x)
     return w;
 }
 
-/* ---- masks: query i sees keys first_key .. last_key ---- */
+/* ---- positions ----
+ *
+ * Queries and keys are named by their positions. A tile is some positions of one run: tiles start at
+ * multiples of their size, counted from the last multiple of 8 that is not after the start of the run,
+ * because dropout draws the words of whole fragments. Positions of a tile that the run lacks are zeros in
+ * shared memory and are not written. */
+
+struct RunAt { int start, n; int64_t row; };   /* positions [start, start + n); row: the row of the first */
+__device__ __forceinline__ RunAt run_at(const Runs &r, int i, int b)
+{
+    RunAt a = {r.run[i].start, r.run[i].n, (int64_t)b * r.stride + r.run[i].row};
+    return a;
+}
+/* Returns the first position of the tile of `size` positions that has position i of the run. */
+__device__ __forceinline__ int tile_start(const RunAt &r, int i, int size)
+{
+    int origin = r.start & ~7;
+    return origin + (i - origin) / size * size;
+}
+__host__ __device__ __forceinline__ int run_tiles(const PositionRun &r, int size)
+{
+    return (r.start % 8 + r.n + size - 1) / size;
+}
+/* What a block does: a tile of rows of a head. Blocks keep it in shared memory, because registers are
+ * short. first: first position of the tile. */
+struct Tile { int b, head, run, first; };
+/* Returns tile number `tile` of all runs. */
+__device__ __forceinline__ Tile tile_at(const Runs &r, int tile, int size, int b, int head)
+{
+    int i = 0;
+    for (int n; tile >= (n = run_tiles(r.run[i], size)); i++)
+        tile -= n;
+    Tile t = {b, head, i, (r.run[i].start & ~7) + tile * size};
+    return t;
+}
+
+/* ---- masks: the query at position i sees the keys at positions first_key .. i ---- */
 
 __device__ __forceinline__ int first_key(const Shape &s, int b, int i)
 {
-    int lo = s.doc ? s.doc[b * s.doc_rows + s.pos0 + i] : 0;
-    return s.window ? max(lo, s.pos0 + i - s.window + 1) : lo;
+    int lo = s.doc ? s.doc[b * s.doc_rows + i] : 0;
+    return s.window ? max(lo, i - s.window + 1) : lo;
 }
-__device__ __forceinline__ int last_key(const Shape &s, int i) { return min(s.pos0 + i, s.seq_k - 1); }
 
 /* Keys outside of [first, end) are seen by no row, keys in [all_first, all_end) by all rows. span_none:
- * the rows see none of keys j .. j+n. span_masked: some row does not see one of them. */
+ * the rows see none of keys j .. j+n. */
 struct Span { int first, end, all_first, all_end; };
 __device__ __forceinline__ bool span_none(const Span &s, int j, int n)
 {
     return j >= s.end || j + n <= s.first;
 }
-__device__ __forceinline__ bool span_masked(const Span &s, int j, int n)
-{
-    return j < s.all_first || j + n > s.all_end;
-}
 
-/* Computes the masks of a warp's queries i0 .. i0 + N, N 16 or 32, to shared memory, because registers
- * are short.
+/* Computes the masks of those of a warp's queries i0 .. i0 + N, N 16 or 32, that the run has, to shared
+ * memory, because registers are short.
  *   span  out       what these queries see
  *   lo    out  [N]  first key of each query */
-template <int N> __device__ __forceinline__ void span_make(Span *span, int *lo, const Shape &s, int b, int i0)
+template <int N>
+__device__ __forceinline__ void span_make(Span *span, int *lo, const Shape &s, int b, const RunAt &run,
+                                          int i0)
 {
-    int r = (int)threadIdx.x % N, n = min(N, s.seq_q - i0), first = 0;
+    int r = (int)threadIdx.x % N, from = max(i0, run.start), stop = min(i0 + N, run.start + run.n);
+    int first = 0;
     Span a = {0x7fffffff, 0, 0, 0};
-    if (n > 0) {
-        first = first_key(s, b, i0 + min(r, n - 1));
+    if (from < stop) {
+        first = first_key(s, b, min(max(i0 + r, from), stop - 1));
         a.first = a.all_first = first;
     }
     lo[r] = first;
@@ -92,18 +132,25 @@ template <int N> __device__ __forceinline__ void span_make(Span *span, int *lo, 
         a.first = min(a.first, __shfl_xor_sync(EVERY_LANE, a.first, o));
         a.all_first = max(a.all_first, __shfl_xor_sync(EVERY_LANE, a.all_first, o));
     }
-    if (n > 0) {
-        a.end = last_key(s, i0 + n - 1) + 1;
-        a.all_end = last_key(s, i0) + 1;
+    if (from < stop) {
+        a.end = stop;
+        a.all_end = from + 1;
     }
     *span = a;
 }
-/* [*first, *end) = the union of the warps' spans; call it after a barrier. */
-__device__ __forceinline__ void span_join(int *first, int *end, const Span *spans, int warps)
+/* [*first, *end) = the part of the warps' spans that the run of keys has; call it after a barrier. */
+__device__ __forceinline__ void span_join(int *first, int *end, const Span *spans, int warps,
+                                          const RunAt &run)
 {
     *first = 0x7fffffff, *end = 0;
     for (int i = 0; i < warps; i++)
         *first = min(*first, spans[i].first), *end = max(*end, spans[i].end);
+    *first = max(*first, run.start), *end = min(*end, run.start + run.n);
+}
+/* Whether keys j .. j+n are not all keys of the run, or some row does not see one of them. */
+__device__ __forceinline__ bool span_masked(const Span &s, int j, int n, const RunAt &run)
+{
+    return j < max(s.all_first, run.start) || j + n > min(s.all_end, run.start + run.n);
 }
 
 /* ---- dropout: word j % 4 of philox(key, j / 4 | query << 32, sample << 16 | head) for key j (isa.h)
@@ -191,7 +238,7 @@ template <int D, bool DROP> struct Copies { static constexpr int AHEAD = D == 12
 /* Starts the copies (cp.async) of rows r0 .. r0 + ROWS of a head; a thread copies one column of chunks.
  *   to   out  the tile in shared memory
  *   p    in   row 0 of the head
- *   end  in   rows from here on become zeros */
+ *   end  in   rows outside of [0, end) become zeros */
 template <int D, int ROWS, int THREADS, int AHEAD, class T>
 __device__ __forceinline__ void tile_load(SharedAt to, const T *p, int ld, int r0, int end)
 {
@@ -200,7 +247,8 @@ __device__ __forceinline__ void tile_load(SharedAt to, const T *p, int ld, int r
 #pragma unroll AHEAD
     for (int k = 0; k < ROWS; k += STEP)
         if (THREADS % C == 0 ? ROWS % STEP == 0 || r + k < ROWS : r < STEP && r + k < ROWS)
-            cp_async16(to + chunk_at<D>(r + k, c), p + 8 * c + (int64_t)(r0 + r + k) * ld, r0 + r + k < end);
+            cp_async16(to + chunk_at<D>(r + k, c), p + 8 * c + (int64_t)(r0 + r + k) * ld,
+                       (uint32_t)(r0 + r + k) < (uint32_t)end);
 }
 
 /* The address of a lane for ldmatrix_x4 of a 16 x 16 piece of a tile, which starts at a multiple of 128
@@ -256,18 +304,20 @@ __device__ __forceinline__ void scores(float (&c)[MT][N][4], const Lane<D> &a, c
     }
 }
 
-/* Sets scores to -inf where the query does not see the key.
+/* Sets scores to -inf where the query does not see the key, or the run does not have it.
  *   c   in/out  [16 MT][8 N]  scores: rows are queries from i0 on, columns keys from j on
  *   lo  in      [16 MT]       first key that each query sees */
 template <int MT, int N>
-__device__ __forceinline__ void mask_rows(float (&c)[MT][N][4], const Shape &s, const int *lo, int i0, int j)
+__device__ __forceinline__ void mask_rows(float (&c)[MT][N][4], const RunAt &run, const int *lo, int i0,
+                                          int j)
 {
     int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            int r = 16 * m + 8 * half + g, first = lo[r] - j - 2 * t, last = last_key(s, i0 + r) - j - 2 * t;
+            int r = 16 * m + 8 * half + g, first = max(lo[r], run.start) - j - 2 * t;
+            int last = min(i0 + r, run.start + run.n - 1) - j - 2 * t;
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
@@ -315,7 +365,7 @@ __device__ __forceinline__ void weighted(float (&sum)[MT][D / 8][4], const float
  *   tile  out                16 MT rows of shared memory that no thread reads any more
  *   sum   in   [16 MT][D]    the rows, from row r0 on
  *   p     out                row 0 of the head
- *   end   in                 rows from here on are not written */
+ *   end   in                 rows outside of [0, end) are not written */
 template <class T, int D, int MT>
 __device__ __forceinline__ void rows_store(char *tile, const float (&sum)[MT][D / 8][4], T *p, int ld, int r0,
                                            int end)
@@ -335,35 +385,88 @@ __device__ __forceinline__ void rows_store(char *tile, const float (&sum)[MT][D 
 #pragma unroll
     for (int i = lane; i < 16 * MT * (D / 8); i += WARP) {
         int r = i / (D / 8), c = i % (D / 8);
-        if (r0 + r < end)
+        if ((uint32_t)(r0 + r) < (uint32_t)end)
             *reinterpret_cast<uint4 *>(p + (int64_t)(r0 + r) * ld + 8 * c)
                 = *reinterpret_cast<const uint4 *>(tile + chunk_at<D>(r, c));
     }
 }
 
+/* A gradient as kernels write it: T, or float; add, bool: its floats are added to. */
+struct Out { void *p; int ld, real, add; };
+static inline Out out_of(Mat m, Dtype type, int add)
+{
+    BUG_ON((m.type != F32 && (m.type != type || add)) || m.ld >= (int64_t)1 << 31);
+    Out o = {m.p, (int)m.ld, m.type == F32, add};
+    return o;
+}
+
+/* rows_store to a gradient.
+ *   row   in  row of *out that is row 0
+ *   col   in  first column of the head */
+template <class T, int D, int MT>
+__device__ __forceinline__ void rows_out(char *tile, const float (&sum)[MT][D / 8][4], const Out &out,
+                                         int64_t row, int col, int r0, int end)
+{
+    if (!out.real) {
+        rows_store<T, D, MT>(tile, sum, static_cast<T *>(out.p) + row * out.ld + col, out.ld, r0, end);
+        return;
+    }
+    int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    float *p = static_cast<float *>(out.p) + row * out.ld + col + 2 * t;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int r = r0 + 16 * m + 8 * half + g;
+            float *at = p + (int64_t)r * out.ld;
+            if ((uint32_t)r < (uint32_t)end)
+#pragma unroll
+                for (int n = 0; n < D / 8; n++) {
+                    float2 x = {sum[m][n][2 * half], sum[m][n][2 * half + 1]};
+                    float2 *to = reinterpret_cast<float2 *>(at + 8 * n);
+                    if (out.add)
+                        x.x += to->x, x.y += to->y;
+                    *to = x;
+                }
+        }
+}
+
 /* ---- launches ---- */
 
+static inline Runs runs_of(const Positions *p)
+{
+    Runs r = {};
+    BUG_ON(p->count < 0 || p->count > POSITION_RUNS || p->stride >= 1 << 30);
+    r.count = p->count, r.stride = (int)p->stride;
+    for (int i = 0; i < p->count; i++) {
+        r.run[i] = p->run[i];
+        BUG_ON(r.run[i].start + (int64_t)r.run[i].n >= 1 << 30);
+    }
+    return r;
+}
+
 /* Checks an attention call and makes its Shape.
- *   seq    in  rows of a sample that are cut into tiles
- *   heads  in  heads of a sample that are cut into tiles: query or key/value heads
- *   rows   in  rows of a tile */
-static inline Shape shape_of(const Attention *s, int64_t seq, int heads, int rows, Dtype type)
+ *   by_keys  in  bool: keys are cut into tiles; queries otherwise
+ *   heads    in  heads of a sample that are cut into tiles: query or key/value heads
+ *   rows     in  rows of a tile */
+static inline Shape shape_of(const Attention *s, int by_keys, int heads, int rows, Dtype type)
 {
     BUG_ON(s->dim < 1 || s->kv_heads < 1 || s->heads % s->kv_heads || !(s->scale > 0));
-    int64_t queries = positions_rows(&s->q), keys = positions_rows(&s->k), pos0 = s->q.run[0].start;
-    BUG_ON(s->q.count != 1 || s->k.count != 1 || s->k.run[0].start || s->add);
-    BUG_ON(!(s->dropout >= 0 && s->dropout < 1) || queries + pos0 >= 1 << 30 || keys >= 1 << 30);
-    int64_t window = s->window > 0 && s->window < pos0 + queries ? s->window : 0;
+    BUG_ON(!(s->dropout >= 0 && s->dropout < 1));
+    const Positions *cut = by_keys ? &s->k : &s->q;
+    const PositionRun *last = &s->q.run[s->q.count - 1];
+    int64_t keys = positions_rows(&s->k), window = s->window < last->start + last->n ? s->window : 0;
     int64_t bytes = 2 * keys * s->dim * (int64_t)dtype_size(type), l2 = (int64_t)16 << 20;
     int64_t group = s->heads / s->kv_heads, items = s->batch * heads;
     int64_t section = !bytes ? items : heads == s->heads ? l2 / bytes * group : l2 / (bytes * group);
     Shape a = {};
-    a.batch = (int)s->batch, a.seq_q = (int)queries, a.seq_k = (int)keys, a.pos0 = (int)pos0;
+    a.q = runs_of(&s->q), a.k = runs_of(&s->k);
+    a.batch = (int)s->batch, a.window = window > 0 ? (int)window : 0;
     a.doc_rows = s->seq;
-    a.window = (int)window;
     a.heads = s->heads, a.kv_heads = s->kv_heads, a.group = s->heads / s->kv_heads, a.head0 = s->head0,
     a.dim = s->dim;
-    a.tiles = (int)ceil_div(seq, rows);
+    for (int i = 0; i < cut->count; i++)
+        a.tiles += run_tiles(cut->run[i], rows);
     a.section = (int)(section < 1 ? 1 : section < items ? section : items);
     a.scale = (float)s->scale, a.scale2 = (float)(s->scale * 1.44269504088896340736);
     a.doc = s->doc_start, a.sample = s->sample;

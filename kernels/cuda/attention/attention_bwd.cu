@@ -41,9 +41,9 @@ template <int D, int ROLE, bool DROP> struct Bwd {
      * column */
     static constexpr int STAGE = 2 * TILE + (ROLE == QUERIES ? 0 : (3 * COLS * 4 + 127) / 128 * 128);
     static constexpr int AFTER = (ROLE == KEYS_DV ? 1 : 2) * HELD;     /* start of the stages */
-    /* behind the stages: first key, lse and delta of each row (QUERIES), and four numbers a warp */
+    /* behind the stages: first key, lse and delta of each row (QUERIES), four numbers a warp, the Tile */
     static constexpr size_t BYTES =
-        (size_t)AFTER + 2 * STAGE + ((ROLE == QUERIES ? 3 * ROWS : 0) + 4 * WARPS) * 4;
+        (size_t)AFTER + 2 * STAGE + ((ROLE == QUERIES ? 3 * ROWS : 0) + 4 * WARPS + 4) * 4;
     static_assert(STAGE % 128 == 0 && AFTER % 128 == 0 && COLS <= THREADS, "");
 };
 
@@ -51,28 +51,32 @@ template <int D, int ROLE, bool DROP> struct Bwd {
  * or dq. */
 template <class T> struct Backward {
     Shape s;
-    View<T> row1, row2, col1, col2, out1, out2;
+    View<T> row1, row2, col1, col2;
+    Out out1, out2;
     View<float> lse, delta;
 };
 
-/* Queries outside of [first, end) see none of keys [j0, j1). A query before `clear` sees each of these
- * keys that is not after the query. */
+/* Queries of a run outside of [first, end) see none of keys [j0, j1). A query before `clear` sees each of
+ * these keys that is not after the query. */
 struct Queries { int first, end, clear; };
 
-/* Computes the queries that see keys [j0, j1) of sample b; it reads the document start of each query.
+/* Computes the queries of a run that see keys [j0, j1) of sample b; it reads the document start of each
+ * query.
  *   slot  out  [2 warps]  shared memory, scratch */
-__device__ __forceinline__ Queries queries_of(const Shape &s, int b, int j0, int j1, int *slot)
+__device__ __forceinline__ Queries queries_of(const Shape &s, int b, const RunAt &run, int j0, int j1,
+                                              int *slot)
 {
-    Queries a = {max(0, j0 - s.pos0), s.seq_q, s.seq_q};
+    int stop = run.start + run.n;
+    Queries a = {max(run.start, j0), stop, stop};
     if (s.window) {
-        a.end = min(a.end, j1 - 1 + s.window - s.pos0);
-        a.clear = min(a.clear, j0 + s.window - s.pos0);
+        a.end = min(a.end, j1 - 1 + s.window);
+        a.clear = min(a.clear, j0 + s.window);
     }
-    if (!s.doc)
+    if (!s.doc || a.first >= a.end)
         return a;
     int end = 0, clear = a.clear, warp = (int)threadIdx.x / WARP;
     for (int i = a.first + (int)threadIdx.x; i < a.end; i += (int)blockDim.x) {
-        int start = s.doc[(int64_t)b * s.seq_q + i];
+        int start = s.doc[b * s.doc_rows + i];
         if (start < j1)
             end = i + 1;
         if (start > j0)
@@ -103,16 +107,15 @@ __device__ __forceinline__ void mask_columns(float (&c)[MT][N][4], const Shape &
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            int r = 8 * n + 2 * t + e, i = i0 + r, lo = s.doc ? doc[r] : 0,
-                hi = i < s.seq_q ? s.pos0 + i : -1;
+            int r = 8 * n + 2 * t + e, i = i0 + r, lo = s.doc ? doc[r] : 0;
             if (s.window)
-                lo = max(lo, s.pos0 + i - s.window + 1);
+                lo = max(lo, i - s.window + 1);
 #pragma unroll
             for (int m = 0; m < MT; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     int j = j0 + 16 * m + 8 * half + g;
-                    if (j < lo || j > hi)
+                    if (j < lo || j > i)
                         c[m][n][2 * half + e] = -INFINITY;
                 }
         }
@@ -133,71 +136,42 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
     constexpr bool BY_KEYS = ROLE != QUERIES, MAKES1 = ROLE != KEYS_DV,
                    MAKES2 = ROLE == KEYS || ROLE == KEYS_DV;
     const Shape &s = a.s;
-    const int heads = BY_KEYS ? s.kv_heads : s.heads, rows = BY_KEYS ? s.seq_k : s.seq_q;
-    const int cols = BY_KEYS ? s.seq_q : s.seq_k;
-    Work w = work_at(s, heads, (int)blockIdx.x);
+    const Runs &row_runs = BY_KEYS ? s.k : s.q, &col_runs = BY_KEYS ? s.q : s.k;
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    int block0 = (BY_KEYS ? w.tile : s.tiles - 1 - w.tile) * B::ROWS, mine = warp * 16 * MT,
-        r0 = block0 + mine;
+    int mine = warp * 16 * MT;
     SharedAt held = shared_at(shared), stages = held + B::AFTER;
     int *after = reinterpret_cast<int *>(shared + B::AFTER + 2 * B::STAGE), *lo = after + mine;
     int *slot = after + (BY_KEYS ? 0 : 3 * B::ROWS);
     float *row_stat = reinterpret_cast<float *>(lo) + B::ROWS;
-
-    auto hold = [&](SharedAt to, const View<T> &x) {
-        tile_load<D, B::ROWS, B::THREADS, B::AHEAD>(to, x.p + (int64_t)w.b * rows * x.ld + w.head * D, x.ld,
-                                                    block0, rows);
-    };
-    hold(held, a.row1);
-    if (MAKES1)
-        hold(held + B::HELD, a.row2);
-
-    /* columns [first, end) of query heads [head, head_end) */
-    int head = BY_KEYS ? w.head * s.group : w.head, head_end = BY_KEYS ? head + s.group : head + 1;
-    int first, end, clear = 0;
     Span *spans = reinterpret_cast<Span *>(slot);
-    if (BY_KEYS) {
-        Queries all = queries_of(s, w.b, block0, min(block0 + B::ROWS, s.seq_k), slot);
-        first = all.first, end = all.end, clear = all.clear;
-    } else {
-        span_make<16 * MT>(spans + warp, lo, s, w.b, r0);
-        __syncthreads();
-        span_join(&first, &end, spans, B::WARPS);
-        int i = r0 + lane;
-        int64_t at = (int64_t)w.b * s.seq_q + i;
-        if (lane < 16 * MT) {
-            row_stat[lane] = i < s.seq_q ? lse_log2(a.lse.p[at * a.lse.ld + head]) : INFINITY;
-            row_stat[lane + B::ROWS] = i < s.seq_q ? a.delta.p[at * a.delta.ld + head] : 0;
-        }
-    }
-    first = first / COLS * COLS;
-    if (BY_KEYS && first >= end)
-        head = head_end;
+    Tile *tile = reinterpret_cast<Tile *>(spans + B::WARPS);
 
-    const T *col1 = a.col1.p + (int64_t)w.b * cols * a.col1.ld,
-            *col2 = a.col2.p + (int64_t)w.b * cols * a.col2.ld;
-    auto load = [&](int stage, int h, int c0) {
-        SharedAt to = stages + stage * B::STAGE;
-        int of = (BY_KEYS ? h : h / s.group) * D;
-        tile_load<D, COLS, B::THREADS, B::AHEAD>(to, col1 + of, a.col1.ld, c0, cols);
-        tile_load<D, COLS, B::THREADS, B::AHEAD>(to + B::TILE, col2 + of, a.col2.ld, c0, cols);
-        if (BY_KEYS && (int)threadIdx.x < COLS) {
-            int i = c0 + (int)threadIdx.x;
-            bool there = i < s.seq_q;
-            int64_t at = there ? (int64_t)w.b * s.seq_q + i : 0;
-            SharedAt stat = to + 2 * B::TILE + 4 * threadIdx.x;
-            cp_async4(stat, a.lse.p + at * a.lse.ld + h, there);
-            if (MAKES1)
-                cp_async4(stat + 4 * COLS, a.delta.p + at * a.delta.ld + h, there);
-            if (s.doc)
-                cp_async4(stat + 8 * COLS, s.doc + at, there);
+    {
+        Work w = work_at(s, BY_KEYS ? s.kv_heads : s.heads, (int)blockIdx.x);
+        Tile x = tile_at(row_runs, BY_KEYS ? w.tile : s.tiles - 1 - w.tile, B::ROWS, w.b, w.head);
+        RunAt run = run_at(row_runs, x.run, x.b);
+        auto hold = [&](SharedAt to, const View<T> &v) {
+            tile_load<D, B::ROWS, B::THREADS, B::AHEAD>(to, v.p + run.row * v.ld + x.head * D, v.ld,
+                                                        x.first - run.start, run.n);
+        };
+        hold(held, a.row1);
+        if (MAKES1)
+            hold(held + B::HELD, a.row2);
+        cp_async_commit();
+        if (!BY_KEYS) {
+            int r = x.first + mine + lane - run.start;
+            bool there = (uint32_t)r < (uint32_t)run.n;
+            span_make<16 * MT>(spans + warp, lo, s, x.b, run, x.first + mine);
+            if (lane < 16 * MT) {
+                int64_t at = run.row + r;
+                row_stat[lane] = there ? lse_log2(a.lse.p[at * a.lse.ld + x.head]) : INFINITY;
+                row_stat[lane + B::ROWS] = there ? a.delta.p[at * a.delta.ld + x.head] : 0;
+            }
         }
-    };
-    int c0 = first, stage = 0;
-    auto more = [&](int h, int c) { return BY_KEYS ? h < head_end : c < end; };
-    if (more(head, c0))
-        load(0, head, c0);
-    cp_async_commit();
+        if (threadIdx.x == 0)
+            *tile = x;
+    }
+    __syncthreads();
 
     float sum1[MAKES1 ? MT : 1][D / 8][4], sum2[MAKES2 ? MT : 1][D / 8][4];
 #pragma unroll
@@ -213,93 +187,139 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
             }
     Lane<D> row_lane(held + mine * D * 2, true), along(stages, false), across(stages, true);
     HeadDrop drop = {};
-    cp_async_wait<0>();
-    __syncthreads();
 
-    while (more(head, c0)) {
-        bool wrap = BY_KEYS && c0 + COLS >= end;
-        int next_head = head + wrap, next = wrap ? first : c0 + COLS;
-        if (more(next_head, next))
-            load(stage ^ 1, next_head, next);
-        cp_async_commit();
-        if (!BY_KEYS) {        /* computed again, which is cheap, because registers are short */
-            int me = (int)thread_again();
-            warp = me / WARP, g = me % WARP / 4, t = me % 4, mine = warp * 16 * MT, r0 = block0 + mine;
-            lo = after + mine, row_stat = reinterpret_cast<float *>(lo) + B::ROWS;
-        }
-        /* none: this warp's rows see nothing of the tile; masked: they do not see all of it */
-        bool none, masked;
+    for (int i = 0; i < col_runs.count; i++) {
+        RunAt run = run_at(col_runs, i, tile->b);
+        int first, end, clear = 0;
+        if (i)
+            __syncthreads();           /* no thread reads what belongs to the run before any more */
         if (BY_KEYS) {
-            none = s.pos0 + c0 + COLS <= r0 || r0 >= s.seq_k
-                   || (s.window && s.pos0 + c0 - s.window >= r0 + 16 * MT - 1);
-            masked = r0 + 16 * MT - 1 > s.pos0 + c0 || c0 + COLS > clear;
+            RunAt keys = run_at(row_runs, tile->run, 0);
+            int j0 = max(tile->first, keys.start), j1 = min(tile->first + B::ROWS, keys.start + keys.n);
+            Queries all = queries_of(s, tile->b, run, j0, j1, slot);
+            first = all.first, end = all.end, clear = all.clear;
         } else {
-            none = span_none(spans[warp], c0, COLS);
-            masked = span_masked(spans[warp], c0, COLS);
+            span_join(&first, &end, spans, B::WARPS, run);
         }
-        if (!none) {
-            float c[MT][N][4], x[MT][N][4];
-            const char *stats = shared + B::AFTER + stage * B::STAGE + 2 * B::TILE;
-            Lane<D> at = along, row2 = row_lane;
-            at.row += stage * B::STAGE;
-            scores<T, D>(c, row_lane, at);
-            if (masked && BY_KEYS)
-                mask_columns(c, s, reinterpret_cast<const int *>(stats) + 2 * COLS, r0, c0);
-            else if (masked)
-                mask_rows(c, s, lo, r0, c0);
-            if (MAKES1) {
-                at.row += B::TILE;
-                row2.row += B::HELD;
-                scores<T, D>(x, row2, at);
+        if (first >= end)
+            continue;
+        first = tile_start(run, first, COLS);
+        /* columns [first, end) of query heads [head, head_end) */
+        int head = tile->head * (BY_KEYS ? s.group : 1), head_end = head + s.group;
+        const T *col1 = a.col1.p + run.row * a.col1.ld, *col2 = a.col2.p + run.row * a.col2.ld;
+        auto load = [&](int stage, int h, int c0) {
+            SharedAt to = stages + stage * B::STAGE;
+            RunAt now = run_at(col_runs, again(i), tile->b);
+            int of = (BY_KEYS ? h : h / s.group) * D, r = c0 - now.start;
+            tile_load<D, COLS, B::THREADS, B::AHEAD>(to, col1 + of, a.col1.ld, r, now.n);
+            tile_load<D, COLS, B::THREADS, B::AHEAD>(to + B::TILE, col2 + of, a.col2.ld, r, now.n);
+            if (BY_KEYS && (int)threadIdx.x < COLS) {
+                r += (int)threadIdx.x;
+                bool there = (uint32_t)r < (uint32_t)now.n;
+                int64_t at = there ? now.row + r : 0;
+                SharedAt stat = to + 2 * B::TILE + 4 * threadIdx.x;
+                cp_async4(stat, a.lse.p + at * a.lse.ld + h, there);
+                if (MAKES1)
+                    cp_async4(stat + 4 * COLS, a.delta.p + at * a.delta.ld + h, there);
+                if (s.doc)
+                    cp_async4(stat + 8 * COLS, s.doc + (there ? tile->b * s.doc_rows + now.start + r : 0),
+                              there);
             }
-            if (DROP)
-                drop = head_drop(s, w.b, head);
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                float col_lse[2] = {}, col_delta[2] = {};
-                if (BY_KEYS) {
-                    const float *stat = reinterpret_cast<const float *>(stats) + 8 * n + 2 * t;
-                    col_lse[0] = lse_log2(stat[0]), col_lse[1] = lse_log2(stat[1]);
-                    if (MAKES1)
-                        col_delta[0] = stat[COLS], col_delta[1] = stat[COLS + 1];
+            cp_async_commit();
+        };
+        int c0 = first, stage = 0;
+        auto more = [&](int h, int c) { return BY_KEYS ? h < head_end : c < end; };
+        load(0, head, c0);
+        cp_async_wait<0>();
+        __syncthreads();
+
+        while (more(head, c0)) {
+            bool wrap = BY_KEYS && c0 + COLS >= end;
+            int next_head = head + wrap, next = wrap ? first : c0 + COLS;
+            if (more(next_head, next))
+                load(stage ^ 1, next_head, next);
+            if (!BY_KEYS) {        /* computed again, which is cheap, because registers are short */
+                int me = (int)thread_again();
+                warp = me / WARP, g = me % WARP / 4, t = me % 4, mine = warp * 16 * MT;
+                lo = after + mine, row_stat = reinterpret_cast<float *>(lo) + B::ROWS;
+            }
+            /* none: this warp's rows see nothing of the tile; masked: they do not see all of it */
+            int r0 = tile->first + mine;
+            RunAt now = run_at(col_runs, again(i), 0);
+            bool none, masked;
+            if (BY_KEYS) {
+                none = c0 + COLS <= r0 || (s.window && c0 - s.window >= r0 + 16 * MT - 1);
+                masked = r0 + 16 * MT - 1 > c0 || c0 + COLS > clear;
+            } else {
+                none = span_none(spans[warp], c0, COLS);
+                masked = span_masked(spans[warp], c0, COLS, now);
+            }
+            if (!none) {
+                float c[MT][N][4], x[MT][N][4];
+                const char *stats = shared + B::AFTER + stage * B::STAGE + 2 * B::TILE;
+                Lane<D> at = along, row2 = row_lane;
+                at.row += stage * B::STAGE;
+                scores<T, D>(c, row_lane, at);
+                if (masked && BY_KEYS)
+                    mask_columns(c, s, reinterpret_cast<const int *>(stats) + 2 * COLS, r0, c0);
+                else if (masked)
+                    mask_rows(c, now, lo, r0, c0);
+                if (MAKES1) {
+                    at.row += B::TILE;
+                    row2.row += B::HELD;
+                    scores<T, D>(x, row2, at);
                 }
+                if (DROP)
+                    drop = head_drop(s, tile->b, head);
 #pragma unroll
-                for (int m = 0; m < MT; m++) {
-                    const float *of_row = row_stat + 16 * m + g;
-                    bool keep[4] = {true, true, true, true};
-                    if (DROP && BY_KEYS)
-                        drop_columns(keep, s, drop, r0 + 16 * m, s.pos0 + c0 + 8 * n);
-                    else if (DROP)
-                        drop_rows(keep, s, drop, s.pos0 + r0 + 16 * m, c0 + 8 * n);
+                for (int n = 0; n < N; n++) {
+                    float col_lse[2] = {}, col_delta[2] = {};
+                    if (BY_KEYS) {
+                        const float *stat = reinterpret_cast<const float *>(stats) + 8 * n + 2 * t;
+                        col_lse[0] = lse_log2(stat[0]), col_lse[1] = lse_log2(stat[1]);
+                        if (MAKES1)
+                            col_delta[0] = stat[COLS], col_delta[1] = stat[COLS + 1];
+                    }
 #pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        float lse = BY_KEYS ? col_lse[e & 1] : of_row[e / 2 * 8];
-                        float p = exp2_approx(c[m][n][e] * s.scale2 - lse);
-                        if (MAKES1) {
-                            float y = DROP ? (keep[e] ? x[m][n][e] * s.keep : 0) : x[m][n][e];
-                            x[m][n][e] = p * (y - (BY_KEYS ? col_delta[e & 1] : of_row[e / 2 * 8 + B::ROWS]));
+                    for (int m = 0; m < MT; m++) {
+                        const float *of_row = row_stat + 16 * m + g;
+                        bool keep[4] = {true, true, true, true};
+                        if (DROP && BY_KEYS)
+                            drop_columns(keep, s, drop, r0 + 16 * m, c0 + 8 * n);
+                        else if (DROP)
+                            drop_rows(keep, s, drop, r0 + 16 * m, c0 + 8 * n);
+#pragma unroll
+                        for (int e = 0; e < 4; e++) {
+                            float lse = BY_KEYS ? col_lse[e & 1] : of_row[e / 2 * 8];
+                            float p = exp2_approx(c[m][n][e] * s.scale2 - lse);
+                            if (MAKES1) {
+                                float y = DROP ? (keep[e] ? x[m][n][e] * s.keep : 0) : x[m][n][e];
+                                float delta = BY_KEYS ? col_delta[e & 1] : of_row[e / 2 * 8 + B::ROWS];
+                                x[m][n][e] = p * (y - delta);
+                            }
+                            c[m][n][e] = keep[e] ? p : 0;
                         }
-                        c[m][n][e] = keep[e] ? p : 0;
                     }
                 }
+                at = across;
+                if (!BY_KEYS)              /* the same place as in the row tile */
+                    at.row = row_lane.row + stages - held - mine * D * 2;
+                at.row += stage * B::STAGE;
+                if constexpr (MAKES1)
+                    weighted<T, D>(sum1, x, at);
+                at.row += B::TILE;
+                if constexpr (MAKES2)
+                    weighted<T, D>(sum2, c, at);
             }
-            at = across;
-            if (!BY_KEYS)              /* the same place as in the row tile */
-                at.row = row_lane.row + stages - held - mine * D * 2;
-            at.row += stage * B::STAGE;
-            if constexpr (MAKES1)
-                weighted<T, D>(sum1, x, at);
-            at.row += B::TILE;
-            if constexpr (MAKES2)
-                weighted<T, D>(sum2, c, at);
+            cp_async_wait<0>();
+            __syncthreads();               /* all see the next tiles, and no thread reads these any more */
+            head = next_head, c0 = next, stage ^= 1;
         }
-        cp_async_wait<0>();
-        __syncthreads();               /* all see the next tiles, and no thread reads these any more */
-        head = next_head, c0 = next, stage ^= 1;
     }
 
-    w = work_at(s, heads, (int)block_again());
-    block0 = (BY_KEYS ? w.tile : s.tiles - 1 - w.tile) * B::ROWS, mine = (int)thread_again() / WARP * 16 * MT;
+    cp_async_wait<0>();
+    __syncthreads();                   /* the output goes where the rows were: all copies must be complete */
+    mine = (int)thread_again() / WARP * 16 * MT;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -311,14 +331,15 @@ __global__ void __launch_bounds__(Bwd<D, ROLE, DROP>::THREADS, Bwd<D, ROLE, DROP
                 if (MAKES2)
                     sum2[m][n][e] *= s.keep;
             }
-    char *tile = shared + mine * D * 2;
-    auto start = [&](const View<T> &x) { return x.p + (int64_t)w.b * rows * x.ld + w.head * D; };
+    char *to = shared + mine * D * 2;
+    RunAt run = run_at(row_runs, tile->run, tile->b);
+    int r0 = tile->first - run.start + mine, col = tile->head * D;
     if constexpr (MAKES1)
-        rows_store<T, D, MT>(tile, sum1, start(a.out1), a.out1.ld, block0 + mine, rows);
+        rows_out<T, D, MT>(to, sum1, a.out1, run.row, col, r0, run.n);
     if (MAKES1 && MAKES2)
         __syncwarp();
     if constexpr (MAKES2)
-        rows_store<T, D, MT>(tile, sum2, start(a.out2), a.out2.ld, block0 + mine, rows);
+        rows_out<T, D, MT>(to, sum2, a.out2, run.row, col, r0, run.n);
 }
 
 /* delta [B*seq_q, A] = rowsum(do * o): eight lanes a row of a head, 16 bytes at a time. */
@@ -347,7 +368,7 @@ template <class T, int D, int ROLE, bool DROP> void launch_role(Cuda *c, Backwar
 {
     using B = Bwd<D, ROLE, DROP>;
     int heads = ROLE == QUERIES ? s->heads : s->kv_heads;
-    a.s = shape_of(s, positions_rows(&s->q), heads, B::ROWS, BF16);
+    a.s = shape_of(s, ROLE != QUERIES, heads, B::ROWS, BF16);
     attention_fits(c, B::BYTES, D);
     LAUNCH((k_attention_bwd<T, D, ROLE, DROP>), blocks_of((int64_t)a.s.tiles * s->batch * heads), B::THREADS,
            B::BYTES, c->compute, a);
@@ -378,10 +399,10 @@ template <class T>
 void run(Cuda *c, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k, Mat v,
          const Attention *s)
 {
-    View<T> vq = view<T>(q), vk = view<T>(k), vv = view<T>(v), vdo = view<T>(dout), none = {};
+    View<T> vq = view<T>(q), vk = view<T>(k), vv = view<T>(v), vdo = view<T>(dout);
     View<float> l = view<float>(lse), sums = view<float>(delta);
-    Backward<T> by_queries = {{}, vq, vdo, vk, vv, view<T>(dq), none, l, sums};
-    Backward<T> by_keys = {{}, vk, vv, vq, vdo, view<T>(dk), view<T>(dv), l, sums};
+    Backward<T> by_queries = {{}, vq, vdo, vk, vv, out_of(dq, q.type, s->add), {}, l, sums};
+    Backward<T> by_keys = {{}, vk, vv, vq, vdo, out_of(dk, q.type, 0), out_of(dv, q.type, 0), l, sums};
     int64_t n = s->batch * positions_rows(&s->q) * s->heads;
     with_head(s->dim, [&](auto head) {
         constexpr int D = decltype(head)::value;
@@ -408,11 +429,10 @@ void attention_bwd_open(const Cuda *c)
 void flash_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k,
                          Mat v, const Attention *s)
 {
-    int64_t n = s->batch * positions_rows(&s->q), qcols = (int64_t)s->heads * s->dim,
-            kcols = (int64_t)s->kv_heads * s->dim;
-    BUG_ON(positions_rows(&s->q) != positions_rows(&s->k) || s->q.run[0].start);
-    BUG_ON(q.rows != n || k.rows != n || v.rows != n || dout.rows != n);
-    BUG_ON(dq.rows != n || dk.rows != n || dv.rows != n || o.rows != n || lse.rows != n || delta.rows != n);
+    int64_t n = s->batch * positions_rows(&s->q), rows = s->batch * positions_rows(&s->k);
+    int64_t qcols = (int64_t)s->heads * s->dim, kcols = (int64_t)s->kv_heads * s->dim;
+    BUG_ON(q.rows != n || k.rows != rows || v.rows != rows || dk.rows != rows || dv.rows != rows);
+    BUG_ON(dq.rows != n || dout.rows != n || o.rows != n || lse.rows != n || delta.rows != n);
     BUG_ON(q.cols != qcols || dq.cols != qcols || dout.cols != qcols || o.cols != qcols);
     BUG_ON(k.cols != kcols || v.cols != kcols || dk.cols != kcols || dv.cols != kcols);
     BUG_ON(lse.type != F32 || delta.type != F32 || lse.cols != s->heads || delta.cols != s->heads);

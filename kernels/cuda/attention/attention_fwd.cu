@@ -23,7 +23,7 @@ template <int D, bool DROP> struct Fwd {
                          SLOTS = 3, BLOCKS = D == 256 ? 1 : 2;
     static constexpr int TILE = KEYS * D * 2, AHEAD = Copies<D, DROP>::AHEAD;
     static constexpr size_t BYTES =
-        (size_t)ROWS * D * 2 + (size_t)SLOTS * TILE + (size_t)(ROWS + 4 * WARPS) * 4;
+        (size_t)ROWS * D * 2 + (size_t)SLOTS * TILE + (size_t)(ROWS + 4 * WARPS + 4) * 4;
 };
 
 template <class T> struct Forward {
@@ -80,30 +80,21 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
     const Shape &s = a.s;
     Work w = work_at(s, s.heads, (int)blockIdx.x);
     int warp = (int)threadIdx.x / WARP;
-    int block0 = (s.tiles - 1 - w.tile) * F::ROWS, mine = warp * 16 * MT, i0 = block0 + mine;
-    int64_t row = (int64_t)w.b * s.seq_q;
-    const T *k = a.k.p + (int64_t)w.b * s.seq_k * a.k.ld + w.head / s.group * D;
-    const T *v = a.v.p + (int64_t)w.b * s.seq_k * a.v.ld + w.head / s.group * D;
+    int mine = warp * 16 * MT;
     SharedAt q_at = shared_at(shared), ring = q_at + F::ROWS * D * 2;
     int *lo = reinterpret_cast<int *>(shared + F::ROWS * D * 2 + F::SLOTS * F::TILE);
     Span *spans = reinterpret_cast<Span *>(lo + F::ROWS);
-
-    tile_load<D, F::ROWS, F::THREADS, F::AHEAD>(q_at, a.q.p + row * a.q.ld + w.head * D, a.q.ld, block0,
-                                                s.seq_q);
-    span_make<16 * MT>(spans + warp, lo + mine, s, w.b, i0);
+    Tile *tile = reinterpret_cast<Tile *>(spans + F::WARPS);
+    {
+        Tile t = tile_at(s.q, s.tiles - 1 - w.tile, F::ROWS, w.b, w.head);
+        RunAt q = run_at(s.q, t.run, t.b);
+        tile_load<D, F::ROWS, F::THREADS, F::AHEAD>(q_at, a.q.p + q.row * a.q.ld + w.head * D, a.q.ld,
+                                                    t.first - q.start, q.n);
+        span_make<16 * MT>(spans + warp, lo + mine, s, w.b, q, t.first + mine);
+        if (threadIdx.x == 0)
+            *tile = t;
+    }
     __syncthreads();
-    int first, end;
-    span_join(&first, &end, spans, F::WARPS);
-    first = first / KEYS * KEYS;
-
-    /* starts the copy of one tile, a group of copies; keys and values alternate, each in the next slot */
-    auto load = [&](int slot, const T *p, int ld, int j) {
-        if (j < end)
-            tile_load<D, KEYS, F::THREADS, F::AHEAD>(ring + slot * F::TILE, p, ld, j, s.seq_k);
-        cp_async_commit();
-    };
-    load(0, k, a.k.ld, first);
-    load(1, v, a.v.ld, first);
 
     float out[MT][D / 8][4], largest[MT][2], sum[MT][2], c[MT][N][4];
 #pragma unroll
@@ -117,53 +108,79 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
     Lane<D> q_lane(q_at + mine * D * 2, true), k_lane(ring, false);
     HeadDrop drop = {};
     if (DROP)
-        drop = head_drop(s, w.b, w.head);
+        drop = head_drop(s, tile->b, tile->head);
 
-    int slot = 0;
-    for (int j = first; j < end; j += KEYS) {
-        /* computed again, by one instruction, because registers are short */
-        warp = (int)thread_again() / WARP, mine = warp * 16 * MT;
-        bool none = span_none(spans[warp], j, KEYS);
-        cp_async_wait<1>();
-        __syncthreads();       /* all see the keys, and no thread reads the slot before them any more */
-        load(slot == 0 ? F::SLOTS - 1 : slot - 1, k, a.k.ld, j + KEYS);
-        if (!none) {
-            Lane<D> at = k_lane;
-            at.row += slot * F::TILE;
-            scores<T, D>(c, q_lane, at);
-            if (span_masked(spans[warp], j, KEYS))
-                mask_rows(c, s, lo + mine, block0 + mine, j);
-            softmax<D>(c, largest, sum, out, s.scale2);
-            if (DROP) {
-#pragma unroll
-                for (int n = 0; n < N; n++)
-#pragma unroll
-                    for (int m = 0; m < MT; m++) {
-                        bool keep[4];
-                        drop_rows(keep, s, drop, s.pos0 + block0 + mine + 16 * m, j + 8 * n);
-#pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            c[m][n][e] = keep[e] ? c[m][n][e] : 0;
-                    }
+    for (int i = 0; i < s.k.count; i++) {
+        RunAt run = run_at(s.k, i, tile->b);
+        int first, end;
+        span_join(&first, &end, spans, F::WARPS, run);
+        if (first >= end)
+            continue;
+        if (i) {
+            cp_async_wait<0>();
+            __syncthreads();           /* no thread reads the slots of the run before any more */
+        }
+        int of = tile->head / s.group * D;
+        const T *k = a.k.p + run.row * a.k.ld + of, *v = a.v.p + run.row * a.v.ld + of;
+        /* starts the copy of one tile, a group of copies; keys and values alternate, each in the next
+         * slot */
+        auto load = [&](int slot, const T *p, int ld, int j) {
+            if (j < end) {
+                RunAt now = run_at(s.k, again(i), 0);
+                tile_load<D, KEYS, F::THREADS, F::AHEAD>(ring + slot * F::TILE, p, ld, j - now.start, now.n);
             }
+            cp_async_commit();
+        };
+        first = tile_start(run, first, KEYS);
+        load(0, k, a.k.ld, first);
+        load(1, v, a.v.ld, first);
+
+        int slot = 0;
+        for (int j = first; j < end; j += KEYS) {
+            /* computed again, by one instruction, because registers are short */
+            warp = (int)thread_again() / WARP, mine = warp * 16 * MT;
+            bool none = span_none(spans[warp], j, KEYS);
+            cp_async_wait<1>();
+            __syncthreads();       /* all see the keys, and no thread reads the slot before them any more */
+            load(slot == 0 ? F::SLOTS - 1 : slot - 1, k, a.k.ld, j + KEYS);
+            if (!none) {
+                Lane<D> at = k_lane;
+                at.row += slot * F::TILE;
+                scores<T, D>(c, q_lane, at);
+                RunAt now = run_at(s.k, again(i), 0);
+                if (span_masked(spans[warp], j, KEYS, now))
+                    mask_rows(c, now, lo + mine, tile->first + mine, j);
+                softmax<D>(c, largest, sum, out, s.scale2);
+                if (DROP) {
+#pragma unroll
+                    for (int n = 0; n < N; n++)
+#pragma unroll
+                        for (int m = 0; m < MT; m++) {
+                            bool keep[4];
+                            drop_rows(keep, s, drop, tile->first + mine + 16 * m, j + 8 * n);
+#pragma unroll
+                            for (int e = 0; e < 4; e++)
+                                c[m][n][e] = keep[e] ? c[m][n][e] : 0;
+                        }
+                }
+            }
+            slot = slot == F::SLOTS - 1 ? 0 : slot + 1;
+            cp_async_wait<1>();
+            __syncthreads();
+            load(slot == 0 ? F::SLOTS - 1 : slot - 1, v, a.v.ld, j + KEYS);
+            if (!none) {
+                Lane<D> at = q_lane;       /* the same place, in the tile of values */
+                at.row += ring - q_at + slot * F::TILE - mine * D * 2;
+                weighted<T, D>(out, c, at);
+            }
+            slot = slot == F::SLOTS - 1 ? 0 : slot + 1;
         }
-        slot = slot == F::SLOTS - 1 ? 0 : slot + 1;
-        cp_async_wait<1>();
-        __syncthreads();
-        load(slot == 0 ? F::SLOTS - 1 : slot - 1, v, a.v.ld, j + KEYS);
-        if (!none) {
-            Lane<D> at = q_lane;       /* the same place, in the tile of values */
-            at.row += ring - q_at + slot * F::TILE - mine * D * 2;
-            weighted<T, D>(out, c, at);
-        }
-        slot = slot == F::SLOTS - 1 ? 0 : slot + 1;
     }
 
     cp_async_wait<0>();
     __syncthreads();                   /* the output goes where q was: all copies must be complete */
-    w = work_at(s, s.heads, (int)block_again());
-    row = (int64_t)w.b * s.seq_q;
-    i0 = (s.tiles - 1 - w.tile) * F::ROWS + (int)thread_again() / WARP * 16 * MT;
+    RunAt q = run_at(s.q, tile->run, tile->b);
+    int i0 = tile->first - q.start + (int)thread_again() / WARP * 16 * MT, head = tile->head;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -178,18 +195,18 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
                 out[m][n][2 * half + 1] *= factor;
             }
             int i = i0 + 16 * m + 8 * half + (int)threadIdx.x % WARP / 4;
-            if (threadIdx.x % 4 == 0 && i < s.seq_q)
-                a.lse.p[(row + i) * a.lse.ld + w.head]
+            if (threadIdx.x % 4 == 0 && (uint32_t)i < (uint32_t)q.n)
+                a.lse.p[(q.row + i) * a.lse.ld + head]
                     = total == 0 ? -INFINITY : largest[m][half] * s.scale + logf(total);
         }
     rows_store<T, D, MT>(shared + (int)threadIdx.x / WARP * 16 * MT * D * 2, out,
-                         a.o.p + row * a.o.ld + w.head * D, a.o.ld, i0, s.seq_q);
+                         a.o.p + q.row * a.o.ld + head * D, a.o.ld, i0, q.n);
 }
 
 template <class T, int D, bool DROP> void launch(Cuda *c, Forward<T> a, const Attention *s)
 {
     using F = Fwd<D, DROP>;
-    a.s = shape_of(s, positions_rows(&s->q), s->heads, F::ROWS, BF16);
+    a.s = shape_of(s, 0, s->heads, F::ROWS, BF16);
     attention_fits(c, F::BYTES, D);
     unsigned grid = blocks_of((int64_t)a.s.tiles * a.s.batch * a.s.heads);
     LAUNCH((k_attention_fwd<T, D, DROP>), grid, F::THREADS, F::BYTES, c->compute, a);

@@ -105,4 +105,10 @@ __device__ __forceinline__ uint32_t thread_again()
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(r));
     return r;
 }
+/* Returns x. What is computed from the result is not kept from one call to the next. */
+__device__ __forceinline__ int again(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
 #endif

@@ -164,4 +164,5 @@ static inline float exp2_approx(float x)
 
 static inline uint32_t block_again() { return blockIdx.x; }
 static inline uint32_t thread_again() { return threadIdx.x; }
+static inline int again(int x) { return x; }
 #endif
