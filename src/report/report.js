@@ -224,12 +224,13 @@ function ranks(box, d, length, rows, used) {
     const shown = [...'FBDWS'].filter(k => used.has(k));
     const ms = v => `${v.toFixed(v < 10 ? 2 : v < 100 ? 1 : 0)} ms`;
     const sum = (list, key, i) => list.filter(e => e[0] === key).reduce((n, e) => n + e[i], 0);
-    const reduces = d.some(l => l.under !== null), table = [['Rank', ...shown, 'rest of the step',
-        ...rows.map(s => `${s}, MB`), ...(reduces ? ['reduced under computation'] : [])], ...d.map(l => {
+    const shares = Object.entries({under: 'reduced under computation', context: 'context under computation'})
+        .filter(([key]) => d.some(l => l[key] !== null)), table = [['Rank', ...shown, 'rest of the step',
+        ...rows.map(s => `${s}, MB`), ...shares.map(([, name]) => name)], ...d.map(l => {
         const times = shown.map(k => sum(l.bars, k, 5)), rest = times.reduce((n, t) => n - t, length);
         return [`rank ${l.rank}`, ...[...times, rest].map(ms),
             ...rows.map(s => (sum(l.operations, s, 4) / 1e6).toFixed(2)),
-            ...(reduces ? [l.under === null ? 'n/a' : `${l.under.toFixed(1)} %`] : [])];
+            ...shares.map(([key]) => l[key] === null ? 'n/a' : `${l[key].toFixed(1)} %`)];
     })];
     const [head, ...body] = table.map((cells, k) => `<tr>${cells.map((c, i) =>
         `<${k ? 'td' : 'th'}${i ? ' class="n"' : ''}>${c}</${k ? 'td' : 'th'}>`).join('')}</tr>`);

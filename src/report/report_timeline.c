@@ -22,12 +22,16 @@ static void put_bar(FILE *f, int *n, const Instr *i, Span at)
 static void put_lane(FILE *f, const Timeline *t, int64_t step, const PipelineTimes *x, const int *lane, int k)
 {
     const TimelineRank *r = &t->rank[lane[k]];
-    Overlap o = timeline_overlap(t, step, lane[k]);
+    static const char *const shares[OVERLAPS] = {"under", "context"};
     char name[64];
     int bars = 0, operations = 0, replayed = 0;
-    fprintf(f, "%s{\"rank\":%d,\"at\":\"tp %d cp %d dp %d pp %d\",\"under\":", k ? ",\n" : "", lane[k],
+    fprintf(f, "%s{\"rank\":%d,\"at\":\"tp %d cp %d dp %d pp %d\"", k ? ",\n" : "", lane[k],
             r->index[AXIS_TP], r->index[AXIS_CP], r->index[AXIS_DP], r->index[AXIS_PP]);
-    fprintf(f, o.bytes > 0 ? "%.4g,\"bars\":[" : "null,\"bars\":[", 100 * o.bytes_under / o.bytes);
+    for (int i = 0; i < OVERLAPS; i++) {
+        Overlap o = timeline_overlap(t, (OverlapKind)i, step, lane[k]);
+        fprintf(f, o.bytes > 0 ? ",\"%s\":%.4g" : ",\"%s\":null", shares[i], 100 * o.bytes_under / o.bytes);
+    }
+    fprintf(f, ",\"bars\":[");
     for (const TraceEvent *e = r->event; e < r->event + r->n; e++) {
         Instr i = timeline_instr(e);
         if (e->step == step && e->kind <= SPAN_FIRST && !instr_info[e->kind].message)
@@ -80,7 +84,8 @@ static void put_pipeline(FILE *f, const Timeline *t, int64_t step, const int *la
 
 static void put_notes(FILE *f, const Timeline *t, int64_t step, int left_out)
 {
-    Overlap o = timeline_overlap(t, step, -1);
+    Overlap o = timeline_overlap(t, OVERLAP_DATA, step, -1);
+    Overlap c = timeline_overlap(t, OVERLAP_CONTEXT, step, -1);
     char b[32];
     html_put(f, "<p class='note'>Numbers in the bars are microbatches; all ranks are on one clock. The lanes "
              "of the schedule replay the same instructions with the same times, and messages that take no "
@@ -90,6 +95,9 @@ static void put_notes(FILE *f, const Timeline *t, int64_t step, int left_out)
         html_put(f, "All ranks together: %.0f %% of the %s moved for gradient reductions were moved under "
                  "computation (%.0f %% of their time). ", 100 * o.bytes_under / o.bytes,
                  report_bytes_text(b, o.bytes), 100 * o.seconds_under / fmax(o.seconds, 1e-12));
+    if (c.bytes > 0)
+        html_put(f, "Of the %s moved for the context group %.0f %% were moved under computation. ",
+                 report_bytes_text(b, c.bytes), 100 * c.bytes_under / c.bytes);
     if (left_out)
         html_put(f, "%d more pipelines are in trace.json. ", left_out);
     html_put(f, "trace.json opens in Perfetto.</p>\n");

@@ -58,10 +58,13 @@ int64_t timeline_step(const Timeline *t);
 /* Writes the ranks of rank's pipeline to lane [t->ranks], by stage. Returns their number. */
 int timeline_pipeline(const Timeline *t, int rank, int *lane);
 
-/* How much of the gradient reductions over data-parallel ranks ran under computation. Counted are
- * all-reduces of dp-cp and copies and reduce-scatters of shard (not tied embeddings, not norms). An
- * operation is under way from start to end. A byte that moved at a wait or between two instructions is
- * never in bytes_under. */
+/* What timeline_overlap counts. OVERLAP_DATA: gradient reductions over data-parallel ranks, which are
+ * all-reduces of dp-cp and copies and reduce-scatters of shard (not tied embeddings, not norms).
+ * OVERLAP_CONTEXT: all operations of the context group and the groups within it. */
+typedef enum { OVERLAP_DATA, OVERLAP_CONTEXT, OVERLAPS } OverlapKind;
+
+/* How much of these operations ran under computation. An operation is under way from start to end. A byte
+ * that moved at a wait or between two instructions is never in bytes_under. */
 typedef struct {
     double bytes;                      /* copied or added by the rank, summed over ranks */
     double bytes_under;                /* moved by the progress thread while the rank did not wait; at
@@ -70,7 +73,7 @@ typedef struct {
     double seconds_under;              /* of them while the same rank ran an F, B, D or W */
 } Overlap;
 /* step -1: all steps. rank -1: all ranks. */
-Overlap timeline_overlap(const Timeline *t, int64_t step, int rank);
+Overlap timeline_overlap(const Timeline *t, OverlapKind kind, int64_t step, int rank);
 
 /* Bubbles of a pipeline in one step (Qi et al. 2023, arXiv:2401.10241). T: time of F + B + W of all
  * microbatches on the rank that computes longest. rate = (cost - T) / cost, where cost is the longest

@@ -1,4 +1,4 @@
-/* timeline_measure -- reductions under computation and bubbles, from a timeline */
+/* timeline_measure -- messages under computation and bubbles, from a timeline */
 #include "timeline.h"
 #include "base.h"
 #include <math.h>
@@ -17,9 +17,11 @@ int64_t timeline_step(const Timeline *t)
 
 /* ---- overlap ---- */
 
-static int is_reduction(const TraceEvent *e)
+static int counts(const TraceEvent *e, OverlapKind kind)
 {
     int edp = e->group == GROUP_EDP;
+    if (kind == OVERLAP_CONTEXT)
+        return timeline_is_comm(e) && timeline_stream(e) == STREAM_CP;
     return (e->kind == SPAN_END + COMM_ALL_REDUCE &&
             (e->group == GROUP_DATA || e->group == GROUP_COPIES || edp)) ||
            (e->kind == SPAN_END + COMM_REDUCE_SCATTER && (e->group == GROUP_SHARD || edp));
@@ -38,7 +40,7 @@ static double under(const TimelineRank *r, double start, double end, int64_t *fi
     return sum;
 }
 
-Overlap timeline_overlap(const Timeline *t, int64_t step, int rank)
+Overlap timeline_overlap(const Timeline *t, OverlapKind kind, int64_t step, int rank)
 {
     Overlap o = {0};
     for (int k = 0; k < t->ranks; k++) {
@@ -46,7 +48,7 @@ Overlap timeline_overlap(const Timeline *t, int64_t step, int rank)
         int64_t first = 0;
         for (int64_t i = 0; i < r->n && (rank < 0 || k == rank); i++) {
             const TraceEvent *e = &r->event[i];
-            if (!is_reduction(e) || (step >= 0 && e->step != step))
+            if (!counts(e, kind) || (step >= 0 && e->step != step))
                 continue;
             double seconds = e->end - e->start, part = under(r, e->start, e->end, &first);
             o.seconds += seconds;
@@ -192,11 +194,14 @@ void timeline_say(const Timeline *t, char *text, int size)
     int64_t step = timeline_step(t), lost = 0;
     int *lane = xcalloc((size_t)t->ranks + 1, sizeof *lane), n = 0;
     *text = 0;
-    Overlap o = timeline_overlap(t, -1, -1);
+    Overlap o = timeline_overlap(t, OVERLAP_DATA, -1, -1), c = timeline_overlap(t, OVERLAP_CONTEXT, -1, -1);
     if (o.bytes > 0)
         n += snprintf(text + n, (size_t)(size - n), "%.0f %% of the reductions' bytes were moved under "
                       "computation (%.0f %% of their time was)", 100 * o.bytes_under / o.bytes,
                       100 * o.seconds_under / fmax(o.seconds, 1e-12));
+    if (c.bytes > 0)
+        n += snprintf(text + n, (size_t)(size - n), "%s%.0f %% of the context group's bytes were moved under "
+                      "computation", n ? "; " : "", 100 * c.bytes_under / c.bytes);
     int p = t->ranks && step >= 0 ? timeline_pipeline(t, 0, lane) : 0;
     if (p > 1) {
         PipelineTimes x;

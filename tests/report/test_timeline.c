@@ -139,9 +139,14 @@ static void test_overlap(void)
     add_comm(&t, 0, COMM_ALL_REDUCE, GROUP_WORLD, -1, 1, 2, 1000, 1000);
     add_comm(&t, 1, COMM_ALL_REDUCE, GROUP_DATA, -1, 3, 5, 200, 200); /* rank 1 does not compute then */
     add_instr(&t, 1, I_F, 0, 0, 5, 6);
+    add_comm(&t, 0, COMM_SEND, GROUP_CP_RING, 1, 13, 14, 64, 48);   /* no computation: no byte of 64 */
+    add_comm(&t, 0, COMM_SEND, GROUP_CP, 1, 3, 4, 64, 48);
+    add_comm(&t, 1, COMM_ALL_TO_ALL, GROUP_CP_HEADS, -1, 5, 6, 16, 0);
     timeline_settle(&t);
-    Overlap o = timeline_overlap(&t, 1, 0), both = timeline_overlap(&t, -1, -1),
-            none = timeline_overlap(&t, 2, -1);
+    Overlap ring = timeline_overlap(&t, OVERLAP_CONTEXT, 1, -1);
+    CHECK(ring.bytes == 144 && ring.bytes_under == 48, "context: %g of %g", ring.bytes_under, ring.bytes);
+    Overlap o = timeline_overlap(&t, OVERLAP_DATA, 1, 0), both = timeline_overlap(&t, OVERLAP_DATA, -1, -1),
+            none = timeline_overlap(&t, OVERLAP_DATA, 2, -1);
     CHECK(o.bytes == 200 && fabs(o.bytes_under - (80 + 37.5)) < 1e-9, "%g of %g", o.bytes_under, o.bytes);
     CHECK(fabs(o.seconds - 12) < 1e-9 && fabs(o.seconds_under - 7) < 1e-9, "%g of %g s", o.seconds_under,
           o.seconds);
@@ -451,10 +456,11 @@ static int check_run(char **arg)
         for (int64_t i = 0; i < t.rank[r].n; i++)
             seen[timeline_stream(&t.rank[r].event[i])]++;
     }
-    int tp = 0, dp = 0;
+    int tp = 0, cp = 0, dp = 0;    /* bool; context ranks add gradients, as data ranks do */
     for (int r = 0; r < t.ranks; r++) {
-        tp |= t.rank[r].index[AXIS_TP];
-        dp |= t.rank[r].index[AXIS_DP];
+        tp |= t.rank[r].index[AXIS_TP] > 0;
+        cp |= t.rank[r].index[AXIS_CP] > 0;
+        dp |= cp || t.rank[r].index[AXIS_DP] > 0;
     }
     CHECK(n == sum && n > 0, "%lld events in the file, %lld read", (long long)n, (long long)sum);
     for (char *s = strtok(steps, ","); s; s = strtok(NULL, ",")) {
@@ -465,11 +471,14 @@ static int check_run(char **arg)
         check_order(&t, step, slack);
         check_replay(&t, step, 64 * slack);
     }
-    CHECK(!seen[STREAM_TP] == !tp && !seen[STREAM_DP] == !dp && !seen[STREAM_PP] == (t.shape.p == 1) &&
-              seen[STREAM_WORLD],
-          "rows: tp %lld, dp %lld, pp %lld, world %lld", (long long)seen[STREAM_TP],
-          (long long)seen[STREAM_DP], (long long)seen[STREAM_PP], (long long)seen[STREAM_WORLD]);
-    Overlap o = timeline_overlap(&t, -1, -1);
+    CHECK(!seen[STREAM_TP] == !tp && !seen[STREAM_CP] == !cp && !seen[STREAM_DP] == !dp &&
+              !seen[STREAM_PP] == (t.shape.p == 1) && seen[STREAM_WORLD],
+          "rows: tp %lld, cp %lld, dp %lld, pp %lld, world %lld", (long long)seen[STREAM_TP],
+          (long long)seen[STREAM_CP], (long long)seen[STREAM_DP], (long long)seen[STREAM_PP],
+          (long long)seen[STREAM_WORLD]);
+    Overlap o = timeline_overlap(&t, OVERLAP_DATA, -1, -1), c = timeline_overlap(&t, OVERLAP_CONTEXT, -1, -1);
+    CHECK(!cp == !(c.bytes > 0) && c.bytes_under <= c.bytes, "%.0f of %.0f bytes under computation",
+          c.bytes_under, c.bytes);
     CHECK(!dp == !(o.bytes > 0) && o.bytes_under <= o.bytes && o.bytes_under >= minimum * o.bytes,
           "%.0f of %.0f bytes under computation",
           o.bytes_under, o.bytes);

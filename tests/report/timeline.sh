@@ -27,12 +27,15 @@ traced() {
 # the progress thread is asked for, because ranks without a spare core have none: with it reductions overlap
 export GRIDIRON_PROGRESS=1
 traced 2 dp2 0 overlap_grad_reduce=true
+traced 2 cp2 0 context_parallel_size=2
+echo "$said" | grep -q "context group's bytes were moved under computation" || { echo "cp2: nothing said: $said"; exit 1; }
 unset GRIDIRON_PROGRESS
 traced 2 pp2 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1
 traced 2 zb-auto 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-auto
 echo "$said" | grep -q "the schedule's with the same times" || { echo "zb-auto: nothing is replayed: $said"; exit 1; }
 traced 4 tp2pp2 0 tensor_model_parallel_size=2 sequence_parallel=true pipeline_model_parallel_size=2
 traced 4 zb-v 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-v data_parallel_sharding_strategy=optim_grads_params
+traced 4 cp4 0 context_parallel_size=4 'cp_comm_type=[a2a+p2p]' 'hierarchical_context_parallel_sizes=[2, 2]'
 # ranks 2 and 3 on another host, whose clock runs 1000 s ahead where the kernel lets a process have a clock of its own
 if unshare -T --monotonic 1000 true 2> /dev/null; then
     cat > "$work/train" <<SKEWED
