@@ -2,11 +2,12 @@
 #include "context.h"
 #include <string.h>
 
+const char *const context_kind_name[CONTEXT_KINDS] = {"p2p", "allgather", "a2a", "a2a+p2p"};
+
 ContextKind context_kind(const char *name)
 {
-    static const char *const names[CONTEXT_KINDS] = {"p2p", "allgather", "a2a", "a2a+p2p"};
     int k = 0;
-    while (k < CONTEXT_KINDS && strcmp(name, names[k]))
+    while (k < CONTEXT_KINDS && strcmp(name, context_kind_name[k]))
         k++;
     return (ContextKind)k;
 }

@@ -25,6 +25,7 @@
 #include "grid.h"
 
 typedef enum { CONTEXT_P2P, CONTEXT_ALLGATHER, CONTEXT_A2A, CONTEXT_A2A_P2P, CONTEXT_KINDS } ContextKind;
+extern const char *const context_kind_name[CONTEXT_KINDS];     /* as in cp_comm_type */
 /* The kind of a name of cp_comm_type; CONTEXT_KINDS: the name is none of them. Local. */
 ContextKind context_kind(const char *name);
 

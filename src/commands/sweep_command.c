@@ -20,6 +20,7 @@ static const struct { int option; unsigned fixed;
              {OPT_sequence_parallel, FIXED_ROWS},
              {OPT_pipeline_model_parallel_size, FIXED_PP},
              {OPT_num_virtual_stages_per_pipeline_rank, FIXED_V},
+             {OPT_context_parallel_size, FIXED_CP},
              {OPT_data_parallel_sharding_strategy, FIXED_ZERO},
              {OPT_micro_batch_size, FIXED_MICRO},
              {OPT_recompute_granularity, FIXED_RECOMPUTE},
@@ -41,9 +42,11 @@ static int swept_at(int option)
 static void take_fixed(Sweep *s, const Config *c)
 {
     int kept = 0;
+    s->fixed = c->cp_comm_type.n > 1 ? FIXED_KIND : 0;         /* a kind for each layer */
     s->only = (SweepLayout){.tp = (int)c->tensor_model_parallel_size,
                        .rows = c->sequence_parallel, .pp = (int)c->pipeline_model_parallel_size,
                        .v = (int)c->num_virtual_stages_per_pipeline_rank,
+                       .cp = (int)c->context_parallel_size,
                        .zero = c->data_parallel_sharding_strategy, .micro = (int)c->micro_batch_size,
                        .recompute = c->recompute_granularity};
     if (c->given[OPT_pipeline_schedule])
@@ -55,6 +58,8 @@ static void take_fixed(Sweep *s, const Config *c)
         if (option == OPT_recompute_method || option == OPT_recompute_num_layers)
             die(EXIT_CONFIG, "sweep", "train sweep recomputes whole layers one by one and has no use for %s; "
                 "change: leave it out", key);
+        if (option == OPT_cp_comm_type)        /* stays in the arguments: layouts do not name it */
+            s->fixed |= FIXED_KIND;
         if (at >= 0)
             s->fixed |= swept[at].fixed;
         else
@@ -142,8 +147,10 @@ static json_t *number(double x) { return x > 0 ? json_number(x) : json_null(); }
 static json_t *row_of(const Sweep *s, const SweepLayout *l)
 {
     int known = l->state != LAYOUT_LARGER;
-    return json_pack("{s:i s:b s:i s:i s:i s:s s:i s:s s:o s:o s:i s:o s:o s:o s:b s:s}", "tp", l->tp, "sp",
-                     l->rows, "pp", l->pp, "v", l->v, "dp", l->dp, "zero", layout_zero[l->zero],
+    char kind[24];
+    return json_pack("{s:i s:b s:i s:i s:i s:s s:i s:s s:i s:s s:o s:o s:i s:o s:o s:o s:b s:s}", "tp", l->tp,
+                     "sp", l->rows, "pp", l->pp, "v", l->v, "cp", l->cp, "cp_comm_type",
+                     layout_kind(s, l, kind), "dp", l->dp, "zero", layout_zero[l->zero],
                      "micro_batch_size", l->micro, "recompute", layout_recompute[l->recompute],
                      "predicted_ms", number(l->predicted), "measured_ms", number(l->measured), "rounds",
                      l->rounds, "tokens_per_second", number(layout_tokens_per_second(s, l)), "bubble",
@@ -195,17 +202,28 @@ static void print_errors(const Sweep *s)
                "takes %.1f %% more than the best\n", n, 100 * sum / n, 100 * (chosen / best - 1));
 }
 
-static void print_row(const SweepLayout *l)
+/* Whether some layouts share a sequence out. */
+static int any_context(const Sweep *s)
 {
-    char measured[32] = "", predicted[32] = "";
+    int any = 0;
+    for (int i = 0; i < s->n; i++)
+        any |= s->layout[i].cp > 1;
+    return any;
+}
+
+static void print_row(const Sweep *s, const SweepLayout *l)
+{
+    char measured[32] = "", predicted[32] = "", context[32] = "", kind[24];
     if (l->measured > 0)
         snprintf(measured, sizeof measured, "%.1f", l->measured);
     if (l->predicted > 0)
         snprintf(predicted, sizeof predicted, "%.1f", l->predicted);
-    printf("  %4d %3s %4d %3d %4d  %-18s %5d  %-9s %12s %12s %8.1f %9.2f  %s\n", l->tp, l->rows ? "yes" : "",
-           l->pp, l->v, l->dp, layout_zero[l->zero], l->micro, layout_recompute[l->recompute], predicted,
-           measured, 100 * l->bubble, (double)l->memory / (1 << 30),
-           layout_failed(l) || l->state != LAYOUT_FITS ? layout_state(l) : "");
+    if (any_context(s))
+        snprintf(context, sizeof context, " %4d %-12s", l->cp, layout_kind(s, l, kind));
+    printf("  %4d %3s%s %4d %3d %4d  %-18s %5d  %-9s %12s %12s %8.1f %9.2f  %s\n", l->tp,
+           l->rows ? "yes" : "", context, l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
+           layout_recompute[l->recompute], predicted, measured, 100 * l->bubble,
+           (double)l->memory / (1 << 30), layout_failed(l) || l->state != LAYOUT_FITS ? layout_state(l) : "");
 }
 
 /* Prints the best layouts and all measured ones. */
@@ -216,12 +234,13 @@ static void print(const Sweep *s)
            s->fit, s->room / (1 << 30), s->reserve ? " beside 1 GiB for libraries" : "", s->machine);
     if (!s->fit)
         printf("none fits; this one needs least:\n");
-    printf("  %4s %3s %4s %3s %4s  %-18s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp", "pp", "v", "dp",
-           "sharding", "micro", "recompute", "predicted ms", "measured ms", "bubble %", "GiB");
+    printf("  %4s %3s%s %4s %3s %4s  %-18s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp",
+           any_context(s) ? "   cp             " : "", "pp", "v", "dp", "sharding", "micro", "recompute",
+           "predicted ms", "measured ms", "bubble %", "GiB");
     for (int i = 0, shown = 0; i < s->n && (i < s->fit || !i); i++) {
         const SweepLayout *l = &s->layout[i];
         if (shown++ < SHOWN || l->measured > 0 || layout_failed(l))
-            print_row(l);
+            print_row(s, l);
     }
     if (s->fit > SHOWN)
         printf("  best %d of %d, and all that were tried; the files below have every layout\n", SHOWN, s->n);
@@ -278,10 +297,6 @@ int command_sweep(int argc, char **argv)
     check_config(&s, c);
     s.batch = c->batch_step[c->batch_steps - 1].batch;
     s.seq = c->seq_length;
-    s.context = (int)c->context_parallel_size;
-    if (s.world % s.context)
-        die(EXIT_CONFIG, "sweep", "%d ranks are no multiple of context_parallel_size %d; change: --world",
-            s.world, s.context);
     take_fixed(&s, c);
     s.identity = identity_of(&s, c);
     s.dir = dir ? dir : xasprintf("%s-sweep", c->save);

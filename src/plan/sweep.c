@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "sweep.h"
 #include "config_table.h"
+#include "context.h"
 #include "predict.h"
 #include <errno.h>
 #include <signal.h>
@@ -21,6 +22,12 @@ int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS
 #define ARG(...) snprintf(text[n++], sizeof *text, __VA_ARGS__)
     ARG("tensor_model_parallel_size=%d", l->tp);
     ARG("sequence_parallel=%s", l->rows ? "true" : "false");
+    ARG("context_parallel_size=%d", l->cp);
+    if (l->cp > 1 && !(s->fixed & FIXED_KIND)) {
+        ARG("cp_comm_type=[%s]", context_kind_name[l->kind]);
+        ARG(l->heads ? "hierarchical_context_parallel_sizes=[%d, %d]"
+                     : "hierarchical_context_parallel_sizes=[]", l->heads, l->heads ? l->cp / l->heads : 0);
+    }
     ARG("pipeline_model_parallel_size=%d", l->pp);
     ARG("num_virtual_stages_per_pipeline_rank=%d", l->v);
     ARG("pipeline_schedule=%s", schedule);
@@ -31,6 +38,14 @@ int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS
     ARG("recompute_num_layers=%s", l->recompute == RECOMPUTE_FULL ? "1" : "null");
 #undef ARG
     return n;
+}
+
+const char *layout_kind(const Sweep *s, const SweepLayout *l, char text[24])
+{
+    int known = l->cp > 1 && !(s->fixed & FIXED_KIND);
+    snprintf(text, 24, l->heads ? "%s %dx%d" : "%s", known ? context_kind_name[l->kind] : "", l->heads,
+             l->heads ? l->cp / l->heads : 0);
+    return text;
 }
 
 double layout_tokens_per_second(const Sweep *s, const SweepLayout *l)
@@ -94,8 +109,9 @@ static int wanted(const Sweep *s, const SweepLayout *l)
     const SweepLayout *o = &s->only;
     return !((s->fixed & FIXED_TP && l->tp != o->tp) || (s->fixed & FIXED_PP && l->pp != o->pp) ||
              (s->fixed & FIXED_ROWS && l->rows != (o->rows && l->tp > 1)) ||
+             (s->fixed & FIXED_CP && l->cp != o->cp) ||
              (s->fixed & FIXED_V && l->v != (l->pp > 1 ? o->v : 1)) ||
-             (s->fixed & FIXED_ZERO && l->zero != (l->dp > 1 ? o->zero : 0)) ||
+             (s->fixed & FIXED_ZERO && l->zero != (l->dp * l->cp > 1 ? o->zero : 0)) ||
              (s->fixed & FIXED_MICRO && l->micro != o->micro) ||
              (s->fixed & FIXED_RECOMPUTE && l->recompute != o->recompute));
 }
@@ -121,7 +137,7 @@ static int plan_micros(const Sweep *s, const Machine *m, SweepLayout l, SweepLay
     return n;
 }
 
-static int sharding_kinds(const SweepLayout *cut) { return cut->dp > 1 ? 4 : 1; }
+static int sharding_kinds(const SweepLayout *cut) { return cut->dp * cut->cp > 1 ? 4 : 1; }
 
 /* Predicts the legal variants of a cut into out; returns their number. */
 static int plan_cut(const Sweep *s, const Machine *m, const SweepLayout *cut, SweepLayout *out)
@@ -147,23 +163,54 @@ static int variants(const Sweep *s, const SweepLayout *cut)
 
 /* ---- all cuts, on all cores ---- */
 
-/* All tp x rows x pp x v for which tp * pp * dp is the world; the rules decide later which of them are
- * legal. One pipeline rank has one chunk. A chunk has at least one layer, except that embedding and head
- * may have chunks of their own. *n: their number. On the heap. */
-static SweepLayout *cuts_of(const Sweep *s, int layers, int *n)
+/* The next way to share a sequence out after *l: its kind, the ranks of its a2a groups, its size; 0: there
+ * is none. The rules decide later which of them are legal. */
+static int next_context(const Sweep *s, SweepLayout *l)
 {
-    SweepLayout *cut = NULL;
-    int world = s->world / s->context;
-    *n = 0;
+    if (l->kind == CONTEXT_A2A_P2P)
+        for (l->heads++; l->heads < l->cp; l->heads++)
+            if (l->cp % l->heads == 0)
+                return 1;
+    l->heads = 0;
+    if (l->cp > 1 && l->kind < CONTEXT_A2A && !(s->fixed & FIXED_KIND))
+        return ++l->kind, 1;
+    if (l->cp > 3 && l->kind == CONTEXT_A2A) {
+        *l = (SweepLayout){.cp = l->cp, .kind = CONTEXT_A2A_P2P, .heads = 1};
+        return next_context(s, l);
+    }
+    l->kind = CONTEXT_P2P;
+    for (l->cp++; l->cp <= s->world; l->cp++)
+        if (s->world % l->cp == 0 && (s->seq / l->cp >= CONTEXT_LEAST || l->cp == s->only.cp))
+            return 1;
+    return 0;
+}
+
+/* Adds all tp x rows x pp x v for which tp * pp * dp is the world without the context ranks of `c`; the
+ * rules decide later which of them are legal. One pipeline rank has one chunk. A chunk has at least one
+ * layer, except that embedding and head may have chunks of their own. */
+static void add_cuts(const Sweep *s, const SweepLayout *c, int layers, SweepLayout **cut, int *n)
+{
+    int world = s->world / c->cp;
     for (int tp = 1; tp <= world; tp++)
         for (int pp = 1; world % tp == 0 && pp <= world / tp && pp <= layers + 2; pp++)
             for (int v = 1; world / tp % pp == 0 && s->batch % (world / tp / pp) == 0 &&
                             v * pp <= (pp == 1 ? 1 : layers + 2); v++)
                 for (int rows = 0; rows <= (tp > 1); rows++) {
-                    cut = xrealloc(cut, ((size_t)*n + 1) * sizeof *cut);
-                    cut[(*n)++] =
-                        (SweepLayout){.tp = tp, .rows = rows, .pp = pp, .v = v, .dp = world / tp / pp};
+                    *cut = xgrow(*cut, *n, sizeof **cut);
+                    (*cut)[(*n)++] =
+                        (SweepLayout){.tp = tp, .rows = rows, .pp = pp, .v = v, .dp = world / tp / pp,
+                                      .cp = c->cp, .kind = c->kind, .heads = c->heads};
                 }
+}
+
+/* All cuts of the world. *n: their number. On the heap. */
+static SweepLayout *cuts_of(const Sweep *s, int layers, int *n)
+{
+    SweepLayout *cut = NULL, c = {.cp = 1};
+    *n = 0;
+    do
+        add_cuts(s, &c, layers, &cut, n);
+    while (next_context(s, &c));
     return cut;
 }
 
@@ -241,8 +288,8 @@ static int by_prediction(const SweepLayout *x, const SweepLayout *y)
         return x->predicted > y->predicted ? 1 : -1;
     if (x->memory != y->memory)
         return x->memory > y->memory ? 1 : -1;
-    const int a[] = {x->tp, x->pp, x->v, x->zero, x->micro, x->recompute, x->rows};
-    const int b[] = {y->tp, y->pp, y->v, y->zero, y->micro, y->recompute, y->rows};
+    const int a[] = {x->tp, x->pp, x->v, x->zero, x->micro, x->recompute, x->rows, x->cp, x->kind, x->heads};
+    const int b[] = {y->tp, y->pp, y->v, y->zero, y->micro, y->recompute, y->rows, y->cp, y->kind, y->heads};
     for (size_t i = 0; i < sizeof a / sizeof *a; i++)
         if (a[i] != b[i])
             return a[i] - b[i];

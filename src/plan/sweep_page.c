@@ -16,10 +16,11 @@ static void cell(FILE *f, char separator, const char *format, double x, int know
 void sweep_csv(FILE *f, const Sweep *s)
 {
     fprintf(f, "tp,sp,pp,v,dp,zero,micro_batch_size,recompute,predicted_ms,measured_ms,bubble,memory_bytes,"
-               "tokens_per_second,state\n");
+               "tokens_per_second,state,cp,cp_comm_type\n");
     for (int i = 0; i < s->n; i++) {
         const SweepLayout *l = &s->layout[i];
         int planned = l->state != LAYOUT_LARGER;
+        char kind[24];
         double rate = layout_tokens_per_second(s, l);
         fprintf(f, "%d,%d,%d,%d,%d,%s,%d,%s", l->tp, l->rows, l->pp, l->v, l->dp, layout_zero[l->zero],
                 l->micro, layout_recompute[l->recompute]);
@@ -31,7 +32,7 @@ void sweep_csv(FILE *f, const Sweep *s)
         fprintf(f, ",\"");
         for (const char *c = layout_state(l); *c; c++)
             fprintf(f, *c == '"' ? "\"\"" : "%c", *c);
-        fprintf(f, "\"\n");
+        fprintf(f, "\",%d,%s\n", l->cp, layout_kind(s, l, kind));
     }
 }
 
@@ -58,14 +59,16 @@ void sweep_winner(FILE *f, const Sweep *s)
 
 enum { BARS = 24, LINES = 2000 };                      /* most bars; most rows */
 
-static void short_name(const SweepLayout *l, char *text, size_t size)
+static void short_name(const Sweep *s, const SweepLayout *l, char *text, size_t size)
 {
-    int shards = l->dp > 1, again = l->recompute != RECOMPUTE_NONE;
-    char v[24];
+    int shards = l->dp * l->cp > 1, again = l->recompute != RECOMPUTE_NONE;
+    char v[24], cp[48] = "", kind[24];
     snprintf(v, sizeof v, l->v > 1 ? " x %d" : "", l->v);
-    snprintf(text, size, "tp %d%s, pp %d%s, dp %d%s%s, micro %d%s%s", l->tp, l->rows ? " sp" : "", l->pp, v,
-             l->dp, shards ? " " : "", shards ? layout_zero[l->zero] : "", l->micro, again ? ", " : "",
-             again ? layout_recompute[l->recompute] : "");
+    if (l->cp > 1)
+        snprintf(cp, sizeof cp, ", cp %d %s", l->cp, layout_kind(s, l, kind));
+    snprintf(text, size, "tp %d%s%s, pp %d%s, dp %d%s%s, micro %d%s%s", l->tp, l->rows ? " sp" : "", cp,
+             l->pp, v, l->dp, shards ? " " : "", shards ? layout_zero[l->zero] : "", l->micro,
+             again ? ", " : "", again ? layout_recompute[l->recompute] : "");
 }
 
 static int any_measured(const Sweep *s)
@@ -87,7 +90,7 @@ static void put_bars(FILE *f, const Sweep *s, Group g)
     for (int i = 0; i < n; i++) {
         const SweepLayout *l = &s->layout[g.from + i];
         char name[128];
-        short_name(l, name, sizeof name);
+        short_name(s, l, name, sizeof name);
         fprintf(f, "%s[\"%s\",%.6g,%.6g]", i ? ",\n" : "", name, l->predicted, fmax(0, l->measured));
     }
     html_put(f, "]</script>\n");
@@ -98,15 +101,17 @@ static void put_table(FILE *f, const Sweep *s, Group g)
     char *text;
     size_t size;
     FILE *rows = xmemstream(&text, &size);
-    fprintf(rows, "tensor ranks\tsequence parallel\tpipeline ranks\tchunks a rank\tdata ranks\tsharding\t"
-            "micro batch, sequences\trecompute\tpredicted ms\tmeasured ms\tpredicted off by %%\tbubble %%\t"
-            "memory GiB a rank\ttokens/s\tstate\n");
+    fprintf(rows, "tensor ranks\tsequence parallel\tpipeline ranks\tchunks a rank\tcontext ranks\t"
+            "data ranks\tsharding\tmicro batch, sequences\trecompute\tpredicted ms\tmeasured ms\t"
+            "predicted off by %%\tbubble %%\tmemory GiB a rank\ttokens/s\tstate\n");
     for (int i = g.from; i < g.to && i < LINES; i++) {
         const SweepLayout *l = &s->layout[i];
         int planned = l->predicted > 0, measured = l->measured > 0;
         const char *ms = l->predicted < 10 ? "%.3f" : "%.1f";
-        fprintf(rows, "%d\t%s\t%d\t%d\t%d\t%s\t%d\t%s", l->tp, l->rows ? "yes" : "", l->pp, l->v, l->dp,
-                layout_zero[l->zero], l->micro, layout_recompute[l->recompute]);
+        char kind[24];
+        fprintf(rows, "%d\t%s\t%d\t%d\t%d %s\t%d\t%s\t%d\t%s", l->tp, l->rows ? "yes" : "", l->pp, l->v,
+                l->cp, layout_kind(s, l, kind), l->dp, layout_zero[l->zero], l->micro,
+                layout_recompute[l->recompute]);
         cell(rows, '\t', ms, l->predicted, planned);
         cell(rows, '\t', ms, l->measured, measured);
         cell(rows, '\t', "%+.1f", 100 * (l->predicted / l->measured - 1), measured);

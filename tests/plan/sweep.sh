@@ -42,6 +42,16 @@ sweep small recompute_granularity=none data_parallel_sharding_strategy=no_shard 
 wrote small 13 13 0
 sweep gather overlap_grad_reduce=true overlap_param_gather=true || fail "sweep gather"
 wrote gather 51 51 0                       # 6 fewer, because no_shard gathers nothing
+# context 2: 3 kinds (two heads: a2a, too) x 4 x 3 x 3; long sequences are shared out without being asked
+sweep context context_parallel_size=2 || fail "sweep context"
+wrote context 108 108 0
+grep -q ',2,a2a$' "$work/context/sweep.csv" || fail "no a2a"
+sweep kind context_parallel_size=2 'cp_comm_type=[allgather]' recompute_granularity=none micro_batch_size=1 --measure 1 --rounds 1 \
+    --steps 3 || fail "sweep kind"
+wrote kind 4 4 1
+sweep long seq_length=8192 tensor_model_parallel_size=1 pipeline_model_parallel_size=1 recompute_granularity=none \
+    micro_batch_size=1 || fail "sweep long"
+wrote long 16 - 0                          # data 2: 4; context 2: 3 x 4
 sed 's/memory_gib: 4/memory_gib: 1.001/' "$work/machine.yaml" > "$work/little.yaml"
 "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/little.yaml" --world 2 -o "$work/little" > "$work/out" 2> "$work/err" ||
     fail "nothing fits"
@@ -56,7 +66,7 @@ measured --measure 2
 [ "$(tried)" = 2 ] || fail "2 layouts, tried $(tried)"
 wrote m 3 3 2
 sed -n 's/^  \([a-z_]*\): /\1=/p' "$work/out" > "$work/winner"
-[ "$(grep -c . "$work/winner")" = 10 ] || fail "the winner has other keys"
+[ "$(grep -c . "$work/winner")" = 11 ] || fail "the winner has other keys"
 # shellcheck disable=SC2046
 "$TRAIN" plan "$work/tiny.yaml" --world 2 $(cat "$work/winner") > /dev/null 2> "$work/err" || fail "the winner is refused"
 measured --measure all

@@ -45,9 +45,12 @@ static void check_csv(const json_t *rows, char *text)
         char *field[32];
         const json_t *row = json_array_get(rows, at);
         int n = split(line, field);
-        CHECK(n == 14, "%d fields in row %zu", n, at);
-        if (n != 14)
+        CHECK(n == 16, "%d fields in row %zu", n, at);
+        if (n != 16)
             return;
+        CHECK(atoi(field[14]) == value(row, "cp") &&
+                  !strcmp(field[15], json_string_value(json_object_get(row, "cp_comm_type"))),
+              "row %zu: cp %s %s", at, field[14], field[15]);
         CHECK(atoi(field[0]) == value(row, "tp") && atoi(field[4]) == value(row, "dp") &&
               atoi(field[6]) == value(row, "micro_batch_size"),
               "row %zu is another layout than in the JSON", at);
@@ -70,7 +73,7 @@ static void check_rows(const json_t *j, const json_t *rows, int expected[3])
         double measured = value(r, "measured_ms"), memory = value(r, "memory"),
                micro = value(r, "micro_batch_size");
         int fits = json_is_true(json_object_get(r, "fits"));
-        CHECK(value(r, "tp") * value(r, "pp") * value(r, "dp") == world, "row %zu", i);
+        CHECK(value(r, "tp") * value(r, "pp") * value(r, "cp") * value(r, "dp") == world, "row %zu", i);
         CHECK(fmod(batch, micro * value(r, "dp")) == 0, "row %zu: micro batch %g", i, micro);
         CHECK(!fits || (value(r, "predicted_ms") > 0 && memory > 0 && memory <= room),
               "row %zu fits %g of %g", i, memory, room);
@@ -83,13 +86,14 @@ static void check_rows(const json_t *j, const json_t *rows, int expected[3])
         count[1] += fits;
         count[2] += measured > 0;
         for (size_t k = 0; k < i; k++) {
-            static const char *const keys[] = {"tp",       "sp", "pp", "v", "zero", "micro_batch_size",
-                                               "recompute"};
+            static const char *const keys[] = {"tp", "sp", "pp", "v", "cp", "cp_comm_type", "zero",
+                                               "micro_batch_size", "recompute"};
+            enum { KEYS = sizeof keys / sizeof *keys };
             const json_t *o = json_array_get(rows, k);
             size_t same = 0;
-            while (same < 7 && json_equal(json_object_get(r, keys[same]), json_object_get(o, keys[same])))
+            while (same < KEYS && json_equal(json_object_get(r, keys[same]), json_object_get(o, keys[same])))
                 same++;
-            CHECK(same < 7, "rows %zu and %zu are one layout", k, i);
+            CHECK(same < KEYS, "rows %zu and %zu are one layout", k, i);
         }
     }
     CHECK(count[0] == value(j, "legal") && count[1] == value(j, "fit"), "legal %d, fit %d", count[0],
