@@ -1,12 +1,13 @@
 /* test_route -- the ops of experts against plain code in F64 written from the header: rows that travel, the
  * router, and products of no rows. Each instruction set, real and storage type; 1 and 3 threads (bitwise
- * equal); rows wider apart than they are long; outputs poisoned with NaN. The router's gradient: test_grad.
+ * equal); rows wider apart than they are long; outputs poisoned with NaN. The router's gradient is compared
+ * with the F64 device's, which test_grad checks.
  *
  *   test_route [ISA]      only this instruction set */
 #include "ops.h"
 
 enum { GAP = 3, MOST = 1 << 20 };
-static double worst_rows, worst_route;       /* largest deviations, as parts of what is allowed */
+static double worst_rows, worst_route, worst_gradient;   /* largest deviations, as parts of what is allowed */
 
 /* A matrix with a gap between its rows. Everything is NaN. */
 static Mat wide(int64_t rows, int64_t cols, Dtype t)
@@ -195,9 +196,40 @@ static void plain(const Case *c, const double *x, const double *bias, int64_t *c
     }
 }
 
+/* The numbers of m in F64, without gaps. */
+static Mat exactly(Mat m)
+{
+    Mat y = mat(xcalloc((size_t)(m.rows * m.cols) + 1, sizeof(double)), m.rows, m.cols, F64);
+    for (int64_t i = 0; i < m.rows * m.cols; i++)
+        put(y.p, i, F64, at(m, i / m.cols, i % m.cols));
+    return y;
+}
+
+/* The gradient beside that of the F64 device, which test_grad checks by finite differences; in place too. */
+static void check_gradient(Device *d, Device *three, Device *oracle, const Case *c, Mat x,
+                           const int32_t *choice)
+{
+    Routing r = c->r;
+    r.z = 0.01, r.row0 = 5, r.each = 7;
+    int64_t pushes = (r.row0 + c->rows - 1) / r.each + 1;
+    Mat dw = filled(c->rows, r.topk, d->real, 11, 1), push = filled(pushes, c->experts, d->real, 12, 1);
+    Mat out = wide(c->rows, c->experts, d->real), again = wide(c->rows, c->experts, d->real);
+    Mat from[] = {exactly(dw), exactly(x), exactly(push)}, to = exactly(x);
+    d->route_bwd(d, out, dw, x, choice, push, &r);
+    three->route_bwd(three, again, dw, x, choice, push, &r);
+    CHECK(!memcmp(out.p, again.p, span(out)), "%s case %d: threads change bits", d->isa, (int)(c - cases));
+    oracle->route_bwd(oracle, to, from[0], from[1], choice, from[2], &r);
+    compare("dlogits", out, to.p, d->real, 1, &worst_gradient);
+    three->route_bwd(three, x, dw, x, choice, push, &r);
+    CHECK(!memcmp(out.p, x.p, span(out)), "%s case %d: in place: other bits", d->isa, (int)(c - cases));
+    free(dw.p), free(push.p), free(out.p), free(again.p), free(to.p);
+    for (int i = 0; i < 3; i++)
+        free(from[i].p);
+}
+
 static double all_weights[MOST], all_scores[MOST];
 
-static void check_route(Device *d, Device *three, const Case *c)
+static void check_route(Device *d, Device *three, Device *oracle, const Case *c)
 {
     int64_t k = c->r.topk, n = c->experts, bad = 0, moved = 0, chosen[512];
     Mat x = logits_of(c, d->real), bias = {0}, w[3], s[3];
@@ -232,6 +264,7 @@ static void check_route(Device *d, Device *three, const Case *c)
           dtype_name(d->real), (int)(c - cases), (long long)bad, (long long)moved);
     compare("weight", w[0], all_weights, d->real, c->r.scale, &worst_route);
     compare("scores", s[0], all_scores, d->real, 1, &worst_route);
+    check_gradient(d, three, oracle, c, x, choice[0]);
     for (int i = 0; i < 3; i++)
         free(choice[i]), free(w[i].p), free(s[i].p);
     free(x.p), free(bias.p);
@@ -317,6 +350,8 @@ static void check_none(Device *d, Dtype t)
 
 int main(int argc, char **argv)
 {
+    Device oracle;
+    cpu_open(&oracle, F64, "generic", 1);
     for (int i = 0; i < ISAS; i++)
         for (Dtype real = F64; real <= F32 && isa_wanted(i, argc, argv); real++) {
             Device d, three;
@@ -330,11 +365,13 @@ int main(int argc, char **argv)
                 check_none(&d, t);
             }
             for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
-                check_route(&d, &three, &cases[c]);
+                check_route(&d, &three, &oracle, &cases[c]);
             check_wild(&d);
             cpu_close(&d);
             cpu_close(&three);
         }
-    printf("# largest deviation, in tolerances: rows %.3f, router %.3f\n", worst_rows, worst_route);
+    cpu_close(&oracle);
+    printf("# largest deviation, in tolerances: rows %.3f, router %.3f, its gradient %.3f\n", worst_rows,
+           worst_route, worst_gradient);
     return test_end();
 }
