@@ -329,7 +329,7 @@ static void case_route(Bench *b)
     Routing r = {.topk = (int)(per * limit), .sigmoid = (int)draw(b, 0, 1), .pre_softmax = (int)draw(b, 0, 1),
                  .scale = draw(b, 0, 1) ? 2.5 : 1, .groups = (int)groups, .group_topk = (int)limit,
                  .z = draw(b, 0, 1) ? 0.01 : 0, .row0 = draw(b, 0, 9), .each = draw(b, 1, 80)};
-    /* logits far apart, so that most scores are 0, in half of the cases whose choices need more than scores */
+    /* far: most scores are 0, in half of the cases that do not choose by scores alone */
     int biased = (int)draw(b, 0, 1), far = !r.sigmoid && (biased || !groups) && draw(b, 0, 1);
     if (far && per > 2)
         r.topk = (int)(2 * limit);     /* far above the chosen ones there are others */
