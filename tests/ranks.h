@@ -7,15 +7,22 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct { int tp, dp, pp, instances, kv_share; } RankShape;
+typedef struct {
+    int tp, dp, pp, instances, kv_share;
+    int etp, ep;               /* of the expert grid; ep 0: no experts */
+} RankShape;
 
-typedef enum { R_ALL, R_TP, R_DP, R_PP, R_SHARD, R_COPIES, R_KV, R_EMBEDDING, R_KINDS } RankGroup;
+typedef enum {
+    R_ALL, R_TP, R_DP, R_PP, R_SHARD, R_COPIES, R_KV, R_EMBEDDING, R_EP, R_ETP, R_EDP, R_KINDS
+} RankGroup;
 
 /* Makes the communicator of member `rank` of a group of `size` ranks. id: number of the group among the
  * groups of its kind. */
 typedef Comm (*MakeComm)(void *ctx, RankGroup kind, int id, int size, int rank);
 
 static inline int ranks_world(const RankShape *s) { return s->tp * s->dp * s->pp; }
+/* Ranks with the same slices of the same experts. */
+static inline int ranks_edp(const RankShape *s) { return s->ep ? s->tp * s->dp / (s->etp * s->ep) : 1; }
 
 /* Fills *g for `rank` in the default order: rank = tp index + TP (dp index + DP pp index). */
 static inline void ranks_grid(Grid *g, const RankShape *s, int rank, MakeComm make, void *ctx)
@@ -38,6 +45,13 @@ static inline void ranks_grid(Grid *g, const RankShape *s, int rank, MakeComm ma
     g->kv = make(ctx, R_KV, rank / s->kv_share, s->kv_share, t % s->kv_share);
     for (int e = 0; e < EXPERT_GROUPS; e++)
         comm_self_open(&g->expert[e], "expert");
+    if (s->ep) {
+        int q = t + s->tp * d, et = q % s->etp, e = q / s->etp % s->ep, ed = q / s->etp / s->ep;
+        int edp = ranks_edp(s);
+        g->expert[EXPERT_EP] = make(ctx, R_EP, et + s->etp * (ed + edp * p), s->ep, e);
+        g->expert[EXPERT_TP] = make(ctx, R_ETP, e + s->ep * (ed + edp * p), s->etp, et);
+        g->expert[EXPERT_DATA] = make(ctx, R_EDP, et + s->etp * (e + s->ep * p), edp, ed);
+    }
     comm_self_open(&g->embedding, "embedding");
     if (end && s->pp > 1)
         g->embedding = make(ctx, R_EMBEDDING, t + s->tp * d, 2, p > 0);
@@ -50,10 +64,17 @@ static inline const Config *ranks_config(const char *file, const RankShape *s, c
     char *args[40], *text = xasprintf("%s%stensor_model_parallel_size=%d|pipeline_model_parallel_size=%d|"
                                       "num_distributed_optimizer_instances=%d",
                                       list, *list ? "|" : "", s->tp, s->pp, s->instances);
+    if (s->ep) {
+        char *dense = text;
+        text = xasprintf("%s|expert_model_parallel_size=%d|expert_tensor_parallel_size=%d", dense, s->ep,
+                         s->etp);
+        free(dense);
+    }
+    int use = strstr(list, "num_moe_experts") ? USE_MODEL | USE_EXPERTS : USE_MODEL;
     int n = 0;
     for (char *a = strtok(text, "|"); a; a = strtok(NULL, "|"))
         args[n++] = a;
-    const Config *c = config_load(file, n, args, ranks_world(s), USE_MODEL);
+    const Config *c = config_load(file, n, args, ranks_world(s), (ConfigUse)use);
     free(text);
     return c;
 }

@@ -156,6 +156,9 @@ void rules_moe(Check *k, ConfigUse use)
     RULE(ON2(moe_shared_expert_gate, moe_shared_expert_intermediate_size),
          c->moe_shared_expert_gate && ABSENT(moe_shared_expert_intermediate_size),
          "true needs moe_shared_expert_intermediate_size, which is absent");
+    RULE(ON2(moe_shared_expert_intermediate_size, add_bias_linear),
+         !ABSENT(moe_shared_expert_intermediate_size) && c->add_bias_linear,
+         "shared experts have no biases; use add_bias_linear: false");
     RULE(ON2(moe_shared_expert_intermediate_size, tensor_model_parallel_size),
          !ABSENT(moe_shared_expert_intermediate_size) &&
              c->moe_shared_expert_intermediate_size % c->tensor_model_parallel_size,

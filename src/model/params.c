@@ -12,14 +12,19 @@
 #define Q (c->num_attention_heads * c->kv_channels)
 #define KV (c->num_query_groups * c->kv_channels)
 #define F (c->ffn_hidden_size)
+#define E (c->num_moe_experts)
+#define EF (c->moe_ffn_hidden_size)
+#define SF (c->moe_shared_expert_intermediate_size)
+#define SHARED (SF != CFG_ABSENT)
+#define MOE config_is_moe(c, layer)
 #define GATED act_gated((ActKind)c->activation)
 #define LAYERNORM (c->normalization == NORMALIZATION_LAYERNORM)
 #define SEG(...) {__VA_ARGS__}
 
 #define X(id, name, part, condition, segments, columns, ...)                                                 \
-    static int exists_##id(const Config *c)                                                                  \
+    static int exists_##id(const Config *c, int layer)                                                       \
     {                                                                                                        \
-        (void)c;                                                                                             \
+        (void)c, (void)layer;                                                                                \
         return (condition);                                                                                  \
     }                                                                                                        \
     static void shape_##id(const Config *c, int64_t segment[MAX_SEGMENTS], int64_t *cols)                    \
@@ -46,11 +51,15 @@ const ParamDef param_defs[PARAM_KINDS] = {
 #undef Q
 #undef KV
 #undef F
+#undef E
 
 /* ---- a rank's slice of a tensor ---- */
 
-static int tp_size(const Params *p) { return p->grid->size[AXIS_TP]; }
-static int tp_rank(const Params *p) { return p->grid->index[AXIS_TP]; }
+/* The ranks that share the slices of t. */
+static const Comm *slices(const Params *p, const Param *t)
+{
+    return t->expert >= 0 ? &p->grid->expert[EXPERT_TP] : &p->grid->axis[AXIS_TP];
+}
 
 /* How many neighbouring tensor ranks hold the same key/value head. */
 static int kv_share(const Params *p) { return p->grid->spec.kv_share; }
@@ -67,20 +76,20 @@ static void slice(const Params *p, const Param *t, int s, int64_t *first, int64_
     if (t->def->cut != CUT_ROWS)
         return;
     if (t->id == P_WTE || t->id == P_HEAD) {
-        int64_t multiple = p->cfg->make_vocab_size_divisible_by * tp_size(p);
+        int64_t multiple = p->cfg->make_vocab_size_divisible_by * slices(p, t)->size;
         n = (n + multiple - 1) / multiple * multiple;
     }
     int share = is_kv(t, s) ? kv_share(p) : 1;
-    *rows = n * share / tp_size(p);
-    *first = tp_rank(p) / share * *rows;
+    *rows = n * share / slices(p, t)->size;
+    *first = slices(p, t)->rank / share * *rows;
 }
 
 static int64_t counted(const Params *p, const Param *t)
 {
     int64_t first, rows;
-    if (t->copy || (t->def->cut == CUT_NONE && tp_rank(p)))
+    if (t->copy || (t->def->cut == CUT_NONE && slices(p, t)->rank))
         return 0;
-    if (!is_kv(t, 1) || tp_rank(p) % kv_share(p) == 0)
+    if (!is_kv(t, 1) || slices(p, t)->rank % kv_share(p) == 0)
         return t->n;
     slice(p, t, 0, &first, &rows);
     return rows * t->local_cols;
@@ -88,7 +97,8 @@ static int64_t counted(const Params *p, const Param *t)
 
 int param_boxes(const Params *p, const Param *t, int64_t from, int64_t to, Box box[MAX_BOXES])
 {
-    int64_t global = 0, local = 0, C = t->local_cols, col0 = t->def->cut == CUT_COLS ? tp_rank(p) * C : 0;
+    int64_t global = 0, local = 0, C = t->local_cols,
+            col0 = t->def->cut == CUT_COLS ? slices(p, t)->rank * C : 0;
     int n = 0;
     for (int s = 0; s < MAX_SEGMENTS && t->segment[s]; s++) {
         int64_t first, rows;
@@ -115,24 +125,36 @@ static int part_number(const Config *c, PartKind kind, int layer)
     return kind == PART_EMBEDDING ? 0 : kind == PART_LAYER ? layer + 1 : (int)c->num_layers + 1;
 }
 
-void param_name(const Config *cfg, int number, char *name, int size)
+/* A number counts parts, then rows of the table, then experts; 0 is no expert. */
+static int64_t experts_numbered(const Config *c)
 {
-    int layer = number / PARAM_KINDS - 1;
-    const ParamDef *def = &param_defs[number % PARAM_KINDS];
-    if (def->part == PART_LAYER)
+    return c->num_moe_experts == CFG_ABSENT ? 1 : c->num_moe_experts + 1;
+}
+
+void param_name(const Config *cfg, int64_t number, char *name, int size)
+{
+    int64_t expert = number % experts_numbered(cfg) - 1, row = number / experts_numbered(cfg);
+    int layer = (int)(row / PARAM_KINDS) - 1;
+    const ParamDef *def = &param_defs[row % PARAM_KINDS];
+    if (expert >= 0)
+        snprintf(name, (size_t)size, "decoder.layers.%d.%s%d", layer, def->name, (int)expert);
+    else if (def->part == PART_LAYER)
         snprintf(name, (size_t)size, "decoder.layers.%d.%s", layer, def->name);
     else
         snprintf(name, (size_t)size, "%s", def->name);
     BUG_ON(layer > (int)cfg->num_layers);
 }
 
-static void add_param(Params *p, Part *part, ParamId id)
+static int is_experts(ParamId id) { return id >= P_EFC1 && id <= P_EFC2B; }
+
+static void add_param(Params *p, Part *part, ParamId id, int expert)
 {
     const ParamDef *def = &param_defs[id];
     Param *t = &p->param[p->nparam];
     int layer = part->kind == PART_LAYER ? part->layer : -1;
-    *t = (Param){.def = def, .id = id, .layer = layer, .copy = def->part != part->kind,
-                 .number = part_number(p->cfg, def->part, layer) * PARAM_KINDS + (int)id};
+    *t = (Param){.def = def, .id = id, .layer = layer, .copy = def->part != part->kind, .expert = expert};
+    t->number = part_number(p->cfg, def->part, layer) * (int64_t)PARAM_KINDS + (int)id;
+    t->number = t->number * experts_numbered(p->cfg) + expert + 1;
     param_name(p->cfg, t->number, t->name, sizeof t->name);
     def->shape(p->cfg, t->segment, &t->cols);
     t->ndim = t->cols ? 2 : 1;
@@ -143,10 +165,10 @@ static void add_param(Params *p, Part *part, ParamId id)
         t->rows += t->segment[s];
         t->local_rows += rows;
     }
-    t->local_cols = def->cut == CUT_COLS ? t->cols / tp_size(p) : t->cols;
+    t->local_cols = def->cut == CUT_COLS ? t->cols / slices(p, t)->size : t->cols;
     t->n = t->local_rows * t->local_cols;
     t->counted = counted(p, t);
-    part->param[id] = p->nparam++;
+    p->nparam++;
     part->count++;
 }
 
@@ -154,20 +176,22 @@ static void add_param(Params *p, Part *part, ParamId id)
 
 /* Tensors of a part in the order of memory, bucket by bucket. Tensors whose gradients are partial sums
  * over the tensor group come first in their bucket, so that one message carries them. */
-typedef enum { BUCKET_D, BUCKET_EMBEDDING, BUCKET_W, BUCKET_KINDS } BucketKind;
-static const ParamId flat_order[BUCKET_KINDS][13] = {
+typedef enum { BUCKET_D, BUCKET_EMBEDDING, BUCKET_W, BUCKET_EXPERTS, BUCKET_KINDS } BucketKind;
+static const ParamId flat_order[BUCKET_KINDS][15] = {
     [BUCKET_D] = {P_QNORM, P_QNORMB, P_KNORM, P_KNORMB, P_LN1, P_LN1B, P_LN2, P_LN2B, P_LNF, P_LNFB, P_WPE,
-                  P_HEAD, PARAM_KINDS},
+                  P_ROUTER, P_SGATE, P_HEAD, PARAM_KINDS},
     [BUCKET_EMBEDDING] = {P_WTE, PARAM_KINDS},
-    [BUCKET_W] = {P_PROJB, P_FC2B, P_QKV, P_QKVB, P_PROJ, P_FC1, P_FC1B, P_FC2, PARAM_KINDS},
+    [BUCKET_W] = {P_PROJB, P_FC2B, P_QKV, P_QKVB, P_PROJ, P_FC1, P_FC1B, P_FC2, P_SFC1, P_SFC2, PARAM_KINDS},
+    [BUCKET_EXPERTS] = {P_EFC1, P_EFC1B, P_EFC2, P_EFC2B, PARAM_KINDS},
 };
 
 /* Whether a rank's gradient of t is a partial sum: a replicated tensor that each tensor rank applies to
- * its own heads, or with sequence parallelism to its own positions. */
+ * its own heads, or with sequence parallelism to its own positions. The ranks that share an expert see the
+ * same tokens. */
 static int is_partial(const Params *p, const Param *t)
 {
     int head_norm = t->id == P_QNORM || t->id == P_QNORMB || t->id == P_KNORM || t->id == P_KNORMB;
-    return head_norm || (p->cfg->sequence_parallel && t->def->cut == CUT_NONE);
+    return head_norm || (p->cfg->sequence_parallel && t->def->cut == CUT_NONE && t->expert < 0);
 }
 
 static int64_t up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -175,25 +199,26 @@ static int64_t up(int64_t n, int64_t multiple) { return (n + multiple - 1) / mul
 static void add_bucket(Params *p, Part *part, BucketKind kind, Bucket *b, int index)
 {
     int64_t at = b->at, partial = b->at;
-    for (const ParamId *id = flat_order[kind]; *id != PARAM_KINDS; id++) {
-        if (part->param[*id] < 0)
-            continue;
-        Param *t = &p->param[part->param[*id]];
-        t->offset = at;
-        t->bucket = index;
-        BUG_ON(is_partial(p, t) && partial != at);
-        at += up(t->n, SUMSQ_BLOCK);
-        partial = is_partial(p, t) ? at : partial;
-        if (is_kv(t, 1)) {
-            int64_t first, q;
-            slice(p, t, 0, &first, &q);
-            q *= t->local_cols;
-            b->sum[b->sums++] = (PartialSum){t->offset + q, t->n - q, &p->grid->kv};
+    b->expert = kind == BUCKET_EXPERTS;
+    for (const ParamId *id = flat_order[kind]; *id != PARAM_KINDS; id++)
+        for (int i = 0; i < (b->expert ? p->experts : 1) && part->param[*id] >= 0; i++) {
+            Param *t = &p->param[part->param[*id] + i];
+            t->offset = at;
+            t->bucket = index;
+            BUG_ON(is_partial(p, t) && partial != at);
+            at += up(t->n, SUMSQ_BLOCK);
+            partial = is_partial(p, t) ? at : partial;
+            if (is_kv(t, 1)) {
+                int64_t first, q;
+                slice(p, t, 0, &first, &q);
+                q *= t->local_cols;
+                b->sum[b->sums++] = (PartialSum){t->offset + q, t->n - q, &p->grid->kv};
+            }
         }
-    }
     if (partial > b->at)
         b->sum[b->sums++] = (PartialSum){b->at, partial - b->at, &p->grid->axis[AXIS_TP]};
-    b->n = up(at - b->at, SUMSQ_BLOCK * (int64_t)p->grid->shard.size);
+    const Comm *shard = b->expert ? &p->grid->expert[EXPERT_DATA] : &p->grid->shard;
+    b->n = up(at - b->at, SUMSQ_BLOCK * (int64_t)shard->size);
     b->phase = kind == BUCKET_W ? PHASE_W : PHASE_D;
 }
 
@@ -204,9 +229,14 @@ static void add_part(Params *p, PartKind kind, int layer, int chunk, int copy_wt
     Part *part = &p->part[p->nparts++];
     *part = (Part){.kind = kind, .layer = layer, .chunk = chunk, .first = p->nparam};
     for (int id = 0; id < PARAM_KINDS; id++) {
+        int first = p->grid->expert[EXPERT_EP].rank * p->experts;
         part->param[id] = -1;
-        if ((param_defs[id].part == kind && param_defs[id].exists(p->cfg)) || (copy_wte && id == P_WTE))
-            add_param(p, part, (ParamId)id);
+        if (!(param_defs[id].part == kind && param_defs[id].exists(p->cfg, layer)) &&
+            !(copy_wte && id == P_WTE))
+            continue;
+        part->param[id] = p->nparam;
+        for (int i = 0; i < (is_experts((ParamId)id) ? p->experts : 1); i++)
+            add_param(p, part, (ParamId)id, is_experts((ParamId)id) ? first + i : -1);
     }
 }
 
@@ -242,9 +272,11 @@ void params_open(Params *p, const Config *cfg, Grid *grid, const Placement *pl)
     int pp = grid->index[AXIS_PP], buckets, tied = -1;
     *p = (Params){.cfg = cfg, .grid = grid, .type = (Dtype)cfg->params_dtype, .nchunks = pl->v};
     p->real = p->type == F64 ? F64 : F32;
-    size_t most = (size_t)cfg->num_layers + 2;
+    if (cfg->num_moe_experts != CFG_ABSENT)
+        p->experts = (int)cfg->num_moe_experts / grid->expert[EXPERT_EP].size;
+    size_t most = (size_t)cfg->num_layers + 2, of_experts = (P_EFC2B - P_EFC1 + 1) * (size_t)p->experts;
     p->part = xcalloc(most, sizeof *p->part);
-    p->param = xcalloc(most * PARAM_KINDS, sizeof *p->param);
+    p->param = xcalloc(most * (PARAM_KINDS + of_experts), sizeof *p->param);
     p->chunk = xcalloc((size_t)pl->v, sizeof *p->chunk);
     int one_rank = pl->stage[0].pp_rank == pl->stage[pl->n - 1].pp_rank;
     int other_end = !cfg->untie_embeddings_and_output_weights && !one_rank;
@@ -308,17 +340,24 @@ void params_head(const Params *p, int *part, ParamId *id)
         *part = find_part(p, PART_EMBEDDING);
 }
 
-int64_t params_count(const Config *cfg)
+/* Parameters of the model with `experts` experts in a layer that has experts. */
+static int64_t count_with(const Config *cfg, int64_t experts)
 {
     int64_t n = 0;
     for (int id = 0; id < PARAM_KINDS; id++) {
-        int64_t segment[MAX_SEGMENTS], cols, rows = 0;
-        if (!param_defs[id].exists(cfg))
+        int64_t segment[MAX_SEGMENTS], cols, rows = 0, times = 0;
+        int in_layer = param_defs[id].part == PART_LAYER;
+        for (int layer = 0; layer < (in_layer ? cfg->num_layers : 1); layer++)
+            times += param_defs[id].exists(cfg, in_layer ? layer : -1);
+        if (!times)
             continue;
         param_defs[id].shape(cfg, segment, &cols);
         for (int s = 0; s < MAX_SEGMENTS; s++)
             rows += segment[s];
-        n += rows * (cols ? cols : 1) * (param_defs[id].part == PART_LAYER ? cfg->num_layers : 1);
+        n += rows * (cols ? cols : 1) * times * (is_experts((ParamId)id) ? experts : 1);
     }
     return n;
 }
+
+int64_t params_count(const Config *cfg) { return count_with(cfg, cfg->num_moe_experts); }
+int64_t params_active(const Config *cfg) { return count_with(cfg, cfg->moe_router_topk); }

@@ -7,10 +7,14 @@
  * parallelism cuts each segment on its own, and Hugging Face may store each as its own tensor. Vectors
  * have cols = 0 in the table and one dimension on disk.
  *
- * A rank holds the parts of its virtual stages, chunk by chunk. In memory a part is one to two buckets
- * (data.h): D, whose gradients are complete after the input half of a backward, and W, complete after
- * the weight half. The token embedding is its own bucket. Tied embeddings on two ranks: the last stage
- * has a copy of the token embedding in its head part.
+ * A rank holds the parts of its virtual stages, chunk by chunk. In memory a part is one to three buckets
+ * (data.h): D, whose gradients are complete after the input half of a backward, W, complete after the
+ * weight half, and that of the experts, complete after the input half. The token embedding is its own
+ * bucket. Tied embeddings on two ranks: the last stage has a copy of the token embedding in its head part.
+ *
+ * A rank holds experts ep_rank * E/ep and on of a layer, each cut over the expert grid's tensor group
+ * (EXPERT_TP) as an mlp is cut over the dense grid's. Every etp rank has the whole gradient of an expert's
+ * linear_fc2.bias. Gradients of experts are added over EXPERT_DATA.
  *
  * With more tensor ranks than key/value heads, tp / heads neighbouring ranks (grid.kv) hold one head of
  * k and v. */
@@ -25,10 +29,11 @@ typedef enum { CUT_NONE, CUT_ROWS, CUT_COLS } Cut; /* over tensor ranks; CUT_ROW
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_SCALED } Init; /* SCALED: std / sqrt(2 L) */
 
 /* X(id, name, part, condition, segments, cols, cut, init, decay, gpt2 names, llama names) condition and
- * the dimensions are expressions of `c`, the resolved config. Names inside a layer follow the prefix
- * "decoder.layers.N.", Hugging Face names the prefix "transformer.h.N." or "model.layers.N."; a leading
- * '/' means no prefix. Commas separate one name a segment. A trailing '^' marks a transposed (Conv1D)
- * tensor. */
+ * the dimensions are expressions of `c`, the resolved config, the condition of `layer`, too: a global
+ * number, -1 outside the layers. The rows EFC1 to EFC2B exist once for each expert, whose number ends the
+ * name: "mlp.experts.linear_fc1.weight5". Names inside a layer follow the prefix "decoder.layers.N.",
+ * Hugging Face names the prefix "transformer.h.N." or "model.layers.N."; a leading '/' means no prefix.
+ * Commas separate one name a segment. A trailing '^' marks a transposed (Conv1D) tensor. */
 #define PARAMS(X)                                                                                            \
     X(WTE, "embedding.word_embeddings.weight", PART_EMBEDDING, 1, SEG(V), H, CUT_ROWS, INIT_NORMAL, 1,       \
       "transformer.wte.weight", "model.embed_tokens.weight")                                                 \
@@ -60,14 +65,28 @@ typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_SCALED } Init; /* SCALED: 
       "post_attention_layernorm.weight")                                                                     \
     X(LN2B, "pre_mlp_layernorm.bias", PART_LAYER, LAYERNORM, SEG(H), 0, CUT_NONE, INIT_ZERO, 0, "ln_2.bias", \
       "")                                                                                                    \
-    X(FC1, "mlp.linear_fc1.weight", PART_LAYER, 1, SEG(F, GATED ? F : 0), H, CUT_ROWS, INIT_NORMAL, 1,       \
+    X(FC1, "mlp.linear_fc1.weight", PART_LAYER, !MOE, SEG(F, GATED ? F : 0), H, CUT_ROWS, INIT_NORMAL, 1,    \
       "mlp.c_fc.weight^", "mlp.gate_proj.weight,mlp.up_proj.weight")                                         \
-    X(FC1B, "mlp.linear_fc1.bias", PART_LAYER, c->add_bias_linear, SEG(F, GATED ? F : 0), 0, CUT_ROWS,       \
-      INIT_ZERO, 0, "mlp.c_fc.bias", "")                                                                     \
-    X(FC2, "mlp.linear_fc2.weight", PART_LAYER, 1, SEG(H), F, CUT_COLS, INIT_SCALED, 1,                      \
+    X(FC1B, "mlp.linear_fc1.bias", PART_LAYER, !MOE &&c->add_bias_linear, SEG(F, GATED ? F : 0), 0,          \
+      CUT_ROWS, INIT_ZERO, 0, "mlp.c_fc.bias", "")                                                           \
+    X(FC2, "mlp.linear_fc2.weight", PART_LAYER, !MOE, SEG(H), F, CUT_COLS, INIT_SCALED, 1,                   \
       "mlp.c_proj.weight^", "mlp.down_proj.weight")                                                          \
-    X(FC2B, "mlp.linear_fc2.bias", PART_LAYER, c->add_bias_linear, SEG(H), 0, CUT_NONE, INIT_ZERO, 0,        \
+    X(FC2B, "mlp.linear_fc2.bias", PART_LAYER, !MOE &&c->add_bias_linear, SEG(H), 0, CUT_NONE, INIT_ZERO, 0, \
       "mlp.c_proj.bias", "")                                                                                 \
+    X(ROUTER, "mlp.router.weight", PART_LAYER, MOE, SEG(E), H, CUT_NONE, INIT_NORMAL, 1, "", "")             \
+    X(EFC1, "mlp.experts.linear_fc1.weight", PART_LAYER, MOE, SEG(EF, GATED ? EF : 0), H, CUT_ROWS,          \
+      INIT_NORMAL, 1, "", "")                                                                                \
+    X(EFC1B, "mlp.experts.linear_fc1.bias", PART_LAYER, MOE &&c->add_bias_linear, SEG(EF, GATED ? EF : 0),   \
+      0, CUT_ROWS, INIT_ZERO, 0, "", "")                                                                     \
+    X(EFC2, "mlp.experts.linear_fc2.weight", PART_LAYER, MOE, SEG(H), EF, CUT_COLS, INIT_SCALED, 1, "", "")  \
+    X(EFC2B, "mlp.experts.linear_fc2.bias", PART_LAYER, MOE &&c->add_bias_linear, SEG(H), 0, CUT_NONE,       \
+      INIT_ZERO, 0, "", "")                                                                                  \
+    X(SFC1, "mlp.shared_experts.linear_fc1.weight", PART_LAYER, MOE &&SHARED, SEG(SF, GATED ? SF : 0), H,    \
+      CUT_ROWS, INIT_NORMAL, 1, "", "")                                                                      \
+    X(SFC2, "mlp.shared_experts.linear_fc2.weight", PART_LAYER, MOE &&SHARED, SEG(H), SF, CUT_COLS,          \
+      INIT_SCALED, 1, "", "")                                                                                \
+    X(SGATE, "mlp.shared_experts.gate_weight", PART_LAYER, MOE &&SHARED &&c->moe_shared_expert_gate, SEG(1), \
+      H, CUT_NONE, INIT_NORMAL, 1, "", "")                                                                   \
     X(LNF, "decoder.final_layernorm.weight", PART_HEAD, 1, SEG(H), 0, CUT_NONE, INIT_ONE, 0,                 \
       "transformer.ln_f.weight", "model.norm.weight")                                                        \
     X(LNFB, "decoder.final_layernorm.bias", PART_HEAD, LAYERNORM, SEG(H), 0, CUT_NONE, INIT_ZERO, 0,         \
@@ -87,7 +106,7 @@ typedef enum {
 typedef struct {
     const char *name;
     PartKind part;
-    int (*exists)(const Config *c);
+    int (*exists)(const Config *c, int layer);
     void (*shape)(const Config *c, int64_t segment[MAX_SEGMENTS], int64_t *cols);   /* global, unpadded */
     Cut cut;
     Init init;
@@ -101,7 +120,8 @@ typedef struct {
     const ParamDef *def;
     ParamId id;
     int layer;                       /* global number of its layer; -1 outside the layers */
-    int number;                      /* place in the model's order, with gaps; same on every rank */
+    int expert;                      /* global number of its expert; -1: of no expert */
+    int64_t number;                  /* place in the model's order, with gaps; same on every rank */
     int copy;                        /* bool: another rank owns the tensor; not counted, not saved */
     int bucket;                      /* index in Params.data */
     char name[96];                   /* the checkpoint's: "decoder.layers.3.mlp.linear_fc1.weight" */
@@ -120,7 +140,8 @@ typedef struct {
     int chunk;
     int first, count;                /* [first, first + count) of Params.param */
     int bucket, buckets;             /* [bucket, bucket + buckets) of Params.data */
-    int param[PARAM_KINDS];          /* index in Params.param by ParamId; -1: absent */
+    int param[PARAM_KINDS];          /* index in Params.param by ParamId; -1: absent; of the first expert,
+                                      * which the others follow */
 } Part;
 
 /* Parts [first, first + count). */
@@ -135,6 +156,7 @@ typedef struct {
     const Config *cfg;
     Grid *grid;
     Dtype type, real;                /* type of stored weights; of gradients, masters and moments */
+    int experts;                     /* of a layer on this rank; 0 without experts */
     int nparts, nparam, nchunks;
     Part *part;                      /* [nparts] chunk by chunk, in model order inside a chunk */
     PartRange *chunk;                /* [nchunks] */
@@ -172,6 +194,9 @@ void params_refresh(Params *p, Device *d);
  * else BUG. */
 Mat params_weight(const Params *p, int part, ParamId id);
 Mat params_grad(const Params *p, int part, ParamId id);
+/* The same of this rank's expert i, 0 <= i < p->experts. */
+Mat params_expert_weight(const Params *p, int part, ParamId id, int i);
+Mat params_expert_grad(const Params *p, int part, ParamId id, int i);
 
 /* The part and id of the output layer's weight: the head's own, the head's copy of the token embedding,
  * or the embedding part's. *part is -1 when this rank has no head. */
@@ -190,8 +215,10 @@ void *param_at(const Params *p, const Param *t, const Flat *f, int64_t from);
 int param_boxes(const Params *p, const Param *t, int64_t from, int64_t to, Box box[MAX_BOXES]);
 
 /* The checkpoint's name of the tensor with this number. */
-void param_name(const Config *cfg, int number, char *name, int size);
+void param_name(const Config *cfg, int64_t number, char *name, int size);
 
 /* Number of parameters of the whole model, each once, without padding. */
 int64_t params_count(const Config *cfg);
+/* The same of the parameters that a token visits: moe_router_topk experts of a layer. */
+int64_t params_active(const Config *cfg);
 #endif

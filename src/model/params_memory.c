@@ -11,14 +11,14 @@ void params_layout(Params *p, Device *dev, Arena *run, int gradients, int moment
 
 /* ---- views and ranges ---- */
 
-static Mat view(const Params *p, int part, ParamId id, int gradient)
+static Mat view(const Params *p, int part, ParamId id, int expert, int gradient)
 {
     int i = p->part[part].param[id];
     const Data *d = &p->data;
     Dtype type = gradient ? p->real : p->type;
     if (i < 0)
         return (Mat){.type = type};
-    const Param *t = &p->param[i];
+    const Param *t = &p->param[i + expert];
     const Bucket *b = &d->bucket[t->bucket];
     char *base = gradient ? b->grad : b->weight;
     BUG_ON(!base && (gradient ? d->grad.p : d->weight.p) /* no data_enter or data_ready for its unit */);
@@ -26,8 +26,11 @@ static Mat view(const Params *p, int part, ParamId id, int gradient)
     return t->ndim == 1 ? mat(at, 1, t->n, type) : mat(at, t->local_rows, t->local_cols, type);
 }
 
-Mat params_weight(const Params *p, int part, ParamId id) { return view(p, part, id, 0); }
-Mat params_grad(const Params *p, int part, ParamId id) { return view(p, part, id, 1); }
+Mat params_weight(const Params *p, int part, ParamId id) { return view(p, part, id, 0, 0); }
+Mat params_grad(const Params *p, int part, ParamId id) { return view(p, part, id, 0, 1); }
+
+Mat params_expert_weight(const Params *p, int part, ParamId id, int i) { return view(p, part, id, i, 0); }
+Mat params_expert_grad(const Params *p, int part, ParamId id, int i) { return view(p, part, id, i, 1); }
 
 /* Turns flat elements [*from, *to) into elements of t. */
 static void within(const Param *t, int64_t *from, int64_t *to)

@@ -52,7 +52,7 @@ static Culprit find_weight(Run *r)
         if (from < to && !isfinite(sum_of(&r->model, mat(param_at(p, &p->param[i], &p->data.weight, from), 1,
                                                          to - from, p->type)))) {
             snprintf(c.name, sizeof c.name, "the weight %s", p->param[i].name);
-            c.order = p->param[i].number - INT32_MAX;
+            c.order = INT64_MIN + p->param[i].number;     /* before what a forward finds */
         }
     }
     return c;

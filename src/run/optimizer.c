@@ -211,7 +211,7 @@ const char *optimizer_blame(Optimizer *o, const Verdict *v)
             first = least(first, p->param[i].number);
     }
     all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
-    param_name(p->cfg, (int)first, o->bad, sizeof o->bad);
+    param_name(p->cfg, first, o->bad, sizeof o->bad);
     return o->bad;
 }
 

@@ -155,8 +155,10 @@ static void check_buckets(const Params *p, const char *what)
         int64_t end_of_t = t->offset + t->n;
         CHECK(t->offset % SUMSQ_BLOCK == 0 && t->offset >= b->at && end_of_t <= b->at + b->n, "%s: %s", what,
               t->name);
-        CHECK((b->phase == PHASE_W) == (t->def->part == PART_LAYER && strstr(t->name, "linear") && 1),
+        CHECK((b->phase == PHASE_W) ==
+                  (t->def->part == PART_LAYER && t->expert < 0 && strstr(t->name, "linear") && 1),
               "%s: half of %s", what, t->name);
+        CHECK(b->expert == (t->expert >= 0), "%s: bucket of %s", what, t->name);
         for (int s = 0; s < b->sums; s++) {
             const PartialSum *x = &b->sum[s];
             int64_t lo = t->offset > x->at ? t->offset : x->at,
@@ -168,8 +170,8 @@ static void check_buckets(const Params *p, const char *what)
             else
                 partial = lo == t->offset && hi == lo + t->n ? 1 : 9;
         }
-        CHECK(partial == (head || (c->sequence_parallel && t->def->cut == CUT_NONE)), "%s: sum of %s", what,
-              t->name);
+        int whole = t->def->cut == CUT_NONE && t->expert < 0;
+        CHECK(partial == (head || (c->sequence_parallel && whole)), "%s: sum of %s", what, t->name);
         CHECK(rows == (t->id == P_QKV || t->id == P_QKVB), "%s: key rows of %s", what, t->name);
         CHECK(!rows || kv == c->num_attention_heads / p->grid->size[AXIS_TP] * c->kv_channels * t->local_cols,
               "%s: key rows of %s from %lld", what, t->name, (long long)kv);
@@ -240,8 +242,8 @@ static void layout(const RankShape *s, const char *list, Whole *w, int values)
         Device null;
         Arena count = {.name = "run"};
         int n;
-        snprintf(what, sizeof what, "tp %d dp %d/%d pp %d rank %d %s", s->tp, s->dp, s->instances, s->pp, r,
-                 list);
+        snprintf(what, sizeof what, "tp %d dp %d/%d pp %d etp %d ep %d rank %d %s", s->tp, s->dp,
+                 s->instances, s->pp, s->etp, s->ep, r, list);
         ranks_grid(&g, s, r, nothing, NULL);
         params_open(&p, c, &g, &pl);
         null_open(&null, p.real);
@@ -253,8 +255,9 @@ static void layout(const RankShape *s, const char *list, Whole *w, int values)
         check_load(&p, what);
         check_heads(&p, what);
         check_buckets(&p, what);
-        for (int i = 0; i < p.nparam && g.index[AXIS_DP] == 0; i++)
-            counted += p.param[i].counted;
+        for (int i = 0; i < p.nparam; i++)
+            if (data_groups(&p.data, p.param[i].bucket)->data->rank == 0)
+                counted += p.param[i].counted;
         if (values)
             initial_values(&p, what);
         params_close(&p);
@@ -267,6 +270,44 @@ static void layout(const RankShape *s, const char *list, Whole *w, int values)
     placement_close(&pl);
 }
 
+/* Numbers of tensors and parameters of a model with experts; names of its numbers. */
+static void names_and_counts(void)
+{
+    RankShape s = {1, 2, 1, 1, 1, 1, 2};
+    const Config *c = ranks_config(file, &s, "num_moe_experts=8|moe_router_topk=3|moe_layer_freq=[0,1,0,1]|"
+                                             "moe_ffn_hidden_size=16|add_bias_linear=true");
+    const Config *dense = ranks_config(file, &(RankShape){1, 2, 1, 1, 1}, "");
+    int64_t ffn = 2 * 24 * 56 + 56 + 24, expert = 2 * 24 * 16 + 16 + 24, router = 8 * 24;
+    int64_t rest = params_count(dense) - 2 * ffn + 2 * router;
+    CHECK(params_active(dense) == params_count(dense), "all are active in a dense model");
+    CHECK(params_count(c) == rest + 2 * 8 * expert, "%lld parameters", (long long)params_count(c));
+    CHECK(params_active(c) == rest + 2 * 3 * expert, "%lld active", (long long)params_active(c));
+    for (int r = 0; r < 2; r++) {
+        StagePlace all = {.layers = 4, .embedding = 1, .loss = 1};
+        Grid g;
+        Params p;
+        char name[96];
+        int found = 0;
+        ranks_grid(&g, &s, r, nothing, NULL);
+        params_open(&p, c, &g, &(Placement){1, 1, 1, &all});
+        CHECK(p.experts == 4, "%d experts on rank %d", p.experts, r);
+        for (int i = 0; i < p.nparam; i++) {
+            const Param *t = &p.param[i];
+            param_name(c, t->number, name, sizeof name);
+            CHECK(!strcmp(name, t->name), "%s is called %s", t->name, name);
+            CHECK(!i || t->number > t[-1].number, "%s: number", t->name);
+            CHECK(t->expert < 0 || t->expert / 4 == r, "%s on rank %d", t->name, r);
+            found += !strcmp(t->name, r ? "decoder.layers.3.mlp.experts.linear_fc1.weight5"
+                                        : "decoder.layers.1.mlp.experts.linear_fc2.bias0");
+            found += !strcmp(t->name, "decoder.layers.1.mlp.router.weight");
+            CHECK(!strstr(t->name, "layers.1.mlp.linear") && !strstr(t->name, "layers.0.mlp.experts"), "%s",
+                  t->name);
+        }
+        CHECK(found == 2, "rank %d: %d of 2 names", r, found);
+        params_close(&p);
+    }
+}
+
 static const char *const families[] = {
     "",
     "position_embedding_type=rope|normalization=RMSNorm|activation=swiglu|add_bias_linear=false|num_query_"
@@ -274,6 +315,9 @@ static const char *const families[] = {
     "position_embedding_type=rope|qk_layernorm=true|activation=geglu|num_query_groups=1|sequence_parallel="
     "true",
     "num_query_groups=4|qk_layernorm=true|add_qkv_bias=true|params_dtype=bf16|sequence_parallel=true",
+    "num_moe_experts=8|moe_layer_freq=[0,1,1,0]|moe_ffn_hidden_size=16|sequence_parallel=true",
+    "num_moe_experts=4|moe_ffn_hidden_size=40|add_bias_linear=false|activation=swiglu|sequence_parallel=true|"
+    "moe_shared_expert_intermediate_size=24|moe_shared_expert_gate=true",
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
@@ -292,8 +336,16 @@ static void one_of_all(const Config *c, Whole *w, int family, int tp, int pipe, 
     if (dp % split || (split > 1 && !stage))
         return;
     /* a sample of the combinations of large sizes */
-    if ((tp > 2 && dp > 2 && stage != family) || (tp == 2 && pipe > 1 && dp == 4))
+    if ((tp > 2 && dp > 2 && stage != family % 4) || (tp == 2 && pipe > 1 && dp == 4))
         return;
+    if (c->num_moe_experts != CFG_ABSENT) {
+        static int k;
+        static const int etp[] = {1, 2, 4, 8}, ep[] = {1, 2, 4};
+        s.etp = etp[k % 4];
+        s.ep = ep[k++ / 4 % 3];
+        if (split > 1 || tp * dp % (s.etp * s.ep))
+            return;
+    }
     char *list = xasprintf("%s%s%s%sdata_parallel_sharding_strategy=%s", families[family],
                            *families[family] ? "|" : "", pipes[pipe].list, *pipes[pipe].list ? "|" : "",
                            stages[stage]);
@@ -311,6 +363,7 @@ int main(void)
           "data: {tokenizer_type: none}\nprecision: {params_dtype: fp64}\n",
           f);
     fclose(f);
+    names_and_counts();
     for (int i = 0; i < FAMILIES; i++) {
         RankShape one = {1, 1, 1, 1, 1};
         const Config *c = ranks_config(file, &one, families[i]);

@@ -10,15 +10,18 @@ typedef struct { int numbers; int64_t *at, *n, elems; } Whole;
 
 static inline Whole whole_open(const Config *c)
 {
-    Whole w = {.numbers = ((int)c->num_layers + 2) * PARAM_KINDS};
+    int of_row = c->num_moe_experts == CFG_ABSENT ? 1 : (int)c->num_moe_experts + 1;
+    Whole w = {.numbers = ((int)c->num_layers + 2) * PARAM_KINDS * of_row};
     w.at = xcalloc((size_t)w.numbers * 2, sizeof *w.at);
     w.n = w.at + w.numbers;
     for (int number = 0; number < w.numbers; number++) {
-        int layer = number / PARAM_KINDS - 1, id = number % PARAM_KINDS;
+        int layer = number / of_row / PARAM_KINDS - 1, id = number / of_row % PARAM_KINDS;
+        int expert = number % of_row > 0;
         PartKind part = layer < 0 ? PART_EMBEDDING : layer == c->num_layers ? PART_HEAD : PART_LAYER;
         int64_t segment[MAX_SEGMENTS], cols, rows = 0;
         w.at[number] = w.elems;
-        if (param_defs[id].part != part || !param_defs[id].exists(c))
+        if (param_defs[id].part != part || !param_defs[id].exists(c, layer) ||
+            expert != (id >= P_EFC1 && id <= P_EFC2B))
             continue;
         param_defs[id].shape(c, segment, &cols);
         for (int s = 0; s < MAX_SEGMENTS; s++)

@@ -1,8 +1,8 @@
 /* test_zero -- data parallelism over ranks that are threads, against plain sums and against one rank
  *
- * Every ZeRO stage, hybrid sharding, tensor and pipeline slices. The gradient of an element in
- * microbatch m is a function of (tensor, element, m), so every layout must find the same sums. Where
- * several ranks contribute to a gradient, their parts differ and add up to it.
+ * Every ZeRO stage, hybrid sharding, tensor and pipeline slices, experts over a grid of their own. The
+ * gradient of an element in microbatch m is a function of (tensor, element, m), so every layout must find
+ * the same sums. Where several ranks contribute to a gradient, their parts differ and add up to it.
  *
  * Integers make sums exact: every layout must then match one rank bit for bit, whatever its order. With
  * other numbers the pairs of stages that promise equal bits must have them, and all stages must agree
@@ -62,6 +62,18 @@ static double contribution(const Job *j, const Param *t, int64_t index, int step
     return rest;
 }
 
+/* An element's gradient of an expert as a step's backward adds it here: the members of the group that adds
+ * experts' gradients, and their microbatches, each have a part of its sum over the microbatches. */
+static double expert_part(const Job *j, const Params *p, const Param *t, int64_t index, int step, int mb)
+{
+    int mine = MICROBATCHES / j->shape.dp, n = ranks_edp(&j->shape) * mine;
+    int k = p->grid->expert[EXPERT_DATA].rank * mine + mb % mine;
+    double sum = 0;
+    for (int i = 0; i < MICROBATCHES; i++)
+        sum += contribution(j, t, index, step, i, k, n);
+    return sum;
+}
+
 /* Adds this rank's part of one tensor's gradient to g. tie: 0: the embedding's half of a tied tensor, 1:
  * the head's. */
 static void add_gradient(const Job *j, const Params *p, const Param *t, Mat g, int step, int mb, int tie)
@@ -69,7 +81,7 @@ static void add_gradient(const Job *j, const Params *p, const Param *t, Mat g, i
     int tp = p->grid->size[AXIS_TP], r = p->grid->index[AXIS_TP], share = j->shape.kv_share;
     int norm = t->id >= P_QNORM && t->id <= P_KNORMB;
     int tied = t->id == P_WTE && !j->cfg->untie_embeddings_and_output_weights;
-    int partial = norm || (j->cfg->sequence_parallel && t->def->cut == CUT_NONE);
+    int partial = norm || (j->cfg->sequence_parallel && t->def->cut == CUT_NONE && t->expert < 0);
     Box box[MAX_BOXES];
     int n = param_boxes(p, t, 0, t->n, box);
     for (int b = 0; b < n; b++) {
@@ -81,7 +93,9 @@ static void add_gradient(const Job *j, const Params *p, const Param *t, Mat g, i
         for (int64_t y = 0; y < box[b].rows; y++)
             for (int64_t x = 0; x < box[b].cols; x++) {
                 int64_t at = box[b].at - t->offset + y * box[b].ld + x;
-                double v = contribution(j, t, (box[b].row0 + y) * t->cols + box[b].col0 + x, step, mb, k, of);
+                int64_t index = (box[b].row0 + y) * t->cols + box[b].col0 + x;
+                double v = t->expert < 0 ? contribution(j, t, index, step, mb, k, of)
+                                         : expert_part(j, p, t, index, step, mb);
                 if (p->real == F64)
                     ((double *)g.p)[at] += v;
                 else
@@ -104,7 +118,9 @@ static void unit_backward(const Job *j, Params *p, PartRange unit, int number, i
             int i = p->part[part].param[id];
             if (i < 0 || (phase != PHASE_ALL && p->data.bucket[p->param[i].bucket].phase != phase))
                 continue;
-            add_gradient(j, p, &p->param[i], params_grad(p, part, (ParamId)id), step, mb, at_head);
+            for (int e = 0; e < (p->param[i].expert < 0 ? 1 : p->experts); e++)
+                add_gradient(j, p, &p->param[i + e], params_expert_grad(p, part, (ParamId)id, e), step, mb,
+                             at_head);
         }
         if (at_head && head != part && phase != PHASE_W)
             add_gradient(j, p, &p->param[p->part[head].param[head_id]], params_grad(p, head, head_id), step,
@@ -122,6 +138,23 @@ static double number_at(const void *e, Dtype type)
     return type == F64 ? *(const double *)e : type == F32 ? *(const float *)e : *(const uint16_t *)e;
 }
 
+/* A weighted sum of the weights of t, which lie at w; 0 of a copy. */
+static double weights_sum(const Params *p, const Param *t, Mat w)
+{
+    Box box[MAX_BOXES];
+    double sum = 0;
+    int n = t->copy ? 0 : param_boxes(p, t, 0, t->n, box);
+    for (int b = 0; b < n; b++)
+        for (int64_t y = 0; y < box[b].rows; y++)
+            for (int64_t x = 0; x < box[b].cols; x++) {
+                Mat e = {.p = w.p, .rows = 1, .cols = t->n, .ld = t->n, .type = w.type};
+                double at = (double)((box[b].row0 + y) * t->cols + box[b].col0 + x);
+                e = mat_cols(e, box[b].at - t->offset + y * box[b].ld + x, 1);
+                sum += number_at(e.p, w.type) * fmod(at, 7);
+            }
+    return sum;
+}
+
 /* A forward over all units, with their weights gathered. Returns a weighted sum of the weights, which a
  * stale shard would change. */
 static double forward(Params *p, const PartRange *unit, int units)
@@ -134,21 +167,9 @@ static double forward(Params *p, const PartRange *unit, int units)
         data_ready(&p->data, u);
         for (int part = unit[u].first; part < unit[u].first + unit[u].count; part++)
             for (int id = 0; id < PARAM_KINDS; id++) {
-                int i = p->part[part].param[id], n;
-                Box box[MAX_BOXES];
-                if (i < 0)
-                    continue;
-                const Param *t = &p->param[i];
-                Mat w = params_weight(p, part, (ParamId)id);
-                n = param_boxes(p, t, 0, t->n, box);
-                for (int b = 0; b < n; b++)
-                    for (int64_t y = 0; y < box[b].rows; y++)
-                        for (int64_t x = 0; x < box[b].cols; x++) {
-                            Mat e = {.p = w.p, .rows = 1, .cols = t->n, .ld = t->n, .type = w.type};
-                            double at = (double)((box[b].row0 + y) * t->cols + box[b].col0 + x);
-                            e = mat_cols(e, box[b].at - t->offset + y * box[b].ld + x, 1);
-                            sum += number_at(e.p, w.type) * fmod(at, 7) * (t->copy ? 0 : 1);
-                        }
+                int i = p->part[part].param[id];
+                for (int e = 0; i >= 0 && e < (p->param[i].expert < 0 ? 1 : p->experts); e++)
+                    sum += weights_sum(p, &p->param[i + e], params_expert_weight(p, part, (ParamId)id, e));
             }
         data_release(&p->data, u);
     }
@@ -419,6 +440,9 @@ static int groups_of(const RankShape *s, RankGroup kind, int *size)
             : kind == R_SHARD  ? s->dp / s->instances
             : kind == R_COPIES ? s->instances
             : kind == R_KV     ? s->kv_share
+            : kind == R_EP     ? (s->ep ? s->ep : 1)
+            : kind == R_ETP    ? (s->ep ? s->etp : 1)
+            : kind == R_EDP    ? ranks_edp(s)
                                : 2;
     return kind == R_EMBEDDING ? s->tp * s->dp : world / *size;
 }
@@ -541,14 +565,16 @@ static void layout(RankShape s, const char *one_rank, const char *pipe, const ch
                 continue;
             }
             r[stage] = with(s, model, optimizer, stage, integers);
-            snprintf(what, sizeof what, "tp %d dp %d/%d pp %d %s %s stage %d%s", s.tp, s.dp, s.instances,
-                     s.pp, model, optimizer, stage, integers ? " integers" : "");
+            snprintf(what, sizeof what, "tp %d dp %d/%d pp %d etp %d ep %d %s %s stage %d%s", s.tp, s.dp,
+                     s.instances, s.pp, s.etp, s.ep, model, optimizer, stage, integers ? " integers" : "");
             /* integers make sums exact; with tp 1 the norm's blocks are those of one rank too */
-            compare(what, &one, &r[stage], integers && s.tp == 1 ? 0 : f64 ? 1e-12 : 1e-6);
+            int exact = integers && s.tp == 1 && s.etp <= 1;
+            compare(what, &one, &r[stage], exact ? 0 : !f64 ? 1e-6 : s.ep ? 1e-11 : 1e-12);
             if (stage % 2 && (stage > 1 || s.instances == 1))
                 compare(what, &r[stage - 1], &r[stage], 0);
         }
-        for (int stage = 1; stage < 4 && s.instances == 1; stage++) /* bytes of moments and own masters */
+        /* bytes of moments and own masters */
+        for (int stage = 1; stage < 4 && s.instances == 1 && !s.ep; stage++)
             CHECK(r[stage].bytes[2] * s.dp == r[0].bytes[2], "stage %d keeps %lld bytes of %lld", stage,
                   (long long)r[stage].bytes[2], (long long)r[0].bytes[2]);
         for (int stage = 0; stage < 4; stage++)
@@ -570,7 +596,7 @@ static void plain_sums(void)
         Param t = {.number = number};
         char name[128], want[160];
         if ((at == 0) != (def->part == PART_EMBEDDING) || (at == last) != (def->part == PART_HEAD) ||
-            !def->exists(j.cfg))
+            !def->exists(j.cfg, at - 1))
             continue;
         param_name(j.cfg, number, name, sizeof name);
         snprintf(want, sizeof want, "%s.grad", name);
@@ -590,12 +616,15 @@ static void plain_sums(void)
 #define FULL "qk_layernorm=true|position_embedding_type=learned_absolute"
 #define GROUPS "num_query_groups=2|untie_embeddings_and_output_weights=true|qk_layernorm=true"
 #define BF16 "params_dtype=bf16"
+#define EXPERTS                                                                                              \
+    "num_moe_experts=4|moe_layer_freq=[0,1,1,0]|moe_ffn_hidden_size=20|add_bias_linear=false|"               \
+    "activation=swiglu|moe_shared_expert_intermediate_size=12|moe_shared_expert_gate=true"
 
 /* Each layout of a ring loads the checkpoint of the layout before it and saves its own. Each also takes
  * one more step from that checkpoint, and all have the same result. */
 static void reshard(void)
 {
-    static const struct { RankShape shape; const char *pipe; int stage;
+    static const struct Link { RankShape shape; const char *pipe; int stage;
     } ring[] = {
         {{1, 1, 1, 1, 1}, "", 0},
         {{1, 4, 1, 1, 1}, "", 0},
@@ -607,21 +636,36 @@ static void reshard(void)
         {{1, 4, 1, 4, 1}, "", 1},
         {{1, 2, 2, 1, 1}, "num_virtual_stages_per_pipeline_rank=2", 0},
         {{1, 1, 1, 1, 1}, "", 3},
+    }, experts[] = {
+        {{1, 1, 1, 1, 1, 0, 0}, "", 0},
+        {{1, 4, 1, 1, 1, 1, 4}, "", 3},
+        {{2, 2, 2, 1, 1, 2, 1}, "sequence_parallel=true", 1},
+        {{1, 4, 1, 1, 1, 2, 2}, "", 2},
+        {{4, 2, 1, 1, 1, 1, 2}, "sequence_parallel=true", 2},
+        {{1, 2, 2, 1, 1, 1, 2}, "pipeline_schedule=zb-v", 3},
+        {{2, 1, 2, 1, 1, 1, 1}, "sequence_parallel=true", 3},
+        {{1, 4, 1, 1, 1, 4, 1}, "", 1},
+        {{1, 2, 2, 1, 1, 2, 1}, "num_virtual_stages_per_pipeline_rank=2", 0},
+        {{1, 1, 1, 1, 1, 0, 0}, "", 3},
     };
     enum { RING = sizeof ring / sizeof *ring };
-    for (int family = 0; family < 3; family++) {
-        const char *model = family == 0 ? FULL : family == 1 ? GROUPS : FULL "|" BF16;
+    for (int family = 0; family < 4; family++) {
+        const char *model = family == 0   ? FULL
+                            : family == 1 ? GROUPS
+                            : family == 2 ? FULL "|" BF16
+                                          : EXPERTS;
+        const struct Link *link = family == 3 ? experts : ring;
         char *dir = xasprintf("%s/zero%d", getenv("WORK") ? getenv("WORK") : "/tmp", family);
         char from[600], to[600], what[300];
         Result first = {0}, more = {0};
         for (int i = 0; i < RING; i++) {
-            char *list = xasprintf("%s%s%s", model, *ring[i].pipe ? "|" : "", ring[i].pipe);
-            RankShape s = ring[i].shape;
+            char *list = xasprintf("%s%s%s", model, *link[i].pipe ? "|" : "", link[i].pipe);
+            RankShape s = link[i].shape;
             s.kv_share = family == 1 && s.tp > 2 ? s.tp / 2 : 1;
             snprintf(from, sizeof from, "%s/%d", dir, i - 1);
             snprintf(to, sizeof to, "%s/%d", dir, i);
             snprintf(what, sizeof what, "model %d, layout %d", family, i);
-            Result r = with_files(s, list, "adam", ring[i].stage, 1, i ? from : NULL, to, i ? STEPS : 0);
+            Result r = with_files(s, list, "adam", link[i].stage, 1, i ? from : NULL, to, i ? STEPS : 0);
             if (i == 0) {
                 first = r;
                 for (int k = 0; k < r.n; k++)       /* gradients are not saved */
@@ -635,11 +679,11 @@ static void reshard(void)
                 close_result(&r);
             }
             if (i) {    /* one more step from the checkpoint of the layout before */
-                r = with_files(s, list, "adam", ring[i].stage, 1, from, NULL, STEPS - 1);
+                r = with_files(s, list, "adam", link[i].stage, 1, from, NULL, STEPS - 1);
                 if (i == 1)
                     more = r;
                 else {
-                    compare(what, &more, &r, s.tp > 1 ? 1e-6 : 0);
+                    compare(what, &more, &r, s.tp > 1 || s.etp > 1 ? 1e-6 : 0);
                     close_result(&r);
                 }
             }
@@ -677,5 +721,12 @@ int main(int argc, char **argv)
     layout((RankShape){1, 4, 1, 4, 1}, GROUPS, "", "lars");
     layout((RankShape){2, 2, 1, 1, 1}, GROUPS "|" BF16, "", "adam");
     layout((RankShape){1, 4, 1, 1, 1}, FULL "|" BF16, "", "sgd");
+    layout((RankShape){1, 4, 1, 1, 1, 1, 4}, EXPERTS, "", "adam");
+    layout((RankShape){1, 4, 1, 1, 1, 1, 2}, EXPERTS, "", "lamb");
+    layout((RankShape){1, 4, 1, 1, 1, 2, 2}, EXPERTS "|moe_layer_freq=1", "", "lars");
+    layout((RankShape){2, 2, 2, 1, 1, 1, 2}, EXPERTS, "sequence_parallel=true", "lamb");
+    layout((RankShape){4, 1, 1, 1, 1, 2, 1}, EXPERTS, "sequence_parallel=true", "sgd");
+    layout((RankShape){2, 4, 1, 1, 1, 1, 2}, EXPERTS "|" BF16, "sequence_parallel=true", "adam");
+    layout((RankShape){1, 4, 1, 1, 1, 2, 1}, "num_moe_experts=3", "", "adam");
     return test_end();
 }
