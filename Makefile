@@ -291,6 +291,7 @@ test-emulation:
 	tests/cuda/emulation.sh
 	tests/cuda/cuda_layouts.sh long
 	tests/cuda/cuda_layouts.sh drop
+	tests/cuda/cuda_waits.sh
 	tests/cuda/cuda_swaps.sh
 
 test-slurm: train

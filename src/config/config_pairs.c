@@ -39,6 +39,8 @@ static int nothing_to_validate(const Config *c)
          "cuDNN's masks are another generator's: use auto, or dropout 0")                                    \
     PAIR(attention_backend, reset_attention_mask, FUSED && c->reset_attention_mask,                          \
          "cuDNN's kernels do without documents: use auto, or false")                                         \
+    PAIR(attention_backend, context_parallel_size, FUSED && c->context_parallel_size > 1,                    \
+         "cuDNN's kernels do whole sequences: use auto, or 1")                                               \
     PAIR(fp8, device, c->fp8 != FP8_NONE && c->device != DEVICE_CUDA,                                        \
          "FP8 is for GPUs: use fp8 none, or cuda")                                                           \
     PAIR(fp8, params_dtype,                                                                                  \
