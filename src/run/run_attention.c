@@ -16,8 +16,6 @@ static const char *unwanted(const Config *c)
         return "attention_dropout is above 0, and cuDNN's masks are another generator's";
     if (c->reset_attention_mask)
         return "reset_attention_mask is set, which cuDNN's do without";
-    if (c->context_parallel_size > 1)
-        return "context_parallel_size is above 1, and cuDNN's do whole sequences";
     return NULL;
 }
 
