@@ -254,6 +254,52 @@ static void test_messages(void)
     prediction_close(&p);
 }
 
+static Prediction shared_out(const char *kind, const Machine *m)
+{
+    Prediction p;
+    char parallel[128];
+    snprintf(parallel, sizeof parallel, "context_parallel_size: 4, cp_comm_type: [%s]", kind);
+    predict(&p, small(4, parallel), m);
+    return p;
+}
+
+/* Four ranks share a sequence. Where arithmetic takes no time a layer waits for all of its messages; where
+ * arithmetic is slow a ring's messages are hidden, and those of a2a are not. */
+static void test_context(void)
+{
+    const Machine *near_by = ideal(1e6, 1e-3, 1e-3, 4, "fused"), *far = ideal(1e6, 1e3, 1e-3, 2, "fused"),
+                  *slow = ideal(1e-3, 1, 1, 4, "fused");
+    double T = 2 * 256 / 4, q = 512, kv = 2 * 512, passes = 16 * 8, bandwidth = 1e6;
+    double ring = 3 * T * kv * (2 * 2 + 4), heads = 2 * T * (2 * (q + kv) + 3 * q);
+    Prediction p = shared_out("p2p", near_by);
+    near("keys and values forward and backward, and gradients", p.rank[0].cp, passes * ring / bandwidth, 1e-3);
+    prediction_close(&p);
+    p = shared_out("allgather", near_by);
+    near("a gather and a scatter carry what a ring does", p.rank[0].cp, passes * ring / bandwidth, 1e-3);
+    prediction_close(&p);
+    p = shared_out("a2a", near_by);
+    near("heads for positions", p.rank[0].cp, passes * 0.75 * heads / bandwidth, 1e-3);
+    prediction_close(&p);
+    p = shared_out("a2a+p2p], hierarchical_context_parallel_sizes: [2, 2", near_by);
+    /* in the backward keys travel while o and its gradient are exchanged */
+    near("both", p.rank[0].cp, passes * (0.5 * heads + ring / 3 - 2 * T * q) / bandwidth, 1e-3);
+    prediction_close(&p);
+    /* two nodes: a ring waits for its slowest link, an all-to-all sends half of its bytes to the other node */
+    p = shared_out("p2p", far);
+    near("a ring over two nodes", p.rank[0].cp, passes * ring / bandwidth, 1e-3);
+    prediction_close(&p);
+    p = shared_out("a2a", far);
+    near("heads over two nodes", p.rank[0].cp, passes * 0.5 * heads / bandwidth, 1e-3);
+    prediction_close(&p);
+    p = shared_out("p2p", slow);
+    CHECK(p.rank[0].sent[AXIS_CP] > 0.1 && p.rank[0].cp < 1e-3 * p.rank[0].sent[AXIS_CP],
+          "%g s of a ring are not hidden, of %g", p.rank[0].cp, p.rank[0].sent[AXIS_CP]);
+    prediction_close(&p);
+    p = shared_out("a2a", slow);
+    near("heads are waited for", p.rank[0].cp, p.rank[0].sent[AXIS_CP], 1e-6);
+    prediction_close(&p);
+}
+
 /* Layers are offloaded and prefetched: a microbatch prefetches once all of its layers are offloaded. */
 static void test_offload(void)
 {
@@ -436,6 +482,7 @@ int main(void)
     test_memory(m);
     test_arithmetic();
     test_messages();
+    test_context();
     test_offload();
     test_data();
     test_host();
