@@ -70,11 +70,10 @@ static inline const Config *ranks_config(const char *file, const RankShape *s, c
                          s->etp);
         free(dense);
     }
-    int use = strstr(list, "num_moe_experts") ? USE_MODEL | USE_EXPERTS : USE_MODEL;
     int n = 0;
     for (char *a = strtok(text, "|"); a; a = strtok(NULL, "|"))
         args[n++] = a;
-    const Config *c = config_load(file, n, args, ranks_world(s), (ConfigUse)use);
+    const Config *c = config_load(file, n, args, ranks_world(s), USE_MODEL);
     free(text);
     return c;
 }

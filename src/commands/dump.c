@@ -117,7 +117,8 @@ static void see_logits(void *dump, Model *m, int part, const char *where, Mat x)
     m->dev->get(m->dev, sample, m->watch.batch->sample, (size_t)m->now.B * sizeof *sample);
     for (int64_t r = 0; r < x.rows; r++) {
         int64_t row = mapped_row(m->watch.rows, r);
-        int64_t at = sample[row / own.stride] * m->now.context.positions + positions_at(&own, row % own.stride);
+        int64_t first = sample[row / own.stride] * m->now.context.positions;
+        int64_t at = first + positions_at(&own, row % own.stride);
         m->dev->get(m->dev, line, mat_at(x, r, 0), (size_t)(x.cols * size));
         put(dump, LOGITS, (at * V + m->dim.vocab0) * size, line, x.cols * size);
     }

@@ -87,7 +87,6 @@ typedef enum {
     USE_CLOCK = 8,               /* clock_*: times of the clock device (train bubble) */
     USE_BUBBLE = 16 | USE_CLOCK, /* clock_* and the pipeline's shape; no model, no rules between keys */
     USE_EVAL = 32,               /* eval_iters, above 0 */
-    USE_EXPERTS = 64,            /* for tests: num_moe_experts is not refused */
     USE_TRAIN = USE_DATA | USE_STEPS
 } ConfigUse;
 

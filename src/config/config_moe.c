@@ -141,11 +141,9 @@ static void rules_moe_layers(Check *k)
     RULE(on, !largest, "no layer has experts; leave out num_moe_experts, or give a 1");
 }
 
-void rules_moe(Check *k, ConfigUse use)
+void rules_moe(Check *k)
 {
     Config *c = k->cfg;
-    RULE(ON1(num_moe_experts), !ABSENT(num_moe_experts) && !(use & USE_EXPERTS),
-         "this build has no mixture of experts; leave it out");
     if (ABSENT(num_moe_experts) || !check_usable(k, ON1(num_moe_experts)))
         return;
     DERIVE(expert_tensor_parallel_size, ON1(tensor_model_parallel_size), c->tensor_model_parallel_size);

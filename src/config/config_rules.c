@@ -413,7 +413,7 @@ void config_resolve(Check *k, int world, ConfigUse use)
     rules_fp8(k);
     rules_size(k);
     rules_pipeline(k);
-    rules_moe(k, use);
+    rules_moe(k);
     rules_steps(k);
     rules_rate(k);
     rules_recompute(k);

@@ -54,7 +54,7 @@ void config_rope_plain(Config *c);
 void rules_context(Check *k);
 
 /* config_moe.c: rules about experts. */
-void rules_moe(Check *k, ConfigUse use);
+void rules_moe(Check *k);
 
 /* config_pairs.c: rules about two settings that exclude or need each other. */
 void rules_pairs(Check *k);

@@ -50,7 +50,7 @@ void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a)
         m->dev->norm_fwd(m->dev, a->ln2, a->stat2, a->x1, params_weight(m->params, part, P_LN2),
                          params_weight(m->params, part, P_LN2B), m->cfg->norm_epsilon, model_norm(m), 1);
     }
-    if (!m->keep.mlp) {
+    if (!m->keep.mlp && !model_is_moe(m, part)) {
         take_inner(m, a, p->late);
         inner(m, part, a);
     }

@@ -126,7 +126,10 @@ static void layer_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat x, Ma
 {
     a->x = x;
     attention_fwd(m, p, part, a);
-    mlp_fwd(m, p, part, a, y);
+    if (model_is_moe(m, part))
+        moe_fwd(m, p, part, a, y);
+    else
+        mlp_fwd(m, p, part, a, y);
 }
 
 /* A group that will be recomputed keeps only its input. The Residual of a layer is left to the next
@@ -223,7 +226,10 @@ static void layer_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrad
     attention_restore(m, p, part, a);
     mlp_restore(m, p, part, a);
     Mat dx1 = boundary(m, p->late);
-    mlp_bwd(m, p, part, a, g, dx1, dy, !m->split);
+    if (model_is_moe(m, part))
+        moe_bwd(m, p, part, a, dx1, dy);
+    else
+        mlp_bwd(m, p, part, a, g, dx1, dy, !m->split);
     attention_bwd(m, p, part, a, g, dx, dx1, !m->split);
     arena_reset(&m->scratch, mark);
 }
@@ -270,7 +276,8 @@ static void leave(Model *m, const Instr *i, const Pass *p)
 static void unit_bwd_w(Model *m, const Pass *p, const ModelUnit *u)
 {
     for (int l = u->count - 1; u->kind == UNIT_LAYERS && l >= 0; l--) {
-        mlp_bwd_w(m, u->part + l, &p->fw->layer[u->layer + l], &p->fw->grads[u->layer + l]);
+        if (!model_is_moe(m, u->part + l))
+            mlp_bwd_w(m, u->part + l, &p->fw->layer[u->layer + l], &p->fw->grads[u->layer + l]);
         attention_bwd_w(m, u->part + l, &p->fw->layer[u->layer + l], &p->fw->grads[u->layer + l]);
     }
 }

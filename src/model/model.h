@@ -19,6 +19,7 @@
 #define MODEL_H
 #include "context.h"
 #include "data.h"
+#include "expert.h"
 #include "loader.h"
 #include "params.h"
 #include "schedule.h"
@@ -35,6 +36,8 @@ typedef struct {
     Mat x1;                /* [R,H] after attention. FD */
     Mat ln2, stat2;        /* [R,H] FW, real [R,2] FD */
     Mat h, a;              /* [T,F] or [T,2F]; [T,F]. FW. With D and W apart D writes dh over h */
+    Mat logits, weight;    /* with experts: real [R,E], the router's; real [R,k], of the chosen experts. FD */
+    int32_t *choice;       /* with experts: [R,k] on the device. FD */
     int64_t left;          /* offloaded layers: ticket of the last copy of these to the host */
 } LayerActs;
 
@@ -117,6 +120,7 @@ typedef struct {
 /* The sizes of this rank's slice of the layers, in the letters above. */
 typedef struct {
     int64_t H, A, K, D, F, V;
+    int64_t expert_F;          /* width of this rank's part of an expert */
     int64_t Vvalid;            /* columns of V without the padding */
     int64_t vocab0;            /* first token of this rank's slice */
     Dtype type, real;          /* type of storage; type of gradients, statistics and losses */
@@ -192,6 +196,8 @@ typedef struct Model {
     ModelGroup tp;
     ModelHeld held;
     ModelSlots slots;
+    Experts experts;           /* layers with experts: the dispatch of their rows */
+    double *load;              /* [B E] on the host: pairs of each sample and expert */
     ModelOffload offload;
     Arena scratch;
     Mat rope;                  /* real [P, rot] = (cos | sin) x attention factor; no rows without rope */
@@ -287,6 +293,20 @@ void mlp_settle(Model *m, const Pass *p);
 void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a);
 void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx1, Mat dy, int weights);
 void mlp_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g);
+
+/* Second half of a layer with experts, in the place of mlp_fwd and mlp_bwd. Its weight gradients are made in
+ * D: there is no bwd_w. */
+void moe_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y);
+void moe_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dx1, Mat dy);
+/* The shared expert of such a layer: y [R,H] += its output; dln [R,H] += the gradient of its input. */
+int shared_expert_exists(const Model *m);
+void shared_expert_fwd(Model *m, int part, LayerActs *a, Mat y);
+void shared_expert_bwd(Model *m, int part, LayerActs *a, Mat dy, Mat dln);
+/* Whether the layer of a part has experts. */
+static inline int model_is_moe(const Model *m, int part)
+{
+    return config_is_moe(m->cfg, m->params->part[part].layer);
+}
 
 /* Final norm, logits and loss, a slice of rows at a time: logits are made once and never all held.
  *   x   in   [R,H]

@@ -136,10 +136,23 @@ static ModelDims dims_of(const Params *p)
     ModelDims d = {.H = c->hidden_size, .A = c->num_attention_heads / tp, .K = groups < tp ? 1 : groups / tp,
                    .D = c->kv_channels, .F = c->ffn_hidden_size / tp, .V = c->padded_vocab_size / tp,
                    .type = p->type, .real = p->real};
+    d.expert_F = c->moe_ffn_hidden_size / p->grid->expert[EXPERT_TP].size;
     d.vocab0 = p->grid->index[AXIS_TP] * d.V;
     d.Vvalid = c->vocab_size - d.vocab0;
     d.Vvalid = d.Vvalid < 0 ? 0 : d.Vvalid < d.V ? d.Vvalid : d.V;
     return d;
+}
+
+/* Rows of a dispatch: those of a microbatch that this rank has, or a sequence that is generated. */
+static void open_experts(Model *m, int64_t length)
+{
+    const Config *c = m->cfg;
+    int64_t rows = c->micro_batch_size * c->seq_length / m->grid->size[AXIS_CP];
+    if (c->sequence_parallel)
+        rows /= m->grid->size[AXIS_TP];
+    experts_open(&m->experts, &m->grid->expert[EXPERT_EP], &m->grid->expert[EXPERT_TP],
+                 (int)c->num_moe_experts, (int)c->moe_router_topk, rows > length ? rows : length);
+    m->load = xcalloc((size_t)(c->micro_batch_size * c->num_moe_experts), sizeof *m->load);
 }
 
 void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape, Device *dev, Params *params,
@@ -160,6 +173,8 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
     rope_open(m, length, run);
     m->sums = arena_take(run, MODEL_SUMS * sizeof *m->sums);
     precision_open(m, recast, run);
+    if (cfg->num_moe_experts != CFG_ABSENT)
+        open_experts(m, length);
     open_slots(m, slots, run, bytes);
     open_windows(m, run, mapped, bytes);
 }
@@ -189,6 +204,8 @@ void model_close(Model *m)
     free(m->slots.fw);
     free(m->slots.dw);
     free(m->tp.tokens);
+    experts_close(&m->experts);
+    free(m->load);
     precision_close(m);
     free(m->held.chunk);
     free(m->held.unit);

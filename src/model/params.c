@@ -177,11 +177,11 @@ static void add_param(Params *p, Part *part, ParamId id, int expert)
 /* Tensors of a part in the order of memory, bucket by bucket. Tensors whose gradients are partial sums
  * over the tensor group come first in their bucket, so that one message carries them. */
 typedef enum { BUCKET_D, BUCKET_EMBEDDING, BUCKET_W, BUCKET_EXPERTS, BUCKET_KINDS } BucketKind;
-static const ParamId flat_order[BUCKET_KINDS][15] = {
+static const ParamId flat_order[BUCKET_KINDS][17] = {
     [BUCKET_D] = {P_QNORM, P_QNORMB, P_KNORM, P_KNORMB, P_LN1, P_LN1B, P_LN2, P_LN2B, P_LNF, P_LNFB, P_WPE,
-                  P_ROUTER, P_SGATE, P_HEAD, PARAM_KINDS},
+                  P_ROUTER, P_SGATE, P_SFC1, P_SFC2, P_HEAD, PARAM_KINDS},
     [BUCKET_EMBEDDING] = {P_WTE, PARAM_KINDS},
-    [BUCKET_W] = {P_PROJB, P_FC2B, P_QKV, P_QKVB, P_PROJ, P_FC1, P_FC1B, P_FC2, P_SFC1, P_SFC2, PARAM_KINDS},
+    [BUCKET_W] = {P_PROJB, P_FC2B, P_QKV, P_QKVB, P_PROJ, P_FC1, P_FC1B, P_FC2, PARAM_KINDS},
     [BUCKET_EXPERTS] = {P_EFC1, P_EFC1B, P_EFC2, P_EFC2B, PARAM_KINDS},
 };
 

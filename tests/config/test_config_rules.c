@@ -19,7 +19,7 @@ static const struct { const char *args; int world; const char *says; int n;
     {"context_parallel_size=2", 2, NULL},
     {"expert_model_parallel_size=2", 1,
      "expert_model_parallel_size: 2 needs num_moe_experts, which is absent"},
-    {"num_moe_experts=8", 1, "num_moe_experts: this build has no mixture of experts"},
+    {"num_moe_experts=8", 1, NULL},
     {"device=cuda", 1, NULL},
     {"device=cuda|distributed_backend=staged", 4, NULL},
     {"device=cuda|distributed_backend=mpi", 1, "mpi carries what lies in the host's memory"},
@@ -431,7 +431,7 @@ static void test_with_experts(void)
 {
     for (size_t i = 0; i < sizeof with_experts / sizeof *with_experts; i++) {
         char *args = xasprintf("num_moe_experts=8|%s", with_experts[i].args);
-        Check k = resolve(args, with_experts[i].world, USE_TRAIN | USE_EXPERTS);
+        Check k = resolve(args, with_experts[i].world, USE_TRAIN);
         CHECK(with_experts[i].says ? count(&k, with_experts[i].says, NULL, NULL) == 1 : !k.n, "%s: %s", args,
               listing(&k));
         Config *c = k.cfg;
@@ -443,7 +443,7 @@ static void test_with_experts(void)
     }
     Check k = resolve("num_moe_experts=8|expert_model_parallel_size=4|tensor_model_parallel_size=2|"
                       "sequence_parallel=true|expert_tensor_parallel_size=1",
-                      WORLD_SMALLEST, USE_TRAIN | USE_EXPERTS);
+                      WORLD_SMALLEST, USE_TRAIN);
     CHECK(!k.n && k.cfg->world == 4, "the smallest world has %d ranks: %s", k.cfg->world, listing(&k));
 }
 

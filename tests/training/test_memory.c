@@ -109,7 +109,8 @@ static void shared_sequence(const char *file, int cp, const char *kind)
     args[1] = "context_parallel_size=1";
     int64_t one = planned_activations(file, 9, args, 4 / cp);
     CHECK(fabs((double)(own * cp) / (double)one - 1) <= 0.1,
-          "%s over %d: %.2f MB of activations, one rank %.2f", kind, cp, (double)own / 1e6, (double)one / 1e6);
+          "%s over %d: %.2f MB of activations, one rank %.2f", kind, cp, (double)own / 1e6,
+          (double)one / 1e6);
 }
 
 int main(void)

@@ -131,6 +131,8 @@ static void sum_parts_item(void *ctx, int64_t item, int thread)
 
 void FN(cpu_sum_parts)(Device *d, Mat y, Mat parts)
 {
+    if (!y.rows)
+        return;
     BUG_ON(y.cols != parts.cols || parts.rows % y.rows || y.type != parts.type);
     Job j = {d, y, parts, {0}};
     pool_run(d->pool, sum_parts_item, &j, work_items(y));

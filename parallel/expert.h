@@ -1,0 +1,71 @@
+/* expert -- rows travel to the ranks that hold their experts, and back (Shazeer et al. 2017,
+ * arXiv:1701.06538; Lepikhin et al. 2020, arXiv:2006.16668).
+ *
+ * Each of R rows chooses `topk` of E experts. A row and one of its choices are a pair. Rank r of the group ep
+ * holds experts [r E/ep, (r+1) E/ep); the ranks of the group etp hold parts of the same experts' matrices, so
+ * each of them needs all rows of these experts. Pairs are sorted by expert, rows in order within an expert;
+ * `sorted` matrices hold one row a pair, in this order.
+ *
+ * Messages have exact sizes, which follow from the choices: the host reads these, and the ranks exchange how
+ * many pairs each has for each expert. A rank sends at most `window` pairs to another rank in a round, which
+ * bounds memory; ranks with more pairs need more rounds, and the whole group does as many as its neediest
+ * rank.
+ *
+ * Functions are collective over ep and etp unless marked local. Shared arguments:
+ *   d        in         the device that computes
+ *   scratch  in/out     arena for what lives during the call */
+#ifndef EXPERT_H
+#define EXPERT_H
+#include "comm.h"
+
+typedef struct {
+    Comm *ep, *etp;
+    int experts, local, topk;  /* E; E / ep; choices of a row */
+    int64_t most;              /* rows of a dispatch, at most */
+    /* The dispatch that is under way, on the host. */
+    int64_t window;            /* pairs that a rank sends to another one in a round, at most */
+    int64_t rows;              /* R */
+    int64_t rounds;
+    int32_t *choice;           /* [most topk] experts of each row */
+    int32_t *place;            /* [most topk] place of each pair among the sorted ones */
+    int32_t *pair;             /* [most topk] the inverse: the pair of each place */
+    int32_t *source;           /* [most topk] row of each sorted pair */
+    int64_t *first;            /* [ep + 1] sorted pairs [first[r], first[r + 1]) are for ep rank r */
+    int64_t *mine;             /* [ep][local] pairs of this rank for each expert */
+    int64_t *count;            /* [etp][ep][local] pairs for this rank's experts, by their source */
+    int32_t *order;            /* [room] scratch: received row of each row in the order of experts */
+    Token *token;              /* [2 max(ep, etp)] */
+} Experts;
+
+/* Allocates the host memory for dispatches of up to `most` rows. Local.
+ *   ep, etp  in             groups of this rank; kept, not copied
+ *   experts  in   global    E, a multiple of ep's size
+ *   topk     in   global    choices of a row
+ *   most     in   global    R, at most */
+void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_t most);
+void experts_close(Experts *x);
+
+/* Most rows that a rank has in a round of this dispatch. Local. */
+int64_t experts_room(const Experts *x);
+
+/* Starts a dispatch: waits until the choices are on the host, sorts the pairs, exchanges their numbers.
+ *   choice   in   [R topk]  device memory: expert of each choice, no expert twice in a row; NULL: a counting
+ *                           run, in which every rank has equally many pairs for every rank
+ *   rows     in             R
+ *   bound    in   global    R of the rank that has most, which sets the size of a round */
+void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, int64_t bound);
+
+/* Rows that this rank has in a round, and those of its expert `local`: rows [*from, *from + n) of them,
+ * returned n. Local. */
+int64_t experts_rows(const Experts *x, int64_t round);
+int64_t experts_part(const Experts *x, int64_t round, int local, int64_t *from);
+
+/* Sends this rank's pairs of a round, and receives the rows of its experts.
+ *   out      out  [experts_rows, C]   in the order of experts, then of etp ranks, then of ep ranks
+ *   sorted   in   [R topk, C]         storage or real */
+void experts_send(Device *d, Experts *x, Arena *scratch, int64_t round, Mat out, Mat sorted);
+/* The way back: each pair gets the sum over the etp ranks of the rows that were made of it.
+ *   sorted   out  [R topk, C]         the pairs of this round
+ *   rows     in   [experts_rows, C]   as experts_send has given them */
+void experts_return(Device *d, Experts *x, Arena *scratch, int64_t round, Mat sorted, Mat rows);
+#endif

@@ -1,0 +1,100 @@
+/* shared_expert -- a narrow mlp beside the experts, which every token visits, times a gate of the token
+ * (DeepSeek-AI 2024, arXiv:2401.06066, sec 3.2; the gate: Qwen2-MoE). Its width is split over the tensor
+ * group. As with the experts, D computes its inner activations again, and its weight gradients. */
+#include "model.h"
+
+int shared_expert_exists(const Model *m)
+{
+    return m->cfg->moe_shared_expert_intermediate_size != CFG_ABSENT;
+}
+
+typedef struct {
+    Mat h, a, y;               /* [T,SF] or [T,2SF]; [T,SF], SF of this rank; [R,H] output before the gate */
+    Mat logit, gate;           /* real [R,1]; no rows without a gate */
+    int32_t *choice;           /* [R] */
+} Shared;
+
+static const Routing gate_routing = {.topk = 1, .sigmoid = 1, .scale = 1};
+
+/* Computes the shared expert's output and gate, in scratch. */
+static Shared shared_open(Model *m, int part, Mat ln2)
+{
+    Device *d = m->dev;
+    const Params *w = m->params;
+    ActKind kind = (ActKind)m->cfg->activation;
+    Mat none = {.type = m->dim.type}, gate = params_weight(w, part, P_SGATE);
+    int64_t T = model_tokens(m), R = ln2.rows;
+    int64_t F = m->cfg->moe_shared_expert_intermediate_size / m->tp.group.tp->size;
+    Shared s = {.h = model_take(m, &m->scratch, T, act_width(kind, F)), .a = model_take(m, &m->scratch, T, F),
+                .y = model_take(m, &m->scratch, R, m->dim.H)};
+    s.logit = mat_take(&m->scratch, R, gate.rows, m->dim.real);
+    s.gate = mat_take(&m->scratch, R, gate.rows, m->dim.real);
+    s.choice = arena_take(&m->scratch, (size_t)R * sizeof *s.choice);
+    size_t mark = m->scratch.used;
+    Mat x = tensor_room(&m->tp.group, &m->scratch, ln2);
+    tensor_gather_linear_act(d, &m->tp.group, &m->scratch, x, s.a, s.h, ln2, params_weight(w, part, P_SFC1),
+                             none, kind, as_stored);
+    arena_reset(&m->scratch, mark);
+    row_linear_fwd(d, &m->tp.group, &m->scratch, s.y, s.a, params_weight(w, part, P_SFC2), none,
+                   as_stored);
+    if (gate.rows) {
+        Mat scores = mat_take(&m->scratch, R, 1, m->dim.real);
+        d->linear(d, s.logit, ln2, gate, none);
+        d->route_fwd(d, s.choice, s.gate, scores, s.logit, (Mat){.type = m->dim.real}, &gate_routing);
+    }
+    arena_reset(&m->scratch, mark);
+    return s;
+}
+
+void shared_expert_fwd(Model *m, int part, LayerActs *a, Mat y)
+{
+    size_t mark = m->scratch.used;
+    Shared s = shared_open(m, part, a->ln2);
+    if (s.gate.cols)
+        m->dev->scale_rows(m->dev, s.y, s.y, s.gate);
+    m->dev->add(m->dev, y, y, s.y);
+    arena_reset(&m->scratch, mark);
+}
+
+/* dln += the gradient through the gate; g = dy times the gate. */
+static void gate_bwd(Model *m, int part, LayerActs *a, const Shared *s, Mat g, Mat dy, Mat dln)
+{
+    Device *d = m->dev;
+    Mat none = {.type = m->dim.real}, weight = params_weight(m->params, part, P_SGATE);
+    Mat dgate = mat_take(&m->scratch, dy.rows, 1, m->dim.real);
+    Mat dlogit = mat_take(&m->scratch, dy.rows, 1, m->dim.real);
+    Mat narrow = model_take(m, &m->scratch, dy.rows, 1);
+    d->row_dots(d, dgate, dy, s->y);
+    d->route_bwd(d, dlogit, dgate, s->logit, s->choice, none, &gate_routing);
+    d->copy(d, narrow, dlogit);
+    d->matmul(d, dln, narrow, 0, weight, 0, 1);
+    d->linear_bwd_w(d, params_grad(m->params, part, P_SGATE), none, narrow, a->ln2);
+    d->scale_rows(d, g, dy, s->gate);
+}
+
+void shared_expert_bwd(Model *m, int part, LayerActs *a, Mat dy, Mat dln)
+{
+    Device *d = m->dev;
+    const Params *w = m->params;
+    TensorGroup *t = &m->tp.group;
+    size_t mark = m->scratch.used;
+    Shared s = shared_open(m, part, a->ln2);
+    Mat none = {.type = m->dim.real}, g = dy;
+    if (s.gate.cols) {
+        g = model_take(m, &m->scratch, dy.rows, m->dim.H);
+        gate_bwd(m, part, a, &s, g, dy, dln);
+    }
+    Mat all = tensor_room(t, &m->scratch, g), da = model_take(m, &m->scratch, s.a.rows, s.a.cols);
+    Mat dh = model_take(m, &m->scratch, s.h.rows, s.h.cols);
+    Mat dx = model_take(m, &m->scratch, dln.rows, dln.cols);
+    tensor_gather_matmul_act(d, t, &m->scratch, all, dh, da, g, params_weight(w, part, P_SFC2), s.h,
+                             (ActKind)m->cfg->activation, as_stored);
+    TensorRows x = tensor_gather(t, &m->scratch, a->ln2);
+    TensorSum sum = column_linear_bwd_x(d, t, &m->scratch, dx, dh, params_weight(w, part, P_SFC1), as_stored);
+    tensor_bwd_w(d, &m->scratch, params_grad(w, part, P_SFC2), all, s.a, none, none, as_stored);
+    tensor_bwd_w(d, &m->scratch, params_grad(w, part, P_SFC1), dh, tensor_gathered(t, x), none, none,
+                 as_stored);
+    tensor_wait(t, sum);
+    d->add(d, dln, dln, dx);
+    arena_reset(&m->scratch, mark);
+}

@@ -1,0 +1,170 @@
+/* test_expert -- what arrives where: the dispatch of rows to experts and back, under a launcher, against an
+ * oracle over all ranks in exact integers. Eight workloads; every ep x etp that divides the world. */
+#include "expert.h"
+#include "grid.h"
+#include "job.h"
+#include "test.h"
+
+enum { COLS = 3, MOST = 40 };
+
+static int world, rank;
+
+typedef enum {
+    UNIFORM, ZIPF, ONE_HOT, ONE_RANK, CHANGING, ALL_EXPERTS, ALTERNATE, NO_ROWS, WORKLOADS
+} Workload;
+static const char *const workload_name[WORKLOADS] = {"uniform", "zipf", "one expert", "one rank", "changing",
+                                                     "all experts", "alternate", "ranks without rows"};
+
+/* One case; `who` in the functions is a world rank. */
+typedef struct { Workload load; int experts, topk, step; } Case;
+
+static int64_t rows_of(const Case *c, int who)
+{
+    int64_t n = 1 + (int64_t)(philox(9, (uint64_t)who, (uint64_t)c->step).v[0] % MOST);
+    return c->load == NO_ROWS && who % 2 ? 0 : n;
+}
+
+/* The expert of choice j of a row: a start by the workload, then neighbours, so that none comes twice. */
+static int32_t expert_of(const Case *c, int who, int64_t row, int j)
+{
+    uint64_t draw = philox(11, (uint64_t)who << 20 | (uint64_t)row, (uint64_t)c->step).v[0];
+    uint64_t e = (uint64_t)c->experts, start = draw % e;
+    switch (c->load) {
+    case ZIPF: start = e >> (1 + draw % 20 % (1 + (uint64_t)(e > 1) * 4)); break;
+    case ONE_HOT: start = 0; break;
+    case ONE_RANK: start = e - (uint64_t)c->topk; break;
+    case CHANGING: start = (uint64_t)c->step * 3 % e; break;
+    case ALTERNATE: start = (uint64_t)(row % 2) * e / 2; break;
+    default: break;
+    }
+    return (int32_t)((start + (uint64_t)j) % e);
+}
+
+/* The number that stands for a pair. */
+static double pair_of(int who, int64_t row, int j, int col)
+{
+    return who * 4096.0 * 4 + (double)row * 64 + j * 4 + col;
+}
+
+/* Rows of one expert of this rank in a round, by the definition: ranks of etp, of ep, then their rows.
+ * Counts the pairs of a source in the order of experts to find its round. Writes [n][COLS] to want. */
+static int64_t oracle(const Case *c, const Experts *x, const int *member, int64_t round, int expert,
+                      double *want)
+{
+    int64_t n = 0;
+    for (int t = 0; t < x->etp->size; t++)
+        for (int r = 0; r < x->ep->size; r++) {
+            int who = member[t * x->ep->size + r];
+            int64_t place = 0;
+            for (int e = expert / x->local * x->local; e <= expert; e++)
+                for (int64_t row = 0; row < rows_of(c, who); row++)
+                    for (int j = 0; j < c->topk; j++) {
+                        if (expert_of(c, who, row, j) != e)
+                            continue;
+                        int here = place++ / x->window == round && e == expert;
+                        for (int col = 0; here && col < COLS; col++)
+                            want[n * COLS + col] = pair_of(who, row, j, col);
+                        n += here;
+                    }
+        }
+    return n;
+}
+
+/* World ranks of the sources of this rank's rows: [etp][ep]. */
+static void sources(const Experts *x, int *member)
+{
+    int64_t mine = rank, *all = xcalloc((size_t)x->ep->size, sizeof *all);
+    int64_t *both = xcalloc((size_t)(x->ep->size * x->etp->size), sizeof *both);
+    x->ep->wait(x->ep, x->ep->all_gather(x->ep, all, &mine, 1, I64));
+    x->etp->wait(x->etp, x->etp->all_gather(x->etp, both, all, x->ep->size, I64));
+    for (int i = 0; i < x->ep->size * x->etp->size; i++)
+        member[i] = (int)both[i];
+    free(all);
+    free(both);
+}
+
+static void check_case(Device *d, Experts *x, const Case *c, const int *member, Arena *mem)
+{
+    int64_t rows = rows_of(c, rank), pairs = rows * c->topk, room = experts_room(x), seen = 0;
+    int32_t *choice = xcalloc((size_t)pairs + 1, sizeof *choice);
+    double *want = xcalloc((size_t)room * COLS + 1, sizeof *want);
+    mem->used = 0;
+    Mat sorted = mat_take(mem, pairs, COLS, F64), back = mat_take(mem, pairs, COLS, F64),
+        out = mat_take(mem, room, COLS, F64);
+    for (int64_t i = 0; i < pairs; i++)
+        choice[i] = expert_of(c, rank, i / c->topk, (int)(i % c->topk));
+    experts_plan(d, x, choice, rows, MOST);
+    for (int64_t i = 0; i < pairs; i++)
+        for (int col = 0; col < COLS; col++)
+            *(double *)mat_at(sorted, x->place[i], col) = pair_of(rank, i / c->topk, (int)(i % c->topk), col);
+    memset(back.p, 0xff, mat_bytes(back));
+    for (int64_t round = 0; round < x->rounds; round++) {
+        int64_t n = experts_rows(x, round), bad = 0, at = 0;
+        memset(out.p, 0xff, mat_bytes(out));
+        experts_send(d, x, mem, round, mat_rows(out, 0, n), sorted);
+        for (int l = 0; l < x->local; l++) {
+            int64_t from, have = experts_part(x, round, l, &from);
+            int64_t due = oracle(c, x, member, round, x->ep->rank * x->local + l, want);
+            CHECK(have == due && from == at, "%s, expert %d: %ld rows from %ld, want %ld from %ld",
+                  workload_name[c->load], l, (long)have, (long)from, (long)due, (long)at);
+            at += have;
+            for (int64_t i = 0; i < have * COLS && have == due; i++)
+                bad += ((double *)mat_at(out, from, 0))[i] != want[i];
+        }
+        CHECK(at == n && !bad, "%s, round %ld of %ld: %ld of %ld rows, %ld numbers wrong",
+              workload_name[c->load], (long)round, (long)x->rounds, (long)at, (long)n, (long)bad);
+        seen += n;
+        /* each etp rank returns its part: (t + 1) times the row, so the sum is a known multiple */
+        for (int64_t i = 0; i < n * COLS; i++)
+            ((double *)out.p)[i] *= x->etp->rank + 1;
+        experts_return(d, x, mem, round, back, mat_rows(out, 0, n));
+    }
+    double factor = x->etp->size * (x->etp->size + 1) / 2;
+    int64_t bad = 0;
+    for (int64_t i = 0; i < pairs * COLS; i++)
+        bad += ((double *)back.p)[i] != factor * ((double *)sorted.p)[i];
+    CHECK(!bad, "%s: %ld of %ld numbers came back wrong", workload_name[c->load], (long)bad,
+          (long)(pairs * COLS));
+    CHECK(c->load != ONE_RANK || x->ep->rank == x->ep->size - 1 || x->local < c->topk || !seen,
+          "rows for a rank that nobody chose");
+    free(want);
+    free(choice);
+}
+
+static void check_grid(Device *d, int ep, int etp, Arena *mem)
+{
+    GridSpec spec = {.size = {1, 1, 1, world, 1}, .experts = 1, .ep = ep, .etp = etp};
+    Grid g;
+    grid_parse_order("tp-cp-ep-dp-pp", spec.order);
+    grid_open(&g, &spec, world, rank);
+    int *member = xcalloc((size_t)(ep * etp), sizeof *member);
+    for (int load = 0; load < WORKLOADS; load++)
+        for (int step = 0; step < 3; step++) {
+            static const int experts[] = {8, 24, 8}, topks[] = {2, 3, 1};
+            Case c = {(Workload)load, experts[step] * (8 % ep ? ep : 1), topks[step], step};
+            Experts x;
+            c.topk = load == ALL_EXPERTS ? c.experts : c.topk;
+            experts_open(&x, &g.expert[EXPERT_EP], &g.expert[EXPERT_TP], c.experts, c.topk, MOST);
+            sources(&x, member);
+            check_case(d, &x, &c, member, mem);
+            experts_close(&x);
+        }
+    free(member);
+    grid_close(&g);
+}
+
+int main(void)
+{
+    Device d;
+    Arena mem;
+    world = job_launched(&rank);
+    cpu_open(&d, F64, test_isa(), 1);
+    arena_open(&mem, "test_expert", (size_t)64 << 20);
+    for (int ep = 1; ep <= world; ep++)
+        for (int etp = 1; etp <= world / ep; etp++)
+            if (world % (ep * etp) == 0)
+                check_grid(&d, ep, etp, &mem);
+    arena_close(&mem);
+    cpu_close(&d);
+    return rank ? 0 : test_end();
+}
