@@ -272,7 +272,7 @@ static void test_context(void)
     double T = 2 * 256 / 4, q = 512, kv = 2 * 512, passes = 16 * 8, bandwidth = 1e6;
     double ring = 3 * T * kv * (2 * 2 + 4), heads = 2 * T * (2 * (q + kv) + 3 * q);
     Prediction p = shared_out("p2p", near_by);
-    near("keys and values forward and backward, and gradients", p.rank[0].cp, passes * ring / bandwidth, 1e-3);
+    near("keys and values twice, and their gradients", p.rank[0].cp, passes * ring / bandwidth, 1e-3);
     prediction_close(&p);
     p = shared_out("allgather", near_by);
     near("a gather and a scatter carry what a ring does", p.rank[0].cp, passes * ring / bandwidth, 1e-3);
@@ -284,7 +284,8 @@ static void test_context(void)
     /* in the backward keys travel while o and its gradient are exchanged */
     near("both", p.rank[0].cp, passes * (0.5 * heads + ring / 3 - 2 * T * q) / bandwidth, 1e-3);
     prediction_close(&p);
-    /* two nodes: a ring waits for its slowest link, an all-to-all sends half of its bytes to the other node */
+    /* two nodes: a ring waits for its slowest link; an all-to-all sends half of its bytes to the other
+     * node */
     p = shared_out("p2p", far);
     near("a ring over two nodes", p.rank[0].cp, passes * ring / bandwidth, 1e-3);
     prediction_close(&p);
