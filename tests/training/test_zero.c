@@ -689,6 +689,18 @@ static void reshard(void)
             }
             free(list);
         }
+        for (int i = 0; family == 3 && i < RING; i++)      /* every pair, in one of the two directions */
+            for (int k = i + 1; k < RING; k++) {
+                int a = (i + k) % 2 ? i : k, b = i + k - a;
+                char *list = xasprintf("%s%s%s", model, *link[b].pipe ? "|" : "", link[b].pipe);
+                snprintf(from, sizeof from, "%s/%d", dir, a);
+                snprintf(what, sizeof what, "experts, from layout %d to %d", a, b);
+                RankShape s = link[b].shape;
+                Result r = with_files(s, list, "adam", link[b].stage, 1, from, NULL, STEPS);
+                compare(what, &first, &r, 0);
+                close_result(&r);
+                free(list);
+            }
         close_result(&first);
         close_result(&more);
         free(dir);
