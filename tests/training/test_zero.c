@@ -35,7 +35,7 @@ typedef struct {
 
 /* Whole tensors, assembled from the pieces that the ranks save. */
 typedef struct { char name[128]; int64_t n; double *x; } Tensor;
-typedef struct { Tensor *tensor; int n; double norm[STEPS]; int64_t bytes[3]; } Result;
+typedef struct { Tensor *tensor; int n; double norm[STEPS], zeros[STEPS]; int64_t bytes[3]; } Result;
 
 /* ---- gradients ---- */
 
@@ -313,6 +313,8 @@ static void step(Member *me, Params *p, Optimizer *o, const PartRange *unit, int
     optimizer_judge(o, sums, gscale, 0);
     Verdict v = optimizer_verdict(o);
     me->out->norm[number] = v.norm;
+    double zeros = optimizer_zeros(o);
+    me->out->zeros[number] = j->integers ? zeros : 0;
     CHECK(!v.bad && isfinite(v.norm), "norm");
     p->grid->all.barrier(&p->grid->all);
     optimizer_step(o, 0.01);
@@ -514,7 +516,9 @@ static double difference(const Result *a, const Result *b, char *where, size_t r
         }
     }
     for (int s = 0; s < STEPS; s++)
-        worst = fmax(worst, fabs(a->norm[s] - b->norm[s]) / fmax(a->norm[s], 1e-300));
+        worst = a->zeros[s] != b->zeros[s]
+                    ? INFINITY
+                    : fmax(worst, fabs(a->norm[s] - b->norm[s]) / fmax(a->norm[s], 1e-300));
     return worst;
 }
 
@@ -674,6 +678,7 @@ static void reshard(void)
                         first.tensor[k] = first.tensor[--first.n];
                     }
                 memset(first.norm, 0, sizeof first.norm);
+                memset(first.zeros, 0, sizeof first.zeros);
             } else {
                 compare(what, &first, &r, 0);
                 close_result(&r);
