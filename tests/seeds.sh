@@ -57,9 +57,12 @@ compile() { # file, folder, row
     xargs -P 2 -d '\n' -n 1 sh -c < "$2/compile" || return 1
     objects=$(sed -n 's/.* -o \([^ ]*\)$/\1/p' "$2/compile" | tr '\n' ' ')
     [ -n "$objects" ] || return 1
-    grep -- " $build/gridiron.a -o " "$commands" |
+    grep -- " $build/gridiron.a .*-o " "$commands" |
         sed "s, $build/gridiron.a , $objects$build/gridiron.a ,; s, -o $build/, -o $2/," > "$2/link"
-    xargs -P 2 -d '\n' -n 1 sh -c < "$2/link"
+    xargs -P 2 -d '\n' -n 1 sh -c < "$2/link" || return 1
+    for target in $targets; do
+        [ -x "$2/${target##*/}" ] || { echo "no $target"; return 1; }
+    done
 }
 
 caught=0 missed=0

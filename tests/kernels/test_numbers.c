@@ -164,7 +164,8 @@ static void zeros(Device *d)
     free(p);
 }
 
-/* The update of an element has the same bits wherever a shard is cut: F32, cuts at 1 to 39 elements. */
+/* The update of an element has the same bits wherever a shard is cut: F32, cuts at 1 to 39 elements. After a
+ * verdict to stop nothing is updated. */
 static void shards(Device *d)
 {
     enum { N = 67 };
@@ -186,6 +187,10 @@ static void shards(Device *d)
         d->adam(d, &p);
         CHECK(!memcmp(w[0], w[1], sizeof w[0]) && !memcmp(m[0], m[1], sizeof m[0])
               && !memcmp(v[0], v[1], sizeof v[0]), "%s adam: a cut at %d changes bits", d->isa, cut);
+        p.verdict = &(Verdict){.multiplier = 0.3, .go = 0};
+        d->adam(d, &p);
+        CHECK(!memcmp(w[0], w[1], sizeof w[0]) && !memcmp(m[0], m[1], sizeof m[0])
+              && !memcmp(v[0], v[1], sizeof v[0]), "%s adam: updates after a verdict to stop", d->isa);
     }
 }
 
