@@ -206,8 +206,9 @@ static void expert_bwd(Model *m, int part, int e, int first, const Round *r, Mat
     Mat none = {.type = m->dim.real}, a = mat_rows(r->a, from, n), h = mat_rows(r->h, from, n),
         x = mat_rows(r->x, from, n), gi = mat_rows(g, from, n), di = mat_rows(dw, from, n),
         weight = mat_rows(r->weight, from, n), bias = params_expert_weight(w, part, P_EFC2B, e);
-    Mat da = model_take(m, &m->scratch, r->n, a.cols), dh = model_take(m, &m->scratch, r->n, h.cols);
-    da = mat_rows(da, 0, n), dh = mat_rows(dh, 0, n);
+    int64_t most = experts_room(&m->experts);
+    Mat da = mat_rows(model_take(m, &m->scratch, most, a.cols), 0, n),
+        dh = mat_rows(model_take(m, &m->scratch, most, h.cols), 0, n);
     d->matmul(d, da, gi, 0, params_expert_weight(w, part, P_EFC2, e), 0, 0);
     d->row_dots(d, di, da, a);
     if (bias.rows && first)
