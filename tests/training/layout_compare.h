@@ -46,7 +46,8 @@ static inline double *gather(Run *r, const Whole *w, int weights)
         Box box[MAX_BOXES];
         param_own(p, t, &from, &to);
         to = to < t->counted ? to : t->counted;
-        int n = r->grid.copies.rank == 0 && !t->copy && from < to ? param_boxes(p, t, from, to, box) : 0;
+        int first = data_groups(&p->data, t->bucket)->copies->rank == 0 && !t->copy;
+        int n = first && from < to ? param_boxes(p, t, from, to, box) : 0;
         for (int b = 0; b < n; b++)
             for (int64_t row = 0; row < box[b].rows; row++)
                 for (int64_t col = 0; col < box[b].cols; col++) {

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The choices of a layout. TP, PP, CP, DP, HEADS, INSTANCES and MICRO hold sizes, the others an index. HEADS:
- * ranks of an a2a group of cp_comm_type a2a+p2p. */
+/* The choices of a layout. TP, PP, CP, DP, HEADS, INSTANCES, MICRO, EP and ETP hold sizes, the others an
+ * index. HEADS: ranks of an a2a group of cp_comm_type a2a+p2p. EP and ETP are 0 without experts. */
 enum {
     TP,
     PP,
@@ -27,6 +27,8 @@ enum {
     MICRO,
     GROUP,
     FAMILY,
+    EP,
+    ETP,
     CHOICES
 };
 typedef struct { int is[CHOICES]; } Layout;
@@ -53,9 +55,10 @@ static const int layout_padding[] = {1, 3, 8};
 static const char *const layout_kinds[] = {"p2p", "allgather", "a2a", "a2a+p2p"};
 enum { KINDS = sizeof layout_kinds / sizeof *layout_kinds, MIXED = KINDS };
 
-/* Model families. groups: 0 gives each query head its own key/value head, layout_model chooses their number
- * otherwise. width: columns of the feed-forward layers per head; 24 makes shards end inside of tensors. */
-static const struct { int layers, groups, width; const char *args[14];
+/* Model families; those with experts are the last ones. groups: 0 gives each query head its own key/value
+ * head, layout_model chooses their number otherwise. width: columns of the feed-forward layers per head; 24
+ * makes shards end inside of tensors. experts: of a layer; 8 of them come in groups that are chosen first. */
+static const struct { int layers, groups, width; const char *args[20]; int experts;
 } families[] = {
     {4, 0, 24, {"activation=gelu_tanh"}},
     {4,
@@ -85,14 +88,62 @@ static const struct { int layers, groups, width; const char *args[14];
      {"position_embedding_type=rope", "rotary_base=9973", "activation=gelu_tanh", "hidden_dropout=0.1",
       "attention_dropout=0.2", "reset_attention_mask=true", "untie_embeddings_and_output_weights=true"}},
     {4, 1, 3, {"qk_layernorm=true", "normalization=RMSNorm", "activation=swiglu", "hidden_dropout=0.3"}},
-    {4, 0, 3, {"activation=relu", "window_size=5", "attention_dropout=0.1", "reset_attention_mask=true"}}};
-enum { FAMILIES = sizeof families / sizeof *families };
+    {4, 0, 3, {"activation=relu", "window_size=5", "attention_dropout=0.1", "reset_attention_mask=true"}},
+    {4,
+     1,
+     3,
+     {"position_embedding_type=rope", "rotary_base=9973", "normalization=RMSNorm", "activation=swiglu",
+      "add_bias_linear=false", "untie_embeddings_and_output_weights=true", "hidden_dropout=0.1",
+      "moe_router_topk=2", "moe_shared_expert_gate=true", "moe_router_load_balancing_type=aux_loss",
+      "moe_aux_loss_coeff=0.5", "moe_z_loss_coeff=0.1"},
+     4},
+    {4,
+     0,
+     3,
+     {"activation=gelu_tanh", "attention_dropout=0.1", "reset_attention_mask=true", "moe_router_topk=2",
+      "moe_router_score_function=sigmoid", "moe_router_topk_scaling_factor=2.5", "moe_router_group_topk=2",
+      "moe_router_load_balancing_type=seq_aux_loss", "moe_aux_loss_coeff=0.5", "moe_z_loss_coeff=0.05",
+      "moe_layer_freq=[0, 1, 1, 0]", "untie_embeddings_and_output_weights=true"},
+     8},
+    {6,
+     2,
+     24,
+     {"position_embedding_type=rope", "rotary_base=1009", "qk_layernorm=true", "activation=geglu",
+      "window_size=3", "hidden_dropout=0.2", "reset_attention_mask=true", "moe_router_topk=1",
+      "moe_router_pre_softmax=true", "moe_router_load_balancing_type=aux_loss", "moe_aux_loss_coeff=0.5",
+      "moe_layer_freq=2"},
+     4},
+    {4,
+     1,
+     3,
+     {"normalization=RMSNorm", "activation=squared_relu", "add_bias_linear=false", "moe_router_topk=4",
+      "moe_router_score_function=sigmoid", "moe_router_load_balancing_type=none", "moe_z_loss_coeff=0.2",
+      "moe_layer_freq=[1, 1, 0, 1]", "untie_embeddings_and_output_weights=true"},
+     4}};
+enum {
+    ALL_FAMILIES = sizeof families / sizeof *families,
+    EXPERT_FAMILIES = 4,
+    FAMILIES = ALL_FAMILIES - EXPERT_FAMILIES /* without experts */
+};
 
 /* Number of heads, batch size and sequence length that every layout of n ranks can divide. */
 static inline int layout_heads(int n) { return n == 3 || n == 6 ? 12 : n == 5 || n == 7 ? n : 8; }
 static inline int layout_batch(int n) { return n == 3 || n == 6 ? 12 : n == 5 || n == 7 ? 2 * n : 8; }
 static inline int layout_seq(int n) { return n == 3 || n == 6 ? 12 : n == 5 || n == 7 ? 2 * n : 16; }
+/* Experts of a layer of the family's model, in a world of n ranks; 0: none. */
+static inline int layout_experts(int n, int family)
+{
+    int experts = families[family].experts;
+    return !experts ? 0 : n == 3 || n == 6 ? 6 : n == 5 || n == 7 ? n : experts;
+}
 static inline int layout_world(const Layout *l) { return l->is[TP] * l->is[PP] * l->is[CP] * l->is[DP]; }
+/* Ranks that share the optimizer's work: of the dense grid, or of the expert grid if those are more. */
+static inline int layout_data(const Layout *l)
+{
+    const int *is = l->is;
+    int dense = is[DP] * is[CP], experts = is[EP] ? layout_world(l) / (is[EP] * is[ETP] * is[PP]) : 1;
+    return dense > experts ? dense : experts;
+}
 /* Key/value heads of the family's model for a world of n ranks. */
 static inline int layout_groups(int n, int family)
 {
@@ -130,11 +181,32 @@ static inline int layout_fits(const Layout *l, int kind)
            (k < is[TP] ? 1 : k / is[TP]) % shares == 0;
 }
 
+/* Resets the choices that layers with experts do not have. Returns 0 when the expert grid is not legal. */
+static inline int layout_expert_grid(Layout *l)
+{
+    int *is = l->is, n = layout_world(l), size[AXES], experts = layout_experts(n, is[FAMILY]);
+    GridSpec s = {.size = {[AXIS_TP] = is[TP], [AXIS_CP] = is[CP], [AXIS_EP] = 1, [AXIS_DP] = is[DP],
+                           [AXIS_PP] = is[PP]},
+                  .etp = is[ETP], .ep = is[EP]};
+    if (!experts) {
+        is[EP] = is[ETP] = 0;
+        return 1;
+    }
+    if (n % (is[EP] * is[ETP] * is[PP]) || experts % is[EP])
+        return 0;
+    is[INSTANCES] = 1;
+    is[SP] = is[TP] > 1 && !is[SP] ? 1 : is[SP];
+    BUG_ON(!grid_parse_order(layout_order[is[ORDER]], s.order));
+    if (!grid_expert_size(&s, n, size))
+        is[ORDER] = 0;
+    return 1;
+}
+
 /* Resets the choices that mean nothing in this layout. Returns 0 when the layout is not legal. */
 static inline int layout_normal(Layout *l)
 {
     int *is = l->is, interleaved;
-    if (layout_world(l) > 8 || layout_heads(layout_world(l)) % is[TP])
+    if (layout_world(l) > 8 || layout_heads(layout_world(l)) % is[TP] || !layout_expert_grid(l))
         return 0;
     if (is[TP] == 1)
         is[SP] = 0;
@@ -147,7 +219,7 @@ static inline int layout_normal(Layout *l)
         is[HEADS] = 1;
     if (is[KIND] < MIXED && !layout_fits(l, is[KIND]))
         return 0;
-    if (is[DP] * is[CP] == 1)
+    if (layout_data(l) == 1)
         is[ZERO] = is[OVERLAP] = 0;
     if (is[ZERO] == 0) {
         is[INSTANCES] = 1;
@@ -169,11 +241,12 @@ static inline int layout_normal(Layout *l)
 
 /* ---- as arguments ---- */
 
-typedef struct { int n; char text[64][160], *arg[64]; } Words;
+enum { WORDS = 80 };
+typedef struct { int n; char text[WORDS][160], *arg[WORDS]; } Words;
 
 static inline void add_arg(Words *a, const char *key, const char *value)
 {
-    BUG_ON(a->n == 64);
+    BUG_ON(a->n == WORDS);
     snprintf(a->text[a->n], sizeof *a->text, "%s%s%s", key, value ? "=" : "", value ? value : "");
     a->arg[a->n] = a->text[a->n];
     a->n++;
@@ -212,6 +285,15 @@ static inline void layout_model(Words *a, int n, int family)
     add_number(a, "global_batch_size", layout_batch(n));
     if (families[family].groups)
         add_number(a, "num_query_groups", layout_groups(n, family));
+    int experts = layout_experts(n, family), shared = families[family].groups == 1 && experts;
+    if (experts) {
+        add_number(a, "num_moe_experts", experts);
+        add_number(a, "moe_ffn_hidden_size", (families[family].width + 1) * heads);
+    }
+    if (shared)
+        add_number(a, "moe_shared_expert_intermediate_size", 2 * heads);
+    if (families[family].experts == 8)
+        add_number(a, "moe_router_num_groups", experts % 2 ? experts : experts / 2);
     add_arg(a, "cpu_isa", getenv("ISA") && *getenv("ISA") ? getenv("ISA") : "auto");
 }
 
@@ -286,7 +368,7 @@ static inline void add_context(Words *a, const Layout *l)
 static inline void layout_args(Words *a, const Layout *l)
 {
     const int *is = l->is;
-    uint64_t seed = hash64(l, sizeof *l, 1);
+    uint64_t seed = hash64(l, EP * sizeof *is, 1);
     layout_model(a, layout_world(l), is[FAMILY]);
     add_number(a, "tensor_model_parallel_size", is[TP]);
     add_arg(a, "sequence_parallel", is[SP] ? "true" : "false");
@@ -306,6 +388,10 @@ static inline void layout_args(Words *a, const Layout *l)
     add_number(a, "micro_batch_size", is[MICRO]);
     for (const char *const *s = layout_recompute[recompute]; *s; s++)
         add_arg(a, *s, NULL);
+    if (is[EP]) {
+        add_number(a, "expert_model_parallel_size", is[EP]);
+        add_number(a, "expert_tensor_parallel_size", is[ETP]);
+    }
 }
 
 /* ---- sets of layouts ---- */
@@ -339,19 +425,37 @@ static inline void layout_draw(Layout *l, uint64_t key)
     l->is[MICRO] = 1 + pick(key, MICRO, 2);
 }
 
-/* Adds every sp x schedule x ZeRO of these sizes and kind to list[found]; the other choices are drawn, until
- * the layout is legal. Returns how many layouts the list has then. */
-static inline int layouts_of(int tp, int pp, int cp, int kind, int dp, Layout *list, int found, uint64_t seed)
+/* Makes a drawn layout one with experts: family and expert grid are drawn. */
+static inline void layout_draw_experts(Layout *l, uint64_t key)
 {
+    int rest = layout_world(l) / l->is[PP];
+    l->is[FAMILY] = FAMILIES + pick(key, 60, EXPERT_FAMILIES);
+    l->is[ETP] = pick_divisor(key, 103, rest);
+    l->is[EP] = pick_divisor(key, 104, rest / l->is[ETP]);
+}
+
+/* Adds every sp x schedule x ZeRO of the sizes and the kind of *of to list[found]; the other choices are
+ * drawn, until the layout is legal. With experts (EP is not 0) the kind is drawn, too. Returns how many
+ * layouts the list has then. */
+static inline int layouts_of(const Layout *of, Layout *list, int found, uint64_t seed)
+{
+    const int *is = of->is;
+    int data = layout_data(of);
     for (int at = 0; at < 3 * SCHEDULES * 4; at++) {
         int sp = at % 3, s = at / 3 % SCHEDULES, z = at / 3 / SCHEDULES, legal = 0;
         Layout l;
-        if ((sp && tp == 1) || (s && pp == 1) || (z && dp * cp == 1))
+        if ((sp && is[TP] == 1) || (is[EP] && !sp && is[TP] > 1) || (s && is[PP] == 1) || (z && data == 1))
             continue;
         for (int draw = 0; draw < 64 && !legal; draw++) {
-            layout_draw(&l, hash64(&(int[]){tp, pp, sp, s, z, dp, cp, kind, draw}, 9 * sizeof(int), seed));
-            l.is[TP] = tp, l.is[PP] = pp, l.is[CP] = cp, l.is[DP] = dp;
-            l.is[KIND] = kind, l.is[SP] = sp, l.is[SCHEDULE] = s, l.is[ZERO] = z;
+            int key[] = {is[TP], is[PP], sp, s, z, is[DP], is[CP], is[KIND], draw};
+            layout_draw(&l, hash64(key, sizeof key, seed + (uint64_t)(10 * is[EP] + is[ETP])));
+            l.is[TP] = is[TP], l.is[PP] = is[PP], l.is[CP] = is[CP], l.is[DP] = is[DP];
+            l.is[SP] = sp, l.is[SCHEDULE] = s, l.is[ZERO] = z;
+            l.is[EP] = is[EP], l.is[ETP] = is[ETP];
+            if (is[EP])
+                l.is[FAMILY] = FAMILIES + pick(seed, (uint64_t)(100 * draw + at), EXPERT_FAMILIES);
+            else
+                l.is[KIND] = is[KIND];
             legal = layout_normal(&l);
         }
         if (legal)
@@ -360,15 +464,32 @@ static inline int layouts_of(int tp, int pp, int cp, int kind, int dp, Layout *l
     return found;
 }
 
-/* Every tp x sp x cp (each kind) x pp x v x dp x ZeRO x schedule of n ranks. Returns how many. */
-static inline int layouts_all(int n, Layout *list, int max, uint64_t seed)
+/* Adds these sizes with every expert grid. */
+static inline int layouts_of_experts(const Layout *sizes, Layout *list, int found, uint64_t seed)
+{
+    Layout of = *sizes;
+    int rest = layout_world(&of) / of.is[PP], *is = of.is;
+    for (is[ETP] = 1; is[ETP] <= rest; is[ETP]++)
+        for (is[EP] = 1; is[EP] <= rest / is[ETP]; is[EP]++)
+            if (rest % (is[ETP] * is[EP]) == 0)
+                found = layouts_of(&of, list, found, seed);
+    return found;
+}
+
+/* Every tp x sp x cp (each kind) x pp x v x dp x ZeRO x schedule of n ranks. experts: every tp x sp x cp x ep
+ * x etp x pp x v x dp x ZeRO x schedule, of families with experts. Returns how many. */
+static inline int layouts_all(int n, int experts, Layout *list, int max, uint64_t seed)
 {
     int found = 0;
     for (int tp = 1; tp <= n; tp++)
         for (int pp = 1; pp <= n; pp++)
             for (int cp = 1; cp <= n; cp++)
-                for (int kind = 0; kind < (cp > 1 ? MIXED + 1 : 1) && n % (tp * pp * cp) == 0; kind++)
-                    found = layouts_of(tp, pp, cp, kind, n / (tp * pp * cp), list, found, seed);
+                for (int kind = 0; kind < (cp > 1 && !experts ? MIXED + 1 : 1) && n % (tp * pp * cp) == 0;
+                     kind++) {
+                    Layout of = {
+                        {[TP] = tp, [PP] = pp, [CP] = cp, [DP] = n / (tp * pp * cp), [KIND] = kind}};
+                    found = (experts ? layouts_of_experts : layouts_of)(&of, list, found, seed);
+                }
     BUG_ON(found > max);
     return found;
 }
@@ -381,7 +502,7 @@ static inline int layout_value(const Layout *l, int choice)
 {
     const int *is = l->is;
     int nothing = (choice == SP && is[TP] == 1) || ((choice == SCHEDULE || choice == SPLIT) && is[PP] == 1) ||
-                  ((choice == ZERO || choice == OVERLAP) && is[DP] * is[CP] == 1) ||
+                  ((choice == ZERO || choice == OVERLAP) && layout_data(l) == 1) ||
                   (choice == INSTANCES && is[ZERO] == 0) || (choice == KIND && is[CP] == 1) ||
                   (choice == HEADS && is[KIND] < 3) ||
                   (choice == GROUP && strcmp(layout_schedules[is[SCHEDULE]].name, "interleaved"));
@@ -390,21 +511,22 @@ static inline int layout_value(const Layout *l, int choice)
 
 static inline int pairs_new(PairsSeen seen, const Layout *l, int mark)
 {
-    int fresh = 0, value[CHOICES];
-    for (int a = 0; a < CHOICES; a++)
+    int fresh = 0, choices = l->is[EP] ? CHOICES : EP, value[CHOICES];
+    for (int a = 0; a < choices; a++)
         value[a] = layout_value(l, a);
-    for (int a = 0; a < CHOICES; a++)
-        for (int b = a + 1; b < CHOICES; b++) {
+    for (int a = 0; a < choices; a++)
+        for (int b = a + 1; b < choices; b++) {
             fresh += !seen[a][value[a]][b][value[b]];
             seen[a][value[a]][b][value[b]] |= (uint8_t)mark;
         }
     return fresh;
 }
 
-/* Layouts of n ranks in which every possible pair of values of two choices occurs. Greedy: each round
+/* Layouts of n ranks, of families with experts or of those without, in which every possible pair of values of
+ * two choices occurs. Greedy: each round
  * adds the drawn layout with the most new pairs; ends after three rounds without any. Returns the number
  * of layouts. */
-static inline int layouts_cover(int n, Layout *list, int max, uint64_t seed)
+static inline int layouts_cover(int n, int experts, Layout *list, int max, uint64_t seed)
 {
     static PairsSeen seen;
     int found = 0, idle = 0;
@@ -420,6 +542,8 @@ static inline int layouts_cover(int n, Layout *list, int max, uint64_t seed)
             l.is[PP] = pick_divisor(key, 101, n / l.is[TP]);
             l.is[CP] = pick_divisor(key, 102, n / l.is[TP] / l.is[PP]);
             l.is[DP] = n / (l.is[TP] * l.is[PP] * l.is[CP]);
+            if (experts)
+                layout_draw_experts(&l, key);
             int fresh = layout_normal(&l) ? pairs_new(seen, &l, 0) : 0;
             if (fresh > most)
                 most = fresh, best = l;

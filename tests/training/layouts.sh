@@ -13,6 +13,8 @@ if [ "$1" = long ]; then
     for n in 1 2 3 4 5 6 7 8; do
         scripts/launch -n $n cover || bad=1
         for draw in 3 4; do scripts/launch -n $n all 0 1 $draw || bad=1; done
+        scripts/launch -n $n experts || bad=1
+        scripts/launch -n $n all-experts || bad=1
         case $n in 2 | 4 | 6 | 8) scripts/launch -n $n optimizers || bad=1 ;; esac
     done
     scripts/launch -n 4 bf16 || bad=1

@@ -1,8 +1,10 @@
 /* test_layouts -- every layout gives the results of one rank: many layouts of one world in one job.
  * Modes:
  *   cover             a set of layouts of this world in which every two choices meet
+ *   experts           the same of models with experts, over ep and etp too
  *   all [K N [SEED]]  every tp x sp x cp (each kind) x pp x v x dp x ZeRO x schedule of this world, or part K
  *                     of N of them; the other choices are drawn
+ *   all-experts [..]  every tp x sp x cp x ep x etp x pp x v x dp x ZeRO x schedule, in the same way
  *   bitwise FILE [all]  three steps with clipping; adds a line "what may change bits <tab> bits" a layout
  *                     to FILE: lines with the same first column must have the same bits in every world
  *                     (tests/training/layouts.sh compares them)
@@ -14,13 +16,17 @@
  * its arguments. */
 #include "layout_compare.h"
 
+/* Compares layouts with one rank. The balance of experts is a microbatch's: one rank gets the same ones. */
 static void compare_list(const Layout *list, int n, int part, int parts)
 {
     Words a;
     for (int i = 0; i < n; i++)
         if (layout_world(&list[i]) == world && i % parts == part) {
+            char micro[32];
+            const char *more[] = {list[i].is[EP] ? micro : NULL, NULL};
+            snprintf(micro, sizeof micro, "micro_batch_size=%d", list[i].is[MICRO]);
             layout_args(&a, &list[i]);
-            compare(&a, list[i].is[FAMILY], NULL, 0);
+            compare(&a, list[i].is[FAMILY], more, 0);
         }
 }
 
@@ -34,7 +40,7 @@ static void optimizers(void)
     int rest = world / 2;
     for (int rule = 0; rule < 4; rule++)
         for (int zero = 0; zero < 4; zero++)
-            for (int way = 0; way < (rest > 1 ? 4 : 1); way++) {
+            for (int way = 0; way < (rest > 1 ? 6 : 1); way++) {
                 Layout l = {{0}};
                 Words a;
                 layout_draw(&l, (uint64_t)(100 * rule + 10 * zero + way));
@@ -46,10 +52,19 @@ static void optimizers(void)
                 l.is[ZERO] = zero;
                 l.is[INSTANCES] = way == 2 ? 2 : 1;
                 l.is[FAMILY] = (rule + 4 * zero + way) % FAMILIES;
+                if (way >= 4) {        /* experts: over ranks of dp, and over those of tp */
+                    l.is[FAMILY] = FAMILIES + (rule + zero) % EXPERT_FAMILIES;
+                    l.is[DP] = way == 4 ? world : 2;
+                    l.is[TP] = world / l.is[DP];
+                    l.is[EP] = 2;
+                    l.is[ETP] = way == 4 ? 1 : rest / 2 > 1 ? rest / 2 : 1;
+                }
                 BUG_ON(!layout_normal(&l));
                 layout_args(&a, &l);
+                char micro[32];
+                snprintf(micro, sizeof micro, "micro_batch_size=%d", l.is[MICRO]);
                 const char *more[] = {rules[rule], "log_interval=1", "log_params_norm=true",
-                                      "log_num_zeros_in_grad=true", NULL};
+                                      "log_num_zeros_in_grad=true", l.is[EP] ? micro : NULL, NULL};
                 for (const char **m = more; *m; m++)
                     add_arg(&a, *m, NULL);
                 compare(&a, l.is[FAMILY], more, 3);
@@ -86,9 +101,11 @@ static void one_bitwise(FILE *out, Layout *l, uint64_t key)
     res.x = gather(&r, &w, 1);
     if (rank == 0) {
         double sums[] = {first, norm, res.loss[0], res.loss[1], res.norm};
-        /* gradients of dp x cp are added in the order of the ranks; "first": dp is before cp in it */
-        fprintf(out, "family %d tp %d sp %d cp %d by %d %d dp %d%s %s\t%016llx%016llx\t%s\n", is[FAMILY],
-                is[TP], is[SP], is[CP], is[KIND], is[HEADS], is[DP],
+        /* gradients of dp x cp are added in the order of the ranks; "first": dp is before cp in it. The order
+         * of the ranks says, too, which of them share experts. */
+        fprintf(out, "family %d tp %d sp %d cp %d by %d %d dp %d ep %d %d by %d%s %s\t%016llx%016llx\t%s\n",
+                is[FAMILY], is[TP], is[SP], is[CP], is[KIND], is[HEADS], is[DP], is[EP], is[ETP],
+                is[EP] && is[ORDER] > 1 ? is[ORDER] : 0,
                 is[CP] > 1 && is[DP] > 1 && is[ORDER] > 1 ? " first" : "",
                 is[ZERO] < 2 ? "ZeRO 0 1" : "ZeRO 2 3",
                 (unsigned long long)hash64(sums, sizeof sums, 1),
@@ -106,11 +123,22 @@ static void one_bitwise(FILE *out, Layout *l, uint64_t key)
 static int bitwise_normal(Layout *l)
 {
     int *is = l->is;
-    is[FAMILY] = (int[]){2, 4, 5}[(is[TP] + 2 * is[DP] + is[SP]) % 3];
+    is[FAMILY] = is[EP] ? (int[]){FAMILIES, FAMILIES + 1, FAMILIES + 3}[(is[TP] + is[DP] + is[EP]) % 3]
+                        : (int[]){2, 4, 5}[(is[TP] + 2 * is[DP] + is[SP]) % 3];
+    is[KIND] = is[EP] ? 0 : is[KIND];
     is[MICRO] = 1;
     is[PADDING] = is[TP] > 1 || is[DP] > 1;
     is[INSTANCES] = 1;
     return layout_normal(l);
+}
+
+/* Whether layout i of those with experts is run: of an eighth of the kinds of arithmetic, the same in every
+ * world, some layouts. */
+static int bitwise_drawn(const Layout *l, int i)
+{
+    const int *is = l->is;
+    int kind[] = {is[TP], is[SP], is[CP], is[DP], is[EP], is[ETP]};
+    return pick(hash64(kind, sizeof kind, 1), 0, 8) == 0 && pick(9, (uint64_t)i, world) == 0;
 }
 
 /* Writes the bits of this world's layouts: of all with `every` or below 4 ranks, else of a third, and of
@@ -120,10 +148,14 @@ static void bitwise(const char *path, int every)
     FILE *out = rank == 0 ? fopen(path, "a") : NULL;
     if (rank == 0 && !out)
         die(EXIT_RESOURCE, "open", "%s; change: name a file that can be written", path);
-    int n = layouts_all(world, list, MOST, 5);
+    int n = layouts_all(world, 0, list, MOST, 5);
     for (int i = 0; i < n; i++)
         if ((every || world < 4 || pick(9, (uint64_t)i, list[i].is[CP] > 1 ? world : 3) == 0) &&
             bitwise_normal(&list[i]))
+            one_bitwise(out, &list[i], (uint64_t)i);
+    n = layouts_all(world, 1, list, MOST, 5);
+    for (int i = 0; i < n; i++)
+        if ((every || bitwise_drawn(&list[i], i)) && bitwise_normal(&list[i]))
             one_bitwise(out, &list[i], (uint64_t)i);
     if (out)
         fclose(out);
@@ -200,10 +232,11 @@ int main(int argc, char **argv)
     const char *mode = argc > 1 ? argv[1] : "cover";
     double start = now();
     layouts_open();
-    if (!strcmp(mode, "cover"))
-        compare_list(list, layouts_cover(world, list, MOST, 1), 0, 1);
-    else if (!strcmp(mode, "all"))
-        compare_list(list, layouts_all(world, list, MOST, argc > 4 ? (uint64_t)atoi(argv[4]) : 3),
+    int experts = strstr(mode, "experts") != NULL;
+    if (!strcmp(mode, "cover") || !strcmp(mode, "experts"))
+        compare_list(list, layouts_cover(world, experts, list, MOST, 1), 0, 1);
+    else if (!strcmp(mode, "all") || !strcmp(mode, "all-experts"))
+        compare_list(list, layouts_all(world, experts, list, MOST, argc > 4 ? (uint64_t)atoi(argv[4]) : 3),
                      argc > 2 ? atoi(argv[2]) : 0, argc > 3 ? atoi(argv[3]) : 1);
     else if (!strcmp(mode, "bitwise") && argc > 2)
         bitwise(argv[2], argc > 3);
