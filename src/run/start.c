@@ -138,9 +138,18 @@ void start_print(FILE *f, const Run *r)
         return;
     char *schedule = config_text(c, OPT_pipeline_schedule),
          *sharding = config_text(c, OPT_data_parallel_sharding_strategy);
-    fprintf(f, "layout: tensor %lld%s x pipeline %lld x data %lld (%s)\n",
-            (long long)c->tensor_model_parallel_size, c->sequence_parallel ? " (sequence parallel)" : "",
-            (long long)c->pipeline_model_parallel_size, (long long)c->data_parallel_size, sharding);
+    fprintf(f, "layout: tensor %lld%s x pipeline %lld", (long long)c->tensor_model_parallel_size,
+            c->sequence_parallel ? " (sequence parallel)" : "", (long long)c->pipeline_model_parallel_size);
+    if (r->grid.size[AXIS_CP] > 1) {
+        char *kinds = config_text(c, OPT_cp_comm_type);
+        fprintf(f, " x context %lld (%s)", (long long)c->context_parallel_size, kinds);
+        free(kinds);
+    }
+    fprintf(f, " x data %lld (%s)\n", (long long)c->data_parallel_size, sharding);
+    if (c->num_moe_experts != CFG_ABSENT)
+        fprintf(f, "experts: %lld over %lld ranks, each of %lld tensor ranks\n",
+                (long long)c->num_moe_experts, (long long)c->expert_model_parallel_size,
+                (long long)c->expert_tensor_parallel_size);
     placement_print(f, &r->plan.placement);
     fprintf(f, "schedule %s: %d microbatches, bubble %.1f %% %s; activations of",
             s->p > 1 ? schedule : schedule_name(SCHEDULE_1F1B), l->m, 100 * r->plan.sim.rate,
