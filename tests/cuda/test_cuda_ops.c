@@ -202,12 +202,23 @@ static void case_act(Bench *b)
     b->d->act_bwd(b->d, output_or(b, h), da, h, kind);
 }
 
+/* Every third element of the last tensor, from element `first` on, is the log-sum-exp of no keys. */
+static void no_keys(Bench *b, int64_t first)
+{
+    Tensor *t = &b->t[b->n - 1];
+    for (int64_t i = first; i < t->m.rows * t->m.cols; i += 3)
+        put(tensor_host(t), i / t->m.cols * t->m.ld + i % t->m.cols, t->m.type, -INFINITY);
+    tensor_put(b, t);
+}
+
 static void case_merge(Bench *b)
 {
-    int heads = (int)draw(b, 1, 10), dim = (int)draw(b, 1, 70);
+    int heads = (int)draw(b, 1, 10), dim = (int)draw_cols(b, 70);
     int64_t rows = draw_size(b, 70);
     Mat o = changed(b, rows, heads * dim, F32, 1), lse = changed(b, rows, heads, F32, 2);
+    no_keys(b, 0);
     Mat piece = input(b, rows, heads * dim, b->storage, 1), plse = input(b, rows, heads, F32, 2);
+    no_keys(b, 1);
     b->d->attention_merge(b->d, o, lse, piece, plse);
 }
 

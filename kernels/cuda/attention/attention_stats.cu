@@ -37,25 +37,38 @@ void attention_unpack(Cuda *c, Mat lse, const float *packed, int64_t seq)
 
 /* ---- two pieces of keys ---- */
 
-/* A block does a row: warps share its heads, lanes the columns of a head. */
-template <class T>
+/* A block does a row, a thread N columns of one head at a time. */
+template <class T, int N>
 __global__ void k_attention_merge(float *o, int old, float *lse, int lld, const T *piece, int pld,
                                   const float *plse, int plld, int heads, int dim)
 {
-    int64_t r = blockIdx.x;
-    for (int h = (int)threadIdx.x / 32; h < heads; h += THREADS / 32) {
-        float a = lse[r * lld + h], b = plse[r * plld + h], top = fmaxf(a, b);
+    o += (int64_t)blockIdx.x * old, lse += (int64_t)blockIdx.x * lld;
+    piece += (int64_t)blockIdx.x * pld, plse += (int64_t)blockIdx.x * plld;
+    for (int c = N * (int)threadIdx.x; c < heads * dim; c += N * THREADS) {
+        float a = lse[c / dim], b = plse[c / dim], top = fmaxf(a, b), x[N], y[N];
         if (b == -INFINITY)
             continue;
         float wa = expf(a - top), wb = expf(b - top), sum = wa + wb;
-        for (int c = (int)threadIdx.x % 32; c < dim; c += 32) {
-            int64_t at = (int64_t)h * dim + c;
-            o[r * old + at] = (o[r * old + at] * wa + to_float(piece[r * pld + at]) * wb) / sum;
-        }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            lse[r * lld + h] = top + logf(sum);
+        get_floats<N>(x, o + c);
+        get_floats<N>(y, piece + c);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = (x[i] * wa + y[i] * wb) / sum;
+        put_floats<N>(o + c, x);
     }
+    __syncthreads();                   /* no thread reads lse any more */
+    for (int h = (int)threadIdx.x; h < heads; h += THREADS) {
+        float a = lse[h], b = plse[h], top = fmaxf(a, b);
+        if (b != -INFINITY)
+            lse[h] = top + logf(expf(a - top) + expf(b - top));
+    }
+}
+
+template <class T, int N> static void merge(Cuda *c, Mat o, Mat lse, Mat piece, Mat plse, int dim)
+{
+    LAUNCH((k_attention_merge<T, N>), (unsigned)o.rows, THREADS, 0, c->compute, static_cast<float *>(o.p),
+           (int)o.ld, static_cast<float *>(lse.p), (int)lse.ld, static_cast<const T *>(piece.p),
+           (int)piece.ld, static_cast<const float *>(plse.p), (int)plse.ld, (int)lse.cols, dim);
 }
 
 void cuda_attention_merge(Device *d, Mat o, Mat lse, Mat piece, Mat plse)
@@ -63,13 +76,14 @@ void cuda_attention_merge(Device *d, Mat o, Mat lse, Mat piece, Mat plse)
     int heads = (int)lse.cols, dim = heads ? (int)(o.cols / heads) : 0;
     BUG_ON(o.type != F32 || lse.type != F32 || plse.type != F32 || o.rows >= (int64_t)1 << 31);
     BUG_ON(o.rows != lse.rows || o.rows != piece.rows || o.rows != plse.rows || o.cols != piece.cols);
-    BUG_ON(lse.cols != plse.cols || o.cols != (int64_t)heads * dim);
+    BUG_ON(lse.cols != plse.cols || o.cols != (int64_t)heads * dim || o.cols >= 1 << 30);
     if (!o.rows || !dim)
         return;
     with_type(piece.type, [&](auto t) {
         typedef decltype(t) T;
-        LAUNCH((k_attention_merge<T>), (unsigned)o.rows, THREADS, 0, cuda_of(d)->compute, (float *)o.p,
-               (int)o.ld, (float *)lse.p, (int)lse.ld, (const T *)piece.p, (int)piece.ld,
-               (const float *)plse.p, (int)plse.ld, heads, dim);
+        if (dim % 8 == 0 && aligned(o) && aligned(piece))
+            merge<T, 8>(cuda_of(d), o, lse, piece, plse, dim);
+        else
+            merge<T, 1>(cuda_of(d), o, lse, piece, plse, dim);
     });
 }
