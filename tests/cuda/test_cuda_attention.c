@@ -19,7 +19,8 @@ typedef struct {
     int heads, kv, dim;
     int64_t batch, seq_q, seq_k, pos0;
     int64_t window;
-    int docs;                  /* documents. 0: none; 1: in order; 2: some start behind their query */
+    /* documents. 0: none; 1: in order; 2: some start behind their query; 3: the first third sees nothing */
+    int docs;
     double dropout;
     int odd;                   /* bool: rows are not aligned to 16 bytes */
     /* ranks of context parallelism over seq_q positions. 0: one run each, keys from 0 on; SCATTERED: three
@@ -147,7 +148,8 @@ static Call call_open(const Case *c)
         for (int64_t i = 0, start = 0; i < P - c->pos0; i++) {
             if (fabs(normal(99, b * 1000 + i)) > 2)
                 start = c->pos0 + i;
-            x.doc[b * P + c->pos0 + i] = (int32_t)(c->docs == 2 && i % 5 == 0 ? c->pos0 + i + 1 : start);
+            int64_t of = c->docs == 2 && i % 5 == 0 ? c->pos0 + i + 1 : start;
+            x.doc[b * P + c->pos0 + i] = (int32_t)(c->docs == 3 ? (3 * i < P ? P : 0) : of);
         }
     }
     x.s.doc_start = c->docs ? x.doc : NULL;
@@ -443,6 +445,7 @@ static const Case cases[] = {
     {BF16, 1, 1, 80, 1, 3, 90, 0, 0, 0, 0.1, 0, SCATTERED, 0, 0, 0, 0, 1},
     {F16, 2, 1, 96, 1, 130, 3, 0, 0, 0, 0, 0, SCATTERED, 0, 0, 0, 0, 2},
     {F16, 1, 1, 256, 1, 65, 70, 0, 100, 1, 0, 0, SCATTERED, 0, 0, 0, 0, 7},
+    {BF16, 1, 1, 64, 1, 100, 90, 0, 0, 3, 0, 0, SCATTERED, 0, 0, 0, 0, 3},
     {F32, 2, 1, 16, 2, 96, 0, 0, 0, 1, 0.2, 0, 4, 1, 1, 2, 1, 7},
     {F32, 1, 1, 64, 1, 768, 0, 0, 30, 0, 0, 0, 3, 0, 1, 0, 3, 4},
     {F32, 2, 2, 20, 1, 60, 0, 0, 0, 1, 0, 1, 2, 0, 2, 0, 2, 0},

@@ -90,6 +90,7 @@ __global__ void __launch_bounds__(Fwd<D, DROP>::THREADS, Fwd<D, DROP>::BLOCKS) k
         RunAt q = run_at(s.q, t.run, t.b);
         tile_load<D, F::ROWS, F::THREADS, F::AHEAD>(q_at, a.q.p + q.row * a.q.ld + w.head * D, a.q.ld,
                                                     t.first - q.start, q.n);
+        cp_async_commit();
         span_make<16 * MT>(spans + warp, lo + mine, s, w.b, q, t.first + mine);
         if (threadIdx.x == 0)
             *tile = t;
