@@ -73,4 +73,12 @@ typedef struct { double base; const char *type; char *scaling; } HfRope;
 HfRope hf_read_rope(const In *in, int64_t positions);
 /* Completes rope_parameters of config.json (transformers 5) and writes rope_scaling (4). */
 void hf_write_rope(json_t *j, const Config *c);
+
+/* hf_experts.c. Adds to why what the family's layers cannot express of the model's: experts in a dense
+ * family and none in the others, too. */
+void hf_experts_fit(const HfFamily *f, const Config *c, char why[WHY]);
+/* Reads the settings of experts: YAML lines of the section moe, on the heap, none for a dense family. */
+char *hf_read_experts(const In *in, const HfFamily *f, int64_t layers);
+void hf_write_experts(json_t *j, const Config *c, const HfFamily *f);
+extern const char *const hf_mixtral_names[PARAM_KINDS], *const hf_dots_names[PARAM_KINDS];
 #endif

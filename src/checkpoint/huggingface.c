@@ -6,11 +6,22 @@
 /* Defaults of the configuration classes of transformers 4 and 5; ends with type NULL. */
 static const HfFamily hf_families[] = {
     {"gpt2", "GPT2LMHeadModel", .gpt2 = 1},
-    {"llama", "LlamaForCausalLM", .biases = 1},
-    {"mistral", "MistralForCausalLM", .groups = 8, .window = 4096},
-    {"qwen2", "Qwen2ForCausalLM", .add_qkv_bias = 1, .groups = 32, .window_switch = 1},
-    {"qwen3", "Qwen3ForCausalLM", .qk_layernorm = 1, .groups = 32, .head_dim = 128, .window_switch = 1,
-     .biases = 1},
+    {"llama", "LlamaForCausalLM", .biases = 1, .epsilon = 1e-6},
+    {"mistral", "MistralForCausalLM", .groups = 8, .windows = HF_WINDOW, .window = 4096, .epsilon = 1e-6},
+    {"qwen2", "Qwen2ForCausalLM", .add_qkv_bias = 1, .groups = 32, .windows = HF_WINDOW_SWITCH,
+     .window = 4096, .epsilon = 1e-6},
+    {"qwen3", "Qwen3ForCausalLM", .qk_layernorm = 1, .groups = 32, .head_dim = 128,
+     .windows = HF_WINDOW_SWITCH, .window = 4096, .biases = 1, .epsilon = 1e-6},
+    {"mixtral", "MixtralForCausalLM", .groups = 8, .windows = HF_WINDOW, .epsilon = 1e-5,
+     .experts = HF_MIXTRAL, .E = 8, .topk = 2, .names = hf_mixtral_names},
+    {"qwen2_moe", "Qwen2MoeForCausalLM", .add_qkv_bias = 1, .qkv_bias = 1, .groups = 16,
+     .windows = HF_WINDOW_OFF, .epsilon = 1e-6, .experts = HF_QWEN_MOE, .E = 60, .topk = 4,
+     .expert_F = 1408},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", .qk_layernorm = 1, .groups = 4, .windows = HF_WINDOW_OFF,
+     .biases = 1, .epsilon = 1e-6, .experts = HF_QWEN_MOE, .E = 128, .topk = 8, .expert_F = 768},
+    {"dots1", "Dots1ForCausalLM", .qk_layernorm = 1, .windows = HF_WINDOW_LAYERS, .window = 4096,
+     .biases = 1, .epsilon = 1e-6, .experts = HF_DOTS, .E = -1, .topk = -1, .expert_F = 1408,
+     .names = hf_dots_names},
     {0},
 };
 
@@ -50,7 +61,7 @@ static int fits(const HfFamily *f, const Config *c, char why[WHY])
         because(why, "normalization");
     if (c->add_bias_linear != f->gpt2)
         because(why, "add_bias_linear");
-    if (!f->gpt2 && c->add_qkv_bias != f->add_qkv_bias)
+    if (!f->gpt2 && !f->qkv_bias && c->add_qkv_bias != f->add_qkv_bias)
         because(why, "add_qkv_bias");
     if (c->qk_layernorm != f->qk_layernorm)
         because(why, "qk_layernorm");
@@ -62,8 +73,9 @@ static int fits(const HfFamily *f, const Config *c, char why[WHY])
         because(why, "kv_channels or num_query_groups");
     if (!f->gpt2 && c->rotary_percent != 1)
         because(why, "rotary_percent");
-    if (c->window_size && !f->window && !f->window_switch)
+    if (c->window_size && (f->windows == HF_NO_WINDOW || f->windows == HF_WINDOW_OFF))
         because(why, "window_size");
+    hf_experts_fit(f, c, why);
     /* transformers requires that a Llama's width is a multiple of its heads; Mistral has no such check */
     if (!strcmp(f->type, "llama") && c->hidden_size % c->num_attention_heads)
         because(why, "hidden_size");
@@ -93,7 +105,8 @@ const HfFamily *hf_family(const Config *cfg, const char *hint, char why[WHY])
 
 int hf_names(const HfFamily *family, const Param *t, HfTensor out[MAX_SEGMENTS])
 {
-    const char *name = family->gpt2 ? t->def->gpt2 : t->def->llama;
+    const char *other = family->names ? family->names[t->id] : NULL;
+    const char *name = other ? other : family->gpt2 ? t->def->gpt2 : t->def->llama;
     char prefix[40] = "";
     int n = 0, segment = 0;
     int64_t row = 0;
@@ -108,7 +121,12 @@ int hf_names(const HfFamily *family, const Param *t, HfTensor out[MAX_SEGMENTS])
         int64_t rows = single ? t->rows : t->segment[segment++];
         BUG_ON(n == MAX_SEGMENTS || !rows);
         out[n] = (HfTensor){.row0 = row, .rows = rows, .transposed = transposed};
-        snprintf(out[n].name, sizeof out[n].name, "%s%.*s", prefix, (int)len - transposed, name);
+        int expert = (int)strcspn(name, ",#");     /* '#' is the expert's number */
+        if (name[expert] == '#')
+            snprintf(out[n].name, sizeof out[n].name, "%s%.*s%d%.*s", prefix, expert, name, t->expert,
+                     (int)len - expert - 1, name + expert + 1);
+        else
+            snprintf(out[n].name, sizeof out[n].name, "%s%.*s", prefix, (int)len - transposed, name);
         row += rows;
         n++;
         name += len + (name[len] == ',');
@@ -159,14 +177,17 @@ static void refuse(const In *in, const HfFamily *f)
 static int64_t window(const In *in, const HfFamily *f, int64_t layers)
 {
     const json_t *types = get(in, "layer_types"), *v;
+    int on = f->windows == HF_NO_WINDOW || f->windows == HF_WINDOW || f->windows == HF_WINDOW_LAYERS ||
+             flag(in, "use_sliding_window", 0);
     /* an absent key has the class's default, null means no window */
-    int64_t size = json_object_get(in->j, "sliding_window") ? whole(in, "sliding_window", 0, 1) : f->window;
+    int64_t size = !on ? 0
+                 : json_object_get(in->j, "sliding_window") ? whole(in, "sliding_window", 0, 1) : f->window;
     int64_t slide = layers, full = 0;
     size_t i;
-    if (f->window_switch) {
-        size = !flag(in, "use_sliding_window", 0) ? 0
-             : json_object_get(in->j, "sliding_window") ? whole(in, "sliding_window", 0, 1) : 4096;
-        full = whole(in, "max_window_layers", 28, 0);
+    if (f->windows == HF_WINDOW_OFF && on)
+        because(in->why, "use_sliding_window: true");
+    if (f->windows == HF_WINDOW_LAYERS || f->windows == HF_WINDOW_SWITCH) {
+        full = whole(in, "max_window_layers", f->windows == HF_WINDOW_SWITCH ? 28 : 62, 0);
         full = full < layers ? full : layers;
         slide = layers - full;
     }
@@ -226,8 +247,7 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
     while (f->type && (!type || strcmp(f->type, type)))
         f++;
     if (!f->type) {
-        file_why(why, "model_type %.60s (this build knows gpt2, llama, mistral, qwen2 and qwen3)",
-                 type ? type : "is missing");
+        file_why(why, "model_type %.60s (this build knows " HF_FAMILIES ")", type ? type : "is missing");
         return NULL;
     }
     *family = f;
@@ -251,6 +271,8 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
     if (!g && dim % 2)
         because(why, "head_dim %" PRId64 " is odd", dim);
     HfRope rope = g ? (HfRope){.base = 10000} : hf_read_rope(&in, positions);
+    char *experts = hf_read_experts(&in, f, layers);
+    int qkv_bias = f->qkv_bias ? flag(&in, "qkv_bias", f->add_qkv_bias) : f->add_qkv_bias;
     char *yaml = xasprintf(
         "model:\n  num_layers: %" PRId64 "\n  hidden_size: %" PRId64 "\n  ffn_hidden_size: %" PRId64 "\n"
         "  num_attention_heads: %" PRId64 "\n  num_query_groups: %" PRId64 "\n  kv_channels: %" PRId64 "\n"
@@ -258,18 +280,19 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
         "  position_embedding_type: %s\n  rotary_base: %.17g\n  normalization: %s\n  norm_epsilon: %.17g\n"
         "  activation: %s\n  add_bias_linear: %s\n  add_qkv_bias: %s\n  qk_layernorm: %s\n"
         "  untie_embeddings_and_output_weights: %s\n  hidden_dropout: %.17g\n  attention_dropout: %.17g\n"
-        "  init_method_std: %.17g\n  window_size: %" PRId64 "\n%sprecision:\n  params_dtype: %s\n",
+        "  init_method_std: %.17g\n  window_size: %" PRId64 "\n%sprecision:\n  params_dtype: %s\n%s",
         layers, hidden, whole(&in, g ? "n_inner" : "intermediate_size", g ? 4 * hidden : -1, 1), heads,
         groups, dim, positions, positions, whole(&in, "vocab_size", -1, 1), g ? "learned_absolute" : "rope",
         rope.base, g ? "LayerNorm" : "RMSNorm",
-        real(&in, g ? "layer_norm_epsilon" : "rms_norm_eps", g ? 1e-5 : 1e-6), activation(&in, f),
-        g ? "true" : "false", f->add_qkv_bias ? "true" : "false", f->qk_layernorm ? "true" : "false",
+        real(&in, g ? "layer_norm_epsilon" : "rms_norm_eps", g ? 1e-5 : f->epsilon), activation(&in, f),
+        g ? "true" : "false", qkv_bias ? "true" : "false", f->qk_layernorm ? "true" : "false",
         flag(&in, "tie_word_embeddings", g) ? "false" : "true", g ? real(&in, "resid_pdrop", 0.1) : 0.0,
         real(&in, g ? "attn_pdrop" : "attention_dropout", g ? 0.1 : 0), real(&in, "initializer_range", 0.02),
-        g ? 0 : window(&in, f, layers), rope.scaling ? rope.scaling : "", params_dtype(&in));
+        g ? 0 : window(&in, f, layers), rope.scaling ? rope.scaling : "", params_dtype(&in), experts);
     const Config *cfg = config_read_saved(yaml, strlen(yaml), &skipped);
     free(yaml);
     free(rope.scaling);
+    free(experts);
     BUG_ON(!cfg);
     if (*skipped)
         because(why, "%.300s", skipped);
@@ -316,13 +339,14 @@ json_t *hf_write_config(const Config *c, const HfFamily *f, Dtype type, const js
                          "attention_dropout", c->attention_dropout, "rope_theta", c->rotary_base,
                          "rope_parameters", "rope_type", "default", "rope_theta", c->rotary_base);
         hf_write_rope(more, c);
-        if (f->window || f->window_switch)
+        if (f->windows != HF_NO_WINDOW)
             json_object_set_new(more, "sliding_window",
                                 c->window_size ? json_integer(c->window_size) : json_null());
-        if (f->window_switch) {
+        if (f->windows == HF_WINDOW_SWITCH || f->windows == HF_WINDOW_OFF)
             json_object_set_new(more, "use_sliding_window", json_boolean(c->window_size > 0));
+        if (f->windows == HF_WINDOW_SWITCH || f->windows == HF_WINDOW_LAYERS)
             json_object_set_new(more, "max_window_layers", json_integer(c->window_size ? 0 : c->num_layers));
-        }
+        hf_write_experts(more, c, f);
         /* Qwen2's class has no key head_dim, but its code uses one that is there */
         if (!f->add_qkv_bias || c->kv_channels * c->num_attention_heads != c->hidden_size)
             json_object_set_new(more, "head_dim", json_integer(c->kv_channels));

@@ -1,6 +1,7 @@
 /* huggingface -- directories that transformers reads and writes: config.json, model.safetensors or
- * numbered files with an index. Five families: gpt2, llama, mistral, qwen2, qwen3 (dense). Names come
- * from the parameter table. A setting that the model or a family cannot express is refused by name;
+ * numbered files with an index. Families: gpt2, llama, mistral, qwen2, qwen3; with experts mixtral,
+ * qwen2_moe, qwen3_moe, and dots1, which has DeepSeek-V3's router and plain attention. Names come from the
+ * parameter table. A setting that the model or a family cannot express is refused by name;
  * nothing is dropped silently.
  *
  * config.json is read in the old and the new form (rope_theta or rope_parameters, torch_dtype or dtype)
@@ -11,14 +12,28 @@
 #include "params.h"
 #include <jansson.h>
 
+/* The experts of a family: how config.json names their settings. */
+typedef enum { HF_DENSE, HF_MIXTRAL, HF_QWEN_MOE, HF_DOTS } HfExperts;
+
+/* The keys of windows in config.json: none; sliding_window; with max_window_layers; with use_sliding_window,
+ * too; use_sliding_window, which must be false. */
+typedef enum { HF_NO_WINDOW, HF_WINDOW, HF_WINDOW_LAYERS, HF_WINDOW_SWITCH, HF_WINDOW_OFF } HfWindow;
+
 typedef struct {
     const char *type, *architecture;    /* "llama", "LlamaForCausalLM" */
     int gpt2;                           /* bool: GPT-2's names and keys; 0: Llama's */
     int add_qkv_bias, qk_layernorm;     /* bools: the model's settings in this family */
+    int qkv_bias;                       /* bool: config.json's qkv_bias is add_qkv_bias */
     int64_t groups, head_dim, window;   /* values of absent keys; 0: heads, hidden / heads, no window */
-    int window_switch;                  /* bool: use_sliding_window, max_window_layers, layer_types exist */
+    HfWindow windows;
     int biases;                         /* bool: has attention_bias */
+    double epsilon;                     /* value of an absent rms_norm_eps */
+    HfExperts experts;
+    int64_t E, topk, expert_F;          /* values of absent keys; -1: the key must be there */
+    const char *const *names;           /* [PARAM_KINDS] names unlike the table's, NULL: as there; may be NULL */
 } HfFamily;
+
+#define HF_FAMILIES "gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe and dots1"
 
 /* The family that computes the same function as this model; NULL, with the settings that no family has
  * in why.

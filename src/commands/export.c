@@ -206,8 +206,7 @@ int command_export(int argc, char **argv)
         REFUSE("%s: its state holds no configuration; change: give another checkpoint", s.dir);
     const HfFamily *family = hf_family(cfg, hint, why);
     if (!family)
-        REFUSE("%s: %s; change: train a model of one of the families gpt2, llama, mistral, qwen2, qwen3",
-               s.dir, why);
+        REFUSE("%s: %s; change: train a model of one of the families " HF_FAMILIES, s.dir, why);
 
     hf_params(&params, &grid, cfg);
     Item *item = xcalloc((size_t)params.nparam * MAX_SEGMENTS, sizeof *item);

@@ -33,7 +33,8 @@ typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_SCALED } Init; /* SCALED: 
  * number, -1 outside the layers. The rows EFC1 to EFC2B exist once for each expert, whose number ends the
  * name: "mlp.experts.linear_fc1.weight5". Names inside a layer follow the prefix "decoder.layers.N.",
  * Hugging Face names the prefix "transformer.h.N." or "model.layers.N."; a leading '/' means no prefix.
- * Commas separate one name a segment. A trailing '^' marks a transposed (Conv1D) tensor. */
+ * Commas separate one name a segment; '#' is the expert's number. A trailing '^' marks a transposed
+ * (Conv1D) tensor. */
 #define PARAMS(X)                                                                                            \
     X(WTE, "embedding.word_embeddings.weight", PART_EMBEDDING, 1, SEG(V), H, CUT_ROWS, INIT_NORMAL, 1,       \
       "transformer.wte.weight", "model.embed_tokens.weight")                                                 \
@@ -73,20 +74,22 @@ typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_SCALED } Init; /* SCALED: 
       "mlp.c_proj.weight^", "mlp.down_proj.weight")                                                          \
     X(FC2B, "mlp.linear_fc2.bias", PART_LAYER, !MOE &&c->add_bias_linear, SEG(H), 0, CUT_NONE, INIT_ZERO, 0, \
       "mlp.c_proj.bias", "")                                                                                 \
-    X(ROUTER, "mlp.router.weight", PART_LAYER, MOE, SEG(E), H, CUT_NONE, INIT_NORMAL, 1, "", "")             \
+    X(ROUTER, "mlp.router.weight", PART_LAYER, MOE, SEG(E), H, CUT_NONE, INIT_NORMAL, 1, "",                 \
+      "mlp.gate.weight")                                                                                     \
     X(EFC1, "mlp.experts.linear_fc1.weight", PART_LAYER, MOE, SEG(EF, GATED ? EF : 0), H, CUT_ROWS,          \
-      INIT_NORMAL, 1, "", "")                                                                                \
+      INIT_NORMAL, 1, "", "mlp.experts.#.gate_proj.weight,mlp.experts.#.up_proj.weight")                     \
     X(EFC1B, "mlp.experts.linear_fc1.bias", PART_LAYER, MOE &&c->add_bias_linear, SEG(EF, GATED ? EF : 0),   \
       0, CUT_ROWS, INIT_ZERO, 0, "", "")                                                                     \
-    X(EFC2, "mlp.experts.linear_fc2.weight", PART_LAYER, MOE, SEG(H), EF, CUT_COLS, INIT_SCALED, 1, "", "")  \
+    X(EFC2, "mlp.experts.linear_fc2.weight", PART_LAYER, MOE, SEG(H), EF, CUT_COLS, INIT_SCALED, 1, "",      \
+      "mlp.experts.#.down_proj.weight")                                                                      \
     X(EFC2B, "mlp.experts.linear_fc2.bias", PART_LAYER, MOE &&c->add_bias_linear, SEG(H), 0, CUT_NONE,       \
       INIT_ZERO, 0, "", "")                                                                                  \
     X(SFC1, "mlp.shared_experts.linear_fc1.weight", PART_LAYER, MOE &&SHARED, SEG(SF, GATED ? SF : 0), H,    \
-      CUT_ROWS, INIT_NORMAL, 1, "", "")                                                                      \
+      CUT_ROWS, INIT_NORMAL, 1, "", "mlp.shared_expert.gate_proj.weight,mlp.shared_expert.up_proj.weight")   \
     X(SFC2, "mlp.shared_experts.linear_fc2.weight", PART_LAYER, MOE &&SHARED, SEG(H), SF, CUT_COLS,          \
-      INIT_SCALED, 1, "", "")                                                                                \
+      INIT_SCALED, 1, "", "mlp.shared_expert.down_proj.weight")                                              \
     X(SGATE, "mlp.shared_experts.gate_weight", PART_LAYER, MOE &&SHARED &&c->moe_shared_expert_gate, SEG(1), \
-      H, CUT_NONE, INIT_NORMAL, 1, "", "")                                                                   \
+      H, CUT_NONE, INIT_NORMAL, 1, "", "mlp.shared_expert_gate.weight")                                      \
     X(LNF, "decoder.final_layernorm.weight", PART_HEAD, 1, SEG(H), 0, CUT_NONE, INIT_ONE, 0,                 \
       "transformer.ln_f.weight", "model.norm.weight")                                                        \
     X(LNFB, "decoder.final_layernorm.bias", PART_HEAD, LAYERNORM, SEG(H), 0, CUT_NONE, INIT_ZERO, 0,         \

@@ -22,7 +22,7 @@ Megatron's own scheduler class; the sample order comes from numpy's RandomState,
 With --own-error it also prints how far PyTorch in fp32 and bf16 is from PyTorch in fp64: the room that the
 tolerances of tests/model/goldens leave."""
 
-import contextlib, json, math, os, struct, sys
+import contextlib, json, math, os, re, struct, sys
 
 import numpy as np
 import torch
@@ -78,6 +78,39 @@ FAMILIES = {
         num_key_value_heads=2, head_dim=12, max_position_embeddings=24, rms_norm_eps=1e-6, tie_word_embeddings=False,
         rope_parameters={"rope_type": "yarn", "rope_theta": 29.0, "factor": 3.0, "beta_fast": 1.1, "beta_slow": 0.3,
                          "original_max_position_embeddings": 8, "truncate": False})),
+    # Layers with experts. dots1 has DeepSeek-V3's router and plain attention; its correction bias is zero.
+    "mixtral": (110, 0.85, transformers.MixtralConfig(
+        vocab_size=VOCAB, hidden_size=24, intermediate_size=14, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-5, num_local_experts=5,
+        num_experts_per_tok=2, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 1009.0})),
+    "qwen2_moe": (111, 4.0, transformers.Qwen2MoeConfig(
+        vocab_size=VOCAB, hidden_size=24, intermediate_size=30, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=32, rms_norm_eps=1e-6, num_experts=6, num_experts_per_tok=3,
+        moe_intermediate_size=10, shared_expert_intermediate_size=14, norm_topk_prob=False, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10007.0})),
+    "qwen3_moe": (112, 0.835, transformers.Qwen3MoeConfig(
+        vocab_size=VOCAB, hidden_size=16, intermediate_size=26, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=6, max_position_embeddings=32, rms_norm_eps=1e-6, num_experts=7,
+        num_experts_per_tok=3, moe_intermediate_size=9, norm_topk_prob=True, decoder_sparse_step=2,
+        tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 1000003.0})),
+    "dots1": (113, 1.0, transformers.Dots1Config(
+        vocab_size=VOCAB, hidden_size=16, intermediate_size=26, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=6, max_position_embeddings=32, rms_norm_eps=1e-6, n_routed_experts=12,
+        num_experts_per_tok=4, n_group=4, topk_group=2, moe_intermediate_size=7, n_shared_experts=2,
+        routed_scaling_factor=1.7, norm_topk_prob=True, first_k_dense_replace=1, sliding_window=None,
+        tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 5003.0})),
+}
+
+# Losses of the routers, added to the cross-entropy of each microbatch of MICRO samples. They are Megatron's, by
+# layer: coeff x E x sum over experts of (share of the pairs) x (mean score), of the microbatch or the mean over its
+# samples ("seq"); z x mean squared logsumexp of the logits.
+MICRO = 2
+ROUTERS = {
+    "mixtral": dict(coeff=0.05, seq=False, z=0.0),
+    "qwen2_moe": dict(coeff=0.07, seq=True, z=0.0),
+    "qwen3_moe": dict(coeff=0.04, seq=False, z=0.02),
+    "dots1": dict(coeff=0.06, seq=True, z=0.01),
 }
 
 
@@ -95,17 +128,65 @@ def everything_f64():
         torch.set_default_dtype(saved[3])
 
 
+def on_disk(config, tensors):
+    """The (name, tensor) pairs by the names of files, which have each expert's matrices apart; all are views."""
+    out = {}
+    for name, t in tensors:
+        if config.model_type == "mixtral":
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        fused = re.fullmatch(r"(.*\.experts\.)(gate_up|down)_proj", name)
+        if not fused:
+            out[name] = t
+            continue
+        gate, up, down = ("w1", "w3", "w2") if config.model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+        for e in range(t.shape[0]):
+            names = (gate, up) if fused[2] == "gate_up" else (down,)
+            for part, n in zip(t[e].chunk(len(names)), names):
+                out[f"{fused[1]}{e}.{n}.weight"] = part
+    return out
+
+
 def build(config, weights, dtype):
-    """A model with these weights (name -> F32 tensor) in dtype."""
+    """A model with these weights (name on disk -> F32 tensor) in dtype."""
     with everything_f64() if dtype == torch.float64 else contextlib.nullcontext():
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation="eager", **EXPERTS if config.model_type in ROUTERS else {})
         model = model.to(dtype)
-        params = dict(model.named_parameters())
-        assert set(params) == set(weights), set(params) ^ set(weights)
         with torch.no_grad():
+            params = on_disk(config, model.named_parameters())
+            assert set(params) == set(weights), set(params) ^ set(weights)
             for name, p in params.items():
                 p.copy_(weights[name].to(dtype))
     return model.train()
+
+
+EXPERTS = dict(experts_implementation="eager")
+
+
+class Routes(list):
+    """Collects (logits [T,E], choices [T,k]) of a model's routers, layer by layer, while it runs."""
+
+    def __init__(self, model):
+        super().__init__()
+        for module in model.modules():
+            if type(module).__name__.lower().endswith("topkrouter"):
+                module.register_forward_hook(lambda module, args, out: self.append((out[0], out[2])))
+
+
+def router_loss(config, routes, samples):
+    """The routers' losses of a microbatch of `samples` samples."""
+    r, total = ROUTERS[config.model_type], 0
+    for logits, choice in routes:
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        E, k = logits.shape[1], choice.shape[1]
+        s = logits.softmax(1)
+        if config.model_type == "dots1":
+            s = logits.sigmoid() / logits.sigmoid().sum(1, keepdim=True)
+        parts = samples if r["seq"] else 1
+        share = F.one_hot(choice, E).to(s.dtype).sum(1).unflatten(0, (parts, -1)).mean(1) / k
+        total = total + r["coeff"] * E * (share * s.unflatten(0, (parts, -1)).mean(1)).sum() / parts
+        total = total + r["z"] * (logits.logsumexp(1) ** 2).mean()
+    return total
 
 
 def initial_weights(config, seed):
@@ -113,7 +194,7 @@ def initial_weights(config, seed):
     rng = np.random.RandomState(seed)
     model = transformers.AutoModelForCausalLM.from_config(config)
     weights = {}
-    for name, p in model.named_parameters():
+    for name, p in on_disk(config, model.named_parameters()).items():
         x = rng.standard_normal(tuple(p.shape))
         if "norm" in name or ".ln_" in name:
             x = 0.2 * x + (0.0 if name.endswith("bias") else 1.0)
@@ -183,9 +264,9 @@ def learning_rates():
 
 # ------------------------------------------------------------------ the second implementation
 
-def second_logits(config, w, tokens):
-    """Logits from the formulas of the papers alone; w: name -> tensor, tokens [B, S]."""
-    return (second_gpt2 if config.model_type == "gpt2" else second_llama)(config, w, tokens)
+def second_logits(config, w, tokens, routes):
+    """Logits from the formulas of the papers alone; w: name -> tensor, tokens [B, S]. Appends to routes."""
+    return second_gpt2(config, w, tokens) if config.model_type == "gpt2" else second_llama(config, w, tokens, routes)
 
 
 def causal_attention(q, k, v):
@@ -249,7 +330,45 @@ def second_rates(p, positions, dim, length):
     return [r * k + r / factor * (1 - k) for r, k in zip(rates, keep)], grow
 
 
-def second_llama(c, w, tokens):
+def second_choice(c, logits):
+    """The experts of one token and their weights, from its logits [E]: choices are made on plain numbers."""
+    k, s = c.num_experts_per_tok, logits.detach().tolist()
+    legal = range(len(s))
+    if c.model_type == "dots1":                                 # arXiv:2412.19437, sec 2.1.2
+        size = len(s) // c.n_group
+        groups = [range(g * size, g * size + size) for g in range(c.n_group)]
+        groups.sort(key=lambda g: -sum(sorted((1 / (1 + math.exp(-s[e])) for e in g))[-2:]))
+        legal = [e for g in groups[:c.topk_group] for e in g]
+    best = sorted(legal, key=lambda e: -s[e])[:k]
+    score = logits.sigmoid() if c.model_type == "dots1" else logits.exp() / logits.exp().sum()
+    weight = score[best]
+    if c.model_type == "mixtral" or c.norm_topk_prob:
+        weight = weight / weight.sum()
+    return best, weight * getattr(c, "routed_scaling_factor", 1)
+
+
+def second_experts(c, w, p, x, gated, routes):
+    """x [B,S,H] through the experts of the layer with prefix p; gated(x, gate, up, down)."""
+    moe, names = (p + "mlp.", ("gate_proj", "up_proj", "down_proj"))
+    if c.model_type == "mixtral":
+        moe, names = p + "block_sparse_moe.", ("w1", "w3", "w2")
+    flat = x.flatten(0, 1)
+    logits = flat @ w[moe + "gate.weight"].T
+    chosen = [second_choice(c, row) for row in logits]
+    routes.append((logits, torch.tensor([best for best, _ in chosen])))
+    out = [sum(u * gated(t, *(f"{moe}experts.{e}.{n}" for n in names)) for e, u in zip(best, weight))
+           for t, (best, weight) in zip(flat, chosen)]
+    out = torch.stack(out).view_as(x)
+    shared = moe + ("shared_experts." if c.model_type == "dots1" else "shared_expert.")
+    if shared + "up_proj.weight" in w:
+        y = gated(x, *(shared + n for n in names))
+        if moe + "shared_expert_gate.weight" in w:
+            y = y / (1 + torch.exp(-(x @ w[moe + "shared_expert_gate.weight"].T)))
+        out = out + y
+    return out
+
+
+def second_llama(c, w, tokens, routes):
     dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
 
     def norm(x, name):
@@ -258,6 +377,9 @@ def second_llama(c, w, tokens):
     def linear(x, name):
         y = x @ w[name + ".weight"].T
         return y + w[name + ".bias"] if name + ".bias" in w else y
+
+    def gated(x, gate, up, down):
+        return linear(F.silu(linear(x, gate)) * linear(x, up), down)
 
     def rotate(x):
         """Feature i of the first half and of the second are a pair, turned by position x rate i."""
@@ -277,24 +399,47 @@ def second_llama(c, w, tokens):
         y = causal_attention(rotate(q), rotate(k), v)
         x = x + linear(y.transpose(1, 2).flatten(2), p + "self_attn.o_proj")
         h = norm(x, p + "post_attention_layernorm")
-        x = x + linear(F.silu(linear(h, p + "mlp.gate_proj")) * linear(h, p + "mlp.up_proj"), p + "mlp.down_proj")
+        if p + "mlp.up_proj.weight" in w:
+            x = x + gated(h, *(p + f"mlp.{n}_proj" for n in ("gate", "up", "down")))
+        else:
+            x = x + second_experts(c, w, p, h, gated, routes)
     head = "lm_head.weight" if "lm_head.weight" in w else "model.embed_tokens.weight"
     return norm(x, "model.norm") @ w[head].T
 
 
 # ------------------------------------------------------------------ goldens
 
+def batch_loss(config, x, run):
+    """Mean cross-entropy over the tokens of x [B, SEQ + 1], the same with the routers' losses, and logits.
+    run(tokens) gives logits and routes."""
+    parts, lm, total = [], 0, 0
+    micro = MICRO if config.model_type in ROUTERS else len(x)
+    for part in x.split(micro):
+        logits, routes = run(part[:, :-1])
+        loss = F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1),
+                               part[:, 1:].flatten())
+        lm = lm + loss * (micro / len(x))
+        total = total + (loss + (router_loss(config, routes, micro) if routes else 0)) * (micro / len(x))
+        parts.append(logits)
+    return lm, total, torch.cat(parts)
+
+
 def loss_and_grads(model, x, autocast=False):
-    """Mean cross-entropy over the tokens of x [B, SEQ + 1], logits, and name -> gradient."""
+    """Mean cross-entropy over the tokens of x [B, SEQ + 1], logits, and name -> gradient, of the routers' losses, too."""
     dtype = next(model.parameters()).dtype
     model.zero_grad(set_to_none=True)
-    with everything_f64() if dtype == torch.float64 else contextlib.nullcontext():
+    routes = Routes(model)
+
+    def run(tokens):
+        routes.clear()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            logits = model(input_ids=x[:, :-1], use_cache=False).logits
-        loss = F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1),
-                               x[:, 1:].flatten())
-        loss.backward()
-    return loss.detach(), logits.detach(), {n: p.grad for n, p in model.named_parameters()}
+            return model(input_ids=tokens, use_cache=False).logits, list(routes)
+
+    with everything_f64() if dtype == torch.float64 else contextlib.nullcontext():
+        loss, total, logits = batch_loss(model.config, x, run)
+        total.backward()
+    grads = on_disk(model.config, ((n, p.grad) for n, p in model.named_parameters()))
+    return loss.detach(), logits.detach(), grads
 
 
 def relative(a, b, largest):
@@ -311,7 +456,7 @@ def train(config, weights, samples, clip, dtype):
     """Ten AdamW steps: (weights after, losses, gradient norms before the clip)."""
     model = build(config, weights, dtype)
     params = dict(model.named_parameters())
-    decay = [p for p in params.values() if p.dim() == 2]
+    decay = [p for p in params.values() if p.dim() >= 2]
     rest = [p for p in params.values() if p.dim() == 1]
     opt = torch.optim.AdamW([{"params": decay}, {"params": rest, "weight_decay": 0.0}], lr=0.0, **ADAM)
     losses, norms = [], []
@@ -325,14 +470,18 @@ def train(config, weights, samples, clip, dtype):
         opt.step()
         losses.append(loss.item())
         norms.append(norm)
-    return {n: p.detach() for n, p in params.items()}, losses, norms
+    return on_disk(config, ((n, p.detach()) for n, p in params.items())), losses, norms
 
 
 def check_second(config, weights, x, loss, logits, grads):
     w = {n: t.double().requires_grad_() for n, t in weights.items()}
-    logits2 = second_logits(config, w, x[:, :-1])
-    loss2 = F.cross_entropy(logits2.flatten(0, 1), x[:, 1:].flatten())
-    loss2.backward()
+
+    def run(tokens):
+        routes = []
+        return second_logits(config, w, tokens, routes), routes
+
+    loss2, total, logits2 = batch_loss(config, x, run)
+    total.backward()
     error = max(relative(logits2, logits, 0), abs(loss2.item() / loss.item() - 1),
                 worst({n: t.grad for n, t in w.items()}, grads)[0])
     assert error < 1e-13, f"transformers and the second implementation differ by {error:.1e}"
@@ -356,6 +505,10 @@ def write_model(directory, family, config, weights):
         c["rope_scaling"] = {"type": "linear", "factor": rope["factor"]} if "factor" in rope else None
         c["torch_dtype"] = c.pop("dtype")
         del c["head_dim"]
+    if family == "dots1":                                       # a bias of zero, which is no parameter
+        w = load_file(os.path.join(directory, "model.safetensors"))
+        w = {n: t for n, t in w.items() if "e_score_correction_bias" not in n}
+        save_file(w, os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
     if family == "gpt2":                                        # gpt2 is as on the Hub: names without prefix, with masks
         w = load_file(os.path.join(directory, "model.safetensors"))
         w = {n.removeprefix("transformer."): t for n, t in w.items()}
@@ -438,7 +591,8 @@ def make(family, show_error):
            "step.loss": torch.tensor(losses, dtype=torch.float64),
            "step.grad_norm": torch.tensor(norms, dtype=torch.float64),
            "step.lr": torch.tensor(learning_rates(), dtype=torch.float64)}
-    out |= {"grad." + n: g for n, g in grads.items()} | {"after." + n: t for n, t in after.items()}
+    out |= {"grad." + n: g.contiguous() for n, g in grads.items()}
+    out |= {"after." + n: t.contiguous() for n, t in after.items()}
     path = os.path.join(HERE, family + ".safetensors")
     save_file(out, path, metadata={"format": "pt"})
     print(f"{family}: loss {loss:.6f}, second implementation {error:.1e}, norms {min(norms):.2f} to "
