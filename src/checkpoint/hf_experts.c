@@ -73,12 +73,15 @@ void hf_experts_fit(const HfFamily *f, const Config *c, char why[WHY])
 
 /* ---- config.json, reading */
 
+#define MOST_LAYERS 10000      /* of num_layers, which refuses more */
+
 /* Which layers have experts, as moe_layer_freq. */
 static char *read_layers(const In *in, const HfFamily *f, int64_t layers)
 {
     const json_t *dense = get(in, "mlp_only_layers"), *v;
     int64_t step = 1, first = 0;
-    size_t n, at;
+    size_t at;
+    layers = layers < MOST_LAYERS ? layers : MOST_LAYERS;
     if (f->experts == HF_QWEN_MOE)
         step = whole(in, "decoder_sparse_step", 1, 1);
     else
@@ -88,14 +91,14 @@ static char *read_layers(const In *in, const HfFamily *f, int64_t layers)
     char *list = xcalloc((size_t)layers + 1, 2), *w = list;
     for (int64_t i = 0; i < layers; i++) {
         int expert = i >= first && (i + 1) % step == 0;
-        json_array_foreach(dense, at, v) expert &= json_integer_value(v) != i;
+        json_array_foreach(dense, at, v)
+            expert &= json_integer_value(v) != i;
         w += sprintf(w, "%s%d", i ? "," : "", expert);
     }
     if (dense && !json_is_array(dense))
         because(in->why, "mlp_only_layers is not a list");
-    n = json_array_size(dense);
-    for (at = 0; at < n; at++)
-        if (!json_is_integer(json_array_get(dense, at)))
+    json_array_foreach(dense, at, v)
+        if (!json_is_integer(v))
             because(in->why, "mlp_only_layers has an entry that is not a whole number");
     if (!strchr(list, '1'))
         because(in->why, "a model of experts without a layer that has them");
@@ -151,7 +154,8 @@ char *hf_read_experts(const In *in, const HfFamily *f, int64_t layers)
     if (f->experts == HF_DOTS)
         more = read_dots(in, E, topk, width);
     else if (f->qkv_bias)
-        more = xasprintf("  moe_shared_expert_intermediate_size: %" PRId64 "\n  moe_shared_expert_gate: true\n",
+        more = xasprintf("  moe_shared_expert_intermediate_size: %" PRId64
+                         "\n  moe_shared_expert_gate: true\n",
                          whole(in, "shared_expert_intermediate_size", 5632, 1));
     char *lines = xasprintf(
         "moe:\n  num_moe_experts: %" PRId64 "\n  moe_layer_freq: [%s]\n  moe_ffn_hidden_size: %" PRId64 "\n"

@@ -91,7 +91,8 @@ const HfFamily *hf_family(const Config *cfg, const char *hint, char why[WHY])
     for (const HfFamily *f = hf_families; f->type; f++) {
         if (fits(f, cfg, reason))
             return f;
-        if (!name[0] || strlen(reason) < strlen(best)) {
+        int alike = (f->experts != HF_DENSE) == (cfg->num_moe_experts != CFG_ABSENT);
+        if (alike && (!name[0] || strlen(reason) < strlen(best))) {
             memcpy(best, reason, WHY);
             snprintf(name, sizeof name, "%s", f->type);
         }
@@ -246,6 +247,10 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
     why[0] = 0;
     while (f->type && (!type || strcmp(f->type, type)))
         f++;
+    if (type && !strncmp(type, "deepseek_v", 10)) {
+        file_why(why, "model_type %.60s: this build has no multi-head latent attention (MLA)", type);
+        return NULL;
+    }
     if (!f->type) {
         file_why(why, "model_type %.60s (this build knows " HF_FAMILIES ")", type ? type : "is missing");
         return NULL;

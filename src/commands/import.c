@@ -169,13 +169,26 @@ static int ignored(const char *name)
     return 0;
 }
 
-/* Checks the tensors that no parameter has used: each must be one of `ignored`, or a tied lm_head with
- * the bytes of the embedding. */
+/* Returns 1 for the bias of a router's choices. It must be zero: the model has none. */
+static int zero_bias(const HfDir *d, const Found *f)
+{
+    const char *at = strstr(f->name, ".mlp.gate.e_score_correction_bias");
+    if (!at)
+        return 0;
+    for (int64_t i = 0; i < f->t->bytes; i++)
+        if (f->data[i])
+            REFUSE("%s: tensor %.120s is not zero, and this build's routers have no bias; change: another "
+                   "directory", d->path, f->name);
+    return 1;
+}
+
+/* Checks the tensors that no parameter has used: each must be one of `ignored`, a bias of zeros, or a tied
+ * lm_head with the bytes of the embedding. */
 static void check_rest(const HfDir *d, const Config *cfg, const Found *embedding)
 {
     for (int i = 0; i < d->n; i++) {
         const Found *f = &d->found[i];
-        if (f->used || ignored(f->name))
+        if (f->used || ignored(f->name) || zero_bias(d, f))
             continue;
         if (!cfg->untie_embeddings_and_output_weights && !strcmp(f->name, "lm_head.weight")) {
             if (f->t->bytes != embedding->t->bytes || memcmp(f->data, embedding->data, (size_t)f->t->bytes))

@@ -68,6 +68,15 @@ static void report_odd(json_t *o, NotFinite *odd)
 
 /* ---- a checkpoint ---- */
 
+/* Adds how many parameters a token visits, if the model has experts. */
+static void count_active(json_t *o, const json_t *state)
+{
+    const char *text = json_string_value(json_object_get(state, "config")), *skipped;
+    const Config *cfg = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+    if (cfg && cfg->num_moe_experts != CFG_ABSENT)
+        json_object_set_new(o, "active_parameters", json_integer(params_active(cfg)));
+}
+
 /* Reports on a checkpoint. *gone, if not NULL: 1 if a run in progress deleted it while it was read. */
 static json_t *checkpoint(const char *path, int *gone)
 {
@@ -104,6 +113,7 @@ static json_t *checkpoint(const char *path, int *gone)
     }
     json_object_update_new(o, json_pack("{s:I s:i s:o s:I s:o}", "parameters", weights, "tensors",
                                         s.m.ntensor, "elements", types, "bytes", bytes, "files", files));
+    count_active(o, s.m.state);
     int whole = source_verify(&s, NULL, why);
     NotFinite odd = {0, json_array()};
     for (int i = 0; i < s.m.ntensor; i++)

@@ -103,12 +103,21 @@ Config *config_load_over(const char *path, int nargs, char **args, int world, Co
         n == 1 ? "" : "s", path);
 }
 
-static void write_options(FILE *f, const Config *cfg, int n)
+/* Returns 1 for a key of the model, or of what it reads. */
+static int describes_model(const Option *o, const Config *cfg)
+{
+    return !strcmp(o->section, "model") || !strcmp(o->section, "data") ||
+           (!strcmp(o->section, "moe") && cfg->num_moe_experts != CFG_ABSENT);
+}
+
+static void write_options(FILE *f, const Config *cfg, int model)
 {
     fprintf(f, "# %s\n", config_build_id());
     const char *section = "";
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < OPTIONS; i++) {
         const Option *o = &options[i];
+        if (model && !describes_model(o, cfg))
+            continue;
         if (strcmp(section, o->section))
             fprintf(f, "%s:\n", section = o->section);
         fprintf(f, "  %s: ", o->key);
@@ -117,15 +126,9 @@ static void write_options(FILE *f, const Config *cfg, int n)
     }
 }
 
-void config_write(FILE *f, const Config *cfg) { write_options(f, cfg, OPTIONS); }
+void config_write(FILE *f, const Config *cfg) { write_options(f, cfg, 0); }
 
-void config_write_model(FILE *f, const Config *cfg)
-{
-    int n = 0;
-    while (!strcmp(options[n].section, "model") || !strcmp(options[n].section, "data"))
-        n++;
-    write_options(f, cfg, n);
-}
+void config_write_model(FILE *f, const Config *cfg) { write_options(f, cfg, 1); }
 
 int config_save(const char *dir, const Config *cfg, void (*write)(FILE *f, const Config *cfg), char why[WHY])
 {

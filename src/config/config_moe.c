@@ -11,7 +11,7 @@ int config_is_moe(const Config *c, int layer)
     if (ABSENT(num_moe_experts) || layer < 0)
         return 0;
     int64_t value = strtol(l->v[l->n == c->num_layers ? layer : 0], NULL, 10);
-    return l->n == c->num_layers ? value != 0 : layer % value == 0;
+    return l->n == c->num_layers ? value != 0 : value && layer % value == 0;
 }
 
 /* ---- what experts do not have yet ---- */

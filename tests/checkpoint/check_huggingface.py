@@ -22,6 +22,7 @@ TOLERANCE = 2e-5        # relative to the largest logit; both sides compute in F
 
 small = dict(vocab_size=61, hidden_size=32, intermediate_size=44, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=40, bos_token_id=1, eos_token_id=[2, 3])
+moe = dict(small, moe_intermediate_size=18)
 gpt2 = dict(vocab_size=61, n_embd=36, n_layer=2, n_head=4, n_positions=40,
             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 CASES = [
@@ -51,6 +52,20 @@ CASES = [
     ("qwen3", dict(small, head_dim=14, rope_parameters=dict(
         rope_type="yarn", rope_theta=1e4, factor=8.0, original_max_position_embeddings=5, attention_factor=1.3,
         beta_fast=4.0, beta_slow=0.5, truncate=False))),
+    ("mixtral", dict(small, num_local_experts=4)),
+    ("mixtral", dict(small, num_local_experts=3, num_experts_per_tok=3, sliding_window=6, tie_word_embeddings=True)),
+    ("qwen2_moe", dict(moe, num_experts=6, num_experts_per_tok=2, shared_expert_intermediate_size=20)),
+    ("qwen2_moe", dict(moe, num_experts=5, num_experts_per_tok=3, shared_expert_intermediate_size=9,
+                       norm_topk_prob=True, qkv_bias=False, mlp_only_layers=[1], tie_word_embeddings=True)),
+    ("qwen3_moe", dict(moe, num_experts=12, num_experts_per_tok=4, head_dim=14, norm_topk_prob=True)),
+    ("qwen3_moe", dict(moe, num_experts=6, num_experts_per_tok=1, decoder_sparse_step=2, router_aux_loss_coef=0.01)),
+    ("dots1", dict(moe, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, norm_topk_prob=True,
+                   sliding_window=None)),
+    ("dots1", dict(moe, n_routed_experts=12, num_experts_per_tok=4, n_shared_experts=3, n_group=6, topk_group=2,
+                   first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=2.5, head_dim=12,
+                   sliding_window=None)),
+    ("dots1", dict(moe, n_routed_experts=6, num_experts_per_tok=1, n_shared_experts=1, norm_topk_prob=False,
+                   sliding_window=4, max_window_layers=0)),
 ]
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16,
           "float16": torch.float16}
@@ -62,10 +77,16 @@ def run(*args):
         sys.exit(f"{' '.join(args)}: exit {done.returncode}\n{done.stderr}")
 
 
+def eager(family):
+    """The plain implementations: grouped matmuls take widths of certain sizes only."""
+    moe = "num_experts_per_tok" in transformers.AutoConfig.for_model(family).to_dict()
+    return dict(attn_implementation="eager") | (dict(experts_implementation="eager") if moe else {})
+
+
 def model_of(family, settings, dtype):
     torch.manual_seed(7)
     config = transformers.AutoConfig.for_model(family, **settings)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config(config, **eager(family))
     for p in model.parameters():                # not the initial values, so that every tensor matters
         p.data = (p.data + 0.3 * torch.randn_like(p.data) if p.dim() == 1 else 8 * p.data).to(DTYPES[dtype])
     model.config.dtype = DTYPES[dtype]          # model.to() would round the rotary angles too
@@ -83,16 +104,20 @@ def check(family, settings, dtype, work):
     model.save_pretrained(src, max_shard_size="40KB")
     run("import", src, "-o", ckpt)
     run("export", ckpt, "-o", out)
-    back = transformers.AutoModelForCausalLM.from_pretrained(out, attn_implementation="eager", dtype="auto")
+    back = transformers.AutoModelForCausalLM.from_pretrained(out, dtype="auto", **eager(family))
     a, b = model.state_dict(), back.state_dict()
     assert a.keys() == b.keys(), a.keys() ^ b.keys()
-    for name in a:
-        assert a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]), f"{name} differs"
+    for name in a:                               # a router's bias, which is no parameter, is zero in either type
+        same = a[name].dtype == b[name].dtype or name.endswith("e_score_correction_bias")
+        assert same and torch.equal(a[name], b[name].to(a[name].dtype)), f"{name} differs"
     ours, theirs = transformers.AutoConfig.from_pretrained(out).to_dict(), model.config.to_dict()
     if settings.get("rope_parameters", {}).get("rope_type") == "yarn":        # an export says all that absent keys mean
         theirs["rope_parameters"] = dict(beta_fast=32.0, beta_slow=1.0, truncate=True) | theirs["rope_parameters"]
     ignore = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "rope_theta",
-              "layer_types", "max_window_layers", "sliding_window", "use_sliding_window", "n_inner"}
+              "layer_types", "max_window_layers", "sliding_window", "use_sliding_window", "n_inner",
+              "decoder_sparse_step", "mlp_only_layers"}
+    if theirs.get("head_dim") is None:           # means hidden_size / heads, which an export says
+        ignore.add("head_dim")
     diff = {k: (ours.get(k), theirs.get(k)) for k in ours.keys() | theirs.keys()
             if ours.get(k) != theirs.get(k) and k not in ignore}
     assert not diff, f"config.json differs: {diff}"

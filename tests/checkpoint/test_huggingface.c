@@ -66,8 +66,9 @@ static char *variant(const char *family, const char *edit)
 }
 
 /* A change of model.safetensors. from: becomes `to` at the start of every name. drop: a tensor left out.
- * twice: a tensor that is written again under the name `again`, with one bit flipped where `flip` is set. */
-typedef struct { const char *from, *to, *drop, *twice, *again; int type, flip; } Edit;
+ * twice: a tensor that is written again under the name `again`, with one bit flipped where `flip` is set.
+ * zeros: a tensor that is added, with the shape of the first one. */
+typedef struct { const char *from, *to, *drop, *twice, *again, *zeros; int type, flip; } Edit;
 
 static void rewrite(const char *dir, const Edit *edit)
 {
@@ -93,10 +94,17 @@ static void rewrite(const char *dir, const Edit *edit)
             source[n++] = &f.tensor[i];
         }
     }
+    if (edit->zeros) {
+        t[n] = f.tensor[0];
+        t[n].name = edit->zeros;
+        source[n++] = &f.tensor[0];
+    }
     CHECK(st_create(&w, AT_FDCWD, tmp, 0, t, n, NULL, why), "%s", why);
     for (int i = 0; i < n; i++) {
         char *data = xcalloc(1, (size_t)source[i]->bytes + 1);
         CHECK(st_read(&f, source[i], 0, data, source[i]->bytes, why), "%s", why);
+        if (edit->zeros && !strcmp(t[i].name, edit->zeros))
+            memset(data, 0, (size_t)source[i]->bytes);
         data[0] = (char)(data[0] ^ (edit->flip && edit->again && !strcmp(t[i].name, edit->again)));
         CHECK(st_put(&w, i, 0, data, source[i]->bytes, why), "%s", why);
         free(data);
@@ -190,6 +198,20 @@ static void same_meaning(void)
     rewrite(tied, &(Edit){.twice = "model.embed_tokens.weight", .again = "lm_head.weight", .flip = 1});
     REFUSED(tied, "lm_head.weight is not the embedding's");
     same_import("mistral", variant("mistral", "{\"num_key_value_heads\": 1, \"sliding_window\": null}"));
+
+    same_import("qwen2_moe",
+                variant("qwen2_moe", "{\"num_local_experts\": 6, \"num_experts\": \"ABSENT\", \"qkv_bias\": "
+                                     "\"ABSENT\", \"norm_topk_prob\": \"ABSENT\", \"mlp_only_layers\": null, "
+                                     "\"sliding_window\": 4096}"));
+    same_import("qwen3_moe", variant("qwen3_moe", "{\"num_experts\": 7, \"decoder_sparse_step\": 1, "
+                                                  "\"mlp_only_layers\": [0, 2], \"num_local_experts\": null}"));
+    same_import("mixtral", variant("mixtral", "{\"router_jitter_noise\": \"ABSENT\"}"));
+    char *biased = variant("dots1", "{\"attention_bias\": \"ABSENT\"}");
+    rewrite(biased, &(Edit){.zeros = "model.layers.1.mlp.gate.e_score_correction_bias"});
+    same_import("dots1", biased);
+    rewrite(biased, &(Edit){.twice = "model.norm.weight",
+                            .again = "model.layers.2.mlp.gate.e_score_correction_bias"});
+    REFUSED(biased, "model.layers.2.mlp.gate.e_score_correction_bias is not zero");
 }
 
 /* The configuration that the config.json of `dir` stands for. */
@@ -294,7 +316,8 @@ static void refusals(void)
 {
     static const struct { const char *family, *edit, *word;
     } t[] = {
-        {"llama", "{\"model_type\": \"mixtral\"}", "model_type mixtral"},
+        {"llama", "{\"model_type\": \"falcon\"}", "model_type falcon (this build knows gpt2"},
+        {"llama", "{\"model_type\": \"deepseek_v3\"}", "model_type deepseek_v3: this build has no multi-head"},
         {"llama", "{\"model_type\": \"ABSENT\"}", "model_type is missing"},
         {"llama", "{\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2.0}}",
          "rope_scaling of type longrope (this build knows default, linear, dynamic, yarn and llama3)"},
@@ -367,6 +390,28 @@ static void refusals(void)
         {"llama", "{\"num_key_value_heads\": null}",
          "k_proj.weight is [12, 24], config.json makes it [24, 24]"},
         {"qwen3", "{\"head_dim\": \"ABSENT\"}", "config.json makes it [512, 20]"},
+        {"mixtral", "{\"num_local_experts\": 6}", "gate.weight is [5, 24], config.json makes it [6, 24]"},
+        {"mixtral", "{\"num_local_experts\": 4}", "is [5, 24], config.json makes it [4, 24]"},
+        {"mixtral", "{\"num_experts_per_tok\": 6}", "num_experts_per_tok 6 of 5 experts"},
+        {"mixtral", "{\"num_experts_per_tok\": 1}", "num_experts_per_tok 1, whose weight is 1 always"},
+        {"mixtral", "{\"router_jitter_noise\": 0.1}", "router_jitter_noise 0.1"},
+        {"qwen2_moe", "{\"use_sliding_window\": true}", "use_sliding_window: true"},
+        {"qwen2_moe", "{\"mlp_only_layers\": [1]}", "tensor model.layers.1.mlp.gate_proj.weight is missing"},
+        {"qwen2_moe", "{\"qkv_bias\": false}", "k_proj.bias has no place"},
+        {"qwen3_moe", "{\"mlp_only_layers\": 1}", "mlp_only_layers is not a list"},
+        {"qwen3_moe", "{\"mlp_only_layers\": [\"1\"]}", "mlp_only_layers has an entry that is not a whole"},
+        {"qwen3_moe", "{\"mlp_only_layers\": [1, 3]}", "without a layer that has them"},
+        {"qwen3_moe", "{\"decoder_sparse_step\": 0}", "decoder_sparse_step is not a whole number"},
+        {"qwen3_moe", "{\"num_local_experts\": 65537}", "num_moe_experts: 65537 is not in"},
+        {"dots1", "{\"norm_topk_prob\": false}", "norm_topk_prob false with num_experts_per_tok 4"},
+        {"dots1", "{\"topk_group\": 3}", "topk_group 3, num_experts_per_tok 4"},
+        {"dots1", "{\"n_group\": 5}", "topk_group 2 of 5 groups of 12 experts"},
+        {"dots1", "{\"n_shared_experts\": null}", "n_shared_experts is missing"},
+        {"dots1", "{\"n_routed_experts\": null}", "n_routed_experts is missing"},
+        {"dots1", "{\"routed_scaling_factor\": 0}", "routed_scaling_factor 0"},
+        {"dots1", "{\"first_k_dense_replace\": 3}", "without a layer that has them"},
+        {"dots1", "{\"sliding_window\": 8, \"max_window_layers\": 2, \"layer_types\": null}",
+         "sliding_window in 1 of 3 layers"},
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         char *dir = variant(t[i].family, t[i].edit);
@@ -420,9 +465,10 @@ static void odd_values(void)
                                       "{\"type\": \"llama3\", \"factor\": []}",
                                       "{\"type\": \"yarn\", \"factor\": 1e300}",
                                       "{\"type\": \"yarn\", \"factor\": 2, \"beta_slow\": 0}"};
-    static const char *const names[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+    static const char *const names[] = {"gpt2",    "llama",     "mistral",   "qwen2", "qwen3",
+                                        "mixtral", "qwen2_moe", "qwen3_moe", "dots1"};
     int refused = 0, accepted = 0;
-    for (size_t f = 0; f < 5; f++) {
+    for (size_t f = 0; f < sizeof names / sizeof *names; f++) {
         json_t *good = config_of(names[f]), *v;
         const char *key;
         json_object_foreach(good, key, v) {
@@ -481,6 +527,9 @@ static void families(void)
         "model:\n  num_layers: 2\n  hidden_size: 24\n  ffn_hidden_size: 32\n  num_attention_heads: 4\n"
         "  num_query_groups: 4\n  kv_channels: 6\n  seq_length: 8\n  max_position_embeddings: 8\n  "
         "vocab_size: 61\n";
+#define MOE "moe:\n  num_moe_experts: 8\n  moe_ffn_hidden_size: 6\n"
+#define DOTS "  qk_layernorm: true\n" MOE "  moe_router_score_function: sigmoid\n"
+#define SHARED "  moe_shared_expert_intermediate_size: 12\n"
     static const struct { const char *base, *more, *hint, *family, *word; } t[] = {
         {llama, "", NULL, "llama", NULL},
         {llama, "", "mistral", "mistral", NULL},
@@ -494,6 +543,30 @@ static void families(void)
         {llama, "  rope_scaling: yarn\n  rope_scaling_factor: 4\n  rope_original_max_position_embeddings: 2\n"
                 "  rope_attention_factor: 1.25\n  rope_truncate: false\n", "mistral", "mistral", NULL},
         {llama, "  add_qkv_bias: true\n  qk_layernorm: true\n", NULL, NULL, "qk_layernorm"},
+        {llama, MOE, NULL, "mixtral", NULL},
+        {llama, "  window_size: 4\n" MOE, NULL, "mixtral", NULL},
+        {llama, "  window_size: 4\n" MOE "  moe_layer_freq: [2]\n", NULL, NULL, "mixtral, differs in moe_layer_freq"},
+        {llama, MOE "  moe_router_pre_softmax: true\n", NULL, NULL, "qwen3_moe, differs in qk_layernorm"},
+        {llama, MOE "  moe_router_topk_scaling_factor: 2\n", NULL, NULL, "moe_router_topk_scaling_factor"},
+        {llama, MOE "  moe_expert_capacity_factor: 2\n", NULL, NULL, "moe_expert_capacity_factor"},
+        {llama, "  qk_layernorm: true\n" MOE, NULL, "qwen3_moe", NULL},
+        {llama, "  qk_layernorm: true\n" MOE "  moe_layer_freq: [0, 1]\n  moe_router_pre_softmax: true\n", NULL,
+         "qwen3_moe", NULL},
+        {llama, "  qk_layernorm: true\n  window_size: 4\n" MOE, NULL, NULL, "window_size"},
+        {llama, MOE SHARED "  moe_shared_expert_gate: true\n  moe_layer_freq: [2]\n", NULL, "qwen2_moe", NULL},
+        {llama, "  add_qkv_bias: true\n" MOE SHARED "  moe_shared_expert_gate: true\n", NULL, "qwen2_moe", NULL},
+        {llama, MOE SHARED, NULL, NULL, "dots1, differs in qk_layernorm"},
+        {llama, DOTS SHARED, NULL, "dots1", NULL},
+        {llama, DOTS SHARED "  moe_layer_freq: [0, 1]\n  moe_router_topk_scaling_factor: 2.5\n", NULL, "dots1",
+         NULL},
+        {llama, DOTS SHARED "  moe_layer_freq: [1, 0]\n", NULL, NULL, "moe_layer_freq"},
+        {llama, DOTS SHARED "  moe_router_num_groups: 4\n  moe_router_group_topk: 1\n", NULL, "dots1", NULL},
+        {llama, DOTS SHARED "  moe_router_num_groups: 4\n  moe_router_group_topk: 2\n", NULL, NULL,
+         "moe_router_group_topk"},
+        {llama, DOTS SHARED "  moe_router_enable_expert_bias: true\n", NULL, NULL, "moe_router_enable_expert_bias"},
+        {llama, DOTS, NULL, NULL, "qwen3_moe, differs in moe_router_score_function"},
+        {gpt2, MOE, NULL, NULL, "mixtral, differs in position_embedding_type"},
+        {gpt2, MOE, "gpt2", NULL, "mixtral, differs in position_embedding_type"},
         {gpt2, "", NULL, "gpt2", NULL},
         {gpt2, "  untie_embeddings_and_output_weights: true\n", NULL, "gpt2", NULL},
         {gpt2, "  activation: swiglu\n", NULL, NULL, "activation"},
@@ -517,10 +590,19 @@ static void families(void)
             CHECK(back && again == f, "%s: %s", text, why);
             for (int k = OPT_num_layers; back && k <= OPT_window_size; k++) {
                 char *a = config_text(c, k), *b = config_text(back, k);
-                int drop = k == OPT_make_vocab_size_divisible_by || (!f->gpt2 && k == OPT_hidden_dropout);
+                int drop = k == OPT_make_vocab_size_divisible_by || (!f->gpt2 && k == OPT_hidden_dropout) ||
+                           (f->experts == HF_MIXTRAL && k == OPT_ffn_hidden_size);   /* no layer has it */
                 CHECK(drop || !strcmp(a, b), "%s: option %d is %s, then %s", text, k, a, b);
                 free(a), free(b);
             }
+            for (int k = OPT_num_moe_experts; back && k <= OPT_moe_shared_expert_gate; k++) {
+                char *a = config_text(c, k), *b = config_text(back, k);
+                CHECK(k == OPT_moe_layer_freq || (k == OPT_moe_router_topk_scaling_factor && !strcmp(b, "1")) ||
+                          !strcmp(a, b), "%s: option %d is %s, then %s", text, k, a, b);
+                free(a), free(b);
+            }
+            for (int layer = 0; back && layer < 2; layer++)
+                CHECK(config_is_moe(c, layer) == config_is_moe(back, layer), "%s: layer %d", text, layer);
             json_decref(j);
         }
         free(text);
