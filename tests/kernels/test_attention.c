@@ -119,12 +119,13 @@ static Call call_open(const Case *c, Dtype type, Dtype real)
     x.lse = poisoned_mat(rq, c->heads, real);
     x.delta = poisoned_mat(rq, c->heads, real);
     fill(x.q, 2), fill(x.k, 2), fill(x.v, 1), fill(x.dout, 1);
-    if (c->docs) {      /* documents of random length; queries behind a cache belong to the last ones */
+    if (c->docs) {      /* documents of random length (1), or all of `docs` positions; queries behind a cache
+                         * belong to the last ones */
         int64_t P = x.s.seq;
         x.doc = xcalloc((size_t)(c->batch * P), sizeof *x.doc);
         for (int64_t b = 0; b < c->batch; b++)
             for (int64_t i = 0, start = 0; i < P; i++) {
-                if (i >= c->pos0 && pick(20) == 0)
+                if (c->docs > 1 ? i % c->docs == 0 : i >= c->pos0 && pick(20) == 0)
                     start = i;
                 x.doc[b * P + i] = (int32_t)start;
             }
@@ -464,6 +465,7 @@ static void bench(const char *isa)
         {4, 256, 256, 0, 12, 12, 64, 0, 0, 0}, {1, 1024, 1024, 0, 12, 12, 64, 0, 0, 0},
         {1, 4096, 4096, 0, 8, 2, 128, 0, 0, 0}, {4, 256, 256, 0, 12, 12, 64, 0, 0, 0.1},
         {8, 1, 1000, 999, 12, 12, 64, 0, 0, 0},
+        {1, 8192, 8192, 0, 8, 8, 64, 0, 0, 0}, {1, 8192, 8192, 0, 8, 8, 64, 512, 0, 0},
     };
     static const Dtype types[] = {F32, BF16};
     for (int threads = 1; threads <= 2; threads++)
@@ -476,7 +478,8 @@ static void bench(const char *isa)
                 Call x = call_open(c, types[t], F32);
                 double best[2] = {1e9, 1e9}, pairs = 0;
                 for (int64_t j = 0; j < c->seq_q; j++)
-                    pairs += (double)(c->batch * c->heads * (c->pos0 + j + 1));
+                    pairs += (double)(c->batch * c->heads *
+                                      (c->docs ? j % c->docs + 1 : c->pos0 + j + 1));
                 for (int run = 0; run < 15; run++) {
                     double t0 = now();
                     call_run(&d, &x, 0);
@@ -487,9 +490,9 @@ static void bench(const char *isa)
                     double t2 = now();
                     best[0] = fmin(best[0], t1 - t0), best[1] = fmin(best[1], t2 - t1);
                 }
-                printf("%s %d threads %s B%ld S%ld A%d K%d D%d dropout %g: fwd %.3f ms %.1f GFLOP/s", d.isa,
-                       threads, dtype_name(types[t]), (long)c->batch, (long)c->seq_k, c->heads, c->kv, c->dim,
-                       c->dropout, best[0] * 1e3, 4 * c->dim * pairs / best[0] * 1e-9);
+                printf("%s %d threads %s B%ld S%ld A%d K%d D%d dropout %g docs %d: fwd %.3f ms %.1f GFLOP/s",
+                       d.isa, threads, dtype_name(types[t]), (long)c->batch, (long)c->seq_k, c->heads, c->kv,
+                       c->dim, c->dropout, c->docs, best[0] * 1e3, 4 * c->dim * pairs / best[0] * 1e-9);
                 if (bwd)
                     printf(", bwd %.3f ms %.1f GFLOP/s", best[1] * 1e3, 10 * c->dim * pairs / best[1] * 1e-9);
                 printf("\n");
