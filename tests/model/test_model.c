@@ -15,7 +15,7 @@
     "data: {tokenizer_type: none}\n"                                                                         \
     "precision: {params_dtype: fp64}\n"
 
-static const char *const families[][11] = {
+static const char *const families[][13] = {
     {"activation=gelu_tanh", NULL},
     {"activation=gelu", "hidden_dropout=0.2", "attention_dropout=0.1", NULL},
     {"position_embedding_type=rope", "normalization=RMSNorm", "activation=swiglu", "add_bias_linear=false",
@@ -27,6 +27,13 @@ static const char *const families[][11] = {
      "add_qkv_bias=true", "activation=squared_relu", "num_query_groups=2", "reset_attention_mask=true", NULL},
     {"position_embedding_type=rope", "rope_scaling=dynamic", "rope_scaling_factor=3",
      "rope_original_max_position_embeddings=4", "normalization=RMSNorm", NULL},
+    {"position_embedding_type=rope", "normalization=RMSNorm", "activation=swiglu", "add_bias_linear=false",
+     "num_moe_experts=4", "moe_router_topk=2", "moe_ffn_hidden_size=10",
+     "moe_shared_expert_intermediate_size=6", "moe_shared_expert_gate=true", "hidden_dropout=0.1", NULL},
+    {"activation=gelu_tanh", "num_moe_experts=3", "moe_router_topk=2", "moe_router_score_function=sigmoid",
+     "moe_router_topk_scaling_factor=2.5", "moe_layer_freq=[0, 1]", NULL},
+    {"activation=geglu", "num_moe_experts=4", "moe_router_topk=4", "moe_ffn_hidden_size=6", NULL},
+    {"activation=relu", "num_moe_experts=1", "moe_router_topk=1", "moe_router_pre_softmax=true", NULL},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 

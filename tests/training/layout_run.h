@@ -117,28 +117,39 @@ static inline const Batch *microbatch(void *run, int mb)
 
 /* ---- a run and its results ---- */
 
+/* Biases and gains away from 0 and 1, so that each of them matters. */
+static double noisy(const Params *p, const Param *t, int64_t row, int64_t col, double x)
+{
+    (void)p, (void)col;
+    return t->ndim == 1 ? x + 0.3 * rng_normal(3, (uint64_t)t->number, (uint64_t)row) : x;
+}
+
+/* The value of an element that begins as x. */
+static double (*value_of)(const Params *p, const Param *t, int64_t row, int64_t col, double x) = noisy;
+
 static inline void open_run(Run *r, const Config *c, RunUse use, const char *run_dir)
 {
     run_open(r, c, use, 0, run_dir);
     if (r->checkpoint.saver)
         saver_start(r->checkpoint.saver);
     r->step.feed = microbatch;
-    /* biases and gains away from 0 and 1, so that each of them matters */
     Params *p = &r->params;
     for (int i = 0; i < p->nparam; i++) {
         const Param *t = &p->param[i];
         int64_t from, to;
         Box box[MAX_BOXES];
         param_updated(p, t, &from, &to);
-        int n = t->ndim == 1 && from < to ? param_boxes(p, t, from, to, box) : 0;
+        int n = from < to ? param_boxes(p, t, from, to, box) : 0;
         for (int b = 0; b < n; b++)
-            for (int64_t k = 0; k < box[b].rows; k++) {
-                double noise = 0.3 * rng_normal(3, (uint64_t)t->number, (uint64_t)(box[b].row0 + k));
-                void *x = param_at(p, t, &p->data.master, box[b].at + k * box[b].ld - t->offset);
+            for (int64_t k = 0; k < box[b].rows * box[b].cols; k++) {
+                int64_t row = k / box[b].cols, col = k % box[b].cols;
+                void *at = param_at(p, t, &p->data.master, box[b].at + row * box[b].ld + col - t->offset);
+                double x = p->real == F64 ? *(double *)at : *(float *)at;
+                x = value_of(p, t, box[b].row0 + row, box[b].col0 + col, x);
                 if (p->real == F64)
-                    *(double *)x += noise;
+                    *(double *)at = x;
                 else
-                    *(float *)x += (float)noise;
+                    *(float *)at = (float)x;
             }
     }
     params_refresh(p, &r->dev);

@@ -11,7 +11,7 @@ bad() { echo "$*"; exit 1; }
 # ---- tensors: save in A, load in B, save, load in A
 mkdir -p "$work/tensors"
 reshard() { n=$1; shift; TRAIN=$BUILD/test_reshard "$launch" -n "$n" "$@" || bad "test_reshard $* on $n ranks"; }
-if [ "${1:-}" = long ]; then saves='1 2 4 8' loads='1 2 4 8' count=6; else saves=4 loads='2 8' count=4; fi
+if [ "${1:-}" = long ]; then saves='1 2 4 8' loads='1 2 4 8' count=12; else saves=4 loads='2 8' count=4; fi
 for n in $saves; do reshard "$n" save "$work/tensors" $count; done
 for n in $loads; do reshard "$n" load "$work/tensors" "$n"; done
 for n in $saves; do for tag in $loads; do reshard "$n" back "$work/tensors" "$tag"; done; done
@@ -79,6 +79,28 @@ done
 "$train" import "$work/hf" -o "$work/again" > "$work/log" 2>&1 || { cat "$work/log"; bad "import"; }
 run 4 0 dump "$work/tiny.yaml" load="$work/again" -o "$work/4.safetensors" tensor_model_parallel_size=4
 "$BUILD/test_goldens" dump "$work/one.safetensors" "$work/4.safetensors" fp64 || bad "export and import"
+# ---- experts: the same commands over other expert grids
+tiny "$work/experts.yaml" model.num_layers=4 train.global_batch_size=8 train.eval_iters=1 \
+    precision.params_dtype=fp64 moe.num_moe_experts=4 'moe.moe_layer_freq=[1, 0, 1, 1]' moe.moe_z_loss_coeff=0.01 \
+    moe.moe_router_load_balancing_type=aux_loss moe.moe_aux_loss_coeff=0.1 model.add_bias_linear=false \
+    moe.moe_shared_expert_intermediate_size=32
+tp2ep2='tensor_model_parallel_size=2 sequence_parallel=true expert_model_parallel_size=2 expert_tensor_parallel_size=1'
+# shellcheck disable=SC2086
+run 4 0 "$work/experts.yaml" save="$work/experts" $tp2ep2 data_parallel_sharding_strategy=optim
+for layout in 1 "2 expert_model_parallel_size=2" "2 $tp2ep2" \
+    "4 pipeline_model_parallel_size=2 expert_tensor_parallel_size=2" "4 context_parallel_size=2 expert_model_parallel_size=4"; do
+    # shellcheck disable=SC2086
+    set -- $layout
+    n=$1; shift
+    run "$n" 0 eval "$work/experts.yaml" load="$work/experts" --json "$@"
+    [ "$n" = 1 ] && cp "$work/log" "$work/eval"
+    awk "BEGIN { d = $(number "$work/log") / $(number "$work/eval") - 1; exit d * d > 1e-24 }" ||
+        bad "eval of experts on $n ranks: $*"
+    run "$n" 0 generate "$work/experts.yaml" load="$work/experts" --prompt 'static int' --tokens 20 --seed 7 "$@"
+    [ "$n" = 1 ] && cp "$work/log" "$work/text"
+    diff "$work/text" "$work/log" || bad "generate with experts on $n ranks: $*"
+done
+
 # the default layout of the config, verified by its own command
 # shellcheck disable=SC2086
 {

@@ -1,7 +1,7 @@
 /* test_layouts -- every layout gives the results of one rank: many layouts of one world in one job.
  * Modes:
  *   cover             a set of layouts of this world in which every two choices meet
- *   experts           the same of models with experts, over ep and etp too
+ *   experts [MOST]    the same of models with experts, over ep and etp too; MOST: the first of them
  *   all [K N [SEED]]  every tp x sp x cp (each kind) x pp x v x dp x ZeRO x schedule of this world, or part K
  *                     of N of them; the other choices are drawn
  *   all-experts [..]  every tp x sp x cp x ep x etp x pp x v x dp x ZeRO x schedule, in the same way
@@ -40,7 +40,7 @@ static void optimizers(void)
     int rest = world / 2;
     for (int rule = 0; rule < 4; rule++)
         for (int zero = 0; zero < 4; zero++)
-            for (int way = 0; way < (rest > 1 ? 6 : 1); way++) {
+            for (int way = 0; way < (rest > 1 ? 5 : 1); way++) {
                 Layout l = {{0}};
                 Words a;
                 layout_draw(&l, (uint64_t)(100 * rule + 10 * zero + way));
@@ -52,12 +52,12 @@ static void optimizers(void)
                 l.is[ZERO] = zero;
                 l.is[INSTANCES] = way == 2 ? 2 : 1;
                 l.is[FAMILY] = (rule + 4 * zero + way) % FAMILIES;
-                if (way >= 4) {        /* experts: over ranks of dp, and over those of tp */
+                if (way == 4) {        /* experts: over ranks of dp, or over those of tp */
                     l.is[FAMILY] = FAMILIES + (rule + zero) % EXPERT_FAMILIES;
-                    l.is[DP] = way == 4 ? world : 2;
+                    l.is[DP] = rule % 2 ? world : 2;
                     l.is[TP] = world / l.is[DP];
                     l.is[EP] = 2;
-                    l.is[ETP] = way == 4 ? 1 : rest / 2 > 1 ? rest / 2 : 1;
+                    l.is[ETP] = zero % 2 && world > 4 ? 2 : 1;
                 }
                 BUG_ON(!layout_normal(&l));
                 layout_args(&a, &l);
@@ -138,7 +138,7 @@ static int bitwise_drawn(const Layout *l, int i)
 {
     const int *is = l->is;
     int kind[] = {is[TP], is[SP], is[CP], is[DP], is[EP], is[ETP]};
-    return pick(hash64(kind, sizeof kind, 1), 0, 8) == 0 && pick(9, (uint64_t)i, world) == 0;
+    return pick(hash64(kind, sizeof kind, 1), 0, 8) == 0 && pick(9, (uint64_t)i, 2 * world) == 0;
 }
 
 /* Writes the bits of this world's layouts: of all with `every` or below 4 ranks, else of a third, and of
@@ -234,7 +234,7 @@ int main(int argc, char **argv)
     layouts_open();
     int experts = strstr(mode, "experts") != NULL;
     if (!strcmp(mode, "cover") || !strcmp(mode, "experts"))
-        compare_list(list, layouts_cover(world, experts, list, MOST, 1), 0, 1);
+        compare_list(list, layouts_cover(world, experts, list, argc > 2 ? atoi(argv[2]) : MOST, 1), 0, 1);
     else if (!strcmp(mode, "all") || !strcmp(mode, "all-experts"))
         compare_list(list, layouts_all(world, experts, list, MOST, argc > 4 ? (uint64_t)atoi(argv[4]) : 3),
                      argc > 2 ? atoi(argv[2]) : 0, argc > 3 ? atoi(argv[3]) : 1);

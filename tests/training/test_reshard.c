@@ -50,8 +50,8 @@ static void save(Run *r)
 
 static const char *const rules[] = {"optimizer=adam", "optimizer=sgd", "optimizer=lamb"};
 
-/* Draws a layout of n ranks; family: of its model, or FAMILIES for any. */
-static void layout_of(Layout *l, int n, int family, uint64_t key)
+/* Draws a layout of n ranks. family: of its model; -1: any, with experts or without. */
+static void layout_of(Layout *l, int n, int family, int experts, uint64_t key)
 {
     static const int sizes[] = {1, 2, 4, 8};
     do {
@@ -60,7 +60,12 @@ static void layout_of(Layout *l, int n, int family, uint64_t key)
         l->is[PP] = sizes[pick(key, 101, 4)];
         l->is[CP] = sizes[pick(key, 102, 4)];
         l->is[DP] = n / (l->is[TP] * l->is[PP] * l->is[CP]);
-        l->is[FAMILY] = family < FAMILIES ? family : l->is[FAMILY];
+        if (layout_world(l) != n)
+            continue;
+        if (experts)
+            layout_draw_experts(l, key);
+        l->is[MICRO] = experts ? 1 : l->is[MICRO];     /* the balance of experts is a microbatch's */
+        l->is[FAMILY] = family >= 0 ? family : l->is[FAMILY];
     } while (layout_world(l) != n || !layout_normal(l));
 }
 
@@ -95,7 +100,7 @@ static void save_all(const char *folder, int count)
         char dir[600], path[640];
         Record rec = {0};
         Result res = {0};
-        layout_of(&rec.layout, world, FAMILIES, (uint64_t)(1000 * world + 100 * k));
+        layout_of(&rec.layout, world, -1, k % 2, (uint64_t)(1000 * world + 100 * k));
         snprintf(dir, sizeof dir, "%s/%d-%d", folder, world, k);
         snprintf(path, sizeof path, "%s.record", dir);
         r = (Run){0};
@@ -113,7 +118,7 @@ static void save_all(const char *folder, int count)
     }
 }
 
-static int contexts;                   /* number of loads under another number of context ranks */
+static int contexts, grids;    /* number of loads under another number of context ranks, or expert grid */
 
 /* Loads `dir` in another layout: the state is the record's, and so is the loss of the third step. to:
  * run directory for a second save; NULL: none. */
@@ -140,6 +145,7 @@ static void load_one(const char *dir, const Layout *l, int k, const Record *rec,
     run_close(&r);
     layouts++;
     contexts += l->is[CP] != rec->layout.is[CP];
+    grids += l->is[EP] != rec->layout.is[EP] || l->is[ETP] != rec->layout.is[ETP];
 }
 
 enum { WORLDS = 4, MOST = 64 };
@@ -157,7 +163,8 @@ static void load_all(const char *folder, const char *tag)
             snprintf(to, sizeof to, "%s-%s", dir, tag);
             if (!record(path, &rec, "r"))
                 continue;
-            layout_of(&l, world, rec.layout.is[FAMILY], (uint64_t)(7777 * world + 13 * worlds[w] + k));
+            layout_of(&l, world, rec.layout.is[FAMILY], rec.layout.is[EP] > 0,
+                      (uint64_t)(7777 * world + 13 * worlds[w] + k));
             load_one(dir, &l, k, &rec, to);
         }
 }
@@ -186,7 +193,8 @@ int main(int argc, char **argv)
     else if (argc == 4 && !strcmp(argv[1], "back"))
         load_back(argv[2], argv[3]);
     CHECK(layouts > 0, "nothing to do");
-    if (rank == 0 && contexts)
-        printf("# %d loads under another context_parallel_size\n", contexts);
+    if (rank == 0 && contexts + grids)
+        printf("# %d loads under another context_parallel_size, %d under another expert grid\n", contexts,
+               grids);
     return layouts_close(start);
 }

@@ -1,0 +1,337 @@
+/* test_experts -- layers with experts beside what they must be, and at their edges, on one rank or over six
+ * layouts of four ranks:
+ *   experts that are all the same, beside a shared one, give the dense model's loss and gradients
+ *   tokens that are all the same give the gradient of balance and z losses that is computed by hand
+ *   all tokens to the same experts, no token for the others, all experts for each token, as many tokens as
+ *   ranks: layouts and one rank agree */
+#include "layout_compare.h"
+
+/* The model of these tests with more options. */
+static void model(Words *a, const char *const *more)
+{
+    static const char *const base_args[] = {"num_layers=2",
+                                            "num_attention_heads=4",
+                                            "ffn_hidden_size=24",
+                                            "seq_length=8",
+                                            "global_batch_size=8",
+                                            "micro_batch_size=2",
+                                            "make_vocab_size_divisible_by=1",
+                                            NULL};
+    a->n = 0;
+    for (const char *const *s = base_args; *s; s++)
+        set_arg(a, *s);
+    for (; *more; more++)
+        set_arg(a, *more);
+    add_arg(a, "cpu_isa", getenv("ISA") && *getenv("ISA") ? getenv("ISA") : "auto");
+}
+
+/* Layouts of four ranks. */
+static const char *const grids[][6] = {
+    {"expert_model_parallel_size=4"},
+    {"expert_model_parallel_size=2", "expert_tensor_parallel_size=2"},
+    {"tensor_model_parallel_size=2", "sequence_parallel=true", "expert_model_parallel_size=4",
+     "expert_tensor_parallel_size=1"},
+    {"tensor_model_parallel_size=2", "sequence_parallel=true", "context_parallel_size=2",
+     "expert_model_parallel_size=2", "expert_tensor_parallel_size=1"},
+    {"pipeline_model_parallel_size=2", "pipeline_schedule=zb-h1", "expert_model_parallel_size=2",
+     "data_parallel_sharding_strategy=optim_grads_params"},
+    {"context_parallel_size=4", "expert_tensor_parallel_size=4"},
+};
+enum { GRIDS = sizeof grids / sizeof *grids };
+
+static void grid_args(Words *a, int g)
+{
+    for (int i = 0; i < 6 && grids[g][i]; i++)
+        set_arg(a, grids[g][i]);
+}
+
+/* Where a tensor of a layer begins among the gathered ones. expert: -1: of none. */
+static int64_t place(const Config *c, const Whole *w, int layer, ParamId id, int expert)
+{
+    int of_row = c->num_moe_experts == CFG_ABSENT ? 1 : (int)c->num_moe_experts + 1;
+    int64_t number = ((int64_t)(layer + 1) * PARAM_KINDS + id) * of_row + expert + 1;
+    return w->at[number];
+}
+
+/* ---- the same experts ---- */
+
+enum { WIDTH = 16, SHARED = 8 };
+
+/* An element of the tensor `id`, the same in both models and for every expert. */
+static double drawn(ParamId id, int layer, int64_t row, int64_t col)
+{
+    return 0.4 * rng_normal(21, (uint64_t)(100 * (layer + 1) + (int)id), (uint64_t)(row * 1024 + col));
+}
+
+/* The dense model's mlp has the expert's columns before the shared expert's. */
+static double same(const Params *p, const Param *t, int64_t row, int64_t col, double x)
+{
+    int shared = p->cfg->ffn_hidden_size > WIDTH;
+    int64_t all = p->cfg->ffn_hidden_size, part = row / all, at = row % all;
+    (void)x;
+    if (t->id == P_SGATE)
+        return 0;                      /* a gate of a half */
+    if (t->id == P_FC1 && shared)
+        return at < WIDTH ? drawn(P_FC1, t->layer, part * WIDTH + at, col)
+                          : drawn(P_SFC1, t->layer, part * SHARED + at - WIDTH, col);
+    if (t->id == P_FC2 && shared && col >= WIDTH)
+        return drawn(P_SFC2, t->layer, row, col - WIDTH) / 2;
+    int dense = t->id >= P_EFC1 && t->id <= P_EFC2B ? (int)P_FC1 + (int)t->id - (int)P_EFC1 : (int)t->id;
+    return (t->ndim == 1) + drawn((ParamId)dense, t->layer, row, col);
+}
+
+/* A tensor of the layers with experts, and what it is in the dense model: rows or columns [at, ..) of each
+ * segment of a tensor that is wider. */
+typedef struct {
+    ParamId id, dense;
+    int experts;               /* 0: the tensor is of no expert */
+    int64_t rows, cols;
+    int64_t part, dense_part;  /* rows of a segment; 0: `at` counts columns */
+    int64_t at, dense_cols;
+    double factor;             /* the gradient is this times the dense one */
+} Tensor;
+
+/* The largest difference between the sum of all experts' gradients and the dense gradient, relative to the
+ * largest element. */
+static double sum_apart(const Config *c, const Whole *w, const double *x, const Config *dc, const Whole *dw,
+                        const double *dx, int layer, Tensor t)
+{
+    double worst = 0, most = 0;
+    for (int64_t row = 0; row < t.rows; row++)
+        for (int64_t col = 0; col < t.cols; col++) {
+            int64_t drow = t.dense_part ? row / t.part * t.dense_part + t.at + row % t.part : row;
+            int64_t dcol = t.dense_part ? col : t.at + col;
+            double sum = 0, dense = dx[place(dc, dw, layer, t.dense, -1) + drow * t.dense_cols + dcol];
+            for (int e = 0; e < (t.experts ? t.experts : 1); e++)
+                sum += x[place(c, w, layer, t.id, t.experts ? e : -1) + row * t.cols + col];
+            worst = fmax(worst, fabs(sum - t.factor * dense));
+            most = fmax(most, fabs(dense));
+        }
+    return most > 0 ? worst / most : HUGE_VAL;
+}
+
+/* Compares the results of rank 0, *got, with the dense model's, *one. */
+static void check_equal(const Config *c, const Whole *w, const Result *got, const Config *dc, const Whole *dw,
+                        const Result *one, int shared)
+{
+    int64_t H = c->hidden_size, W = c->ffn_hidden_size;
+    const Tensor all[] = {
+        {P_LN1, P_LN1, 0, 1, H, 0, 0, 0, H, 1},
+        {P_LN2, P_LN2, 0, 1, H, 0, 0, 0, H, 1},
+        {P_PROJ, P_PROJ, 0, H, 24, 0, 0, 0, 24, 1},
+        {P_EFC1, P_FC1, 4, (1 + shared) * WIDTH, H, WIDTH, W, 0, H, 1},
+        {P_EFC2, P_FC2, 4, H, WIDTH, 0, 0, 0, W, 1},
+        {shared ? P_SFC1 : P_EFC1B, shared ? P_FC1 : P_FC1B, shared ? 0 : 4, shared ? 2 * SHARED : 1,
+         shared ? H : WIDTH, SHARED, shared ? W : 0, shared ? WIDTH : 0, shared ? H : WIDTH, 1},
+        {shared ? P_SFC2 : P_EFC2B, shared ? P_FC2 : P_FC2B, shared ? 0 : 4, shared ? H : 1,
+         shared ? SHARED : H, 0, 0, shared ? WIDTH : 0, shared ? W : H, shared ? 0.5 : 1},
+    };
+    double loss = apart(one->loss[0], got->loss[0]);
+    CHECK(loss <= 1e-13 && one->loss[0] > 1, "loss %.17g, the dense model's %.17g\n#   %s", got->loss[0],
+          one->loss[0], current);
+    for (size_t i = 0; i < 2 * sizeof all / sizeof *all; i++) {
+        const Tensor *t = &all[i / 2];
+        double worst = sum_apart(c, w, got->x, dc, dw, one->x, (int)i % 2, *t);
+        CHECK(worst <= 1e-11, "layer %d, gradients of %s and the dense one: apart by %.2g\n#   %s",
+              (int)i % 2, param_defs[t->id].name, worst, current);
+        most_apart = fmax(most_apart, worst);
+    }
+}
+
+/* Compares a model of equal experts, and of a shared one with a gate of a half, with the dense model. */
+static void equal(int shared, int g)
+{
+    static const char *const moe[][8] = {
+        {"num_moe_experts=4", "moe_router_topk=2", "moe_ffn_hidden_size=16", "ffn_hidden_size=16"},
+        {"num_moe_experts=4", "moe_router_topk=2", "moe_ffn_hidden_size=16", "ffn_hidden_size=24",
+         "add_bias_linear=false", "activation=swiglu", "moe_shared_expert_intermediate_size=8",
+         "moe_shared_expert_gate=true"}};
+    static const char *const dense[][4] = {
+        {"ffn_hidden_size=16"}, {"ffn_hidden_size=24", "add_bias_linear=false", "activation=swiglu"}};
+    Words a;
+    const char *more[9] = {0};
+    memcpy(more, moe[shared], sizeof moe[0]);
+    model(&a, more);
+    if (g >= 0)
+        grid_args(&a, g);
+    value_of = same;
+    const Config *c = configure(&a, world);
+    Whole w = whole_open(c);
+    Result got = result_of(c, &w, 0);
+    layouts++;
+    if (rank == 0) {
+        memset(more, 0, sizeof more);
+        memcpy(more, dense[shared], sizeof dense[0]);
+        char running[sizeof current];
+        memcpy(running, current, sizeof current);
+        model(&a, more);
+        const Config *dc = configure(&a, 1);
+        Whole dw = whole_open(dc);
+        Result one = result_of(dc, &dw, 0);
+        memcpy(current, running, sizeof current);
+        check_equal(c, &w, &got, dc, &dw, &one, shared);
+        free(one.x);
+        free(dw.at);
+    }
+    value_of = noisy;
+    free(got.x);
+    free(w.at);
+}
+
+/* ---- the same tokens ---- */
+
+/* The second norm gives its bias, whatever the token, so that all tokens choose the same experts. */
+static double constant(const Params *p, const Param *t, int64_t row, int64_t col, double x)
+{
+    return t->id == P_LN2 ? 0 : t->id == P_LN2B ? rng_normal(22, (uint64_t)t->layer, (uint64_t)row)
+                                                : noisy(p, t, row, col, x);
+}
+
+static void all_count(Sample *x, const Config *c, int64_t s)
+{
+    sample_text(x, c, s);
+    for (int i = 0; i < c->seq_length; i++)
+        x->mask[i] = 1;
+}
+
+/* Initial weights of the router of layer 1. */
+static double router[8][64];
+static double router_seen(const Params *p, const Param *t, int64_t row, int64_t col, double x)
+{
+    if (t->id == P_ROUTER && t->layer == 1)
+        router[row][col] = x;
+    return constant(p, t, row, col, x);
+}
+
+/* Fedus et al. 2021, eq. 4, and Zoph et al. 2022, eq. 5, of tokens that have all the same logits. */
+static void check_balance(const Config *c, const Whole *w, const double *without, const double *with,
+                          int topk, double aux, double z)
+{
+    double logit[4] = {0}, p[4], share[4], most = -HUGE_VAL, sum = 0, pushed = 0, worst = 0, largest_g = 0;
+    int64_t H = c->hidden_size, at = place(c, w, 1, P_ROUTER, -1);
+    for (int e = 0; e < 4; e++) {
+        for (int64_t h = 0; h < H; h++)
+            logit[e] += router[e][h] * rng_normal(22, 1, (uint64_t)h);
+        most = fmax(most, logit[e]);
+    }
+    for (int e = 0; e < 4; e++)
+        sum += exp(logit[e] - most);
+    for (int e = 0; e < 4; e++) {
+        int better = 0;
+        for (int f = 0; f < 4; f++)
+            better += logit[f] > logit[e];
+        p[e] = exp(logit[e] - most) / sum;
+        share[e] = better < topk ? 1.0 / topk : 0;
+        pushed += share[e] * p[e];
+    }
+    for (int e = 0; e < 4; e++)
+        for (int64_t h = 0; h < H; h++) {
+            double want = 4 * aux * p[e] * (share[e] - pushed) + 2 * z * (most + log(sum)) * p[e];
+            want *= rng_normal(22, 1, (uint64_t)h);
+            worst = fmax(worst, fabs(with[at + e * H + h] - without[at + e * H + h] - want));
+            largest_g = fmax(largest_g, fabs(want));
+        }
+    CHECK(worst <= 1e-12 * largest_g && largest_g > 0.01,
+          "the router's gradient is apart by %.2g of %.2g\n#   %s", worst, largest_g, current);
+}
+
+/* Compares the router's gradient with these losses less that without them. */
+static void balance(const char *kind, int topk, double aux, double z, int g)
+{
+    char text[4][64];
+    double *x[2];
+    const Config *c = NULL;
+    Whole w = {0};
+    snprintf(text[0], sizeof *text, "moe_router_load_balancing_type=%s", kind);
+    snprintf(text[1], sizeof *text, "moe_aux_loss_coeff=%g", aux);
+    snprintf(text[2], sizeof *text, "moe_z_loss_coeff=%g", z);
+    snprintf(text[3], sizeof *text, "moe_router_topk=%d", topk);
+    text_source = all_count;
+    for (int with = 0; with < 2; with++) {
+        const char *more[] = {"num_moe_experts=4", "moe_layer_freq=[0, 1]", "moe_router_pre_softmax=true",
+                              text[3], with ? text[0] : NULL, text[1], text[2], NULL};
+        Words a;
+        model(&a, more);
+        if (g >= 0)
+            grid_args(&a, g);
+        c = configure(&a, world);
+        free(w.at);
+        w = whole_open(c);
+        value_of = constant;
+        x[with] = result_of(c, &w, 0).x;
+        layouts++;
+    }
+    if (rank == 0) {       /* the router's weights, of one rank's run */
+        Words a;
+        const char *more[] = {"num_moe_experts=4", "moe_layer_freq=[0, 1]", "moe_router_pre_softmax=true",
+                              text[3], NULL};
+        char running[sizeof current];
+        memcpy(running, current, sizeof current);
+        model(&a, more);
+        value_of = router_seen;
+        free(result_of(configure(&a, 1), &w, 0).x);
+        memcpy(current, running, sizeof current);
+        check_balance(c, &w, x[0], x[1], topk, aux, z);
+    }
+    value_of = noisy;
+    text_source = sample_text;
+    free(x[0]);
+    free(x[1]);
+    free(w.at);
+}
+
+/* ---- edges ---- */
+
+static void edges(void)
+{
+    static const struct { int constant; const char *more[7]; } cases[] = {
+        {1, {"moe_router_topk=1", "moe_router_pre_softmax=true"}},
+        {1, {"moe_router_topk=2", "moe_router_load_balancing_type=aux_loss", "moe_aux_loss_coeff=0.5"}},
+        {0, {"moe_router_topk=4", "moe_router_load_balancing_type=seq_aux_loss", "moe_aux_loss_coeff=0.5"}},
+        {0, {"moe_router_topk=2", "seq_length=4", "micro_batch_size=1"}},
+        {1,
+         {"moe_router_topk=2", "seq_length=4", "micro_batch_size=1", "activation=swiglu",
+          "moe_layer_freq=2"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int g = 0; g < GRIDS; g++) {
+            Words a;
+            const char *more[9] = {"num_moe_experts=4"};
+            memcpy(more + 1, cases[i].more, sizeof cases[i].more);
+            model(&a, more);
+            if (g == 5 && strstr(cases[i].more[1], "seq_length=4"))
+                continue;              /* a sample of four tokens has no eight chunks */
+            grid_args(&a, g);
+            value_of = cases[i].constant ? constant : noisy;
+            const Config *c = configure(&a, world);
+            Whole w = whole_open(c);
+            Result got = result_of(c, &w, 0);
+            layouts++;
+            if (rank == 0) {
+                Result one = result_of(config_for_one_rank(c), &w, 0);
+                check(&w, c, &one, &got, 0);
+                free(one.x);
+            }
+            value_of = noisy;
+            free(got.x);
+            free(w.at);
+        }
+}
+
+int main(void)
+{
+    double start = now();
+    layouts_open();
+    for (int g = world == 1 ? -1 : 0; g < (world == 1 ? 0 : GRIDS); g++) {
+        equal(0, g);
+        equal(1, g);
+        balance("aux_loss", 1, 0.5, 0, g);
+        balance("seq_aux_loss", 2, 0.3, 0, g);
+        balance("none", 2, 0, 0.2, g);
+        balance("aux_loss", 3, 0.5, 0.1, g);
+    }
+    if (world > 1)
+        edges();
+    say_apart();
+    return layouts_close(start);
+}
