@@ -78,13 +78,25 @@ void run_close(Run *r)
     algorithms_close(&r->gpu.algorithms);
 }
 
+/* Feed-forward weights of a layer that a token is multiplied with, over hidden_size: of a layer with experts
+ * the router's, those of the experts that it visits, and the shared expert's. */
+static int64_t visited(const Config *c, int layer)
+{
+    int64_t dense = c->ffn_hidden_size, one = c->moe_ffn_hidden_size;
+    int64_t shared = c->moe_shared_expert_intermediate_size;
+    ActKind act = (ActKind)c->activation;
+    if (!config_is_moe(c, layer))
+        return dense + act_width(act, dense);
+    shared = shared == CFG_ABSENT ? 0 : shared + act_width(act, shared);
+    return c->num_moe_experts + c->moe_router_topk * (one + act_width(act, one)) + shared;
+}
+
 double run_flops_per_token(const Config *c)
 {
     int64_t Q = c->num_attention_heads * c->kv_channels, KV = c->num_query_groups * c->kv_channels;
-    int64_t wide = c->ffn_hidden_size + act_width((ActKind)c->activation, c->ffn_hidden_size);
-    double layer = cost_product(1, (double)(2 * Q + 2 * KV + wide), (double)c->hidden_size) +
+    double forward = cost_product(1, (double)c->vocab_size, (double)c->hidden_size);
+    for (int layer = 0; layer < c->num_layers; layer++)
+        forward += cost_product(1, (double)(2 * Q + 2 * KV + visited(c, layer)), (double)c->hidden_size) +
                    cost_attention((double)c->seq_length, (double)Q);
-    double forward =
-        (double)c->num_layers * layer + cost_product(1, (double)c->vocab_size, (double)c->hidden_size);
     return 3 * forward;
 }

@@ -162,6 +162,23 @@ static void check_balance(int cp, const char *kind, int window)
           one);
 }
 
+/* FLOPs of a token by hand: layers 0 and 2 of three have experts, of which a token visits two of five. */
+static void check_active(void)
+{
+    FILE *f = fopen(path, "w");
+    fputs("model: {num_layers: 3, hidden_size: 32, num_attention_heads: 4, num_query_groups: 2, "
+          "ffn_hidden_size: 96, seq_length: 16, vocab_size: 100, activation: swiglu, add_bias_linear: false}\n"
+          "data: {tokenizer_type: none}\n"
+          "moe: {num_moe_experts: 5, moe_router_topk: 2, moe_ffn_hidden_size: 24, moe_layer_freq: 2, "
+          "moe_shared_expert_intermediate_size: 40}\n", f);
+    fclose(f);
+    const Config *c = config_load(path, 0, NULL, 1, USE_MODEL);
+    double attention = 2 * 32 * (32 + 2 * 16 + 32) + 4 * 16 * 32, dense = 2 * 32 * 3 * 96.0;
+    double experts = 2 * 32 * (5 + 2 * 3 * 24 + 3 * 40.0);
+    double want = 3 * (3 * attention + dense + 2 * experts + 2 * 32 * 100), got = run_flops_per_token(c);
+    CHECK(got == want, "%.0f FLOPs of a token, %.0f by hand", got, want);
+}
+
 int main(void)
 {
     static const Case cases[] = {
@@ -181,6 +198,7 @@ int main(void)
             check_balance(cp, kinds[k], 0);
             check_balance(cp, kinds[k], 1);
         }
+    check_active();
     unlink(path);
     return test_end();
 }
