@@ -167,8 +167,8 @@ static void check_active(void)
 {
     FILE *f = fopen(path, "w");
     fputs("model: {num_layers: 3, hidden_size: 32, num_attention_heads: 4, num_query_groups: 2, "
-          "ffn_hidden_size: 96, seq_length: 16, vocab_size: 100, activation: swiglu, add_bias_linear: false}\n"
-          "data: {tokenizer_type: none}\n"
+          "ffn_hidden_size: 96, seq_length: 16, vocab_size: 100, activation: swiglu, add_bias_linear: "
+          "false}\ndata: {tokenizer_type: none}\n"
           "moe: {num_moe_experts: 5, moe_router_topk: 2, moe_ffn_hidden_size: 24, moe_layer_freq: 2, "
           "moe_shared_expert_intermediate_size: 40}\n", f);
     fclose(f);
