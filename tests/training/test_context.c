@@ -15,6 +15,8 @@ static int layout_of(Layout *l, int family, int cp, int kind, uint64_t key)
         layout_draw(l, ++key);
         memcpy(l->is, (int[]){1, 1, cp, 1, kind}, 5 * sizeof *l->is);
         l->is[(int[]){TP, PP, DP}[pick(key, 100, 3)]] = rest;
+        if (layout_experts(world, family))
+            layout_draw_experts(l, key);
         l->is[FAMILY] = family;
         if (layout_normal(l))
             return 1;
@@ -92,19 +94,23 @@ static int64_t documents_of(const Config *c)
     return n;
 }
 
+/* The router's z-loss counts tokens that the loss does not count, and those behind a document apart. */
+static const char no_z[] = "moe_z_loss_coeff=0";
+
 static double packed_apart; /* largest difference of a gradient */
 
 /* Compares a layout with packed samples with their documents apart on one rank. */
 static void packed(const Layout *l, const char *window)
 {
-    static Result apart_result[FAMILIES];
-    static char known[FAMILIES][32];
+    static Result apart_result[ALL_FAMILIES];
+    static char known[ALL_FAMILIES][32];
     Words a;
     layout_args(&a, l);
     set_arg(&a, "hidden_dropout=0");
     set_arg(&a, "attention_dropout=0");
     set_arg(&a, "reset_attention_mask=true");
     set_arg(&a, window);
+    set_arg(&a, no_z);
     const Config *c = configure(&a, world);
     Whole w = whole_open(c);
     Result got = result_of(c, &w, 0), *one = &apart_result[l->is[FAMILY]];
@@ -117,8 +123,8 @@ static void packed(const Layout *l, const char *window)
         layout_model(&a, world, l->is[FAMILY]);
         add_arg(&a, "micro_batch_size=1", NULL);
         const char *more[] = {"hidden_dropout=0", "attention_dropout=0", "reset_attention_mask=false", window,
-                              batch};
-        for (int i = 0; i < 5; i++)
+                              batch, no_z};
+        for (int i = 0; i < 6; i++)
             set_arg(&a, more[i]);
         text_source = alone;
         free(one->x);
@@ -157,10 +163,10 @@ static void three(Sample *x, const Config *c, int64_t s)
 static void leak(const Layout *l, const char *window)
 {
     const char *more[] = {"hidden_dropout=0", "attention_dropout=0", "reset_attention_mask=true",
-                          "untie_embeddings_and_output_weights=true", window};
+                          "untie_embeddings_and_output_weights=true", window, no_z};
     Words a;
     layout_args(&a, l);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         set_arg(&a, more[i]);
     const Config *c = configure(&a, world);
     Whole w = whole_open(c);
@@ -179,14 +185,14 @@ static void leak(const Layout *l, const char *window)
 
 static void documents(void)
 {
-    static const int family[] = {0, 2, 3, 7};
+    static const int family[] = {0, 2, 3, 7, FAMILIES + 3};
     static const char *const window[] = {"window_size=0", "window_size=3"};
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 20; i++)
         for (int cp = 1; cp <= world; cp *= 2)
             for (int kind = 0; kind < (cp > 1 ? MIXED + 1 : 1); kind++) {
                 Layout l;
-                if (layout_of(&l, family[i / 2 % 4], cp, kind, (uint64_t)(3000 * i + 200 * cp + 50 * kind)))
-                    (i < 8 ? packed : leak)(&l, window[i % 2]);
+                if (layout_of(&l, family[i / 2 % 5], cp, kind, (uint64_t)(3000 * i + 200 * cp + 50 * kind)))
+                    (i < 10 ? packed : leak)(&l, window[i % 2]);
             }
     if (rank == 0)
         printf("# packed samples and documents apart: gradients %.2g apart at most\n", packed_apart);

@@ -2,8 +2,8 @@
  * layouts of four ranks:
  *   experts that are all the same, beside a shared one, give the dense model's loss and gradients
  *   tokens that are all the same give the gradient of balance and z losses that is computed by hand
- *   all tokens to the same experts, no token for the others, all experts for each token, as many tokens as
- *   ranks: layouts and one rank agree */
+ *   all tokens to the same experts, no token for the others, all experts for each token, one expert, fewer
+ *   tokens than ranks: layouts and one rank agree */
 #include "layout_compare.h"
 
 /* The model of these tests with more options. */
@@ -292,6 +292,8 @@ static void edges(void)
         {1,
          {"moe_router_topk=2", "seq_length=4", "micro_batch_size=1", "activation=swiglu",
           "moe_layer_freq=2"}},
+        {0, {"moe_router_topk=1", "seq_length=2", "micro_batch_size=1", "moe_router_pre_softmax=true"}},
+        {0, {"moe_router_topk=1", "num_moe_experts=1", "moe_router_pre_softmax=true"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int g = 0; g < GRIDS; g++) {
@@ -299,9 +301,12 @@ static void edges(void)
             const char *more[9] = {"num_moe_experts=4"};
             memcpy(more + 1, cases[i].more, sizeof cases[i].more);
             model(&a, more);
-            if (g == 5 && strstr(cases[i].more[1], "seq_length=4"))
-                continue;              /* a sample of four tokens has no eight chunks */
             grid_args(&a, g);
+            if (!strcmp(cases[i].more[1], "num_moe_experts=1"))
+                set_arg(&a, "expert_model_parallel_size=1");
+            if ((g == 5 && strstr(cases[i].more[1], "seq_length")) ||
+                (g == 3 && !strcmp(cases[i].more[1], "seq_length=2")))
+                continue;              /* too few tokens for two chunks a context rank */
             value_of = cases[i].constant ? constant : noisy;
             const Config *c = configure(&a, world);
             Whole w = whole_open(c);
