@@ -91,6 +91,8 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     int64_t n = x->experts, largest = 0, *here = x->count + x->etp->rank * n;
     x->ep->wait(x->ep, x->ep->all_to_all(x->ep, here, x->mine, x->local, I64));
     x->etp->wait(x->etp, x->etp->all_gather(x->etp, x->count, here, n, I64));
+    for (int i = 0; !choice && i < x->etp->size * x->ep->size; i++)    /* groups that count move nothing */
+        memcpy(x->count + i * x->local, x->mine + x->ep->rank * x->local, (size_t)x->local * sizeof *x->mine);
     for (int r = 0; r < x->ep->size; r++)
         largest = x->first[r + 1] - x->first[r] > largest ? x->first[r + 1] - x->first[r] : largest;
     x->rounds = largest ? up(largest, x->window) : 0;

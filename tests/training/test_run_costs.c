@@ -179,6 +179,20 @@ static void check_active(void)
     CHECK(got == want, "%.0f FLOPs of a token, %.0f by hand", got, want);
 }
 
+/* Experts shared out over ranks: a rank's arithmetic at balance is what it is with all experts on it. */
+static void check_experts(void)
+{
+    FILE *f = fopen(path, "w");
+    fputs("model: {num_layers: 2, hidden_size: 64, num_attention_heads: 8, seq_length: 64, vocab_size: 256}\n"
+          "data: {tokenizer_type: none}\ntrain: {micro_batch_size: 2, global_batch_size: 8}\n"
+          "moe: {num_moe_experts: 4, moe_ffn_hidden_size: 96}\n", f);
+    fclose(f);
+    char *ep[] = {"expert_model_parallel_size=4"};
+    double one = flops_of(config_load(path, 0, NULL, 4, USE_MODEL), 0);
+    double share = flops_of(config_load(path, 1, ep, 4, USE_MODEL), 0);
+    CHECK(fabs(share / one - 1) < 1e-12, "%.9g FLOPs with a fourth of the experts, %.9g with all", share, one);
+}
+
 int main(void)
 {
     static const Case cases[] = {
@@ -199,6 +213,7 @@ int main(void)
             check_balance(cp, kinds[k], 1);
         }
     check_active();
+    check_experts();
     unlink(path);
     return test_end();
 }
