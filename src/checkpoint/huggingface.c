@@ -136,6 +136,15 @@ int hf_names(const HfFamily *family, const Param *t, HfTensor out[MAX_SEGMENTS])
     return n;
 }
 
+int hf_zeros(const HfFamily *family, const Param *t, HfTensor *out)
+{
+    if (family->experts != HF_DOTS || t->id != P_ROUTER)
+        return 0;
+    *out = (HfTensor){.rows = t->rows};
+    snprintf(out->name, sizeof out->name, "model.layers.%d.mlp.gate.e_score_correction_bias", t->layer);
+    return 1;
+}
+
 void hf_params(Params *p, Grid *grid, const Config *cfg)
 {
     GridSpec spec = grid_along(AXIS_DP, 1);
@@ -239,23 +248,30 @@ static const char *activation(const In *in, const HfFamily *f)
     return "gelu";
 }
 
+/* The family that model_type names, or NULL and a reason. */
+static const HfFamily *family_named(const In *in)
+{
+    const char *type = text(in, "model_type", NULL);
+    const HfFamily *f = hf_families;
+    while (f->type && (!type || strcmp(f->type, type)))
+        f++;
+    if (f->type)
+        return f;
+    if (type && !strncmp(type, "deepseek_v", 10))
+        because(in->why, "model_type %.60s: this build has no multi-head latent attention (MLA)", type);
+    else
+        because(in->why, "model_type %.60s (this build knows " HF_FAMILIES ")", type ? type : "is missing");
+    return NULL;
+}
+
 const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[WHY])
 {
     const In in = {j, why};
-    const char *type = text(&in, "model_type", NULL), *skipped = "";
-    const HfFamily *f = hf_families;
+    const char *skipped = "";
     why[0] = 0;
-    while (f->type && (!type || strcmp(f->type, type)))
-        f++;
-    if (type && !strncmp(type, "deepseek_v", 10)) {
-        file_why(why, "model_type %.60s: this build has no multi-head latent attention (MLA)", type);
+    const HfFamily *f = *family = family_named(&in);
+    if (!f)
         return NULL;
-    }
-    if (!f->type) {
-        file_why(why, "model_type %.60s (this build knows " HF_FAMILIES ")", type ? type : "is missing");
-        return NULL;
-    }
-    *family = f;
     refuse(&in, f);
     const int g = f->gpt2;
     int64_t hidden = whole(&in, g ? "n_embd" : "hidden_size", -1, 1);

@@ -30,7 +30,7 @@ typedef struct {
     double epsilon;                     /* value of an absent rms_norm_eps */
     HfExperts experts;
     int64_t E, topk, expert_F;          /* values of absent keys; -1: the key must be there */
-    const char *const *names;           /* [PARAM_KINDS] names unlike the table's, NULL: as there; may be NULL */
+    const char *const *names;           /* [PARAM_KINDS] names unlike the table's, or NULL */
 } HfFamily;
 
 #define HF_FAMILIES "gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe and dots1"
@@ -46,6 +46,10 @@ typedef struct { char name[128]; int64_t row0, rows; int transposed; } HfTensor;
 
 /* The Hugging Face tensors that hold parameter t, in row order. Returns how many. */
 int hf_names(const HfFamily *family, const Param *t, HfTensor out[MAX_SEGMENTS]);
+
+/* The vector of zeros that the family's files have beside parameter t: dots1's bias of a router's choices,
+ * which the model does not have. Returns how many there are: 0 or 1. */
+int hf_zeros(const HfFamily *family, const Param *t, HfTensor *out);
 
 /* Opens the parameter table of a whole model on one rank, for names and shapes; params_close frees
  * it. */

@@ -15,8 +15,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One tensor to write. */
-typedef struct { const Param *param; const StoredTensor *from; HfTensor hf; int64_t bytes; int shard; } Item;
+/* One tensor to write; zeros, bool: a vector of zeros in `from`'s type. */
+typedef struct {
+    const Param *param;
+    const StoredTensor *from;
+    HfTensor hf;
+    int64_t cols, bytes;
+    int shard, zeros;
+} Item;
 
 #define REFUSE(...) die(EXIT_CHECKPOINT, "export", __VA_ARGS__)
 #define DISK(why) die(EXIT_RESOURCE, "export", "%s; change: free space, or -o another folder", why)
@@ -39,17 +45,17 @@ static int plan(const Source *s, const Params *p, const HfFamily *family, double
         const Param *t = &p->param[i];
         const StoredTensor *from = manifest_find(&s->m, t->name);
         HfTensor out[MAX_SEGMENTS];
-        int k = hf_names(family, t, out);
+        int k = hf_names(family, t, out), all = k + hf_zeros(family, t, out + k);
         if (!from || from->type > F16 || from->ndim != t->ndim || from->shape[0] != t->rows ||
             from->shape[1] != t->cols)
             REFUSE("%s: tensor %s is not there in the shape that its configuration says; change: give "
                    "another checkpoint", s->dir, t->name);
-        for (int j = 0; j < k; j++) {
-            int64_t bytes = out[j].rows * t->cols * (int64_t)dtype_size(from->type);
+        for (int j = 0; j < all; j++) {
+            int64_t cols = j < k ? t->cols : 1, bytes = out[j].rows * cols * (int64_t)dtype_size(from->type);
             if (filled && (double)(filled + bytes) > limit)
                 shard++, filled = 0;
             filled += bytes;
-            item[(*n)++] = (Item){t, from, out[j], bytes, shard};
+            item[(*n)++] = (Item){t, from, out[j], cols, bytes, shard, j >= k};
         }
     }
     return shard + 1;
@@ -73,17 +79,18 @@ static void write_shard(Source *s, int dir, const char *name, const Item *item, 
     for (int i = 0; i < n; i++) {
         int turn = item[i].hf.transposed;
         t[i] = (StTensor){.name = item[i].hf.name, .type = (int)item[i].from->type};
-        t[i].ndim = item[i].param->ndim;
+        t[i].ndim = item[i].zeros ? 1 : item[i].param->ndim;
         t[i].shape[turn] = item[i].hf.rows;
-        t[i].shape[!turn] = item[i].param->cols;
+        t[i].shape[!turn] = item[i].cols;
     }
     if (!st_create(&w, dir, name, 1, t, n, meta, why))
         DISK(why);
     for (int i = 0; i < n; i++) {
         const Item *m = &item[i];
-        int64_t cols = m->param->cols;
+        int64_t cols = m->cols;
         char *data = xcalloc(1, (size_t)m->bytes);
-        if (!source_read(s, m->from, m->hf.row0, 0, m->hf.rows, cols, data, cols, m->from->type, why))
+        if (!m->zeros &&
+            !source_read(s, m->from, m->hf.row0, 0, m->hf.rows, cols, data, cols, m->from->type, why))
             REFUSE("%s: %s; change: give another checkpoint", s->dir, why);
         int64_t odd = convert_count_not_finite(data, m->from->type, m->hf.rows * cols);
         if (odd)

@@ -470,7 +470,8 @@ def train(config, weights, samples, clip, dtype):
         opt.step()
         losses.append(loss.item())
         norms.append(norm)
-    return on_disk(config, ((n, p.detach()) for n, p in params.items())), losses, norms
+    zeros = {n: b for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
+    return on_disk(config, ((n, p.detach()) for n, p in params.items())) | zeros, losses, norms
 
 
 def check_second(config, weights, x, loss, logits, grads):
@@ -505,10 +506,6 @@ def write_model(directory, family, config, weights):
         c["rope_scaling"] = {"type": "linear", "factor": rope["factor"]} if "factor" in rope else None
         c["torch_dtype"] = c.pop("dtype")
         del c["head_dim"]
-    if family == "dots1":                                       # a bias of zero, which is no parameter
-        w = load_file(os.path.join(directory, "model.safetensors"))
-        w = {n: t for n, t in w.items() if "e_score_correction_bias" not in n}
-        save_file(w, os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
     if family == "gpt2":                                        # gpt2 is as on the Hub: names without prefix, with masks
         w = load_file(os.path.join(directory, "model.safetensors"))
         w = {n.removeprefix("transformer."): t for n, t in w.items()}
