@@ -190,7 +190,8 @@ static void check_experts(void)
     char *ep[] = {"expert_model_parallel_size=4"};
     double one = flops_of(config_load(path, 0, NULL, 4, USE_MODEL), 0);
     double share = flops_of(config_load(path, 1, ep, 4, USE_MODEL), 0);
-    CHECK(fabs(share / one - 1) < 1e-12, "%.9g FLOPs with a fourth of the experts, %.9g with all", share, one);
+    CHECK(fabs(share / one - 1) < 1e-12, "%.9g FLOPs with a fourth of the experts, %.9g with all", share,
+          one);
 }
 
 int main(void)

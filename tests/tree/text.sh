@@ -1,8 +1,8 @@
 #!/bin/sh
 # tests/tree/text.sh -- rules for the sources: a group's size is compared with 1 or 2 only where groups are
-# made, no line is wider than 110 columns, no function of the product is longer than 60 lines, every .c opens
-# with a comment that says what it is, and every exported symbol is used by another object. Exceptions are
-# named here.
+# made, nothing strange lies at the top, no line is wider than 110 columns, no function of the product is
+# longer than 60 lines, every .c opens with a comment that says what it is, and every exported symbol is used
+# by another object. Exceptions are named here.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 work=${WORK:-$(mktemp -d)} bad=0
@@ -17,6 +17,11 @@ product='src parallel kernels train.c'
 git grep -nE 'size (==|!=|>|<=|<) [12]\>([^.]|$)|#if.*(defined|ifdef).*CUDA' -- $product |
     grep -vE '^(parallel/comm/|parallel/(grid|data|context|tensor_rows)\.c|parallel/schedule/schedule\.c|src/config/|src/run/fit\.c)' \
     > "$work/found" && fail "asks whether it has one rank"
+
+# ---- what lies at the top: a command that was run there may have left files
+
+git ls-files | grep -vE '/|^(Makefile|README\.md|train\.c|\.gitignore|\.clang-format)$' > "$work/found" &&
+    fail "not at the top of the tree:"
 
 # ---- width
 
