@@ -26,6 +26,7 @@ void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_
     x->mine = xcalloc((size_t)experts, sizeof *x->mine);
     x->count = xcalloc((size_t)experts * (size_t)etp->size, sizeof *x->count);
     x->window = window_of(x, most);
+    x->before = xcalloc((size_t)(etp->size * ep->size) * (size_t)(x->local + 1), sizeof *x->before);
     x->order = xcalloc((size_t)experts_room(x) + 1, sizeof *x->order);
     x->token = xcalloc(2 * (size_t)(ep->size + etp->size), sizeof *x->token);
 }
@@ -39,6 +40,7 @@ void experts_close(Experts *x)
     free(x->first);
     free(x->mine);
     free(x->count);
+    free(x->before);
     free(x->order);
     free(x->token);
     *x = (Experts){0};
@@ -78,6 +80,18 @@ static void assume_balance(Experts *x)
         x->choice[i] = (int32_t)(i % x->experts);
 }
 
+/* Fills x->before from x->count. */
+static void sum_counts(Experts *x)
+{
+    int64_t *to = x->before;
+    const int64_t *n = x->count;
+    for (int i = 0; i < x->etp->size * x->ep->size; i++) {
+        *to++ = 0;
+        for (int l = 0; l < x->local; l++, to++)
+            *to = to[-1] + *n++;
+    }
+}
+
 void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, int64_t bound)
 {
     BUG_ON(rows > bound || bound > x->most);
@@ -93,6 +107,7 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     x->etp->wait(x->etp, x->etp->all_gather(x->etp, x->count, here, n, I64));
     for (int i = 0; !choice && i < x->etp->size * x->ep->size; i++)    /* groups that count move nothing */
         memcpy(x->count + i * x->local, x->mine + x->ep->rank * x->local, (size_t)x->local * sizeof *x->mine);
+    sum_counts(x);
     for (int r = 0; r < x->ep->size; r++)
         largest = x->first[r + 1] - x->first[r] > largest ? x->first[r + 1] - x->first[r] : largest;
     x->rounds = largest ? up(largest, x->window) : 0;
@@ -100,27 +115,19 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     x->etp->wait(x->etp, x->etp->all_reduce(x->etp, &x->rounds, 1, I64, OP_MAX));
 }
 
-/* Pairs of expert `local` among those that rank r of ep of etp rank t sends here in a round: the pairs
- * [round * window, (round + 1) * window) of all it has for this rank, which are sorted by expert. */
-static int64_t part(const Experts *x, int64_t round, int t, int r, int local)
+/* Pairs for the experts before `local` of this rank among those that rank r of ep of etp rank t sends here in
+ * a round: all it has for this rank are sorted by expert, and the round has [round * window, (round + 1) *
+ * window) of them. */
+static int64_t before(const Experts *x, int64_t round, int t, int r, int local)
 {
-    const int64_t *n = x->count + (t * x->ep->size + r) * (int64_t)x->local;
-    int64_t before = 0, from = round * x->window, to = from + x->window;
-    for (int l = 0; l < local; l++)
-        before += n[l];
-    from = from > before ? from : before;
-    to = least(to, before + n[local]);
-    return to > from ? to - from : 0;
+    int64_t n = x->before[(t * x->ep->size + r) * (int64_t)(x->local + 1) + local] - round * x->window;
+    return n < 0 ? 0 : least(n, x->window);
 }
 
 /* Pairs that rank r of ep of etp rank t sends here in a round. */
 static int64_t sent_by(const Experts *x, int64_t round, int t, int r)
 {
-    int64_t n = 0;
-    for (int l = 0; l < x->local; l++)
-        n += x->count[(t * x->ep->size + r) * (int64_t)x->local + l];
-    n -= round * x->window;
-    return n < 0 ? 0 : least(n, x->window);
+    return before(x, round, t, r, x->local);
 }
 
 /* Rows that etp rank t has from its sources in a round. */
@@ -142,16 +149,14 @@ int64_t experts_rows(const Experts *x, int64_t round)
 
 int64_t experts_part(const Experts *x, int64_t round, int local, int64_t *from)
 {
-    int64_t n = 0;
+    int64_t to = 0;
     *from = 0;
-    for (int l = 0; l <= local; l++) {
-        *from += n;
-        n = 0;
-        for (int t = 0; t < x->etp->size; t++)
-            for (int r = 0; r < x->ep->size; r++)
-                n += part(x, round, t, r, l);
-    }
-    return n;
+    for (int t = 0; t < x->etp->size; t++)
+        for (int r = 0; r < x->ep->size; r++) {
+            *from += before(x, round, t, r, local);
+            to += before(x, round, t, r, local + 1);
+        }
+    return to - *from;
 }
 
 /* Fills x->order: row i in the order of experts is row order[i] of those received, which come by etp rank,
@@ -163,11 +168,9 @@ static void order_rows(Experts *x, int64_t round, int back)
         int64_t start = 0;
         for (int t = 0; t < x->etp->size; t++)
             for (int r = 0; r < x->ep->size; r++) {
-                int64_t from = start, n = part(x, round, t, r, l);
-                for (int k = 0; k < l; k++)
-                    from += part(x, round, t, r, k);
-                for (int64_t i = 0; i < n; i++, to++)
-                    x->order[back ? from + i : to] = (int32_t)(back ? to : from + i);
+                int64_t end = start + before(x, round, t, r, l + 1);
+                for (int64_t i = start + before(x, round, t, r, l); i < end; i++, to++)
+                    x->order[back ? i : to] = (int32_t)(back ? to : i);
                 start += sent_by(x, round, t, r);
             }
     }

@@ -33,6 +33,7 @@ typedef struct {
     int64_t *first;            /* [ep + 1] sorted pairs [first[r], first[r + 1]) are for ep rank r */
     int64_t *mine;             /* [ep][local] pairs of this rank for each expert */
     int64_t *count;            /* [etp][ep][local] pairs for this rank's experts, by their source */
+    int64_t *before;           /* [etp][ep][local + 1] of these, those for experts before each one */
     int32_t *order;            /* [room] scratch: received row of each row in the order of experts */
     Token *token;              /* [2 max(ep, etp)] */
 } Experts;
