@@ -357,7 +357,7 @@ static const struct { const char *args; int world; const char *says;
     {"clock_cells=x", 1, "clock_cells: only `train bubble` reads"},
 };
 
-/* Rules about experts, with 8 of them and the refusal of num_moe_experts left out. */
+/* Rules about experts: args are those of a model with 8 of them. */
 static const struct { const char *args; int world; const char *says;
 } with_experts[] = {
     {"", 1, NULL},
