@@ -18,7 +18,7 @@
 #define SPIN_SECONDS 30e-6         /* time to spin before sleeping, where cores are to spare */
 #define WIRE_LOOKS 100             /* yields before sleeping while messages between hosts are under way */
 #define WIRE_SECONDS 100e-6        /* length of such a sleep */
-#define INLINE_BYTES 65536         /* payload up to which the caller advances, even with a progress thread */
+#define INLINE_BYTES 65536         /* size up to which the caller advances its request, even with a progress thread */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int lock_owner;     /* thread id; 0: nobody */
@@ -143,13 +143,14 @@ static void finish(Request *r)
         job_ring(job_local());
 }
 
-/* Advances the first request of every queue as far as it goes. Returns whether anything moved. */
-static int advance_all(void)
+/* Advances the first request of one queue, or of every queue (only NULL), as far as it goes. Returns whether
+ * anything moved. */
+static int advance(const Queue *only)
 {
     int moved = 0;
     for (int i = 0; i < nactive;) {
         Queue *q = active[i];
-        while (q->head) {
+        while (q->head && (!only || q == only)) {
             advancing = q->head;
             moved |= q->head->advance(q->head);
             advancing = NULL;
@@ -201,8 +202,10 @@ Token engine_submit(Queue *q, const Request *given)
     }
     q->tail = r;
     pending++;
-    if (!thread_on || given->payload <= INLINE_BYTES)
-        advance_all();
+    if (!thread_on)
+        advance(NULL);
+    else if (q->head == r && r->n * (int64_t)dtype_size(r->type) <= INLINE_BYTES)
+        advance(q);
     if (thread_on && pending && !waiting)
         wake_thread();
     engine_unlock();
@@ -214,7 +217,7 @@ void comm_progress(void)
     if (!pending || thread_on || pthread_mutex_trylock(&lock))
         return;
     lock_owner = self();
-    advance_all();
+    advance(NULL);
     give();
 }
 
@@ -236,7 +239,7 @@ static void sleep_on_bell(const Request *r, Token t)
 {
     uint32_t seen = job_bell();
     job_sleepy(1);
-    if (!advance_all() && (!r || r->token == t)) {
+    if (!advance(NULL) && (!r || r->token == t)) {
         double seconds = nap();
         sleepers++;
         give();
@@ -257,7 +260,7 @@ void engine_wait(Token t)
     int looks = 0;
     waiting++;
     while (r->token == t) {
-        if (advance_all()) {
+        if (advance(NULL)) {
             end = looks = 0;
             continue;
         }
@@ -291,7 +294,7 @@ static void *progress(void *arg)
         take();
         int work = pending && !waiting;
         thread_idle = !work;
-        if (work && !advance_all() && pending && !waiting)
+        if (work && !advance(NULL) && pending && !waiting)
             sleep_on_bell(NULL, 0);
         give();
         if (!work && !thread_stop)

@@ -396,25 +396,41 @@ static void counters(Comm *c)
     CHECK(comm_stats(c).moved > 0, "moved %lld", (long long)comm_stats(c).moved);
 }
 
-/* With a progress thread (GRIDIRON_PROGRESS) an operation goes on while no rank waits for it. */
+/* Waits until `all` bytes have moved since `before` while no rank waits for them, and checks that no other
+ * thread has moved any. t: the operations, two at most. */
+static void moved_by_itself(Comm *c, CommStats before, int64_t all, const Token *t)
+{
+    CommStats after = before;
+    for (double end = now() + 240; after.moved - before.moved < all && now() < end; after = comm_stats(c))
+        usleep(2000);
+    c->wait(c, t[0]);
+    c->wait(c, t[1]);
+    after = comm_stats(c);
+    int64_t moved = after.moved - before.moved, behind = after.behind - before.behind;
+    CHECK(moved == all && behind == all, "%lld of %lld bytes moved by themselves", (long long)behind,
+          (long long)moved);
+}
+
+/* With a progress thread (GRIDIRON_PROGRESS) an operation goes on while no rank waits for it: a reduction,
+ * and a message beside one of the other direction. */
 static void moves_by_itself(Comm *c)
 {
     enum { N = 3000000 };
     if (!getenv("GRIDIRON_PROGRESS") || c->size < 2 || per_host < world)
         return;
-    float *x = calloc(N, sizeof *x);
+    float *x = calloc(N, sizeof *x), *y = calloc(N, sizeof *y);
+    int next = (c->rank + 1) % c->size, last = (c->rank + c->size - 1) % c->size;
     c->barrier(c);
-    CommStats before = comm_stats(c), after = before;
-    Token t = c->all_reduce(c, x, N, F32, OP_SUM);
-    int64_t all = 2 * (int64_t)N * 4; /* bytes: the reduction moves every element, and so does the gather */
-    for (double end = now() + 240; after.behind - before.behind < all && now() < end; after = comm_stats(c))
-        usleep(2000);
-    c->wait(c, t);
-    after = comm_stats(c);
-    int64_t moved = after.moved - before.moved, behind = after.behind - before.behind;
-    CHECK(moved == all && behind == all, "%lld of %lld bytes moved by themselves", (long long)behind,
-          (long long)moved);
+    CommStats before = comm_stats(c);
+    Token t[2] = {c->all_reduce(c, x, N, F32, OP_SUM), 0};
+    moved_by_itself(c, before, 2 * (int64_t)N * 4, t); /* the reduction moves every element, and so does the gather */
+    c->barrier(c);
+    before = comm_stats(c);
+    t[0] = c->send(c, x, N, F32, next);
+    t[1] = c->recv(c, y, N, F32, last);
+    moved_by_itself(c, before, 2 * (int64_t)N * 4, t);
     free(x);
+    free(y);
 }
 
 static void layouts(void)
