@@ -298,6 +298,10 @@ void mlp_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g);
  * D: there is no bwd_w. */
 void moe_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y);
 void moe_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dx1, Mat dy);
+/* Its router: logits [R,E], choice and weight [R,k] from ln2; dln [R,H] += the gradient of ln2, from dweight
+ * real [R,k] and the losses of its own. The gradient needs the layer's dispatch to be planned. */
+void router_fwd(Model *m, int part, LayerActs *a);
+void router_bwd(Model *m, int part, LayerActs *a, Mat dweight, Mat dln);
 /* The shared expert of such a layer: y [R,H] += its output; dln [R,H] += the gradient of its input. */
 int shared_expert_exists(const Model *m);
 void shared_expert_fwd(Model *m, int part, LayerActs *a, Mat y);

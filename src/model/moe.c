@@ -1,46 +1,15 @@
-/* moe -- the feed-forward half of a layer with experts: a router chooses experts for each token, the token
- * goes to the ranks that hold them, and the sum of what they return is the layer's output (Shazeer et al.
- * 2017, arXiv:1701.06538; Fedus et al. 2021, arXiv:2101.03961).
+/* moe -- the feed-forward half of a layer with experts: a router (router.c) chooses experts for each token,
+ * the token goes to the ranks that hold them, and the sum of what they return is the layer's output (Shazeer
+ * et al. 2017, arXiv:1701.06538; Fedus et al. 2021, arXiv:2101.03961).
  *
- * Each rank routes its R rows, which no other rank of the stage has. A pair (a token and one of its
- * experts) carries a weight, which multiplies the expert's activation before fc2: so the layer's output is a
- * plain sum, and the weight's gradient is computed where the expert is.
+ * A pair (a token and one of its experts) carries a weight, which multiplies the expert's activation before
+ * fc2: so the layer's output is a plain sum, and the weight's gradient is computed where the expert is.
  *
  * How many rows an expert gets is known only when the router has chosen. So nothing of the experts is kept
  * from the forward to the backward: D sends the rows again, in rounds of bounded size, and computes the inner
  * activations again. D computes the gradients of the experts' weights, too; W has nothing to do here. */
 #include "expert.h"
 #include "model.h"
-#include <math.h>
-#include <string.h>
-
-static Routing routing_of(const Model *m)
-{
-    const Config *c = m->cfg;
-    int groups = c->moe_router_num_groups != CFG_ABSENT;
-    double scale = c->moe_router_topk_scaling_factor;
-    return (Routing){.topk = (int)c->moe_router_topk,
-                     .sigmoid = c->moe_router_score_function == MOE_ROUTER_SCORE_FUNCTION_SIGMOID,
-                     .pre_softmax = c->moe_router_pre_softmax,
-                     .scale = isnan(scale) ? 1 : scale,
-                     .groups = groups ? (int)c->moe_router_num_groups : 0,
-                     .group_topk = groups ? (int)c->moe_router_group_topk : 0,
-                     .row0 = model_row0(m), .each = m->now.S};
-}
-
-/* Fills a->logits, choice and weight from ln2. */
-static void route(Model *m, int part, LayerActs *a)
-{
-    Device *d = m->dev;
-    Mat none = {.type = m->dim.type}, no_bias = {.type = m->dim.real};
-    Routing r = routing_of(m);
-    size_t mark = m->scratch.used;
-    Mat scores = mat_take(&m->scratch, a->logits.rows, a->logits.cols, m->dim.real);
-    d->linear(d, a->logits, a->ln2, params_weight(m->params, part, P_ROUTER), none);
-    d->route_fwd(d, a->choice, a->weight, scores, a->logits, no_bias, &r);
-    arena_reset(&m->scratch, mark);
-    model_watch(m, part, "mlp.router", a->logits);
-}
 
 /* The dispatch of a layer's rows: its index lists on the device, and the weights of the sorted pairs. */
 typedef struct {
@@ -146,7 +115,7 @@ void moe_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
     a->weight = mat_take(p->keep_d, R, k, m->dim.real);
     a->choice = arena_take(p->keep_d, (size_t)(R * k) * sizeof *a->choice);
     model_keep_mask(m, p);
-    route(m, part, a);
+    router_fwd(m, part, a);
     if (!y.rows)
         return;
     experts_fwd(m, part, a, y);
@@ -157,40 +126,6 @@ void moe_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
 }
 
 /* ---- backward ---- */
-
-/* The gradient of the balance loss with respect to the scores of a token: the share of the pairs that each
- * expert has got, of the microbatch or of each sample. Fedus et al. 2021, eq. 4; by sample: DeepSeek-AI
- * 2024, arXiv:2412.19437, sec 2.1.2. The plan of the layer's dispatch has the choices.
- * Returns real [1 or B, E] in scratch; absent: there is no such loss. */
-static Mat balance_push(Model *m)
-{
-    const Config *c = m->cfg;
-    const Experts *x = &m->experts;
-    int by_sample = c->moe_router_load_balancing_type == MOE_ROUTER_LOAD_BALANCING_TYPE_SEQ_AUX_LOSS;
-    int64_t n = by_sample ? m->now.B : 1, E = x->experts, row0 = model_row0(m);
-    double tokens = (double)(m->now.context.positions * (by_sample ? 1 : m->now.B));
-    double factor = c->moe_aux_loss_coeff * (double)E / ((double)x->topk * tokens) * m->now.loss_scale;
-    Comm *rows = m->tp.group.rows, *cp = &m->grid->axis[AXIS_CP];
-    if (c->moe_router_load_balancing_type == MOE_ROUTER_LOAD_BALANCING_TYPE_NONE ||
-        c->moe_aux_loss_coeff == 0)
-        return (Mat){.type = m->dim.real};
-    memset(m->load, 0, (size_t)(n * E) * sizeof *m->load);
-    for (int64_t i = 0; i < x->rows * x->topk; i++)
-        m->load[(by_sample ? (row0 + i / x->topk) / m->now.S : 0) * E + x->choice[i]]++;
-    rows->wait(rows, rows->all_reduce(rows, m->load, n * E, F64, OP_SUM));
-    cp->wait(cp, cp->all_reduce(cp, m->load, n * E, F64, OP_SUM));
-    Mat push = mat_take(&m->scratch, n, E, m->dim.real);
-    for (int64_t i = 0; i < n * E; i++) {      /* in place: a float is not larger than a double */
-        double g = m->load[i] * factor;
-        if (m->dim.real == F64)
-            m->load[i] = g;
-        else
-            ((float *)m->load)[i] = (float)g;
-    }
-    if (push.p)
-        m->dev->put(m->dev, push.p, m->load, mat_bytes(push));
-    return push;
-}
 
 /* The gradients of one expert's weights, and of its rows.
  *   r   in   the round, with activations before the weight
@@ -259,7 +194,7 @@ void moe_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dx1, Mat dy)
     const Params *w = m->params;
     size_t start = m->scratch.used;
     int64_t R = dy.rows;
-    Mat out = dy, none = {.type = m->dim.real};
+    Mat out = dy;
     Dropout drop = model_dropout(m, p, SITE_MLP, w->part[part].layer);
     if (drop.p > 0) {
         out = model_take(m, &m->scratch, R, m->dim.H);
@@ -270,16 +205,7 @@ void moe_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dx1, Mat dy)
     experts_bwd(m, part, a, out, dln, dweight);
     if (shared_expert_exists(m))
         shared_expert_bwd(m, part, a, out, dln);
-    Mat dlogits = mat_take(&m->scratch, R, a->logits.cols, m->dim.real),
-        narrow = model_take(m, &m->scratch, R, a->logits.cols);
-    Routing r = routing_of(m);
-    Mat push = balance_push(m);
-    r.each = push.rows == 1 ? model_tokens(m) : m->now.S;
-    r.z = isnan(m->cfg->moe_z_loss_coeff) ? 0 : m->cfg->moe_z_loss_coeff * m->now.loss_scale;
-    d->route_bwd(d, dlogits, dweight, a->logits, a->choice, push, &r);
-    d->copy(d, narrow, dlogits);
-    d->matmul(d, dln, narrow, 0, params_weight(w, part, P_ROUTER), 0, 1);
-    d->linear_bwd_w(d, params_grad(w, part, P_ROUTER), none, narrow, a->ln2);
+    router_bwd(m, part, a, dweight, dln);
     d->norm_bwd_w(d, params_grad(w, part, P_LN2), params_grad(w, part, P_LN2B), dln, a->x1, a->stat2,
                   model_norm(m), 1);
     d->norm_bwd_x(d, dx1, dy, dln, a->x1, a->stat2, params_weight(w, part, P_LN2), model_norm(m), 1);
