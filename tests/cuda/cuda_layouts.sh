@@ -27,8 +27,14 @@ log: {log_interval: 1}
 checkpoint: {save_at_end: false}
 YAML
 # A line: ranks and options; the short set has a * in front. The lines cover all schedules, ZeRO stages, backends, overlaps.
+# mixtral, deepseek, qwen, biases: models with 8 experts, of whose rows most go in two or more rounds.
 layouts() {
-    sed -e "s/ cp=/ context_parallel_size=/; s/kind=/cp_comm_type=/; s#documents#reset_attention_mask=true reset_position_ids=true data_path=$work/short#" \
+    sed -e 's/ mixtral/ experts top=2 std=0.1 add_bias_linear=false moe_router_load_balancing_type=aux_loss aux=0.1 moe_z_loss_coeff=0.01/' \
+        -e 's/ deepseek/ experts top=4 shared moe_layer_freq=[0,1,1,1] moe_router_score_function=sigmoid moe_router_num_groups=4 moe_router_group_topk=2 moe_router_topk_scaling_factor=2.5 moe_router_load_balancing_type=seq_aux_loss aux=0.1/' \
+        -e 's/ qwen/ experts top=3 std=0.1 shared moe_shared_expert_gate=true aux=0.1/; s/ biases/ experts top=1 moe_router_pre_softmax=true moe_layer_freq=2 std=0.1 add_bias_linear=true activation=gelu_tanh/' \
+        -e 's/ experts/ num_moe_experts=8 moe_ffn_hidden_size=32/; s/ shared/ add_bias_linear=false moe_shared_expert_intermediate_size=64/; s/ top=/ moe_router_topk=/' \
+        -e 's/ std=/ init_method_std=/; s/ aux=/ moe_aux_loss_coeff=/; s/ ep=/ expert_model_parallel_size=/; s/ etp=/ expert_tensor_parallel_size=/' \
+        -e "s/ cp=/ context_parallel_size=/; s/kind=/cp_comm_type=/; s#documents#reset_attention_mask=true reset_position_ids=true data_path=$work/short#" \
         -e 's/ bf16/ params_dtype=bf16 lr=0.0001/; s/heads=/hierarchical_context_parallel_sizes=/' \
         -e 's/tp=/tensor_model_parallel_size=/; s/pp=/pipeline_model_parallel_size=/; s/ sp / sequence_parallel=true /; s/zero=/data_parallel_sharding_strategy=/' \
         -e 's/overlap$/overlap_grad_reduce=true overlap_param_gather=true/; s/schedule=/pipeline_schedule=/; s/ staged/ distributed_backend=staged/' \
@@ -101,6 +107,32 @@ layouts() {
 4 cp=2 kind=allgather zero=optim_grads overlap_grad_reduce=true
 4 cp=2 kind=a2a zero=optim_grads_params overlap_grad_reduce=true documents
 4 cp=2 zero=optim_grads_params bf16
+1 mixtral
+1 deepseek bf16 full
+1 biases selective
+2 mixtral ep=2
+2 deepseek ep=2 zero=optim_grads_params bf16 overlap_grad_reduce=true
+2 qwen tp=2 sp ep=2 etp=1 tp_comm_overlap=true
+2 biases tp=2 sp bf16 staged
+2 mixtral cp=2 ep=2 documents staged
+2 biases pp=2 schedule=zb-h1 bf16
+2 deepseek pp=2 schedule=zb-v micro_batch_size=2
+4 mixtral ep=4 zero=optim_grads_params overlap_grad_reduce=true
+4 deepseek ep=2 zero=optim overlap
+* 4 qwen tp=2 sp ep=2 bf16
+4 biases cp=2 kind=a2a ep=4 staged full
+* 4 mixtral pp=2 ep=2 schedule=interleaved num_virtual_stages_per_pipeline_rank=2
+4 deepseek tp=2 sp cp=2 ep=4 etp=1 micro_batch_size=2
+4 biases tp=2 sp pp=2 ep=2 etp=1 schedule=zb-v bf16
+4 qwen pp=4 schedule=1f1b staged
+4 mixtral tp=4 sp ep=2 etp=2 staged
+4 qwen etp=2 ep=2 bf16 selective
+8 mixtral cp=2 kind=a2a ep=8 bf16
+8 deepseek tp=2 sp pp=2 ep=2 etp=1 zero=optim overlap
+8 qwen tp=2 sp cp=2 pp=2 ep=4 etp=1 schedule=interleaved num_virtual_stages_per_pipeline_rank=2 bf16 documents
+8 biases tp=2 sp cp=2 kind=allgather ep=2 zero=optim_grads_params
+8 mixtral cp=2 pp=2 ep=4 schedule=zb-h1 zero=optim_grads staged
+8 deepseek pp=2 ep=4 schedule=v-half bf16
 LAYOUTS
 }
 # loss and norm of every step, from metrics.jsonl
