@@ -120,9 +120,12 @@ static inline int64_t positions_at(const Positions *r, int64_t row)
 
 /* A dropout mask. Row r of the matrix is row row0 + r = b * seq + s of the microbatch, and so the position
  * of row s of global sample sample[b]. Philox(key; col0 + col, position, sample) decides whether element
- * (r, col) is kept, so the mask is the same in every layout. Kept values are multiplied by 1/(1-p). */
+ * (r, col) is kept, so the mask is the same in every layout. Kept values are multiplied by 1/(1-p). With
+ * jitter nothing is dropped: the same random word w makes the factor 1 + jitter * ((w >> 8) / 2^23 - 1). */
 typedef struct {
     double p;                  /* probability of dropping; 0: everything is kept */
+    double jitter;             /* dropout_fwd and _bwd alone: factors are uniform in [1 - jitter, 1 + jitter);
+                                * 0: none */
     uint64_t key;              /* rng_key(seed, site) mixed with the layer */
     const int64_t *sample;     /* [B] global sample number */
     const Positions *runs;     /* of the rows of a sample; at most two runs, in the order of its rows */
@@ -410,7 +413,7 @@ typedef struct {
      *   position  in      [T]        rows of dwpe */                                                        \
     X(embed_bwd, (Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token,                   \
                   const int32_t *position), (d, dwte, v0, dwpe, dy, token, position))                        \
-    /* y = res + dropout(x).                                                                                 \
+    /* y = res + dropout(x), or x with jitter.                                                               \
      *   y    out  [n, m]  storage; may be x or res                                                          \
      *   x    in   [n, m]  storage                                                                           \
      *   res  in   [n, m]  storage; absent: 0                                                                \

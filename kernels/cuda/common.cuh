@@ -238,17 +238,20 @@ struct Drop {
     uint32_t start[2], first;  /* positions of rows 0 and `first` of a sample; others follow the one before */
     uint32_t limit;            /* p * 2^32: an element is kept if its random word is at least this */
     float keep;                /* 1 / (1 - p): what a kept element is multiplied by */
-    int on;                    /* bool: p > 0 */
+    float jitter;              /* factors are uniform in [1 - jitter, 1 + jitter) */
+    int on;                    /* bool: p > 0 or jitter > 0 */
 };
 static inline Drop drop_of(const Dropout *s)
 {
-    BUG_ON(!(s->p >= 0 && s->p < 1));
-    const Positions none = positions_one(0, 1), *r = s->p > 0 ? s->runs : &none;
+    BUG_ON(!(s->p >= 0 && s->p < 1 && s->jitter >= 0 && s->p * s->jitter == 0));
+    const int on = s->p > 0 || s->jitter > 0;
+    const Positions none = positions_one(0, 1), *r = on ? s->runs : &none;
     const PositionRun *last = &r->run[r->count - 1];
     BUG_ON(r->count > 2);
     Drop d = {s->sample, s->key, s->col0, s->row0, divider(r->stride),
               {(uint32_t)r->run[0].start, (uint32_t)last->start}, (uint32_t)last->row,
-              (uint32_t)fmin(ceil(s->p * 4294967296.0), 4294967295.0), (float)(1 / (1 - s->p)), s->p > 0};
+              (uint32_t)fmin(ceil(s->p * 4294967296.0), 4294967295.0), (float)(1 / (1 - s->p)),
+              (float)s->jitter, on};
     return d;
 }
 /* What the masks of a row are drawn from. */
@@ -260,8 +263,16 @@ __device__ __forceinline__ DropRow drop_row(const Drop &d, uint32_t row)
     DropRow at = {i < d.first ? d.start[0] + i : d.start[1] + (i - d.first), (uint64_t)d.sample[b]};
     return at;
 }
-/* x[i] *= the mask of column col + i times keep. N and col0 + col are multiples of 4, or N = 1. */
-template <int N> __device__ __forceinline__ void drop(float *x, const Drop &d, DropRow at, uint32_t col)
+/* What an element with the random word w is multiplied by. JITTER: d may have jitter. */
+template <int JITTER> __device__ __forceinline__ float drop_factor(const Drop &d, uint32_t w)
+{
+    if (JITTER && d.jitter > 0)
+        return 1 + d.jitter * ((float)(w >> 8) * 0x1p-23f - 1);
+    return w >= d.limit ? d.keep : 0;
+}
+/* x[i] *= the factor of column col + i. N and col0 + col are multiples of 4, or N = 1. */
+template <int N, int JITTER = 0>
+__device__ __forceinline__ void drop(float *x, const Drop &d, DropRow at, uint32_t col)
 {
     uint32_t column = (uint32_t)d.col0 + col;
 #pragma unroll
@@ -271,11 +282,11 @@ template <int N> __device__ __forceinline__ void drop(float *x, const Drop &d, D
         if (N == 1) {
             uint32_t w = column % 4;
             w = w < 2 ? w ? c[1] : c[0] : w == 2 ? c[2] : c[3];
-            x[0] *= w >= d.limit ? d.keep : 0;
+            x[0] *= drop_factor<JITTER>(d, w);
         } else {
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                x[(i + k) % N] *= c[k] >= d.limit ? d.keep : 0;
+                x[(i + k) % N] *= drop_factor<JITTER>(d, c[k]);
         }
     }
 }

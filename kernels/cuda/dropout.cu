@@ -34,7 +34,7 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) k_dropout(c
             continue;
         x[u].get(f);
         if (j.drop.on)
-            drop<N>(f, j.drop, drop_row(j.drop, r), c);
+            drop<N, 1>(f, j.drop, drop_row(j.drop, r), c);
         if (j.res) {
             res[u].get(e);
 #pragma unroll

@@ -20,9 +20,6 @@ int config_is_moe(const Config *c, int layer)
 #define UNBUILT_KEYS(UNBUILT)                                                                                \
     UNBUILT(moe_token_dispatcher_type, c->moe_token_dispatcher_type == MOE_TOKEN_DISPATCHER_TYPE_ALLGATHER,  \
             "use alltoall")                                                                                  \
-    UNBUILT(moe_router_load_balancing_type,                                                                  \
-            c->moe_router_load_balancing_type == MOE_ROUTER_LOAD_BALANCING_TYPE_GLOBAL_AUX_LOSS,             \
-            "use aux_loss, seq_aux_loss or none")                                                            \
     UNBUILT(moe_router_enable_expert_bias, c->moe_router_enable_expert_bias, "use false")                    \
     UNBUILT(moe_expert_capacity_factor, !ABSENT(moe_expert_capacity_factor),                                 \
             "leave it out: no token is dropped")                                                             \
@@ -119,8 +116,8 @@ static void rules_router(Check *k)
     RULE(ON2(moe_aux_loss_coeff, moe_router_load_balancing_type),
          c->moe_aux_loss_coeff > 0 &&
              c->moe_router_load_balancing_type == MOE_ROUTER_LOAD_BALANCING_TYPE_NONE,
-         "%g needs a loss that it is the weight of; use moe_router_load_balancing_type aux_loss or "
-         "seq_aux_loss, or 0", c->moe_aux_loss_coeff);
+         "%g needs a loss that it is the weight of; use moe_router_load_balancing_type aux_loss, "
+         "seq_aux_loss or global_aux_loss, or 0", c->moe_aux_loss_coeff);
     RULE(ON2(moe_pad_expert_input_to_capacity, moe_expert_capacity_factor),
          c->moe_pad_expert_input_to_capacity && ABSENT(moe_expert_capacity_factor),
          "true needs moe_expert_capacity_factor, which is absent");

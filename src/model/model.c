@@ -6,7 +6,7 @@ static int64_t rows_here(const Model *m) { return model_tokens(m) / m->tp.group.
 
 Dropout model_dropout(const Model *m, const Pass *p, int site, int layer)
 {
-    static const char *const name[] = {"embedding", "attention", "proj", "mlp"};
+    static const char *const name[] = {"embedding", "attention", "proj", "mlp", "router"};
     uint64_t key = rng_key((uint64_t)m->cfg->seed, name[site]);
     return (Dropout){.p = m->now.evaluating ? 0 : m->cfg->hidden_dropout,
                      .key = hash64(&layer, sizeof layer, key), .sample = p->batch->sample,
@@ -388,6 +388,7 @@ void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t position
                                 .sent = m->tp.tokens, .come = m->tp.tokens + tp->size};
     m->tp.group.overlap = tensor_overlaps(&m->tp.group, m->cfg->tp_comm_overlap);
     precision_begin(m);
+    router_begin(m);
     m->now.schedule = schedule;
     m->now.B = B;
     m->now.S = positions / m->now.context.size;

@@ -165,6 +165,13 @@ typedef struct {
     char *known;               /* [nparts][LINEARS] on the host, bool: a step has set the scales */
 } ModelFp8;
 
+/* The balance of the experts (router.c), on the host. */
+typedef struct {
+    double *load;              /* [max(B, dp)][E] scratch: pairs of each sample, or dp rank, and expert */
+    double *before;            /* [nparts][E + 1] global_aux_loss: pairs of each expert in the rounds of
+                                * microbatches of this step that have been counted; how many microbatches */
+} ModelBalance;
+
 /* The list that runs now. */
 typedef struct {
     const Schedule *schedule;
@@ -197,7 +204,7 @@ typedef struct Model {
     ModelHeld held;
     ModelSlots slots;
     Experts experts;           /* layers with experts: the dispatch of their rows */
-    double *load;              /* [B E] on the host: pairs of each sample and expert */
+    ModelBalance balance;
     ModelOffload offload;
     Arena scratch;
     Mat rope;                  /* real [P, rot] = (cos | sin) x attention factor; no rows without rope */
@@ -257,7 +264,7 @@ void model_end(Model *m);
 /* ---- the layers ---- */
 
 /* Site names of dropout masks: the key is rng_key(seed, site) mixed with the layer's number. */
-enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_PROJ, SITE_MLP };
+enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_PROJ, SITE_MLP, SITE_ROUTER };
 /* The hidden dropout (probability 0 while evaluating) of the rows that this rank has. */
 Dropout model_dropout(const Model *m, const Pass *p, int site, int layer);
 /* Takes room for the mask of a dropout of [R,H] on devices that keep masks. */
@@ -300,8 +307,11 @@ void moe_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y);
 void moe_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dx1, Mat dy);
 /* Its router: logits [R,E], choice and weight [R,k] from ln2; dln [R,H] += the gradient of ln2, from dweight
  * real [R,k] and the losses of its own. The gradient needs the layer's dispatch to be planned. */
-void router_fwd(Model *m, int part, LayerActs *a);
-void router_bwd(Model *m, int part, LayerActs *a, Mat dweight, Mat dln);
+void router_open(Model *m);
+void router_close(Model *m);
+void router_begin(Model *m);           /* a list begins */
+void router_fwd(Model *m, const Pass *p, int part, LayerActs *a);
+void router_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dweight, Mat dln);
 /* The shared expert of such a layer: y [R,H] += its output; dln [R,H] += the gradient of its input. */
 int shared_expert_exists(const Model *m);
 void shared_expert_fwd(Model *m, int part, LayerActs *a, Mat y);

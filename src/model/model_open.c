@@ -152,7 +152,7 @@ static void open_experts(Model *m, int64_t length)
         rows /= m->grid->size[AXIS_TP];
     experts_open(&m->experts, &m->grid->expert[EXPERT_EP], &m->grid->expert[EXPERT_TP],
                  (int)c->num_moe_experts, (int)c->moe_router_topk, rows > length ? rows : length);
-    m->load = xcalloc((size_t)(c->micro_batch_size * c->num_moe_experts), sizeof *m->load);
+    router_open(m);
 }
 
 void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape, Device *dev, Params *params,
@@ -205,7 +205,7 @@ void model_close(Model *m)
     free(m->slots.dw);
     free(m->tp.tokens);
     experts_close(&m->experts);
-    free(m->load);
+    router_close(m);
     precision_close(m);
     free(m->held.chunk);
     free(m->held.unit);

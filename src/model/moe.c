@@ -115,7 +115,7 @@ void moe_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
     a->weight = mat_take(p->keep_d, R, k, m->dim.real);
     a->choice = arena_take(p->keep_d, (size_t)(R * k) * sizeof *a->choice);
     model_keep_mask(m, p);
-    router_fwd(m, part, a);
+    router_fwd(m, p, part, a);
     if (!y.rows)
         return;
     experts_fwd(m, part, a, y);
@@ -205,7 +205,7 @@ void moe_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dx1, Mat dy)
     experts_bwd(m, part, a, out, dln, dweight);
     if (shared_expert_exists(m))
         shared_expert_bwd(m, part, a, out, dln);
-    router_bwd(m, part, a, dweight, dln);
+    router_bwd(m, p, part, a, dweight, dln);
     d->norm_bwd_w(d, params_grad(w, part, P_LN2), params_grad(w, part, P_LN2B), dln, a->x1, a->stat2,
                   model_norm(m), 1);
     d->norm_bwd_x(d, dx1, dy, dln, a->x1, a->stat2, params_weight(w, part, P_LN2), model_norm(m), 1);

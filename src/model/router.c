@@ -4,6 +4,7 @@
  * Each rank routes its R rows, which no other rank of the stage has. */
 #include "model.h"
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static Routing routing_of(const Model *m)
@@ -20,14 +21,36 @@ static Routing routing_of(const Model *m)
                      .row0 = model_row0(m), .each = m->now.S};
 }
 
-void router_fwd(Model *m, int part, LayerActs *a)
+/* The factors of the input's jitter (Fedus et al. 2021, arXiv:2101.03961, sec 2.4), which are the token's in
+ * every layout, as those of a dropout are. */
+static Dropout jitter_of(const Model *m, const Pass *p, int part)
+{
+    Dropout s = model_dropout(m, p, SITE_ROUTER, m->params->part[part].layer);
+    s.p = 0;
+    s.jitter = m->now.evaluating || isnan(m->cfg->moe_input_jitter_eps) ? 0 : m->cfg->moe_input_jitter_eps;
+    return s;
+}
+
+/* What the router reads: ln2, with jitter in scratch. */
+static Mat input_of(Model *m, const Dropout *jitter, Mat ln2)
+{
+    Mat none = {.type = ln2.type}, x = ln2;
+    if (jitter->jitter > 0) {
+        x = model_take(m, &m->scratch, ln2.rows, ln2.cols);
+        m->dev->dropout_fwd(m->dev, x, ln2, none, jitter);
+    }
+    return x;
+}
+
+void router_fwd(Model *m, const Pass *p, int part, LayerActs *a)
 {
     Device *d = m->dev;
     Mat none = {.type = m->dim.type}, no_bias = {.type = m->dim.real};
     Routing r = routing_of(m);
     size_t mark = m->scratch.used;
+    Dropout jitter = jitter_of(m, p, part);
     Mat scores = mat_take(&m->scratch, a->logits.rows, a->logits.cols, m->dim.real);
-    d->linear(d, a->logits, a->ln2, params_weight(m->params, part, P_ROUTER), none);
+    d->linear(d, a->logits, input_of(m, &jitter, a->ln2), params_weight(m->params, part, P_ROUTER), none);
     d->route_fwd(d, a->choice, a->weight, scores, a->logits, no_bias, &r);
     arena_reset(&m->scratch, mark);
     model_watch(m, part, "mlp.router", a->logits);
@@ -35,41 +58,97 @@ void router_fwd(Model *m, int part, LayerActs *a)
 
 /* ---- backward ---- */
 
+void router_open(Model *m)
+{
+    int64_t n = m->cfg->micro_batch_size, dp = m->grid->size[AXIS_DP];
+    m->balance.load = xcalloc((size_t)((n > dp ? n : dp) * m->cfg->num_moe_experts), sizeof(double));
+    m->balance.before =
+        xcalloc((size_t)(m->params->nparts * (m->cfg->num_moe_experts + 1)), sizeof(double));
+}
+
+void router_close(Model *m)
+{
+    free(m->balance.load);
+    free(m->balance.before);
+}
+
+void router_begin(Model *m)
+{
+    if (m->balance.before)
+        memset(m->balance.before, 0,
+               (size_t)(m->params->nparts * (m->cfg->num_moe_experts + 1)) * sizeof(double));
+}
+
+/* Replaces the pairs of this microbatch, which lie at the place of its dp rank in balance.load, by the mean
+ * over the microbatches of the global batch up to this one, in the order of their samples. A round of
+ * microbatches is one of each dp rank, and comes to a layer's backward in order. Collective over dp. */
+static void mean_so_far(Model *m, int part)
+{
+    Comm *dp = &m->grid->axis[AXIS_DP];
+    int64_t E = m->experts.experts;
+    double *load = m->balance.load, *before = m->balance.before + part * (E + 1);
+    double n = before[E] + dp->rank + 1;       /* microbatches up to this one */
+    dp->wait(dp, dp->all_gather(dp, load, load + dp->rank * E, E, F64));
+    for (int64_t e = 0; e < E; e++) {
+        double upto = before[e];
+        for (int r = 0; r < dp->size; r++) {
+            before[e] += load[r * E + e];
+            upto += r <= dp->rank ? load[r * E + e] : 0;
+        }
+        load[e] = upto / n;
+    }
+    before[E] += dp->size;
+}
+
+/* Counts the pairs of each expert, of the microbatch or of each of its n samples, and returns them in
+ * balance.load. The plan of the layer's dispatch has the choices. */
+static double *count_pairs(Model *m, int part, int64_t n)
+{
+    const Experts *x = &m->experts;
+    int global = m->cfg->moe_router_load_balancing_type == MOE_ROUTER_LOAD_BALANCING_TYPE_GLOBAL_AUX_LOSS;
+    int64_t E = x->experts, row0 = model_row0(m);
+    double *load = m->balance.load + (global ? m->grid->index[AXIS_DP] * E : 0);
+    Comm *rows = m->tp.group.rows, *cp = &m->grid->axis[AXIS_CP];
+    memset(load, 0, (size_t)(n * E) * sizeof *load);
+    for (int64_t i = 0; i < x->rows * x->topk; i++)
+        load[(n > 1 ? (row0 + i / x->topk) / m->now.S : 0) * E + x->choice[i]]++;
+    rows->wait(rows, rows->all_reduce(rows, load, n * E, F64, OP_SUM));
+    cp->wait(cp, cp->all_reduce(cp, load, n * E, F64, OP_SUM));
+    if (global)
+        mean_so_far(m, part);
+    return m->balance.load;
+}
+
 /* The gradient of the balance loss with respect to the scores of a token: the share of the pairs that each
- * expert has got, of the microbatch or of each sample. Fedus et al. 2021, eq. 4; by sample: DeepSeek-AI
- * 2024, arXiv:2412.19437, sec 2.1.2. The plan of the layer's dispatch has the choices.
+ * expert has got, of the microbatch or of each sample (Fedus et al. 2021, eq. 4; by sample: DeepSeek-AI
+ * 2024, arXiv:2412.19437, sec 2.1.2), or of the global batch so far (Qiu et al. 2025, arXiv:2501.11873).
  * Returns real [1 or B, E] in scratch; absent: there is no such loss. */
-static Mat balance_push(Model *m)
+static Mat balance_push(Model *m, int part)
 {
     const Config *c = m->cfg;
     const Experts *x = &m->experts;
     int by_sample = c->moe_router_load_balancing_type == MOE_ROUTER_LOAD_BALANCING_TYPE_SEQ_AUX_LOSS;
-    int64_t n = by_sample ? m->now.B : 1, E = x->experts, row0 = model_row0(m);
+    int64_t n = by_sample ? m->now.B : 1, E = x->experts;
     double tokens = (double)(m->now.context.positions * (by_sample ? 1 : m->now.B));
     double factor = c->moe_aux_loss_coeff * (double)E / ((double)x->topk * tokens) * m->now.loss_scale;
-    Comm *rows = m->tp.group.rows, *cp = &m->grid->axis[AXIS_CP];
     if (c->moe_router_load_balancing_type == MOE_ROUTER_LOAD_BALANCING_TYPE_NONE ||
         c->moe_aux_loss_coeff == 0)
         return (Mat){.type = m->dim.real};
-    memset(m->load, 0, (size_t)(n * E) * sizeof *m->load);
-    for (int64_t i = 0; i < x->rows * x->topk; i++)
-        m->load[(by_sample ? (row0 + i / x->topk) / m->now.S : 0) * E + x->choice[i]]++;
-    rows->wait(rows, rows->all_reduce(rows, m->load, n * E, F64, OP_SUM));
-    cp->wait(cp, cp->all_reduce(cp, m->load, n * E, F64, OP_SUM));
+    double *load = count_pairs(m, part, n);
     Mat push = mat_take(&m->scratch, n, E, m->dim.real);
     for (int64_t i = 0; i < n * E; i++) {      /* in place: a float is not larger than a double */
-        double g = m->load[i] * factor;
+        double g = load[i] * factor;
         if (m->dim.real == F64)
-            m->load[i] = g;
+            load[i] = g;
         else
-            ((float *)m->load)[i] = (float)g;
+            ((float *)load)[i] = (float)g;
     }
     if (push.p)
-        m->dev->put(m->dev, push.p, m->load, mat_bytes(push));
+        m->dev->put(m->dev, push.p, load, mat_bytes(push));
     return push;
 }
 
-void router_bwd(Model *m, int part, LayerActs *a, Mat dweight, Mat dln)
+void router_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dweight, Mat dln)
 {
     Device *d = m->dev;
     const Params *w = m->params;
@@ -78,12 +157,18 @@ void router_bwd(Model *m, int part, LayerActs *a, Mat dweight, Mat dln)
     Mat none = {.type = m->dim.real}, dlogits = mat_take(&m->scratch, R, E, m->dim.real),
         narrow = model_take(m, &m->scratch, R, E);
     Routing r = routing_of(m);
-    Mat push = balance_push(m);
+    Mat push = balance_push(m, part);
     r.each = push.rows == 1 ? model_tokens(m) : m->now.S;
     r.z = isnan(m->cfg->moe_z_loss_coeff) ? 0 : m->cfg->moe_z_loss_coeff * m->now.loss_scale;
     d->route_bwd(d, dlogits, dweight, a->logits, a->choice, push, &r);
     d->copy(d, narrow, dlogits);
-    d->matmul(d, dln, narrow, 0, params_weight(w, part, P_ROUTER), 0, 1);
-    d->linear_bwd_w(d, params_grad(w, part, P_ROUTER), none, narrow, a->ln2);
+    Dropout jitter = jitter_of(m, p, part);
+    Mat x = input_of(m, &jitter, a->ln2), dx = dln;
+    if (jitter.jitter > 0)
+        dx = model_take(m, &m->scratch, R, dln.cols);
+    d->matmul(d, dx, narrow, 0, params_weight(w, part, P_ROUTER), 0, jitter.jitter <= 0);
+    if (jitter.jitter > 0)
+        d->dropout_fwd(d, dln, dx, dln, &jitter);
+    d->linear_bwd_w(d, params_grad(w, part, P_ROUTER), none, narrow, x);
     arena_reset(&m->scratch, mark);
 }

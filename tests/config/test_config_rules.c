@@ -416,8 +416,6 @@ static const struct { const char *args; int world; const char *says;
      "num_moe_experts: the experts have about"},
     {"moe_token_dispatcher_type=allgather", 1,
      "moe_token_dispatcher_type: with experts this build does not take allgather; use alltoall"},
-    {"moe_router_load_balancing_type=global_aux_loss", 1,
-     "with experts this build does not take global_aux_loss"},
     {"moe_router_enable_expert_bias=true", 1, "true needs moe_router_score_function: sigmoid"},
     {"moe_router_enable_expert_bias=true|moe_router_score_function=sigmoid", 1,
      "moe_router_enable_expert_bias: with experts this build does not take true; use false"},

@@ -21,7 +21,7 @@ typedef struct {
 
 typedef struct {
     int kind, groups, dim, inverse, nesterov, nomask, stop;
-    double p, wd, momentum;
+    double p, jitter, wd, momentum;
     int64_t v0, valid, seq, col0;
 } Arg;
 
@@ -55,8 +55,8 @@ static Dropout dropout_of(const Arg *a, const Given *g)
 {
     static Positions runs;
     runs = positions_one(5, a->seq);
-    return (Dropout){.p = a->p, .key = 0x123456789abcdef1ull, .sample = g->sample, .runs = &runs,
-                     .col0 = a->col0, .row0 = 2};
+    return (Dropout){.p = a->p, .jitter = a->jitter, .key = 0x123456789abcdef1ull, .sample = g->sample,
+                     .runs = &runs, .col0 = a->col0, .row0 = 2};
 }
 
 /* Matrices: 0 y, 1 ln, 2 stats, 3 x, 4 res, 5 gain, 6 bias. */
@@ -315,6 +315,16 @@ static const Case cases[] = {
      {{'o', 9, 520}, {'i', 9, 520, 1}, {'i', 9, 520, 1}},
      {.seq = 7},
      {{1, 2}, {1, 3}}},
+    {"dropout_fwd",
+     dropout_run,
+     {{'o', 9, 72}, {'i', 9, 72, 1}, {'i', 9, 72, 1}},
+     {.jitter = 0.4, .seq = 7},
+     {{1, 2}, {1, 3}}},
+    {"dropout_fwd",
+     dropout_run,
+     {{'o', 9, 37}, {'i', 9, 37, 0}, {'-'}},
+     {.jitter = 0.1, .seq = 4, .col0 = 6},
+     {{1, 2}}},
     {"dropout_bwd",
      dropout_bwd_run,
      {{'o', 9, 72}, {'i', 9, 72, 1}},

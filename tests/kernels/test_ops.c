@@ -16,7 +16,7 @@ static int64_t sample[] = {12345678901, 7, 8, 9, 10, 11, 12, 13};
 
 typedef struct {
     int kind, groups, dim, inverse;
-    double p, lr, wd, momentum;
+    double p, jitter, lr, wd, momentum;
     int nesterov, nomask;
     int64_t v0, valid, seq, col0;
 } Arg;
@@ -189,13 +189,16 @@ static Dropout dropout_of(const Arg *a)
     static Positions runs;
     int32_t half = (int32_t)a->seq / 2, rest = (int32_t)a->seq - half;
     runs = (Positions){.stride = a->seq, .count = 2, .run = {{5, half, 0}, {5 + 2 * half, rest, half}}};
-    return (Dropout){.p = a->p, .key = KEY, .sample = sample, .runs = &runs, .col0 = a->col0};
+    return (Dropout){.p = a->p, .jitter = a->jitter, .key = KEY, .sample = sample, .runs = &runs,
+                     .col0 = a->col0};
 }
 static double dropout_naive_factor(const Arg *a, int64_t r, int64_t c)
 {
     uint64_t col = (uint64_t)(a->col0 + c), row = (uint64_t)(r % a->seq), half = (uint64_t)a->seq / 2;
     uint64_t pos = 5 + row + (row < half ? 0 : half);
     uint32_t word = philox(KEY, col / 4 | pos << 32, (uint64_t)sample[r / a->seq]).v[col % 4];
+    if (a->jitter > 0)
+        return 1 - a->jitter + 2 * a->jitter * (double)(word >> 8) / 0x1p24;
     return word >= a->p * 0x1p32 ? 1 / (1 - a->p) : 0;
 }
 static void dropout_run(Device *d, Mat *m, const Arg *a)
@@ -518,6 +521,13 @@ static const Case cases[] = {
      dropout_naive,
      {{1, 3}},
      {.p = 0, .seq = 6},
+     1},
+    {"dropout_fwd",
+     {{'o', 90, 257, 0}, {'i', 90, 257, 1}, {'i', 90, 257, 1}},
+     dropout_run,
+     dropout_naive,
+     {{1, 2}, {1, 3}},
+     {.jitter = 0.3, .seq = 30, .col0 = 3},
      1},
     {"dropout_bwd",
      {{'o', 6, 33, 0}, {'i', 6, 33, 1}, {'-', 0, 0, 0}},

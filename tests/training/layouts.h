@@ -110,14 +110,15 @@ static const struct { int layers, groups, width; const char *args[20]; int exper
      24,
      {"position_embedding_type=rope", "rotary_base=1009", "qk_layernorm=true", "activation=geglu",
       "window_size=3", "hidden_dropout=0.2", "reset_attention_mask=true", "moe_router_topk=1",
-      "moe_router_pre_softmax=true", "moe_router_load_balancing_type=aux_loss", "moe_aux_loss_coeff=0.5",
-      "moe_layer_freq=2"},
+      "moe_router_pre_softmax=true", "moe_router_load_balancing_type=global_aux_loss",
+      "moe_aux_loss_coeff=0.5", "moe_layer_freq=2"},
      4},
     {4,
      1,
      3,
      {"normalization=RMSNorm", "activation=squared_relu", "add_bias_linear=false", "moe_router_topk=4",
       "moe_router_score_function=sigmoid", "moe_router_load_balancing_type=none", "moe_z_loss_coeff=0.2",
+      "moe_input_jitter_eps=0.3",
       "moe_layer_freq=[1, 1, 0, 1]", "untie_embeddings_and_output_weights=true"},
      4}};
 enum {

@@ -332,6 +332,7 @@ int main(void)
         equal(1, g);
         balance("aux_loss", 1, 0.5, 0, g);
         balance("seq_aux_loss", 2, 0.3, 0, g);
+        balance("global_aux_loss", 1, 0.4, 0, g);
         balance("none", 2, 0, 0.2, g);
         balance("aux_loss", 3, 0.5, 0.1, g);
     }

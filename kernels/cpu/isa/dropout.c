@@ -54,7 +54,7 @@ static void item_fn(void *ctx, int64_t item, int thread)
     Mat ym = mat_cols(j->y, t.c0, t.cols), xm = mat_cols(j->x, t.c0, t.cols);
     Mat rm = mat_cols(j->res, t.c0, t.cols);
     REAL *xbuf = FN(row_buf)(j->d, thread, 0), *rbuf = FN(row_buf)(j->d, thread, 1);
-    REAL *f = FN(row_buf)(j->d, thread, 2), keep = (REAL)(1 / (1 - s->p));
+    REAL *f = FN(row_buf)(j->d, thread, 2), keep = (REAL)(1 / (1 - s->p)), jitter = (REAL)s->jitter;
     uint32_t *words = (void *)FN(row_buf)(j->d, thread, 3), limit = dropout_limit(s->p);
     int64_t first = (s->col0 + t.c0) / 4, skip = (s->col0 + t.c0) % 4;   /* words of columns before c0 */
     for (int64_t i = 0; i < t.cols; i++)
@@ -62,11 +62,13 @@ static void item_fn(void *ctx, int64_t item, int thread)
     for (int64_t r = t.r0; r < t.r1; r++) {
         const REAL *x = row_in(xm, r, xbuf), *res = j->res.p ? row_in(rm, r, rbuf) : NULL;
         REAL *y = row_out(ym, r, xbuf);
-        if (s->p > 0) {
+        if (s->p > 0 || s->jitter > 0) {
             int64_t row = s->row0 + r, seq = s->runs->stride;
             draw(words, skip + t.cols, s->key, first, positions_at(s->runs, row % seq),
                  s->sample[row / seq]);
-            for (int64_t i = 0; i < t.cols; i++)
+            for (int64_t i = 0; i < t.cols && s->jitter > 0; i++)
+                f[i] = 1 + jitter * ((REAL)(int32_t)(words[skip + i] >> 8) * (REAL)0x1p-23 - 1);
+            for (int64_t i = 0; i < t.cols && s->jitter <= 0; i++)
                 f[i] = words[skip + i] >= limit ? keep : 0;
         }
         for (int64_t i = 0; i < t.cols; i += VN) {
@@ -79,7 +81,7 @@ static void item_fn(void *ctx, int64_t item, int thread)
 
 void FN(cpu_dropout_fwd)(Device *d, Mat y, Mat x, Mat res, const Dropout *s)
 {
-    BUG_ON(!(s->p >= 0 && s->p < 1));
+    BUG_ON(!(s->p >= 0 && s->p < 1 && s->jitter >= 0 && s->p * s->jitter == 0));
     BUG_ON(y.rows != x.rows || y.cols != x.cols || (res.p && (res.rows != x.rows || res.cols != x.cols)));
     Job j = {d, y, x, res, s};
     pool_run(d->pool, item_fn, &j, work_items(y));
