@@ -12,6 +12,17 @@ static int64_t window_of(const Experts *x, int64_t rows)
     return least(rows * x->topk, up(5 * rows * x->topk, 4 * x->ep->size));
 }
 
+static int tokens_each(const Experts *x)
+{
+    return 2 * (x->ep->size > x->etp->size ? x->ep->size : x->etp->size);
+}
+
+/* Whether no other rank has a part in the experts of this one, or sends it rows. */
+static int is_alone(const Experts *x) { return x->ep->size * x->etp->size == 1; }
+
+/* Whether rows may come in another order than that of the experts. */
+static int is_mixed(const Experts *x) { return x->local > 1 && !is_alone(x); }
+
 void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_t most)
 {
     int64_t pairs = most * topk;
@@ -28,7 +39,7 @@ void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_
     x->window = window_of(x, most);
     x->before = xcalloc((size_t)(etp->size * ep->size) * (size_t)(x->local + 1), sizeof *x->before);
     x->order = xcalloc((size_t)experts_room(x) + 1, sizeof *x->order);
-    x->token = xcalloc(2 * (size_t)(ep->size + etp->size), sizeof *x->token);
+    x->token = xcalloc((size_t)(EXPERT_FLIGHTS * tokens_each(x)), sizeof *x->token);
 }
 
 void experts_close(Experts *x)
@@ -56,16 +67,20 @@ static void sort_pairs(Experts *x)
     int64_t pairs = x->rows * x->topk, at = 0, *next = xcalloc((size_t)x->experts, sizeof *next);
     memset(x->mine, 0, (size_t)x->experts * sizeof *x->mine);
     for (int64_t i = 0; i < pairs; i++) {
-        BUG_ON(x->choice[i] < 0 || x->choice[i] >= x->experts);
-        x->mine[x->choice[i]]++;
+        BUG_ON(x->choice[i] < -1 || x->choice[i] >= x->experts);
+        if (x->choice[i] >= 0)
+            x->mine[x->choice[i]]++;
     }
     for (int e = 0; e < x->experts; at += x->mine[e++]) {
         next[e] = at;
         if (e % x->local == 0)
             x->first[e / x->local] = at;
     }
-    x->first[x->ep->size] = at;
+    x->first[x->ep->size] = x->pairs = at;
     for (int64_t i = 0; i < pairs; i++) {
+        x->place[i] = -1;
+        if (x->choice[i] < 0)
+            continue;
         x->place[i] = (int32_t)next[x->choice[i]]++;
         x->pair[x->place[i]] = (int32_t)i;
         x->source[x->place[i]] = (int32_t)(i / x->topk);
@@ -110,7 +125,7 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     sum_counts(x);
     for (int r = 0; r < x->ep->size; r++)
         largest = x->first[r + 1] - x->first[r] > largest ? x->first[r + 1] - x->first[r] : largest;
-    x->rounds = largest ? up(largest, x->window) : 0;
+    x->rounds = largest ? up(largest, x->window) : 1;
     x->ep->wait(x->ep, x->ep->all_reduce(x->ep, &x->rounds, 1, I64, OP_MAX));
     x->etp->wait(x->etp, x->etp->all_reduce(x->etp, &x->rounds, 1, I64, OP_MAX));
 }
@@ -139,7 +154,7 @@ static int64_t rows_of(const Experts *x, int64_t round, int t)
     return n;
 }
 
-int64_t experts_rows(const Experts *x, int64_t round)
+static int64_t all_rows(const Experts *x, int64_t round)
 {
     int64_t n = 0;
     for (int t = 0; t < x->etp->size; t++)
@@ -160,10 +175,11 @@ int64_t experts_part(const Experts *x, int64_t round, int local, int64_t *from)
 }
 
 /* Fills x->order: row i in the order of experts is row order[i] of those received, which come by etp rank,
- * by ep rank, and then by expert. back: the inverse. */
-static void order_rows(Experts *x, int64_t round, int back)
+ * by ep rank, and then by expert. back: the inverse. Returns a copy on the device, in scratch. */
+static int32_t *order_rows(Device *d, Experts *x, Arena *scratch, int64_t round, int back)
 {
     int64_t to = 0;
+    int32_t *list = arena_take(scratch, (size_t)experts_room(x) * sizeof *list);
     for (int l = 0; l < x->local; l++) {
         int64_t start = 0;
         for (int t = 0; t < x->etp->size; t++)
@@ -174,21 +190,30 @@ static void order_rows(Experts *x, int64_t round, int back)
                 start += sent_by(x, round, t, r);
             }
     }
+    if (list)
+        d->put(d, list, x->order, (size_t)to * sizeof *list);
+    return list;
+}
+
+ExpertRound experts_round(Device *d, Experts *x, Arena *scratch, int64_t number)
+{
+    ExpertRound r = {.number = number, .n = all_rows(x, number)};
+    if (is_mixed(x)) {
+        r.order = order_rows(d, x, scratch, number, 0);
+        r.back = order_rows(d, x, scratch, number, 1);
+    }
+    return r;
 }
 
 /* ---- messages ---- */
 
-/* Sends `give` to a peer and receives `take` from it; rows of this rank are copied. */
-static void swap(Device *d, Comm *c, int peer, Mat take, Mat give, Token token[2])
+/* Starts to send `give` to a peer and to receive `take` from it. A rank sends itself nothing. */
+static void swap(Comm *c, int peer, Mat take, Mat give, Token token[2])
 {
     token[0] = token[1] = 0;
-    if (peer == c->rank) {
-        d->copy(d, take, give);
-        return;
-    }
-    if (give.rows)
+    if (give.rows && peer != c->rank)
         token[0] = c->send(c, give.p, give.rows * give.cols, give.type, peer);
-    if (take.rows)
+    if (take.rows && peer != c->rank)
         token[1] = c->recv(c, take.p, take.rows * take.cols, take.type, peer);
 }
 
@@ -198,27 +223,19 @@ static void wait_all(Comm *c, const Token *token)
         c->wait(c, token[i]);
 }
 
-/* The sorted pairs that go to ep rank r in a round. */
-static Mat pairs_to(const Experts *x, int64_t round, Mat sorted, int r)
+static Token *take_tokens(Experts *x)
 {
-    int64_t from = x->first[r] + round * x->window, n = least(x->first[r + 1] - from, x->window);
-    return n > 0 ? mat_rows(sorted, from, n) : mat_rows(sorted, 0, 0);
+    Token *token = x->token + x->flights++ % EXPERT_FLIGHTS * tokens_each(x);
+    memset(token, 0, (size_t)tokens_each(x) * sizeof *token);
+    return token;
 }
 
-/* Exchanges rows with the ranks of ep: the pairs of `sorted` and the received rows of this etp rank, to one
- * side or back. */
-static void over_ep(Device *d, Experts *x, int64_t round, Mat rows, Mat sorted, int back)
+/* The sorted pairs that go to ep rank r in a round: *from and those after it. Returns their number. */
+static int64_t pairs_to(const Experts *x, int64_t round, int r, int64_t *from)
 {
-    int64_t at = 0;
-    comm_together(x->ep, 1);
-    for (int r = 0; r < x->ep->size; r++) {
-        int64_t n = sent_by(x, round, x->etp->rank, r);
-        Mat there = mat_rows(rows, at, n), here = pairs_to(x, round, sorted, r);
-        swap(d, x->ep, r, back ? here : there, back ? there : here, x->token + 2 * r);
-        at += n;
-    }
-    comm_together(x->ep, 0);
-    wait_all(x->ep, x->token);
+    int64_t at = x->first[r] + round * x->window, n = least(x->first[r + 1] - at, x->window);
+    *from = n > 0 ? at : 0;
+    return n > 0 ? n : 0;
 }
 
 /* Where the rows of etp rank t begin among those received. */
@@ -230,50 +247,122 @@ static int64_t etp_first(const Experts *x, int64_t round, int t)
     return at;
 }
 
-void experts_send(Device *d, Experts *x, Arena *scratch, int64_t round, Mat out, Mat sorted)
+/* Most pairs that this rank sends to other ranks of ep in a round. */
+static int64_t leaving(const Experts *x)
 {
-    size_t mark = scratch->used;
-    int64_t n = experts_rows(x, round), own = rows_of(x, round, x->etp->rank);
-    Mat come = mat_take(scratch, experts_room(x), sorted.cols, sorted.type);
-    int32_t *order = arena_take(scratch, (size_t)experts_room(x) * sizeof *order);
-    Mat mine = mat_rows(come, etp_first(x, round, x->etp->rank), own);
-    over_ep(d, x, round, mine, sorted, 0);
-    comm_together(x->etp, 1);
-    for (int t = 0; t < x->etp->size; t++)
-        if (t != x->etp->rank)
-            swap(d, x->etp, t, mat_rows(come, etp_first(x, round, t), rows_of(x, round, t)), mine,
-                 x->token + 2 * t);
-        else
-            x->token[2 * t] = x->token[2 * t + 1] = 0;
-    comm_together(x->etp, 0);
-    wait_all(x->etp, x->token);
-    order_rows(x, round, 0);
-    if (order)
-        d->put(d, order, x->order, (size_t)n * sizeof *order);
-    d->gather_rows(d, out, mat_rows(come, 0, n), order);
-    arena_reset(scratch, mark);
+    return least(x->window * (x->ep->size - 1), x->rows * x->topk);
 }
 
-void experts_return(Device *d, Experts *x, Arena *scratch, int64_t round, Mat sorted, Mat rows)
+ExpertFlight experts_send_start(Device *d, Experts *x, Arena *scratch, const ExpertRound *r, Mat out,
+                                Mat rows, const int32_t *index)
 {
-    size_t mark = scratch->used;
-    int64_t own = rows_of(x, round, x->etp->rank), room = experts_room(x);
-    Mat back = mat_take(scratch, room, sorted.cols, sorted.type);
-    Mat parts = mat_take(scratch, room, sorted.cols, sorted.type);
-    int32_t *order = arena_take(scratch, (size_t)room * sizeof *order);
-    order_rows(x, round, 1);
-    if (order)
-        d->put(d, order, x->order, (size_t)rows.rows * sizeof *order);
-    d->gather_rows(d, mat_rows(back, 0, rows.rows), rows, order);
-    /* each etp rank has a part of the sums of every other one's rows */
+    ExpertFlight f = {out, out, take_tokens(x)};
+    Mat send = mat_take(scratch, leaving(x), rows.cols, rows.type);
+    int me = x->etp->rank;
+    int64_t from, at = etp_first(x, r->number, me), start = at, sent = 0;
+    if (is_mixed(x))
+        f.come = mat_rows(mat_take(scratch, experts_room(x), rows.cols, rows.type), 0, r->n);
+    for (int i = 0; i < x->ep->size; i++) {
+        int64_t n = pairs_to(x, r->number, i, &from);
+        Mat give = i == x->ep->rank ? mat_rows(f.come, at, n) : mat_rows(send, sent, n);
+        d->gather_rows(d, give, rows, index ? index + from : NULL);
+        sent += i == x->ep->rank ? 0 : n;
+        at += sent_by(x, r->number, me, i);
+    }
+    comm_together(x->ep, 1);
+    at = start, sent = 0;
+    for (int i = 0; i < x->ep->size; i++) {
+        int64_t n = i == x->ep->rank ? 0 : pairs_to(x, r->number, i, &from),
+                come = sent_by(x, r->number, me, i);
+        swap(x->ep, i, mat_rows(f.come, at, come), mat_rows(send, sent, n), f.token + 2 * i);
+        sent += n;
+        at += come;
+    }
+    comm_together(x->ep, 0);
+    return f;
+}
+
+void experts_send_end(Device *d, Experts *x, const ExpertRound *r, ExpertFlight f)
+{
+    int me = x->etp->rank;
+    Mat mine = mat_rows(f.come, etp_first(x, r->number, me), rows_of(x, r->number, me));
+    wait_all(x->ep, f.token);
     comm_together(x->etp, 1);
     for (int t = 0; t < x->etp->size; t++)
-        swap(d, x->etp, t, mat_rows(parts, t * own, own),
-             mat_rows(back, etp_first(x, round, t), rows_of(x, round, t)), x->token + 2 * t);
+        swap(x->etp, t, mat_rows(f.come, etp_first(x, r->number, t), rows_of(x, r->number, t)), mine,
+             f.token + 2 * t);
     comm_together(x->etp, 0);
-    wait_all(x->etp, x->token);
-    Mat sum = mat_rows(back, 0, own);
-    d->sum_parts(d, sum, mat_rows(parts, 0, own * x->etp->size));
-    over_ep(d, x, round, sum, sorted, 1);
+    wait_all(x->etp, f.token);
+    if (is_mixed(x))
+        d->gather_rows(d, f.out, f.come, r->order);
+}
+
+Mat experts_results_room(const Experts *x, Arena *scratch, Mat sorted)
+{
+    return mat_take(scratch, is_alone(x) ? 0 : experts_room(x), sorted.cols, sorted.type);
+}
+
+Mat experts_return_room(const Experts *x, Arena *scratch, Mat sorted)
+{
+    int64_t n = is_mixed(x) || x->etp->size > 1 ? experts_room(x) : 0;
+    return mat_take(scratch, n, sorted.cols, sorted.type);
+}
+
+Mat experts_results(const Experts *x, const ExpertRound *r, Mat sorted, Mat room)
+{
+    return is_alone(x) ? mat_rows(sorted, r->number * x->window, r->n) : mat_rows(room, 0, r->n);
+}
+
+/* Returns the sums over etp of this etp rank's rows: each etp rank has a part of every other one's sums. */
+static Mat sum_over_etp(Device *d, Experts *x, Arena *scratch, int64_t round, Mat sum, Mat rows, Token *token)
+{
+    int64_t own = rows_of(x, round, x->etp->rank);
+    if (x->etp->size == 1)
+        return rows;
+    size_t mark = scratch->used;
+    Mat parts = mat_take(scratch, experts_room(x), rows.cols, rows.type);
+    int me = x->etp->rank;
+    d->copy(d, mat_rows(parts, me * own, own), mat_rows(rows, etp_first(x, round, me), own));
+    comm_together(x->etp, 1);
+    for (int t = 0; t < x->etp->size; t++)
+        swap(x->etp, t, mat_rows(parts, t * own, own),
+             mat_rows(rows, etp_first(x, round, t), rows_of(x, round, t)), token + 2 * t);
+    comm_together(x->etp, 0);
+    wait_all(x->etp, token);
+    d->sum_parts(d, mat_rows(sum, 0, own), mat_rows(parts, 0, own * x->etp->size));
     arena_reset(scratch, mark);
+    return mat_rows(sum, 0, own);
+}
+
+ExpertFlight experts_return_start(Device *d, Experts *x, Arena *scratch, const ExpertRound *r, Mat sorted,
+                                  Mat rows, Mat room)
+{
+    ExpertFlight f = {.token = take_tokens(x)};
+    int64_t at = 0, own = 0, from;
+    if (is_alone(x))
+        return f;
+    if (is_mixed(x)) {
+        Mat back = mat_rows(room, 0, r->n);
+        d->gather_rows(d, back, rows, r->back);
+        rows = back;
+    }
+    Mat sum = sum_over_etp(d, x, scratch, r->number, room, rows, f.token);
+    comm_together(x->ep, 1);
+    for (int i = 0; i < x->ep->size; i++) {
+        int64_t n = sent_by(x, r->number, x->etp->rank, i), come = pairs_to(x, r->number, i, &from);
+        swap(x->ep, i, mat_rows(sorted, from, come), mat_rows(sum, at, n), f.token + 2 * i);
+        if (i == x->ep->rank)
+            own = at;
+        at += n;
+    }
+    comm_together(x->ep, 0);
+    int64_t n = pairs_to(x, r->number, x->ep->rank, &from);
+    d->copy(d, mat_rows(sorted, from, n), mat_rows(sum, own, n));
+    return f;
+}
+
+void experts_return_end(Experts *x, ExpertFlight f)
+{
+    if (f.token)
+        wait_all(x->ep, f.token);
 }

@@ -9,11 +9,14 @@
  * Messages have exact sizes, which follow from the choices: the host reads these, and the ranks exchange how
  * many pairs each has for each expert. A rank sends at most `window` pairs to another rank in a round, which
  * bounds memory; ranks with more pairs need more rounds, and the whole group does as many as its neediest
- * rank.
+ * rank, at least one.
+ *
+ * Rows go and come back in two steps, a start and an end, so that a rank computes while they travel. What
+ * starts take from scratch stays until the caller resets it, after the end.
  *
  * Functions are collective over ep and etp unless marked local. Shared arguments:
  *   d        in         the device that computes
- *   scratch  in/out     arena for what lives during the call */
+ *   scratch  in/out     arena for what lives until the end */
 #ifndef EXPERT_H
 #define EXPERT_H
 #include "comm.h"
@@ -26,8 +29,9 @@ typedef struct {
     int64_t window;            /* pairs that a rank sends to another one in a round, at most */
     int64_t rows;              /* R */
     int64_t rounds;
-    int32_t *choice;           /* [most topk] experts of each row */
-    int32_t *place;            /* [most topk] place of each pair among the sorted ones */
+    int64_t pairs;             /* R topk without the choices of -1, which go nowhere */
+    int32_t *choice;           /* [most topk] experts of each row; -1: none */
+    int32_t *place;            /* [most topk] place of each pair among the sorted ones; -1: none */
     int32_t *pair;             /* [most topk] the inverse: the pair of each place */
     int32_t *source;           /* [most topk] row of each sorted pair */
     int64_t *first;            /* [ep + 1] sorted pairs [first[r], first[r + 1]) are for ep rank r */
@@ -35,8 +39,23 @@ typedef struct {
     int64_t *count;            /* [etp][ep][local] pairs for this rank's experts, by their source */
     int64_t *before;           /* [etp][ep][local + 1] of these, those for experts before each one */
     int32_t *order;            /* [room] scratch: received row of each row in the order of experts */
-    Token *token;              /* [2 max(ep, etp)] */
+    Token *token;              /* [EXPERT_FLIGHTS][2 max(ep, etp)], taken in turn */
+    int flights;               /* flights so far */
 } Experts;
+enum { EXPERT_FLIGHTS = 8 };   /* that may be under way at once */
+
+/* A round, and on the device where its rows are among those received. */
+typedef struct {
+    int64_t number, n;         /* n: rows that this rank has in it */
+    int32_t *order, *back;     /* [n] received row of each row in the order of experts; the inverse. NULL:
+                                * rows come in the order of experts */
+} ExpertRound;
+
+/* Rows on their way, from a start to its end. */
+typedef struct {
+    Mat out, come;             /* as in the start; the received rows, by their sources */
+    Token *token;
+} ExpertFlight;
 
 /* Allocates the host memory for dispatches of up to `most` rows. Local.
  *   ep, etp  in             groups of this rank; kept, not copied
@@ -50,23 +69,39 @@ void experts_close(Experts *x);
 int64_t experts_room(const Experts *x);
 
 /* Starts a dispatch: waits until the choices are on the host, sorts the pairs, exchanges their numbers.
- *   choice   in   [R topk]  device memory: expert of each choice, no expert twice in a row; NULL: a counting
- *                           run, in which every rank has equally many pairs for every rank
+ *   choice   in   [R topk]  device memory: expert of each choice, no expert twice in a row, or -1; NULL:
+ *                           a counting run, in which every rank has equally many pairs for every rank
  *   rows     in             R
  *   bound    in   global    R of the rank that has most, which sets the size of a round */
 void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, int64_t bound);
 
-/* Rows that this rank has in a round, and those of its expert `local`: rows [*from, *from + n) of them,
- * returned n. Local. */
-int64_t experts_rows(const Experts *x, int64_t round);
+/* Rows of a round for this rank's expert `local`: rows [*from, *from + n) of the round, returned n. Local. */
 int64_t experts_part(const Experts *x, int64_t round, int local, int64_t *from);
 
-/* Sends this rank's pairs of a round, and receives the rows of its experts.
- *   out      out  [experts_rows, C]   in the order of experts, then of etp ranks, then of ep ranks
- *   sorted   in   [R topk, C]         storage or real */
-void experts_send(Device *d, Experts *x, Arena *scratch, int64_t round, Mat out, Mat sorted);
-/* The way back: each pair gets the sum over the etp ranks of the rows that were made of it.
- *   sorted   out  [R topk, C]         the pairs of this round
- *   rows     in   [experts_rows, C]   as experts_send has given them */
-void experts_return(Device *d, Experts *x, Arena *scratch, int64_t round, Mat sorted, Mat rows);
+/* Makes a round's lists, in scratch. Local. */
+ExpertRound experts_round(Device *d, Experts *x, Arena *scratch, int64_t number);
+
+/* Starts to send this rank's pairs of a round, and to receive the rows of its experts.
+ *   out      out  [n, C]      in the order of experts, then of etp ranks, then of ep ranks; after the end
+ *   rows     in   [.., C]     storage or real; may be written once this returns
+ *   index    in   [pairs]     device memory: row of each sorted pair */
+ExpertFlight experts_send_start(Device *d, Experts *x, Arena *scratch, const ExpertRound *r, Mat out,
+                                Mat rows, const int32_t *index);
+void experts_send_end(Device *d, Experts *x, const ExpertRound *r, ExpertFlight f);
+
+/* Rooms in scratch that serve the rounds in turn: for what the experts make of a round's rows, and for the
+ * rows that a return sends. Local.
+ *   sorted   in   [.., C]     as in experts_return_start */
+Mat experts_results_room(const Experts *x, Arena *scratch, Mat sorted);
+Mat experts_return_room(const Experts *x, Arena *scratch, Mat sorted);
+/* Where the experts write a round's results [n, C]: in `room`, or, where no rank but this one has a part in
+ * them, in `sorted` itself. Local. */
+Mat experts_results(const Experts *x, const ExpertRound *r, Mat sorted, Mat room);
+/* Starts the way back: each pair gets the sum over the etp ranks of the rows that were made of it.
+ *   sorted   out  [pairs, C]  the pairs of this round; after the end
+ *   rows     in   [n, C]      experts_results
+ *   room     in/out           experts_return_room; it and rows stay until the end */
+ExpertFlight experts_return_start(Device *d, Experts *x, Arena *scratch, const ExpertRound *r, Mat sorted,
+                                  Mat rows, Mat room);
+void experts_return_end(Experts *x, ExpertFlight f);
 #endif

@@ -312,10 +312,15 @@ void router_close(Model *m);
 void router_begin(Model *m);           /* a list begins */
 void router_fwd(Model *m, const Pass *p, int part, LayerActs *a);
 void router_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dweight, Mat dln);
-/* The shared expert of such a layer: y [R,H] += its output; dln [R,H] += the gradient of its input. */
+/* The shared expert of such a layer: y [R,H] is its output. */
 int shared_expert_exists(const Model *m);
 void shared_expert_fwd(Model *m, int part, LayerActs *a, Mat y);
-void shared_expert_bwd(Model *m, int part, LayerActs *a, Mat dy, Mat dln);
+/* Its part in the gradient of ln2, from shared_expert_grads, which takes the room for it from scratch, to
+ * shared_expert_add, which adds it: [R,H], and [R,1] of the gate's logit. No rows: there is none. */
+typedef struct { Mat dx, gate; } SharedGrads;
+SharedGrads shared_expert_grads(Model *m, int64_t R);
+void shared_expert_bwd(Model *m, int part, LayerActs *a, Mat dy, SharedGrads out);
+void shared_expert_add(Model *m, int part, SharedGrads g, Mat dln);
 /* Whether the layer of a part has experts. */
 static inline int model_is_moe(const Model *m, int part)
 {

@@ -11,12 +11,11 @@
 #include "expert.h"
 #include "model.h"
 
-/* The dispatch of a layer's rows: its index lists on the device, and the weights of the sorted pairs. */
+/* The dispatch of a layer's rows: its index lists on the device, and the weights of the pairs. */
 typedef struct {
     Experts *x;
     int32_t *place, *pair, *source;    /* [R k] as in Experts */
     Mat weight;                        /* real [R k, 1] */
-    int64_t pairs;
 } Dispatch;
 
 static int32_t *to_device(Model *m, const int32_t *list, int64_t n)
@@ -30,27 +29,18 @@ static int32_t *to_device(Model *m, const int32_t *list, int64_t n)
 static Dispatch dispatch_open(Model *m, const LayerActs *a)
 {
     Experts *x = &m->experts;
-    Dispatch s = {.x = x, .pairs = a->weight.rows * a->weight.cols};
+    Dispatch s = {.x = x, .weight = mat(a->weight.p, a->weight.rows * a->weight.cols, 1, m->dim.real)};
     experts_plan(m->dev, x, a->choice, a->weight.rows, a->weight.rows);
-    s.place = to_device(m, x->place, s.pairs);
-    s.pair = to_device(m, x->pair, s.pairs);
-    s.source = to_device(m, x->source, s.pairs);
-    s.weight = mat_take(&m->scratch, s.pairs, 1, m->dim.real);
-    m->dev->gather_rows(m->dev, s.weight, mat(a->weight.p, s.pairs, 1, m->dim.real), s.pair);
+    s.place = to_device(m, x->place, s.weight.rows);
+    s.pair = to_device(m, x->pair, s.weight.rows);
+    s.source = to_device(m, x->source, s.weight.rows);
     return s;
-}
-
-/* Rows x [R, n] once for each pair, sorted, in scratch. */
-static Mat sort_rows(Model *m, const Dispatch *s, Mat x)
-{
-    Mat sorted = mat_take(&m->scratch, s->pairs, x.cols, x.type);
-    m->dev->gather_rows(m->dev, sorted, x, s->source);
-    return sorted;
 }
 
 /* The rows of one round, in the order of experts; n rows of memory for experts_room. */
 typedef struct {
-    int64_t n;
+    ExpertRound r;
+    ExpertFlight to_x, to_weight;
     Mat x, weight, narrow;     /* [n,H]; real [n,1], and the same as storage */
     Mat h, a;                  /* [n, F] or [n, 2F]; [n,F], F of this rank's part of an expert */
 } Round;
@@ -60,51 +50,78 @@ static Mat room(Model *m, const Dispatch *s, int64_t n, int64_t cols, Dtype type
     return mat_rows(mat_take(&m->scratch, experts_room(s->x), cols, type), 0, n);
 }
 
-/* Receives the rows of a round and computes the activations of their experts, before the weight. */
-static Round round_open(Model *m, int part, const Dispatch *s, int64_t round, Mat sorted)
+/* Starts to send the rows ln2 of a round, and their weights. */
+static Round round_start(Model *m, const Dispatch *s, int64_t number, Mat ln2)
 {
     Device *d = m->dev;
     ActKind kind = (ActKind)m->cfg->activation;
-    int64_t n = experts_rows(s->x, round), F = m->dim.expert_F;
-    Round r = {n, room(m, s, n, m->dim.H, m->dim.type), room(m, s, n, 1, m->dim.real),
-               room(m, s, n, 1, m->dim.type), room(m, s, n, act_width(kind, F), m->dim.type),
-               room(m, s, n, F, m->dim.type)};
-    experts_send(d, s->x, &m->scratch, round, r.x, sorted);
-    experts_send(d, s->x, &m->scratch, round, r.weight, s->weight);
-    d->copy(d, r.narrow, r.weight);
-    for (int e = 0; e < s->x->local; e++) {
-        int64_t from, rows = experts_part(s->x, round, e, &from);
-        d->linear_act_fwd(d, mat_rows(r.a, from, rows), mat_rows(r.h, from, rows), mat_rows(r.x, from, rows),
-                          params_expert_weight(m->params, part, P_EFC1, e),
-                          params_expert_weight(m->params, part, P_EFC1B, e), kind);
-    }
+    Round r = {.r = experts_round(d, s->x, &m->scratch, number)};
+    int64_t n = r.r.n, F = m->dim.expert_F;
+    r.x = room(m, s, n, m->dim.H, m->dim.type);
+    r.weight = room(m, s, n, 1, m->dim.real);
+    r.narrow = room(m, s, n, 1, m->dim.type);
+    r.h = room(m, s, n, act_width(kind, F), m->dim.type);
+    r.a = room(m, s, n, F, m->dim.type);
+    r.to_x = experts_send_start(d, s->x, &m->scratch, &r.r, r.x, ln2, s->source);
+    r.to_weight = experts_send_start(d, s->x, &m->scratch, &r.r, r.weight, s->weight, s->pair);
     return r;
 }
 
-/* y [R,H] from ln2. */
-static void experts_fwd(Model *m, int part, LayerActs *a, Mat y)
+/* Receives the rows of a round and computes the activations of their experts, before the weight. */
+static void round_end(Model *m, int part, const Dispatch *s, const Round *r)
+{
+    Device *d = m->dev;
+    experts_send_end(d, s->x, &r->r, r->to_x);
+    experts_send_end(d, s->x, &r->r, r->to_weight);
+    d->copy(d, r->narrow, r->weight);
+    for (int e = 0; e < s->x->local; e++) {
+        int64_t from, n = experts_part(s->x, r->r.number, e, &from);
+        d->linear_act_fwd(d, mat_rows(r->a, from, n), mat_rows(r->h, from, n), mat_rows(r->x, from, n),
+                          params_expert_weight(m->params, part, P_EFC1, e),
+                          params_expert_weight(m->params, part, P_EFC1B, e), (ActKind)m->cfg->activation);
+    }
+}
+
+/* What the experts of a round make of their rows: z [n,H]. The activations are multiplied by the weights. */
+static void round_results(Model *m, int part, const Dispatch *s, const Round *r, Mat z)
+{
+    Device *d = m->dev;
+    Mat none = {.type = m->dim.type};
+    for (int e = 0; e < s->x->local; e++) {
+        int64_t from, n = experts_part(s->x, r->r.number, e, &from);
+        Mat bias = params_expert_weight(m->params, part, P_EFC2B, e), out = mat_rows(z, from, n);
+        d->linear(d, out, mat_rows(r->a, from, n), params_expert_weight(m->params, part, P_EFC2, e), none);
+        if (bias.rows && s->x->etp->rank == 0)         /* rank 0 alone: the outputs are summed */
+            d->matmul(d, out, mat_rows(r->narrow, from, n), 0, bias, 0, 1);
+    }
+}
+
+/* y [R,H] from ln2: the experts' sum. shared: room for the shared expert's output, which is computed while
+ * the rows of the first round travel; the results of a round travel while the next one begins. */
+static void experts_fwd(Model *m, int part, LayerActs *a, Mat y, Mat shared)
 {
     Device *d = m->dev;
     size_t mark = m->scratch.used;
-    Mat none = {.type = m->dim.type};
     Dispatch s = dispatch_open(m, a);
-    Mat sorted = sort_rows(m, &s, a->ln2), back = model_take(m, &m->scratch, s.pairs, m->dim.H);
+    Mat pairs = model_take(m, &m->scratch, s.weight.rows, m->dim.H);
+    Mat z = experts_results_room(s.x, &m->scratch, pairs),
+        leave = experts_return_room(s.x, &m->scratch, pairs);
+    ExpertFlight back = {0};
     for (int64_t i = 0; i < s.x->rounds; i++) {
         size_t start = m->scratch.used;
-        Round r = round_open(m, part, &s, i, sorted);
-        Mat z = room(m, &s, r.n, m->dim.H, m->dim.type);
+        Round r = round_start(m, &s, i, a->ln2);
+        if (i == 0 && shared.rows)
+            shared_expert_fwd(m, part, a, shared);
+        round_end(m, part, &s, &r);
         d->scale_rows(d, r.a, r.a, r.weight);
-        for (int e = 0; e < s.x->local; e++) {
-            int64_t from, n = experts_part(s.x, i, e, &from);
-            Mat bias = params_expert_weight(m->params, part, P_EFC2B, e), out = mat_rows(z, from, n);
-            d->linear(d, out, mat_rows(r.a, from, n), params_expert_weight(m->params, part, P_EFC2, e), none);
-            if (bias.rows && s.x->etp->rank == 0)      /* rank 0 alone: the outputs are summed */
-                d->matmul(d, out, mat_rows(r.narrow, from, n), 0, bias, 0, 1);
-        }
-        experts_return(d, s.x, &m->scratch, i, back, z);
+        experts_return_end(s.x, back);
+        Mat out = experts_results(s.x, &r.r, pairs, z);
+        round_results(m, part, &s, &r, out);
+        back = experts_return_start(d, s.x, &m->scratch, &r.r, pairs, out, leave);
         arena_reset(&m->scratch, start);
     }
-    d->sum_rows(d, y, back, s.place, s.x->topk);
+    experts_return_end(s.x, back);
+    d->sum_rows(d, y, pairs, s.place, s.x->topk);
     arena_reset(&m->scratch, mark);
 }
 
@@ -118,9 +135,12 @@ void moe_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
     router_fwd(m, p, part, a);
     if (!y.rows)
         return;
-    experts_fwd(m, part, a, y);
-    if (shared_expert_exists(m))
-        shared_expert_fwd(m, part, a, y);
+    size_t mark = m->scratch.used;
+    Mat shared = model_take(m, &m->scratch, shared_expert_exists(m) ? R : 0, m->dim.H);
+    experts_fwd(m, part, a, y, shared);
+    if (shared.rows)
+        m->dev->add(m->dev, y, y, shared);
+    arena_reset(&m->scratch, mark);
     model_watch(m, part, "mlp.experts", y);
     p->fd->residual = (Residual){y, a->x1, model_dropout(m, p, SITE_MLP, m->params->part[part].layer), part};
 }
@@ -160,31 +180,44 @@ static void expert_bwd(Model *m, int part, int e, int first, const Round *r, Mat
     arena_reset(&m->scratch, mark);
 }
 
-/* dln [R,H] and dweight real [R,k] from dy [R,H], the gradient of the layer's output. */
-static void experts_bwd(Model *m, int part, LayerActs *a, Mat dy, Mat dln, Mat dweight)
+/* dln [R,H] and dweight real [R,k] from dy [R,H], the gradient of the layer's output. The shared expert's
+ * part of dln is computed while the rows of the first round travel, and added by the caller. */
+static void experts_bwd(Model *m, int part, LayerActs *a, Mat dy, Mat dln, Mat dweight, SharedGrads shared)
 {
     Device *d = m->dev;
     size_t mark = m->scratch.used;
     Dispatch s = dispatch_open(m, a);
-    Mat x = sort_rows(m, &s, a->ln2), g = sort_rows(m, &s, dy);
-    Mat dx = model_take(m, &m->scratch, s.pairs, m->dim.H);
-    Mat dw = mat_take(&m->scratch, s.pairs, 1, m->dim.real);
+    Mat dx = model_take(m, &m->scratch, s.weight.rows, m->dim.H),
+        dw = mat_take(&m->scratch, s.weight.rows, 1, m->dim.real);
+    Mat dx_room = experts_results_room(s.x, &m->scratch, dx),
+        dw_room = experts_results_room(s.x, &m->scratch, dw),
+        dx_leave = experts_return_room(s.x, &m->scratch, dx),
+        dw_leave = experts_return_room(s.x, &m->scratch, dw);
+    ExpertFlight dx_back = {0}, dw_back = {0};
     for (int64_t i = 0; i < s.x->rounds; i++) {
         size_t start = m->scratch.used;
-        Round r = round_open(m, part, &s, i, x);
-        Mat gi = room(m, &s, r.n, m->dim.H, m->dim.type), dxi = room(m, &s, r.n, m->dim.H, m->dim.type),
-            dwi = room(m, &s, r.n, 1, m->dim.real);
-        experts_send(d, s.x, &m->scratch, i, gi, g);
+        Round r = round_start(m, &s, i, a->ln2);
+        Mat g = room(m, &s, r.r.n, m->dim.H, m->dim.type);
+        ExpertFlight to_g = experts_send_start(d, s.x, &m->scratch, &r.r, g, dy, s.source);
+        if (i == 0 && shared.dx.rows)
+            shared_expert_bwd(m, part, a, dy, shared);
+        round_end(m, part, &s, &r);
+        experts_send_end(d, s.x, &r.r, to_g);
+        experts_return_end(s.x, dx_back);
+        experts_return_end(s.x, dw_back);
+        Mat dxi = experts_results(s.x, &r.r, dx, dx_room), dwi = experts_results(s.x, &r.r, dw, dw_room);
         for (int e = 0; e < s.x->local; e++) {
             int64_t from, n = experts_part(s.x, i, e, &from);
-            expert_bwd(m, part, e, s.x->etp->rank == 0, &r, gi, dxi, dwi, from, n);
+            expert_bwd(m, part, e, s.x->etp->rank == 0, &r, g, dxi, dwi, from, n);
         }
-        experts_return(d, s.x, &m->scratch, i, dx, dxi);
-        experts_return(d, s.x, &m->scratch, i, dw, dwi);
+        dx_back = experts_return_start(d, s.x, &m->scratch, &r.r, dx, dxi, dx_leave);
+        dw_back = experts_return_start(d, s.x, &m->scratch, &r.r, dw, dwi, dw_leave);
         arena_reset(&m->scratch, start);
     }
+    experts_return_end(s.x, dx_back);
+    experts_return_end(s.x, dw_back);
     d->sum_rows(d, dln, dx, s.place, s.x->topk);
-    d->gather_rows(d, mat(dweight.p, s.pairs, 1, m->dim.real), dw, s.place);
+    d->gather_rows(d, mat(dweight.p, s.weight.rows, 1, m->dim.real), dw, s.place);
     arena_reset(&m->scratch, mark);
 }
 
@@ -202,9 +235,9 @@ void moe_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dx1, Mat dy)
     }
     Mat dln = model_take(m, &m->scratch, R, m->dim.H),
         dweight = mat_take(&m->scratch, R, a->weight.cols, m->dim.real);
-    experts_bwd(m, part, a, out, dln, dweight);
-    if (shared_expert_exists(m))
-        shared_expert_bwd(m, part, a, out, dln);
+    SharedGrads shared = shared_expert_grads(m, R);
+    experts_bwd(m, part, a, out, dln, dweight, shared);
+    shared_expert_add(m, part, shared, dln);
     router_bwd(m, p, part, a, dweight, dln);
     d->norm_bwd_w(d, params_grad(w, part, P_LN2), params_grad(w, part, P_LN2B), dln, a->x1, a->stat2,
                   model_norm(m), 1);

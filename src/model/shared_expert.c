@@ -16,8 +16,8 @@ typedef struct {
 
 static const Routing gate_routing = {.topk = 1, .sigmoid = 1, .scale = 1};
 
-/* Computes the shared expert's output and gate, in scratch. */
-static Shared shared_open(Model *m, int part, Mat ln2)
+/* Computes the shared expert's output before the gate, y [R,H]; the rest in scratch. */
+static Shared shared_open(Model *m, int part, Mat ln2, Mat y)
 {
     Device *d = m->dev;
     const Params *w = m->params;
@@ -26,7 +26,7 @@ static Shared shared_open(Model *m, int part, Mat ln2)
     int64_t T = model_tokens(m), R = ln2.rows;
     int64_t F = m->cfg->moe_shared_expert_intermediate_size / m->tp.group.tp->size;
     Shared s = {.h = model_take(m, &m->scratch, T, act_width(kind, F)), .a = model_take(m, &m->scratch, T, F),
-                .y = model_take(m, &m->scratch, R, m->dim.H)};
+                .y = y};
     s.logit = mat_take(&m->scratch, R, gate.rows, m->dim.real);
     s.gate = mat_take(&m->scratch, R, gate.rows, m->dim.real);
     s.choice = arena_take(&m->scratch, (size_t)R * sizeof *s.choice);
@@ -49,52 +49,63 @@ static Shared shared_open(Model *m, int part, Mat ln2)
 void shared_expert_fwd(Model *m, int part, LayerActs *a, Mat y)
 {
     size_t mark = m->scratch.used;
-    Shared s = shared_open(m, part, a->ln2);
+    Shared s = shared_open(m, part, a->ln2, y);
     if (s.gate.cols)
-        m->dev->scale_rows(m->dev, s.y, s.y, s.gate);
-    m->dev->add(m->dev, y, y, s.y);
+        m->dev->scale_rows(m->dev, y, y, s.gate);
     arena_reset(&m->scratch, mark);
 }
 
-/* dln += the gradient through the gate; g = dy times the gate. */
-static void gate_bwd(Model *m, int part, LayerActs *a, const Shared *s, Mat g, Mat dy, Mat dln)
+SharedGrads shared_expert_grads(Model *m, int64_t R)
+{
+    int exists = shared_expert_exists(m);
+    return (SharedGrads){model_take(m, &m->scratch, exists ? R : 0, m->dim.H),
+                         model_take(m, &m->scratch, exists && m->cfg->moe_shared_expert_gate ? R : 0, 1)};
+}
+
+/* The gradients of the gate's logit and weight; g = dy times the gate. */
+static void gate_bwd(Model *m, int part, LayerActs *a, const Shared *s, Mat g, Mat dy, Mat gate)
 {
     Device *d = m->dev;
-    Mat none = {.type = m->dim.real}, weight = params_weight(m->params, part, P_SGATE);
+    Mat none = {.type = m->dim.real};
     Mat dgate = mat_take(&m->scratch, dy.rows, 1, m->dim.real);
     Mat dlogit = mat_take(&m->scratch, dy.rows, 1, m->dim.real);
-    Mat narrow = model_take(m, &m->scratch, dy.rows, 1);
     d->row_dots(d, dgate, dy, s->y);
     d->route_bwd(d, dlogit, dgate, s->logit, s->choice, none, &gate_routing);
-    d->copy(d, narrow, dlogit);
-    d->matmul(d, dln, narrow, 0, weight, 0, 1);
-    d->linear_bwd_w(d, params_grad(m->params, part, P_SGATE), none, narrow, a->ln2);
+    d->copy(d, gate, dlogit);
+    d->linear_bwd_w(d, params_grad(m->params, part, P_SGATE), none, gate, a->ln2);
     d->scale_rows(d, g, dy, s->gate);
 }
 
-void shared_expert_bwd(Model *m, int part, LayerActs *a, Mat dy, Mat dln)
+void shared_expert_bwd(Model *m, int part, LayerActs *a, Mat dy, SharedGrads out)
 {
     Device *d = m->dev;
     const Params *w = m->params;
     TensorGroup *t = &m->tp.group;
     size_t mark = m->scratch.used;
-    Shared s = shared_open(m, part, a->ln2);
+    Shared s = shared_open(m, part, a->ln2, model_take(m, &m->scratch, dy.rows, m->dim.H));
     Mat none = {.type = m->dim.real}, g = dy;
     if (s.gate.cols) {
         g = model_take(m, &m->scratch, dy.rows, m->dim.H);
-        gate_bwd(m, part, a, &s, g, dy, dln);
+        gate_bwd(m, part, a, &s, g, dy, out.gate);
     }
     Mat all = tensor_room(t, &m->scratch, g), da = model_take(m, &m->scratch, s.a.rows, s.a.cols);
     Mat dh = model_take(m, &m->scratch, s.h.rows, s.h.cols);
-    Mat dx = model_take(m, &m->scratch, dln.rows, dln.cols);
     tensor_gather_matmul_act(d, t, &m->scratch, all, dh, da, g, params_weight(w, part, P_SFC2), s.h,
                              (ActKind)m->cfg->activation, as_stored);
     TensorRows x = tensor_gather(t, &m->scratch, a->ln2);
-    TensorSum sum = column_linear_bwd_x(d, t, &m->scratch, dx, dh, params_weight(w, part, P_SFC1), as_stored);
+    TensorSum sum = column_linear_bwd_x(d, t, &m->scratch, out.dx, dh, params_weight(w, part, P_SFC1),
+                                        as_stored);
     tensor_bwd_w(d, &m->scratch, params_grad(w, part, P_SFC2), all, s.a, none, none, as_stored);
     tensor_bwd_w(d, &m->scratch, params_grad(w, part, P_SFC1), dh, tensor_gathered(t, x), none, none,
                  as_stored);
     tensor_wait(t, sum);
-    d->add(d, dln, dln, dx);
     arena_reset(&m->scratch, mark);
+}
+
+void shared_expert_add(Model *m, int part, SharedGrads g, Mat dln)
+{
+    if (g.gate.rows)
+        m->dev->matmul(m->dev, dln, g.gate, 0, params_weight(m->params, part, P_SGATE), 0, 1);
+    if (g.dx.rows)
+        m->dev->add(m->dev, dln, dln, g.dx);
 }

@@ -85,7 +85,8 @@ static void put_pipeline(FILE *f, const Timeline *t, int64_t step, const int *la
 static void put_notes(FILE *f, const Timeline *t, int64_t step, int left_out)
 {
     Overlap o = timeline_overlap(t, OVERLAP_DATA, step, -1);
-    Overlap c = timeline_overlap(t, OVERLAP_CONTEXT, step, -1);
+    static const struct { OverlapKind kind; const char *name; } messages[] = {
+        {OVERLAP_CONTEXT, "context"}, {OVERLAP_EXPERT, "expert"}};
     char b[32];
     html_put(f, "<p class='note'>Numbers in the bars are microbatches; all ranks are on one clock. The lanes "
              "of the schedule replay the same instructions with the same times, and messages that take no "
@@ -95,9 +96,12 @@ static void put_notes(FILE *f, const Timeline *t, int64_t step, int left_out)
         html_put(f, "All ranks together: %.0f %% of the %s moved for gradient reductions were moved under "
                  "computation (%.0f %% of their time). ", 100 * o.bytes_under / o.bytes,
                  report_bytes_text(b, o.bytes), 100 * o.seconds_under / fmax(o.seconds, 1e-12));
-    if (c.bytes > 0)
-        html_put(f, "Of the %s moved for the context group %.0f %% were moved under computation. ",
-                 report_bytes_text(b, c.bytes), 100 * c.bytes_under / c.bytes);
+    for (int i = 0; i < 2; i++) {
+        Overlap c = timeline_overlap(t, messages[i].kind, step, -1);
+        if (c.bytes > 0)
+            html_put(f, "Of the %s moved for the %s group %.0f %% were moved under computation. ",
+                     report_bytes_text(b, c.bytes), messages[i].name, 100 * c.bytes_under / c.bytes);
+    }
     if (left_out)
         html_put(f, "%d more pipelines are in trace.json. ", left_out);
     html_put(f, "trace.json opens in Perfetto.</p>\n");

@@ -60,8 +60,9 @@ int timeline_pipeline(const Timeline *t, int rank, int *lane);
 
 /* What timeline_overlap counts. OVERLAP_DATA: gradient reductions over data-parallel ranks, which are
  * all-reduces of dp-cp and copies and reduce-scatters of shard (not tied embeddings, not norms).
- * OVERLAP_CONTEXT: all operations of the context group and the groups within it. */
-typedef enum { OVERLAP_DATA, OVERLAP_CONTEXT, OVERLAPS } OverlapKind;
+ * OVERLAP_CONTEXT: all operations of the context group and the groups within it. OVERLAP_EXPERT: of the
+ * groups ep and etp. */
+typedef enum { OVERLAP_DATA, OVERLAP_CONTEXT, OVERLAP_EXPERT, OVERLAPS } OverlapKind;
 
 /* How much of these operations ran under computation. An operation is under way from start to end. A byte
  * that moved at a wait or between two instructions is never in bytes_under. */

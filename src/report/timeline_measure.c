@@ -22,6 +22,8 @@ static int counts(const TraceEvent *e, OverlapKind kind)
     int edp = e->group == GROUP_EDP;
     if (kind == OVERLAP_CONTEXT)
         return timeline_is_comm(e) && timeline_stream(e) == STREAM_CP;
+    if (kind == OVERLAP_EXPERT)
+        return timeline_is_comm(e) && timeline_stream(e) == STREAM_EP;
     return (e->kind == SPAN_END + COMM_ALL_REDUCE &&
             (e->group == GROUP_DATA || e->group == GROUP_COPIES || edp)) ||
            (e->kind == SPAN_END + COMM_REDUCE_SCATTER && (e->group == GROUP_SHARD || edp));
@@ -194,14 +196,19 @@ void timeline_say(const Timeline *t, char *text, int size)
     int64_t step = timeline_step(t), lost = 0;
     int *lane = xcalloc((size_t)t->ranks + 1, sizeof *lane), n = 0;
     *text = 0;
-    Overlap o = timeline_overlap(t, OVERLAP_DATA, -1, -1), c = timeline_overlap(t, OVERLAP_CONTEXT, -1, -1);
+    static const struct { OverlapKind kind; const char *name; } messages[] = {
+        {OVERLAP_CONTEXT, "context"}, {OVERLAP_EXPERT, "expert"}};
+    Overlap o = timeline_overlap(t, OVERLAP_DATA, -1, -1);
     if (o.bytes > 0)
         n += snprintf(text + n, (size_t)(size - n), "%.0f %% of the reductions' bytes were moved under "
                       "computation (%.0f %% of their time was)", 100 * o.bytes_under / o.bytes,
                       100 * o.seconds_under / fmax(o.seconds, 1e-12));
-    if (c.bytes > 0)
-        n += snprintf(text + n, (size_t)(size - n), "%s%.0f %% of the context group's bytes were moved under "
-                      "computation", n ? "; " : "", 100 * c.bytes_under / c.bytes);
+    for (int i = 0; i < 2; i++) {
+        Overlap c = timeline_overlap(t, messages[i].kind, -1, -1);
+        if (c.bytes > 0)
+            n += snprintf(text + n, (size_t)(size - n), "%s%.0f %% of the %s group's bytes were moved under "
+                          "computation", n ? "; " : "", 100 * c.bytes_under / c.bytes, messages[i].name);
+    }
     int p = t->ranks && step >= 0 ? timeline_pipeline(t, 0, lane) : 0;
     if (p > 1) {
         PipelineTimes x;

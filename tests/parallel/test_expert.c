@@ -83,52 +83,89 @@ static void sources(const Experts *x, int *member)
     free(both);
 }
 
-static void check_case(Device *d, Experts *x, const Case *c, const int *member, Arena *mem)
+/* The matrices of a case. */
+typedef struct {
+    int64_t rows, pairs;
+    Mat in, sorted;            /* [pairs, COLS] the numbers of the pairs, and these sorted */
+    Mat back, out;             /* [pairs, COLS] what came back; [room, COLS] what arrived */
+    double *want;
+} Data;
+
+static Data prepare(Device *d, Experts *x, const Case *c, Arena *mem)
 {
-    int64_t rows = rows_of(c, rank), pairs = rows * c->topk, room = experts_room(x), seen = 0;
+    int64_t rows = rows_of(c, rank), pairs = rows * c->topk, room = experts_room(x);
+    Data s = {rows, pairs, mat_take(mem, pairs, COLS, F64), mat_take(mem, pairs, COLS, F64),
+              mat_take(mem, pairs, COLS, F64), mat_take(mem, room, COLS, F64),
+              arena_take(mem, (size_t)room * COLS * sizeof(double))};
     int32_t *choice = xcalloc((size_t)pairs + 1, sizeof *choice);
-    double *want = xcalloc((size_t)room * COLS + 1, sizeof *want);
-    mem->used = 0;
-    Mat sorted = mat_take(mem, pairs, COLS, F64), back = mat_take(mem, pairs, COLS, F64),
-        out = mat_take(mem, room, COLS, F64);
     for (int64_t i = 0; i < pairs; i++)
         choice[i] = expert_of(c, rank, i / c->topk, (int)(i % c->topk));
     experts_plan(d, x, choice, rows, MOST);
-    for (int64_t i = 0; i < pairs; i++)
-        for (int col = 0; col < COLS; col++)
-            *(double *)mat_at(sorted, x->place[i], col) = pair_of(rank, i / c->topk, (int)(i % c->topk), col);
-    memset(back.p, 0xff, mat_bytes(back));
-    for (int64_t round = 0; round < x->rounds; round++) {
-        int64_t n = experts_rows(x, round), bad = 0, at = 0;
-        memset(out.p, 0xff, mat_bytes(out));
-        experts_send(d, x, mem, round, mat_rows(out, 0, n), sorted);
-        for (int l = 0; l < x->local; l++) {
-            int64_t from, have = experts_part(x, round, l, &from);
-            int64_t due = oracle(c, x, member, round, x->ep->rank * x->local + l, want);
-            CHECK(have == due && from == at, "%s, expert %d: %ld rows from %ld, want %ld from %ld",
-                  workload_name[c->load], l, (long)have, (long)from, (long)due, (long)at);
-            at += have;
-            for (int64_t i = 0; i < have * COLS && have == due; i++)
-                bad += ((double *)mat_at(out, from, 0))[i] != want[i];
-        }
-        CHECK(at == n && !bad, "%s, round %ld of %ld: %ld of %ld rows, %ld numbers wrong",
-              workload_name[c->load], (long)round, (long)x->rounds, (long)at, (long)n, (long)bad);
-        seen += n;
-        /* each etp rank returns its part: (t + 1) times the row, so the sum is a known multiple */
-        for (int64_t i = 0; i < n * COLS; i++)
-            ((double *)out.p)[i] *= x->etp->rank + 1;
-        experts_return(d, x, mem, round, back, mat_rows(out, 0, n));
+    free(choice);
+    memset(s.sorted.p, 0xff, mat_bytes(s.sorted));
+    memset(s.back.p, 0xff, mat_bytes(s.back));
+    for (int64_t i = 0; i < pairs * COLS; i++) {
+        int64_t pair = i / COLS, col = i % COLS;
+        double number = pair_of(rank, pair / c->topk, (int)(pair % c->topk), (int)col);
+        *(double *)mat_at(s.in, pair, col) = number;
+        if (x->place[pair] >= 0)
+            *(double *)mat_at(s.sorted, x->place[pair], col) = number;
     }
+    return s;
+}
+
+/* Checks the rows of a round that have arrived. */
+static void check_arrived(const Experts *x, const Case *c, const int *member, const Data *s, int64_t round,
+                          int64_t n)
+{
+    int64_t bad = 0, at = 0;
+    for (int l = 0; l < x->local; l++) {
+        int64_t from, have = experts_part(x, round, l, &from);
+        int64_t due = oracle(c, x, member, round, x->ep->rank * x->local + l, s->want);
+        CHECK(have == due && from == at, "%s, expert %d: %ld rows from %ld, want %ld from %ld",
+              workload_name[c->load], l, (long)have, (long)from, (long)due, (long)at);
+        at += have;
+        for (int64_t i = 0; i < have * COLS && have == due; i++)
+            bad += ((double *)mat_at(s->out, from, 0))[i] != s->want[i];
+    }
+    CHECK(at == n && !bad, "%s, round %ld of %ld: %ld of %ld rows, %ld numbers wrong", workload_name[c->load],
+          (long)round, (long)x->rounds, (long)at, (long)n, (long)bad);
+}
+
+static void check_case(Device *d, Experts *x, const Case *c, const int *member, Arena *mem)
+{
+    int64_t seen = 0, bad = 0;
+    mem->used = 0;
+    Data s = prepare(d, x, c, mem);
+    Mat results = experts_results_room(x, mem, s.back), room = experts_return_room(x, mem, s.back);
+    ExpertFlight back = {0};
+    for (int64_t round = 0; round < x->rounds; round++) {
+        size_t mark = mem->used;
+        ExpertRound r = experts_round(d, x, mem, round);
+        Mat out = mat_rows(s.out, 0, r.n);
+        memset(s.out.p, 0xff, mat_bytes(s.out));
+        ExpertFlight f = experts_send_start(d, x, mem, &r, out, s.in, x->pair);
+        if (round == x->rounds - 1)
+            memset(s.in.p, 0xff, mat_bytes(s.in));
+        experts_send_end(d, x, &r, f);
+        check_arrived(x, c, member, &s, round, r.n);
+        seen += r.n;
+        /* each etp rank returns its part: (t + 1) times the row, so the sum is a known multiple */
+        for (int64_t i = 0; i < r.n * COLS; i++)
+            ((double *)out.p)[i] *= x->etp->rank + 1;
+        experts_return_end(x, back);
+        d->copy(d, experts_results(x, &r, s.back, results), out);
+        back = experts_return_start(d, x, mem, &r, s.back, experts_results(x, &r, s.back, results), room);
+        arena_reset(mem, mark);
+    }
+    experts_return_end(x, back);
     double factor = x->etp->size * (x->etp->size + 1) / 2;
-    int64_t bad = 0;
-    for (int64_t i = 0; i < pairs * COLS; i++)
-        bad += ((double *)back.p)[i] != factor * ((double *)sorted.p)[i];
+    for (int64_t i = 0; i < s.pairs * COLS; i++)
+        bad += ((double *)s.back.p)[i] != factor * ((double *)s.sorted.p)[i];
     CHECK(!bad, "%s: %ld of %ld numbers came back wrong", workload_name[c->load], (long)bad,
-          (long)(pairs * COLS));
+          (long)(s.pairs * COLS));
     CHECK(c->load != ONE_RANK || x->ep->rank == x->ep->size - 1 || x->local < c->topk || !seen,
           "rows for a rank that nobody chose");
-    free(want);
-    free(choice);
 }
 
 static void check_grid(Device *d, int ep, int etp, Arena *mem)

@@ -142,7 +142,11 @@ static void test_overlap(void)
     add_comm(&t, 0, COMM_SEND, GROUP_CP_RING, 1, 13, 14, 64, 48);   /* no computation: no byte of 64 */
     add_comm(&t, 0, COMM_SEND, GROUP_CP, 1, 3, 4, 64, 48);
     add_comm(&t, 1, COMM_ALL_TO_ALL, GROUP_CP_HEADS, -1, 5, 6, 16, 0);
+    add_comm(&t, 0, COMM_RECV, GROUP_EP, 1, 4, 5, 32, 16);
+    add_comm(&t, 1, COMM_SEND, GROUP_ETP, 0, 6, 7, 8, 8);           /* rank 1 does not compute then */
     timeline_settle(&t);
+    Overlap rows = timeline_overlap(&t, OVERLAP_EXPERT, 1, -1);
+    CHECK(rows.bytes == 40 && rows.bytes_under == 16, "expert: %g of %g", rows.bytes_under, rows.bytes);
     Overlap ring = timeline_overlap(&t, OVERLAP_CONTEXT, 1, -1);
     CHECK(ring.bytes == 144 && ring.bytes_under == 48, "context: %g of %g", ring.bytes_under, ring.bytes);
     Overlap o = timeline_overlap(&t, OVERLAP_DATA, 1, 0), both = timeline_overlap(&t, OVERLAP_DATA, -1, -1),

@@ -29,6 +29,8 @@ export GRIDIRON_PROGRESS=1
 traced 2 dp2 0 overlap_grad_reduce=true
 traced 2 cp2 0 context_parallel_size=2
 echo "$said" | grep -q "context group's bytes were moved under computation" || { echo "cp2: nothing said: $said"; exit 1; }
+traced 2 ep2 0 expert_model_parallel_size=2 num_moe_experts=4 add_bias_linear=false moe_shared_expert_intermediate_size=16
+echo "$said" | grep -q "expert group's bytes were moved under computation" || { echo "ep2: nothing said: $said"; exit 1; }
 unset GRIDIRON_PROGRESS
 traced 2 pp2 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1
 traced 2 zb-auto 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-auto
