@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "commands.h"
 #include "config_table.h"
+#include "flight.h"
 #include "job.h"
 #include "start.h"
 #include <math.h>
@@ -154,9 +155,11 @@ static void tick(void *log, int64_t done) { log_status(log, "evaluating, batch %
 static double evaluate(Training *t)
 {
     double start = now(), traced = trace_begin(&t->run.trace);
+    flight_phase(PHASE_EVAL);
     double loss = run_evaluate(&t->run, t->valid, t->cfg->eval_iters, tick, t->log);
     log_status(t->log, NULL);
     trace_end(&t->run.trace, SPAN_EVAL, traced);
+    flight_phase(PHASE_OTHER);
     log_eval(t->log, t->run.progress.iteration, loss);
     return (now() - start) * 1e3;
 }
@@ -181,11 +184,13 @@ static double save(Training *t)
     char text[64];
     snprintf(text, sizeof text, "save of iteration %ld", t->run.progress.iteration);
     comm_note(text);
+    flight_phase(PHASE_SAVE);
     json_t *state = run_state(&t->run);
     data_settle(&t->run.params.data);
     saver_save(t->run.checkpoint.saver, t->run.progress.iteration, state);
     json_decref(state);
     trace_end(&t->run.trace, SPAN_SAVE, traced);
+    flight_phase(PHASE_OTHER);
     return (now() - start) * 1e3;
 }
 
@@ -270,6 +275,7 @@ static int train_loop(Training *t)
         checkpoint_ms = wants_save ? save(t) : 0;
         tell_saved(t);
     }
+    flight_phase(PHASE_OTHER);
     int64_t newest = saver_wait(t->run.checkpoint.saver);
     tell_saved(t);
     const char *lost =
@@ -388,6 +394,7 @@ int training_run(int argc, char **argv)
     open_corpora(&t);
     run_directory_begin(&t.dir, t.run.progress.iteration, &t.run.grid.all);
     run_keep_tuned(&t.run, dir);
+    flight_run(dir);
     saver_start(t.run.checkpoint.saver);
     if (speaks(&t))
         start_log(&t);

@@ -1,6 +1,8 @@
 /* comm_device -- groups over a GPU's memory: device buffers go to the transport, host buffers to the
  * wrapped group */
 #include "device_group.h"
+#include "flight.h"
+#include "group.h"
 #include <stdlib.h>
 
 static DeviceGroup *of(const Comm *c) { return c->impl; }
@@ -35,6 +37,8 @@ static Token on_device(Comm *c, Operation o)
     g->started++;
     g->number[g->started % DEVICE_TOKENS] = g->started;
     g->last = o;
+    int peer = o.kind == COMM_SEND || o.kind == COMM_RECV ? group_world(&g->host, o.root) : -1;
+    flight_op(g->flight, (int)o.kind, peer, g->started, comm_payload(c, o.kind, o.n, o.type, o.root), 1);
     g->start(g, &o);
     return -g->started;
 }
@@ -80,6 +84,7 @@ static void device_close(Comm *c)
     DeviceGroup *g = of(c);
     if (g->close)
         g->close(g);
+    flight_group_close(g->flight);
     comm_close(&g->host);
     free(g);
 }
@@ -89,6 +94,7 @@ DeviceGroup *device_group(Comm *c, Device *d)
     DeviceGroup *g = xcalloc(1, sizeof *g);
     g->host = *c;
     g->dev = d;
+    g->flight = group_flight_device(c);
     *c = (Comm){.name = c->name, .rank = c->rank, .size = c->size, .ops = c->ops, .bytes = c->bytes, .dev = d,
                 .impl = g, .together = device_together, .barrier = device_barrier, .wait = device_wait,
                 .close = device_close};

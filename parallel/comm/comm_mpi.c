@@ -1,6 +1,7 @@
 /* comm_mpi -- how ranks find each other over MPI */
 #define _GNU_SOURCE
 #include "comm_mpi.h"
+#include "flight.h"
 #include "group.h"
 #include "job.h"
 #include "wire.h"
@@ -108,6 +109,9 @@ static void open_page(void)
             member[n++] = r;
     int fd = place_of[world_rank] ? -1 : job_page_make(n, world_rank);
     job_page_open(share_descriptor(fd, member, n, "start"), n, place_of[world_rank], world_rank);
+    fd = place_of[world_rank] ? -1 : flight_make(n, world_rank);
+    flight_open(share_descriptor(fd, member, n, "start"), n, place_of[world_rank], world_rank, world_size,
+                member[0]);
     free(member);
     wire_check(MPI_Barrier(world), "start");
     job_watch(abort_job);
@@ -175,6 +179,7 @@ void comm_mpi_open(Comm *c, const char *name, const int *member, int n)
     } else
         group_segment_map(g, group_segment_make(g));
     free(local);
+    g->flight = flight_group(name, g->id, g->world, g->size);
     group_comm(g, c);
     engine_unlock();
 }

@@ -2,6 +2,7 @@
  * may be broken: no allocation, no stdio, one write. */
 #define _GNU_SOURCE
 #include "crash.h"
+#include "flight.h"
 #include "job.h"
 #include <dlfcn.h>
 #include <elf.h>
@@ -169,6 +170,8 @@ static void on_crash(int sig, siginfo_t *info, void *context)
         if (write(2, t.at, t.n) < 0)
             _exit(EXIT_BUG);
         job_claimed();
+        flight_fate(job_local(), "crashed");
+        flight_save(EXIT_BUG);
     }
     _exit(EXIT_BUG);
 }

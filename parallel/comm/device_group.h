@@ -14,6 +14,7 @@ struct DeviceGroup {
     int64_t started;               /* operations on device buffers so far: token -k is the k-th */
     int64_t number[DEVICE_TOKENS]; /* k of the last operation in entry k % DEVICE_TOKENS */
     Operation last;                /* the operation with k = started */
+    int flight;                    /* in the flight record: of group_flight_device */
     void *impl;                    /* of the transport */
     void (*start)(DeviceGroup *g, const Operation *o);     /* starts operation k = started */
     void (*finish)(DeviceGroup *g, int64_t k);             /* makes the compute stream wait for operation k */

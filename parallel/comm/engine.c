@@ -1,6 +1,7 @@
 /* engine -- queues of operations under way, and the progress thread */
 #define _GNU_SOURCE
 #include "engine.h"
+#include "flight.h"
 #include "job.h"
 #include <limits.h>
 #include <linux/futex.h>
@@ -18,7 +19,7 @@
 #define SPIN_SECONDS 30e-6         /* time to spin before sleeping, where cores are to spare */
 #define WIRE_LOOKS 100             /* yields before sleeping while messages between hosts are under way */
 #define WIRE_SECONDS 100e-6        /* length of such a sleep */
-#define INLINE_BYTES 65536         /* size up to which the caller advances its request, even with a progress thread */
+#define INLINE_BYTES 65536         /* up to here the caller advances its request, progress thread or not */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int lock_owner;     /* thread id; 0: nobody */
@@ -131,6 +132,7 @@ static void finish(Request *r)
     q->head = r->next;
     if (!q->head)
         q->tail = NULL;
+    flight_op_end(r->flight);
     if (listener)
         listener(listener_ctx, &(CommEvent){r->name, r->kind,
                                             r->kind == COMM_SEND || r->kind == COMM_RECV ? r->root : -1,
@@ -191,6 +193,7 @@ Token engine_submit(Queue *q, const Request *given)
     r->token = (Token)generations << 32 | place;
     if (listener)
         r->start = now();
+    r->flight = flight_op(r->flight_group, (int)r->kind, r->peer, ++q->submitted, r->payload, 0);
     Token token = r->token;
     if (q->tail)
         q->tail->next = r;
@@ -264,6 +267,7 @@ void engine_wait(Token t)
             end = looks = 0;
             continue;
         }
+        flight_wait(r->flight);
         if (spin && !end)
             end = now() + SPIN_SECONDS;
         if ((spin && now() < end) || (wires && looks++ < WIRE_LOOKS)) {
@@ -274,6 +278,7 @@ void engine_wait(Token t)
             sleep_on_bell(r, t);
     }
     waiting--;
+    flight_wait_end();
     if (thread_on && pending && !waiting)
         wake_thread();
     engine_unlock();

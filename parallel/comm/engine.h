@@ -9,7 +9,10 @@
 #include "comm.h"
 
 typedef struct Request Request;
-typedef struct { Request *head, *tail; } Queue;
+typedef struct {
+    Request *head, *tail;
+    int64_t submitted;             /* requests ever */
+} Queue;
 
 #define DEPTH 2                /* steps of a collective that may be under way between two ranks */
 
@@ -40,6 +43,9 @@ struct Request {
     int begun;                     /* bool: cut into steps */
     int64_t moved;                 /* send, recv, all_to_all between hosts: bytes so far */
     int wire;                      /* send, recv between hosts: the message under way; -1: none */
+    int flight_group;              /* for the flight record: of flight_group */
+    int peer;                      /* for the flight record: world rank of a message's other end; -1: none */
+    int64_t flight;                /* number in the flight record; 0: none */
 };
 
 /* Starts an operation: queues a copy of r. */

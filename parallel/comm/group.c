@@ -1,5 +1,6 @@
 /* group -- the plan of a group, and the segment that its members share */
 #define _GNU_SOURCE
+#include "flight.h"
 #include "group.h"
 #include "job.h"
 #include <errno.h>
@@ -207,6 +208,7 @@ static void unmap_pairs(Pair *p, int n)
 void group_free(Group *g)
 {
     BUG_ON(g->queue.head /* an operation is under way */);
+    flight_group_close(g->flight);
     unmap_pairs(g->out, g->size);
     unmap_pairs(g->in, g->size);
     if (g->map)

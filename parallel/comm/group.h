@@ -55,6 +55,7 @@ typedef struct {
     const char *name;
     int id, rank, size;
     int *world;                    /* [size] world ranks of the group */
+    int flight;                    /* in the flight record: of flight_group */
     int *host;                     /* [size] index of the rank's host, in host order */
     int hosts, my_host;
     int m, me;                     /* number of members; this rank's place among them */
@@ -105,6 +106,10 @@ void group_segment_map(Group *g, int fd);
 void group_free(Group *g);
 /* Fills in c, the group's interface (group_comm.c). */
 void group_comm(Group *g, Comm *c);
+/* Adds the group once more to the flight record, for its operations on a device; 0: c is a group of one. */
+int group_flight_device(const Comm *c);
+/* The world rank of rank `rank` of a group. */
+int group_world(const Comm *c, int rank);
 
 static inline char *group_slot(const Group *g, int channel, int member, int64_t step)
 {

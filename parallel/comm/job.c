@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "job.h"
 #include "comm.h"
+#include "flight.h"
 #include "pool.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -140,11 +141,16 @@ void job_where(const char *text)
 {
     if (page)
         put_text(page->member[mine].where, sizeof page->member[mine].where, text);
+    flight_where(text);
 }
 
 static char alone[112] = "@its start";         /* the note of a process without a page */
 
-void comm_note(const char *text) { put_text(page ? page->member[mine].note : alone, sizeof alone, text); }
+void comm_note(const char *text)
+{
+    put_text(page ? page->member[mine].note : alone, sizeof alone, text);
+    flight_note(text);
+}
 
 const char *job_place(void) { return page ? page->member[mine].where + 1 : ""; }
 const char *job_doing(void) { return (page ? page->member[mine].note : alone) + 1; }
@@ -189,6 +195,8 @@ static void stop(int code)
 {
     if (atomic_load(&page->claimed) == (uint32_t)mine + 1) {
         job_claimed();
+        alarm(5);                      /* the run directory may be what hangs */
+        flight_save(code);
         atomic_store(&page->member[mine].state, LEFT);
         abort_hook(code);
     }
@@ -225,6 +233,7 @@ static void lost(const Member *m)
     memcpy(where, m->where, sizeof where);
     memcpy(note, m->note, sizeof note);
     where[sizeof where - 1] = note[sizeof note - 1] = 0;
+    flight_fate((int)(m - page->member), "died");
     die(EXIT_COMM, "rank-lost", "%s (process %d) died in %s; change: see what killed it (the system log; "
         "memory that ran out is the usual cause), then start again with load=latest", where + 1, m->pid,
         note + 1);
@@ -327,6 +336,7 @@ void job_watch(void (*abort_job)(int code))
 void job_leave(void)
 {
     strcpy(page->member[mine].status, "@left");
+    flight_left();
     atomic_store(&page->member[mine].state, LEFT);
 }
 

@@ -1,4 +1,5 @@
 /* step -- what the instructions of a step do, the end of a step, evaluation and generation */
+#include "flight.h"
 #include "lr.h"
 #include "run.h"
 #include <math.h>
@@ -123,6 +124,7 @@ static void mark(void *run, const Instr *i, double start, double end)
         r->step.metrics->optimizer_ms += ms;
     if (r->trace.on)
         trace_instr(&r->trace, i, start, end);
+    flight_mark(start, end);
 }
 
 static void note(void *run, const Instr *i)
@@ -131,6 +133,7 @@ static void note(void *run, const Instr *i)
     instr_print(i, what, sizeof what);
     snprintf(text, sizeof text, "%s of iteration %lld", what,
              (long long)((Run *)run)->progress.iteration + 1);
+    flight_instr(i, ((Run *)run)->progress.iteration + 1);
     comm_note(text);
 }
 
@@ -212,6 +215,7 @@ void run_step(Run *r, const Metrics *so_far)
     r->step.metrics = m;
     r->stage.mark = mark;
     trace_step(&r->trace, p->iteration + 1);
+    flight_phase(PHASE_STEP);
     launch(r);
     s->ticket = r->step.ticket;
     m->data_ms = (loader_wait_seconds(r->loader) - waited) * 1e3;
@@ -234,7 +238,11 @@ void run_collect(Run *r, Metrics *m)
     int at = (int)(f->collected % STEPS_OPEN);
     const Launched *s = &f->step[at];
     BUG_ON(!run_open_steps(r));
+    if (r->dev.late)
+        flight_wait(-1);
     r->dev.read_wait(&r->dev, s->ticket);
+    if (r->dev.late)
+        flight_wait_end();
     Verdict v = r->step.verdict = f->verdict[at];
     if (!overflows(r, &v) && !(isfinite(v.loss) && isfinite(v.norm))) {
         if (r->cfg->check_for_nan_in_loss_and_grad)
@@ -247,6 +255,7 @@ void run_collect(Run *r, Metrics *m)
     m->nan_iterations = r->progress.nans;
     m->memory_bytes = r->cfg->device == DEVICE_CUDA ? r->plan.memory.total : metrics_memory_resident();
     m->elapsed_ms = (now() - fmax(s->start, f->seen)) * 1e3;
+    flight_step(m->elapsed_ms * 1e-3);
     f->seen = now();
     f->collected++;
 }

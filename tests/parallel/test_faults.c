@@ -3,10 +3,10 @@
  *
  * The linker wraps comm_note (Makefile); all else is the program itself.
  *
- * FAULT="RANK SITE ITERATION MICROSECONDS": rank RANK dies that long after its comm_note of SITE in that
- * iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save". FAULT_DIR: folder in
- * which every rank leaves a file named after its process id; the rank that dies also leaves `died`,
- * whose time is the time of its death. */
+ * FAULT="RANK SITE ITERATION MICROSECONDS": rank RANK (-2: every rank) dies that long after its comm_note
+ * of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save". FAULT_DIR:
+ * folder in which every rank leaves a file named after its process id; the rank that dies also leaves
+ * `died`, whose time is the time of its death. */
 #define _GNU_SOURCE
 #include "comm.h"
 #include "job.h"
@@ -71,7 +71,7 @@ void __wrap_comm_note(const char *text)
     if (rank < 0)
         begin();
     __real_comm_note(text);
-    if (rank != victim || !is_there(text))
+    if ((rank != victim && victim != -2) || !is_there(text))
         return;
     victim = -1;
     if (!delay)

@@ -1,0 +1,76 @@
+#!/bin/sh
+# tests/parallel/flight.sh -- the flight record: after a death under scripts/launch, under plain mpirun, of all ranks at
+# once and of a rank alone `train flight RUN` says what each rank did and for whom the others waited; records that are
+# cut or changed are refused or read, never more.
+set -u
+work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch bad=0
+. tests/tiny.sh
+real=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults
+"$real" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1
+tiny "$work/tiny.yaml" model.num_layers=4 train.global_batch_size=8 train.train_iters=12
+layout='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
+fail() { bad=$((bad + 1)); echo "$*"; sed 's/^/    /' "$work/log" "$work/said" | tail -n 30; }
+: > "$work/said"
+
+# says WHAT PATTERN...: `train flight` prints each pattern
+says() {
+    what=$1; shift
+    "$real" flight "$work/run" > "$work/said" 2>&1 || { fail "$what: train flight ends with $?"; return; }
+    for pattern; do grep -q "$pattern" "$work/said" || fail "$what: not said: $pattern"; done
+    "$real" flight "$work/run" --json > "$work/json" 2>&1 || fail "$what: --json ends with $?"
+    [ "$(grep -c '"instruction": "[A-Z]' "$work/json")" -ge 20 ] && [ "$(grep -c '"waits_for": ' "$work/json")" = 4 ] &&
+        [ "$(tail -c 2 "$work/json")" = '}' ] || fail "$what: --json"
+}
+died='3 tp 1 cp 0 dp 0 pp 1'
+
+# shellcheck disable=SC2086
+FAULT='3 B 6 0' TRAIN=$faulty "$launch" -n 4 "$work/tiny.yaml" $layout save="$work/run" > "$work/log" 2>&1
+[ $? = 7 ] || fail "killed"
+says killed '4 of 4 ranks' "rank $died: 3 ranks wait for it" '^ *3 .* died, in B0.0 of iteration 6' \
+    '^ *1 .* waits for rank 3: .* of group pp' '^ *3 |.*|$' '^ *3 .* B0.0 6 -[0-9.]* not done$'
+
+# the record of a new failure replaces the old one; mpirun alone: the rank that prints the line writes it
+rm -rf "$work/run"
+# shellcheck disable=SC2046,SC2086
+FAULT='0 F 7 0' mpirun -n 4 --oversubscribe --bind-to none $([ "$(id -u)" != 0 ] || echo --allow-run-as-root) \
+    "$faulty" "$work/tiny.yaml" $layout save="$work/run" > "$work/log" 2>&1
+says mpirun '4 of 4 ranks' 'rank 0 tp 0 cp 0 dp 0 pp 0: [1-3] ranks* waits* for it' '^ *0 .* died, in F0.0 of iteration 7'
+
+# all ranks die at once: scripts/launch keeps the record
+rm -rf "$work/run"
+# shellcheck disable=SC2086
+FAULT='-2 F 7 0' TRAIN=$faulty "$launch" -n 4 "$work/tiny.yaml" $layout save="$work/run" > "$work/log" 2>&1
+says all '4 of 4 ranks' '^ *0 .* in F0.0 of iteration 7' '^ *1 .* in F0.0 of iteration 7'
+
+# a run that ends as it should leaves none
+rm -rf "$work/run"
+# shellcheck disable=SC2086
+"$launch" -n 4 "$work/tiny.yaml" $layout save="$work/run" > "$work/log" 2>&1 || fail "a whole run: $?"
+"$real" flight "$work/run" > "$work/said" 2>&1
+[ $? = 2 ] && grep -q '^error\[usage\].*holds no flight record; change: ' "$work/said" || fail "no record"
+
+# cut and changed records
+rm -rf "$work/run"
+# shellcheck disable=SC2086
+FAULT='3 B 6 0' TRAIN=$faulty "$launch" -n 4 "$work/tiny.yaml" $layout save="$work/run" > "$work/log" 2>&1
+cp "$work/run/flight.0" "$work/good"
+for bytes in 0 7 100 1500 100000 -1; do
+    truncate -s "$([ $bytes = -1 ] && echo +1 || echo $bytes)" "$work/run/flight.0"
+    "$real" flight "$work/run" > "$work/said" 2>&1
+    [ $? = 1 ] && grep -q '^error\[flight\].*not a whole flight record.*change: ' "$work/said" || fail "cut to $bytes bytes"
+    cp "$work/good" "$work/run/flight.0"
+done
+size=$(stat -c %s "$work/good")
+for seed in $(seq 12); do
+    cp "$work/good" "$work/run/flight.0"
+    for at in $(awk -v seed="$seed" -v size="$size" 'BEGIN { srand(seed); for (i = 0; i < 24; i++) print int(40 + rand() * (size - 41)) }'); do
+        printf '\377\177\200' | dd of="$work/run/flight.0" bs=1 seek="$at" conv=notrunc 2> /dev/null
+    done
+    timeout 20 "$real" flight "$work/run" > "$work/said" 2>&1
+    rc=$?
+    [ $rc = 0 ] || [ $rc = 1 ] || fail "changed, seed $seed: $rc"
+    timeout 20 "$real" flight "$work/run" --json > "$work/said" 2>&1
+    rc=$?
+    [ $rc = 0 ] || [ $rc = 1 ] || fail "changed, seed $seed, --json: $rc"
+done
+[ $bad = 0 ]
