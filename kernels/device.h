@@ -210,6 +210,7 @@ typedef struct {
     double z;                  /* coefficient of the z-loss, z * sum over rows of logsumexp(logits)^2: Zoph
                                   et al. 2022, arXiv:2202.08906 */
     int64_t row0, each;        /* logits row r has the scores' gradient in row (row0 + r) / each of `push` */
+    int given;                 /* bool: `choice` has the experts already: nothing is chosen */
 } Routing;
 
 #define OPS(X)                                                                                               \
@@ -449,7 +450,7 @@ typedef struct {
      * (sigmoid), or score (softmax with a bias, or with groups and pre_softmax), plus its bias; NaN counts  \
      * as -inf. The value of a group is the sum of its topk / group_topk largest values. Of equal values     \
      * the lower index comes first.                                                                          \
-     *   choice  out  [R, k]  experts, largest value first                                                   \
+     *   choice  out  [R, k]  experts, largest value first; with r->given in: any k different ones           \
      *   weight  out  [R, k]  real: softmax: softmax of the chosen logits, or the chosen scores with         \
      *                        pre_softmax; sigmoid: the sigmoids, divided by (their sum + 1e-20) if k > 1;   \
      *                        all times scale                                                                \

@@ -13,7 +13,7 @@ struct Route {
     float *weight, *scores, *dlogits;
     const float *dweight, *logits, *bias, *push;
     int64_t ldweight, ldscores, lddlogits, ldlogits, ldpush, rows, row0, each;
-    int experts, topk, sigmoid, pre, groups, group_topk;
+    int experts, topk, sigmoid, pre, groups, group_topk, given;
     float scale, z;
 };
 
@@ -117,11 +117,11 @@ static __global__ void __launch_bounds__(THREADS) k_route_fwd(const Route j)
     Ranked last = first();
     for (int k = 0; k < j.topk; k++) {
         Ranked best = none();
-        for (int i = lane; i < n; i += WARP) {
+        for (int i = lane; i < n && !j.given; i += WARP) {
             Ranked a = {value(i), i};
             best = (groups >> i / each & 1) && before(last, a) && before(a, best) ? a : best;
         }
-        last = warp_best(best);
+        last = j.given ? Ranked{0, choice[k]} : warp_best(best);
         if (lane == 0) {
             choice[k] = last.index;
             w[k] = j.sigmoid || j.pre ? scores[last.index] : x[last.index];
@@ -218,6 +218,7 @@ static Route route_of(Mat weight, Mat logits, const Routing *r)
     j.rows = logits.rows, j.row0 = r->row0, j.each = r->each, j.experts = (int)n;
     j.topk = r->topk, j.sigmoid = r->sigmoid, j.pre = r->pre_softmax && !r->sigmoid;
     j.groups = r->groups, j.group_topk = r->group_topk, j.scale = (float)r->scale, j.z = (float)r->z;
+    j.given = r->given;
     return j;
 }
 

@@ -75,6 +75,8 @@ typedef struct {
     int stages;                       /* virtual stages; 0: not split yet (pipeline_balance cost) */
     const int *stage_layers;          /* [stages] layers of each virtual stage, in model order */
     const struct CustomLists *custom; /* lists of pipeline_schedule_file; NULL: no such file is used */
+    int force_lines;                  /* lines of force_share: 1, or one a layer; 0: no loads are forced */
+    const double *force_share;        /* [force_lines][num_moe_experts] cumulative shares of the experts */
     uint8_t given[OPTIONS];           /* 1: set by the file, the command line or a checkpoint */
 } Config;
 

@@ -189,6 +189,8 @@ static const Alias aliases[] = {
     ALIAS("routed_scaling_factor", "moe_router_topk_scaling_factor"),
     ALIAS("n_group", "moe_router_num_groups"),
     ALIAS("topk_group", "moe_router_group_topk"),
+    MEANS("moe_router_force_load_balancing", "moe_router_force", "moe_router_force=uniform"),
+    MEANS("moe_router_force_biased", "moe_router_force", "moe_router_force=zipf, or file"),
     ALIAS("router_aux_loss_coef", "moe_aux_loss_coeff"),
     /* checkpoint, log */
     ALIAS("output_dir", "save"),

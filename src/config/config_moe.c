@@ -148,6 +148,7 @@ void rules_moe(Check *k)
     rules_router(k);
     rules_expert_groups(k);
     rules_moe_layers(k);
+    rules_force(k);
     RULE(ON2(moe_shared_expert_gate, moe_shared_expert_intermediate_size),
          c->moe_shared_expert_gate && ABSENT(moe_shared_expert_intermediate_size),
          "true needs moe_shared_expert_intermediate_size, which is absent");

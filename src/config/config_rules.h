@@ -55,6 +55,8 @@ void rules_context(Check *k);
 
 /* config_moe.c: rules about experts. */
 void rules_moe(Check *k);
+/* config_force.c: reads the loads of moe_router_force. */
+void rules_force(Check *k);
 
 /* config_pairs.c: rules about two settings that exclude or need each other. */
 void rules_pairs(Check *k);

@@ -180,6 +180,7 @@ typedef struct {
     const Batch *(*next_batch)(void *ctx, int mb); /* gives microbatch mb; returns NULL while counting */
     void *batch_ctx;
     double loss_scale;         /* multiplies every gradient: loss scale / tokens of a full global batch */
+    int64_t step;              /* steps of the run before this one: moe_router_force changing goes by it */
     int evaluating;            /* bool: no dropout, no gradients; F of the head makes the loss */
     KvCache *cache;            /* not NULL in generation: F of the head makes logits */
     Mat logits;                /* generation: real [1, V] of the last position */
@@ -321,6 +322,8 @@ typedef struct { Mat dx, gate; } SharedGrads;
 SharedGrads shared_expert_grads(Model *m, int64_t R);
 void shared_expert_bwd(Model *m, int part, LayerActs *a, Mat dy, SharedGrads out);
 void shared_expert_add(Model *m, int part, SharedGrads g, Mat dln);
+/* force.c: choice [R,k] on the device, by moe_router_force; NULL: a counting run. */
+void force_choices(Model *m, const Pass *p, int part, int32_t *choice);
 /* Whether the layer of a part has experts. */
 static inline int model_is_moe(const Model *m, int part)
 {

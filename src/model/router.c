@@ -51,6 +51,10 @@ void router_fwd(Model *m, const Pass *p, int part, LayerActs *a)
     Dropout jitter = jitter_of(m, p, part);
     Mat scores = mat_take(&m->scratch, a->logits.rows, a->logits.cols, m->dim.real);
     d->linear(d, a->logits, input_of(m, &jitter, a->ln2), params_weight(m->params, part, P_ROUTER), none);
+    if (m->cfg->moe_router_force != MOE_ROUTER_FORCE_NONE) {
+        force_choices(m, p, part, a->choice);
+        r.given = 1;
+    }
     d->route_fwd(d, a->choice, a->weight, scores, a->logits, no_bias, &r);
     arena_reset(&m->scratch, mark);
     model_watch(m, part, "mlp.router", a->logits);

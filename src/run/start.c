@@ -134,6 +134,12 @@ void start_print(FILE *f, const Run *r)
     const Config *c = r->cfg;
     const Lists *l = &r->plan.lists[c->batch_steps - 1];
     const PipeShape *s = &r->plan.shape;
+    if (c->num_moe_experts != CFG_ABSENT && c->moe_router_force != MOE_ROUTER_FORCE_NONE) {
+        char *rule = config_text(c, OPT_moe_router_force);
+        fprintf(f, "warning: moe_router_force %s replaces the router's choices; use the results for "
+                "measurements only\n", rule);
+        free(rule);
+    }
     if (c->world == 1)
         return;
     char *schedule = config_text(c, OPT_pipeline_schedule),

@@ -179,6 +179,7 @@ static void launch(Run *r)
 {
     int64_t batch = config_batch_at(r->cfg, r->progress.consumed_samples);
     r->model.now.loss_scale = r->opt.loss_scale.scale / (double)(batch * r->cfg->seq_length);
+    r->model.now.step = r->progress.iteration;
     r->step.source = r->loader;
     r->step.source_first = r->progress.consumed_samples;
     step_train(r, run_lists(r, batch));

@@ -3,6 +3,7 @@
  * schedule is compared with a loop over single steps */
 #define _GNU_SOURCE
 #include "config_text.h"
+#include <unistd.h>
 
 /* ---- each rule once ---- */
 
@@ -402,6 +403,10 @@ static const struct { const char *args; int world; const char *says;
      "moe_aux_loss_coeff: 0.01 needs a loss that it is the weight of"},
     {"moe_pad_expert_input_to_capacity=true", 1,
      "moe_pad_expert_input_to_capacity: true needs moe_expert_capacity_factor"},
+    {"moe_router_force=zipf", 1, NULL},
+    {"moe_router_force=file", 1, "moe_router_force_file: the file goes with moe_router_force file"},
+    {"moe_router_force=hot|moe_router_force_file=x", 1, "the file goes with moe_router_force file, and only"},
+    {"moe_router_force=file|moe_router_force_file=/nowhere/x", 1, "moe_router_force_file: "},
     {"moe_layer_freq=2", 1, NULL},
     {"moe_layer_freq=[0, 1, 1, 1]", 1, NULL},
     {"moe_layer_freq=[0, 1, 1]", 1, "moe_layer_freq: 3 numbers, but num_layers is 4"},
@@ -443,6 +448,43 @@ static void test_with_experts(void)
                       "sequence_parallel=true|expert_tensor_parallel_size=1",
                       WORLD_SMALLEST, USE_TRAIN);
     CHECK(!k.n && k.cfg->world == 4, "the smallest world has %d ranks: %s", k.cfg->world, listing(&k));
+}
+
+/* Files of forced loads, for 8 experts and 4 layers, 2 choices a token. */
+static void test_forced_loads(void)
+{
+    static const struct { const char *text, *says; } files[] = {
+        {"1 2 3 4 5 6 7 8\n", NULL},
+        {"# a load an expert\n\n0, 0, 0.5, 0, 0, 0, 0, 1e9  # two of them\r\n", NULL},
+        {"1 1 0 0 0 0 0 0\n0 0 1 1 0 0 0 0\n0 0 0 0 1 1 0 0\n0 0 0 0 0 0 1 1", NULL},
+        {"", "has 0 lines of loads; give one for all layers, or one for each of num_layers 4"},
+        {"1 1 1 1 1 1 1 1\n1 1 1 1 1 1 1 1\n", "has 2 lines of loads"},
+        {"1 1 1 1 1 1 1 1\n1 1 1 1 1 1 1 1\n1 1 1 1 1 1 1 1\n1 1 1 1 1 1 1 1\n1 1 1 1 1 1 1 1\n",
+         "has more than 4 lines of loads"},
+        {"# x\n1 2 3 4 5 6 7\n", ":2: 7 loads, but num_moe_experts is 8"},
+        {"1 2 3 4 5 6 7 8 9\n", ":1: more loads, but num_moe_experts is 8"},
+        {"1 2 3 4 5 6 7 -8\n", ":1: a load is a number from 0 to 1e9; give 8 of them"},
+        {"1 2 3 4 5 6 7 x\n", ":1: a load is a number"},
+        {"1 2 3 4 5 6 7 nan\n", ":1: a load is a number"},
+        {"0 0 0 0 0 0 0 8\n", ":1: fewer loads above 0 than moe_router_topk 2; give 2 or more"},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char name[] = "/tmp/loads.XXXXXX";
+        int fd = mkstemp(name);
+        FILE *f = fdopen(fd, "w");
+        fputs(files[i].text, f);
+        fclose(f);
+        char *args = xasprintf("num_moe_experts=8|moe_router_force=file|moe_router_force_file=%s", name);
+        Check k = resolve(args, 1, USE_TRAIN);
+        CHECK(files[i].says ? k.n == 1 && count(&k, files[i].says, "moe_router_force_file: ", NULL) == 1
+                            : !k.n && k.cfg->force_share[7] == 1,
+              "'%s': %s", files[i].text, listing(&k));
+        if (i == 2)
+            CHECK(k.cfg->force_lines == 4 && k.cfg->force_share[8 + 2] == 0.5 &&
+                      k.cfg->force_share[3 * 8 + 5] == 0, "the shares of layers");
+        unlink(name);
+        free(args);
+    }
 }
 
 static void test_looked_at(void)
@@ -712,6 +754,7 @@ int main(void)
     test_cases();
     test_looked_at();
     test_with_experts();
+    test_forced_loads();
     test_derived();
     test_world();
     test_model();

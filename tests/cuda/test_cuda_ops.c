@@ -339,7 +339,8 @@ static void case_route(Bench *b)
     int64_t limit = groups ? draw(b, 1, groups) : 1;
     Routing r = {.topk = (int)(per * limit), .sigmoid = (int)draw(b, 0, 1), .pre_softmax = (int)draw(b, 0, 1),
                  .scale = draw(b, 0, 1) ? 2.5 : 1, .groups = (int)groups, .group_topk = (int)limit,
-                 .z = draw(b, 0, 1) ? 0.01 : 0, .row0 = draw(b, 0, 9), .each = draw(b, 1, 80)};
+                 .z = draw(b, 0, 1) ? 0.01 : 0, .row0 = draw(b, 0, 9), .each = draw(b, 1, 80),
+                 .given = !draw(b, 0, 3)};
     /* far: most scores are 0, in half of the cases that do not choose by scores alone */
     int biased = (int)draw(b, 0, 1), far = !r.sigmoid && (biased || !groups) && draw(b, 0, 1);
     if (far && per > 2)
@@ -350,9 +351,11 @@ static void case_route(Bench *b)
     loosen(b, 4);
     Mat scores = output(b, rows, experts, F32);
     loosen(b, 4);
-    int32_t *choice, *zeros = xcalloc((size_t)(rows * r.topk), sizeof *choice);
-    choice = raw(b, zeros, (size_t)(rows * r.topk) * sizeof *choice);
-    free(zeros);
+    int32_t *choice, *first = xcalloc((size_t)(rows * r.topk), sizeof *choice);
+    for (int64_t i = 0; i < rows * r.topk && r.given; i++)
+        first[i] = (int32_t)((i / r.topk * 5 + i % r.topk) % experts);
+    choice = raw(b, first, (size_t)(rows * r.topk) * sizeof *choice);
+    free(first);
     b->d->route_fwd(b->d, choice, weight, scores, logits, bias, &r);
     Mat dweight = input(b, rows, r.topk, F32, 1);
     Mat push = draw(b, 0, 1) ? input(b, (r.row0 + rows - 1) / r.each + 1, experts, F32, 1) : none;

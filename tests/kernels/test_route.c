@@ -133,6 +133,9 @@ static const Case cases[] = {
     {{SOFTMAX(3)}, 40, 19, 0, "few"},
     {{SIGMOID(4), .groups = 5, .group_topk = 2}, 40, 20, 0, "few"},
     {{SIGMOID(3)}, 40, 19, 0, "few"},
+    {{SOFTMAX(3), .given = 1}, 70, 19, 0, "plain"},
+    {{SOFTMAX(2), .pre_softmax = 1, .given = 1}, 9, 8, 1, "plain"},
+    {{SIGMOID(4), .groups = 5, .group_topk = 2, .given = 1}, 40, 20, 1, "plain"},
 };
 
 /* Logits are multiples of 1/16, so that rounding changes no choice and some are equal; "few": multiples of
@@ -189,10 +192,10 @@ static void plain(const Case *c, const double *x, const double *bias, int64_t *c
             value[order[g] * each + e] = -INFINITY;
     sorted(value, n, order);
     for (int k = 0; k < r->topk; k++)
-        chosen += own[choice[k] = order[k]];
+        chosen += own[choice[k] = r->given ? choice[k] : order[k]];
     for (int k = 0; k < r->topk; k++) {
-        double w = r->pre_softmax ? scores[order[k]] : own[order[k]] / chosen;
-        weight[k] = r->scale * (r->sigmoid && r->topk == 1 ? own[order[k]] : w);
+        double w = r->pre_softmax ? scores[choice[k]] : own[choice[k]] / chosen;
+        weight[k] = r->scale * (r->sigmoid && r->topk == 1 ? own[choice[k]] : w);
     }
 }
 
@@ -239,6 +242,8 @@ static void check_route(Device *d, Device *three, Device *oracle, const Case *c)
         choice[i] = xcalloc((size_t)(c->rows * k), sizeof **choice);
         w[i] = wide(c->rows, k, d->real);
         s[i] = wide(c->rows, n, d->real);
+        for (int64_t p = 0; p < c->rows * k && c->r.given; p++)
+            choice[i][p] = (int32_t)((p / k * 5 + p % k * 3) % n);
     }
     if (c->bias)
         bias = filled(1, n, d->real, 9, 0.1);
@@ -254,6 +259,8 @@ static void check_route(Device *d, Device *three, Device *oracle, const Case *c)
     for (int64_t r = 0; r < c->rows; r++) {
         for (int64_t e = 0; e < n; e++)
             row[e] = at(x, r, e), b[e] = c->bias ? at(bias, 0, e) : 0;
+        for (int64_t i = 0; i < k; i++)
+            chosen[i] = (r * 5 + i * 3) % n;       /* read where choices are given */
         plain(c, row, c->bias ? b : NULL, chosen, all_weights + r * k, all_scores + r * n);
         for (int64_t i = 0; i < k; i++)
             bad += choice[0][r * k + i] != chosen[i];

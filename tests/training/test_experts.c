@@ -3,7 +3,7 @@
  *   experts that are all the same, beside a shared one, give the dense model's loss and gradients
  *   tokens that are all the same give the gradient of balance and z losses that is computed by hand
  *   all tokens to the same experts, no token for the others, all experts for each token, one expert, fewer
- *   tokens than ranks: layouts and one rank agree */
+ *   tokens than ranks, choices by moe_router_force: layouts and one rank agree */
 #include "layout_compare.h"
 
 /* The model of these tests with more options. */
@@ -294,6 +294,11 @@ static void edges(void)
           "moe_layer_freq=2"}},
         {0, {"moe_router_topk=1", "seq_length=2", "micro_batch_size=1", "moe_router_pre_softmax=true"}},
         {0, {"moe_router_topk=1", "num_moe_experts=1", "moe_router_pre_softmax=true"}},
+        {0, {"moe_router_topk=2", "moe_router_force=uniform"}},
+        {0, {"moe_router_topk=3", "moe_router_force=zipf", "moe_aux_loss_coeff=0.5"}},
+        {0, {"moe_router_topk=2", "moe_router_force=changing", "recompute_granularity=full",
+             "recompute_method=uniform", "recompute_num_layers=1"}},
+        {0, {"moe_router_topk=2", "moe_router_force=hot", "moe_router_pre_softmax=true"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int g = 0; g < GRIDS; g++) {
@@ -323,6 +328,26 @@ static void edges(void)
         }
 }
 
+/* Where moe_router_force is hot, the first experts get gradients and the others none. */
+static void forced(void)
+{
+    const char *more[] = {"num_moe_experts=4", "moe_router_topk=2", "moe_router_force=hot", NULL};
+    Words a;
+    model(&a, more);
+    const Config *c = configure(&a, world);
+    Whole w = whole_open(c);
+    Result got = result_of(c, &w, 0);
+    layouts++;
+    for (int e = 0; e < 4; e++) {
+        double most = 0;
+        for (int64_t i = 0; i < c->ffn_hidden_size * c->hidden_size; i++)
+            most = fmax(most, fabs(got.x[place(c, &w, 1, P_EFC1, e) + i]));
+        CHECK(e < 2 ? most > 1e-6 : most == 0, "hot: expert %d's largest gradient is %.3g", e, most);
+    }
+    free(got.x);
+    free(w.at);
+}
+
 int main(void)
 {
     double start = now();
@@ -336,6 +361,7 @@ int main(void)
         balance("none", 2, 0, 0.2, g);
         balance("aux_loss", 3, 0.5, 0.1, g);
     }
+    forced();
     if (world > 1)
         edges();
     say_apart();

@@ -125,10 +125,10 @@ static void fwd_row(const Job *j, int64_t r, REAL *value, REAL *spare, REAL *gro
         v = bias ? v + vget(bias + i, n - i) : v;
         vput(value + i, vselect(v == v, v, vset(-INFINITY)), n - i);
     }
-    if (rule->groups)
+    if (rule->groups && !rule->given)
         limit_groups(rule, value, n, spare, group);
     for (int i = 0; i < rule->topk; i++) {
-        choice[i] = take_largest(value, n, &unused);
+        choice[i] = rule->given ? choice[i] : take_largest(value, n, &unused);
         w[i] = rule->sigmoid || rule->pre_softmax ? scores[choice[i]] : x[choice[i]];
     }
     weigh(rule, w);
