@@ -5,11 +5,30 @@
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t more(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* A quarter more than a balanced share, so that one round is the rule; a group of one sends itself all. */
-static int64_t window_of(const Experts *x, int64_t rows)
+/* Sorted pairs of one expert that a rank has, at most: of `rows` rows, each has one at most. */
+static int64_t pairs_of_one(int64_t rows, const ExpertsLimit *l)
 {
-    return least(rows * x->topk, up(5 * rows * x->topk, 4 * x->ep->size));
+    int64_t n = l ? least(rows, l->capacity) : rows;
+    return l && l->pad ? more(n, l->share) : n;
+}
+
+/* Sorted pairs of a rank, at most. */
+static int64_t most_pairs(const Experts *x, int64_t rows, const ExpertsLimit *l)
+{
+    int64_t chosen = least(rows * x->topk, x->experts * pairs_of_one(rows, l));
+    return l && l->pad ? least(chosen + x->experts * l->share, x->experts * pairs_of_one(rows, l)) : chosen;
+}
+
+/* A quarter more than a balanced share, so that one round is the rule, but not more than a rank can have for
+ * another one. */
+static int64_t window_of(const Experts *x, int64_t rows, const ExpertsLimit *l)
+{
+    int pad = l && l->pad;
+    int64_t balanced = pad ? more(rows * x->topk, x->experts * l->share) : rows * x->topk;
+    int64_t most = x->local * pairs_of_one(rows, l);
+    return least(pad ? most : least(most, rows * x->topk), up(5 * balanced, 4 * x->ep->size));
 }
 
 static int tokens_each(const Experts *x)
@@ -23,20 +42,22 @@ static int is_alone(const Experts *x) { return x->ep->size * x->etp->size == 1; 
 /* Whether rows may come in another order than that of the experts. */
 static int is_mixed(const Experts *x) { return x->local > 1 && !is_alone(x); }
 
-void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_t most)
+void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_t most,
+                  const ExpertsLimit *limit)
 {
     int64_t pairs = most * topk;
     BUG_ON(experts % ep->size || topk > experts);
     *x = (Experts){.ep = ep, .etp = etp, .experts = experts, .local = experts / ep->size, .topk = topk,
                    .most = most};
+    int64_t sorted = more(pairs, most_pairs(x, most, limit));
     x->choice = xcalloc((size_t)pairs + 1, sizeof *x->choice);
     x->place = xcalloc((size_t)pairs + 1, sizeof *x->place);
-    x->pair = xcalloc((size_t)pairs + 1, sizeof *x->pair);
-    x->source = xcalloc((size_t)pairs + 1, sizeof *x->source);
+    x->pair = xcalloc((size_t)sorted + 1, sizeof *x->pair);
+    x->source = xcalloc((size_t)sorted + 1, sizeof *x->source);
     x->first = xcalloc((size_t)ep->size + 1, sizeof *x->first);
     x->mine = xcalloc((size_t)experts, sizeof *x->mine);
     x->count = xcalloc((size_t)experts * (size_t)etp->size, sizeof *x->count);
-    x->window = window_of(x, most);
+    x->window = more(window_of(x, most, NULL), window_of(x, most, limit));
     x->before = xcalloc((size_t)(etp->size * ep->size) * (size_t)(x->local + 1), sizeof *x->before);
     x->order = xcalloc((size_t)experts_room(x) + 1, sizeof *x->order);
     x->token = xcalloc((size_t)(EXPERT_FLIGHTS * tokens_each(x)), sizeof *x->token);
@@ -61,38 +82,52 @@ int64_t experts_room(const Experts *x) { return x->window * x->ep->size * x->etp
 
 /* ---- the plan of a dispatch ---- */
 
-/* Sorts the pairs by expert: a counting sort, in which rows stay in order. */
-static void sort_pairs(Experts *x)
+/* The empty pairs of an expert, which has n pairs of this rank. */
+static int64_t empty_pairs(const ExpertsLimit *l, int e, int64_t n)
 {
-    int64_t pairs = x->rows * x->topk, at = 0, *next = xcalloc((size_t)x->experts, sizeof *next);
+    if (!l || !l->pad)
+        return 0;
+    return l->fill ? l->fill[e] : more(0, l->share - n);
+}
+
+/* Sorts the pairs by expert: a counting sort, in which rows stay in order and empty pairs come last. */
+static void sort_pairs(Experts *x, const ExpertsLimit *l)
+{
+    int64_t all = x->rows * x->topk, at = 0, *next = xcalloc((size_t)x->experts, sizeof *next);
     memset(x->mine, 0, (size_t)x->experts * sizeof *x->mine);
-    for (int64_t i = 0; i < pairs; i++) {
-        BUG_ON(x->choice[i] < -1 || x->choice[i] >= x->experts);
+    for (int64_t i = 0; i < all; i++) {
+        BUG_ON(experts_chosen(x->choice[i]) >= x->experts);
         if (x->choice[i] >= 0)
             x->mine[x->choice[i]]++;
     }
-    for (int e = 0; e < x->experts; at += x->mine[e++]) {
+    for (int e = 0; e < x->experts; e++) {
+        int64_t empty = empty_pairs(l, e, x->mine[e]), end = at + x->mine[e] + empty;
+        BUG_ON(end > x->most_pairs || x->mine[e] + empty > pairs_of_one(x->rows, l));
         next[e] = at;
         if (e % x->local == 0)
             x->first[e / x->local] = at;
+        for (at += x->mine[e]; at < end; at++)
+            x->pair[at] = x->source[at] = -1;
+        x->mine[e] += empty;
     }
     x->first[x->ep->size] = x->pairs = at;
-    for (int64_t i = 0; i < pairs; i++) {
-        x->place[i] = -1;
-        if (x->choice[i] < 0)
-            continue;
-        x->place[i] = (int32_t)next[x->choice[i]]++;
-        x->pair[x->place[i]] = (int32_t)i;
-        x->source[x->place[i]] = (int32_t)(i / x->topk);
+    for (int64_t i = 0; i < all; i++) {
+        x->place[i] = x->choice[i] < 0 ? -1 : (int32_t)next[x->choice[i]]++;
+        if (x->place[i] >= 0) {
+            x->pair[x->place[i]] = (int32_t)i;
+            x->source[x->place[i]] = (int32_t)(i / x->topk);
+        }
     }
     free(next);
 }
 
 /* A counting run: pair i goes to expert i mod E, so that every rank gets its share. */
-static void assume_balance(Experts *x)
+static void assume_balance(Experts *x, const ExpertsLimit *l)
 {
-    for (int64_t i = 0; i < x->rows * x->topk; i++)
-        x->choice[i] = (int32_t)(i % x->experts);
+    for (int64_t i = 0; i < x->rows * x->topk; i++) {
+        int32_t e = (int32_t)(i % x->experts);
+        x->choice[i] = l && i / x->experts >= l->share ? experts_dropped(e) : e;
+    }
 }
 
 /* Fills x->before from x->count. */
@@ -107,16 +142,18 @@ static void sum_counts(Experts *x)
     }
 }
 
-void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, int64_t bound)
+void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, int64_t bound,
+                  const ExpertsLimit *limit)
 {
     BUG_ON(rows > bound || bound > x->most);
     x->rows = rows;
-    x->window = window_of(x, bound);
+    x->window = window_of(x, bound, limit);
+    x->most_pairs = most_pairs(x, bound, limit);
     if (choice)
         d->get(d, x->choice, choice, (size_t)(rows * x->topk) * sizeof *choice);
     else
-        assume_balance(x);
-    sort_pairs(x);
+        assume_balance(x, limit);
+    sort_pairs(x, limit);
     int64_t n = x->experts, largest = 0, *here = x->count + x->etp->rank * n;
     x->ep->wait(x->ep, x->ep->all_to_all(x->ep, here, x->mine, x->local, I64));
     x->etp->wait(x->etp, x->etp->all_gather(x->etp, x->count, here, n, I64));
@@ -250,7 +287,7 @@ static int64_t etp_first(const Experts *x, int64_t round, int t)
 /* Most pairs that this rank sends to other ranks of ep in a round. */
 static int64_t leaving(const Experts *x)
 {
-    return least(x->window * (x->ep->size - 1), x->rows * x->topk);
+    return least(x->window * (x->ep->size - 1), x->most_pairs);
 }
 
 ExpertFlight experts_send_start(Device *d, Experts *x, Arena *scratch, const ExpertRound *r, Mat out,

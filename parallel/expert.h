@@ -4,7 +4,8 @@
  * Each of R rows chooses `topk` of E experts. A row and one of its choices are a pair. Rank r of the group ep
  * holds experts [r E/ep, (r+1) E/ep); the ranks of the group etp hold parts of the same experts' matrices, so
  * each of them needs all rows of these experts. Pairs are sorted by expert, rows in order within an expert;
- * `sorted` matrices hold one row a pair, in this order.
+ * `sorted` matrices hold one row a pair, in this order. Where experts have a capacity, dropped pairs are not
+ * among the sorted ones, and an expert's pairs may be followed by empty ones, whose rows are zeros.
  *
  * Messages have exact sizes, which follow from the choices: the host reads these, and the ranks exchange how
  * many pairs each has for each expert. A rank sends at most `window` pairs to another rank in a round, which
@@ -21,6 +22,14 @@
 #define EXPERT_H
 #include "comm.h"
 
+/* How many pairs an expert may have. */
+typedef struct {
+    int64_t capacity;          /* pairs of an expert that one rank has, at most */
+    int64_t share;             /* pairs of an expert that a rank has if all ranks have equally many, at most */
+    int pad;                   /* bool: there are empty pairs, so that an expert has `capacity` of them */
+    const int64_t *fill;       /* [E] this rank's empty pairs, if pad; NULL: each expert has `share` pairs */
+} ExpertsLimit;
+
 typedef struct {
     Comm *ep, *etp;
     int experts, local, topk;  /* E; E / ep; choices of a row */
@@ -28,12 +37,12 @@ typedef struct {
     /* The dispatch that is under way, on the host. */
     int64_t window;            /* pairs that a rank sends to another one in a round, at most */
     int64_t rows;              /* R */
+    int64_t pairs, most_pairs; /* sorted ones of this rank; as many as any rank has, at most */
     int64_t rounds;
-    int64_t pairs;             /* R topk without the choices of -1, which go nowhere */
-    int32_t *choice;           /* [most topk] experts of each row; -1: none */
-    int32_t *place;            /* [most topk] place of each pair among the sorted ones; -1: none */
-    int32_t *pair;             /* [most topk] the inverse: the pair of each place */
-    int32_t *source;           /* [most topk] row of each sorted pair */
+    int32_t *choice;           /* [most topk] experts of each row; of a dropped pair: experts_dropped(expert) */
+    int32_t *place;            /* [most topk] place of each pair among the sorted ones; -1: dropped */
+    int32_t *pair;             /* [pairs] the inverse: the pair of each place; -1: an empty pair */
+    int32_t *source;           /* [pairs] row of each sorted pair; -1: an empty pair */
     int64_t *first;            /* [ep + 1] sorted pairs [first[r], first[r + 1]) are for ep rank r */
     int64_t *mine;             /* [ep][local] pairs of this rank for each expert */
     int64_t *count;            /* [etp][ep][local] pairs for this rank's experts, by their source */
@@ -57,12 +66,18 @@ typedef struct {
     Token *token;
 } ExpertFlight;
 
+/* What stands in a list of choices for an expert whose pair is dropped, and the expert of either. */
+static inline int32_t experts_dropped(int32_t expert) { return -1 - expert; }
+static inline int32_t experts_chosen(int32_t choice) { return choice < 0 ? -1 - choice : choice; }
+
 /* Allocates the host memory for dispatches of up to `most` rows. Local.
  *   ep, etp  in             groups of this rank; kept, not copied
  *   experts  in   global    E, a multiple of ep's size
  *   topk     in   global    choices of a row
- *   most     in   global    R, at most */
-void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_t most);
+ *   most     in   global    R, at most
+ *   limit    in   global    of dispatches of `most` rows, at most; NULL: no dispatch has one */
+void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_t most,
+                  const ExpertsLimit *limit);
 void experts_close(Experts *x);
 
 /* Most rows that a rank has in a round of this dispatch. Local. */
@@ -72,8 +87,10 @@ int64_t experts_room(const Experts *x);
  *   choice   in   [R topk]  device memory: expert of each choice, no expert twice in a row, or -1; NULL:
  *                           a counting run, in which every rank has equally many pairs for every rank
  *   rows     in             R
- *   bound    in   global    R of the rank that has most, which sets the size of a round */
-void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, int64_t bound);
+ *   bound    in   global    R of the rank that has most, which sets the size of a round
+ *   limit    in   global    but for its `fill`; the choices obey it. NULL: none */
+void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, int64_t bound,
+                  const ExpertsLimit *limit);
 
 /* Rows of a round for this rank's expert `local`: rows [*from, *from + n) of the round, returned n. Local. */
 int64_t experts_part(const Experts *x, int64_t round, int local, int64_t *from);

@@ -21,8 +21,6 @@ int config_is_moe(const Config *c, int layer)
     UNBUILT(moe_token_dispatcher_type, c->moe_token_dispatcher_type == MOE_TOKEN_DISPATCHER_TYPE_ALLGATHER,  \
             "use alltoall")                                                                                  \
     UNBUILT(moe_router_enable_expert_bias, c->moe_router_enable_expert_bias, "use false")                    \
-    UNBUILT(moe_expert_capacity_factor, !ABSENT(moe_expert_capacity_factor),                                 \
-            "leave it out: no token is dropped")                                                             \
     UNBUILT(num_distributed_optimizer_instances, c->num_distributed_optimizer_instances > 1, "use 1")        \
     UNBUILT(fp8, c->fp8 != FP8_NONE, "use none")
 

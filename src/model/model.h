@@ -38,6 +38,8 @@ typedef struct {
     Mat h, a;              /* [T,F] or [T,2F]; [T,F]. FW. With D and W apart D writes dh over h */
     Mat logits, weight;    /* with experts: real [R,E], the router's; real [R,k], of the chosen experts. FD */
     int32_t *choice;       /* with experts: [R,k] on the device. FD */
+    int32_t *kept;         /* with experts: [R,k] on the device, choices with experts_dropped; may be choice.
+                              FD */
     int64_t left;          /* offloaded layers: ticket of the last copy of these to the host */
 } LayerActs;
 
@@ -156,6 +158,22 @@ typedef struct {
     char *mapped;              /* [nfd][layers] host memory, as large as a window for each layer */
 } ModelOffload;
 
+/* Rows of this rank that are neighbours in the global order of tokens: from `row` on, n rows. */
+typedef struct { int64_t start, row, n; } Piece;       /* start: sample * positions + position */
+
+/* Host memory of capacity.c. E experts, k choices. */
+typedef struct {
+    int pieces;                /* of a rank, at most */
+    Piece *piece;              /* [pieces] */
+    int32_t *choice;           /* [R k] */
+    void *weight;              /* [R k] real */
+    int64_t *table;            /* [(1 + tp + ranks) pieces (1 + E)] what ranks gather from each other */
+    int64_t *bins;             /* [E][256] */
+    uint64_t *threshold;       /* [E] */
+    int64_t *ties;             /* [E] */
+    int64_t *fill;             /* [E] */
+} Capacity;
+
 /* FP8 (precision.c). */
 typedef struct {
     Fp8Scale *scale;           /* on the device, [2: train, evaluate][nparts][LINEARS][LINEAR_SCALES] */
@@ -206,6 +224,7 @@ typedef struct Model {
     ModelSlots slots;
     Experts experts;           /* layers with experts: the dispatch of their rows */
     ModelBalance balance;
+    Capacity capacity;         /* of these experts, where they have one */
     ModelOffload offload;
     Arena scratch;
     Mat rope;                  /* real [P, rot] = (cos | sin) x attention factor; no rows without rope */
@@ -313,6 +332,15 @@ void router_close(Model *m);
 void router_begin(Model *m);           /* a list begins */
 void router_fwd(Model *m, const Pass *p, int part, LayerActs *a);
 void router_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dweight, Mat dln);
+/* capacity.c: the limit of an expert's pairs. open takes host memory for `rows` rows and returns the largest
+ * limit. drop sets a->kept after the router. limit returns that of the list that runs now, with the rows that
+ * fill experts up, or NULL where there is none: in generation, and without a capacity. The last two are
+ * collective over the ranks that share a microbatch. */
+int capacity_exists(const Model *m);
+ExpertsLimit capacity_open(Model *m, int64_t rows);
+void capacity_close(Model *m);
+void capacity_drop(Model *m, const Pass *p, LayerActs *a);
+const ExpertsLimit *capacity_limit(Model *m, const LayerActs *a, ExpertsLimit *l);
 /* The shared expert of such a layer: y [R,H] is its output. */
 int shared_expert_exists(const Model *m);
 void shared_expert_fwd(Model *m, int part, LayerActs *a, Mat y);

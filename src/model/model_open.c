@@ -150,8 +150,13 @@ static void open_experts(Model *m, int64_t length)
     int64_t rows = c->micro_batch_size * c->seq_length / m->grid->size[AXIS_CP];
     if (c->sequence_parallel)
         rows /= m->grid->size[AXIS_TP];
+    ExpertsLimit limit, *has = NULL;
+    if (!isnan(c->moe_expert_capacity_factor)) {
+        limit = capacity_open(m, rows);
+        has = &limit;
+    }
     experts_open(&m->experts, &m->grid->expert[EXPERT_EP], &m->grid->expert[EXPERT_TP],
-                 (int)c->num_moe_experts, (int)c->moe_router_topk, rows > length ? rows : length);
+                 (int)c->num_moe_experts, (int)c->moe_router_topk, rows > length ? rows : length, has);
     router_open(m);
 }
 
@@ -206,6 +211,7 @@ void model_close(Model *m)
     free(m->tp.tokens);
     experts_close(&m->experts);
     router_close(m);
+    capacity_close(m);
     precision_close(m);
     free(m->held.chunk);
     free(m->held.unit);

@@ -14,13 +14,14 @@
 /* The dispatch of a layer's rows: its index lists on the device, and the weights of the pairs. */
 typedef struct {
     Experts *x;
-    int32_t *place, *pair, *source;    /* [R k] as in Experts */
+    int32_t *place, *pair, *source;    /* as in Experts */
     Mat weight;                        /* real [R k, 1] */
 } Dispatch;
 
-static int32_t *to_device(Model *m, const int32_t *list, int64_t n)
+/* Copies a list of n numbers; it takes the memory of `most`. */
+static int32_t *to_device(Model *m, const int32_t *list, int64_t n, int64_t most)
 {
-    int32_t *at = arena_take(&m->scratch, (size_t)n * sizeof *at);
+    int32_t *at = arena_take(&m->scratch, (size_t)most * sizeof *at);
     if (at)
         m->dev->put(m->dev, at, list, (size_t)n * sizeof *at);
     return at;
@@ -29,11 +30,12 @@ static int32_t *to_device(Model *m, const int32_t *list, int64_t n)
 static Dispatch dispatch_open(Model *m, const LayerActs *a)
 {
     Experts *x = &m->experts;
+    ExpertsLimit limit;
     Dispatch s = {.x = x, .weight = mat(a->weight.p, a->weight.rows * a->weight.cols, 1, m->dim.real)};
-    experts_plan(m->dev, x, a->choice, a->weight.rows, a->weight.rows);
-    s.place = to_device(m, x->place, s.weight.rows);
-    s.pair = to_device(m, x->pair, s.weight.rows);
-    s.source = to_device(m, x->source, s.weight.rows);
+    experts_plan(m->dev, x, a->kept, a->weight.rows, a->weight.rows, capacity_limit(m, a, &limit));
+    s.place = to_device(m, x->place, s.weight.rows, s.weight.rows);
+    s.pair = to_device(m, x->pair, x->pairs, x->most_pairs);
+    s.source = to_device(m, x->source, x->pairs, x->most_pairs);
     return s;
 }
 
@@ -103,7 +105,7 @@ static void experts_fwd(Model *m, int part, LayerActs *a, Mat y, Mat shared)
     Device *d = m->dev;
     size_t mark = m->scratch.used;
     Dispatch s = dispatch_open(m, a);
-    Mat pairs = model_take(m, &m->scratch, s.weight.rows, m->dim.H);
+    Mat pairs = model_take(m, &m->scratch, s.x->most_pairs, m->dim.H);
     Mat z = experts_results_room(s.x, &m->scratch, pairs),
         leave = experts_return_room(s.x, &m->scratch, pairs);
     ExpertFlight back = {0};
@@ -133,6 +135,7 @@ void moe_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
     a->choice = arena_take(p->keep_d, (size_t)(R * k) * sizeof *a->choice);
     model_keep_mask(m, p);
     router_fwd(m, p, part, a);
+    capacity_drop(m, p, a);
     if (!y.rows)
         return;
     size_t mark = m->scratch.used;
@@ -187,8 +190,8 @@ static void experts_bwd(Model *m, int part, LayerActs *a, Mat dy, Mat dln, Mat d
     Device *d = m->dev;
     size_t mark = m->scratch.used;
     Dispatch s = dispatch_open(m, a);
-    Mat dx = model_take(m, &m->scratch, s.weight.rows, m->dim.H),
-        dw = mat_take(&m->scratch, s.weight.rows, 1, m->dim.real);
+    Mat dx = model_take(m, &m->scratch, s.x->most_pairs, m->dim.H),
+        dw = mat_take(&m->scratch, s.x->most_pairs, 1, m->dim.real);
     Mat dx_room = experts_results_room(s.x, &m->scratch, dx),
         dw_room = experts_results_room(s.x, &m->scratch, dw),
         dx_leave = experts_return_room(s.x, &m->scratch, dx),

@@ -115,7 +115,7 @@ static double *count_pairs(Model *m, int part, int64_t n)
     Comm *rows = m->tp.group.rows, *cp = &m->grid->axis[AXIS_CP];
     memset(load, 0, (size_t)(n * E) * sizeof *load);
     for (int64_t i = 0; i < x->rows * x->topk; i++)
-        load[(n > 1 ? (row0 + i / x->topk) / m->now.S : 0) * E + x->choice[i]]++;
+        load[(n > 1 ? (row0 + i / x->topk) / m->now.S : 0) * E + experts_chosen(x->choice[i])]++;
     rows->wait(rows, rows->all_reduce(rows, load, n * E, F64, OP_SUM));
     cp->wait(cp, cp->all_reduce(cp, load, n * E, F64, OP_SUM));
     if (global)

@@ -403,6 +403,9 @@ static const struct { const char *args; int world; const char *says;
      "moe_aux_loss_coeff: 0.01 needs a loss that it is the weight of"},
     {"moe_pad_expert_input_to_capacity=true", 1,
      "moe_pad_expert_input_to_capacity: true needs moe_expert_capacity_factor"},
+    {"moe_pad_expert_input_to_capacity=true|moe_expert_capacity_factor=1.25", 1, NULL},
+    {"moe_expert_capacity_factor=0|moe_token_drop_policy=position", 1, NULL},
+    {"moe_expert_capacity_factor=-1", 1, "moe_expert_capacity_factor"},
     {"moe_router_force=zipf", 1, NULL},
     {"moe_router_force=file", 1, "moe_router_force_file: the file goes with moe_router_force file"},
     {"moe_router_force=hot|moe_router_force_file=x", 1, "the file goes with moe_router_force file, and only"},
@@ -424,8 +427,6 @@ static const struct { const char *args; int world; const char *says;
     {"moe_router_enable_expert_bias=true", 1, "true needs moe_router_score_function: sigmoid"},
     {"moe_router_enable_expert_bias=true|moe_router_score_function=sigmoid", 1,
      "moe_router_enable_expert_bias: with experts this build does not take true; use false"},
-    {"moe_expert_capacity_factor=1.25", 1,
-     "moe_expert_capacity_factor: with experts this build does not take 1.25"},
     {"num_distributed_optimizer_instances=2|data_parallel_sharding_strategy=optim", 4,
      "num_distributed_optimizer_instances: with experts this build does not take 2; use 1"},
 };

@@ -100,7 +100,7 @@ static Data prepare(Device *d, Experts *x, const Case *c, Arena *mem)
     int32_t *choice = xcalloc((size_t)pairs + 1, sizeof *choice);
     for (int64_t i = 0; i < pairs; i++)
         choice[i] = expert_of(c, rank, i / c->topk, (int)(i % c->topk));
-    experts_plan(d, x, choice, rows, MOST);
+    experts_plan(d, x, choice, rows, MOST, NULL);
     free(choice);
     memset(s.sorted.p, 0xff, mat_bytes(s.sorted));
     memset(s.back.p, 0xff, mat_bytes(s.back));
@@ -181,7 +181,7 @@ static void check_grid(Device *d, int ep, int etp, Arena *mem)
             Case c = {(Workload)load, experts[step] * (8 % ep ? ep : 1), topks[step], step};
             Experts x;
             c.topk = load == ALL_EXPERTS ? c.experts : c.topk;
-            experts_open(&x, &g.expert[EXPERT_EP], &g.expert[EXPERT_TP], c.experts, c.topk, MOST);
+            experts_open(&x, &g.expert[EXPERT_EP], &g.expert[EXPERT_TP], c.experts, c.topk, MOST, NULL);
             sources(&x, member);
             check_case(d, &x, &c, member, mem);
             experts_close(&x);

@@ -135,7 +135,8 @@ static inline double furthest(const Whole *w, const double *one, const double *x
  * rank 0. */
 static inline const Result *one_rank(int n, int family, const char *const *more, const Whole *w, int steps)
 {
-    static struct { char key[256]; Result res; } kept[64];
+    enum { KEPT = 128 };
+    static struct { char key[256]; Result res; } kept[KEPT];
     static int have;
     char key[256], running[sizeof current];
     int at = snprintf(key, sizeof key, "%d %d %d %g", layout_heads(n), family, steps, document_rate);
@@ -149,7 +150,7 @@ static inline const Result *one_rank(int n, int family, const char *const *more,
     add_arg(&a, "micro_batch_size", "1");
     for (const char *const *m = more; m && *m; m++)
         set_arg(&a, *m);
-    BUG_ON(have == 64);
+    BUG_ON(have == KEPT);
     memcpy(running, current, sizeof current);
     kept[have].res = result_of(configure(&a, 1), w, steps);
     memcpy(current, running, sizeof current);

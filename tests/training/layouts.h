@@ -29,6 +29,7 @@ enum {
     FAMILY,
     EP,
     ETP,
+    CAPACITY,
     CHOICES
 };
 typedef struct { int is[CHOICES]; } Layout;
@@ -54,6 +55,17 @@ static const int layout_padding[] = {1, 3, 8};
 /* KIND; the last value gives the layers one kind after the other. */
 static const char *const layout_kinds[] = {"p2p", "allgather", "a2a", "a2a+p2p"};
 enum { KINDS = sizeof layout_kinds / sizeof *layout_kinds, MIXED = KINDS };
+
+/* The capacity of experts. The first two words say what is dropped, the third one changes no result. */
+static const char *const layout_capacity[][4] = {
+    {NULL},
+    {"moe_expert_capacity_factor=0.5", "moe_token_drop_policy=position", NULL},
+    {"moe_expert_capacity_factor=1", "moe_token_drop_policy=probs", NULL},
+    {"moe_expert_capacity_factor=1.25", "moe_token_drop_policy=position",
+     "moe_pad_expert_input_to_capacity=true", NULL},
+    {"moe_expert_capacity_factor=0.5", "moe_token_drop_policy=probs", "moe_pad_expert_input_to_capacity=true",
+     NULL}};
+enum { CAPACITIES = sizeof layout_capacity / sizeof *layout_capacity };
 
 /* Model families; those with experts are the last ones. groups: 0 gives each query head its own key/value
  * head, layout_model chooses their number otherwise. width: columns of the feed-forward layers per head; 24
@@ -190,7 +202,7 @@ static inline int layout_expert_grid(Layout *l)
                            [AXIS_PP] = is[PP]},
                   .etp = is[ETP], .ep = is[EP]};
     if (!experts) {
-        is[EP] = is[ETP] = 0;
+        is[EP] = is[ETP] = is[CAPACITY] = 0;
         return 1;
     }
     if (n % (is[EP] * is[ETP] * is[PP]) || experts % is[EP])
@@ -392,6 +404,8 @@ static inline void layout_args(Words *a, const Layout *l)
     if (is[EP]) {
         add_number(a, "expert_model_parallel_size", is[EP]);
         add_number(a, "expert_tensor_parallel_size", is[ETP]);
+        for (const char *const *s = layout_capacity[is[CAPACITY]]; *s; s++)
+            add_arg(a, *s, NULL);
     }
 }
 
@@ -400,7 +414,7 @@ static inline void layout_args(Words *a, const Layout *l)
 static const int layout_values[CHOICES] = {
     [KIND] = MIXED + 1, [SP] = 3,    [SCHEDULE] = SCHEDULES, [ZERO] = 4,  [RECOMPUTE] = RECOMPUTES,
     [OVERLAP] = 3,      [SPLIT] = 4, [ORDER] = 4,            [PADDING] = 3, [GROUP] = 3,
-    [FAMILY] = FAMILIES};
+    [FAMILY] = FAMILIES, [CAPACITY] = CAPACITIES};
 
 static inline int pick(uint64_t key, uint64_t at, int n) { return (int)(rng_uniform(key, 11, at) * n); }
 

@@ -16,14 +16,17 @@
  * its arguments. */
 #include "layout_compare.h"
 
-/* Compares layouts with one rank. The balance of experts is a microbatch's: one rank gets the same ones. */
+/* Compares layouts with one rank. The balance of experts and their capacity are a microbatch's: one rank gets
+ * the same ones. */
 static void compare_list(const Layout *list, int n, int part, int parts)
 {
     Words a;
     for (int i = 0; i < n; i++)
         if (layout_world(&list[i]) == world && i % parts == part) {
             char micro[32];
-            const char *more[] = {list[i].is[EP] ? micro : NULL, NULL};
+            const char *const *dropped = layout_capacity[list[i].is[CAPACITY]];
+            const char *more[] = {list[i].is[EP] ? micro : NULL, dropped[0], dropped[0] ? dropped[1] : NULL,
+                                  NULL};
             snprintf(micro, sizeof micro, "micro_batch_size=%d", list[i].is[MICRO]);
             layout_args(&a, &list[i]);
             compare(&a, list[i].is[FAMILY], more, 0);
