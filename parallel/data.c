@@ -51,12 +51,12 @@ void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
 void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
                int tied)
 {
-    Comm *experts = &grid->expert[EXPERT_DATA];
+    Comm *experts = grid->expert;
     /* one rank: its shard is everything */
-    *d = (Data){.stage = grid->shard.size > 1 || experts->size > 1 ? stage : SHARD_NONE, .type = type,
-                .real = real,
+    *d = (Data){.stage = grid->shard.size > 1 || experts[EXPERT_SHARD].size > 1 ? stage : SHARD_NONE,
+                .type = type, .real = real,
                 .groups = {{&grid->data, &grid->shard, &grid->copies},
-                           {experts, experts, &grid->expert[EXPERT_COPIES]}},
+                           {experts + EXPERT_DATA, experts + EXPERT_SHARD, experts + EXPERT_COPIES}},
                 .embedding = &grid->embedding, .bucket = bucket, .buckets = buckets, .tied = tied};
     for (int b = 0; b < buckets; b++) {
         BUG_ON(bucket[b].at != d->elems || bucket[b].n % ((int64_t)shard_of(d, b)->size * SUMSQ_BLOCK));

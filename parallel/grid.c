@@ -148,12 +148,31 @@ static int place_in(const int *list, int rank)
 
 #define BIT(axis) (1u << (axis))
 
-static const struct { const char *name; unsigned mask; } expert_group[EXPERT_GROUPS] = {
-    [EXPERT_EP] = {"ep", BIT(AXIS_EP)},
-    [EXPERT_TP] = {"etp", BIT(AXIS_TP)},
-    [EXPERT_DATA] = {"edp", BIT(AXIS_DP)},
-    [EXPERT_COPIES] = {"edp-copies", 0},
-};
+/* Opens an optimizer instance of the n ranks of `list`, and the group of the ranks at this rank's place. */
+static void open_instances(const Grid *g, Opening how, Comm *shard, Comm *copies, const char *const name[2],
+                           const int *list, int n, int instances)
+{
+    int at = place_in(list, g->rank), part = n / instances;
+    open_part(g, how, shard, name[0], list, at / part * part, 1, part);
+    open_part(g, how, copies, name[1], list, at % part, part, instances);
+}
+
+/* Opens the groups of the expert grid. */
+static void open_experts(Grid *g, Opening how, int *list)
+{
+    static const struct { const char *name; unsigned mask; } whole[] = {
+        [EXPERT_EP] = {"ep", BIT(AXIS_EP)}, [EXPERT_TP] = {"etp", BIT(AXIS_TP)},
+        [EXPERT_DATA] = {"edp", BIT(AXIS_DP)}};
+    int n = 1;
+    for (int e = 0; e <= EXPERT_DATA; e++) {
+        list[0] = g->rank;
+        n = g->spec.experts ? grid_expert_group(&g->spec, g->world, whole[e].mask, g->rank, list) : 1;
+        how.open(how.ctx, g, &g->expert[e], whole[e].name, list, n);
+    }
+    BUG_ON(n > 1 && n % g->spec.instances);
+    open_instances(g, how, &g->expert[EXPERT_SHARD], &g->expert[EXPERT_COPIES],
+                   (const char *const[]){"edp-shard", "edp-copies"}, list, n, n > 1 ? g->spec.instances : 1);
+}
 
 static void open_groups(Grid *g, Opening how)
 {
@@ -188,15 +207,9 @@ static void open_groups(Grid *g, Opening how)
     open_part(g, how, &g->context_heads, "cp-heads", list, at / heads * heads, 1, heads);
     open_part(g, how, &g->context_ring, "cp-ring", list, rings > 1 ? at % heads : at, heads, rings);
     n = grid_group(g->size, g->order, BIT(AXIS_DP) | BIT(AXIS_CP), rank, list);
-    at = place_in(list, rank);
-    int instances = g->spec.instances, part = n / instances;
-    open_part(g, how, &g->shard, "shard", list, at / part * part, 1, part);
-    open_part(g, how, &g->copies, "copies", list, at % part, part, instances);
-    for (int e = 0; e < EXPERT_GROUPS; e++) {
-        list[0] = rank;
-        n = g->spec.experts ? grid_expert_group(&g->spec, g->world, expert_group[e].mask, rank, list) : 1;
-        how.open(how.ctx, g, &g->expert[e], expert_group[e].name, list, n);
-    }
+    open_instances(g, how, &g->shard, &g->copies, (const char *const[]){"shard", "copies"}, list, n,
+                   g->spec.instances);
+    open_experts(g, how, list);
     free(list);
 }
 

@@ -12,9 +12,10 @@ typedef enum { AXIS_TP, AXIS_CP, AXIS_EP, AXIS_DP, AXIS_PP, AXES } Axis;
 extern const char *const grid_axis_name[AXES];
 
 /* Groups in the expert grid: ranks that hold different experts; the slices of the same experts; the same
- * slices of the same experts, whose gradients are added; those with the same shard of an optimizer instance,
- * which are one rank, since the expert grid has one instance. */
-typedef enum { EXPERT_EP, EXPERT_TP, EXPERT_DATA, EXPERT_COPIES, EXPERT_GROUPS } ExpertGroup;
+ * slices of the same experts, whose gradients are added; of these, a run of |data| / instances neighbours,
+ * which share an optimizer instance; the ranks with this rank's place in each instance. Where one rank has
+ * all gradients of its experts, these have one instance. */
+typedef enum { EXPERT_EP, EXPERT_TP, EXPERT_DATA, EXPERT_SHARD, EXPERT_COPIES, EXPERT_GROUPS } ExpertGroup;
 
 /* How the world is cut; global: the same on every rank. */
 typedef struct {
@@ -22,7 +23,8 @@ typedef struct {
     Axis order[AXES];        /* fastest first */
     int kv_share;            /* neighbours in tp with the same key/value heads: max(1, tp / heads); 0: 1 */
     int instances;           /* num_distributed_optimizer_instances: parts of the data group that each hold
-                              * the whole optimizer state; 0: 1 */
+                              * the whole optimizer state; divides the expert grid's, too, where that has
+                              * several ranks; 0: 1 */
     int context_heads;       /* a2a+p2p: ranks of cp that exchange positions for heads; 0: no such groups */
     int experts;             /* bool: the model has experts, so that the expert grid has groups */
     int etp;                 /* expert grid: size of tp; 0: as the dense grid */

@@ -13,7 +13,8 @@ typedef struct {
 } RankShape;
 
 typedef enum {
-    R_ALL, R_TP, R_DP, R_PP, R_SHARD, R_COPIES, R_KV, R_EMBEDDING, R_EP, R_ETP, R_EDP, R_KINDS
+    R_ALL, R_TP, R_DP, R_PP, R_SHARD, R_COPIES, R_KV, R_EMBEDDING, R_EP, R_ETP, R_EDP, R_EDP_SHARD, R_EDP_COPIES,
+    R_KINDS
 } RankGroup;
 
 /* Makes the communicator of member `rank` of a group of `size` ranks. id: number of the group among the
@@ -23,6 +24,8 @@ typedef Comm (*MakeComm)(void *ctx, RankGroup kind, int id, int size, int rank);
 static inline int ranks_world(const RankShape *s) { return s->tp * s->dp * s->pp; }
 /* Ranks with the same slices of the same experts. */
 static inline int ranks_edp(const RankShape *s) { return s->ep ? s->tp * s->dp / (s->etp * s->ep) : 1; }
+/* Optimizer instances of experts. */
+static inline int ranks_edp_copies(const RankShape *s) { return ranks_edp(s) > 1 ? s->instances : 1; }
 
 /* Fills *g for `rank` in the default order: rank = tp index + TP (dp index + DP pp index). */
 static inline void ranks_grid(Grid *g, const RankShape *s, int rank, MakeComm make, void *ctx)
@@ -47,10 +50,13 @@ static inline void ranks_grid(Grid *g, const RankShape *s, int rank, MakeComm ma
         comm_self_open(&g->expert[e], "expert");
     if (s->ep) {
         int q = t + s->tp * d, et = q % s->etp, e = q / s->etp % s->ep, ed = q / s->etp / s->ep;
-        int edp = ranks_edp(s);
+        int edp = ranks_edp(s), copies = ranks_edp_copies(s), part = edp / copies;
+        int first = et + s->etp * (e + s->ep * p);
         g->expert[EXPERT_EP] = make(ctx, R_EP, et + s->etp * (ed + edp * p), s->ep, e);
         g->expert[EXPERT_TP] = make(ctx, R_ETP, e + s->ep * (ed + edp * p), s->etp, et);
-        g->expert[EXPERT_DATA] = make(ctx, R_EDP, et + s->etp * (e + s->ep * p), edp, ed);
+        g->expert[EXPERT_DATA] = make(ctx, R_EDP, first, edp, ed);
+        g->expert[EXPERT_SHARD] = make(ctx, R_EDP_SHARD, first * copies + ed / part, part, ed % part);
+        g->expert[EXPERT_COPIES] = make(ctx, R_EDP_COPIES, first * part + ed % part, copies, ed / part);
     }
     comm_self_open(&g->embedding, "embedding");
     if (end && s->pp > 1)

@@ -21,7 +21,6 @@ int config_is_moe(const Config *c, int layer)
     UNBUILT(moe_token_dispatcher_type, c->moe_token_dispatcher_type == MOE_TOKEN_DISPATCHER_TYPE_ALLGATHER,  \
             "use alltoall")                                                                                  \
     UNBUILT(moe_router_enable_expert_bias, c->moe_router_enable_expert_bias, "use false")                    \
-    UNBUILT(num_distributed_optimizer_instances, c->num_distributed_optimizer_instances > 1, "use 1")        \
     UNBUILT(fp8, c->fp8 != FP8_NONE, "use none")
 
 static void rules_unbuilt(Check *k)
@@ -57,6 +56,12 @@ static void rules_expert_grid(Check *k)
     RULE(on, c->data_parallel_size && rest && E % ep == 0 && rest % ep, "expert tensor %ld x expert %ld x "
          "pipeline %ld = %ld does not divide the world of %d ranks; nearest expert_model_parallel_size: %s",
          etp, ep, pp, etp * ep * pp, c->world, check_nearest_divisors(common(E, rest), ep));
+    int64_t data = c->data_parallel_size * c->context_parallel_size, edp = rest / ep;
+    RULE(ON4(num_distributed_optimizer_instances, expert_model_parallel_size, expert_tensor_parallel_size,
+             context_parallel_size),
+         rest % ep == 0 && edp > 1 && edp % c->num_distributed_optimizer_instances, "%ld copies do not divide "
+         "the %ld ranks that have the same experts; nearest: %s", c->num_distributed_optimizer_instances, edp,
+         check_nearest_divisors(common(edp, data), c->num_distributed_optimizer_instances));
     GridSpec s = {.size = {[AXIS_TP] = (int)c->tensor_model_parallel_size,
                            [AXIS_CP] = (int)c->context_parallel_size, [AXIS_EP] = 1,
                            [AXIS_DP] = (int)c->data_parallel_size, [AXIS_PP] = (int)pp},

@@ -217,7 +217,7 @@ static void add_bucket(Params *p, Part *part, BucketKind kind, Bucket *b, int in
         }
     if (partial > b->at)
         b->sum[b->sums++] = (PartialSum){b->at, partial - b->at, &p->grid->axis[AXIS_TP]};
-    const Comm *shard = b->expert ? &p->grid->expert[EXPERT_DATA] : &p->grid->shard;
+    const Comm *shard = b->expert ? &p->grid->expert[EXPERT_SHARD] : &p->grid->shard;
     b->n = up(at - b->at, SUMSQ_BLOCK * (int64_t)shard->size);
     b->phase = kind == BUCKET_W ? PHASE_W : PHASE_D;
 }

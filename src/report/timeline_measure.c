@@ -19,14 +19,15 @@ int64_t timeline_step(const Timeline *t)
 
 static int counts(const TraceEvent *e, OverlapKind kind)
 {
-    int edp = e->group == GROUP_EDP;
     if (kind == OVERLAP_CONTEXT)
         return timeline_is_comm(e) && timeline_stream(e) == STREAM_CP;
     if (kind == OVERLAP_EXPERT)
         return timeline_is_comm(e) && timeline_stream(e) == STREAM_EP;
-    return (e->kind == SPAN_END + COMM_ALL_REDUCE &&
-            (e->group == GROUP_DATA || e->group == GROUP_COPIES || edp)) ||
-           (e->kind == SPAN_END + COMM_REDUCE_SCATTER && (e->group == GROUP_SHARD || edp));
+    if (e->kind == SPAN_END + COMM_REDUCE_SCATTER)
+        return e->group == GROUP_SHARD || e->group == GROUP_EDP_SHARD;
+    return e->kind == SPAN_END + COMM_ALL_REDUCE &&
+           (e->group == GROUP_DATA || e->group == GROUP_EDP || e->group == GROUP_COPIES ||
+            e->group == GROUP_EDP_COPIES);
 }
 
 /* Seconds of [start, end) in which the rank computes. Instructions do not overlap. *first: the event

@@ -54,7 +54,8 @@ typedef enum {
     X(TP, "tp", TP) X(KV, "kv", TP) X(CP, "cp", CP) X(CP_HEADS, "cp-heads", CP)                              \
     X(CP_RING, "cp-ring", CP) X(EP, "ep", EP) X(ETP, "etp", EP) X(PP, "pp", PP)                              \
     X(EMBEDDING, "embedding", DP) X(DP, "dp", DP) X(DATA, "dp-cp", DP) X(SHARD, "shard", DP)                 \
-    X(COPIES, "copies", DP) X(EDP, "edp", DP) X(MODEL, "tp-pp", WORLD) X(WORLD, "world", WORLD)
+    X(COPIES, "copies", DP) X(EDP, "edp", DP) X(EDP_SHARD, "edp-shard", DP)                                  \
+    X(EDP_COPIES, "edp-copies", DP) X(MODEL, "tp-pp", WORLD) X(WORLD, "world", WORLD)
 
 typedef enum {
 #define X(id, ...) GROUP_##id,

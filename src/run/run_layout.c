@@ -145,6 +145,7 @@ void run_traffic(const Grid *g, Traffic t[AXES])
         {AXIS_TP, &g->kv}, {AXIS_CP, &g->context_heads}, {AXIS_CP, &g->context_ring},
         {AXIS_EP, &g->expert[EXPERT_EP]}, {AXIS_EP, &g->expert[EXPERT_TP]},
         {AXIS_DP, &g->data}, {AXIS_DP, &g->shard}, {AXIS_DP, &g->copies}, {AXIS_DP, &g->expert[EXPERT_DATA]},
+        {AXIS_DP, &g->expert[EXPERT_SHARD]}, {AXIS_DP, &g->expert[EXPERT_COPIES]},
         {AXIS_PP, &g->embedding}};
     for (int a = 0; a < AXES; a++)
         t[a] = (Traffic){g->axis[a].ops, g->axis[a].bytes};
@@ -162,7 +163,7 @@ static int64_t workspace(const Run *r)
                            &g->kv,                 &g->context_heads,      &g->context_ring,
                            &g->data,               &g->shard,              &g->copies,
                            &g->embedding,          &g->expert[EXPERT_EP],  &g->expert[EXPERT_TP],
-                           &g->expert[EXPERT_DATA]};
+                           &g->expert[EXPERT_DATA], &g->expert[EXPERT_SHARD], &g->expert[EXPERT_COPIES]};
     size_t n = run_device_workspace(r);
     for (size_t i = 0; i < sizeof large / sizeof *large; i++)
         n += large[i]->ops ? comm_workspace() : 0;

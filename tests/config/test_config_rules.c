@@ -427,8 +427,12 @@ static const struct { const char *args; int world; const char *says;
     {"moe_router_enable_expert_bias=true", 1, "true needs moe_router_score_function: sigmoid"},
     {"moe_router_enable_expert_bias=true|moe_router_score_function=sigmoid", 1,
      "moe_router_enable_expert_bias: with experts this build does not take true; use false"},
-    {"num_distributed_optimizer_instances=2|data_parallel_sharding_strategy=optim", 4,
-     "num_distributed_optimizer_instances: with experts this build does not take 2; use 1"},
+    {"num_distributed_optimizer_instances=4|data_parallel_sharding_strategy=optim|"
+     "expert_model_parallel_size=2", 4,
+     "num_distributed_optimizer_instances: 4 copies do not divide the 2 ranks that have the same experts; "
+     "nearest: 2"},
+    {"num_distributed_optimizer_instances=2|data_parallel_sharding_strategy=optim|"
+     "expert_model_parallel_size=4", 4, NULL},
 };
 
 static void test_with_experts(void)

@@ -270,15 +270,16 @@ static void derived(const Axis order[AXES])
 /* The groups of the expert grid: ep, etp, edp and pp make up the world. */
 static void expert_groups(const Axis order[AXES])
 {
-    static const int sizes[][6] = {   /* tp cp dp pp, etp ep */
-        {1, 1, 1, 1, 1, 1}, {1, 1, 4, 1, 1, 2}, {4, 1, 2, 3, 2, 4}, {2, 2, 3, 2, 1, 6},
-        {2, 2, 2, 1, 2, 4}, {1, 2, 4, 1, 2, 1}, {2, 1, 4, 2, 8, 1}, {6, 2, 2, 5, 3, 2}};
+    static const int sizes[][7] = {   /* tp cp dp pp, etp ep, instances */
+        {1, 1, 1, 1, 1, 1, 1}, {1, 1, 4, 1, 1, 2, 2}, {4, 1, 2, 3, 2, 4, 2}, {2, 2, 3, 2, 1, 6, 2},
+        {2, 2, 2, 1, 2, 4, 1}, {1, 2, 4, 1, 2, 1, 2}, {2, 1, 4, 2, 8, 1, 4}, {6, 2, 2, 5, 3, 2, 4}};
     static const Axis axis[] = {
         [EXPERT_EP] = AXIS_EP, [EXPERT_TP] = AXIS_TP, [EXPERT_DATA] = AXIS_DP};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const int *z = sizes[i];
         int world = z[0] * z[1] * z[2] * z[3], size[AXES];
-        GridSpec s = {.size = {z[0], z[1], 1, z[2], z[3]}, .experts = 1, .etp = z[4], .ep = z[5]};
+        GridSpec s = {.size = {z[0], z[1], 1, z[2], z[3]}, .experts = 1, .etp = z[4], .ep = z[5],
+                      .instances = z[6]};
         memcpy(s.order, order, sizeof s.order);
         if (!grid_expert_size(&s, world, size))
             continue;
@@ -293,7 +294,12 @@ static void expert_groups(const Axis order[AXES])
                 check_comm(&g.expert[e], want, n, rank);
                 CHECK(g.expert[e].rank == place[rank][axis[e]], "%s of rank %d", g.expert[e].name, rank);
             }
-            CHECK(g.expert[EXPERT_COPIES].size == 1, "one instance");
+            int edp = same_elsewhere(BIT(AXIS_DP), rank, world, want), copies = edp > 1 ? z[6] : 1;
+            int at = g.expert[EXPERT_DATA].rank, part = edp / copies, members[4];
+            check_comm(&g.expert[EXPERT_SHARD], want + at / part * part, part, rank);
+            for (int j = 0; j < copies; j++)
+                members[j] = want[j * part + at % part];
+            check_comm(&g.expert[EXPERT_COPIES], members, copies, rank);
             CHECK(g.expert[EXPERT_EP].size * g.expert[EXPERT_TP].size * g.expert[EXPERT_DATA].size * z[3] ==
                       world,
                   "expert grid %zu", i);

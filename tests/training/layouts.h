@@ -207,11 +207,13 @@ static inline int layout_expert_grid(Layout *l)
     }
     if (n % (is[EP] * is[ETP] * is[PP]) || experts % is[EP])
         return 0;
-    is[INSTANCES] = 1;
     is[SP] = is[TP] > 1 && !is[SP] ? 1 : is[SP];
     BUG_ON(!grid_parse_order(layout_order[is[ORDER]], s.order));
     if (!grid_expert_size(&s, n, size))
         is[ORDER] = 0;
+    int edp = n / (is[EP] * is[ETP] * is[PP]);
+    if (edp > 1 && edp % is[INSTANCES])
+        is[INSTANCES] = 1;
     return 1;
 }
 

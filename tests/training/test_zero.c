@@ -445,6 +445,8 @@ static int groups_of(const RankShape *s, RankGroup kind, int *size)
             : kind == R_EP     ? (s->ep ? s->ep : 1)
             : kind == R_ETP    ? (s->ep ? s->etp : 1)
             : kind == R_EDP    ? ranks_edp(s)
+            : kind == R_EDP_SHARD  ? ranks_edp(s) / ranks_edp_copies(s)
+            : kind == R_EDP_COPIES ? ranks_edp_copies(s)
                                : 2;
     return kind == R_EMBEDDING ? s->tp * s->dp : world / *size;
 }
@@ -644,7 +646,7 @@ static void reshard(void)
         {{1, 1, 1, 1, 1, 0, 0}, "", 0},
         {{1, 4, 1, 1, 1, 1, 4}, "", 3},
         {{2, 2, 2, 1, 1, 2, 1}, "sequence_parallel=true", 1},
-        {{1, 4, 1, 1, 1, 2, 2}, "", 2},
+        {{1, 4, 1, 2, 1, 1, 2}, "", 2},
         {{4, 2, 1, 1, 1, 1, 2}, "sequence_parallel=true", 2},
         {{1, 2, 2, 1, 1, 1, 2}, "pipeline_schedule=zb-v", 3},
         {{2, 1, 2, 1, 1, 1, 1}, "sequence_parallel=true", 3},
@@ -744,6 +746,10 @@ int main(int argc, char **argv)
     layout((RankShape){2, 2, 2, 1, 1, 1, 2}, EXPERTS, "sequence_parallel=true", "lamb");
     layout((RankShape){4, 1, 1, 1, 1, 2, 1}, EXPERTS, "sequence_parallel=true", "sgd");
     layout((RankShape){2, 4, 1, 1, 1, 1, 2}, EXPERTS "|" BF16, "sequence_parallel=true", "adam");
+    layout((RankShape){1, 4, 1, 2, 1, 1, 2}, EXPERTS, "", "adam");
+    layout((RankShape){1, 4, 1, 2, 1, 1, 4}, EXPERTS, "", "lars");
+    layout((RankShape){2, 4, 1, 2, 1, 1, 2}, EXPERTS, "sequence_parallel=true", "lamb");
+    layout((RankShape){2, 4, 1, 4, 1, 2, 1}, EXPERTS, "sequence_parallel=true", "adam");
     layout((RankShape){1, 4, 1, 1, 1, 2, 1}, "num_moe_experts=3", "", "adam");
     return test_end();
 }
