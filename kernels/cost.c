@@ -199,6 +199,7 @@ OPS(X)
 #define COST_route_bwd                                                                                       \
     MOVES(route_bwd, bytes_of(logits) + bytes_of(dlogits) + bytes_of(dweight)                                \
                          + elements(dweight) * sizeof *choice)
+#define COST_route_stats MOVES(route_stats, bytes_of(stats) + bytes_of(logits))
 #define COST_xent_stats MOVES(xent_stats, bytes_of(stats) + bytes_of(logits))
 #define COST_xent_combine MOVES(xent_combine, bytes_of(stats) + bytes_of(parts))
 #define LOSSES ((double)logits.rows * (double)dtype_size(loss.type))

@@ -469,6 +469,15 @@ typedef struct {
      *   r        in           the rule */                                                                   \
     X(route_bwd, (Device *d, Mat dlogits, Mat dweight, Mat logits, const int32_t *choice, Mat push,          \
                   const Routing *r), (d, dlogits, dweight, logits, choice, push, r))                         \
+    /* Three numbers of each row of logits: what the row adds to the two losses that route_bwd               \
+     * differentiates, and how undecided the router is.                                                      \
+     *   stats   out  [3, R]  real: scores times their gradient `push`, 0 without it; r->z times             \
+     *                        logsumexp^2; entropy of the scores, in nats                                    \
+     *   logits  in   [R, E]  real                                                                           \
+     *   push    in   [*, E]  real: as in route_bwd; absent: 0                                               \
+     *   r       in           the rule */                                                                    \
+    X(route_stats, (Device *d, Mat stats, Mat logits, Mat push, const Routing *r),                           \
+      (d, stats, logits, push, r))                                                                           \
     /* First step of cross-entropy over a slice of rows. Ranks that hold parts of the vocabulary combine     \
      * their statistics before the second step, xent_grad.                                                   \
      *   stats   out  [rows, 3]     real: largest logit; sum of exp(logit - largest); the label's logit,     \

@@ -10,9 +10,9 @@ enum { THREADS = 128, WARPS = THREADS / WARP };
 struct Route {
     int32_t *choice;
     const int32_t *chosen;
-    float *weight, *scores, *dlogits;
+    float *weight, *scores, *dlogits, *stats;
     const float *dweight, *logits, *bias, *push;
-    int64_t ldweight, ldscores, lddlogits, ldlogits, ldpush, rows, row0, each;
+    int64_t ldweight, ldscores, lddlogits, ldlogits, ldpush, ldstats, rows, row0, each;
     int experts, topk, sigmoid, pre, groups, group_topk, given;
     float scale, z;
 };
@@ -204,6 +204,33 @@ static __global__ void __launch_bounds__(THREADS) k_route_bwd(const Route j)
     }
 }
 
+static __global__ void __launch_bounds__(THREADS) k_route_stats(const Route j)
+{
+    int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    int lane = (int)threadIdx.x % WARP, n = j.experts;
+    if (r >= j.rows)
+        return;
+    const float *x = j.logits + r * j.ldlogits;
+    const float *push = j.push ? j.push + (j.row0 + r) / j.each * j.ldpush : NULL;
+    float largest, sum = sum_exp(x, n, lane, &largest), z = largest + logf(sum);
+    float total = 0, dot = 0, entropy = 0;
+    for (int i = lane; j.sigmoid && i < n; i += WARP)
+        total += sigmoid_of(x[i]);
+    total = warp_sum(total) + 1e-20f;
+    for (int i = lane; i < n; i += WARP) {
+        float p = j.sigmoid ? sigmoid_of(x[i]) / total : expf(x[i] - largest) / sum;
+        dot += push ? push[i] * p : 0;
+        entropy -= !j.sigmoid ? p * (x[i] - z) : p > 0 ? p * logf(p) : 0;
+    }
+    dot = warp_sum(dot);
+    entropy = warp_sum(entropy);
+    if (lane)
+        return;
+    j.stats[r] = dot;
+    j.stats[j.ldstats + r] = j.z * z * z;
+    j.stats[2 * j.ldstats + r] = entropy;
+}
+
 /* Returns what both ops pass to their kernels. weight: route_bwd's dweight. */
 static Route route_of(Mat weight, Mat logits, const Routing *r)
 {
@@ -235,6 +262,13 @@ void cuda_route_fwd(Device *d, int32_t *choice, Mat weight, Mat scores, Mat logi
     LAUNCH(k_route_fwd, blocks_of(ceil_div(logits.rows, WARPS)), THREADS, 0, cuda_of(d)->compute, j);
 }
 
+static void set_push(Route *j, Mat logits, Mat push)
+{
+    BUG_ON(push.p && (push.type != F32 || push.cols != logits.cols || j->each < 1
+                      || (j->row0 + logits.rows - 1) / j->each >= push.rows));
+    j->push = (const float *)push.p, j->ldpush = push.ld;
+}
+
 void cuda_route_bwd(Device *d, Mat dlogits, Mat dweight, Mat logits, const int32_t *choice, Mat push,
                     const Routing *r)
 {
@@ -242,9 +276,23 @@ void cuda_route_bwd(Device *d, Mat dlogits, Mat dweight, Mat logits, const int32
     BUG_ON(dlogits.type != F32 || dlogits.rows != logits.rows || dlogits.cols != logits.cols);
     if (!logits.rows)
         return;
-    BUG_ON(push.p && (push.type != F32 || push.cols != logits.cols || r->each < 1
-                      || (r->row0 + logits.rows - 1) / r->each >= push.rows));
-    j.chosen = choice, j.dweight = (const float *)dweight.p, j.push = (const float *)push.p;
-    j.ldpush = push.ld, j.dlogits = (float *)dlogits.p, j.lddlogits = dlogits.ld;
+    set_push(&j, logits, push);
+    j.chosen = choice, j.dweight = (const float *)dweight.p;
+    j.dlogits = (float *)dlogits.p, j.lddlogits = dlogits.ld;
     LAUNCH(k_route_bwd, blocks_of(ceil_div(logits.rows, WARPS)), THREADS, 0, cuda_of(d)->compute, j);
+}
+
+void cuda_route_stats(Device *d, Mat stats, Mat logits, Mat push, const Routing *r)
+{
+    BUG_ON(logits.type != F32 || logits.cols >= (int64_t)1 << 31);
+    BUG_ON(stats.type != F32 || stats.rows != 3 || stats.cols != logits.rows);
+    if (!logits.rows)
+        return;
+    Route j = {};
+    j.logits = (const float *)logits.p, j.ldlogits = logits.ld, j.rows = logits.rows;
+    j.row0 = r->row0, j.each = r->each, j.z = (float)r->z;
+    j.experts = (int)logits.cols, j.sigmoid = r->sigmoid;
+    j.stats = (float *)stats.p, j.ldstats = stats.ld;
+    set_push(&j, logits, push);
+    LAUNCH(k_route_stats, blocks_of(ceil_div(logits.rows, WARPS)), THREADS, 0, cuda_of(d)->compute, j);
 }

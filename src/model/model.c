@@ -374,7 +374,11 @@ void model_recv_gradient(void *model, const Instr *i)
 
 /* ---- a list from its start to its end ---- */
 
-void model_clear(Model *m) { m->dev->zero(m->dev, m->sums, MODEL_SUMS * sizeof *m->sums); }
+void model_clear(Model *m)
+{
+    m->dev->zero(m->dev, m->sums, MODEL_SUMS * sizeof *m->sums);
+    router_stats_clear(&m->routers, m->dev);
+}
 
 void model_begin(Model *m, const Schedule *schedule, int64_t B, int64_t positions, int share)
 {

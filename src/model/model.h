@@ -150,6 +150,20 @@ typedef struct {
     SlotDW *dw;
 } ModelSlots;
 
+/* What the routers of a training step did (router_stats.c), with a row for each layer with experts of the
+ * whole model. A rank fills the rows of its own layers with what its tokens add; router_stats_reduce makes
+ * them those of the global batch, and they stand until model_clear. */
+enum { ROUTER_BALANCE, ROUTER_Z, ROUTER_ENTROPY, ROUTER_SUMS };
+typedef struct {
+    int layers, experts;       /* layers with experts: rows; 0: none. E */
+    int *layer;                /* [layers] the layer of a row */
+    int *row;                  /* [num_layers] the inverse; -1: a layer without experts */
+    int64_t *count;            /* [layers][E + 1] on the host: pairs that chose each expert; pairs dropped */
+    double *sums;              /* [layers][ROUTER_SUMS] on the device: balance loss and z-loss with their
+                                  coefficients, as much as they are in the sum of losses that the gradient is
+                                  of; entropy of the scores in nats, summed over tokens */
+} RouterStats;
+
 /* Activations that are on the host between F and the backward (offload.c). */
 typedef struct {
     LayerWindow window[2];     /* used in turn */
@@ -225,6 +239,7 @@ typedef struct Model {
     Experts experts;           /* layers with experts: the dispatch of their rows */
     ModelBalance balance;
     Capacity capacity;         /* of these experts, where they have one */
+    RouterStats routers;       /* of the step */
     ModelOffload offload;
     Arena scratch;
     Mat rope;                  /* real [P, rot] = (cos | sin) x attention factor; no rows without rope */
@@ -257,7 +272,8 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
 void model_close(Model *m);
 ModelBytes model_peaks(const Model *m);
 
-/* Model.sums: losses and their masks since model_clear, and room for a watcher's sum. */
+/* Model.sums: losses and their masks since model_clear, and room for a watcher's sum. model_clear clears the
+ * statistics of the routers, too. */
 enum { SUM_LOSS, SUM_MASK, SUM_WATCH, MODEL_SUMS };
 void model_clear(Model *m);
 
@@ -341,6 +357,15 @@ ExpertsLimit capacity_open(Model *m, int64_t rows);
 void capacity_close(Model *m);
 void capacity_drop(Model *m, const Pass *p, LayerActs *a);
 const ExpertsLimit *capacity_limit(Model *m, const LayerActs *a, ExpertsLimit *l);
+/* Statistics of the routers. open takes the device's sums from `run`, which may only count. add: what one
+ * microbatch adds, from the logits [R,E] and the arguments of route_bwd; the layer's dispatch is planned.
+ * reduce: over all ranks. */
+void router_stats_open(RouterStats *s, const Config *c, Arena *run);
+void router_stats_close(RouterStats *s);
+void router_stats_clear(RouterStats *s, Device *d);
+void router_stats_add(Model *m, int part, Mat logits, Mat push, const Routing *r);
+void router_stats_reduce(RouterStats *s, Comm *all);
+static inline int64_t router_counts(const RouterStats *s) { return s->layers * (int64_t)(s->experts + 1); }
 /* The shared expert of such a layer: y [R,H] is its output. */
 int shared_expert_exists(const Model *m);
 void shared_expert_fwd(Model *m, int part, LayerActs *a, Mat y);

@@ -178,8 +178,10 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
     rope_open(m, length, run);
     m->sums = arena_take(run, MODEL_SUMS * sizeof *m->sums);
     precision_open(m, recast, run);
-    if (cfg->num_moe_experts != CFG_ABSENT)
+    if (cfg->num_moe_experts != CFG_ABSENT) {
         open_experts(m, length);
+        router_stats_open(&m->routers, cfg, run);
+    }
     open_slots(m, slots, run, bytes);
     open_windows(m, run, mapped, bytes);
 }
@@ -212,6 +214,7 @@ void model_close(Model *m)
     experts_close(&m->experts);
     router_close(m);
     capacity_close(m);
+    router_stats_close(&m->routers);
     precision_close(m);
     free(m->held.chunk);
     free(m->held.unit);

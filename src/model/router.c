@@ -164,6 +164,7 @@ void router_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dweight, Ma
     Mat push = balance_push(m, part);
     r.each = push.rows == 1 ? model_tokens(m) : m->now.S;
     r.z = isnan(m->cfg->moe_z_loss_coeff) ? 0 : m->cfg->moe_z_loss_coeff * m->now.loss_scale;
+    router_stats_add(m, part, a->logits, push, &r);
     d->route_bwd(d, dlogits, dweight, a->logits, a->choice, push, &r);
     d->copy(d, narrow, dlogits);
     Dropout jitter = jitter_of(m, p, part);

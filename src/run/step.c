@@ -96,6 +96,7 @@ static void stage_step(void *run, const Instr *i)
     (void)i;
     data_wait_grads(&r->params.data);
     all->wait(all, all->all_reduce(all, r->model.sums, 2, F64, OP_SUM));
+    router_stats_reduce(&r->model.routers, all);
     optimizer_judge(&r->opt, r->model.sums, (double)(batch * r->cfg->seq_length),
                     r->step.metrics && r->cfg->check_for_nan_in_loss_and_grad);
     r->step.ticket =

@@ -363,6 +363,9 @@ static void case_route(Bench *b)
     for (int i = 0; i < b->n; i++)     /* dlogits is made of differences of numbers of dweight's size */
         if (b->t[i].m.p == dlogits.p)
             b->t[i].loose = 16, b->t[i].largest = 1;
+    Mat stats = output(b, 3, rows, F32);
+    b->t[b->n - 1].loose = 16, b->t[b->n - 1].largest = far ? 100 : 1;    /* differences of logits */
+    b->d->route_stats(b->d, stats, logits, push, &r);
     b->d->route_bwd(b->d, dlogits, dweight, logits, choice, push, &r);
 }
 
@@ -392,6 +395,7 @@ static void case_none(Bench *b)
     Routing rule = {.topk = 1, .scale = 1};
     b->d->route_fwd(b->d, NULL, real, logits, logits, none, &rule);
     b->d->route_bwd(b->d, logits, real, logits, NULL, none, &rule);
+    b->d->route_stats(b->d, mat(NULL, 3, 0, real.type), logits, none, &rule);
 }
 
 static void case_xent(Bench *b)
@@ -585,7 +589,7 @@ static const struct { const char *ops; void (*fn)(Bench *b);
     {"embed_fwd embed_bwd", case_embed},
     {"dropout_fwd dropout_bwd", case_dropout},
     {"gather_rows sum_rows scale_rows row_dots", case_rows},
-    {"route_fwd route_bwd", case_route},
+    {"route_fwd route_bwd route_stats", case_route},
     {"(no rows)", case_none},
     {"xent_stats xent_combine xent_grad", case_xent},
     {"xent", case_xent_whole},

@@ -232,6 +232,37 @@ static void check_gradient(Device *d, Device *three, Device *oracle, const Case 
 
 static double all_weights[MOST], all_scores[MOST];
 
+/* Statistics of the rows beside the header's formulas, with and without a push. */
+static void check_stats(Device *d, Device *three, const Case *c, Mat x)
+{
+    Routing r = c->r;
+    r.z = 0.01, r.row0 = 5, r.each = 7;
+    int64_t n = c->experts, R = c->rows, pushes = (r.row0 + R - 1) / r.each + 1;
+    Mat push = filled(pushes, n, d->real, 12, 1), out = wide(3, R, d->real), again = wide(3, R, d->real);
+    double *want = xcalloc((size_t)(3 * R), sizeof *want), largest = 0;
+    for (int with = 0; with < 2; with++) {
+        memset(want, 0, (size_t)(3 * R) * sizeof *want);
+        for (int64_t i = 0; i < R; i++) {
+            double exps = 0, sum = 0;
+            for (int64_t e = 0; e < n; e++)
+                exps += exp(at(x, i, e)), sum += r.sigmoid ? 1 / (1 + exp(-at(x, i, e))) : exp(at(x, i, e));
+            want[R + i] = r.z * log(exps) * log(exps);
+            for (int64_t e = 0; e < n; e++) {
+                double p = (r.sigmoid ? 1 / (1 + exp(-at(x, i, e))) : exp(at(x, i, e))) / sum;
+                want[i] += with ? p * at(push, (r.row0 + i) / r.each, e) : 0;
+                want[2 * R + i] -= p * log(p);
+            }
+            largest = fmax(largest, fmax(want[R + i], want[2 * R + i] + log(exps) * log(exps)));
+        }
+        d->route_stats(d, out, x, with ? push : (Mat){0}, &r);
+        three->route_stats(three, again, x, with ? push : (Mat){0}, &r);
+        CHECK(!memcmp(out.p, again.p, span(out)), "%s case %d: threads change bits", d->isa,
+              (int)(c - cases));
+        compare("stats", out, want, d->real, largest, &worst_route);
+    }
+    free(push.p), free(out.p), free(again.p), free(want);
+}
+
 static void check_route(Device *d, Device *three, Device *oracle, const Case *c)
 {
     int64_t k = c->r.topk, n = c->experts, bad = 0, moved = 0, chosen[512];
@@ -271,6 +302,7 @@ static void check_route(Device *d, Device *three, Device *oracle, const Case *c)
           dtype_name(d->real), (int)(c - cases), (long long)bad, (long long)moved);
     compare("weight", w[0], all_weights, d->real, c->r.scale, &worst_route);
     compare("scores", s[0], all_scores, d->real, 1, &worst_route);
+    check_stats(d, three, c, x);
     check_gradient(d, three, oracle, c, x, choice[0]);
     for (int i = 0; i < 3; i++)
         free(choice[i]), free(w[i].p), free(s[i].p);
@@ -346,6 +378,7 @@ static void check_none(Device *d, Dtype t)
         Mat weight = mat(db.p, 0, 2, d->real), logits = mat(db.p, 0, 5, d->real);
         d->route_fwd(d, NULL, weight, logits, logits, none, &(Routing){SOFTMAX(2)});
         d->route_bwd(d, logits, weight, logits, NULL, none, &(Routing){SOFTMAX(2)});
+        d->route_stats(d, mat(db.p, 3, 0, d->real), logits, none, &(Routing){SOFTMAX(2)});
     }
     for (int i = 0; i < 5; i++) {
         CHECK(!memcmp(before[i], out[i].p, span(out[i])), "%s %s: no rows, but matrix %d changed", d->isa,

@@ -158,6 +158,24 @@ static inline const Result *one_rank(int n, int family, const char *const *more,
     return &kept[have++].res;
 }
 
+static double most_routers;            /* of all layouts: largest difference of a sum of the routers */
+
+/* Compares the statistics of the routers: counts are the same, sums differ by rounding. */
+static inline void check_routers(const Result *one, const Result *got)
+{
+    double worst = 0, scale[ROUTER_SUMS] = {0};
+    for (int i = 0; i < one->sums; i++)
+        scale[i % ROUTER_SUMS] = fmax(scale[i % ROUTER_SUMS], fabs(one->sum[i]));
+    for (int i = 0; i < one->sums; i++)
+        if (one->sum[i] != got->sum[i])
+            worst = fmax(worst, fabs(one->sum[i] - got->sum[i]) / scale[i % ROUTER_SUMS]);
+    most_routers = fmax(most_routers, worst);
+    CHECK(one->counts == got->counts && one->sums == got->sums &&
+              !memcmp(one->count, got->count, (size_t)one->counts * sizeof *one->count),
+          "the routers' counts differ\n#   %s", current);
+    CHECK(worst <= 1e-12, "the routers' losses or entropies are apart by %.2g\n#   %s", worst, current);
+}
+
 static double most_apart, most_loss;   /* of all layouts: largest differences of a gradient and of the loss */
 
 static inline void check(const Whole *w, const Config *c, const Result *one, const Result *got, int steps)
@@ -170,6 +188,8 @@ static inline void check(const Whole *w, const Config *c, const Result *one, con
         loss = fmax(loss, isfinite(got->loss[i]) ? apart(one->loss[i], got->loss[i]) : HUGE_VAL);
     most_apart = fmax(most_apart, worst);
     most_loss = fmax(most_loss, loss);
+    if (!steps)
+        check_routers(one, got);
     CHECK(worst <= (steps ? 1e-10 : 1e-11) && loss <= (steps ? 1e-11 : 1e-13) &&
               norm <= (steps ? 1e-10 : 1e-12) && got->loss[0] > 1 && got->norm > 0.1 &&
               apart(one->params_norm, got->params_norm) <= 1e-12,

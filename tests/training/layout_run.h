@@ -155,8 +155,27 @@ static inline void open_run(Run *r, const Config *c, RunUse use, const char *run
     params_refresh(p, &r->dev);
 }
 
-/* loss: of each step; norm, params_norm, zeros: of the last one; x: gathered gradients or weights. */
-typedef struct { double loss[64], norm, params_norm, zeros; double *x; } Result;
+/* loss: of each step; norm, params_norm, zeros: of the last one; x: gathered gradients or weights; routers:
+ * statistics of the last step, of layers with experts: [count], the losses' and entropies' sums beside. */
+enum { ROUTER_ROOM = 256 };
+typedef struct {
+    double loss[64], norm, params_norm, zeros, *x;
+    int counts, sums;
+    int64_t count[ROUTER_ROOM];
+    double sum[ROUTER_ROOM];
+} Result;
+
+static inline void keep_routers(Run *r, Result *res)
+{
+    const RouterStats *s = &r->model.routers;
+    res->counts = (int)router_counts(s);
+    res->sums = s->layers * ROUTER_SUMS;
+    BUG_ON(res->counts > ROUTER_ROOM || res->sums > ROUTER_ROOM);
+    for (int i = 0; i < res->counts; i++)
+        res->count[i] = s->count[i];
+    if (res->sums)
+        r->dev.get(&r->dev, res->sum, s->sums, (size_t)res->sums * sizeof *res->sum);
+}
 
 /* Runs `steps` steps; 0: computes gradients alone. Fills everything of *res but x. */
 static inline void train(Run *r, int steps, Result *res)
@@ -169,6 +188,7 @@ static inline void train(Run *r, int steps, Result *res)
         res->norm = r->step.verdict.norm;
         res->params_norm = m.params_norm;
         res->zeros = m.num_zeros;
+        keep_routers(r, res);
         r->progress.iteration++;
         r->progress.consumed_samples += steps ? config_batch_at(r->cfg, 0) : 0;
     }

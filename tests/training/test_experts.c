@@ -2,6 +2,7 @@
  * layouts of four ranks:
  *   experts that are all the same, beside a shared one, give the dense model's loss and gradients
  *   tokens that are all the same give the gradient of balance and z losses that is computed by hand
+ *   the statistics of the routers are those of the logits that a watch sees, recomputed or not
  *   all tokens to the same experts, no token for the others, all experts for each token, one expert, fewer
  *   tokens than ranks, choices by moe_router_force: layouts and one rank agree */
 #include "layout_compare.h"
@@ -280,6 +281,103 @@ static void balance(const char *kind, int topk, double aux, double z, int g)
     free(w.at);
 }
 
+/* ---- the statistics of the routers ---- */
+
+/* The statistics by their definitions, of the logits of one rank's microbatches. */
+typedef struct {
+    const Config *c;
+    int64_t count[4][4];                   /* by layer */
+    double balance[4], z[4], entropy[4];   /* sums over microbatches, and the entropy over tokens */
+} Seen;
+
+/* Adds n rows of logits: Fedus et al. 2021, eq. 4, over these rows, which are `share` of a microbatch. */
+static void see_rows(Seen *s, int layer, const double *x, int64_t n, double share)
+{
+    const Config *c = s->c;
+    int E = (int)c->num_moe_experts, k = (int)c->moe_router_topk, sigmoid = c->moe_router_score_function != 0;
+    double score[4] = {0}, pairs[4] = {0};
+    for (int64_t i = 0; i < n; i++, x += E) {
+        double p[4], sum = 0, exps = 0;
+        for (int e = 0; e < E; e++) {
+            exps += exp(x[e]);
+            sum += p[e] = sigmoid ? 1 / (1 + exp(-x[e])) : exp(x[e]);
+        }
+        for (int e = 0; e < E; e++) {
+            int better = 0;
+            for (int f = 0; f < E; f++)
+                better += x[f] > x[e];
+            pairs[e] += better < k;
+            s->count[layer][e] += better < k;
+            score[e] += p[e] / sum;
+            s->entropy[layer] -= p[e] / sum * log(p[e] / sum);
+        }
+        s->z[layer] += c->moe_z_loss_coeff * log(exps) * log(exps) * share / (double)n;
+    }
+    for (int e = 0; e < E; e++)
+        s->balance[layer] +=
+            share * c->moe_aux_loss_coeff * E * pairs[e] / (double)(k * n) * score[e] / (double)n;
+}
+
+static void see_logits(void *ctx, Model *m, int part, const char *where, Mat x)
+{
+    Seen *s = ctx;
+    const Config *c = s->c;
+    int seq = c->moe_router_load_balancing_type == MOE_ROUTER_LOAD_BALANCING_TYPE_SEQ_AUX_LOSS;
+    int64_t parts = seq ? c->micro_batch_size : 1, n = x.rows / parts;
+    for (int64_t i = 0; i < parts && !strcmp(where, "mlp.router"); i++)
+        see_rows(s, m->params->part[part].layer, (const double *)x.p + i * n * x.cols, n, 1 / (double)parts);
+}
+
+/* The statistics of a step beside what a watch of the same step without recomputation sees. */
+static void statistics(const char *kind, const char *score, const char *freq)
+{
+    char text[3][64];
+    static Run r;
+    Seen seen = {0};
+    Result res[2] = {{{0}}};
+    const Config *c = NULL;
+    snprintf(text[0], sizeof *text, "moe_router_load_balancing_type=%s", kind);
+    snprintf(text[1], sizeof *text, "moe_router_score_function=%s", score);
+    snprintf(text[2], sizeof *text, "moe_layer_freq=%s", freq);
+    for (int again = 0; again < 2; again++) {
+        const char *more[] = {"num_moe_experts=4", "moe_router_topk=2", "moe_aux_loss_coeff=0.3",
+                              "moe_z_loss_coeff=0.1", text[0], text[1], text[2],
+                              again ? "recompute_granularity=full" : NULL, "recompute_method=uniform",
+                              "recompute_num_layers=1", NULL};
+        Words a;
+        model(&a, more);
+        c = configure(&a, 1);
+        r = (Run){0};
+        open_run(&r, c, RUN_GRADIENT, NULL);
+        seen.c = c;
+        if (!again)
+            r.model.watch = (ModelWatch){.see = see_logits, .ctx = &seen};
+        train(&r, 0, &res[again]);
+        run_close(&r);
+        layouts++;
+    }
+    double batches = (double)(c->global_batch_size / c->micro_batch_size), worst = 0;
+    int row = 0, wrong = 0;
+    for (int layer = 0; layer < c->num_layers; layer++) {
+        const double *sum = res[1].sum + row * ROUTER_SUMS;
+        if (!config_is_moe(c, layer))
+            continue;
+        for (int e = 0; e < 4; e++)
+            wrong += res[1].count[row * 5 + e] != seen.count[layer][e];
+        wrong += res[1].count[row * 5 + 4] != 0;
+        worst = fmax(worst, apart(sum[ROUTER_BALANCE], seen.balance[layer] / batches));
+        worst = fmax(worst, apart(sum[ROUTER_Z], seen.z[layer] / batches));
+        worst = fmax(worst, apart(sum[ROUTER_ENTROPY], seen.entropy[layer]));
+        row++;
+    }
+    CHECK(row && row == res[1].counts / 5 && !wrong, "%d counts differ, of %d layers\n#   %s", wrong, row,
+          current);
+    CHECK(worst <= 1e-13, "statistics are apart by %.2g\n#   %s", worst, current);
+    CHECK(!memcmp(res[0].count, res[1].count, sizeof res[0].count) &&
+              !memcmp(res[0].sum, res[1].sum, sizeof res[0].sum),
+          "recomputation changes bits\n#   %s", current);
+}
+
 /* ---- edges ---- */
 
 static void edges(void)
@@ -364,6 +462,12 @@ int main(void)
     forced();
     if (world > 1)
         edges();
+    else {
+        statistics("aux_loss", "softmax", "1");
+        statistics("seq_aux_loss", "softmax", "[0, 1]");
+        statistics("seq_aux_loss", "sigmoid", "1");
+        statistics("aux_loss", "sigmoid", "2");
+    }
     say_apart();
     return layouts_close(start);
 }

@@ -8,7 +8,7 @@ typedef struct {
     Device *d;
     int32_t *choice;
     const int32_t *chosen;
-    Mat weight, scores, logits, bias, push, dlogits;
+    Mat weight, scores, logits, bias, push, dlogits, stats;
     Routing r;
 } Job;
 
@@ -203,12 +203,18 @@ static void add_chosen(const Routing *r, REAL *ds, const REAL *s, REAL *u, const
         ds[choice[i]] += by * (dw[i] - less) * (post ? u[i] : 1);
 }
 
+/* The row of push that belongs to row r of the scores; NULL: none. */
+static const REAL *push_of(const Job *j, int64_t r)
+{
+    return j->push.p ? mat_at(j->push, (j->r.row0 + r) / j->r.each, 0) : NULL;
+}
+
 static void bwd_row(const Job *j, int64_t r, REAL *s, REAL *ds, REAL *u)
 {
     const Routing *rule = &j->r;
     int64_t n = j->logits.cols, k = rule->topk;
     const REAL *x = mat_at(j->logits, r, 0), *dw = mat_at(j->weight, r, 0);
-    const REAL *push = j->push.p ? mat_at(j->push, (rule->row0 + r) / rule->each, 0) : NULL;
+    const REAL *push = push_of(j, r);
     const int32_t *choice = j->chosen + r * k;
     REAL *out = mat_at(j->dlogits, r, 0);
     if (push)
@@ -249,6 +255,14 @@ static void bwd_item(void *ctx, int64_t item, int thread)
         bwd_row(j, r, s, ds, u);
 }
 
+static void check_push(const Job *j)
+{
+    const Routing *r = &j->r;
+    int64_t rows = j->logits.rows;
+    BUG_ON(j->push.p && (j->push.type != REAL_TYPE || j->push.cols != j->logits.cols || r->each < 1
+                         || (rows && (r->row0 + rows - 1) / r->each >= j->push.rows)));
+}
+
 void FN(cpu_route_bwd)(Device *d, Mat dlogits, Mat dweight, Mat logits, const int32_t *choice, Mat push,
                        const Routing *r)
 {
@@ -256,7 +270,47 @@ void FN(cpu_route_bwd)(Device *d, Mat dlogits, Mat dweight, Mat logits, const in
              .r = *r};
     check(&j);
     BUG_ON(dlogits.type != REAL_TYPE || dlogits.rows != logits.rows || dlogits.cols != logits.cols);
-    BUG_ON(push.p && (push.type != REAL_TYPE || push.cols != logits.cols || r->each < 1
-                      || (logits.rows && (r->row0 + logits.rows - 1) / r->each >= push.rows)));
+    check_push(&j);
     pool_run(d->pool, bwd_item, &j, items(logits));
+}
+
+/* ---- statistics ---- */
+
+static void stats_row(const Job *j, int64_t r, REAL *s)
+{
+    int64_t n = j->logits.cols;
+    const REAL *x = mat_at(j->logits, r, 0), *push = push_of(j, r);
+    REAL z = softmax(s, x, n), entropy = 0;
+    if (j->r.sigmoid) {
+        REAL sum = sigmoids(s, x, n) + TINY;
+        for (int64_t i = 0; i < n; i++) {
+            s[i] /= sum;
+            entropy -= s[i] > 0 ? s[i] * (REAL)log((double)s[i]) : 0;
+        }
+    } else {
+        Vec sum = {0};                 /* of p log p */
+        for (int64_t i = 0; i < n; i += VN)
+            sum += vget(s + i, n - i) * (vget(x + i, n - i) - z);
+        entropy = -vsum(sum);
+    }
+    *(REAL *)mat_at(j->stats, 0, r) = push ? dot_of(s, push, n) : 0;
+    *(REAL *)mat_at(j->stats, 1, r) = (REAL)j->r.z * z * z;
+    *(REAL *)mat_at(j->stats, 2, r) = entropy;
+}
+
+static void stats_item(void *ctx, int64_t item, int thread)
+{
+    const Job *j = ctx;
+    REAL *s = FN(row_buf)(j->d, thread, 0);
+    for (int64_t r = item * ITEM_ROWS; r < (item + 1) * ITEM_ROWS && r < j->logits.rows; r++)
+        stats_row(j, r, s);
+}
+
+void FN(cpu_route_stats)(Device *d, Mat stats, Mat logits, Mat push, const Routing *r)
+{
+    Job j = {.d = d, .logits = logits, .push = push, .stats = stats, .r = *r};
+    BUG_ON(logits.type != REAL_TYPE || logits.cols > ROW_MAX);
+    BUG_ON(stats.type != REAL_TYPE || stats.rows != 3 || stats.cols != logits.rows);
+    check_push(&j);
+    pool_run(d->pool, stats_item, &j, items(logits));
 }
