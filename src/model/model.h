@@ -158,7 +158,7 @@ typedef struct {
     int layers, experts;       /* layers with experts: rows; 0: none. E */
     int *layer;                /* [layers] the layer of a row */
     int *row;                  /* [num_layers] the inverse; -1: a layer without experts */
-    int64_t *count;            /* [layers][E + 1] on the host: pairs that chose each expert; pairs dropped */
+    int64_t *count;            /* [layers][E + 1] on the host: choices of each expert; those dropped */
     double *sums;              /* [layers][ROUTER_SUMS] on the device: balance loss and z-loss with their
                                   coefficients, as much as they are in the sum of losses that the gradient is
                                   of; entropy of the scores in nats, summed over tokens */

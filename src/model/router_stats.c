@@ -44,8 +44,10 @@ void router_stats_add(Model *m, int part, Mat logits, Mat push, const Routing *r
     int row = s->row[m->params->part[part].layer];
     int64_t *count = s->count + row * (int64_t)(s->experts + 1);
     size_t mark = m->scratch.used;
-    for (int64_t i = 0; i < x->rows * x->topk; i++)
-        count[x->choice[i]]++;
+    for (int64_t i = 0; i < x->rows * x->topk; i++) {
+        count[experts_chosen(x->choice[i])]++;
+        count[s->experts] += x->choice[i] < 0;
+    }
     Mat stats = mat_take(&m->scratch, ROUTER_SUMS, logits.rows, m->dim.real);
     d->route_stats(d, stats, logits, push, r);
     for (int i = 0; i < ROUTER_SUMS; i++)

@@ -286,7 +286,7 @@ static void balance(const char *kind, int topk, double aux, double z, int g)
 /* The statistics by their definitions, of the logits of one rank's microbatches. */
 typedef struct {
     const Config *c;
-    int64_t count[4][4];                   /* by layer */
+    int64_t count[4][5];                   /* by layer: choices of each expert; those above the capacity */
     double balance[4], z[4], entropy[4];   /* sums over microbatches, and the entropy over tokens */
 } Seen;
 
@@ -313,9 +313,12 @@ static void see_rows(Seen *s, int layer, const double *x, int64_t n, double shar
         }
         s->z[layer] += c->moe_z_loss_coeff * log(exps) * log(exps) * share / (double)n;
     }
-    for (int e = 0; e < E; e++)
+    for (int e = 0; e < E; e++) {
+        double over = pairs[e] - ceil((double)(n * k) / E * c->moe_expert_capacity_factor);
+        s->count[layer][4] += over > 0 ? (int64_t)over : 0;
         s->balance[layer] +=
             share * c->moe_aux_loss_coeff * E * pairs[e] / (double)(k * n) * score[e] / (double)n;
+    }
 }
 
 static void see_logits(void *ctx, Model *m, int part, const char *where, Mat x)
@@ -329,7 +332,7 @@ static void see_logits(void *ctx, Model *m, int part, const char *where, Mat x)
 }
 
 /* The statistics of a step beside what a watch of the same step without recomputation sees. */
-static void statistics(const char *kind, const char *score, const char *freq)
+static void statistics(const char *kind, const char *score, const char *freq, const char *capacity)
 {
     char text[3][64];
     static Run r;
@@ -342,8 +345,8 @@ static void statistics(const char *kind, const char *score, const char *freq)
     for (int again = 0; again < 2; again++) {
         const char *more[] = {"num_moe_experts=4", "moe_router_topk=2", "moe_aux_loss_coeff=0.3",
                               "moe_z_loss_coeff=0.1", text[0], text[1], text[2],
-                              again ? "recompute_granularity=full" : NULL, "recompute_method=uniform",
-                              "recompute_num_layers=1", NULL};
+                              capacity ? capacity : text[2], again ? "recompute_granularity=full" : NULL,
+                              "recompute_method=uniform", "recompute_num_layers=1", NULL};
         Words a;
         model(&a, more);
         c = configure(&a, 1);
@@ -358,13 +361,14 @@ static void statistics(const char *kind, const char *score, const char *freq)
     }
     double batches = (double)(c->global_batch_size / c->micro_batch_size), worst = 0;
     int row = 0, wrong = 0;
+    int64_t dropped = 0;
     for (int layer = 0; layer < c->num_layers; layer++) {
         const double *sum = res[1].sum + row * ROUTER_SUMS;
         if (!config_is_moe(c, layer))
             continue;
-        for (int e = 0; e < 4; e++)
+        for (int e = 0; e < 5; e++)
             wrong += res[1].count[row * 5 + e] != seen.count[layer][e];
-        wrong += res[1].count[row * 5 + 4] != 0;
+        dropped += seen.count[layer][4];
         worst = fmax(worst, apart(sum[ROUTER_BALANCE], seen.balance[layer] / batches));
         worst = fmax(worst, apart(sum[ROUTER_Z], seen.z[layer] / batches));
         worst = fmax(worst, apart(sum[ROUTER_ENTROPY], seen.entropy[layer]));
@@ -372,6 +376,7 @@ static void statistics(const char *kind, const char *score, const char *freq)
     }
     CHECK(row && row == res[1].counts / 5 && !wrong, "%d counts differ, of %d layers\n#   %s", wrong, row,
           current);
+    CHECK((dropped > 0) == (capacity != NULL), "%lld pairs dropped\n#   %s", (long long)dropped, current);
     CHECK(worst <= 1e-13, "statistics are apart by %.2g\n#   %s", worst, current);
     CHECK(!memcmp(res[0].count, res[1].count, sizeof res[0].count) &&
               !memcmp(res[0].sum, res[1].sum, sizeof res[0].sum),
@@ -463,10 +468,11 @@ int main(void)
     if (world > 1)
         edges();
     else {
-        statistics("aux_loss", "softmax", "1");
-        statistics("seq_aux_loss", "softmax", "[0, 1]");
-        statistics("seq_aux_loss", "sigmoid", "1");
-        statistics("aux_loss", "sigmoid", "2");
+        statistics("aux_loss", "softmax", "1", NULL);
+        statistics("seq_aux_loss", "softmax", "[0, 1]", NULL);
+        statistics("seq_aux_loss", "sigmoid", "1", NULL);
+        statistics("aux_loss", "sigmoid", "2", NULL);
+        statistics("aux_loss", "softmax", "1", "moe_expert_capacity_factor=0.75");
     }
     say_apart();
     return layouts_close(start);
