@@ -36,38 +36,49 @@ static void compare_list(const Layout *list, int n, int part, int parts)
 enum { MOST = 8192 };
 static Layout list[MOST];
 
+/* A layout for a rule of the optimizer and a ZeRO stage. way: the axis that half of the ranks lie on: tensor, pipeline,
+ * data with two instances, context; 4: experts, over ranks of dp or over those of tp. Returns 0 when it is not legal. */
+static int optimizer_layout(Layout *l, int rule, int zero, int way, int draw)
+{
+    int rest = world / 2;
+    *l = (Layout){{0}};
+    layout_draw(l, (uint64_t)(1000 * draw + 100 * rule + 10 * zero + way));
+    l->is[DP] = way == 2 ? world : 2;
+    l->is[TP] = way == 0 ? rest : 1;
+    l->is[PP] = way == 1 ? rest : 1;
+    l->is[CP] = way == 3 ? rest : 1;
+    l->is[KIND] = zero % 2;
+    l->is[ZERO] = zero;
+    l->is[INSTANCES] = way == 2 ? 2 : 1;
+    l->is[FAMILY] = (rule + 4 * zero + way) % FAMILIES;
+    if (way == 4) {
+        l->is[FAMILY] = FAMILIES + (rule + zero) % EXPERT_FAMILIES;
+        l->is[DP] = rule % 2 ? world : 2;
+        l->is[TP] = world / l->is[DP];
+        l->is[EP] = 2;
+        l->is[ETP] = zero % 2 && world % 4 == 0 && world > 4 ? 2 : 1;
+    }
+    return layout_normal(l);
+}
+
 static void optimizers(void)
 {
     static const char *const rules[] = {"optimizer=adam", "optimizer=sgd", "optimizer=lamb",
                                         "optimizer=lars"};
-    int rest = world / 2;
     for (int rule = 0; rule < 4; rule++)
         for (int zero = 0; zero < 4; zero++)
-            for (int way = 0; way < (rest > 1 ? 5 : 1); way++) {
-                Layout l = {{0}};
+            for (int way = 0, draw = 0; way < (world > 3 ? 5 : 1); way++, draw = 0) {
+                Layout l;
                 Words a;
-                layout_draw(&l, (uint64_t)(100 * rule + 10 * zero + way));
-                l.is[DP] = way == 2 ? world : 2;
-                l.is[TP] = way == 0 ? rest : 1;
-                l.is[PP] = way == 1 ? rest : 1;
-                l.is[CP] = way == 3 ? rest : 1;
-                l.is[KIND] = zero % 2;
-                l.is[ZERO] = zero;
-                l.is[INSTANCES] = way == 2 ? 2 : 1;
-                l.is[FAMILY] = (rule + 4 * zero + way) % FAMILIES;
-                if (way == 4) {        /* experts: over ranks of dp, or over those of tp */
-                    l.is[FAMILY] = FAMILIES + (rule + zero) % EXPERT_FAMILIES;
-                    l.is[DP] = rule % 2 ? world : 2;
-                    l.is[TP] = world / l.is[DP];
-                    l.is[EP] = 2;
-                    l.is[ETP] = zero % 2 && world > 4 ? 2 : 1;
-                }
-                BUG_ON(!layout_normal(&l));
+                while (!optimizer_layout(&l, rule, zero, way, draw))
+                    BUG_ON(++draw == 100);
                 layout_args(&a, &l);
                 char micro[32];
                 snprintf(micro, sizeof micro, "micro_batch_size=%d", l.is[MICRO]);
+                const char *const *dropped = layout_capacity[l.is[CAPACITY]];
                 const char *more[] = {rules[rule], "log_interval=1", "log_params_norm=true",
-                                      "log_num_zeros_in_grad=true", l.is[EP] ? micro : NULL, NULL};
+                                      "log_num_zeros_in_grad=true", l.is[EP] ? micro : NULL, dropped[0],
+                                      dropped[0] ? dropped[1] : NULL, NULL};
                 for (const char **m = more; *m; m++)
                     add_arg(&a, *m, NULL);
                 compare(&a, l.is[FAMILY], more, 3);
