@@ -52,8 +52,6 @@ void hf_experts_fit(const HfFamily *f, const Config *c, char why[WHY])
         because(why, "moe_router_score_function");
     if (c->moe_router_enable_expert_bias)
         because(why, "moe_router_enable_expert_bias");
-    if (!isnan(c->moe_expert_capacity_factor))
-        because(why, "moe_expert_capacity_factor");
     if (dots) {
         fit_dots(c, why);
         return;

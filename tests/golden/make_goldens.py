@@ -9,6 +9,7 @@
         loss, logits, grad.*   of that batch, in Hugging Face's names and shapes
         after.*                weights after ten AdamW steps with clip, decay groups and warm-up + cosine
         step.loss, step.grad_norm, step.lr    [10], what metrics.jsonl says of those steps
+    FAMILY.POLICY.safetensors  the same of the first global batch, with a capacity of experts
 
 tests/model/goldens runs the trainer on FAMILY.yaml and compares. scripts/torch_setup makes the environment for
 this script; continuous integration needs only the files.
@@ -113,6 +114,11 @@ ROUTERS = {
     "dots1": dict(coeff=0.06, seq=True, z=0.01),
 }
 
+# Capacities of experts, each in a file of its own, FAMILY.POLICY.safetensors, without the steps: of the choices of a
+# microbatch an expert takes ceil(tokens x k / E x factor), the heaviest ("probs") or the first ones ("position"); the
+# others have weight 0, after the weights of a token were made to add up to 1. The routers' losses count them.
+CAPACITIES = {"mixtral": {"probs": 0.75, "position": 1.0}}
+
 
 @contextlib.contextmanager
 def everything_f64():
@@ -164,13 +170,33 @@ EXPERTS = dict(experts_implementation="eager")
 
 
 class Routes(list):
-    """Collects (logits [T,E], choices [T,k]) of a model's routers, layer by layer, while it runs."""
+    """Collects (logits [T,E], choices [T,k]) of a model's routers, layer by layer, while it runs. With a policy and a
+    factor weights of dropped choices become 0."""
 
-    def __init__(self, model):
+    def __init__(self, model=None, drop=None):
         super().__init__()
-        for module in model.modules():
+        self.drop = drop
+        for module in model.modules() if model else []:
             if type(module).__name__.lower().endswith("topkrouter"):
-                module.register_forward_hook(lambda module, args, out: self.append((out[0], out[2])))
+                module.register_forward_hook(self.see)
+
+    def see(self, module, args, out):
+        logits, weight, choice = out
+        self.append((logits, choice))
+        return logits, weight * self.kept(weight, choice, logits.shape[1]) if self.drop else weight, choice
+
+    def capacity(self, pairs, experts):
+        return math.ceil(pairs / experts * self.drop[1])
+
+    def kept(self, weight, choice, E):
+        """[T,k]: 1, or 0 of what is dropped, by columns of a matrix of tokens and experts."""
+        routed = torch.zeros(len(weight), E, dtype=weight.dtype).scatter(1, choice, 1)
+        probs = torch.zeros_like(routed).scatter(1, choice, weight.detach())
+        n = min(self.capacity(weight.numel(), E), len(weight))
+        mask = routed.cumsum(0) <= n
+        if self.drop[0] == "probs":
+            mask = torch.zeros_like(routed).scatter(0, probs.topk(n, 0)[1], 1)
+        return (routed * mask).gather(1, choice)
 
 
 def router_loss(config, routes, samples):
@@ -347,6 +373,20 @@ def second_choice(c, logits):
     return best, weight * getattr(c, "routed_scaling_factor", 1)
 
 
+def second_drop(routes, chosen, E):
+    """The (experts, weights) of all tokens without those that are dropped, pair by pair from the first in line."""
+    pairs = [(e, t, u) for t, (best, weight) in enumerate(chosen) for e, u in zip(best, weight)]
+    if routes.drop[0] == "probs":
+        pairs.sort(key=lambda pair: -pair[2].item())
+    taken, kept = [0] * E, [([], []) for _ in chosen]
+    for e, t, u in pairs:
+        taken[e] += 1
+        if taken[e] <= routes.capacity(len(pairs), E):
+            kept[t][0].append(e)
+            kept[t][1].append(u)
+    return kept
+
+
 def second_experts(c, w, p, x, gated, routes):
     """x [B,S,H] through the experts of the layer with prefix p; gated(x, gate, up, down)."""
     moe, names = (p + "mlp.", ("gate_proj", "up_proj", "down_proj"))
@@ -356,8 +396,10 @@ def second_experts(c, w, p, x, gated, routes):
     logits = flat @ w[moe + "gate.weight"].T
     chosen = [second_choice(c, row) for row in logits]
     routes.append((logits, torch.tensor([best for best, _ in chosen])))
-    out = [sum(u * gated(t, *(f"{moe}experts.{e}.{n}" for n in names)) for e, u in zip(best, weight))
-           for t, (best, weight) in zip(flat, chosen)]
+    if routes.drop:
+        chosen = second_drop(routes, chosen, logits.shape[1])
+    out = [sum((u * gated(t, *(f"{moe}experts.{e}.{n}" for n in names)) for e, u in zip(best, weight)),
+               torch.zeros_like(t)) for t, (best, weight) in zip(flat, chosen)]
     out = torch.stack(out).view_as(x)
     shared = moe + ("shared_experts." if c.model_type == "dots1" else "shared_expert.")
     if shared + "up_proj.weight" in w:
@@ -424,11 +466,11 @@ def batch_loss(config, x, run):
     return lm, total, torch.cat(parts)
 
 
-def loss_and_grads(model, x, autocast=False):
+def loss_and_grads(model, x, autocast=False, drop=None):
     """Mean cross-entropy over the tokens of x [B, SEQ + 1], logits, and name -> gradient, of the routers' losses, too."""
     dtype = next(model.parameters()).dtype
     model.zero_grad(set_to_none=True)
-    routes = Routes(model)
+    routes = Routes(model, drop)
 
     def run(tokens):
         routes.clear()
@@ -474,11 +516,11 @@ def train(config, weights, samples, clip, dtype):
     return on_disk(config, ((n, p.detach()) for n, p in params.items())) | zeros, losses, norms
 
 
-def check_second(config, weights, x, loss, logits, grads):
+def check_second(config, weights, x, loss, logits, grads, drop=None):
     w = {n: t.double().requires_grad_() for n, t in weights.items()}
 
     def run(tokens):
-        routes = []
+        routes = Routes(drop=drop)
         return second_logits(config, w, tokens, routes), routes
 
     loss2, total, logits2 = batch_loss(config, x, run)
@@ -562,6 +604,17 @@ def make_rates():
                     " : " + " ".join(repr(float(x)) for x in [attention, *rates]) + "\n")
 
 
+def make_capacities(family, config, weights, x):
+    for policy, factor in CAPACITIES.get(family, {}).items():
+        drop = (policy, factor)
+        loss, logits, grads = loss_and_grads(build(config, weights, torch.float64), x, drop=drop)
+        error = check_second(config, weights, x, loss, logits, grads, drop)
+        out = {"tokens": x[:, :-1].contiguous(), "labels": x[:, 1:].contiguous(), "loss": loss, "logits": logits}
+        out |= {"grad." + n: g.contiguous() for n, g in grads.items()}
+        save_file(out, os.path.join(HERE, f"{family}.{policy}.safetensors"), metadata={"format": "pt"})
+        print(f"{family}, {policy} {factor}: loss {loss:.6f}, second implementation {error:.1e}")
+
+
 def own_error(config, weights, x, golden, after, samples, clip):
     _, logits64, grads64 = golden
     for label, dtype, autocast in (("fp32", torch.float32, 0), ("bf16 autocast", torch.float32, 1),
@@ -594,6 +647,7 @@ def make(family, show_error):
     save_file(out, path, metadata={"format": "pt"})
     print(f"{family}: loss {loss:.6f}, second implementation {error:.1e}, norms {min(norms):.2f} to "
           f"{max(norms):.2f}, losses {losses[0]:.3f} to {losses[-1]:.3f}, {os.path.getsize(path)} bytes")
+    make_capacities(family, config, weights, x)
     if show_error:
         own_error(config, weights, x, (loss, logits, grads), after, samples, clip)
 
