@@ -4,7 +4,8 @@
  *   tokens that are all the same give the gradient of balance and z losses that is computed by hand
  *   the statistics of the routers are those of the logits that a watch sees, recomputed or not
  *   all tokens to the same experts, no token for the others, all experts for each token, one expert, fewer
- *   tokens than ranks, choices by moe_router_force: layouts and one rank agree */
+ *   tokens than ranks, choices by moe_router_force, capacities of 0, too few and too many: layouts and one rank
+ *   agree */
 #include "layout_compare.h"
 
 /* The model of these tests with more options. */
@@ -402,6 +403,14 @@ static void edges(void)
         {0, {"moe_router_topk=2", "moe_router_force=changing", "recompute_granularity=full",
              "recompute_method=uniform", "recompute_num_layers=1"}},
         {0, {"moe_router_topk=2", "moe_router_force=hot", "moe_router_pre_softmax=true"}},
+        {1, {"moe_router_topk=2", "moe_expert_capacity_factor=1", "moe_aux_loss_coeff=0.5"}},
+        {1, {"moe_router_topk=2", "moe_expert_capacity_factor=1", "moe_pad_expert_input_to_capacity=true"}},
+        {0, {"moe_router_topk=2", "moe_expert_capacity_factor=0", "moe_aux_loss_coeff=0.5"}},
+        {0, {"moe_router_topk=2", "moe_expert_capacity_factor=1e6", "moe_pad_expert_input_to_capacity=true"}},
+        {0, {"moe_router_topk=4", "moe_expert_capacity_factor=0.6", "moe_token_drop_policy=position",
+             "recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1"}},
+        {0, {"moe_router_topk=1", "num_moe_experts=1", "moe_router_pre_softmax=true",
+             "moe_expert_capacity_factor=0.5", "moe_pad_expert_input_to_capacity=true"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int g = 0; g < GRIDS; g++) {
@@ -451,6 +460,41 @@ static void forced(void)
     free(w.at);
 }
 
+/* A capacity that drops nothing gives the bits of none, padded the same numbers; one of 0 gives no expert a
+ * gradient. */
+static void limits(void)
+{
+    static const char *const factors[][3] = {{NULL},
+                                             {"moe_expert_capacity_factor=2"},
+                                             {"moe_expert_capacity_factor=2",
+                                              "moe_pad_expert_input_to_capacity=true"},
+                                             {"moe_expert_capacity_factor=0"}};
+    double *x[4], most = 0;
+    Whole w = {0};
+    const Config *c = NULL;
+    for (int i = 0; i < 4; i++) {
+        const char *more[] = {"num_moe_experts=4", "moe_router_topk=2", "moe_aux_loss_coeff=0.1", factors[i][0],
+                              factors[i][1], NULL};
+        Words a;
+        model(&a, more);
+        c = configure(&a, world);
+        free(w.at);
+        w = whole_open(c);
+        x[i] = result_of(c, &w, 0).x;
+        layouts++;
+    }
+    int number;
+    CHECK(!memcmp(x[0], x[1], (size_t)w.elems * sizeof **x), "a capacity that drops nothing changes bits");
+    CHECK(furthest(&w, x[0], x[2], &number) <= 1e-12, "rows of zeros change tensor %d", number);
+    for (int e = 0; e < 4; e++)
+        for (int64_t i = 0; i < c->ffn_hidden_size * c->hidden_size; i++)
+            most = fmax(most, fabs(x[3][place(c, &w, 1, P_EFC1, e) + i]));
+    CHECK(most == 0, "a capacity of 0: an expert's largest gradient is %.3g", most);
+    for (int i = 0; i < 4; i++)
+        free(x[i]);
+    free(w.at);
+}
+
 int main(void)
 {
     double start = now();
@@ -465,6 +509,7 @@ int main(void)
         balance("aux_loss", 3, 0.5, 0.1, g);
     }
     forced();
+    limits();
     if (world > 1)
         edges();
     else {
