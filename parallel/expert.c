@@ -162,7 +162,8 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     sum_counts(x);
     for (int r = 0; r < x->ep->size; r++)
         largest = x->first[r + 1] - x->first[r] > largest ? x->first[r + 1] - x->first[r] : largest;
-    x->rounds = largest ? up(largest, x->window) : 1;
+    int64_t fewest = choice || is_alone(x) ? 1 : 2;    /* counting: with the memory of a later round */
+    x->rounds = up(largest, x->window) > fewest ? up(largest, x->window) : fewest;
     x->ep->wait(x->ep, x->ep->all_reduce(x->ep, &x->rounds, 1, I64, OP_MAX));
     x->etp->wait(x->etp, x->etp->all_reduce(x->etp, &x->rounds, 1, I64, OP_MAX));
 }
@@ -321,6 +322,8 @@ ExpertFlight experts_send_start(Device *d, Experts *x, Arena *scratch, const Exp
 
 void experts_send_end(Device *d, Experts *x, const ExpertRound *r, ExpertFlight f)
 {
+    if (!f.token)
+        return;
     int me = x->etp->rank;
     Mat mine = mat_rows(f.come, etp_first(x, r->number, me), rows_of(x, r->number, me));
     wait_all(x->ep, f.token);

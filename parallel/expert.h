@@ -63,7 +63,7 @@ typedef struct {
 /* Rows on their way, from a start to its end. */
 typedef struct {
     Mat out, come;             /* as in the start; the received rows, by their sources */
-    Token *token;
+    Token *token;              /* NULL: nothing is under way, and an end does nothing */
 } ExpertFlight;
 
 /* What stands in a list of choices for an expert whose pair is dropped, and the expert of either. */

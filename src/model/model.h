@@ -25,6 +25,11 @@
 #include "schedule.h"
 #include "tensor.h"
 
+/* Rows of a round of the dispatch, in the order of experts: n of this rank, experts_room at most. */
+typedef struct {
+    Mat x, h, weight;      /* [n,H]; [n,F] or [n,2F], F of this rank's part of an expert; real [n,1] */
+} ExpertActs;
+
 /* Activations of a layer that its backward reads, each with its lifetime. */
 typedef struct {
     Mat x;                 /* [R,H] the layer's input. FD */
@@ -40,6 +45,7 @@ typedef struct {
     int32_t *choice;       /* with experts: [R,k] on the device. FD */
     int32_t *kept;         /* with experts: [R,k] on the device, choices with experts_dropped; may be choice.
                               FD */
+    ExpertActs expert;     /* with experts: of the first round; no columns: D makes it again. FD */
     int64_t left;          /* offloaded layers: ticket of the last copy of these to the host */
 } LayerActs;
 
@@ -244,7 +250,7 @@ typedef struct Model {
     Arena scratch;
     Mat rope;                  /* real [P, rot] = (cos | sin) x attention factor; no rows without rope */
     int split;                 /* bool: the schedule splits the backward in D and W */
-    struct { int ln, attn, mlp; } keep;    /* bool: F keeps this; 0: selective recompute remakes it */
+    struct { int ln, attn, mlp, moe; } keep;   /* bool: F keeps this; 0: selective recompute remakes it */
     ModelFp8 fp8;
     ModelNow now;
     double *sums;              /* [MODEL_SUMS] on the device; set on tensor rank 0 of the loss stage */

@@ -5,8 +5,9 @@
  * A pair (a token and one of its experts) carries a weight, which multiplies the expert's activation before
  * fc2: so the layer's output is a plain sum, and the weight's gradient is computed where the expert is.
  *
- * How many rows an expert gets is known only when the router has chosen. So nothing of the experts is kept
- * from the forward to the backward: D sends the rows again, in rounds of bounded size, and computes the inner
+ * How many rows an expert gets is known only when the router has chosen, so rows go in rounds of bounded
+ * size, of which balanced experts need one. The first round's rows and their inner activations before act
+ * stay until D, unless the layer is recomputed; D sends the rows of further rounds again and computes their
  * activations again. D computes the gradients of the experts' weights, too; W has nothing to do here. */
 #include "expert.h"
 #include "model.h"
@@ -39,49 +40,57 @@ static Dispatch dispatch_open(Model *m, const LayerActs *a)
     return s;
 }
 
-/* The rows of one round, in the order of experts; n rows of memory for experts_room. */
+/* A round of the dispatch; n rows of memory for experts_room. */
 typedef struct {
     ExpertRound r;
+    ExpertActs acts;
     ExpertFlight to_x, to_weight;
-    Mat x, weight, narrow;     /* [n,H]; real [n,1], and the same as storage */
-    Mat h, a;                  /* [n, F] or [n, 2F]; [n,F], F of this rank's part of an expert */
+    Mat narrow, a;             /* [n,1] the weights as storage; [n,F] act(h) */
 } Round;
 
-static Mat room(Model *m, const Dispatch *s, int64_t n, int64_t cols, Dtype type)
+static Mat room(const Dispatch *s, Arena *from, int64_t n, int64_t cols, Dtype type)
 {
-    return mat_rows(mat_take(&m->scratch, experts_room(s->x), cols, type), 0, n);
+    return mat_rows(mat_take(from, experts_room(s->x), cols, type), 0, n);
 }
 
-/* Starts to send the rows ln2 of a round, and their weights. */
-static Round round_start(Model *m, const Dispatch *s, int64_t number, Mat ln2)
+/* Begins a round: starts to send the rows ln2 and their weights, unless they have been kept.
+ *   kept  in      the round's rows and activations; no columns: they are made
+ *   from  in/out  arena that these are taken from then */
+static Round round_start(Model *m, const Dispatch *s, int64_t number, Mat ln2, ExpertActs kept, Arena *from)
 {
     Device *d = m->dev;
-    ActKind kind = (ActKind)m->cfg->activation;
-    Round r = {.r = experts_round(d, s->x, &m->scratch, number)};
-    int64_t n = r.r.n, F = m->dim.expert_F;
-    r.x = room(m, s, n, m->dim.H, m->dim.type);
-    r.weight = room(m, s, n, 1, m->dim.real);
-    r.narrow = room(m, s, n, 1, m->dim.type);
-    r.h = room(m, s, n, act_width(kind, F), m->dim.type);
-    r.a = room(m, s, n, F, m->dim.type);
-    r.to_x = experts_send_start(d, s->x, &m->scratch, &r.r, r.x, ln2, s->source);
-    r.to_weight = experts_send_start(d, s->x, &m->scratch, &r.r, r.weight, s->weight, s->pair);
+    int64_t F = m->dim.expert_F, width = act_width((ActKind)m->cfg->activation, F);
+    Round r = {.r = experts_round(d, s->x, &m->scratch, number), .acts = kept};
+    int64_t n = r.r.n;
+    if (!kept.x.cols)
+        r.acts = (ExpertActs){room(s, from, n, m->dim.H, m->dim.type),
+                              room(s, from, n, width, m->dim.type), room(s, from, n, 1, m->dim.real)};
+    r.narrow = room(s, &m->scratch, n, 1, m->dim.type);
+    r.a = room(s, &m->scratch, n, F, m->dim.type);
+    if (!kept.x.cols) {
+        r.to_x = experts_send_start(d, s->x, &m->scratch, &r.r, r.acts.x, ln2, s->source);
+        r.to_weight = experts_send_start(d, s->x, &m->scratch, &r.r, r.acts.weight, s->weight, s->pair);
+    }
     return r;
 }
 
-/* Receives the rows of a round and computes the activations of their experts, before the weight. */
+/* Receives the rows of a round and computes the activations of their experts, before the weight. Of kept rows
+ * act alone is computed. */
 static void round_end(Model *m, int part, const Dispatch *s, const Round *r)
 {
     Device *d = m->dev;
+    ActKind kind = (ActKind)m->cfg->activation;
     experts_send_end(d, s->x, &r->r, r->to_x);
     experts_send_end(d, s->x, &r->r, r->to_weight);
-    d->copy(d, r->narrow, r->weight);
-    for (int e = 0; e < s->x->local; e++) {
+    d->copy(d, r->narrow, r->acts.weight);
+    for (int e = 0; e < s->x->local && r->to_x.token; e++) {
         int64_t from, n = experts_part(s->x, r->r.number, e, &from);
-        d->linear_act_fwd(d, mat_rows(r->a, from, n), mat_rows(r->h, from, n), mat_rows(r->x, from, n),
-                          params_expert_weight(m->params, part, P_EFC1, e),
-                          params_expert_weight(m->params, part, P_EFC1B, e), (ActKind)m->cfg->activation);
+        d->linear_act_fwd(d, mat_rows(r->a, from, n), mat_rows(r->acts.h, from, n),
+                          mat_rows(r->acts.x, from, n), params_expert_weight(m->params, part, P_EFC1, e),
+                          params_expert_weight(m->params, part, P_EFC1B, e), kind);
     }
+    if (!r->to_x.token)
+        d->act_fwd(d, r->a, r->acts.h, kind);
 }
 
 /* What the experts of a round make of their rows: z [n,H]. The activations are multiplied by the weights. */
@@ -98,9 +107,11 @@ static void round_results(Model *m, int part, const Dispatch *s, const Round *r,
     }
 }
 
-/* y [R,H] from ln2: the experts' sum. shared: room for the shared expert's output, which is computed while
- * the rows of the first round travel; the results of a round travel while the next one begins. */
-static void experts_fwd(Model *m, int part, LayerActs *a, Mat y, Mat shared)
+/* y [R,H] from ln2: the experts' sum. The results of a round travel while the next one begins.
+ *   keep    in/out          arena for the first round's activations; the scratch: they are not kept
+ *   shared  out     [R,H]   the shared expert's output, which is computed while the rows of the first round
+ *                           travel; or absent */
+static void experts_fwd(Model *m, int part, LayerActs *a, Mat y, Arena *keep, Mat shared)
 {
     Device *d = m->dev;
     size_t mark = m->scratch.used;
@@ -111,11 +122,13 @@ static void experts_fwd(Model *m, int part, LayerActs *a, Mat y, Mat shared)
     ExpertFlight back = {0};
     for (int64_t i = 0; i < s.x->rounds; i++) {
         size_t start = m->scratch.used;
-        Round r = round_start(m, &s, i, a->ln2);
+        Round r = round_start(m, &s, i, a->ln2, (ExpertActs){0}, i == 0 ? keep : &m->scratch);
         if (i == 0 && shared.rows)
             shared_expert_fwd(m, part, a, shared);
+        if (i == 0 && keep != &m->scratch)
+            a->expert = r.acts;
         round_end(m, part, &s, &r);
-        d->scale_rows(d, r.a, r.a, r.weight);
+        d->scale_rows(d, r.a, r.a, r.acts.weight);
         experts_return_end(s.x, back);
         Mat out = experts_results(s.x, &r.r, pairs, z);
         round_results(m, part, &s, &r, out);
@@ -133,6 +146,7 @@ void moe_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
     a->logits = mat_take(p->keep_d, R, m->cfg->num_moe_experts, m->dim.real);
     a->weight = mat_take(p->keep_d, R, k, m->dim.real);
     a->choice = arena_take(p->keep_d, (size_t)(R * k) * sizeof *a->choice);
+    a->expert = (ExpertActs){0};
     model_keep_mask(m, p);
     router_fwd(m, p, part, a);
     capacity_drop(m, p, a);
@@ -140,7 +154,7 @@ void moe_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
         return;
     size_t mark = m->scratch.used;
     Mat shared = model_take(m, &m->scratch, shared_expert_exists(m) ? R : 0, m->dim.H);
-    experts_fwd(m, part, a, y, shared);
+    experts_fwd(m, part, a, y, m->keep.moe ? p->keep_d : &m->scratch, shared);
     if (shared.rows)
         m->dev->add(m->dev, y, y, shared);
     arena_reset(&m->scratch, mark);
@@ -161,9 +175,9 @@ static void expert_bwd(Model *m, int part, int e, int first, const Round *r, Mat
     Device *d = m->dev;
     const Params *w = m->params;
     size_t mark = m->scratch.used;
-    Mat none = {.type = m->dim.real}, a = mat_rows(r->a, from, n), h = mat_rows(r->h, from, n),
-        x = mat_rows(r->x, from, n), gi = mat_rows(g, from, n), di = mat_rows(dw, from, n),
-        weight = mat_rows(r->weight, from, n), bias = params_expert_weight(w, part, P_EFC2B, e);
+    Mat none = {.type = m->dim.real}, a = mat_rows(r->a, from, n), h = mat_rows(r->acts.h, from, n),
+        x = mat_rows(r->acts.x, from, n), gi = mat_rows(g, from, n), di = mat_rows(dw, from, n),
+        weight = mat_rows(r->acts.weight, from, n), bias = params_expert_weight(w, part, P_EFC2B, e);
     int64_t most = experts_room(&m->experts);
     Mat da = mat_rows(model_take(m, &m->scratch, most, a.cols), 0, n),
         dh = mat_rows(model_take(m, &m->scratch, most, h.cols), 0, n);
@@ -199,8 +213,8 @@ static void experts_bwd(Model *m, int part, LayerActs *a, Mat dy, Mat dln, Mat d
     ExpertFlight dx_back = {0}, dw_back = {0};
     for (int64_t i = 0; i < s.x->rounds; i++) {
         size_t start = m->scratch.used;
-        Round r = round_start(m, &s, i, a->ln2);
-        Mat g = room(m, &s, r.r.n, m->dim.H, m->dim.type);
+        Round r = round_start(m, &s, i, a->ln2, i == 0 ? a->expert : (ExpertActs){0}, &m->scratch);
+        Mat g = room(&s, &m->scratch, r.r.n, m->dim.H, m->dim.type);
         ExpertFlight to_g = experts_send_start(d, s.x, &m->scratch, &r.r, g, dy, s.source);
         if (i == 0 && shared.dx.rows)
             shared_expert_bwd(m, part, a, dy, shared);

@@ -75,8 +75,10 @@ static void offload_ahead(Model *m, const Pass *p, int k)
         return;
     LayerWindow *w = next_window(m);
     char *from = offloaded_of(m, p, u);
-    size_t room_d = offload_window_room(&w->d),
-           room_w = offload_window_room(&w->w); /* above 0 while counting too: a plan times the copies */
+    /* of the first window: the second one may not have been used yet. Above 0 while counting too, so that a
+     * plan times the copies */
+    size_t room_d = offload_window_room(&m->offload.window[0].d),
+           room_w = offload_window_room(&m->offload.window[0].w);
     w->due = a;
     w->late = m->split ? arena_take(p->late, room_w) : w->w.base;
     /* the prefetch waits for the copy of these activations to the host, and for the window's last one */
@@ -117,11 +119,17 @@ void offload_return(Model *m, const Pass *p, int k)
     LayerActs *a = acts_of(p, u);
     LayerWindow *w = m->offload.window[0].due == a ? &m->offload.window[0] : &m->offload.window[1];
     Mat *kept[] = {&a->ln1, &a->stat1, &a->qk, &a->qstat, &a->kstat, &a->qkv, &a->o, &a->lse, &a->x1, &a->ln2,
-                   &a->stat2, &a->h, &a->a};
+                   &a->stat2, &a->h, &a->a, &a->logits, &a->weight, &a->expert.x, &a->expert.h,
+                   &a->expert.weight};
+    Mat choice = {.p = a->choice}, of_capacity = {.p = a->kept};
     BUG_ON(w->due != a);
     m->dev->stream_wait(m->dev, w->ticket);
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         move(m, kept[i], w);
+    move(m, &choice, w);
+    move(m, &of_capacity, w);
+    a->choice = choice.p;
+    a->kept = of_capacity.p;
     w->due = NULL;
     offload_ahead(m, p, k - 1);
 }

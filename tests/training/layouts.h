@@ -49,7 +49,7 @@ static const char *const layout_recompute[][4] = {
     {"recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=2", NULL},
     {"recompute_granularity=full", "recompute_method=block", "recompute_num_layers=1", NULL},
     {"recompute_granularity=selective", NULL},
-    {"recompute_granularity=selective", "recompute_modules=[layernorm, mlp, core_attn]", NULL}};
+    {"recompute_granularity=selective", "recompute_modules=[layernorm, mlp, moe, core_attn]", NULL}};
 enum { RECOMPUTES = sizeof layout_recompute / sizeof *layout_recompute };
 static const int layout_padding[] = {1, 3, 8};
 /* KIND; the last value gives the layers one kind after the other. */

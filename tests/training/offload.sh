@@ -51,5 +51,8 @@ done <<RUNS
 4 4 context_parallel_size=4 cp_comm_type=[p2p,allgather,a2a,a2a+p2p] hierarchical_context_parallel_sizes=[2,2]
 2 4 context_parallel_size=2 cp_comm_type=a2a pipeline_model_parallel_size=2 pipeline_schedule=zb-h1 recompute_granularity=selective
 1 4 context_parallel_size=2 cp_comm_type=allgather tensor_model_parallel_size=2 sequence_parallel=true params_dtype=bf16
+4 1 num_moe_experts=4 params_dtype=bf16
+3 2 num_moe_experts=4 expert_model_parallel_size=2 pipeline_model_parallel_size=1
+1 2 num_moe_experts=4 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1
 RUNS
 echo "$n runs, the same bits"

@@ -3,6 +3,7 @@
  *   experts that are all the same, beside a shared one, give the dense model's loss and gradients
  *   tokens that are all the same give the gradient of balance and z losses that is computed by hand
  *   the statistics of the routers are those of the logits that a watch sees, recomputed or not
+ *   rows that F keeps give the bits of rows that D sends and computes again
  *   all tokens to the same experts, no token for the others, all experts for each token, one expert, fewer
  *   tokens than ranks, choices by moe_router_force, capacities of 0, too few and too many: layouts and one rank
  *   agree */
@@ -495,6 +496,43 @@ static void limits(void)
     free(w.at);
 }
 
+/* ---- kept rows ---- */
+
+/* A first round that F keeps gives the bits of one that D makes again. */
+static void kept(int g)
+{
+    static const char *const again[] = {"recompute_granularity=none", "recompute_granularity=full",
+                                        "recompute_granularity=selective"};
+    for (int hot = 0; hot < 2; hot++) {        /* one expert has all rows: several rounds */
+        Result got[3] = {0};
+        Whole w = {0};
+        for (int i = 0; i < 3; i++) {
+            const char *more[] = {"num_moe_experts=4", "activation=swiglu", "moe_ffn_hidden_size=16",
+                                  again[i],
+                                  i == 1   ? "recompute_method=uniform"
+                                  : i == 2 ? "recompute_modules=[moe]" : NULL,
+                                  i == 1 ? "recompute_num_layers=1" : NULL, NULL};
+            Words a;
+            model(&a, more);
+            if (g >= 0)
+                grid_args(&a, g);
+            value_of = hot ? constant : noisy;
+            const Config *c = configure(&a, world);
+            free(w.at);
+            w = whole_open(c);
+            got[i] = result_of(c, &w, 0);
+            layouts++;
+            CHECK(rank || (!memcmp(got[i].x, got[0].x, (size_t)w.elems * sizeof *got[i].x) &&
+                           got[i].loss[0] == got[0].loss[0]), "other bits than of rows that are kept\n#   %s",
+                  current);
+        }
+        for (int i = 0; i < 3; i++)
+            free(got[i].x);
+        free(w.at);
+    }
+    value_of = noisy;
+}
+
 int main(void)
 {
     double start = now();
@@ -507,6 +545,7 @@ int main(void)
         balance("global_aux_loss", 1, 0.4, 0, g);
         balance("none", 2, 0, 0.2, g);
         balance("aux_loss", 3, 0.5, 0.1, g);
+        kept(g);
     }
     forced();
     limits();
