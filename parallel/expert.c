@@ -163,7 +163,7 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     for (int r = 0; r < x->ep->size; r++)
         largest = x->first[r + 1] - x->first[r] > largest ? x->first[r + 1] - x->first[r] : largest;
     int64_t fewest = choice || is_alone(x) ? 1 : 2;    /* counting: with the memory of a later round */
-    x->rounds = up(largest, x->window) > fewest ? up(largest, x->window) : fewest;
+    x->rounds = largest ? more(fewest, up(largest, x->window)) : fewest;
     x->ep->wait(x->ep, x->ep->all_reduce(x->ep, &x->rounds, 1, I64, OP_MAX));
     x->etp->wait(x->etp, x->etp->all_reduce(x->etp, &x->rounds, 1, I64, OP_MAX));
 }
