@@ -55,6 +55,18 @@ static const char *misplaced(const Reader *c, const Instr *i)
     }
 }
 
+/* Whether instruction i may be one with the one before: a message with a message; a B with an F of another
+ * microbatch or chunk, since neither may need the other. */
+static int joins(const Instr *list, int i)
+{
+    const Instr *now = &list[i], *before = now - 1;
+    if (!i)
+        return 0;
+    if (instr_info[now->op].message)
+        return instr_info[before->op].message;
+    return now->op == I_B && before->op == I_F && now->mb != before->mb;
+}
+
 static int read_rank(Reader *c, int rank)
 {
     const PipeShape *s = &c->set->shape;
@@ -70,8 +82,10 @@ static int read_rank(Reader *c, int rank)
             return complain(c, rank, i, now, now->mb < done[op] ? "stands twice" : "is out of order");
         if (forward && op != I_F && op != I_SA && op != I_RA)
             return complain(c, rank, i, now, "stands in a forward-only list");
-        if (now->join && (!i || !instr_info[now->op].message || !instr_info[l->list[i - 1].op].message))
-            return complain(c, rank, i, now, "joins no message");
+        if (now->join && !joins(l->list, i))
+            return complain(c, rank, i, now, instr_info[now->op].message ? "joins no message"
+                                                                         : "stands beside no F of another "
+                                                                           "microbatch");
         const char *what = misplaced(c, now);
         if (what)
             return complain(c, rank, i, now, what);

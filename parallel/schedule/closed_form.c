@@ -58,5 +58,6 @@ Rates closed_form(const PipeShape *s)
         ALL_SCHEDULES(X)
 #undef X
     };
-    return equal(s, schedule_info[s->kind].backward == BACKWARD_SPLIT) ? form[s->kind](s) : NO_RATES;
+    int known = !s->paired && equal(s, schedule_info[s->kind].backward == BACKWARD_SPLIT);
+    return known ? form[s->kind](s) : NO_RATES;
 }

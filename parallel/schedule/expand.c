@@ -34,7 +34,9 @@ static void expand(Expander *x, const Instr *i)
     int reduce = backward && (e->sharded_grads || (e->overlap && last));
     int phase = !e->sharded_grads || i->op == I_B ? 0 : i->op == I_D ? 1 : 2;
     int n = is_compute(i) ? e->units[i->chunk] : 0;
-    if (!n || !(reduce || (e->gather && i->op != I_W))) {      /* a chunk without units passes on its input */
+    int cut = n && (reduce || (e->gather && i->op != I_W));
+    BUG_ON(i->join && is_compute(i) && cut /* a pair is whole */);
+    if (!cut) {                                                /* a chunk without units passes on its input */
         put(x->s, *i);
         return;
     }

@@ -11,6 +11,9 @@ static void put(Writer *w, InstrKind op, int chunk, int mb)
         (Instr){.op = (uint8_t)op, .chunk = (uint8_t)chunk, .unit = WHOLE, .mb = (uint16_t)mb};
 }
 
+/* Makes the B written last run beside the F before it. */
+static void pair(Writer *w) { w->out->list[w->out->n - 1].join = (uint8_t)w->s->paired; }
+
 /* Writes `ahead` F, then F and B in turn, then the B that are left. gpipe: ahead = m. */
 static void joined(Writer *w, int ahead)
 {
@@ -18,10 +21,20 @@ static void joined(Writer *w, int ahead)
     while (f < ahead && f < m)
         put(w, I_F, 0, f++);
     for (int b = 0; b < m; b++) {
-        if (f < m)
+        int next = f < m;
+        if (next)
             put(w, I_F, 0, f++);
         put(w, I_B, 0, b);
+        if (next)
+            pair(w);
     }
+}
+
+/* The F before the first pair. A pair takes the place of F and B in time, so a microbatch comes back to a rank
+ * after twice as many of them, as in Megatron-LM's combined 1F1B. */
+static int ahead_1f1b(const PipeShape *s, int rank)
+{
+    return s->paired ? 2 * (s->p - rank) - 1 : s->p - rank - 1;
 }
 
 /* Writes `ahead` F; then in turn D, the W of `late` microbatches before, and F; then the W that are left. */
@@ -53,13 +66,16 @@ static void in_groups(Writer *w, InstrKind op, int k)
 static void interleaved(Writer *w, int rank)
 {
     int p = w->s->p, v = w->s->v, n = w->s->group ? w->s->group : p, total = w->s->m * v, f = 0;
-    int ahead = 2 * (p - rank - 1) + (v - 1) * n;
+    int ahead = 2 * (p - rank - 1) + (v - 1) * n + w->s->paired;
     while (f < ahead && f < total)
         in_groups(w, I_F, f++);
     for (int b = 0; b < total; b++) {
-        if (f < total)
+        int next = f < total;
+        if (next)
             in_groups(w, I_F, f++);
         in_groups(w, I_B, b);
+        if (next)
+            pair(w);
     }
 }
 
@@ -135,11 +151,13 @@ static void dualpipev(Writer *w, int rank)
         turn(&t, I_D, 1), turn(&t, I_W, 1), turn(&t, I_F, 1);
     for (int i = 0; i < m - 2 * p + above; i++) {
         turn(&t, I_F, 0), joined_turn(&t, 1);
-        turn(&t, I_F, 1), joined_turn(&t, 0);
+        if (i || below)                    /* the last rank's first F is what its neighbour waits for */
+            pair(w);
+        turn(&t, I_F, 1), joined_turn(&t, 0), pair(w);
     }
     for (int i = 0; i < below; i++) {
         joined_turn(&t, 1);
-        turn(&t, I_F, 1), joined_turn(&t, 0);
+        turn(&t, I_F, 1), joined_turn(&t, 0), pair(w);
     }
     int late = w->out->n;
     for (int i = 0; i < 2 * above; i++) {
@@ -188,7 +206,7 @@ static void forward(Writer *w, int rank)
         }                                                                                                    \
     }
 BY_RANK(gpipe, joined(w, s->m))
-BY_RANK(1f1b, joined(w, s->p - r - 1))
+BY_RANK(1f1b, joined(w, ahead_1f1b(s, r)))
 BY_RANK(interleaved, interleaved(w, r))
 BY_RANK(zb_h1, split(w, s->p - r, r))
 BY_RANK(zb_h2, split(w, 2 * (s->p - r) - 1, 2 * r))

@@ -47,28 +47,37 @@ static uint64_t pop(Player *pl)
     return top;
 }
 
-/* message: time of the message i; -1: i is compute. */
+/* message: time of the message i; -1: i is compute, which keeps its join. */
 static void append(Player *pl, int rank, Instr i, int64_t message)
 {
     InstrList *l = &pl->set->rank[rank];
-    i.join = message >= 0 && pl->message[rank] == message;
+    i.join = message < 0 ? i.join : pl->message[rank] == message;
     pl->message[rank] = message;
     l->list[l->n++] = i;
 }
 
-/* The rank is free at time `at`: its next instruction starts then, or when its input is there. */
+/* Instructions that the rank begins next: 1, or 2 of a pair. */
+static int together(const Player *pl, int rank)
+{
+    return instr_together(pl->todo[rank].list, pl->todo[rank].n, pl->next[rank]);
+}
+
+/* The rank is free at time `at`: its next instruction starts then, or when its input is there; a pair when
+ * both inputs are. */
 static void go_on(Player *pl, int rank, int64_t at)
 {
     pl->waits[rank] = 0;
     if (pl->next[rank] == pl->todo[rank].n)
         return;
     const Instr *i = &pl->todo[rank].list[pl->next[rank]];
-    int stage = pl->stage[rank * pl->set->shape.v + i->chunk];
-    int64_t ready = i->op == I_W ? 0 : pl->ready[i->op != I_F][(size_t)stage * (size_t)pl->m + i->mb];
-    if (ready < 0)
-        pl->waits[rank] = 1;
-    else
-        push(pl, ready > at ? ready : at, 1, rank);
+    for (int k = together(pl, rank); k; k--, i++) {
+        int stage = pl->stage[rank * pl->set->shape.v + i->chunk];
+        int64_t ready = i->op == I_W ? 0 : pl->ready[i->op != I_F][(size_t)stage * (size_t)pl->m + i->mb];
+        pl->waits[rank] |= ready < 0;
+        at = ready > at ? ready : at;
+    }
+    if (!pl->waits[rank])
+        push(pl, at, 1, rank);
 }
 
 /* Instruction i of `rank` has ended: its result goes to the next stage, to another rank by a message. */
@@ -93,6 +102,16 @@ static void deliver(Player *pl, int rank, const Instr *i, int64_t at)
         go_on(pl, peer, at);
 }
 
+static int64_t cost_of_instr(const Player *pl, const Instr *i, int stage)
+{
+    switch (i->op) {
+    case I_F: return pl->cost[0][stage];
+    case I_W: return pl->cost[2][stage];
+    case I_B: return pl->cost[1][stage] + pl->cost[2][stage];
+    default:  return pl->cost[1][stage];
+    }
+}
+
 static void play(Player *pl)
 {
     int v = pl->set->shape.v;
@@ -103,16 +122,17 @@ static void play(Player *pl)
         int64_t at = (int64_t)(event >> (RANK_BITS + 1));
         int rank = event & ((1 << RANK_BITS) - 1);
         const Instr *i = &pl->todo[rank].list[pl->next[rank]];
+        int n = together(pl, rank);
         if (event >> RANK_BITS & 1) {
-            int stage = pl->stage[rank * v + i->chunk];
-            int64_t cost = i->op == I_F   ? pl->cost[0][stage]
-                           : i->op == I_W ? pl->cost[2][stage]
-                                          : pl->cost[1][stage];
-            append(pl, rank, *i, -1);
-            push(pl, at + cost + (i->op == I_B ? pl->cost[2][stage] : 0), 0, rank);
+            for (int k = 0; k < n; k++) {
+                at += cost_of_instr(pl, &i[k], pl->stage[rank * v + i[k].chunk]);
+                append(pl, rank, i[k], -1);
+            }
+            push(pl, at, 0, rank);
         } else {
-            deliver(pl, rank, i, at);
-            pl->next[rank]++;
+            for (int k = 0; k < n; k++)
+                deliver(pl, rank, &i[k], at);
+            pl->next[rank] += n;
             go_on(pl, rank, at);
         }
     }

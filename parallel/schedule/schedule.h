@@ -7,6 +7,11 @@
  * all before it is done, so it proceeds: no lists can deadlock, whatever the generator wrote and whatever
  * the costs were. Messages of one moment form a group (`join`).
  *
+ * In a paired list an F and the B of another microbatch run by turns, so that the messages of one travel while
+ * the other computes (DeepSeek-AI 2024, arXiv:2412.19437, sec 3.2.1). A pair begins when both inputs are there,
+ * and both results leave at its end. No message stands between the two, so the order of messages proves what it
+ * proves without pairs.
+ *
  * Expanding makes a rank's list executable. It cuts chunks into units (embedding, a layer, head) where
  * something happens between them, gathers and releases parameters, reduces gradients, adds the optimizer's
  * step, and gives each microbatch a slot in memory. With one rank there are no messages, and the list is the
@@ -50,7 +55,8 @@ extern const struct InstrInfo { const char *letters; int message; } instr_info[I
 typedef struct {
     uint8_t op;            /* InstrKind */
     uint8_t chunk;         /* of this rank, for messages too */
-    uint8_t join;          /* bool: in one group with the message before */
+    uint8_t join;          /* bool: a message is in one group with the message before; a B runs beside the F
+                            * before it, in a pair */
     uint8_t phase;         /* R: 0 all of the unit's gradients (after B, or after the last W), 1 those that D
                             * completes (norms, embedding, head), 2 those that W completes (linear layers) */
     uint16_t unit;         /* numbered through the rank; or WHOLE */
@@ -58,6 +64,12 @@ typedef struct {
 } Instr;
 _Static_assert(sizeof(Instr) == 8, "no padding: schedules_hash reads the bytes");
 typedef struct { int n; Instr *list; } InstrList;
+
+/* Instructions that begin together at list[at]: 2, the F and the B of a pair; or 1. */
+static inline int instr_together(const Instr *list, int n, int at)
+{
+    return list[at].op == I_F && at + 1 < n && list[at + 1].op == I_B && list[at + 1].join ? 2 : 1;
+}
 
 /* Writes an instruction as text: "F0.0", "F0.0/3", "SA0.0", "R/3", "R/3d", "R/3w", "S". */
 void instr_print(const Instr *i, char *text, int size);
@@ -71,6 +83,7 @@ typedef struct {
     int m;                 /* at most MICROBATCHES_MOST */
     int group;             /* INTERLEAVED, FORWARD: microbatches run in a row for one chunk; 0: p */
     int vee;               /* bool, CUSTOM and FORWARD: stages are placed as in the V kinds */
+    int paired;            /* bool: 1F1B, INTERLEAVED and DUALPIPEV write pairs; no other kind can */
     const InstrList *lists; /* [p] CUSTOM: compute of every rank. The caller's, as all pointers here */
     const double *cost[3]; /* [p*v] time of F, D, W of each virtual stage, any unit; B: D + W; NULL: 1 */
     const double *each[3]; /* [p*v*m] replay only: time of F, D, W at stage * m + microbatch, whose means are

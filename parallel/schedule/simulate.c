@@ -55,28 +55,50 @@ static void feed(Replay *p, int rank, const Instr *i, int stage, int by, double 
         wake(p, peer);
 }
 
+/* When the input of F, B, D or W is there; -1: not known yet. */
+static double ready_at(const Replay *p, int rank, const Instr *i)
+{
+    const PipeShape *s = &p->set->shape;
+    size_t at = (size_t)pipe_stage(s, rank, i->chunk) * (size_t)s->m + i->mb;
+    return i->op == I_W ? 0 : p->ready[i->op != I_F][at];
+}
+
+/* Instruction i ends now: its pair does. */
+static void finish(Replay *p, int rank, const Instr *i)
+{
+    int stage = pipe_stage(&p->set->shape, rank, i->chunk);
+    if (i->op == I_W)
+        return;
+    if (p->sim->span)
+        p->end[i->op != I_F][(size_t)stage * (size_t)p->set->shape.m + i->mb] = p->at[rank];
+    feed(p, rank, i, stage, i->op == I_F ? 1 : -1, p->at[rank]);
+}
+
+/* The spans of a pair lie one behind the other, as its two halves share the rank. */
 static void run_rank(Replay *p, int rank)
 {
     const PipeShape *s = &p->set->shape;
     const InstrList *l = &p->set->rank[rank];
     for (; p->next[rank] < l->n; p->next[rank]++) {
         const Instr *i = &l->list[p->next[rank]];
+        int n = instr_together(l->list, l->n, p->next[rank]);
         if (i->op > I_W)
             continue;
-        int stage = pipe_stage(s, rank, i->chunk);
-        size_t at = (size_t)stage * (size_t)s->m + i->mb;
-        double ready = i->op == I_W ? 0 : p->ready[i->op != I_F][at];
-        if (ready < 0)
-            return;
-        double start = fmax(ready, p->at[rank]), end = start + duration(s, i, stage);
-        p->at[rank] = end;
-        if (p->sim->span) {
-            p->sim->span[rank][p->next[rank]] = (Span){start, end};
-            if (i->op != I_W)
-                p->end[i->op != I_F][at] = end;
+        for (int k = 0; k < n; k++) {
+            double ready = ready_at(p, rank, &i[k]);
+            if (ready < 0)
+                return;
+            p->at[rank] = fmax(p->at[rank], ready);
         }
-        if (i->op != I_W)
-            feed(p, rank, i, stage, i->op == I_F ? 1 : -1, end);
+        for (int k = 0; k < n; k++) {
+            double start = p->at[rank];
+            p->at[rank] += duration(s, &i[k], pipe_stage(s, rank, i[k].chunk));
+            if (p->sim->span)
+                p->sim->span[rank][p->next[rank] + k] = (Span){start, p->at[rank]};
+        }
+        for (int k = 0; k < n; k++)
+            finish(p, rank, &i[k]);
+        p->next[rank] += n - 1;
     }
 }
 

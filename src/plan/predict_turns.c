@@ -21,16 +21,21 @@ static int compute_from(const InstrList *l, int i)
     return i;
 }
 
-/* When the rank's next instruction may begin, s; INFINITY: not known yet, or none is left. */
+/* When the rank's next instruction may begin, s; INFINITY: not known yet, or none is left. The F of a pair
+ * waits for the input of its B, too. */
 static double may_begin(const Turns *t, int r)
 {
     const PipeShape *s = &t->set->shape;
     const InstrList *l = &t->set->rank[r];
+    double begin = t->last[r];
     if (t->next[r] == l->n)
         return INFINITY;
     const Instr *i = &l->list[t->next[r]];
-    size_t at = (size_t)pipe_stage(s, r, i->chunk) * (size_t)s->m + i->mb;
-    return fmax(t->last[r], i->op == I_W ? 0 : t->ready[i->op != I_F][at]);
+    for (int k = instr_together(l->list, l->n, t->next[r]); k; k--, i++) {
+        size_t at = (size_t)pipe_stage(s, r, i->chunk) * (size_t)s->m + i->mb;
+        begin = fmax(begin, i->op == I_W ? 0 : t->ready[i->op != I_F][at]);
+    }
+    return begin;
 }
 
 static void begin(Turns *t, int r, double now)
@@ -41,19 +46,29 @@ static void begin(Turns *t, int r, double now)
     t->running[r] = 1;
 }
 
-static void end(Turns *t, int r, double now)
+/* The result of an instruction leaves for the next stage. */
+static void deliver(Turns *t, int r, const Instr *i, double now)
 {
     const PipeShape *s = &t->set->shape;
-    const InstrList *l = &t->set->rank[r];
-    const Instr *i = &l->list[t->next[r]];
     int stage = pipe_stage(s, r, i->chunk), to = stage + (i->op == I_F ? 1 : -1), peer, chunk;
-    t->sim->span[r][t->next[r]].end = t->last[r] = now;
-    t->running[r] = 0;
-    t->next[r] = compute_from(l, t->next[r] + 1);
     if (i->op == I_W || to < 0 || to == s->p * s->v)
         return;
     pipe_place(s, to, &peer, &chunk);
     t->ready[i->op != I_F][(size_t)to * (size_t)s->m + i->mb] = now + (peer == r ? 0 : pipe_hop(s, stage));
+}
+
+/* The results of a pair leave when its B, the second, ends. */
+static void end(Turns *t, int r, double now)
+{
+    const InstrList *l = &t->set->rank[r];
+    int at = t->next[r], pair = at && instr_together(l->list, l->n, at - 1) == 2;
+    t->sim->span[r][at].end = t->last[r] = now;
+    t->running[r] = 0;
+    t->next[r] = compute_from(l, at + 1);
+    if (pair)
+        deliver(t, r, &l->list[at - 1], now);
+    if (instr_together(l->list, l->n, at) == 1)
+        deliver(t, r, &l->list[at], now);
 }
 
 /* Advances *now to the next start or end of an instruction. Returns 0 when all are done. */

@@ -550,6 +550,73 @@ static void bounds(void)
         }
 }
 
+/* ---- pairs ---- */
+
+/* Both members of a pair use memory at the same time, so no slot is of both. Returns the pairs of the list. */
+static int pairs_of(const ScheduleSet *set, int rank)
+{
+    const PipeShape *s = &set->shape;
+    const InstrList *l = &set->rank[rank];
+    Schedule x;
+    int n = 0;
+    schedule_open(&x, set, rank, &(Expand){.units = (const int[]){3, 3, 3, 3}, .overlap = 1});
+    for (int i = 0; i < l->n; i++) {
+        const Instr *f = &l->list[i], *b = f + 1;
+        if (instr_together(l->list, l->n, i) == 1)
+            continue;
+        int at[2] = {f->chunk * s->m + f->mb, b->chunk * s->m + b->mb};
+        CHECK(f->op == I_F && b->op == I_B && f->mb != b->mb, "rank %d at %d: no pair", rank, i);
+        for (int k = SLOT_FD; k <= SLOT_FW; k++)
+            CHECK(x.slot[k][at[0]] != x.slot[k][at[1]], "schedule %d kind %d rank %d at %d: both are in slot %d",
+                  s->kind, k, rank, i, x.slot[k][at[0]]);
+        n++;
+    }
+    schedule_close(&x);
+    return n;
+}
+
+/* Lists with pairs come to their end, and each rank has as many pairs as F behind its first ones. */
+static void pairs(void)
+{
+    static const ScheduleKind kinds[] = {SCHEDULE_1F1B, SCHEDULE_INTERLEAVED, SCHEDULE_DUALPIPEV};
+    for (int k = 0; k < 3; k++)
+        for (int p = k ? 2 : 1; p <= 8; p++)
+            for (int m = 1; m <= 40 && k < 3; m += m < 20 || k == 1 ? 1 : 7)
+                for (int v = 2; v <= (k == 1 ? 4 : 2) && fits(kinds[k], p, m); v++) {
+                    PipeShape s = shape_of(kinds[k], p, v, m);
+                    ScheduleSet set;
+                    s.paired = 1;
+                    random_costs(&s, dice(4));
+                    one_schedule(s);
+                    schedules_open(&set, &s);
+                    for (int r = 0; r < p; r++) {
+                        int n = pairs_of(&set, r), want = s.v * m - (2 * (p - r) - 1 + (s.v - 1) * p);
+                        if (k == 2)        /* F of chunk 0 and of chunk 1; the last rank's first F is alone */
+                            want = 2 * (m - 2 * p + r + 1) + p - 1 - r - (r == p - 1);
+                        CHECK(n == (want < 0 ? 0 : want) || (k == 1 && m < p),
+                              "kind %d p %d m %d rank %d: %d pairs, not %d", kinds[k], p, m, r, n, want);
+                    }
+                    schedules_close(&set);
+                }
+}
+
+/* A B that stands beside the F of its own microbatch, or beside a B, is no pair. */
+static void wrong_pairs(void)
+{
+    PipeShape s = shape_of(SCHEDULE_1F1B, 1, 1, 3);
+    for (int at = 1; at <= 3; at += 2) {
+        ScheduleSet set;
+        char why[256] = "";
+        schedules_open(&set, &s);          /* F0 B0 F1 B1 F2 B2 */
+        if (at == 3)                       /* F0 F1 B0 B1 */
+            swap(&set.rank[0].list[1], &set.rank[0].list[2]);
+        set.rank[0].list[at].join = 1;
+        CHECK(!schedules_check(&set, why, sizeof why) && strstr(why, "stands beside no F of another"), "%s",
+              why);
+        schedules_close(&set);
+    }
+}
+
 static void hashes(void)
 {
     ScheduleSet a, b;
@@ -610,6 +677,8 @@ int main(int argc, char **argv)
         return speed();
     int whole = argc > 1 && !strcmp(argv[1], "long");
     every_schedule();
+    pairs();
+    wrong_pairs();
     groups();
     large_schedules(whole);
     random_schedules(whole ? 200000 : 20000);

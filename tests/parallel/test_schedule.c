@@ -41,23 +41,26 @@ static void published_orders(void)
  * send_forward_recv_backward and send_backward_recv_forward. */
 static void published_messages(void)
 {
-    static const struct { ScheduleKind kind; int rank; const char *text;
+    static const struct { ScheduleKind kind; int rank; const char *text; int paired;
     } want[] = {
         {SCHEDULE_1F1B, 0,
          "F0.0 SA0.0 F1.0 SA1.0 F2.0 SA2.0 F3.0 SA3.0 RG0.0 B0.0 F4.0 SA4.0+RG1.0 B1.0 F5.0 "
-         "SA5.0+RG2.0 B2.0"},
+         "SA5.0+RG2.0 B2.0", 0},
         {SCHEDULE_1F1B, 1,
          "RA0.0 F0.0 RA1.0+SA0.0 F1.0 RA2.0+SA1.0 F2.0 RA3.0+SA2.0 RG0.0 B0.0 SG0.0 F3.0 "
-         "SA3.0+RG1.0 B1.0 RA4.0+SG1.0 F4.0"},
+         "SA3.0+RG1.0 B1.0 RA4.0+SG1.0 F4.0", 0},
         {SCHEDULE_1F1B, 3,
          "RA0.0 F0.0 RA1.0 B0.0 SG0.0 F1.0 B1.0 RA2.0+SG1.0 F2.0 B2.0 RA3.0+SG2.0 F3.0 B3.0 "
-         "RA4.0+SG3.0 F4.0 B4.0"},
+         "RA4.0+SG3.0 F4.0 B4.0", 0},
         {SCHEDULE_ZB_H1, 3,
          "RA0.0 F0.0 RA1.0 D0.0 SG0.0 F1.0 D1.0 RA2.0+SG1.0 F2.0 D2.0 RA3.0+SG2.0 F3.0 D3.0 "
-         "SG3.0 W0.0 RA4.0 F4.0 D4.0 SG4.0 W1.0"},
+         "SG3.0 W0.0 RA4.0 F4.0 D4.0 SG4.0 W1.0", 0},
+        {SCHEDULE_1F1B, 2,
+         "RA0.0 F0.0 RA1.0+SA0.0 F1.0 RA2.0+SA1.0 F2.0 RA3.0+SA2.0 RA4.0 RG0.0 F3.0+B0.0 "
+         "SA3.0+SG0.0+RG1.0 F4.0+B1.0", 1},
     };
     for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
-        PipeShape s = {.kind = want[k].kind, .p = 4, .v = 1, .m = 8};
+        PipeShape s = {.kind = want[k].kind, .p = 4, .v = 1, .m = 8, .paired = want[k].paired};
         ScheduleSet set;
         schedules_open(&set, &s);
         char *text = text_of(set.rank[want[k].rank].list, set.rank[want[k].rank].n);
@@ -71,14 +74,15 @@ static void published_messages(void)
 /* The lists of one rank are the plain training loop. */
 static void one_rank(void)
 {
-    static const struct { ScheduleKind kind; int slots; const char *text; } want[] = {
-        {SCHEDULE_1F1B, 1, "F0.0 B0.0 F1.0 B1.0 F2.0 B2.0 R/3 R/2 R/1 R/0 S"},
-        {SCHEDULE_GPIPE, 3, "F0.0 F1.0 F2.0 B0.0 B1.0 B2.0 R/3 R/2 R/1 R/0 S"},
-        {SCHEDULE_ZB_H1, 1, "F0.0 D0.0 W0.0 F1.0 D1.0 W1.0 F2.0 D2.0 W2.0 R/3 R/2 R/1 R/0 S"},
-        {SCHEDULE_FORWARD, 1, "F0.0 F1.0 F2.0"},
+    static const struct { ScheduleKind kind; int slots; const char *text; int paired; } want[] = {
+        {SCHEDULE_1F1B, 1, "F0.0 B0.0 F1.0 B1.0 F2.0 B2.0 R/3 R/2 R/1 R/0 S", 0},
+        {SCHEDULE_1F1B, 2, "F0.0 F1.0+B0.0 F2.0+B1.0 B2.0 R/3 R/2 R/1 R/0 S", 1},
+        {SCHEDULE_GPIPE, 3, "F0.0 F1.0 F2.0 B0.0 B1.0 B2.0 R/3 R/2 R/1 R/0 S", 0},
+        {SCHEDULE_ZB_H1, 1, "F0.0 D0.0 W0.0 F1.0 D1.0 W1.0 F2.0 D2.0 W2.0 R/3 R/2 R/1 R/0 S", 0},
+        {SCHEDULE_FORWARD, 1, "F0.0 F1.0 F2.0", 0},
     };
     for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
-        PipeShape shape = {.kind = want[k].kind, .p = 1, .v = 1, .m = 3};
+        PipeShape shape = {.kind = want[k].kind, .p = 1, .v = 1, .m = 3, .paired = want[k].paired};
         ScheduleSet set;
         Schedule s;
         schedules_open(&set, &shape);
