@@ -142,6 +142,12 @@ static void sum_counts(Experts *x)
     }
 }
 
+void experts_turn(const Experts *x)
+{
+    if (x->turns)
+        fiber_turn(x->turns);
+}
+
 void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, int64_t bound,
                   const ExpertsLimit *limit)
 {
@@ -155,7 +161,9 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
         assume_balance(x, limit);
     sort_pairs(x, limit);
     int64_t n = x->experts, largest = 0, *here = x->count + x->etp->rank * n;
-    x->ep->wait(x->ep, x->ep->all_to_all(x->ep, here, x->mine, x->local, I64));
+    Token counts = x->ep->all_to_all(x->ep, here, x->mine, x->local, I64);
+    experts_turn(x);
+    x->ep->wait(x->ep, counts);
     x->etp->wait(x->etp, x->etp->all_gather(x->etp, x->count, here, n, I64));
     for (int i = 0; !choice && i < x->etp->size * x->ep->size; i++)    /* groups that count move nothing */
         memcpy(x->count + i * x->local, x->mine + x->ep->rank * x->local, (size_t)x->local * sizeof *x->mine);

@@ -21,6 +21,7 @@
 #ifndef EXPERT_H
 #define EXPERT_H
 #include "comm.h"
+#include "fiber.h"
 
 /* How many pairs an expert may have. */
 typedef struct {
@@ -50,6 +51,10 @@ typedef struct {
     int32_t *order;            /* [room] scratch: received row of each row in the order of experts */
     Token *token;              /* [EXPERT_FLIGHTS][2 max(ep, etp)], taken in turn */
     int flights;               /* flights so far */
+    /* Gives turns away (fiber.h) while rows or counts travel; NULL: nobody has another turn. As often in
+     * every dispatch, whatever the routing: ranks that share other groups may have other numbers of rounds,
+     * and their turns must change alike. */
+    Fiber *turns;
 } Experts;
 enum { EXPERT_FLIGHTS = 8 };   /* that may be under way at once */
 
@@ -91,6 +96,10 @@ int64_t experts_room(const Experts *x);
  *   limit    in   global    but for its `fill`; the choices obey it. NULL: none */
 void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, int64_t bound,
                   const ExpertsLimit *limit);
+
+/* Gives the turn away, in experts_plan and where a layer waits for rows: once behind the start of its first
+ * round, once before the end of its last one. Local. */
+void experts_turn(const Experts *x);
 
 /* Rows of a round for this rank's expert `local`: rows [*from, *from + n) of the round, returned n. Local. */
 int64_t experts_part(const Experts *x, int64_t round, int local, int64_t *from);

@@ -30,8 +30,8 @@ static void joined(Writer *w, int ahead)
     }
 }
 
-/* The F before the first pair. A pair takes the place of F and B in time, so a microbatch comes back to a rank
- * after twice as many of them, as in Megatron-LM's combined 1F1B. */
+/* The F before the first pair. A microbatch is sent on when its pair ends, so twice as many are on their way
+ * as without pairs; Megatron-LM's combined 1F1B has as many. */
 static int ahead_1f1b(const PipeShape *s, int rank)
 {
     return s->paired ? 2 * (s->p - rank) - 1 : s->p - rank - 1;

@@ -7,6 +7,9 @@
 typedef struct {
     void *ctx;                     /* given to all functions */
     void (*act[INSTR_KINDS])(void *ctx, const Instr *i);   /* does the instruction */
+    /* runs F and the B beside it by turns; NULL: pairs run one after the other
+     *   took  out  [2]  s that F, B ran */
+    void (*pair)(void *ctx, const Instr *f, const Instr *b, double took[2]);
     /* before each instruction: notes it for the error line of a lost rank; NULL: nobody listens */
     void (*note)(void *ctx, const Instr *i);
     /* before each instruction: returns when the message that it needs has arrived, so that mark does not

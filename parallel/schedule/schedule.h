@@ -7,10 +7,10 @@
  * all before it is done, so it proceeds: no lists can deadlock, whatever the generator wrote and whatever
  * the costs were. Messages of one moment form a group (`join`).
  *
- * In a paired list an F and the B of another microbatch run by turns, so that the messages of one travel while
- * the other computes (DeepSeek-AI 2024, arXiv:2412.19437, sec 3.2.1). A pair begins when both inputs are there,
- * and both results leave at its end. No message stands between the two, so the order of messages proves what it
- * proves without pairs.
+ * In a paired list an F and the B of another microbatch run by turns, so that the messages of one travel
+ * while the other computes (DeepSeek-AI 2024, arXiv:2412.19437, sec 3.2.1). A pair begins when both inputs
+ * are there, and both results leave at its end. No message stands between the two, so the order of messages
+ * proves what it proves without pairs.
  *
  * Expanding makes a rank's list executable. It cuts chunks into units (embedding, a layer, head) where
  * something happens between them, gathers and releases parameters, reduces gradients, adds the optimizer's

@@ -164,6 +164,8 @@ Config *config_read_saved(const char *text, size_t size, const char **skipped);
  * without rope, keys of another rope_scaling, a window as long as the positions. */
 int config_differs(const Config *a, const Config *b, int option);
 
+/* Whether an F and the B of another microbatch run by turns. */
+int config_is_paired(const Config *c);
 /* Whether a layer, by its global number, has experts. */
 int config_is_moe(const Config *c, int layer);
 

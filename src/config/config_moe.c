@@ -14,6 +14,12 @@ int config_is_moe(const Config *c, int layer)
     return l->n == c->num_layers ? value != 0 : value && layer % value == 0;
 }
 
+int config_is_paired(const Config *c)
+{
+    return !ABSENT(num_moe_experts) && c->overlap_moe_expert_parallel_comm &&
+           c->expert_model_parallel_size > 1;
+}
+
 /* ---- what experts do not have yet ---- */
 
 /* UNBUILT(key, asked, instead): the condition that asks for it, and what is legal. */

@@ -29,6 +29,14 @@ static int nothing_to_validate(const Config *c)
     return c->eval_iters && c->split && rules_shares_parse(c->split, share) && share[1] == 0;
 }
 
+/* Whether any part of the state is shared out: over the data ranks of the dense or of the expert grid. */
+static int shares_data(const Config *c)
+{
+    int64_t tp = c->tensor_model_parallel_size, pp = c->pipeline_model_parallel_size,
+            etp = ABSENT(expert_tensor_parallel_size) ? tp : c->expert_tensor_parallel_size;
+    return c->world > tp * pp || c->world > etp * c->expert_model_parallel_size * pp;
+}
+
 #define PAIRS(PAIR)                                                                                          \
     PAIR(attention_backend, device, FUSED && c->device != DEVICE_CUDA,                                       \
          "cuDNN is for GPUs: use auto, or cuda")                                                             \
@@ -55,6 +63,22 @@ static int nothing_to_validate(const Config *c)
          "every rank has a copy already: use 1, or optim, optim_grads or optim_grads_params")                \
     PAIR(expert_model_parallel_size, num_moe_experts,                                                        \
          c->expert_model_parallel_size > 1 && ABSENT(num_moe_experts), "there is nothing to share: use 1")   \
+    PAIR(overlap_moe_expert_parallel_comm, pipeline_schedule,                                                \
+         PP && config_is_paired(c) && SET(pipeline_schedule) &&                                              \
+             c->pipeline_schedule != PIPELINE_SCHEDULE_1F1B &&                                               \
+             c->pipeline_schedule != PIPELINE_SCHEDULE_INTERLEAVED &&                                        \
+             c->pipeline_schedule != PIPELINE_SCHEDULE_DUALPIPEV,                                            \
+         "its lists have no pairs of forward and backward: use 1f1b, interleaved or dualpipev")              \
+    PAIR(overlap_moe_expert_parallel_comm, moe_token_dispatcher_type,                                        \
+         config_is_paired(c) && c->moe_token_dispatcher_type == MOE_TOKEN_DISPATCHER_TYPE_ALLGATHER,         \
+         "a gather of all tokens is not cut in turns: use alltoall")                                         \
+    PAIR(overlap_moe_expert_parallel_comm, cpu_offloading_num_layers,                                        \
+         config_is_paired(c) && c->cpu_offloading_num_layers,                                                \
+         "two microbatches would need the same windows on the device: offload 0 layers")                     \
+    PAIR(overlap_moe_expert_parallel_comm, data_parallel_sharding_strategy,                                  \
+         shares_data(c) && config_is_paired(c) &&                                                            \
+             c->data_parallel_sharding_strategy >= DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS,              \
+         "they cut a backward into layers, which are no pair with a forward: use optim or no_shard")         \
     PAIR(pipeline_schedule_file, pipeline_schedule,                                                          \
          PP && (c->pipeline_schedule == PIPELINE_SCHEDULE_CUSTOM) == ABSENT(pipeline_schedule_file),         \
          "the file goes with custom, and only with it")                                                      \

@@ -202,7 +202,7 @@ void model_forward(void *model, const Instr *i)
 {
     Model *m = model;
     Pass p = pass_of(m, i);
-    int first, end;
+    int first, end, before = model_lane(m, !m->now.evaluating);
     units_of(m, i, &first, &end);
     if (first == p.chunk->unit0)
         enter(m, i, &p);
@@ -216,6 +216,7 @@ void model_forward(void *model, const Instr *i)
         else
             head_fwd(m, &p, u);
     }
+    model_lane(m, before);
 }
 
 /* ---- backward ---- */

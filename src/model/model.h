@@ -20,6 +20,7 @@
 #include "context.h"
 #include "data.h"
 #include "expert.h"
+#include "fiber.h"
 #include "loader.h"
 #include "params.h"
 #include "schedule.h"
@@ -224,6 +225,21 @@ typedef struct {
     Mat logits;                /* generation: real [1, V] of the last position */
 } ModelNow;
 
+/* What an instruction uses while it runs. Of two that run by turns each has its own.
+ *   experts  the dispatch of a layer's rows */
+#define MODEL_LANE                                                                                           \
+    Arena scratch;                                                                                           \
+    Experts experts;
+typedef struct { MODEL_LANE } ModelLane;
+
+/* Lists with pairs (pair.c). The forward of training has lane 1, all else lane 0. */
+typedef struct {
+    Fiber *fiber;              /* NULL: there are no pairs */
+    ModelLane other;           /* of the lane that is not in Model.lane */
+    int lane;                  /* the one in Model.lane */
+    const Instr *f, *b;        /* the pair that runs now */
+} ModelPair;
+
 /* A function that sees the tensors of a forward. */
 typedef struct {
     void (*see)(void *ctx, struct Model *m, int part, const char *where, Mat x); /* NULL: none */
@@ -242,12 +258,15 @@ typedef struct Model {
     ModelGroup tp;
     ModelHeld held;
     ModelSlots slots;
-    Experts experts;           /* layers with experts: the dispatch of their rows */
+    union {
+        ModelLane lane;        /* of the instruction that runs now */
+        struct { MODEL_LANE };
+    };
+    ModelPair pair;
     ModelBalance balance;
-    Capacity capacity;         /* of these experts, where they have one */
+    Capacity capacity;         /* of the experts, where they have one */
     RouterStats routers;       /* of the step */
     ModelOffload offload;
-    Arena scratch;
     Mat rope;                  /* real [P, rot] = (cos | sin) x attention factor; no rows without rope */
     int split;                 /* bool: the schedule splits the backward in D and W */
     struct { int ln, attn, mlp, moe; } keep;   /* bool: F keeps this; 0: selective recompute remakes it */
@@ -262,8 +281,9 @@ typedef struct Model {
  *   per_chunk  out  [nchunks] units of each chunk */
 ModelUnit *model_units(const Config *cfg, const Params *params, int *n, int *per_chunk);
 
-/* Bytes of a slot of each lifetime, of the scratch, and of an offload window's two arenas. */
-typedef struct { size_t fd, fw, dw, scratch, window_d, window_w; } ModelBytes;
+/* Bytes of a slot of each lifetime, of the scratch, of an offload window's two arenas, and of the scratch of
+ * lane 1. */
+typedef struct { size_t fd, fw, dw, scratch, window_d, window_w, beside; } ModelBytes;
 
 /* Fills the sizes, units and tables.
  *   slots        in      [SLOT_KINDS] how many slots of each lifetime
@@ -294,6 +314,9 @@ void model_forward(void *model, const Instr *i);
 void model_backward(void *model, const Instr *i);
 void model_backward_x(void *model, const Instr *i);
 void model_backward_w(void *model, const Instr *i);
+/* Runs F and the B beside it by turns: while the rows of one travel to the experts, the other computes.
+ *   took  out  [2]  s that F, B ran */
+void model_pair(void *model, const Instr *f, const Instr *b, double took[2]);
 /* Waits for the message that an F, B or D needs: its input, or the gradient of its output. */
 void model_arrive(void *model, const Instr *i);
 void model_send_activation(void *model, const Instr *i);
@@ -302,6 +325,9 @@ void model_send_gradient(void *model, const Instr *i);
 void model_recv_gradient(void *model, const Instr *i);
 /* Waits until all messages of the list have left. */
 void model_end(Model *m);
+
+/* pair.c: puts what a lane uses in Model.lane; returns the lane that was there. Nothing without pairs. */
+int model_lane(Model *m, int lane);
 
 /* ---- the layers ---- */
 

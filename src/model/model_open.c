@@ -115,6 +115,7 @@ static void open_slots(Model *m, const int slots[SLOT_KINDS], Arena *run, const 
     m->slots.fw = xcalloc((size_t)m->slots.nfw, sizeof *m->slots.fw);
     m->slots.dw = xcalloc((size_t)m->slots.ndw + 1, sizeof *m->slots.dw);
     m->scratch = slot_arena(run, "scratch", bytes->scratch);
+    m->pair.other.scratch = slot_arena(run, "scratch of a forward beside a backward", bytes->beside);
     for (int i = 0; i < m->slots.nfd; i++) {
         m->slots.fd[i].in = xcalloc((size_t)groups + 1, sizeof *m->slots.fd[i].in);
         m->slots.fd[i].mem = slot_arena(run, "activations until D", bytes->fd);
@@ -155,8 +156,12 @@ static void open_experts(Model *m, int64_t length)
         limit = capacity_open(m, rows);
         has = &limit;
     }
-    experts_open(&m->experts, &m->grid->expert[EXPERT_EP], &m->grid->expert[EXPERT_TP],
-                 (int)c->num_moe_experts, (int)c->moe_router_topk, rows > length ? rows : length, has);
+    ModelLane *lane[] = {&m->lane, &m->pair.other};
+    for (int i = 0; i <= (m->pair.fiber != NULL); i++) {
+        experts_open(&lane[i]->experts, &m->grid->expert[EXPERT_EP], &m->grid->expert[EXPERT_TP],
+                     (int)c->num_moe_experts, (int)c->moe_router_topk, rows > length ? rows : length, has);
+        lane[i]->experts.turns = m->pair.fiber;
+    }
     router_open(m);
 }
 
@@ -171,6 +176,7 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
     comm_self_open(&m->tp.one, "rows");
     m->tp.tokens = xcalloc((size_t)tp * 2, sizeof *m->tp.tokens);
     m->tp.one.dev = dev;
+    m->pair.fiber = shape->paired ? fiber_open() : NULL;
     m->keep.ln = !recomputes(cfg, "layernorm");
     m->keep.attn = !recomputes(cfg, "core_attn");
     m->keep.mlp = !recomputes(cfg, "mlp");
@@ -189,7 +195,8 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
 
 ModelBytes model_peaks(const Model *m)
 {
-    ModelBytes b = {.scratch = m->scratch.peak, .window_d = offload_window_room(&m->offload.window[0].d),
+    ModelBytes b = {.scratch = m->scratch.peak, .beside = m->pair.other.scratch.peak,
+                    .window_d = offload_window_room(&m->offload.window[0].d),
                     .window_w = offload_window_room(&m->offload.window[0].w)};
     for (int i = 0; i < m->slots.nfd; i++)
         b.fd = m->slots.fd[i].mem.peak > b.fd ? m->slots.fd[i].mem.peak : b.fd;
@@ -213,6 +220,8 @@ void model_close(Model *m)
     free(m->slots.dw);
     free(m->tp.tokens);
     experts_close(&m->experts);
+    experts_close(&m->pair.other.experts);
+    fiber_close(m->pair.fiber);
     router_close(m);
     capacity_close(m);
     router_stats_close(&m->routers);

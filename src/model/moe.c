@@ -127,6 +127,8 @@ static void experts_fwd(Model *m, int part, LayerActs *a, Mat y, Arena *keep, Ma
             shared_expert_fwd(m, part, a, shared);
         if (i == 0 && keep != &m->scratch)
             a->expert = r.acts;
+        if (i == 0)
+            experts_turn(s.x);
         round_end(m, part, &s, &r);
         d->scale_rows(d, r.a, r.a, r.acts.weight);
         experts_return_end(s.x, back);
@@ -135,6 +137,7 @@ static void experts_fwd(Model *m, int part, LayerActs *a, Mat y, Arena *keep, Ma
         back = experts_return_start(d, s.x, &m->scratch, &r.r, pairs, out, leave);
         arena_reset(&m->scratch, start);
     }
+    experts_turn(s.x);
     experts_return_end(s.x, back);
     d->sum_rows(d, y, pairs, s.place, s.x->topk);
     arena_reset(&m->scratch, mark);
@@ -218,6 +221,8 @@ static void experts_bwd(Model *m, int part, LayerActs *a, Mat dy, Mat dln, Mat d
         ExpertFlight to_g = experts_send_start(d, s.x, &m->scratch, &r.r, g, dy, s.source);
         if (i == 0 && shared.dx.rows)
             shared_expert_bwd(m, part, a, dy, shared);
+        if (i == 0)
+            experts_turn(s.x);
         round_end(m, part, &s, &r);
         experts_send_end(d, s.x, &r.r, to_g);
         experts_return_end(s.x, dx_back);
@@ -231,6 +236,7 @@ static void experts_bwd(Model *m, int part, LayerActs *a, Mat dy, Mat dln, Mat d
         dw_back = experts_return_start(d, s.x, &m->scratch, &r.r, dw, dwi, dw_leave);
         arena_reset(&m->scratch, start);
     }
+    experts_turn(s.x);
     experts_return_end(s.x, dx_back);
     experts_return_end(s.x, dw_back);
     d->sum_rows(d, dln, dx, s.place, s.x->topk);

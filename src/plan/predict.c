@@ -26,6 +26,7 @@ typedef struct {
     void (*act[INSTR_KINDS])(void *run, const Instr *i);   /* the model's actions */
     PipeShape shape;
     Spent spent[4][256];       /* [F, B, D, W][chunk] sums over all microbatches */
+    struct { double took, waited; } first;     /* F of a pair: s, and of them waiting for experts' rows */
     int runs[4][256];          /* [F, B, D, W][chunk] instructions of the list */
     Habit *habit;              /* [InstrKind up to RG][chunk] */
     uint8_t *cut;              /* [chunk][microbatch] bool: cut into units: nothing is skipped */
@@ -167,6 +168,15 @@ static int says_nothing_new(const Walk *w, const Run *r, const Instr *i, const H
     return i->mb >= WALKED && (r->model.now.evaluating || (h && !w->cut[i->chunk * w->shape.m + i->mb]));
 }
 
+/* Seconds that a pair's F and B take less than one after the other: the rows of both on their way to experts,
+ * or all else that both do, whichever is less. So a pair takes the longer of the two.
+ *   took, waited  in  of B, like Walk.first of F */
+static double saved_by_turns(const Walk *w, double took, double waited)
+{
+    double rows = w->first.waited + waited;
+    return fmin(rows, w->first.took + took - rows);
+}
+
 static void act(void *run, const Instr *i)
 {
     Run *r = run;
@@ -185,11 +195,17 @@ static void act(void *run, const Instr *i)
     else if (comes_last(r, i))
         last_its_time(w);
     k->share = i->op <= I_W ? w->alone : w->crowded;
-    double start = k->now, tp = k->waited[AXIS_TP], cp = k->waited[AXIS_CP], dp = k->waited[AXIS_DP];
+    double start = k->now, tp = k->waited[AXIS_TP], cp = k->waited[AXIS_CP], dp = k->waited[AXIS_DP],
+           ep = k->waited[AXIS_EP];
     if (h && h->walked >= WALKED && !w->cut[i->chunk * w->shape.m + i->mb])
         repeat(w, r, h);
     else
         perform(w, r, i, h);
+    ep = k->waited[AXIS_EP] - ep;
+    if (i->op == I_F)
+        w->first.took = k->now - start, w->first.waited = ep;
+    else if (i->op == I_B && i->join)
+        k->now -= saved_by_turns(w, k->now - start, ep);
     double took = k->now - start;
     tp = k->waited[AXIS_TP] - tp;
     cp = k->waited[AXIS_CP] - cp;
@@ -224,6 +240,7 @@ static void walk_step(void *walk, Run *r, const Lists *l)
     w->shape.m = l->m;
     w->habit = xcalloc((size_t)(I_RG + 1) * (size_t)w->shape.v, sizeof *w->habit);
     r->stage.note = NULL;                  /* a walk needs no notes for hang reports */
+    r->stage.pair = NULL;                  /* a pair's F and B are walked one after the other */
     w->cut = xcalloc((size_t)w->shape.v * (size_t)w->shape.m, 1);
     find_cuts(w, &l->train);
     for (int i = 0; i < INSTR_KINDS; i++) {

@@ -18,6 +18,7 @@ PipeShape run_shape(const Config *c, const Placement *pl)
     if (pl->p > 1)
         s.kind = (ScheduleKind)c->pipeline_schedule;
     s.vee = pl->p > 1 && placement_turns(c);
+    s.paired = config_is_paired(c);
     s.limit = c->pipeline_max_activations == CFG_ABSENT ? 0 : (int)c->pipeline_max_activations;
     s.lists = c->custom ? c->custom->list : NULL;
     if (s.kind == SCHEDULE_ZB_AUTO)

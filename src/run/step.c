@@ -19,6 +19,10 @@ TO_MODEL(send_gradient)
 TO_MODEL(recv_gradient)
 
 static Data *data_of(void *run) { return &((Run *)run)->params.data; }
+static void stage_pair(void *run, const Instr *f, const Instr *b, double took[2])
+{
+    model_pair(&((Run *)run)->model, f, b, took);
+}
 static void stage_gather(void *run, const Instr *i) { data_gather(data_of(run), i->unit); }
 static void stage_release(void *run, const Instr *i) { data_release(data_of(run), i->unit); }
 static void stage_reduce(void *run, const Instr *i) { data_reduce(data_of(run), i->unit, i->phase); }
@@ -142,6 +146,7 @@ void step_open(Run *r)
 {
     r->step.feed = next_batch;
     r->stage = (Stage){.ctx = r, .progress = comm_progress, .note = note, .arrive = stage_arrive,
+                       .pair = stage_pair,
                        .act = {[I_F] = stage_forward, [I_B] = stage_backward, [I_D] = stage_backward_x,
                                [I_W] = stage_backward_w, [I_SA] = stage_send_activation,
                                [I_RA] = stage_recv_activation, [I_SG] = stage_send_gradient,

@@ -26,6 +26,7 @@ static const char *with(const char *args, const char *more)
 
 /* One entry for each refused pair (a, b), in any order. args: break this pair. mend: arguments that replace
  * those of args and make the configuration legal. others: bool: other rules may report args too. */
+#define TURNS "num_moe_experts=4|expert_model_parallel_size=2|overlap_moe_expert_parallel_comm=true"
 static const struct { const char *a, *b, *args, *mend; int world, others;
 } refused[] = {
     {"attention_backend", "device", "attention_backend=fused|params_dtype=bf16|attention_dropout=0",
@@ -62,6 +63,14 @@ static const struct { const char *a, *b, *args, *mend; int world, others;
     {"pipeline_max_activations", "pipeline_schedule",
      "pipeline_model_parallel_size=2|pipeline_schedule=zb-h1|pipeline_max_activations=3",
      "pipeline_max_activations=null", 2, 0},
+    {"overlap_moe_expert_parallel_comm", "pipeline_schedule",
+     TURNS "|pipeline_model_parallel_size=2|pipeline_schedule=zb-h1", "pipeline_schedule=1f1b", 4, 0},
+    {"overlap_moe_expert_parallel_comm", "moe_token_dispatcher_type",
+     TURNS "|moe_token_dispatcher_type=allgather", "moe_token_dispatcher_type=alltoall", 2, 1},
+    {"overlap_moe_expert_parallel_comm", "cpu_offloading_num_layers", TURNS "|cpu_offloading_num_layers=1",
+     "cpu_offloading_num_layers=0", 2, 0},
+    {"overlap_moe_expert_parallel_comm", "data_parallel_sharding_strategy",
+     TURNS "|data_parallel_sharding_strategy=optim_grads", "data_parallel_sharding_strategy=optim", 2, 0},
     {"step_batch_size_schedule", "global_batch_size", "step_batch_size_schedule='0:4'|global_batch_size=4",
      "global_batch_size=null", 2, 0},
     {"train_samples", "train_iters", "train_samples=100", "train_iters=null", 1, 0},

@@ -552,7 +552,7 @@ static void bounds(void)
 
 /* ---- pairs ---- */
 
-/* Both members of a pair use memory at the same time, so no slot is of both. Returns the pairs of the list. */
+/* The F and the B of a pair use memory at the same time, so no slot is of both. Returns how many pairs. */
 static int pairs_of(const ScheduleSet *set, int rank)
 {
     const PipeShape *s = &set->shape;
@@ -567,8 +567,8 @@ static int pairs_of(const ScheduleSet *set, int rank)
         int at[2] = {f->chunk * s->m + f->mb, b->chunk * s->m + b->mb};
         CHECK(f->op == I_F && b->op == I_B && f->mb != b->mb, "rank %d at %d: no pair", rank, i);
         for (int k = SLOT_FD; k <= SLOT_FW; k++)
-            CHECK(x.slot[k][at[0]] != x.slot[k][at[1]], "schedule %d kind %d rank %d at %d: both are in slot %d",
-                  s->kind, k, rank, i, x.slot[k][at[0]]);
+            CHECK(x.slot[k][at[0]] != x.slot[k][at[1]], "kind %d rank %d at %d: both are in slot %d of %d",
+                  s->kind, rank, i, x.slot[k][at[0]], k);
         n++;
     }
     schedule_close(&x);

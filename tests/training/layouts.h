@@ -7,7 +7,8 @@
 #include <string.h>
 
 /* The choices of a layout. TP, PP, CP, DP, HEADS, INSTANCES, MICRO, EP and ETP hold sizes, the others an
- * index. HEADS: ranks of an a2a group of cp_comm_type a2a+p2p. EP and ETP are 0 without experts. */
+ * index. HEADS: ranks of an a2a group of cp_comm_type a2a+p2p. EP and ETP are 0 without experts.
+ * TURNS: overlap_moe_expert_parallel_comm. */
 enum {
     TP,
     PP,
@@ -30,6 +31,7 @@ enum {
     EP,
     ETP,
     CAPACITY,
+    TURNS,
     CHOICES
 };
 typedef struct { int is[CHOICES]; } Layout;
@@ -202,7 +204,7 @@ static inline int layout_expert_grid(Layout *l)
                            [AXIS_PP] = is[PP]},
                   .etp = is[ETP], .ep = is[EP]};
     if (!experts) {
-        is[EP] = is[ETP] = is[CAPACITY] = 0;
+        is[EP] = is[ETP] = is[CAPACITY] = is[TURNS] = 0;
         return 1;
     }
     if (n % (is[EP] * is[ETP] * is[PP]) || experts % is[EP])
@@ -215,6 +217,15 @@ static inline int layout_expert_grid(Layout *l)
     if (edp > 1 && edp % is[INSTANCES])
         is[INSTANCES] = 1;
     return 1;
+}
+
+/* Whether forward and backward may run by turns. */
+static inline int layout_pairs(const Layout *l)
+{
+    const char *schedule = layout_schedules[l->is[SCHEDULE]].name;
+    int written = !strcmp(schedule, "1f1b") || !strcmp(schedule, "interleaved") ||
+                  !strcmp(schedule, "dualpipev");
+    return l->is[EP] > 1 && (l->is[PP] == 1 || written) && (l->is[ZERO] < 2 || layout_data(l) == 1);
 }
 
 /* Resets the choices that mean nothing in this layout. Returns 0 when the layout is not legal. */
@@ -251,6 +262,7 @@ static inline int layout_normal(Layout *l)
         if (layout_micros(l) < 2 * is[PP])
             return 0;
     }
+    is[TURNS] = layout_pairs(l) ? is[TURNS] : 0;
     return !interleaved || layout_group(l);
 }
 
@@ -408,6 +420,7 @@ static inline void layout_args(Words *a, const Layout *l)
         add_number(a, "expert_tensor_parallel_size", is[ETP]);
         for (const char *const *s = layout_capacity[is[CAPACITY]]; *s; s++)
             add_arg(a, *s, NULL);
+        add_arg(a, "overlap_moe_expert_parallel_comm", is[TURNS] ? "true" : "false");
     }
 }
 
@@ -416,7 +429,7 @@ static inline void layout_args(Words *a, const Layout *l)
 static const int layout_values[CHOICES] = {
     [KIND] = MIXED + 1, [SP] = 3,    [SCHEDULE] = SCHEDULES, [ZERO] = 4,  [RECOMPUTE] = RECOMPUTES,
     [OVERLAP] = 3,      [SPLIT] = 4, [ORDER] = 4,            [PADDING] = 3, [GROUP] = 3,
-    [FAMILY] = FAMILIES, [CAPACITY] = CAPACITIES};
+    [FAMILY] = FAMILIES, [CAPACITY] = CAPACITIES, [TURNS] = 2};
 
 static inline int pick(uint64_t key, uint64_t at, int n) { return (int)(rng_uniform(key, 11, at) * n); }
 
@@ -521,7 +534,7 @@ static inline int layout_value(const Layout *l, int choice)
     int nothing = (choice == SP && is[TP] == 1) || ((choice == SCHEDULE || choice == SPLIT) && is[PP] == 1) ||
                   ((choice == ZERO || choice == OVERLAP) && layout_data(l) == 1) ||
                   (choice == INSTANCES && is[ZERO] == 0) || (choice == KIND && is[CP] == 1) ||
-                  (choice == HEADS && is[KIND] < 3) ||
+                  (choice == HEADS && is[KIND] < 3) || (choice == TURNS && !layout_pairs(l)) ||
                   (choice == GROUP && strcmp(layout_schedules[is[SCHEDULE]].name, "interleaved"));
     return nothing ? VALUES - 1 : is[choice];
 }
