@@ -251,6 +251,7 @@ static void settle(Training *t, int open)
         Metrics m;
         run_collect(&t->run, &m);
         metrics_reduce(&m, &t->run.grid.all);
+        log_routers(t->log, run_routers(&t->run));
         log_step(t->log, &m);
     }
 }

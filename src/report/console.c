@@ -232,8 +232,8 @@ void console_note(Console *c, const char *text)
         draw(c);
 }
 
-int console_progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left,
-                          struct timespec at)
+int console_progress_line(char *text, size_t size, const Metrics *m, const char *losses, int64_t total,
+                          double time_left, struct timespec at)
 {
     struct tm tm;
     char when[32], left[32], speed[32] = "n/a", mfu[32] = "n/a", zeros[48] = "", norm[64] = "";
@@ -250,18 +250,19 @@ int console_progress_line(char *text, size_t size, const Metrics *m, int64_t tot
     return snprintf(text, size,
                     " [%s.%06ld] iteration %8lld/%8lld | consumed samples: %12lld |"
                     " elapsed time per iteration (ms): %.1f | throughput per GPU (TFLOP/s/GPU): %.1f |"
-                    " learning rate: %.6E | global batch size: %5lld | lm loss: %.6E | loss scale: %.1f |"
+                    " learning rate: %.6E | global batch size: %5lld | lm loss: %.6E |%s loss scale: %.1f |"
                     " grad norm: %.3f |%s%s number of skipped iterations: %3lld |"
                     " number of nan iterations: %3lld |"
                     " tokens/s: %s | MFU: %s | memory (GiB): %.3f | time left: %s |",
                     when, at.tv_nsec / 1000, (long long)m->iteration, (long long)total,
                     (long long)m->consumed_samples, m->elapsed_ms, m->tflops_per_device, m->learning_rate,
-                    (long long)m->global_batch_size, m->lm_loss, m->loss_scale, m->grad_norm, zeros, norm,
+                    (long long)m->global_batch_size, m->lm_loss, losses, m->loss_scale, m->grad_norm, zeros,
+                    norm,
                     (long long)m->skipped_iterations, (long long)m->nan_iterations, speed, mfu,
                     (double)m->memory_bytes / (1 << 30), console_duration(left, time_left));
 }
 
-void console_line(Console *c, const Metrics *m)
+void console_line(Console *c, const Metrics *m, const char *losses)
 {
     char text[1024];
     struct timespec at;
@@ -270,7 +271,7 @@ void console_line(Console *c, const Metrics *m)
         return;
     }
     clock_gettime(CLOCK_REALTIME, &at);
-    console_progress_line(text, sizeof text, m, c->total, time_left(c), at);
+    console_progress_line(text, sizeof text, m, losses, c->total, time_left(c), at);
     console_note(c, text);
 }
 

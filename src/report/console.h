@@ -31,7 +31,7 @@ void console_close(Console *c);
 /* A step has ended: redraws the live line, at most ten times a second. */
 void console_step(Console *c, const Metrics *m);
 /* Prints a logged step: Megatron's line, or on a live console a short line above the live line. */
-void console_line(Console *c, const Metrics *m);
+void console_line(Console *c, const Metrics *m, const char *losses);
 void console_eval(Console *c, int64_t iteration, double loss);
 /* Prints text and a newline, above the live line. */
 void console_note(Console *c, const char *text);
@@ -39,9 +39,10 @@ void console_note(Console *c, const char *text);
 void console_status(Console *c, const char *text);
 
 /* Writes the progress line without its newline to text: Megatron's fields, then tokens/s, model FLOPs
- * utilisation, memory in GiB and time left, "n/a" when not known. Returns its length. */
-int console_progress_line(char *text, size_t size, const Metrics *m, int64_t total, double time_left,
-                          struct timespec at);
+ * utilisation, memory in GiB and time left, "n/a" when not known. Returns its length.
+ *   losses  in  fields that follow the language model's loss; "": none */
+int console_progress_line(char *text, size_t size, const Metrics *m, const char *losses, int64_t total,
+                          double time_left, struct timespec at);
 
 /* Seconds as "2:03", "1:02:03" or "3d 01:02:03"; negative: "n/a". */
 const char *console_duration(char text[32], double seconds);

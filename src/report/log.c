@@ -3,7 +3,7 @@
 #include "about.h"
 #include "console.h"
 #include "json_number.h"
-#include "tensorboard.h"
+#include "routers.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -31,6 +31,7 @@ struct Log {
     Metrics counted;               /* totals of the COUNT rows at the last line */
     Metrics last;                  /* of the last step */
     int64_t steps, tokens;         /* trained since the last line */
+    RouterMetrics routers;         /* of the last step; layers 0: there are none */
     About about;
 };
 
@@ -65,10 +66,13 @@ static void put_metrics(Log *l, const Metrics *m)
                           (long long)*(const int64_t *)((const char *)m + metric_defs[i].offset));
         else
             n += put_number(text + n, room - n, metric_defs[i].name, metric_get(m, i));
-    n += snprintf(text + n, (size_t)(room - n), "%s}\n", l->id);
     BUG_ON(n >= room);
     text[1] = '{';                                 /* replaces the first ", " */
-    put_line(l, text + 1, n - 1);
+    char *routers = l->routers.layers ? routers_json(&l->routers) : xstrdup("");
+    char *line = xasprintf("%s%s%s}\n", text + 1, routers, l->id);
+    put_line(l, line, (int)strlen(line));
+    free(routers);
+    free(line);
 }
 
 /* Drops torn and foreign lines and those after iteration `last`; sums up the others' COUNT rows. */
@@ -221,7 +225,7 @@ static void log_scalars(Log *l, const Metrics *m)
 /* Writes a line to every output, about the steps since the line before it. */
 static void put_record(Log *l)
 {
-    char why[WHY];
+    char why[WHY], losses[160] = "";
     Metrics m = l->last;
     fill_rates(l, &m, l->tokens, l->sum.elapsed_ms);
     for (int i = 0; i < METRIC_COUNT; i++)
@@ -236,8 +240,18 @@ static void put_record(Log *l)
     l->steps = l->tokens = 0;
     put_metrics(l, &m);
     log_scalars(l, &m);
-    console_line(&l->console, &m);
+    if (l->routers.layers) {
+        routers_scalars(&l->routers, &l->events, about_now(), m.iteration);
+        routers_fields(&l->routers, losses);
+    }
+    console_line(&l->console, &m, losses);
     about_save(&l->about, l->dir, why);
+}
+
+void log_routers(Log *l, const RouterMetrics *m)
+{
+    if (l && m)
+        routers_copy(&l->routers, m);
 }
 
 void log_step(Log *l, const Metrics *step)
@@ -330,6 +344,7 @@ void log_close(Log *l, const char *why)
     if (l->run_dir && !report_write(l->run_dir, reason))
         warn("there is no new report: %s", reason);
     about_close(&l->about);
+    routers_free(&l->routers);
     if (l->fd >= 0)
         close(l->fd);
     if (l->dir >= 0)

@@ -106,6 +106,10 @@ typedef struct Log Log;
  * reports them on standard error. Dies with EXIT_RESOURCE when a file cannot be opened. */
 Log *log_open(const Config *cfg, const LogStart *start);
 
+/* What the routers of the step did that log_step records next. NULL: the model has no experts. Is copied. */
+struct RouterMetrics;
+void log_routers(Log *l, const struct RouterMetrics *m);
+
 /* Records a finished step. Redraws the live line on a terminal. Every cfg->log_interval iterations, and
  * after the last one, writes a line to every output. m is copied; its RATE fields are ignored. */
 void log_step(Log *l, const Metrics *m);

@@ -13,6 +13,7 @@
 #include "pipeline.h"
 #include "placement.h"
 #include "products.h"
+#include "routers.h"
 #include "trace.h"
 
 typedef enum {
@@ -111,6 +112,9 @@ typedef struct {
     int64_t launched, collected;
     Launched step[STEPS_OPEN]; /* step number n is at n % STEPS_OPEN */
     Verdict *verdict;          /* [STEPS_OPEN] on the host, written by the device */
+    int64_t *counts;           /* [STEPS_OPEN] RouterStats.count of each; NULL: no experts */
+    double *sums;              /* [STEPS_OPEN] RouterStats.sums of each, on the host, written by the device */
+    RouterMetrics routers;     /* of the step collected last; its counts are among `counts` */
     double seen;               /* now() when the last verdict came */
 } RunFlight;
 
@@ -238,6 +242,9 @@ int run_open_steps(const Run *r);
  * when its loss or a gradient was not finite: neither this step nor a later one has updated
  * anything. Collective. */
 void run_collect(Run *r, Metrics *m);
+/* What the routers of the step collected last did, until the next step is launched; NULL: the model has no
+ * experts. */
+const RouterMetrics *run_routers(const Run *r);
 /* Dies, and names the first tensor of step s that is not finite; the rank that found it reports.
  * Collective. */
 _Noreturn void run_not_finite(Run *r, const Launched *s);

@@ -119,6 +119,7 @@ void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
                 saver_open(c, run_dir, &r->grid.all, r->checkpoint.pieces, r->checkpoint.npieces, host);
     }
     r->flight.verdict = arena_take(host, STEPS_OPEN * sizeof *r->flight.verdict);
+    routers_open(r, host);
     mem->buffers += grown(run, &before);
     mem->arena = (int64_t)run->used;
     mem->mapped = (int64_t)mapped->used;
@@ -131,6 +132,7 @@ void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
 
 void run_layout_give(Run *r)
 {
+    routers_close(r);
     model_close(&r->model);
     optimizer_close(&r->opt);
     free(r->generation.cache.k);

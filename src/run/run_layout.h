@@ -53,4 +53,11 @@ void run_attention_tune(Run *r);
 /* Takes all memory of the run from arenas, which may only count, and fills r->plan.memory. */
 void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir);
 void run_layout_give(Run *r);
+
+/* run_routers.c: room for the statistics of open steps, from `host`, which may only count; their copy at the
+ * end of a step, which the device ends before the verdict; what run_routers returns, of open step `at`. */
+void routers_open(Run *r, Arena *host);
+void routers_close(Run *r);
+void routers_keep(Run *r);
+void routers_collect(Run *r, int at);
 #endif

@@ -1,7 +1,7 @@
 /* step -- what the instructions of a step do, the end of a step, evaluation and generation */
 #include "flight.h"
 #include "lr.h"
-#include "run.h"
+#include "run_layout.h"
 #include <math.h>
 
 /* ---- what the executor calls ---- */
@@ -101,6 +101,7 @@ static void stage_step(void *run, const Instr *i)
     data_wait_grads(&r->params.data);
     all->wait(all, all->all_reduce(all, r->model.sums, 2, F64, OP_SUM));
     router_stats_reduce(&r->model.routers, all);
+    routers_keep(r);
     optimizer_judge(&r->opt, r->model.sums, (double)(batch * r->cfg->seq_length),
                     r->step.metrics && r->cfg->check_for_nan_in_loss_and_grad);
     r->step.ticket =
@@ -264,6 +265,7 @@ void run_collect(Run *r, Metrics *m)
     m->elapsed_ms = (now() - fmax(s->start, f->seen)) * 1e3;
     flight_step(m->elapsed_ms * 1e-3);
     f->seen = now();
+    routers_collect(r, at);
     f->collected++;
 }
 

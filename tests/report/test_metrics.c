@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "run_dir.h"
 #include "console.h"
+#include "routers.h"
 #include <math.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -84,7 +85,7 @@ static void test_progress_line(void)
                  .tflops_per_device = 0.381, .learning_rate = 5.9e-4, .global_batch_size = 16,
                  .lm_loss = 1.3806812, .loss_scale = 1, .grad_norm = 0.41928, .tokens_per_second = 13203.2,
                  .mfu = 0.4321, .memory_bytes = 3 << 29, .params_norm = NAN, .num_zeros = NAN};
-    console_progress_line(text, sizeof text, &m, 5000, 3725.4, (struct timespec){1700000000, 12345678});
+    console_progress_line(text, sizeof text, &m, "", 5000, 3725.4, (struct timespec){1700000000, 12345678});
     CHECK(!strcmp(text,
         " [2023-11-14 22:13:20.012345] iteration     1200/    5000 | consumed samples:        19200 |"
         " elapsed time per iteration (ms): 310.2 | throughput per GPU (TFLOP/s/GPU): 0.4 |"
@@ -95,7 +96,7 @@ static void test_progress_line(void)
                   .lm_loss = NAN, .tflops_per_device = NAN, .global_batch_size = 12345, .loss_scale = 65536,
                   .grad_norm = 1e30, .skipped_iterations = 1234, .nan_iterations = 2,
                   .tokens_per_second = NAN, .mfu = NAN, .params_norm = 12.3456, .num_zeros = 123456789012};
-    console_progress_line(text, sizeof text, &m, 123456789, -1, (struct timespec){1700000000, 12345678});
+    console_progress_line(text, sizeof text, &m, "", 123456789, -1, (struct timespec){1700000000, 12345678});
     CHECK(!strcmp(text,
         " [2023-11-14 22:13:20.012345] iteration 123456789/123456789 | consumed samples: 12345678901234 |"
         " elapsed time per iteration (ms): 10000000.0 | throughput per GPU (TFLOP/s/GPU): nan |"
@@ -148,7 +149,7 @@ static char *terminal(int width, int64_t steps, const char *style)
         m.tokens_per_second = 12345;
         c.drawn = 0;                               /* redraw without waiting */
         console_step(&c, &m);
-        console_line(&c, &m);
+        console_line(&c, &m, "");
     }
     console_status(&c, "evaluating, batch 3");
     console_eval(&c, steps, 1.5);
@@ -188,6 +189,50 @@ static void test_live_line(void)
     for (const char *p = text; *p; p++)
         CHECK(!(*p & 0x80), "a byte that is no ASCII where the locale is C");
     free(text);
+}
+
+/* ---- Routers ---- */
+
+/* Three layers of four experts: even choices, all to one expert, and something between. */
+static void test_routers(void)
+{
+    static const int layer[] = {1, 3, 7};
+    int64_t count[] = {5, 5, 5, 5, 0, 0, 20, 0, 0, 7, 8, 2, 6, 4, 1};
+    RouterRow row[] = {{0.5, 0.25, 1}, {2, 0.75, 0.5}, {0.5, 1.25, 0.75}};
+    RouterMetrics m = {.layers = 3, .experts = 4, .layer = layer, .count = count, .row = row,
+                       .balance = "load_balancing_loss", .balance_coeff = 0.5, .z_coeff = 0.125};
+    double spread = -0.4 * log(0.4) - 0.1 * log(0.1) - 0.3 * log(0.3) - 0.2 * log(0.2);
+    char text[160], *json = routers_json(&m);
+    *json = '{';
+    char *whole = xasprintf("%s}", json);
+    json_t *o = json_loads(whole, 0, NULL), *moe = json_object_get(o, "moe");
+    const double want[][3] = {{0.5, 2, 0.5}, {0.25, 0.75, 1.25}, {1, 4, 1.6}, {log(4), 0, spread},
+                              {1, 0.5, 0.75}, {0, 7, 1}, {1, 3, 7}};
+    const double all[] = {3, 2.25, 4, 0, 0.75, 8};
+    static const char *const name[] = {"aux_loss", "z_loss", "load_max_over_mean", "load_entropy",
+                                       "router_entropy", "dropped", "layers"};
+    CHECK(o && json_object_size(moe) == 8, "%s", whole);
+    for (int i = 0; i < 7; i++)
+        for (size_t k = 0; k < 3; k++) {
+            double x = json_number_value(json_array_get(json_object_get(moe, name[i]), k));
+            CHECK(fabs(x - want[i][k]) < 1e-15, "%s of row %zu: %.17g", name[i], k, x);
+        }
+    for (int i = 0; i < 6; i++) {
+        snprintf(text, sizeof text, "moe_%s", name[i]);
+        double x = json_number_value(json_object_get(o, text));
+        CHECK(x == all[i], "%s: %.17g", text, x);
+    }
+    for (size_t k = 0; k < 12; k++) {
+        json_t *load = json_array_get(json_object_get(moe, "load"), k / 4);
+        CHECK(json_integer_value(json_array_get(load, k % 4)) == count[k / 4 * 5 + k % 4], "expert %zu", k);
+    }
+    CHECK(!strcmp(routers_fields(&m, text), " load_balancing_loss: 2.000000E+00 | z_loss: 6.000000E+00 |"),
+          "%s", text);
+    row[0].balance = NAN;
+    CHECK(!strcmp(routers_fields(&m, text), " z_loss: 6.000000E+00 |"), "%s", text);
+    json_decref(o);
+    free(whole);
+    free(json);
 }
 
 /* ---- metrics.jsonl ---- */
@@ -463,6 +508,7 @@ int main(void)
     test_memory();
     test_progress_line();
     test_live_line();
+    test_routers();
     test_lines();
     test_resume(1);
     test_resume(3);

@@ -1,6 +1,7 @@
 /* test_report -- a run's files for its reader: TensorBoard's event file, the trace and the report */
 #define _GNU_SOURCE
 #include "run_dir.h"
+#include "routers.h"
 #include "scale.h"
 #include "svg.h"
 #include "tensorboard.h"
@@ -12,8 +13,14 @@ static void log_lines(const char *dir)
 {
     int null = open("/dev/null", O_WRONLY), saved = redirect(null);
     Log *l = open_log(dir, 0, 9);
+    static const int layer[] = {0, 3};
+    int64_t count[] = {2, 2, 0, 4, 0, 1};
+    RouterRow row[] = {{0.5, NAN, 1}, {1, NAN, 0.5}};
+    RouterMetrics routers = {.layers = 2, .experts = 2, .layer = layer, .count = count, .row = row,
+                             .balance = "load_balancing_loss", .balance_coeff = 0.25};
     for (int64_t i = 1; i <= 4; i++) {
         Metrics m = step_at(i);
+        log_routers(l, &routers);
         m.lm_loss = i == 2 ? NAN : i == 3 ? 1e300 : m.lm_loss;
         m.grad_norm = i == 2 ? INFINITY : m.grad_norm;
         log_step(l, &m);
@@ -158,6 +165,7 @@ static void test_events(void)
     text = slurp(run, name, &size);
     const uint8_t *p = (const uint8_t *)text, *end = p + size;
     int records = 0, steps = 0, configs = 0, evals = 0, by_samples = 0, worlds = 0, twins = 0, evals_twin = 0;
+    int routers = 0;
     static const char *const over_samples[] = {
         "learning-rate vs samples", "batch-size vs samples", "loss-scale vs samples", "grad-norm vs samples",
         "params-norm vs samples",   "num-zeros vs samples",  "world-size vs samples"};
@@ -194,12 +202,18 @@ static void test_events(void)
         evals_twin += scalar_of(p + 12, len, "lm loss validation vs samples", &step) == 1.25 && step == 8;
         by_samples += !isnan(scalar_of(p + 12, len, "lm loss vs samples", &step)) && step % 4 == 0;
         evals += scalar_of(p + 12, len, "lm loss validation", &step) == 1.25 && step == 2;
+        routers += scalar_of(p + 12, len, "moe/load_max_over_mean_layer_3", &step) == 2;
+        routers += scalar_of(p + 12, len, "moe/aux_loss_layer_0", &step) == 0.5;
+        routers += scalar_of(p + 12, len, "load_balancing_loss", &step) == 3;
+        routers += scalar_of(p + 12, len, "moe_dropped", &step) == 1;
+        CHECK(isnan(scalar_of(p + 12, len, "z_loss", &step)), "a loss that is not there");
         configs += memmem(p + 12, len, "num_layers", 10) != NULL;
         records++;
         p += 16 + len;
     }
     CHECK(p == end && steps == 4 && configs == 1 && evals == 1 && by_samples == 3, "%d records, %d %d %d %d",
           records, steps, configs, evals, by_samples);
+    CHECK(routers == 4 * 4, "%d numbers of the routers", routers);
     CHECK(worlds == 4 && evals_twin == 1 && twins == 4 * 7, "over samples: %d %d %d", worlds, evals_twin,
           twins);
     free(text);
