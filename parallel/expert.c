@@ -21,14 +21,18 @@ static int64_t most_pairs(const Experts *x, int64_t rows, const ExpertsLimit *l)
     return l && l->pad ? least(chosen + x->experts * l->share, x->experts * pairs_of_one(rows, l)) : chosen;
 }
 
-/* A quarter more than a balanced share, so that one round is the rule, but not more than a rank can have for
- * another one. */
+/* Pairs that a rank has for another one, at most. */
+static int64_t most_for_one(const Experts *x, int64_t rows, const ExpertsLimit *l)
+{
+    int64_t n = x->local * pairs_of_one(rows, l);
+    return l && l->pad ? n : least(n, rows * x->topk);
+}
+
+/* A quarter more than a balanced share, so that one round is the rule, but not more than can be needed. */
 static int64_t window_of(const Experts *x, int64_t rows, const ExpertsLimit *l)
 {
-    int pad = l && l->pad;
-    int64_t balanced = pad ? more(rows * x->topk, x->experts * l->share) : rows * x->topk;
-    int64_t most = x->local * pairs_of_one(rows, l);
-    return least(pad ? most : least(most, rows * x->topk), up(5 * balanced, 4 * x->ep->size));
+    int64_t balanced = l && l->pad ? more(rows * x->topk, x->experts * l->share) : rows * x->topk;
+    return least(most_for_one(x, rows, l), up(5 * balanced, 4 * x->ep->size));
 }
 
 static int tokens_each(const Experts *x)
@@ -170,7 +174,8 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     sum_counts(x);
     for (int r = 0; r < x->ep->size; r++)
         largest = x->first[r + 1] - x->first[r] > largest ? x->first[r + 1] - x->first[r] : largest;
-    int64_t fewest = choice || is_alone(x) ? 1 : 2;    /* counting: with the memory of a later round */
+    /* a counting run has the memory of a later round, if there can be one */
+    int64_t fewest = choice || x->window == most_for_one(x, bound, limit) ? 1 : 2;
     x->rounds = largest ? more(fewest, up(largest, x->window)) : fewest;
     x->ep->wait(x->ep, x->ep->all_reduce(x->ep, &x->rounds, 1, I64, OP_MAX));
     x->etp->wait(x->etp, x->etp->all_reduce(x->etp, &x->rounds, 1, I64, OP_MAX));

@@ -26,7 +26,7 @@
 /* How many pairs an expert may have. */
 typedef struct {
     int64_t capacity;          /* pairs of an expert that one rank has, at most */
-    int64_t share;             /* pairs of an expert that a rank has if all ranks have equally many, at most */
+    int64_t share;             /* the same if all ranks that share a microbatch have equally many */
     int pad;                   /* bool: there are empty pairs, so that an expert has `capacity` of them */
     const int64_t *fill;       /* [E] this rank's empty pairs, if pad; NULL: each expert has `share` pairs */
 } ExpertsLimit;
@@ -40,7 +40,7 @@ typedef struct {
     int64_t rows;              /* R */
     int64_t pairs, most_pairs; /* sorted ones of this rank; as many as any rank has, at most */
     int64_t rounds;
-    int32_t *choice;           /* [most topk] experts of each row; of a dropped pair: experts_dropped(expert) */
+    int32_t *choice;           /* [most topk] experts of each row, or experts_dropped of them */
     int32_t *place;            /* [most topk] place of each pair among the sorted ones; -1: dropped */
     int32_t *pair;             /* [pairs] the inverse: the pair of each place; -1: an empty pair */
     int32_t *source;           /* [pairs] row of each sorted pair; -1: an empty pair */

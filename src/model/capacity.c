@@ -14,7 +14,7 @@
 
 enum { BINS = 256 };           /* of 8 bits of a key */
 
-int capacity_exists(const Model *m)
+static int exists(const Model *m)
 {
     return !isnan(m->cfg->moe_expert_capacity_factor) && !m->now.cache;
 }
@@ -224,7 +224,7 @@ void capacity_drop(Model *m, const Pass *p, LayerActs *a)
     int64_t R = a->weight.rows, pairs = R * a->weight.cols;
     size_t bytes = (size_t)pairs * sizeof *a->kept;
     a->kept = a->choice;
-    if (!capacity_exists(m))
+    if (!exists(m))
         return;
     a->kept = arena_take(p->keep_d, bytes);
     int counting = !a->kept, count = pieces_of(m, &p->batch->runs, R);
@@ -268,7 +268,7 @@ static void fill_up(Model *m, const LayerActs *a, const ExpertsLimit *l)
 
 const ExpertsLimit *capacity_limit(Model *m, const LayerActs *a, ExpertsLimit *l)
 {
-    if (!capacity_exists(m))
+    if (!exists(m))
         return NULL;
     *l = limit_now(m);
     if (l->pad) {

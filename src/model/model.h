@@ -384,7 +384,6 @@ void router_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dweight, Ma
  * limit. drop sets a->kept after the router. limit returns that of the list that runs now, with the rows that
  * fill experts up, or NULL where there is none: in generation, and without a capacity. The last two are
  * collective over the ranks that share a microbatch. */
-int capacity_exists(const Model *m);
 ExpertsLimit capacity_open(Model *m, int64_t rows);
 void capacity_close(Model *m);
 void capacity_drop(Model *m, const Pass *p, LayerActs *a);

@@ -46,8 +46,8 @@ static int stays(const Case *c, int64_t t, int j)
     return ahead < capacity_by_hand(c);
 }
 
-/* The token of a row: a context rank has two of 2 cp chunks of each sample, mirrored; a tensor rank has a part
- * of these rows. */
+/* The token of a row: a context rank has two of 2 cp chunks of each sample, mirrored; a tensor rank has a
+ * part of these rows. */
 static int64_t token_of(const Case *c, const Grid *g, int64_t row)
 {
     int64_t S = c->positions / c->cp, at = row + g->index[AXIS_TP] * (c->B * S / c->tp), seen = 0;
@@ -64,8 +64,8 @@ static int64_t token_of(const Case *c, const Grid *g, int64_t row)
 static const char *say(const Case *c)
 {
     static char text[200];
-    snprintf(text, sizeof text, "tp %d cp %d, %d x %d tokens, %d of %d experts, factor %d/%d, %s, %s, %s%s", c->tp,
-             c->cp, c->B, c->positions, c->k, c->E, c->over, c->under, spread_name[c->spread],
+    snprintf(text, sizeof text, "tp %d cp %d, %d x %d tokens, %d of %d experts, factor %d/%d, %s, %s, %s%s",
+             c->tp, c->cp, c->B, c->positions, c->k, c->E, c->over, c->under, spread_name[c->spread],
              c->by_position ? "position" : "probs", c->real == F64 ? "F64" : "F32", c->pad ? ", pad" : "");
     return text;
 }
@@ -75,9 +75,10 @@ static void check_fill(Model *m, const LayerActs *a, const Case *c, int64_t pair
 {
     ExpertsLimit l;
     const ExpertsLimit *got = capacity_limit(m, a, &l);
-    int64_t all[64] = {0}, own[64] = {0}, C = capacity_by_hand(c), share = (C + c->tp * c->cp - 1) / (c->tp * c->cp);
-    CHECK(got == &l && l.capacity == C && l.share == share, "%s: capacity %ld, want %ld", say(c), (long)l.capacity,
-          (long)C);
+    int64_t all[64] = {0}, own[64] = {0}, C = capacity_by_hand(c), ranks = c->tp * c->cp;
+    int64_t share = (C + ranks - 1) / ranks;
+    CHECK(got == &l && l.capacity == C && l.share == share, "%s: capacity %ld, want %ld", say(c),
+          (long)l.capacity, (long)C);
     if (!c->pad)
         return;
     for (int64_t i = 0; i < pairs; i++)

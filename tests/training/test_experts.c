@@ -5,8 +5,8 @@
  *   the statistics of the routers are those of the logits that a watch sees, recomputed or not
  *   rows that F keeps give the bits of rows that D sends and computes again
  *   all tokens to the same experts, no token for the others, all experts for each token, one expert, fewer
- *   tokens than ranks, choices by moe_router_force, capacities of 0, too few and too many: layouts and one rank
- *   agree */
+ *   tokens than ranks, choices by moe_router_force, capacities of 0, too few and too many: layouts and one
+ *   rank agree */
 #include "layout_compare.h"
 
 /* The model of these tests with more options. */
@@ -474,8 +474,8 @@ static void limits(void)
     Whole w = {0};
     const Config *c = NULL;
     for (int i = 0; i < 4; i++) {
-        const char *more[] = {"num_moe_experts=4", "moe_router_topk=2", "moe_aux_loss_coeff=0.1", factors[i][0],
-                              factors[i][1], NULL};
+        const char *more[] = {"num_moe_experts=4", "moe_router_topk=2", "moe_aux_loss_coeff=0.1",
+                              factors[i][0],       factors[i][1],       NULL};
         Words a;
         model(&a, more);
         c = configure(&a, world);
