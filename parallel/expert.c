@@ -125,13 +125,21 @@ static void sort_pairs(Experts *x, const ExpertsLimit *l)
     free(next);
 }
 
-/* A counting run: pair i goes to expert i mod E, so that every rank gets its share. */
-static void assume_balance(Experts *x, const ExpertsLimit *l)
+/* A counting run: pair i goes to expert i mod E, so that every rank gets its share. hot: every row chooses the
+ * experts of this rank, and others only where it has too few. */
+static void assume_choices(Experts *x, const ExpertsLimit *l)
 {
     for (int64_t i = 0; i < x->rows * x->topk; i++) {
-        int32_t e = (int32_t)(i % x->experts);
-        x->choice[i] = l && i / x->experts >= l->share ? experts_dropped(e) : e;
+        int64_t before = i / (x->hot ? x->topk : x->experts);      /* pairs of the same expert */
+        int32_t e = (int32_t)((x->hot ? x->ep->rank * x->local + i % x->topk : i) % x->experts);
+        x->choice[i] = l && before >= l->share ? experts_dropped(e) : e;
     }
+}
+
+int64_t experts_under_way(const Experts *x)
+{
+    int64_t ep = x->ep->size, etp = x->etp->size;
+    return 2 * x->window * (ep - 1 + (etp - 1) * ep);
 }
 
 /* Fills x->before from x->count. */
@@ -162,7 +170,7 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     if (choice)
         d->get(d, x->choice, choice, (size_t)(rows * x->topk) * sizeof *choice);
     else
-        assume_balance(x, limit);
+        assume_choices(x, limit);
     sort_pairs(x, limit);
     int64_t n = x->experts, largest = 0, *here = x->count + x->etp->rank * n;
     Token counts = x->ep->all_to_all(x->ep, here, x->mine, x->local, I64);

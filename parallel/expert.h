@@ -35,6 +35,7 @@ typedef struct {
     Comm *ep, *etp;
     int experts, local, topk;  /* E; E / ep; choices of a row */
     int64_t most;              /* rows of a dispatch, at most */
+    int hot;                   /* bool: in counting runs all rows choose experts of this rank, else all alike */
     /* The dispatch that is under way, on the host. */
     int64_t window;            /* pairs that a rank sends to another one in a round, at most */
     int64_t rows;              /* R */
@@ -87,10 +88,13 @@ void experts_close(Experts *x);
 
 /* Most rows that a rank has in a round of this dispatch. Local. */
 int64_t experts_room(const Experts *x);
+/* Most rows in the messages to and from other ranks that are under way in a round. Local. */
+int64_t experts_under_way(const Experts *x);
 
 /* Starts a dispatch: waits until the choices are on the host, sorts the pairs, exchanges their numbers.
  *   choice   in   [R topk]  device memory: expert of each choice, no expert twice in a row, or -1; NULL:
- *                           a counting run, in which every rank has equally many pairs for every rank
+ *                           a counting run, in which every rank has equally many pairs for every rank, or
+ *                           with `hot` as many as there can be for this one
  *   rows     in             R
  *   bound    in   global    R of the rank that has most, which sets the size of a round
  *   limit    in   global    but for its `fill`; the choices obey it. NULL: none */

@@ -2,6 +2,7 @@
  * it */
 #include "calibrate.h"
 #include "commands.h"
+#include "config_table.h"
 #include "json_number.h"
 #include "plan_times.h"
 #include "run_costs.h"
@@ -118,6 +119,105 @@ static double flops_of(const Plan *p, int rank)
                          run_index(c, rank, AXIS_CP)];
 }
 
+/* ---- experts ---- */
+
+/* What the routing decides, at the plan's routing and at the worst one. */
+typedef struct {
+    int64_t each, rows;            /* experts of a rank in a layer; rows that it has in a round, at most */
+    int64_t rounds[2];
+    double memory[2], sent[2], flops[2], step[2];      /* of the rank with most; bytes, bytes, FLOPs, s */
+    const char *routing;           /* the plan's routing */
+} Routings;
+
+static void read_plan(Routings *x, int i, const Plan *p)
+{
+    for (int rank = 0; rank < p->cfg->world; rank++) {
+        x->memory[i] = fmax(x->memory[i], (double)p->memory[rank].total);
+        x->flops[i] = fmax(x->flops[i], flops_of(p, rank));
+    }
+    x->sent[i] = (double)p->most[AXIS_EP].bytes;
+    x->step[i] = p->machine ? p->will.step : NAN;
+}
+
+/* The last dispatch of a counting run. */
+typedef struct { int64_t each, rows, rounds; } DispatchSizes;
+
+static void see_experts(void *sizes, Run *r, const Lists *l)
+{
+    const Experts *x = &r->model.lane.experts;
+    int64_t most = 1;
+    run_rehearse_step(r, l);
+    for (int i = 0; i < x->ep->size; i++)
+        most = x->first[i + 1] - x->first[i] > most ? x->first[i + 1] - x->first[i] : most;
+    *(DispatchSizes *)sizes = (DispatchSizes){x->local, experts_room(x), (most + x->window - 1) / x->window};
+}
+
+static DispatchSizes dispatch_of(const Config *c, const StepLists *lists)
+{
+    DispatchSizes x;
+    Run r;
+    run_plan_over(&r, c, RUN_TRAIN, 0, 0, &(Rehearsal){.lists = lists, .step = see_experts, .ctx = &x});
+    run_plan_close(&r);
+    return x;
+}
+
+/* Makes the plan once more for a routing in which all tokens choose the experts of one rank, of the rank that
+ * has them. The rounds of a dispatch bound its memory. */
+static Routings routings_of(const Plan *p)
+{
+    Config worst = *p->cfg;
+    Routings x = {.routing = p->cfg->moe_router_force == MOE_ROUTER_FORCE_HOT ||
+                             p->cfg->moe_router_force == MOE_ROUTER_FORCE_CHANGING ? "hot" : "balanced"};
+    Plan other;
+    worst.moe_router_force = MOE_ROUTER_FORCE_HOT;
+    plan_open(&other, &worst, p->machine);
+    read_plan(&x, 0, p);
+    read_plan(&x, 1, &other);
+    DispatchSizes planned = dispatch_of(p->cfg, &p->lists), hot = dispatch_of(&worst, &p->lists);
+    x.each = planned.each;
+    x.rows = planned.rows;
+    x.rounds[0] = planned.rounds;
+    x.rounds[1] = hot.rounds;
+    plan_close(&other);
+    return x;
+}
+
+static json_t *routing_json(const Routings *x, int i)
+{
+    return json_pack("{s:I s:I s:I s:o s:o}", "rounds", (json_int_t)x->rounds[i], "memory",
+                     (json_int_t)x->memory[i], "ep_bytes", (json_int_t)x->sent[i], "flops_of_rank",
+                     json_number(x->flops[i]), "step_ms",
+                     isnan(x->step[i]) ? json_null() : json_number(1e3 * x->step[i]));
+}
+
+static json_t *experts_json(const Plan *p)
+{
+    if (p->cfg->num_moe_experts == CFG_ABSENT)
+        return json_null();
+    Routings x = routings_of(p);
+    return json_pack("{s:I s:I s:s s:o s:o}", "of_rank", (json_int_t)x.each, "rows_of_round",
+                     (json_int_t)x.rows, "routing", x.routing, "planned", routing_json(&x, 0), "worst",
+                     routing_json(&x, 1));
+}
+
+static void print_experts(const Plan *p)
+{
+    const Config *c = p->cfg;
+    if (c->num_moe_experts == CFG_ABSENT)
+        return;
+    Routings x = routings_of(p);
+    printf("experts    %ld of a layer, %ld a token; a rank has %ld, and at most %ld rows of them at once\n"
+           "  routing         rounds    MB in all   MB over ep    TFLOP a rank%s\n", c->num_moe_experts,
+           c->moe_router_topk, x.each, x.rows, p->machine ? "    ms a step" : "");
+    for (int i = 0; i < 2; i++) {
+        printf("  %-15s %6ld %12.1f %12.1f %15.4g", i ? "all to one rank" : x.routing, x.rounds[i],
+               x.memory[i] / 1e6, x.sent[i] / 1e6, x.flops[i] / 1e12);
+        if (p->machine)
+            printf(" %12.2f", 1e3 * x.step[i]);
+        printf("\n");
+    }
+}
+
 static json_t *as_json(const Plan *p)
 {
     const Config *c = p->cfg;
@@ -140,12 +240,13 @@ static json_t *as_json(const Plan *p)
                             json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
                                       (json_int_t)p->most[a].bytes));
     json_t *step = p->machine ? json_number(1e3 * p->will.step) : json_null();
-    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:o s:o s:o s:o s:I s:i s:o}", "world", c->world, "layout",
+    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:o s:o s:o s:o s:I s:I s:o s:i s:o}", "world", c->world, "layout",
                      start_layout(c), "schedule", schedule_name(p->shape.kind), "microbatches", p->shape.m,
                      "stages", stages, "memory", memory, "messages", messages, "flops_per_step",
                      json_number(p->flops), "flops_per_rank", flops, "bubble",
                      json_number(p->machine ? p->will.bubble : p->sim.rate), "step_ms", step,
-                     "num_parameters", (json_int_t)params_count(c), "fp8_recast_layers", p->will.fp8_recast,
+                     "num_parameters", (json_int_t)params_count(c), "num_active_parameters", (json_int_t)params_active(c),
+                     "experts", experts_json(p), "fp8_recast_layers", p->will.fp8_recast,
                      "schedule_costs", run_costs_json(&p->shape, p->shape.cost[0] ? "flops" : "equal"));
 }
 
@@ -201,12 +302,19 @@ static void print(const Plan *p)
 {
     const Config *c = p->cfg;
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
-    printf("model      %ld parameters: %ld layers, width %ld, %ld heads of %ld (%ld key/value), vocabulary "
-           "%ld (%ld with padding)\n", params_count(c), c->num_layers, c->hidden_size, c->num_attention_heads,
+    printf("model      %ld parameters%s: %ld layers, width %ld, %ld heads of %ld (%ld key/value), vocabulary "
+           "%ld (%ld with padding)\n", params_count(c), c->num_moe_experts == CFG_ABSENT ? ""
+           : textf(", %ld of them active", params_active(c)), c->num_layers, c->hidden_size, c->num_attention_heads,
            c->kv_channels, c->num_query_groups, c->vocab_size, c->padded_vocab_size);
-    printf("layout     %d ranks: tensor %ld x pipeline %ld x context %ld x data %ld\n", c->world,
+    printf("layout     %d ranks: tensor %ld x pipeline %ld x context %ld x data %ld", c->world,
            c->tensor_model_parallel_size, c->pipeline_model_parallel_size,
            c->context_parallel_size, c->data_parallel_size);
+    if (c->num_moe_experts == CFG_ABSENT)
+        printf("\n");
+    else
+        printf("; experts: expert tensor %ld x expert %ld x data %ld\n", c->expert_tensor_parallel_size,
+               c->expert_model_parallel_size, c->world / c->pipeline_model_parallel_size /
+               c->expert_tensor_parallel_size / c->expert_model_parallel_size);
     placement_print(stdout, &p->placement);
     printf("step       %ld samples of %ld tokens: %d microbatches of %ld on each of %ld model replicas; %.3g "
            "TFLOP\n", last->batch, c->seq_length, p->shape.m, c->micro_batch_size, c->data_parallel_size,
@@ -228,6 +336,7 @@ static void print(const Plan *p)
         if (p->most[a].ops)
             printf("  %-12s %15ld operations %15.1f MB\n", grid_axis_name[a], p->most[a].ops,
                    (double)p->most[a].bytes / 1e6);
+    print_experts(p);
 }
 
 /* Does --calibrate. argv: arguments behind the command's name. */

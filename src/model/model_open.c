@@ -161,6 +161,8 @@ static void open_experts(Model *m, int64_t length)
         experts_open(&lane[i]->experts, &m->grid->expert[EXPERT_EP], &m->grid->expert[EXPERT_TP],
                      (int)c->num_moe_experts, (int)c->moe_router_topk, rows > length ? rows : length, has);
         lane[i]->experts.turns = m->pair.fiber;
+        lane[i]->experts.hot = c->moe_router_force == MOE_ROUTER_FORCE_HOT ||
+                               c->moe_router_force == MOE_ROUTER_FORCE_CHANGING;
     }
     router_open(m);
 }

@@ -17,10 +17,13 @@ static int busiest(const Prediction *p)
 /* Whether several ranks share a sequence. */
 static int has_context(const Prediction *p) { return p->most[AXIS_CP].ops > 0; }
 
+/* Whether ranks share the experts of a layer. */
+static int has_experts(const Prediction *p) { return p->most[AXIS_EP].ops > 0; }
+
 static void print_stages(FILE *f, const Prediction *p)
 {
-    fprintf(f, "stages     ms of a microbatch, in brackets of it waiting for the tensor %s\n  %-8s %18s "
-            "%18s %18s\n", has_context(p) ? "and the context group" : "group", "stage", "forward", "backward",
+    fprintf(f, "stages     ms of a microbatch, in brackets of it waiting for the tensor%s%s group\n  "
+            "%-8s %18s %18s %18s\n", has_context(p) ? ", context" : "", has_experts(p) ? ", expert" : "", "stage", "forward", "backward",
             "of weights");
     for (int s = 0; s < p->n; s++) {
         const Spent *t[] = {&p->stage[s].forward, &p->stage[s].backward_x, &p->stage[s].backward_w};
@@ -38,6 +41,7 @@ static void print_ranks(FILE *f, const Prediction *p)
     static const struct { const char *name; size_t at; } columns[] = {
         {"forward", offsetof(RankTime, forward)}, {"backward", offsetof(RankTime, backward)},
         {"tensor", offsetof(RankTime, tp)},       {"context", offsetof(RankTime, cp)},
+        {"experts", offsetof(RankTime, ep)},
         {"pipeline", offsetof(RankTime, bubble)}, {"data", offsetof(RankTime, dp)},
         {"optimizer", offsetof(RankTime, optimizer)}, {"step", offsetof(RankTime, total)}};
     fprintf(f, "ranks      ms of the step, by pipeline rank\n  %-8s", "rank");
@@ -45,7 +49,8 @@ static void print_ranks(FILE *f, const Prediction *p)
         if (r >= 0)
             fprintf(f, "  %-8d", r);
         for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
-            if (columns[i].at == offsetof(RankTime, cp) && !has_context(p))
+            if ((columns[i].at == offsetof(RankTime, cp) && !has_context(p)) ||
+                (columns[i].at == offsetof(RankTime, ep) && !has_experts(p)))
                 continue;
             else if (r < 0)
                 fprintf(f, " %10s", columns[i].name);
@@ -81,6 +86,8 @@ void plan_times(FILE *f, const Prediction *p, const Config *c, int explain)
             percent(t->forward + t->backward, t->total), percent(t->tp, t->total));
     if (has_context(p))
         fprintf(f, ", for the context group %.1f %%", percent(t->cp, t->total));
+    if (has_experts(p))
+        fprintf(f, ", for the expert group %.1f %%", percent(t->ep, t->total));
     fprintf(f, ", for the pipeline %.1f %%, for the data group %.1f %%, optimizer %.1f %%, on pipeline rank "
             "%d\n", percent(t->bubble, t->total), percent(t->dp, t->total), percent(t->optimizer, t->total),
             rank);

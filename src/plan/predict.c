@@ -204,8 +204,11 @@ static void act(void *run, const Instr *i)
     ep = k->waited[AXIS_EP] - ep;
     if (i->op == I_F)
         w->first.took = k->now - start, w->first.waited = ep;
-    else if (i->op == I_B && i->join)
-        k->now -= saved_by_turns(w, k->now - start, ep);
+    else if (i->op == I_B && i->join) {
+        double saved = saved_by_turns(w, k->now - start, ep);
+        k->now -= saved;
+        ep -= saved;
+    }
     double took = k->now - start;
     tp = k->waited[AXIS_TP] - tp;
     cp = k->waited[AXIS_CP] - cp;
@@ -217,10 +220,11 @@ static void act(void *run, const Instr *i)
         return;
     Spent *s = &w->spent[i->op][i->chunk];
     s->work += took - dp;
-    s->waits += tp + cp;
+    s->waits += tp + cp + ep;
     w->t.tp += tp;
     w->t.cp += cp;
-    *(i->op == I_F ? &w->t.forward : &w->t.backward) += took - dp - tp - cp;
+    w->t.ep += ep;
+    *(i->op == I_F ? &w->t.forward : &w->t.backward) += took - dp - tp - cp - ep;
 }
 
 /* Marks the microbatches whose instructions are cut into units: a unit reads what the instructions
@@ -404,7 +408,7 @@ static void finish(Prediction *out, Walk **w)
         *t = w[r]->t;
         t->bubble += grads - w[r]->grads + update - (t->total - w[r]->grads);
         t->total = out->step;
-        t->optimizer = t->total - t->forward - t->backward - t->tp - t->cp - t->bubble - t->dp;
+        t->optimizer = t->total - t->forward - t->backward - t->tp - t->cp - t->ep - t->bubble - t->dp;
         free(w[r]);
     }
 }

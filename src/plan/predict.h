@@ -18,8 +18,8 @@
 #include "machine.h"
 #include "run.h"
 
-/* The time of an instruction, s. work: all of it. waits: the part spent waiting for the tensor group and
- * the context group. */
+/* The time of an instruction, s. work: all of it. waits: the part spent waiting for the tensor group, the
+ * context group and the expert group. */
 typedef struct { double work, waits; } Spent;
 
 typedef struct {
@@ -30,8 +30,8 @@ typedef struct {
 
 /* Times of one pipeline rank's step, s; those from forward to optimizer add up to total. */
 typedef struct {
-    double forward, backward;  /* computing F; B, D, W: without waiting for tensor and context group */
-    double tp, cp;             /* waiting for the tensor group, the context group, inside F, B, D, W */
+    double forward, backward;  /* computing F; B, D, W: without waiting for these groups */
+    double tp, cp, ep;         /* waiting for the tensor, context, expert group, inside F, B, D, W */
     double bubble;             /* waiting for other pipeline ranks and for their messages */
     double dp;                 /* waiting for reductions and gathers of the data group that are not
                                 * hidden, and for updates of offloaded parameters */

@@ -10,6 +10,8 @@ typedef struct {
     int nodes, per;            /* nodes with members; members on each node */
     int *member;               /* [size] world ranks */
     double free;               /* s: when the operation started last will have ended */
+    double line[2][2];         /* s: when the messages of an expert group so far will have ended, on the line
+                                * out and in, inside the node and between nodes */
 } Timed;
 
 /* Latency of `steps` successive messages inside a node, s. A rank that sleeps while it waits finds all
@@ -98,6 +100,27 @@ static Token message(Comm *c, int64_t n, Dtype type, int peer)
     return 0;
 }
 
+/* A message to or from a rank of an expert group. A rank sends to all of them at once, so that messages
+ * follow each other on each of its lines, and only the first latency counts. What a rank receives takes its
+ * time, too: where one rank has all experts in use, its line in is the slow one. */
+static Token exchange(Comm *c, const Operation *o)
+{
+    Timed *t = c->impl;
+    Tally *k = t->k;
+    int in = o->kind == COMM_RECV, node = (int)k->m->ranks;
+    int far = t->member[c->rank] / node != t->member[o->root] / node;
+    double none = message_time(k, !far, 0), seconds = message_time(k, !far, bytes_of(o->n, o->type)) - none;
+    double *line = &t->line[in][far];
+    c->ops++;
+    c->bytes += in ? 0 : comm_payload(c, COMM_SEND, o->n, o->type, o->root);
+    k->comm[t->axis] += in ? 0 : seconds;
+    double taken = in ? 0 : (1 - k->m->overlap) * seconds;
+    k->now += taken;
+    k->waited[t->axis] += taken;
+    *line = fmax(*line, k->now + none) + seconds - taken;
+    return ticket_of(*line);
+}
+
 /* In a ring of the context group all ranks send and receive at the same time, and the slowest link
  * decides for all of them: what this rank receives arrives when its own message does. */
 static Token timed(Comm *c, Operation o)
@@ -106,6 +129,8 @@ static Token timed(Comm *c, Operation o)
     double bytes = bytes_of(o.n, o.type) * (whole ? 1 : c->size);
     int passes = o.kind == COMM_ALL_REDUCE ? 2 : 1;
     Timed *t = c->impl;
+    if (t->axis == AXIS_EP && (o.kind == COMM_SEND || o.kind == COMM_RECV))
+        return exchange(c, &o);
     if (o.kind == COMM_SEND && t->axis == AXIS_CP)
         return start(c, o.kind, o.n, o.type, message_time(t->k, t->nodes == 1, bytes_of(o.n, o.type)));
     if (o.kind == COMM_SEND)
