@@ -125,8 +125,8 @@ static void sort_pairs(Experts *x, const ExpertsLimit *l)
     free(next);
 }
 
-/* A counting run: pair i goes to expert i mod E, so that every rank gets its share. hot: every row chooses the
- * experts of this rank, and others only where it has too few. */
+/* A counting run: pair i goes to expert i mod E, so that every rank gets its share. hot: every row chooses
+ * the experts of this rank, and others only where it has too few. */
 static void assume_choices(Experts *x, const ExpertsLimit *l)
 {
     for (int64_t i = 0; i < x->rows * x->topk; i++) {

@@ -35,7 +35,7 @@ typedef struct {
     Comm *ep, *etp;
     int experts, local, topk;  /* E; E / ep; choices of a row */
     int64_t most;              /* rows of a dispatch, at most */
-    int hot;                   /* bool: in counting runs all rows choose experts of this rank, else all alike */
+    int hot;                   /* bool: in counting runs all rows choose experts of this rank */
     /* The dispatch that is under way, on the host. */
     int64_t window;            /* pairs that a rank sends to another one in a round, at most */
     int64_t rows;              /* R */

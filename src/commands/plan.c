@@ -240,12 +240,14 @@ static json_t *as_json(const Plan *p)
                             json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
                                       (json_int_t)p->most[a].bytes));
     json_t *step = p->machine ? json_number(1e3 * p->will.step) : json_null();
-    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:o s:o s:o s:o s:I s:I s:o s:i s:o}", "world", c->world, "layout",
+    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:o s:o s:o s:o s:I s:I s:o s:i s:o}", "world", c->world,
+                     "layout",
                      start_layout(c), "schedule", schedule_name(p->shape.kind), "microbatches", p->shape.m,
                      "stages", stages, "memory", memory, "messages", messages, "flops_per_step",
                      json_number(p->flops), "flops_per_rank", flops, "bubble",
                      json_number(p->machine ? p->will.bubble : p->sim.rate), "step_ms", step,
-                     "num_parameters", (json_int_t)params_count(c), "num_active_parameters", (json_int_t)params_active(c),
+                     "num_parameters", (json_int_t)params_count(c), "num_active_parameters",
+                     (json_int_t)params_active(c),
                      "experts", experts_json(p), "fp8_recast_layers", p->will.fp8_recast,
                      "schedule_costs", run_costs_json(&p->shape, p->shape.cost[0] ? "flops" : "equal"));
 }
@@ -304,7 +306,8 @@ static void print(const Plan *p)
     const BatchStep *last = &c->batch_step[c->batch_steps - 1];
     printf("model      %ld parameters%s: %ld layers, width %ld, %ld heads of %ld (%ld key/value), vocabulary "
            "%ld (%ld with padding)\n", params_count(c), c->num_moe_experts == CFG_ABSENT ? ""
-           : textf(", %ld of them active", params_active(c)), c->num_layers, c->hidden_size, c->num_attention_heads,
+           : textf(", %ld of them active", params_active(c)), c->num_layers, c->hidden_size,
+           c->num_attention_heads,
            c->kv_channels, c->num_query_groups, c->vocab_size, c->padded_vocab_size);
     printf("layout     %d ranks: tensor %ld x pipeline %ld x context %ld x data %ld", c->world,
            c->tensor_model_parallel_size, c->pipeline_model_parallel_size,

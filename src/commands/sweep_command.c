@@ -21,6 +21,8 @@ static const struct { int option; unsigned fixed;
              {OPT_pipeline_model_parallel_size, FIXED_PP},
              {OPT_num_virtual_stages_per_pipeline_rank, FIXED_V},
              {OPT_context_parallel_size, FIXED_CP},
+             {OPT_expert_model_parallel_size, FIXED_EP},
+             {OPT_expert_tensor_parallel_size, FIXED_ETP},
              {OPT_data_parallel_sharding_strategy, FIXED_ZERO},
              {OPT_micro_batch_size, FIXED_MICRO},
              {OPT_recompute_granularity, FIXED_RECOMPUTE},
@@ -47,6 +49,7 @@ static void take_fixed(Sweep *s, const Config *c)
                        .rows = c->sequence_parallel, .pp = (int)c->pipeline_model_parallel_size,
                        .v = (int)c->num_virtual_stages_per_pipeline_rank,
                        .cp = (int)c->context_parallel_size,
+                       .ep = (int)c->expert_model_parallel_size,
                        .zero = c->data_parallel_sharding_strategy, .micro = (int)c->micro_batch_size,
                        .recompute = c->recompute_granularity};
     if (c->given[OPT_pipeline_schedule])
@@ -60,6 +63,8 @@ static void take_fixed(Sweep *s, const Config *c)
                 "change: leave it out", key);
         if (option == OPT_cp_comm_type)        /* stays in the arguments: layouts do not name it */
             s->fixed |= FIXED_KIND;
+        if (option == OPT_expert_tensor_parallel_size)
+            s->only.etp = (int)c->expert_tensor_parallel_size;
         if (at >= 0)
             s->fixed |= swept[at].fixed;
         else
@@ -148,9 +153,11 @@ static json_t *row_of(const Sweep *s, const SweepLayout *l)
 {
     int known = l->state != LAYOUT_LARGER;
     char kind[24];
-    return json_pack("{s:i s:b s:i s:i s:i s:s s:i s:s s:i s:s s:o s:o s:i s:o s:o s:o s:b s:s}", "tp", l->tp,
+    return json_pack("{s:i s:b s:i s:i s:i s:s s:i s:i s:i s:s s:i s:s s:o s:o s:i s:o s:o s:o s:b s:s}",
+                     "tp", l->tp,
                      "sp", l->rows, "pp", l->pp, "v", l->v, "cp", l->cp, "cp_comm_type",
-                     layout_kind(s, l, kind), "dp", l->dp, "zero", layout_zero[l->zero],
+                     layout_kind(s, l, kind), "ep", l->ep, "etp", l->etp, "dp", l->dp, "zero",
+                     layout_zero[l->zero],
                      "micro_batch_size", l->micro, "recompute", layout_recompute[l->recompute],
                      "predicted_ms", number(l->predicted), "measured_ms", number(l->measured), "rounds",
                      l->rounds, "tokens_per_second", number(layout_tokens_per_second(s, l)), "bubble",
@@ -213,15 +220,17 @@ static int any_context(const Sweep *s)
 
 static void print_row(const Sweep *s, const SweepLayout *l)
 {
-    char measured[32] = "", predicted[32] = "", context[32] = "", kind[24];
+    char measured[32] = "", predicted[32] = "", context[32] = "", experts[32] = "", kind[24];
     if (l->measured > 0)
         snprintf(measured, sizeof measured, "%.1f", l->measured);
     if (l->predicted > 0)
         snprintf(predicted, sizeof predicted, "%.1f", l->predicted);
     if (any_context(s))
         snprintf(context, sizeof context, " %4d %-12s", l->cp, layout_kind(s, l, kind));
-    printf("  %4d %3s%s %4d %3d %4d  %-18s %5d  %-9s %12s %12s %8.1f %9.2f  %s\n", l->tp,
-           l->rows ? "yes" : "", context, l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
+    if (s->experts)
+        snprintf(experts, sizeof experts, " %4d %4d", l->ep, l->etp);
+    printf("  %4d %3s%s%s %4d %3d %4d  %-18s %5d  %-9s %12s %12s %8.1f %9.2f  %s\n", l->tp,
+           l->rows ? "yes" : "", context, experts, l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
            layout_recompute[l->recompute], predicted, measured, 100 * l->bubble,
            (double)l->memory / (1 << 30), layout_failed(l) || l->state != LAYOUT_FITS ? layout_state(l) : "");
 }
@@ -234,8 +243,9 @@ static void print(const Sweep *s)
            s->fit, s->room / (1 << 30), s->reserve ? " beside 1 GiB for libraries" : "", s->machine);
     if (!s->fit)
         printf("none fits; this one needs least:\n");
-    printf("  %4s %3s%s %4s %3s %4s  %-18s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp",
-           any_context(s) ? "   cp             " : "", "pp", "v", "dp", "sharding", "micro", "recompute",
+    printf("  %4s %3s%s%s %4s %3s %4s  %-18s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp",
+           any_context(s) ? "   cp             " : "", s->experts ? "   ep  etp" : "", "pp", "v", "dp",
+           "sharding", "micro", "recompute",
            "predicted ms", "measured ms", "bubble %", "GiB");
     for (int i = 0, shown = 0; i < s->n && (i < s->fit || !i); i++) {
         const SweepLayout *l = &s->layout[i];
@@ -297,6 +307,7 @@ int command_sweep(int argc, char **argv)
     check_config(&s, c);
     s.batch = c->batch_step[c->batch_steps - 1].batch;
     s.seq = c->seq_length;
+    s.experts = c->num_moe_experts == CFG_ABSENT ? 0 : c->num_moe_experts;
     take_fixed(&s, c);
     s.identity = identity_of(&s, c);
     s.dir = dir ? dir : xasprintf("%s-sweep", c->save);

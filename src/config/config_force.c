@@ -79,7 +79,8 @@ static void read_file(Check *k)
     }
     if (text && fine && n != 1 && n != most)
         check_report(k, ON1(moe_router_force_file), "%s has %s%ld lines of loads; give one for all layers, "
-                     "or one for each of num_layers %ld", c->moe_router_force_file, n > most ? "more than " : "",
+                     "or one for each of num_layers %ld", c->moe_router_force_file,
+                     n > most ? "more than " : "",
                      n > most ? most : n, most);
     k->bad[OPT_moe_router_force_file] = !text || !fine || (n != 1 && n != most);
     c->force_share = load;

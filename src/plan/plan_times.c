@@ -23,7 +23,9 @@ static int has_experts(const Prediction *p) { return p->most[AXIS_EP].ops > 0; }
 static void print_stages(FILE *f, const Prediction *p)
 {
     fprintf(f, "stages     ms of a microbatch, in brackets of it waiting for the tensor%s%s group\n  "
-            "%-8s %18s %18s %18s\n", has_context(p) ? ", context" : "", has_experts(p) ? ", expert" : "", "stage", "forward", "backward",
+            "%-8s %18s %18s %18s\n", has_context(p) ? ", context" : "",
+            has_experts(p) ? ", expert" : "", "stage",
+            "forward", "backward",
             "of weights");
     for (int s = 0; s < p->n; s++) {
         const Spent *t[] = {&p->stage[s].forward, &p->stage[s].backward_x, &p->stage[s].backward_w};

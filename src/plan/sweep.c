@@ -28,6 +28,10 @@ int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS
         ARG(l->heads ? "hierarchical_context_parallel_sizes=[%d, %d]"
                      : "hierarchical_context_parallel_sizes=[]", l->heads, l->heads ? l->cp / l->heads : 0);
     }
+    if (s->experts) {
+        ARG("expert_model_parallel_size=%d", l->ep);
+        ARG("expert_tensor_parallel_size=%d", l->etp);
+    }
     ARG("pipeline_model_parallel_size=%d", l->pp);
     ARG("num_virtual_stages_per_pipeline_rank=%d", l->v);
     ARG("pipeline_schedule=%s", schedule);
@@ -46,6 +50,11 @@ const char *layout_kind(const Sweep *s, const SweepLayout *l, char text[24])
     snprintf(text, 24, l->heads ? "%s %dx%d" : "%s", known ? context_kind_name[l->kind] : "", l->heads,
              l->heads ? l->cp / l->heads : 0);
     return text;
+}
+
+int layout_shards(const SweepLayout *l)
+{
+    return l->dp * l->cp > 1 || l->tp * l->cp * l->dp > l->ep * l->etp;
 }
 
 double layout_tokens_per_second(const Sweep *s, const SweepLayout *l)
@@ -111,7 +120,8 @@ static int wanted(const Sweep *s, const SweepLayout *l)
              (s->fixed & FIXED_ROWS && l->rows != (o->rows && l->tp > 1)) ||
              (s->fixed & FIXED_CP && l->cp != o->cp) ||
              (s->fixed & FIXED_V && l->v != (l->pp > 1 ? o->v : 1)) ||
-             (s->fixed & FIXED_ZERO && l->zero != (l->dp * l->cp > 1 ? o->zero : 0)) ||
+             (s->fixed & FIXED_ZERO && l->zero != (layout_shards(l) ? o->zero : 0)) ||
+             (s->fixed & FIXED_EP && l->ep != o->ep) || (s->fixed & FIXED_ETP && l->etp != o->etp) ||
              (s->fixed & FIXED_MICRO && l->micro != o->micro) ||
              (s->fixed & FIXED_RECOMPUTE && l->recompute != o->recompute));
 }
@@ -137,7 +147,7 @@ static int plan_micros(const Sweep *s, const Machine *m, SweepLayout l, SweepLay
     return n;
 }
 
-static int sharding_kinds(const SweepLayout *cut) { return cut->dp * cut->cp > 1 ? 4 : 1; }
+static int sharding_kinds(const SweepLayout *cut) { return layout_shards(cut) ? 4 : 1; }
 
 /* Predicts the legal variants of a cut into out; returns their number. */
 static int plan_cut(const Sweep *s, const Machine *m, const SweepLayout *cut, SweepLayout *out)
@@ -185,6 +195,21 @@ static int next_context(const Sweep *s, SweepLayout *l)
     return 0;
 }
 
+/* Adds a cut with all ways to share out its experts over the ranks of a stage. */
+static void add_cut(const Sweep *s, SweepLayout l, SweepLayout **cut, int *n)
+{
+    int64_t stage = (int64_t)l.tp * l.cp * l.dp, most = s->experts ? s->experts : 1;
+    for (int64_t ep = 1; ep <= most && ep <= stage; ep++)
+        for (int64_t etp = 1; most % ep == 0 && stage % ep == 0 && etp <= stage / ep; etp++) {
+            if (stage / ep % etp || (s->experts ? l.tp % etp && etp != s->only.etp : etp != l.tp))
+                continue;
+            l.ep = (int)ep;
+            l.etp = (int)etp;
+            *cut = xgrow(*cut, *n, sizeof **cut);
+            (*cut)[(*n)++] = l;
+        }
+}
+
 /* Adds all tp x rows x pp x v for which tp * pp * dp is the world without the context ranks of `c`; the
  * rules decide later which of them are legal. One pipeline rank has one chunk. A chunk has at least one
  * layer, except that embedding and head may have chunks of their own. */
@@ -195,12 +220,11 @@ static void add_cuts(const Sweep *s, const SweepLayout *c, int layers, SweepLayo
         for (int pp = 1; world % tp == 0 && pp <= world / tp && pp <= layers + 2; pp++)
             for (int v = 1; world / tp % pp == 0 && s->batch % (world / tp / pp) == 0 &&
                             v * pp <= (pp == 1 ? 1 : layers + 2); v++)
-                for (int rows = 0; rows <= (tp > 1); rows++) {
-                    *cut = xgrow(*cut, *n, sizeof **cut);
-                    (*cut)[(*n)++] =
-                        (SweepLayout){.tp = tp, .rows = rows, .pp = pp, .v = v, .dp = world / tp / pp,
-                                      .cp = c->cp, .kind = c->kind, .heads = c->heads};
-                }
+                for (int rows = 0; rows <= (tp > 1); rows++)
+                    add_cut(s,
+                            (SweepLayout){.tp = tp, .rows = rows, .pp = pp, .v = v, .dp = world / tp / pp,
+                                          .cp = c->cp, .kind = c->kind, .heads = c->heads},
+                            cut, n);
 }
 
 /* All cuts of the world. *n: their number. On the heap. */
@@ -288,8 +312,10 @@ static int by_prediction(const SweepLayout *x, const SweepLayout *y)
         return x->predicted > y->predicted ? 1 : -1;
     if (x->memory != y->memory)
         return x->memory > y->memory ? 1 : -1;
-    const int a[] = {x->tp, x->pp, x->v, x->zero, x->micro, x->recompute, x->rows, x->cp, x->kind, x->heads};
-    const int b[] = {y->tp, y->pp, y->v, y->zero, y->micro, y->recompute, y->rows, y->cp, y->kind, y->heads};
+    const int a[] = {x->tp, x->pp, x->v, x->zero, x->micro, x->recompute, x->rows, x->cp, x->kind, x->heads,
+                     x->ep, x->etp};
+    const int b[] = {y->tp, y->pp, y->v, y->zero, y->micro, y->recompute, y->rows, y->cp, y->kind, y->heads,
+                     y->ep, y->etp};
     for (size_t i = 0; i < sizeof a / sizeof *a; i++)
         if (a[i] != b[i])
             return a[i] - b[i];

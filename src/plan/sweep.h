@@ -1,8 +1,9 @@
 /* sweep -- all legal layouts of a world, in the order of their predicted times; the best of them are
  * measured.
  *
- * A layout is tensor x sequence parallel x pipeline x chunks x context and its kind x data x sharding x
- * micro batch x recomputation; all else comes from the configuration, whose rules decide what is legal.
+ * A layout is tensor x sequence parallel x pipeline x chunks x context and its kind x data x expert x expert
+ * tensor x sharding x micro batch x recomputation; all else comes from the configuration, whose rules decide
+ * what is legal. Experts are cut over a divisor of the tensor ranks, or as the command line says.
  *
  * Sequences are shared out over ranks only where that can pay: a rank keeps at least CONTEXT_LEAST
  * positions, or the configuration has that context_parallel_size. */
@@ -22,6 +23,7 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTES }
 typedef struct {
     int tp, rows, pp, v, dp, zero, micro, recompute; /* rows: bool, sequence parallel; zero: stage */
     int cp, kind, heads;           /* kind: ContextKind; heads: of a2a+p2p, ranks of an a2a group, else 0 */
+    int ep, etp;                   /* without experts 1 and tp, as the configuration has it */
     LayoutState state;
     double predicted, bubble;      /* ms of a step; its bubble rate */
     int64_t memory;                /* bytes of the fullest rank */
@@ -41,6 +43,7 @@ typedef struct {
     const char *dir;               /* folder for the results */
     uint64_t identity;             /* hash of model, batch, world and build of measured rows */
     int64_t batch, seq;            /* samples of a step of the last segment; tokens of a sample */
+    int64_t experts;               /* of a layer; 0: layers are dense */
     int measure, rounds, steps;    /* layouts to measure; launches of each; steps of a launch */
     double timeout;                /* s of a launch */
     double room;                   /* bytes that a rank may take */
@@ -52,18 +55,20 @@ typedef struct {
 } Sweep;
 
 enum { FIXED_TP = 1, FIXED_ROWS = 2, FIXED_PP = 4, FIXED_V = 8, FIXED_ZERO = 16, FIXED_MICRO = 32,
-      FIXED_RECOMPUTE = 64, FIXED_CP = 128, FIXED_KIND = 256 };
+      FIXED_RECOMPUTE = 64, FIXED_CP = 128, FIXED_KIND = 256, FIXED_EP = 512, FIXED_ETP = 1024 };
 
 #define CONTEXT_LEAST 4096
 
 /* Writes the settings of a layout as arguments of `train`; returns their number. */
-#define LAYOUT_ARGS 13
+#define LAYOUT_ARGS 15
 typedef char LayoutArg[64];
 int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS]);
 /* How the context ranks of a layout exchange keys and values: "p2p", "a2a+p2p 2x4"; "": the configuration
  * says it, or there is one. */
 const char *layout_kind(const Sweep *s, const SweepLayout *l, char text[24]);
 extern const char *const layout_zero[4], *const layout_recompute[RECOMPUTES];
+/* Whether several ranks have the same parameters, so that a sharding strategy changes something. */
+int layout_shards(const SweepLayout *l);
 double layout_tokens_per_second(const Sweep *s, const SweepLayout *l);
 /* "measured", "predicted", "does not fit", or why it could not be measured. */
 const char *layout_state(const SweepLayout *l);

@@ -16,7 +16,7 @@ static void cell(FILE *f, char separator, const char *format, double x, int know
 void sweep_csv(FILE *f, const Sweep *s)
 {
     fprintf(f, "tp,sp,pp,v,dp,zero,micro_batch_size,recompute,predicted_ms,measured_ms,bubble,memory_bytes,"
-               "tokens_per_second,state,cp,cp_comm_type\n");
+               "tokens_per_second,state,cp,cp_comm_type,ep,etp\n");
     for (int i = 0; i < s->n; i++) {
         const SweepLayout *l = &s->layout[i];
         int planned = l->state != LAYOUT_LARGER;
@@ -32,7 +32,7 @@ void sweep_csv(FILE *f, const Sweep *s)
         fprintf(f, ",\"");
         for (const char *c = layout_state(l); *c; c++)
             fprintf(f, *c == '"' ? "\"\"" : "%c", *c);
-        fprintf(f, "\",%d,%s\n", l->cp, layout_kind(s, l, kind));
+        fprintf(f, "\",%d,%s,%d,%d\n", l->cp, layout_kind(s, l, kind), l->ep, l->etp);
     }
 }
 
@@ -61,13 +61,15 @@ enum { BARS = 24, LINES = 2000 };                      /* most bars; most rows *
 
 static void short_name(const Sweep *s, const SweepLayout *l, char *text, size_t size)
 {
-    int shards = l->dp * l->cp > 1, again = l->recompute != RECOMPUTE_NONE;
-    char v[24], cp[48] = "", kind[24];
+    int shards = layout_shards(l), again = l->recompute != RECOMPUTE_NONE;
+    char v[24], cp[48] = "", experts[48] = "", kind[24];
     snprintf(v, sizeof v, l->v > 1 ? " x %d" : "", l->v);
     if (l->cp > 1)
         snprintf(cp, sizeof cp, ", cp %d %s", l->cp, layout_kind(s, l, kind));
-    snprintf(text, size, "tp %d%s%s, pp %d%s, dp %d%s%s, micro %d%s%s", l->tp, l->rows ? " sp" : "", cp,
-             l->pp, v, l->dp, shards ? " " : "", shards ? layout_zero[l->zero] : "", l->micro,
+    if (s->experts)
+        snprintf(experts, sizeof experts, ", ep %d etp %d", l->ep, l->etp);
+    snprintf(text, size, "tp %d%s%s%s, pp %d%s, dp %d%s%s, micro %d%s%s", l->tp, l->rows ? " sp" : "", cp,
+             experts, l->pp, v, l->dp, shards ? " " : "", shards ? layout_zero[l->zero] : "", l->micro,
              again ? ", " : "", again ? layout_recompute[l->recompute] : "");
 }
 
@@ -102,15 +104,17 @@ static void put_table(FILE *f, const Sweep *s, Group g)
     size_t size;
     FILE *rows = xmemstream(&text, &size);
     fprintf(rows, "tensor ranks\tsequence parallel\tpipeline ranks\tchunks a rank\tcontext ranks\t"
-            "data ranks\tsharding\tmicro batch, sequences\trecompute\tpredicted ms\tmeasured ms\t"
+            "expert ranks\texpert tensor ranks\tdata ranks\tsharding\tmicro batch, sequences\trecompute\t"
+            "predicted ms\tmeasured ms\t"
             "predicted off by %%\tbubble %%\tmemory GiB a rank\ttokens/s\tstate\n");
     for (int i = g.from; i < g.to && i < LINES; i++) {
         const SweepLayout *l = &s->layout[i];
         int planned = l->predicted > 0, measured = l->measured > 0;
         const char *ms = l->predicted < 10 ? "%.3f" : "%.1f";
         char kind[24];
-        fprintf(rows, "%d\t%s\t%d\t%d\t%d %s\t%d\t%s\t%d\t%s", l->tp, l->rows ? "yes" : "", l->pp, l->v,
-                l->cp, layout_kind(s, l, kind), l->dp, layout_zero[l->zero], l->micro,
+        fprintf(rows, "%d\t%s\t%d\t%d\t%d %s\t%d\t%d\t%d\t%s\t%d\t%s", l->tp, l->rows ? "yes" : "", l->pp,
+                l->v,
+                l->cp, layout_kind(s, l, kind), l->ep, l->etp, l->dp, layout_zero[l->zero], l->micro,
                 layout_recompute[l->recompute]);
         cell(rows, '\t', ms, l->predicted, planned);
         cell(rows, '\t', ms, l->measured, measured);

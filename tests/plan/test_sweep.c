@@ -45,9 +45,11 @@ static void check_csv(const json_t *rows, char *text)
         char *field[32];
         const json_t *row = json_array_get(rows, at);
         int n = split(line, field);
-        CHECK(n == 16, "%d fields in row %zu", n, at);
-        if (n != 16)
+        CHECK(n == 18, "%d fields in row %zu", n, at);
+        if (n != 18)
             return;
+        CHECK(atoi(field[16]) == value(row, "ep") && atoi(field[17]) == value(row, "etp"),
+              "row %zu: ep %s, etp %s", at, field[16], field[17]);
         CHECK(atoi(field[14]) == value(row, "cp") &&
                   !strcmp(field[15], json_string_value(json_object_get(row, "cp_comm_type"))),
               "row %zu: cp %s %s", at, field[14], field[15]);
@@ -74,6 +76,7 @@ static void check_rows(const json_t *j, const json_t *rows, int expected[3])
                micro = value(r, "micro_batch_size");
         int fits = json_is_true(json_object_get(r, "fits"));
         CHECK(value(r, "tp") * value(r, "pp") * value(r, "cp") * value(r, "dp") == world, "row %zu", i);
+        CHECK(fmod(world / value(r, "pp"), value(r, "ep") * value(r, "etp")) == 0, "row %zu: experts", i);
         CHECK(fmod(batch, micro * value(r, "dp")) == 0, "row %zu: micro batch %g", i, micro);
         CHECK(!fits || (value(r, "predicted_ms") > 0 && memory > 0 && memory <= room),
               "row %zu fits %g of %g", i, memory, room);
@@ -87,7 +90,7 @@ static void check_rows(const json_t *j, const json_t *rows, int expected[3])
         count[2] += measured > 0;
         for (size_t k = 0; k < i; k++) {
             static const char *const keys[] = {"tp", "sp", "pp", "v", "cp", "cp_comm_type", "zero",
-                                               "micro_batch_size", "recompute"};
+                                               "micro_batch_size", "recompute", "ep", "etp"};
             enum { KEYS = sizeof keys / sizeof *keys };
             const json_t *o = json_array_get(rows, k);
             size_t same = 0;
