@@ -80,6 +80,20 @@ void metric_set(Metrics *m, int i, double v);
 /* Reduces a step's numbers over the ranks of `all` as the table says, in place. Collective. */
 void metrics_reduce(Metrics *m, Comm *all);
 
+/* A layer's losses, with their coefficients, as they are in the loss whose gradient is used; NAN: there is no
+ * such loss. Mean entropy of a token's scores, in nats. */
+typedef struct { double balance, z, entropy; } RouterRow;
+
+/* The routers of a step; a row for each layer with experts of the whole model. */
+typedef struct {
+    int layers, experts;       /* rows; experts of each */
+    const int *layer;          /* [layers] numbers of the layers, from 0 */
+    int64_t *count;            /* [layers][experts + 1] choices of each expert; those dropped */
+    RouterRow *row;            /* [layers] */
+    const char *balance;       /* Megatron-LM's name of the balance loss */
+    double balance_coeff, z_coeff;     /* coefficients of the losses */
+} RouterMetrics;
+
 /* Bytes of anonymous and shared resident memory of this process, without mapped files (a corpus). */
 int64_t metrics_memory_resident(void);
 
@@ -107,8 +121,7 @@ typedef struct Log Log;
 Log *log_open(const Config *cfg, const LogStart *start);
 
 /* What the routers of the step did that log_step records next. NULL: the model has no experts. Is copied. */
-struct RouterMetrics;
-void log_routers(Log *l, const struct RouterMetrics *m);
+void log_routers(Log *l, const RouterMetrics *m);
 
 /* Records a finished step. Redraws the live line on a terminal. Every cfg->log_interval iterations, and
  * after the last one, writes a line to every output. m is copied; its RATE fields are ignored. */

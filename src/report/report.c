@@ -242,6 +242,7 @@ static void put_page(FILE *f, const Report *r)
     put_tiles(f, r);
     html_put(f, "<div class='grid'>\n");
     report_put_curves(f, r);
+    report_put_routers(f, r);
     put_memory(f, r);
     report_put_timeline(f, r);
     put_sample(f, r);

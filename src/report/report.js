@@ -61,7 +61,7 @@ const word = (css, at, y, name, more = '') =>
 
 function axis(x, px, top, bottom, name) {
     const {list, step} = ticks(x, Math.max(4, px / 75));
-    const whole = v => name !== 'iteration' || Number.isInteger(v);
+    const whole = v => !['iteration', 'expert'].includes(name) || Number.isInteger(v);
     return list.filter(whole).map(v => [percent(x.at(v)), v]).map(([at, v]) =>
         `<line class="tick" x1="${at}" x2="${at}" y1="${top}" y2="${bottom + 5}"/>` +
         word('t', x.at(v), bottom + 18, label(v, whole(step) ? step : 1, x.hi))).join('') +
@@ -156,13 +156,29 @@ function curves(box) {
     // far: logarithmic where values differ by more than a factor of 30; varies: drawn only if they differ
     for (const [title, unit, when = ''] of [['Learning rate', ''], ['Gradient norm', '', 'far'],
         ['Throughput', 'tokens/s'], ['Global batch', 'samples', 'varies'], ['Loss scale', '', 'far varies'],
-        ['Step time', 'ms']]) {
+        ['Step time', 'ms'], ['Largest load', 'times the mean of a layer\'s experts']]) {
         const s = of(title), [low, high] = range(s.flatMap(s => s.y), true), far = when.includes('far');
         if (s.length && (high > low || !when.includes('varies')))
             put(box, chart({...base, title, unit, series: s, zero: !far, log: far && high > 30 * low}));
     }
 }
 all('script.curves').forEach(curves);
+
+// ---- Load of experts: a row for each layer, a field for each expert, how many times the mean it has ----
+
+function loads(box) {
+    const {layers, load} = data(box), experts = load[0].length, row = layers.length > 40 ? 9 : 18;
+    const most = highest(load.flat()), height = row * layers.length, every = row < 18 ? 4 : 1;
+    const strength = v => v > 1 ? Math.log(v) / Math.log(Math.max(most, 2)) : 1 - v;
+    const fields = load.map((list, k) => list.map((v, e) => bar(`field ${v > 1 ? 'b' : 'a'}`, e / experts,
+        1 / experts, k * row, row - 1, `layer ${layers[k]}, expert ${e}: ${text(v)} times the mean`,
+        ` fill-opacity="${strength(v).toFixed(3)}"`)).join('') +
+        (k % every ? '' : word('r soft', 0, k * row + row / 2 + 4, layers[k], ' dx="-8"'))).join('');
+    put(box, legend([['a', 'fewer tokens than the mean'], ['b', 'more tokens; most:', `${text(most)} times`]]) +
+        `<div class="plot loads" style="height:${height}px" role="img" aria-label="load by layer and expert">
+        <svg>${axis(scale(-.5, experts - .5), 900, height, height, 'expert')}${fields}</svg></div>`);
+}
+all('script.loads').forEach(loads);
 
 // ---- Timelines. A lane has bars and replay: [kind, microbatch, chunk, name, start, ms], and operations:
 // [stream, name, start, ms, bytes, bytes moved] ----

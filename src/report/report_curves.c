@@ -97,7 +97,7 @@ void report_put_curves(FILE *f, const Report *r)
 {
     /* members: colour; dots: the most points that are drawn as dots too */
     static const char line[] = ",\"c\":\"a\",\"dots\":29", faint[] = ",\"c\":\"a\",\"faint\":1",
-                      points[] = ",\"c\":\"b\",\"dots\":80";
+                      points[] = ",\"c\":\"b\",\"dots\":80", other[] = ",\"c\":\"b\",\"dots\":29";
     const double *x = r->col[C_iteration];
     for (size_t k = 0; k < sizeof series / sizeof *series && r->n; k++) {
         const double *y = r->col[series[k].column], *mean = r->mean[series[k].column];
@@ -105,6 +105,10 @@ void report_put_curves(FILE *f, const Report *r)
             put_series(f, series[k].picture, "each recorded step", faint, r->n, x, y, NULL);
         put_series(f, series[k].picture, series[k].name, line, r->n, x,
                    series[k].mean ? mean : y, NULL);
+    }
+    if (r->moe) {
+        put_series(f, "Largest load", "worst layer", line, r->n, x, r->mean[C_peak], NULL);
+        put_series(f, "Largest load", "mean of the layers", other, r->n, x, r->mean[C_peak_mean], NULL);
     }
     if (r->evals)
         put_series(f, "Loss", "validation", points, r->evals, r->eval_at, r->eval_loss, NULL);

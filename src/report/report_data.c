@@ -18,6 +18,16 @@ static void append(double **v, int64_t n, double x)
     (*v)[n] = x;
 }
 
+static double mean_of(const json_t *list)
+{
+    double sum = 0;
+    size_t i;
+    json_t *x;
+    json_array_foreach(list, i, x)
+        sum += json_number_value(x);
+    return sum / (double)json_array_size(list);
+}
+
 static void add_line(void *report, const json_t *o)
 {
     Report *r = report;
@@ -30,7 +40,15 @@ static void add_line(void *report, const json_t *o)
     }
     for (int i = 0; i < METRIC_COUNT; i++)
         append(&r->col[i], r->n, report_number_of(o, metric_defs[i].name));
+    json_t *moe = json_object_get(o, "moe");
+    append(&r->col[C_peak], r->n, report_number_of(o, "moe_load_max_over_mean"));
+    append(&r->col[C_peak_mean], r->n, mean_of(json_object_get(moe, "load_max_over_mean")));
     r->n++;
+    if (!moe)
+        return;
+    json_decref(r->moe);
+    r->moe = json_incref(moe);
+    r->moe_at = report_number_of(o, "iteration");
 }
 
 enum { SAMPLES = 3 };              /* most texts of `train generate` that are shown: the last ones */
@@ -141,6 +159,7 @@ void report_free(Report *r)
     json_decref(r->run);
     json_decref(r->trace);
     json_decref(r->samples);
+    json_decref(r->moe);
 }
 
 /* ---- Numbers as a reader wants them ---- */

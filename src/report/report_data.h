@@ -12,6 +12,8 @@ enum {
 #undef X
     C_other,                       /* elapsed_ms beyond data, forward, backward and optimizer */
     C_time,                        /* training time so far, evaluations and saves included, in time_unit */
+    C_peak,                        /* largest load of an expert over the mean one, of the worst layer */
+    C_peak_mean,                   /* the same, mean over the layers */
     COLUMNS
 };
 
@@ -27,6 +29,8 @@ typedef struct {
     double *eval_at, *eval_loss;   /* [evals] iteration; mean validation loss */
     json_t *run, *trace;           /* run.json, trace.json; NULL: none */
     json_t *samples;               /* the last lines of samples.jsonl */
+    json_t *moe;                   /* the member `moe` of the last line that has one; NULL: none */
+    double moe_at;                 /* iteration of that line */
     char *config;                  /* text of config.yaml; NULL: none */
     char name[256];                /* of the directory */
     double mark[MARKS];            /* [marks] iterations after which the run was resumed */
@@ -56,4 +60,5 @@ double report_number_of(const json_t *o, const char *name);
 /* Print cards of the page. */
 void report_put_curves(FILE *f, const Report *r);
 void report_put_timeline(FILE *f, const Report *r);
+void report_put_routers(FILE *f, const Report *r);
 #endif

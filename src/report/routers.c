@@ -64,7 +64,8 @@ static double of_all(const RouterMetrics *m, int i)
     double v = 0;
     for (int row = 0; row < m->layers; row++) {
         double x = numbers[i].of(m, row);
-        v = !row ? x : numbers[i].all == LARGEST ? fmax(v, x) : numbers[i].all == SMALLEST ? fmin(v, x) : v + x;
+        int most = numbers[i].all == LARGEST, least = numbers[i].all == SMALLEST;
+        v = !row ? x : most ? fmax(v, x) : least ? fmin(v, x) : v + x;
     }
     return numbers[i].all == MEAN ? v / m->layers : v;
 }

@@ -1,22 +1,8 @@
 /* routers -- what the routers of a step did, for metrics.jsonl, TensorBoard and the progress line */
 #ifndef ROUTERS_H
 #define ROUTERS_H
+#include "metrics.h"
 #include "tensorboard.h"
-#include <stdint.h>
-
-/* A layer's losses, with their coefficients, as they are in the loss whose gradient is used; NAN: there is no
- * such loss. Mean entropy of a token's scores, in nats. */
-typedef struct { double balance, z, entropy; } RouterRow;
-
-/* The routers of a step; a row for each layer with experts of the whole model. */
-typedef struct RouterMetrics {
-    int layers, experts;       /* rows; experts of each */
-    const int *layer;          /* [layers] numbers of the layers, from 0 */
-    int64_t *count;            /* [layers][experts + 1] choices of each expert; those dropped */
-    RouterRow *row;            /* [layers] */
-    const char *balance;       /* Megatron-LM's name of the balance loss */
-    double balance_coeff, z_coeff;     /* coefficients of the losses */
-} RouterMetrics;
 
 /* Makes *to, which begins as zeros, a copy of *from; what it holds is allocated once. The copy shares `layer`
  * and `balance`. */
@@ -27,7 +13,7 @@ void routers_free(RouterMetrics *m);
 char *routers_json(const RouterMetrics *m);
 /* Writes the totals and each layer's numbers as scalars. */
 void routers_scalars(const RouterMetrics *m, EventFile *f, double wall_time, int64_t step);
-/* Writes Megatron-LM's fields of the losses, " NAME: 1.000000E+00 |", which are without their coefficients and
- * means over the layers. "": there are none. */
+/* Writes Megatron-LM's fields of the losses, " NAME: 1.000000E+00 |", which are without their coefficients
+ * and means over the layers. "": there are none. */
 const char *routers_fields(const RouterMetrics *m, char text[160]);
 #endif

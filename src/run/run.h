@@ -13,7 +13,6 @@
 #include "pipeline.h"
 #include "placement.h"
 #include "products.h"
-#include "routers.h"
 #include "trace.h"
 
 typedef enum {

@@ -33,13 +33,24 @@ has 3 '<path class="dots b"'
 has 1 '<td>rank 1</td>'
 has 1 'style="height:.*min-width:[0-9.]*px"'
 
-mkdir "$work/one" "$work/long"
+mkdir "$work/one" "$work/long" "$work/moe"
+echo '{"iteration": 3, "lm_loss": 2, "moe_load_max_over_mean": 2, "moe": {"layers": [1, 4],
+"load_max_over_mean": [2, 1], "load": [[0, 6, 3, 3], [3, 3, 3, 3]]}}' | tr '\n' ' ' > "$work/moe/metrics.jsonl"
+echo >> "$work/moe/metrics.jsonl"
 echo '{"iteration": 1, "lm_loss": 2}' > "$work/one/metrics.jsonl"
 awk 'BEGIN { for (i = 1; i <= 20000; i++) {
     loss = i == 7000 ? "1e300" : i > 9000 && i < 9500 ? "null" : 2 + 50 / i
     printf "{\"iteration\": %d, \"lm_loss\": %s, \"elapsed_ms\": 10, \"forward_ms\": 4}\n", i, loss } }' \
     > "$work/long/metrics.jsonl"
-"$BUILD/test_report" report "$work/one" "$work/long"
+"$BUILD/test_report" report "$work/one" "$work/long" "$work/moe"
+drawn "$work/moe/report.html"
+has 8 '<rect class="field [ab]"'
+has 1 '<rect class="field b".*fill-opacity="1.000"'
+has 1 '<rect class="field a".*fill-opacity="1.000"'
+has 6 '<rect class="field a".*fill-opacity="0.000"'
+has 1 'layer 1, expert 1: 2 times the mean<'
+has 1 '<text class="r soft".*dx="-8">4<'
+has 1 'more tokens; most: <b>2 times<'
 drawn "$work/one/report.html"
 has 1 '<path class="dots a" d="M500.0 500.0h0"'
 drawn "$work/long/report.html"

@@ -437,6 +437,10 @@ static void test_report(void)
     page = report_of(dir);
     CHECK(strstr(page, "train x &lt;y&gt; &amp; &#39;z&#39;") && strstr(page, "not finite"),
           "escaped, and said");
+    CHECK(strstr(page, "class=\"loads\">{\"layers\":[0,3],\"load\":[[1,1],[2,0]]}") &&
+              strstr(page, "after iteration 4: pale"), "load of the experts");
+    CHECK(strstr(page, "\"name\":\"worst layer\",\"c\":\"a\",\"dots\":29,\"x\":[1,2,3,4],\"y\":[2,2,2,2]}") &&
+              strstr(page, "\"x\":[1,2,3,4],\"y\":[1.5,1.5,1.5,1.5]}"), "largest loads over time");
     free(page);
     free(dir);
 
@@ -470,10 +474,12 @@ static void test_report(void)
     write_text(dir, "metrics.jsonl", "{\"iteration\": 1, \"lm_loss\": 2}\n");
     page = report_of(dir);
     CHECK(strstr(page, "\"dots\":29,\"x\":[1],\"y\":[2]}"), "one point is a dot");
+    CHECK(!strstr(page, "class=\"loads\"") && !strstr(page, "worst layer"), "no experts, no load of them");
     free(page);
     write_text(dir, "metrics.jsonl",
                "{\"iteration\": 5, \"valid_loss\": 2}\nrubbish\n{\"iteration\": 9, \"valid_loss\": null}\n"
-               "[1]\n{\"iteration\": 10, \"valid_loss\": 1.5}\n{\"iter");
+               "[1]\n{\"iteration\": 10, \"valid_loss\": 1.5}\n{\"iteration\": 11, \"moe\": 7}\n"
+               "{\"iteration\": 12, \"moe\": {\"layers\": [1], \"load\": [[]]}}\n{\"iter");
     write_text(
         dir, "run.json",
         "{\"sessions\": 7, "
