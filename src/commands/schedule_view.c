@@ -146,7 +146,8 @@ static void print_text(const View *v)
         printf("rank %d:", r);
         for (int i = 0; i < s->n; i++) {
             int message = instr_info[s->list[i].op].message, more = i + 1 < s->n && s->list[i + 1].join;
-            printf("%s%s", open ? " " : message ? " [" : " ", "");
+            int beside = !message && s->list[i].join;
+            printf("%s", open ? " " : message ? " [" : beside ? "+" : " ");
             print_instr(&s->list[i], v->shape.v);
             printf("%s", message && !more ? "]" : "");
             open = message && more;
@@ -155,8 +156,9 @@ static void print_text(const View *v)
         all += v->set.rank[r].n;
     }
     printf("F forward, B backward (D of the input, W of the weights), microbatch%s; A a activation sent, "
-           "received, G g gradient; [ ] one group;\nG/ X/ gather, release a unit's parameters, R/ reduce its "
-           "gradients, T add a tied embedding's two, S step\n", v->shape.v > 1 ? ".chunk" : "");
+           "received, G g gradient; [ ] one group;\n%sG/ X/ gather, release a unit's parameters, R/ reduce its "
+           "gradients, T add a tied embedding's two, S step\n", v->shape.v > 1 ? ".chunk" : "",
+           v->shape.paired ? "F+B by turns, one computes while rows of the other travel to their experts;\n" : "");
     if (v->own.cost[0]) {
         printf("searched with the %s, forward and both halves of backward:",
                v->timed ? "times of clock_*, ms" : "FLOPs of the stages");

@@ -33,7 +33,7 @@ layouts() {
         -e 's/ deepseek/ experts top=4 shared moe_layer_freq=[0,1,1,1] moe_router_score_function=sigmoid moe_router_num_groups=4 moe_router_group_topk=2 moe_router_topk_scaling_factor=2.5 moe_router_load_balancing_type=seq_aux_loss aux=0.1/' \
         -e 's/ qwen/ experts top=3 std=0.1 shared moe_shared_expert_gate=true aux=0.1/; s/ biases/ experts top=1 moe_router_pre_softmax=true moe_layer_freq=2 std=0.1 add_bias_linear=true activation=gelu_tanh/' \
         -e 's/ experts/ num_moe_experts=8 moe_ffn_hidden_size=32/; s/ shared/ add_bias_linear=false moe_shared_expert_intermediate_size=64/; s/ top=/ moe_router_topk=/' \
-        -e 's/ std=/ init_method_std=/; s/ aux=/ moe_aux_loss_coeff=/; s/ ep=/ expert_model_parallel_size=/; s/ etp=/ expert_tensor_parallel_size=/' \
+        -e 's/ std=/ init_method_std=/; s/ aux=/ moe_aux_loss_coeff=/; s/ ep=/ expert_model_parallel_size=/; s/ etp=/ expert_tensor_parallel_size=/; s/ turns/ overlap_moe_expert_parallel_comm=true/' \
         -e "s/ cp=/ context_parallel_size=/; s/kind=/cp_comm_type=/; s#documents#reset_attention_mask=true reset_position_ids=true data_path=$work/short#" \
         -e 's/ bf16/ params_dtype=bf16 lr=0.0001/; s/heads=/hierarchical_context_parallel_sizes=/' \
         -e 's/tp=/tensor_model_parallel_size=/; s/pp=/pipeline_model_parallel_size=/; s/ sp / sequence_parallel=true /; s/zero=/data_parallel_sharding_strategy=/' \
@@ -133,6 +133,10 @@ layouts() {
 8 biases tp=2 sp cp=2 kind=allgather ep=2 zero=optim_grads_params
 8 mixtral cp=2 pp=2 ep=4 schedule=zb-h1 zero=optim_grads staged
 8 deepseek pp=2 ep=4 schedule=v-half bf16
+2 mixtral ep=2 turns
+4 deepseek pp=2 ep=2 schedule=dualpipev global_batch_size=8 turns zero=optim overlap
+4 biases tp=2 sp cp=2 ep=2 etp=1 bf16 turns staged
+4 qwen tp=4 sp ep=2 etp=1 turns
 LAYOUTS
 }
 # loss and norm of every step, from metrics.jsonl
