@@ -301,6 +301,34 @@ static void test_context(void)
     prediction_close(&p);
 }
 
+/* Forward and backward of a microbatch on rank 0, s, with the experts over four ranks. */
+static double with_experts(const char *turns, const Machine *m)
+{
+    Prediction p;
+    char parallel[256];
+    snprintf(parallel, sizeof parallel, "expert_model_parallel_size: 4}\nmoe: {num_moe_experts: 8, "
+             "moe_router_topk: 2, moe_ffn_hidden_size: 512, overlap_moe_expert_parallel_comm: %s", turns);
+    predict(&p, small(4, parallel), m);
+    double s = (p.rank[0].forward + p.rank[0].backward) / 4;
+    prediction_close(&p);
+    return s;
+}
+
+/* Four microbatches make three pairs: a pair takes the longer of the arithmetic and the rows' messages. */
+static void test_turns(void)
+{
+    double rows = with_experts("false", ideal(1e6, 1, 1, 4, "fused")),
+           work = with_experts("false", ideal(100, 1e6, 1e6, 4, "fused"));
+    static const double tflops[] = {10, 100, 1000};
+    for (int i = 0; i < 3; i++) {
+        const Machine *m = ideal(tflops[i], 1, 1, 4, "fused");
+        double took = work * 100 / tflops[i], want = rows + took - 0.75 * fmin(rows, took);
+        near("one after the other", with_experts("false", m), rows + took, 0.02);
+        near("by turns", with_experts("true", m), want, 0.02);
+    }
+    CHECK(rows > 0 && work > 0, "rows %g, work %g", rows, work);
+}
+
 /* Layers are offloaded and prefetched: a microbatch prefetches once all of its layers are offloaded. */
 static void test_offload(void)
 {
@@ -484,6 +512,7 @@ int main(void)
     test_arithmetic();
     test_messages();
     test_context();
+    test_turns();
     test_offload();
     test_data();
     test_host();
