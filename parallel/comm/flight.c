@@ -15,7 +15,8 @@ static Flight *flight;                        /* NULL: not open */
 static FlightRank *me;                        /* this rank's part */
 static _Thread_local int is_main;             /* bool: this thread opened the record */
 static _Atomic int saved;                     /* bool: the copy is made */
-static char file[PATH_MAX], hidden[PATH_MAX]; /* paths of the copy, and while it is written; "": no run */
+/* Paths of the copy, and of the one being written; "": no run. */
+static char file[PATH_MAX + 32], hidden[PATH_MAX + 32];
 
 size_t flight_bytes(int ranks)
 {
