@@ -1,5 +1,5 @@
 /* expert -- the dispatch of rows to the ranks that hold their experts, and their return */
-#include "expert.h"
+#include "expert_gather.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,12 +47,12 @@ static int is_alone(const Experts *x) { return x->ep->size * x->etp->size == 1; 
 static int is_mixed(const Experts *x) { return x->local > 1 && !is_alone(x); }
 
 void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_t most,
-                  const ExpertsLimit *limit)
+                  int gather, const ExpertsLimit *limit)
 {
     int64_t pairs = most * topk;
     BUG_ON(experts % ep->size || topk > experts);
     *x = (Experts){.ep = ep, .etp = etp, .experts = experts, .local = experts / ep->size, .topk = topk,
-                   .most = most};
+                   .most = most, .gather = gather};
     int64_t sorted = more(pairs, most_pairs(x, most, limit));
     x->choice = xcalloc((size_t)pairs + 1, sizeof *x->choice);
     x->place = xcalloc((size_t)pairs + 1, sizeof *x->place);
@@ -63,7 +63,10 @@ void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_
     x->count = xcalloc((size_t)experts * (size_t)etp->size, sizeof *x->count);
     x->window = more(window_of(x, most, NULL), window_of(x, most, limit));
     x->before = xcalloc((size_t)(etp->size * ep->size) * (size_t)(x->local + 1), sizeof *x->before);
-    x->order = xcalloc((size_t)experts_room(x) + 1, sizeof *x->order);
+    int64_t received = more(experts_room(x), gather ? pairs * ep->size * etp->size : 0);
+    x->order = xcalloc((size_t)received + 1, sizeof *x->order);
+    if (gather)
+        gather_open(x, sorted);
     x->token = xcalloc((size_t)(EXPERT_FLIGHTS * tokens_each(x)), sizeof *x->token);
 }
 
@@ -79,6 +82,7 @@ void experts_close(Experts *x)
     free(x->before);
     free(x->order);
     free(x->token);
+    gather_close(x);
     *x = (Experts){0};
 }
 
@@ -160,11 +164,25 @@ void experts_turn(const Experts *x)
         fiber_turn(x->turns);
 }
 
+/* Tells each rank how many pairs this one has for its experts. counting, bool: groups move nothing, and all
+ * ranks have the same. */
+static void exchange_counts(Experts *x, int counting)
+{
+    int64_t n = x->experts, *here = x->count + x->etp->rank * n;
+    Token counts = x->ep->all_to_all(x->ep, here, x->mine, x->local, I64);
+    experts_turn(x);
+    x->ep->wait(x->ep, counts);
+    x->etp->wait(x->etp, x->etp->all_gather(x->etp, x->count, here, n, I64));
+    for (int i = 0; counting && i < x->etp->size * x->ep->size; i++)
+        memcpy(x->count + i * x->local, x->mine + x->ep->rank * x->local, (size_t)x->local * sizeof *x->mine);
+}
+
 void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, int64_t bound,
                   const ExpertsLimit *limit)
 {
     BUG_ON(rows > bound || bound > x->most);
     x->rows = rows;
+    x->bound = bound;
     x->window = window_of(x, bound, limit);
     x->most_pairs = most_pairs(x, bound, limit);
     if (choice)
@@ -172,14 +190,12 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     else
         assume_choices(x, limit);
     sort_pairs(x, limit);
-    int64_t n = x->experts, largest = 0, *here = x->count + x->etp->rank * n;
-    Token counts = x->ep->all_to_all(x->ep, here, x->mine, x->local, I64);
-    experts_turn(x);
-    x->ep->wait(x->ep, counts);
-    x->etp->wait(x->etp, x->etp->all_gather(x->etp, x->count, here, n, I64));
-    for (int i = 0; !choice && i < x->etp->size * x->ep->size; i++)    /* groups that count move nothing */
-        memcpy(x->count + i * x->local, x->mine + x->ep->rank * x->local, (size_t)x->local * sizeof *x->mine);
+    if (x->gather)
+        gather_counts(x, !choice);
+    else
+        exchange_counts(x, !choice);
     sum_counts(x);
+    int64_t largest = 0;
     for (int r = 0; r < x->ep->size; r++)
         largest = x->first[r + 1] - x->first[r] > largest ? x->first[r + 1] - x->first[r] : largest;
     /* a counting run has the memory of a later round, if there can be one */
@@ -196,6 +212,12 @@ static int64_t before(const Experts *x, int64_t round, int t, int r, int local)
 {
     int64_t n = x->before[(t * x->ep->size + r) * (int64_t)(x->local + 1) + local] - round * x->window;
     return n < 0 ? 0 : least(n, x->window);
+}
+
+int64_t experts_span(const Experts *x, int64_t round, int t, int r, int local, int64_t *from)
+{
+    *from = before(x, round, t, r, local);
+    return before(x, round, t, r, local + 1);
 }
 
 /* Pairs that rank r of ep of etp rank t sends here in a round. */
@@ -257,6 +279,8 @@ static int32_t *order_rows(Device *d, Experts *x, Arena *scratch, int64_t round,
 ExpertRound experts_round(Device *d, Experts *x, Arena *scratch, int64_t number)
 {
     ExpertRound r = {.number = number, .n = all_rows(x, number)};
+    if (x->gather)
+        return gather_round(d, x, scratch, number, r.n);
     if (is_mixed(x)) {
         r.order = order_rows(d, x, scratch, number, 0);
         r.back = order_rows(d, x, scratch, number, 1);
@@ -313,9 +337,13 @@ static int64_t leaving(const Experts *x)
 }
 
 ExpertFlight experts_send_start(Device *d, Experts *x, Arena *scratch, const ExpertRound *r, Mat out,
-                                Mat rows, const int32_t *index)
+                                Mat rows, int each, const int32_t *index)
 {
-    ExpertFlight f = {out, out, take_tokens(x)};
+    ExpertFlight f = {out, out, r->order, take_tokens(x)};
+    if (x->gather) {
+        gather_send_start(d, x, scratch, r, rows, each, &f);
+        return f;
+    }
     Mat send = mat_take(scratch, leaving(x), rows.cols, rows.type);
     int me = x->etp->rank;
     int64_t from, at = etp_first(x, r->number, me), start = at, sent = 0;
@@ -345,6 +373,10 @@ void experts_send_end(Device *d, Experts *x, const ExpertRound *r, ExpertFlight 
 {
     if (!f.token)
         return;
+    if (x->gather) {
+        gather_send_end(d, x, f);
+        return;
+    }
     int me = x->etp->rank;
     Mat mine = mat_rows(f.come, etp_first(x, r->number, me), rows_of(x, r->number, me));
     wait_all(x->ep, f.token);
@@ -358,20 +390,25 @@ void experts_send_end(Device *d, Experts *x, const ExpertRound *r, ExpertFlight 
         d->gather_rows(d, f.out, f.come, r->order);
 }
 
-Mat experts_results_room(const Experts *x, Arena *scratch, Mat sorted)
+Mat experts_back(const Experts *x, Arena *scratch, int each, int64_t cols, Dtype type)
 {
-    return mat_take(scratch, is_alone(x) ? 0 : experts_room(x), sorted.cols, sorted.type);
+    return mat_take(scratch, x->gather ? x->bound * each : x->most_pairs, cols, type);
 }
 
-Mat experts_return_room(const Experts *x, Arena *scratch, Mat sorted)
+Mat experts_results_room(const Experts *x, Arena *scratch, Mat back)
+{
+    return mat_take(scratch, is_alone(x) && !x->gather ? 0 : experts_room(x), back.cols, back.type);
+}
+
+Mat experts_return_room(const Experts *x, Arena *scratch, Mat back)
 {
     int64_t n = is_mixed(x) || x->etp->size > 1 ? experts_room(x) : 0;
-    return mat_take(scratch, n, sorted.cols, sorted.type);
+    return mat_take(scratch, x->gather ? gather_return_rows(x, back) : n, back.cols, back.type);
 }
 
-Mat experts_results(const Experts *x, const ExpertRound *r, Mat sorted, Mat room)
+Mat experts_results(const Experts *x, const ExpertRound *r, Mat back, Mat room)
 {
-    return is_alone(x) ? mat_rows(sorted, r->number * x->window, r->n) : mat_rows(room, 0, r->n);
+    return is_alone(x) && !x->gather ? mat_rows(back, r->number * x->window, r->n) : mat_rows(room, 0, r->n);
 }
 
 /* Returns the sums over etp of this etp rank's rows: each etp rank has a part of every other one's sums. */
@@ -395,35 +432,51 @@ static Mat sum_over_etp(Device *d, Experts *x, Arena *scratch, int64_t round, Ma
     return mat_rows(sum, 0, own);
 }
 
-ExpertFlight experts_return_start(Device *d, Experts *x, Arena *scratch, const ExpertRound *r, Mat sorted,
-                                  Mat rows, Mat room)
+ExpertFlight experts_return_start(Device *d, Experts *x, Arena *scratch, const ExpertRound *r, int each,
+                                  Mat back, Mat rows, Mat room)
 {
     ExpertFlight f = {.token = take_tokens(x)};
     int64_t at = 0, own = 0, from;
+    if (x->gather) {
+        gather_return_start(d, x, r, each, back, rows, room, &f);
+        return f;
+    }
     if (is_alone(x))
         return f;
     if (is_mixed(x)) {
-        Mat back = mat_rows(room, 0, r->n);
-        d->gather_rows(d, back, rows, r->back);
-        rows = back;
+        Mat received = mat_rows(room, 0, r->n);
+        d->gather_rows(d, received, rows, r->back);
+        rows = received;
     }
     Mat sum = sum_over_etp(d, x, scratch, r->number, room, rows, f.token);
     comm_together(x->ep, 1);
     for (int i = 0; i < x->ep->size; i++) {
         int64_t n = sent_by(x, r->number, x->etp->rank, i), come = pairs_to(x, r->number, i, &from);
-        swap(x->ep, i, mat_rows(sorted, from, come), mat_rows(sum, at, n), f.token + 2 * i);
+        swap(x->ep, i, mat_rows(back, from, come), mat_rows(sum, at, n), f.token + 2 * i);
         if (i == x->ep->rank)
             own = at;
         at += n;
     }
     comm_together(x->ep, 0);
     int64_t n = pairs_to(x, r->number, x->ep->rank, &from);
-    d->copy(d, mat_rows(sorted, from, n), mat_rows(sum, own, n));
+    d->copy(d, mat_rows(back, from, n), mat_rows(sum, own, n));
     return f;
 }
 
-void experts_return_end(Experts *x, ExpertFlight f)
+void experts_return_end(Device *d, Experts *x, ExpertFlight f)
 {
-    if (f.token)
+    if (f.token && x->gather)
+        gather_return_end(d, x, f);
+    else if (f.token)
         wait_all(x->ep, f.token);
+}
+
+void experts_sum(Device *d, const Experts *x, Mat y, int each, Mat back, const int32_t *place)
+{
+    if (x->gather)
+        d->copy(d, y, mat_rows(back, 0, y.rows));
+    else if (each == 1)
+        d->sum_rows(d, y, back, place, x->topk);
+    else
+        d->gather_rows(d, y, back, place);
 }

@@ -12,6 +12,10 @@
  * bounds memory; ranks with more pairs need more rounds, and the whole group does as many as its neediest
  * rank, at least one.
  *
+ * That is the all-to-all. A gathering dispatch gives the same rows to the same experts in the same order, but
+ * every rank gathers the rows of all ranks of ep and etp and picks those of its experts; on the way back each
+ * rank adds up what its experts made of a row, and reduce-scatters add the ranks' sums in rank order.
+ *
  * Rows go and come back in two steps, a start and an end, so that a rank computes while they travel. What
  * starts take from scratch stays until the caller resets it, after the end.
  *
@@ -36,9 +40,10 @@ typedef struct {
     int experts, local, topk;  /* E; E / ep; choices of a row */
     int64_t most;              /* rows of a dispatch, at most */
     int hot;                   /* bool: in counting runs all rows choose experts of this rank */
+    int gather;                /* bool: rows are gathered */
     /* The dispatch that is under way, on the host. */
     int64_t window;            /* pairs that a rank sends to another one in a round, at most */
-    int64_t rows;              /* R */
+    int64_t rows, bound;       /* R; of the rank that has most */
     int64_t pairs, most_pairs; /* sorted ones of this rank; as many as any rank has, at most */
     int64_t rounds;
     int32_t *choice;           /* [most topk] experts of each row, or experts_dropped of them */
@@ -49,7 +54,9 @@ typedef struct {
     int64_t *mine;             /* [ep][local] pairs of this rank for each expert */
     int64_t *count;            /* [etp][ep][local] pairs for this rank's experts, by their source */
     int64_t *before;           /* [etp][ep][local + 1] of these, those for experts before each one */
-    int32_t *order;            /* [room] scratch: received row of each row in the order of experts */
+    int32_t *order;            /* scratch: a list of experts_round */
+    int64_t *of_rank;          /* gathered: [etp][ep][E] pairs of each rank for each expert */
+    int32_t *pair_of_rank;     /* gathered: [etp][ep][most_pairs] `pair` of each rank */
     Token *token;              /* [EXPERT_FLIGHTS][2 max(ep, etp)], taken in turn */
     int flights;               /* flights so far */
     /* Gives turns away (fiber.h) while rows or counts travel; NULL: nobody has another turn. As often in
@@ -63,12 +70,15 @@ enum { EXPERT_FLIGHTS = 8 };   /* that may be under way at once */
 typedef struct {
     int64_t number, n;         /* n: rows that this rank has in it */
     int32_t *order, *back;     /* [n] received row of each row in the order of experts; the inverse. NULL:
-                                * rows come in the order of experts */
+                                * rows come in the order of experts. Gathered: back has an entry for each
+                                * pair of all ranks, -1: of another rank's expert, or not in this round */
+    int32_t *pair;             /* gathered: [n] received pair of each row in the order of experts */
 } ExpertRound;
 
 /* Rows on their way, from a start to its end. */
 typedef struct {
     Mat out, come;             /* as in the start; the received rows, by their sources */
+    const int32_t *order;      /* row of `come` of each row of `out`; NULL: the same */
     Token *token;              /* NULL: nothing is under way, and an end does nothing */
 } ExpertFlight;
 
@@ -81,9 +91,10 @@ static inline int32_t experts_chosen(int32_t choice) { return choice < 0 ? -1 - 
  *   experts  in   global    E, a multiple of ep's size
  *   topk     in   global    choices of a row
  *   most     in   global    R, at most
+ *   gather   in   global    bool: rows are gathered
  *   limit    in   global    of dispatches of `most` rows, at most; NULL: no dispatch has one */
 void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_t most,
-                  const ExpertsLimit *limit);
+                  int gather, const ExpertsLimit *limit);
 void experts_close(Experts *x);
 
 /* Most rows that a rank has in a round of this dispatch. Local. */
@@ -114,24 +125,31 @@ ExpertRound experts_round(Device *d, Experts *x, Arena *scratch, int64_t number)
 /* Starts to send this rank's pairs of a round, and to receive the rows of its experts.
  *   out      out  [n, C]      in the order of experts, then of etp ranks, then of ep ranks; after the end
  *   rows     in   [.., C]     storage or real; may be written once this returns
- *   index    in   [pairs]     device memory: row of each sorted pair */
+ *   each     in   global      `rows` has so many for each of this rank's R rows: 1, or topk
+ *   index    in   [pairs]     device memory: row of `rows` of each sorted pair */
 ExpertFlight experts_send_start(Device *d, Experts *x, Arena *scratch, const ExpertRound *r, Mat out,
-                                Mat rows, const int32_t *index);
+                                Mat rows, int each, const int32_t *index);
 void experts_send_end(Device *d, Experts *x, const ExpertRound *r, ExpertFlight f);
 
-/* Rooms in scratch that serve the rounds in turn: for what the experts make of a round's rows, and for the
- * rows that a return sends. Local.
- *   sorted   in   [.., C]     as in experts_return_start */
-Mat experts_results_room(const Experts *x, Arena *scratch, Mat sorted);
-Mat experts_return_room(const Experts *x, Arena *scratch, Mat sorted);
+/* Rooms in scratch that serve the rounds in turn. Local.
+ * experts_back: for what comes back to this rank, whose sums experts_sum takes.
+ *   each     in   global      as in experts_send_start, of the rows that were sent
+ * The others: for what the experts make of a round's rows, and for the rows that a return sends. */
+Mat experts_back(const Experts *x, Arena *scratch, int each, int64_t cols, Dtype type);
+Mat experts_results_room(const Experts *x, Arena *scratch, Mat back);
+Mat experts_return_room(const Experts *x, Arena *scratch, Mat back);
 /* Where the experts write a round's results [n, C]: in `room`, or, where no rank but this one has a part in
- * them, in `sorted` itself. Local. */
-Mat experts_results(const Experts *x, const ExpertRound *r, Mat sorted, Mat room);
-/* Starts the way back: each pair gets the sum over the etp ranks of the rows that were made of it.
- *   sorted   out  [pairs, C]  the pairs of this round; after the end
+ * them, in `back` itself. Local. */
+Mat experts_results(const Experts *x, const ExpertRound *r, Mat back, Mat room);
+/* Starts the way back.
+ *   back     in/out           experts_back; has the round's part after the end
  *   rows     in   [n, C]      experts_results
  *   room     in/out           experts_return_room; it and rows stay until the end */
-ExpertFlight experts_return_start(Device *d, Experts *x, Arena *scratch, const ExpertRound *r, Mat sorted,
-                                  Mat rows, Mat room);
-void experts_return_end(Experts *x, ExpertFlight f);
+ExpertFlight experts_return_start(Device *d, Experts *x, Arena *scratch, const ExpertRound *r, int each,
+                                  Mat back, Mat rows, Mat room);
+void experts_return_end(Device *d, Experts *x, ExpertFlight f);
+/* After all rounds: a row's sum over its pairs, or each pair by itself, and over the etp ranks. Local.
+ *   y        out  [R each, C]
+ *   place    in   [R topk]    device memory: as in Experts */
+void experts_sum(Device *d, const Experts *x, Mat y, int each, Mat back, const int32_t *place);
 #endif

@@ -68,8 +68,9 @@ static Round round_start(Model *m, const Dispatch *s, int64_t number, Mat ln2, E
     r.narrow = room(s, &m->scratch, n, 1, m->dim.type);
     r.a = room(s, &m->scratch, n, F, m->dim.type);
     if (!kept.x.cols) {
-        r.to_x = experts_send_start(d, s->x, &m->scratch, &r.r, r.acts.x, ln2, s->source);
-        r.to_weight = experts_send_start(d, s->x, &m->scratch, &r.r, r.acts.weight, s->weight, s->pair);
+        r.to_x = experts_send_start(d, s->x, &m->scratch, &r.r, r.acts.x, ln2, 1, s->source);
+        r.to_weight = experts_send_start(d, s->x, &m->scratch, &r.r, r.acts.weight, s->weight, s->x->topk,
+                                         s->pair);
     }
     return r;
 }
@@ -116,10 +117,9 @@ static void experts_fwd(Model *m, int part, LayerActs *a, Mat y, Arena *keep, Ma
     Device *d = m->dev;
     size_t mark = m->scratch.used;
     Dispatch s = dispatch_open(m, a);
-    Mat pairs = model_take(m, &m->scratch, s.x->most_pairs, m->dim.H);
-    Mat z = experts_results_room(s.x, &m->scratch, pairs),
-        leave = experts_return_room(s.x, &m->scratch, pairs);
-    ExpertFlight back = {0};
+    Mat back = experts_back(s.x, &m->scratch, 1, m->dim.H, m->dim.type);
+    Mat z = experts_results_room(s.x, &m->scratch, back), leave = experts_return_room(s.x, &m->scratch, back);
+    ExpertFlight to_back = {0};
     for (int64_t i = 0; i < s.x->rounds; i++) {
         size_t start = m->scratch.used;
         Round r = round_start(m, &s, i, a->ln2, (ExpertActs){0}, i == 0 ? keep : &m->scratch);
@@ -131,15 +131,15 @@ static void experts_fwd(Model *m, int part, LayerActs *a, Mat y, Arena *keep, Ma
             experts_turn(s.x);
         round_end(m, part, &s, &r);
         d->scale_rows(d, r.a, r.a, r.acts.weight);
-        experts_return_end(s.x, back);
-        Mat out = experts_results(s.x, &r.r, pairs, z);
+        experts_return_end(d, s.x, to_back);
+        Mat out = experts_results(s.x, &r.r, back, z);
         round_results(m, part, &s, &r, out);
-        back = experts_return_start(d, s.x, &m->scratch, &r.r, pairs, out, leave);
+        to_back = experts_return_start(d, s.x, &m->scratch, &r.r, 1, back, out, leave);
         arena_reset(&m->scratch, start);
     }
     experts_turn(s.x);
-    experts_return_end(s.x, back);
-    d->sum_rows(d, y, pairs, s.place, s.x->topk);
+    experts_return_end(d, s.x, to_back);
+    experts_sum(d, s.x, y, 1, back, s.place);
     arena_reset(&m->scratch, mark);
 }
 
@@ -207,8 +207,9 @@ static void experts_bwd(Model *m, int part, LayerActs *a, Mat dy, Mat dln, Mat d
     Device *d = m->dev;
     size_t mark = m->scratch.used;
     Dispatch s = dispatch_open(m, a);
-    Mat dx = model_take(m, &m->scratch, s.x->most_pairs, m->dim.H),
-        dw = mat_take(&m->scratch, s.x->most_pairs, 1, m->dim.real);
+    int k = s.x->topk;
+    Mat dx = experts_back(s.x, &m->scratch, 1, m->dim.H, m->dim.type),
+        dw = experts_back(s.x, &m->scratch, k, 1, m->dim.real);
     Mat dx_room = experts_results_room(s.x, &m->scratch, dx),
         dw_room = experts_results_room(s.x, &m->scratch, dw),
         dx_leave = experts_return_room(s.x, &m->scratch, dx),
@@ -218,29 +219,29 @@ static void experts_bwd(Model *m, int part, LayerActs *a, Mat dy, Mat dln, Mat d
         size_t start = m->scratch.used;
         Round r = round_start(m, &s, i, a->ln2, i == 0 ? a->expert : (ExpertActs){0}, &m->scratch);
         Mat g = room(&s, &m->scratch, r.r.n, m->dim.H, m->dim.type);
-        ExpertFlight to_g = experts_send_start(d, s.x, &m->scratch, &r.r, g, dy, s.source);
+        ExpertFlight to_g = experts_send_start(d, s.x, &m->scratch, &r.r, g, dy, 1, s.source);
         if (i == 0 && shared.dx.rows)
             shared_expert_bwd(m, part, a, dy, shared);
         if (i == 0)
             experts_turn(s.x);
         round_end(m, part, &s, &r);
         experts_send_end(d, s.x, &r.r, to_g);
-        experts_return_end(s.x, dx_back);
-        experts_return_end(s.x, dw_back);
+        experts_return_end(d, s.x, dx_back);
+        experts_return_end(d, s.x, dw_back);
         Mat dxi = experts_results(s.x, &r.r, dx, dx_room), dwi = experts_results(s.x, &r.r, dw, dw_room);
         for (int e = 0; e < s.x->local; e++) {
             int64_t from, n = experts_part(s.x, i, e, &from);
             expert_bwd(m, part, e, s.x->etp->rank == 0, &r, g, dxi, dwi, from, n);
         }
-        dx_back = experts_return_start(d, s.x, &m->scratch, &r.r, dx, dxi, dx_leave);
-        dw_back = experts_return_start(d, s.x, &m->scratch, &r.r, dw, dwi, dw_leave);
+        dx_back = experts_return_start(d, s.x, &m->scratch, &r.r, 1, dx, dxi, dx_leave);
+        dw_back = experts_return_start(d, s.x, &m->scratch, &r.r, k, dw, dwi, dw_leave);
         arena_reset(&m->scratch, start);
     }
     experts_turn(s.x);
-    experts_return_end(s.x, dx_back);
-    experts_return_end(s.x, dw_back);
-    d->sum_rows(d, dln, dx, s.place, s.x->topk);
-    d->gather_rows(d, mat(dweight.p, s.weight.rows, 1, m->dim.real), dw, s.place);
+    experts_return_end(d, s.x, dx_back);
+    experts_return_end(d, s.x, dw_back);
+    experts_sum(d, s.x, dln, 1, dx, s.place);
+    experts_sum(d, s.x, mat(dweight.p, s.weight.rows, 1, m->dim.real), k, dw, s.place);
     arena_reset(&m->scratch, mark);
 }
 

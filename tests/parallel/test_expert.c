@@ -1,5 +1,6 @@
 /* test_expert -- what arrives where: the dispatch of rows to experts and back, under a launcher, against an
- * oracle over all ranks in exact integers. Eight workloads; every ep x etp that divides the world. */
+ * oracle over all ranks in exact integers. Eight workloads; both dispatchers; every ep x etp that divides the
+ * world. */
 #include "expert.h"
 #include "grid.h"
 #include "job.h"
@@ -83,33 +84,41 @@ static void sources(const Experts *x, int *member)
     free(both);
 }
 
+/* What comes back of a case, by pairs or added up by rows. */
+typedef struct {
+    int each;                  /* topk: by pairs; 1: by rows */
+    Mat back, results, room;
+    ExpertFlight flight;
+} Back;
+
 /* The matrices of a case. */
 typedef struct {
     int64_t rows, pairs;
-    Mat in, sorted;            /* [pairs, COLS] the numbers of the pairs, and these sorted */
-    Mat back, out;             /* [pairs, COLS] what came back; [room, COLS] what arrived */
+    Mat in, sent;              /* [pairs, COLS] the numbers of the pairs; a copy that is sent */
+    Mat out;                   /* [room, COLS] what arrived */
     double *want;
+    Back by[2];
 } Data;
 
 static Data prepare(Device *d, Experts *x, const Case *c, Arena *mem)
 {
     int64_t rows = rows_of(c, rank), pairs = rows * c->topk, room = experts_room(x);
     Data s = {rows, pairs, mat_take(mem, pairs, COLS, F64), mat_take(mem, pairs, COLS, F64),
-              mat_take(mem, pairs, COLS, F64), mat_take(mem, room, COLS, F64),
-              arena_take(mem, (size_t)room * COLS * sizeof(double))};
+              mat_take(mem, room, COLS, F64), arena_take(mem, (size_t)room * COLS * sizeof(double)),
+              {{.each = c->topk}, {.each = 1}}};
     int32_t *choice = xcalloc((size_t)pairs + 1, sizeof *choice);
     for (int64_t i = 0; i < pairs; i++)
         choice[i] = expert_of(c, rank, i / c->topk, (int)(i % c->topk));
     experts_plan(d, x, choice, rows, MOST, NULL);
     free(choice);
-    memset(s.sorted.p, 0xff, mat_bytes(s.sorted));
-    memset(s.back.p, 0xff, mat_bytes(s.back));
-    for (int64_t i = 0; i < pairs * COLS; i++) {
-        int64_t pair = i / COLS, col = i % COLS;
-        double number = pair_of(rank, pair / c->topk, (int)(pair % c->topk), (int)col);
-        *(double *)mat_at(s.in, pair, col) = number;
-        if (x->place[pair] >= 0)
-            *(double *)mat_at(s.sorted, x->place[pair], col) = number;
+    for (int64_t i = 0; i < pairs * COLS; i++)
+        ((double *)s.in.p)[i] = pair_of(rank, i / COLS / c->topk, (int)(i / COLS % c->topk), (int)(i % COLS));
+    d->copy(d, s.sent, s.in);
+    for (Back *b = s.by; b < s.by + 2; b++) {
+        b->back = experts_back(x, mem, b->each, COLS, F64);
+        memset(b->back.p, 0xff, mat_bytes(b->back));
+        b->results = experts_results_room(x, mem, b->back);
+        b->room = experts_return_room(x, mem, b->back);
     }
     return s;
 }
@@ -132,43 +141,60 @@ static void check_arrived(const Experts *x, const Case *c, const int *member, co
           (long)round, (long)x->rounds, (long)at, (long)n, (long)bad);
 }
 
+/* Compares what came back with `factor` times what was sent. */
+static void check_back(Device *d, const Experts *x, const Case *c, const Data *s, Arena *mem, double factor)
+{
+    for (const Back *b = s->by; b < s->by + 2; b++) {
+        int64_t n = s->rows * b->each, bad = 0;
+        Mat y = mat_take(mem, n, COLS, F64);
+        memset(y.p, 0xff, mat_bytes(y));
+        experts_sum(d, x, y, b->each, b->back, x->place);
+        for (int64_t i = 0; i < n * COLS; i++) {
+            double want = 0;
+            for (int64_t j = 0; j < c->topk / b->each; j++)
+                want += factor * *(double *)mat_at(s->in, i / COLS * (c->topk / b->each) + j, i % COLS);
+            bad += ((double *)y.p)[i] != want;
+        }
+        CHECK(!bad, "%s: %ld of %ld numbers came back wrong", workload_name[c->load], (long)bad,
+              (long)(n * COLS));
+    }
+}
+
 static void check_case(Device *d, Experts *x, const Case *c, const int *member, Arena *mem)
 {
-    int64_t seen = 0, bad = 0;
+    int64_t seen = 0;
     mem->used = 0;
     Data s = prepare(d, x, c, mem);
-    Mat results = experts_results_room(x, mem, s.back), room = experts_return_room(x, mem, s.back);
-    ExpertFlight back = {0};
     for (int64_t round = 0; round < x->rounds; round++) {
         size_t mark = mem->used;
         ExpertRound r = experts_round(d, x, mem, round);
         Mat out = mat_rows(s.out, 0, r.n);
         memset(s.out.p, 0xff, mat_bytes(s.out));
-        ExpertFlight f = experts_send_start(d, x, mem, &r, out, s.in, x->pair);
+        ExpertFlight f = experts_send_start(d, x, mem, &r, out, s.sent, c->topk, x->pair);
         if (round == x->rounds - 1)
-            memset(s.in.p, 0xff, mat_bytes(s.in));
+            memset(s.sent.p, 0xff, mat_bytes(s.sent));
         experts_send_end(d, x, &r, f);
         check_arrived(x, c, member, &s, round, r.n);
         seen += r.n;
         /* each etp rank returns its part: (t + 1) times the row, so the sum is a known multiple */
         for (int64_t i = 0; i < r.n * COLS; i++)
             ((double *)out.p)[i] *= x->etp->rank + 1;
-        experts_return_end(x, back);
-        d->copy(d, experts_results(x, &r, s.back, results), out);
-        back = experts_return_start(d, x, mem, &r, s.back, experts_results(x, &r, s.back, results), room);
+        for (Back *b = s.by; b < s.by + 2; b++) {
+            experts_return_end(d, x, b->flight);
+            Mat results = experts_results(x, &r, b->back, b->results);
+            d->copy(d, results, out);
+            b->flight = experts_return_start(d, x, mem, &r, b->each, b->back, results, b->room);
+        }
         arena_reset(mem, mark);
     }
-    experts_return_end(x, back);
-    double factor = x->etp->size * (x->etp->size + 1) / 2;
-    for (int64_t i = 0; i < s.pairs * COLS; i++)
-        bad += ((double *)s.back.p)[i] != factor * ((double *)s.sorted.p)[i];
-    CHECK(!bad, "%s: %ld of %ld numbers came back wrong", workload_name[c->load], (long)bad,
-          (long)(s.pairs * COLS));
+    for (Back *b = s.by; b < s.by + 2; b++)
+        experts_return_end(d, x, b->flight);
+    check_back(d, x, c, &s, mem, x->etp->size * (x->etp->size + 1) / 2);
     CHECK(c->load != ONE_RANK || x->ep->rank == x->ep->size - 1 || x->local < c->topk || !seen,
           "rows for a rank that nobody chose");
 }
 
-static void check_grid(Device *d, int ep, int etp, Arena *mem)
+static void check_grid(Device *d, int ep, int etp, int gather, Arena *mem)
 {
     GridSpec spec = {.size = {1, 1, 1, world, 1}, .experts = 1, .ep = ep, .etp = etp};
     Grid g;
@@ -181,7 +207,8 @@ static void check_grid(Device *d, int ep, int etp, Arena *mem)
             Case c = {(Workload)load, experts[step] * (8 % ep ? ep : 1), topks[step], step};
             Experts x;
             c.topk = load == ALL_EXPERTS ? c.experts : c.topk;
-            experts_open(&x, &g.expert[EXPERT_EP], &g.expert[EXPERT_TP], c.experts, c.topk, MOST, NULL);
+            experts_open(&x, &g.expert[EXPERT_EP], &g.expert[EXPERT_TP], c.experts, c.topk, MOST, gather,
+                         NULL);
             sources(&x, member);
             check_case(d, &x, &c, member, mem);
             experts_close(&x);
@@ -200,8 +227,9 @@ int main(void)
     for (int ep = 1; ep <= world; ep++)
         for (int etp = 1; etp <= world / ep; etp++)
             if (world % (ep * etp) == 0)
-                check_grid(&d, ep, etp, &mem);
+                for (int gather = 0; gather < 2; gather++)
+                    check_grid(&d, ep, etp, gather, &mem);
     arena_close(&mem);
     cpu_close(&d);
-    return rank ? 0 : test_end();
+    return rank ? test_failures != 0 : test_end();
 }

@@ -32,6 +32,7 @@ enum {
     ETP,
     CAPACITY,
     TURNS,
+    GATHER,                            /* bool: the experts' rows are gathered */
     CHOICES
 };
 typedef struct { int is[CHOICES]; } Layout;
@@ -204,12 +205,13 @@ static inline int layout_expert_grid(Layout *l)
                            [AXIS_PP] = is[PP]},
                   .etp = is[ETP], .ep = is[EP]};
     if (!experts) {
-        is[EP] = is[ETP] = is[CAPACITY] = is[TURNS] = 0;
+        is[EP] = is[ETP] = is[CAPACITY] = is[TURNS] = is[GATHER] = 0;
         return 1;
     }
     if (n % (is[EP] * is[ETP] * is[PP]) || experts % is[EP])
         return 0;
     is[SP] = is[TP] > 1 && !is[SP] ? 1 : is[SP];
+    is[TURNS] = is[GATHER] ? 0 : is[TURNS];
     BUG_ON(!grid_parse_order(layout_order[is[ORDER]], s.order));
     if (!grid_expert_size(&s, n, size))
         is[ORDER] = 0;
@@ -418,6 +420,7 @@ static inline void layout_args(Words *a, const Layout *l)
     if (is[EP]) {
         add_number(a, "expert_model_parallel_size", is[EP]);
         add_number(a, "expert_tensor_parallel_size", is[ETP]);
+        add_arg(a, "moe_token_dispatcher_type", is[GATHER] ? "allgather" : "alltoall");
         for (const char *const *s = layout_capacity[is[CAPACITY]]; *s; s++)
             add_arg(a, *s, NULL);
         add_arg(a, "overlap_moe_expert_parallel_comm", is[TURNS] ? "true" : "false");
@@ -429,7 +432,7 @@ static inline void layout_args(Words *a, const Layout *l)
 static const int layout_values[CHOICES] = {
     [KIND] = MIXED + 1, [SP] = 3,    [SCHEDULE] = SCHEDULES, [ZERO] = 4,  [RECOMPUTE] = RECOMPUTES,
     [OVERLAP] = 3,      [SPLIT] = 4, [ORDER] = 4,            [PADDING] = 3, [GROUP] = 3,
-    [FAMILY] = FAMILIES, [CAPACITY] = CAPACITIES, [TURNS] = 2};
+    [FAMILY] = FAMILIES, [CAPACITY] = CAPACITIES, [TURNS] = 2, [GATHER] = 2};
 
 static inline int pick(uint64_t key, uint64_t at, int n) { return (int)(rng_uniform(key, 11, at) * n); }
 

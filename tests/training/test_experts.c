@@ -37,8 +37,8 @@ static const char *const grids[][6] = {
     {"tensor_model_parallel_size=2", "sequence_parallel=true", "context_parallel_size=2",
      "expert_model_parallel_size=2", "expert_tensor_parallel_size=1"},
     {"pipeline_model_parallel_size=2", "pipeline_schedule=zb-h1", "expert_model_parallel_size=2",
-     "data_parallel_sharding_strategy=optim_grads_params"},
-    {"context_parallel_size=4", "expert_tensor_parallel_size=4"},
+     "data_parallel_sharding_strategy=optim_grads_params", "moe_token_dispatcher_type=allgather"},
+    {"context_parallel_size=4", "expert_tensor_parallel_size=4", "moe_token_dispatcher_type=allgather"},
 };
 enum { GRIDS = sizeof grids / sizeof *grids };
 
