@@ -68,11 +68,16 @@ static void report_odd(json_t *o, NotFinite *odd)
 
 /* ---- a checkpoint ---- */
 
-/* Adds how many parameters a token visits, if the model has experts. */
-static void count_active(json_t *o, const json_t *state)
+/* The configuration of a checkpoint; NULL: it has none. */
+static const Config *config_of(const json_t *state)
 {
     const char *text = json_string_value(json_object_get(state, "config")), *skipped;
-    const Config *cfg = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+    return text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+}
+
+/* Adds how many parameters a token visits, if the model is known and has experts. */
+static void count_active(json_t *o, const Config *cfg)
+{
     if (cfg && cfg->num_moe_experts != CFG_ABSENT)
         json_object_set_new(o, "active_parameters", json_integer(params_active(cfg)));
 }
@@ -113,7 +118,7 @@ static json_t *checkpoint(const char *path, int *gone)
     }
     json_object_update_new(o, json_pack("{s:I s:i s:o s:I s:o}", "parameters", weights, "tensors",
                                         s.m.ntensor, "elements", types, "bytes", bytes, "files", files));
-    count_active(o, s.m.state);
+    count_active(o, config_of(s.m.state));
     int whole = source_verify(&s, NULL, why);
     NotFinite odd = {0, json_array()};
     for (int i = 0; i < s.m.ntensor; i++)
@@ -303,6 +308,9 @@ static json_t *huggingface(const char *path)
     json_object_set_new(o, "can_import", json_boolean(cfg != NULL));
     if (!cfg && json_is_object(hf))
         json_object_set_new(o, "cannot_express", json_string(reason));
+    if (cfg)
+        json_object_set_new(o, "parameters", json_integer(params_count(cfg)));
+    count_active(o, cfg);
     json_object_update_new(o, json_pack("{s:I s:o s:I}", "tensors", tensors, "elements", types, "bytes",
                                         bytes));
     report_odd(o, &odd);

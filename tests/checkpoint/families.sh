@@ -68,4 +68,20 @@ refused() { # KEY ARGUMENT...: eval with these arguments is refused because of K
 }
 refused add_bias_linear "$work/gpt2.yaml" "load=$work/imported2" add_bias_linear=false add_qkv_bias=true
 refused add_qkv_bias "$work/llama.yaml" "load=$work/imported" add_qkv_bias=true
+
+# inspect counts all parameters and those that a token visits: two layers of four experts, of which it visits two
+run "$work/llama.yaml" num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=8 \
+    "save=$work/moe" train_iters=1
+run export "$work/moe" -o "$work/hf3"
+for path in "$work/hf3" "$work/moe/checkpoints/iter_0000001" "$work/hf2"; do
+    run inspect "$path" --json
+    all=$(sed -n 's/.*"parameters": \([0-9]*\).*/\1/p' "$work/log" | head -n 1)
+    active=$(sed -n 's/.*"active_parameters": \([0-9]*\).*/\1/p' "$work/log")
+    elements=$(sed -n 's/.*"F32": \([0-9]*\).*/\1/p' "$work/log")
+    case $path in
+    *hf3) [ "$all" = "$elements" ] && [ "$active" = $((all - 2 * 2 * 3 * 16 * 8)) ] ;;
+    *iter*) [ "$active" = $((all - 2 * 2 * 3 * 16 * 8)) ] ;;
+    *) [ "$all" = "$elements" ] && [ -z "$active" ] ;;
+    esac || { echo "inspect $path: $all parameters, $active active, $elements elements"; cat "$work/log"; exit 1; }
+done
 echo "families kept, spellings agree"

@@ -179,6 +179,28 @@ static void check_active(void)
     CHECK(got == want, "%.0f FLOPs of a token, %.0f by hand", got, want);
 }
 
+/* Mixtral 8x7B: its published 46.7 billion parameters, 12.9 of them active, and a token's FLOPs by hand. */
+static void check_mixtral(void)
+{
+    FILE *f = fopen(path, "w");
+    fputs("model: {num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, num_attention_heads: 32, "
+          "num_query_groups: 8, seq_length: 4096, vocab_size: 32000, position_embedding_type: rope, "
+          "normalization: RMSNorm, activation: swiglu, add_bias_linear: false, "
+          "untie_embeddings_and_output_weights: true}\ndata: {tokenizer_type: none}\n"
+          "moe: {num_moe_experts: 8, moe_router_topk: 2}\n", f);
+    fclose(f);
+    const Config *c = config_load(path, 0, NULL, 1, USE_MODEL);
+    int64_t H = 4096, attention = H * (H + 2 * 1024 + H), expert = 3 * H * 14336, V = 32000;
+    int64_t rest = 32 * (attention + 8 * H + 2 * H) + 2 * V * H + H;
+    int64_t all = rest + 32 * 8 * expert, active = rest + 32 * 2 * expert;
+    double flops = 6.0 * (double)(32 * (attention + 8 * H + 2 * expert) + V * H) + 12.0 * 32 * 4096 * 4096;
+    CHECK(all == 46702792704 && active == 12879925248, "%lld, %lld", (long long)all, (long long)active);
+    CHECK(params_count(c) == all && params_active(c) == active, "%lld parameters, %lld active",
+          (long long)params_count(c), (long long)params_active(c));
+    CHECK(run_flops_per_token(c) == flops, "%.0f FLOPs of a token, %.0f by hand", run_flops_per_token(c),
+          flops);
+}
+
 /* Experts shared out over ranks: a rank's arithmetic at balance is what it is with all experts on it. */
 static void check_experts(void)
 {
@@ -214,6 +236,7 @@ int main(void)
             check_balance(cp, kinds[k], 1);
         }
     check_active();
+    check_mixtral();
     check_experts();
     unlink(path);
     return test_end();
