@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "commands.h"
 #include "config_table.h"
-#include "flight.h"
+#include "hang.h"
 #include "job.h"
 #include "start.h"
 #include <math.h>
@@ -159,7 +159,7 @@ static double evaluate(Training *t)
     double loss = run_evaluate(&t->run, t->valid, t->cfg->eval_iters, tick, t->log);
     log_status(t->log, NULL);
     trace_end(&t->run.trace, SPAN_EVAL, traced);
-    flight_phase(PHASE_OTHER);
+    flight_phase(PHASE_STEP);
     log_eval(t->log, t->run.progress.iteration, loss);
     return (now() - start) * 1e3;
 }
@@ -396,6 +396,7 @@ int training_run(int argc, char **argv)
     run_directory_begin(&t.dir, t.run.progress.iteration, &t.run.grid.all);
     run_keep_tuned(&t.run, dir);
     flight_run(dir);
+    hang_limits(t.cfg->hang_timeout, (double)t.cfg->distributed_timeout_minutes * 60);
     saver_start(t.run.checkpoint.saver);
     if (speaks(&t))
         start_log(&t);

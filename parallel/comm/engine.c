@@ -154,7 +154,10 @@ static int advance(const Queue *only)
         Queue *q = active[i];
         while (q->head && (!only || q == only)) {
             advancing = q->head;
-            moved |= q->head->advance(q->head);
+            if (q->head->advance(q->head)) {
+                moved = 1;
+                flight_moved();
+            }
             advancing = NULL;
             if (!q->head->done)
                 break;

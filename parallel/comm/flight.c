@@ -42,6 +42,11 @@ int flight_make(int ranks, int host)
     return fd;
 }
 
+Flight *flight_here(void)
+{
+    return flight;
+}
+
 static void put(char *to, size_t size, const char *text)
 {
     strncpy(to, text, size - 1);
@@ -152,6 +157,22 @@ void flight_step(double seconds)
     int b = seconds > 1e-6 ? (int)(8 * log2(seconds * 1e6)) : 0;
     me->bin[b < FLIGHT_BINS ? b : FLIGHT_BINS - 1]++;
     me->steps++;
+}
+
+void flight_moved(void)
+{
+    if (me)
+        progress(now());
+}
+
+void flight_answer(const char *calls, size_t n)
+{
+    if (!me)
+        return;
+    n = n < sizeof me->calls - 1 ? n : sizeof me->calls - 1;
+    memcpy(me->calls, calls, n);
+    me->calls[n] = 0;
+    me->answers++;
 }
 
 void flight_left(void)

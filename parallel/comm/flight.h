@@ -57,7 +57,8 @@ typedef struct {
     _Atomic int64_t steps;         /* finished by this process */
     _Atomic uint32_t bin[FLIGHT_BINS];         /* steps by length: bin b ends at 1 us * 2^((b + 1) / 8) */
     _Atomic int64_t instrs, ops;   /* ever recorded; record k is at (k - 1) % the size */
-    _Atomic uint32_t answers;      /* how often the process has printed its calls when asked */
+    _Atomic uint32_t answers;      /* how often the process has written its calls when asked */
+    char calls[4096];              /* text: these calls, one a line */
     int32_t members;               /* used of member[] */
     int32_t member[FLIGHT_MEMBERS];            /* world ranks */
     FlightGroup group[FLIGHT_GROUPS];
@@ -85,6 +86,8 @@ int flight_make(int ranks, int host);
  *   fd       in    closed here; -1: this process has no others beside it, and makes its own memory */
 void flight_open(int fd, int ranks, int local, int rank, int world, int host);
 
+Flight *flight_here(void);         /* NULL: not open */
+
 /* ---- writing ---- */
 
 /* Names the run directory, where the copy goes. Opens the record of a process that is the whole job. */
@@ -96,6 +99,8 @@ void flight_mark(double begun, double end);                    /* the last instr
 void flight_phase(FlightPhase phase);
 void flight_step(double seconds);                              /* a step took so long */
 void flight_left(void);
+void flight_moved(void);                                       /* a piece of a message has moved */
+void flight_answer(const char *calls, size_t n);               /* the calls of this process: its text */
 void flight_fate(int local, const char *text);                 /* how rank `local` ended or stands still */
 
 /* Adds a group that this rank has joined; returns what FlightOp.group holds. */

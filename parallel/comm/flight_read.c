@@ -12,7 +12,7 @@ int flight_whole(const Flight *f, size_t bytes)
     for (int i = 0; ok && i < f->ranks; i++) {
         const FlightRank *r = &f->rank[i];
         ok = !r->host[sizeof r->host - 1] && !r->where[sizeof r->where - 1] && !r->note[sizeof r->note - 1] &&
-             !r->fate[sizeof r->fate - 1] && r->instrs >= 0 && r->ops >= 0;
+             !r->fate[sizeof r->fate - 1] && !r->calls[sizeof r->calls - 1] && r->instrs >= 0 && r->ops >= 0;
         for (int k = 0; ok && k < FLIGHT_GROUPS; k++)
             ok = !r->group[k].name[sizeof r->group[k].name - 1] && r->group[k].at >= -1;
     }
@@ -59,7 +59,7 @@ static const FlightOp *awaited(const Flight *f, int local)
 int flight_is_waiting(const Flight *f, int local, double t)
 {
     const FlightRank *r = &f->rank[local];
-    return r->waits && (r->waits < 0 || t - r->alive < LOOKS);
+    return r->waits && !r->fate[0] && (r->waits < 0 || t - r->alive < LOOKS);
 }
 
 /* Another rank's view of a group; NULL: it is not a member, or has not opened the group yet. */
@@ -132,17 +132,55 @@ double flight_p99(const FlightRank *r)
     return n ? top : 0;
 }
 
-/* Follows who waits for whom from the rank that has waited longest. */
+/* Whether the peer of a receive has sent the message that rank `local` waits for. */
+static int is_sent(const Flight *f, int local)
+{
+    const FlightOp *o = awaited(f, local);
+    int from = o && o->kind == COMM_RECV ? local_of(f, o->peer) : -1;
+    const FlightGroup *g = from >= 0 ? group_of(&f->rank[local], o) : NULL;
+    for (int k = 0; g && k < FLIGHT_OPS; k++) {
+        const FlightOp *s = &f->rank[from].op[k];
+        const FlightGroup *its = s->number ? group_of(&f->rank[from], s) : NULL;
+        if (its && its->id == g->id && s->kind == COMM_SEND && s->peer == f->rank[local].rank &&
+            s->seq >= o->seq && s->end > 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* The place of the rank that `local` waits for; -1: elsewhere, or nowhere. */
+static int next_of(const Flight *f, int local)
+{
+    int rank = flight_waits_for(f, local);
+    return rank < 0 ? -1 : local_of(f, rank);
+}
+
+/* Rank `at` is one of a circle of ranks that wait for each other. To blame is a rank that has sent the
+ * message for which the next one waits, else the one that is waited for longest. */
+static void blame_circle(const Flight *f, FlightBlame *b, int at)
+{
+    int sent = -1, oldest = at;
+    for (int i = at, steps = 0; steps == 0 || (i != at && steps < f->ranks); steps++, i = next_of(f, i)) {
+        sent = is_sent(f, i) ? i : sent;
+        oldest = f->rank[i].since < f->rank[oldest].since ? i : oldest;
+    }
+    b->waiter = sent >= 0 ? sent : oldest;
+    b->local = next_of(f, b->waiter);
+    b->rank = f->rank[b->local].rank;
+}
+
+/* Follows who waits for whom from the rank that has waited longest: to a rank of another host, to a rank
+ * whose operation all have joined, or into a circle. */
 static void follow(const Flight *f, FlightBlame *b)
 {
     int at = b->waiter;
     for (int steps = 0; steps <= f->ranks; steps++) {
-        int rank = flight_waits_for(f, at), next = rank < 0 ? -1 : local_of(f, rank);
+        int rank = flight_waits_for(f, at), next = next_of(f, at);
         if (rank >= 0 && next < 0) {
             b->rank = rank;
             return;
         }
-        if (next < 0 || next == at) { /* all have called it, and yet it does not end */
+        if (next < 0) {
             b->local = at;
             b->rank = f->rank[at].rank;
             b->lost = 1;
@@ -150,9 +188,8 @@ static void follow(const Flight *f, FlightBlame *b)
         }
         at = next;
     }
-    b->rank = flight_waits_for(f, b->waiter); /* a circle: the one whose message is waited for longest */
-    b->local = local_of(f, b->rank);
     b->lost = 1;
+    blame_circle(f, b, at);
 }
 
 FlightBlame flight_blame(const Flight *f, double t, const char *skip, const char *first)

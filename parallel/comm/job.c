@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "job.h"
 #include "comm.h"
-#include "flight.h"
+#include "hang.h"
 #include "pool.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -36,6 +37,7 @@ typedef struct {
 typedef struct {
     _Atomic uint32_t claimed;      /* 1 + place of the rank that prints the error line; 0: none yet */
     _Atomic uint32_t spoken;       /* bool: the line is printed */
+    _Atomic uint32_t asking;       /* bool: its calls and the flight record are being written */
     int ranks, code;               /* of the host; exit code of the job */
     char status[16];               /* text: the code */
     Member member[];               /* [ranks] */
@@ -158,7 +160,7 @@ const char *job_doing(void) { return (page ? page->member[mine].note : alone) + 
 /* ---- the one error line ---- */
 
 /* Whether this rank is the first of its host that wants to end the job. Any other rank waits up to half a
- * second for the first to print its line. */
+ * second for the first to print its line, and some more while that asks for the calls of a rank that hangs. */
 static int may_speak(int code)
 {
     uint32_t nobody = 0, me = (uint32_t)mine + 1;
@@ -167,7 +169,7 @@ static int may_speak(int code)
         snprintf(page->status, sizeof page->status, "@code %d", code);
         return 1;
     }
-    for (int i = 0; i < 100 && !atomic_load(&page->spoken); i++)
+    for (int i = 0; !atomic_load(&page->spoken) && i < (atomic_load(&page->asking) ? 1200 : 100); i++)
         usleep(5000);
     return 0;
 }
@@ -194,9 +196,11 @@ void job_claimed(void)
 static void stop(int code)
 {
     if (atomic_load(&page->claimed) == (uint32_t)mine + 1) {
-        job_claimed();
         alarm(5);                      /* the run directory may be what hangs */
+        atomic_store(&page->asking, 1);
+        hang_calls();
         flight_save(code);
+        job_claimed();
         atomic_store(&page->member[mine].state, LEFT);
         abort_hook(code);
     }
@@ -265,12 +269,14 @@ static void look_for_the_lost(void)
 #define SYS_pidfd_open 434
 #endif
 
-/* The watcher: sleeps until a rank of this host ends or a signal comes. Where the system has no descriptors
- * for processes (before Linux 5.3) it looks five times a second. at: [ranks + 1], freed here. */
+/* The watcher: sleeps until a rank of this host ends or a signal comes, and looks now and then whether a rank
+ * hangs. Where the system has no descriptors for processes (before Linux 5.3) it looks five times a second.
+ *   at       in    [ranks + 1] freed here */
 static void *watch(void *arg)
 {
     int n = page->ranks, blind = 0;
     struct pollfd *at = arg;
+    prctl(PR_SET_NAME, HANG_THREAD);
     for (int i = 0; i < n; i++) {
         at[i] = (struct pollfd){.fd = -1, .events = POLLIN};
         if (i != mine && (at[i].fd = (int)syscall(SYS_pidfd_open, page->member[i].pid, 0)) < 0)
@@ -278,9 +284,11 @@ static void *watch(void *arg)
     }
     at[n] = (struct pollfd){.fd = wake_fd, .events = POLLIN};
     for (;;) {
-        if (poll(at, (nfds_t)n + 1, blind ? 200 : -1) < 0 && errno != EINTR)
+        if (poll(at, (nfds_t)n + 1, blind ? 200 : HANG_LOOK_MS) < 0 && errno != EINTR)
             blind = 1, usleep(200000);
         look_for_the_lost();
+        if (!atomic_load(&page->claimed))
+            hang_look(mine);
         for (int i = 0; i < n; i++)
             if (at[i].fd >= 0 && at[i].revents) {
                 close(at[i].fd);

@@ -423,7 +423,7 @@ static void moves_by_itself(Comm *c)
     c->barrier(c);
     CommStats before = comm_stats(c);
     Token t[2] = {c->all_reduce(c, x, N, F32, OP_SUM), 0};
-    moved_by_itself(c, before, 2 * (int64_t)N * 4, t); /* the reduction moves every element, and so does the gather */
+    moved_by_itself(c, before, 2 * (int64_t)N * 4, t); /* reduction and gather each move every element */
     c->barrier(c);
     before = comm_stats(c);
     t[0] = c->send(c, x, N, F32, next);

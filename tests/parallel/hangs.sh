@@ -1,0 +1,101 @@
+#!/bin/sh
+# tests/parallel/hangs.sh [N] -- ranks that stand still: stopped, in a loop without end, asleep, before a pipe that nobody
+# writes, with a thread that keeps a lock, and a message that is lost; in steps and in saves, between pretended hosts, in
+# a run of one rank. One error line names the rank, the exit code is 7, its calls follow, no rank is left. A job that is
+# only slow or was stopped as a whole goes on. With N: that many hangs of a random kind, rank and moment, with the
+# limit that the watch chooses by itself.
+set -u
+work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults
+. tests/tiny.sh
+"$train" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1
+tiny "$work/tiny.yaml" model.num_layers=4 train.global_batch_size=8 train.train_iters=12 checkpoint.save_interval=4 \
+    train.eval_interval=3 train.eval_iters=2
+model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
+data='data_parallel_sharding_strategy=optim_grads_params pipeline_model_parallel_size=2'
+timeout=hang_timeout=2
+: > "$work/failed"
+fail() { # DIRECTORY WHAT
+    { echo "$2"; sed 's/^/    /' "$1/log" | grep -v ' iteration  ' | cut -c 1-600 | tail -n 14; } >> "$work/failed"
+}
+alive() { # DIRECTORY: the ranks of the job that still run
+    for pid in "$1"/[0-9]*; do
+        grep -qs '^State:.[^ZX]' "/proc/${pid##*/}/status" && echo "${pid##*/}"
+    done
+}
+
+# hung RANKS FAULT SETTING... -- the job ends with one line that names the rank of FAULT
+hung() {
+    ranks=$1 fault=$2 rank=${2%% *} dir=$(mktemp -d "$work/XXXXXX"); shift 2
+    FAULT=$fault FAULT_DIR=$dir TRAIN=$faulty timeout 200 "$launch" -n "$ranks" "$work/tiny.yaml" "$@" save="$dir/run" \
+        > "$dir/log" 2>&1
+    rc=$? ended=$(date +%s.%N)
+    [ -f "$dir/died" ] || { fail "$dir" "$fault: nothing was done"; return; }
+    echo "$ended $(date -r "$dir/died" +%s.%N)" | awk '{ printf "%.1f\n", $1 - $2 }' >> "$work/times"
+    where="rank $rank \(tp .* \|\)(process [0-9]* on host"
+    [ $rc = 7 ] && [ "$(grep -c '^error\[' "$dir/log")" = 1 ] &&
+        grep -q "^error\[hang\] \(\[.*\] \|\)$where .*has made no progress.*change: " "$dir/log" ||
+        { fail "$dir" "$fault $*: code $rc"; return; }
+    grep -q '^    \(#[0-9]\|in the system: \)' "$dir/log" || fail "$dir" "$fault $*: no calls"
+    [ -z "$(alive "$dir")" ] || fail "$dir" "$fault $*: a rank is left"
+    "$train" flight "$dir/run" > "$dir/log" 2>&1 && grep -q "rank $rank.*: .* rank" "$dir/log" ||
+        [ "$ranks" = 1 ] || fail "$dir" "$fault $*: train flight"
+}
+
+# fine FAULT SETTING... -- the job is slow or stopped for a while, and ends as it should
+fine() {
+    fault=$1 dir=$(mktemp -d "$work/XXXXXX"); shift
+    FAULT=$fault FAULT_DIR=$dir TRAIN=$faulty timeout 200 "$launch" -n 4 "$work/tiny.yaml" "$@" save="$dir/run" \
+        > "$dir/log" 2>&1 || fail "$dir" "$fault $*: a false alarm, or worse: $?"
+}
+
+# stopped SECONDS RANK... -- these ranks are stopped in the middle of a job for that long; it ends as it should
+stopped() {
+    seconds=$1 dir=$(mktemp -d "$work/XXXXXX"); shift
+    FAULT_DIR=$dir FAULT='-1 F 1 0' TRAIN=$faulty timeout 200 "$launch" -n 4 "$work/tiny.yaml" $model save="$dir/run" \
+        train_iters=400 save_interval=1000 eval_interval=1000 $timeout > "$dir/log" 2>&1 &
+    job=$!
+    until grep -q 'iteration        9/' "$dir/log" || ! kill -0 $job 2> /dev/null; do sleep 0.02; done
+    pids=$(for pid in "$dir"/[0-9]*; do echo "${pid##*/}"; done | head -n "$1")
+    # shellcheck disable=SC2086
+    kill -STOP $pids
+    sleep "$seconds"
+    # shellcheck disable=SC2086
+    kill -CONT $pids
+    wait $job || fail "$dir" "$1 ranks stopped for $seconds s: $?"
+}
+
+# shellcheck disable=SC2086
+if [ "${1:-}" ]; then
+    i=0
+    while [ $i -lt "$1" ]; do
+        for _ in 1 2 3 4; do
+            i=$((i + 1))
+            # shellcheck disable=SC2046
+            set -- "$1" $(awk -v seed="$i" 'BEGIN {
+                srand(seed); n = split("stop loop sleep pipe thread drop", how, " "); m = split("F B S", site, " ")
+                print int(rand() * 4), site[1 + int(rand() * m)], 5 + int(rand() * 7), how[1 + int(rand() * n)]
+                print int(rand() * 2) }')
+            if [ "$6" = 0 ]; then hung 4 "$2 $3 $4 0 $5" $model & else hung 4 "$2 $3 $4 0 $5" $([ "$5" = drop ] && echo $model || echo $data) & fi
+        done
+        wait
+        echo "# $i hangs, $(grep -c . "$work/failed") lines of failures"
+    done
+else
+    hung 4 '3 B 6 0 stop' $model $timeout &
+    hung 4 '0 F 7 0 loop' $model $timeout &
+    hung 4 '1 save 8 0 pipe' $data $timeout &
+    hung 4 '2 B 9 0 drop' $model $timeout &
+    wait
+    GRIDIRON_PROGRESS=1 hung 4 '2 F 6 0 thread' $model $timeout &
+    GRIDIRON_RANKS_PER_HOST=2 hung 4 '1 S 6 0 sleep' $data $timeout &
+    hung 1 '0 B 6 0 loop' $timeout &
+    fine '1 save 4 0 nap' $model $timeout &
+    wait
+    fine '2 F 2 0 nap' $model $timeout &
+    stopped 4 4 &
+    stopped 1 1 &
+    wait
+fi
+sort -n "$work/times" | awk '{ t[NR] = $1 } END { print "# " NR " hangs, found within " t[1] " to " t[NR] " s" }'
+cat "$work/failed"
+[ ! -s "$work/failed" ]
