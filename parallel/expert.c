@@ -88,6 +88,11 @@ void experts_close(Experts *x)
 
 int64_t experts_room(const Experts *x) { return x->window * x->ep->size * x->etp->size; }
 
+int64_t experts_room_of_one(const Experts *x)
+{
+    return least(x->window, x->most_of_one) * x->ep->size * x->etp->size;
+}
+
 /* ---- the plan of a dispatch ---- */
 
 /* The empty pairs of an expert, which has n pairs of this rank. */
@@ -185,6 +190,7 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     x->bound = bound;
     x->window = window_of(x, bound, limit);
     x->most_pairs = most_pairs(x, bound, limit);
+    x->most_of_one = pairs_of_one(bound, limit);
     if (choice)
         d->get(d, x->choice, choice, (size_t)(rows * x->topk) * sizeof *choice);
     else

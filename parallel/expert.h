@@ -45,6 +45,7 @@ typedef struct {
     int64_t window;            /* pairs that a rank sends to another one in a round, at most */
     int64_t rows, bound;       /* R; of the rank that has most */
     int64_t pairs, most_pairs; /* sorted ones of this rank; as many as any rank has, at most */
+    int64_t most_of_one;       /* pairs of one expert that a rank has, at most */
     int64_t rounds;
     int32_t *choice;           /* [most topk] experts of each row, or experts_dropped of them */
     int32_t *place;            /* [most topk] place of each pair among the sorted ones; -1: dropped */
@@ -97,8 +98,9 @@ void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_
                   int gather, const ExpertsLimit *limit);
 void experts_close(Experts *x);
 
-/* Most rows that a rank has in a round of this dispatch. Local. */
+/* Most rows that a rank has in a round of this dispatch, and that one of its experts has. Local. */
 int64_t experts_room(const Experts *x);
+int64_t experts_room_of_one(const Experts *x);
 /* Most rows in the messages to and from other ranks that are under way in a round. Local. */
 int64_t experts_under_way(const Experts *x);
 

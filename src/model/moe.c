@@ -181,7 +181,7 @@ static void expert_bwd(Model *m, int part, int e, int first, const Round *r, Mat
     Mat none = {.type = m->dim.real}, a = mat_rows(r->a, from, n), h = mat_rows(r->acts.h, from, n),
         x = mat_rows(r->acts.x, from, n), gi = mat_rows(g, from, n), di = mat_rows(dw, from, n),
         weight = mat_rows(r->acts.weight, from, n), bias = params_expert_weight(w, part, P_EFC2B, e);
-    int64_t most = experts_room(&m->experts);
+    int64_t most = experts_room_of_one(&m->experts);
     Mat da = mat_rows(model_take(m, &m->scratch, most, a.cols), 0, n),
         dh = mat_rows(model_take(m, &m->scratch, most, h.cols), 0, n);
     d->matmul(d, da, gi, 0, params_expert_weight(w, part, P_EFC2, e), 0, 0);

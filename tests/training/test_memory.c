@@ -1,6 +1,6 @@
 /* test_memory -- each rank's memory against its plan: mpirun -n 4. Every ZeRO stage on pipeline 2 x
  * data 2; every kind of context parallelism, whose ranks divide the activations, too; experts with balanced
- * and with hot routing */
+ * and with hot routing, and with a capacity */
 #include "job.h"
 #include "run.h"
 #include "test.h"
@@ -39,8 +39,8 @@ static const Batch *zeros(void *run, int mb)
 }
 
 /* Runs a step and compares the growth of resident memory, anonymous and shared, with the plan, which it
- * returns. Of the memory that groups share, planned for messages of any size, context groups need only
- * part: their messages are small here.
+ * returns. Of the memory that groups share, planned for messages of any size, groups of context and of
+ * experts need only part: their messages are small here.
  *   n, args  in  what the layout changes in the file, and room for one argument more */
 static int64_t beyond;                 /* bytes that resident memory may be apart from the plan, beside 5 % */
 static Memory held(const char *file, int n, char **args)
@@ -61,7 +61,7 @@ static Memory held(const char *file, int n, char **args)
     run_gradients(&r);
     r.step.metrics = NULL;
     int64_t used = metrics_memory_resident() - before, plan = r.plan.memory.total;
-    int64_t unused = c->context_parallel_size > 1 ? r.plan.workspace : 0;
+    int64_t unused = c->context_parallel_size > 1 || c->expert_model_parallel_size > 1 ? r.plan.workspace : 0;
     int64_t fullest = used;            /* with one hot expert the other ranks hold less */
     if (beyond)
         r.grid.all.wait(&r.grid.all, r.grid.all.all_reduce(&r.grid.all, &fullest, 1, I64, OP_MAX));
@@ -138,6 +138,23 @@ static void experts(const char *file, int ep, int etp, const char *routing)
     beyond = 0;
 }
 
+/* A capacity bounds what the ranks of experts get: with rows of zeros up to it all planned memory is used, and
+ * it is less than without a limit. */
+static void capacity(const char *file)
+{
+    char *args[16] = {"moe_expert_capacity_factor=0.75", "expert_model_parallel_size=4", "num_moe_experts=8",
+                      "moe_router_topk=4", "moe_ffn_hidden_size=768", "pipeline_model_parallel_size=1",
+                      "seq_length=1024", "max_position_embeddings=1024", "num_layers=4", "hidden_size=192",
+                      "vocab_size=512", "moe_router_force=uniform", "moe_pad_expert_input_to_capacity=true"};
+    int64_t padded = held(file, 13, args).activations;
+    int64_t limited = planned_activations(file, 12, args, 4);
+    args[0] = "moe_expert_capacity_factor=null";
+    int64_t free = planned_activations(file, 12, args, 4);
+    CHECK(padded == limited && (double)limited < 0.75 * (double)free,
+          "capacity 0.75: %.2f MB of activations, padded %.2f; without a limit %.2f", (double)limited / 1e6,
+          (double)padded / 1e6, (double)free / 1e6);
+}
+
 int main(void)
 {
     static const char *const strategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
@@ -172,6 +189,7 @@ int main(void)
         experts(file, grids[g][0], grids[g][1], "uniform");
         experts(file, grids[g][0], grids[g][1], "hot");
     }
+    capacity(file);
     unlink(file);
     return test_end();
 }
