@@ -1,6 +1,7 @@
 #!/bin/sh
 # tests/cuda/cuda_layouts.sh [short|long|only PATTERN|drop] -- runs with `device: cuda` on the emulated GPU against the same
 # runs on the CPU: three steps, each loss within 1e-5 and each gradient norm within 1e-4 in F32; within 1e-3 and 1e-2 in BF16;
+# the routers' entropies and balance losses as the norm;
 # FP8 against BF16 within 5e-3 and 5e-2.
 #   short   a few layouts, one order of the streams each (default)
 #   long    all layouts, SEEDS orders each (default 20)
@@ -139,8 +140,11 @@ layouts() {
 4 qwen tp=4 sp ep=2 etp=1 turns
 LAYOUTS
 }
-# loss and norm of every step, from metrics.jsonl
-numbers() { sed -nE 's/.*"lm_loss": *([^,}]*).*"grad_norm": *([^,}]*).*/\1 \2/p' "$1/metrics.jsonl"; }
+# loss and norm of every step, from metrics.jsonl; with experts also the router's entropy and the balance loss
+numbers() {
+    sed -nE 's/.*"lm_loss": *([^,}]*).*"grad_norm": *([^,}]*).*"moe_aux_loss": *([^,}]*).*"moe_router_entropy": *([^,}]*).*/\1 \2 \4 \3/p; t
+        s/.*"lm_loss": *([^,}]*).*"grad_norm": *([^,}]*).*/\1 \2/p' "$1/metrics.jsonl" | sed 's/ null$//'
+}
 train() { # PROGRAM DIRECTORY RANKS options: trains into DIRECTORY
     program=$1 dir=$2 ranks=$3
     shift 3
@@ -152,7 +156,8 @@ compare() { # CPU-DIRECTORY GPU-DIRECTORY LOSS NORM: losses agree to LOSS, norms
     numbers "$2" > "$work/b"
     paste -d' ' "$work/a" "$work/b" | awk -v loss="$3" -v norm="$4" '
         function off(x, y) { d = x - y; if (d < 0) d = -d; return d / (x < 0 ? -x : x) }
-        NF != 4 || !(off($1, $3) <= loss) || !(off($2, $4) <= norm) { bad = 1 }
+        { n = NF / 2; if (n != int(n) || n < 2 || !(off($1, $(n + 1)) <= loss)) bad = 1 }
+        { for (i = 2; i <= n; i++) if (!(off($i, $(n + i)) <= norm)) bad = 1 }
         END { exit bad || NR != 3 }'
 }
 one() { # RANKS options...: compares a run on the CPU with runs on the GPU under the orders $orders
