@@ -149,15 +149,20 @@ static void see_experts(void *sizes, Run *r, const Lists *l)
     run_rehearse_step(r, l);
     for (int i = 0; i < x->ep->size; i++)
         most = x->first[i + 1] - x->first[i] > most ? x->first[i + 1] - x->first[i] : most;
-    *(DispatchSizes *)sizes = (DispatchSizes){x->local, experts_room(x), (most + x->window - 1) / x->window};
+    if (x->rows)
+        *(DispatchSizes *)sizes = (DispatchSizes){x->local, experts_room(x),
+                                                  (most + x->window - 1) / x->window};
 }
 
-static DispatchSizes dispatch_of(const Config *c, const StepLists *lists)
+static DispatchSizes dispatch_of(const Plan *p, const Config *c)
 {
-    DispatchSizes x;
-    Run r;
-    run_plan_over(&r, c, RUN_TRAIN, 0, 0, &(Rehearsal){.lists = lists, .step = see_experts, .ctx = &x});
-    run_plan_close(&r);
+    DispatchSizes x = {0};
+    for (int s = 0; s < p->placement.p && !x.each; s++) {      /* the first stage with experts */
+        Run r;
+        run_plan_over(&r, c, RUN_TRAIN, 0, p->first[s],
+                      &(Rehearsal){.lists = &p->lists, .step = see_experts, .ctx = &x});
+        run_plan_close(&r);
+    }
     return x;
 }
 
@@ -173,7 +178,7 @@ static Routings routings_of(const Plan *p)
     plan_open(&other, &worst, p->machine);
     read_plan(&x, 0, p);
     read_plan(&x, 1, &other);
-    DispatchSizes planned = dispatch_of(p->cfg, &p->lists), hot = dispatch_of(&worst, &p->lists);
+    DispatchSizes planned = dispatch_of(p, p->cfg), hot = dispatch_of(p, &worst);
     x.each = planned.each;
     x.rows = planned.rows;
     x.rounds[0] = planned.rounds;

@@ -169,8 +169,8 @@ static int64_t workspace(const Run *r)
     size_t n = run_device_workspace(r);
     for (size_t i = 0; i < sizeof large / sizeof *large; i++)
         n += large[i]->ops ? comm_workspace() : 0;
-    if (r->cfg->num_moe_experts != CFG_ABSENT)     /* two flights of a microbatch at a time */
-        n += (r->model.pair.fiber ? 4 : 2) * dtype_size(r->model.dim.type) *
+    if (r->cfg->num_moe_experts != CFG_ABSENT)     /* three flights of a microbatch at a time */
+        n += (r->model.pair.fiber ? 6 : 3) * dtype_size(r->model.dim.type) *
              (size_t)(experts_under_way(&r->model.lane.experts) * r->model.dim.H);
     return (int64_t)n;
 }
