@@ -26,9 +26,9 @@ void report_put_routers(FILE *f, const Report *r)
     if (!json_array_size(json_array_get(load, 0)) || json_array_size(layers) != json_array_size(load))
         return;
     card_open(f, " wide", "Load of the experts", "");
-    html_put(f, "<p class='note first'>Each row is a layer and each field an expert, after iteration %s: pale "
-             "fields have about an even share of the tokens; strong fields beside strong fields of the other "
-             "colour are a router that sends most tokens to few experts.</p>\n",
+    html_put(f, "<p class='note first'>Each row is a layer and each field an expert, after iteration %s: "
+             "pale fields have about an even share of the tokens; strong fields beside strong fields of the "
+             "other colour are a router that sends most tokens to few experts.</p>\n",
              report_grouped(t, r->moe_at));
     html_put(f, "<script type='application/json' class='loads'>{'layers':[");
     json_array_foreach(layers, i, x)
