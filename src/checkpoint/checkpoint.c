@@ -114,6 +114,7 @@ static const struct { int option; const char *name; } function_keys[] = {
     KEY(rope_high_freq_factor), KEY(rope_attention_factor), KEY(rope_beta_fast), KEY(rope_beta_slow),
     KEY(rope_truncate), KEY(moe_router_topk), KEY(moe_router_score_function), KEY(moe_router_pre_softmax),
     KEY(moe_router_topk_scaling_factor), KEY(moe_router_num_groups), KEY(moe_router_group_topk),
+    KEY(moe_router_enable_expert_bias),
 };
 
 static const Config *saved_config(const json_t *state)

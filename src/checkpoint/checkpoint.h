@@ -23,7 +23,8 @@
 
 /* A box of a global tensor in this rank's memory. Names are legal file names (file_name_ok). */
 typedef struct {
-    const char *name;               /* PARAMETER, or that + .master, .exp_avg, .exp_avg_sq, .fp8_scales */
+    const char *name;               /* PARAMETER, or that + .master, .exp_avg, .exp_avg_sq, .fp8_scales;
+                                     * or expert_bias_name's */
     Dtype type;
     int ndim;                       /* of the global tensor: 1 or 2 */
     int64_t shape[2];               /* global; a vector's shape[1] is not used */
@@ -54,6 +55,15 @@ void pieces_close(TensorPiece *p, int n);
 struct Model;
 void fp8_scales_pieces(const struct Model *m, PieceUse use, TensorPiece **list, int *n);
 void fp8_scales_loaded(struct Model *m);
+
+/* Adds the pieces of the routers' biases (moe_router_enable_expert_bias) to a list: a tensor of each layer
+ * with experts, real [E], the same on every rank of its stage. It is part of the weights. With SAVE each is
+ * there once over all ranks. A checkpoint may lack them: they stay 0. Call expert_bias_loaded after a load.
+ * expert_bias_name: a tensor's name, from malloc. */
+#define EXPERT_BIAS ".expert_bias"
+char *expert_bias_name(int layer);
+void expert_bias_pieces(const struct Model *m, PieceUse use, TensorPiece **list, int *n);
+void expert_bias_loaded(const struct Model *m);
 
 typedef struct Saver Saver;
 

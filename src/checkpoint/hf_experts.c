@@ -50,7 +50,7 @@ void hf_experts_fit(const HfFamily *f, const Config *c, char why[WHY])
         return;
     if (dots != (c->moe_router_score_function == MOE_ROUTER_SCORE_FUNCTION_SIGMOID))
         because(why, "moe_router_score_function");
-    if (c->moe_router_enable_expert_bias)
+    if (c->moe_router_enable_expert_bias && !dots)
         because(why, "moe_router_enable_expert_bias");
     if (dots) {
         fit_dots(c, why);
@@ -124,7 +124,8 @@ static char *read_dots(const In *in, int64_t E, int64_t topk, int64_t width)
         lines = xasprintf("  moe_router_num_groups: %" PRId64 "\n  moe_router_group_topk: %" PRId64 "\n",
                           groups, best);
     }
-    char *all = xasprintf("  moe_router_score_function: sigmoid\n  moe_router_topk_scaling_factor: %.17g\n"
+    char *all = xasprintf("  moe_router_score_function: sigmoid\n  moe_router_enable_expert_bias: true\n"
+                          "  moe_router_topk_scaling_factor: %.17g\n"
                           "  moe_shared_expert_intermediate_size: %" PRId64 "\n%s", scale,
                           width * whole(in, "n_shared_experts", -1, 1), lines ? lines : "");
     free(lines);

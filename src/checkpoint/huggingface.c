@@ -136,7 +136,7 @@ int hf_names(const HfFamily *family, const Param *t, HfTensor out[MAX_SEGMENTS])
     return n;
 }
 
-int hf_zeros(const HfFamily *family, const Param *t, HfTensor *out)
+int hf_bias(const HfFamily *family, const Param *t, HfTensor *out)
 {
     if (family->experts != HF_DOTS || t->id != P_ROUTER)
         return 0;

@@ -47,9 +47,10 @@ typedef struct { char name[128]; int64_t row0, rows; int transposed; } HfTensor;
 /* The Hugging Face tensors that hold parameter t, in row order. Returns how many. */
 int hf_names(const HfFamily *family, const Param *t, HfTensor out[MAX_SEGMENTS]);
 
-/* The vector of zeros that the family's files have beside parameter t: dots1's bias of a router's choices,
- * which the model does not have. Returns how many there are: 0 or 1. */
-int hf_zeros(const HfFamily *family, const Param *t, HfTensor *out);
+/* The bias of a router's choices that the family's files have beside parameter t, a router's weight: dots1
+ * has one. A model without moe_router_enable_expert_bias has zeros there. Returns how many there are: 0 or
+ * 1. */
+int hf_bias(const HfFamily *family, const Param *t, HfTensor *out);
 
 /* Opens the parameter table of a whole model on one rank, for names and shapes; params_close frees
  * it. */

@@ -4,6 +4,7 @@
  * if there are more than --shard-bytes of weights. One tensor is in memory at a time. The directory is
  * written as OUT.tmp and renamed when it is whole. */
 #define _GNU_SOURCE
+#include "checkpoint.h"
 #include "commands.h"
 #include "convert.h"
 #include "huggingface.h"
@@ -15,13 +16,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One tensor to write; zeros, bool: a vector of zeros in `from`'s type. */
+/* One tensor to write. */
 typedef struct {
-    const Param *param;
-    const StoredTensor *from;
+    const StoredTensor *from;  /* NULL: zeros */
     HfTensor hf;
+    Dtype type;
+    int ndim;
     int64_t cols, bytes;
-    int shard, zeros;
+    int shard;
 } Item;
 
 #define REFUSE(...) die(EXIT_CHECKPOINT, "export", __VA_ARGS__)
@@ -34,6 +36,26 @@ static void open_newest(Source *s, const char *path)
         REFUSE("%s; change: give another checkpoint or run directory", why);
 }
 
+/* The stored tensor [rows, cols] with a name. */
+static const StoredTensor *stored(const Source *s, const char *name, int ndim, int64_t rows, int64_t cols)
+{
+    const StoredTensor *t = manifest_find(&s->m, name);
+    if (!t || t->type > F16 || t->ndim != ndim || t->shape[0] != rows || t->shape[1] != cols)
+        REFUSE("%s: tensor %s is not there in the shape that its configuration says; change: give another "
+               "checkpoint", s->dir, name);
+    return t;
+}
+
+/* The bias of the router whose weight is t, in the checkpoint; NULL: the model has none. */
+static const StoredTensor *stored_bias(const Source *s, const Params *p, const Param *t)
+{
+    char *name = expert_bias_name(t->layer);
+    const StoredTensor *from =
+        p->cfg->moe_router_enable_expert_bias ? stored(s, name, 1, t->rows, 1) : NULL;
+    free(name);
+    return from;
+}
+
 /* Lists the tensors in item [*n] and shares them out over files of at most `limit` bytes. Returns the
  * number of files. */
 static int plan(const Source *s, const Params *p, const HfFamily *family, double limit, Item *item, int *n)
@@ -43,19 +65,18 @@ static int plan(const Source *s, const Params *p, const HfFamily *family, double
     *n = 0;
     for (int i = 0; i < p->nparam; i++) {
         const Param *t = &p->param[i];
-        const StoredTensor *from = manifest_find(&s->m, t->name);
-        HfTensor out[MAX_SEGMENTS];
-        int k = hf_names(family, t, out), all = k + hf_zeros(family, t, out + k);
-        if (!from || from->type > F16 || from->ndim != t->ndim || from->shape[0] != t->rows ||
-            from->shape[1] != t->cols)
-            REFUSE("%s: tensor %s is not there in the shape that its configuration says; change: give "
-                   "another checkpoint", s->dir, t->name);
+        const StoredTensor *weight = stored(s, t->name, t->ndim, t->rows, t->cols);
+        HfTensor out[MAX_SEGMENTS + 1];
+        int k = hf_names(family, t, out), all = k + hf_bias(family, t, out + k);
         for (int j = 0; j < all; j++) {
-            int64_t cols = j < k ? t->cols : 1, bytes = out[j].rows * cols * (int64_t)dtype_size(from->type);
-            if (filled && (double)(filled + bytes) > limit)
-                shard++, filled = 0;
-            filled += bytes;
-            item[(*n)++] = (Item){t, from, out[j], cols, bytes, shard, j >= k};
+            const StoredTensor *from = j < k ? weight : stored_bias(s, p, t);
+            Item to = {from, out[j], from ? from->type : weight->type, j < k ? t->ndim : 1,
+                       j < k ? t->cols : 1, .shard = shard};
+            to.bytes = to.hf.rows * to.cols * (int64_t)dtype_size(to.type);
+            if (filled && (double)(filled + to.bytes) > limit)
+                to.shard = ++shard, filled = 0;
+            filled += to.bytes;
+            item[(*n)++] = to;
         }
     }
     return shard + 1;
@@ -78,8 +99,7 @@ static void write_shard(Source *s, int dir, const char *name, const Item *item, 
     char why[WHY];
     for (int i = 0; i < n; i++) {
         int turn = item[i].hf.transposed;
-        t[i] = (StTensor){.name = item[i].hf.name, .type = (int)item[i].from->type};
-        t[i].ndim = item[i].zeros ? 1 : item[i].param->ndim;
+        t[i] = (StTensor){.name = item[i].hf.name, .type = (int)item[i].type, .ndim = item[i].ndim};
         t[i].shape[turn] = item[i].hf.rows;
         t[i].shape[!turn] = item[i].cols;
     }
@@ -89,16 +109,15 @@ static void write_shard(Source *s, int dir, const char *name, const Item *item, 
         const Item *m = &item[i];
         int64_t cols = m->cols;
         char *data = xcalloc(1, (size_t)m->bytes);
-        if (!m->zeros &&
-            !source_read(s, m->from, m->hf.row0, 0, m->hf.rows, cols, data, cols, m->from->type, why))
+        if (m->from && !source_read(s, m->from, m->hf.row0, 0, m->hf.rows, cols, data, cols, m->type, why))
             REFUSE("%s: %s; change: give another checkpoint", s->dir, why);
-        int64_t odd = convert_count_not_finite(data, m->from->type, m->hf.rows * cols);
+        int64_t odd = convert_count_not_finite(data, m->type, m->hf.rows * cols);
         if (odd)
             die(EXIT_NUMERIC, "not-finite", "%s: tensor %s has %ld value%s NaN or infinite; change: give an "
-                "earlier checkpoint", s->dir, m->param->name, odd, odd == 1 ? " that is" : "s that are");
+                "earlier checkpoint", s->dir, m->from->name, odd, odd == 1 ? " that is" : "s that are");
         if (m->hf.transposed) {
             char *turned = xcalloc(1, (size_t)m->bytes);
-            hf_transpose(turned, data, m->hf.rows, cols, dtype_size(m->from->type));
+            hf_transpose(turned, data, m->hf.rows, cols, dtype_size(m->type));
             free(data);
             data = turned;
         }
@@ -230,7 +249,7 @@ int command_export(int argc, char **argv)
     }
     if (shards > 1)
         write_index(dir, item, n, shards);
-    write_configs(dir, cfg, family, item[0].from->type, s.m.state);
+    write_configs(dir, cfg, family, item[0].type, s.m.state);
     if (!file_sync_dir(dir, tmp, why))
         DISK(why);
     if (rename(tmp, out) < 0) {

@@ -169,26 +169,13 @@ static int ignored(const char *name)
     return 0;
 }
 
-/* Returns 1 for the bias of a router's choices. It must be zero: the model has none. */
-static int zero_bias(const HfDir *d, const Found *f)
-{
-    const char *at = strstr(f->name, ".mlp.gate.e_score_correction_bias");
-    if (!at)
-        return 0;
-    for (int64_t i = 0; i < f->t->bytes; i++)
-        if (f->data[i])
-            REFUSE("%s: tensor %.120s is not zero, and this build's routers have no bias; change: another "
-                   "directory", d->path, f->name);
-    return 1;
-}
-
-/* Checks the tensors that no parameter has used: each must be one of `ignored`, a bias of zeros, or a tied
- * lm_head with the bytes of the embedding. */
+/* Checks the tensors that no parameter has used: each must be one of `ignored`, or a tied lm_head with the
+ * bytes of the embedding. */
 static void check_rest(const HfDir *d, const Config *cfg, const Found *embedding)
 {
     for (int i = 0; i < d->n; i++) {
         const Found *f = &d->found[i];
-        if (f->used || ignored(f->name) || zero_bias(d, f))
+        if (f->used || ignored(f->name))
             continue;
         if (!cfg->untie_embeddings_and_output_weights && !strcmp(f->name, "lm_head.weight")) {
             if (f->t->bytes != embedding->t->bytes || memcmp(f->data, embedding->data, (size_t)f->t->bytes))
@@ -209,8 +196,23 @@ static void check_finite(const HfDir *d, const StTensor *t, const char *data)
             "directory, or its right files", d->path, t->name, n, n == 1 ? " that is" : "s that are");
 }
 
-/* Makes the pieces for the saver from the directory's tensors; *kept: memory of the transposed
- * matrices. */
+/* The piece of the bias of the router whose weight is t. name: the piece's, which the caller frees. */
+static TensorPiece bias_piece(const HfDir *d, const Param *t, const HfTensor *hf, char *name)
+{
+    Param vector = *t;
+    Found *found;
+    char why[WHY];
+    vector.ndim = 1;
+    vector.cols = 1;
+    if (!match(d, &vector, hf, 1, &found, why))
+        REFUSE("%s: %s; change: another directory, or its whole and right files", d->path, why);
+    check_finite(d, found->t, found->data);
+    return (TensorPiece){.name = name, .type = (Dtype)found->t->type, .ndim = 1, .shape = {t->rows, 1},
+                         .rows = t->rows, .cols = 1, .data = (char *)found->data, .ld = 1};
+}
+
+/* Makes the pieces for the saver from the directory's tensors; *kept: memory of the transposed matrices, and
+ * names that are no parameter's. */
 static TensorPiece *make_pieces(const HfDir *d, const Params *p, const HfFamily *family, int *n, char ***kept)
 {
     TensorPiece *list = xcalloc((size_t)p->nparam * MAX_SEGMENTS, sizeof *list);
@@ -221,7 +223,7 @@ static TensorPiece *make_pieces(const HfDir *d, const Params *p, const HfFamily 
     *kept = xcalloc((size_t)p->nparam * MAX_SEGMENTS + 1, sizeof **kept);
     for (int i = 0; i < p->nparam; i++) {
         const Param *t = &p->param[i];
-        HfTensor out[MAX_SEGMENTS];
+        HfTensor out[MAX_SEGMENTS], bias;
         Found *found[MAX_SEGMENTS];
         int k = hf_names(family, t, out);
         if (!match(d, t, out, k, found, why))
@@ -240,6 +242,10 @@ static TensorPiece *make_pieces(const HfDir *d, const Params *p, const HfFamily 
             list[(*n)++] = (TensorPiece){.name = t->name, .type = (Dtype)st->type, .ndim = t->ndim,
                                    .shape = {t->rows, t->cols}, .row0 = out[s].row0, .rows = out[s].rows,
                                    .cols = t->cols, .data = (char *)data, .ld = t->cols};
+        }
+        if (hf_bias(family, t, &bias)) {
+            char *name = (*kept)[nkept++] = expert_bias_name(t->layer);
+            list[(*n)++] = bias_piece(d, t, &bias, name);
         }
     }
     check_rest(d, p->cfg, embedding);

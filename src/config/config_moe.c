@@ -24,7 +24,6 @@ int config_is_paired(const Config *c)
 
 /* UNBUILT(key, asked, instead): the condition that asks for it, and what is legal. */
 #define UNBUILT_KEYS(UNBUILT)                                                                                \
-    UNBUILT(moe_router_enable_expert_bias, c->moe_router_enable_expert_bias, "use false")                    \
     UNBUILT(fp8, c->fp8 != FP8_NONE, "use none")
 
 static void rules_unbuilt(Check *k)

@@ -204,11 +204,13 @@ typedef struct {
     char *known;               /* [nparts][LINEARS] on the host, bool: a step has set the scales */
 } ModelFp8;
 
-/* The balance of the experts (router.c), on the host. */
+/* The balance of the experts (router.c), on the host but for the bias. */
 typedef struct {
     double *load;              /* [max(B, dp)][E] scratch: pairs of each sample, or dp rank, and expert */
     double *before;            /* [nparts][E + 1] global_aux_loss: pairs of each expert in the rounds of
                                 * microbatches of this step that have been counted; how many microbatches */
+    Mat bias;                  /* on the device, real [nparts, E]: what is added to the scores for choosing,
+                                * no parameter; no rows without moe_router_enable_expert_bias */
 } ModelBalance;
 
 /* The list that runs now. */
@@ -375,9 +377,13 @@ void moe_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y);
 void moe_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dx1, Mat dy);
 /* Its router: logits [R,E], choice and weight [R,k] from ln2; dln [R,H] += the gradient of ln2, from dweight
  * real [R,k] and the losses of its own. The gradient needs the layer's dispatch to be planned. */
-void router_open(Model *m);
+void router_open(Model *m, Arena *run);
 void router_close(Model *m);
 void router_begin(Model *m);           /* a list begins */
+/* Moves the bias of each expert by moe_router_bias_update_rate, up where the expert has got fewer pairs of
+ * the step than the mean, down where more (Wang et al. 2024, arXiv:2408.15664, algorithm 1). The pairs are
+ * those of Model.routers, summed over all ranks. */
+void router_update_bias(Model *m);
 void router_fwd(Model *m, const Pass *p, int part, LayerActs *a);
 void router_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dweight, Mat dln);
 /* capacity.c: the limit of an expert's pairs. open takes host memory for `rows` rows and returns the largest

@@ -145,7 +145,7 @@ static ModelDims dims_of(const Params *p)
 }
 
 /* Rows of a dispatch: those of a microbatch that this rank has, or a sequence that is generated. */
-static void open_experts(Model *m, int64_t length)
+static void open_experts(Model *m, int64_t length, Arena *run)
 {
     const Config *c = m->cfg;
     int64_t rows = c->micro_batch_size * c->seq_length / m->grid->size[AXIS_CP];
@@ -165,7 +165,7 @@ static void open_experts(Model *m, int64_t length)
         lane[i]->experts.hot = c->moe_router_force == MOE_ROUTER_FORCE_HOT ||
                                c->moe_router_force == MOE_ROUTER_FORCE_CHANGING;
     }
-    router_open(m);
+    router_open(m, run);
 }
 
 void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape, Device *dev, Params *params,
@@ -189,7 +189,7 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
     m->sums = arena_take(run, MODEL_SUMS * sizeof *m->sums);
     precision_open(m, recast, run);
     if (cfg->num_moe_experts != CFG_ABSENT) {
-        open_experts(m, length);
+        open_experts(m, length, run);
         router_stats_open(&m->routers, cfg, run);
     }
     open_slots(m, slots, run, bytes);

@@ -21,6 +21,33 @@ static Routing routing_of(const Model *m)
                      .row0 = model_row0(m), .each = m->now.S};
 }
 
+void router_update_bias(Model *m)
+{
+    Mat bias = m->balance.bias;
+    const RouterStats *s = &m->routers;
+    const int64_t E = s->experts;
+    double rate = m->cfg->moe_router_bias_update_rate;
+    void *x = xcalloc((size_t)(bias.rows * E) + 1, dtype_size(bias.type));
+    m->dev->get(m->dev, x, bias.p, mat_bytes(bias));
+    for (int part = 0; part < bias.rows; part++) {
+        int64_t sum = 0;
+        if (!model_is_moe(m, part))
+            continue;
+        const int64_t *count = s->count + s->row[m->params->part[part].layer] * (E + 1);
+        for (int64_t e = 0; e < E; e++)
+            sum += count[e];
+        for (int64_t e = 0; e < E; e++) {      /* the mean is sum / E */
+            int sign = (sum > E * count[e]) - (sum < E * count[e]);
+            if (bias.type == F64)
+                ((double *)x)[part * E + e] += rate * sign;
+            else
+                ((float *)x)[part * E + e] += (float)rate * (float)sign;
+        }
+    }
+    m->dev->put(m->dev, bias.p, x, mat_bytes(bias));
+    free(x);
+}
+
 /* The factors of the input's jitter (Fedus et al. 2021, arXiv:2101.03961, sec 2.4), which are the token's in
  * every layout, as those of a dropout are. */
 static Dropout jitter_of(const Model *m, const Pass *p, int part)
@@ -45,29 +72,36 @@ static Mat input_of(Model *m, const Dropout *jitter, Mat ln2)
 void router_fwd(Model *m, const Pass *p, int part, LayerActs *a)
 {
     Device *d = m->dev;
-    Mat none = {.type = m->dim.type}, no_bias = {.type = m->dim.real};
+    Mat none = {.type = m->dim.type}, bias = {.type = m->dim.real};
     Routing r = routing_of(m);
     size_t mark = m->scratch.used;
     Dropout jitter = jitter_of(m, p, part);
+    if (m->balance.bias.rows)
+        bias = mat_rows(m->balance.bias, part, 1);
     Mat scores = mat_take(&m->scratch, a->logits.rows, a->logits.cols, m->dim.real);
     d->linear(d, a->logits, input_of(m, &jitter, a->ln2), params_weight(m->params, part, P_ROUTER), none);
     if (m->cfg->moe_router_force != MOE_ROUTER_FORCE_NONE) {
         force_choices(m, p, part, a->choice);
         r.given = 1;
     }
-    d->route_fwd(d, a->choice, a->weight, scores, a->logits, no_bias, &r);
+    d->route_fwd(d, a->choice, a->weight, scores, a->logits, bias, &r);
     arena_reset(&m->scratch, mark);
     model_watch(m, part, "mlp.router", a->logits);
 }
 
 /* ---- backward ---- */
 
-void router_open(Model *m)
+void router_open(Model *m, Arena *run)
 {
     int64_t n = m->cfg->micro_batch_size, dp = m->grid->size[AXIS_DP];
     m->balance.load = xcalloc((size_t)((n > dp ? n : dp) * m->cfg->num_moe_experts), sizeof(double));
     m->balance.before =
         xcalloc((size_t)(m->params->nparts * (m->cfg->num_moe_experts + 1)), sizeof(double));
+    if (!m->cfg->moe_router_enable_expert_bias)
+        return;
+    m->balance.bias = mat_take(run, m->params->nparts, m->cfg->num_moe_experts, m->dim.real);
+    if (m->balance.bias.p)
+        m->dev->zero(m->dev, m->balance.bias.p, mat_bytes(m->balance.bias));
 }
 
 void router_close(Model *m)

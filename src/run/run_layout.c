@@ -112,6 +112,7 @@ void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
     mem->activations += grown(run, &before);
     if (r->use == RUN_TRAIN) {
         r->checkpoint.pieces = pieces_open(&r->params, PIECES_SAVE, &r->checkpoint.npieces);
+        expert_bias_pieces(&r->model, PIECES_SAVE, &r->checkpoint.pieces, &r->checkpoint.npieces);
         fp8_scales_pieces(&r->model, PIECES_SAVE, &r->checkpoint.pieces, &r->checkpoint.npieces);
         trace_open(&r->trace, c, events(r), host);
         if (run_dir || !run->base)

@@ -104,6 +104,7 @@ char *run_load(Run *r, const char *path)
     char *dir = NULL;
     int weights_only = r->use != RUN_TRAIN || r->cfg->finetune, n;
     TensorPiece *pieces = pieces_open(&r->params, PIECES_LOAD, &n);
+    expert_bias_pieces(&r->model, PIECES_LOAD, &pieces, &n);
     if (!weights_only)
         fp8_scales_pieces(&r->model, PIECES_LOAD, &pieces, &n);
     json_t *state = checkpoint_load(path, r->cfg, &r->grid.all, pieces, n, weights_only, &dir);
@@ -118,6 +119,7 @@ char *run_load(Run *r, const char *path)
     pieces_close(pieces, n);
     if (!weights_only)
         fp8_scales_loaded(&r->model);
+    expert_bias_loaded(&r->model);
     run_check_weights(r, dir);
     return dir;
 }

@@ -80,6 +80,8 @@ static void update(Run *r, Metrics *m)
         r->dev.wait_snapshots(&r->dev);            /* the update overwrites what a save may still copy */
         optimizer_step(&r->opt, m->learning_rate);
         data_gather_all(&r->params.data, c->overlap_param_gather);
+        if (c->moe_router_enable_expert_bias && r->model.routers.layers && optimizer_verdict(&r->opt).go)
+            router_update_bias(&r->model);
     }
     m->skipped_iterations = r->progress.skipped;
 }

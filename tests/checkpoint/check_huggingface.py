@@ -89,6 +89,9 @@ def model_of(family, settings, dtype):
     model = transformers.AutoModelForCausalLM.from_config(config, **eager(family))
     for p in model.parameters():                # not the initial values, so that every tensor matters
         p.data = (p.data + 0.3 * torch.randn_like(p.data) if p.dim() == 1 else 8 * p.data).to(DTYPES[dtype])
+    for name, b in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            b.data = 0.2 * torch.randn_like(b)
     model.config.dtype = DTYPES[dtype]          # model.to() would round the rotary angles too
     return model.eval()
 

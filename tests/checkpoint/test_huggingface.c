@@ -200,11 +200,12 @@ static void same_meaning(void)
                                      "\"mlp_only_layers\": [0, 2], \"num_local_experts\": null}"));
     same_import("mixtral", variant("mixtral", "{\"router_jitter_noise\": \"ABSENT\"}"));
     char *biased = variant("dots1", "{\"attention_bias\": \"ABSENT\"}");
-    rewrite(biased, &(Edit){.drop = "model.layers.2.mlp.gate.e_score_correction_bias"});
     same_import("dots1", biased);
+    rewrite(biased, &(Edit){.drop = "model.layers.2.mlp.gate.e_score_correction_bias"});
+    REFUSED(biased, "model.layers.2.mlp.gate.e_score_correction_bias is missing");
     rewrite(biased, &(Edit){.twice = "model.norm.weight",
                             .again = "model.layers.2.mlp.gate.e_score_correction_bias"});
-    REFUSED(biased, "model.layers.2.mlp.gate.e_score_correction_bias is not zero");
+    REFUSED(biased, "layers.2.mlp.gate.e_score_correction_bias is [16, 1], config.json makes it [12, 1]");
 }
 
 /* The configuration that the config.json of `dir` stands for. */
@@ -558,8 +559,9 @@ static void families(void)
         {llama, DOTS SHARED "  moe_router_num_groups: 4\n  moe_router_group_topk: 1\n", NULL, "dots1", NULL},
         {llama, DOTS SHARED "  moe_router_num_groups: 4\n  moe_router_group_topk: 2\n", NULL, NULL,
          "moe_router_group_topk"},
-        {llama, DOTS SHARED "  moe_router_enable_expert_bias: true\n", NULL, NULL,
-         "moe_router_enable_expert_bias"},
+        {llama, DOTS SHARED "  moe_router_enable_expert_bias: true\n", NULL, "dots1", NULL},
+        {llama, DOTS "  moe_router_enable_expert_bias: true\n", NULL, NULL,
+         "dots1, differs in moe_shared_expert_intermediate_size"},
         {llama, DOTS, NULL, NULL, "qwen3_moe, differs in moe_router_score_function"},
         {gpt2, MOE, NULL, NULL, "mixtral, differs in position_embedding_type"},
         {gpt2, MOE, "gpt2", NULL, "mixtral, differs in position_embedding_type"},
@@ -594,6 +596,7 @@ static void families(void)
             for (int k = OPT_num_moe_experts; back && k <= OPT_moe_shared_expert_gate; k++) {
                 char *a = config_text(c, k), *b = config_text(back, k);
                 int one = k == OPT_moe_router_topk_scaling_factor && !strcmp(b, "1");
+                one |= k == OPT_moe_router_enable_expert_bias && f->experts == HF_DOTS;     /* of zeros */
                 int trained = k == OPT_moe_expert_capacity_factor;     /* not of the model that is exported */
                 CHECK(one || trained || k == OPT_moe_layer_freq || !strcmp(a, b),
                       "%s: option %d is %s, then %s", text, k, a, b);

@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from make_goldens import FAMILIES, HERE, build, everything_f64, on_disk, relative
+from make_goldens import FAMILIES, HERE, biases, build, everything_f64, on_disk, relative
 
 TOLERANCE = 1e-13
 
@@ -23,7 +23,7 @@ def check(train, family, folder):
     subprocess.run([train, "export", start, "-o", out], check=True)
     golden = load_file(os.path.join(HERE, family + ".safetensors"))
     loaded, report = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
-    weights = on_disk(loaded.config, ((n, p.detach()) for n, p in loaded.named_parameters()))
+    weights = on_disk(loaded.config, ((n, p.detach()) for n, p in loaded.named_parameters())) | biases(loaded)
     model = build(loaded.config, weights, torch.float64)
     with everything_f64():
         logits = model(input_ids=golden["tokens"], use_cache=False).logits.detach()

@@ -79,7 +79,7 @@ FAMILIES = {
         num_key_value_heads=2, head_dim=12, max_position_embeddings=24, rms_norm_eps=1e-6, tie_word_embeddings=False,
         rope_parameters={"rope_type": "yarn", "rope_theta": 29.0, "factor": 3.0, "beta_fast": 1.1, "beta_slow": 0.3,
                          "original_max_position_embeddings": 8, "truncate": False})),
-    # Layers with experts. dots1 has DeepSeek-V3's router and plain attention; its correction bias is zero.
+    # Layers with experts. dots1 has DeepSeek-V3's router and plain attention.
     "mixtral": (110, 0.85, transformers.MixtralConfig(
         vocab_size=VOCAB, hidden_size=24, intermediate_size=14, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-5, num_local_experts=5,
@@ -113,6 +113,8 @@ ROUTERS = {
     "qwen3_moe": dict(coeff=0.04, seq=False, z=0.02),
     "dots1": dict(coeff=0.06, seq=True, z=0.01),
 }
+# What a step changes the correction bias of an expert by (arXiv:2408.15664): up with fewer pairs than the mean.
+BIAS_RATE = 0.02
 
 # Capacities of experts, each in a file of its own, FAMILY.POLICY.safetensors, without the steps: of the choices of a
 # microbatch an expert takes ceil(tokens x k / E x factor), the heaviest ("probs") or the first ones ("position"); the
@@ -152,6 +154,11 @@ def on_disk(config, tensors):
     return out
 
 
+def biases(model):
+    """The correction biases of the routers, which are no parameters, layer by layer."""
+    return {n: b for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
+
+
 def build(config, weights, dtype):
     """A model with these weights (name on disk -> F32 tensor) in dtype."""
     with everything_f64() if dtype == torch.float64 else contextlib.nullcontext():
@@ -159,7 +166,7 @@ def build(config, weights, dtype):
             config, attn_implementation="eager", **EXPERTS if config.model_type in ROUTERS else {})
         model = model.to(dtype)
         with torch.no_grad():
-            params = on_disk(config, model.named_parameters())
+            params = on_disk(config, model.named_parameters()) | biases(model)
             assert set(params) == set(weights), set(params) ^ set(weights)
             for name, p in params.items():
                 p.copy_(weights[name].to(dtype))
@@ -232,6 +239,8 @@ def initial_weights(config, seed):
             fan_in = p.shape[0] if "c_attn" in name or "c_proj" in name or "c_fc" in name else p.shape[1]
             x = x * 0.8 / math.sqrt(fan_in)
         weights[name] = torch.tensor(x, dtype=torch.float32)
+    for name, b in biases(model).items():
+        weights[name] = torch.tensor(0.15 * rng.standard_normal(tuple(b.shape)), dtype=torch.float32)
     return weights
 
 
@@ -356,14 +365,15 @@ def second_rates(p, positions, dim, length):
     return [r * k + r / factor * (1 - k) for r, k in zip(rates, keep)], grow
 
 
-def second_choice(c, logits):
+def second_choice(c, logits, bias):
     """The experts of one token and their weights, from its logits [E]: choices are made on plain numbers."""
     k, s = c.num_experts_per_tok, logits.detach().tolist()
     legal = range(len(s))
     if c.model_type == "dots1":                                 # arXiv:2412.19437, sec 2.1.2
+        s = [1 / (1 + math.exp(-x)) + b for x, b in zip(s, bias.tolist())]
         size = len(s) // c.n_group
         groups = [range(g * size, g * size + size) for g in range(c.n_group)]
-        groups.sort(key=lambda g: -sum(sorted((1 / (1 + math.exp(-s[e])) for e in g))[-2:]))
+        groups.sort(key=lambda g: -sum(sorted(s[e] for e in g)[-2:]))
         legal = [e for g in groups[:c.topk_group] for e in g]
     best = sorted(legal, key=lambda e: -s[e])[:k]
     score = logits.sigmoid() if c.model_type == "dots1" else logits.exp() / logits.exp().sum()
@@ -394,7 +404,7 @@ def second_experts(c, w, p, x, gated, routes):
         moe, names = p + "block_sparse_moe.", ("w1", "w3", "w2")
     flat = x.flatten(0, 1)
     logits = flat @ w[moe + "gate.weight"].T
-    chosen = [second_choice(c, row) for row in logits]
+    chosen = [second_choice(c, row, w.get(moe + "gate.e_score_correction_bias")) for row in logits]
     routes.append((logits, torch.tensor([best for best, _ in chosen])))
     if routes.drop:
         chosen = second_drop(routes, chosen, logits.shape[1])
@@ -467,15 +477,20 @@ def batch_loss(config, x, run):
 
 
 def loss_and_grads(model, x, autocast=False, drop=None):
-    """Mean cross-entropy over the tokens of x [B, SEQ + 1], logits, and name -> gradient, of the routers' losses, too."""
+    """Mean cross-entropy over the tokens of x [B, SEQ + 1], logits, and name -> gradient, of the routers' losses, too.
+    model.pairs: how many pairs each expert of each layer has got."""
     dtype = next(model.parameters()).dtype
     model.zero_grad(set_to_none=True)
     routes = Routes(model, drop)
+    model.pairs = [torch.zeros_like(b) for b in biases(model).values()]
 
     def run(tokens):
         routes.clear()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            return model(input_ids=tokens, use_cache=False).logits, list(routes)
+            logits = model(input_ids=tokens, use_cache=False).logits
+        for pairs, (_, choice) in zip(model.pairs, routes):
+            pairs += choice.flatten().bincount(minlength=len(pairs))
+        return logits, list(routes)
 
     with everything_f64() if dtype == torch.float64 else contextlib.nullcontext():
         loss, total, logits = batch_loss(model.config, x, run)
@@ -510,10 +525,11 @@ def train(config, weights, samples, clip, dtype):
         for group in opt.param_groups:
             group["lr"] = rate
         opt.step()
+        for bias, pairs in zip(biases(model).values(), model.pairs):
+            bias += BIAS_RATE * torch.sign(pairs.mean() - pairs)
         losses.append(loss.item())
         norms.append(norm)
-    zeros = {n: b for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
-    return on_disk(config, ((n, p.detach()) for n, p in params.items())) | zeros, losses, norms
+    return on_disk(config, ((n, p.detach()) for n, p in params.items())) | biases(model), losses, norms
 
 
 def check_second(config, weights, x, loss, logits, grads, drop=None):

@@ -17,6 +17,7 @@ static State state_of(Run *r)
 {
     int n;
     TensorPiece *p = pieces_open(&r->params, PIECES_SAVE, &n);
+    expert_bias_pieces(&r->model, PIECES_SAVE, &p, &n);
     State s = {0};
     for (int i = 0; i < n; i++) {
         uint64_t name = hash64(p[i].name, strlen(p[i].name), 1);
