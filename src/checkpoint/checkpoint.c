@@ -106,6 +106,7 @@ static const struct { int option; const char *name; } shape_keys[] = {
     KEY(max_position_embeddings), KEY(num_moe_experts), KEY(moe_layer_freq), KEY(moe_ffn_hidden_size),
     KEY(moe_shared_expert_intermediate_size), KEY(moe_shared_expert_gate),
 };
+#define IS_MOE(key) (!strncmp(key, "moe_", 4) || !strcmp(key, "num_moe_experts"))
 
 /* Keys that change the function but no shape: a fine-tuning run may change them on purpose. */
 static const struct { int option; const char *name; } function_keys[] = {
@@ -123,11 +124,21 @@ static const Config *saved_config(const json_t *state)
     return text ? config_read_saved(text, strlen(text), &skipped) : NULL;
 }
 
-static void compare_keys(Diff *d, const Config *cfg, const json_t *state)
+/* Whether the checkpoint is of a dense model, from which this run's model with experts is made. */
+static int upcycles(const Config *cfg, const json_t *state)
+{
+    const Config *saved = cfg->moe_use_upcycling ? saved_config(state) : NULL;
+    return saved && cfg->num_moe_experts != CFG_ABSENT && saved->num_moe_experts == CFG_ABSENT;
+}
+
+/* upcycle, bool: experts are compared by their tensors alone. */
+static void compare_keys(Diff *d, const Config *cfg, const json_t *state, int upcycle)
 {
     const Config *saved = saved_config(state);
     for (size_t i = 0; saved && i < sizeof shape_keys / sizeof *shape_keys; i++) {
         int key = shape_keys[i].option;
+        if (upcycle && IS_MOE(shape_keys[i].name))
+            continue;
         char *then = config_text(saved, key), *now = config_text(cfg, key);
         if (saved->given[key] && config_differs(saved, cfg, key))
             differs(d, "%s is %s there, %s here", shape_keys[i].name, then, now);
@@ -143,6 +154,8 @@ static void warn_of_function(const Config *cfg, const json_t *state, const char 
     const Config *saved = saved_config(state);
     for (size_t i = 0; saved && i < sizeof function_keys / sizeof *function_keys; i++) {
         int key = function_keys[i].option;
+        if (upcycles(cfg, state) && IS_MOE(function_keys[i].name))
+            continue;
         char *then = config_text(saved, key), *now = config_text(cfg, key);
         if (saved->given[key] && config_differs(saved, cfg, key))
             warn("%s: %s was %s for these weights and is %s here", dir, function_keys[i].name, then, now);
@@ -157,8 +170,23 @@ static int is_master(const char *name)
     return n > m && !strcmp(name + n - m, MASTER);
 }
 
+/* The name of the dense layer's tensor that stands for an expert's, from malloc; NULL: of no expert. For
+ * "decoder.layers.3.mlp.experts.linear_fc1.weight5.master" it is
+ * "decoder.layers.3.mlp.linear_fc1.weight.master". */
+static char *dense_name(const char *name)
+{
+    static const char of_expert[] = ".mlp.experts.";
+    const char *at = strstr(name, of_expert), *rest = at ? at + strlen(of_expert) : NULL, *number;
+    if (!at)
+        return NULL;
+    number = rest + strcspn(rest, ".") + 1;
+    number += strcspn(number, "0123456789");
+    return xasprintf("%.*s.mlp.%.*s%s", (int)(at - name), name, (int)(number - rest), rest,
+                     number + strspn(number, "0123456789"));
+}
+
 /* The stored tensor that a piece is read from; NULL when the checkpoint has none. */
-static const StoredTensor *stored(const Manifest *m, const TensorPiece *p)
+static const StoredTensor *stored_as(const Manifest *m, const TensorPiece *p)
 {
     const StoredTensor *t = manifest_find(m, p->name), *master = NULL;
     char *name;
@@ -175,19 +203,37 @@ static const StoredTensor *stored(const Manifest *m, const TensorPiece *p)
     return master ? master : t;
 }
 
+/* The same; upcycle, bool: of a dense model, whose layer each expert is a copy of. */
+static const StoredTensor *stored(const Manifest *m, const TensorPiece *p, int upcycle)
+{
+    TensorPiece from = *p;
+    char *dense = upcycle ? dense_name(p->name) : NULL;
+    from.name = dense ? dense : p->name;
+    const StoredTensor *t = stored_as(m, &from);
+    free(dense);
+    return t;
+}
+
+/* Whether the checkpoint may lack a piece, which then keeps its value. A dense model has no router. */
+static int may_lack(const TensorPiece *p, int upcycle)
+{
+    return p->may_lack || (upcycle && strstr(p->name, ".mlp.router."));
+}
+
 static int skipped(const TensorPiece *p, int weights_only)
 {
     return weights_only && p->optim && !is_master(p->name);
 }
 
-static void compare_tensors(Diff *d, const Manifest *m, const TensorPiece *p, int n, int weights_only)
+static void compare_tensors(Diff *d, const Manifest *m, const TensorPiece *p, int n, int weights_only,
+                            int upcycle)
 {
     for (int i = 0; i < n; i++) {
-        const StoredTensor *t = stored(m, &p[i]);
+        const StoredTensor *t = stored(m, &p[i], upcycle);
         int64_t cols = p[i].ndim == 2 ? p[i].shape[1] : 1;
         if (skipped(&p[i], weights_only) || (i && !strcmp(p[i].name, p[i - 1].name)))
             continue;
-        if (!t && p[i].may_lack)
+        if (!t && may_lack(&p[i], upcycle))
             continue;
         if (!t)
             differs(d, "%s is not there", p[i].name);
@@ -264,16 +310,15 @@ static int open_candidate(Source *s, const char *dir, Comm *c, char why[WHY])
  * twice. */
 #define ROOM (8 * HASH_BLOCK)
 
-/* Reads a piece, as many rows at a time as `room` holds. */
-static int read_piece(Source *s, const TensorPiece *p, void *room, char why[WHY])
+/* Reads a piece of the stored tensor t, as many rows at a time as `room` holds. */
+static int read_piece(Source *s, const StoredTensor *t, const TensorPiece *p, void *room, char why[WHY])
 {
     int64_t size = (int64_t)dtype_size(p->type), line = p->cols * size,
             most = ROOM / line > 1 ? ROOM / line : 1;
     for (int64_t r = 0; r < p->rows; r += most) {
         int64_t rows = p->rows - r < most ? p->rows - r : most;
         char *to = (char *)p->data + r * p->ld * size;
-        if (!source_read(s, stored(&s->m, p), p->row0 + r, p->col0, rows, p->cols, room, p->cols, p->type,
-                         why))
+        if (!source_read(s, t, p->row0 + r, p->col0, rows, p->cols, room, p->cols, p->type, why))
             return 0;
         if (p->ld == p->cols)
             device_put(p->dev, to, room, (size_t)(rows * line));
@@ -283,7 +328,8 @@ static int read_piece(Source *s, const TensorPiece *p, void *room, char why[WHY]
     return 1;
 }
 
-static int read_pieces(Source *s, const TensorPiece *p, int n, int weights_only, char why[WHY])
+static int read_pieces(Source *s, const TensorPiece *p, int n, int weights_only, int upcycle,
+                       char why[WHY])
 {
     int64_t longest = ROOM;
     Arena room;
@@ -291,9 +337,11 @@ static int read_pieces(Source *s, const TensorPiece *p, int n, int weights_only,
     for (int i = 0; i < n; i++)
         longest = p[i].cols * 8 > longest ? p[i].cols * 8 : longest;
     arena_open(&room, "a checkpoint's tensors", (size_t)longest);
-    for (int i = 0; ok && i < n; i++)
-        if (!skipped(&p[i], weights_only) && p[i].rows && p[i].cols && stored(&s->m, &p[i]))
-            ok = read_piece(s, &p[i], room.base, why);
+    for (int i = 0; ok && i < n; i++) {
+        const StoredTensor *t = stored(&s->m, &p[i], upcycle);
+        if (!skipped(&p[i], weights_only) && p[i].rows && p[i].cols && t)
+            ok = read_piece(s, t, &p[i], room.base, why);
+    }
     arena_close(&room);
     return ok;
 }
@@ -322,13 +370,16 @@ static Tried try_candidate(Loading *l, const char *dir, const char *id)
     if (whole && source_is_foreign(&s, *id ? id : NULL)) {
         tried = FOREIGN;
     } else if (whole) {
+        int upcycle = upcycles(l->cfg, s.m.state);
+        if (upcycle)
+            json_object_set_new(s.m.state, "weights_only", json_true());
         l->weights_only = l->weights_only || json_is_true(json_object_get(s.m.state, "weights_only"));
-        compare_keys(&diff, l->cfg, s.m.state);
-        compare_tensors(&diff, &s.m, l->p, l->n, l->weights_only);
+        compare_keys(&diff, l->cfg, s.m.state, upcycle);
+        compare_tensors(&diff, &s.m, l->p, l->n, l->weights_only, upcycle);
         all_ok(all, !diff.entries, EXIT_CHECKPOINT, "checkpoint-model",
                "%s holds another model: %s%s; change: set these keys as they were, or load another "
                "checkpoint", dir, diff.text, diff.left_out ? "; and more" : "");
-        ok = read_pieces(&s, l->p, l->n, l->weights_only, l->why);
+        ok = read_pieces(&s, l->p, l->n, l->weights_only, upcycle, l->why);
         whole = (int)reduce(all, ok, OP_MIN);
     }
     if (!whole) {

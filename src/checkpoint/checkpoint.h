@@ -111,7 +111,9 @@ int checkpoint_exists(const char *path);
  *   path          in   a checkpoint, or a run directory: the newest whole checkpoint of its own run
  *                      (run_directory.h); those of other runs are skipped with a warning, and the search is
  *                      repeated when a live run deletes one meanwhile
- *   weights_only  in   bool: leave moments as they are; so does "weights_only" in the checkpoint's state
+ *   weights_only  in   bool: leave moments as they are; so does "weights_only" in the checkpoint's state,
+ *                      which is set in the returned one where cfg->moe_use_upcycling finds a dense model: an
+ *                      expert is read from its layer's mlp, and routers stay as they are
  *   found_dir     out  the directory that was loaded (free it); may be NULL
  *
  * Dies with EXIT_CHECKPOINT: no checkpoint; a file missing, foreign, cut short or damaged (named, with

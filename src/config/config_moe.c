@@ -129,6 +129,21 @@ static void rules_router(Check *k)
          "true needs moe_expert_capacity_factor, which is absent");
 }
 
+/* Checks that a dense model has all that the experts are copied from. */
+static void rules_upcycling(Check *k)
+{
+    Config *c = k->cfg;
+    RULE(ON2(moe_use_upcycling, load), c->moe_use_upcycling && ABSENT(load),
+         "true needs load: the checkpoint of the dense model");
+    RULE(ON3(moe_use_upcycling, moe_ffn_hidden_size, ffn_hidden_size),
+         c->moe_use_upcycling && c->moe_ffn_hidden_size != c->ffn_hidden_size,
+         "true copies whole mlps, but moe_ffn_hidden_size is %ld and ffn_hidden_size %ld; use "
+         "moe_ffn_hidden_size %ld", c->moe_ffn_hidden_size, c->ffn_hidden_size, c->ffn_hidden_size);
+    RULE(ON2(moe_use_upcycling, moe_shared_expert_intermediate_size),
+         c->moe_use_upcycling && !ABSENT(moe_shared_expert_intermediate_size),
+         "true has nothing to make a shared expert of; leave out moe_shared_expert_intermediate_size");
+}
+
 /* Checks the list of layers that have experts. */
 static void rules_moe_layers(Check *k)
 {
@@ -155,6 +170,7 @@ void rules_moe(Check *k)
     rules_expert_groups(k);
     rules_moe_layers(k);
     rules_force(k);
+    rules_upcycling(k);
     RULE(ON2(moe_shared_expert_gate, moe_shared_expert_intermediate_size),
          c->moe_shared_expert_gate && ABSENT(moe_shared_expert_intermediate_size),
          "true needs moe_shared_expert_intermediate_size, which is absent");

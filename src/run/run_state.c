@@ -107,7 +107,10 @@ char *run_load(Run *r, const char *path)
     expert_bias_pieces(&r->model, PIECES_LOAD, &pieces, &n);
     if (!weights_only)
         fp8_scales_pieces(&r->model, PIECES_LOAD, &pieces, &n);
-    json_t *state = checkpoint_load(path, r->cfg, &r->grid.all, pieces, n, weights_only, &dir);
+    Config cfg = *r->cfg;
+    /* forward alone has no initial values for a router */
+    cfg.moe_use_upcycling = cfg.moe_use_upcycling && r->use != RUN_FORWARD;
+    json_t *state = checkpoint_load(path, &cfg, &r->grid.all, pieces, n, weights_only, &dir);
     weights_only = weights_only || json_is_true(json_object_get(state, "weights_only"));
     json_decref(r->checkpoint.huggingface);
     r->checkpoint.huggingface = json_incref(json_object_get(state, "huggingface"));

@@ -432,6 +432,12 @@ static const struct { const char *args; int world; const char *says;
      "nearest: 2"},
     {"num_distributed_optimizer_instances=2|data_parallel_sharding_strategy=optim|"
      "expert_model_parallel_size=4", 4, NULL},
+    {"moe_use_upcycling=true", 1, "moe_use_upcycling: true needs load: the checkpoint of the dense model"},
+    {"moe_use_upcycling=true|load=x", 1, NULL},
+    {"moe_use_upcycling=true|load=x|moe_ffn_hidden_size=9", 1,
+     "true copies whole mlps, but moe_ffn_hidden_size is 9"},
+    {"moe_use_upcycling=true|load=x|moe_shared_expert_intermediate_size=9|add_bias_linear=false", 1,
+     "true has nothing to make a shared expert of"},
 };
 
 static void test_with_experts(void)
