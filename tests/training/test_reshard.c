@@ -66,6 +66,7 @@ static void layout_of(Layout *l, int n, int family, int experts, uint64_t key)
         if (experts)
             layout_draw_experts(l, key);
         l->is[MICRO] = experts ? 1 : l->is[MICRO];     /* the balance of experts is a microbatch's */
+        l->is[CAPACITY] = 0;                           /* what is dropped would be another function */
         l->is[FAMILY] = family >= 0 ? family : l->is[FAMILY];
     } while (layout_world(l) != n || !layout_normal(l));
 }
