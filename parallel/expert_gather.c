@@ -86,12 +86,30 @@ ExpertRound gather_round(Device *d, Experts *x, Arena *scratch, int64_t number, 
                          list(d, x, scratch, number, BY_PAIR)};
 }
 
+/* Whether no rank has a row in a round after the first one: nothing is gathered then. A counting run has such
+ * a round, for its memory. */
+static int is_empty(const Experts *x, int64_t round)
+{
+    for (int i = 0; i < ranks_of(x) * x->ep->size; i++) {
+        int64_t n = 0;
+        for (int e = 0; e < x->local; e++)
+            n += x->of_rank[(int64_t)i * x->local + e];
+        if (n > round * x->window)
+            return 0;
+    }
+    return round > 0;
+}
+
 void gather_send_start(Device *d, Experts *x, Arena *scratch, const ExpertRound *r, Mat rows, int each,
                        ExpertFlight *f)
 {
     int64_t n = x->bound * each;
     f->come = mat_take(scratch, n * ranks_of(x), rows.cols, rows.type);
     f->order = each == 1 ? r->order : r->pair;
+    if (is_empty(x, r->number)) {
+        f->come = mat_rows(f->come, 0, 0);
+        return;
+    }
     Mat here = mat_rows(f->come, x->etp->rank * x->ep->size * n, n * x->ep->size),
         own = mat_rows(here, x->ep->rank * n, n);
     d->copy(d, mat_rows(own, 0, rows.rows), rows);
@@ -102,6 +120,8 @@ void gather_send_end(Device *d, Experts *x, ExpertFlight f)
 {
     int64_t n = f.come.rows / x->etp->size;
     Mat here = mat_rows(f.come, x->etp->rank * n, n);
+    if (!n)
+        return;
     x->ep->wait(x->ep, f.token[0]);
     x->etp->wait(x->etp, x->etp->all_gather(x->etp, f.come.p, here.p, elements(here), here.type));
     d->gather_rows(d, f.out, f.come, f.order);
@@ -119,13 +139,17 @@ void gather_return_start(Device *d, Experts *x, const ExpertRound *r, int each, 
     int64_t n = back.rows, all = n * ranks_of(x);
     Mat sums = mat_rows(room, 0, all), of_ep = mat_rows(room, all, n * x->ep->size),
         parts = mat_rows(room, all + n * x->ep->size, 2 * n);
+    f->come = mat_rows(parts, 0, 0);
+    if (is_empty(x, r->number))
+        return;
     if (each == 1)
         d->sum_rows(d, sums, rows, r->back, x->topk);
     else
         d->gather_rows(d, sums, rows, r->back);
     x->etp->wait(x->etp, x->etp->reduce_scatter(x->etp, of_ep.p, sums.p, elements(of_ep), sums.type, OP_SUM));
     f->out = back;
-    f->come = r->number ? parts : mat_rows(parts, 0, 0);
+    if (r->number)
+        f->come = parts;
     Mat sum = r->number ? mat_rows(parts, n, n) : back;
     f->token[0] = x->ep->reduce_scatter(x->ep, sum.p, of_ep.p, elements(sum), sum.type, OP_SUM);
 }

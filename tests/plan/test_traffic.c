@@ -1,4 +1,4 @@
-/* test_traffic -- messages and bytes of a step with context parallelism: counted by the groups of a real
+/* test_traffic -- messages and bytes of a step with context parallelism or experts: counted by the groups of a real
  * run, planned by its rehearsal, predicted by a walk, and by hand; FLOPs of the ranks beside each other.
  * mpirun -n 2, 4 or 8 */
 #include "job.h"
@@ -8,7 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LAYERS = 4, HEADS = 8, KV_HEADS = 4, DIM = 4, POSITIONS = 64, BATCH = 8, VOCAB = 64, ARGS = 12 };
+enum { LAYERS = 4, HEADS = 8, KV_HEADS = 4, DIM = 4, POSITIONS = 64, BATCH = 8, VOCAB = 64, ARGS = 12,
+       EXPERTS = 8, VISITS = 2 };
 
 #define BASE                                                                                                 \
     "model: {num_layers: 4, hidden_size: 32, num_attention_heads: 8, num_query_groups: 4, seq_length: 64, "  \
@@ -24,7 +25,17 @@ typedef struct { int world, tp, cp, pp; const char *more[ARGS]; } Case;
 #define TP "tensor_model_parallel_size=2"
 #define PP "pipeline_model_parallel_size=2"
 #define FULL "recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1"
+#define EP "num_moe_experts=8", "moe_router_topk=2", "moe_ffn_hidden_size=16", "moe_router_force=uniform"
+#define EP2 "expert_model_parallel_size=2", EP
+#define EP4 "expert_model_parallel_size=4", EP
 static const Case cases[] = {
+    {2, 1, 1, 1, {EP2, "params_dtype=bf16"}},
+    {2, 1, 1, 1, {EP2, FULL}},
+    {2, 1, 1, 1, {EP2, "moe_token_dispatcher_type=allgather", "params_dtype=bf16"}},
+    {2, 1, 1, 1, {EP2, "moe_token_dispatcher_type=allgather", FULL}},
+    {4, 1, 1, 1, {EP4, "moe_shared_expert_intermediate_size=16", "add_bias_linear=false"}},
+    {4, 1, 1, 1, {EP4, "moe_token_dispatcher_type=allgather"}},
+    {4, 1, 1, 2, {PP, EP2, "pipeline_schedule=zb-h1"}},
     {2, 1, 2, 1, {"cp_comm_type=[p2p]", "params_dtype=fp64"}},
     {2, 1, 2, 1, {"cp_comm_type=[p2p]", "window_size=8"}},
     {2, 1, 2, 1, {"cp_comm_type=[allgather]", FULL}},
@@ -110,14 +121,34 @@ static void by_hand(const Case *k, const char *kind, int again, double b, double
     out[1] += (ring - 1) * T * KV * ((forwards + 1) * b + real);
 }
 
-/* Messages of a step on the context axis of a rank with LAYERS / pp layers. */
+/* Adds the messages of one layer with experts and microbatch on the expert axis. */
+static void experts_by_hand(const Config *c, int again, double b, double real, double out[2])
+{
+    double ep = (double)c->expert_model_parallel_size, R = POSITIONS, H = HEADS * DIM;
+    double rows = R * VISITS / ep * (ep - 1);  /* pairs for other ranks */
+    if (ep == 1)
+        return;
+    if (c->moe_token_dispatcher_type == MOE_TOKEN_DISPATCHER_TYPE_ALLGATHER) {
+        /* forward and backward: two lists and the rounds; rows and weights one way, sums the other way */
+        out[0] += 2 * 3 + 3 + 3 + 2 * again;
+        out[1] += 2 * (EXPERTS * 8 + R * VISITS * 4 + 8) + (2 + again) * R * H * b +
+                  (1 + again) * R * VISITS * real + ep * (2 * R * H * b + R * VISITS * real);
+        return;
+    }
+    out[0] += 2 * 2 + 2 * (ep - 1) * (3 + 3 + 2 * again);
+    out[1] += 2 * (EXPERTS * 8 + 8) + rows * ((4 + again) * H * b + (2 + again) * real);
+}
+
+/* Messages of a step on the context or expert axis of a rank with LAYERS / pp layers. */
 static void step_by_hand(const Case *k, const Config *c, double out[2])
 {
     int full = c->recompute_granularity == RECOMPUTE_GRANULARITY_FULL;
     double b = c->params_dtype == PARAMS_DTYPE_FP64 ? 8 : c->params_dtype == PARAMS_DTYPE_BF16 ? 2 : 4;
     double real = b == 8 ? 8 : 4, m = (double)(BATCH / c->data_parallel_size);
     out[0] = out[1] = 0;
-    for (int i = 0; i < LAYERS / k->pp; i++)
+    for (int i = 0; i < LAYERS / k->pp && c->num_moe_experts != CFG_ABSENT; i++)
+        experts_by_hand(c, full, b, real, out);
+    for (int i = 0; i < LAYERS / k->pp && c->num_moe_experts == CFG_ABSENT; i++)
         by_hand(k, c->cp_comm_type.v[c->cp_comm_type.n > 1 ? i : 0], full, b, real, out);
     out[0] *= m;
     out[1] *= m;
@@ -166,9 +197,10 @@ static void check(const Case *k, const Machine *machine)
               (long long)plan->bytes);
     }
     step_by_hand(k, c, hand);
-    CHECK((double)to[AXIS_CP].ops == hand[0] && (double)to[AXIS_CP].bytes == hand[1],
+    const Traffic *axis = &to[c->num_moe_experts == CFG_ABSENT ? AXIS_CP : AXIS_EP];
+    CHECK((double)axis->ops == hand[0] && (double)axis->bytes == hand[1],
           "%s rank %d: %lld messages, %lld bytes; by hand %.0f and %.0f", k->more[0], rank,
-          (long long)to[AXIS_CP].ops, (long long)to[AXIS_CP].bytes, hand[0], hand[1]);
+          (long long)axis->ops, (long long)axis->bytes, hand[0], hand[1]);
     Comm *all = &r.grid.all;
     all->wait(all, all->all_gather(all, each, to, AXES * 2, I64));
     run_close(&r);
