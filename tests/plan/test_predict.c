@@ -301,7 +301,7 @@ static void test_context(void)
     prediction_close(&p);
 }
 
-/* Forward and backward of a microbatch on rank 0, s, with the experts over four ranks. */
+/* Forward and backward of a microbatch on rank 0, s, and its waits for rows, with the experts over four ranks. */
 static double with_experts(const char *turns, const Machine *m)
 {
     Prediction p;
@@ -309,7 +309,7 @@ static double with_experts(const char *turns, const Machine *m)
     snprintf(parallel, sizeof parallel, "expert_model_parallel_size: 4}\nmoe: {num_moe_experts: 8, "
              "moe_router_topk: 2, moe_ffn_hidden_size: 512, overlap_moe_expert_parallel_comm: %s", turns);
     predict(&p, small(4, parallel), m);
-    double s = (p.rank[0].forward + p.rank[0].backward) / 4;
+    double s = (p.rank[0].forward + p.rank[0].backward + p.rank[0].ep) / 4;
     prediction_close(&p);
     return s;
 }
@@ -326,7 +326,7 @@ static void test_turns(void)
         near("one after the other", with_experts("false", m), rows + took, 0.02);
         near("by turns", with_experts("true", m), want, 0.02);
     }
-    CHECK(rows > 0 && work > 0, "rows %g, work %g", rows, work);
+    CHECK(rows > 1e-3 && work > 1e-4, "rows %g, work %g", rows, work);
 }
 
 /* Layers are offloaded and prefetched: a microbatch prefetches once all of its layers are offloaded. */
