@@ -69,9 +69,6 @@ static int shares_data(const Config *c)
              c->pipeline_schedule != PIPELINE_SCHEDULE_INTERLEAVED &&                                        \
              c->pipeline_schedule != PIPELINE_SCHEDULE_DUALPIPEV,                                            \
          "its lists have no pairs of forward and backward: use 1f1b, interleaved or dualpipev")              \
-    PAIR(overlap_moe_expert_parallel_comm, moe_token_dispatcher_type,                                        \
-         config_is_paired(c) && c->moe_token_dispatcher_type == MOE_TOKEN_DISPATCHER_TYPE_ALLGATHER,         \
-         "a gather of all tokens is not cut in turns: use alltoall")                                         \
     PAIR(overlap_moe_expert_parallel_comm, cpu_offloading_num_layers,                                        \
          config_is_paired(c) && c->cpu_offloading_num_layers,                                                \
          "two microbatches would need the same windows on the device: offload 0 layers")                     \

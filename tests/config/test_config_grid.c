@@ -65,8 +65,6 @@ static const struct { const char *a, *b, *args, *mend; int world, others;
      "pipeline_max_activations=null", 2, 0},
     {"overlap_moe_expert_parallel_comm", "pipeline_schedule",
      TURNS "|pipeline_model_parallel_size=2|pipeline_schedule=zb-h1", "pipeline_schedule=1f1b", 4, 0},
-    {"overlap_moe_expert_parallel_comm", "moe_token_dispatcher_type",
-     TURNS "|moe_token_dispatcher_type=allgather", "moe_token_dispatcher_type=alltoall", 2, 1},
     {"overlap_moe_expert_parallel_comm", "cpu_offloading_num_layers", TURNS "|cpu_offloading_num_layers=1",
      "cpu_offloading_num_layers=0", 2, 0},
     {"overlap_moe_expert_parallel_comm", "data_parallel_sharding_strategy",

@@ -212,7 +212,6 @@ static inline int layout_expert_grid(Layout *l)
     if (n % (is[EP] * is[ETP] * is[PP]) || experts % is[EP])
         return 0;
     is[SP] = is[TP] > 1 && !is[SP] ? 1 : is[SP];
-    is[TURNS] = is[GATHER] ? 0 : is[TURNS];
     BUG_ON(!grid_parse_order(layout_order[is[ORDER]], s.order));
     if (!grid_expert_size(&s, n, size))
         is[ORDER] = 0;

@@ -37,6 +37,7 @@ static const struct { int ranks; const char *args[7]; } cases[] = {
     {4, {"expert_model_parallel_size=4", "overlap_grad_reduce=true", "overlap_param_gather=true",
          "data_parallel_sharding_strategy=optim"}},
     {4, {"expert_model_parallel_size=2", "expert_tensor_parallel_size=2"}},
+    {4, {"expert_model_parallel_size=4", "moe_token_dispatcher_type=allgather"}},
     {4, {"expert_model_parallel_size=2", "expert_tensor_parallel_size=1", "tensor_model_parallel_size=4",
          "tp_comm_overlap=true"}},
     {4, {"expert_model_parallel_size=2", "pipeline_model_parallel_size=2", "overlap_grad_reduce=true"}},
@@ -54,7 +55,7 @@ enum { CASES = sizeof cases / sizeof *cases, STEPS = 3 };
 
 /* ---- who does what when ---- */
 
-/* kind: 'S' rows are sent to another rank, 'W' they are awaited, 'M' a product of matrices. */
+/* kind: 'S' rows are sent to other ranks, 'W' they are awaited, 'M' a product of matrices. */
 typedef struct { char kind; int lane; } Event;
 static struct {
     Run *run;
@@ -75,6 +76,12 @@ static Token heard_send(Comm *c, const void *buf, int64_t n, Dtype type, int pee
 {
     hear('S');
     return heard.ep.send(c, buf, n, type, peer);
+}
+
+static Token heard_gather(Comm *c, void *out, const void *in, int64_t n, Dtype type)
+{
+    hear('S');
+    return heard.ep.all_gather(c, out, in, n, type);
 }
 
 static void heard_wait(Comm *c, Token t)
@@ -104,6 +111,7 @@ static void listen(Run *r)
     heard.n = 0;
     heard.matmul = r->dev.matmul;
     ep->send = heard_send;
+    ep->all_gather = heard_gather;
     ep->wait = heard_wait;
     r->dev.matmul = heard_matmul;
     heard.linear = r->dev.linear;
