@@ -135,6 +135,8 @@ layouts() {
 8 mixtral cp=2 pp=2 ep=4 schedule=zb-h1 zero=optim_grads staged
 8 deepseek pp=2 ep=4 schedule=v-half bf16
 2 mixtral ep=2 turns
+2 qwen ep=2 moe_token_dispatcher_type=allgather
+4 deepseek ep=2 etp=2 bf16 moe_token_dispatcher_type=allgather full
 4 deepseek pp=2 ep=2 schedule=dualpipev global_batch_size=8 turns zero=optim overlap
 4 biases tp=2 sp cp=2 ep=2 etp=1 bf16 turns staged
 4 qwen tp=4 sp ep=2 etp=1 turns
