@@ -161,7 +161,8 @@ Config *config_read_saved(const char *text, size_t size, const char **skipped);
 
 /* Returns 1 if the key's values in the two configurations differ in meaning. They do not if only the
  * spelling differs, or if the key has no effect: add_qkv_bias beside add_bias_linear, rotary_base
- * without rope, keys of another rope_scaling, a window as long as the positions. */
+ * without rope, keys of another rope_scaling, a window as long as the positions, ffn_hidden_size where all
+ * layers have experts. */
 int config_differs(const Config *a, const Config *b, int option);
 
 /* Whether an F and the B of another microbatch run by turns. */

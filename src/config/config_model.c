@@ -24,6 +24,11 @@ static Config plain(const Config *cfg)
     for (int i = 0; i < OPTIONS && c.num_moe_experts == CFG_ABSENT; i++)
         if (!strcmp(options[i].section, "moe"))
             option_copy(&options[i], &c, k.cfg);
+    int dense = c.num_moe_experts == CFG_ABSENT;
+    for (int l = 0; l < c.num_layers && !dense; l++)
+        dense = !config_is_moe(&c, l);
+    if (!dense)                        /* no layer has this width: Mixtral's config.json does not say it */
+        c.ffn_hidden_size = CFG_ABSENT;
     if (c.split && rules_shares_parse(c.split, share))
         c.split = textf("%.17g, %.17g, %.17g", share[0], share[1], share[2]);
     return c;

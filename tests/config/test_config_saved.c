@@ -64,6 +64,8 @@ static void test_meaning(void)
         {YARN, "rope_scaling=llama3", "rope_scaling"},
         {"", "max_position_embeddings=64", "max_position_embeddings"},
         {"", "window_size=32", NULL},
+        {"num_moe_experts=4|moe_ffn_hidden_size=64", "ffn_hidden_size=96", NULL},
+        {"num_moe_experts=4|moe_ffn_hidden_size=64|moe_layer_freq=2", "ffn_hidden_size=96", "ffn_hidden_size"},
         {"", "window_size=31", "window_size"},
         {"max_position_embeddings=64", "window_size=32", "window_size"},
         {"", "split='969,30.0,1'", NULL},
