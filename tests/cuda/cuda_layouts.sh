@@ -140,6 +140,9 @@ layouts() {
 4 deepseek pp=2 ep=2 schedule=dualpipev global_batch_size=8 turns zero=optim overlap
 4 biases tp=2 sp cp=2 ep=2 etp=1 bf16 turns staged
 4 qwen tp=4 sp ep=2 etp=1 turns
+4 mixtral ep=4 moe_expert_capacity_factor=1 moe_pad_expert_input_to_capacity=true
+4 deepseek tp=2 sp cp=2 ep=2 etp=1 moe_expert_capacity_factor=0.75 moe_token_drop_policy=position
+2 qwen ep=2 moe_expert_capacity_factor=0.5 moe_token_dispatcher_type=allgather full
 LAYOUTS
 }
 # loss and norm of every step, from metrics.jsonl; with experts also the router's entropy and the balance loss

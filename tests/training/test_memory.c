@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NOISE = 2 << 20 };              /* bytes of libraries and of the heap that are no part of a plan */
+enum { NOISE = 4 << 20 };              /* bytes of libraries and of the heap that are no part of a plan */
 #define BASE                                                                                                 \
     "model: {num_layers: 8, hidden_size: 384, num_attention_heads: 8, seq_length: 128, vocab_size: 8000, "   \
     "hidden_dropout: 0, attention_dropout: 0, untie_embeddings_and_output_weights: true}\n"                  \
@@ -138,8 +138,8 @@ static void experts(const char *file, int ep, int etp, const char *routing)
     beyond = 0;
 }
 
-/* A capacity bounds what the ranks of experts get: with rows of zeros up to it all planned memory is used, and
- * it is less than without a limit. */
+/* A capacity bounds what the ranks of experts get: with rows of zeros up to it all planned memory is used,
+ * and it is less than without a limit. */
 static void capacity(const char *file)
 {
     char *args[16] = {"moe_expert_capacity_factor=0.75", "expert_model_parallel_size=4", "num_moe_experts=8",
