@@ -140,6 +140,7 @@ static int bitwise_normal(Layout *l)
     is[FAMILY] = is[EP] ? (int[]){FAMILIES, FAMILIES + 1, FAMILIES + 3}[(is[TP] + is[DP] + is[EP]) % 3]
                         : (int[]){2, 4, 5}[(is[TP] + 2 * is[DP] + is[SP]) % 3];
     is[KIND] = is[EP] ? 0 : is[KIND];
+    is[CAPACITY] = 0;
     is[MICRO] = 1;
     is[PADDING] = is[TP] > 1 || is[DP] > 1;
     is[INSTANCES] = 1;
