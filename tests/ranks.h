@@ -13,8 +13,8 @@ typedef struct {
 } RankShape;
 
 typedef enum {
-    R_ALL, R_TP, R_DP, R_PP, R_SHARD, R_COPIES, R_KV, R_EMBEDDING, R_EP, R_ETP, R_EDP, R_EDP_SHARD, R_EDP_COPIES,
-    R_KINDS
+    R_ALL, R_TP, R_DP, R_PP, R_SHARD, R_COPIES, R_KV, R_EMBEDDING, R_EP, R_ETP, R_EDP, R_EDP_SHARD,
+    R_EDP_COPIES, R_KINDS
 } RankGroup;
 
 /* Makes the communicator of member `rank` of a group of `size` ranks. id: number of the group among the

@@ -1,10 +1,10 @@
 /* train experts -- the layers with experts alone, under routings that are given: where rows arrive, and what
  * sending, computing and returning them takes
  *
- * Each rank runs its own layers with experts forward and backward, on random rows whose first elements are the
- * digits of a row's number. Functions around the device's ops see which rows each expert computes, and divide
- * the time: ops of experts are computing; what passes before an expert's first product is dispatch, what
- * passes behind it is return. Of several rounds, the returns of all but the last count as dispatch. */
+ * Each rank runs its own layers with experts forward and backward, on random rows whose first elements are
+ * the digits of a row's number. Functions around the device's ops see which rows each expert computes, and
+ * divide the time: ops of experts are computing; what passes before an expert's first product is dispatch,
+ * what passes behind it is return. Of several rounds, the returns of all but the last count as dispatch. */
 #include "commands.h"
 #include "config_table.h"
 #include "cost.h"
@@ -345,8 +345,8 @@ static void check_config(const Config *c)
                              ? "data_parallel_sharding_strategy=optim"
                          : c->hidden_size < DIGITS ? "hidden_size=4 or more" : NULL;
     if (change)
-        die(EXIT_CONFIG, "experts", "train experts runs layers with experts alone, on CPUs, with all rows, in "
-            "turn, kept, over parameters that each rank has; change: %s", change);
+        die(EXIT_CONFIG, "experts", "train experts runs layers with experts alone, on CPUs, with all rows, "
+            "in turn, kept, over parameters that each rank has; change: %s", change);
 }
 
 int command_experts(int argc, char **argv)
@@ -371,7 +371,8 @@ int command_experts(int argc, char **argv)
     spy.m = &r.model;
     spy.arrived = xcalloc((size_t)r.model.experts.local, sizeof *spy.arrived);
     watch(&r.dev);
-    model_begin(&r.model, &run_lists(&r, config_batch_at(c, 0))->train, c->micro_batch_size, c->seq_length, 1);
+    model_begin(&r.model, &run_lists(&r, config_batch_at(c, 0))->train, c->micro_batch_size, c->seq_length,
+                1);
     int speaks = r.grid.rank == 0;
     json_t *list = json_array();
     if (speaks && !json)

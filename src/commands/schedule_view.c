@@ -156,9 +156,9 @@ static void print_text(const View *v)
         all += v->set.rank[r].n;
     }
     printf("F forward, B backward (D of the input, W of the weights), microbatch%s; A a activation sent, "
-           "received, G g gradient; [ ] one group;\n%sG/ X/ gather, release a unit's parameters, R/ reduce its "
-           "gradients, T add a tied embedding's two, S step\n", v->shape.v > 1 ? ".chunk" : "",
-           v->shape.paired ? "F+B by turns, one computes while rows of the other travel to their experts;\n" : "");
+           "received, G g gradient; [ ] one group;\n%sG/ X/ gather, release a unit's parameters, R/ reduce "
+           "its gradients, T add a tied embedding's two, S step\n", v->shape.v > 1 ? ".chunk" : "",
+           v->shape.paired ? "F+B by turns, one computes while rows of the other travel to experts;\n" : "");
     if (v->own.cost[0]) {
         printf("searched with the %s, forward and both halves of backward:",
                v->timed ? "times of clock_*, ms" : "FLOPs of the stages");

@@ -62,8 +62,9 @@ static void rules_expert_grid(Check *k)
     int64_t data = c->data_parallel_size * c->context_parallel_size, edp = rest / ep;
     RULE(ON4(num_distributed_optimizer_instances, expert_model_parallel_size, expert_tensor_parallel_size,
              context_parallel_size),
-         rest % ep == 0 && edp > 1 && edp % c->num_distributed_optimizer_instances, "%ld copies do not divide "
-         "the %ld ranks that have the same experts; nearest: %s", c->num_distributed_optimizer_instances, edp,
+         rest % ep == 0 && edp > 1 && edp % c->num_distributed_optimizer_instances, "%ld copies do not "
+         "divide the %ld ranks that have the same experts; nearest: %s",
+         c->num_distributed_optimizer_instances, edp,
          check_nearest_divisors(common(edp, data), c->num_distributed_optimizer_instances));
     GridSpec s = {.size = {[AXIS_TP] = (int)c->tensor_model_parallel_size,
                            [AXIS_CP] = (int)c->context_parallel_size, [AXIS_EP] = 1,

@@ -301,7 +301,8 @@ static void test_context(void)
     prediction_close(&p);
 }
 
-/* Forward and backward of a microbatch on rank 0, s, and its waits for rows, with the experts over four ranks. */
+/* Forward and backward of a microbatch on rank 0, s, and its waits for rows, with the experts over four
+ * ranks. */
 static double with_experts(const char *turns, const Machine *m)
 {
     Prediction p;

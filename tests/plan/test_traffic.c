@@ -1,6 +1,6 @@
-/* test_traffic -- messages and bytes of a step with context parallelism or experts: counted by the groups of a
- * real run, planned by its rehearsal, predicted by a walk, and by hand; FLOPs of the ranks beside each other.
- * mpirun -n 2, 4 or 8 */
+/* test_traffic -- messages and bytes of a step with context parallelism or experts: counted by the groups of
+ * a real run, planned by its rehearsal, predicted by a walk, and by hand; FLOPs of the ranks beside each
+ * other. mpirun -n 2, 4 or 8 */
 #include "job.h"
 #include "predict.h"
 #include "run_costs.h"

@@ -36,8 +36,9 @@ static void compare_list(const Layout *list, int n, int part, int parts)
 enum { MOST = 8192 };
 static Layout list[MOST];
 
-/* A layout for a rule of the optimizer and a ZeRO stage. way: the axis that half of the ranks lie on: tensor, pipeline,
- * data with two instances, context; 4: experts, over ranks of dp or over those of tp. Returns 0 when it is not legal. */
+/* A layout for a rule of the optimizer and a ZeRO stage. way: the axis that half of the ranks lie on: tensor,
+ * pipeline, data with two instances, context; 4: experts, over ranks of dp or over those of tp. Returns 0
+ * when it is not legal. */
 static int optimizer_layout(Layout *l, int rule, int zero, int way, int draw)
 {
     int rest = world / 2;
