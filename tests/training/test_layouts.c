@@ -118,8 +118,9 @@ static void one_bitwise(FILE *out, Layout *l, uint64_t key)
         double sums[] = {first, norm, res.loss[0], res.loss[1], res.norm};
         /* gradients of dp x cp are added in the order of the ranks; "first": dp is before cp in it. The order
          * of the ranks says, too, which of them share experts. */
-        fprintf(out, "family %d tp %d sp %d cp %d by %d %d dp %d ep %d %d by %d%s%s %s\t%016llx%016llx\t%s\n",
-                is[FAMILY], is[TP], is[SP], is[CP], is[KIND], is[HEADS], is[DP], is[EP], is[ETP],
+        fprintf(out, "family %d capacity %d tp %d sp %d cp %d by %d %d dp %d ep %d %d by %d%s%s %s\t%016llx"
+                "%016llx\t%s\n",
+                is[FAMILY], is[CAPACITY], is[TP], is[SP], is[CP], is[KIND], is[HEADS], is[DP], is[EP], is[ETP],
                 is[EP] && is[ORDER] > 1 ? is[ORDER] : 0, is[GATHER] ? " gathered" : "",
                 is[CP] > 1 && is[DP] > 1 && is[ORDER] > 1 ? " first" : "",
                 is[ZERO] < 2 ? "ZeRO 0 1" : "ZeRO 2 3",
@@ -144,6 +145,7 @@ static int bitwise_normal(Layout *l)
     is[CAPACITY] = 0;
     is[MICRO] = 1;
     is[PADDING] = is[TP] > 1 || is[DP] > 1;
+    is[CAPACITY] = is[EP] ? (is[TP] + is[CP] + is[ETP]) % CAPACITIES : 0;
     is[INSTANCES] = 1;
     return layout_normal(l);
 }
