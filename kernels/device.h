@@ -79,6 +79,8 @@ typedef struct {
     float scale;                /* what a delayed cast multiplies elements by; 0: unknown, 1 is used */
     float history[FP8_HISTORY]; /* largest magnitudes of earlier steps, newest first */
 } Fp8Scale;
+/* The next multiple of 16: sums are made of pieces of 16 numbers. */
+static inline int64_t fp8_padded(int64_t n) { return (n + 15) / 16 * 16; }
 /* A dense matrix in FP8. */
 typedef struct { void *p; int64_t rows, cols; Fp8Format format; const Fp8Scale *scale; } Mat8;
 
@@ -273,16 +275,17 @@ typedef struct {
      *   x   in      [T, in]    storage */                                                                   \
     X(linear_bwd_w, (Device *d, Mat dw, Mat db, Mat dy, Mat x), (d, dw, db, dy, x))                          \
     /* y = x times a scale, rounded to nearest even; what is too large becomes the largest number. Needs     \
-     * a GPU of compute capability 8.9 or more. rows and cols are multiples of 16.                           \
+     * a GPU of compute capability 8.9 or more. cols is a multiple of 16.                                    \
      *   y        out     [rows, cols]  bytes of FP8; NULL: none                                             \
-     *   yt       out     [cols, rows]  y^T; NULL: none                                                      \
+     *   yt       out     [cols, fp8_padded(rows)]  y^T, its rows filled up with zeros; NULL: none           \
      *   x        in      [rows, cols]  BF16 or F16                                                          \
      *   s        in/out                scale: written, of x's largest magnitude; read with `delayed`        \
      *   format   in                    E4M3 or E5M2                                                         \
      *   delayed  in                    bool: the scale is the one that fp8_next has stored in s */          \
     X(fp8_cast, (Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed),           \
       (d, y, yt, x, s, format, delayed))                                                                     \
-    /* c (+)= a b^T + bias, divided by the scales of a and b. Not both are E5M2.                             \
+    /* c (+)= a b^T + bias, divided by the scales of a and b. Not both are E5M2. n and k are multiples of    \
+     * 16.                                                                                                   \
      *   c     in/out  [m, n]  storage or real                                                               \
      *   a     in      [m, k]  FP8                                                                           \
      *   b     in      [n, k]  FP8                                                                           \

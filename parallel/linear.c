@@ -1,12 +1,14 @@
 /* linear -- the products of one linear layer, as stored or in FP8 */
 #include "linear.h"
 
-/* An FP8 copy of x, transposed or not, in scratch. */
+/* An FP8 copy of x, transposed or not, in scratch. Transposed rows of x are filled up with zeros, for
+ * products that sum over them. */
 static Mat8 cast(Device *d, Arena *scratch, Mat x, int transposed, Fp8Scale *s, Fp8Format format, Precision p)
 {
-    void *at = arena_take(scratch, (size_t)x.rows * (size_t)x.cols);
+    int64_t rows = transposed ? fp8_padded(x.rows) : x.rows;
+    void *at = arena_take(scratch, (size_t)rows * (size_t)x.cols);
     d->fp8_cast(d, transposed ? NULL : at, transposed ? at : NULL, x, s, format, p.delayed);
-    return (Mat8){at, transposed ? x.cols : x.rows, transposed ? x.rows : x.cols, format, s};
+    return (Mat8){at, transposed ? x.cols : rows, transposed ? rows : x.cols, format, s};
 }
 
 /* The FP8 copy of w: the kept one, or one in scratch. */
@@ -75,14 +77,28 @@ void linear_multiply_act(Device *d, Mat out, Mat y, Mat h, Rows x, const Factor 
 void linear_fwd(Device *d, Arena *scratch, Mat y, Mat x, Mat w, Mat b, Precision p)
 {
     size_t mark = scratch->used;
+    if (!x.rows)
+        return;
     Factor f = linear_factor(d, scratch, w, b, 1, p);
     linear_multiply(d, y, linear_rows(d, scratch, x, &f), &f);
+    arena_reset(scratch, mark);
+}
+
+void linear_act_fwd(Device *d, Arena *scratch, Mat a, Mat h, Mat x, Mat w, Mat b, ActKind kind, Precision p)
+{
+    size_t mark = scratch->used;
+    if (!x.rows)
+        return;
+    Factor f = linear_factor(d, scratch, w, b, 1, p);
+    linear_multiply_act(d, a, h, h, linear_rows(d, scratch, x, &f), &f, kind);
     arena_reset(scratch, mark);
 }
 
 void linear_bwd_x(Device *d, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p)
 {
     size_t mark = scratch->used;
+    if (!dy.rows)
+        return;
     Factor f = linear_factor(d, scratch, w, (Mat){.type = dx.type}, 0, p);
     linear_multiply(d, dx, linear_rows(d, scratch, dy, &f), &f);
     arena_reset(scratch, mark);
@@ -91,6 +107,8 @@ void linear_bwd_x(Device *d, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p)
 void linear_bwd_w(Device *d, Arena *scratch, Mat dw, Mat db, Mat dy, Mat x, Precision p)
 {
     size_t mark = scratch->used;
+    if (!dy.rows)
+        return;
     if (!p.fp8) {
         d->linear_bwd_w(d, dw, db, dy, x);
         return;
@@ -100,4 +118,17 @@ void linear_bwd_w(Device *d, Arena *scratch, Mat dw, Mat db, Mat dy, Mat x, Prec
     arena_reset(scratch, mark);
     if (db.rows)
         d->bias_bwd(d, db, dy);
+}
+
+void linear_reserve(Arena *scratch, int64_t rows, Mat w, Precision p)
+{
+    size_t mark = scratch->used, n = (size_t)fp8_padded(rows), in = (size_t)w.cols, out = (size_t)w.rows;
+    if (!p.fp8)
+        return;
+    arena_take(scratch, in * out);
+    arena_take(scratch, n * (in > out ? in : out));
+    arena_reset(scratch, mark);
+    arena_take(scratch, n * out);
+    arena_take(scratch, n * in);
+    arena_reset(scratch, mark);
 }

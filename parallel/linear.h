@@ -44,8 +44,13 @@ void linear_multiply_act(Device *d, Mat out, Mat y, Mat h, Rows x, const Factor 
 
 /* y [T, out] = x [T, in] w [out, in]^T + b [1, out] */
 void linear_fwd(Device *d, Arena *scratch, Mat y, Mat x, Mat w, Mat b, Precision p);
+/* h = linear_fwd's y, a [T, out] = act(h), half its columns where kind is gated */
+void linear_act_fwd(Device *d, Arena *scratch, Mat a, Mat h, Mat x, Mat w, Mat b, ActKind kind, Precision p);
 /* dx [T, in] = dy [T, out] w [out, in] */
 void linear_bwd_x(Device *d, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p);
 /* dw [out, in] += dy [T, out]^T x [T, in], db [1, out] += column sums of dy; db absent: dw alone */
 void linear_bwd_w(Device *d, Arena *scratch, Mat dw, Mat db, Mat dy, Mat x, Precision p);
+/* Takes as much of scratch as any product with w of up to `rows` rows takes, and gives it back: for rows of
+ * experts, of which a counting run has others than a step. */
+void linear_reserve(Arena *scratch, int64_t rows, Mat w, Precision p);
 #endif

@@ -83,8 +83,8 @@ __device__ __forceinline__ float scale_for(uint32_t amax, float largest)
 
 /* Casts one tile a block: tile (blockIdx.x / column tiles, blockIdx.x % column tiles). If x is not
  * finite, the scale of its products becomes NaN, because E4M3 has no infinity.
- *   y      out     [rows, cols]  or NULL; rows and cols are multiples of 16
- *   yt     out     [cols, rows]  or NULL
+ *   y      out     [rows, cols]  or NULL; cols is a multiple of 16
+ *   yt     out     [cols, padded]  or NULL; padded: fp8_padded(rows)
  *   s      in/out                the scale
  *   found  in                    bool: s->amax is x's, and sets the scale; else s->scale is used, or 1 */
 template <class T, Fp8Format F>
@@ -95,6 +95,7 @@ __global__ void __launch_bounds__(THREADS)
     unsigned char *tile = (unsigned char *)shared;         /* [TILE][PITCH] */
     const int64_t across = (cols + TILE - 1) / TILE;
     const int64_t row0 = blockIdx.x / across * TILE, col0 = blockIdx.x % across * TILE;
+    const int64_t padded = fp8_padded(rows);
     const uint32_t amax = found ? s->amax : 0;
     const float scale = found ? scale_for(amax, Format<F>::largest) : s->scale > 0 ? s->scale : 1.0f;
     const int c = (int)threadIdx.x % (TILE / EIGHT) * EIGHT;
@@ -108,9 +109,12 @@ __global__ void __launch_bounds__(THREADS)
     for (int r = (int)threadIdx.x / (TILE / EIGHT); r < TILE; r += THREADS / (TILE / EIGHT)) {
         float f[EIGHT];
         uint32_t word[2] = {0, 0};
-        if (row0 + r >= rows || col0 + c >= cols)
+        if (row0 + r >= padded || col0 + c >= cols)
             continue;
-        load_eight(f, x + (row0 + r) * ld + col0 + c);
+        for (int k = 0; k < EIGHT; k++)
+            f[k] = 0;
+        if (row0 + r < rows)
+            load_eight(f, x + (row0 + r) * ld + col0 + c);
 #pragma unroll
         for (int k = 0; k < EIGHT; k += 2) {
             float2 pair = {f[k] * scale, f[k + 1] * scale};
@@ -118,7 +122,7 @@ __global__ void __launch_bounds__(THREADS)
             word[k / 4] |= (uint32_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, Format<F>::kind)
                            << (k % 4 * 8);
         }
-        if (y) {
+        if (y && row0 + r < rows) {
             uint2 both = {word[0], word[1]};
             *(uint2 *)(y + (row0 + r) * cols + col0 + c) = both;
         }
@@ -128,13 +132,13 @@ __global__ void __launch_bounds__(THREADS)
     if (yt) {
         __syncthreads();
         const int column = (int)threadIdx.x / 4, first = (int)threadIdx.x % 4 * 16;
-        if (col0 + column < cols && row0 + first < rows) {
+        if (col0 + column < cols && row0 + first < padded) {
             uint32_t word[4] = {0, 0, 0, 0};
 #pragma unroll
             for (int k = 0; k < 16; k++)
                 word[k / 4] |= (uint32_t)tile[(first + k) * PITCH + column] << (k % 4 * 8);
             uint4 all = {word[0], word[1], word[2], word[3]};
-            *(uint4 *)(yt + (col0 + column) * rows + row0 + first) = all;
+            *(uint4 *)(yt + (col0 + column) * padded + row0 + first) = all;
         }
     }
     if (!found)
@@ -157,7 +161,7 @@ void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format f
             "%s multiplies no FP8: it is of compute capability %d.%d, and that begins with 8.9; change: fp8: "
             "none, or a newer GPU",
             c->gpu, c->major, c->minor);
-    BUG_ON(x.rows % 16 || x.cols % 16 || !aligned(x) || !aligned(y) || !aligned(yt));
+    BUG_ON(x.cols % 16 || !aligned(x) || !aligned(y) || !aligned(yt));
     BUG_ON(x.type != BF16 && x.type != F16);
     if (!x.rows || !x.cols)
         return;

@@ -150,12 +150,11 @@ static LtMat lt_mat8(Mat8 m)
 }
 
 /* Both factors have k along their rows, the only layout in which the library multiplies FP8 on every GPU
- * that has it. Sums of a forward (both E4M3) may stay in the tensor cores' precision; sums of gradients
- * are promoted to F32 on the way. */
+ * that has it; a may have any number of rows. Sums of a forward (both E4M3) may stay in the tensor cores'
+ * precision; sums of gradients are promoted to F32 on the way. */
 void cuda_fp8_matmul(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 {
-    BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || a.rows % 16 || b.rows % 16 ||
-           a.cols % 16);
+    BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || b.rows % 16 || a.cols % 16);
     BUG_ON(c.type != BF16 && c.type != F16 && c.type != d->real);
     LtProduct q = {.c = lt_mat(c), .a = lt_mat8(a), .b = lt_mat8(b), .tb = 1, .acc = acc,
                    .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .scale_a = &a.scale->inverse,

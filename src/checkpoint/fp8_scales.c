@@ -13,7 +13,8 @@ void fp8_scales_pieces(const Model *m, PieceUse use, TensorPiece **list, int *n)
         const Param *weight = precision_weight(m, i);
         if (weight)
             pieces_add(list, n,
-                       (TensorPiece){.name = xasprintf("%s" FP8_SCALES, weight->name),
+                       (TensorPiece){.name = xasprintf("decoder.layers.%d.%s" FP8_SCALES, weight->layer,
+                                                       weight->def->name),
                                .type = F32, .ndim = 2, .shape = {LINEAR_SCALES, 1 + FP8_HISTORY},
                                .rows = LINEAR_SCALES, .cols = 1 + FP8_HISTORY,
                                .ld = sizeof(Fp8Scale) / sizeof(float),

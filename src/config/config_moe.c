@@ -20,26 +20,6 @@ int config_is_paired(const Config *c)
            c->expert_model_parallel_size > 1;
 }
 
-/* ---- what experts do not have yet ---- */
-
-/* UNBUILT(key, asked, instead): the condition that asks for it, and what is legal. */
-#define UNBUILT_KEYS(UNBUILT)                                                                                \
-    UNBUILT(fp8, c->fp8 != FP8_NONE, "use none")
-
-static void rules_unbuilt(Check *k)
-{
-    Config *c = k->cfg;
-    char *text;
-#define UNBUILT(key, asked, instead)                                                                         \
-    text = config_text(c, OPT_##key);                                                                        \
-    RULE(ON2(key, num_moe_experts), asked, "with experts this build does not take %.60s; " instead, text);   \
-    free(text);
-    UNBUILT_KEYS(UNBUILT)
-#undef UNBUILT
-}
-
-/* ---- rules ---- */
-
 static int64_t common(int64_t a, int64_t b) { return b ? common(b, a % b) : a; }
 
 /* Checks the sizes of the expert grid. */
@@ -145,6 +125,22 @@ static void rules_upcycling(Check *k)
          "true has nothing to make a shared expert of; leave out moe_shared_expert_intermediate_size");
 }
 
+/* Checks that the experts' sizes are multiples of 16, as those of dense layers (config_rules.c). */
+static void rules_expert_fp8(Check *k)
+{
+    Config *c = k->cfg;
+    int64_t tp = c->tensor_model_parallel_size, etp = c->expert_tensor_parallel_size,
+            shared = ABSENT(moe_shared_expert_intermediate_size) ? 0 : c->moe_shared_expert_intermediate_size;
+    RULE(ON3(moe_ffn_hidden_size, fp8, expert_tensor_parallel_size),
+         c->fp8 != FP8_NONE && c->moe_ffn_hidden_size % (16 * etp),
+         "%ld is not a multiple of 16 x expert_tensor_parallel_size %ld, as fp8 asks; nearest: %s",
+         c->moe_ffn_hidden_size, etp, check_nearest_multiples(16 * etp, c->moe_ffn_hidden_size));
+    RULE(ON3(moe_shared_expert_intermediate_size, fp8, tensor_model_parallel_size),
+         c->fp8 != FP8_NONE && shared % (16 * tp),
+         "%ld is not a multiple of 16 x tensor_model_parallel_size %ld, as fp8 asks; nearest: %s", shared, tp,
+         check_nearest_multiples(16 * tp, shared));
+}
+
 /* Checks the list of layers that have experts. */
 static void rules_moe_layers(Check *k)
 {
@@ -170,6 +166,7 @@ void rules_moe(Check *k)
     rules_router(k);
     rules_expert_groups(k);
     rules_moe_layers(k);
+    rules_expert_fp8(k);
     rules_force(k);
     rules_upcycling(k);
     RULE(ON2(moe_shared_expert_gate, moe_shared_expert_intermediate_size),
@@ -189,5 +186,4 @@ void rules_moe(Check *k)
     double parameters = (double)c->num_layers * (double)c->num_moe_experts * (double)c->hidden_size * wide;
     RULE(ON3(num_moe_experts, moe_ffn_hidden_size, hidden_size), parameters > 1e15,
          "the experts have about %.2g parameters; at most 1e15", parameters);
-    rules_unbuilt(k);
 }

@@ -428,7 +428,12 @@ void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx);
 void head_logits(Model *m, int part, Mat x, Mat logits);
 
 /* How a linear layer of a part is multiplied. The head is multiplied as it is stored. */
-typedef enum { LINEAR_QKV, LINEAR_PROJ, LINEAR_FC1, LINEAR_FC2, LINEARS } LinearId;
+typedef enum {
+    LINEAR_QKV, LINEAR_PROJ,
+    LINEAR_FC1, LINEAR_FC2,    /* of the mlp; in a layer with experts, those of all of them */
+    LINEAR_SFC1, LINEAR_SFC2,  /* of the shared expert */
+    LINEARS
+} LinearId;
 enum { LINEAR_SCALES = 3 };    /* scales of a linear layer: of input, weight, gradient of the output */
 Precision model_precision(const Model *m, int part, LinearId which);
 static const Precision as_stored;
@@ -439,7 +444,8 @@ void precision_open(Model *m, int recast, Arena *run);
 int precision_keeps(const Config *cfg);
 /* Number of linear layers of this rank's parts: nparts * LINEARS, part by part. */
 int64_t precision_linears(const Model *m);
-/* The weight of linear layer i of these; NULL: the layer is not multiplied in FP8. */
+/* The weight of linear layer i of these, of a layer's experts that of the first; NULL: there is none, or it
+ * is not multiplied in FP8. */
 const Param *precision_weight(const Model *m, int64_t i);
 /* Whether FP8 scales follow from earlier steps, so that a checkpoint keeps them. */
 int precision_delayed(const Model *m);

@@ -75,6 +75,16 @@ static Round round_start(Model *m, const Dispatch *s, int64_t number, Mat ln2, E
     return r;
 }
 
+/* Counts the scratch that products with a round's rows of one expert take. */
+static void reserve(Model *m, int part)
+{
+    static const ParamId weight[] = {P_EFC1, P_EFC2};
+    for (int i = 0; i < 2; i++)
+        linear_reserve(&m->scratch, experts_room_of_one(&m->experts),
+                       params_expert_weight(m->params, part, weight[i], 0),
+                       model_precision(m, part, LINEAR_FC1 + i));
+}
+
 /* Receives the rows of a round and computes the activations of their experts, before the weight. Of kept rows
  * act alone is computed. */
 static void round_end(Model *m, int part, const Dispatch *s, const Round *r)
@@ -84,11 +94,13 @@ static void round_end(Model *m, int part, const Dispatch *s, const Round *r)
     experts_send_end(d, s->x, &r->r, r->to_x);
     experts_send_end(d, s->x, &r->r, r->to_weight);
     d->copy(d, r->narrow, r->acts.weight);
+    reserve(m, part);
     for (int e = 0; e < s->x->local && r->to_x.token; e++) {
         int64_t from, n = experts_part(s->x, r->r.number, e, &from);
-        d->linear_act_fwd(d, mat_rows(r->a, from, n), mat_rows(r->acts.h, from, n),
-                          mat_rows(r->acts.x, from, n), params_expert_weight(m->params, part, P_EFC1, e),
-                          params_expert_weight(m->params, part, P_EFC1B, e), kind);
+        linear_act_fwd(d, &m->scratch, mat_rows(r->a, from, n), mat_rows(r->acts.h, from, n),
+                       mat_rows(r->acts.x, from, n), params_expert_weight(m->params, part, P_EFC1, e),
+                       params_expert_weight(m->params, part, P_EFC1B, e), kind,
+                       model_precision(m, part, LINEAR_FC1));
     }
     if (!r->to_x.token)
         d->act_fwd(d, r->a, r->acts.h, kind);
@@ -102,7 +114,9 @@ static void round_results(Model *m, int part, const Dispatch *s, const Round *r,
     for (int e = 0; e < s->x->local; e++) {
         int64_t from, n = experts_part(s->x, r->r.number, e, &from);
         Mat bias = params_expert_weight(m->params, part, P_EFC2B, e), out = mat_rows(z, from, n);
-        d->linear(d, out, mat_rows(r->a, from, n), params_expert_weight(m->params, part, P_EFC2, e), none);
+        linear_fwd(d, &m->scratch, out, mat_rows(r->a, from, n),
+                   params_expert_weight(m->params, part, P_EFC2, e), none,
+                   model_precision(m, part, LINEAR_FC2));
         if (bias.rows && s->x->etp->rank == 0)         /* rank 0 alone: the outputs are summed */
             d->matmul(d, out, mat_rows(r->narrow, from, n), 0, bias, 0, 1);
     }
@@ -184,19 +198,21 @@ static void expert_bwd(Model *m, int part, int e, int first, const Round *r, Mat
     int64_t most = experts_room_of_one(&m->experts);
     Mat da = mat_rows(model_take(m, &m->scratch, most, a.cols), 0, n),
         dh = mat_rows(model_take(m, &m->scratch, most, h.cols), 0, n);
-    d->matmul(d, da, gi, 0, params_expert_weight(w, part, P_EFC2, e), 0, 0);
+    Precision fc1 = model_precision(m, part, LINEAR_FC1), fc2 = model_precision(m, part, LINEAR_FC2);
+    reserve(m, part);
+    linear_bwd_x(d, &m->scratch, da, gi, params_expert_weight(w, part, P_EFC2, e), fc2);
     d->row_dots(d, di, da, a);
     if (bias.rows && first)
         d->matmul(d, di, gi, 0, bias, 1, 1);
     d->scale_rows(d, da, da, weight);
     d->scale_rows(d, a, a, weight);
-    d->linear_bwd_w(d, params_expert_grad(w, part, P_EFC2, e), none, gi, a);
+    linear_bwd_w(d, &m->scratch, params_expert_grad(w, part, P_EFC2, e), none, gi, a, fc2);
     if (bias.rows)
         d->matmul(d, params_expert_grad(w, part, P_EFC2B, e), mat_rows(r->narrow, from, n), 1, gi, 0, 1);
     d->act_bwd(d, dh, da, h, (ActKind)m->cfg->activation);
-    d->linear_bwd_w(d, params_expert_grad(w, part, P_EFC1, e), params_expert_grad(w, part, P_EFC1B, e), dh,
-                    x);
-    d->matmul(d, mat_rows(dx, from, n), dh, 0, params_expert_weight(w, part, P_EFC1, e), 0, 0);
+    linear_bwd_w(d, &m->scratch, params_expert_grad(w, part, P_EFC1, e),
+                 params_expert_grad(w, part, P_EFC1B, e), dh, x, fc1);
+    linear_bwd_x(d, &m->scratch, mat_rows(dx, from, n), dh, params_expert_weight(w, part, P_EFC1, e), fc1);
     arena_reset(&m->scratch, mark);
 }
 

@@ -8,13 +8,21 @@
  * Weights change only between steps. Where a step has several microbatches, the FP8 copies that the
  * first one makes serve the others, for two bytes an element, where there is room (fit.c); the last
  * layers go without first. A copy that is made anew has the same bits. Sharded weights are whole for one
- * unit at a time, so their copies are not kept. */
+ * unit at a time, so their copies are not kept.
+ *
+ * The experts of a layer have the scales of one linear layer together, so that an expert which no token has
+ * visited for long has scales, too. The rows and weights of one expert are cast at a time. Copies of their
+ * weights are not kept: with a scale from the matrix itself the next expert's cast replaces it. An expert
+ * may have any number of rows; sums over them run over the next multiple of 16, filled up with zeros. The
+ * ranks of tp and data together hold all experts of a layer. */
 #include "model.h"
 #include <stdlib.h>
 #include <string.h>
 
-static const ParamId weight_of[LINEARS] = {[LINEAR_QKV] = P_QKV, [LINEAR_PROJ] = P_PROJ, [LINEAR_FC1] = P_FC1,
-                                           [LINEAR_FC2] = P_FC2};
+static const struct { ParamId dense, moe; } weight_of[LINEARS] = {
+    [LINEAR_QKV] = {P_QKV, P_QKV},    [LINEAR_PROJ] = {P_PROJ, P_PROJ},
+    [LINEAR_FC1] = {P_FC1, P_EFC1},   [LINEAR_FC2] = {P_FC2, P_EFC2},
+    [LINEAR_SFC1] = {P_SFC1, P_SFC1}, [LINEAR_SFC2] = {P_SFC2, P_SFC2}};
 
 int64_t precision_linears(const Model *m) { return (int64_t)m->params->nparts * LINEARS; }
 static int64_t scales(const Model *m) { return precision_linears(m) * LINEAR_SCALES; }
@@ -35,7 +43,16 @@ static int in_fp8(const Config *c, int layer)
 const Param *precision_weight(const Model *m, int64_t i)
 {
     const Part *part = &m->params->part[i / LINEARS];
-    return in_fp8(m->cfg, part->layer) ? &m->params->param[part->param[weight_of[i % LINEARS]]] : NULL;
+    int moe = config_is_moe(m->cfg, part->layer);
+    int at = part->param[moe ? weight_of[i % LINEARS].moe : weight_of[i % LINEARS].dense];
+    return in_fp8(m->cfg, part->layer) && at >= 0 ? &m->params->param[at] : NULL;
+}
+
+/* Whether FP8 copies of linear layer i are kept. */
+static int is_kept(const Model *m, int64_t i)
+{
+    const Param *weight = precision_weight(m, i);
+    return i < m->fp8.keep * LINEARS && weight && weight->expert < 0;
 }
 
 int precision_keeps(const Config *c)
@@ -74,11 +91,11 @@ void precision_open(Model *m, int recast, Arena *run)
     m->fp8.keep = keep_before(m, recast);
     m->fp8.weight = m->fp8.keep ? xcalloc((size_t)precision_linears(m) + 1, sizeof *m->fp8.weight) : NULL;
     for (int64_t i = 0; i < m->fp8.keep * LINEARS; i++) {
-        const Param *weight = precision_weight(m, i);
-        if (!weight)
+        if (!is_kept(m, i))
             continue;
-        m->fp8.weight[i].plain = arena_take(run, (size_t)weight->n);
-        m->fp8.weight[i].turned = m->data->gradients ? arena_take(run, (size_t)weight->n) : NULL;
+        size_t n = (size_t)precision_weight(m, i)->n;
+        m->fp8.weight[i].plain = arena_take(run, n);
+        m->fp8.weight[i].turned = m->data->gradients ? arena_take(run, n) : NULL;
     }
 }
 
@@ -106,7 +123,7 @@ Precision model_precision(const Model *m, int part, LinearId which)
                        s ? s + 1 : NULL,
                        s ? s + 2 : NULL,
                        .fp8 = 1, .delayed = m->fp8.known[at] && !m->now.evaluating,
-                       .kept = part < m->fp8.keep ? &m->fp8.weight[at] : NULL};
+                       .kept = is_kept(m, at) ? &m->fp8.weight[at] : NULL};
 }
 
 /* Turns the largest magnitudes of this rank's parts into those of the whole tensors. As integers, the

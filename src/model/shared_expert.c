@@ -33,10 +33,10 @@ static Shared shared_open(Model *m, int part, Mat ln2, Mat y)
     size_t mark = m->scratch.used;
     Mat x = tensor_room(&m->tp.group, &m->scratch, ln2);
     tensor_gather_linear_act(d, &m->tp.group, &m->scratch, x, s.a, s.h, ln2, params_weight(w, part, P_SFC1),
-                             none, kind, as_stored);
+                             none, kind, model_precision(m, part, LINEAR_SFC1));
     arena_reset(&m->scratch, mark);
     row_linear_fwd(d, &m->tp.group, &m->scratch, s.y, s.a, params_weight(w, part, P_SFC2), none,
-                   as_stored);
+                   model_precision(m, part, LINEAR_SFC2));
     if (gate.rows) {
         Mat scores = mat_take(&m->scratch, R, 1, m->dim.real);
         d->linear(d, s.logit, ln2, gate, none);
@@ -90,14 +90,13 @@ void shared_expert_bwd(Model *m, int part, LayerActs *a, Mat dy, SharedGrads out
     }
     Mat all = tensor_room(t, &m->scratch, g), da = model_take(m, &m->scratch, s.a.rows, s.a.cols);
     Mat dh = model_take(m, &m->scratch, s.h.rows, s.h.cols);
+    Precision fc1 = model_precision(m, part, LINEAR_SFC1), fc2 = model_precision(m, part, LINEAR_SFC2);
     tensor_gather_matmul_act(d, t, &m->scratch, all, dh, da, g, params_weight(w, part, P_SFC2), s.h,
-                             (ActKind)m->cfg->activation, as_stored);
+                             (ActKind)m->cfg->activation, fc2);
     TensorRows x = tensor_gather(t, &m->scratch, a->ln2);
-    TensorSum sum = column_linear_bwd_x(d, t, &m->scratch, out.dx, dh, params_weight(w, part, P_SFC1),
-                                        as_stored);
-    tensor_bwd_w(d, &m->scratch, params_grad(w, part, P_SFC2), all, s.a, none, none, as_stored);
-    tensor_bwd_w(d, &m->scratch, params_grad(w, part, P_SFC1), dh, tensor_gathered(t, x), none, none,
-                 as_stored);
+    TensorSum sum = column_linear_bwd_x(d, t, &m->scratch, out.dx, dh, params_weight(w, part, P_SFC1), fc1);
+    tensor_bwd_w(d, &m->scratch, params_grad(w, part, P_SFC2), all, s.a, none, none, fc2);
+    tensor_bwd_w(d, &m->scratch, params_grad(w, part, P_SFC1), dh, tensor_gathered(t, x), none, none, fc1);
     tensor_wait(t, sum);
     arena_reset(&m->scratch, mark);
 }

@@ -426,6 +426,17 @@ static const struct { const char *args; int world; const char *says;
     {"moe_token_dispatcher_type=allgather", 1, NULL},
     {"moe_router_enable_expert_bias=true", 1, "true needs moe_router_score_function: sigmoid"},
     {"moe_router_enable_expert_bias=true|moe_router_score_function=sigmoid", 1, NULL},
+#define FP8 "fp8=hybrid|device=cuda|params_dtype=bf16|hidden_size=64|kv_channels=16|micro_batch_size=2"
+    {FP8 "|ffn_hidden_size=128|moe_ffn_hidden_size=48", 1, NULL},
+    {FP8 "|ffn_hidden_size=128|moe_ffn_hidden_size=40", 1,
+     "moe_ffn_hidden_size: 40 is not a multiple of 16 x expert_tensor_parallel_size 1, as fp8 asks; nearest: "
+     "32 or 48"},
+    {FP8 "|ffn_hidden_size=128|moe_ffn_hidden_size=48|expert_tensor_parallel_size=2", 2,
+     "moe_ffn_hidden_size: 48 is not a multiple of 16 x expert_tensor_parallel_size 2, as fp8 asks; nearest: "
+     "32 or 64"},
+    {FP8 "|ffn_hidden_size=128|add_bias_linear=false|moe_shared_expert_intermediate_size=24", 1,
+     "moe_shared_expert_intermediate_size: 24 is not a multiple of 16 x tensor_model_parallel_size 1"},
+#undef FP8
     {"num_distributed_optimizer_instances=4|data_parallel_sharding_strategy=optim|"
      "expert_model_parallel_size=2", 4,
      "num_distributed_optimizer_instances: 4 copies do not divide the 2 ranks that have the same experts; "

@@ -1,6 +1,6 @@
 #!/bin/sh
 # tests/cuda/cuda_fp8.sh -- delayed FP8 scales on the emulated GPU: checkpoints hold them, and every layout has the scales
-# of whole tensors.
+# of whole tensors; the experts of a layer have one together.
 cd "$(dirname "$0")/../.." || exit 2
 emulated=${EMULATED:-build/emulated} work=${WORK:-$(mktemp -d)} fail=0 python=${PYTHON:-python3}
 cpu=${TRAIN:-$PWD/build/cpu/train}
@@ -46,9 +46,10 @@ close_to() { # DIRECTORY DIRECTORY: losses within 2 %, norms within 10 %, as lay
         END { exit bad || NR != 3 }' || { paste "$work/a" "$work/b"; return 1; }
 }
 # Compares the scales of two checkpoints: they have the same tensors and the magnitudes of the same steps. In the first
-# step magnitudes of weights agree exactly, those of inputs to WITHIN (0 where no products are cut), of gradients to 0.5.
-scales() { # DIRECTORY DIRECTORY WITHIN
-    "$python" - "$work/$1/checkpoints/iter_0000003" "$work/$2/checkpoints/iter_0000003" "$3" <<'PYTHON'
+# step magnitudes of weights agree exactly, those of inputs to WITHIN (0 where the same rows are multiplied at a time, with
+# whole weights), of gradients to 0.5.
+scales() { # DIRECTORY DIRECTORY TENSORS WITHIN
+    "$python" - "$work/$1/checkpoints/iter_0000003" "$work/$2/checkpoints/iter_0000003" "$3" "$4" <<'PYTHON'
 import json, struct, sys
 def read(folder):
     found = {}
@@ -63,41 +64,53 @@ def read(folder):
             found[name] = struct.unpack("<3075f", f.read(12300))
     return found
 one, two = read(sys.argv[1]), read(sys.argv[2])
-assert len(one) == 8 and one.keys() == two.keys(), (len(one), len(two))
+assert len(one) == int(sys.argv[3]) and one.keys() == two.keys(), (len(one), len(two))
 for name, a in one.items():
     for i in range(3):
         x, y = a[1025 * i:1025 * i + 1025], two[name][1025 * i:1025 * i + 1025]
-        within = (float(sys.argv[3]), 0, 0.5)[i]
+        within = (float(sys.argv[4]), 0, 0.5)[i]
         assert abs(x[3] - y[3]) <= within * x[3], (name, i, x[:5], y[:5])
         assert all(v > 0 for v in x[:4] + y[:4]), (name, i, x[:5], y[:5])
         assert not any(x[4:]) and not any(y[4:]), (name, "more steps than were done")
 PYTHON
 }
 max="fp8_amax_history_len=3 fp8_amax_compute_algo=max"
-# shellcheck disable=SC2086
-{
-try "6 steps" train whole 1 $max
-try "3 steps" train three 1 $max train_iters=3
 copy() { rm -rf "$work/other"; cp -r "$work/three" "$work/other"; }
-copy
-try "and 3 more" train other 1 $max load=latest
-try "have the same bits" same whole other
-for layout in "2 tensor_model_parallel_size=2 sequence_parallel=true" "2 pipeline_model_parallel_size=2" \
-              "2 data_parallel_sharding_strategy=optim_grads_params"; do
+# A model whose checkpoints have TENSORS scales.
+# shellcheck disable=SC2086
+begin() { # TENSORS options...
+    tensors=$1
+    shift
+    model="$max $*"
+    rm -rf "$work/whole" "$work/three"
+    try "6 steps $*" train whole 1 $model
+    try "3 steps" train three 1 $model train_iters=3
     copy
-    try "3 more on $layout" train other $layout $max load=latest
+    try "and 3 more" train other 1 $model load=latest
+    try "have the same bits" same whole other
+}
+# shellcheck disable=SC2086
+layout() { # RANKS options...
+    copy
+    try "3 more on $*" train other "$@" $model load=latest
     try "are as those of one rank" close_to whole other
     rm -rf "$work/other"
-    try "the first 3 on that" train other $layout $max train_iters=3
-    try "have the scales of one rank" scales whole other "$(case $layout in *tensor*) echo 0.1 ;; *) echo 0 ;; esac)"
-    try "which one rank goes on with" train other 1 $max load=latest
+    try "the first 3 on that" train other "$@" $model train_iters=3
+    try "have the scales of one rank" scales whole other "$tensors" "$(case $* in *tensor* | *expert*) echo 0.1 ;; *) echo 0 ;; esac)"
+    try "which one rank goes on with" train other 1 $model load=latest
     try "as it would have" close_to whole other
-done
+}
+begin 12 num_moe_experts=4 moe_ffn_hidden_size=64 add_bias_linear=false moe_shared_expert_intermediate_size=64
+layout 2 expert_model_parallel_size=2
+layout 2 tensor_model_parallel_size=2 sequence_parallel=true expert_tensor_parallel_size=2
+begin 8
+layout 2 tensor_model_parallel_size=2 sequence_parallel=true
+layout 2 pipeline_model_parallel_size=2
+layout 2 data_parallel_sharding_strategy=optim_grads_params
 rm -rf "$work/other"
 # FP8 goes on from a checkpoint without scales, and BF16 from one with scales
 try "3 steps in BF16" train other 1 fp8=none train_iters=3
 try "3 more in FP8" train other 1 load=latest
 try "and with scales of one step more" train other 1 fp8=none load=latest train_iters=9
 try "export" "$cpu" export "$work/three" -o "$work/hf"
-}
 [ $fail = 0 ]

@@ -120,7 +120,7 @@ layouts() {
 2 deepseek pp=2 schedule=zb-v micro_batch_size=2
 4 mixtral ep=4 zero=optim_grads_params overlap_grad_reduce=true
 4 deepseek ep=2 zero=optim overlap
-* 4 qwen tp=2 sp ep=2 bf16
+4 qwen tp=2 sp ep=2 bf16
 4 biases cp=2 kind=a2a ep=4 staged full
 * 4 mixtral pp=2 ep=2 schedule=interleaved num_virtual_stages_per_pipeline_rank=2
 4 deepseek tp=2 sp cp=2 ep=4 etp=1 micro_batch_size=2
@@ -143,6 +143,11 @@ layouts() {
 4 mixtral ep=4 moe_expert_capacity_factor=1 moe_pad_expert_input_to_capacity=true
 4 deepseek tp=2 sp cp=2 ep=2 etp=1 moe_expert_capacity_factor=0.75 moe_token_drop_policy=position
 2 qwen ep=2 moe_expert_capacity_factor=0.5 moe_token_dispatcher_type=allgather full
+1 mixtral bf16 fp8=hybrid
+2 deepseek ep=2 bf16 fp8=hybrid
+2 biases pp=2 schedule=zb-h1 bf16 fp8=hybrid fp8_recipe=tensorwise
+* 4 qwen tp=2 sp ep=2 bf16 fp8=hybrid
+4 deepseek cp=2 ep=4 zero=optim_grads_params bf16 fp8=hybrid staged
 LAYOUTS
 }
 # loss and norm of every step, from metrics.jsonl; with experts also the router's entropy and the balance loss

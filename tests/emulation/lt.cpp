@@ -185,7 +185,7 @@ static const char *fp8_wrong(const Desc *p, const Layout *a, const Layout *b, co
         return p->scale_a || p->scale_b || p->fast ? "scales or fast accumulation without FP8" : NULL;
     if (p->ta != CUBLAS_OP_T || p->tb != CUBLAS_OP_N)
         return "FP8 other than transposed times plain";
-    if (a->rows % 16 || a->cols % 16 || b->cols % 16 || a->ld % 16 || b->ld % 16
+    if (a->rows % 16 || a->cols % 16 || a->ld % 16 || b->ld % 16
         || d->ld * (int64_t)type_bytes(d->type) % 16)
         return "FP8 of sizes that are no multiples of 16 bytes";
     return NULL;
