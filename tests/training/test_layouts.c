@@ -120,8 +120,8 @@ static void one_bitwise(FILE *out, Layout *l, uint64_t key)
          * of the ranks says, too, which of them share experts. */
         fprintf(out, "family %d capacity %d tp %d sp %d cp %d by %d %d dp %d ep %d %d by %d%s%s %s\t%016llx"
                 "%016llx\t%s\n",
-                is[FAMILY], is[CAPACITY], is[TP], is[SP], is[CP], is[KIND], is[HEADS], is[DP], is[EP], is[ETP],
-                is[EP] && is[ORDER] > 1 ? is[ORDER] : 0, is[GATHER] ? " gathered" : "",
+                is[FAMILY], is[CAPACITY], is[TP], is[SP], is[CP], is[KIND], is[HEADS], is[DP], is[EP],
+                is[ETP], is[EP] && is[ORDER] > 1 ? is[ORDER] : 0, is[GATHER] ? " gathered" : "",
                 is[CP] > 1 && is[DP] > 1 && is[ORDER] > 1 ? " first" : "",
                 is[ZERO] < 2 ? "ZeRO 0 1" : "ZeRO 2 3",
                 (unsigned long long)hash64(sums, sizeof sums, 1),
