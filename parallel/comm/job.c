@@ -160,7 +160,7 @@ const char *job_doing(void) { return (page ? page->member[mine].note : alone) + 
 /* ---- the one error line ---- */
 
 /* Whether this rank is the first of its host that wants to end the job. Any other rank waits up to half a
- * second for the first to print its line, and some more while that asks for the calls of a rank that hangs. */
+ * second for the first to print its line, and longer while that one asks a rank that hangs for its calls. */
 static int may_speak(int code)
 {
     uint32_t nobody = 0, me = (uint32_t)mine + 1;

@@ -8,6 +8,7 @@
 set -u
 work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch bad=0
 . tests/tiny.sh
+. tests/parallel/same.sh
 real=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults
 "$real" tokenize src -o "$work/corpus" > /dev/null 2>&1 || exit 1
 tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 train.global_batch_size=8 train.train_iters=12 \
@@ -19,22 +20,6 @@ fail() { bad=$((bad + 1)); echo "$*"; sed 's/^/    /' "$work/log" | grep -v ' it
 errors() { grep -c '^error\[' "$work/log"; }
 
 # ---- killed
-
-kept() { # DIRECTORY: the lines of metrics.jsonl without times and rates
-    sed -E 's/"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' \
-        "$1/metrics.jsonl"
-}
-
-# same NAME DIRECTORY WHAT -- the run in DIRECTORY has the checkpoint and metrics of the undisturbed run NAME
-same() {
-    for shard in "$work/$1"/checkpoints/iter_0000012/*.safetensors; do
-        cmp "$shard" "$2/checkpoints/iter_0000012/${shard##*/}" > /dev/null ||
-            fail "$3: ${shard##*/} differs after the resume"
-    done
-    kept "$work/$1" > "$work/a"
-    kept "$2" > "$work/b"
-    cmp "$work/a" "$work/b" > /dev/null || fail "$3: the metrics differ after the resume"
-}
 
 # undisturbed NAME SETTING... -- trains the run NAME without a fault
 undisturbed() {

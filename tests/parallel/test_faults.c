@@ -6,8 +6,8 @@
  * FAULT="RANK SITE ITERATION MICROSECONDS [HOW]": rank RANK (-2: every rank) dies that long after its
  * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save".
  * FAULT_DIR: folder in which every rank leaves a file named after its process id; the rank that dies also
- * leaves `died`, whose time is the time of its death. HOW, instead of death: stop (SIGSTOP), loop (computes for
- * ever), sleep (waits for a signal that does not come), pipe (reads a FIFO that nobody writes), thread
+ * leaves `died`, whose time is the time of its death. HOW, instead of death: segv, stop
+ * (SIGSTOP), loop (computes for ever), sleep (waits for a signal that does not come), pipe (reads a FIFO that nobody writes), thread
  * (another thread keeps the engine's lock), drop (the next message that it sends is lost), nap (sleeps for
  * four seconds and goes on). */
 #define _GNU_SOURCE
@@ -74,6 +74,8 @@ static void strike(int sig)
     leave_file("died");
     if (!strcmp(how, "kill"))
         kill(getpid(), SIGKILL);
+    else if (!strcmp(how, "segv"))
+        kill(getpid(), SIGSEGV);
     else if (!strcmp(how, "stop"))
         kill(getpid(), SIGSTOP);
     else if (!strcmp(how, "pipe"))

@@ -1,0 +1,84 @@
+#!/bin/sh
+# tests/parallel/restarts.sh [N] -- scripts/launch --restarts: runs whose ranks are killed, stopped or crash at random
+# instructions end by themselves with the bytes of an undisturbed run; the same death twice ends with 93; a configuration
+# error, a signal and the last restart end as without; nothing is left. With N: that many disturbed runs.
+set -u
+work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults bad=0
+. tests/tiny.sh
+. tests/parallel/same.sh
+export TMPDIR="$work/tmp" FAULT_DIR="$work/faults"
+mkdir "$TMPDIR"
+"$train" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1
+tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 train.global_batch_size=8 train.train_iters=12 \
+    optimizer.lr_decay_style=cosine checkpoint.save_interval=3
+model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
+data='data_parallel_sharding_strategy=optim_grads_params tensor_model_parallel_size=2'
+fail() { bad=$((bad + 1)); echo "$*"; sed 's/^/    /' "$work/log" | grep -v ' iteration  ' | cut -c 1-300 | tail -n 12; }
+errors() { grep -c '^error\[' "$work/log"; }
+restarted() { grep -c '^restart [0-9]* of [0-9]*: code [0-9]*, .*; [0-9.]* s lost; goes on after ' "$work/log"; }
+
+# The executable of start K has line K of `plan` as its FAULT; each rank counts its own starts
+cat > "$work/train" <<SH
+#!/bin/sh
+echo >> "$work/starts.\$OMPI_COMM_WORLD_RANK"
+FAULT=\$(sed -n "\$(wc -l < "$work/starts.\$OMPI_COMM_WORLD_RANK")p" "$work/plan")
+[ -n "\$FAULT" ] && export FAULT || unset FAULT
+exec "$faulty" "\$@"
+SH
+chmod +x "$work/train"
+
+# run CODE PLAN RESTARTS SETTING... -- the job ends with CODE; nothing is left of it
+run() {
+    code=$1 plan=$2 restarts=$3; shift 3
+    rm -rf "$work/run" "$work"/starts.* "$FAULT_DIR"
+    mkdir "$FAULT_DIR"
+    printf "$plan" > "$work/plan"
+    TRAIN=$work/train timeout 280 "$launch" -n 4 --restarts "$restarts" "$work/tiny.yaml" save="$work/run" "$@" > "$work/log" 2>&1
+    rc=$?
+    [ $rc = "$code" ] || fail "$plan $*: code $rc, not $code"
+    [ -z "$(ls -A "$TMPDIR")" ] || fail "$plan: left: $(ls -A "$TMPDIR")"
+    for pid in "$FAULT_DIR"/[0-9]*; do
+        ! grep -qs '^State:.[^ZX]' "/proc/${pid##*/}/status" || fail "$plan: rank ${pid##*/} is left"
+    done
+}
+
+# disturbed NAME SEED SETTING... -- three faults at random instructions
+disturbed() {
+    name=$1 seed=$2; shift 2
+    faults=$(awk -v seed="$seed" 'BEGIN {
+        srand(seed); n = split("F B S F B save", site, " "); m = split("kill kill kill segv", how, " ")
+        for (i = 0; i < 3; i++) { at = site[1 + int(rand() * n)]
+            print int(rand() * 4), at, at == "save" ? 3 * (i + 1) : 2 + 3 * i + int(rand() * 4), int(rand() * 2) * int(rand() * 700), how[1 + int(rand() * m)] } }')
+    run 0 "$faults\n" 9 "$@"
+    same "$name" "$work/run" "seed $seed ($name)"
+    [ "$(errors)" = 0 ] && [ "$(restarted)" -ge 1 ] || fail "seed $seed: $(errors) error lines, $(restarted) restarts"
+    total=$((total + $(restarted)))
+}
+
+# shellcheck disable=SC2086
+for name in model data; do
+    [ $name = model ] && layout=$model || layout=$data
+    "$launch" -n 4 "$work/tiny.yaml" $layout save="$work/$name" > "$work/log" 2>&1 || fail "the undisturbed run: $?"
+done
+total=0 i=0
+# shellcheck disable=SC2086
+while [ $i -lt "${1:-2}" ]; do
+    i=$((i + 1))
+    [ $((i % 2)) = 0 ] && disturbed model $i $model || disturbed data $i $data
+done
+echo "# $i runs, $total restarts"
+# shellcheck disable=SC2086
+if [ -z "${1:-}" ]; then
+    run 93 '3 B 5 0\n3 B 5 0\n' 5 $model                # the same death twice
+    [ "$(errors)" = 1 ] && grep -q '^error\[crash-loop\] died twice .* rank 3 tp .* died in B0.0 of iteration 5.*; change: ' \
+        "$work/log" && [ "$(restarted)" = 1 ] || fail "crash loop"
+    run 7 '3 B 5 0\n2 F 5 0\n' 1 $model                 # no restart is left
+    [ "$(errors)" = 1 ] && grep -q '^error\[rank-lost\].* rank 2 .*change: ' "$work/log" || fail "the last restart"
+    run 2 '' 3 $model seq_length=30 sequence_parallel=true num_attention_heads=3
+    [ "$(restarted)" = 0 ] || fail "a configuration error was started again"
+    run 0 '1 F 2 0\n0 B 5 0 stop\n' 3 $data hang_timeout=2     # before the first save: from the beginning; a hang
+    same data "$work/run" "before the first save"
+    [ "$(restarted)" = 2 ] || fail "a death and a hang"
+    grep -q 'goes on after the beginning' "$work/log" || fail "before the first save"
+fi
+[ $bad = 0 ]
