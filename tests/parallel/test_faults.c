@@ -7,9 +7,9 @@
  * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save".
  * FAULT_DIR: folder in which every rank leaves a file named after its process id; the rank that dies also
  * leaves `died`, whose time is the time of its death. HOW, instead of death: segv, stop
- * (SIGSTOP), loop (computes for ever), sleep (waits for a signal that does not come), pipe (reads a FIFO that nobody writes), thread
- * (another thread keeps the engine's lock), drop (the next message that it sends is lost), nap (sleeps for
- * four seconds and goes on). */
+ * (SIGSTOP), loop (computes for ever), sleep (waits for a signal that does not come), pipe (reads a FIFO
+ * that nobody writes), thread (another thread keeps the engine's lock), drop (the next message that it sends
+ * is lost), nap (sleeps for four seconds and goes on). */
 #define _GNU_SOURCE
 #include "engine.h"
 #include "job.h"
