@@ -396,7 +396,7 @@ int training_run(int argc, char **argv)
     run_directory_begin(&t.dir, t.run.progress.iteration, &t.run.grid.all);
     run_keep_tuned(&t.run, dir);
     flight_run(dir);
-    hang_limits(t.cfg->hang_timeout, (double)t.cfg->distributed_timeout_minutes * 60);
+    hang_limits(t.cfg->hang_timeout, (double)t.cfg->distributed_timeout_minutes * 60, job_here());
     saver_start(t.run.checkpoint.saver);
     if (speaks(&t))
         start_log(&t);

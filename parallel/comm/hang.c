@@ -1,7 +1,6 @@
 /* hang -- finds the rank for which all others wait, and says what that rank does */
 #define _GNU_SOURCE
 #include "hang.h"
-#include "job.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
@@ -19,6 +18,7 @@
 #define PATIENCE 10      /* limits that a rank may starve */
 
 static double step_limit, other_limit; /* s; step_limit 0: off, NAN: measured */
+static int alone;                      /* bool: this process is the whole job */
 static double last_look, counted;      /* time of the last look; since when nobody has made progress */
 static int culprit = -1;               /* place of the rank that hangs; -1: none, or elsewhere */
 static char culprit_state;
@@ -28,7 +28,7 @@ typedef struct {
     char state;            /* of its main thread, as in /proc/PID/stat; 0: not known */
     char ready;            /* bool: any thread of it could run */
     char held;             /* bool: a debugger has stopped it */
-    char deep[48];         /* "NAME at WCHAN" of a thread in state D; "": none */
+    char deep[72];         /* "NAME at WCHAN" of a thread in state D; "": none */
     char wchan[48];        /* of the main thread */
     int64_t ticks, faults; /* of processor time; page faults that needed a disk */
 } Process;
@@ -47,14 +47,15 @@ static void *look_alone(void *unused)
     return unused;
 }
 
-void hang_limits(double seconds, double other)
+void hang_limits(double seconds, double other, int watched)
 {
     pthread_t thread;
     sigset_t all, old;
     other_limit = other;
     last_look = counted = now();
     step_limit = seconds;
-    if (job_here() || seconds == 0)
+    alone = !watched;
+    if (watched || seconds == 0)
         return;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old);
@@ -200,8 +201,7 @@ static void print_waiters(char *text, size_t size, const Flight *f, const Flight
 
 #define ADVICE                                                                                               \
     "`train flight` on the run directory shows what every rank did, hang_timeout sets the limit; start "     \
-    "again "                                                                                                 \
-    "with load=latest"
+    "again with load=latest"
 
 /* Ends a process that is the whole job; its main thread may hold any lock. */
 static void stop_alone(int code)
@@ -215,7 +215,7 @@ static void stop_alone(int code)
 static _Noreturn void speak(const Flight *f, const FlightBlame *b, const Process *p, double quiet)
 {
     char state[160], waiters[200];
-    if (!job_here())
+    if (alone)
         die_hooks(NULL, NULL, stop_alone);
     print_waiters(waiters, sizeof waiters, f, b);
     if (b->local < 0)

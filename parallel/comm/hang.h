@@ -11,8 +11,10 @@
 /* Switches the watch on.
  *   seconds  in    limit of a step; NAN: the longer of 10 s and three times the 99th percentile of this
  *                  run's steps; 0: no watch
- *   other    in    s: limit of what is not measured yet: the start, the first steps, the first save */
-void hang_limits(double seconds, double other);
+ *   other    in    s: limit of what is not measured yet: the start, the first steps, the first save
+ *   watched  in    bool: a thread of this host's ranks calls hang_look; else this process, which is the
+ *                  whole job, starts one that does */
+void hang_limits(double seconds, double other, int watched);
 
 /* Looks once; the thread that watches the ranks calls it about every HANG_LOOK_MS. Dies with EXIT_COMM if
  * the job hangs.

@@ -50,7 +50,8 @@ void pieces_close(TensorPiece *p, int n);
  * has a tensor WEIGHT.fp8_scales, F32 [3, 1 + FP8_HISTORY], with a row for input, weight, and gradient
  * of the output; the experts of a layer have one together, named without an expert. A row is the scale and
  * the largest magnitudes of earlier steps, the last one first, of whole tensors in every layout. With SAVE
- * each tensor is there once over all ranks. Call fp8_scales_loaded after a load: it records which scales were in the checkpoint. */
+ * each tensor is there once over all ranks. Call fp8_scales_loaded after a load: it records which scales
+ * were in the checkpoint. */
 #define FP8_SCALES ".fp8_scales"
 struct Model;
 void fp8_scales_pieces(const struct Model *m, PieceUse use, TensorPiece **list, int *n);

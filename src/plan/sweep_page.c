@@ -91,7 +91,7 @@ static void put_bars(FILE *f, const Sweep *s, Group g)
     html_put(f, "<script type='application/json' class='bars'>[");
     for (int i = 0; i < n; i++) {
         const SweepLayout *l = &s->layout[g.from + i];
-        char name[128];
+        char name[192];
         short_name(s, l, name, sizeof name);
         fprintf(f, "%s[\"%s\",%.6g,%.6g]", i ? ",\n" : "", name, l->predicted, fmax(0, l->measured));
     }

@@ -47,6 +47,7 @@ static void count_stage(Count *k, const Config *cfg, int s)
     Run r;
     int rank = 0;
     one.pipeline_schedule = PIPELINE_SCHEDULE_ZB_H1;
+    one.overlap_moe_expert_parallel_comm = 0;
     one.data_parallel_sharding_strategy = DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD;
     one.batch_steps = 1;
     one.batch_step = &(BatchStep){0, cfg->micro_batch_size * cfg->data_parallel_size};
@@ -95,6 +96,7 @@ static void act_once(void *run, const Instr *i)
 static void count_once(void *count, Run *r, const Lists *l)
 {
     Count *k = count;
+    r->stage.pair = NULL;                  /* a pair's F and B are counted one after the other */
     for (int i = 0; i < INSTR_KINDS; i++) {
         k->act[i] = i <= I_W || instr_info[i].message ? r->stage.act[i] : NULL;
         r->stage.act[i] = act_once;

@@ -201,17 +201,20 @@ static void check_mixtral(void)
           flops);
 }
 
-/* Experts shared out over ranks: a rank's arithmetic at balance is what it is with all experts on it. */
+/* Experts shared out over ranks: a rank's arithmetic at balance is what it is with all experts on it, also
+ * where forward and backward run by turns. */
 static void check_experts(void)
 {
     FILE *f = fopen(path, "w");
     fputs("model: {num_layers: 2, hidden_size: 64, num_attention_heads: 8, seq_length: 64, vocab_size: 256}\n"
-          "data: {tokenizer_type: none}\ntrain: {micro_batch_size: 2, global_batch_size: 8}\n"
+          "data: {tokenizer_type: none}\ntrain: {micro_batch_size: 2, global_batch_size: 32}\n"
           "moe: {num_moe_experts: 4, moe_ffn_hidden_size: 96}\n", f);
     fclose(f);
-    char *ep[] = {"expert_model_parallel_size=4"};
+    char *ep[] = {"expert_model_parallel_size=4", "overlap_moe_expert_parallel_comm=true"};
     double one = flops_of(config_load(path, 0, NULL, 4, USE_MODEL), 0);
-    double share = flops_of(config_load(path, 1, ep, 4, USE_MODEL), 0);
+    double share = flops_of(config_load(path, 1, ep, 4, USE_MODEL), 0),
+           turns = flops_of(config_load(path, 2, ep, 4, USE_MODEL), 0);
+    CHECK(turns == share, "%.9g FLOPs by turns, %.9g without", turns, share);
     CHECK(fabs(share / one - 1) < 1e-12, "%.9g FLOPs with a fourth of the experts, %.9g with all", share,
           one);
 }
