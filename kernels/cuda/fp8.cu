@@ -89,13 +89,12 @@ __device__ __forceinline__ float scale_for(uint32_t amax, float largest)
  *   found  in                    bool: s->amax is x's, and sets the scale; else s->scale is used, or 1 */
 template <class T, Fp8Format F>
 __global__ void __launch_bounds__(THREADS)
-    k_fp8_cast(unsigned char *y, unsigned char *yt, const T *x, int64_t rows, int64_t cols, int64_t ld,
-               Fp8Scale *s, int found)
+    k_fp8_cast(unsigned char *y, unsigned char *yt, const T *x, int64_t rows, int64_t padded,
+               int64_t cols, int64_t ld, Fp8Scale *s, int found)
 {
     unsigned char *tile = (unsigned char *)shared;         /* [TILE][PITCH] */
     const int64_t across = (cols + TILE - 1) / TILE;
     const int64_t row0 = blockIdx.x / across * TILE, col0 = blockIdx.x % across * TILE;
-    const int64_t padded = fp8_padded(rows);
     const uint32_t amax = found ? s->amax : 0;
     const float scale = found ? scale_for(amax, Format<F>::largest) : s->scale > 0 ? s->scale : 1.0f;
     const int c = (int)threadIdx.x % (TILE / EIGHT) * EIGHT;
@@ -150,7 +149,7 @@ static void cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, int found)
 {
     int64_t tiles = ceil_div(x.rows, TILE) * ceil_div(x.cols, TILE);
     LAUNCH((k_fp8_cast<T, F>), blocks_of(tiles), THREADS, TILE * PITCH, cuda_stream(d), (unsigned char *)y,
-           (unsigned char *)yt, (const T *)x.p, x.rows, x.cols, x.ld, s, found);
+           (unsigned char *)yt, (const T *)x.p, x.rows, fp8_padded(x.rows), x.cols, x.ld, s, found);
 }
 
 void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed)
