@@ -66,10 +66,12 @@ static void layout_generation(Run *r, Arena *run, Arena *host)
 }
 
 /* Events that a step records on this rank: its instructions, the messages that the rehearsal has counted
- * on every axis, and about 32 messages over all ranks at the end of a step. */
+ * on every axis, and about 32 messages over all ranks at the end of a step. The rehearsal's experts need one
+ * round; at most up(4 ep / 5) may be needed, of fewer than twice the messages each. */
 static int64_t events(const Run *r)
 {
-    int64_t n = 0, ops = 32;
+    int64_t n = 0, rounds = (4 * r->grid.expert[EXPERT_EP].size + 4) / 5,
+            ops = 32 + 2 * (rounds - 1) * r->plan.traffic[AXIS_EP].ops;
     for (int i = 0; i < r->cfg->batch_steps; i++)
         n = r->plan.lists[i].train.n > n ? r->plan.lists[i].train.n : n;
     for (int a = 0; a < AXES; a++)
