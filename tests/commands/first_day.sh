@@ -126,7 +126,7 @@ says 2 'one configuration' c.yaml c.yaml
 says 2 'CONFIG.yaml comes first' lr=3
 says 2 'scripts/launch -n 2' c.yaml tensor_model_parallel_size=2
 says 3 'train tokenize' c.yaml data_path=nowhere
-says 2 'this build' c.yaml num_moe_experts=4 num_distributed_optimizer_instances=2
+says 2 'this build' c.yaml pipeline_model_parallel_layout='Ettm|L'
 says 2 'no such file' inspect nowhere
 says 2 "leave it out" inspect corpus --lr 3
 ! grep -q 'lr=3' out || { echo "inspect takes lr=3"; bad=$((bad + 1)); }

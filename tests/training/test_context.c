@@ -94,8 +94,9 @@ static int64_t documents_of(const Config *c)
     return n;
 }
 
-/* The router's z-loss counts tokens that the loss does not count, and those behind a document apart. */
-static const char no_z[] = "moe_z_loss_coeff=0";
+/* The router's z-loss counts tokens that the loss does not count, and those behind a document apart; its
+ * jitter follows the sample and the position. */
+static const char no_z[] = "moe_z_loss_coeff=0", no_jitter[] = "moe_input_jitter_eps=null";
 
 static double packed_apart; /* largest difference of a gradient */
 
@@ -105,12 +106,15 @@ static void packed(const Layout *l, const char *window)
     static Result apart_result[ALL_FAMILIES];
     static char known[ALL_FAMILIES][32];
     Words a;
-    layout_args(&a, l);
+    Layout plain = *l;
+    plain.is[CAPACITY] = 0;        /* it counts the tokens of a microbatch */
+    layout_args(&a, &plain);
     set_arg(&a, "hidden_dropout=0");
     set_arg(&a, "attention_dropout=0");
     set_arg(&a, "reset_attention_mask=true");
     set_arg(&a, window);
     set_arg(&a, no_z);
+    set_arg(&a, no_jitter);
     const Config *c = configure(&a, world);
     Whole w = whole_open(c);
     Result got = result_of(c, &w, 0), *one = &apart_result[l->is[FAMILY]];
@@ -123,8 +127,8 @@ static void packed(const Layout *l, const char *window)
         layout_model(&a, world, l->is[FAMILY]);
         add_arg(&a, "micro_batch_size=1", NULL);
         const char *more[] = {"hidden_dropout=0", "attention_dropout=0", "reset_attention_mask=false", window,
-                              batch, no_z};
-        for (int i = 0; i < 6; i++)
+                              batch, no_z, no_jitter};
+        for (int i = 0; i < 7; i++)
             set_arg(&a, more[i]);
         text_source = alone;
         free(one->x);
