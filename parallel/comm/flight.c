@@ -1,6 +1,7 @@
 /* flight -- the flight record of this host's ranks: how it is kept and saved */
 #define _GNU_SOURCE
 #include "flight.h"
+#include "host_memory.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -25,21 +26,7 @@ size_t flight_bytes(int ranks)
 
 int flight_make(int ranks, int host)
 {
-    const char *prefix = getenv("GRIDIRON_PAGE");
-    int fd = -1;
-    if (prefix && *prefix) {
-        char path[PATH_MAX];
-        snprintf(path, sizeof path, "%s-flight.%d", prefix, host);
-        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    }
-    if (fd < 0) /* no prefix, or a host where its folder does not exist */
-        fd = memfd_create("gridiron-flight", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, (off_t)flight_bytes(ranks)))
-        die(EXIT_RESOURCE, "shared-memory",
-            "cannot make the flight record that the ranks of a host share: %s; "
-            "change: raise the limits on open files and file sizes (ulimit -n, -f), or free memory",
-            strerror(errno));
-    return fd;
+    return host_memory_make("-flight", host, flight_bytes(ranks), "the flight record");
 }
 
 Flight *flight_here(void)

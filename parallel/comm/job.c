@@ -3,6 +3,7 @@
 #include "job.h"
 #include "comm.h"
 #include "hang.h"
+#include "host_memory.h"
 #include "pool.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -53,21 +54,7 @@ static size_t page_bytes(int ranks) { return sizeof(Page) + (size_t)ranks * size
 
 int job_page_make(int ranks, int host)
 {
-    const char *prefix = getenv("GRIDIRON_PAGE");
-    int fd = -1;
-    if (prefix && *prefix) {
-        char path[PATH_MAX];
-        snprintf(path, sizeof path, "%s.%d", prefix, host);
-        /* not a result: for this job's user alone, whatever the umask */
-        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    }
-    if (fd < 0)                    /* no prefix, or a host where its folder does not exist */
-        fd = memfd_create("gridiron-page", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, (off_t)page_bytes(ranks)))
-        die(EXIT_RESOURCE, "shared-memory", "cannot make the page that the ranks of a host share: %s; "
-            "change: raise the limits on open files and file sizes (ulimit -n, -f), or free memory",
-            strerror(errno));
-    return fd;
+    return host_memory_make("", host, page_bytes(ranks), "the page");
 }
 
 void job_page_open(int fd, int ranks, int local, int rank)

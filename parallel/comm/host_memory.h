@@ -1,0 +1,12 @@
+/* host_memory -- memory that the ranks of a host share, and that outlives them where scripts/launch has started
+ * the job: a file in the launcher's folder then, else anonymous memory. */
+#ifndef HOST_MEMORY_H
+#define HOST_MEMORY_H
+#include <stddef.h>
+
+/* Makes it, filled with zeros; returns its descriptor. Local.
+ *   name     in    ends the file's name: GRIDIRON_PAGE, name, a dot, host
+ *   host     in    distinguishes the hosts of a job
+ *   what     in    what the error line calls it */
+int host_memory_make(const char *name, int host, size_t bytes, const char *what);
+#endif
