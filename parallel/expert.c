@@ -60,6 +60,7 @@ void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_
     x->source = xcalloc((size_t)sorted + 1, sizeof *x->source);
     x->first = xcalloc((size_t)ep->size + 1, sizeof *x->first);
     x->mine = xcalloc((size_t)experts, sizeof *x->mine);
+    x->next = xcalloc((size_t)experts, sizeof *x->next);
     x->count = xcalloc((size_t)experts * (size_t)etp->size, sizeof *x->count);
     x->window = more(window_of(x, most, NULL), window_of(x, most, limit));
     x->before = xcalloc((size_t)(etp->size * ep->size) * (size_t)(x->local + 1), sizeof *x->before);
@@ -78,6 +79,7 @@ void experts_close(Experts *x)
     free(x->source);
     free(x->first);
     free(x->mine);
+    free(x->next);
     free(x->count);
     free(x->before);
     free(x->order);
@@ -106,7 +108,7 @@ static int64_t empty_pairs(const ExpertsLimit *l, int e, int64_t n)
 /* Sorts the pairs by expert: a counting sort, in which rows stay in order and empty pairs come last. */
 static void sort_pairs(Experts *x, const ExpertsLimit *l)
 {
-    int64_t all = x->rows * x->topk, at = 0, *next = xcalloc((size_t)x->experts, sizeof *next);
+    int64_t all = x->rows * x->topk, at = 0, *next = x->next;
     memset(x->mine, 0, (size_t)x->experts * sizeof *x->mine);
     for (int64_t i = 0; i < all; i++) {
         BUG_ON(experts_chosen(x->choice[i]) >= x->experts);
@@ -131,7 +133,6 @@ static void sort_pairs(Experts *x, const ExpertsLimit *l)
             x->source[x->place[i]] = (int32_t)(i / x->topk);
         }
     }
-    free(next);
 }
 
 /* A counting run: pair i goes to expert i mod E, so that every rank gets its share. hot: every row chooses

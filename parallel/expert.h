@@ -52,6 +52,7 @@ typedef struct {
     int32_t *pair;             /* [pairs] the inverse: the pair of each place; -1: an empty pair */
     int32_t *source;           /* [pairs] row of each sorted pair; -1: an empty pair */
     int64_t *first;            /* [ep + 1] sorted pairs [first[r], first[r + 1]) are for ep rank r */
+    int64_t *next;             /* [experts] scratch: place of the next pair of each */
     int64_t *mine;             /* [ep][local] pairs of this rank for each expert */
     int64_t *count;            /* [etp][ep][local] pairs for this rank's experts, by their source */
     int64_t *before;           /* [etp][ep][local + 1] of these, those for experts before each one */

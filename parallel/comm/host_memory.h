@@ -1,5 +1,5 @@
-/* host_memory -- memory that the ranks of a host share, and that outlives them where scripts/launch has started
- * the job: a file in the launcher's folder then, else anonymous memory. */
+/* host_memory -- memory that the ranks of a host share. Under scripts/launch it is a file in the launcher's
+ * folder and outlives the ranks, else it is anonymous. */
 #ifndef HOST_MEMORY_H
 #define HOST_MEMORY_H
 #include <stddef.h>

@@ -27,7 +27,7 @@ void router_update_bias(Model *m)
     const RouterStats *s = &m->routers;
     const int64_t E = s->experts;
     double rate = m->cfg->moe_router_bias_update_rate;
-    void *x = xcalloc((size_t)(bias.rows * E) + 1, dtype_size(bias.type));
+    void *x = m->balance.before;       /* the step's microbatches are done; the next one clears it */
     m->dev->get(m->dev, x, bias.p, mat_bytes(bias));
     for (int part = 0; part < bias.rows; part++) {
         int64_t sum = 0;
@@ -45,7 +45,6 @@ void router_update_bias(Model *m)
         }
     }
     m->dev->put(m->dev, bias.p, x, mat_bytes(bias));
-    free(x);
 }
 
 /* The factors of the input's jitter (Fedus et al. 2021, arXiv:2101.03961, sec 2.4), which are the token's in
