@@ -150,7 +150,8 @@ TEST_BIN := $(patsubst %.c,$(BUILD)/%,$(notdir $(TEST_SRC))) $(addprefix $(BUILD
 
 all: train
 
-train: $(BUILD)/train
+# scripts/launch needs it, whatever the build
+train: $(BUILD)/train build/loopback.so
 	$(if $(filter emulated,$(CUDA)),,@cp -f $< $@)
 
 # an archive, so that a test links the rooms that it enters and no others
@@ -169,6 +170,10 @@ $(BUILD)/test_emulation: $(BUILD)/tests/test_emulation.cpp.o $(HOOKS) $(CUDA_OBJ
 
 $(BUILD)/test_%: $(CPU)/tests/test_%.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+
+build/loopback.so: scripts/loopback.c
+	@mkdir -p $(@D)
+	@echo "  link $@"; $(CC) -std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -shared $< -o $@ -ldl
 
 # the executable with a hook where it says what it does
 $(BUILD)/test_faults: $(CPU)/tests/test_faults.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
@@ -257,7 +262,7 @@ docs: $(BUILD)/test_config
 
 $(CPU)/src/report/svg.o: $(addprefix src/report/,svg.css report.css report.js)
 
-tests: $(TEST_BIN) $(BUILD)/train
+tests: $(TEST_BIN) $(BUILD)/train build/loopback.so
 
 # with CUDA=emulated (or 1: on a GPU): what the CUDA rows of tests/table run
 cuda-tests: $(addprefix $(BUILD)/,$(notdir $(basename $(CUDA_TESTS)))) $(BUILD)/train $(BUILD)/bench_cuda \

@@ -17,7 +17,8 @@ top=$PWD tree=$WORK/tree bin=$WORK/bin
 mkdir -p "$tree" "$bin"
 git ls-files > "$WORK/files" 2> "$WORK/log" && [ -s "$WORK/files" ] ||
     find . -path ./build -prune -o -path ./runs -prune -o -path ./corpus -prune -o -path ./.git -prune -o -type f -print > "$WORK/files"
-tar -cf - -T "$WORK/files" | tar -xf - -C "$tree" && cp "${TRAIN:-./train}" "$tree/train" || exit 1
+tar -cf - -T "$WORK/files" | tar -xf - -C "$tree" && cp "${TRAIN:-./train}" "$tree/train" &&
+    mkdir "$tree/build" && cp build/loopback.so "$tree/build" || exit 1
 unset TRAIN
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1     # for plain mpirun, when the tests run as root
 # This make builds nothing: it only checks that the target exists.
