@@ -4,6 +4,7 @@
 #include "config_table.h"
 #include "hang.h"
 #include "job.h"
+#include "save_time.h"
 #include "start.h"
 #include <math.h>
 #include <signal.h>
@@ -14,6 +15,7 @@
 /* ---- signals: a handler notes them, the loop acts on them between steps ---- */
 
 static volatile sig_atomic_t save_asked, stop_asked;
+static volatile double stop_asked_at;  /* now() when stop_asked was set */
 
 static void on_signal(int sig)
 {
@@ -24,7 +26,7 @@ static void on_signal(int sig)
     if (sig == SIGUSR1)
         save_asked = 1;
     else
-        stop_asked = sig;
+        stop_asked_at = now(), stop_asked = sig;
 }
 
 static void listen_to_signals(void)
@@ -48,6 +50,7 @@ typedef struct {
     int64_t total;                     /* iterations of the whole run */
     double started;                    /* seconds: time of the start */
     int save_asked, stop_asked, late;  /* on any rank: SIGUSR1; signal to stop, 0: none; out of time */
+    double saved_after, grace;         /* seconds from stop_asked: to the end of a save begun now; to the kill */
     const char *why;                   /* how the run ended, for people */
     int64_t saved;                     /* iteration of the newest checkpoint in the log; -1: none */
     int argc;
@@ -169,13 +172,18 @@ static double evaluate(Training *t)
 static void agree_on_signals(Training *t)
 {
     const Config *c = t->cfg;
-    int64_t ask[3] = {save_asked, stop_asked,
-                      !isnan(c->exit_duration_in_mins) && now() - t->started > c->exit_duration_in_mins * 60};
+    double gone = stop_asked ? now() - stop_asked_at : 0;
+    int64_t ask[5] = {save_asked, stop_asked,
+                      !isnan(c->exit_duration_in_mins) && now() - t->started > c->exit_duration_in_mins * 60,
+                      (int64_t)ceil((gone + saver_predict(t->run.checkpoint.saver)) * 1e6),
+                      -(int64_t)(save_time_grace(c) * 1e6)};
     Comm *all = &t->run.grid.all;
-    all->wait(all, all->all_reduce(all, ask, 3, I64, OP_MAX));
+    all->wait(all, all->all_reduce(all, ask, 5, I64, OP_MAX));
     t->save_asked = (int)ask[0];
     t->stop_asked = (int)ask[1];
     t->late = (int)ask[2];
+    t->saved_after = (double)ask[3] * 1e-6;
+    t->grace = (double)-ask[4] * 1e-6;
 }
 
 static double save(Training *t)
@@ -204,12 +212,15 @@ static void tell_saved(Training *t)
     }
 }
 
-/* A stop that cannot wait saves only when that takes no longer than a second: launchers kill two seconds
- * after they ask. */
-static int quick_to_save(const Run *r)
+/* A signal ends the run, which saves first if the kill comes no sooner than the save ends. */
+static int stopped(Training *t, int saves, int *wants_save)
 {
-    return (r->plan.memory.parameters + r->plan.memory.optimizer + r->plan.memory.mapped) * r->grid.world <
-           (int64_t)200 << 20;
+    *wants_save = saves && save_time_fits(t->saved_after, t->grace);
+    t->why = *wants_save ? "stopped by a signal with a checkpoint"
+             : saves     ? textf("stopped by a signal without a save, which would have ended %.3g s after it "
+                                 "(sigterm_grace: %g s); the last checkpoint stands", t->saved_after, t->grace)
+                         : "stopped by a signal; the last checkpoint stands";
+    return *wants_save ? EXIT_REQUEUE : 128 + t->stop_asked;
 }
 
 /* Decides whether the run ends after this iteration. Returns its exit code, or -1: the run goes on. Sets
@@ -233,12 +244,8 @@ static int ending(Training *t, int *wants_save)
         return t->why = *wants_save ? "stopped at exit_duration_in_mins with a checkpoint"
                                     : "stopped at exit_duration_in_mins",
                *wants_save ? EXIT_REQUEUE : EXIT_DONE;
-    if (t->stop_asked) {
-        *wants_save = (saves || due) && quick_to_save(&t->run);
-        t->why = *wants_save ? "stopped by a signal with a checkpoint"
-                             : "stopped by a signal; the last checkpoint stands";
-        return *wants_save ? EXIT_REQUEUE : 128 + t->stop_asked;
-    }
+    if (t->stop_asked)
+        return stopped(t, saves || due, wants_save);
     *wants_save = due;
     return -1;
 }
@@ -326,7 +333,8 @@ static void say_end(const Training *t)
     int64_t i = t->run.progress.iteration;
     printf("%s: iteration %ld of %ld is done\n", t->why, i, t->total);
     if (t->saved < 0)
-        printf("saved   nothing: neither save_interval nor save_at_end asked for it\n");
+        printf("saved   nothing%s\n",
+               t->cfg->save_at_end ? "" : ": neither save_interval nor save_at_end asked for it");
     else
         printf("saved   %s/checkpoints/iter_%07ld%s\n", t->dir.path, t->saved,
                t->saved < i ? "; what came after it is not saved" : "");

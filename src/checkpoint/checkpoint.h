@@ -100,6 +100,12 @@ int64_t saver_committed(const Saver *s);
 const char *saver_lost(const Saver *s);
 void saver_close(Saver *s);         /* waits first */
 
+/* Seconds that a save begun now should take on this rank: as long as the longest one so far, before the first
+ * one as long as a slow disk needs for the bytes of all ranks (SAVE_RATE bytes/s); twice that if another save
+ * is under way, which goes first. Not collective. */
+#define SAVE_RATE 100e6
+double saver_predict(const Saver *s);
+
 /* Whether path, a checkpoint or a run directory, holds a checkpoint with a manifest, of any run. Not
  * collective. */
 int checkpoint_exists(const char *path);

@@ -6,6 +6,7 @@
 #include "saver.h"
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,14 @@ static void take_snapshot(Saver *s)
 
 /* ---- running jobs */
 
+static int run_job(Saver *s, int (*job)(Saver *, char *))
+{
+    double start = now();
+    int ok = job(s, s->why);
+    s->spent += now() - start;
+    return ok;
+}
+
 static void *worker(void *arg)
 {
     Saver *s = arg;
@@ -87,7 +96,7 @@ static void *worker(void *arg)
             break;
         int (*job)(Saver *, char *) = s->job;
         pthread_mutex_unlock(&s->mutex);
-        int ok = job(s, s->why);
+        int ok = run_job(s, job);
         pthread_mutex_lock(&s->mutex);
         s->ok = ok;
         s->job = NULL;
@@ -100,7 +109,7 @@ static void *worker(void *arg)
 static void job_start(Saver *s, int (*job)(Saver *, char *))
 {
     if (!s->cfg->async_save) {
-        s->ok = job(s, s->why);
+        s->ok = run_job(s, job);
         return;
     }
     pthread_mutex_lock(&s->mutex);
@@ -229,6 +238,7 @@ static int advance(Saver *s, int wait)
     } else {
         s->committed = s->iteration;
         s->failed = 0;
+        s->longest = fmax(s->longest, s->spent);
         end_save(s);
     }
     return 1;
@@ -249,6 +259,12 @@ int64_t saver_wait(Saver *s)
     return s->committed;
 }
 
+double saver_predict(const Saver *s)
+{
+    double one = s->longest > 0 ? s->longest : (double)s->job_bytes / SAVE_RATE;
+    return s->phase == IDLE ? one : 2 * one;
+}
+
 const char *saver_lost(const Saver *s) { return *s->lost ? s->lost : NULL; }
 
 void saver_save(Saver *s, int64_t iteration, const json_t *state)
@@ -265,6 +281,7 @@ void saver_save(Saver *s, int64_t iteration, const json_t *state)
     s->lost[0] = 0;
     s->state = json_deep_copy(state);
     s->attempt = 0;
+    s->spent = 0;
     snprintf(s->name, sizeof s->name, "iter_%07" PRId64, iteration);
     if (s->cfg->async_save)
         take_snapshot(s);
@@ -320,6 +337,8 @@ void saver_start(Saver *s)
     ok = (s->dir = file_open_dir(AT_FDCWD, folder, 0, why)) >= 0;
     all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: save=DIR, a folder that every rank can write", why);
     free(folder);
+    s->job_bytes = s->bytes;
+    all->wait(all, all->all_reduce(all, &s->job_bytes, 1, I64, OP_SUM));
 }
 
 void saver_close(Saver *s)

@@ -95,7 +95,7 @@ static const Alias aliases[] = {
           "global_batch_size, which is micro_batch_size times the data-parallel size times these steps"),
     MEANS("rampup_batch_size", "step_batch_size_schedule",
           "step_batch_size_schedule='0:64 10M:128' (from so many tokens on, so many samples a step)"),
-    NEEDLESS("exit_signal_handler", "SIGUSR1 always saves and ends the run, SIGTERM where a save is quick"),
+    NEEDLESS("exit_signal_handler", "SIGUSR1 always saves and ends the run, SIGTERM as sigterm_grace allows"),
     NEEDLESS("manual_gc", "there is no garbage collector"),
     NEEDLESS("deterministic_mode",
              "a run on CPUs always has the same bits; on GPUs cublaslt_tune=1 fixes the choices"),

@@ -308,6 +308,40 @@ static void save_in_a_hurry(void *dir)
     pthread_join(thread, NULL);
 }
 
+/* Before the first save its time follows from the bytes, afterwards from the longest one. */
+static void predicted(void)
+{
+    Config cfg = base_config();
+    static Model m;
+    Comm self;
+    Arena arena;
+    cfg.async_save = 1;
+    comm_self_open(&self, "all");
+    arena_open(&arena, "run", 1 << 16);
+    make(&m, 0, 0, 1);
+    fill(&m, 1);
+    Saver *s = saver_open(&cfg, path_of("predicted"), &self, m.p, m.n, &arena);
+    saver_start(s);
+    double bytes = 0, start = now();
+    for (int i = 0; i < m.n; i++)
+        bytes += (double)(m.p[i].rows * m.p[i].cols) * (double)dtype_size(m.p[i].type);
+    CHECK(saver_predict(s) == bytes / SAVE_RATE, "%g s for %g bytes", saver_predict(s), bytes);
+    held_writes = 1;
+    json_t *state = json_object();
+    saver_save(s, 1, state);
+    CHECK(saver_predict(s) == 2 * bytes / SAVE_RATE, "beside another save: %g s", saver_predict(s));
+    usleep(20000);
+    held_writes = 0;
+    saver_wait(s);
+    CHECK(saver_predict(s) >= 0.02 && saver_predict(s) <= now() - start, "measured: %g s", saver_predict(s));
+    saver_save(s, 2, state);
+    saver_wait(s);
+    CHECK(saver_predict(s) >= 0.02, "a short save after a long one: %g s", saver_predict(s));
+    json_decref(state);
+    saver_close(s);
+    arena_close(&arena);
+}
+
 static void faults(void)
 {
     Config cfg = base_config();
@@ -428,6 +462,7 @@ int main(int argc, char **argv)
     retention();
     locked();
     gone();
+    predicted();
     faults();
     for (int layout = 2; layout <= 3; layout++)
         for (int async = 0; async < 2; async++)

@@ -144,6 +144,24 @@ NEWEST
         [ -s "E$signal$at_end/report.html" ] || fail "no report"
     done
 done
+# a stop saves only if the grace is enough
+for grace in 0 1e6; do
+    : > log
+    "$TRAIN" tiny.yaml save="G$grace" sigterm_grace=$grace save_interval=1000000 train_iters=1000000 lr_decay_iters=10 \
+        log_interval=1 cpu_isa="$ISA" > log 2> errors &
+    run=$!
+    until grep -q 'iteration  *3/' log; do
+        kill -0 $run 2> /dev/null || fail "the run has ended before SIGTERM"
+        sleep 0.02
+    done
+    kill -TERM $run
+    wait $run && rc=0 || rc=$?
+    case $grace$rc in
+    0143)  says "^stopped by a signal without a save, .*sigterm_grace: 0 s"; says "^saved   nothing" ;;
+    1e675) says "^stopped by a signal with a checkpoint"; says "^saved   G" ;;
+    *)     fail "sigterm_grace=$grace: $rc" ;;
+    esac
+done
 want 75 tiny.yaml save=D exit_duration_in_mins=1e-9
 says "^stopped at exit_duration_in_mins with a checkpoint: iteration 1 of 40"; says "^go on"
 want 0 tiny.yaml save=N save_at_end=false train_iters=2
