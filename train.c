@@ -50,7 +50,7 @@ typedef struct {
     int64_t total;                     /* iterations of the whole run */
     double started;                    /* seconds: time of the start */
     int save_asked, stop_asked, late;  /* on any rank: SIGUSR1; signal to stop, 0: none; out of time */
-    double saved_after, grace;         /* seconds from stop_asked: to the end of a save begun now; to the kill */
+    double saved_after, grace;         /* seconds from stop_asked to a save's end if begun now; to the kill */
     const char *why;                   /* how the run ended, for people */
     int64_t saved;                     /* iteration of the newest checkpoint in the log; -1: none */
     int argc;
@@ -217,8 +217,9 @@ static int stopped(Training *t, int saves, int *wants_save)
 {
     *wants_save = saves && save_time_fits(t->saved_after, t->grace);
     t->why = *wants_save ? "stopped by a signal with a checkpoint"
-             : saves     ? textf("stopped by a signal without a save, which would have ended %.3g s after it "
-                                 "(sigterm_grace: %g s); the last checkpoint stands", t->saved_after, t->grace)
+             : saves     ? textf("stopped by a signal without a save, which would have ended %.3g s after "
+                                 "it (sigterm_grace: %g s); the last checkpoint stands", t->saved_after,
+                                 t->grace)
                          : "stopped by a signal; the last checkpoint stands";
     return *wants_save ? EXIT_REQUEUE : 128 + t->stop_asked;
 }

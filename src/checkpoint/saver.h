@@ -23,7 +23,7 @@ struct Saver {
     int n, nentry;
     Entry *entry;
     int64_t bytes, job_bytes;       /* of this rank's tensors; of all ranks' */
-    double spent, longest;          /* seconds of this rank's jobs: of the save under way; of the longest save */
+    double spent, longest;          /* seconds of this rank's jobs: this save's; the longest save's */
     char *snapshot, *buffer;        /* buffer: HASH_BLOCK bytes */
     Device *teller;                 /* device that copies the snapshot; NULL: none */
     int64_t ticket;                 /* teller's read_wait ticket of the whole snapshot */
