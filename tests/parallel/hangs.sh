@@ -1,9 +1,9 @@
 #!/bin/sh
 # tests/parallel/hangs.sh [N] -- ranks that stand still: stopped, in a loop without end, asleep, before a pipe that nobody
-# writes, with a thread that keeps a lock, and a message that is lost; in steps and in saves, between pretended hosts, in
-# a run of one rank. One error line names the rank, the exit code is 7, its calls follow, no rank is left. A job that is
-# only slow or was stopped as a whole goes on. With N: that many hangs of a random kind, rank and moment, with the
-# limit that the watch chooses by itself.
+# writes, in a deep sleep of the system, with a thread that keeps a lock, and a message that is lost; in steps and in
+# saves, between pretended hosts, in a run of one rank. One error line names the rank, the exit code is 7, its calls
+# follow, no rank is left. A job that is only slow or was stopped as a whole goes on. With N: that many hangs of a random
+# kind, rank and moment, with the limit that the watch chooses by itself.
 set -u
 work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults
 . tests/tiny.sh
@@ -72,7 +72,7 @@ if [ "${1:-}" ]; then
             i=$((i + 1))
             # shellcheck disable=SC2046
             set -- "$1" $(awk -v seed="$i" 'BEGIN {
-                srand(seed); n = split("stop loop sleep pipe thread drop", how, " "); m = split("F B S", site, " ")
+                srand(seed); n = split("stop loop sleep pipe disk thread drop", how, " "); m = split("F B S", site, " ")
                 print int(rand() * 4), site[1 + int(rand() * m)], 5 + int(rand() * 7), how[1 + int(rand() * n)]
                 print int(rand() * 2) }')
             if [ "$6" = 0 ]; then hung 4 "$2 $3 $4 0 $5" $model & else hung 4 "$2 $3 $4 0 $5" $([ "$5" = drop ] && echo $model || echo $data) & fi
@@ -88,6 +88,7 @@ else
     wait
     GRIDIRON_PROGRESS=1 hung 4 '2 F 6 0 thread' $model $timeout &
     GRIDIRON_RANKS_PER_HOST=2 hung 4 '1 S 6 0 sleep' $data $timeout &
+    hung 4 '3 F 7 0 disk' $data $timeout &
     hung 1 '0 B 6 0 loop' $timeout &
     fine '1 save 4 0 nap' $model $timeout &
     wait

@@ -8,7 +8,8 @@
  * FAULT_DIR: folder in which every rank leaves a file named after its process id; the rank that dies also
  * leaves `died`, whose time is the time of its death. HOW, instead of death: segv, stop
  * (SIGSTOP), loop (computes for ever), sleep (waits for a signal that does not come), pipe (reads a FIFO
- * that nobody writes), thread (another thread keeps the engine's lock), drop (the next message that it sends
+ * that nobody writes), disk (sleeps in the system where no signal but the last wakes it, as before a file
+ * system that does not answer), thread (another thread keeps the engine's lock), drop (the next message that it sends
  * is lost), nap (sleeps for four seconds and goes on). */
 #define _GNU_SOURCE
 #include "engine.h"
@@ -57,6 +58,14 @@ static void read_pipe(void)
     }
 }
 
+/* Sleeps in state D: a process waits so for the child of its vfork. */
+static void sleep_deep(void)
+{
+    if (!vfork())
+        for (;;)
+            pause();
+}
+
 static void *keep_lock(void *unused)
 {
     engine_lock();
@@ -80,6 +89,8 @@ static void strike(int sig)
         kill(getpid(), SIGSTOP);
     else if (!strcmp(how, "pipe"))
         read_pipe();
+    else if (!strcmp(how, "disk"))
+        sleep_deep();
     else if (!strcmp(how, "nap"))
         usleep(4000000);
     else if (!strcmp(how, "drop"))
