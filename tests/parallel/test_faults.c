@@ -6,11 +6,11 @@
  * FAULT="RANK SITE ITERATION MICROSECONDS [HOW]": rank RANK (-2: every rank) dies that long after its
  * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save".
  * FAULT_DIR: folder in which every rank leaves a file named after its process id; the rank that dies also
- * leaves `died`, whose time is the time of its death. HOW, instead of death: segv, stop
- * (SIGSTOP), loop (computes for ever), sleep (waits for a signal that does not come), pipe (reads a FIFO
- * that nobody writes), disk (sleeps in the system where no signal but the last wakes it, as before a file
- * system that does not answer), thread (another thread keeps the engine's lock), drop (the next message that it sends
- * is lost), nap (sleeps for four seconds and goes on). */
+ * leaves `died`, whose time is the time of its death. HOW, instead of death: segv, stop (SIGSTOP), loop
+ * (computes for ever), sleep (waits for a signal that does not come), pipe (reads a FIFO that nobody writes),
+ * disk (sleeps in the system where only SIGKILL wakes it, as before a file system that does not answer),
+ * thread (another thread keeps the engine's lock), drop (the next message that it sends is lost), nap (sleeps
+ * for four seconds and goes on). */
 #define _GNU_SOURCE
 #include "engine.h"
 #include "job.h"
