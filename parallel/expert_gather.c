@@ -1,5 +1,6 @@
 /* expert_gather -- the dispatch that gathers the rows of all ranks, and the sums on the way back */
 #include "expert_gather.h"
+#include "expert_plan.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,10 +4,6 @@
 #define EXPERT_GATHER_H
 #include "expert.h"
 
-/* Where the pairs of etp rank t and ep rank r for expert `local` of this rank are among those it has for this
- * rank in a round: [*from, returned). All of them: sent[t][r]. Local. */
-int64_t experts_span(const Experts *x, int64_t round, int t, int r, int local, int64_t *from);
-
 void gather_open(Experts *x, int64_t sorted);
 void gather_close(Experts *x);
 /* Tells all ranks the numbers of the pairs, and the sorted pairs themselves; fills x->count.
