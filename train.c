@@ -375,7 +375,8 @@ static void start_log(Training *t)
                                           .total_iterations = t->total, .devices = t->run.grid.world,
                                           .flops_per_token = run_flops_per_token(t->cfg),
                                           .parameters = params_count(t->cfg), .build = config_build_id(),
-                                          .command = command, .id = t->dir.id});
+                                          .command = command, .id = t->dir.id,
+                                          .age = now() - t->started});
     record_start(t);
     free(command);
 }

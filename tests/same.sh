@@ -16,7 +16,7 @@ hide() { # takes out what differs between two runs of one executable: times, dat
         s/(tokenize \[)?=*\] *100%.*|in $number s, $number MB\/s//g
         s/bubble of iteration.*//
         /iteration [0-9]+ waits for the checkpoint/d
-        s/(\"(elapsed_ms|tokens_per_second|tflops_per_device|mfu|memory_bytes|(data|forward|backward|optimizer|checkpoint|eval)_ms)\": )[^,}]*/\1/g
+        s/(\"(elapsed_ms|goodput|tokens_per_second|tflops_per_device|mfu|memory_bytes|(data|forward|backward|optimizer|checkpoint|eval)_ms)\": )[^,}]*/\1/g
         s/(\"?run_id\"?|\"id\"|\"build\"|\"hash\"|build|run id)( *:? *)(\"[^\"]*\"|[0-9a-f]{16})(.?)$/\1\2\4/
         s/\"run_id\": ?\"[0-9a-f]*\"//g
         s/\"(started|ended|created|time)\": ?[\"0-9.:TZ +-]*//g

@@ -89,13 +89,27 @@ static void describe(About *a, const Config *c)
         free(all[i]);
 }
 
-void about_open(About *a, const Config *cfg, const LogStart *s, int dir)
+/* Returns the origin of a session. A start by the supervisor that also made the last session keeps that
+ * one's: what lies between them counts. Any other start leaves out the time since the run ended.
+ *   last     in    the session before; NULL: none
+ *   began    in    s since 1970: when the launcher, or without one this command, was started */
+static double origin_of(const json_t *last, double began, double spent)
+{
+    double origin = json_number_value(json_object_get(last, "origin")),
+           ended = json_number_value(json_object_get(last, "ended"));
+    if (origin > 0 && json_number_value(json_object_get(last, "started")) >= began)
+        return origin;
+    return began - (origin > 0 && ended - origin > spent ? ended - origin : spent);
+}
+
+double about_open(About *a, const Config *cfg, const LogStart *s, int dir, double spent)
 {
     char why[WHY];
     int64_t size;
     int resumed = dir >= 0 && s->resume_iteration > 0;
     char *old = resumed ? file_read_text(dir, "run.json", 0, 1 << 26, &size, why) : NULL;
-    json_t *session = json_pack("{s:o s:I s:o s:o}", "started", json_number(about_now()), "from",
+    double time = about_now();
+    json_t *session = json_pack("{s:o s:I s:o s:o}", "started", json_number(time), "from",
                                 (json_int_t)s->resume_iteration, "command",
                                 json_text(s->command ? s->command : ""), "build",
                                 json_text(s->build ? s->build : ""));
@@ -111,9 +125,15 @@ void about_open(About *a, const Config *cfg, const LogStart *s, int dir)
     json_object_set_new(a->json, "devices", json_integer(s->devices ? s->devices : 1));
     json_object_set_new(a->json, "flops_per_token", json_number(s->flops_per_token));
     json_object_set_new(a->json, "machine", machine_facts());
-    json_array_append_new(child(a->json, "sessions", json_array()), session);
+    json_t *sessions = child(a->json, "sessions", json_array());
+    const char *launched = getenv("GRIDIRON_STARTED");     /* by scripts/launch: s since 1970 */
+    double origin = origin_of(json_array_get(sessions, json_array_size(sessions) - 1),
+                              launched ? strtod(launched, NULL) : time - s->age, spent);
+    json_object_set_new(session, "origin", json_number(origin));
+    json_array_append_new(sessions, session);
     describe(a, cfg);
     free(old);
+    return time - origin;
 }
 
 void about_close(About *a)

@@ -3,7 +3,8 @@
  *   machine   {host cpu cores memory_bytes system}
  *   facts     {name: text}
  *   memory    {category: {planned, used}}
- *   sessions  [{started, from, command, build, ended, why}]: a resumed run appends its own
+ *   sessions  [{started, origin, from, command, build, ended, why}]: a resumed run appends its own.
+ *             origin: when the run would have begun had it never been stopped; wall time counts from there
  * No error in this module ends the run. */
 #ifndef ABOUT_H
 #define ABOUT_H
@@ -19,8 +20,10 @@ typedef struct {
 double about_now(void);
 
 /* Starts a session. A resumed run continues the run.json that is there, a fresh run begins a new one.
- * dir: descriptor of the run directory; -1: none. */
-void about_open(About *a, const Config *cfg, const LogStart *s, int dir);
+ *   dir      in    descriptor of the run directory; -1: none
+ *   spent    in    s: wall time of the run at the last line of metrics.jsonl
+ * Returns the run's wall time so far in s. */
+double about_open(About *a, const Config *cfg, const LogStart *s, int dir, double spent);
 void about_close(About *a);
 
 void about_fact(About *a, const char *name, const char *text);

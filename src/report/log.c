@@ -15,6 +15,12 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The run up to a line. */
+typedef struct {
+    int64_t iteration;
+    double good, wall;             /* s: of its steps; since its first start */
+} Course;
+
 struct Log {
     int64_t interval, total, seq_length;
     int devices;
@@ -31,6 +37,8 @@ struct Log {
     Metrics counted;               /* totals of the COUNT rows at the last line */
     Metrics last;                  /* of the last step */
     int64_t steps, tokens;         /* trained since the last line */
+    Course course;
+    double spent, opened;          /* s of wall time before `opened`, which is on the clock of now() */
     RouterMetrics routers;         /* of the last step; layers 0: there are none */
     About about;
 };
@@ -75,11 +83,26 @@ static void put_metrics(Log *l, const Metrics *m)
     free(line);
 }
 
-/* Drops torn and foreign lines and those after iteration `last`; sums up the others' COUNT rows. */
+/* Takes the course up to a line of metrics.jsonl, which may have been written before there was a goodput. */
+static void course_read(Course *c, const json_t *line)
+{
+    const json_t *ms = json_object_get(line, "elapsed_ms");
+    int64_t iteration = json_integer_value(json_object_get(line, "iteration"));
+    double goodput = json_number_value(json_object_get(line, "goodput"));
+    if (!json_is_number(ms))
+        return;
+    c->good += 1e-3 * json_number_value(ms) * (double)(iteration - c->iteration);
+    c->iteration = iteration;
+    c->wall = goodput > 0 ? c->good / goodput : c->good;
+}
+
+/* Drops torn and foreign lines and those after iteration `last`; sums up the others' COUNT rows.
+ * The wall time of the dropped lines stays. */
 static void continue_lines(Log *l, int64_t last)
 {
     char why[WHY];
     int64_t size, kept = 0;
+    Course course = {0};
     if (faccessat(l->dir, "metrics.jsonl", F_OK, 0))
         return;
     char *text = file_read_text(l->dir, "metrics.jsonl", 0, (int64_t)1 << 40, &size, why);
@@ -88,7 +111,9 @@ static void continue_lines(Log *l, int64_t last)
         end = newline ? newline + 1 : text + size;
         json_t *o = newline ? json_loadb(p, (size_t)(end - p), 0, NULL) : NULL;
         json_t *iteration = json_object_get(o, "iteration");
+        course_read(&course, o);
         if (json_is_integer(iteration) && json_integer_value(iteration) <= last) {
+            l->course = course;
             for (int i = 0; i < METRIC_COUNT; i++)
                 if (metric_defs[i].steps == STEPS_COUNT)
                     metric_set(&l->counted, i, metric_get(&l->counted, i) +
@@ -101,6 +126,7 @@ static void continue_lines(Log *l, int64_t last)
     if (!text || (kept < size && !file_replace(l->dir, "metrics.jsonl", text, kept, why)))
         die(EXIT_RESOURCE, "log", "cannot continue %s/metrics.jsonl: %s; change: free space, or make the run "
             "directory writable", l->run_dir, why);
+    l->course.wall = course.wall;
     free(text);
 }
 
@@ -163,7 +189,8 @@ Log *log_open(const Config *cfg, const LogStart *s)
     console_open(&l->console, STDOUT_FILENO, cfg->log_style, s->total_iterations);
     if (l->run_dir)
         open_files(l, cfg, s);
-    about_open(&l->about, cfg, s, l->dir);
+    l->spent = about_open(&l->about, cfg, s, l->dir, l->course.wall);
+    l->opened = now();
     about_save(&l->about, l->dir, why);
     return l;
 }
@@ -236,6 +263,9 @@ static void put_record(Log *l)
             metric_set(&m, i, total - metric_get(&l->counted, i));
             metric_set(&l->counted, i, total);
         }
+    l->course.good += 1e-3 * m.elapsed_ms * (double)(m.iteration - l->course.iteration);
+    l->course.iteration = m.iteration;
+    m.goodput = l->course.good / (l->spent + now() - l->opened);
     l->sum = (Metrics){0};
     l->steps = l->tokens = 0;
     put_metrics(l, &m);

@@ -24,7 +24,11 @@
 
 /* params_norm, num_zeros: filled in on logged steps where log_params_norm and log_num_zeros_in_grad are
  * set, else NAN. elapsed_ms: a whole step without saving and evaluating, which checkpoint_ms and eval_ms
- * count. The report's "other" is elapsed_ms less data, forward, backward and optimizer. */
+ * count. The report's "other" is elapsed_ms less data, forward, backward and optimizer.
+ * goodput: time of the run's steps over its wall time, from its first start to this line. A step that was
+ * lost and run again counts once; start-ups, saves, evaluations, and waits between a death and its
+ * restart are wall time. The time between a run that was stopped, or died without a supervisor, and the
+ * start that goes on with it is none. */
 #define METRICS(X)                                                                                           \
     X(iteration,          INT, "",         SAME, OWN,   "",                    "iteration")                  \
     X(consumed_samples,   INT, "samples",  SAME, OWN,   "consumed-samples",    "samples")                    \
@@ -41,6 +45,7 @@
     X(memory_bytes,       INT, "bytes",    MAX,  OWN,   "mem-allocated-bytes", "memory")                     \
     X(skipped_iterations, INT, "steps",    SAME, COUNT, "skipped-iterations",  "skipped steps")              \
     X(nan_iterations,     INT, "steps",    SAME, COUNT, "nan-iterations",      "steps that were not finite") \
+    X(goodput,            NUM, "",         SAME, RATE,  "goodput",             "goodput")                    \
     X(params_norm,        NUM, "",         SAME, OWN,   "params-norm",         "parameter norm")             \
     X(num_zeros,          NUM, "",         SAME, OWN,   "num-zeros",           "zeros in the gradient")      \
     X(data_ms,            NUM, "ms",       MEAN, TIME,  "time/data",           "data")                       \
@@ -108,6 +113,7 @@ typedef struct {
     int64_t parameters;            /* of the whole model, for the report; 0: not known */
     const char *command, *build;   /* for the report; NULL: left out */
     const char *id;                /* of the run, for every line of metrics.jsonl; NULL: left out */
+    double age;                    /* s since the command began */
 } LogStart;
 
 /* Only rank 0 has a Log; the functions below do nothing with NULL. */

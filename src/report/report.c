@@ -121,6 +121,12 @@ static void put_tiles(FILE *f, const Report *r)
         took += fmax(0, report_number_of(s, "ended") - report_number_of(s, "started"));
     if (took > 0)
         tile(f, "Time", console_duration(v, took), i > 1 ? "in %d starts" : "from start to end", (int)i);
+    if (isfinite(report_last_of(r, C_goodput))) {
+        int failures = (int)json_array_size(r->failures);
+        snprintf(v, sizeof v, "%.1f %%", 100 * report_last_of(r, C_goodput));
+        tile(f, "Goodput", v, "steps that count, of the time; %d failure%s", failures,
+             failures == 1 ? "" : "s");
+    }
     html_put(f, "</dl>\n");
 }
 
@@ -220,6 +226,24 @@ static void put_facts(FILE *f, const Report *r)
     card_close(f);
 }
 
+/* Prints what the supervisor wrote of each death: when, why, what it cost, where the run went on. */
+static void put_failures(FILE *f, const Report *r)
+{
+    size_t i;
+    json_t *o;
+    char t[64], lost[32], on[64];
+    html_put(f, "<details class='card wide'><summary>Failures and restarts</summary><table>");
+    json_array_foreach(r->failures, i, o) {
+        double at = report_number_of(o, "iteration"), s = report_number_of(o, "lost_s");
+        snprintf(on, sizeof on, at > 0 ? "went on after iteration %.0f" : at == 0 ? "began again"
+                                                                        : "was not started again", at);
+        html_put(f, "<tr><th>%s</th><td class='text'>%s; %s lost; %s</td></tr>\n",
+                 when_text(t, "%Y-%m-%d %H:%M:%S", report_number_of(o, "time")), report_text_of(o, "cause"),
+                 report_ms_text(lost, 1e3 * s), on);
+    }
+    html_put(f, "</table></details>\n");
+}
+
 static void put_evaluations(FILE *f, const Report *r)
 {
     char t[32], *text;
@@ -247,6 +271,8 @@ static void put_page(FILE *f, const Report *r)
     report_put_timeline(f, r);
     put_sample(f, r);
     put_facts(f, r);
+    if (json_array_size(r->failures))
+        put_failures(f, r);
     if (r->evals)
         put_evaluations(f, r);
     if (r->config)

@@ -61,6 +61,12 @@ static void add_sample(void *report, const json_t *o)
         json_array_remove(r->samples, 0);
 }
 
+static void add_failure(void *report, const json_t *o)
+{
+    if (json_is_string(json_object_get(o, "cause")))
+        json_array_append(((Report *)report)->failures, (json_t *)o);
+}
+
 static void read_lines(Report *r, const char *dir, const char *name, JsonlEach *add)
 {
     char *path = xasprintf("%s/%s", dir, name);
@@ -129,10 +135,11 @@ static void derive(Report *r)
 void report_read(Report *r, const char *dir)
 {
     *r = (Report){.run = read_object(dir, "run.json"), .trace = read_object(dir, "trace.json"),
-                  .samples = json_array()};
+                  .samples = json_array(), .failures = json_array()};
     read_lines(r, dir, "metrics.jsonl", add_line);
     derive(r);
     read_lines(r, dir, "samples.jsonl", add_sample);
+    read_lines(r, dir, "restarts.jsonl", add_failure);
     char why[WHY], *real = realpath(dir, NULL), *slash = real ? strrchr(real, '/') : NULL;
     snprintf(r->name, sizeof r->name, "%s", slash && slash[1] ? slash + 1 : dir);
     free(real);
@@ -159,6 +166,7 @@ void report_free(Report *r)
     json_decref(r->run);
     json_decref(r->trace);
     json_decref(r->samples);
+    json_decref(r->failures);
     json_decref(r->moe);
 }
 

@@ -1,6 +1,7 @@
 /* test_metrics -- the metrics table, the console, and a run's log through resumes and system faults */
 #define _GNU_SOURCE
 #include "run_dir.h"
+#include "about.h"
 #include "console.h"
 #include "routers.h"
 #include <math.h>
@@ -384,6 +385,71 @@ static void test_resume(int64_t interval)
     ((Config *)cfg)->log_interval = 1;
 }
 
+/* Says that the launcher was started `s` seconds ago. */
+static void launched(double s)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%.6f", about_now() - s);
+    setenv("GRIDIRON_STARTED", text, 1);
+}
+
+/* Moves the sessions of a run `s` seconds into the past. */
+static void let_pass(const char *dir, double s)
+{
+    static const char *const time[] = {"started", "origin", "ended"};
+    char *path = path_of(dir, "run.json");
+    json_t *o = json_load_file(path, 0, NULL), *session;
+    size_t i;
+    json_array_foreach(json_object_get(o, "sessions"), i, session)
+        for (int k = 0; k < 3; k++)
+            if (json_object_get(session, time[k]))
+                json_object_set_new(session, time[k], json_real(number(session, time[k]) - s));
+    CHECK(!json_dump_file(o, path, 0), "%s", path);
+    json_decref(o);
+    free(path);
+}
+
+static void check_goodput(const char *dir, const char *what, int64_t steps, double wall)
+{
+    json_t *all = read_lines(dir);
+    double good = 0, got = NAN;
+    for (size_t i = 0; i < json_array_size(all); i++)
+        if (json_object_get(json_array_get(all, i), "goodput"))
+            got = number(json_array_get(all, i), "goodput");
+    for (int64_t i = 1; i <= steps; i++)
+        good += 1e-3 * step_at(i).elapsed_ms;
+    CHECK(got <= good / wall * 1.000001 && got > 0.9 * good / wall, "%s: %.17g, not %.17g", what, got,
+          good / wall);
+    json_decref(all);
+}
+
+/* A step that is run again counts once; time between starts counts where the same launcher made them. */
+static void test_goodput(int64_t interval)
+{
+    ((Config *)cfg)->log_interval = interval;
+    char *name = xasprintf("goodput%lld", (long long)interval), *dir = new_dir(name);
+    launched(5000);
+    run_steps(dir, 0, 6, 12, 1);
+    check_goodput(dir, "until a death", 6, 5000);
+    run_steps(dir, 3, 6, 12, 1);
+    check_goodput(dir, "steps run again", 6, 5000);
+    let_pass(dir, 1000);
+    launched(6000);
+    run_steps(dir, 6, 9, 12, 1);
+    check_goodput(dir, "the same launcher", 9, 6000);
+    let_pass(dir, 100000);
+    launched(2000);
+    run_steps(dir, 3, 9, 12, 0);
+    check_goodput(dir, "a launcher of later", 9, 8000);
+    let_pass(dir, 100000);
+    unsetenv("GRIDIRON_STARTED");
+    run_steps(dir, 9, 12, 12, 0);
+    check_goodput(dir, "no launcher", 12, 8000);
+    free(name);
+    free(dir);
+    ((Config *)cfg)->log_interval = 1;
+}
+
 /* The last step has a line whatever the interval, in a whole run and in one that is stopped and resumed. */
 static void test_last_line(void)
 {
@@ -512,6 +578,8 @@ int main(void)
     test_lines();
     test_resume(1);
     test_resume(3);
+    test_goodput(1);
+    test_goodput(3);
     test_last_line();
     test_bad_world();
     return run_dir_end();

@@ -463,7 +463,19 @@ static void test_report(void)
 
     dir = path_of(top, "lines");                   /* resumed */
     log_resumed(dir);
+    write_text(dir, "restarts.jsonl",
+               "{\"time\": 1.5, \"code\": 7, \"cause\": \"rank <3> died\", \"lost_s\": 12.25, "
+               "\"iteration\": 3}\n{\"cause\": \"full\", \"lost_s\": 1, \"iteration\": 0}\n[]\n"
+               "{\"cause\": 7}\n"
+               "{\"cause\": \"again\", \"lost_s\": 1, \"iteration\": null}\n{\"cau");
     page = report_of(dir);
+    CHECK(strstr(page, "Goodput</dt>") && strstr(page, "; 3 failures<"), "goodput");
+    CHECK(strstr(page, "<th>1970-01-01 00:00:01</th><td class=\"text\">rank &lt;3&gt; died; 12.2 s lost; ") &&
+              strstr(page, "; 12.2 s lost; went on after iteration 3<"),
+          "a failure");
+    CHECK(strstr(page, "full; 1000 ms lost; began again<") &&
+              strstr(page, "again; 1000 ms lost; was not started again<"),
+          "failures");
     CHECK(strstr(page, "in 2 starts") && strstr(page, "\"marks\":[3]"), "resumed");
     CHECK(strstr(page, "7 tokens of &lt;text&gt;") && strstr(page, "<b>In the</b> beginning &amp; so on"),
           "facts and sample");
