@@ -265,8 +265,8 @@ $(CPU)/src/report/svg.o: $(addprefix src/report/,svg.css report.css report.js)
 tests: $(TEST_BIN) $(BUILD)/train build/loopback.so
 
 # with CUDA=emulated (or 1: on a GPU): what the CUDA rows of tests/table run
-cuda-tests: $(addprefix $(BUILD)/,$(notdir $(basename $(CUDA_TESTS)))) $(BUILD)/train $(BUILD)/bench_cuda \
-            $(BUILD)/bench_products $(BUILD)/bench_step
+cuda-tests: $(addprefix $(BUILD)/,$(notdir $(basename $(CUDA_TESTS)))) $(BUILD)/train $(BUILD)/test_faults \
+            $(BUILD)/bench_cuda $(BUILD)/bench_products $(BUILD)/bench_step
 
 test: tests train
 	$(MAKE) CUDA=emulated cuda-tests

@@ -1,9 +1,10 @@
 #!/bin/sh
-# tests/parallel/hangs.sh [N] -- ranks that stand still: stopped, in a loop without end, asleep, before a pipe that nobody
+# tests/parallel/hangs.sh [N|cuda] -- ranks that stand still: stopped, in a loop without end, asleep, before a pipe that nobody
 # writes, in a deep sleep of the system, with a thread that keeps a lock, and a message that is lost; in steps and in
 # saves, between pretended hosts, in a run of one rank. One error line names the rank, the exit code is 7, its calls
 # follow, no rank is left. A job that is only slow or was stopped as a whole goes on. With N: that many hangs of a random
-# kind, rank and moment, with the limit that the watch chooses by itself.
+# kind, rank and moment, with the limit that the watch chooses by itself. cuda: on the emulated device, over both of its
+# transports.
 set -u
 work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults
 . tests/tiny.sh
@@ -65,7 +66,14 @@ stopped() {
 }
 
 # shellcheck disable=SC2086
-if [ "${1:-}" ]; then
+if [ "${1:-}" = cuda ]; then
+    faulty=$PWD/$EMULATED/test_faults   # which waits for its device without saying that it computes: no short limit
+    hung 4 '1 F 6 0 stop' $model hang_timeout=10 device=cuda distributed_backend=nccl &
+    hung 4 '2 B 7 0 pipe' $data hang_timeout=10 device=cuda distributed_backend=nccl &
+    hung 4 '0 S 6 0 disk' $model hang_timeout=10 device=cuda distributed_backend=staged &
+    hung 4 '1 SA 6 0 drop' $model hang_timeout=10 device=cuda distributed_backend=staged &
+    wait
+elif [ "${1:-}" ]; then
     i=0
     while [ $i -lt "$1" ]; do
         for _ in 1 2 3 4; do
