@@ -370,6 +370,7 @@ static void start_log(Training *t)
     if (!config_save(t->dir.path, &kept, config_write, why))
         die(EXIT_RESOURCE, "run-directory", "%s; change: free space, or set save to another folder", why);
     print_start(t);
+    job_tell(textf("run %s", t->dir.path));
     t->log = log_open(t->cfg, &(LogStart){.run_dir = t->dir.path,
                                           .resume_iteration = t->run.progress.iteration,
                                           .total_iterations = t->total, .devices = t->run.grid.world,

@@ -2,6 +2,7 @@
 # tests/seeds.sh [PATTERN] -- plants the bugs of tests/seeds one by one and runs the test that must catch each. The test has
 # to pass on the source as it is, and to fail with the bug. A copy of the seed's file is changed in another folder (its
 # text must occur exactly once), compiled as make would, and linked in front of the archive; the tree is not changed.
+# A row that is to catch a bug of a script takes the scripts from the folder SCRIPTS, if that is set.
 #
 # tests/seeds.sh --texts: checks only that every text and every row still exists.
 set -u
@@ -44,8 +45,13 @@ programs() {
     echo train
 }
 
-# Compiles every object of the seed's file and links the programs of the row with them, by make's own commands.
+# Compiles every object of the seed's file and links the programs of the row with them, by make's own commands. Of a
+# script: completes the folder of scripts around it.
 compile() { # file, folder, row
+    case $1 in scripts/*)
+        chmod --reference="$1" "$2/$1" && cp -rn scripts "$2" && ln -s "$PWD/build" "$2/build"
+        return ;;
+    esac
     commands=$work/commands
     targets=$(programs "$3" | sed "s,^,$build/,")
     # shellcheck disable=SC2086
@@ -82,7 +88,8 @@ fi
 make -s tests train || exit 2
 grep -E "$pattern" "$work/list" > "$work/some" && mv "$work/some" "$work/list"
 while read -r name file row; do
-    seed=$work/$name why=
+    seed=$work/$name why='' built=$work/$name scripts=''
+    case $file in scripts/*) built=$build scripts=$seed/scripts ;; esac
     mkdir -p "$seed/$(dirname "$file")"
     if ! passes "$row"; then
         why="$row fails without the bug"
@@ -90,7 +97,7 @@ while read -r name file row; do
         why="its text is gone"
     elif ! compile "$file" "$seed" "$row" > "$work/log" 2>&1; then
         why="it does not compile"
-    elif BUILD=$seed TRAIN=$seed/train tests/run "^$row\$" < /dev/null > "$work/log" 2>&1; then
+    elif BUILD=$built TRAIN=$built/train SCRIPTS=$scripts tests/run "^$row\$" < /dev/null > "$work/log" 2>&1; then
         why="$row does not see it"
     fi
     if [ -z "$why" ]; then

@@ -108,6 +108,10 @@ void flight_instr(const void *instr, int64_t iteration)
         return;
     int64_t n = me->instrs;
     FlightInstr *i = &me->instr[n % FLIGHT_INSTRS];
+    if (iteration > flight->begun) {
+        flight->begun = iteration;
+        snprintf(flight->step, sizeof flight->step, "@step %lld", (long long)iteration);
+    }
     *i = (FlightInstr){.iteration = iteration, .start = now()};
     memcpy(&i->what, instr, sizeof i->what);
     atomic_store_explicit(&me->instrs, n + 1, memory_order_release);

@@ -74,6 +74,8 @@ typedef struct {
     int32_t code;                  /* exit code that a rank wanted; 0: none could say */
     char gap[8];                   /* 0 */
     char run[1024];                /* text: "@run " and the run directory; scripts/launch_job looks for it */
+    _Atomic int64_t begun;         /* latest iteration that a rank of the host has begun */
+    char step[32];                 /* text: "@step " and that iteration; scripts/launch_restarts reads it */
     FlightRank rank[];             /* [ranks] */
 } Flight;
 

@@ -163,9 +163,10 @@ static int may_speak(int code)
 
 void job_tell(const char *text)
 {
-    char line[64];
+    char line[PATH_MAX + 64];
     int n = snprintf(line, sizeof line, "@%s\n", text);
-    if (getenv("GRIDIRON_PAGE") && write(2, line, (size_t)n) < n)
+    if (n < (int)sizeof line && (getenv("GRIDIRON_PAGE") || getenv("GRIDIRON_SUPERVISED")) &&
+        write(2, line, (size_t)n) < n)
         return;                        /* scripts/launch is gone */
 }
 

@@ -3,7 +3,7 @@
 # instructions end by themselves with the bytes of an undisturbed run; the same death twice ends with 93; a configuration
 # error, a signal and the last restart end as without; nothing is left. With N: that many disturbed runs.
 set -u
-work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults bad=0
+work=${WORK:-$(mktemp -d)} launch=${SCRIPTS:-$PWD/scripts}/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults bad=0
 . tests/tiny.sh
 . tests/parallel/same.sh
 export TMPDIR="$work/tmp" FAULT_DIR="$work/faults"
@@ -73,6 +73,16 @@ if [ -z "${1:-}" ]; then
     run 93 '3 B 5 0\n3 B 5 0\n' 5 $model                # the same death twice
     [ "$(errors)" = 1 ] && grep -q '^error\[crash-loop\] died twice .* rank 3 tp .* died in B0.0 of iteration 5.*; change: ' \
         "$work/log" && [ "$(restarted)" = 1 ] || fail "crash loop"
+    run 0 '3 B 5 0 die\n3 B 6 0 die\n' 5 $model        # the same line, but at another step
+    [ "$(restarted)" = 2 ] || fail "two steps of one error line"
+    run 93 '3 B 5 0 die\n3 B 5 0 die\n' 5 $model       # the same line at the same step
+    grep -q '^error\[crash-loop\] died twice in the same way at step 5: error\[memory\]' "$work/log" || fail "one step"
+    run 93 '3 B 5 0\n2 F 5 0\n1 B 4 0\n0 F 5 0\n' 9 $model        # three restarts without a new step
+    causes='1: code 7, .* rank 2 .*; 2: code 7, .* rank 1 .*; 3: code 7, .* rank 0 '
+    [ "$(errors)" = 1 ] && [ "$(restarted)" = 3 ] && grep -q "^error\[crash-loop\] three restarts .*the furthest: 5); $causes.*; change: " \
+        "$work/log" || fail "three restarts without a new step"
+    [ "$(grep -c 'goes on after iteration 3 at once' "$work/log")" = 1 ] &&
+        [ "$(sed -n 's/^restart .* iteration 3 in \(.*\) s$/\1/p' "$work/log" | tr '\n' ' ')" = '1 2 ' ] || fail "the waits"
     run 7 '3 B 5 0\n2 F 5 0\n' 1 $model                 # no restart is left
     [ "$(errors)" = 1 ] && grep -q '^error\[rank-lost\].* rank 2 .*change: ' "$work/log" || fail "the last restart"
     run 2 '' 3 $model seq_length=30 sequence_parallel=true num_attention_heads=3

@@ -6,11 +6,11 @@
  * FAULT="RANK SITE ITERATION MICROSECONDS [HOW]": rank RANK (-2: every rank) dies that long after its
  * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save".
  * FAULT_DIR: folder in which every rank leaves a file named after its process id; the rank that dies also
- * leaves `died`, whose time is the time of its death. HOW, instead of death: segv, stop (SIGSTOP), loop
- * (computes for ever), sleep (waits for a signal that does not come), pipe (reads a FIFO that nobody writes),
- * disk (sleeps in the system where only SIGKILL wakes it, as before a file system that does not answer),
- * thread (another thread keeps the engine's lock), drop (the next message that it sends is lost), nap (sleeps
- * for four seconds and goes on). */
+ * leaves `died`, whose time is the time of its death. HOW, instead of death: segv, die (an error line that
+ * names no iteration), stop (SIGSTOP), loop (computes for ever), sleep (waits for a signal that does not come),
+ * pipe (reads a FIFO that nobody writes), disk (sleeps in the system where only SIGKILL wakes it, as before a
+ * file system that does not answer), thread (another thread keeps the engine's lock), drop (the next message
+ * that it sends is lost), nap (sleeps for four seconds and goes on). */
 #define _GNU_SOURCE
 #include "engine.h"
 #include "job.h"
@@ -87,6 +87,8 @@ static void strike(int sig)
         kill(getpid(), SIGSEGV);
     else if (!strcmp(how, "stop"))
         kill(getpid(), SIGSTOP);
+    else if (!strcmp(how, "die"))
+        die(EXIT_RESOURCE, "memory", "nothing is left; change: nothing");
     else if (!strcmp(how, "pipe"))
         read_pipe();
     else if (!strcmp(how, "disk"))
