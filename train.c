@@ -273,7 +273,7 @@ static int train_loop(Training *t)
         run_step(&t->run, &(Metrics){.eval_ms = eval_ms, .checkpoint_ms = checkpoint_ms});
         int evaluates = t->valid && t->run.progress.iteration % c->eval_interval == 0;
         settle(t, t->run.dev.late && !evaluates);      /* an asynchronous device: this step stays open */
-        saver_poll(t->run.checkpoint.saver);
+        double polled = saver_poll(t->run.checkpoint.saver);
         tell_saved(t);
         eval_ms = evaluates ? evaluate(t) : 0;
         code = ending(t, &wants_save);
@@ -281,7 +281,7 @@ static int train_loop(Training *t)
             settle(t, 0);
         if (code >= 0)
             log_last(t->log);
-        checkpoint_ms = wants_save ? save(t) : 0;
+        checkpoint_ms = polled * 1e3 + (wants_save ? save(t) : 0);
         tell_saved(t);
     }
     flight_phase(PHASE_OTHER);

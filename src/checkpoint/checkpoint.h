@@ -7,9 +7,9 @@
  * manifest commits all: it is written last, ends in its own hash, and only then the folder gets its
  * name. RUN/checkpoints/latest is a hint for people; nothing here reads it.
  *
- * A save: rank 0 makes iter_X.tmp; each rank writes and flushes its shards; a barrier; rank 0 writes the
+ * A save: the first rank makes iter_X.tmp; each writes and flushes its shards; a barrier; rank 0 writes the
  * manifest, flushes it and the folder, renames the folder to iter_X and flushes the parent. Only then
- * the checkpoint counts. A deletion renames to iter_X.trash first. The next save removes what a killed
+ * the checkpoint counts. A deletion renames to iter_X.trash first. The next start removes what a killed
  * save or deletion has left (*.tmp, *.trash). When a write or flush fails, the whole attempt is
  * discarded and written once more to new files. A save that fails twice is a warning, and the run goes
  * on until `max_failed_saves` in a row. The same state gives the same bytes: no times, no host names
@@ -85,8 +85,9 @@ void saver_start(Saver *s);
  *   state  in  all that a resume needs, copied into the manifest; "config" is the text of config_write */
 void saver_save(Saver *s, int64_t iteration, const json_t *state);
 
-/* Advances a save under way without waiting, and reports how it ended. Call once a step. Collective. */
-void saver_poll(Saver *s);
+/* Advances a save under way without waiting for it, and reports how it ended. Call once a step. Returns the
+ * seconds that it took this rank after all ranks had called it. Collective. */
+double saver_poll(Saver *s);
 
 /* Waits until no save is under way. Returns the iteration of the newest checkpoint that this saver has
  * committed; -1: none. Collective. */

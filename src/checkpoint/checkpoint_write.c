@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -94,6 +95,8 @@ static int write_shard(Saver *s, int dir, int optim, char why[WHY])
 
 int saver_write(Saver *s, char why[WHY])
 {
+    if (mkdirat(s->dir, s->tmp, 0777) < 0 && errno != EEXIST)       /* another rank may have made it */
+        return file_errno(why, "cannot make the folder %s", s->tmp);
     int dir = file_open_dir(s->dir, s->tmp, 1, why), ok = dir >= 0;
     if (s->teller)
         s->teller->read_wait(s->teller, s->ticket);
@@ -194,6 +197,7 @@ int saver_commit(Saver *s, char why[WHY])
         warn("%s is saved, but the hint `latest` is not: %s", s->name, soft);
     if (!retain(s, soft))
         warn("%s is saved, but an old checkpoint could not be deleted: %s", s->name, soft);
+    saver_clean(s);
     return 1;
 }
 

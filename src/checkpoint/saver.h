@@ -51,7 +51,8 @@ static inline int64_t piece_bytes(const TensorPiece *p)
     return p->rows * p->cols * (int64_t)dtype_size(p->type);
 }
 
-/* First job: writes and flushes this rank's shards in the folder s->tmp, and fills s->part[rank]. */
+/* First job: makes the folder s->tmp, writes and flushes this rank's shards in it, and fills
+ * s->part[rank]. */
 int saver_write(Saver *s, char why[WHY]);
 
 /* Second job, rank 0: writes the manifest, renames the folder, writes the hint `latest`, deletes old

@@ -11,6 +11,7 @@
 #include "team.h"
 #include "tiny.h"
 #include <dirent.h>
+#include <sys/mman.h>
 
 static void conversions(void)
 {
@@ -308,6 +309,33 @@ static void save_in_a_hurry(void *dir)
     pthread_join(thread, NULL);
 }
 
+/* The snapshot's pages are touched before the first save, beside the training thread. */
+static void touched(void)
+{
+    Config cfg = base_config();
+    Comm self;
+    Arena arena;
+    int64_t R = 4096, C = 1024, pages = R * C * 4 / 4096, there = 0;
+    static unsigned char page[4096];
+    char *w = xcalloc((size_t)(R * C), 4);
+    TensorPiece p = {.name = "w", .type = F32, .ndim = 2, .shape = {R, C}, .rows = R, .cols = C, .data = w,
+                     .ld = C};
+    cfg.async_save = 1;
+    comm_self_open(&self, "all");
+    arena_open(&arena, "run", (size_t)(R * C * 4));
+    Saver *s = saver_open(&cfg, path_of("touched"), &self, &p, 1, &arena);
+    for (double start = now(); there < pages && now() - start < 60; usleep(1000)) {
+        CHECK(mincore(arena.base, (size_t)(R * C * 4), page) == 0, "mincore");
+        there = 0;
+        for (int64_t i = 0; i < pages; i++)
+            there += page[i] & 1;
+    }
+    CHECK(there == pages, "%ld of %ld pages of the snapshot are there", (long)there, (long)pages);
+    saver_close(s);
+    arena_close(&arena);
+    free(w);
+}
+
 /* Before the first save its time follows from the bytes, afterwards from the longest one. */
 static void predicted(void)
 {
@@ -334,9 +362,19 @@ static void predicted(void)
     held_writes = 0;
     saver_wait(s);
     CHECK(saver_predict(s) >= 0.02 && saver_predict(s) <= now() - start, "measured: %g s", saver_predict(s));
-    saver_save(s, 2, state);
-    saver_wait(s);
-    CHECK(saver_predict(s) >= 0.02, "a short save after a long one: %g s", saver_predict(s));
+    /* a long save, then a short one, until that one is the shorter of the two: the machine may be busy */
+    for (int tries = 1, longer = 1; longer && tries <= 10; tries++) {
+        held_writes = 1;
+        saver_save(s, 2, state);
+        usleep(10000U << tries);
+        held_writes = 0;
+        saver_wait(s);
+        double first = saver_predict(s), begun = now();
+        saver_save(s, 3, state);
+        saver_wait(s);
+        longer = now() - begun > first;
+        CHECK(longer || saver_predict(s) >= first, "%g s, then %g s", first, saver_predict(s));
+    }
     json_decref(state);
     saver_close(s);
     arena_close(&arena);
@@ -463,6 +501,7 @@ int main(int argc, char **argv)
     locked();
     gone();
     predicted();
+    touched();
     faults();
     for (int layout = 2; layout <= 3; layout++)
         for (int async = 0; async < 2; async++)
