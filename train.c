@@ -251,6 +251,29 @@ static int ending(Training *t, int *wants_save)
     return -1;
 }
 
+/* Records the spike that the step collected last was, if it was one, and goes back where that is asked. */
+static void act_on_spike(Training *t)
+{
+    Run *r = &t->run;
+    if (!r->spikes.now.iteration)
+        return;
+    if (t->cfg->on_spike == ON_SPIKE_REWIND) {
+        flight_phase(PHASE_OTHER);
+        saver_wait(r->checkpoint.saver);
+        tell_saved(t);
+        char *dir = xasprintf("%s/checkpoints/iter_%07ld", t->dir.path, t->saved);
+        run_rewind(r, dir);
+        free(dir);
+        flight_phase(PHASE_STEP);
+    }
+    char *text = spikes_text(&r->spikes, t->cfg);
+    json_t *record = spikes_record(&r->spikes, t->cfg);
+    log_note(t->log, "%s", text);
+    log_event(t->log, record);
+    json_decref(record);
+    free(text);
+}
+
 /* Collects and logs the metrics of finished steps, oldest first, until at most `open` steps are
  * uncollected. */
 static void settle(Training *t, int open)
@@ -261,6 +284,7 @@ static void settle(Training *t, int open)
         metrics_reduce(&m, &t->run.grid.all);
         log_routers(t->log, run_routers(&t->run));
         log_step(t->log, &m);
+        act_on_spike(t);
     }
 }
 
@@ -271,8 +295,11 @@ static int train_loop(Training *t)
     double eval_ms = 0, checkpoint_ms = 0;     /* time spent before a step; logged with that step */
     while (code < 0) {
         run_step(&t->run, &(Metrics){.eval_ms = eval_ms, .checkpoint_ms = checkpoint_ms});
-        int evaluates = t->valid && t->run.progress.iteration % c->eval_interval == 0;
+        int64_t launched = t->run.progress.iteration;
+        int evaluates = t->valid && launched % c->eval_interval == 0;
         settle(t, t->run.dev.late && !evaluates);      /* an asynchronous device: this step stays open */
+        if (t->run.progress.iteration < launched)      /* a rewind has dropped this step: it comes again */
+            continue;
         double polled = saver_poll(t->run.checkpoint.saver);
         tell_saved(t);
         eval_ms = evaluates ? evaluate(t) : 0;
@@ -411,6 +438,8 @@ int training_run(int argc, char **argv)
     saver_start(t.run.checkpoint.saver);
     if (speaks(&t))
         start_log(&t);
+    if (t.cfg->on_spike == ON_SPIKE_REWIND && t.saved < 0)
+        save(&t);                      /* a rewind needs a state to go back to from the first step on */
     int code = train_loop(&t);
     if (t.valid)
         loader_close(t.valid);

@@ -168,7 +168,16 @@ typedef struct {
     double multiplier;         /* gscale times clip coefficient: what updates multiply gradients by */
     int64_t bad;               /* number of terms of the norm that were not finite */
     int64_t go;                /* bool: the update may happen */
+    int64_t stopped;           /* bool: this step or one before was not finite: go stays 0 */
+    int64_t behind;            /* bool: the step before was held, and the host did not know it yet */
 } Verdict;
+
+/* The largest loss and norm with which a step is updated; INFINITY: any. A finite step above them is held:
+ * it updates nothing, and the next step goes on. */
+typedef struct {
+    double loss, norm;
+    int64_t seen;              /* bool: the host knows the verdict on the step before */
+} Limits;
 
 /* n consecutive elements that an optimizer updates. Arrays are real, [n], in device memory. */
 typedef struct {
@@ -191,6 +200,7 @@ typedef struct {
     const Verdict *verdict;    /* device memory; with go 0 the op writes nothing */
     double lr, beta1, beta2, eps;
     double bias1, bias2;       /* 1 - beta^t */
+    double before1, before2;   /* with t - 1: what is used where verdict->behind */
     double momentum;
     int nesterov;              /* bool */
 } Update;
@@ -538,18 +548,20 @@ typedef struct {
     X(carry, (Device *d, Exact *s, int64_t n), (d, s, n))                                                    \
     /* What a step does with its gradient. loss = sums[0] / sums[1], 0 without tokens. gscale = nominal /    \
      * tokens / loss_scale, without tokens 1 / loss_scale. norm = sqrt(squares) gscale. multiplier =         \
-     * gscale min(1, clip_grad / (norm + 1e-6)), as in Megatron-LM's clip_grads. go is 1, but with `stop`    \
-     * only if it was 1 before and loss and norm are finite: after a bad step nothing is updated.            \
-     *   v           in/out  [1]  the verdict; v->go is read                                                 \
+     * gscale min(1, clip_grad / (norm + 1e-6)), as in Megatron-LM's clip_grads. stopped: with `stop`, when  \
+     * it was 1 before or loss or norm are not finite: after a bad step nothing is updated. go is 0 when     \
+     * stopped, and when the step is finite and above a limit. behind: go was 0 and limits.seen is 0.        \
+     *   v           in/out  [1]  the verdict; v->go and v->stopped are read                                 \
      *   sums        in      [2]  sum of losses; tokens that count                                           \
      *   squares     in      [1]  squares of the whole gradient                                              \
      *   nominal     in           tokens that the gradient was divided by                                    \
      *   loss_scale  in           what the loss was multiplied by                                            \
      *   clip_grad   in           largest norm; 0: no clipping                                               \
-     *   stop        in           bool: stop at a bad step */                                                \
+     *   stop        in           bool: stop at a bad step                                                   \
+     *   limits      in           what holds the update of this step alone */                                \
     X(verdict, (Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal,             \
-                double loss_scale, double clip_grad, int stop),                                              \
-      (d, v, sums, squares, nominal, loss_scale, clip_grad, stop))                                           \
+                double loss_scale, double clip_grad, int stop, Limits limits),                               \
+      (d, v, sums, squares, nominal, loss_scale, clip_grad, stop, limits))                                   \
     /* Trust ratios. LAMB: weight / step. LARS: coefficient weight / (g + wd weight), g = v->multiplier      \
      * gradient. The ratio is 1 where one of the two norms is not above 0.                                   \
      *   trust        out  [n]    ratios                                                                     \

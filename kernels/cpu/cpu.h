@@ -24,7 +24,7 @@ static inline Cpu *cpu_of(const Device *d) { return d->impl; }
  *   lars        in       bool: LARS, else LAMB
  *   multiplier  in       what LARS's gradient norm is multiplied by */
 void verdict_of(Verdict *v, const double *sums, const Exact *squares, double nominal, double loss_scale,
-                double clip_grad, int stop);
+                double clip_grad, int stop, Limits limits);
 double trust_of(const Exact norms[2], int lars, double coefficient, double wd, double multiplier);
 
 /* Kernels of x86-64 builds, for CPUs that have the instructions. */

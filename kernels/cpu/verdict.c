@@ -3,7 +3,7 @@
 #include <math.h>
 
 void verdict_of(Verdict *v, const double *sums, const Exact *squares, double nominal, double loss_scale,
-                double clip_grad, int stop)
+                double clip_grad, int stop, Limits limits)
 {
     v->tokens = sums[1];
     v->loss = sums[1] > 0 ? sums[0] / sums[1] : 0;
@@ -13,7 +13,10 @@ void verdict_of(Verdict *v, const double *sums, const Exact *squares, double nom
     v->bad = squares->bad;
     double coefficient = clip_grad / (v->norm + 1e-6);
     v->multiplier = v->gscale * (clip_grad > 0 && coefficient < 1 ? coefficient : 1);
-    v->go = !stop || (v->go && isfinite(v->loss) && isfinite(v->norm));
+    int finite = isfinite(v->loss) && isfinite(v->norm);
+    v->behind = !v->go && !limits.seen;
+    v->stopped = stop && (v->stopped || !finite);
+    v->go = !v->stopped && !(finite && (v->loss > limits.loss || v->norm > limits.norm));
 }
 
 double trust_of(const Exact norms[2], int lars, double coefficient, double wd, double multiplier)

@@ -22,7 +22,8 @@ struct Array {
 struct Step {
     const Verdict *verdict;
     double lr;
-    float beta1, rest1, beta2, rest2, eps, unbias1, unbias2, momentum;
+    float beta1, rest1, beta2, rest2, eps, momentum;
+    float unbias1[2], unbias2[2];      /* [1]: where the verdict is behind */
     int nesterov, count;
     int64_t blocks;
     Array array[LISTED];
@@ -33,14 +34,14 @@ enum { W = 1, M = 2, V = 4, DIR = 8, G = 16 };
 struct Element { float w, m, v, dir, g; };
 
 /* What a rule needs beside its arrays. */
-struct Rates { float multiplier, rate, wd; int64_t go; };
+struct Rates { float multiplier, rate, wd; int64_t go; float unbias1, unbias2; };
 
 __device__ __forceinline__ float adam_direction(const Step &u, Element &e, const Rates &k)
 {
     float g = e.g * k.multiplier;
     e.m = e.m * u.beta1 + g * u.rest1;
     e.v = e.v * u.beta2 + g * g * u.rest2;
-    return e.m * u.unbias1 / (sqrtf(e.v * u.unbias2) + u.eps);
+    return e.m * k.unbias1 / (sqrtf(e.v * k.unbias2) + u.eps);
 }
 
 struct Adam {
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(THREADS) k_update(const __grid_constant__ Step
         const Array a = u.array[listed(u.array, u.count, b)];
         int64_t start = (b - a.first) * BLOCK, end = start + BLOCK < a.n ? start + BLOCK : a.n;
         Rates rates = {(float)u.verdict->multiplier, (float)(Rule::TRUST && a.trust ? u.lr * *a.trust : u.lr),
-                       a.wd, u.verdict->go};
+                       a.wd, u.verdict->go, u.unbias1[u.verdict->behind], u.unbias2[u.verdict->behind]};
         for (int64_t i = start + (int64_t)threadIdx.x * EACH; i < end; i += ROUND) {
             if (a.vector && i + EACH <= a.n)
                 update<Rule, Out, EACH>(u, a, rates, i);
@@ -153,7 +154,8 @@ static Step step_of(const Update *u)
     s.beta1 = (float)u->beta1, s.rest1 = (float)(1 - u->beta1);
     s.beta2 = (float)u->beta2, s.rest2 = (float)(1 - u->beta2);
     s.eps = (float)u->eps;
-    s.unbias1 = (float)(1 / u->bias1), s.unbias2 = (float)(1 / u->bias2);
+    s.unbias1[0] = (float)(1 / u->bias1), s.unbias2[0] = (float)(1 / u->bias2);
+    s.unbias1[1] = (float)(1 / u->before1), s.unbias2[1] = (float)(1 / u->before2);
     s.momentum = (float)u->momentum, s.nesterov = u->nesterov;
     return s;
 }

@@ -295,7 +295,7 @@ __device__ static double device_round(const Exact *s)
 
 /* The arithmetic of kernels/cpu/verdict.c, rounded after every operation: no fused multiply-add. */
 __global__ void k_verdict(Verdict *v, const double *sums, const Exact *squares, double nominal,
-                          double loss_scale, double clip_grad, int stop)
+                          double loss_scale, double clip_grad, int stop, Limits limits)
 {
     double tokens = sums[1], loss = tokens > 0 ? sums[0] / tokens : 0;
     double gscale = (tokens > 0 ? nominal / tokens : 1) / loss_scale;
@@ -307,13 +307,17 @@ __global__ void k_verdict(Verdict *v, const double *sums, const Exact *squares, 
     v->norm = norm;
     v->bad = squares->bad;
     v->multiplier = __dmul_rn(gscale, clip_grad > 0 && coefficient < 1 ? coefficient : 1);
-    v->go = !stop || (v->go && isfinite(loss) && isfinite(norm));
+    int finite = isfinite(loss) && isfinite(norm);
+    v->behind = !v->go && !limits.seen;
+    v->stopped = stop && (v->stopped || !finite);
+    v->go = !v->stopped && !(finite && (loss > limits.loss || norm > limits.norm));
 }
 
 void cuda_verdict(Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal,
-                  double loss_scale, double clip_grad, int stop)
+                  double loss_scale, double clip_grad, int stop, Limits limits)
 {
-    LAUNCH(k_verdict, 1, 1, 0, cuda_of(d)->compute, v, sums, squares, nominal, loss_scale, clip_grad, stop);
+    LAUNCH(k_verdict, 1, 1, 0, cuda_of(d)->compute, v, sums, squares, nominal, loss_scale, clip_grad, stop,
+           limits);
 }
 
 __global__ void __launch_bounds__(WARP) k_trust(double *trust, const Exact *norms, int64_t n, int lars,

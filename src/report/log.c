@@ -328,6 +328,18 @@ void log_eval(Log *l, int64_t iteration, double loss)
     console_eval(&l->console, iteration, loss);
 }
 
+void log_event(Log *l, const json_t *event)
+{
+    if (!l)
+        return;
+    char *text = json_dumps(event, JSON_REAL_PRECISION(17));
+    text[strlen(text) - 1] = 0;                    /* the closing brace */
+    char *line = xasprintf("%s%s}\n", text, l->id);
+    put_line(l, line, (int)strlen(line));
+    free(line);
+    free(text);
+}
+
 void log_note(Log *l, const char *fmt, ...)
 {
     if (!l)

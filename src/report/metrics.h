@@ -21,6 +21,7 @@
 #include "comm.h"
 #include "config.h"
 #include "file.h"
+#include <jansson.h>
 
 /* params_norm, num_zeros: filled in on logged steps where log_params_norm and log_num_zeros_in_grad are
  * set, else NAN. elapsed_ms: a whole step without saving and evaluating, which checkpoint_ms and eval_ms
@@ -138,6 +139,9 @@ void log_last(Log *l);
 
 /* Records the mean validation loss (nats a token) after `iteration` steps. */
 void log_eval(Log *l, int64_t iteration, double loss);
+
+/* Writes an object with `iteration` as a line of metrics.jsonl. */
+void log_event(Log *l, const json_t *event);
 
 /* Prints a line of text on standard output, above the live line. fmt: without a newline at its end. */
 void log_note(Log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

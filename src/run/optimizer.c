@@ -44,6 +44,8 @@ int optimizer_moments(const Config *cfg) { return rules[cfg->optimizer].moments;
 
 void optimizer_go(Optimizer *o) { o->dev->put(o->dev, o->verdict, &(Verdict){.go = 1}, sizeof *o->verdict); }
 
+void optimizer_held(Optimizer *o) { o->updates--; }
+
 /* ---- the lists ---- */
 
 /* Sum `which` (0: weight, 1: step or gradient) of pair k; NULL while counting. */
@@ -176,11 +178,12 @@ static void square(Optimizer *o, const SquaresList *l)
     add_up(&o->params->grid->all, o->squares, 1);
 }
 
-void optimizer_judge(Optimizer *o, const double *sums, double nominal, int stop)
+void optimizer_judge(Optimizer *o, const double *sums, double nominal, int stop, Limits limits)
 {
     Device *d = o->dev;
     square(o, &o->of_gradient);
-    d->verdict(d, o->verdict, sums, o->squares, nominal, o->loss_scale.scale, o->cfg->clip_grad, stop);
+    d->verdict(d, o->verdict, sums, o->squares, nominal, o->loss_scale.scale, o->cfg->clip_grad, stop,
+               limits);
 }
 
 Verdict optimizer_verdict(Optimizer *o)
@@ -265,10 +268,11 @@ double optimizer_zeros(const Optimizer *o)
 static Update update_of(const Optimizer *o, double lr)
 {
     const Config *c = o->cfg;
-    double step = (double)o->updates;
+    double step = (double)o->updates, before = step - 1;
     return (Update){.out_type = o->params->type, .verdict = o->verdict, .lr = lr, .beta1 = c->adam_beta1,
                     .beta2 = c->adam_beta2, .eps = c->adam_eps,
                     .bias1 = 1 - pow(c->adam_beta1, step), .bias2 = 1 - pow(c->adam_beta2, step),
+                    .before1 = 1 - pow(c->adam_beta1, before), .before2 = 1 - pow(c->adam_beta2, before),
                     .momentum = c->sgd_momentum, .nesterov = c->sgd_nesterov};
 }
 

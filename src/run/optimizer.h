@@ -29,7 +29,7 @@ typedef struct {
     const Config *cfg;
     Params *params;
     Device *dev;
-    int64_t updates;           /* updates done so far: Adam's t */
+    int64_t updates;           /* updates so far: Adam's t. A held step counts until optimizer_held */
     LossScale loss_scale;
     /* in device memory */
     Verdict *verdict;          /* on this step */
@@ -59,13 +59,17 @@ void optimizer_close(Optimizer *o);
  * collective over all ranks.
  *   sums     in  [2]  on the device: the losses and their masks, summed over all ranks
  *   nominal  in  tokens that the gradients were divided by
- *   stop     in  bool: nothing is updated when loss or norm are not finite */
-void optimizer_judge(Optimizer *o, const double *sums, double nominal, int stop);
+ *   stop     in  bool: nothing is updated when loss or norm are not finite
+ *   limits   in  what holds the update of this step alone */
+void optimizer_judge(Optimizer *o, const double *sums, double nominal, int stop, Limits limits);
 /* Waits for the verdict and returns it. */
 Verdict optimizer_verdict(Optimizer *o);
 
 /* Lets updates happen again after a step without one. */
 void optimizer_go(Optimizer *o);
+
+/* The host has seen that a step was held: it does not count among the updates. */
+void optimizer_held(Optimizer *o);
 
 /* The name of the first tensor, in the model's order, whose gradient is not finite; "the sum over
  * all tensors" when each of them is finite; NULL when v has found nothing. Waits; collective over

@@ -44,6 +44,7 @@ static void open_values(Run *r)
         params_init(&r->params, &r->dev);
     if (r->use == RUN_TRAIN)
         trace_start(&r->trace, &r->grid);
+    spikes_open(&r->spikes, r->cfg);
 }
 
 void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const char *run_dir)
@@ -68,6 +69,7 @@ void run_close(Run *r)
         saver_close(r->checkpoint.saver);
     json_decref(r->checkpoint.huggingface);
     trace_close(&r->trace);
+    spikes_close(&r->spikes);
     run_layout_give(r);
     lists_close(r);
     params_close(&r->params);

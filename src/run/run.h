@@ -13,6 +13,7 @@
 #include "pipeline.h"
 #include "placement.h"
 #include "products.h"
+#include "spike.h"
 #include "trace.h"
 
 typedef enum {
@@ -47,6 +48,7 @@ typedef struct {
     int64_t ticket;            /* read_wait's, for the step's verdict */
     int64_t consumed_samples;  /* before the step */
     double start;              /* now() at the launch */
+    Limits limits;             /* a step above them is a spike */
 } Launched;
 #define STEPS_OPEN 2
 
@@ -101,7 +103,7 @@ typedef struct {
 
 /* How far the run is. Every checkpoint holds all of it. */
 typedef struct {
-    int64_t iteration, consumed_samples, skipped, nans;
+    int64_t iteration, consumed_samples, skipped, nans;    /* skipped: by fp16's overflows */
     struct { int64_t iteration, samples; } batches;    /* where the present batch sizes took effect */
 } RunProgress;
 
@@ -143,6 +145,7 @@ typedef struct {
     RunCheckpoint checkpoint;
     RunProgress progress;
     RunFlight flight;
+    Spikes spikes;
     RunStep step;
     Loader *loader;            /* the training split; opened by the caller */
     Trace trace;               /* the timeline of the steps that trace_steps lists */
@@ -241,6 +244,10 @@ int run_open_steps(const Run *r);
  * when its loss or a gradient was not finite: neither this step nor a later one has updated
  * anything. Collective. */
 void run_collect(Run *r, Metrics *m);
+/* Goes back to the weights and the optimizer of the checkpoint at `dir`, in place, after a spike: what came
+ * after it counts as skipped, up to the spike. Iteration and samples go on behind the spike; steps that were
+ * launched meanwhile are dropped and come again. Sets spikes.now.back. Collective. */
+void run_rewind(Run *r, const char *dir);
 /* What the routers of the step collected last did, until the next step is launched; NULL: the model has no
  * experts. */
 const RouterMetrics *run_routers(const Run *r);

@@ -16,7 +16,8 @@ json_t *run_state(const Run *r)
     json_t *j =
         json_pack("{s:I s:I s:I s:I s:I s:I s:{s:o s:I s:I} s:{s:I s:I} s:s s:s}", "iteration",
                   (json_int_t)p->iteration, "consumed_samples", (json_int_t)p->consumed_samples, "updates",
-                  (json_int_t)r->opt.updates, "skipped_iterations", (json_int_t)p->skipped, "nan_iterations",
+                  (json_int_t)r->opt.updates, "skipped_iterations",
+                  (json_int_t)(p->skipped + r->spikes.skipped), "nan_iterations",
                   (json_int_t)p->nans, "seed", (json_int_t)r->cfg->seed, "loss_scale", "scale",
                   json_number(s->scale), "good", (json_int_t)s->good, "tolerance", (json_int_t)s->tolerance,
                   "batch_sizes_since", "iteration", (json_int_t)p->batches.iteration, "samples",
@@ -24,6 +25,8 @@ json_t *run_state(const Run *r)
     BUG_ON(!j);
     if (r->checkpoint.huggingface)
         json_object_set(j, "huggingface", r->checkpoint.huggingface);
+    if (r->spikes.good || r->spikes.nout)
+        json_object_set_new(j, "spikes", spikes_state(&r->spikes));
     if (r->checkpoint.id)
         json_object_set_new(j, "run_id", json_string(r->checkpoint.id));
     free(text);
@@ -83,7 +86,10 @@ static void load_progress(Run *r, const json_t *state, const Config *saved, cons
         p->batches.iteration = steps;
         p->batches.samples = p->consumed_samples;
     }
-    p->skipped = state_int(state, "skipped_iterations", 0, steps, dir);
+    if (!spikes_load(&r->spikes, r->cfg, json_object_get(state, "spikes"), steps))
+        die(EXIT_CHECKPOINT, "checkpoint-state", "%s: the state's `spikes` are none of a run" OTHER_STATE,
+            dir);
+    p->skipped = state_int(state, "skipped_iterations", r->spikes.skipped, steps, dir) - r->spikes.skipped;
     p->nans = state_int(state, "nan_iterations", 0, steps, dir);
     r->opt.updates = state_int(state, "updates", 0, steps, dir);
 }
@@ -99,10 +105,11 @@ static void load_loss_scale(Run *r, const json_t *state, const char *dir)
                                     state_int(scale, "tolerance", -r->progress.iteration, INT32_MAX, dir)};
 }
 
-char *run_load(Run *r, const char *path)
+/* As run_load. */
+static char *load(Run *r, const char *path, int weights_only)
 {
     char *dir = NULL;
-    int weights_only = r->use != RUN_TRAIN || r->cfg->finetune, n;
+    int n;
     TensorPiece *pieces = pieces_open(&r->params, PIECES_LOAD, &n);
     expert_bias_pieces(&r->model, PIECES_LOAD, &pieces, &n);
     if (!weights_only)
@@ -125,4 +132,33 @@ char *run_load(Run *r, const char *path)
     expert_bias_loaded(&r->model);
     run_check_weights(r, dir);
     return dir;
+}
+
+char *run_load(Run *r, const char *path)
+{
+    return load(r, path, r->use != RUN_TRAIN || r->cfg->finetune);
+}
+
+void run_rewind(Run *r, const char *dir)
+{
+    Spikes *s = &r->spikes, before = *s;
+    RunProgress *p = &r->progress, here = *p;
+    while (run_open_steps(r))          /* dropped: they come again */
+        r->dev.read_wait(&r->dev, r->flight.step[r->flight.collected++ % STEPS_OPEN].ticket);
+    data_settle(&r->params.data);
+    s->out = NULL;                     /* the load makes its own list */
+    free(load(r, dir, 0));
+    free(s->out);
+    int64_t back = p->iteration, first = p->consumed_samples, skipped = s->skipped;
+    s->out = before.out, s->nout = before.nout;
+    s->in_a_row = before.in_a_row;
+    s->now = before.now;
+    s->now.back = back;
+    s->skipped = skipped + s->now.iteration - back;
+    spikes_leave_out(s, s->now.iteration, first, s->now.first + s->now.samples - first);
+    p->iteration = s->now.iteration;
+    p->consumed_samples = s->now.first + s->now.samples;
+    p->nans = here.nans;
+    p->batches = here.batches;
+    optimizer_go(&r->opt);
 }

@@ -60,6 +60,8 @@ static int scale_allows(Run *r)
         return 1;
     Verdict v = optimizer_verdict(&r->opt);
     int overflow = overflows(r, &v);
+    if (!v.go && !v.stopped)           /* a held step: it says nothing about the scale */
+        return 1;
     if (!loss_scale_update(&r->opt.loss_scale, c, overflow))
         die(EXIT_NUMERIC, "loss-scale",
             "iteration %lld: the gradient of %s overflows at the smallest loss scale, %g; change: train in "
@@ -93,6 +95,16 @@ static int is_logged(const Run *r)
     return i % r->cfg->log_interval == 0 || i == config_iterations(r->cfg);
 }
 
+/* The limits above which the step that runs now updates nothing. */
+static Limits holds_above(const Run *r)
+{
+    Limits l = r->flight.step[r->flight.launched % STEPS_OPEN].limits;
+    if (!r->step.metrics || !r->spikes.good || r->cfg->on_spike == ON_SPIKE_WARN)
+        l.loss = l.norm = INFINITY;
+    l.seen = !run_open_steps(r);
+    return l;
+}
+
 static void stage_step(void *run, const Instr *i)
 {
     Run *r = run;
@@ -105,7 +117,7 @@ static void stage_step(void *run, const Instr *i)
     router_stats_reduce(&r->model.routers, all);
     routers_keep(r);
     optimizer_judge(&r->opt, r->model.sums, (double)(batch * r->cfg->seq_length),
-                    r->step.metrics && r->cfg->check_for_nan_in_loss_and_grad);
+                    r->step.metrics && r->cfg->check_for_nan_in_loss_and_grad, holds_above(r));
     r->step.ticket =
         d->read_async(d, r->flight.verdict ? &r->flight.verdict[r->flight.launched % STEPS_OPEN] : NULL,
                 r->opt.verdict, sizeof *r->flight.verdict);
@@ -211,16 +223,20 @@ void run_find_scale(Run *r)
     }
 }
 
+/* 0 where the microbatches come from elsewhere. */
+static double waited_for_data(const Run *r) { return r->loader ? loader_wait_seconds(r->loader) : 0; }
+
 void run_step(Run *r, const Metrics *so_far)
 {
     const Config *c = r->cfg;
     RunProgress *p = &r->progress;
     Launched *s = &r->flight.step[r->flight.launched % STEPS_OPEN];
     Metrics *m = &s->m;
-    double waited = loader_wait_seconds(r->loader);
+    double waited = waited_for_data(r);
     int64_t batch = config_batch_at(c, p->consumed_samples);
     BUG_ON(run_open_steps(r) == STEPS_OPEN);
-    *s = (Launched){.m = *so_far, .consumed_samples = p->consumed_samples, .start = now()};
+    *s = (Launched){.m = *so_far, .consumed_samples = p->consumed_samples, .start = now(),
+                    .limits = spikes_limits(&r->spikes, c, p->iteration + 1)};
     m->params_norm = m->num_zeros = NAN;
     r->step.metrics = m;
     r->stage.mark = mark;
@@ -228,7 +244,7 @@ void run_step(Run *r, const Metrics *so_far)
     flight_phase(PHASE_STEP);
     launch(r);
     s->ticket = r->step.ticket;
-    m->data_ms = (loader_wait_seconds(r->loader) - waited) * 1e3;
+    m->data_ms = (waited_for_data(r) - waited) * 1e3;
     m->forward_ms -= m->data_ms;
     r->flight.launched++;
     p->iteration++;
@@ -242,10 +258,21 @@ void run_step(Run *r, const Metrics *so_far)
 
 int run_open_steps(const Run *r) { return (int)(r->flight.launched - r->flight.collected); }
 
+/* Judges step s, which is finite, by its limits. */
+static void judge_spike(Run *r, const Launched *s, const Verdict *v)
+{
+    if (!v->go)
+        optimizer_held(&r->opt);
+    spikes_see(&r->spikes, r->cfg, &(Spike){.iteration = s->m.iteration, .first = s->consumed_samples,
+                                            .samples = s->m.global_batch_size, .loss = v->loss,
+                                            .norm = v->norm, .limits = s->limits});
+}
+
 void run_collect(Run *r, Metrics *m)
 {
     RunFlight *f = &r->flight;
     int at = (int)(f->collected % STEPS_OPEN);
+    r->spikes.now.iteration = 0;
     const Launched *s = &f->step[at];
     BUG_ON(!run_open_steps(r));
     if (r->dev.late)
@@ -258,8 +285,11 @@ void run_collect(Run *r, Metrics *m)
         if (r->cfg->check_for_nan_in_loss_and_grad)
             run_not_finite(r, s);
         r->progress.nans++;
+    } else if (isfinite(v.norm)) {
+        judge_spike(r, s, &v);
     }
     *m = s->m;
+    m->skipped_iterations += r->spikes.skipped;
     m->lm_loss = v.loss;
     m->grad_norm = v.norm;
     m->nan_iterations = r->progress.nans;

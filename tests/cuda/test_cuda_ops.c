@@ -493,19 +493,20 @@ static void case_verdict(Bench *b)
     b->d->carry(b->d, e, 1);
     Mat v = changed(b, 1, 5, F64, 0);                  /* copy of loss, tokens, gscale, norm, multiplier */
     loosen(b, 1e-7);
-    Verdict *at = raw(b, &(Verdict){.go = 1}, sizeof(Verdict));
+    Limits limits = {draw(b, 0, 2) ? INFINITY : 1, draw(b, 0, 2) ? INFINITY : 1, draw(b, 0, 1)};
+    Verdict *at = raw(b, &(Verdict){.go = draw(b, 0, 3) != 0}, sizeof(Verdict));
     b->t[b->n - 1].role = IN;
     b->d->verdict(b->d, at, s, e, (double)draw(b, 1, 50), (double)draw(b, 1, 3), draw(b, 0, 1) ? 0.5 : 0,
-                  (int)draw(b, 0, 1));
-    /* bad and go are compared bit for bit */
-    void *whole_numbers = raw(b, &(int64_t[2]){0}, 16);
+                  (int)draw(b, 0, 1), limits);
+    /* bad, go, stopped and behind are compared bit for bit */
+    void *whole_numbers = raw(b, &(int64_t[4]){0}, 32);
     b->d->copy(b->d, v, mat(at, 1, 5, F64));
-    b->d->copy(b->d, mat(whole_numbers, 1, 2, F64), mat(&at->bad, 1, 2, F64));
+    b->d->copy(b->d, mat(whole_numbers, 1, 4, F64), mat(&at->bad, 1, 4, F64));
 }
 
 static Verdict *draw_verdict(Bench *b)
 {
-    Verdict v = {.multiplier = 0.7, .go = draw(b, 0, 4) != 0};
+    Verdict v = {.multiplier = 0.7, .go = draw(b, 0, 4) != 0, .behind = draw(b, 0, 1)};
     return raw(b, &v, sizeof v);
 }
 
@@ -559,7 +560,8 @@ static void case_update(Bench *b)
     }
     Update u = {.list = list, .count = count, .out_type = out.p ? out.type : F32, .verdict = draw_verdict(b),
                 .lr = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .bias1 = 1 - pow(0.9, 3),
-                .bias2 = 1 - pow(0.95, 3), .momentum = momentum ? 0.9 : 0,
+                .bias2 = 1 - pow(0.95, 3), .before1 = 1 - pow(0.9, 2), .before2 = 1 - pow(0.95, 2),
+                .momentum = momentum ? 0.9 : 0,
                 .nesterov = which == 1 && momentum && draw(b, 0, 1)};
     if (which == 0)
         b->d->adam(b->d, &u);

@@ -529,7 +529,7 @@ static void run_sums(Device *d, const float *x, int64_t n, Dtype type, int64_t o
     d->squares(d, &(Squares){&e[3], at, n - 1}, 1, type);
     d->carry(d, e, SUMS - 1);
     d->sum(d, scalars, mat(at, n / 3, 3, type));
-    d->verdict(d, w, scalars, &e[0], 7, 1.5, 0.25, 1);
+    d->verdict(d, w, scalars, &e[0], 7, 1.5, 0.25, 1, (Limits){INFINITY, INFINITY, 1});
     d->trust(d, scalars + 2, e, 3, 0, 0, 0, w);
     d->trust(d, scalars + 5, e, 3, 1, 0.001, 0.1, w);
     d->get(d, exact, e, SUMS * sizeof *e);

@@ -191,6 +191,12 @@ static void shards(Device *d)
         d->adam(d, &p);
         CHECK(!memcmp(w[0], w[1], sizeof w[0]) && !memcmp(m[0], m[1], sizeof m[0])
               && !memcmp(v[0], v[1], sizeof v[0]), "%s adam: updates after a verdict to stop", d->isa);
+        u.verdict = &(Verdict){.multiplier = 0.3, .go = 1, .behind = 1};
+        p.verdict = &(Verdict){.multiplier = 0.3, .go = 1};
+        u.before1 = p.bias1 = 0.05, u.before2 = p.bias2 = 0.0005;
+        d->adam(d, &u);
+        d->adam(d, &p);
+        CHECK(!memcmp(w[0], w[1], sizeof w[0]), "%s adam: t after a held step", d->isa);
     }
 }
 

@@ -196,26 +196,52 @@ static void plain_step(const Config *c, int decays, int t, Plain p, const double
     free(gs);
 }
 
+static const Limits no_limits = {INFINITY, INFINITY, 1};
+
 /* The verdict on gradients that have to be multiplied by `gscale`. */
 static Verdict judge(Run *r, double gscale)
 {
     double sums[2] = {3, 1};
-    optimizer_judge(&r->opt, sums, gscale, 1);
+    optimizer_judge(&r->opt, sums, gscale, 1, no_limits);
     return optimizer_verdict(&r->opt);
 }
 
-/* The verdict on a gradient of one element x. go: bool: the previous step allowed updates. */
-static Verdict verdict_on(double x, double tokens, double clip, int stop, int go)
+/* The verdict on a gradient of one element x; its loss is 6 / tokens. go: bool: the previous step allowed
+ * updates. */
+static Verdict verdict_within(double x, double tokens, double clip, int stop, int go, Limits limits)
 {
     Device d;
     Exact squares = {0};
-    Verdict v = {.go = go};
+    Verdict v = {.go = go, .stopped = !go && limits.seen};
     double sums[2] = {6, tokens};
     cpu_open(&d, F64, "generic", 1);
     d.squares(&d, &(Squares){&squares, &x, 1}, 1, F64);
-    d.verdict(&d, &v, sums, &squares, 12, 2, clip, stop);
+    d.verdict(&d, &v, sums, &squares, 12, 2, clip, stop, limits);
     cpu_close(&d);
     return v;
+}
+
+static Verdict verdict_on(double x, double tokens, double clip, int stop, int go)
+{
+    return verdict_within(x, tokens, clip, stop, go, no_limits);
+}
+
+/* A step above a limit holds itself and no other: the next one knows that one was held that the host has not
+ * seen, and goes. */
+static void limits(void)
+{
+    Verdict v = verdict_within(2, 3, 0, 1, 1, (Limits){1.9, INFINITY, 1});
+    CHECK(!v.go && !v.stopped, "the loss is above its limit: go %d, stopped %d", (int)v.go, (int)v.stopped);
+    v = verdict_within(2, 3, 0, 1, 1, (Limits){INFINITY, 3.9, 1});
+    CHECK(!v.go && !v.stopped, "the norm is above its limit: go %d, stopped %d", (int)v.go, (int)v.stopped);
+    v = verdict_within(2, 3, 0, 1, 1, (Limits){2, 4, 0});
+    CHECK(v.go && !v.behind, "at its limits: go %d, behind %d", (int)v.go, (int)v.behind);
+    v = verdict_within(2, 3, 0, 1, 0, (Limits){2, 4, 0});
+    CHECK(v.go && v.behind, "after a held step: go %d, behind %d", (int)v.go, (int)v.behind);
+    v = verdict_within(NAN, 3, 0, 0, 1, (Limits){0, 0, 1});
+    CHECK(v.go, "a step that is not finite is no spike");
+    v = verdict_within(NAN, 3, 0, 1, 0, (Limits){0, 0, 0});
+    CHECK(!v.go && v.stopped, "not finite: go %d, stopped %d", (int)v.go, (int)v.stopped);
 }
 
 static void verdicts(void)
@@ -303,5 +329,6 @@ int main(void)
     rule(WITH("clip_grad=0", "optimizer=lamb"));
     rule(WITH("clip_grad=0", "optimizer=lars"));
     verdicts();
+    limits();
     return test_end();
 }

@@ -310,7 +310,7 @@ static void step(Member *me, Params *p, Optimizer *o, const PartRange *unit, int
     data_wait_grads(&p->data);
     data_tied(&p->data);
     keep(me, p, PIECES_GRADIENT, number == 0 ? ".grad" : number == 1 ? ".grad1" : ".grad2");
-    optimizer_judge(o, sums, gscale, 0);
+    optimizer_judge(o, sums, gscale, 0, (Limits){INFINITY, INFINITY, 1});
     Verdict v = optimizer_verdict(o);
     me->out->norm[number] = v.norm;
     double zeros = optimizer_zeros(o);

@@ -10,8 +10,9 @@
 /* The arrays of an update; an array that the optimizer does not have is NULL. */
 enum { W, M, V, DIR, G, ARRAYS };
 
-/* scale: what gradients are multiplied by. rate: learning rate times trust ratio. wd: weight decay. */
-typedef struct { const Update *u; REAL scale, rate, wd; } Rates;
+/* scale: what gradients are multiplied by. rate: learning rate times trust ratio. wd: weight decay. unbias1,
+ * unbias2: what Adam's moments are multiplied by. */
+typedef struct { const Update *u; REAL scale, rate, wd, unbias1, unbias2; } Rates;
 /* Updates elements [0, n) of arrays a; n is a multiple of VN. */
 typedef void UpdateRule(const Rates *k, REAL *const a[ARRAYS], int64_t n);
 typedef struct { const Updated *x; Rates rates; UpdateRule *rule; void *dir, *out; } Job;
@@ -60,9 +61,12 @@ static void update_item(void *ctx, int64_t item, int thread)
 static void update(Device *d, const Update *u, UpdateRule *rule, int dir, int out)
 {
     const Verdict *v = u->verdict;
+    REAL unbias1 = (REAL)(1 / (v->behind ? u->before1 : u->bias1)),
+         unbias2 = (REAL)(1 / (v->behind ? u->before2 : u->bias2));
     for (int64_t i = 0; i < u->count && v->go; i++) {
         const Updated *x = &u->list[i];
-        Rates rates = {u, (REAL)v->multiplier, (REAL)(u->lr * (x->trust ? *x->trust : 1)), (REAL)x->wd};
+        Rates rates = {u, (REAL)v->multiplier, (REAL)(u->lr * (x->trust ? *x->trust : 1)), (REAL)x->wd,
+                       unbias1, unbias2};
         Job j = {x, rates, rule, dir ? x->dir : NULL, out ? x->out : NULL};
         pool_run(d->pool, update_item, &j, (x->n + BLOCK - 1) / BLOCK);
     }
@@ -77,7 +81,7 @@ static inline Vec adam_direction(const Rates *k, REAL *const a[ARRAYS], int64_t 
     Vec v = vload(a[V] + i) * (REAL)u->beta2 + g * g * (REAL)(1 - u->beta2);
     vstore(a[M] + i, m);
     vstore(a[V] + i, v);
-    return m * (REAL)(1 / u->bias1) / (vsqrt(v * (REAL)(1 / u->bias2)) + (REAL)u->eps);
+    return m * k->unbias1 / (vsqrt(v * k->unbias2) + (REAL)u->eps);
 }
 
 static void adam_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)

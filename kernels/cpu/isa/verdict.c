@@ -10,10 +10,10 @@ void FN(cpu_carry)(Device *d, Exact *s, int64_t n)
 }
 
 void FN(cpu_verdict)(Device *d, Verdict *v, const double *sums, const Exact *squares, double nominal,
-                     double loss_scale, double clip_grad, int stop)
+                     double loss_scale, double clip_grad, int stop, Limits limits)
 {
     (void)d;
-    verdict_of(v, sums, squares, nominal, loss_scale, clip_grad, stop);
+    verdict_of(v, sums, squares, nominal, loss_scale, clip_grad, stop, limits);
 }
 
 void FN(cpu_trust)(Device *d, double *trust, const Exact *norms, int64_t n, int lars, double coefficient,
