@@ -3,6 +3,7 @@
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
 # make test-X     what is too long for the suite, or needs more than it has; tests/README.md says what each shows:
 #                 layouts kill hangs restarts launch hosts slurm seeds same readme bare emulation huggingface portable valgrind
+# make fuzz MINUTES=n      every reader of files under libFuzzer (needs clang)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
 # make CUDA=1 CUDNN=1         attention through cuDNN where it can; CUDNN_INC=PATH and CUDNN_FRONTEND_INC=PATH: the
 #                             headers of cuDNN 9 and of cudnn-frontend, where the compiler does not find them by itself
@@ -19,7 +20,13 @@ CUDNN   ?= 0
 PYTHON  ?= python3
 ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 
-ifeq ($(DEBUG),1)
+ifeq ($(FUZZ),1)
+CPU     := build/fuzz
+OPT     := -O2 -g1 -fsanitize=address,undefined,float-cast-overflow,fuzzer-no-link \
+           -fno-sanitize-recover=all
+# clang has other warnings
+STRICT  := -w
+else ifeq ($(DEBUG),1)
 CPU     := build/debug
 OPT     := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 HOOKS   := $(CPU)/tests/sanitizer.o
@@ -29,7 +36,7 @@ CPU     := build/cpu
 OPT     := -O3 -g1
 endif
 
-COMMON  := $(OPT) -MMD -MP -pthread -Wall -Wextra -Werror -Wno-missing-field-initializers \
+COMMON  := $(OPT) -MMD -MP -pthread -Wall -Wextra $(or $(STRICT),-Werror) -Wno-missing-field-initializers \
            -fno-math-errno -fno-trapping-math -Wvla -fstack-protector-strong
 CFLAGS  += -std=gnu11 $(COMMON)
 LDLIBS  += -lyaml -ljansson -lxxhash -lm
@@ -142,6 +149,11 @@ LIB_SRC  := $(filter-out $(X86_ONLY) $(CUDA_C) $(if $(CUDA_SRC),$(NONE)),\
               $(wildcard kernels/*.c kernels/cpu/*.c parallel/*.c parallel/*/*.c src/*/*.c))
 CUDA_OBJ := $(CUDA_SRC:%=$(BUILD)/%.o)
 LIB_OBJ  := $(LIB_SRC:%.c=$(CPU)/%.o) $(ISA_OBJ)
+ifeq ($(FUZZ),1)
+# readers of files compute nothing: what only arithmetic and transports hold is not built, and not called
+LIB_OBJ  := $(filter-out $(CPU)/kernels/cpu/% $(CPU)/parallel/comm/comm_mpi.o $(CPU)/parallel/comm/wire.o,$(LIB_OBJ))
+LDLIBS   += -no-pie -Wl,--unresolved-symbols=ignore-all
+endif
 LIB      := $(BUILD)/gridiron.a
 # tests/ROOM/test_X.c becomes $(BUILD)/test_X, by way of $(CPU)/tests/test_X.o
 TEST_ROOMS := $(filter-out tests/cuda tests/emulation tests/golden,$(patsubst %/,%,$(wildcard tests/*/)))
@@ -174,6 +186,21 @@ $(BUILD)/test_%: $(CPU)/tests/test_%.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 build/loopback.so: scripts/loopback.c
 	@mkdir -p $(@D)
 	@echo "  link $@"; $(CC) -std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -shared $< -o $@ -ldl
+
+# every target of fuzzing in one program: files in memory, die() caught
+FUZZ_WRAP := $(foreach f,openat open close fstat stat fstatat access faccessat pread read mmap munmap fopen fclose \
+               open_memstream json_load_file opendir readdir closedir die_at file_replace,-Wl,--wrap=$(f))
+FUZZ_SRC  := $(wildcard tests/fuzz/fuzz*.c)
+FUZZ_OBJ  := $(patsubst tests/fuzz/%.c,$(CPU)/tests/%.o,$(filter-out %libfuzzer.c,$(FUZZ_SRC)))
+$(BUILD)/test_fuzz: $(CPU)/tests/test_fuzz.o $(FUZZ_OBJ) $(HOOKS) $(CUDA_OBJ) $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ $(FUZZ_WRAP) -o $@ $(LDLIBS)
+
+# one target under libFuzzer: tests/fuzz/run builds them, with FUZZ=1
+$(BUILD)/fuzz_%: $(CPU)/tests/libfuzzer_%.o $(CPU)/tests/fuzz_%.o $(CPU)/tests/fuzz.o $(CPU)/tests/fuzz_files.o $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) -fsanitize=fuzzer $^ $(FUZZ_WRAP) -o $@ $(LDLIBS)
+$(CPU)/tests/libfuzzer_%.o: tests/fuzz/fuzz_libfuzzer.c
+	@mkdir -p $(@D)
+	@echo "  cc $@"; $(CC) $(CFLAGS) $(INC_tests) -DTARGET=$* -c $< -o $@
 
 # the executable with a hook where it says what it does
 $(BUILD)/test_faults: $(CPU)/tests/test_faults.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
@@ -275,6 +302,10 @@ test: tests train
 demo bench:
 	scripts/$@
 
+# MINUTES in all, for every reader of files
+fuzz:
+	tests/fuzz/run $(or $(MINUTES),20)
+
 bench-schedules: $(BUILD)/test_lower
 	$< speed
 
@@ -333,8 +364,8 @@ clean:
 	rm -rf build/cpu build/debug build/valgrind build/bench build/cuda build/cuda-90a build/cuda-cudnn build/emulated \
 	       build/debug-cuda build/debug-emulated train
 
--include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
+-include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
-.PHONY: all tests cuda-tests test test-emulation docs demo bench bench-schedules test-hangs test-restarts test-kill test-launch test-hosts test-layouts \
+.PHONY: all tests fuzz cuda-tests test test-emulation docs demo bench bench-schedules test-hangs test-restarts test-kill test-launch test-hosts test-layouts \
         test-slurm test-readme test-bare test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

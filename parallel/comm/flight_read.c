@@ -5,14 +5,32 @@
 
 #define LOOKS 3 /* s: a thread that waits looks about more often than this */
 
+/* A time of a clock that starts at 0, or the clock's own distance from 1970: at most some thousand years. */
+static int is_time(double t)
+{
+    return t >= 0 && t < 1e11;
+}
+
+static int are_times(const FlightRank *r)
+{
+    int ok = is_time(r->progress) && is_time(r->since) && is_time(r->alive);
+    for (int64_t k = 0; ok && k < r->instrs && k < FLIGHT_INSTRS; k++)
+        ok = is_time(r->instr[k].start) && is_time(r->instr[k].begun) && is_time(r->instr[k].end);
+    for (int64_t k = 0; ok && k < r->ops && k < FLIGHT_OPS; k++)
+        ok = is_time(r->op[k].start) && is_time(r->op[k].end);
+    return ok;
+}
+
 int flight_whole(const Flight *f, size_t bytes)
 {
     int ok = bytes >= sizeof *f && !memcmp(f->magic, FLIGHT_MAGIC, sizeof f->magic) && f->ranks > 0 &&
-             f->ranks < 1 << 20 && bytes == flight_bytes(f->ranks) && !f->run[sizeof f->run - 1];
+             f->ranks < 1 << 20 && bytes == flight_bytes(f->ranks) && !f->run[sizeof f->run - 1] &&
+             is_time(f->wall);
     for (int i = 0; ok && i < f->ranks; i++) {
         const FlightRank *r = &f->rank[i];
         ok = !r->host[sizeof r->host - 1] && !r->where[sizeof r->where - 1] && !r->note[sizeof r->note - 1] &&
-             !r->fate[sizeof r->fate - 1] && !r->calls[sizeof r->calls - 1] && r->instrs >= 0 && r->ops >= 0;
+             !r->fate[sizeof r->fate - 1] && !r->calls[sizeof r->calls - 1] && r->instrs >= 0 &&
+             r->ops >= 0 && are_times(r);
         for (int k = 0; ok && k < FLIGHT_GROUPS; k++)
             ok = !r->group[k].name[sizeof r->group[k].name - 1] && r->group[k].at >= -1;
     }

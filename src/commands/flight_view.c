@@ -3,6 +3,7 @@
 #include "commands.h"
 #include "file.h"
 #include "flight.h"
+#include "json_number.h"
 #include "schedule.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -37,6 +38,14 @@ typedef struct {
 
 /* ---- reading ---- */
 
+/* Makes a text of a record one line of printable characters. */
+static void plain(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < 32 || *text == 127)
+            *text = '?';
+}
+
 static void read_record(View *v, const char *name)
 {
     char why[WHY], *path = xasprintf("%s/%s", v->path, name);
@@ -49,6 +58,14 @@ static void read_record(View *v, const char *name)
             "%s is not a whole flight record of this version; change: delete it, or read "
             "it with the build that wrote it",
             path);
+    for (FlightRank *r = f->rank; r < f->rank + f->ranks; r++) {
+        plain(r->host);
+        plain(r->where);
+        plain(r->note);
+        plain(r->fate);
+        for (int k = 0; k < FLIGHT_GROUPS; k++)
+            plain(r->group[k].name);
+    }
     v->record = xgrow(v->record, v->records, sizeof *v->record);
     v->record[v->records++] = (Record){f, flight_latest(f)};
     v->world = f->world;
@@ -58,7 +75,8 @@ static void read_record(View *v, const char *name)
 
 static int by_rank(const void *a, const void *b)
 {
-    return ((const Row *)a)->r->rank - ((const Row *)b)->r->rank;
+    int s = ((const Row *)a)->r->rank, t = ((const Row *)b)->r->rank;
+    return (s > t) - (s < t);
 }
 
 static void read_all(View *v)
@@ -83,7 +101,8 @@ static void read_all(View *v)
                 v->row = xgrow(v->row, v->rows, sizeof *v->row);
                 v->row[v->rows++] = (Row){&v->record[k], i, &v->record[k].f->rank[i]};
             }
-    qsort(v->row, (size_t)v->rows, sizeof *v->row, by_rank);
+    if (v->rows)
+        qsort(v->row, (size_t)v->rows, sizeof *v->row, by_rank);
 }
 
 /* ---- what a rank did and does ---- */
@@ -169,7 +188,8 @@ static void draw(const Row *w, double from, double to, char line[COLUMNS + 1])
                end = i->end > 0 ? wall(w, i->end)
                      : k        ? wall(w, instr_at(w->r, k - 1)->start)
                                 : to;
-        int first = (int)fmax(0, (start - from) * scale), last = (int)fmin(COLUMNS - 1, (end - from) * scale),
+        int first = (int)fmin(COLUMNS, fmax(0, (start - from) * scale)),
+            last = (int)fmax(-1, fmin(COLUMNS - 1, (end - from) * scale)),
             awaits = i->begun > 0 ? begun - start > 1 / scale
                                   : !k && flight_is_waiting(w->from->f, w->local, w->from->latest);
         for (int c = first; c <= last && end >= from; c++)
@@ -261,13 +281,16 @@ static json_t *row_json(const Row *w)
         if (o->kind < 0 || o->kind >= COMM_KINDS)
             continue;
         json_array_append_new(
-            ops, json_pack("{s:s s:s s:i s:I s:I s:f s:f}", "kind", comm_kind_name[o->kind], "group",
-                           o->group > 0 && o->group <= FLIGHT_GROUPS ? r->group[o->group - 1].name : "",
+            ops, json_pack("{s:s s:o s:i s:I s:I s:f s:f}", "kind", comm_kind_name[o->kind], "group",
+                           json_text(o->group > 0 && o->group <= FLIGHT_GROUPS
+                                         ? r->group[o->group - 1].name
+                                         : ""),
                            "peer", o->peer, "sequence", (json_int_t)o->seq, "bytes", (json_int_t)o->bytes,
                            "start", wall(w, o->start), "end", o->end > 0 ? wall(w, o->end) : 0.));
     }
-    return json_pack("{s:i s:i s:s s:s s:s s:s s:f s:I s:f s:i s:o s:o}", "rank", r->rank, "pid", r->pid,
-                     "host", r->host, "where", r->where, "note", r->note, "state", text, "since",
+    return json_pack("{s:i s:i s:o s:o s:o s:o s:f s:I s:f s:i s:o s:o}", "rank", r->rank, "pid", r->pid,
+                     "host", json_text(r->host), "where", json_text(r->where), "note", json_text(r->note), "state",
+                     json_text(text), "since",
                      wall(w, since), "steps", (json_int_t)r->steps, "step_p99", flight_p99(r), "waits_for",
                      flight_waits_for(w->from->f, w->local), "instructions", instrs, "operations", ops);
 }

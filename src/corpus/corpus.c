@@ -165,7 +165,8 @@ static int idx_header(Corpus *c, char **why)
 static int idx_sequences(Corpus *c, char **why)
 {
     TokenFile *x = &c->index, *bin = &c->file[0];
-    int64_t rows = BLOCK / 12, end = 0, width = type_bytes(bin->type);
+    int64_t rows = c->sequences < BLOCK / 12 ? c->sequences + 1 : BLOCK / 12, end = 0,
+            width = type_bytes(bin->type);
     int32_t *length = xcalloc((size_t)rows, 4);
     int64_t *at = xcalloc((size_t)rows, 8);
     int ok = 1;
@@ -199,7 +200,8 @@ static int idx_sequences(Corpus *c, char **why)
 /* Checks the document entries of the .idx: from 0 to `sequences`, none below the one before it. */
 static int idx_documents(Corpus *c, char **why)
 {
-    int64_t rows = BLOCK / 8, before = 0, d = c->documents + 1, from = IDX_HEAD + 12 * c->sequences;
+    int64_t d = c->documents + 1, rows = d < BLOCK / 8 ? d : BLOCK / 8, before = 0,
+            from = IDX_HEAD + 12 * c->sequences;
     int64_t *doc = xcalloc((size_t)rows, 8);
     int ok = 1;
     for (int64_t i = 0; ok && i < d; i += rows) {

@@ -40,7 +40,8 @@ static int bad_token(const Corpus *c, int file, int64_t token, int32_t id, int64
 
 int corpus_scan(const Corpus *c, int64_t vocab, TokenRange *range, char **why)
 {
-    int32_t *x = xcalloc(CHUNK, 4), least = INT32_MAX, most = INT32_MIN;
+    int32_t *x = xcalloc((size_t)(c->tokens < CHUNK ? c->tokens : CHUNK), 4), least = INT32_MAX,
+            most = INT32_MIN;
     int ok = 1;
     for (int f = 0; ok && f < c->files; f++)
         for (int64_t t = 0, n; ok && t < c->file[f].tokens; t += n) {
@@ -65,7 +66,7 @@ int corpus_scan(const Corpus *c, int64_t vocab, TokenRange *range, char **why)
 
 int corpus_fingerprint(const Corpus *c, uint64_t *print, char **why)
 {
-    int64_t edge = (int64_t)1 << 18;
+    int64_t edge = c->tokens < 1 << 18 ? c->tokens : 1 << 18;
     int32_t *x = xcalloc((size_t)edge, 4);
     int64_t counts[] = {c->sequences, c->documents, c->tokens, c->files};
     *print = XXH3_64bits(counts, sizeof counts);

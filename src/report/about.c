@@ -28,21 +28,6 @@ static json_t *child(json_t *parent, const char *name, json_t *fresh)
     return fresh;
 }
 
-/* A JSON string of s. If s is not UTF-8 (a file name, a cut sample), non-ASCII bytes become '?'. */
-static json_t *json_text(const char *s)
-{
-    json_t *t = json_string(s);
-    if (t)
-        return t;
-    char *copy = xstrdup(s);
-    for (char *c = copy; *c; c++)
-        if (*c & 0x80)
-            *c = '?';
-    t = json_string(copy);
-    free(copy);
-    return t;
-}
-
 static json_t *machine_facts(void)
 {
     char line[512], cpu[256] = "", host[65] = "";
