@@ -190,6 +190,7 @@ static double save(Training *t)
 {
     double start = now(), traced = trace_begin(&t->run.trace);
     char text[64];
+    own_begin(&t->run.own);
     snprintf(text, sizeof text, "save of iteration %ld", t->run.progress.iteration);
     comm_note(text);
     flight_phase(PHASE_SAVE);
@@ -198,6 +199,7 @@ static double save(Training *t)
     saver_save(t->run.checkpoint.saver, t->run.progress.iteration, state);
     json_decref(state);
     trace_end(&t->run.trace, SPAN_SAVE, traced);
+    own_end(&t->run.own, OWN_SAVE);
     flight_phase(PHASE_OTHER);
     return (now() - start) * 1e3;
 }
@@ -281,8 +283,10 @@ static void settle(Training *t, int open)
     while (run_open_steps(&t->run) > open) {
         Metrics m;
         run_collect(&t->run, &m);
-        metrics_reduce(&m, &t->run.grid.all);
+        run_reduce(&t->run, &m);
         log_routers(t->log, run_routers(&t->run));
+        log_groups(t->log, t->run.own.group, t->run.own.groups);
+        log_stragglers(t->log, t->run.straggler.judge.slow, t->run.straggler.judge.n);
         log_step(t->log, &m);
         act_on_spike(t);
     }

@@ -257,8 +257,7 @@ void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank)
     grid_open_by(g, spec, world, rank, open_counting, NULL);
 }
 
-/* Every group, in an order that is the same on all ranks. */
-static void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx)
+void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx)
 {
     Comm *rest[] = {&g->all, &g->model, &g->data, &g->embedding, &g->kv, &g->context_heads, &g->context_ring,
                     &g->shard, &g->copies};

@@ -90,6 +90,8 @@ void grid_open_counting(Grid *g, const GridSpec *spec, int world, int rank);
 typedef void (*GridOpener)(void *ctx, const Grid *g, Comm *c, const char *name, const int *member, int n);
 /* The same with groups that `open` makes, called in the same order on every rank. */
 void grid_open_by(Grid *g, const GridSpec *spec, int world, int rank, GridOpener open, void *ctx);
+/* Calls fn for every group, in an order that is the same on all ranks. Local. */
+void grid_each(Grid *g, void (*fn)(void *ctx, Comm *c), void *ctx);
 /* Lets buffers of the groups be memory of d, too. Local. */
 void grid_device(Grid *g, Device *d);
 /* Wrap every group so that buffers may lie in the memory of d, a cuda device: through the host, or over NCCL

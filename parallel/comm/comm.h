@@ -36,6 +36,12 @@ typedef struct {
     int root;                      /* of a broadcast; of a message: the peer */
 } Operation;
 
+/* moved: bytes that this rank has copied or added for the group. behind: those that the progress thread
+ * moved while the main thread computed; behind / moved is the share of communication hidden by
+ * computation. waited: s that the main thread has stood still in waits for the group; busy: s in which bytes
+ * were moved, by any thread. Operations of a device have no times here. */
+typedef struct { int64_t moved, behind; double waited, busy; } CommStats;
+
 struct Comm {
     const char *name;              /* "tp", "dp", ... for messages */
     int rank, size;
@@ -43,6 +49,7 @@ struct Comm {
     int64_t bytes;                 /* brought to them by this rank (comm_payload) */
     Device *dev;                   /* buffers may also lie in its memory; NULL: only in the host's */
     void *impl;                    /* of the transport */
+    CommStats *stats;              /* NULL: nothing is counted. Call comm_stats */
     Token (*start)(Comm *c, Operation o);          /* what the operations below call (comm_operations) */
     /* Operations; all but the messages are collective.
      *   buf, in, out   local       in the host's memory or dev's
@@ -100,14 +107,13 @@ void comm_progress(void);
  * progress thread moves messages while the main thread computes; GRIDIRON_PROGRESS=0 or 1 in the
  * environment decides that instead. Local. */
 void comm_threads(int threads);
+/* Whether ranks times threads fit the cores of the host, as comm_threads has found. */
+int comm_cores_suffice(void);
 
 /* A rank's part, in bytes, of the memory that a group on one host shares after large messages. */
 size_t comm_workspace(void);
 
-/* moved: bytes that this rank has copied or added for the group. behind: those that the progress thread
- * moved while the main thread computed; behind / moved is the share of communication hidden by
- * computation. */
-typedef struct { int64_t moved, behind; } CommStats;
+/* What the group has done so far. */
 CommStats comm_stats(const Comm *c);
 
 extern const char *const comm_kind_name[COMM_KINDS];

@@ -96,8 +96,8 @@ DeviceGroup *device_group(Comm *c, Device *d)
     g->dev = d;
     g->flight = group_flight_device(c);
     *c = (Comm){.name = c->name, .rank = c->rank, .size = c->size, .ops = c->ops, .bytes = c->bytes, .dev = d,
-                .impl = g, .together = device_together, .barrier = device_barrier, .wait = device_wait,
-                .close = device_close};
+                .impl = g, .stats = c->stats, .together = device_together, .barrier = device_barrier,
+                .wait = device_wait, .close = device_close};
     comm_operations(c, device_start);
     g->host.ops = g->host.bytes = 0;
     return g;

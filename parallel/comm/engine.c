@@ -3,6 +3,7 @@
 #include "engine.h"
 #include "flight.h"
 #include "job.h"
+#include "pace.h"
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -145,6 +146,21 @@ static void finish(Request *r)
         job_ring(job_local());
 }
 
+/* Advances one request. Returns whether anything moved. */
+static int advance_one(Request *r)
+{
+    double start = now();
+    advancing = r;
+    int moved = r->advance(r);
+    advancing = NULL;
+    if (moved) {
+        double took = now() - start;
+        r->stats->busy += took;
+        pace_moving(took);
+    }
+    return moved;
+}
+
 /* Advances the first request of one queue, or of every queue (only NULL), as far as it goes. Returns whether
  * anything moved. */
 static int advance(const Queue *only)
@@ -153,12 +169,10 @@ static int advance(const Queue *only)
     for (int i = 0; i < nactive;) {
         Queue *q = active[i];
         while (q->head && (!only || q == only)) {
-            advancing = q->head;
-            if (q->head->advance(q->head)) {
+            if (advance_one(q->head)) {
                 moved = 1;
                 flight_moved();
             }
-            advancing = NULL;
             if (!q->head->done)
                 break;
             finish(q->head);
@@ -183,6 +197,7 @@ static void wake_thread(void)
 
 Token engine_submit(Queue *q, const Request *given)
 {
+    double start = now();
     engine_lock();
     if (!vacant)
         grow();
@@ -194,8 +209,7 @@ Token engine_submit(Queue *q, const Request *given)
     r->queue = q;
     r->next = NULL;
     r->token = (Token)generations << 32 | place;
-    if (listener)
-        r->start = now();
+    r->start = start;
     r->flight = flight_op(r->flight_group, (int)r->kind, r->peer, ++q->submitted, r->payload, 0);
     Token token = r->token;
     if (q->tail)
@@ -215,6 +229,7 @@ Token engine_submit(Queue *q, const Request *given)
     if (thread_on && pending && !waiting)
         wake_thread();
     engine_unlock();
+    pace_away(now() - start, -1);
     return token;
 }
 
@@ -222,9 +237,11 @@ void comm_progress(void)
 {
     if (!pending || thread_on || pthread_mutex_trylock(&lock))
         return;
+    double start = now();
     lock_owner = self();
     advance(NULL);
     give();
+    pace_away(now() - start, -1);
 }
 
 /* Between two looks: gives the core away, perhaps to the rank that this one waits for. */
@@ -260,9 +277,10 @@ void engine_wait(Token t)
 {
     if (!t)
         return;
+    double start = now(), moved = pace_moved(), starved = -1, end = 0;
     engine_lock();
     const Request *r = find(t);
-    double end = 0;
+    CommStats *stats = r->token == t ? r->stats : NULL;
     int looks = 0;
     waiting++;
     while (r->token == t) {
@@ -271,6 +289,7 @@ void engine_wait(Token t)
             continue;
         }
         flight_wait(r->flight);
+        starved = starved < 0 ? pace_starved() : starved;
         if (spin && !end)
             end = now() + SPIN_SECONDS;
         if ((spin && now() < end) || (wires && looks++ < WIRE_LOOKS)) {
@@ -282,9 +301,13 @@ void engine_wait(Token t)
     }
     waiting--;
     flight_wait_end();
+    double took = now() - start;
+    if (stats)
+        stats->waited += took - (pace_moved() - moved);
     if (thread_on && pending && !waiting)
         wake_thread();
     engine_unlock();
+    pace_away(took, starved);
 }
 
 /* ---- the progress thread ---- */
@@ -348,6 +371,8 @@ void comm_threads(int threads)
     if (job_here())
         progress_thread(asked && *asked ? *asked == '1' : (threads + 1) * sharers <= cores);
 }
+
+int comm_cores_suffice(void) { return spin; }
 
 void engine_close(void)
 {

@@ -27,6 +27,7 @@ struct Request {
     int64_t payload;               /* bytes, for listeners: comm_payload */
     int64_t touched, behind;       /* bytes, for listeners: moved and behind of CommStats, so far */
     double start;                  /* s, for listeners: when it was called */
+    CommStats *stats;              /* of the group; used under the lock */
     int done;                      /* bool */
     CommKind kind;
     ReduceOp op;

@@ -8,7 +8,7 @@ static Token submit(Comm *c, Operation o)
     BUG_ON(o.n < 0 || o.root < 0 || o.root >= g->size);
     Request r = {.group = g, .kind = o.kind, .name = g->name, .type = o.type, .op = o.op, .in = o.in,
                  .out = o.out, .n = o.n, .root = o.root, .wire = -1, .advance = collective_advance,
-                 .flight_group = g->flight, .peer = -1,
+                 .flight_group = g->flight, .peer = -1, .stats = &g->stats,
                  .payload = comm_payload(c, o.kind, o.n, o.type, o.root)};
     Queue *q = &g->queue;
     if (o.kind == COMM_SEND || o.kind == COMM_RECV) {
@@ -41,7 +41,7 @@ static void group_close(Comm *c)
 void group_comm(Group *g, Comm *c)
 {
     *c = (Comm){.name = g->name, .rank = g->rank, .size = g->size, .impl = g, .barrier = group_barrier,
-                .wait = group_wait, .close = group_close};
+                .stats = &g->stats, .wait = group_wait, .close = group_close};
     comm_operations(c, submit);
 }
 
@@ -58,10 +58,10 @@ int group_world(const Comm *c, int rank)
 
 CommStats comm_stats(const Comm *c)
 {
-    if (c->close != group_close)
+    if (!c->stats)
         return (CommStats){0};
     engine_lock();
-    CommStats s = ((Group *)c->impl)->stats;
+    CommStats s = *c->stats;
     engine_unlock();
     return s;
 }

@@ -3,6 +3,7 @@
 #include "about.h"
 #include "console.h"
 #include "json_number.h"
+#include "rank_log.h"
 #include "routers.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -40,6 +41,7 @@ struct Log {
     Course course;
     double spent, opened;          /* s of wall time before `opened`, which is on the clock of now() */
     RouterMetrics routers;         /* of the last step; layers 0: there are none */
+    RankLog ranks;                 /* since the last line */
     About about;
 };
 
@@ -77,8 +79,10 @@ static void put_metrics(Log *l, const Metrics *m)
     BUG_ON(n >= room);
     text[1] = '{';                                 /* replaces the first ", " */
     char *routers = l->routers.layers ? routers_json(&l->routers) : xstrdup("");
-    char *line = xasprintf("%s%s%s}\n", text + 1, routers, l->id);
+    char *ranks = rank_log_json(&l->ranks);
+    char *line = xasprintf("%s%s%s%s}\n", text + 1, routers, ranks, l->id);
     put_line(l, line, (int)strlen(line));
+    free(ranks);
     free(routers);
     free(line);
 }
@@ -270,6 +274,8 @@ static void put_record(Log *l)
     l->steps = l->tokens = 0;
     put_metrics(l, &m);
     log_scalars(l, &m);
+    rank_log_scalars(&l->ranks, &l->events, about_now(), m.iteration);
+    l->ranks = (RankLog){0};
     if (l->routers.layers) {
         routers_scalars(&l->routers, &l->events, about_now(), m.iteration);
         routers_fields(&l->routers, losses);
@@ -282,6 +288,18 @@ void log_routers(Log *l, const RouterMetrics *m)
 {
     if (l && m)
         routers_copy(&l->routers, m);
+}
+
+void log_groups(Log *l, const GroupTimes *g, int n)
+{
+    if (l && n)
+        rank_log_add(&l->ranks, g, n);
+}
+
+void log_stragglers(Log *l, const SlowRank *s, int n)
+{
+    if (l)
+        rank_log_slow(&l->ranks, s, n);
 }
 
 void log_step(Log *l, const Metrics *step)

@@ -26,17 +26,22 @@ void metric_set(Metrics *m, int i, double v)
         *(double *)p = v;
 }
 
-void metrics_reduce(Metrics *m, Comm *all)
+void metrics_reduce(Metrics *m, Comm *all, double *more, int n)
 {
-    double max[METRIC_COUNT], sum[METRIC_COUNT];
+    double max[METRIC_COUNT], sums[METRIC_COUNT], *sum = sums;
     int nmax = 0, nsum = 0;
+    for (int i = 0; i < METRIC_COUNT && more; i++)     /* the rows stand right before the caller's numbers */
+        nsum += metric_defs[i].ranks == RANKS_MEAN;
+    if (more)
+        sum = more + METRIC_COUNT - nsum;
+    nsum = 0;
     for (int i = 0; i < METRIC_COUNT; i++)
         if (metric_defs[i].ranks == RANKS_MAX)
             max[nmax++] = metric_get(m, i);
         else if (metric_defs[i].ranks == RANKS_MEAN)
             sum[nsum++] = metric_get(m, i);
     all->wait(all, all->all_reduce(all, max, nmax, F64, OP_MAX));
-    all->wait(all, all->all_reduce(all, sum, nsum, F64, OP_SUM));
+    all->wait(all, all->all_reduce(all, sum, nsum + (more ? n : 0), F64, OP_SUM));
     nmax = nsum = 0;
     for (int i = 0; i < METRIC_COUNT; i++)
         if (metric_defs[i].ranks == RANKS_MAX)

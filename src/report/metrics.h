@@ -83,8 +83,19 @@ extern const MetricDef metric_defs[METRIC_COUNT];
 double metric_get(const Metrics *m, int i);
 void metric_set(Metrics *m, int i, double v);
 
-/* Reduces a step's numbers over the ranks of `all` as the table says, in place. Collective. */
-void metrics_reduce(Metrics *m, Comm *all);
+/* Reduces a step's numbers over the ranks of `all` as the table says, in place. Collective.
+ *   more  in/out  [METRIC_COUNT + n]  from METRIC_COUNT on: n numbers that are summed in the same message;
+ *                                     NULL: none. n: global */
+void metrics_reduce(Metrics *m, Comm *all, double *more, int n);
+
+/* The messages of a group in a step: means over the ranks that are in such a group. */
+typedef struct {
+    const char *name;              /* of the group: "tp" */
+    double wait_ms;                /* the main thread stood still; NAN: not known */
+    double busy_ms;                /* bytes were copied or added, by any thread; NAN: not known */
+    double bytes;                  /* brought to the operations, as Comm counts them */
+} GroupTimes;
+enum { GROUP_NAMES = 32 };         /* the most groups that have a name */
 
 /* A layer's losses, with their coefficients, as they are in the loss whose gradient is used; NAN: there is no
  * such loss. Mean entropy of a token's scores, in nats. */
@@ -129,6 +140,25 @@ Log *log_open(const Config *cfg, const LogStart *start);
 
 /* What the routers of the step did that log_step records next. NULL: the model has no experts. Is copied. */
 void log_routers(Log *l, const RouterMetrics *m);
+
+/* The messages of the step that log_step records next: n groups, the same ones in every step. */
+void log_groups(Log *l, const GroupTimes *g, int n);
+
+/* A rank that takes longer for its own work than others. */
+typedef struct {
+    int rank;
+    const char *host, *where;      /* where: "tp 0 cp 0 dp 1 pp 0" */
+    const char *phase;             /* where it loses most: "backward" */
+    const char *other[8];          /* [others] further phases in which it is slow */
+    int others;
+    double excess;                 /* time it loses, as a share: of the phase, or of its step */
+    int of_phase;                  /* bool: of the phase */
+    int peers;                     /* ranks of equal work that it is compared with; 0: its own past */
+    int intervals;                 /* in a row that it has been slow */
+    int fresh;                     /* bool: it is found in this interval */
+} SlowRank;
+/* Ranks that are slow in the step that log_step records next. Texts are kept by address. */
+void log_stragglers(Log *l, const SlowRank *s, int n);
 
 /* Records a finished step. Redraws the live line on a terminal. Every cfg->log_interval iterations, and
  * after the last one, writes a line to every output. m is copied; its RATE fields are ignored. */

@@ -2,6 +2,7 @@
 #include "cost.h"
 #include "run_layout.h"
 #include "job.h"
+#include <math.h>
 
 /* The rank that the launcher gave this process. */
 static int launched_rank(const Config *cfg)
@@ -42,8 +43,15 @@ static void open_values(Run *r)
 {
     if (r->use != RUN_FORWARD)
         params_init(&r->params, &r->dev);
-    if (r->use == RUN_TRAIN)
+    if (r->use == RUN_TRAIN) {
+        const Config *c = r->cfg;
+        int gpu = c->device == DEVICE_CUDA, absent = isnan(c->straggler_threshold);
+        double threshold = !absent ? c->straggler_threshold : gpu ? 0 : STRAGGLER_THRESHOLD;
         trace_start(&r->trace, &r->grid);
+        straggler_open(&r->straggler, &r->grid, threshold, !absent);
+        own_open(&r->own, r->grid.world, r->straggler.on,
+                 !gpu || c->distributed_backend != DISTRIBUTED_BACKEND_NCCL);
+    }
     spikes_open(&r->spikes, r->cfg);
 }
 
@@ -68,6 +76,8 @@ void run_close(Run *r)
     if (r->checkpoint.saver)
         saver_close(r->checkpoint.saver);
     json_decref(r->checkpoint.huggingface);
+    straggler_close(&r->straggler);
+    own_close(&r->own);
     trace_close(&r->trace);
     spikes_close(&r->spikes);
     run_layout_give(r);

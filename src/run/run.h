@@ -14,6 +14,7 @@
 #include "placement.h"
 #include "products.h"
 #include "spike.h"
+#include "straggler.h"
 #include "trace.h"
 
 typedef enum {
@@ -126,6 +127,7 @@ typedef struct {
     const Batch *(*feed)(void *run, int mb);   /* gives microbatch mb; default: from `source` */
     Loader *source;
     int64_t source_first;      /* first sample of the step in `source` */
+    double loader_waited;      /* loader_wait_seconds at the end of the last instruction */
     Verdict verdict;           /* the last one seen; gscale times a gradient is that of the mean loss */
 } RunStep;
 
@@ -149,6 +151,8 @@ typedef struct {
     RunStep step;
     Loader *loader;            /* the training split; opened by the caller */
     Trace trace;               /* the timeline of the steps that trace_steps lists */
+    OwnTime own;               /* what this rank's time goes to, and the groups' times */
+    Straggler straggler;       /* ranks that are slower than others */
 } Run;
 
 /* Opens the device, the grid of cfg->world ranks and all memory, and gives the parameters their initial
@@ -248,6 +252,9 @@ void run_collect(Run *r, Metrics *m);
  * after it counts as skipped, up to the spike. Iteration and samples go on behind the spike; steps that were
  * launched meanwhile are dropped and come again. Sets spikes.now.back. Collective. */
 void run_rewind(Run *r, const char *dir);
+/* Reduces the metrics of the step collected last over all ranks, with the times of the groups (r->own) and
+ * slow ranks (r->straggler). Collective. */
+void run_reduce(Run *r, Metrics *m);
 /* What the routers of the step collected last did, until the next step is launched; NULL: the model has no
  * experts. */
 const RouterMetrics *run_routers(const Run *r);

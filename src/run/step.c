@@ -144,6 +144,9 @@ static void mark(void *run, const Instr *i, double start, double end)
         r->step.metrics->optimizer_ms += ms;
     if (r->trace.on)
         trace_instr(&r->trace, i, start, end);
+    double waited = loader_wait_seconds(r->loader);
+    own_instr(&r->own, i, start, end, waited - r->step.loader_waited);
+    r->step.loader_waited = waited;
     flight_mark(start, end);
 }
 
@@ -242,6 +245,8 @@ void run_step(Run *r, const Metrics *so_far)
     r->stage.mark = mark;
     trace_step(&r->trace, p->iteration + 1);
     flight_phase(PHASE_STEP);
+    r->step.loader_waited = waited;
+    own_begin(&r->own);
     launch(r);
     s->ticket = r->step.ticket;
     m->data_ms = (waited_for_data(r) - waited) * 1e3;
@@ -300,6 +305,8 @@ void run_collect(Run *r, Metrics *m)
     routers_collect(r, at);
     f->collected++;
 }
+
+void run_reduce(Run *r, Metrics *m) { straggler_step(&r->straggler, &r->own, m, &r->grid); }
 
 double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx)
 {

@@ -5,6 +5,7 @@
 #include "grid.h"
 #include "half.h"
 #include "job.h"
+#include "pace.h"
 #include "test.h"
 #include <signal.h>
 #include <unistd.h>
@@ -396,6 +397,23 @@ static void counters(Comm *c)
     CHECK(comm_stats(c).moved > 0, "moved %lld", (long long)comm_stats(c).moved);
 }
 
+/* Rank 0 comes late to a reduction: the time is its own, and waiting for all others. */
+static void late(Comm *c)
+{
+    float x[64] = {0};
+    c->barrier(c);
+    double before = comm_stats(c).waited;
+    Pace from = pace_now();
+    if (c->rank == 0)
+        usleep(200000);
+    c->wait(c, c->all_reduce(c, x, 64, F32, OP_SUM));
+    Pace to = pace_now();
+    double waited = comm_stats(c).waited - before, away = to.away - from.away;
+    double own = to.wall - from.wall - away - (to.starved - from.starved);
+    CHECK(c->rank ? own < waited : own >= 0.2 && waited < own, "%.4f s its own, %.4f s waiting", own, waited);
+    CHECK(waited <= away && to.moving - from.moving <= away, "%.4f s of %.4f s", waited, away);
+}
+
 /* Waits until `all` bytes have moved since `before` while no rank waits for them, and checks that no other
  * thread has moved any. t: the operations, two at most. */
 static void moved_by_itself(Comm *c, CommStats before, int64_t all, const Token *t)
@@ -458,6 +476,7 @@ static void layouts(void)
                     float_bits(&k[1]);
                     sends_do_not_wait(&g.axis[AXIS_PP]);
                     counters(&g.all);
+                    late(&g.all);
                     moves_by_itself(&g.all);
                 }
                 g.all.barrier(&g.all);

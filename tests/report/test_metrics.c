@@ -3,6 +3,7 @@
 #include "run_dir.h"
 #include "about.h"
 #include "console.h"
+#include "rank_log.h"
 #include "routers.h"
 #include <math.h>
 #include <signal.h>
@@ -41,7 +42,11 @@ static void test_table(void)
         metric_set(&m, i, v);
     }
     Comm pair = {.size = 2, .all_reduce = twofold, .wait = no_wait}, self;
-    metrics_reduce(&m, &pair);
+    double more[METRIC_COUNT + 2];
+    more[METRIC_COUNT] = 5, more[METRIC_COUNT + 1] = 7;
+    metrics_reduce(&m, &pair, more, 2);
+    CHECK(more[METRIC_COUNT] == 12 && more[METRIC_COUNT + 1] == 16, "sums beside the table: %g, %g",
+          more[METRIC_COUNT], more[METRIC_COUNT + 1]);
     for (int i = 0; i < METRIC_COUNT; i++) {
         double more = metric_defs[i].ranks == RANKS_MAX ? 2 : metric_defs[i].ranks == RANKS_MEAN ? 1 : 0;
         CHECK(metric_get(&m, i) == metric_get(&before, i) + more, "%s: %g", metric_defs[i].name,
@@ -49,7 +54,7 @@ static void test_table(void)
     }
     comm_self_open(&self, "self");
     m = before;
-    metrics_reduce(&m, &self);
+    metrics_reduce(&m, &self, NULL, 0);
     CHECK(!memcmp(&m, &before, sizeof m), "a group of one changes nothing");
 }
 
@@ -233,6 +238,24 @@ static void test_routers(void)
     CHECK(!strcmp(routers_fields(&m, text), " z_loss: 6.000000E+00 |"), "%s", text);
     json_decref(o);
     free(whole);
+    free(json);
+}
+
+/* ---- Groups ---- */
+
+/* Two groups over two steps, one of which has no times. */
+static void test_groups(void)
+{
+    RankLog r = {.n = 0};
+    char *none = rank_log_json(&r);
+    CHECK(!*none, "no groups: %s", none);
+    rank_log_add(&r, (GroupTimes[]){{"tp", 1, 0.5, 100}, {"pp", NAN, NAN, 8}}, 2);
+    rank_log_add(&r, (GroupTimes[]){{"tp", 3, 0.25, 300}, {"pp", NAN, NAN, 24}}, 2);
+    char *json = rank_log_json(&r);
+    CHECK(!strcmp(json, ", \"comm\": {\"tp\": {\"wait_ms\": 2, \"busy_ms\": 0.375, \"bytes\": 200}, "
+                        "\"pp\": {\"wait_ms\": null, \"busy_ms\": null, \"bytes\": 16}}"),
+          "means a step: %s", json);
+    free(none);
     free(json);
 }
 
@@ -575,6 +598,7 @@ int main(void)
     test_progress_line();
     test_live_line();
     test_routers();
+    test_groups();
     test_lines();
     test_resume(1);
     test_resume(3);

@@ -1,0 +1,135 @@
+/* own_time -- own time of a rank by phase, time of its groups, and their exchange */
+#include "own_time.h"
+#include "timeline.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const own_phase_name[OWN_PHASES] = {
+#define X(id, name) name,
+    OWN_TIMES(X)
+#undef X
+};
+
+void own_open(OwnTime *o, int world, int on, int timed)
+{
+    *o = (OwnTime){.on = on, .timed = timed,
+                   .sum = xcalloc((size_t)(METRIC_COUNT + OWN_ROOM(world)), sizeof *o->sum)};
+}
+
+void own_close(OwnTime *o)
+{
+    free(o->sum);
+    *o = (OwnTime){0};
+}
+
+void own_begin(OwnTime *o)
+{
+    if (!o->on)
+        return;
+    o->last = pace_now();
+    o->rest = 0;
+}
+
+/* Ends the stretch; returns the s of it that were the rank's own. */
+static double stretch(OwnTime *o)
+{
+    Pace p = pace_now(), q = o->last;
+    double starved = p.starved - q.starved, moving = p.moving - q.moving;
+    o->last = p;
+    o->own[OWN_COMM] += moving;
+    o->own[OWN_CORE] += comm_cores_suffice() ? starved : 0;
+    return fmax(0, p.wall - q.wall - (p.away - q.away) - starved);
+}
+
+void own_end(OwnTime *o, OwnPhase phase)
+{
+    if (o->on)
+        o->own[phase] += stretch(o);
+}
+
+static OwnPhase phase_of(const Instr *i)
+{
+    switch (i->op) {
+    case I_F: return OWN_FORWARD;
+    case I_B:
+    case I_D:
+    case I_W: return OWN_BACKWARD;
+    case I_S: return OWN_OPTIMIZER;
+    default:  return OWN_COMM;
+    }
+}
+
+void own_instr(OwnTime *o, const Instr *i, double start, double end, double loading)
+{
+    if (!o->on)
+        return;
+    /* a pair of instructions ends as one: the second has what the first did not take */
+    double own = o->rest + stretch(o);
+    double share = o->last.wall > start ? fmin(1, (end - start) / (o->last.wall - start)) : 1;
+    double mine = own * share;
+    loading = fmin(loading, mine);
+    o->own[OWN_DATA] += loading;
+    o->own[phase_of(i)] += mine - loading;
+    o->rest = own - mine;
+}
+
+/* ---- exchange ---- */
+
+static int group_index(const char *name)
+{
+    int i = 0;
+    while (i < GROUPS && strcmp(timeline_group_name[i], name))
+        i++;
+    BUG_ON(i == GROUPS);
+    return i;
+}
+
+/* Adds what a group has done so far to those of its name. */
+static void add_group(void *sums, Comm *c)
+{
+    GroupSum *g = (GroupSum *)sums + group_index(c->name);
+    CommStats s = comm_stats(c);
+    g->waited += s.waited;
+    g->busy += s.busy;
+    g->bytes += (double)c->bytes;
+    g->members = c->stats ? 1 : g->members;        /* a group of one counts nothing */
+}
+
+/* Writes this rank's numbers for the sum. */
+static void put_groups(OwnTime *o, Grid *g, GroupSum *to)
+{
+    GroupSum all[GROUPS] = {{0}};
+    grid_each(g, add_group, all);
+    for (int i = 0; i < GROUPS; i++)
+        to[i] = (GroupSum){all[i].waited - o->before[i].waited, all[i].busy - o->before[i].busy,
+                           all[i].bytes - o->before[i].bytes, all[i].members};
+    memcpy(o->before, all, sizeof all);
+}
+
+/* Means over the ranks that are members of such a group. */
+static void take_groups(OwnTime *o, const GroupSum *sum)
+{
+    o->groups = 0;
+    for (int i = 0; i < GROUPS; i++) {
+        double n = sum[i].members, ms = o->timed ? 1e3 : NAN;
+        if (n > 0)
+            o->group[o->groups++] = (GroupTimes){timeline_group_name[i], ms * sum[i].waited / n,
+                                                 ms * sum[i].busy / n, sum[i].bytes / n};
+    }
+}
+
+double *own_exchange(OwnTime *o, Metrics *m, Grid *g, int all_own)
+{
+    GroupSum *groups = (GroupSum *)(o->sum + METRIC_COUNT);
+    double *own = o->sum + METRIC_COUNT + OWN_GROUP_NUMBERS;
+    put_groups(o, g, groups);
+    if (all_own) {
+        memset(own, 0, (size_t)(g->world * OWN_PHASES) * sizeof *own);
+        memcpy(own + g->rank * OWN_PHASES, o->own, sizeof o->own);
+        memset(o->own, 0, sizeof o->own);
+    }
+    metrics_reduce(m, &g->all, o->sum, all_own ? OWN_ROOM(g->world) : OWN_GROUP_NUMBERS);
+    take_groups(o, groups);
+    return all_own ? own : NULL;
+}

@@ -1,0 +1,203 @@
+/* straggler_judge -- which ranks are slow, from the own times of all ranks in one interval after the other */
+#include "straggler.h"
+#include <math.h>
+#include <stdlib.h>
+
+void judge_open(Judge *j, int ranks, double threshold, const int *work)
+{
+    size_t n = (size_t)ranks;
+    *j = (Judge){.ranks = ranks, .threshold = threshold, .work = work,
+                 .rank = xcalloc(n, sizeof *j->rank), .sorted = xcalloc(n, sizeof(double)),
+                 .value = xcalloc(n, sizeof(double)), .slow = xcalloc(n, sizeof *j->slow)};
+}
+
+void judge_close(Judge *j)
+{
+    free(j->rank);
+    free(j->sorted);
+    free(j->value);
+    free(j->slow);
+    *j = (Judge){0};
+}
+
+/* ---- medians ---- */
+
+static double middle(const double *sorted, int n)
+{
+    return n & 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+/* The median of sorted [n] without one entry of value v. n > 1. */
+static double middle_of_others(const double *sorted, int n, double v)
+{
+    int at = 0, half = (n - 1) / 2;
+    while (sorted[at] < v)
+        at++;
+    double high = sorted[half + (half >= at)];
+    if ((n - 1) & 1)
+        return high;
+    return (sorted[half - 1 + (half - 1 >= at)] + high) / 2;
+}
+
+/* The median of a rank's past in a phase, and how far its values usually are from it. */
+static double usual(const Judged *r, int phase, double *spread)
+{
+    double v[PAST];
+    int n = r->known[phase] < PAST ? (int)r->known[phase] : PAST;
+    for (int i = 0; i < n; i++)
+        v[i] = r->past[phase][i];
+    qsort(v, (size_t)n, sizeof *v, by_double);
+    double base = middle(v, n);
+    for (int i = 0; i < n; i++)
+        v[i] = fabs(v[i] - base);
+    qsort(v, (size_t)n, sizeof *v, by_double);
+    *spread = 1.4826 * middle(v, n);       /* of a normal distribution: its standard deviation */
+    return base;
+}
+
+/* ---- one phase ---- */
+
+static int has_length(int phase)
+{
+    return phase == OWN_FORWARD || phase == OWN_BACKWARD || phase == OWN_OPTIMIZER;
+}
+
+static int has_past(const Judged *r, int phase) { return r->known[phase] >= PAST_FIRST; }
+
+/* Time of a rank in a step, for data and computing. */
+static double whole(const double *own)
+{
+    double sum = 0;
+    for (int phase = 0; phase < OWN_PHASES; phase++)
+        sum += phase == OWN_DATA || has_length(phase) ? own[phase] : 0;
+    return sum;
+}
+
+/* Whether a rank is slow that took x and should have taken `expected`. Notes the worse of two reasons. */
+static int is_slow(const Judge *j, Judged *r, int phase, const double *own, double expected, int peers)
+{
+    double x = own[phase], lost = x - expected, all = whole(own), spread;
+    double share = has_length(phase) ? lost / expected : lost / all;
+    usual(r, phase, &spread);
+    if (!(share > j->threshold && lost > j->threshold / 4 * all && lost > 4 * spread))
+        return 0;
+    if (lost > r->lost[phase]) {
+        r->lost[phase] = lost;
+        r->excess[phase] = share;
+        r->peers[phase] = peers;
+    }
+    return 1;
+}
+
+/* Compares the ranks of equal work with each other; sets their `lost`. */
+static void beside_peers(Judge *j, const double *own, int phase)
+{
+    for (int first = 0; first < j->ranks; first++) {
+        int n = 0, seen = 0;
+        for (int r = 0; r < j->ranks; r++) {
+            seen |= r < first && j->work[r] == j->work[first];
+            if (j->work[r] == j->work[first])
+                j->sorted[n++] = own[r * OWN_PHASES + phase];
+        }
+        if (seen || j->work[first] < 0 || n < 2)
+            continue;
+        qsort(j->sorted, (size_t)n, sizeof *j->sorted, by_double);
+        for (int r = first; r < j->ranks; r++)
+            if (j->work[r] == j->work[first] && has_past(&j->rank[r], phase))
+                is_slow(j, &j->rank[r], phase, own + r * OWN_PHASES,
+                        middle_of_others(j->sorted, n, own[r * OWN_PHASES + phase]), n - 1);
+    }
+}
+
+/* Compares the ranks with their past; keeps the times of those that are as ever. */
+static void beside_past(Judge *j, const double *own, int phase)
+{
+    double spread;
+    int n = 0;
+    for (int r = 0; r < j->ranks; r++) {
+        double base = has_past(&j->rank[r], phase) ? usual(&j->rank[r], phase, &spread) : 0;
+        j->value[r] = base > 0 ? own[r * OWN_PHASES + phase] / base : 1;
+        j->sorted[n++] = j->value[r];
+    }
+    qsort(j->sorted, (size_t)n, sizeof *j->sorted, by_double);
+    for (int r = 0; r < j->ranks; r++) {
+        Judged *it = &j->rank[r];
+        const double *mine = own + r * OWN_PHASES;
+        if (has_past(it, phase)) {
+            double others = fmax(1, middle_of_others(j->sorted, n, j->value[r]));
+            if (is_slow(j, it, phase, mine, others * usual(it, phase, &spread), 0))
+                continue;
+        }
+        it->past[phase][it->known[phase]++ % PAST] = mine[phase];
+    }
+}
+
+static void judge_phase(Judge *j, const double *own, int phase)
+{
+    double sum = 0;
+    for (int r = 0; r < j->ranks; r++)
+        sum += own[r * OWN_PHASES + phase];
+    if (phase == OWN_SAVE && !(sum > 0))           /* no save in this interval */
+        return;
+    for (int r = 0; r < j->ranks; r++)
+        j->rank[r].lost[phase] = 0;
+    if (phase == OWN_FORWARD || phase == OWN_BACKWARD)
+        beside_peers(j, own, phase);
+    beside_past(j, own, phase);
+    for (int r = 0; r < j->ranks; r++) {
+        Judged *it = &j->rank[r];
+        it->row[phase] = it->lost[phase] > 0 ? it->row[phase] + 1 : 0;
+    }
+}
+
+/* ---- all phases ---- */
+
+static int enough(const Judged *r, int phase)
+{
+    return r->row[phase] >= (phase == OWN_CORE || phase == OWN_COMM ? IN_A_ROW_LONG : IN_A_ROW);
+}
+
+/* Writes what is said of a rank: the phase in which it loses most, and the others. */
+static void say(Judged *r)
+{
+    SlowRank *s = &r->slow;
+    int most = -1;
+    for (int phase = 0; phase < OWN_PHASES; phase++)
+        if (enough(r, phase) && (most < 0 || r->lost[phase] > r->lost[most]))
+            most = phase;
+    if (most < 0)
+        return;
+    s->phase = own_phase_name[most];
+    s->excess = r->excess[most];
+    s->of_phase = has_length(most);
+    s->peers = r->peers[most];
+    s->intervals = r->row[most];
+    s->others = 0;
+    for (int phase = 0; phase < OWN_PHASES; phase++)
+        if (phase != most && enough(r, phase))
+            s->other[s->others++] = own_phase_name[phase];
+}
+
+void judge_interval(Judge *j, const double *own)
+{
+    j->intervals++;
+    j->n = 0;
+    for (int phase = 0; phase < OWN_PHASES && j->ranks > 1; phase++)
+        judge_phase(j, own, phase);
+    for (int r = 0; r < j->ranks; r++) {
+        Judged *it = &j->rank[r];
+        int slow = 0, found = 0;
+        for (int phase = 0; phase < OWN_PHASES; phase++) {
+            slow |= it->row[phase] > 0;
+            found |= enough(it, phase);
+        }
+        it->calm = slow ? 0 : it->calm + 1;
+        it->slow.rank = r;
+        it->slow.fresh = found && !it->reported;
+        it->reported = found || (it->reported && it->calm < IN_A_ROW);
+        if (!it->reported)
+            continue;
+        say(it);
+        j->slow[j->n++] = it->slow;
+    }
+}

@@ -1,0 +1,244 @@
+/* test_straggler -- which ranks are found slow from recorded own times, and what counts as own time */
+#include "straggler.h"
+#include "test.h"
+#include <math.h>
+#include <unistd.h>
+
+enum { MOST = 8 };
+
+/* A job whose ranks take known times, with noise of a few percent. */
+typedef struct {
+    Judge judge;
+    int ranks, work[MOST];
+    double noise, usual[MOST][OWN_PHASES];
+    uint64_t drawn;
+    int found, rank, peers;        /* alarms so far; of the last one */
+    const char *phase;
+    double excess;
+    int64_t at;                    /* interval of the last alarm, from 1 */
+} Job;
+
+static void job_make(Job *j, int ranks, int stages, double threshold, double noise)
+{
+    *j = (Job){.ranks = ranks, .noise = noise, .rank = -1};
+    for (int r = 0; r < ranks; r++) {
+        int stage = r * stages / ranks;
+        double more = 1 + 0.5 * stage;         /* stages have unequal work */
+        const double ms[OWN_PHASES] = {0.001, 20 * more, 40 * more, 2, 10 * more, 0, 0.5};
+        j->work[r] = stage;
+        for (int k = 0; k < OWN_PHASES; k++)
+            j->usual[r][k] = 1e-3 * ms[k];
+    }
+    judge_open(&j->judge, ranks, threshold, j->work);
+}
+
+/* One interval in which rank `slow` takes `more` times as long in `phase`, and everyone `all` times. */
+static void interval(Job *j, int slow, int phase, double more, double all)
+{
+    double own[MOST * OWN_PHASES];
+    for (int r = 0; r < j->ranks; r++)
+        for (int k = 0; k < OWN_PHASES; k++)
+            own[r * OWN_PHASES + k] = j->usual[r][k] * all * (r == slow && k == phase ? more : 1) *
+                                      (1 + j->noise * rng_normal(rng_key(3, "noise"), 0, j->drawn++));
+    judge_interval(&j->judge, own);
+    for (int i = 0; i < j->judge.n; i++) {
+        const SlowRank *s = &j->judge.slow[i];
+        if (!s->fresh)
+            continue;
+        j->found++;
+        j->rank = s->rank;
+        j->phase = s->phase;
+        j->peers = s->peers;
+        j->excess = s->excess;
+        j->at = j->judge.intervals;
+    }
+}
+
+static void calm(Job *j, int n)
+{
+    for (int i = 0; i < n; i++)
+        interval(j, -1, 0, 1, 1);
+}
+
+/* Every rank of every shape, slowed by a fifth for 20 steps. */
+static void test_each(void)
+{
+    static const int phases[] = {OWN_FORWARD, OWN_BACKWARD, OWN_OPTIMIZER};
+    for (int ranks = 2; ranks <= MOST; ranks *= 2)
+        for (int stages = 1; stages <= ranks; stages *= 2)
+            for (int slow = 0; slow < ranks; slow++)
+                for (int k = 0; k < 3; k++) {
+                    Job j;
+                    job_make(&j, ranks, stages, 0.1, 0.002);
+                    j.usual[slow][OWN_OPTIMIZER] *= 2;     /* an uneven shard is no straggler */
+                    calm(&j, 9);
+                    CHECK(!j.found, "%d ranks, %d stages: rank %d is slow", ranks, stages, j.rank);
+                    for (int i = 0; i < INTERVAL_STEPS; i++)
+                        interval(&j, slow, phases[k], 1.2, 1);
+                    CHECK(j.found == 1 && j.rank == slow && j.phase == own_phase_name[phases[k]] &&
+                              j.at == 12,
+                          "%d ranks, %d stages, rank %d in %s: %d alarms, rank %d in %s", ranks, stages, slow,
+                          own_phase_name[phases[k]], j.found, j.rank, j.phase ? j.phase : "nothing");
+                    CHECK(fabs(j.excess - 0.2) < 0.02, "by %.3f", j.excess);
+                    judge_close(&j.judge);
+                }
+}
+
+/* What is no straggler: noise, all ranks together, the other ranks' haste, one or two intervals. */
+static void test_none(void)
+{
+    Job j;
+    job_make(&j, 4, 2, 0.1, 0.05);
+    calm(&j, 2000);
+    CHECK(!j.found, "noise of 5 %%: rank %d in %s", j.rank, j.phase);
+    judge_close(&j.judge);
+    job_make(&j, 4, 4, 0.1, 0.002);
+    calm(&j, 10);
+    for (int i = 0; i < 8; i++)
+        interval(&j, -1, 0, 1, 1.5);
+    CHECK(!j.found, "all are slower: rank %d", j.rank);
+    calm(&j, 20);
+    for (int i = 0; i < 8; i++)
+        for (int r = 0; r < 3; r++)
+            j.usual[r][OWN_BACKWARD] *= i ? 1 : 0.7;
+    calm(&j, 8);
+    CHECK(!j.found, "three are faster: rank %d", j.rank);
+    judge_close(&j.judge);
+    job_make(&j, 2, 1, 0.1, 0.002);
+    interval(&j, 0, OWN_BACKWARD, 3, 1);
+    calm(&j, 8);
+    for (int i = 0; i < 20; i++) {
+        interval(&j, 1, OWN_BACKWARD, 2, 1);
+        interval(&j, 1, OWN_BACKWARD, 2, 1);
+        calm(&j, 1);
+    }
+    CHECK(!j.found, "two intervals at a time: rank %d", j.rank);
+    judge_close(&j.judge);
+    job_make(&j, 1, 1, 0.1, 0);
+    calm(&j, 10);
+    interval(&j, 0, OWN_FORWARD, 5, 1);
+    CHECK(!j.found, "one rank alone");
+    judge_close(&j.judge);
+}
+
+/* Reported once, until it is over; and once more when it comes back. */
+static void test_episodes(void)
+{
+    Job j;
+    job_make(&j, 4, 1, 0.1, 0.002);
+    calm(&j, 10);
+    for (int i = 0; i < 100; i++)
+        interval(&j, 2, OWN_FORWARD, 1.3, 1);
+    CHECK(j.found == 1 && j.judge.n == 1 && j.judge.slow[0].intervals == 100, "%d alarms, %d slow", j.found,
+          j.judge.n);
+    calm(&j, 2);
+    CHECK(j.judge.n == 1, "two intervals are no end");
+    calm(&j, 1);
+    CHECK(!j.judge.n, "%d still slow", j.judge.n);
+    for (int i = 0; i < 3; i++)
+        interval(&j, 2, OWN_FORWARD, 1.3, 1);
+    CHECK(j.found == 2, "%d alarms", j.found);
+    judge_close(&j.judge);
+}
+
+static void test_threshold(void)
+{
+    Job j;
+    job_make(&j, 4, 2, 0.3, 0.002);
+    calm(&j, 10);
+    for (int i = 0; i < 20; i++)
+        interval(&j, 3, OWN_BACKWARD, 1.2, 1);
+    CHECK(!j.found, "a fifth is below 0.3");
+    for (int i = 0; i < 3; i++)
+        interval(&j, 3, OWN_BACKWARD, 1.4, 1);
+    CHECK(j.found == 1 && j.rank == 3, "%d alarms", j.found);
+    judge_close(&j.judge);
+}
+
+/* A rank that is slow from the start has peers that are not. */
+static void test_from_the_start(void)
+{
+    Job j;
+    job_make(&j, 4, 2, 0.1, 0.002);
+    j.usual[1][OWN_FORWARD] *= 1.2;
+    j.usual[1][OWN_BACKWARD] *= 1.2;
+    calm(&j, 20);
+    CHECK(j.found == 1 && j.rank == 1 && j.peers == 1 && j.phase == own_phase_name[OWN_BACKWARD] &&
+              j.judge.slow[0].others == 1 && j.judge.slow[0].other[0] == own_phase_name[OWN_FORWARD],
+          "%d alarms, rank %d, %d peers", j.found, j.rank, j.peers);
+    judge_close(&j.judge);
+}
+
+/* Phases without a usual length: they count by what they cost. */
+static void test_rare(void)
+{
+    Job j;
+    job_make(&j, 4, 2, 0.1, 0.002);
+    calm(&j, 10);
+    for (int i = 0; i < 5; i++)
+        interval(&j, 0, OWN_DATA, 1000, 1);    /* 1 ms of 70 */
+    CHECK(!j.found, "1 ms is little");
+    for (int i = 0; i < 5; i++)
+        interval(&j, 0, OWN_DATA, 20000, 1);
+    CHECK(j.found == 1 && j.rank == 0 && j.phase == own_phase_name[OWN_DATA], "%d alarms", j.found);
+    judge_close(&j.judge);
+    job_make(&j, 4, 2, 0.1, 0.002);
+    for (int i = 0; i < 60; i++) {             /* a save in every third interval */
+        for (int r = 0; r < 4; r++)
+            j.usual[r][OWN_SAVE] = i % 3 ? 0 : r ? 5e-3 : 9e-3;
+        interval(&j, 2, OWN_SAVE, i < 40 ? 1 : 4, 1);
+    }
+    CHECK(j.found == 1 && j.rank == 2 && j.phase == own_phase_name[OWN_SAVE], "%d alarms", j.found);
+    judge_close(&j.judge);
+    job_make(&j, 2, 1, 0.1, 0.002);
+    calm(&j, 10);
+    for (int i = 0; i < IN_A_ROW_LONG; i++) {
+        CHECK(!j.found, "a core is lost for %d intervals", i);
+        interval(&j, 1, OWN_CORE, 100, 1);
+    }
+    CHECK(j.found == 1 && j.rank == 1 && j.phase == own_phase_name[OWN_CORE], "%d alarms", j.found);
+    judge_close(&j.judge);
+}
+
+/* Waits and messages are not own time; a pair of instructions shares what the two took. */
+static void test_own(void)
+{
+    OwnTime o;
+    Instr f = {.op = I_F}, b = {.op = I_B}, s = {.op = I_S};
+    own_open(&o, 1, 1, 1);
+    double first = now();
+    own_begin(&o);
+    double start = now();
+    usleep(30000);
+    pace_away(0.02, -1);
+    double end = now();
+    own_instr(&o, &f, start, end, 0.004);
+    CHECK(o.own[OWN_FORWARD] > 0.004 && o.own[OWN_FORWARD] <= now() - first - 0.024,
+          "%.4f s of %.4f s, 0.02 s of which it waited", o.own[OWN_FORWARD], end - start);
+    CHECK(o.own[OWN_DATA] == 0.004, "%.4f s for data", o.own[OWN_DATA]);
+    start = now();
+    usleep(20000);
+    own_instr(&o, &s, start, now(), 0);
+    start = now();
+    usleep(20000);
+    end = now();
+    double half = start + (end - start) / 2, before = o.own[OWN_FORWARD];
+    own_instr(&o, &f, start, half, 0);
+    own_instr(&o, &b, half, end, 0);
+    CHECK(o.own[OWN_OPTIMIZER] >= 0.02 && o.own[OWN_BACKWARD] > 0.005 && o.own[OWN_FORWARD] - before > 0.005,
+          "%.4f s, and a pair of %.4f and %.4f", o.own[OWN_OPTIMIZER], o.own[OWN_FORWARD] - before,
+          o.own[OWN_BACKWARD]);
+    own_close(&o);
+}
+
+int main(void)
+{
+    test_each();
+    test_none();
+    test_episodes();
+    test_threshold();
+    test_from_the_start();
+    test_rare();
+    test_own();
+    return test_end();
+}
