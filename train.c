@@ -426,6 +426,7 @@ int training_run(int argc, char **argv)
     cli_end(&a);
     listen_to_signals();
     t.cfg = start_config(path, &a, USE_TRAIN);
+    hang_limits(t.cfg->hang_timeout, (double)t.cfg->distributed_timeout_minutes * 60, job_here());
     t.total = config_iterations(t.cfg);
     start_directory(&t.dir, t.cfg);
     const char *dir = t.dir.path;
@@ -438,7 +439,6 @@ int training_run(int argc, char **argv)
     run_directory_begin(&t.dir, t.run.progress.iteration, &t.run.grid.all);
     run_keep_tuned(&t.run, dir);
     flight_run(dir);
-    hang_limits(t.cfg->hang_timeout, (double)t.cfg->distributed_timeout_minutes * 60, job_here());
     saver_start(t.run.checkpoint.saver);
     if (speaks(&t))
         start_log(&t);

@@ -48,13 +48,13 @@ static _Noreturn void leave(int code)
 
 _Noreturn void die_at(const char *file, int line, int code, const char *id, const char *fmt, ...)
 {
-    char text[4096], *rank = "";
+    char text[4096], rank[160] = ""; /* on the stack: the heap may be what is exhausted */
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (who && who())
-        rank = xasprintf("[%s] ", who());
+        snprintf(rank, sizeof rank, "[%.150s] ", who());
     if (speaks && !speaks(code))
         leave(code);
     make_room();

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "source.h"
 #include "convert.h"
+#include "flight.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -312,6 +313,7 @@ static int read_box(Source *s, const StoredTensor *t, const StoredBox *b, const 
         int64_t at = i * HASH_BLOCK, n = bytes - at < HASH_BLOCK ? bytes - at : HASH_BLOCK;
         if (!st_read(&s->shard[b->shard], st, at, s->buffer, n, why))
             return 0;
+        flight_moved();
         if (XXH3_64bits(s->buffer, (size_t)n) != b->hash[i])
             return file_why(why, "%.100s is damaged: tensor %.100s, bytes %" PRId64 " to %" PRId64
                             " of the file", file, t->name, st->at + at, st->at + at + n);

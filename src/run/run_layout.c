@@ -188,10 +188,11 @@ void run_rehearse_step(Run *r, const Lists *l)
 }
 
 /* Runs every list of the plan over a device and groups that do nothing, and counts the traffic of a
- * training step of the last segment. */
+ * training step of the last segment. Nothing of it is noted: the rank is still at its start. */
 static void rehearse(Run *r, const Rehearsal *over)
 {
     const Config *c = r->cfg;
+    r->stage.note = NULL;
     for (int i = 0; i < c->batch_steps; i++) {
         Traffic before[AXES];
         run_traffic(&r->grid, before);
@@ -207,6 +208,7 @@ static void rehearse(Run *r, const Rehearsal *over)
     }
     if (r->generation.kv_length)
         run_extend(r, NULL, r->generation.kv_length, NULL);
+    step_open(r);
 }
 
 void run_table_open(Run *r) { params_open(&r->params, r->cfg, &r->grid, &r->plan.placement); }

@@ -7,8 +7,9 @@ kept() { # DIRECTORY: the lines of metrics.jsonl without times and rates
 
 # same NAME DIRECTORY WHAT -- the run in DIRECTORY has the checkpoint and metrics of the undisturbed run NAME
 same() {
-    for shard in "$work/$1"/checkpoints/iter_0000012/*.safetensors; do
-        cmp "$shard" "$2/checkpoints/iter_0000012/${shard##*/}" > /dev/null ||
+    for newest in "$work/$1"/checkpoints/iter_*; do :; done
+    for shard in "$newest"/*.safetensors; do
+        cmp "$shard" "$2/checkpoints/${newest##*/}/${shard##*/}" > /dev/null ||
             fail "$3: ${shard##*/} differs after the resume"
     done
     kept "$work/$1" > "$work/a"

@@ -1,17 +1,22 @@
 /* test_faults -- the executable with a rank that dies or hangs at a chosen moment, for
- * tests/parallel/faults.sh and hangs.sh
+ * tests/parallel/faults.sh, hangs.sh, restarts.sh and failures.sh
  *
- * The linker wraps comm_note and message_advance (Makefile); all else is the program itself.
+ * The linker wraps comm_note and message_advance (Makefile), and faults.h stands in front of the calls that
+ * write files; all else is the program itself.
  *
  * FAULT="RANK SITE ITERATION MICROSECONDS [HOW]": rank RANK (-2: every rank) dies that long after its
- * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save".
+ * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save";
+ * "note": after the ITERATION-th instruction of this process; "start": after the process has begun.
  * FAULT_DIR: folder in which every rank leaves a file named after its process id; the rank that dies also
- * leaves `died`, whose time is the time of its death. HOW, instead of death: segv, die (an error line that
- * names no iteration), stop (SIGSTOP), loop (computes for ever), sleep (waits for a signal that does not come),
- * pipe (reads a FIFO that nobody writes), disk (sleeps in the system where only SIGKILL wakes it, as before a
- * file system that does not answer), thread (another thread keeps the engine's lock), drop (the next message
- * that it sends is lost), nap (sleeps for four seconds and goes on). */
+ * leaves `died`, whose time is the time of its death. HOW, instead of death: segv, bus (a write to an
+ * address that is not there; to a page behind the end of its file), full, eio (from now on no file can be
+ * written or flushed), memory (from now on no memory can be had), die (an error line that names no
+ * iteration), stop (SIGSTOP), loop (computes for ever), sleep (waits for a signal that does not come), pipe
+ * (reads a FIFO that nobody writes), disk (sleeps in the system where only SIGKILL wakes it, as before a
+ * file system that does not answer), thread (another thread keeps the engine's lock), drop (the next
+ * message that it sends is lost), nap (sleeps for four seconds and goes on). */
 #define _GNU_SOURCE
+#include "../checkpoint/faults.h"
 #include "engine.h"
 #include "job.h"
 #include <ctype.h>
@@ -22,6 +27,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -75,6 +82,44 @@ static void *keep_lock(void *unused)
     return unused;
 }
 
+/* ---- memory that cannot be had ---- */
+
+static int no_memory;                  /* bool */
+
+#ifndef __SANITIZE_ADDRESS__
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+
+static int refused(void)
+{
+    if (no_memory)
+        errno = ENOMEM;
+    return no_memory;
+}
+
+void *malloc(size_t n) { return refused() ? NULL : __libc_malloc(n); }
+void *calloc(size_t n, size_t size) { return refused() ? NULL : __libc_calloc(n, size); }
+void *realloc(void *p, size_t n) { return refused() ? NULL : __libc_realloc(p, n); }
+#endif
+
+/* ---- faults ---- */
+
+static void write_nowhere(void)
+{
+    static char *volatile address = (char *)64;
+    *address = 1;
+}
+
+static void write_behind_end(void)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/short", getenv("FAULT_DIR"));
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    char *volatile p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    *p = 1;
+}
+
 static void strike(int sig)
 {
     static volatile double sum;
@@ -84,7 +129,13 @@ static void strike(int sig)
     if (!strcmp(how, "kill"))
         kill(getpid(), SIGKILL);
     else if (!strcmp(how, "segv"))
-        kill(getpid(), SIGSEGV);
+        write_nowhere();
+    else if (!strcmp(how, "bus"))
+        write_behind_end();
+    else if (!strcmp(how, "full") || !strcmp(how, "eio"))
+        fail_with = *how == 'f' ? ENOSPC : EIO, fail_after = 0;
+    else if (!strcmp(how, "memory"))
+        no_memory = 1, setrlimit(RLIMIT_AS, &(struct rlimit){4096, 4096});
     else if (!strcmp(how, "stop"))
         kill(getpid(), SIGSTOP);
     else if (!strcmp(how, "die"))
@@ -116,7 +167,18 @@ int __wrap_message_advance(Request *r)
     return r->done = 1;
 }
 
-static void begin(void)
+static void strike_later(void)
+{
+    victim = -1;
+    if (!delay) {
+        strike(0);
+        return;
+    }
+    signal(SIGALRM, strike);
+    setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {delay / 1000000, delay % 1000000}}, NULL);
+}
+
+__attribute__((constructor)) static void begin(void)
 {
     const char *text = getenv("FAULT");
     char pid[16];
@@ -127,29 +189,27 @@ static void begin(void)
         fprintf(stderr, "FAULT='%s' is not RANK SITE ITERATION MICROSECONDS [HOW]\n", text);
         exit(2);
     }
+    if ((rank == victim || victim == -2) && !strcmp(site, "start"))
+        strike_later();
 }
 
 /* 1: the note is the chosen site of the chosen iteration. "B5.0 of iteration 12" is site B of iteration 12,
  * "save of iteration 12" is its site `save`. */
 static int is_there(const char *text)
 {
+    static long long notes;
     size_t n = strlen(site);
     const char *of = strstr(text, " of iteration ");
-    return of && !strncmp(text, site, n) && !isalpha((unsigned char)text[n]) && atoll(of + 14) == iteration;
+    if (!of)
+        return 0;
+    if (!strcmp(site, "note"))
+        return ++notes == iteration;
+    return !strncmp(text, site, n) && !isalpha((unsigned char)text[n]) && atoll(of + 14) == iteration;
 }
 
 void __wrap_comm_note(const char *text)
 {
-    if (rank < 0)
-        begin();
     __real_comm_note(text);
-    if ((rank != victim && victim != -2) || !is_there(text))
-        return;
-    victim = -1;
-    if (!delay) {
-        strike(0);
-        return;
-    }
-    signal(SIGALRM, strike);
-    setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {delay / 1000000, delay % 1000000}}, NULL);
+    if ((rank == victim || victim == -2) && is_there(text))
+        strike_later();
 }

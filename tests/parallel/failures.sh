@@ -1,0 +1,116 @@
+#!/bin/sh
+# tests/parallel/failures.sh [N] -- runs under scripts/launch --restarts in which a failure follows the other, at random
+# instructions or moments of random ranks: SIGKILL, SIGSTOP, bad addresses, pages behind the end of a file, full disks,
+# disks that fail, memory that runs out. As tensor 2 x pipeline 2 and as tensor 2 x data 2 with sharded parameters (ZeRO 3).
+# Every run ends by itself with the weights, moments and metrics of an undisturbed run, and nothing is left of it. N: this
+# many failures at least; without it, one run of each layout that together meet every kind of failure. SEED chooses others.
+set -u
+work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults bad=0
+wanted=${1:-0} seed=${SEED:-1}
+. tests/tiny.sh
+. tests/parallel/same.sh
+export GRIDIRON_START_SECONDS=30 TMPDIR="$work/tmp" FAULT_DIR="$work/faults"
+mkdir "$TMPDIR"
+"$train" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1
+steps=$([ "$wanted" = 0 ] && echo 40 || echo 240)
+tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 train.global_batch_size=8 train.train_iters="$steps" \
+    optimizer.lr_decay_style=cosine
+model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
+data='data_parallel_sharding_strategy=optim_grads_params tensor_model_parallel_size=2'
+limits='max_failed_saves=1 hang_timeout=2 distributed_timeout_minutes=1'
+fail() {
+    bad=$((bad + 1)); echo "$*"
+    cp "$work/log" "$work/log.$bad"
+    cp "$work/plan" "$work/plan.$bad" 2> /dev/null
+    grep -v ' iteration  ' "$work/log" | cut -c 1-300 | tail -n 12 | sed 's/^/    /'
+}
+
+# The executable of start K has line K of `plan` as its FAULT; each rank counts its own starts
+cat > "$work/train" <<SH2
+#!/bin/sh
+echo >> "$work/starts.\$OMPI_COMM_WORLD_RANK"
+FAULT=\$(sed -n "\$(wc -l < "$work/starts.\$OMPI_COMM_WORLD_RANK")p" "$work/plan")
+[ -n "\$FAULT" ] && export FAULT || unset FAULT
+exec "$faulty" "\$@"
+SH2
+chmod +x "$work/train"
+
+# plan NAME SEED: lines of FAULT. A kind never follows itself: two equal deaths end a run. Most failures come after some
+# instructions of the process, up to six steps, others some time after its start, so that start, load and save have theirs.
+# The watch for hangs needs three steps before it knows how long one takes; a rank that stops earlier costs a minute.
+plan() {
+    awk -v name="$1" -v seed="$2" -v wanted="$wanted" 'BEGIN {
+        srand(seed)
+        all = name == "data" ? "kill full memory stop" : "segv bus eio stop"
+        if (wanted)
+            all = "kill kill kill segv segv bus bus full full eio eio memory memory stop"
+        n = split(all, kind, " ")
+        step = name == "data" ? 270 : 40
+        for (i = 0; i < (wanted ? 200 : n); i++) {
+            do
+                how = kind[1 + (wanted ? int(rand() * n) : i)]
+            while (how == last)
+            last = how; delay = rand() < 0.5 ? 0 : int(rand() * 3000)
+            first = how == "stop" ? 3.5 : 0
+            if (wanted && rand() < (how == "stop" ? 0.05 : 0.2))
+                print int(rand() * 4), "start", 0, int(rand() * 800000), how
+            else
+                print int(rand() * 4), "note", 1 + int(step * (first + rand() * (6 - first))), delay, how
+        }
+    }'
+}
+
+shared() { # folders of launchers that are gone
+    for folder in /dev/shm/gridiron.*; do
+        pid=${folder#/dev/shm/gridiron.}
+        [ ! -e "$folder" ] || [ -d "/proc/${pid%%.*}" ] || echo "$folder"
+    done
+}
+left() { # what is still there of the job: processes, files, shared memory
+    for pid in "$FAULT_DIR"/[0-9]*; do
+        ! grep -qs '^State:.[^ZX]' "/proc/${pid##*/}/status" || ! grep -qs "$work" "/proc/${pid##*/}/environ" ||
+            echo "process ${pid##*/}"
+    done
+    ls -A "$TMPDIR"
+    shared | grep -vxF -e "$before" -e ''
+}
+
+# disturbed NAME SEED SETTING...
+disturbed() {
+    name=$1 seed_of_run=$2; shift 2
+    rm -rf "$work/run" "$work"/starts.* "$FAULT_DIR"
+    mkdir "$FAULT_DIR"
+    plan "$name" "$seed_of_run" > "$work/plan"
+    before=$(shared)
+    # shellcheck disable=SC2086
+    TRAIN=$work/train GRIDIRON_PROGRESS=$((seed_of_run / 2 % 2)) timeout 1500 "$launch" -n 4 --restarts 1000 "$work/tiny.yaml" \
+        save="$work/run" $limits save_interval=$((1 + seed_of_run / 8 % 2)) async_save=$([ $((seed_of_run / 4 % 2)) = 0 ] && echo true || echo false) \
+        "$@" > "$work/log" 2>&1
+    rc=$?
+    what="SEED=$seed run $runs ($name)"
+    [ $rc = 0 ] || fail "$what: code $rc"
+    rest=$(left)
+    [ -z "$rest" ] || fail "$what: left: $rest"
+    [ "$(grep -c '^error\[' "$work/log")" = 0 ] || fail "$what: an error line"
+    [ $rc != 0 ] || same "$name" "$work/run" "$what"
+    cat "$work/run/restarts.jsonl" >> "$work/all" 2> /dev/null
+    total=$((total + $(grep -c '^restart [0-9]* of [0-9]*: code [0-9]*, ' "$work/log")))
+}
+
+# shellcheck disable=SC2086
+for name in model data; do
+    [ $name = model ] && layout=$model || layout=$data
+    "$launch" -n 4 "$work/tiny.yaml" $layout save="$work/$name" save_interval=100 > "$work/log" 2>&1 || fail "the undisturbed run: $?"
+done
+total=0 runs=0
+# shellcheck disable=SC2086
+while [ $total -lt "$wanted" ] || [ $runs -lt 2 ]; do
+    runs=$((runs + 1))
+    [ $((runs % 2)) = 0 ] && disturbed model $((seed * 1000 + runs)) $model || disturbed data $((seed * 1000 + runs)) $data
+    [ "$wanted" = 0 ] || echo "# $(date +%H:%M:%S): $runs runs, $total failures, $bad bad"
+    [ $bad -lt 5 ] || break
+done
+codes=$(sed 's/.*"code": \([0-9]*\).*/code \1/' "$work/all" | sort | uniq -c | tr -s ' \n' ' ')
+echo "# SEED=$seed: $runs runs, $total failures:$codes"
+[ "$wanted" != 0 ] || [ "$codes" = " 3 code 5 3 code 7 2 code 8 " ] || fail "the exit codes of the failures"
+[ $bad = 0 ]
