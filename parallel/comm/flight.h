@@ -140,6 +140,7 @@ typedef struct {
     int waiting;                   /* number of ranks that wait */
 } FlightBlame;
 /*   skip     in  [ranks]  bool: not this one; NULL: all ranks that have not left
- *   first    in  [ranks]  bool: this one before others that do not wait; NULL: none */
+ *   first    in  [ranks]  bool: this one before others that do not wait; 'T': it is stopped, so it does not
+ *                         wait, whatever its record says; NULL: none */
 FlightBlame flight_blame(const Flight *f, double t, const char *skip, const char *first);
 #endif

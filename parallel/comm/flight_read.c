@@ -218,7 +218,7 @@ FlightBlame flight_blame(const Flight *f, double t, const char *skip, const char
         const FlightRank *r = &f->rank[i];
         if (skip ? skip[i] : !r->pid || r->left)
             continue;
-        if (flight_is_waiting(f, i, t)) {
+        if (flight_is_waiting(f, i, t) && !(first && first[i] == 'T')) {
             b.waiting++;
             if (b.waiter < 0 || r->since < f->rank[b.waiter].since)
                 b.waiter = i;

@@ -261,7 +261,7 @@ static void examine(const Flight *f, double t, double limit)
             continue;
         p[i] = read_process(r->pid);
         held |= p[i].held;
-        first[i] = p[i].state == 'T' || p[i].state == 'D' || !r->waits;
+        first[i] = p[i].state == 'T' || p[i].state == 'D' ? p[i].state : !r->waits;
     }
     FlightBlame b = flight_blame(f, t, skip, first);
     int found = b.rank >= 0;

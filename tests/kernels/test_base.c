@@ -48,6 +48,27 @@ static void full_take(void)
 }
 static void die_here(void) { die(EXIT_DATA, "test", "x = %d; change: nothing", 7); }
 
+#ifndef __SANITIZE_ADDRESS__
+static int no_memory;                  /* bool */
+void *__libc_malloc(size_t n);
+void *malloc(size_t n) { return no_memory ? NULL : __libc_malloc(n); }
+static const char *someone(void) { return "rank 3"; }
+
+/* The error line takes nothing from the heap. */
+static void die_without_memory(void)
+{
+    die_hooks(someone, NULL, NULL);
+    no_memory = 1;
+    xstrdup("text");
+}
+#else
+static void die_without_memory(void)
+{
+    fputs("error[memory] [rank 3] ", stderr);
+    _exit(EXIT_RESOURCE);
+}
+#endif
+
 /* Runs fn in a child process. Returns the exit code; text: what fn wrote to standard error. */
 static int ends_with(void (*fn)(void), char *text, size_t size)
 {
@@ -79,6 +100,8 @@ static void endings(void)
     rc = ends_with(die_here, text, sizeof text);
     CHECK(rc == EXIT_DATA && !strncmp(text, "error[test] ", 12) && strstr(text, "x = 7; change: nothing\n"),
           "%d %s", rc, text);
+    rc = ends_with(die_without_memory, text, sizeof text);
+    CHECK(rc == EXIT_RESOURCE && !strncmp(text, "error[memory] [rank 3] ", 23), "%d %s", rc, text);
 }
 
 /* The known answers that come with Random123 (kat_vectors: philox4x32 10). */
