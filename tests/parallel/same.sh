@@ -1,7 +1,7 @@
 # tests/parallel/same.sh -- sourced by tests: whether a run that was disturbed ended as an undisturbed one did.
 
 kept() { # DIRECTORY: the lines of metrics.jsonl without times and rates
-    sed -E 's/"(elapsed_ms|goodput|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' \
+    sed -E 's/, "(comm|stragglers)": .*(, "run_id")/\2/; s/"(elapsed_ms|goodput|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' \
         "$1/metrics.jsonl"
 }
 

@@ -123,7 +123,7 @@ log=slurm-$job.log
 grep -q "stopped by SIGUSR1\|ended with 75" "$log" || fail "no turn was stopped by the signal"
 [ "$(tail -n 1 "$log" | sed 's/.*ended with //')" = 0 ] || fail "the job has not finished"
 kept() { # the lines of metrics.jsonl without times and rates
-    sed -E 's/"(elapsed_ms|goodput|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' \
+    sed -E 's/, "(comm|stragglers)": .*(, "run_id")/\2/; s/"(elapsed_ms|goodput|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' \
         "$1/metrics.jsonl"
 }
 kept whole > a; kept turns > b

@@ -11,7 +11,7 @@ tiny "$work/tiny.yaml" model.hidden_dropout=0.1 model.attention_dropout=0.1 mode
     train.micro_batch_size=2 train.global_batch_size=4 train.train_iters=6 train.eval_interval=3 train.eval_iters=2 \
     optimizer.lr_decay_style=cosine optimizer.lr_warmup_iters=2 'log.trace_steps=[2]'
 kept() { # FILE: its lines without times and rates
-    sed -E 's/"(elapsed_ms|goodput|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' "$1"
+    sed -E 's/, "(comm|stragglers)": .*(, "run_id")/\2/; s/"(elapsed_ms|goodput|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' "$1"
 }
 commands() { # PROGRAM key=value ...
     program=$1

@@ -11,7 +11,7 @@ tiny "$work/tiny.yaml" train.micro_batch_size=2 train.global_batch_size=null tra
     optimizer.lr_decay_style=cosine optimizer.lr_warmup_iters=2
 run() { "$TRAIN" "$work/tiny.yaml" cpu_isa="$ISA" "$@" > "$work/log" 2>&1; }
 kept() { # the lines of metrics.jsonl without times and rates
-    sed -E 's/"(elapsed_ms|goodput|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' "$1/metrics.jsonl"
+    sed -E 's/, "(comm|stragglers)": .*(, "run_id")/\2/; s/"(elapsed_ms|goodput|tokens_per_second|tflops_per_device|mfu|memory_bytes|[a-z]+_ms|run_id)": *[^,}]*,? ?//g' "$1/metrics.jsonl"
 }
 compare() { # RUN_DIR NAME: the same shards and metrics as the undisturbed run
     for shard in model-00000 optim-00000; do
