@@ -66,8 +66,10 @@ static void start_from(Training *t)
     if (!t->dir.from)
         return;
     char *found = run_load(&t->run, t->dir.from);
-    if (t->dir.goes_on)
+    if (t->dir.goes_on) {
         t->saved = t->run.progress.iteration;
+        saver_loaded(t->run.checkpoint.saver, t->saved);
+    }
     if (speaks(t))
         printf("loaded %s: %s iteration %ld\n", found,
                t->run.progress.iteration ? "resuming after" : "weights only, starting at",
@@ -234,6 +236,8 @@ static int ending(Training *t, int *wants_save)
     int64_t i = t->run.progress.iteration;
     int saves = c->save_at_end, due = c->save_interval != CFG_ABSENT && i % c->save_interval == 0;
     agree_on_signals(t);
+    if (t->save_asked || t->stop_asked)
+        saver_hurry(t->run.checkpoint.saver);
     *wants_save = saves || due || t->save_asked;
     if (i >= t->total)
         return t->why = "finished", EXIT_DONE;

@@ -12,7 +12,9 @@
  * the checkpoint counts. A deletion renames to iter_X.trash first. The next start removes what a killed
  * save or deletion has left (*.tmp, *.trash). When a write or flush fails, the whole attempt is
  * discarded and written once more to new files. A save that fails twice is a warning, and the run goes
- * on until `max_failed_saves` in a row. The same state gives the same bytes: no times, no host names
+ * on until `max_failed_saves` in a row. With verify_saves each rank then reads its shards back from the
+ * disk and compares every hash. A damaged checkpoint is renamed to iter_X.damaged and written once more.
+ * Older ones are deleted only after a newer one has been verified. The same state gives the same bytes: no times, no host names
  * inside. After Pillai et al. 2014, "All File Systems Are Not Created Equal", OSDI. */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
@@ -102,10 +104,16 @@ const char *saver_lost(const Saver *s);
 void saver_close(Saver *s);         /* waits first */
 
 /* Seconds that a save begun now should take on this rank: as long as the longest one so far, before the first
- * one as long as a slow disk needs for the bytes of all ranks (SAVE_RATE bytes/s); twice that if another save
- * is under way, which goes first. Not collective. */
+ * one as long as a slow disk needs for the bytes of all ranks (SAVE_RATE bytes/s); twice that if another one
+ * is being written, which goes first. Not collective. */
 #define SAVE_RATE 100e6
 double saver_predict(const Saver *s);
+
+/* Nothing is read back any more: little time is left. Not collective, but call it on all ranks. */
+void saver_hurry(Saver *s);
+
+/* The run goes on from this checkpoint of its own folder, which the load has verified. */
+void saver_loaded(Saver *s, int64_t iteration);
 
 /* Whether path, a checkpoint or a run directory, holds a checkpoint with a manifest, of any run. Not
  * collective. */

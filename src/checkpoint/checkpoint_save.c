@@ -195,13 +195,32 @@ static void end_save(Saver *s)
     s->phase = IDLE;
 }
 
+/* Bytes that are free for checkpoints; -1: not known. */
+static long long free_bytes(const Saver *s)
+{
+    struct statvfs fs;
+    return fstatvfs(s->dir, &fs) == 0 ? (long long)fs.f_bavail * (long long)fs.f_frsize : -1;
+}
+
+/* Rank `speaker` knows why this save cannot be had. */
+static void give_up(Saver *s, int64_t speaker, const char *why)
+{
+    s->failed++;
+    if (s->all->rank == speaker)
+        memcpy(s->lost, why, WHY);
+    all_ok(s->all, s->all->rank != speaker || s->failed < s->cfg->max_failed_saves, EXIT_RESOURCE, "save",
+           "%d saves in a row have failed, the last: %s; this rank's part of a checkpoint needs %" PRId64
+           " bytes, %lld are free; change: free space under %s, or save elsewhere",
+           s->failed, why, s->bytes, free_bytes(s), s->run_dir);
+    end_save(s);
+}
+
 /* An attempt has failed on rank `speaker`: the first time all is written again, the second time the save
  * is given up. */
 static void fail(Saver *s, int64_t speaker)
 {
     char why[WHY] = "";
-    struct statvfs fs;
-    long long room = fstatvfs(s->dir, &fs) == 0 ? (long long)fs.f_bavail * (long long)fs.f_frsize : -1;
+    long long room = free_bytes(s);
     if (s->all->rank == 0)
         saver_clean(s);
     reduce_min(s, 0);               /* no rank makes the next folder before */
@@ -214,14 +233,50 @@ static void fail(Saver *s, int64_t speaker)
         attempt(s);
         return;
     }
-    s->failed++;
+    give_up(s, speaker, why);
+}
+
+/* Rank `speaker` has found the checkpoint damaged on the disk: it loses its name. The first time all is
+ * written again, from the snapshot or from the state, which has not gone on; the second time the save is
+ * given up. */
+static void damaged(Saver *s, int64_t speaker)
+{
+    char why[WHY] = "", soft[WHY];
+    memcpy(why, s->why, WHY);
+    if (s->all->rank == 0 && !saver_bury(s, soft))
+        warn("%s, which is damaged, keeps its name: %s", s->name, soft);
+    reduce_min(s, 0);               /* no rank makes the next folder before */
     if (s->all->rank == speaker)
-        memcpy(s->lost, why, WHY);
-    all_ok(s->all, s->all->rank != speaker || s->failed < s->cfg->max_failed_saves, EXIT_RESOURCE, "save",
-           "%d saves in a row have failed, the last: %s; this rank's part of a checkpoint needs %" PRId64
-           " bytes, %lld are free; change: free space under %s, or save elsewhere",
-           s->failed, why, s->bytes, room, s->run_dir);
-    end_save(s);
+        warn("the checkpoint of iteration %" PRId64 " was read back and is damaged: %s; it is now "
+             "%s.damaged%s", s->iteration, why, s->name,
+             s->rewritten ? "; older checkpoints stay, the run goes on" : ", and written again");
+    s->committed = s->before;
+    if (s->rewritten++) {
+        give_up(s, speaker, why);
+        return;
+    }
+    s->attempt = 0;
+    attempt(s);
+}
+
+/* The checkpoint is on the disk; verified, bool: all ranks have read it back. */
+static void committed(Saver *s, int verified)
+{
+    s->failed = 0;
+    if (verified)
+        s->verified = s->iteration;
+    s->phase = DELETING;
+    if (s->all->rank == 0)
+        job_start(s, saver_retain);
+}
+
+/* The third job of all ranks, unless nothing is to be read back. */
+static void verify(Saver *s)
+{
+    s->phase = VERIFYING;
+    s->checked = 0;
+    if (s->verifies)
+        job_start(s, saver_verify);
 }
 
 /* Goes on to the next phase if every rank's job has ended. Returns 0 when there is nothing to do yet.
@@ -233,16 +288,19 @@ static int advance(Saver *s, int wait, double *took)
     double start = now();
     int64_t speaker = reduce_min(s, s->ok ? INT64_MAX : s->all->rank);
     if (speaker != INT64_MAX) {
-        fail(s, speaker);
+        s->phase == VERIFYING ? damaged(s, speaker) : fail(s, speaker);
     } else if (s->phase == WRITING) {
         gather_parts(s);
         s->phase = COMMITTING;
         if (s->all->rank == 0)
             job_start(s, saver_commit);
-    } else {
+    } else if (s->phase == COMMITTING) {
         s->committed = s->iteration;
-        s->failed = 0;
         s->longest = fmax(s->longest, s->spent);
+        verify(s);
+    } else if (s->phase == VERIFYING) {
+        committed(s, (int)reduce_min(s, s->checked));
+    } else {
         end_save(s);
     }
     *took += now() - start;
@@ -270,8 +328,12 @@ int64_t saver_wait(Saver *s)
 double saver_predict(const Saver *s)
 {
     double one = s->longest > 0 ? s->longest : (double)s->job_bytes / SAVE_RATE;
-    return s->phase == IDLE ? one : 2 * one;
+    return s->phase == WRITING || s->phase == COMMITTING ? 2 * one : one;
 }
+
+void saver_hurry(Saver *s) { atomic_store(&s->hurry, 1); }
+
+void saver_loaded(Saver *s, int64_t iteration) { s->verified = iteration; }
 
 const char *saver_lost(const Saver *s) { return *s->lost ? s->lost : NULL; }
 
@@ -283,14 +345,16 @@ void saver_save(Saver *s, int64_t iteration, const json_t *state)
     s->waits += s->phase != IDLE;
     if (s->phase != IDLE && !(s->waits & (s->waits - 1)) && s->all->rank == 0)
         warn("iteration %" PRId64 " waits for the checkpoint of iteration %" PRId64 ", which is still being "
-             "written; a longer save_interval or a faster disk would avoid it", iteration, s->iteration);
+             "written or read back; a longer save_interval or a faster disk would avoid it", iteration,
+             s->iteration);
     saver_wait(s);
     job_ended(s, 1);                /* the snapshot has been touched */
     s->iteration = iteration;
     s->lost[0] = 0;
     s->state = json_deep_copy(state);
-    s->attempt = 0;
+    s->attempt = s->rewritten = 0;
     s->spent = 0;
+    s->before = s->committed;
     snprintf(s->name, sizeof s->name, "iter_%07" PRId64, iteration);
     if (s->cfg->async_save)
         take_snapshot(s);
@@ -324,7 +388,8 @@ Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const Tenso
         return NULL;
     Saver *s = xcalloc(1, sizeof *s);
     *s = (Saver){.cfg = cfg, .all = all, .run_dir = xstrdup(run_dir), .piece = p, .n = n,
-                 .snapshot = snapshot, .dir = -1, .committed = -1,
+                 .snapshot = snapshot, .dir = -1, .committed = -1, .verified = -1,
+                 .verifies = (int)cfg->verify_saves,
                  .mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
     find_entries(s);
     s->buffer = xcalloc(1, (size_t)HASH_BLOCK);

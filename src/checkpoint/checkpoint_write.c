@@ -61,7 +61,7 @@ static int write_shard(Saver *s, int dir, int optim, char why[WHY])
     int *which = xcalloc((size_t)s->nentry, sizeof *which), n = 0, ok = 1;
     char file[40], step[24], rank[12];
     StWriter w;
-    snprintf(file, sizeof file, "%s-%05d.safetensors", optim ? "optim" : "model", s->all->rank);
+    shard_name(file, optim, s->all->rank);
     snprintf(step, sizeof step, "%" PRId64, s->iteration);
     snprintf(rank, sizeof rank, "%d", s->all->rank);
     for (int i = 0; i < s->nentry; i++) {
@@ -123,12 +123,13 @@ static int largest_first(const void *a, const void *b)
     return s < t ? 1 : s > t ? -1 : 0;
 }
 
-/* Deletes what save_keep_last and save_retain_interval do not keep. */
+/* Deletes what save_keep_last and save_retain_interval do not keep; never the newest verified checkpoint,
+ * and nothing before one is verified. */
 static int retain(Saver *s, char why[WHY])
 {
     int64_t keep = s->cfg->save_keep_last, every = s->cfg->save_retain_interval, *list = NULL, it;
     int n = 0, ok = 1;
-    if (keep == CFG_ABSENT && every == CFG_ABSENT)
+    if ((keep == CFG_ABSENT && every == CFG_ABSENT) || (s->verifies && s->verified < 0))
         return 1;
     keep = keep == CFG_ABSENT ? 1 : keep;
     int fd = openat(s->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -150,7 +151,7 @@ static int retain(Saver *s, char why[WHY])
     for (int64_t i = keep; ok && i < n; i++) {
         char name[40];
         snprintf(name, sizeof name, "iter_%07" PRId64, list[i]);
-        if (list[i] != s->iteration && (every == CFG_ABSENT || list[i] % every))
+        if (list[i] != s->iteration && list[i] != s->verified && (every == CFG_ABSENT || list[i] % every))
             ok = trash(s, name, why);
     }
     free(list);
@@ -195,10 +196,25 @@ int saver_commit(Saver *s, char why[WHY])
     int n = snprintf(line, sizeof line, "%s\n", s->name);
     if (!file_replace(s->dir, "latest", line, n, soft))
         warn("%s is saved, but the hint `latest` is not: %s", s->name, soft);
-    if (!retain(s, soft))
-        warn("%s is saved, but an old checkpoint could not be deleted: %s", s->name, soft);
+    return 1;
+}
+
+int saver_retain(Saver *s, char why[WHY])
+{
+    if (!retain(s, why))
+        warn("%s is saved, but an old checkpoint could not be deleted: %s", s->name, why);
     saver_clean(s);
     return 1;
+}
+
+int saver_bury(Saver *s, char why[WHY])
+{
+    char to[48];
+    snprintf(to, sizeof to, "%s.damaged", s->name);
+    if (!file_remove_dir(s->dir, to, why))
+        return 0;
+    return renameat(s->dir, s->name, s->dir, to) < 0 ? file_errno(why, "cannot rename %s to %s", s->name, to)
+                                                     : file_sync_dir(s->dir, "checkpoints", why);
 }
 
 void saver_clean(Saver *s)

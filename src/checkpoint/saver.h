@@ -5,13 +5,14 @@
 #include "checkpoint.h"
 #include "source.h"
 #include <pthread.h>
+#include <stdatomic.h>
 
 /* Pieces [first, first + count) of one tensor, written as one box of `rows` rows. */
 typedef struct { int first, count; int64_t rows; char name[BOX_NAME]; } Entry;
 
 typedef struct { const char *p; int64_t ld; Device *dev; } View;     /* dev as in TensorPiece */
 
-typedef enum { IDLE, WRITING, COMMITTING } Phase;
+typedef enum { IDLE, WRITING, COMMITTING, VERIFYING, DELETING } Phase;
 
 struct Saver {
     const Config *cfg;
@@ -31,6 +32,12 @@ struct Saver {
     Phase phase;                    /* of the save under way */
     int attempt;                    /* 0, then 1 */
     int64_t iteration, committed;   /* committed: newest checkpoint on disk; -1: none */
+    int64_t before;                 /* committed when this save began */
+    int verifies;                   /* bool: a checkpoint is read back */
+    int64_t verified;               /* newest checkpoint on disk that has been read; -1: none is known */
+    int rewritten;                  /* bool: this save has been damaged, and is written again */
+    int checked;                    /* bool: this rank has read back all that it wrote */
+    atomic_int hurry;               /* bool: nothing is read back any more */
     int failed;                     /* failed saves in a row */
     char lost[WHY];                 /* why this rank could not write the last save, given up; else "" */
     unsigned waits;                 /* saves that found another one under way */
@@ -55,9 +62,26 @@ static inline int64_t piece_bytes(const TensorPiece *p)
  * s->part[rank]. */
 int saver_write(Saver *s, char why[WHY]);
 
-/* Second job, rank 0: writes the manifest, renames the folder, writes the hint `latest`, deletes old
- * checkpoints. A failure of the last two is only a warning: the checkpoint is complete. */
+/* The name of rank's shard with weights (optim 0) or the rest. */
+static inline void shard_name(char name[40], int optim, int rank)
+{
+    snprintf(name, 40, "%s-%05d.safetensors", optim ? "optim" : "model", rank);
+}
+
+/* Second job, rank 0: writes the manifest, renames the folder, writes the hint `latest`. A failure of the
+ * last is only a warning: the checkpoint is complete. */
 int saver_commit(Saver *s, char why[WHY]);
+
+/* Third job, each rank (checkpoint_verify.c): reads its shards back from the disk and compares every hash.
+ * Fails when they are damaged. s->checked stays 0 when that is not known: s->hurry, or this process is out of
+ * memory or descriptors. */
+int saver_verify(Saver *s, char why[WHY]);
+
+/* Fourth job, rank 0: deletes old checkpoints and leftovers. Failures are warnings. */
+int saver_retain(Saver *s, char why[WHY]);
+
+/* Renames the checkpoint to iter_N.damaged, which no load takes. */
+int saver_bury(Saver *s, char why[WHY]);
 
 /* Removes leftovers (*.tmp, *.trash) of earlier saves and deletions. Failures are ignored. */
 void saver_clean(Saver *s);

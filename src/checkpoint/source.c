@@ -319,7 +319,7 @@ static int read_box(Source *s, const StoredTensor *t, const StoredBox *b, const 
                             " of the file", file, t->name, st->at + at, st->at + at + n);
         if (k)
             scatter(k, b, x, s->buffer, at / size, (at + n) / size, t->type);
-        else
+        else if (s->not_finite)
             s->not_finite[t - s->m.tensor] += convert_count_not_finite(s->buffer, t->type, n / size);
     }
     return 1;
@@ -337,6 +337,12 @@ int source_read(Source *s, const StoredTensor *t, int64_t row0, int64_t col0, in
     return 1;
 }
 
+int source_verify_box(Source *s, const StoredTensor *t, const StoredBox *b, char why[WHY])
+{
+    Cross whole = {0, b->rows, 0, b->cols};
+    return read_box(s, t, b, &whole, NULL, why);
+}
+
 int source_verify(Source *s, int64_t *bytes, char why[WHY])
 {
     if (!source_check_files(s, why))
@@ -346,8 +352,7 @@ int source_verify(Source *s, int64_t *bytes, char why[WHY])
     for (int i = 0; i < s->m.ntensor; i++)
         for (int k = 0; k < s->m.tensor[i].nbox; k++) {
             const StoredBox *b = &s->m.tensor[i].box[k];
-            Cross whole = {0, b->rows, 0, b->cols};
-            if (!read_box(s, &s->m.tensor[i], b, &whole, NULL, why))
+            if (!source_verify_box(s, &s->m.tensor[i], b, why))
                 return 0;
             if (bytes)
                 *bytes += box_bytes(b, s->m.tensor[i].type);

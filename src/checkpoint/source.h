@@ -12,7 +12,7 @@ typedef struct {
     Manifest m;
     StFile *shard;                  /* [m.nshard], opened at first use; fd -1 until then */
     char *buffer;                   /* HASH_BLOCK bytes */
-    int64_t *not_finite;            /* [m.ntensor] NaN or infinite elements found by source_verify */
+    int64_t *not_finite;            /* [m.ntensor] NaN or infinite elements that source_verify found, or NULL */
 } Source;
 
 /* Whether `path` exists. Dies with EXIT_CHECKPOINT when the system does not tell, as for a folder that
@@ -58,6 +58,9 @@ int source_check_files(const Source *s, char why[WHY]);
  * + c. */
 int source_read(Source *s, const StoredTensor *t, int64_t row0, int64_t col0, int64_t rows, int64_t cols,
                 void *data, int64_t ld, Dtype to, char why[WHY]);
+
+/* Reads all of a box of t and compares its hashes. */
+int source_verify_box(Source *s, const StoredTensor *t, const StoredBox *b, char why[WHY]);
 
 /* Reads everything and compares every hash. *bytes, when not NULL, is the number of bytes read so
  * far. */

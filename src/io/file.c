@@ -134,6 +134,15 @@ int file_sync_close(int fd, const char *name, char why[WHY])
     return 1;
 }
 
+void file_drop_cache(int dir, const char *name)
+{
+    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+}
+
 int file_sync_dir(int dir, const char *name, char why[WHY])
 {
     int r;

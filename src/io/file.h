@@ -40,6 +40,10 @@ int file_append(int fd, const void *p, size_t n);
 /* Flushes the file to the disk and closes it; fd is closed on failure too. */
 int file_sync_close(int fd, const char *name, char why[WHY]);
 
+/* Takes a flushed file out of the memory of this host, where the file system can: the next read comes from
+ * the disk. */
+void file_drop_cache(int dir, const char *name);
+
 /* Flushes a folder to the disk: the names in it are durable afterwards. */
 int file_sync_dir(int dir, const char *name, char why[WHY]);
 

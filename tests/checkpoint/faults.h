@@ -19,6 +19,9 @@
 
 static int short_writes; /* pwrite moves half of what it is given, and every third call is interrupted */
 static atomic_int held_writes;      /* not 0: pwrite waits */
+static atomic_int held_reads;       /* not 0: pread waits */
+static atomic_int flips;            /* so many writes after the start of a file write one bit wrong */
+static atomic_int drops;            /* files taken out of memory so far */
 static int fail_after = -1;         /* number of writes and flushes before all fail; -1: none fails */
 static int fail_with;               /* errno of the calls that fail after fail_after */
 
@@ -93,7 +96,31 @@ ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
         errno = EINTR;
         return -1;
     }
+    if (at > 0 && n && atomic_load(&flips) > 0) {
+        char *copy = malloc(n);
+        memcpy(copy, p, n);
+        copy[n / 2] ^= 4;
+        atomic_fetch_sub(&flips, 1);
+        ssize_t done = syscall(SYS_pwrite64, fd, copy, n, at);
+        free(copy);
+        return done;
+    }
     return syscall(SYS_pwrite64, fd, p, short_writes && n > 7 ? n / 2 : n, at);
+}
+
+ssize_t pread(int fd, void *p, size_t n, off_t at)
+{
+    if (faulty("pread64"))
+        return -1;
+    while (atomic_load(&held_reads))
+        usleep(1000);
+    return syscall(SYS_pread64, fd, p, n, at);
+}
+
+int posix_fadvise(int fd, off_t at, off_t n, int advice)
+{
+    atomic_fetch_add(&drops, advice == POSIX_FADV_DONTNEED && !at && !n);
+    return syscall(SYS_fadvise64, fd, at, n, advice) < 0 ? errno : 0;
 }
 
 int fsync(int fd) { return faulty("fsync") || full() ? -1 : (int)syscall(SYS_fsync, fd); }

@@ -63,7 +63,7 @@ once() {
 every() {
     mode=$1
     shift
-    for call in openat mkdirat pwrite64 fsync renameat2 renameat unlinkat close ftruncate flock; do
+    for call in openat mkdirat pwrite64 pread64 fsync renameat2 renameat unlinkat close ftruncate flock; do
         for injection in "$@"; do
             n=1
             while once "$mode" $call "$(echo "$injection" | sed "s/@/$n/")"; do

@@ -336,6 +336,123 @@ static void touched(void)
     free(w);
 }
 
+/* ---- a checkpoint that is read back */
+
+static struct { Model m; Comm self; Arena arena; Saver *s; } back;
+
+static void back_open(char *dir, int async)
+{
+    static Config cfg;
+    cfg = base_config();
+    cfg.async_save = async;
+    cfg.verify_saves = 1;
+    cfg.save_keep_last = 1;
+    comm_self_open(&back.self, "all");
+    arena_open(&back.arena, "run", 1 << 16);
+    make(&back.m, 0, 0, 1);
+    back.s = saver_open(&cfg, dir, &back.self, back.m.p, back.m.n, &back.arena);
+    saver_start(back.s);
+}
+
+static void back_save(int64_t it)
+{
+    json_t *state = json_pack("{s:I}", "iteration", (json_int_t)it);
+    fill(&back.m, it);
+    saver_save(back.s, it, state);
+    json_decref(state);
+}
+
+static void back_close(void)
+{
+    saver_close(back.s);
+    arena_close(&back.arena);
+}
+
+/* One bit of iteration 2 is written wrong, then every write of iterations 3 and 4. */
+static void save_damaged(char *dir, int async)
+{
+    back_open(dir, async);
+    back_save(1);
+    saver_wait(back.s);
+    flips = 1;
+    back_save(2);
+    fill(&back.m, 0);
+    if (saver_wait(back.s) != 2)
+        _exit(97);
+    flips = 1 << 30;
+    back_save(3);
+    if (saver_wait(back.s) != 2)
+        _exit(96);
+    back_save(4);
+    saver_wait(back.s);
+    _exit(98);                      /* not reached, because max_failed_saves is 2 */
+}
+static void save_damaged_sync(void *dir) { save_damaged(dir, 0); }
+static void save_damaged_async(void *dir) { save_damaged(dir, 1); }
+
+static int is_there(const char *dir, int it)
+{
+    char *path = xasprintf("%s/checkpoints/iter_%07d/manifest.json", dir, it);
+    int there = access(path, F_OK) == 0;
+    free(path);
+    return there;
+}
+
+/* Older checkpoints go when a newer one is verified and not before; a hurry leaves it unverified. */
+static void deleted_late(void)
+{
+    char *dir = path_of("late");
+    back_open(dir, 1);
+    back_save(1);
+    saver_wait(back.s);
+    drops = 0;
+    held_reads = 1;
+    back_save(2);
+    for (double start = now(); saver_committed(back.s) < 2 && now() - start < 60; usleep(1000))
+        saver_poll(back.s);
+    CHECK(is_there(dir, 1) && is_there(dir, 2), "iteration 1 is there while 2 is read back");
+    held_reads = 0;
+    saver_wait(back.s);
+    CHECK(!is_there(dir, 1) && is_there(dir, 2), "iteration 2 is verified");
+    CHECK(drops == 3, "%d files of 3 are read from the disk", (int)drops);
+    saver_hurry(back.s);
+    back_save(3);
+    CHECK(saver_wait(back.s) == 3 && is_there(dir, 2), "iteration 2 is the last verified one");
+    back_save(4);
+    saver_wait(back.s);
+    CHECK(!is_there(dir, 3) && is_there(dir, 4) && is_there(dir, 2), "the newest and the last verified one");
+    back_close();
+    back_open(dir, 1);              /* a new process knows of no verified one, unless it has loaded it */
+    saver_hurry(back.s);
+    back_save(5);
+    saver_wait(back.s);
+    CHECK(is_there(dir, 2) && is_there(dir, 4), "nothing is deleted while none is known to be good");
+    saver_loaded(back.s, 4);
+    back_save(6);
+    saver_wait(back.s);
+    CHECK(!is_there(dir, 2) && is_there(dir, 4) && !is_there(dir, 5), "the loaded one is good");
+    back_close();
+}
+
+static void read_back(void)
+{
+    Config cfg = base_config();
+    for (int async = 0; async < 2; async++) {
+        char *dir = path_of("back%d", async);
+        int rc = child(async ? save_damaged_async : save_damaged_sync, dir);
+        CHECK(rc == EXIT_RESOURCE, "exit %d: %s", rc, said);
+        CHECK(strstr(said, "iteration 2 was read back and is damaged: model-00000.safetensors is damaged: "
+                           "tensor ") &&
+                  strstr(said, "it is now iter_0000002.damaged, and written again") &&
+                  strstr(said, "iter_0000003.damaged; older checkpoints stay") &&
+                  strstr(said, "error[save]") && lines(said) == 6, "%s", said);
+        CHECK(load(dir, 0, 0, 1, &cfg) == 2, "the newest that is good");
+        shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000002 iter_0000002.damaged "
+              "iter_0000003.damaged iter_0000004.damaged latest ' ]", dir);
+    }
+    deleted_late();
+}
+
 /* Before the first save its time follows from the bytes, afterwards from the longest one. */
 static void predicted(void)
 {
@@ -415,6 +532,7 @@ static void *member(void *arg)
     Config cfg = base_config();
     Arena arena;
     cfg.async_save = me->async;
+    cfg.verify_saves = 1;
     arena_open(&arena, "run", 1 << 16);
     make(m, me->layout, me->comm.rank, me->comm.size);
     Saver *s = saver_open(&cfg, me->dir, &me->comm, m->p, m->n, &arena);
@@ -448,6 +566,7 @@ static void team(int size, int layout, int async)
     Config cfg = base_config();
     char *dir = path_of("team%d%d%d", size, layout, async);
     team_open(&t, size);
+    flips = 1;                      /* a bit of iteration 1 is written wrong, by any rank */
     for (int r = 0; r < size; r++) {
         me[r] = (Member){.comm = team_member(&t, r), .dir = dir, .layout = layout, .async = async};
         pthread_create(&thread[r], NULL, member, &me[r]);
@@ -461,6 +580,9 @@ static void team(int size, int layout, int async)
         for (int r = 0; r < 3; r++)
             CHECK(load(dir, other, other < 2 ? 0 : r, other < 2 ? 1 : 3, &cfg) == 3, "layout %d reads %d",
                   other, layout);
+    CHECK(access(path_of("team%d%d%d/checkpoints/iter_0000001.damaged", size, layout, async), F_OK) == 0 &&
+              load(path_of("team%d%d%d/checkpoints/iter_0000001", size, layout, async), 0, 0, 1, &cfg) == 1,
+          "iteration 1 is written again");
     team_close(&t);
 }
 
@@ -482,6 +604,7 @@ int main(int argc, char **argv)
         int64_t it = atoll(argv[3]);
         cfg.async_save = argc > 4;
         cfg.save_keep_last = 2;
+        cfg.verify_saves = 1;
         return save(argv[2], it, &cfg) == it ? 0 : 9;
     }
     if (argc == 3 && !strcmp(argv[1], "load")) {
@@ -502,6 +625,7 @@ int main(int argc, char **argv)
     gone();
     predicted();
     touched();
+    read_back();
     faults();
     for (int layout = 2; layout <= 3; layout++)
         for (int async = 0; async < 2; async++)
