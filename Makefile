@@ -319,6 +319,9 @@ test-restarts: $(BUILD)/test_faults train
 test-failures: $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/parallel/failures.sh $(or $(N),1000)
 
+test-goodput: train
+	BUILD=$(BUILD) tests/parallel/goodput.sh -t $(or $(SECONDS),900)
+
 test-hangs: $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/parallel/hangs.sh $(or $(N),200)
 
@@ -369,6 +372,6 @@ clean:
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
-.PHONY: all tests fuzz cuda-tests test test-emulation docs demo bench bench-schedules test-failures test-hangs test-restarts test-kill test-launch test-hosts test-layouts \
+.PHONY: all tests fuzz cuda-tests test test-emulation docs demo bench bench-schedules test-failures test-goodput test-hangs test-restarts test-kill test-launch test-hosts test-layouts \
         test-slurm test-readme test-bare test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:
