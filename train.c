@@ -51,6 +51,7 @@ typedef struct {
     double started;                    /* seconds: time of the start */
     int save_asked, stop_asked, late;  /* on any rank: SIGUSR1; signal to stop, 0: none; out of time */
     double saved_after, grace;         /* seconds from stop_asked to a save's end if begun now; to the kill */
+    SaveTimes times;                   /* of this start */
     const char *why;                   /* how the run ended, for people */
     int64_t saved;                     /* iteration of the newest checkpoint in the log; -1: none */
     int argc;
@@ -210,10 +211,9 @@ static double save(Training *t)
 static void tell_saved(Training *t)
 {
     int64_t i = saver_committed(t->run.checkpoint.saver);
-    if (i > t->saved) {
-        t->saved = i;
+    if (i > t->saved)
         log_note(t->log, "saved iteration %ld: %s/checkpoints/iter_%07ld", i, t->dir.path, i);
-    }
+    t->saved = i;                      /* lower than before: the newest one was read back and is damaged */
 }
 
 /* A signal ends the run, which saves first if the kill comes no sooner than the save ends. */
@@ -292,6 +292,8 @@ static void settle(Training *t, int open)
         log_groups(t->log, t->run.own.group, t->run.own.groups);
         log_stragglers(t->log, t->run.straggler.judge.slow, t->run.straggler.judge.n);
         log_step(t->log, &m);
+        t->times.steps++;
+        t->times.stepping += m.elapsed_ms * 1e-3;
         act_on_spike(t);
     }
 }
@@ -317,6 +319,8 @@ static int train_loop(Training *t)
         if (code >= 0)
             log_last(t->log);
         checkpoint_ms = polled * 1e3 + (wants_save ? save(t) : 0);
+        t->times.saves += wants_save;
+        t->times.lost += checkpoint_ms * 1e-3;
         tell_saved(t);
     }
     flight_phase(PHASE_OTHER);
@@ -363,8 +367,22 @@ static void say_command(const Training *t)
     free(longer);
 }
 
-/* Prints where the run stands, what is saved, where the report is, and the command that continues it. */
-static void say_end(const Training *t)
+/* Rank 0: the interval of saves that would have lost least, from the failures of the run so far. */
+static const char *advice(Training *t)
+{
+    SaveTimes *s = &t->times;
+    s->longest = saver_predict(t->run.checkpoint.saver);
+    s->wall = log_wall(t->log);
+    s->failures = save_time_failures(t->dir.path);
+    const char *text = save_time_advice(s);
+    if (text)
+        log_fact(t->log, "save_interval", text);
+    return text;
+}
+
+/* Prints where the run stands, what is saved, where the report is, and the command that continues it.
+ *   interval  in  the advice on save_interval; NULL: none */
+static void say_end(const Training *t, const char *interval)
 {
     int64_t i = t->run.progress.iteration;
     printf("%s: iteration %ld of %ld is done\n", t->why, i, t->total);
@@ -375,6 +393,8 @@ static void say_end(const Training *t)
         printf("saved   %s/checkpoints/iter_%07ld%s\n", t->dir.path, t->saved,
                t->saved < i ? "; what came after it is not saved" : "");
     printf("report  %s/report.html\n", t->dir.path);
+    if (interval)
+        printf("save_interval: %s\n", interval);
     if (t->saved >= 0)
         say_command(t);
     fflush(stdout);
@@ -458,9 +478,10 @@ int training_run(int argc, char **argv)
         log_note(t.log, "timeline: %s", said);
         log_fact(t.log, "timeline", said);
     }
+    const char *interval = speaks(&t) ? advice(&t) : NULL;
     log_close(t.log, t.why);
     if (speaks(&t))
-        say_end(&t);
+        say_end(&t, interval);
     snprintf(said, sizeof said, "code %d", code);
     if (speaks(&t))
         job_tell(said);                /* from here on a signal does not change the exit code */

@@ -14,8 +14,8 @@
  * discarded and written once more to new files. A save that fails twice is a warning, and the run goes
  * on until `max_failed_saves` in a row. With verify_saves each rank then reads its shards back from the
  * disk and compares every hash. A damaged checkpoint is renamed to iter_X.damaged and written once more.
- * Older ones are deleted only after a newer one has been verified. The same state gives the same bytes: no times, no host names
- * inside. After Pillai et al. 2014, "All File Systems Are Not Created Equal", OSDI. */
+ * Older ones are deleted only after a newer one has been verified. The same state gives the same bytes: no
+ * times, no host names inside. After Pillai et al. 2014, "All File Systems Are Not Created Equal", OSDI. */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 #include "comm.h"

@@ -333,7 +333,7 @@ double saver_predict(const Saver *s)
 
 void saver_hurry(Saver *s) { atomic_store(&s->hurry, 1); }
 
-void saver_loaded(Saver *s, int64_t iteration) { s->verified = iteration; }
+void saver_loaded(Saver *s, int64_t iteration) { s->committed = s->verified = iteration; }
 
 const char *saver_lost(const Saver *s) { return *s->lost ? s->lost : NULL; }
 

@@ -12,7 +12,7 @@ typedef struct {
     Manifest m;
     StFile *shard;                  /* [m.nshard], opened at first use; fd -1 until then */
     char *buffer;                   /* HASH_BLOCK bytes */
-    int64_t *not_finite;            /* [m.ntensor] NaN or infinite elements that source_verify found, or NULL */
+    int64_t *not_finite;            /* [m.ntensor] NaN or infinite elements found by source_verify, or NULL */
 } Source;
 
 /* Whether `path` exists. Dies with EXIT_CHECKPOINT when the system does not tell, as for a folder that

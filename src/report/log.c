@@ -253,6 +253,8 @@ static void log_scalars(Log *l, const Metrics *m)
     event_scalars(&l->events, about_now(), m->consumed_samples, twin, k);
 }
 
+double log_wall(const Log *l) { return l->spent + now() - l->opened; }
+
 /* Writes a line to every output, about the steps since the line before it. */
 static void put_record(Log *l)
 {
@@ -269,7 +271,7 @@ static void put_record(Log *l)
         }
     l->course.good += 1e-3 * m.elapsed_ms * (double)(m.iteration - l->course.iteration);
     l->course.iteration = m.iteration;
-    m.goodput = l->course.good / (l->spent + now() - l->opened);
+    m.goodput = l->course.good / log_wall(l);
     l->sum = (Metrics){0};
     l->steps = l->tokens = 0;
     put_metrics(l, &m);

@@ -173,6 +173,9 @@ void log_eval(Log *l, int64_t iteration, double loss);
 /* Writes an object with `iteration` as a line of metrics.jsonl. */
 void log_event(Log *l, const json_t *event);
 
+/* Seconds of wall time since the run's first start, without the time in which no launcher ran. */
+double log_wall(const Log *l);
+
 /* Prints a line of text on standard output, above the live line. fmt: without a newline at its end. */
 void log_note(Log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -1,5 +1,8 @@
-/* save_time -- grace of a signal */
+/* save_time -- grace of a signal, and advice on the interval of saves */
 #include "save_time.h"
+#include "config_table.h"
+#include "file.h"
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,3 +13,40 @@ double save_time_grace(const Config *c)
 }
 
 int save_time_fits(double end, double grace) { return end <= grace; }
+
+static double mean_cost(const SaveTimes *s) { return s->lost / (double)s->saves; }
+
+int64_t save_time_steps(const SaveTimes *s)
+{
+    if (!s->saves || !s->steps || !s->failures || !(s->stepping > 0))
+        return 0;
+    double best = sqrt(2 * mean_cost(s) * s->wall / s->failures), step = s->stepping / (double)s->steps;
+    return (int64_t)fmax(1, fmax(round(best / step), ceil(s->longest / step)));
+}
+
+/* Returns "0.4 s", "12 min" or "5 h". */
+static const char *duration(double s)
+{
+    return s < 120 ? textf("%.2g s", s) : s < 7200 ? textf("%.0f min", s / 60) : textf("%.3g h", s / 3600);
+}
+
+const char *save_time_advice(const SaveTimes *s)
+{
+    int64_t steps = save_time_steps(s);
+    return !steps ? NULL
+                  : textf("%ld step%s would lose least, at a save of %s and a failure every %s", steps,
+                          steps == 1 ? "" : "s", duration(mean_cost(s)), duration(s->wall / s->failures));
+}
+
+int save_time_failures(const char *run_dir)
+{
+    char why[WHY], *name = xasprintf("%s/restarts.jsonl", run_dir);
+    int64_t size = 0;
+    char *text = file_read_text(AT_FDCWD, name, 0, 1 << 30, &size, why);
+    int n = 0;
+    for (int64_t i = 0; text && i < size; i++)
+        n += text[i] == '\n';
+    free(text);
+    free(name);
+    return n;
+}

@@ -164,6 +164,11 @@ for grace in 0 1e6; do
 done
 want 75 tiny.yaml save=D exit_duration_in_mins=1e-9
 says "^stopped at exit_duration_in_mins with a checkpoint: iteration 1 of 40"; says "^go on"
+# with failures on record the run says which interval would have lost least
+echo '{"time": 1, "code": 7, "cause": "error[rank-lost]", "lost_s": 1, "iteration": 2}' > D/restarts.jsonl
+want 0 tiny.yaml save=D load=latest train_iters=6 save_interval=2
+says "^save_interval: [0-9]* steps* would lose least, at a save of .* s and a failure every .* s"
+grep -q "would lose least" D/report.html || fail "no advice in the report"
 want 0 tiny.yaml save=N save_at_end=false train_iters=2
 says "^saved   nothing"
 ! grep -q '^go on' log || fail "a command that would go on from nothing"
