@@ -1,7 +1,8 @@
 #!/bin/sh
 # tests/parallel/failures.sh [N] -- runs under scripts/launch --restarts in which a failure follows the other, at random
 # instructions or moments of random ranks: SIGKILL, SIGSTOP, bad addresses, pages behind the end of a file, full disks,
-# disks that fail, memory that runs out. As tensor 2 x pipeline 2 and as tensor 2 x data 2 with sharded parameters (ZeRO 3).
+# disks that fail, memory that runs out; now and then mpirun, or all ranks at once. As tensor 2 x pipeline 2 and as
+# tensor 2 x data 2 with sharded parameters (ZeRO 3).
 # Every run ends by itself with the weights, moments and metrics of an undisturbed run, and nothing is left of it. N: this
 # many failures at least; without it, one run of each layout that together meet every kind of failure. SEED chooses others.
 set -u
@@ -44,7 +45,7 @@ plan() {
         srand(seed)
         all = name == "data" ? "kill full memory stop" : "segv bus eio stop"
         if (wanted)
-            all = "kill kill kill segv segv bus bus full full eio eio memory memory stop"
+            all = "kill kill kill segv segv bus bus full full eio eio memory memory stop mpirun"
         n = split(all, kind, " ")
         step = name == "data" ? 270 : 40
         for (i = 0; i < (wanted ? 200 : n); i++) {
@@ -52,11 +53,12 @@ plan() {
                 how = kind[1 + (wanted ? int(rand() * n) : i)]
             while (how == last)
             last = how; delay = !wanted || rand() < 0.5 ? 0 : int(rand() * 3000)
+            rank = how == "kill" && rand() < 0.15 ? -2 : int(rand() * 4)
             first = wanted && i % 2 ? 6 : how == "stop" ? 3.5 : 0
             if (wanted && i % 2 == 0 && rand() < (how == "stop" ? 0.05 : 0.4))
-                print int(rand() * 4), "start", 0, int(rand() * 800000), how
+                print rank, "start", 0, int(rand() * 800000), how
             else
-                print int(rand() * 4), "note", 1 + int(step * (first + rand() * (first < 6 ? 6 - first : 3))), delay, how
+                print rank, "note", 1 + int(step * (first + rand() * (first < 6 ? 6 - first : 3))), delay, how
         }
     }'
 }

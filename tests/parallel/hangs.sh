@@ -49,6 +49,16 @@ fine() {
         > "$dir/log" 2>&1 || fail "$dir" "$fault $*: a false alarm, or worse: $?"
 }
 
+# apart -- a rank is stopped before the ranks have found each other, when none watches the others yet
+apart() {
+    dir=$(mktemp -d "$work/XXXXXX")
+    FAULT='1 start 0 1 stop' FAULT_DIR=$dir GRIDIRON_START_SECONDS=3 TRAIN=$faulty timeout 100 "$launch" -n 4 "$work/tiny.yaml" \
+        $model save="$dir/run" > "$dir/log" 2>&1
+    rc=$?
+    [ $rc = 7 ] && [ "$(grep -c '^error\[' "$dir/log")" = 1 ] && grep -q '^error\[start\] .* within 3 s; change: ' "$dir/log" &&
+        [ -z "$(alive "$dir")" ] || fail "$dir" "stopped before the start: code $rc"
+}
+
 # stopped SECONDS RANK... -- these ranks are stopped in the middle of a job for that long; it ends as it should
 stopped() {
     seconds=$1 dir=$(mktemp -d "$work/XXXXXX"); shift
@@ -103,6 +113,7 @@ else
     fine '2 F 2 0 nap' $model $timeout &
     stopped 4 4 &
     stopped 1 1 &
+    apart &
     wait
 fi
 sort -n "$work/times" | awk '{ t[NR] = $1 } END { print "# " NR " hangs, found within " t[1] " to " t[NR] " s" }'

@@ -8,13 +8,13 @@
  * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save";
  * "note": after the ITERATION-th instruction of this process; "start": after the process has begun.
  * FAULT_DIR: folder in which every rank leaves a file named after its process id; the rank that dies also
- * leaves `died`, whose time is the time of its death. HOW, instead of death: segv, bus (a write to an
- * address that is not there; to a page behind the end of its file), full, eio (from now on no file can be
- * written or flushed), memory (from now on no memory can be had), die (an error line that names no
- * iteration), stop (SIGSTOP), loop (computes for ever), sleep (waits for a signal that does not come), pipe
- * (reads a FIFO that nobody writes), disk (sleeps in the system where only SIGKILL wakes it, as before a
- * file system that does not answer), thread (another thread keeps the engine's lock), drop (the next
- * message that it sends is lost), nap (sleeps for four seconds and goes on). */
+ * leaves `died`, whose time is the time of its death. HOW, instead of death: mpirun (its parent is killed),
+ * segv, bus (a write to an address that is not there; to a page behind the end of its file), full, eio
+ * (from now on no file can be written or flushed), memory (from now on no memory can be had), die (an error
+ * line that names no iteration), stop (SIGSTOP), loop (computes for ever), sleep (waits for a signal that
+ * does not come), pipe (reads a FIFO that nobody writes), disk (sleeps in the system where only SIGKILL
+ * wakes it, as before a file system that does not answer), thread (another thread keeps the engine's lock),
+ * drop (the next message that it sends is lost), nap (sleeps for four seconds and goes on). */
 #define _GNU_SOURCE
 #include "../checkpoint/faults.h"
 #include "engine.h"
@@ -128,6 +128,8 @@ static void strike(int sig)
     leave_file("died");
     if (!strcmp(how, "kill"))
         kill(getpid(), SIGKILL);
+    else if (!strcmp(how, "mpirun"))
+        kill(getppid(), SIGKILL);
     else if (!strcmp(how, "segv"))
         write_nowhere();
     else if (!strcmp(how, "bus"))
