@@ -27,6 +27,7 @@ struct Loader {
     int reset_mask, reset_position, mask_eod, dp_rank, dp_size;
     int32_t *text, *start;         /* [seq + 1] tokens of one sample and the first positions of their
                                       documents, for the thread alone */
+    struct { int64_t first, n; const int32_t *tokens; } given; /* of loader_give */
     uint64_t fingerprint;
     double waited;                 /* seconds blocked in loader_get */
 
@@ -79,9 +80,11 @@ static void slot_free(Slot *s)
  * or what is wrong. */
 static char *read_part(const Loader *l, int64_t k, int64_t from, int64_t n)
 {
-    int set;
+    int set = 0;
     char *why = NULL;
-    if (!blend_read(&l->blend, k, from, n, l->text + from, &set, &why))
+    if (k >= l->given.first && k < l->given.first + l->given.n)
+        memcpy(l->text + from, l->given.tokens + (k - l->given.first) * (l->seq + 1) + from, 4 * (size_t)n);
+    else if (!blend_read(&l->blend, k, from, n, l->text + from, &set, &why))
         return why;
     uint32_t most = 0;   /* as unsigned numbers negative ids are large */
     for (int64_t i = from; i < from + n; i++)
@@ -274,6 +277,31 @@ void loader_close(Loader *l)
     free(l->text);
     free(l->start);
     free(l);
+}
+
+int loader_copy(const Loader *l, int64_t k, int32_t *tokens, char **why)
+{
+    return blend_read(&l->blend, k, 0, l->seq + 1, tokens, NULL, why);
+}
+
+int loader_give(Loader *l, int64_t first, int64_t n, const int32_t *tokens)
+{
+    int32_t *own = xcalloc((size_t)l->seq + 1, sizeof *own);
+    char *why = NULL;
+    int other = 0;
+    for (int64_t k = 0; k < n && !why; k++) {
+        if (loader_copy(l, first + k, own, &why))
+            other |= memcmp(own, tokens + k * (l->seq + 1), 4 * (size_t)(l->seq + 1)) != 0;
+    }
+    if (why)
+        die(EXIT_DATA, "data", "%s: %s", l->key, why);
+    pthread_mutex_lock(&l->lock);
+    l->given.first = first;
+    l->given.n = n;
+    l->given.tokens = tokens;
+    pthread_mutex_unlock(&l->lock);
+    free(own);
+    return other;
 }
 
 double loader_wait_seconds(const Loader *l) { return l->waited; }

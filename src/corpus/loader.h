@@ -47,6 +47,13 @@ void loader_close(Loader *l);
  * read. The batch is valid until the next call. */
 const Batch *loader_get(Loader *l, int64_t first, int64_t n);
 
+/* Copies the seq_length + 1 tokens of sample k. Returns 0 and *why, from malloc. */
+int loader_copy(const Loader *l, int64_t k, int32_t *tokens, char **why);
+
+/* Gives the samples [first, first + n) these tokens [n][seq_length + 1], which must outlive the loader, in
+ * place of the corpus's. Call it before the first loader_get. Returns whether the corpus has others. */
+int loader_give(Loader *l, int64_t first, int64_t n, const int32_t *tokens);
+
 double loader_wait_seconds(const Loader *l);   /* seconds blocked in loader_get so far */
 int64_t loader_samples(const Loader *l);       /* samples asked for, and the rest of the last epoch */
 int64_t loader_epochs(const Loader *l);        /* passes over the corpus; blend: the most used one */

@@ -244,6 +244,26 @@ static void put_failures(FILE *f, const Report *r)
     html_put(f, "</table></details>\n");
 }
 
+static void put_spikes(FILE *f, const Report *r)
+{
+    size_t i;
+    json_t *o;
+    html_put(f, "<details class='card wide'><summary>Spikes</summary><table>");
+    json_array_foreach(r->spikes, i, o) {
+        double back = report_number_of(o, "rewound_to"), first = report_number_of(o, "spike_first_sample");
+        char t[64] = "";
+        if (isfinite(back))
+            snprintf(t, sizeof t, " to iteration %.0f", back);
+        html_put(f, "<tr><th>iteration %.0f</th><td class='text'>%s%s; loss %.6g, limit %.6g; gradient norm "
+                 "%.6g, limit %.6g; samples %.0f to %.0f</td></tr>\n", report_number_of(o, "iteration"),
+                 report_text_of(o, "spike"), t, report_number_of(o, "spike_loss"),
+                 report_number_of(o, "spike_loss_limit"), report_number_of(o, "spike_grad_norm"),
+                 report_number_of(o, "spike_grad_norm_limit"), first,
+                 first + report_number_of(o, "spike_samples") - 1);
+    }
+    html_put(f, "</table></details>\n");
+}
+
 static void put_evaluations(FILE *f, const Report *r)
 {
     char t[32], *text;
@@ -273,6 +293,8 @@ static void put_page(FILE *f, const Report *r)
     put_facts(f, r);
     if (json_array_size(r->failures))
         put_failures(f, r);
+    if (json_array_size(r->spikes))
+        put_spikes(f, r);
     if (r->evals)
         put_evaluations(f, r);
     if (r->config)

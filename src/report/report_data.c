@@ -38,6 +38,10 @@ static void add_line(void *report, const json_t *o)
         append(&r->eval_loss, r->evals++, report_number_of(o, "valid_loss"));
         return;
     }
+    if (json_object_get(o, "spike")) {
+        json_array_append(r->spikes, (json_t *)o);
+        return;
+    }
     for (int i = 0; i < METRIC_COUNT; i++)
         append(&r->col[i], r->n, report_number_of(o, metric_defs[i].name));
     json_t *moe = json_object_get(o, "moe");
@@ -135,7 +139,7 @@ static void derive(Report *r)
 void report_read(Report *r, const char *dir)
 {
     *r = (Report){.run = read_object(dir, "run.json"), .trace = read_object(dir, "trace.json"),
-                  .samples = json_array(), .failures = json_array()};
+                  .samples = json_array(), .failures = json_array(), .spikes = json_array()};
     read_lines(r, dir, "metrics.jsonl", add_line);
     derive(r);
     read_lines(r, dir, "samples.jsonl", add_sample);
@@ -167,6 +171,7 @@ void report_free(Report *r)
     json_decref(r->trace);
     json_decref(r->samples);
     json_decref(r->failures);
+    json_decref(r->spikes);
     json_decref(r->moe);
 }
 

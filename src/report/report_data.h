@@ -30,6 +30,7 @@ typedef struct {
     json_t *run, *trace;           /* run.json, trace.json; NULL: none */
     json_t *samples;               /* the last lines of samples.jsonl */
     json_t *failures;              /* lines of restarts.jsonl */
+    json_t *spikes;                /* lines of metrics.jsonl that record a spike */
     json_t *moe;                   /* the member `moe` of the last line that has one; NULL: none */
     double moe_at;                 /* iteration of that line */
     char *config;                  /* text of config.yaml; NULL: none */

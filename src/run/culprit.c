@@ -1,11 +1,12 @@
 /* culprit -- the first tensor that is not finite, found by running the failed step again */
-#include "run.h"
+#include "kept.h"
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* The first tensor that is not finite. */
 typedef struct {
-    char name[160];            /* for the message */
+    char name[160] __attribute__((aligned(8)));    /* for the message */
     int64_t order;             /* place in a forward; weights come before activations */
 } Culprit;
 static const Culprit nobody = {.order = INT64_MAX};
@@ -69,16 +70,9 @@ void run_check_weights(Run *r, const char *dir)
            culprit.name);
 }
 
-_Noreturn void run_not_finite(Run *r, const Launched *s)
+int run_locate(Run *r, char name[160])
 {
     Comm *all = &r->grid.all;
-    double loss = r->step.verdict.loss;
-    /* the weights are still those of step s: a verdict that is not finite stops every later update */
-    data_settle(&r->params.data);
-    r->step.metrics = NULL;
-    r->stage.mark = NULL;
-    r->progress.iteration = s->m.iteration - 1;
-    r->progress.consumed_samples = s->consumed_samples;
     const Lists *l = run_lists(r, config_batch_at(r->cfg, r->progress.consumed_samples));
     Culprit culprit = find_weight(r);
     r->model.watch = (ModelWatch){.see = find_culprit, .ctx = &culprit};
@@ -90,9 +84,29 @@ _Noreturn void run_not_finite(Run *r, const Launched *s)
     r->model.watch.see = NULL;
     if (first == INT64_MAX)
         snprintf(culprit.name, sizeof culprit.name, "the gradient of %s", bad_gradient(r));
-    all_ok(all, culprit.order != first, EXIT_NUMERIC, "not-finite",
+    int64_t finder = culprit.order == first ? all->rank : INT64_MAX;
+    all->wait(all, all->all_reduce(all, &finder, 1, I64, OP_MIN));
+    all->wait(all, all->broadcast(all, culprit.name, sizeof culprit.name / 8, I64, (int)finder));
+    memcpy(name, culprit.name, sizeof culprit.name);
+    return (int)finder;
+}
+
+_Noreturn void run_not_finite(Run *r, const Launched *s)
+{
+    Comm *all = &r->grid.all;
+    Metrics m = s->m;
+    char name[160];
+    m.lm_loss = r->step.verdict.loss;
+    m.grad_norm = r->step.verdict.norm;
+    /* the weights are still those of step s: a verdict that is not finite stops every later update */
+    data_settle(&r->params.data);
+    r->progress.iteration = m.iteration - 1;
+    r->progress.consumed_samples = s->consumed_samples;
+    int finder = run_locate(r, name);
+    kept_write(r, &m, s->consumed_samples, s->limits, name);
+    all_ok(all, all->rank != finder, EXIT_NUMERIC, "not-finite",
            "iteration %lld: loss %g; the first tensor that is not finite is %s; nothing was updated; change: "
            "lower lr or raise lr_warmup_iters, lower clip_grad, or resume from an earlier checkpoint",
-           (long long)s->m.iteration, loss, culprit.name);
+           (long long)m.iteration, m.lm_loss, name);
     die(EXIT_BUG, "not-finite", "no rank has found what is not finite; change: report this");
 }

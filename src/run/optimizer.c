@@ -193,28 +193,57 @@ Verdict optimizer_verdict(Optimizer *o)
     return v;
 }
 
+/* Squares of this rank's share of the gradient of parameter i, in o->squares and on the host. */
+static Exact gradient_of(Optimizer *o, int i)
+{
+    const Params *p = o->params;
+    Device *d = o->dev;
+    Exact sum = {0};
+    Squares of = squares_of(o, o->squares, &p->param[i], &p->data.grad);
+    if (!counts(p, &p->param[i]))
+        return sum;
+    d->zero(d, o->squares, sizeof *o->squares);
+    if (of.n)
+        d->squares(d, &of, 1, p->real);
+    d->carry(d, o->squares, 1);
+    d->get(d, &sum, o->squares, sizeof sum);
+    return sum;
+}
+
 const char *optimizer_blame(Optimizer *o, const Verdict *v)
 {
     Params *p = o->params;
-    Device *d = o->dev;
     Comm *all = &p->grid->all;
     int64_t first = INT64_MAX;
     if (!v->bad)
         return isfinite(v->norm) ? NULL : "the sum over all tensors";
-    for (int i = 0; i < p->nparam; i++) {
-        Exact sum = {0};
-        Squares of = squares_of(o, o->squares, &p->param[i], &p->data.grad);
-        if (!counts(p, &p->param[i]))
-            continue;
-        d->zero(d, o->squares, sizeof *o->squares);
-        if (of.n)
-            d->squares(d, &of, 1, p->real);
-        d->get(d, &sum, o->squares, sizeof sum);
-        if (sum.bad)
+    for (int i = 0; i < p->nparam; i++)
+        if (gradient_of(o, i).bad)
             first = least(first, p->param[i].number);
-    }
     all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
     param_name(p->cfg, first, o->bad, sizeof o->bad);
+    return o->bad;
+}
+
+const char *optimizer_largest(Optimizer *o, double gscale, double *norm)
+{
+    Params *p = o->params;
+    Comm *all = &p->grid->all;
+    int64_t n = 0, most = 0;
+    for (int i = 0; i < p->nparam; i++)
+        n = p->param[i].number >= n ? p->param[i].number + 1 : n;
+    all->wait(all, all->all_reduce(all, &n, 1, I64, OP_MAX));
+    double *sum = xcalloc((size_t)n, sizeof *sum);
+    for (int i = 0; i < p->nparam; i++) {
+        Exact own = gradient_of(o, i);
+        sum[p->param[i].number] += exact_round(&own);
+    }
+    all->wait(all, all->all_reduce(all, sum, n, F64, OP_SUM));
+    for (int64_t i = 1; i < n; i++)
+        most = sum[i] > sum[most] ? i : most;
+    *norm = sqrt(sum[most]) * gscale;
+    free(sum);
+    param_name(p->cfg, most, o->bad, sizeof o->bad);
     return o->bad;
 }
 

@@ -45,7 +45,7 @@ typedef struct {
     Updated *updated;          /* shards by bucket: bucket b has [first[b], first[b + 1]) */
     int *first;                /* [buckets + 1] */
     int tied;                  /* pair in `norms` of the tensor that another stage also has; -1: none */
-    char bad[96];              /* name of the first tensor whose gradient is not finite */
+    char bad[96];              /* name that optimizer_blame or optimizer_largest has found */
 } Optimizer;
 
 /* How many moments the configured rule keeps: 1 or 2. */
@@ -75,6 +75,10 @@ void optimizer_held(Optimizer *o);
  * all tensors" when each of them is finite; NULL when v has found nothing. Waits; collective over
  * all ranks. */
 const char *optimizer_blame(Optimizer *o, const Verdict *v);
+
+/* The tensor of the whole model with the largest gradient, and the norm of that. gscale: the verdict's.
+ * Waits; collective over all ranks. */
+const char *optimizer_largest(Optimizer *o, double gscale, double *norm);
 
 /* Updates this rank's shards as the verdict says, and writes their storage copies, which data_gather_all
  * then brings to the other ranks. Shards with moments in mapped memory are updated on the side stream,

@@ -68,6 +68,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     run_device_arenas(r);                              /* run_device.c: all memory, empty */
     run_tune(r, run_dir);                              /* run_tune.c: algorithms of a GPU's products */
     run_layout_take(r, &r->dev, &r->arenas, run_dir);  /* run_layout.c: tensors, optimizer, saver */
+    r->checkpoint.dir = run_dir;
     open_values(r);
 }
 

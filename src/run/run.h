@@ -100,6 +100,7 @@ typedef struct {
     Saver *saver;              /* NULL unless RUN_TRAIN with a run directory */
     json_t *huggingface;       /* family, special tokens of the weights' Hugging Face folder; NULL: none */
     const char *id;            /* id of the run that saves (run_directory.h); NULL: none */
+    const char *dir;           /* the run directory; NULL: none */
 } RunCheckpoint;
 
 /* How far the run is. Every checkpoint holds all of it. */
@@ -258,8 +259,11 @@ void run_reduce(Run *r, Metrics *m);
 /* What the routers of the step collected last did, until the next step is launched; NULL: the model has no
  * experts. */
 const RouterMetrics *run_routers(const Run *r);
-/* Dies, and names the first tensor of step s that is not finite; the rank that found it reports.
- * Collective. */
+/* Runs the next batch once more, without an update, and names the first tensor that is not finite: a weight,
+ * an output or a gradient. Returns the rank that found it; every rank gets the name. Collective. */
+int run_locate(Run *r, char name[160]);
+/* Dies, and names the first tensor of step s that is not finite; the rank that found it reports. Keeps the
+ * batch (kept.h). Collective. */
 _Noreturn void run_not_finite(Run *r, const Launched *s);
 
 /* A feed for r->step: the batch in generation.sequence, for every microbatch. */

@@ -1,5 +1,6 @@
 /* step -- what the instructions of a step do, the end of a step, evaluation and generation */
 #include "flight.h"
+#include "kept.h"
 #include "lr.h"
 #include "run_layout.h"
 #include <math.h>
@@ -248,6 +249,8 @@ void run_step(Run *r, const Metrics *so_far)
     r->step.loader_waited = waited;
     own_begin(&r->own);
     launch(r);
+    r->step.metrics = NULL;            /* what runs outside of a step updates nothing */
+    r->stage.mark = NULL;
     s->ticket = r->step.ticket;
     m->data_ms = (waited_for_data(r) - waited) * 1e3;
     m->forward_ms -= m->data_ms;
@@ -304,6 +307,8 @@ void run_collect(Run *r, Metrics *m)
     f->seen = now();
     routers_collect(r, at);
     f->collected++;
+    if (r->spikes.now.iteration)
+        kept_write(r, m, s->consumed_samples, s->limits, NULL);
 }
 
 void run_reduce(Run *r, Metrics *m) { straggler_step(&r->straggler, &r->own, m, &r->grid); }

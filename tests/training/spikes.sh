@@ -1,0 +1,122 @@
+#!/bin/sh
+# tests/training/spikes.sh -- on_spike of whole runs over a corpus with a few samples of noise, and `train
+# replay`: every layout finds the same spikes, a stopped run ends with the bytes of one in one piece, and a
+# replay has the bits of the run. The same for a step that is not finite.
+set -u
+work=${WORK:?} launch=$PWD/scripts/launch
+. tests/tiny.sh
+bad() { echo "$*"; cat "$work/log"; exit 1; }
+run() { # RANKS CODE COMMAND...: ends with CODE
+    n=$1 code=$2; shift 2
+    "$launch" -n "$n" "$@" > "$work/log" 2>&1 && rc=0 || rc=$?
+    [ $rc = "$code" ] || bad "$* on $n ranks: $rc, not $code"
+}
+spikes() { # RUN: the records, numbers with three digits
+    grep '"spike"' "$1/metrics.jsonl" |
+        sed -E 's/("spike_(loss|grad_norm)[a-z_]*": [0-9]+\.[0-9]{0,3})[0-9]*/\1/g; s/, "run_id.*//'
+}
+same_end() { # RUN RUN: the last checkpoints have the same shards
+    for shard in model-00000 optim-00000; do
+        file=checkpoints/iter_0000034/$shard.safetensors
+        cmp "$1/$file" "$2/$file" || bad "$1, $2: $shard"
+    done
+}
+
+# a line again and again, and noise in its midst
+awk 'BEGIN {
+    for (i = 0; i < 2000; i++) {
+        printf "the cat sat on the mat. "
+        if (i == 900) for (k = 0; k < 256; k++) printf "%c", 33 + (k * 37 + k * k * 11) % 90
+    }
+}' > "$work/text"
+"$TRAIN" tokenize "$work/text" -o "$work/corpus" > "$work/log" 2>&1 || bad tokenize
+tiny "$work/tiny.yaml" train.global_batch_size=8 train.micro_batch_size=2 train.train_iters=34 optimizer.lr=0.02 \
+    optimizer.lr_decay_style=constant checkpoint.save_interval=10 checkpoint.save_keep_last=20 \
+    fault.on_spike=skip fault.spike_window=12 fault.spike_sigma=10 precision.params_dtype=fp64
+run 1 0 "$work/tiny.yaml" save="$work/skip"
+spikes "$work/skip" > "$work/want"
+[ -s "$work/want" ] || bad "no spike is found"
+at=$(sed -E 's/.*"iteration": ([0-9]+).*/\1/; q' "$work/want")
+grep -q "^spike at iteration $at: .*; not updated$" "$work/log" || bad "no line for people"
+[ "$(grep -c 'spike at' "$work/log")" = "$(wc -l < "$work/want")" ] || bad "lines and records differ"
+grep -q 'Spikes' "$work/skip/report.html" || bad "the report has no spikes"
+
+# ---- other layouts
+layout() { # NAME RANKS KEYS...
+    name=$1 n=$2; shift 2
+    run "$n" 0 "$work/tiny.yaml" save="$work/$name" "$@"
+    spikes "$work/$name" > "$work/found"
+    diff "$work/want" "$work/found" || bad "$name: other spikes"
+}
+layout tp2pp2 4 tensor_model_parallel_size=2 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1
+layout zero3 2 data_parallel_sharding_strategy=optim_grads_params
+layout zero1 2 data_parallel_sharding_strategy=optim overlap_grad_reduce=true overlap_param_gather=true \
+    async_save=true
+
+# ---- stopped at the spike and one step before it
+for stop in "$at" $((at - 1)); do
+    run 1 75 "$work/tiny.yaml" save="$work/parts-$stop" exit_interval="$stop" save_at_end=true
+    run 1 0 "$work/tiny.yaml" save="$work/parts-$stop" load=latest
+    same_end "$work/skip" "$work/parts-$stop"
+    spikes "$work/parts-$stop" | diff "$work/want" - || bad "stopped at $stop: other spikes"
+done
+
+# ---- rewind
+run 1 2 "$work/tiny.yaml" save="$work/no" on_spike=rewind save_interval=null
+grep -q 'save_interval' "$work/log" || bad "no advice"
+run 1 0 "$work/tiny.yaml" save="$work/back" on_spike=rewind
+saved=$(((at - 1) / 10 * 10))
+skips="samples $((saved * 8)) to $((at * 8 - 1)) are skipped"
+grep -q "^spike at iteration $at: .*; back to the state of iteration $saved; $skips" "$work/log" ||
+    bad "no rewind"
+run 1 75 "$work/tiny.yaml" save="$work/back-parts" on_spike=rewind exit_interval=$((at + 1)) save_at_end=true
+run 1 0 "$work/tiny.yaml" save="$work/back-parts" on_spike=rewind load=latest
+spikes "$work/back" > "$work/a"; spikes "$work/back-parts" > "$work/b"
+diff "$work/a" "$work/b" || bad "a rewind, resumed: other spikes"
+same_end "$work/back" "$work/back-parts"
+run 2 0 "$work/tiny.yaml" save="$work/back-2" on_spike=rewind pipeline_model_parallel_size=2 async_save=true
+
+# ---- the level changes for good
+run 1 6 "$work/tiny.yaml" save="$work/level" spike_sigma=1e-9 spike_window=4 train_iters=400
+grep -q 'error\[spikes\].*change: ' "$work/log" || bad "a run that skips on and on"
+
+# ---- replay
+value() { sed -nE "s/^ *\"$1\": ([^,]*),?\$/\1/p" "$work/log" | head -1; }
+said() { # KEY VALUE ...: what the JSON in the log says
+    while [ $# -gt 0 ]; do [ "$(value "$1")" = "$2" ] || bad "$1: $(value "$1"), not $2"; shift 2; done
+}
+run 1 0 replay "$work/skip" --iteration "$at" --json
+said again true bitwise true corpus_changed false iteration "$at"
+sed -nE 's/^ *"loss": ([^,]*),$/\1/p' "$work/log" | awk '      # the batch, and each of its microbatches
+    NR == 1 { whole = $1; next }
+    { sum += $1; most = $1 > most ? $1 : most }
+    END { d = sum / 4 - whole; exit !(NR == 5 && d * d < 1e-20 && most > 1.3 * whole) }' ||
+    bad "other microbatches"
+run 4 0 replay "$work/skip" --iteration "$at" --json \
+    tensor_model_parallel_size=2 pipeline_model_parallel_size=2
+said again true iteration "$at"
+run 2 0 replay "$work/zero3" --iteration "$at" --json
+said again true bitwise true
+run 1 2 replay "$work/skip" --iteration 1
+grep -q 'error\[replay\]' "$work/log" || bad "a step that is not kept"
+
+# ---- a step that is not finite, on one rank and on four
+for n in 1 4; do
+    [ $n = 4 ] && keys='tensor_model_parallel_size=2 pipeline_model_parallel_size=2' || keys=
+    # shellcheck disable=SC2086
+    run $n 6 "$work/tiny.yaml" save="$work/nan-$n" optimizer=sgd lr=1000 clip_grad=0 params_dtype=fp32 \
+        on_spike=none $keys
+    grep -q 'error\[not-finite\]' "$work/log" || bad "no stop"
+    tensor=$(sed -nE 's/.*that is not finite is (.*); nothing.*/\1/p' "$work/log")
+    run $n 0 replay "$work/nan-$n" --json
+    said again true bitwise true first_not_finite "\"$tensor\""
+    run $n 1 replay "$work/nan-$n" --json lr=1e-3
+    said again false
+done
+
+# ---- the corpus has changed: the samples are the kept ones, from the checkpoint just before them
+tr 'a-z' 'b-za' < "$work/text" > "$work/text.new"
+"$TRAIN" tokenize "$work/text.new" -o "$work/corpus" > "$work/log" 2>&1 || bad tokenize
+run 1 0 replay "$work/parts-$((at - 1))" --iteration "$at" --json
+said corpus_changed true again true bitwise true
+echo "$(wc -l < "$work/want") spikes, the first at step $at"
