@@ -132,6 +132,9 @@ static void stage_step(void *run, const Instr *i)
     }
 }
 
+/* 0 where the microbatches come from elsewhere. */
+static double waited_for_data(const Run *r) { return r->loader ? loader_wait_seconds(r->loader) : 0; }
+
 /* Adds an instruction's time to the step's metrics, and to the timeline when one is recorded. */
 static void mark(void *run, const Instr *i, double start, double end)
 {
@@ -145,7 +148,7 @@ static void mark(void *run, const Instr *i, double start, double end)
         r->step.metrics->optimizer_ms += ms;
     if (r->trace.on)
         trace_instr(&r->trace, i, start, end);
-    double waited = loader_wait_seconds(r->loader);
+    double waited = waited_for_data(r);
     own_instr(&r->own, i, start, end, waited - r->step.loader_waited);
     r->step.loader_waited = waited;
     flight_mark(start, end);
@@ -226,9 +229,6 @@ void run_find_scale(Run *r)
         bad = !isfinite(r->step.verdict.norm);
     }
 }
-
-/* 0 where the microbatches come from elsewhere. */
-static double waited_for_data(const Run *r) { return r->loader ? loader_wait_seconds(r->loader) : 0; }
 
 void run_step(Run *r, const Metrics *so_far)
 {
