@@ -32,7 +32,8 @@ awk 'BEGIN {
 "$TRAIN" tokenize "$work/text" -o "$work/corpus" > "$work/log" 2>&1 || bad tokenize
 tiny "$work/tiny.yaml" train.global_batch_size=8 train.micro_batch_size=2 train.train_iters=34 \
     optimizer.lr=0.02 optimizer.lr_decay_style=constant checkpoint.save_interval=10 \
-    checkpoint.save_keep_last=20 fault.on_spike=skip fault.spike_window=12 fault.spike_sigma=10 precision.params_dtype=fp64
+    checkpoint.save_keep_last=20 fault.on_spike=skip fault.spike_window=12 fault.spike_sigma=10 \
+    precision.params_dtype=fp64
 run 1 0 "$work/tiny.yaml" save="$work/skip"
 spikes "$work/skip" > "$work/want"
 [ -s "$work/want" ] || bad "no spike is found"
