@@ -19,6 +19,8 @@ tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 train.global_
 model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
 data='data_parallel_sharding_strategy=optim_grads_params tensor_model_parallel_size=2'
 limits='max_failed_saves=1 hang_timeout=2 distributed_timeout_minutes=1'
+memory='' # every second pair of runs keeps copies in memory
+! "$train" help memory_save_interval > /dev/null 2>&1 || memory=memory_save_interval=1
 fail() {
     bad=$((bad + 1)); echo "$*"
     cp "$work/log" "$work/log.$bad"
@@ -88,7 +90,7 @@ disturbed() {
     # shellcheck disable=SC2086
     TRAIN=$work/train GRIDIRON_PROGRESS=$((seed_of_run / 2 % 2)) timeout 1500 "$launch" -n 4 --restarts 1000 "$work/tiny.yaml" \
         save="$work/run" $limits save_interval=$((1 + seed_of_run / 8 % 2)) async_save=$([ $((seed_of_run / 4 % 2)) = 0 ] && echo true || echo false) \
-        "$@" > "$work/log" 2>&1
+        $([ $((seed_of_run / 2 % 2)) = 0 ] || echo $memory) "$@" > "$work/log" 2>&1
     rc=$?
     what="SEED=$seed run $runs ($name)"
     [ $rc = 0 ] || fail "$what: code $rc"
