@@ -322,6 +322,9 @@ test-failures: $(BUILD)/test_faults train
 test-goodput: train
 	BUILD=$(BUILD) tests/parallel/goodput.sh -t $(or $(SECONDS),900)
 
+test-memory: $(BUILD)/test_faults train
+	BUILD=$(BUILD) tests/parallel/memory.sh $(or $(N),200)
+
 test-hangs: $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/parallel/hangs.sh $(or $(N),200)
 
@@ -372,6 +375,6 @@ clean:
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
-.PHONY: all tests fuzz cuda-tests test test-emulation docs demo bench bench-schedules test-failures test-goodput test-hangs test-restarts test-kill test-launch test-hosts test-layouts \
+.PHONY: all tests fuzz cuda-tests test test-emulation docs demo bench bench-schedules test-failures test-goodput test-hangs test-memory test-restarts test-kill test-launch test-hosts test-layouts \
         test-slurm test-readme test-bare test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

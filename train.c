@@ -4,6 +4,7 @@
 #include "config_table.h"
 #include "hang.h"
 #include "job.h"
+#include "memory_copies.h"
 #include "save_time.h"
 #include "start.h"
 #include <math.h>
@@ -60,16 +61,29 @@ typedef struct {
 
 static int speaks(const Training *t) { return t->run.grid.rank == 0; }
 
+/* Iteration of the newest checkpoint on the disk that is not later than the run is; -1: there is none. */
+static int64_t newest_on_disk(Training *t)
+{
+    Comm *all = &t->run.grid.all;
+    int64_t newest = checkpoint_newest(t->dir.path, t->run.progress.iteration);
+    all->wait(all, all->broadcast(all, &newest, 1, I64, 0));
+    return newest;
+}
+
 /* Loads weights and state from `load`, if it is set; the initial values are there already. */
 static void start_from(Training *t)
 {
     t->saved = -1;
     if (!t->dir.from)
         return;
+    t->run.checkpoint.from_memory = (int)t->dir.memory;
     char *found = run_load(&t->run, t->dir.from);
     if (t->dir.goes_on) {
         t->saved = t->run.progress.iteration;
-        saver_loaded(t->run.checkpoint.saver, t->saved);
+        if (memory_holds(found))
+            t->saved = newest_on_disk(t);
+        else
+            saver_loaded(t->run.checkpoint.saver, t->saved);
     }
     if (speaks(t))
         printf("loaded %s: %s iteration %ld\n", found,
@@ -189,17 +203,19 @@ static void agree_on_signals(Training *t)
     t->grace = (double)-ask[4] * 1e-6;
 }
 
-static double save(Training *t)
+/* Saves to the disk or to memory; returns the time it took in ms. */
+static double save(Training *t, Saver *to)
 {
     double start = now(), traced = trace_begin(&t->run.trace);
     char text[64];
     own_begin(&t->run.own);
-    snprintf(text, sizeof text, "save of iteration %ld", t->run.progress.iteration);
+    snprintf(text, sizeof text, "%s of iteration %ld", to == t->run.checkpoint.memory ? "copy" : "save",
+             t->run.progress.iteration);
     comm_note(text);
     flight_phase(PHASE_SAVE);
     json_t *state = run_state(&t->run);
     data_settle(&t->run.params.data);
-    saver_save(t->run.checkpoint.saver, t->run.progress.iteration, state);
+    saver_save(to, t->run.progress.iteration, state);
     json_decref(state);
     trace_end(&t->run.trace, SPAN_SAVE, traced);
     own_end(&t->run.own, OWN_SAVE);
@@ -301,6 +317,7 @@ static void settle(Training *t, int open)
 static int train_loop(Training *t)
 {
     const Config *c = t->cfg;
+    Saver *memory = t->run.checkpoint.memory;
     int code = -1, wants_save = 0;
     double eval_ms = 0, checkpoint_ms = 0;     /* time spent before a step; logged with that step */
     while (code < 0) {
@@ -310,17 +327,20 @@ static int train_loop(Training *t)
         settle(t, t->run.dev.late && !evaluates);      /* an asynchronous device: this step stays open */
         if (t->run.progress.iteration < launched)      /* a rewind has dropped this step: it comes again */
             continue;
-        double polled = saver_poll(t->run.checkpoint.saver);
+        double polled = saver_poll(t->run.checkpoint.saver), copied = memory ? saver_poll(memory) * 1e3 : 0;
         tell_saved(t);
         eval_ms = evaluates ? evaluate(t) : 0;
         code = ending(t, &wants_save);
-        if (wants_save || code >= 0)           /* the log has every step that a checkpoint contains */
+        int copies = memory && code < 0 && t->run.progress.iteration % c->memory_save_interval == 0;
+        if (wants_save || copies || code >= 0)     /* the log has every step that a checkpoint contains */
             settle(t, 0);
         if (code >= 0)
             log_last(t->log);
-        checkpoint_ms = polled * 1e3 + (wants_save ? save(t) : 0);
+        copied += copies ? save(t, memory) : 0;    /* first: it goes on beside the other */
+        checkpoint_ms = polled * 1e3 + (wants_save ? save(t, t->run.checkpoint.saver) : 0);
         t->times.saves += wants_save;
         t->times.lost += checkpoint_ms * 1e-3;
+        checkpoint_ms += copied;
         tell_saved(t);
     }
     flight_phase(PHASE_OTHER);
@@ -464,10 +484,14 @@ int training_run(int argc, char **argv)
     run_keep_tuned(&t.run, dir);
     flight_run(dir);
     saver_start(t.run.checkpoint.saver);
+    if (t.run.checkpoint.memory) {
+        memory_forget(t.run.progress.iteration, &t.run.grid.all);
+        saver_start(t.run.checkpoint.memory);
+    }
     if (speaks(&t))
         start_log(&t);
     if (t.cfg->on_spike == ON_SPIKE_REWIND && t.saved < 0)
-        save(&t);                      /* a rewind needs a state to go back to from the first step on */
+        save(&t, t.run.checkpoint.saver);  /* a rewind needs a state to go back to from the first step on */
     int code = train_loop(&t);
     if (t.valid)
         loader_close(t.valid);

@@ -1,6 +1,7 @@
 /* checkpoint -- pieces of the parameter table, and loading: choice of a checkpoint, its model, its
  * boxes */
 #include "checkpoint.h"
+#include "memory_copies.h"
 #include "source.h"
 #include <inttypes.h>
 #include <stdarg.h>
@@ -255,6 +256,24 @@ int checkpoint_exists(const char *path)
     return n > 0;
 }
 
+static int64_t iteration_of(const char *dir)
+{
+    int64_t iteration = -1;
+    source_iteration(strrchr(dir, '/') + 1, &iteration);
+    return iteration;
+}
+
+int64_t checkpoint_newest(const char *path, int64_t most)
+{
+    int n;
+    char **list = source_list(path, &n);
+    int64_t newest = -1;
+    for (int i = 0; i < n && newest < 0; i++)
+        newest = iteration_of(list[i]) <= most ? iteration_of(list[i]) : -1;
+    source_list_free(list, n);
+    return newest;
+}
+
 /* Broadcasts what rank 0 sees: list[0] is the id of the folder's run, "" where none is known; then come
  * the n candidates, newest first. */
 static char **agree_on_list(Comm *c, const char *path, int *n)
@@ -288,6 +307,22 @@ static char **agree_on_list(Comm *c, const char *path, int *n)
     return list;
 }
 
+/* Adds the copies in memory to the candidates of the disk, each before those that are not newer. */
+static char **add_copies(char **list, int *n, Comm *all)
+{
+    int64_t copy[MEMORY_LISTED];
+    int copies = memory_list(copy, all), at = 1, i = 1, k = 0;
+    char **both = xcalloc((size_t)(*n + copies) + 1, sizeof *both);
+    both[0] = list[0];
+    while (i <= *n || k < copies) {
+        int newer = k < copies && (i > *n || copy[k] >= iteration_of(list[i]));
+        both[at++] = newer ? memory_copy(copy[k++]) : list[i++];
+    }
+    free(list);
+    *n += copies;
+    return both;
+}
+
 static int64_t reduce(Comm *c, int64_t v, ReduceOp op)
 {
     c->wait(c, c->all_reduce(c, &v, 1, I64, op));
@@ -297,7 +332,7 @@ static int64_t reduce(Comm *c, int64_t v, ReduceOp op)
 /* Opens one candidate; 0 when this rank finds it damaged. */
 static int open_candidate(Source *s, const char *dir, Comm *c, char why[WHY])
 {
-    int ok = source_open(s, dir, why) && (c->rank != 0 || source_check_files(s, why));
+    int ok = source_open(s, dir, why) && (c->rank != 0 || memory_holds(dir) || source_check_files(s, why));
     /* the manifests of all ranks must be equal: folders local to a host may differ */
     int64_t mine = ok ? (int64_t)(s->m.hash >> 1) : 0;
     int64_t low = reduce(c, ok ? mine : INT64_MAX, OP_MIN), high = reduce(c, mine, OP_MAX);
@@ -400,6 +435,7 @@ static Tried try_list(Loading *l, char **list, int count, char **found_dir)
     Tried tried = FOREIGN;
     for (int i = 1; i <= count && tried != LOADED && tried != GONE; i++) {
         tried = try_candidate(l, list[i], list[0]);
+        int copy = memory_holds(list[i]);
         int first = l->all->rank == 0, speaks = tried == DAMAGED && l->all->rank == l->speaker;
         if (tried == LOADED && found_dir)
             *found_dir = xstrdup(list[i]);
@@ -407,24 +443,27 @@ static Tried try_list(Loading *l, char **list, int count, char **found_dir)
             warn("%s is of another run; passed over", list[i]);
         if (tried != DAMAGED)
             continue;
-        int last = l->cfg->on_corrupt != ON_CORRUPT_PREVIOUS || i == count;
+        int last = (!copy && l->cfg->on_corrupt != ON_CORRUPT_PREVIOUS) || i == count;
         all_ok(l->all, !speaks || !last, EXIT_CHECKPOINT, "checkpoint-damaged",
                "%s: %s; change: %sload=DIR, another checkpoint", list[i], l->why,
                count > 1 ? "on_corrupt=previous to take the one before it, or " : "");
         if (speaks)
-            warn("%s: %s; taking the checkpoint before it", list[i], l->why);
+            warn("%s: %s; taking the %s before it", list[i], l->why, copy ? "newest state" : "checkpoint");
     }
     return tried;
 }
 
-json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
-                        int weights_only, char **found_dir)
+/* memory, bool: from the copies in memory too. */
+static json_t *load(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
+                    int weights_only, int memory, char **found_dir)
 {
     Loading l = {.cfg = cfg, .all = all, .p = p, .n = n, .weights_only = weights_only};
     Tried tried = GONE;
     for (int tries = 0; tried == GONE && tries < SOURCE_TRIES; tries++) {
         int count;
         char **list = agree_on_list(all, path, &count);
+        if (memory)
+            list = add_copies(list, &count, all);
         all_ok(all, count > 0, EXIT_CHECKPOINT, "checkpoint-missing",
                "%s holds no checkpoint: neither a manifest.json nor checkpoints/iter_N with one; "
                "change: load=DIR, a checkpoint or a run directory", path);
@@ -437,4 +476,16 @@ json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const Te
                          : "%s holds no checkpoint of its own run; change: load=DIR, the checkpoint itself",
            path);
     return l.state;
+}
+
+json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
+                        int weights_only, char **found_dir)
+{
+    return load(path, cfg, all, p, n, weights_only, 0, found_dir);
+}
+
+json_t *checkpoint_load_newest(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
+                               int weights_only, char **found_dir)
+{
+    return load(path, cfg, all, p, n, weights_only, 1, found_dir);
 }

@@ -77,6 +77,9 @@ typedef struct Saver Saver;
 Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const TensorPiece *p, int n,
                   Arena *host);
 
+/* The same for the copies in memory (memory_copies.h). */
+Saver *saver_open_memory(const Config *cfg, Comm *all, const TensorPiece *p, int n, Arena *host);
+
 /* Makes and opens run_dir/checkpoints. Call once, before the first save. Collective; dies with
  * EXIT_RESOURCE. */
 void saver_start(Saver *s);
@@ -138,4 +141,13 @@ int checkpoint_exists(const char *path);
  * rope_scaling, norm_epsilon or window_size are a warning. */
 json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
                         int weights_only, char **found_dir);
+
+/* The same from the newest state of disk and memory (memory_copies.h). A damaged copy in memory is a
+ * warning, and the newest state before it is taken, whatever on_corrupt says. */
+json_t *checkpoint_load_newest(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
+                               int weights_only, char **found_dir);
+
+/* The newest iteration up to `most` that path, a run directory, has a checkpoint of; -1: none. Not
+ * collective. */
+int64_t checkpoint_newest(const char *path, int64_t most);
 #endif

@@ -3,6 +3,8 @@
  * Only the training thread sends messages to other ranks, in saver_save, _poll and _wait, so the writer
  * thread needs no communicator of its own. */
 #define _GNU_SOURCE
+#include "comm_mpi.h"
+#include "memory_copies.h"
 #include "saver.h"
 #include <fcntl.h>
 #include <inttypes.h>
@@ -108,7 +110,7 @@ static void *worker(void *arg)
 
 static void job_start(Saver *s, int (*job)(Saver *, char *))
 {
-    if (!s->cfg->async_save) {
+    if (!s->async) {
         s->ok = run_job(s, job);
         return;
     }
@@ -202,6 +204,9 @@ static long long free_bytes(const Saver *s)
     return fstatvfs(s->dir, &fs) == 0 ? (long long)fs.f_bavail * (long long)fs.f_frsize : -1;
 }
 
+/* What a user sets to save elsewhere. */
+static const char *place(const Saver *s) { return s->memory ? "GRIDIRON_SHM=DIR" : "save=DIR"; }
+
 /* Rank `speaker` knows why this save cannot be had. */
 static void give_up(Saver *s, int64_t speaker, const char *why)
 {
@@ -210,8 +215,8 @@ static void give_up(Saver *s, int64_t speaker, const char *why)
         memcpy(s->lost, why, WHY);
     all_ok(s->all, s->all->rank != speaker || s->failed < s->cfg->max_failed_saves, EXIT_RESOURCE, "save",
            "%d saves in a row have failed, the last: %s; this rank's part of a checkpoint needs %" PRId64
-           " bytes, %lld are free; change: free space under %s, or save elsewhere",
-           s->failed, why, s->bytes, free_bytes(s), s->run_dir);
+           " bytes, %lld are free; change: free space under %s, or %s elsewhere",
+           s->failed, why, s->bytes, free_bytes(s), s->run_dir, place(s));
     end_save(s);
 }
 
@@ -221,7 +226,7 @@ static void fail(Saver *s, int64_t speaker)
 {
     char why[WHY] = "";
     long long room = free_bytes(s);
-    if (s->all->rank == 0)
+    if (s->leads)
         saver_clean(s);
     reduce_min(s, 0);               /* no rank makes the next folder before */
     if (s->all->rank == speaker)
@@ -266,7 +271,7 @@ static void committed(Saver *s, int verified)
     if (verified)
         s->verified = s->iteration;
     s->phase = DELETING;
-    if (s->all->rank == 0)
+    if (s->leads)
         job_start(s, saver_retain);
 }
 
@@ -341,12 +346,15 @@ void saver_save(Saver *s, int64_t iteration, const json_t *state)
 {
     BUG_ON(s->dir < 0);
     saver_poll(s);
-    /* warns at wait 1, 2, 4, 8 ...: a disk that is too slow must not flood the log */
-    s->waits += s->phase != IDLE;
-    if (s->phase != IDLE && !(s->waits & (s->waits - 1)) && s->all->rank == 0)
+    /* A copy in memory may be waited for once its shards are there. Warns at wait 1, 2, 4, 8 ...: a disk
+     * that is too slow must not flood the log */
+    int late = s->memory ? s->phase == WRITING : s->phase != IDLE;
+    s->waits += late;
+    if (late && !(s->waits & (s->waits - 1)) && s->all->rank == 0)
         warn("iteration %" PRId64 " waits for the checkpoint of iteration %" PRId64 ", which is still being "
-             "written or read back; a longer save_interval or a faster disk would avoid it", iteration,
-             s->iteration);
+             "written%s would avoid it", iteration, s->iteration,
+             s->memory ? "; a longer memory_save_interval"
+                       : " or read back; a longer save_interval or a faster disk");
     saver_wait(s);
     job_ended(s, 1);                /* the snapshot has been touched */
     s->iteration = iteration;
@@ -356,10 +364,10 @@ void saver_save(Saver *s, int64_t iteration, const json_t *state)
     s->spent = 0;
     s->before = s->committed;
     snprintf(s->name, sizeof s->name, "iter_%07" PRId64, iteration);
-    if (s->cfg->async_save)
+    if (s->async)
         take_snapshot(s);
     attempt(s);
-    if (!s->cfg->async_save)
+    if (!s->async)
         saver_wait(s);
 }
 
@@ -378,43 +386,85 @@ static void open_thread(Saver *s)
             "async_save=false, or a higher limit of processes", strerror(e));
 }
 
-Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const TensorPiece *p, int n, Arena *host)
+/* Opens a saver with the fields of `is`. */
+static Saver *open_as(const Saver *is, Arena *host)
 {
+    const TensorPiece *p = is->piece;
     int64_t bytes = 0;
+    int n = is->n;
     for (int i = 0; i < n; i++)
         bytes += piece_bytes(&p[i]);
-    void *snapshot = cfg->async_save ? arena_take(host, (size_t)bytes) : NULL;
+    void *snapshot = is->async ? arena_take(host, (size_t)bytes) : NULL;
     if (!host->base)
         return NULL;
     Saver *s = xcalloc(1, sizeof *s);
-    *s = (Saver){.cfg = cfg, .all = all, .run_dir = xstrdup(run_dir), .piece = p, .n = n,
-                 .snapshot = snapshot, .dir = -1, .committed = -1, .verified = -1,
-                 .verifies = (int)cfg->verify_saves,
-                 .mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+    *s = *is;
+    s->run_dir = xstrdup(is->run_dir);
+    s->snapshot = snapshot;
+    s->dir = -1;
+    s->committed = s->verified = -1;
+    s->mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    s->cond = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     find_entries(s);
     s->buffer = xcalloc(1, (size_t)HASH_BLOCK);
-    s->part = xcalloc((size_t)all->size, sizeof *s->part);
+    s->part = xcalloc((size_t)is->all->size, sizeof *s->part);
     s->view = xcalloc((size_t)n, sizeof *s->view);
     for (int i = 0; i < n; i++)
         s->view[i] = (View){p[i].data, p[i].ld, p[i].dev};
-    if (cfg->async_save) {
+    if (s->async) {
         open_thread(s);
         job_start(s, touch_snapshot);
     }
     return s;
 }
 
+Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const TensorPiece *p, int n, Arena *host)
+{
+    return open_as(&(Saver){.cfg = cfg, .run_dir = (char *)run_dir, .all = all, .piece = p, .n = n,
+                            .async = cfg->async_save, .leads = all->rank == 0, .keep = cfg->save_keep_last,
+                            .every = cfg->save_retain_interval, .verifies = (int)cfg->verify_saves},
+                   host);
+}
+
+/* The snapshot is not that of the saver to disk: a disk may still be writing that one when the next copies
+ * are due. */
+Saver *saver_open_memory(const Config *cfg, Comm *all, const TensorPiece *p, int n, Arena *host)
+{
+    return open_as(&(Saver){.cfg = cfg, .run_dir = (char *)memory_folder(), .all = all, .piece = p, .n = n,
+                            .memory = 1, .async = 1, .leads = all->rank == comm_mpi_host(),
+                            .keep = MEMORY_KEPT, .every = CFG_ABSENT}, host);
+}
+
+/* Dies unless the copies find room: those that are kept, and the one that is being written. */
+static void check_room(Saver *s)
+{
+    Comm *all = s->all;
+    int64_t mine[2] = {comm_mpi_host(), s->bytes}, need = 0, room = s->leads ? memory_room() : 0;
+    int64_t *each = xcalloc((size_t)all->size * 2, sizeof *each);
+    all->wait(all, all->all_gather(all, each, mine, 2, I64));
+    for (int r = 0; r < all->size; r++)
+        need += each[2 * r] == mine[0] ? (MEMORY_KEPT + 1) * each[2 * r + 1] : 0;
+    free(each);
+    all_ok(all, !s->leads || need <= room, EXIT_RESOURCE, "memory-room", "memory_save_interval needs %.1f MB "
+           "in %s, %d copies of what the ranks of this host hold of the state, and %.1f MB are free; change: "
+           "more hosts, GRIDIRON_SHM=DIR, a larger memory file system, or leave memory_save_interval out",
+           (double)need / 1e6, s->run_dir, MEMORY_KEPT + 1, (double)room / 1e6);
+}
+
 void saver_start(Saver *s)
 {
     Comm *all = s->all;
     char why[WHY], *folder = xasprintf("%s/checkpoints", s->run_dir);
-    int ok = all->rank != 0 || file_make_dirs(folder, why);
-    all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: save=DIR, a folder that can be written", why);
+    int ok = !s->leads || file_make_dirs(folder, why);
+    all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: %s, a folder that can be written", why, place(s));
     ok = (s->dir = file_open_dir(AT_FDCWD, folder, 0, why)) >= 0;
-    all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: save=DIR, a folder that every rank can write", why);
+    all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: %s, a folder that every rank can write", why,
+           place(s));
     free(folder);
-    if (all->rank == 0)
+    if (s->leads)
         saver_clean(s);
+    if (s->memory)
+        check_room(s);
     s->job_bytes = s->bytes;
     all->wait(all, all->all_reduce(all, &s->job_bytes, 1, I64, OP_SUM));
 }
@@ -422,7 +472,7 @@ void saver_start(Saver *s)
 void saver_close(Saver *s)
 {
     saver_wait(s);
-    if (s->cfg->async_save) {
+    if (s->async) {
         pthread_mutex_lock(&s->mutex);
         s->quit = 1;
         pthread_cond_broadcast(&s->cond);

@@ -127,7 +127,7 @@ static int largest_first(const void *a, const void *b)
  * and nothing before one is verified. */
 static int retain(Saver *s, char why[WHY])
 {
-    int64_t keep = s->cfg->save_keep_last, every = s->cfg->save_retain_interval, *list = NULL, it;
+    int64_t keep = s->keep, every = s->every, *list = NULL, it;
     int n = 0, ok = 1;
     if ((keep == CFG_ABSENT && every == CFG_ABSENT) || (s->verifies && s->verified < 0))
         return 1;

@@ -17,7 +17,10 @@ typedef enum { IDLE, WRITING, COMMITTING, VERIFYING, DELETING } Phase;
 struct Saver {
     const Config *cfg;
     Comm *all;
-    char *run_dir;
+    char *run_dir;                  /* or this host's folder of copies in memory */
+    int memory, async, leads;       /* bools: these are copies in memory; a thread writes, from a snapshot;
+                                     * this rank removes and commits in its folder */
+    int64_t keep, every;            /* newest kept; multiples kept for good; CFG_ABSENT: all, none */
     int dir;                        /* descriptor of RUN/checkpoints; -1 before saver_start */
     const TensorPiece *piece;
     View *view;                     /* [n] memory that is written: the caller's, or the snapshot */

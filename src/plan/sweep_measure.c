@@ -154,9 +154,9 @@ static void remove_tree(const char *path)
 
 /* Settings of every launch: all steps are logged; no evaluation, no checkpoint. */
 static const char *const still[] = {
-    "log_interval=1", "eval_interval=null", "save_interval=null", "save_retain_interval=null",
-    "save_at_end=false", "load=null", "finetune=false", "trace_steps=[]", "exit_duration_in_mins=null",
-    "exit_interval=", "save="};
+    "log_interval=1", "eval_interval=null", "memory_save_interval=null", "save_interval=null",
+    "save_retain_interval=null", "save_at_end=false", "load=null", "finetune=false", "trace_steps=[]",
+    "exit_duration_in_mins=null", "exit_interval=", "save="};
 enum { STILL = sizeof still / sizeof *still };
 
 static int is_still(const char *arg)

@@ -74,6 +74,8 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
 
 void run_close(Run *r)
 {
+    if (r->checkpoint.memory)
+        saver_close(r->checkpoint.memory);
     if (r->checkpoint.saver)
         saver_close(r->checkpoint.saver);
     json_decref(r->checkpoint.huggingface);

@@ -27,7 +27,8 @@ typedef enum {
 typedef struct {
     int64_t parameters, gradients, optimizer, activations, buffers;
     int64_t total;             /* device memory; on a CPU the memory of the process */
-    int64_t host;              /* host memory: offloaded data, and the staging of copies from a GPU */
+    int64_t host;              /* host memory: offloaded data, the staging of copies from a GPU, `copies` */
+    int64_t copies;            /* of it in the memory file system: memory_save_interval */
     int64_t arena, mapped, staging;    /* sizes of the arenas of RunArenas: run, mapped, host */
     int64_t reserve;           /* GPU memory left free for libraries, not in total; 0 on a CPU */
 } Memory;
@@ -98,6 +99,8 @@ typedef struct {
     TensorPiece *pieces;       /* [npieces] what this rank writes */
     int npieces;
     Saver *saver;              /* NULL unless RUN_TRAIN with a run directory */
+    Saver *memory;             /* of the copies in memory; NULL without memory_save_interval, or as above */
+    int from_memory;           /* bool: run_load takes a copy in memory where that is the newest state */
     json_t *huggingface;       /* family, special tokens of the weights' Hugging Face folder; NULL: none */
     const char *id;            /* id of the run that saves (run_directory.h); NULL: none */
     const char *dir;           /* the run directory; NULL: none */

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "run_directory.h"
 #include "checkpoint.h"
+#include "memory_copies.h"
 #include "source.h"
 #include <dirent.h>
 #include <errno.h>
@@ -106,8 +107,9 @@ static int old_id(RunDirectory *d)
 }
 
 /* Claims the folder on rank 0 and fills d. Returns 0, or the exit code and a reason with what to
- * change. */
-static int claim(RunDirectory *d, const Config *cfg, char why[WHY])
+ * change.
+ *   copies  in  bool: there are copies in memory */
+static int claim(RunDirectory *d, const Config *cfg, int copies, char why[WHY])
 {
     const char *load = cfg->load;
     int code = make_and_lock(d, why);
@@ -116,9 +118,10 @@ static int claim(RunDirectory *d, const Config *cfg, char why[WHY])
     if (holds(d->path, MANIFEST, 0))
         return file_why(why, "save names %s, which is a checkpoint itself; change: save=DIR, another folder",
                         d->path), EXIT_CONFIG;
-    int saved = checkpoint_exists(d->path);
-    d->used = saved || holds(d->path, "metrics.jsonl", 1);
     d->goes_on = load && !cfg->finetune && is_own(load, d->path);
+    d->memory = d->goes_on && copies && (!strcmp(load, "latest") || !holds(load, MANIFEST, 0));
+    int on_disk = checkpoint_exists(d->path), saved = on_disk || d->memory;
+    d->used = on_disk || holds(d->path, "metrics.jsonl", 1);
     if (d->goes_on && cfg->overwrite)
         return file_why(why, "load=%s goes on with the run in %s, and overwrite=true begins another one; "
                         "change: leave one of the two out", load, d->path), EXIT_CONFIG;
@@ -137,19 +140,19 @@ static int claim(RunDirectory *d, const Config *cfg, char why[WHY])
 void run_directory_claim(RunDirectory *d, const Config *cfg, Comm *all)
 {
     char why[WHY] = "";
-    int64_t said[3] = {0}, id = 0;
+    int64_t said[4] = {0}, id = 0, copy[MEMORY_LISTED];
     *d = (RunDirectory){.path = xstrdup(cfg->save), .lock = -1};
     for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/';)
         d->path[--n] = 0;
-    int code = all->rank == 0 ? claim(d, cfg, why) : 0;
+    int copies = memory_list(copy, all) > 0, code = all->rank == 0 ? claim(d, cfg, copies, why) : 0;
     all_ok(all, !code, code, code == EXIT_CHECKPOINT ? "save" : "run-directory", "%s", why);
     if (all->rank == 0) {
-        said[0] = d->goes_on, said[1] = d->used, said[2] = d->from != NULL;
+        said[0] = d->goes_on, said[1] = d->used, said[2] = d->from != NULL, said[3] = d->memory;
         id = (int64_t)strtoull(d->id, NULL, 16);
     }
-    all->wait(all, all->broadcast(all, said, 3, I64, 0));
+    all->wait(all, all->broadcast(all, said, 4, I64, 0));
     all->wait(all, all->broadcast(all, &id, 1, I64, 0));
-    d->goes_on = said[0], d->used = said[1];
+    d->goes_on = said[0], d->used = said[1], d->memory = said[3];
     d->from = !said[2] ? NULL : strcmp(cfg->load, "latest") ? cfg->load : d->path;
     snprintf(d->id, sizeof d->id, "%016" PRIx64, (uint64_t)id);
 }

@@ -18,6 +18,7 @@ typedef struct {
     char *path;                 /* cfg->save, without slashes at its end */
     const char *from;           /* what to load; NULL: a fresh start */
     int64_t goes_on;            /* bool: `load` names this folder, so its run is continued */
+    int64_t memory;             /* bool: `from` is the newest state of `path` and of the copies in memory */
     int64_t used;               /* bool: the folder holds a checkpoint or a line of metrics.jsonl */
     int lock;                   /* rank 0: descriptor of PATH/.lock, closing it unlocks; -1 elsewhere */
     char id[RUN_ID];            /* the run's id, the same on every rank */

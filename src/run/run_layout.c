@@ -1,5 +1,6 @@
 /* run_layout -- the memory of a run: taken from arenas, and sized by a rehearsal over arenas that
  * count */
+#include "memory_copies.h"
 #include "run_layout.h"
 #include <stdlib.h>
 
@@ -79,6 +80,19 @@ static int64_t events(const Run *r)
     return n + ops;
 }
 
+/* Opens what saves: to the disk, and to memory, where MEMORY_KEPT copies and the one that is being written
+ * take as much as that saver's snapshot each. */
+static void open_savers(Run *r, const char *run_dir, Arena *host)
+{
+    const Config *c = r->cfg;
+    RunCheckpoint *k = &r->checkpoint;
+    k->saver = saver_open(c, run_dir, &r->grid.all, k->pieces, k->npieces, host);
+    size_t before = host->used;
+    if (c->memory_save_interval != CFG_ABSENT)
+        k->memory = saver_open_memory(c, &r->grid.all, k->pieces, k->npieces, host);
+    r->plan.memory.copies = (MEMORY_KEPT + 1) * (int64_t)(host->used - before);
+}
+
 /* Called over counting arenas first, then over the real ones. */
 void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
 {
@@ -118,8 +132,7 @@ void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
         fp8_scales_pieces(&r->model, PIECES_SAVE, &r->checkpoint.pieces, &r->checkpoint.npieces);
         trace_open(&r->trace, c, events(r), host);
         if (run_dir || !run->base)
-            r->checkpoint.saver =
-                saver_open(c, run_dir, &r->grid.all, r->checkpoint.pieces, r->checkpoint.npieces, host);
+            open_savers(r, run_dir, host);
     }
     r->flight.verdict = arena_take(host, STEPS_OPEN * sizeof *r->flight.verdict);
     routers_open(r, host);
@@ -127,9 +140,10 @@ void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
     mem->arena = (int64_t)run->used;
     mem->mapped = (int64_t)mapped->used;
     mem->staging = (int64_t)host->used;
-    mem->host = mem->mapped + (r->plan.apart ? mem->staging : 0);
-    mem->buffers += r->plan.workspace + (r->plan.apart ? 0 : mem->staging);
-    mem->total = mem->arena + r->plan.workspace + (r->plan.apart ? 0 : mem->mapped + mem->staging);
+    mem->host = mem->mapped + mem->copies + (r->plan.apart ? mem->staging : 0);
+    mem->buffers += r->plan.workspace + (r->plan.apart ? 0 : mem->staging + mem->copies);
+    mem->total =
+        mem->arena + r->plan.workspace + (r->plan.apart ? 0 : mem->mapped + mem->staging + mem->copies);
     mem->reserve = r->plan.apart ? RUN_RESERVE : 0;
 }
 

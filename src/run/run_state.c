@@ -117,7 +117,8 @@ static char *load(Run *r, const char *path, int weights_only)
     Config cfg = *r->cfg;
     /* forward alone has no initial values for a router */
     cfg.moe_use_upcycling = cfg.moe_use_upcycling && r->use != RUN_FORWARD;
-    json_t *state = checkpoint_load(path, &cfg, &r->grid.all, pieces, n, weights_only, &dir);
+    json_t *state = (r->checkpoint.from_memory ? checkpoint_load_newest : checkpoint_load)(
+        path, &cfg, &r->grid.all, pieces, n, weights_only, &dir);
     weights_only = weights_only || json_is_true(json_object_get(state, "weights_only"));
     json_decref(r->checkpoint.huggingface);
     r->checkpoint.huggingface = json_incref(json_object_get(state, "huggingface"));

@@ -4,9 +4,11 @@
 #include "start.h"
 #include "balance.h"
 #include "job.h"
+#include "memory_copies.h"
 #include "run_costs.h"
 #include "source.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,6 +22,16 @@ static void world_open(Grid *g, const Config *cfg)
     grid_open(g, &spec, cfg->world, rank);
 }
 
+/* The configuration of the run in the folder `run`: there may only be copies in memory, of another host. */
+static char *run_config(const char *run)
+{
+    char why[WHY], *path = xasprintf("%s/config.yaml", run);
+    int64_t bytes;
+    char *text = file_read_text(AT_FDCWD, path, 0, MANIFEST_MAX, &bytes, why);
+    free(path);
+    return text;
+}
+
 /* The configuration in the newest checkpoint, for config_load_over. */
 static char *saved_config(const char *load, char **dir)
 {
@@ -27,7 +39,7 @@ static char *saved_config(const char *load, char **dir)
     Source s;
     if (!source_open_newest(&s, load, why)) {
         *dir = xstrdup(why);
-        return NULL;
+        return memory_folder() ? run_config(load) : NULL;
     }
     const char *config = json_string_value(json_object_get(s.m.state, "config"));
     text = config ? xstrdup(config) : NULL;

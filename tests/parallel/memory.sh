@@ -1,0 +1,159 @@
+#!/bin/sh
+# tests/parallel/memory.sh [N] -- copies in memory (memory_save_interval): runs whose ranks die at random instructions go on
+# from memory and end with the bytes of an undisturbed run, at most one finished step is repeated; a damaged or torn copy
+# is never loaded; the same copy loads in another layout; the folder goes whatever is killed. With N: that many runs.
+set -u
+work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$(realpath "$BUILD")/test_faults bad=0
+. tests/tiny.sh
+. tests/parallel/same.sh
+export TMPDIR="$work/tmp" FAULT_DIR="$work/faults" GRIDIRON_SHM="$work/shm"
+mkdir "$TMPDIR" "$GRIDIRON_SHM"
+"$train" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1
+tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 train.global_batch_size=8 train.train_iters=12 \
+    optimizer.lr_decay_style=cosine fault.memory_save_interval=1
+model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
+data='data_parallel_sharding_strategy=optim_grads_params tensor_model_parallel_size=2'
+fail() { bad=$((bad + 1)); echo "$*"; sed 's/^/    /' "$work/log" | grep -v ' iteration  ' | cut -c 1-300 | tail -n 12; }
+says() { grep -q "$1" "$work/log" || fail "${2:-$plan}: nothing says $1"; }
+nothing_left() {
+    [ -z "$(ls -A "$TMPDIR" "$GRIDIRON_SHM" | grep -v '^$\|:$')" ] || fail "$1: left: $(ls -A "$TMPDIR" "$GRIDIRON_SHM")"
+}
+
+# The executable of start K has line K of `plan` as its FAULT, and sources `before.K` where there is one; each rank counts
+# its own starts
+cat > "$work/train" <<SH
+#!/bin/sh
+echo >> "$work/starts.\$OMPI_COMM_WORLD_RANK"
+start=\$(wc -l < "$work/starts.\$OMPI_COMM_WORLD_RANK")
+FAULT=\$(sed -n "\${start}p" "$work/plan")
+[ -n "\$FAULT" ] && export FAULT || unset FAULT
+copies() { ls -d "\$GRIDIRON_MEMORY"/checkpoints/iter_???????; }
+[ ! -f "$work/before.\$start" ] || . "$work/before.\$start"
+exec "$faulty" "\$@"
+SH
+chmod +x "$work/train"
+
+# run CODE PLAN SETTING... -- the job ends with CODE; nothing is left of it
+run() {
+    code=$1 plan=$2; shift 2
+    rm -rf "$work/run" "$work"/starts.* "$FAULT_DIR"
+    mkdir "$FAULT_DIR"
+    printf "$plan" > "$work/plan"
+    TRAIN=$work/train timeout 280 "$launch" -n 4 --restarts 5 "$work/tiny.yaml" save="$work/run" "$@" > "$work/log" 2>&1
+    rc=$?
+    [ $rc = "$code" ] || fail "$plan $*: code $rc, not $code"
+    rm -f "$work"/before.*
+    nothing_left "$plan"
+}
+
+# disturbed NAME SEED SETTING... -- three faults at random instructions, each of which repeats one finished step at most
+disturbed() {
+    name=$1 seed=$2; shift 2
+    faults=$(awk -v seed="$seed" 'BEGIN {
+        srand(seed); n = split("F B S F B S copy", site, " "); m = split("kill kill kill segv", how, " ")
+        for (i = 0; i < 3; i++)
+            print int(rand() * 4), site[1 + int(rand() * n)], 3 + 3 * i + int(rand() * 3), int(rand() * 2) * int(rand() * 700), how[1 + int(rand() * m)] }')
+    run 0 "$faults\n" "$@"
+    same "$name" "$work/run" "seed $seed ($name)"
+    sed -n 's/^loaded .*gridiron.*: resuming after iteration \([0-9]*\)$/\1/p' "$work/log" > "$work/after"
+    sed -n 's/^restart .* goes on after iteration \([0-9]*\) (memory).*/\1/p' "$work/log" | cmp - "$work/after" ||
+        fail "seed $seed: the launcher says otherwise"
+    # a fault strikes in the step after its iteration where the time until it is long: then it repeats no more either
+    echo "$faults" | paste -d ' ' "$work/after" - | awk -v seed="$seed" '
+        $1 + 0 < $4 - 2 { print "seed " seed ": after iteration " $1 ", not " $4 - 2 ": " $0; bad = 1 } END { exit bad }' || fail "seed $seed"
+    total=$((total + $(wc -l < "$work/after")))
+}
+
+# shellcheck disable=SC2086
+for name in model data; do
+    [ $name = model ] && layout=$model || layout=$data
+    "$launch" -n 4 "$work/tiny.yaml" $layout save="$work/$name" memory_save_interval=null > "$work/log" 2>&1 || fail "undisturbed: $?"
+done
+total=0 i=0
+# shellcheck disable=SC2086
+while [ $i -lt "${1:-2}" ]; do
+    i=$((i + 1))
+    [ $((i % 2)) = 0 ] && disturbed model $i $model || disturbed data $i $data
+done
+echo "# $i runs, $total restarts from memory"
+[ -z "${1:-}" ] || exit $bad
+
+# one byte of the newest copy is wrong; it has lost its manifest
+cat > "$work/before.2" <<'SH'
+if [ "$OMPI_COMM_WORLD_RANK" = 0 ]; then
+    file=$(copies | tail -n 1)/optim-00002.safetensors
+    at=$(($(wc -c < "$file") - 100))
+    printf '\377\376\375\374' | dd of="$file" bs=1 seek=$at conv=notrunc 2> /dev/null
+fi
+SH
+# shellcheck disable=SC2086
+run 0 '1 B 7 0\n' $model
+says '^warning: .*/iter_000000[56]: optim-00002.safetensors is damaged: .*; taking the newest state before it'
+says '^loaded .*resuming after iteration [45]'
+same model "$work/run" damaged
+echo '[ "$OMPI_COMM_WORLD_RANK" != 0 ] || rm "$(copies | tail -n 1)/manifest.json"' > "$work/before.2"
+# shellcheck disable=SC2086
+run 0 '1 B 7 0\n' $data
+says '^loaded .*resuming after iteration [45]' torn
+same data "$work/run" torn
+
+# a checkpoint on the disk that is newer than the copies; the copies keep to themselves
+# shellcheck disable=SC2086
+run 0 '1 B 8 0\n' $model save_interval=5 memory_save_interval=4 save_keep_last=1
+says 'goes on after iteration 5 [ai]' disk
+same model "$work/run" disk
+[ "$(ls "$work/run/checkpoints")" = "iter_0000012
+latest" ] || fail "checkpoints: $(ls "$work/run/checkpoints")"
+
+# the same copy in another layout, beside a planned change
+echo "set -- \"\$@\" pipeline_model_parallel_size=1 $data" > "$work/before.2"
+# shellcheck disable=SC2086
+run 0 '1 B 8 0\n' tensor_model_parallel_size=1 pipeline_model_parallel_size=4 memory_save_interval=3
+after=$(sed -n 's/^restart .* goes on after iteration \([0-9]*\) (memory).*/\1/p' "$work/log")
+mv "$work/run" "$work/changed"
+"$launch" -n 4 "$work/tiny.yaml" save="$work/planned" memory_save_interval=null pipeline_model_parallel_size=4 \
+    exit_interval="${after:-1}" > "$work/log" 2>&1
+[ $? = 75 ] || fail "a planned change after iteration $after"
+# shellcheck disable=SC2086
+"$launch" -n 4 "$work/tiny.yaml" save="$work/planned" memory_save_interval=null pipeline_model_parallel_size=1 $data load=latest > "$work/log" 2>&1 || fail "planned: $?"
+same planned "$work/changed" "another layout"
+
+# refused: without a launcher that restarts, and where the memory file system is too small
+"$train" "$work/tiny.yaml" save="$work/run" > "$work/log" 2>&1
+[ $? = 2 ] || fail "without a launcher"
+says ': memory_save_interval: 1 keeps copies in a folder of scripts/launch --restarts'
+if unshare -m true 2> /dev/null; then
+    unshare -m sh -c "mount -t tmpfs -o size=400k none '$GRIDIRON_SHM' && exec '$launch' -n 2 --restarts 1 '$work/tiny.yaml' \
+        save='$work/small'" > "$work/log" 2>&1
+    [ $? = 93 ] && says '^error\[crash-loop\].*memory-room.* needs 2\.[0-9] MB in .*, 3 copies of .*, and 0\.[0-9] MB are free; change: ' small
+fi
+
+# killed NAME... -- after SIGKILL to these the folder is gone, at the latest with the next launch
+killed() {
+    rm -rf "$work/run"
+    "$launch" -n 2 --restarts 0 "$work/tiny.yaml" save="$work/run" train_iters=100000 > "$work/log" 2>&1 &
+    front=$!
+    until ls "$GRIDIRON_SHM"/*/checkpoints/iter_*/manifest.json > /dev/null 2>&1; do
+        kill -0 $front 2> /dev/null || { fail "$*: the run has ended"; return; }
+        sleep 0.05
+    done
+    "$launch" -n 1 --restarts 0 help > /dev/null 2>&1           # a launch beside it leaves it alone
+    ls "$GRIDIRON_SHM"/*/checkpoints/iter_* > /dev/null 2>&1 || fail "$*: another launch has removed the folder"
+    job=$(pgrep -P $front -f launch_job) mpirun=$(pgrep -P "$job" mpirun)
+    for name in "$@"; do eval "kill -KILL \$$name"; done
+    wait $front 2> /dev/null
+    for _ in $(seq 200); do
+        case "$*" in
+        "front job") "$launch" -n 1 --restarts 0 help > /dev/null 2>&1 ;;
+        esac
+        [ -n "$(ls -A "$GRIDIRON_SHM")" ] || break
+        sleep 0.05
+    done
+    [ -z "$(ls -A "$GRIDIRON_SHM")" ] || fail "$* killed: left: $(ls -A "$GRIDIRON_SHM")"
+    rm -rf "$TMPDIR"; mkdir "$TMPDIR"
+}
+killed front
+killed job
+killed mpirun
+killed front job
+[ $bad = 0 ]
