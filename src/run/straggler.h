@@ -19,7 +19,7 @@
 #define STRAGGLER_H
 #include "own_time.h"
 
-enum { INTERVAL_STEPS = 4, INTERVAL_MS = 100, PAST = 16, PAST_FIRST = 5, IN_A_ROW = 3, IN_A_ROW_LONG = 12 };
+enum { INTERVAL_STEPS = 4, INTERVAL_MS = 20, PAST = 16, PAST_FIRST = 5, IN_A_ROW = 3, IN_A_ROW_LONG = 12 };
 
 #define STRAGGLER_THRESHOLD 0.1            /* where the configuration has none */
 

@@ -1,5 +1,5 @@
-/* test_faults -- the executable with a rank that dies or hangs at a chosen moment, for
- * tests/parallel/faults.sh, hangs.sh, restarts.sh and failures.sh
+/* test_faults -- the executable with a rank that dies, hangs or is slow at a chosen moment, for
+ * tests/parallel/faults.sh, hangs.sh, restarts.sh, failures.sh and stragglers.sh
  *
  * The linker wraps comm_note and message_advance (Makefile), and faults.h stands in front of the calls that
  * write files; all else is the program itself.
@@ -14,11 +14,14 @@
  * line that names no iteration), stop (SIGSTOP), loop (computes for ever), sleep (waits for a signal that
  * does not come), pipe (reads a FIFO that nobody writes), disk (sleeps in the system where only SIGKILL
  * wakes it, as before a file system that does not answer), thread (another thread keeps the engine's lock),
- * drop (the next message that it sends is lost), nap (sleeps for four seconds and goes on). */
+ * drop (the next message that it sends is lost), nap (sleeps for four seconds and goes on), slow (for 20
+ * iterations every instruction of SITE takes MICROSECONDS percent longer than these usually did; SITE `all`:
+ * F, B and S). */
 #define _GNU_SOURCE
 #include "../checkpoint/faults.h"
 #include "engine.h"
 #include "job.h"
+#include "pace.h"
 #include <ctype.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -209,9 +212,31 @@ static int is_there(const char *text)
     return !strncmp(text, site, n) && !isalpha((unsigned char)text[n]) && atoll(of + 14) == iteration;
 }
 
+/* Sleeps where an instruction of the site begins. How long these take, waits apart, is measured before. */
+static void slow_down(const char *text)
+{
+    static double sum[128];
+    static int n[128], last;
+    static Pace before;
+    const char *of = strstr(text, " of iteration ");
+    int c = of && strchr("FBS", text[0]) && !isalpha((unsigned char)text[1]) ? text[0] : 0;
+    long long at = of ? atoll(of + 14) : 0;
+    Pace p = pace_now();
+    if (last && at > 4 && at < iteration) {
+        sum[last] += p.wall - before.wall - (p.away - before.away) - (p.starved - before.starved);
+        n[last]++;
+    }
+    if (c && n[c] && at >= iteration && at < iteration + 20 && (!strcmp(site, "all") || site[0] == c))
+        usleep((useconds_t)(1e4 * (double)delay * sum[c] / n[c]));
+    last = c;
+    before = pace_now();
+}
+
 void __wrap_comm_note(const char *text)
 {
     __real_comm_note(text);
-    if ((rank == victim || victim == -2) && is_there(text))
+    if (rank == victim && !strcmp(how, "slow"))
+        slow_down(text);
+    else if ((rank == victim || victim == -2) && is_there(text))
         strike_later();
 }
